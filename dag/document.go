@@ -1,0 +1,340 @@
+package dag
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// Document is one DAG file, decoded, validated and with every default and variable applied.
+// It is a value: nothing in it changes after Parse returned it.
+type Document struct {
+	Name        string
+	Description string
+	Vars        map[string]string // every declared variable with the value it was resolved to
+	Jobs        []Job             // in the order of the file
+	Publish     []Publication     // in the order of the file
+	Notify      []Notification
+	Files       map[string][]byte // every file the document names, by its path as written
+}
+
+// Job is one node of the DAG.
+type Job struct {
+	Name        string
+	RenamedFrom string
+	Description string
+	Activation  Activation
+	Runtime     string
+	Operator    string
+	// OperatorVersion is the operator's semantic version at the time of parsing, from the Catalog.
+	OperatorVersion string
+	CodeVersion     string
+
+	Outputs     []string // names by output index; empty for a job that writes no dataset
+	PartitionBy Partitioning
+	Storage     []Storage // one per output
+
+	Inputs            []Input
+	Trigger           Trigger           // of the triggering inputs; empty for sources
+	ExecutionStrategy ExecutionStrategy // empty for sources
+	UpdateStrategy    UpdateStrategy
+	UniqueKey         []string
+
+	Source    *Source
+	Bootstrap *Bootstrap
+
+	PayloadSchema json.RawMessage // JSON Schema of the payload, inlined from payload_schema_file where given
+	Dedupe        []string        // payload fields that make the input hash
+	Enqueues      []string        // jobs its tasks may enqueue
+	TaskRetention time.Duration   // 0: the server's default
+
+	Effect         Effect
+	Config         map[string]any // with *_file references inlined (query_file becomes query)
+	Secrets        []string       // names of the secrets that config refers to, sorted
+	Checks         []Check
+	UDF            *UDF
+	MaxConcurrency int // 0: unlimited
+	Priority       int
+	ConcurrencyKey string // template; empty: none
+
+	Timeout          time.Duration
+	HeartbeatTimeout time.Duration // the length of a lease
+	MaxAttempts      int
+	Retry            Retry
+	IdleTimeout      string // "never", "0" or a Go duration; empty for sources
+
+	Position Position
+}
+
+// Activation says what makes a job's tasks.
+type Activation string
+
+// The activations.
+const (
+	ActivationSource   Activation = "source"
+	ActivationReactive Activation = "reactive"
+)
+
+// Trigger says how many triggering inputs must have moved before a task is made.
+type Trigger string
+
+// The triggers.
+const (
+	TriggerAll Trigger = "all"
+	TriggerAny Trigger = "any"
+)
+
+// ExecutionStrategy says what one task of a reactive job computes.
+type ExecutionStrategy string
+
+// The execution strategies. Bulk is refused with a pointer to range_aggregator.
+const (
+	PerUpdate    ExecutionStrategy = "PerUpdate"
+	PerPartition ExecutionStrategy = "PerPartition"
+)
+
+// UpdateStrategy says what a new revision does to what was there.
+type UpdateStrategy string
+
+// The update strategies.
+const (
+	Replace UpdateStrategy = "replace"
+	Append  UpdateStrategy = "append"
+)
+
+// Effect says whether a job changes anything outside the platform.
+type Effect string
+
+// The effects.
+const (
+	EffectInternal Effect = "internal"
+	EffectExternal Effect = "external"
+)
+
+// Partitioning is how a job's outputs are cut into partitions. The zero value means not at all:
+// the output has the single partition whose key is WholeKey.
+type Partitioning struct {
+	Kind     PartitionKind `json:"kind,omitempty"`
+	Unit     TimeUnit      `json:"unit,omitempty"`     // time: hour, day, week or month
+	Timezone string        `json:"timezone,omitempty"` // time: IANA name; "UTC" by default
+	Size     int64         `json:"size,omitempty"`     // range: rows of Column per partition
+	Column   string        `json:"column,omitempty"`   // range and cursor
+}
+
+// PartitionKind is the sort of a Partitioning.
+type PartitionKind string
+
+// The kinds of partitioning.
+const (
+	Unpartitioned PartitionKind = ""
+	ByKey         PartitionKind = "key"
+	ByTime        PartitionKind = "time"
+	ByRange       PartitionKind = "range"
+	ByCursor      PartitionKind = "cursor"
+)
+
+// TimeUnit is the width of a time partition.
+type TimeUnit string
+
+// The time units.
+const (
+	Hour  TimeUnit = "hour"
+	Day   TimeUnit = "day"
+	Week  TimeUnit = "week"
+	Month TimeUnit = "month"
+)
+
+// WholeKey is the partition key of everything that is not partitioned.
+const WholeKey = "all"
+
+// Storage says where an output's bytes live.
+type Storage struct {
+	Kind    StorageKind `json:"kind"`
+	Indexes [][]string  `json:"indexes,omitempty"` // postgres: column lists
+}
+
+// StorageKind is the sort of a Storage.
+type StorageKind string
+
+// The storage kinds.
+const (
+	StorageParquet  StorageKind = "parquet"
+	StoragePostgres StorageKind = "postgres"
+)
+
+// Input is one edge into a job.
+type Input struct {
+	Job     string // upstream job of this DAG, or empty
+	Output  int    // its output index
+	Dataset string // published dataset of another DAG, where Job is empty
+	As      string // relation name in SQL
+	Where   []Condition
+	Map     Mapping
+	Refresh bool // map latest: a change of this input makes outputs stale
+	Read    ReadMode
+
+	Position Position
+}
+
+// Triggers reports whether a change of the input makes tasks.
+func (in Input) Triggers() bool { return in.Map.Kind == MapSame || in.Map.Kind == MapWindow }
+
+// Condition keeps the rows whose Column is one of Values (JSON scalars).
+type Condition struct {
+	Column string `json:"column"`
+	Values []any  `json:"values"`
+}
+
+// Mapping says which partitions of an input an output partition is made of.
+type Mapping struct {
+	Kind    MapKind  `json:"kind"`
+	Window  TimeUnit `json:"window,omitempty"`  // window: the output's unit of time
+	Last    int      `json:"last,omitempty"`    // window: the last n input partitions, the output's own included
+	Require string   `json:"require,omitempty"` // window: "complete" (default) or "available"
+}
+
+// MapKind is the sort of a Mapping.
+type MapKind string
+
+// The mappings.
+const (
+	MapSame   MapKind = "same"
+	MapLatest MapKind = "latest"
+	MapSlice  MapKind = "slice"
+	MapWindow MapKind = "window"
+)
+
+// ReadMode says whether a task reads what is new to it or all there is.
+type ReadMode string
+
+// The read modes.
+const (
+	ReadNew ReadMode = "new"
+	ReadAll ReadMode = "all"
+)
+
+// Source says what makes the tasks of a source job.
+type Source struct {
+	Kind     string        `json:"kind"`               // cron, poll, webhook, manual, timer or always_on
+	Schedule string        `json:"schedule,omitempty"` // cron: five fields or @daily, @hourly, ...
+	Timezone string        `json:"timezone,omitempty"` // cron: IANA name; "UTC" by default
+	Start    string        `json:"start,omitempty"`    // cron: first instant, RFC 3339 or date
+	Catchup  bool          `json:"catchup,omitempty"`  // cron: make tasks for the windows that were missed
+	Every    time.Duration `json:"every,omitempty"`    // poll
+	Path     string        `json:"path,omitempty"`     // webhook
+	Secret   string        `json:"secret,omitempty"`   // webhook: name of the HMAC secret
+	OnDeploy bool          `json:"on_deploy"`          // enumerate at deploy; true by default for file, http and s3 sources
+}
+
+// Bootstrap is done once per activation of a new version.
+type Bootstrap struct {
+	ResetOutputs bool `json:"reset_outputs"`
+}
+
+// UDF is a user's own code: a local folder, or a bundle that the server has.
+type UDF struct {
+	Folder     string `json:"folder,omitempty"`
+	Bundle     string `json:"bundle,omitempty"`
+	Entrypoint string `json:"entrypoint"`
+	Hash       string `json:"hash,omitempty"` // of the folder's content
+}
+
+// Check is one expectation on an output, held against every revision before readers see it.
+type Check struct {
+	Name     string         `json:"name"` // given, or derived: "not_null(iata)"
+	Kind     string         `json:"kind"` // not_null, unique, accepted_values, row_count, freshness, relationships, sql
+	Output   int            `json:"output"`
+	Severity string         `json:"severity"` // error (gates) or warn
+	Columns  []string       `json:"columns,omitempty"`
+	Values   []any          `json:"values,omitempty"` // accepted_values
+	Min      *int64         `json:"min,omitempty"`    // row_count
+	Max      *int64         `json:"max,omitempty"`    // row_count
+	Within   time.Duration  `json:"within,omitempty"` // freshness
+	To       *CheckRelation `json:"to,omitempty"`     // relationships
+	SQL      string         `json:"sql,omitempty"`    // rows are failures; the output is the relation "output"
+}
+
+// CheckRelation is the other side of a relationships check.
+type CheckRelation struct {
+	Input  string `json:"input"` // an input of the job, by its `as` name
+	Column string `json:"column"`
+}
+
+// Retry is a job's back-off: min(max, initial*multiplier^n), jittered by half.
+type Retry struct {
+	Initial    time.Duration `json:"initial"`
+	Max        time.Duration `json:"max"`
+	Multiplier float64       `json:"multiplier"`
+}
+
+// Publication gives an output a name in the catalogue. It is metadata: it never rebuilds anything.
+type Publication struct {
+	Name        string            `json:"name"`
+	Job         string            `json:"job"`
+	Output      int               `json:"output"`
+	Description string            `json:"description,omitempty"`
+	Owner       string            `json:"owner,omitempty"`
+	Tags        []string          `json:"tags,omitempty"`
+	Columns     map[string]string `json:"columns,omitempty"`
+	DueWithin   time.Duration     `json:"due_within,omitempty"`
+	Retention   time.Duration     `json:"retention,omitempty"`
+	TakesOver   string            `json:"takes_over,omitempty"`
+
+	Position Position `json:"-"`
+}
+
+// Notification sends the named happenings to a webhook.
+type Notification struct {
+	On            []string `json:"on"` // dead, late, failed_deploy, failed_check
+	WebhookSecret string   `json:"webhook_secret"`
+}
+
+// Position is a place in a file. Line and Column count from 1.
+type Position struct {
+	File   string
+	Line   int
+	Column int
+}
+
+// Job returns the named job.
+func (d *Document) Job(name string) (*Job, bool) {
+	for i := range d.Jobs {
+		if d.Jobs[i].Name == name {
+			return &d.Jobs[i], true
+		}
+	}
+	return nil, false
+}
+
+// OperatorSpec is what the DAG file needs to know of an operator.
+type OperatorSpec struct {
+	Name    string
+	Version string // semantic version of what it computes; a change of it makes outputs stale
+
+	Source   bool // may be a source
+	Reactive bool // may have inputs
+
+	// Replayable sources can enumerate what there is to read, so a changed definition is rebuilt from it.
+	// Others are forward-only: a change of theirs applies from cutover on.
+	Replayable bool
+	Effect     Effect   // default for jobs that use it
+	Runtimes   []string // runtimes it may run on; nil: any
+
+	ConfigSchema json.RawMessage // JSON Schema 2020-12 of `config`
+	Operational  []string        // config keys that cannot change an output
+
+	// Canonical returns a form of the output-affecting config that is equal exactly where the meaning is
+	// (SQL by its parsed form). Nil: the config itself. An error is a fault of the config, at Key.
+	Canonical func(config map[string]any) (any, *ConfigError)
+}
+
+// ConfigError is a fault that an operator finds in its own config.
+type ConfigError struct {
+	Key     string // config key it is about: "query"
+	Message string
+}
+
+// Catalog is what a DAG file is validated against.
+type Catalog struct {
+	Operators map[string]OperatorSpec
+	Runtimes  []string // mapped runtime names; nil: not checked
+}
