@@ -1,0 +1,113 @@
+-- Who there is: orgs, people, tokens, secrets, and what they did. Owned by authz.
+-- +goose Up
+
+-- The role under which everything runs that a user's request does. It owns nothing, so row-level security holds it.
+-- Roles belong to the cluster: another database's migration may be creating it at this moment.
+-- +goose StatementBegin
+DO $$
+BEGIN
+    IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = 'dagctl_app') THEN
+        CREATE ROLE dagctl_app NOLOGIN NOINHERIT;
+    END IF;
+EXCEPTION WHEN duplicate_object OR unique_violation THEN NULL;
+END
+$$;
+-- +goose StatementEnd
+-- +goose StatementBegin
+DO $$
+BEGIN
+    IF NOT pg_has_role(current_user, 'dagctl_app', 'MEMBER') THEN
+        EXECUTE format('GRANT dagctl_app TO %I', current_user);
+    END IF;
+EXCEPTION WHEN duplicate_object OR unique_violation THEN NULL;
+END
+$$;
+-- +goose StatementEnd
+
+CREATE TABLE orgs (
+    id         UUID PRIMARY KEY DEFAULT gen_random_uuid(),
+    name       TEXT NOT NULL,
+    slug       TEXT NOT NULL UNIQUE CHECK (slug ~ '^[a-z][a-z0-9_]{0,39}$'),
+    settings   JSONB NOT NULL DEFAULT '{}', -- default_read_roles, file_roots
+    created_at TIMESTAMPTZ NOT NULL DEFAULT now()
+);
+
+CREATE TABLE users (
+    id           UUID PRIMARY KEY DEFAULT gen_random_uuid(),
+    org_id       UUID NOT NULL REFERENCES orgs (id),
+    issuer       TEXT NOT NULL,
+    external_id  TEXT NOT NULL, -- IdP subject, unique within its issuer only
+    email        TEXT,
+    display_name TEXT,
+    role         TEXT NOT NULL CHECK (role IN ('reader', 'writer', 'admin')),
+    disabled_at  TIMESTAMPTZ,
+    created_at   TIMESTAMPTZ NOT NULL DEFAULT now(),
+    UNIQUE (org_id, issuer, external_id),
+    UNIQUE (org_id, id)
+);
+
+CREATE TABLE org_roles (
+    id         UUID PRIMARY KEY DEFAULT gen_random_uuid(),
+    org_id     UUID NOT NULL REFERENCES orgs (id),
+    slug       TEXT NOT NULL,
+    name       TEXT NOT NULL,
+    created_at TIMESTAMPTZ NOT NULL DEFAULT now(),
+    UNIQUE (org_id, slug),
+    UNIQUE (org_id, id)
+);
+
+CREATE TABLE org_role_memberships (
+    org_id     UUID NOT NULL,
+    role_id    UUID NOT NULL,
+    user_id    UUID NOT NULL,
+    created_at TIMESTAMPTZ NOT NULL DEFAULT now(),
+    PRIMARY KEY (role_id, user_id),
+    FOREIGN KEY (org_id, role_id) REFERENCES org_roles (org_id, id) ON DELETE CASCADE,
+    FOREIGN KEY (org_id, user_id) REFERENCES users (org_id, id) ON DELETE CASCADE
+);
+CREATE INDEX idx_org_role_memberships_user ON org_role_memberships (user_id);
+
+-- A token is kind user (it has a role) or worker (it says what it may claim), never both.
+CREATE TABLE service_tokens (
+    id           UUID PRIMARY KEY DEFAULT gen_random_uuid(),
+    org_id       UUID NOT NULL REFERENCES orgs (id),
+    name         TEXT NOT NULL,
+    hash         BYTEA NOT NULL UNIQUE, -- SHA-256 of the secret; the secret itself is shown once
+    kind         TEXT NOT NULL CHECK (kind IN ('user', 'worker')),
+    role         TEXT CHECK (role IN ('reader', 'writer', 'admin')),
+    runtimes     TEXT[],
+    operators    TEXT[],
+    orgs         UUID[],
+    created_by   TEXT NOT NULL,
+    created_at   TIMESTAMPTZ NOT NULL DEFAULT now(),
+    expires_at   TIMESTAMPTZ NOT NULL,
+    last_used_at TIMESTAMPTZ,
+    revoked_at   TIMESTAMPTZ,
+    UNIQUE (org_id, name),
+    CHECK ((kind = 'user') = (role IS NOT NULL))
+);
+
+CREATE TABLE secrets (
+    id         UUID PRIMARY KEY DEFAULT gen_random_uuid(),
+    org_id     UUID NOT NULL REFERENCES orgs (id),
+    name       TEXT NOT NULL,
+    ciphertext BYTEA NOT NULL,
+    key_id     TEXT NOT NULL,
+    jobs       TEXT[] NOT NULL DEFAULT '{}', -- DAG/JOB that may name it
+    hosts      TEXT[] NOT NULL DEFAULT '{}',
+    created_at TIMESTAMPTZ NOT NULL DEFAULT now(),
+    updated_at TIMESTAMPTZ NOT NULL DEFAULT now(),
+    UNIQUE (org_id, name)
+);
+
+CREATE TABLE audit_log (
+    id         UUID PRIMARY KEY,
+    org_id     UUID NOT NULL REFERENCES orgs (id),
+    actor      TEXT NOT NULL, -- user:ID, token:NAME, system
+    action     TEXT NOT NULL, -- dag.deploy, task.enqueue, ...
+    object     TEXT NOT NULL,
+    detail     JSONB NOT NULL DEFAULT '{}',
+    request_id TEXT NOT NULL DEFAULT '',
+    at         TIMESTAMPTZ NOT NULL DEFAULT now()
+);
+CREATE INDEX idx_audit_log_org ON audit_log (org_id, at DESC);

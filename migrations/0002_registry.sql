@@ -1,0 +1,260 @@
+-- What is defined and what exists: DAG versions, jobs, datasets, generations, partitions. Owned by registry.
+-- +goose Up
+
+CREATE TABLE dag_versions (
+    id              UUID PRIMARY KEY DEFAULT gen_random_uuid(),
+    org_id          UUID NOT NULL REFERENCES orgs (id),
+    dag_name        TEXT NOT NULL,
+    number          INT NOT NULL,   -- v1, v2, ... of this DAG, for people
+    yaml_hash       TEXT NOT NULL,  -- of the resolved document
+    source_hash     TEXT NOT NULL,  -- of the file's text
+    yaml            TEXT NOT NULL,
+    files           JSONB NOT NULL DEFAULT '{}', -- path -> text or base64, as uploaded with it
+    vars            JSONB NOT NULL DEFAULT '{}',
+    status          TEXT NOT NULL DEFAULT 'Staged'
+                    CHECK (status IN ('Staged', 'Building', 'Ready', 'Active', 'Superseded', 'Failed', 'Abandoned')),
+    activate        BOOLEAN NOT NULL DEFAULT true, -- cut over when Ready, or stop there until promoted
+    created_by      TEXT NOT NULL,
+    source_ref      TEXT,
+    base_version_id UUID REFERENCES dag_versions (id),
+    created_at      TIMESTAMPTZ NOT NULL DEFAULT now(),
+    building_at     TIMESTAMPTZ,
+    ready_at        TIMESTAMPTZ,
+    activated_at    TIMESTAMPTZ,
+    error           TEXT,
+    UNIQUE (org_id, dag_name, yaml_hash),
+    UNIQUE (org_id, dag_name, number),
+    UNIQUE (org_id, id)
+);
+-- The versions that the dispatcher works for; a handful at any time.
+CREATE INDEX idx_dag_versions_open ON dag_versions (org_id, dag_name) WHERE status IN ('Building', 'Ready', 'Active');
+
+CREATE TABLE dag_current_versions (
+    org_id              UUID NOT NULL REFERENCES orgs (id),
+    dag_name            TEXT NOT NULL,
+    dag_version_id      UUID NOT NULL,
+    previous_version_id UUID,
+    rollback_until      TIMESTAMPTZ,
+    updated_at          TIMESTAMPTZ NOT NULL DEFAULT now(),
+    PRIMARY KEY (org_id, dag_name),
+    FOREIGN KEY (org_id, dag_version_id) REFERENCES dag_versions (org_id, id),
+    FOREIGN KEY (org_id, previous_version_id) REFERENCES dag_versions (org_id, id)
+);
+
+CREATE TABLE dag_activations (
+    id              UUID PRIMARY KEY,
+    org_id          UUID NOT NULL REFERENCES orgs (id),
+    dag_name        TEXT NOT NULL,
+    dag_version_id  UUID NOT NULL,
+    from_version_id UUID,
+    reason          TEXT NOT NULL CHECK (reason IN ('deploy', 'rollback', 'promote')),
+    actor           TEXT NOT NULL,
+    at              TIMESTAMPTZ NOT NULL DEFAULT now(),
+    FOREIGN KEY (org_id, dag_version_id) REFERENCES dag_versions (org_id, id),
+    FOREIGN KEY (org_id, from_version_id) REFERENCES dag_versions (org_id, id)
+);
+CREATE INDEX idx_dag_activations_dag ON dag_activations (org_id, dag_name, at DESC);
+
+-- One row per job and version. origin_job_id is the row that introduced (org, dag, name, fingerprint): tasks,
+-- dedupe keys, cursors and operator state hang on the origin, so an unchanged job keeps them over any number of deploys.
+CREATE TABLE jobs (
+    id                        UUID PRIMARY KEY DEFAULT gen_random_uuid(),
+    org_id                    UUID NOT NULL REFERENCES orgs (id),
+    name                      TEXT NOT NULL,
+    dag_name                  TEXT NOT NULL,
+    dag_version_id            UUID NOT NULL,
+    origin_job_id             UUID NOT NULL,
+    fingerprint               TEXT NOT NULL,
+    build_epoch               INT NOT NULL DEFAULT 0,
+    activation                TEXT NOT NULL CHECK (activation IN ('source', 'reactive')),
+    runtime                   TEXT NOT NULL,
+    operator                  TEXT NOT NULL,
+    operator_version          TEXT NOT NULL,
+    source                    JSONB,
+    bootstrap                 JSONB,
+    execution_strategy        TEXT CHECK (execution_strategy IN ('PerUpdate', 'PerPartition')),
+    trigger                   TEXT CHECK (trigger IN ('all', 'any')),
+    idle_timeout              TEXT,
+    config                    JSONB NOT NULL DEFAULT '{}',
+    config_hash               TEXT NOT NULL,
+    input_datasets            TEXT[],
+    output_datasets           TEXT[],
+    partition_by              JSONB NOT NULL DEFAULT '{}',
+    update_strategy           TEXT NOT NULL CHECK (update_strategy IN ('append', 'replace')),
+    unique_key                TEXT[],
+    effect                    TEXT NOT NULL CHECK (effect IN ('internal', 'external')),
+    udf                       JSONB,
+    secrets                   TEXT[] NOT NULL DEFAULT '{}',
+    scaling                   JSONB,
+    priority                  INT NOT NULL DEFAULT 0,
+    concurrency_key           TEXT,
+    timeout_seconds           INT,
+    heartbeat_timeout_seconds INT,
+    max_attempts              INT NOT NULL DEFAULT 3,
+    definition                JSONB NOT NULL, -- the whole job as the DAG file resolves it (dag.Job); what the engine runs by
+    created_at                TIMESTAMPTZ NOT NULL DEFAULT now(),
+    updated_at                TIMESTAMPTZ NOT NULL DEFAULT now(),
+    UNIQUE (dag_version_id, name),
+    UNIQUE (org_id, id),
+    FOREIGN KEY (org_id, dag_version_id) REFERENCES dag_versions (org_id, id),
+    FOREIGN KEY (org_id, origin_job_id) REFERENCES jobs (org_id, id)
+);
+CREATE INDEX idx_jobs_dag_version ON jobs (dag_version_id);
+CREATE INDEX idx_jobs_origin ON jobs (origin_job_id);
+-- One origin per definition, enforced: two deploys that introduce the same job cannot both become its origin.
+CREATE UNIQUE INDEX idx_jobs_one_origin ON jobs (org_id, dag_name, name, fingerprint) WHERE id = origin_job_id;
+
+CREATE TABLE build_epochs (
+    org_id      UUID NOT NULL REFERENCES orgs (id),
+    dag_name    TEXT NOT NULL,
+    job_name    TEXT NOT NULL,
+    fingerprint TEXT NOT NULL, -- without the epoch
+    epoch       INT NOT NULL,
+    PRIMARY KEY (org_id, dag_name, job_name, fingerprint)
+);
+
+CREATE TABLE datasets (
+    id                    UUID PRIMARY KEY DEFAULT gen_random_uuid(),
+    org_id                UUID NOT NULL REFERENCES orgs (id),
+    name                  TEXT NOT NULL, -- the published name, or dag/job/output
+    published             BOOLEAN NOT NULL DEFAULT false,
+    producer_dag_name     TEXT NOT NULL,
+    producer_job_name     TEXT NOT NULL,
+    producer_output_index INT NOT NULL,
+    storage               JSONB NOT NULL DEFAULT '{}',
+    read_roles            TEXT[] NOT NULL DEFAULT '{}',
+    description           TEXT,
+    owner                 TEXT,
+    tags                  TEXT[] NOT NULL DEFAULT '{}',
+    columns               JSONB NOT NULL DEFAULT '{}', -- column -> description
+    due_within_seconds    INT,
+    deleted_at            TIMESTAMPTZ,
+    created_at            TIMESTAMPTZ NOT NULL DEFAULT now(),
+    updated_at            TIMESTAMPTZ NOT NULL DEFAULT now(),
+    CONSTRAINT datasets_org_id_name_key UNIQUE (org_id, name) DEFERRABLE INITIALLY IMMEDIATE, -- so that a cutover can swap two names
+    UNIQUE (org_id, producer_dag_name, producer_job_name, producer_output_index),
+    UNIQUE (org_id, id)
+);
+
+-- A generation: one config hash, one storage location.
+CREATE TABLE dataset_versions (
+    id                     UUID PRIMARY KEY DEFAULT gen_random_uuid(),
+    org_id                 UUID NOT NULL REFERENCES orgs (id),
+    dataset_uuid           UUID NOT NULL,
+    origin_job_id          UUID NOT NULL,
+    storage_location       TEXT NOT NULL,
+    storage                JSONB NOT NULL DEFAULT '{}',
+    partition_by           JSONB NOT NULL DEFAULT '{}',
+    config_hash            TEXT NOT NULL,
+    schema                 JSONB,
+    schema_hash            TEXT,
+    range_start            BIGINT,
+    range_end              BIGINT,
+    created_by_dag_version UUID NOT NULL,
+    created_at             TIMESTAMPTZ NOT NULL DEFAULT now(),
+    purged_at              TIMESTAMPTZ,
+    UNIQUE NULLS NOT DISTINCT (dataset_uuid, config_hash, range_start, range_end),
+    UNIQUE (org_id, id),
+    FOREIGN KEY (org_id, dataset_uuid) REFERENCES datasets (org_id, id),
+    FOREIGN KEY (org_id, origin_job_id) REFERENCES jobs (org_id, id),
+    FOREIGN KEY (org_id, created_by_dag_version) REFERENCES dag_versions (org_id, id)
+);
+CREATE INDEX idx_dataset_versions_origin ON dataset_versions (origin_job_id);
+
+-- The pointer set of a DAG version. The rows of the current version are what readers see.
+CREATE TABLE dag_version_datasets (
+    org_id          UUID NOT NULL REFERENCES orgs (id),
+    dag_version_id  UUID NOT NULL,
+    dataset_uuid    UUID NOT NULL,
+    dataset_version UUID NOT NULL,
+    published_name  TEXT,
+    publication     JSONB, -- description, owner, tags, columns, due: cutover copies them to datasets
+    PRIMARY KEY (dag_version_id, dataset_uuid),
+    FOREIGN KEY (org_id, dag_version_id) REFERENCES dag_versions (org_id, id),
+    FOREIGN KEY (org_id, dataset_uuid) REFERENCES datasets (org_id, id),
+    FOREIGN KEY (org_id, dataset_version) REFERENCES dataset_versions (org_id, id)
+);
+CREATE INDEX idx_dag_version_datasets_version ON dag_version_datasets (dataset_version);
+CREATE UNIQUE INDEX idx_dag_version_datasets_name ON dag_version_datasets (dag_version_id, published_name) WHERE published_name IS NOT NULL;
+
+-- The edges into a job row. An edge within the DAG reads the generation its own version pins; one from
+-- another DAG reads whatever that DAG's current version points at.
+CREATE TABLE job_inputs (
+    org_id       UUID NOT NULL REFERENCES orgs (id),
+    job_id       UUID NOT NULL,
+    input_index  INT NOT NULL,
+    dataset_uuid UUID NOT NULL,
+    in_dag       BOOLEAN NOT NULL,
+    triggers     BOOLEAN NOT NULL,
+    PRIMARY KEY (job_id, input_index),
+    FOREIGN KEY (org_id, job_id) REFERENCES jobs (org_id, id),
+    FOREIGN KEY (org_id, dataset_uuid) REFERENCES datasets (org_id, id)
+);
+CREATE INDEX idx_job_inputs_dataset ON job_inputs (dataset_uuid);
+
+-- What exists: every revision of every partition. Readers use the committed file list, never a folder listing.
+CREATE TABLE partition_versions (
+    org_id          UUID NOT NULL,
+    dataset_uuid    UUID NOT NULL,
+    dataset_version UUID NOT NULL,
+    partition_key   TEXT NOT NULL,
+    revision        BIGINT NOT NULL,
+    state           TEXT NOT NULL CHECK (state IN ('Held', 'Published', 'Replaced', 'Rejected')),
+    materialized_at TIMESTAMPTZ NOT NULL DEFAULT now(),
+    location        TEXT NOT NULL,
+    files           JSONB NOT NULL DEFAULT '[]',
+    row_count       BIGINT NOT NULL,
+    bytes           BIGINT NOT NULL,
+    schema          JSONB NOT NULL DEFAULT '[]',
+    schema_hash     TEXT NOT NULL,
+    source_version  TEXT, -- sources: version of the unit it was read from
+    task_id         UUID NOT NULL,
+    attempt         INT NOT NULL,
+    range_start     BIGINT,
+    range_end       BIGINT,
+    PRIMARY KEY (dataset_version, partition_key, revision),
+    FOREIGN KEY (org_id, dataset_version) REFERENCES dataset_versions (org_id, id)
+);
+CREATE UNIQUE INDEX idx_partition_versions_published ON partition_versions (dataset_version, partition_key) WHERE state = 'Published';
+CREATE INDEX idx_partition_versions_held ON partition_versions (dataset_version, partition_key) WHERE state = 'Held';
+
+-- What an output revision was made from; this, and not any task row, decides staleness.
+CREATE TABLE partition_inputs (
+    org_id          UUID NOT NULL,
+    output_version  UUID NOT NULL,
+    output_key      TEXT NOT NULL,
+    output_revision BIGINT NOT NULL,
+    input_index     INT NOT NULL,
+    input_dataset   UUID NOT NULL,
+    input_version   UUID NOT NULL,
+    input_key       TEXT NOT NULL,
+    input_revision  BIGINT NOT NULL,
+    compared        BOOLEAN NOT NULL, -- false for latest inputs without refresh: recorded, never stale
+    PRIMARY KEY (output_version, output_key, output_revision, input_index, input_key),
+    FOREIGN KEY (output_version, output_key, output_revision)
+        REFERENCES partition_versions (dataset_version, partition_key, revision) ON DELETE CASCADE
+);
+
+CREATE TABLE check_results (
+    org_id          UUID NOT NULL REFERENCES orgs (id),
+    dataset_version UUID NOT NULL,
+    partition_key   TEXT NOT NULL,
+    revision        BIGINT NOT NULL,
+    name            TEXT NOT NULL,
+    severity        TEXT NOT NULL CHECK (severity IN ('error', 'warn')),
+    outcome         TEXT NOT NULL CHECK (outcome IN ('pass', 'fail', 'error')),
+    failures        BIGINT NOT NULL DEFAULT 0,
+    sample          JSONB, -- failing rows: under the dataset's read_roles
+    error           TEXT,
+    task_id         UUID NOT NULL,
+    at              TIMESTAMPTZ NOT NULL DEFAULT now(),
+    PRIMARY KEY (dataset_version, partition_key, revision, name),
+    FOREIGN KEY (dataset_version, partition_key, revision)
+        REFERENCES partition_versions (dataset_version, partition_key, revision) ON DELETE CASCADE
+);
+
+-- What readers see at this moment, one row per dataset.
+CREATE VIEW dataset_pointers WITH (security_invoker = true) AS
+SELECT p.org_id, p.dataset_uuid, p.dataset_version, c.dag_name, c.dag_version_id, p.published_name
+FROM dag_current_versions c
+JOIN dag_version_datasets p ON p.dag_version_id = c.dag_version_id;

@@ -1,0 +1,309 @@
+-- What is to be done and what was done: events, tasks, their sets, the outbox, sources. Owned by dispatcher.
+-- Hot tables carry no foreign keys: on this path each costs a lookup and a lock per row (measured, see docs/decisions).
+-- +goose Up
+
+CREATE TABLE events (
+    id               UUID PRIMARY KEY,
+    org_id           UUID NOT NULL,
+    dataset_uuid     UUID NOT NULL,
+    dataset_version  UUID NOT NULL,
+    scope            TEXT NOT NULL CHECK (scope IN ('partition', 'cursor', 'invalidation')),
+    partition_key    TEXT,
+    revision         BIGINT,
+    epoch            BIGINT,
+    cursor_value     BIGINT,
+    invalidation_id  UUID,
+    producer_task_id UUID,
+    idempotency_key  TEXT,
+    created_at       TIMESTAMPTZ NOT NULL DEFAULT now(),
+    -- What an event is, never who reported it: the same thing reported twice is one event.
+    CONSTRAINT events_identity UNIQUE NULLS NOT DISTINCT (dataset_version, scope, partition_key, revision, epoch, cursor_value, invalidation_id)
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);
+CREATE UNIQUE INDEX idx_events_external ON events (org_id, dataset_uuid, idempotency_key) WHERE idempotency_key IS NOT NULL;
+
+-- How each (event, consumer) ended. A consumer is an origin job.
+CREATE TABLE event_consumers (
+    event_id UUID NOT NULL,
+    job_id   UUID NOT NULL,
+    org_id   UUID NOT NULL,
+    outcome  TEXT NOT NULL CHECK (outcome IN ('triggered', 'included', 'superseded', 'filtered', 'rejected')),
+    task_id  UUID,
+    reason   TEXT,
+    at       TIMESTAMPTZ NOT NULL DEFAULT now(),
+    PRIMARY KEY (event_id, job_id)
+);
+
+CREATE TABLE data_invalidations (
+    id              UUID PRIMARY KEY,
+    org_id          UUID NOT NULL REFERENCES orgs (id),
+    dataset_version UUID NOT NULL,
+    scope           TEXT NOT NULL CHECK (scope IN ('partition', 'range')),
+    partition_key   TEXT,
+    range_start     BIGINT,
+    range_end       BIGINT,
+    reason          TEXT NOT NULL CHECK (reason IN ('reorg', 'correction', 'manual', 'schema')),
+    created_by      TEXT NOT NULL,
+    created_at      TIMESTAMPTZ NOT NULL DEFAULT now(),
+    FOREIGN KEY (org_id, dataset_version) REFERENCES dataset_versions (org_id, id)
+);
+
+-- One unit of work each. job_id is the origin job. Which of the open ones is where is told by three small
+-- insert/delete-only sets below (ready, waiting, leases): every open task is in exactly one of them, and no index
+-- here names status, so that claims and completions stay heap-only updates.
+CREATE TABLE tasks (
+    id                  UUID PRIMARY KEY,
+    org_id              UUID NOT NULL,
+    job_id              UUID NOT NULL,
+    kind                TEXT NOT NULL CHECK (kind IN ('reactive', 'source', 'manual', 'timer', 'build', 'backfill', 'invalidation', 'check')),
+    dedupe_key          TEXT,
+    slot                TEXT NOT NULL, -- at most one Queued and one Running task per (job_id, slot): the output partition's key, or the task's own
+    status              TEXT NOT NULL DEFAULT 'Queued' CHECK (status IN ('Queued', 'Running', 'Completed', 'Failed', 'Canceled')),
+    reason              TEXT,          -- why it was canceled or failed: superseded, abandoned, canceled, lease_expired, timeout, error
+    attempt             INT NOT NULL DEFAULT 1,
+    failures            INT NOT NULL DEFAULT 0, -- counts against max_attempts; a hand-back does not
+    max_attempts        INT NOT NULL DEFAULT 3,
+    version             INT NOT NULL DEFAULT 0, -- grows with every transition; If-Match
+    runtime             TEXT NOT NULL,
+    priority            INT NOT NULL DEFAULT 0,
+    partitions          TEXT[],
+    input_versions      JSONB,         -- the inputs pinned at claim
+    payload             JSONB,
+    input_hash          TEXT,
+    concurrency_key     TEXT,
+    limits              TEXT[] NOT NULL DEFAULT '{}', -- keys of the limits it needs a slot of
+    metadata            JSONB NOT NULL DEFAULT '{}',
+    progress            SMALLINT NOT NULL DEFAULT 0 CHECK (progress BETWEEN 0 AND 100),
+    state               TEXT,
+    run_at              TIMESTAMPTZ,
+    worker_id           TEXT,
+    lease_token         UUID,
+    lease_expires_at    TIMESTAMPTZ,
+    last_heartbeat      TIMESTAMPTZ,
+    timeout_at          TIMESTAMPTZ,
+    cancel_requested_at TIMESTAMPTZ,
+    started_at          TIMESTAMPTZ,
+    completed_at        TIMESTAMPTZ,
+    next_retry_at       TIMESTAMPTZ,
+    error_message       TEXT,
+    outputs             JSONB,
+    completion_hash     TEXT,
+    created_at          TIMESTAMPTZ NOT NULL DEFAULT now()
+) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);
+CREATE UNIQUE INDEX idx_tasks_job_dedupe ON tasks (job_id, dedupe_key) WHERE dedupe_key IS NOT NULL;
+CREATE INDEX idx_tasks_org ON tasks (org_id, id);
+CREATE INDEX idx_tasks_job ON tasks (job_id, id);
+
+-- The claimable set. class orders live work before builds before backfills.
+CREATE TABLE ready (
+    task_id  UUID PRIMARY KEY,
+    org_id   UUID NOT NULL,
+    job_id   UUID NOT NULL,
+    slot     TEXT NOT NULL,
+    runtime  TEXT NOT NULL,
+    class    SMALLINT NOT NULL DEFAULT 0,
+    priority INT NOT NULL DEFAULT 0,
+    UNIQUE (job_id, slot)
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0);
+CREATE INDEX idx_ready_claim ON ready (runtime, class, priority DESC, task_id);
+
+-- Open tasks that may not be claimed now, with the reason.
+CREATE TABLE waiting (
+    task_id      UUID PRIMARY KEY,
+    org_id       UUID NOT NULL,
+    job_id       UUID NOT NULL,
+    slot         TEXT NOT NULL,
+    reason       TEXT NOT NULL CHECK (reason IN ('sibling', 'limit', 'backoff', 'run_at', 'paused', 'dead')),
+    blocker      TEXT,        -- the limit's key, the running sibling's id, the pause
+    available_at TIMESTAMPTZ, -- backoff and run_at
+    class        SMALLINT NOT NULL DEFAULT 0,
+    priority     INT NOT NULL DEFAULT 0
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0);
+CREATE INDEX idx_waiting_slot ON waiting (job_id, slot);
+CREATE INDEX idx_waiting_blocker ON waiting (org_id, blocker, class, priority DESC, task_id) WHERE reason = 'limit';
+CREATE INDEX idx_waiting_due ON waiting (available_at) WHERE available_at IS NOT NULL;
+
+-- Running tasks. No index on expiry: there are as many rows as tasks run, and heartbeats stay heap-only updates.
+CREATE TABLE leases (
+    task_id          UUID PRIMARY KEY,
+    org_id           UUID NOT NULL,
+    job_id           UUID NOT NULL,
+    slot             TEXT NOT NULL,
+    attempt          INT NOT NULL,
+    lease_token      UUID NOT NULL,
+    worker_id        TEXT NOT NULL,
+    lease_seconds    INT NOT NULL,
+    expires_at       TIMESTAMPTZ NOT NULL,
+    timeout_at       TIMESTAMPTZ NOT NULL,
+    heartbeat_at     TIMESTAMPTZ NOT NULL,
+    cancel_requested BOOLEAN NOT NULL DEFAULT false,
+    progress         SMALLINT NOT NULL DEFAULT 0,
+    state            TEXT,
+    UNIQUE (job_id, slot)
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0);
+
+CREATE TABLE task_attempts (
+    task_id    UUID NOT NULL,
+    attempt    INT NOT NULL,
+    org_id     UUID NOT NULL,
+    worker_id  TEXT NOT NULL,
+    started_at TIMESTAMPTZ NOT NULL,
+    ended_at   TIMESTAMPTZ,
+    outcome    TEXT, -- Completed, Failed, Canceled, lease_expired, timeout, handed_back
+    error      TEXT,
+    staging    TEXT[] NOT NULL DEFAULT '{}', -- locations it may write to, recorded before anything is written
+    PRIMARY KEY (task_id, attempt)
+);
+
+CREATE TABLE task_events (
+    id          UUID PRIMARY KEY,
+    org_id      UUID NOT NULL,
+    task_id     UUID NOT NULL,
+    attempt     INT NOT NULL,
+    from_status TEXT,
+    to_status   TEXT NOT NULL,
+    actor       TEXT NOT NULL, -- API, WORKER, SYSTEM or user:ID
+    state       TEXT,
+    detail      JSONB,
+    at          TIMESTAMPTZ NOT NULL DEFAULT now()
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);
+CREATE INDEX idx_task_events_task ON task_events (task_id, id DESC);
+
+CREATE TABLE task_results (
+    task_id    UUID PRIMARY KEY,
+    org_id     UUID NOT NULL,
+    payload    JSONB NOT NULL CHECK (pg_column_size(payload) <= 65536),
+    created_at TIMESTAMPTZ NOT NULL DEFAULT now()
+);
+
+CREATE TABLE outbox (
+    id           BIGSERIAL PRIMARY KEY,
+    org_id       UUID NOT NULL,
+    kind         TEXT NOT NULL CHECK (kind IN ('enqueue_task', 'route_event')),
+    payload      JSONB NOT NULL,
+    status       TEXT NOT NULL DEFAULT 'Pending' CHECK (status IN ('Pending', 'Processing', 'Done', 'Failed')),
+    available_at TIMESTAMPTZ NOT NULL DEFAULT now(),
+    attempts     INT NOT NULL DEFAULT 0,
+    last_error   TEXT,
+    created_at   TIMESTAMPTZ NOT NULL DEFAULT now(),
+    processed_at TIMESTAMPTZ
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0);
+CREATE INDEX idx_outbox_pending ON outbox (status, available_at) WHERE status = 'Pending';
+
+CREATE TABLE dataset_cursors (
+    org_id          UUID NOT NULL,
+    dataset_version UUID NOT NULL,
+    job_id          UUID NOT NULL,
+    epoch           BIGINT NOT NULL DEFAULT 0,
+    cursor_value    BIGINT NOT NULL,
+    updated_at      TIMESTAMPTZ NOT NULL DEFAULT now(),
+    PRIMARY KEY (dataset_version, job_id)
+);
+
+CREATE TABLE operator_state (
+    org_id     UUID NOT NULL REFERENCES orgs (id),
+    job_id     UUID NOT NULL,
+    state_key  TEXT NOT NULL DEFAULT 'default',
+    state      JSONB NOT NULL DEFAULT '{}',
+    updated_at TIMESTAMPTZ NOT NULL DEFAULT now(),
+    PRIMARY KEY (org_id, job_id, state_key),
+    FOREIGN KEY (org_id, job_id) REFERENCES jobs (org_id, id)
+);
+
+-- Exact limits: a slot is held from admission until Running ends.
+CREATE TABLE limits (
+    org_id UUID NOT NULL REFERENCES orgs (id),
+    key    TEXT NOT NULL, -- job:DAG/JOB, or key:CONCURRENCY_KEY
+    max    INT NOT NULL CHECK (max > 0),
+    held   INT NOT NULL DEFAULT 0 CHECK (held >= 0),
+    PRIMARY KEY (org_id, key)
+);
+
+-- Keyed by name, because these survive a change of definition.
+CREATE TABLE sources (
+    org_id       UUID NOT NULL REFERENCES orgs (id),
+    dag_name     TEXT NOT NULL,
+    job_name     TEXT NOT NULL,
+    state        TEXT NOT NULL DEFAULT 'Pending' CHECK (state IN ('Pending', 'Running', 'Dead', 'Draining')),
+    next_fire_at TIMESTAMPTZ,
+    last_fire_at TIMESTAMPTZ,
+    task_id      UUID,
+    error        TEXT,
+    updated_at   TIMESTAMPTZ NOT NULL DEFAULT now(),
+    PRIMARY KEY (org_id, dag_name, job_name)
+);
+CREATE INDEX idx_sources_due ON sources (next_fire_at) WHERE next_fire_at IS NOT NULL;
+
+-- When a version's source was last enumerated in full; a build is not ready before it was.
+CREATE TABLE enumerations (
+    job_id        UUID PRIMARY KEY, -- the version's own job row
+    org_id        UUID NOT NULL,
+    enumerated_at TIMESTAMPTZ NOT NULL,
+    units         INT NOT NULL,
+    error         TEXT,
+    FOREIGN KEY (org_id, job_id) REFERENCES jobs (org_id, id)
+);
+
+CREATE TABLE effect_positions (
+    org_id        UUID NOT NULL REFERENCES orgs (id),
+    dag_name      TEXT NOT NULL,
+    job_name      TEXT NOT NULL,
+    dataset_uuid  UUID NOT NULL,
+    partition_key TEXT NOT NULL,
+    revision      BIGINT,
+    epoch         BIGINT,
+    cursor_value  BIGINT,
+    updated_at    TIMESTAMPTZ NOT NULL DEFAULT now(),
+    PRIMARY KEY (org_id, dag_name, job_name, dataset_uuid, partition_key)
+);
+
+CREATE TABLE pauses (
+    org_id   UUID NOT NULL REFERENCES orgs (id),
+    dag_name TEXT NOT NULL DEFAULT '', -- empty: the whole org
+    job_name TEXT NOT NULL DEFAULT '', -- empty: the whole DAG
+    actor    TEXT NOT NULL,
+    reason   TEXT,
+    at       TIMESTAMPTZ NOT NULL DEFAULT now(),
+    PRIMARY KEY (org_id, dag_name, job_name)
+);
+
+-- Processes that run tasks, of all orgs.
+CREATE TABLE workers (
+    id             TEXT PRIMARY KEY, -- hostname-pid-random
+    hostname       TEXT NOT NULL,
+    started_at     TIMESTAMPTZ NOT NULL DEFAULT now(),
+    last_heartbeat TIMESTAMPTZ NOT NULL DEFAULT now(),
+    pool_size      INT NOT NULL,
+    version        TEXT,
+    is_leader      BOOLEAN NOT NULL DEFAULT false,
+    leader_until   TIMESTAMPTZ,
+    runtimes       TEXT[] NOT NULL DEFAULT '{}',
+    operators      TEXT[] NOT NULL DEFAULT '{}',
+    current_tasks  INT NOT NULL DEFAULT 0,
+    drained_at     TIMESTAMPTZ
+);
+CREATE INDEX idx_workers_heartbeat ON workers (last_heartbeat);
+
+CREATE TABLE scheduled_events (
+    id                     UUID PRIMARY KEY,
+    org_id                 UUID NOT NULL REFERENCES orgs (id),
+    dag_name               TEXT NOT NULL,
+    job_name               TEXT NOT NULL,
+    event_type             TEXT NOT NULL,
+    group_key              TEXT,
+    status                 TEXT NOT NULL DEFAULT 'PENDING' CHECK (status IN ('PENDING', 'PROCESSING', 'COMPLETED', 'FAILED')),
+    target_timestamp_utc   TIMESTAMPTZ NOT NULL,
+    target_timestamp_local TIMESTAMP NOT NULL, -- wall clock in target_timezone
+    target_timezone        TEXT NOT NULL,
+    repeat                 TEXT,
+    executed_at            TIMESTAMPTZ,
+    failure_reason         TEXT,
+    retry_count            INT NOT NULL DEFAULT 0 CHECK (retry_count >= 0),
+    version                INT NOT NULL DEFAULT 1,
+    idempotency_key        TEXT NOT NULL,
+    delivery_payload       JSONB NOT NULL,
+    created_at             TIMESTAMPTZ NOT NULL DEFAULT now(),
+    updated_at             TIMESTAMPTZ NOT NULL DEFAULT now(),
+    UNIQUE (org_id, idempotency_key)
+);
+CREATE INDEX idx_scheduled_events_due ON scheduled_events (target_timestamp_utc) WHERE status = 'PENDING';
+CREATE INDEX idx_scheduled_events_group ON scheduled_events (org_id, group_key) WHERE group_key IS NOT NULL;

@@ -1,0 +1,34 @@
+-- What was read and written. Owned by lineage.
+-- +goose Up
+
+-- The readable form of what a task's inputs were pinned to. input_version is the time the read revision was made,
+-- as in the source document; dataset_version and revision say exactly which one it was.
+CREATE TABLE task_inputs (
+    task_id             UUID NOT NULL,
+    org_id              UUID NOT NULL,
+    input_dataset_uuid  UUID NOT NULL,
+    input_partition_key TEXT NOT NULL,
+    input_version       TIMESTAMPTZ NOT NULL,
+    dataset_version     UUID NOT NULL,
+    revision            BIGINT NOT NULL,
+    PRIMARY KEY (task_id, input_dataset_uuid, input_partition_key)
+);
+
+CREATE TABLE column_lineage (
+    org_id                 UUID NOT NULL REFERENCES orgs (id),
+    output_dataset_uuid    UUID NOT NULL,
+    output_dataset_version UUID NOT NULL,
+    output_column          TEXT NOT NULL,
+    input_dataset_uuid     UUID NOT NULL,
+    input_dataset_version  UUID NOT NULL,
+    input_column           TEXT NOT NULL,
+    transform              TEXT NOT NULL CHECK (transform IN ('identity', 'expression', 'aggregate')),
+    job_id                 UUID,
+    PRIMARY KEY (output_dataset_version, output_column, input_dataset_version, input_column, transform),
+    FOREIGN KEY (org_id, output_dataset_uuid) REFERENCES datasets (org_id, id),
+    FOREIGN KEY (org_id, input_dataset_uuid) REFERENCES datasets (org_id, id),
+    FOREIGN KEY (org_id, output_dataset_version) REFERENCES dataset_versions (org_id, id),
+    FOREIGN KEY (org_id, input_dataset_version) REFERENCES dataset_versions (org_id, id),
+    FOREIGN KEY (org_id, job_id) REFERENCES jobs (org_id, id)
+);
+CREATE INDEX idx_column_lineage_input ON column_lineage (input_dataset_version, input_column);
