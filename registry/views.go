@@ -1,0 +1,156 @@
+package registry
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/storage"
+)
+
+// Status is the state of a DAG version.
+type Status string
+
+// The states of a DAG version; docs/state_machines.md draws the transitions.
+const (
+	Staged     Status = "Staged"
+	Building   Status = "Building"
+	Ready      Status = "Ready"
+	Active     Status = "Active"
+	Superseded Status = "Superseded"
+	Failed     Status = "Failed"
+	Abandoned  Status = "Abandoned"
+)
+
+// Version is one immutable definition of a DAG.
+type Version struct {
+	ID          uuid.UUID  `json:"id"`
+	DAG         string     `json:"dag"`
+	Number      int        `json:"version" doc:"Counts the versions of this DAG from 1"`
+	Hash        string     `json:"yaml_hash"`
+	SourceHash  string     `json:"source_hash"`
+	Status      Status     `json:"status"`
+	CreatedBy   string     `json:"created_by"`
+	SourceRef   string     `json:"source_ref,omitempty"`
+	CreatedAt   time.Time  `json:"created_at"`
+	ReadyAt     *time.Time `json:"ready_at,omitempty"`
+	ActivatedAt *time.Time `json:"activated_at,omitempty"`
+	Error       string     `json:"error,omitempty"`
+}
+
+// DeployRequest is a DAG file with all it refers to.
+type DeployRequest struct {
+	YAML      string            `json:"yaml" maxLength:"1048576"`
+	Files     map[string][]byte `json:"files,omitempty" doc:"Files the document names, by path as written; base64"`
+	Vars      map[string]string `json:"vars,omitempty"`
+	SourceRef string            `json:"source_ref,omitempty" maxLength:"200" doc:"For people: the git commit this file is from"`
+	Activate  *bool             `json:"activate,omitempty" doc:"Cut over as soon as the version is ready (default true)"`
+}
+
+// Deployment answers a deploy: the version, what it changes, and whether it is new.
+type Deployment struct {
+	Version Version  `json:"version"`
+	Created bool     `json:"created" doc:"False where this very document was deployed before"`
+	Changes []Change `json:"changes"`
+}
+
+// Change says what a deploy does to one dataset, and why.
+type Change struct {
+	Job     string `json:"job"`
+	Output  int    `json:"output"`
+	Dataset string `json:"dataset"`
+	Action  string `json:"action" enum:"create,rebuild,reuse,swap-only,remove"`
+	Reason  string `json:"reason"`
+}
+
+// Job is one job of one DAG version, as the engine runs it. Rows never change, so a Job may be kept.
+type Job struct {
+	ID        uuid.UUID // the version's own row
+	OrgID     uuid.UUID
+	OrgSlug   string
+	DAG       string
+	Name      string
+	VersionID uuid.UUID
+	Origin    uuid.UUID // the row that introduced this definition; tasks hang on it
+	Def       dag.Job
+	Inputs    []JobInput         // resolved, by input index
+	Outputs   []OutputGeneration // by output index: the generation this version pins
+}
+
+// JobInput is an input resolved to a dataset.
+type JobInput struct {
+	Index       int
+	Dataset     uuid.UUID
+	InDAG       bool
+	Def         dag.Input
+	PartitionBy dag.Partitioning // of the upstream output
+	Producer    string           // DAG/JOB that makes it, for people
+}
+
+// OutputGeneration is one output of a job at the generation a version pins.
+type OutputGeneration struct {
+	Name        string
+	PartitionBy dag.Partitioning
+	Generation  storage.Generation
+}
+
+// Revision is one revision of one partition of a generation.
+type Revision struct {
+	Dataset       uuid.UUID        `json:"-"`
+	Version       uuid.UUID        `json:"-"`
+	Key           string           `json:"key"`
+	Revision      int64            `json:"revision"`
+	State         string           `json:"state"`
+	Materialized  time.Time        `json:"materialized_at"`
+	Rows          int64            `json:"rows"`
+	Bytes         int64            `json:"bytes"`
+	SourceVersion string           `json:"source_version,omitempty"`
+	TaskID        uuid.UUID        `json:"task_id"`
+	Attempt       int              `json:"attempt"`
+	Manifest      storage.Manifest `json:"-"`
+}
+
+// Dataset is one entry of the catalogue.
+type Dataset struct {
+	ID          uuid.UUID       `json:"id"`
+	Name        string          `json:"name"`
+	Published   bool            `json:"published"`
+	DAG         string          `json:"dag"`
+	Job         string          `json:"job"`
+	Output      int             `json:"output"`
+	Description string          `json:"description,omitempty"`
+	Owner       string          `json:"owner,omitempty"`
+	Tags        []string        `json:"tags"`
+	Columns     []ColumnInfo    `json:"columns"`
+	Storage     string          `json:"storage"`
+	PartitionBy json.RawMessage `json:"partition_by,omitempty"`
+	ReadRoles   []string        `json:"read_roles"`
+	Version     *uuid.UUID      `json:"dataset_version,omitempty" doc:"The generation that readers see"`
+	Partitions  int64           `json:"partitions"`
+	Rows        int64           `json:"rows"`
+	Bytes       int64           `json:"bytes"`
+	UpdatedAt   *time.Time      `json:"updated_at,omitempty" doc:"When its newest partition was published"`
+	Checks      []CheckResult   `json:"checks,omitempty"`
+}
+
+// ColumnInfo is one column of a dataset.
+type ColumnInfo struct {
+	Name        string `json:"name"`
+	Type        string `json:"type"`
+	Description string `json:"description,omitempty"`
+}
+
+// CheckResult is what one check said of one revision.
+type CheckResult struct {
+	Partition string          `json:"partition"`
+	Revision  int64           `json:"revision"`
+	Name      string          `json:"name"`
+	Severity  string          `json:"severity"`
+	Outcome   string          `json:"outcome" enum:"pass,fail,error"`
+	Failures  int64           `json:"failures"`
+	Sample    json.RawMessage `json:"sample,omitempty"`
+	Error     string          `json:"error,omitempty"`
+	At        time.Time       `json:"at"`
+}
