@@ -1,0 +1,92 @@
+// Package pg opens pools of PostgreSQL connections and runs transactions on them.
+//
+// Vocabulary: the owner's pool (Open) is for migrations, dispatcher loops and whatever acts for the platform itself;
+// the requests' pool (OpenRequests) is for everything a user's request does. A connection of the latter has the
+// non-owner role RequestRole, so that row-level security holds, and sees rows only inside InOrgTx, which names the org.
+// It owns no tables.
+package pg
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/dagctl/dagctl/internal/fault"
+)
+
+// RequestRole is the role of connections that act for a user's request. A migration creates it; it owns nothing.
+const RequestRole = "dagctl_app"
+
+// Option changes a pool's settings before it opens.
+type Option func(*pgxpool.Config)
+
+// WithMaxConns bounds the pool. It wins over pool_max_conns in the URL.
+func WithMaxConns(n int32) Option {
+	return func(c *pgxpool.Config) { c.MaxConns = n }
+}
+
+// WithApplicationName names the connections in pg_stat_activity; without it they are called dagctl.
+func WithApplicationName(name string) Option {
+	return func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["application_name"] = name }
+}
+
+// Open opens the owner's pool on a database and checks that it answers.
+func Open(ctx context.Context, url string, opts ...Option) (*pgxpool.Pool, error) {
+	cfg, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		// The parser's own error never quotes the password.
+		return nil, fault.New(fault.Invalid, "database URL: %w", err).
+			WithHint("use postgres://user:password@host:5432/database")
+	}
+	defaults(cfg)
+	if !strings.Contains(url, "pool_max_conns") {
+		// pgx takes the number of CPUs, which is too few where loops spend most of their time waiting.
+		cfg.MaxConns = max(cfg.MaxConns, 20)
+	}
+	for _, opt := range opts {
+		opt(cfg)
+	}
+	pool, err := pgxpool.NewWithConfig(ctx, cfg)
+	if err != nil {
+		return nil, fmt.Errorf("open database pool: %w", err)
+	}
+	if err := pool.Ping(ctx); err != nil {
+		pool.Close()
+		return nil, fault.New(fault.Unavailable, "the database does not answer: %w", err).
+			WithHint("check that PostgreSQL runs there and that the URL's user may log in")
+	}
+	return pool, nil
+}
+
+// OpenRequests opens the pool for users' requests: its connections start as RequestRole and stay it, because RESET ROLE
+// returns to what the connection started with.
+func OpenRequests(ctx context.Context, url string, opts ...Option) (*pgxpool.Pool, error) {
+	asRequest := func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["role"] = RequestRole }
+	return Open(ctx, url, append(opts[:len(opts):len(opts)], asRequest)...)
+}
+
+// defaults sets what the URL leaves open.
+func defaults(cfg *pgxpool.Config) {
+	params := cfg.ConnConfig.RuntimeParams
+	for name, value := range map[string]string{
+		"application_name": "dagctl",
+		"timezone":         "UTC",
+		// Long statements are bounded by their context; a limit on the server would cut migrations and sweeps.
+		"statement_timeout": "0",
+		// A transaction left open by a hung process must not hold its locks, nor vacuum back, for ever.
+		"idle_in_transaction_session_timeout": "60s",
+	} {
+		if _, set := params[name]; !set {
+			params[name] = value
+		}
+	}
+	cfg.MaxConnIdleTime = 5 * time.Minute
+	cfg.AfterConnect = func(_ context.Context, conn *pgx.Conn) error {
+		registerUUID(conn.TypeMap())
+		return nil
+	}
+}

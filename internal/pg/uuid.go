@@ -1,0 +1,56 @@
+package pg
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgtype"
+)
+
+// registerUUID makes uuid.UUID a native type of a connection. Without it pgx reads one through its text form, and a NULL
+// leaves it at zero without an error, because that is what uuid.UUID's own Scan does; *uuid.UUID is for columns that may
+// be NULL. Writing needs nothing: pgx takes any [16]byte.
+func registerUUID(m *pgtype.Map) {
+	element := &pgtype.Type{Name: "uuid", OID: pgtype.UUIDOID, Codec: uuidCodec{}}
+	m.RegisterType(element)
+	m.RegisterType(&pgtype.Type{Name: "_uuid", OID: pgtype.UUIDArrayOID, Codec: &pgtype.ArrayCodec{ElementType: element}})
+}
+
+type uuidCodec struct{ pgtype.UUIDCodec }
+
+func (c uuidCodec) PlanScan(m *pgtype.Map, oid uint32, format int16, target any) pgtype.ScanPlan {
+	if _, ok := target.(*uuid.UUID); ok {
+		return scanUUID{}
+	}
+	return c.UUIDCodec.PlanScan(m, oid, format, target)
+}
+
+// DecodeValue serves rows.Values and targets of type any.
+func (uuidCodec) DecodeValue(_ *pgtype.Map, _ uint32, _ int16, src []byte) (any, error) {
+	if src == nil {
+		return nil, nil
+	}
+	var id uuid.UUID
+	err := scanUUID{}.Scan(src, &id)
+	return id, err
+}
+
+type scanUUID struct{}
+
+func (scanUUID) Scan(src []byte, target any) error {
+	if src == nil {
+		return errors.New("NULL for a uuid.UUID: scan into a *uuid.UUID")
+	}
+	dst := target.(*uuid.UUID)
+	if len(src) == len(dst) { // the binary format; text is never that short
+		copy(dst[:], src)
+		return nil
+	}
+	id, err := uuid.ParseBytes(src)
+	if err != nil {
+		return fmt.Errorf("scan uuid: %w", err)
+	}
+	*dst = id
+	return nil
+}

@@ -1,0 +1,101 @@
+package pgdev
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"syscall"
+)
+
+// account is who the server runs as. PostgreSQL refuses to run as root, so root lends it to an unprivileged user;
+// the zero account is ourselves.
+type account struct {
+	credential *syscall.Credential
+}
+
+// unprivileged chooses the account.
+func unprivileged() (account, error) {
+	if os.Geteuid() != 0 {
+		return account{}, nil
+	}
+	for _, name := range []string{"postgres", "nobody"} {
+		u, err := user.Lookup(name)
+		if err != nil {
+			continue
+		}
+		uid, err := strconv.ParseUint(u.Uid, 10, 32)
+		if err != nil {
+			return account{}, fmt.Errorf("user %s: %w", name, err)
+		}
+		gid, err := strconv.ParseUint(u.Gid, 10, 32)
+		if err != nil {
+			return account{}, fmt.Errorf("user %s: %w", name, err)
+		}
+		return account{&syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}}, nil
+	}
+	return account{}, errors.New("PostgreSQL does not run as root, and there is neither a user postgres nor a user nobody to run it as")
+}
+
+// command makes cmd run as the account, in dir, apart from our terminal's signals and from our environment: a PGDATA or
+// a locale of the caller's has no say in it.
+func (a account) command(cmd *exec.Cmd, dir string) *exec.Cmd {
+	cmd.Dir = dir
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "LC_ALL=C"}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Credential: a.credential}
+	return cmd
+}
+
+// own gives the account a file or folder.
+func (a account) own(path string) error {
+	if a.credential == nil {
+		return nil
+	}
+	return os.Lchown(path, int(a.credential.Uid), int(a.credential.Gid))
+}
+
+// ownAll gives the account a folder with all that is in it, unless it has it already.
+func (a account) ownAll(dir string) error {
+	info, err := os.Stat(dir)
+	if err != nil || a.credential == nil || info.Sys().(*syscall.Stat_t).Uid == a.credential.Uid {
+		return err
+	}
+	return filepath.WalkDir(dir, func(path string, _ os.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		return a.own(path)
+	})
+}
+
+// reaches reports whether the account may enter every folder above path. Only root asks: its home is often closed.
+func (a account) reaches(path string) bool {
+	if a.credential == nil {
+		return true
+	}
+	for dir := filepath.Dir(path); ; dir = filepath.Dir(dir) {
+		if info, err := os.Stat(dir); err == nil && info.Mode().Perm()&0o001 == 0 {
+			return false
+		}
+		if dir == filepath.Dir(dir) {
+			return true
+		}
+	}
+}
+
+// tempDir makes a folder of the account's, with a path short enough for a Unix socket's address (104 bytes on macOS).
+func (a account) tempDir(prefix string) (string, error) {
+	const longest = 104 - len("0123456789/.s.PGSQL.65535\x00")
+	root := os.TempDir()
+	if !a.reaches(filepath.Join(root, prefix)) || len(filepath.Join(root, prefix)) > longest {
+		root = "/tmp"
+	}
+	dir, err := os.MkdirTemp(root, prefix) // 0700
+	if err != nil {
+		return "", fmt.Errorf("make a folder for PostgreSQL: %w", err)
+	}
+	return dir, a.own(dir)
+}
