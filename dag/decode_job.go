@@ -1,0 +1,311 @@
+package dag
+
+import (
+	"cmp"
+	"encoding/json"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+	"gopkg.in/yaml.v3"
+)
+
+// Defaults of job fields; those that depend on other fields are in the code below.
+const (
+	DefaultRuntime          = "dispatcher"
+	DefaultMaxAttempts      = 3
+	DefaultTimeout          = time.Hour
+	DefaultHeartbeatTimeout = time.Minute
+	DefaultIdleTimeout      = "5m"
+)
+
+// DefaultRetry is the back-off of jobs that do not say.
+var DefaultRetry = Retry{Initial: time.Second, Max: 5 * time.Minute, Multiplier: 2}
+
+// job decodes what a job says by itself. What depends on other jobs is filled in by link.
+func (d *decoder) job(v value) Job {
+	j := Job{
+		Name:           v.get("name").text(),
+		RenamedFrom:    v.get("renamed_from").text(),
+		Description:    v.get("description").text(),
+		Runtime:        cmp.Or(d.setting(v, "runtime").text(), DefaultRuntime),
+		Operator:       v.get("operator").text(),
+		CodeVersion:    v.get("code_version").text(),
+		UpdateStrategy: UpdateStrategy(cmp.Or(v.get("update_strategy").text(), string(Replace))),
+		UniqueKey:      v.get("unique_key").texts(),
+		Dedupe:         v.get("dedupe").texts(),
+		Enqueues:       v.get("enqueues").texts(),
+		TaskRetention:  d.setting(v, "task_retention").duration(),
+		MaxConcurrency: int(v.get("scaling").get("max_concurrency").integer()),
+		Priority:       int(d.setting(v, "priority").integer()),
+		ConcurrencyKey: v.get("concurrency_key").text(),
+		MaxAttempts:    int(cmp.Or(d.setting(v, "max_attempts").integer(), DefaultMaxAttempts)),
+		Position:       v.position(d.file),
+	}
+	d.activation(v, &j)
+	d.execution(v, &j)
+	j.Outputs = outputs(v.get("outputs"))
+	j.PartitionBy = partitioning(v.get("partition_by"))
+	d.storage(v, &j)
+	d.source(v, &j)
+	d.payload(v, &j)
+	for _, input := range v.get("inputs").items() {
+		j.Inputs = append(j.Inputs, d.input(input, &j))
+	}
+
+	op, known := d.operator(v, &j)
+	j.UDF = d.udf(v.get("udf"))
+	d.config(v, &j, op, known)
+	j.Effect = Effect(cmp.Or(v.get("effect").text(), string(op.Effect), string(EffectInternal)))
+	d.checks(v.get("checks"), &j)
+	if j.UDF != nil && len(j.Secrets) > 0 {
+		d.node(v.key("udf"), CodeConflict, "a job with a udf gets no secrets, but its config names %s", quoted(j.Secrets))
+	}
+	return j
+}
+
+// setting reads a field of the job, else of `defaults`.
+func (d *decoder) setting(job value, name string) value {
+	if job.has(name) {
+		return job.get(name)
+	}
+	return d.defaults.get(name)
+}
+
+// activation derives what makes the job's tasks, and reports the fields that do not go with it.
+func (d *decoder) activation(v value, j *Job) {
+	source, inputs := v.has("source"), v.has("inputs")
+	j.Activation = ActivationSource
+	if inputs {
+		j.Activation = ActivationReactive
+	}
+	switch given := v.get("activation").text(); {
+	case source && inputs:
+		d.node(v.key("source"), CodeConflict, "a job has a `source` or `inputs`, not both")
+		return
+	case !source && !inputs:
+		d.node(v.node, CodeMissing, "a job needs a `source` or `inputs`")
+		return
+	case given != "" && given != string(j.Activation):
+		d.node(v.get("activation").node, CodeConflict, "`activation` is %s, but the job has %s", given, map[bool]string{true: "a `source`", false: "`inputs`"}[source]).
+			suggest("leave `activation` out; it follows from the other fields")
+	}
+	wrong, why := []string{"bootstrap", "payload_schema", "payload_schema_file", "dedupe"}, "a source"
+	if source {
+		wrong, why = []string{"trigger", "execution_strategy", "idle_timeout"}, "inputs"
+	}
+	for _, name := range wrong {
+		if key := v.key(name); key != nil {
+			d.node(key, CodeConflict, "`%s` is for jobs with %s", name, why)
+		}
+	}
+}
+
+// execution decodes times, attempts and idling.
+func (d *decoder) execution(v value, j *Job) {
+	j.Timeout = cmp.Or(d.setting(v, "timeout_seconds").seconds(), DefaultTimeout)
+	if v.get("source").get("kind").text() == "always_on" {
+		j.Timeout = v.get("timeout_seconds").seconds() // it runs until it is drained, unless the job itself says otherwise
+	}
+	j.HeartbeatTimeout = cmp.Or(d.setting(v, "heartbeat_timeout_seconds").seconds(), DefaultHeartbeatTimeout)
+	retry := d.setting(v, "retry")
+	j.Retry = Retry{
+		Initial:    cmp.Or(retry.get("initial_seconds").seconds(), DefaultRetry.Initial),
+		Max:        cmp.Or(retry.get("max_seconds").seconds(), DefaultRetry.Max),
+		Multiplier: cmp.Or(retry.get("multiplier").number(), DefaultRetry.Multiplier),
+	}
+	if j.Retry.Initial > j.Retry.Max {
+		d.node(retry.node, CodeValue, "`retry` begins with %s, which is longer than its max of %s", j.Retry.Initial, j.Retry.Max)
+	}
+	if j.Activation == ActivationReactive {
+		j.IdleTimeout = cmp.Or(d.setting(v, "idle_timeout").text(), DefaultIdleTimeout)
+	}
+	if j.UpdateStrategy == Append && len(j.UniqueKey) == 0 {
+		d.node(v.get("update_strategy").node, CodeMissing, "`update_strategy: append` needs `unique_key`").
+			suggest("name the columns that make a row unique, such as `unique_key: [id]`")
+	}
+	d.distinct(v.get("unique_key"), "column")
+}
+
+// distinct reports entries of a list that are there twice.
+func (d *decoder) distinct(list value, what string) {
+	seen := map[string]bool{}
+	for _, item := range list.items() {
+		if item.scalar() && seen[item.text()] {
+			d.node(item.node, CodeDuplicate, "%s %q is here twice", what, item.text())
+		}
+		seen[item.text()] = true
+	}
+}
+
+// outputs gives each output a name: as listed, else its index.
+func outputs(v value) []string {
+	if v.present() && v.node.Kind == yaml.SequenceNode {
+		return append([]string{}, v.texts()...)
+	}
+	count := 1
+	if v.scalar() {
+		count = int(min(max(v.integer(), 0), MaxOutputs))
+	}
+	names := make([]string, count)
+	for i := range names {
+		names[i] = strconv.Itoa(i)
+	}
+	return names
+}
+
+func partitioning(v value) Partitioning {
+	switch {
+	case v.text() == string(ByKey):
+		return Partitioning{Kind: ByKey}
+	case v.has("time"):
+		return Partitioning{Kind: ByTime, Unit: TimeUnit(v.get("time").text()), Timezone: cmp.Or(v.get("timezone").text(), "UTC")}
+	case v.has("range"):
+		return Partitioning{Kind: ByRange, Size: v.get("range").integer(), Column: v.get("column").text()}
+	case v.has("cursor"):
+		return Partitioning{Kind: ByCursor, Column: v.get("cursor").text()}
+	}
+	return Partitioning{}
+}
+
+// storage decodes one storage for all outputs, or a list with one per output.
+func (d *decoder) storage(v value, j *Job) {
+	s := d.setting(v, "storage")
+	d.distinct(v.get("outputs"), "output")
+	if s.present() && s.node.Kind == yaml.SequenceNode {
+		if len(s.items()) != len(j.Outputs) {
+			d.node(s.node, CodeValue, "`storage` has %d entries, but the job has %d %s", len(s.items()), len(j.Outputs), plural(len(j.Outputs), "output", "outputs"))
+		}
+		for _, item := range s.items() {
+			j.Storage = append(j.Storage, oneStorageOf(item))
+		}
+		return
+	}
+	for range j.Outputs {
+		j.Storage = append(j.Storage, oneStorageOf(s))
+	}
+}
+
+func oneStorageOf(v value) Storage {
+	if v.has("postgres") {
+		s := Storage{Kind: StoragePostgres}
+		for _, index := range v.get("postgres").get("indexes").items() {
+			s.Indexes = append(s.Indexes, index.texts())
+		}
+		return s
+	}
+	return Storage{Kind: StorageKind(cmp.Or(v.text(), string(StorageParquet)))}
+}
+
+func (d *decoder) source(v value, j *Job) {
+	if s := v.get("source"); v.has("source") {
+		j.Source = &Source{
+			Kind:     s.get("kind").text(),
+			Schedule: s.get("schedule").text(),
+			Timezone: s.get("timezone").text(),
+			Start:    s.get("start").text(),
+			Catchup:  s.get("catchup").boolean(false),
+			Every:    s.get("every").duration(),
+			Path:     s.get("path").text(),
+			Secret:   s.get("secret").text(),
+			OnDeploy: s.get("on_deploy").boolean(s.get("kind").text() == "poll"),
+		}
+		if j.Source.Kind == "cron" {
+			j.Source.Timezone = cmp.Or(j.Source.Timezone, "UTC")
+		}
+	}
+	if v.has("bootstrap") {
+		j.Bootstrap = &Bootstrap{ResetOutputs: v.get("bootstrap").get("reset_outputs").boolean(false)}
+	}
+}
+
+// payload decodes what manual and timer jobs say of their payloads.
+func (d *decoder) payload(v value, j *Job) {
+	inline, file := v.get("payload_schema"), v.get("payload_schema_file")
+	if inline.present() && file.present() {
+		d.node(v.key("payload_schema_file"), CodeConflict, "`payload_schema` is there already; `payload_schema_file` cannot be beside it")
+	}
+	if j.Source != nil && !slices.Contains([]string{"manual", "timer"}, j.Source.Kind) {
+		for _, name := range []string{"payload_schema", "payload_schema_file", "dedupe"} {
+			if key := v.key(name); key != nil {
+				d.node(key, CodeConflict, "`%s` is for sources of kind manual or timer", name)
+			}
+		}
+	}
+	d.distinct(v.get("dedupe"), "field")
+	switch {
+	case inline.present():
+		text, err := json.Marshal(inline.json())
+		if err == nil {
+			j.PayloadSchema = d.payloadSchema(text, inline, "`payload_schema`")
+		}
+	case file.scalar():
+		if text, ok := d.readText(file); ok {
+			j.PayloadSchema = d.payloadSchema(text, file, file.text())
+		}
+	}
+	d.dedupe(v.get("dedupe"), j)
+}
+
+// payloadSchema checks that a text is a JSON Schema, and gives it without white space.
+func (d *decoder) payloadSchema(text []byte, place value, name string) json.RawMessage {
+	document, err := jsonschema.UnmarshalJSON(strings.NewReader(string(text)))
+	if err != nil {
+		d.node(place.node, CodeValue, "%s is not JSON: %s", name, err)
+		return nil
+	}
+	if _, err := compileSchema(document); err != nil {
+		d.node(place.node, CodeValue, "%s is not a JSON Schema: %s", name, err)
+		return nil
+	}
+	schema, _ := json.Marshal(document)
+	return schema
+}
+
+// dedupe fields must be in the payload, as far as its schema tells.
+func (d *decoder) dedupe(v value, j *Job) {
+	var schema struct {
+		Properties map[string]json.RawMessage `json:"properties"`
+	}
+	if json.Unmarshal(j.PayloadSchema, &schema) != nil || schema.Properties == nil {
+		return
+	}
+	for _, item := range v.items() {
+		if _, ok := schema.Properties[item.text()]; !ok {
+			d.node(item.node, CodeReference, "the payload has no field %q", item.text()).nearest(item.text(), sortedKeys(schema.Properties))
+		}
+	}
+}
+
+// operator looks the operator up, and holds the job against what it can do.
+func (d *decoder) operator(v value, j *Job) (OperatorSpec, bool) {
+	if !v.get("operator").scalar() {
+		return OperatorSpec{}, false
+	}
+	if d.cat.Runtimes != nil && !slices.Contains(d.cat.Runtimes, j.Runtime) {
+		place := d.setting(v, "runtime").node
+		if place == nil {
+			place = v.node
+		}
+		d.node(place, CodeReference, "no runtime %q is mapped on this server", j.Runtime).suggest("there are: %s", strings.Join(d.cat.Runtimes, ", "))
+	}
+	op, ok := d.cat.Operators[j.Operator]
+	place := v.get("operator").node
+	if !ok {
+		d.node(place, CodeReference, "there is no operator %q", j.Operator).nearest(j.Operator, sortedKeys(d.cat.Operators))
+		return OperatorSpec{}, false
+	}
+	j.OperatorVersion = op.Version
+	switch {
+	case v.has("source") && !v.has("inputs") && !op.Source:
+		d.node(place, CodeConflict, "operator %s cannot be a source; it needs `inputs`", j.Operator)
+	case v.has("inputs") && !v.has("source") && !op.Reactive:
+		d.node(place, CodeConflict, "operator %s takes no inputs; it needs a `source`", j.Operator)
+	}
+	if op.Runtimes != nil && !slices.Contains(op.Runtimes, j.Runtime) {
+		d.node(place, CodeConflict, "operator %s does not run on %s", j.Operator, j.Runtime).suggest("it runs on: %s", strings.Join(op.Runtimes, ", "))
+	}
+	return op, true
+}

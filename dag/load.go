@@ -1,0 +1,190 @@
+package dag
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"regexp"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"gopkg.in/yaml.v3"
+)
+
+// load turns text into the one mapping it must hold, or reports why it cannot. What YAML allows and a DAG file
+// does not (anchors, tags, several documents, repeated keys, deep nesting) is reported here, so that the
+// grammar sees plain trees only.
+func load(text []byte, r *report) *yaml.Node {
+	switch {
+	case len(text) > MaxFileBytes:
+		r.lines = nil // a megabyte of one line helps nobody
+		r.at(1, 1, 1, CodeLimit, "the file has %d bytes; at most %d are allowed", len(text), MaxFileBytes)
+		return nil
+	case !utf8.Valid(text):
+		line, column := firstInvalid(text)
+		r.at(line, column, 1, CodeSyntax, "the file is not UTF-8 text").suggest("save it as UTF-8")
+		return nil
+	}
+	decoder := yaml.NewDecoder(bytes.NewReader(text))
+	var document yaml.Node
+	if err := decodeYAML(decoder, &document); errors.Is(err, io.EOF) {
+		r.at(1, 1, 1, CodeMissing, "the file is empty").suggest("`dagctl init` writes a first one")
+		return nil
+	} else if err != nil {
+		reportSyntax(err, r)
+		return nil
+	}
+	root := document.Content[0]
+	if root.Kind == yaml.ScalarNode && root.Tag == "!!null" {
+		r.at(1, 1, 1, CodeMissing, "the file is empty").suggest("`dagctl init` writes a first one")
+		return nil
+	}
+	sound := checkTree(root, 1, r)
+
+	var second yaml.Node
+	if err := decodeYAML(decoder, &second); err == nil {
+		r.node(second.Content[0], CodeSyntax, "a second document begins here; a DAG file holds one").suggest("put each DAG into a file of its own")
+		sound = false
+	} else if !errors.Is(err, io.EOF) {
+		reportSyntax(err, r)
+		sound = false
+	}
+	if root.Kind != yaml.MappingNode {
+		r.node(root, CodeType, "a DAG file is a mapping with name and jobs, not %s", describe(root))
+		return nil
+	}
+	if !sound {
+		return nil
+	}
+	return root
+}
+
+// decodeYAML decodes one document. The YAML library is known to panic on some malformed inputs;
+// that is a syntax error to the user.
+func decodeYAML(decoder *yaml.Decoder, node *yaml.Node) (err error) {
+	defer func() {
+		if caught := recover(); caught != nil {
+			err = errors.New("yaml: this is not YAML that can be read")
+		}
+	}()
+	return decoder.Decode(node)
+}
+
+func firstInvalid(text []byte) (line, column int) {
+	line, column = 1, 1
+	for len(text) > 0 {
+		r, size := utf8.DecodeRune(text)
+		if r == utf8.RuneError && size <= 1 {
+			break
+		}
+		if column++; r == '\n' {
+			line, column = line+1, 1
+		}
+		text = text[size:]
+	}
+	return line, column
+}
+
+var yamlErrorLine = regexp.MustCompile(`^yaml: (?:line (\d+): )?(.*)$`)
+
+// reportSyntax places an error of the YAML library, which knows lines only, and not always the right one for tabs.
+func reportSyntax(err error, r *report) {
+	match := yamlErrorLine.FindStringSubmatch(strings.SplitN(err.Error(), "\n", 2)[0])
+	line, message := 1, err.Error()
+	if match != nil {
+		line, _ = strconv.Atoi(match[1])
+		message = match[2]
+	}
+	line = min(max(line, 1), len(r.lines))
+	for _, l := range []int{line, line + 1, line - 1} {
+		if l < 1 || l > len(r.lines) {
+			continue
+		}
+		text := r.lines[l-1]
+		indent := text[:len(text)-len(strings.TrimLeft(text, " \t"))]
+		if tab := strings.IndexByte(indent, '\t'); tab >= 0 {
+			r.at(l, tab+1, 1, CodeSyntax, "a tab cannot indent YAML").suggest("use spaces")
+			return
+		}
+	}
+	text := r.lines[line-1]
+	column := len(text) - len(strings.TrimLeft(text, " ")) + 1
+	r.at(line, column, utf8.RuneCountInString(strings.TrimSpace(text)), CodeSyntax, "not YAML: %s", message)
+}
+
+// checkTree reports what YAML allows and a DAG file does not. It says whether the tree can be read further.
+func checkTree(n *yaml.Node, depth int, r *report) bool {
+	if depth > MaxDepth {
+		r.node(n, CodeLimit, "nested more than %d levels deep", MaxDepth)
+		return false
+	}
+	if n.Kind == yaml.AliasNode {
+		r.node(n, CodeSyntax, "aliases are not allowed").suggest("write the value out, or use `defaults` or `vars`")
+		return false
+	}
+	sound := true
+	if n.Anchor != "" {
+		r.node(n, CodeSyntax, "anchors are not allowed").suggest("write the value out, or use `defaults` or `vars`")
+		sound = false
+	}
+	if n.Style&yaml.TaggedStyle != 0 {
+		r.node(n, CodeSyntax, "tags are not allowed: %s", n.Tag)
+		sound = false
+	}
+	if n.Kind == yaml.MappingNode {
+		seen := map[string]*yaml.Node{}
+		for i := 0; i+1 < len(n.Content); i += 2 {
+			key := n.Content[i]
+			if key.Kind != yaml.ScalarNode {
+				r.node(key, CodeType, "a field name must be text, not %s", describe(key))
+				sound = false
+				continue
+			}
+			if key.Tag == "!!merge" {
+				r.node(key, CodeSyntax, "merge keys are not allowed").suggest("write the fields out, or use `defaults`")
+				sound = false
+			}
+			if first, ok := seen[key.Value]; ok {
+				r.node(key, CodeDuplicate, "field %q is here twice; the first is on line %d", key.Value, first.Line)
+				sound = false
+			}
+			seen[key.Value] = key
+		}
+	}
+	for _, c := range n.Content {
+		sound = checkTree(c, depth+1, r) && sound
+	}
+	return sound
+}
+
+// node records a problem at a node.
+func (r *report) node(n *yaml.Node, code Code, format string, args ...any) *Problem {
+	width := 1
+	if n.Kind == yaml.ScalarNode && !strings.Contains(n.Value, "\n") {
+		width = utf8.RuneCountInString(n.Value)
+		if n.Style&(yaml.DoubleQuotedStyle|yaml.SingleQuotedStyle) != 0 {
+			width += 2
+		}
+	}
+	return r.at(n.Line, n.Column, width, code, format, args...)
+}
+
+// describe names the type of a node in a message.
+func describe(n *yaml.Node) string {
+	switch n.Kind {
+	case yaml.MappingNode:
+		return "a mapping"
+	case yaml.SequenceNode:
+		return "a list"
+	}
+	switch n.Tag {
+	case "!!null":
+		return "empty"
+	case "!!int", "!!float":
+		return "the number " + n.Value
+	case "!!bool":
+		return n.Value
+	}
+	return "text"
+}

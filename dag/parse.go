@@ -1,0 +1,163 @@
+package dag
+
+import (
+	"io/fs"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+	"gopkg.in/yaml.v3"
+)
+
+// File is a DAG file to parse.
+type File struct {
+	Name  string            // for messages
+	Text  []byte            // the YAML
+	Files fs.FS             // what *_file fields and UDF folders refer to, relative to the DAG file; nil: such fields are errors
+	Vars  map[string]string // values of variables, over the defaults
+}
+
+// Parse decodes and validates a DAG file. It reports everything that is wrong with it at once, in the order of the
+// file; the document is nil where anything is.
+//
+// The document's Files hold all that it read, so that parsing the same text again with InMemory(doc.Files), as the
+// server does, gives the same document.
+func Parse(file File, cat Catalog) (*Document, Problems) {
+	r := newReport(file.Name, file.Text)
+	root := load(file.Text, r)
+	if root == nil {
+		return nil, r.sorted()
+	}
+	d := &decoder{
+		checker:  &checker{report: r, interpolated: map[*yaml.Node]bool{}},
+		cat:      cat,
+		files:    &fileReader{fsys: file.Files, read: map[string][]byte{}},
+		schemas:  map[string]*jsonschema.Schema{},
+		defaults: value{root}.get("defaults"),
+	}
+	doc := d.document(value{root}, file.Vars)
+	if problems := r.sorted(); len(problems) > 0 {
+		return nil, problems
+	}
+	return doc, nil
+}
+
+// decoder turns a tree into a Document. It goes on after a problem, to find the others.
+type decoder struct {
+	*checker
+	cat      Catalog
+	files    *fileReader
+	schemas  map[string]*jsonschema.Schema // of operators' configs, compiled when first needed
+	defaults value
+}
+
+func (d *decoder) document(root value, given map[string]string) *Document {
+	doc := &Document{Vars: resolveVariables(root, given, d.checker)}
+	for key, val := range root.pairs() {
+		if key.Value != "vars" {
+			substitute(val, doc.Vars, false, d.checker)
+		}
+	}
+	documentShape.check(root.node, "a DAG file", d.checker)
+
+	doc.Name = root.get("name").text()
+	doc.Description = root.get("description").text()
+	nodes := root.get("jobs").items()
+	for _, v := range nodes {
+		doc.Jobs = append(doc.Jobs, d.job(v))
+	}
+	d.link(doc, nodes)
+	d.publications(doc, root.get("publish"))
+	for _, v := range root.get("notify").items() {
+		doc.Notify = append(doc.Notify, Notification{On: v.get("on").texts(), WebhookSecret: v.get("webhook").get("secret").text()})
+	}
+	doc.Files = d.files.read
+	return doc
+}
+
+// publications decodes `publish`: one output has one name.
+func (d *decoder) publications(doc *Document, publish value) {
+	type output struct {
+		job   string
+		index int
+	}
+	names := map[output]string{}
+	for key, val := range publish.pairs() {
+		v := value{val}
+		p := Publication{
+			Name:        key.Value,
+			Job:         v.get("from").get("job").text(),
+			Description: v.get("description").text(),
+			Owner:       v.get("owner").text(),
+			Tags:        v.get("tags").texts(),
+			DueWithin:   v.get("due").get("within").duration(),
+			Retention:   v.get("retention").duration(),
+			TakesOver:   v.get("takes_over").text(),
+			Position:    Position{d.file, key.Line, key.Column},
+		}
+		for column, meaning := range v.get("columns").pairs() {
+			if p.Columns == nil {
+				p.Columns = map[string]string{}
+			}
+			p.Columns[column.Value] = meaning.Value
+		}
+		if p.TakesOver != "" && p.TakesOver == doc.Name {
+			d.node(v.get("takes_over").node, CodeConflict, "`takes_over` names another DAG, not this one")
+		}
+		if index, ok := d.output(doc, v.get("from")); ok {
+			p.Output = index
+			o := output{p.Job, index}
+			if other, taken := names[o]; taken {
+				d.node(key, CodeDuplicate, "the same output is published as %q already", other).suggest("an output has one name")
+			} else {
+				names[o] = key.Value
+			}
+		}
+		doc.Publish = append(doc.Publish, p)
+	}
+}
+
+// output resolves {job, output} to an output index.
+func (d *decoder) output(doc *Document, from value) (int, bool) {
+	job := from.get("job")
+	if !job.scalar() {
+		return 0, false // the grammar has said so
+	}
+	producer, ok := doc.Job(job.text())
+	if !ok {
+		d.node(job.node, CodeReference, "there is no job %q", job.text()).nearest(job.text(), doc.jobNames())
+		return 0, false
+	}
+	if len(producer.Outputs) == 0 {
+		d.node(job.node, CodeReference, "job %q has no outputs", producer.Name)
+		return 0, false
+	}
+	return d.outputIndex(producer, from.get("output"), job.node)
+}
+
+// outputIndex resolves an `output` field, which may be left out where there is one only.
+func (d *decoder) outputIndex(producer *Job, output value, place *yaml.Node) (int, bool) {
+	if !output.scalar() {
+		if len(producer.Outputs) > 1 {
+			d.node(place, CodeMissing, "job %q has %d outputs; say which with `output`", producer.Name, len(producer.Outputs)).nearest("", producer.Outputs)
+			return 0, false
+		}
+		return 0, true
+	}
+	for i, name := range producer.Outputs {
+		if output.text() == name {
+			return i, true
+		}
+	}
+	if plainTag(output.text()) == "!!int" && output.integer() >= 0 && output.integer() < int64(len(producer.Outputs)) {
+		return int(output.integer()), true
+	}
+	d.node(output.node, CodeReference, "job %q has no output %q", producer.Name, output.text()).nearest(output.text(), producer.Outputs)
+	return 0, false
+}
+
+func (d *Document) jobNames() []string {
+	names := make([]string, len(d.Jobs))
+	for i, j := range d.Jobs {
+		names[i] = j.Name
+	}
+	return names
+}

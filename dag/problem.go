@@ -1,0 +1,225 @@
+package dag
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/dagctl/dagctl/internal/fault"
+)
+
+// Code says which rule a problem broke. Codes are stable: programs may rely on them.
+type Code string
+
+// The codes.
+const (
+	CodeSyntax    Code = "syntax"    // not YAML, or YAML that is not allowed here (tags, anchors)
+	CodeLimit     Code = "limit"     // beyond a documented limit
+	CodeUnknown   Code = "unknown"   // a field that does not exist
+	CodeDuplicate Code = "duplicate" // the same field, name or output twice
+	CodeMissing   Code = "missing"   // a required field is absent
+	CodeType      Code = "type"      // text where a number is wanted, null, and the like
+	CodeValue     Code = "value"     // the right type, but not an allowed value
+	CodeVariable  Code = "variable"  // ${var.name}: undeclared, or without a value
+	CodeReference Code = "reference" // a job, output, input or operator that does not exist
+	CodeCycle     Code = "cycle"     // jobs that wait for each other
+	CodeFile      Code = "file"      // a file that the document names cannot be used
+	CodeConfig    Code = "config"    // the operator refuses its config
+	CodeMapping   Code = "mapping"   // partitions of an input do not lead to partitions of the output
+	CodeConflict  Code = "conflict"  // two fields that exclude each other, or one that does not apply
+)
+
+// Problem is one thing wrong with a DAG file, with its place.
+type Problem struct {
+	Position
+	Code       Code
+	Message    string
+	Suggestion string // what to do instead; may be empty
+	Source     string // the offending line, as it stands in the file
+	Width      int    // columns that the caret underlines, at least 1
+}
+
+// Problems is everything wrong with a DAG file, in the order of the file.
+type Problems []Problem
+
+// Error gives one line a problem: file:line:column: message (suggestion).
+func (ps Problems) Error() string {
+	var b strings.Builder
+	for i, p := range ps {
+		if i > 0 {
+			b.WriteByte('\n')
+		}
+		fmt.Fprintf(&b, "%s: %s", p.Position, p.Message)
+		if p.Suggestion != "" {
+			fmt.Fprintf(&b, " (%s)", p.Suggestion)
+		}
+	}
+	return b.String()
+}
+
+// Pretty is the rendering for people: each problem with its line, a caret and the suggestion, then the count.
+func (ps Problems) Pretty() string {
+	var b strings.Builder
+	for _, p := range ps {
+		fmt.Fprintf(&b, "%s: %s [%s]\n", p.Position, p.Message, p.Code)
+		margin := len(fmt.Sprint(p.Line))
+		if line, column, width := p.excerpt(); line != "" {
+			fmt.Fprintf(&b, "  %d | %s\n", p.Line, line)
+			fmt.Fprintf(&b, "  %*s | %s%s\n", margin, "", strings.Repeat(" ", column), strings.Repeat("^", width))
+		}
+		if p.Suggestion != "" {
+			fmt.Fprintf(&b, "  %*s = %s\n", margin, "", p.Suggestion)
+		}
+		b.WriteByte('\n')
+	}
+	switch len(ps) {
+	case 0:
+	case 1:
+		b.WriteString("1 problem\n")
+	default:
+		fmt.Fprintf(&b, "%d problems\n", len(ps))
+	}
+	return b.String()
+}
+
+// excerpt is the part of the line to show, with the caret's place in it: long lines are cut around the fault,
+// tabs and what a terminal would interpret become spaces.
+func (p Problem) excerpt() (line string, column, width int) {
+	const widest = 120
+	runes := []rune(p.Source)
+	for i, r := range runes {
+		if r < ' ' || r == 0x7f || r == utf8.RuneError {
+			runes[i] = ' '
+		}
+	}
+	column = min(max(p.Column-1, 0), len(runes))
+	if from := column - widest/2; len(runes) > widest && from > 0 {
+		runes, column = runes[from:], column-from
+	}
+	runes = runes[:min(len(runes), widest)]
+	width = min(max(p.Width, 1), max(len(runes)-column, 1))
+	return strings.TrimRight(string(runes), " "), column, width
+}
+
+// MarshalJSON is the form of `--output json`.
+func (p Problem) MarshalJSON() ([]byte, error) {
+	return json.Marshal(struct {
+		File       string `json:"file"`
+		Line       int    `json:"line"`
+		Column     int    `json:"column"`
+		Code       Code   `json:"code"`
+		Message    string `json:"message"`
+		Suggestion string `json:"suggestion,omitempty"`
+		Source     string `json:"source,omitempty"`
+	}{p.File, p.Line, p.Column, p.Code, p.Message, p.Suggestion, p.Source})
+}
+
+// Fault is the problems as a classified error, or nil where there are none.
+func (ps Problems) Fault() *fault.Error {
+	if len(ps) == 0 {
+		return nil
+	}
+	message := "the DAG file has 1 problem"
+	if len(ps) > 1 {
+		message = fmt.Sprintf("the DAG file has %d problems", len(ps))
+	}
+	err := fault.New(fault.Invalid, "%s", message)
+	for _, p := range ps {
+		err.Problems = append(err.Problems, fault.Problem{
+			Location: p.Position.String(), Message: p.Message, Suggestion: p.Suggestion, Code: string(p.Code),
+		})
+	}
+	return err
+}
+
+// String is file:line:column, as editors understand it.
+func (p Position) String() string { return fmt.Sprintf("%s:%d:%d", p.File, p.Line, p.Column) }
+
+// report collects the problems of one file.
+type report struct {
+	file     string
+	lines    []string
+	problems Problems
+}
+
+func newReport(file string, text []byte) *report {
+	return &report{file: file, lines: strings.Split(string(text), "\n")}
+}
+
+// at records a problem at a line and column. The result is good for adding a suggestion to until the next call.
+func (r *report) at(line, column, width int, code Code, format string, args ...any) *Problem {
+	p := Problem{Position: Position{r.file, max(line, 1), max(column, 1)}, Code: code, Message: fmt.Sprintf(format, args...), Width: width}
+	if p.Line <= len(r.lines) {
+		p.Source = strings.TrimSuffix(r.lines[p.Line-1], "\r")
+	}
+	r.problems = append(r.problems, p)
+	return &r.problems[len(r.problems)-1]
+}
+
+// suggest says what to do instead.
+func (p *Problem) suggest(format string, args ...any) { p.Suggestion = fmt.Sprintf(format, args...) }
+
+// nearest suggests the candidate that word was probably meant to be, or lists them where they are few.
+func (p *Problem) nearest(word string, candidates []string) {
+	if best := nearest(word, candidates); best != "" {
+		p.suggest("did you mean %q?", best)
+	} else if len(candidates) > 0 && len(candidates) <= 8 {
+		p.suggest("there are: %s", strings.Join(candidates, ", "))
+	}
+}
+
+// sorted is the problems in the order of the file, each once, no more than MaxProblems.
+func (r *report) sorted() Problems {
+	slices.SortStableFunc(r.problems, func(a, b Problem) int {
+		if a.Line != b.Line {
+			return a.Line - b.Line
+		}
+		return a.Column - b.Column
+	})
+	ps := slices.CompactFunc(r.problems, func(a, b Problem) bool { return a.Position == b.Position && a.Message == b.Message })
+	if len(ps) > MaxProblems {
+		last := ps[MaxProblems]
+		last.Code, last.Message, last.Suggestion = CodeLimit, fmt.Sprintf("and %d more problems from here on", len(ps)-MaxProblems), ""
+		ps = append(ps[:MaxProblems:MaxProblems], last)
+	}
+	return ps
+}
+
+// nearest is the candidate at the smallest edit distance from word, if that is small for its length.
+func nearest(word string, candidates []string) string {
+	best, distance := "", max(1, len(word)/3)+1
+	for _, c := range candidates {
+		if d := editDistance(strings.ToLower(word), strings.ToLower(c), distance); d < distance {
+			best, distance = c, d
+		}
+	}
+	return best
+}
+
+// editDistance counts insertions, deletions, substitutions and swaps of neighbours; at least limit means "too far".
+func editDistance(a, b string, limit int) int {
+	if len(a)-len(b) >= limit || len(b)-len(a) >= limit {
+		return limit
+	}
+	before, last, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
+	for j := range last {
+		last[j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		row[0] = i
+		for j := 1; j <= len(b); j++ {
+			cost := 1
+			if a[i-1] == b[j-1] {
+				cost = 0
+			}
+			row[j] = min(last[j]+1, row[j-1]+1, last[j-1]+cost)
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				row[j] = min(row[j], before[j-2]+1)
+			}
+		}
+		before, last, row = last, row, before
+	}
+	return last[len(b)]
+}

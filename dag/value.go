@@ -1,0 +1,159 @@
+package dag
+
+import (
+	"iter"
+	"time"
+
+	"gopkg.in/yaml.v3"
+)
+
+// value reads a node of the tree. Reading what is absent or of the wrong type, which the grammar has reported
+// already, gives the zero value, so that decoding can go on and find the other faults.
+type value struct{ node *yaml.Node }
+
+func (v value) present() bool { return v.node != nil }
+
+func (v value) pairs() iter.Seq2[*yaml.Node, *yaml.Node] {
+	return func(yield func(key, val *yaml.Node) bool) {
+		if v.node == nil || v.node.Kind != yaml.MappingNode {
+			return
+		}
+		for i := 0; i+1 < len(v.node.Content); i += 2 {
+			if !yield(v.node.Content[i], v.node.Content[i+1]) {
+				return
+			}
+		}
+	}
+}
+
+func (v value) key(name string) *yaml.Node {
+	for key := range v.pairs() {
+		if key.Value == name {
+			return key
+		}
+	}
+	return nil
+}
+
+func (v value) get(name string) value {
+	for key, val := range v.pairs() {
+		if key.Value == name {
+			return value{val}
+		}
+	}
+	return value{}
+}
+
+func (v value) has(name string) bool { return v.key(name) != nil }
+
+func (v value) scalar() bool {
+	return v.node != nil && v.node.Kind == yaml.ScalarNode && v.node.Tag != "!!null"
+}
+
+func (v value) text() string {
+	if !v.scalar() {
+		return ""
+	}
+	return v.node.Value
+}
+
+func (v value) integer() int64 {
+	var n int64
+	if v.scalar() {
+		_ = plain(v.node.Value).Decode(&n)
+	}
+	return n
+}
+
+func (v value) number() float64 {
+	if !v.scalar() {
+		return 0
+	}
+	n, _ := number(v.node.Value)
+	return n
+}
+
+func (v value) boolean(otherwise bool) bool {
+	if v.scalar() {
+		_ = plain(v.node.Value).Decode(&otherwise)
+	}
+	return otherwise
+}
+
+func (v value) seconds() time.Duration { return time.Duration(v.number() * float64(time.Second)) }
+
+func (v value) duration() time.Duration {
+	d, _ := ParseDuration(v.text())
+	return d
+}
+
+// items is the entries of a list; a single value stands for a list of one.
+func (v value) items() []value {
+	if v.node == nil || v.node.Tag == "!!null" {
+		return nil
+	}
+	if v.node.Kind != yaml.SequenceNode {
+		return []value{v}
+	}
+	items := make([]value, len(v.node.Content))
+	for i, n := range v.node.Content {
+		items[i] = value{n}
+	}
+	return items
+}
+
+func (v value) texts() []string {
+	var texts []string
+	for _, item := range v.items() {
+		texts = append(texts, item.text())
+	}
+	return texts
+}
+
+// json is the value as JSON knows it: string, bool, int64, float64, nil, []any or map[string]any.
+func (v value) json() any {
+	if v.node == nil {
+		return nil
+	}
+	switch v.node.Kind {
+	case yaml.MappingNode:
+		m := map[string]any{}
+		for key, val := range v.pairs() {
+			m[key.Value] = value{val}.json()
+		}
+		return m
+	case yaml.SequenceNode:
+		list := make([]any, len(v.node.Content))
+		for i, n := range v.node.Content {
+			list[i] = value{n}.json()
+		}
+		return list
+	}
+	switch v.node.Tag {
+	case "!!null":
+		return nil
+	case "!!bool":
+		return v.boolean(false)
+	case "!!int":
+		return v.integer()
+	case "!!float":
+		return v.number()
+	}
+	return v.node.Value
+}
+
+func (v value) scalars() []any {
+	var list []any
+	for _, item := range v.items() {
+		list = append(list, item.json())
+	}
+	return list
+}
+
+// position is where the value stands.
+func (v value) position(file string) Position {
+	if v.node == nil {
+		return Position{File: file, Line: 1, Column: 1}
+	}
+	return Position{File: file, Line: v.node.Line, Column: v.node.Column}
+}

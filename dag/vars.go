@@ -1,0 +1,105 @@
+package dag
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"gopkg.in/yaml.v3"
+)
+
+// Variables. `vars` declares them; ${var.name} in any value of the file, not in field names and not in files that
+// it names, is replaced by the value given at deploy or by the default. $${var.name} stands for itself.
+//
+// The type of what comes out: a field of the grammar takes the type it wants, so `max_attempts: "${var.n}"` is a number.
+// Inside `config` and `where` an unquoted ${var.n} is read as YAML reads its value, a quoted one is text.
+// A value is never read as YAML structure.
+
+var variableReference = regexp.MustCompile(`\$?\$\{var\.([^}]*)\}?`)
+
+// resolveVariables reads `vars`, with the given values over the defaults.
+func resolveVariables(root value, given map[string]string, c *checker) map[string]string {
+	vars := map[string]string{}
+	declared := root.get("vars")
+	for key, val := range declared.pairs() {
+		name, fallback := key.Value, value{val}.get("default")
+		given, ok := given[name]
+		switch {
+		case ok:
+			vars[name] = given
+		case fallback.scalar():
+			vars[name] = fallback.text()
+			if strings.Contains(vars[name], "${var.") {
+				c.node(fallback.node, CodeVariable, "the default of a variable cannot refer to a variable")
+			}
+		default:
+			vars[name] = ""
+			c.node(key, CodeVariable, "variable %q has neither a value nor a default", name).suggest("deploy with --var %s=...", name)
+		}
+		if len(vars[name]) > MaxVariableBytes {
+			c.node(key, CodeLimit, "the value of variable %q has %d bytes; at most %d are allowed", name, len(vars[name]), MaxVariableBytes)
+		}
+		if !utf8.ValidString(vars[name]) || strings.ContainsRune(vars[name], 0) {
+			c.node(key, CodeVariable, "the value of variable %q is not text", name)
+		}
+	}
+	for _, name := range sortedKeys(given) {
+		if _, ok := vars[name]; !ok {
+			place := root.node
+			if declared.present() {
+				place = root.key("vars")
+			}
+			c.node(place, CodeVariable, "variable %q was given a value, but the file does not declare it", name).nearest(name, sortedKeys(vars))
+		}
+	}
+	return vars
+}
+
+// substitute replaces variables in every value below the node.
+func substitute(n *yaml.Node, vars map[string]string, free bool, c *checker) {
+	if n.Kind == yaml.ScalarNode && strings.Contains(n.Value, "${var.") {
+		replaced := variableReference.ReplaceAllStringFunc(n.Value, func(reference string) string {
+			if strings.HasPrefix(reference, "$$") {
+				return reference[1:]
+			}
+			c.interpolated[n] = true
+			name := strings.TrimSuffix(strings.TrimPrefix(reference, "${var."), "}")
+			if _, ok := vars[name]; !ok || !strings.HasSuffix(reference, "}") {
+				c.reference(n, reference, name, vars)
+				return "x" // so that the field is not reported as empty as well
+			}
+			return vars[name]
+		})
+		if free && n.Style == 0 && c.interpolated[n] {
+			n.Tag = plainTag(replaced)
+		}
+		n.Value = replaced
+	}
+	for i, child := range n.Content {
+		if n.Kind == yaml.MappingNode && i%2 == 0 {
+			continue
+		}
+		inner := free
+		if n.Kind == yaml.MappingNode {
+			inner = free || slices.Contains([]string{"config", "where", "values"}, n.Content[i-1].Value)
+		}
+		substitute(child, vars, inner, c)
+	}
+}
+
+// reference reports a ${var.name} that leads nowhere, at the very place where that can be told.
+func (c *checker) reference(n *yaml.Node, reference, name string, vars map[string]string) {
+	line, column, width := n.Line, n.Column, 1
+	if n.Line <= len(c.lines) {
+		from := min(n.Column-1, len(c.lines[n.Line-1]))
+		if at := strings.Index(c.lines[n.Line-1][from:], reference); at >= 0 {
+			column, width = utf8.RuneCountInString(c.lines[n.Line-1][:from+at])+1, utf8.RuneCountInString(reference)
+		}
+	}
+	if !strings.HasSuffix(reference, "}") {
+		c.at(line, column, width, CodeVariable, "${var. is not closed").suggest("write ${var.name}; $${var. stands for the text itself")
+		return
+	}
+	c.at(line, column, width, CodeVariable, "there is no variable %q", name).nearest(name, sortedKeys(vars))
+}
