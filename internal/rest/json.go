@@ -1,0 +1,45 @@
+package rest
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"unicode/utf8"
+
+	"github.com/danielgtaylor/huma/v2"
+)
+
+// jsonFormat is huma's JSON, minus what encoding/json lets through and PostgreSQL does not: bytes that are no UTF-8
+// (encoding/json quietly replaces them) and the NUL character.
+var jsonFormat = huma.Format{
+	Marshal: huma.DefaultJSONFormat.Marshal,
+	Unmarshal: func(data []byte, v any) error {
+		if !utf8.Valid(data) {
+			return errors.New("the body is not valid UTF-8")
+		}
+		if hasNUL(data) {
+			return errors.New("the body holds the character U+0000, which no text may")
+		}
+		return json.Unmarshal(data, v)
+	},
+}
+
+// hasNUL finds the escape \u0000: one with an odd number of backslashes before its u.
+func hasNUL(data []byte) bool {
+	escape := []byte(`u0000`)
+	for from := 0; ; {
+		i := bytes.Index(data[from:], escape)
+		if i < 0 {
+			return false
+		}
+		i += from
+		backslashes := 0
+		for i-1-backslashes >= 0 && data[i-1-backslashes] == '\\' {
+			backslashes++
+		}
+		if backslashes%2 == 1 {
+			return true
+		}
+		from = i + len(escape)
+	}
+}

@@ -1,0 +1,197 @@
+package rest
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/dagctl/dagctl/internal/fault"
+)
+
+// Problem is what every error looks like over HTTP (application/problem+json, RFC 9457).
+type Problem struct {
+	Title     string          `json:"title" doc:"What the status means"`
+	Status    int             `json:"status" doc:"HTTP status"`
+	Kind      string          `json:"kind" doc:"What sort of error this is" example:"not_found"`
+	Detail    string          `json:"detail" doc:"What went wrong, and where"`
+	Hint      string          `json:"hint,omitempty" doc:"What to do next"`
+	RequestID string          `json:"request_id,omitempty" doc:"Quote this when asking for help"`
+	Errors    []fault.Problem `json:"errors,omitempty" doc:"Every single thing wrong with the input"`
+
+	header http.Header // of the answer, beside it
+}
+
+func (p *Problem) Error() string           { return p.Detail }
+func (p *Problem) GetStatus() int          { return p.Status }
+func (p *Problem) GetHeaders() http.Header { return p.header }
+
+// ContentType is how huma asks for the media type of an error.
+func (p *Problem) ContentType(string) string { return "application/problem+json" }
+
+// Fault turns a problem that a client received back into the error it was made from.
+func (p *Problem) Fault() *fault.Error {
+	return &fault.Error{Kind: kindOf(p.Status), Message: p.Detail, Hint: p.Hint, Problems: p.Errors}
+}
+
+// ErrPreconditionFailed is for a write whose If-Match names a state that is gone: 412 where a conflict is otherwise 409.
+var ErrPreconditionFailed = errors.New("the state named in If-Match is not the current one")
+
+// statuses maps the kinds of faults to HTTP. A kind's name does for its wire form.
+var statuses = [...]int{
+	fault.Internal:        http.StatusInternalServerError,
+	fault.Invalid:         http.StatusUnprocessableEntity,
+	fault.Unauthenticated: http.StatusUnauthorized,
+	fault.Forbidden:       http.StatusForbidden,
+	fault.NotFound:        http.StatusNotFound,
+	fault.Conflict:        http.StatusConflict,
+	fault.TooLarge:        http.StatusRequestEntityTooLarge,
+	fault.TooMany:         http.StatusTooManyRequests,
+	fault.Unavailable:     http.StatusServiceUnavailable,
+}
+
+// kindOf is the way back, for statuses of huma's and net/http's own making too.
+func kindOf(status int) fault.Kind {
+	for kind, s := range statuses {
+		if s == status {
+			return fault.Kind(kind)
+		}
+	}
+	switch {
+	case status == http.StatusMethodNotAllowed:
+		return fault.NotFound
+	case status == http.StatusPreconditionFailed:
+		return fault.Conflict
+	case status == http.StatusRequestTimeout:
+		return fault.Unavailable
+	case status < 500:
+		return fault.Invalid
+	}
+	return fault.Internal
+}
+
+// ProblemOf is the one place where an error becomes HTTP. An error that nobody classified says nothing of itself.
+func ProblemOf(err error) *Problem {
+	var p *Problem
+	if errors.As(err, &p) {
+		return p
+	}
+	p = &Problem{Status: http.StatusInternalServerError}
+	var f *fault.Error
+	switch tooLarge := (*http.MaxBytesError)(nil); {
+	case errors.As(err, &f) && f.Kind != fault.Internal:
+		p.Status, p.Detail, p.Hint, p.Errors = statuses[f.Kind], f.Error(), f.Hint, f.Problems
+		if errors.Is(err, ErrPreconditionFailed) {
+			p.Status = http.StatusPreconditionFailed
+		}
+	case errors.As(err, &tooLarge):
+		p.Status, p.Detail = http.StatusRequestEntityTooLarge, "the request's body is larger than "+strconv.FormatInt(tooLarge.Limit, 10)+" bytes"
+	case errors.Is(err, context.DeadlineExceeded):
+		p.Status, p.Detail, p.Hint = http.StatusServiceUnavailable, "the request took too long", "try again, or ask for less at once"
+	default:
+		p.Detail, p.Hint = unclassified()
+	}
+	var wait *retryError
+	if errors.As(err, &wait) {
+		seconds := max(1, int64((wait.after+time.Second-1)/time.Second))
+		p.header = http.Header{"Retry-After": {strconv.FormatInt(seconds, 10)}}
+	}
+	return p
+}
+
+// unclassified is all that is told of an error nobody classified.
+func unclassified() (detail, hint string) {
+	return "something went wrong on the server", "the server's log says more under this request id"
+}
+
+// RetryAfter makes the answer to err say when to try again.
+func RetryAfter(err error, d time.Duration) error { return &retryError{err, d} }
+
+type retryError struct {
+	error
+	after time.Duration
+}
+
+func (e *retryError) Unwrap() error { return e.error }
+
+// problem is ProblemOf, and logs what is the server's own fault.
+func (a *API) problem(ctx context.Context, err error) *Problem {
+	p := ProblemOf(err).in(ctx)
+	switch {
+	case clientGone(ctx, err):
+		a.log.LogAttrs(ctx, slog.LevelDebug, "client gone", slog.String("request_id", p.RequestID))
+	case p.Status == http.StatusInternalServerError:
+		a.log.LogAttrs(ctx, slog.LevelError, "request failed", slog.String("request_id", p.RequestID), slog.Any("error", err))
+	}
+	return p
+}
+
+// Problem says what an error is to the caller, and logs it when it is the server's own fault.
+func (a *API) Problem(r *http.Request, err error) *Problem { return a.problem(r.Context(), err) }
+
+// WriteError answers a plain route's request with an error.
+func (a *API) WriteError(w http.ResponseWriter, r *http.Request, err error) {
+	WriteProblem(w, r, a.Problem(r, err))
+}
+
+// WriteProblem answers a request with a problem.
+func WriteProblem(w http.ResponseWriter, r *http.Request, p *Problem) {
+	p = p.in(r.Context())
+	for name, values := range p.header {
+		w.Header()[name] = values
+	}
+	w.Header().Set("Content-Type", p.ContentType(""))
+	w.WriteHeader(p.Status)
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false)
+	_ = enc.Encode(p) // the client may be gone; there is nobody else to tell
+}
+
+// in completes a copy of p with what follows from its status and the request.
+func (p *Problem) in(ctx context.Context) *Problem {
+	c := *p
+	c.Title = http.StatusText(c.Status)
+	c.Kind = kindOf(c.Status).String()
+	c.RequestID = RequestID(ctx)
+	return &c
+}
+
+// useProblems makes huma's own errors (validation, bodies, content types) Problems, in answers and in the OpenAPI
+// document. huma offers this as two package variables and nothing else.
+var useProblems = sync.OnceFunc(func() {
+	huma.NewError = func(status int, msg string, errs ...error) huma.StatusError {
+		return newProblem(context.Background(), status, msg, errs)
+	}
+	huma.NewErrorWithContext = func(hc huma.Context, status int, msg string, errs ...error) huma.StatusError {
+		return newProblem(hc.Context(), status, msg, errs)
+	}
+})
+
+func newProblem(ctx context.Context, status int, msg string, errs []error) *Problem {
+	p := &Problem{Status: status, Detail: msg}
+	for _, err := range errs {
+		var detailed huma.ErrorDetailer
+		var tooLarge *http.MaxBytesError
+		switch {
+		case err == nil:
+		case errors.As(err, &tooLarge):
+			return ProblemOf(err).in(ctx)
+		case errors.As(err, &detailed):
+			// The value itself is not repeated: it may be a secret.
+			d := detailed.ErrorDetail()
+			p.Errors = append(p.Errors, fault.Problem{Location: d.Location, Message: d.Message})
+		case status < 500:
+			p.Errors = append(p.Errors, fault.Problem{Message: err.Error()})
+		}
+	}
+	if len(p.Errors) == 1 && msg == "validation failed" {
+		p.Detail = "the request is not valid: " + p.Errors[0].Message
+	}
+	return p.in(ctx)
+}

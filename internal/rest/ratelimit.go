@@ -1,0 +1,70 @@
+package rest
+
+import (
+	"fmt"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/dagctl/dagctl/internal/fault"
+)
+
+// maxBuckets bounds a Limiter's memory; beyond it the buckets that are full again are dropped.
+const maxBuckets = 10_000
+
+// Limiter gives every caller a token bucket of its own. It counts within this process only: it is there to stop one
+// runaway client, not to bill.
+type Limiter struct {
+	perSecond rate.Limit
+	burst     int
+
+	mu      sync.Mutex
+	buckets map[string]*rate.Limiter
+}
+
+// NewLimiter allows each caller perSecond requests on average and burst at once.
+func NewLimiter(perSecond float64, burst int) (*Limiter, error) {
+	if perSecond <= 0 || burst < 1 {
+		return nil, fmt.Errorf("new limiter: %g per second with a burst of %d lets nothing through", perSecond, burst)
+	}
+	return &Limiter{perSecond: rate.Limit(perSecond), burst: burst, buckets: map[string]*rate.Limiter{}}, nil
+}
+
+// Take takes one token from the caller's bucket, or says when there will be one. A nil Limiter has no limit.
+func (l *Limiter) Take(caller string, now time.Time) error {
+	if l == nil {
+		return nil
+	}
+	reservation := l.bucket(caller, now).ReserveN(now, 1)
+	wait := reservation.DelayFrom(now)
+	if wait == 0 {
+		return nil
+	}
+	reservation.CancelAt(now)
+	return RetryAfter(fault.New(fault.TooMany, "more than %g requests per second", float64(l.perSecond)).
+		WithHint("wait as long as Retry-After says"), wait)
+}
+
+func (l *Limiter) bucket(caller string, now time.Time) *rate.Limiter {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	b, ok := l.buckets[caller]
+	if !ok {
+		if len(l.buckets) >= maxBuckets {
+			l.dropFull(now)
+		}
+		b = rate.NewLimiter(l.perSecond, l.burst)
+		l.buckets[caller] = b
+	}
+	return b
+}
+
+// dropFull forgets buckets that say no more than a new one would.
+func (l *Limiter) dropFull(now time.Time) {
+	for caller, b := range l.buckets {
+		if b.TokensAt(now) >= float64(l.burst) {
+			delete(l.buckets, caller)
+		}
+	}
+}

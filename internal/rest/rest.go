@@ -1,0 +1,229 @@
+// Package rest is the glue between net/http, huma and the errors of package fault. It knows nothing of who calls:
+// package authz puts every route behind a rule and registers it here.
+//
+// Vocabulary: an API is a set of routes on one mux with one OpenAPI document; an operation is a route that takes and
+// answers JSON and is in that document; a plain route (pages, metrics, streams) is not; a Problem is the one shape of
+// every error, RFC 9457's problem+json. It owns no tables.
+package rest
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Limits of a request that neither the Config nor the operation sets otherwise.
+const (
+	DefaultTimeout  = 30 * time.Second
+	DefaultMaxBody  = 1 << 20 // bytes
+	bodyReadTimeout = 30 * time.Second
+	// writeGrace is how long past its timeout a request may still be writing its answer.
+	writeGrace = 30 * time.Second
+)
+
+// Config says how an API is built. The zero value is usable.
+type Config struct {
+	Version string                // of dagctl, shown in the OpenAPI document
+	Timeout time.Duration         // of one request; DefaultTimeout when zero
+	Logger  *slog.Logger          // slog.Default() when nil
+	Metrics prometheus.Registerer // none when nil
+}
+
+// API is a set of routes.
+type API struct {
+	huma    huma.API
+	mux     *http.ServeMux
+	handler http.Handler
+	log     *slog.Logger
+	timeout time.Duration
+
+	document func() (openAPI, error) // encoded at its first reading, when every route is registered
+}
+
+type openAPI struct {
+	json []byte
+	etag string
+}
+
+// New builds an API without routes.
+func New(cfg Config) (*API, error) {
+	if cfg.Timeout < 0 {
+		return nil, fmt.Errorf("new API: timeout %s is negative", cfg.Timeout)
+	}
+	useProblems()
+	a := &API{
+		mux:     http.NewServeMux(),
+		log:     cmp.Or(cfg.Logger, slog.Default()),
+		timeout: cmp.Or(cfg.Timeout, DefaultTimeout),
+	}
+	hc := huma.DefaultConfig("dagctl", cmp.Or(cfg.Version, "dev"))
+	hc.DocsPath = ""    // huma's page loads its scripts from another host
+	hc.OpenAPIPath = "" // ServeOpenAPI: that route declares its rule like any other
+	hc.SchemasPath = ""
+	hc.CreateHooks = nil // no $schema links in answers: their URL would come from the Host header
+	hc.Formats = map[string]huma.Format{"application/json": jsonFormat, "json": jsonFormat}
+	a.huma = humago.New(a.mux, hc)
+	a.document = sync.OnceValues(func() (openAPI, error) {
+		doc, err := json.Marshal(a.huma.OpenAPI())
+		if err != nil {
+			return openAPI{}, fmt.Errorf("encode OpenAPI document: %w", err)
+		}
+		sum := sha256.Sum256(doc)
+		return openAPI{json: doc, etag: ETag(hex.EncodeToString(sum[:8]))}, nil
+	})
+	metrics, err := newMetrics(cfg.Metrics)
+	if err != nil {
+		return nil, fmt.Errorf("new API: %w", err)
+	}
+	a.handler = a.withRequestID(a.observe(metrics, a.recoverPanics(securityHeaders(a.refuseMalformed(http.HandlerFunc(a.route))))))
+	return a, nil
+}
+
+// Handler serves every route registered so far and later.
+func (a *API) Handler() http.Handler { return a.handler }
+
+// OpenAPI is the document that operations add themselves to. It may be changed until it is first served.
+func (a *API) OpenAPI() *huma.OpenAPI { return a.huma.OpenAPI() }
+
+// ServeOpenAPI answers with the OpenAPI document.
+func (a *API) ServeOpenAPI(w http.ResponseWriter, r *http.Request) error {
+	doc, err := a.document()
+	if err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/openapi+json")
+	w.Header().Set("Cache-Control", "no-cache")
+	w.Header().Set("ETag", doc.etag)
+	if r.Header.Get("If-None-Match") == doc.etag {
+		w.WriteHeader(http.StatusNotModified)
+		return nil
+	}
+	_, err = w.Write(doc.json)
+	return err
+}
+
+// Register adds an operation. The body is limited to DefaultMaxBody and the handler to the API's timeout unless the
+// operation says otherwise (MaxBodyBytes, WithTimeout). Its errors become Problems.
+func Register[I, O any](a *API, op huma.Operation, fn func(context.Context, *I) (*O, error)) {
+	timeout := a.timeout
+	if d, ok := op.Metadata[timeoutKey].(time.Duration); ok {
+		timeout = d
+	}
+	if op.BodyReadTimeout == 0 {
+		op.BodyReadTimeout = bodyReadTimeout
+	}
+	if op.MaxBodyBytes == 0 {
+		op.MaxBodyBytes = DefaultMaxBody
+	}
+	op.Middlewares = append(huma.Middlewares{func(hc huma.Context, next func(huma.Context)) {
+		_, w := humago.Unwrap(hc)
+		ctx, cancel := limitTime(hc.Context(), w, timeout)
+		defer cancel()
+		next(huma.WithContext(hc, ctx))
+	}}, op.Middlewares...)
+	huma.Register(a.huma, op, func(ctx context.Context, in *I) (*O, error) {
+		out, err := fn(ctx, in)
+		if err != nil {
+			return nil, a.problem(ctx, err)
+		}
+		return out, nil
+	})
+}
+
+const timeoutKey = "dagctl.timeout"
+
+// WithTimeout gives an operation a time limit of its own; zero is none, for streams.
+func WithTimeout(op huma.Operation, d time.Duration) huma.Operation {
+	metadata := map[string]any{timeoutKey: d}
+	for k, v := range op.Metadata {
+		if k != timeoutKey {
+			metadata[k] = v
+		}
+	}
+	op.Metadata = metadata
+	return op
+}
+
+// HandlePlain adds a route outside the OpenAPI document. The pattern is net/http's ("GET /dags/{dag}"); fn renders its
+// own errors. timeout as in WithTimeout.
+func (a *API) HandlePlain(pattern string, timeout time.Duration, fn http.HandlerFunc) {
+	a.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+		ctx, cancel := limitTime(r.Context(), w, timeout)
+		defer cancel()
+		r.Body = http.MaxBytesReader(w, r.Body, DefaultMaxBody)
+		fn(w, r.WithContext(ctx))
+	})
+}
+
+// Timeout is the time limit of a request that has none of its own.
+func (a *API) Timeout() time.Duration { return a.timeout }
+
+// limitTime bounds a handler, and the writing of its answer to a client that may never read it.
+func limitTime(ctx context.Context, w http.ResponseWriter, d time.Duration) (context.Context, context.CancelFunc) {
+	deadline := time.Time{}
+	if d > 0 {
+		deadline = time.Now().Add(d + writeGrace)
+	}
+	// A writer that has no deadlines, as in tests, is not bounded.
+	_ = http.NewResponseController(w).SetWriteDeadline(deadline)
+	if d <= 0 {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeout(ctx, d)
+}
+
+// route hands a request to the mux, and says in the API's own shape what the mux would say in plain text.
+func (a *API) route(w http.ResponseWriter, r *http.Request) {
+	if _, pattern := a.mux.Handler(r); pattern != "" {
+		a.mux.ServeHTTP(w, r)
+		return
+	}
+	refusal := refusal{header: http.Header{}}
+	a.mux.ServeHTTP(&refusal, r)
+	if allow := refusal.header.Get("Allow"); allow != "" {
+		w.Header().Set("Allow", allow)
+	}
+	p := &Problem{Status: cmp.Or(refusal.status, http.StatusNotFound), Detail: fmt.Sprintf("%s %s: there is no such route", r.Method, r.URL.Path)}
+	if p.Status == http.StatusMethodNotAllowed {
+		p.Detail = fmt.Sprintf("%s does not take %s", r.URL.Path, r.Method)
+	}
+	WriteProblem(w, r, p)
+}
+
+// refusal catches the mux's own answer: its status and headers, not its text.
+type refusal struct {
+	header http.Header
+	status int
+}
+
+func (f *refusal) Header() http.Header         { return f.header }
+func (f *refusal) Write(b []byte) (int, error) { return len(b), nil }
+func (f *refusal) WriteHeader(status int)      { f.status = status }
+
+// NewServer wraps a handler in a server that a slow or hostile client cannot hold open. Routes bound the rest.
+func NewServer(addr string, h http.Handler) *http.Server {
+	return &http.Server{
+		Addr:              addr,
+		Handler:           h,
+		ReadHeaderTimeout: 10 * time.Second,
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    64 << 10,
+	}
+}
+
+// clientGone reports whether a request failed only because nobody waits for it any more.
+func clientGone(ctx context.Context, err error) bool {
+	return errors.Is(err, context.Canceled) && errors.Is(ctx.Err(), context.Canceled)
+}
