@@ -8,9 +8,9 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// registerUUID makes uuid.UUID a native type of a connection. Without it pgx reads one through its text form, and a NULL
-// leaves it at zero without an error, because that is what uuid.UUID's own Scan does; *uuid.UUID is for columns that may
-// be NULL. Writing needs nothing: pgx takes any [16]byte.
+// registerUUID makes uuid.UUID a native type of a connection. Without it pgx takes the way through its text form, and a
+// NULL leaves it at zero without an error, because that is what uuid.UUID's own Scan does; *uuid.UUID is for columns that
+// may be NULL.
 func registerUUID(m *pgtype.Map) {
 	element := &pgtype.Type{Name: "uuid", OID: pgtype.UUIDOID, Codec: uuidCodec{}}
 	m.RegisterType(element)
@@ -26,6 +26,16 @@ func (c uuidCodec) PlanScan(m *pgtype.Map, oid uint32, format int16, target any)
 	return c.UUIDCodec.PlanScan(m, oid, format, target)
 }
 
+func (c uuidCodec) PlanEncode(m *pgtype.Map, oid uint32, format int16, value any) pgtype.EncodePlan {
+	if _, ok := value.(uuid.UUID); !ok {
+		return c.UUIDCodec.PlanEncode(m, oid, format, value)
+	}
+	if format == pgtype.BinaryFormatCode {
+		return encodeUUIDBinary{}
+	}
+	return encodeUUIDText{}
+}
+
 // DecodeValue serves rows.Values and targets of type any.
 func (uuidCodec) DecodeValue(_ *pgtype.Map, _ uint32, _ int16, src []byte) (any, error) {
 	if src == nil {
@@ -34,6 +44,19 @@ func (uuidCodec) DecodeValue(_ *pgtype.Map, _ uint32, _ int16, src []byte) (any,
 	var id uuid.UUID
 	err := scanUUID{}.Scan(src, &id)
 	return id, err
+}
+
+type encodeUUIDBinary struct{}
+
+func (encodeUUIDBinary) Encode(value any, buf []byte) ([]byte, error) {
+	id := value.(uuid.UUID)
+	return append(buf, id[:]...), nil
+}
+
+type encodeUUIDText struct{}
+
+func (encodeUUIDText) Encode(value any, buf []byte) ([]byte, error) {
+	return append(buf, value.(uuid.UUID).String()...), nil
 }
 
 type scanUUID struct{}

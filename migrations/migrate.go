@@ -1,0 +1,234 @@
+// Package migrations holds the database's schema as numbered SQL files, forward only, and applies them together with
+// River's own.
+//
+// Vocabulary: a migration is one file, or one version of River's schema; it is pending until this database has it.
+// It owns schema_migrations; the tables that the files create belong to the slices named at the head of each file.
+package migrations
+
+import (
+	"context"
+	"crypto/sha256"
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
+	"github.com/pressly/goose/v3"
+	"github.com/riverqueue/river/riverdriver/riverpgxv5"
+	"github.com/riverqueue/river/rivermigrate"
+
+	"github.com/dagctl/dagctl/internal/pg"
+)
+
+//go:embed *.sql
+var files embed.FS
+
+const (
+	table = "schema_migrations"
+	// lockKey serialises migrations of one database. Any constant would do; this one spells "dagctl".
+	lockKey = 0x64616763746c
+)
+
+// Migration is one step of the schema.
+type Migration struct {
+	Line      string     // whose schema: dagctl or river
+	Version   int64      // counts up within its line
+	Name      string     // what it is about
+	AppliedAt *time.Time // nil while it is pending
+	file      string     // of dagctl's own
+}
+
+// Up applies what is pending. Any number of processes may call it at once: one works, the others wait and find it done.
+func Up(ctx context.Context, url string) error {
+	// One connection holds the lock, the others work.
+	pool, err := pg.Open(ctx, url, pg.WithApplicationName("dagctl migrate"), pg.WithMaxConns(4))
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	return locked(ctx, pool, func() error {
+		if err := upOwn(ctx, pool); err != nil {
+			return err
+		}
+		return upRiver(ctx, pool)
+	})
+}
+
+func upOwn(ctx context.Context, pool *pgxpool.Pool) error {
+	db := stdlib.OpenDBFromPool(pool)
+	defer db.Close()
+	provider, err := goose.NewProvider(goose.DialectPostgres, db, files,
+		goose.WithTableName(table), goose.WithDisableGlobalRegistry(true))
+	if err != nil {
+		return fmt.Errorf("read migrations: %w", err)
+	}
+	if _, err := provider.Up(ctx); err != nil {
+		return fmt.Errorf("migrate the database: %w", err)
+	}
+	return nil
+}
+
+func upRiver(ctx context.Context, pool *pgxpool.Pool) error {
+	migrator, err := riverMigrator(pool)
+	if err != nil {
+		return err
+	}
+	if _, err := migrator.Migrate(ctx, rivermigrate.DirectionUp, nil); err != nil {
+		return fmt.Errorf("migrate River's tables: %w", err)
+	}
+	return nil
+}
+
+func riverMigrator(pool *pgxpool.Pool) (*rivermigrate.Migrator[pgx.Tx], error) {
+	migrator, err := rivermigrate.New(riverpgxv5.New(pool), &rivermigrate.Config{Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		return nil, fmt.Errorf("read River's migrations: %w", err)
+	}
+	return migrator, nil
+}
+
+// locked runs fn under the database's migration lock. It asks again instead of waiting inside PostgreSQL, because a
+// statement that waits there holds a snapshot, and CREATE INDEX CONCURRENTLY in fn would wait for that snapshot.
+func locked(ctx context.Context, pool *pgxpool.Pool, fn func() error) error {
+	conn, err := pool.Acquire(ctx)
+	if err != nil {
+		return fmt.Errorf("connect for the migration lock: %w", err)
+	}
+	defer conn.Release()
+	retry := time.NewTicker(50 * time.Millisecond)
+	defer retry.Stop()
+	for {
+		var got bool
+		if err := conn.QueryRow(ctx, `SELECT pg_try_advisory_lock($1)`, int64(lockKey)).Scan(&got); err != nil {
+			return fmt.Errorf("take the migration lock: %w", err)
+		}
+		if got {
+			break
+		}
+		select {
+		case <-retry.C:
+		case <-ctx.Done():
+			return fmt.Errorf("wait for another process's migration: %w", ctx.Err())
+		}
+	}
+	if err := fn(); err != nil {
+		return err // closing the pool gives the lock back
+	}
+	if _, err := conn.Exec(ctx, `SELECT pg_advisory_unlock($1)`, int64(lockKey)); err != nil {
+		return fmt.Errorf("give back the migration lock: %w", err)
+	}
+	return nil
+}
+
+// Status lists all migrations in the order of their application. It changes nothing.
+func Status(ctx context.Context, pool *pgxpool.Pool) ([]Migration, error) {
+	all, err := own()
+	if err != nil {
+		return nil, err
+	}
+	river, err := riverMigrator(pool)
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range river.AllVersions() {
+		all = append(all, Migration{Line: "river", Version: int64(m.Version), Name: m.Name})
+	}
+	// Two statements, because River's table appears only after dagctl's own.
+	if err := markApplied(ctx, pool, all, "dagctl", `SELECT version_id, tstamp FROM `+table+` WHERE is_applied`); err != nil {
+		return nil, err
+	}
+	if err := markApplied(ctx, pool, all, "river", `SELECT version, created_at FROM river_migration`); err != nil {
+		return nil, err
+	}
+	return all, nil
+}
+
+// Fingerprint identifies the schema that Up makes: all migrations' content, River's included.
+func Fingerprint() (string, error) {
+	hash := sha256.New()
+	all, err := own()
+	if err != nil {
+		return "", err
+	}
+	for _, m := range all {
+		text, err := files.ReadFile(m.file)
+		if err != nil {
+			return "", fmt.Errorf("read migration: %w", err)
+		}
+		fmt.Fprintf(hash, "%s %d\n%s", m.file, len(text), text)
+	}
+	river, err := riverMigrator(nil)
+	if err != nil {
+		return "", err
+	}
+	for _, m := range river.AllVersions() {
+		fmt.Fprintf(hash, "river %d %d\n%s", m.Version, len(m.SQLUp), m.SQLUp)
+	}
+	return fmt.Sprintf("%x", hash.Sum(nil)), nil
+}
+
+// own lists the embedded files, which fs.Glob sorts by name and so by number.
+func own() ([]Migration, error) {
+	names, err := fs.Glob(files, "*.sql")
+	if err != nil {
+		return nil, fmt.Errorf("list migrations: %w", err)
+	}
+	var all []Migration
+	for _, name := range names {
+		version, err := goose.NumericComponent(name)
+		if err != nil {
+			return nil, fmt.Errorf("migration %s: %w", name, err)
+		}
+		_, words, _ := strings.Cut(strings.TrimSuffix(name, ".sql"), "_")
+		all = append(all, Migration{Line: "dagctl", Version: version, Name: strings.ReplaceAll(words, "_", " "), file: name})
+	}
+	return all, nil
+}
+
+// markApplied sets AppliedAt of one line's migrations from its table. No table yet means none is applied.
+func markApplied(ctx context.Context, pool *pgxpool.Pool, all []Migration, line, query string) error {
+	rows, _ := pool.Query(ctx, query) // its error comes with the rows
+	var version int64
+	var at time.Time
+	applied := map[int64]time.Time{}
+	_, err := pgx.ForEachRow(rows, []any{&version, &at}, func() error {
+		applied[version] = at.UTC()
+		return nil
+	})
+	const undefinedTable = "42P01"
+	if pgErr := new(pgconn.PgError); errors.As(err, &pgErr) && pgErr.Code == undefinedTable {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read applied migrations: %w", err)
+	}
+	for i, m := range all {
+		if at, ok := applied[m.Version]; ok && m.Line == line {
+			all[i].AppliedAt = &at
+		}
+	}
+	return nil
+}
+
+// Pending lists the migrations that this database lacks; a server is not ready while there are any. A database that is
+// ahead of this binary has none pending, so that old and new servers can run side by side during an upgrade.
+func Pending(ctx context.Context, pool *pgxpool.Pool) ([]Migration, error) {
+	all, err := Status(ctx, pool)
+	if err != nil {
+		return nil, err
+	}
+	var pending []Migration
+	for _, m := range all {
+		if m.AppliedAt == nil {
+			pending = append(pending, m)
+		}
+	}
+	return pending, nil
+}

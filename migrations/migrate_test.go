@@ -1,0 +1,144 @@
+package migrations_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/riverqueue/river/riverdriver/riverpgxv5"
+	"github.com/riverqueue/river/rivermigrate"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/dagctl/dagctl/internal/pg"
+	"github.com/dagctl/dagctl/internal/testdb"
+	"github.com/dagctl/dagctl/migrations"
+)
+
+func TestTenServersStartAtOnce(t *testing.T) {
+	t.Parallel()
+	url := testdb.Empty(t)
+	pool := open(t, url)
+	pending, err := migrations.Pending(t.Context(), pool)
+	require.NoError(t, err)
+	all, err := migrations.Status(t.Context(), pool)
+	require.NoError(t, err)
+	require.Equal(t, all, pending, "an empty database lacks everything")
+
+	group, ctx := errgroup.WithContext(t.Context())
+	for range 10 {
+		group.Go(func() error { return migrations.Up(ctx, url) })
+	}
+	require.NoError(t, group.Wait())
+
+	require.Empty(t, mustPending(t, pool))
+	all, err = migrations.Status(t.Context(), pool)
+	require.NoError(t, err)
+	lines := map[string]int{}
+	for _, m := range all {
+		require.NotNil(t, m.AppliedAt, "%s %d", m.Line, m.Version)
+		require.NotEmpty(t, m.Name)
+		lines[m.Line]++
+	}
+	require.Positive(t, lines["dagctl"])
+	require.Positive(t, lines["river"])
+	require.Equal(t, lines["dagctl"], count(t, pool, `SELECT count(*) FROM schema_migrations WHERE version_id > 0`), "each was applied once")
+	require.Equal(t, lines["river"], count(t, pool, `SELECT count(*) FROM river_migration`))
+	require.Zero(t, count(t, pool, `SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`))
+}
+
+// Roles belong to the whole server, so databases that are migrated side by side meet there.
+func TestTwoDatabasesOfOneServerAtOnce(t *testing.T) {
+	t.Parallel()
+	group, ctx := errgroup.WithContext(t.Context())
+	for range 4 {
+		url := testdb.Empty(t)
+		group.Go(func() error { return migrations.Up(ctx, url) })
+	}
+	require.NoError(t, group.Wait())
+}
+
+func TestAMigrationCutShortIsFinishedByTheNext(t *testing.T) {
+	t.Parallel()
+	url := testdb.Empty(t)
+	// What is left when the process dies between dagctl's own migrations and River's.
+	pool := open(t, url)
+	require.NoError(t, migrations.Up(t.Context(), url))
+	migrator, err := rivermigrate.New(riverpgxv5.New(pool), nil)
+	require.NoError(t, err)
+	_, err = migrator.Migrate(t.Context(), rivermigrate.DirectionDown, &rivermigrate.MigrateOpts{TargetVersion: 3})
+	require.NoError(t, err)
+	require.NotEmpty(t, mustPending(t, pool))
+
+	require.NoError(t, migrations.Up(t.Context(), url))
+	require.Empty(t, mustPending(t, pool))
+}
+
+func TestAWaitingServerGivesUpWithItsContext(t *testing.T) {
+	t.Parallel()
+	url := testdb.Empty(t)
+	holder, err := pgx.Connect(t.Context(), url)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = holder.Close(context.Background()) })
+	_, err = holder.Exec(t.Context(), `SELECT pg_advisory_lock(x'64616763746c'::bigint)`)
+	require.NoError(t, err)
+
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- migrations.Up(ctx, url) }()
+	pool := open(t, url)
+	require.Eventually(t, func() bool {
+		return count(t, pool, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'dagctl migrate' AND query LIKE '%pg_try_advisory_lock%'`) > 0
+	}, 30*time.Second, 10*time.Millisecond)
+	cancel()
+	require.ErrorIs(t, <-ended, context.Canceled)
+	require.NotEmpty(t, mustPending(t, pool))
+}
+
+func TestANewerDatabaseServesAnOlderServer(t *testing.T) {
+	t.Parallel()
+	url := testdb.URL(t)
+	pool := open(t, url)
+	_, err := pool.Exec(t.Context(), `INSERT INTO schema_migrations (version_id, is_applied) VALUES (9999, true)`)
+	require.NoError(t, err)
+	require.NoError(t, migrations.Up(t.Context(), url))
+	require.Empty(t, mustPending(t, pool))
+}
+
+// Tenant data without a policy would be open to every org's requests.
+func TestEveryTableWithAnOrgHasRowLevelSecurity(t *testing.T) {
+	t.Parallel()
+	rows, err := testdb.New(t).Query(t.Context(), `
+		SELECT c.relname FROM pg_class c
+		JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = 'org_id' AND NOT a.attisdropped
+		WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'p')
+		  AND NOT (c.relrowsecurity AND EXISTS (SELECT FROM pg_policy p WHERE p.polrelid = c.oid))
+		ORDER BY 1`)
+	require.NoError(t, err)
+	open, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	require.NoError(t, err)
+	require.Empty(t, open)
+}
+
+func open(t *testing.T, url string) *pgxpool.Pool {
+	t.Helper()
+	pool, err := pg.Open(t.Context(), url, pg.WithMaxConns(4))
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+	return pool
+}
+
+func mustPending(t *testing.T, pool *pgxpool.Pool) []migrations.Migration {
+	t.Helper()
+	pending, err := migrations.Pending(t.Context(), pool)
+	require.NoError(t, err)
+	return pending
+}
+
+func count(t *testing.T, pool *pgxpool.Pool, query string) (n int) {
+	t.Helper()
+	require.NoError(t, pool.QueryRow(t.Context(), query).Scan(&n))
+	return n
+}
