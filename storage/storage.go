@@ -4,10 +4,20 @@
 // committed list of its files. An attempt writes to a location of its own, which is sealed (checked, measured,
 // moved where readers can reach it) before the completion that names it, and published inside that completion's
 // transaction. Readers use the committed list and never list a folder. It owns the data_<org slug> schemas.
+//
+// The life of an attempt's bytes: Location (recorded at claim) → Seal → Verify → Publish, or Discard.
 package storage
 
 import (
+	"context"
+	"fmt"
+
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/dagctl/dagctl/internal/duck"
+	"github.com/dagctl/dagctl/internal/fault"
 )
 
 // Kind is where a generation's bytes live.
@@ -40,10 +50,7 @@ type Attempt struct {
 }
 
 // Column is one column of a dataset, with its DuckDB type name.
-type Column struct {
-	Name string `json:"name"`
-	Type string `json:"type"`
-}
+type Column = duck.Column
 
 // File is one committed Parquet file. Path is relative to the storage root, with forward slashes.
 // Source of the figures: the file's own footer, read when it was sealed.
@@ -68,4 +75,142 @@ type Partition struct {
 	Key      string `json:"key"`
 	Revision int64  `json:"revision"`
 	Files    []File `json:"files"`
+}
+
+// Config says where bytes live.
+type Config struct {
+	Root string        // folder of the Parquet files; made if it is missing
+	Pool *pgxpool.Pool // for generations stored in Postgres; nil where there are none, as on a worker
+}
+
+// Storage reads and writes generations of every kind.
+type Storage struct {
+	backends map[Kind]backend
+	footers  *duck.Session // reads Parquet footers, by fixed statements only
+}
+
+// backend is one kind of storage. Generations, attempts and manifests it is given are of its kind.
+type backend interface {
+	location(a Attempt) string
+	// seal makes the measured local files readable at the attempt's location, wholly or not at all.
+	// It may move them.
+	seal(ctx context.Context, a Attempt, local []string, measured Manifest) (Manifest, error)
+	verify(ctx context.Context, m Manifest) error
+	publish(ctx context.Context, tx pgx.Tx, a Attempt, revision int64, m Manifest) error
+	discard(ctx context.Context, location string) error
+	open(ctx context.Context, g Generation, partitions []Partition, dir string) ([][]string, error)
+	openSealed(ctx context.Context, g Generation, m Manifest, dir string) ([]string, error)
+	// head returns files that hold at least the first n rows of the partitions, in their order.
+	head(ctx context.Context, g Generation, partitions []Partition, n int, dir string) ([]string, error)
+	// owns reports whether a location is of this kind.
+	owns(location string) bool
+}
+
+// New checks the config and opens the root folder.
+func New(cfg Config) (*Storage, error) {
+	files, err := newFiles(cfg.Root)
+	if err != nil {
+		return nil, err
+	}
+	footers, err := duck.Open(context.Background(), duck.Config{AnyPath: true, Threads: 1, MemoryLimit: 256 << 20})
+	if err != nil {
+		return nil, err
+	}
+	s := &Storage{footers: footers, backends: map[Kind]backend{Parquet: files}}
+	return s, nil
+}
+
+// Close frees what New opened.
+func (s *Storage) Close() error { return s.footers.Close() }
+
+func (s *Storage) of(kind Kind) (backend, error) {
+	b, ok := s.backends[kind]
+	if !ok {
+		return nil, fault.New(fault.Invalid, "storage %q is not available here", kind)
+	}
+	return b, nil
+}
+
+func (s *Storage) at(location string) (backend, error) {
+	for _, b := range s.backends {
+		if b.owns(location) {
+			return b, nil
+		}
+	}
+	return nil, fault.New(fault.Invalid, "location %q is of no storage that is available here", location)
+}
+
+// Location is where the attempt's bytes will be. It is a function of the attempt alone, so it can be recorded before
+// anything is written, and cleaned up by that record.
+func (s *Storage) Location(a Attempt) string {
+	b, err := s.of(a.Generation.Kind)
+	if err != nil {
+		return ""
+	}
+	return b.location(a)
+}
+
+// Seal checks and measures the attempt's local Parquet files and moves them to its location. It is all or nothing,
+// and durable when it returns. A second Seal of the same attempt is a conflict.
+func (s *Storage) Seal(ctx context.Context, a Attempt, localFiles []string) (Manifest, error) {
+	b, err := s.of(a.Generation.Kind)
+	if err != nil {
+		return Manifest{}, err
+	}
+	measured, err := s.measure(ctx, localFiles)
+	if err != nil {
+		return Manifest{}, err
+	}
+	m, err := b.seal(ctx, a, localFiles, measured)
+	if err != nil {
+		return Manifest{}, fmt.Errorf("seal partition %q of %s: %w", a.Partition, a.Generation.Version, err)
+	}
+	return m, nil
+}
+
+// Verify checks that all that the manifest names is there, with its size. It runs before the completion's transaction.
+func (s *Storage) Verify(ctx context.Context, m Manifest) error {
+	b, err := s.at(m.Location)
+	if err != nil {
+		return err
+	}
+	return b.verify(ctx, m)
+}
+
+// Publish makes a sealed attempt the partition's given revision, inside the transaction that records it as such.
+func (s *Storage) Publish(ctx context.Context, tx pgx.Tx, a Attempt, revision int64, m Manifest) error {
+	b, err := s.of(a.Generation.Kind)
+	if err != nil {
+		return err
+	}
+	return b.publish(ctx, tx, a, revision, m)
+}
+
+// Discard removes what an attempt wrote at its location, if anything. A location may be discarded only when no
+// manifest that is kept names a file under it: an appended revision shares the files of the one before.
+func (s *Storage) Discard(ctx context.Context, location string) error {
+	b, err := s.at(location)
+	if err != nil {
+		return err
+	}
+	return b.discard(ctx, location)
+}
+
+// Open returns local Parquet files for each of the published partitions. Those that have to be made are made in dir.
+// A revision that has been replaced meanwhile, where the storage keeps one only, is a fault.Conflict.
+func (s *Storage) Open(ctx context.Context, g Generation, partitions []Partition, dir string) ([][]string, error) {
+	b, err := s.of(g.Kind)
+	if err != nil {
+		return nil, err
+	}
+	return b.open(ctx, g, partitions, dir)
+}
+
+// OpenSealed returns local Parquet files of a revision that is sealed and not published: one that is held for its checks.
+func (s *Storage) OpenSealed(ctx context.Context, g Generation, m Manifest, dir string) ([]string, error) {
+	b, err := s.of(g.Kind)
+	if err != nil {
+		return nil, err
+	}
+	return b.openSealed(ctx, g, m, dir)
 }

@@ -1,0 +1,203 @@
+package duck
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/dagctl/dagctl/internal/fault"
+)
+
+// Select is one parsed SELECT statement that reads named relations and nothing else.
+type Select struct {
+	SQL string
+	// Canonical is the parsed form, the same for every layout, comment and keyword case. It depends on DuckDB's
+	// parser: fields at their default are left out so that new ones in a later version change nothing.
+	Canonical json.RawMessage
+	// Relations are the names it reads that it does not define itself, sorted, in the case they were first written.
+	Relations []string
+
+	tree map[string]any
+}
+
+// tableFunctions are those that read no file, no catalogue and no other database, and run no text as SQL.
+var tableFunctions = []string{"range", "generate_series", "unnest", "json_each", "json_tree"}
+
+// Parse reads a statement without running it. It refuses, as fault.Invalid, everything that is not exactly one SELECT,
+// and every relation that is not a plain name: files, other schemas and catalogues, table functions that read either.
+func (s *Session) Parse(ctx context.Context, query string) (*Select, error) {
+	var text string
+	err := s.Value(ctx, &text, "SELECT json_serialize_sql(?::VARCHAR, skip_default := true, skip_empty := true, skip_null := true)::VARCHAR", query)
+	if err != nil {
+		return nil, fmt.Errorf("parse SQL: %w", err)
+	}
+	var parsed struct {
+		Error      bool
+		Message    string `json:"error_message"`
+		Type       string `json:"error_type"`
+		Position   json.Number
+		Statements []map[string]any
+	}
+	decoder := json.NewDecoder(strings.NewReader(text))
+	decoder.UseNumber() // a literal may be larger than a float64 holds
+	if err := decoder.Decode(&parsed); err != nil {
+		return nil, fmt.Errorf("parse SQL: %w", err)
+	}
+	switch {
+	case parsed.Error && parsed.Type == "not implemented":
+		return nil, fault.New(fault.Invalid, "%s", refusal(parsed.Message))
+	case parsed.Error:
+		return nil, fault.New(fault.Invalid, "%s%s", parsed.Message, lineOf(query, parsed.Position))
+	case len(parsed.Statements) != 1:
+		return nil, fault.New(fault.Invalid, "there are %d statements; there must be exactly one SELECT", len(parsed.Statements))
+	}
+	tree := parsed.Statements[0]
+	strip(tree)
+	relations := relationScan{seen: map[string]string{}}
+	relations.walk(tree, nil)
+	if relations.err != nil {
+		return nil, relations.err
+	}
+	canonical, err := json.Marshal(tree) // map keys are sorted
+	if err != nil {
+		return nil, fmt.Errorf("parse SQL: %w", err)
+	}
+	names := slices.Sorted(maps.Values(relations.seen))
+	return &Select{SQL: query, Canonical: canonical, Relations: names, tree: tree}, nil
+}
+
+// Check refuses relations that are not among those known. Names are compared as DuckDB does, without case.
+func (q *Select) Check(known []string) error {
+	for _, name := range q.Relations {
+		if !slices.ContainsFunc(known, func(k string) bool { return lower(k) == lower(name) }) {
+			return fault.New(fault.Invalid, "there is no relation %q", name).WithHint("the inputs are %s", strings.Join(known, ", "))
+		}
+	}
+	return nil
+}
+
+func refusal(message string) string {
+	if strings.HasPrefix(message, "Only SELECT") {
+		return "only a SELECT is allowed here (PIVOT: write SELECT * FROM (PIVOT ... ON x IN (...) USING ...))"
+	}
+	return message
+}
+
+// lineOf turns DuckDB's byte offset into a place for people.
+func lineOf(query string, position json.Number) string {
+	offset, err := position.Int64()
+	if err != nil || offset < 0 || offset > int64(len(query)) {
+		return ""
+	}
+	before := query[:offset]
+	return fmt.Sprintf(" (line %d, column %d)", strings.Count(before, "\n")+1, offset-int64(strings.LastIndexByte(before, '\n')))
+}
+
+// strip removes the positions, in place.
+func strip(node any) {
+	switch n := node.(type) {
+	case map[string]any:
+		delete(n, "query_location")
+		for _, child := range n {
+			strip(child)
+		}
+	case []any:
+		for _, child := range n {
+			strip(child)
+		}
+	}
+}
+
+// relationScan collects the relations of a statement. It follows the scopes of WITH exactly: a name that some other
+// WITH defines elsewhere is not thereby allowed here.
+type relationScan struct {
+	seen map[string]string // lower case → as first written
+	err  error
+}
+
+func (r *relationScan) walk(node any, ctes []string) {
+	if r.err != nil {
+		return
+	}
+	switch n := node.(type) {
+	case []any:
+		for _, child := range n {
+			r.walk(child, ctes)
+		}
+	case map[string]any:
+		ctes = r.with(n, ctes)
+		switch text(n, "type") {
+		case "BASE_TABLE":
+			r.table(n, ctes)
+		case "TABLE_FUNCTION":
+			function, _ := n["function"].(map[string]any)
+			if name := lower(text(function, "function_name")); !slices.Contains(tableFunctions, name) {
+				r.err = fault.New(fault.Invalid, "the table function %s is not allowed", name).
+					WithHint("read a job's inputs by name; allowed are %s", strings.Join(tableFunctions, ", "))
+			}
+		case "SHOW_REF":
+			r.err = fault.New(fault.Invalid, "DESCRIBE, SHOW and SUMMARIZE are not allowed")
+		case "PARAMETER", "VALUE_PARAMETER":
+			r.err = fault.New(fault.Invalid, "parameters ($name, ?) are not allowed").
+				WithHint("use getvariable('partition'), getvariable('start') and getvariable('end')")
+		}
+		for _, key := range sortedKeys(n) {
+			if key != "cte_map" {
+				r.walk(n[key], ctes)
+			}
+		}
+	}
+}
+
+// with walks the WITH clause of a node and returns the names visible in the rest of it. Each sees those before it,
+// and itself where it is recursive.
+func (r *relationScan) with(node map[string]any, ctes []string) []string {
+	cteMap, _ := node["cte_map"].(map[string]any)
+	entries, _ := cteMap["map"].([]any)
+	for _, e := range entries {
+		entry, _ := e.(map[string]any)
+		name := lower(text(entry, "key"))
+		value, _ := entry["value"].(map[string]any)
+		inner := ctes
+		if query, _ := value["query"].(map[string]any); query != nil {
+			if body, _ := query["node"].(map[string]any); text(body, "type") == "RECURSIVE_CTE_NODE" {
+				inner = append(slices.Clip(ctes), name)
+			}
+		}
+		r.walk(value, inner)
+		ctes = append(slices.Clip(ctes), name)
+	}
+	return ctes
+}
+
+func (r *relationScan) table(n map[string]any, ctes []string) {
+	name := text(n, "table_name")
+	if qualifier := text(n, "catalog_name") + text(n, "schema_name"); qualifier != "" {
+		r.err = fault.New(fault.Invalid, "%s.%s is not allowed: relations are plain names", qualifier, name)
+		return
+	}
+	if slices.Contains(ctes, lower(name)) {
+		return
+	}
+	if _, ok := r.seen[lower(name)]; !ok {
+		r.seen[lower(name)] = name
+	}
+}
+
+// lower folds as DuckDB does: ASCII only, so that no exotic letter makes two names one here and two there.
+func lower(name string) string {
+	return strings.Map(func(r rune) rune {
+		if r >= 'A' && r <= 'Z' {
+			return r + 'a' - 'A'
+		}
+		return r
+	}, name)
+}
+
+func text(n map[string]any, key string) string {
+	s, _ := n[key].(string)
+	return s
+}

@@ -1,0 +1,144 @@
+package duck
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/dagctl/dagctl/internal/fault"
+)
+
+// Column is a column of a relation, with DuckDB's name of its type.
+type Column struct {
+	Name string `json:"name"`
+	Type string `json:"type"`
+}
+
+// Condition keeps the rows whose Column is one of Values (JSON scalars; nil stands for NULL).
+type Condition struct {
+	Column string `json:"column"`
+	Values []any  `json:"values"`
+}
+
+// ReadParquet is the FROM clause that reads the files, columns matched by name. Hive partitioning is off: a folder
+// called "a=1" is no column.
+func ReadParquet(files []string) string {
+	return fmt.Sprintf("read_parquet(%s, union_by_name = %t, hive_partitioning = false)", literalList(files), len(files) > 1)
+}
+
+// Empty is a SELECT of no rows with the given columns.
+func Empty(columns []Column) string {
+	list := make([]string, len(columns))
+	for i, c := range columns {
+		list[i] = fmt.Sprintf("NULL::%s AS %s", c.Type, Quote(c.Name))
+	}
+	return "SELECT " + strings.Join(list, ", ") + " WHERE false"
+}
+
+// Relation is one named input of a query.
+type Relation struct {
+	Name   string
+	Files  []string    // Parquet
+	Schema []Column    // what it looks like while there are no files
+	Where  []Condition // ANDed
+}
+
+// Create makes the relation a view.
+func (s *Session) Create(ctx context.Context, r Relation) error {
+	from := "SELECT * FROM " + ReadParquet(r.Files)
+	if len(r.Files) == 0 {
+		if len(r.Schema) == 0 {
+			return fault.New(fault.Conflict, "input %q has no data yet, and its columns are not known", r.Name)
+		}
+		from = Empty(r.Schema)
+	}
+	where, err := s.conditions(ctx, r, from)
+	if err != nil {
+		return err
+	}
+	if err := s.Exec(ctx, fmt.Sprintf("CREATE VIEW %s AS SELECT * FROM (%s)%s", Quote(r.Name), from, where)); err != nil {
+		return fmt.Errorf("read input %q: %w", r.Name, err)
+	}
+	return nil
+}
+
+// conditions writes the WHERE clause. Columns are looked up in the relation, so a misspelled one is an error of its own.
+func (s *Session) conditions(ctx context.Context, r Relation, from string) (string, error) {
+	if len(r.Where) == 0 {
+		return "", nil
+	}
+	columns, err := s.Describe(ctx, from)
+	if err != nil {
+		return "", fmt.Errorf("read input %q: %w", r.Name, err)
+	}
+	var all []string
+	for _, c := range r.Where {
+		i := slices.IndexFunc(columns, func(have Column) bool { return have.Name == c.Column })
+		if i < 0 {
+			return "", fault.New(fault.Invalid, "where: input %q has no column %q", r.Name, c.Column).
+				WithHint("its columns are %s", strings.Join(names(columns), ", "))
+		}
+		all = append(all, c.sql(columns[i].Type))
+	}
+	return " WHERE " + strings.Join(all, " AND "), nil
+}
+
+// sql compares in the column's own type, so that "2024-01-01" is found in a column of dates.
+func (c Condition) sql(columnType string) string {
+	var anyOf []string
+	for _, v := range c.Values {
+		if v == nil {
+			anyOf = append(anyOf, Quote(c.Column)+" IS NULL")
+			continue
+		}
+		anyOf = append(anyOf, fmt.Sprintf("%s = CAST(%s AS %s)", Quote(c.Column), Literal(v), columnType))
+	}
+	if len(anyOf) == 0 {
+		return "false"
+	}
+	return "(" + strings.Join(anyOf, " OR ") + ")"
+}
+
+// Describe returns the columns of a query without running it.
+func (s *Session) Describe(ctx context.Context, query string) ([]Column, error) {
+	rows, err := s.Query(ctx, "SELECT column_name, column_type FROM (DESCRIBE "+query+")")
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var columns []Column
+	for rows.Next() {
+		var c Column
+		if err := rows.Scan(&c.Name, &c.Type); err != nil {
+			return nil, err
+		}
+		columns = append(columns, c)
+	}
+	return columns, ended(ctx, rows.Err())
+}
+
+// CopyToParquet writes the query's rows, in the query's order, and returns their number.
+func (s *Session) CopyToParquet(ctx context.Context, query, file string) (int64, error) {
+	var rows int64
+	err := s.Value(ctx, &rows, fmt.Sprintf("COPY (%s) TO %s (FORMAT parquet, COMPRESSION zstd)", query, Literal(file)))
+	return rows, err
+}
+
+func names(columns []Column) []string {
+	out := make([]string, len(columns))
+	for i, c := range columns {
+		out[i] = c.Name
+	}
+	return out
+}
+
+// CopySelect writes the rows of a parsed statement as CopyToParquet does. The statement goes through a view of its own,
+// so whatever ends it (a semicolon, a comment) ends it there.
+func (s *Session) CopySelect(ctx context.Context, q *Select, file string) (int64, error) {
+	const view = `"dagctl result"`
+	if err := s.Exec(ctx, "CREATE OR REPLACE VIEW "+view+" AS\n"+q.SQL); err != nil {
+		return 0, err
+	}
+	return s.CopyToParquet(ctx, "SELECT * FROM "+view, file)
+}

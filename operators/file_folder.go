@@ -1,0 +1,234 @@
+package operators
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/internal/fault"
+)
+
+// folder is the place a file source reads: a root that nothing leads out of, and what to read in it.
+type folder struct {
+	root *os.Root
+	file string // the one file, where the config names a file and not a folder
+}
+
+// openFolder finds the config's path in the folders the org may read. A relative path is that of the first in which
+// it exists; an absolute one must lie in one of them.
+func openFolder(roots []string, c fileSourceConfig) (*folder, error) {
+	if len(roots) == 0 {
+		return nil, fault.New(fault.Forbidden, "this server lets the org's sources read no folder").
+			WithHint("an admin names folders in the server's config")
+	}
+	for _, root := range roots {
+		name := filepath.FromSlash(c.Path)
+		if filepath.IsAbs(name) {
+			relative, err := filepath.Rel(root, name)
+			if err != nil || !filepath.IsLocal(relative) {
+				continue
+			}
+			name = relative
+		}
+		if !filepath.IsLocal(name) {
+			return nil, escapes(c.Path)
+		}
+		f, err := openIn(root, name, c)
+		if err != nil || f != nil {
+			return f, err
+		}
+	}
+	if filepath.IsAbs(c.Path) {
+		return nil, escapes(c.Path)
+	}
+	return nil, fault.New(fault.NotFound, "path %s is in none of the folders that the org's sources may read", c.Path)
+}
+
+func escapes(name string) error {
+	return Permanent(fault.New(fault.Forbidden, "path %s lies outside of the folders that the org's sources may read", name).
+		WithHint("give a path inside one of them, relative to it or absolute"))
+}
+
+// openIn returns nil where the root has no such name.
+func openIn(root, name string, c fileSourceConfig) (*folder, error) {
+	outer, err := os.OpenRoot(root)
+	if err != nil {
+		return nil, fmt.Errorf("open source folder: %w", err)
+	}
+	info, err := outer.Stat(name)
+	switch {
+	case os.IsNotExist(err):
+		return nil, outer.Close()
+	case err != nil:
+		outer.Close()
+		return nil, fmt.Errorf("open %s: %w", c.Path, err)
+	case info.Mode().IsRegular() && c.Pattern == "":
+		return &folder{root: outer, file: filepath.ToSlash(name)}, nil
+	case !info.IsDir():
+		outer.Close()
+		return nil, Permanent(fault.New(fault.Invalid, "path %s is not a folder, and a pattern is given", c.Path))
+	case c.Pattern == "":
+		outer.Close()
+		return nil, Permanent(fault.New(fault.Invalid, "path %s is a folder", c.Path).WithHint("give a pattern, such as *.csv"))
+	}
+	defer outer.Close()
+	inner, err := outer.OpenRoot(name)
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", c.Path, err)
+	}
+	return &folder{root: inner}, nil
+}
+
+// groups finds the matching files, by the partition that each belongs to.
+func (f *folder) groups(ctx context.Context, c fileSourceConfig, by dag.Partitioning) (map[string][]string, error) {
+	if f.file != "" {
+		if by.Kind != dag.Unpartitioned {
+			return nil, Permanent(fault.New(fault.Invalid, "one file cannot make partitions").WithHint("give a folder and a pattern with {date}, {month}, {hour} or {key}"))
+		}
+		return map[string][]string{dag.WholeKey: {f.file}}, nil
+	}
+	p, err := compilePattern(c.Pattern)
+	if err != nil {
+		return nil, Permanent(fault.New(fault.Invalid, "pattern: %w", err))
+	}
+	groups := map[string][]string{}
+	err = fs.WalkDir(f.root.FS(), ".", func(name string, entry fs.DirEntry, err error) error {
+		switch {
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case err != nil:
+			return err
+		case entry.IsDir() && name != "." && strings.Count(name, "/")+1 >= p.depth:
+			return fs.SkipDir
+		case !entry.Type().IsRegular():
+			return nil
+		}
+		found, ok := p.match(name)
+		if !ok {
+			return nil
+		}
+		key, err := found.partition(by)
+		if err != nil {
+			return Permanent(fmt.Errorf("%s: %w", name, err))
+		}
+		groups[key] = append(groups[key], name)
+		return nil
+	})
+	return groups, err
+}
+
+// pattern is a compiled `pattern`.
+type pattern struct {
+	expression *regexp.Regexp
+	depth      int // parts of the paths it matches
+}
+
+var placeholders = map[string]string{
+	"{date}":  `(?P<date>\d{4}-\d{2}-\d{2})`,
+	"{month}": `(?P<month>\d{4}-\d{2})`,
+	"{hour}":  `(?P<hour>[01]\d|2[0-3])`,
+	"{key}":   `(?P<key>[^/]+)`,
+}
+
+var patternPart = regexp.MustCompile(`\{[^{}]*\}|\*|\?|[^{}*?]+|[{}]`)
+
+func compilePattern(text string) (pattern, error) {
+	if text == "" {
+		return pattern{}, nil
+	}
+	if text != path.Clean(text) || path.IsAbs(text) || strings.HasPrefix(text, "../") || text == ".." {
+		return pattern{}, fmt.Errorf("%q is not a plain path relative to the folder", text)
+	}
+	var b strings.Builder
+	seen := map[string]bool{}
+	for _, part := range patternPart.FindAllString(text, -1) {
+		switch {
+		case part == "*":
+			b.WriteString(`[^/]*`)
+		case part == "?":
+			b.WriteString(`[^/]`)
+		case placeholders[part] != "":
+			if seen[part] {
+				return pattern{}, fmt.Errorf("%s is there twice", part)
+			}
+			seen[part] = true
+			b.WriteString(placeholders[part])
+		case strings.ContainsAny(part, "{}"):
+			return pattern{}, fmt.Errorf("%s is not known; there are {date}, {month}, {hour} and {key}", part)
+		default:
+			b.WriteString(regexp.QuoteMeta(part))
+		}
+	}
+	expression, err := regexp.Compile("^" + b.String() + "$")
+	return pattern{expression: expression, depth: strings.Count(text, "/") + 1}, err
+}
+
+// found is what the placeholders stand for in one path.
+type found map[string]string
+
+func (p pattern) match(name string) (found, bool) {
+	groups := p.expression.FindStringSubmatch(name)
+	if groups == nil {
+		return nil, false
+	}
+	f := found{}
+	for i, placeholder := range p.expression.SubexpNames() {
+		if placeholder != "" {
+			f[placeholder] = groups[i]
+		}
+	}
+	return f, true
+}
+
+// partition is the key of the partition that a file belongs to.
+func (f found) partition(by dag.Partitioning) (string, error) {
+	switch by.Kind {
+	case dag.Unpartitioned:
+		return dag.WholeKey, nil
+	case dag.ByKey:
+		for _, placeholder := range []string{"key", "date", "month"} {
+			if f[placeholder] != "" {
+				return f[placeholder], nil
+			}
+		}
+		return "", fault.New(fault.Invalid, "partition_by key needs {key} in the pattern")
+	case dag.ByTime:
+		return f.timeKey(by.Unit)
+	default:
+		return "", fault.New(fault.Invalid, "file_source cannot partition by %s", by.Kind)
+	}
+}
+
+func (f found) timeKey(unit dag.TimeUnit) (string, error) {
+	layout, text := "2006-01-02", f["date"]
+	switch {
+	case text == "" && f["month"] != "" && unit == dag.Month:
+		layout, text = "2006-01", f["month"]
+	case text != "" && unit == dag.Hour && f["hour"] != "":
+		layout, text = "2006-01-02T15", text+"T"+f["hour"]
+	case text == "" || unit == dag.Hour:
+		return "", fault.New(fault.Invalid, "partition_by time: %s needs other placeholders in the pattern: {date} (and {hour}, for hours) or {month}", unit)
+	}
+	at, err := time.Parse(layout, text)
+	if err != nil {
+		return "", fault.New(fault.Invalid, "%s is not a date", text)
+	}
+	switch unit {
+	case dag.Hour:
+		return at.Format("2006-01-02T15"), nil
+	case dag.Week:
+		year, week := at.ISOWeek()
+		return fmt.Sprintf("%04d-W%02d", year, week), nil
+	case dag.Month:
+		return at.Format("2006-01"), nil
+	default:
+		return at.Format("2006-01-02"), nil
+	}
+}

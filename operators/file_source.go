@@ -1,0 +1,269 @@
+package operators
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/internal/duck"
+	"github.com/dagctl/dagctl/internal/fault"
+)
+
+// fileSource reads files of the folders that the org's sources may read: a partition per file, or per group of files
+// that its pattern gives the same key. A unit's version is the hash of its files' content, so a file that is touched
+// and not changed is not read again.
+//
+// `path` is a file or a folder, relative to one of those folders (in `dagctl dev` the folder of the DAG file) or
+// absolute inside one. No link leads out of them.
+type fileSource struct {
+	options Options
+	hashes  *hashCache
+}
+
+func newFileSource(o Options) *fileSource { return &fileSource{options: o, hashes: newHashCache()} }
+
+const fileSourceSchema = `{
+  "$schema": "https://json-schema.org/draft/2020-12/schema",
+  "type": "object",
+  "additionalProperties": false,
+  "required": ["path", "format"],
+  "properties": {
+    "path": {"type": "string", "minLength": 1, "description": "A file, or a folder with files, inside one of the folders that this server lets the org read."},
+    "pattern": {"type": "string", "minLength": 1, "description": "Which files of the folder, as a path relative to it: * and ? match within a name; {date} (2024-01-31), {hour} (00-23), {month} (2024-01) and {key} (anything but a slash) match what they say and make the partition."},` + tabularSchema + `
+  }
+}`
+
+type fileSourceConfig struct {
+	tabular
+	Path    string `json:"path"`
+	Pattern string `json:"pattern"`
+}
+
+// fileUnit is the payload of a task: the files that make a partition, by their paths within the source's folder.
+type fileUnit struct {
+	Files []string `json:"files"`
+}
+
+func (o *fileSource) Spec() dag.OperatorSpec {
+	return dag.OperatorSpec{
+		Name: "file_source", Version: "1.0.0", Source: true, Replayable: true, Effect: dag.EffectInternal,
+		ConfigSchema: json.RawMessage(fileSourceSchema),
+		Canonical: func(config map[string]any) (any, *dag.ConfigError) {
+			_, err := parseFileConfig(config)
+			return config, err
+		},
+	}
+}
+
+func parseFileConfig(config map[string]any) (fileSourceConfig, *dag.ConfigError) {
+	var c fileSourceConfig
+	if err := decodeConfig(config, &c); err != nil {
+		return c, &dag.ConfigError{Message: err.Error()}
+	}
+	if err := c.check(); err != nil {
+		return c, err
+	}
+	if _, err := compilePattern(c.Pattern); err != nil {
+		return c, &dag.ConfigError{Key: "pattern", Message: err.Error()}
+	}
+	return c, nil
+}
+
+// Enumerate implements Enumerator.
+func (o *fileSource) Enumerate(ctx context.Context, e Enumeration) ([]Unit, error) {
+	c, fault := parseFileConfig(e.Config)
+	if fault != nil {
+		return nil, configError(fault)
+	}
+	folder, err := openFolder(e.Roots, c)
+	if err != nil {
+		return nil, err
+	}
+	defer folder.root.Close()
+	groups, err := folder.groups(ctx, c, e.PartitionBy)
+	if err != nil {
+		return nil, err
+	}
+	units := make([]Unit, 0, len(groups))
+	for _, key := range sortedKeys(groups) {
+		names := groups[key]
+		slices.Sort(names)
+		contents := make([]string, len(names))
+		for i, name := range names {
+			if contents[i], err = o.hashes.hash(ctx, folder.root, name, e.Now); err != nil {
+				return nil, err
+			}
+		}
+		payload, err := json.Marshal(fileUnit{Files: names})
+		if err != nil {
+			return nil, err
+		}
+		units = append(units, Unit{Partition: key, Version: unitVersion(names, contents), Payload: payload})
+	}
+	return units, nil
+}
+
+// unitVersion is the hash of the content alone where there is one file, so that it may be renamed; of names and
+// contents where there are several, for their order is that of their names.
+func unitVersion(names, contents []string) string {
+	if len(contents) == 1 {
+		return "sha256:" + contents[0]
+	}
+	h := sha256.New()
+	for i, name := range names {
+		fmt.Fprintf(h, "%s %q\n", contents[i], name)
+	}
+	return "sha256:" + hex.EncodeToString(h.Sum(nil))
+}
+
+// Run copies the unit's files, hashing what it copies, and reads the copies: what the version says is what was read,
+// whatever happens to the files meanwhile.
+func (o *fileSource) Run(ctx context.Context, t *Task) (Result, error) {
+	c, configFault := parseFileConfig(t.Config)
+	if configFault != nil {
+		return Result{}, Permanent(configError(configFault))
+	}
+	folder, err := openFolder(t.Roots, c)
+	if err != nil {
+		return Result{}, err
+	}
+	defer folder.root.Close()
+	names, err := o.names(ctx, t, c, folder)
+	if err != nil {
+		return Result{}, err
+	}
+	copies, contents := make([]string, len(names)), make([]string, len(names))
+	for i, name := range names {
+		t.Progress(50*i/len(names), "copying "+name)
+		copies[i] = filepath.Join(t.Scratch, fmt.Sprintf("%05d.%s%s", i, c.Format, compression(name)))
+		if contents[i], err = copyHashed(ctx, folder.root, name, copies[i]); err != nil {
+			return Result{}, fmt.Errorf("read %s: %w", name, err)
+		}
+	}
+	t.Progress(50, "reading rows")
+	rows, err := c.convert(ctx, t, o.options, copies)
+	if err != nil {
+		return Result{}, err
+	}
+	result, err := json.Marshal(map[string]any{"rows": rows, "files": names})
+	return Result{Result: result, SourceVersion: unitVersion(names, contents)}, err
+}
+
+// names are the files of the task's unit; a task that was made without an enumeration reads those of its partition.
+func (o *fileSource) names(ctx context.Context, t *Task, c fileSourceConfig, folder *folder) ([]string, error) {
+	var unit fileUnit
+	if len(t.Payload) > 0 {
+		if err := json.Unmarshal(t.Payload, &unit); err != nil {
+			return nil, Permanent(fault.New(fault.Invalid, "payload: %w", err))
+		}
+	}
+	if len(unit.Files) > 0 {
+		return unit.Files, nil
+	}
+	groups, err := folder.groups(ctx, c, t.PartitionBy)
+	if err != nil {
+		return nil, err
+	}
+	key := dag.WholeKey
+	if t.Partition != nil {
+		key = t.Partition.Key
+	}
+	names := groups[key]
+	if len(names) == 0 {
+		return nil, fault.New(fault.NotFound, "there is no file for partition %q", key)
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
+// convert writes the rows of local files to the first output.
+func (f tabular) convert(ctx context.Context, t *Task, o Options, local []string) (int64, error) {
+	session, err := duck.Open(ctx, duck.Config{
+		AllowedDirs: []string{t.Scratch, t.OutputDirs[0]}, TempDir: t.Scratch, MemoryLimit: o.MemoryLimit, Threads: o.Threads,
+	})
+	if err != nil {
+		return 0, err
+	}
+	defer session.Close()
+	query, err := f.query(local)
+	if err != nil {
+		return 0, err
+	}
+	rows, err := session.CopyToParquet(ctx, query, filepath.Join(t.OutputDirs[0], "part.parquet"))
+	if err != nil && ctx.Err() == nil {
+		// %v, not %w: DuckDB calls a broken row an error of the input for good, but here the file may still be being
+		// written, and the next attempt finds it whole.
+		return 0, fault.New(fault.Unavailable, "the input cannot be read as %s: %v", f.Format, err)
+	}
+	return rows, err
+}
+
+func configError(e *dag.ConfigError) error {
+	if e.Key == "" {
+		return fault.New(fault.Invalid, "config: %s", e.Message)
+	}
+	return fault.New(fault.Invalid, "config.%s: %s", e.Key, e.Message)
+}
+
+// copyHashed copies a file out of the folder and returns the hash of the bytes that were copied.
+func copyHashed(ctx context.Context, root *os.Root, name, target string) (string, error) {
+	source, err := openRegular(root, name)
+	if err != nil {
+		return "", err
+	}
+	defer source.Close()
+	copied, err := os.OpenFile(target, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return "", err
+	}
+	h := sha256.New()
+	_, err = io.Copy(io.MultiWriter(copied, h), contextReader{ctx, source})
+	return hex.EncodeToString(h.Sum(nil)), errors.Join(err, copied.Close())
+}
+
+// openRegular opens a file that is neither a folder nor a device nor a pipe, which could block forever.
+func openRegular(root *os.Root, name string) (*os.File, error) {
+	info, err := root.Stat(filepath.FromSlash(name))
+	if err != nil {
+		return nil, sourceError(name, err)
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fault.New(fault.Invalid, "%s is not a regular file", name)
+	}
+	f, err := root.Open(filepath.FromSlash(name))
+	return f, sourceError(name, err)
+}
+
+func sourceError(name string, err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return fault.New(fault.NotFound, "%s is not there", name)
+	}
+	return err
+}
+
+// contextReader stops a copy soon after ctx ends.
+type contextReader struct {
+	ctx    context.Context
+	reader io.Reader
+}
+
+func (r contextReader) Read(p []byte) (int, error) {
+	if r.ctx.Err() != nil {
+		return 0, context.Cause(r.ctx)
+	}
+	return r.reader.Read(p)
+}
+
+// settled is how old a file's mtime must be before it is believed: clocks of file systems tick coarsely, so a
+// younger file may change again without its mtime showing it.
+const settled = 2 * time.Second

@@ -1,0 +1,182 @@
+package operators
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"slices"
+
+	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/internal/duck"
+	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/storage"
+)
+
+// Runner carries one assignment at a time, or many at once, from pinned inputs to sealed outputs.
+type Runner struct {
+	Registry   *Registry
+	Storage    *storage.Storage
+	ScratchDir string // folder for the tasks' own folders; on the storage's file system, files are moved and not copied
+	Log        *slog.Logger
+}
+
+// permanent is an error that a retry cannot mend.
+type permanent struct{ err error }
+
+func (p permanent) Error() string { return p.err.Error() }
+func (p permanent) Unwrap() error { return p.err }
+
+// Permanent marks an error that a retry cannot mend. Nil stays nil.
+func Permanent(err error) error {
+	if err == nil {
+		return nil
+	}
+	return permanent{err}
+}
+
+// IsPermanent reports whether a retry cannot mend the error: it was marked so, or lies in the SQL or in the data.
+func IsPermanent(err error) bool {
+	var p permanent
+	return errors.As(err, &p) || duck.Deterministic(err) || fault.Is(err, fault.Invalid)
+}
+
+// Run runs the assignment. Whatever happens, the scratch folder is removed and an Outcome returned; sealed outputs of
+// a failed run stay at the attempt's locations, to be discarded by their record.
+func (r *Runner) Run(ctx context.Context, a Assignment, progress func(percent int, state string)) Outcome {
+	if !a.TimeoutAt.IsZero() {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithDeadlineCause(ctx, a.TimeoutAt, fault.New(fault.Unavailable, "the task ran into its timeout"))
+		defer cancel()
+	}
+	if progress == nil {
+		progress = func(int, string) {}
+	}
+	out, err := r.run(ctx, a, progress)
+	if err == nil {
+		return out
+	}
+	if ctx.Err() != nil {
+		return Outcome{Err: context.Cause(ctx), Retryable: true}
+	}
+	return Outcome{Err: err, Retryable: !IsPermanent(err)}
+}
+
+func (r *Runner) run(ctx context.Context, a Assignment, progress func(int, string)) (Outcome, error) {
+	op, ok := r.Registry.Get(a.Operator)
+	if !ok {
+		return Outcome{}, fault.New(fault.Unavailable, "operator %q is not known here", a.Operator)
+	}
+	if v := op.Spec().Version; a.OperatorVersion != "" && a.OperatorVersion != v {
+		return Outcome{}, fault.New(fault.Unavailable, "operator %s is %s here; the task needs %s", a.Operator, v, a.OperatorVersion)
+	}
+	scratch, err := os.MkdirTemp(r.ScratchDir, fmt.Sprintf("%s-%d-*", a.TaskID, a.Attempt))
+	if err != nil {
+		return Outcome{}, fmt.Errorf("make scratch folder: %w", err)
+	}
+	defer os.RemoveAll(scratch)
+
+	t, err := r.task(ctx, a, scratch, progress)
+	if err != nil {
+		return Outcome{}, err
+	}
+	result, err := runRecovered(ctx, op, t)
+	if err != nil {
+		return Outcome{}, err
+	}
+	if len(result.Result) > maxResult {
+		return Outcome{}, Permanent(fault.New(fault.TooLarge, "the result has %d bytes; %d are allowed", len(result.Result), maxResult))
+	}
+	out := Outcome{Result: result}
+	if result.Unchanged {
+		return out, nil
+	}
+	for i, output := range a.Outputs {
+		w, err := r.seal(ctx, a, output, t.OutputDirs[i], filepath.Join(scratch, "seal"))
+		if err != nil {
+			return Outcome{}, fmt.Errorf("output %q: %w", output.Name, err)
+		}
+		if w != nil {
+			out.Written = append(out.Written, *w)
+		}
+	}
+	return out, nil
+}
+
+const maxResult = 64 << 10
+
+// task makes the folders and fetches the inputs.
+func (r *Runner) task(ctx context.Context, a Assignment, scratch string, progress func(int, string)) (*Task, error) {
+	log := logOr(r.Log).With("org", a.OrgSlug, "dag", a.DAG, "job", a.Job, "task", a.TaskID, "attempt", a.Attempt)
+	t := &Task{Assignment: a, Scratch: filepath.Join(scratch, "scratch"), Progress: progress, Log: log}
+	mkdir := func(path string) error { return os.Mkdir(path, 0o700) }
+	if err := errors.Join(mkdir(t.Scratch), mkdir(filepath.Join(scratch, "seal"))); err != nil {
+		return nil, fmt.Errorf("make scratch folder: %w", err)
+	}
+	for i, in := range a.Inputs {
+		dir := filepath.Join(scratch, fmt.Sprintf("input%d", i))
+		if err := mkdir(dir); err != nil {
+			return nil, fmt.Errorf("make scratch folder: %w", err)
+		}
+		partitions, err := r.Storage.Open(ctx, in.Generation, in.Partitions, dir)
+		if err != nil {
+			return nil, fmt.Errorf("input %q: %w", in.As, err)
+		}
+		t.InputFiles = append(t.InputFiles, slices.Concat(partitions...))
+	}
+	for i := range a.Outputs {
+		dir := filepath.Join(scratch, fmt.Sprintf("output%d", i))
+		if err := mkdir(dir); err != nil {
+			return nil, fmt.Errorf("make scratch folder: %w", err)
+		}
+		t.OutputDirs = append(t.OutputDirs, dir)
+	}
+	return t, nil
+}
+
+func logOr(log *slog.Logger) *slog.Logger {
+	if log == nil {
+		return slog.Default()
+	}
+	return log
+}
+
+// runRecovered turns a panic into a permanent error: the same input would panic again.
+func runRecovered(ctx context.Context, op Operator, t *Task) (result Result, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			t.Log.ErrorContext(ctx, "operator panicked", "operator", t.Operator, "panic", p, "stack", string(debug.Stack()))
+			err = Permanent(fault.New(fault.Internal, "operator %s panicked: %v", t.Operator, p))
+		}
+	}()
+	return op.Run(ctx, t)
+}
+
+// seal moves one output to storage. Nil: the operator wrote no file for it.
+func (r *Runner) seal(ctx context.Context, a Assignment, output AssignedOutput, dir, scratch string) (*Written, error) {
+	written, err := filepath.Glob(filepath.Join(dir, "*.parquet"))
+	if err != nil || len(written) == 0 {
+		return nil, err
+	}
+	slices.Sort(written)
+	w := &Written{Output: output.Index, Partition: dag.WholeKey}
+	if a.Partition != nil {
+		w.Partition = a.Partition.Key
+	}
+	attempt := storage.Attempt{Generation: output.Generation, Partition: w.Partition, Task: a.TaskID, Number: a.Attempt, Output: output.Index}
+	if output.UpdateStrategy == dag.Append && output.Generation.Kind == storage.Parquet {
+		w.Manifest, err = r.sealAppended(ctx, attempt, output.Base, written, scratch)
+	} else {
+		w.Manifest, err = r.Storage.Seal(ctx, attempt, written)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if output.UpdateStrategy == dag.Append && output.Base != nil {
+		w.BaseRevision = output.Base.Revision
+	}
+	return w, nil
+}

@@ -1,0 +1,186 @@
+package operators
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/internal/duck"
+	"github.com/dagctl/dagctl/internal/fault"
+)
+
+// tabular is how a source's bytes are read as rows. file_source and http_source share it, fields and schema.
+type tabular struct {
+	Format     string            `json:"format"`
+	Delimiter  string            `json:"delimiter"`
+	Header     *bool             `json:"header"`
+	NullString *string           `json:"null_string"`
+	Records    string            `json:"records"`
+	Types      map[string]string `json:"types"`
+	Columns    []string          `json:"columns"`
+}
+
+// tabularSchema is the part of a config schema that describes a tabular.
+const tabularSchema = `
+    "format": {"enum": ["csv", "json", "ndjson", "parquet"], "description": "How to read the bytes. A name that ends in .gz or .zst is decompressed first."},
+    "delimiter": {"type": "string", "minLength": 1, "maxLength": 4, "description": "csv: what separates the fields; found out if it is not given."},
+    "header": {"type": "boolean", "description": "csv: whether the first line names the columns; found out if it is not given."},
+    "null_string": {"type": "string", "description": "csv: the text that stands for NULL; by default the empty field."},
+    "records": {"type": "string", "minLength": 1, "description": "json: path of the list that holds the rows, parts separated by dots; \"features\" for GeoJSON."},
+    "types": {"type": "object", "additionalProperties": {"type": "string", "minLength": 1, "maxLength": 1000}, "description": "DuckDB types of columns that should not be found out."},
+    "columns": {"type": "array", "minItems": 1, "uniqueItems": true, "items": {"type": "string", "minLength": 1}, "description": "The columns to keep, in this order. All, if it is not given."}`
+
+// typeName is what a DuckDB type may be written with; it goes into a statement as it stands.
+var typeName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_ ,()\[\]"]*$`)
+
+// decodeConfig reads a config that has passed its schema into a struct.
+func decodeConfig(config map[string]any, into any) error {
+	text, err := json.Marshal(config)
+	if err == nil {
+		err = json.Unmarshal(text, into)
+	}
+	if err != nil {
+		return fault.New(fault.Invalid, "config: %w", err)
+	}
+	return nil
+}
+
+// check finds what the schema cannot say.
+func (f tabular) check() *dag.ConfigError {
+	for _, column := range sortedKeys(f.Types) {
+		if !typeName.MatchString(f.Types[column]) {
+			return &dag.ConfigError{Key: "types." + column, Message: fmt.Sprintf("%q is not the name of a DuckDB type", f.Types[column])}
+		}
+	}
+	only := func(set bool, key string, formats ...string) *dag.ConfigError {
+		if set && !slices.Contains(formats, f.Format) {
+			return &dag.ConfigError{Key: key, Message: fmt.Sprintf("%s is for format %s, not %s", key, strings.Join(formats, " or "), f.Format)}
+		}
+		return nil
+	}
+	for _, fault := range []*dag.ConfigError{
+		only(f.Delimiter != "", "delimiter", "csv"), only(f.Header != nil, "header", "csv"),
+		only(f.NullString != nil, "null_string", "csv"), only(f.Records != "", "records", "json"),
+	} {
+		if fault != nil {
+			return fault
+		}
+	}
+	return nil
+}
+
+// query is the SELECT that reads the files, which must be local and named with the extension that says their compression.
+func (f tabular) query(files []string) (string, error) {
+	var from string
+	list := make([]string, len(files))
+	for i, file := range files {
+		list[i] = duck.Literal(file)
+	}
+	source := "[" + strings.Join(list, ", ") + "]"
+	casts := f.Types
+	switch f.Format {
+	case "csv":
+		from, casts = "SELECT * FROM "+f.csv(source, len(files) > 1), nil
+	case "json", "ndjson":
+		size, err := objectSize(files)
+		if err != nil {
+			return "", err
+		}
+		layout := "auto"
+		if f.Format == "ndjson" {
+			layout = "newline_delimited"
+		}
+		from = fmt.Sprintf("SELECT * FROM read_json(%s, format = '%s', sample_size = -1, maximum_object_size = %d, union_by_name = true, hive_partitioning = false)",
+			source, layout, size)
+		if f.Records != "" {
+			parts := strings.Split(f.Records, ".")
+			for i, p := range parts {
+				parts[i] = duck.Quote(p)
+			}
+			from = fmt.Sprintf("SELECT record.* FROM (SELECT unnest(%s) AS record FROM (%s))", strings.Join(parts, "."), from)
+		}
+	case "parquet":
+		from = "SELECT * FROM " + duck.ReadParquet(files)
+	default:
+		return "", fault.New(fault.Invalid, "format %q is not known", f.Format)
+	}
+	return "SELECT " + f.columns(casts) + " FROM (" + from + ")", nil
+}
+
+// csv looks at the whole file to find out types: a value that does not fit must not turn up half way through.
+func (f tabular) csv(source string, several bool) string {
+	options := []string{source, "sample_size = -1", "hive_partitioning = false", fmt.Sprintf("union_by_name = %t", several)}
+	if f.Delimiter != "" {
+		options = append(options, "delim = "+duck.Literal(f.Delimiter))
+	}
+	if f.Header != nil {
+		options = append(options, fmt.Sprintf("header = %t", *f.Header))
+	}
+	if f.NullString != nil {
+		options = append(options, "nullstr = "+duck.Literal(*f.NullString))
+	}
+	if len(f.Types) > 0 {
+		var types []string
+		for _, column := range sortedKeys(f.Types) {
+			types = append(types, duck.Literal(column)+": "+duck.Literal(f.Types[column]))
+		}
+		options = append(options, "types = {"+strings.Join(types, ", ")+"}")
+	}
+	return "read_csv(" + strings.Join(options, ", ") + ")"
+}
+
+func (f tabular) columns(casts map[string]string) string {
+	as := func(column string) string {
+		if t, ok := casts[column]; ok {
+			return fmt.Sprintf("CAST(%[1]s AS %[2]s) AS %[1]s", duck.Quote(column), t)
+		}
+		return duck.Quote(column)
+	}
+	if len(f.Columns) > 0 {
+		list := make([]string, len(f.Columns))
+		for i, column := range f.Columns {
+			list[i] = as(column)
+		}
+		return strings.Join(list, ", ")
+	}
+	if len(casts) == 0 {
+		return "*"
+	}
+	var list []string
+	for _, column := range sortedKeys(casts) {
+		list = append(list, as(column))
+	}
+	return "* REPLACE (" + strings.Join(list, ", ") + ")"
+}
+
+// objectSize is the largest JSON object to expect: a whole file may be one. DuckDB reserves a buffer of that size.
+func objectSize(files []string) (int64, error) {
+	const least, most = 16 << 20, 256 << 20
+	size := int64(least)
+	for _, file := range files {
+		info, err := os.Stat(file)
+		if err != nil {
+			return 0, err
+		}
+		n := info.Size()
+		if compression(file) != "" {
+			n *= 20
+		}
+		size = max(size, n)
+	}
+	return min(size, most), nil
+}
+
+// compression returns ".gz", ".zst" or nothing.
+func compression(name string) string {
+	for _, ext := range []string{".gz", ".zst"} {
+		if strings.HasSuffix(strings.ToLower(name), ext) {
+			return ext
+		}
+	}
+	return ""
+}

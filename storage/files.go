@@ -1,0 +1,254 @@
+package storage
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"golang.org/x/sys/unix"
+
+	"github.com/dagctl/dagctl/internal/fault"
+)
+
+// files is Parquet in local files: <org slug>/<dataset>/<version>/<partition>/<task>-<attempt>/00000.parquet.
+// Every access goes through an os.Root, so no key and no link leads out of the folder.
+type files struct {
+	root *os.Root
+}
+
+// sealing ends the name of an attempt's folder until it is complete.
+const sealing = ".sealing"
+
+func newFiles(root string) (*files, error) {
+	if root == "" {
+		return nil, fault.New(fault.Invalid, "storage: the root folder is not given")
+	}
+	if strings.ContainsAny(root, "*?[") {
+		return nil, fault.New(fault.Invalid, "storage: the root folder %s must not contain any of * ? [", root)
+	}
+	abs, err := filepath.Abs(root)
+	if err != nil {
+		return nil, fmt.Errorf("storage root: %w", err)
+	}
+	if err := os.MkdirAll(abs, 0o750); err != nil {
+		return nil, fmt.Errorf("storage root: %w", err)
+	}
+	r, err := os.OpenRoot(abs)
+	if err != nil {
+		return nil, fmt.Errorf("storage root: %w", err)
+	}
+	return &files{root: r}, nil
+}
+
+func generationDir(g Generation) string {
+	return path.Join(escape(g.OrgSlug), g.Dataset.String(), g.Version.String())
+}
+
+func (f *files) location(a Attempt) string {
+	return path.Join(generationDir(a.Generation), escape(a.Partition), fmt.Sprintf("%s-%d", a.Task, a.Number)) + "/"
+}
+
+// owns accepts what location makes, in its exact form: five parts, none of them special, and a slash at the end.
+func (f *files) owns(location string) bool {
+	key, ok := strings.CutSuffix(location, "/")
+	return ok && key == path.Clean(key) && filepath.IsLocal(key) && strings.Count(key, "/") == 4 && !strings.Contains(key, "\\")
+}
+
+// escape makes any string one part of a path: letters, digits, '-', '_' and inner dots stay, the rest is %XX.
+// A result too long for a file name is cut, and told apart by its hash.
+func escape(key string) string {
+	var b strings.Builder
+	for i := range len(key) {
+		c := key[i]
+		switch {
+		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', c == '-', c == '_', c == '.' && i > 0:
+			b.WriteByte(c)
+		default:
+			fmt.Fprintf(&b, "%%%02X", c)
+		}
+	}
+	escaped := b.String()
+	if escaped == "" {
+		return "%"
+	}
+	const longest = 200 // file systems allow 255
+	if len(escaped) > longest {
+		sum := sha256.Sum256([]byte(key))
+		escaped = escaped[:longest-33] + "%" + hex.EncodeToString(sum[:16])
+	}
+	return escaped
+}
+
+func (f *files) seal(ctx context.Context, a Attempt, local []string, m Manifest) (Manifest, error) {
+	m.Location = f.location(a)
+	final := strings.TrimSuffix(m.Location, "/")
+	temporary := final + sealing
+	if err := f.root.RemoveAll(temporary); err != nil { // of a run that was killed here
+		return m, err
+	}
+	if err := f.root.MkdirAll(temporary, 0o750); err != nil {
+		return m, err
+	}
+	dir, err := f.root.Open(temporary)
+	if err != nil {
+		return m, err
+	}
+	defer dir.Close()
+	for i, source := range local {
+		if err := ctx.Err(); err != nil {
+			return m, context.Cause(ctx)
+		}
+		name := fmt.Sprintf("%05d.parquet", i)
+		if err := f.place(dir, source, path.Join(temporary, name)); err != nil {
+			return m, err
+		}
+		m.Files[i].Path = path.Join(final, name)
+	}
+	if err := dir.Sync(); err != nil {
+		return m, err
+	}
+	if err := f.root.Rename(temporary, final); err != nil {
+		if errors.Is(err, fs.ErrExist) || errors.Is(err, unix.ENOTEMPTY) {
+			return m, fault.New(fault.Conflict, "attempt %d of task %s is sealed already", a.Number, a.Task)
+		}
+		return m, err
+	}
+	return m, f.syncParents(final)
+}
+
+// place moves a local file into the open folder, or copies it where that is another file system. It is on disk
+// when place returns.
+func (f *files) place(dir *os.File, source, target string) error {
+	local, err := os.Open(source)
+	if err != nil {
+		return err
+	}
+	defer local.Close()
+	if err := local.Sync(); err != nil {
+		return err
+	}
+	err = unix.Renameat(unix.AT_FDCWD, source, int(dir.Fd()), path.Base(target))
+	if !errors.Is(err, unix.EXDEV) {
+		return err
+	}
+	copied, err := f.root.OpenFile(target, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o640)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(copied, local)
+	return errors.Join(err, copied.Sync(), copied.Close())
+}
+
+// syncParents makes the names of a new folder durable, up to the root.
+func (f *files) syncParents(name string) error {
+	for dir := path.Dir(name); ; dir = path.Dir(dir) {
+		d, err := f.root.Open(dir)
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(d.Sync(), d.Close()); err != nil {
+			return err
+		}
+		if dir == "." {
+			return nil
+		}
+	}
+}
+
+// verify allows the files of the attempt itself, and of earlier revisions of the same partition (append).
+func (f *files) verify(_ context.Context, m Manifest) error {
+	partition := path.Dir(strings.TrimSuffix(m.Location, "/")) + "/"
+	for _, file := range m.Files {
+		if !strings.HasPrefix(file.Path, partition) {
+			return fault.New(fault.Invalid, "file %q is not of partition %s", file.Path, partition)
+		}
+		info, err := f.stat(file.Path)
+		if err != nil {
+			return err
+		}
+		if info.Size() != file.Bytes {
+			return fault.New(fault.Invalid, "file %s has %d bytes; its manifest says %d", file.Path, info.Size(), file.Bytes)
+		}
+	}
+	return nil
+}
+
+func (f *files) stat(name string) (fs.FileInfo, error) {
+	if name != path.Clean(name) || !filepath.IsLocal(name) {
+		return nil, fault.New(fault.Invalid, "file %q is not a plain relative path", name)
+	}
+	info, err := f.root.Stat(filepath.FromSlash(name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fault.New(fault.NotFound, "file %s is missing from the storage", name)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fault.New(fault.Invalid, "%s is not a file", name)
+	}
+	return info, nil
+}
+
+// publish has nothing to do: the committed list is the publication.
+func (f *files) publish(context.Context, pgx.Tx, Attempt, int64, Manifest) error { return nil }
+
+func (f *files) discard(_ context.Context, location string) error {
+	key := strings.TrimSuffix(location, "/")
+	return errors.Join(f.root.RemoveAll(key+sealing), f.root.RemoveAll(key))
+}
+
+func (f *files) open(_ context.Context, g Generation, partitions []Partition, _ string) ([][]string, error) {
+	out := make([][]string, len(partitions))
+	for i, p := range partitions {
+		local, err := f.local(g, p.Files)
+		if err != nil {
+			return nil, fmt.Errorf("open partition %q revision %d: %w", p.Key, p.Revision, err)
+		}
+		out[i] = local
+	}
+	return out, nil
+}
+
+func (f *files) openSealed(_ context.Context, g Generation, m Manifest, _ string) ([]string, error) {
+	return f.local(g, m.Files)
+}
+
+func (f *files) head(_ context.Context, g Generation, partitions []Partition, n int, _ string) ([]string, error) {
+	var list []File
+	for _, p := range partitions {
+		for _, file := range p.Files {
+			if n <= 0 && len(list) > 0 {
+				return f.local(g, list)
+			}
+			list = append(list, file)
+			n -= int(file.Rows)
+		}
+	}
+	return f.local(g, list)
+}
+
+// local returns the absolute paths of committed files. A list that names another generation's file is refused.
+func (f *files) local(g Generation, list []File) ([]string, error) {
+	prefix := generationDir(g) + "/"
+	out := make([]string, len(list))
+	for i, file := range list {
+		if !strings.HasPrefix(file.Path, prefix) {
+			return nil, fault.New(fault.Invalid, "file %q is not of generation %s", file.Path, g.Version)
+		}
+		if _, err := f.stat(file.Path); err != nil {
+			return nil, err
+		}
+		out[i] = filepath.Join(f.root.Name(), filepath.FromSlash(file.Path))
+	}
+	return out, nil
+}

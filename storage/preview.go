@@ -1,0 +1,127 @@
+package storage
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+	"os"
+	"strings"
+
+	"github.com/dagctl/dagctl/internal/duck"
+	"github.com/dagctl/dagctl/internal/fault"
+)
+
+// Preview returns rows of published partitions, partition by partition in the given order, as values that JSON holds
+// without loss: numbers that a float64 cannot carry exactly, instants, bytes and the like are text as DuckDB writes
+// it, lists and structs are JSON.
+func (s *Storage) Preview(ctx context.Context, g Generation, partitions []Partition, limit, offset int) ([]Column, [][]any, error) {
+	if limit < 0 || offset < 0 {
+		return nil, nil, fault.New(fault.Invalid, "limit and offset must not be negative")
+	}
+	b, err := s.of(g.Kind)
+	if err != nil {
+		return nil, nil, err
+	}
+	dir, err := os.MkdirTemp("", "dagctl-preview-*")
+	if err != nil {
+		return nil, nil, fmt.Errorf("preview: %w", err)
+	}
+	defer os.RemoveAll(dir)
+	local, err := b.head(ctx, g, partitions, offset+limit, dir)
+	if err != nil {
+		return nil, nil, fmt.Errorf("preview: %w", err)
+	}
+	if len(local) == 0 {
+		return nil, nil, nil
+	}
+	session, err := duck.Open(ctx, duck.Config{AllowedPaths: local, Threads: 1, MemoryLimit: 512 << 20})
+	if err != nil {
+		return nil, nil, err
+	}
+	defer session.Close()
+	columns, rows, err := JSONRows(ctx, session, "SELECT * FROM "+duck.ReadParquet(local), limit, offset)
+	if err != nil {
+		return nil, nil, fmt.Errorf("preview: %w", err)
+	}
+	return columns, rows, nil
+}
+
+// JSONRows runs a query and returns its rows as values that JSON holds without loss; see Preview.
+func JSONRows(ctx context.Context, session *duck.Session, query string, limit, offset int) ([]Column, [][]any, error) {
+	columns, err := session.Describe(ctx, query)
+	if err != nil {
+		return nil, nil, err
+	}
+	list := make([]string, len(columns))
+	for i, c := range columns {
+		list[i] = jsonExpression(c)
+	}
+	rows, err := session.Query(ctx, fmt.Sprintf("SELECT %s FROM (%s) LIMIT %d OFFSET %d", strings.Join(list, ", "), query, limit, offset))
+	if err != nil {
+		return nil, nil, err
+	}
+	defer rows.Close()
+	out := [][]any{}
+	for rows.Next() {
+		row := make([]any, len(columns))
+		into := make([]any, len(columns))
+		for i := range row {
+			into[i] = &row[i]
+		}
+		if err := rows.Scan(into...); err != nil {
+			return nil, nil, err
+		}
+		for i, v := range row {
+			row[i] = jsonValue(columns[i], v)
+		}
+		out = append(out, row)
+	}
+	return columns, out, rows.Err()
+}
+
+// native are the types whose values JSON numbers and booleans hold exactly.
+var native = map[string]bool{
+	"BOOLEAN": true, "TINYINT": true, "SMALLINT": true, "INTEGER": true, "UTINYINT": true, "USMALLINT": true,
+	"UINTEGER": true, "BIGINT": true, "FLOAT": true, "DOUBLE": true,
+}
+
+func jsonExpression(c Column) string {
+	name := duck.Quote(c.Name)
+	switch {
+	case native[c.Type]:
+		return name
+	case nested(c.Type):
+		return "CAST(to_json(" + name + ") AS VARCHAR)"
+	default:
+		return "CAST(" + name + " AS VARCHAR)"
+	}
+}
+
+// nested reports whether values of the type are written as JSON.
+func nested(t string) bool {
+	return t == "JSON" || strings.HasSuffix(t, "]") || strings.HasPrefix(t, "STRUCT(") || strings.HasPrefix(t, "MAP(") || strings.HasPrefix(t, "UNION(")
+}
+
+func jsonValue(c Column, v any) any {
+	const exact = 1 << 53 // the largest range of whole numbers that a float64 holds
+	switch v := v.(type) {
+	case int64:
+		if v > exact || v < -exact {
+			return fmt.Sprint(v)
+		}
+	case float64:
+		if math.IsNaN(v) || math.IsInf(v, 0) {
+			return fmt.Sprint(v)
+		}
+	case float32:
+		if f := float64(v); math.IsNaN(f) || math.IsInf(f, 0) {
+			return fmt.Sprint(v)
+		}
+	case string:
+		if nested(c.Type) && json.Valid([]byte(v)) {
+			return json.RawMessage(v)
+		}
+	}
+	return v
+}
