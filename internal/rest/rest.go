@@ -74,7 +74,7 @@ func New(cfg Config) (*API, error) {
 	hc.SchemasPath = ""
 	hc.CreateHooks = nil // no $schema links in answers: their URL would come from the Host header
 	hc.Formats = map[string]huma.Format{"application/json": jsonFormat, "json": jsonFormat}
-	a.huma = humago.New(a.mux, hc)
+	a.huma = humago.New(&actionMux{a.mux, map[string]map[string]http.HandlerFunc{}}, hc)
 	a.document = sync.OnceValues(func() (openAPI, error) {
 		doc, err := json.Marshal(a.huma.OpenAPI())
 		if err != nil {

@@ -1,0 +1,42 @@
+package rest
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+)
+
+// actionMux is a mux for paths that end in an action on the thing they name: "POST /v1/tasks/{id}:retry". net/http's
+// wildcards are whole segments, so the actions on one thing share a pattern and the end of the segment chooses.
+type actionMux struct {
+	*http.ServeMux
+	actions map[string]map[string]http.HandlerFunc // by pattern, then by action
+}
+
+// HandleFunc registers a handler, for an action or like net/http.
+func (m *actionMux) HandleFunc(pattern string, handler func(http.ResponseWriter, *http.Request)) {
+	thing, action, found := strings.Cut(pattern, "}:")
+	if !found {
+		m.ServeMux.HandleFunc(pattern, handler)
+		return
+	}
+	thing += "}"
+	if m.actions[thing] == nil {
+		m.actions[thing] = map[string]http.HandlerFunc{}
+		name := strings.TrimSuffix(thing[strings.LastIndex(thing, "{")+1:], "}")
+		m.ServeMux.HandleFunc(thing, func(w http.ResponseWriter, r *http.Request) { m.act(w, r, thing, name) })
+	}
+	m.actions[thing][action] = handler
+}
+
+func (m *actionMux) act(w http.ResponseWriter, r *http.Request, thing, name string) {
+	value := r.PathValue(name)
+	end := max(strings.LastIndex(value, ":"), 0)
+	handler := m.actions[thing][strings.TrimPrefix(value[end:], ":")]
+	if handler == nil {
+		WriteProblem(w, r, &Problem{Status: http.StatusNotFound, Detail: fmt.Sprintf("%s %s: there is no such route", r.Method, r.URL.Path)})
+		return
+	}
+	r.SetPathValue(name, value[:end])
+	handler(w, r)
+}
