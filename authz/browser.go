@@ -1,0 +1,91 @@
+package authz
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/base64"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/dagctl/dagctl/internal/fault"
+)
+
+// origins are where browsers reach the server, each as scheme://host[:port].
+type origins []string
+
+func newOrigins(list []string) (origins, error) {
+	var all origins
+	for _, s := range list {
+		u, err := url.Parse(s)
+		if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" || strings.Trim(u.Path, "/") != "" || u.User != nil {
+			return nil, fmt.Errorf("origin %q: it must be like https://dagctl.example.com", s)
+		}
+		all = append(all, strings.ToLower(u.Scheme+"://"+u.Host))
+	}
+	return all, nil
+}
+
+func (o origins) has(origin string) bool { return slices.Contains(o, strings.ToLower(origin)) }
+
+// hasHost reports whether one of the origins is on this host and port.
+func (o origins) hasHost(host string) bool {
+	return slices.ContainsFunc(o, func(origin string) bool {
+		_, h, _ := strings.Cut(origin, "://")
+		return strings.EqualFold(h, host)
+	})
+}
+
+// safe reports whether a method changes nothing.
+func safe(method string) bool {
+	return method == http.MethodGet || method == http.MethodHead || method == http.MethodOptions
+}
+
+// checkMutation refuses what another site's page may have made a browser send: the browser adds the cookie by itself,
+// but neither our Origin nor the token that only our pages hold.
+func (o origins) checkMutation(r *http.Request, caller Caller) error {
+	if caller.csrf == "" || safe(r.Method) {
+		return nil
+	}
+	if !o.has(r.Header.Get("Origin")) {
+		return fault.New(fault.Forbidden, "a change from a browser must come from this server's own pages")
+	}
+	token := r.Header.Get("X-CSRF-Token")
+	if token == "" && isForm(r) {
+		token = r.PostFormValue("csrf_token") // HandlePlain has limited the body
+	}
+	if subtle.ConstantTimeCompare([]byte(token), []byte(caller.csrf)) != 1 {
+		return fault.New(fault.Forbidden, "the page's CSRF token is missing or from another session").
+			WithHint("reload the page and try again")
+	}
+	return nil
+}
+
+func isForm(r *http.Request) bool {
+	return strings.HasPrefix(r.Header.Get("Content-Type"), "application/x-www-form-urlencoded")
+}
+
+// csrfToken belongs to one session and does not give it away.
+func csrfToken(session string) string {
+	mac := hmac.New(sha256.New, []byte(session))
+	mac.Write([]byte("csrf"))
+	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
+}
+
+// onlyKnownHosts answers only requests that name one of the server's own hosts, and no page of another origin: a site
+// that rebinds its name to this address still sends its own name.
+func (api *API) onlyKnownHosts(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if origin := r.Header.Get("Origin"); !api.origins.hasHost(r.Host) || (origin != "" && !api.origins.has(origin)) {
+			http.Error(w, "403 Forbidden\n\nThis server answers only at "+strings.Join(api.origins, ", "), http.StatusForbidden)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// escapeNext is where to come back to after signing in. It is a path on this server: the sign-in page must check that.
+func escapeNext(r *http.Request) string { return url.QueryEscape(r.URL.RequestURI()) }

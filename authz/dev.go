@@ -1,0 +1,163 @@
+package authz
+
+import (
+	"cmp"
+	"crypto/subtle"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/dagctl/dagctl/internal/fault"
+)
+
+// DevConfig says how `dagctl dev` lets its one user in.
+type DevConfig struct {
+	Org       Org
+	Addr      string // where the server listens; a loopback address, or NewDev refuses
+	TokenFile string // where the token is left for the command line, readable by its owner only
+}
+
+// Dev is the Authenticator of `dagctl dev`: whoever can read the token file, or open the address that was printed, is a
+// local admin until the process ends.
+type Dev struct {
+	org     Org
+	token   string
+	port    string
+	origins []string
+
+	mu       sync.Mutex
+	oneTime  map[string]bool // secrets of sign-in addresses not opened yet
+	sessions map[string]bool // by hash of the cookie's value
+}
+
+// NewDev makes a token for this start and writes it to the token file.
+func NewDev(cfg DevConfig) (*Dev, error) {
+	host, port, err := net.SplitHostPort(cfg.Addr)
+	if err != nil {
+		return nil, fault.New(fault.Invalid, "address %q: %w", cfg.Addr, err).WithHint("use host:port, such as 127.0.0.1:7070")
+	}
+	if ip, err := netip.ParseAddr(host); host != "localhost" && (err != nil || !ip.IsLoopback()) {
+		return nil, fault.New(fault.Invalid, "dagctl dev lets anyone on this machine in as admin, so it does not listen on %s", cfg.Addr).
+			WithHint("use 127.0.0.1, or dagctl serve")
+	}
+	if n, err := strconv.Atoi(port); err != nil || n < 1 || n > 65535 {
+		return nil, fault.New(fault.Invalid, "address %q: the port must be the one listened on", cfg.Addr)
+	}
+	d := &Dev{
+		org: cfg.Org, token: newSecret("dev"), port: port,
+		oneTime: map[string]bool{}, sessions: map[string]bool{},
+	}
+	for _, host := range []string{"127.0.0.1", "localhost", "::1"} {
+		d.origins = append(d.origins, "http://"+net.JoinHostPort(host, port))
+	}
+	if ip, err := netip.ParseAddr(host); err == nil && host != "127.0.0.1" && host != "::1" {
+		d.origins = append(d.origins, "http://"+net.JoinHostPort(ip.String(), port)) // another of 127.0.0.0/8
+	}
+	return d, writePrivate(cfg.TokenFile, d.token+"\n")
+}
+
+// writePrivate replaces a file with one that only its owner reads, whatever the old one's mode was.
+func writePrivate(path, content string) error {
+	f, err := os.CreateTemp(filepath.Dir(path), ".token-*") // mode 0600
+	if err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	_, err = f.WriteString(content)
+	err = cmp.Or(err, f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		_ = os.Remove(f.Name())
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	return nil
+}
+
+// Token is the token of this start, as in the token file.
+func (d *Dev) Token() string { return d.token }
+
+// Origins are the addresses that browsers may use.
+func (d *Dev) Origins() []string { return d.origins }
+
+// SignInURL is an address that signs one browser in, once.
+func (d *Dev) SignInURL() string {
+	secret := newSecret("once")
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.oneTime[string(hashSecret(secret))] = true
+	return d.origins[0] + "/?token=" + secret
+}
+
+// Caller is the local admin.
+func (d *Dev) Caller() Caller {
+	return Caller{OrgID: d.org.ID, OrgSlug: d.org.Slug, Actor: "dev", Role: RoleAdmin}
+}
+
+// cookieName has the port in it, because cookies do not keep ports apart.
+func (d *Dev) cookieName() string { return "dagctl_dev_" + d.port }
+
+// Authenticate recognises the token of this start, and the cookie of a browser that signed in.
+func (d *Dev) Authenticate(r *http.Request) (Caller, bool, error) {
+	if token, ok := bearer(r); ok {
+		if subtle.ConstantTimeCompare(hashSecret(token), hashSecret(d.token)) == 1 {
+			return d.Caller(), true, nil
+		}
+		if kind, ok := secretKind(token); ok && kind == "dev" {
+			return Caller{}, false, fault.New(fault.Unauthenticated, "the token is from another start of dagctl dev").
+				WithHint("read the token file again")
+		}
+		return Caller{}, false, nil
+	}
+	cookie, err := r.Cookie(d.cookieName())
+	if err != nil {
+		return Caller{}, false, nil
+	}
+	d.mu.Lock()
+	known := d.sessions[string(hashSecret(cookie.Value))]
+	d.mu.Unlock()
+	if !known {
+		return Caller{}, false, fault.New(fault.Unauthenticated, "this browser was signed in to another start of dagctl dev").
+			WithHint("open the address that dagctl dev printed")
+	}
+	caller := d.Caller()
+	caller.csrf = csrfToken(cookie.Value)
+	return caller, true, nil
+}
+
+// signIn turns the secret of a sign-in address into a cookie, and takes it out of the address either way. It reports
+// whether it has answered the request.
+func (d *Dev) signIn(w http.ResponseWriter, r *http.Request) bool {
+	query := r.URL.Query()
+	secret := query.Get("token")
+	if secret == "" || r.Method != http.MethodGet {
+		return false
+	}
+	d.mu.Lock()
+	key := string(hashSecret(secret))
+	fresh := d.oneTime[key]
+	delete(d.oneTime, key)
+	session := ""
+	if fresh {
+		session = newSecret("session")
+		d.sessions[string(hashSecret(session))] = true
+	}
+	d.mu.Unlock()
+	if fresh {
+		http.SetCookie(w, &http.Cookie{
+			Name: d.cookieName(), Value: session, Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode,
+			Secure: false, // loopback is served without TLS
+		})
+	}
+	query.Del("token")
+	there := url.URL{Path: "/" + strings.TrimLeft(r.URL.Path, "/\\"), RawQuery: query.Encode()} // two slashes would name a host
+	http.Redirect(w, r, there.String(), http.StatusSeeOther)
+	return true
+}

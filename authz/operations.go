@@ -1,0 +1,102 @@
+package authz
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/dagctl/dagctl/internal/rest"
+)
+
+// Register adds this package's operations to an API. The pool is the requests'.
+func Register(api *API, requests *pgxpool.Pool) {
+	Handle(api, Reader, huma.Operation{
+		OperationID: "whoami", Method: http.MethodGet, Path: "/v1/whoami", Tags: []string{"access"},
+		Summary: "Who the caller is, and what it may do",
+	}, whoami)
+
+	type listInput struct{ rest.PageInput }
+	type tokensOutput struct{ Body rest.List[Token] }
+	Handle(api, Admin, huma.Operation{
+		OperationID: "list-tokens", Method: http.MethodGet, Path: "/v1/tokens", Tags: []string{"access"},
+		Summary: "List the org's service tokens",
+	}, func(ctx context.Context, caller Caller, in *listInput) (*tokensOutput, error) {
+		list, err := ListTokens(ctx, requests, caller, in.PageInput)
+		return &tokensOutput{list}, err
+	})
+
+	Handle(api, Admin, huma.Operation{
+		OperationID: "create-token", Method: http.MethodPost, Path: "/v1/tokens", Tags: []string{"access"},
+		Summary: "Make a service token", DefaultStatus: http.StatusCreated,
+	}, func(ctx context.Context, caller Caller, in *createTokenInput) (*createTokenOutput, error) {
+		secret, token, err := CreateToken(ctx, requests, caller, in.Body.token())
+		return &createTokenOutput{CreatedToken{Token: token, Secret: secret}}, err
+	})
+
+	type revokeInput struct {
+		Name string `path:"name" maxLength:"63"`
+	}
+	Handle(api, Admin, huma.Operation{
+		OperationID: "revoke-token", Method: http.MethodDelete, Path: "/v1/tokens/{name}", Tags: []string{"access"},
+		Summary: "Revoke a service token at once",
+	}, func(ctx context.Context, caller Caller, in *revokeInput) (*struct{}, error) {
+		return nil, RevokeToken(ctx, requests, caller, in.Name)
+	})
+
+	type auditInput struct {
+		rest.PageInput
+		AuditFilter
+	}
+	type auditOutput struct{ Body rest.List[AuditEntry] }
+	Handle(api, Admin, huma.Operation{
+		OperationID: "list-audit", Method: http.MethodGet, Path: "/v1/audit", Tags: []string{"access"},
+		Summary: "What was done, by whom, latest first",
+	}, func(ctx context.Context, caller Caller, in *auditInput) (*auditOutput, error) {
+		list, err := ListAudit(ctx, requests, caller, in.AuditFilter, in.PageInput)
+		return &auditOutput{list}, err
+	})
+}
+
+// Identity is a Caller as it is told who it is.
+type Identity struct {
+	Org      string   `json:"org" doc:"Slug of the org"`
+	Actor    string   `json:"actor" example:"token:ci"`
+	Role     Role     `json:"role" enum:"reader,writer,admin"`
+	OrgRoles []string `json:"org_roles,omitempty" doc:"Visibility groups"`
+}
+
+type whoamiOutput struct{ Body Identity }
+
+func whoami(_ context.Context, caller Caller, _ *struct{}) (*whoamiOutput, error) {
+	return &whoamiOutput{Identity{Org: caller.OrgSlug, Actor: caller.Actor, Role: caller.Role, OrgRoles: caller.OrgRoles}}, nil
+}
+
+// CreateTokenRequest asks for a service token.
+type CreateTokenRequest struct {
+	Name       string    `json:"name" maxLength:"63"`
+	Kind       TokenKind `json:"kind,omitempty" enum:"user,worker" doc:"user when left out"`
+	Role       Role      `json:"role,omitempty" enum:"reader,writer,admin" doc:"Of a user token"`
+	Runtimes   []string  `json:"runtimes,omitempty" maxItems:"100" doc:"That a worker token may serve"`
+	Operators  []string  `json:"operators,omitempty" maxItems:"100" doc:"That a worker token may run; all of them when left out"`
+	TTLSeconds int64     `json:"ttl_seconds,omitempty" minimum:"60" maximum:"31536000" doc:"90 days when left out"`
+}
+
+func (b CreateTokenRequest) token() NewToken {
+	return NewToken{
+		Name: b.Name, Kind: b.Kind, Role: b.Role, Runtimes: b.Runtimes, Operators: b.Operators,
+		TTL: time.Duration(b.TTLSeconds) * time.Second,
+	}
+}
+
+type createTokenInput struct{ Body CreateTokenRequest }
+
+// CreatedToken is a new token with its secret, which is shown this once.
+type CreatedToken struct {
+	Token
+	Secret string `json:"secret" doc:"Keep it: it is not shown again"`
+}
+
+type createTokenOutput struct{ Body CreatedToken }

@@ -1,0 +1,37 @@
+package authz
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"math/big"
+	"regexp"
+	"strings"
+)
+
+// A secret reads dagctl_KIND_ and 32 random bytes in base 62, which fill 43 digits. The prefix lets scanners of source
+// code find leaked ones.
+const secretDigits = 43
+
+var secretForm = regexp.MustCompile(`^dagctl_([a-z]+)_[0-9A-Za-z]{43}$`)
+
+func newSecret(kind string) string {
+	var random [32]byte
+	_, _ = rand.Read(random[:]) // never fails: it ends the process instead
+	digits := new(big.Int).SetBytes(random[:]).Text(62)
+	return "dagctl_" + kind + "_" + strings.Repeat("0", secretDigits-len(digits)) + digits
+}
+
+// secretKind is the kind that a well-formed secret says it is of.
+func secretKind(secret string) (kind string, ok bool) {
+	m := secretForm.FindStringSubmatch(secret)
+	if m == nil {
+		return "", false
+	}
+	return m[1], true
+}
+
+// hashSecret is what is stored. A plain hash is enough: 256 random bits cannot be guessed from it.
+func hashSecret(secret string) []byte {
+	sum := sha256.Sum256([]byte(secret))
+	return sum[:]
+}
