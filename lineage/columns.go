@@ -1,0 +1,90 @@
+package lineage
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// Transform says how a column was made from another.
+type Transform string
+
+const (
+	Identity   Transform = "identity"   // copied as it is
+	Expression Transform = "expression" // computed row by row
+	Aggregate  Transform = "aggregate"  // computed over many rows
+)
+
+// Column is a column of one dataset version.
+type Column struct {
+	DatasetUUID    uuid.UUID
+	DatasetVersion uuid.UUID
+	Name           string
+}
+
+// ColumnEdge says that Output was made from Input.
+type ColumnEdge struct {
+	Output    Column
+	Input     Column
+	Transform Transform
+}
+
+// RecordColumns adds edges that a job's task found. Known ones stay as they are, so every task of a job may say the same.
+func RecordColumns(ctx context.Context, tx pgx.Tx, orgID, jobID uuid.UUID, edges []ColumnEdge) error {
+	n := len(edges)
+	outDatasets, outVersions, outColumns := make([]uuid.UUID, n), make([]uuid.UUID, n), make([]string, n)
+	inDatasets, inVersions, inColumns := make([]uuid.UUID, n), make([]uuid.UUID, n), make([]string, n)
+	transforms := make([]string, n)
+	for i, e := range edges {
+		outDatasets[i], outVersions[i], outColumns[i] = e.Output.DatasetUUID, e.Output.DatasetVersion, e.Output.Name
+		inDatasets[i], inVersions[i], inColumns[i] = e.Input.DatasetUUID, e.Input.DatasetVersion, e.Input.Name
+		transforms[i] = string(e.Transform)
+	}
+	// Sorted, so that two tasks of one job that add the same edges wait for each other and do not deadlock.
+	_, err := tx.Exec(ctx, `
+		INSERT INTO column_lineage (org_id, job_id,
+			output_dataset_uuid, output_dataset_version, output_column,
+			input_dataset_uuid, input_dataset_version, input_column, transform)
+		SELECT $1, $2, e.* FROM unnest($3::uuid[], $4::uuid[], $5::text[], $6::uuid[], $7::uuid[], $8::text[], $9::text[])
+			AS e (output_dataset_uuid, output_dataset_version, output_column, input_dataset_uuid, input_dataset_version, input_column, transform)
+		ORDER BY e.output_dataset_version, e.output_column, e.input_dataset_version, e.input_column, e.transform
+		ON CONFLICT DO NOTHING`,
+		orgID, jobID, outDatasets, outVersions, outColumns, inDatasets, inVersions, inColumns, transforms)
+	if err != nil {
+		return fmt.Errorf("record column lineage of job %s: %w", jobID, err)
+	}
+	return nil
+}
+
+// Origins lists the edges into a dataset version's columns: where they come from. The caller sees to what may be shown.
+func Origins(ctx context.Context, tx pgx.Tx, orgID, datasetVersion uuid.UUID) ([]ColumnEdge, error) {
+	return columnEdges(ctx, tx, `output_dataset_version = $2`, orgID, datasetVersion) // column_lineage_pkey
+}
+
+// Uses lists the edges out of a dataset version's columns: what is made from them.
+func Uses(ctx context.Context, tx pgx.Tx, orgID, datasetVersion uuid.UUID) ([]ColumnEdge, error) {
+	return columnEdges(ctx, tx, `input_dataset_version = $2`, orgID, datasetVersion) // idx_column_lineage_input
+}
+
+func columnEdges(ctx context.Context, tx pgx.Tx, which string, orgID, datasetVersion uuid.UUID) ([]ColumnEdge, error) {
+	rows, err := tx.Query(ctx, `
+		SELECT output_dataset_uuid, output_dataset_version, output_column,
+			input_dataset_uuid, input_dataset_version, input_column, transform
+		FROM column_lineage
+		WHERE org_id = $1 AND `+which+`
+		ORDER BY output_dataset_version, output_column, input_dataset_version, input_column, transform`, orgID, datasetVersion)
+	if err != nil {
+		return nil, fmt.Errorf("list column lineage of dataset version %s: %w", datasetVersion, err)
+	}
+	edges, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (e ColumnEdge, err error) {
+		err = row.Scan(&e.Output.DatasetUUID, &e.Output.DatasetVersion, &e.Output.Name,
+			&e.Input.DatasetUUID, &e.Input.DatasetVersion, &e.Input.Name, &e.Transform)
+		return e, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list column lineage of dataset version %s: %w", datasetVersion, err)
+	}
+	return edges, nil
+}
