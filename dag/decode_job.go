@@ -81,14 +81,10 @@ func (d *decoder) activation(v value, j *Job) {
 	if inputs {
 		j.Activation = ActivationReactive
 	}
-	switch given := v.get("activation").text(); {
-	case source && inputs:
-		d.node(v.key("source"), CodeConflict, "a job has a `source` or `inputs`, not both")
-		return
-	case !source && !inputs:
-		d.node(v.node, CodeMissing, "a job needs a `source` or `inputs`")
-		return
-	case given != "" && given != string(j.Activation):
+	if source == inputs {
+		return // the grammar has said that a job has one of them
+	}
+	if given := v.get("activation").text(); given != "" && given != string(j.Activation) {
 		d.node(v.get("activation").node, CodeConflict, "`activation` is %s, but the job has %s", given, map[bool]string{true: "a `source`", false: "`inputs`"}[source]).
 			suggest("leave `activation` out; it follows from the other fields")
 	}

@@ -8,61 +8,61 @@ import (
 // Document is one DAG file, decoded, validated and with every default and variable applied.
 // It is a value: nothing in it changes after Parse returned it.
 type Document struct {
-	Name        string
-	Description string
-	Vars        map[string]string // every declared variable with the value it was resolved to
-	Jobs        []Job             // in the order of the file
-	Publish     []Publication     // in the order of the file
-	Notify      []Notification
-	Files       map[string][]byte // every file the document names, by its path as written
+	Name        string            `json:"name"`
+	Description string            `json:"description,omitempty"`
+	Vars        map[string]string `json:"vars,omitempty"`    // every declared variable with the value it was resolved to
+	Jobs        []Job             `json:"jobs,omitempty"`    // in the order of the file
+	Publish     []Publication     `json:"publish,omitempty"` // in the order of the file
+	Notify      []Notification    `json:"notify,omitempty"`
+	Files       map[string][]byte `json:"-"` // every file the document names, by its clean path below the DAG file; inlined where it counts
 }
 
 // Job is one node of the DAG.
 type Job struct {
-	Name        string
-	RenamedFrom string
-	Description string
-	Activation  Activation
-	Runtime     string
-	Operator    string
+	Name        string     `json:"name"`
+	RenamedFrom string     `json:"renamed_from,omitempty"`
+	Description string     `json:"description,omitempty"`
+	Activation  Activation `json:"activation,omitempty"`
+	Runtime     string     `json:"runtime,omitempty"`
+	Operator    string     `json:"operator"`
 	// OperatorVersion is the operator's semantic version at the time of parsing, from the Catalog.
-	OperatorVersion string
-	CodeVersion     string
+	OperatorVersion string `json:"operator_version,omitempty"`
+	CodeVersion     string `json:"code_version,omitempty"`
 
-	Outputs     []string // names by output index; empty for a job that writes no dataset
-	PartitionBy Partitioning
-	Storage     []Storage // one per output
+	Outputs     []string     `json:"outputs"` // names by output index; empty for a job that writes no dataset
+	PartitionBy Partitioning `json:"partition_by"`
+	Storage     []Storage    `json:"storage,omitempty"` // one per output
 
-	Inputs            []Input
-	Trigger           Trigger           // of the triggering inputs; empty for sources
-	ExecutionStrategy ExecutionStrategy // empty for sources
-	UpdateStrategy    UpdateStrategy
-	UniqueKey         []string
+	Inputs            []Input           `json:"inputs,omitempty"`
+	Trigger           Trigger           `json:"trigger,omitempty"`            // of the triggering inputs; empty for sources
+	ExecutionStrategy ExecutionStrategy `json:"execution_strategy,omitempty"` // empty for sources
+	UpdateStrategy    UpdateStrategy    `json:"update_strategy,omitempty"`
+	UniqueKey         []string          `json:"unique_key,omitempty"`
 
-	Source    *Source
-	Bootstrap *Bootstrap
+	Source    *Source    `json:"source,omitempty"`
+	Bootstrap *Bootstrap `json:"bootstrap,omitempty"`
 
-	PayloadSchema json.RawMessage // JSON Schema of the payload, inlined from payload_schema_file where given
-	Dedupe        []string        // payload fields that make the input hash
-	Enqueues      []string        // jobs its tasks may enqueue
-	TaskRetention time.Duration   // 0: the server's default
+	PayloadSchema json.RawMessage `json:"payload_schema,omitempty"` // JSON Schema of the payload, inlined from payload_schema_file where given
+	Dedupe        []string        `json:"dedupe,omitempty"`         // payload fields that make the input hash
+	Enqueues      []string        `json:"enqueues,omitempty"`       // jobs its tasks may enqueue
+	TaskRetention time.Duration   `json:"task_retention,omitempty"` // 0: the server's default
 
-	Effect         Effect
-	Config         map[string]any // with *_file references inlined (query_file becomes query)
-	Secrets        []string       // names of the secrets that config refers to, sorted
-	Checks         []Check
-	UDF            *UDF
-	MaxConcurrency int // 0: unlimited
-	Priority       int
-	ConcurrencyKey string // template; empty: none
+	Effect         Effect         `json:"effect,omitempty"`
+	Config         map[string]any `json:"config,omitempty"`  // with *_file references inlined (query_file becomes query)
+	Secrets        []string       `json:"secrets,omitempty"` // names of the secrets that config refers to, sorted
+	Checks         []Check        `json:"checks,omitempty"`
+	UDF            *UDF           `json:"udf,omitempty"`
+	MaxConcurrency int            `json:"max_concurrency,omitempty"` // 0: unlimited
+	Priority       int            `json:"priority,omitempty"`
+	ConcurrencyKey string         `json:"concurrency_key,omitempty"` // template; empty: none
 
-	Timeout          time.Duration
-	HeartbeatTimeout time.Duration // the length of a lease
-	MaxAttempts      int
-	Retry            Retry
-	IdleTimeout      string // "never", "0" or a Go duration; empty for sources
+	Timeout          time.Duration `json:"timeout,omitempty"`
+	HeartbeatTimeout time.Duration `json:"heartbeat_timeout,omitempty"` // the length of a lease
+	MaxAttempts      int           `json:"max_attempts,omitempty"`
+	Retry            Retry         `json:"retry"`
+	IdleTimeout      string        `json:"idle_timeout,omitempty"` // "never", "0" or a Go duration; empty for sources
 
-	Position Position
+	Position Position `json:"-"`
 }
 
 // Activation says what makes a job's tasks.
@@ -163,16 +163,16 @@ const (
 
 // Input is one edge into a job.
 type Input struct {
-	Job     string // upstream job of this DAG, or empty
-	Output  int    // its output index
-	Dataset string // published dataset of another DAG, where Job is empty
-	As      string // relation name in SQL
-	Where   []Condition
-	Map     Mapping
-	Refresh bool // map latest: a change of this input makes outputs stale
-	Read    ReadMode
+	Job     string      `json:"job,omitempty"`     // upstream job of this DAG, or empty
+	Output  int         `json:"output"`            // its output index
+	Dataset string      `json:"dataset,omitempty"` // published dataset of another DAG, where Job is empty
+	As      string      `json:"as,omitempty"`      // relation name in SQL
+	Where   []Condition `json:"where,omitempty"`
+	Map     Mapping     `json:"map"`
+	Refresh bool        `json:"refresh,omitempty"` // map latest: a change of this input makes outputs stale
+	Read    ReadMode    `json:"read,omitempty"`
 
-	Position Position
+	Position Position `json:"-"`
 }
 
 // Triggers reports whether a change of the input makes tasks.

@@ -62,26 +62,29 @@ var variableShape = objectShape{what: "a variable", fields: []field{
 	{name: "description", of: sentence},
 }}
 
-// operational fields may stand in a job and in `defaults`.
-var operational = []field{
-	{name: "runtime", of: runtimeName, doc: "Where tasks run: a name that the server's config maps. Default: dispatcher, the server's own process."},
-	{name: "storage", of: storageShape, doc: "Where outputs live: parquet (default) or postgres; per job or a list per output."},
-	{name: "max_attempts", of: whole(1, 100), doc: "How often a task is tried. Default 3."},
-	{name: "timeout_seconds", of: numberShape{low: 1, high: 30 * 86400}, doc: "Hard limit of one attempt. Default 3600; none for always_on sources."},
-	{name: "heartbeat_timeout_seconds", of: numberShape{low: 5, high: 86400}, doc: "Length of a lease. Default 60."},
-	{name: "retry", of: retryShape, doc: "Back-off between attempts: min(max, initial * multiplier^n), jittered by half."},
-	{name: "priority", of: whole(-1000, 1000), doc: "Higher runs first. Default 0."},
-	{name: "idle_timeout", of: textShape{valid: validIdleTimeout, longest: 30}, doc: "When a reactive job counts as idle: never, 0 or a duration. Default 5m."},
-	{name: "task_retention", of: duration, doc: "How long finished tasks stay. Default: the server's."},
-}
+// Fields that may stand in a job and in `defaults`.
+var (
+	runtimeField    = field{name: "runtime", of: runtimeName, doc: "Where tasks run: a name that the server's config maps. Default: dispatcher, the server's own process."}
+	storageField    = field{name: "storage", of: storageShape, doc: "Where outputs live: parquet (default) or postgres; per job or a list per output."}
+	executionFields = []field{
+		{name: "max_attempts", of: whole(1, 100), doc: "How often a task is tried. Default 3."},
+		{name: "timeout_seconds", of: numberShape{low: 1, high: 30 * 86400}, doc: "Hard limit of one attempt. Default 3600; none for always_on sources."},
+		{name: "heartbeat_timeout_seconds", of: numberShape{low: 5, high: 86400}, doc: "Length of a lease. Default 60."},
+		{name: "retry", of: retryShape, doc: "Back-off between attempts: min(max, initial * multiplier^n), jittered by half."},
+		{name: "priority", of: whole(-1000, 1000), doc: "Higher runs first. Default 0."},
+		{name: "idle_timeout", of: textShape{valid: validIdleTimeout, longest: 30}, doc: "When a reactive job counts as idle: never, 0 or a duration. Default 5m."},
+		{name: "task_retention", of: duration, doc: "How long finished tasks stay. Default: the server's."},
+	}
+)
 
-var defaultsShape = objectShape{what: "`defaults`", fields: operational}
+var defaultsShape = objectShape{what: "`defaults`", fields: append([]field{runtimeField, storageField}, executionFields...)}
 
-var jobShape = objectShape{what: "a job", fields: append([]field{
+var jobShape = objectShape{what: "a job", oneOf: []string{"source", "inputs"}, fields: append([]field{
 	{name: "name", of: nameShape, doc: "Unique in the DAG; a job is addressed as DAG/JOB.", required: true},
 	{name: "renamed_from", of: nameShape, doc: "The name under which the job was first deployed: it keeps that identity."},
 	{name: "description", of: sentence},
 	{name: "activation", of: oneOf("source", "reactive"), doc: "Derived from source or inputs."},
+	runtimeField,
 	{name: "operator", of: operatorName, doc: "What the job computes with.", required: true},
 	{name: "code_version", of: shortText, doc: "Hashed, for code that the platform cannot see."},
 	{name: "source", of: sourceShape, doc: "What makes tasks; for jobs without inputs."},
@@ -93,6 +96,7 @@ var jobShape = objectShape{what: "a job", fields: append([]field{
 	{name: "unique_key", of: columnList, doc: "Columns that make a row unique."},
 	{name: "outputs", of: choiceShape{want: "a count or a list of names", options: []shape{whole(0, MaxOutputs), listOf(nameShape, 0, MaxOutputs)}}, doc: "A count or a list of names. Default 1."},
 	{name: "partition_by", of: partitionShape, doc: "How outputs are cut into partitions."},
+	storageField,
 	{name: "effect", of: oneOf("internal", "external"), doc: "external: the job changes something outside; it is never built, shadowed or caught up."},
 	{name: "config", of: anyShape{object: true}, doc: "The operator's configuration."},
 	{name: "checks", of: listOf(checkShape, 0, 200), doc: "Expectations on the outputs, held before readers see a revision."},
@@ -103,7 +107,7 @@ var jobShape = objectShape{what: "a job", fields: append([]field{
 	{name: "enqueues", of: listOf(nameShape, 1, 100), doc: "Manual and timer jobs that tasks of this one may enqueue."},
 	{name: "scaling", of: objectShape{what: "`scaling`", fields: []field{{name: "max_concurrency", of: whole(1, 1_000_000), doc: "Tasks of the job that run at once.", required: true}}}},
 	{name: "concurrency_key", of: textShape{longest: 200, valid: validConcurrencyKey}, doc: "One running task per key: a template over {partition}, {payload.field}, {event.field}."},
-}, operational...)}
+}, executionFields...)}
 
 var sourceShape = objectShape{what: "a source", tag: "kind",
 	fields: []field{

@@ -13,9 +13,16 @@ import (
 func (d *decoder) link(doc *Document, nodes []value) {
 	d.uniqueNames(doc, nodes)
 	edges := map[string][]edge{}
+	var queues []string
+	for name, j := range d.jobs {
+		if j.queue() {
+			queues = append(queues, name)
+		}
+	}
+	slices.Sort(queues)
 	for i := range doc.Jobs {
-		d.linkInputs(doc, &doc.Jobs[i], nodes[i], edges)
-		d.linkEnqueues(doc, &doc.Jobs[i], nodes[i])
+		d.linkInputs(&doc.Jobs[i], nodes[i], edges)
+		d.linkEnqueues(nodes[i], queues)
 		d.linkChecks(&doc.Jobs[i], nodes[i])
 	}
 	order, acyclic := d.order(doc, edges)
@@ -24,7 +31,7 @@ func (d *decoder) link(doc *Document, nodes []value) {
 	}
 	unclear := map[string]bool{} // jobs whose partitioning is not known, because of a problem told already
 	for _, i := range order {
-		d.linkPartitions(doc, &doc.Jobs[i], nodes[i], unclear)
+		d.linkPartitions(&doc.Jobs[i], nodes[i], unclear)
 	}
 }
 
@@ -62,13 +69,13 @@ func (d *decoder) uniqueNames(doc *Document, nodes []value) {
 	}
 }
 
-func (d *decoder) linkInputs(doc *Document, j *Job, v value, edges map[string][]edge) {
+func (d *decoder) linkInputs(j *Job, v value, edges map[string][]edge) {
 	relations := map[string]bool{}
 	for i, node := range v.get("inputs").items() {
 		in := &j.Inputs[i]
 		from := node.get("from")
 		if in.Job != "" {
-			if output, ok := d.output(doc, from); ok {
+			if output, ok := d.output(from); ok {
 				in.Output = output
 				edges[j.Name] = append(edges[j.Name], edge{in.Job, from.get("job").node})
 			}
@@ -87,20 +94,14 @@ func (d *decoder) linkInputs(doc *Document, j *Job, v value, edges map[string][]
 	}
 }
 
-func (d *decoder) linkEnqueues(doc *Document, j *Job, v value) {
+func (d *decoder) linkEnqueues(v value, queues []string) {
 	list := v.get("enqueues")
 	d.distinct(list, "job")
-	var queues []string
-	for _, other := range doc.Jobs {
-		if other.queue() {
-			queues = append(queues, other.Name)
-		}
-	}
 	for _, item := range list.items() {
 		if !item.scalar() {
 			continue
 		}
-		switch target, ok := doc.Job(item.text()); {
+		switch target, ok := d.jobs[item.text()]; {
 		case !ok:
 			d.node(item.node, CodeReference, "there is no job %q", item.text()).nearest(item.text(), queues)
 		case !target.queue():
@@ -135,11 +136,9 @@ func (d *decoder) order(doc *Document, edges map[string][]edge) (order []int, ac
 		open
 		done
 	)
-	index, state, stack := map[string]int{}, map[string]int{}, []string{}
-	for i, j := range doc.Jobs {
-		if _, ok := index[j.Name]; !ok {
-			index[j.Name] = i
-		}
+	index, state, stack := make(map[string]int, len(doc.Jobs)), make(map[string]int, len(doc.Jobs)), []string{}
+	for i := range slices.Backward(doc.Jobs) {
+		index[doc.Jobs[i].Name] = i
 	}
 	acyclic = true
 	var visit func(name string)
@@ -162,9 +161,9 @@ func (d *decoder) order(doc *Document, edges map[string][]edge) (order []int, ac
 		state[name] = done
 		order = append(order, index[name])
 	}
-	for _, j := range doc.Jobs {
-		if state[j.Name] == unseen {
-			visit(j.Name)
+	for i := range doc.Jobs {
+		if name := doc.Jobs[i].Name; state[name] == unseen {
+			visit(name)
 		}
 	}
 	return order, acyclic
@@ -172,7 +171,7 @@ func (d *decoder) order(doc *Document, edges map[string][]edge) (order []int, ac
 
 // linkPartitions settles a job's strategy and partitioning from its inputs, and checks that the inputs' partitions
 // lead to those of its outputs.
-func (d *decoder) linkPartitions(doc *Document, j *Job, v value, unclear map[string]bool) {
+func (d *decoder) linkPartitions(j *Job, v value, unclear map[string]bool) {
 	if j.Activation != ActivationReactive || !v.has("inputs") || v.has("source") {
 		return
 	}
@@ -180,13 +179,13 @@ func (d *decoder) linkPartitions(doc *Document, j *Job, v value, unclear map[str
 		d.node(v.key("inputs"), CodeMapping, "nothing makes tasks of job %q: none of its inputs triggers", j.Name).
 			suggest("leave `map` out of one, or add `refresh: true` to a `map: latest`")
 	}
-	inherited, from, known := d.inherited(doc, j, unclear)
+	inherited, from, known := d.inherited(j, unclear)
 
 	strategy := v.get("execution_strategy")
 	j.ExecutionStrategy = ExecutionStrategy(strategy.text())
 	if j.ExecutionStrategy == "" {
 		j.ExecutionStrategy = PerUpdate
-		if fixed(j.PartitionBy) && !slices.ContainsFunc(j.Inputs, func(in Input) bool { return in.Triggers() && d.upstream(doc, in).Kind == ByCursor }) ||
+		if fixed(j.PartitionBy) && !slices.ContainsFunc(j.Inputs, func(in Input) bool { return in.Triggers() && d.upstream(in).Kind == ByCursor }) ||
 			!v.has("partition_by") && fixed(inherited) {
 			j.ExecutionStrategy = PerPartition
 		}
@@ -214,7 +213,7 @@ func (d *decoder) linkPartitions(doc *Document, j *Job, v value, unclear map[str
 			d.mapsAlone(node, in, j)
 			continue
 		}
-		if upstream, ok := doc.Job(in.Job); ok && in.Output < len(upstream.Outputs) {
+		if upstream, ok := d.jobs[in.Job]; ok && in.Output < len(upstream.Outputs) {
 			d.maps(node, in, upstream.PartitionBy, j)
 		}
 	}
@@ -222,24 +221,24 @@ func (d *decoder) linkPartitions(doc *Document, j *Job, v value, unclear map[str
 
 // inherited is the partitioning that a job has if it says nothing: that of its first triggering input, at the width
 // of its window.
-func (d *decoder) inherited(doc *Document, j *Job, unclear map[string]bool) (p Partitioning, from *Input, known bool) {
+func (d *decoder) inherited(j *Job, unclear map[string]bool) (p Partitioning, from *Input, known bool) {
 	for i := range j.Inputs {
 		in := &j.Inputs[i]
 		if !in.Triggers() {
 			continue
 		}
-		p := d.upstream(doc, *in)
+		p := d.upstream(*in)
 		if in.Map.Window != "" && p.Kind == ByTime {
 			p.Unit = in.Map.Window
 		}
-		_, exists := doc.Job(in.Job)
+		_, exists := d.jobs[in.Job]
 		return p, in, exists && !unclear[in.Job]
 	}
 	return Partitioning{}, nil, true
 }
 
-func (d *decoder) upstream(doc *Document, in Input) Partitioning {
-	if job, ok := doc.Job(in.Job); ok {
+func (d *decoder) upstream(in Input) Partitioning {
+	if job, ok := d.jobs[in.Job]; ok {
 		return job.PartitionBy
 	}
 	return Partitioning{}

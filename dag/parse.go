@@ -47,6 +47,7 @@ type decoder struct {
 	files    *fileReader
 	schemas  map[string]*jsonschema.Schema // of operators' configs, compiled when first needed
 	defaults value
+	jobs     map[string]*Job // of the document, by name; the first where a name is there twice
 }
 
 func (d *decoder) document(root value, given map[string]string) *Document {
@@ -63,6 +64,12 @@ func (d *decoder) document(root value, given map[string]string) *Document {
 	nodes := root.get("jobs").items()
 	for _, v := range nodes {
 		doc.Jobs = append(doc.Jobs, d.job(v))
+	}
+	d.jobs = make(map[string]*Job, len(doc.Jobs))
+	for i := range doc.Jobs {
+		if _, ok := d.jobs[doc.Jobs[i].Name]; !ok {
+			d.jobs[doc.Jobs[i].Name] = &doc.Jobs[i]
+		}
 	}
 	d.link(doc, nodes)
 	d.publications(doc, root.get("publish"))
@@ -102,7 +109,7 @@ func (d *decoder) publications(doc *Document, publish value) {
 		if p.TakesOver != "" && p.TakesOver == doc.Name {
 			d.node(v.get("takes_over").node, CodeConflict, "`takes_over` names another DAG, not this one")
 		}
-		if index, ok := d.output(doc, v.get("from")); ok {
+		if index, ok := d.output(v.get("from")); ok {
 			p.Output = index
 			o := output{p.Job, index}
 			if other, taken := names[o]; taken {
@@ -116,14 +123,14 @@ func (d *decoder) publications(doc *Document, publish value) {
 }
 
 // output resolves {job, output} to an output index.
-func (d *decoder) output(doc *Document, from value) (int, bool) {
+func (d *decoder) output(from value) (int, bool) {
 	job := from.get("job")
 	if !job.scalar() {
 		return 0, false // the grammar has said so
 	}
-	producer, ok := doc.Job(job.text())
+	producer, ok := d.jobs[job.text()]
 	if !ok {
-		d.node(job.node, CodeReference, "there is no job %q", job.text()).nearest(job.text(), doc.jobNames())
+		d.node(job.node, CodeReference, "there is no job %q", job.text()).nearest(job.text(), sortedKeys(d.jobs))
 		return 0, false
 	}
 	if len(producer.Outputs) == 0 {
@@ -152,12 +159,4 @@ func (d *decoder) outputIndex(producer *Job, output value, place *yaml.Node) (in
 	}
 	d.node(output.node, CodeReference, "job %q has no output %q", producer.Name, output.text()).nearest(output.text(), producer.Outputs)
 	return 0, false
-}
-
-func (d *Document) jobNames() []string {
-	names := make([]string, len(d.Jobs))
-	for i, j := range d.Jobs {
-		names[i] = j.Name
-	}
-	return names
 }

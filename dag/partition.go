@@ -1,6 +1,26 @@
 package dag
 
-import "fmt"
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+	_ "time/tzdata" // a zone means the same on machines without a zone database
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/dagctl/dagctl/internal/fault"
+)
+
+// Partition keys. What is not partitioned has the key WholeKey. Time partitions are named by the local clock of their
+// zone: hour 2001-01-31T05, day 2001-01-31, week 2001-W05 (ISO 8601), month 2001-01. Ranges are half-open: 0-10000 is
+// [0, 10000), and so are segments of a cursor. Keys of kind key are up to MaxKeyBytes of printable UTF-8 without
+// / and \, not . or .., and without white space at either end.
+//
+// A time partition begins with the first instant at which clocks in its zone show its beginning or later, and ends
+// where the next one begins. So partitions follow each other without gap or overlap whatever a zone does: the
+// hour that is repeated in autumn is one partition of two hours, and the hour that is skipped in spring has none.
 
 // String says in words what a partitioning is, as messages and plans do.
 func (p Partitioning) String() string {
@@ -18,4 +38,215 @@ func (p Partitioning) String() string {
 		return fmt.Sprintf("the cursor %s", p.Column)
 	}
 	return "no partitions"
+}
+
+// Valid says why key does not name a partition, or nil.
+func (p Partitioning) Valid(key string) error {
+	switch p.Kind {
+	case ByKey:
+		return validKey(key)
+	case ByTime:
+		_, _, err := p.Bounds(key)
+		return err
+	case ByRange, ByCursor:
+		_, _, err := p.Range(key)
+		return err
+	}
+	if key != WholeKey {
+		return fault.New(fault.Invalid, "partition %q does not exist: what is not partitioned has the key %q", key, WholeKey)
+	}
+	return nil
+}
+
+func validKey(key string) error {
+	switch {
+	case key == "" || len(key) > MaxKeyBytes:
+		return fault.New(fault.Invalid, "a partition key has 1 to %d bytes, not %d", MaxKeyBytes, len(key))
+	case !utf8.ValidString(key):
+		return fault.New(fault.Invalid, "partition key %q is not UTF-8 text", key)
+	case key == "." || key == ".." || strings.ContainsAny(key, `/\`) || strings.TrimSpace(key) != key:
+		return fault.New(fault.Invalid, `partition key %q is not allowed: no / or \, not . or .., no white space at either end`, key)
+	case strings.ContainsFunc(key, func(r rune) bool { return !unicode.IsPrint(r) }):
+		return fault.New(fault.Invalid, "partition key %q has characters that cannot be printed", key)
+	}
+	return nil
+}
+
+// Bounds is the time that a time partition covers: start ≤ t < end.
+func (p Partitioning) Bounds(key string) (start, end time.Time, err error) {
+	zone, err := p.zone()
+	if err != nil {
+		return time.Time{}, time.Time{}, err
+	}
+	clock, err := p.Unit.parse(key)
+	if err != nil {
+		return time.Time{}, time.Time{}, err
+	}
+	start, end = firstInstant(clock, zone), firstInstant(p.Unit.step(clock, 1), zone)
+	if !start.Before(end) {
+		return time.Time{}, time.Time{}, fault.New(fault.Invalid, "there is no %s %s in %s: the clocks skip it", p.Unit, key, p.Timezone)
+	}
+	return start, end, nil
+}
+
+// KeyAt is the key of the partition that t lies in. It is empty for what has no partitions in time.
+func (p Partitioning) KeyAt(t time.Time) string {
+	zone, err := p.zone()
+	if err != nil {
+		return ""
+	}
+	return p.Unit.format(p.clockAt(t, zone))
+}
+
+// clockAt is the beginning, on the local clock, of the partition that t lies in.
+func (p Partitioning) clockAt(t time.Time, zone *time.Location) time.Time {
+	clock := p.Unit.truncate(shown(t, zone))
+	// Where clocks were set back over a boundary, they show the earlier partition once more.
+	for next := p.Unit.step(clock, 1); !firstInstant(next, zone).After(t); next = p.Unit.step(clock, 1) {
+		clock = next
+	}
+	return clock
+}
+
+// LastComplete is the key of the last partition that is over at t: the one a cron source makes when it fires.
+func (p Partitioning) LastComplete(t time.Time) string {
+	start, _, err := p.Bounds(p.KeyAt(t))
+	if err != nil {
+		return ""
+	}
+	return p.KeyAt(start.Add(-1))
+}
+
+// KeysBetween is the keys of the time partitions that begin at or after start and before end.
+func (p Partitioning) KeysBetween(start, end time.Time) []string {
+	zone, err := p.zone()
+	if err != nil {
+		return nil
+	}
+	var keys []string
+	for clock := p.clockAt(start, zone); ; clock = p.Unit.step(clock, 1) {
+		from, to := firstInstant(clock, zone), firstInstant(p.Unit.step(clock, 1), zone)
+		if !from.Before(end) {
+			return keys
+		}
+		if !from.Before(start) && from.Before(to) {
+			keys = append(keys, p.Unit.format(clock))
+		}
+	}
+}
+
+// Range is what a range partition, or a segment of a cursor, covers: from ≤ position < to.
+func (p Partitioning) Range(key string) (from, to int64, err error) {
+	first, second, _ := strings.Cut(key, "-")
+	from, err1 := strconv.ParseInt(first, 10, 64)
+	to, err2 := strconv.ParseInt(second, 10, 64)
+	if err1 != nil || err2 != nil || from < 0 || from >= to || key != fmt.Sprintf("%d-%d", from, to) {
+		return 0, 0, fault.New(fault.Invalid, "range %q is not two whole numbers such as 0-10000, the second excluded", key)
+	}
+	if p.Kind == ByRange && (to-from != p.Size || from%p.Size != 0) {
+		return 0, 0, fault.New(fault.Invalid, "range %q is not one of the ranges of %d", key, p.Size)
+	}
+	return from, to, nil
+}
+
+// RangeAt is the key of the range partition that a position lies in.
+func (p Partitioning) RangeAt(position int64) string {
+	from := position - position%p.Size
+	return fmt.Sprintf("%d-%d", from, from+p.Size)
+}
+
+func (p Partitioning) zone() (*time.Location, error) {
+	if p.Kind != ByTime {
+		return nil, fault.New(fault.Invalid, "%s have no bounds in time", p)
+	}
+	if known, ok := zones.Load(p.Timezone); ok {
+		return known.(*time.Location), nil
+	}
+	zone, err := time.LoadLocation(p.Timezone)
+	if err != nil {
+		return nil, fault.New(fault.Invalid, "there is no time zone %q", p.Timezone)
+	}
+	zones.Store(p.Timezone, zone)
+	return zone, nil
+}
+
+// zones remembers loaded zones: loading one reads a file, and routing asks for a zone with every event.
+var zones sync.Map
+
+// shown is what clocks in a zone show at t, as a UTC time, in which every hour exists once.
+func shown(t time.Time, zone *time.Location) time.Time {
+	_, offset := t.In(zone).Zone()
+	return t.UTC().Add(time.Duration(offset) * time.Second)
+}
+
+// firstInstant is the first instant at which clocks in a zone show clock or later.
+func firstInstant(clock time.Time, zone *time.Location) time.Time {
+	// No zone is further than 26 hours from UTC, so clocks show less than clock here.
+	for t := clock.Add(-26 * time.Hour); ; {
+		local := t.In(zone)
+		_, offset := local.Zone()
+		_, end := local.ZoneBounds()
+		candidate := clock.Add(-time.Duration(offset) * time.Second)
+		if end.IsZero() || candidate.Before(end) {
+			return candidate
+		}
+		if !shown(end, zone).Before(clock) {
+			return end.UTC() // the clocks were put forward to clock or over it
+		}
+		t = end
+	}
+}
+
+// The units on the local clock, which is a UTC time here.
+
+func (u TimeUnit) truncate(clock time.Time) time.Time {
+	year, month, day := clock.Date()
+	switch u {
+	case Hour:
+		return clock.Truncate(time.Hour)
+	case Week:
+		return time.Date(year, month, day-(int(clock.Weekday())+6)%7, 0, 0, 0, 0, time.UTC)
+	case Month:
+		return time.Date(year, month, 1, 0, 0, 0, 0, time.UTC)
+	}
+	return time.Date(year, month, day, 0, 0, 0, 0, time.UTC)
+}
+
+// step moves the beginning of a partition by n partitions.
+func (u TimeUnit) step(clock time.Time, n int) time.Time {
+	switch u {
+	case Hour:
+		return clock.Add(time.Duration(n) * time.Hour)
+	case Week:
+		return clock.AddDate(0, 0, 7*n)
+	case Month:
+		return clock.AddDate(0, n, 0)
+	}
+	return clock.AddDate(0, 0, n)
+}
+
+var unitLayouts = map[TimeUnit]string{Hour: "2006-01-02T15", Day: "2006-01-02", Month: "2006-01"}
+
+func (u TimeUnit) format(clock time.Time) string {
+	if u == Week {
+		year, week := clock.ISOWeek()
+		return fmt.Sprintf("%04d-W%02d", year, week)
+	}
+	return clock.Format(unitLayouts[u])
+}
+
+func (u TimeUnit) parse(key string) (time.Time, error) {
+	clock, err := time.Parse(unitLayouts[u], key)
+	if u == Week {
+		var year, week int
+		if _, err = fmt.Sscanf(key, "%4d-W%2d", &year, &week); err == nil {
+			// The fourth of January is always in week 1.
+			clock = u.step(u.truncate(time.Date(year, 1, 4, 0, 0, 0, 0, time.UTC)), week-1)
+		}
+	}
+	if err != nil || clock.Year() < 1 || u.format(clock) != key {
+		example := u.format(u.truncate(time.Date(2001, 1, 31, 5, 0, 0, 0, time.UTC)))
+		return time.Time{}, fault.New(fault.Invalid, "%q is not a %s such as %s", key, u, example)
+	}
+	return clock, nil
 }

@@ -1,0 +1,104 @@
+package dag
+
+import (
+	"time"
+
+	"github.com/dagctl/dagctl/internal/fault"
+)
+
+// OutputKeys is the output partitions that a changed input partition makes tasks for. It is empty where the input does
+// not trigger (latest, slice): what such a change means is decided when the output is next computed, or by Refresh.
+func (m Mapping) OutputKeys(in, out Partitioning, key string) ([]string, error) {
+	if err := in.Valid(key); err != nil {
+		return nil, err
+	}
+	switch m.Kind {
+	case MapSame:
+		if out.Kind == Unpartitioned {
+			return []string{WholeKey}, nil
+		}
+		if err := sameKeys(in, out); err != nil {
+			return nil, err
+		}
+		return []string{key}, nil
+	case MapWindow:
+		start, _, err := in.Bounds(key)
+		if err != nil {
+			return nil, err
+		}
+		if m.Last > 0 {
+			return in.neighbors(key, 0, m.Last-1)
+		}
+		if _, err := out.zone(); err != nil {
+			return nil, err
+		}
+		return []string{out.KeyAt(start)}, nil
+	}
+	return nil, nil
+}
+
+// InputKeys is the input partitions that an output partition is made of. All means that it is every partition there
+// is, or, for a slice, the rows in the output's range of all of them.
+func (m Mapping) InputKeys(in, out Partitioning, key string) (keys []string, all bool, err error) {
+	if err := out.Valid(key); err != nil {
+		return nil, false, err
+	}
+	if in.Kind == Unpartitioned {
+		return []string{WholeKey}, false, nil
+	}
+	switch m.Kind {
+	case MapSame:
+		if out.Kind == Unpartitioned {
+			return nil, true, nil
+		}
+		if err := sameKeys(in, out); err != nil {
+			return nil, false, err
+		}
+		return []string{key}, false, nil
+	case MapWindow:
+		if m.Last > 0 {
+			keys, err = in.neighbors(key, 1-m.Last, 0)
+			return keys, false, err
+		}
+		var start, end time.Time
+		if start, end, err = out.Bounds(key); err != nil {
+			return nil, false, err
+		}
+		if _, err := in.zone(); err != nil {
+			return nil, false, err
+		}
+		return in.KeysBetween(start, end), false, nil
+	}
+	return nil, true, nil
+}
+
+func sameKeys(in, out Partitioning) error {
+	if in != out && (in.Kind != ByKey || out.Kind != ByKey) {
+		return fault.New(fault.Invalid, "%s and %s are not the same", in, out)
+	}
+	return nil
+}
+
+// neighbors is the time partitions around key, from so many steps before or after it to so many, in order, without
+// those that the zone's clocks skip.
+func (p Partitioning) neighbors(key string, from, to int) ([]string, error) {
+	if _, _, err := p.Bounds(key); err != nil {
+		return nil, err
+	}
+	zone, err := p.zone()
+	if err != nil {
+		return nil, err
+	}
+	clock, err := p.Unit.parse(key)
+	if err != nil {
+		return nil, err
+	}
+	var keys []string
+	for n := from; n <= to; n++ {
+		at := p.Unit.step(clock, n)
+		if firstInstant(at, zone).Before(firstInstant(p.Unit.step(at, 1), zone)) {
+			keys = append(keys, p.Unit.format(at))
+		}
+	}
+	return keys, nil
+}
