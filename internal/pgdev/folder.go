@@ -39,7 +39,7 @@ func openFolder(dataDir string, acct account) (folder, error) {
 	f := folder{throwaway: dataDir == ""}
 	var err error
 	if f.throwaway {
-		if f.dir, err = acct.tempDir("dagctl-pgdata-"); err != nil {
+		if f.dir, err = acct.memoryDir(); err != nil {
 			return folder{}, err
 		}
 	} else if f.dir, err = filepath.Abs(dataDir); err != nil {

@@ -92,7 +92,7 @@ func (s *Server) start(ctx context.Context, cfg Config) error {
 	if err := s.folder.endLeftover(ctx); err != nil {
 		return err
 	}
-	if s.sockets, err = s.account.tempDir("dagctl-pg-"); err != nil {
+	if s.sockets, err = s.account.socketDir(); err != nil {
 		return err
 	}
 	if s.password, err = s.folder.init(ctx, bin, s.account, s.sockets, cfg.Log); err != nil {
@@ -147,6 +147,7 @@ func (s *Server) launch(ctx context.Context, bin binaries, settings map[string]s
 func (s *Server) parameters() (map[string]string, error) {
 	params := map[string]string{
 		"unix_socket_directories":      s.sockets,
+		"dynamic_shared_memory_type":   "mmap", // in the cluster's folder: containers often have a tiny /dev/shm
 		"unix_socket_permissions":      "0700",
 		"password_encryption":          "scram-sha-256",
 		"listen_addresses":             "127.0.0.1",
@@ -174,6 +175,7 @@ func (s *Server) parameters() (map[string]string, error) {
 			"synchronous_commit": "off",
 			"full_page_writes":   "off",
 			"shared_buffers":     "64MB",
+			"max_wal_size":       "128MB", // it may lie in memory
 		})
 	} else {
 		var err error
