@@ -32,6 +32,14 @@ CREATE TABLE orgs (
     created_at TIMESTAMPTZ NOT NULL DEFAULT now()
 );
 
+-- What other slices may know of an org: the name that its storage is laid out by, and who may read what it makes.
+CREATE FUNCTION org_slug(org UUID) RETURNS TEXT STABLE LANGUAGE sql AS 'SELECT slug FROM orgs WHERE id = $1';
+-- +goose StatementBegin
+CREATE FUNCTION org_default_read_roles(org UUID) RETURNS TEXT[] STABLE LANGUAGE sql AS $$
+    SELECT coalesce(array_agg(role), '{}') FROM orgs, jsonb_array_elements_text(settings -> 'default_read_roles') AS role WHERE id = org
+$$;
+-- +goose StatementEnd
+
 CREATE TABLE users (
     id           UUID PRIMARY KEY DEFAULT gen_random_uuid(),
     org_id       UUID NOT NULL REFERENCES orgs (id),

@@ -167,6 +167,9 @@ CREATE TABLE dag_version_datasets (
     dag_version_id  UUID NOT NULL,
     dataset_uuid    UUID NOT NULL,
     dataset_version UUID NOT NULL,
+    job_name        TEXT NOT NULL, -- the output that fills it
+    output_index    INT NOT NULL,
+    name            TEXT NOT NULL, -- what the dataset is called while this version serves
     published_name  TEXT,
     publication     JSONB, -- description, owner, tags, columns, due: cutover copies them to datasets
     PRIMARY KEY (dag_version_id, dataset_uuid),
@@ -186,6 +189,7 @@ CREATE TABLE job_inputs (
     dataset_uuid UUID NOT NULL,
     in_dag       BOOLEAN NOT NULL,
     triggers     BOOLEAN NOT NULL,
+    partition_by JSONB NOT NULL DEFAULT '{}', -- of the dataset, when the job was deployed
     PRIMARY KEY (job_id, input_index),
     FOREIGN KEY (org_id, job_id) REFERENCES jobs (org_id, id),
     FOREIGN KEY (org_id, dataset_uuid) REFERENCES datasets (org_id, id)

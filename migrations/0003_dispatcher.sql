@@ -119,6 +119,8 @@ CREATE TABLE waiting (
     priority     INT NOT NULL DEFAULT 0
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0);
 CREATE INDEX idx_waiting_slot ON waiting (job_id, slot);
+-- With the unique key of ready: at most one Queued task per slot. (Those in backoff or dead are Failed, and merge when they come back.)
+CREATE UNIQUE INDEX idx_waiting_queued ON waiting (job_id, slot) WHERE reason IN ('sibling', 'limit', 'paused');
 CREATE INDEX idx_waiting_blocker ON waiting (org_id, blocker, class, priority DESC, task_id) WHERE reason = 'limit';
 CREATE INDEX idx_waiting_due ON waiting (available_at) WHERE available_at IS NOT NULL;
 
@@ -246,10 +248,11 @@ CREATE TABLE enumerations (
 CREATE TABLE effect_positions (
     org_id        UUID NOT NULL REFERENCES orgs (id),
     dag_name      TEXT NOT NULL,
-    job_name      TEXT NOT NULL,
-    dataset_uuid  UUID NOT NULL,
-    partition_key TEXT NOT NULL,
-    revision      BIGINT,
+    job_name        TEXT NOT NULL,
+    dataset_uuid    UUID NOT NULL,
+    partition_key   TEXT NOT NULL,
+    dataset_version UUID NOT NULL,
+    revision        BIGINT,
     epoch         BIGINT,
     cursor_value  BIGINT,
     updated_at    TIMESTAMPTZ NOT NULL DEFAULT now(),

@@ -47,6 +47,7 @@ type DeployRequest struct {
 	Vars      map[string]string `json:"vars,omitempty"`
 	SourceRef string            `json:"source_ref,omitempty" maxLength:"200" doc:"For people: the git commit this file is from"`
 	Activate  *bool             `json:"activate,omitempty" doc:"Cut over as soon as the version is ready (default true)"`
+	Supersede bool              `json:"supersede,omitempty" doc:"Abandon a running build of this DAG, and keep what it built"`
 }
 
 // Deployment answers a deploy: the version, what it changes, and whether it is new.
@@ -86,7 +87,10 @@ type JobInput struct {
 	InDAG       bool
 	Def         dag.Input
 	PartitionBy dag.Partitioning // of the upstream output
-	Producer    string           // DAG/JOB that makes it, for people
+	// Generation is what the job's version pins, where the input is InDAG. Otherwise its Version is uuid.Nil here:
+	// see InputGenerations.
+	Generation storage.Generation
+	Producer   string // DAG/JOB that makes it, for people
 }
 
 // OutputGeneration is one output of a job at the generation a version pins.

@@ -1,0 +1,365 @@
+package registry
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/pg"
+)
+
+// Deploy makes a version of the document and has it built; the dispatcher cuts over to it once it is ready. The same
+// document is the same version: deployed again, it says so and changes nothing, unless it had failed or been replaced,
+// in which case it is taken up again with everything it built before.
+func (r *Registry) Deploy(ctx context.Context, caller authz.Caller, dagName string, req DeployRequest) (Deployment, error) {
+	doc, err := r.parse(dagName, req)
+	if err != nil {
+		return Deployment{}, err
+	}
+	var deployed Deployment
+	err = pg.InOrgTx(ctx, r.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+		d := &deploy{registry: r, caller: caller, req: req, doc: doc, now: time.Now()}
+		if err := LockDAG(ctx, tx, caller.OrgID, dagName); err != nil {
+			return err
+		}
+		deployed, err = d.run(ctx, tx)
+		if err != nil {
+			return err
+		}
+		// A deploy is rare, so it may pay for its own notification; the dispatcher would find the version without it.
+		_, err = tx.Exec(ctx, `SELECT pg_notify('dagctl', 'build')`)
+		return err
+	})
+	if err != nil {
+		return Deployment{}, fmt.Errorf("deploy %s: %w", dagName, err)
+	}
+	return deployed, nil
+}
+
+func (r *Registry) parse(dagName string, req DeployRequest) (*dag.Document, error) {
+	doc, problems := dag.Parse(dag.File{Name: "dag.yaml", Text: []byte(req.YAML), Files: dag.InMemory(req.Files), Vars: req.Vars}, r.Catalog)
+	if len(problems) > 0 {
+		return nil, problems.Fault()
+	}
+	if doc.Name != dagName {
+		return nil, fault.New(fault.Invalid, "the document is of DAG %q, but was sent to %q", doc.Name, dagName).
+			WithHint("deploy it to /v1/dags/%s/versions", doc.Name)
+	}
+	return doc, nil
+}
+
+// deploy is one deploy in its transaction, under the DAG's lock.
+type deploy struct {
+	registry *Registry
+	caller   authz.Caller
+	req      DeployRequest
+	doc      *dag.Document
+	now      time.Time
+
+	prints   map[string]dag.Fingerprint // by job name
+	local    map[string]string          // dag.LocalHashes
+	epoch    map[string]int             // build epochs, by job name
+	version  uuid.UUID
+	datasets map[outputRef]uuid.UUID
+	// generations tells what each output's dataset version is, and whether it holds revisions already.
+	generations map[outputRef]generationRef
+	origins     map[string]uuid.UUID // by job name
+	rows        map[string]uuid.UUID // the version's own job rows, by job name
+}
+
+type outputRef struct {
+	job   string
+	index int
+}
+
+type generationRef struct {
+	id     uuid.UUID
+	filled bool
+}
+
+func (d *deploy) run(ctx context.Context, tx pgx.Tx) (Deployment, error) {
+	epochs, err := d.epochs(ctx, tx)
+	if err != nil {
+		return Deployment{}, err
+	}
+	if d.prints, err = dag.Fingerprints(d.doc, d.registry.Catalog, epochs); err != nil {
+		return Deployment{}, err
+	}
+	if d.local, err = dag.LocalHashes(d.doc, d.registry.Catalog); err != nil {
+		return Deployment{}, err
+	}
+	d.epoch = epochs
+	hash := dag.Hash(d.doc, epochs)
+	live, err := d.live(ctx, tx)
+	if err != nil {
+		return Deployment{}, err
+	}
+	existing, err := versionByHash(ctx, tx, d.caller.OrgID, d.doc.Name, hash)
+	if err != nil {
+		return Deployment{}, err
+	}
+	if existing != nil && (existing.Status == Active || existing.Status == Building || existing.Status == Ready) {
+		return d.again(ctx, tx, *existing, live)
+	}
+	if err := d.supersedeBuilds(ctx, tx); err != nil {
+		return Deployment{}, err
+	}
+	if existing != nil {
+		return d.takeUp(ctx, tx, *existing, live)
+	}
+	version, err := d.create(ctx, tx, hash)
+	if err != nil {
+		return Deployment{}, err
+	}
+	next := d.planned()
+	if err := authz.Audit(ctx, tx, d.caller, "dag.deploy", fmt.Sprintf("%s v%d", d.doc.Name, version.Number),
+		map[string]any{"yaml_hash": hash}); err != nil {
+		return Deployment{}, err
+	}
+	return Deployment{Version: version, Created: true, Changes: plan(live, next)}, nil
+}
+
+// again answers a deploy of a version that is active or on its way.
+func (d *deploy) again(ctx context.Context, tx pgx.Tx, v Version, live []planned) (Deployment, error) {
+	if v.Status == Ready && d.activate() {
+		if _, err := tx.Exec(ctx, `UPDATE dag_versions SET activate = true WHERE org_id = $1 AND id = $2 AND status = 'Ready'`,
+			d.caller.OrgID, v.ID); err != nil {
+			return Deployment{}, err
+		}
+	}
+	next, err := pointerSet(ctx, tx, d.caller.OrgID, v.ID)
+	if err != nil {
+		return Deployment{}, err
+	}
+	return Deployment{Version: v, Changes: plan(live, next)}, nil
+}
+
+// takeUp builds a version again that had failed, been abandoned or been replaced. What it built is still there.
+func (d *deploy) takeUp(ctx context.Context, tx pgx.Tx, v Version, live []planned) (Deployment, error) {
+	tag, err := tx.Exec(ctx, `
+		UPDATE dag_versions SET status = 'Building', building_at = $3, ready_at = NULL, error = NULL, activate = $4
+		WHERE org_id = $1 AND id = $2 AND status IN ('Staged', 'Failed', 'Abandoned', 'Superseded')`,
+		d.caller.OrgID, v.ID, d.now, d.activate())
+	if err != nil {
+		return Deployment{}, err
+	}
+	if tag.RowsAffected() == 0 {
+		return Deployment{}, fault.New(fault.Conflict, "version %d of %s is being changed by someone else", v.Number, v.DAG)
+	}
+	v.Status, v.Error, v.ReadyAt = Building, "", nil
+	next, err := pointerSet(ctx, tx, d.caller.OrgID, v.ID)
+	if err != nil {
+		return Deployment{}, err
+	}
+	return Deployment{Version: v, Changes: plan(live, next)}, authz.Audit(ctx, tx, d.caller, "dag.deploy",
+		fmt.Sprintf("%s v%d", v.DAG, v.Number), map[string]any{"yaml_hash": v.Hash, "again": true})
+}
+
+func (d *deploy) activate() bool { return d.req.Activate == nil || *d.req.Activate }
+
+// supersedeBuilds makes room: a DAG has one build at a time.
+func (d *deploy) supersedeBuilds(ctx context.Context, tx pgx.Tx) error {
+	var number int
+	var status Status
+	err := tx.QueryRow(ctx, `
+		SELECT number, status FROM dag_versions
+		WHERE org_id = $1 AND dag_name = $2 AND status IN ('Building', 'Ready')`, d.caller.OrgID, d.doc.Name).Scan(&number, &status)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if !d.req.Supersede {
+		return fault.New(fault.Conflict, "version %d of %s is %s", number, d.doc.Name, status).
+			WithHint("wait for it, or deploy with --supersede to abandon it and keep what it built")
+	}
+	_, err = tx.Exec(ctx, `
+		UPDATE dag_versions SET status = 'Abandoned', error = 'superseded by a later deploy'
+		WHERE org_id = $1 AND dag_name = $2 AND status IN ('Building', 'Ready')`, d.caller.OrgID, d.doc.Name)
+	return err
+}
+
+// epochs reads the build epoch of every definition in the document: how often it was rebuilt as a whole.
+func (d *deploy) epochs(ctx context.Context, tx pgx.Tx) (map[string]int, error) {
+	bare, err := dag.Fingerprints(d.doc, d.registry.Catalog, nil)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := tx.Query(ctx, `SELECT job_name, fingerprint, epoch FROM build_epochs WHERE org_id = $1 AND dag_name = $2`,
+		d.caller.OrgID, d.doc.Name)
+	if err != nil {
+		return nil, err
+	}
+	epochs := map[string]int{}
+	var (
+		job, fingerprint string
+		epoch            int
+	)
+	_, err = pgx.ForEachRow(rows, []any{&job, &fingerprint, &epoch}, func() error {
+		if bare[job].Base == fingerprint {
+			epochs[job] = max(epochs[job], epoch)
+		}
+		return nil
+	})
+	return epochs, err
+}
+
+// create writes the version with its jobs, datasets, generations, pointer set and edges.
+func (d *deploy) create(ctx context.Context, tx pgx.Tx, hash string) (Version, error) {
+	version, err := d.insertVersion(ctx, tx, hash)
+	if err != nil {
+		return Version{}, err
+	}
+	d.version = version.ID
+	for _, step := range []func(context.Context, pgx.Tx) error{
+		d.claimNames, d.insertDatasets, d.insertJobs, d.insertGenerations, d.insertPointers, d.insertInputs,
+	} {
+		if err := step(ctx, tx); err != nil {
+			return Version{}, err
+		}
+	}
+	return version, nil
+}
+
+func (d *deploy) insertVersion(ctx context.Context, tx pgx.Tx, hash string) (Version, error) {
+	files, err := json.Marshal(d.doc.Files)
+	if err != nil {
+		return Version{}, err
+	}
+	row := tx.QueryRow(ctx, `
+		INSERT INTO dag_versions (id, org_id, dag_name, number, yaml_hash, source_hash, yaml, files, vars, status, activate,
+		                          created_by, source_ref, base_version_id, created_at, building_at)
+		SELECT $1, $2, $3, coalesce((SELECT max(number) FROM dag_versions WHERE org_id = $2 AND dag_name = $3), 0) + 1,
+		       $4, $5, $6, $7, $8, 'Building', $9, $10, NULLIF($11, ''),
+		       (SELECT dag_version_id FROM dag_current_versions WHERE org_id = $2 AND dag_name = $3), $12, $12
+		RETURNING `+versionColumns,
+		uuid.Must(uuid.NewV7()), d.caller.OrgID, d.doc.Name, hash, dag.SourceHash([]byte(d.req.YAML)), d.req.YAML, files,
+		d.doc.Vars, d.activate(), d.caller.Actor, d.req.SourceRef, d.now)
+	v, err := scanVersion(row)
+	if err != nil {
+		return Version{}, fmt.Errorf("insert version: %w", err)
+	}
+	return v, nil
+}
+
+// claimNames refuses a published name that another DAG has, or is building towards. Names are unique in an org.
+func (d *deploy) claimNames(ctx context.Context, tx pgx.Tx) error {
+	names := make([]string, len(d.doc.Publish))
+	for i, p := range d.doc.Publish {
+		names[i] = p.Name
+	}
+	rows, err := tx.Query(ctx, `
+		SELECT DISTINCT p.published_name, v.dag_name
+		FROM dag_version_datasets p
+		JOIN dag_versions v ON v.id = p.dag_version_id AND v.status IN ('Active', 'Building', 'Ready')
+		WHERE p.org_id = $1 AND p.published_name = ANY($2) AND v.dag_name <> $3
+		ORDER BY 1`, d.caller.OrgID, names, d.doc.Name)
+	if err != nil {
+		return err
+	}
+	var (
+		problems   []fault.Problem
+		name, held string
+	)
+	if _, err := pgx.ForEachRow(rows, []any{&name, &held}, func() error {
+		problems = append(problems, fault.Problem{Location: "publish." + name, Code: "name_taken",
+			Message: fmt.Sprintf("dataset name %q is published by DAG %s", name, held), Suggestion: "choose another name"})
+		return nil
+	}); err != nil {
+		return err
+	}
+	if len(problems) > 0 {
+		e := fault.New(fault.Conflict, "%s", problems[0].Message).WithHint("choose another name, or remove it from the other DAG first")
+		e.Problems = problems
+		return e
+	}
+	return nil
+}
+
+// planned is the version's own pointer set, in the order of the document.
+func (d *deploy) planned() []planned {
+	var out []planned
+	for _, job := range d.doc.Jobs {
+		for i := range job.Outputs {
+			ref := outputRef{job.Name, i}
+			out = append(out, planned{job: job.Name, output: i, dataset: d.datasetName(ref), generation: d.generations[ref].id,
+				configHash: d.local[job.Name], exists: d.generations[ref].filled})
+		}
+	}
+	return out
+}
+
+// datasetName is what the dataset will be called once the version serves.
+func (d *deploy) datasetName(ref outputRef) string {
+	for _, p := range d.doc.Publish {
+		if p.Job == ref.job && p.Output == ref.index {
+			return p.Name
+		}
+	}
+	job, _ := d.doc.Job(ref.job)
+	return derivedName(d.doc.Name, ref.job, job.Outputs[ref.index])
+}
+
+// derivedName is the name of a dataset that is not published.
+func derivedName(dagName, job, output string) string { return dagName + "/" + job + "/" + output }
+
+// live is the pointer set that serves now.
+func (d *deploy) live(ctx context.Context, tx pgx.Tx) ([]planned, error) {
+	var current uuid.UUID
+	err := tx.QueryRow(ctx, `SELECT dag_version_id FROM dag_current_versions WHERE org_id = $1 AND dag_name = $2`,
+		d.caller.OrgID, d.doc.Name).Scan(&current)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return pointerSet(ctx, tx, d.caller.OrgID, current)
+}
+
+// pointerSet reads a version's pointer set as the plan wants it.
+func pointerSet(ctx context.Context, tx pgx.Tx, org, version uuid.UUID) ([]planned, error) {
+	rows, err := tx.Query(ctx, `
+		SELECT p.job_name, p.output_index, p.name, p.dataset_version, j.config_hash,
+		       EXISTS (SELECT FROM partition_versions r WHERE r.dataset_version = p.dataset_version AND r.state = 'Published')
+		FROM dag_version_datasets p
+		JOIN jobs j ON j.dag_version_id = p.dag_version_id AND j.name = p.job_name
+		WHERE p.org_id = $1 AND p.dag_version_id = $2
+		ORDER BY j.id, p.output_index`, org, version)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (planned, error) {
+		var p planned
+		err := row.Scan(&p.job, &p.output, &p.dataset, &p.generation, &p.configHash, &p.exists)
+		return p, err
+	})
+}
+
+const versionColumns = `id, dag_name, number, yaml_hash, source_hash, status, created_by, coalesce(source_ref, ''),
+	created_at, ready_at, activated_at, coalesce(error, '')`
+
+func scanVersion(row pgx.Row) (Version, error) {
+	var v Version
+	err := row.Scan(&v.ID, &v.DAG, &v.Number, &v.Hash, &v.SourceHash, &v.Status, &v.CreatedBy, &v.SourceRef,
+		&v.CreatedAt, &v.ReadyAt, &v.ActivatedAt, &v.Error)
+	return v, err
+}
+
+func versionByHash(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName, hash string) (*Version, error) {
+	v, err := scanVersion(tx.QueryRow(ctx, `SELECT `+versionColumns+` FROM dag_versions
+		WHERE org_id = $1 AND dag_name = $2 AND yaml_hash = $3`, org, dagName, hash))
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, nil
+	}
+	return &v, err
+}

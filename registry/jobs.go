@@ -1,0 +1,290 @@
+package registry
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/storage"
+)
+
+// Consumer is a job of a version that the dispatcher works for, and that reads a given generation.
+type Consumer struct {
+	Job        *Job
+	Input      int       // input index
+	Generation uuid.UUID // the dataset version it reads through that input
+	Live       bool      // its version serves readers; otherwise it is being built
+}
+
+// Acting is the job row by which an origin is run at this moment: the active version's, or, while only a build uses
+// the origin, that version's.
+type Acting struct {
+	Job  *Job
+	Live bool
+}
+
+// Jobs loads job rows by id. Rows never change, so they are loaded once and kept.
+func (r *Registry) Jobs(ctx context.Context, tx pgx.Tx, ids []uuid.UUID) (map[uuid.UUID]*Job, error) {
+	found := make(map[uuid.UUID]*Job, len(ids))
+	var missing []uuid.UUID
+	for _, id := range ids {
+		if j, ok := r.jobs.Load(id); ok {
+			found[id] = j.(*Job)
+		} else {
+			missing = append(missing, id)
+		}
+	}
+	if len(missing) == 0 {
+		return found, nil
+	}
+	if err := r.loadJobs(ctx, tx, missing, found); err != nil {
+		return nil, fmt.Errorf("load %d jobs: %w", len(missing), err)
+	}
+	for _, id := range missing {
+		j, ok := found[id]
+		if !ok {
+			return nil, fmt.Errorf("load job %s: no such row", id)
+		}
+		r.jobs.Store(id, j)
+	}
+	return found, nil
+}
+
+func (r *Registry) loadJobs(ctx context.Context, tx pgx.Tx, ids []uuid.UUID, found map[uuid.UUID]*Job) error {
+	rows, err := tx.Query(ctx, `
+		SELECT j.id, j.org_id, org_slug(j.org_id), j.dag_name, j.name, j.dag_version_id, j.origin_job_id, j.definition
+		FROM jobs j
+		WHERE j.id = ANY($1)`, ids)
+	if err != nil {
+		return err
+	}
+	for rows.Next() {
+		j := new(Job)
+		var definition []byte
+		if err := rows.Scan(&j.ID, &j.OrgID, &j.OrgSlug, &j.DAG, &j.Name, &j.VersionID, &j.Origin, &definition); err != nil {
+			return err
+		}
+		if err := json.Unmarshal(definition, &j.Def); err != nil {
+			return fmt.Errorf("definition of job %s: %w", j.ID, err)
+		}
+		found[j.ID] = j
+	}
+	if err := rows.Err(); err != nil {
+		return err
+	}
+	if err := loadOutputs(ctx, tx, ids, found); err != nil {
+		return err
+	}
+	return loadInputs(ctx, tx, ids, found)
+}
+
+func loadOutputs(ctx context.Context, tx pgx.Tx, ids []uuid.UUID, found map[uuid.UUID]*Job) error {
+	rows, err := tx.Query(ctx, `
+		SELECT j.id, p.output_index, p.dataset_uuid, p.dataset_version
+		FROM jobs j
+		JOIN dag_version_datasets p ON p.dag_version_id = j.dag_version_id AND p.job_name = j.name
+		WHERE j.id = ANY($1)
+		ORDER BY j.id, p.output_index`, ids)
+	if err != nil {
+		return err
+	}
+	var (
+		id, dataset, version uuid.UUID
+		index                int
+	)
+	_, err = pgx.ForEachRow(rows, []any{&id, &index, &dataset, &version}, func() error {
+		j := found[id]
+		j.Outputs = append(j.Outputs, outputGeneration(j, index, dataset, version))
+		return nil
+	})
+	return err
+}
+
+func outputGeneration(j *Job, index int, dataset, version uuid.UUID) OutputGeneration {
+	g := storage.Generation{OrgID: j.OrgID, OrgSlug: j.OrgSlug, Dataset: dataset, Version: version, Kind: storage.Parquet}
+	if index < len(j.Def.Storage) {
+		g.Kind, g.Indexes = storage.Kind(j.Def.Storage[index].Kind), j.Def.Storage[index].Indexes
+	}
+	if j.Def.UpdateStrategy == dag.Append {
+		g.UniqueKey = j.Def.UniqueKey
+	}
+	return OutputGeneration{Name: j.Def.Outputs[index], PartitionBy: j.Def.PartitionBy, Generation: g}
+}
+
+func loadInputs(ctx context.Context, tx pgx.Tx, ids []uuid.UUID, found map[uuid.UUID]*Job) error {
+	rows, err := tx.Query(ctx, `
+		SELECT i.job_id, i.input_index, i.dataset_uuid, i.in_dag, i.partition_by, d.producer_dag_name || '/' || d.producer_job_name,
+		       g.id, g.storage
+		FROM job_inputs i
+		JOIN datasets d ON d.org_id = i.org_id AND d.id = i.dataset_uuid
+		JOIN jobs j ON j.id = i.job_id
+		LEFT JOIN dag_version_datasets p ON i.in_dag AND p.dag_version_id = j.dag_version_id AND p.dataset_uuid = i.dataset_uuid
+		LEFT JOIN dataset_versions g ON g.id = p.dataset_version
+		WHERE i.job_id = ANY($1)
+		ORDER BY i.job_id, i.input_index`, ids)
+	if err != nil {
+		return err
+	}
+	var (
+		id          uuid.UUID
+		in          JobInput
+		partitionBy []byte
+		version     *uuid.UUID
+		store       []byte
+	)
+	_, err = pgx.ForEachRow(rows, []any{&id, &in.Index, &in.Dataset, &in.InDAG, &partitionBy, &in.Producer, &version, &store}, func() error {
+		j := found[id]
+		in.Def, in.PartitionBy = j.Def.Inputs[in.Index], dag.Partitioning{}
+		if err := json.Unmarshal(partitionBy, &in.PartitionBy); err != nil {
+			return err
+		}
+		in.Generation = storage.Generation{OrgID: j.OrgID, OrgSlug: j.OrgSlug, Dataset: in.Dataset}
+		if version != nil {
+			if err := setGeneration(&in.Generation, *version, store); err != nil {
+				return err
+			}
+		}
+		j.Inputs = append(j.Inputs, in)
+		return nil
+	})
+	return err
+}
+
+// Consumers tells who reads the given generations: jobs of active versions and of those being built, through any input.
+// Origins that several versions share come up once, by their acting row.
+// It relies on idx_job_inputs_dataset and idx_dag_versions_open.
+func (r *Registry) Consumers(ctx context.Context, tx pgx.Tx, generations []uuid.UUID) ([]Consumer, error) {
+	rows, err := tx.Query(ctx, `
+		WITH edges AS (
+			SELECT g.id AS generation, j.id AS job_id, j.origin_job_id, i.input_index, v.status = 'Active' AS live, j.created_at
+			FROM dataset_versions g
+			JOIN job_inputs i ON i.dataset_uuid = g.dataset_uuid
+			JOIN jobs j ON j.id = i.job_id
+			JOIN dag_versions v ON v.id = j.dag_version_id AND v.status IN ('Active', 'Building', 'Ready')
+			WHERE g.id = ANY($1)
+			  AND CASE WHEN i.in_dag
+			      THEN EXISTS (SELECT FROM dag_version_datasets p WHERE p.dag_version_id = j.dag_version_id
+			                   AND p.dataset_uuid = g.dataset_uuid AND p.dataset_version = g.id)
+			      ELSE EXISTS (SELECT FROM dataset_pointers p WHERE p.dataset_version = g.id) END)
+		SELECT DISTINCT ON (origin_job_id, input_index, generation) generation, job_id, input_index, live
+		FROM edges
+		ORDER BY origin_job_id, input_index, generation, live DESC, created_at DESC`, generations)
+	if err != nil {
+		return nil, fmt.Errorf("find consumers of %d generations: %w", len(generations), err)
+	}
+	type edge struct {
+		Generation, Job uuid.UUID
+		Input           int
+		Live            bool
+	}
+	edges, err := pgx.CollectRows(rows, pgx.RowToStructByPos[edge])
+	if err != nil {
+		return nil, fmt.Errorf("find consumers of %d generations: %w", len(generations), err)
+	}
+	ids := make([]uuid.UUID, len(edges))
+	for i, e := range edges {
+		ids[i] = e.Job
+	}
+	jobs, err := r.Jobs(ctx, tx, ids)
+	if err != nil {
+		return nil, err
+	}
+	consumers := make([]Consumer, len(edges))
+	for i, e := range edges {
+		consumers[i] = Consumer{Job: jobs[e.Job], Input: e.Input, Generation: e.Generation, Live: e.Live}
+	}
+	return consumers, nil
+}
+
+// ActingJobs tells by which job row each origin is run now. An origin that no active, building or ready version uses is absent.
+func (r *Registry) ActingJobs(ctx context.Context, tx pgx.Tx, origins []uuid.UUID) (map[uuid.UUID]Acting, error) {
+	return r.acting(ctx, tx, `j.origin_job_id = ANY($1)`, origins)
+}
+
+// JobsInWork tells the acting rows of every origin of one version, or of all versions the dispatcher works for where
+// version is nil.
+func (r *Registry) JobsInWork(ctx context.Context, tx pgx.Tx, version *uuid.UUID) (map[uuid.UUID]Acting, error) {
+	return r.acting(ctx, tx, `($1::uuid IS NULL OR j.origin_job_id IN (SELECT origin_job_id FROM jobs WHERE dag_version_id = $1))`, version)
+}
+
+func (r *Registry) acting(ctx context.Context, tx pgx.Tx, where string, arg any) (map[uuid.UUID]Acting, error) {
+	rows, err := tx.Query(ctx, `
+		SELECT DISTINCT ON (j.origin_job_id) j.id, v.status = 'Active'
+		FROM jobs j
+		JOIN dag_versions v ON v.id = j.dag_version_id AND v.status IN ('Active', 'Building', 'Ready')
+		WHERE `+where+`
+		ORDER BY j.origin_job_id, v.status = 'Active' DESC, j.created_at DESC`, arg)
+	if err != nil {
+		return nil, fmt.Errorf("find acting jobs: %w", err)
+	}
+	live := map[uuid.UUID]bool{}
+	var (
+		ids    []uuid.UUID
+		id     uuid.UUID
+		isLive bool
+	)
+	if _, err := pgx.ForEachRow(rows, []any{&id, &isLive}, func() error {
+		ids, live[id] = append(ids, id), isLive
+		return nil
+	}); err != nil {
+		return nil, fmt.Errorf("find acting jobs: %w", err)
+	}
+	jobs, err := r.Jobs(ctx, tx, ids)
+	if err != nil {
+		return nil, err
+	}
+	acting := make(map[uuid.UUID]Acting, len(jobs))
+	for id, j := range jobs {
+		acting[j.Origin] = Acting{Job: j, Live: live[id]}
+	}
+	return acting, nil
+}
+
+// InputGenerations resolves the generation that each input of the job reads at this moment, by input index. An input
+// within the DAG reads what the job's version pins; one from another DAG what that DAG's readers see. A dataset that
+// nobody serves (its DAG has no active version) has the version uuid.Nil.
+func (r *Registry) InputGenerations(ctx context.Context, tx pgx.Tx, j *Job) ([]storage.Generation, error) {
+	generations := make([]storage.Generation, len(j.Inputs))
+	foreign := false
+	for i, in := range j.Inputs {
+		generations[i] = in.Generation
+		foreign = foreign || !in.InDAG
+	}
+	if !foreign {
+		return generations, nil
+	}
+	rows, err := tx.Query(ctx, `
+		SELECT i.input_index, g.id, g.storage
+		FROM job_inputs i
+		JOIN dataset_pointers p ON p.org_id = i.org_id AND p.dataset_uuid = i.dataset_uuid
+		JOIN dataset_versions g ON g.id = p.dataset_version
+		WHERE i.job_id = $1 AND NOT i.in_dag`, j.ID)
+	if err != nil {
+		return nil, fmt.Errorf("resolve inputs of %s: %w", j.Address(), err)
+	}
+	var (
+		index   int
+		version uuid.UUID
+		store   []byte
+	)
+	_, err = pgx.ForEachRow(rows, []any{&index, &version, &store}, func() error {
+		return setGeneration(&generations[index], version, store)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("resolve inputs of %s: %w", j.Address(), err)
+	}
+	return generations, nil
+}
+
+func setGeneration(g *storage.Generation, version uuid.UUID, store []byte) error {
+	var s dag.Storage
+	if err := json.Unmarshal(store, &s); err != nil {
+		return err
+	}
+	g.Version, g.Kind, g.Indexes = version, storage.Kind(s.Kind), s.Indexes
+	return nil
+}

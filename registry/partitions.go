@@ -1,0 +1,360 @@
+package registry
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dagctl/dagctl/storage"
+)
+
+// Ref names one partition of one generation.
+type Ref struct {
+	Version uuid.UUID `json:"version"`
+	Key     string    `json:"key"`
+}
+
+// Pin is one revision that an output was, or is to be, made from, seen from the job: through which input.
+type Pin struct {
+	Input    int       `json:"input"`
+	Dataset  uuid.UUID `json:"dataset"`
+	Version  uuid.UUID `json:"version"`
+	Key      string    `json:"key"`
+	Revision int64     `json:"revision"`
+	Compared bool      `json:"compared"` // a newer revision makes the output stale
+}
+
+// Made is what an output partition was last made from.
+type Made struct {
+	Revision int64
+	State    string // Held, Published or Rejected
+	Pins     []Pin
+}
+
+// Published tells the published revision numbers of whole generations, by partition key.
+func Published(ctx context.Context, tx pgx.Tx, generations []uuid.UUID) (map[uuid.UUID]map[string]int64, error) {
+	rows, err := tx.Query(ctx, `
+		SELECT dataset_version, partition_key, revision FROM partition_versions
+		WHERE dataset_version = ANY($1) AND state = 'Published'`, generations)
+	if err != nil {
+		return nil, fmt.Errorf("published partitions: %w", err)
+	}
+	found := map[uuid.UUID]map[string]int64{}
+	var (
+		ref      Ref
+		revision int64
+	)
+	_, err = pgx.ForEachRow(rows, []any{&ref.Version, &ref.Key, &revision}, func() error {
+		if found[ref.Version] == nil {
+			found[ref.Version] = map[string]int64{}
+		}
+		found[ref.Version][ref.Key] = revision
+		return nil
+	})
+	return found, err
+}
+
+// PublishedAt tells the published revision numbers of given partitions; absent ones have none.
+// It relies on idx_partition_versions_published.
+func PublishedAt(ctx context.Context, tx pgx.Tx, refs []Ref) (map[Ref]int64, error) {
+	versions, keys := splitRefs(refs)
+	rows, err := tx.Query(ctx, `
+		SELECT p.dataset_version, p.partition_key, p.revision
+		FROM unnest($1::uuid[], $2::text[]) AS w(version, key)
+		JOIN partition_versions p ON p.dataset_version = w.version AND p.partition_key = w.key AND p.state = 'Published'`, versions, keys)
+	if err != nil {
+		return nil, fmt.Errorf("published partitions: %w", err)
+	}
+	found := make(map[Ref]int64, len(refs))
+	var (
+		ref      Ref
+		revision int64
+	)
+	_, err = pgx.ForEachRow(rows, []any{&ref.Version, &ref.Key, &revision}, func() error {
+		found[ref] = revision
+		return nil
+	})
+	return found, err
+}
+
+// LastMade tells, for given output partitions, the newest revision and what it was made from. With all, the inputs of
+// every revision that was not rejected are told together, as an appending output has them all inside it.
+func LastMade(ctx context.Context, tx pgx.Tx, refs []Ref, all bool) (map[Ref]Made, error) {
+	versions, keys := splitRefs(refs)
+	rows, err := tx.Query(ctx, `
+		WITH newest AS (
+			SELECT DISTINCT ON (p.dataset_version, p.partition_key) p.dataset_version, p.partition_key, p.revision, p.state
+			FROM unnest($1::uuid[], $2::text[]) AS w(version, key)
+			JOIN partition_versions p ON p.dataset_version = w.version AND p.partition_key = w.key
+			ORDER BY p.dataset_version, p.partition_key, p.revision DESC)
+		SELECT n.dataset_version, n.partition_key, n.revision, n.state,
+		       coalesce(jsonb_agg(jsonb_build_object('input', i.input_index, 'dataset', i.input_dataset, 'version', i.input_version,
+		           'key', i.input_key, 'revision', i.input_revision, 'compared', i.compared)) FILTER (WHERE i.input_index IS NOT NULL), '[]')
+		FROM newest n
+		LEFT JOIN LATERAL (
+			SELECT i.* FROM partition_inputs i
+			WHERE i.output_version = n.dataset_version AND i.output_key = n.partition_key
+			  AND (i.output_revision = n.revision
+			       OR $3 AND EXISTS (SELECT FROM partition_versions p WHERE p.dataset_version = n.dataset_version
+			              AND p.partition_key = n.partition_key AND p.revision = i.output_revision AND p.state <> 'Rejected'))) AS i ON true
+		GROUP BY 1, 2, 3, 4`, versions, keys, all)
+	if err != nil {
+		return nil, fmt.Errorf("last revisions: %w", err)
+	}
+	found := make(map[Ref]Made, len(refs))
+	var (
+		ref  Ref
+		made Made
+		pins []byte
+	)
+	_, err = pgx.ForEachRow(rows, []any{&ref.Version, &ref.Key, &made.Revision, &made.State, &pins}, func() error {
+		made.Pins = nil
+		if err := json.Unmarshal(pins, &made.Pins); err != nil {
+			return err
+		}
+		found[ref] = made
+		return nil
+	})
+	return found, err
+}
+
+func splitRefs(refs []Ref) (versions []uuid.UUID, keys []string) {
+	versions, keys = make([]uuid.UUID, len(refs)), make([]string, len(refs))
+	for i, r := range refs {
+		versions[i], keys[i] = r.Version, r.Key
+	}
+	return versions, keys
+}
+
+// SourceVersions tells from which version of its unit each partition of a source's generation was last made: what the
+// next enumeration compares with. Rejected revisions count, so that bad data is not read again until it changes.
+func SourceVersions(ctx context.Context, tx pgx.Tx, generation uuid.UUID) (versions map[string]string, revisions map[string]int64, err error) {
+	rows, err := tx.Query(ctx, `
+		SELECT DISTINCT ON (partition_key) partition_key, coalesce(source_version, ''), revision
+		FROM partition_versions WHERE dataset_version = $1
+		ORDER BY partition_key, revision DESC`, generation)
+	if err != nil {
+		return nil, nil, fmt.Errorf("source versions: %w", err)
+	}
+	versions, revisions = map[string]string{}, map[string]int64{}
+	var (
+		key, version string
+		revision     int64
+	)
+	_, err = pgx.ForEachRow(rows, []any{&key, &version, &revision}, func() error {
+		versions[key], revisions[key] = version, revision
+		return nil
+	})
+	return versions, revisions, err
+}
+
+// Files loads the committed file lists of pinned revisions, whatever their state: a pinned revision stays readable
+// after it was replaced.
+func Files(ctx context.Context, tx pgx.Tx, pins []Pin) (map[Ref]storage.Partition, map[uuid.UUID][]storage.Column, error) {
+	refs, revisions := make([]Ref, len(pins)), make([]int64, len(pins))
+	for i, p := range pins {
+		refs[i], revisions[i] = Ref{p.Version, p.Key}, p.Revision
+	}
+	versions, keys := splitRefs(refs)
+	rows, err := tx.Query(ctx, `
+		SELECT p.dataset_version, p.partition_key, p.revision, p.files, p.schema
+		FROM unnest($1::uuid[], $2::text[], $3::bigint[]) AS w(version, key, revision)
+		JOIN partition_versions p ON p.dataset_version = w.version AND p.partition_key = w.key AND p.revision = w.revision`,
+		versions, keys, revisions)
+	if err != nil {
+		return nil, nil, fmt.Errorf("files of %d revisions: %w", len(pins), err)
+	}
+	found, schemas := map[Ref]storage.Partition{}, map[uuid.UUID][]storage.Column{}
+	var (
+		ref           Ref
+		p             storage.Partition
+		files, schema []byte
+	)
+	_, err = pgx.ForEachRow(rows, []any{&ref.Version, &ref.Key, &p.Revision, &files, &schema}, func() error {
+		p.Key, p.Files = ref.Key, nil
+		if err := json.Unmarshal(files, &p.Files); err != nil {
+			return err
+		}
+		found[ref] = p
+		var columns []storage.Column
+		if err := json.Unmarshal(schema, &columns); err != nil {
+			return err
+		}
+		schemas[ref.Version] = columns
+		return nil
+	})
+	return found, schemas, err
+}
+
+// NewRevision is one output partition that a completion commits.
+type NewRevision struct {
+	OrgID         uuid.UUID
+	Dataset       uuid.UUID
+	Version       uuid.UUID
+	Key           string
+	Manifest      storage.Manifest
+	SourceVersion string
+	TaskID        uuid.UUID
+	Attempt       int
+	Held          bool // error checks decide before anyone sees it
+	Pins          []Pin
+	Now           time.Time
+}
+
+// Commit records a revision, numbered one above the highest there is, and publishes it unless it is held. It belongs
+// inside the fenced completion of the task that made it. The Replaced update and the insert are two statements: in one
+// they would both be checked against the index of published revisions.
+func Commit(ctx context.Context, tx pgx.Tx, n NewRevision) (int64, error) {
+	state := "Published"
+	if n.Held {
+		state = "Held"
+	} else if err := replacePublished(ctx, tx, n.Version, n.Key); err != nil {
+		return 0, err
+	}
+	files, err := json.Marshal(n.Manifest.Files)
+	if err != nil {
+		return 0, err
+	}
+	var revision int64
+	err = tx.QueryRow(ctx, `
+		INSERT INTO partition_versions (org_id, dataset_uuid, dataset_version, partition_key, revision, state, materialized_at,
+			location, files, row_count, bytes, schema, schema_hash, source_version, task_id, attempt)
+		SELECT $1, $2, $3, $4,
+			coalesce((SELECT max(revision) FROM partition_versions WHERE dataset_version = $3 AND partition_key = $4), 0) + 1,
+			$5, $6, $7, $8, $9, $10, $11, $12, NULLIF($13, ''), $14, $15
+		RETURNING revision`,
+		n.OrgID, n.Dataset, n.Version, n.Key, state, n.Now, n.Manifest.Location, files, n.Manifest.Rows, n.Manifest.Bytes,
+		n.Manifest.Schema, n.Manifest.SchemaHash, n.SourceVersion, n.TaskID, n.Attempt).Scan(&revision)
+	if err != nil {
+		return 0, fmt.Errorf("commit partition %q of %s: %w", n.Key, n.Version, err)
+	}
+	if err := insertPins(ctx, tx, n, revision); err != nil {
+		return 0, err
+	}
+	if n.Held {
+		return revision, nil
+	}
+	return revision, setSchema(ctx, tx, n.Version, n.Key, revision)
+}
+
+func replacePublished(ctx context.Context, tx pgx.Tx, version uuid.UUID, key string) error {
+	_, err := tx.Exec(ctx, `
+		UPDATE partition_versions SET state = 'Replaced'
+		WHERE dataset_version = $1 AND partition_key = $2 AND state = 'Published'`, version, key)
+	if err != nil {
+		return fmt.Errorf("replace partition %q of %s: %w", key, version, err)
+	}
+	return nil
+}
+
+func insertPins(ctx context.Context, tx pgx.Tx, n NewRevision, revision int64) error {
+	if len(n.Pins) == 0 {
+		return nil
+	}
+	_, err := tx.Exec(ctx, `
+		INSERT INTO partition_inputs (org_id, output_version, output_key, output_revision, input_index, input_dataset,
+			input_version, input_key, input_revision, compared)
+		SELECT $1, $2, $3, $4, w.input, w.dataset, w.version, w.key, w.revision, w.compared
+		FROM jsonb_to_recordset($5) AS w(input int, dataset uuid, version uuid, key text, revision bigint, compared boolean)`,
+		n.OrgID, n.Version, n.Key, revision, n.Pins)
+	if err != nil {
+		return fmt.Errorf("record inputs of partition %q of %s: %w", n.Key, n.Version, err)
+	}
+	return nil
+}
+
+// setSchema keeps the generation's schema at that of its newest published revision.
+func setSchema(ctx context.Context, tx pgx.Tx, version uuid.UUID, key string, revision int64) error {
+	_, err := tx.Exec(ctx, `
+		UPDATE dataset_versions g SET schema = p.schema, schema_hash = p.schema_hash
+		FROM partition_versions p
+		WHERE g.id = $1 AND p.dataset_version = $1 AND p.partition_key = $2 AND p.revision = $3
+		  AND g.schema_hash IS DISTINCT FROM p.schema_hash`, version, key, revision)
+	return err
+}
+
+// HeldRevision is a revision that waits for its checks.
+type HeldRevision struct {
+	Ref
+	Dataset  uuid.UUID
+	Revision int64
+	Location string
+	Manifest storage.Manifest
+	Attempt  int
+	TaskID   uuid.UUID
+}
+
+// LockHeld locks a held revision for the transaction that decides over it; false where it is held no longer.
+func LockHeld(ctx context.Context, tx pgx.Tx, ref Ref, revision int64) (HeldRevision, bool, error) {
+	h := HeldRevision{Ref: ref, Revision: revision}
+	var files, schema []byte
+	err := tx.QueryRow(ctx, `
+		SELECT dataset_uuid, location, files, schema, schema_hash, row_count, bytes, task_id, attempt FROM partition_versions
+		WHERE dataset_version = $1 AND partition_key = $2 AND revision = $3 AND state = 'Held'
+		FOR UPDATE`, ref.Version, ref.Key, revision).
+		Scan(&h.Dataset, &h.Location, &files, &schema, &h.Manifest.SchemaHash, &h.Manifest.Rows, &h.Manifest.Bytes, &h.TaskID, &h.Attempt)
+	if err == pgx.ErrNoRows {
+		return h, false, nil
+	}
+	if err != nil {
+		return h, false, fmt.Errorf("lock revision %d of partition %q: %w", revision, ref.Key, err)
+	}
+	h.Manifest.Location = h.Location
+	if err := json.Unmarshal(files, &h.Manifest.Files); err != nil {
+		return h, false, err
+	}
+	return h, true, json.Unmarshal(schema, &h.Manifest.Schema)
+}
+
+// PublishHeld lets readers see a held revision. Held revisions are published in their order: older ones that still wait
+// are rejected, and one that is older than what is published is rejected itself, which false tells.
+func PublishHeld(ctx context.Context, tx pgx.Tx, ref Ref, revision int64) (bool, error) {
+	var newer bool
+	err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM partition_versions WHERE dataset_version = $1 AND partition_key = $2
+		AND state = 'Published' AND revision > $3)`, ref.Version, ref.Key, revision).Scan(&newer)
+	if err != nil {
+		return false, err
+	}
+	if newer {
+		return false, RejectHeld(ctx, tx, ref, revision)
+	}
+	if err := replacePublished(ctx, tx, ref.Version, ref.Key); err != nil {
+		return false, err
+	}
+	_, err = tx.Exec(ctx, `
+		UPDATE partition_versions SET state = CASE WHEN revision = $3 THEN 'Published' ELSE 'Rejected' END
+		WHERE dataset_version = $1 AND partition_key = $2 AND state = 'Held' AND revision <= $3`, ref.Version, ref.Key, revision)
+	if err != nil {
+		return false, fmt.Errorf("publish revision %d of partition %q: %w", revision, ref.Key, err)
+	}
+	return true, setSchema(ctx, tx, ref.Version, ref.Key, revision)
+}
+
+// RejectHeld keeps a held revision from ever being seen.
+func RejectHeld(ctx context.Context, tx pgx.Tx, ref Ref, revision int64) error {
+	_, err := tx.Exec(ctx, `UPDATE partition_versions SET state = 'Rejected'
+		WHERE dataset_version = $1 AND partition_key = $2 AND revision = $3 AND state = 'Held'`, ref.Version, ref.Key, revision)
+	if err != nil {
+		return fmt.Errorf("reject revision %d of partition %q: %w", revision, ref.Key, err)
+	}
+	return nil
+}
+
+// RecordChecks stores what the checks said of a revision.
+func RecordChecks(ctx context.Context, tx pgx.Tx, org uuid.UUID, ref Ref, revision int64, task uuid.UUID, results []CheckResult) error {
+	_, err := tx.Exec(ctx, `
+		INSERT INTO check_results (org_id, dataset_version, partition_key, revision, name, severity, outcome, failures, sample, error, task_id)
+		SELECT $1, $2, $3, $4, w.name, w.severity, w.outcome, w.failures, NULLIF(w.sample, 'null'), NULLIF(w.error, ''), $5
+		FROM jsonb_to_recordset($6) AS w(name text, severity text, outcome text, failures bigint, sample jsonb, error text)
+		ON CONFLICT (dataset_version, partition_key, revision, name) DO UPDATE
+		SET outcome = EXCLUDED.outcome, failures = EXCLUDED.failures, sample = EXCLUDED.sample, error = EXCLUDED.error,
+		    task_id = EXCLUDED.task_id, at = now()`, org, ref.Version, ref.Key, revision, task, results)
+	if err != nil {
+		return fmt.Errorf("record checks of partition %q: %w", ref.Key, err)
+	}
+	return nil
+}

@@ -1,0 +1,92 @@
+// Package registry knows what is defined and what exists: DAG versions, their jobs, datasets, their generations,
+// the pointer sets and the partitions. It deploys documents, tells the dispatcher who consumes what, records
+// revisions inside the completions that made them, and moves the pointers at cutover.
+//
+// Vocabulary: a DAG version is immutable and keyed by its hash. Each of its jobs has a row, and an origin: the row
+// that introduced the same definition. A generation (dataset version) is one config hash of one dataset; a version's
+// pointer set pins one generation per dataset. A revision is one materialisation of one partition of a generation:
+// Held until its checks pass, Published, Replaced by the next, or Rejected.
+//
+// It owns dag_versions, dag_current_versions, dag_activations, jobs, job_inputs, datasets, dataset_versions,
+// dag_version_datasets, build_epochs, partition_versions, partition_inputs, check_results.
+package registry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/storage"
+)
+
+// Config is what a Registry needs.
+type Config struct {
+	Pool     *pgxpool.Pool // the owner's: for what the platform does by itself
+	Requests *pgxpool.Pool // under row-level security: for what users' requests do
+	Storage  *storage.Storage
+	Catalog  dag.Catalog // the operators and runtimes that this server has
+	Log      *slog.Logger
+}
+
+// Registry answers for definitions and for what exists. It is safe for concurrent use and holds no state but a
+// cache of rows that never change.
+type Registry struct {
+	Config
+	jobs sync.Map // uuid.UUID → *Job
+}
+
+// New validates the config.
+func New(c Config) (*Registry, error) {
+	if c.Pool == nil || c.Requests == nil {
+		return nil, errors.New("registry: both pools are needed")
+	}
+	if len(c.Catalog.Operators) == 0 {
+		return nil, errors.New("registry: a catalog without operators accepts no DAG")
+	}
+	if c.Log == nil {
+		c.Log = slog.Default()
+	}
+	return &Registry{Config: c}, nil
+}
+
+// LockDAG takes the DAG's lock for this transaction: a deploy or a cutover alone, routers and completions together.
+// Callers that take several take them through LockDAGs, in key order, so that two of them cannot deadlock.
+func LockDAG(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName string) error {
+	_, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock(hashtextextended($1, 0))`, dagKey(org, dagName))
+	if err != nil {
+		return fmt.Errorf("lock DAG %s: %w", dagName, err)
+	}
+	return nil
+}
+
+// LockDAGsShared takes the locks of several DAGs shared.
+func LockDAGsShared(ctx context.Context, tx pgx.Tx, keys []string) error {
+	_, err := tx.Exec(ctx, `
+		SELECT pg_advisory_xact_lock_shared(h)
+		FROM (SELECT DISTINCT hashtextextended(k, 0) AS h FROM unnest($1::text[]) AS k ORDER BY h) AS keys`, keys)
+	if err != nil {
+		return fmt.Errorf("lock %d DAGs: %w", len(keys), err)
+	}
+	return nil
+}
+
+// dagKey names the DAG's lock.
+func dagKey(org uuid.UUID, dagName string) string { return org.String() + "/" + dagName }
+
+// LockKey names the lock of the job's DAG.
+func (j *Job) LockKey() string { return dagKey(j.OrgID, j.DAG) }
+
+// Address is DAG/JOB, as people write it.
+func (j *Job) Address() string { return j.DAG + "/" + j.Name }
+
+// ForwardOnly reports whether a changed definition of the job applies from cutover on and rebuilds nothing.
+func (r *Registry) ForwardOnly(j *Job) bool {
+	return j.Def.ForwardOnly(r.Catalog.Operators[j.Def.Operator])
+}
