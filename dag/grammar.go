@@ -277,7 +277,7 @@ func validIdleTimeout(text string) error {
 	if text == "never" || text == "0" {
 		return nil
 	}
-	if _, err := ParseDuration(text); err != nil {
+	if d, err := time.ParseDuration(text); err != nil || d < 0 {
 		return errors.New("it is never, 0 or a duration such as 5m")
 	}
 	return nil
