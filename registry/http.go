@@ -1,0 +1,189 @@
+package registry
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/internal/rest"
+)
+
+// maxDeployBody holds the largest DAG file with the largest set of files, in base64.
+const maxDeployBody = dag.MaxFilesBytes/3*4 + 2*dag.MaxFileBytes
+
+// Register adds the registry's operations to an API. What a DAG is doing is the dispatcher's to say: see its http.go.
+func (r *Registry) Register(api *authz.API) {
+	authz.Handle(api, authz.Writer, huma.Operation{
+		OperationID: "deploy", Method: http.MethodPost, Path: "/v1/dags/{dag}/versions", Tags: []string{"dags"},
+		Summary:      "Deploy a DAG file",
+		Description:  "Answers 201 for a new version, and 200 where this very document was deployed before.",
+		MaxBodyBytes: maxDeployBody,
+		Responses:    map[string]*huma.Response{"201": {Description: "A new version"}, "200": {Description: "The version that was there"}},
+	}, r.handleDeploy)
+
+	authz.Handle(api, authz.Reader, huma.Operation{
+		OperationID: "list-versions", Method: http.MethodGet, Path: "/v1/dags/{dag}/versions", Tags: []string{"dags"},
+		Summary: "List the versions of a DAG, the newest first",
+	}, r.handleVersions)
+
+	authz.Handle(api, authz.Writer, huma.Operation{
+		OperationID: "get-version", Method: http.MethodGet, Path: "/v1/dags/{dag}/versions/{version}", Tags: []string{"dags"},
+		Summary: "Get a version with its document",
+	}, r.handleVersion)
+
+	authz.Handle(api, authz.Reader, huma.Operation{
+		OperationID: "list-datasets", Method: http.MethodGet, Path: "/v1/datasets", Tags: []string{"datasets"},
+		Summary: "Search the catalogue",
+	}, r.handleDatasets)
+
+	authz.Handle(api, authz.Reader, huma.Operation{
+		OperationID: "get-dataset", Method: http.MethodGet, Path: "/v1/datasets/{name}", Tags: []string{"datasets"},
+		Summary: "Get a dataset with its columns and what its checks said", Description: nameDoc,
+	}, r.handleDataset)
+
+	authz.Handle(api, authz.Reader, huma.Operation{
+		OperationID: "list-dataset-versions", Method: http.MethodGet, Path: "/v1/datasets/{name}/versions", Tags: []string{"datasets"},
+		Summary: "List the generations of a dataset, the newest first", Description: nameDoc,
+	}, r.handleGenerations)
+
+	authz.Handle(api, authz.Reader, huma.Operation{
+		OperationID: "list-partitions", Method: http.MethodGet, Path: "/v1/datasets/{name}/partitions", Tags: []string{"datasets"},
+		Summary: "List the partitions that readers see", Description: nameDoc,
+	}, r.handlePartitions)
+
+	authz.Handle(api, authz.Reader, huma.Operation{
+		OperationID: "list-operators", Method: http.MethodGet, Path: "/v1/operators", Tags: []string{"dags"},
+		Summary: "List the operators and runtimes that DAG files are validated against",
+	}, r.handleOperators)
+}
+
+const nameDoc = "An unpublished dataset is named dag/job/output; write the slashes as %2F, or use the dataset's id."
+
+// NameInput addresses a dataset.
+type NameInput struct {
+	Name string `path:"name" maxLength:"300" doc:"Name or id of the dataset"`
+}
+
+type deployInput struct {
+	DAG  string `path:"dag" maxLength:"63"`
+	Body DeployRequest
+}
+
+type deployOutput struct {
+	Status int
+	Body   Deployment
+}
+
+func (r *Registry) handleDeploy(ctx context.Context, caller authz.Caller, in *deployInput) (*deployOutput, error) {
+	deployed, err := r.Deploy(ctx, caller, in.DAG, in.Body)
+	if err != nil {
+		return nil, err
+	}
+	out := &deployOutput{Status: http.StatusOK, Body: deployed}
+	if deployed.Created {
+		out.Status = http.StatusCreated
+	}
+	return out, nil
+}
+
+type versionsInput struct {
+	rest.PageInput
+	DAG string `path:"dag" maxLength:"63"`
+}
+
+type versionsOutput struct{ Body rest.List[Version] }
+
+func (r *Registry) handleVersions(ctx context.Context, caller authz.Caller, in *versionsInput) (*versionsOutput, error) {
+	var before int32
+	if _, err := in.After(&before); err != nil {
+		return nil, err
+	}
+	versions, err := r.Versions(ctx, caller, in.DAG, int(before), in.Limit+1)
+	if err != nil {
+		return nil, err
+	}
+	list, err := rest.NewList(versions, in.Limit, func(v Version) any { return v.Number })
+	return &versionsOutput{list}, err
+}
+
+type versionInput struct {
+	DAG     string `path:"dag" maxLength:"63"`
+	Version int    `path:"version" minimum:"1" maximum:"2147483647"`
+}
+
+type versionOutput struct{ Body VersionText }
+
+func (r *Registry) handleVersion(ctx context.Context, caller authz.Caller, in *versionInput) (*versionOutput, error) {
+	v, err := r.Version(ctx, caller, in.DAG, in.Version)
+	return &versionOutput{v}, err
+}
+
+type datasetsInput struct {
+	rest.PageInput
+	Search      string `query:"search" maxLength:"200" doc:"Part of the name or of the description"`
+	Tag         string `query:"tag" maxLength:"100"`
+	DAG         string `query:"dag" maxLength:"63" doc:"Made by this DAG"`
+	Unpublished bool   `query:"unpublished" doc:"Those without a published name too; they are for writers"`
+}
+
+type datasetsOutput struct{ Body rest.List[Dataset] }
+
+func (r *Registry) handleDatasets(ctx context.Context, caller authz.Caller, in *datasetsInput) (*datasetsOutput, error) {
+	f := DatasetFilter{Search: in.Search, Tag: in.Tag, DAG: in.DAG, Unpublished: in.Unpublished, Limit: in.Limit + 1}
+	if _, err := in.After(&f.After); err != nil {
+		return nil, err
+	}
+	datasets, err := r.Datasets(ctx, caller, f)
+	if err != nil {
+		return nil, err
+	}
+	list, err := rest.NewList(datasets, in.Limit, func(d Dataset) any { return d.Name })
+	return &datasetsOutput{list}, err
+}
+
+type datasetOutput struct{ Body Dataset }
+
+func (r *Registry) handleDataset(ctx context.Context, caller authz.Caller, in *NameInput) (*datasetOutput, error) {
+	d, err := r.Dataset(ctx, caller, in.Name)
+	return &datasetOutput{d}, err
+}
+
+type generationsOutput struct{ Body rest.List[Generation] }
+
+func (r *Registry) handleGenerations(ctx context.Context, caller authz.Caller, in *NameInput) (*generationsOutput, error) {
+	generations, err := r.Generations(ctx, caller, in.Name)
+	if err != nil {
+		return nil, err
+	}
+	list, err := rest.NewList(generations, len(generations), func(g Generation) any { return g.ID })
+	return &generationsOutput{list}, err
+}
+
+type partitionsInput struct {
+	rest.PageInput
+	NameInput
+}
+
+type partitionsOutput struct{ Body rest.List[Revision] }
+
+func (r *Registry) handlePartitions(ctx context.Context, caller authz.Caller, in *partitionsInput) (*partitionsOutput, error) {
+	var after string
+	if _, err := in.After(&after); err != nil {
+		return nil, err
+	}
+	partitions, err := r.Partitions(ctx, caller, in.Name, after, in.Limit+1)
+	if err != nil {
+		return nil, err
+	}
+	list, err := rest.NewList(partitions, in.Limit, func(p Revision) any { return p.Key })
+	return &partitionsOutput{list}, err
+}
+
+type operatorsOutput struct{ Body OperatorCatalog }
+
+func (r *Registry) handleOperators(context.Context, authz.Caller, *struct{}) (*operatorsOutput, error) {
+	return &operatorsOutput{NewOperatorCatalog(r.Catalog)}, nil
+}

@@ -1,0 +1,386 @@
+package registry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/pg"
+)
+
+// DAG is one DAG as it stands. At least one of its versions is set.
+type DAG struct {
+	Name      string     `json:"name"`
+	Active    *Version   `json:"active,omitempty" doc:"The version that readers see"`
+	Building  *Version   `json:"building,omitempty" doc:"The version that is being built, or is ready and not cut over"`
+	Failed    *Version   `json:"failed,omitempty" doc:"The latest version, where it failed"`
+	UpdatedAt *time.Time `json:"updated_at,omitempty" doc:"When the newest partition that readers see was published"`
+}
+
+// Shown is the version whose jobs stand for the DAG: the active one, else the one on its way, else the one that failed.
+func (d DAG) Shown() *Version {
+	for _, v := range []*Version{d.Active, d.Building, d.Failed} {
+		if v != nil {
+			return v
+		}
+	}
+	return nil
+}
+
+// JobView is one job of a DAG version, with its edges.
+type JobView struct {
+	Name        string       `json:"name"`
+	Origin      uuid.UUID    `json:"-"`
+	Activation  string       `json:"activation"`
+	Source      string       `json:"source,omitempty" doc:"Of a source: cron, poll, webhook, manual, timer or always_on"`
+	Operator    string       `json:"operator"`
+	Runtime     string       `json:"runtime"`
+	Description string       `json:"description,omitempty"`
+	Inputs      []InputView  `json:"inputs"`
+	Outputs     []OutputView `json:"outputs"`
+}
+
+// InputView is one edge into a job.
+type InputView struct {
+	As      string `json:"as"`
+	DAG     string `json:"dag"`
+	Job     string `json:"job"`
+	Output  int    `json:"output"`
+	Map     string `json:"map"`
+	Dataset string `json:"dataset,omitempty" doc:"Its name, where the caller may read it"`
+}
+
+// OutputView is one output of a job.
+type OutputView struct {
+	Name    string `json:"name"`
+	Dataset string `json:"dataset,omitempty" doc:"Its name, where the caller may read it"`
+}
+
+// DAGs lists the org's DAGs by name, beginning after the given one.
+func (r *Registry) DAGs(ctx context.Context, tx pgx.Tx, caller authz.Caller, after string, limit int) ([]DAG, error) {
+	return r.dags(ctx, tx, caller, `d.dag_name > $2`, after, limit)
+}
+
+// DAG returns one DAG.
+func (r *Registry) DAG(ctx context.Context, tx pgx.Tx, caller authz.Caller, name string) (DAG, error) {
+	found, err := r.dags(ctx, tx, caller, `d.dag_name = $2`, name, 1)
+	if err != nil {
+		return DAG{}, err
+	}
+	if len(found) == 0 {
+		return DAG{}, fault.New(fault.NotFound, "there is no DAG %q", name).WithHint("`dagctl status` lists those there are")
+	}
+	return found[0], nil
+}
+
+// dags relies on the unique key (org_id, dag_name, number) of dag_versions: names come from a scan of it that the
+// limit cuts short, and each lookup per name is of one row.
+func (r *Registry) dags(ctx context.Context, tx pgx.Tx, caller authz.Caller, where, name string, limit int) ([]DAG, error) {
+	rows, err := tx.Query(ctx, `
+		WITH names AS (
+			SELECT DISTINCT d.dag_name FROM dag_versions d WHERE d.org_id = $1 AND `+where+` ORDER BY d.dag_name LIMIT $3)
+		SELECT n.dag_name, active.id, building.id, last.id,
+		       (SELECT max(r.materialized_at)
+		        FROM dag_version_datasets p
+		        JOIN partition_versions r ON r.dataset_version = p.dataset_version AND r.state = 'Published'
+		        WHERE p.dag_version_id = active.id)
+		FROM names n
+		LEFT JOIN LATERAL (SELECT c.dag_version_id AS id FROM dag_current_versions c
+		                   WHERE c.org_id = $1 AND c.dag_name = n.dag_name) active ON true
+		LEFT JOIN LATERAL (SELECT v.id FROM dag_versions v
+		                   WHERE v.org_id = $1 AND v.dag_name = n.dag_name AND v.status IN ('Building', 'Ready')
+		                   ORDER BY v.number DESC LIMIT 1) building ON true
+		LEFT JOIN LATERAL (SELECT v.id FROM (SELECT id, status FROM dag_versions
+		                                     WHERE org_id = $1 AND dag_name = n.dag_name ORDER BY number DESC LIMIT 1) v
+		                   WHERE v.status = 'Failed') last ON true
+		ORDER BY n.dag_name`, caller.OrgID, name, limit)
+	if err != nil {
+		return nil, fmt.Errorf("list DAGs: %w", err)
+	}
+	var (
+		found                  []DAG
+		active, building, last []*uuid.UUID
+		ids                    []uuid.UUID
+		d                      DAG
+		a, b, l                *uuid.UUID
+	)
+	if _, err := pgx.ForEachRow(rows, []any{&d.Name, &a, &b, &l, &d.UpdatedAt}, func() error {
+		found = append(found, d)
+		active, building, last = append(active, a), append(building, b), append(last, l)
+		for _, id := range []*uuid.UUID{a, b, l} {
+			if id != nil {
+				ids = append(ids, *id)
+			}
+		}
+		return nil
+	}); err != nil {
+		return nil, fmt.Errorf("list DAGs: %w", err)
+	}
+	versions, err := versionsByID(ctx, tx, caller.OrgID, ids)
+	if err != nil {
+		return nil, err
+	}
+	pick := func(id *uuid.UUID) *Version {
+		if id == nil {
+			return nil
+		}
+		return versions[*id]
+	}
+	for i := range found {
+		found[i].Active, found[i].Building, found[i].Failed = pick(active[i]), pick(building[i]), pick(last[i])
+	}
+	return found, nil
+}
+
+func versionsByID(ctx context.Context, tx pgx.Tx, org uuid.UUID, ids []uuid.UUID) (map[uuid.UUID]*Version, error) {
+	rows, err := tx.Query(ctx, `SELECT `+versionColumns+` FROM dag_versions WHERE org_id = $1 AND id = ANY($2)`, org, ids)
+	if err != nil {
+		return nil, fmt.Errorf("read versions: %w", err)
+	}
+	defer rows.Close()
+	versions := make(map[uuid.UUID]*Version, len(ids))
+	for rows.Next() {
+		v, err := scanVersion(rows)
+		if err != nil {
+			return nil, fmt.Errorf("read versions: %w", err)
+		}
+		versions[v.ID] = &v
+	}
+	if err := rows.Err(); err != nil {
+		return nil, fmt.Errorf("read versions: %w", err)
+	}
+	return versions, nil
+}
+
+// VersionText is a version with the document it was deployed from.
+type VersionText struct {
+	Version
+	YAML string            `json:"yaml"`
+	Vars map[string]string `json:"vars"`
+}
+
+// Versions lists a DAG's versions, the newest first, beginning before the given number (0: with the newest).
+func (r *Registry) Versions(ctx context.Context, caller authz.Caller, dagName string, before, limit int) ([]Version, error) {
+	var found []Version
+	err := pg.InOrgTx(ctx, r.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+		if _, err := r.DAG(ctx, tx, caller, dagName); err != nil {
+			return err
+		}
+		rows, err := tx.Query(ctx, `SELECT `+versionColumns+` FROM dag_versions
+			WHERE org_id = $1 AND dag_name = $2 AND ($3 = 0 OR number < $3)
+			ORDER BY number DESC LIMIT $4`, caller.OrgID, dagName, before, limit)
+		if err != nil {
+			return err
+		}
+		found, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (Version, error) { return scanVersion(row) })
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list versions of %s: %w", dagName, err)
+	}
+	return found, nil
+}
+
+// Version returns one version with its document.
+func (r *Registry) Version(ctx context.Context, caller authz.Caller, dagName string, number int) (VersionText, error) {
+	var found VersionText
+	err := pg.InOrgTx(ctx, r.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+		var id uuid.UUID
+		err := tx.QueryRow(ctx, `SELECT id, yaml, vars FROM dag_versions WHERE org_id = $1 AND dag_name = $2 AND number = $3`,
+			caller.OrgID, dagName, number).Scan(&id, &found.YAML, &found.Vars)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return fault.New(fault.NotFound, "DAG %q has no version %d", dagName, number).WithHint("`dagctl history %s` lists its versions", dagName)
+		}
+		if err != nil {
+			return err
+		}
+		versions, err := versionsByID(ctx, tx, caller.OrgID, []uuid.UUID{id})
+		if err != nil {
+			return err
+		}
+		found.Version = *versions[id]
+		return nil
+	})
+	if err != nil {
+		return VersionText{}, fmt.Errorf("version %d of %s: %w", number, dagName, err)
+	}
+	return found, nil
+}
+
+// JobsOf returns the jobs of a version in the order of its document.
+func (r *Registry) JobsOf(ctx context.Context, tx pgx.Tx, caller authz.Caller, version uuid.UUID) ([]JobView, error) {
+	rows, err := tx.Query(ctx, `SELECT id FROM jobs WHERE org_id = $1 AND dag_version_id = $2 ORDER BY id`, caller.OrgID, version)
+	if err != nil {
+		return nil, fmt.Errorf("list jobs of version %s: %w", version, err)
+	}
+	ids, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
+	if err != nil {
+		return nil, fmt.Errorf("list jobs of version %s: %w", version, err)
+	}
+	jobs, err := r.Jobs(ctx, tx, ids)
+	if err != nil {
+		return nil, err
+	}
+	var datasets []uuid.UUID
+	for _, id := range ids {
+		for _, out := range jobs[id].Outputs {
+			datasets = append(datasets, out.Generation.Dataset)
+		}
+		for _, in := range jobs[id].Inputs {
+			datasets = append(datasets, in.Dataset)
+		}
+	}
+	known, err := r.producers(ctx, tx, caller, datasets)
+	if err != nil {
+		return nil, err
+	}
+	views := make([]JobView, len(ids))
+	for i, id := range ids {
+		views[i] = jobView(jobs[id], known)
+	}
+	return views, nil
+}
+
+func jobView(j *Job, known map[uuid.UUID]producer) JobView {
+	v := JobView{
+		Name: j.Name, Origin: j.Origin, Activation: string(j.Def.Activation), Operator: j.Def.Operator, Runtime: j.Def.Runtime,
+		Description: j.Def.Description, Inputs: []InputView{}, Outputs: []OutputView{},
+	}
+	if j.Def.Source != nil {
+		v.Source = j.Def.Source.Kind
+	}
+	for _, in := range j.Inputs {
+		p := known[in.Dataset]
+		edge := InputView{As: in.Def.As, Map: string(in.Def.Map.Kind), Dataset: p.readable}
+		// The producer of another DAG is told only to whom its dataset is.
+		if in.InDAG || p.readable != "" {
+			edge.DAG, edge.Job, edge.Output = p.dag, p.job, p.output
+		}
+		v.Inputs = append(v.Inputs, edge)
+	}
+	for _, out := range j.Outputs {
+		v.Outputs = append(v.Outputs, OutputView{Name: out.Name, Dataset: known[out.Generation.Dataset].readable})
+	}
+	return v
+}
+
+// producer is where a dataset comes from, and its name where the caller may read it.
+type producer struct {
+	dag, job string
+	output   int
+	readable string
+}
+
+func (r *Registry) producers(ctx context.Context, tx pgx.Tx, caller authz.Caller, datasets []uuid.UUID) (map[uuid.UUID]producer, error) {
+	args := []any{caller.OrgID, datasets}
+	visible := visibleTo(caller, &args)
+	rows, err := tx.Query(ctx, `
+		SELECT d.id, d.producer_dag_name, d.producer_job_name, d.producer_output_index, CASE WHEN `+visible+` THEN d.name ELSE '' END
+		FROM datasets d WHERE d.org_id = $1 AND d.id = ANY($2)`, args...)
+	if err != nil {
+		return nil, fmt.Errorf("find producers of %d datasets: %w", len(datasets), err)
+	}
+	known := make(map[uuid.UUID]producer, len(datasets))
+	var (
+		id uuid.UUID
+		p  producer
+	)
+	if _, err := pgx.ForEachRow(rows, []any{&id, &p.dag, &p.job, &p.output, &p.readable}, func() error {
+		known[id] = p
+		return nil
+	}); err != nil {
+		return nil, fmt.Errorf("find producers of %d datasets: %w", len(datasets), err)
+	}
+	return known, nil
+}
+
+// Origins finds the origins of a DAG's jobs, of every version, by id. An empty name stands for all; at least one is given.
+func (r *Registry) Origins(ctx context.Context, tx pgx.Tx, caller authz.Caller, dagName, job string) ([]uuid.UUID, error) {
+	rows, err := tx.Query(ctx, `
+		SELECT id FROM jobs
+		WHERE org_id = $1 AND id = origin_job_id AND ($2 = '' OR dag_name = $2) AND ($3 = '' OR name = $3)`,
+		caller.OrgID, dagName, job)
+	if err != nil {
+		return nil, fmt.Errorf("find jobs %s/%s: %w", dagName, job, err)
+	}
+	ids, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
+	if err != nil {
+		return nil, fmt.Errorf("find jobs %s/%s: %w", dagName, job, err)
+	}
+	return ids, nil
+}
+
+// OriginsOf tells of which of the given versions each origin is a job. Versions may share origins.
+func (r *Registry) OriginsOf(ctx context.Context, tx pgx.Tx, caller authz.Caller, versions []uuid.UUID) (map[uuid.UUID][]uuid.UUID, error) {
+	rows, err := tx.Query(ctx, `SELECT dag_version_id, array_agg(origin_job_id) FROM jobs
+		WHERE org_id = $1 AND dag_version_id = ANY($2) GROUP BY dag_version_id`, caller.OrgID, versions)
+	if err != nil {
+		return nil, fmt.Errorf("find origins of %d versions: %w", len(versions), err)
+	}
+	origins := make(map[uuid.UUID][]uuid.UUID, len(versions))
+	var (
+		version uuid.UUID
+		ids     []uuid.UUID
+	)
+	if _, err := pgx.ForEachRow(rows, []any{&version, &ids}, func() error {
+		origins[version] = ids
+		return nil
+	}); err != nil {
+		return nil, fmt.Errorf("find origins of %d versions: %w", len(versions), err)
+	}
+	return origins, nil
+}
+
+// ReadableJobs tells which of the jobs the caller may look into: those all of whose outputs it may read. A job that
+// writes no dataset is for writers, as an unpublished dataset is.
+func (r *Registry) ReadableJobs(ctx context.Context, tx pgx.Tx, caller authz.Caller, jobs []*Job) (map[uuid.UUID]bool, error) {
+	var datasets []uuid.UUID
+	for _, j := range jobs {
+		for _, out := range j.Outputs {
+			datasets = append(datasets, out.Generation.Dataset)
+		}
+	}
+	known, err := r.producers(ctx, tx, caller, datasets)
+	if err != nil {
+		return nil, err
+	}
+	readable := make(map[uuid.UUID]bool, len(jobs))
+	for _, j := range jobs {
+		may := caller.Is(authz.RoleWriter) || len(j.Outputs) > 0
+		for _, out := range j.Outputs {
+			may = may && known[out.Generation.Dataset].readable != ""
+		}
+		readable[j.ID] = may
+	}
+	return readable, nil
+}
+
+// SourceJobs lists the source jobs of the active versions, by DAG and name.
+func (r *Registry) SourceJobs(ctx context.Context, tx pgx.Tx, caller authz.Caller) ([]SourceJob, error) {
+	rows, err := tx.Query(ctx, `
+		SELECT j.dag_name, j.name, j.source ->> 'kind'
+		FROM dag_current_versions c
+		JOIN jobs j ON j.dag_version_id = c.dag_version_id AND j.activation = $2
+		WHERE c.org_id = $1
+		ORDER BY j.dag_name, j.name`, caller.OrgID, dag.ActivationSource)
+	if err != nil {
+		return nil, fmt.Errorf("list sources: %w", err)
+	}
+	sources, err := pgx.CollectRows(rows, pgx.RowToStructByPos[SourceJob])
+	if err != nil {
+		return nil, fmt.Errorf("list sources: %w", err)
+	}
+	return sources, nil
+}
+
+// SourceJob is a source job of an active version.
+type SourceJob struct {
+	DAG, Job, Kind string
+}

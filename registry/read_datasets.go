@@ -1,0 +1,273 @@
+package registry
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/pg"
+	"github.com/dagctl/dagctl/storage"
+)
+
+// DatasetFilter says which datasets to list, in the order of their names. Empty fields filter nothing.
+type DatasetFilter struct {
+	Search      string // part of the name or of the description
+	Tag         string
+	DAG         string
+	Unpublished bool   // those without a published name too; writers only
+	After       string // begin after this name
+	Limit       int
+}
+
+// Generation is one dataset version, as people see it.
+type Generation struct {
+	ID         uuid.UUID  `json:"dataset_version"`
+	Served     bool       `json:"served" doc:"It is what readers see"`
+	DAGVersion int        `json:"dag_version" doc:"The DAG version that introduced it"`
+	Storage    string     `json:"storage"`
+	Partitions int64      `json:"partitions"`
+	Rows       int64      `json:"rows"`
+	Bytes      int64      `json:"bytes"`
+	CreatedAt  time.Time  `json:"created_at"`
+	PurgedAt   *time.Time `json:"purged_at,omitempty"`
+}
+
+// visibleTo is the condition, on datasets d, under which the caller may know of a dataset: it is published and open to
+// all readers or to one of the caller's org roles, or the caller may write, respectively administer. A dataset that is
+// hidden by it is as good as missing.
+func visibleTo(caller authz.Caller, args *[]any) string {
+	if caller.Is(authz.RoleAdmin) {
+		return "true"
+	}
+	*args = append(*args, caller.OrgRoles)
+	condition := fmt.Sprintf("(d.read_roles = '{}' OR d.read_roles && $%d::text[])", len(*args))
+	if !caller.Is(authz.RoleWriter) {
+		condition = "(d.published AND " + condition + ")"
+	}
+	return condition
+}
+
+// datasetColumns is a catalogue entry in one row, over datasets d.
+const datasetColumns = `
+	d.id, d.name, d.published, d.producer_dag_name, d.producer_job_name, d.producer_output_index,
+	coalesce(d.description, ''), coalesce(d.owner, ''), d.tags, d.columns, d.read_roles,
+	g.id, coalesce(g.storage, d.storage), g.partition_by, g.schema,
+	coalesce(s.partitions, 0), coalesce(s.rows, 0), coalesce(s.bytes, 0), s.updated_at`
+
+// datasetJoins relies on the primary keys of dag_current_versions and dag_version_datasets, and on
+// idx_partition_versions_published.
+const datasetJoins = `
+	LEFT JOIN dag_current_versions c ON c.org_id = d.org_id AND c.dag_name = d.producer_dag_name
+	LEFT JOIN dag_version_datasets p ON p.dag_version_id = c.dag_version_id AND p.dataset_uuid = d.id
+	LEFT JOIN dataset_versions g ON g.id = p.dataset_version
+	LEFT JOIN LATERAL (
+		SELECT count(*) AS partitions, sum(r.row_count)::bigint AS rows, sum(r.bytes)::bigint AS bytes, max(r.materialized_at) AS updated_at
+		FROM partition_versions r WHERE r.dataset_version = p.dataset_version AND r.state = 'Published') s ON true`
+
+func scanDataset(row pgx.CollectableRow) (Dataset, error) {
+	var (
+		d            Dataset
+		descriptions map[string]string
+		kind         dag.Storage
+		schema       []storage.Column
+		partitionBy  []byte
+	)
+	err := row.Scan(&d.ID, &d.Name, &d.Published, &d.DAG, &d.Job, &d.Output, &d.Description, &d.Owner, &d.Tags, &descriptions, &d.ReadRoles,
+		&d.Version, &kind, &partitionBy, &schema, &d.Partitions, &d.Rows, &d.Bytes, &d.UpdatedAt)
+	if err != nil {
+		return Dataset{}, err
+	}
+	d.Storage, d.PartitionBy = string(kind.Kind), json.RawMessage(partitionBy)
+	d.Columns = []ColumnInfo{}
+	for _, c := range schema {
+		d.Columns = append(d.Columns, ColumnInfo{Name: c.Name, Type: c.Type, Description: descriptions[c.Name]})
+	}
+	return d, nil
+}
+
+// Datasets lists the catalogue as far as the caller may see it.
+func (r *Registry) Datasets(ctx context.Context, caller authz.Caller, f DatasetFilter) ([]Dataset, error) {
+	args := []any{caller.OrgID, f.Search, f.Tag, f.DAG, f.Unpublished, f.After, f.Limit}
+	visible := visibleTo(caller, &args)
+	var found []Dataset
+	err := pg.InOrgTx(ctx, r.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+		// The page is cut first, from the unique key on (org_id, name), so that figures are added up for its rows only.
+		rows, err := tx.Query(ctx, `
+			WITH page AS MATERIALIZED (
+				SELECT * FROM datasets d
+				WHERE d.org_id = $1 AND d.deleted_at IS NULL AND `+visible+`
+				  AND ($2 = '' OR position(lower($2) IN lower(d.name)) > 0 OR position(lower($2) IN lower(coalesce(d.description, ''))) > 0)
+				  AND ($3 = '' OR $3 = ANY(d.tags))
+				  AND ($4 = '' OR d.producer_dag_name = $4)
+				  AND ($5 OR d.published)
+				  AND d.name > $6
+				ORDER BY d.name LIMIT $7)
+			SELECT `+datasetColumns+` FROM page d `+datasetJoins+` ORDER BY d.name`, args...)
+		if err != nil {
+			return err
+		}
+		found, err = pgx.CollectRows(rows, scanDataset)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list datasets: %w", err)
+	}
+	return found, nil
+}
+
+// Dataset returns one catalogue entry with what the checks said of the data that readers see. The name may also be the
+// dataset's id, for callers whose way here does not let a slash pass.
+func (r *Registry) Dataset(ctx context.Context, caller authz.Caller, name string) (Dataset, error) {
+	var found Dataset
+	err := pg.InOrgTx(ctx, r.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+		var err error
+		if found, err = r.dataset(ctx, tx, caller, name); err != nil || found.Version == nil {
+			return err
+		}
+		rows, err := tx.Query(ctx, `
+			SELECT k.partition_key, k.revision, k.name, k.severity, k.outcome, k.failures, k.sample, coalesce(k.error, ''), k.at
+			FROM check_results k
+			JOIN partition_versions r ON r.dataset_version = k.dataset_version AND r.partition_key = k.partition_key
+			     AND r.revision = k.revision AND r.state = 'Published'
+			WHERE k.org_id = $1 AND k.dataset_version = $2
+			ORDER BY k.outcome = 'pass', k.at DESC, k.partition_key, k.name
+			LIMIT 200`, caller.OrgID, *found.Version)
+		if err != nil {
+			return err
+		}
+		found.Checks, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (CheckResult, error) {
+			var c CheckResult
+			err := row.Scan(&c.Partition, &c.Revision, &c.Name, &c.Severity, &c.Outcome, &c.Failures, &c.Sample, &c.Error, &c.At)
+			return c, err
+		})
+		return err
+	})
+	if err != nil {
+		return Dataset{}, fmt.Errorf("dataset %s: %w", name, err)
+	}
+	return found, nil
+}
+
+func (r *Registry) dataset(ctx context.Context, tx pgx.Tx, caller authz.Caller, name string) (Dataset, error) {
+	args := []any{caller.OrgID, name, idOf(name)}
+	visible := visibleTo(caller, &args)
+	rows, err := tx.Query(ctx, `SELECT `+datasetColumns+` FROM datasets d `+datasetJoins+`
+		WHERE d.org_id = $1 AND (d.name = $2 OR d.id = $3) AND d.deleted_at IS NULL AND `+visible, args...)
+	if err != nil {
+		return Dataset{}, err
+	}
+	d, err := pgx.CollectExactlyOneRow(rows, scanDataset)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return Dataset{}, noDataset(name)
+	}
+	return d, err
+}
+
+func noDataset(name string) error {
+	return fault.New(fault.NotFound, "there is no dataset %q", name).WithHint("`dagctl datasets list` shows those you may read")
+}
+
+func idOf(name string) *uuid.UUID {
+	id, err := uuid.Parse(name)
+	if err != nil {
+		return nil
+	}
+	return &id
+}
+
+// Generations lists a dataset's generations, the newest first.
+func (r *Registry) Generations(ctx context.Context, caller authz.Caller, name string) ([]Generation, error) {
+	var found []Generation
+	err := pg.InOrgTx(ctx, r.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+		d, err := r.dataset(ctx, tx, caller, name)
+		if err != nil {
+			return err
+		}
+		rows, err := tx.Query(ctx, `
+			SELECT g.id, g.id IS NOT DISTINCT FROM $3::uuid, v.number, coalesce(g.storage ->> 'kind', ''),
+			       count(r.revision), coalesce(sum(r.row_count), 0)::bigint, coalesce(sum(r.bytes), 0)::bigint, g.created_at, g.purged_at
+			FROM dataset_versions g
+			JOIN dag_versions v ON v.id = g.created_by_dag_version
+			LEFT JOIN partition_versions r ON r.dataset_version = g.id AND r.state = 'Published'
+			WHERE g.org_id = $1 AND g.dataset_uuid = $2
+			GROUP BY g.id, v.number
+			ORDER BY g.created_at DESC, g.id DESC
+			LIMIT 500`, caller.OrgID, d.ID, d.Version)
+		if err != nil {
+			return err
+		}
+		found, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Generation])
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("versions of dataset %s: %w", name, err)
+	}
+	return found, nil
+}
+
+// Partitions lists the partitions that readers see, by key, beginning after the given one. It relies on
+// idx_partition_versions_published.
+func (r *Registry) Partitions(ctx context.Context, caller authz.Caller, name, after string, limit int) ([]Revision, error) {
+	var found []Revision
+	err := pg.InOrgTx(ctx, r.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+		d, err := r.dataset(ctx, tx, caller, name)
+		if err != nil || d.Version == nil {
+			return err
+		}
+		rows, err := tx.Query(ctx, `
+			SELECT dataset_uuid, dataset_version, partition_key, revision, state, materialized_at, row_count, bytes,
+			       coalesce(source_version, ''), task_id, attempt
+			FROM partition_versions
+			WHERE org_id = $1 AND dataset_version = $2 AND state = 'Published' AND partition_key > $3
+			ORDER BY partition_key LIMIT $4`, caller.OrgID, *d.Version, after, limit)
+		if err != nil {
+			return err
+		}
+		found, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (Revision, error) {
+			var p Revision
+			err := row.Scan(&p.Dataset, &p.Version, &p.Key, &p.Revision, &p.State, &p.Materialized, &p.Rows, &p.Bytes,
+				&p.SourceVersion, &p.TaskID, &p.Attempt)
+			return p, err
+		})
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("partitions of dataset %s: %w", name, err)
+	}
+	return found, nil
+}
+
+// ResolveForRead pins what a dataset's readers see at this moment: its generation and the committed files of every
+// partition, by key. The files are listed in one statement, so they are what the generation consisted of at one moment; a
+// cutover meanwhile takes no file away, because reader grace keeps them. A dataset that nothing serves yet has the zero
+// Generation and no partitions.
+func (r *Registry) ResolveForRead(ctx context.Context, tx pgx.Tx, caller authz.Caller, name string) (storage.Generation, []storage.Partition, Dataset, error) {
+	d, err := r.dataset(ctx, tx, caller, name)
+	if err != nil || d.Version == nil {
+		return storage.Generation{}, nil, d, err
+	}
+	g := storage.Generation{OrgID: caller.OrgID, Dataset: d.ID, Version: *d.Version}
+	var kind dag.Storage
+	var partitions []storage.Partition
+	err = tx.QueryRow(ctx, `
+		SELECT org_slug(g.org_id), g.storage, coalesce(o.unique_key, '{}'),
+		       (SELECT coalesce(jsonb_agg(jsonb_build_object('key', r.partition_key, 'revision', r.revision, 'files', r.files)
+		                                  ORDER BY r.partition_key), '[]')
+		        FROM partition_versions r WHERE r.dataset_version = g.id AND r.state = 'Published')
+		FROM dataset_versions g
+		JOIN jobs o ON o.org_id = g.org_id AND o.id = g.origin_job_id
+		WHERE g.org_id = $1 AND g.id = $2`, caller.OrgID, *d.Version).Scan(&g.OrgSlug, &kind, &g.UniqueKey, &partitions)
+	if err != nil {
+		return storage.Generation{}, nil, Dataset{}, fmt.Errorf("pin dataset %s: %w", name, err)
+	}
+	g.Kind, g.Indexes = storage.Kind(kind.Kind), kind.Indexes
+	return g, partitions, d, nil
+}

@@ -1,0 +1,53 @@
+package registry
+
+import (
+	"encoding/json"
+	"maps"
+	"slices"
+
+	"github.com/dagctl/dagctl/dag"
+)
+
+// OperatorCatalog is dag.Catalog as clients get it.
+type OperatorCatalog struct {
+	Operators []OperatorView `json:"operators" nullable:"false"`
+	Runtimes  []string       `json:"runtimes" nullable:"false" doc:"Names that this server has mapped"`
+}
+
+// OperatorView is what a DAG file may know of an operator.
+type OperatorView struct {
+	Name         string          `json:"name"`
+	Version      string          `json:"version" doc:"Of what it computes; a change of it makes outputs stale"`
+	Source       bool            `json:"source"`
+	Reactive     bool            `json:"reactive"`
+	Replayable   bool            `json:"replayable"`
+	Effect       string          `json:"effect" enum:"internal,external"`
+	Runtimes     []string        `json:"runtimes,omitempty" doc:"It may run on these only"`
+	ConfigSchema json.RawMessage `json:"config_schema,omitempty" doc:"JSON Schema of its config"`
+	Operational  []string        `json:"operational,omitempty" doc:"Config keys that cannot change an output"`
+}
+
+// NewOperatorCatalog shows a catalog.
+func NewOperatorCatalog(c dag.Catalog) OperatorCatalog {
+	view := OperatorCatalog{Operators: []OperatorView{}, Runtimes: append([]string{}, c.Runtimes...)}
+	for _, name := range slices.Sorted(maps.Keys(c.Operators)) {
+		s := c.Operators[name]
+		view.Operators = append(view.Operators, OperatorView{
+			Name: s.Name, Version: s.Version, Source: s.Source, Reactive: s.Reactive, Replayable: s.Replayable,
+			Effect: string(s.Effect), Runtimes: s.Runtimes, ConfigSchema: s.ConfigSchema, Operational: s.Operational,
+		})
+	}
+	return view
+}
+
+// Catalog is the way back. Canonical forms stay with the server, which computes the hashes that count.
+func (c OperatorCatalog) Catalog() dag.Catalog {
+	catalog := dag.Catalog{Operators: make(map[string]dag.OperatorSpec, len(c.Operators)), Runtimes: c.Runtimes}
+	for _, v := range c.Operators {
+		catalog.Operators[v.Name] = dag.OperatorSpec{
+			Name: v.Name, Version: v.Version, Source: v.Source, Reactive: v.Reactive, Replayable: v.Replayable,
+			Effect: dag.Effect(v.Effect), Runtimes: v.Runtimes, ConfigSchema: v.ConfigSchema, Operational: v.Operational,
+		}
+	}
+	return catalog
+}
