@@ -115,6 +115,9 @@ func (f *folder) groups(ctx context.Context, c fileSourceConfig, by dag.Partitio
 			return nil
 		}
 		key, err := found.partition(by)
+		if err == nil {
+			err = by.Valid(key)
+		}
 		if err != nil {
 			return Permanent(fmt.Errorf("%s: %w", name, err))
 		}

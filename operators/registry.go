@@ -37,9 +37,9 @@ type Options struct {
 	Threads          int      // for each DuckDB session; 0: as many as the machine has
 }
 
-// Builtin returns the operators that come with the platform.
-func Builtin(o Options) []Operator {
-	return []Operator{newSQL(o), newFileSource(o)}
+// Builtin is the registry of the operators that come with the platform.
+func Builtin(o Options) (*Registry, error) {
+	return NewRegistry(newSQL(o), newFileSource(o))
 }
 
 // Get returns the named operator.

@@ -25,10 +25,10 @@ type world struct {
 
 func newWorld(t *testing.T, ops ...operators.Operator) world {
 	t.Helper()
-	if ops == nil {
-		ops = operators.Builtin(operators.Options{Threads: 1, AllowCommand: true})
+	registry, err := operators.Builtin(operators.Options{Threads: 1, AllowCommand: true})
+	if ops != nil {
+		registry, err = operators.NewRegistry(ops...)
 	}
-	registry, err := operators.NewRegistry(ops...)
 	require.NoError(t, err)
 	st, err := storage.New(storage.Config{Root: t.TempDir()})
 	require.NoError(t, err)

@@ -117,6 +117,9 @@ func New(cfg Config) (*Storage, error) {
 		return nil, err
 	}
 	s := &Storage{footers: footers, backends: map[Kind]backend{Parquet: files}}
+	if cfg.Pool != nil {
+		s.backends[Postgres] = &tables{pool: cfg.Pool}
+	}
 	return s, nil
 }
 

@@ -1,0 +1,258 @@
+package storage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/dagctl/dagctl/internal/duck"
+	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/pg"
+)
+
+// tables is rows in Postgres: in the schema data_<org slug> a table _g_<version> per generation, a staging table
+// _s_<task>_<attempt>_<output> per attempt until it is published, and _revisions, which says what revision of each
+// partition the generation's table holds. Published names begin with a letter, so they never meet these.
+type tables struct {
+	pool *pgxpool.Pool
+}
+
+// The columns that the tables have beside the dataset's own.
+const (
+	partitionColumn = "_partition"
+	revisionColumn  = "_revision"
+	rowColumn       = "_row" // staging only: the row's position
+)
+
+const tablePrefix = "postgres:"
+
+var (
+	slugPattern    = regexp.MustCompile(`^[a-z][a-z0-9_]{0,39}$`)
+	stagingPattern = regexp.MustCompile(`^postgres:(data_[a-z][a-z0-9_]{0,39})\.(_s_[0-9a-f]{32}_[0-9]+_[0-9]+)$`)
+)
+
+func schemaOf(slug string) (string, error) {
+	if !slugPattern.MatchString(slug) {
+		return "", fault.New(fault.Invalid, "org slug %q cannot name a schema", slug)
+	}
+	return "data_" + slug, nil
+}
+
+func hexOf(id uuid.UUID) string { return strings.ReplaceAll(id.String(), "-", "") }
+
+func (*tables) location(a Attempt) string {
+	return fmt.Sprintf("%sdata_%s._s_%s_%d_%d", tablePrefix, a.Generation.OrgSlug, hexOf(a.Task), a.Number, a.Output)
+}
+
+func (*tables) owns(location string) bool { return stagingPattern.MatchString(location) }
+
+// staging is the quoted name of a location's table.
+func staging(location string) (string, error) {
+	parts := stagingPattern.FindStringSubmatch(location)
+	if parts == nil {
+		return "", fault.New(fault.Invalid, "location %q is no staging table", location)
+	}
+	return duck.Quote(parts[1]) + "." + duck.Quote(parts[2]), nil
+}
+
+// physical is a generation's table and its org's schema, quoted.
+type physical struct {
+	schema, table, revisions string
+	generation               Generation
+}
+
+func physicalOf(g Generation) (physical, error) {
+	schema, err := schemaOf(g.OrgSlug)
+	if err != nil {
+		return physical{}, err
+	}
+	q := duck.Quote(schema)
+	return physical{schema: q, table: q + "." + duck.Quote("_g_"+hexOf(g.Version)), revisions: q + `."_revisions"`, generation: g}, nil
+}
+
+func (t *tables) seal(ctx context.Context, a Attempt, local []string, m Manifest) (Manifest, error) {
+	m.Location, m.Files = t.location(a), nil
+	stagingTable, err := staging(m.Location)
+	if err != nil {
+		return m, err
+	}
+	p, err := physicalOf(a.Generation)
+	if err != nil {
+		return m, err
+	}
+	if err := checkColumns(m.Schema); err != nil {
+		return m, err
+	}
+	if err := t.ensureTable(ctx, p, m.Schema); err != nil {
+		return m, err
+	}
+	text := filepath.Join(filepath.Dir(local[0]), "rows.csv")
+	defer os.Remove(text)
+	if err := writeText(ctx, local, m.Schema, text); err != nil {
+		return m, err
+	}
+	return m, pg.InTx(ctx, t.pool, func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, fmt.Sprintf("CREATE TABLE %s (%s, %s bigint NOT NULL)", stagingTable, columnList(m.Schema), rowColumn))
+		if hasCode(err, duplicateTable) {
+			return fault.New(fault.Conflict, "attempt %d of task %s is sealed already", a.Number, a.Task)
+		}
+		if err != nil {
+			return err
+		}
+		return copyIn(ctx, tx, stagingTable, text)
+	})
+}
+
+// writeText writes the rows, numbered, as text that Postgres copies in.
+func writeText(ctx context.Context, local []string, columns []Column, file string) error {
+	session, err := duck.Open(ctx, duck.Config{AllowedPaths: append(slices.Clone(local), file), Threads: 1})
+	if err != nil {
+		return err
+	}
+	defer session.Close()
+	list := make([]string, len(columns))
+	for i, c := range columns {
+		list[i] = toText(c)
+	}
+	return session.Exec(ctx, fmt.Sprintf(`COPY (SELECT %s, row_number() OVER () FROM %s) TO %s (FORMAT csv, HEADER false, FORCE_QUOTE *, NULLSTR '\N')`,
+		strings.Join(list, ", "), duck.ReadParquet(local), duck.Literal(file)))
+}
+
+func copyIn(ctx context.Context, tx pgx.Tx, table, file string) error {
+	f, err := os.Open(file)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	_, err = tx.Conn().PgConn().CopyFrom(ctx, f, fmt.Sprintf(`COPY %s FROM STDIN (FORMAT csv, NULL '\N')`, table))
+	if e := new(pgconn.PgError); errors.As(err, &e) && strings.HasPrefix(e.Code, "22") { // data exceptions
+		return fault.New(fault.Invalid, "postgres storage cannot hold a value: %w", err)
+	}
+	return err
+}
+
+func columnList(columns []Column) string {
+	list := make([]string, len(columns))
+	for i, c := range columns {
+		// checkColumns has seen every type.
+		t, _ := postgresType(c)
+		list[i] = duck.Quote(c.Name) + " " + t
+	}
+	return strings.Join(list, ", ")
+}
+
+func (t *tables) verify(ctx context.Context, m Manifest) error {
+	table, err := staging(m.Location)
+	if err != nil {
+		return err
+	}
+	var there bool
+	if err := t.pool.QueryRow(ctx, `SELECT to_regclass($1) IS NOT NULL`, table).Scan(&there); err != nil {
+		return fmt.Errorf("look for %s: %w", m.Location, err)
+	}
+	if !there {
+		return fault.New(fault.NotFound, "staging table %s is missing", m.Location)
+	}
+	return nil
+}
+
+// publish moves the attempt's rows. The row in _revisions is locked first, so two publications of a partition wait for
+// each other.
+func (t *tables) publish(ctx context.Context, tx pgx.Tx, a Attempt, revision int64, m Manifest) error {
+	p, err := physicalOf(a.Generation)
+	if err != nil {
+		return err
+	}
+	from, err := staging(m.Location)
+	if err != nil {
+		return err
+	}
+	tag, err := tx.Exec(ctx, fmt.Sprintf(`
+		INSERT INTO %s AS r (generation, partition, revision) VALUES ($1, $2, $3)
+		ON CONFLICT (generation, partition) DO UPDATE SET revision = excluded.revision WHERE r.revision < excluded.revision`, p.revisions),
+		a.Generation.Version, a.Partition, revision)
+	if err != nil {
+		return fmt.Errorf("publish partition %q: %w", a.Partition, err)
+	}
+	if tag.RowsAffected() == 0 {
+		return fault.New(fault.Conflict, "partition %q of %s is past revision %d", a.Partition, a.Generation.Version, revision)
+	}
+	moved, err := p.move(ctx, tx, from, m.Schema, a.Partition, revision)
+	if err != nil {
+		return fmt.Errorf("publish partition %q: %w", a.Partition, err)
+	}
+	if len(a.Generation.UniqueKey) == 0 && moved != m.Rows {
+		return fault.New(fault.Conflict, "staging table %s has %d rows; its manifest says %d", m.Location, moved, m.Rows)
+	}
+	if _, err := tx.Exec(ctx, "DROP TABLE "+from); err != nil {
+		return fmt.Errorf("publish partition %q: %w", a.Partition, err)
+	}
+	return nil
+}
+
+// move replaces the partition's rows, or adds to them where there is a unique key: of rows with one key the last wins.
+func (p physical) move(ctx context.Context, tx pgx.Tx, from string, schema []Column, partition string, revision int64) (int64, error) {
+	list := duck.QuoteAll(columnNames(schema))
+	if len(p.generation.UniqueKey) == 0 {
+		if _, err := tx.Exec(ctx, fmt.Sprintf(`DELETE FROM %s WHERE _partition = $1`, p.table), partition); err != nil {
+			return 0, err
+		}
+		tag, err := tx.Exec(ctx, fmt.Sprintf(`INSERT INTO %s (%s, _partition, _revision) SELECT %s, $1, $2 FROM %s ORDER BY _row`,
+			p.table, list, list, from), partition, revision)
+		return tag.RowsAffected(), err
+	}
+	var set []string
+	for _, c := range schema {
+		set = append(set, fmt.Sprintf("%s = excluded.%[1]s", duck.Quote(c.Name)))
+	}
+	key := duck.QuoteAll(p.generation.UniqueKey)
+	tag, err := tx.Exec(ctx, fmt.Sprintf(`
+		INSERT INTO %s (%s, _partition, _revision)
+		SELECT %[2]s, $1, $2 FROM (SELECT DISTINCT ON (%[3]s) * FROM %[4]s ORDER BY %[3]s, _row DESC) AS last ORDER BY _row
+		ON CONFLICT (_partition, %[3]s) DO UPDATE SET %[5]s, _revision = excluded._revision`,
+		p.table, list, key, from, strings.Join(set, ", ")), partition, revision)
+	return tag.RowsAffected(), err
+}
+
+func (t *tables) discard(ctx context.Context, location string) error {
+	table, err := staging(location)
+	if err != nil {
+		return err
+	}
+	if _, err := t.pool.Exec(ctx, "DROP TABLE IF EXISTS "+table); err != nil {
+		return fmt.Errorf("discard %s: %w", location, err)
+	}
+	return nil
+}
+
+func columnNames(columns []Column) []string {
+	names := make([]string, len(columns))
+	for i, c := range columns {
+		names[i] = c.Name
+	}
+	return names
+}
+
+// SQLSTATE codes that mean something here.
+const (
+	duplicateTable   = "42P07"
+	undefinedColumn  = "42703"
+	undefinedTable   = "42P01"
+	lockNotAvailable = "55P03"
+	invalidTableDef  = "42P16" // CREATE OR REPLACE VIEW with other columns
+)
+
+func hasCode(err error, code string) bool {
+	var e *pgconn.PgError
+	return errors.As(err, &e) && e.Code == code
+}
