@@ -38,5 +38,6 @@ func (m *actionMux) act(w http.ResponseWriter, r *http.Request, thing, name stri
 		return
 	}
 	r.SetPathValue(name, value[:end])
+	r.Pattern = thing + value[end:] // metrics tell the actions apart
 	handler(w, r)
 }

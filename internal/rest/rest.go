@@ -16,12 +16,15 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"reflect"
 	"sync"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/dagctl/dagctl/internal/fault"
 )
 
 // Limits of a request that neither the Config nor the operation sets otherwise.
@@ -73,6 +76,7 @@ func New(cfg Config) (*API, error) {
 	hc.OpenAPIPath = "" // ServeOpenAPI: that route declares its rule like any other
 	hc.SchemasPath = ""
 	hc.CreateHooks = nil // no $schema links in answers: their URL would come from the Host header
+	hc.Components.Schemas = huma.NewMapRegistry("#/components/schemas/", schemaName)
 	hc.Formats = map[string]huma.Format{"application/json": jsonFormat, "json": jsonFormat}
 	a.huma = humago.New(&actionMux{a.mux, map[string]map[string]http.HandlerFunc{}}, hc)
 	a.document = sync.OnceValues(func() (openAPI, error) {
@@ -89,6 +93,14 @@ func New(cfg Config) (*API, error) {
 	}
 	a.handler = a.withRequestID(a.observe(metrics, a.recoverPanics(securityHeaders(a.refuseMalformed(http.HandlerFunc(a.route))))))
 	return a, nil
+}
+
+// schemaName names a type in the OpenAPI document. Packages do not count there, and two types are a Problem.
+func schemaName(t reflect.Type, hint string) string {
+	if t == reflect.TypeFor[fault.Problem]() {
+		return "ProblemDetail"
+	}
+	return huma.DefaultSchemaNamer(t, hint)
 }
 
 // Handler serves every route registered so far and later.
