@@ -57,6 +57,7 @@ type Enqueued struct {
 
 // TaskEvent is one line of a task's audit trail.
 type TaskEvent struct {
+	ID      uuid.UUID       `json:"id"`
 	At      time.Time       `json:"at"`
 	Attempt int             `json:"attempt"`
 	From    string          `json:"from,omitempty"`

@@ -14,8 +14,8 @@ import (
 // maxDeployBody holds the largest DAG file with the largest set of files, in base64.
 const maxDeployBody = dag.MaxFilesBytes/3*4 + 2*dag.MaxFileBytes
 
-// Register adds the registry's operations to an API. What a DAG is doing is the dispatcher's to say: see its http.go.
-func (r *Registry) Register(api *authz.API) {
+// AddRoutes adds the registry's operations to an API. What a DAG is doing is the dispatcher's to say: see its http.go.
+func (r *Registry) AddRoutes(api *authz.API) {
 	authz.Handle(api, authz.Writer, huma.Operation{
 		OperationID: "deploy", Method: http.MethodPost, Path: "/v1/dags/{dag}/versions", Tags: []string{"dags"},
 		Summary:      "Deploy a DAG file",

@@ -1,0 +1,97 @@
+// Package query answers with rows of datasets, each read at what was served at one moment and only for whom the
+// dataset is visible. It owns no tables.
+package query
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/pg"
+	"github.com/dagctl/dagctl/registry"
+	"github.com/dagctl/dagctl/storage"
+)
+
+// Query reads datasets.
+type Query struct {
+	Requests *pgxpool.Pool
+	Registry *registry.Registry
+	Storage  *storage.Storage
+}
+
+// Limits of a preview: it is for looking, not for taking data out.
+const (
+	MaxRows   = 1000
+	MaxOffset = 100_000
+)
+
+// Rows is part of a dataset, partition by partition in the order of their keys.
+type Rows struct {
+	Dataset string           `json:"dataset"`
+	Version *uuid.UUID       `json:"dataset_version,omitempty" doc:"The generation that was read; none where nothing is served yet"`
+	Columns []storage.Column `json:"columns" nullable:"false"`
+	Rows    [][]any          `json:"rows" nullable:"false"`
+}
+
+// Preview reads rows of one dataset, or of one of its partitions.
+func (q *Query) Preview(ctx context.Context, caller authz.Caller, name, partition string, limit, offset int) (Rows, error) {
+	const tries = 3
+	for try := 1; ; try++ {
+		rows, err := q.preview(ctx, caller, name, partition, limit, offset)
+		// Storage that keeps one revision only may have replaced the one that was pinned: pin again.
+		if fault.Is(err, fault.Conflict) && try < tries {
+			continue
+		}
+		if err != nil {
+			return Rows{}, fmt.Errorf("preview of %s: %w", name, err)
+		}
+		return rows, nil
+	}
+}
+
+func (q *Query) preview(ctx context.Context, caller authz.Caller, name, partition string, limit, offset int) (Rows, error) {
+	var (
+		generation storage.Generation
+		partitions []storage.Partition
+		dataset    registry.Dataset
+	)
+	err := pg.InOrgTx(ctx, q.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+		var err error
+		generation, partitions, dataset, err = q.Registry.ResolveForRead(ctx, tx, caller, name)
+		return err
+	})
+	if err != nil {
+		return Rows{}, err
+	}
+	if partition != "" {
+		partitions = slices.DeleteFunc(partitions, func(p storage.Partition) bool { return p.Key != partition })
+		if len(partitions) == 0 {
+			return Rows{}, fault.New(fault.NotFound, "dataset %s has no partition %q", dataset.Name, partition).
+				WithHint("`dagctl datasets partitions %s` lists them", dataset.Name)
+		}
+	}
+	answer := Rows{Dataset: dataset.Name, Version: dataset.Version, Columns: []storage.Column{}, Rows: [][]any{}}
+	for _, c := range dataset.Columns {
+		answer.Columns = append(answer.Columns, storage.Column{Name: c.Name, Type: c.Type})
+	}
+	if len(partitions) == 0 {
+		return answer, nil
+	}
+	columns, rows, err := q.Storage.Preview(ctx, generation, partitions, limit, offset)
+	if err != nil {
+		return Rows{}, err
+	}
+	if len(columns) > 0 {
+		answer.Columns = columns
+	}
+	if rows != nil {
+		answer.Rows = rows
+	}
+	return answer, nil
+}
