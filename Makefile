@@ -1,0 +1,42 @@
+# dagctl: `make demo` shows it at work, `make test` proves it. Both install what this machine lacks, once, saying so.
+
+# Go's usual places, for shells whose PATH lacks them.
+export PATH := $(PATH):/usr/local/go/bin:/usr/lib/go/bin:/opt/homebrew/bin:/usr/local/bin
+
+# Without git, or in a clone that is another user's, Go cannot stamp the revision and must not try.
+ifneq ($(shell git rev-parse HEAD 2>/dev/null | wc -c | tr -d ' '),41)
+export GOFLAGS += -buildvcs=false
+endif
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check build bench setup format vet lint
+
+help: ## list what can be made
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+
+demo: setup build ## run examples/us-flights with everything it needs; ONCE=1 ends when all is computed
+	@scripts/demo.sh
+
+test: setup vet ## run all tests, as continuous integration does
+	go test -race -timeout 20m ./...
+
+check: setup format vet lint test ## formatting, vet, staticcheck and all tests: what a change must pass
+
+build: setup ## build bin/dagctl; Go knows what has changed
+	go build -o bin/dagctl ./cmd/dagctl
+
+bench: setup ## run the benchmarks
+	go test -run '^$$' -bench . -benchmem ./...
+
+setup: ## install what is missing: a C++ compiler and PostgreSQL
+	@scripts/setup.sh
+
+format: ## fail if a file is not gofmt's
+	@files=$$(gofmt -l $$(find . -name '*.go' -not -path './.*')); [ -z "$$files" ] || { echo "gofmt -w these:"; echo "$$files"; exit 1; }
+
+vet: setup ## go vet
+	go vet ./...
+
+lint: setup ## staticcheck, at the version that tools/staticcheck pins
+	go build -C tools/staticcheck -o ../../bin/staticcheck honnef.co/go/tools/cmd/staticcheck
+	bin/staticcheck ./...
