@@ -1,0 +1,219 @@
+package storage_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dagctl/dagctl/internal/duck"
+	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/storage"
+)
+
+func open(t *testing.T, root string) *storage.Storage {
+	t.Helper()
+	s, err := storage.New(storage.Config{Root: root})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	return s
+}
+
+// parquet writes a query's rows to a file.
+func parquet(t *testing.T, query string) string {
+	t.Helper()
+	session, err := duck.Open(t.Context(), duck.Config{AnyPath: true, Threads: 1})
+	require.NoError(t, err)
+	defer session.Close()
+	file := filepath.Join(t.TempDir(), "part.parquet")
+	_, err = session.CopyToParquet(t.Context(), query, file)
+	require.NoError(t, err)
+	return file
+}
+
+func attempt(kind storage.Kind, partition string) storage.Attempt {
+	return storage.Attempt{
+		Generation: storage.Generation{OrgID: uuid.New(), OrgSlug: "acme", Dataset: uuid.New(), Version: uuid.New(), Kind: kind},
+		Partition:  partition, Task: uuid.New(), Number: 1,
+	}
+}
+
+// outside is everything in a folder that is not below its folder "root".
+func outside(t *testing.T, dir string) []string {
+	t.Helper()
+	var names []string
+	require.NoError(t, filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if d.IsDir() && path == filepath.Join(dir, "root") {
+			return fs.SkipDir
+		}
+		names = append(names, path)
+		return err
+	}))
+	return names
+}
+
+func TestFilesHostileKeys(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	s := open(t, filepath.Join(dir, "root"))
+	before := outside(t, dir)
+	locations := map[string]string{}
+	for _, key := range []string{
+		"2024-01-31", "../../../etc", "..", ".", "", "/etc/passwd", `..\..\x`, "a/b", "a//b", "a\x00b", "%2e%2e", "é", "a b", "*", "[x]", "a=1",
+		".hidden", "CON", "~", "$(id)", "'; DROP TABLE x; --", "\n", strings.Repeat("k", 1000), strings.Repeat("../", 300), "a.sealing",
+	} {
+		a := attempt(storage.Parquet, key)
+		a.Generation.OrgSlug = "../acme" // however it came to be
+		location := s.Location(a)
+		require.True(t, filepath.IsLocal(location), location)
+		require.NotContains(t, locations, location)
+		locations[location] = key
+
+		m, err := s.Seal(t.Context(), a, []string{parquet(t, "SELECT 1 AS x")})
+		require.NoError(t, err, "key %q", key)
+		require.Equal(t, location, m.Location)
+		require.NoError(t, s.Verify(t.Context(), m))
+		opened, err := s.Open(t.Context(), a.Generation, []storage.Partition{{Key: key, Revision: 1, Files: m.Files}}, "")
+		require.NoError(t, err)
+		require.FileExists(t, opened[0][0])
+		_, rows, err := s.Preview(t.Context(), a.Generation, []storage.Partition{{Key: key, Revision: 1, Files: m.Files}}, 10, 0)
+		require.NoError(t, err)
+		require.Equal(t, [][]any{{int32(1)}}, rows)
+		require.NoError(t, s.Discard(t.Context(), m.Location))
+		require.NoFileExists(t, opened[0][0])
+	}
+	require.Equal(t, before, outside(t, dir), "nothing outside of the root is touched")
+}
+
+func TestFilesRefuse(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	secret := filepath.Join(dir, "secret.parquet")
+	require.NoError(t, os.Rename(parquet(t, "SELECT 'secret' AS x"), secret))
+	s := open(t, filepath.Join(dir, "root"))
+	a := attempt(storage.Parquet, "all")
+	m, err := s.Seal(t.Context(), a, []string{parquet(t, "SELECT 1 AS x")})
+	require.NoError(t, err)
+	own := m.Files[0]
+	other := attempt(storage.Parquet, "all")
+	theirs, err := s.Seal(t.Context(), other, []string{parquet(t, "SELECT 2 AS x")})
+	require.NoError(t, err)
+	require.NoError(t, os.Symlink(secret, filepath.Join(dir, "root", filepath.Dir(own.Path), "link.parquet")))
+
+	for name, path := range map[string]string{
+		"another generation's file": theirs.Files[0].Path,
+		"up and out":                filepath.ToSlash(filepath.Dir(own.Path)) + "/../../../../../../secret.parquet",
+		"absolute":                  secret,
+		"a link that leads out":     filepath.ToSlash(filepath.Dir(own.Path)) + "/link.parquet",
+		"missing":                   filepath.ToSlash(filepath.Dir(own.Path)) + "/none.parquet",
+		"a folder":                  filepath.ToSlash(filepath.Dir(own.Path)),
+	} {
+		t.Run(name, func(t *testing.T) {
+			file := storage.File{Path: path, Bytes: own.Bytes, Rows: 1}
+			require.Error(t, s.Verify(t.Context(), storage.Manifest{Location: m.Location, Files: []storage.File{file}}))
+			_, err := s.Open(t.Context(), a.Generation, []storage.Partition{{Key: "all", Files: []storage.File{file}}}, "")
+			require.Error(t, err)
+		})
+	}
+	short := own
+	short.Bytes++
+	require.ErrorContains(t, s.Verify(t.Context(), storage.Manifest{Location: m.Location, Files: []storage.File{short}}), "its manifest says")
+	for _, location := range []string{"", "/", "../", "a/", "a/b/c/d/../", "a/b/c/d/e", "/a/b/c/d/e/", "acme/x/", "postgres:public.users"} {
+		require.Error(t, s.Discard(t.Context(), location), location)
+	}
+	require.NoError(t, s.Verify(t.Context(), m), "nothing of it was discarded")
+}
+
+func TestSealIsAllOrNothingAndOnce(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	s := open(t, root)
+	a := attempt(storage.Parquet, "all")
+	broken := filepath.Join(t.TempDir(), "x.parquet")
+	require.NoError(t, os.WriteFile(broken, []byte("PAR1 not"), 0o600))
+	for name, files := range map[string][]string{
+		"broken":        {parquet(t, "SELECT 1 AS x"), broken},
+		"other columns": {parquet(t, "SELECT 1 AS x"), parquet(t, "SELECT 'a' AS x")},
+		"none":          {},
+	} {
+		_, err := s.Seal(t.Context(), a, files)
+		require.True(t, fault.Is(err, fault.Invalid), "%s: %v", name, err)
+	}
+	entries, err := os.ReadDir(root)
+	require.NoError(t, err)
+	require.Empty(t, entries)
+
+	// What a killed seal left behind is in nobody's way.
+	left := filepath.Join(root, strings.TrimSuffix(s.Location(a), "/")+".sealing")
+	require.NoError(t, os.MkdirAll(left, 0o750))
+	require.NoError(t, os.WriteFile(filepath.Join(left, "00007.parquet"), nil, 0o600))
+
+	canceled, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = s.Seal(canceled, a, []string{parquet(t, "SELECT 1 AS x")})
+	require.ErrorIs(t, err, context.Canceled)
+
+	m, err := s.Seal(t.Context(), a, []string{parquet(t, "SELECT 1::BIGINT AS x"), parquet(t, "SELECT range AS x FROM range(5)")})
+	require.NoError(t, err)
+	require.Equal(t, int64(6), m.Rows)
+	require.Len(t, m.Files, 2)
+	require.Equal(t, []storage.Column{{Name: "x", Type: "BIGINT"}}, m.Schema)
+	require.Equal(t, storage.SchemaHash(m.Schema), m.SchemaHash)
+	names, err := os.ReadDir(filepath.Join(root, m.Location))
+	require.NoError(t, err)
+	require.Len(t, names, 2)
+
+	_, err = s.Seal(t.Context(), a, []string{parquet(t, "SELECT 2 AS x")})
+	require.True(t, fault.Is(err, fault.Conflict), "%v", err)
+	require.NoError(t, s.Verify(t.Context(), m))
+}
+
+func TestPreviewValues(t *testing.T) {
+	t.Parallel()
+	s := open(t, t.TempDir())
+	a := attempt(storage.Parquet, "all")
+	m, err := s.Seal(t.Context(), a, []string{parquet(t, `SELECT 9007199254740993::BIGINT AS big, 1::BIGINT AS small, 'nan'::DOUBLE AS nan, 1.5::DOUBLE AS half,
+		0.1::DECIMAL(5,1) AS dec, DATE '2024-01-31' AS day, TIMESTAMPTZ '2024-01-31 01:00:00+01' AS at, [1, NULL] AS list, {'a': 'x'} AS struct,
+		'\xAA'::BLOB AS blob, NULL::VARCHAR AS nothing, true AS yes`)})
+	require.NoError(t, err)
+	columns, rows, err := s.Preview(t.Context(), a.Generation, []storage.Partition{{Key: "all", Revision: 1, Files: m.Files}}, 10, 0)
+	require.NoError(t, err)
+	require.Equal(t, m.Schema, columns)
+	text, err := json.Marshal(rows)
+	require.NoError(t, err)
+	require.JSONEq(t, `[["9007199254740993", 1, "NaN", 1.5, "0.1", "2024-01-31", "2024-01-31 00:00:00+00", [1, null], {"a": "x"}, "\\xAA", null, true]]`, string(text))
+}
+
+func TestPreviewPages(t *testing.T) {
+	t.Parallel()
+	s := open(t, t.TempDir())
+	a := attempt(storage.Parquet, "a")
+	var partitions []storage.Partition
+	for _, key := range []string{"a", "b", "c"} {
+		a.Partition, a.Task = key, uuid.New()
+		m, err := s.Seal(t.Context(), a, []string{parquet(t, "SELECT '"+key+"' AS k, range AS i FROM range(3)")})
+		require.NoError(t, err)
+		partitions = append(partitions, storage.Partition{Key: key, Revision: 1, Files: m.Files})
+	}
+	for _, test := range []struct {
+		limit, offset int
+		want          string
+	}{
+		{2, 0, "a0 a1"}, {2, 2, "a2 b0"}, {10, 5, "b2 c0 c1 c2"}, {1, 9, ""}, {0, 0, ""},
+	} {
+		_, rows, err := s.Preview(t.Context(), a.Generation, partitions, test.limit, test.offset)
+		require.NoError(t, err)
+		var got []string
+		for _, row := range rows {
+			got = append(got, fmt.Sprint(row...))
+		}
+		require.Equal(t, test.want, strings.ReplaceAll(strings.Join(got, ","), ",", " "), "%+v", test)
+	}
+}
