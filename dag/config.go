@@ -26,6 +26,10 @@ func compileSchema(document any) (*jsonschema.Schema, error) {
 		return nil, err
 	}
 	schema, err := compiler.Compile(name)
+	var elsewhere *jsonschema.LoadURLError
+	if errors.As(err, &elsewhere) {
+		return nil, fmt.Errorf("it refers to %s, and other documents are not read", elsewhere.URL)
+	}
 	var invalid *jsonschema.SchemaValidationError
 	if errors.As(err, &invalid) {
 		var cause *jsonschema.ValidationError
@@ -75,12 +79,15 @@ type configTree struct {
 func (d *decoder) config(v value, j *Job, op OperatorSpec, known bool) {
 	t := &configTree{job: v, node: v.get("config"), operator: j.Operator, inlined: map[string]*yaml.Node{}, secrets: map[string]bool{}}
 	j.Config = map[string]any{}
-	if !known {
+	if !known || t.node.present() && t.node.node.Kind != yaml.MappingNode {
 		return
 	}
 	schema, err := d.configSchema(op)
 	if err != nil {
 		d.node(v.get("operator").node, CodeConfig, "operator %s has no usable config schema: %s", j.Operator, err)
+		return
+	}
+	if d.leadsNowhere(t.node.node) {
 		return
 	}
 	sound := len(d.problems)
@@ -122,6 +129,11 @@ func (d *decoder) config(v value, j *Job, op OperatorSpec, known bool) {
 			}
 		}
 	}
+}
+
+// leadsNowhere says whether a variable below a node could not be resolved.
+func (d *decoder) leadsNowhere(n *yaml.Node) bool {
+	return n != nil && len(d.unresolved) > 0 && (d.unresolved[n] || slices.ContainsFunc(n.Content, d.leadsNowhere))
 }
 
 // inlinable says whether a *_file field stands for the field of its stem.
@@ -229,7 +241,13 @@ func failsOnType(e *jsonschema.ValidationError, depth int) bool {
 func (d *decoder) configFault(e *jsonschema.ValidationError, schema *jsonschema.Schema, t *configTree) {
 	label := configLabel(e.InstanceLocation)
 	_, place := t.find(e.InstanceLocation)
-	secret := t.secrets[strings.Join(e.InstanceLocation, "\x00")]
+	if t.secrets[strings.Join(e.InstanceLocation, "\x00")] {
+		// The platform does not know the value; all it can say is whether text may stand here.
+		if k, ok := e.ErrorKind.(*kind.Type); ok {
+			d.node(place, CodeConfig, "%s cannot be a secret; it must be %s", label, inWords(k.Want))
+		}
+		return
+	}
 	switch k := e.ErrorKind.(type) {
 	case *kind.AdditionalProperties:
 		known := properties(schema, e.InstanceLocation)
@@ -246,24 +264,25 @@ func (d *decoder) configFault(e *jsonschema.ValidationError, schema *jsonschema.
 			}
 		}
 	case *kind.Type:
-		if secret {
-			d.node(place, CodeConfig, "%s cannot be a secret; it must be %s", label, strings.Join(k.Want, " or "))
-			return
-		}
-		d.node(place, CodeConfig, "%s must be %s, not %s", label, strings.Join(k.Want, " or "), describe(place))
+		d.node(place, CodeConfig, "%s must be %s, not %s", label, inWords(k.Want), describe(place))
 	case *kind.Enum:
-		if secret {
-			return
-		}
 		var words []string
 		for _, want := range k.Want {
 			words = append(words, fmt.Sprint(want))
 		}
 		d.node(place, CodeConfig, "%s cannot be %q", label, fmt.Sprint(k.Got)).nearest(fmt.Sprint(k.Got), words)
+	case *kind.Minimum:
+		d.node(place, CodeConfig, "%s must be %s or more, not %s", label, k.Want.RatString(), k.Got.RatString())
+	case *kind.Maximum:
+		d.node(place, CodeConfig, "%s must be %s or less, not %s", label, k.Want.RatString(), k.Got.RatString())
+	case *kind.MinLength:
+		d.node(place, CodeConfig, "%s must have %d %s or more, not %d", label, k.Want, plural(k.Want, "character", "characters"), k.Got)
+	case *kind.MaxLength:
+		d.node(place, CodeConfig, "%s must have %d %s or less, not %d", label, k.Want, plural(k.Want, "character", "characters"), k.Got)
+	case *kind.Pattern:
+		d.node(place, CodeConfig, "%s cannot be %q: it must match %s", label, k.Got, k.Want)
 	default:
-		if !secret { // the platform does not know the secret's value yet
-			d.node(place, CodeConfig, "%s: %s", label, inEnglish(e))
-		}
+		d.node(place, CodeConfig, "%s: %s", label, inEnglish(e))
 	}
 }
 
@@ -297,6 +316,19 @@ func properties(schema *jsonschema.Schema, path []string) []string {
 		return nil
 	}
 	return sortedKeys(schema.Properties)
+}
+
+// inWords names JSON types as the messages of the grammar do.
+func inWords(types []string) string {
+	words := map[string]string{
+		"string": "text", "integer": "a whole number", "number": "a number", "boolean": "true or false",
+		"object": "a mapping", "array": "a list", "null": "empty",
+	}
+	named := make([]string, len(types))
+	for i, t := range types {
+		named[i] = words[t]
+	}
+	return strings.Join(named, " or ")
 }
 
 func inEnglish(e *jsonschema.ValidationError) string {

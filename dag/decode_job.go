@@ -172,7 +172,7 @@ func (d *decoder) storage(v value, j *Job) {
 	d.distinct(v.get("outputs"), "output")
 	if s.present() && s.node.Kind == yaml.SequenceNode {
 		if len(s.items()) != len(j.Outputs) {
-			d.node(s.node, CodeValue, "`storage` has %d entries, but the job has %d %s", len(s.items()), len(j.Outputs), plural(len(j.Outputs), "output", "outputs"))
+			d.node(s.node, CodeValue, "`storage` has %d %s, but the job has %d %s", len(s.items()), plural(len(s.items()), "entry", "entries"), len(j.Outputs), plural(len(j.Outputs), "output", "outputs"))
 		}
 		for _, item := range s.items() {
 			j.Storage = append(j.Storage, oneStorageOf(item))

@@ -1,11 +1,16 @@
 package dag
 
-import ("testing";"fmt";"github.com/stretchr/testify/require")
-func TestFmt(t *testing.T){
- out, ps := Format([]byte(example))
- require.Empty(t, ps)
- fmt.Println(string(out))
- out, ps = Format([]byte(`# head comment
+import (
+	"fmt"
+	"github.com/stretchr/testify/require"
+	"testing"
+)
+
+func TestFmt(t *testing.T) {
+	out, ps := Format([]byte(example))
+	require.Empty(t, ps)
+	fmt.Println(string(out))
+	out, ps = Format([]byte(`# head comment
 
 # about name
 name: x
@@ -43,5 +48,5 @@ publish:
     from: {job: a}
 # foot
 `))
- fmt.Println(string(out), ps.Pretty())
+	fmt.Println(string(out), ps.Pretty())
 }

@@ -149,7 +149,10 @@ var inputShape = objectShape{what: "an input", fields: []field{
 }}
 
 var partitionShape = choiceShape{want: "none, key, {time: UNIT}, {range: SIZE, column: NAME} or {cursor: COLUMN}", options: []shape{
-	oneOf("none", "key"),
+	textShape{enum: []string{"none", "key"}, instead: map[string]string{
+		"hour": "write { time: hour }", "day": "write { time: day }", "week": "write { time: week }", "month": "write { time: month }",
+		"hourly": "write { time: hour }", "daily": "write { time: day }", "weekly": "write { time: week }", "monthly": "write { time: month }",
+	}},
 	objectShape{what: "`partition_by`", oneOf: []string{"time", "range", "cursor"},
 		needs: map[string]string{"timezone": "time", "range": "column", "column": "range"}, fields: []field{
 			{name: "time", of: oneOf("hour", "day", "week", "month")},

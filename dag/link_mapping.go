@@ -15,7 +15,7 @@ func (d *decoder) mapsAlone(node value, in Input, j *Job) {
 		d.node(place, CodeMapping, "`window` needs time partitions, but job %q has %s", j.Name, j.PartitionBy).
 			suggest("set `partition_by: { time: %s }`", cmp.Or(in.Map.Window, Day))
 	case in.Map.Window != "" && in.Map.Window != j.PartitionBy.Unit:
-		d.node(place, CodeMapping, "a window of a %s makes partitions of a %s, but job %q has %s", in.Map.Window, in.Map.Window, j.Name, j.PartitionBy).
+		d.node(place, CodeMapping, "a window of a %s makes %s partitions, but job %q has %s", in.Map.Window, in.Map.Window, j.Name, j.PartitionBy).
 			suggest("set `partition_by: { time: %s }`", in.Map.Window)
 	case in.Map.Kind == MapSlice && j.PartitionBy.Kind != ByRange:
 		d.node(place, CodeMapping, "`map: slice` needs range partitions, but job %q has %s", j.Name, j.PartitionBy).
@@ -29,7 +29,7 @@ func (d *decoder) maps(node value, in Input, from Partitioning, j *Job) {
 	if d.mapsAlone(node, in, j); len(d.problems) > told {
 		return
 	}
-	place := cmp.Or(node.key("map"), node.get("from").node, node.node)
+	place := cmp.Or(node.key("map"), node.get("from").get("job").node, node.node)
 	to := j.PartitionBy
 	wrong := func(suggestion, format string, args ...any) {
 		d.node(place, CodeMapping, "job %q has %s, but input %q has %s: %s", j.Name, to, in.As, from, fmt.Sprintf(format, args...)).Suggestion = suggestion

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"regexp"
-	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -26,13 +25,14 @@ func load(text []byte, r *report) *yaml.Node {
 		r.at(line, column, 1, CodeSyntax, "the file is not UTF-8 text").suggest("save it as UTF-8")
 		return nil
 	}
-	decoder := yaml.NewDecoder(bytes.NewReader(text))
+	source := &lineReader{rest: text}
+	decoder := yaml.NewDecoder(source)
 	var document yaml.Node
 	if err := decodeYAML(decoder, &document); errors.Is(err, io.EOF) {
 		r.at(1, 1, 1, CodeMissing, "the file is empty").suggest("`dagctl init` writes a first one")
 		return nil
 	} else if err != nil {
-		reportSyntax(err, r)
+		reportSyntax(err, source.line, r)
 		return nil
 	}
 	root := document.Content[0]
@@ -47,7 +47,7 @@ func load(text []byte, r *report) *yaml.Node {
 		r.node(second.Content[0], CodeSyntax, "a second document begins here; a DAG file holds one").suggest("put each DAG into a file of its own")
 		sound = false
 	} else if !errors.Is(err, io.EOF) {
-		reportSyntax(err, r)
+		reportSyntax(err, source.line, r)
 		sound = false
 	}
 	if root.Kind != yaml.MappingNode {
@@ -86,19 +86,43 @@ func firstInvalid(text []byte) (line, column int) {
 	return line, column
 }
 
-var yamlErrorLine = regexp.MustCompile(`^yaml: (?:line (\d+): )?(.*)$`)
+// lineReader gives a text line by line and counts them. The YAML library reads no further than it must, but reports the
+// line where the list or mapping began that an error is in; the last line it has read is nearer to the error.
+type lineReader struct {
+	rest []byte
+	line int
+}
 
-// reportSyntax places an error of the YAML library, which knows lines only, and not always the right one for tabs.
-func reportSyntax(err error, r *report) {
-	match := yamlErrorLine.FindStringSubmatch(strings.SplitN(err.Error(), "\n", 2)[0])
-	line, message := 1, err.Error()
-	if match != nil {
-		line, _ = strconv.Atoi(match[1])
-		message = match[2]
+func (l *lineReader) Read(p []byte) (int, error) {
+	if len(l.rest) == 0 {
+		return 0, io.EOF
+	}
+	end := bytes.IndexByte(l.rest, '\n') + 1
+	if end == 0 {
+		end = len(l.rest)
+	}
+	n := copy(p, l.rest[:end])
+	if n == end {
+		l.line++
+	}
+	l.rest = l.rest[n:]
+	return n, nil
+}
+
+var yamlErrorText = regexp.MustCompile(`^yaml: (?:line \d+: )?(.*)$`)
+
+// reportSyntax places an error of the YAML library at the line that it had read when it gave up.
+func reportSyntax(err error, line int, r *report) {
+	message := strings.SplitN(err.Error(), "\n", 2)[0]
+	if match := yamlErrorText.FindStringSubmatch(message); match != nil {
+		message = match[1]
 	}
 	line = min(max(line, 1), len(r.lines))
-	for _, l := range []int{line, line + 1, line - 1} {
-		if l < 1 || l > len(r.lines) {
+	for line > 1 && strings.TrimSpace(r.lines[line-1]) == "" {
+		line--
+	}
+	for _, l := range []int{line, line - 1} {
+		if l < 1 {
 			continue
 		}
 		text := r.lines[l-1]
@@ -110,7 +134,8 @@ func reportSyntax(err error, r *report) {
 	}
 	text := r.lines[line-1]
 	column := len(text) - len(strings.TrimLeft(text, " ")) + 1
-	r.at(line, column, utf8.RuneCountInString(strings.TrimSpace(text)), CodeSyntax, "not YAML: %s", message)
+	r.at(line, column, utf8.RuneCountInString(strings.TrimSpace(text)), CodeSyntax, "not YAML: %s", message).
+		suggest("look at the brackets, quotes and indentation of this line and the one before it")
 }
 
 // checkTree reports what YAML allows and a DAG file does not. It says whether the tree can be read further.
@@ -160,9 +185,12 @@ func checkTree(n *yaml.Node, depth int, r *report) bool {
 
 // node records a problem at a node.
 func (r *report) node(n *yaml.Node, code Code, format string, args ...any) *Problem {
-	width := 1
-	if n.Kind == yaml.ScalarNode && !strings.Contains(n.Value, "\n") {
-		width = utf8.RuneCountInString(n.Value)
+	text, width := n.Value, 1
+	if original, ok := r.original[n]; ok {
+		text = original
+	}
+	if n.Kind == yaml.ScalarNode && !strings.Contains(text, "\n") {
+		width = utf8.RuneCountInString(text)
 		if n.Style&(yaml.DoubleQuotedStyle|yaml.SingleQuotedStyle) != 0 {
 			width += 2
 		}

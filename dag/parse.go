@@ -27,7 +27,7 @@ func Parse(file File, cat Catalog) (*Document, Problems) {
 		return nil, r.sorted()
 	}
 	d := &decoder{
-		checker:  &checker{report: r, interpolated: map[*yaml.Node]bool{}},
+		checker:  &checker{report: r, unresolved: map[*yaml.Node]bool{}},
 		cat:      cat,
 		files:    &fileReader{fsys: file.Files, read: map[string][]byte{}},
 		schemas:  map[string]*jsonschema.Schema{},

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"gopkg.in/yaml.v3"
+
 	"github.com/dagctl/dagctl/internal/fault"
 )
 
@@ -142,10 +144,11 @@ type report struct {
 	file     string
 	lines    []string
 	problems Problems
+	original map[*yaml.Node]string // scalars that ${var.name} was replaced in, as they stand in the file
 }
 
 func newReport(file string, text []byte) *report {
-	return &report{file: file, lines: strings.Split(string(text), "\n")}
+	return &report{file: file, lines: strings.Split(string(text), "\n"), original: map[*yaml.Node]string{}}
 }
 
 // at records a problem at a line and column. The result is good for adding a suggestion to until the next call.
@@ -189,7 +192,10 @@ func (r *report) sorted() Problems {
 
 // nearest is the candidate at the smallest edit distance from word, if that is small for its length.
 func nearest(word string, candidates []string) string {
-	best, distance := "", max(1, len(word)/3)+1
+	if len(word) < 3 {
+		return "" // anything is near to so little
+	}
+	best, distance := "", len(word)/3+1
 	for _, c := range candidates {
 		if d := editDistance(strings.ToLower(word), strings.ToLower(c), distance); d < distance {
 			best, distance = c, d

@@ -1,6 +1,7 @@
 package dag
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"regexp"
@@ -27,12 +28,21 @@ type shape interface {
 // checker holds a tree against the grammar.
 type checker struct {
 	*report
-	interpolated map[*yaml.Node]bool // scalars that ${var.name} was replaced in
+	unresolved map[*yaml.Node]bool // scalars with a ${var.name} that leads nowhere: nothing more is said of them
+}
+
+// interpolated says whether a variable was replaced in a scalar. Its type is then what the grammar wants it to be.
+func (c *checker) interpolated(n *yaml.Node) bool {
+	_, ok := c.original[n]
+	return ok
 }
 
 func (c *checker) wrongType(n *yaml.Node, label, want string) *Problem {
 	if n.Tag == "!!null" {
 		return c.node(n, CodeType, "%s has no value; it must be %s", label, want)
+	}
+	if c.interpolated(n) {
+		return c.node(n, CodeType, "%s must be %s, but the variable makes it %q", label, want, n.Value)
 	}
 	return c.node(n, CodeType, "%s must be %s, not %s", label, want, describe(n))
 }
@@ -50,12 +60,16 @@ type textShape struct {
 func (s textShape) fits(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode }
 
 func (s textShape) check(n *yaml.Node, label string, c *checker) {
-	isText := n.Kind == yaml.ScalarNode && (n.Tag == "!!str" || n.Tag == "!!timestamp" || c.interpolated[n])
+	isText := n.Kind == yaml.ScalarNode && (n.Tag == "!!str" || n.Tag == "!!timestamp" || c.interpolated(n))
 	switch {
+	case c.unresolved[n]:
 	case !isText:
 		p := c.wrongType(n, label, "text")
-		if n.Kind == yaml.ScalarNode && n.Tag != "!!null" {
+		if n.Kind == yaml.ScalarNode && n.Tag != "!!null" && s.enum == nil {
 			p.suggest("quote it: %q", n.Value)
+			if s.pattern != nil && !s.pattern.MatchString(n.Value) {
+				p.Suggestion = s.rule
+			}
 		}
 	case n.Value == "":
 		c.node(n, CodeValue, "%s is empty", label)
@@ -111,8 +125,11 @@ func (s numberShape) check(n *yaml.Node, label string, c *checker) {
 		want = "a whole number"
 	}
 	tag := n.Tag
-	if c.interpolated[n] {
+	if c.interpolated(n) {
 		tag = plainTag(n.Value)
+	}
+	if c.unresolved[n] {
+		return
 	}
 	if n.Kind != yaml.ScalarNode || tag != "!!int" && (s.whole || tag != "!!float") {
 		p := c.wrongType(n, label, want)
@@ -163,7 +180,7 @@ type booleanShape struct{}
 func (booleanShape) fits(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.Tag == "!!bool" }
 
 func (booleanShape) check(n *yaml.Node, label string, c *checker) {
-	if n.Kind == yaml.ScalarNode && (n.Tag == "!!bool" || c.interpolated[n] && plainTag(n.Value) == "!!bool") {
+	if c.unresolved[n] || n.Kind == yaml.ScalarNode && (n.Tag == "!!bool" || c.interpolated(n) && plainTag(n.Value) == "!!bool") {
 		return
 	}
 	c.wrongType(n, label, "true or false")
@@ -192,15 +209,19 @@ func (scalarShape) schema() map[string]any {
 func finite(n *yaml.Node, label string, c *checker) {
 	switch n.Tag {
 	case "!!float":
-		if v, err := number(n.Value); err != nil || math.IsNaN(v) || math.IsInf(v, 0) {
+		if digits.MatchString(n.Value) {
+			c.node(n, CodeValue, "%s has too many digits: %s", label, n.Value).suggest("quote it")
+		} else if v, err := number(n.Value); err != nil || math.IsNaN(v) || math.IsInf(v, 0) {
 			c.node(n, CodeValue, "%s cannot be %s", label, n.Value)
 		}
-	case "!!int":
+	case "!!int": // above the largest int64
 		if plain(n.Value).Decode(new(int64)) != nil {
 			c.node(n, CodeValue, "%s has too many digits: %s", label, n.Value).suggest("quote it")
 		}
 	}
 }
+
+var digits = regexp.MustCompile(`^[-+]?[0-9_]+$`)
 
 // anyShape is any JSON value; what it must be is somebody else's schema.
 type anyShape struct {
@@ -216,8 +237,11 @@ func (s anyShape) check(n *yaml.Node, label string, c *checker) {
 	}
 	finite(n, label, c)
 	for i, child := range n.Content {
-		if n.Kind != yaml.MappingNode || i%2 == 1 {
-			anyShape{}.check(child, label, c)
+		switch {
+		case n.Kind != yaml.MappingNode:
+			anyShape{}.check(child, "an entry of "+label, c)
+		case i%2 == 1:
+			anyShape{}.check(child, "`"+n.Content[i-1].Value+"`", c)
 		}
 	}
 }
@@ -320,10 +344,12 @@ func (s objectShape) check(n *yaml.Node, label string, c *checker) {
 	}
 	v := value{node: n}
 	var chosen []string
+	meant := map[string]bool{} // fields whose name is misspelled; that they are missing is no second fault
 	for key, val := range v.pairs() {
 		f, ok := s.field(key.Value)
 		if !ok {
 			c.node(key, CodeUnknown, "%s has no field %q", s.what, key.Value).nearest(key.Value, s.names())
+			meant[nearest(key.Value, s.names())] = true
 			continue
 		}
 		f.of.check(val, "`"+f.name+"`", c)
@@ -335,22 +361,22 @@ func (s objectShape) check(n *yaml.Node, label string, c *checker) {
 		}
 	}
 	for _, f := range s.fields {
-		if f.required && !v.has(f.name) {
+		if f.required && !v.has(f.name) && !meant[f.name] {
 			c.node(n, CodeMissing, "%s needs `%s`", s.what, f.name)
 		}
 	}
-	if len(s.oneOf) > 0 && len(chosen) == 0 {
+	if len(s.oneOf) > 0 && len(chosen) == 0 && !slices.ContainsFunc(s.oneOf, func(name string) bool { return meant[name] }) {
 		c.node(n, CodeMissing, "%s needs one of `%s`", s.what, strings.Join(s.oneOf, "`, `"))
 	}
 	for _, second := range chosen[min(1, len(chosen)):] {
 		c.node(v.key(second), CodeConflict, "%s has `%s` already; `%s` cannot be beside it", s.what, chosen[0], second)
 	}
 	if rule, ok := s.cases[v.get(s.tag).text()]; ok {
-		s.checkCase(v, rule, c)
+		s.checkCase(v, rule, meant, c)
 	}
 }
 
-func (s objectShape) checkCase(v value, rule tagCases, c *checker) {
+func (s objectShape) checkCase(v value, rule tagCases, meant map[string]bool, c *checker) {
 	is := v.get(s.tag).text()
 	for key := range v.pairs() {
 		if _, known := s.field(key.Value); known && key.Value != s.tag && !slices.Contains(rule.required, key.Value) && !slices.Contains(rule.optional, key.Value) {
@@ -358,7 +384,7 @@ func (s objectShape) checkCase(v value, rule tagCases, c *checker) {
 		}
 	}
 	for _, name := range rule.required {
-		if !v.has(name) {
+		if !v.has(name) && !meant[name] {
 			c.node(v.node, CodeMissing, "%s of %s %s needs `%s`", s.what, s.tag, is, name)
 		}
 	}
@@ -466,7 +492,7 @@ func (s choiceShape) option(n *yaml.Node) shape {
 }
 
 func (s choiceShape) check(n *yaml.Node, label string, c *checker) {
-	if c.interpolated[n] {
+	if c.interpolated(n) {
 		// The variable's value chooses, as if it stood there unquoted.
 		unquoted := *n
 		unquoted.Tag = plainTag(n.Value)
@@ -475,7 +501,17 @@ func (s choiceShape) check(n *yaml.Node, label string, c *checker) {
 			return
 		}
 	}
+	if c.unresolved[n] {
+		return
+	}
 	o := s.option(n)
+	if text, ok := o.(textShape); ok && text.enum != nil && n.Tag == "!!str" && n.Value != "" && !slices.Contains(text.enum, n.Value) {
+		p := c.node(n, CodeValue, "%s cannot be %q", label, n.Value)
+		if p.nearest(n.Value, text.enum); nearest(n.Value, text.enum) == "" {
+			p.Suggestion = cmp.Or(text.instead[n.Value], "it is "+s.want)
+		}
+		return
+	}
 	if o == nil || n.Tag == "!!null" {
 		c.wrongType(n, label, s.want)
 		return

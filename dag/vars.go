@@ -59,19 +59,21 @@ func resolveVariables(root value, given map[string]string, c *checker) map[strin
 // substitute replaces variables in every value below the node.
 func substitute(n *yaml.Node, vars map[string]string, free bool, c *checker) {
 	if n.Kind == yaml.ScalarNode && strings.Contains(n.Value, "${var.") {
+		original := n.Value
 		replaced := variableReference.ReplaceAllStringFunc(n.Value, func(reference string) string {
 			if strings.HasPrefix(reference, "$$") {
 				return reference[1:]
 			}
-			c.interpolated[n] = true
+			c.original[n] = original
 			name := strings.TrimSuffix(strings.TrimPrefix(reference, "${var."), "}")
 			if _, ok := vars[name]; !ok || !strings.HasSuffix(reference, "}") {
 				c.reference(n, reference, name, vars)
-				return "x" // so that the field is not reported as empty as well
+				c.unresolved[n] = true
+				return ""
 			}
 			return vars[name]
 		})
-		if free && n.Style == 0 && c.interpolated[n] {
+		if free && n.Style == 0 && c.interpolated(n) {
 			n.Tag = plainTag(replaced)
 		}
 		n.Value = replaced
