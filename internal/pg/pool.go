@@ -87,6 +87,7 @@ func defaults(cfg *pgxpool.Config) {
 	cfg.MaxConnIdleTime = 5 * time.Minute
 	cfg.AfterConnect = func(_ context.Context, conn *pgx.Conn) error {
 		registerUUID(conn.TypeMap())
+		registerUTC(conn.TypeMap())
 		return nil
 	}
 }

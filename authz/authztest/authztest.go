@@ -1,0 +1,144 @@
+// Package authztest shows that every route of a server holds to its rule, for every role and against a foreign org.
+package authztest
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dagctl/dagctl/authz"
+)
+
+// Tokens are service tokens of an org, one of each sort, and an admin's of another org.
+type Tokens struct {
+	Reader, Writer, Admin, Worker, Foreign string
+}
+
+// NewTokens makes the tokens, and the foreign org with them. The pool is the owner's.
+func NewTokens(t testing.TB, owner *pgxpool.Pool, org authz.Org) Tokens {
+	t.Helper()
+	foreign, err := authz.CreateOrg(t.Context(), owner, "authztest_foreign", "Foreign")
+	require.NoError(t, err)
+	token := func(org authz.Org, n authz.NewToken) string {
+		t.Helper()
+		maker := authz.Caller{OrgID: org.ID, OrgSlug: org.Slug, Actor: "system", Role: authz.RoleAdmin}
+		secret, _, err := authz.CreateToken(t.Context(), owner, maker, n)
+		require.NoError(t, err)
+		return secret
+	}
+	return Tokens{
+		Reader:  token(org, authz.NewToken{Name: "authztest-reader", Role: authz.RoleReader}),
+		Writer:  token(org, authz.NewToken{Name: "authztest-writer", Role: authz.RoleWriter}),
+		Admin:   token(org, authz.NewToken{Name: "authztest-admin", Role: authz.RoleAdmin}),
+		Worker:  token(org, authz.NewToken{Name: "authztest-worker", Kind: authz.KindWorker, Runtimes: []string{"dispatcher"}}),
+		Foreign: token(foreign, authz.NewToken{Name: "authztest-foreign", Role: authz.RoleAdmin}),
+	}
+}
+
+// Matrix is a server to be walked.
+type Matrix struct {
+	Handler http.Handler
+	Routes  []authz.Route
+	Tokens  Tokens
+	// Param names something that exists in the org, for a parameter of a route's path; the walk may change or delete it.
+	// A route whose parameter has no value fails the test, so that none is forgotten.
+	Param func(route authz.Route, name string) string
+	// Marks are texts that only the org's own rows hold: no stranger's answer may hold one.
+	Marks []string
+}
+
+// Check sends a request to every route as nobody, with junk, as a worker, as each role and from the foreign org.
+func (m Matrix) Check(t *testing.T) {
+	t.Helper()
+	require.NotEmpty(t, m.Routes)
+	for _, route := range m.Routes {
+		method, path := route.Method, m.path(t, route)
+		if method == "" {
+			method = http.MethodGet
+		}
+		name := method + " " + route.Path
+		ask := func(token string) *httptest.ResponseRecorder { return send(m.Handler, method, path, token) }
+		if route.Rule.Principal() == authz.Anyone {
+			require.NotContains(t, []int{401, 403, 500}, ask("").Code, "%s is public", name)
+			continue
+		}
+		strangers := map[string]string{"nobody": "", "junk": "junk", "unknown token": "dagctl_user_" + strings.Repeat("0", 43), "worker token": m.Tokens.Worker}
+		for who, token := range strangers {
+			w := ask(token)
+			require.Equal(t, http.StatusUnauthorized, w.Code, "%s as %s: %s", name, who, w.Body)
+			require.Contains(t, w.Header().Get("WWW-Authenticate"), "Bearer", "%s as %s", name, who)
+			m.requireNoMarks(t, w, name+" as "+who)
+		}
+		// The foreign admin has every role, and nothing here is theirs.
+		w := ask(m.Tokens.Foreign)
+		require.NotContains(t, []int{401, 403, 500}, w.Code, "%s from the foreign org: %s", name, w.Body)
+		if pathParam.MatchString(route.Path) {
+			require.GreaterOrEqual(t, w.Code, 400, "%s from the foreign org reached something: %s", name, w.Body)
+		}
+		m.requireNoMarks(t, w, name+" from the foreign org")
+		// Least first: the walk may destroy what it names.
+		for _, as := range []struct {
+			role  authz.Role
+			token string
+		}{{authz.RoleReader, m.Tokens.Reader}, {authz.RoleWriter, m.Tokens.Writer}, {authz.RoleAdmin, m.Tokens.Admin}} {
+			w := ask(as.token)
+			allowed := (authz.Caller{Role: as.role}).Is(route.Rule.Role())
+			require.Equal(t, allowed, w.Code != http.StatusForbidden, "%s as %s: %d %s", name, as.role, w.Code, w.Body)
+			require.NotContains(t, []int{401, 500}, w.Code, "%s as %s: %s", name, as.role, w.Body)
+		}
+	}
+}
+
+func (m Matrix) requireNoMarks(t *testing.T, w *httptest.ResponseRecorder, what string) {
+	t.Helper()
+	for _, mark := range m.Marks {
+		require.NotContains(t, w.Body.String(), mark, what)
+	}
+}
+
+var pathParam = regexp.MustCompile(`\{([A-Za-z_]\w*)(\.\.\.)?\}`)
+
+// path fills in a route's parameters.
+func (m Matrix) path(t *testing.T, route authz.Route) string {
+	t.Helper()
+	path := strings.TrimSuffix(route.Path, "{$}")
+	return pathParam.ReplaceAllStringFunc(path, func(param string) string {
+		name := pathParam.FindStringSubmatch(param)[1]
+		value := ""
+		if m.Param != nil {
+			value = m.Param(route, name)
+		}
+		require.NotEmpty(t, value, "%s %s: give the walk a value for {%s}", route.Method, route.Path, name)
+		return value
+	})
+}
+
+func send(h http.Handler, method, path, token string) *httptest.ResponseRecorder {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	r := httptest.NewRequestWithContext(ctx, method, path, strings.NewReader("{}"))
+	r.Header.Set("Content-Type", "application/json")
+	if token != "" {
+		r.Header.Set("Authorization", "Bearer "+token)
+	}
+	w := httptest.NewRecorder()
+	h.ServeHTTP(endAtFlush{w, cancel}, r)
+	return w
+}
+
+// endAtFlush leaves a stream as soon as it has begun.
+type endAtFlush struct {
+	*httptest.ResponseRecorder
+	leave context.CancelFunc
+}
+
+func (e endAtFlush) Flush() {
+	e.ResponseRecorder.Flush()
+	e.leave()
+}

@@ -1,0 +1,15 @@
+package pg
+
+import (
+	"time"
+
+	"github.com/jackc/pgx/v5/pgtype"
+)
+
+// registerUTC makes a connection read times in UTC, as they are stored and shown. pgx would give them the zone of the
+// machine that the server happens to run on.
+func registerUTC(m *pgtype.Map) {
+	element := &pgtype.Type{Name: "timestamptz", OID: pgtype.TimestamptzOID, Codec: &pgtype.TimestamptzCodec{ScanLocation: time.UTC}}
+	m.RegisterType(element)
+	m.RegisterType(&pgtype.Type{Name: "_timestamptz", OID: pgtype.TimestamptzArrayOID, Codec: &pgtype.ArrayCodec{ElementType: element}})
+}

@@ -1,0 +1,124 @@
+package lineage_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dagctl/dagctl/internal/pg"
+	"github.com/dagctl/dagctl/internal/testdb"
+	"github.com/dagctl/dagctl/lineage"
+)
+
+// in runs fn in a transaction of the owner and returns what it returns.
+func in[T any](t *testing.T, pool *pgxpool.Pool, fn func(ctx context.Context, tx pgx.Tx) (T, error)) (got T) {
+	t.Helper()
+	require.NoError(t, pg.InTx(t.Context(), pool, func(ctx context.Context, tx pgx.Tx) (err error) {
+		got, err = fn(ctx, tx)
+		return err
+	}))
+	return got
+}
+
+func TestInputsAreWhatTheLastAttemptRead(t *testing.T) {
+	t.Parallel()
+	pool := testdb.New(t)
+	org, otherOrg, task, otherTask := uuid.New(), uuid.New(), uuid.New(), uuid.New()
+	at := time.Date(2024, 3, 31, 1, 30, 0, 0, time.UTC)
+	flights, airports := uuid.UUID{1}, uuid.UUID{2}
+	version := uuid.New()
+	first := []lineage.Input{
+		{DatasetUUID: flights, DatasetVersion: version, PartitionKey: "2024-03-30", Revision: 1, MaterializedAt: at},
+		{DatasetUUID: flights, DatasetVersion: version, PartitionKey: "2024-03-31", Revision: 1, MaterializedAt: at},
+		{DatasetUUID: airports, DatasetVersion: version, PartitionKey: "", Revision: 4, MaterializedAt: at},
+	}
+	record := func(org, task uuid.UUID, inputs []lineage.Input) []lineage.Input {
+		return in(t, pool, func(ctx context.Context, tx pgx.Tx) ([]lineage.Input, error) {
+			if err := lineage.RecordInputs(ctx, tx, org, task, inputs); err != nil {
+				return nil, err
+			}
+			return lineage.Inputs(ctx, tx, org, task)
+		})
+	}
+	require.Equal(t, first, record(org, task, first))
+	require.Equal(t, first, record(org, task, first), "again changes nothing")
+	require.Equal(t, first[:1], record(org, otherTask, first[:1]))
+
+	second := []lineage.Input{first[1], {DatasetUUID: airports, DatasetVersion: uuid.New(), PartitionKey: "", Revision: 5, MaterializedAt: at.Add(time.Hour)}}
+	require.Equal(t, second, record(org, task, second))
+	require.Equal(t, first[:1], record(org, otherTask, first[:1]), "another task's stay")
+	require.Empty(t, record(org, task, nil))
+
+	record(org, task, second)
+	require.Empty(t, record(otherOrg, task, nil), "another org's task of the same id is not this one")
+	require.Equal(t, second, in(t, pool, func(ctx context.Context, tx pgx.Tx) ([]lineage.Input, error) {
+		return lineage.Inputs(ctx, tx, org, task)
+	}))
+}
+
+func TestColumns(t *testing.T) {
+	t.Parallel()
+	pool := testdb.New(t)
+	withoutForeignKeys(t, pool)
+	org, job := uuid.New(), uuid.New()
+	// flights (v1, and v2 beside it) -> delays -> ranking.
+	flights1 := func(name string) lineage.Column {
+		return lineage.Column{DatasetUUID: uuid.UUID{1}, DatasetVersion: uuid.UUID{1, 1}, Name: name}
+	}
+	flights2 := func(name string) lineage.Column {
+		return lineage.Column{DatasetUUID: uuid.UUID{1}, DatasetVersion: uuid.UUID{1, 2}, Name: name}
+	}
+	delays := func(name string) lineage.Column {
+		return lineage.Column{DatasetUUID: uuid.UUID{2}, DatasetVersion: uuid.UUID{2, 1}, Name: name}
+	}
+	candidate := func(name string) lineage.Column {
+		return lineage.Column{DatasetUUID: uuid.UUID{2}, DatasetVersion: uuid.UUID{2, 2}, Name: name}
+	}
+	ranking := func(name string) lineage.Column {
+		return lineage.Column{DatasetUUID: uuid.UUID{3}, DatasetVersion: uuid.UUID{3, 1}, Name: name}
+	}
+	live := []lineage.ColumnEdge{
+		{Output: delays("airport"), Input: flights1("origin"), Transform: lineage.Identity},
+		{Output: delays("mean"), Input: flights1("delay"), Transform: lineage.Aggregate},
+		{Output: delays("mean"), Input: flights1("delay"), Transform: lineage.Expression},
+	}
+	next := []lineage.ColumnEdge{{Output: candidate("airport"), Input: flights2("origin"), Transform: lineage.Identity}}
+	rank := []lineage.ColumnEdge{{Output: ranking("airport"), Input: delays("airport"), Transform: lineage.Identity}}
+	for range 2 { // the second time changes nothing
+		for _, edges := range [][]lineage.ColumnEdge{live, next, rank, nil} {
+			in(t, pool, func(ctx context.Context, tx pgx.Tx) (struct{}, error) {
+				return struct{}{}, lineage.RecordColumns(ctx, tx, org, job, edges)
+			})
+		}
+	}
+	read := func(f func(context.Context, pgx.Tx, uuid.UUID, uuid.UUID) ([]lineage.ColumnEdge, error), org, version uuid.UUID) []lineage.ColumnEdge {
+		return in(t, pool, func(ctx context.Context, tx pgx.Tx) ([]lineage.ColumnEdge, error) { return f(ctx, tx, org, version) })
+	}
+	require.Equal(t, live, read(lineage.Origins, org, uuid.UUID{2, 1}))
+	require.Equal(t, next, read(lineage.Origins, org, uuid.UUID{2, 2}), "a candidate has its own beside the live ones")
+	require.Equal(t, live, read(lineage.Uses, org, uuid.UUID{1, 1}))
+	require.Equal(t, rank, read(lineage.Uses, org, uuid.UUID{2, 1}))
+	require.Empty(t, read(lineage.Uses, org, uuid.UUID{3, 1}))
+	require.Empty(t, read(lineage.Origins, uuid.New(), uuid.UUID{2, 1}), "another org sees none")
+}
+
+// withoutForeignKeys spares the test from filling registry's tables, which are not what it is about.
+func withoutForeignKeys(t *testing.T, pool *pgxpool.Pool) {
+	t.Helper()
+	rows, err := pool.Query(t.Context(), `
+		SELECT format('ALTER TABLE column_lineage DROP CONSTRAINT %I', conname) FROM pg_constraint
+		WHERE conrelid = 'column_lineage'::regclass AND contype = 'f'`)
+	require.NoError(t, err)
+	drops, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	require.NoError(t, err)
+	require.NotEmpty(t, drops)
+	for _, drop := range drops {
+		_, err := pool.Exec(t.Context(), drop)
+		require.NoError(t, err)
+	}
+}
