@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/dagctl/dagctl/dag"
-	"github.com/dagctl/dagctl/internal/duck"
 	"github.com/dagctl/dagctl/internal/fault"
 )
 
@@ -81,9 +80,9 @@ func parseFileConfig(config map[string]any) (fileSourceConfig, *dag.ConfigError)
 
 // Enumerate implements Enumerator.
 func (o *fileSource) Enumerate(ctx context.Context, e Enumeration) ([]Unit, error) {
-	c, fault := parseFileConfig(e.Config)
-	if fault != nil {
-		return nil, configError(fault)
+	c, configFault := parseFileConfig(e.Config)
+	if configFault != nil {
+		return nil, configError(configFault)
 	}
 	folder, err := openFolder(e.Roots, c)
 	if err != nil {
@@ -151,7 +150,7 @@ func (o *fileSource) Run(ctx context.Context, t *Task) (Result, error) {
 		}
 	}
 	t.Progress(50, "reading rows")
-	rows, err := c.convert(ctx, t, o.options, copies)
+	rows, err := c.convert(ctx, t.Scratch, o.options, copies, filepath.Join(t.OutputDirs[0], "part.parquet"))
 	if err != nil {
 		return Result{}, err
 	}
@@ -184,35 +183,6 @@ func (o *fileSource) names(ctx context.Context, t *Task, c fileSourceConfig, fol
 	}
 	slices.Sort(names)
 	return names, nil
-}
-
-// convert writes the rows of local files to the first output.
-func (f tabular) convert(ctx context.Context, t *Task, o Options, local []string) (int64, error) {
-	session, err := duck.Open(ctx, duck.Config{
-		AllowedDirs: []string{t.Scratch, t.OutputDirs[0]}, TempDir: t.Scratch, MemoryLimit: o.MemoryLimit, Threads: o.Threads,
-	})
-	if err != nil {
-		return 0, err
-	}
-	defer session.Close()
-	query, err := f.query(local)
-	if err != nil {
-		return 0, err
-	}
-	rows, err := session.CopyToParquet(ctx, query, filepath.Join(t.OutputDirs[0], "part.parquet"))
-	if err != nil && ctx.Err() == nil {
-		// %v, not %w: DuckDB calls a broken row an error of the input for good, but here the file may still be being
-		// written, and the next attempt finds it whole.
-		return 0, fault.New(fault.Unavailable, "the input cannot be read as %s: %v", f.Format, err)
-	}
-	return rows, err
-}
-
-func configError(e *dag.ConfigError) error {
-	if e.Key == "" {
-		return fault.New(fault.Invalid, "config: %s", e.Message)
-	}
-	return fault.New(fault.Invalid, "config.%s: %s", e.Key, e.Message)
 }
 
 // copyHashed copies a file out of the folder and returns the hash of the bytes that were copied.

@@ -39,7 +39,11 @@ type Options struct {
 
 // Builtin is the registry of the operators that come with the platform.
 func Builtin(o Options) (*Registry, error) {
-	return NewRegistry(newSQL(o), newFileSource(o))
+	web, err := newHTTPSource(o)
+	if err != nil {
+		return nil, err
+	}
+	return NewRegistry(newSQL(o), newFileSource(o), web, &commandOperator{o})
 }
 
 // Get returns the named operator.

@@ -37,8 +37,7 @@ const sqlSchema = `{
   "properties": {
     "query": {"type": "string", "minLength": 1, "description": "One SELECT over the inputs, by their names. Its rows are the output, in its order."},
     "queries": {"type": "object", "minProperties": 1, "additionalProperties": {"type": "string", "minLength": 1}, "description": "A SELECT for each output, by the output's name."}
-  },
-  "oneOf": [{"required": ["query"]}, {"required": ["queries"]}]
+  }
 }`
 
 func (o *sqlOperator) Spec() dag.OperatorSpec {
@@ -55,26 +54,26 @@ func (o *sqlOperator) canonical(config map[string]any) (any, *dag.ConfigError) {
 	if err != nil {
 		return nil, &dag.ConfigError{Key: "query", Message: err.Error()}
 	}
-	parse := func(key, query string) (json.RawMessage, *dag.ConfigError) {
+	query, one := config["query"].(string)
+	queries, several := config["queries"].(map[string]any)
+	if one == several {
+		return nil, &dag.ConfigError{Message: "sql needs either `query`, or `queries` with one for each output"}
+	}
+	if one {
 		parsed, err := session.Parse(context.Background(), query)
 		if err != nil {
-			return nil, &dag.ConfigError{Key: key, Message: err.Error()}
+			return nil, &dag.ConfigError{Key: "query", Message: err.Error()}
 		}
-		return parsed.Canonical, nil
-	}
-	if query, ok := config["query"].(string); ok {
-		form, fault := parse("query", query)
-		return map[string]any{"query": form}, fault
+		return map[string]any{"query": parsed.Canonical}, nil
 	}
 	forms := map[string]any{}
-	queries, _ := config["queries"].(map[string]any)
 	for _, name := range sortedKeys(queries) {
 		query, _ := queries[name].(string)
-		form, fault := parse("queries."+name, query)
-		if fault != nil {
-			return nil, fault
+		parsed, err := session.Parse(context.Background(), query)
+		if err != nil {
+			return nil, &dag.ConfigError{Key: "queries", Message: name + ": " + err.Error()}
 		}
-		forms[name] = form
+		forms[name] = parsed.Canonical
 	}
 	return map[string]any{"queries": forms}, nil
 }
@@ -100,14 +99,7 @@ func (o *sqlOperator) Run(ctx context.Context, t *Task) (Result, error) {
 	rows := map[string]int64{}
 	for i, query := range queries {
 		t.Progress(100*i/len(queries), "running the query of output "+t.Outputs[i].Name)
-		parsed, err := session.Parse(ctx, query)
-		if err == nil {
-			err = parsed.Check(known)
-		}
-		if err != nil {
-			return Result{}, fmt.Errorf("output %q: %w", t.Outputs[i].Name, err)
-		}
-		n, err := session.CopySelect(ctx, parsed, filepath.Join(t.OutputDirs[i], "part.parquet"))
+		n, err := write(ctx, session, query, known, filepath.Join(t.OutputDirs[i], "part.parquet"))
 		if err != nil {
 			return Result{}, fmt.Errorf("output %q: %w", t.Outputs[i].Name, err)
 		}
@@ -117,15 +109,24 @@ func (o *sqlOperator) Run(ctx context.Context, t *Task) (Result, error) {
 	return result, err
 }
 
+// write runs one query into a file.
+func write(ctx context.Context, session *duck.Session, query string, known []string, file string) (int64, error) {
+	parsed, err := session.Parse(ctx, query)
+	if err != nil {
+		return 0, err
+	}
+	if err := parsed.Check(known); err != nil {
+		return 0, err
+	}
+	view, err := session.View(ctx, parsed)
+	if err != nil {
+		return 0, err
+	}
+	return session.CopyToParquet(ctx, view, file)
+}
+
 // open starts a session that reaches the task's inputs, outputs and scratch, and nothing else.
 func (o *sqlOperator) open(ctx context.Context, t *Task) (*duck.Session, error) {
-	variables := map[string]any{"partition": nil, "start": nil, "end": nil}
-	if p := t.Partition; p != nil {
-		variables["partition"] = p.Key
-		if p.Start != nil && p.End != nil {
-			variables["start"], variables["end"] = *p.Start, *p.End
-		}
-	}
 	return duck.Open(ctx, duck.Config{
 		AllowedPaths: slices.Concat(t.InputFiles...),
 		AllowedDirs:  append(slices.Clone(t.OutputDirs), t.Scratch),
@@ -133,8 +134,20 @@ func (o *sqlOperator) open(ctx context.Context, t *Task) (*duck.Session, error) 
 		MemoryLimit:  o.options.MemoryLimit,
 		Threads:      o.options.Threads,
 		TimeZone:     t.PartitionBy.Timezone,
-		Variables:    variables,
+		Variables:    partitionVariables(t.Partition),
 	})
+}
+
+// partitionVariables are what getvariable() knows. All are set, so that a query may name any.
+func partitionVariables(p *PartitionRange) map[string]any {
+	variables := map[string]any{"partition": nil, "start": nil, "end": nil}
+	if p != nil {
+		variables["partition"] = p.Key
+		if p.Start != nil && p.End != nil {
+			variables["start"], variables["end"] = *p.Start, *p.End
+		}
+	}
+	return variables
 }
 
 // relation is an input as SQL sees it.

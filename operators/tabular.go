@@ -1,6 +1,7 @@
 package operators
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -53,7 +54,7 @@ func decodeConfig(config map[string]any, into any) error {
 func (f tabular) check() *dag.ConfigError {
 	for _, column := range sortedKeys(f.Types) {
 		if !typeName.MatchString(f.Types[column]) {
-			return &dag.ConfigError{Key: "types." + column, Message: fmt.Sprintf("%q is not the name of a DuckDB type", f.Types[column])}
+			return &dag.ConfigError{Key: "types", Message: fmt.Sprintf("%s: %q is not the name of a DuckDB type", column, f.Types[column])}
 		}
 	}
 	only := func(set bool, key string, formats ...string) *dag.ConfigError {
@@ -183,4 +184,33 @@ func compression(name string) string {
 		}
 	}
 	return ""
+}
+
+// convert writes the rows of local files to one Parquet file.
+func (f tabular) convert(ctx context.Context, scratch string, o Options, local []string, target string) (int64, error) {
+	session, err := duck.Open(ctx, duck.Config{
+		AllowedPaths: append(slices.Clone(local), target), AllowedDirs: []string{scratch}, TempDir: scratch, MemoryLimit: o.MemoryLimit, Threads: o.Threads,
+	})
+	if err != nil {
+		return 0, err
+	}
+	defer session.Close()
+	query, err := f.query(local)
+	if err != nil {
+		return 0, err
+	}
+	rows, err := session.CopyToParquet(ctx, query, target)
+	if err != nil && ctx.Err() == nil {
+		// %v, not %w: DuckDB calls a broken row an error of the input for good, but here the file may still be being
+		// written, and the next attempt finds it whole.
+		return 0, fault.New(fault.Unavailable, "the input cannot be read as %s: %v", f.Format, err)
+	}
+	return rows, err
+}
+
+func configError(e *dag.ConfigError) error {
+	if e.Key == "" {
+		return fault.New(fault.Invalid, "config: %s", e.Message)
+	}
+	return fault.New(fault.Invalid, "config.%s: %s", e.Key, e.Message)
 }

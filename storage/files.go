@@ -133,14 +133,15 @@ func (f *files) place(dir *os.File, source, target string) error {
 		return err
 	}
 	defer local.Close()
-	if err := local.Sync(); err != nil {
+	// What is committed is never written again, by whatever reads it.
+	if err := errors.Join(local.Chmod(0o440), local.Sync()); err != nil {
 		return err
 	}
 	err = unix.Renameat(unix.AT_FDCWD, source, int(dir.Fd()), path.Base(target))
 	if !errors.Is(err, unix.EXDEV) {
 		return err
 	}
-	copied, err := f.root.OpenFile(target, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o640)
+	copied, err := f.root.OpenFile(target, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o440)
 	if err != nil {
 		return err
 	}

@@ -79,13 +79,13 @@ func (s *Session) conditions(ctx context.Context, r Relation, from string) (stri
 			return "", fault.New(fault.Invalid, "where: input %q has no column %q", r.Name, c.Column).
 				WithHint("its columns are %s", strings.Join(names(columns), ", "))
 		}
-		all = append(all, c.sql(columns[i].Type))
+		all = append(all, c.SQL(columns[i].Type))
 	}
 	return " WHERE " + strings.Join(all, " AND "), nil
 }
 
-// sql compares in the column's own type, so that "2024-01-01" is found in a column of dates.
-func (c Condition) sql(columnType string) string {
+// SQL compares in the column's own type, so that "2024-01-01" is found in a column of dates.
+func (c Condition) SQL(columnType string) string {
 	var anyOf []string
 	for _, v := range c.Values {
 		if v == nil {
@@ -133,12 +133,13 @@ func names(columns []Column) []string {
 	return out
 }
 
-// CopySelect writes the rows of a parsed statement as CopyToParquet does. The statement goes through a view of its own,
-// so whatever ends it (a semicolon, a comment) ends it there.
-func (s *Session) CopySelect(ctx context.Context, q *Select, file string) (int64, error) {
-	const view = `"dagctl result"`
-	if err := s.Exec(ctx, "CREATE OR REPLACE VIEW "+view+" AS\n"+q.SQL); err != nil {
-		return 0, err
+// View makes a parsed statement a view and returns the SELECT that reads it. Whatever ends the statement (a semicolon,
+// a comment) ends it there, so its text never meets another statement's.
+func (s *Session) View(ctx context.Context, q *Select) (string, error) {
+	s.views++
+	name := Quote(fmt.Sprintf("dagctl view %d", s.views))
+	if err := s.Exec(ctx, "CREATE VIEW "+name+" AS\n"+q.SQL); err != nil {
+		return "", err
 	}
-	return s.CopyToParquet(ctx, "SELECT * FROM "+view, file)
+	return "SELECT * FROM " + name, nil
 }

@@ -35,10 +35,11 @@ type Config struct {
 const defaultMemory = 1 << 30
 
 // Session is an in-memory database that can reach nothing but what its Config allows.
-// It is safe for concurrent use, one statement at a time.
+// It is for one goroutine, except for Parse, Describe and Value, which several may call.
 type Session struct {
-	db   *sql.DB
-	conn *sql.Conn
+	db    *sql.DB
+	conn  *sql.Conn
+	views int
 }
 
 // Open starts a session. It costs about 15 ms, nearly all of it DuckDB's own start.

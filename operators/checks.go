@@ -1,0 +1,279 @@
+package operators
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/internal/duck"
+	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/storage"
+)
+
+// CheckTask is the checks of one revision of an output: one that is held for them, or a published one.
+type CheckTask struct {
+	Generation storage.Generation
+	Held       *storage.Manifest  // exactly one of Held and Published is set
+	Published  *storage.Partition //
+	Partition  *PartitionRange    // for getvariable('partition'), ('start') and ('end') in SQL checks
+	Inputs     []AssignedInput    // those of the job, for relationships and SQL
+	Checks     []dag.Check
+	Now        time.Time // what freshness is measured from
+}
+
+// CheckOutcome is what a check found.
+type CheckOutcome struct {
+	Name     string `json:"name"`
+	Severity string `json:"severity"`
+	Passed   bool   `json:"passed"`
+	// Failures counts the rows that fail; a check of the whole (row_count, freshness) fails once.
+	Failures int64 `json:"failures"`
+	// Sample is {"columns": [...], "rows": [[...]]}, at most 20 failing rows. They are data: show them to who may read it.
+	Sample json.RawMessage `json:"sample,omitempty"`
+	// Error says why the check could not be made. A check that could not be made has not passed.
+	Error string `json:"error,omitempty"`
+}
+
+const (
+	sampleRows  = 20
+	sampleBytes = 32 << 10
+)
+
+// Check runs the checks, each for itself: one that cannot be made (a column that is not there, SQL that fails) is an
+// outcome; an error means that none could, for now.
+func (r *Runner) Check(ctx context.Context, t CheckTask) ([]CheckOutcome, error) {
+	scratch, err := os.MkdirTemp(r.ScratchDir, "check-*")
+	if err != nil {
+		return nil, fmt.Errorf("make scratch folder: %w", err)
+	}
+	defer os.RemoveAll(scratch)
+	c, err := r.openChecks(ctx, t, scratch)
+	if err != nil {
+		return nil, err
+	}
+	defer c.session.Close()
+	outcomes := make([]CheckOutcome, len(t.Checks))
+	for i, check := range t.Checks {
+		outcomes[i] = CheckOutcome{Name: check.Name, Severity: check.Severity}
+		err := c.run(ctx, check, &outcomes[i])
+		switch {
+		case err == nil:
+			outcomes[i].Passed = outcomes[i].Failures == 0
+		case ctx.Err() == nil && IsPermanent(err):
+			outcomes[i].Error = err.Error()
+		default:
+			return nil, fmt.Errorf("check %q: %w", check.Name, err)
+		}
+	}
+	return outcomes, nil
+}
+
+// checker holds what the checks of one revision read.
+type checker struct {
+	session *duck.Session
+	columns []storage.Column // of the output
+	known   []string         // relations
+	now     time.Time
+}
+
+// outputRelation is what the output is called in a check's SQL.
+const outputRelation = "output"
+
+func (r *Runner) openChecks(ctx context.Context, t CheckTask, scratch string) (*checker, error) {
+	relations := []duck.Relation{{Name: outputRelation}}
+	var err error
+	if relations[0].Files, err = r.openChecked(ctx, t, scratch); err != nil {
+		return nil, fmt.Errorf("open the output: %w", err)
+	}
+	for i, in := range t.Inputs {
+		dir := filepath.Join(scratch, fmt.Sprintf("input%d", i))
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			return nil, err
+		}
+		partitions, err := r.Storage.Open(ctx, in.Generation, in.Partitions, dir)
+		if err != nil {
+			return nil, fmt.Errorf("input %q: %w", in.As, err)
+		}
+		if in.As != outputRelation {
+			relations = append(relations, relation(in, slices.Concat(partitions...)))
+		}
+	}
+	cfg := duck.Config{TempDir: scratch, AllowedDirs: []string{scratch}, Variables: partitionVariables(t.Partition)}
+	for _, relation := range relations {
+		cfg.AllowedPaths = append(cfg.AllowedPaths, relation.Files...)
+	}
+	session, err := duck.Open(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	c := &checker{session: session, now: t.Now}
+	for _, relation := range relations {
+		c.known = append(c.known, relation.Name)
+		if err = session.Create(ctx, relation); err != nil {
+			break
+		}
+	}
+	if err == nil {
+		c.columns, err = session.Describe(ctx, "SELECT * FROM "+outputRelation)
+	}
+	if err != nil {
+		session.Close()
+		return nil, err
+	}
+	return c, nil
+}
+
+func (r *Runner) openChecked(ctx context.Context, t CheckTask, scratch string) ([]string, error) {
+	dir := filepath.Join(scratch, "output")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return nil, err
+	}
+	switch {
+	case (t.Held == nil) == (t.Published == nil):
+		return nil, fault.New(fault.Internal, "a check is of a held revision or of a published one")
+	case t.Held != nil:
+		return r.Storage.OpenSealed(ctx, t.Generation, *t.Held, dir)
+	}
+	files, err := r.Storage.Open(ctx, t.Generation, []storage.Partition{*t.Published}, dir)
+	if err != nil {
+		return nil, err
+	}
+	return files[0], nil
+}
+
+// run finds the rows that fail, by a query that selects them.
+func (c *checker) run(ctx context.Context, check dag.Check, into *CheckOutcome) error {
+	failing, err := c.failing(ctx, check)
+	if err != nil {
+		return err
+	}
+	if err := c.session.Value(ctx, &into.Failures, "SELECT count(*) FROM ("+failing+")"); err != nil || into.Failures == 0 {
+		return err
+	}
+	columns, rows, err := storage.JSONRows(ctx, c.session, failing, sampleRows, 0)
+	if err != nil {
+		return err
+	}
+	into.Sample, err = sample(columns, rows)
+	return err
+}
+
+func sample(columns []storage.Column, rows [][]any) (json.RawMessage, error) {
+	names := make([]string, len(columns))
+	for i, column := range columns {
+		names[i] = column.Name
+	}
+	for {
+		text, err := json.Marshal(map[string]any{"columns": names, "rows": rows})
+		if err != nil || len(text) <= sampleBytes || len(rows) == 0 {
+			return text, err
+		}
+		rows = rows[:len(rows)/2]
+	}
+}
+
+// failing is the SELECT of the rows that fail.
+func (c *checker) failing(ctx context.Context, check dag.Check) (string, error) {
+	if err := c.hasColumns(check); err != nil {
+		return "", err
+	}
+	switch check.Kind {
+	case "not_null":
+		return "SELECT * FROM output WHERE " + each(check.Columns, " OR ", "%s IS NULL"), nil
+	case "unique":
+		return fmt.Sprintf("SELECT * FROM output WHERE %s QUALIFY count(*) OVER (PARTITION BY %s) > 1",
+			each(check.Columns, " AND ", "%s IS NOT NULL"), duck.QuoteAll(check.Columns)), nil
+	case "accepted_values":
+		return c.notAccepted(check), nil
+	case "row_count":
+		return rowCount(check), nil
+	case "freshness":
+		return c.stale(check), nil
+	case "relationships":
+		return c.orphans(ctx, check)
+	case "sql":
+		parsed, err := c.session.Parse(ctx, check.SQL)
+		if err != nil {
+			return "", err
+		}
+		if err := parsed.Check(c.known); err != nil {
+			return "", err
+		}
+		return c.session.View(ctx, parsed)
+	}
+	return "", fault.New(fault.Invalid, "check kind %q is not known", check.Kind)
+}
+
+func (c *checker) hasColumns(check dag.Check) error {
+	for _, name := range check.Columns {
+		if !slices.ContainsFunc(c.columns, func(have storage.Column) bool { return have.Name == name }) {
+			return fault.New(fault.Invalid, "the output has no column %q", name)
+		}
+	}
+	if slices.Contains([]string{"not_null", "unique", "accepted_values", "freshness", "relationships"}, check.Kind) && len(check.Columns) == 0 {
+		return fault.New(fault.Invalid, "%s names no column", check.Kind)
+	}
+	return nil
+}
+
+// each writes a condition for each column.
+func each(columns []string, operator, condition string) string {
+	list := make([]string, len(columns))
+	for i, column := range columns {
+		list[i] = fmt.Sprintf(condition, duck.Quote(column))
+	}
+	return strings.Join(list, operator)
+}
+
+// notAccepted lets NULL pass, as SQL's own CHECK does; not_null is a check of its own.
+func (c *checker) notAccepted(check dag.Check) string {
+	list := make([]string, len(check.Columns))
+	for i, name := range check.Columns {
+		column := c.columns[slices.IndexFunc(c.columns, func(have storage.Column) bool { return have.Name == name })]
+		accepted := duck.Condition{Column: name, Values: check.Values}.SQL(column.Type)
+		list[i] = fmt.Sprintf("(%s IS NOT NULL AND NOT %s)", duck.Quote(name), accepted)
+	}
+	return "SELECT * FROM output WHERE " + strings.Join(list, " OR ")
+}
+
+func rowCount(check dag.Check) string {
+	var beyond []string
+	if check.Min != nil {
+		beyond = append(beyond, fmt.Sprintf("row_count < %d", *check.Min))
+	}
+	if check.Max != nil {
+		beyond = append(beyond, fmt.Sprintf("row_count > %d", *check.Max))
+	}
+	if len(beyond) == 0 {
+		beyond = []string{"false"}
+	}
+	return "SELECT * FROM (SELECT count(*) AS row_count FROM output) WHERE " + strings.Join(beyond, " OR ")
+}
+
+// stale also fails where there is no instant at all.
+func (c *checker) stale(check dag.Check) string {
+	column := duck.Quote(check.Columns[0])
+	return fmt.Sprintf("SELECT * FROM (SELECT CAST(max(%s) AS TIMESTAMPTZ) AS latest FROM output) WHERE latest IS NULL OR latest < %s",
+		column, duck.Literal(c.now.Add(-check.Within)))
+}
+
+func (c *checker) orphans(ctx context.Context, check dag.Check) (string, error) {
+	if check.To == nil || !slices.Contains(c.known[1:], check.To.Input) {
+		return "", fault.New(fault.Invalid, "relationships: the job has no such input").WithHint("its inputs are %s", strings.Join(c.known[1:], ", "))
+	}
+	columns, err := c.session.Describe(ctx, "SELECT * FROM "+duck.Quote(check.To.Input))
+	if err != nil {
+		return "", err
+	}
+	if !slices.ContainsFunc(columns, func(have storage.Column) bool { return have.Name == check.To.Column }) {
+		return "", fault.New(fault.Invalid, "relationships: input %q has no column %q", check.To.Input, check.To.Column)
+	}
+	return fmt.Sprintf("SELECT * FROM output WHERE %[1]s IS NOT NULL AND %[1]s NOT IN (SELECT %[2]s FROM %[3]s WHERE %[2]s IS NOT NULL)",
+		duck.Quote(check.Columns[0]), duck.Quote(check.To.Column), duck.Quote(check.To.Input)), nil
+}

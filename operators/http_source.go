@@ -1,0 +1,247 @@
+package operators
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"net/url"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/internal/dial"
+	"github.com/dagctl/dagctl/internal/fault"
+)
+
+// httpSource reads one URL as a table. It asks conditionally (ETag, Last-Modified), and where the answer is 304 or the
+// content is what it was, nothing is published. What the URL answers now is all there is, so the source is
+// forward-only: it cannot be rebuilt.
+//
+// Operator state: the URL and config it is about, the validators of the last answer and the hash of its content.
+type httpSource struct {
+	options Options
+	client  *http.Client
+}
+
+func newHTTPSource(o Options) (*httpSource, error) {
+	d, err := dial.New(dial.Config{Allowed: o.AllowedAddresses})
+	if err != nil {
+		return nil, err
+	}
+	return &httpSource{options: o, client: d.Client(0)}, nil // the task's own timeout bounds the whole
+}
+
+const httpSourceSchema = `{
+  "$schema": "https://json-schema.org/draft/2020-12/schema",
+  "type": "object",
+  "additionalProperties": false,
+  "required": ["url", "format"],
+  "properties": {
+    "url": {"type": "string", "pattern": "^https?://", "description": "What to GET. {partition}, {start} and {end} stand for the partition being made and its time range (RFC 3339)."},
+    "headers": {"type": "object", "propertyNames": {"pattern": "^[A-Za-z0-9-]+$"}, "additionalProperties": {"type": "string"}, "description": "Request headers. A value may be {secret: NAME}."},
+    "max_bytes": {"type": "integer", "minimum": 1, "maximum": 17179869184, "description": "The longest answer to accept; 256 MiB by default."},` + tabularSchema + `
+  }
+}`
+
+type httpSourceConfig struct {
+	tabular
+	URL      string         `json:"url"`
+	Headers  map[string]any `json:"headers"`
+	MaxBytes int64          `json:"max_bytes"`
+}
+
+const defaultMaxBytes = 256 << 20
+
+func (o *httpSource) Spec() dag.OperatorSpec {
+	return dag.OperatorSpec{
+		Name: "http_source", Version: "1.0.0", Source: true, Effect: dag.EffectInternal,
+		ConfigSchema: json.RawMessage(httpSourceSchema),
+		Operational:  []string{"max_bytes"},
+		Canonical: func(config map[string]any) (any, *dag.ConfigError) {
+			_, err := parseHTTPConfig(config)
+			return config, err
+		},
+	}
+}
+
+func parseHTTPConfig(config map[string]any) (httpSourceConfig, *dag.ConfigError) {
+	var c httpSourceConfig
+	if err := decodeConfig(config, &c); err != nil {
+		return c, &dag.ConfigError{Message: err.Error()}
+	}
+	if u, err := url.Parse(expandURL(c.URL, nil)); err != nil || u.Host == "" || u.User != nil {
+		return c, &dag.ConfigError{Key: "url", Message: "this is not a URL with a host and without a password"}
+	}
+	return c, c.check()
+}
+
+// expandURL puts the partition into the URL, escaped so that it stays one part of a path or one value of a query.
+func expandURL(text string, p *PartitionRange) string {
+	var key, start, end string
+	if p != nil {
+		key = p.Key
+		if p.Start != nil && p.End != nil {
+			start, end = p.Start.UTC().Format(time.RFC3339), p.End.UTC().Format(time.RFC3339)
+		}
+	}
+	escape := func(s string) string {
+		return strings.NewReplacer("&", "%26", "=", "%3D", "+", "%2B", ":", "%3A").Replace(url.PathEscape(s))
+	}
+	return strings.NewReplacer("{partition}", escape(key), "{start}", escape(start), "{end}", escape(end)).Replace(text)
+}
+
+// httpState is what the source remembers of the last answer.
+type httpState struct {
+	Request      string `json:"request"` // hash of URL and config: other validators mean nothing
+	ETag         string `json:"etag,omitempty"`
+	LastModified string `json:"last_modified,omitempty"`
+	SHA256       string `json:"sha256"`
+}
+
+func (o *httpSource) Run(ctx context.Context, t *Task) (Result, error) {
+	c, configFault := parseHTTPConfig(t.Config)
+	if configFault != nil {
+		return Result{}, Permanent(configError(configFault))
+	}
+	state, err := priorState(t, c)
+	if err != nil {
+		return Result{}, err
+	}
+	response, err := o.get(ctx, t, c, state)
+	if err != nil {
+		return Result{}, err
+	}
+	defer response.Body.Close()
+	if response.StatusCode == http.StatusNotModified {
+		return Result{Unchanged: true, SourceVersion: "sha256:" + state.SHA256}, nil
+	}
+	if err := statusError(response); err != nil {
+		return Result{}, err
+	}
+	local := filepath.Join(t.Scratch, "body."+c.Format+responseCompression(response))
+	sum, err := download(ctx, response.Body, local, c.MaxBytes)
+	if err != nil {
+		return Result{}, err
+	}
+	unchanged := state.SHA256 == sum
+	state.ETag, state.LastModified, state.SHA256 = response.Header.Get("ETag"), response.Header.Get("Last-Modified"), sum
+	result := Result{SourceVersion: "sha256:" + sum, Unchanged: unchanged}
+	if result.State, err = json.Marshal(state); err != nil || unchanged {
+		return result, err
+	}
+	t.Progress(50, "reading rows")
+	rows, err := c.convert(ctx, t.Scratch, o.options, []string{local}, filepath.Join(t.OutputDirs[0], "part.parquet"))
+	if err != nil {
+		return Result{}, err
+	}
+	result.Result, err = json.Marshal(map[string]any{"rows": rows})
+	return result, err
+}
+
+// priorState is the state as far as it is about this very request.
+func priorState(t *Task, c httpSourceConfig) (httpState, error) {
+	text, err := json.Marshal(t.Config)
+	if err != nil {
+		return httpState{}, err
+	}
+	request := sha256.Sum256(append([]byte(expandURL(c.URL, t.Partition)+"\n"), text...))
+	fresh := httpState{Request: hex.EncodeToString(request[:])}
+	var prior httpState
+	if len(t.State) > 0 && json.Unmarshal(t.State, &prior) == nil && prior.Request == fresh.Request {
+		return prior, nil
+	}
+	return fresh, nil
+}
+
+func (o *httpSource) get(ctx context.Context, t *Task, c httpSourceConfig, state httpState) (*http.Response, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, expandURL(c.URL, t.Partition), nil)
+	if err != nil {
+		return nil, Permanent(fault.New(fault.Invalid, "config.url: this is not a URL"))
+	}
+	request.Header.Set("User-Agent", "dagctl")
+	for _, name := range sortedKeys(c.Headers) {
+		value, ok := c.Headers[name].(string)
+		if !ok {
+			return nil, Permanent(fault.New(fault.Invalid, "config.headers.%s: its secret is not available to this task", name))
+		}
+		request.Header.Set(name, value)
+	}
+	if state.ETag != "" {
+		request.Header.Set("If-None-Match", state.ETag)
+	}
+	if state.LastModified != "" {
+		request.Header.Set("If-Modified-Since", state.LastModified)
+	}
+	t.Progress(0, "asking "+request.URL.Host)
+	response, err := o.client.Do(request)
+	if err != nil {
+		// The URL may carry a key in its query: errors name the host only.
+		var withURL *url.Error
+		if errors.As(err, &withURL) {
+			err = withURL.Err
+		}
+		err = fmt.Errorf("GET %s: %w", request.URL.Host, err)
+		if fault.Is(err, fault.Forbidden) {
+			return nil, Permanent(err)
+		}
+		return nil, err
+	}
+	return response, nil
+}
+
+// statusError says whether an answer is one, and if a later one may be.
+func statusError(response *http.Response) error {
+	code := response.StatusCode
+	if code >= 200 && code < 300 {
+		return nil
+	}
+	err := fault.New(fault.Unavailable, "GET %s: the server answered %s", response.Request.URL.Host, response.Status)
+	switch {
+	case code == http.StatusNotFound, code == http.StatusRequestTimeout, code == http.StatusTooEarly, code == http.StatusTooManyRequests, code >= 500:
+		return err
+	}
+	return Permanent(err)
+}
+
+// responseCompression is that of the file itself; the transport has already undone that of the transfer.
+func responseCompression(response *http.Response) string {
+	if ext := compression(path.Base(response.Request.URL.Path)); ext != "" {
+		return ext
+	}
+	media, _, _ := mime.ParseMediaType(response.Header.Get("Content-Type"))
+	switch media {
+	case "application/gzip", "application/x-gzip":
+		return ".gz"
+	case "application/zstd":
+		return ".zst"
+	}
+	return ""
+}
+
+func download(ctx context.Context, body io.Reader, target string, limit int64) (string, error) {
+	if limit == 0 {
+		limit = defaultMaxBytes
+	}
+	f, err := os.OpenFile(target, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return "", err
+	}
+	h := sha256.New()
+	n, err := io.Copy(io.MultiWriter(f, h), contextReader{ctx, io.LimitReader(body, limit+1)})
+	if err := errors.Join(err, f.Close()); err != nil {
+		return "", fmt.Errorf("read the answer: %w", err)
+	}
+	if n > limit {
+		return "", Permanent(fault.New(fault.TooLarge, "the answer has more than %d bytes", limit).WithHint("raise config.max_bytes"))
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
+}
