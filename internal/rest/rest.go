@@ -32,8 +32,8 @@ const (
 	DefaultTimeout  = 30 * time.Second
 	DefaultMaxBody  = 1 << 20 // bytes
 	bodyReadTimeout = 30 * time.Second
-	// writeGrace is how long past its timeout a request may still be writing its answer.
-	writeGrace = 30 * time.Second
+	// grace is how long past its timeout a request's connection may still be busy with it.
+	grace = 30 * time.Second
 )
 
 // Config says how an API is built. The zero value is usable.
@@ -182,14 +182,15 @@ func (a *API) HandlePlain(pattern string, timeout time.Duration, fn http.Handler
 // Timeout is the time limit of a request that has none of its own.
 func (a *API) Timeout() time.Duration { return a.timeout }
 
-// limitTime bounds a handler, and the writing of its answer to a client that may never read it.
+// limitTime bounds a handler, the reading of what it reads, and the writing of its answer to a client that may never
+// take it. A writer that has no deadlines, as in tests, is not bounded.
 func limitTime(ctx context.Context, w http.ResponseWriter, d time.Duration) (context.Context, context.CancelFunc) {
-	deadline := time.Time{}
+	conn, deadline := http.NewResponseController(w), time.Time{}
 	if d > 0 {
-		deadline = time.Now().Add(d + writeGrace)
+		deadline = time.Now().Add(d + grace)
 	}
-	// A writer that has no deadlines, as in tests, is not bounded.
-	_ = http.NewResponseController(w).SetWriteDeadline(deadline)
+	_ = conn.SetReadDeadline(deadline)
+	_ = conn.SetWriteDeadline(deadline)
 	if d <= 0 {
 		return context.WithCancel(ctx)
 	}
