@@ -92,6 +92,9 @@ func (r *Runner) openChecks(ctx context.Context, t CheckTask, scratch string) (*
 		return nil, fmt.Errorf("open the output: %w", err)
 	}
 	for i, in := range t.Inputs {
+		if !t.reads(in.As) {
+			continue
+		}
 		dir := filepath.Join(scratch, fmt.Sprintf("input%d", i))
 		if err := os.Mkdir(dir, 0o700); err != nil {
 			return nil, err
@@ -100,9 +103,7 @@ func (r *Runner) openChecks(ctx context.Context, t CheckTask, scratch string) (*
 		if err != nil {
 			return nil, fmt.Errorf("input %q: %w", in.As, err)
 		}
-		if in.As != outputRelation {
-			relations = append(relations, relation(in, slices.Concat(partitions...)))
-		}
+		relations = append(relations, relation(in, slices.Concat(partitions...)))
 	}
 	cfg := duck.Config{TempDir: scratch, AllowedDirs: []string{scratch}, Variables: partitionVariables(t.Partition)}
 	for _, relation := range relations {
@@ -127,6 +128,13 @@ func (r *Runner) openChecks(ctx context.Context, t CheckTask, scratch string) (*
 		return nil, err
 	}
 	return c, nil
+}
+
+// reads reports whether a check needs the input. One that none needs is not opened, and cannot fail the others.
+func (t CheckTask) reads(as string) bool {
+	return as != outputRelation && slices.ContainsFunc(t.Checks, func(c dag.Check) bool {
+		return c.Kind == "sql" || c.To != nil && c.To.Input == as
+	})
 }
 
 func (r *Runner) openChecked(ctx context.Context, t CheckTask, scratch string) ([]string, error) {

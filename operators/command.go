@@ -87,7 +87,7 @@ func (o *commandOperator) Spec() dag.OperatorSpec {
 		ConfigSchema: json.RawMessage(commandSchema),
 		Canonical: func(config map[string]any) (any, *dag.ConfigError) {
 			if err := o.allowed(); err != nil {
-				return nil, &dag.ConfigError{Key: "argv", Message: err.Error()}
+				return nil, &dag.ConfigError{Key: "argv", Message: withHint(err)}
 			}
 			return config, nil
 		},

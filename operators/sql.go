@@ -3,6 +3,7 @@ package operators
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -62,7 +63,7 @@ func (o *sqlOperator) canonical(config map[string]any) (any, *dag.ConfigError) {
 	if one {
 		parsed, err := session.Parse(context.Background(), query)
 		if err != nil {
-			return nil, &dag.ConfigError{Key: "query", Message: err.Error()}
+			return nil, &dag.ConfigError{Key: "query", Message: withHint(err)}
 		}
 		return map[string]any{"query": parsed.Canonical}, nil
 	}
@@ -71,11 +72,20 @@ func (o *sqlOperator) canonical(config map[string]any) (any, *dag.ConfigError) {
 		query, _ := queries[name].(string)
 		parsed, err := session.Parse(context.Background(), query)
 		if err != nil {
-			return nil, &dag.ConfigError{Key: "queries", Message: name + ": " + err.Error()}
+			return nil, &dag.ConfigError{Key: "queries", Message: name + ": " + withHint(err)}
 		}
 		forms[name] = parsed.Canonical
 	}
 	return map[string]any{"queries": forms}, nil
+}
+
+// withHint tells an error with what to do about it, where there is but one line for both.
+func withHint(err error) string {
+	var f *fault.Error
+	if errors.As(err, &f) && f.Hint != "" {
+		return err.Error() + "; " + f.Hint
+	}
+	return err.Error()
 }
 
 func (o *sqlOperator) Run(ctx context.Context, t *Task) (Result, error) {
