@@ -125,7 +125,7 @@ func fingerprinted(j *Job, cat Catalog, jobs map[string]*Job, upstream map[strin
 	}
 	return map[string]any{
 		"operator":           j.Operator,
-		"operator_version":   op.Version,
+		"operator_version":   j.OperatorVersion,
 		"code_version":       j.CodeVersion,
 		"config":             config,
 		"inputs":             inputs,

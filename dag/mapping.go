@@ -96,7 +96,7 @@ func (p Partitioning) neighbors(key string, from, to int) ([]string, error) {
 	var keys []string
 	for n := from; n <= to; n++ {
 		at := p.Unit.step(clock, n)
-		if firstInstant(at, zone).Before(firstInstant(p.Unit.step(at, 1), zone)) {
+		if FirstInstant(at, zone).Before(FirstInstant(p.Unit.step(at, 1), zone)) {
 			keys = append(keys, p.Unit.format(at))
 		}
 	}

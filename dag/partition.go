@@ -82,7 +82,7 @@ func (p Partitioning) Bounds(key string) (start, end time.Time, err error) {
 	if err != nil {
 		return time.Time{}, time.Time{}, err
 	}
-	start, end = firstInstant(clock, zone), firstInstant(p.Unit.step(clock, 1), zone)
+	start, end = FirstInstant(clock, zone), FirstInstant(p.Unit.step(clock, 1), zone)
 	if !start.Before(end) {
 		return time.Time{}, time.Time{}, fault.New(fault.Invalid, "there is no %s %s in %s: the clocks skip it", p.Unit, key, p.Timezone)
 	}
@@ -102,7 +102,7 @@ func (p Partitioning) KeyAt(t time.Time) string {
 func (p Partitioning) clockAt(t time.Time, zone *time.Location) time.Time {
 	clock := p.Unit.truncate(shown(t, zone))
 	// Where clocks were set back over a boundary, they show the earlier partition once more.
-	for next := p.Unit.step(clock, 1); !firstInstant(next, zone).After(t); next = p.Unit.step(clock, 1) {
+	for next := p.Unit.step(clock, 1); !FirstInstant(next, zone).After(t); next = p.Unit.step(clock, 1) {
 		clock = next
 	}
 	return clock
@@ -125,7 +125,7 @@ func (p Partitioning) KeysBetween(start, end time.Time) []string {
 	}
 	var keys []string
 	for clock := p.clockAt(start, zone); ; clock = p.Unit.step(clock, 1) {
-		from, to := firstInstant(clock, zone), firstInstant(p.Unit.step(clock, 1), zone)
+		from, to := FirstInstant(clock, zone), FirstInstant(p.Unit.step(clock, 1), zone)
 		if !from.Before(end) {
 			return keys
 		}
@@ -179,13 +179,17 @@ func shown(t time.Time, zone *time.Location) time.Time {
 	return t.UTC().Add(time.Duration(offset) * time.Second)
 }
 
-// firstInstant is the first instant at which clocks in a zone show clock or later.
-func firstInstant(clock time.Time, zone *time.Location) time.Time {
+// FirstInstant is the first instant at which clocks in a zone show clock or later.
+func FirstInstant(clock time.Time, zone *time.Location) time.Time {
 	// No zone is further than 26 hours from UTC, so clocks show less than clock here.
 	for t := clock.Add(-26 * time.Hour); ; {
 		local := t.In(zone)
 		_, offset := local.Zone()
 		_, end := local.ZoneBounds()
+		if !end.IsZero() && !end.After(t) {
+			// The time package gives the last day of a leap year no end of its own, far in the future.
+			end = t.Add(time.Hour)
+		}
 		candidate := clock.Add(-time.Duration(offset) * time.Second)
 		if end.IsZero() || candidate.Before(end) {
 			return candidate

@@ -1,0 +1,282 @@
+package dag
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dagctl/dagctl/internal/fault"
+)
+
+func in(unit TimeUnit, zone string) Partitioning {
+	return Partitioning{Kind: ByTime, Unit: unit, Timezone: zone}
+}
+
+func instant(t *testing.T, text string) time.Time {
+	t.Helper()
+	at, err := time.Parse(time.RFC3339, text)
+	require.NoError(t, err)
+	return at
+}
+
+func TestBounds(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		p          Partitioning
+		key        string
+		start, end string
+	}{
+		{in(Hour, "UTC"), "2001-01-31T05", "2001-01-31T05:00:00Z", "2001-01-31T06:00:00Z"},
+		{in(Day, "UTC"), "2001-01-31", "2001-01-31T00:00:00Z", "2001-02-01T00:00:00Z"},
+		{in(Day, "UTC"), "2000-02-29", "2000-02-29T00:00:00Z", "2000-03-01T00:00:00Z"},
+		{in(Week, "UTC"), "2001-W05", "2001-01-29T00:00:00Z", "2001-02-05T00:00:00Z"},
+		{in(Week, "UTC"), "2004-W53", "2004-12-27T00:00:00Z", "2005-01-03T00:00:00Z"},
+		{in(Week, "UTC"), "2009-W01", "2008-12-29T00:00:00Z", "2009-01-05T00:00:00Z"},
+		{in(Month, "UTC"), "2001-12", "2001-12-01T00:00:00Z", "2002-01-01T00:00:00Z"},
+		{in(Day, "Asia/Kolkata"), "2001-01-31", "2001-01-30T18:30:00Z", "2001-01-31T18:30:00Z"},
+		// Spring: a day of 23 hours. Autumn: one of 25.
+		{in(Day, "Europe/Berlin"), "2001-03-25", "2001-03-24T23:00:00Z", "2001-03-25T22:00:00Z"},
+		{in(Day, "Europe/Berlin"), "2001-10-28", "2001-10-27T22:00:00Z", "2001-10-28T23:00:00Z"},
+		{in(Month, "Europe/Berlin"), "2001-03", "2001-02-28T23:00:00Z", "2001-03-31T22:00:00Z"},
+		// The hour that is repeated is one partition of two hours.
+		{in(Hour, "America/New_York"), "2001-10-28T01", "2001-10-28T05:00:00Z", "2001-10-28T07:00:00Z"},
+		{in(Hour, "America/New_York"), "2001-10-28T00", "2001-10-28T04:00:00Z", "2001-10-28T05:00:00Z"},
+		{in(Hour, "America/New_York"), "2001-10-28T02", "2001-10-28T07:00:00Z", "2001-10-28T08:00:00Z"},
+		// The hour after the one that is skipped begins where the clocks jump to it.
+		{in(Hour, "America/New_York"), "2001-04-01T01", "2001-04-01T06:00:00Z", "2001-04-01T07:00:00Z"},
+		{in(Hour, "America/New_York"), "2001-04-01T03", "2001-04-01T07:00:00Z", "2001-04-01T08:00:00Z"},
+		// Half an hour forward, over half of an hour.
+		{in(Hour, "Australia/Lord_Howe"), "2001-10-28T02", "2001-10-27T15:30:00Z", "2001-10-27T16:00:00Z"},
+		// Midnight itself is skipped: the day begins at one.
+		{in(Day, "America/Sao_Paulo"), "2018-11-04", "2018-11-04T03:00:00Z", "2018-11-05T02:00:00Z"},
+		// Clocks go back from one minute past midnight: the evening that is shown again belongs to the new day.
+		{in(Day, "America/St_Johns"), "2006-10-28", "2006-10-28T02:30:00Z", "2006-10-29T02:30:00Z"},
+		{in(Day, "America/St_Johns"), "2006-10-29", "2006-10-29T02:30:00Z", "2006-10-30T03:30:00Z"},
+		// A whole day is skipped at the date line.
+		{in(Day, "Pacific/Apia"), "2011-12-29", "2011-12-29T10:00:00Z", "2011-12-30T10:00:00Z"},
+		{in(Day, "Pacific/Apia"), "2011-12-31", "2011-12-30T10:00:00Z", "2011-12-31T10:00:00Z"},
+	} {
+		t.Run(c.p.Timezone+" "+c.key, func(t *testing.T) {
+			t.Parallel()
+			start, end, err := c.p.Bounds(c.key)
+			require.NoError(t, err)
+			require.Equal(t, c.start, start.Format(time.RFC3339))
+			require.Equal(t, c.end, end.Format(time.RFC3339))
+			require.NoError(t, c.p.Valid(c.key))
+			require.Equal(t, c.key, c.p.KeyAt(start))
+			require.Equal(t, c.key, c.p.KeyAt(end.Add(-1)))
+			require.NotEqual(t, c.key, c.p.KeyAt(end))
+			require.Equal(t, c.key, c.p.LastComplete(end))
+		})
+	}
+}
+
+func TestInvalidKeys(t *testing.T) {
+	t.Parallel()
+	ranges := Partitioning{Kind: ByRange, Size: 100, Column: "id"}
+	for _, c := range []struct {
+		p    Partitioning
+		keys []string
+	}{
+		{Partitioning{}, []string{"", "none", "2001-01-31"}},
+		{in(Hour, "UTC"), []string{"", "2001-01-31", "2001-01-31T24", "2001-01-31T5", "2001-01-31 05"}},
+		{in(Day, "UTC"), []string{"", "2001-02-29", "2001-1-31", "01-31-2001", "2001-01-31T05", "0000-01-01", "20010-01-01"}},
+		{in(Week, "UTC"), []string{"", "2001-W53", "2001-W00", "2001-W5", "2001-05", "2001-W054"}},
+		{in(Month, "UTC"), []string{"", "2001-13", "2001", "2001-1"}},
+		{in(Hour, "America/New_York"), []string{"2001-04-01T02"}},
+		{in(Day, "Pacific/Apia"), []string{"2011-12-30"}},
+		{ranges, []string{"", "0", "0-99", "50-150", "100-0", "-100-0", "00-100", "0-100-200", "0-", "a-b", "0-+100", "99999999999999999999-100000000000000000099"}},
+		{Partitioning{Kind: ByCursor, Column: "id"}, []string{"", "5", "5-5", "7-5"}},
+		{Partitioning{Kind: ByKey}, []string{"", ".", "..", "a/b", `a\b`, " a", "a ", "a\nb", "a\x00", "\xff", strings.Repeat("x", MaxKeyBytes+1)}},
+	} {
+		for _, key := range c.keys {
+			err := c.p.Valid(key)
+			require.Error(t, err, "%s: %q", c.p, key)
+			require.True(t, fault.Is(err, fault.Invalid))
+		}
+	}
+	require.NoError(t, Partitioning{}.Valid(WholeKey))
+	require.NoError(t, ranges.Valid("100-200"))
+	require.Equal(t, "100-200", ranges.RangeAt(199))
+	require.Equal(t, "200-300", ranges.RangeAt(200))
+	require.NoError(t, Partitioning{Kind: ByCursor, Column: "id"}.Valid("5-17"))
+	for _, key := range []string{"a", "acme corp", "Zürich", "a.b", "2001-01-31", strings.Repeat("x", MaxKeyBytes)} {
+		require.NoError(t, Partitioning{Kind: ByKey}.Valid(key))
+	}
+	require.Empty(t, ranges.KeyAt(time.Time{}))
+	_, _, err := in(Day, "Mars/Olympus").Bounds("2001-01-31")
+	require.True(t, fault.Is(err, fault.Invalid))
+}
+
+// TestPartitionsCoverTime: whatever a zone's clocks do, every instant lies in exactly one partition, and partitions
+// follow each other without gap or overlap.
+func TestPartitionsCoverTime(t *testing.T) {
+	t.Parallel()
+	zones := []string{
+		"UTC", "Europe/Berlin", "America/New_York", "America/St_Johns", "America/Sao_Paulo", "Australia/Lord_Howe", "Pacific/Apia",
+		"Asia/Kathmandu", "Africa/Casablanca", "Africa/Cairo", "Asia/Gaza", "Antarctica/Troll", "Pacific/Kwajalein", "America/Godthab", "Asia/Manila",
+	}
+	for _, zone := range zones {
+		for _, unit := range []TimeUnit{Hour, Day, Week, Month} {
+			t.Run(fmt.Sprint(zone, " ", unit), func(t *testing.T) {
+				t.Parallel()
+				p := in(unit, zone)
+				random := rand.New(rand.NewPCG(1, uint64(len(zone))))
+				from, to := time.Date(1900, 1, 1, 0, 0, 0, 0, time.UTC).Unix(), time.Date(2060, 1, 1, 0, 0, 0, 0, time.UTC).Unix()
+				location, err := time.LoadLocation(zone)
+				require.NoError(t, err)
+				for range 200 {
+					at := time.Unix(from+random.Int64N(to-from), 0).UTC()
+					if _, change := at.In(location).ZoneBounds(); !change.IsZero() && random.IntN(2) == 0 {
+						at = change.Add(time.Duration(random.IntN(4*3600)-2*3600) * time.Second).UTC()
+					}
+					key := p.KeyAt(at)
+					start, end, err := p.Bounds(key)
+					require.NoError(t, err, "%s", at)
+					require.False(t, at.Before(start), "%s: %s begins %s", at, key, start)
+					require.True(t, at.Before(end), "%s: %s ends %s", at, key, end)
+					next, _, err := p.Bounds(p.KeyAt(end))
+					require.NoError(t, err)
+					require.Equal(t, end, next)
+					require.Less(t, key, p.KeyAt(end))
+				}
+			})
+		}
+	}
+}
+
+func TestKeysBetween(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, []string{"2001-01-30", "2001-01-31", "2001-02-01"},
+		in(Day, "UTC").KeysBetween(instant(t, "2001-01-29T00:00:01Z"), instant(t, "2001-02-01T00:00:01Z")))
+	require.Equal(t, []string{"2011-12-29", "2011-12-31"},
+		in(Day, "Pacific/Apia").KeysBetween(instant(t, "2011-12-29T10:00:00Z"), instant(t, "2011-12-31T10:00:00Z")))
+	require.Empty(t, in(Day, "UTC").KeysBetween(instant(t, "2001-02-01T00:00:00Z"), instant(t, "2001-01-01T00:00:00Z")))
+}
+
+func TestMappingKeys(t *testing.T) {
+	t.Parallel()
+	none, key, cursor := Partitioning{}, Partitioning{Kind: ByKey}, Partitioning{Kind: ByCursor, Column: "id"}
+	ranges := Partitioning{Kind: ByRange, Size: 100, Column: "id"}
+	same, latest, slice := Mapping{Kind: MapSame}, Mapping{Kind: MapLatest}, Mapping{Kind: MapSlice}
+	window := func(unit TimeUnit) Mapping { return Mapping{Kind: MapWindow, Window: unit} }
+	last := func(n int) Mapping { return Mapping{Kind: MapWindow, Last: n} }
+
+	for _, c := range []struct {
+		name    string
+		m       Mapping
+		in, out Partitioning
+		key     string
+		want    []string
+	}{
+		{"whole to whole", same, none, none, WholeKey, []string{WholeKey}},
+		{"day to whole", same, in(Day, "UTC"), none, "2001-01-31", []string{WholeKey}},
+		{"day to day", same, in(Day, "UTC"), in(Day, "UTC"), "2001-01-31", []string{"2001-01-31"}},
+		{"key to key", same, key, key, "acme", []string{"acme"}},
+		{"range to range", same, ranges, ranges, "100-200", []string{"100-200"}},
+		{"cursor to whole", same, cursor, none, "5-17", []string{WholeKey}},
+		{"cursor to cursor", same, cursor, cursor, "5-17", []string{"5-17"}},
+		{"day to month", window(Month), in(Day, "UTC"), in(Month, "UTC"), "2001-01-31", []string{"2001-01"}},
+		{"day to week over new year", window(Week), in(Day, "UTC"), in(Week, "UTC"), "2008-12-31", []string{"2009-W01"}},
+		{"repeated hour to day", window(Day), in(Hour, "Europe/Berlin"), in(Day, "Europe/Berlin"), "2001-10-28T02", []string{"2001-10-28"}},
+		{"last three", last(3), in(Day, "UTC"), in(Day, "UTC"), "2001-02-27", []string{"2001-02-27", "2001-02-28", "2001-03-01"}},
+		{"last three without the skipped day", last(3), in(Day, "Pacific/Apia"), in(Day, "Pacific/Apia"), "2011-12-29", []string{"2011-12-29", "2011-12-31"}},
+		{"latest", latest, in(Day, "UTC"), in(Day, "UTC"), "2001-01-31", nil},
+		{"slice", slice, cursor, ranges, "5-17", nil},
+	} {
+		t.Run("output/"+c.name, func(t *testing.T) {
+			t.Parallel()
+			got, err := c.m.OutputKeys(c.in, c.out, c.key)
+			require.NoError(t, err)
+			require.Equal(t, c.want, got)
+		})
+	}
+
+	for _, c := range []struct {
+		name    string
+		m       Mapping
+		in, out Partitioning
+		key     string
+		want    []string
+		all     bool
+	}{
+		{"whole of whole", same, none, none, WholeKey, []string{WholeKey}, false},
+		{"whole of days", same, in(Day, "UTC"), none, WholeKey, nil, true},
+		{"day of day", same, in(Day, "UTC"), in(Day, "UTC"), "2001-01-31", []string{"2001-01-31"}, false},
+		{"month of hours begins", window(Day), in(Hour, "Europe/Berlin"), in(Day, "Europe/Berlin"), "2001-03-25", hours("2001-03-25", 2), false},
+		{"week of days", window(Week), in(Day, "UTC"), in(Week, "UTC"), "2009-W01",
+			[]string{"2008-12-29", "2008-12-30", "2008-12-31", "2009-01-01", "2009-01-02", "2009-01-03", "2009-01-04"}, false},
+		{"last three", last(3), in(Day, "UTC"), in(Day, "UTC"), "2001-03-01", []string{"2001-02-27", "2001-02-28", "2001-03-01"}, false},
+		{"day of latest", latest, none, in(Day, "UTC"), "2001-01-31", []string{WholeKey}, false},
+		{"day of all latest", latest, key, in(Day, "UTC"), "2001-01-31", nil, true},
+		{"range of slice", slice, cursor, ranges, "100-200", nil, true},
+	} {
+		t.Run("input/"+c.name, func(t *testing.T) {
+			t.Parallel()
+			got, all, err := c.m.InputKeys(c.in, c.out, c.key)
+			require.NoError(t, err)
+			require.Equal(t, c.want, got)
+			require.Equal(t, c.all, all)
+		})
+	}
+}
+
+// hours is the hours of a day but the one that its clocks skip.
+func hours(day string, skipped int) []string {
+	var keys []string
+	for h := range 24 {
+		if h != skipped {
+			keys = append(keys, fmt.Sprintf("%sT%02d", day, h))
+		}
+	}
+	return keys
+}
+
+// TestMappingsAgree: an input partition feeds exactly the output partitions that are made of it.
+func TestMappingsAgree(t *testing.T) {
+	t.Parallel()
+	for _, zone := range []string{"UTC", "Europe/Berlin", "Pacific/Apia", "America/St_Johns"} {
+		for _, c := range []struct {
+			m       Mapping
+			in, out TimeUnit
+		}{
+			{Mapping{Kind: MapWindow, Window: Day}, Hour, Day},
+			{Mapping{Kind: MapWindow, Window: Week}, Hour, Week},
+			{Mapping{Kind: MapWindow, Window: Month}, Day, Month},
+			{Mapping{Kind: MapWindow, Last: 7}, Day, Day},
+			{Mapping{Kind: MapWindow, Last: 3}, Month, Month},
+		} {
+			inputs, outputs := in(c.in, zone), in(c.out, zone)
+			for _, at := range []string{"2006-10-29T02:29:59Z", "2006-10-29T02:31:00Z", "2011-12-30T10:00:00Z", "2001-03-25T00:30:00Z", "2001-10-28T01:30:00Z"} {
+				key := inputs.KeyAt(instant(t, at))
+				fed, err := c.m.OutputKeys(inputs, outputs, key)
+				require.NoError(t, err)
+				require.NotEmpty(t, fed)
+				for _, output := range fed {
+					made, all, err := c.m.InputKeys(inputs, outputs, output)
+					require.NoError(t, err)
+					require.False(t, all)
+					require.Contains(t, made, key, "%s %v %s", zone, c, output)
+				}
+			}
+		}
+	}
+}
+
+func TestMappingErrors(t *testing.T) {
+	t.Parallel()
+	_, err := Mapping{Kind: MapSame}.OutputKeys(in(Day, "UTC"), in(Month, "UTC"), "2001-01-31")
+	require.EqualError(t, err, "day partitions and month partitions are not the same")
+	_, err = Mapping{Kind: MapSame}.OutputKeys(in(Day, "UTC"), in(Day, "UTC"), "yesterday")
+	require.EqualError(t, err, `"yesterday" is not a day such as 2001-01-31`)
+	_, err = Mapping{Kind: MapWindow, Window: Month}.OutputKeys(in(Day, "UTC"), Partitioning{Kind: ByKey}, "2001-01-31")
+	require.EqualError(t, err, "key partitions have no bounds in time")
+	_, _, err = Mapping{Kind: MapWindow, Window: Month}.InputKeys(Partitioning{Kind: ByKey}, in(Month, "UTC"), "2001-01")
+	require.Error(t, err)
+	_, _, err = Mapping{Kind: MapWindow, Last: 2}.InputKeys(in(Day, "UTC"), in(Day, "UTC"), "2001")
+	require.Error(t, err)
+}
