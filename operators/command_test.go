@@ -1,0 +1,169 @@
+package operators_test
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dagctl/dagctl/operators"
+	"github.com/dagctl/dagctl/operators/operatortest"
+)
+
+// TestMain lets this binary be the command of the tests below: `self` runs one of the programs.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 2 && os.Args[1] == "be" {
+		programs[os.Args[2]]()
+		return
+	}
+	os.Exit(m.Run())
+}
+
+func self(t *testing.T, program string, env map[string]any) map[string]any {
+	t.Helper()
+	path, err := os.Executable()
+	require.NoError(t, err)
+	config := map[string]any{"argv": []string{path, "be", program}}
+	if env != nil {
+		config["env"] = env
+	}
+	return config
+}
+
+func must(err error) {
+	if err != nil {
+		panic(err)
+	}
+}
+
+var programs = map[string]func(){
+	"lines": func() { // what it is given, as rows
+		var task operators.CommandTask
+		must(json.NewDecoder(os.Stdin).Decode(&task))
+		wd, err := os.Getwd()
+		must(err)
+		rows := [][2]string{
+			{"job", task.DAG + "/" + task.Job}, {"inputs", task.Inputs[0].As + " " + strconv.Itoa(len(task.Inputs[0].Files))},
+			{"partition", task.Partition.Key}, {"in scratch", strconv.FormatBool(wd == task.Scratch)}, {"payload", string(task.Payload)},
+		}
+		for _, variable := range os.Environ() {
+			name, value, _ := strings.Cut(variable, "=")
+			if name != "PATH" && name != "HOME" && name != "TMPDIR" && name != "GOCOVERDIR" {
+				rows = append(rows, [2]string{"env " + name, value})
+			}
+		}
+		f, err := os.Create(filepath.Join(task.Outputs[0].Dir, "rows.ndjson"))
+		must(err)
+		for _, row := range rows {
+			must(json.NewEncoder(f).Encode(map[string]string{"a": row[0], "b": row[1]}))
+		}
+		must(f.Close())
+		os.Stdout.WriteString("working\n" + `{"result": {"ok": true}, "operator_state": {"n": 1}, "source_version": "v1"}` + "\n")
+	},
+	"csv": func() {
+		var task operators.CommandTask
+		must(json.NewDecoder(os.Stdin).Decode(&task))
+		must(os.WriteFile(filepath.Join(task.Outputs[0].Dir, "a.csv"), []byte("x,y\n1,a\n"), 0o600))
+		must(os.WriteFile(filepath.Join(task.Outputs[0].Dir, "b.csv"), []byte("x,y\n2,b\n"), 0o600))
+	},
+	"fail": func() { os.Stderr.WriteString(strings.Repeat("noise\n", 10_000) + "the reason\n"); os.Exit(1) },
+	"data": func() { os.Stderr.WriteString("a bad row\n"); os.Exit(65) },
+	"stubborn": func() { // has a child, and ends on SIGTERM only after saying so
+		var task operators.CommandTask
+		must(json.NewDecoder(os.Stdin).Decode(&task))
+		path, err := os.Executable()
+		must(err)
+		child, err := os.StartProcess(path, []string{path, "be", "sleeper"}, &os.ProcAttr{})
+		must(err)
+		must(os.WriteFile(string(task.Payload[1:len(task.Payload)-1]), []byte(strconv.Itoa(child.Pid)), 0o600))
+		select {}
+	},
+	"sleeper": func() { time.Sleep(time.Hour) },
+}
+
+func TestCommandConforms(t *testing.T) {
+	t.Parallel()
+	input := operatortest.Input{As: "numbers", Query: "SELECT 1 AS n"}
+	operatortest.Run(t, builtin(t, "command"),
+		operatortest.Case{
+			Name: "stdin, env and stdout", Config: self(t, "lines", map[string]any{"MODE": "fast"}), Inputs: []operatortest.Input{input},
+			Partition: &operators.PartitionRange{Key: "p"}, Payload: json.RawMessage(`{"a":1}`),
+			Want: map[string][]string{"out": {
+				"'a': job, 'b': d/j", "'a': inputs, 'b': numbers 1", "'a': partition, 'b': p", "'a': in scratch, 'b': true",
+				`'a': payload, 'b': '{"a":1}'`, "'a': env LANG, 'b': C.UTF-8", "'a': env MODE, 'b': fast",
+			}},
+			Check: func(t *testing.T, r operators.Result) {
+				require.JSONEq(t, `{"ok": true}`, string(r.Result))
+				require.JSONEq(t, `{"n": 1}`, string(r.State))
+				require.Equal(t, "v1", r.SourceVersion)
+			},
+		},
+		caseOf{Name: "csv", Config: self(t, "csv", nil)}.wants("'x': 1, 'y': a", "'x': 2, 'y': b"),
+		operatortest.Case{Name: "writes nothing", Config: map[string]any{"argv": []string{"true"}}, Want: map[string][]string{}},
+		operatortest.Case{Name: "fails", Config: self(t, "fail", nil), Fails: "exit status 1\n"},
+		caseOf{Name: "bad data", Config: self(t, "data", nil)}.fails("exit status 65\na bad row"),
+		caseOf{Name: "no such program", Config: map[string]any{"argv": []string{"/no/such/program"}}}.fails("no such file"),
+		operatortest.Case{Name: "endless", Config: self(t, "sleeper", nil), Endless: true},
+		caseOf{Name: "no program", Config: map[string]any{"argv": []string{}}}.refused("minItems"),
+		caseOf{Name: "a shell line", Config: map[string]any{"argv": "rm -rf /"}}.refused("got string, want array"),
+	)
+}
+
+func TestCommandTailIsBounded(t *testing.T) {
+	t.Parallel()
+	out := newWorld(t).run(t, assignment("command", self(t, "fail", nil)))
+	require.True(t, out.Retryable)
+	require.True(t, strings.HasSuffix(out.Err.Error(), "the reason"))
+	require.Less(t, len(out.Err.Error()), 9000)
+}
+
+func TestCommandEndsItsGroup(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	pidFile := filepath.Join(t.TempDir(), "pid")
+	a := assignment("command", self(t, "stubborn", nil))
+	a.Payload = json.RawMessage(`"` + pidFile + `"`)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan operators.Outcome)
+	go func() { done <- w.Run(ctx, a, nil) }()
+	var pid int
+	require.Eventually(t, func() bool {
+		text, _ := os.ReadFile(pidFile)
+		pid, _ = strconv.Atoi(string(text))
+		return pid > 0
+	}, time.Minute, time.Millisecond)
+	cancel()
+	out := <-done
+	require.ErrorIs(t, out.Err, context.Canceled)
+	require.True(t, out.Retryable)
+	require.Eventually(t, func() bool { return gone(pid) }, time.Minute, time.Millisecond, "the child is ended with its parent")
+}
+
+// gone also holds for a process that has ended and that nobody has waited for.
+func gone(pid int) bool {
+	if syscall.Kill(pid, 0) != nil {
+		return true
+	}
+	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	return err == nil && strings.Contains(string(stat), ") Z ")
+}
+
+func TestCommandIsOffByDefault(t *testing.T) {
+	t.Parallel()
+	registry, err := operators.Builtin(operators.Options{})
+	require.NoError(t, err)
+	op, _ := registry.Get("command")
+	_, fault := op.Spec().Canonical(map[string]any{"argv": []any{"true"}})
+	require.Contains(t, fault.Message, "off on this server")
+	w := newWorld(t, op)
+	out := w.run(t, assignment("command", map[string]any{"argv": []any{"touch", filepath.Join(t.TempDir(), "x")}}))
+	require.ErrorContains(t, out.Err, "off on this server")
+	require.False(t, out.Retryable)
+}

@@ -1,0 +1,125 @@
+package operators_test
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/operators"
+)
+
+func TestHTTPSourceRemembers(t *testing.T) {
+	t.Parallel()
+	var body atomic.Value
+	var validators, conditional, asked atomic.Int64
+	body.Store("a\n1\n")
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked.Add(1)
+		if r.Header.Get("If-None-Match") != "" {
+			conditional.Add(1)
+		}
+		text := body.Load().(string)
+		if validators.Load() > 0 {
+			w.Header().Set("ETag", fmt.Sprintf("%q", text))
+			if r.Header.Get("If-None-Match") == w.Header().Get("ETag") {
+				w.WriteHeader(http.StatusNotModified)
+				return
+			}
+		}
+		fmt.Fprint(w, text)
+	}))
+	t.Cleanup(server.Close)
+	w := newWorld(t, builtin(t, "http_source"))
+	a := assignment("http_source", map[string]any{"url": server.URL, "format": "csv"})
+	next := func() operators.Outcome {
+		a.Attempt++
+		out := w.mustRun(t, a)
+		if out.State != nil {
+			a.State = out.State
+		}
+		return out
+	}
+	first := next()
+	require.Len(t, first.Written, 1)
+	again := next()
+	require.True(t, again.Unchanged, "the same content, though the server has no validators")
+	require.Equal(t, first.SourceVersion, again.SourceVersion)
+	require.Zero(t, conditional.Load())
+
+	validators.Store(1)
+	require.True(t, next().Unchanged)
+	require.True(t, next().Unchanged)
+	require.Equal(t, int64(1), conditional.Load())
+	body.Store("a\n2\n")
+	changed := next()
+	require.Equal(t, [][]any{{int64(2)}}, w.rows(t, a, changed.Written[0]))
+	require.NotEqual(t, first.SourceVersion, changed.SourceVersion)
+
+	// Another config is another table: what is remembered of the old one says nothing.
+	a.Config = map[string]any{"url": server.URL, "format": "csv", "types": map[string]any{"a": "VARCHAR"}}
+	require.Equal(t, [][]any{{"2"}}, w.rows(t, a, next().Written[0]))
+}
+
+func TestHTTPSourceReachesPublicAddressesOnly(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("it was reached") }))
+	t.Cleanup(server.Close)
+	registry, err := operators.Builtin(operators.Options{})
+	require.NoError(t, err)
+	op, _ := registry.Get("http_source")
+	out := newWorld(t, op).run(t, assignment("http_source", map[string]any{"url": server.URL + "/?key=s3cret", "format": "csv"}))
+	require.ErrorContains(t, out.Err, "it is not public")
+	require.NotContains(t, out.Err.Error(), "s3cret")
+	require.False(t, out.Retryable)
+}
+
+func TestFileSourceSeesWhatChanged(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	op := builtin(t, "file_source").(operators.Enumerator)
+	versions := func(now time.Time) map[string]string {
+		units, err := op.Enumerate(t.Context(), operators.Enumeration{
+			Config:      map[string]any{"path": ".", "pattern": "{key}.csv", "format": "csv"},
+			PartitionBy: dag.Partitioning{Kind: dag.ByKey}, Roots: []string{root}, Now: now,
+		})
+		require.NoError(t, err)
+		found := map[string]string{}
+		for _, unit := range units {
+			found[unit.Partition] = unit.Version
+		}
+		return found
+	}
+	writeFile(t, root, "a.csv", "x\n1\n")
+	writeFile(t, root, "b.csv", "x\n1\n")
+	now := time.Now()
+	first := versions(now)
+	require.Len(t, first, 2)
+	require.Equal(t, first["a"], first["b"], "a version is of the content")
+
+	require.NoError(t, os.Chtimes(filepath.Join(root, "a.csv"), now, now.Add(-time.Hour)))
+	require.Equal(t, first, versions(now), "a touched file is the same file")
+
+	// Same size, same mtime, other content, within the time in which an mtime is not believed.
+	at := time.Now()
+	writeFile(t, root, "b.csv", "x\n2\n")
+	require.NoError(t, os.Chtimes(filepath.Join(root, "b.csv"), at, at))
+	second := versions(at.Add(time.Second))
+	require.NotEqual(t, first["b"], second["b"])
+	writeFile(t, root, "b.csv", "x\n3\n")
+	require.NoError(t, os.Chtimes(filepath.Join(root, "b.csv"), at, at))
+	third := versions(at.Add(time.Second))
+	require.NotEqual(t, second["b"], third["b"])
+
+	writeFile(t, root, "c.csv", "x\n1\n")
+	require.NoError(t, os.Remove(filepath.Join(root, "a.csv")))
+	last := versions(time.Now())
+	require.Equal(t, map[string]string{"b": third["b"], "c": first["a"]}, last)
+}
