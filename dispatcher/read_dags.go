@@ -57,7 +57,7 @@ func (d *Dispatcher) DAGs(ctx context.Context, caller authz.Caller, after string
 		if err != nil {
 			return err
 		}
-		open, err := openTasks(ctx, tx, caller.OrgID, flatten(origins))
+		open, err := countOpen(ctx, tx, caller.OrgID, flatten(origins))
 		if err != nil {
 			return err
 		}
@@ -86,7 +86,7 @@ func (d *Dispatcher) DAG(ctx context.Context, caller authz.Caller, name string) 
 		if err != nil {
 			return err
 		}
-		counts, err := openTasks(ctx, tx, caller.OrgID, flatten(origins))
+		counts, err := countOpen(ctx, tx, caller.OrgID, flatten(origins))
 		if err != nil {
 			return err
 		}
@@ -156,8 +156,8 @@ func sum(counts map[uuid.UUID]Counts, origins map[uuid.UUID][]uuid.UUID, version
 	return total
 }
 
-// openTasks counts from the small sets, of which every open task is in one; it never reads history.
-func openTasks(ctx context.Context, tx pgx.Tx, org uuid.UUID, origins []uuid.UUID) (map[uuid.UUID]Counts, error) {
+// countOpen counts from the small sets, of which every open task is in one; it never reads history.
+func countOpen(ctx context.Context, tx pgx.Tx, org uuid.UUID, origins []uuid.UUID) (map[uuid.UUID]Counts, error) {
 	rows, err := tx.Query(ctx, `
 		SELECT job_id, sum(queued)::bigint, sum(running)::bigint, sum(retrying)::bigint, sum(dead)::bigint
 		FROM (

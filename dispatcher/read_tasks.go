@@ -188,6 +188,20 @@ func (d *Dispatcher) Task(ctx context.Context, caller authz.Caller, id uuid.UUID
 	return detail, nil
 }
 
+// TaskByID returns one task.
+func (d *Dispatcher) TaskByID(ctx context.Context, caller authz.Caller, id uuid.UUID) (Task, error) {
+	var t Task
+	err := pg.InOrgTx(ctx, d.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+		var err error
+		t, _, err = d.task(ctx, tx, caller, id)
+		return err
+	})
+	if err != nil {
+		return Task{}, fmt.Errorf("task %s: %w", id, err)
+	}
+	return t, nil
+}
+
 // task reads one task whole, and tells whether the caller may read what is in it.
 func (d *Dispatcher) task(ctx context.Context, tx pgx.Tx, caller authz.Caller, id uuid.UUID) (Task, bool, error) {
 	var t found

@@ -1,0 +1,231 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/pg"
+	"github.com/dagctl/dagctl/internal/rest"
+	"github.com/dagctl/dagctl/migrations"
+	"github.com/dagctl/dagctl/operators"
+	"github.com/dagctl/dagctl/query"
+	"github.com/dagctl/dagctl/registry"
+	"github.com/dagctl/dagctl/storage"
+	"github.com/dagctl/dagctl/web"
+)
+
+// app is a server, wired and not yet running.
+type app struct {
+	log        *slog.Logger
+	pool       *pgxpool.Pool // the owner's
+	requests   *pgxpool.Pool // under row-level security
+	storage    *storage.Storage
+	registry   *registry.Registry
+	dispatcher *dispatcher.Dispatcher
+	api        *authz.API
+}
+
+// newApp wires the slices. This is the one place that knows them all.
+func newApp(ctx context.Context, cfg serverConfig, dev *authz.Dev, log *slog.Logger) (_ *app, err error) {
+	a := &app{log: log}
+	defer func() {
+		if err != nil {
+			a.close()
+		}
+	}()
+	if a.pool, err = pg.Open(ctx, cfg.DatabaseURL); err != nil {
+		return nil, err
+	}
+	if a.requests, err = pg.OpenRequests(ctx, cfg.DatabaseURL); err != nil {
+		return nil, err
+	}
+	if a.storage, err = storage.New(storage.Config{Root: cfg.Storage.Root, Pool: a.pool}); err != nil {
+		return nil, err
+	}
+	builtin, err := operators.Builtin(operators.Options{
+		AllowCommand: cfg.Operators.AllowCommand, AllowedAddresses: cfg.Operators.AllowedAddresses,
+		MemoryLimit: cfg.Operators.MemoryMB << 20, Threads: cfg.Operators.Threads,
+	})
+	if err != nil {
+		return nil, err
+	}
+	runtimes := slices.Sorted(maps.Keys(cfg.Runtimes))
+	a.registry, err = registry.New(registry.Config{
+		Pool: a.pool, Requests: a.requests, Storage: a.storage, Catalog: builtin.Catalog(runtimes), Log: log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	// Beside the storage, so that what a task wrote is moved and not copied.
+	scratch := filepath.Join(cfg.Storage.Root, ".scratch")
+	if err := os.MkdirAll(scratch, 0o700); err != nil {
+		return nil, fmt.Errorf("scratch folder: %w", err)
+	}
+	a.dispatcher, err = dispatcher.New(dispatcher.Config{
+		Pool: a.pool, Requests: a.requests, Registry: a.registry, Operators: builtin, Storage: a.storage,
+		Runner:   &operators.Runner{Registry: builtin, Storage: a.storage, ScratchDir: scratch, Log: log},
+		Runtimes: runtimes, Roots: func(org string) []string { return cfg.FileRoots[org] },
+		WorkerID: workerID(), PoolSize: cfg.Workers.PoolSize, Version: buildVersion(), Log: log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := a.routes(cfg, dev); err != nil {
+		return nil, err
+	}
+	return a, nil
+}
+
+// routes builds the API: every operation and page, each with its rule.
+func (a *app) routes(cfg serverConfig, dev *authz.Dev) error {
+	metrics := prometheus.NewRegistry()
+	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	limiter, err := rest.NewLimiter(cfg.Limits.RequestsPerSecond, cfg.Limits.Burst)
+	if err != nil {
+		return err
+	}
+	a.api, err = authz.NewAPI(authz.Config{
+		REST:           rest.Config{Version: buildVersion(), Logger: a.log, Metrics: metrics},
+		Authenticators: []authz.Authenticator{authz.NewTokens(a.pool)},
+		Limiter:        limiter, Origins: cfg.Origins, Dev: dev, RenderError: web.RenderError,
+	})
+	if err != nil {
+		return err
+	}
+	rows := &query.Query{Requests: a.requests, Registry: a.registry, Storage: a.storage}
+	authz.Register(a.api, a.requests)
+	a.registry.AddRoutes(a.api)
+	a.dispatcher.AddRoutes(a.api)
+	rows.AddRoutes(a.api)
+	site, err := web.New(web.Config{Registry: a.registry, Dispatcher: a.dispatcher, Query: rows})
+	if err != nil {
+		return err
+	}
+	site.AddRoutes(a.api)
+	a.api.HandlePage(authz.Public, "GET /healthz", func(w http.ResponseWriter, r *http.Request, _ authz.Caller) error {
+		healthz(w, r)
+		return nil
+	})
+	a.api.HandlePage(authz.Public, "GET /readyz", func(w http.ResponseWriter, r *http.Request, _ authz.Caller) error {
+		readyz(a.pool)(w, r)
+		return nil
+	})
+	// The figures are of the whole process, so they are not public; a scraper has a reader's token.
+	page := promhttp.HandlerFor(metrics, promhttp.HandlerOpts{})
+	a.api.HandlePage(authz.Reader, "GET /metrics", func(w http.ResponseWriter, r *http.Request, _ authz.Caller) error {
+		page.ServeHTTP(w, r)
+		return nil
+	})
+	return nil
+}
+
+// notReady says why requests cannot be served, or nothing.
+func notReady(ctx context.Context, pool *pgxpool.Pool) string {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	pending, err := migrations.Pending(ctx, pool)
+	switch {
+	case err != nil:
+		return "the database does not answer"
+	case len(pending) > 0:
+		return fmt.Sprintf("the database lacks %s; run `dagctl migrate`, or start with --migrate", count(len(pending), "migration"))
+	}
+	return ""
+}
+
+// healthz says that the process is alive.
+func healthz(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "application/json")
+	fmt.Fprintln(w, `{"status": "ok"}`)
+}
+
+// readyz says whether requests can be served now, and if not why.
+func readyz(pool *pgxpool.Pool) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if reason := notReady(r.Context(), pool); reason != "" {
+			rest.WriteProblem(w, r, &rest.Problem{Status: http.StatusServiceUnavailable, Detail: "not ready: " + reason})
+			return
+		}
+		healthz(w, r)
+	}
+}
+
+// run serves the listener and works on tasks until ctx ends, then finishes what it is answering and hands leases back.
+func (a *app) run(ctx context.Context, listener net.Listener) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return serveHTTP(ctx, listener, a.api.Handler()) })
+	g.Go(func() error { return a.dispatcher.Run(ctx) })
+	return g.Wait()
+}
+
+// serveHTTP serves until ctx ends, then lets requests finish.
+func serveHTTP(ctx context.Context, listener net.Listener, handler http.Handler) error {
+	server := rest.NewServer(listener.Addr().String(), handler)
+	failed := make(chan error, 1)
+	go func() { failed <- server.Serve(listener) }()
+	select {
+	case err := <-failed:
+		return fmt.Errorf("serve HTTP: %w", err)
+	case <-ctx.Done():
+	}
+	patience, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	defer cancel()
+	if err := server.Shutdown(patience); err != nil {
+		return errors.Join(err, server.Close())
+	}
+	return nil
+}
+
+// close frees what newApp opened.
+func (a *app) close() {
+	if a.storage != nil {
+		if err := a.storage.Close(); err != nil {
+			a.log.Error("close storage", "error", err)
+		}
+	}
+	for _, pool := range []*pgxpool.Pool{a.requests, a.pool} {
+		if pool != nil {
+			pool.Close()
+		}
+	}
+}
+
+// workerID names this process among all that ever run tasks.
+func workerID() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	return fmt.Sprintf("%s-%d-%s", cmp.Or(host, "unknown"), os.Getpid(), strings.ToLower(rand.Text()[:6]))
+}
+
+// listen opens the address, with an error that says what to do.
+func listen(address string) (net.Listener, error) {
+	listener, err := net.Listen("tcp", address)
+	if err != nil {
+		return nil, fault.New(fault.Unavailable, "listen on %s: %w", address, cause(err)).
+			WithHint("stop what listens there, or choose another address")
+	}
+	return listener, nil
+}

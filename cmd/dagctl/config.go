@@ -1,0 +1,180 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+
+	"gopkg.in/yaml.v3"
+
+	"github.com/dagctl/dagctl/internal/fault"
+)
+
+// serverConfig is what a server is told: defaults, then the config file, then DAGCTL_* variables, then flags.
+type serverConfig struct {
+	DatabaseURL string              `yaml:"database_url"`
+	Listen      string              `yaml:"listen"`
+	Origins     []string            `yaml:"origins"`    // where browsers reach this server: https://dagctl.example.com
+	Runtimes    map[string]string   `yaml:"runtimes"`   // name in DAG files → what it is here
+	FileRoots   map[string][]string `yaml:"file_roots"` // org slug → folders that its file sources may read
+	Storage     storageConfig       `yaml:"storage"`
+	Operators   operatorsConfig     `yaml:"operators"`
+	Workers     workersConfig       `yaml:"workers"`
+	Limits      limitsConfig        `yaml:"limits"`
+	Log         logConfig           `yaml:"log"`
+}
+
+type storageConfig struct {
+	Root string `yaml:"root"` // folder of the Parquet files
+}
+
+type operatorsConfig struct {
+	AllowCommand     bool     `yaml:"allow_command"`     // command runs any program with this process's rights
+	AllowedAddresses []string `yaml:"allowed_addresses"` // prefixes that http_source may reach though they are private
+	MemoryMB         int64    `yaml:"memory_mb"`         // of each DuckDB session
+	Threads          int      `yaml:"threads"`           // of each DuckDB session
+}
+
+type workersConfig struct {
+	PoolSize int `yaml:"pool_size"` // tasks run at once in this process
+}
+
+type limitsConfig struct {
+	RequestsPerSecond float64 `yaml:"requests_per_second"` // of each caller
+	Burst             int     `yaml:"burst"`
+}
+
+type logConfig struct {
+	Level  string `yaml:"level"`  // debug, info, warn or error
+	Format string `yaml:"format"` // json or text
+}
+
+// inProcess is the runtime that this version has: tasks run in the server's own process.
+const inProcess = "in-process"
+
+var (
+	defaultOperators = operatorsConfig{MemoryMB: 1024}
+	defaultWorkers   = workersConfig{PoolSize: 4}
+	defaultLimits    = limitsConfig{RequestsPerSecond: 50, Burst: 200}
+	defaultLog       = logConfig{Level: "info", Format: "json"}
+	defaultConfig    = serverConfig{
+		Listen:    "127.0.0.1:7070",
+		Runtimes:  map[string]string{"dispatcher": inProcess},
+		Operators: defaultOperators, Workers: defaultWorkers, Limits: defaultLimits, Log: defaultLog,
+	}
+)
+
+// loadConfig reads a config file strictly, over the defaults, and applies the environment.
+func loadConfig(path string, getenv func(string) string) (serverConfig, error) {
+	cfg := defaultConfig
+	cfg.Runtimes = maps.Clone(defaultConfig.Runtimes)
+	if path != "" {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return cfg, fault.New(fault.NotFound, "config: %w", err)
+		}
+		decoder := yaml.NewDecoder(bytes.NewReader(text))
+		decoder.KnownFields(true)
+		if err := decoder.Decode(&cfg); err != nil && !errors.Is(err, io.EOF) {
+			return cfg, fault.New(fault.Invalid, "config %s: %w", path, err).WithHint("docs/config.md lists every field")
+		}
+	}
+	return cfg, cfg.applyEnvironment(getenv)
+}
+
+// applyEnvironment takes the settings that differ from machine to machine from DAGCTL_* variables.
+func (cfg *serverConfig) applyEnvironment(getenv func(string) string) error {
+	texts := map[string]*string{
+		"DAGCTL_DATABASE_URL": &cfg.DatabaseURL, "DAGCTL_LISTEN": &cfg.Listen, "DAGCTL_STORAGE_ROOT": &cfg.Storage.Root,
+		"DAGCTL_LOG_LEVEL": &cfg.Log.Level, "DAGCTL_LOG_FORMAT": &cfg.Log.Format,
+	}
+	for name, field := range texts {
+		if value := getenv(name); value != "" {
+			*field = value
+		}
+	}
+	if value := getenv("DAGCTL_POOL_SIZE"); value != "" {
+		n, err := strconv.Atoi(value)
+		if err != nil {
+			return fault.New(fault.Invalid, "DAGCTL_POOL_SIZE %q is not a number", value)
+		}
+		cfg.Workers.PoolSize = n
+	}
+	if value := getenv("DAGCTL_ALLOW_COMMAND"); value != "" {
+		allowed, err := strconv.ParseBool(value)
+		if err != nil {
+			return fault.New(fault.Invalid, "DAGCTL_ALLOW_COMMAND %q is not true or false", value)
+		}
+		cfg.Operators.AllowCommand = allowed
+	}
+	return nil
+}
+
+// validate finds everything that is wrong.
+func (cfg *serverConfig) validate() error {
+	var problems []fault.Problem
+	wrong := func(where, format string, args ...any) {
+		problems = append(problems, fault.Problem{Location: where, Message: fmt.Sprintf(format, args...)})
+	}
+	if cfg.DatabaseURL == "" {
+		wrong("database_url", "is not set: --database-url, DAGCTL_DATABASE_URL or the config file")
+	}
+	if cfg.Storage.Root == "" {
+		wrong("storage.root", "is not set: --storage-root, DAGCTL_STORAGE_ROOT or the config file")
+	}
+	if len(cfg.Runtimes) == 0 {
+		wrong("runtimes", "maps no runtime, so no DAG could run")
+	}
+	for _, name := range slices.Sorted(maps.Keys(cfg.Runtimes)) {
+		if kind := cfg.Runtimes[name]; kind != inProcess {
+			wrong("runtimes."+name, "%q is not available in this version; use %q", kind, inProcess)
+		}
+	}
+	for _, org := range slices.Sorted(maps.Keys(cfg.FileRoots)) {
+		for _, root := range cfg.FileRoots[org] {
+			if !filepath.IsAbs(root) {
+				wrong("file_roots."+org, "%q is not an absolute path", root)
+			} else if info, err := os.Stat(root); err != nil || !info.IsDir() {
+				wrong("file_roots."+org, "%q is not a folder here", root)
+			}
+		}
+	}
+	if cfg.Operators.MemoryMB < 64 {
+		wrong("operators.memory_mb", "%d is too little; 64 is the least", cfg.Operators.MemoryMB)
+	}
+	if cfg.Workers.PoolSize < 1 || cfg.Workers.PoolSize > 1000 {
+		wrong("workers.pool_size", "%d is not between 1 and 1000", cfg.Workers.PoolSize)
+	}
+	if cfg.Limits.RequestsPerSecond <= 0 || cfg.Limits.Burst < 1 {
+		wrong("limits", "let nothing through")
+	}
+	if _, err := newLogger(io.Discard, cfg.Log); err != nil {
+		wrong("log", "%v", err)
+	}
+	if len(problems) > 0 {
+		return &fault.Error{Kind: fault.Invalid, Message: "the server's config has " + count(len(problems), "problem"), Problems: problems}
+	}
+	return nil
+}
+
+func newLogger(w io.Writer, cfg logConfig) (*slog.Logger, error) {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(cfg.Level)); err != nil {
+		return nil, fmt.Errorf("level %q is not debug, info, warn or error", cfg.Level)
+	}
+	options := &slog.HandlerOptions{Level: level}
+	switch cfg.Format {
+	case "json":
+		return slog.New(slog.NewJSONHandler(w, options)), nil
+	case "text":
+		return slog.New(slog.NewTextHandler(w, options)), nil
+	}
+	return nil, fmt.Errorf("format %q is not json or text", cfg.Format)
+}

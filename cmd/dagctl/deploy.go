@@ -1,0 +1,181 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/url"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/registry"
+)
+
+func (c *cli) deployCommand() *cobra.Command {
+	var (
+		vars       []string
+		sourceRef  string
+		wait       bool
+		noActivate bool
+		supersede  bool
+	)
+	cmd := &cobra.Command{
+		Use:   "deploy [FILE|DIR]",
+		Short: "Deploy a DAG file, and wait until it serves",
+		Long: `Makes an immutable version of the document, builds what it changes beside what is live, and swaps all datasets
+in one transaction once everything is there. The same document is the same version: deploying it again changes nothing.`,
+		Example: "  dagctl deploy\n  dagctl deploy flights/dag.yaml --var region=eu --source-ref \"$(git rev-parse HEAD)\"",
+		Args:    cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			path := "."
+			if len(args) == 1 {
+				path = args[0]
+			}
+			src, err := readSource(path, vars)
+			if err != nil {
+				return err
+			}
+			api, err := c.connect()
+			if err != nil {
+				return err
+			}
+			request, name, err := c.deployRequest(cmd.Context(), api, src)
+			if err != nil {
+				return err
+			}
+			activate := !noActivate
+			request.SourceRef, request.Activate, request.Supersede = sourceRef, &activate, supersede
+			deployed, err := api.deploy(cmd.Context(), name, request)
+			if err != nil {
+				return err
+			}
+			c.printPlan(c.err, deployed)
+			if wait {
+				if deployed.Version, err = c.waitForVersion(cmd.Context(), api, deployed.Version, activate); err != nil {
+					return err
+				}
+			}
+			return c.print(deployed, func(w io.Writer) {
+				v := deployed.Version
+				fmt.Fprintf(w, "%s v%d (%s) is %s\n", v.DAG, v.Number, short(v.Hash), c.style(c.out).status(string(v.Status)))
+			})
+		},
+	}
+	varFlag(cmd, &vars)
+	cmd.Flags().BoolVar(&wait, "wait", true, "wait until the version serves, or has failed")
+	cmd.Flags().BoolVar(&noActivate, "no-activate", false, "build, and do not cut over")
+	cmd.Flags().BoolVar(&supersede, "supersede", false, "abandon a running build of this DAG, and keep what it built")
+	cmd.Flags().StringVar(&sourceRef, "source-ref", "", "where the file is from, for people: a git commit")
+	return cmd
+}
+
+// deployRequest validates the document against what the server has, so that faults show with their lines, and collects
+// the files it names.
+func (c *cli) deployRequest(ctx context.Context, api *client, src source) (registry.DeployRequest, string, error) {
+	var catalog registry.OperatorCatalog
+	if err := api.get(ctx, "/v1/operators", nil, &catalog); err != nil {
+		return registry.DeployRequest{}, "", err
+	}
+	doc, problems, err := src.parse(catalog.Catalog())
+	if err != nil {
+		return registry.DeployRequest{}, "", err
+	}
+	if len(problems) > 0 {
+		return registry.DeployRequest{}, "", c.reportProblems(problems)
+	}
+	return registry.DeployRequest{YAML: string(src.text), Files: doc.Files, Vars: src.vars}, doc.Name, nil
+}
+
+// printPlan says what the deploy changes, dataset by dataset.
+func (c *cli) printPlan(w io.Writer, d registry.Deployment) {
+	style := c.style(w)
+	verb := "new version"
+	if !d.Created {
+		verb = "deployed before"
+	}
+	fmt.Fprintf(w, "%s → v%d (%s), %s\n", style.bold(d.Version.DAG), d.Version.Number, short(d.Version.Hash), verb)
+	if len(d.Changes) == 0 {
+		return
+	}
+	marks := map[string]string{
+		registry.Create: "+", registry.Rebuild: "~", registry.SwapOnly: ">", registry.Reuse: "=", registry.Remove: "-",
+	}
+	counts := map[string]int{}
+	t := table{style: style, header: []string{"", "DATASET", "ACTION", "REASON"}}
+	for _, change := range d.Changes {
+		counts[change.Action]++
+		t.add(marks[change.Action], change.Dataset, change.Action, change.Reason)
+	}
+	t.write(w)
+	fmt.Fprintf(w, "Plan: %d create, %d rebuild, %d swap-only, %d reuse, %d remove. Live data is untouched until cutover.\n",
+		counts[registry.Create], counts[registry.Rebuild], counts[registry.SwapOnly], counts[registry.Reuse], counts[registry.Remove])
+}
+
+// waitForVersion shows progress until the version serves (or is ready, where it is not to be activated).
+func (c *cli) waitForVersion(ctx context.Context, api *client, v registry.Version, activate bool) (registry.Version, error) {
+	progress := c.progress()
+	defer progress.end()
+	for {
+		switch {
+		case v.Status == registry.Active, v.Status == registry.Ready && !activate:
+			return v, nil
+		case v.Status == registry.Superseded:
+			return v, fault.New(fault.Conflict, "%s v%d was replaced by a later version", v.DAG, v.Number)
+		case v.Status == registry.Failed, v.Status == registry.Abandoned:
+			return v, fault.New(fault.Invalid, "%s v%d is %s: %s", v.DAG, v.Number, v.Status, v.Error).
+				WithHint("`dagctl tasks list --dag %s --dead` shows what failed; live data was not touched", v.DAG)
+		}
+		var dag dispatcher.DAGDetail
+		if err := api.get(ctx, "/v1/dags/"+url.PathEscape(v.DAG), nil, &dag); err != nil {
+			return v, err
+		}
+		if dag.Build != nil {
+			b := *dag.Build
+			done, all := b.Completed, b.Completed+b.Open()+b.Dead
+			progress.show(int(done), int(all), fmt.Sprintf("%s v%d %s: %d of %d tasks done, %d running", v.DAG, v.Number, v.Status, done, all, b.Running))
+		}
+		if err := pause(ctx, 300*time.Millisecond); err != nil {
+			return v, err
+		}
+		if err := api.get(ctx, versionPath(v.DAG, v.Number), nil, &v); err != nil {
+			return v, err
+		}
+	}
+}
+
+func versionPath(dag string, number int) string {
+	return fmt.Sprintf("/v1/dags/%s/versions/%d", url.PathEscape(dag), number)
+}
+
+func (c *client) deploy(ctx context.Context, dag string, request registry.DeployRequest) (registry.Deployment, error) {
+	var deployed registry.Deployment
+	err := c.post(ctx, "/v1/dags/"+url.PathEscape(dag)+"/versions", request, &deployed)
+	return deployed, err
+}
+
+// short is enough of a hash for people.
+func short(hash string) string { return hash[:min(len(hash), 7)] }
+
+// pause waits, or returns early with the reason the command ends.
+func pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return nil
+	}
+}
+
+// compact is JSON without blanks, for a cell.
+func compact(v json.RawMessage) string {
+	if len(v) == 0 || string(v) == "null" {
+		return ""
+	}
+	return string(v)
+}

@@ -1,0 +1,43 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"net/url"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/dagctl/dagctl/registry"
+)
+
+func (c *cli) historyCommand() *cobra.Command {
+	page := pageFlags{}
+	cmd := &cobra.Command{
+		Use:   "history DAG",
+		Short: "List the versions of a DAG",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			api, err := c.connect()
+			if err != nil {
+				return err
+			}
+			versions, err := fetch[registry.Version](cmd.Context(), api, "/v1/dags/"+url.PathEscape(args[0])+"/versions", nil, page)
+			if err != nil {
+				return err
+			}
+			return c.print(versions, func(w io.Writer) {
+				style, now := c.style(c.out), time.Now()
+				t := table{style: style, header: []string{"VERSION", "STATUS", "HASH", "DEPLOYED", "BY", "SOURCE", "ERROR"},
+					paint: map[int]func(string) string{1: style.status}}
+				for _, v := range versions {
+					t.add(fmt.Sprintf("v%d", v.Number), string(v.Status), short(v.Hash), ago(&v.CreatedAt, now),
+						oneLine(v.CreatedBy, 30), oneLine(v.SourceRef, 20), oneLine(v.Error, 80))
+				}
+				t.write(w)
+			})
+		},
+	}
+	page.add(cmd)
+	return cmd
+}

@@ -1,0 +1,136 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/url"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/registry"
+)
+
+func (c *cli) statusCommand() *cobra.Command {
+	var watch bool
+	page := pageFlags{}
+	cmd := &cobra.Command{
+		Use:   "status [DAG]",
+		Short: "Show the DAGs as they stand, or one of them with its jobs",
+		Args:  cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			api, err := c.connect()
+			if err != nil {
+				return err
+			}
+			show := func() error { return c.showDAGs(cmd.Context(), api, page) }
+			if len(args) == 1 {
+				show = func() error { return c.showDAG(cmd.Context(), api, args[0]) }
+			}
+			for {
+				if watch && isTerminal(c.out) {
+					fmt.Fprint(c.out, "\x1b[H\x1b[2J")
+				}
+				if err := show(); err != nil || !watch {
+					return err
+				}
+				if err := pause(cmd.Context(), 2*time.Second); err != nil {
+					return err
+				}
+			}
+		},
+	}
+	cmd.Flags().BoolVar(&watch, "watch", false, "show again every two seconds until interrupted")
+	page.add(cmd)
+	return cmd
+}
+
+func (c *cli) showDAGs(ctx context.Context, api *client, page pageFlags) error {
+	dags, err := fetch[dispatcher.DAGStatus](ctx, api, "/v1/dags", nil, page)
+	if err != nil {
+		return err
+	}
+	return c.print(dags, func(w io.Writer) {
+		if len(dags) == 0 {
+			fmt.Fprintln(w, "No DAGs yet. `dagctl deploy FILE` makes the first one.")
+			return
+		}
+		style, now := c.style(c.out), time.Now()
+		t := table{style: style, header: []string{"DAG", "ACTIVE", "BUILDING", "FAILED", "QUEUED", "RUNNING", "RETRYING", "DEAD", "FRESH"}}
+		for _, d := range dags {
+			t.add(d.Name, versionName(d.Active), versionName(d.Building), versionName(d.Failed), fmt.Sprint(d.Tasks.Queued),
+				fmt.Sprint(d.Tasks.Running), fmt.Sprint(d.Tasks.Retrying), fmt.Sprint(d.Tasks.Dead), ago(d.UpdatedAt, now))
+		}
+		t.write(w)
+	})
+}
+
+func (c *cli) showDAG(ctx context.Context, api *client, name string) error {
+	var d dispatcher.DAGDetail
+	if err := api.get(ctx, "/v1/dags/"+url.PathEscape(name), nil, &d); err != nil {
+		return err
+	}
+	return c.print(d, func(w io.Writer) {
+		style, now := c.style(c.out), time.Now()
+		fmt.Fprintf(w, "%s  active %s  building %s  fresh %s\n", style.bold(d.Name), orDash(versionName(d.Active)),
+			orDash(versionName(d.Building)), orDash(ago(d.UpdatedAt, now)))
+		if d.Failed != nil {
+			fmt.Fprintf(w, "%s v%d: %s\n", style.bad("Failed"), d.Failed.Number, oneLine(d.Failed.Error, 200))
+		}
+		fmt.Fprintln(w)
+		t := table{style: style, header: []string{"JOB", "OPERATOR", "RUNTIME", "QUEUED", "RUNNING", "RETRYING", "DEAD", "COMPLETED"}}
+		for _, j := range d.Jobs {
+			t.add(j.Name, j.Operator, j.Runtime, fmt.Sprint(j.Tasks.Queued), fmt.Sprint(j.Tasks.Running), fmt.Sprint(j.Tasks.Retrying),
+				fmt.Sprint(j.Tasks.Dead), fmt.Sprint(j.Tasks.Completed))
+		}
+		t.write(w)
+		if len(d.Sources) > 0 {
+			fmt.Fprintln(w)
+			c.writeSources(w, d.Sources)
+		}
+	})
+}
+
+func versionName(v *registry.Version) string {
+	if v == nil {
+		return ""
+	}
+	return fmt.Sprintf("v%d", v.Number)
+}
+
+func orDash(text string) string {
+	if text == "" {
+		return "-"
+	}
+	return text
+}
+
+func (c *cli) sourcesCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "sources",
+		Short: "Show the sources and when they fire next",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			api, err := c.connect()
+			if err != nil {
+				return err
+			}
+			sources, err := fetch[dispatcher.SourceStatus](cmd.Context(), api, "/v1/sources", nil, pageFlags{limit: 500})
+			if err != nil {
+				return err
+			}
+			return c.print(sources, func(w io.Writer) { c.writeSources(w, sources) })
+		},
+	}
+}
+
+func (c *cli) writeSources(w io.Writer, sources []dispatcher.SourceStatus) {
+	style, now := c.style(c.out), time.Now()
+	t := table{style: style, header: []string{"SOURCE", "KIND", "STATE", "LAST", "NEXT", "ERROR"}, paint: map[int]func(string) string{2: style.status}}
+	for _, s := range sources {
+		t.add(s.DAG+"/"+s.Job, s.Kind, s.State, ago(s.LastFireAt, now), ago(s.NextFireAt, now), oneLine(s.Error, 80))
+	}
+	t.write(w)
+}

@@ -1,0 +1,35 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/dagctl/dagctl/authz"
+)
+
+func (c *cli) whoamiCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "whoami",
+		Short: "Show who you are to the server, and what you may do",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			api, err := c.connect()
+			if err != nil {
+				return err
+			}
+			var me authz.Identity
+			if err := api.get(cmd.Context(), "/v1/whoami", nil, &me); err != nil {
+				return err
+			}
+			return c.print(me, func(w io.Writer) {
+				fmt.Fprintf(w, "%s, %s of %s\n", me.Actor, me.Role, me.Org)
+				if len(me.OrgRoles) > 0 {
+					fmt.Fprintf(w, "in %s\n", strings.Join(me.OrgRoles, ", "))
+				}
+			})
+		},
+	}
+}

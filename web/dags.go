@@ -1,0 +1,49 @@
+package web
+
+import (
+	"net/http"
+
+	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/registry"
+)
+
+// pageSize is how many rows a page shows.
+const pageSize = 100
+
+type dagsView struct {
+	DAGs []dispatcher.DAGStatus
+	Next string // name to go on after; empty at the end
+}
+
+func (s *Site) dags(w http.ResponseWriter, r *http.Request, caller authz.Caller) error {
+	dags, err := s.Dispatcher.DAGs(r.Context(), caller, r.URL.Query().Get("after"), pageSize+1)
+	if err != nil {
+		return err
+	}
+	v := dagsView{DAGs: dags}
+	if len(dags) > pageSize {
+		v.DAGs, v.Next = dags[:pageSize], dags[pageSize-1].Name
+	}
+	return render(w, http.StatusOK, "dags.html", layout{Title: "DAGs", Tab: "dags", Caller: caller, View: v})
+}
+
+type dagView struct {
+	dispatcher.DAGDetail
+	Graph    graph
+	Versions []registry.Version
+}
+
+func (s *Site) dag(w http.ResponseWriter, r *http.Request, caller authz.Caller) error {
+	name := r.PathValue("dag")
+	detail, err := s.Dispatcher.DAG(r.Context(), caller, name)
+	if err != nil {
+		return err
+	}
+	versions, err := s.Registry.Versions(r.Context(), caller, name, 0, 50)
+	if err != nil {
+		return err
+	}
+	v := dagView{DAGDetail: detail, Graph: draw(name, detail.Jobs), Versions: versions}
+	return render(w, http.StatusOK, "dag.html", layout{Title: name, Tab: "dags", Caller: caller, View: v})
+}

@@ -1,0 +1,117 @@
+package web
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"html/template"
+	"net/url"
+	"strings"
+	"time"
+)
+
+// functions are what templates may call; all of them are about wording.
+var functions = template.FuncMap{
+	"ago": ago, "between": between, "size": size, "join": strings.Join, "json": indent, "cell": cell,
+	"datasetPath": datasetPath, "number": number, "lower": strings.ToLower,
+}
+
+// ago is how long before now something was; a zero or missing time is nothing.
+func ago(now time.Time, at any) string {
+	var t time.Time
+	switch v := at.(type) {
+	case time.Time:
+		t = v
+	case *time.Time:
+		if v == nil {
+			return ""
+		}
+		t = *v
+	}
+	switch d := now.Sub(t); {
+	case t.IsZero():
+		return ""
+	case d < 0:
+		return "in " + rough(-d)
+	default:
+		return rough(d) + " ago"
+	}
+}
+
+// between is how long something took.
+func between(from, to *time.Time) string {
+	if from == nil || to == nil {
+		return ""
+	}
+	return rough(to.Sub(*from))
+}
+
+func rough(d time.Duration) string {
+	switch {
+	case d < time.Second:
+		return fmt.Sprintf("%d ms", d.Milliseconds())
+	case d < time.Minute:
+		return fmt.Sprintf("%d s", int(d.Seconds()))
+	case d < time.Hour:
+		return fmt.Sprintf("%d min", int(d.Minutes()))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%d h", int(d.Hours()))
+	}
+	return fmt.Sprintf("%d days", int(d.Hours())/24)
+}
+
+func size(n int64) string {
+	const unit = 1024
+	if n < unit {
+		return fmt.Sprintf("%d B", n)
+	}
+	value, names := float64(n)/unit, "kMGTPE"
+	for len(names) > 1 && value >= unit {
+		value, names = value/unit, names[1:]
+	}
+	return fmt.Sprintf("%.1f %cB", value, names[0])
+}
+
+// number groups digits, for columns that people compare.
+func number(n int64) string {
+	text := fmt.Sprint(n)
+	for i := len(text) - 3; i > 0 && text[i-1] != '-'; i -= 3 {
+		text = text[:i] + "\u202f" + text[i:]
+	}
+	return text
+}
+
+// indent is JSON for reading.
+func indent(v json.RawMessage) string {
+	var b bytes.Buffer
+	if len(v) == 0 || string(v) == "null" || json.Indent(&b, v, "", "  ") != nil {
+		return ""
+	}
+	return b.String()
+}
+
+// cell is one value of a dataset's row.
+func cell(v any) string {
+	switch v := v.(type) {
+	case nil:
+		return ""
+	case string:
+		return v
+	case json.RawMessage:
+		return string(v)
+	}
+	text, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Sprint(v)
+	}
+	return string(text)
+}
+
+// datasetPath is the page of a dataset; the slashes of an unpublished one's name stay slashes.
+func datasetPath(name string) string {
+	parts := strings.Split(name, "/")
+	for i, p := range parts {
+		parts[i] = url.PathEscape(p)
+	}
+	return "/datasets/" + strings.Join(parts, "/")
+}

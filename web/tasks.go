@@ -1,0 +1,100 @@
+package web
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+
+	"github.com/google/uuid"
+
+	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/internal/fault"
+)
+
+type tasksView struct {
+	Filter   dispatcher.TaskFilter
+	Statuses []string
+	Tasks    []dispatcher.Task
+	Next     string // query of the next page; empty at the end
+}
+
+var statuses = []string{"Queued", "Running", "Completed", "Failed", "Canceled"}
+
+func (s *Site) tasks(w http.ResponseWriter, r *http.Request, caller authz.Caller) error {
+	q := r.URL.Query()
+	f := dispatcher.TaskFilter{
+		DAG: q.Get("dag"), Job: q.Get("job"), Status: q.Get("status"), Partition: q.Get("partition"), Dead: q.Get("dead") != "", Limit: pageSize + 1,
+	}
+	if before := q.Get("before"); before != "" {
+		id, err := uuid.Parse(before)
+		if err != nil {
+			return fault.New(fault.Invalid, "before is not the id of a task")
+		}
+		f.Before = id
+	}
+	tasks, err := s.Dispatcher.Tasks(r.Context(), caller, f)
+	if err != nil {
+		return err
+	}
+	v := tasksView{Filter: f, Statuses: statuses, Tasks: tasks}
+	if len(tasks) > pageSize {
+		v.Tasks = tasks[:pageSize]
+		q.Set("before", tasks[pageSize-1].ID.String())
+		v.Next = q.Encode()
+	}
+	return render(w, http.StatusOK, "tasks.html", layout{Title: "Tasks", Tab: "tasks", Caller: caller, View: v})
+}
+
+type taskView struct {
+	dispatcher.TaskDetail
+	MayRetry  bool
+	MayCancel bool
+}
+
+func (s *Site) task(w http.ResponseWriter, r *http.Request, caller authz.Caller) error {
+	id, err := taskID(r)
+	if err != nil {
+		return err
+	}
+	detail, err := s.Dispatcher.Task(r.Context(), caller, id)
+	if err != nil {
+		return err
+	}
+	writer := caller.Is(authz.RoleWriter)
+	v := taskView{
+		TaskDetail: detail,
+		MayRetry:   writer && detail.Status == "Failed",
+		MayCancel:  writer && (detail.Status == "Queued" || detail.Status == "Running" || detail.Status == "Failed"),
+	}
+	return render(w, http.StatusOK, "task.html", layout{Title: "Task " + detail.DAG + "/" + detail.Job, Tab: "tasks", Caller: caller, View: v})
+}
+
+func (s *Site) retryTask(w http.ResponseWriter, r *http.Request, caller authz.Caller) error {
+	return act(w, r, caller, s.Dispatcher.Retry)
+}
+
+func (s *Site) cancelTask(w http.ResponseWriter, r *http.Request, caller authz.Caller) error {
+	return act(w, r, caller, s.Dispatcher.Cancel)
+}
+
+// act does something to a task and goes back to its page.
+func act(w http.ResponseWriter, r *http.Request, caller authz.Caller, do func(context.Context, authz.Caller, uuid.UUID) (dispatcher.Task, error)) error {
+	id, err := taskID(r)
+	if err != nil {
+		return err
+	}
+	if _, err := do(r.Context(), caller, id); err != nil {
+		return err
+	}
+	http.Redirect(w, r, "/tasks/"+url.PathEscape(id.String()), http.StatusSeeOther)
+	return nil
+}
+
+func taskID(r *http.Request) (uuid.UUID, error) {
+	id, err := uuid.Parse(r.PathValue("id"))
+	if err != nil {
+		return id, fault.New(fault.NotFound, "%q is not the id of a task", r.PathValue("id"))
+	}
+	return id, nil
+}

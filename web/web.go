@@ -1,0 +1,121 @@
+// Package web shows DAGs, tasks and datasets to people as plain HTML pages. Everything can be read without JavaScript,
+// no page asks another host for anything, and a page shows what the same caller would get from the API.
+//
+// Vocabulary: a page is a template with the layout around it; a view is the data one page shows. It owns no tables.
+package web
+
+import (
+	"bytes"
+	"embed"
+	"errors"
+	"fmt"
+	"html/template"
+	"io/fs"
+	"net/http"
+	"path"
+	"time"
+
+	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/internal/rest"
+	"github.com/dagctl/dagctl/query"
+	"github.com/dagctl/dagctl/registry"
+)
+
+//go:embed templates static
+var files embed.FS
+
+// Config is what the pages show.
+type Config struct {
+	Registry   *registry.Registry
+	Dispatcher *dispatcher.Dispatcher
+	Query      *query.Query
+}
+
+// Site is the set of pages.
+type Site struct {
+	Config
+}
+
+// New validates the config.
+func New(c Config) (*Site, error) {
+	if c.Registry == nil || c.Dispatcher == nil || c.Query == nil {
+		return nil, errors.New("web: registry, dispatcher and query are needed")
+	}
+	return &Site{c}, nil
+}
+
+// AddRoutes adds the pages to an API.
+func (s *Site) AddRoutes(api *authz.API) {
+	api.HandlePage(authz.Reader, "GET /{$}", func(w http.ResponseWriter, r *http.Request, _ authz.Caller) error {
+		http.Redirect(w, r, "/dags", http.StatusSeeOther)
+		return nil
+	})
+	api.HandlePage(authz.Reader, "GET /dags", s.dags)
+	api.HandlePage(authz.Reader, "GET /dags/{dag}", s.dag)
+	api.HandlePage(authz.Reader, "GET /tasks", s.tasks)
+	api.HandlePage(authz.Reader, "GET /tasks/{id}", s.task)
+	api.HandlePage(authz.Writer, "POST /tasks/{id}/retry", s.retryTask)
+	api.HandlePage(authz.Writer, "POST /tasks/{id}/cancel", s.cancelTask)
+	api.HandlePage(authz.Reader, "GET /datasets", s.datasets)
+	// An unpublished dataset has slashes in its name.
+	api.HandlePage(authz.Reader, "GET /datasets/{name...}", s.dataset)
+	api.HandlePage(authz.Public, "GET /static/{file}", static)
+}
+
+// layout is what every page has around its view.
+type layout struct {
+	Title  string
+	Tab    string // dags, tasks or datasets
+	Caller authz.Caller
+	Now    time.Time
+	View   any
+}
+
+// pages are the parsed templates by name. The templates are part of the binary, so a broken one is a broken build:
+// a test executes each.
+var pages = parsePages()
+
+func parsePages() map[string]*template.Template {
+	base := template.Must(template.New("layout.html").Funcs(functions).ParseFS(files, "templates/layout.html"))
+	names, err := fs.Glob(files, "templates/*.html")
+	if err != nil {
+		panic(err)
+	}
+	parsed := map[string]*template.Template{}
+	for _, name := range names {
+		if page := path.Base(name); page != "layout.html" {
+			parsed[page] = template.Must(template.Must(base.Clone()).ParseFS(files, name))
+		}
+	}
+	return parsed
+}
+
+// render writes a page whole or not at all: a template that fails half way must not look like a page.
+func render(w http.ResponseWriter, status int, page string, l layout) error {
+	l.Now = time.Now()
+	var b bytes.Buffer
+	if err := pages[page].ExecuteTemplate(&b, "layout.html", l); err != nil {
+		return fmt.Errorf("render %s: %w", page, err)
+	}
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.WriteHeader(status)
+	_, err := b.WriteTo(w)
+	if err != nil {
+		return nil // the reader is gone; nothing can be told any more
+	}
+	return nil
+}
+
+// RenderError shows a page's error.
+func RenderError(w http.ResponseWriter, _ *http.Request, p *rest.Problem) {
+	if err := render(w, p.Status, "error.html", layout{Title: p.Title, View: p}); err != nil {
+		http.Error(w, p.Detail, p.Status)
+	}
+}
+
+func static(w http.ResponseWriter, r *http.Request, _ authz.Caller) error {
+	w.Header().Set("Cache-Control", "max-age=3600")
+	http.ServeFileFS(w, r, files, path.Join("static", r.PathValue("file")))
+	return nil
+}
