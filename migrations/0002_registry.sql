@@ -104,6 +104,9 @@ CREATE INDEX idx_jobs_origin ON jobs (origin_job_id);
 -- One origin per definition, enforced: two deploys that introduce the same job cannot both become its origin.
 CREATE UNIQUE INDEX idx_jobs_one_origin ON jobs (org_id, dag_name, name, fingerprint) WHERE id = origin_job_id;
 
+-- How people call a job, for messages made where jobs are not loaded.
+CREATE FUNCTION job_address(job UUID) RETURNS TEXT STABLE LANGUAGE sql AS 'SELECT dag_name || ''/'' || name FROM jobs WHERE id = $1';
+
 CREATE TABLE build_epochs (
     org_id      UUID NOT NULL REFERENCES orgs (id),
     dag_name    TEXT NOT NULL,

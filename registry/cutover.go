@@ -52,42 +52,51 @@ func (r *Registry) BuildJobs(ctx context.Context, tx pgx.Tx, version uuid.UUID) 
 	if err != nil {
 		return nil, fmt.Errorf("jobs to build of version %s: %w", version, err)
 	}
-	found, err := r.Jobs(ctx, tx, ids)
-	if err != nil {
-		return nil, err
-	}
-	jobs := make([]*Job, len(ids))
-	for i, id := range ids {
-		jobs[i] = found[id]
-	}
-	return jobs, nil
+	return r.jobsInOrder(ctx, tx, ids)
 }
 
-// Unsettled counts, for the given generations, the partitions whose newest revision is held or rejected.
-func Unsettled(ctx context.Context, tx pgx.Tx, generations []uuid.UUID) (held int, rejected []Ref, err error) {
+// Undecided is a partition whose newest revision readers do not see.
+type Undecided struct {
+	Ref
+	Revision int64
+	Held     bool       // its checks have not decided yet; otherwise they rejected it
+	Decided  *time.Time // when they did
+}
+
+// Unsettled lists the partitions of generations whose newest revision is held or rejected.
+func Unsettled(ctx context.Context, tx pgx.Tx, generations []uuid.UUID) ([]Undecided, error) {
 	rows, err := tx.Query(ctx, `
-		SELECT dataset_version, partition_key, state FROM (
-			SELECT DISTINCT ON (dataset_version, partition_key) dataset_version, partition_key, state
-			FROM partition_versions WHERE dataset_version = ANY($1)
-			ORDER BY dataset_version, partition_key, revision DESC) AS newest
-		WHERE state IN ('Held', 'Rejected')
+		SELECT n.dataset_version, n.partition_key, n.revision, n.state = 'Held',
+		       (SELECT max(c.at) FROM check_results c WHERE c.dataset_version = n.dataset_version
+		          AND c.partition_key = n.partition_key AND c.revision = n.revision)
+		FROM (SELECT DISTINCT ON (dataset_version, partition_key) dataset_version, partition_key, revision, state
+		      FROM partition_versions WHERE dataset_version = ANY($1)
+		      ORDER BY dataset_version, partition_key, revision DESC) AS n
+		WHERE n.state IN ('Held', 'Rejected')
 		ORDER BY 1, 2`, generations)
 	if err != nil {
-		return 0, nil, fmt.Errorf("unsettled partitions: %w", err)
+		return nil, fmt.Errorf("unsettled partitions: %w", err)
 	}
-	var (
-		ref   Ref
-		state string
-	)
-	_, err = pgx.ForEachRow(rows, []any{&ref.Version, &ref.Key, &state}, func() error {
-		if state == "Held" {
-			held++
-		} else {
-			rejected = append(rejected, ref)
-		}
-		return nil
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (u Undecided, err error) {
+		return u, row.Scan(&u.Version, &u.Key, &u.Revision, &u.Held, &u.Decided)
 	})
-	return held, rejected, err
+}
+
+// HoldAgain has a rejected revision checked once more, by checks that may have changed meanwhile.
+func HoldAgain(ctx context.Context, tx pgx.Tx, ref Ref, revision int64) error {
+	_, err := tx.Exec(ctx, `UPDATE partition_versions SET state = 'Held'
+		WHERE dataset_version = $1 AND partition_key = $2 AND revision = $3 AND state = 'Rejected'`, ref.Version, ref.Key, revision)
+	return err
+}
+
+// FailedChecks says which checks keep a revision from being published, for people: counts, never rows.
+func FailedChecks(ctx context.Context, tx pgx.Tx, ref Ref, revision int64) (string, error) {
+	var text string
+	err := tx.QueryRow(ctx, `
+		SELECT coalesce(string_agg(format('%s: %s', name, coalesce(error, format('%s rows', failures))), '; ' ORDER BY name), '')
+		FROM check_results WHERE dataset_version = $1 AND partition_key = $2 AND revision = $3
+		AND severity = 'error' AND outcome <> 'pass'`, ref.Version, ref.Key, revision).Scan(&text)
+	return text, err
 }
 
 // MarkReady takes a version from Building to Ready; false where it is not building any more.
@@ -179,4 +188,69 @@ func moveNames(ctx context.Context, tx pgx.Tx, b Build, now time.Time) error {
 			WithHint("dagctl datasets list shows who publishes it")
 	}
 	return nil
+}
+
+// UnusedOrigins are the origins of a DAG that neither its active version nor one being built uses.
+func UnusedOrigins(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName string) ([]uuid.UUID, error) {
+	rows, err := tx.Query(ctx, `
+		SELECT DISTINCT j.origin_job_id FROM jobs j
+		WHERE j.org_id = $1 AND j.dag_name = $2 AND NOT EXISTS (
+			SELECT FROM jobs u JOIN dag_versions v ON v.id = u.dag_version_id AND v.status IN ('Active', 'Building', 'Ready')
+			WHERE u.origin_job_id = j.origin_job_id)`, org, dagName)
+	if err != nil {
+		return nil, fmt.Errorf("unused origins of %s: %w", dagName, err)
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
+}
+
+// VersionJobs are all jobs of one version.
+func (r *Registry) VersionJobs(ctx context.Context, tx pgx.Tx, version uuid.UUID) ([]*Job, error) {
+	rows, err := tx.Query(ctx, `SELECT id FROM jobs WHERE dag_version_id = $1 ORDER BY id`, version)
+	if err != nil {
+		return nil, fmt.Errorf("jobs of version %s: %w", version, err)
+	}
+	ids, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
+	if err != nil {
+		return nil, fmt.Errorf("jobs of version %s: %w", version, err)
+	}
+	return r.jobsInOrder(ctx, tx, ids)
+}
+
+func (r *Registry) jobsInOrder(ctx context.Context, tx pgx.Tx, ids []uuid.UUID) ([]*Job, error) {
+	found, err := r.Jobs(ctx, tx, ids)
+	if err != nil {
+		return nil, err
+	}
+	jobs := make([]*Job, len(ids))
+	for i, id := range ids {
+		jobs[i] = found[id]
+	}
+	return jobs, nil
+}
+
+// ActiveJob is the named job of the DAG's active version.
+func (r *Registry) ActiveJob(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName, name string) (*Job, error) {
+	var id uuid.UUID
+	err := tx.QueryRow(ctx, `
+		SELECT j.id FROM dag_current_versions c JOIN jobs j ON j.dag_version_id = c.dag_version_id
+		WHERE c.org_id = $1 AND c.dag_name = $2 AND j.name = $3`, org, dagName, name).Scan(&id)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, fault.New(fault.NotFound, "there is no job %s/%s in an active version", dagName, name).WithHint("dagctl status shows what is deployed")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("find job %s/%s: %w", dagName, name, err)
+	}
+	jobs, err := r.Jobs(ctx, tx, []uuid.UUID{id})
+	return jobs[id], err
+}
+
+// AnyBuilding reports whether a version of the org is on its way to serving.
+func (r *Registry) AnyBuilding(ctx context.Context, org uuid.UUID) (bool, error) {
+	var building bool
+	err := r.Pool.QueryRow(ctx, `
+		SELECT EXISTS (SELECT FROM dag_versions WHERE org_id = $1 AND (status = 'Building' OR status = 'Ready' AND activate))`, org).Scan(&building)
+	if err != nil {
+		return false, fmt.Errorf("look for builds: %w", err)
+	}
+	return building, nil
 }

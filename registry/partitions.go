@@ -277,37 +277,15 @@ func setSchema(ctx context.Context, tx pgx.Tx, version uuid.UUID, key string, re
 	return err
 }
 
-// HeldRevision is a revision that waits for its checks.
-type HeldRevision struct {
-	Ref
-	Dataset  uuid.UUID
-	Revision int64
-	Location string
-	Manifest storage.Manifest
-	Attempt  int
-	TaskID   uuid.UUID
-}
-
 // LockHeld locks a held revision for the transaction that decides over it; false where it is held no longer.
-func LockHeld(ctx context.Context, tx pgx.Tx, ref Ref, revision int64) (HeldRevision, bool, error) {
-	h := HeldRevision{Ref: ref, Revision: revision}
-	var files, schema []byte
-	err := tx.QueryRow(ctx, `
-		SELECT dataset_uuid, location, files, schema, schema_hash, row_count, bytes, task_id, attempt FROM partition_versions
-		WHERE dataset_version = $1 AND partition_key = $2 AND revision = $3 AND state = 'Held'
-		FOR UPDATE`, ref.Version, ref.Key, revision).
-		Scan(&h.Dataset, &h.Location, &files, &schema, &h.Manifest.SchemaHash, &h.Manifest.Rows, &h.Manifest.Bytes, &h.TaskID, &h.Attempt)
-	if err == pgx.ErrNoRows {
-		return h, false, nil
+func LockHeld(ctx context.Context, tx pgx.Tx, ref Ref, revision int64) (Revision, bool, error) {
+	tag, err := tx.Exec(ctx, `SELECT FROM partition_versions
+		WHERE dataset_version = $1 AND partition_key = $2 AND revision = $3 AND state = 'Held' FOR UPDATE`, ref.Version, ref.Key, revision)
+	if err != nil || tag.RowsAffected() == 0 {
+		return Revision{}, false, err
 	}
-	if err != nil {
-		return h, false, fmt.Errorf("lock revision %d of partition %q: %w", revision, ref.Key, err)
-	}
-	h.Manifest.Location = h.Location
-	if err := json.Unmarshal(files, &h.Manifest.Files); err != nil {
-		return h, false, err
-	}
-	return h, true, json.Unmarshal(schema, &h.Manifest.Schema)
+	r, err := LoadRevision(ctx, tx, ref, revision)
+	return r, err == nil, err
 }
 
 // PublishHeld lets readers see a held revision. Held revisions are published in their order: older ones that still wait
@@ -357,4 +335,54 @@ func RecordChecks(ctx context.Context, tx pgx.Tx, org uuid.UUID, ref Ref, revisi
 		return fmt.Errorf("record checks of partition %q: %w", ref.Key, err)
 	}
 	return nil
+}
+
+// LoadRevision loads one revision with its committed files.
+func LoadRevision(ctx context.Context, tx pgx.Tx, ref Ref, revision int64) (Revision, error) {
+	r := Revision{Version: ref.Version, Key: ref.Key, Revision: revision}
+	var files, schema []byte
+	err := tx.QueryRow(ctx, `
+		SELECT dataset_uuid, state, materialized_at, row_count, bytes, coalesce(source_version, ''), task_id, attempt,
+		       location, files, schema, schema_hash
+		FROM partition_versions WHERE dataset_version = $1 AND partition_key = $2 AND revision = $3`, ref.Version, ref.Key, revision).
+		Scan(&r.Dataset, &r.State, &r.Materialized, &r.Rows, &r.Bytes, &r.SourceVersion, &r.TaskID, &r.Attempt,
+			&r.Manifest.Location, &files, &schema, &r.Manifest.SchemaHash)
+	if err != nil {
+		return r, fmt.Errorf("load revision %d of partition %q: %w", revision, ref.Key, err)
+	}
+	r.Manifest.Rows, r.Manifest.Bytes = r.Rows, r.Bytes
+	if err := json.Unmarshal(files, &r.Manifest.Files); err != nil {
+		return r, err
+	}
+	return r, json.Unmarshal(schema, &r.Manifest.Schema)
+}
+
+// PinsOf tells what one revision was made from.
+func PinsOf(ctx context.Context, tx pgx.Tx, ref Ref, revision int64) ([]Pin, error) {
+	rows, err := tx.Query(ctx, `
+		SELECT input_index, input_dataset, input_version, input_key, input_revision, compared FROM partition_inputs
+		WHERE output_version = $1 AND output_key = $2 AND output_revision = $3
+		ORDER BY input_index, input_key`, ref.Version, ref.Key, revision)
+	if err != nil {
+		return nil, fmt.Errorf("inputs of revision %d of partition %q: %w", revision, ref.Key, err)
+	}
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[Pin])
+}
+
+// MaterializedAt tells when each pinned revision was made, in the order of the pins.
+func MaterializedAt(ctx context.Context, tx pgx.Tx, pins []Pin) ([]time.Time, error) {
+	refs, revisions := make([]Ref, len(pins)), make([]int64, len(pins))
+	for i, p := range pins {
+		refs[i], revisions[i] = Ref{p.Version, p.Key}, p.Revision
+	}
+	versions, keys := splitRefs(refs)
+	rows, err := tx.Query(ctx, `
+		SELECT p.materialized_at
+		FROM unnest($1::uuid[], $2::text[], $3::bigint[]) WITH ORDINALITY AS w(version, key, revision, n)
+		JOIN partition_versions p ON p.dataset_version = w.version AND p.partition_key = w.key AND p.revision = w.revision
+		ORDER BY w.n`, versions, keys, revisions)
+	if err != nil {
+		return nil, fmt.Errorf("times of %d revisions: %w", len(pins), err)
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[time.Time])
 }

@@ -1,0 +1,384 @@
+package dispatcher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/pg"
+	"github.com/dagctl/dagctl/operators"
+	"github.com/dagctl/dagctl/registry"
+	"github.com/dagctl/dagctl/storage"
+)
+
+// advanceBuilds looks at every version that is being built: has its sources enumerated, its reactive jobs reconciled,
+// and, when its gate opens, cuts over to it.
+func (d *Dispatcher) advanceBuilds(ctx context.Context) (more bool, err error) {
+	var builds []registry.Build
+	err = pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) error {
+		builds, err = registry.Builds(ctx, tx)
+		return err
+	})
+	if err != nil {
+		return false, err
+	}
+	var failed []error
+	for _, b := range builds {
+		if err := d.advance(ctx, b); err != nil {
+			failed = append(failed, fmt.Errorf("build %s v%d: %w", b.DAG, b.Number, err))
+		}
+	}
+	return false, errors.Join(failed...)
+}
+
+// progress is what a build has come to.
+type progress struct {
+	open     int      // tasks queued, running, or waiting for a retry
+	dead     []string // tasks that failed for good, with their errors
+	rejected []string // revisions whose checks failed
+	unread   []string // sources not enumerated since the build began
+	stale    int      // output partitions that wanted a task just now
+	held     int      // revisions whose checks have not decided
+}
+
+// gate decides over a build: whether it is ready, and if it can never be, why. It is pure.
+func gate(p progress) (ready bool, failed string) {
+	switch {
+	case len(p.dead) > 0:
+		return false, p.dead[0]
+	case len(p.rejected) > 0:
+		return false, p.rejected[0]
+	}
+	return p.open == 0 && len(p.unread) == 0 && p.stale == 0 && p.held == 0, ""
+}
+
+func (d *Dispatcher) advance(ctx context.Context, b registry.Build) error {
+	now := time.Now()
+	var jobs []*registry.Job
+	err := pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) (err error) {
+		jobs, err = d.Registry.BuildJobs(ctx, tx, b.ID)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	// What a job with effects outside, or a source that cannot be read again, would do, it does after the cutover.
+	jobs = slices.DeleteFunc(jobs, d.Registry.ForwardOnly)
+	if b.Status == registry.Ready {
+		return d.cutover(ctx, b, jobs, now)
+	}
+	unread, err := d.readSources(ctx, b, jobs, now)
+	if err != nil {
+		return err
+	}
+	p := progress{unread: unread}
+	err = pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) error {
+		return d.reconcileBuild(ctx, tx, b, jobs, &p, now)
+	})
+	if err != nil {
+		return err
+	}
+	ready, failed := gate(p)
+	switch {
+	case failed != "":
+		return d.failBuild(ctx, b, failed, now)
+	case ready:
+		return d.cutover(ctx, b, jobs, now)
+	case p.stale > 0 || p.held > 0:
+		d.wake.send(topicClaim)
+	}
+	return nil
+}
+
+// readSources has every source of the build enumerated once since it began, and tells which could not be.
+func (d *Dispatcher) readSources(ctx context.Context, b registry.Build, jobs []*registry.Job, now time.Time) (unread []string, err error) {
+	done, rowIDs := map[uuid.UUID]bool{}, make([]uuid.UUID, len(jobs))
+	for i, job := range jobs {
+		rowIDs[i] = job.ID
+	}
+	rows, err := d.Pool.Query(ctx, `
+		SELECT job_id FROM enumerations WHERE job_id = ANY($1) AND enumerated_at >= $2 AND error IS NULL`, rowIDs, b.Started)
+	if err != nil {
+		return nil, fmt.Errorf("enumerated sources: %w", err)
+	}
+	var id uuid.UUID
+	if _, err := pgx.ForEachRow(rows, []any{&id}, func() error { done[id] = true; return nil }); err != nil {
+		return nil, fmt.Errorf("enumerated sources: %w", err)
+	}
+	for _, job := range jobs {
+		if job.Def.Source == nil || done[job.ID] || !job.Def.Source.OnDeploy {
+			continue
+		}
+		op, ok := d.enumerator(job)
+		if !ok {
+			continue
+		}
+		if _, err := d.enumerate(ctx, job, op, false, now); err != nil {
+			if operators.IsPermanent(err) || now.Sub(b.Started) > enumerateFor {
+				return nil, d.failBuild(ctx, b, fmt.Sprintf("source %s: %v", job.Name, err), now)
+			}
+			d.Log.Warn("source cannot be read yet", "dag", b.DAG, "job", job.Name, "error", err)
+			unread = append(unread, job.Name)
+		}
+		d.wake.send(topicClaim)
+	}
+	return unread, nil
+}
+
+// enumerateFor is how long a build tries to read a source that answers with errors.
+const enumerateFor = time.Minute
+
+// reconcileBuild counts what is open and, where nothing is, makes the tasks that are still wanted: a build is driven by
+// the same events as live work, and by this when one was lost.
+func (d *Dispatcher) reconcileBuild(ctx context.Context, tx pgx.Tx, b registry.Build, jobs []*registry.Job, p *progress, now time.Time) error {
+	origins := make([]uuid.UUID, len(jobs))
+	var generations []uuid.UUID
+	for i, job := range jobs {
+		origins[i] = job.Origin
+		for _, o := range job.Outputs {
+			generations = append(generations, o.Generation.Version)
+		}
+	}
+	if err := lockOrigins(ctx, tx, origins); err != nil {
+		return err
+	}
+	if err := d.retryOld(ctx, tx, b, origins, now); err != nil {
+		return err
+	}
+	counts, err := countOpen(ctx, tx, b.OrgID, origins)
+	if err != nil {
+		return err
+	}
+	for _, c := range counts {
+		p.open += int(c.Open())
+	}
+	if p.dead, err = deadTasks(ctx, tx, origins); err != nil {
+		return err
+	}
+	if p.open > 0 || len(p.dead) > 0 {
+		return nil
+	}
+	var findings []finding
+	for _, job := range jobs {
+		if job.Def.Activation != dag.ActivationReactive {
+			continue
+		}
+		targets, err := d.allTargets(ctx, tx, job)
+		if err != nil {
+			return err
+		}
+		found, err := d.examine(ctx, tx, targets)
+		if err != nil {
+			return err
+		}
+		findings = append(findings, found...)
+	}
+	made, err := d.createFound(ctx, tx, findings, nil, now)
+	if err != nil {
+		return err
+	}
+	p.stale = len(made.by)
+	return d.recheck(ctx, tx, b, jobs, generations, p, now)
+}
+
+// retryOld tries again what had failed before this build was taken up: that is what deploying it again is for.
+func (d *Dispatcher) retryOld(ctx context.Context, tx pgx.Tx, b registry.Build, origins []uuid.UUID, now time.Time) error {
+	_, err := d.promoteFailed(ctx, tx, `reason = 'dead' AND job_id = ANY($1) AND EXISTS (
+		SELECT FROM tasks t WHERE t.id = waiting.task_id AND t.completed_at < $2)`, "SYSTEM", now, origins, b.Started)
+	return err
+}
+
+// deadTasks tells which tasks of the origins failed for good, and why; the first few will do.
+func deadTasks(ctx context.Context, tx pgx.Tx, origins []uuid.UUID) ([]string, error) {
+	rows, err := tx.Query(ctx, `
+		SELECT format('task %s of %s failed for good: %s', t.id, job_address(t.job_id) || coalesce(' ' || t.partitions[1], ''), t.error_message)
+		FROM waiting w JOIN tasks t ON t.id = w.task_id
+		WHERE w.job_id = ANY($1) AND w.reason = 'dead' ORDER BY t.id LIMIT 10`, origins)
+	if err != nil {
+		return nil, fmt.Errorf("find dead tasks: %w", err)
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[string])
+}
+
+// recheck looks at the revisions that readers would not see. A rejected one that was checked before this build began is
+// checked again, for its checks may be what was mended.
+func (d *Dispatcher) recheck(ctx context.Context, tx pgx.Tx, b registry.Build, jobs []*registry.Job, generations []uuid.UUID, p *progress, now time.Time) error {
+	undecided, err := registry.Unsettled(ctx, tx, generations)
+	if err != nil {
+		return err
+	}
+	type output struct {
+		job   *registry.Job
+		index int
+	}
+	outputs := map[uuid.UUID]output{}
+	for _, job := range jobs {
+		for i, o := range job.Outputs {
+			outputs[o.Generation.Version] = output{job, i}
+		}
+	}
+	for _, u := range undecided {
+		o := outputs[u.Version]
+		if !u.Held && (u.Decided == nil || !u.Decided.Before(b.Started)) {
+			why, err := registry.FailedChecks(ctx, tx, u.Ref, u.Revision)
+			if err != nil {
+				return err
+			}
+			p.rejected = append(p.rejected, fmt.Sprintf("checks of %s failed on partition %s: %s", o.job.Address(), u.Key, why))
+			continue
+		}
+		p.held++
+		if u.Held && u.Decided == nil {
+			continue // its check task is on its way, or dead
+		}
+		if err := registry.HoldAgain(ctx, tx, u.Ref, u.Revision); err != nil {
+			return err
+		}
+		check, err := checkTask(o.job, o.index, u.Key, u.Revision, classBuild)
+		if err != nil {
+			return err
+		}
+		check.dedupe += ":" + b.Started.UTC().Format(time.RFC3339Nano)
+		if _, err := d.create(ctx, tx, []newTask{check}, now); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (d *Dispatcher) failBuild(ctx context.Context, b registry.Build, reason string, now time.Time) error {
+	err := pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) error {
+		if err := registry.LockDAG(ctx, tx, b.OrgID, b.DAG); err != nil {
+			return err
+		}
+		if changed, err := registry.MarkFailed(ctx, tx, b, reason); err != nil || !changed {
+			return err
+		}
+		return d.cancelUnused(ctx, tx, b.OrgID, b.DAG, "abandoned", now)
+	})
+	if err == nil {
+		d.Log.Warn("build failed", "dag", b.DAG, "version", b.Number, "reason", reason)
+	}
+	return err
+}
+
+// cutover makes a version ready and, unless it is to wait for a promotion, the one that serves: pointers, names, sources
+// and the end of what nobody wants any more, in one transaction under the DAG's lock. What has to be defined for readers
+// (views over Postgres storage) is defined before.
+func (d *Dispatcher) cutover(ctx context.Context, b registry.Build, built []*registry.Job, now time.Time) error {
+	after, err := d.defineViews(ctx, b)
+	if err != nil {
+		return err
+	}
+	moved := false
+	err = pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, `SET LOCAL lock_timeout = '5s'`); err != nil {
+			return err
+		}
+		if err := registry.LockDAG(ctx, tx, b.OrgID, b.DAG); err != nil {
+			return err
+		}
+		if b.Status == registry.Building {
+			if changed, err := registry.MarkReady(ctx, tx, b, now); err != nil || !changed {
+				return err
+			}
+		}
+		if !b.Activate {
+			return nil
+		}
+		if moved, err = registry.Cutover(ctx, tx, b, "deploy", now); err != nil || !moved {
+			return err
+		}
+		jobs, err := d.Registry.VersionJobs(ctx, tx, b.ID)
+		if err != nil {
+			return err
+		}
+		if err := d.syncSources(ctx, tx, b, jobs, now); err != nil {
+			return err
+		}
+		return d.cancelUnused(ctx, tx, b.OrgID, b.DAG, reasonSuperseded, now)
+	})
+	if fault.Is(err, fault.Conflict) {
+		return d.failBuild(ctx, b, err.Error(), now)
+	}
+	if err != nil || !moved {
+		return err
+	}
+	d.Log.Info("cut over", "dag", b.DAG, "version", b.Number)
+	d.wake.all()
+	for _, v := range after {
+		if err := d.Storage.EnsureView(ctx, v); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// defineViews has the stable views of published Postgres tables read the new generation once the pointer is at it. A view
+// that cannot show two generations with different columns is returned: it is to be made anew right after the swap.
+func (d *Dispatcher) defineViews(ctx context.Context, b registry.Build) (after []storage.View, err error) {
+	var views []storage.View
+	err = pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) (err error) {
+		views, err = d.Registry.Views(ctx, tx, b)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	for _, v := range views {
+		err := d.Storage.EnsureView(ctx, v)
+		if fault.Is(err, fault.Conflict) {
+			v.Generations = v.Generations[:1]
+			after = append(after, v)
+		} else if err != nil {
+			return nil, err
+		}
+	}
+	return after, nil
+}
+
+// cancelUnused ends the open tasks of a DAG's origins that no version in work uses any more. Should one be wanted again,
+// after a rollback or another deploy, its row is taken up again. Running ones see it on their next heartbeat.
+func (d *Dispatcher) cancelUnused(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName, reason string, now time.Time) error {
+	unused, err := registry.UnusedOrigins(ctx, tx, org, dagName)
+	if err != nil || len(unused) == 0 {
+		return err
+	}
+	if _, err := tx.Exec(ctx, `UPDATE leases SET cancel_requested = true WHERE org_id = $1 AND job_id = ANY($2)`, org, unused); err != nil {
+		return fmt.Errorf("request cancellation: %w", err)
+	}
+	rows, err := tx.Query(ctx, `
+		WITH gone AS (
+			DELETE FROM ready WHERE org_id = $1 AND job_id = ANY($2) RETURNING task_id, true AS held),
+		left_waiting AS (
+			DELETE FROM waiting WHERE org_id = $1 AND job_id = ANY($2) AND reason <> 'dead' RETURNING task_id, false AS held),
+		done AS (
+			UPDATE tasks t SET status = 'Canceled', reason = $3, completed_at = $4, next_retry_at = NULL, version = version + 1
+			FROM (SELECT * FROM gone UNION ALL SELECT * FROM left_waiting) AS g
+			WHERE t.id = g.task_id AND t.status IN ('Queued', 'Failed')
+			RETURNING t.id, t.org_id, t.attempt, t.limits, g.held),
+		told AS (
+			INSERT INTO task_events (id, org_id, task_id, attempt, to_status, actor, detail, at)
+			SELECT uuid_v7(), org_id, id, attempt, 'Canceled', 'SYSTEM', jsonb_build_object('reason', $3::text), $4 FROM done)
+		SELECT limits FROM done WHERE held AND limits <> '{}'`, org, unused, reason, now)
+	if err != nil {
+		return fmt.Errorf("cancel unused tasks: %w", err)
+	}
+	limits, err := pgx.CollectRows(rows, pgx.RowTo[[]string])
+	if err != nil {
+		return fmt.Errorf("cancel unused tasks: %w", err)
+	}
+	for _, keys := range limits {
+		if err := release(ctx, tx, org, keys, now); err != nil {
+			return err
+		}
+	}
+	return nil
+}

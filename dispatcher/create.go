@@ -1,0 +1,305 @@
+package dispatcher
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dagctl/dagctl/registry"
+)
+
+// class orders the claimable set before priority does.
+const (
+	classLive     = 0
+	classBuild    = 1
+	classBackfill = 2
+)
+
+// newTask asks for one task.
+type newTask struct {
+	job         *registry.Job
+	kind        string
+	slot        string
+	dedupe      string // empty: none
+	partition   string // output partition; empty: none
+	payload     json.RawMessage
+	inputHash   string
+	concurrency string // rendered concurrency_key; empty: none
+	priority    int
+	class       int
+	maxAttempts int
+	runtime     string
+	runAt       *time.Time
+	metadata    json.RawMessage
+}
+
+type slotOf struct {
+	origin uuid.UUID
+	slot   string
+}
+
+// madeTask is the task that stands for a request: a new one, or the one that was queued already.
+type madeTask struct {
+	id    uuid.UUID
+	isNew bool
+}
+
+// created tells what became of requests. One whose unit of work was done or given up before is absent.
+type created struct {
+	by map[slotOf]madeTask
+}
+
+// topics are the wake-ups to send after COMMIT.
+func (c created) topics() []string {
+	if len(c.by) == 0 {
+		return nil
+	}
+	return []string{topicClaim} // for those that were only attached to too: claimers passed over the locked row
+}
+
+// createFound makes the tasks that findings call for.
+func (d *Dispatcher) createFound(ctx context.Context, tx pgx.Tx, findings []finding, live map[uuid.UUID]bool, now time.Time) (created, error) {
+	var wanted []newTask
+	for _, f := range findings {
+		if f.verdict != stale {
+			continue
+		}
+		t := newTask{job: f.job, kind: "reactive", slot: f.key, partition: f.key, dedupe: f.dedupe, class: classLive}
+		if !live[f.job.Origin] {
+			t.kind, t.class = "build", classBuild
+		}
+		wanted = append(wanted, t)
+	}
+	return d.create(ctx, tx, wanted, now)
+}
+
+// create makes tasks and puts each into the set where it belongs. The caller holds the locks of their origins, so per
+// slot nothing else is queued meanwhile; what is running may end at any moment, which the lock on its lease settles.
+//
+// A unit of work that is known by its dedupe key is not made twice. One that was only canceled, because a cutover or
+// an abandoned build had no use for it, is taken up again under its old id.
+func (d *Dispatcher) create(ctx context.Context, tx pgx.Tx, wanted []newTask, now time.Time) (created, error) {
+	out := created{by: map[slotOf]madeTask{}}
+	if len(wanted) == 0 {
+		return out, nil
+	}
+	// In one order everywhere, so that two transactions that make the same tasks cannot deadlock.
+	slices.SortStableFunc(wanted, func(a, b newTask) int {
+		if c := slices.Compare(a.job.Origin[:], b.job.Origin[:]); c != 0 {
+			return c
+		}
+		return slices.Compare([]byte(a.dedupe+"\x00"+a.slot), []byte(b.dedupe+"\x00"+b.slot))
+	})
+	slots := make([]slotOf, len(wanted))
+	for i, w := range wanted {
+		slots[i] = slotOf{w.job.Origin, w.slot}
+	}
+	queued, running, err := occupied(ctx, tx, slots)
+	if err != nil {
+		return out, err
+	}
+	fresh := wanted[:0:0]
+	for _, w := range wanted {
+		s := slotOf{w.job.Origin, w.slot}
+		if id, ok := queued[s]; ok && w.slot != "" {
+			out.by[s] = madeTask{id: id}
+			continue
+		}
+		queued[s] = uuid.Nil // two requests for one slot in one call are one
+		fresh = append(fresh, w)
+	}
+	ids, err := d.insertTasks(ctx, tx, fresh, now)
+	if err != nil {
+		return out, err
+	}
+	var placing []placement
+	for i, w := range fresh {
+		if ids[i] == uuid.Nil {
+			continue // done or given up before
+		}
+		s := slotOf{w.job.Origin, w.slot}
+		out.by[s] = madeTask{id: ids[i], isNew: true}
+		p := placement{task: ids[i], org: w.job.OrgID, job: w.job.Origin, slot: w.slot, runtime: w.runtime, class: w.class,
+			priority: w.priority, limits: limitsOf(w), runAt: w.runAt}
+		if r, ok := running[s]; ok {
+			p.sibling = r
+		}
+		placing = append(placing, p)
+	}
+	if err := supersedeFailed(ctx, tx, placing, now); err != nil {
+		return out, err
+	}
+	return out, place(ctx, tx, placing, now)
+}
+
+// supersedeFailed ends the tasks that failed for the slots of new ones, dead or waiting for a retry: the new task reads
+// what they would have read, or what has come in its place.
+func supersedeFailed(ctx context.Context, tx pgx.Tx, placing []placement, now time.Time) error {
+	origins, slots := make([]uuid.UUID, len(placing)), make([]string, len(placing))
+	for i, p := range placing {
+		origins[i], slots[i] = p.job, p.slot
+	}
+	rows, err := tx.Query(ctx, `
+		DELETE FROM waiting q USING unnest($1::uuid[], $2::text[]) AS w(job_id, slot)
+		WHERE q.job_id = w.job_id AND q.slot = w.slot AND q.reason IN ('backoff', 'dead')
+		RETURNING q.task_id`, origins, slots)
+	if err != nil {
+		return fmt.Errorf("supersede failed tasks: %w", err)
+	}
+	failed, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
+	if err != nil || len(failed) == 0 {
+		return err
+	}
+	return requeueRows(ctx, tx, nil, failed, "SYSTEM", now)
+}
+
+// occupied tells which of the wanted slots have a queued task, and which a running one. It looks and locks in the
+// direction in which tasks move, from waiting to ready to leases, so that one which moves meanwhile is met further on:
+// what is found queued cannot be claimed before this transaction ends, and a lease cannot be released unnoticed by the
+// sibling that is about to wait for it. A slot found queued is looked at no further, which keeps this from deadlocking
+// with a completion that promotes the very sibling.
+func occupied(ctx context.Context, tx pgx.Tx, slots []slotOf) (queued, running map[slotOf]uuid.UUID, err error) {
+	queued = map[slotOf]uuid.UUID{}
+	left := slices.Clone(slots)
+	for _, sql := range []string{`
+		SELECT q.job_id, q.slot, q.task_id FROM waiting q
+		JOIN unnest($1::uuid[], $2::text[]) AS w(job_id, slot) ON q.job_id = w.job_id AND q.slot = w.slot
+		WHERE q.reason IN ('sibling', 'limit', 'paused', 'run_at')
+		ORDER BY q.task_id FOR SHARE OF q`, `
+		SELECT r.job_id, r.slot, r.task_id FROM ready r
+		JOIN unnest($1::uuid[], $2::text[]) AS w(job_id, slot) ON r.job_id = w.job_id AND r.slot = w.slot
+		ORDER BY r.task_id FOR SHARE OF r`} {
+		found, err := slotsIn(ctx, tx, sql, left)
+		if err != nil {
+			return nil, nil, fmt.Errorf("find queued tasks: %w", err)
+		}
+		maps.Copy(queued, found)
+		left = slices.DeleteFunc(left, func(s slotOf) bool { _, ok := found[s]; return ok })
+	}
+	running, err = slotsIn(ctx, tx, `
+		SELECT l.job_id, l.slot, l.task_id FROM leases l
+		JOIN unnest($1::uuid[], $2::text[]) AS w(job_id, slot) ON l.job_id = w.job_id AND l.slot = w.slot
+		ORDER BY l.task_id FOR SHARE OF l`, left)
+	if err != nil {
+		return nil, nil, fmt.Errorf("lock leases: %w", err)
+	}
+	return queued, running, nil
+}
+
+func slotsIn(ctx context.Context, tx pgx.Tx, sql string, slots []slotOf) (map[slotOf]uuid.UUID, error) {
+	origins, names := make([]uuid.UUID, len(slots)), make([]string, len(slots))
+	for i, s := range slots {
+		origins[i], names[i] = s.origin, s.slot
+	}
+	rows, err := tx.Query(ctx, sql, origins, names)
+	if err != nil {
+		return nil, err
+	}
+	found := map[slotOf]uuid.UUID{}
+	var (
+		s  slotOf
+		id uuid.UUID
+	)
+	_, err = pgx.ForEachRow(rows, []any{&s.origin, &s.slot, &id}, func() error {
+		found[s] = id
+		return nil
+	})
+	return found, err
+}
+
+// insertTasks writes the rows and returns their ids, uuid.Nil where the dedupe key is that of work done or given up.
+func (d *Dispatcher) insertTasks(ctx context.Context, tx pgx.Tx, wanted []newTask, now time.Time) ([]uuid.UUID, error) {
+	type row struct {
+		N           int             `json:"n"`
+		ID          uuid.UUID       `json:"id"`
+		Org         uuid.UUID       `json:"org_id"`
+		Job         uuid.UUID       `json:"job_id"`
+		Kind        string          `json:"kind"`
+		Dedupe      *string         `json:"dedupe_key"`
+		Slot        string          `json:"slot"`
+		MaxAttempts int             `json:"max_attempts"`
+		Runtime     string          `json:"runtime"`
+		Priority    int             `json:"priority"`
+		Partitions  []string        `json:"partitions"`
+		Payload     json.RawMessage `json:"payload"`
+		InputHash   *string         `json:"input_hash"`
+		Concurrency *string         `json:"concurrency_key"`
+		Limits      []string        `json:"limits"`
+		Metadata    json.RawMessage `json:"metadata"`
+		RunAt       *time.Time      `json:"run_at"`
+	}
+	rows := make([]row, len(wanted))
+	for i := range wanted {
+		w := &wanted[i]
+		if w.runtime == "" {
+			w.runtime = w.job.Def.Runtime
+		}
+		if w.maxAttempts == 0 {
+			w.maxAttempts = w.job.Def.MaxAttempts
+		}
+		if w.priority == 0 {
+			w.priority = w.job.Def.Priority
+		}
+		if w.concurrency == "" && w.kind != "check" {
+			w.concurrency = renderConcurrencyKey(w.job.Def.ConcurrencyKey, w.partition, w.payload)
+		}
+		rows[i] = row{N: i, ID: uuid.Must(uuid.NewV7()), Org: w.job.OrgID, Job: w.job.Origin, Kind: w.kind, Dedupe: optional(w.dedupe),
+			Slot: w.slot, MaxAttempts: w.maxAttempts, Runtime: w.runtime, Priority: w.priority, Payload: w.payload,
+			InputHash: optional(w.inputHash), Concurrency: optional(w.concurrency), Limits: limitKeys(limitsOf(*w)),
+			Metadata: w.metadata, RunAt: w.runAt}
+		if w.partition != "" {
+			rows[i].Partitions = []string{w.partition}
+		}
+		if w.slot == "" { // a task that excludes no other has a slot of its own
+			rows[i].Slot = "task:" + rows[i].ID.String()
+			w.slot = rows[i].Slot
+		}
+	}
+	answer, err := tx.Query(ctx, `
+		WITH wanted AS (
+			SELECT * FROM jsonb_to_recordset($1) AS w(n int, id uuid, org_id uuid, job_id uuid, kind text, dedupe_key text, slot text,
+				max_attempts int, runtime text, priority int, partitions text[], payload jsonb, input_hash text,
+				concurrency_key text, limits text[], metadata jsonb, run_at timestamptz)),
+		made AS (
+			INSERT INTO tasks (id, org_id, job_id, kind, dedupe_key, slot, max_attempts, runtime, priority, partitions, payload,
+				input_hash, concurrency_key, limits, metadata, run_at, created_at)
+			SELECT id, org_id, job_id, kind, dedupe_key, slot, max_attempts, runtime, priority, partitions, NULLIF(payload, 'null'),
+				input_hash, concurrency_key, limits, coalesce(NULLIF(metadata, 'null'), '{}'), run_at, $2
+			FROM wanted ORDER BY job_id, dedupe_key
+			ON CONFLICT (job_id, dedupe_key) WHERE dedupe_key IS NOT NULL DO UPDATE
+			SET status = 'Queued', kind = EXCLUDED.kind, reason = NULL, failures = 0, error_message = NULL, completed_at = NULL,
+			    cancel_requested_at = NULL, next_retry_at = NULL, runtime = EXCLUDED.runtime, limits = EXCLUDED.limits,
+			    version = tasks.version + 1
+			WHERE tasks.status = 'Canceled' AND tasks.reason IN ('superseded', 'abandoned')
+			RETURNING id, job_id, dedupe_key, slot, org_id),
+		told AS (
+			INSERT INTO task_events (id, org_id, task_id, attempt, to_status, actor, at)
+			SELECT uuid_v7(), org_id, id, 1, 'Queued', 'SYSTEM', $2 FROM made)
+		SELECT w.n, m.id FROM made m JOIN wanted w ON w.job_id = m.job_id AND w.dedupe_key IS NOT DISTINCT FROM m.dedupe_key AND w.slot = m.slot`,
+		rows, now)
+	if err != nil {
+		return nil, fmt.Errorf("insert %d tasks: %w", len(rows), err)
+	}
+	ids := make([]uuid.UUID, len(wanted))
+	var (
+		n  int
+		id uuid.UUID
+	)
+	if _, err := pgx.ForEachRow(answer, []any{&n, &id}, func() error { ids[n] = id; return nil }); err != nil {
+		return nil, fmt.Errorf("insert %d tasks: %w", len(rows), err)
+	}
+	return ids, nil
+}
+
+func optional(s string) *string {
+	if s == "" {
+		return nil
+	}
+	return &s
+}

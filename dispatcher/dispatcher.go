@@ -1,0 +1,139 @@
+// Package dispatcher turns events into tasks and tasks into published data. The way of one event is the way through
+// its files: events.go accepts it with its outbox row, router.go finds the consumers, stale.go decides which of their
+// output partitions it makes stale, create.go makes the tasks, claim.go hands them out under a lease, runtime_inprocess.go
+// runs them, complete.go commits what they made, with the next events, in one fenced transaction.
+//
+// Vocabulary: a task is one unit of work of an origin job; its slot is what at most one queued and one running task of
+// that origin may hold, usually the key of the output partition. An open task is in exactly one of three sets: ready
+// (claimable), waiting (with the reason), leases (running). A fence is (task, attempt, lease token): whoever holds the
+// current one may commit, nobody else. Postgres is the truth; wake-ups only make things fast, and any of them may be lost.
+//
+// It owns events, event_consumers, data_invalidations, tasks, ready, waiting, leases, task_attempts, task_events,
+// task_results, outbox, dataset_cursors, operator_state, limits, sources, enumerations, effect_positions, pauses,
+// workers, scheduled_events.
+package dispatcher
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/dagctl/dagctl/operators"
+	"github.com/dagctl/dagctl/registry"
+	"github.com/dagctl/dagctl/storage"
+)
+
+// Config is what a Dispatcher needs.
+type Config struct {
+	Pool      *pgxpool.Pool // the owner's: loops work for all orgs
+	Requests  *pgxpool.Pool // under row-level security: for what users' requests do
+	Registry  *registry.Registry
+	Operators *operators.Registry
+	Runner    *operators.Runner
+	Storage   *storage.Storage
+
+	Runtimes []string                      // runtimes that run in this process
+	Roots    func(orgSlug string) []string // folders that an org's file sources may read
+	WorkerID string                        // unique among processes
+	PoolSize int                           // tasks run at once in this process; default 4
+	Version  string                        // of the program, for people
+
+	// Poll is how often a loop looks without having been woken; default 1 s.
+	Poll time.Duration
+	// Lease is how long a task without a heartbeat_timeout of its own is leased; default 30 s.
+	Lease time.Duration
+	Log   *slog.Logger
+}
+
+func (c *Config) validate() error {
+	if c.Pool == nil || c.Requests == nil || c.Registry == nil || c.Operators == nil || c.Runner == nil || c.Storage == nil {
+		return errors.New("dispatcher: pools, registry, operators, runner and storage are needed")
+	}
+	if c.WorkerID == "" {
+		return errors.New("dispatcher: a worker id is needed")
+	}
+	if c.Roots == nil {
+		c.Roots = func(string) []string { return nil }
+	}
+	c.PoolSize = cmp.Or(c.PoolSize, 4)
+	c.Poll = cmp.Or(c.Poll, time.Second)
+	c.Lease = cmp.Or(c.Lease, 30*time.Second)
+	if c.Log == nil {
+		c.Log = slog.Default()
+	}
+	return nil
+}
+
+// Dispatcher moves events and tasks. Any number of them work on one database; none holds state that another would miss.
+type Dispatcher struct {
+	Config
+	wake  *wakeups
+	slots chan struct{} // one per task that may run here at once
+}
+
+// New validates the config.
+func New(c Config) (*Dispatcher, error) {
+	if err := c.validate(); err != nil {
+		return nil, err
+	}
+	return &Dispatcher{Config: c, wake: newWakeups(), slots: make(chan struct{}, c.PoolSize)}, nil
+}
+
+// Run works until ctx ends, then hands back the leases of what it was running.
+func (d *Dispatcher) Run(ctx context.Context) error {
+	if err := d.register(ctx); err != nil {
+		return err
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return d.wake.listen(ctx, d.Pool, d.Log) })
+	g.Go(func() error { return d.wake.tell(ctx, d.Pool, d.Log) })
+	g.Go(func() error { return d.loop(ctx, "route", d.wake.route, d.routeOnce) })
+	g.Go(func() error { return d.loop(ctx, "sources", d.wake.sources, d.fireSources) })
+	g.Go(func() error { return d.loop(ctx, "build", d.wake.build, d.advanceBuilds) })
+	g.Go(func() error { return d.loop(ctx, "promote", d.wake.promote, d.promoteDue) })
+	g.Go(func() error { return d.loop(ctx, "reap", nil, d.reap) })
+	g.Go(func() error { return d.loop(ctx, "heartbeat", nil, d.heartbeatWorker) })
+	g.Go(func() error { return d.runInProcess(ctx) })
+	g.Go(func() error { return d.runPeriodic(ctx) })
+	if err := g.Wait(); err != nil && !errors.Is(err, context.Canceled) {
+		return fmt.Errorf("dispatcher: %w", err)
+	}
+	return nil
+}
+
+// Wake tells every loop to look now, here and in other processes: after a deploy, or when a test will not wait.
+func (d *Dispatcher) Wake() { d.wake.all() }
+
+// loop runs body whenever woken, and once a Poll in any case; a body that says there is more is run again at once. An
+// error is logged and the loop goes on: what failed is still there to be done.
+func (d *Dispatcher) loop(ctx context.Context, name string, woken <-chan struct{}, body func(context.Context) (more bool, err error)) error {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-woken:
+		case <-timer.C:
+		}
+		for {
+			more, err := body(ctx)
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			if err != nil {
+				d.Log.Error("loop failed, will go on", "loop", name, "error", err)
+			}
+			if err != nil || !more {
+				break
+			}
+		}
+		timer.Reset(jitter(d.Poll))
+	}
+}

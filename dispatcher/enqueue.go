@@ -1,0 +1,248 @@
+package dispatcher
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/pg"
+	"github.com/dagctl/dagctl/registry"
+)
+
+// Enqueue makes tasks of a manual job, one or many, in one transaction. An idempotency key that is known answers the
+// task it named before.
+func (d *Dispatcher) Enqueue(ctx context.Context, caller authz.Caller, dagName, jobName string, items []EnqueueItem) ([]Enqueued, error) {
+	var out []Enqueued
+	now := time.Now()
+	err := pg.InOrgTx(ctx, d.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+		job, err := d.Registry.ActiveJob(ctx, tx, caller.OrgID, dagName, jobName)
+		if err != nil {
+			return err
+		}
+		if job.Def.Source == nil || job.Def.Source.Kind != "manual" {
+			return fault.New(fault.Invalid, "%s is not a manual job: its tasks come from its inputs or its schedule", job.Address()).
+				WithHint("give it `source: {kind: manual}` to enqueue tasks by hand")
+		}
+		wanted, err := d.wantedItems(job, items)
+		if err != nil {
+			return err
+		}
+		if err := registry.LockDAGsShared(ctx, tx, []string{job.LockKey()}); err != nil {
+			return err
+		}
+		if err := lockOrigins(ctx, tx, ids(job.Origin)); err != nil {
+			return err
+		}
+		if out, err = d.enqueueTx(ctx, tx, job, wanted, now); err != nil {
+			return err
+		}
+		return authz.Audit(ctx, tx, caller, "task.enqueue", job.Address(), map[string]any{"tasks": len(items)})
+	})
+	if err != nil {
+		return nil, fmt.Errorf("enqueue %s/%s: %w", dagName, jobName, err)
+	}
+	d.wake.send(topicClaim)
+	return out, nil
+}
+
+func (d *Dispatcher) wantedItems(job *registry.Job, items []EnqueueItem) ([]newTask, error) {
+	var problems []fault.Problem
+	wanted := make([]newTask, len(items))
+	schema, err := payloadSchema(job)
+	if err != nil {
+		return nil, err
+	}
+	for i, item := range items {
+		w := newTask{job: job, kind: "manual", partition: item.Partition, payload: item.Payload, runAt: item.RunAt,
+			maxAttempts: item.MaxAttempts, metadata: item.Metadata}
+		if item.Priority != nil {
+			w.priority = *item.Priority
+		}
+		if w.partition == "" && len(job.Outputs) > 0 {
+			w.partition = dag.WholeKey
+		}
+		at := func(message string) {
+			problems = append(problems, fault.Problem{Location: fmt.Sprintf("body.items[%d]", i), Message: message})
+		}
+		if len(job.Outputs) > 0 {
+			w.slot = w.partition // two runs for one output partition exclude each other
+			if err := job.Def.PartitionBy.Valid(w.partition); err != nil {
+				at(err.Error())
+			}
+		}
+		if schema != nil {
+			if err := schema.check(item.Payload); err != nil {
+				at("payload: " + err.Error())
+			}
+		}
+		if w.inputHash, err = inputHash(job.Def.Dedupe, item.Payload); err != nil {
+			at(err.Error())
+		}
+		switch {
+		case item.IdempotencyKey != "":
+			w.dedupe = "key:" + item.IdempotencyKey
+		case w.inputHash != "":
+			w.dedupe = "input:" + w.inputHash
+		}
+		wanted[i] = w
+	}
+	if len(problems) > 0 {
+		e := fault.New(fault.Invalid, "%s: %s", problems[0].Location, problems[0].Message)
+		e.Problems = problems
+		return nil, e
+	}
+	return wanted, nil
+}
+
+// enqueueTx makes the tasks whose keys are not known. Asked for by hand, a task is made even where another is queued for
+// the same output partition: it waits behind it.
+func (d *Dispatcher) enqueueTx(ctx context.Context, tx pgx.Tx, job *registry.Job, wanted []newTask, now time.Time) ([]Enqueued, error) {
+	known, err := knownKeys(ctx, tx, job.Origin, wanted)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]Enqueued, len(wanted))
+	for i, w := range wanted {
+		if id, ok := known[w.dedupe]; ok && w.dedupe != "" {
+			out[i] = Enqueued{ID: id}
+			continue
+		}
+		made, err := d.create(ctx, tx, []newTask{w}, now)
+		if err != nil {
+			return nil, err
+		}
+		for _, m := range made.by {
+			out[i] = Enqueued{ID: m.id, Created: m.isNew}
+		}
+		if w.dedupe != "" {
+			known[w.dedupe] = out[i].ID
+		}
+	}
+	return out, nil
+}
+
+func knownKeys(ctx context.Context, tx pgx.Tx, origin uuid.UUID, wanted []newTask) (map[string]uuid.UUID, error) {
+	var keys []string
+	for _, w := range wanted {
+		if w.dedupe != "" {
+			keys = append(keys, w.dedupe)
+		}
+	}
+	rows, err := tx.Query(ctx, `SELECT dedupe_key, id FROM tasks WHERE job_id = $1 AND dedupe_key = ANY($2)`, origin, keys)
+	if err != nil {
+		return nil, fmt.Errorf("find idempotency keys: %w", err)
+	}
+	known := map[string]uuid.UUID{}
+	var (
+		key string
+		id  uuid.UUID
+	)
+	_, err = pgx.ForEachRow(rows, []any{&key, &id}, func() error { known[key] = id; return nil })
+	return known, err
+}
+
+// inputHash is the SHA-256 of the payload fields that make two tasks the same; empty where the job names none.
+func inputHash(fields []string, payload json.RawMessage) (string, error) {
+	if len(fields) == 0 {
+		return "", nil
+	}
+	var values map[string]json.RawMessage
+	if len(payload) > 0 {
+		if err := json.Unmarshal(payload, &values); err != nil {
+			return "", errors.New("payload: not a JSON object, but the job dedupes by its fields")
+		}
+	}
+	h := sha256.New()
+	for _, f := range fields {
+		var v any
+		_ = json.Unmarshal(values[f], &v) // a missing field hashes as null
+		canonical, err := json.Marshal([]any{f, v})
+		if err != nil {
+			return "", err
+		}
+		h.Write(canonical)
+	}
+	return fmt.Sprintf("%x", h.Sum(nil)), nil
+}
+
+// Retry makes a failed task claimable again, with all its attempts anew.
+func (d *Dispatcher) Retry(ctx context.Context, caller authz.Caller, id uuid.UUID) (Task, error) {
+	err := pg.InOrgTx(ctx, d.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+		row, err := lockOwn(ctx, tx, caller, id)
+		if err != nil {
+			return err
+		}
+		if row.status != "Failed" {
+			return fault.New(fault.Conflict, "task %s is %s: only a failed task can be retried", id, row.status)
+		}
+		if _, err := tx.Exec(ctx, `UPDATE tasks SET failures = 0 WHERE org_id = $1 AND id = $2`, caller.OrgID, id); err != nil {
+			return err
+		}
+		if _, err := d.promoteFailed(ctx, tx, `task_id = $1`, caller.Actor, time.Now(), id); err != nil {
+			return err
+		}
+		return authz.Audit(ctx, tx, caller, "task.retry", id.String(), nil)
+	})
+	if err != nil {
+		return Task{}, fmt.Errorf("retry task: %w", err)
+	}
+	d.wake.send(topicClaim, topicBuild)
+	detail, err := d.Task(ctx, caller, id)
+	return detail.Task, err
+}
+
+// Cancel ends a task: at once where it is not running, otherwise as soon as its worker hears of it on its next heartbeat.
+func (d *Dispatcher) Cancel(ctx context.Context, caller authz.Caller, id uuid.UUID) (Task, error) {
+	now := time.Now()
+	err := pg.InOrgTx(ctx, d.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+		row, err := lockOwn(ctx, tx, caller, id)
+		if err != nil {
+			return err
+		}
+		switch row.status {
+		case "Running":
+			_, err = tx.Exec(ctx, `
+				WITH asked AS (UPDATE leases SET cancel_requested = true WHERE org_id = $1 AND task_id = $2)
+				UPDATE tasks SET cancel_requested_at = $3, version = version + 1 WHERE org_id = $1 AND id = $2 AND status = 'Running'`, caller.OrgID, id, now)
+		case "Queued", "Failed":
+			err = finish(ctx, tx, row, ending{status: "Canceled", reason: reasonCanceled, actor: caller.Actor}, now)
+		default:
+			return fault.New(fault.Conflict, "task %s is %s already", id, row.status)
+		}
+		if err != nil {
+			return err
+		}
+		return authz.Audit(ctx, tx, caller, "task.cancel", id.String(), nil)
+	})
+	if err != nil {
+		return Task{}, fmt.Errorf("cancel task: %w", err)
+	}
+	d.wake.send(topicClaim, topicBuild)
+	detail, err := d.Task(ctx, caller, id)
+	return detail.Task, err
+}
+
+// lockOwn locks a task of the caller's org, its origin's lock first, as everywhere.
+func lockOwn(ctx context.Context, tx pgx.Tx, caller authz.Caller, id uuid.UUID) (taskRow, error) {
+	var origin uuid.UUID
+	err := tx.QueryRow(ctx, `SELECT job_id FROM tasks WHERE org_id = $1 AND id = $2`, caller.OrgID, id).Scan(&origin)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return taskRow{}, fault.New(fault.NotFound, "there is no task %s", id)
+	}
+	if err != nil {
+		return taskRow{}, err
+	}
+	if err := lockOrigins(ctx, tx, ids(origin)); err != nil {
+		return taskRow{}, err
+	}
+	return lockTask(ctx, tx, Fence{TaskID: id})
+}

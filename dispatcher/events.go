@@ -1,0 +1,63 @@
+package dispatcher
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// Event says that a revision of a partition was published. What an event is, is the revision, never who reported it:
+// reported twice, it is one event.
+type Event struct {
+	ID       uuid.UUID
+	OrgID    uuid.UUID
+	Dataset  uuid.UUID
+	Version  uuid.UUID // generation
+	Key      string
+	Revision int64
+	Producer uuid.UUID // task
+}
+
+// accept stores events with the outbox row that has them routed, in the caller's transaction. Those known already are
+// acknowledged and change nothing.
+func accept(ctx context.Context, tx pgx.Tx, events []Event, now time.Time) error {
+	if len(events) == 0 {
+		return nil
+	}
+	var (
+		ids, datasets, versions, producers []uuid.UUID
+		keys                               []string
+		revisions                          []int64
+	)
+	for _, e := range events {
+		ids, datasets, versions = append(ids, e.ID), append(datasets, e.Dataset), append(versions, e.Version)
+		keys, revisions, producers = append(keys, e.Key), append(revisions, e.Revision), append(producers, e.Producer)
+	}
+	_, err := tx.Exec(ctx, `
+		WITH accepted AS (
+			INSERT INTO events (id, org_id, dataset_uuid, dataset_version, scope, partition_key, revision, producer_task_id, created_at)
+			SELECT id, $1, dataset, version, 'partition', key, revision, producer, $8
+			FROM unnest($2::uuid[], $3::uuid[], $4::uuid[], $5::text[], $6::bigint[], $7::uuid[]) AS e(id, dataset, version, key, revision, producer)
+			ON CONFLICT ON CONSTRAINT events_identity DO NOTHING
+			RETURNING id)
+		INSERT INTO outbox (org_id, kind, payload, available_at, created_at)
+		SELECT $1, 'route_event', jsonb_build_object('event_ids', jsonb_agg(id)), $8, $8 FROM accepted HAVING count(*) > 0`,
+		events[0].OrgID, ids, datasets, versions, keys, revisions, producers, now)
+	if err != nil {
+		return fmt.Errorf("accept %d events: %w", len(events), err)
+	}
+	return nil
+}
+
+func loadEvents(ctx context.Context, tx pgx.Tx, ids []uuid.UUID) ([]Event, error) {
+	rows, err := tx.Query(ctx, `
+		SELECT id, org_id, dataset_uuid, dataset_version, partition_key, revision, coalesce(producer_task_id, $2)
+		FROM events WHERE id = ANY($1) AND scope = 'partition' ORDER BY id`, ids, uuid.Nil)
+	if err != nil {
+		return nil, fmt.Errorf("load %d events: %w", len(ids), err)
+	}
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[Event])
+}

@@ -1,0 +1,210 @@
+package dispatcher
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/registry"
+	"github.com/dagctl/dagctl/storage"
+)
+
+// examine gathers the facts about targets, in a number of statements that does not depend on how many there are, and
+// decides on each.
+func (d *Dispatcher) examine(ctx context.Context, tx pgx.Tx, targets []target) ([]finding, error) {
+	if len(targets) == 0 {
+		return nil, nil
+	}
+	wants, err := d.wants(ctx, tx, targets)
+	if err != nil {
+		return nil, err
+	}
+	if err := publishedFor(ctx, tx, wants); err != nil {
+		return nil, err
+	}
+	made, err := lastMade(ctx, tx, targets)
+	if err != nil {
+		return nil, err
+	}
+	findings := make([]finding, len(targets))
+	for i, t := range targets {
+		findings[i] = decide(t, wants[i], made[i])
+	}
+	return findings, nil
+}
+
+// wants tells for each target what it is made of, by input; what is published of it is still to be found.
+func (d *Dispatcher) wants(ctx context.Context, tx pgx.Tx, targets []target) ([][]inputFacts, error) {
+	generations := map[uuid.UUID][]storage.Generation{}
+	wants := make([][]inputFacts, len(targets))
+	for i, t := range targets {
+		if _, known := generations[t.job.ID]; !known {
+			g, err := d.Registry.InputGenerations(ctx, tx, t.job)
+			if err != nil {
+				return nil, err
+			}
+			generations[t.job.ID] = g
+		}
+		for n, in := range t.job.Inputs {
+			f := inputFacts{index: n, def: in.Def, dataset: in.Dataset, generation: generations[t.job.ID][n].Version, producer: in.Producer}
+			var err error
+			f.wanted, f.all, err = in.Def.Map.InputKeys(in.PartitionBy, t.job.Def.PartitionBy, t.key)
+			if err != nil {
+				return nil, fmt.Errorf("inputs of %s partition %q: %w", t.job.Address(), t.key, err)
+			}
+			wants[i] = append(wants[i], f)
+		}
+	}
+	return wants, nil
+}
+
+// publishedFor fills in what is published: whole generations where an input takes all there is, otherwise by partition.
+func publishedFor(ctx context.Context, tx pgx.Tx, wants [][]inputFacts) error {
+	var (
+		whole []uuid.UUID
+		refs  []registry.Ref
+	)
+	seen := map[registry.Ref]bool{}
+	for _, inputs := range wants {
+		for _, in := range inputs {
+			if in.all {
+				whole = append(whole, in.generation)
+				continue
+			}
+			for _, key := range in.wanted {
+				if r := (registry.Ref{Version: in.generation, Key: key}); !seen[r] {
+					seen[r] = true
+					refs = append(refs, r)
+				}
+			}
+		}
+	}
+	all, err := registry.Published(ctx, tx, dedupeIDs(whole))
+	if err != nil {
+		return err
+	}
+	some, err := registry.PublishedAt(ctx, tx, refs)
+	if err != nil {
+		return err
+	}
+	for _, inputs := range wants {
+		for n := range inputs {
+			in := &inputs[n]
+			if in.all {
+				in.published = all[in.generation]
+				continue
+			}
+			in.published = make(map[string]int64, len(in.wanted))
+			for _, key := range in.wanted {
+				if revision, ok := some[registry.Ref{Version: in.generation, Key: key}]; ok {
+					in.published[key] = revision
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// lastMade tells what each target was last made from, nil where it never was.
+func lastMade(ctx context.Context, tx pgx.Tx, targets []target) ([]*registry.Made, error) {
+	var replaced, appended []registry.Ref
+	for _, t := range targets {
+		if r, ok := t.ref(); !ok {
+			continue
+		} else if readsNew(t.job) {
+			appended = append(appended, r)
+		} else {
+			replaced = append(replaced, r)
+		}
+	}
+	last, err := registry.LastMade(ctx, tx, replaced, false)
+	if err != nil {
+		return nil, err
+	}
+	joined, err := registry.LastMade(ctx, tx, appended, true)
+	if err != nil {
+		return nil, err
+	}
+	made := make([]*registry.Made, len(targets))
+	for i, t := range targets {
+		r, ok := t.ref()
+		if !ok {
+			if made[i], err = effectsDone(ctx, tx, t); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		if m, ok := last[r]; ok && !readsNew(t.job) {
+			made[i] = &m
+		} else if m, ok := joined[r]; ok && readsNew(t.job) {
+			made[i] = &m
+		}
+	}
+	return made, nil
+}
+
+// effectsDone tells what a job without outputs has consumed already. Positions are kept by the job's name, so that no
+// edit, deploy or rollback makes it act twice on the same partition.
+func effectsDone(ctx context.Context, tx pgx.Tx, t target) (*registry.Made, error) {
+	datasets := make([]uuid.UUID, len(t.job.Inputs))
+	index := map[uuid.UUID]int{}
+	for i, in := range t.job.Inputs {
+		datasets[i], index[in.Dataset] = in.Dataset, i
+	}
+	rows, err := tx.Query(ctx, `
+		SELECT dataset_uuid, dataset_version, partition_key, revision FROM effect_positions
+		WHERE org_id = $1 AND dag_name = $2 AND job_name = $3 AND dataset_uuid = ANY($4)`, t.job.OrgID, t.job.DAG, t.job.Name, datasets)
+	if err != nil {
+		return nil, fmt.Errorf("effect positions of %s: %w", t.job.Address(), err)
+	}
+	made := &registry.Made{}
+	var p registry.Pin
+	_, err = pgx.ForEachRow(rows, []any{&p.Dataset, &p.Version, &p.Key, &p.Revision}, func() error {
+		p.Input = index[p.Dataset]
+		p.Compared = t.job.Inputs[p.Input].Def.Triggers()
+		if t.job.Def.ExecutionStrategy == dag.PerUpdate || p.Key == t.key {
+			made.Pins = append(made.Pins, p)
+		}
+		return nil
+	})
+	if err != nil || len(made.Pins) == 0 {
+		return nil, err
+	}
+	return made, nil
+}
+
+// allTargets lists every output partition of a reactive job that its inputs feed by now.
+func (d *Dispatcher) allTargets(ctx context.Context, tx pgx.Tx, job *registry.Job) ([]target, error) {
+	generations, err := d.Registry.InputGenerations(ctx, tx, job)
+	if err != nil {
+		return nil, err
+	}
+	var ids []uuid.UUID
+	for i, in := range job.Inputs {
+		if in.Def.Triggers() {
+			ids = append(ids, generations[i].Version)
+		}
+	}
+	published, err := registry.Published(ctx, tx, dedupeIDs(ids))
+	if err != nil {
+		return nil, err
+	}
+	keys, err := outputKeys(job, generations, published)
+	if err != nil {
+		return nil, err
+	}
+	targets := make([]target, len(keys))
+	for i, key := range keys {
+		targets[i] = target{job, key}
+	}
+	return targets, nil
+}
+
+func dedupeIDs(ids []uuid.UUID) []uuid.UUID {
+	slices.SortFunc(ids, func(a, b uuid.UUID) int { return slices.Compare(a[:], b[:]) })
+	return slices.Compact(ids)
+}

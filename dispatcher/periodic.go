@@ -1,0 +1,194 @@
+package dispatcher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/riverqueue/river"
+	"github.com/riverqueue/river/riverdriver/riverpgxv5"
+
+	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/internal/pg"
+	"github.com/dagctl/dagctl/registry"
+)
+
+// What is slow and needs doing once over all dispatchers is a River job, enqueued by its elected leader. The task path
+// is never River's: one owner of retries and fences.
+
+// reconcileArgs asks for one sweep over everything that is derived, for hints that were lost.
+type reconcileArgs struct{}
+
+func (reconcileArgs) Kind() string { return "reconcile" }
+
+// retentionArgs asks for the removal of rows that nobody needs any more.
+type retentionArgs struct{}
+
+func (retentionArgs) Kind() string { return "retention" }
+
+type reconcileWorker struct {
+	river.WorkerDefaults[reconcileArgs]
+	d *Dispatcher
+}
+
+func (w *reconcileWorker) Work(ctx context.Context, _ *river.Job[reconcileArgs]) error {
+	return w.d.Reconcile(ctx, time.Now())
+}
+
+type retentionWorker struct {
+	river.WorkerDefaults[retentionArgs]
+	d *Dispatcher
+}
+
+func (w *retentionWorker) Work(ctx context.Context, _ *river.Job[retentionArgs]) error {
+	return w.d.sweepRetention(ctx, time.Now())
+}
+
+const (
+	reconcileEvery = 30 * time.Second
+	retentionEvery = time.Hour
+)
+
+// runPeriodic runs River's client until ctx ends.
+func (d *Dispatcher) runPeriodic(ctx context.Context) error {
+	workers := river.NewWorkers()
+	river.AddWorker(workers, &reconcileWorker{d: d})
+	river.AddWorker(workers, &retentionWorker{d: d})
+	once := &river.InsertOpts{UniqueOpts: river.UniqueOpts{ByArgs: true, ByPeriod: reconcileEvery}}
+	client, err := river.NewClient(riverpgxv5.New(d.Pool), &river.Config{
+		ID:      d.WorkerID,
+		Logger:  slog.New(d.Log.Handler().WithAttrs([]slog.Attr{slog.String("part", "periodic")})),
+		Queues:  map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: 2}},
+		Workers: workers,
+		PeriodicJobs: []*river.PeriodicJob{
+			river.NewPeriodicJob(river.PeriodicInterval(reconcileEvery),
+				func() (river.JobArgs, *river.InsertOpts) { return reconcileArgs{}, once }, nil),
+			river.NewPeriodicJob(river.PeriodicInterval(retentionEvery),
+				func() (river.JobArgs, *river.InsertOpts) { return retentionArgs{}, once }, nil),
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("periodic sweeps: %w", err)
+	}
+	// Started under a context of its own: ending it would cut jobs off, where Stop lets them finish.
+	if err := client.Start(context.WithoutCancel(ctx)); err != nil {
+		return fmt.Errorf("start periodic sweeps: %w", err)
+	}
+	<-ctx.Done()
+	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	if err := client.Stop(stopping); err != nil {
+		return errors.Join(ctx.Err(), client.StopAndCancel(context.WithoutCancel(ctx)))
+	}
+	return ctx.Err()
+}
+
+// Reconcile compares every output partition of every reactive job that serves with what its inputs have, and makes the
+// tasks that are wanted. It is what makes the loss of any hint harmless.
+func (d *Dispatcher) Reconcile(ctx context.Context, now time.Time) error {
+	var jobs []registry.Acting
+	err := pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) error {
+		acting, err := d.Registry.JobsInWork(ctx, tx, nil)
+		for _, a := range acting {
+			if a.Job.Def.Activation == dag.ActivationReactive {
+				jobs = append(jobs, a)
+			}
+		}
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("reconcile: %w", err)
+	}
+	var failed []error
+	for _, a := range jobs {
+		if err := d.reconcileJob(ctx, a, now); err != nil {
+			failed = append(failed, fmt.Errorf("reconcile %s: %w", a.Job.Address(), err))
+		}
+	}
+	failed = append(failed, d.replaceStrays(ctx, now))
+	return errors.Join(failed...)
+}
+
+func (d *Dispatcher) reconcileJob(ctx context.Context, a registry.Acting, now time.Time) error {
+	var made created
+	err := pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) error {
+		if err := registry.LockDAGsShared(ctx, tx, []string{a.Job.LockKey()}); err != nil {
+			return err
+		}
+		if err := lockOrigins(ctx, tx, ids(a.Job.Origin)); err != nil {
+			return err
+		}
+		targets, err := d.allTargets(ctx, tx, a.Job)
+		if err != nil {
+			return err
+		}
+		findings, err := d.examine(ctx, tx, targets)
+		if err != nil {
+			return err
+		}
+		made, err = d.createFound(ctx, tx, findings, map[uuid.UUID]bool{a.Job.Origin: a.Live}, now)
+		return err
+	})
+	d.wake.send(made.topics()...)
+	return err
+}
+
+// replaceStrays puts open tasks back that are in no set. No transaction leaves one behind; this is for rows that were
+// edited by hand or restored.
+func (d *Dispatcher) replaceStrays(ctx context.Context, now time.Time) error {
+	return pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, `
+			SELECT t.id, t.org_id, t.job_id, t.slot, t.runtime, 0, t.priority, t.limits, t.concurrency_key FROM tasks t
+			WHERE t.status = 'Queued' AND t.created_at < $1
+			  AND NOT EXISTS (SELECT FROM ready r WHERE r.task_id = t.id) AND NOT EXISTS (SELECT FROM waiting w WHERE w.task_id = t.id)
+			LIMIT $2 FOR UPDATE SKIP LOCKED`, now.Add(-time.Minute), sweepBatch)
+		if err != nil {
+			return fmt.Errorf("find stray tasks: %w", err)
+		}
+		strays, err := collectPlacements(rows)
+		if err != nil || len(strays) == 0 {
+			return err
+		}
+		d.Log.Warn("open tasks were in no set and are placed again", "tasks", len(strays))
+		return place(ctx, tx, strays, now)
+	})
+}
+
+// How long rows stay: finished tasks and their trail, events, published outbox rows.
+const (
+	keepTasks  = 30 * 24 * time.Hour
+	keepEvents = 30 * 24 * time.Hour
+)
+
+// sweepRetention removes rows past their time, in batches that hold no lock for long. What is published stays: staleness
+// is decided by partitions, never by task rows.
+func (d *Dispatcher) sweepRetention(ctx context.Context, now time.Time) error {
+	for _, sweep := range []struct {
+		sql    string
+		before time.Time
+	}{
+		{`WITH old AS (SELECT id FROM tasks WHERE status IN ('Completed', 'Canceled') AND completed_at < $1 LIMIT 1000),
+		  a AS (DELETE FROM task_attempts USING old WHERE task_id = old.id),
+		  e AS (DELETE FROM task_events USING old WHERE task_id = old.id),
+		  r AS (DELETE FROM task_results USING old WHERE task_id = old.id)
+		  DELETE FROM tasks USING old WHERE tasks.id = old.id`, now.Add(-keepTasks)},
+		{`WITH old AS (SELECT id FROM events WHERE created_at < $1 LIMIT 1000),
+		  c AS (DELETE FROM event_consumers USING old WHERE event_id = old.id)
+		  DELETE FROM events USING old WHERE events.id = old.id`, now.Add(-keepEvents)},
+	} {
+		for {
+			tag, err := d.Pool.Exec(ctx, sweep.sql, sweep.before)
+			if err != nil {
+				return fmt.Errorf("retention: %w", err)
+			}
+			if tag.RowsAffected() < 1000 {
+				break
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,148 @@
+package dispatcher
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// placement puts one queued task into the set where it belongs.
+type placement struct {
+	task     uuid.UUID
+	org      uuid.UUID
+	job      uuid.UUID // origin
+	slot     string
+	runtime  string
+	class    int
+	priority int
+	limits   []limit
+	runAt    *time.Time
+	sibling  uuid.UUID // a running task of the same slot
+}
+
+// place decides for each queued task where it is: waiting for its time, for a running sibling, for a limit, or ready.
+// Filtering blocked tasks while claiming would cost every claim; here it costs each task once.
+func place(ctx context.Context, tx pgx.Tx, tasks []placement, now time.Time) error {
+	var ready, admissible []placement
+	waits := waitRows{}
+	for _, p := range tasks {
+		switch {
+		case p.runAt != nil && p.runAt.After(now):
+			waits.add(p, "run_at", "", p.runAt)
+		case p.sibling != uuid.Nil:
+			waits.add(p, "sibling", p.sibling.String(), nil)
+		case len(p.limits) > 0:
+			admissible = append(admissible, p)
+		default:
+			ready = append(ready, p)
+		}
+	}
+	admitted, refused, err := admit(ctx, tx, admissible)
+	if err != nil {
+		return err
+	}
+	for _, r := range refused {
+		waits.add(r.placement, "limit", r.blocker, nil)
+	}
+	if err := waits.insert(ctx, tx); err != nil {
+		return err
+	}
+	return insertReady(ctx, tx, append(ready, admitted...))
+}
+
+func insertReady(ctx context.Context, tx pgx.Tx, tasks []placement) error {
+	if len(tasks) == 0 {
+		return nil
+	}
+	var (
+		ids, orgs, jobs   []uuid.UUID
+		slots, runtimes   []string
+		classes, priority []int
+	)
+	for _, p := range tasks {
+		ids, orgs, jobs = append(ids, p.task), append(orgs, p.org), append(jobs, p.job)
+		slots, runtimes = append(slots, p.slot), append(runtimes, p.runtime)
+		classes, priority = append(classes, p.class), append(priority, p.priority)
+	}
+	_, err := tx.Exec(ctx, `
+		INSERT INTO ready (task_id, org_id, job_id, slot, runtime, class, priority)
+		SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::text[], $5::text[], $6::int[], $7::int[])`,
+		ids, orgs, jobs, slots, runtimes, classes, priority)
+	if err != nil {
+		return fmt.Errorf("make %d tasks claimable: %w", len(tasks), err)
+	}
+	return nil
+}
+
+// waitRows collects rows of the waiting set.
+type waitRows struct {
+	ids, orgs, jobs         []uuid.UUID
+	slots, reasons, blocker []string
+	available               []*time.Time
+	classes, priority       []int
+}
+
+func (w *waitRows) add(p placement, reason, blocker string, available *time.Time) {
+	w.ids, w.orgs, w.jobs = append(w.ids, p.task), append(w.orgs, p.org), append(w.jobs, p.job)
+	w.slots, w.reasons, w.blocker = append(w.slots, p.slot), append(w.reasons, reason), append(w.blocker, blocker)
+	w.available = append(w.available, available)
+	w.classes, w.priority = append(w.classes, p.class), append(w.priority, p.priority)
+}
+
+func (w *waitRows) insert(ctx context.Context, tx pgx.Tx) error {
+	if len(w.ids) == 0 {
+		return nil
+	}
+	_, err := tx.Exec(ctx, `
+		INSERT INTO waiting (task_id, org_id, job_id, slot, reason, blocker, available_at, class, priority)
+		SELECT id, org, job, slot, reason, NULLIF(blocker, ''), available, class, priority
+		FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::text[], $5::text[], $6::text[], $7::timestamptz[], $8::int[], $9::int[])
+			AS w(id, org, job, slot, reason, blocker, available, class, priority)`,
+		w.ids, w.orgs, w.jobs, w.slots, w.reasons, w.blocker, w.available, w.classes, w.priority)
+	if err != nil {
+		return fmt.Errorf("make %d tasks wait: %w", len(w.ids), err)
+	}
+	return nil
+}
+
+// promoteSibling makes the task claimable that waited for the slot to become free. The caller has just deleted the
+// lease. Only one task can have waited: a slot has at most one that is queued.
+func promoteSibling(ctx context.Context, tx pgx.Tx, job uuid.UUID, slot string, now time.Time) (bool, error) {
+	return promoteWhere(ctx, tx, now, `q.job_id = $1 AND q.slot = $2 AND q.reason = 'sibling'`, job, slot)
+}
+
+// promoteWhere takes tasks out of the waiting set and places them anew.
+func promoteWhere(ctx context.Context, tx pgx.Tx, now time.Time, where string, args ...any) (bool, error) {
+	rows, err := tx.Query(ctx, `
+		WITH freed AS (DELETE FROM waiting q WHERE `+where+` RETURNING q.task_id, q.class)
+		SELECT t.id, t.org_id, t.job_id, t.slot, t.runtime, f.class, t.priority, t.limits, t.concurrency_key
+		FROM freed f JOIN tasks t ON t.id = f.task_id
+		ORDER BY f.class, t.priority DESC, t.id`, args...)
+	if err != nil {
+		return false, fmt.Errorf("promote waiting tasks: %w", err)
+	}
+	placing, err := collectPlacements(rows)
+	if err != nil {
+		return false, fmt.Errorf("promote waiting tasks: %w", err)
+	}
+	return len(placing) > 0, place(ctx, tx, placing, now)
+}
+
+// collectPlacements reads rows of id, org_id, job_id, slot, runtime, class, priority, limits, concurrency_key.
+func collectPlacements(rows pgx.Rows) ([]placement, error) {
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (placement, error) {
+		var (
+			p           placement
+			keys        []string
+			concurrency *string
+		)
+		err := row.Scan(&p.task, &p.org, &p.job, &p.slot, &p.runtime, &p.class, &p.priority, &keys, &concurrency)
+		for _, key := range keys {
+			p.limits = append(p.limits, limit{org: p.org, key: key})
+		}
+		return p, err
+	})
+}

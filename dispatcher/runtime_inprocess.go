@@ -1,0 +1,250 @@
+package dispatcher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/pg"
+	"github.com/dagctl/dagctl/operators"
+)
+
+// runInProcess claims tasks of this process's runtimes and runs them, PoolSize at a time, until ctx ends; then it waits
+// for none of them, but hands their leases back, so that another process goes on at once.
+func (d *Dispatcher) runInProcess(ctx context.Context) error {
+	var running sync.WaitGroup
+	defer running.Wait()
+	runtimes := d.inProcessRuntimes()
+	return d.loop(ctx, "claim", d.wake.claim, func(ctx context.Context) (bool, error) {
+		more := false
+		for _, runtime := range runtimes {
+			n, err := d.claimAndRun(ctx, runtime, &running)
+			if err != nil {
+				return false, err
+			}
+			more = more || n > 0
+		}
+		return more, nil
+	})
+}
+
+// inProcessRuntimes are the runtimes this process serves; checks run in every one.
+func (d *Dispatcher) inProcessRuntimes() []string {
+	for _, r := range d.Runtimes {
+		if r == CheckRuntime {
+			return d.Runtimes
+		}
+	}
+	return append([]string{CheckRuntime}, d.Runtimes...)
+}
+
+// claimAndRun claims as many tasks as there are free slots and starts them.
+func (d *Dispatcher) claimAndRun(ctx context.Context, runtime string, running *sync.WaitGroup) (int, error) {
+	free := cap(d.slots) - len(d.slots) // only this loop takes slots, so there are at least as many
+	if free == 0 {
+		return 0, nil
+	}
+	tasks, err := d.claim(ctx, runtime, d.WorkerID, free, time.Now())
+	if err != nil {
+		return 0, err
+	}
+	for _, t := range tasks {
+		d.slots <- struct{}{}
+		running.Go(func() {
+			defer func() {
+				<-d.slots
+				poke(d.wake.claim)
+			}()
+			d.execute(ctx, t)
+		})
+	}
+	return len(tasks), nil
+}
+
+// execute runs one task to its end and reports it. The run is stopped when its time is up, when it is canceled, when its
+// lease is lost, and when the process stops.
+func (d *Dispatcher) execute(ctx context.Context, t claimed) {
+	log := d.Log.With("org", t.job.OrgSlug, "dag", t.job.DAG, "job", t.job.Name, "task", t.TaskID, "attempt", t.Attempt)
+	runCtx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	runCtx, cancel := context.WithDeadlineCause(runCtx, t.timeoutAt, errTimedOut)
+	defer cancel()
+	progress := &progressNote{}
+	beating := make(chan struct{})
+	go func() {
+		defer close(beating)
+		d.keepLease(runCtx, t, progress, stop)
+	}()
+	done := d.run(runCtx, t, progress)
+	cause := context.Cause(runCtx)
+	stop(nil)
+	<-beating
+	// What was worked out is reported even though the process is about to stop.
+	report, cancelReport := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
+	defer cancelReport()
+	if err := d.report(report, t, done, cause, ctx.Err() != nil); err != nil {
+		if fault.Is(err, fault.Conflict) {
+			log.Warn("the task went on without this attempt", "error", err)
+			return
+		}
+		log.Error("could not report the end of a task: its lease will run out", "error", err)
+	}
+}
+
+var (
+	errTimedOut = errors.New("the task ran longer than its timeout")
+	errCanceled = errors.New("the task was canceled")
+	errFenced   = errors.New("the lease was lost")
+)
+
+func (d *Dispatcher) run(ctx context.Context, t claimed, progress *progressNote) completion {
+	if t.check != nil {
+		outcomes, err := d.runChecks(ctx, t)
+		return completion{checks: outcomes, outcome: operators.Outcome{Err: err, Retryable: true}}
+	}
+	return completion{outcome: d.Runner.Run(ctx, t.assignment, progress.set)}
+}
+
+// report commits what a run made, or says how it failed.
+func (d *Dispatcher) report(ctx context.Context, t claimed, done completion, cause error, stopping bool) error {
+	now := time.Now()
+	err := done.outcome.Err
+	switch {
+	case err == nil:
+		err = d.complete(ctx, t, done, now)
+		switch {
+		case err == nil, fault.Is(err, fault.Conflict):
+			return err
+		case errors.Is(err, errBaseMoved):
+			return d.handBack(ctx, t, err.Error(), now)
+		}
+		// The work was done but cannot be committed: files gone, a foreign key, a full disk.
+		return d.fail(ctx, t, reasonError, err, true, now)
+	case errors.Is(cause, errTimedOut):
+		return d.fail(ctx, t, reasonTimeout, errTimedOut, true, now)
+	case errors.Is(cause, errCanceled):
+		return d.cancelRunning(ctx, t, now)
+	case errors.Is(cause, errFenced):
+		return fault.New(fault.Conflict, "task %s: %w", t.TaskID, errFenced)
+	case stopping:
+		return d.handBack(ctx, t, "the process was stopped", now)
+	}
+	return d.fail(ctx, t, reasonError, err, done.outcome.Retryable, now)
+}
+
+func (d *Dispatcher) fail(ctx context.Context, t claimed, reason string, cause error, retryable bool, now time.Time) error {
+	err := pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgxTx) error {
+		return d.failTx(ctx, tx, t, reason, cause, retryable, now)
+	})
+	d.wake.send(topicClaim, topicBuild)
+	return err
+}
+
+func (d *Dispatcher) cancelRunning(ctx context.Context, t claimed, now time.Time) error {
+	err := pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgxTx) error {
+		row, err := lockTask(ctx, tx, t.Fence)
+		if err != nil {
+			return err
+		}
+		if !row.holds(t.Fence) || row.status != "Running" {
+			return fault.New(fault.Conflict, "task %s is %s already", row.id, row.status)
+		}
+		return finish(ctx, tx, row, ending{status: "Canceled", reason: reasonCanceled, actor: "WORKER"}, now)
+	})
+	d.wake.send(topicClaim, topicBuild)
+	return err
+}
+
+// handBack makes a running task claimable again without counting a failure.
+func (d *Dispatcher) handBack(ctx context.Context, t claimed, why string, now time.Time) error {
+	err := pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgxTx) error {
+		if err := lockOrigins(ctx, tx, ids(t.job.Origin)); err != nil {
+			return err
+		}
+		row, err := lockTask(ctx, tx, t.Fence)
+		if err != nil {
+			return err
+		}
+		if !row.holds(t.Fence) || row.status != "Running" {
+			return fault.New(fault.Conflict, "task %s is %s already", row.id, row.status)
+		}
+		return d.requeue(ctx, tx, row, ending{status: "Failed", reason: reasonHandedBack, state: why, actor: d.WorkerID, retryAt: &now}, now)
+	})
+	d.wake.send(topicClaim, topicPromote)
+	return err
+}
+
+// requeue ends a running attempt that is to be tried again at once.
+func (d *Dispatcher) requeue(ctx context.Context, tx pgxTx, row taskRow, e ending, now time.Time) error {
+	if err := finish(ctx, tx, row, e, now); err != nil {
+		return err
+	}
+	_, err := d.promoteFailed(ctx, tx, `task_id = $1`, "SYSTEM", now, row.id)
+	return err
+}
+
+// progressNote is the latest that an operator said of how far it is.
+type progressNote struct {
+	mu      sync.Mutex
+	percent int
+	state   string
+}
+
+func (p *progressNote) set(percent int, state string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.percent, p.state = min(max(percent, 0), 100), state
+}
+
+func (p *progressNote) get() (int, string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.percent, p.state
+}
+
+// keepLease extends the lease while the run goes on, and stops the run when it was canceled or fenced off.
+func (d *Dispatcher) keepLease(ctx context.Context, t claimed, progress *progressNote, stop context.CancelCauseFunc) {
+	tick := time.NewTicker(min(t.lease/3, 2*time.Second))
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		percent, state := progress.get()
+		canceled, held, err := d.heartbeat(ctx, t.Fence, percent, state, time.Now())
+		switch {
+		case err != nil && ctx.Err() == nil:
+			d.Log.Warn("heartbeat failed", "task", t.TaskID, "error", err)
+		case err == nil && !held:
+			stop(errFenced)
+			return
+		case canceled:
+			stop(errCanceled)
+			return
+		}
+	}
+}
+
+// heartbeat extends a lease that has not run out; held is false where it has, or was given to a newer attempt.
+func (d *Dispatcher) heartbeat(ctx context.Context, f Fence, percent int, state string, now time.Time) (canceled, held bool, err error) {
+	rows, err := d.Pool.Query(ctx, `
+		UPDATE leases SET expires_at = $4::timestamptz + make_interval(secs => lease_seconds), heartbeat_at = $4, progress = $5, state = $6
+		WHERE task_id = $1 AND attempt = $2 AND lease_token = $3 AND expires_at > $4
+		RETURNING cancel_requested`, f.TaskID, f.Attempt, f.LeaseToken, now, percent, state)
+	if err != nil {
+		return false, false, fmt.Errorf("heartbeat of task %s: %w", f.TaskID, err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		held = true
+		if err := rows.Scan(&canceled); err != nil {
+			return false, false, err
+		}
+	}
+	return canceled, held, rows.Err()
+}

@@ -1,0 +1,216 @@
+package dispatcher
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/internal/pg"
+	"github.com/dagctl/dagctl/operators"
+	"github.com/dagctl/dagctl/registry"
+)
+
+// dueSource is a source of an active version whose time has come.
+type dueSource struct {
+	Org     uuid.UUID
+	DAG     string
+	Name    string
+	FireAt  time.Time
+	acting  *registry.Job
+	nextDue *time.Time
+}
+
+// fireSources fires the sources that are due, each once over all dispatchers: its row is locked, its next time set and,
+// for cron, its task made in one transaction.
+func (d *Dispatcher) fireSources(ctx context.Context) (more bool, err error) {
+	now := time.Now()
+	due, err := d.takeDue(ctx, now)
+	if err != nil {
+		return false, err
+	}
+	var failed []error
+	for _, s := range due {
+		if op, ok := d.enumerator(s.acting); ok {
+			_, err := d.enumerate(ctx, s.acting, op, true, now)
+			failed = append(failed, d.noteSource(ctx, s, err))
+		}
+	}
+	if len(due) > 0 {
+		d.wake.send(topicClaim)
+	}
+	return false, errors.Join(failed...)
+}
+
+// takeDue moves due sources on to their next time. Those that make one task each time they fire make it here; those that
+// enumerate do so afterwards, outside the transaction, and if that is lost the next time finds what it would have found.
+func (d *Dispatcher) takeDue(ctx context.Context, now time.Time) ([]dueSource, error) {
+	var due []dueSource
+	err := pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, `
+			SELECT org_id, dag_name, job_name, next_fire_at FROM sources
+			WHERE next_fire_at <= $1 AND state <> 'Draining'
+			ORDER BY next_fire_at LIMIT 100 FOR UPDATE SKIP LOCKED`, now)
+		if err != nil {
+			return err
+		}
+		due, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (s dueSource, err error) {
+			return s, row.Scan(&s.Org, &s.DAG, &s.Name, &s.FireAt)
+		})
+		if err != nil {
+			return err
+		}
+		for i := range due {
+			if err := d.fireOne(ctx, tx, &due[i], now); err != nil {
+				return fmt.Errorf("fire %s/%s: %w", due[i].DAG, due[i].Name, err)
+			}
+		}
+		return nil
+	})
+	return due, err
+}
+
+func (d *Dispatcher) fireOne(ctx context.Context, tx pgx.Tx, s *dueSource, now time.Time) error {
+	job, err := d.Registry.ActiveJob(ctx, tx, s.Org, s.DAG, s.Name)
+	if err != nil {
+		return err
+	}
+	s.acting = job
+	if s.nextDue, err = nextFire(job.Def.Source, s.FireAt, now); err != nil {
+		return err
+	}
+	if _, err := tx.Exec(ctx, `UPDATE sources SET next_fire_at = $4, last_fire_at = $5, state = 'Running', error = NULL, updated_at = $5
+		WHERE org_id = $1 AND dag_name = $2 AND job_name = $3`, s.Org, s.DAG, s.Name, s.nextDue, now); err != nil {
+		return err
+	}
+	if _, ok := d.enumerator(job); ok {
+		return nil
+	}
+	if err := lockOrigins(ctx, tx, ids(job.Origin)); err != nil {
+		return err
+	}
+	_, err = d.create(ctx, tx, []newTask{firedTask(job, s.FireAt)}, now)
+	return err
+}
+
+// firedTask is the one task of a source that cannot enumerate: what there is at that moment, or, on a schedule, the last
+// window that was complete then. The instant names it, so that it is made once.
+func firedTask(job *registry.Job, at time.Time) newTask {
+	key := dag.WholeKey
+	if job.Def.PartitionBy.Kind == dag.ByTime {
+		if job.Def.Source.Kind == "cron" {
+			key = job.Def.PartitionBy.LastComplete(at)
+		} else {
+			key = job.Def.PartitionBy.KeyAt(at)
+		}
+	}
+	payload, _ := json.Marshal(map[string]string{"scheduled_at": at.UTC().Format(time.RFC3339)})
+	return newTask{job: job, kind: "source", slot: key, partition: key, payload: payload,
+		dedupe: "fire:" + at.UTC().Format(time.RFC3339Nano)}
+}
+
+func (d *Dispatcher) noteSource(ctx context.Context, s dueSource, cause error) error {
+	if cause == nil {
+		return nil
+	}
+	_, err := d.Pool.Exec(ctx, `UPDATE sources SET error = $4 WHERE org_id = $1 AND dag_name = $2 AND job_name = $3`,
+		s.Org, s.DAG, s.Name, cause.Error())
+	return errors.Join(fmt.Errorf("source %s/%s: %w", s.DAG, s.Name, cause), err)
+}
+
+func (d *Dispatcher) enumerator(job *registry.Job) (operators.Enumerator, bool) {
+	op, ok := d.Operators.Get(job.Def.Operator)
+	if !ok {
+		return nil, false
+	}
+	e, ok := op.(operators.Enumerator)
+	return e, ok
+}
+
+// enumerate asks a source what there is to read, and makes a task for each unit that its partition was not made from.
+func (d *Dispatcher) enumerate(ctx context.Context, job *registry.Job, op operators.Enumerator, live bool, now time.Time) (units int, err error) {
+	generation := job.Outputs[0].Generation.Version
+	known, revisions := map[string]string{}, map[string]int64{}
+	err = pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) error {
+		known, revisions, err = registry.SourceVersions(ctx, tx, generation)
+		return err
+	})
+	if err != nil {
+		return 0, err
+	}
+	found, err := op.Enumerate(ctx, operators.Enumeration{Config: job.Def.Config, PartitionBy: job.Def.PartitionBy,
+		Roots: d.Roots(job.OrgSlug), Known: known, Now: now})
+	if err != nil {
+		return 0, fmt.Errorf("enumerate: %w", err)
+	}
+	var wanted []newTask
+	for _, u := range found {
+		if u.Version != "" && known[u.Partition] == u.Version {
+			continue
+		}
+		t := newTask{job: job, kind: "source", slot: u.Partition, partition: u.Partition, payload: u.Payload, class: classLive}
+		if u.Version != "" {
+			// The revision that it replaces is part of what the task is: content that comes back is read again.
+			t.dedupe = fmt.Sprintf("source:%s@%s#%d", u.Partition, u.Version, revisions[u.Partition])
+		}
+		if !live {
+			t.kind, t.class = "build", classBuild
+		}
+		wanted = append(wanted, t)
+	}
+	err = pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) error {
+		if err := lockOrigins(ctx, tx, ids(job.Origin)); err != nil {
+			return err
+		}
+		if _, err := d.create(ctx, tx, wanted, now); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, `
+			INSERT INTO enumerations (job_id, org_id, enumerated_at, units) VALUES ($1, $2, $3, $4)
+			ON CONFLICT (job_id) DO UPDATE SET enumerated_at = EXCLUDED.enumerated_at, units = EXCLUDED.units, error = NULL`,
+			job.ID, job.OrgID, now, len(found))
+		return err
+	})
+	return len(found), err
+}
+
+// syncSources makes the rows of a DAG's sources those of its new version, in the transaction of the cutover. A source
+// that was there keeps its time.
+func (d *Dispatcher) syncSources(ctx context.Context, tx pgx.Tx, b registry.Build, jobs []*registry.Job, now time.Time) error {
+	names := []string{}
+	for _, job := range jobs {
+		if job.Def.Source == nil {
+			continue
+		}
+		names = append(names, job.Name)
+		next, err := d.firstFire(job, now)
+		if err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, `
+			INSERT INTO sources (org_id, dag_name, job_name, state, next_fire_at, updated_at) VALUES ($1, $2, $3, 'Pending', $4, $5)
+			ON CONFLICT (org_id, dag_name, job_name) DO UPDATE
+			SET next_fire_at = CASE WHEN EXCLUDED.next_fire_at IS NULL THEN NULL
+			                        ELSE least(sources.next_fire_at, EXCLUDED.next_fire_at) END, updated_at = $5`,
+			b.OrgID, b.DAG, job.Name, next, now); err != nil {
+			return fmt.Errorf("source %s: %w", job.Address(), err)
+		}
+	}
+	_, err := tx.Exec(ctx, `DELETE FROM sources WHERE org_id = $1 AND dag_name = $2 AND job_name <> ALL($3)`, b.OrgID, b.DAG, names)
+	return err
+}
+
+// firstFire is when a source that just became active fires for the first time: on_deploy at once, unless the build has
+// read all there is already.
+func (d *Dispatcher) firstFire(job *registry.Job, now time.Time) (*time.Time, error) {
+	_, enumerable := d.enumerator(job)
+	if job.Def.Source.OnDeploy && (!enumerable || d.Registry.ForwardOnly(job)) && job.Def.Source.Kind != "manual" {
+		return &now, nil
+	}
+	return nextFire(job.Def.Source, now, now)
+}

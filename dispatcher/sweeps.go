@@ -1,0 +1,186 @@
+package dispatcher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/internal/pg"
+)
+
+// Sweeps find what time has brought about: leases that ran out, retries that are due, workers that are gone. Each body
+// is safe to run in every dispatcher at once, so none waits for a leader to be elected.
+
+// pgxTx shortens signatures of transaction bodies.
+type pgxTx = pgx.Tx
+
+func ids(id uuid.UUID) []uuid.UUID { return []uuid.UUID{id} }
+
+// sweepBatch bounds what one transaction of a sweep does.
+const sweepBatch = 200
+
+// reap takes back the leases that ran out, of tasks over their time, and of workers that are dead.
+func (d *Dispatcher) reap(ctx context.Context) (more bool, err error) {
+	now := time.Now()
+	rows, err := d.Pool.Query(ctx, `
+		SELECT l.task_id, l.attempt, l.lease_token, CASE WHEN l.timeout_at + interval '5 seconds' <= $1 THEN 'timeout' ELSE 'lease_expired' END
+		FROM leases l
+		WHERE l.expires_at <= $1 OR l.timeout_at + interval '5 seconds' <= $1
+		   OR EXISTS (SELECT FROM workers w WHERE w.id = l.worker_id AND w.last_heartbeat <= $2)
+		LIMIT $3`, now, now.Add(-workerDeadAfter), sweepBatch)
+	if err != nil {
+		return false, fmt.Errorf("find lost leases: %w", err)
+	}
+	type lost struct {
+		Task    uuid.UUID
+		Attempt int
+		Token   uuid.UUID
+		Reason  string
+	}
+	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[lost])
+	if err != nil {
+		return false, fmt.Errorf("find lost leases: %w", err)
+	}
+	var failed []error
+	for _, l := range found {
+		if err := d.reapOne(ctx, Fence{l.Task, l.Attempt, l.Token}, l.Reason, now); err != nil {
+			failed = append(failed, err)
+		}
+	}
+	if len(found) > 0 {
+		d.wake.send(topicClaim, topicPromote, topicBuild)
+	}
+	return len(found) == sweepBatch && len(failed) == 0, errors.Join(failed...)
+}
+
+// reapOne ends an attempt whose lease is lost. Token and expiry are looked at again inside the write: a heartbeat may
+// have come in between. Attempt and token stay on the task, so that a completion that is merely late still counts.
+func (d *Dispatcher) reapOne(ctx context.Context, f Fence, reason string, now time.Time) error {
+	return pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) error {
+		row, err := lockTask(ctx, tx, f)
+		if err != nil {
+			return err
+		}
+		tag, err := tx.Exec(ctx, `
+			SELECT FROM leases l WHERE l.task_id = $1 AND l.attempt = $2 AND l.lease_token = $3
+			AND (l.expires_at <= $4 OR l.timeout_at <= $4 OR EXISTS (SELECT FROM workers w WHERE w.id = l.worker_id AND w.last_heartbeat <= $5))
+			FOR UPDATE OF l`, f.TaskID, f.Attempt, f.LeaseToken, now, now.Add(-workerDeadAfter))
+		if err != nil || tag.RowsAffected() == 0 || row.status != "Running" {
+			return err
+		}
+		e := ending{status: "Failed", reason: reason, message: "the worker was not heard of in time", actor: "SYSTEM", failed: 1}
+		if reason == reasonTimeout {
+			e.message = errTimedOut.Error()
+		}
+		e.retryAt = failure(row, d.retryOf(ctx, tx, row.job), true, 1, now, rand.Float64())
+		return finish(ctx, tx, row, e, now)
+	})
+}
+
+// retryOf is the back-off of an origin's job as it is now.
+func (d *Dispatcher) retryOf(ctx context.Context, tx pgx.Tx, origin uuid.UUID) dag.Retry {
+	acting, err := d.Registry.ActingJobs(ctx, tx, ids(origin))
+	if a, ok := acting[origin]; err == nil && ok {
+		return a.Job.Def.Retry
+	}
+	return dag.Retry{}
+}
+
+// promoteDue makes tasks claimable whose time has come: retries after their back-off, and those with a run-at.
+func (d *Dispatcher) promoteDue(ctx context.Context) (more bool, err error) {
+	now := time.Now()
+	n := 0
+	err = pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) error {
+		n = 0
+		rows, err := tx.Query(ctx, `SELECT DISTINCT job_id FROM (
+			SELECT job_id FROM waiting WHERE available_at <= $1 AND reason IN ('backoff', 'run_at') ORDER BY available_at LIMIT $2) AS due`, now, sweepBatch)
+		if err != nil {
+			return err
+		}
+		origins, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
+		if err != nil || len(origins) == 0 {
+			return err
+		}
+		if err := lockOrigins(ctx, tx, origins); err != nil {
+			return err
+		}
+		if _, err := promoteWhere(ctx, tx, now, `q.reason = 'run_at' AND q.available_at <= $1 AND q.job_id = ANY($2)`, now, origins); err != nil {
+			return err
+		}
+		n, err = d.promoteFailed(ctx, tx, `reason = 'backoff' AND available_at <= $1 AND job_id = ANY($2)`, "SYSTEM", now, now, origins)
+		return err
+	})
+	if err != nil {
+		return false, fmt.Errorf("promote due tasks: %w", err)
+	}
+	if n > 0 {
+		d.wake.send(topicClaim)
+	}
+	return n >= sweepBatch, nil
+}
+
+// promoteFailed takes failed tasks back to Queued. One that meets a queued sibling for its slot merges into it: the
+// sibling reads what it would have read, and more. The caller holds the locks of the origins.
+func (d *Dispatcher) promoteFailed(ctx context.Context, tx pgx.Tx, where, actor string, now time.Time, args ...any) (int, error) {
+	rows, err := tx.Query(ctx, `SELECT w.task_id, t.org_id, t.job_id, t.slot, t.runtime, w.class, t.priority, t.limits, t.concurrency_key
+		FROM waiting w JOIN tasks t ON t.id = w.task_id
+		WHERE w.task_id IN (SELECT task_id FROM waiting WHERE `+where+`) AND w.reason IN ('backoff', 'dead')
+		ORDER BY w.class, t.priority DESC, w.task_id FOR UPDATE OF w`, args...)
+	if err != nil {
+		return 0, fmt.Errorf("find failed tasks: %w", err)
+	}
+	due, err := collectPlacements(rows)
+	if err != nil || len(due) == 0 {
+		return 0, err
+	}
+	slots := make([]slotOf, len(due))
+	for i, p := range due {
+		slots[i] = slotOf{p.job, p.slot}
+	}
+	queued, running, err := occupied(ctx, tx, slots)
+	if err != nil {
+		return 0, err
+	}
+	var back, merged []uuid.UUID
+	var placing []placement
+	for _, p := range due {
+		s := slotOf{p.job, p.slot}
+		if _, ok := queued[s]; ok {
+			merged = append(merged, p.task)
+			continue
+		}
+		queued[s] = p.task
+		p.sibling = running[s]
+		back, placing = append(back, p.task), append(placing, p)
+	}
+	if _, err := tx.Exec(ctx, `DELETE FROM waiting WHERE task_id = ANY($1)`, append(back, merged...)); err != nil {
+		return 0, err
+	}
+	if err := requeueRows(ctx, tx, back, merged, actor, now); err != nil {
+		return 0, err
+	}
+	return len(due), place(ctx, tx, placing, now)
+}
+
+func requeueRows(ctx context.Context, tx pgx.Tx, back, merged []uuid.UUID, actor string, now time.Time) error {
+	_, err := tx.Exec(ctx, `
+		WITH moved AS (
+			UPDATE tasks SET status = CASE WHEN id = ANY($1) THEN 'Queued' ELSE 'Canceled' END,
+				reason = CASE WHEN id = ANY($1) THEN reason ELSE 'merged' END,
+				state = CASE WHEN id = ANY($1) THEN state ELSE 'another task of the same output was queued meanwhile' END,
+				completed_at = CASE WHEN id = ANY($1) THEN NULL ELSE $4::timestamptz END, next_retry_at = NULL, version = version + 1
+			WHERE id = ANY($1 || $2::uuid[]) AND status = 'Failed'
+			RETURNING id, org_id, attempt, status, state)
+		INSERT INTO task_events (id, org_id, task_id, attempt, from_status, to_status, actor, state, at)
+		SELECT uuid_v7(), org_id, id, attempt, 'Failed', status, $3, state, $4 FROM moved`, back, merged, actor, now)
+	if err != nil {
+		return fmt.Errorf("requeue tasks: %w", err)
+	}
+	return nil
+}
