@@ -1,0 +1,1 @@
+SELECT iata, avg(delay) AS delay FROM flights GROUP BY iata
