@@ -2,9 +2,14 @@ package duck
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
+
+	duckdb "github.com/duckdb/duckdb-go/v2"
 
 	"github.com/dagctl/dagctl/internal/fault"
 )
@@ -139,7 +144,21 @@ func (s *Session) View(ctx context.Context, q *Select) (string, error) {
 	s.views++
 	name := Quote(fmt.Sprintf("dagctl view %d", s.views))
 	if err := s.Exec(ctx, "CREATE VIEW "+name+" AS\n"+q.SQL); err != nil {
-		return "", err
+		return "", oneLineUp(err)
 	}
 	return "SELECT * FROM " + name, nil
+}
+
+var lineNumber = regexp.MustCompile(`LINE (\d+):`)
+
+// oneLineUp tells DuckDB's line numbers as those of the statement itself, which began on the second line.
+func oneLineUp(err error) error {
+	var e *duckdb.Error
+	if errors.As(err, &e) {
+		e.Msg = lineNumber.ReplaceAllStringFunc(e.Msg, func(text string) string {
+			n, _ := strconv.Atoi(text[len("LINE ") : len(text)-1])
+			return fmt.Sprintf("LINE %d:", max(1, n-1))
+		})
+	}
+	return err
 }
