@@ -13,7 +13,7 @@ import (
 // line between sections and between jobs. Comments stay with the lines they are about. Formatting twice gives the
 // same as once. Only what is not YAML, or not allowed in any DAG file, is refused; unknown fields are kept, last.
 func Format(text []byte) ([]byte, Problems) {
-	r := newReport("", text)
+	r := newReport("dag.yaml", text)
 	formatted := format(text, r)
 	return formatted, r.sorted()
 }
