@@ -52,6 +52,9 @@ func (r *Registry) Get(name string) (Operator, bool) {
 	return op, ok
 }
 
+// Names lists the operators, sorted.
+func (r *Registry) Names() []string { return sortedKeys(r.operators) }
+
 // Catalog is what DAG files are validated against. A nil list of runtimes is not checked.
 func (r *Registry) Catalog(runtimes []string) dag.Catalog {
 	c := dag.Catalog{Operators: make(map[string]dag.OperatorSpec, len(r.operators)), Runtimes: slices.Clone(runtimes)}

@@ -119,6 +119,10 @@ func TestFileToSQL(t *testing.T) {
 		{"LAX", nil, "2024-01-31", "2024-01-31 00:00:00+00"},
 		{"SFO", 15.0, "2024-01-31", "2024-01-31 00:00:00+00"},
 	}, w.rows(t, query, result.Written[0]))
+	require.Equal(t, []operators.ColumnOrigin{
+		{OutputColumn: "iata", InputColumn: "iata", Transform: "identity"},
+		{OutputColumn: "delay", InputColumn: "delay", Transform: "aggregate"},
+	}, result.Columns)
 }
 
 // broken is an operator that fails as it is told.

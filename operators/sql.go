@@ -12,6 +12,7 @@ import (
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/internal/duck"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/storage"
 )
 
 // sqlOperator runs one SELECT per output over the job's inputs, each a relation by its `as` name.
@@ -98,41 +99,90 @@ func (o *sqlOperator) Run(ctx context.Context, t *Task) (Result, error) {
 		return Result{}, err
 	}
 	defer session.Close()
-	known := make([]string, len(t.Inputs))
-	for i, in := range t.Inputs {
-		known[i] = in.As
-		if err := session.Create(ctx, relation(in, t.InputFiles[i])); err != nil {
+	run := sqlRun{Task: t, session: session, relations: map[string][]storage.Column{}, rows: map[string]int64{}}
+	for i := range t.Inputs {
+		if err := run.input(ctx, i); err != nil {
 			return Result{}, err
 		}
 	}
-	var result Result
-	rows := map[string]int64{}
 	for i, query := range queries {
 		t.Progress(100*i/len(queries), "running the query of output "+t.Outputs[i].Name)
-		n, err := write(ctx, session, query, known, filepath.Join(t.OutputDirs[i], "part.parquet"))
-		if err != nil {
+		if err := run.output(ctx, i, query); err != nil {
 			return Result{}, fmt.Errorf("output %q: %w", t.Outputs[i].Name, err)
 		}
-		rows[t.Outputs[i].Name] = n
 	}
-	result.Result, err = json.Marshal(map[string]any{"rows": rows})
+	var result Result
+	if result.Columns, err = o.lineage(ctx, &run); err != nil {
+		return Result{}, err
+	}
+	result.Result, err = json.Marshal(map[string]any{"rows": run.rows})
 	return result, err
 }
 
-// write runs one query into a file.
-func write(ctx context.Context, session *duck.Session, query string, known []string, file string) (int64, error) {
-	parsed, err := session.Parse(ctx, query)
+// sqlRun is a task on its session.
+type sqlRun struct {
+	*Task
+	session   *duck.Session
+	known     []string // relations
+	relations map[string][]storage.Column
+	selects   []*duck.Select     // by output index
+	columns   [][]storage.Column // by output index
+	rows      map[string]int64   // by output name
+}
+
+func (r *sqlRun) input(ctx context.Context, i int) error {
+	in := r.Inputs[i]
+	if err := r.session.Create(ctx, relation(in, r.InputFiles[i])); err != nil {
+		return err
+	}
+	columns, err := r.session.Describe(ctx, "FROM "+duck.Quote(in.As))
+	r.known, r.relations[in.As] = append(r.known, in.As), columns
+	return err
+}
+
+// output runs one query into its file.
+func (r *sqlRun) output(ctx context.Context, i int, query string) error {
+	parsed, err := r.session.Parse(ctx, query)
 	if err != nil {
-		return 0, err
+		return err
 	}
-	if err := parsed.Check(known); err != nil {
-		return 0, err
+	if err := parsed.Check(r.known); err != nil {
+		return err
 	}
-	view, err := session.View(ctx, parsed)
+	view, err := r.session.View(ctx, parsed)
 	if err != nil {
-		return 0, err
+		return err
 	}
-	return session.CopyToParquet(ctx, view, file)
+	columns, err := r.session.Describe(ctx, view)
+	if err != nil {
+		return err
+	}
+	r.selects, r.columns = append(r.selects, parsed), append(r.columns, columns)
+	r.rows[r.Outputs[i].Name], err = r.session.CopyToParquet(ctx, view, filepath.Join(r.OutputDirs[i], "part.parquet"))
+	return err
+}
+
+// lineage is worked out on the parser's session, which knows DuckDB's functions already.
+func (o *sqlOperator) lineage(ctx context.Context, r *sqlRun) ([]ColumnOrigin, error) {
+	session, err := o.parser()
+	if err != nil {
+		return nil, err
+	}
+	var columns []ColumnOrigin
+	for i, parsed := range r.selects {
+		origins, err := session.Lineage(ctx, parsed, r.relations, r.columns[i])
+		if err != nil {
+			return nil, err
+		}
+		for _, origin := range origins {
+			input := slices.Index(r.known, origin.Relation)
+			columns = append(columns, ColumnOrigin{
+				Output: r.Outputs[i].Index, OutputColumn: origin.OutputColumn,
+				Input: r.Inputs[input].Index, InputColumn: origin.Column, Transform: origin.Transform,
+			})
+		}
+	}
+	return columns, nil
 }
 
 // open starts a session that reaches the task's inputs, outputs and scratch, and nothing else.

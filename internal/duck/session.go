@@ -16,6 +16,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 
 	duckdb "github.com/duckdb/duckdb-go/v2"
 )
@@ -35,11 +36,14 @@ type Config struct {
 const defaultMemory = 1 << 30
 
 // Session is an in-memory database that can reach nothing but what its Config allows.
-// It is for one goroutine, except for Parse, Describe and Value, which several may call.
+// It is for one goroutine, except for Parse, Lineage, Describe and Value, which several may call.
 type Session struct {
 	db    *sql.DB
 	conn  *sql.Conn
 	views int
+
+	mu             sync.Mutex
+	aggregateNames map[string]bool
 }
 
 // Open starts a session. It costs about 15 ms, nearly all of it DuckDB's own start.
