@@ -3,6 +3,7 @@ package dag
 import (
 	"encoding/json"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -147,15 +148,21 @@ type report struct {
 	original map[*yaml.Node]string // scalars that ${var.name} was replaced in, as they stand in the file
 }
 
+// lineBreak is what YAML counts lines by.
+var lineBreak = regexp.MustCompile("\r\n|[\r\n\u0085\u2028\u2029]")
+
 func newReport(file string, text []byte) *report {
-	return &report{file: file, lines: strings.Split(string(text), "\n"), original: map[*yaml.Node]string{}}
+	return &report{file: file, lines: lineBreak.Split(string(text), -1), original: map[*yaml.Node]string{}}
 }
 
 // at records a problem at a line and column. The result is good for adding a suggestion to until the next call.
 func (r *report) at(line, column, width int, code Code, format string, args ...any) *Problem {
+	if line > max(len(r.lines), 1) {
+		line, column = len(r.lines), 1 // YAML counts a line that the end of the file begins
+	}
 	p := Problem{Position: Position{r.file, max(line, 1), max(column, 1)}, Code: code, Message: fmt.Sprintf(format, args...), Width: width}
 	if p.Line <= len(r.lines) {
-		p.Source = strings.TrimSuffix(r.lines[p.Line-1], "\r")
+		p.Source = r.lines[p.Line-1]
 	}
 	r.problems = append(r.problems, p)
 	return &r.problems[len(r.problems)-1]
