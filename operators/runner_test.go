@@ -168,3 +168,16 @@ func TestRunnerFailures(t *testing.T) {
 		})
 	}
 }
+
+func TestSliceOfACursorInput(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	blocks := assignment("sql", map[string]any{"query": "SELECT range AS height FROM range(100)"})
+	written := w.mustRun(t, blocks).Written[0]
+	a := assignment("sql", map[string]any{"query": "SELECT min(height) AS low, max(height) AS high FROM blocks"})
+	a.PartitionBy = dag.Partitioning{Kind: dag.ByRange, Size: 10, Column: "height"}
+	a.Partition = &operators.PartitionRange{Key: "20-30"}
+	a.Inputs = []operators.AssignedInput{input("blocks", blocks, written)}
+	a.Inputs[0].Map, a.Inputs[0].PartitionBy = dag.MapSlice, dag.Partitioning{Kind: dag.ByCursor, Column: "height"}
+	require.Equal(t, [][]any{{int64(20), int64(29)}}, w.rows(t, a, w.mustRun(t, a).Written[0]))
+}

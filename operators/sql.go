@@ -132,7 +132,15 @@ type sqlRun struct {
 
 func (r *sqlRun) input(ctx context.Context, i int) error {
 	in := r.Inputs[i]
-	if err := r.session.Create(ctx, relation(in, r.InputFiles[i])); err != nil {
+	rel := relation(in, r.InputFiles[i])
+	if in.Map == dag.MapSlice && r.Partition != nil {
+		from, to, err := r.PartitionBy.Range(r.Partition.Key)
+		if err != nil {
+			return err
+		}
+		rel.Range = &duck.Range{Column: in.PartitionBy.Column, From: from, To: to}
+	}
+	if err := r.session.Create(ctx, rel); err != nil {
 		return err
 	}
 	columns, err := r.session.Describe(ctx, "FROM "+duck.Quote(in.As))

@@ -186,6 +186,9 @@ func (s *Storage) Publish(ctx context.Context, tx pgx.Tx, a Attempt, revision in
 	if err != nil {
 		return err
 	}
+	if m.Location != b.location(a) {
+		return fault.New(fault.Invalid, "manifest of %q is not of attempt %d of task %s", m.Location, a.Number, a.Task)
+	}
 	return b.publish(ctx, tx, a, revision, m)
 }
 

@@ -236,3 +236,16 @@ func TestTablesMadeOnce(t *testing.T) {
 		require.NoError(t, <-errs)
 	}
 }
+
+func TestPublishOnlyWhatIsTheAttempts(t *testing.T) {
+	t.Parallel()
+	s, pool := openTables(t)
+	for _, kind := range []storage.Kind{storage.Parquet, storage.Postgres} {
+		mine, theirs := attempt(kind, "all"), attempt(kind, "all")
+		m, err := s.Seal(t.Context(), theirs, []string{parquet(t, "SELECT 1 AS x")})
+		require.NoError(t, err)
+		err = pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error { return s.Publish(t.Context(), tx, mine, 1, m) })
+		require.True(t, fault.Is(err, fault.Invalid), "%v", err)
+		require.NoError(t, s.Verify(t.Context(), m))
+	}
+}

@@ -47,6 +47,13 @@ type Relation struct {
 	Files  []string    // Parquet
 	Schema []Column    // what it looks like while there are no files
 	Where  []Condition // ANDed
+	Range  *Range      // nil: all rows
+}
+
+// Range keeps the rows in which From ≤ Column < To.
+type Range struct {
+	Column   string
+	From, To int64
 }
 
 // Create makes the relation a view.
@@ -70,21 +77,35 @@ func (s *Session) Create(ctx context.Context, r Relation) error {
 
 // conditions writes the WHERE clause. Columns are looked up in the relation, so a misspelled one is an error of its own.
 func (s *Session) conditions(ctx context.Context, r Relation, from string) (string, error) {
-	if len(r.Where) == 0 {
+	if len(r.Where) == 0 && r.Range == nil {
 		return "", nil
 	}
 	columns, err := s.Describe(ctx, from)
 	if err != nil {
 		return "", fmt.Errorf("read input %q: %w", r.Name, err)
 	}
-	var all []string
-	for _, c := range r.Where {
-		i := slices.IndexFunc(columns, func(have Column) bool { return have.Name == c.Column })
+	find := func(name string) (Column, error) {
+		i := slices.IndexFunc(columns, func(have Column) bool { return have.Name == name })
 		if i < 0 {
-			return "", fault.New(fault.Invalid, "where: input %q has no column %q", r.Name, c.Column).
+			return Column{}, fault.New(fault.Invalid, "where: input %q has no column %q", r.Name, name).
 				WithHint("its columns are %s", strings.Join(names(columns), ", "))
 		}
-		all = append(all, c.SQL(columns[i].Type))
+		return columns[i], nil
+	}
+	var all []string
+	if r.Range != nil {
+		if _, err := find(r.Range.Column); err != nil {
+			return "", err
+		}
+		column := Quote(r.Range.Column)
+		all = append(all, fmt.Sprintf("%[1]s >= %[2]d AND %[1]s < %[3]d", column, r.Range.From, r.Range.To))
+	}
+	for _, c := range r.Where {
+		column, err := find(c.Column)
+		if err != nil {
+			return "", err
+		}
+		all = append(all, c.SQL(column.Type))
 	}
 	return " WHERE " + strings.Join(all, " AND "), nil
 }
