@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
-	"sync"
 
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/internal/duck"
@@ -23,13 +22,11 @@ import (
 // TIMESTAMPTZ is shown and truncated in the time zone of partition_by, UTC by default.
 type sqlOperator struct {
 	options Options
-	parser  func() (*duck.Session, error) // one session for all parsing; it may touch no file
+	parser  *duck.Shared // for all parsing; it may touch no file
 }
 
 func newSQL(o Options) *sqlOperator {
-	return &sqlOperator{options: o, parser: sync.OnceValues(func() (*duck.Session, error) {
-		return duck.Open(context.Background(), duck.Config{Threads: 1, MemoryLimit: 256 << 20})
-	})}
+	return &sqlOperator{options: o, parser: &duck.Shared{Config: duck.Config{Threads: 1, MemoryLimit: 256 << 20}}}
 }
 
 const sqlSchema = `{
@@ -52,7 +49,7 @@ func (o *sqlOperator) Spec() dag.OperatorSpec {
 
 // canonical is the parsed form of each query, so that comments and layout rebuild nothing.
 func (o *sqlOperator) canonical(config map[string]any) (any, *dag.ConfigError) {
-	session, err := o.parser()
+	session, err := o.parser.Get(context.Background()) // the contract of Canonical has no context; parsing takes no time
 	if err != nil {
 		return nil, &dag.ConfigError{Key: "query", Message: err.Error()}
 	}
@@ -172,7 +169,7 @@ func (r *sqlRun) output(ctx context.Context, i int, query string) error {
 
 // lineage is worked out on the parser's session, which knows DuckDB's functions already.
 func (o *sqlOperator) lineage(ctx context.Context, r *sqlRun) ([]ColumnOrigin, error) {
-	session, err := o.parser()
+	session, err := o.parser.Get(ctx)
 	if err != nil {
 		return nil, err
 	}

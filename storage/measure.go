@@ -20,6 +20,10 @@ func (s *Storage) measure(ctx context.Context, local []string) (Manifest, error)
 	if len(local) == 0 {
 		return m, fault.New(fault.Invalid, "there are no files to seal")
 	}
+	footers, err := s.footers.Get(ctx)
+	if err != nil {
+		return m, err
+	}
 	for i, path := range local {
 		info, err := os.Lstat(path)
 		if err != nil {
@@ -30,10 +34,10 @@ func (s *Storage) measure(ctx context.Context, local []string) (Manifest, error)
 		}
 		file := File{Bytes: info.Size()}
 		from := duck.ReadParquet([]string{path})
-		columns, err := s.footers.Describe(ctx, "SELECT * FROM "+from)
+		columns, err := footers.Describe(ctx, "SELECT * FROM "+from)
 		if err == nil {
 			// The count comes from the footer: DuckDB reads no row for it.
-			err = s.footers.Value(ctx, &file.Rows, "SELECT count(*) FROM "+from)
+			err = footers.Value(ctx, &file.Rows, "SELECT count(*) FROM "+from)
 		}
 		if err != nil {
 			if ctx.Err() != nil {

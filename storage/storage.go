@@ -10,6 +10,7 @@ package storage
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/google/uuid"
@@ -86,7 +87,8 @@ type Config struct {
 // Storage reads and writes generations of every kind.
 type Storage struct {
 	backends map[Kind]backend
-	footers  *duck.Session // reads Parquet footers, by fixed statements only
+	files    *files
+	footers  *duck.Shared // reads Parquet footers, by fixed statements only
 }
 
 // backend is one kind of storage. Generations, attempts and manifests it is given are of its kind.
@@ -112,11 +114,8 @@ func New(cfg Config) (*Storage, error) {
 	if err != nil {
 		return nil, err
 	}
-	footers, err := duck.Open(context.Background(), duck.Config{AnyPath: true, Threads: 1, MemoryLimit: 256 << 20})
-	if err != nil {
-		return nil, err
-	}
-	s := &Storage{footers: footers, backends: map[Kind]backend{Parquet: files}}
+	footers := &duck.Shared{Config: duck.Config{AnyPath: true, Threads: 1, MemoryLimit: 256 << 20}}
+	s := &Storage{footers: footers, files: files, backends: map[Kind]backend{Parquet: files}}
 	if cfg.Pool != nil {
 		s.backends[Postgres] = &tables{pool: cfg.Pool}
 	}
@@ -124,7 +123,7 @@ func New(cfg Config) (*Storage, error) {
 }
 
 // Close frees what New opened.
-func (s *Storage) Close() error { return s.footers.Close() }
+func (s *Storage) Close() error { return errors.Join(s.footers.Close(), s.files.root.Close()) }
 
 func (s *Storage) of(kind Kind) (backend, error) {
 	b, ok := s.backends[kind]

@@ -77,7 +77,7 @@ func (s *Session) aggregates(ctx context.Context) (map[string]bool, error) {
 		names[name] = true
 	}
 	if err := rows.Err(); err != nil {
-		return nil, ended(ctx, err)
+		return nil, s.ended(ctx, err)
 	}
 	s.aggregateNames = names
 	return names, nil

@@ -141,7 +141,7 @@ func (s *Session) Describe(ctx context.Context, query string) ([]Column, error) 
 		}
 		columns = append(columns, c)
 	}
-	return columns, ended(ctx, rows.Err())
+	return columns, s.ended(ctx, rows.Err())
 }
 
 // CopyToParquet writes the query's rows, in the query's order, and returns their number.

@@ -17,6 +17,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	duckdb "github.com/duckdb/duckdb-go/v2"
 )
@@ -41,6 +42,7 @@ type Session struct {
 	db    *sql.DB
 	conn  *sql.Conn
 	views int
+	lost  atomic.Bool // DuckDB has given the database up
 
 	mu             sync.Mutex
 	aggregateNames map[string]bool
@@ -103,22 +105,23 @@ func (s *Session) Close() error {
 // Exec runs statements. It stops soon after ctx ends.
 func (s *Session) Exec(ctx context.Context, statements string, args ...any) error {
 	_, err := s.conn.ExecContext(ctx, statements, args...)
-	return ended(ctx, err)
+	return s.ended(ctx, err)
 }
 
 // Query runs one statement that returns rows. The session is busy until they are closed.
 func (s *Session) Query(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
 	rows, err := s.conn.QueryContext(ctx, query, args...)
-	return rows, ended(ctx, err)
+	return rows, s.ended(ctx, err)
 }
 
 // Value runs a query of one row and one column into dest.
 func (s *Session) Value(ctx context.Context, dest any, query string, args ...any) error {
-	return ended(ctx, s.conn.QueryRowContext(ctx, query, args...).Scan(dest))
+	return s.ended(ctx, s.conn.QueryRowContext(ctx, query, args...).Scan(dest))
 }
 
 // ended tells an interrupted statement by its cause: the context, not DuckDB's wording of it.
-func ended(ctx context.Context, err error) error {
+func (s *Session) ended(ctx context.Context, err error) error {
+	note(&s.lost, err)
 	if err != nil && ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
