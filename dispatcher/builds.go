@@ -11,11 +11,9 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dagctl/dagctl/dag"
-	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/registry"
-	"github.com/dagctl/dagctl/storage"
 )
 
 // advanceBuilds looks at every version that is being built: has its sources enumerated, its reactive jobs reconciled,
@@ -71,9 +69,6 @@ func (d *Dispatcher) advance(ctx context.Context, b registry.Build) error {
 	}
 	// What a job with effects outside, or a source that cannot be read again, would do, it does after the cutover.
 	jobs = slices.DeleteFunc(jobs, d.Registry.ForwardOnly)
-	if b.Status == registry.Ready {
-		return d.cutover(ctx, b, jobs, now)
-	}
 	unread, err := d.readSources(ctx, b, jobs, now)
 	if err != nil {
 		return err
@@ -90,7 +85,7 @@ func (d *Dispatcher) advance(ctx context.Context, b registry.Build) error {
 	case failed != "":
 		return d.failBuild(ctx, b, failed, now)
 	case ready:
-		return d.cutover(ctx, b, jobs, now)
+		return d.cutover(ctx, b, now)
 	case p.stale > 0 || p.held > 0:
 		d.wake.send(topicClaim)
 	}
@@ -270,124 +265,10 @@ func (d *Dispatcher) failBuild(ctx context.Context, b registry.Build, reason str
 		if changed, err := registry.MarkFailed(ctx, tx, b, reason); err != nil || !changed {
 			return err
 		}
-		return d.cancelUnused(ctx, tx, b.OrgID, b.DAG, "abandoned", now)
+		return d.cancelUnused(ctx, tx, b.OrgID, b.DAG, reasonAbandoned, now)
 	})
 	if err == nil {
 		d.Log.Warn("build failed", "dag", b.DAG, "version", b.Number, "reason", reason)
 	}
 	return err
-}
-
-// cutover makes a version ready and, unless it is to wait for a promotion, the one that serves: pointers, names, sources
-// and the end of what nobody wants any more, in one transaction under the DAG's lock. What has to be defined for readers
-// (views over Postgres storage) is defined before.
-func (d *Dispatcher) cutover(ctx context.Context, b registry.Build, built []*registry.Job, now time.Time) error {
-	after, err := d.defineViews(ctx, b)
-	if err != nil {
-		return err
-	}
-	moved := false
-	err = pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, `SET LOCAL lock_timeout = '5s'`); err != nil {
-			return err
-		}
-		if err := registry.LockDAG(ctx, tx, b.OrgID, b.DAG); err != nil {
-			return err
-		}
-		if b.Status == registry.Building {
-			if changed, err := registry.MarkReady(ctx, tx, b, now); err != nil || !changed {
-				return err
-			}
-		}
-		if !b.Activate {
-			return nil
-		}
-		if moved, err = registry.Cutover(ctx, tx, b, "deploy", now); err != nil || !moved {
-			return err
-		}
-		jobs, err := d.Registry.VersionJobs(ctx, tx, b.ID)
-		if err != nil {
-			return err
-		}
-		if err := d.syncSources(ctx, tx, b, jobs, now); err != nil {
-			return err
-		}
-		return d.cancelUnused(ctx, tx, b.OrgID, b.DAG, reasonSuperseded, now)
-	})
-	if fault.Is(err, fault.Conflict) {
-		return d.failBuild(ctx, b, err.Error(), now)
-	}
-	if err != nil || !moved {
-		return err
-	}
-	d.Log.Info("cut over", "dag", b.DAG, "version", b.Number)
-	d.wake.all()
-	for _, v := range after {
-		if err := d.Storage.EnsureView(ctx, v); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// defineViews has the stable views of published Postgres tables read the new generation once the pointer is at it. A view
-// that cannot show two generations with different columns is returned: it is to be made anew right after the swap.
-func (d *Dispatcher) defineViews(ctx context.Context, b registry.Build) (after []storage.View, err error) {
-	var views []storage.View
-	err = pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) (err error) {
-		views, err = d.Registry.Views(ctx, tx, b)
-		return err
-	})
-	if err != nil {
-		return nil, err
-	}
-	for _, v := range views {
-		err := d.Storage.EnsureView(ctx, v)
-		if fault.Is(err, fault.Conflict) {
-			v.Generations = v.Generations[:1]
-			after = append(after, v)
-		} else if err != nil {
-			return nil, err
-		}
-	}
-	return after, nil
-}
-
-// cancelUnused ends the open tasks of a DAG's origins that no version in work uses any more. Should one be wanted again,
-// after a rollback or another deploy, its row is taken up again. Running ones see it on their next heartbeat.
-func (d *Dispatcher) cancelUnused(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName, reason string, now time.Time) error {
-	unused, err := registry.UnusedOrigins(ctx, tx, org, dagName)
-	if err != nil || len(unused) == 0 {
-		return err
-	}
-	if _, err := tx.Exec(ctx, `UPDATE leases SET cancel_requested = true WHERE org_id = $1 AND job_id = ANY($2)`, org, unused); err != nil {
-		return fmt.Errorf("request cancellation: %w", err)
-	}
-	rows, err := tx.Query(ctx, `
-		WITH gone AS (
-			DELETE FROM ready WHERE org_id = $1 AND job_id = ANY($2) RETURNING task_id, true AS held),
-		left_waiting AS (
-			DELETE FROM waiting WHERE org_id = $1 AND job_id = ANY($2) AND reason <> 'dead' RETURNING task_id, false AS held),
-		done AS (
-			UPDATE tasks t SET status = 'Canceled', reason = $3, completed_at = $4, next_retry_at = NULL, version = version + 1
-			FROM (SELECT * FROM gone UNION ALL SELECT * FROM left_waiting) AS g
-			WHERE t.id = g.task_id AND t.status IN ('Queued', 'Failed')
-			RETURNING t.id, t.org_id, t.attempt, t.limits, g.held),
-		told AS (
-			INSERT INTO task_events (id, org_id, task_id, attempt, to_status, actor, detail, at)
-			SELECT uuid_v7(), org_id, id, attempt, 'Canceled', 'SYSTEM', jsonb_build_object('reason', $3::text), $4 FROM done)
-		SELECT limits FROM done WHERE held AND limits <> '{}'`, org, unused, reason, now)
-	if err != nil {
-		return fmt.Errorf("cancel unused tasks: %w", err)
-	}
-	limits, err := pgx.CollectRows(rows, pgx.RowTo[[]string])
-	if err != nil {
-		return fmt.Errorf("cancel unused tasks: %w", err)
-	}
-	for _, keys := range limits {
-		if err := release(ctx, tx, org, keys, now); err != nil {
-			return err
-		}
-	}
-	return nil
 }

@@ -67,6 +67,8 @@ func (d *Dispatcher) AddRoutes(api *authz.API) {
 		OperationID: "list-sources", Method: http.MethodGet, Path: "/v1/sources", Tags: []string{"dags"},
 		Summary: "List the sources of the active versions",
 	}, d.handleSources)
+
+	d.addVersionRoutes(api)
 }
 
 type dagsInput struct{ rest.PageInput }
@@ -193,7 +195,7 @@ func (d *Dispatcher) handleTask(ctx context.Context, caller authz.Caller, in *ta
 
 type taskEventsInput struct {
 	rest.PageInput
-	taskInput
+	ID uuid.UUID `path:"id" format:"uuid"`
 }
 
 type taskEventsOutput struct{ Body rest.List[TaskEvent] }

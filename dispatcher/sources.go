@@ -180,8 +180,8 @@ func (d *Dispatcher) enumerate(ctx context.Context, job *registry.Job, op operat
 }
 
 // syncSources makes the rows of a DAG's sources those of its new version, in the transaction of the cutover. A source
-// that was there keeps its time.
-func (d *Dispatcher) syncSources(ctx context.Context, tx pgx.Tx, b registry.Build, jobs []*registry.Job, now time.Time) error {
+// that was there keeps its time; after a rollback those that poll look at once, for what came while another version served.
+func (d *Dispatcher) syncSources(ctx context.Context, tx pgx.Tx, b registry.Build, jobs []*registry.Job, reason string, now time.Time) error {
 	names := []string{}
 	for _, job := range jobs {
 		if job.Def.Source == nil {
@@ -191,6 +191,9 @@ func (d *Dispatcher) syncSources(ctx context.Context, tx pgx.Tx, b registry.Buil
 		next, err := d.firstFire(job, now)
 		if err != nil {
 			return err
+		}
+		if reason == registry.ByRollback && job.Def.Source.Kind == "poll" {
+			next = &now
 		}
 		if _, err := tx.Exec(ctx, `
 			INSERT INTO sources (org_id, dag_name, job_name, state, next_fire_at, updated_at) VALUES ($1, $2, $3, 'Pending', $4, $5)

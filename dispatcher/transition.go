@@ -80,6 +80,7 @@ const (
 	reasonError        = "error"
 	reasonCanceled     = "canceled"
 	reasonSuperseded   = "superseded"
+	reasonAbandoned    = "abandoned"
 	reasonHandedBack   = "handed_back"
 )
 

@@ -113,11 +113,23 @@ func MarkFailed(ctx context.Context, tx pgx.Tx, b Build, reason string) (bool, e
 	return tag.RowsAffected() == 1, err
 }
 
-// Cutover moves every pointer of the DAG to a ready version, in the caller's transaction, which holds the DAG's lock.
-// Names and catalogue entries follow the pointers. false where the version is not ready any more.
-func Cutover(ctx context.Context, tx pgx.Tx, b Build, reason string, now time.Time) (bool, error) {
-	tag, err := tx.Exec(ctx, `UPDATE dag_versions SET status = 'Active', activated_at = $3, error = NULL WHERE org_id = $1 AND id = $2 AND status = 'Ready'`,
-		b.OrgID, b.ID, now)
+// The reasons of an activation.
+const (
+	ByDeploy   = "deploy"
+	ByPromote  = "promote"
+	ByRollback = "rollback"
+)
+
+// Cutover moves every pointer of the DAG to another version, in the caller's transaction, which holds the DAG's lock:
+// forward to one that is ready, or back to one that served before. Names and catalogue entries follow the pointers.
+// false where the version is not in that state any more.
+func Cutover(ctx context.Context, tx pgx.Tx, b Build, reason, actor string, now time.Time) (bool, error) {
+	from := Ready
+	if reason == ByRollback {
+		from = Superseded
+	}
+	tag, err := tx.Exec(ctx, `UPDATE dag_versions SET status = 'Active', activated_at = $3, error = NULL WHERE org_id = $1 AND id = $2 AND status = $4`,
+		b.OrgID, b.ID, now, from)
 	if err != nil || tag.RowsAffected() == 0 {
 		return false, err
 	}
@@ -128,7 +140,7 @@ func Cutover(ctx context.Context, tx pgx.Tx, b Build, reason string, now time.Ti
 	if _, err := tx.Exec(ctx, `
 		INSERT INTO dag_activations (id, org_id, dag_name, dag_version_id, from_version_id, reason, actor, at)
 		VALUES ($1, $2, $3, $4, $5, $6, $7, $8)`,
-		uuid.Must(uuid.NewV7()), b.OrgID, b.DAG, b.ID, previous, reason, b.CreatedBy, now); err != nil {
+		uuid.Must(uuid.NewV7()), b.OrgID, b.DAG, b.ID, previous, reason, actor, now); err != nil {
 		return false, fmt.Errorf("record activation: %w", err)
 	}
 	return true, moveNames(ctx, tx, b, now)

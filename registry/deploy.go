@@ -102,6 +102,9 @@ func (d *deploy) run(ctx context.Context, tx pgx.Tx) (Deployment, error) {
 	if err != nil {
 		return Deployment{}, err
 	}
+	if err := d.checkBase(ctx, tx); err != nil {
+		return Deployment{}, err
+	}
 	existing, err := versionByHash(ctx, tx, d.caller.OrgID, d.doc.Name, hash)
 	if err != nil {
 		return Deployment{}, err
@@ -119,12 +122,12 @@ func (d *deploy) run(ctx context.Context, tx pgx.Tx) (Deployment, error) {
 	if err != nil {
 		return Deployment{}, err
 	}
-	next := d.planned()
-	if err := authz.Audit(ctx, tx, d.caller, "dag.deploy", fmt.Sprintf("%s v%d", d.doc.Name, version.Number),
-		map[string]any{"yaml_hash": hash}); err != nil {
+	changes, err := d.changes(ctx, tx, live, d.planned())
+	if err != nil {
 		return Deployment{}, err
 	}
-	return Deployment{Version: version, Created: true, Changes: plan(live, next)}, nil
+	return Deployment{Version: version, Created: true, Changes: changes},
+		authz.Audit(ctx, tx, d.caller, "dag.deploy", fmt.Sprintf("%s v%d", d.doc.Name, version.Number), map[string]any{"yaml_hash": hash})
 }
 
 // again answers a deploy of a version that is active or on its way.
@@ -139,7 +142,8 @@ func (d *deploy) again(ctx context.Context, tx pgx.Tx, v Version, live []planned
 	if err != nil {
 		return Deployment{}, err
 	}
-	return Deployment{Version: v, Changes: plan(live, next)}, nil
+	changes, err := d.changes(ctx, tx, live, next)
+	return Deployment{Version: v, Changes: changes}, err
 }
 
 // takeUp builds a version again that had failed, been abandoned or been replaced. What it built is still there.
@@ -159,7 +163,11 @@ func (d *deploy) takeUp(ctx context.Context, tx pgx.Tx, v Version, live []planne
 	if err != nil {
 		return Deployment{}, err
 	}
-	return Deployment{Version: v, Changes: plan(live, next)}, authz.Audit(ctx, tx, d.caller, "dag.deploy",
+	changes, err := d.changes(ctx, tx, live, next)
+	if err != nil {
+		return Deployment{}, err
+	}
+	return Deployment{Version: v, Changes: changes}, authz.Audit(ctx, tx, d.caller, "dag.deploy",
 		fmt.Sprintf("%s v%d", v.DAG, v.Number), map[string]any{"yaml_hash": v.Hash, "again": true})
 }
 
@@ -182,9 +190,7 @@ func (d *deploy) supersedeBuilds(ctx context.Context, tx pgx.Tx) error {
 		return fault.New(fault.Conflict, "version %d of %s is %s", number, d.doc.Name, status).
 			WithHint("wait for it, or deploy with --supersede to abandon it and keep what it built")
 	}
-	_, err = tx.Exec(ctx, `
-		UPDATE dag_versions SET status = 'Abandoned', error = 'superseded by a later deploy'
-		WHERE org_id = $1 AND dag_name = $2 AND status IN ('Building', 'Ready')`, d.caller.OrgID, d.doc.Name)
+	_, err = AbandonBuild(ctx, tx, d.caller.OrgID, d.doc.Name, "superseded by a later deploy")
 	return err
 }
 
@@ -330,7 +336,8 @@ func (d *deploy) live(ctx context.Context, tx pgx.Tx) ([]planned, error) {
 func pointerSet(ctx context.Context, tx pgx.Tx, org, version uuid.UUID) ([]planned, error) {
 	rows, err := tx.Query(ctx, `
 		SELECT p.job_name, p.output_index, p.name, p.dataset_version, j.config_hash,
-		       EXISTS (SELECT FROM partition_versions r WHERE r.dataset_version = p.dataset_version AND r.state = 'Published')
+		       EXISTS (SELECT FROM partition_versions r WHERE r.dataset_version = p.dataset_version AND r.state = 'Published'),
+		       coalesce((SELECT sum(r.bytes) FROM partition_versions r WHERE r.dataset_version = p.dataset_version AND r.state = 'Published'), 0)::bigint
 		FROM dag_version_datasets p
 		JOIN jobs j ON j.dag_version_id = p.dag_version_id AND j.name = p.job_name
 		WHERE p.org_id = $1 AND p.dag_version_id = $2
@@ -340,7 +347,7 @@ func pointerSet(ctx context.Context, tx pgx.Tx, org, version uuid.UUID) ([]plann
 	}
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (planned, error) {
 		var p planned
-		err := row.Scan(&p.job, &p.output, &p.dataset, &p.generation, &p.configHash, &p.exists)
+		err := row.Scan(&p.job, &p.output, &p.dataset, &p.generation, &p.configHash, &p.exists, &p.bytes)
 		return p, err
 	})
 }

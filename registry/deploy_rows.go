@@ -336,6 +336,7 @@ func (d *deploy) insertInputs(ctx context.Context, tx pgx.Tx) error {
 
 type foreignDataset struct {
 	id          uuid.UUID
+	generation  uuid.UUID // that readers see
 	partitionBy dag.Partitioning
 }
 
@@ -354,7 +355,7 @@ func (d *deploy) foreignDatasets(ctx context.Context, tx pgx.Tx) (map[string]for
 		return found, nil
 	}
 	rows, err := tx.Query(ctx, `
-		SELECT d.name, d.id, d.read_roles, d.published, g.partition_by
+		SELECT d.name, d.id, g.id, d.read_roles, d.published, g.partition_by
 		FROM datasets d
 		JOIN dataset_pointers p ON p.org_id = d.org_id AND p.dataset_uuid = d.id
 		JOIN dataset_versions g ON g.id = p.dataset_version
@@ -369,7 +370,7 @@ func (d *deploy) foreignDatasets(ctx context.Context, tx pgx.Tx) (map[string]for
 		published   bool
 		partitionBy []byte
 	)
-	_, err = pgx.ForEachRow(rows, []any{&name, &f.id, &roles, &published, &partitionBy}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&name, &f.id, &f.generation, &roles, &published, &partitionBy}, func() error {
 		if !d.caller.CanRead(roles, published) {
 			return nil
 		}

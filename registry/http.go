@@ -11,8 +11,8 @@ import (
 	"github.com/dagctl/dagctl/internal/rest"
 )
 
-// maxDeployBody holds the largest DAG file with the largest set of files, in base64.
-const maxDeployBody = dag.MaxFilesBytes/3*4 + 2*dag.MaxFileBytes
+// MaxDeployBody holds the largest DAG file with the largest set of files, in base64.
+const MaxDeployBody = dag.MaxFilesBytes/3*4 + 2*dag.MaxFileBytes
 
 // AddRoutes adds the registry's operations to an API. What a DAG is doing is the dispatcher's to say: see its http.go.
 func (r *Registry) AddRoutes(api *authz.API) {
@@ -20,8 +20,7 @@ func (r *Registry) AddRoutes(api *authz.API) {
 		OperationID: "deploy", Method: http.MethodPost, Path: "/v1/dags/{dag}/versions", Tags: []string{"dags"},
 		Summary:      "Deploy a DAG file",
 		Description:  "Answers 201 for a new version, and 200 where this very document was deployed before.",
-		MaxBodyBytes: maxDeployBody,
-		Responses:    map[string]*huma.Response{"201": {Description: "A new version"}, "200": {Description: "The version that was there"}},
+		MaxBodyBytes: MaxDeployBody, DefaultStatus: http.StatusCreated,
 	}, r.handleDeploy)
 
 	authz.Handle(api, authz.Reader, huma.Operation{

@@ -5,6 +5,8 @@ import (
 	"sort"
 
 	"github.com/google/uuid"
+
+	"github.com/dagctl/dagctl/dag"
 )
 
 // The actions of a plan.
@@ -24,6 +26,7 @@ type planned struct {
 	generation uuid.UUID
 	configHash string // of the job alone, without its upstream
 	exists     bool   // the generation holds revisions already
+	bytes      int64  // what the generation holds
 }
 
 // plan compares the pointer set that is live with the one that is to follow it: what each dataset of the DAG is in for,
@@ -52,9 +55,9 @@ func plan(live, next []planned) []Change {
 		case n.exists:
 			c.Action, c.Reason = SwapOnly, "an earlier version made it"
 		case l.configHash != n.configHash:
-			c.Action, c.Reason = Rebuild, "definition changed"
+			c.Action, c.Reason, c.Bytes = Rebuild, "definition changed", l.bytes
 		default:
-			c.Action, c.Reason = Rebuild, "upstream changed"
+			c.Action, c.Reason, c.Bytes = Rebuild, "upstream changed", l.bytes
 		}
 		changes = append(changes, c)
 	}
@@ -67,4 +70,107 @@ func plan(live, next []planned) []Change {
 		return removed[i].Job < removed[j].Job || removed[i].Job == removed[j].Job && removed[i].Output < removed[j].Output
 	})
 	return append(changes, removed...)
+}
+
+// partitions are the keys an output has, or will have when a plan is done; unknown where only the source can tell.
+type partitions struct {
+	keys    []string
+	unknown bool
+}
+
+// forecast works out which partitions each output will have, from those that sources and other DAGs have now, by the
+// same mappings that routing uses. It is pure.
+type forecast struct {
+	doc     *dag.Document
+	sources map[string]partitions       // by job name
+	foreign map[string]partitions       // by dataset name
+	shapes  map[string]dag.Partitioning // of foreign datasets, by name
+	done    map[string]partitions       // by job name
+}
+
+// of returns the partitions that a job's outputs will have.
+func (f *forecast) of(name string) partitions {
+	if p, ok := f.done[name]; ok {
+		return p
+	}
+	job, ok := f.doc.Job(name)
+	if !ok {
+		return partitions{unknown: true}
+	}
+	p, reads := f.sources[name]
+	if !reads {
+		p = f.reactive(job)
+	}
+	f.done[name] = p
+	return p
+}
+
+func (f *forecast) reactive(job *dag.Job) partitions {
+	fed := map[string]bool{}
+	for _, in := range job.Inputs {
+		if !in.Triggers() {
+			continue
+		}
+		have, by := f.input(in)
+		if have.unknown {
+			return partitions{unknown: true}
+		}
+		for _, key := range have.keys {
+			outputs, err := in.Map.OutputKeys(by, job.PartitionBy, key)
+			if err != nil {
+				return partitions{unknown: true}
+			}
+			for _, k := range outputs {
+				fed[k] = true
+			}
+		}
+	}
+	var p partitions
+	for key := range fed {
+		if f.complete(job, key) {
+			p.keys = append(p.keys, key)
+		}
+	}
+	sort.Strings(p.keys)
+	return p
+}
+
+// complete reports whether every input will have what the output partition is made of.
+func (f *forecast) complete(job *dag.Job, key string) bool {
+	met := 0
+	for _, in := range job.Inputs {
+		have, by := f.input(in)
+		wanted, all, err := in.Map.InputKeys(by, job.PartitionBy, key)
+		if err != nil {
+			return false
+		}
+		found := 0
+		for _, k := range wanted {
+			if i := sort.SearchStrings(have.keys, k); i < len(have.keys) && have.keys[i] == k {
+				found++
+			}
+		}
+		if all {
+			found = len(have.keys)
+		}
+		ok := found > 0 || have.unknown
+		if in.Map.Kind == dag.MapWindow && in.Map.Require != "available" {
+			ok = found == len(wanted) || have.unknown
+		}
+		switch {
+		case ok && in.Triggers():
+			met++
+		case !ok && (!in.Triggers() || job.Trigger == dag.TriggerAll):
+			return false
+		}
+	}
+	return met > 0
+}
+
+func (f *forecast) input(in dag.Input) (partitions, dag.Partitioning) {
+	if in.Job == "" {
+		return f.foreign[in.Dataset], f.shapes[in.Dataset]
+	}
+	upstream, _ := f.doc.Job(in.Job)
+	return f.of(in.Job), upstream.PartitionBy
 }

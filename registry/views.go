@@ -48,6 +48,7 @@ type DeployRequest struct {
 	SourceRef string            `json:"source_ref,omitempty" maxLength:"200" doc:"For people: the git commit this file is from"`
 	Activate  *bool             `json:"activate,omitempty" doc:"Cut over as soon as the version is ready (default true)"`
 	Supersede bool              `json:"supersede,omitempty" doc:"Abandon a running build of this DAG, and keep what it built"`
+	Base      *int              `json:"base_version,omitempty" minimum:"0" doc:"The active version the deploy was planned against (0: none); refused with 409 where it has moved"`
 }
 
 // Deployment answers a deploy: the version, what it changes, and whether it is new.
@@ -64,6 +65,24 @@ type Change struct {
 	Dataset string `json:"dataset"`
 	Action  string `json:"action" enum:"create,rebuild,reuse,swap-only,remove"`
 	Reason  string `json:"reason"`
+
+	// Partitions is how many partitions are to be computed; absent where only the source can tell.
+	Partitions *int     `json:"partitions,omitempty" doc:"How many partitions are to be computed; absent where only reading the source can tell"`
+	Bytes      int64    `json:"estimated_bytes,omitempty" doc:"From what the live generation holds"`
+	Seconds    float64  `json:"estimated_seconds,omitempty" doc:"From past tasks of the job, at its own concurrency"`
+	Consumers  []string `json:"consumers,omitempty" doc:"Jobs of other DAGs that read the dataset"`
+
+	keys []string // the partitions to be computed, sorted
+}
+
+// Plan is what a deploy of a document would do now. The deploy does the same: both come from one function.
+type Plan struct {
+	DAG     string   `json:"dag"`
+	Base    *int     `json:"base_version,omitempty" doc:"The active version it was made against"`
+	Version int      `json:"version" doc:"The number that the document has, or would get"`
+	Hash    string   `json:"yaml_hash"`
+	Status  Status   `json:"status,omitempty" doc:"Of the version, where the document was deployed before"`
+	Changes []Change `json:"changes"`
 }
 
 // Job is one job of one DAG version, as the engine runs it. Rows never change, so a Job may be kept.

@@ -1,0 +1,210 @@
+package registry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/pg"
+)
+
+// errOnlyPlanned undoes a deploy that was only to be planned.
+var errOnlyPlanned = errors.New("only planned")
+
+// Plan says what a deploy of the document would do. It is that deploy, in a transaction that is rolled back at its end:
+// so the plan cannot say anything else than what the deploy will do.
+func (r *Registry) Plan(ctx context.Context, caller authz.Caller, dagName string, req DeployRequest) (Plan, error) {
+	doc, err := r.parse(dagName, req)
+	if err != nil {
+		return Plan{}, err
+	}
+	req.Supersede = true // a running build is no reason not to plan
+	var p Plan
+	err = pg.InOrgTx(ctx, r.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+		if err := LockDAG(ctx, tx, caller.OrgID, dagName); err != nil {
+			return err
+		}
+		base, err := activeNumber(ctx, tx, caller.OrgID, dagName)
+		if err != nil {
+			return err
+		}
+		d := &deploy{registry: r, caller: caller, req: req, doc: doc, now: time.Now()}
+		deployed, err := d.run(ctx, tx)
+		if err != nil {
+			return err
+		}
+		p = Plan{DAG: dagName, Version: deployed.Version.Number, Hash: deployed.Version.Hash, Changes: deployed.Changes}
+		if base > 0 {
+			p.Base = &base
+		}
+		if !deployed.Created {
+			p.Status = deployed.Version.Status
+		}
+		return errOnlyPlanned
+	})
+	if !errors.Is(err, errOnlyPlanned) {
+		return Plan{}, fmt.Errorf("plan %s: %w", dagName, err)
+	}
+	return p, nil
+}
+
+// activeNumber is the number of the DAG's active version; 0 where there is none.
+func activeNumber(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName string) (int, error) {
+	var number int
+	err := tx.QueryRow(ctx, `
+		SELECT v.number FROM dag_current_versions c JOIN dag_versions v ON v.id = c.dag_version_id
+		WHERE c.org_id = $1 AND c.dag_name = $2`, org, dagName).Scan(&number)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return 0, nil
+	}
+	return number, err
+}
+
+// checkBase refuses a deploy that was planned against a version which is not the active one any more.
+func (d *deploy) checkBase(ctx context.Context, tx pgx.Tx) error {
+	if d.req.Base == nil {
+		return nil
+	}
+	number, err := activeNumber(ctx, tx, d.caller.OrgID, d.doc.Name)
+	if err != nil || number == *d.req.Base {
+		return err
+	}
+	var who string
+	if err := tx.QueryRow(ctx, `SELECT actor FROM dag_activations WHERE org_id = $1 AND dag_name = $2 ORDER BY at DESC, id DESC LIMIT 1`,
+		d.caller.OrgID, d.doc.Name).Scan(&who); err != nil {
+		return err
+	}
+	return fault.New(fault.Conflict, "the plan is stale: it was made against version %d of %s, and %s activated version %d since", *d.req.Base, d.doc.Name, who, number).
+		WithHint("plan again, look at it, and deploy that")
+}
+
+// changes compares what serves with what is to, and works out what has to be computed for it.
+func (d *deploy) changes(ctx context.Context, tx pgx.Tx, live, next []planned) ([]Change, error) {
+	changes := plan(live, next)
+	f, have, err := d.forecast(ctx, tx, live, next)
+	if err != nil {
+		return nil, err
+	}
+	for i := range changes {
+		c := &changes[i]
+		job, ok := d.doc.Job(c.Job)
+		if !ok || c.Action == Reuse && c.Reason == "same definition" {
+			continue
+		}
+		if p := f.of(c.Job); !p.unknown && !job.ForwardOnly(d.registry.Catalog.Operators[job.Operator]) {
+			c.keys = slices.DeleteFunc(slices.Clone(p.keys), func(key string) bool { _, made := have[outputRef{c.Job, c.Output}][key]; return made })
+			n := len(c.keys)
+			c.Partitions = &n
+		}
+	}
+	return changes, d.consumers(ctx, tx, live, changes)
+}
+
+// forecast gathers what is known of the partitions to come: those of sources are the ones their live counterparts have,
+// or what the generation itself has already.
+func (d *deploy) forecast(ctx context.Context, tx pgx.Tx, live, next []planned) (*forecast, map[outputRef]map[string]int64, error) {
+	foreign, err := d.foreignDatasets(ctx, tx)
+	if err != nil {
+		return nil, nil, err
+	}
+	var generations []uuid.UUID
+	for _, p := range slices.Concat(live, next) {
+		generations = append(generations, p.generation)
+	}
+	for _, ds := range foreign {
+		generations = append(generations, ds.generation)
+	}
+	published, err := Published(ctx, tx, generations)
+	if err != nil {
+		return nil, nil, err
+	}
+	f := &forecast{doc: d.doc, sources: map[string]partitions{}, foreign: map[string]partitions{},
+		shapes: map[string]dag.Partitioning{}, done: map[string]partitions{}}
+	have := map[outputRef]map[string]int64{}
+	liveKeys := map[string][]string{}
+	for _, p := range live {
+		if p.output == 0 {
+			liveKeys[p.job] = sortedKeys(published[p.generation])
+		}
+	}
+	for _, p := range next {
+		have[outputRef{p.job, p.output}] = published[p.generation]
+		if job, _ := d.doc.Job(p.job); p.output == 0 && job.Source != nil {
+			keys := sortedKeys(published[p.generation])
+			if len(keys) == 0 {
+				keys = liveKeys[p.job]
+			}
+			f.sources[p.job] = partitions{keys: keys, unknown: len(keys) == 0}
+		}
+	}
+	for _, job := range d.doc.Jobs {
+		if _, known := f.sources[job.Name]; job.Source != nil && !known {
+			f.sources[job.Name] = partitions{unknown: true}
+		}
+	}
+	for name, ds := range foreign {
+		f.foreign[name], f.shapes[name] = partitions{keys: sortedKeys(published[ds.generation])}, ds.partitionBy
+	}
+	return f, have, nil
+}
+
+func sortedKeys(m map[string]int64) []string {
+	keys := make([]string, 0, len(m))
+	for key := range m {
+		keys = append(keys, key)
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+// consumers names the jobs of other DAGs that read what changes, and refuses to take away what they read: a dataset that
+// goes, or loses its name, while another DAG's version in work has it as an input.
+func (d *deploy) consumers(ctx context.Context, tx pgx.Tx, live []planned, changes []Change) error {
+	generations := map[uuid.UUID]outputRef{}
+	var ids []uuid.UUID
+	for _, p := range live {
+		generations[p.generation] = outputRef{p.job, p.output}
+		ids = append(ids, p.generation)
+	}
+	rows, err := tx.Query(ctx, `
+		SELECT g.id, array_agg(DISTINCT j.dag_name || '/' || j.name ORDER BY j.dag_name || '/' || j.name)
+		FROM dataset_versions g
+		JOIN job_inputs i ON i.dataset_uuid = g.dataset_uuid AND NOT i.in_dag
+		JOIN jobs j ON j.id = i.job_id
+		JOIN dag_versions v ON v.id = j.dag_version_id AND v.status IN ('Active', 'Building', 'Ready')
+		WHERE g.org_id = $1 AND g.id = ANY($2)
+		GROUP BY g.id`, d.caller.OrgID, ids)
+	if err != nil {
+		return fmt.Errorf("find consumers in other DAGs: %w", err)
+	}
+	read := map[outputRef][]string{}
+	var (
+		id   uuid.UUID
+		jobs []string
+	)
+	if _, err := pgx.ForEachRow(rows, []any{&id, &jobs}, func() error { read[generations[id]] = jobs; return nil }); err != nil {
+		return fmt.Errorf("find consumers in other DAGs: %w", err)
+	}
+	for i := range changes {
+		c := &changes[i]
+		ref := outputRef{c.Job, c.Output}
+		c.Consumers = read[ref]
+		if len(c.Consumers) > 0 && (c.Action == Remove || !d.published(ref)) {
+			return fault.New(fault.Conflict, "dataset %s would go, but %v read it", c.Dataset, c.Consumers).
+				WithHint("deploy those DAGs without that input first")
+		}
+	}
+	return nil
+}
+
+func (d *deploy) published(ref outputRef) bool {
+	return slices.ContainsFunc(d.doc.Publish, func(p dag.Publication) bool { return p.Job == ref.job && p.Output == ref.index })
+}
