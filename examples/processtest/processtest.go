@@ -1,0 +1,162 @@
+// Package processtest runs dagctl as people do: the real binary, as processes of their own.
+package processtest
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// binary is the dagctl that Main has built.
+var binary string
+
+// Main builds dagctl, runs a package's tests and removes it again. It is built without the race detector, whatever the
+// tests run with: these tests are about processes, and the packages' own look for races.
+func Main(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "dagctl-binary-*")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	binary = filepath.Join(dir, "dagctl")
+	build := exec.Command("go", "build", "-o", binary, "github.com/dagctl/dagctl/cmd/dagctl")
+	if output, err := build.CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "build dagctl: %v\n%s", err, output)
+		return 1
+	}
+	return m.Run()
+}
+
+// Result is what a command printed and how it ended.
+type Result struct {
+	Out, Err string
+	Code     int
+}
+
+// Run runs a command to its end. Settings of whoever runs the tests do not reach it.
+func Run(t testing.TB, dir string, args ...string) Result {
+	t.Helper()
+	var out, errs bytes.Buffer
+	cmd := command(t, dir, args...)
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	if err := cmd.Run(); err != nil {
+		require.IsType(t, new(exec.ExitError), err)
+	}
+	return Result{out.String(), errs.String(), cmd.ProcessState.ExitCode()}
+}
+
+// Must runs a command that has to succeed, and returns what it printed.
+func Must(t testing.TB, dir string, args ...string) string {
+	t.Helper()
+	r := Run(t, dir, args...)
+	require.Zero(t, r.Code, "dagctl %s\n%s%s", strings.Join(args, " "), r.Out, r.Err)
+	return r.Out
+}
+
+// Decode runs a command that has to succeed and returns what it says for programs.
+func Decode[T any](t testing.TB, dir string, args ...string) T {
+	t.Helper()
+	var v T
+	text := Must(t, dir, append(args, "--output", "json")...)
+	require.NoError(t, json.Unmarshal([]byte(text), &v), text)
+	return v
+}
+
+// Command is a dagctl command in a folder, ready to start. DAGCTL is the environment's only trace of where the binary is.
+func command(t testing.TB, dir string, args ...string) *exec.Cmd {
+	t.Helper()
+	require.NotEmpty(t, binary, "the package's TestMain does not call processtest.Main")
+	cmd := exec.CommandContext(t.Context(), binary, args...)
+	cmd.Dir, cmd.Env = dir, Environment(t)
+	return cmd
+}
+
+// Environment finds dagctl on the PATH, and nobody's settings.
+func Environment(t testing.TB) []string {
+	t.Helper()
+	env := []string{"PATH=" + filepath.Dir(binary) + string(os.PathListSeparator) + os.Getenv("PATH"), "HOME=" + t.TempDir(), "LANG=C.UTF-8"}
+	for _, name := range []string{"TMPDIR", "GORACE"} {
+		if value, ok := os.LookupEnv(name); ok {
+			env = append(env, name+"="+value)
+		}
+	}
+	return env
+}
+
+// Server is a running `dagctl dev`.
+type Server struct {
+	Data string // its data folder, by which other commands find it
+	cmd  *exec.Cmd
+	out  *bytes.Buffer
+	done chan struct{}
+}
+
+// Dev starts `dagctl dev` on a free port and returns when it serves. It ends with the test, if not before.
+func Dev(t testing.TB, dir, data string, args ...string) *Server {
+	t.Helper()
+	cmd := command(t, dir, append([]string{"dev", dir, "--addr", "127.0.0.1:0", "--data", data}, args...)...)
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGINT) }
+	stdout, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	s := &Server{Data: data, cmd: cmd, out: new(bytes.Buffer), done: make(chan struct{})}
+	cmd.Stderr = s.out
+	require.NoError(t, cmd.Start())
+	serves := make(chan bool, 1)
+	go func() {
+		defer close(s.done)
+		defer close(serves)
+		for lines := bufio.NewScanner(stdout); lines.Scan(); {
+			if strings.HasPrefix(lines.Text(), "dagctl dev: http") {
+				serves <- true
+			}
+		}
+	}()
+	t.Cleanup(func() { s.end(syscall.SIGKILL) })
+	require.True(t, <-serves, "dagctl dev has ended: %s", s.out)
+	return s
+}
+
+// Kill ends the server as a crash does.
+func (s *Server) Kill() { s.end(syscall.SIGKILL) }
+
+// Stop ends the server as Ctrl-C does.
+func (s *Server) Stop(t testing.TB) {
+	t.Helper()
+	s.end(syscall.SIGINT)
+	require.Contains(t, []int{0, 130}, s.cmd.ProcessState.ExitCode(), s.out)
+}
+
+func (s *Server) end(signal os.Signal) {
+	if s.cmd.ProcessState != nil {
+		return
+	}
+	_ = s.cmd.Process.Signal(signal) // it may have ended by itself
+	<-s.done                         // all of its output is read
+	_ = s.cmd.Wait()                 // how it ended is in ProcessState
+}
+
+// Eventually asks until the answer is yes, and fails after two minutes.
+func Eventually(t testing.TB, what string, ask func() bool) {
+	t.Helper()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	deadline := time.After(2 * time.Minute)
+	for !ask() {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			require.Fail(t, "never happened: "+what)
+		}
+	}
+}

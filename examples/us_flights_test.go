@@ -1,0 +1,137 @@
+package examples_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/examples/processtest"
+	"github.com/dagctl/dagctl/internal/duck"
+	"github.com/dagctl/dagctl/registry"
+)
+
+// january is what the example's files come to: 31 days through three daily jobs, the airports, and the month.
+const january = 31*3 + 1 + 1
+
+// One life of the example: begun, killed half way, taken up again, deployed again, and given a day more.
+func TestFlightsThroughACrash(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "us-flights")
+
+	server := w.serve(t)
+	processtest.Eventually(t, "half of it is computed", func() bool { return w.published(t) >= january/2 })
+	server.Kill()
+	left := january - w.published(t)
+	require.Positive(t, left, "nothing was left to do when the server was killed")
+
+	server = w.serve(t)
+	w.settle(t)
+	w.requireEachOnce(t, january)
+	w.requireSameAsDuckDB(t)
+
+	before := w.taskIDs(t)
+	deployed := ask[registry.Deployment](t, w, "deploy", w.dir)
+	require.False(t, deployed.Created, "the same file is the same version")
+	require.Equal(t, 1, deployed.Version.Number)
+	w.settle(t)
+	require.Equal(t, before, w.taskIDs(t), "a deploy that changes nothing makes no task")
+
+	w.land(t, "2001-02-01")
+	processtest.Eventually(t, "the new day is there", func() bool { return w.published(t) == january+3 })
+	w.settle(t)
+	made := []string{}
+	for _, task := range ask[[]dispatcher.Task](t, w, "tasks", "list", "--limit", "1000") {
+		if _, old := before[task.ID.String()]; !old && task.Kind != "check" {
+			made = append(made, task.Job+" "+task.Partition)
+		}
+	}
+	require.ElementsMatch(t, []string{"flights_raw 2001-02-01", "airport_delays 2001-02-01", "route_delays 2001-02-01"}, made,
+		"February is not complete, so it is not ranked, and nothing of January is computed again")
+	w.requireEachOnce(t, january+3)
+	w.requireSameAsDuckDB(t)
+	server.Stop(t)
+}
+
+// land puts a later day into the landing folder as a careful sender does: whole at once.
+func (w *world) land(t *testing.T, day string) {
+	t.Helper()
+	name := day + ".csv.gz"
+	text, err := os.ReadFile(filepath.Join(w.dir, "later", name))
+	require.NoError(t, err)
+	landing := filepath.Join(w.dir, "data", "flights")
+	require.NoError(t, os.WriteFile(filepath.Join(landing, name+".part"), text, 0o600))
+	require.NoError(t, os.Rename(filepath.Join(landing, name+".part"), filepath.Join(landing, name)))
+}
+
+// published counts the partitions that were committed and passed their checks.
+func (w *world) published(t *testing.T) int {
+	t.Helper()
+	return w.count(t, `SELECT count(*) FROM partition_versions WHERE state = 'Published'`)
+}
+
+// requireEachOnce holds that every partition was committed by one task, once, and none of it remains open.
+func (w *world) requireEachOnce(t *testing.T, partitions int) {
+	t.Helper()
+	require.Equal(t, partitions, w.published(t))
+	require.Equal(t, partitions, w.count(t, `SELECT count(*) FROM partition_versions`), "no partition has a second revision")
+	require.Equal(t, partitions, w.count(t, `SELECT count(*) FROM tasks WHERE status = 'Completed' AND kind <> 'check'`))
+	require.Zero(t, w.count(t, `SELECT count(*) FROM tasks WHERE status <> 'Completed'`))
+}
+
+func (w *world) taskIDs(t *testing.T) map[string]bool {
+	t.Helper()
+	ids := map[string]bool{}
+	for _, task := range ask[[]dispatcher.Task](t, w, "tasks", "list", "--limit", "1000") {
+		ids[task.ID.String()] = true
+	}
+	require.NotEmpty(t, ids)
+	return ids
+}
+
+// requireSameAsDuckDB runs the example's own SQL over its own files, without dagctl, and compares all it publishes.
+func (w *world) requireSameAsDuckDB(t *testing.T) {
+	t.Helper()
+	doc := document(t, w.dir)
+	query := func(job string) string {
+		j, ok := doc.Job(job)
+		require.True(t, ok, job)
+		text, ok := j.Config["query"].(string)
+		require.True(t, ok, job)
+		return text
+	}
+	s := session(t)
+	run := func(format string, args ...any) {
+		require.NoError(t, s.Exec(t.Context(), fmt.Sprintf(format, args...)))
+	}
+	// The tables have the names of the published datasets.
+	run(`CREATE TABLE airports AS FROM read_csv(%s, nullstr = 'NA', types = {'iata': 'VARCHAR', 'name': 'VARCHAR', 'city': 'VARCHAR',
+		'state': 'VARCHAR', 'country': 'VARCHAR', 'latitude': 'DOUBLE', 'longitude': 'DOUBLE'})`, duck.Literal(filepath.Join(w.dir, "data", "airports.csv")))
+	days, err := filepath.Glob(filepath.Join(w.dir, "data", "flights", "*.csv.gz"))
+	require.NoError(t, err)
+	for i, file := range days {
+		day := strings.TrimSuffix(filepath.Base(file), ".csv.gz")
+		run(`SET VARIABLE partition = '%s'`, day)
+		run(`CREATE OR REPLACE TEMP TABLE flights AS FROM read_csv(%s, types = {'date': 'TIMESTAMP', 'delay': 'INTEGER',
+			'distance': 'INTEGER', 'origin': 'VARCHAR', 'destination': 'VARCHAR'})`, duck.Literal(file))
+		for table, query := range map[string]string{
+			"all_flights": "FROM flights", "airport_delays": query("airport_delays"), "route_delays": query("route_delays"),
+		} {
+			if i == 0 {
+				run("CREATE TABLE %s AS %s LIMIT 0", table, query)
+			}
+			run("INSERT INTO %s %s", table, query)
+		}
+	}
+	run("DROP TABLE flights; ALTER TABLE all_flights RENAME TO flights")
+	run("SET VARIABLE partition = '2001-01'; CREATE VIEW days AS FROM airport_delays WHERE strftime(day, '%%Y-%%m') = '2001-01'")
+	run("CREATE TABLE airport_ranking AS %s", query("airport_ranking"))
+
+	for _, p := range doc.Publish {
+		w.equal(t, s, p.Name, p.Name)
+	}
+}

@@ -1,0 +1,157 @@
+package examples_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/examples/processtest"
+	"github.com/dagctl/dagctl/internal/duck"
+	"github.com/dagctl/dagctl/internal/pg"
+	"github.com/dagctl/dagctl/internal/testdb"
+	"github.com/dagctl/dagctl/operators"
+	"github.com/dagctl/dagctl/registry"
+	"github.com/dagctl/dagctl/storage"
+)
+
+func TestMain(m *testing.M) { os.Exit(processtest.Main(m)) }
+
+// world is a copy of an example, and a database for the servers that run it.
+type world struct {
+	dir    string // the copy
+	data   string // data folder of the servers
+	dbURL  string
+	owner  *pgxpool.Pool
+	reader *pgxpool.Pool
+}
+
+func newWorld(t *testing.T, example string) *world {
+	t.Helper()
+	w := &world{dir: copyOf(t, example), data: t.TempDir(), dbURL: testdb.URL(t)}
+	var err error
+	w.owner, err = pg.Open(t.Context(), w.dbURL, pg.WithMaxConns(4))
+	require.NoError(t, err)
+	t.Cleanup(w.owner.Close)
+	w.reader, err = pg.OpenRequests(t.Context(), w.dbURL, pg.WithMaxConns(4))
+	require.NoError(t, err)
+	t.Cleanup(w.reader.Close)
+	return w
+}
+
+func copyOf(t *testing.T, example string) string {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), example)
+	require.NoError(t, os.CopyFS(dir, os.DirFS(example)))
+	return dir
+}
+
+// serve starts `dagctl dev` on the copy.
+func (w *world) serve(t *testing.T) *processtest.Server {
+	t.Helper()
+	return processtest.Dev(t, w.dir, w.data, "--database-url", w.dbURL)
+}
+
+// ask runs a command against the server that runs.
+func ask[T any](t *testing.T, w *world, args ...string) T {
+	t.Helper()
+	return processtest.Decode[T](t, w.dir, append(args, "--data", w.data)...)
+}
+
+// count asks the database for a number.
+func (w *world) count(t *testing.T, query string, args ...any) int {
+	t.Helper()
+	var n int
+	require.NoError(t, w.owner.QueryRow(t.Context(), query, args...).Scan(&n))
+	return n
+}
+
+// settle waits until nothing is left to do.
+func (w *world) settle(t *testing.T) {
+	t.Helper()
+	processtest.Eventually(t, "all is computed", func() bool {
+		return w.count(t, `SELECT count(*) FROM dag_versions WHERE status IN ('Staged', 'Building', 'Ready')`) == 0 &&
+			w.count(t, `SELECT count(*) FROM dag_versions WHERE status = 'Active'`) > 0 &&
+			w.count(t, `SELECT (SELECT count(*) FROM outbox WHERE status = 'Pending') + (SELECT count(*) FROM ready)
+				+ (SELECT count(*) FROM leases) + (SELECT count(*) FROM waiting)`) == 0
+	})
+}
+
+// files are the local Parquet files of what a reader of the dataset gets now.
+func (w *world) files(t *testing.T, dataset string) []string {
+	t.Helper()
+	org, err := authz.OrgBySlug(t.Context(), w.owner, "local")
+	require.NoError(t, err)
+	store, err := storage.New(storage.Config{Root: filepath.Join(w.data, "storage"), Pool: w.owner})
+	require.NoError(t, err)
+	reg, err := registry.New(registry.Config{Pool: w.owner, Requests: w.reader, Storage: store, Catalog: catalog(t)})
+	require.NoError(t, err)
+	caller := authz.Caller{OrgID: org.ID, OrgSlug: org.Slug, Actor: "test", Role: authz.RoleAdmin}
+	var generation storage.Generation
+	var partitions []storage.Partition
+	err = pg.InOrgTx(t.Context(), w.reader, org.ID, func(ctx context.Context, tx pgx.Tx) error {
+		generation, partitions, _, err = reg.ResolveForRead(ctx, tx, caller, dataset)
+		return err
+	})
+	require.NoError(t, err)
+	opened, err := store.Open(t.Context(), generation, partitions, t.TempDir())
+	require.NoError(t, err)
+	return slices.Concat(opened...)
+}
+
+// document is the example's DAG.
+func document(t *testing.T, dir string) *dag.Document {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(dir, "dag.yaml"))
+	require.NoError(t, err)
+	doc, problems := dag.Parse(dag.File{Name: "dag.yaml", Text: text, Files: os.DirFS(dir)}, catalog(t))
+	require.Empty(t, problems)
+	return doc
+}
+
+// catalog is the operators that dagctl has.
+func catalog(t *testing.T) dag.Catalog {
+	t.Helper()
+	builtin, err := operators.Builtin(operators.Options{})
+	require.NoError(t, err)
+	return builtin.Catalog(nil)
+}
+
+// session is a DuckDB that may read anything: what dagctl is compared with.
+func session(t *testing.T) *duck.Session {
+	t.Helper()
+	s, err := duck.Open(t.Context(), duck.Config{AnyPath: true})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	return s
+}
+
+// equal holds a dataset against a table of the session: the same columns, types and rows, each row as often.
+func (w *world) equal(t *testing.T, s *duck.Session, dataset, table string) {
+	t.Helper()
+	files := w.files(t, dataset)
+	require.NotEmpty(t, files, dataset)
+	got := "SELECT * FROM " + duck.ReadParquet(files)
+	want := "SELECT * FROM " + duck.Quote(table)
+	gotColumns, err := s.Describe(t.Context(), got)
+	require.NoError(t, err)
+	wantColumns, err := s.Describe(t.Context(), want)
+	require.NoError(t, err)
+	require.Equal(t, wantColumns, gotColumns, dataset)
+	for name, query := range map[string]string{
+		"rows":       "SELECT abs((SELECT count(*) FROM (" + want + ")) - (SELECT count(*) FROM (" + got + ")))",
+		"missing":    "SELECT count(*) FROM (" + want + " EXCEPT ALL " + got + ")",
+		"unexpected": "SELECT count(*) FROM (" + got + " EXCEPT ALL " + want + ")",
+	} {
+		var n int64
+		require.NoError(t, s.Value(t.Context(), &n, query))
+		require.Zero(t, n, "%s: %s", dataset, name)
+	}
+}
