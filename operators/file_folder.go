@@ -103,6 +103,8 @@ func (f *folder) groups(ctx context.Context, c fileSourceConfig, by dag.Partitio
 		switch {
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
+		case os.IsNotExist(err) && name != ".":
+			return nil // gone since it was listed
 		case err != nil:
 			return err
 		case entry.IsDir() && name != "." && strings.Count(name, "/")+1 >= p.depth:

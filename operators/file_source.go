@@ -95,21 +95,36 @@ func (o *fileSource) Enumerate(ctx context.Context, e Enumeration) ([]Unit, erro
 	}
 	units := make([]Unit, 0, len(groups))
 	for _, key := range sortedKeys(groups) {
-		names := groups[key]
-		slices.Sort(names)
-		contents := make([]string, len(names))
-		for i, name := range names {
-			if contents[i], err = o.hashes.hash(ctx, folder.root, name, e.Now); err != nil {
-				return nil, err
-			}
-		}
-		payload, err := json.Marshal(fileUnit{Files: names})
+		unit, err := o.unit(ctx, folder, key, groups[key], e.Now)
 		if err != nil {
 			return nil, err
 		}
-		units = append(units, Unit{Partition: key, Version: unitVersion(names, contents), Payload: payload})
+		if unit != nil {
+			units = append(units, *unit)
+		}
 	}
 	return units, nil
+}
+
+// unit is what the files make. A file that has gone since it was listed is left out; nil: all have.
+func (o *fileSource) unit(ctx context.Context, folder *folder, key string, listed []string, now time.Time) (*Unit, error) {
+	slices.Sort(listed)
+	var names, contents []string
+	for _, name := range listed {
+		content, err := o.hashes.hash(ctx, folder.root, name, now)
+		if fault.Is(err, fault.NotFound) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read %s: %w", name, err)
+		}
+		names, contents = append(names, name), append(contents, content)
+	}
+	if len(names) == 0 {
+		return nil, nil
+	}
+	payload, err := json.Marshal(fileUnit{Files: names})
+	return &Unit{Partition: key, Version: unitVersion(names, contents), Payload: payload}, err
 }
 
 // unitVersion is the hash of the content alone where there is one file, so that it may be renamed; of names and
