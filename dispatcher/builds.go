@@ -18,7 +18,7 @@ import (
 
 // advanceBuilds looks at every version that is being built: has its sources enumerated, its reactive jobs reconciled,
 // and, when its gate opens, cuts over to it.
-func (d *Dispatcher) advanceBuilds(ctx context.Context) (more bool, err error) {
+func (d *Dispatcher) advanceBuilds(ctx context.Context, now time.Time) (more bool, err error) {
 	var builds []registry.Build
 	err = pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) error {
 		builds, err = registry.Builds(ctx, tx)
@@ -29,7 +29,7 @@ func (d *Dispatcher) advanceBuilds(ctx context.Context) (more bool, err error) {
 	}
 	var failed []error
 	for _, b := range builds {
-		if err := d.advance(ctx, b); err != nil {
+		if err := d.advance(ctx, b, now); err != nil {
 			failed = append(failed, fmt.Errorf("build %s v%d: %w", b.DAG, b.Number, err))
 		}
 	}
@@ -57,8 +57,7 @@ func gate(p progress) (ready bool, failed string) {
 	return !p.open && len(p.unread) == 0 && p.stale == 0 && p.held == 0, ""
 }
 
-func (d *Dispatcher) advance(ctx context.Context, b registry.Build) error {
-	now := time.Now()
+func (d *Dispatcher) advance(ctx context.Context, b registry.Build, now time.Time) error {
 	var jobs []*registry.Job
 	err := pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) (err error) {
 		jobs, err = d.Registry.BuildJobs(ctx, tx, b.ID)

@@ -110,9 +110,9 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 // Wake tells every loop to look now, here and in other processes: after a deploy, or when a test will not wait.
 func (d *Dispatcher) Wake() { d.wake.all() }
 
-// loop runs body whenever woken, and once a Poll in any case; a body that says there is more is run again at once. An
+// loop runs body, with the time, whenever woken, and once a Poll in any case; a body that says there is more is run again at once. An
 // error is logged and the loop goes on: what failed is still there to be done.
-func (d *Dispatcher) loop(ctx context.Context, name string, woken <-chan struct{}, body func(context.Context) (more bool, err error)) error {
+func (d *Dispatcher) loop(ctx context.Context, name string, woken <-chan struct{}, body func(ctx context.Context, now time.Time) (more bool, err error)) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -123,7 +123,7 @@ func (d *Dispatcher) loop(ctx context.Context, name string, woken <-chan struct{
 		case <-timer.C:
 		}
 		for {
-			more, err := body(ctx)
+			more, err := body(ctx, time.Now())
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}

@@ -19,8 +19,7 @@ const routeBatch = 200
 
 // routeOnce drains a batch of the outbox: finds who consumes the events, decides what became stale and makes the tasks,
 // all in the transaction that removes the rows. A crash before COMMIT leaves them for the next router.
-func (d *Dispatcher) routeOnce(ctx context.Context) (more bool, err error) {
-	now := time.Now()
+func (d *Dispatcher) routeOnce(ctx context.Context, now time.Time) (more bool, err error) {
 	var rows []outboxRow
 	var made created
 	err = pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) error {

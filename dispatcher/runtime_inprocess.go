@@ -18,10 +18,10 @@ func (d *Dispatcher) runInProcess(ctx context.Context) error {
 	var running sync.WaitGroup
 	defer running.Wait()
 	runtimes := d.inProcessRuntimes()
-	return d.loop(ctx, "claim", d.wake.claim, func(ctx context.Context) (bool, error) {
+	return d.loop(ctx, "claim", d.wake.claim, func(ctx context.Context, now time.Time) (bool, error) {
 		more := false
 		for _, runtime := range runtimes {
-			n, err := d.claimAndRun(ctx, runtime, &running)
+			n, err := d.claimAndRun(ctx, runtime, &running, now)
 			if err != nil {
 				return false, err
 			}
@@ -42,12 +42,12 @@ func (d *Dispatcher) inProcessRuntimes() []string {
 }
 
 // claimAndRun claims as many tasks as there are free slots and starts them.
-func (d *Dispatcher) claimAndRun(ctx context.Context, runtime string, running *sync.WaitGroup) (int, error) {
+func (d *Dispatcher) claimAndRun(ctx context.Context, runtime string, running *sync.WaitGroup, now time.Time) (int, error) {
 	free := cap(d.slots) - len(d.slots) // only this loop takes slots, so there are at least as many
 	if free == 0 {
 		return 0, nil
 	}
-	tasks, err := d.claim(ctx, runtime, d.WorkerID, free, time.Now())
+	tasks, err := d.claim(ctx, runtime, d.WorkerID, free, now)
 	if err != nil {
 		return 0, err
 	}

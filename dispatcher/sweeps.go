@@ -26,8 +26,7 @@ func ids(id uuid.UUID) []uuid.UUID { return []uuid.UUID{id} }
 const sweepBatch = 200
 
 // reap takes back the leases that ran out, of tasks over their time, and of workers that are dead.
-func (d *Dispatcher) reap(ctx context.Context) (more bool, err error) {
-	now := time.Now()
+func (d *Dispatcher) reap(ctx context.Context, now time.Time) (more bool, err error) {
 	rows, err := d.Pool.Query(ctx, `
 		SELECT l.task_id, l.attempt, l.lease_token, CASE WHEN l.timeout_at + interval '5 seconds' <= $1 THEN 'timeout' ELSE 'lease_expired' END
 		FROM leases l
@@ -93,8 +92,7 @@ func (d *Dispatcher) retryOf(ctx context.Context, tx pgx.Tx, origin uuid.UUID) d
 }
 
 // promoteDue makes tasks claimable whose time has come: retries after their back-off, and those with a run-at.
-func (d *Dispatcher) promoteDue(ctx context.Context) (more bool, err error) {
-	now := time.Now()
+func (d *Dispatcher) promoteDue(ctx context.Context, now time.Time) (more bool, err error) {
 	n := 0
 	err = pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) error {
 		n = 0

@@ -29,8 +29,7 @@ func (d *Dispatcher) register(ctx context.Context) error {
 }
 
 // heartbeatWorker says that this process lives, and forgets those that have not for long.
-func (d *Dispatcher) heartbeatWorker(ctx context.Context) (more bool, err error) {
-	now := time.Now()
+func (d *Dispatcher) heartbeatWorker(ctx context.Context, now time.Time) (more bool, err error) {
 	if _, err := d.Pool.Exec(ctx, `UPDATE workers SET last_heartbeat = $2, current_tasks = $3 WHERE id = $1`,
 		d.WorkerID, now, len(d.slots)); err != nil {
 		return false, fmt.Errorf("heartbeat of worker %s: %w", d.WorkerID, err)
