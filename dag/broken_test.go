@@ -81,3 +81,20 @@ func TestTooManyProblems(t *testing.T) {
 	require.Equal(t, CodeLimit, problems[MaxProblems].Code)
 	require.Contains(t, problems[MaxProblems].Message, "and 400 more problems")
 }
+
+// TestHostile: texts at the size limit that are built to be slow are refused, and the test ends.
+func TestHostile(t *testing.T) {
+	t.Parallel()
+	for name, piece := range map[string]string{
+		"lists": "[", "mappings": "{a:", "entries": "- ", "keys": "? ", "anchors": "&a [", "documents": "---\n", "tabs": "\t\n", "comments": "#\n", "breaks": "\u2028",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			text := []byte(strings.Repeat(piece, MaxFileBytes/len(piece)))
+			_, problems := Parse(File{Text: text}, testCatalog())
+			require.NotEmpty(t, problems)
+			_, problems = Format(text)
+			require.NotEmpty(t, problems)
+		})
+	}
+}

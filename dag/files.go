@@ -146,7 +146,8 @@ func (f *fileReader) folder(root string) (string, error) {
 		if size += len(data); size > MaxUDFBytes {
 			return fmt.Errorf("it has more than %d bytes", MaxUDFBytes)
 		}
-		fmt.Fprintf(hash, "%d:%s%d:", len(name)-len(root), strings.TrimPrefix(name, root), len(data))
+		below := strings.TrimPrefix(name, root)
+		fmt.Fprintf(hash, "%d:%s%d:", len(below), below, len(data))
 		hash.Write(data)
 		return nil
 	})
