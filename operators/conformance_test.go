@@ -181,7 +181,7 @@ func TestFileSourceConforms(t *testing.T) {
 		operatortest.Case(at("types of JSON", "all", whole, map[string]any{"path": "parts", "pattern": "*.ndjson", "format": "ndjson", "types": map[string]string{"n": "DECIMAL(9,2)"}, "columns": []string{"n"}}).
 			wants("'n': 1.00", "'n': 2.00")),
 
-		caseOf{Name: "still being written", Config: map[string]any{"path": "broken.json", "format": "json"}, Roots: []string{root}, Fails: "cannot be read as json"}.plain(),
+		caseOf{Name: "still being written", Config: map[string]any{"path": "broken.json", "format": "json"}, Roots: []string{root}, Fails: "broken.json: the input cannot be read as json"}.plain(),
 		caseOf{Name: "not there", Config: map[string]any{"path": "nope.csv", "format": "csv"}, Roots: []string{root}, Fails: "in none of the folders"}.plain(),
 		caseOf{Name: "no root", Config: map[string]any{"path": "z.csv.gz", "format": "csv"}, Fails: "read no folder"}.plain(),
 		at("up and out", "all", whole, map[string]any{"path": "../" + filepath.Base(other) + "/secret.csv", "format": "csv"}).fails("lies outside of the folders"),

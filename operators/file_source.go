@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/dagctl/dagctl/dag"
@@ -167,7 +168,7 @@ func (o *fileSource) Run(ctx context.Context, t *Task) (Result, error) {
 	t.Progress(50, "reading rows")
 	rows, err := c.convert(ctx, t.Scratch, o.options, copies, filepath.Join(t.OutputDirs[0], "part.parquet"))
 	if err != nil {
-		return Result{}, err
+		return Result{}, fmt.Errorf("%s: %w", strings.Join(names[:min(3, len(names))], ", "), err)
 	}
 	result, err := json.Marshal(map[string]any{"rows": rows, "files": names})
 	return Result{Result: result, SourceVersion: unitVersion(names, contents)}, err

@@ -201,9 +201,11 @@ func (f tabular) convert(ctx context.Context, scratch string, o Options, local [
 	}
 	rows, err := session.CopyToParquet(ctx, query, target)
 	if err != nil && ctx.Err() == nil {
-		// %v, not %w: DuckDB calls a broken row an error of the input for good, but here the file may still be being
+		// Not wrapped: DuckDB calls a broken row an error of the input for good, but here the file may still be being
 		// written, and the next attempt finds it whole.
-		return 0, fault.New(fault.Unavailable, "the input cannot be read as %s: %v", f.Format, err)
+		// The place of the copy is of no use to anybody.
+		message := strings.ReplaceAll(err.Error(), scratch+string(os.PathSeparator), "")
+		return 0, fault.New(fault.Unavailable, "the input cannot be read as %s: %s", f.Format, message)
 	}
 	return rows, err
 }
