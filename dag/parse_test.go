@@ -168,7 +168,7 @@ func TestLarge(t *testing.T) {
 	t.Parallel()
 	var b strings.Builder
 	b.WriteString("name: large\njobs:\n  - { name: j0, operator: command, source: { kind: manual } }\n")
-	const jobs = 4000
+	const jobs = 1500
 	for i := 1; i < jobs; i++ {
 		b.WriteString("  - { name: j" + strconv.Itoa(i) + ", operator: sql, inputs: [{ from: { job: j" + strconv.Itoa(i-1) + " } }], config: { query: select 1 } }\n")
 	}
