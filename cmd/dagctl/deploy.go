@@ -24,10 +24,11 @@ func (c *cli) deployCommand() *cobra.Command {
 		supersede  bool
 	)
 	cmd := &cobra.Command{
-		Use:   "deploy [FILE|DIR]",
+		Use:   "deploy [FILE|DIR|PLAN]",
 		Short: "Deploy a DAG file, and wait until it serves",
 		Long: `Makes an immutable version of the document, builds what it changes beside what is live, and swaps all datasets
-in one transaction once everything is there. The same document is the same version: deploying it again changes nothing.`,
+in one transaction once everything is there. The same document is the same version: deploying it again changes nothing.
+A plan kept with "dagctl plan --out" is deployed as it was planned, or refused with exit code 4 if the DAG has moved.`,
 		Example: "  dagctl deploy\n  dagctl deploy flights/dag.yaml --var region=eu --source-ref \"$(git rev-parse HEAD)\"",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -35,15 +36,11 @@ in one transaction once everything is there. The same document is the same versi
 			if len(args) == 1 {
 				path = args[0]
 			}
-			src, err := readSource(path, vars)
-			if err != nil {
-				return err
-			}
 			api, err := c.connect()
 			if err != nil {
 				return err
 			}
-			request, name, err := c.deployRequest(cmd.Context(), api, src)
+			request, name, err := c.requestFrom(cmd.Context(), api, path, vars)
 			if err != nil {
 				return err
 			}
@@ -73,6 +70,19 @@ in one transaction once everything is there. The same document is the same versi
 	return cmd
 }
 
+// requestFrom reads what is to be deployed: a saved plan, with the version it was made against, or a DAG file.
+func (c *cli) requestFrom(ctx context.Context, api *client, path string, vars []string) (registry.DeployRequest, string, error) {
+	saved, isPlan, err := readPlan(path)
+	if err != nil || isPlan {
+		return saved.Request, saved.Plan.DAG, err
+	}
+	src, err := readSource(path, vars)
+	if err != nil {
+		return registry.DeployRequest{}, "", err
+	}
+	return c.deployRequest(ctx, api, src)
+}
+
 // deployRequest validates the document against what the server has, so that faults show with their lines, and collects
 // the files it names.
 func (c *cli) deployRequest(ctx context.Context, api *client, src source) (registry.DeployRequest, string, error) {
@@ -98,21 +108,7 @@ func (c *cli) printPlan(w io.Writer, d registry.Deployment) {
 		verb = "deployed before"
 	}
 	fmt.Fprintf(w, "%s → v%d (%s), %s\n", style.bold(d.Version.DAG), d.Version.Number, short(d.Version.Hash), verb)
-	if len(d.Changes) == 0 {
-		return
-	}
-	marks := map[string]string{
-		registry.Create: "+", registry.Rebuild: "~", registry.SwapOnly: ">", registry.Reuse: "=", registry.Remove: "-",
-	}
-	counts := map[string]int{}
-	t := table{style: style, header: []string{"", "DATASET", "ACTION", "REASON"}}
-	for _, change := range d.Changes {
-		counts[change.Action]++
-		t.add(marks[change.Action], change.Dataset, change.Action, change.Reason)
-	}
-	t.write(w)
-	fmt.Fprintf(w, "Plan: %d create, %d rebuild, %d swap-only, %d reuse, %d remove. Live data is untouched until cutover.\n",
-		counts[registry.Create], counts[registry.Rebuild], counts[registry.SwapOnly], counts[registry.Reuse], counts[registry.Remove])
+	c.printChanges(w, d.Changes)
 }
 
 // waitForVersion shows progress until the version serves (or is ready, where it is not to be activated).

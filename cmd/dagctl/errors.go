@@ -13,6 +13,7 @@ import (
 const (
 	exitOK          = 0
 	exitFailed      = 1
+	exitChanges     = 2
 	exitAborted     = 3
 	exitConflict    = 4
 	exitServer      = 5
@@ -33,6 +34,8 @@ func exitCode(err error) int {
 		return exitOK
 	case errors.Is(err, errReported):
 		return exitFailed
+	case errors.Is(err, errChanges):
+		return exitChanges
 	case errors.Is(err, errAborted):
 		return exitAborted
 	case errors.As(err, &network):
@@ -54,7 +57,7 @@ func exitCode(err error) int {
 
 // printError says what went wrong, where, and what to do next.
 func (c *cli) printError(err error) {
-	if errors.Is(err, errReported) {
+	if errors.Is(err, errReported) || errors.Is(err, errChanges) {
 		return
 	}
 	if errors.Is(err, context.DeadlineExceeded) {

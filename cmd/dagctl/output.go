@@ -16,6 +16,9 @@ import (
 
 var outputs = []string{"table", "json", "yaml"}
 
+// outputMarkdown is for pull requests; only plan has it.
+const outputMarkdown = "markdown"
+
 // print writes a value in the form that --output asks for; people get what human writes.
 func (c *cli) print(v any, human func(w io.Writer)) error {
 	if c.output == "table" {
@@ -45,15 +48,21 @@ func yamlFromJSON(text []byte) ([]byte, error) {
 	if err := yaml.Unmarshal(text, &node); err != nil {
 		return nil, err
 	}
-	var block func(n *yaml.Node)
-	block = func(n *yaml.Node) {
-		n.Style = 0
-		for _, child := range n.Content {
-			block(child)
+	blockStyle(&node)
+	return yaml.Marshal(&node)
+}
+
+// blockStyle takes JSON's braces and quotes off, but the quotes of strings that would read as something else.
+func blockStyle(n *yaml.Node) {
+	n.Style = 0
+	if n.Tag == "!!str" {
+		if plain, err := yaml.Marshal(n.Value); err != nil || bytes.ContainsAny(plain[:1], `"'`) {
+			n.Style = yaml.DoubleQuotedStyle
 		}
 	}
-	block(&node)
-	return yaml.Marshal(&node)
+	for _, child := range n.Content {
+		blockStyle(child)
+	}
 }
 
 // isTerminal reports whether a person reads or writes there.

@@ -52,11 +52,11 @@ really changes, and swaps every dataset of the DAG in one transaction.
 
 Start with ` + "`dagctl init`" + ` and ` + "`dagctl dev`" + `.
 
-Exit codes: 0 ok, 1 failed, 3 aborted, 4 conflict, 5 server or network, 130 interrupted.`,
+Exit codes: 0 ok, 1 failed, 2 changes present (plan --detailed-exitcode), 3 aborted, 4 conflict, 5 server or network, 130 interrupted.`,
 		SilenceErrors:     true,
 		SilenceUsage:      true,
 		Args:              cobra.NoArgs,
-		PersistentPreRunE: func(*cobra.Command, []string) error { return c.checkOutput() },
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return c.checkOutput(cmd) },
 		RunE:              func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.SetIn(c.in)
@@ -84,7 +84,7 @@ Exit codes: 0 ok, 1 failed, 3 aborted, 4 conflict, 5 server or network, 130 inte
 		}
 	}
 	add("author", c.initCommand(), c.validateCommand(), c.fmtCommand(), c.schemaCommand())
-	add("deploy", c.deployCommand(), c.historyCommand(), c.runCommand())
+	add("deploy", c.planCommand(), c.deployCommand(), c.promoteCommand(), c.rollbackCommand(), c.abandonCommand(), c.historyCommand(), c.runCommand())
 	add("look", c.statusCommand(), c.tasksCommand(), c.datasetsCommand(), c.sourcesCommand(), c.whoamiCommand())
 	add("server", c.devCommand(), c.serveCommand(), c.migrateCommand(), c.doctorCommand(), c.adminCommand(), c.tokensCommand())
 	root.AddCommand(c.targetCommand(), c.versionCommand())
@@ -92,8 +92,8 @@ Exit codes: 0 ok, 1 failed, 3 aborted, 4 conflict, 5 server or network, 130 inte
 }
 
 // checkOutput refuses an unknown --output before anything is done.
-func (c *cli) checkOutput() error {
-	if slices.Contains(outputs, c.output) {
+func (c *cli) checkOutput(cmd *cobra.Command) error {
+	if slices.Contains(outputs, c.output) || c.output == outputMarkdown && cmd.Name() == "plan" {
 		return nil
 	}
 	return fault.New(fault.Invalid, "--output %q is not known", c.output).WithHint("use table, json or yaml")
