@@ -13,7 +13,7 @@ import (
 // functions are what templates may call; all of them are about wording.
 var functions = template.FuncMap{
 	"ago": ago, "between": between, "size": size, "join": strings.Join, "json": indent, "cell": cell,
-	"datasetPath": datasetPath, "number": number, "lower": strings.ToLower,
+	"datasetPath": datasetPath, "number": number, "class": class,
 }
 
 // ago is how long before now something was; a zero or missing time is nothing.
@@ -71,6 +71,9 @@ func size(n int64) string {
 	}
 	return fmt.Sprintf("%.1f %cB", value, names[0])
 }
+
+// class is the CSS class of a state, whatever type the state has.
+func class(state any) string { return strings.ToLower(fmt.Sprint(state)) }
 
 // number groups digits, for columns that people compare.
 func number(n int64) string {

@@ -175,8 +175,16 @@ func readyz(pool *pgxpool.Pool) http.HandlerFunc {
 func (a *app) run(ctx context.Context, listener net.Listener) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return serveHTTP(ctx, listener, a.api.Handler()) })
-	g.Go(func() error { return a.dispatcher.Run(ctx) })
+	g.Go(func() error { return a.work(ctx) })
 	return g.Wait()
+}
+
+// work runs the dispatcher. Being told to stop, however early, is no error.
+func (a *app) work(ctx context.Context) error {
+	if err := a.dispatcher.Run(ctx); err != nil && ctx.Err() == nil {
+		return err
+	}
+	return nil
 }
 
 // serveHTTP serves until ctx ends, then lets requests finish.

@@ -286,6 +286,9 @@ func (s *devSession) tell(ctx context.Context) error {
 		}
 		s.tasks[t.ID] = state
 		what := t.DAG + "/" + t.Job
+		if t.Kind == "check" {
+			what += " checks"
+		}
 		switch {
 		case t.Status == "Completed":
 			done[what] = append(done[what], t.Partition)

@@ -148,7 +148,7 @@ func serve(ctx context.Context, cfg serverConfig, migrate bool, log *slog.Logger
 		}
 		front.become(a.api.Handler())
 		log.Info("serving", "url", "http://"+listener.Addr().String(), "version", buildVersion())
-		return a.dispatcher.Run(ctx)
+		return a.work(ctx)
 	})
 	err = g.Wait()
 	if a != nil {

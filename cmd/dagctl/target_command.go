@@ -99,7 +99,10 @@ func (c *cli) targetAddCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			added := target{URL: strings.TrimRight(address, "/")}
+			added := target{Name: args[0], URL: strings.TrimRight(address, "/")}
+			if err := added.check(); err != nil {
+				return err
+			}
 			if tokenFile != "" {
 				if added.Token, err = c.readToken(tokenFile); err != nil {
 					return err
@@ -111,11 +114,6 @@ func (c *cli) targetAddCommand() *cobra.Command {
 			file.Targets[args[0]] = added
 			if len(file.Targets) == 1 {
 				file.Current = args[0]
-			}
-			check := *c
-			check.target = address
-			if _, err := check.resolveTarget(); err != nil {
-				return err
 			}
 			return c.writeTargets(file)
 		},

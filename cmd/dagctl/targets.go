@@ -39,12 +39,16 @@ func (c *cli) resolveTarget() (target, error) {
 	if token := c.getenv("DAGCTL_TOKEN"); token != "" {
 		found.Token = token
 	}
-	base, err := url.Parse(found.URL)
+	return found, found.check()
+}
+
+// check refuses what is not the address of a server.
+func (t target) check() error {
+	base, err := url.Parse(t.URL)
 	if err != nil || (base.Scheme != "http" && base.Scheme != "https") || base.Host == "" {
-		return target{}, fault.New(fault.Invalid, "target %s: %q is not the URL of a server", found.Name, found.URL).
-			WithHint("use https://host[:port]")
+		return fault.New(fault.Invalid, "target %s: %q is not the URL of a server", t.Name, t.URL).WithHint("use https://host[:port]")
 	}
-	return found, nil
+	return nil
 }
 
 func (c *cli) findTarget() (target, error) {

@@ -1,0 +1,161 @@
+package main
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/internal/testdb"
+	"github.com/dagctl/dagctl/registry"
+)
+
+// binary is the program itself, built once for the tests that kill it.
+var binary = sync.OnceValues(func() (string, error) {
+	path, err := filepath.Abs("../../bin/dagctl-test") // bin is not part of the repository
+	if err != nil {
+		return "", err
+	}
+	if text, err := exec.Command("go", "build", "-o", path, ".").CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build: %w\n%s", err, text)
+	}
+	return path, nil
+})
+
+// process is a server in a process of its own.
+type process struct {
+	cmd *exec.Cmd
+	log *output
+}
+
+func startServer(t *testing.T, args ...string) *process {
+	t.Helper()
+	path, err := binary()
+	require.NoError(t, err)
+	p := &process{cmd: exec.Command(path, append([]string{"serve"}, args...)...), log: new(output)}
+	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
+	p.cmd.Env = append(os.Environ(), "DAGCTL_LOG_FORMAT=text")
+	require.NoError(t, p.cmd.Start())
+	t.Cleanup(func() {
+		if p.cmd.ProcessState == nil {
+			_ = p.cmd.Process.Kill()
+			_ = p.cmd.Wait()
+		}
+		if t.Failed() {
+			t.Log(p.log.String())
+		}
+	})
+	return p
+}
+
+// kill ends the process as a power cut would.
+func (p *process) kill(t *testing.T) {
+	t.Helper()
+	require.NoError(t, p.cmd.Process.Kill())
+	_ = p.cmd.Wait() // it says: killed
+}
+
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer listener.Close()
+	return listener.Addr().String()
+}
+
+const slowDAG = `name: slow
+jobs:
+  - name: landing
+    operator: file_source
+    source: { kind: poll, every: 1s }
+    partition_by: { time: day }
+    config: { path: landing, pattern: "{date}.csv", format: csv }
+  - name: copied
+    operator: sql
+    inputs:
+      - from: { job: landing }
+    execution_strategy: PerPartition
+    update_strategy: replace
+    heartbeat_timeout_seconds: 5
+    config: { query: "SELECT n, (SELECT sum(sqrt(r.range * n)) > 0 FROM range(3000000) AS r) AS busy FROM landing" }
+publish:
+  copied: { from: { job: copied } }
+`
+
+// TestKilledServerLosesAndRepeatsNothing kills the server while tasks run, twice, and holds the outcome against what an
+// undisturbed run gives.
+func TestKilledServerLosesAndRepeatsNothing(t *testing.T) {
+	t.Parallel()
+	const days = 31
+	roots := t.TempDir()
+	require.NoError(t, os.Mkdir(filepath.Join(roots, "landing"), 0o700))
+	for day := 1; day <= days; day++ {
+		name := filepath.Join(roots, "landing", fmt.Sprintf("2026-01-%02d.csv", day))
+		require.NoError(t, os.WriteFile(name, fmt.Appendf(nil, "n\n%d\n", day), 0o600))
+	}
+	database, address := testdb.Empty(t), freeAddress(t)
+	args := []string{"--database-url", database, "--listen", address, "--storage-root", t.TempDir(), "--file-root", "acme=" + roots, "--migrate"}
+	server := startServer(t, args...)
+	env := map[string]string{"DAGCTL_URL": "http://" + address, "DAGCTL_DATABASE_URL": database, "HOME": t.TempDir()}
+	ready := func() (bool, error) { return dagctl(t, env, "doctor").code == exitOK, nil }
+	eventually(t, "the schema", func() (bool, error) {
+		return strings.Contains(dagctl(t, env, "doctor").out, "needs a token"), nil
+	})
+	env["DAGCTL_TOKEN"] = strings.TrimSpace(must(t, env, "admin", "bootstrap", "--org", "acme"))
+	eventually(t, "ready", ready)
+
+	file := filepath.Join(t.TempDir(), "dag.yaml")
+	require.NoError(t, os.WriteFile(file, []byte(slowDAG), 0o600))
+	must(t, env, "deploy", file, "--wait=false")
+	completed := func() int {
+		r := dagctl(t, env, "tasks", "list", "--job", "copied", "--dag", "slow", "--status", "Completed", "--limit", "1000", "-o", "json")
+		return strings.Count(r.out, `"id"`)
+	}
+	for _, share := range []int{days / 4, days / 2} {
+		eventually(t, "some tasks done", func() (bool, error) { return completed() >= share, nil })
+		server.kill(t)
+		server = startServer(t, args...)
+		eventually(t, "ready again", ready)
+	}
+	eventually(t, "everything done", func() (bool, error) {
+		status := decode[dispatcher.DAGDetail](t, env, "status", "slow")
+		return status.Active != nil && status.Tasks.Open() == 0, nil
+	})
+
+	partitions := decode[[]registry.Revision](t, env, "datasets", "partitions", "copied")
+	require.Len(t, partitions, days, "none is missing")
+	for _, p := range partitions {
+		require.EqualValues(t, 1, p.Revision, "partition %s was committed once", p.Key)
+		require.EqualValues(t, 1, p.Rows)
+	}
+	require.Zero(t, decode[dispatcher.DAGDetail](t, env, "status", "slow").Tasks.Dead)
+
+	require.NoError(t, server.cmd.Process.Signal(syscall.SIGTERM))
+	require.NoError(t, server.cmd.Wait(), "a server that is told to stop ends well")
+}
+
+// TestServeWaitsForTheSchema starts a server on an empty database.
+func TestServeWaitsForTheSchema(t *testing.T) {
+	t.Parallel()
+	database, address := testdb.Empty(t), freeAddress(t)
+	server := startServer(t, "--database-url", database, "--listen", address, "--storage-root", t.TempDir())
+	env := map[string]string{"DAGCTL_URL": "http://" + address, "DAGCTL_DATABASE_URL": database}
+	eventually(t, "not ready, and says why", func() (bool, error) {
+		return strings.Contains(dagctl(t, env, "whoami").err, "run `dagctl migrate`"), nil
+	})
+	require.Contains(t, dagctl(t, env, "doctor").out, "lacks")
+	must(t, env, "migrate")
+	eventually(t, "ready without a restart", func() (bool, error) {
+		return strings.Contains(dagctl(t, env, "whoami").err, "needs a token"), nil
+	})
+	require.NoError(t, server.cmd.Process.Signal(syscall.SIGTERM))
+	require.NoError(t, server.cmd.Wait())
+}

@@ -1,0 +1,174 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"net/http"
+	"net/http/cookiejar"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/net/html"
+)
+
+// output collects what a running command prints.
+type output struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.Write(p)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.String()
+}
+
+// starterFolder is what `dagctl init` writes.
+func starterFolder(t *testing.T) string {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "starter")
+	must(t, nil, "init", dir)
+	return dir
+}
+
+func TestDevOnceRunsTheStarter(t *testing.T) {
+	t.Parallel()
+	dir, data := starterFolder(t), filepath.Join(t.TempDir(), ".dagctl")
+	args := []string{"dev", dir, "--once", "--addr", "127.0.0.1:0", "--data", data}
+	out := must(t, nil, args...)
+	require.Regexp(t, `^dagctl dev: http://127\.0\.0\.1:\d+/\?token=\S+\n`, out)
+	require.Contains(t, out, "starter v1 is Active")
+	require.Contains(t, out, "daily_temperatures: 4 rows in 2 partitions\nstation  lowest  mean  highest  readings\nharbour     3.1   4.2      5.4         3\n")
+	require.NoFileExists(t, filepath.Join(data, devServerFile))
+	require.NoFileExists(t, filepath.Join(data, devTokenFile))
+
+	again := must(t, nil, args...)
+	require.NotContains(t, again, "new version")
+	require.NotContains(t, again, "is Building")
+	require.Contains(t, again, "daily_temperatures: 4 rows in 2 partitions")
+
+	reset := must(t, nil, append(args, "--reset")...)
+	require.Contains(t, reset, "v1 (")
+	require.Contains(t, reset, "new version")
+}
+
+func TestDevOnceFailsWhereATaskDoes(t *testing.T) {
+	t.Parallel()
+	dir := starterFolder(t)
+	broken := filepath.Join(dir, "sql", "daily.sql")
+	require.NoError(t, os.WriteFile(broken, []byte("SELECT CAST(station AS INTEGER) AS station FROM readings"), 0o600))
+	r := dagctl(t, nil, "dev", dir, "--once", "--addr", "127.0.0.1:0", "--data", filepath.Join(t.TempDir(), ".dagctl"))
+	require.Equal(t, exitFailed, r.code, r.out+r.err)
+	require.Contains(t, r.out, "dead starter/daily")
+	require.Contains(t, r.err, "not everything completed")
+
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "dag.yaml"), []byte("name: x\n"), 0o600))
+	r = dagctl(t, nil, "dev", dir, "--once", "--addr", "127.0.0.1:0", "--data", filepath.Join(t.TempDir(), ".dagctl"))
+	require.Equal(t, exitFailed, r.code)
+	require.Contains(t, r.err, "dag.yaml:1:1")
+}
+
+func TestDevServesAndFollowsSaves(t *testing.T) {
+	t.Parallel()
+	dir, data := starterFolder(t), filepath.Join(t.TempDir(), ".dagctl")
+	ctx, interrupt := context.WithCancelCause(t.Context())
+	defer interrupt(errInterrupted)
+	var out, errs output
+	ended := make(chan int, 1)
+	go func() {
+		ended <- run(ctx, []string{"dev", dir, "--addr", "127.0.0.1:0", "--data", data},
+			environment{in: strings.NewReader(""), out: &out, err: &errs, getenv: func(string) string { return "" }})
+	}()
+	eventually(t, "v1 is active", func() (bool, error) { return strings.Contains(out.String(), "starter v1 is Active"), nil })
+
+	info, err := os.Stat(filepath.Join(data, devTokenFile))
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
+	require.Contains(t, must(t, nil, "status", "--data", data), "starter  v1")
+	require.Equal(t, "dev, admin of local\n", must(t, nil, "whoami", "--data", data))
+	second := dagctl(t, nil, "dev", dir, "--addr", "127.0.0.1:0", "--data", data)
+	require.Equal(t, exitConflict, second.code)
+	require.Contains(t, second.err, "a dev server runs on the data folder")
+
+	address := regexp.MustCompile(`http://\S+`).FindString(out.String())
+	jar, err := cookiejar.New(nil)
+	require.NoError(t, err)
+	browser := http.Client{Jar: jar}
+	response, err := browser.Get(address)
+	require.NoError(t, err)
+	defer response.Body.Close()
+	require.Equal(t, "/dags", response.Request.URL.Path, "the address signs a browser in")
+	page, err := html.Parse(response.Body)
+	require.NoError(t, err)
+	require.Contains(t, text(page), "starter")
+	stranger, err := http.Get(strings.SplitN(address, "?", 2)[0] + "dags")
+	require.NoError(t, err)
+	require.NoError(t, stranger.Body.Close())
+	require.Equal(t, http.StatusUnauthorized, stranger.StatusCode)
+
+	sql := filepath.Join(dir, "sql", "daily.sql")
+	require.NoError(t, os.WriteFile(sql, []byte("SELECT station, count(*) AS readings FROM readings GROUP BY station"), 0o600))
+	eventually(t, "the save is deployed", func() (bool, error) { return strings.Contains(out.String(), "starter v2 is Active"), nil })
+
+	dag := filepath.Join(dir, "dag.yaml")
+	good, err := os.ReadFile(dag)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(dag, append(good, "nonsense: 1\n"...), 0o600))
+	eventually(t, "the problem is told", func() (bool, error) { return strings.Contains(errs.String(), `nonsense`), nil })
+	require.NoError(t, os.WriteFile(dag, good, 0o600))
+
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "data", "readings", "2026-01-03.csv"), []byte("station,time,celsius\nharbour,2026-01-03T06:00:00Z,1\n"), 0o600))
+	must(t, nil, "datasets", "get", "daily_temperatures", "--data", data)
+	eventually(t, "the new file flows through", func() (bool, error) {
+		return strings.Contains(dagctl(t, nil, "datasets", "partitions", "daily_temperatures", "--data", data).out, "2026-01-03"), nil
+	})
+
+	interrupt(errInterrupted)
+	require.Equal(t, exitInterrupted, <-ended, errs.String())
+	require.NoFileExists(t, filepath.Join(data, devServerFile))
+}
+
+func TestDevDeploysProducersFirst(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	write := func(name, text string) {
+		require.NoError(t, os.MkdirAll(filepath.Join(dir, name), 0o700))
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name, "dag.yaml"), []byte(text), 0o600))
+	}
+	write("a-consumer", `name: consumer
+jobs:
+  - name: doubled
+    operator: sql
+    inputs:
+      - from: { dataset: numbers }
+    partition_by: none
+    execution_strategy: PerPartition
+    update_strategy: replace
+    config: { query: "SELECT n * 2 AS n FROM numbers" }
+publish:
+  doubled: { from: { job: doubled } }
+`)
+	write("b-producer", `name: producer
+jobs:
+  - name: numbers
+    operator: file_source
+    source: { kind: poll, every: 1s }
+    config: { path: numbers.csv, format: csv }
+publish:
+  numbers: { from: { job: numbers } }
+`)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "b-producer", "numbers.csv"), []byte("n\n21\n"), 0o600))
+	out := must(t, nil, "dev", dir, "--once", "--addr", "127.0.0.1:0", "--data", filepath.Join(t.TempDir(), ".dagctl"))
+	require.Contains(t, out, "doubled: 1 row in 1 partition\n n\n42\n")
+}

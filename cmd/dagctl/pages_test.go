@@ -1,0 +1,154 @@
+package main
+
+import (
+	"net/http"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/net/html"
+)
+
+// page fetches and parses a page as one of the callers.
+func (w *world) page(t *testing.T, caller, path string) *html.Node {
+	t.Helper()
+	status, text := w.send(t, caller, http.MethodGet, path, "", nil)
+	require.Equal(t, http.StatusOK, status, "%s\n%s", path, text)
+	root, err := html.Parse(strings.NewReader(text))
+	require.NoError(t, err)
+	return root
+}
+
+// all finds the elements of a name.
+func all(root *html.Node, name string) []*html.Node {
+	var found []*html.Node
+	for n := range root.Descendants() {
+		if n.Type == html.ElementNode && n.Data == name {
+			found = append(found, n)
+		}
+	}
+	return found
+}
+
+func attribute(n *html.Node, name string) string {
+	for _, a := range n.Attr {
+		if a.Key == name {
+			return a.Val
+		}
+	}
+	return ""
+}
+
+// text is what a person reads of an element.
+func text(n *html.Node) string {
+	var words []string
+	for d := range n.Descendants() {
+		if d.Type == html.TextNode {
+			words = append(words, strings.Fields(d.Data)...)
+		}
+	}
+	return strings.Join(words, " ")
+}
+
+// rows are the body rows of the page's nth table, cell by cell.
+func rows(root *html.Node, n int) [][]string {
+	var out [][]string
+	for _, tr := range all(all(all(root, "table")[n], "tbody")[0], "tr") {
+		var cells []string
+		for td := range tr.ChildNodes() {
+			if td.Type == html.ElementNode {
+				cells = append(cells, text(td))
+			}
+		}
+		out = append(out, cells)
+	}
+	return out
+}
+
+func TestPagesShowWhatThereIs(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.deployReadings(t, "2026-01-01", "2026-01-02")
+
+	dags := rows(w.page(t, writer, "/dags"), 0)
+	require.Equal(t, []string{"readings", "v1"}, dags[0][:2])
+
+	dag := w.page(t, writer, "/dags/readings")
+	jobs := rows(dag, 0)
+	require.Equal(t, "landing", jobs[0][0])
+	require.Equal(t, []string{"daily", "sql"}, jobs[1][:2])
+	require.Equal(t, "daily_highest", jobs[1][4])
+	require.Len(t, all(all(dag, "svg")[0], "rect"), 3)
+	require.Equal(t, "v1", rows(dag, 2)[0][0], "versions come after jobs and sources")
+
+	tasks := rows(w.page(t, writer, "/tasks?dag=readings&job=daily&status=Completed"), 0)
+	require.NotEmpty(t, tasks)
+	for _, row := range tasks {
+		require.Equal(t, []string{"readings/daily", "Completed"}, []string{row[1], strings.Fields(row[3])[0]})
+	}
+	task := w.page(t, writer, "/tasks/"+tasks[0][0])
+	require.Contains(t, text(task), tasks[0][0])
+
+	require.Equal(t, "daily_highest", rows(w.page(t, reader, "/datasets?search=highest"), 0)[0][0])
+	dataset := w.page(t, reader, "/datasets/daily_highest")
+	require.Equal(t, [][]string{{"station", "VARCHAR", ""}, {"highest", "DOUBLE", ""}}, rows(dataset, 0))
+	require.Equal(t, []string{"harbour", "5.25"}, rows(dataset, 1)[0])
+	require.Contains(t, text(dataset), "not_null(station)")
+	require.Contains(t, text(dataset), "January 2026")
+	only := w.page(t, reader, "/datasets/daily_highest?partition=2026-01-02")
+	require.Len(t, rows(only, 1), 2)
+	require.Equal(t, "readings/landing/0", text(all(w.page(t, writer, "/datasets/readings/landing/0"), "h1")[0]))
+}
+
+// sources are the attributes by which a page can make a browser ask for something.
+var sources = regexp.MustCompile(`^(src|href|action|srcset|data|poster|formaction|xlink:href)$`)
+
+func TestPagesAreSafeAndAccessible(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.deployReadings(t, "2026-01-01")
+	task := w.tasks(t)[0].ID.String()
+	for _, path := range []string{"/dags", "/dags/readings", "/tasks", "/tasks/" + task, "/datasets", "/datasets/daily_highest"} {
+		root := w.page(t, writer, path)
+		require.Equal(t, "en", attribute(all(root, "html")[0], "lang"), path)
+		require.Len(t, all(root, "h1"), 1, path)
+		require.Len(t, all(root, "main"), 1, path)
+		require.Empty(t, all(root, "script"), "%s is read without JavaScript", path)
+		require.Empty(t, all(root, "style"), "%s: the policy allows no inline style", path)
+		for n := range root.Descendants() {
+			for _, a := range n.Attr {
+				require.NotRegexp(t, `^on`, a.Key, path)
+				require.NotEqual(t, "style", a.Key, path)
+				if sources.MatchString(a.Key) {
+					require.Regexp(t, `^(/[^/]|#)`, a.Val, "%s asks another host", path)
+				}
+			}
+		}
+		for _, input := range append(all(root, "input"), all(root, "select")...) {
+			require.True(t, input.Parent.Data == "label" || attribute(input, "type") == "hidden", "%s: a field without a label", path)
+		}
+		for _, th := range all(root, "th") {
+			require.NotEmpty(t, attribute(th, "scope"), path)
+		}
+	}
+	status, body := w.send(t, writer, http.MethodGet, "/tasks/not-an-id", "", nil)
+	require.Equal(t, http.StatusNotFound, status)
+	require.Contains(t, body, "<h1>")
+	status, _ = w.send(t, nobody, http.MethodGet, "/dags", "", nil)
+	require.Equal(t, http.StatusUnauthorized, status)
+}
+
+func TestPagesCarryAStrictPolicy(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, w.url+"/dags", nil)
+	require.NoError(t, err)
+	request.Header.Set("Authorization", "Bearer "+w.tokens[reader])
+	response, err := http.DefaultClient.Do(request)
+	require.NoError(t, err)
+	require.NoError(t, response.Body.Close())
+	require.Contains(t, response.Header.Get("Content-Security-Policy"), "default-src 'self'")
+	require.NotContains(t, response.Header.Get("Content-Security-Policy"), "unsafe")
+	require.Equal(t, "nosniff", response.Header.Get("X-Content-Type-Options"))
+}

@@ -1,0 +1,233 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/internal/testdb"
+	"github.com/dagctl/dagctl/registry"
+)
+
+// world is a running server on a database of its own, with callers of every sort.
+type world struct {
+	url    string
+	app    *app
+	roots  string // folder that org acme's file sources may read
+	tokens map[string]string
+}
+
+// The callers of a world. foreign is an admin of another org.
+const (
+	nobody, reader, writer, admin, foreign = "nobody", "reader", "writer", "admin", "foreign"
+)
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	ctx, stop := context.WithCancel(context.Background())
+	w := &world{roots: t.TempDir(), tokens: map[string]string{nobody: ""}}
+	cfg := defaultConfig
+	cfg.DatabaseURL, cfg.Storage.Root = testdb.URL(t), t.TempDir()
+	cfg.FileRoots = map[string][]string{"acme": {w.roots}}
+	cfg.Operators.AllowCommand = true
+	cfg.Limits = limitsConfig{RequestsPerSecond: 10_000, Burst: 10_000}
+	require.NoError(t, cfg.validate())
+
+	log := new(output)
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Log(log.String())
+		}
+	})
+	a, err := newApp(ctx, cfg, nil, slog.New(slog.NewTextHandler(log, nil)))
+	require.NoError(t, err)
+	listener, err := listen("127.0.0.1:0")
+	require.NoError(t, err)
+	w.app, w.url = a, "http://"+listener.Addr().String()
+	ended := make(chan error, 1)
+	go func() { ended <- a.run(ctx, listener) }()
+	t.Cleanup(func() {
+		stop()
+		require.NoError(t, <-ended)
+		a.close()
+	})
+
+	secret, org, err := authz.Bootstrap(ctx, a.pool, authz.FirstToken{OrgSlug: "acme", TokenName: "admin"})
+	require.NoError(t, err)
+	w.tokens[admin] = secret
+	caller := authz.Caller{OrgID: org.ID, OrgSlug: org.Slug, Actor: "token:admin", Role: authz.RoleAdmin}
+	for name, role := range map[string]authz.Role{reader: authz.RoleReader, writer: authz.RoleWriter} {
+		w.tokens[name], _, err = authz.CreateToken(ctx, a.requests, caller, authz.NewToken{Name: name, Role: role})
+		require.NoError(t, err)
+	}
+	w.tokens[foreign], _, err = authz.Bootstrap(ctx, a.pool, authz.FirstToken{OrgSlug: "umbrella", TokenName: "admin", Another: true})
+	require.NoError(t, err)
+	return w
+}
+
+// as is the API for one of the callers.
+func (w *world) as(name string) *client {
+	return newClient(target{Name: name, URL: w.url, Token: w.tokens[name]})
+}
+
+// env is the environment of one of the callers' command lines.
+func (w *world) env(t *testing.T, caller string) map[string]string {
+	return map[string]string{"DAGCTL_URL": w.url, "DAGCTL_TOKEN": w.tokens[caller], "HOME": t.TempDir()}
+}
+
+// result is what a command line did.
+type result struct {
+	out, err string
+	code     int
+}
+
+// dagctl runs a command line in this process.
+func dagctl(t *testing.T, env map[string]string, args ...string) result {
+	t.Helper()
+	return dagctlWithInput(t, env, "", args...)
+}
+
+func dagctlWithInput(t *testing.T, env map[string]string, input string, args ...string) result {
+	t.Helper()
+	var out, errs bytes.Buffer
+	code := run(t.Context(), args, environment{in: strings.NewReader(input), out: &out, err: &errs, getenv: func(name string) string { return env[name] }})
+	return result{out.String(), errs.String(), code}
+}
+
+// must runs a command line that has to succeed.
+func must(t *testing.T, env map[string]string, args ...string) string {
+	t.Helper()
+	r := dagctl(t, env, args...)
+	require.Zero(t, r.code, "dagctl %s\n%s%s", strings.Join(args, " "), r.out, r.err)
+	return r.out
+}
+
+// decode runs a command line with --output json and returns what it says.
+func decode[T any](t *testing.T, env map[string]string, args ...string) T {
+	t.Helper()
+	var v T
+	text := must(t, env, append(args, "--output", "json")...)
+	require.NoError(t, json.Unmarshal([]byte(text), &v), text)
+	return v
+}
+
+// readingsDAG is a small DAG over files of the world's folder: a partition a day, one published dataset, one hidden
+// intermediate, a manual job.
+const readingsDAG = `name: readings
+jobs:
+  - name: landing
+    operator: file_source
+    source: { kind: poll, every: 1s }
+    partition_by: { time: day }
+    config: { path: landing, pattern: "{date}.csv", format: csv }
+  - name: daily
+    operator: sql
+    inputs:
+      - from: { job: landing }
+    execution_strategy: PerPartition
+    update_strategy: replace
+    config: { query: "SELECT station, max(celsius) AS highest FROM landing GROUP BY station ORDER BY station" }
+    checks:
+      - not_null: [station]
+  - name: note
+    operator: command
+    source: { kind: manual }
+    outputs: 0
+    payload_schema: { type: object, required: [text], properties: { text: { type: string, maxLength: 100 } } }
+    config: { argv: [/bin/sh, -c, "cat > /dev/null"] }
+publish:
+  daily_highest: { from: { job: daily }, description: Highest of each day., tags: [weather] }
+`
+
+// deployReadings deploys readingsDAG with the given days and waits until nothing is left to do.
+func (w *world) deployReadings(t *testing.T, days ...string) {
+	t.Helper()
+	for _, day := range days {
+		w.land(t, day)
+	}
+	file := filepath.Join(t.TempDir(), "dag.yaml")
+	require.NoError(t, os.WriteFile(file, []byte(readingsDAG), 0o600))
+	must(t, w.env(t, writer), "deploy", file)
+}
+
+// land puts a day's file into the landing folder.
+func (w *world) land(t *testing.T, day string) {
+	t.Helper()
+	dir := filepath.Join(w.roots, "landing")
+	require.NoError(t, os.MkdirAll(dir, 0o700))
+	text := "station,celsius\nharbour,3.5\nharbour,5.25\nsummit,-8\n"
+	require.NoError(t, os.WriteFile(filepath.Join(dir, day+".csv.new"), []byte(text), 0o600))
+	require.NoError(t, os.Rename(filepath.Join(dir, day+".csv.new"), filepath.Join(dir, day+".csv")))
+}
+
+// eventually asks until the answer is yes, or a minute has passed.
+func eventually(t *testing.T, what string, ask func() (bool, error)) {
+	t.Helper()
+	deadline := time.Now().Add(time.Minute)
+	for {
+		ok, err := ask()
+		if ok {
+			return
+		}
+		if time.Now().After(deadline) {
+			require.NoError(t, err)
+			require.Fail(t, "never happened: "+what)
+		}
+		require.NoError(t, pause(t.Context(), 50*time.Millisecond))
+	}
+}
+
+// partitions lists the keys of a dataset's partitions.
+func (w *world) partitions(t *testing.T, dataset string) []string {
+	t.Helper()
+	list, err := fetch[registry.Revision](t.Context(), w.as(writer), datasetPath(dataset)+"/partitions", nil, pageFlags{limit: 1000})
+	require.NoError(t, err)
+	keys := []string{}
+	for _, p := range list {
+		keys = append(keys, p.Key)
+	}
+	return keys
+}
+
+func (w *world) tasks(t *testing.T) []dispatcher.Task {
+	t.Helper()
+	list, err := fetch[dispatcher.Task](t.Context(), w.as(writer), "/v1/tasks", nil, pageFlags{limit: 1000})
+	require.NoError(t, err)
+	return list
+}
+
+// send makes a raw request as one of the callers.
+func (w *world) send(t *testing.T, caller, method, path, contentType string, body io.Reader) (int, string) {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), method, w.url+path, body)
+	require.NoError(t, err)
+	if token := w.tokens[caller]; token != "" {
+		request.Header.Set("Authorization", "Bearer "+token)
+	}
+	if contentType != "" {
+		request.Header.Set("Content-Type", contentType)
+	}
+	noRedirects := http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	response, err := noRedirects.Do(request)
+	if errors.Is(err, io.EOF) {
+		return 0, ""
+	}
+	require.NoError(t, err, "%s %s", method, path)
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	require.NoError(t, err)
+	return response.StatusCode, string(text)
+}

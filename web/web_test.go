@@ -1,0 +1,104 @@
+package web
+
+import (
+	"encoding/json"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/internal/rest"
+	"github.com/dagctl/dagctl/registry"
+)
+
+func job(name string, inputs ...string) dispatcher.JobStatus {
+	j := dispatcher.JobStatus{JobView: registry.JobView{Name: name, Operator: "sql"}}
+	for _, in := range inputs {
+		j.Inputs = append(j.Inputs, registry.InputView{DAG: "d", Job: in})
+	}
+	return j
+}
+
+func TestDraw(t *testing.T) {
+	t.Parallel()
+	jobs := []dispatcher.JobStatus{job("landing"), job("daily", "landing"), job("monthly", "daily", "landing"), job("other", "landing")}
+	jobs[3].Tasks.Dead = 1
+	jobs[3].Inputs = append(jobs[3].Inputs, registry.InputView{DAG: "elsewhere", Job: "daily"}, registry.InputView{As: "hidden"})
+
+	g := draw("d", jobs)
+	require.Len(t, g.Nodes, 4)
+	require.Len(t, g.Edges, 4, "edges from other DAGs are not drawn")
+	x := func(i int) int { return g.Nodes[i].X }
+	require.Less(t, x(0), x(1))
+	require.Less(t, x(1), x(2), "one layer to the right of the last job it reads")
+	require.Equal(t, x(1), x(3))
+	require.NotEqual(t, g.Nodes[1].Y, g.Nodes[3].Y)
+	require.Equal(t, "dead", g.Nodes[3].State)
+	for _, n := range g.Nodes {
+		require.LessOrEqual(t, n.X+n.Width, g.Width)
+		require.LessOrEqual(t, n.Y+n.Height, g.Height)
+	}
+}
+
+func TestDrawEndsOnACircle(t *testing.T) {
+	t.Parallel()
+	require.Len(t, draw("d", []dispatcher.JobStatus{job("a", "b"), job("b", "a"), job("c", "c")}).Nodes, 3)
+	require.Empty(t, draw("d", nil).Nodes)
+}
+
+func TestCalendar(t *testing.T) {
+	t.Parallel()
+	revisions := func(keys ...string) []registry.Revision {
+		var list []registry.Revision
+		for i, k := range keys {
+			list = append(list, registry.Revision{Key: k, Rows: int64(i + 1)})
+		}
+		return list
+	}
+	months := calendar(revisions("2026-01-31", "2026-02-02"))
+	require.Len(t, months, 2)
+	require.Equal(t, "January 2026", months[0].Name)
+	require.Equal(t, day{31, "2026-01-31", 1, true}, months[0].Weeks[4][5], "the 31st was a Saturday")
+	require.Equal(t, day{1, "2026-02-01", 0, false}, months[1].Weeks[0][6], "the 1st was a Sunday")
+	require.Equal(t, day{2, "2026-02-02", 2, true}, months[1].Weeks[1][0])
+	require.Zero(t, months[1].Weeks[0][0])
+
+	require.Empty(t, calendar(revisions("2026-01", "2026-02")), "months are no days")
+	require.Empty(t, calendar(revisions("2026-01-01", "x")))
+	require.Empty(t, calendar(nil))
+	require.Len(t, calendar(revisions("0001-01-01", "9999-12-31")), 24)
+}
+
+func TestWording(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	earlier := now.Add(-90 * time.Minute)
+	require.Equal(t, "1 h ago", ago(now, earlier))
+	require.Equal(t, "1 h ago", ago(now, &earlier))
+	require.Equal(t, "in 5 s", ago(now, now.Add(5*time.Second)))
+	require.Empty(t, ago(now, (*time.Time)(nil)))
+	require.Empty(t, ago(now, time.Time{}))
+	require.Equal(t, "1 h", between(&earlier, &now))
+	require.Empty(t, between(nil, &now))
+	require.Equal(t, "1023 B", size(1023))
+	require.Equal(t, "1.5 MB", size(3<<19))
+	require.Equal(t, "-1\u202f234\u202f567", number(-1234567))
+	require.Equal(t, "999", number(999))
+	require.Equal(t, "{\n  \"a\": 1\n}", indent(json.RawMessage(`{"a":1}`)))
+	require.Empty(t, indent(json.RawMessage(`null`)))
+	require.Equal(t, "/datasets/a/b%3Fc/d", datasetPath("a/b?c/d"))
+	require.Equal(t, "[1,null]", cell([]any{1, nil}))
+	require.Empty(t, cell(nil))
+}
+
+func TestErrorPageEscapes(t *testing.T) {
+	t.Parallel()
+	w := httptest.NewRecorder()
+	RenderError(w, nil, &rest.Problem{Status: 404, Title: "Not Found", Detail: `no <script>alert(1)</script>`, Hint: "look", RequestID: "r1"})
+	require.Equal(t, 404, w.Code)
+	require.Contains(t, w.Body.String(), "no &lt;script&gt;")
+	require.NotContains(t, w.Body.String(), "<script>")
+	require.Contains(t, w.Body.String(), "Request r1")
+}
