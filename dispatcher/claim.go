@@ -226,7 +226,7 @@ func (d *Dispatcher) assign(ctx context.Context, tx pgx.Tx, t claimed, c claimab
 	job := t.job
 	a := operators.Assignment{TaskID: t.TaskID, Attempt: t.Attempt, OrgID: job.OrgID, OrgSlug: job.OrgSlug, DAG: job.DAG, Job: job.Name,
 		Operator: job.Def.Operator, OperatorVersion: job.Def.OperatorVersion, Config: job.Def.Config, Payload: c.Payload,
-		PartitionBy: job.Def.PartitionBy, Roots: d.Roots(job.OrgSlug), TimeoutAt: t.timeoutAt}
+		PartitionBy: job.Def.PartitionBy, Roots: d.Roots(job.OrgSlug, job.DAG), TimeoutAt: t.timeoutAt}
 	if c.Kind == "check" {
 		check, err := d.assignCheck(ctx, tx, &a, job, c)
 		return a, check, err

@@ -38,11 +38,12 @@ type Config struct {
 	Runner    *operators.Runner
 	Storage   *storage.Storage
 
-	Runtimes []string                      // runtimes that run in this process
-	Roots    func(orgSlug string) []string // folders that an org's file sources may read
-	WorkerID string                        // unique among processes
-	PoolSize int                           // tasks run at once in this process; default 4
-	Version  string                        // of the program, for people
+	Runtimes []string // runtimes that run in this process
+	// Roots are the folders that the file sources of an org's DAG may read.
+	Roots    func(orgSlug, dagName string) []string
+	WorkerID string // unique among processes
+	PoolSize int    // tasks run at once in this process; default 4
+	Version  string // of the program, for people
 
 	// Poll is how often a loop looks without having been woken; default 1 s.
 	Poll time.Duration
@@ -59,7 +60,7 @@ func (c *Config) validate() error {
 		return errors.New("dispatcher: a worker id is needed")
 	}
 	if c.Roots == nil {
-		c.Roots = func(string) []string { return nil }
+		c.Roots = func(string, string) []string { return nil }
 	}
 	c.PoolSize = cmp.Or(c.PoolSize, 4)
 	c.Poll = cmp.Or(c.Poll, time.Second)

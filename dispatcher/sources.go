@@ -143,7 +143,7 @@ func (d *Dispatcher) enumerate(ctx context.Context, job *registry.Job, op operat
 		return 0, err
 	}
 	found, err := op.Enumerate(ctx, operators.Enumeration{Config: job.Def.Config, PartitionBy: job.Def.PartitionBy,
-		Roots: d.Roots(job.OrgSlug), Known: known, Now: now})
+		Roots: d.Roots(job.OrgSlug, job.DAG), Known: known, Now: now})
 	if err != nil {
 		return 0, fmt.Errorf("enumerate: %w", err)
 	}

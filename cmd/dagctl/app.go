@@ -46,8 +46,9 @@ type app struct {
 	api        *authz.API
 }
 
-// newApp wires the slices. This is the one place that knows them all.
-func newApp(ctx context.Context, cfg serverConfig, dev *authz.Dev, log *slog.Logger) (_ *app, err error) {
+// newApp wires the slices. This is the one place that knows them all. roots are the folders that the file sources of an
+// org's DAG may read; dev is nil unless one person runs it for themselves.
+func newApp(ctx context.Context, cfg serverConfig, roots func(org, dag string) []string, dev *authz.Dev, log *slog.Logger) (_ *app, err error) {
 	a := &app{log: log}
 	defer func() {
 		if err != nil {
@@ -85,7 +86,7 @@ func newApp(ctx context.Context, cfg serverConfig, dev *authz.Dev, log *slog.Log
 	a.dispatcher, err = dispatcher.New(dispatcher.Config{
 		Pool: a.pool, Requests: a.requests, Registry: a.registry, Operators: builtin, Storage: a.storage,
 		Runner:   &operators.Runner{Registry: builtin, Storage: a.storage, ScratchDir: scratch, Log: log},
-		Runtimes: runtimes, Roots: func(org string) []string { return cfg.FileRoots[org] },
+		Runtimes: runtimes, Roots: roots,
 		WorkerID: workerID(), PoolSize: cfg.Workers.PoolSize, Version: buildVersion(), Log: log,
 	})
 	if err != nil {

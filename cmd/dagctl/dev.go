@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -112,7 +113,9 @@ func (c *cli) dev(ctx context.Context, o devOptions) (err error) {
 		}()
 		o.databaseURL = database.URL()
 	}
-	a, login, err := c.startDev(ctx, o, dags, data, listener, log)
+	folders := new(dagFolders)
+	folders.learn(dags)
+	a, login, err := c.startDev(ctx, o, dags, folders, data, listener, log)
 	if err != nil {
 		return err
 	}
@@ -125,7 +128,7 @@ func (c *cli) dev(ctx context.Context, o devOptions) (err error) {
 		g.Go(func() error { return watchDatabase(ctx, database, data) })
 	}
 	session := &devSession{cli: c, api: newClient(target{URL: "http://" + listener.Addr().String(), Token: login.Token()}),
-		app: a, org: login.Caller().OrgID, options: o, vars: vars, known: map[string]deployedDAG{}}
+		app: a, org: login.Caller().OrgID, options: o, vars: vars, folders: folders, known: map[string]deployedDAG{}}
 	g.Go(func() error { return session.run(ctx) })
 	if err := g.Wait(); err != nil && !errors.Is(err, errDone) && !errors.Is(err, context.Canceled) {
 		return err
@@ -137,7 +140,7 @@ func (c *cli) dev(ctx context.Context, o devOptions) (err error) {
 var errDone = errors.New("done")
 
 // startDev migrates the database, makes the org and wires the server.
-func (c *cli) startDev(ctx context.Context, o devOptions, dags []*devDAG, data *devData, listener net.Listener, log *slog.Logger) (*app, *authz.Dev, error) {
+func (c *cli) startDev(ctx context.Context, o devOptions, dags []*devDAG, folders *dagFolders, data *devData, listener net.Listener, log *slog.Logger) (*app, *authz.Dev, error) {
 	if err := migrations.Up(ctx, o.databaseURL); err != nil {
 		return nil, nil, err
 	}
@@ -153,11 +156,9 @@ func (c *cli) startDev(ctx context.Context, o devOptions, dags []*devDAG, data *
 	cfg := defaultConfig
 	cfg.DatabaseURL, cfg.Listen, cfg.Storage.Root = o.databaseURL, address, data.path("storage")
 	cfg.Runtimes = map[string]string{"dispatcher": inProcess, "ecs_platform": inProcess, "ecs_udf": inProcess, "lambda": inProcess}
-	cfg.FileRoots = map[string][]string{}
 	cfg.Operators.AllowCommand = true // whoever starts a dev server runs its own programs on its own machine
 	cfg.Operators.AllowedAddresses = []string{"127.0.0.0/8", "::1/128"}
 	for _, d := range dags {
-		cfg.FileRoots[devOrg] = append(cfg.FileRoots[devOrg], filepath.Dir(d.path))
 		if d.doc == nil {
 			continue // its problems are told when it is deployed
 		}
@@ -165,7 +166,7 @@ func (c *cli) startDev(ctx context.Context, o devOptions, dags []*devDAG, data *
 			cfg.Runtimes[job.Runtime] = inProcess
 		}
 	}
-	a, err := newApp(ctx, cfg, login, log)
+	a, err := newApp(ctx, cfg, folders.roots, login, log)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -174,6 +175,24 @@ func (c *cli) startDev(ctx context.Context, o devOptions, dags []*devDAG, data *
 		return nil, nil, err
 	}
 	return a, login, nil
+}
+
+// dagFolders knows the folder of each DAG's file, which is what its file sources may read and paths are relative to.
+type dagFolders struct{ byName sync.Map }
+
+func (f *dagFolders) learn(dags []*devDAG) {
+	for _, d := range dags {
+		if d.doc != nil {
+			f.byName.Store(d.doc.Name, filepath.Dir(d.path))
+		}
+	}
+}
+
+func (f *dagFolders) roots(_, dag string) []string {
+	if folder, ok := f.byName.Load(dag); ok {
+		return []string{folder.(string)}
+	}
+	return nil
 }
 
 func ensureOrg(ctx context.Context, databaseURL string) (authz.Org, error) {

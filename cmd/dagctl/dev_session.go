@@ -153,6 +153,7 @@ type devSession struct {
 	org     uuid.UUID
 	options devOptions
 	vars    map[string]string
+	folders *dagFolders
 
 	known  map[string]deployedDAG // by path
 	tasks  map[uuid.UUID]string   // last state that was told
@@ -192,6 +193,7 @@ func (s *devSession) deployChanged(ctx context.Context) error {
 		}
 		return nil // a moment between two writes of an editor; the next look will see
 	}
+	s.folders.learn(dags)
 	for _, d := range dags {
 		if known, ok := s.known[d.path]; ok && known.hash == d.hash {
 			continue
@@ -300,7 +302,7 @@ func (s *devSession) tell(ctx context.Context) error {
 		}
 	}
 	for _, what := range slices.Sorted(maps.Keys(done)) {
-		fmt.Fprintf(s.out, "%s %s %s\n", s.style(s.out).good("done"), what, few(done[what]))
+		fmt.Fprintln(s.out, strings.TrimSpace(fmt.Sprintf("%s %s %s", s.style(s.out).good("done"), what, few(done[what]))))
 	}
 	return s.tellVersions(ctx)
 }
@@ -369,7 +371,7 @@ func (s *devSession) finish(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(s.out, "\nPages: `dagctl dev %s` serves them at http://%s\n", s.options.dir, s.options.addr)
+	fmt.Fprintf(s.out, "\nPages: `dagctl dev %s` serves them at %s\n", s.options.dir, s.api.target.URL)
 	if len(failed) > 0 {
 		fmt.Fprintf(s.err, "%s not everything completed: %s\n", s.style(s.err).bad("Error:"), strings.Join(failed, "; "))
 		return errReported

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/cookiejar"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -139,6 +140,16 @@ func TestDevServesAndFollowsSaves(t *testing.T) {
 	require.NoFileExists(t, filepath.Join(data, devServerFile))
 }
 
+const producerDAG = `name: producer
+jobs:
+  - name: numbers
+    operator: file_source
+    source: { kind: poll, every: 1s }
+    config: { path: numbers.csv, format: csv }
+publish:
+  numbers: { from: { job: numbers } }
+`
+
 func TestDevDeploysProducersFirst(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -159,16 +170,31 @@ jobs:
 publish:
   doubled: { from: { job: doubled } }
 `)
-	write("b-producer", `name: producer
-jobs:
-  - name: numbers
-    operator: file_source
-    source: { kind: poll, every: 1s }
-    config: { path: numbers.csv, format: csv }
-publish:
-  numbers: { from: { job: numbers } }
-`)
+	write("b-producer", producerDAG)
+	write("c-other", strings.NewReplacer("name: producer", "name: other", "  numbers: {", "  others: {").Replace(producerDAG))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "b-producer", "numbers.csv"), []byte("n\n21\n"), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "c-other", "numbers.csv"), []byte("n\n7\n"), 0o600))
 	out := must(t, nil, "dev", dir, "--once", "--addr", "127.0.0.1:0", "--data", filepath.Join(t.TempDir(), ".dagctl"))
 	require.Contains(t, out, "doubled: 1 row in 1 partition\n n\n42\n")
+	require.Contains(t, out, "others: 1 row in 1 partition\nn\n7\n", "a path is relative to its own DAG file")
+}
+
+// TestDevRecoversFromAKill kills a dev server and starts another on what it left.
+func TestDevRecoversFromAKill(t *testing.T) {
+	t.Parallel()
+	path, err := binary()
+	require.NoError(t, err)
+	dir, data := starterFolder(t), filepath.Join(t.TempDir(), ".dagctl")
+	cmd, log := exec.Command(path, "dev", dir, "--addr", "127.0.0.1:0", "--data", data), new(output)
+	cmd.Stdout, cmd.Stderr = log, log
+	require.NoError(t, cmd.Start())
+	eventually(t, "it works", func() (bool, error) { return strings.Contains(log.String(), "is Building"), nil })
+	require.NoError(t, cmd.Process.Kill())
+	_ = cmd.Wait() // it says: killed
+
+	stale := dagctl(t, nil, "status", "--data", data)
+	require.Equal(t, exitServer, stale.code)
+	require.Contains(t, stale.err, "does not answer")
+	out := must(t, nil, "dev", dir, "--once", "--addr", "127.0.0.1:0", "--data", data)
+	require.Contains(t, out, "daily_temperatures: 4 rows in 2 partitions")
 }

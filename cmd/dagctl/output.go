@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -156,7 +157,8 @@ func (t *table) write(w io.Writer) {
 }
 
 func isNumber(text string) bool {
-	return strings.Trim(text, "0123456789.,-") == "" && strings.ContainsAny(text, "0123456789")
+	_, err := strconv.ParseFloat(text, 64)
+	return err == nil
 }
 
 // oneLine makes foreign text safe and short enough for a cell: no control characters reach the terminal.

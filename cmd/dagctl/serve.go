@@ -143,7 +143,7 @@ func serve(ctx context.Context, cfg serverConfig, migrate bool, log *slog.Logger
 		if waitForSchema(ctx, pool, log) != nil {
 			return nil // told to stop meanwhile
 		}
-		if a, err = newApp(ctx, cfg, nil, log); err != nil {
+		if a, err = newApp(ctx, cfg, cfg.roots, nil, log); err != nil {
 			return err
 		}
 		front.become(a.api.Handler())

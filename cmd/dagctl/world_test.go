@@ -52,7 +52,7 @@ func newWorld(t *testing.T) *world {
 			t.Log(log.String())
 		}
 	})
-	a, err := newApp(ctx, cfg, nil, slog.New(slog.NewTextHandler(log, nil)))
+	a, err := newApp(ctx, cfg, cfg.roots, nil, slog.New(slog.NewTextHandler(log, nil)))
 	require.NoError(t, err)
 	listener, err := listen("127.0.0.1:0")
 	require.NoError(t, err)
