@@ -33,7 +33,7 @@ type Dev struct {
 	origins []string
 
 	mu       sync.Mutex
-	oneTime  map[string]bool // secrets of sign-in addresses not opened yet
+	link     string          // secret of the sign-in address of this start
 	sessions map[string]bool // by hash of the cookie's value
 }
 
@@ -52,7 +52,7 @@ func NewDev(cfg DevConfig) (*Dev, error) {
 	}
 	d := &Dev{
 		org: cfg.Org, token: newSecret("dev"), port: port,
-		oneTime: map[string]bool{}, sessions: map[string]bool{},
+		link: newSecret("link"), sessions: map[string]bool{},
 	}
 	for _, host := range []string{"127.0.0.1", "localhost", "::1"} {
 		d.origins = append(d.origins, "http://"+net.JoinHostPort(host, port))
@@ -87,14 +87,9 @@ func (d *Dev) Token() string { return d.token }
 // Origins are the addresses that browsers may use.
 func (d *Dev) Origins() []string { return d.origins }
 
-// SignInURL is an address that signs one browser in, once.
-func (d *Dev) SignInURL() string {
-	secret := newSecret("once")
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.oneTime[string(hashSecret(secret))] = true
-	return d.origins[0] + "/?token=" + secret
-}
+// SignInURL is an address that signs browsers in, as long as this start lasts: a second browser, or the same one after
+// its cookies were cleared, opens it again.
+func (d *Dev) SignInURL() string { return d.origins[0] + "/?token=" + d.link }
 
 // Caller is the local admin.
 func (d *Dev) Caller() Caller {
@@ -140,17 +135,11 @@ func (d *Dev) signIn(w http.ResponseWriter, r *http.Request) bool {
 	if secret == "" || r.Method != http.MethodGet {
 		return false
 	}
-	d.mu.Lock()
-	key := string(hashSecret(secret))
-	fresh := d.oneTime[key]
-	delete(d.oneTime, key)
-	session := ""
-	if fresh {
-		session = newSecret("session")
+	if subtle.ConstantTimeCompare(hashSecret(secret), hashSecret(d.link)) == 1 {
+		session := newSecret("session")
+		d.mu.Lock()
 		d.sessions[string(hashSecret(session))] = true
-	}
-	d.mu.Unlock()
-	if fresh {
+		d.mu.Unlock()
 		http.SetCookie(w, &http.Cookie{
 			Name: d.cookieName(), Value: session, Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode,
 			Secure: false, // loopback is served without TLS
