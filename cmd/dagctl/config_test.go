@@ -1,0 +1,69 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dagctl/dagctl/internal/fault"
+)
+
+func noEnv(string) string { return "" }
+
+// TestDocumentedConfigIsValid reads the example of docs/config.md, and holds its defaults against the code's.
+func TestDocumentedConfigIsValid(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../docs/config.md")
+	require.NoError(t, err)
+	example := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindSubmatch(text)
+	require.NotNil(t, example)
+	path := filepath.Join(t.TempDir(), "config.yaml")
+	require.NoError(t, os.WriteFile(path, example[1], 0o600))
+	cfg, err := loadConfig(path, noEnv)
+	require.NoError(t, err)
+	require.Equal(t, defaultConfig.Listen, cfg.Listen)
+	require.Equal(t, defaultConfig.Runtimes, cfg.Runtimes)
+	require.Equal(t, defaultWorkers, cfg.Workers)
+	require.Equal(t, defaultLimits, cfg.Limits)
+	require.Equal(t, defaultLog, cfg.Log)
+	require.Equal(t, defaultOperators.MemoryMB, cfg.Operators.MemoryMB)
+	require.Equal(t, defaultOperators.AllowCommand, cfg.Operators.AllowCommand)
+}
+
+func TestConfigSaysEverythingThatIsWrong(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "config.yaml")
+	require.NoError(t, os.WriteFile(path, []byte("databse_url: x\n"), 0o600))
+	_, err := loadConfig(path, noEnv)
+	require.ErrorContains(t, err, "databse_url")
+
+	cfg := serverConfig{Runtimes: map[string]string{"lambda": "lambda"}, FileRoots: map[string][]string{"acme": {"relative", "/nowhere/at/all"}}}
+	err = cfg.validate()
+	var f *fault.Error
+	require.ErrorAs(t, err, &f)
+	require.Equal(t, fault.Invalid, f.Kind)
+	var places []string
+	for _, p := range f.Problems {
+		places = append(places, p.Location)
+	}
+	require.Equal(t, []string{"database_url", "storage.root", "runtimes.lambda", "file_roots.acme", "file_roots.acme",
+		"operators.memory_mb", "workers.pool_size", "limits", "log"}, places)
+}
+
+func TestEnvironmentWinsOverFile(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "config.yaml")
+	require.NoError(t, os.WriteFile(path, []byte("listen: 127.0.0.1:1\nworkers: {pool_size: 2}\n"), 0o600))
+	env := map[string]string{"DAGCTL_LISTEN": "127.0.0.1:2", "DAGCTL_POOL_SIZE": "9", "DAGCTL_ALLOW_COMMAND": "true"}
+	cfg, err := loadConfig(path, func(name string) string { return env[name] })
+	require.NoError(t, err)
+	require.Equal(t, "127.0.0.1:2", cfg.Listen)
+	require.Equal(t, 9, cfg.Workers.PoolSize)
+	require.True(t, cfg.Operators.AllowCommand)
+	env["DAGCTL_POOL_SIZE"] = "many"
+	_, err = loadConfig(path, func(name string) string { return env[name] })
+	require.ErrorContains(t, err, "DAGCTL_POOL_SIZE")
+}
