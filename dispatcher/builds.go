@@ -39,7 +39,7 @@ func (d *Dispatcher) advanceBuilds(ctx context.Context, now time.Time) (more boo
 // progress is what a build has come to.
 type progress struct {
 	open     bool     // tasks are queued, running, or waiting for a retry
-	dead     []string // tasks that failed for good, with their errors
+	dead     []string // tasks that failed for good or were canceled, with their errors
 	rejected []string // revisions whose checks failed
 	unread   []string // sources not enumerated since the build began
 	stale    int      // output partitions that wanted a task just now
@@ -176,6 +176,9 @@ func (d *Dispatcher) reconcileBuild(ctx context.Context, tx pgx.Tx, b registry.B
 		return err
 	}
 	p.stale = len(made.by)
+	if err := d.givenUp(ctx, tx, b, findings, made, p); err != nil {
+		return err
+	}
 	return d.recheck(ctx, tx, b, jobs, generations, p, now)
 }
 
@@ -183,6 +186,40 @@ func (d *Dispatcher) reconcileBuild(ctx context.Context, tx pgx.Tx, b registry.B
 func (d *Dispatcher) retryOld(ctx context.Context, tx pgx.Tx, b registry.Build, origins []uuid.UUID, now time.Time) error {
 	_, err := d.promoteFailed(ctx, tx, `reason = 'dead' AND job_id = ANY($1) AND EXISTS (
 		SELECT FROM tasks t WHERE t.id = waiting.task_id AND t.completed_at < $2)`, "SYSTEM", now, origins, b.Started)
+	return err
+}
+
+// givenUp looks at what is wanted and was not made, because its task is known. Where that was done, it had nothing to
+// publish. Where it was canceled, the version would lack the partition: it fails, unless the task was canceled before this
+// build was taken up, for then it is tried again.
+func (d *Dispatcher) givenUp(ctx context.Context, tx pgx.Tx, b registry.Build, findings []finding, made created, p *progress) error {
+	var origins []uuid.UUID
+	var keys []string
+	for _, f := range findings {
+		if _, ok := made.by[slotOf{f.job.Origin, f.key}]; f.verdict == stale && !ok {
+			origins, keys = append(origins, f.job.Origin), append(keys, f.dedupe)
+		}
+	}
+	if len(keys) == 0 {
+		return nil
+	}
+	tag, err := tx.Exec(ctx, `
+		UPDATE tasks t SET reason = $4 FROM unnest($1::uuid[], $2::text[]) AS w(job_id, dedupe_key)
+		WHERE t.job_id = w.job_id AND t.dedupe_key = w.dedupe_key AND t.status = 'Canceled' AND t.completed_at < $3`,
+		origins, keys, b.Started, reasonAbandoned)
+	if err != nil {
+		return fmt.Errorf("want canceled tasks again: %w", err)
+	}
+	p.stale += int(tag.RowsAffected())
+	rows, err := tx.Query(ctx, `
+		SELECT format('task %s of %s was canceled', t.id, job_address(t.job_id) || coalesce(' ' || t.partitions[1], ''))
+		FROM tasks t JOIN unnest($1::uuid[], $2::text[]) AS w(job_id, dedupe_key) ON t.job_id = w.job_id AND t.dedupe_key = w.dedupe_key
+		WHERE t.status = 'Canceled' AND t.completed_at >= $3 ORDER BY t.id LIMIT 10`, origins, keys, b.Started)
+	if err != nil {
+		return fmt.Errorf("find canceled tasks: %w", err)
+	}
+	canceled, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	p.dead = append(p.dead, canceled...)
 	return err
 }
 

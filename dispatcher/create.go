@@ -83,7 +83,7 @@ func (d *Dispatcher) createFound(ctx context.Context, tx pgx.Tx, findings []find
 // slot nothing else is queued meanwhile; what is running may end at any moment, which the lock on its lease settles.
 //
 // A unit of work that is known by its dedupe key is not made twice. One that was only canceled, because a cutover or
-// an abandoned build had no use for it, is taken up again under its old id.
+// an abandoned build had no use for it or another task was to do its work, is taken up again under its old id.
 func (d *Dispatcher) create(ctx context.Context, tx pgx.Tx, wanted []newTask, now time.Time) (created, error) {
 	out := created{by: map[slotOf]madeTask{}}
 	if len(wanted) == 0 {
@@ -276,7 +276,7 @@ func (d *Dispatcher) insertTasks(ctx context.Context, tx pgx.Tx, wanted []newTas
 			SET status = 'Queued', kind = EXCLUDED.kind, reason = NULL, failures = 0, error_message = NULL, completed_at = NULL,
 			    cancel_requested_at = NULL, next_retry_at = NULL, runtime = EXCLUDED.runtime, limits = EXCLUDED.limits,
 			    version = tasks.version + 1
-			WHERE tasks.status = 'Canceled' AND tasks.reason IN ('superseded', 'abandoned')
+			WHERE tasks.status = 'Canceled' AND tasks.reason IN ('superseded', 'abandoned', 'merged')
 			RETURNING id, job_id, dedupe_key, slot, org_id),
 		told AS (
 			INSERT INTO task_events (id, org_id, task_id, attempt, to_status, actor, at)

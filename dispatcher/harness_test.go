@@ -72,12 +72,17 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
+// builtin is one set for all tests: it has no state but a session to parse SQL with.
+var builtin = sync.OnceValues(func() (*operators.Registry, error) {
+	return operators.Builtin(operators.Options{AllowCommand: true, Threads: 1})
+})
+
 func builtins(t *testing.T) (ops []operators.Operator) {
 	t.Helper()
-	builtin, err := operators.Builtin(operators.Options{AllowCommand: true, Threads: 1})
+	set, err := builtin()
 	require.NoError(t, err)
-	for _, name := range builtin.Names() {
-		op, _ := builtin.Get(name)
+	for _, name := range set.Names() {
+		op, _ := set.Get(name)
 		ops = append(ops, op)
 	}
 	return ops
@@ -650,3 +655,6 @@ func problemsOf(err error) (messages []string) {
 	}
 	return messages
 }
+
+// later is a time ahead, for bodies that look at clocks.
+func later(d time.Duration) time.Time { return time.Now().Add(d) }

@@ -152,7 +152,11 @@ func (d *Dispatcher) cancelRunning(ctx context.Context, t claimed, now time.Time
 		if !row.holds(t.Fence) || row.status != "Running" {
 			return fault.New(fault.Conflict, "task %s is %s already", row.id, row.status)
 		}
-		return finish(ctx, tx, row, ending{status: "Canceled", reason: reasonCanceled, actor: "WORKER"}, now)
+		e := ending{status: "Canceled", reason: reasonSuperseded, actor: "WORKER"}
+		if row.cancelAsked { // by somebody, and not by a cutover, which may want it again
+			e.reason = reasonCanceled
+		}
+		return finish(ctx, tx, row, e, now)
 	})
 	d.wake.send(topicClaim, topicBuild)
 	return err
@@ -179,7 +183,7 @@ func (d *Dispatcher) handBack(ctx context.Context, t claimed, why string, now ti
 
 // requeue ends a running attempt that is to be tried again at once.
 func (d *Dispatcher) requeue(ctx context.Context, tx pgxTx, row taskRow, e ending, now time.Time) error {
-	if err := finish(ctx, tx, row, e, now); err != nil {
+	if err := finish(ctx, tx, row, row.unlessCanceled(e), now); err != nil || row.cancelAsked {
 		return err
 	}
 	_, err := d.promoteFailed(ctx, tx, `task_id = $1`, "SYSTEM", now, row.id)

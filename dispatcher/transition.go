@@ -32,6 +32,7 @@ type taskRow struct {
 	limits         []string
 	pins           []registry.Pin
 	completionHash string
+	cancelAsked    bool // somebody asked for its end
 }
 
 // lockTask locks the row of a fence's task. Every effect of a worker's call is in the transaction of this lock.
@@ -40,10 +41,10 @@ func lockTask(ctx context.Context, tx pgx.Tx, f Fence) (taskRow, error) {
 	var pins []byte
 	err := tx.QueryRow(ctx, `
 		SELECT org_id, job_id, kind, slot, status, coalesce(reason, ''), attempt, lease_token, failures, max_attempts, runtime,
-		       priority, limits, coalesce(input_versions, '[]'), coalesce(completion_hash, '')
+		       priority, limits, coalesce(input_versions, '[]'), coalesce(completion_hash, ''), cancel_requested_at IS NOT NULL
 		FROM tasks WHERE id = $1 FOR UPDATE`, f.TaskID).
 		Scan(&r.org, &r.job, &r.kind, &r.slot, &r.status, &r.reason, &r.attempt, &r.token, &r.failures, &r.maxAttempts, &r.runtime,
-			&r.priority, &r.limits, &pins, &r.completionHash)
+			&r.priority, &r.limits, &pins, &r.completionHash, &r.cancelAsked)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return r, fault.New(fault.NotFound, "there is no task %s", f.TaskID)
 	}
@@ -95,6 +96,14 @@ type ending struct {
 	actor   string
 	retryAt *time.Time // Failed: when it is tried again; nil: it is dead
 	failed  int        // how much it counts against max_attempts
+}
+
+// unlessCanceled is how an attempt that failed ends: one that somebody has canceled is not tried again.
+func (r taskRow) unlessCanceled(e ending) ending {
+	if r.cancelAsked {
+		e.status, e.reason, e.retryAt, e.failed = "Canceled", reasonCanceled, nil, 0
+	}
+	return e
 }
 
 // finish ends a task whose row is locked: it leaves whichever set it is in, gives back its limits, and lets the sibling
@@ -217,6 +226,6 @@ func (d *Dispatcher) failTx(ctx context.Context, tx pgx.Tx, t claimed, reason st
 	if !row.holds(t.Fence) || row.status != "Running" {
 		return fault.New(fault.Conflict, "task %s is %s at attempt %d: attempt %d was fenced off", row.id, row.status, row.attempt, t.Attempt)
 	}
-	return finish(ctx, tx, row, ending{status: "Failed", reason: reason, message: cause.Error(), actor: "WORKER", failed: 1,
-		retryAt: failure(row, t.job.Def.Retry, retryable, 1, now, rand.Float64())}, now)
+	return finish(ctx, tx, row, row.unlessCanceled(ending{status: "Failed", reason: reason, message: cause.Error(), actor: "WORKER", failed: 1,
+		retryAt: failure(row, t.job.Def.Retry, retryable, 1, now, rand.Float64())}), now)
 }
