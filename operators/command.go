@@ -22,9 +22,14 @@ import (
 // commandOperator runs a program of the user's. Because that has this process's rights, it is off unless the server's
 // config turns it on.
 //
+// A program of the repository is named by a path with a slash, relative to one of the folders that the org's sources
+// may read (in `dagctl dev` the folder of the DAG file): `argv: [./scripts/load]`, or, for an interpreter on PATH,
+// `argv: [python3, ./scripts/load.py]`. An argument that begins with ./ and is no such file is left as it is. No link
+// leads out of the folders. What the file holds is not hashed: give the job a `code_version` that changes with it.
+//
 // The program starts in an empty folder, in a process group of its own, with PATH, HOME, TMPDIR, LANG and what `env`
-// says as its only environment. On stdin it gets one JSON object, a CommandTask. It writes each output as files into
-// the output's folder: *.parquet, or *.csv and *.ndjson (also .gz and .zst), which are converted. A folder left empty
+// says as its only environment. On stdin it gets one JSON object, a CommandTask; its inputs hold only the rows that
+// their `where` leaves. It writes each output as files into the output's folder: *.parquet, or *.csv and *.ndjson (also .gz and .zst), which are converted. A folder left empty
 // means that the output is not written.
 //
 // If the last line of stdout is a JSON object with any of result, operator_state, source_version and unchanged, it is
@@ -50,13 +55,12 @@ type CommandTask struct {
 	TimeoutAt *time.Time      `json:"timeout_at,omitempty"`
 }
 
-// CommandInput is one input: local Parquet files, to be read only. Its `where` is not applied.
+// CommandInput is one input: local Parquet files, to be read only. What its `where` and its slice leave out is not in them.
 type CommandInput struct {
 	As         string           `json:"as"`
 	Partitions []string         `json:"partitions"`
 	Files      []string         `json:"files"`
 	Schema     []storage.Column `json:"schema,omitempty"`
-	Where      []dag.Condition  `json:"where,omitempty"`
 }
 
 // CommandOutput is one output: a folder to write files into.
@@ -71,7 +75,7 @@ const commandSchema = `{
   "additionalProperties": false,
   "required": ["argv"],
   "properties": {
-    "argv": {"type": "array", "minItems": 1, "items": {"type": "string"}, "description": "The program, by its absolute path or found on PATH, and its arguments. No shell is involved."},
+    "argv": {"type": "array", "minItems": 1, "items": {"type": "string"}, "description": "The program and its arguments: found on PATH, an absolute path, or ./a/path in a folder that the org's sources may read. No shell is involved."},
     "env": {"type": "object", "propertyNames": {"pattern": "^[A-Za-z_][A-Za-z0-9_]*$"}, "additionalProperties": {"type": "string"}, "description": "Environment variables. A value may be {secret: NAME}."}
   }
 }`
@@ -112,16 +116,28 @@ func (o *commandOperator) Run(ctx context.Context, t *Task) (Result, error) {
 	if err := decodeConfig(t.Config, &c); err != nil || len(c.Argv) == 0 {
 		return Result{}, Permanent(fault.New(fault.Invalid, "config.argv must name a program"))
 	}
-	stdin, err := json.Marshal(commandTask(t))
+	argv, err := resolveArgv(c.Argv, t.Roots)
 	if err != nil {
 		return Result{}, err
 	}
-	cmd := exec.CommandContext(ctx, c.Argv[0], c.Argv[1:]...)
-	if cmd.Env, err = environment(c, t.Scratch); err != nil {
+	work := filepath.Join(t.Scratch, "work")
+	if err := os.Mkdir(work, 0o700); err != nil {
+		return Result{}, err
+	}
+	task, err := o.commandTask(ctx, t, work)
+	if err != nil {
+		return Result{}, err
+	}
+	stdin, err := json.Marshal(task)
+	if err != nil {
+		return Result{}, err
+	}
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	if cmd.Env, err = environment(c, work); err != nil {
 		return Result{}, Permanent(err)
 	}
 	stdout, stderr := &tail{limit: 2 * maxResult}, &tail{limit: 8 << 10}
-	cmd.Dir, cmd.Stdin, cmd.Stdout, cmd.Stderr = t.Scratch, bytes.NewReader(stdin), stdout, stderr
+	cmd.Dir, cmd.Stdin, cmd.Stdout, cmd.Stderr = work, bytes.NewReader(stdin), stdout, stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
 	cmd.WaitDelay = grace
@@ -141,16 +157,20 @@ func (o *commandOperator) Run(ctx context.Context, t *Task) (Result, error) {
 	return lastLine(stdout.String())
 }
 
-func commandTask(t *Task) CommandTask {
+func (o *commandOperator) commandTask(ctx context.Context, t *Task, work string) (CommandTask, error) {
 	task := CommandTask{
 		TaskID: t.TaskID.String(), Attempt: t.Attempt, Org: t.OrgSlug, DAG: t.DAG, Job: t.Job, Partition: t.Partition,
-		Payload: t.Payload, State: t.State, Inputs: []CommandInput{}, Outputs: []CommandOutput{}, Scratch: t.Scratch,
+		Payload: t.Payload, State: t.State, Inputs: []CommandInput{}, Outputs: []CommandOutput{}, Scratch: work,
 	}
 	if !t.TimeoutAt.IsZero() {
 		task.TimeoutAt = &t.TimeoutAt
 	}
 	for i, in := range t.Inputs {
-		input := CommandInput{As: in.As, Partitions: []string{}, Files: t.InputFiles[i], Schema: in.Schema, Where: in.Where}
+		files, err := o.filtered(ctx, t, i)
+		if err != nil {
+			return CommandTask{}, err
+		}
+		input := CommandInput{As: in.As, Partitions: []string{}, Files: files, Schema: in.Schema}
 		for _, p := range in.Partitions {
 			input.Partitions = append(input.Partitions, p.Key)
 		}
@@ -159,7 +179,7 @@ func commandTask(t *Task) CommandTask {
 	for i, output := range t.Outputs {
 		task.Outputs = append(task.Outputs, CommandOutput{Name: output.Name, Dir: t.OutputDirs[i]})
 	}
-	return task
+	return task, nil
 }
 
 // environment is all that the program sees of this process: where programs are.

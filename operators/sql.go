@@ -128,20 +128,15 @@ type sqlRun struct {
 }
 
 func (r *sqlRun) input(ctx context.Context, i int) error {
-	in := r.Inputs[i]
-	rel := relation(in, r.InputFiles[i])
-	if in.Map == dag.MapSlice && r.Partition != nil {
-		from, to, err := r.PartitionBy.Range(r.Partition.Key)
-		if err != nil {
-			return err
-		}
-		rel.Range = &duck.Range{Column: in.PartitionBy.Column, From: from, To: to}
+	rel, err := r.relation(i)
+	if err != nil {
+		return err
 	}
 	if err := r.session.Create(ctx, rel); err != nil {
 		return err
 	}
-	columns, err := r.session.Describe(ctx, "FROM "+duck.Quote(in.As))
-	r.known, r.relations[in.As] = append(r.known, in.As), columns
+	columns, err := r.session.Describe(ctx, "FROM "+duck.Quote(rel.Name))
+	r.known, r.relations[rel.Name] = append(r.known, rel.Name), columns
 	return err
 }
 
@@ -213,6 +208,18 @@ func partitionVariables(p *PartitionRange) map[string]any {
 		}
 	}
 	return variables
+}
+
+// relation is an input of the task: the rows that its `where` and, of a slice, the range of the output partition leave.
+func (t *Task) relation(i int) (duck.Relation, error) {
+	in := t.Inputs[i]
+	rel := relation(in, t.InputFiles[i])
+	if in.Map != dag.MapSlice || t.Partition == nil {
+		return rel, nil
+	}
+	from, to, err := t.PartitionBy.Range(t.Partition.Key)
+	rel.Range = &duck.Range{Column: in.PartitionBy.Column, From: from, To: to}
+	return rel, err
 }
 
 // relation is an input as SQL sees it.

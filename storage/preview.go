@@ -77,7 +77,7 @@ func JSONRows(ctx context.Context, session *duck.Session, query string, limit, o
 		}
 		out = append(out, row)
 	}
-	return columns, out, rows.Err()
+	return columns, out, duck.WithoutValues(rows.Err())
 }
 
 // native are the types whose values JSON numbers and booleans hold exactly.

@@ -119,13 +119,13 @@ func (s *Session) Value(ctx context.Context, dest any, query string, args ...any
 	return s.ended(ctx, s.conn.QueryRowContext(ctx, query, args...).Scan(dest))
 }
 
-// ended tells an interrupted statement by its cause: the context, not DuckDB's wording of it.
+// ended tells an interrupted statement by its cause: the context, not DuckDB's wording of it; and no error by a value.
 func (s *Session) ended(ctx context.Context, err error) error {
 	note(&s.lost, err)
 	if err != nil && ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	return err
+	return WithoutValues(err)
 }
 
 // Deterministic reports whether err lies in the statement or the data, so that running it again must fail again.

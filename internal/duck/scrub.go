@@ -1,0 +1,85 @@
+package duck
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	duckdb "github.com/duckdb/duckdb-go/v2"
+)
+
+// dataErrors are the types of errors that lie in a row, and whose messages quote it.
+var dataErrors = []duckdb.ErrorType{
+	duckdb.ErrorTypeConversion, duckdb.ErrorTypeOutOfRange, duckdb.ErrorTypeInvalidInput,
+	duckdb.ErrorTypeMismatchType, duckdb.ErrorTypeConstraint,
+}
+
+// WithoutValues takes what was read out of an error's message, because messages end in logs and in front of people who
+// may not read the data: what went wrong stays, with the column, the types and the line. Errors that lie in the
+// statement alone stay as they are.
+func WithoutValues(err error) error {
+	var e *duckdb.Error
+	if errors.As(err, &e) && slices.Contains(dataErrors, e.Type) {
+		e.Msg = scrub(e.Msg)
+	}
+	return err
+}
+
+var (
+	// value is where the first value of a message may begin: a quotation, or a number that is no part of a name such as INT32.
+	value       = regexp.MustCompile(`['"]|(^|[^A-Za-z0-9_])[-+]?[0-9]`)
+	intoType    = regexp.MustCompile(`.*['")0-9] (to (?:type )?'?[A-Z][A-Z0-9_]*(?:\([0-9, ]+\))?'?)`)
+	fromColumn  = regexp.MustCompile(`.* when casting from source column (\S+)$`)
+	lineOfSQL   = regexp.MustCompile(`\n\nLINE (\d+): `)
+	jsonPlace   = regexp.MustCompile(`^(.*Malformed JSON).* (in (?:line|record/value) \d+)`)
+	csvLine     = regexp.MustCompile(`CSV Error on Line: (\d+)`)
+	csvColumn   = regexp.MustCompile(`\nError when converting column "([^"\n]*)"\. [^\n]* to '([^'\n]*)'\n`)
+	csvComplain = regexp.MustCompile(`\n((?:Expected Number of Columns: \d+ Found: \d+|Value with unterminated quote found|Maximum line size of \d+ bytes exceeded|Invalid unicode[^.\n]*))`)
+)
+
+// scrub keeps of a message what cannot be a value. What it does not know ends where the first value may begin.
+func scrub(message string) string {
+	kind, text, ok := strings.Cut(message, ": ")
+	if !ok {
+		return message
+	}
+	if line := csvLine.FindStringSubmatch(text); line != nil {
+		return fmt.Sprintf("%s: CSV Error on Line: %s%s", kind, line[1], csvFault(text))
+	}
+	statement := ""
+	if at := lineOfSQL.FindAllStringSubmatchIndex(text, -1); at != nil {
+		last := at[len(at)-1]
+		statement = fmt.Sprintf(", LINE %s of the statement", text[last[2]:last[3]])
+		text = text[:last[0]]
+	}
+	if place := jsonPlace.FindStringSubmatch(text); place != nil {
+		return kind + ": " + "Malformed JSON " + place[2] + statement
+	}
+	at := value.FindStringIndex(text)
+	if at == nil {
+		return kind + ": " + text + statement
+	}
+	kept := strings.TrimRight(text[:at[0]], " (:") + " …"
+	rest := strings.ReplaceAll(text[at[0]:], "\n", " ")
+	if column := fromColumn.FindStringSubmatch(rest); column != nil {
+		statement = " when casting from source column " + column[1] + statement
+	}
+	if into := intoType.FindStringSubmatch(rest); into != nil {
+		kept += " " + into[1]
+	}
+	return kind + ": " + kept + statement
+}
+
+// csvFault is what is wrong with a line of CSV, after the line itself, which may hold anything.
+func csvFault(text string) string {
+	if column := csvColumn.FindAllStringSubmatch(text, -1); column != nil {
+		last := column[len(column)-1]
+		return fmt.Sprintf(": column %q cannot be converted to %s", last[1], last[2])
+	}
+	if complaint := csvComplain.FindAllStringSubmatch(text, -1); complaint != nil {
+		return ": " + complaint[len(complaint)-1][1]
+	}
+	return ""
+}

@@ -1,0 +1,87 @@
+package operators
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/dagctl/dagctl/internal/duck"
+	"github.com/dagctl/dagctl/internal/fault"
+)
+
+// filtered are the files of an input with the rows that the job reads: the input's own where it reads all of them,
+// otherwise a copy beside the program's folder.
+func (o *commandOperator) filtered(ctx context.Context, t *Task, input int) ([]string, error) {
+	rel, err := t.relation(input)
+	if err != nil {
+		return nil, Permanent(err)
+	}
+	if len(rel.Files) == 0 || len(rel.Where) == 0 && rel.Range == nil {
+		return slices.Concat([]string{}, rel.Files), nil
+	}
+	t.Progress(0, "filtering input "+rel.Name)
+	target := filepath.Join(t.Scratch, fmt.Sprintf("input%d.parquet", input))
+	session, err := duck.Open(ctx, duck.Config{AllowedPaths: append(slices.Clone(rel.Files), target), AllowedDirs: []string{t.Scratch},
+		TempDir: t.Scratch, MemoryLimit: o.options.MemoryLimit, Threads: o.options.Threads})
+	if err != nil {
+		return nil, err
+	}
+	defer session.Close()
+	if err := session.Create(ctx, rel); err != nil {
+		return nil, err
+	}
+	if _, err := session.CopyToParquet(ctx, "FROM "+duck.Quote(rel.Name), target); err != nil {
+		return nil, fmt.Errorf("filter input %q: %w", rel.Name, err)
+	}
+	return []string{target}, nil
+}
+
+// resolveArgv puts the files of the org's folders that the arguments name in their place.
+func resolveArgv(argv, roots []string) ([]string, error) {
+	resolved := slices.Clone(argv)
+	for i, arg := range argv {
+		program := i == 0 && strings.Contains(arg, "/") && !filepath.IsAbs(arg)
+		if !program && !strings.HasPrefix(arg, "./") {
+			continue
+		}
+		path, err := rootedFile(filepath.Clean(filepath.FromSlash(arg)), roots)
+		switch {
+		case err != nil:
+			return nil, err
+		case path != "":
+			resolved[i] = path
+		case program:
+			return nil, Permanent(fault.New(fault.NotFound, "program %s is in none of the folders that the org's sources may read", arg).
+				WithHint("give an absolute path, or a name that is found on PATH"))
+		}
+	}
+	return resolved, nil
+}
+
+// rootedFile is the absolute path of a regular file in the first root that has it; empty where none has.
+func rootedFile(name string, roots []string) (string, error) {
+	if !filepath.IsLocal(name) {
+		return "", escapes(name)
+	}
+	for _, folder := range roots {
+		root, err := os.OpenRoot(folder)
+		if err != nil {
+			return "", fmt.Errorf("open source folder: %w", err)
+		}
+		info, err := root.Stat(name)
+		if closing := root.Close(); closing != nil {
+			return "", closing
+		}
+		switch {
+		case os.IsNotExist(err):
+		case err != nil:
+			return "", Permanent(fault.New(fault.Forbidden, "%s: %w", name, err))
+		case info.Mode().IsRegular():
+			return filepath.Abs(filepath.Join(folder, name))
+		}
+	}
+	return "", nil
+}
