@@ -18,7 +18,7 @@ func TestDocumentedConfigIsValid(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../docs/config.md")
 	require.NoError(t, err)
-	example := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindSubmatch(text)
+	example := regexp.MustCompile("(?s)```yaml[^\n]*\n(.*?)```").FindSubmatch(text)
 	require.NotNil(t, example)
 	path := filepath.Join(t.TempDir(), "config.yaml")
 	require.NoError(t, os.WriteFile(path, example[1], 0o600))

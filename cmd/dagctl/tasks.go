@@ -71,14 +71,14 @@ func (c *cli) tasksListCommand() *cobra.Command {
 
 func (c *cli) writeTasks(w io.Writer, tasks []dispatcher.Task) {
 	style, now := c.style(c.out), time.Now()
-	t := table{style: style, header: []string{"ID", "JOB", "PARTITION", "STATUS", "ATTEMPT", "CREATED", "TOOK", "ERROR"},
+	t := table{style: style, header: []string{"ID", "JOB", "PARTITION", "STATUS", "KIND", "ATTEMPT", "CREATED", "TOOK", "ERROR"},
 		paint: map[int]func(string) string{3: style.status}}
 	for _, task := range tasks {
 		status := task.Status
 		if task.Waiting != "" {
 			status = task.Waiting
 		}
-		t.add(task.ID.String(), task.DAG+"/"+task.Job, oneLine(task.Partition, 30), status, fmt.Sprintf("%d/%d", task.Attempt, task.MaxAttempts),
+		t.add(task.ID.String(), task.DAG+"/"+task.Job, oneLine(task.Partition, 30), status, task.Kind, fmt.Sprintf("%d/%d", task.Attempt, task.MaxAttempts),
 			ago(&task.CreatedAt, now), took(task), oneLine(task.Error, 60))
 	}
 	t.write(w)

@@ -31,9 +31,9 @@ func (m *actionMux) HandleFunc(pattern string, handler func(http.ResponseWriter,
 
 func (m *actionMux) act(w http.ResponseWriter, r *http.Request, thing, name string) {
 	value := r.PathValue(name)
-	end := max(strings.LastIndex(value, ":"), 0)
-	handler := m.actions[thing][strings.TrimPrefix(value[end:], ":")]
-	if handler == nil {
+	end := strings.LastIndexByte(value, ':')
+	handler := m.actions[thing][value[end+1:]]
+	if end < 0 || handler == nil {
 		WriteProblem(w, r, &Problem{Status: http.StatusNotFound, Detail: fmt.Sprintf("%s %s: there is no such route", r.Method, r.URL.Path)})
 		return
 	}
