@@ -190,8 +190,8 @@ func (d *Dispatcher) retryOld(ctx context.Context, tx pgx.Tx, b registry.Build, 
 }
 
 // givenUp looks at what is wanted and was not made, because its task is known. Where that was done, it had nothing to
-// publish. Where it was canceled, the version would lack the partition: it fails, unless the task was canceled before this
-// build was taken up, for then it is tried again.
+// publish; where it was skipped, the build goes on without it. Where it was canceled, the version would lack the partition:
+// it fails, unless the task was canceled before this build was taken up, for then it is tried again.
 func (d *Dispatcher) givenUp(ctx context.Context, tx pgx.Tx, b registry.Build, findings []finding, made created, p *progress) error {
 	var origins []uuid.UUID
 	var keys []string
@@ -205,8 +205,8 @@ func (d *Dispatcher) givenUp(ctx context.Context, tx pgx.Tx, b registry.Build, f
 	}
 	tag, err := tx.Exec(ctx, `
 		UPDATE tasks t SET reason = $4 FROM unnest($1::uuid[], $2::text[]) AS w(job_id, dedupe_key)
-		WHERE t.job_id = w.job_id AND t.dedupe_key = w.dedupe_key AND t.status = 'Canceled' AND t.completed_at < $3`,
-		origins, keys, b.Started, reasonAbandoned)
+		WHERE t.job_id = w.job_id AND t.dedupe_key = w.dedupe_key AND t.status = 'Canceled' AND t.completed_at < $3 AND t.reason <> $5`,
+		origins, keys, b.Started, reasonAbandoned, reasonSkipped)
 	if err != nil {
 		return fmt.Errorf("want canceled tasks again: %w", err)
 	}
@@ -214,7 +214,7 @@ func (d *Dispatcher) givenUp(ctx context.Context, tx pgx.Tx, b registry.Build, f
 	rows, err := tx.Query(ctx, `
 		SELECT format('task %s of %s was canceled', t.id, job_address(t.job_id) || coalesce(' ' || t.partitions[1], ''))
 		FROM tasks t JOIN unnest($1::uuid[], $2::text[]) AS w(job_id, dedupe_key) ON t.job_id = w.job_id AND t.dedupe_key = w.dedupe_key
-		WHERE t.status = 'Canceled' AND t.completed_at >= $3 ORDER BY t.id LIMIT 10`, origins, keys, b.Started)
+		WHERE t.status = 'Canceled' AND t.completed_at >= $3 AND t.reason <> $4 ORDER BY t.id LIMIT 10`, origins, keys, b.Started, reasonSkipped)
 	if err != nil {
 		return fmt.Errorf("find canceled tasks: %w", err)
 	}
@@ -274,23 +274,37 @@ func (d *Dispatcher) recheck(ctx context.Context, tx pgx.Tx, b registry.Build, j
 			p.rejected = append(p.rejected, fmt.Sprintf("checks of %s failed on partition %s: %s", o.job.Address(), u.Key, why))
 			continue
 		}
-		p.held++
-		if u.Held && u.Decided == nil {
-			continue // its check task is on its way, or dead
-		}
-		if err := registry.HoldAgain(ctx, tx, u.Ref, u.Revision); err != nil {
-			return err
-		}
+		// Nothing is open and nothing is dead: a held revision has lost its check, a rejected one gets another.
 		check, err := checkTask(o.job, o.index, u.Key, u.Revision, classBuild)
 		if err != nil {
 			return err
 		}
+		if canceled, err := canceledSince(ctx, tx, check, b.Started); err != nil {
+			return err
+		} else if canceled {
+			p.rejected = append(p.rejected, fmt.Sprintf("the check of %s on partition %s was canceled", o.job.Address(), u.Key))
+			continue
+		}
+		p.held++
 		check.dedupe += ":" + b.Started.UTC().Format(time.RFC3339Nano)
+		if err := registry.HoldAgain(ctx, tx, u.Ref, u.Revision); err != nil {
+			return err
+		}
 		if _, err := d.create(ctx, tx, []newTask{check}, now); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// canceledSince reports whether a task of that slot was canceled since.
+func canceledSince(ctx context.Context, tx pgx.Tx, t newTask, since time.Time) (canceled bool, err error) {
+	err = tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM tasks WHERE job_id = $1 AND slot = $2 AND status = 'Canceled' AND completed_at >= $3)`,
+		t.job.Origin, t.slot, since).Scan(&canceled)
+	if err != nil {
+		return false, fmt.Errorf("look for canceled checks: %w", err)
+	}
+	return canceled, nil
 }
 
 func (d *Dispatcher) failBuild(ctx context.Context, b registry.Build, reason string, now time.Time) error {

@@ -23,6 +23,9 @@ func (d *Dispatcher) Plan(ctx context.Context, caller authz.Caller, dagName stri
 		if err != nil {
 			return err
 		}
+		if err := addSkipped(ctx, tx, caller.OrgID, &p); err != nil {
+			return err
+		}
 		for i := range p.Changes {
 			c := &p.Changes[i]
 			if c.Partitions == nil || *c.Partitions == 0 {

@@ -20,6 +20,7 @@ type Counts struct {
 	Retrying  int64 `json:"retrying" doc:"Failed, and waiting for their next attempt"`
 	Dead      int64 `json:"dead" doc:"Out of attempts, waiting for a person"`
 	Completed int64 `json:"completed,omitempty" doc:"Where a single DAG is asked for"`
+	Skipped   int64 `json:"skipped,omitempty" doc:"Given up by somebody; where a single DAG is asked for"`
 }
 
 // Open is how many tasks are still to be done.
@@ -93,6 +94,15 @@ func (d *Dispatcher) DAG(ctx context.Context, caller authz.Caller, name string) 
 		if err := addCompleted(ctx, tx, caller.OrgID, flatten(origins), counts); err != nil {
 			return err
 		}
+		skipped, err := skippedPartitions(ctx, tx, caller.OrgID, flatten(origins))
+		if err != nil {
+			return err
+		}
+		for origin, n := range skipped {
+			c := counts[origin]
+			c.Skipped = n
+			counts[origin] = c
+		}
 		detail.Tasks = sum(counts, origins, workedFor(dag))
 		if dag.Building != nil {
 			build := sum(counts, origins, []uuid.UUID{dag.Building.ID})
@@ -150,6 +160,7 @@ func sum(counts map[uuid.UUID]Counts, origins map[uuid.UUID][]uuid.UUID, version
 				total.Retrying += c.Retrying
 				total.Dead += c.Dead
 				total.Completed += c.Completed
+				total.Skipped += c.Skipped
 			}
 		}
 	}
@@ -161,14 +172,13 @@ func countOpen(ctx context.Context, tx pgx.Tx, org uuid.UUID, origins []uuid.UUI
 	rows, err := tx.Query(ctx, `
 		SELECT job_id, sum(queued)::bigint, sum(running)::bigint, sum(retrying)::bigint, sum(dead)::bigint
 		FROM (
-			SELECT job_id, count(*) AS queued, 0 AS running, 0 AS retrying, 0 AS dead FROM ready WHERE org_id = $1 GROUP BY job_id
+			SELECT job_id, count(*) AS queued, 0 AS running, 0 AS retrying, 0 AS dead FROM ready WHERE org_id = $1 AND job_id = ANY($2) GROUP BY job_id
 			UNION ALL
 			SELECT job_id, count(*) FILTER (WHERE reason NOT IN ('backoff', 'dead')), 0,
 			       count(*) FILTER (WHERE reason = 'backoff'), count(*) FILTER (WHERE reason = 'dead')
-			FROM waiting WHERE org_id = $1 GROUP BY job_id
+			FROM waiting WHERE org_id = $1 AND job_id = ANY($2) GROUP BY job_id
 			UNION ALL
-			SELECT job_id, 0, count(*), 0, 0 FROM leases WHERE org_id = $1 GROUP BY job_id) AS sets
-		WHERE job_id = ANY($2)
+			SELECT job_id, 0, count(*), 0, 0 FROM leases WHERE org_id = $1 AND job_id = ANY($2) GROUP BY job_id) AS sets
 		GROUP BY job_id`, org, origins)
 	if err != nil {
 		return nil, fmt.Errorf("count open tasks: %w", err)

@@ -82,6 +82,7 @@ const (
 	reasonCanceled     = "canceled"
 	reasonSuperseded   = "superseded"
 	reasonAbandoned    = "abandoned"
+	reasonSkipped      = "skipped"
 	reasonHandedBack   = "handed_back"
 )
 
