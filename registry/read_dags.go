@@ -123,7 +123,7 @@ func (r *Registry) dags(ctx context.Context, tx pgx.Tx, caller authz.Caller, whe
 	}); err != nil {
 		return nil, fmt.Errorf("list DAGs: %w", err)
 	}
-	versions, err := versionsByID(ctx, tx, caller.OrgID, ids)
+	versions, err := versionsByID(ctx, tx, caller, ids)
 	if err != nil {
 		return nil, err
 	}
@@ -139,8 +139,8 @@ func (r *Registry) dags(ctx context.Context, tx pgx.Tx, caller authz.Caller, whe
 	return found, nil
 }
 
-func versionsByID(ctx context.Context, tx pgx.Tx, org uuid.UUID, ids []uuid.UUID) (map[uuid.UUID]*Version, error) {
-	rows, err := tx.Query(ctx, `SELECT `+versionColumns+` FROM dag_versions WHERE org_id = $1 AND id = ANY($2)`, org, ids)
+func versionsByID(ctx context.Context, tx pgx.Tx, caller authz.Caller, ids []uuid.UUID) (map[uuid.UUID]*Version, error) {
+	rows, err := tx.Query(ctx, `SELECT `+versionColumns+` FROM dag_versions WHERE org_id = $1 AND id = ANY($2)`, caller.OrgID, ids)
 	if err != nil {
 		return nil, fmt.Errorf("read versions: %w", err)
 	}
@@ -151,12 +151,21 @@ func versionsByID(ctx context.Context, tx pgx.Tx, org uuid.UUID, ids []uuid.UUID
 		if err != nil {
 			return nil, fmt.Errorf("read versions: %w", err)
 		}
+		v = v.shownTo(caller)
 		versions[v.ID] = &v
 	}
 	if err := rows.Err(); err != nil {
 		return nil, fmt.Errorf("read versions: %w", err)
 	}
 	return versions, nil
+}
+
+// shownTo leaves out the error, which may quote rows and SQL, where the caller may not write.
+func (v Version) shownTo(caller authz.Caller) Version {
+	if !caller.Is(authz.RoleWriter) {
+		v.Error = ""
+	}
+	return v
 }
 
 // VersionText is a version with the document it was deployed from.
@@ -179,7 +188,10 @@ func (r *Registry) Versions(ctx context.Context, caller authz.Caller, dagName st
 		if err != nil {
 			return err
 		}
-		found, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (Version, error) { return scanVersion(row) })
+		found, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (Version, error) {
+			v, err := scanVersion(row)
+			return v.shownTo(caller), err
+		})
 		return err
 	})
 	if err != nil {
@@ -201,7 +213,7 @@ func (r *Registry) Version(ctx context.Context, caller authz.Caller, dagName str
 		if err != nil {
 			return err
 		}
-		versions, err := versionsByID(ctx, tx, caller.OrgID, []uuid.UUID{id})
+		versions, err := versionsByID(ctx, tx, caller, []uuid.UUID{id})
 		if err != nil {
 			return err
 		}

@@ -155,13 +155,14 @@ type devSession struct {
 	vars    map[string]string
 	folders *dagFolders
 
-	known  map[string]deployedDAG // by path
-	tasks  map[uuid.UUID]string   // last state that was told
-	states map[string]string      // version → last state that was told
+	known  map[string]deployedDAG       // by path
+	seen   map[string][sha256.Size]byte // by path, at the look before
+	tasks  map[uuid.UUID]string         // last state that was told
+	states map[string]string            // version → last state that was told
 }
 
 func (s *devSession) run(ctx context.Context) error {
-	s.tasks, s.states = map[uuid.UUID]string{}, map[string]string{}
+	s.tasks, s.states, s.seen = map[uuid.UUID]string{}, map[string]string{}, map[string][sha256.Size]byte{}
 	for {
 		if err := s.deployChanged(ctx); err != nil {
 			return err
@@ -195,7 +196,11 @@ func (s *devSession) deployChanged(ctx context.Context) error {
 	}
 	s.folders.learn(dags)
 	for _, d := range dags {
-		if known, ok := s.known[d.path]; ok && known.hash == d.hash {
+		known, deployedBefore := s.known[d.path]
+		// An editor may still be writing: a change counts once it looks the same twice.
+		settled := s.seen[d.path] == d.hash
+		s.seen[d.path] = d.hash
+		if deployedBefore && (known.hash == d.hash || !settled) {
 			continue
 		}
 		if err := s.waitForProducers(ctx, d, dags); err != nil {
