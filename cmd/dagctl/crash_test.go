@@ -156,6 +156,8 @@ func TestServeWaitsForTheSchema(t *testing.T) {
 	eventually(t, "ready without a restart", func() (bool, error) {
 		return strings.Contains(dagctl(t, env, "whoami").err, "needs a token"), nil
 	})
-	require.NoError(t, server.cmd.Process.Signal(syscall.SIGTERM))
-	require.NoError(t, server.cmd.Wait())
+	require.NoError(t, server.cmd.Process.Signal(syscall.SIGINT))
+	_ = server.cmd.Wait() // the exit code is asked for below
+	require.Equal(t, exitInterrupted, server.cmd.ProcessState.ExitCode())
+	require.Contains(t, server.log.String(), "msg=stopped", "it ended cleanly all the same")
 }

@@ -66,9 +66,9 @@ Exit codes: 0 ok, 1 failed, 2 changes present (plan --detailed-exitcode), 3 abor
 		return fault.New(fault.Invalid, "%w", err).WithHint("`%s --help` lists the flags", cmd.CommandPath())
 	})
 	flags := root.PersistentFlags()
-	flags.StringVar(&c.target, "target", "", "server to talk to: a name from `dagctl target list`, or a URL")
+	flags.StringVar(&c.target, "target", "", "server to talk to: the name of a target, or a URL")
 	flags.StringVarP(&c.output, "output", "o", "table", "output: table, json or yaml")
-	flags.StringVar(&c.dataDir, "data", ".dagctl", "data folder of `dagctl dev`")
+	flags.StringVar(&c.dataDir, "data", ".dagctl", "data folder of the dev server")
 	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(outputs, cobra.ShellCompDirectiveNoFileComp))
 
 	root.AddGroup(
