@@ -205,7 +205,7 @@ func (d *Dispatcher) givenUp(ctx context.Context, tx pgx.Tx, b registry.Build, f
 	}
 	tag, err := tx.Exec(ctx, `
 		UPDATE tasks t SET reason = $4 FROM unnest($1::uuid[], $2::text[]) AS w(job_id, dedupe_key)
-		WHERE t.job_id = w.job_id AND t.dedupe_key = w.dedupe_key AND t.status = 'Canceled' AND t.completed_at < $3 AND t.reason <> $5`,
+		WHERE t.job_id = w.job_id AND t.dedupe_key = w.dedupe_key AND t.status = 'Canceled' AND t.completed_at < $3 AND t.reason IS DISTINCT FROM $5`,
 		origins, keys, b.Started, reasonAbandoned, reasonSkipped)
 	if err != nil {
 		return fmt.Errorf("want canceled tasks again: %w", err)
@@ -214,7 +214,7 @@ func (d *Dispatcher) givenUp(ctx context.Context, tx pgx.Tx, b registry.Build, f
 	rows, err := tx.Query(ctx, `
 		SELECT format('task %s of %s was canceled', t.id, job_address(t.job_id) || coalesce(' ' || t.partitions[1], ''))
 		FROM tasks t JOIN unnest($1::uuid[], $2::text[]) AS w(job_id, dedupe_key) ON t.job_id = w.job_id AND t.dedupe_key = w.dedupe_key
-		WHERE t.status = 'Canceled' AND t.completed_at >= $3 AND t.reason <> $4 ORDER BY t.id LIMIT 10`, origins, keys, b.Started, reasonSkipped)
+		WHERE t.status = 'Canceled' AND t.completed_at >= $3 AND t.reason IS DISTINCT FROM $4 ORDER BY t.id LIMIT 10`, origins, keys, b.Started, reasonSkipped)
 	if err != nil {
 		return fmt.Errorf("find canceled tasks: %w", err)
 	}

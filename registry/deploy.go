@@ -63,6 +63,7 @@ type deploy struct {
 	req      DeployRequest
 	doc      *dag.Document
 	now      time.Time
+	force    []string // jobs that are to be rebuilt whatever they have
 
 	prints   map[string]dag.Fingerprint // by job name
 	local    map[string]string          // dag.LocalHashes
@@ -86,18 +87,11 @@ type generationRef struct {
 }
 
 func (d *deploy) run(ctx context.Context, tx pgx.Tx) (Deployment, error) {
-	epochs, err := d.epochs(ctx, tx)
-	if err != nil {
+	if err := d.fingerprint(ctx, tx); err != nil {
 		return Deployment{}, err
 	}
-	if d.prints, err = dag.Fingerprints(d.doc, d.registry.Catalog, epochs); err != nil {
-		return Deployment{}, err
-	}
-	if d.local, err = dag.LocalHashes(d.doc, d.registry.Catalog); err != nil {
-		return Deployment{}, err
-	}
-	d.epoch = epochs
-	hash := dag.Hash(d.doc, epochs)
+	var err error
+	hash := dag.Hash(d.doc, d.epoch)
 	live, err := d.live(ctx, tx)
 	if err != nil {
 		return Deployment{}, err
@@ -194,31 +188,6 @@ func (d *deploy) supersedeBuilds(ctx context.Context, tx pgx.Tx) error {
 	return err
 }
 
-// epochs reads the build epoch of every definition in the document: how often it was rebuilt as a whole.
-func (d *deploy) epochs(ctx context.Context, tx pgx.Tx) (map[string]int, error) {
-	bare, err := dag.Fingerprints(d.doc, d.registry.Catalog, nil)
-	if err != nil {
-		return nil, err
-	}
-	rows, err := tx.Query(ctx, `SELECT job_name, fingerprint, epoch FROM build_epochs WHERE org_id = $1 AND dag_name = $2`,
-		d.caller.OrgID, d.doc.Name)
-	if err != nil {
-		return nil, err
-	}
-	epochs := map[string]int{}
-	var (
-		job, fingerprint string
-		epoch            int
-	)
-	_, err = pgx.ForEachRow(rows, []any{&job, &fingerprint, &epoch}, func() error {
-		if bare[job].Base == fingerprint {
-			epochs[job] = max(epochs[job], epoch)
-		}
-		return nil
-	})
-	return epochs, err
-}
-
 // create writes the version with its jobs, datasets, generations, pointer set and edges.
 func (d *deploy) create(ctx context.Context, tx pgx.Tx, hash string) (Version, error) {
 	version, err := d.insertVersion(ctx, tx, hash)
@@ -297,8 +266,8 @@ func (d *deploy) planned() []planned {
 	for _, job := range d.doc.Jobs {
 		for i := range job.Outputs {
 			ref := outputRef{job.Name, i}
-			out = append(out, planned{job: job.Name, output: i, dataset: d.datasetName(ref), generation: d.generations[ref].id,
-				configHash: d.local[job.Name], exists: d.generations[ref].filled})
+			out = append(out, planned{job: job.Name, output: i, dataset: d.datasetName(ref), generation: d.generations[ref].id, origin: d.origins[job.Name],
+				configHash: d.local[job.Name], epoch: d.epoch[job.Name], exists: d.generations[ref].filled})
 		}
 	}
 	return out
@@ -335,7 +304,7 @@ func (d *deploy) live(ctx context.Context, tx pgx.Tx) ([]planned, error) {
 // pointerSet reads a version's pointer set as the plan wants it.
 func pointerSet(ctx context.Context, tx pgx.Tx, org, version uuid.UUID) ([]planned, error) {
 	rows, err := tx.Query(ctx, `
-		SELECT p.job_name, p.output_index, p.name, p.dataset_version, j.config_hash,
+		SELECT p.job_name, p.output_index, p.name, p.dataset_version, j.origin_job_id, j.config_hash,
 		       EXISTS (SELECT FROM partition_versions r WHERE r.dataset_version = p.dataset_version AND r.state = 'Published'),
 		       coalesce((SELECT sum(r.bytes) FROM partition_versions r WHERE r.dataset_version = p.dataset_version AND r.state = 'Published'), 0)::bigint
 		FROM dag_version_datasets p
@@ -347,7 +316,7 @@ func pointerSet(ctx context.Context, tx pgx.Tx, org, version uuid.UUID) ([]plann
 	}
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (planned, error) {
 		var p planned
-		err := row.Scan(&p.job, &p.output, &p.dataset, &p.generation, &p.configHash, &p.exists, &p.bytes)
+		err := row.Scan(&p.job, &p.output, &p.dataset, &p.generation, &p.origin, &p.configHash, &p.exists, &p.bytes)
 		return p, err
 	})
 }

@@ -24,7 +24,9 @@ type planned struct {
 	output     int
 	dataset    string // for people
 	generation uuid.UUID
+	origin     uuid.UUID
 	configHash string // of the job alone, without its upstream
+	epoch      int    // build epoch
 	exists     bool   // the generation holds revisions already
 	bytes      int64  // what the generation holds
 }
@@ -42,7 +44,7 @@ func plan(live, next []planned) []Change {
 	}
 	changes := make([]Change, 0, len(next))
 	for _, n := range next {
-		c := Change{Job: n.job, Output: n.output, Dataset: n.dataset}
+		c := Change{Job: n.job, Output: n.output, Dataset: n.dataset, Origin: n.origin}
 		l, was := before[key{n.job, n.output}]
 		delete(before, key{n.job, n.output})
 		switch {
@@ -56,6 +58,8 @@ func plan(live, next []planned) []Change {
 			c.Action, c.Reason = SwapOnly, "an earlier version made it"
 		case l.configHash != n.configHash:
 			c.Action, c.Reason, c.Bytes = Rebuild, "definition changed", l.bytes
+		case l.epoch != n.epoch:
+			c.Action, c.Reason, c.Bytes = Rebuild, "forced", l.bytes
 		default:
 			c.Action, c.Reason, c.Bytes = Rebuild, "upstream changed", l.bytes
 		}

@@ -129,8 +129,16 @@ func (r *Registry) Dataset(ctx context.Context, caller authz.Caller, name string
 	var found Dataset
 	err := pg.InOrgTx(ctx, r.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
 		var err error
-		if found, err = r.dataset(ctx, tx, caller, name); err != nil || found.Version == nil {
+		if found, err = r.dataset(ctx, tx, caller, name); err != nil {
 			return err
+		}
+		if caller.Is(authz.RoleWriter) {
+			if found.Withheld, err = withheld(ctx, tx, found); err != nil {
+				return err
+			}
+		}
+		if found.Version == nil {
+			return nil
 		}
 		rows, err := tx.Query(ctx, `
 			SELECT k.partition_key, k.revision, k.name, k.severity, k.outcome, k.failures, k.sample, coalesce(k.error, ''), k.at
@@ -250,24 +258,5 @@ func (r *Registry) Partitions(ctx context.Context, caller authz.Caller, name, af
 // cutover meanwhile takes no file away, because reader grace keeps them. A dataset that nothing serves yet has the zero
 // Generation and no partitions.
 func (r *Registry) ResolveForRead(ctx context.Context, tx pgx.Tx, caller authz.Caller, name string) (storage.Generation, []storage.Partition, Dataset, error) {
-	d, err := r.dataset(ctx, tx, caller, name)
-	if err != nil || d.Version == nil {
-		return storage.Generation{}, nil, d, err
-	}
-	g := storage.Generation{OrgID: caller.OrgID, Dataset: d.ID, Version: *d.Version}
-	var kind dag.Storage
-	var partitions []storage.Partition
-	err = tx.QueryRow(ctx, `
-		SELECT org_slug(g.org_id), g.storage, coalesce(o.unique_key, '{}'),
-		       (SELECT coalesce(jsonb_agg(jsonb_build_object('key', r.partition_key, 'revision', r.revision, 'files', r.files)
-		                                  ORDER BY r.partition_key), '[]')
-		        FROM partition_versions r WHERE r.dataset_version = g.id AND r.state = 'Published')
-		FROM dataset_versions g
-		JOIN jobs o ON o.org_id = g.org_id AND o.id = g.origin_job_id
-		WHERE g.org_id = $1 AND g.id = $2`, caller.OrgID, *d.Version).Scan(&g.OrgSlug, &kind, &g.UniqueKey, &partitions)
-	if err != nil {
-		return storage.Generation{}, nil, Dataset{}, fmt.Errorf("pin dataset %s: %w", name, err)
-	}
-	g.Kind, g.Indexes = storage.Kind(kind.Kind), kind.Indexes
-	return g, partitions, d, nil
+	return r.ResolveVersion(ctx, tx, caller, name, Live)
 }

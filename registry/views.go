@@ -72,7 +72,10 @@ type Change struct {
 	Seconds    float64  `json:"estimated_seconds,omitempty" doc:"From past tasks of the job, at its own concurrency"`
 	Consumers  []string `json:"consumers,omitempty" doc:"Jobs of other DAGs that read the dataset"`
 
-	keys []string // the partitions to be computed, sorted
+	Skipped   int64    `json:"skipped,omitempty" doc:"Partitions that somebody has given up: the build goes on without them"`
+
+	Origin uuid.UUID `json:"-"` // of the job that is to compute it
+	keys   []string  // the partitions to be computed, sorted
 }
 
 // Plan is what a deploy of a document would do now. The deploy does the same: both come from one function.
@@ -156,6 +159,7 @@ type Dataset struct {
 	Bytes       int64           `json:"bytes"`
 	UpdatedAt   *time.Time      `json:"updated_at,omitempty" doc:"When its newest partition was published"`
 	Checks      []CheckResult   `json:"checks,omitempty"`
+	Withheld    []Withheld      `json:"withheld,omitempty" doc:"Partitions whose newest revision readers do not see; for writers"`
 }
 
 // ColumnInfo is one column of a dataset.

@@ -1,0 +1,147 @@
+package registry
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/storage"
+)
+
+// Which generation of a dataset is meant: what readers see, that of the version on its way (or of the latest, where it
+// failed), that of a DAG version by its number, or one by its id. What does not serve is for writers.
+const (
+	Live      = "live"
+	Candidate = "candidate"
+)
+
+// candidateVersion is the condition, on dag_versions v, of the version that is on its way, or that failed and is the latest.
+const candidateVersion = `(v.status IN ('Building', 'Ready') OR v.status = 'Failed' AND v.number =
+	(SELECT max(l.number) FROM dag_versions l WHERE l.org_id = v.org_id AND l.dag_name = v.dag_name))`
+
+// datasetAt finds a dataset and the generation that is meant, nil where nothing serves yet. A dataset that no version
+// serves is also found by the name that it has in the candidate.
+func (r *Registry) datasetAt(ctx context.Context, tx pgx.Tx, caller authz.Caller, name, which string) (Dataset, *uuid.UUID, error) {
+	d, err := r.dataset(ctx, tx, caller, name)
+	if which == "" || which == Live {
+		return d, d.Version, err
+	}
+	if !caller.Is(authz.RoleWriter) {
+		if err == nil {
+			err = fault.New(fault.Forbidden, "only writers read what does not serve").WithHint("leave the version out to read what is served")
+		}
+		return Dataset{}, nil, err
+	}
+	if which == Candidate && fault.Is(err, fault.NotFound) {
+		if d, err = r.coming(ctx, tx, caller, name); err != nil {
+			return Dataset{}, nil, err
+		}
+	}
+	if err != nil {
+		return Dataset{}, nil, err
+	}
+	generation, err := generationAt(ctx, tx, d, which)
+	return d, &generation, err
+}
+
+// coming finds a dataset by the name that it is to have.
+func (r *Registry) coming(ctx context.Context, tx pgx.Tx, caller authz.Caller, name string) (Dataset, error) {
+	var id uuid.UUID
+	err := tx.QueryRow(ctx, `
+		SELECT p.dataset_uuid FROM dag_version_datasets p JOIN dag_versions v ON v.id = p.dag_version_id
+		WHERE p.org_id = $1 AND p.name = $2 AND `+candidateVersion+` ORDER BY v.created_at DESC LIMIT 1`, caller.OrgID, name).Scan(&id)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return Dataset{}, noDataset(name)
+	}
+	if err != nil {
+		return Dataset{}, err
+	}
+	return r.dataset(ctx, tx, caller, id.String())
+}
+
+func generationAt(ctx context.Context, tx pgx.Tx, d Dataset, which string) (uuid.UUID, error) {
+	var (
+		generation uuid.UUID
+		purged     bool
+		err        error
+	)
+	number, notNumber := strconv.Atoi(strings.TrimPrefix(which, "v"))
+	id := idOf(which)
+	switch {
+	case which == Candidate:
+		err = tx.QueryRow(ctx, `
+			SELECT g.id, g.purged_at IS NOT NULL FROM dag_version_datasets p
+			JOIN dag_versions v ON v.id = p.dag_version_id AND `+candidateVersion+`
+			JOIN dataset_versions g ON g.id = p.dataset_version
+			WHERE p.dataset_uuid = $1 ORDER BY v.status = 'Failed', v.number DESC LIMIT 1`, d.ID).Scan(&generation, &purged)
+	case id != nil:
+		err = tx.QueryRow(ctx, `SELECT id, purged_at IS NOT NULL FROM dataset_versions WHERE dataset_uuid = $1 AND id = $2`,
+			d.ID, *id).Scan(&generation, &purged)
+	case notNumber == nil:
+		err = tx.QueryRow(ctx, `
+			SELECT g.id, g.purged_at IS NOT NULL FROM dag_version_datasets p
+			JOIN dag_versions v ON v.id = p.dag_version_id AND v.dag_name = $2 AND v.number = $3
+			JOIN dataset_versions g ON g.id = p.dataset_version
+			WHERE p.dataset_uuid = $1`, d.ID, d.DAG, number).Scan(&generation, &purged)
+	default:
+		return uuid.Nil, fault.New(fault.Invalid, "%q is no version of a dataset", which).
+			WithHint("use live, candidate, the number of a DAG version such as v3, or a dataset version from `dagctl datasets versions %s`", d.Name)
+	}
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return uuid.Nil, fault.New(fault.NotFound, "dataset %s has no version %s", d.Name, which).
+			WithHint("`dagctl datasets versions %s` lists its generations, `dagctl history %s` the versions of its DAG", d.Name, d.DAG)
+	case err != nil:
+		return uuid.Nil, fmt.Errorf("find version %s of dataset %s: %w", which, d.Name, err)
+	case purged:
+		return uuid.Nil, fault.New(fault.Conflict, "version %s of dataset %s was purged", which, d.Name)
+	}
+	return generation, nil
+}
+
+// ResolveVersion is ResolveForRead for any generation of a dataset; see Live. The dataset it returns has the version and
+// the columns of what is read.
+func (r *Registry) ResolveVersion(ctx context.Context, tx pgx.Tx, caller authz.Caller, name, which string) (storage.Generation, []storage.Partition, Dataset, error) {
+	d, version, err := r.datasetAt(ctx, tx, caller, name, which)
+	if err != nil || version == nil {
+		return storage.Generation{}, nil, d, err
+	}
+	g := storage.Generation{OrgID: caller.OrgID, Dataset: d.ID, Version: *version}
+	var (
+		kind       dag.Storage
+		partitions []storage.Partition
+		schema     []byte
+	)
+	err = tx.QueryRow(ctx, `
+		SELECT org_slug(g.org_id), g.storage, coalesce(o.unique_key, '{}'), coalesce(g.schema, '[]'),
+		       (SELECT coalesce(jsonb_agg(jsonb_build_object('key', r.partition_key, 'revision', r.revision, 'files', r.files)
+		                                  ORDER BY r.partition_key), '[]')
+		        FROM partition_versions r WHERE r.dataset_version = g.id AND r.state = 'Published')
+		FROM dataset_versions g
+		JOIN jobs o ON o.org_id = g.org_id AND o.id = g.origin_job_id
+		WHERE g.org_id = $1 AND g.id = $2`, caller.OrgID, *version).Scan(&g.OrgSlug, &kind, &g.UniqueKey, &schema, &partitions)
+	if err != nil {
+		return storage.Generation{}, nil, Dataset{}, fmt.Errorf("pin dataset %s: %w", name, err)
+	}
+	g.Kind, g.Indexes = storage.Kind(kind.Kind), kind.Indexes
+	if d.Version == nil || *d.Version != *version {
+		var columns []storage.Column
+		if err := json.Unmarshal(schema, &columns); err != nil {
+			return storage.Generation{}, nil, Dataset{}, fmt.Errorf("schema of dataset %s: %w", name, err)
+		}
+		d.Version, d.Columns = version, []ColumnInfo{}
+		for _, c := range columns {
+			d.Columns = append(d.Columns, ColumnInfo{Name: c.Name, Type: c.Type})
+		}
+	}
+	return g, partitions, d, nil
+}
