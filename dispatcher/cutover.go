@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dag"
@@ -20,15 +21,12 @@ import (
 // and the end of what nobody wants any more, in one transaction under the DAG's lock. What has to be defined for readers
 // (views over Postgres storage) is defined before.
 func (d *Dispatcher) cutover(ctx context.Context, b registry.Build, now time.Time) error {
-	after, err := d.defineViews(ctx, b)
+	remade, err := d.defineViews(ctx, b)
 	if err != nil {
 		return err
 	}
 	moved := false
-	err = pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, `SET LOCAL lock_timeout = '5s'`); err != nil {
-			return err
-		}
+	err = inSwapTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) error {
 		if err := registry.LockDAG(ctx, tx, b.OrgID, b.DAG); err != nil {
 			return err
 		}
@@ -44,7 +42,7 @@ func (d *Dispatcher) cutover(ctx context.Context, b registry.Build, now time.Tim
 		if b.Status == registry.Ready {
 			reason = registry.ByPromote
 		}
-		moved, err = d.swap(ctx, tx, b, reason, b.CreatedBy, now)
+		moved, err = d.swap(ctx, tx, b, reason, b.CreatedBy, remade, now)
 		return err
 	})
 	if fault.Is(err, fault.Conflict) {
@@ -55,22 +53,32 @@ func (d *Dispatcher) cutover(ctx context.Context, b registry.Build, now time.Tim
 	}
 	d.Log.Info("cut over", "dag", b.DAG, "version", b.Number)
 	d.wake.all()
-	return d.redefineViews(ctx, after)
-}
-
-// redefineViews makes the views anew that could not show two generations at once.
-func (d *Dispatcher) redefineViews(ctx context.Context, views []storage.View) error {
-	for _, v := range views {
-		if err := d.Storage.EnsureView(ctx, v); err != nil {
-			return err
-		}
-	}
 	return nil
 }
 
+// swapTries bounds how often a swap is tried that gave way to readers of a view it has to make anew.
+const swapTries = 10
+
+// inSwapTx runs a swap's transaction, again where it gave way to others.
+func inSwapTx(ctx context.Context, pool *pgxpool.Pool, fn func(ctx context.Context, tx pgx.Tx) error) (err error) {
+	for range swapTries {
+		err = pg.InTx(ctx, pool, func(ctx context.Context, tx pgx.Tx) error {
+			if _, err := tx.Exec(ctx, `SET LOCAL lock_timeout = '5s'`); err != nil {
+				return err
+			}
+			return fn(ctx, tx)
+		})
+		if !fault.Is(err, fault.Unavailable) {
+			return err
+		}
+	}
+	return err
+}
+
 // swap is what every cutover does in its one transaction, whichever way it goes: the pointers and names move, the sources
-// become those of the version, and open tasks that nobody wants any more end.
-func (d *Dispatcher) swap(ctx context.Context, tx pgx.Tx, b registry.Build, reason, actor string, now time.Time) (bool, error) {
+// become those of the version, open tasks that nobody wants any more end, and the views that could not show two
+// generations at once are made anew.
+func (d *Dispatcher) swap(ctx context.Context, tx pgx.Tx, b registry.Build, reason, actor string, remade []storage.View, now time.Time) (bool, error) {
 	moved, err := registry.Cutover(ctx, tx, b, reason, actor, now)
 	if err != nil || !moved {
 		return false, err
@@ -82,7 +90,15 @@ func (d *Dispatcher) swap(ctx context.Context, tx pgx.Tx, b registry.Build, reas
 	if err := d.syncSources(ctx, tx, b, jobs, reason, now); err != nil {
 		return false, err
 	}
-	return true, d.cancelUnused(ctx, tx, b.OrgID, b.DAG, reasonSuperseded, now)
+	if err := d.cancelUnused(ctx, tx, b.OrgID, b.DAG, reasonSuperseded, now); err != nil {
+		return false, err
+	}
+	for _, v := range remade {
+		if err := d.Storage.ReplaceView(ctx, tx, v); err != nil {
+			return false, err
+		}
+	}
+	return true, nil
 }
 
 // Rollback cuts over to a version that served before: the one before the active one, or the one numbered to. Nothing is
@@ -93,18 +109,16 @@ func (d *Dispatcher) Rollback(ctx context.Context, caller authz.Caller, dagName 
 	if err != nil {
 		return registry.Version{}, fmt.Errorf("roll back %s: %w", dagName, err)
 	}
-	after, err := d.defineViews(ctx, b)
+	remade, err := d.defineViews(ctx, b)
 	if err != nil {
 		return registry.Version{}, fmt.Errorf("roll back %s: %w", dagName, err)
 	}
-	err = pg.InOrgTx(ctx, d.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, `SET LOCAL lock_timeout = '5s'`); err != nil {
-			return err
-		}
+	// As the owner, like every cutover, because views may have to be made anew.
+	err = inSwapTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) error {
 		if err := registry.LockDAG(ctx, tx, caller.OrgID, dagName); err != nil {
 			return err
 		}
-		moved, err := d.swap(ctx, tx, b, registry.ByRollback, caller.Actor, now)
+		moved, err := d.swap(ctx, tx, b, registry.ByRollback, caller.Actor, remade, now)
 		if err != nil {
 			return err
 		}
@@ -118,9 +132,6 @@ func (d *Dispatcher) Rollback(ctx context.Context, caller authz.Caller, dagName 
 	}
 	d.Log.Info("rolled back", "dag", dagName, "version", b.Number, "actor", caller.Actor)
 	d.wake.all()
-	if err := d.redefineViews(ctx, after); err != nil {
-		return registry.Version{}, err
-	}
 	d.catchUp(ctx, b)
 	version, err := d.Registry.Version(ctx, caller, dagName, b.Number)
 	return version.Version, err
@@ -198,8 +209,8 @@ func (d *Dispatcher) Abandon(ctx context.Context, caller authz.Caller, dagName s
 }
 
 // defineViews has the stable views of published Postgres tables read the new generation once the pointer is at it. A view
-// that cannot show two generations with different columns is returned: it is to be made anew right after the swap.
-func (d *Dispatcher) defineViews(ctx context.Context, b registry.Build) (after []storage.View, err error) {
+// that cannot show two generations with different columns is returned: it is to be made anew in the swap.
+func (d *Dispatcher) defineViews(ctx context.Context, b registry.Build) (remade []storage.View, err error) {
 	var views []storage.View
 	err = pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) (err error) {
 		views, err = d.Registry.Views(ctx, tx, b)
@@ -212,12 +223,12 @@ func (d *Dispatcher) defineViews(ctx context.Context, b registry.Build) (after [
 		err := d.Storage.EnsureView(ctx, v)
 		if fault.Is(err, fault.Conflict) {
 			v.Generations = v.Generations[:1]
-			after = append(after, v)
+			remade = append(remade, v)
 		} else if err != nil {
 			return nil, err
 		}
 	}
-	return after, nil
+	return remade, nil
 }
 
 // cancelUnused ends the open tasks of a DAG's origins that no version in work uses any more. Should one be wanted again,

@@ -9,23 +9,32 @@ import (
 	"github.com/dagctl/dagctl/storage"
 )
 
+// viewMemory is how many activations back the generations that served stay in a view: a reader in an older snapshot
+// still finds the one that served then.
+const viewMemory = 8
+
 // Views are the stable views that a version's published datasets in Postgres storage are read through, each over the
-// version's own generation, first, and the one that serves now.
+// version's own generation, first, and those that served under the same name of late, the present one among them.
 func (r *Registry) Views(ctx context.Context, tx pgx.Tx, b Build) ([]storage.View, error) {
 	rows, err := tx.Query(ctx, `
-		SELECT org_slug(p.org_id), p.dataset_uuid, p.published_name,
-		       array_remove(ARRAY[p.dataset_version, CASE WHEN s.dataset_version <> p.dataset_version THEN s.dataset_version END], NULL)
-		FROM dag_version_datasets p
-		JOIN dataset_versions g ON g.id = p.dataset_version AND g.storage ->> 'kind' = 'postgres'
-		LEFT JOIN (dataset_pointers s JOIN dataset_versions sg ON sg.id = s.dataset_version AND sg.storage ->> 'kind' = 'postgres')
-		     ON s.org_id = p.org_id AND s.dataset_uuid = p.dataset_uuid
-		WHERE p.org_id = $1 AND p.dag_version_id = $2 AND p.published_name IS NOT NULL`, b.OrgID, b.ID)
+		WITH served AS (
+			SELECT dag_version_id AS id FROM dag_activations WHERE org_id = $1 AND dag_name = $3 ORDER BY at DESC LIMIT $4),
+		tabled AS (
+			SELECT p.dag_version_id, p.published_name, p.dataset_version
+			FROM dag_version_datasets p
+			JOIN dataset_versions g ON g.id = p.dataset_version AND g.storage ->> 'kind' = 'postgres' AND g.purged_at IS NULL
+			WHERE p.dag_version_id = $2 OR p.dag_version_id IN (SELECT id FROM served))
+		SELECT org_slug($1), own.published_name, own.dataset_version || ARRAY(
+			SELECT DISTINCT o.dataset_version FROM tabled o
+			WHERE o.published_name = own.published_name AND o.dataset_version <> own.dataset_version)
+		FROM tabled own WHERE own.dag_version_id = $2 AND own.published_name IS NOT NULL
+		ORDER BY own.published_name`, b.OrgID, b.ID, b.DAG, viewMemory)
 	if err != nil {
 		return nil, fmt.Errorf("views of %s v%d: %w", b.DAG, b.Number, err)
 	}
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (storage.View, error) {
 		v := storage.View{OrgID: b.OrgID, DAG: b.DAG}
-		err := row.Scan(&v.OrgSlug, &v.Dataset, &v.Name, &v.Generations)
+		err := row.Scan(&v.OrgSlug, &v.Name, &v.Generations)
 		return v, err
 	})
 }

@@ -18,16 +18,15 @@ import (
 	"github.com/dagctl/dagctl/internal/pg"
 )
 
-// View is the stable view data_<org slug>.<name> over the generations of a dataset in postgres storage. Each generation
-// shows only while the DAG's current version points at it, so a cutover changes what the view shows by moving a pointer
-// and runs no DDL.
+// View is the stable view data_<org slug>.<name> over the generations that were or will be published under a name, in
+// postgres storage. Each generation shows only while the DAG's current version publishes it under that name, so a cutover
+// changes what the view shows by moving a pointer and runs no DDL, even where two datasets swap their names.
 type View struct {
 	OrgID       uuid.UUID
 	OrgSlug     string
-	DAG         string // whose pointer decides
-	Dataset     uuid.UUID
-	Name        string // published name
-	Generations []uuid.UUID
+	DAG         string      // whose pointer decides
+	Name        string      // published name
+	Generations []uuid.UUID // in any order
 }
 
 var publishedName = regexp.MustCompile(`^[a-z][a-z0-9_]{0,127}$`)
@@ -42,28 +41,49 @@ func ViewName(name string) string {
 }
 
 // EnsureView makes or changes the view, in a short transaction of its own that waits for no reader longer than
-// lockTimeout, and tries again a few times. Generations that have no rows yet, and so no table, are left out.
-// Generations whose columns differ cannot be shown by one view: that is a fault.Conflict, and the caller calls again
-// with the one generation that is to be shown, right after the swap.
+// lockTimeout, and tries again a few times. A view that is as it should be is left alone. Generations that have no rows
+// yet, and so no table, are left out. Generations whose columns differ cannot be shown by one view: that is a
+// fault.Conflict, and the caller calls ReplaceView with the one generation that is to be shown, in the swap.
 func (s *Storage) EnsureView(ctx context.Context, v View) error {
-	t, ok := s.backends[Postgres].(*tables)
-	if !ok {
-		return fault.New(fault.Invalid, "storage %q is not available here", Postgres)
+	t, err := s.viewable(v)
+	if err != nil {
+		return err
 	}
-	if !publishedName.MatchString(v.Name) {
-		return fault.New(fault.Invalid, "dataset name %q cannot name a view", v.Name)
-	}
-	var err error
 	for try := range viewTries {
 		if try > 0 {
 			if err := wait(ctx, time.Duration(try)*lockTimeout); err != nil {
 				return err
 			}
 		}
-		if err = t.ensureView(ctx, v); !hasCode(err, lockNotAvailable) {
+		err = pg.InTx(ctx, t.pool, func(ctx context.Context, tx pgx.Tx) error { return t.ensureView(ctx, tx, v) })
+		if !hasCode(err, lockNotAvailable) {
 			break
 		}
 	}
+	return viewFault(v, err)
+}
+
+// ReplaceView is EnsureView in the caller's transaction, once. Readers wait from here until it ends, so it comes last.
+func (s *Storage) ReplaceView(ctx context.Context, tx pgx.Tx, v View) error {
+	t, err := s.viewable(v)
+	if err != nil {
+		return err
+	}
+	return viewFault(v, t.ensureView(ctx, tx, v))
+}
+
+func (s *Storage) viewable(v View) (*tables, error) {
+	t, ok := s.backends[Postgres].(*tables)
+	if !ok {
+		return nil, fault.New(fault.Invalid, "storage %q is not available here", Postgres)
+	}
+	if !publishedName.MatchString(v.Name) {
+		return nil, fault.New(fault.Invalid, "dataset name %q cannot name a view", v.Name)
+	}
+	return t, nil
+}
+
+func viewFault(v View, err error) error {
 	if hasCode(err, lockNotAvailable) {
 		return fault.New(fault.Unavailable, "view %s: readers hold it: %w", v.Name, err)
 	}
@@ -73,9 +93,10 @@ func (s *Storage) EnsureView(ctx context.Context, v View) error {
 	return nil
 }
 
+// Readers who come while a change waits for those before them wait behind it, so it must not wait for long.
 const (
-	lockTimeout = 200 * time.Millisecond
-	viewTries   = 5
+	lockTimeout = 40 * time.Millisecond
+	viewTries   = 10
 )
 
 func wait(ctx context.Context, d time.Duration) error {
@@ -89,25 +110,33 @@ func wait(ctx context.Context, d time.Duration) error {
 	}
 }
 
-func (t *tables) ensureView(ctx context.Context, v View) error {
-	return pg.InTx(ctx, t.pool, func(ctx context.Context, tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, fmt.Sprintf(`SET LOCAL lock_timeout = %d`, lockTimeout.Milliseconds())); err != nil {
-			return err
-		}
-		query, name, err := t.viewQuery(ctx, tx, v)
-		if err != nil || query == "" {
-			return err
-		}
-		// A savepoint: a replacement with other columns fails, and the view is then made anew.
-		err = pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) error {
-			_, err := tx.Exec(ctx, fmt.Sprintf("CREATE OR REPLACE VIEW %s AS %s", name, query))
-			return err
-		})
-		if hasCode(err, invalidTableDef) {
-			_, err = tx.Exec(ctx, fmt.Sprintf("DROP VIEW %s; CREATE VIEW %[1]s AS %[2]s", name, query))
-		}
+func (t *tables) ensureView(ctx context.Context, tx pgx.Tx, v View) error {
+	query, name, err := t.viewQuery(ctx, tx, v)
+	if err != nil || query == "" {
+		return err
+	}
+	// The comment tells what the view was made from, which its definition, as Postgres writes it, does not show.
+	comment := fmt.Sprintf("made by dagctl from %x", sha256.Sum256([]byte(query)))
+	var made bool
+	if err := tx.QueryRow(ctx, `SELECT coalesce(obj_description(to_regclass($1), 'pg_class') = $2, false)`, name, comment).Scan(&made); err != nil || made {
+		return err
+	}
+	if _, err := tx.Exec(ctx, fmt.Sprintf(`SET LOCAL lock_timeout = %d`, lockTimeout.Milliseconds())); err != nil {
+		return err
+	}
+	// A savepoint: a replacement with other columns fails, and the view is then made anew.
+	err = pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, fmt.Sprintf("CREATE OR REPLACE VIEW %s AS %s", name, query))
 		return err
 	})
+	if hasCode(err, invalidTableDef) {
+		_, err = tx.Exec(ctx, fmt.Sprintf("DROP VIEW %s; CREATE VIEW %[1]s AS %[2]s", name, query))
+	}
+	if err != nil {
+		return err
+	}
+	_, err = tx.Exec(ctx, fmt.Sprintf("COMMENT ON VIEW %s IS '%s'", name, comment))
+	return err
 }
 
 // viewQuery is the view's definition and quoted name. It is empty while no generation has a table.
@@ -116,7 +145,8 @@ func (t *tables) viewQuery(ctx context.Context, tx pgx.Tx, v View) (query, name 
 		parts   []string
 		columns []Column
 	)
-	for _, version := range v.Generations {
+	// In one order, so that the same generations are the same view whichever of them serves.
+	for _, version := range slices.SortedFunc(slices.Values(v.Generations), func(a, b uuid.UUID) int { return slices.Compare(a[:], b[:]) }) {
 		p, err := physicalOf(Generation{OrgSlug: v.OrgSlug, Version: version})
 		if err != nil {
 			return "", "", err
@@ -133,12 +163,12 @@ func (t *tables) viewQuery(ctx context.Context, tx pgx.Tx, v View) (query, name 
 			return "", "", fault.New(fault.Conflict, "its generations differ in their columns").WithHint("the view is made anew at the swap")
 		}
 		name = p.schema + "." + duck.Quote(ViewName(v.Name))
-		// One row by two primary keys, once per query: the planner makes it a one-time filter, so the generation that
+		// One row by two unique keys, once per query: the planner makes it a one-time filter, so the generation that
 		// does not show is not scanned. DDL takes no parameters; UUIDs are safe as text, and the DAG's name is quoted.
 		parts = append(parts, fmt.Sprintf(`SELECT %s FROM %s WHERE EXISTS (
 			SELECT FROM dag_current_versions c JOIN dag_version_datasets d ON d.dag_version_id = c.dag_version_id
-			WHERE c.org_id = '%s' AND c.dag_name = %s AND d.dataset_uuid = '%s' AND d.dataset_version = '%s')`,
-			duck.QuoteAll(columnNames(have)), p.table, v.OrgID, quoteText(v.DAG), v.Dataset, version))
+			WHERE c.org_id = '%s' AND c.dag_name = %s AND d.published_name = '%s' AND d.dataset_version = '%s')`,
+			duck.QuoteAll(columnNames(have)), p.table, v.OrgID, quoteText(v.DAG), v.Name, version))
 	}
 	return strings.Join(parts, " UNION ALL "), name, nil
 }

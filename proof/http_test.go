@@ -1,0 +1,109 @@
+package proof_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/internal/rest"
+	"github.com/dagctl/dagctl/registry"
+)
+
+// server is the API of a running installation, as its clients see it.
+type server struct {
+	url    string
+	token  string
+	client *http.Client
+}
+
+func newServer(url, token string) *server {
+	return &server{url, token, &http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 64}}}
+}
+
+// listen serves the API of a world in this process.
+func (w *world) listen() *server {
+	w.t.Helper()
+	api, err := authz.NewAPI(authz.Config{REST: rest.Config{Logger: slog.New(slog.NewTextHandler(io.Discard, nil))},
+		Authenticators: []authz.Authenticator{authz.NewTokens(w.pool)}})
+	require.NoError(w.t, err)
+	w.registry.AddRoutes(api)
+	w.d.AddRoutes(api)
+	w.query.AddRoutes(api)
+	secret, _, err := authz.CreateToken(w.t.Context(), w.pool, w.caller, authz.NewToken{Name: "proof", Role: authz.RoleAdmin})
+	require.NoError(w.t, err)
+	listener := httptest.NewServer(api.Handler())
+	s := newServer(listener.URL, secret)
+	w.t.Cleanup(func() {
+		s.client.CloseIdleConnections()
+		listener.Close()
+	})
+	return s
+}
+
+// refused is an answer that is not the one that was asked for.
+type refused struct {
+	code int
+	body string
+}
+
+func (r *refused) Error() string { return fmt.Sprintf("%d: %s", r.code, r.body) }
+
+func (s *server) call(ctx context.Context, method, path string, body, answer any) error {
+	text, err := json.Marshal(body)
+	if err != nil {
+		return err
+	}
+	req, err := http.NewRequestWithContext(ctx, method, s.url+path, bytes.NewReader(text))
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Authorization", "Bearer "+s.token)
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	resp, err := s.client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	text, err = io.ReadAll(resp.Body)
+	if err != nil {
+		return err
+	}
+	if resp.StatusCode >= 300 {
+		return &refused{resp.StatusCode, string(text)}
+	}
+	return json.Unmarshal(text, answer)
+}
+
+func (s *server) get(ctx context.Context, path string, answer any) error {
+	return s.call(ctx, http.MethodGet, path, nil, answer)
+}
+
+// deploy deploys a document that is to serve, and returns its version.
+func (s *server) deploy(ctx context.Context, dag, yaml string) (registry.Version, error) {
+	var d registry.Deployment
+	err := s.call(ctx, http.MethodPost, "/v1/dags/"+dag+"/versions", registry.DeployRequest{YAML: yaml, Supersede: true}, &d)
+	return d.Version, err
+}
+
+// rollback goes back to a version by its number.
+func (s *server) rollback(ctx context.Context, dag string, to int) error {
+	var v registry.Version
+	return s.call(ctx, http.MethodPost, "/v1/dags/"+dag+"/rollback", map[string]int{"to": to}, &v)
+}
+
+// version looks at a version.
+func (s *server) version(ctx context.Context, dag string, number int) (registry.Version, error) {
+	var v registry.Version
+	return v, s.get(ctx, fmt.Sprintf("/v1/dags/%s/versions/%d", dag, number), &v)
+}

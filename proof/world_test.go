@@ -1,0 +1,293 @@
+package proof_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/internal/pg"
+	"github.com/dagctl/dagctl/internal/testdb"
+	"github.com/dagctl/dagctl/operators"
+	"github.com/dagctl/dagctl/query"
+	"github.com/dagctl/dagctl/registry"
+	"github.com/dagctl/dagctl/storage"
+)
+
+// world is a database with one org, storage and the built-in operators. Dispatchers are started as a test needs them.
+type world struct {
+	t        *testing.T
+	url      string
+	pool     *pgxpool.Pool
+	asked    *pgxpool.Pool // of requests
+	storage  *storage.Storage
+	ops      *operators.Registry
+	registry *registry.Registry
+	query    *query.Query
+	caller   authz.Caller
+	landing  string // the folder that file sources read
+	scratch  string
+	d        *dispatcher.Dispatcher // takes the requests; it runs when start is called
+}
+
+// runtimes are what the catalogue knows. Dispatchers serve the first; a test that wants tasks to stay queued puts their
+// job on the second.
+var runtimes = []string{"dispatcher", "elsewhere"}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	w := &world{t: t, url: testdb.URL(t), landing: t.TempDir(), scratch: t.TempDir()}
+	w.pool, w.asked = w.open(pg.Open), w.open(pg.OpenRequests)
+	var err error
+	w.storage, err = storage.New(storage.Config{Root: t.TempDir(), Pool: w.pool})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, w.storage.Close()) })
+	w.ops, err = operators.Builtin(operators.Options{AllowCommand: true, Threads: 1})
+	require.NoError(t, err)
+	w.registry, err = registry.New(registry.Config{Pool: w.pool, Requests: w.asked, Storage: w.storage, Catalog: w.ops.Catalog(runtimes), Log: w.log()})
+	require.NoError(t, err)
+	w.query = &query.Query{Requests: w.asked, Registry: w.registry, Storage: w.storage}
+	w.caller = authz.Caller{OrgSlug: "acme", Actor: "user:test", Role: authz.RoleAdmin}
+	w.one(`INSERT INTO orgs (name, slug) VALUES ('acme', 'acme') RETURNING id`)(&w.caller.OrgID)
+	w.d = w.dispatcher("first", runtimes[0])
+	return w
+}
+
+func (w *world) open(open func(context.Context, string, ...pg.Option) (*pgxpool.Pool, error)) *pgxpool.Pool {
+	w.t.Helper()
+	pool, err := open(w.t.Context(), w.url, pg.WithMaxConns(20))
+	require.NoError(w.t, err)
+	w.t.Cleanup(pool.Close)
+	return pool
+}
+
+func (w *world) log() *slog.Logger {
+	if testing.Verbose() {
+		return slog.New(slog.NewTextHandler(w.t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
+	}
+	return slog.New(slog.NewTextHandler(io.Discard, nil))
+}
+
+// dispatcher makes another process, as far as the database can tell.
+func (w *world) dispatcher(id string, serves ...string) *dispatcher.Dispatcher {
+	w.t.Helper()
+	d, err := dispatcher.New(dispatcher.Config{
+		Pool: w.pool, Requests: w.asked, Registry: w.registry, Operators: w.ops, Storage: w.storage,
+		Runner:   &operators.Runner{Registry: w.ops, Storage: w.storage, ScratchDir: w.scratch, Log: w.log()},
+		Runtimes: serves, WorkerID: id, PoolSize: 4, Poll: 100 * time.Millisecond, Log: w.log(),
+		Roots: func(string, string) []string { return []string{w.landing} },
+	})
+	require.NoError(w.t, err)
+	return d
+}
+
+// start runs a dispatcher until the test ends or stop is called.
+func (w *world) start(d *dispatcher.Dispatcher) (stop func()) {
+	w.t.Helper()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(w.t.Context()))
+	done := make(chan error, 1)
+	go func() { done <- d.Run(ctx) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		require.NoError(w.t, <-done)
+	})
+	w.t.Cleanup(stop)
+	return stop
+}
+
+func (w *world) eventually(what string, cond func() bool) {
+	w.t.Helper()
+	require.Eventually(w.t, cond, 60*time.Second, 10*time.Millisecond, what)
+}
+
+// Deploying.
+
+// dagName reads the name off a document.
+func dagName(yaml string) string {
+	for line := range strings.Lines(yaml) {
+		if name, ok := strings.CutPrefix(line, "name: "); ok {
+			return strings.TrimSpace(name)
+		}
+	}
+	return ""
+}
+
+func (w *world) tryDeploy(yaml string, change ...func(*registry.DeployRequest)) (registry.Deployment, error) {
+	req := registry.DeployRequest{YAML: yaml}
+	for _, f := range change {
+		f(&req)
+	}
+	deployed, err := w.registry.Deploy(w.t.Context(), w.caller, dagName(yaml), req)
+	w.d.Wake()
+	return deployed, err
+}
+
+// deploy deploys and does not wait for the build.
+func (w *world) deploy(yaml string, change ...func(*registry.DeployRequest)) registry.Deployment {
+	w.t.Helper()
+	deployed, err := w.tryDeploy(yaml, change...)
+	require.NoError(w.t, err)
+	return deployed
+}
+
+// serve deploys and waits until the version serves.
+func (w *world) serve(yaml string, change ...func(*registry.DeployRequest)) registry.Deployment {
+	w.t.Helper()
+	deployed := w.deploy(yaml, change...)
+	w.reach(deployed, registry.Active)
+	return deployed
+}
+
+// reach waits until the version is in a state, and fails at once where it never will be.
+func (w *world) reach(deployed registry.Deployment, want registry.Status) {
+	w.t.Helper()
+	var status registry.Status
+	var reason string
+	w.eventually(fmt.Sprintf("version %d to be %s", deployed.Version.Number, want), func() bool {
+		status, reason = w.status(deployed)
+		return status == want || status == registry.Failed
+	})
+	require.Equal(w.t, want, status, reason)
+}
+
+func (w *world) status(deployed registry.Deployment) (status registry.Status, reason string) {
+	w.t.Helper()
+	w.one(`SELECT status, coalesce(error, '') FROM dag_versions WHERE id = $1`, deployed.Version.ID)(&status, &reason)
+	return status, reason
+}
+
+func (w *world) rollback(dag string) registry.Version {
+	w.t.Helper()
+	v, err := w.d.Rollback(w.t.Context(), w.caller, dag, nil)
+	require.NoError(w.t, err)
+	return v
+}
+
+func superseding(r *registry.DeployRequest) { r.Supersede = true }
+
+// parked keeps a version Ready instead of cutting over to it.
+func parked(r *registry.DeployRequest) { no := false; r.Activate = &no }
+
+// settle waits until there is nothing left to do but to wait for new input.
+func (w *world) settle() {
+	w.t.Helper()
+	w.d.Wake()
+	w.eventually("everything to settle", func() bool {
+		settled, err := w.d.Settled(w.t.Context(), w.caller.OrgID)
+		require.NoError(w.t, err)
+		return settled
+	})
+}
+
+// Files.
+
+// drop puts a file into the landing folder in one step.
+func (w *world) drop(name, content string) {
+	w.t.Helper()
+	path := filepath.Join(w.landing, name)
+	require.NoError(w.t, os.MkdirAll(filepath.Dir(path), 0o755))
+	draft := path + ".part"
+	require.NoError(w.t, os.WriteFile(draft, []byte(content), 0o600))
+	require.NoError(w.t, os.Rename(draft, path))
+}
+
+// poll has every source look now.
+func (w *world) poll() {
+	w.t.Helper()
+	w.exec(`UPDATE sources SET next_fire_at = now() WHERE next_fire_at IS NOT NULL`)
+	w.d.Wake()
+}
+
+// Looking.
+
+// one runs a statement that answers with one row; what it returns scans it.
+func (w *world) one(sql string, args ...any) func(dest ...any) {
+	w.t.Helper()
+	return func(dest ...any) {
+		w.t.Helper()
+		require.NoError(w.t, w.pool.QueryRow(w.t.Context(), sql, args...).Scan(dest...))
+	}
+}
+
+func (w *world) exec(sql string, args ...any) {
+	w.t.Helper()
+	_, err := w.pool.Exec(w.t.Context(), sql, args...)
+	require.NoError(w.t, err)
+}
+
+func (w *world) count(sql string, args ...any) (n int) {
+	w.t.Helper()
+	w.one(`SELECT count(*) FROM (`+sql+`) AS q`, args...)(&n)
+	return n
+}
+
+func (w *world) texts(sql string, args ...any) []string {
+	w.t.Helper()
+	rows, err := w.pool.Query(w.t.Context(), sql, args...)
+	require.NoError(w.t, err)
+	found, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	require.NoError(w.t, err)
+	return found
+}
+
+// tasks tells of every task of a job, oldest first: "partition status reason".
+func (w *world) tasks(job string) []string {
+	w.t.Helper()
+	return w.texts(`
+		SELECT concat_ws(' ', coalesce(t.partitions[1], '-'), t.status, t.reason) FROM tasks t JOIN jobs j ON j.id = t.job_id
+		WHERE j.name = $1 AND t.kind <> 'check' ORDER BY t.id`, job)
+}
+
+// generation is the dataset version that a DAG version pins for a job.
+func (w *world) generation(deployed registry.Deployment, job string) (id uuid.UUID) {
+	w.t.Helper()
+	w.one(`SELECT dataset_version FROM dag_version_datasets WHERE dag_version_id = $1 AND job_name = $2`, deployed.Version.ID, job)(&id)
+	return id
+}
+
+// read gives a dataset's rows as its readers see them, values joined by commas, sorted.
+func (w *world) read(name string) []string {
+	w.t.Helper()
+	answer, err := w.query.Preview(w.t.Context(), w.caller, name, "", query.MaxRows, 0)
+	require.NoError(w.t, err)
+	return lines(answer.Rows)
+}
+
+func lines(rows [][]any) []string {
+	out := []string{}
+	for _, row := range rows {
+		values := make([]string, len(row))
+		for i, v := range row {
+			values[i] = fmt.Sprint(v)
+		}
+		out = append(out, strings.Join(values, ","))
+	}
+	slices.Sort(out)
+	return out
+}
+
+// actions tells what a plan does to each job's dataset.
+func actions(changes []registry.Change) map[string]string {
+	m := map[string]string{}
+	for _, c := range changes {
+		m[c.Job] = c.Action
+	}
+	return m
+}
+
+func keysOf[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
