@@ -53,7 +53,7 @@ func (r *Registry) parse(dagName string, req DeployRequest) (*dag.Document, erro
 		return nil, fault.New(fault.Invalid, "the document is of DAG %q, but was sent to %q", doc.Name, dagName).
 			WithHint("deploy it to /v1/dags/%s/versions", doc.Name)
 	}
-	return doc, nil
+	return doc, refuseUnserved(doc)
 }
 
 // deploy is one deploy in its transaction, under the DAG's lock.

@@ -1,0 +1,52 @@
+package registry
+
+import (
+	"fmt"
+
+	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/internal/fault"
+)
+
+// refuseUnserved refuses a document that asks for what this server's engine does not do. The language is larger than the
+// engine is today; what would be accepted and then never happen is said before anything is deployed.
+func refuseUnserved(doc *dag.Document) error {
+	var problems []fault.Problem
+	refuse := func(at dag.Position, what string, args ...any) {
+		problems = append(problems, fault.Problem{Location: at.String(), Code: "not_served", Message: fmt.Sprintf(what, args...)})
+	}
+	for _, job := range doc.Jobs {
+		if job.Source != nil {
+			switch job.Source.Kind {
+			case "cron", "poll", "manual":
+			default:
+				refuse(job.Position, "job %s: this server does not run %s sources; cron, poll and manual ones it does", job.Name, job.Source.Kind)
+			}
+		}
+		if job.PartitionBy.Kind == dag.ByCursor {
+			refuse(job.Position, "job %s: this server does not keep datasets by cursor", job.Name)
+		}
+		for _, in := range job.Inputs {
+			if in.Map.Kind == dag.MapSlice {
+				refuse(in.Position, "job %s: this server does not slice inputs by cursor", job.Name)
+			}
+		}
+		if job.UDF != nil {
+			refuse(job.Position, "job %s: this server runs no UDFs", job.Name)
+		}
+		if len(job.Secrets) > 0 {
+			refuse(job.Position, "job %s: this server keeps no secrets", job.Name)
+		}
+		if len(job.Enqueues) > 0 {
+			refuse(job.Position, "job %s: tasks of this server cannot enqueue tasks", job.Name)
+		}
+	}
+	if len(doc.Notify) > 0 {
+		problems = append(problems, fault.Problem{Location: "notify", Code: "not_served", Message: "this server sends no notifications"})
+	}
+	if len(problems) == 0 {
+		return nil
+	}
+	e := fault.New(fault.Invalid, "%s", problems[0].Message).WithHint("leave it out of the document")
+	e.Problems = problems
+	return e
+}

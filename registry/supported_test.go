@@ -1,0 +1,38 @@
+package registry
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/internal/fault"
+)
+
+func TestWhatTheEngineDoesNotDoIsRefused(t *testing.T) {
+	t.Parallel()
+	job := func(change func(*dag.Job)) *dag.Document {
+		j := dag.Job{Name: "j", Source: &dag.Source{Kind: "poll"}, Position: dag.Position{File: "dag.yaml", Line: 3, Column: 5}}
+		change(&j)
+		return &dag.Document{Name: "d", Jobs: []dag.Job{j}}
+	}
+	for name, doc := range map[string]*dag.Document{
+		"webhook":  job(func(j *dag.Job) { j.Source.Kind = "webhook" }),
+		"cursor":   job(func(j *dag.Job) { j.PartitionBy.Kind = dag.ByCursor }),
+		"slice":    job(func(j *dag.Job) { j.Inputs = []dag.Input{{Map: dag.Mapping{Kind: dag.MapSlice}}} }),
+		"udf":      job(func(j *dag.Job) { j.UDF = &dag.UDF{Folder: "f"} }),
+		"secrets":  job(func(j *dag.Job) { j.Secrets = []string{"key"} }),
+		"enqueues": job(func(j *dag.Job) { j.Enqueues = []string{"other"} }),
+		"notify":   {Name: "d", Notify: []dag.Notification{{On: []string{"dead"}}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			err := refuseUnserved(doc)
+			require.True(t, fault.Is(err, fault.Invalid), "%v", err)
+			require.ErrorContains(t, err, "this server")
+		})
+	}
+	for _, kind := range []string{"cron", "poll", "manual"} {
+		require.NoError(t, refuseUnserved(job(func(j *dag.Job) { j.Source.Kind = kind })))
+	}
+}
