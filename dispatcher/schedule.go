@@ -30,6 +30,20 @@ func nextFire(s *dag.Source, at, now time.Time) (*time.Time, error) {
 	return nil, nil
 }
 
+// resumeAt is when a source goes on after a cutover that would have it fire first at first, where it was due at was: the
+// earlier of both, unless what was due is no time of its schedule any more. It is pure.
+func resumeAt(s *dag.Source, was, first *time.Time) (*time.Time, error) {
+	if was == nil || first == nil || first.Before(*was) {
+		return first, nil
+	}
+	if s.Kind == "cron" {
+		if again, err := nextCron(s, was.Add(-time.Second)); err != nil || !again.Equal(*was) {
+			return first, err
+		}
+	}
+	return was, nil
+}
+
 // nextCron is the first time after t that a schedule names. It is found on the zone's wall clock, on which no hour is
 // missing and none comes twice, and then looked up on the real one: a local time that the clocks skip fires when they
 // have skipped it, one that comes twice fires the first time.

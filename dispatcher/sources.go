@@ -24,6 +24,7 @@ type dueSource struct {
 	FireAt  time.Time
 	acting  *registry.Job
 	nextDue *time.Time
+	failed  error
 }
 
 // fireSources fires the sources that are due, each once over all dispatchers: its row is locked, its next time set and,
@@ -35,15 +36,18 @@ func (d *Dispatcher) fireSources(ctx context.Context, now time.Time) (more bool,
 	}
 	var failed []error
 	for _, s := range due {
-		if op, ok := d.enumerator(s.acting); ok {
-			_, err := d.enumerate(ctx, s.acting, op, true, now)
-			failed = append(failed, d.noteSource(ctx, s, err))
+		if s.failed == nil {
+			if op, ok := d.enumerator(s.acting); ok {
+				_, s.failed = d.enumerate(ctx, s.acting, op, true, now)
+			}
 		}
+		failed = append(failed, d.noteSource(ctx, s))
+		more = more || s.nextDue != nil && !s.nextDue.After(now) // it catches up
 	}
 	if len(due) > 0 {
 		d.wake.send(topicClaim)
 	}
-	return false, errors.Join(failed...)
+	return more, errors.Join(failed...)
 }
 
 // takeDue moves due sources on to their next time. Those that make one task each time they fire make it here; those that
@@ -65,14 +69,24 @@ func (d *Dispatcher) takeDue(ctx context.Context, now time.Time) ([]dueSource, e
 			return err
 		}
 		for i := range due {
-			if err := d.fireOne(ctx, tx, &due[i], now); err != nil {
-				return fmt.Errorf("fire %s/%s: %w", due[i].DAG, due[i].Name, err)
+			// Each in a savepoint: one that cannot be fired holds up no other, and is tried again later.
+			s := &due[i]
+			s.failed = pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) error { return d.fireOne(ctx, tx, s, now) })
+			if s.failed == nil {
+				continue
+			}
+			if _, err := tx.Exec(ctx, `UPDATE sources SET next_fire_at = $4 WHERE org_id = $1 AND dag_name = $2 AND job_name = $3`,
+				s.Org, s.DAG, s.Name, now.Add(fireAgain)); err != nil {
+				return errors.Join(s.failed, err)
 			}
 		}
 		return nil
 	})
 	return due, err
 }
+
+// fireAgain is how long a source waits that could not be fired.
+const fireAgain = time.Minute
 
 func (d *Dispatcher) fireOne(ctx context.Context, tx pgx.Tx, s *dueSource, now time.Time) error {
 	job, err := d.Registry.ActiveJob(ctx, tx, s.Org, s.DAG, s.Name)
@@ -113,13 +127,14 @@ func firedTask(job *registry.Job, at time.Time) newTask {
 		dedupe: "fire:" + at.UTC().Format(time.RFC3339Nano)}
 }
 
-func (d *Dispatcher) noteSource(ctx context.Context, s dueSource, cause error) error {
-	if cause == nil {
+// noteSource says at the source why it could not be fired, or enumerated.
+func (d *Dispatcher) noteSource(ctx context.Context, s dueSource) error {
+	if s.failed == nil {
 		return nil
 	}
 	_, err := d.Pool.Exec(ctx, `UPDATE sources SET error = $4 WHERE org_id = $1 AND dag_name = $2 AND job_name = $3`,
-		s.Org, s.DAG, s.Name, cause.Error())
-	return errors.Join(fmt.Errorf("source %s/%s: %w", s.DAG, s.Name, cause), err)
+		s.Org, s.DAG, s.Name, s.failed.Error())
+	return errors.Join(fmt.Errorf("source %s/%s: %w", s.DAG, s.Name, s.failed), err)
 }
 
 func (d *Dispatcher) enumerator(job *registry.Job) (operators.Enumerator, bool) {
@@ -194,11 +209,18 @@ func (d *Dispatcher) syncSources(ctx context.Context, tx pgx.Tx, b registry.Buil
 		if reason == registry.ByRollback && job.Def.Source.Kind == "poll" {
 			next = &now
 		}
+		var was *time.Time
+		err = tx.QueryRow(ctx, `SELECT next_fire_at FROM sources WHERE org_id = $1 AND dag_name = $2 AND job_name = $3 FOR UPDATE`,
+			b.OrgID, b.DAG, job.Name).Scan(&was)
+		if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+			return fmt.Errorf("source %s: %w", job.Address(), err)
+		}
+		if next, err = resumeAt(job.Def.Source, was, next); err != nil {
+			return err
+		}
 		if _, err := tx.Exec(ctx, `
 			INSERT INTO sources (org_id, dag_name, job_name, state, next_fire_at, updated_at) VALUES ($1, $2, $3, 'Pending', $4, $5)
-			ON CONFLICT (org_id, dag_name, job_name) DO UPDATE
-			SET next_fire_at = CASE WHEN EXCLUDED.next_fire_at IS NULL THEN NULL
-			                        ELSE least(sources.next_fire_at, EXCLUDED.next_fire_at) END, updated_at = $5`,
+			ON CONFLICT (org_id, dag_name, job_name) DO UPDATE SET next_fire_at = EXCLUDED.next_fire_at, updated_at = $5`,
 			b.OrgID, b.DAG, job.Name, next, now); err != nil {
 			return fmt.Errorf("source %s: %w", job.Address(), err)
 		}
