@@ -22,7 +22,8 @@ func (c *cli) datasetsCommand() *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(c.datasetsListCommand(), c.datasetsGetCommand(), c.datasetsPreviewCommand(), c.datasetsPartitionsCommand(), c.datasetsVersionsCommand())
+	cmd.AddCommand(c.datasetsListCommand(), c.datasetsGetCommand(), c.datasetsPreviewCommand(), c.datasetsPartitionsCommand(), c.datasetsVersionsCommand(),
+		c.datasetsDiffCommand(), c.datasetsAcceptCommand(), c.datasetsRejectCommand())
 	return cmd
 }
 
@@ -135,12 +136,14 @@ func (c *cli) writeDataset(w io.Writer, d registry.Dataset) {
 		}
 		t.write(w)
 	}
+	c.writeWithheld(w, d.Withheld)
 }
 
 func (c *cli) datasetsPreviewCommand() *cobra.Command {
 	var (
 		limit, offset int
 		partition     string
+		version       string
 	)
 	cmd := &cobra.Command{
 		Use:   "preview NAME",
@@ -155,6 +158,9 @@ func (c *cli) datasetsPreviewCommand() *cobra.Command {
 			if partition != "" {
 				q.Set("partition", partition)
 			}
+			if version != "" {
+				q.Set("version", version)
+			}
 			var rows query.Rows
 			if err := api.get(cmd.Context(), datasetPath(args[0])+"/rows", q, &rows); err != nil {
 				return err
@@ -165,6 +171,7 @@ func (c *cli) datasetsPreviewCommand() *cobra.Command {
 	cmd.Flags().IntVar(&limit, "limit", 20, "rows to show")
 	cmd.Flags().IntVar(&offset, "offset", 0, "rows to skip")
 	cmd.Flags().StringVar(&partition, "partition", "", "of this partition only")
+	cmd.Flags().StringVar(&version, "version", "", "live (default), candidate, a DAG version such as v3, or a dataset version")
 	return cmd
 }
 

@@ -30,7 +30,8 @@ func openDevData(dir string) (*devData, error) {
 	if err != nil {
 		return nil, fmt.Errorf("data folder: %w", err)
 	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	// PostgreSQL may run under another account, which has to get through to its own folder. Files here are private.
+	if err := os.MkdirAll(dir, 0o711); err != nil {
 		return nil, fmt.Errorf("data folder: %w", err)
 	}
 	lock, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)

@@ -142,19 +142,7 @@ func (c *cli) printChanges(w io.Writer, list []registry.Change) {
 	if len(list) == 0 {
 		return
 	}
-	marks := map[string]string{
-		registry.Create: "+", registry.Rebuild: "~", registry.SwapOnly: ">", registry.Reuse: "=", registry.Remove: "-",
-	}
-	counts := map[string]int{}
-	var seconds float64
-	t := table{style: c.style(w), header: []string{"", "DATASET", "ACTION", "REASON", "PARTITIONS", "TIME", "SIZE", "READ BY"}}
-	for _, change := range list {
-		counts[change.Action]++
-		seconds += change.Seconds
-		t.add(marks[change.Action], change.Dataset, change.Action, change.Reason, partitionCount(change), estimate(change.Seconds),
-			estimatedSize(change.Bytes), strings.Join(change.Consumers, ", "))
-	}
-	t.write(w)
+	counts, seconds := c.writeChanges(w, list)
 	fmt.Fprintf(w, "Plan: %d create, %d rebuild, %d swap-only, %d reuse, %d remove.", counts[registry.Create], counts[registry.Rebuild],
 		counts[registry.SwapOnly], counts[registry.Reuse], counts[registry.Remove])
 	if seconds > 0 {
@@ -163,12 +151,31 @@ func (c *cli) printChanges(w io.Writer, list []registry.Change) {
 	fmt.Fprintln(w, " Live data is untouched until cutover.")
 }
 
+// writeChanges is the table of a plan, and adds up what is in it.
+func (c *cli) writeChanges(w io.Writer, list []registry.Change) (counts map[string]int, seconds float64) {
+	marks := map[string]string{
+		registry.Create: "+", registry.Rebuild: "~", registry.SwapOnly: ">", registry.Reuse: "=", registry.Remove: "-",
+	}
+	counts = map[string]int{}
+	t := table{style: c.style(w), header: []string{"", "DATASET", "ACTION", "REASON", "PARTITIONS", "TIME", "SIZE", "READ BY"}}
+	for _, change := range list {
+		counts[change.Action]++
+		seconds += change.Seconds
+		t.add(marks[change.Action], change.Dataset, change.Action, change.Reason, partitionCount(change), estimate(change.Seconds),
+			estimatedSize(change.Bytes), strings.Join(change.Consumers, ", "))
+	}
+	t.write(w)
+	return counts, seconds
+}
+
 func partitionCount(c registry.Change) string {
 	switch {
 	case c.Action == registry.Reuse || c.Action == registry.Remove:
 		return ""
 	case c.Partitions == nil:
 		return "?"
+	case c.Skipped > 0:
+		return fmt.Sprintf("%d, %d skipped", *c.Partitions, c.Skipped)
 	}
 	return fmt.Sprint(*c.Partitions)
 }

@@ -16,13 +16,13 @@ import (
 func (c *cli) tasksCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "tasks",
-		Short: "List tasks, look into one, retry or cancel it",
+		Short: "List tasks, look into one, retry, cancel or skip it",
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(c.tasksListCommand(), c.tasksGetCommand(), c.tasksEventsCommand(),
 		c.tasksActCommand("retry", "Take a failed or dead task up again"),
-		c.tasksActCommand("cancel", "Cancel a task; a running one hears of it at its next heartbeat"))
+		c.tasksActCommand("cancel", "Cancel a task; a running one hears of it at its next heartbeat"), c.tasksSkipCommand())
 	return cmd
 }
 
