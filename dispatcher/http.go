@@ -69,6 +69,8 @@ func (d *Dispatcher) AddRoutes(api *authz.API) {
 	}, d.handleSources)
 
 	d.addVersionRoutes(api)
+	d.addDecisionRoutes(api)
+	d.addUpkeepRoutes(api)
 }
 
 type dagsInput struct{ rest.PageInput }

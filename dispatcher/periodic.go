@@ -51,6 +51,7 @@ func (w *retentionWorker) Work(ctx context.Context, _ *river.Job[retentionArgs])
 const (
 	reconcileEvery = 30 * time.Second
 	retentionEvery = time.Hour
+	gcEvery        = time.Hour
 )
 
 // runPeriodic runs River's client until ctx ends.
@@ -58,6 +59,7 @@ func (d *Dispatcher) runPeriodic(ctx context.Context) error {
 	workers := river.NewWorkers()
 	river.AddWorker(workers, &reconcileWorker{d: d})
 	river.AddWorker(workers, &retentionWorker{d: d})
+	river.AddWorker(workers, &gcWorker{d: d})
 	once := &river.InsertOpts{UniqueOpts: river.UniqueOpts{ByArgs: true, ByPeriod: reconcileEvery}}
 	client, err := river.NewClient(riverpgxv5.New(d.Pool), &river.Config{
 		ID:      d.WorkerID,
@@ -69,6 +71,8 @@ func (d *Dispatcher) runPeriodic(ctx context.Context) error {
 				func() (river.JobArgs, *river.InsertOpts) { return reconcileArgs{}, once }, nil),
 			river.NewPeriodicJob(river.PeriodicInterval(retentionEvery),
 				func() (river.JobArgs, *river.InsertOpts) { return retentionArgs{}, once }, nil),
+			river.NewPeriodicJob(river.PeriodicInterval(gcEvery),
+				func() (river.JobArgs, *river.InsertOpts) { return gcArgs{}, once }, nil),
 		},
 	})
 	if err != nil {

@@ -21,6 +21,7 @@ CREATE TABLE dag_versions (
     building_at     TIMESTAMPTZ,
     ready_at        TIMESTAMPTZ,
     activated_at    TIMESTAMPTZ,
+    ended_at        TIMESTAMPTZ, -- when it was last replaced, failed, abandoned or deleted; gc counts from here
     error           TEXT,
     UNIQUE (org_id, dag_name, yaml_hash),
     UNIQUE (org_id, dag_name, number),
@@ -54,6 +55,19 @@ CREATE TABLE dag_activations (
     FOREIGN KEY (org_id, from_version_id) REFERENCES dag_versions (org_id, id)
 );
 CREATE INDEX idx_dag_activations_dag ON dag_activations (org_id, dag_name, at DESC);
+
+-- Versions that gc may not break into, whatever their age.
+CREATE TABLE pins (
+    org_id         UUID NOT NULL REFERENCES orgs (id),
+    dag_name       TEXT NOT NULL,
+    dag_version_id UUID NOT NULL,
+    actor          TEXT NOT NULL,
+    reason         TEXT NOT NULL,
+    until          TIMESTAMPTZ, -- NULL: until it is taken away
+    at             TIMESTAMPTZ NOT NULL DEFAULT now(),
+    PRIMARY KEY (dag_version_id),
+    FOREIGN KEY (org_id, dag_version_id) REFERENCES dag_versions (org_id, id)
+);
 
 -- One row per job and version. origin_job_id is the row that introduced (org, dag, name, fingerprint): tasks,
 -- dedupe keys, cursors and operator state hang on the origin, so an unchanged job keeps them over any number of deploys.
@@ -155,7 +169,8 @@ CREATE TABLE dataset_versions (
     range_end              BIGINT,
     created_by_dag_version UUID NOT NULL,
     created_at             TIMESTAMPTZ NOT NULL DEFAULT now(),
-    purged_at              TIMESTAMPTZ,
+    purged_at              TIMESTAMPTZ, -- never found again from here on
+    cleared_at             TIMESTAMPTZ, -- its bytes and its partitions' rows are gone too
     UNIQUE NULLS NOT DISTINCT (dataset_uuid, config_hash, range_start, range_end),
     UNIQUE (org_id, id),
     FOREIGN KEY (org_id, dataset_uuid) REFERENCES datasets (org_id, id),
@@ -163,6 +178,19 @@ CREATE TABLE dataset_versions (
     FOREIGN KEY (org_id, created_by_dag_version) REFERENCES dag_versions (org_id, id)
 );
 CREATE INDEX idx_dataset_versions_origin ON dataset_versions (origin_job_id);
+CREATE INDEX idx_dataset_versions_uncleared ON dataset_versions (org_id) WHERE purged_at IS NOT NULL AND cleared_at IS NULL;
+
+-- Generations that a query is reading which may outlast the reader grace.
+CREATE TABLE reader_leases (
+    id              UUID NOT NULL, -- of the read, which may hold several
+    org_id          UUID NOT NULL,
+    dataset_version UUID NOT NULL,
+    reader          TEXT NOT NULL,
+    expires_at      TIMESTAMPTZ NOT NULL,
+    PRIMARY KEY (id, dataset_version),
+    FOREIGN KEY (org_id, dataset_version) REFERENCES dataset_versions (org_id, id)
+);
+CREATE INDEX idx_reader_leases_version ON reader_leases (dataset_version);
 
 -- The pointer set of a DAG version. The rows of the current version are what readers see.
 CREATE TABLE dag_version_datasets (
@@ -206,8 +234,10 @@ CREATE TABLE partition_versions (
     dataset_version UUID NOT NULL,
     partition_key   TEXT NOT NULL,
     revision        BIGINT NOT NULL,
-    state           TEXT NOT NULL CHECK (state IN ('Held', 'Published', 'Replaced', 'Rejected')),
+    state           TEXT NOT NULL CHECK (state IN ('Held', 'Published', 'Replaced', 'Rejected', 'Purged')),
     materialized_at TIMESTAMPTZ NOT NULL DEFAULT now(),
+    ended_at        TIMESTAMPTZ, -- when it was replaced, rejected or purged
+    purged_at       TIMESTAMPTZ, -- its bytes go, or went: location is empty once they have
     location        TEXT NOT NULL,
     files           JSONB NOT NULL DEFAULT '[]',
     row_count       BIGINT NOT NULL,
@@ -224,6 +254,8 @@ CREATE TABLE partition_versions (
 );
 CREATE UNIQUE INDEX idx_partition_versions_published ON partition_versions (dataset_version, partition_key) WHERE state = 'Published';
 CREATE INDEX idx_partition_versions_held ON partition_versions (dataset_version, partition_key) WHERE state = 'Held';
+CREATE INDEX idx_partition_versions_ended ON partition_versions (org_id, ended_at) WHERE state IN ('Replaced', 'Rejected', 'Purged') AND location <> '';
+CREATE INDEX idx_partition_versions_task ON partition_versions (task_id); -- what a task's attempts became
 
 -- What an output revision was made from; this, and not any task row, decides staleness.
 CREATE TABLE partition_inputs (

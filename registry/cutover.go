@@ -84,8 +84,8 @@ func Unsettled(ctx context.Context, tx pgx.Tx, generations []uuid.UUID) ([]Undec
 
 // HoldAgain has a rejected revision checked once more, by checks that may have changed meanwhile.
 func HoldAgain(ctx context.Context, tx pgx.Tx, ref Ref, revision int64) error {
-	_, err := tx.Exec(ctx, `UPDATE partition_versions SET state = 'Held'
-		WHERE dataset_version = $1 AND partition_key = $2 AND revision = $3 AND state = 'Rejected'`, ref.Version, ref.Key, revision)
+	_, err := tx.Exec(ctx, `UPDATE partition_versions SET state = 'Held', ended_at = NULL
+		WHERE dataset_version = $1 AND partition_key = $2 AND revision = $3 AND state = 'Rejected' AND purged_at IS NULL`, ref.Version, ref.Key, revision)
 	return err
 }
 
@@ -108,7 +108,7 @@ func MarkReady(ctx context.Context, tx pgx.Tx, b Build, now time.Time) (bool, er
 
 // MarkFailed takes a version from Building or Ready to Failed. What it built stays, for when it is deployed again.
 func MarkFailed(ctx context.Context, tx pgx.Tx, b Build, reason string) (bool, error) {
-	tag, err := tx.Exec(ctx, `UPDATE dag_versions SET status = 'Failed', error = $3 WHERE org_id = $1 AND id = $2 AND status IN ('Building', 'Ready')`,
+	tag, err := tx.Exec(ctx, `UPDATE dag_versions SET status = 'Failed', error = $3, ended_at = now() WHERE org_id = $1 AND id = $2 AND status IN ('Building', 'Ready')`,
 		b.OrgID, b.ID, reason)
 	return tag.RowsAffected() == 1, err
 }
@@ -122,14 +122,15 @@ const (
 
 // Cutover moves every pointer of the DAG to another version, in the caller's transaction, which holds the DAG's lock:
 // forward to one that is ready, or back to one that served before. Names and catalogue entries follow the pointers.
-// false where the version is not in that state any more.
+// false where the version is not in that state any more, or something of it was purged.
 func Cutover(ctx context.Context, tx pgx.Tx, b Build, reason, actor string, now time.Time) (bool, error) {
 	from := Ready
 	if reason == ByRollback {
 		from = Superseded
 	}
-	tag, err := tx.Exec(ctx, `UPDATE dag_versions SET status = 'Active', activated_at = $3, error = NULL WHERE org_id = $1 AND id = $2 AND status = $4`,
-		b.OrgID, b.ID, now, from)
+	tag, err := tx.Exec(ctx, `UPDATE dag_versions SET status = 'Active', activated_at = $3, error = NULL WHERE org_id = $1 AND id = $2 AND status = $4
+		AND NOT EXISTS (SELECT FROM dag_version_datasets p JOIN dataset_versions g ON g.id = p.dataset_version
+		                WHERE p.dag_version_id = $2 AND g.purged_at IS NOT NULL)`, b.OrgID, b.ID, now, from)
 	if err != nil || tag.RowsAffected() == 0 {
 		return false, err
 	}
@@ -156,8 +157,8 @@ func movePointer(ctx context.Context, tx pgx.Tx, b Build, now time.Time) (previo
 		return nil, err
 	}
 	if previous != nil {
-		if _, err := tx.Exec(ctx, `UPDATE dag_versions SET status = 'Superseded' WHERE org_id = $1 AND id = $2 AND status = 'Active'`,
-			b.OrgID, *previous); err != nil {
+		if _, err := tx.Exec(ctx, `UPDATE dag_versions SET status = 'Superseded', ended_at = $3 WHERE org_id = $1 AND id = $2 AND status = 'Active'`,
+			b.OrgID, *previous, now); err != nil {
 			return nil, err
 		}
 	}

@@ -3,12 +3,14 @@ package registry
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/storage"
 )
 
@@ -226,9 +228,13 @@ func Commit(ctx context.Context, tx pgx.Tx, n NewRevision) (int64, error) {
 		SELECT $1, $2, $3, $4,
 			coalesce((SELECT max(revision) FROM partition_versions WHERE dataset_version = $3 AND partition_key = $4), 0) + 1,
 			$5, $6, $7, $8, $9, $10, $11, $12, NULLIF($13, ''), $14, $15
+		FROM dataset_versions WHERE id = $3 AND purged_at IS NULL
 		RETURNING revision`,
 		n.OrgID, n.Dataset, n.Version, n.Key, state, n.Now, n.Manifest.Location, files, n.Manifest.Rows, n.Manifest.Bytes,
 		n.Manifest.Schema, n.Manifest.SchemaHash, n.SourceVersion, n.TaskID, n.Attempt).Scan(&revision)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return 0, fault.New(fault.Conflict, "generation %s was purged", n.Version)
+	}
 	if err != nil {
 		return 0, fmt.Errorf("commit partition %q of %s: %w", n.Key, n.Version, err)
 	}
@@ -243,7 +249,7 @@ func Commit(ctx context.Context, tx pgx.Tx, n NewRevision) (int64, error) {
 
 func replacePublished(ctx context.Context, tx pgx.Tx, version uuid.UUID, key string) error {
 	_, err := tx.Exec(ctx, `
-		UPDATE partition_versions SET state = 'Replaced'
+		UPDATE partition_versions SET state = 'Replaced', ended_at = now()
 		WHERE dataset_version = $1 AND partition_key = $2 AND state = 'Published'`, version, key)
 	if err != nil {
 		return fmt.Errorf("replace partition %q of %s: %w", key, version, err)
@@ -304,7 +310,8 @@ func PublishHeld(ctx context.Context, tx pgx.Tx, ref Ref, revision int64) (bool,
 		return false, err
 	}
 	_, err = tx.Exec(ctx, `
-		UPDATE partition_versions SET state = CASE WHEN revision = $3 THEN 'Published' ELSE 'Rejected' END
+		UPDATE partition_versions SET state = CASE WHEN revision = $3 THEN 'Published' ELSE 'Rejected' END,
+			ended_at = CASE WHEN revision < $3 THEN now() END
 		WHERE dataset_version = $1 AND partition_key = $2 AND state = 'Held' AND revision <= $3`, ref.Version, ref.Key, revision)
 	if err != nil {
 		return false, fmt.Errorf("publish revision %d of partition %q: %w", revision, ref.Key, err)
@@ -314,7 +321,7 @@ func PublishHeld(ctx context.Context, tx pgx.Tx, ref Ref, revision int64) (bool,
 
 // RejectHeld keeps a held revision from ever being seen.
 func RejectHeld(ctx context.Context, tx pgx.Tx, ref Ref, revision int64) error {
-	_, err := tx.Exec(ctx, `UPDATE partition_versions SET state = 'Rejected'
+	_, err := tx.Exec(ctx, `UPDATE partition_versions SET state = 'Rejected', ended_at = now()
 		WHERE dataset_version = $1 AND partition_key = $2 AND revision = $3 AND state = 'Held'`, ref.Version, ref.Key, revision)
 	if err != nil {
 		return fmt.Errorf("reject revision %d of partition %q: %w", revision, ref.Key, err)

@@ -70,7 +70,7 @@ func Activate(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName string, num
 func AbandonBuild(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName, reason string) (int, error) {
 	var number int
 	err := tx.QueryRow(ctx, `
-		UPDATE dag_versions SET status = 'Abandoned', error = $3
+		UPDATE dag_versions SET status = 'Abandoned', error = $3, ended_at = now()
 		WHERE org_id = $1 AND dag_name = $2 AND status IN ('Building', 'Ready') RETURNING number`, org, dagName, reason).Scan(&number)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return 0, fault.New(fault.Conflict, "no version of %s is being built", dagName)

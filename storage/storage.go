@@ -104,6 +104,11 @@ type backend interface {
 	openSealed(ctx context.Context, g Generation, m Manifest, dir string) ([]string, error)
 	// head returns files that hold at least the first n rows of the partitions, in their order.
 	head(ctx context.Context, g Generation, partitions []Partition, n int, dir string) ([]string, error)
+	// drop removes a generation, of which the locations have been discarded already.
+	drop(ctx context.Context, g Generation, locations []string) error
+	// forget removes what was published of a partition up to a revision, where discard does not.
+	forget(ctx context.Context, g Generation, partition string, revision int64) error
+	verifyPublished(ctx context.Context, g Generation, partition string, revision int64, m Manifest) error
 	// owns reports whether a location is of this kind.
 	owns(location string) bool
 }

@@ -1,0 +1,40 @@
+package dispatcher
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/internal/rest"
+)
+
+// addUpkeepRoutes adds the operations that remove what is not wanted any more.
+func (d *Dispatcher) addUpkeepRoutes(api *authz.API) {
+	authz.Handle(api, authz.Admin, rest.WithTimeout(huma.Operation{
+		OperationID: "collect-garbage", Method: http.MethodPost, Path: "/v1/gc", Tags: []string{"upkeep"},
+		Summary: "Remove what nothing can reach any more",
+		Description: "Dataset versions that no active, building or pinned DAG version, rollback window, task or query reaches; replaced and " +
+			"rejected revisions; what attempts left that came to nothing. It runs every hour by itself.",
+	}, longOperation), d.handleGC)
+}
+
+// longOperation is how long an operation may take that removes many files.
+const longOperation = 15 * time.Minute
+
+// GCRequest asks for a collection.
+type GCRequest struct {
+	DryRun bool `json:"dry_run,omitempty" doc:"Only say what would be removed"`
+}
+
+type gcInput struct{ Body *GCRequest }
+
+type gcOutput struct{ Body Garbage }
+
+func (d *Dispatcher) handleGC(ctx context.Context, caller authz.Caller, in *gcInput) (*gcOutput, error) {
+	dry := in.Body != nil && in.Body.DryRun
+	found, err := d.CollectGarbage(ctx, caller, dry, time.Now())
+	return &gcOutput{found}, err
+}

@@ -1,0 +1,124 @@
+package registry
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dagctl/dagctl/dag"
+)
+
+// A build epoch counts how often a definition was to be computed anew as a whole. It is part of the fingerprint of the job
+// and of all that is downstream of it, so a raised epoch makes new generations on the path of any other change; and it is
+// part of the version's hash, so that deploying the same file again afterwards changes nothing.
+
+// fingerprint works out what each job computes. The epoch of a job is raised where that is what the deploy is for, and where
+// the generation that its definition had was purged: that one is never found again.
+func (d *deploy) fingerprint(ctx context.Context, tx pgx.Tx) error {
+	bare, err := dag.Fingerprints(d.doc, d.registry.Catalog, nil)
+	if err != nil {
+		return err
+	}
+	if d.epoch, err = d.epochs(ctx, tx, bare); err != nil {
+		return err
+	}
+	raise := d.force
+	for {
+		for _, job := range raise {
+			if err := d.raiseEpoch(ctx, tx, job, bare[job].Base); err != nil {
+				return err
+			}
+		}
+		if d.prints, err = dag.Fingerprints(d.doc, d.registry.Catalog, d.epoch); err != nil {
+			return err
+		}
+		if raise, err = d.purgedJobs(ctx, tx); err != nil || len(raise) == 0 {
+			break
+		}
+	}
+	if err != nil {
+		return err
+	}
+	d.local, err = dag.LocalHashes(d.doc, d.registry.Catalog)
+	return err
+}
+
+// epochs reads the build epoch of every definition in the document, under the job's former name too.
+func (d *deploy) epochs(ctx context.Context, tx pgx.Tx, bare map[string]dag.Fingerprint) (map[string]int, error) {
+	jobs := map[string][]string{} // by the name under which the epoch may be kept
+	for _, job := range d.doc.Jobs {
+		jobs[job.Name] = append(jobs[job.Name], job.Name)
+		if job.RenamedFrom != "" {
+			jobs[job.RenamedFrom] = append(jobs[job.RenamedFrom], job.Name)
+		}
+	}
+	rows, err := tx.Query(ctx, `SELECT job_name, fingerprint, epoch FROM build_epochs WHERE org_id = $1 AND dag_name = $2`,
+		d.caller.OrgID, d.doc.Name)
+	if err != nil {
+		return nil, fmt.Errorf("build epochs: %w", err)
+	}
+	epochs := map[string]int{}
+	var (
+		name, fingerprint string
+		epoch             int
+	)
+	_, err = pgx.ForEachRow(rows, []any{&name, &fingerprint, &epoch}, func() error {
+		for _, job := range jobs[name] {
+			if bare[job].Base == fingerprint {
+				epochs[job] = max(epochs[job], epoch)
+			}
+		}
+		return nil
+	})
+	return epochs, err
+}
+
+func (d *deploy) raiseEpoch(ctx context.Context, tx pgx.Tx, job, base string) error {
+	d.epoch[job]++
+	_, err := tx.Exec(ctx, `
+		INSERT INTO build_epochs (org_id, dag_name, job_name, fingerprint, epoch) VALUES ($1, $2, $3, $4, $5)
+		ON CONFLICT (org_id, dag_name, job_name, fingerprint) DO UPDATE SET epoch = EXCLUDED.epoch`,
+		d.caller.OrgID, d.doc.Name, job, base, d.epoch[job])
+	if err != nil {
+		return fmt.Errorf("raise the build epoch of %s: %w", job, err)
+	}
+	return nil
+}
+
+// purgedJobs are the jobs whose definition had a generation that was purged.
+func (d *deploy) purgedJobs(ctx context.Context, tx pgx.Tx) ([]string, error) {
+	type output struct{ producer, configHash string }
+	owner := map[output]string{}
+	var hashes []string
+	for _, job := range d.doc.Jobs {
+		for i := range job.Outputs {
+			hash := d.prints[job.Name].ConfigHash(i)
+			owner[output{job.Name, hash}], owner[output{job.Identity(), hash}] = job.Name, job.Name
+			hashes = append(hashes, hash)
+		}
+	}
+	rows, err := tx.Query(ctx, `
+		SELECT d.producer_job_name, g.config_hash FROM datasets d
+		JOIN dataset_versions g ON g.org_id = d.org_id AND g.dataset_uuid = d.id
+		WHERE d.org_id = $1 AND d.producer_dag_name = $2 AND g.purged_at IS NOT NULL AND g.config_hash = ANY($3)`,
+		d.caller.OrgID, d.doc.Name, hashes)
+	if err != nil {
+		return nil, fmt.Errorf("find purged generations: %w", err)
+	}
+	var (
+		jobs []string
+		o    output
+	)
+	if _, err := pgx.ForEachRow(rows, []any{&o.producer, &o.configHash}, func() error {
+		if job, ok := owner[o]; ok {
+			jobs = append(jobs, job)
+		}
+		return nil
+	}); err != nil {
+		return nil, fmt.Errorf("find purged generations: %w", err)
+	}
+	slices.Sort(jobs)
+	return slices.Compact(jobs), nil
+}
