@@ -39,11 +39,16 @@ type Rows struct {
 	Rows    [][]any          `json:"rows" nullable:"false"`
 }
 
-// Preview reads rows of one dataset, or of one of its partitions.
+// Preview reads rows of one dataset, or of one of its partitions, as its readers see them.
 func (q *Query) Preview(ctx context.Context, caller authz.Caller, name, partition string, limit, offset int) (Rows, error) {
+	return q.PreviewVersion(ctx, caller, name, registry.Live, partition, limit, offset)
+}
+
+// PreviewVersion is Preview for any generation of the dataset; see registry.Live.
+func (q *Query) PreviewVersion(ctx context.Context, caller authz.Caller, name, version, partition string, limit, offset int) (Rows, error) {
 	const tries = 3
 	for try := 1; ; try++ {
-		rows, err := q.preview(ctx, caller, name, partition, limit, offset)
+		rows, err := q.preview(ctx, caller, name, version, partition, limit, offset)
 		// Storage that keeps one revision only may have replaced the one that was pinned: pin again.
 		if fault.Is(err, fault.Conflict) && try < tries {
 			continue
@@ -55,7 +60,7 @@ func (q *Query) Preview(ctx context.Context, caller authz.Caller, name, partitio
 	}
 }
 
-func (q *Query) preview(ctx context.Context, caller authz.Caller, name, partition string, limit, offset int) (Rows, error) {
+func (q *Query) preview(ctx context.Context, caller authz.Caller, name, version, partition string, limit, offset int) (Rows, error) {
 	var (
 		generation storage.Generation
 		partitions []storage.Partition
@@ -63,7 +68,7 @@ func (q *Query) preview(ctx context.Context, caller authz.Caller, name, partitio
 	)
 	err := pg.InOrgTx(ctx, q.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
 		var err error
-		generation, partitions, dataset, err = q.Registry.ResolveForRead(ctx, tx, caller, name)
+		generation, partitions, dataset, err = q.Registry.ResolveVersion(ctx, tx, caller, name, version)
 		return err
 	})
 	if err != nil {

@@ -33,6 +33,11 @@ func (r *Registry) AddRoutes(api *authz.API) {
 		Summary: "Get a version with its document",
 	}, r.handleVersion)
 
+	authz.Handle(api, authz.Writer, huma.Operation{
+		OperationID: "diff-versions", Method: http.MethodGet, Path: "/v1/dags/{dag}/diff", Tags: []string{"dags"},
+		Summary: "Compare two versions: their text, and what going from one to the other does to each dataset",
+	}, r.handleDiff)
+
 	authz.Handle(api, authz.Reader, huma.Operation{
 		OperationID: "list-datasets", Method: http.MethodGet, Path: "/v1/datasets", Tags: []string{"datasets"},
 		Summary: "Search the catalogue",
@@ -57,6 +62,8 @@ func (r *Registry) AddRoutes(api *authz.API) {
 		OperationID: "list-operators", Method: http.MethodGet, Path: "/v1/operators", Tags: []string{"dags"},
 		Summary: "List the operators and runtimes that DAG files are validated against",
 	}, r.handleOperators)
+
+	r.addPinRoutes(api)
 }
 
 const nameDoc = "An unpublished dataset is named dag/job/output; write the slashes as %2F, or use the dataset's id."
@@ -93,18 +100,18 @@ type versionsInput struct {
 	DAG string `path:"dag" maxLength:"63"`
 }
 
-type versionsOutput struct{ Body rest.List[Version] }
+type versionsOutput struct{ Body rest.List[PastVersion] }
 
 func (r *Registry) handleVersions(ctx context.Context, caller authz.Caller, in *versionsInput) (*versionsOutput, error) {
 	var before int32
 	if _, err := in.After(&before); err != nil {
 		return nil, err
 	}
-	versions, err := r.Versions(ctx, caller, in.DAG, int(before), in.Limit+1)
+	versions, err := r.History(ctx, caller, in.DAG, int(before), in.Limit+1)
 	if err != nil {
 		return nil, err
 	}
-	list, err := rest.NewList(versions, in.Limit, func(v Version) any { return v.Number })
+	list, err := rest.NewList(versions, in.Limit, func(v PastVersion) any { return v.Number })
 	return &versionsOutput{list}, err
 }
 
@@ -118,6 +125,19 @@ type versionOutput struct{ Body VersionText }
 func (r *Registry) handleVersion(ctx context.Context, caller authz.Caller, in *versionInput) (*versionOutput, error) {
 	v, err := r.Version(ctx, caller, in.DAG, in.Version)
 	return &versionOutput{v}, err
+}
+
+type diffInput struct {
+	DAG  string `path:"dag" maxLength:"63"`
+	From int    `query:"from" required:"true" minimum:"1" maximum:"2147483647"`
+	To   int    `query:"to" required:"true" minimum:"1" maximum:"2147483647"`
+}
+
+type diffOutput struct{ Body VersionDiff }
+
+func (r *Registry) handleDiff(ctx context.Context, caller authz.Caller, in *diffInput) (*diffOutput, error) {
+	diff, err := r.DiffVersions(ctx, caller, in.DAG, in.From, in.To)
+	return &diffOutput{diff}, err
 }
 
 type datasetsInput struct {

@@ -145,3 +145,18 @@ func (r *Registry) ResolveVersion(ctx context.Context, tx pgx.Tx, caller authz.C
 	}
 	return g, partitions, d, nil
 }
+
+// RowsByPartition tells how many rows each published partition of a generation has.
+func RowsByPartition(ctx context.Context, tx pgx.Tx, generation uuid.UUID) (map[string]int64, error) {
+	rows, err := tx.Query(ctx, `SELECT partition_key, row_count FROM partition_versions WHERE dataset_version = $1 AND state = 'Published'`, generation)
+	if err != nil {
+		return nil, fmt.Errorf("rows of generation %s: %w", generation, err)
+	}
+	counts := map[string]int64{}
+	var (
+		key string
+		n   int64
+	)
+	_, err = pgx.ForEachRow(rows, []any{&key, &n}, func() error { counts[key] = n; return nil })
+	return counts, err
+}

@@ -72,7 +72,7 @@ type Change struct {
 	Seconds    float64  `json:"estimated_seconds,omitempty" doc:"From past tasks of the job, at its own concurrency"`
 	Consumers  []string `json:"consumers,omitempty" doc:"Jobs of other DAGs that read the dataset"`
 
-	Skipped   int64    `json:"skipped,omitempty" doc:"Partitions that somebody has given up: the build goes on without them"`
+	Skipped int64 `json:"skipped,omitempty" doc:"Partitions that somebody has given up: the build goes on without them"`
 
 	Origin uuid.UUID `json:"-"` // of the job that is to compute it
 	keys   []string  // the partitions to be computed, sorted

@@ -1,0 +1,287 @@
+package query
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/internal/duck"
+	"github.com/dagctl/dagctl/internal/pg"
+	"github.com/dagctl/dagctl/registry"
+	"github.com/dagctl/dagctl/storage"
+)
+
+// Limits of a comparison.
+const (
+	diffPartitions    = 200              // partitions that are listed
+	diffKeyPartitions = 20               // partitions whose keys are compared
+	diffKeyBytes      = int64(256 << 20) // bytes of both sides whose keys are compared
+	diffSample        = 20               // keys that are shown
+)
+
+// Diff is what differs between two generations of a dataset.
+type Diff struct {
+	Dataset    string          `json:"dataset"`
+	From       DiffSide        `json:"from"`
+	To         DiffSide        `json:"to"`
+	Columns    []ColumnDiff    `json:"columns" nullable:"false" doc:"Columns that one side lacks, or that have another type"`
+	Differ     int64           `json:"partitions_differ" doc:"Partitions that one side lacks, or that have another number of rows"`
+	Same       int64           `json:"partitions_same" doc:"Partitions with the same number of rows on both sides"`
+	Partitions []PartitionDiff `json:"partitions" nullable:"false" doc:"The first 200 of those that differ"`
+	Keys       *KeyDiff        `json:"keys,omitempty" doc:"Where the dataset has a unique key"`
+}
+
+// DiffSide is one of the two generations.
+type DiffSide struct {
+	Name       string    `json:"name" doc:"As it was asked for"`
+	Version    uuid.UUID `json:"dataset_version"`
+	Partitions int64     `json:"partitions"`
+	Rows       int64     `json:"rows"`
+}
+
+// ColumnDiff is one column; an empty type says that the side has no such column.
+type ColumnDiff struct {
+	Name string `json:"name"`
+	From string `json:"from,omitempty"`
+	To   string `json:"to,omitempty"`
+}
+
+// PartitionDiff is the number of rows of one partition; none says that the side has no such partition.
+type PartitionDiff struct {
+	Key  string `json:"key"`
+	From *int64 `json:"rows_from,omitempty"`
+	To   *int64 `json:"rows_to,omitempty"`
+}
+
+// KeyDiff compares rows by their unique key, in the first partitions that both sides have.
+type KeyDiff struct {
+	Columns    []string    `json:"columns"`
+	Partitions int         `json:"partitions" doc:"How many partitions were compared"`
+	OnlyFrom   int64       `json:"only_from"`
+	OnlyTo     int64       `json:"only_to"`
+	Changed    int64       `json:"changed"`
+	Sample     []KeyChange `json:"sample" nullable:"false"`
+}
+
+// KeyChange is one key that differs.
+type KeyChange struct {
+	Change    string `json:"change" enum:"only_from,only_to,changed"`
+	Partition string `json:"partition"`
+	Key       []any  `json:"key"`
+}
+
+// side is a generation that is to be compared.
+type side struct {
+	DiffSide
+	generation storage.Generation
+	partitions []storage.Partition
+	columns    []registry.ColumnInfo
+	rows       map[string]int64
+}
+
+// Diff compares two generations of a dataset; see registry.Live for how they are named. It is for writers.
+func (q *Query) Diff(ctx context.Context, caller authz.Caller, name, from, to string) (Diff, error) {
+	diff := Diff{Columns: []ColumnDiff{}, Partitions: []PartitionDiff{}}
+	var sides [2]side
+	err := pg.InOrgTx(ctx, q.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+		for i, which := range []string{from, to} {
+			generation, partitions, dataset, err := q.Registry.ResolveVersion(ctx, tx, caller, name, which)
+			if err != nil {
+				return err
+			}
+			s := &sides[i]
+			*s = side{DiffSide: DiffSide{Name: which, Version: generation.Version, Partitions: int64(len(partitions))},
+				generation: generation, partitions: partitions, columns: dataset.Columns}
+			if s.rows, err = registry.RowsByPartition(ctx, tx, generation.Version); err != nil {
+				return err
+			}
+			for _, n := range s.rows {
+				s.Rows += n
+			}
+			diff.Dataset = dataset.Name
+		}
+		return nil
+	})
+	if err != nil {
+		return Diff{}, fmt.Errorf("compare versions of %s: %w", name, err)
+	}
+	diff.From, diff.To = sides[0].DiffSide, sides[1].DiffSide
+	if diff.From.Version == diff.To.Version {
+		diff.Same = diff.From.Partitions
+		return diff, nil
+	}
+	diff.Columns = columnDiffs(sides[0].columns, sides[1].columns)
+	diff.comparePartitions(sides[0].rows, sides[1].rows)
+	if diff.Keys, err = q.compareKeys(ctx, sides[0], sides[1]); err != nil {
+		return Diff{}, fmt.Errorf("compare versions of %s: %w", name, err)
+	}
+	return diff, nil
+}
+
+func columnDiffs(from, to []registry.ColumnInfo) []ColumnDiff {
+	diffs := []ColumnDiff{}
+	typeIn := func(columns []registry.ColumnInfo, name string) string {
+		if i := slices.IndexFunc(columns, func(c registry.ColumnInfo) bool { return c.Name == name }); i >= 0 {
+			return columns[i].Type
+		}
+		return ""
+	}
+	for _, c := range from {
+		if t := typeIn(to, c.Name); t != c.Type {
+			diffs = append(diffs, ColumnDiff{Name: c.Name, From: c.Type, To: t})
+		}
+	}
+	for _, c := range to {
+		if typeIn(from, c.Name) == "" {
+			diffs = append(diffs, ColumnDiff{Name: c.Name, To: c.Type})
+		}
+	}
+	return diffs
+}
+
+func (d *Diff) comparePartitions(from, to map[string]int64) {
+	keys := make([]string, 0, len(from)+len(to))
+	for key := range from {
+		keys = append(keys, key)
+	}
+	for key := range to {
+		if _, both := from[key]; !both {
+			keys = append(keys, key)
+		}
+	}
+	slices.Sort(keys)
+	for _, key := range keys {
+		p := PartitionDiff{Key: key}
+		if n, ok := from[key]; ok {
+			p.From = &n
+		}
+		if n, ok := to[key]; ok {
+			p.To = &n
+		}
+		if p.From != nil && p.To != nil && *p.From == *p.To {
+			d.Same++
+			continue
+		}
+		if d.Differ++; len(d.Partitions) < diffPartitions {
+			d.Partitions = append(d.Partitions, p)
+		}
+	}
+}
+
+// compareKeys compares the rows of the first partitions that both sides have, by the unique key that both have.
+func (q *Query) compareKeys(ctx context.Context, from, to side) (*KeyDiff, error) {
+	key := from.generation.UniqueKey
+	if len(key) == 0 || !slices.Equal(key, to.generation.UniqueKey) {
+		return nil, nil
+	}
+	diff := &KeyDiff{Columns: key, Sample: []KeyChange{}}
+	shared := sharedColumns(from.columns, to.columns)
+	budget := diffKeyBytes
+	for _, a := range from.partitions {
+		i := slices.IndexFunc(to.partitions, func(b storage.Partition) bool { return b.Key == a.Key })
+		if i < 0 {
+			continue
+		}
+		b := to.partitions[i]
+		if budget -= sizeOf(a) + sizeOf(b); budget < 0 || diff.Partitions == diffKeyPartitions {
+			break
+		}
+		if err := q.comparePartition(ctx, from.generation, to.generation, a, b, shared, diff); err != nil {
+			return nil, fmt.Errorf("partition %q: %w", a.Key, err)
+		}
+		diff.Partitions++
+	}
+	return diff, nil
+}
+
+// sizeOf is what a partition counts against the budget; rows of Postgres storage are counted as few bytes, and there
+// the number of partitions is the limit.
+func sizeOf(p storage.Partition) (bytes int64) {
+	for _, f := range p.Files {
+		bytes += f.Bytes
+	}
+	return bytes
+}
+
+// sharedColumns are the columns of one type on both sides.
+func sharedColumns(from, to []registry.ColumnInfo) (names []string) {
+	for _, c := range from {
+		if slices.ContainsFunc(to, func(o registry.ColumnInfo) bool { return o.Name == c.Name && o.Type == c.Type }) {
+			names = append(names, c.Name)
+		}
+	}
+	return names
+}
+
+func (q *Query) comparePartition(ctx context.Context, from, to storage.Generation, a, b storage.Partition, shared []string, diff *KeyDiff) error {
+	dir, err := os.MkdirTemp("", "dagctl-diff-*")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	var files [2][]string
+	for i, open := range []struct {
+		generation storage.Generation
+		partition  storage.Partition
+	}{{from, a}, {to, b}} {
+		sub, err := os.MkdirTemp(dir, "side-*") // both sides may make files of one name
+		if err != nil {
+			return err
+		}
+		local, err := q.Storage.Open(ctx, open.generation, []storage.Partition{open.partition}, sub)
+		if err != nil {
+			return err
+		}
+		files[i] = local[0]
+	}
+	session, err := duck.Open(ctx, duck.Config{AllowedPaths: slices.Concat(files[0], files[1]), AllowedDirs: []string{dir}, TempDir: dir, MemoryLimit: 512 << 20, Threads: 1})
+	if err != nil {
+		return err
+	}
+	defer session.Close()
+	if err := session.Exec(ctx, "CREATE TEMP TABLE diff AS "+keyDiffQuery(files[0], files[1], diff.Columns, shared)); err != nil {
+		return err
+	}
+	for change, into := range map[string]*int64{"only_from": &diff.OnlyFrom, "only_to": &diff.OnlyTo, "changed": &diff.Changed} {
+		var n int64
+		if err := session.Value(ctx, &n, "SELECT count(*) FROM diff WHERE dagctl_change = "+duck.Literal(change)); err != nil {
+			return err
+		}
+		*into += n
+	}
+	if len(diff.Sample) >= diffSample {
+		return nil
+	}
+	_, rows, err := storage.JSONRows(ctx, session, "SELECT * FROM diff ORDER BY ALL", diffSample-len(diff.Sample), 0)
+	if err != nil {
+		return err
+	}
+	for _, row := range rows {
+		diff.Sample = append(diff.Sample, KeyChange{Change: fmt.Sprint(row[0]), Partition: a.Key, Key: row[1:]})
+	}
+	return nil
+}
+
+// keyDiffQuery is a row for each key that differs: what changed, and the key.
+func keyDiffQuery(from, to []string, key, shared []string) string {
+	on, keys := make([]string, len(key)), make([]string, len(key))
+	for i, k := range key {
+		on[i] = fmt.Sprintf("a.%[1]s IS NOT DISTINCT FROM b.%[1]s", duck.Quote(k))
+		keys[i] = fmt.Sprintf("coalesce(a.%[1]s, b.%[1]s) AS %[1]s", duck.Quote(k))
+	}
+	differs := []string{"false"}
+	for _, c := range shared {
+		differs = append(differs, fmt.Sprintf("a.%[1]s IS DISTINCT FROM b.%[1]s", duck.Quote(c)))
+	}
+	return fmt.Sprintf(`
+		SELECT CASE WHEN b.dagctl_side IS NULL THEN 'only_from' WHEN a.dagctl_side IS NULL THEN 'only_to' ELSE 'changed' END AS dagctl_change, %s
+		FROM (SELECT *, 1 AS dagctl_side FROM %s) AS a FULL JOIN (SELECT *, 1 AS dagctl_side FROM %s) AS b ON %s
+		WHERE a.dagctl_side IS NULL OR b.dagctl_side IS NULL OR %s`,
+		strings.Join(keys, ", "), duck.ReadParquet(from), duck.ReadParquet(to), strings.Join(on, " AND "), strings.Join(differs, " OR "))
+}
