@@ -44,6 +44,7 @@ type world struct {
 	storage *storage.Storage
 	ops     *operators.Registry
 	scratch string
+	data    string // where the storage keeps files
 	probe   *probe
 	roots   sync.Map // org slug → landing folder
 	d       *Dispatcher
@@ -58,11 +59,11 @@ type tenant struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{t: t, url: testdb.URL(t), probe: newProbe(), scratch: t.TempDir()}
+	w := &world{t: t, url: testdb.URL(t), probe: newProbe(), scratch: t.TempDir(), data: t.TempDir()}
 	w.pool = w.open(pg.Open)
 	w.asked = w.open(pg.OpenRequests)
 	var err error
-	w.storage, err = storage.New(storage.Config{Root: t.TempDir(), Pool: w.pool})
+	w.storage, err = storage.New(storage.Config{Root: w.data, Pool: w.pool})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, w.storage.Close()) })
 	w.ops, err = operators.NewRegistry(slices.Concat(builtins(t), w.probe.operators())...)

@@ -74,7 +74,7 @@ func UnreachableGenerations(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagNa
 		                   FROM partition_versions r WHERE r.dataset_version = g.id AND r.purged_at IS NULL) held ON true
 		WHERE g.org_id = $1 AND g.purged_at IS NULL AND ($2 = '' OR d.producer_dag_name = $2)
 		  AND NOT EXISTS (SELECT FROM dag_version_datasets p JOIN kept k ON k.id = p.dag_version_id WHERE p.dataset_version = g.id)
-		  AND g.id <> ALL($5) AND g.origin_job_id <> ALL($6)
+		  AND g.id <> ALL($5) AND g.origin_job_id <> ALL(coalesce($6::uuid[], '{}'))
 		  AND NOT EXISTS (SELECT FROM reader_leases l WHERE l.dataset_version = g.id AND l.expires_at > $3)
 		ORDER BY d.producer_dag_name, d.name, g.id`,
 		org, dagName, now, now.Add(-rollbackWindow), generations, use.Origins)
