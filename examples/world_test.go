@@ -33,7 +33,7 @@ type world struct {
 	reader *pgxpool.Pool
 }
 
-func newWorld(t *testing.T, example string) *world {
+func newWorld(t testing.TB, example string) *world {
 	t.Helper()
 	w := &world{dir: copyOf(t, example), data: t.TempDir(), dbURL: testdb.URL(t)}
 	var err error
@@ -46,7 +46,7 @@ func newWorld(t *testing.T, example string) *world {
 	return w
 }
 
-func copyOf(t *testing.T, example string) string {
+func copyOf(t testing.TB, example string) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), example)
 	require.NoError(t, os.CopyFS(dir, os.DirFS(example)))
@@ -54,19 +54,19 @@ func copyOf(t *testing.T, example string) string {
 }
 
 // serve starts `dagctl dev` on the copy.
-func (w *world) serve(t *testing.T) *processtest.Server {
+func (w *world) serve(t testing.TB) *processtest.Server {
 	t.Helper()
 	return processtest.Dev(t, w.dir, w.data, "--database-url", w.dbURL)
 }
 
 // ask runs a command against the server that runs.
-func ask[T any](t *testing.T, w *world, args ...string) T {
+func ask[T any](t testing.TB, w *world, args ...string) T {
 	t.Helper()
 	return processtest.Decode[T](t, w.dir, append(args, "--data", w.data)...)
 }
 
 // count asks the database for a number.
-func (w *world) count(t *testing.T, query string, args ...any) int {
+func (w *world) count(t testing.TB, query string, args ...any) int {
 	t.Helper()
 	var n int
 	require.NoError(t, w.owner.QueryRow(t.Context(), query, args...).Scan(&n))
@@ -74,7 +74,7 @@ func (w *world) count(t *testing.T, query string, args ...any) int {
 }
 
 // settle waits until nothing is left to do.
-func (w *world) settle(t *testing.T) {
+func (w *world) settle(t testing.TB) {
 	t.Helper()
 	processtest.Eventually(t, "all is computed", func() bool {
 		return w.count(t, `SELECT count(*) FROM dag_versions WHERE status IN ('Staged', 'Building', 'Ready')`) == 0 &&
@@ -85,7 +85,7 @@ func (w *world) settle(t *testing.T) {
 }
 
 // files are the local Parquet files of what a reader of the dataset gets now.
-func (w *world) files(t *testing.T, dataset string) []string {
+func (w *world) files(t testing.TB, dataset string) []string {
 	t.Helper()
 	org, err := authz.OrgBySlug(t.Context(), w.owner, "local")
 	require.NoError(t, err)
@@ -107,7 +107,7 @@ func (w *world) files(t *testing.T, dataset string) []string {
 }
 
 // document is the example's DAG.
-func document(t *testing.T, dir string) *dag.Document {
+func document(t testing.TB, dir string) *dag.Document {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(dir, "dag.yaml"))
 	require.NoError(t, err)
@@ -117,7 +117,7 @@ func document(t *testing.T, dir string) *dag.Document {
 }
 
 // catalog is the operators that dagctl has.
-func catalog(t *testing.T) dag.Catalog {
+func catalog(t testing.TB) dag.Catalog {
 	t.Helper()
 	builtin, err := operators.Builtin(operators.Options{})
 	require.NoError(t, err)
@@ -125,7 +125,7 @@ func catalog(t *testing.T) dag.Catalog {
 }
 
 // session is a DuckDB that may read anything: what dagctl is compared with.
-func session(t *testing.T) *duck.Session {
+func session(t testing.TB) *duck.Session {
 	t.Helper()
 	s, err := duck.Open(t.Context(), duck.Config{AnyPath: true})
 	require.NoError(t, err)
@@ -134,7 +134,7 @@ func session(t *testing.T) *duck.Session {
 }
 
 // equal holds a dataset against a table of the session: the same columns, types and rows, each row as often.
-func (w *world) equal(t *testing.T, s *duck.Session, dataset, table string) {
+func (w *world) equal(t testing.TB, s *duck.Session, dataset, table string) {
 	t.Helper()
 	files := w.files(t, dataset)
 	require.NotEmpty(t, files, dataset)

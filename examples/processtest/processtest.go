@@ -42,6 +42,7 @@ func Main(m *testing.M) int {
 type Result struct {
 	Out, Err string
 	Code     int
+	CPU      time.Duration // user and system time of the process
 }
 
 // Run runs a command to its end. Settings of whoever runs the tests do not reach it.
@@ -53,7 +54,8 @@ func Run(t testing.TB, dir string, args ...string) Result {
 	if err := cmd.Run(); err != nil {
 		require.IsType(t, new(exec.ExitError), err)
 	}
-	return Result{out.String(), errs.String(), cmd.ProcessState.ExitCode()}
+	state := cmd.ProcessState
+	return Result{out.String(), errs.String(), state.ExitCode(), state.UserTime() + state.SystemTime()}
 }
 
 // Must runs a command that has to succeed, and returns what it printed.
@@ -73,7 +75,7 @@ func Decode[T any](t testing.TB, dir string, args ...string) T {
 	return v
 }
 
-// Command is a dagctl command in a folder, ready to start. DAGCTL is the environment's only trace of where the binary is.
+// command is a dagctl command in a folder, ready to start.
 func command(t testing.TB, dir string, args ...string) *exec.Cmd {
 	t.Helper()
 	require.NotEmpty(t, binary, "the package's TestMain does not call processtest.Main")

@@ -1,0 +1,235 @@
+// Package docs_test holds the documentation against the product: examples are parsed and run, names are looked up.
+//
+// A fenced block says by its first line what it is:
+//
+//	yaml                    a whole DAG file
+//	yaml jobs               jobs of one
+//	yaml top                top-level fields of one
+//	console run             commands ("$ ...") that are run in order, in one folder a page, and parts of what they print
+//	console run background  a `dagctl dev` that goes on running
+//
+// Blocks of any other sort are for reading.
+package docs_test
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/examples/processtest"
+	"github.com/dagctl/dagctl/operators"
+)
+
+func TestMain(m *testing.M) { os.Exit(processtest.Main(m)) }
+
+// root is the repository.
+const root = ".."
+
+// page is a Markdown file.
+type page struct {
+	path   string // from the repository's root
+	text   string
+	blocks []block
+}
+
+// block is a fenced block of a page.
+type block struct {
+	info, text string
+	line       int
+}
+
+func pages(t *testing.T) []page {
+	t.Helper()
+	var found []page
+	for _, pattern := range []string{"*.md", "docs/*.md", "docs/decisions/*.md", "examples/*/README.md"} {
+		files, err := filepath.Glob(filepath.Join(root, pattern))
+		require.NoError(t, err)
+		require.NotEmpty(t, files, pattern)
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			require.NoError(t, err)
+			path, err := filepath.Rel(root, file)
+			require.NoError(t, err)
+			p := page{path: filepath.ToSlash(path), text: string(text)}
+			p.blocks = blocksOf(t, p)
+			found = append(found, p)
+		}
+	}
+	return found
+}
+
+func pageAt(t *testing.T, path string) page {
+	t.Helper()
+	for _, p := range pages(t) {
+		if p.path == path {
+			return p
+		}
+	}
+	require.Fail(t, "there is no page "+path)
+	return page{}
+}
+
+func blocksOf(t *testing.T, p page) []block {
+	t.Helper()
+	var blocks []block
+	var open *block
+	for i, line := range strings.Split(p.text, "\n") {
+		fence, isFence := strings.CutPrefix(line, "```")
+		switch {
+		case isFence && open == nil:
+			open = &block{info: fence, line: i + 1}
+		case isFence:
+			blocks = append(blocks, *open)
+			open = nil
+		case open != nil:
+			open.text += line + "\n"
+		}
+	}
+	require.Nil(t, open, "%s: a block is not closed", p.path)
+	return blocks
+}
+
+// stub is what fragments of DAG files refer to.
+const stub = `
+- { name: landing, operator: file_source, source: { kind: poll, every: 10s }, partition_by: { time: day }, config: { path: d, pattern: "{date}.csv", format: csv } }
+- { name: split, operator: command, source: { kind: manual }, partition_by: { time: day }, outputs: [good, rejects], config: { argv: [split] } }
+`
+
+func TestYAMLBlocksAreValid(t *testing.T) {
+	t.Parallel()
+	cat := catalog(t)
+	for _, p := range pages(t) {
+		if p.path == "docs/config.md" {
+			continue // a server's config, which cmd/dagctl holds against the code
+		}
+		for _, b := range p.blocks {
+			document, ok := asDocument(b)
+			if !ok {
+				require.NotEqual(t, "yaml", strings.Fields(b.info + " -")[0], "%s:%d: yaml of an unknown sort", p.path, b.line)
+				continue
+			}
+			_, problems := dag.Parse(dag.File{Name: "dag.yaml", Text: []byte(document)}, cat)
+			require.Empty(t, problems, "%s:%d\n%s", p.path, b.line, document)
+		}
+	}
+}
+
+func asDocument(b block) (string, bool) {
+	switch b.info {
+	case "yaml":
+		return b.text, true
+	case "yaml jobs":
+		return "name: example\njobs:" + indent(stub+b.text), true
+	case "yaml top":
+		return "name: example\njobs:" + indent(stub) + b.text, true
+	}
+	return "", false
+}
+
+func indent(text string) string { return strings.ReplaceAll(text, "\n", "\n  ") + "\n" }
+
+func catalog(t *testing.T) dag.Catalog {
+	t.Helper()
+	builtin, err := operators.Builtin(operators.Options{AllowCommand: true})
+	require.NoError(t, err)
+	return builtin.Catalog(nil)
+}
+
+var (
+	link = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	path = regexp.MustCompile("`((?:[a-z_0-9-]+/)+[a-z_0-9.]*|architecture_test\\.go)`")
+)
+
+func TestLinksLeadSomewhere(t *testing.T) {
+	t.Parallel()
+	headings := regexp.MustCompile(`(?m)^#+ (.*)$`)
+	for _, p := range pages(t) {
+		for _, match := range link.FindAllStringSubmatch(p.text, -1) {
+			target, anchor, _ := strings.Cut(match[1], "#")
+			if strings.Contains(target, "://") {
+				continue
+			}
+			file := filepath.Join(root, filepath.Dir(p.path), filepath.FromSlash(target))
+			_, err := os.Stat(file)
+			require.NoError(t, err, "%s: %s", p.path, match[1])
+			if anchor == "" {
+				continue
+			}
+			text, err := os.ReadFile(file)
+			require.NoError(t, err)
+			var anchors []string
+			for _, h := range headings.FindAllStringSubmatch(string(text), -1) {
+				anchors = append(anchors, slug(h[1]))
+			}
+			require.Contains(t, anchors, anchor, "%s: %s", p.path, match[1])
+		}
+	}
+}
+
+// slug is a heading as GitHub links to it.
+func slug(heading string) string {
+	var b strings.Builder
+	for _, r := range strings.ToLower(heading) {
+		switch {
+		case r == ' ':
+			b.WriteByte('-')
+		case r >= 'a' && r <= 'z', r >= '0' && r <= '9', r == '-', r == '_':
+			b.WriteRune(r)
+		}
+	}
+	return b.String()
+}
+
+// Every file and folder that pages for engineers name is there.
+func TestNamedFilesExist(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"docs/architecture.md", "docs/state_machines.md", "CONTRIBUTING.md"} {
+		found := path.FindAllStringSubmatch(pageAt(t, name).text, -1)
+		require.NotEmpty(t, found, name)
+		for _, match := range found {
+			_, err := os.Stat(filepath.Join(root, filepath.FromSlash(match[1])))
+			require.NoError(t, err, name)
+		}
+	}
+}
+
+// The way of one event leads through every file that the package comment of dispatcher names, in that order.
+func TestTheWayOfOneEventIsThatOfTheCode(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile(filepath.Join(root, "dispatcher", "dispatcher.go"))
+	require.NoError(t, err)
+	comment, _, _ := strings.Cut(string(text), "\npackage ")
+	_, way, found := strings.Cut(pageAt(t, "docs/architecture.md").text, "## The way of one event")
+	require.True(t, found)
+	files := regexp.MustCompile(`[a-z_]+\.go`).FindAllString(comment, -1)
+	require.GreaterOrEqual(t, len(files), 5)
+	for _, file := range files {
+		at := strings.Index(way, "dispatcher/"+file)
+		require.GreaterOrEqual(t, at, 0, "%s is missing, or comes too late", file)
+		way = way[at:]
+	}
+}
+
+// docs/operators.md has a section for each operator, and a row for each field of its config.
+func TestOperatorFieldsAreThoseOfTheSchemas(t *testing.T) {
+	t.Parallel()
+	text := pageAt(t, "docs/operators.md").text
+	row := regexp.MustCompile("(?m)^\\| (`[a-z_`, ]+`) \\|")
+	for name, spec := range catalog(t).Operators {
+		_, section, found := strings.Cut(text, "\n## "+name+"\n")
+		require.True(t, found, name)
+		section, _, _ = strings.Cut(section, "\n## ")
+		documented := []string{}
+		for _, match := range row.FindAllStringSubmatch(section, -1) {
+			for _, field := range strings.Split(match[1], ", ") {
+				documented = append(documented, strings.Trim(field, "`"))
+			}
+		}
+		require.ElementsMatch(t, properties(t, spec.ConfigSchema), documented, name)
+	}
+}
