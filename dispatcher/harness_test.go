@@ -59,7 +59,7 @@ type tenant struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{t: t, url: testdb.URL(t), probe: newProbe(), scratch: t.TempDir(), data: t.TempDir()}
+	w := &world{t: t, url: testdb.URL(t), probe: newProbe(t.TempDir()), scratch: t.TempDir(), data: t.TempDir()}
 	w.pool = w.open(pg.Open)
 	w.asked = w.open(pg.OpenRequests)
 	var err error
@@ -475,13 +475,16 @@ type probe struct {
 	units map[string]map[string]string // list → partition → content
 	fails map[string]error             // list → what its enumeration says instead
 	hooks map[string]hook              // job → what its runs do
+
+	dir   string            // of the files below
+	files map[string]string // content → a Parquet file of it
 }
 
 // hook is one run.
 type hook func(ctx context.Context, t *operators.Task) (operators.Result, error)
 
-func newProbe() *probe {
-	return &probe{units: map[string]map[string]string{}, fails: map[string]error{}, hooks: map[string]hook{}}
+func newProbe(dir string) *probe {
+	return &probe{dir: dir, files: map[string]string{}, units: map[string]map[string]string{}, fails: map[string]error{}, hooks: map[string]hook{}}
 }
 
 func (p *probe) operators() []operators.Operator {
@@ -517,17 +520,40 @@ func (p *probe) fail(list string, err error) {
 
 // write makes the task's output one row with the content.
 func (p *probe) write(ctx context.Context, t *operators.Task, content string) error {
-	session, err := duck.Open(ctx, duck.Config{AnyPath: true, Threads: 1})
+	file, err := p.parquet(ctx, content)
 	if err != nil {
 		return err
 	}
-	defer session.Close()
+	bytes, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
 	for _, dir := range t.OutputDirs {
-		if _, err := session.CopyToParquet(ctx, "SELECT "+duck.Literal(content)+" AS content", filepath.Join(dir, "part.parquet")); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, "part.parquet"), bytes, 0o600); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// parquet makes a file of one row, once for each content, for starting DuckDB takes longer than all else in a small task.
+func (p *probe) parquet(ctx context.Context, content string) (string, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if file, ok := p.files[content]; ok {
+		return file, nil
+	}
+	session, err := duck.Open(ctx, duck.Config{AnyPath: true, Threads: 1})
+	if err != nil {
+		return "", err
+	}
+	defer session.Close()
+	file := filepath.Join(p.dir, fmt.Sprintf("%d.parquet", len(p.files)))
+	if _, err := session.CopyToParquet(ctx, "SELECT "+duck.Literal(content)+" AS content", file); err != nil {
+		return "", err
+	}
+	p.files[content] = file
+	return file, nil
 }
 
 // contents reads the column content of the task's input.

@@ -10,6 +10,9 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+
+	"github.com/dagctl/dagctl/internal/pg"
+	"github.com/dagctl/dagctl/registry"
 )
 
 // limit is one bound on how many tasks run at once: of a job, by its name over all its versions, or of everything that
@@ -192,16 +195,64 @@ func release(ctx context.Context, tx pgx.Tx, org uuid.UUID, keys []string, now t
 		return err
 	}
 	for _, key := range sorted {
-		// As many as there may be room for; those that another limit still blocks go back to waiting, for that one.
-		// It relies on idx_waiting_blocker.
-		if _, err := promoteWhere(ctx, tx, now, `q.task_id IN (
-			SELECT w.task_id FROM waiting w
-			WHERE w.org_id = $1 AND w.blocker = $2 AND w.reason = 'limit'
-			ORDER BY w.class, w.priority DESC, w.task_id
-			LIMIT (SELECT greatest(max - held, 0) FROM limits WHERE org_id = $1 AND key = $2)
-			FOR UPDATE SKIP LOCKED)`, org, key); err != nil {
+		if _, err := promoteLimited(ctx, tx, org, key, now); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// promoteLimited admits as many of the tasks that wait for a limit as there may be room for; those that another limit
+// still blocks go back to waiting, for that one. The caller has locked the limit. It relies on idx_waiting_blocker.
+func promoteLimited(ctx context.Context, tx pgx.Tx, org uuid.UUID, key string, now time.Time) (bool, error) {
+	return promoteWhere(ctx, tx, now, `q.task_id IN (
+		SELECT w.task_id FROM waiting w
+		WHERE w.org_id = $1 AND w.blocker = $2 AND w.reason = 'limit'
+		ORDER BY w.class, w.priority DESC, w.task_id
+		LIMIT (SELECT greatest(max - held, 0) FROM limits WHERE org_id = $1 AND key = $2)
+		FOR UPDATE SKIP LOCKED)`, org, key)
+}
+
+// reviewLimits lets tasks in for which there is room but no release to let them in: a bound was raised by a deploy, or
+// whoever released passed over a row that was locked at that moment.
+func (d *Dispatcher) reviewLimits(ctx context.Context, acting map[uuid.UUID]registry.Acting, now time.Time) error {
+	var (
+		orgs  []uuid.UUID
+		keys  []string
+		maxes []int
+	)
+	for _, a := range acting {
+		if a.Live && a.Job.Def.MaxConcurrency > 0 {
+			orgs, keys, maxes = append(orgs, a.Job.OrgID), append(keys, "job:"+a.Job.Address()), append(maxes, a.Job.Def.MaxConcurrency)
+		}
+	}
+	if _, err := d.Pool.Exec(ctx, `
+		UPDATE limits l SET max = w.max FROM unnest($1::uuid[], $2::text[], $3::int[]) AS w(org, key, max)
+		WHERE l.org_id = w.org AND l.key = w.key AND l.max <> w.max`, orgs, keys, maxes); err != nil {
+		return fmt.Errorf("set limits: %w", err)
+	}
+	rows, err := d.Pool.Query(ctx, `
+		SELECT l.org_id, l.key FROM limits l
+		WHERE l.held < l.max AND EXISTS (SELECT FROM waiting w WHERE w.org_id = l.org_id AND w.blocker = l.key AND w.reason = 'limit')`)
+	if err != nil {
+		return fmt.Errorf("review limits: %w", err)
+	}
+	open, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (l limit, err error) { return l, row.Scan(&l.org, &l.key) })
+	if err != nil {
+		return fmt.Errorf("review limits: %w", err)
+	}
+	for _, l := range open {
+		err := pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) error {
+			if _, err := tx.Exec(ctx, `SELECT FROM limits WHERE org_id = $1 AND key = $2 FOR UPDATE`, l.org, l.key); err != nil {
+				return err
+			}
+			_, err := promoteLimited(ctx, tx, l.org, l.key, now)
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("review limit %s: %w", l.key, err)
+		}
+		d.wake.send(topicClaim)
 	}
 	return nil
 }

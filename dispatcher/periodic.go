@@ -94,26 +94,24 @@ func (d *Dispatcher) runPeriodic(ctx context.Context) error {
 // Reconcile compares every output partition of every reactive job that serves with what its inputs have, and makes the
 // tasks that are wanted. It is what makes the loss of any hint harmless.
 func (d *Dispatcher) Reconcile(ctx context.Context, now time.Time) error {
-	var jobs []registry.Acting
-	err := pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) error {
-		acting, err := d.Registry.JobsInWork(ctx, tx, nil)
-		for _, a := range acting {
-			if a.Job.Def.Activation == dag.ActivationReactive {
-				jobs = append(jobs, a)
-			}
-		}
+	var acting map[uuid.UUID]registry.Acting
+	err := pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) (err error) {
+		acting, err = d.Registry.JobsInWork(ctx, tx, nil)
 		return err
 	})
 	if err != nil {
 		return fmt.Errorf("reconcile: %w", err)
 	}
 	var failed []error
-	for _, a := range jobs {
+	for _, a := range acting {
+		if a.Job.Def.Activation != dag.ActivationReactive {
+			continue
+		}
 		if err := d.reconcileJob(ctx, a, now); err != nil {
 			failed = append(failed, fmt.Errorf("reconcile %s: %w", a.Job.Address(), err))
 		}
 	}
-	failed = append(failed, d.replaceStrays(ctx, now))
+	failed = append(failed, d.replaceStrays(ctx, now), d.reviewLimits(ctx, acting, now))
 	return errors.Join(failed...)
 }
 
@@ -157,8 +155,20 @@ func (d *Dispatcher) replaceStrays(ctx context.Context, now time.Time) error {
 		if err != nil || len(strays) == 0 {
 			return err
 		}
+		origins := make([]uuid.UUID, len(strays))
+		for i, p := range strays {
+			origins[i] = p.job
+		}
+		if err := lockOrigins(ctx, tx, origins); err != nil {
+			return err
+		}
 		d.Log.Warn("open tasks were in no set and are placed again", "tasks", len(strays))
-		return place(ctx, tx, strays, now)
+		// One that finds another queued in its slot is left for when that has run.
+		placing, _, err := takeSlots(ctx, tx, strays)
+		if err != nil {
+			return err
+		}
+		return place(ctx, tx, placing, now)
 	})
 }
 

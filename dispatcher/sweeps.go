@@ -137,25 +137,13 @@ func (d *Dispatcher) promoteFailed(ctx context.Context, tx pgx.Tx, where, actor 
 	if err != nil || len(due) == 0 {
 		return 0, err
 	}
-	slots := make([]slotOf, len(due))
-	for i, p := range due {
-		slots[i] = slotOf{p.job, p.slot}
-	}
-	queued, running, err := occupied(ctx, tx, slots)
+	placing, merged, err := takeSlots(ctx, tx, due)
 	if err != nil {
 		return 0, err
 	}
-	var back, merged []uuid.UUID
-	var placing []placement
-	for _, p := range due {
-		s := slotOf{p.job, p.slot}
-		if _, ok := queued[s]; ok {
-			merged = append(merged, p.task)
-			continue
-		}
-		queued[s] = p.task
-		p.sibling = running[s]
-		back, placing = append(back, p.task), append(placing, p)
+	back := make([]uuid.UUID, len(placing))
+	for i, p := range placing {
+		back[i] = p.task
 	}
 	if _, err := tx.Exec(ctx, `DELETE FROM waiting WHERE task_id = ANY($1)`, append(back, merged...)); err != nil {
 		return 0, err
@@ -164,6 +152,30 @@ func (d *Dispatcher) promoteFailed(ctx context.Context, tx pgx.Tx, where, actor 
 		return 0, err
 	}
 	return len(due), place(ctx, tx, placing, now)
+}
+
+// takeSlots tells which tasks may be queued for their slots, with the sibling they wait for, and which may not, because
+// another is queued there.
+func takeSlots(ctx context.Context, tx pgx.Tx, tasks []placement) (placing []placement, taken []uuid.UUID, err error) {
+	slots := make([]slotOf, len(tasks))
+	for i, p := range tasks {
+		slots[i] = slotOf{p.job, p.slot}
+	}
+	queued, running, err := occupied(ctx, tx, slots)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, p := range tasks {
+		s := slotOf{p.job, p.slot}
+		if _, ok := queued[s]; ok {
+			taken = append(taken, p.task)
+			continue
+		}
+		queued[s] = p.task
+		p.sibling = running[s]
+		placing = append(placing, p)
+	}
+	return placing, taken, nil
 }
 
 func requeueRows(ctx context.Context, tx pgx.Tx, back, merged []uuid.UUID, actor string, now time.Time) error {
