@@ -80,6 +80,13 @@ func (d *Dispatcher) advance(ctx context.Context, b registry.Build, now time.Tim
 		return err
 	}
 	ready, failed := gate(p)
+	if ready { // as far as the version's own work goes
+		err := pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) error { return d.checkReused(ctx, tx, b, &p, now) })
+		if err != nil {
+			return err
+		}
+		ready, failed = gate(p)
+	}
 	switch {
 	case failed != "":
 		return d.failBuild(ctx, b, failed, now)

@@ -24,6 +24,14 @@ type checkPayload struct {
 	Output    int    `json:"output"`
 	Partition string `json:"partition"`
 	Revision  int64  `json:"revision"`
+
+	Ahead *aheadOf `json:"ahead,omitempty"`
+}
+
+// aheadOf says that a check is one of a version that does not serve yet, on a revision that is published.
+type aheadOf struct {
+	Job    uuid.UUID `json:"job"` // the version's own row
+	Checks []string  `json:"checks"`
 }
 
 // revisionCheck is a check task with what its run needs.
@@ -49,7 +57,7 @@ func checksOf(job *registry.Job, output int) (checks []dag.Check, held bool) {
 
 // checkTask asks for the task that checks a revision. It is exempt from the rule of one per output partition.
 func checkTask(job *registry.Job, output int, key string, revision int64, class int) (newTask, error) {
-	payload, err := json.Marshal(checkPayload{output, key, revision})
+	payload, err := json.Marshal(checkPayload{output, key, revision, nil})
 	if err != nil {
 		return newTask{}, err
 	}
@@ -66,12 +74,22 @@ func (d *Dispatcher) assignCheck(ctx context.Context, tx pgx.Tx, a *operators.As
 	if err := json.Unmarshal(c.Payload, &check.checkPayload); err != nil {
 		return nil, fmt.Errorf("payload of check task %s: %w", c.Task, err)
 	}
+	if check.Ahead != nil {
+		rows, err := d.Registry.Jobs(ctx, tx, ids(check.Ahead.Job))
+		if err != nil {
+			return nil, err
+		}
+		job = rows[check.Ahead.Job]
+	}
 	generation := job.Outputs[check.Output].Generation
 	if err := setPartition(a, job, check.Partition); err != nil {
 		return nil, err
 	}
 	check.ref = registry.Ref{Version: generation.Version, Key: check.Partition}
 	check.checks, _ = checksOf(job, check.Output)
+	if check.Ahead != nil {
+		check.checks = slices.DeleteFunc(check.checks, func(c dag.Check) bool { return !slices.Contains(check.Ahead.Checks, c.Name) })
+	}
 	revision, err := registry.LoadRevision(ctx, tx, check.ref, check.Revision)
 	if err != nil {
 		return nil, err
@@ -107,19 +125,10 @@ func (d *Dispatcher) runChecks(ctx context.Context, t claimed) ([]operators.Chec
 // returns the event of what was published.
 func (d *Dispatcher) decideHeld(ctx context.Context, tx pgx.Tx, t claimed, outcomes []operators.CheckOutcome, now time.Time) (*Event, error) {
 	check := t.check
-	results := make([]registry.CheckResult, len(outcomes))
-	passed := true
-	for i, o := range outcomes {
-		outcome := "pass"
-		switch {
-		case o.Error != "":
-			outcome = "error"
-		case !o.Passed:
-			outcome = "fail"
-		}
-		passed = passed && (outcome == "pass" || o.Severity != "error")
-		results[i] = registry.CheckResult{Name: o.Name, Severity: o.Severity, Outcome: outcome, Failures: o.Failures, Sample: o.Sample, Error: o.Error}
+	if check.Ahead != nil {
+		return nil, recordAhead(ctx, tx, t, outcomes)
 	}
+	results, passed := checkResults(outcomes)
 	if err := registry.RecordChecks(ctx, tx, t.job.OrgID, check.ref, check.Revision, t.TaskID, results); err != nil {
 		return nil, err
 	}
@@ -139,4 +148,21 @@ func (d *Dispatcher) decideHeld(ctx context.Context, tx pgx.Tx, t claimed, outco
 	}
 	return &Event{ID: uuid.Must(uuid.NewV7()), OrgID: t.job.OrgID, Dataset: held.Dataset, Version: check.ref.Version, Key: check.ref.Key,
 		Revision: check.Revision, Producer: held.TaskID}, nil
+}
+
+// checkResults are the outcomes as they are stored, and whether they let a revision pass.
+func checkResults(outcomes []operators.CheckOutcome) (results []registry.CheckResult, passed bool) {
+	results, passed = make([]registry.CheckResult, len(outcomes)), true
+	for i, o := range outcomes {
+		outcome := "pass"
+		switch {
+		case o.Error != "":
+			outcome = "error"
+		case !o.Passed:
+			outcome = "fail"
+		}
+		passed = passed && (outcome == "pass" || o.Severity != "error")
+		results[i] = registry.CheckResult{Name: o.Name, Severity: o.Severity, Outcome: outcome, Failures: o.Failures, Sample: o.Sample, Error: o.Error}
+	}
+	return results, passed
 }
