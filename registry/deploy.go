@@ -26,7 +26,7 @@ func (r *Registry) Deploy(ctx context.Context, caller authz.Caller, dagName stri
 	}
 	var deployed Deployment
 	err = pg.InOrgTx(ctx, r.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
-		d := &deploy{registry: r, caller: caller, req: req, doc: doc, now: time.Now()}
+		d := &deploy{registry: r, caller: caller, req: req, doc: doc, now: time.Now(), force: req.force}
 		if err := LockDAG(ctx, tx, caller.OrgID, dagName); err != nil {
 			return err
 		}
@@ -304,7 +304,7 @@ func (d *deploy) live(ctx context.Context, tx pgx.Tx) ([]planned, error) {
 // pointerSet reads a version's pointer set as the plan wants it.
 func pointerSet(ctx context.Context, tx pgx.Tx, org, version uuid.UUID) ([]planned, error) {
 	rows, err := tx.Query(ctx, `
-		SELECT p.job_name, p.output_index, p.name, p.dataset_version, j.origin_job_id, j.config_hash,
+		SELECT p.job_name, p.output_index, p.name, p.dataset_version, j.origin_job_id, j.config_hash, j.build_epoch,
 		       EXISTS (SELECT FROM partition_versions r WHERE r.dataset_version = p.dataset_version AND r.state = 'Published'),
 		       coalesce((SELECT sum(r.bytes) FROM partition_versions r WHERE r.dataset_version = p.dataset_version AND r.state = 'Published'), 0)::bigint
 		FROM dag_version_datasets p
@@ -316,7 +316,7 @@ func pointerSet(ctx context.Context, tx pgx.Tx, org, version uuid.UUID) ([]plann
 	}
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (planned, error) {
 		var p planned
-		err := row.Scan(&p.job, &p.output, &p.dataset, &p.generation, &p.origin, &p.configHash, &p.exists, &p.bytes)
+		err := row.Scan(&p.job, &p.output, &p.dataset, &p.generation, &p.origin, &p.configHash, &p.epoch, &p.exists, &p.bytes)
 		return p, err
 	})
 }

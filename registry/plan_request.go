@@ -36,7 +36,7 @@ func (r *Registry) Plan(ctx context.Context, caller authz.Caller, dagName string
 		if err != nil {
 			return err
 		}
-		d := &deploy{registry: r, caller: caller, req: req, doc: doc, now: time.Now()}
+		d := &deploy{registry: r, caller: caller, req: req, doc: doc, now: time.Now(), force: req.force}
 		deployed, err := d.run(ctx, tx)
 		if err != nil {
 			return err

@@ -49,6 +49,8 @@ type DeployRequest struct {
 	Activate  *bool             `json:"activate,omitempty" doc:"Cut over as soon as the version is ready (default true)"`
 	Supersede bool              `json:"supersede,omitempty" doc:"Abandon a running build of this DAG, and keep what it built"`
 	Base      *int              `json:"base_version,omitempty" minimum:"0" doc:"The active version the deploy was planned against (0: none); refused with 409 where it has moved"`
+
+	force []string // jobs to compute anew whatever there is
 }
 
 // Deployment answers a deploy: the version, what it changes, and whether it is new.

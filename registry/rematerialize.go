@@ -1,0 +1,124 @@
+package registry
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/pg"
+)
+
+// Rematerialized is one DAG that a rematerialize rebuilds.
+type Rematerialized struct {
+	Plan    Plan     `json:"plan" doc:"What it rebuilds: the job, and what is downstream of it in its DAG"`
+	Version *Version `json:"version,omitempty" doc:"The version that is being built; absent where it was only planned"`
+}
+
+// Rematerialize computes a dataset anew as a whole, beside what serves, from the document that is active: the build epoch of
+// its job is raised, so that its DAG gets a version with new generations of the dataset and of all that is downstream of it
+// there. With downstream, the jobs of other DAGs that read any of those are rebuilt likewise, each DAG in a version of its
+// own; without, they follow in place. With dryRun it only says what that would be.
+func (r *Registry) Rematerialize(ctx context.Context, caller authz.Caller, name string, downstream, dryRun bool) ([]Rematerialized, error) {
+	dataset, err := r.Dataset(ctx, caller, name)
+	if err != nil {
+		return nil, err
+	}
+	var done []Rematerialized
+	waiting, seen := []string{dataset.DAG}, map[string]bool{dataset.DAG: true}
+	jobs := map[string][]string{dataset.DAG: {dataset.Job}} // by DAG
+	for len(waiting) > 0 {
+		dagName := waiting[0]
+		waiting = waiting[1:]
+		made, err := r.rebuild(ctx, caller, dagName, jobs[dagName], dryRun)
+		if err != nil {
+			return done, fmt.Errorf("rematerialize %s: %w", name, err)
+		}
+		done = append(done, made)
+		if !downstream {
+			return done, nil
+		}
+		for _, consumer := range consumersOf(made.Plan.Changes) {
+			reader, job, _ := strings.Cut(consumer, "/")
+			if seen[reader] && slices.Contains(jobs[reader], job) {
+				continue
+			}
+			jobs[reader] = append(jobs[reader], job)
+			if !seen[reader] {
+				seen[reader] = true
+				waiting = append(waiting, reader)
+			}
+		}
+	}
+	return done, nil
+}
+
+// consumersOf are the jobs of other DAGs that read what is rebuilt.
+func consumersOf(changes []Change) (consumers []string) {
+	for _, c := range changes {
+		if c.Action == Rebuild || c.Action == Create {
+			consumers = append(consumers, c.Consumers...)
+		}
+	}
+	return consumers
+}
+
+// rebuild deploys a DAG's active document with the build epochs of some of its jobs raised.
+func (r *Registry) rebuild(ctx context.Context, caller authz.Caller, dagName string, jobs []string, dryRun bool) (Rematerialized, error) {
+	req, err := r.activeRequest(ctx, caller, dagName)
+	if err != nil {
+		return Rematerialized{}, err
+	}
+	doc, err := r.parse(dagName, req)
+	if err != nil {
+		return Rematerialized{}, err
+	}
+	for _, name := range jobs {
+		job, ok := doc.Job(name)
+		if !ok {
+			return Rematerialized{}, fault.New(fault.Conflict, "the active version of %s has no job %s", dagName, name)
+		}
+		if job.ForwardOnly(r.Catalog.Operators[job.Operator]) {
+			return Rematerialized{}, fault.New(fault.Invalid, "%s/%s cannot be computed anew: what it read or did is past", dagName, name)
+		}
+	}
+	req.force = jobs
+	plan, err := r.Plan(ctx, caller, dagName, req)
+	if err != nil || dryRun {
+		return Rematerialized{Plan: plan}, err
+	}
+	deployed, err := r.Deploy(ctx, caller, dagName, req)
+	if err != nil {
+		return Rematerialized{}, err
+	}
+	return Rematerialized{Plan: plan, Version: &deployed.Version}, nil
+}
+
+// activeRequest is the active version as the deploy of it, refused where another takes its place before.
+func (r *Registry) activeRequest(ctx context.Context, caller authz.Caller, dagName string) (DeployRequest, error) {
+	var (
+		req    DeployRequest
+		files  []byte
+		number int
+	)
+	err := pg.InOrgTx(ctx, r.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+		return tx.QueryRow(ctx, `
+			SELECT v.yaml, v.files, v.vars, coalesce(v.source_ref, ''), v.number
+			FROM dag_current_versions c JOIN dag_versions v ON v.id = c.dag_version_id
+			WHERE c.org_id = $1 AND c.dag_name = $2`, caller.OrgID, dagName).Scan(&req.YAML, &files, &req.Vars, &req.SourceRef, &number)
+	})
+	if errors.Is(err, pgx.ErrNoRows) {
+		return req, fault.New(fault.Conflict, "no version of %s is active", dagName).WithHint("deploy it first")
+	}
+	if err != nil {
+		return req, fmt.Errorf("active document of %s: %w", dagName, err)
+	}
+	req.Base = &number
+	return req, json.Unmarshal(files, &req.Files)
+}
