@@ -132,7 +132,7 @@ func (d *Dispatcher) Rollback(ctx context.Context, caller authz.Caller, dagName 
 	}
 	d.Log.Info("rolled back", "dag", dagName, "version", b.Number, "actor", caller.Actor)
 	d.wake.all()
-	d.catchUp(ctx, b)
+	d.catchUp(b)
 	version, err := d.Registry.Version(ctx, caller, dagName, b.Number)
 	return version.Version, err
 }
@@ -146,22 +146,50 @@ func (d *Dispatcher) rollbackTarget(ctx context.Context, caller authz.Caller, da
 	return b, err
 }
 
-// catchUp makes the tasks that the generations which serve again are behind by. It only hurries what the next sweep
-// would do, so a failure is no more than logged.
-func (d *Dispatcher) catchUp(ctx context.Context, b registry.Build) {
+// behindAtOnce bounds how many rollbacks wait for their catching up to begin; more are left to the next sweep.
+const behindAtOnce = 16
+
+// catchUp has the version's generations brought up to date, which were not kept so while another version served. It only
+// hurries what the next sweep would do.
+func (d *Dispatcher) catchUp(b registry.Build) {
+	select {
+	case d.behind <- b:
+	default:
+	}
+}
+
+// catchUpBehind makes the tasks that generations which serve again are behind by, until ctx ends.
+func (d *Dispatcher) catchUpBehind(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case b := <-d.behind:
+			if err := d.catchUpVersion(ctx, b); err != nil && ctx.Err() == nil {
+				d.Log.Warn("catching up is left to the next sweep", "dag", b.DAG, "version", b.Number, "error", err)
+			}
+		}
+	}
+}
+
+func (d *Dispatcher) catchUpVersion(ctx context.Context, b registry.Build) error {
 	var acting map[uuid.UUID]registry.Acting
 	err := pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) (err error) {
 		acting, err = d.Registry.JobsInWork(ctx, tx, &b.ID)
 		return err
 	})
+	if err != nil {
+		return err
+	}
 	for _, a := range acting {
-		if err == nil && a.Job.Def.Activation == dag.ActivationReactive {
-			err = d.reconcileJob(ctx, a, time.Now())
+		if a.Job.Def.Activation != dag.ActivationReactive {
+			continue
+		}
+		if err := d.reconcileJob(ctx, a, time.Now()); err != nil {
+			return err
 		}
 	}
-	if err != nil {
-		d.Log.Warn("catching up is left to the next sweep", "dag", b.DAG, "version", b.Number, "error", err)
-	}
+	return nil
 }
 
 // Promote cuts over to a version that is ready and waits, once it has caught up; a version that is still being built is

@@ -74,8 +74,9 @@ func (c *Config) validate() error {
 // Dispatcher moves events and tasks. Any number of them work on one database; none holds state that another would miss.
 type Dispatcher struct {
 	Config
-	wake  *wakeups
-	slots chan struct{} // one per task that may run here at once
+	wake   *wakeups
+	slots  chan struct{}       // one per task that may run here at once
+	behind chan registry.Build // versions that serve again after a rollback
 }
 
 // New validates the config.
@@ -83,7 +84,8 @@ func New(c Config) (*Dispatcher, error) {
 	if err := c.validate(); err != nil {
 		return nil, err
 	}
-	return &Dispatcher{Config: c, wake: newWakeups(), slots: make(chan struct{}, c.PoolSize)}, nil
+	return &Dispatcher{Config: c, wake: newWakeups(), slots: make(chan struct{}, c.PoolSize),
+		behind: make(chan registry.Build, behindAtOnce)}, nil
 }
 
 // Run works until ctx ends, then hands back the leases of what it was running.
@@ -100,6 +102,7 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	g.Go(func() error { return d.loop(ctx, "promote", d.wake.promote, d.promoteDue) })
 	g.Go(func() error { return d.loop(ctx, "reap", nil, d.reap) })
 	g.Go(func() error { return d.loop(ctx, "heartbeat", nil, d.heartbeatWorker) })
+	g.Go(func() error { return d.catchUpBehind(ctx) })
 	g.Go(func() error { return d.runInProcess(ctx) })
 	g.Go(func() error { return d.runPeriodic(ctx) })
 	if err := g.Wait(); err != nil && !errors.Is(err, context.Canceled) {

@@ -196,12 +196,15 @@ func (d *Dispatcher) enumerate(ctx context.Context, job *registry.Job, op operat
 // syncSources makes the rows of a DAG's sources those of its new version, in the transaction of the cutover. A source
 // that was there keeps its time; after a rollback those that poll look at once, for what came while another version served.
 func (d *Dispatcher) syncSources(ctx context.Context, tx pgx.Tx, b registry.Build, jobs []*registry.Job, reason string, now time.Time) error {
-	names := []string{}
+	before, err := fireTimes(ctx, tx, b)
+	if err != nil {
+		return err
+	}
+	names, nexts := []string{}, []*time.Time{}
 	for _, job := range jobs {
 		if job.Def.Source == nil {
 			continue
 		}
-		names = append(names, job.Name)
 		next, err := d.firstFire(job, now)
 		if err != nil {
 			return err
@@ -209,24 +212,34 @@ func (d *Dispatcher) syncSources(ctx context.Context, tx pgx.Tx, b registry.Buil
 		if reason == registry.ByRollback && job.Def.Source.Kind == "poll" {
 			next = &now
 		}
-		var was *time.Time
-		err = tx.QueryRow(ctx, `SELECT next_fire_at FROM sources WHERE org_id = $1 AND dag_name = $2 AND job_name = $3 FOR UPDATE`,
-			b.OrgID, b.DAG, job.Name).Scan(&was)
-		if err != nil && !errors.Is(err, pgx.ErrNoRows) {
-			return fmt.Errorf("source %s: %w", job.Address(), err)
-		}
-		if next, err = resumeAt(job.Def.Source, was, next); err != nil {
+		if next, err = resumeAt(job.Def.Source, before[job.Name], next); err != nil {
 			return err
 		}
-		if _, err := tx.Exec(ctx, `
-			INSERT INTO sources (org_id, dag_name, job_name, state, next_fire_at, updated_at) VALUES ($1, $2, $3, 'Pending', $4, $5)
-			ON CONFLICT (org_id, dag_name, job_name) DO UPDATE SET next_fire_at = EXCLUDED.next_fire_at, updated_at = $5`,
-			b.OrgID, b.DAG, job.Name, next, now); err != nil {
-			return fmt.Errorf("source %s: %w", job.Address(), err)
-		}
+		names, nexts = append(names, job.Name), append(nexts, next)
 	}
-	_, err := tx.Exec(ctx, `DELETE FROM sources WHERE org_id = $1 AND dag_name = $2 AND job_name <> ALL($3)`, b.OrgID, b.DAG, names)
+	if _, err := tx.Exec(ctx, `
+		INSERT INTO sources (org_id, dag_name, job_name, state, next_fire_at, updated_at)
+		SELECT $1, $2, w.name, 'Pending', w.next, $5 FROM unnest($3::text[], $4::timestamptz[]) AS w(name, next)
+		ON CONFLICT (org_id, dag_name, job_name) DO UPDATE SET next_fire_at = EXCLUDED.next_fire_at, updated_at = $5`,
+		b.OrgID, b.DAG, names, nexts, now); err != nil {
+		return fmt.Errorf("sources of %s: %w", b.DAG, err)
+	}
+	_, err = tx.Exec(ctx, `DELETE FROM sources WHERE org_id = $1 AND dag_name = $2 AND job_name <> ALL($3)`, b.OrgID, b.DAG, names)
 	return err
+}
+
+// fireTimes locks a DAG's sources and tells when each fires next, by job name.
+func fireTimes(ctx context.Context, tx pgx.Tx, b registry.Build) (map[string]*time.Time, error) {
+	rows, err := tx.Query(ctx, `SELECT job_name, next_fire_at FROM sources WHERE org_id = $1 AND dag_name = $2 ORDER BY job_name FOR UPDATE`,
+		b.OrgID, b.DAG)
+	if err != nil {
+		return nil, fmt.Errorf("sources of %s: %w", b.DAG, err)
+	}
+	times := map[string]*time.Time{}
+	var name string
+	var at *time.Time
+	_, err = pgx.ForEachRow(rows, []any{&name, &at}, func() error { times[name] = at; return nil })
+	return times, err
 }
 
 // firstFire is when a source that just became active fires for the first time: on_deploy at once, unless the build has
