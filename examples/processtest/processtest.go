@@ -88,10 +88,8 @@ func command(t testing.TB, dir string, args ...string) *exec.Cmd {
 func Environment(t testing.TB) []string {
 	t.Helper()
 	env := []string{"PATH=" + filepath.Dir(binary) + string(os.PathListSeparator) + os.Getenv("PATH"), "HOME=" + t.TempDir(), "LANG=C.UTF-8"}
-	for _, name := range []string{"TMPDIR", "GORACE"} {
-		if value, ok := os.LookupEnv(name); ok {
-			env = append(env, name+"="+value)
-		}
+	if value, ok := os.LookupEnv("TMPDIR"); ok {
+		env = append(env, "TMPDIR="+value)
 	}
 	return env
 }
@@ -108,7 +106,8 @@ type Server struct {
 func Dev(t testing.TB, dir, data string, args ...string) *Server {
 	t.Helper()
 	cmd := command(t, dir, append([]string{"dev", dir, "--addr", "127.0.0.1:0", "--data", data}, args...)...)
-	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGINT) }
+	// As Ctrl-C does, so that a PostgreSQL of its own ends with it.
+	cmd.Cancel, cmd.WaitDelay = func() error { return cmd.Process.Signal(syscall.SIGINT) }, time.Minute
 	stdout, err := cmd.StdoutPipe()
 	require.NoError(t, err)
 	s := &Server{Data: data, cmd: cmd, out: new(bytes.Buffer), done: make(chan struct{})}
@@ -124,7 +123,7 @@ func Dev(t testing.TB, dir, data string, args ...string) *Server {
 			}
 		}
 	}()
-	t.Cleanup(func() { s.end(syscall.SIGKILL) })
+	t.Cleanup(func() { s.end(syscall.SIGINT) })
 	require.True(t, <-serves, "dagctl dev has ended: %s", s.out)
 	return s
 }
