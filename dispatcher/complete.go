@@ -183,7 +183,7 @@ func (d *Dispatcher) commitOutputs(ctx context.Context, tx pgx.Tx, t claimed, ro
 
 // publishedRevision is the number that an append has to have started from; 0 where nothing was there.
 func publishedRevision(m registry.Made) int64 {
-	if m.State == "Rejected" {
+	if m.State == "Rejected" || m.State == "Purged" {
 		return 0
 	}
 	return m.Revision

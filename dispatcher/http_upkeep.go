@@ -9,6 +9,7 @@ import (
 
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/internal/rest"
+	"github.com/dagctl/dagctl/registry"
 )
 
 // addUpkeepRoutes adds the operations that remove what is not wanted any more.
@@ -19,6 +20,13 @@ func (d *Dispatcher) addUpkeepRoutes(api *authz.API) {
 		Description: "Dataset versions that no active, building or pinned DAG version, rollback window, task or query reaches; replaced and " +
 			"rejected revisions; what attempts left that came to nothing. It runs every hour by itself.",
 	}, longOperation), d.handleGC)
+
+	authz.Handle(api, authz.Admin, rest.WithTimeout(huma.Operation{
+		OperationID: "purge-dataset", Method: http.MethodPost, Path: "/v1/datasets/{name}/purge", Tags: []string{"upkeep"},
+		Summary: "Delete data of a dataset for good",
+		Description: "Rows and files in all dataset versions, with the payloads, results and errors of the tasks that made them. What is purged is " +
+			"made again only once its inputs have changed; nobody can roll back to what is gone.",
+	}, longOperation), d.handlePurge)
 }
 
 // longOperation is how long an operation may take that removes many files.
@@ -37,4 +45,16 @@ func (d *Dispatcher) handleGC(ctx context.Context, caller authz.Caller, in *gcIn
 	dry := in.Body != nil && in.Body.DryRun
 	found, err := d.CollectGarbage(ctx, caller, dry, time.Now())
 	return &gcOutput{found}, err
+}
+
+type purgeInput struct {
+	registry.NameInput
+	Body PurgeRequest
+}
+
+type purgeOutput struct{ Body Purged }
+
+func (d *Dispatcher) handlePurge(ctx context.Context, caller authz.Caller, in *purgeInput) (*purgeOutput, error) {
+	purged, err := d.Purge(ctx, caller, in.Name, in.Body, time.Now())
+	return &purgeOutput{purged}, err
 }

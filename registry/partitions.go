@@ -33,7 +33,7 @@ type Pin struct {
 // Made is what an output partition was last made from.
 type Made struct {
 	Revision int64
-	State    string // Held, Published or Rejected
+	State    string // Held, Published, Rejected or Purged
 	Pins     []Pin
 }
 

@@ -22,7 +22,7 @@ func (c *cli) datasetsCommand() *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(c.datasetsListCommand(), c.datasetsGetCommand(), c.datasetsPreviewCommand(), c.datasetsPartitionsCommand(), c.datasetsVersionsCommand(),
+	cmd.AddCommand(c.datasetsListCommand(), c.datasetsGetCommand(), c.datasetsPreviewCommand(), c.datasetsPartitionsCommand(), c.datasetsVersionsCommand(), c.datasetsPurgeCommand(),
 		c.datasetsDiffCommand(), c.datasetsAcceptCommand(), c.datasetsRejectCommand())
 	return cmd
 }
