@@ -27,7 +27,7 @@ func (d *Dispatcher) cutover(ctx context.Context, b registry.Build, now time.Tim
 	}
 	moved := false
 	err = inSwapTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) error {
-		if err := registry.LockDAG(ctx, tx, b.OrgID, b.DAG); err != nil {
+		if err := registry.LockSwap(ctx, tx, b.OrgID, b.DAG); err != nil {
 			return err
 		}
 		if b.Status == registry.Building {
@@ -115,7 +115,7 @@ func (d *Dispatcher) Rollback(ctx context.Context, caller authz.Caller, dagName 
 	}
 	// As the owner, like every cutover, because views may have to be made anew.
 	err = inSwapTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) error {
-		if err := registry.LockDAG(ctx, tx, caller.OrgID, dagName); err != nil {
+		if err := registry.LockSwap(ctx, tx, caller.OrgID, dagName); err != nil {
 			return err
 		}
 		moved, err := d.swap(ctx, tx, b, registry.ByRollback, caller.Actor, remade, now)
@@ -240,14 +240,22 @@ func (d *Dispatcher) Abandon(ctx context.Context, caller authz.Caller, dagName s
 // that cannot show two generations with different columns is returned: it is to be made anew in the swap.
 func (d *Dispatcher) defineViews(ctx context.Context, b registry.Build) (remade []storage.View, err error) {
 	var views []storage.View
+	var moving map[string]bool
 	err = pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) (err error) {
-		views, err = d.Registry.Views(ctx, tx, b)
+		if views, err = d.Registry.Views(ctx, tx, b); err != nil {
+			return err
+		}
+		remade, moving, err = d.movingViews(ctx, tx, b)
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
 	for _, v := range views {
+		if moving[v.Name] { // a view is of one DAG: it cannot show the other's rows until the swap
+			remade = append(remade, v)
+			continue
+		}
 		err := d.Storage.EnsureView(ctx, v)
 		if fault.Is(err, fault.Conflict) {
 			v.Generations = v.Generations[:1]

@@ -144,7 +144,7 @@ func Cutover(ctx context.Context, tx pgx.Tx, b Build, reason, actor string, now 
 		uuid.Must(uuid.NewV7()), b.OrgID, b.DAG, b.ID, previous, reason, actor, now); err != nil {
 		return false, fmt.Errorf("record activation: %w", err)
 	}
-	return true, moveNames(ctx, tx, b, now)
+	return true, moveNames(ctx, tx, b, previous, now)
 }
 
 // rollbackWindow is how long the replaced version is promised to stay instantly available.
@@ -172,8 +172,11 @@ func movePointer(ctx context.Context, tx pgx.Tx, b Build, now time.Time) (previo
 
 // moveNames rewrites the DAG's catalogue entries from the version's pointer set. Two published names may swap: the
 // unique key on names is checked at the end of the transaction.
-func moveNames(ctx context.Context, tx pgx.Tx, b Build, now time.Time) error {
+func moveNames(ctx context.Context, tx pgx.Tx, b Build, previous *uuid.UUID, now time.Time) error {
 	if _, err := tx.Exec(ctx, `SET CONSTRAINTS datasets_org_id_name_key DEFERRED`); err != nil {
+		return err
+	}
+	if err := takeOverNames(ctx, tx, b, previous, now); err != nil {
 		return err
 	}
 	_, err := tx.Exec(ctx, `

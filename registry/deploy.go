@@ -74,6 +74,7 @@ type deploy struct {
 	generations map[outputRef]generationRef
 	origins     map[string]uuid.UUID // by job name
 	rows        map[string]uuid.UUID // the version's own job rows, by job name
+	taken       map[string]takenName // published names of other DAGs
 }
 
 type outputRef struct {
@@ -142,6 +143,13 @@ func (d *deploy) again(ctx context.Context, tx pgx.Tx, v Version, live []planned
 
 // takeUp builds a version again that had failed, been abandoned or been replaced. What it built is still there.
 func (d *deploy) takeUp(ctx context.Context, tx pgx.Tx, v Version, live []planned) (Deployment, error) {
+	d.version = v.ID
+	if err := d.claimNames(ctx, tx); err != nil {
+		return Deployment{}, err
+	}
+	if err := d.refuseCycle(ctx, tx); err != nil {
+		return Deployment{}, err
+	}
 	tag, err := tx.Exec(ctx, `
 		UPDATE dag_versions SET status = 'Building', building_at = $3, ready_at = NULL, error = NULL, activate = $4
 		WHERE org_id = $1 AND id = $2 AND status IN ('Staged', 'Failed', 'Abandoned', 'Superseded')`,
@@ -196,7 +204,7 @@ func (d *deploy) create(ctx context.Context, tx pgx.Tx, hash string) (Version, e
 	}
 	d.version = version.ID
 	for _, step := range []func(context.Context, pgx.Tx) error{
-		d.claimNames, d.insertDatasets, d.insertJobs, d.insertGenerations, d.insertPointers, d.insertInputs,
+		d.claimNames, d.insertDatasets, d.insertJobs, d.insertGenerations, d.insertPointers, d.insertInputs, d.refuseCycle,
 	} {
 		if err := step(ctx, tx); err != nil {
 			return Version{}, err
@@ -224,40 +232,6 @@ func (d *deploy) insertVersion(ctx context.Context, tx pgx.Tx, hash string) (Ver
 		return Version{}, fmt.Errorf("insert version: %w", err)
 	}
 	return v, nil
-}
-
-// claimNames refuses a published name that another DAG has, or is building towards. Names are unique in an org.
-func (d *deploy) claimNames(ctx context.Context, tx pgx.Tx) error {
-	names := make([]string, len(d.doc.Publish))
-	for i, p := range d.doc.Publish {
-		names[i] = p.Name
-	}
-	rows, err := tx.Query(ctx, `
-		SELECT DISTINCT p.published_name, v.dag_name
-		FROM dag_version_datasets p
-		JOIN dag_versions v ON v.id = p.dag_version_id AND v.status IN ('Active', 'Building', 'Ready')
-		WHERE p.org_id = $1 AND p.published_name = ANY($2) AND v.dag_name <> $3
-		ORDER BY 1`, d.caller.OrgID, names, d.doc.Name)
-	if err != nil {
-		return err
-	}
-	var (
-		problems   []fault.Problem
-		name, held string
-	)
-	if _, err := pgx.ForEachRow(rows, []any{&name, &held}, func() error {
-		problems = append(problems, fault.Problem{Location: "publish." + name, Code: "name_taken",
-			Message: fmt.Sprintf("dataset name %q is published by DAG %s", name, held), Suggestion: "choose another name"})
-		return nil
-	}); err != nil {
-		return err
-	}
-	if len(problems) > 0 {
-		e := fault.New(fault.Conflict, "%s", problems[0].Message).WithHint("choose another name, or remove it from the other DAG first")
-		e.Problems = problems
-		return e
-	}
-	return nil
 }
 
 // planned is the version's own pointer set, in the order of the document.

@@ -105,6 +105,7 @@ func (d *deploy) changes(ctx context.Context, tx pgx.Tx, live, next []planned) (
 			c.Partitions = &n
 		}
 	}
+	d.noteTakeovers(changes)
 	return changes, d.consumers(ctx, tx, live, changes)
 }
 

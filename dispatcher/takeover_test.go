@@ -1,0 +1,139 @@
+package dispatcher
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/registry"
+)
+
+// old and new both make `stations`; only one may publish it.
+const (
+	oldStations = `
+name: old
+jobs:
+  - name: raw
+    operator: listed
+    source: { kind: poll, every: 1h }
+    partition_by: { time: day }
+    config: { list: raw }
+  - name: made
+    operator: sql
+    inputs: [{ from: { job: raw } }]
+    execution_strategy: PerPartition
+    config: { query: "SELECT 'old ' || content AS content FROM raw" }
+publish:
+  stations: { from: { job: made }, description: The old ones. }
+`
+	readsStations = `
+name: reader
+jobs:
+  - name: shout
+    operator: sql
+    inputs: [{ from: { dataset: stations }, as: st }]
+    execution_strategy: PerPartition
+    partition_by: { time: day }
+    config: { query: "SELECT content || '!' AS content FROM st" }
+publish:
+  shouted: { from: { job: shout } }
+`
+)
+
+var (
+	newStations = edit(oldStations, "name: old", "name: new", "'old '", "'new '", "The old ones.", "The new ones., takes_over: old")
+	greedy      = edit(newStations, ", takes_over: old", "")
+	oldWithout  = edit(oldStations, "publish:\n  stations: { from: { job: made }, description: The old ones. }\n", "")
+)
+
+func TestAPublishedNameMovesToAnotherDAG(t *testing.T) {
+	t.Parallel()
+	for name, storage := range map[string]string{"parquet": "", "postgres": "    storage: { postgres: {} }\n"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			stored := func(yaml string) string {
+				return edit(yaml, "    execution_strategy: PerPartition\n", "    execution_strategy: PerPartition\n"+storage)
+			}
+			w := newWorld(t)
+			w.probe.put("raw", "2024-01-01", "a")
+			w.serve(stored(oldStations))
+			w.serve(readsStations)
+			w.exec(`UPDATE datasets SET read_roles = '{finance}' WHERE name = 'stations'`)
+
+			_, err := w.tryDeploy(stored(greedy))
+			require.True(t, fault.Is(err, fault.Conflict), "%v", err)
+			require.Contains(t, err.Error(), `dataset name "stations" is published by DAG old`)
+			first := w.serve(edit(stored(greedy), "stations:", "others:"))
+			deployed := w.deploy(stored(newStations))
+			require.Equal(t, "same definition, takes its name over from old, whose dataset [reader/shout] go on reading until they are deployed again", deployed.Changes[1].Reason)
+			require.Equal(t, []string{"old a"}, w.read("stations")["2024-01-01"], "until the swap")
+			w.settle()
+			require.Equal(t, []string{"new a"}, w.read("stations")["2024-01-01"])
+			require.Equal(t, []string{"old a"}, w.read("old/made/0")["2024-01-01"])
+			require.Equal(t, []string{"old a!"}, w.read("shouted")["2024-01-01"])
+			require.Equal(t, []string{"new {finance} true", "old {finance} false"}, texts(t, w.pool,
+				`SELECT concat_ws(' ', producer_dag_name, read_roles, published::text) FROM datasets WHERE producer_job_name = 'made' ORDER BY 1`))
+			if storage != "" {
+				require.Equal(t, []string{"new a"}, texts(t, w.pool, `SELECT content FROM data_acme.stations`))
+			}
+
+			// The old DAG does not get it back by itself, and can go on without it.
+			_, err = w.tryDeploy(edit(stored(oldStations), "'old '", "'older '"))
+			require.True(t, fault.Is(err, fault.Conflict), "%v", err)
+			w.serve(edit(stored(newStations), "'new '", "'newer '"))
+			require.Equal(t, []string{"newer a"}, w.read("stations")["2024-01-01"])
+
+			// Rolled back to before it took the name, the new DAG gives it back.
+			to := first.Version.Number
+			_, err = w.d.Rollback(t.Context(), w.caller, "new", &to)
+			require.NoError(t, err)
+			w.settle()
+			require.Equal(t, []string{"old a"}, w.read("stations")["2024-01-01"])
+			require.Equal(t, []string{"new a"}, w.read("others")["2024-01-01"])
+			if storage != "" {
+				require.Equal(t, []string{"old a"}, texts(t, w.pool, `SELECT content FROM data_acme.stations`))
+			}
+		})
+	}
+}
+
+func TestANameIsNotTakenFromABuild(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.probe.put("raw", "2024-01-01", "a")
+	w.serve(oldStations)
+	w.deploy(edit(oldStations, "'old '", "'older '"))
+	_, err := w.tryDeploy(newStations)
+	require.True(t, fault.Is(err, fault.Conflict), "%v", err)
+	require.Contains(t, err.Error(), "cannot be taken over from DAG old, whose version 2 publishes it and is on its way")
+	w.settle()
+
+	// While the new one is on its way, the old one cannot want the name either.
+	taking := w.deploy(newStations)
+	_, err = w.tryDeploy(edit(oldStations, "'old '", "'oldest '"))
+	require.True(t, fault.Is(err, fault.Conflict), "%v", err)
+	w.settle()
+	status, reason := w.status(taking.Version.ID)
+	require.Equal(t, registry.Active, status, reason)
+	// Going back to a version that had the name is refused, and says why.
+	_, err = w.d.Rollback(t.Context(), w.caller, "old", nil)
+	require.ErrorContains(t, err, "taken by another DAG")
+	w.serve(oldWithout)
+}
+
+func TestADeployThatClosesACycleOverDAGsIsRefused(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.probe.put("raw", "2024-01-01", "a")
+	w.serve(oldStations)
+	w.serve(readsStations)
+	w.serve(edit(readsStations, "name: reader", "name: second", "stations", "shouted", "shouted:", "twice:"))
+	closing := edit(oldStations, "    inputs: [{ from: { job: raw } }]\n", "    inputs: [{ from: { job: raw } }, { from: { dataset: twice }, as: back }]\n")
+	_, err := w.tryDeploy(closing)
+	require.True(t, fault.Is(err, fault.Conflict), "%v", err)
+	require.ErrorContains(t, err, "the deploy would close a cycle over DAGs: old reads second reads reader reads old")
+	require.Equal(t, 1, w.count(`SELECT FROM dag_versions WHERE dag_name = 'old'`))
+	w.serve(edit(oldStations, "'old '", "'other '"))
+	w.serve(oldStations)
+}
