@@ -93,12 +93,29 @@ func (d *Dispatcher) swap(ctx context.Context, tx pgx.Tx, b registry.Build, reas
 	if err := d.cancelUnused(ctx, tx, b.OrgID, b.DAG, reasonSuperseded, now); err != nil {
 		return false, err
 	}
+	if err := tellOtherDAGs(ctx, tx, b, now); err != nil {
+		return false, err
+	}
 	for _, v := range remade {
 		if err := d.Storage.ReplaceView(ctx, tx, v); err != nil {
 			return false, err
 		}
 	}
 	return true, nil
+}
+
+// tellOtherDAGs has the jobs of other DAGs that read this one's datasets compared, whole, with the generations they see
+// from now on. They follow in place and by themselves; the outbox row makes sure of it whatever crashes.
+func tellOtherDAGs(ctx context.Context, tx pgx.Tx, b registry.Build, now time.Time) error {
+	generations, err := registry.ReadElsewhere(ctx, tx, b)
+	if err != nil || len(generations) == 0 {
+		return err
+	}
+	if _, err := tx.Exec(ctx, `INSERT INTO outbox (org_id, kind, payload, available_at, created_at) VALUES ($1, 'route_event', $2, $3, $3)`,
+		b.OrgID, routePayload{Generations: generations}, now); err != nil {
+		return fmt.Errorf("tell other DAGs of the swap of %s: %w", b.DAG, err)
+	}
+	return nil
 }
 
 // Rollback cuts over to a version that served before: the one before the active one, or the one numbered to. Nothing is
@@ -253,6 +270,7 @@ func (d *Dispatcher) defineViews(ctx context.Context, b registry.Build) (remade 
 	}
 	for _, v := range views {
 		if moving[v.Name] { // a view is of one DAG: it cannot show the other's rows until the swap
+			v.Generations = v.Generations[:1]
 			remade = append(remade, v)
 			continue
 		}

@@ -64,54 +64,50 @@ func (d *Dispatcher) routeSingly(ctx context.Context, row outboxRow, now time.Ti
 	return nil
 }
 
+// routePayload is what an outbox row has to be routed: events, or generations that a cutover has just shown to the jobs
+// of other DAGs, whole.
+type routePayload struct {
+	EventIDs    []uuid.UUID `json:"event_ids,omitempty"`
+	Generations []uuid.UUID `json:"generations,omitempty"`
+}
+
 func (d *Dispatcher) routeRows(ctx context.Context, tx pgx.Tx, rows []outboxRow, now time.Time) (created, error) {
-	var ids []uuid.UUID
+	var ids, moved []uuid.UUID
 	for _, row := range rows {
-		var payload struct {
-			EventIDs []uuid.UUID `json:"event_ids"`
-		}
+		var payload routePayload
 		if err := json.Unmarshal(row.Payload, &payload); err != nil {
 			return created{}, fmt.Errorf("outbox row %d: %w", row.ID, err)
 		}
-		ids = append(ids, payload.EventIDs...)
+		ids, moved = append(ids, payload.EventIDs...), append(moved, payload.Generations...)
 	}
 	events, err := loadEvents(ctx, tx, ids)
 	if err != nil {
 		return created{}, err
 	}
-	made, err := d.route(ctx, tx, events, now)
+	made, err := d.route(ctx, tx, events, moved, now)
 	if err != nil {
 		return created{}, err
 	}
 	return made, deleteOutbox(ctx, tx, rows)
 }
 
-// route makes the tasks that events call for. Locks are taken in one order everywhere: DAGs, then origins, then slots;
-// what is decided is decided on what was committed when the locks were had.
-func (d *Dispatcher) route(ctx context.Context, tx pgx.Tx, events []Event, now time.Time) (created, error) {
-	generations := make([]uuid.UUID, len(events))
-	for i, e := range events {
-		generations[i] = e.Version
+// route makes the tasks that events, and generations that came to be read as a whole, call for. Locks are taken in one
+// order everywhere: DAGs, then origins, then slots; what is decided is decided on what was committed when they were had.
+func (d *Dispatcher) route(ctx context.Context, tx pgx.Tx, events []Event, moved []uuid.UUID, now time.Time) (created, error) {
+	generations := slices.Clone(moved)
+	for _, e := range events {
+		generations = append(generations, e.Version)
 	}
-	consumers, err := d.Registry.Consumers(ctx, tx, dedupeIDs(generations))
+	generations = dedupeIDs(generations)
+	consumers, err := d.lockConsumers(ctx, tx, generations, nil)
 	if err != nil || len(consumers) == 0 {
 		return created{}, err
 	}
-	keys, origins := make([]string, len(consumers)), make([]uuid.UUID, len(consumers))
-	for i, c := range consumers {
-		keys[i], origins[i] = c.Job.LockKey(), c.Job.Origin
-	}
-	if err := registry.LockDAGsShared(ctx, tx, keys); err != nil {
+	// A cutover may have come before the locks: ask again who consumes now.
+	if consumers, err = d.lockConsumers(ctx, tx, generations, consumers); err != nil {
 		return created{}, err
 	}
-	if err := lockOrigins(ctx, tx, origins); err != nil {
-		return created{}, err
-	}
-	// A cutover may have come before the lock: ask again who consumes now.
-	if consumers, err = d.Registry.Consumers(ctx, tx, dedupeIDs(generations)); err != nil {
-		return created{}, err
-	}
-	hits, err := d.hits(ctx, tx, events, consumers)
+	hits, err := d.hits(ctx, tx, events, moved, consumers)
 	if err != nil {
 		return created{}, err
 	}
@@ -126,34 +122,85 @@ func (d *Dispatcher) route(ctx context.Context, tx pgx.Tx, events []Event, now t
 	return made, recordOutcomes(ctx, tx, hits, findings, made)
 }
 
-// hits are the targets that a batch of events touches, each once, with the events that touched it.
+// lockConsumers finds who reads the generations, and takes the locks of those that are not among the locked already.
+func (d *Dispatcher) lockConsumers(ctx context.Context, tx pgx.Tx, generations []uuid.UUID, locked []registry.Consumer) ([]registry.Consumer, error) {
+	consumers, err := d.Registry.Consumers(ctx, tx, generations)
+	if err != nil {
+		return nil, err
+	}
+	had := map[uuid.UUID]bool{}
+	for _, c := range locked {
+		had[c.Job.Origin] = true
+	}
+	var keys []string
+	var origins []uuid.UUID
+	for _, c := range consumers {
+		if !had[c.Job.Origin] {
+			keys, origins = append(keys, c.Job.LockKey()), append(origins, c.Job.Origin)
+		}
+	}
+	if len(origins) == 0 {
+		return consumers, nil
+	}
+	if err := registry.LockDAGsShared(ctx, tx, keys); err != nil {
+		return nil, err
+	}
+	return consumers, lockOrigins(ctx, tx, origins)
+}
+
+// hits are the targets that a batch touches, each once, with the events that touched it.
 type hits struct {
 	targets []target
 	events  [][]Event
 	live    map[uuid.UUID]bool // by origin
+	index   map[slotOf]int
+	whole   map[uuid.UUID]bool // jobs all of whose targets are in
+	passive []passive
 }
 
-func (d *Dispatcher) hits(ctx context.Context, tx pgx.Tx, events []Event, consumers []registry.Consumer) (hits, error) {
+// passive is an event of an input that does not trigger.
+type passive struct {
+	event Event
+	job   *registry.Job
+}
+
+func (h *hits) add(t target, events ...Event) {
+	k := slotOf{t.job.Origin, t.key}
+	i, known := h.index[k]
+	if !known {
+		i = len(h.targets)
+		h.index[k] = i
+		h.targets, h.events = append(h.targets, t), append(h.events, nil)
+	}
+	h.events[i] = append(h.events[i], events...)
+}
+
+// addWhole adds every target of a job, once.
+func (d *Dispatcher) addWhole(ctx context.Context, tx pgx.Tx, h *hits, job *registry.Job) error {
+	if h.whole[job.ID] {
+		return nil
+	}
+	h.whole[job.ID] = true
+	targets, err := d.allTargets(ctx, tx, job)
+	for _, t := range targets {
+		h.add(t)
+	}
+	return err
+}
+
+func (d *Dispatcher) hits(ctx context.Context, tx pgx.Tx, events []Event, moved []uuid.UUID, consumers []registry.Consumer) (hits, error) {
 	byGeneration := map[uuid.UUID][]registry.Consumer{}
-	h := hits{live: map[uuid.UUID]bool{}}
+	h := hits{live: map[uuid.UUID]bool{}, index: map[slotOf]int{}, whole: map[uuid.UUID]bool{}}
 	for _, c := range consumers {
 		byGeneration[c.Generation] = append(byGeneration[c.Generation], c)
 		h.live[c.Job.Origin] = h.live[c.Job.Origin] || c.Live
 	}
-	type id struct {
-		origin uuid.UUID
-		key    string
-	}
-	index := map[id]int{}
-	add := func(t target, e Event) {
-		k := id{t.job.Origin, t.key}
-		i, known := index[k]
-		if !known {
-			i = len(h.targets)
-			index[k] = i
-			h.targets, h.events = append(h.targets, t), append(h.events, nil)
+	for _, generation := range moved {
+		for _, c := range byGeneration[generation] {
+			if err := d.addWhole(ctx, tx, &h, c.Job); err != nil {
+				return hits{}, err
+			}
 		}
-		h.events[i] = append(h.events[i], e)
 	}
 	for _, e := range events {
 		for _, c := range byGeneration[e.Version] {
@@ -161,13 +208,10 @@ func (d *Dispatcher) hits(ctx context.Context, tx pgx.Tx, events []Event, consum
 			if !in.Def.Triggers() {
 				// A dimension does not trigger, but what was waiting for its first partition may start, and with
 				// refresh all that read it is stale.
-				targets, err := d.allTargets(ctx, tx, c.Job)
-				if err != nil {
+				if err := d.addWhole(ctx, tx, &h, c.Job); err != nil {
 					return hits{}, err
 				}
-				for _, t := range targets {
-					add(t, e)
-				}
+				h.passive = append(h.passive, passive{e, c.Job})
 				continue
 			}
 			fed, err := in.Def.Map.OutputKeys(in.PartitionBy, c.Job.Def.PartitionBy, e.Key)
@@ -175,7 +219,7 @@ func (d *Dispatcher) hits(ctx context.Context, tx pgx.Tx, events []Event, consum
 				return hits{}, fmt.Errorf("map partition %q of %s to %s: %w", e.Key, in.Producer, c.Job.Address(), err)
 			}
 			for _, key := range fed {
-				add(target{c.Job, key}, e)
+				h.add(target{c.Job, key}, e)
 			}
 		}
 	}
@@ -210,6 +254,10 @@ func recordOutcomes(ctx context.Context, tx pgx.Tx, h hits, findings []finding, 
 			events, jobs, orgs = append(events, e.ID), append(jobs, f.job.Origin), append(orgs, f.job.OrgID)
 			tasks, outcomes, reasons = append(tasks, task), append(outcomes, outcome), append(reasons, reason)
 		}
+	}
+	for _, p := range h.passive {
+		events, jobs, orgs = append(events, p.event.ID), append(jobs, p.job.Origin), append(orgs, p.job.OrgID)
+		tasks, outcomes, reasons = append(tasks, nil), append(outcomes, "filtered"), append(reasons, "this input does not trigger")
 	}
 	_, err := tx.Exec(ctx, `
 		INSERT INTO event_consumers (event_id, job_id, org_id, outcome, task_id, reason)

@@ -97,3 +97,18 @@ func OriginsByJob(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName string)
 	_, err = pgx.ForEachRow(rows, []any{&name, &ids}, func() error { origins[name] = ids; return nil })
 	return origins, err
 }
+
+// ReadElsewhere are the generations of a version that jobs of other DAGs in work have as inputs.
+func ReadElsewhere(ctx context.Context, tx pgx.Tx, b Build) ([]uuid.UUID, error) {
+	rows, err := tx.Query(ctx, `
+		SELECT DISTINCT p.dataset_version
+		FROM dag_version_datasets p
+		JOIN job_inputs i ON i.dataset_uuid = p.dataset_uuid AND NOT i.in_dag
+		JOIN jobs j ON j.id = i.job_id
+		JOIN dag_versions v ON v.id = j.dag_version_id AND v.status IN ('Active', 'Building', 'Ready')
+		WHERE p.org_id = $1 AND p.dag_version_id = $2`, b.OrgID, b.ID)
+	if err != nil {
+		return nil, fmt.Errorf("generations of %s v%d read elsewhere: %w", b.DAG, b.Number, err)
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
+}
