@@ -27,7 +27,28 @@ func (d *Dispatcher) addUpkeepRoutes(api *authz.API) {
 		Description: "Rows and files in all dataset versions, with the payloads, results and errors of the tasks that made them. What is purged is " +
 			"made again only once its inputs have changed; nobody can roll back to what is gone.",
 	}, longOperation), d.handlePurge)
+
+	authz.Handle(api, authz.Writer, huma.Operation{
+		OperationID: "plan-deletion", Method: http.MethodGet, Path: "/v1/dags/{dag}/deletion", Tags: []string{"dags"},
+		Summary: "Say what deleting a DAG would take away, and who reads it",
+	}, func(ctx context.Context, caller authz.Caller, in *dagInput) (*deletionOutput, error) {
+		plan, err := d.PlanDeletion(ctx, caller, in.DAG, time.Now())
+		return &deletionOutput{plan}, err
+	})
+
+	authz.Handle(api, authz.Writer, huma.Operation{
+		OperationID: "delete-dag", Method: http.MethodDelete, Path: "/v1/dags/{dag}", Tags: []string{"dags"},
+		Summary: "Delete a DAG with its datasets",
+		Description: "Refused while another DAG reads one of them. Until the window has passed, a rollback to a version brings it back; " +
+			"then gc has its data.",
+		DefaultStatus: http.StatusOK,
+	}, func(ctx context.Context, caller authz.Caller, in *dagInput) (*deletionOutput, error) {
+		deleted, err := d.DeleteDAG(ctx, caller, in.DAG, time.Now())
+		return &deletionOutput{deleted}, err
+	})
 }
+
+type deletionOutput struct{ Body registry.Deletion }
 
 // longOperation is how long an operation may take that removes many files.
 const longOperation = 15 * time.Minute

@@ -85,7 +85,10 @@ func (r *Registry) DAG(ctx context.Context, tx pgx.Tx, caller authz.Caller, name
 func (r *Registry) dags(ctx context.Context, tx pgx.Tx, caller authz.Caller, where, name string, limit int) ([]DAG, error) {
 	rows, err := tx.Query(ctx, `
 		WITH names AS (
-			SELECT DISTINCT d.dag_name FROM dag_versions d WHERE d.org_id = $1 AND `+where+` ORDER BY d.dag_name LIMIT $3)
+			SELECT DISTINCT d.dag_name FROM dag_versions d
+			WHERE d.org_id = $1 AND `+where+` AND (d.status IN ('Active', 'Building', 'Ready') OR d.status = 'Failed'
+				AND d.number = (SELECT max(n.number) FROM dag_versions n WHERE n.org_id = $1 AND n.dag_name = d.dag_name))
+			ORDER BY d.dag_name LIMIT $3)
 		SELECT n.dag_name, active.id, building.id, last.id,
 		       (SELECT max(r.materialized_at)
 		        FROM dag_version_datasets p

@@ -26,7 +26,10 @@ type finding struct {
 }
 
 func (c *cli) doctorCommand() *cobra.Command {
-	var databaseURL string
+	var (
+		databaseURL string
+		verifyFiles bool
+	)
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Check this machine, the database and the server",
@@ -40,6 +43,9 @@ func (c *cli) doctorCommand() *cobra.Command {
 			if address, err := c.databaseURL(databaseURL); err == nil {
 				findings = append(findings, checkDatabase(cmd.Context(), address))
 			}
+			if verifyFiles {
+				findings = append(findings, c.checkFiles(cmd.Context())...)
+			}
 			sick := slices.ContainsFunc(findings, func(f finding) bool { return !f.OK })
 			if err := c.print(findings, func(w io.Writer) { c.writeFindings(w, findings) }); err != nil {
 				return err
@@ -51,6 +57,7 @@ func (c *cli) doctorCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&databaseURL, "database-url", "", "check this PostgreSQL too (DAGCTL_DATABASE_URL)")
+	cmd.Flags().BoolVar(&verifyFiles, "verify-files", false, "check that every committed file is there with its size; for admins")
 	return cmd
 }
 
