@@ -183,6 +183,7 @@ func moveNames(ctx context.Context, tx pgx.Tx, b Build, previous *uuid.UUID, now
 		UPDATE datasets d SET
 			name = coalesce(p.name, d.producer_dag_name || '/' || d.producer_job_name || '/' || d.producer_output_index),
 			published = p.published_name IS NOT NULL,
+			deleted_at = CASE WHEN p.dataset_uuid IS NULL THEN d.deleted_at END,
 			producer_job_name = coalesce(p.job_name, d.producer_job_name),
 			description = p.publication ->> 'description',
 			owner = p.publication ->> 'owner',
