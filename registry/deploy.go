@@ -104,6 +104,11 @@ func (d *deploy) run(ctx context.Context, tx pgx.Tx) (Deployment, error) {
 	if err != nil {
 		return Deployment{}, err
 	}
+	if d.req.Resume {
+		if err := d.resumable(ctx, tx, existing); err != nil {
+			return Deployment{}, err
+		}
+	}
 	if existing != nil && (existing.Status == Active || existing.Status == Building || existing.Status == Ready) {
 		return d.again(ctx, tx, *existing, live)
 	}

@@ -48,6 +48,7 @@ type DeployRequest struct {
 	SourceRef string            `json:"source_ref,omitempty" maxLength:"200" doc:"For people: the git commit this file is from"`
 	Activate  *bool             `json:"activate,omitempty" doc:"Cut over as soon as the version is ready (default true)"`
 	Supersede bool              `json:"supersede,omitempty" doc:"Abandon a running build of this DAG, and keep what it built"`
+	Resume    bool              `json:"resume,omitempty" doc:"Only take a failed or abandoned version of this document up again; refused with 409 where there is none"`
 	Base      *int              `json:"base_version,omitempty" minimum:"0" doc:"The active version the deploy was planned against (0: none); refused with 409 where it has moved"`
 
 	force []string // jobs to compute anew whatever there is

@@ -15,21 +15,31 @@ import (
 	"github.com/dagctl/dagctl/registry"
 )
 
+// deployOptions are the flags of a deploy.
+type deployOptions struct {
+	vars       []string
+	sourceRef  string
+	wait       bool
+	noActivate bool
+	supersede  bool
+	resume     bool
+	yes        bool
+}
+
 func (c *cli) deployCommand() *cobra.Command {
-	var (
-		vars       []string
-		sourceRef  string
-		wait       bool
-		noActivate bool
-		supersede  bool
-	)
+	var options deployOptions
 	cmd := &cobra.Command{
 		Use:   "deploy [FILE|DIR|PLAN]",
 		Short: "Deploy a DAG file, and wait until it serves",
 		Long: `Makes an immutable version of the document, builds what it changes beside what is live, and swaps all datasets
 in one transaction once everything is there. The same document is the same version: deploying it again changes nothing.
-A plan kept with "dagctl plan --out" is deployed as it was planned, or refused with exit code 4 if the DAG has moved.`,
-		Example: "  dagctl deploy\n  dagctl deploy flights/dag.yaml --var region=eu --source-ref \"$(git rev-parse HEAD)\"",
+On a terminal the plan is shown first, and nothing starts before it is agreed to.
+
+A plan kept with "dagctl plan --out" is deployed as it was planned, or refused with exit code 4 if the DAG has moved.
+A folder without a dag.yaml of its own stands for all DAG files below it: producers are deployed before the consumers of
+their datasets, and the first that fails ends it. After a failed build, --resume takes the same document up again: what it
+built is kept, and only what failed is tried again.`,
+		Example: "  dagctl deploy\n  dagctl deploy flights/dag.yaml --var region=eu --source-ref \"$(git rev-parse HEAD)\"\n  dagctl deploy pipelines/ --yes\n  dagctl deploy --resume",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			path := "."
@@ -40,34 +50,47 @@ A plan kept with "dagctl plan --out" is deployed as it was planned, or refused w
 			if err != nil {
 				return err
 			}
-			request, name, err := c.requestFrom(cmd.Context(), api, path, vars)
+			if several(path) {
+				return c.deployFolder(cmd.Context(), api, path, options)
+			}
+			deployed, err := c.deployPath(cmd.Context(), api, path, options)
 			if err != nil {
 				return err
 			}
-			activate := !noActivate
-			request.SourceRef, request.Activate, request.Supersede = sourceRef, &activate, supersede
-			deployed, err := api.deploy(cmd.Context(), name, request)
-			if err != nil {
-				return err
-			}
-			c.printPlan(c.err, deployed)
-			if wait {
-				if deployed.Version, err = c.waitForVersion(cmd.Context(), api, deployed.Version, activate); err != nil {
-					return err
-				}
-			}
-			return c.print(deployed, func(w io.Writer) {
-				v := deployed.Version
-				fmt.Fprintf(w, "%s v%d (%s) is %s\n", v.DAG, v.Number, short(v.Hash), c.style(c.out).status(string(v.Status)))
-			})
+			return c.print(deployed, func(w io.Writer) { c.writeServing(w, deployed.Version) })
 		},
 	}
-	varFlag(cmd, &vars)
-	cmd.Flags().BoolVar(&wait, "wait", true, "wait until the version serves, or has failed")
-	cmd.Flags().BoolVar(&noActivate, "no-activate", false, "build, and do not cut over")
-	cmd.Flags().BoolVar(&supersede, "supersede", false, "abandon a running build of this DAG, and keep what it built")
-	cmd.Flags().StringVar(&sourceRef, "source-ref", "", "where the file is from, for people: a git commit")
+	varFlag(cmd, &options.vars)
+	flags := cmd.Flags()
+	flags.BoolVar(&options.wait, "wait", true, "wait until the version serves, or has failed")
+	flags.BoolVar(&options.noActivate, "no-activate", false, "build, and do not cut over")
+	flags.BoolVar(&options.supersede, "supersede", false, "abandon a running build of this DAG, and keep what it built")
+	flags.BoolVar(&options.resume, "resume", false, "take this document's failed or abandoned version up again, and try what failed")
+	flags.BoolVar(&options.yes, "yes", false, "do not ask")
+	flags.StringVar(&options.sourceRef, "source-ref", "", "where the file is from, for people: a git commit")
 	return cmd
+}
+
+// deployPath deploys one document or saved plan, and waits for it.
+func (c *cli) deployPath(ctx context.Context, api *client, path string, options deployOptions) (registry.Deployment, error) {
+	request, name, err := c.requestFrom(ctx, api, path, options.vars)
+	if err != nil {
+		return registry.Deployment{}, err
+	}
+	activate := !options.noActivate
+	request.SourceRef, request.Activate, request.Supersede, request.Resume = options.sourceRef, &activate, options.supersede, options.resume
+	deployed, err := c.agreedDeploy(ctx, api, name, request, options.yes)
+	if err != nil {
+		return deployed, err
+	}
+	if options.wait {
+		deployed.Version, err = c.waitForVersion(ctx, api, deployed.Version, activate)
+	}
+	return deployed, err
+}
+
+func (c *cli) writeServing(w io.Writer, v registry.Version) {
+	fmt.Fprintf(w, "%s v%d (%s) is %s\n", v.DAG, v.Number, short(v.Hash), c.style(w).status(string(v.Status)))
 }
 
 // requestFrom reads what is to be deployed: a saved plan, with the version it was made against, or a DAG file.
