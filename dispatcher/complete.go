@@ -141,11 +141,19 @@ func (d *Dispatcher) commitOutputs(ctx context.Context, tx pgx.Tx, t claimed, ro
 	if err != nil {
 		return nil, nil, nil, "", err
 	}
+	published := map[registry.Ref]int64{}
+	if t.job.Def.UpdateStrategy == dag.Append {
+		if published, err = registry.PublishedAt(ctx, tx, refs); err != nil {
+			return nil, nil, nil, "", err
+		}
+	}
 	for i, w := range o.Written {
-		if overtaken(row.pins, last[refs[i]].Pins) {
+		made := last[refs[i]]
+		if overtaken(row.pins, made.Pins) {
 			return nil, nil, nil, "superseded: newer inputs were published already", nil
 		}
-		if t.job.Def.UpdateStrategy == dag.Append && w.BaseRevision != publishedRevision(last[refs[i]]) {
+		// One that waits for its checks may be the next base; one that they rejected never was.
+		if t.job.Def.UpdateStrategy == dag.Append && (w.BaseRevision != published[refs[i]] || made.State == "Held") {
 			return nil, nil, nil, "", errBaseMoved
 		}
 	}
@@ -179,14 +187,6 @@ func (d *Dispatcher) commitOutputs(ctx context.Context, tx pgx.Tx, t claimed, ro
 		}
 	}
 	return events, follow, notes, "", nil
-}
-
-// publishedRevision is the number that an append has to have started from; 0 where nothing was there.
-func publishedRevision(m registry.Made) int64 {
-	if m.State == "Rejected" || m.State == "Purged" {
-		return 0
-	}
-	return m.Revision
 }
 
 // recordRun stores what a run leaves besides its outputs.

@@ -114,7 +114,7 @@ func TestAnAttemptIsFencedOffByTheNext(t *testing.T) {
 	refused(t, w.d.complete(t.Context(), first, done, later(0)))
 	refused(t, w.d.fail(t.Context(), first, reasonError, errors.New("late"), true, later(0)))
 	refused(t, w.d.cancelRunning(t.Context(), first, later(0)))
-	refused(t, w.d.handBack(t.Context(), first, "late", later(0)))
+	refused(t, w.d.handBack(t.Context(), first, "late", later(0), later(0)))
 	_, held, err := w.d.heartbeat(t.Context(), first.Fence, 99, "", later(0))
 	require.NoError(t, err)
 	require.False(t, held)
@@ -145,7 +145,7 @@ func TestWhatEndedOtherwiseCannotComplete(t *testing.T) {
 			require.NoError(w.t, w.d.fail(w.t.Context(), task, reasonError, errors.New("no"), false, later(0)))
 		}, "Failed error waiting:dead"},
 		"hand-back": {func(w *world, task claimed) {
-			require.NoError(w.t, w.d.handBack(w.t.Context(), task, "stopped", later(0)))
+			require.NoError(w.t, w.d.handBack(w.t.Context(), task, "stopped", later(0), later(0)))
 		}, "Queued handed_back ready"},
 		"canceled": {func(w *world, task claimed) {
 			_, err := w.d.Cancel(w.t.Context(), w.caller, task.TaskID)
@@ -168,7 +168,7 @@ func TestWhatEndedOtherwiseCannotComplete(t *testing.T) {
 		"canceled, and handed back": {func(w *world, task claimed) {
 			_, err := w.d.Cancel(w.t.Context(), w.caller, task.TaskID)
 			require.NoError(w.t, err)
-			require.NoError(w.t, w.d.handBack(w.t.Context(), task, "stopped", later(0)))
+			require.NoError(w.t, w.d.handBack(w.t.Context(), task, "stopped", later(0), later(0)))
 		}, "Canceled canceled"},
 	} {
 		t.Run(name, func(t *testing.T) {

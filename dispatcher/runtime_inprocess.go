@@ -119,7 +119,7 @@ func (d *Dispatcher) report(ctx context.Context, t claimed, done completion, cau
 		case err == nil, fault.Is(err, fault.Conflict):
 			return err
 		case errors.Is(err, errBaseMoved):
-			return d.handBack(ctx, t, err.Error(), now)
+			return d.handBack(ctx, t, err.Error(), now.Add(baseMovedAgain), now)
 		}
 		// The work was done but cannot be committed: files gone, a foreign key, a full disk.
 		return d.fail(ctx, t, reasonError, err, true, now)
@@ -130,7 +130,7 @@ func (d *Dispatcher) report(ctx context.Context, t claimed, done completion, cau
 	case errors.Is(cause, errFenced):
 		return fault.New(fault.Conflict, "task %s: %w", t.TaskID, errFenced)
 	case stopping:
-		return d.handBack(ctx, t, "the process was stopped", now)
+		return d.handBack(ctx, t, "the process was stopped", now, now)
 	}
 	return d.fail(ctx, t, reasonError, err, done.outcome.Retryable, now)
 }
@@ -162,8 +162,11 @@ func (d *Dispatcher) cancelRunning(ctx context.Context, t claimed, now time.Time
 	return err
 }
 
-// handBack makes a running task claimable again without counting a failure.
-func (d *Dispatcher) handBack(ctx context.Context, t claimed, why string, now time.Time) error {
+// baseMovedAgain is how long an append waits whose base has moved: what is on its way there may have to be checked first.
+const baseMovedAgain = time.Second
+
+// handBack makes a running task claimable again, at once or from a time on, without counting a failure.
+func (d *Dispatcher) handBack(ctx context.Context, t claimed, why string, from, now time.Time) error {
 	err := pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgxTx) error {
 		if err := lockOrigins(ctx, tx, ids(t.job.Origin)); err != nil {
 			return err
@@ -175,15 +178,15 @@ func (d *Dispatcher) handBack(ctx context.Context, t claimed, why string, now ti
 		if !row.holds(t.Fence) || row.status != "Running" {
 			return fault.New(fault.Conflict, "task %s is %s already", row.id, row.status)
 		}
-		return d.requeue(ctx, tx, row, ending{status: "Failed", reason: reasonHandedBack, state: why, actor: d.WorkerID, retryAt: &now}, now)
+		return d.requeue(ctx, tx, row, ending{status: "Failed", reason: reasonHandedBack, state: why, actor: d.WorkerID, retryAt: &from}, now)
 	})
 	d.wake.send(topicClaim, topicPromote)
 	return err
 }
 
-// requeue ends a running attempt that is to be tried again at once.
+// requeue ends a running attempt that is to be tried again, now or later.
 func (d *Dispatcher) requeue(ctx context.Context, tx pgxTx, row taskRow, e ending, now time.Time) error {
-	if err := finish(ctx, tx, row, row.unlessCanceled(e), now); err != nil || row.cancelAsked {
+	if err := finish(ctx, tx, row, row.unlessCanceled(e), now); err != nil || row.cancelAsked || e.retryAt.After(now) {
 		return err
 	}
 	_, err := d.promoteFailed(ctx, tx, `task_id = $1`, "SYSTEM", now, row.id)

@@ -66,7 +66,7 @@ func TestARetryMeetsASibling(t *testing.T) {
 		}, 3},
 		"handed back": {func(w *world, running claimed) {
 			w.change("c")
-			require.NoError(w.t, w.d.handBack(w.t.Context(), running, "stopped", later(0)))
+			require.NoError(w.t, w.d.handBack(w.t.Context(), running, "stopped", later(0), later(0)))
 		}, 3},
 	} {
 		t.Run(name, func(t *testing.T) {
