@@ -74,7 +74,6 @@ func (d *Dispatcher) wantedItems(job *registry.Job, items []EnqueueItem) ([]newT
 			problems = append(problems, fault.Problem{Location: fmt.Sprintf("body.items[%d]", i), Message: message})
 		}
 		if len(job.Outputs) > 0 {
-			w.slot = w.partition // two runs for one output partition exclude each other
 			if err := job.Def.PartitionBy.Valid(w.partition); err != nil {
 				at(err.Error())
 			}
@@ -104,7 +103,7 @@ func (d *Dispatcher) wantedItems(job *registry.Job, items []EnqueueItem) ([]newT
 }
 
 // enqueueTx makes the tasks whose keys are not known. Asked for by hand, a task is made even where another is queued for
-// the same output partition: it waits behind it.
+// the same output partition, for each has a payload of its own: it has a slot of its own too, and limitsOf has it wait.
 func (d *Dispatcher) enqueueTx(ctx context.Context, tx pgx.Tx, job *registry.Job, wanted []newTask, now time.Time) ([]Enqueued, error) {
 	known, err := knownKeys(ctx, tx, job.Origin, wanted)
 	if err != nil {

@@ -15,11 +15,11 @@ import (
 	"github.com/dagctl/dagctl/registry"
 )
 
-// limit is one bound on how many tasks run at once: of a job, by its name over all its versions, or of everything that
-// shares a concurrency key in an org.
+// limit is one bound on how many tasks run at once: of a job, by its name over all its versions, of everything that shares
+// a concurrency key in an org, or of what is asked for by hand for one output partition.
 type limit struct {
 	org uuid.UUID
-	key string // job:DAG/JOB or key:VALUE
+	key string // job:DAG/JOB, key:VALUE, or output:DAG/JOB/PARTITION
 	max int    // 0: as the limits table has it
 }
 
@@ -33,6 +33,9 @@ func limitsOf(w newTask) []limit {
 	}
 	if w.concurrency != "" {
 		limits = append(limits, limit{w.job.OrgID, "key:" + w.concurrency, 1})
+	}
+	if w.kind == "manual" && w.partition != "" { // those of one output partition run one after the other
+		limits = append(limits, limit{w.job.OrgID, "output:" + w.job.Address() + "/" + w.partition, 1})
 	}
 	return limits
 }
