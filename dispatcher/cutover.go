@@ -79,8 +79,15 @@ func inSwapTx(ctx context.Context, pool *pgxpool.Pool, fn func(ctx context.Conte
 // become those of the version, open tasks that nobody wants any more end, and the views that could not show two
 // generations at once are made anew.
 func (d *Dispatcher) swap(ctx context.Context, tx pgx.Tx, b registry.Build, reason, actor string, remade []storage.View, now time.Time) (bool, error) {
+	pointers, err := registry.PointersToMove(ctx, tx, b)
+	if err != nil {
+		return false, err
+	}
 	moved, err := registry.Cutover(ctx, tx, b, reason, actor, now)
 	if err != nil || !moved {
+		return false, err
+	}
+	if err := carryEffects(ctx, tx, b.OrgID, pointers, now); err != nil {
 		return false, err
 	}
 	jobs, err := d.Registry.VersionJobs(ctx, tx, b.ID)

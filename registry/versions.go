@@ -112,3 +112,19 @@ func ReadElsewhere(ctx context.Context, tx pgx.Tx, b Build) ([]uuid.UUID, error)
 	}
 	return pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
 }
+
+// PointerMove is a dataset whose readers a cutover sends to another generation.
+type PointerMove struct{ Dataset, From, To uuid.UUID }
+
+// PointersToMove lists the datasets that are served and will be from another generation once a version is cut over to.
+func PointersToMove(ctx context.Context, tx pgx.Tx, b Build) ([]PointerMove, error) {
+	rows, err := tx.Query(ctx, `
+		SELECT p.dataset_uuid, s.dataset_version, p.dataset_version
+		FROM dag_version_datasets p
+		JOIN dataset_pointers s ON s.org_id = p.org_id AND s.dataset_uuid = p.dataset_uuid AND s.dataset_version <> p.dataset_version
+		WHERE p.org_id = $1 AND p.dag_version_id = $2`, b.OrgID, b.ID)
+	if err != nil {
+		return nil, fmt.Errorf("pointers of %s v%d: %w", b.DAG, b.Number, err)
+	}
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[PointerMove])
+}

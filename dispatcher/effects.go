@@ -1,0 +1,55 @@
+package dispatcher
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dagctl/dagctl/registry"
+)
+
+// carryEffects moves the positions of jobs with effects, in this DAG and in others, over to the generations that are
+// served from now on. Where such a job had acted on all that was published of a partition, it has acted on what is
+// published in its place: a deploy or a rollback tells nobody anything twice. Where it was behind, it acts.
+func carryEffects(ctx context.Context, tx pgx.Tx, org uuid.UUID, pointers []registry.PointerMove, now time.Time) error {
+	datasets := make([]uuid.UUID, len(pointers))
+	for i, p := range pointers {
+		datasets[i] = p.Dataset
+	}
+	rows, err := tx.Query(ctx, `SELECT DISTINCT dataset_uuid FROM effect_positions WHERE org_id = $1 AND dataset_uuid = ANY($2)`, org, datasets)
+	if err != nil {
+		return fmt.Errorf("find effect positions: %w", err)
+	}
+	watched := map[uuid.UUID]bool{}
+	var dataset uuid.UUID
+	if _, err := pgx.ForEachRow(rows, []any{&dataset}, func() error { watched[dataset] = true; return nil }); err != nil {
+		return fmt.Errorf("find effect positions: %w", err)
+	}
+	for _, p := range pointers {
+		if !watched[p.Dataset] {
+			continue
+		}
+		published, err := registry.Published(ctx, tx, []uuid.UUID{p.From, p.To})
+		if err != nil {
+			return err
+		}
+		var keys []string
+		var acted, carried []int64
+		for key, revision := range published[p.To] {
+			if was, ok := published[p.From][key]; ok {
+				keys, acted, carried = append(keys, key), append(acted, was), append(carried, revision)
+			}
+		}
+		if _, err := tx.Exec(ctx, `
+			UPDATE effect_positions e SET dataset_version = $4, revision = w.carried, updated_at = $8
+			FROM unnest($5::text[], $6::bigint[], $7::bigint[]) AS w(key, acted, carried)
+			WHERE e.org_id = $1 AND e.dataset_uuid = $2 AND e.dataset_version = $3 AND e.partition_key = w.key AND e.revision = w.acted`,
+			org, p.Dataset, p.From, p.To, keys, acted, carried, now); err != nil {
+			return fmt.Errorf("carry effect positions over: %w", err)
+		}
+	}
+	return nil
+}
