@@ -54,8 +54,9 @@ type PinRequest struct {
 }
 
 type pinInput struct {
-	versionInput
-	Body PinRequest
+	DAG     string `path:"dag" maxLength:"63"`
+	Version int    `path:"version" minimum:"1" maximum:"2147483647"`
+	Body    PinRequest
 }
 
 type pinOutput struct{ Body VersionPin }

@@ -27,6 +27,7 @@ type world struct {
 	url    string
 	app    *app
 	roots  string // folder that org acme's file sources may read
+	files  string // where the storage keeps files
 	tokens map[string]string
 }
 
@@ -38,9 +39,9 @@ const (
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
-	w := &world{roots: t.TempDir(), tokens: map[string]string{nobody: ""}}
+	w := &world{roots: t.TempDir(), files: t.TempDir(), tokens: map[string]string{nobody: ""}}
 	cfg := defaultConfig
-	cfg.DatabaseURL, cfg.Storage.Root = testdb.URL(t), t.TempDir()
+	cfg.DatabaseURL, cfg.Storage.Root = testdb.URL(t), w.files
 	cfg.FileRoots = map[string][]string{"acme": {w.roots}}
 	cfg.Operators.AllowCommand = true
 	cfg.Limits = limitsConfig{RequestsPerSecond: 10_000, Burst: 10_000}

@@ -1,0 +1,117 @@
+package main
+
+import (
+	"encoding/json"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/registry"
+)
+
+func TestPinAndGC(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.deployReadings(t, "2026-01-01")
+	env := w.env(t, writer)
+
+	require.Contains(t, must(t, env, "pin", "readings", "v1", "--until", "2099-03-31", "--reason", "annual report"), "until 2099-04-01 00:00 UTC")
+	pins := decode[[]registry.VersionPin](t, env, "pin", "readings")
+	require.Len(t, pins, 1)
+	require.Equal(t, "annual report", pins[0].Reason)
+	require.Contains(t, must(t, env, "pin", "readings"), "annual report")
+	must(t, env, "unpin", "readings", "v1")
+	require.Equal(t, exitConflict, dagctl(t, env, "unpin", "readings", "v1").code)
+	require.Equal(t, exitFailed, dagctl(t, env, "pin", "readings", "v1", "--until", "soon").code)
+	require.Equal(t, exitFailed, dagctl(t, env, "pin", "readings", "v9").code)
+
+	require.Contains(t, dagctl(t, env, "gc").err, "admin", "gc is for admins")
+	found := decode[dispatcher.Garbage](t, w.env(t, admin), "gc", "--dry-run")
+	require.True(t, found.DryRun)
+	require.Empty(t, found.Generations)
+	require.Contains(t, must(t, w.env(t, admin), "gc"), "Removed 0 dataset versions")
+}
+
+func TestRematerializeCommand(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.deployReadings(t, "2026-01-01", "2026-01-02")
+	env := w.env(t, writer)
+	dry := decode[[]registry.Rematerialized](t, env, "rematerialize", "daily_highest", "--dry-run")
+	require.Nil(t, dry[0].Version)
+	done := dagctl(t, env, "rematerialize", "daily_highest")
+	require.Zero(t, done.code, done.err)
+	require.Contains(t, done.err, "forced")
+	require.Contains(t, done.out, "readings v2")
+	require.Contains(t, done.out, "Active")
+	require.Equal(t, []string{"2026-01-01", "2026-01-02"}, w.partitions(t, "daily_highest"))
+	file := filepath.Join(t.TempDir(), "dag.yaml")
+	require.NoError(t, os.WriteFile(file, []byte(readingsDAG), 0o600))
+	require.Zero(t, dagctl(t, env, "plan", file, "--detailed-exitcode").code, "the same file is the same version")
+}
+
+func TestPurgeCommand(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.deployReadings(t, "2026-01-01", "2026-01-02")
+	args := []string{"datasets", "purge", "daily_highest", "--partitions", "2026-01-01"}
+	require.Contains(t, dagctl(t, w.env(t, admin), args...).err, "reason")
+	args = append(args, "--reason", "request 17")
+	require.Equal(t, exitFailed, dagctl(t, w.env(t, writer), append(args, "--yes")...).code, "purge is for admins")
+	dry := decode[dispatcher.Purged](t, w.env(t, admin), append(args, "--dry-run")...)
+	require.Len(t, dry.Partitions, 1)
+	require.Contains(t, dagctl(t, w.env(t, admin), args...).err, "--yes", "nobody is there to confirm")
+	require.Equal(t, []string{"2026-01-01", "2026-01-02"}, w.partitions(t, "daily_highest"))
+	require.Contains(t, must(t, w.env(t, admin), append(args, "--yes")...), "Deleted 1 partition")
+	require.Equal(t, []string{"2026-01-02"}, w.partitions(t, "daily_highest"))
+	var audit struct{ Items []authz.AuditEntry }
+	require.NoError(t, w.as(admin).get(t.Context(), "/v1/audit?action=dataset.purge", nil, &audit))
+	require.Len(t, audit.Items, 1)
+	var detail map[string]any
+	require.NoError(t, json.Unmarshal(audit.Items[0].Detail, &detail))
+	require.Equal(t, "request 17", detail["reason"])
+}
+
+func TestDeleteCommand(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.deployReadings(t, "2026-01-01")
+	env := w.env(t, writer)
+	plan := decode[registry.Deletion](t, env, "delete", "readings", "--dry-run")
+	require.Equal(t, "daily_highest", plan.Datasets[0].Name)
+	require.Contains(t, dagctl(t, env, "delete", "readings").err, "--yes")
+	require.Contains(t, must(t, env, "delete", "readings", "--yes"), "readings is deleted")
+	require.Contains(t, dagctl(t, env, "datasets", "get", "daily_highest").err, "no dataset")
+	require.Equal(t, exitFailed, dagctl(t, env, "delete", "readings", "--yes").code)
+	must(t, env, "rollback", "readings", "--to", "v1", "--yes")
+	require.Equal(t, []string{"2026-01-01"}, w.partitions(t, "daily_highest"))
+}
+
+func TestDoctorVerifiesFiles(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.deployReadings(t, "2026-01-01")
+	env := w.env(t, admin)
+	whole := dagctl(t, env, "doctor", "--verify-files")
+	require.Zero(t, whole.code, whole.out+whole.err)
+	require.Contains(t, whole.out, "all of 2 committed revisions are there")
+	removed := ""
+	require.NoError(t, filepath.WalkDir(w.files, func(path string, e fs.DirEntry, err error) error {
+		if err == nil && removed == "" && strings.HasSuffix(path, ".parquet") {
+			removed = path
+			return os.Remove(path)
+		}
+		return err
+	}))
+	require.NotEmpty(t, removed)
+	short := dagctl(t, env, "doctor", "--verify-files")
+	require.Equal(t, exitFailed, short.code)
+	require.Contains(t, short.out, "is missing from the storage")
+	require.Contains(t, short.out, "dagctl rematerialize")
+}
