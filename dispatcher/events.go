@@ -55,7 +55,7 @@ func accept(ctx context.Context, tx pgx.Tx, events []Event, now time.Time) error
 func loadEvents(ctx context.Context, tx pgx.Tx, ids []uuid.UUID) ([]Event, error) {
 	rows, err := tx.Query(ctx, `
 		SELECT id, org_id, dataset_uuid, dataset_version, partition_key, revision, coalesce(producer_task_id, $2)
-		FROM events WHERE id = ANY($1) AND scope = 'partition' ORDER BY id`, ids, uuid.Nil)
+		FROM events WHERE id = ANY($1) AND scope IN ('partition', 'invalidation') ORDER BY id`, ids, uuid.Nil)
 	if err != nil {
 		return nil, fmt.Errorf("load %d events: %w", len(ids), err)
 	}

@@ -75,7 +75,8 @@ func (w *world) files() (names []string) {
 // named are the files that rows name.
 func (w *world) named() []string {
 	w.t.Helper()
-	return texts(w.t, w.pool, `SELECT DISTINCT f ->> 'path' FROM partition_versions p, jsonb_array_elements(p.files) AS f ORDER BY 1`)
+	return texts(w.t, w.pool, `SELECT DISTINCT f ->> 'path' FROM partition_versions p, jsonb_array_elements(p.files) AS f
+		WHERE jsonb_typeof(p.files) = 'array' ORDER BY 1`)
 }
 
 // purged tells which versions of a job's dataset were purged, by the tag of each row, oldest first.

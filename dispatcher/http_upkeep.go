@@ -29,6 +29,11 @@ func (d *Dispatcher) addUpkeepRoutes(api *authz.API) {
 	}, longOperation), d.handlePurge)
 
 	authz.Handle(api, authz.Writer, huma.Operation{
+		OperationID: "invalidate-dataset", Method: http.MethodPost, Path: "/v1/datasets/{name}/invalidate", Tags: []string{"upkeep"},
+		Summary: "Have everything computed again that was made from some partitions",
+	}, d.handleInvalidate)
+
+	authz.Handle(api, authz.Writer, huma.Operation{
 		OperationID: "plan-deletion", Method: http.MethodGet, Path: "/v1/dags/{dag}/deletion", Tags: []string{"dags"},
 		Summary: "Say what deleting a DAG would take away, and who reads it",
 	}, func(ctx context.Context, caller authz.Caller, in *dagInput) (*deletionOutput, error) {
@@ -78,4 +83,19 @@ type purgeOutput struct{ Body Purged }
 func (d *Dispatcher) handlePurge(ctx context.Context, caller authz.Caller, in *purgeInput) (*purgeOutput, error) {
 	purged, err := d.Purge(ctx, caller, in.Name, in.Body, time.Now())
 	return &purgeOutput{purged}, err
+}
+
+type invalidateInput struct {
+	registry.NameInput
+	Body InvalidateRequest
+}
+
+type invalidateOutput struct{ Body rest.List[Invalidated] }
+
+func (d *Dispatcher) handleInvalidate(ctx context.Context, caller authz.Caller, in *invalidateInput) (*invalidateOutput, error) {
+	made, err := d.Invalidate(ctx, caller, in.Name, in.Body, time.Now())
+	if err != nil {
+		return nil, err
+	}
+	return &invalidateOutput{rest.List[Invalidated]{Items: made}}, nil
 }

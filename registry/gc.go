@@ -137,7 +137,7 @@ const garbageRevisions = `
 	garbage AS (
 		SELECT c.dataset_version, c.partition_key, c.revision, c.bytes FROM candidates c
 		WHERE NOT EXISTS (
-			SELECT FROM partition_versions k, jsonb_array_elements(k.files) AS f
+			SELECT FROM partition_versions k, jsonb_array_elements(CASE jsonb_typeof(k.files) WHEN 'array' THEN k.files ELSE '[]' END) AS f
 			WHERE k.dataset_version = c.dataset_version AND k.partition_key = c.partition_key AND k.revision <> c.revision
 			  AND k.purged_at IS NULL AND starts_with(f ->> 'path', c.location)
 			  AND NOT EXISTS (SELECT FROM candidates x WHERE x.dataset_version = k.dataset_version

@@ -180,3 +180,28 @@ func (s *Storage) NarrowView(ctx context.Context, v View) error {
 	}
 	return err
 }
+
+// Renumber says that what a partition holds is another, higher revision from the end of the transaction on.
+func (s *Storage) Renumber(ctx context.Context, tx pgx.Tx, g Generation, partition string, revision int64) error {
+	b, err := s.of(g.Kind)
+	if err != nil {
+		return err
+	}
+	return b.renumber(ctx, tx, g, partition, revision)
+}
+
+// renumber has nothing to do: the number is in the committed list's row.
+func (f *files) renumber(context.Context, pgx.Tx, Generation, string, int64) error { return nil }
+
+func (t *tables) renumber(ctx context.Context, tx pgx.Tx, g Generation, partition string, revision int64) error {
+	p, err := physicalOf(g)
+	if err != nil {
+		return err
+	}
+	_, err = tx.Exec(ctx, fmt.Sprintf(`UPDATE %s SET revision = $3 WHERE generation = $1 AND partition = $2 AND revision < $3`, p.revisions),
+		g.Version, partition, revision)
+	if err != nil {
+		return fmt.Errorf("renumber partition %q of generation %s: %w", partition, g.Version, err)
+	}
+	return nil
+}

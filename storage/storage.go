@@ -108,6 +108,7 @@ type backend interface {
 	drop(ctx context.Context, g Generation, locations []string) error
 	// forget removes what was published of a partition up to a revision, where discard does not.
 	forget(ctx context.Context, g Generation, partition string, revision int64) error
+	renumber(ctx context.Context, tx pgx.Tx, g Generation, partition string, revision int64) error
 	verifyPublished(ctx context.Context, g Generation, partition string, revision int64, m Manifest) error
 	// owns reports whether a location is of this kind.
 	owns(location string) bool

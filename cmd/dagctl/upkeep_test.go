@@ -115,3 +115,16 @@ func TestDoctorVerifiesFiles(t *testing.T) {
 	require.Contains(t, short.out, "is missing from the storage")
 	require.Contains(t, short.out, "dagctl rematerialize")
 }
+
+func TestInvalidateCommand(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.deployReadings(t, "2026-01-01", "2026-01-02")
+	env := w.env(t, writer)
+	require.Contains(t, dagctl(t, env, "invalidate", "daily_highest").err, "either --partition or --range")
+	made := decode[[]dispatcher.Invalidated](t, env, "invalidate", "daily_highest", "--range", "2026-01-01..2026-01-31", "--reason", "correction")
+	require.Len(t, made, 2)
+	require.Equal(t, int64(2), made[0].Revision)
+	require.Equal(t, exitFailed, dagctl(t, env, "invalidate", "daily_highest", "--partition", "1999-01-01").code)
+	require.Equal(t, exitFailed, dagctl(t, env, "invalidate", "daily_highest", "--partition", "2026-01-01", "--reason", "whim").code)
+}
