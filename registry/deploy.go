@@ -91,8 +91,6 @@ func (d *deploy) run(ctx context.Context, tx pgx.Tx) (Deployment, error) {
 	if err := d.fingerprint(ctx, tx); err != nil {
 		return Deployment{}, err
 	}
-	var err error
-	hash := dag.Hash(d.doc, d.epoch)
 	live, err := d.live(ctx, tx)
 	if err != nil {
 		return Deployment{}, err
@@ -100,7 +98,7 @@ func (d *deploy) run(ctx context.Context, tx pgx.Tx) (Deployment, error) {
 	if err := d.checkBase(ctx, tx); err != nil {
 		return Deployment{}, err
 	}
-	existing, err := versionByHash(ctx, tx, d.caller.OrgID, d.doc.Name, hash)
+	existing, hash, err := d.identify(ctx, tx, live)
 	if err != nil {
 		return Deployment{}, err
 	}
@@ -246,7 +244,7 @@ func (d *deploy) planned() []planned {
 		for i := range job.Outputs {
 			ref := outputRef{job.Name, i}
 			out = append(out, planned{job: job.Name, output: i, dataset: d.datasetName(ref), generation: d.generations[ref].id, origin: d.origins[job.Name],
-				configHash: d.local[job.Name], epoch: d.epoch[job.Name], exists: d.generations[ref].filled})
+				configHash: d.local[job.Name], epoch: d.epoch[job.Name], reset: resets(job), exists: d.generations[ref].filled})
 		}
 	}
 	return out

@@ -45,6 +45,34 @@ func (d *deploy) fingerprint(ctx context.Context, tx pgx.Tx) error {
 	return err
 }
 
+// identify tells which version the document is, and the version's hash. A document that is new has the epochs raised of the
+// sources that begin anew with every version (bootstrap.reset_outputs), where they have outputs that are live: once, because
+// from then on the document is known under its hash with those epochs.
+func (d *deploy) identify(ctx context.Context, tx pgx.Tx, live []planned) (existing *Version, hash string, err error) {
+	for {
+		hash = dag.Hash(d.doc, d.epoch)
+		existing, err = versionByHash(ctx, tx, d.caller.OrgID, d.doc.Name, hash)
+		if err != nil || existing != nil || d.force != nil {
+			return existing, hash, err
+		}
+		d.force = []string{}
+		for _, job := range d.doc.Jobs {
+			if resets(job) && slices.ContainsFunc(live, func(p planned) bool { return p.job == job.Name }) {
+				d.force = append(d.force, job.Name)
+			}
+		}
+		if len(d.force) == 0 {
+			return nil, hash, nil
+		}
+		if err := d.fingerprint(ctx, tx); err != nil {
+			return nil, "", err
+		}
+	}
+}
+
+// resets reports whether the job's outputs begin anew with every version.
+func resets(job dag.Job) bool { return job.Bootstrap != nil && job.Bootstrap.ResetOutputs }
+
 // epochs reads the build epoch of every definition in the document, under the job's former name too.
 func (d *deploy) epochs(ctx context.Context, tx pgx.Tx, bare map[string]dag.Fingerprint) (map[string]int, error) {
 	jobs := map[string][]string{} // by the name under which the epoch may be kept

@@ -27,6 +27,7 @@ type planned struct {
 	origin     uuid.UUID
 	configHash string // of the job alone, without its upstream
 	epoch      int    // build epoch
+	reset      bool   // its job begins anew with every version
 	exists     bool   // the generation holds revisions already
 	bytes      int64  // what the generation holds
 }
@@ -58,6 +59,8 @@ func plan(live, next []planned) []Change {
 			c.Action, c.Reason = SwapOnly, "an earlier version made it"
 		case l.configHash != n.configHash:
 			c.Action, c.Reason, c.Bytes = Rebuild, "definition changed", l.bytes
+		case l.epoch != n.epoch && n.reset:
+			c.Action, c.Reason, c.Bytes = Rebuild, "outputs reset", l.bytes
 		case l.epoch != n.epoch:
 			c.Action, c.Reason, c.Bytes = Rebuild, "forced", l.bytes
 		default:
