@@ -134,8 +134,8 @@ func (d *Dispatcher) endChecks(ctx context.Context, tx pgx.Tx, caller authz.Call
 	return nil
 }
 
-// acceptTx publishes a revision that is held, or was rejected. Postgres storage keeps its rows in the attempt's staging
-// table until then, which gc leaves alone as long as the revision may be accepted.
+// acceptTx publishes a revision that is held, or was rejected. Postgres storage has its rows in the attempt's staging table
+// until then; where gc has taken them, long after the rejection, there is nothing left to accept.
 func (d *Dispatcher) acceptTx(ctx context.Context, tx pgx.Tx, w registry.Withholding, now time.Time) error {
 	number := w.Revision.Revision
 	if err := d.Storage.Verify(ctx, w.Manifest); err != nil {

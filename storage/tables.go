@@ -136,7 +136,8 @@ func copyIn(ctx context.Context, tx pgx.Tx, table, file string) error {
 	defer f.Close()
 	_, err = tx.Conn().PgConn().CopyFrom(ctx, f, fmt.Sprintf(`COPY %s FROM STDIN (FORMAT csv, NULL '\N')`, table))
 	if e := new(pgconn.PgError); errors.As(err, &e) && strings.HasPrefix(e.Code, "22") { // data exceptions
-		return fault.New(fault.Invalid, "postgres storage cannot hold a value: %w", err)
+		what, _, _ := strings.Cut(e.Message, `"`) // what follows may be the value
+		return fault.New(fault.Invalid, "postgres storage cannot hold a value: %s (SQLSTATE %s)", strings.TrimSpace(what), e.Code)
 	}
 	return err
 }

@@ -155,7 +155,11 @@ func (c *cli) waitForVersion(ctx context.Context, api *client, v registry.Versio
 		if dag.Build != nil {
 			b := *dag.Build
 			done, all := b.Completed, b.Completed+b.Open()+b.Dead
-			progress.show(int(done), int(all), fmt.Sprintf("%s v%d %s: %d of %d tasks done, %d running", v.DAG, v.Number, v.Status, done, all, b.Running))
+			text := fmt.Sprintf("%s v%d %s: %d of %d tasks done, %d running", v.DAG, v.Number, v.Status, done, all, b.Running)
+			if b.Skipped > 0 {
+				text += fmt.Sprintf(", %d skipped", b.Skipped)
+			}
+			progress.show(int(done), int(all), text)
 		}
 		if err := pause(ctx, 300*time.Millisecond); err != nil {
 			return v, err
