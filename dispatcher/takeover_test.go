@@ -137,3 +137,16 @@ func TestADeployThatClosesACycleOverDAGsIsRefused(t *testing.T) {
 	w.serve(edit(oldStations, "'old '", "'other '"))
 	w.serve(oldStations)
 }
+
+func TestARollbackThatClosesACycleOverDAGsIsRefused(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.probe.put("raw", "2024-01-01", "a")
+	w.serve(oldStations)
+	w.serve(readsStations)
+	w.serve(edit(oldStations, "name: old", "name: reader", "stations:", "shouted:"))
+	w.serve(edit(oldStations, "    inputs: [{ from: { job: raw } }]\n", "    inputs: [{ from: { job: raw } }, { from: { dataset: shouted }, as: back, map: latest }]\n"))
+	_, err := w.d.Rollback(t.Context(), w.caller, "reader", nil)
+	require.True(t, fault.Is(err, fault.Conflict), "%v", err)
+	require.ErrorContains(t, err, "would close a cycle over DAGs: reader reads old reads reader")
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -43,6 +44,14 @@ func RollbackTarget(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName strin
 	case purged > 0:
 		return b, fault.New(fault.Conflict, "%d datasets of version %d of %s were purged", purged, b.Number, dagName).
 			WithHint("deploy its document again: that rebuilds what is gone")
+	}
+	path, err := cycleOver(ctx, tx, org, dagName, b.ID)
+	if err != nil {
+		return b, err
+	}
+	if path != nil {
+		return b, fault.New(fault.Conflict, "a rollback to version %d would close a cycle over DAGs: %s", b.Number, strings.Join(path, " reads ")).
+			WithHint("have one of them read something else first")
 	}
 	return b, nil
 }
