@@ -243,7 +243,7 @@ func (d *deploy) planned() []planned {
 	for _, job := range d.doc.Jobs {
 		for i := range job.Outputs {
 			ref := outputRef{job.Name, i}
-			out = append(out, planned{job: job.Name, output: i, dataset: d.datasetName(ref), generation: d.generations[ref].id, origin: d.origins[job.Name],
+			out = append(out, planned{job: job.Name, output: i, id: d.datasets[ref], dataset: d.datasetName(ref), generation: d.generations[ref].id, origin: d.origins[job.Name],
 				configHash: d.local[job.Name], epoch: d.epoch[job.Name], reset: resets(job), exists: d.generations[ref].filled})
 		}
 	}
@@ -281,7 +281,7 @@ func (d *deploy) live(ctx context.Context, tx pgx.Tx) ([]planned, error) {
 // pointerSet reads a version's pointer set as the plan wants it.
 func pointerSet(ctx context.Context, tx pgx.Tx, org, version uuid.UUID) ([]planned, error) {
 	rows, err := tx.Query(ctx, `
-		SELECT p.job_name, p.output_index, p.name, p.dataset_version, j.origin_job_id, j.config_hash, j.build_epoch,
+		SELECT p.job_name, p.output_index, p.dataset_uuid, p.name, p.dataset_version, j.origin_job_id, j.config_hash, j.build_epoch,
 		       EXISTS (SELECT FROM partition_versions r WHERE r.dataset_version = p.dataset_version AND r.state = 'Published'),
 		       coalesce((SELECT sum(r.bytes) FROM partition_versions r WHERE r.dataset_version = p.dataset_version AND r.state = 'Published'), 0)::bigint
 		FROM dag_version_datasets p
@@ -293,7 +293,7 @@ func pointerSet(ctx context.Context, tx pgx.Tx, org, version uuid.UUID) ([]plann
 	}
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (planned, error) {
 		var p planned
-		err := row.Scan(&p.job, &p.output, &p.dataset, &p.generation, &p.origin, &p.configHash, &p.epoch, &p.exists, &p.bytes)
+		err := row.Scan(&p.job, &p.output, &p.id, &p.dataset, &p.generation, &p.origin, &p.configHash, &p.epoch, &p.exists, &p.bytes)
 		return p, err
 	})
 }

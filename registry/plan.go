@@ -22,7 +22,8 @@ const (
 type planned struct {
 	job        string
 	output     int
-	dataset    string // for people
+	id         uuid.UUID // of the dataset: a job may have been renamed
+	dataset    string    // for people
 	generation uuid.UUID
 	origin     uuid.UUID
 	configHash string // of the job alone, without its upstream
@@ -35,19 +36,15 @@ type planned struct {
 // plan compares the pointer set that is live with the one that is to follow it: what each dataset of the DAG is in for,
 // and why. It is pure; live is empty where nothing is.
 func plan(live, next []planned) []Change {
-	type key struct {
-		job    string
-		output int
-	}
-	before := make(map[key]planned, len(live))
+	before := make(map[uuid.UUID]planned, len(live))
 	for _, p := range live {
-		before[key{p.job, p.output}] = p
+		before[p.id] = p
 	}
 	changes := make([]Change, 0, len(next))
 	for _, n := range next {
-		c := Change{Job: n.job, Output: n.output, Dataset: n.dataset, Origin: n.origin}
-		l, was := before[key{n.job, n.output}]
-		delete(before, key{n.job, n.output})
+		c := Change{Job: n.job, Output: n.output, Dataset: n.dataset, Origin: n.origin, id: n.id}
+		l, was := before[n.id]
+		delete(before, n.id)
 		switch {
 		case !was && n.exists:
 			c.Action, c.Reason = SwapOnly, "an earlier version made it"
@@ -69,9 +66,9 @@ func plan(live, next []planned) []Change {
 		changes = append(changes, c)
 	}
 	removed := make([]Change, 0, len(before))
-	for k, l := range before {
-		removed = append(removed, Change{Job: k.job, Output: k.output, Dataset: l.dataset, Action: Remove,
-			Reason: fmt.Sprintf("job %s is no longer in the document", k.job)})
+	for _, l := range before {
+		removed = append(removed, Change{Job: l.job, Output: l.output, id: l.id, Dataset: l.dataset, Action: Remove,
+			Reason: fmt.Sprintf("job %s is no longer in the document", l.job)})
 	}
 	sort.Slice(removed, func(i, j int) bool {
 		return removed[i].Job < removed[j].Job || removed[i].Job == removed[j].Job && removed[i].Output < removed[j].Output

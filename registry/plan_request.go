@@ -130,18 +130,16 @@ func (d *deploy) forecast(ctx context.Context, tx pgx.Tx, live, next []planned) 
 	f := &forecast{doc: d.doc, sources: map[string]partitions{}, foreign: map[string]partitions{},
 		shapes: map[string]dag.Partitioning{}, done: map[string]partitions{}}
 	have := map[outputRef]map[string]int64{}
-	liveKeys := map[string][]string{}
+	liveKeys := map[uuid.UUID][]string{}
 	for _, p := range live {
-		if p.output == 0 {
-			liveKeys[p.job] = sortedKeys(published[p.generation])
-		}
+		liveKeys[p.id] = sortedKeys(published[p.generation])
 	}
 	for _, p := range next {
 		have[outputRef{p.job, p.output}] = published[p.generation]
 		if job, _ := d.doc.Job(p.job); p.output == 0 && job.Source != nil {
 			keys := sortedKeys(published[p.generation])
 			if len(keys) == 0 {
-				keys = liveKeys[p.job]
+				keys = liveKeys[p.id]
 			}
 			f.sources[p.job] = partitions{keys: keys, unknown: len(keys) == 0}
 		}
@@ -169,10 +167,10 @@ func sortedKeys(m map[string]int64) []string {
 // consumers names the jobs of other DAGs that read what changes, and refuses to take away what they read: a dataset that
 // goes, or loses its name, while another DAG's version in work has it as an input.
 func (d *deploy) consumers(ctx context.Context, tx pgx.Tx, live []planned, changes []Change) error {
-	generations := map[uuid.UUID]outputRef{}
+	datasets := map[uuid.UUID]uuid.UUID{} // by generation
 	var ids []uuid.UUID
 	for _, p := range live {
-		generations[p.generation] = outputRef{p.job, p.output}
+		datasets[p.generation] = p.id
 		ids = append(ids, p.generation)
 	}
 	rows, err := tx.Query(ctx, `
@@ -186,18 +184,18 @@ func (d *deploy) consumers(ctx context.Context, tx pgx.Tx, live []planned, chang
 	if err != nil {
 		return fmt.Errorf("find consumers in other DAGs: %w", err)
 	}
-	read := map[outputRef][]string{}
+	read := map[uuid.UUID][]string{}
 	var (
 		id   uuid.UUID
 		jobs []string
 	)
-	if _, err := pgx.ForEachRow(rows, []any{&id, &jobs}, func() error { read[generations[id]] = jobs; return nil }); err != nil {
+	if _, err := pgx.ForEachRow(rows, []any{&id, &jobs}, func() error { read[datasets[id]] = jobs; return nil }); err != nil {
 		return fmt.Errorf("find consumers in other DAGs: %w", err)
 	}
 	for i := range changes {
 		c := &changes[i]
 		ref := outputRef{c.Job, c.Output}
-		c.Consumers = read[ref]
+		c.Consumers = read[c.id]
 		if len(c.Consumers) > 0 && (c.Action == Remove || !d.published(ref)) {
 			return fault.New(fault.Conflict, "dataset %s would go, but %v read it", c.Dataset, c.Consumers).
 				WithHint("deploy those DAGs without that input first")

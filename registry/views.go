@@ -78,6 +78,7 @@ type Change struct {
 	Skipped int64 `json:"skipped,omitempty" doc:"Partitions that somebody has given up: the build goes on without them"`
 
 	Origin uuid.UUID `json:"-"` // of the job that is to compute it
+	id     uuid.UUID // of the dataset
 	keys   []string  // the partitions to be computed, sorted
 }
 
