@@ -22,10 +22,10 @@ func (f Fingerprint) ConfigHash(output int) string {
 }
 
 // ForwardOnly says that a changed definition of the job applies from cutover on and rebuilds nothing: jobs with effects
-// outside, and sources whose past cannot be read again, because the operator cannot enumerate it or because it came
-// as requests, payloads or the moment.
+// outside, which are all that a job without outputs can have, and sources whose past cannot be read again, because the
+// operator cannot enumerate it or because it came as requests, payloads or the moment.
 func (j *Job) ForwardOnly(op OperatorSpec) bool {
-	if j.Effect == EffectExternal {
+	if j.Effect == EffectExternal || len(j.Outputs) == 0 {
 		return true
 	}
 	return j.Source != nil && (!op.Replayable || j.Source.Kind != "cron" && j.Source.Kind != "poll")

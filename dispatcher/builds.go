@@ -10,7 +10,6 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/registry"
@@ -36,27 +35,6 @@ func (d *Dispatcher) advanceBuilds(ctx context.Context, now time.Time) (more boo
 	return false, errors.Join(failed...)
 }
 
-// progress is what a build has come to.
-type progress struct {
-	open     bool     // tasks are queued, running, or waiting for a retry
-	dead     []string // tasks that failed for good or were canceled, with their errors
-	rejected []string // revisions whose checks failed
-	unread   []string // sources not enumerated since the build began
-	stale    int      // output partitions that wanted a task just now
-	held     int      // revisions whose checks have not decided
-}
-
-// gate decides over a build: whether it is ready, and if it can never be, why. It is pure.
-func gate(p progress) (ready bool, failed string) {
-	switch {
-	case len(p.dead) > 0:
-		return false, p.dead[0]
-	case len(p.rejected) > 0:
-		return false, p.rejected[0]
-	}
-	return !p.open && len(p.unread) == 0 && p.stale == 0 && p.held == 0, ""
-}
-
 func (d *Dispatcher) advance(ctx context.Context, b registry.Build, now time.Time) error {
 	var jobs []*registry.Job
 	err := pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) (err error) {
@@ -72,9 +50,15 @@ func (d *Dispatcher) advance(ctx context.Context, b registry.Build, now time.Tim
 	if err != nil {
 		return err
 	}
-	p := progress{unread: unread}
+	var p progress
+	var near bool
 	err = pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) error {
-		return d.reconcileBuild(ctx, tx, b, jobs, &p, now)
+		p = progress{unread: unread}
+		if err := d.reconcileBuild(ctx, tx, b, jobs, &p, now); err != nil || !p.open || len(p.dead) > 0 {
+			return err
+		}
+		near, err = d.catchesUp(ctx, tx, b, jobs, &p)
+		return err
 	})
 	if err != nil {
 		return err
@@ -87,11 +71,21 @@ func (d *Dispatcher) advance(ctx context.Context, b registry.Build, now time.Tim
 		}
 		ready, failed = gate(p)
 	}
+	if ready {
+		again, lost, err := d.readAgain(ctx, b, jobs, now)
+		if err != nil {
+			return err
+		}
+		ready, failed = !again && lost == "", lost
+		d.wake.send(topicClaim)
+	}
 	switch {
 	case failed != "":
 		return d.failBuild(ctx, b, failed, now)
 	case ready:
-		return d.cutover(ctx, b, now)
+		return d.cutover(ctx, b, jobs, now)
+	case near:
+		return d.holdLive(ctx, b, now)
 	case p.stale > 0 || p.held > 0:
 		d.wake.send(topicClaim)
 	}
@@ -163,20 +157,9 @@ func (d *Dispatcher) reconcileBuild(ctx context.Context, tx pgx.Tx, b registry.B
 	if p.open || len(p.dead) > 0 {
 		return nil
 	}
-	var findings []finding
-	for _, job := range jobs {
-		if job.Def.Activation != dag.ActivationReactive {
-			continue
-		}
-		targets, err := d.allTargets(ctx, tx, job)
-		if err != nil {
-			return err
-		}
-		found, err := d.examine(ctx, tx, targets)
-		if err != nil {
-			return err
-		}
-		findings = append(findings, found...)
+	findings, err := d.examineAll(ctx, tx, jobs)
+	if err != nil {
+		return err
 	}
 	made, err := d.createFound(ctx, tx, findings, nil, now)
 	if err != nil {

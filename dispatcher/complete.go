@@ -210,7 +210,7 @@ func (d *Dispatcher) recordRun(ctx context.Context, tx pgx.Tx, t claimed, row ta
 	if t.check != nil {
 		return nil
 	}
-	if len(t.job.Outputs) == 0 {
+	if t.job.Acts() {
 		if err := recordEffects(ctx, tx, t.job, row.pins); err != nil {
 			return err
 		}
@@ -251,7 +251,7 @@ func recordColumns(ctx context.Context, tx pgx.Tx, t claimed, columns []operator
 	return lineage.RecordColumns(ctx, tx, t.job.OrgID, t.job.Origin, edges)
 }
 
-// recordEffects remembers what a job without outputs has acted on, under the job's name.
+// recordEffects remembers what a job that acts has acted on, under the job's name.
 func recordEffects(ctx context.Context, tx pgx.Tx, job *registry.Job, pins []registry.Pin) error {
 	_, err := tx.Exec(ctx, `
 		INSERT INTO effect_positions (org_id, dag_name, job_name, dataset_uuid, partition_key, dataset_version, revision)

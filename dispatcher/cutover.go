@@ -20,7 +20,7 @@ import (
 // cutover makes a version ready and, unless it is to wait for a promotion, the one that serves: pointers, names, sources
 // and the end of what nobody wants any more, in one transaction under the DAG's lock. What has to be defined for readers
 // (views over Postgres storage) is defined before.
-func (d *Dispatcher) cutover(ctx context.Context, b registry.Build, now time.Time) error {
+func (d *Dispatcher) cutover(ctx context.Context, b registry.Build, jobs []*registry.Job, now time.Time) error {
 	remade, err := d.defineViews(ctx, b)
 	if err != nil {
 		return err
@@ -29,6 +29,20 @@ func (d *Dispatcher) cutover(ctx context.Context, b registry.Build, now time.Tim
 	err = inSwapTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) error {
 		if err := registry.LockSwap(ctx, tx, b.OrgID, b.DAG); err != nil {
 			return err
+		}
+		// Nothing of the DAG is committed from here on: what the gate saw may have been overtaken since.
+		p := progress{}
+		if err := d.reconcileBuild(ctx, tx, b, jobs, &p, now); err != nil {
+			return err
+		}
+		if p.open {
+			if _, err := d.catchesUp(ctx, tx, b, jobs, &p); err != nil {
+				return err
+			}
+		}
+		if ready, _ := gate(p); !ready {
+			d.wake.send(topicClaim)
+			return nil
 		}
 		if b.Status == registry.Building {
 			if changed, err := registry.MarkReady(ctx, tx, b, now); err != nil || !changed {
@@ -88,6 +102,9 @@ func (d *Dispatcher) swap(ctx context.Context, tx pgx.Tx, b registry.Build, reas
 		return false, err
 	}
 	if err := carryEffects(ctx, tx, b.OrgID, pointers, now); err != nil {
+		return false, err
+	}
+	if err := beginEffects(ctx, tx, b, now); err != nil {
 		return false, err
 	}
 	jobs, err := d.Registry.VersionJobs(ctx, tx, b.ID)

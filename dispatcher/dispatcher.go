@@ -21,6 +21,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/sync/errgroup"
 
@@ -77,6 +78,8 @@ type Dispatcher struct {
 	wake   *wakeups
 	slots  chan struct{}       // one per task that may run here at once
 	behind chan registry.Build // versions that serve again after a rollback
+	// holds tells until when the live counterparts of a build are held back. The build loop alone uses it.
+	holds map[uuid.UUID]time.Time
 }
 
 // New validates the config.

@@ -53,3 +53,22 @@ func carryEffects(ctx context.Context, tx pgx.Tx, org uuid.UUID, pointers []regi
 	}
 	return nil
 }
+
+// beginEffects has jobs with effects that were not there before act on what comes from now on, and not on all there is.
+func beginEffects(ctx context.Context, tx pgx.Tx, b registry.Build, now time.Time) error {
+	inputs, err := registry.FirstInputs(ctx, tx, b)
+	if err != nil || len(inputs) == 0 {
+		return err
+	}
+	_, err = tx.Exec(ctx, `
+		INSERT INTO effect_positions (org_id, dag_name, job_name, dataset_uuid, partition_key, dataset_version, revision, updated_at)
+		SELECT $1, $2, w.job, w.dataset, w.key, w.version, w.revision, $4
+		FROM jsonb_to_recordset($3) AS w(job text, dataset uuid, key text, version uuid, revision bigint)
+		ON CONFLICT (org_id, dag_name, job_name, dataset_uuid, partition_key) DO UPDATE
+		SET dataset_version = EXCLUDED.dataset_version, revision = EXCLUDED.revision, updated_at = EXCLUDED.updated_at`,
+		b.OrgID, b.DAG, inputs, now)
+	if err != nil {
+		return fmt.Errorf("begin effects of %s: %w", b.DAG, err)
+	}
+	return nil
+}

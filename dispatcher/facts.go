@@ -131,8 +131,8 @@ func lastMade(ctx context.Context, tx pgx.Tx, targets []target) ([]*registry.Mad
 	}
 	made := make([]*registry.Made, len(targets))
 	for i, t := range targets {
-		r, ok := t.ref()
-		if !ok {
+		r, _ := t.ref()
+		if t.job.Acts() {
 			if made[i], err = effectsDone(ctx, tx, t); err != nil {
 				return nil, err
 			}
@@ -147,7 +147,7 @@ func lastMade(ctx context.Context, tx pgx.Tx, targets []target) ([]*registry.Mad
 	return made, nil
 }
 
-// effectsDone tells what a job without outputs has consumed already. Positions are kept by the job's name, so that no
+// effectsDone tells what a job that acts has acted on already. Positions are kept by the job's name, so that no
 // edit, deploy or rollback makes it act twice on the same partition.
 func effectsDone(ctx context.Context, tx pgx.Tx, t target) (*registry.Made, error) {
 	datasets := make([]uuid.UUID, len(t.job.Inputs))
@@ -177,29 +177,49 @@ func effectsDone(ctx context.Context, tx pgx.Tx, t target) (*registry.Made, erro
 	return made, nil
 }
 
-// allTargets lists every output partition of a reactive job that its inputs feed by now.
-func (d *Dispatcher) allTargets(ctx context.Context, tx pgx.Tx, job *registry.Job) ([]target, error) {
-	generations, err := d.Registry.InputGenerations(ctx, tx, job)
+// examineAll decides on every output partition of the reactive ones among the jobs.
+func (d *Dispatcher) examineAll(ctx context.Context, tx pgx.Tx, jobs []*registry.Job) ([]finding, error) {
+	targets, err := d.allTargets(ctx, tx, jobs...)
 	if err != nil {
 		return nil, err
 	}
+	return d.examine(ctx, tx, targets)
+}
+
+// allTargets lists every output partition of reactive jobs that their inputs feed by now.
+func (d *Dispatcher) allTargets(ctx context.Context, tx pgx.Tx, jobs ...*registry.Job) ([]target, error) {
+	inputs := make([][]storage.Generation, len(jobs))
 	var ids []uuid.UUID
-	for i, in := range job.Inputs {
-		if in.Def.Triggers() {
-			ids = append(ids, generations[i].Version)
+	for n, job := range jobs {
+		if job.Def.Activation != dag.ActivationReactive {
+			continue
+		}
+		var err error
+		if inputs[n], err = d.Registry.InputGenerations(ctx, tx, job); err != nil {
+			return nil, err
+		}
+		for i, in := range job.Inputs {
+			if in.Def.Triggers() {
+				ids = append(ids, inputs[n][i].Version)
+			}
 		}
 	}
 	published, err := registry.Published(ctx, tx, dedupeIDs(ids))
 	if err != nil {
 		return nil, err
 	}
-	keys, err := outputKeys(job, generations, published)
-	if err != nil {
-		return nil, err
-	}
-	targets := make([]target, len(keys))
-	for i, key := range keys {
-		targets[i] = target{job, key}
+	var targets []target
+	for n, job := range jobs {
+		if inputs[n] == nil {
+			continue
+		}
+		keys, err := outputKeys(job, inputs[n], published)
+		if err != nil {
+			return nil, err
+		}
+		for _, key := range keys {
+			targets = append(targets, target{job, key})
+		}
 	}
 	return targets, nil
 }

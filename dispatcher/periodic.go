@@ -116,6 +116,9 @@ func (d *Dispatcher) Reconcile(ctx context.Context, now time.Time) error {
 }
 
 func (d *Dispatcher) reconcileJob(ctx context.Context, a registry.Acting, now time.Time) error {
+	if !a.Live && a.Job.Acts() {
+		return nil
+	}
 	var made created
 	err := pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) error {
 		if err := registry.LockDAGsShared(ctx, tx, []string{a.Job.LockKey()}); err != nil {

@@ -204,6 +204,9 @@ func (d *Dispatcher) hits(ctx context.Context, tx pgx.Tx, events []Event, moved 
 	}
 	for _, e := range events {
 		for _, c := range byGeneration[e.Version] {
+			if !c.Live && c.Job.Acts() {
+				continue // it begins to act once its version serves
+			}
 			in := c.Job.Inputs[c.Input]
 			if !in.Def.Triggers() {
 				// A dimension does not trigger, but what was waiting for its first partition may start, and with

@@ -2,6 +2,7 @@ package proof_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -21,6 +22,7 @@ import (
 
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/internal/testdb"
 	"github.com/dagctl/dagctl/operators"
@@ -141,6 +143,10 @@ func (w *world) tryDeploy(yaml string, change ...func(*registry.DeployRequest)) 
 func (w *world) deploy(yaml string, change ...func(*registry.DeployRequest)) registry.Deployment {
 	w.t.Helper()
 	deployed, err := w.tryDeploy(yaml, change...)
+	var problems *fault.Error
+	if errors.As(err, &problems) {
+		require.NoError(w.t, err, "%+v", problems.Problems)
+	}
 	require.NoError(w.t, err)
 	return deployed
 }
@@ -192,6 +198,14 @@ func (w *world) settle() {
 		require.NoError(w.t, err)
 		return settled
 	})
+}
+
+// sweep reconciles all there is, as happens every half minute, and waits until what comes of it is done.
+func (w *world) sweep() {
+	w.t.Helper()
+	w.settle()
+	require.NoError(w.t, w.d.Reconcile(w.t.Context(), time.Now()))
+	w.settle()
 }
 
 // Files.
