@@ -142,6 +142,10 @@ func (d *Dispatcher) pin(ctx context.Context, tx pgx.Tx, taken []claimable, acti
 		case stale:
 			pins[index[n]] = f.pins
 		case current:
+			if c.Kind == "backfill" { // somebody wants it computed again
+				pins[index[n]] = f.pins
+				continue
+			}
 			obsolete[c.Task] = "the output is up to date"
 		case incomplete:
 			obsolete[c.Task] = f.missing

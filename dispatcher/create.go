@@ -65,6 +65,9 @@ func (c created) topics() []string {
 
 // createFound makes the tasks that findings call for.
 func (d *Dispatcher) createFound(ctx context.Context, tx pgx.Tx, findings []finding, live map[uuid.UUID]bool, now time.Time) (created, error) {
+	if err := holdBack(ctx, tx, findings); err != nil {
+		return created{}, err
+	}
 	var wanted []newTask
 	for _, f := range findings {
 		if f.verdict != stale {

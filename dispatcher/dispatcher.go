@@ -10,7 +10,7 @@
 //
 // It owns events, event_consumers, data_invalidations, tasks, ready, waiting, leases, task_attempts, task_events,
 // task_results, outbox, dataset_cursors, operator_state, limits, sources, enumerations, effect_positions, pauses,
-// workers, scheduled_events.
+// workers, scheduled_events, backfills, backfill_partitions.
 package dispatcher
 
 import (
@@ -103,6 +103,7 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	g.Go(func() error { return d.loop(ctx, "sources", d.wake.sources, d.fireSources) })
 	g.Go(func() error { return d.loop(ctx, "build", d.wake.build, d.advanceBuilds) })
 	g.Go(func() error { return d.loop(ctx, "promote", d.wake.promote, d.promoteDue) })
+	g.Go(func() error { return d.loop(ctx, "backfill", nil, d.advanceBackfills) })
 	g.Go(func() error { return d.loop(ctx, "reap", nil, d.reap) })
 	g.Go(func() error { return d.loop(ctx, "heartbeat", nil, d.heartbeatWorker) })
 	g.Go(func() error { return d.catchUpBehind(ctx) })

@@ -71,6 +71,7 @@ func (d *Dispatcher) AddRoutes(api *authz.API) {
 	d.addVersionRoutes(api)
 	d.addDecisionRoutes(api)
 	d.addUpkeepRoutes(api)
+	d.addBackfillRoutes(api)
 }
 
 type dagsInput struct{ rest.PageInput }

@@ -269,6 +269,7 @@ CREATE TABLE partition_inputs (
     input_key       TEXT NOT NULL,
     input_revision  BIGINT NOT NULL,
     compared        BOOLEAN NOT NULL, -- false for latest inputs without refresh: recorded, never stale
+    accepted        BIGINT,           -- a later revision that somebody declared to make no difference
     PRIMARY KEY (output_version, output_key, output_revision, input_index, input_key),
     FOREIGN KEY (output_version, output_key, output_revision)
         REFERENCES partition_versions (dataset_version, partition_key, revision) ON DELETE CASCADE

@@ -315,3 +315,35 @@ CREATE TABLE scheduled_events (
 );
 CREATE INDEX idx_scheduled_events_due ON scheduled_events (target_timestamp_utc) WHERE status = 'PENDING';
 CREATE INDEX idx_scheduled_events_group ON scheduled_events (org_id, group_key) WHERE group_key IS NOT NULL;
+
+-- Partitions that somebody asked to have computed, again or for the first time, and how far that is.
+CREATE TABLE backfills (
+    id               UUID PRIMARY KEY,
+    org_id           UUID NOT NULL REFERENCES orgs (id),
+    dag_name         TEXT NOT NULL,
+    job_name         TEXT NOT NULL,
+    job_id           UUID NOT NULL, -- the origin it began with
+    dataset_versions UUID[] NOT NULL, -- the generations that it fills
+    from_key         TEXT NOT NULL,
+    to_key           TEXT NOT NULL,
+    existing         TEXT NOT NULL CHECK (existing IN ('skip', 'failed', 'all')),
+    propagate        TEXT NOT NULL CHECK (propagate IN ('none', 'once', 'each')),
+    concurrency      INT NOT NULL CHECK (concurrency > 0),
+    status           TEXT NOT NULL DEFAULT 'Running' CHECK (status IN ('Running', 'Completed', 'Failed', 'Canceled')),
+    created_by       TEXT NOT NULL,
+    created_at       TIMESTAMPTZ NOT NULL,
+    ended_at         TIMESTAMPTZ,
+    FOREIGN KEY (org_id, job_id) REFERENCES jobs (org_id, id)
+);
+CREATE INDEX idx_backfills_dag ON backfills (org_id, dag_name, id);
+CREATE INDEX idx_backfills_running ON backfills (org_id, id) WHERE status = 'Running';
+
+CREATE TABLE backfill_partitions (
+    backfill_id   UUID NOT NULL REFERENCES backfills (id),
+    org_id        UUID NOT NULL,
+    partition_key TEXT NOT NULL,
+    payload       JSONB,
+    state         TEXT NOT NULL DEFAULT 'Pending' CHECK (state IN ('Pending', 'Open', 'Done', 'Skipped', 'Failed')),
+    task_id       UUID,
+    PRIMARY KEY (backfill_id, partition_key)
+);

@@ -95,7 +95,7 @@ func LastMade(ctx context.Context, tx pgx.Tx, refs []Ref, all bool) (map[Ref]Mad
 			ORDER BY p.dataset_version, p.partition_key, p.revision DESC)
 		SELECT n.dataset_version, n.partition_key, n.revision, n.state,
 		       coalesce(jsonb_agg(jsonb_build_object('input', i.input_index, 'dataset', i.input_dataset, 'version', i.input_version,
-		           'key', i.input_key, 'revision', i.input_revision, 'compared', i.compared)) FILTER (WHERE i.input_index IS NOT NULL), '[]')
+		           'key', i.input_key, 'revision', coalesce(i.accepted, i.input_revision), 'compared', i.compared)) FILTER (WHERE i.input_index IS NOT NULL), '[]')
 		FROM newest n
 		LEFT JOIN LATERAL (
 			SELECT i.* FROM partition_inputs i
@@ -122,6 +122,21 @@ func LastMade(ctx context.Context, tx pgx.Tx, refs []Ref, all bool) (map[Ref]Mad
 		return nil
 	})
 	return found, err
+}
+
+// AcceptRevisions declares that the present revisions of some partitions make no difference to what was made from the
+// ones before: consumers are not stale by them. What those were made from stays on record.
+func AcceptRevisions(ctx context.Context, tx pgx.Tx, org, generation uuid.UUID, keys []string) error {
+	_, err := tx.Exec(ctx, `
+		UPDATE partition_inputs i SET accepted = r.revision
+		FROM partition_versions r
+		WHERE i.org_id = $1 AND i.input_version = $2 AND i.input_key = ANY($3)
+		  AND r.dataset_version = $2 AND r.partition_key = i.input_key AND r.state = 'Published' AND r.revision > i.input_revision`,
+		org, generation, keys)
+	if err != nil {
+		return fmt.Errorf("accept revisions of %d partitions: %w", len(keys), err)
+	}
+	return nil
 }
 
 func splitRefs(refs []Ref) (versions []uuid.UUID, keys []string) {

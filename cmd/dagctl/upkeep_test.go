@@ -128,3 +128,19 @@ func TestInvalidateCommand(t *testing.T) {
 	require.Equal(t, exitFailed, dagctl(t, env, "invalidate", "daily_highest", "--partition", "1999-01-01").code)
 	require.Equal(t, exitFailed, dagctl(t, env, "invalidate", "daily_highest", "--partition", "2026-01-01", "--reason", "whim").code)
 }
+
+func TestBackfillCommand(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.deployReadings(t, "2026-01-01", "2026-01-02")
+	env := w.env(t, writer)
+	args := []string{"backfill", "readings/daily", "--from", "2026-01-01", "--to", "2026-01-31"}
+	require.Contains(t, dagctl(t, env, "backfill", "readings", "--from", "a", "--to", "b").err, "write DAG/JOB")
+	done := decode[dispatcher.Backfill](t, env, append(args, "--existing", "all")...)
+	require.Equal(t, "Completed", done.Status)
+	require.Equal(t, 2, done.Done)
+	require.Zero(t, decode[dispatcher.Backfill](t, env, args...).Done, "everything is there")
+	require.Len(t, decode[[]dispatcher.Backfill](t, env, "backfill", "list", "readings"), 2)
+	require.Equal(t, exitConflict, dagctl(t, env, "backfill", "cancel", "readings", done.ID.String()).code)
+	require.Equal(t, exitFailed, dagctl(t, env, "backfill", "readings/note", "--from", "all", "--to", "all").code)
+}

@@ -1,0 +1,84 @@
+package dispatcher
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/google/uuid"
+
+	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/internal/rest"
+)
+
+// addBackfillRoutes adds the operations on backfills.
+func (d *Dispatcher) addBackfillRoutes(api *authz.API) {
+	authz.Handle(api, authz.Writer, rest.WithTimeout(huma.Operation{
+		OperationID: "start-backfill", Method: http.MethodPost, Path: "/v1/dags/{dag}/backfills", Tags: []string{"upkeep"},
+		Summary:       "Have partitions of a job computed, a few at a time, after live work and builds",
+		DefaultStatus: http.StatusCreated,
+	}, longOperation), d.handleStartBackfill)
+
+	authz.Handle(api, authz.Reader, huma.Operation{
+		OperationID: "list-backfills", Method: http.MethodGet, Path: "/v1/dags/{dag}/backfills", Tags: []string{"upkeep"},
+		Summary: "List a DAG's backfills, the newest first",
+	}, d.handleBackfills)
+
+	authz.Handle(api, authz.Reader, huma.Operation{
+		OperationID: "get-backfill", Method: http.MethodGet, Path: "/v1/dags/{dag}/backfills/{id}", Tags: []string{"upkeep"},
+		Summary: "Get a backfill with its progress",
+	}, d.handleBackfill)
+
+	authz.Handle(api, authz.Writer, huma.Operation{
+		OperationID: "cancel-backfill", Method: http.MethodPost, Path: "/v1/dags/{dag}/backfills/{id}/cancel", Tags: []string{"upkeep"},
+		Summary: "Make no more tasks of a backfill",
+	}, d.handleCancelBackfill)
+}
+
+type startBackfillInput struct {
+	DAG  string `path:"dag" maxLength:"63"`
+	Body BackfillRequest
+}
+
+type backfillOutput struct{ Body Backfill }
+
+func (d *Dispatcher) handleStartBackfill(ctx context.Context, caller authz.Caller, in *startBackfillInput) (*backfillOutput, error) {
+	b, err := d.StartBackfill(ctx, caller, in.DAG, in.Body, time.Now())
+	return &backfillOutput{b}, err
+}
+
+type backfillsInput struct {
+	rest.PageInput
+	DAG string `path:"dag" maxLength:"63"`
+}
+
+type backfillsOutput struct{ Body rest.List[Backfill] }
+
+func (d *Dispatcher) handleBackfills(ctx context.Context, caller authz.Caller, in *backfillsInput) (*backfillsOutput, error) {
+	var before uuid.UUID
+	if _, err := in.After(&before); err != nil {
+		return nil, err
+	}
+	found, err := d.Backfills(ctx, caller, in.DAG, before, in.Limit+1)
+	if err != nil {
+		return nil, err
+	}
+	list, err := rest.NewList(found, in.Limit, func(b Backfill) any { return b.ID })
+	return &backfillsOutput{list}, err
+}
+
+type backfillInput struct {
+	DAG string    `path:"dag" maxLength:"63"`
+	ID  uuid.UUID `path:"id" format:"uuid"`
+}
+
+func (d *Dispatcher) handleBackfill(ctx context.Context, caller authz.Caller, in *backfillInput) (*backfillOutput, error) {
+	b, err := d.Backfill(ctx, caller, in.DAG, in.ID)
+	return &backfillOutput{b}, err
+}
+
+func (d *Dispatcher) handleCancelBackfill(ctx context.Context, caller authz.Caller, in *backfillInput) (*backfillOutput, error) {
+	b, err := d.CancelBackfill(ctx, caller, in.DAG, in.ID, time.Now())
+	return &backfillOutput{b}, err
+}
