@@ -149,7 +149,13 @@ func (d *Dispatcher) commitOutputs(ctx context.Context, tx pgx.Tx, t claimed, ro
 	}
 	for i, w := range o.Written {
 		made := last[refs[i]]
-		if overtaken(row.pins, made.Pins) {
+		late := overtaken(row.pins, made.Pins)
+		if len(t.job.Inputs) == 0 && !late {
+			if late, err = readLater(ctx, tx, t, refs[i], made); err != nil {
+				return nil, nil, nil, "", err
+			}
+		}
+		if late {
 			return nil, nil, nil, "superseded: newer inputs were published already", nil
 		}
 		// One that waits for its checks may be the next base; one that they rejected never was.
@@ -187,6 +193,25 @@ func (d *Dispatcher) commitOutputs(ctx context.Context, tx pgx.Tx, t claimed, ro
 		}
 	}
 	return events, follow, notes, "", nil
+}
+
+// readLater reports whether what is there of a source's partition was read by an attempt that began after this one: a task
+// that lost its lease and ends last must not put old content over new.
+func readLater(ctx context.Context, tx pgx.Tx, t claimed, ref registry.Ref, made registry.Made) (later bool, err error) {
+	if made.Revision == 0 {
+		return false, nil
+	}
+	newest, err := registry.LoadRevision(ctx, tx, ref, made.Revision)
+	if err != nil {
+		return false, err
+	}
+	err = tx.QueryRow(ctx, `
+		SELECT EXISTS (SELECT FROM tasks o, tasks t WHERE o.id = $1 AND t.id = $2 AND o.id <> t.id AND o.started_at > t.started_at)`,
+		newest.TaskID, t.TaskID).Scan(&later)
+	if err != nil {
+		return false, fmt.Errorf("compare with revision %d of %s: %w", made.Revision, ref.Key, err)
+	}
+	return later, nil
 }
 
 // recordRun stores what a run leaves besides its outputs.

@@ -259,3 +259,26 @@ func TestADeadWorkerFreesItsTasks(t *testing.T) {
 	w.settle()
 	require.Equal(t, []string{"m(b)"}, w.read("pair_made")[firstDay])
 }
+
+// Nor does one that read a source before another did.
+func TestTheOlderReadingEndsLast(t *testing.T) {
+	t.Parallel()
+	w := pairWorld(t)
+	read := func(content string) (claimed, completion) {
+		w.probe.put("raw", firstDay, content)
+		w.poll()
+		w.reap(later(time.Minute)) // whoever holds the slot is thought lost
+		task := w.one(w.d)
+		return task, w.do(w.d, task)
+	}
+	older, old := read("b")
+	w.probe.put("raw", firstDay, "c")
+	w.poll() // waits for the slot, so that the older one is not replaced but late
+	newer, young := read("c")
+	require.NoError(t, w.d.complete(t.Context(), newer, young, later(0)))
+	require.NoError(t, w.d.complete(t.Context(), older, old, later(0)))
+	require.Equal(t, "Completed", w.task(older.TaskID))
+	w.settle()
+	require.Equal(t, []string{"m(c)"}, w.read("pair_made")[firstDay])
+	require.Equal(t, map[string]int64{firstDay: 2}, w.published("raw"))
+}
