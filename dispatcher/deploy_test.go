@@ -298,3 +298,20 @@ func TestANameBelongsToOneDAG(t *testing.T) {
 	require.Contains(t, statuses, registry.Active)
 	require.Contains(t, statuses[registry.Failed], "is taken by another DAG")
 }
+
+// Whoever deploys what serves already, over a build, wants what serves to stay.
+func TestTheActiveVersionOverABuild(t *testing.T) {
+	t.Parallel()
+	w := lettersWorld(t)
+	first := w.serve(letters)
+	second := w.deploy(edit(letters, "upper(content) AS content", "upper(content) || '2' AS content"))
+	w.advance()
+	again := w.deploy(letters, supersede)
+	require.Equal(t, first.Version.ID, again.Version.ID)
+	w.settle()
+	status, _ := w.status(second.Version.ID)
+	require.Equal(t, registry.Abandoned, status)
+	status, _ = w.status(first.Version.ID)
+	require.Equal(t, registry.Active, status)
+	require.Equal(t, map[string][]string{"all": {"AB"}}, w.read("letters_joined"))
+}

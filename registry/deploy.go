@@ -108,6 +108,11 @@ func (d *deploy) run(ctx context.Context, tx pgx.Tx) (Deployment, error) {
 		}
 	}
 	if existing != nil && (existing.Status == Active || existing.Status == Building || existing.Status == Ready) {
+		if existing.Status == Active && d.req.Supersede { // what is being built would replace what was just asked for
+			if err := d.supersedeBuilds(ctx, tx); err != nil {
+				return Deployment{}, err
+			}
+		}
 		return d.again(ctx, tx, *existing, live)
 	}
 	if err := d.supersedeBuilds(ctx, tx); err != nil {
