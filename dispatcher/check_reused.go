@@ -50,6 +50,9 @@ func (d *Dispatcher) uncheckedOutputs(ctx context.Context, tx pgx.Tx, b registry
 	if err != nil {
 		return nil, err
 	}
+	jobs = slices.DeleteFunc(jobs, func(job *registry.Job) bool {
+		return !slices.ContainsFunc(job.Def.Checks, func(c dag.Check) bool { return c.Severity == "error" })
+	})
 	origins := make([]uuid.UUID, len(jobs))
 	for i, job := range jobs {
 		origins[i] = job.Origin

@@ -182,13 +182,16 @@ func (q *Query) compareKeys(ctx context.Context, from, to side) (*KeyDiff, error
 	}
 	diff := &KeyDiff{Columns: key, Sample: []KeyChange{}}
 	shared := sharedColumns(from.columns, to.columns)
+	others := make(map[string]storage.Partition, len(to.partitions))
+	for _, b := range to.partitions {
+		others[b.Key] = b
+	}
 	budget := diffKeyBytes
 	for _, a := range from.partitions {
-		i := slices.IndexFunc(to.partitions, func(b storage.Partition) bool { return b.Key == a.Key })
-		if i < 0 {
+		b, both := others[a.Key]
+		if !both {
 			continue
 		}
-		b := to.partitions[i]
 		if budget -= sizeOf(a) + sizeOf(b); budget < 0 || diff.Partitions == diffKeyPartitions {
 			break
 		}

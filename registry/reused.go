@@ -9,13 +9,14 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// ServedJobs are the rows that each origin had in versions which have served, the active one first.
+// ServedJobs are the rows that each origin had in versions which have served, the active one first; of rows with the same
+// checks one will do, for a DAG may have served in hundreds of versions.
 func (r *Registry) ServedJobs(ctx context.Context, tx pgx.Tx, origins []uuid.UUID) (map[uuid.UUID][]Acting, error) {
 	rows, err := tx.Query(ctx, `
-		SELECT j.id, v.status = 'Active' FROM jobs j
+		SELECT DISTINCT ON (v.status = 'Active', j.origin_job_id, j.definition -> 'checks') j.id, v.status = 'Active' FROM jobs j
 		JOIN dag_versions v ON v.id = j.dag_version_id AND v.activated_at IS NOT NULL
 		WHERE j.origin_job_id = ANY($1)
-		ORDER BY v.status = 'Active' DESC, v.number DESC`, origins)
+		ORDER BY v.status = 'Active' DESC, j.origin_job_id, j.definition -> 'checks', v.number DESC`, origins)
 	if err != nil {
 		return nil, fmt.Errorf("find jobs that served: %w", err)
 	}
