@@ -257,11 +257,11 @@ func (d *Dispatcher) recheck(ctx context.Context, tx pgx.Tx, b registry.Build, j
 	for _, u := range undecided {
 		o := outputs[u.Version]
 		if !u.Held && (u.Decided == nil || !u.Decided.Before(b.Started)) {
-			why, err := registry.FailedChecks(ctx, tx, u.Ref, u.Revision)
+			text, err := rejection(ctx, tx, jobs, u)
 			if err != nil {
 				return err
 			}
-			p.rejected = append(p.rejected, fmt.Sprintf("checks of %s failed on partition %s: %s", o.job.Address(), u.Key, why))
+			p.rejected = append(p.rejected, text)
 			continue
 		}
 		// Nothing is open and nothing is dead: a held revision has lost its check, a rejected one gets another.

@@ -122,13 +122,32 @@ func (d *Dispatcher) unfinished(ctx context.Context, tx pgx.Tx, b registry.Build
 		if u.Held {
 			held[u.Ref] = true
 		} else if u.Decided != nil && !u.Decided.Before(b.Started) {
-			p.rejected = append(p.rejected, fmt.Sprintf("checks failed on partition %s", u.Key))
+			text, err := rejection(ctx, tx, jobs, u)
+			if err != nil {
+				return nil, err
+			}
+			p.rejected = append(p.rejected, text)
 		}
 	}
 	return slices.DeleteFunc(findings, func(f finding) bool {
 		ref, _ := f.ref()
 		return f.verdict != stale && !held[ref]
 	}), nil
+}
+
+// rejection says what keeps a revision of a build from being published.
+func rejection(ctx context.Context, tx pgx.Tx, jobs []*registry.Job, u registry.Undecided) (string, error) {
+	why, err := registry.FailedChecks(ctx, tx, u.Ref, u.Revision)
+	if err != nil {
+		return "", err
+	}
+	address := ""
+	for _, job := range jobs {
+		if slices.ContainsFunc(job.Outputs, func(o registry.OutputGeneration) bool { return o.Generation.Version == u.Version }) {
+			address = job.Address()
+		}
+	}
+	return fmt.Sprintf("checks of %s failed on partition %s: %s", address, u.Key, why), nil
 }
 
 // lagging reports whether an unfinished target of a build lacks what a reader would miss: something that its live
