@@ -23,6 +23,7 @@ import (
 type sqlOperator struct {
 	options Options
 	parser  *duck.Shared // for all parsing; it may touch no file
+	forms   formCache
 }
 
 func newSQL(o Options) *sqlOperator {
@@ -49,30 +50,27 @@ func (o *sqlOperator) Spec() dag.OperatorSpec {
 
 // canonical is the parsed form of each query, so that comments and layout rebuild nothing.
 func (o *sqlOperator) canonical(config map[string]any) (any, *dag.ConfigError) {
-	session, err := o.parser.Get(context.Background()) // the contract of Canonical has no context; parsing takes no time
-	if err != nil {
-		return nil, &dag.ConfigError{Key: "query", Message: err.Error()}
-	}
+	ctx := context.Background() // the contract of Canonical has no context; parsing takes no time
 	query, one := config["query"].(string)
 	queries, several := config["queries"].(map[string]any)
 	if one == several {
 		return nil, &dag.ConfigError{Message: "sql needs either `query`, or `queries` with one for each output"}
 	}
 	if one {
-		parsed, err := session.Parse(context.Background(), query)
+		form, err := o.forms.of(ctx, o.parser, query)
 		if err != nil {
 			return nil, &dag.ConfigError{Key: "query", Message: withHint(err)}
 		}
-		return map[string]any{"query": parsed.Canonical}, nil
+		return map[string]any{"query": form}, nil
 	}
 	forms := map[string]any{}
 	for _, name := range sortedKeys(queries) {
 		query, _ := queries[name].(string)
-		parsed, err := session.Parse(context.Background(), query)
+		form, err := o.forms.of(ctx, o.parser, query)
 		if err != nil {
 			return nil, &dag.ConfigError{Key: "queries", Message: name + ": " + withHint(err)}
 		}
-		forms[name] = parsed.Canonical
+		forms[name] = form
 	}
 	return map[string]any{"queries": forms}, nil
 }

@@ -82,6 +82,9 @@ type readers struct {
 	storage  *storage.Storage
 	caller   authz.Caller
 	deployOf map[uuid.UUID]string // by generation
+	// pause is how long a reader thinks between two answers, so that many of them leave the machine time to swap; those who
+	// have files read think ten times as long.
+	pause time.Duration
 	// tolerant lets requests fail that a killed server cannot answer. It changes nothing about what answers may say.
 	tolerant bool
 
@@ -116,6 +119,14 @@ func (r *readers) read(ctx context.Context, n int) {
 				start := time.Now()
 				err := r.once(ctx, kind, round)
 				r.note(ctx, kind, time.Since(start), err)
+				think := r.pause
+				if kind != bySQL {
+					think *= 10
+				}
+				select {
+				case <-ctx.Done():
+				case <-time.After(think):
+				}
 			}
 		})
 	}

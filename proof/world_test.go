@@ -44,6 +44,7 @@ type world struct {
 	caller   authz.Caller
 	landing  string // the folder that file sources read
 	scratch  string
+	root     string                 // of storage
 	d        *dispatcher.Dispatcher // takes the requests; it runs when start is called
 }
 
@@ -53,10 +54,10 @@ var runtimes = []string{"dispatcher", "elsewhere"}
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{t: t, url: testdb.URL(t), landing: t.TempDir(), scratch: t.TempDir()}
+	w := &world{t: t, url: testdb.URL(t), landing: t.TempDir(), scratch: t.TempDir(), root: t.TempDir()}
 	w.pool, w.asked = w.open(pg.Open), w.open(pg.OpenRequests)
 	var err error
-	w.storage, err = storage.New(storage.Config{Root: t.TempDir(), Pool: w.pool})
+	w.storage, err = storage.New(storage.Config{Root: w.root, Pool: w.pool})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, w.storage.Close()) })
 	w.ops, err = operators.Builtin(operators.Options{AllowCommand: true, Threads: 1})

@@ -1,0 +1,78 @@
+package proof_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dagctl/dagctl/registry"
+)
+
+// bigDAG has a landing folder, and rows of jobs each of which reads two of the row before.
+func bigDAG(jobs, width int, edit string) string {
+	var b strings.Builder
+	b.WriteString(`
+name: big
+jobs:
+  - name: landing
+    operator: file_source
+    source: { kind: poll, every: 1h }
+    partition_by: key
+    config: { path: ".", pattern: "{key}.csv", format: csv }
+`)
+	name := func(i int) string {
+		if i < 0 {
+			return "landing"
+		}
+		return fmt.Sprintf("job_%04d", i)
+	}
+	for i := range jobs - 1 {
+		query := fmt.Sprintf("SELECT one.n + two.n AS n, %d AS made_by FROM one, two", i)
+		if name(i) == edit {
+			query = fmt.Sprintf("SELECT one.n - two.n AS n, %d AS made_by FROM one, two", i)
+		}
+		fmt.Fprintf(&b, `
+  - name: %s
+    operator: sql
+    inputs:
+      - { from: { job: %s }, as: one }
+      - { from: { job: %s }, as: two, map: latest }
+    execution_strategy: PerPartition
+    config: { query: %q }
+`, name(i), name(i-width), name(i-width-1), query)
+	}
+	return b.String()
+}
+
+// TestADeployOf1000Jobs measures validation, plan and version of a large DAG, and of one edit in its middle.
+func TestADeployOf1000Jobs(t *testing.T) {
+	t.Parallel()
+	const jobs, width = 1000, 50
+	w := newWorld(t)
+	start := time.Now()
+	first := w.deploy(bigDAG(jobs, width, ""))
+	t.Logf("the first deploy of %d jobs: %v", jobs, time.Since(start).Round(time.Millisecond))
+	require.Len(t, first.Changes, jobs)
+	w.start(w.d)
+	w.reach(first, registry.Active)
+
+	var plans, edits []time.Duration
+	for i := range 3 {
+		edited := fmt.Sprintf("job_%04d", 500+i)
+		start = time.Now()
+		plan, err := w.registry.Plan(t.Context(), w.caller, "big", registry.DeployRequest{YAML: bigDAG(jobs, width, edited)})
+		require.NoError(t, err)
+		plans = append(plans, time.Since(start))
+		start = time.Now()
+		deployed := w.deploy(bigDAG(jobs, width, edited))
+		edits = append(edits, time.Since(start))
+		require.Equal(t, actions(plan.Changes), actions(deployed.Changes), "the deploy does what was planned")
+		require.Equal(t, "rebuild", actions(plan.Changes)[edited])
+		require.Equal(t, "reuse", actions(plan.Changes)["job_0499"])
+		w.reach(deployed, registry.Active)
+	}
+	t.Logf("one edit: plan %v, deploy %v (medians of %d)", median(plans).Round(time.Millisecond), median(edits).Round(time.Millisecond), len(edits))
+}

@@ -1,0 +1,145 @@
+//go:build soak
+
+package proof_test
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/internal/pg"
+)
+
+var (
+	soakSwaps   = flag.Int("swaps", 1000, "how often the soak test of readers swaps")
+	soakReaders = flag.Int("readers", 64, "how many readers it has")
+	soakSeed    = flag.Uint64("seed", uint64(time.Now().UnixNano()), "of what is left to chance")
+)
+
+// process is the server in a process of its own, which can be killed and comes back.
+type process struct {
+	t    *testing.T
+	path string
+	args []string
+	mu   sync.Mutex
+	cmd  *exec.Cmd
+}
+
+func startProcess(w *world) (p *process, address string) {
+	w.t.Helper()
+	path, err := filepath.Abs("../bin/dagctl-soak") // bin is not part of the repository
+	require.NoError(w.t, err)
+	text, err := exec.Command("go", "build", "-o", path, "../cmd/dagctl").CombinedOutput()
+	require.NoError(w.t, err, "%s", text)
+	// Readers are many and one caller each test: none is to be held to the limits that keep callers apart.
+	config := filepath.Join(w.t.TempDir(), "config.yaml")
+	require.NoError(w.t, os.WriteFile(config, []byte("limits: { requests_per_second: 100000, burst: 100000 }\n"), 0o600))
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(w.t, err)
+	address = listener.Addr().String()
+	require.NoError(w.t, listener.Close())
+	p = &process{t: w.t, path: path, args: []string{"serve", "--config", config, "--database-url", w.url, "--listen", address,
+		"--storage-root", w.root, "--file-root", "acme=" + w.landing}}
+	p.start()
+	w.t.Cleanup(p.kill)
+	return p, address
+}
+
+func (p *process) start() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.cmd = exec.Command(p.path, p.args...)
+	p.cmd.Env = append(os.Environ(), "HOME="+os.TempDir())
+	require.NoError(p.t, p.cmd.Start())
+}
+
+// kill ends the process as a power cut would.
+func (p *process) kill() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	_ = p.cmd.Process.Kill()
+	_ = p.cmd.Wait() // it says: killed
+}
+
+// TestSoakReadersNeverSeeTwoDeploys swaps a thousand times, with kill -9 of the server at random moments.
+func TestSoakReadersNeverSeeTwoDeploys(t *testing.T) {
+	t.Logf("seed %d", *soakSeed)
+	random := rand.New(rand.NewPCG(*soakSeed, 0))
+	w := newWorld(t)
+	for name, content := range swapFiles {
+		w.drop(name, content)
+	}
+	secret, _, err := authz.CreateToken(t.Context(), w.pool, w.caller, authz.NewToken{Name: "proof", Role: authz.RoleAdmin})
+	require.NoError(t, err)
+	server, address := startProcess(w)
+	api := newServer("http://"+address, secret)
+	s := &swapper{server: api, versions: map[string]int{}}
+	// move swaps, again and again where the server was killed meanwhile.
+	move := func(back bool) {
+		t.Helper()
+		deadline := time.Now().Add(2 * time.Minute)
+		for {
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			err := s.other(ctx, back)
+			cancel()
+			if err == nil {
+				return
+			}
+			var torn errTorn
+			require.False(t, errors.As(err, &torn) || time.Now().After(deadline), "%v", err)
+			select {
+			case <-time.After(20 * time.Millisecond): // a server that starts must not be hammered by what asks for it
+			case <-t.Context().Done():
+			}
+		}
+	}
+	move(false)
+	move(false)
+
+	r := &readers{server: api, sql: w.open(pg.Open), asked: w.open(pg.OpenRequests), registry: w.registry, storage: w.storage, caller: w.caller,
+		deployOf: generationsOf(t, w.pool, s.versions), tolerant: true, pause: 20 * time.Millisecond}
+	ctx, stop := context.WithCancel(t.Context())
+	var watch lockWatch
+	var all sync.WaitGroup
+	all.Go(func() { watch.run(ctx, w.pool) })
+	all.Go(func() { r.read(ctx, *soakReaders) })
+	kills := 0
+	all.Go(func() {
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(time.Second + time.Duration(random.Int64N(int64(9*time.Second)))):
+				server.kill()
+				server.start()
+				kills++
+			}
+		}
+	})
+	start := time.Now()
+	for i := range *soakSwaps {
+		move(i%2 == 1)
+		if (i+1)%100 == 0 {
+			t.Logf("%d swaps, %d kills, %v", i+1, kills, time.Since(start).Round(time.Second))
+		}
+	}
+	took := time.Since(start)
+	stop()
+	all.Wait()
+	r.report(t)
+	t.Logf("%d swaps and %d kills in %v under %d readers; the median rollback %v as its caller saw it; the longest wait of a reader for a lock %v",
+		*soakSwaps, kills, took.Round(time.Second), *soakReaders, median(s.times).Round(time.Millisecond), watch.longest.Round(time.Millisecond))
+	require.GreaterOrEqual(t, w.count(`SELECT FROM dag_activations`), *soakSwaps)
+	require.Equal(t, 2, w.count(`SELECT FROM dag_versions`))
+}
