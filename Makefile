@@ -9,7 +9,7 @@ export GOFLAGS += -buildvcs=false
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check build bench setup format vet lint
+.PHONY: help demo test check build bench soak setup format vet lint
 
 help: ## list what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -27,6 +27,9 @@ build: setup ## build bin/dagctl; Go knows what has changed
 
 bench: setup ## run the benchmarks
 	go test -run '^$$' -bench . -benchmem ./...
+
+soak: setup ## swap a thousand times under readers and kill -9, for about an hour; SOAK='-swaps 100' for less
+	go test -tags soak -run Soak -timeout 3h -v ./proof -args $(SOAK)
 
 setup: ## install what is missing: a C++ compiler and PostgreSQL
 	@scripts/setup.sh
