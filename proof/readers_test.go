@@ -66,7 +66,6 @@ publish:
 
 var (
 	swapped   = []string{"stamped", "copied", "stored", "kept"}
-	inTables  = []string{"stored", "kept"}
 	swapFiles = map[string]string{"one.csv": "n\n1\n2\n", "two.csv": "n\n3\n"}
 )
 
