@@ -93,7 +93,7 @@ func New(c Config) (*Dispatcher, error) {
 
 // Run works until ctx ends, then hands back the leases of what it was running.
 func (d *Dispatcher) Run(ctx context.Context) error {
-	if err := d.register(ctx); err != nil {
+	if err := d.registerSoon(ctx); err != nil || ctx.Err() != nil {
 		return err
 	}
 	g, ctx := errgroup.WithContext(ctx)

@@ -54,8 +54,24 @@ const (
 	gcEvery        = time.Hour
 )
 
-// runPeriodic runs River's client until ctx ends.
+// runPeriodic runs River's client until ctx ends. Where the database is away just when the client starts, it starts later:
+// everything else here goes on without it.
 func (d *Dispatcher) runPeriodic(ctx context.Context) error {
+	for {
+		err := d.runPeriodicOnce(ctx)
+		if err == nil || ctx.Err() != nil {
+			return err
+		}
+		d.Log.Warn("periodic sweeps cannot start yet, will try again", "error", err)
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(jitter(d.Poll)):
+		}
+	}
+}
+
+func (d *Dispatcher) runPeriodicOnce(ctx context.Context) error {
 	workers := river.NewWorkers()
 	river.AddWorker(workers, &reconcileWorker{d: d})
 	river.AddWorker(workers, &retentionWorker{d: d})

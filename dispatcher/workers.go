@@ -11,6 +11,27 @@ import (
 // so a process that was merely slow does no harm.
 const workerDeadAfter = 10 * time.Second
 
+// registerTries bounds how long a process that starts waits for a database which is away.
+const registerTries = 5
+
+// registerSoon registers the process, again where the database is away for a moment. Being told to stop is no error.
+func (d *Dispatcher) registerSoon(ctx context.Context) error {
+	for try := 1; ; try++ {
+		err := d.register(ctx)
+		if err == nil || ctx.Err() != nil {
+			return nil
+		}
+		if try == registerTries {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(jitter(d.Poll)):
+		}
+	}
+}
+
 // register enters this process into the registry of workers.
 func (d *Dispatcher) register(ctx context.Context) error {
 	host, err := os.Hostname()
