@@ -34,7 +34,7 @@ type formula struct {
 
 func (f formula) yaml() string {
 	// Short leases, so that what a dispatcher leaves behind is soon taken up.
-	text := chain("name: chain\n", "name: chain\ndefaults: { heartbeat_timeout_seconds: 3 }\n", "n * 2 AS n", fmt.Sprintf("n * %d AS n", f.factor), "sum(n) AS n", fmt.Sprintf("sum(n) + %d AS n", f.offset))
+	text := chain("name: chain\n", "name: chain\ndefaults: { heartbeat_timeout_seconds: 5 }\n", "n * 2 AS n", fmt.Sprintf("n * %d AS n", f.factor), "sum(n) AS n", fmt.Sprintf("sum(n) + %d AS n", f.offset))
 	if !f.third {
 		return text
 	}
