@@ -206,3 +206,18 @@ func TestAPersonDecidesOverAHeldRevision(t *testing.T) {
 		})
 	}
 }
+
+// What has been removed, or is about to be, cannot be let through: it would take the place of what readers have.
+func TestWhatIsPurgedIsNotAccepted(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.probe.put("raw", "2024-01-01", "ab")
+	w.serve(checked)
+	w.probe.put("raw", "2024-01-01", "toolong")
+	w.poll()
+	w.settle()
+	w.exec(`UPDATE partition_versions SET purged_at = now() WHERE state = 'Rejected'`)
+	_, err := w.d.Accept(t.Context(), w.caller, "checked_good", DecideRequest{Partition: "2024-01-01", Reason: "looked at it"})
+	require.True(t, fault.Is(err, fault.Conflict), "%v", err)
+	require.Equal(t, map[string][]string{"2024-01-01": {"ab,2"}}, w.read("checked_good"))
+}
