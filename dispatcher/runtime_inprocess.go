@@ -7,6 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/operators"
@@ -136,7 +138,7 @@ func (d *Dispatcher) report(ctx context.Context, t claimed, done completion, cau
 }
 
 func (d *Dispatcher) fail(ctx context.Context, t claimed, reason string, cause error, retryable bool, now time.Time) error {
-	err := pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgxTx) error {
+	err := pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) error {
 		return d.failTx(ctx, tx, t, reason, cause, retryable, now)
 	})
 	d.wake.send(topicClaim, topicBuild)
@@ -144,7 +146,7 @@ func (d *Dispatcher) fail(ctx context.Context, t claimed, reason string, cause e
 }
 
 func (d *Dispatcher) cancelRunning(ctx context.Context, t claimed, now time.Time) error {
-	err := pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgxTx) error {
+	err := pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) error {
 		row, err := lockTask(ctx, tx, t.Fence)
 		if err != nil {
 			return err
@@ -167,7 +169,7 @@ const baseMovedAgain = time.Second
 
 // handBack makes a running task claimable again, at once or from a time on, without counting a failure.
 func (d *Dispatcher) handBack(ctx context.Context, t claimed, why string, from, now time.Time) error {
-	err := pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgxTx) error {
+	err := pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) error {
 		if err := lockOrigins(ctx, tx, ids(t.job.Origin)); err != nil {
 			return err
 		}
@@ -185,7 +187,7 @@ func (d *Dispatcher) handBack(ctx context.Context, t claimed, why string, from, 
 }
 
 // requeue ends a running attempt that is to be tried again, now or later.
-func (d *Dispatcher) requeue(ctx context.Context, tx pgxTx, row taskRow, e ending, now time.Time) error {
+func (d *Dispatcher) requeue(ctx context.Context, tx pgx.Tx, row taskRow, e ending, now time.Time) error {
 	if err := finish(ctx, tx, row, row.unlessCanceled(e), now); err != nil || row.cancelAsked || e.retryAt.After(now) {
 		return err
 	}

@@ -17,9 +17,6 @@ import (
 // Sweeps find what time has brought about: leases that ran out, retries that are due, workers that are gone. Each body
 // is safe to run in every dispatcher at once, so none waits for a leader to be elected.
 
-// pgxTx shortens signatures of transaction bodies.
-type pgxTx = pgx.Tx
-
 func ids(id uuid.UUID) []uuid.UUID { return []uuid.UUID{id} }
 
 // sweepBatch bounds what one transaction of a sweep does.
