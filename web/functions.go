@@ -12,7 +12,7 @@ import (
 
 // functions are what templates may call; all of them are about wording.
 var functions = template.FuncMap{
-	"ago": ago, "between": between, "size": size, "join": strings.Join, "json": indent, "cell": cell,
+	"ago": ago, "between": between, "size": Size, "join": strings.Join, "json": indent, "cell": cell,
 	"datasetPath": datasetPath, "number": number, "class": class,
 }
 
@@ -60,7 +60,8 @@ func rough(d time.Duration) string {
 	return fmt.Sprintf("%d days", int(d.Hours())/24)
 }
 
-func size(n int64) string {
+// Size is a number of bytes, for people.
+func Size(n int64) string {
 	const unit = 1024
 	if n < unit {
 		return fmt.Sprintf("%d B", n)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/dagctl/dagctl/query"
 	"github.com/dagctl/dagctl/registry"
+	"github.com/dagctl/dagctl/web"
 )
 
 func (c *cli) datasetsCommand() *cobra.Command {
@@ -62,7 +63,7 @@ func (c *cli) datasetsListCommand() *cobra.Command {
 				now := time.Now()
 				t := table{style: c.style(c.out), header: []string{"DATASET", "MADE BY", "PARTITIONS", "ROWS", "SIZE", "UPDATED", "TAGS", "DESCRIPTION"}}
 				for _, d := range datasets {
-					t.add(d.Name, d.DAG+"/"+d.Job, fmt.Sprint(d.Partitions), fmt.Sprint(d.Rows), size(d.Bytes), ago(d.UpdatedAt, now),
+					t.add(d.Name, d.DAG+"/"+d.Job, fmt.Sprint(d.Partitions), fmt.Sprint(d.Rows), web.Size(d.Bytes), ago(d.UpdatedAt, now),
 						oneLine(strings.Join(d.Tags, ","), 30), oneLine(d.Description, 60))
 				}
 				t.write(w)
@@ -118,7 +119,7 @@ func (c *cli) writeDataset(w io.Writer, d registry.Dataset) {
 	}
 	field("Partitions", fmt.Sprint(d.Partitions))
 	field("Rows", fmt.Sprint(d.Rows))
-	field("Size", size(d.Bytes))
+	field("Size", web.Size(d.Bytes))
 	field("Updated", ago(d.UpdatedAt, now))
 	if len(d.Columns) > 0 {
 		fmt.Fprintln(w)
@@ -227,7 +228,7 @@ func (c *cli) datasetsPartitionsCommand() *cobra.Command {
 				now := time.Now()
 				t := table{style: c.style(c.out), header: []string{"PARTITION", "REVISION", "ROWS", "SIZE", "MADE", "TASK"}}
 				for _, p := range partitions {
-					t.add(oneLine(p.Key, 60), fmt.Sprint(p.Revision), fmt.Sprint(p.Rows), size(p.Bytes), ago(&p.Materialized, now), p.TaskID.String())
+					t.add(oneLine(p.Key, 60), fmt.Sprint(p.Revision), fmt.Sprint(p.Rows), web.Size(p.Bytes), ago(&p.Materialized, now), p.TaskID.String())
 				}
 				t.write(w)
 			})
@@ -259,7 +260,7 @@ func (c *cli) datasetsVersionsCommand() *cobra.Command {
 					if g.Served {
 						mark = "*"
 					}
-					t.add(mark, g.ID.String(), fmt.Sprintf("v%d", g.DAGVersion), g.Storage, fmt.Sprint(g.Partitions), fmt.Sprint(g.Rows), size(g.Bytes), ago(&g.CreatedAt, now))
+					t.add(mark, g.ID.String(), fmt.Sprintf("v%d", g.DAGVersion), g.Storage, fmt.Sprint(g.Partitions), fmt.Sprint(g.Rows), web.Size(g.Bytes), ago(&g.CreatedAt, now))
 				}
 				t.write(w)
 			})

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/dagctl/dagctl/registry"
+	"github.com/dagctl/dagctl/web"
 )
 
 func (c *cli) deleteCommand() *cobra.Command {
@@ -54,7 +55,7 @@ brings it back; after that gc has its data.`,
 func (c *cli) writeDeletion(w io.Writer, d registry.Deletion) {
 	t := table{style: c.style(w), header: []string{"DATASET", "PARTITIONS", "SIZE", "READ BY"}}
 	for _, dataset := range d.Datasets {
-		t.add(dataset.Name, fmt.Sprint(dataset.Partitions), size(dataset.Bytes), strings.Join(dataset.Consumers, ", "))
+		t.add(dataset.Name, fmt.Sprint(dataset.Partitions), web.Size(dataset.Bytes), strings.Join(dataset.Consumers, ", "))
 	}
 	t.write(w)
 	fmt.Fprintf(w, "%s open would be canceled.\n", count(d.OpenTasks, "task"))

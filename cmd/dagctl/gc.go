@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/web"
 )
 
 func (c *cli) gcCommand() *cobra.Command {
@@ -43,7 +44,7 @@ func (c *cli) writeGarbage(w io.Writer, found dispatcher.Garbage) {
 		t := table{style: c.style(w), header: []string{"DAG", "DATASET", "DATASET VERSION", "PARTITIONS", "SIZE"}}
 		for _, g := range found.Generations {
 			bytes += g.Bytes
-			t.add(g.DAG, g.Dataset, g.Version.String(), fmt.Sprint(g.Partitions), size(g.Bytes))
+			t.add(g.DAG, g.Dataset, g.Version.String(), fmt.Sprint(g.Partitions), web.Size(g.Bytes))
 		}
 		t.write(w)
 	}
@@ -51,8 +52,8 @@ func (c *cli) writeGarbage(w io.Writer, found dispatcher.Garbage) {
 	if found.DryRun {
 		verb = "Would remove"
 	}
-	fmt.Fprintf(w, "%s %s (%s), %s (%s) and %s.\n", verb, count(len(found.Generations), "dataset version"), size(bytes),
-		count(found.Revisions, "old revision"), size(found.RevisionBytes), count(found.Staging, "abandoned location"))
+	fmt.Fprintf(w, "%s %s (%s), %s (%s) and %s.\n", verb, count(len(found.Generations), "dataset version"), web.Size(bytes),
+		count(found.Revisions, "old revision"), web.Size(found.RevisionBytes), count(found.Staging, "abandoned location"))
 }
 
 // patient lets a call take as long as the server does: it ends what it cannot finish.

@@ -201,16 +201,3 @@ func duration(d time.Duration) string {
 		return fmt.Sprintf("%dd", int(d.Hours())/24)
 	}
 }
-
-// size is a number of bytes, for people.
-func size(n int64) string {
-	const unit = 1024
-	if n < unit {
-		return fmt.Sprintf("%d B", n)
-	}
-	value, names := float64(n)/unit, "kMGTPE"
-	for len(names) > 1 && value >= unit {
-		value, names = value/unit, names[1:]
-	}
-	return fmt.Sprintf("%.1f %cB", value, names[0])
-}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/registry"
+	"github.com/dagctl/dagctl/web"
 )
 
 // errChanges ends a plan with changes where --detailed-exitcode asks for that.
@@ -194,7 +195,7 @@ func estimatedSize(n int64) string {
 	if n <= 0 {
 		return ""
 	}
-	return size(n)
+	return web.Size(n)
 }
 
 // writeMarkdown is the plan for a pull request.

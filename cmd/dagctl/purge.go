@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/web"
 )
 
 func (c *cli) datasetsPurgeCommand() *cobra.Command {
@@ -81,7 +82,7 @@ func (c *cli) writePurged(w io.Writer, purged dispatcher.Purged) {
 		if p.Live {
 			served = "yes"
 		}
-		t.add(p.DAG, p.Dataset, oneLine(p.Key, 60), p.Version.String(), served, size(p.Bytes))
+		t.add(p.DAG, p.Dataset, oneLine(p.Key, 60), p.Version.String(), served, web.Size(p.Bytes))
 	}
 	t.write(w)
 }
