@@ -1,7 +1,6 @@
 package dag
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -333,23 +332,4 @@ func inWords(types []string) string {
 
 func inEnglish(e *jsonschema.ValidationError) string {
 	return e.ErrorKind.LocalizedString(message.NewPrinter(language.English))
-}
-
-// canonicalJSON is v as JSON with sorted keys and nothing escaped that need not be.
-func canonicalJSON(v any) ([]byte, error) {
-	text, err := json.Marshal(v)
-	if err != nil {
-		return nil, err
-	}
-	decoder := json.NewDecoder(strings.NewReader(string(text)))
-	decoder.UseNumber()
-	var generic any
-	if err := decoder.Decode(&generic); err != nil {
-		return nil, err
-	}
-	var b strings.Builder
-	encoder := json.NewEncoder(&b)
-	encoder.SetEscapeHTML(false)
-	err = encoder.Encode(generic) // maps are written with sorted keys
-	return []byte(strings.TrimSuffix(b.String(), "\n")), err
 }

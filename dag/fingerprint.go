@@ -35,73 +35,85 @@ func (j *Job) ForwardOnly(op OperatorSpec) bool {
 // changes no fingerprint.
 func (j *Job) Identity() string { return cmp.Or(j.RenamedFrom, j.Name) }
 
-// Fingerprints computes the fingerprint of every job, by name. It is a Merkle hash: a job's has its upstream jobs' in
-// it, so an edit changes exactly what is downstream of it. epochs are by job name; what is missing is 0.
-func Fingerprints(doc *Document, cat Catalog, epochs map[string]int) (map[string]Fingerprint, error) {
-	raised, err := merkle(doc, cat, epochs)
-	if err != nil {
-		return nil, err
-	}
-	base, err := merkle(doc, cat, nil)
-	if err != nil {
-		return nil, err
-	}
-	fingerprints := make(map[string]Fingerprint, len(raised))
-	for name, value := range raised {
-		fingerprints[name] = Fingerprint{Value: value, Base: base[name]}
-	}
-	return fingerprints, nil
+// Definitions are the hashes of what each job of a document says itself. All fingerprints are made from them, so that the
+// long part of a job, its parsed queries, is written down and hashed once.
+type Definitions struct {
+	local map[string]string   // by job name
+	reads map[string][]string // by job name: the jobs whose fingerprints are part of its own
 }
 
-func merkle(doc *Document, cat Catalog, epochs map[string]int) (map[string]string, error) {
-	hashes, jobs := make(map[string]string, len(doc.Jobs)), make(map[string]*Job, len(doc.Jobs))
+// Define hashes what the jobs of a document say.
+func Define(doc *Document, cat Catalog) (*Definitions, error) {
+	jobs := make(map[string]*Job, len(doc.Jobs))
 	for i := range doc.Jobs {
 		jobs[doc.Jobs[i].Name] = &doc.Jobs[i]
 	}
-	var hash func(name string, depth int) (string, error)
-	hash = func(name string, depth int) (string, error) {
-		if known, ok := hashes[name]; ok {
-			return known, nil
+	d := &Definitions{local: make(map[string]string, len(jobs)), reads: make(map[string][]string, len(jobs))}
+	for name, job := range jobs {
+		op, ok := cat.Operators[job.Operator]
+		if !ok {
+			return nil, fault.New(fault.Invalid, "fingerprint of job %q: there is no operator %q", name, job.Operator)
 		}
-		job, ok := jobs[name]
-		if !ok || depth > len(jobs) {
-			return "", fault.New(fault.Internal, "fingerprint of job %q: the document was not made by Parse", name)
-		}
-		for _, in := range job.Inputs {
-			if in.Job == "" {
-				continue
-			}
-			if _, err := hash(in.Job, depth+1); err != nil {
-				return "", err
-			}
-		}
-		content, err := fingerprinted(job, cat, jobs, hashes)
+		content, err := fingerprinted(job, op, jobs)
 		if err != nil {
-			return "", err
+			return nil, err
 		}
-		content["epoch"] = epochs[name]
 		text, err := canonicalJSON(content)
 		if err != nil {
-			return "", fmt.Errorf("fingerprint of job %s: %w", name, err)
+			return nil, fmt.Errorf("hash of job %s: %w", name, err)
 		}
-		hashes[name] = sha256Hex(text)
-		return hashes[name], nil
+		d.local[name] = sha256Hex(text)
+		if job.ForwardOnly(op) {
+			continue // no upstream can cause it to be rebuilt
+		}
+		for _, in := range job.Inputs {
+			if in.Job != "" {
+				d.reads[name] = append(d.reads[name], in.Job)
+			}
+		}
 	}
-	for name := range jobs {
-		if _, err := hash(name, 0); err != nil {
+	return d, nil
+}
+
+// Local is the hash of what the job says itself, without its upstream and without epochs: where it is the same and the
+// fingerprint is not, the change came from upstream.
+func (d *Definitions) Local(job string) string { return d.local[job] }
+
+// Fingerprints computes the fingerprint of every job, by name. It is a Merkle hash: a job's has its upstream jobs' in
+// it, so an edit changes exactly what is downstream of it. epochs are by job name; what is missing is 0.
+func (d *Definitions) Fingerprints(epochs map[string]int) (map[string]Fingerprint, error) {
+	prints := make(map[string]Fingerprint, len(d.local))
+	var print func(name string, depth int) (Fingerprint, error)
+	print = func(name string, depth int) (Fingerprint, error) {
+		if known, ok := prints[name]; ok {
+			return known, nil
+		}
+		local, ok := d.local[name]
+		if !ok || depth > len(d.local) {
+			return Fingerprint{}, fault.New(fault.Internal, "fingerprint of job %q: the document was not made by Parse", name)
+		}
+		value, base := fmt.Appendf(nil, "%s/%d", local, epochs[name]), fmt.Appendf(nil, "%s/0", local)
+		for _, upstream := range d.reads[name] {
+			up, err := print(upstream, depth+1)
+			if err != nil {
+				return Fingerprint{}, err
+			}
+			value, base = append(append(value, '/'), up.Value...), append(append(base, '/'), up.Base...)
+		}
+		prints[name] = Fingerprint{Value: sha256Hex(value), Base: sha256Hex(base)}
+		return prints[name], nil
+	}
+	for name := range d.local {
+		if _, err := print(name, 0); err != nil {
 			return nil, err
 		}
 	}
-	return hashes, nil
+	return prints, nil
 }
 
-// fingerprinted is everything that a job's fingerprint is made of, its epoch apart. A field that is not here cannot
-// cause a rebuild; TestFingerprintFields has them all.
-func fingerprinted(j *Job, cat Catalog, jobs map[string]*Job, upstream map[string]string) (map[string]any, error) {
-	op, ok := cat.Operators[j.Operator]
-	if !ok {
-		return nil, fault.New(fault.Invalid, "fingerprint of job %q: there is no operator %q", j.Name, j.Operator)
-	}
+// fingerprinted is everything of the job's own that its fingerprint is made of, its epoch apart. A field that is not here
+// cannot cause a rebuild; TestFingerprintFields has them all.
+func fingerprinted(j *Job, op OperatorSpec, jobs map[string]*Job) (map[string]any, error) {
 	if j.ForwardOnly(op) {
 		return map[string]any{"name": j.Identity(), "outputs": j.Outputs, "partition_by": j.PartitionBy}, nil
 	}
@@ -115,7 +127,7 @@ func fingerprinted(j *Job, cat Catalog, jobs map[string]*Job, upstream map[strin
 		if in.Job == "" {
 			input["dataset"] = in.Dataset
 		} else {
-			input["job"], input["output"], input["fingerprint"] = jobs[in.Job].Identity(), in.Output, upstream[in.Job]
+			input["job"], input["output"] = jobs[in.Job].Identity(), in.Output
 		}
 		inputs[i] = input
 	}

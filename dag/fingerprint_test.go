@@ -47,7 +47,14 @@ func parsed(t *testing.T, text string) *Document {
 
 func prints(t *testing.T, doc *Document, epochs map[string]int) map[string]Fingerprint {
 	t.Helper()
-	fingerprints, err := Fingerprints(doc, testCatalog(), epochs)
+	return printsBy(t, doc, testCatalog(), epochs)
+}
+
+func printsBy(t *testing.T, doc *Document, catalog Catalog, epochs map[string]int) map[string]Fingerprint {
+	t.Helper()
+	definitions, err := Define(doc, catalog)
+	require.NoError(t, err)
+	fingerprints, err := definitions.Fingerprints(epochs)
 	require.NoError(t, err)
 	require.Len(t, fingerprints, len(doc.Jobs))
 	return fingerprints
@@ -117,11 +124,9 @@ func TestFingerprintFields(t *testing.T) {
 				catalog.Operators[name] = op
 			}
 			doc := parsed(t, chain)
-			before, err := Fingerprints(doc, catalog, nil)
-			require.NoError(t, err)
+			before := printsBy(t, doc, catalog, nil)
 			c.change(&doc.Jobs[1])
-			after, err := Fingerprints(doc, catalog, nil)
-			require.NoError(t, err)
+			after := printsBy(t, doc, catalog, nil)
 			for _, job := range []string{"target", "downstream"} {
 				require.Equal(t, c.in, before[job] != after[job], "%s of %s", c.field, job)
 			}
@@ -270,9 +275,9 @@ func TestFingerprintCanonicalConfig(t *testing.T) {
 
 	doc := parsed(t, chain)
 	doc.Jobs[1].Config["query"] = "drop table x"
-	_, err := Fingerprints(doc, testCatalog(), nil)
+	_, err := Define(doc, testCatalog())
 	require.EqualError(t, err, `fingerprint of job "target": this is not a SELECT`)
-	_, err = Fingerprints(parsed(t, chain), Catalog{}, nil)
+	_, err = Define(parsed(t, chain), Catalog{})
 	require.ErrorContains(t, err, "there is no operator")
 }
 

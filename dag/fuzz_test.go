@@ -43,7 +43,9 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		require.Len(t, Hash(doc, nil), 64)
-		_, err := Fingerprints(doc, catalog, nil)
+		definitions, err := Define(doc, catalog)
+		require.NoError(t, err)
+		_, err = definitions.Fingerprints(nil)
 		require.NoError(t, err)
 	})
 }

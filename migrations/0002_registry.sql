@@ -73,7 +73,7 @@ CREATE TABLE pins (
 -- dedupe keys, cursors and operator state hang on the origin, so an unchanged job keeps them over any number of deploys.
 CREATE TABLE jobs (
     id                        UUID PRIMARY KEY DEFAULT gen_random_uuid(),
-    org_id                    UUID NOT NULL REFERENCES orgs (id),
+    org_id                    UUID NOT NULL, -- the foreign keys below hold it
     name                      TEXT NOT NULL,
     dag_name                  TEXT NOT NULL,
     dag_version_id            UUID NOT NULL,
@@ -113,7 +113,6 @@ CREATE TABLE jobs (
     FOREIGN KEY (org_id, dag_version_id) REFERENCES dag_versions (org_id, id),
     FOREIGN KEY (org_id, origin_job_id) REFERENCES jobs (org_id, id)
 );
-CREATE INDEX idx_jobs_dag_version ON jobs (dag_version_id);
 CREATE INDEX idx_jobs_origin ON jobs (origin_job_id);
 -- One origin per definition, enforced: two deploys that introduce the same job cannot both become its origin.
 CREATE UNIQUE INDEX idx_jobs_one_origin ON jobs (org_id, dag_name, name, fingerprint) WHERE id = origin_job_id;
@@ -156,7 +155,7 @@ CREATE TABLE datasets (
 -- A generation: one config hash, one storage location.
 CREATE TABLE dataset_versions (
     id                     UUID PRIMARY KEY DEFAULT gen_random_uuid(),
-    org_id                 UUID NOT NULL REFERENCES orgs (id),
+    org_id                 UUID NOT NULL, -- the foreign keys below hold it
     dataset_uuid           UUID NOT NULL,
     origin_job_id          UUID NOT NULL,
     storage_location       TEXT NOT NULL,
@@ -178,6 +177,7 @@ CREATE TABLE dataset_versions (
     FOREIGN KEY (org_id, created_by_dag_version) REFERENCES dag_versions (org_id, id)
 );
 CREATE INDEX idx_dataset_versions_origin ON dataset_versions (origin_job_id);
+CREATE INDEX idx_dataset_versions_config ON dataset_versions (org_id, config_hash);
 CREATE INDEX idx_dataset_versions_uncleared ON dataset_versions (org_id) WHERE purged_at IS NOT NULL AND cleared_at IS NULL;
 
 -- Generations that a query is reading which may outlast the reader grace.
@@ -194,7 +194,7 @@ CREATE INDEX idx_reader_leases_version ON reader_leases (dataset_version);
 
 -- The pointer set of a DAG version. The rows of the current version are what readers see.
 CREATE TABLE dag_version_datasets (
-    org_id          UUID NOT NULL REFERENCES orgs (id),
+    org_id          UUID NOT NULL, -- the foreign keys below hold it
     dag_version_id  UUID NOT NULL,
     dataset_uuid    UUID NOT NULL,
     dataset_version UUID NOT NULL,
@@ -214,7 +214,7 @@ CREATE UNIQUE INDEX idx_dag_version_datasets_name ON dag_version_datasets (dag_v
 -- The edges into a job row. An edge within the DAG reads the generation its own version pins; one from
 -- another DAG reads whatever that DAG's current version points at.
 CREATE TABLE job_inputs (
-    org_id       UUID NOT NULL REFERENCES orgs (id),
+    org_id       UUID NOT NULL, -- the foreign keys below hold it
     job_id       UUID NOT NULL,
     input_index  INT NOT NULL,
     dataset_uuid UUID NOT NULL,

@@ -48,7 +48,7 @@ func (o *sqlOperator) Spec() dag.OperatorSpec {
 	}
 }
 
-// canonical is the parsed form of each query, so that comments and layout rebuild nothing.
+// canonical is the hash of the parsed form of each query, so that comments and layout rebuild nothing.
 func (o *sqlOperator) canonical(config map[string]any) (any, *dag.ConfigError) {
 	ctx := context.Background() // the contract of Canonical has no context; parsing takes no time
 	query, one := config["query"].(string)

@@ -2,24 +2,25 @@ package operators
 
 import (
 	"context"
-	"encoding/json"
+	"crypto/sha256"
+	"encoding/hex"
 	"sync"
 
 	"github.com/dagctl/dagctl/internal/duck"
 )
 
-// formCache remembers the parsed forms of queries. A deploy asks for those of all jobs several times, for validation and
-// for each sort of hash, and parsing is most of what it does.
+// formCache remembers the hashes of the parsed forms of queries. A plan and the deploy after it ask for those of all jobs,
+// for validation and for fingerprints, most of which the last deploy had too; parsing is most of what that takes.
 type formCache struct {
 	mu    sync.Mutex
-	forms map[string]json.RawMessage // by query
+	forms map[string]string // SHA-256 in hex, by query
 	bytes int
 }
 
 // maxForms bounds the memory, in bytes; past it the cache starts anew.
 const maxForms = 32 << 20
 
-func (c *formCache) of(ctx context.Context, parser *duck.Shared, query string) (json.RawMessage, error) {
+func (c *formCache) of(ctx context.Context, parser *duck.Shared, query string) (string, error) {
 	c.mu.Lock()
 	form, ok := c.forms[query]
 	c.mu.Unlock()
@@ -28,17 +29,19 @@ func (c *formCache) of(ctx context.Context, parser *duck.Shared, query string) (
 	}
 	session, err := parser.Get(ctx)
 	if err != nil {
-		return nil, err
+		return "", err
 	}
 	parsed, err := session.Parse(ctx, query)
 	if err != nil {
-		return nil, err
+		return "", err
 	}
+	sum := sha256.Sum256(parsed.Canonical)
+	form = hex.EncodeToString(sum[:])
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.bytes += len(query) + len(parsed.Canonical); c.forms == nil || c.bytes > maxForms {
-		c.forms, c.bytes = map[string]json.RawMessage{}, len(query)+len(parsed.Canonical)
+	if c.bytes += len(query) + len(form); c.forms == nil || c.bytes > maxForms {
+		c.forms, c.bytes = map[string]string{}, len(query)+len(form)
 	}
-	c.forms[query] = parsed.Canonical
-	return parsed.Canonical, nil
+	c.forms[query] = form
+	return form, nil
 }

@@ -20,13 +20,13 @@ import (
 // document is the same version: deployed again, it says so and changes nothing, unless it had failed or been replaced,
 // in which case it is taken up again with everything it built before.
 func (r *Registry) Deploy(ctx context.Context, caller authz.Caller, dagName string, req DeployRequest) (Deployment, error) {
-	doc, err := r.parse(dagName, req)
+	doc, definitions, err := r.define(dagName, req)
 	if err != nil {
 		return Deployment{}, err
 	}
 	var deployed Deployment
 	err = pg.InOrgTx(ctx, r.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
-		d := &deploy{registry: r, caller: caller, req: req, doc: doc, now: time.Now(), force: req.force}
+		d := &deploy{registry: r, caller: caller, req: req, doc: doc, definitions: definitions, now: time.Now(), force: req.force}
 		if err := LockDAG(ctx, tx, caller.OrgID, dagName); err != nil {
 			return err
 		}
@@ -56,20 +56,31 @@ func (r *Registry) parse(dagName string, req DeployRequest) (*dag.Document, erro
 	return doc, refuseUnserved(doc)
 }
 
+// define parses a document and hashes what its jobs say: all of a deploy that needs no lock.
+func (r *Registry) define(dagName string, req DeployRequest) (*dag.Document, *dag.Definitions, error) {
+	doc, err := r.parse(dagName, req)
+	if err != nil {
+		return nil, nil, err
+	}
+	definitions, err := dag.Define(doc, r.Catalog)
+	return doc, definitions, err
+}
+
 // deploy is one deploy in its transaction, under the DAG's lock.
 type deploy struct {
-	registry *Registry
-	caller   authz.Caller
-	req      DeployRequest
-	doc      *dag.Document
-	now      time.Time
-	force    []string // jobs that are to be rebuilt whatever they have
+	registry    *Registry
+	caller      authz.Caller
+	req         DeployRequest
+	doc         *dag.Document
+	definitions *dag.Definitions
+	now         time.Time
+	force       []string // jobs that are to be rebuilt whatever they have
 
 	prints   map[string]dag.Fingerprint // by job name
-	local    map[string]string          // dag.LocalHashes
 	epoch    map[string]int             // build epochs, by job name
 	version  uuid.UUID
 	datasets map[outputRef]uuid.UUID
+	reads    map[inputRef]edge
 	// generations tells what each output's dataset version is, and whether it holds revisions already.
 	generations map[outputRef]generationRef
 	origins     map[string]uuid.UUID // by job name
@@ -212,7 +223,7 @@ func (d *deploy) create(ctx context.Context, tx pgx.Tx, hash string) (Version, e
 	}
 	d.version = version.ID
 	for _, step := range []func(context.Context, pgx.Tx) error{
-		d.claimNames, d.insertDatasets, d.insertJobs, d.insertGenerations, d.insertPointers, d.insertInputs, d.refuseCycle,
+		d.claimNames, d.insertDatasets, d.resolveInputs, d.insertJobs, d.insertGenerations, d.insertPointers, d.insertInputs, d.refuseCycle,
 	} {
 		if err := step(ctx, tx); err != nil {
 			return Version{}, err
@@ -249,7 +260,7 @@ func (d *deploy) planned() []planned {
 		for i := range job.Outputs {
 			ref := outputRef{job.Name, i}
 			out = append(out, planned{job: job.Name, output: i, id: d.datasets[ref], dataset: d.datasetName(ref), generation: d.generations[ref].id, origin: d.origins[job.Name],
-				configHash: d.local[job.Name], epoch: d.epoch[job.Name], reset: resets(job), exists: d.generations[ref].filled})
+				configHash: d.definitions.Local(job.Name), epoch: d.epoch[job.Name], reset: resets(job), exists: d.generations[ref].filled})
 		}
 	}
 	return out

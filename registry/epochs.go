@@ -17,7 +17,7 @@ import (
 // fingerprint works out what each job computes. The epoch of a job is raised where that is what the deploy is for, and where
 // the generation that its definition had was purged: that one is never found again.
 func (d *deploy) fingerprint(ctx context.Context, tx pgx.Tx) error {
-	bare, err := dag.Fingerprints(d.doc, d.registry.Catalog, nil)
+	bare, err := d.definitions.Fingerprints(nil)
 	if err != nil {
 		return err
 	}
@@ -31,17 +31,13 @@ func (d *deploy) fingerprint(ctx context.Context, tx pgx.Tx) error {
 				return err
 			}
 		}
-		if d.prints, err = dag.Fingerprints(d.doc, d.registry.Catalog, d.epoch); err != nil {
+		if d.prints, err = d.definitions.Fingerprints(d.epoch); err != nil {
 			return err
 		}
 		if raise, err = d.purgedJobs(ctx, tx); err != nil || len(raise) == 0 {
 			break
 		}
 	}
-	if err != nil {
-		return err
-	}
-	d.local, err = dag.LocalHashes(d.doc, d.registry.Catalog)
 	return err
 }
 
@@ -115,7 +111,7 @@ func (d *deploy) raiseEpoch(ctx context.Context, tx pgx.Tx, job, base string) er
 	return nil
 }
 
-// purgedJobs are the jobs whose definition had a generation that was purged.
+// purgedJobs are the jobs whose definition had a generation that was purged. It relies on idx_dataset_versions_config.
 func (d *deploy) purgedJobs(ctx context.Context, tx pgx.Tx) ([]string, error) {
 	type output struct{ producer, configHash string }
 	owner := map[output]string{}
@@ -128,9 +124,11 @@ func (d *deploy) purgedJobs(ctx context.Context, tx pgx.Tx) ([]string, error) {
 		}
 	}
 	rows, err := tx.Query(ctx, `
-		SELECT d.producer_job_name, g.config_hash FROM datasets d
-		JOIN dataset_versions g ON g.org_id = d.org_id AND g.dataset_uuid = d.id
-		WHERE d.org_id = $1 AND d.producer_dag_name = $2 AND g.purged_at IS NOT NULL AND g.config_hash = ANY($3)`,
+		WITH purged AS MATERIALIZED ( -- few, so they are found first
+			SELECT dataset_uuid, config_hash FROM dataset_versions
+			WHERE org_id = $1 AND config_hash = ANY($3) AND purged_at IS NOT NULL)
+		SELECT d.producer_job_name, p.config_hash FROM purged p
+		JOIN datasets d ON d.org_id = $1 AND d.id = p.dataset_uuid AND d.producer_dag_name = $2`,
 		d.caller.OrgID, d.doc.Name, hashes)
 	if err != nil {
 		return nil, fmt.Errorf("find purged generations: %w", err)

@@ -22,7 +22,7 @@ var errOnlyPlanned = errors.New("only planned")
 // Plan says what a deploy of the document would do. It is that deploy, in a transaction that is rolled back at its end:
 // so the plan cannot say anything else than what the deploy will do.
 func (r *Registry) Plan(ctx context.Context, caller authz.Caller, dagName string, req DeployRequest) (Plan, error) {
-	doc, err := r.parse(dagName, req)
+	doc, definitions, err := r.define(dagName, req)
 	if err != nil {
 		return Plan{}, err
 	}
@@ -36,7 +36,7 @@ func (r *Registry) Plan(ctx context.Context, caller authz.Caller, dagName string
 		if err != nil {
 			return err
 		}
-		d := &deploy{registry: r, caller: caller, req: req, doc: doc, now: time.Now(), force: req.force}
+		d := &deploy{registry: r, caller: caller, req: req, doc: doc, definitions: definitions, now: time.Now(), force: req.force}
 		deployed, err := d.run(ctx, tx)
 		if err != nil {
 			return err
