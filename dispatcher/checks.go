@@ -106,7 +106,12 @@ func (d *Dispatcher) assignCheck(ctx context.Context, tx pgx.Tx, a *operators.As
 		return nil, err
 	}
 	pins = slices.DeleteFunc(pins, func(p registry.Pin) bool { return generations[p.Input].Version != p.Version })
-	return &check, d.assignInputs(ctx, tx, a, job, pins)
+	contents, err := registry.Contents(ctx, tx, pins)
+	if err != nil {
+		return nil, err
+	}
+	assignInputs(a, job, pins, generations, contents)
+	return &check, nil
 }
 
 // runChecks runs the checks of a check task.

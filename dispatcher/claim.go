@@ -1,8 +1,11 @@
 package dispatcher
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -44,6 +47,10 @@ type claimable struct {
 	Partitions        []string
 	Payload           []byte
 	Limits            []string
+
+	job  *registry.Job  // the acting one
+	pins []registry.Pin // what it is to read
+	idle string         // why it has nothing to do
 }
 
 // claim takes up to max ready tasks of a runtime, pins what each is to read, and leases them to the worker. A task whose
@@ -51,10 +58,11 @@ type claimable struct {
 func (d *Dispatcher) claim(ctx context.Context, runtime, worker string, max int, now time.Time) ([]claimed, error) {
 	var (
 		out     []claimed
+		leased  []claimable
 		dropped bool
 	)
 	err := pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) error {
-		out, dropped = nil, false
+		out, dropped, leased = nil, false, nil
 		taken, err := takeReady(ctx, tx, runtime, max)
 		if err != nil || len(taken) == 0 {
 			return err
@@ -71,21 +79,22 @@ func (d *Dispatcher) claim(ctx context.Context, runtime, worker string, max int,
 		if err != nil {
 			return err
 		}
+		var idle []claimable
 		for i, c := range taken {
 			if reason, ok := obsolete[c.Task]; ok {
-				dropped = true
-				if err := d.cancelClaimed(ctx, tx, c, reason, now); err != nil {
-					return err
-				}
+				c.idle = reason
+				idle = append(idle, c)
 				continue
 			}
-			t, err := d.lease(ctx, tx, c, acting[c.Origin].Job, pins[i], worker, now)
-			if err != nil {
-				return err
-			}
-			out = append(out, t)
+			c.pins, c.job = pins[i], acting[c.Origin].Job
+			leased = append(leased, c)
 		}
-		return nil
+		dropped = len(idle) > 0
+		if err := cancelClaimed(ctx, tx, idle, now); err != nil {
+			return err
+		}
+		out, err = d.lease(ctx, tx, leased, worker, now)
+		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("claim tasks of runtime %s: %w", runtime, err)
@@ -111,7 +120,10 @@ func takeReady(ctx context.Context, tx pgx.Tx, runtime string, max int) ([]claim
 	if err != nil {
 		return nil, fmt.Errorf("take ready tasks: %w", err)
 	}
-	return pgx.CollectRows(rows, pgx.RowToStructByPos[claimable])
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (c claimable, err error) {
+		err = row.Scan(&c.Task, &c.Org, &c.Origin, &c.Slot, &c.Kind, &c.Attempt, &c.Started, &c.Partitions, &c.Payload, &c.Limits)
+		return c, err
+	})
 }
 
 // pin decides for each task what it reads, and which tasks have become obsolete, with the reason.
@@ -154,67 +166,151 @@ func (d *Dispatcher) pin(ctx context.Context, tx pgx.Tx, taken []claimable, acti
 	return pins, obsolete, nil
 }
 
-// cancelClaimed ends a task that was taken from the ready set and has nothing to do. Should its work be wanted again, the
-// row is taken up again.
-func (d *Dispatcher) cancelClaimed(ctx context.Context, tx pgx.Tx, c claimable, reason string, now time.Time) error {
+// cancelClaimed ends tasks that were taken from the ready set and have nothing to do. Should their work be wanted again,
+// the rows are taken up again.
+func cancelClaimed(ctx context.Context, tx pgx.Tx, idle []claimable, now time.Time) error {
+	if len(idle) == 0 {
+		return nil
+	}
+	freed := map[limit]int{}
+	tasks, reasons := make([]uuid.UUID, len(idle)), make([]string, len(idle))
+	for i, c := range idle {
+		tasks[i], reasons[i] = c.Task, c.idle
+		countLimits(freed, c.Org, c.Limits)
+	}
 	_, err := tx.Exec(ctx, `
 		WITH done AS (
-			UPDATE tasks SET status = 'Canceled', reason = 'superseded', state = $3, completed_at = $4, version = version + 1
-			WHERE id = $1 AND org_id = $2 AND status = 'Queued' RETURNING id, org_id, attempt)
+			UPDATE tasks t SET status = 'Canceled', reason = 'superseded', state = w.reason, completed_at = $3, version = version + 1
+			FROM unnest($1::uuid[], $2::text[]) AS w(id, reason)
+			WHERE t.id = w.id AND t.status = 'Queued' RETURNING t.id, t.org_id, t.attempt, t.state)
 		INSERT INTO task_events (id, org_id, task_id, attempt, from_status, to_status, actor, state, at)
-		SELECT uuid_v7(), org_id, id, attempt, 'Queued', 'Canceled', 'SYSTEM', $3, $4 FROM done`, c.Task, c.Org, reason, now)
+		SELECT uuid_v7(), org_id, id, attempt, 'Queued', 'Canceled', 'SYSTEM', state, $3 FROM done`, tasks, reasons, now)
 	if err != nil {
-		return fmt.Errorf("cancel task %s: %w", c.Task, err)
+		return fmt.Errorf("cancel %d tasks: %w", len(idle), err)
 	}
-	return release(ctx, tx, c.Org, c.Limits, now)
+	return releaseAll(ctx, tx, freed, now)
 }
 
-// lease makes the task Running under a new token, and records where the attempt may write before anything is written.
-func (d *Dispatcher) lease(ctx context.Context, tx pgx.Tx, c claimable, job *registry.Job, pins []registry.Pin, worker string, now time.Time) (claimed, error) {
-	t := claimed{kind: c.Kind, job: job, slot: c.Slot, lease: job.Def.HeartbeatTimeout,
-		Fence: Fence{TaskID: c.Task, Attempt: c.Attempt, LeaseToken: uuid.New()}}
-	if c.Started {
-		t.Attempt++ // a lost lease, a failure or a hand-back lies between
+// lease makes tasks Running, each under a new token, and records where their attempts may write before anything is written.
+func (d *Dispatcher) lease(ctx context.Context, tx pgx.Tx, taken []claimable, worker string, now time.Time) ([]claimed, error) {
+	if len(taken) == 0 {
+		return nil, nil
 	}
-	if t.lease <= 0 {
-		t.lease = d.Lease
+	given, err := d.given(ctx, tx, taken)
+	if err != nil {
+		return nil, err
 	}
-	timeout := job.Def.Timeout
-	if timeout <= 0 {
-		timeout = 24 * time.Hour
-	}
-	t.timeoutAt = now.Add(timeout)
-	var err error
-	if t.assignment, t.check, err = d.assign(ctx, tx, t, c, pins); err != nil {
-		return t, err
-	}
-	staging := make([]string, len(t.assignment.Outputs))
-	for i, o := range t.assignment.Outputs {
-		staging[i] = d.Storage.Location(storage.Attempt{Generation: o.Generation, Partition: partitionOf(t.assignment),
-			Task: c.Task, Number: t.Attempt, Output: o.Index})
+	var (
+		out                    = make([]claimed, len(taken))
+		tasks, orgs, origins   []uuid.UUID
+		tokens                 []uuid.UUID
+		slots, pins, staging   []string
+		attempts, leaseSeconds []int
+		expires, timeouts      []time.Time
+	)
+	for i, c := range taken {
+		t := claimed{kind: c.Kind, job: c.job, slot: c.Slot, lease: cmp.Or(c.job.Def.HeartbeatTimeout, d.Lease),
+			timeoutAt: now.Add(cmp.Or(c.job.Def.Timeout, noTimeout)),
+			Fence:     Fence{TaskID: c.Task, Attempt: c.Attempt, LeaseToken: uuid.New()}}
+		if c.Started {
+			t.Attempt++ // a lost lease, a failure or a hand-back lies between
+		}
+		if t.assignment, t.check, err = d.assign(ctx, tx, t, c, given); err != nil {
+			return nil, err
+		}
+		locations := make([]string, len(t.assignment.Outputs))
+		for n, o := range t.assignment.Outputs {
+			locations[n] = d.Storage.Location(storage.Attempt{Generation: o.Generation, Partition: partitionOf(t.assignment),
+				Task: c.Task, Number: t.Attempt, Output: o.Index})
+		}
+		pinned, err := json.Marshal(given.stamp(c.pins))
+		if err != nil {
+			return nil, err
+		}
+		places, err := json.Marshal(locations)
+		if err != nil {
+			return nil, err
+		}
+		tasks, orgs, origins, slots = append(tasks, c.Task), append(orgs, c.Org), append(origins, c.Origin), append(slots, c.Slot)
+		attempts, tokens, leaseSeconds = append(attempts, t.Attempt), append(tokens, t.LeaseToken), append(leaseSeconds, int(t.lease.Seconds()))
+		expires, timeouts = append(expires, now.Add(t.lease)), append(timeouts, t.timeoutAt)
+		pins, staging = append(pins, string(pinned)), append(staging, string(places))
+		out[i] = t
 	}
 	_, err = tx.Exec(ctx, `
-		WITH leased AS (
+		WITH w AS (
+			SELECT * FROM unnest($3::uuid[], $4::uuid[], $5::uuid[], $6::text[], $7::int[], $8::uuid[], $9::int[], $10::timestamptz[],
+				$11::timestamptz[], $12::text[], $13::text[])
+				AS w(task, org, origin, slot, attempt, token, seconds, expires_at, timeout_at, pins, staging)),
+		leased AS (
 			INSERT INTO leases (task_id, org_id, job_id, slot, attempt, lease_token, worker_id, lease_seconds, expires_at, timeout_at, heartbeat_at)
-			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
-			RETURNING task_id),
-		started AS (
-			UPDATE tasks SET status = 'Running', attempt = $5, worker_id = $7, lease_token = $6, lease_expires_at = $9,
-				last_heartbeat = $11, timeout_at = $10, started_at = $11, completed_at = NULL, next_retry_at = NULL,
-				input_versions = $12, progress = 0, state = NULL, version = version + 1
-			FROM leased WHERE tasks.id = leased.task_id
-			RETURNING tasks.id),
+			SELECT task, org, origin, slot, attempt, token, $1, seconds, expires_at, timeout_at, $2 FROM w),
 		tried AS (
 			INSERT INTO task_attempts (task_id, attempt, org_id, worker_id, started_at, staging)
-			SELECT id, $5, $2, $7, $11, $13 FROM started)
-		INSERT INTO task_events (id, org_id, task_id, attempt, from_status, to_status, actor, at)
-		SELECT uuid_v7(), $2, id, $5, 'Queued', 'Running', $7, $11 FROM started`,
-		c.Task, c.Org, c.Origin, c.Slot, t.Attempt, t.LeaseToken, worker, int(t.lease.Seconds()), now.Add(t.lease), t.timeoutAt, now,
-		pins, staging)
+			SELECT task, attempt, org, $1, $2, ARRAY(SELECT jsonb_array_elements_text(staging::jsonb)) FROM w WHERE attempt > 1 OR staging <> '[]')
+		UPDATE tasks t SET status = 'Running', attempt = w.attempt, worker_id = $1, lease_token = w.token, lease_expires_at = w.expires_at,
+			last_heartbeat = $2, timeout_at = w.timeout_at, started_at = $2, completed_at = NULL, next_retry_at = NULL,
+			input_versions = w.pins::jsonb, progress = 0, state = NULL, version = version + 1
+		FROM w WHERE t.id = w.task`,
+		worker, now, tasks, orgs, origins, slots, attempts, tokens, leaseSeconds, expires, timeouts, pins, staging)
 	if err != nil {
-		return t, fmt.Errorf("lease task %s: %w", c.Task, err)
+		return nil, fmt.Errorf("lease %d tasks: %w", len(taken), err)
 	}
-	return t, nil
+	return out, nil
+}
+
+// noTimeout is the timeout of jobs that declare none.
+const noTimeout = 24 * time.Hour
+
+// given is what a batch of claimed tasks is given, loaded for all of them at once.
+type given struct {
+	generations map[uuid.UUID][]storage.Generation // by job row: what each input reads
+	contents    map[registry.Pin]registry.Content
+	states      map[uuid.UUID]json.RawMessage // operator state, by origin
+}
+
+func (d *Dispatcher) given(ctx context.Context, tx pgx.Tx, taken []claimable) (given, error) {
+	g := given{generations: map[uuid.UUID][]storage.Generation{}, states: map[uuid.UUID]json.RawMessage{}}
+	var (
+		pins    []registry.Pin
+		origins []uuid.UUID
+		err     error
+	)
+	for _, c := range taken {
+		pins, origins = append(pins, c.pins...), append(origins, c.Origin)
+		if _, known := g.generations[c.job.ID]; known {
+			continue
+		}
+		if g.generations[c.job.ID], err = d.Registry.InputGenerations(ctx, tx, c.job); err != nil {
+			return g, err
+		}
+	}
+	if g.contents, err = registry.Contents(ctx, tx, pins); err != nil {
+		return g, err
+	}
+	rows, err := tx.Query(ctx, `SELECT job_id, state FROM operator_state WHERE job_id = ANY($1) AND state_key = 'default'`, dedupeIDs(origins))
+	if err != nil {
+		return g, fmt.Errorf("operator states: %w", err)
+	}
+	var (
+		origin uuid.UUID
+		state  []byte
+	)
+	_, err = pgx.ForEachRow(rows, []any{&origin, &state}, func() error {
+		g.states[origin] = slices.Clone(state)
+		return nil
+	})
+	return g, err
+}
+
+// stamp adds to pins when the revisions were made.
+func (g given) stamp(pins []registry.Pin) []registry.Pin {
+	stamped := make([]registry.Pin, len(pins))
+	for i, p := range pins {
+		stamped[i] = p
+		stamped[i].At = p.Content(g.contents).At
+	}
+	return stamped
 }
 
 func partitionOf(a operators.Assignment) string {
@@ -226,7 +322,7 @@ func partitionOf(a operators.Assignment) string {
 
 // assign gathers what the run needs: config, pinned inputs with their committed files, outputs at the generations of
 // the job's version, operator state.
-func (d *Dispatcher) assign(ctx context.Context, tx pgx.Tx, t claimed, c claimable, pins []registry.Pin) (operators.Assignment, *revisionCheck, error) {
+func (d *Dispatcher) assign(ctx context.Context, tx pgx.Tx, t claimed, c claimable, g given) (operators.Assignment, *revisionCheck, error) {
 	job := t.job
 	a := operators.Assignment{TaskID: t.TaskID, Attempt: t.Attempt, OrgID: job.OrgID, OrgSlug: job.OrgSlug, DAG: job.DAG, Job: job.Name,
 		Operator: job.Def.Operator, OperatorVersion: job.Def.OperatorVersion, Config: job.Def.Config, Payload: c.Payload,
@@ -240,9 +336,7 @@ func (d *Dispatcher) assign(ctx context.Context, tx pgx.Tx, t claimed, c claimab
 			return a, nil, err
 		}
 	}
-	if err := d.assignInputs(ctx, tx, &a, job, pins); err != nil {
-		return a, nil, err
-	}
+	assignInputs(&a, job, c.pins, g.generations[job.ID], g.contents)
 	for i, o := range job.Outputs {
 		out := operators.AssignedOutput{Index: i, Name: o.Name, Generation: o.Generation, UpdateStrategy: job.Def.UpdateStrategy}
 		if job.Def.UpdateStrategy == dag.Append {
@@ -254,11 +348,7 @@ func (d *Dispatcher) assign(ctx context.Context, tx pgx.Tx, t claimed, c claimab
 		}
 		a.Outputs = append(a.Outputs, out)
 	}
-	err := tx.QueryRow(ctx, `SELECT state FROM operator_state WHERE org_id = $1 AND job_id = $2 AND state_key = 'default'`,
-		job.OrgID, job.Origin).Scan((*[]byte)(&a.State))
-	if err != nil && err != pgx.ErrNoRows {
-		return a, nil, fmt.Errorf("operator state of %s: %w", job.Address(), err)
-	}
+	a.State = g.states[job.Origin]
 	return a, nil, nil
 }
 
@@ -273,14 +363,11 @@ func setPartition(a *operators.Assignment, job *registry.Job, key string) error 
 	return err
 }
 
-func (d *Dispatcher) assignInputs(ctx context.Context, tx pgx.Tx, a *operators.Assignment, job *registry.Job, pins []registry.Pin) error {
-	generations, err := d.Registry.InputGenerations(ctx, tx, job)
-	if err != nil {
-		return err
-	}
-	files, schemas, err := registry.Files(ctx, tx, pins)
-	if err != nil {
-		return err
+// assignInputs adds the inputs, each with the partitions that are pinned of it.
+func assignInputs(a *operators.Assignment, job *registry.Job, pins []registry.Pin, generations []storage.Generation, contents map[registry.Pin]registry.Content) {
+	schemas := map[uuid.UUID][]storage.Column{}
+	for _, p := range pins {
+		schemas[p.Version] = p.Content(contents).Schema
 	}
 	for i, in := range job.Inputs {
 		a.Inputs = append(a.Inputs, operators.AssignedInput{Index: i, As: in.Def.As, Map: in.Def.Map.Kind, Where: in.Def.Where,
@@ -288,9 +375,8 @@ func (d *Dispatcher) assignInputs(ctx context.Context, tx pgx.Tx, a *operators.A
 	}
 	for _, p := range pins {
 		in := &a.Inputs[p.Input]
-		in.Partitions = append(in.Partitions, files[registry.Ref{Version: p.Version, Key: p.Key}])
+		in.Partitions = append(in.Partitions, p.Content(contents).Partition)
 	}
-	return nil
 }
 
 // publishedPartition loads the revision that an appending task adds to; nil where there is none yet.
@@ -299,10 +385,11 @@ func publishedPartition(ctx context.Context, tx pgx.Tx, ref registry.Ref) (*stor
 	if err != nil || len(revisions) == 0 {
 		return nil, err
 	}
-	files, _, err := registry.Files(ctx, tx, []registry.Pin{{Version: ref.Version, Key: ref.Key, Revision: revisions[ref]}})
+	pin := registry.Pin{Version: ref.Version, Key: ref.Key, Revision: revisions[ref]}
+	contents, err := registry.Contents(ctx, tx, []registry.Pin{pin})
 	if err != nil {
 		return nil, err
 	}
-	p := files[ref]
-	return &p, nil
+	partition := contents[pin].Partition
+	return &partition, nil
 }

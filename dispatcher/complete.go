@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -39,9 +40,34 @@ func (c completion) hash() (string, error) {
 	return fmt.Sprintf("%x", sha256.Sum256(body)), nil
 }
 
+// completing is a completion on its way into a batch.
+type completing struct {
+	claimed
+	completion
+	hash string
+	now  time.Time
+	done chan struct{} // closed when err is the answer
+
+	row   taskRow
+	last  []int64 // of each written output: the newest revision there is
+	state string  // why it publishes nothing
+	notes []outputNote
+	err   error
+}
+
+// completeBatch is how many completions one transaction may commit, completeLanes how many such transactions are under
+// way at once in a process.
+const (
+	completeBatch = 250
+	completeLanes = 2
+)
+
+// completeTimeout bounds one transaction of completions.
+const completeTimeout = time.Minute
+
 // complete commits what an attempt made: outputs, lineage, operator state, results and the next events, all in the one
 // transaction that checks the fence. A worker that lost its lease to a newer attempt changes nothing, however late or
-// often it reports.
+// often it reports. Completions that come at the same time share a transaction; each is answered after its COMMIT.
 func (d *Dispatcher) complete(ctx context.Context, t claimed, c completion, now time.Time) error {
 	// Objects are looked at before the transaction: it must not wait for storage.
 	for _, w := range c.outcome.Written {
@@ -53,55 +79,128 @@ func (d *Dispatcher) complete(ctx context.Context, t claimed, c completion, now 
 	if err != nil {
 		return err
 	}
-	var next created
-	err = pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) error {
-		next, err = d.completeTx(ctx, tx, t, c, hash, now)
-		return err
-	})
+	x := &completing{claimed: t, completion: c, hash: hash, now: now, done: make(chan struct{})}
+	d.completions.add(x)
+	select {
+	case <-x.done:
+		err = x.err
+	case <-ctx.Done():
+		err = context.Cause(ctx) // it may be committed all the same
+	}
 	if err != nil {
 		return fmt.Errorf("complete task %s: %w", t.TaskID, err)
 	}
-	d.wake.send(append(next.topics(), topicRoute, topicClaim, topicBuild)...)
 	return nil
 }
 
-func (d *Dispatcher) completeTx(ctx context.Context, tx pgx.Tx, t claimed, c completion, hash string, now time.Time) (created, error) {
-	if err := registry.LockDAGsShared(ctx, tx, []string{t.job.LockKey()}); err != nil {
+// completeAll commits a batch and answers each of its completions.
+func (d *Dispatcher) completeAll(batch []*completing) {
+	for _, some := range apart(batch) {
+		d.completeTogether(some)
+		for _, x := range some {
+			close(x.done)
+		}
+	}
+}
+
+// apart splits a batch so that no part has two completions for one slot, and those that write rows of tables, which may
+// take long, are each by themselves.
+func apart(batch []*completing) (parts [][]*completing) {
+	var together []*completing
+	taken := map[slotOf]bool{}
+	for _, x := range batch {
+		slot := slotOf{x.job.Origin, x.slot}
+		if taken[slot] || x.writesTables() {
+			parts = append(parts, []*completing{x})
+			continue
+		}
+		taken[slot] = true
+		together = append(together, x)
+	}
+	if len(together) > 0 {
+		parts = append([][]*completing{together}, parts...)
+	}
+	return parts
+}
+
+func (x *completing) writesTables() bool {
+	return slices.ContainsFunc(x.job.Outputs, func(o registry.OutputGeneration) bool { return o.Generation.Kind == storage.Postgres })
+}
+
+// completeTogether commits completions in one transaction. If that fails, for which one of them may be the cause, each
+// has one of its own.
+func (d *Dispatcher) completeTogether(batch []*completing) {
+	ctx, cancel := context.WithTimeout(context.Background(), completeTimeout)
+	defer cancel()
+	var next created
+	err := pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) (err error) {
+		next, err = d.completeTx(ctx, tx, batch)
+		return err
+	})
+	switch {
+	case err == nil:
+		d.wake.send(append(next.topics(), topicRoute, topicClaim, topicBuild)...)
+	case len(batch) == 1:
+		batch[0].err = err
+	default:
+		for _, x := range batch {
+			d.completeTogether([]*completing{x})
+		}
+	}
+}
+
+// completeTx writes a batch; an error spoils all of it, those of single completions are told by them.
+func (d *Dispatcher) completeTx(ctx context.Context, tx pgx.Tx, batch []*completing) (created, error) {
+	now := batch[0].now
+	keys, fences := make([]string, len(batch)), make([]uuid.UUID, len(batch))
+	for i, x := range batch {
+		keys[i], fences[i] = x.job.LockKey(), x.TaskID
+		if x.now.After(now) {
+			now = x.now
+		}
+	}
+	if err := registry.LockDAGsShared(ctx, tx, keys); err != nil {
 		return created{}, err
 	}
-	row, err := lockTask(ctx, tx, t.Fence)
+	rows, err := lockTasks(ctx, tx, fences)
 	if err != nil {
 		return created{}, err
 	}
-	if repeated, err := row.mayComplete(t.Fence, hash); err != nil || repeated {
+	var open []*completing
+	for _, x := range batch {
+		row, err := rowOf(rows, x.TaskID)
+		repeated := false
+		if err == nil {
+			repeated, err = row.mayComplete(x.Fence, x.hash)
+		}
+		x.row, x.err, x.state, x.notes = row, err, "", nil
+		if err == nil && !repeated {
+			open = append(open, x)
+		}
+	}
+	if open, err = d.compareBases(ctx, tx, open); err != nil || len(open) == 0 {
 		return created{}, err
 	}
-	var (
-		events  []Event
-		follow  []newTask
-		outputs []outputNote
-		state   string
-	)
-	switch {
-	case t.check != nil:
-		e, err := d.decideHeld(ctx, tx, t, c.checks, now)
+	events, follow, err := d.commitOutputs(ctx, tx, open, now)
+	if err != nil {
+		return created{}, err
+	}
+	for _, x := range open {
+		if x.check == nil {
+			continue
+		}
+		e, err := d.decideHeld(ctx, tx, x.claimed, x.checks, now)
 		if err != nil {
 			return created{}, err
 		}
 		if e != nil {
 			events = append(events, *e)
 		}
-	case c.outcome.Unchanged:
-		state = "unchanged"
-	default:
-		if events, follow, outputs, state, err = d.commitOutputs(ctx, tx, t, row, c.outcome, now); err != nil {
-			return created{}, err
-		}
 	}
 	if err := accept(ctx, tx, events, now); err != nil {
 		return created{}, err
 	}
-	if err := d.recordRun(ctx, tx, t, row, c.outcome); err != nil {
+	if err := d.recordRuns(ctx, tx, open); err != nil {
 		return created{}, err
 	}
 	var next created
@@ -110,10 +209,11 @@ func (d *Dispatcher) completeTx(ctx context.Context, tx pgx.Tx, t claimed, c com
 			return created{}, err
 		}
 	}
-	if err := finish(ctx, tx, row, ending{status: "Completed", state: state, hash: hash, outputs: outputs, actor: "WORKER"}, now); err != nil {
-		return created{}, err
+	done := make([]ended, len(open))
+	for i, x := range open {
+		done[i] = ended{x.row, ending{status: "Completed", state: x.state, hash: x.hash, outputs: x.notes, actor: "WORKER"}}
 	}
-	return next, nil
+	return next, finishAll(ctx, tx, done, now)
 }
 
 // outputNote is what tasks.outputs tells of one committed output.
@@ -129,70 +229,143 @@ type outputNote struct {
 // errBaseMoved says that an appending task deduplicated against a revision that was replaced meanwhile.
 var errBaseMoved = errors.New("the revision it was to be appended to was replaced meanwhile")
 
-// commitOutputs records the revisions an attempt made. An attempt that read older inputs than what is there already was
-// made from publishes nothing.
-func (d *Dispatcher) commitOutputs(ctx context.Context, tx pgx.Tx, t claimed, row taskRow, o operators.Outcome, now time.Time) (
-	events []Event, follow []newTask, notes []outputNote, state string, err error) {
-	refs := make([]registry.Ref, len(o.Written))
-	for i, w := range o.Written {
-		refs[i] = registry.Ref{Version: t.job.Outputs[w.Output].Generation.Version, Key: w.Partition}
-	}
-	last, err := registry.LastMade(ctx, tx, refs, readsNew(t.job))
-	if err != nil {
-		return nil, nil, nil, "", err
-	}
-	published := map[registry.Ref]int64{}
-	if t.job.Def.UpdateStrategy == dag.Append {
-		if published, err = registry.PublishedAt(ctx, tx, refs); err != nil {
-			return nil, nil, nil, "", err
+// publishes reports whether the completion brings output revisions.
+func (x *completing) publishes() bool {
+	return x.check == nil && !x.outcome.Unchanged && x.state == ""
+}
+
+// output tells which output partition one of the written is.
+func (x *completing) output(w operators.Written) registry.Ref {
+	return registry.Ref{Version: x.job.Outputs[w.Output].Generation.Version, Key: w.Partition}
+}
+
+// compareBases sets aside what cannot be published as it is: an attempt that read older inputs than what is there
+// already was made from publishes nothing, and an append to a revision that was replaced meanwhile is to be done again.
+// It returns those that go on, told what revisions there are of their outputs.
+func (d *Dispatcher) compareBases(ctx context.Context, tx pgx.Tx, batch []*completing) (open []*completing, err error) {
+	var replaced, appended []registry.Ref
+	for _, x := range batch {
+		if x.check == nil && x.outcome.Unchanged {
+			x.state = "unchanged"
+		}
+		if !x.publishes() {
+			continue
+		}
+		for _, w := range x.outcome.Written {
+			if readsNew(x.job) {
+				appended = append(appended, x.output(w))
+			} else {
+				replaced = append(replaced, x.output(w))
+			}
 		}
 	}
-	for i, w := range o.Written {
-		made := last[refs[i]]
-		late := overtaken(row.pins, made.Pins)
-		if len(t.job.Inputs) == 0 && !late {
-			if late, err = readLater(ctx, tx, t, refs[i], made); err != nil {
-				return nil, nil, nil, "", err
+	last, err := lastMadeOf(ctx, tx, replaced, appended)
+	if err != nil {
+		return nil, err
+	}
+	for _, x := range batch {
+		if x.publishes() {
+			if err := d.compareBase(ctx, tx, x, last); err != nil {
+				return nil, err
+			}
+		}
+		if x.err == nil {
+			open = append(open, x)
+		}
+	}
+	return open, nil
+}
+
+func (d *Dispatcher) compareBase(ctx context.Context, tx pgx.Tx, x *completing, last map[registry.Ref]registry.Made) error {
+	x.last = make([]int64, len(x.outcome.Written))
+	for i, w := range x.outcome.Written {
+		ref := x.output(w)
+		made := last[ref]
+		x.last[i] = made.Revision
+		late := overtaken(x.row.pins, made.Pins)
+		if len(x.job.Inputs) == 0 && !late {
+			var err error
+			if late, err = readLater(ctx, tx, x.claimed, ref, made); err != nil {
+				return err
 			}
 		}
 		if late {
-			return nil, nil, nil, "superseded: newer inputs were published already", nil
+			x.state = "superseded: newer inputs were published already"
+			return nil
+		}
+		if x.job.Def.UpdateStrategy != dag.Append {
+			continue
+		}
+		published, err := registry.PublishedAt(ctx, tx, []registry.Ref{ref})
+		if err != nil {
+			return err
 		}
 		// One that waits for its checks may be the next base; one that they rejected never was.
-		if t.job.Def.UpdateStrategy == dag.Append && (w.BaseRevision != published[refs[i]] || made.State == "Held") {
-			return nil, nil, nil, "", errBaseMoved
+		if w.BaseRevision != published[ref] || made.State == "Held" {
+			x.err = errBaseMoved
+			return nil
 		}
 	}
-	for i, w := range o.Written {
-		out := t.job.Outputs[w.Output]
-		checks, held := checksOf(t.job, w.Output)
-		revision, err := registry.Commit(ctx, tx, registry.NewRevision{OrgID: t.job.OrgID, Dataset: out.Generation.Dataset,
-			Version: out.Generation.Version, Key: w.Partition, Manifest: w.Manifest, SourceVersion: o.SourceVersion,
-			TaskID: t.TaskID, Attempt: t.Attempt, Held: held, Pins: row.pins, Now: now})
-		if err != nil {
-			return nil, nil, nil, "", err
+	return nil
+}
+
+// commitOutputs records the revisions that a batch made.
+func (d *Dispatcher) commitOutputs(ctx context.Context, tx pgx.Tx, batch []*completing, now time.Time) (events []Event, follow []newTask, err error) {
+	var revisions []registry.NewRevision
+	for _, x := range batch {
+		if !x.publishes() {
+			continue
 		}
-		note := outputNote{w.Output, w.Partition, revision, w.Manifest.Rows, w.Manifest.Bytes, "Published"}
-		if held {
-			note.State = "Held"
-		} else {
-			attempt := storage.Attempt{Generation: out.Generation, Partition: w.Partition, Task: t.TaskID, Number: t.Attempt, Output: w.Output}
-			if err := d.Storage.Publish(ctx, tx, attempt, revision, w.Manifest); err != nil {
-				return nil, nil, nil, "", err
-			}
-			events = append(events, Event{ID: uuid.Must(uuid.NewV7()), OrgID: t.job.OrgID, Dataset: out.Generation.Dataset,
-				Version: refs[i].Version, Key: w.Partition, Revision: revision, Producer: t.TaskID})
-		}
-		notes = append(notes, note)
-		if len(checks) > 0 {
-			check, err := checkTask(t.job, w.Output, w.Partition, revision, classLive)
-			if err != nil {
-				return nil, nil, nil, "", err
-			}
-			follow = append(follow, check)
+		for i, w := range x.outcome.Written {
+			out := x.job.Outputs[w.Output]
+			_, held := checksOf(x.job, w.Output)
+			revisions = append(revisions, registry.NewRevision{OrgID: x.job.OrgID, Dataset: out.Generation.Dataset,
+				Version: out.Generation.Version, Key: w.Partition, Revision: x.last[i] + 1, Manifest: w.Manifest,
+				SourceVersion: x.outcome.SourceVersion, TaskID: x.TaskID, Attempt: x.Attempt, Held: held, Pins: x.row.pins, Now: now})
 		}
 	}
-	return events, follow, notes, "", nil
+	if err := registry.Commit(ctx, tx, revisions); err != nil {
+		return nil, nil, err
+	}
+	for _, x := range batch {
+		if !x.publishes() {
+			continue
+		}
+		for i, w := range x.outcome.Written {
+			revision := x.last[i] + 1
+			note := outputNote{w.Output, w.Partition, revision, w.Manifest.Rows, w.Manifest.Bytes, "Published"}
+			checks, held := checksOf(x.job, w.Output)
+			if held {
+				note.State = "Held"
+			} else {
+				event, err := d.publish(ctx, tx, x.claimed, w, revision)
+				if err != nil {
+					return nil, nil, err
+				}
+				events = append(events, event)
+			}
+			x.notes = append(x.notes, note)
+			if len(checks) > 0 {
+				check, err := checkTask(x.job, w.Output, w.Partition, revision, classLive)
+				if err != nil {
+					return nil, nil, err
+				}
+				follow = append(follow, check)
+			}
+		}
+	}
+	return events, follow, nil
+}
+
+// publish shows a revision to readers and says what is to be told of it.
+func (d *Dispatcher) publish(ctx context.Context, tx pgx.Tx, t claimed, w operators.Written, revision int64) (Event, error) {
+	generation := t.job.Outputs[w.Output].Generation
+	attempt := storage.Attempt{Generation: generation, Partition: w.Partition, Task: t.TaskID, Number: t.Attempt, Output: w.Output}
+	if err := d.Storage.Publish(ctx, tx, attempt, revision, w.Manifest); err != nil {
+		return Event{}, err
+	}
+	return Event{ID: uuid.Must(uuid.NewV7()), OrgID: t.job.OrgID, Dataset: generation.Dataset, Version: generation.Version,
+		Key: w.Partition, Revision: revision, Producer: t.TaskID}, nil
 }
 
 // readLater reports whether what is there of a source's partition was read by an attempt that began after this one: a task
@@ -214,51 +387,64 @@ func readLater(ctx context.Context, tx pgx.Tx, t claimed, ref registry.Ref, made
 	return later, nil
 }
 
-// recordRun stores what a run leaves besides its outputs.
-func (d *Dispatcher) recordRun(ctx context.Context, tx pgx.Tx, t claimed, row taskRow, o operators.Outcome) error {
-	if len(o.State) > 0 {
-		if _, err := tx.Exec(ctx, `
-			INSERT INTO operator_state (org_id, job_id, state) VALUES ($1, $2, $3)
-			ON CONFLICT (org_id, job_id, state_key) DO UPDATE SET state = EXCLUDED.state, updated_at = now()`,
-			t.job.OrgID, t.job.Origin, o.State); err != nil {
-			return fmt.Errorf("operator state: %w", err)
+// recordRuns stores what runs leave besides their outputs.
+func (d *Dispatcher) recordRuns(ctx context.Context, tx pgx.Tx, batch []*completing) error {
+	var (
+		results                 [][]byte
+		resultTasks, resultOrgs []uuid.UUID
+		inputs                  []lineage.TaskInputs
+		effects                 []effect
+	)
+	for _, x := range batch {
+		if len(x.outcome.State) > 0 {
+			if err := saveState(ctx, tx, x.job, x.outcome.State); err != nil {
+				return err
+			}
 		}
-	}
-	if len(o.Result.Result) > 0 {
-		if _, err := tx.Exec(ctx, `
-			INSERT INTO task_results (task_id, org_id, payload) VALUES ($1, $2, $3)
-			ON CONFLICT (task_id) DO UPDATE SET payload = EXCLUDED.payload, created_at = now()`,
-			t.TaskID, t.job.OrgID, o.Result.Result); err != nil {
-			return fmt.Errorf("task result: %w", err)
+		if r := x.outcome.Result.Result; len(r) > 0 {
+			resultTasks, resultOrgs, results = append(resultTasks, x.TaskID), append(resultOrgs, x.job.OrgID), append(results, r)
 		}
-	}
-	if t.check != nil {
-		return nil
-	}
-	if t.job.Acts() {
-		if err := recordEffects(ctx, tx, t.job, row.pins); err != nil {
+		if x.check != nil {
+			continue
+		}
+		if x.job.Acts() {
+			effects = append(effects, effectsOf(x.job, x.row.pins)...)
+		}
+		inputs = append(inputs, readBy(x.claimed, x.row.pins))
+		if err := recordColumns(ctx, tx, x.claimed, x.outcome.Columns); err != nil {
 			return err
 		}
 	}
-	if err := recordInputs(ctx, tx, t, row.pins); err != nil {
+	if len(results) > 0 {
+		if _, err := tx.Exec(ctx, `
+			INSERT INTO task_results (task_id, org_id, payload)
+			SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::jsonb[])
+			ON CONFLICT (task_id) DO UPDATE SET payload = EXCLUDED.payload, created_at = now()`, resultTasks, resultOrgs, results); err != nil {
+			return fmt.Errorf("task results: %w", err)
+		}
+	}
+	if err := recordEffects(ctx, tx, effects); err != nil {
 		return err
 	}
-	return recordColumns(ctx, tx, t, o.Columns)
+	return lineage.RecordInputs(ctx, tx, inputs)
 }
 
-func recordInputs(ctx context.Context, tx pgx.Tx, t claimed, pins []registry.Pin) error {
-	inputs := make([]lineage.Input, len(pins))
-	for i, p := range pins {
-		inputs[i] = lineage.Input{DatasetUUID: p.Dataset, DatasetVersion: p.Version, PartitionKey: p.Key, Revision: p.Revision}
-	}
-	times, err := registry.MaterializedAt(ctx, tx, pins)
+func saveState(ctx context.Context, tx pgx.Tx, job *registry.Job, state json.RawMessage) error {
+	_, err := tx.Exec(ctx, `
+		INSERT INTO operator_state (org_id, job_id, state) VALUES ($1, $2, $3)
+		ON CONFLICT (org_id, job_id, state_key) DO UPDATE SET state = EXCLUDED.state, updated_at = now()`, job.OrgID, job.Origin, state)
 	if err != nil {
-		return err
+		return fmt.Errorf("operator state of %s: %w", job.Address(), err)
 	}
-	for i := range inputs {
-		inputs[i].MaterializedAt = times[i]
+	return nil
+}
+
+func readBy(t claimed, pins []registry.Pin) lineage.TaskInputs {
+	read := lineage.TaskInputs{OrgID: t.job.OrgID, TaskID: t.TaskID, Again: t.Attempt > 1, Inputs: make([]lineage.Input, len(pins))}
+	for i, p := range pins {
+		read.Inputs[i] = lineage.Input{DatasetUUID: p.Dataset, DatasetVersion: p.Version, PartitionKey: p.Key, Revision: p.Revision, MaterializedAt: p.At}
 	}
-	return lineage.RecordInputs(ctx, tx, t.job.OrgID, t.TaskID, inputs)
+	return read
 }
 
 func recordColumns(ctx context.Context, tx pgx.Tx, t claimed, columns []operators.ColumnOrigin) error {
@@ -276,17 +462,43 @@ func recordColumns(ctx context.Context, tx pgx.Tx, t claimed, columns []operator
 	return lineage.RecordColumns(ctx, tx, t.job.OrgID, t.job.Origin, edges)
 }
 
-// recordEffects remembers what a job that acts has acted on, under the job's name.
-func recordEffects(ctx context.Context, tx pgx.Tx, job *registry.Job, pins []registry.Pin) error {
+// effect is a revision that a job which acts has acted on.
+type effect struct {
+	job *registry.Job
+	pin registry.Pin
+}
+
+func effectsOf(job *registry.Job, pins []registry.Pin) []effect {
+	effects := make([]effect, len(pins))
+	for i, p := range pins {
+		effects[i] = effect{job, p}
+	}
+	return effects
+}
+
+// recordEffects remembers what jobs that act have acted on, under the jobs' names.
+func recordEffects(ctx context.Context, tx pgx.Tx, effects []effect) error {
+	if len(effects) == 0 {
+		return nil
+	}
+	n := len(effects)
+	orgs, dags, jobs := make([]uuid.UUID, n), make([]string, n), make([]string, n)
+	datasets, keys, versions, revisions := make([]uuid.UUID, n), make([]string, n), make([]uuid.UUID, n), make([]int64, n)
+	for i, e := range effects {
+		orgs[i], dags[i], jobs[i] = e.job.OrgID, e.job.DAG, e.job.Name
+		datasets[i], keys[i], versions[i], revisions[i] = e.pin.Dataset, e.pin.Key, e.pin.Version, e.pin.Revision
+	}
 	_, err := tx.Exec(ctx, `
 		INSERT INTO effect_positions (org_id, dag_name, job_name, dataset_uuid, partition_key, dataset_version, revision)
-		SELECT DISTINCT ON (w.dataset, w.key) $1, $2, $3, w.dataset, w.key, w.version, w.revision
-		FROM jsonb_to_recordset($4) AS w(dataset uuid, key text, version uuid, revision bigint)
-		ORDER BY w.dataset, w.key, w.revision DESC
+		SELECT DISTINCT ON (w.org, w.dag, w.job, w.dataset, w.key) w.*
+		FROM unnest($1::uuid[], $2::text[], $3::text[], $4::uuid[], $5::text[], $6::uuid[], $7::bigint[])
+			AS w(org, dag, job, dataset, key, version, revision)
+		ORDER BY w.org, w.dag, w.job, w.dataset, w.key, w.revision DESC
 		ON CONFLICT (org_id, dag_name, job_name, dataset_uuid, partition_key) DO UPDATE
-		SET dataset_version = EXCLUDED.dataset_version, revision = EXCLUDED.revision, updated_at = now()`, job.OrgID, job.DAG, job.Name, pins)
+		SET dataset_version = EXCLUDED.dataset_version, revision = EXCLUDED.revision, updated_at = now()`,
+		orgs, dags, jobs, datasets, keys, versions, revisions)
 	if err != nil {
-		return fmt.Errorf("effect positions of %s: %w", job.Address(), err)
+		return fmt.Errorf("record %d effects: %w", n, err)
 	}
 	return nil
 }

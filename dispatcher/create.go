@@ -280,10 +280,10 @@ func (d *Dispatcher) insertTasks(ctx context.Context, tx pgx.Tx, wanted []newTas
 			    cancel_requested_at = NULL, next_retry_at = NULL, runtime = EXCLUDED.runtime, limits = EXCLUDED.limits,
 			    version = tasks.version + 1
 			WHERE tasks.status = 'Canceled' AND tasks.reason IN ('superseded', 'abandoned', 'merged')
-			RETURNING id, job_id, dedupe_key, slot, org_id),
-		told AS (
-			INSERT INTO task_events (id, org_id, task_id, attempt, to_status, actor, at)
-			SELECT uuid_v7(), org_id, id, 1, 'Queued', 'SYSTEM', $2 FROM made)
+			RETURNING id, job_id, dedupe_key, slot, org_id, attempt, xmax::text <> '0' AS revived),
+		told AS ( -- of one that is new, its row tells
+			INSERT INTO task_events (id, org_id, task_id, attempt, from_status, to_status, actor, at)
+			SELECT uuid_v7(), org_id, id, attempt, 'Canceled', 'Queued', 'SYSTEM', $2 FROM made WHERE revived)
 		SELECT w.n, m.id FROM made m JOIN wanted w ON w.job_id = m.job_id AND w.dedupe_key IS NOT DISTINCT FROM m.dedupe_key AND w.slot = m.slot`,
 		rows, now)
 	if err != nil {

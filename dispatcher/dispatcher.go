@@ -80,6 +80,8 @@ type Dispatcher struct {
 	behind chan registry.Build // versions that serve again after a rollback
 	// holds tells until when the live counterparts of a build are held back. The build loop alone uses it.
 	holds map[uuid.UUID]time.Time
+	// completions gathers what attempts report at the same time.
+	completions *batcher[*completing]
 }
 
 // New validates the config.
@@ -87,8 +89,9 @@ func New(c Config) (*Dispatcher, error) {
 	if err := c.validate(); err != nil {
 		return nil, err
 	}
-	return &Dispatcher{Config: c, wake: newWakeups(), slots: make(chan struct{}, c.PoolSize),
-		behind: make(chan registry.Build, behindAtOnce)}, nil
+	d := &Dispatcher{Config: c, wake: newWakeups(), slots: make(chan struct{}, c.PoolSize), behind: make(chan registry.Build, behindAtOnce)}
+	d.completions = &batcher[*completing]{size: completeBatch, lanes: completeLanes, do: d.completeAll}
+	return d, nil
 }
 
 // Run works until ctx ends, then hands back the leases of what it was running.

@@ -28,24 +28,26 @@ func accept(ctx context.Context, tx pgx.Tx, events []Event, now time.Time) error
 		return nil
 	}
 	var (
-		ids, datasets, versions, producers []uuid.UUID
-		keys                               []string
-		revisions                          []int64
+		ids, orgs, datasets, versions, producers []uuid.UUID
+		keys                                     []string
+		revisions                                []int64
 	)
 	for _, e := range events {
+		orgs = append(orgs, e.OrgID)
 		ids, datasets, versions = append(ids, e.ID), append(datasets, e.Dataset), append(versions, e.Version)
 		keys, revisions, producers = append(keys, e.Key), append(revisions, e.Revision), append(producers, e.Producer)
 	}
 	_, err := tx.Exec(ctx, `
 		WITH accepted AS (
 			INSERT INTO events (id, org_id, dataset_uuid, dataset_version, scope, partition_key, revision, producer_task_id, created_at)
-			SELECT id, $1, dataset, version, 'partition', key, revision, producer, $8
-			FROM unnest($2::uuid[], $3::uuid[], $4::uuid[], $5::text[], $6::bigint[], $7::uuid[]) AS e(id, dataset, version, key, revision, producer)
+			SELECT id, org, dataset, version, 'partition', key, revision, producer, $8
+			FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::uuid[], $5::text[], $6::bigint[], $7::uuid[])
+				AS e(id, org, dataset, version, key, revision, producer)
 			ON CONFLICT ON CONSTRAINT events_identity DO NOTHING
-			RETURNING id)
+			RETURNING id, org_id)
 		INSERT INTO outbox (org_id, kind, payload, available_at, created_at)
-		SELECT $1, 'route_event', jsonb_build_object('event_ids', jsonb_agg(id)), $8, $8 FROM accepted HAVING count(*) > 0`,
-		events[0].OrgID, ids, datasets, versions, keys, revisions, producers, now)
+		SELECT org_id, 'route_event', jsonb_build_object('event_ids', jsonb_agg(id)), $8, $8 FROM accepted GROUP BY org_id`,
+		ids, orgs, datasets, versions, keys, revisions, producers, now)
 	if err != nil {
 		return fmt.Errorf("accept %d events: %w", len(events), err)
 	}

@@ -3,6 +3,7 @@ package dispatcher
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/google/uuid"
@@ -121,11 +122,7 @@ func lastMade(ctx context.Context, tx pgx.Tx, targets []target) ([]*registry.Mad
 			replaced = append(replaced, r)
 		}
 	}
-	last, err := registry.LastMade(ctx, tx, replaced, false)
-	if err != nil {
-		return nil, err
-	}
-	joined, err := registry.LastMade(ctx, tx, appended, true)
+	last, err := lastMadeOf(ctx, tx, replaced, appended)
 	if err != nil {
 		return nil, err
 	}
@@ -138,13 +135,26 @@ func lastMade(ctx context.Context, tx pgx.Tx, targets []target) ([]*registry.Mad
 			}
 			continue
 		}
-		if m, ok := last[r]; ok && !readsNew(t.job) {
-			made[i] = &m
-		} else if m, ok := joined[r]; ok && readsNew(t.job) {
+		if m, ok := last[r]; ok {
 			made[i] = &m
 		}
 	}
 	return made, nil
+}
+
+// lastMadeOf tells of output partitions what was made last: of replaced ones by the newest revision, of appended ones by
+// all that they hold. A partition is in one of the two lists.
+func lastMadeOf(ctx context.Context, tx pgx.Tx, replaced, appended []registry.Ref) (map[registry.Ref]registry.Made, error) {
+	last, err := registry.LastMade(ctx, tx, replaced, false)
+	if err != nil {
+		return nil, err
+	}
+	joined, err := registry.LastMade(ctx, tx, appended, true)
+	if err != nil {
+		return nil, err
+	}
+	maps.Copy(last, joined)
+	return last, nil
 }
 
 // effectsDone tells what a job that acts has acted on already. Positions are kept by the job's name, so that no

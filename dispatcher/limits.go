@@ -182,23 +182,34 @@ func hold(ctx context.Context, tx pgx.Tx, change map[limit]int) error {
 
 // release gives back the slots of a task whose run has ended, or which will not run, and admits the next that wait.
 func release(ctx context.Context, tx pgx.Tx, org uuid.UUID, keys []string, now time.Time) error {
-	if len(keys) == 0 {
+	freed := map[limit]int{}
+	countLimits(freed, org, keys)
+	return releaseAll(ctx, tx, freed, now)
+}
+
+// countLimits adds a task's slots to those that are given back.
+func countLimits(freed map[limit]int, org uuid.UUID, keys []string) {
+	for _, key := range keys {
+		freed[limit{org: org, key: key}]--
+	}
+}
+
+// releaseAll gives back slots of many tasks, locking the rows in the one order in which all lock them.
+func releaseAll(ctx context.Context, tx pgx.Tx, freed map[limit]int, now time.Time) error {
+	if len(freed) == 0 {
 		return nil
 	}
-	sorted := slices.Sorted(slices.Values(keys))
+	orgs, keys := sortedLimits(freed)
 	if _, err := tx.Exec(ctx, `
-		SELECT FROM limits WHERE org_id = $1 AND key = ANY($2) ORDER BY org_id, key FOR UPDATE`, org, sorted); err != nil {
+		SELECT FROM limits l JOIN unnest($1::uuid[], $2::text[]) AS w(org, key) ON l.org_id = w.org AND l.key = w.key
+		ORDER BY l.org_id, l.key FOR UPDATE OF l`, orgs, keys); err != nil {
 		return fmt.Errorf("lock limits: %w", err)
 	}
-	change := map[limit]int{}
-	for _, key := range sorted {
-		change[limit{org: org, key: key}]--
-	}
-	if err := hold(ctx, tx, change); err != nil {
+	if err := hold(ctx, tx, freed); err != nil {
 		return err
 	}
-	for _, key := range sorted {
-		if _, err := promoteLimited(ctx, tx, org, key, now); err != nil {
+	for i := range keys {
+		if _, err := promoteLimited(ctx, tx, orgs[i], keys[i], now); err != nil {
 			return err
 		}
 	}

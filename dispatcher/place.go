@@ -108,10 +108,18 @@ func (w *waitRows) insert(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-// promoteSibling makes the task claimable that waited for the slot to become free. The caller has just deleted the
-// lease. Only one task can have waited: a slot has at most one that is queued.
-func promoteSibling(ctx context.Context, tx pgx.Tx, job uuid.UUID, slot string, now time.Time) (bool, error) {
-	return promoteWhere(ctx, tx, now, `q.job_id = $1 AND q.slot = $2 AND q.reason = 'sibling'`, job, slot)
+// promoteSiblings makes the tasks claimable that waited for slots to become free. The caller has just ended the leases.
+// Of each slot only one can have waited: a slot has at most one that is queued.
+func promoteSiblings(ctx context.Context, tx pgx.Tx, freed []ended, now time.Time) error {
+	if len(freed) == 0 {
+		return nil
+	}
+	jobs, slots := make([]uuid.UUID, len(freed)), make([]string, len(freed))
+	for i, t := range freed {
+		jobs[i], slots[i] = t.job, t.slot
+	}
+	_, err := promoteWhere(ctx, tx, now, `q.reason = 'sibling' AND (q.job_id, q.slot) IN (SELECT * FROM unnest($1::uuid[], $2::text[]))`, jobs, slots)
+	return err
 }
 
 // promoteWhere takes tasks out of the waiting set and places them anew.
@@ -128,7 +136,10 @@ func promoteWhere(ctx context.Context, tx pgx.Tx, now time.Time, where string, a
 	if err != nil {
 		return false, fmt.Errorf("promote waiting tasks: %w", err)
 	}
-	return len(placing) > 0, place(ctx, tx, placing, now)
+	if len(placing) == 0 {
+		return false, nil
+	}
+	return true, place(ctx, tx, placing, now)
 }
 
 // collectPlacements reads rows of id, org_id, job_id, slot, runtime, class, priority, limits, concurrency_key.

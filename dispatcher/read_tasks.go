@@ -171,7 +171,7 @@ func (d *Dispatcher) Task(ctx context.Context, caller authz.Caller, id uuid.UUID
 		if detail.Attempts, err = attempts(ctx, tx, caller.OrgID, t); err != nil {
 			return err
 		}
-		if detail.Events, err = taskEvents(ctx, tx, caller.OrgID, id, uuid.Nil, 100); err != nil {
+		if detail.Events, err = taskEvents(ctx, tx, t, uuid.Nil, 100); err != nil {
 			return err
 		}
 		if !readable {
@@ -254,49 +254,4 @@ func attempts(ctx context.Context, tx pgx.Tx, org uuid.UUID, t Task) ([]Attempt,
 		list = append(list, current)
 	}
 	return append([]Attempt{}, list...), nil
-}
-
-// TaskEvents lists a task's audit trail, the newest first, beginning with what is older than the given event.
-func (d *Dispatcher) TaskEvents(ctx context.Context, caller authz.Caller, id, before uuid.UUID, limit int) ([]TaskEvent, error) {
-	var events []TaskEvent
-	err := pg.InOrgTx(ctx, d.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
-		_, readable, err := d.task(ctx, tx, caller, id)
-		if err != nil {
-			return err
-		}
-		if events, err = taskEvents(ctx, tx, caller.OrgID, id, before, limit); err != nil {
-			return err
-		}
-		if !readable {
-			redactEvents(events)
-		}
-		return nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("events of task %s: %w", id, err)
-	}
-	return events, nil
-}
-
-// taskEvents relies on idx_task_events_task.
-func taskEvents(ctx context.Context, tx pgx.Tx, org, task, before uuid.UUID, limit int) ([]TaskEvent, error) {
-	rows, err := tx.Query(ctx, `
-		SELECT id, at, attempt, coalesce(from_status, ''), to_status, actor, coalesce(state, ''), detail
-		FROM task_events
-		WHERE org_id = $1 AND task_id = $2 AND ($3 = '00000000-0000-0000-0000-000000000000'::uuid OR id < $3)
-		ORDER BY id DESC LIMIT $4`, org, task, before, limit)
-	if err != nil {
-		return nil, err
-	}
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (TaskEvent, error) {
-		var e TaskEvent
-		err := row.Scan(&e.ID, &e.At, &e.Attempt, &e.From, &e.To, &e.Actor, &e.State, &e.Detail)
-		return e, err
-	})
-}
-
-func redactEvents(events []TaskEvent) {
-	for i := range events {
-		events[i].State, events[i].Detail = "", nil
-	}
 }

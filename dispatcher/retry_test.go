@@ -3,6 +3,7 @@ package dispatcher
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -41,7 +42,18 @@ func TestAFailureIsTriedAgain(t *testing.T) {
 	require.Equal(t, []string{"1 Failed not yet", "2 Failed not yet", "3 Completed"},
 		texts(t, w.pool, `SELECT concat_ws(' ', attempt, outcome, error) FROM task_attempts WHERE task_id = $1 ORDER BY attempt`, id))
 	require.Equal(t, []string{"Queued", "Running", "Failed", "Queued", "Running", "Failed", "Queued", "Running", "Completed"},
-		texts(t, w.pool, `SELECT to_status FROM task_events WHERE task_id = $1 ORDER BY id`, id))
+		w.trail(id))
+}
+
+// trail is what a task went through, as people are told.
+func (w *world) trail(id uuid.UUID) (statuses []string) {
+	w.t.Helper()
+	events, err := w.d.TaskEvents(w.t.Context(), w.caller, id, uuid.Nil, 100)
+	require.NoError(w.t, err)
+	for _, e := range slices.Backward(events) {
+		statuses = append(statuses, e.To)
+	}
+	return statuses
 }
 
 func TestWhatFailsForGoodIsDead(t *testing.T) {

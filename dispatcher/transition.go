@@ -3,7 +3,6 @@ package dispatcher
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -33,25 +32,53 @@ type taskRow struct {
 	pins           []registry.Pin
 	completionHash string
 	cancelAsked    bool // somebody asked for its end
+	worker         string
+	startedAt      *time.Time
 }
 
 // lockTask locks the row of a fence's task. Every effect of a worker's call is in the transaction of this lock.
 func lockTask(ctx context.Context, tx pgx.Tx, f Fence) (taskRow, error) {
-	r := taskRow{id: f.TaskID}
-	var pins []byte
-	err := tx.QueryRow(ctx, `
-		SELECT org_id, job_id, kind, slot, status, coalesce(reason, ''), attempt, lease_token, failures, max_attempts, runtime,
-		       priority, limits, coalesce(input_versions, '[]'), coalesce(completion_hash, ''), cancel_requested_at IS NOT NULL
-		FROM tasks WHERE id = $1 FOR UPDATE`, f.TaskID).
-		Scan(&r.org, &r.job, &r.kind, &r.slot, &r.status, &r.reason, &r.attempt, &r.token, &r.failures, &r.maxAttempts, &r.runtime,
-			&r.priority, &r.limits, &pins, &r.completionHash, &r.cancelAsked)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return r, fault.New(fault.NotFound, "there is no task %s", f.TaskID)
-	}
+	rows, err := lockTasks(ctx, tx, ids(f.TaskID))
 	if err != nil {
-		return r, fmt.Errorf("lock task %s: %w", f.TaskID, err)
+		return taskRow{}, err
 	}
-	return r, json.Unmarshal(pins, &r.pins)
+	return rowOf(rows, f.TaskID)
+}
+
+// lockTasks locks rows, in the order of their ids.
+func lockTasks(ctx context.Context, tx pgx.Tx, tasks []uuid.UUID) (map[uuid.UUID]taskRow, error) {
+	rows, err := tx.Query(ctx, `
+		SELECT id, org_id, job_id, kind, slot, status, coalesce(reason, ''), attempt, lease_token, failures, max_attempts, runtime,
+		       priority, limits, coalesce(input_versions, '[]'), coalesce(completion_hash, ''), cancel_requested_at IS NOT NULL,
+		       coalesce(worker_id, ''), started_at
+		FROM tasks WHERE id = ANY($1) ORDER BY id FOR UPDATE`, tasks)
+	if err != nil {
+		return nil, fmt.Errorf("lock %d tasks: %w", len(tasks), err)
+	}
+	found := make(map[uuid.UUID]taskRow, len(tasks))
+	var (
+		r    taskRow
+		pins []byte
+	)
+	_, err = pgx.ForEachRow(rows, []any{&r.id, &r.org, &r.job, &r.kind, &r.slot, &r.status, &r.reason, &r.attempt, &r.token, &r.failures,
+		&r.maxAttempts, &r.runtime, &r.priority, &r.limits, &pins, &r.completionHash, &r.cancelAsked, &r.worker, &r.startedAt}, func() error {
+		r.pins = nil
+		err := json.Unmarshal(pins, &r.pins)
+		found[r.id] = r
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("lock %d tasks: %w", len(tasks), err)
+	}
+	return found, nil
+}
+
+func rowOf(rows map[uuid.UUID]taskRow, id uuid.UUID) (taskRow, error) {
+	row, ok := rows[id]
+	if !ok {
+		return row, fault.New(fault.NotFound, "there is no task %s", id)
+	}
+	return row, nil
 }
 
 // holds reports whether the fence is of the task's current attempt.
@@ -107,57 +134,83 @@ func (r taskRow) unlessCanceled(e ending) ending {
 	return e
 }
 
-// finish ends a task whose row is locked: it leaves whichever set it is in, gives back its limits, and lets the sibling
-// that waited for its slot go on. The expected state is in the statement, so an illegal transition changes no row.
-func finish(ctx context.Context, tx pgx.Tx, r taskRow, e ending, now time.Time) error {
-	held, err := leaveSets(ctx, tx, r)
-	if err != nil {
-		return err
-	}
-	tag, err := tx.Exec(ctx, `
-		WITH done AS (
-			UPDATE tasks SET status = $3, reason = NULLIF($4, ''), state = coalesce(NULLIF($5, ''), state), error_message = NULLIF($6, ''),
-				completion_hash = NULLIF($7, ''), outputs = $8, completed_at = CASE WHEN $9::timestamptz IS NULL THEN $10::timestamptz END,
-				next_retry_at = $9, failures = failures + $11, progress = CASE WHEN $3 = 'Completed' THEN 100 ELSE progress END,
-				version = version + 1
-			WHERE id = $1 AND org_id = $2 AND status = $12
-			RETURNING id, org_id, attempt),
-		tried AS (
-			UPDATE task_attempts a SET ended_at = $10, outcome = CASE WHEN $4 IN ('', 'error') THEN $3 ELSE $4 END, error = NULLIF($6, '')
-			FROM done WHERE a.task_id = done.id AND a.attempt = done.attempt AND a.ended_at IS NULL)
-		INSERT INTO task_events (id, org_id, task_id, attempt, from_status, to_status, actor, state, detail, at)
-		SELECT uuid_v7(), org_id, id, attempt, $12, $3, $13, NULLIF($5, ''),
-			jsonb_strip_nulls(jsonb_build_object('reason', NULLIF($4, ''), 'error', NULLIF($6, ''), 'retry_at', $9::timestamptz)), $10 FROM done`,
-		r.id, r.org, e.status, e.reason, e.state, e.message, e.hash, e.outputs, e.retryAt, now, e.failed, r.status, e.actor)
-	if err != nil {
-		return fmt.Errorf("end task %s as %s: %w", r.id, e.status, err)
-	}
-	if tag.RowsAffected() == 0 {
-		return fault.New(fault.Conflict, "task %s is not %s any more", r.id, r.status)
-	}
-	if e.status == "Failed" {
-		if err := waitFailed(ctx, tx, r, e); err != nil {
-			return err
-		}
-	}
-	if held {
-		if err := release(ctx, tx, r.org, r.limits, now); err != nil {
-			return err
-		}
-	}
-	if r.status == "Running" {
-		_, err = promoteSibling(ctx, tx, r.job, r.slot, now)
-	}
-	return err
+// ended is a task whose row is locked, and how it ends.
+type ended struct {
+	taskRow
+	ending
 }
 
-// leaveSets removes an open task from the set it is in; held tells whether it held its limits there. A late completion
-// meets a task that is ready again: if a claimer is just taking it, a newer attempt has begun.
-func leaveSets(ctx context.Context, tx pgx.Tx, r taskRow) (held bool, err error) {
-	if r.status == "Running" {
-		_, err := tx.Exec(ctx, `DELETE FROM leases WHERE task_id = $1`, r.id)
-		return true, err
+// finish ends a task whose row is locked.
+func finish(ctx context.Context, tx pgx.Tx, r taskRow, e ending, now time.Time) error {
+	return finishAll(ctx, tx, []ended{{r, e}}, now)
+}
+
+// finishAll ends tasks whose rows are locked, no two of one slot: each leaves whichever set it is in, gives back its
+// limits, and lets the sibling that waited for its slot go on. The expected state is in the statement, so an illegal
+// transition changes no row.
+func finishAll(ctx context.Context, tx pgx.Tx, tasks []ended, now time.Time) error {
+	var running []ended
+	freed := map[limit]int{}
+	for _, t := range tasks {
+		if t.taskRow.status == "Running" {
+			running = append(running, t)
+			countLimits(freed, t.org, t.limits)
+			continue
+		}
+		held, err := leaveQueue(ctx, tx, t.taskRow)
+		if err != nil {
+			return err
+		}
+		if held {
+			countLimits(freed, t.org, t.limits)
+		}
 	}
+	if err := endLeases(ctx, tx, running); err != nil {
+		return err
+	}
+	if err := writeEndings(ctx, tx, tasks, now); err != nil {
+		return err
+	}
+	for _, t := range tasks {
+		if t.ending.status == "Failed" {
+			if err := waitFailed(ctx, tx, t.taskRow, t.ending); err != nil {
+				return err
+			}
+		}
+	}
+	if err := releaseAll(ctx, tx, freed, now); err != nil {
+		return err
+	}
+	return promoteSiblings(ctx, tx, running, now)
+}
+
+// endLeases takes away the leases of running tasks. Siblings that wait already are locked before: routers lock in this
+// direction too.
+func endLeases(ctx context.Context, tx pgx.Tx, running []ended) error {
+	if len(running) == 0 {
+		return nil
+	}
+	tasks, jobs, slots := make([]uuid.UUID, len(running)), make([]uuid.UUID, len(running)), make([]string, len(running))
+	for i, t := range running {
+		tasks[i], jobs[i], slots[i] = t.id, t.job, t.slot
+	}
+	if len(running) > 1 {
+		if _, err := tx.Exec(ctx, `
+			SELECT FROM waiting q JOIN unnest($1::uuid[], $2::text[]) AS w(job_id, slot) ON q.job_id = w.job_id AND q.slot = w.slot
+			WHERE q.reason = 'sibling' ORDER BY q.task_id FOR UPDATE OF q`, jobs, slots); err != nil {
+			return fmt.Errorf("lock siblings: %w", err)
+		}
+	}
+	if _, err := tx.Exec(ctx, `
+		DELETE FROM leases WHERE task_id IN (SELECT task_id FROM leases WHERE task_id = ANY($1) ORDER BY task_id FOR UPDATE)`, tasks); err != nil {
+		return fmt.Errorf("end %d leases: %w", len(running), err)
+	}
+	return nil
+}
+
+// leaveQueue removes a task that is open but does not run from the set it is in; held tells whether it held its limits
+// there. A late completion meets a task that is ready again: if a claimer is just taking it, a newer attempt has begun.
+func leaveQueue(ctx context.Context, tx pgx.Tx, r taskRow) (held bool, err error) {
 	tag, err := tx.Exec(ctx, `DELETE FROM waiting WHERE task_id = $1`, r.id)
 	if err != nil || tag.RowsAffected() > 0 || r.status != "Queued" {
 		return false, err
@@ -170,6 +223,78 @@ func leaveSets(ctx context.Context, tx pgx.Tx, r taskRow) (held bool, err error)
 		return false, fault.New(fault.Conflict, "task %s is being claimed: a newer attempt has begun", r.id)
 	}
 	return true, nil
+}
+
+// writeEndings writes the tasks' rows, those of their attempts, and the audit trail. An attempt's beginning is on the
+// trail from its end on, if it did not complete; until then, and of completed ones, the task's own row tells it.
+func writeEndings(ctx context.Context, tx pgx.Tx, tasks []ended, now time.Time) error {
+	var (
+		ids, orgs                                                                   []uuid.UUID
+		statuses, reasons, states, messages, hashes, outputs, from, actors, workers []string
+		retries, started                                                            []*time.Time
+		failed, attempts                                                            []int
+		trail                                                                       trailRows
+	)
+	for _, t := range tasks {
+		var notes []byte
+		if len(t.outputs) > 0 {
+			var err error
+			if notes, err = json.Marshal(t.outputs); err != nil {
+				return err
+			}
+		}
+		ids, orgs, statuses = append(ids, t.id), append(orgs, t.org), append(statuses, t.ending.status)
+		reasons, states, messages = append(reasons, t.ending.reason), append(states, t.ending.state), append(messages, t.message)
+		hashes, outputs, retries = append(hashes, t.hash), append(outputs, string(notes)), append(retries, t.retryAt)
+		failed, from, attempts = append(failed, t.failed), append(from, t.taskRow.status), append(attempts, t.attempt)
+		workers, started = append(workers, t.worker), append(started, t.startedAt)
+		actors = append(actors, t.actor)
+		if t.taskRow.status == "Running" && t.ending.status != "Completed" {
+			trail.add(t.taskRow, "Queued", "Running", t.worker, "", nil, *t.startedAt)
+		}
+		detail, err := t.ending.detail()
+		if err != nil {
+			return err
+		}
+		trail.add(t.taskRow, t.taskRow.status, t.ending.status, t.actor, t.ending.state, detail, now)
+	}
+	tag, err := tx.Exec(ctx, `
+		WITH w AS (
+			SELECT * FROM unnest($2::uuid[], $3::uuid[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
+				$10::timestamptz[], $11::int[], $12::text[], $13::int[], $14::text[], $15::timestamptz[])
+				AS w(id, org, status, reason, state, message, hash, outputs, retry_at, failed, was, attempt, worker, started_at)),
+		tried AS (
+			INSERT INTO task_attempts AS a (task_id, attempt, org_id, worker_id, started_at, ended_at, outcome, error)
+			SELECT id, attempt, org, worker, started_at, $1, CASE WHEN reason IN ('', 'error') THEN status ELSE reason END, NULLIF(message, '')
+			FROM w
+			WHERE started_at IS NOT NULL AND (status <> 'Completed' OR EXISTS (SELECT FROM task_attempts a WHERE a.task_id = w.id AND a.attempt = w.attempt))
+			ON CONFLICT (task_id, attempt) DO UPDATE SET ended_at = EXCLUDED.ended_at, outcome = EXCLUDED.outcome, error = EXCLUDED.error
+			WHERE a.ended_at IS NULL)
+		UPDATE tasks t SET status = w.status, reason = NULLIF(w.reason, ''), state = coalesce(NULLIF(w.state, ''), t.state),
+			error_message = NULLIF(w.message, ''), completion_hash = NULLIF(w.hash, ''), outputs = NULLIF(w.outputs, '')::jsonb,
+			completed_at = CASE WHEN w.retry_at IS NULL THEN $1::timestamptz END, next_retry_at = w.retry_at,
+			failures = failures + w.failed, progress = CASE WHEN w.status = 'Completed' THEN 100 ELSE progress END, version = version + 1
+		FROM w WHERE t.id = w.id AND t.org_id = w.org AND t.status = w.was`,
+		now, ids, orgs, statuses, reasons, states, messages, hashes, outputs, retries, failed, from, attempts, workers, started)
+	if err != nil {
+		return fmt.Errorf("end %d tasks, the first %s as %s: %w", len(tasks), tasks[0].id, tasks[0].ending.status, err)
+	}
+	if int(tag.RowsAffected()) < len(tasks) {
+		return fault.New(fault.Conflict, "task %s, or one of %d, is not %s any more", tasks[0].id, len(tasks), tasks[0].taskRow.status)
+	}
+	return trail.insert(ctx, tx)
+}
+
+// detail is what the audit trail tells of an ending.
+func (e ending) detail() ([]byte, error) {
+	if e.reason == "" && e.message == "" && e.retryAt == nil {
+		return nil, nil
+	}
+	return json.Marshal(struct {
+		Reason  string     `json:"reason,omitempty"`
+		Error   string     `json:"error,omitempty"`
+		RetryAt *time.Time `json:"retry_at,omitempty"`
+	}{e.reason, e.message, e.retryAt})
 }
 
 // waitFailed lists a failed task among the waiting: until its retry is due, or, with no attempt left, until somebody

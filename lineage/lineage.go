@@ -24,34 +24,55 @@ type Input struct {
 	MaterializedAt time.Time // of that revision; input_version in the table
 }
 
-// RecordInputs says what a task read, all of it: what an earlier attempt was pinned to and this one is not, goes.
-func RecordInputs(ctx context.Context, tx pgx.Tx, orgID, taskID uuid.UUID, inputs []Input) error {
-	n := len(inputs)
-	datasets, versions, keys := make([]uuid.UUID, n), make([]uuid.UUID, n), make([]string, n)
-	revisions, times := make([]int64, n), make([]time.Time, n)
-	for i, in := range inputs {
-		datasets[i], versions[i], keys[i] = in.DatasetUUID, in.DatasetVersion, in.PartitionKey
-		revisions[i], times[i] = in.Revision, in.MaterializedAt
+// TaskInputs is all that one task read.
+type TaskInputs struct {
+	OrgID  uuid.UUID
+	TaskID uuid.UUID
+	Again  bool // an earlier attempt may have recorded other inputs
+	Inputs []Input
+}
+
+// RecordInputs says what tasks read, all of it: what an earlier attempt was pinned to and this one is not, goes.
+func RecordInputs(ctx context.Context, tx pgx.Tx, read []TaskInputs) error {
+	var (
+		tasks, orgs, datasets, versions []uuid.UUID
+		again, againOrgs                []uuid.UUID
+		keys                            []string
+		revisions                       []int64
+		times                           []time.Time
+	)
+	for _, t := range read {
+		if t.Again {
+			again, againOrgs = append(again, t.TaskID), append(againOrgs, t.OrgID)
+		}
+		for _, in := range t.Inputs {
+			tasks, orgs = append(tasks, t.TaskID), append(orgs, t.OrgID)
+			datasets, versions, keys = append(datasets, in.DatasetUUID), append(versions, in.DatasetVersion), append(keys, in.PartitionKey)
+			revisions, times = append(revisions, in.Revision), append(times, in.MaterializedAt)
+		}
+	}
+	if len(again) > 0 {
+		if _, err := tx.Exec(ctx, `
+			DELETE FROM task_inputs t USING unnest($1::uuid[], $2::uuid[]) AS w(task_id, org_id)
+			WHERE t.task_id = w.task_id AND t.org_id = w.org_id`, again, againOrgs); err != nil {
+			return fmt.Errorf("forget inputs of %d earlier attempts: %w", len(again), err)
+		}
+	}
+	if len(tasks) == 0 {
+		return nil
 	}
 	_, err := tx.Exec(ctx, `
-		WITH pinned AS (
-			SELECT * FROM unnest($3::uuid[], $4::text[], $5::timestamptz[], $6::uuid[], $7::bigint[])
-				AS p (dataset_uuid, partition_key, version, dataset_version, revision)
-		), gone AS (
-			DELETE FROM task_inputs t
-			WHERE t.org_id = $1 AND t.task_id = $2 AND NOT EXISTS (
-				SELECT FROM pinned p
-				WHERE p.dataset_uuid = t.input_dataset_uuid AND p.partition_key = t.input_partition_key)
-		)
 		INSERT INTO task_inputs AS t (task_id, org_id, input_dataset_uuid, input_partition_key, input_version, dataset_version, revision)
-		SELECT $2, $1, dataset_uuid, partition_key, version, dataset_version, revision FROM pinned
+		SELECT DISTINCT ON (task_id, dataset_uuid, partition_key) * FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::text[], $5::timestamptz[], $6::uuid[], $7::bigint[])
+			AS p (task_id, org_id, dataset_uuid, partition_key, version, dataset_version, revision)
+		ORDER BY task_id, dataset_uuid, partition_key, revision DESC
 		ON CONFLICT (task_id, input_dataset_uuid, input_partition_key) DO UPDATE
 		SET input_version = excluded.input_version, dataset_version = excluded.dataset_version, revision = excluded.revision
 		WHERE t.org_id = excluded.org_id
 		  AND (t.dataset_version, t.revision) IS DISTINCT FROM (excluded.dataset_version, excluded.revision)`,
-		orgID, taskID, datasets, keys, times, versions, revisions)
+		tasks, orgs, datasets, keys, times, versions, revisions)
 	if err != nil {
-		return fmt.Errorf("record inputs of task %s: %w", taskID, err)
+		return fmt.Errorf("record inputs of %d tasks: %w", len(read), err)
 	}
 	return nil
 }

@@ -39,7 +39,7 @@ func TestInputsAreWhatTheLastAttemptRead(t *testing.T) {
 	}
 	record := func(org, task uuid.UUID, inputs []lineage.Input) []lineage.Input {
 		return in(t, pool, func(ctx context.Context, tx pgx.Tx) ([]lineage.Input, error) {
-			if err := lineage.RecordInputs(ctx, tx, org, task, inputs); err != nil {
+			if err := lineage.RecordInputs(ctx, tx, []lineage.TaskInputs{{OrgID: org, TaskID: task, Again: true, Inputs: inputs}}); err != nil {
 				return nil, err
 			}
 			return lineage.Inputs(ctx, tx, org, task)

@@ -56,7 +56,7 @@ func Renew(ctx context.Context, tx pgx.Tx, org, dataset uuid.UUID, from, to stri
 
 func renew(ctx context.Context, tx pgx.Tx, r *Renewed, now time.Time) error {
 	old := r.Revision
-	if err := replacePublished(ctx, tx, r.Version, r.Key); err != nil {
+	if err := replacePublished(ctx, tx, []Ref{{r.Version, r.Key}}); err != nil {
 		return err
 	}
 	err := tx.QueryRow(ctx, `

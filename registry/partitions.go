@@ -3,7 +3,6 @@ package registry
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"time"
 
@@ -27,7 +26,8 @@ type Pin struct {
 	Version  uuid.UUID `json:"version"`
 	Key      string    `json:"key"`
 	Revision int64     `json:"revision"`
-	Compared bool      `json:"compared"` // a newer revision makes the output stale
+	Compared bool      `json:"compared"`           // a newer revision makes the output stale
+	At       time.Time `json:"at,omitzero" db:"-"` // when the revision was made; known of what a task was given to read
 }
 
 // Made is what an output partition was last made from.
@@ -39,6 +39,9 @@ type Made struct {
 
 // Published tells the published revision numbers of whole generations, by partition key.
 func Published(ctx context.Context, tx pgx.Tx, generations []uuid.UUID) (map[uuid.UUID]map[string]int64, error) {
+	if len(generations) == 0 {
+		return map[uuid.UUID]map[string]int64{}, nil
+	}
 	rows, err := tx.Query(ctx, `
 		SELECT dataset_version, partition_key, revision FROM partition_versions
 		WHERE dataset_version = ANY($1) AND state = 'Published'`, generations)
@@ -63,6 +66,9 @@ func Published(ctx context.Context, tx pgx.Tx, generations []uuid.UUID) (map[uui
 // PublishedAt tells the published revision numbers of given partitions; absent ones have none.
 // It relies on idx_partition_versions_published.
 func PublishedAt(ctx context.Context, tx pgx.Tx, refs []Ref) (map[Ref]int64, error) {
+	if len(refs) == 0 {
+		return map[Ref]int64{}, nil
+	}
 	versions, keys := splitRefs(refs)
 	rows, err := tx.Query(ctx, `
 		SELECT p.dataset_version, p.partition_key, p.revision
@@ -86,6 +92,9 @@ func PublishedAt(ctx context.Context, tx pgx.Tx, refs []Ref) (map[Ref]int64, err
 // LastMade tells, for given output partitions, the newest revision and what it was made from. With all, the inputs of
 // every revision that was not rejected are told together, as an appending output has them all inside it.
 func LastMade(ctx context.Context, tx pgx.Tx, refs []Ref, all bool) (map[Ref]Made, error) {
+	if len(refs) == 0 {
+		return map[Ref]Made{}, nil
+	}
 	versions, keys := splitRefs(refs)
 	rows, err := tx.Query(ctx, `
 		WITH newest AS (
@@ -169,43 +178,61 @@ func SourceVersions(ctx context.Context, tx pgx.Tx, generation uuid.UUID) (versi
 	return versions, revisions, err
 }
 
-// Files loads the committed file lists of pinned revisions, whatever their state: a pinned revision stays readable
-// after it was replaced.
-func Files(ctx context.Context, tx pgx.Tx, pins []Pin) (map[Ref]storage.Partition, map[uuid.UUID][]storage.Column, error) {
-	refs, revisions := make([]Ref, len(pins)), make([]int64, len(pins))
-	for i, p := range pins {
-		refs[i], revisions[i] = Ref{p.Version, p.Key}, p.Revision
+// Content is what a revision consists of.
+type Content struct {
+	storage.Partition
+	Schema []storage.Column
+	At     time.Time // when it was made
+}
+
+// Contents loads what pinned revisions consist of, whatever their state: a pinned revision stays readable after it was
+// replaced. Pins are looked up by generation, key and revision; see Pin.Content.
+func Contents(ctx context.Context, tx pgx.Tx, pins []Pin) (map[Pin]Content, error) {
+	found := make(map[Pin]Content, len(pins))
+	if len(pins) == 0 {
+		return found, nil
+	}
+	refs, revisions := make([]Ref, 0, len(pins)), make([]int64, 0, len(pins))
+	for _, p := range pins {
+		if _, asked := found[p.revision()]; asked {
+			continue
+		}
+		found[p.revision()] = Content{}
+		refs, revisions = append(refs, Ref{p.Version, p.Key}), append(revisions, p.Revision)
 	}
 	versions, keys := splitRefs(refs)
 	rows, err := tx.Query(ctx, `
-		SELECT p.dataset_version, p.partition_key, p.revision, p.files, p.schema
+		SELECT p.dataset_version, p.partition_key, p.revision, p.materialized_at, p.files, p.schema
 		FROM unnest($1::uuid[], $2::text[], $3::bigint[]) AS w(version, key, revision)
 		JOIN partition_versions p ON p.dataset_version = w.version AND p.partition_key = w.key AND p.revision = w.revision`,
 		versions, keys, revisions)
 	if err != nil {
-		return nil, nil, fmt.Errorf("files of %d revisions: %w", len(pins), err)
+		return nil, fmt.Errorf("contents of %d revisions: %w", len(pins), err)
 	}
-	found, schemas := map[Ref]storage.Partition{}, map[uuid.UUID][]storage.Column{}
 	var (
-		ref           Ref
-		p             storage.Partition
+		pin           Pin
+		at            time.Time
 		files, schema []byte
 	)
-	_, err = pgx.ForEachRow(rows, []any{&ref.Version, &ref.Key, &p.Revision, &files, &schema}, func() error {
-		p.Key, p.Files = ref.Key, nil
-		if err := json.Unmarshal(files, &p.Files); err != nil {
+	_, err = pgx.ForEachRow(rows, []any{&pin.Version, &pin.Key, &pin.Revision, &at, &files, &schema}, func() error {
+		c := Content{Partition: storage.Partition{Key: pin.Key, Revision: pin.Revision}, At: at}
+		if err := json.Unmarshal(files, &c.Files); err != nil {
 			return err
 		}
-		found[ref] = p
-		var columns []storage.Column
-		if err := json.Unmarshal(schema, &columns); err != nil {
+		if err := json.Unmarshal(schema, &c.Schema); err != nil {
 			return err
 		}
-		schemas[ref.Version] = columns
+		found[pin] = c
 		return nil
 	})
-	return found, schemas, err
+	return found, err
 }
+
+// revision is the pin reduced to the revision it names.
+func (p Pin) revision() Pin { return Pin{Version: p.Version, Key: p.Key, Revision: p.Revision} }
+
+// Content is that of the pin's revision, among those loaded.
+func (p Pin) Content(loaded map[Pin]Content) Content { return loaded[p.revision()] }
 
 // NewRevision is one output partition that a completion commits.
 type NewRevision struct {
@@ -213,6 +240,7 @@ type NewRevision struct {
 	Dataset       uuid.UUID
 	Version       uuid.UUID
 	Key           string
+	Revision      int64 // one above the newest
 	Manifest      storage.Manifest
 	SourceVersion string
 	TaskID        uuid.UUID
@@ -222,79 +250,142 @@ type NewRevision struct {
 	Now           time.Time
 }
 
-// Commit records a revision, numbered one above the highest there is, and publishes it unless it is held. It belongs
-// inside the fenced completion of the task that made it. The Replaced update and the insert are two statements: in one
-// they would both be checked against the index of published revisions.
-func Commit(ctx context.Context, tx pgx.Tx, n NewRevision) (int64, error) {
-	state := "Published"
-	if n.Held {
-		state = "Held"
-	} else if err := replacePublished(ctx, tx, n.Version, n.Key); err != nil {
-		return 0, err
+// Commit records revisions, each numbered one above the highest that its caller has found in this transaction, and
+// publishes those that are not held. It belongs inside the fenced completion of the tasks that made them; two that come
+// at once to the same number are told apart by the key, and one of them is done again. The Replaced update and the
+// insert are two statements: in one they would both be checked against the index of published revisions.
+func Commit(ctx context.Context, tx pgx.Tx, revisions []NewRevision) error {
+	if len(revisions) == 0 {
+		return nil
 	}
-	files, err := json.Marshal(n.Manifest.Files)
-	if err != nil {
-		return 0, err
+	var replaced, shown []Ref
+	for _, n := range revisions {
+		if n.Held {
+			continue
+		}
+		shown = append(shown, Ref{n.Version, n.Key})
+		if n.Revision > 1 {
+			replaced = append(replaced, Ref{n.Version, n.Key})
+		}
 	}
-	var revision int64
-	err = tx.QueryRow(ctx, `
-		INSERT INTO partition_versions (org_id, dataset_uuid, dataset_version, partition_key, revision, state, materialized_at,
-			location, files, row_count, bytes, schema, schema_hash, source_version, task_id, attempt)
-		SELECT $1, $2, $3, $4,
-			coalesce((SELECT max(revision) FROM partition_versions WHERE dataset_version = $3 AND partition_key = $4), 0) + 1,
-			$5, $6, $7, $8, $9, $10, $11, $12, NULLIF($13, ''), $14, $15
-		FROM dataset_versions WHERE id = $3 AND purged_at IS NULL
-		RETURNING revision`,
-		n.OrgID, n.Dataset, n.Version, n.Key, state, n.Now, n.Manifest.Location, files, n.Manifest.Rows, n.Manifest.Bytes,
-		n.Manifest.Schema, n.Manifest.SchemaHash, n.SourceVersion, n.TaskID, n.Attempt).Scan(&revision)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return 0, fault.New(fault.Conflict, "generation %s was purged", n.Version)
+	if err := replacePublished(ctx, tx, replaced); err != nil {
+		return err
 	}
-	if err != nil {
-		return 0, fmt.Errorf("commit partition %q of %s: %w", n.Key, n.Version, err)
+	if err := insertRevisions(ctx, tx, revisions); err != nil {
+		return err
 	}
-	if err := insertPins(ctx, tx, n, revision); err != nil {
-		return 0, err
+	if err := insertPins(ctx, tx, revisions); err != nil {
+		return err
 	}
-	if n.Held {
-		return revision, nil
-	}
-	return revision, setSchema(ctx, tx, n.Version, n.Key, revision)
+	return setSchema(ctx, tx, shown)
 }
 
-func replacePublished(ctx context.Context, tx pgx.Tx, version uuid.UUID, key string) error {
-	_, err := tx.Exec(ctx, `
-		UPDATE partition_versions SET state = 'Replaced', ended_at = now()
-		WHERE dataset_version = $1 AND partition_key = $2 AND state = 'Published'`, version, key)
+func insertRevisions(ctx context.Context, tx pgx.Tx, revisions []NewRevision) error {
+	var (
+		orgs, datasets, versions, tasks                          []uuid.UUID
+		keys, states, locations, files, schemas, hashes, sources []string
+		numbers, rowCounts, sizes                                []int64
+		attempts                                                 []int
+		times                                                    []time.Time
+	)
+	for _, n := range revisions {
+		list, err := json.Marshal(n.Manifest.Files)
+		if err != nil {
+			return err
+		}
+		schema, err := json.Marshal(n.Manifest.Schema)
+		if err != nil {
+			return err
+		}
+		state := "Published"
+		if n.Held {
+			state = "Held"
+		}
+		orgs, datasets, versions = append(orgs, n.OrgID), append(datasets, n.Dataset), append(versions, n.Version)
+		keys, numbers, states = append(keys, n.Key), append(numbers, n.Revision), append(states, state)
+		times, locations = append(times, n.Now), append(locations, n.Manifest.Location)
+		files, schemas, hashes = append(files, string(list)), append(schemas, string(schema)), append(hashes, n.Manifest.SchemaHash)
+		rowCounts, sizes = append(rowCounts, n.Manifest.Rows), append(sizes, n.Manifest.Bytes)
+		sources, tasks, attempts = append(sources, n.SourceVersion), append(tasks, n.TaskID), append(attempts, n.Attempt)
+	}
+	tag, err := tx.Exec(ctx, `
+		INSERT INTO partition_versions (org_id, dataset_uuid, dataset_version, partition_key, revision, state, materialized_at,
+			location, files, row_count, bytes, schema, schema_hash, source_version, task_id, attempt)
+		SELECT w.org, w.dataset, w.version, w.key, w.revision, w.state, w.at, w.location, w.files::jsonb, w.row_count, w.bytes,
+			w.schema::jsonb, w.schema_hash, NULLIF(w.source_version, ''), w.task, w.attempt
+		FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::text[], $5::bigint[], $6::text[], $7::timestamptz[], $8::text[],
+			$9::text[], $10::bigint[], $11::bigint[], $12::text[], $13::text[], $14::text[], $15::uuid[], $16::int[])
+			AS w(org, dataset, version, key, revision, state, at, location, files, row_count, bytes, schema, schema_hash,
+			     source_version, task, attempt)
+		WHERE EXISTS (SELECT FROM dataset_versions g WHERE g.id = w.version AND g.purged_at IS NULL)`,
+		orgs, datasets, versions, keys, numbers, states, times, locations, files, rowCounts, sizes, schemas, hashes, sources, tasks, attempts)
 	if err != nil {
-		return fmt.Errorf("replace partition %q of %s: %w", key, version, err)
+		return fmt.Errorf("commit %d revisions, the first of partition %q of %s: %w", len(revisions), revisions[0].Key, revisions[0].Version, err)
+	}
+	if int(tag.RowsAffected()) < len(revisions) {
+		return fault.New(fault.Conflict, "a generation was purged, %s or one of %d", revisions[0].Version, len(revisions))
 	}
 	return nil
 }
 
-func insertPins(ctx context.Context, tx pgx.Tx, n NewRevision, revision int64) error {
-	if len(n.Pins) == 0 {
+func replacePublished(ctx context.Context, tx pgx.Tx, refs []Ref) error {
+	if len(refs) == 0 {
+		return nil
+	}
+	versions, keys := splitRefs(refs)
+	_, err := tx.Exec(ctx, `
+		UPDATE partition_versions p SET state = 'Replaced', ended_at = now()
+		FROM unnest($1::uuid[], $2::text[]) AS w(version, key)
+		WHERE p.dataset_version = w.version AND p.partition_key = w.key AND p.state = 'Published'`, versions, keys)
+	if err != nil {
+		return fmt.Errorf("replace %d partitions, the first %q of %s: %w", len(refs), refs[0].Key, refs[0].Version, err)
+	}
+	return nil
+}
+
+func insertPins(ctx context.Context, tx pgx.Tx, revisions []NewRevision) error {
+	var (
+		orgs, versions, datasets, inputs []uuid.UUID
+		keys, inputKeys                  []string
+		numbers, inputNumbers            []int64
+		indices                          []int
+		compared                         []bool
+	)
+	for _, n := range revisions {
+		for _, p := range n.Pins {
+			orgs, versions, keys, numbers = append(orgs, n.OrgID), append(versions, n.Version), append(keys, n.Key), append(numbers, n.Revision)
+			indices, datasets, inputs = append(indices, p.Input), append(datasets, p.Dataset), append(inputs, p.Version)
+			inputKeys, inputNumbers, compared = append(inputKeys, p.Key), append(inputNumbers, p.Revision), append(compared, p.Compared)
+		}
+	}
+	if len(orgs) == 0 {
 		return nil
 	}
 	_, err := tx.Exec(ctx, `
 		INSERT INTO partition_inputs (org_id, output_version, output_key, output_revision, input_index, input_dataset,
 			input_version, input_key, input_revision, compared)
-		SELECT $1, $2, $3, $4, w.input, w.dataset, w.version, w.key, w.revision, w.compared
-		FROM jsonb_to_recordset($5) AS w(input int, dataset uuid, version uuid, key text, revision bigint, compared boolean)`,
-		n.OrgID, n.Version, n.Key, revision, n.Pins)
+		SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::bigint[], $5::int[], $6::uuid[], $7::uuid[], $8::text[],
+			$9::bigint[], $10::boolean[])`,
+		orgs, versions, keys, numbers, indices, datasets, inputs, inputKeys, inputNumbers, compared)
 	if err != nil {
-		return fmt.Errorf("record inputs of partition %q of %s: %w", n.Key, n.Version, err)
+		return fmt.Errorf("record inputs of %d revisions: %w", len(revisions), err)
 	}
 	return nil
 }
 
-// setSchema keeps the generation's schema at that of its newest published revision.
-func setSchema(ctx context.Context, tx pgx.Tx, version uuid.UUID, key string, revision int64) error {
+// setSchema keeps each generation's schema at that of its newest published revision.
+func setSchema(ctx context.Context, tx pgx.Tx, shown []Ref) error {
+	if len(shown) == 0 {
+		return nil
+	}
+	versions, keys := splitRefs(shown)
 	_, err := tx.Exec(ctx, `
-		UPDATE dataset_versions g SET schema = p.schema, schema_hash = p.schema_hash
-		FROM partition_versions p
-		WHERE g.id = $1 AND p.dataset_version = $1 AND p.partition_key = $2 AND p.revision = $3
-		  AND g.schema_hash IS DISTINCT FROM p.schema_hash`, version, key, revision)
+		UPDATE dataset_versions g SET schema = s.schema, schema_hash = s.schema_hash
+		FROM (SELECT DISTINCT ON (p.dataset_version) p.dataset_version, p.schema, p.schema_hash
+		      FROM unnest($1::uuid[], $2::text[]) AS w(version, key)
+		      JOIN partition_versions p ON p.dataset_version = w.version AND p.partition_key = w.key AND p.state = 'Published'
+		      ORDER BY p.dataset_version, p.materialized_at DESC, p.partition_key DESC) AS s
+		WHERE g.id = s.dataset_version AND g.schema_hash IS DISTINCT FROM s.schema_hash`, versions, keys)
 	return err
 }
 
@@ -321,7 +412,7 @@ func PublishHeld(ctx context.Context, tx pgx.Tx, ref Ref, revision int64) (bool,
 	if newer {
 		return false, RejectHeld(ctx, tx, ref, revision)
 	}
-	if err := replacePublished(ctx, tx, ref.Version, ref.Key); err != nil {
+	if err := replacePublished(ctx, tx, []Ref{ref}); err != nil {
 		return false, err
 	}
 	_, err = tx.Exec(ctx, `
@@ -331,7 +422,7 @@ func PublishHeld(ctx context.Context, tx pgx.Tx, ref Ref, revision int64) (bool,
 	if err != nil {
 		return false, fmt.Errorf("publish revision %d of partition %q: %w", revision, ref.Key, err)
 	}
-	return true, setSchema(ctx, tx, ref.Version, ref.Key, revision)
+	return true, setSchema(ctx, tx, []Ref{ref})
 }
 
 // RejectHeld keeps a held revision from ever being seen.
@@ -389,22 +480,4 @@ func PinsOf(ctx context.Context, tx pgx.Tx, ref Ref, revision int64) ([]Pin, err
 		return nil, fmt.Errorf("inputs of revision %d of partition %q: %w", revision, ref.Key, err)
 	}
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[Pin])
-}
-
-// MaterializedAt tells when each pinned revision was made, in the order of the pins.
-func MaterializedAt(ctx context.Context, tx pgx.Tx, pins []Pin) ([]time.Time, error) {
-	refs, revisions := make([]Ref, len(pins)), make([]int64, len(pins))
-	for i, p := range pins {
-		refs[i], revisions[i] = Ref{p.Version, p.Key}, p.Revision
-	}
-	versions, keys := splitRefs(refs)
-	rows, err := tx.Query(ctx, `
-		SELECT p.materialized_at
-		FROM unnest($1::uuid[], $2::text[], $3::bigint[]) WITH ORDINALITY AS w(version, key, revision, n)
-		JOIN partition_versions p ON p.dataset_version = w.version AND p.partition_key = w.key AND p.revision = w.revision
-		ORDER BY w.n`, versions, keys, revisions)
-	if err != nil {
-		return nil, fmt.Errorf("times of %d revisions: %w", len(pins), err)
-	}
-	return pgx.CollectRows(rows, pgx.RowTo[time.Time])
 }
