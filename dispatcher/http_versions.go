@@ -3,6 +3,7 @@ package dispatcher
 import (
 	"context"
 	"net/http"
+	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -12,6 +13,11 @@ import (
 
 // addVersionRoutes adds the operations that move a DAG from one version to another.
 func (d *Dispatcher) addVersionRoutes(api *authz.API) {
+	authz.Handle(api, authz.Writer, huma.Operation{
+		OperationID: "get-version", Method: http.MethodGet, Path: "/v1/dags/{dag}/versions/{version}", Tags: []string{"dags"},
+		Summary: "Get a version with its document and, while it is being built, how far that is",
+	}, d.handleVersion)
+
 	authz.Handle(api, authz.Writer, huma.Operation{
 		OperationID: "plan", Method: http.MethodPost, Path: "/v1/dags/{dag}/plan", Tags: []string{"dags"},
 		Summary:      "Say what a deploy of a DAG file would do",
@@ -35,6 +41,18 @@ func (d *Dispatcher) addVersionRoutes(api *authz.API) {
 		OperationID: "abandon", Method: http.MethodPost, Path: "/v1/dags/{dag}/abandon", Tags: []string{"dags"},
 		Summary: "Stop the build of a DAG, and keep what it built",
 	}, d.handleAbandon)
+}
+
+type versionInput struct {
+	DAG     string `path:"dag" maxLength:"63"`
+	Version int    `path:"version" minimum:"1" maximum:"2147483647"`
+}
+
+type versionOutput struct{ Body VersionDetail }
+
+func (d *Dispatcher) handleVersion(ctx context.Context, caller authz.Caller, in *versionInput) (*versionOutput, error) {
+	v, err := d.VersionDetail(ctx, caller, in.DAG, in.Version, time.Now())
+	return &versionOutput{v}, err
 }
 
 type planInput struct {

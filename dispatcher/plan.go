@@ -3,6 +3,7 @@ package dispatcher
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -26,6 +27,10 @@ func (d *Dispatcher) Plan(ctx context.Context, caller authz.Caller, dagName stri
 		if err := addSkipped(ctx, tx, caller.OrgID, &p); err != nil {
 			return err
 		}
+		slots, err := d.taskSlots(ctx, tx, time.Now())
+		if err != nil {
+			return err
+		}
 		for i := range p.Changes {
 			c := &p.Changes[i]
 			if c.Partitions == nil || *c.Partitions == 0 {
@@ -35,8 +40,13 @@ func (d *Dispatcher) Plan(ctx context.Context, caller authz.Caller, dagName stri
 			if err != nil {
 				return err
 			}
-			c.Seconds = seconds * float64(*c.Partitions) / float64(d.PoolSize)
+			c.Seconds = took(*c.Partitions, seconds, slots)
 		}
+		steps := make([]step, len(p.Changes))
+		for i, c := range p.Changes {
+			steps[i] = step{c.Job, c.Upstream, c.Seconds}
+		}
+		p.CriticalPath, p.CriticalSeconds = criticalPath(steps)
 		return nil
 	})
 	return p, err

@@ -35,7 +35,7 @@ type DAGStatus struct {
 // DAGDetail is a DAG with the jobs of the version it shows, and its sources.
 type DAGDetail struct {
 	DAGStatus
-	Build   *Counts        `json:"build,omitempty" doc:"Tasks of the version being built"`
+	Build   *BuildProgress `json:"build,omitempty" doc:"Of the version being built"`
 	Jobs    []JobStatus    `json:"jobs"`
 	Sources []SourceStatus `json:"sources"`
 }
@@ -87,26 +87,15 @@ func (d *Dispatcher) DAG(ctx context.Context, caller authz.Caller, name string) 
 		if err != nil {
 			return err
 		}
-		counts, err := countOpen(ctx, tx, caller.OrgID, flatten(origins))
+		counts, err := countTasks(ctx, tx, caller.OrgID, flatten(origins))
 		if err != nil {
 			return err
-		}
-		if err := addCompleted(ctx, tx, caller.OrgID, flatten(origins), counts); err != nil {
-			return err
-		}
-		skipped, err := skippedPartitions(ctx, tx, caller.OrgID, flatten(origins))
-		if err != nil {
-			return err
-		}
-		for origin, n := range skipped {
-			c := counts[origin]
-			c.Skipped = n
-			counts[origin] = c
 		}
 		detail.Tasks = sum(counts, origins, workedFor(dag))
 		if dag.Building != nil {
-			build := sum(counts, origins, []uuid.UUID{dag.Building.ID})
-			detail.Build = &build
+			if detail.Build, err = d.buildProgress(ctx, tx, caller, *dag.Building, time.Now()); err != nil {
+				return err
+			}
 		}
 		if shown := dag.Shown(); shown != nil {
 			jobs, err := d.Registry.JobsOf(ctx, tx, caller, shown.ID)

@@ -315,12 +315,12 @@ func pointerSet(ctx context.Context, tx pgx.Tx, org, version uuid.UUID) ([]plann
 }
 
 const versionColumns = `id, dag_name, number, yaml_hash, source_hash, status, created_by, coalesce(source_ref, ''),
-	created_at, ready_at, activated_at, coalesce(error, '')`
+	created_at, building_at, ready_at, activated_at, coalesce(error, '')`
 
 func scanVersion(row pgx.Row) (Version, error) {
 	var v Version
 	err := row.Scan(&v.ID, &v.DAG, &v.Number, &v.Hash, &v.SourceHash, &v.Status, &v.CreatedBy, &v.SourceRef,
-		&v.CreatedAt, &v.ReadyAt, &v.ActivatedAt, &v.Error)
+		&v.CreatedAt, &v.BuildingAt, &v.ReadyAt, &v.ActivatedAt, &v.Error)
 	return v, err
 }
 

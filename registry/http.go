@@ -29,11 +29,6 @@ func (r *Registry) AddRoutes(api *authz.API) {
 	}, r.handleVersions)
 
 	authz.Handle(api, authz.Writer, huma.Operation{
-		OperationID: "get-version", Method: http.MethodGet, Path: "/v1/dags/{dag}/versions/{version}", Tags: []string{"dags"},
-		Summary: "Get a version with its document",
-	}, r.handleVersion)
-
-	authz.Handle(api, authz.Writer, huma.Operation{
 		OperationID: "diff-versions", Method: http.MethodGet, Path: "/v1/dags/{dag}/diff", Tags: []string{"dags"},
 		Summary: "Compare two versions: their text, and what going from one to the other does to each dataset",
 	}, r.handleDiff)
@@ -115,18 +110,6 @@ func (r *Registry) handleVersions(ctx context.Context, caller authz.Caller, in *
 	}
 	list, err := rest.NewList(versions, in.Limit, func(v PastVersion) any { return v.Number })
 	return &versionsOutput{list}, err
-}
-
-type versionInput struct {
-	DAG     string `path:"dag" maxLength:"63"`
-	Version int    `path:"version" minimum:"1" maximum:"2147483647"`
-}
-
-type versionOutput struct{ Body VersionText }
-
-func (r *Registry) handleVersion(ctx context.Context, caller authz.Caller, in *versionInput) (*versionOutput, error) {
-	v, err := r.Version(ctx, caller, in.DAG, in.Version)
-	return &versionOutput{v}, err
 }
 
 type diffInput struct {

@@ -32,6 +32,11 @@ func (r *Registry) addPinRoutes(api *authz.API) {
 	})
 }
 
+type versionInput struct {
+	DAG     string `path:"dag" maxLength:"63"`
+	Version int    `path:"version" minimum:"1" maximum:"2147483647"`
+}
+
 type pinsInput struct {
 	DAG string `path:"dag" maxLength:"63"`
 }

@@ -96,6 +96,9 @@ func (d *deploy) changes(ctx context.Context, tx pgx.Tx, live, next []planned) (
 	for i := range changes {
 		c := &changes[i]
 		job, ok := d.doc.Job(c.Job)
+		if ok {
+			c.Upstream = upstreamOf(job)
+		}
 		if !ok || c.Action == Reuse && c.Reason == "same definition" {
 			continue
 		}
@@ -107,6 +110,17 @@ func (d *deploy) changes(ctx context.Context, tx pgx.Tx, live, next []planned) (
 	}
 	d.noteTakeovers(changes)
 	return changes, d.consumers(ctx, tx, live, changes)
+}
+
+// upstreamOf names the jobs of the DAG that a job reads.
+func upstreamOf(job *dag.Job) []string {
+	var names []string
+	for _, in := range job.Inputs {
+		if in.Job != "" && !slices.Contains(names, in.Job) {
+			names = append(names, in.Job)
+		}
+	}
+	return names
 }
 
 // forecast gathers what is known of the partitions to come: those of sources are the ones their live counterparts have,

@@ -35,6 +35,7 @@ type Version struct {
 	CreatedBy   string     `json:"created_by"`
 	SourceRef   string     `json:"source_ref,omitempty"`
 	CreatedAt   time.Time  `json:"created_at"`
+	BuildingAt  *time.Time `json:"building_at,omitempty" doc:"When its build was last taken up"`
 	ReadyAt     *time.Time `json:"ready_at,omitempty"`
 	ActivatedAt *time.Time `json:"activated_at,omitempty"`
 	Error       string     `json:"error,omitempty"`
@@ -77,9 +78,10 @@ type Change struct {
 
 	Skipped int64 `json:"skipped,omitempty" doc:"Partitions that somebody has given up: the build goes on without them"`
 
-	Origin uuid.UUID `json:"-"` // of the job that is to compute it
-	id     uuid.UUID // of the dataset
-	keys   []string  // the partitions to be computed, sorted
+	Origin   uuid.UUID `json:"-"` // of the job that is to compute it
+	Upstream []string  `json:"-"` // the jobs of the DAG that its job reads
+	id       uuid.UUID // of the dataset
+	keys     []string  // the partitions to be computed, sorted
 }
 
 // Plan is what a deploy of a document would do now. The deploy does the same: both come from one function.
@@ -90,6 +92,9 @@ type Plan struct {
 	Hash    string   `json:"yaml_hash"`
 	Status  Status   `json:"status,omitempty" doc:"Of the version, where the document was deployed before"`
 	Changes []Change `json:"changes"`
+
+	CriticalPath    []string `json:"critical_path,omitempty" doc:"The chain of jobs that decides how long the deploy takes, upstream first"`
+	CriticalSeconds float64  `json:"critical_path_seconds,omitempty" doc:"How long that is estimated to take, from past tasks"`
 }
 
 // Job is one job of one DAG version, as the engine runs it. Rows never change, so a Job may be kept.

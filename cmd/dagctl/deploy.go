@@ -10,8 +10,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/dagctl/dagctl/dispatcher"
-	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/registry"
 )
 
@@ -38,7 +36,11 @@ On a terminal the plan is shown first, and nothing starts before it is agreed to
 A plan kept with "dagctl plan --out" is deployed as it was planned, or refused with exit code 4 if the DAG has moved.
 A folder without a dag.yaml of its own stands for all DAG files below it: producers are deployed before the consumers of
 their datasets, and the first that fails ends it. After a failed build, --resume takes the same document up again: what it
-built is kept, and only what failed is tried again.`,
+built is kept, and only what failed is tried again.
+
+While it builds, each dataset is shown with its partitions done and in all, failures, the rate of the last minute and the
+time left by past tasks, and the critical path: on a terminal redrawn in place, elsewhere a line an event. With --output
+json the events go to standard error, one JSON object a line, and the deployed version to standard output.`,
 		Example: "  dagctl deploy\n  dagctl deploy flights/dag.yaml --var region=eu --source-ref \"$(git rev-parse HEAD)\"\n  dagctl deploy pipelines/ --yes\n  dagctl deploy --resume",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -131,43 +133,7 @@ func (c *cli) printPlan(w io.Writer, d registry.Deployment) {
 		verb = "deployed before"
 	}
 	fmt.Fprintf(w, "%s → v%d (%s), %s\n", style.bold(d.Version.DAG), d.Version.Number, short(d.Version.Hash), verb)
-	c.printChanges(w, d.Changes)
-}
-
-// waitForVersion shows progress until the version serves (or is ready, where it is not to be activated).
-func (c *cli) waitForVersion(ctx context.Context, api *client, v registry.Version, activate bool) (registry.Version, error) {
-	progress := c.progress()
-	defer progress.end()
-	for {
-		switch {
-		case v.Status == registry.Active, v.Status == registry.Ready && !activate:
-			return v, nil
-		case v.Status == registry.Superseded:
-			return v, fault.New(fault.Conflict, "%s v%d was replaced by a later version", v.DAG, v.Number)
-		case v.Status == registry.Failed, v.Status == registry.Abandoned:
-			return v, fault.New(fault.Invalid, "%s v%d is %s: %s", v.DAG, v.Number, v.Status, v.Error).
-				WithHint("`dagctl tasks list --dag %s --dead` shows what failed; live data was not touched", v.DAG)
-		}
-		var dag dispatcher.DAGDetail
-		if err := api.get(ctx, "/v1/dags/"+url.PathEscape(v.DAG), nil, &dag); err != nil {
-			return v, err
-		}
-		if dag.Build != nil {
-			b := *dag.Build
-			done, all := b.Completed, b.Completed+b.Open()+b.Dead
-			text := fmt.Sprintf("%s v%d %s: %d of %d tasks done, %d running", v.DAG, v.Number, v.Status, done, all, b.Running)
-			if b.Skipped > 0 {
-				text += fmt.Sprintf(", %d skipped", b.Skipped)
-			}
-			progress.show(int(done), int(all), text)
-		}
-		if err := pause(ctx, 300*time.Millisecond); err != nil {
-			return v, err
-		}
-		if err := api.get(ctx, versionPath(v.DAG, v.Number), nil, &v); err != nil {
-			return v, err
-		}
-	}
+	c.printChanges(w, d.Changes, 0)
 }
 
 func versionPath(dag string, number int) string {

@@ -14,7 +14,7 @@ func (c *cli) agreedDeploy(ctx context.Context, api *client, name string, reques
 	saved := request.Base != nil
 	if yes || saved || !isTerminal(c.in) {
 		deployed, err := api.deploy(ctx, name, request)
-		if err == nil {
+		if err == nil && c.output != "json" {
 			c.printPlan(c.err, deployed)
 		}
 		return deployed, err
@@ -29,7 +29,7 @@ func (c *cli) agreedDeploy(ctx context.Context, api *client, name string, reques
 			base = *plan.Base
 		}
 		fmt.Fprintf(c.err, "%s · %s → v%d (%s)\n", c.style(c.err).bold(plan.DAG), baseName(plan), plan.Version, short(plan.Hash))
-		c.printChanges(c.err, plan.Changes)
+		c.printChanges(c.err, plan.Changes, plan.CriticalSeconds)
 		if changes(plan) {
 			if err := c.confirm(false, "Deploy %s v%d?", plan.DAG, plan.Version); err != nil {
 				return registry.Deployment{}, err

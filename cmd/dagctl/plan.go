@@ -73,7 +73,7 @@ With --out the plan is kept in a file; "dagctl deploy FILE" then does just that,
 				writeMarkdown(c.out, plan)
 			} else if err := c.print(plan, func(w io.Writer) {
 				fmt.Fprintf(w, "%s · %s → v%d (%s)\n", c.style(w).bold(plan.DAG), baseName(plan), plan.Version, short(plan.Hash))
-				c.printChanges(w, plan.Changes)
+				c.printChanges(w, plan.Changes, plan.CriticalSeconds)
 			}); err != nil {
 				return err
 			}
@@ -138,22 +138,22 @@ func readPlan(path string) (savedPlan, bool, error) {
 	return saved, true, nil
 }
 
-// printChanges is the table of a plan, with its sum.
-func (c *cli) printChanges(w io.Writer, list []registry.Change) {
+// printChanges is the table of a plan, with its sum and how long its longest chain is estimated to take.
+func (c *cli) printChanges(w io.Writer, list []registry.Change, critical float64) {
 	if len(list) == 0 {
 		return
 	}
-	counts, seconds := c.writeChanges(w, list)
+	counts := c.writeChanges(w, list)
 	fmt.Fprintf(w, "Plan: %d create, %d rebuild, %d swap-only, %d reuse, %d remove.", counts[registry.Create], counts[registry.Rebuild],
 		counts[registry.SwapOnly], counts[registry.Reuse], counts[registry.Remove])
-	if seconds > 0 {
-		fmt.Fprintf(w, " About %s.", estimate(seconds))
+	if critical > 0 {
+		fmt.Fprintf(w, " Critical path %s.", estimate(critical))
 	}
 	fmt.Fprintln(w, " Live data is untouched until cutover.")
 }
 
-// writeChanges is the table of a plan, and adds up what is in it.
-func (c *cli) writeChanges(w io.Writer, list []registry.Change) (counts map[string]int, seconds float64) {
+// writeChanges is the table of a plan, and counts what is in it.
+func (c *cli) writeChanges(w io.Writer, list []registry.Change) (counts map[string]int) {
 	marks := map[string]string{
 		registry.Create: "+", registry.Rebuild: "~", registry.SwapOnly: ">", registry.Reuse: "=", registry.Remove: "-",
 	}
@@ -161,12 +161,11 @@ func (c *cli) writeChanges(w io.Writer, list []registry.Change) (counts map[stri
 	t := table{style: c.style(w), header: []string{"", "DATASET", "ACTION", "REASON", "PARTITIONS", "TIME", "SIZE", "READ BY"}}
 	for _, change := range list {
 		counts[change.Action]++
-		seconds += change.Seconds
 		t.add(marks[change.Action], change.Dataset, change.Action, change.Reason, partitionCount(change), estimate(change.Seconds),
 			estimatedSize(change.Bytes), strings.Join(change.Consumers, ", "))
 	}
 	t.write(w)
-	return counts, seconds
+	return counts
 }
 
 func partitionCount(c registry.Change) string {

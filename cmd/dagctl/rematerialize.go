@@ -34,7 +34,7 @@ place, partition by partition; with --downstream each of them is rebuilt beside 
 			}
 			for i, m := range made.Items {
 				fmt.Fprintf(c.err, "%s · %s → v%d (%s)\n", c.style(c.err).bold(m.Plan.DAG), baseName(m.Plan), m.Plan.Version, short(m.Plan.Hash))
-				c.printChanges(c.err, m.Plan.Changes)
+				c.printChanges(c.err, m.Plan.Changes, m.Plan.CriticalSeconds)
 				if m.Version == nil || !wait {
 					continue
 				}

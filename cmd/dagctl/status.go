@@ -79,6 +79,12 @@ func (c *cli) showDAG(ctx context.Context, api *client, name string) error {
 		if d.Failed != nil {
 			fmt.Fprintf(w, "%s v%d: %s\n", style.bad("Failed"), d.Failed.Number, oneLine(d.Failed.Error, 200))
 		}
+		if d.Building != nil && d.Build != nil {
+			width, _ := terminalSize(c.out)
+			for _, line := range buildLines(*d.Building, d.Build, style, width, len(d.Build.Datasets)+3) {
+				fmt.Fprintln(w, line)
+			}
+		}
 		fmt.Fprintln(w)
 		t := table{style: style, header: []string{"JOB", "OPERATOR", "RUNTIME", "QUEUED", "RUNNING", "RETRYING", "DEAD", "COMPLETED"}}
 		for _, j := range d.Jobs {

@@ -1,0 +1,262 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/registry"
+)
+
+// waitingDAG has a job between what it reads and what is published, which goes on when somebody writes to the pipe.
+const waitingDAG = `name: waiting
+jobs:
+  - name: landing
+    operator: file_source
+    source: { kind: poll, every: 1s }
+    partition_by: { time: day }
+    config: { path: landing, pattern: "{date}.csv", format: csv }
+  - name: copied
+    operator: sql
+    inputs: [{ from: { job: landing } }]
+    execution_strategy: PerPartition
+    config: { query: "SELECT * FROM landing" }
+  - name: gated
+    operator: command
+    inputs: [{ from: { job: copied } }]
+    execution_strategy: PerPartition
+    partition_by: { time: day }
+    config:
+      argv:
+        - /bin/sh
+        - -c
+        - |
+          in=$(cat)
+          cat PIPES/$(echo "$in" | sed 's/.*"key": *"\([^"]*\)".*/\1/') >/dev/null
+          echo a,b >"$(echo "$in" | sed 's/.*"dir": *"\([^"]*\)".*/\1/')/x.csv"
+publish:
+  gated: { from: { job: gated } }
+`
+
+func (w *world) waiting(t *testing.T) (file, pipes string) {
+	t.Helper()
+	pipes = t.TempDir()
+	for _, day := range []string{"2026-01-01", "2026-01-02"} {
+		w.land(t, day)
+		require.NoError(t, unix.Mkfifo(filepath.Join(pipes, day), 0o600))
+	}
+	return writeDAG(t, t.TempDir(), "x", strings.ReplaceAll(waitingDAG, "PIPES", pipes)), pipes
+}
+
+// let ends the tasks that wait at the pipes of the days, as soon as they do.
+func let(t *testing.T, pipes string, days ...string) {
+	for _, day := range days {
+		f, err := os.OpenFile(filepath.Join(pipes, day), os.O_WRONLY, 0) // opens when somebody reads
+		if assert.NoError(t, err) {
+			assert.NoError(t, f.Close())
+		}
+	}
+}
+
+// screen is what a terminal shows after everything that was written to it: it knows the sequences that a redraw uses.
+type screen struct {
+	mu    sync.Mutex
+	lines []string
+	row   int
+	seen  strings.Builder
+}
+
+func (s *screen) write(b []byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.seen.Write(b)
+	text := string(b)
+	for text != "" {
+		for len(s.lines) <= s.row {
+			s.lines = append(s.lines, "")
+		}
+		var up int
+		switch {
+		case strings.HasPrefix(text, "\x1b["):
+			end := strings.IndexAny(text[2:], "AJKm") + 2
+			switch text[end] {
+			case 'A':
+				_, _ = fmt.Sscanf(text[2:end], "%d", &up)
+				s.row -= up
+			case 'J':
+				s.lines = s.lines[:s.row+1]
+				s.lines[s.row] = ""
+			}
+			text = text[end+1:]
+		case text[0] == '\n':
+			s.row++
+			text = text[1:]
+		case text[0] == '\r':
+			text = text[1:]
+		default:
+			s.lines[s.row] += text[:1]
+			text = text[1:]
+		}
+	}
+}
+
+func (s *screen) text() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return strings.Join(s.lines, "\n")
+}
+
+func TestDeployDrawsBarsOnATerminal(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	file, pipes := w.waiting(t)
+	env := w.env(t, writer)
+	typist, command := terminal(t)
+	require.NoError(t, unix.IoctlSetWinsize(int(command.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 30, Col: 100}))
+	s := &screen{}
+	go func() {
+		buffer := make([]byte, 1<<16)
+		for {
+			n, err := typist.Read(buffer)
+			if err != nil {
+				return
+			}
+			s.write(buffer[:n])
+		}
+	}()
+	var out bytes.Buffer
+	ended := make(chan int, 1)
+	go func() {
+		ended <- run(t.Context(), []string{"deploy", file, "--yes"}, environment{in: strings.NewReader(""), out: &out, err: command, getenv: func(name string) string { return env[name] }})
+	}()
+	shows := func(what, pattern string) {
+		t.Helper()
+		wanted := regexp.MustCompile(pattern)
+		require.Eventually(t, func() bool {
+			return wanted.MatchString(s.text())
+		}, 30*time.Second, 20*time.Millisecond, "%s\n%s", what, pattern)
+	}
+	shows("what is done, and what is at work", `(?s)waiting v1 is Building: .*\nlanding +\[#{20}\] +2/2.*\ncopied +\[#{20}\] +2/2.*\ngated +\[\.{20}\] +0/2`)
+	require.NotContains(t, s.text(), "\nCritical", "no task of gated has ever ended")
+	let(t, pipes, "2026-01-01")
+	shows("half of it", `\ngated +\[#{10}\.{10}\] +1/2 +0\.\d/s +~\d+s|\ngated +\[#{10}\.{10}\] +1/2 +\d\.\d/s +<1s`)
+	shows("what is left", `\nCritical path (<1s|~\d+m?s?) left \(gated\)`)
+	require.Equal(t, 1, strings.Count(s.text(), "waiting v1 is Building"), "it is redrawn in place")
+	let(t, pipes, "2026-01-02")
+	require.Zero(t, <-ended, s.text())
+	require.Contains(t, out.String(), "is Active")
+	shows("nothing is left behind", `(?s)^Target [^\n]*\n.*Live data is untouched until cutover\.\n*$`)
+}
+
+func TestStatusWatchesABuild(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	file, pipes := w.waiting(t)
+	env := w.env(t, writer)
+	must(t, env, "deploy", file, "--wait=false")
+	eventually(t, "both tasks run", func() (bool, error) {
+		return strings.Contains(must(t, env, "status", "waiting"), "2 running"), nil
+	})
+	require.Regexp(t, `waiting v1 is Building: .*\nlanding +\[#{20}\] +2/2(.*\n)+gated +\[\.{20}\] +0/2`, must(t, env, "status", "waiting"))
+	let(t, pipes, "2026-01-01", "2026-01-02")
+}
+
+func TestDeployTellsEvents(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	file, pipes := w.waiting(t)
+	env := w.env(t, writer)
+	go let(t, pipes, "2026-01-01", "2026-01-02")
+	r := dagctl(t, env, "deploy", file)
+	require.Zero(t, r.code, r.err)
+	require.Contains(t, r.err, "\nwaiting v1 is Building\n")
+	require.Regexp(t, `\nwaiting v1 gated: 2/2 .*\n|\nwaiting v1 is Active`, r.err)
+	require.NotContains(t, r.err, "\x1b")
+
+	file = writeDAG(t, t.TempDir(), "x", strings.ReplaceAll(strings.Replace(waitingDAG, "SELECT *", "SELECT station", 1), "PIPES", pipes))
+	go let(t, pipes, "2026-01-01", "2026-01-02")
+	r = dagctl(t, env, "deploy", file, "--output", "json")
+	require.Zero(t, r.code, r.err)
+	var deployed registry.Deployment
+	require.NoError(t, json.Unmarshal([]byte(r.out), &deployed))
+	require.Equal(t, registry.Active, deployed.Version.Status)
+	var events []buildEvent
+	for line := range strings.Lines(r.err) {
+		if !strings.HasPrefix(line, "{") {
+			require.Regexp(t, "^Target ", line)
+			continue
+		}
+		var e buildEvent
+		require.NoError(t, json.Unmarshal([]byte(line), &e), line)
+		events = append(events, e)
+	}
+	require.Equal(t, "status", events[0].Event)
+	require.Equal(t, registry.Building, events[0].Status)
+	require.Equal(t, registry.Active, events[len(events)-1].Status)
+}
+
+func TestBuildEvents(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	look := func(status registry.Status, datasets ...dispatcher.DatasetProgress) *dispatcher.VersionDetail {
+		v := &dispatcher.VersionDetail{Build: &dispatcher.BuildProgress{Datasets: datasets, Seconds: 90, CriticalPath: []string{"a", "b"}}}
+		v.DAG, v.Number, v.Status = "flights", 3, status
+		return v
+	}
+	at := func(done, total int, running, failed int64) dispatcher.DatasetProgress {
+		return dispatcher.DatasetProgress{Job: "b", Dataset: "delays", Done: done, Total: &total, Running: running, Failed: failed, Rate: 2.5, Seconds: 90}
+	}
+	for name, c := range map[string]struct {
+		before, v *dispatcher.VersionDetail
+		lines     []string
+	}{
+		"first look":     {nil, look(registry.Building, at(0, 100, 0, 0)), []string{"flights v3 is Building, critical path ~1m30s left (a → b)"}},
+		"nothing new":    {look(registry.Building, at(0, 100, 0, 0)), look(registry.Building, at(0, 100, 0, 0)), nil},
+		"it begins":      {look(registry.Building, at(0, 100, 0, 0)), look(registry.Building, at(0, 100, 1, 0)), []string{"flights v3 delays: 0/100 2.5/s ~1m30s"}},
+		"not a tenth":    {look(registry.Building, at(11, 100, 1, 0)), look(registry.Building, at(19, 100, 1, 0)), nil},
+		"another tenth":  {look(registry.Building, at(19, 100, 1, 0)), look(registry.Building, at(20, 100, 1, 0)), []string{"flights v3 delays: 20/100 2.5/s ~1m30s"}},
+		"a failure":      {look(registry.Building, at(20, 100, 1, 0)), look(registry.Building, at(20, 100, 1, 1)), []string{"flights v3 delays: 20/100 1 failed 2.5/s ~1m30s"}},
+		"a new status":   {look(registry.Building), look(registry.Ready), []string{"flights v3 is Ready, critical path ~1m30s left (a → b)"}},
+		"nobody can say": {look(registry.Building), look(registry.Building, dispatcher.DatasetProgress{Job: "raw", Output: 1, Running: 1}), []string{"flights v3 raw/1: 0/?"}},
+	} {
+		var lines []string
+		for _, e := range buildEvents(c.before, *c.v, now) {
+			lines = append(lines, e.line())
+			require.Equal(t, now, e.At)
+		}
+		require.Equal(t, c.lines, lines, name)
+	}
+	text, err := json.Marshal(buildEvents(nil, *look(registry.Building), now)[0])
+	require.NoError(t, err)
+	require.JSONEq(t, `{"event": "status", "at": "2026-01-02T03:04:05Z", "dag": "flights", "version": 3, "status": "Building", "critical_path": ["a", "b"], "remaining_seconds": 90}`, string(text))
+}
+
+func TestBuildLinesFit(t *testing.T) {
+	t.Parallel()
+	build := &dispatcher.BuildProgress{Seconds: 5, CriticalPath: []string{"x"}}
+	for i := range 50 {
+		total := 10
+		build.Datasets = append(build.Datasets, dispatcher.DatasetProgress{Job: fmt.Sprintf("job%02d", i), Done: 10, Total: &total})
+	}
+	build.Datasets[40].Done, build.Datasets[40].Running, build.Datasets[45].Done = 3, 1, 0
+	lines := buildLines(registry.Version{DAG: "d", Number: 1, Status: registry.Building}, build, false, 60, 10)
+	require.Len(t, lines, 10)
+	require.Contains(t, strings.Join(lines, "\n"), "job40")
+	require.Contains(t, strings.Join(lines, "\n"), "job45")
+	require.Equal(t, "and 43 more datasets", lines[8])
+	for _, line := range lines {
+		require.LessOrEqual(t, len([]rune(line)), 60)
+	}
+}
