@@ -25,8 +25,8 @@ check: setup format vet lint test ## formatting, vet, staticcheck and all tests:
 build: setup ## build bin/dagctl; Go knows what has changed
 	go build -o bin/dagctl ./cmd/dagctl
 
-bench: setup ## run the benchmarks
-	go test -run '^$$' -bench . -benchmem ./...
+bench: setup ## measure beside a bare queue and PostgreSQL itself, an hour or more; BENCH='-figure throughput' for one figure
+	go run ./bench $(BENCH)
 
 soak: setup ## swap a thousand times under readers and kill -9, for about an hour; SOAK='-swaps 100' for less
 	go test -tags soak -run Soak -timeout 3h -v ./proof -args $(SOAK)

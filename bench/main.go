@@ -1,0 +1,222 @@
+// Command bench measures dagctl against a bare queue and against the PostgreSQL that both run on, in one run, because
+// absolute times mean little on shared machines.
+//
+// Vocabulary: a figure is one row of the table of what is to be reached (docs/performance.md); a run of it makes databases
+// of its own beside the one that the DSN names, and prints one JSON line. baseline is what River, a bare queue, does with
+// the same number of jobs, or, where a figure is about dagctl alone, what dagctl does without the load in question; ratio
+// is value / baseline. The floor of this PostgreSQL and the cost of the run are in detail. Tasks come about as they do in
+// production: a source publishes partitions, their events are routed, tasks claimed and completed under their fence.
+//
+//	go run ./bench -figure throughput -tasks 100000 -dsn postgres://...
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"runtime"
+	"runtime/pprof"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// figure is one thing to measure.
+type figure struct {
+	name string
+	unit string
+	run  func(ctx context.Context, b *bench) (result, error)
+}
+
+// figures are in the order of the table.
+var figures = []figure{
+	{"throughput", "tasks/s", throughputFigure},
+	{"hop", "ms at p50", hopFigure},
+	{"fan-out, fan-in", "s at p50", fanFigure},
+}
+
+// options are what a run is told.
+type options struct {
+	dsn        string
+	figure     string
+	rounds     int
+	tasks      int
+	consumers  int
+	publish    bool
+	edges      int
+	fan        int
+	reps       int
+	workers    int
+	conns      int
+	storage    string
+	statements bool
+	timeout    time.Duration
+	cpuProfile string
+	memProfile string
+}
+
+func parseOptions(args []string, stderr io.Writer) (options, error) {
+	var o options
+	names := make([]string, len(figures))
+	for i, f := range figures {
+		names[i] = f.name
+	}
+	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	flags.StringVar(&o.dsn, "dsn", os.Getenv("DAGCTL_BENCH_DATABASE_URL"), "PostgreSQL `URL` of a superuser, or DAGCTL_BENCH_DATABASE_URL; none: a server of its own, with durable commits")
+	flags.StringVar(&o.figure, "figure", "", "figures to measure, all by default; the beginning of a name is enough, + joins several: "+strings.Join(names, " + "))
+	flags.IntVar(&o.rounds, "rounds", 1, "how often")
+	flags.IntVar(&o.tasks, "tasks", 100_000, "tasks of the figures about throughput")
+	flags.IntVar(&o.consumers, "consumers", 9, "tasks that each event makes there; one more publishes the event")
+	flags.BoolVar(&o.publish, "publish", false, "have every one of these tasks publish a partition, and not only the sources")
+	flags.IntVar(&o.edges, "edges", 400, "hop: length of the chain")
+	flags.IntVar(&o.fan, "fan", 1000, "fan-out, fan-in: width")
+	flags.IntVar(&o.reps, "reps", 5, "hop, fan: repetitions, after one that is not measured")
+	flags.IntVar(&o.workers, "workers", 100, "tasks that run at once in the process")
+	flags.IntVar(&o.conns, "conns", 20, "connections of the pool")
+	flags.StringVar(&o.storage, "storage", "", "`folder` of the published files; none: one in memory where there is such, so that the disk's sync is not what is measured")
+	flags.BoolVar(&o.statements, "statements", false, "print what the statements of each run cost to stderr")
+	flags.DurationVar(&o.timeout, "timeout", 30*time.Minute, "bound on each figure")
+	flags.StringVar(&o.cpuProfile, "cpuprofile", "", "write a CPU profile to this `file`")
+	flags.StringVar(&o.memProfile, "memprofile", "", "write a heap profile to this `file` at the end")
+	if err := flags.Parse(args); err != nil {
+		return o, err
+	}
+	if o.tasks < 1 || o.consumers < 1 || o.edges < 1 || o.fan < 1 || o.reps < 1 || o.workers < 1 || o.conns < 4 || o.rounds < 1 {
+		return o, errors.New("numbers must be positive, and connections 4 at least")
+	}
+	return o, nil
+}
+
+// chosen are the figures that -figure names.
+func chosen(names string) ([]figure, error) {
+	if names == "" {
+		return figures, nil
+	}
+	var found []figure
+	for name := range strings.SplitSeq(names, "+") {
+		before := len(found)
+		for _, f := range figures {
+			if strings.HasPrefix(f.name, strings.TrimSpace(name)) {
+				found = append(found, f)
+			}
+		}
+		if len(found) == before {
+			return nil, fmt.Errorf("there is no figure %q", name)
+		}
+	}
+	return found, nil
+}
+
+func main() {
+	if err := run(os.Args[1:], os.Stdout, os.Stderr); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			os.Exit(2)
+		}
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+func run(args []string, stdout, stderr io.Writer) (err error) {
+	o, err := parseOptions(args, stderr)
+	if err != nil {
+		return err
+	}
+	wanted, err := chosen(o.figure)
+	if err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	endProfiles, err := profile(o)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, endProfiles()) }()
+	b := &bench{options: o, stderr: stderr, log: slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))}
+	if err := b.open(ctx); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, b.close()) }()
+	for range o.rounds {
+		for _, f := range wanted {
+			if err := b.measure(ctx, f, stdout); err != nil {
+				return fmt.Errorf("%s: %w", f.name, err)
+			}
+		}
+	}
+	return nil
+}
+
+// result is what a figure came to.
+type result struct {
+	value    float64
+	baseline float64
+	params   map[string]any
+	detail   map[string]any
+}
+
+// measure runs a figure and prints its line.
+func (b *bench) measure(ctx context.Context, f figure, stdout io.Writer) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, b.timeout, fmt.Errorf("not done after %s", b.timeout))
+	defer cancel()
+	r, err := f.run(ctx, b)
+	if err != nil {
+		if cause := context.Cause(ctx); cause != nil {
+			return errors.Join(cause, err)
+		}
+		return err
+	}
+	r.params["cores"], r.params["postgres"], r.params["storage"] = runtime.NumCPU(), b.version, b.storageKind
+	line := struct {
+		Figure   string         `json:"figure"`
+		Value    float64        `json:"value"`
+		Unit     string         `json:"unit"`
+		Baseline float64        `json:"baseline"`
+		Ratio    float64        `json:"ratio"`
+		Params   map[string]any `json:"params"`
+		Detail   map[string]any `json:"detail,omitempty"`
+	}{f.name, round(r.value), f.unit, round(r.baseline), 0, r.params, r.detail}
+	if r.baseline != 0 {
+		line.Ratio = round(r.value / r.baseline)
+	}
+	encoder := json.NewEncoder(stdout)
+	encoder.SetEscapeHTML(false)
+	return encoder.Encode(line)
+}
+
+// profile starts what is asked for; the answer ends it.
+func profile(o options) (end func() error, err error) {
+	var cpu *os.File
+	if o.cpuProfile != "" {
+		if cpu, err = os.Create(o.cpuProfile); err != nil {
+			return nil, err
+		}
+		if err := pprof.StartCPUProfile(cpu); err != nil {
+			return nil, errors.Join(err, cpu.Close())
+		}
+	}
+	return func() error {
+		var failed []error
+		if cpu != nil {
+			pprof.StopCPUProfile()
+			failed = append(failed, cpu.Close())
+		}
+		if o.memProfile != "" {
+			heap, err := os.Create(o.memProfile)
+			if err != nil {
+				return errors.Join(append(failed, err)...)
+			}
+			runtime.GC()
+			failed = append(failed, pprof.WriteHeapProfile(heap), heap.Close())
+		}
+		return errors.Join(failed...)
+	}, nil
+}

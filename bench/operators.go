@@ -1,0 +1,130 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/internal/duck"
+	"github.com/dagctl/dagctl/operators"
+)
+
+// Operators that do nothing, so that what is left is dagctl.
+
+// feed is the source of everything: units that are there to be read, and a look at every run.
+type feed struct {
+	mu      sync.Mutex
+	units   []operators.Unit
+	started func(job string, at time.Time) // called at the start of every run; nil: nobody looks
+	runs    int                            // that were started
+	parquet []byte                         // what a task writes that publishes: one row
+}
+
+func newFeed(ctx context.Context, scratch string) (*feed, error) {
+	session, err := duck.Open(ctx, duck.Config{AnyPath: true, Threads: 1})
+	if err != nil {
+		return nil, err
+	}
+	defer session.Close()
+	file := filepath.Join(scratch, "row.parquet")
+	if _, err := session.CopyToParquet(ctx, "SELECT 1 AS n", file); err != nil {
+		return nil, err
+	}
+	f := &feed{}
+	f.parquet, err = os.ReadFile(file)
+	return f, err
+}
+
+func (f *feed) operators() (*operators.Registry, error) {
+	return operators.NewRegistry(feedSource{f}, noop{f})
+}
+
+// put replaces the units that the next look at the source finds.
+func (f *feed) put(units []operators.Unit) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.units = units
+}
+
+// watch has every run tell when it starts.
+func (f *feed) watch(started func(job string, at time.Time)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.started = started
+}
+
+// ran tells how many runs were started.
+func (f *feed) ran() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.runs
+}
+
+func (f *feed) note(t *operators.Task) {
+	f.mu.Lock()
+	f.runs++
+	started := f.started
+	f.mu.Unlock()
+	if started != nil {
+		started(t.Job, time.Now())
+	}
+}
+
+// publish writes the row into each output.
+func (f *feed) publish(t *operators.Task) error {
+	for _, dir := range t.OutputDirs {
+		if err := os.WriteFile(filepath.Join(dir, "row.parquet"), f.parquet, 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// feedSource publishes a partition for each unit.
+type feedSource struct{ feed *feed }
+
+func (feedSource) Spec() dag.OperatorSpec {
+	return dag.OperatorSpec{Name: "feed", Version: "1.0.0", Source: true, Replayable: true, Effect: dag.EffectInternal,
+		ConfigSchema: json.RawMessage(`{"type": "object"}`)}
+}
+
+func (o feedSource) Enumerate(context.Context, operators.Enumeration) ([]operators.Unit, error) {
+	o.feed.mu.Lock()
+	defer o.feed.mu.Unlock()
+	return o.feed.units, nil
+}
+
+func (o feedSource) Run(_ context.Context, t *operators.Task) (operators.Result, error) {
+	o.feed.note(t)
+	var version string
+	if err := json.Unmarshal(t.Payload, &version); err != nil {
+		return operators.Result{}, operators.Permanent(err)
+	}
+	return operators.Result{SourceVersion: version}, o.feed.publish(t)
+}
+
+// unit is what there is to read for a partition.
+func unit(partition, version string) operators.Unit {
+	payload, _ := json.Marshal(version)
+	return operators.Unit{Partition: partition, Version: version, Payload: payload}
+}
+
+// noop does nothing: it publishes a row where its config says so, and otherwise says that nothing is new.
+type noop struct{ feed *feed }
+
+func (noop) Spec() dag.OperatorSpec {
+	return dag.OperatorSpec{Name: "noop", Version: "1.0.0", Reactive: true, Effect: dag.EffectInternal,
+		ConfigSchema: json.RawMessage(`{"type": "object", "properties": {"publish": {"type": "boolean"}}}`)}
+}
+
+func (o noop) Run(_ context.Context, t *operators.Task) (operators.Result, error) {
+	o.feed.note(t)
+	if publish, _ := t.Config["publish"].(bool); publish {
+		return operators.Result{}, o.feed.publish(t)
+	}
+	return operators.Result{Unchanged: true}, nil
+}
