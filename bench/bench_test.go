@@ -46,7 +46,7 @@ func TestStatementsAndProfiles(t *testing.T) {
 	err := run([]string{"-dsn", testdb.URL(t), "-figure", "throughput", "-tasks", "10", "-consumers", "1", "-storage", dir,
 		"-statements", "-memprofile", dir + "/heap"}, &out, &log)
 	require.NoError(t, err, log.String())
-	require.Contains(t, log.String(), "DELETE FROM leases")
+	require.Contains(t, log.String(), "SKIP LOCKED")
 	require.FileExists(t, dir+"/heap")
 }
 
