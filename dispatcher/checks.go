@@ -101,10 +101,11 @@ func (d *Dispatcher) assignCheck(ctx context.Context, tx pgx.Tx, a *operators.As
 		return nil, err
 	}
 	// A revision read its inputs at generations that may have been replaced since; only those still pinned are offered.
-	generations, err := d.Registry.InputGenerations(ctx, tx, job)
+	read, err := d.Registry.InputGenerations(ctx, tx, job)
 	if err != nil {
 		return nil, err
 	}
+	generations := read[job.ID]
 	pins = slices.DeleteFunc(pins, func(p registry.Pin) bool { return generations[p.Input].Version != p.Version })
 	contents, err := registry.Contents(ctx, tx, pins)
 	if err != nil {

@@ -270,20 +270,18 @@ type given struct {
 }
 
 func (d *Dispatcher) given(ctx context.Context, tx pgx.Tx, taken []claimable) (given, error) {
-	g := given{generations: map[uuid.UUID][]storage.Generation{}, states: map[uuid.UUID]json.RawMessage{}}
+	g := given{states: map[uuid.UUID]json.RawMessage{}}
 	var (
 		pins    []registry.Pin
 		origins []uuid.UUID
+		jobs    []*registry.Job
 		err     error
 	)
 	for _, c := range taken {
-		pins, origins = append(pins, c.pins...), append(origins, c.Origin)
-		if _, known := g.generations[c.job.ID]; known {
-			continue
-		}
-		if g.generations[c.job.ID], err = d.Registry.InputGenerations(ctx, tx, c.job); err != nil {
-			return g, err
-		}
+		pins, origins, jobs = append(pins, c.pins...), append(origins, c.Origin), append(jobs, c.job)
+	}
+	if g.generations, err = d.Registry.InputGenerations(ctx, tx, jobs...); err != nil {
+		return g, err
 	}
 	if g.contents, err = registry.Contents(ctx, tx, pins); err != nil {
 		return g, err

@@ -11,7 +11,6 @@ import (
 
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/registry"
-	"github.com/dagctl/dagctl/storage"
 )
 
 // examine gathers the facts about targets, in a number of statements that does not depend on how many there are, and
@@ -40,16 +39,16 @@ func (d *Dispatcher) examine(ctx context.Context, tx pgx.Tx, targets []target) (
 
 // wants tells for each target what it is made of, by input; what is published of it is still to be found.
 func (d *Dispatcher) wants(ctx context.Context, tx pgx.Tx, targets []target) ([][]inputFacts, error) {
-	generations := map[uuid.UUID][]storage.Generation{}
+	jobs := make([]*registry.Job, len(targets))
+	for i, t := range targets {
+		jobs[i] = t.job
+	}
+	generations, err := d.Registry.InputGenerations(ctx, tx, jobs...)
+	if err != nil {
+		return nil, err
+	}
 	wants := make([][]inputFacts, len(targets))
 	for i, t := range targets {
-		if _, known := generations[t.job.ID]; !known {
-			g, err := d.Registry.InputGenerations(ctx, tx, t.job)
-			if err != nil {
-				return nil, err
-			}
-			generations[t.job.ID] = g
-		}
 		for n, in := range t.job.Inputs {
 			f := inputFacts{index: n, def: in.Def, dataset: in.Dataset, generation: generations[t.job.ID][n].Version, producer: in.Producer}
 			var err error
@@ -198,19 +197,16 @@ func (d *Dispatcher) examineAll(ctx context.Context, tx pgx.Tx, jobs []*registry
 
 // allTargets lists every output partition of reactive jobs that their inputs feed by now.
 func (d *Dispatcher) allTargets(ctx context.Context, tx pgx.Tx, jobs ...*registry.Job) ([]target, error) {
-	inputs := make([][]storage.Generation, len(jobs))
+	reactive := slices.DeleteFunc(slices.Clone(jobs), func(j *registry.Job) bool { return j.Def.Activation != dag.ActivationReactive })
+	inputs, err := d.Registry.InputGenerations(ctx, tx, reactive...)
+	if err != nil {
+		return nil, err
+	}
 	var ids []uuid.UUID
-	for n, job := range jobs {
-		if job.Def.Activation != dag.ActivationReactive {
-			continue
-		}
-		var err error
-		if inputs[n], err = d.Registry.InputGenerations(ctx, tx, job); err != nil {
-			return nil, err
-		}
+	for _, job := range reactive {
 		for i, in := range job.Inputs {
 			if in.Def.Triggers() {
-				ids = append(ids, inputs[n][i].Version)
+				ids = append(ids, inputs[job.ID][i].Version)
 			}
 		}
 	}
@@ -219,11 +215,8 @@ func (d *Dispatcher) allTargets(ctx context.Context, tx pgx.Tx, jobs ...*registr
 		return nil, err
 	}
 	var targets []target
-	for n, job := range jobs {
-		if inputs[n] == nil {
-			continue
-		}
-		keys, err := outputKeys(job, inputs[n], published)
+	for _, job := range reactive {
+		keys, err := outputKeys(job, inputs[job.ID], published)
 		if err != nil {
 			return nil, err
 		}

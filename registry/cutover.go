@@ -179,23 +179,31 @@ func moveNames(ctx context.Context, tx pgx.Tx, b Build, previous *uuid.UUID, now
 	if err := takeOverNames(ctx, tx, b, previous, now); err != nil {
 		return err
 	}
+	// Most entries are after a cutover what they were before it; they are not written.
 	_, err := tx.Exec(ctx, `
-		UPDATE datasets d SET
-			name = coalesce(p.name, d.producer_dag_name || '/' || d.producer_job_name || '/' || d.producer_output_index),
-			published = p.published_name IS NOT NULL,
-			deleted_at = CASE WHEN p.dataset_uuid IS NULL THEN d.deleted_at END,
-			producer_job_name = coalesce(p.job_name, d.producer_job_name),
-			description = p.publication ->> 'description',
-			owner = p.publication ->> 'owner',
-			tags = coalesce((SELECT array_agg(t) FROM jsonb_array_elements_text(p.publication -> 'tags') AS t), '{}'),
-			columns = coalesce(p.publication -> 'columns', '{}'),
-			due_within_seconds = (p.publication ->> 'due_within')::bigint / 1000000000,
-			storage = coalesce(g.storage, d.storage),
-			updated_at = $4
-		FROM datasets s
-		LEFT JOIN dag_version_datasets p ON p.dag_version_id = $3 AND p.dataset_uuid = s.id
-		LEFT JOIN dataset_versions g ON g.id = p.dataset_version
-		WHERE d.id = s.id AND s.org_id = $1 AND s.producer_dag_name = $2`, b.OrgID, b.DAG, b.ID, now)
+		WITH entries AS (
+			SELECT d.id,
+				coalesce(p.name, d.producer_dag_name || '/' || d.producer_job_name || '/' || d.producer_output_index) AS name,
+				p.published_name IS NOT NULL AS published,
+				CASE WHEN p.dataset_uuid IS NULL THEN d.deleted_at END AS deleted_at,
+				coalesce(p.job_name, d.producer_job_name) AS producer_job_name,
+				p.publication ->> 'description' AS description,
+				p.publication ->> 'owner' AS owner,
+				coalesce((SELECT array_agg(t) FROM jsonb_array_elements_text(p.publication -> 'tags') AS t), '{}') AS tags,
+				coalesce(p.publication -> 'columns', '{}') AS columns,
+				(p.publication ->> 'due_within')::bigint / 1000000000 AS due_within_seconds,
+				coalesce(g.storage, d.storage) AS storage
+			FROM datasets d
+			LEFT JOIN dag_version_datasets p ON p.dag_version_id = $3 AND p.dataset_uuid = d.id
+			LEFT JOIN dataset_versions g ON g.id = p.dataset_version
+			WHERE d.org_id = $1 AND d.producer_dag_name = $2)
+		UPDATE datasets d SET name = e.name, published = e.published, deleted_at = e.deleted_at, producer_job_name = e.producer_job_name,
+			description = e.description, owner = e.owner, tags = e.tags, columns = e.columns,
+			due_within_seconds = e.due_within_seconds, storage = e.storage, updated_at = $4
+		FROM entries e
+		WHERE d.id = e.id AND (d.name, d.published, d.deleted_at, d.producer_job_name, d.description, d.owner, d.tags, d.columns, d.due_within_seconds, d.storage)
+			IS DISTINCT FROM (e.name, e.published, e.deleted_at, e.producer_job_name, e.description, e.owner, e.tags, e.columns, e.due_within_seconds, e.storage)`,
+		b.OrgID, b.DAG, b.ID, now)
 	if err != nil {
 		return fmt.Errorf("move names of %s: %w", b.DAG, err)
 	}

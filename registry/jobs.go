@@ -244,38 +244,47 @@ func (r *Registry) acting(ctx context.Context, tx pgx.Tx, where string, arg any)
 	return acting, nil
 }
 
-// InputGenerations resolves the generation that each input of the job reads at this moment, by input index. An input
-// within the DAG reads what the job's version pins; one from another DAG what that DAG's readers see. A dataset that
-// nobody serves (its DAG has no active version) has the version uuid.Nil.
-func (r *Registry) InputGenerations(ctx context.Context, tx pgx.Tx, j *Job) ([]storage.Generation, error) {
-	generations := make([]storage.Generation, len(j.Inputs))
-	foreign := false
-	for i, in := range j.Inputs {
-		generations[i] = in.Generation
-		foreign = foreign || !in.InDAG
+// InputGenerations resolves the generation that each input of the jobs reads at this moment, by the id of the job's row and
+// by input index. An input within the DAG reads what the job's version pins; one from another DAG what that DAG's readers
+// see. A dataset that nobody serves (its DAG has no active version) has the version uuid.Nil.
+func (r *Registry) InputGenerations(ctx context.Context, tx pgx.Tx, jobs ...*Job) (map[uuid.UUID][]storage.Generation, error) {
+	generations := make(map[uuid.UUID][]storage.Generation, len(jobs))
+	var foreign []uuid.UUID
+	for _, j := range jobs {
+		if _, seen := generations[j.ID]; seen {
+			continue
+		}
+		of, inDAG := make([]storage.Generation, len(j.Inputs)), true
+		for i, in := range j.Inputs {
+			of[i] = in.Generation
+			inDAG = inDAG && in.InDAG
+		}
+		if generations[j.ID] = of; !inDAG {
+			foreign = append(foreign, j.ID)
+		}
 	}
-	if !foreign {
+	if len(foreign) == 0 {
 		return generations, nil
 	}
 	rows, err := tx.Query(ctx, `
-		SELECT i.input_index, g.id, g.storage
+		SELECT i.job_id, i.input_index, g.id, g.storage
 		FROM job_inputs i
 		JOIN dataset_pointers p ON p.org_id = i.org_id AND p.dataset_uuid = i.dataset_uuid
 		JOIN dataset_versions g ON g.id = p.dataset_version
-		WHERE i.job_id = $1 AND NOT i.in_dag`, j.ID)
+		WHERE i.job_id = ANY($1) AND NOT i.in_dag`, foreign)
 	if err != nil {
-		return nil, fmt.Errorf("resolve inputs of %s: %w", j.Address(), err)
+		return nil, fmt.Errorf("resolve inputs of %d jobs: %w", len(foreign), err)
 	}
 	var (
-		index   int
-		version uuid.UUID
-		store   []byte
+		job, version uuid.UUID
+		index        int
+		store        []byte
 	)
-	_, err = pgx.ForEachRow(rows, []any{&index, &version, &store}, func() error {
-		return setGeneration(&generations[index], version, store)
+	_, err = pgx.ForEachRow(rows, []any{&job, &index, &version, &store}, func() error {
+		return setGeneration(&generations[job][index], version, store)
 	})
 	if err != nil {
-		return nil, fmt.Errorf("resolve inputs of %s: %w", j.Address(), err)
+		return nil, fmt.Errorf("resolve inputs of %d jobs: %w", len(foreign), err)
 	}
 	return generations, nil
 }
