@@ -78,6 +78,10 @@ func (r *Registry) buildForecast(ctx context.Context, tx pgx.Tx, version uuid.UU
 		live[c.Candidate] = c.Live
 		generations = append(generations, c.Live)
 	}
+	resolved, err := r.InputGenerations(ctx, tx, all...)
+	if err != nil {
+		return nil, nil, err
+	}
 	f := &forecast{doc: &dag.Document{}, sources: map[string]partitions{}, foreign: map[string]partitions{},
 		shapes: map[string]dag.Partitioning{}, done: map[string]partitions{}}
 	read := map[string]uuid.UUID{} // foreign dataset → generation
@@ -86,17 +90,10 @@ func (r *Registry) buildForecast(ctx context.Context, tx pgx.Tx, version uuid.UU
 		for _, o := range job.Outputs {
 			generations = append(generations, o.Generation.Version)
 		}
-		if !slices.ContainsFunc(job.Inputs, func(in JobInput) bool { return !in.InDAG }) {
-			continue
-		}
-		resolved, err := r.InputGenerations(ctx, tx, job)
-		if err != nil {
-			return nil, nil, err
-		}
 		for i, in := range job.Inputs {
-			if !in.InDAG {
-				read[in.Def.Dataset], f.shapes[in.Def.Dataset] = resolved[i].Version, in.PartitionBy
-				generations = append(generations, resolved[i].Version)
+			if generation := resolved[job.ID][i].Version; !in.InDAG {
+				read[in.Def.Dataset], f.shapes[in.Def.Dataset] = generation, in.PartitionBy
+				generations = append(generations, generation)
 			}
 		}
 	}
