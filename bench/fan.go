@@ -6,6 +6,8 @@ import (
 	"maps"
 	"strings"
 	"time"
+
+	"github.com/dagctl/dagctl/operators"
 )
 
 // mostInputs is how many a job may have: a wider join is a tree.
@@ -16,8 +18,8 @@ func fanFigure(ctx context.Context, b *bench) (result, error) {
 	yaml, tasks := fanDAG(b.fan)
 	ours, err := b.repeat(ctx, "fan", yaml, tasks, func(w *world) func(context.Context) error {
 		joined := make(chan struct{}, 1)
-		w.feed.watch(func(job string, _ time.Time) {
-			if job == "join" {
+		w.feed.watch(func(t *operators.Task, _ time.Time) {
+			if t.Job == "join" {
 				joined <- struct{}{}
 			}
 		})

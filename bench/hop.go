@@ -49,9 +49,9 @@ func (b *bench) hop(ctx context.Context) (edges []time.Duration, cost map[string
 	r, err := b.repeat(ctx, "chain", yaml.String(), b.edges+1, func(w *world) func(context.Context) error {
 		starts := make([]time.Time, b.edges+1)
 		last := make(chan struct{}, 1)
-		w.feed.watch(func(job string, at time.Time) { // one at a time: each is started by the one before
-			starts[index[job]] = at
-			if index[job] == b.edges {
+		w.feed.watch(func(t *operators.Task, at time.Time) { // one at a time: each is started by the one before
+			starts[index[t.Job]] = at
+			if index[t.Job] == b.edges {
 				last <- struct{}{}
 			}
 		})

@@ -39,6 +39,11 @@ var figures = []figure{
 	{"throughput", "tasks/s", throughputFigure},
 	{"hop", "ms at p50", hopFigure},
 	{"fan-out, fan-in", "s at p50", fanFigure},
+	{"flat cost", "tasks/s", flatFigure},
+	{"held snapshot", "tasks/s", heldFigure},
+	{"fairness", "ms at p50", fairnessFigure},
+	{"memory", "MiB", memoryFigure},
+	{"limits", "tasks/s", limitsFigure},
 }
 
 // options are what a run is told.
@@ -52,10 +57,15 @@ type options struct {
 	edges      int
 	fan        int
 	reps       int
+	history    int
+	hold       time.Duration
+	backlog    int
+	patience   time.Duration
 	workers    int
 	conns      int
 	storage    string
 	statements bool
+	dispatch   bool
 	timeout    time.Duration
 	cpuProfile string
 	memProfile string
@@ -78,18 +88,23 @@ func parseOptions(args []string, stderr io.Writer) (options, error) {
 	flags.IntVar(&o.edges, "edges", 400, "hop: length of the chain")
 	flags.IntVar(&o.fan, "fan", 1000, "fan-out, fan-in: width")
 	flags.IntVar(&o.reps, "reps", 5, "hop, fan: repetitions, after one that is not measured")
+	flags.IntVar(&o.history, "history", 10_000_000, "flat cost: finished tasks that are there before; a tenth as many events, a hundredth as many datasets")
+	flags.DurationVar(&o.hold, "hold", 10*time.Minute, "held snapshot: how long another session holds its transaction open")
+	flags.IntVar(&o.backlog, "backlog", 1_000_000, "fairness, memory: tasks that are queued")
+	flags.DurationVar(&o.patience, "patience", time.Minute, "fairness: how long a task is waited for; memory: how long the process is watched")
 	flags.IntVar(&o.workers, "workers", 100, "tasks that run at once in the process")
 	flags.IntVar(&o.conns, "conns", 20, "connections of the pool")
 	flags.StringVar(&o.storage, "storage", "", "`folder` of the published files; none: one in memory where there is such, so that the disk's sync is not what is measured")
 	flags.BoolVar(&o.statements, "statements", false, "print what the statements of each run cost to stderr")
 	flags.DurationVar(&o.timeout, "timeout", 30*time.Minute, "bound on each figure")
+	flags.BoolVar(&o.dispatch, "dispatch", false, "only run a dispatcher on -dsn until stdin ends: the process that the memory figure watches")
 	flags.StringVar(&o.cpuProfile, "cpuprofile", "", "write a CPU profile to this `file`")
 	flags.StringVar(&o.memProfile, "memprofile", "", "write a heap profile to this `file` at the end")
 	if err := flags.Parse(args); err != nil {
 		return o, err
 	}
-	if o.tasks < 1 || o.consumers < 1 || o.edges < 1 || o.fan < 1 || o.reps < 1 || o.workers < 1 || o.conns < 4 || o.rounds < 1 {
-		return o, errors.New("numbers must be positive, and connections 4 at least")
+	if o.tasks < 1 || o.consumers < 1 || o.edges < 1 || o.fan < 1 || o.reps < 1 || o.workers < 1 || o.conns < 4 || o.rounds < 1 || o.history < 100 || o.backlog < 1 {
+		return o, errors.New("numbers must be positive, connections 4 at least, and the history 100")
 	}
 	return o, nil
 }
@@ -145,6 +160,9 @@ func run(args []string, stdout, stderr io.Writer) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, b.close()) }()
+	if o.dispatch {
+		return b.dispatchOnly(ctx)
+	}
 	for range o.rounds {
 		for _, f := range wanted {
 			if err := b.measure(ctx, f, stdout); err != nil {

@@ -19,9 +19,11 @@ import (
 type feed struct {
 	mu      sync.Mutex
 	units   []operators.Unit
-	started func(job string, at time.Time) // called at the start of every run; nil: nobody looks
-	runs    int                            // that were started
-	parquet []byte                         // what a task writes that publishes: one row
+	started func(t *operators.Task, at time.Time) // called at the start of every run; nil: nobody looks
+	runs    int                                   // that were started
+	running map[string]int                        // by job
+	most    map[string]int                        // that ran at once, by job
+	parquet []byte                                // what a task writes that publishes: one row
 }
 
 func newFeed(ctx context.Context, scratch string) (*feed, error) {
@@ -34,7 +36,7 @@ func newFeed(ctx context.Context, scratch string) (*feed, error) {
 	if _, err := session.CopyToParquet(ctx, "SELECT 1 AS n", file); err != nil {
 		return nil, err
 	}
-	f := &feed{}
+	f := &feed{running: map[string]int{}, most: map[string]int{}}
 	f.parquet, err = os.ReadFile(file)
 	return f, err
 }
@@ -51,7 +53,7 @@ func (f *feed) put(units []operators.Unit) {
 }
 
 // watch has every run tell when it starts.
-func (f *feed) watch(started func(job string, at time.Time)) {
+func (f *feed) watch(started func(t *operators.Task, at time.Time)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.started = started
@@ -64,13 +66,28 @@ func (f *feed) ran() int {
 	return f.runs
 }
 
-func (f *feed) note(t *operators.Task) {
+// mostOf tells how many runs of a job there were at once.
+func (f *feed) mostOf(job string) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.most[job]
+}
+
+// begin notes that a run starts; the answer notes that it ends.
+func (f *feed) begin(t *operators.Task) (end func()) {
 	f.mu.Lock()
 	f.runs++
+	f.running[t.Job]++
+	f.most[t.Job] = max(f.most[t.Job], f.running[t.Job])
 	started := f.started
 	f.mu.Unlock()
 	if started != nil {
-		started(t.Job, time.Now())
+		started(t, time.Now())
+	}
+	return func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.running[t.Job]--
 	}
 }
 
@@ -99,7 +116,7 @@ func (o feedSource) Enumerate(context.Context, operators.Enumeration) ([]operato
 }
 
 func (o feedSource) Run(_ context.Context, t *operators.Task) (operators.Result, error) {
-	o.feed.note(t)
+	defer o.feed.begin(t)()
 	var version string
 	if err := json.Unmarshal(t.Payload, &version); err != nil {
 		return operators.Result{}, operators.Permanent(err)
@@ -122,7 +139,7 @@ func (noop) Spec() dag.OperatorSpec {
 }
 
 func (o noop) Run(_ context.Context, t *operators.Task) (operators.Result, error) {
-	o.feed.note(t)
+	defer o.feed.begin(t)()
 	if publish, _ := t.Config["publish"].(bool); publish {
 		return operators.Result{}, o.feed.publish(t)
 	}

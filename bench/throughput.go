@@ -35,10 +35,12 @@ func throughputFigure(ctx context.Context, b *bench) (result, error) {
 
 // load is a run of the throughput figure, or of one that differs from it in a detail.
 type load struct {
-	tasks int
-	limit int // on the tasks of each job that run at once; 0: none
-	// before is called on the database when the DAG serves, during while the tasks run.
+	tasks  int
+	limits []int // on the tasks of a job that run at once: of one job the first, of the next the next, and round again
+	// before is called on the database when the DAG serves.
 	before func(ctx context.Context, dsn string) error
+	// during is called while the tasks run and returns when its context ends, at the latest. Until it has returned, the
+	// load is run again and again.
 	during func(ctx context.Context, dsn string) error
 }
 
@@ -46,6 +48,7 @@ type load struct {
 type speed struct {
 	tasks     int
 	perSecond float64
+	rounds    []float64 // tasks a second, where there were several
 	cost      map[string]any
 }
 
@@ -61,7 +64,7 @@ func (b *bench) throughput(ctx context.Context, l load) (s speed, err error) {
 		if caller, err = w.org(ctx, "bench"); err != nil {
 			return err
 		}
-		return w.deploy(ctx, caller, "wide", wideDAG("wide", b.consumers, l.limit, b.publish))
+		return w.deploy(ctx, caller, "wide", wideDAG(b.consumers, l.limits, b.publish))
 	})
 	if err != nil {
 		return s, err
@@ -71,17 +74,13 @@ func (b *bench) throughput(ctx context.Context, l load) (s speed, err error) {
 			return s, err
 		}
 	}
-	events := max(l.tasks/(b.consumers+1), 1)
-	s.tasks = events * (b.consumers + 1)
 	meter, err := b.startMeter(ctx, dsn)
 	if err != nil {
 		return s, err
 	}
-	took, err := b.drain(ctx, dsn, caller, events, s.tasks, l.during)
-	if err != nil {
+	if err := b.drain(ctx, dsn, caller, l, &s); err != nil {
 		return s, err
 	}
-	s.perSecond = float64(s.tasks) / took.Seconds()
 	s.cost, err = meter.stop(ctx, s.tasks)
 	b.printServer(ctx, dsn, "throughput", s.tasks)
 	return s, err
@@ -96,50 +95,75 @@ func (b *bench) setUp(ctx context.Context, dsn string, f func(w *world) error) e
 	return errors.Join(f(w), w.close())
 }
 
-// drain publishes events and waits until all that comes of them is done.
-func (b *bench) drain(ctx context.Context, dsn string, caller authz.Caller, events, tasks int, during func(context.Context, string) error) (took time.Duration, err error) {
+// drain publishes events and waits until all that comes of them is done, round after round.
+func (b *bench) drain(ctx context.Context, dsn string, caller authz.Caller, l load, s *speed) (err error) {
 	w, err := b.world(ctx, dsn, runtimes[0])
 	if err != nil {
-		return 0, err
+		return err
 	}
 	defer func() { err = errors.Join(err, w.close()) }()
-	units := make([]operators.Unit, events)
-	for i := range units {
-		units[i] = unit(fmt.Sprintf("p%07d", i), "1")
+	var done int
+	if err := w.pool.QueryRow(ctx, `SELECT count(*) FROM tasks`).Scan(&done); err != nil {
+		return err
 	}
-	w.feed.put(units)
 	beside := make(chan error, 1)
-	busy, done := context.WithCancel(ctx)
-	defer done()
-	if during != nil {
-		go func() { beside <- during(busy, dsn) }()
+	busy, stop := context.WithCancel(ctx)
+	defer stop()
+	if l.during != nil {
+		go func() { beside <- l.during(busy, dsn) }()
 	} else {
 		beside <- nil
 	}
+	events := max(l.tasks/(b.consumers+1), 1)
 	start := time.Now()
-	if err := w.poll(ctx, caller); err != nil {
-		return 0, err
+	for over := false; !over; {
+		began := time.Now()
+		w.feed.put(partitions(len(s.rounds), events))
+		s.tasks += events * (b.consumers + 1)
+		if err := w.poll(ctx, caller); err != nil {
+			return err
+		}
+		if err := w.settle(ctx, caller, s.tasks); err != nil {
+			return err
+		}
+		s.rounds = append(s.rounds, round(float64(events*(b.consumers+1))/time.Since(began).Seconds()))
+		select {
+		case err := <-beside:
+			if over = true; err != nil {
+				return err
+			}
+		default:
+		}
 	}
-	if err := w.settle(ctx, caller, tasks); err != nil {
-		return 0, err
+	s.perSecond = float64(s.tasks) / time.Since(start).Seconds()
+	w.statements.print(b.stderr, "throughput", s.tasks)
+	for i, limit := range l.limits[:min(len(l.limits), b.consumers)] {
+		if most := w.feed.mostOf(workName(i)); most > limit {
+			return fmt.Errorf("%d tasks of a job ran at once; %d may", most, limit)
+		}
 	}
-	took = time.Since(start)
-	done()
-	if err := <-beside; err != nil {
-		return 0, err
-	}
-	w.statements.print(b.stderr, "throughput", tasks)
-	return took, w.completed(ctx, tasks)
+	return w.completed(ctx, done+s.tasks)
 }
 
+// partitions are the units of a round.
+func partitions(round, n int) []operators.Unit {
+	units := make([]operators.Unit, n)
+	for i := range units {
+		units[i] = unit(fmt.Sprintf("r%d-%07d", round, i), "1")
+	}
+	return units
+}
+
+func workName(i int) string { return fmt.Sprintf("work%03d", i) }
+
 // wideDAG is one source of partitions and jobs that each read every one of them.
-func wideDAG(name string, consumers, limit int, publish bool) string {
+func wideDAG(consumers int, limits []int, publish bool) string {
 	var yaml strings.Builder
-	fmt.Fprintf(&yaml, "name: %s\njobs:\n  - {name: events, operator: feed, source: {kind: poll, every: 24h}, partition_by: key}\n", name)
+	yaml.WriteString("name: wide\njobs:\n  - {name: events, operator: feed, source: {kind: poll, every: 24h}, partition_by: key}\n")
 	for i := range consumers {
-		fmt.Fprintf(&yaml, "  - {name: work%03d, operator: noop, inputs: [{from: {job: events}}], config: {publish: %t}", i, publish)
-		if limit > 0 {
-			fmt.Fprintf(&yaml, ", scaling: {max_concurrency: %d}", limit)
+		fmt.Fprintf(&yaml, "  - {name: %s, operator: noop, inputs: [{from: {job: events}}], config: {publish: %t}", workName(i), publish)
+		if len(limits) > 0 {
+			fmt.Fprintf(&yaml, ", scaling: {max_concurrency: %d}", limits[i%len(limits)])
 		}
 		yaml.WriteString("}\n")
 	}
