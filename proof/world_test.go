@@ -73,7 +73,8 @@ func newWorld(t *testing.T) *world {
 	require.NoError(t, err)
 	w.registry, err = registry.New(registry.Config{Pool: w.pool, Requests: w.asked, Storage: w.storage, Catalog: w.ops.Catalog(runtimes), Log: w.log()})
 	require.NoError(t, err)
-	w.query = &query.Query{Requests: w.asked, Registry: w.registry, Storage: w.storage}
+	w.query, err = query.New(query.Config{Requests: w.asked, Registry: w.registry, Storage: w.storage})
+	require.NoError(t, err)
 	w.caller = authz.Caller{OrgSlug: "acme", Actor: "user:test", Role: authz.RoleAdmin}
 	w.one(`INSERT INTO orgs (name, slug) VALUES ('acme', 'acme') RETURNING id`)(&w.caller.OrgID)
 	w.d = w.dispatcher("first", runtimes[0])

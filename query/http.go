@@ -3,10 +3,12 @@ package query
 import (
 	"context"
 	"net/http"
+	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/internal/rest"
 	"github.com/dagctl/dagctl/registry"
 )
 
@@ -23,6 +25,32 @@ func (q *Query) AddRoutes(api *authz.API) {
 		OperationID: "diff-dataset", Method: http.MethodGet, Path: "/v1/datasets/{name}/diff", Tags: []string{"datasets"},
 		Summary: "Compare two versions of a dataset: columns, rows per partition, and some keys that differ",
 	}, q.handleDiff)
+
+	authz.Handle(api, authz.Reader, rest.WithTimeout(huma.Operation{
+		OperationID: "query", Method: http.MethodPost, Path: "/v1/query", Tags: []string{"datasets"},
+		Summary: "Answer one SELECT over the datasets you may read",
+		Description: "DuckDB's SQL. Datasets are read by their names, all as they are at one moment; an unpublished one is \"dag/job/output\", in quotation marks. " +
+			"Values are written as in the rows of a dataset. A server that is busy with others' queries answers 429 with Retry-After.",
+	}, q.Limits.Timeout+answerTime), q.handleQuery)
+}
+
+// answerTime is what a request may take beyond its statement, so that it is the statement that is told to be slow.
+const answerTime = 15 * time.Second
+
+type queryInput struct {
+	Body struct {
+		SQL   string `json:"sql" minLength:"1" maxLength:"100000" doc:"One SELECT"`
+		At    string `json:"at,omitempty" maxLength:"64" doc:"live (default), candidate, or the number of a version of the DAG; all but live are for writers"`
+		DAG   string `json:"dag,omitempty" maxLength:"200" doc:"Whose version at means; the datasets of other DAGs are read live. Of candidates, all without it"`
+		Limit int    `json:"limit,omitempty" minimum:"1" maximum:"1000000" doc:"The most rows to answer with; 1000 without it, and the server's settings bound it"`
+	}
+}
+
+type queryOutput struct{ Body Answer }
+
+func (q *Query) handleQuery(ctx context.Context, caller authz.Caller, in *queryInput) (*queryOutput, error) {
+	answer, err := q.Run(ctx, caller, Statement{SQL: in.Body.SQL, At: registry.Moment{Which: in.Body.At, DAG: in.Body.DAG}, Limit: in.Body.Limit})
+	return &queryOutput{answer}, err
 }
 
 type previewInput struct {

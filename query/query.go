@@ -1,9 +1,13 @@
 // Package query answers with rows of datasets, each read at what was served at one moment and only for whom the
-// dataset is visible. It owns no tables.
+// dataset is visible.
+//
+// Vocabulary: a preview is some rows of one dataset; a statement is SQL of a user's over several, which a child, a process
+// of its own, answers (run.go is its parent's part, child.go its own). It owns no tables.
 package query
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -18,11 +22,32 @@ import (
 	"github.com/dagctl/dagctl/storage"
 )
 
-// Query reads datasets.
-type Query struct {
+// Config is what reading datasets needs.
+type Config struct {
 	Requests *pgxpool.Pool
 	Registry *registry.Registry
 	Storage  *storage.Storage
+	Limits   Limits // of users' SQL; the zero value is DefaultLimits
+}
+
+// Query reads datasets.
+type Query struct {
+	Config
+	slots chan struct{} // one for each statement that runs
+}
+
+// New validates the config.
+func New(c Config) (*Query, error) {
+	if c.Requests == nil || c.Registry == nil || c.Storage == nil {
+		return nil, errors.New("query: requests, registry and storage are needed")
+	}
+	if c.Limits == (Limits{}) {
+		c.Limits = DefaultLimits
+	}
+	if err := c.Limits.Validate(); err != nil {
+		return nil, err
+	}
+	return &Query{Config: c, slots: make(chan struct{}, c.Limits.Concurrent)}, nil
 }
 
 // Limits of a preview: it is for looking, not for taking data out.

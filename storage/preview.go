@@ -3,6 +3,7 @@ package storage
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -49,9 +50,25 @@ func (s *Storage) Preview(ctx context.Context, g Generation, partitions []Partit
 
 // JSONRows runs a query and returns its rows as values that JSON holds without loss; see Preview.
 func JSONRows(ctx context.Context, session *duck.Session, query string, limit, offset int) ([]Column, [][]any, error) {
-	columns, err := session.Describe(ctx, query)
+	out := [][]any{}
+	columns, err := EachJSONRow(ctx, session, query, limit, offset, func(row []any) error {
+		out = append(out, row)
+		return nil
+	})
 	if err != nil {
 		return nil, nil, err
+	}
+	return columns, out, nil
+}
+
+// ErrEnough ends EachJSONRow without an error.
+var ErrEnough = errors.New("enough rows")
+
+// EachJSONRow is JSONRows for whoever does not want to hold all of them.
+func EachJSONRow(ctx context.Context, session *duck.Session, query string, limit, offset int, each func(row []any) error) ([]Column, error) {
+	columns, err := session.Describe(ctx, query)
+	if err != nil {
+		return nil, err
 	}
 	list := make([]string, len(columns))
 	for i, c := range columns {
@@ -59,10 +76,9 @@ func JSONRows(ctx context.Context, session *duck.Session, query string, limit, o
 	}
 	rows, err := session.Query(ctx, fmt.Sprintf("SELECT %s FROM (%s) LIMIT %d OFFSET %d", strings.Join(list, ", "), query, limit, offset))
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	defer rows.Close()
-	out := [][]any{}
 	for rows.Next() {
 		row := make([]any, len(columns))
 		into := make([]any, len(columns))
@@ -70,14 +86,18 @@ func JSONRows(ctx context.Context, session *duck.Session, query string, limit, o
 			into[i] = &row[i]
 		}
 		if err := rows.Scan(into...); err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 		for i, v := range row {
 			row[i] = jsonValue(columns[i], v)
 		}
-		out = append(out, row)
+		if err := each(row); errors.Is(err, ErrEnough) {
+			return columns, nil
+		} else if err != nil {
+			return nil, err
+		}
 	}
-	return columns, out, duck.WithoutValues(rows.Err())
+	return columns, duck.WithoutValues(rows.Err())
 }
 
 // native are the types whose values JSON numbers and booleans hold exactly.

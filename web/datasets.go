@@ -37,6 +37,7 @@ func (s *Site) datasets(w http.ResponseWriter, r *http.Request, caller authz.Cal
 
 type datasetView struct {
 	registry.Dataset
+	SQL        string // a statement to begin with
 	Partition  string // of which rows are shown; empty: of all
 	Preview    query.Rows
 	PreviewErr string
@@ -51,7 +52,7 @@ func (s *Site) dataset(w http.ResponseWriter, r *http.Request, caller authz.Call
 	if err != nil {
 		return err
 	}
-	v := datasetView{Dataset: d, Partition: r.URL.Query().Get("partition")}
+	v := datasetView{Dataset: d, SQL: query.FirstStatement(d), Partition: r.URL.Query().Get("partition")}
 	const shown = 400 // more than a year of days
 	if v.Revisions, err = s.Registry.Partitions(r.Context(), caller, d.ID.String(), "", shown+1); err != nil {
 		return err

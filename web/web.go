@@ -60,13 +60,15 @@ func (s *Site) AddRoutes(api *authz.API) {
 	api.HandlePage(authz.Reader, "GET /datasets", s.datasets)
 	// An unpublished dataset has slashes in its name.
 	api.HandlePage(authz.Reader, "GET /datasets/{name...}", s.dataset)
+	api.HandlePage(authz.Reader, "GET /query", s.queryForm)
+	api.HandlePage(authz.Reader, "POST /query", s.query)
 	api.HandlePage(authz.Public, "GET /static/{file}", static)
 }
 
 // layout is what every page has around its view.
 type layout struct {
 	Title  string
-	Tab    string // dags, tasks or datasets
+	Tab    string // dags, tasks, datasets or query
 	Caller authz.Caller
 	Now    time.Time
 	View   any

@@ -114,7 +114,10 @@ func (a *app) routes(cfg serverConfig, dev *authz.Dev) error {
 	if err != nil {
 		return err
 	}
-	rows := &query.Query{Requests: a.requests, Registry: a.registry, Storage: a.storage}
+	rows, err := query.New(query.Config{Requests: a.requests, Registry: a.registry, Storage: a.storage, Limits: cfg.Queries.limits()})
+	if err != nil {
+		return err
+	}
 	authz.Register(a.api, a.requests)
 	a.registry.AddRoutes(a.api)
 	a.dispatcher.AddRoutes(a.api)

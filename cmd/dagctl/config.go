@@ -11,10 +11,12 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"time"
 
 	"gopkg.in/yaml.v3"
 
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/query"
 )
 
 // serverConfig is what a server is told: defaults, then the config file, then DAGCTL_* variables, then flags.
@@ -27,6 +29,7 @@ type serverConfig struct {
 	Storage     storageConfig       `yaml:"storage"`
 	Operators   operatorsConfig     `yaml:"operators"`
 	Workers     workersConfig       `yaml:"workers"`
+	Queries     queriesConfig       `yaml:"queries"`
 	Limits      limitsConfig        `yaml:"limits"`
 	Log         logConfig           `yaml:"log"`
 }
@@ -46,6 +49,24 @@ type workersConfig struct {
 	PoolSize int `yaml:"pool_size"` // tasks run at once in this process
 }
 
+// queriesConfig bounds what SQL of users may take; each query has a process of its own.
+type queriesConfig struct {
+	Concurrent     int   `yaml:"concurrent"`      // at once in this process
+	TimeoutSeconds int   `yaml:"timeout_seconds"` // of each
+	MemoryMB       int64 `yaml:"memory_mb"`       // of each
+	Threads        int   `yaml:"threads"`         // of each
+	MaxRows        int   `yaml:"max_rows"`        // in one answer
+	MaxMB          int64 `yaml:"max_mb"`          // in one answer
+	MaxCopyMB      int64 `yaml:"max_copy_mb"`     // of datasets in Postgres storage that each may read
+}
+
+func (c queriesConfig) limits() query.Limits {
+	return query.Limits{
+		Concurrent: c.Concurrent, Timeout: time.Duration(c.TimeoutSeconds) * time.Second, Memory: c.MemoryMB << 20, Threads: c.Threads,
+		Rows: c.MaxRows, Bytes: c.MaxMB << 20, CopyBytes: c.MaxCopyMB << 20,
+	}
+}
+
 type limitsConfig struct {
 	RequestsPerSecond float64 `yaml:"requests_per_second"` // of each caller
 	Burst             int     `yaml:"burst"`
@@ -62,12 +83,16 @@ const inProcess = "in-process"
 var (
 	defaultOperators = operatorsConfig{MemoryMB: 1024}
 	defaultWorkers   = workersConfig{PoolSize: 4}
+	defaultQueries   = queriesConfig{
+		Concurrent: query.DefaultLimits.Concurrent, TimeoutSeconds: int(query.DefaultLimits.Timeout / time.Second), MemoryMB: query.DefaultLimits.Memory >> 20,
+		Threads: query.DefaultLimits.Threads, MaxRows: query.DefaultLimits.Rows, MaxMB: query.DefaultLimits.Bytes >> 20, MaxCopyMB: query.DefaultLimits.CopyBytes >> 20,
+	}
 	defaultLimits    = limitsConfig{RequestsPerSecond: 50, Burst: 200}
 	defaultLog       = logConfig{Level: "info", Format: "json"}
 	defaultConfig    = serverConfig{
 		Listen:    "127.0.0.1:7070",
 		Runtimes:  map[string]string{"dispatcher": inProcess},
-		Operators: defaultOperators, Workers: defaultWorkers, Limits: defaultLimits, Log: defaultLog,
+		Operators: defaultOperators, Workers: defaultWorkers, Queries: defaultQueries, Limits: defaultLimits, Log: defaultLog,
 	}
 )
 
@@ -151,6 +176,9 @@ func (cfg *serverConfig) validate() error {
 	}
 	if cfg.Workers.PoolSize < 1 || cfg.Workers.PoolSize > 1000 {
 		wrong("workers.pool_size", "%d is not between 1 and 1000", cfg.Workers.PoolSize)
+	}
+	if err := cfg.Queries.limits().Validate(); err != nil {
+		wrong("queries", "%v", err)
 	}
 	if cfg.Limits.RequestsPerSecond <= 0 || cfg.Limits.Burst < 1 {
 		wrong("limits", "let nothing through")

@@ -27,6 +27,7 @@ func TestDocumentedConfigIsValid(t *testing.T) {
 	require.Equal(t, defaultConfig.Listen, cfg.Listen)
 	require.Equal(t, defaultConfig.Runtimes, cfg.Runtimes)
 	require.Equal(t, defaultWorkers, cfg.Workers)
+	require.Equal(t, defaultQueries, cfg.Queries)
 	require.Equal(t, defaultLimits, cfg.Limits)
 	require.Equal(t, defaultLog, cfg.Log)
 	require.Equal(t, defaultOperators.MemoryMB, cfg.Operators.MemoryMB)
@@ -50,7 +51,7 @@ func TestConfigSaysEverythingThatIsWrong(t *testing.T) {
 		places = append(places, p.Location)
 	}
 	require.Equal(t, []string{"database_url", "storage.root", "runtimes.lambda", "file_roots.acme", "file_roots.acme",
-		"operators.memory_mb", "workers.pool_size", "limits", "log"}, places)
+		"operators.memory_mb", "workers.pool_size", "queries", "limits", "log"}, places)
 }
 
 func TestEnvironmentWinsOverFile(t *testing.T) {

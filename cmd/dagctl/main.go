@@ -11,6 +11,8 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+
+	"github.com/dagctl/dagctl/query"
 )
 
 // Why the process was told to stop; the cause of the context's end.
@@ -20,6 +22,7 @@ var (
 )
 
 func main() {
+	query.Child()
 	ctx, cancel := context.WithCancelCause(context.Background())
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)

@@ -3,6 +3,7 @@ package main
 import (
 	"net/http"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -109,7 +110,7 @@ func TestPagesAreSafeAndAccessible(t *testing.T) {
 	w := newWorld(t)
 	w.deployReadings(t, "2026-01-01")
 	task := w.tasks(t)[0].ID.String()
-	for _, path := range []string{"/dags", "/dags/readings", "/tasks", "/tasks/" + task, "/datasets", "/datasets/daily_highest"} {
+	for _, path := range []string{"/dags", "/dags/readings", "/tasks", "/tasks/" + task, "/datasets", "/datasets/daily_highest", "/query"} {
 		root := w.page(t, writer, path)
 		require.Equal(t, "en", attribute(all(root, "html")[0], "lang"), path)
 		require.Len(t, all(root, "h1"), 1, path)
@@ -125,7 +126,7 @@ func TestPagesAreSafeAndAccessible(t *testing.T) {
 				}
 			}
 		}
-		for _, input := range append(all(root, "input"), all(root, "select")...) {
+		for _, input := range slices.Concat(all(root, "input"), all(root, "select"), all(root, "textarea")) {
 			require.True(t, input.Parent.Data == "label" || attribute(input, "type") == "hidden", "%s: a field without a label", path)
 		}
 		for _, th := range all(root, "th") {

@@ -86,7 +86,7 @@ Exit codes: 0 ok, 1 failed, 2 changes present (plan --detailed-exitcode), 3 abor
 	}
 	add("author", c.initCommand(), c.validateCommand(), c.fmtCommand(), c.schemaCommand())
 	add("deploy", c.planCommand(), c.deployCommand(), c.promoteCommand(), c.rollbackCommand(), c.abandonCommand(), c.historyCommand(), c.diffCommand(), c.runCommand())
-	add("look", c.statusCommand(), c.tasksCommand(), c.datasetsCommand(), c.sourcesCommand(), c.whoamiCommand())
+	add("look", c.statusCommand(), c.tasksCommand(), c.datasetsCommand(), c.queryCommand(), c.sourcesCommand(), c.whoamiCommand())
 	add("upkeep", c.deleteCommand(), c.rematerializeCommand(), c.backfillCommand(), c.invalidateCommand(), c.pinCommand(), c.unpinCommand(), c.gcCommand())
 	add("server", c.devCommand(), c.serveCommand(), c.migrateCommand(), c.doctorCommand(), c.adminCommand(), c.tokensCommand())
 	root.AddCommand(c.targetCommand(), c.versionCommand())
@@ -95,7 +95,7 @@ Exit codes: 0 ok, 1 failed, 2 changes present (plan --detailed-exitcode), 3 abor
 
 // checkOutput refuses an unknown --output before anything is done.
 func (c *cli) checkOutput(cmd *cobra.Command) error {
-	if slices.Contains(outputs, c.output) || c.output == outputMarkdown && cmd.Name() == "plan" {
+	if slices.Contains(outputs, c.output) || c.output == outputMarkdown && cmd.Name() == "plan" || c.output == outputCSV && cmd.Name() == "query" {
 		return nil
 	}
 	return fault.New(fault.Invalid, "--output %q is not known", c.output).WithHint("use table, json or yaml")

@@ -20,7 +20,9 @@ type Select struct {
 	// Relations are the names it reads that it does not define itself, sorted, in the case they were first written.
 	Relations []string
 
-	tree map[string]any
+	tree      map[string]any
+	places    map[string]string // of relations, by lower-case name
+	functions map[string]bool   // by lower-case name
 }
 
 // tableFunctions are those that read no file, no catalogue and no other database, and run no text as SQL.
@@ -55,18 +57,31 @@ func (s *Session) Parse(ctx context.Context, query string) (*Select, error) {
 		return nil, fault.New(fault.Invalid, "there are %d statements; there must be exactly one SELECT", len(parsed.Statements))
 	}
 	tree := parsed.Statements[0]
-	strip(tree)
-	relations := relationScan{seen: map[string]string{}}
+	relations := relationScan{query: query, seen: map[string]string{}, places: map[string]string{}, functions: map[string]bool{}}
 	relations.walk(tree, nil)
 	if relations.err != nil {
 		return nil, relations.err
 	}
+	strip(tree)
 	canonical, err := json.Marshal(tree) // map keys are sorted
 	if err != nil {
 		return nil, fmt.Errorf("parse SQL: %w", err)
 	}
 	names := slices.Sorted(maps.Values(relations.seen))
-	return &Select{SQL: query, Canonical: canonical, Relations: names, tree: tree}, nil
+	return &Select{SQL: query, Canonical: canonical, Relations: names, tree: tree, places: relations.places, functions: relations.functions}, nil
+}
+
+// Place is where a relation is first named, such as " (line 1, column 15)", or empty where that is not known.
+func (q *Select) Place(relation string) string { return q.places[lower(relation)] }
+
+// Refuse returns a fault.Invalid if the statement calls one of the functions, which are given in lower case.
+func (q *Select) Refuse(functions ...string) error {
+	for _, name := range functions {
+		if q.functions[name] {
+			return fault.New(fault.Invalid, "the function %s is not allowed here", name)
+		}
+	}
+	return nil
 }
 
 // Check refuses relations that are not among those known. Names are compared as DuckDB does, without case.
@@ -114,8 +129,11 @@ func strip(node any) {
 // relationScan collects the relations of a statement. It follows the scopes of WITH exactly: a name that some other
 // WITH defines elsewhere is not thereby allowed here.
 type relationScan struct {
-	seen map[string]string // lower case → as first written
-	err  error
+	query     string
+	seen      map[string]string // lower case → as first written
+	places    map[string]string // lower case → where first written
+	functions map[string]bool   // lower case
+	err       error
 }
 
 func (r *relationScan) walk(node any, ctes []string) {
@@ -138,6 +156,8 @@ func (r *relationScan) walk(node any, ctes []string) {
 				r.err = fault.New(fault.Invalid, "the table function %s is not allowed", name).
 					WithHint("read a job's inputs by name; allowed are %s", strings.Join(tableFunctions, ", "))
 			}
+		case "FUNCTION":
+			r.functions[lower(text(n, "function_name"))] = true
 		case "SHOW_REF":
 			r.err = fault.New(fault.Invalid, "DESCRIBE, SHOW and SUMMARIZE are not allowed")
 		case "PARAMETER", "VALUE_PARAMETER":
@@ -184,6 +204,8 @@ func (r *relationScan) table(n map[string]any, ctes []string) {
 	}
 	if _, ok := r.seen[lower(name)]; !ok {
 		r.seen[lower(name)] = name
+		position, _ := n["query_location"].(json.Number)
+		r.places[lower(name)] = lineOf(r.query, position)
 	}
 }
 

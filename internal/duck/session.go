@@ -144,6 +144,18 @@ func Deterministic(err error) bool {
 	}, e.Type)
 }
 
+// OutOfMemory reports whether a session's memory did not do for a statement.
+func OutOfMemory(err error) bool {
+	var e *duckdb.Error
+	return errors.As(err, &e) && e.Type == duckdb.ErrorTypeOutOfMemory
+}
+
+// OfStatement reports whether err is DuckDB's, and not about a file: a statement that it cannot run, or not to its end.
+func OfStatement(err error) bool {
+	var e *duckdb.Error
+	return errors.As(err, &e) && e.Type != duckdb.ErrorTypeIO && e.Type != duckdb.ErrorTypeInterrupt
+}
+
 func sortedKeys[V any](m map[string]V) []string {
 	keys := make([]string, 0, len(m))
 	for k := range m {

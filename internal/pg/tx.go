@@ -21,8 +21,12 @@ const maxAttempts = 8
 // InTx runs fn in a transaction and commits it, or rolls back when fn returns an error or panics. A transaction that
 // PostgreSQL ended to resolve a deadlock or a serialization failure is run again, so fn must have no effect outside tx.
 func InTx(ctx context.Context, pool *pgxpool.Pool, fn func(ctx context.Context, tx pgx.Tx) error) error {
+	return inTx(ctx, pool, pgx.TxOptions{}, fn)
+}
+
+func inTx(ctx context.Context, pool *pgxpool.Pool, options pgx.TxOptions, fn func(ctx context.Context, tx pgx.Tx) error) error {
 	for attempt := 1; ; attempt++ {
-		err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error { return fn(ctx, tx) })
+		err := pgx.BeginTxFunc(ctx, pool, options, func(tx pgx.Tx) error { return fn(ctx, tx) })
 		if err == nil || !lostToOthers(err) {
 			return err
 		}
@@ -38,10 +42,19 @@ func InTx(ctx context.Context, pool *pgxpool.Pool, fn func(ctx context.Context, 
 
 // InOrgTx is InTx with the rows of one org in sight: row-level security on the requests' pool shows and takes no others.
 func InOrgTx(ctx context.Context, pool *pgxpool.Pool, orgID uuid.UUID, fn func(ctx context.Context, tx pgx.Tx) error) error {
+	return inOrgTx(ctx, pool, orgID, pgx.TxOptions{}, fn)
+}
+
+// InOrgSnapshot is InOrgTx with one snapshot for all of its statements, so that what they find was so at one moment.
+func InOrgSnapshot(ctx context.Context, pool *pgxpool.Pool, orgID uuid.UUID, fn func(ctx context.Context, tx pgx.Tx) error) error {
+	return inOrgTx(ctx, pool, orgID, pgx.TxOptions{IsoLevel: pgx.RepeatableRead}, fn)
+}
+
+func inOrgTx(ctx context.Context, pool *pgxpool.Pool, orgID uuid.UUID, options pgx.TxOptions, fn func(ctx context.Context, tx pgx.Tx) error) error {
 	if orgID == uuid.Nil {
 		return errors.New("transaction for an org: no org given")
 	}
-	return InTx(ctx, pool, func(ctx context.Context, tx pgx.Tx) error {
+	return inTx(ctx, pool, options, func(ctx context.Context, tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, `SELECT set_config('dagctl.org', $1, true)`, orgID.String()); err != nil {
 			return fmt.Errorf("name org %s: %w", orgID, err)
 		}

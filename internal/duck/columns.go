@@ -1,0 +1,72 @@
+package duck
+
+// Columns tells which columns of the relations a statement may read, in their order: never fewer than it does. It goes
+// by names alone, so a column counts wherever a name of the statement is its own; and all columns of all relations do
+// where the statement reads some without naming them (*, COLUMNS, a whole row, PIVOT, NATURAL).
+func (q *Select) Columns(relations map[string][]Column) map[string][]string {
+	n := columnNames{names: map[string]bool{}, whole: map[string]bool{}, rows: map[string]bool{}}
+	n.walk(q.tree)
+	for row := range n.rows {
+		n.all = n.all || n.whole[row]
+	}
+	read := make(map[string][]string, len(relations))
+	for relation, columns := range relations {
+		read[relation] = []string{}
+		for _, c := range columns {
+			if n.all || n.names[lower(c.Name)] {
+				read[relation] = append(read[relation], c.Name)
+			}
+		}
+	}
+	return read
+}
+
+// columnNames collects, in lower case, what a statement's names may stand for.
+type columnNames struct {
+	names map[string]bool // parts of references: each may be a column
+	whole map[string]bool // last parts of references: each may be a whole row, if something in a FROM has that name
+	rows  map[string]bool // names of what is in a FROM
+	all   bool
+}
+
+func (c *columnNames) walk(node any) {
+	switch n := node.(type) {
+	case []any:
+		for _, child := range n {
+			c.walk(child)
+		}
+	case map[string]any:
+		switch text(n, "class") {
+		case "STAR":
+			c.all = true
+		case "COLUMN_REF":
+			// t.a may be column a of t or field a of column t; t alone may be a row of t, and s.t one of schema s.
+			parts, _ := n["column_names"].([]any)
+			for i, part := range parts {
+				name, _ := part.(string)
+				c.names[lower(name)] = true
+				if i == len(parts)-1 {
+					c.whole[lower(name)] = true
+				}
+			}
+		}
+		switch text(n, "type") {
+		case "BASE_TABLE":
+			c.rows[lower(text(n, "table_name"))] = true
+		case "PIVOT", "SHOW_REF":
+			c.all = true
+		}
+		if alias := text(n, "alias"); alias != "" && text(n, "class") == "" { // expressions have a class, what is in a FROM has none
+			c.rows[lower(alias)] = true
+		}
+		c.all = c.all || text(n, "ref_type") == "NATURAL"
+		using, _ := n["using_columns"].([]any)
+		for _, name := range using {
+			name, _ := name.(string)
+			c.names[lower(name)] = true
+		}
+		for _, child := range n {
+			c.walk(child)
+		}
+	}
+}

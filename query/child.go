@@ -1,0 +1,231 @@
+package query
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/dagctl/dagctl/internal/duck"
+	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/storage"
+)
+
+// A child is a process of this same binary that runs one query. It starts with an empty environment in a folder that has
+// the query's files under numbers for names, takes rlimits upon itself before it reads anything, and talks with its
+// parent in four JSON values: task (in), parsed (out), relations (in), outcome (out). It lives no longer than its stdin.
+
+// childArg is the argument that makes a process a child.
+const childArg = "query-child"
+
+// Child does the child's part and ends the process, where it was started as a child. It is the first thing that main
+// calls, and TestMain where queries are run.
+func Child() {
+	if len(os.Args) == 2 && os.Args[1] == childArg {
+		os.Exit(child(os.Stdin, os.Stdout))
+	}
+}
+
+// task is what the child is to do.
+type task struct {
+	SQL     string
+	Memory  int64
+	Threads int
+	CPU     time.Duration
+	Rows    int
+	Bytes   int64
+}
+
+// parsed is which relations the statement reads.
+type parsed struct {
+	Relations []relationName
+	Failure   *failure
+}
+
+type relationName struct {
+	Name  string // in lower case, as datasets are called
+	Place string
+}
+
+// relation is one of them: files in the child's folder, or what it looks like without.
+type relation struct {
+	Name   string
+	Files  []string
+	Schema []storage.Column
+}
+
+// outcome is the answer.
+type outcome struct {
+	Columns   []storage.Column
+	Rows      []json.RawMessage // each a list of values
+	Truncated bool
+	Read      map[string][]string // the columns that may have been read, by relation
+	Failure   *failure
+}
+
+// failure is an error on its way to the parent.
+type failure struct {
+	Kind          fault.Kind
+	Message, Hint string
+}
+
+func child(in io.Reader, out io.Writer) int {
+	var t task
+	from, to := json.NewDecoder(in), json.NewEncoder(out)
+	if err := from.Decode(&t); err != nil {
+		return 1
+	}
+	if err := confine(t); err != nil {
+		return 3
+	}
+	ctx := context.Background()
+	names, err := parse(ctx, t)
+	if to.Encode(parsed{Relations: names, Failure: failureOf(err, t)}) != nil || err != nil {
+		return 1
+	}
+	var relations []relation
+	if err := from.Decode(&relations); err != nil {
+		return 1 // the parent has found a reason not to go on
+	}
+	go func() { // its end is the parent's, who kills a child whose answer nobody waits for
+		_, _ = io.Copy(io.Discard, in)
+		os.Exit(1)
+	}()
+	answer, err := answer(ctx, t, relations)
+	answer.Failure = failureOf(err, t)
+	if to.Encode(answer) != nil {
+		return 1
+	}
+	return 0
+}
+
+// confine takes away what a query does not need, for good. DuckDB keeps to its memory by itself, so the limit of the
+// process is further out, and there for what DuckDB does not count.
+func confine(t task) error {
+	cpu := uint64((t.CPU + 5*time.Second) / time.Second)
+	for resource, most := range map[int]uint64{
+		syscall.RLIMIT_CORE:   0, // a core holds rows
+		syscall.RLIMIT_FSIZE:  0, // it writes no file
+		syscall.RLIMIT_CPU:    cpu,
+		syscall.RLIMIT_DATA:   uint64(t.Memory) + uint64(t.Memory)/2 + 1<<30,
+		syscall.RLIMIT_NOFILE: 16 << 10,
+	} {
+		var now syscall.Rlimit
+		if err := syscall.Getrlimit(resource, &now); err != nil {
+			return err
+		}
+		most = min(most, now.Max)
+		if err := syscall.Setrlimit(resource, &syscall.Rlimit{Cur: most, Max: most}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// revealing are functions that tell of the server (its paths are among DuckDB's settings), run text as SQL, or write.
+var revealing = []string{"current_setting", "json_serialize_plan", "write_log", "getenv"}
+
+func parse(ctx context.Context, t task) ([]relationName, error) {
+	session, err := duck.Open(ctx, duck.Config{MemoryLimit: t.Memory, Threads: 1})
+	if err != nil {
+		return nil, err
+	}
+	defer session.Close()
+	statement, err := session.Parse(ctx, t.SQL)
+	if err != nil {
+		return nil, err
+	}
+	if err := statement.Refuse(revealing...); err != nil {
+		return nil, err
+	}
+	var names []relationName
+	for _, name := range statement.Relations {
+		names = append(names, relationName{strings.ToLower(name), statement.Place(name)})
+	}
+	return names, nil
+}
+
+// answer runs the statement over the relations, and nothing else: what is not among them does not exist in its session.
+func answer(ctx context.Context, t task, relations []relation) (outcome, error) {
+	answer := outcome{Read: map[string][]string{}}
+	dir, err := os.Getwd()
+	if err != nil {
+		return answer, err
+	}
+	var paths []string
+	for _, r := range relations {
+		for _, file := range r.Files {
+			paths = append(paths, filepath.Join(dir, file))
+		}
+	}
+	session, err := duck.Open(ctx, duck.Config{AllowedPaths: paths, MemoryLimit: t.Memory, Threads: t.Threads})
+	if err != nil {
+		return answer, err
+	}
+	defer session.Close()
+	columns := map[string][]storage.Column{}
+	for _, r := range relations {
+		if err := session.Create(ctx, duck.Relation{Name: r.Name, Files: r.Files, Schema: r.Schema}); err != nil {
+			return answer, err
+		}
+		if columns[r.Name], err = session.Describe(ctx, "FROM "+duck.Quote(r.Name)); err != nil {
+			return answer, err
+		}
+	}
+	statement, err := session.Parse(ctx, t.SQL)
+	if err != nil {
+		return answer, err
+	}
+	answer.Read = statement.Columns(columns)
+	view, err := session.View(ctx, statement)
+	if err != nil {
+		return answer, err
+	}
+	size := int64(0)
+	answer.Columns, err = storage.EachJSONRow(ctx, session, view, t.Rows+1, 0, func(row []any) error {
+		text, err := json.Marshal(row)
+		if err != nil {
+			return err
+		}
+		size += int64(len(text))
+		if len(answer.Rows) == t.Rows || size > t.Bytes && len(answer.Rows) > 0 {
+			answer.Truncated = true
+			return storage.ErrEnough
+		}
+		if size > t.Bytes {
+			return fault.New(fault.TooLarge, "the first row alone has more than the %d MB that an answer may have", t.Bytes>>20)
+		}
+		answer.Rows = append(answer.Rows, text)
+		return nil
+	})
+	return answer, err
+}
+
+// failureOf says what went wrong so far as it may be told. Rows and paths are not in it: DuckDB's errors come without
+// values (duck.WithoutValues), and know the files by their numbers.
+func failureOf(err error, t task) *failure {
+	var known *fault.Error
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &known):
+		return &failure{known.Kind, known.Message, known.Hint}
+	case duck.OutOfMemory(err):
+		f := outOfMemory(t.Memory)
+		return &failure{f.Kind, f.Message, f.Hint}
+	case duck.OfStatement(err):
+		message, _, _ := strings.Cut(err.Error(), "\n\nStack Trace")
+		return &failure{fault.Invalid, message, ""}
+	}
+	return &failure{fault.Internal, err.Error(), ""}
+}
+
+func outOfMemory(limit int64) *fault.Error {
+	return fault.New(fault.TooLarge, "the query needs more than the %d MB of memory that a query may use", limit>>20).
+		WithHint("read fewer columns, filter before joining, or group first")
+}

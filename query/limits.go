@@ -1,0 +1,51 @@
+package query
+
+import (
+	"time"
+
+	"github.com/dagctl/dagctl/internal/fault"
+)
+
+// Limits bound what SQL of users may take.
+type Limits struct {
+	Concurrent int           // queries at once in this process
+	Timeout    time.Duration // of one query, from asking to answer
+	Memory     int64         // bytes of DuckDB, of each query; it does not spill to disk
+	Threads    int           // of each query
+	Rows       int           // the most that one answer has
+	Bytes      int64         // of the rows of one answer, as JSON
+	CopyBytes  int64         // of datasets in Postgres storage that one query may read, because their rows are copied first
+}
+
+// DefaultLimits suit a small server.
+var DefaultLimits = Limits{
+	Concurrent: 4, Timeout: 30 * time.Second, Memory: 512 << 20, Threads: 2, Rows: 10_000, Bytes: 16 << 20, CopyBytes: 1 << 30,
+}
+
+// The sizes of what a caller may ask.
+const (
+	maxSQL       = 100_000 // bytes
+	maxRelations = 100     // datasets in one query
+	defaultRows  = 1000
+)
+
+// Validate finds the first limit that lets nothing through, or too much.
+func (l Limits) Validate() error {
+	for _, limit := range []struct {
+		name               string
+		value, least, most int64
+	}{
+		{"queries at once", int64(l.Concurrent), 1, 1000},
+		{"seconds of a query", int64(l.Timeout / time.Second), 1, 3600},
+		{"MB of memory of a query", l.Memory >> 20, 64, 1 << 20},
+		{"threads of a query", int64(l.Threads), 1, 1000},
+		{"rows of an answer", int64(l.Rows), 1, 1_000_000},
+		{"MB of an answer", l.Bytes >> 20, 1, 1 << 10},
+		{"MB of Postgres storage in a query", l.CopyBytes >> 20, 1, 1 << 20},
+	} {
+		if limit.value < limit.least || limit.value > limit.most {
+			return fault.New(fault.Invalid, "%s: %d is not between %d and %d", limit.name, limit.value, limit.least, limit.most)
+		}
+	}
+	return nil
+}

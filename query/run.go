@@ -1,0 +1,312 @@
+package query
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/internal/duck"
+	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/pg"
+	"github.com/dagctl/dagctl/internal/rest"
+	"github.com/dagctl/dagctl/registry"
+	"github.com/dagctl/dagctl/storage"
+)
+
+// Statement is SQL of a user's, and the moment that it is to be answered at.
+type Statement struct {
+	SQL   string
+	At    registry.Moment
+	Limit int // rows; 0: 1000, or as many as the server allows
+}
+
+// Answer is the rows of a statement. All datasets were read as they were at one moment.
+type Answer struct {
+	Columns   []storage.Column `json:"columns" nullable:"false"`
+	Rows      [][]any          `json:"rows" nullable:"false"`
+	Truncated bool             `json:"truncated" doc:"There are more rows than the limit, or more bytes than an answer may have"`
+	Datasets  []Source         `json:"datasets" nullable:"false" doc:"What was read"`
+}
+
+// Source is a dataset that was read.
+type Source struct {
+	Dataset    string    `json:"dataset"`
+	Version    uuid.UUID `json:"dataset_version"`
+	DAG        string    `json:"dag"`
+	DAGVersion int       `json:"dag_version" doc:"The DAG version whose pointer was followed"`
+}
+
+// FirstStatement is what one may want to ask first about a dataset.
+func FirstStatement(d registry.Dataset) string {
+	name := d.Name
+	if !d.Published {
+		name = duck.Quote(name)
+	}
+	return "SELECT * FROM " + name + " LIMIT 100"
+}
+
+// Run answers one SELECT over the datasets that the caller may see, by their names. The statement runs in a process of
+// its own (see Child) that has their files and nothing else. Storage that keeps one revision only may have replaced the
+// one that was pinned; then all are pinned again.
+func (q *Query) Run(ctx context.Context, caller authz.Caller, s Statement) (Answer, error) {
+	if err := q.check(&s); err != nil {
+		return Answer{}, err
+	}
+	select {
+	case q.slots <- struct{}{}:
+		defer func() { <-q.slots }()
+	default:
+		return Answer{}, rest.RetryAfter(fault.New(fault.TooMany, "this server is answering %d queries already, as many as it does at once", q.Limits.Concurrent).
+			WithHint("try again in a moment"), time.Second)
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, q.Limits.Timeout, q.tooSlow())
+	defer cancel()
+	answer, err := q.run(ctx, caller, s)
+	if errors.Is(err, context.DeadlineExceeded) { // the caller's own deadline, or a connection's way of saying ours
+		err = q.tooSlow()
+	}
+	if err != nil {
+		return Answer{}, fmt.Errorf("query: %w", err)
+	}
+	return answer, nil
+}
+
+func (q *Query) tooSlow() error {
+	return fault.New(fault.TooLarge, "the query took longer than the %s that a query may take", q.Limits.Timeout).
+		WithHint("ask for fewer partitions or columns, or make it a job")
+}
+
+// check refuses what need not be tried.
+func (q *Query) check(s *Statement) error {
+	switch {
+	case len(s.SQL) > maxSQL:
+		return fault.New(fault.TooLarge, "the statement has %d bytes; %d is the most", len(s.SQL), maxSQL)
+	case !utf8.ValidString(s.SQL) || strings.ContainsRune(s.SQL, 0):
+		return fault.New(fault.Invalid, "the statement is not valid UTF-8 text")
+	case strings.TrimSpace(s.SQL) == "":
+		return fault.New(fault.Invalid, "there is no statement").WithHint("write one SELECT")
+	case s.Limit < 0 || s.Limit > q.Limits.Rows:
+		return fault.New(fault.Invalid, "limit %d is not between 1 and %d", s.Limit, q.Limits.Rows)
+	case s.Limit == 0:
+		s.Limit = min(defaultRows, q.Limits.Rows)
+	}
+	return nil
+}
+
+func (q *Query) run(ctx context.Context, caller authz.Caller, s Statement) (Answer, error) {
+	dir, err := os.MkdirTemp("", fmt.Sprintf("dagctl-query-%d-*", os.Getpid()))
+	if err != nil {
+		return Answer{}, err
+	}
+	defer os.RemoveAll(dir)
+	l := q.Limits
+	child, err := start(ctx, dir, task{SQL: s.SQL, Memory: l.Memory, Threads: l.Threads, CPU: time.Duration(l.Threads) * l.Timeout, Rows: s.Limit, Bytes: l.Bytes})
+	if err != nil {
+		return Answer{}, err
+	}
+	defer child.stop()
+	var names parsed
+	if err := child.ask(ctx, child.task, &names); err != nil {
+		return Answer{}, err
+	}
+	if err := names.Failure.err(); err != nil {
+		return Answer{}, err
+	}
+	const tries = 3
+	for try := 1; ; try++ {
+		read, err := q.pin(ctx, caller, s.At, names.Relations)
+		if err != nil {
+			return Answer{}, err
+		}
+		relations, err := q.open(ctx, read.datasets, filepath.Join(dir, fmt.Sprint(try)), fmt.Sprint(try))
+		if fault.Is(err, fault.Conflict) && try < tries {
+			if err := q.release(ctx, caller, read); err != nil {
+				return Answer{}, err
+			}
+			continue
+		}
+		var out outcome
+		if err == nil {
+			if err = child.ask(ctx, relations, &out); err == nil {
+				err = out.Failure.err()
+			}
+		}
+		// Rows leave only once it is written down that they do.
+		if written := q.finish(ctx, caller, s.At, read, out, err); err == nil {
+			err = written
+		}
+		if err != nil {
+			return Answer{}, err
+		}
+		return read.answer(out)
+	}
+}
+
+// reading is what one query holds.
+type reading struct {
+	datasets []registry.Readable
+	hold     uuid.UUID
+}
+
+// pin resolves all datasets in one snapshot and keeps their generations from gc for as long as the query may take.
+func (q *Query) pin(ctx context.Context, caller authz.Caller, at registry.Moment, names []relationName) (reading, error) {
+	if len(names) > maxRelations {
+		return reading{}, fault.New(fault.TooLarge, "the query reads %d datasets; %d is the most", len(names), maxRelations)
+	}
+	wanted := make([]string, len(names))
+	for i, n := range names {
+		wanted[i] = n.Name
+	}
+	var r reading
+	err := pg.InOrgSnapshot(ctx, q.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+		r = reading{}
+		found, err := registry.Resolve(ctx, tx, caller, wanted, at)
+		if err != nil {
+			return err
+		}
+		for _, n := range names {
+			dataset, ok := found[n.Name]
+			if !ok {
+				return fault.New(fault.NotFound, "there is no dataset %q%s", n.Name, n.Place).WithHint("`dagctl datasets list` shows those you may read")
+			}
+			r.datasets = append(r.datasets, dataset)
+		}
+		if len(r.datasets) == 0 {
+			return nil
+		}
+		r.hold, err = registry.HoldForRead(ctx, tx, caller.OrgID, r.versions(), "query:"+caller.RequestID, time.Now(), q.Limits.Timeout+time.Minute)
+		return err
+	})
+	if err != nil || at.Live() || len(r.datasets) == 0 {
+		return r, err
+	}
+	err = pg.InOrgTx(ctx, q.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+		return registry.StillThere(ctx, tx, caller.OrgID, r.datasets)
+	})
+	if err != nil {
+		return r, errors.Join(err, q.release(ctx, caller, r))
+	}
+	return r, nil
+}
+
+func (r reading) versions() []uuid.UUID {
+	versions := make([]uuid.UUID, len(r.datasets))
+	for i, d := range r.datasets {
+		versions[i] = d.Generation.Version
+	}
+	return versions
+}
+
+// open puts the datasets' files into a folder, under numbers for names.
+func (q *Query) open(ctx context.Context, datasets []registry.Readable, dir, base string) ([]relation, error) {
+	relations := []relation{}
+	copied := int64(0)
+	for i, d := range datasets {
+		if d.Generation.Kind == storage.Postgres {
+			copied += d.Bytes
+		}
+		if copied > q.Limits.CopyBytes {
+			return nil, fault.New(fault.TooLarge, "the query reads more than %d MB of datasets in Postgres storage", q.Limits.CopyBytes>>20).
+				WithHint("read those by SQL in PostgreSQL, from their views")
+		}
+		own := filepath.Join(dir, fmt.Sprint(i))
+		if err := os.MkdirAll(filepath.Join(own, "rows"), 0o700); err != nil {
+			return nil, err
+		}
+		opened, err := q.Storage.Open(ctx, d.Generation, d.Partitions, filepath.Join(own, "rows"))
+		if err != nil {
+			return nil, fmt.Errorf("open dataset %s: %w", d.Name, err)
+		}
+		r := relation{Name: d.Name, Schema: d.Columns}
+		for n, file := range slices.Concat(opened...) {
+			name := fmt.Sprintf("%d.parquet", n)
+			if err := os.Symlink(file, filepath.Join(own, name)); err != nil {
+				return nil, err
+			}
+			r.Files = append(r.Files, filepath.Join(base, fmt.Sprint(i), name))
+		}
+		relations = append(relations, r)
+	}
+	return relations, nil
+}
+
+func (q *Query) release(ctx context.Context, caller authz.Caller, r reading) error {
+	return q.whateverHappened(ctx, caller, func(ctx context.Context, tx pgx.Tx) error {
+		return registry.ReleaseRead(ctx, tx, caller.OrgID, r.hold)
+	})
+}
+
+// finish ends the hold and writes down who read what, never by which statement.
+func (q *Query) finish(ctx context.Context, caller authz.Caller, at registry.Moment, r reading, out outcome, failed error) error {
+	type read struct {
+		Dataset string    `json:"dataset"`
+		Version uuid.UUID `json:"dataset_version"`
+		Columns []string  `json:"columns"`
+	}
+	datasets := []read{}
+	for _, d := range r.datasets {
+		datasets = append(datasets, read{d.Name, d.Generation.Version, out.Read[d.Name]})
+	}
+	detail := map[string]any{"datasets": datasets, "rows": len(out.Rows)}
+	if !at.Live() {
+		detail["at"] = at.Which
+	}
+	if failed != nil {
+		detail["rows"], detail["failed"] = 0, fault.KindOf(failed).String()
+	}
+	names := make([]string, len(r.datasets))
+	for i, d := range r.datasets {
+		names[i] = d.Name
+	}
+	return q.whateverHappened(ctx, caller, func(ctx context.Context, tx pgx.Tx) error {
+		if err := registry.ReleaseRead(ctx, tx, caller.OrgID, r.hold); err != nil {
+			return err
+		}
+		return authz.Audit(ctx, tx, caller, "query.run", strings.Join(names, ","), detail)
+	})
+}
+
+// whateverHappened runs a transaction although nobody may wait for the query any more.
+func (q *Query) whateverHappened(ctx context.Context, caller authz.Caller, fn func(ctx context.Context, tx pgx.Tx) error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	defer cancel()
+	return pg.InOrgTx(ctx, q.Requests, caller.OrgID, fn)
+}
+
+func (r reading) answer(out outcome) (Answer, error) {
+	a := Answer{Columns: out.Columns, Rows: make([][]any, len(out.Rows)), Truncated: out.Truncated, Datasets: []Source{}}
+	for i, text := range out.Rows {
+		decoder := json.NewDecoder(bytes.NewReader(text))
+		decoder.UseNumber() // as DuckDB wrote them
+		if err := decoder.Decode(&a.Rows[i]); err != nil {
+			return Answer{}, fmt.Errorf("read row %d: %w", i, err)
+		}
+	}
+	for _, d := range r.datasets {
+		a.Datasets = append(a.Datasets, Source{d.Name, d.Generation.Version, d.DAG, d.DAGVersion})
+	}
+	return a, nil
+}
+
+// err is the failure as an error again.
+func (f *failure) err() error {
+	switch {
+	case f == nil:
+		return nil
+	case f.Kind == fault.Internal:
+		return errors.New(f.Message)
+	}
+	return &fault.Error{Kind: f.Kind, Message: f.Message, Hint: f.Hint}
+}
