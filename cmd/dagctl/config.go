@@ -87,9 +87,9 @@ var (
 		Concurrent: query.DefaultLimits.Concurrent, TimeoutSeconds: int(query.DefaultLimits.Timeout / time.Second), MemoryMB: query.DefaultLimits.Memory >> 20,
 		Threads: query.DefaultLimits.Threads, MaxRows: query.DefaultLimits.Rows, MaxMB: query.DefaultLimits.Bytes >> 20, MaxCopyMB: query.DefaultLimits.CopyBytes >> 20,
 	}
-	defaultLimits    = limitsConfig{RequestsPerSecond: 50, Burst: 200}
-	defaultLog       = logConfig{Level: "info", Format: "json"}
-	defaultConfig    = serverConfig{
+	defaultLimits = limitsConfig{RequestsPerSecond: 50, Burst: 200}
+	defaultLog    = logConfig{Level: "info", Format: "json"}
+	defaultConfig = serverConfig{
 		Listen:    "127.0.0.1:7070",
 		Runtimes:  map[string]string{"dispatcher": inProcess},
 		Operators: defaultOperators, Workers: defaultWorkers, Queries: defaultQueries, Limits: defaultLimits, Log: defaultLog,
