@@ -130,6 +130,7 @@ func TestQueriesReadOtherMoments(t *testing.T) {
 	}{
 		{deploysOf, "B", registry.Moment{}},
 		{deploysOf, "B", registry.Moment{Which: registry.Live}},
+		{deploysOf, "B", registry.Moment{Which: "latest"}},
 		{anew, "C", registry.Moment{Which: registry.Candidate}},
 		{anew, "C", registry.Moment{Which: registry.Candidate, DAG: "swap"}},
 		{anew, "C", registry.Moment{Which: "3", DAG: "swap"}},

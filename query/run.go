@@ -263,7 +263,10 @@ func (q *Query) finish(ctx context.Context, caller authz.Caller, at registry.Mom
 	if !at.Live() {
 		detail["at"] = at.Which
 	}
-	if failed != nil {
+	switch {
+	case errors.Is(failed, context.Canceled):
+		detail["rows"], detail["failed"] = 0, "canceled"
+	case failed != nil:
 		detail["rows"], detail["failed"] = 0, fault.KindOf(failed).String()
 	}
 	names := make([]string, len(r.datasets))

@@ -19,12 +19,12 @@ import (
 
 // Moment says whose pointers a read over several datasets follows.
 type Moment struct {
-	Which string // Live, also when empty; Candidate; or the number of a DAG version, such as v3
+	Which string // Live, also when empty or latest; Candidate; or the number of a DAG version, such as v3
 	DAG   string // of this DAG only, and the others as they serve; a number needs it
 }
 
 // Live reports whether the moment is what readers see.
-func (m Moment) Live() bool { return m.Which == "" || m.Which == Live }
+func (m Moment) Live() bool { return m.Which == "" || m.Which == Live || m.Which == "latest" }
 
 // Readable is a dataset as one moment has it: what to read, and where it comes from.
 type Readable struct {

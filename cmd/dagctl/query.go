@@ -34,7 +34,8 @@ that is still there. Both are for writers. The datasets of other DAGs are read a
 		Example: `  dagctl query "SELECT carrier, avg(delay) FROM airport_delays GROUP BY ALL ORDER BY 2 DESC"
   dagctl query "SELECT count(*) FROM airport_delays" --at candidate
   dagctl query - --limit 10000 --output csv < report.sql > report.csv`,
-		Args: cobra.ExactArgs(1),
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			sql := args[0]
 			if sql == "-" {
