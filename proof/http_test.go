@@ -16,6 +16,7 @@ import (
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/internal/rest"
 	"github.com/dagctl/dagctl/registry"
+	"github.com/dagctl/dagctl/web"
 )
 
 // server is the API of a running installation, as its clients see it.
@@ -29,7 +30,7 @@ func newServer(url, token string) *server {
 	return &server{url, token, &http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 64}}}
 }
 
-// listen serves the API of a world in this process.
+// listen serves the API and the pages of a world in this process.
 func (w *world) listen() *server {
 	w.t.Helper()
 	api, err := authz.NewAPI(authz.Config{REST: rest.Config{Logger: slog.New(slog.NewTextHandler(io.Discard, nil))},
@@ -38,6 +39,9 @@ func (w *world) listen() *server {
 	w.registry.AddRoutes(api)
 	w.d.AddRoutes(api)
 	w.query.AddRoutes(api)
+	site, err := web.New(web.Config{Registry: w.registry, Dispatcher: w.d, Query: w.query})
+	require.NoError(w.t, err)
+	site.AddRoutes(api)
 	secret, _, err := authz.CreateToken(w.t.Context(), w.pool, w.caller, authz.NewToken{Name: "proof", Role: authz.RoleAdmin})
 	require.NoError(w.t, err)
 	listener := httptest.NewServer(api.Handler())

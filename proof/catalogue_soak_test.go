@@ -1,0 +1,109 @@
+//go:build soak
+
+package proof_test
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dagctl/dagctl/internal/rest"
+	"github.com/dagctl/dagctl/registry"
+)
+
+// catalogueDAG publishes as many datasets as jobs of 16 outputs have; a fifth of them carries the tag "fifth".
+func catalogueDAG(name string, jobs int) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "\nname: %s\njobs:\n", name)
+	publish := "publish:\n"
+	for i := range jobs {
+		fmt.Fprintf(&b, `
+  - name: job_%03d
+    operator: file_source
+    source: { kind: poll, every: 1h, on_deploy: false }
+    partition_by: { time: day }
+    outputs: 16
+    config: { path: nothing, format: csv }
+`, i)
+		for o := range 16 {
+			tags := ""
+			if o%5 == 0 {
+				tags = ", tags: [fifth]"
+			}
+			publish += fmt.Sprintf("  %s_%03d_%02d: { from: { job: job_%03d, output: %d }, description: \"Measurements of %d\"%s }\n", name, i, o, i, o, o, tags)
+		}
+	}
+	return b.String() + publish
+}
+
+// TestSoakCatalogueOf10000Datasets measures the list call and the catalogue page, and holds that paging through either
+// shows every dataset once.
+func TestSoakCatalogueOf10000Datasets(t *testing.T) {
+	t.Parallel()
+	const dags, jobs, asked = 10, 63, 100
+	w := newWorld(t)
+	stop := w.start(w.d)
+	for i := range dags {
+		w.serve(catalogueDAG(fmt.Sprintf("dag_%d", i), jobs))
+	}
+	stop()
+	// A month of partitions each, which nobody wants to wait for.
+	w.exec(`
+		INSERT INTO partition_versions (org_id, dataset_uuid, dataset_version, partition_key, revision, state, location, row_count, bytes, schema, schema_hash, task_id, attempt)
+		SELECT p.org_id, p.dataset_uuid, p.dataset_version, '2026-01-' || lpad(n::text, 2, '0'), 1, 'Published', 'x', 1000, 10000, '[]', '', gen_random_uuid(), 1
+		FROM dataset_pointers p, generate_series(1, 30) AS n`)
+	api := w.listen()
+
+	seen := map[string]bool{}
+	for path := "/v1/datasets?limit=500"; path != ""; {
+		var page rest.List[registry.Dataset]
+		require.NoError(t, api.get(t.Context(), path, &page))
+		for _, d := range page.Items {
+			require.False(t, seen[d.Name], d.Name)
+			require.EqualValues(t, 30, d.Partitions)
+			seen[d.Name] = true
+		}
+		path = ""
+		if page.NextCursor != "" {
+			path = "/v1/datasets?limit=500&cursor=" + url.QueryEscape(page.NextCursor)
+		}
+	}
+	require.Equal(t, dags*jobs*16, len(seen))
+
+	for _, path := range []string{
+		"/static/style.css", // what a request costs that asks nothing of the database
+		"/v1/datasets", "/v1/datasets?limit=500", "/v1/datasets?tag=fifth", "/v1/datasets?search=9_062_15", "/v1/datasets?search=nowhere",
+		"/datasets", "/datasets?after=dag_9_000_00", "/datasets?search=9_062_15",
+	} {
+		var took []time.Duration
+		for range asked {
+			start := time.Now()
+			require.NotEmpty(t, api.page(t, path))
+			took = append(took, time.Since(start))
+		}
+		slices.Sort(took)
+		t.Logf("%-32s median %6.1f ms, p99 %6.1f ms", path, took[asked/2].Seconds()*1000, took[asked*99/100].Seconds()*1000)
+	}
+}
+
+// page fetches a page, or an answer as text.
+func (s *server) page(t *testing.T, path string) string {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.url+path, nil)
+	require.NoError(t, err)
+	req.Header.Set("Authorization", "Bearer "+s.token)
+	resp, err := s.client.Do(req)
+	require.NoError(t, err)
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	require.NoError(t, err)
+	require.Equal(t, http.StatusOK, resp.StatusCode, "%s", text)
+	return string(text)
+}
