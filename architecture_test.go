@@ -58,7 +58,8 @@ var owners = map[string][]string{
 		"pins", "reader_leases"},
 	"dispatcher": {"events", "enumerations", "event_consumers", "tasks", "ready", "waiting", "leases", "task_attempts", "task_events",
 		"task_results", "outbox", "limits", "sources", "workers", "operator_state", "dataset_cursors", "effect_positions",
-		"pauses", "scheduled_events", "data_invalidations", "backfills", "backfill_partitions"},
+		"pauses", "scheduled_events", "data_invalidations", "backfills", "backfill_partitions",
+		"bulk_actions", "bulk_action_tasks"},
 	"lineage":    {"task_inputs", "column_lineage"},
 	"migrations": {"schema_migrations", "river_migration"},
 }

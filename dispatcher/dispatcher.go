@@ -10,7 +10,7 @@
 //
 // It owns events, event_consumers, data_invalidations, tasks, ready, waiting, leases, task_attempts, task_events,
 // task_results, outbox, dataset_cursors, operator_state, limits, sources, enumerations, effect_positions, pauses,
-// workers, scheduled_events, backfills, backfill_partitions.
+// workers, scheduled_events, backfills, backfill_partitions, bulk_actions, bulk_action_tasks.
 package dispatcher
 
 import (
@@ -107,6 +107,7 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	g.Go(func() error { return d.loop(ctx, "build", d.wake.build, d.advanceBuilds) })
 	g.Go(func() error { return d.loop(ctx, "promote", d.wake.promote, d.promoteDue) })
 	g.Go(func() error { return d.loop(ctx, "backfill", nil, d.advanceBackfills) })
+	g.Go(func() error { return d.loop(ctx, "bulk", nil, d.advanceBulkActions) })
 	g.Go(func() error { return d.loop(ctx, "reap", nil, d.reap) })
 	g.Go(func() error { return d.loop(ctx, "heartbeat", nil, d.heartbeatWorker) })
 	g.Go(func() error { return d.catchUpBehind(ctx) })

@@ -72,6 +72,7 @@ func (d *Dispatcher) AddRoutes(api *authz.API) {
 	d.addDecisionRoutes(api)
 	d.addUpkeepRoutes(api)
 	d.addBackfillRoutes(api)
+	d.addBulkRoutes(api)
 }
 
 type dagsInput struct{ rest.PageInput }
@@ -163,17 +164,13 @@ func (d *Dispatcher) handleEnqueue(ctx context.Context, caller authz.Caller, in 
 
 type tasksInput struct {
 	rest.PageInput
-	DAG       string `query:"dag" maxLength:"63"`
-	Job       string `query:"job" maxLength:"63" doc:"A job of that DAG"`
-	Status    string `query:"status" enum:"Queued,Running,Completed,Failed,Canceled"`
-	Dead      bool   `query:"dead" doc:"Only those out of attempts, waiting for a person"`
-	Partition string `query:"partition" maxLength:"200"`
+	TaskSelection
 }
 
 type tasksOutput struct{ Body rest.List[Task] }
 
 func (d *Dispatcher) handleTasks(ctx context.Context, caller authz.Caller, in *tasksInput) (*tasksOutput, error) {
-	f := TaskFilter{DAG: in.DAG, Job: in.Job, Status: in.Status, Dead: in.Dead, Partition: in.Partition, Limit: in.Limit + 1}
+	f := TaskFilter{TaskSelection: in.TaskSelection, Limit: in.Limit + 1}
 	if _, err := in.After(&f.Before); err != nil {
 		return nil, err
 	}
@@ -189,11 +186,14 @@ type taskInput struct {
 	ID uuid.UUID `path:"id" format:"uuid"`
 }
 
-type taskDetailOutput struct{ Body TaskDetail }
+type taskDetailOutput struct {
+	ETag string `header:"ETag"`
+	Body TaskDetail
+}
 
 func (d *Dispatcher) handleTask(ctx context.Context, caller authz.Caller, in *taskInput) (*taskDetailOutput, error) {
 	t, err := d.Task(ctx, caller, in.ID)
-	return &taskDetailOutput{t}, err
+	return &taskDetailOutput{etag(t.Version), t}, err
 }
 
 type taskEventsInput struct {
@@ -216,16 +216,24 @@ func (d *Dispatcher) handleTaskEvents(ctx context.Context, caller authz.Caller, 
 	return &taskEventsOutput{list}, err
 }
 
-type taskOutput struct{ Body Task }
-
-func (d *Dispatcher) handleRetry(ctx context.Context, caller authz.Caller, in *taskInput) (*taskOutput, error) {
-	t, err := d.Retry(ctx, caller, in.ID)
-	return &taskOutput{t}, err
+type taskActInput struct {
+	ID      uuid.UUID `path:"id" format:"uuid"`
+	IfMatch string    `header:"If-Match" maxLength:"200" doc:"ETag of the task as it was looked at; 412 where it has moved on since"`
 }
 
-func (d *Dispatcher) handleCancel(ctx context.Context, caller authz.Caller, in *taskInput) (*taskOutput, error) {
-	t, err := d.Cancel(ctx, caller, in.ID)
-	return &taskOutput{t}, err
+type taskOutput struct {
+	ETag string `header:"ETag"`
+	Body Task
+}
+
+func (d *Dispatcher) handleRetry(ctx context.Context, caller authz.Caller, in *taskActInput) (*taskOutput, error) {
+	t, err := d.do(ctx, caller, in.ID, act{verb: verbRetry}, in.IfMatch)
+	return &taskOutput{etag(t.Version), t}, err
+}
+
+func (d *Dispatcher) handleCancel(ctx context.Context, caller authz.Caller, in *taskActInput) (*taskOutput, error) {
+	t, err := d.do(ctx, caller, in.ID, act{verb: verbCancel}, in.IfMatch)
+	return &taskOutput{etag(t.Version), t}, err
 }
 
 type sourcesOutput struct{ Body rest.List[SourceStatus] }

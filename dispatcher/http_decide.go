@@ -38,13 +38,14 @@ type SkipRequest struct {
 }
 
 type skipInput struct {
-	ID   uuid.UUID `path:"id" format:"uuid"`
-	Body SkipRequest
+	ID      uuid.UUID `path:"id" format:"uuid"`
+	IfMatch string    `header:"If-Match" maxLength:"200" doc:"ETag of the task as it was looked at; 412 where it has moved on since"`
+	Body    SkipRequest
 }
 
 func (d *Dispatcher) handleSkip(ctx context.Context, caller authz.Caller, in *skipInput) (*taskOutput, error) {
-	t, err := d.Skip(ctx, caller, in.ID, in.Body.Reason)
-	return &taskOutput{t}, err
+	t, err := d.do(ctx, caller, in.ID, act{verb: verbSkip, reason: in.Body.Reason}, in.IfMatch)
+	return &taskOutput{etag(t.Version), t}, err
 }
 
 type decideInput struct {

@@ -15,15 +15,11 @@ import (
 	"github.com/dagctl/dagctl/registry"
 )
 
-// TaskFilter says which tasks to list, the newest first. Empty fields filter nothing.
+// TaskFilter says which tasks to list, the newest first.
 type TaskFilter struct {
-	DAG       string
-	Job       string // needs DAG
-	Status    string
-	Dead      bool // out of attempts, waiting for a person
-	Partition string
-	Before    uuid.UUID // begin with tasks older than this one; uuid.Nil: with the newest
-	Limit     int
+	TaskSelection
+	Before uuid.UUID // begin with tasks older than this one; uuid.Nil: with the newest
+	Limit  int
 }
 
 // Attempt is one try at a task.
@@ -65,39 +61,25 @@ func (f *found) columns() []any {
 	}
 }
 
-// openSet names the small set that holds all open tasks of a status, so that asking for them reads no history.
-var openSet = map[string]string{
-	"Queued":  `AND t.id IN (SELECT task_id FROM ready WHERE org_id = $1 UNION ALL SELECT task_id FROM waiting WHERE org_id = $1)`,
-	"Running": `AND t.id IN (SELECT task_id FROM leases WHERE org_id = $1)`,
-}
-
 // Tasks lists tasks. It relies on idx_tasks_org and idx_tasks_job, whose ids are in the order of creation.
 func (d *Dispatcher) Tasks(ctx context.Context, caller authz.Caller, f TaskFilter) ([]Task, error) {
-	where := openSet[f.Status]
-	if f.Dead {
-		where += ` AND w.reason = 'dead'`
-	}
 	tasks := []Task{}
 	err := pg.InOrgTx(ctx, d.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
-		origins := []uuid.UUID{}
-		if f.DAG != "" || f.Job != "" {
-			var err error
-			if origins, err = d.Registry.Origins(ctx, tx, caller, f.DAG, f.Job); err != nil {
-				return err
-			}
-			where += ` AND t.job_id = ANY($2)`
+		where, args, err := d.selected(ctx, tx, caller, f.TaskSelection)
+		if err != nil {
+			return err
 		}
+		if f.Before != uuid.Nil {
+			args = append(args, f.Before)
+			where += fmt.Sprintf(" AND t.id < $%d", len(args))
+		}
+		args = append(args, f.Limit)
 		rows, err := tx.Query(ctx, `
 			SELECT `+taskColumns+`
 			FROM tasks t
 			LEFT JOIN waiting w ON w.task_id = t.id
 			LEFT JOIN leases l ON l.task_id = t.id
-			WHERE t.org_id = $1 AND cardinality($2::uuid[]) >= 0
-			  AND ($3 = '' OR t.status = $3)
-			  AND ($4 = '' OR $4 = ANY(t.partitions))
-			  AND ($5 = '00000000-0000-0000-0000-000000000000'::uuid OR t.id < $5)
-			  `+where+`
-			ORDER BY t.id DESC LIMIT $6`, caller.OrgID, origins, f.Status, f.Partition, f.Before, f.Limit)
+			WHERE `+where+fmt.Sprintf(" ORDER BY t.id DESC LIMIT $%d", len(args)), args...)
 		if err != nil {
 			return err
 		}

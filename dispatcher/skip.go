@@ -3,44 +3,12 @@ package dispatcher
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"github.com/dagctl/dagctl/authz"
-	"github.com/dagctl/dagctl/internal/fault"
-	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/registry"
 )
-
-// Skip gives a failed task up: a build that waited for its partition goes on without it, and says so. The very same work
-// is not wanted again; new input makes a task of its own.
-func (d *Dispatcher) Skip(ctx context.Context, caller authz.Caller, id uuid.UUID, reason string) (Task, error) {
-	err := pg.InOrgTx(ctx, d.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
-		row, err := lockOwn(ctx, tx, caller, id)
-		if err != nil {
-			return err
-		}
-		if row.kind == "check" {
-			return fault.New(fault.Conflict, "task %s checks a revision, which would stay held without it", id).
-				WithHint("decide over the revision instead: `dagctl datasets accept` or `dagctl datasets reject`")
-		}
-		if row.status != "Failed" {
-			return fault.New(fault.Conflict, "task %s is %s: only a failed task can be skipped", id, row.status)
-		}
-		if err := finish(ctx, tx, row, ending{status: "Canceled", reason: reasonSkipped, message: "skipped: " + reason, actor: caller.Actor}, time.Now()); err != nil {
-			return err
-		}
-		return authz.Audit(ctx, tx, caller, "task.skip", id.String(), map[string]any{"reason": reason})
-	})
-	if err != nil {
-		return Task{}, fmt.Errorf("skip task: %w", err)
-	}
-	d.wake.send(topicClaim, topicBuild)
-	detail, err := d.Task(ctx, caller, id)
-	return detail.Task, err
-}
 
 // skippedPartitions counts, by origin, the partitions whose newest task somebody skipped. Tasks without a partition count as one.
 func skippedPartitions(ctx context.Context, tx pgx.Tx, org uuid.UUID, origins []uuid.UUID) (map[uuid.UUID]int64, error) {

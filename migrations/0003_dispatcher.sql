@@ -347,3 +347,44 @@ CREATE TABLE backfill_partitions (
     task_id       UUID,
     PRIMARY KEY (backfill_id, partition_key)
 );
+
+-- What somebody asked to be done to many tasks, at a rate, and how far that is. The tasks are fixed when it begins.
+CREATE TABLE bulk_actions (
+    id         UUID PRIMARY KEY,
+    org_id     UUID NOT NULL REFERENCES orgs (id),
+    verb       TEXT NOT NULL CHECK (verb IN ('retry', 'cancel', 'skip')),
+    filter     JSONB NOT NULL,
+    reason     TEXT,
+    rate       DOUBLE PRECISION CHECK (rate > 0), -- tasks a second; NULL: as fast as it goes
+    matched    BIGINT NOT NULL,
+    done       BIGINT NOT NULL DEFAULT 0,
+    refused    BIGINT NOT NULL DEFAULT 0, -- their state had changed by then
+    status     TEXT NOT NULL DEFAULT 'Running' CHECK (status IN ('Running', 'Completed', 'Canceled')),
+    paced_at   TIMESTAMPTZ NOT NULL, -- what the rate allowed until then is used up
+    created_by TEXT NOT NULL,
+    created_at TIMESTAMPTZ NOT NULL,
+    ended_at   TIMESTAMPTZ
+);
+CREATE INDEX idx_bulk_actions_org ON bulk_actions (org_id, id);
+CREATE INDEX idx_bulk_actions_running ON bulk_actions (id) WHERE status = 'Running';
+
+-- Those that it has yet to come to.
+CREATE TABLE bulk_action_tasks (
+    bulk_action_id UUID NOT NULL REFERENCES bulk_actions (id),
+    org_id         UUID NOT NULL,
+    task_id        UUID NOT NULL,
+    PRIMARY KEY (bulk_action_id, task_id)
+);
+
+-- An error without what differs from one time to the next: ids, dates, times and numbers.
+-- +goose StatementBegin
+CREATE FUNCTION error_pattern(message TEXT) RETURNS TEXT IMMUTABLE PARALLEL SAFE LANGUAGE sql AS $$
+    SELECT btrim(regexp_replace(regexp_replace(regexp_replace(regexp_replace(left(message, 600),
+        '[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}|\m(?=[0-9a-fA-F]*[0-9])(?=[0-9a-fA-F]*[a-fA-F])[0-9a-fA-F]{7,}\M', 'ID', 'g'),
+        '[0-9]{4}-[0-9]{2}-[0-9]{2}([T ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]+)?)?(Z|[+-][0-9]{2}:?[0-9]{2})?)?', 'DATE', 'g'),
+        '[0-9]+(\.[0-9]+)?', 'N', 'g'),
+        '\s+', ' ', 'g'))
+$$;
+-- +goose StatementEnd
+-- The short name of all errors with the same pattern.
+CREATE FUNCTION error_group(message TEXT) RETURNS TEXT IMMUTABLE PARALLEL SAFE LANGUAGE sql AS 'SELECT left(md5(error_pattern(message)), 12)';

@@ -399,3 +399,26 @@ func (r *Registry) SourceJobs(ctx context.Context, tx pgx.Tx, caller authz.Calle
 type SourceJob struct {
 	DAG, Job, Kind string
 }
+
+// HiddenOrigins lists the origins of the org into whose tasks the caller may not look: see ReadableJobs.
+func (r *Registry) HiddenOrigins(ctx context.Context, tx pgx.Tx, caller authz.Caller) ([]uuid.UUID, error) {
+	if caller.Is(authz.RoleAdmin) {
+		return []uuid.UUID{}, nil
+	}
+	args := []any{caller.OrgID, caller.Is(authz.RoleWriter)}
+	visible := visibleTo(caller, &args)
+	rows, err := tx.Query(ctx, `
+		SELECT j.id FROM jobs j
+		WHERE j.org_id = $1 AND j.id = j.origin_job_id AND (
+			EXISTS (SELECT FROM dag_version_datasets p JOIN datasets d ON d.id = p.dataset_uuid
+			        WHERE p.dag_version_id = j.dag_version_id AND p.job_name = j.name AND NOT `+visible+`)
+			OR NOT $2 AND NOT EXISTS (SELECT FROM dag_version_datasets p WHERE p.dag_version_id = j.dag_version_id AND p.job_name = j.name))`, args...)
+	if err != nil {
+		return nil, fmt.Errorf("hidden jobs: %w", err)
+	}
+	hidden, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
+	if err != nil {
+		return nil, fmt.Errorf("hidden jobs: %w", err)
+	}
+	return append([]uuid.UUID{}, hidden...), nil
+}

@@ -23,9 +23,8 @@ var statuses = []string{"Queued", "Running", "Completed", "Failed", "Canceled"}
 
 func (s *Site) tasks(w http.ResponseWriter, r *http.Request, caller authz.Caller) error {
 	q := r.URL.Query()
-	f := dispatcher.TaskFilter{
-		DAG: q.Get("dag"), Job: q.Get("job"), Status: q.Get("status"), Partition: q.Get("partition"), Dead: q.Get("dead") != "", Limit: pageSize + 1,
-	}
+	f := dispatcher.TaskFilter{TaskSelection: dispatcher.TaskSelection{DAG: q.Get("dag"), Job: q.Get("job"), Status: q.Get("status"),
+		Partition: q.Get("partition"), Dead: q.Get("dead") != "", ErrorGroup: q.Get("error_group")}, Limit: pageSize + 1}
 	if before := q.Get("before"); before != "" {
 		id, err := uuid.Parse(before)
 		if err != nil {

@@ -57,6 +57,9 @@ func (s *Site) AddRoutes(api *authz.API) {
 	api.HandlePage(authz.Reader, "GET /tasks/{id}", s.task)
 	api.HandlePage(authz.Writer, "POST /tasks/{id}/retry", s.retryTask)
 	api.HandlePage(authz.Writer, "POST /tasks/{id}/cancel", s.cancelTask)
+	api.HandlePage(authz.Reader, "GET /dead", s.dead)
+	api.HandlePage(authz.Writer, "POST /dead/retry", s.actOnDead("retry"))
+	api.HandlePage(authz.Writer, "POST /dead/skip", s.actOnDead("skip"))
 	api.HandlePage(authz.Reader, "GET /datasets", s.datasets)
 	// An unpublished dataset has slashes in its name.
 	api.HandlePage(authz.Reader, "GET /datasets/{name...}", s.dataset)
@@ -68,7 +71,7 @@ func (s *Site) AddRoutes(api *authz.API) {
 // layout is what every page has around its view.
 type layout struct {
 	Title  string
-	Tab    string // dags, tasks, datasets or query
+	Tab    string // dags, tasks, dead, datasets or query
 	Caller authz.Caller
 	Now    time.Time
 	View   any

@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"io"
-	"net/url"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -11,36 +10,6 @@ import (
 	"github.com/dagctl/dagctl/dispatcher"
 	"github.com/dagctl/dagctl/registry"
 )
-
-func (c *cli) tasksSkipCommand() *cobra.Command {
-	var reason string
-	cmd := &cobra.Command{
-		Use:   "skip ID...",
-		Short: "Give failed or dead tasks up, with a reason",
-		Long: `Gives up tasks that failed for good. A build that waits for their partitions goes on without them, and its plan says so.
-The same work is not wanted again; new input makes a task of its own.`,
-		Example: `  dagctl tasks skip 0199a2f4-5c1e-7b0c-9a3e-1f2d3c4b5a69 --reason "the file of that day is lost"`,
-		Args:    cobra.MinimumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			api, err := c.connect()
-			if err != nil {
-				return err
-			}
-			tasks := []dispatcher.Task{}
-			for _, id := range args {
-				var task dispatcher.Task
-				if err := api.post(cmd.Context(), "/v1/tasks/"+url.PathEscape(id)+":skip", dispatcher.SkipRequest{Reason: reason}, &task); err != nil {
-					return err
-				}
-				tasks = append(tasks, task)
-			}
-			return c.print(tasks, func(w io.Writer) { c.writeTasks(w, tasks) })
-		},
-	}
-	cmd.Flags().StringVar(&reason, "reason", "", "why; kept in the audit log")
-	_ = cmd.MarkFlagRequired("reason")
-	return cmd
-}
 
 func (c *cli) datasetsDecideCommand(verb, short, long string) *cobra.Command {
 	var request dispatcher.DecideRequest

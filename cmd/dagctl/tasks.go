@@ -11,6 +11,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/rest"
 )
 
 func (c *cli) tasksCommand() *cobra.Command {
@@ -20,51 +22,57 @@ func (c *cli) tasksCommand() *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(c.tasksListCommand(), c.tasksGetCommand(), c.tasksEventsCommand(),
-		c.tasksActCommand("retry", "Take a failed or dead task up again"),
-		c.tasksActCommand("cancel", "Cancel a task; a running one hears of it at its next heartbeat"), c.tasksSkipCommand())
+	cmd.AddCommand(c.tasksListCommand(), c.tasksGetCommand(), c.tasksEventsCommand(), c.tasksBulkCommand(),
+		c.tasksVerbCommand("retry", "Take failed or dead tasks up again", "Takes up tasks that failed, with all their attempts anew.",
+			"  dagctl tasks retry 0199a2f4-5c1e-7b0c-9a3e-1f2d3c4b5a69 --downstream\n  dagctl tasks retry --dag us-flights --dead --error timeout --rate 100/s --dry-run"),
+		c.tasksVerbCommand("cancel", "Cancel tasks; running ones hear of it at their next heartbeat", "Ends tasks: at once where they are not running, otherwise when their worker hears of it.",
+			"  dagctl tasks cancel --dag us-flights --job landing --status Queued --yes"),
+		c.tasksVerbCommand("skip", "Give failed or dead tasks up, with a reason",
+			"Gives up tasks that failed for good. A build that waits for their partitions goes on without them, and its plan says so.\nThe same work is not wanted again; new input makes a task of its own.",
+			"  dagctl tasks skip 0199a2f4-5c1e-7b0c-9a3e-1f2d3c4b5a69 --reason \"the file of that day is lost\"\n  dagctl tasks skip --dead --partition 2026-01-01..2026-01-31 --reason \"the station was closed\""))
 	return cmd
 }
 
 func (c *cli) tasksListCommand() *cobra.Command {
 	var (
-		dag, job, status, partition string
-		dead                        bool
-		page                        pageFlags
+		selection selectionFlags
+		groupBy   string
+		page      pageFlags
 	)
 	cmd := &cobra.Command{
-		Use:   "list",
-		Short: "List tasks, the newest first",
-		Args:  cobra.NoArgs,
+		Use:     "list",
+		Short:   "List tasks, the newest first, or what they failed with",
+		Example: "  dagctl tasks list --dag us-flights --status Running\n  dagctl tasks list --dead --group-by error",
+		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			sel, _, err := selection.selection(nil)
+			if err != nil {
+				return err
+			}
+			if groupBy != "" && groupBy != "error" {
+				return fault.New(fault.Invalid, "tasks are grouped by error, not by %q", groupBy)
+			}
 			api, err := c.connect()
 			if err != nil {
 				return err
 			}
-			query := url.Values{}
-			for name, value := range map[string]string{"dag": dag, "job": job, "status": status, "partition": partition} {
-				if value != "" {
-					query.Set(name, value)
+			if groupBy == "error" {
+				var groups rest.List[dispatcher.ErrorGroup]
+				if err := api.get(cmd.Context(), "/v1/tasks/errors", selectionQuery(sel), &groups); err != nil {
+					return err
 				}
+				return c.print(groups.Items, func(w io.Writer) { c.writeErrorGroups(w, groups.Items) })
 			}
-			if dead {
-				query.Set("dead", "true")
-			}
-			tasks, err := fetch[dispatcher.Task](cmd.Context(), api, "/v1/tasks", query, page)
+			tasks, err := fetch[dispatcher.Task](cmd.Context(), api, "/v1/tasks", selectionQuery(sel), page)
 			if err != nil {
 				return err
 			}
 			return c.print(tasks, func(w io.Writer) { c.writeTasks(w, tasks) })
 		},
 	}
-	flags := cmd.Flags()
-	flags.StringVar(&dag, "dag", "", "of this DAG")
-	flags.StringVar(&job, "job", "", "of this job")
-	flags.StringVar(&status, "status", "", "Queued, Running, Completed, Failed or Canceled")
-	flags.StringVar(&partition, "partition", "", "that make this partition")
-	flags.BoolVar(&dead, "dead", false, "out of attempts, waiting for a person")
-	_ = cmd.RegisterFlagCompletionFunc("status", cobra.FixedCompletions(
-		[]string{"Queued", "Running", "Completed", "Failed", "Canceled"}, cobra.ShellCompDirectiveNoFileComp))
+	selection.add(cmd)
+	cmd.Flags().StringVar(&groupBy, "group-by", "", "error: one line for each fault, not counting ids, dates and numbers")
+	_ = cmd.RegisterFlagCompletionFunc("group-by", cobra.FixedCompletions([]string{"error"}, cobra.ShellCompDirectiveNoFileComp))
 	page.add(cmd)
 	return cmd
 }
@@ -179,27 +187,4 @@ func (c *cli) writeEvents(w io.Writer, events []dispatcher.TaskEvent) {
 		t.add(e.At.Local().Format(time.DateTime), fmt.Sprint(e.Attempt), e.From, e.To, oneLine(e.Actor, 30), oneLine(e.State, 40), oneLine(compact(e.Detail), 80))
 	}
 	t.write(w)
-}
-
-func (c *cli) tasksActCommand(action, short string) *cobra.Command {
-	return &cobra.Command{
-		Use:   action + " ID...",
-		Short: short,
-		Args:  cobra.MinimumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			api, err := c.connect()
-			if err != nil {
-				return err
-			}
-			tasks := []dispatcher.Task{}
-			for _, id := range args {
-				var task dispatcher.Task
-				if err := api.post(cmd.Context(), "/v1/tasks/"+url.PathEscape(id)+":"+action, nil, &task); err != nil {
-					return err
-				}
-				tasks = append(tasks, task)
-			}
-			return c.print(tasks, func(w io.Writer) { c.writeTasks(w, tasks) })
-		},
-	}
 }
