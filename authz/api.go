@@ -130,6 +130,11 @@ func (api *API) HandlePage(rule Rule, pattern string, h func(w http.ResponseWrit
 	api.handlePlain(rule, pattern, api.rest.Timeout(), h)
 }
 
+// HandlePageWithin is HandlePage with a time limit of its own.
+func (api *API) HandlePageWithin(rule Rule, timeout time.Duration, pattern string, h func(w http.ResponseWriter, r *http.Request, caller Caller) error) {
+	api.handlePlain(rule, pattern, timeout, h)
+}
+
 // HandleStream is HandlePage without a time limit, for server-sent events.
 func (api *API) HandleStream(rule Rule, pattern string, h func(w http.ResponseWriter, r *http.Request, caller Caller) error) {
 	api.handlePlain(rule, pattern, 0, h)

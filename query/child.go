@@ -113,7 +113,7 @@ func confine(t task) error {
 		syscall.RLIMIT_FSIZE:  0, // it writes no file
 		syscall.RLIMIT_CPU:    cpu,
 		syscall.RLIMIT_DATA:   uint64(t.Memory) + uint64(t.Memory)/2 + 1<<30,
-		syscall.RLIMIT_NOFILE: 16 << 10,
+		syscall.RLIMIT_NOFILE: 1 << 10,
 	} {
 		var now syscall.Rlimit
 		if err := syscall.Getrlimit(resource, &now); err != nil {

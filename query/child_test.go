@@ -249,3 +249,17 @@ func TestChildEndsWithItsParent(t *testing.T) {
 		require.Fail(t, "it goes on")
 	}
 }
+
+// BenchmarkChild is what a query costs beside its own work: a process, and DuckDB started in it twice.
+func BenchmarkChild(b *testing.B) {
+	for b.Loop() {
+		p, err := start(b.Context(), b.TempDir(), task{SQL: "SELECT 1", Memory: 128 << 20, Threads: 1, CPU: time.Minute, Rows: 1, Bytes: 1 << 20})
+		require.NoError(b, err)
+		var names parsed
+		require.NoError(b, p.ask(b.Context(), p.task, &names))
+		var out outcome
+		require.NoError(b, p.ask(b.Context(), []relation{}, &out))
+		require.Nil(b, out.Failure)
+		p.stop()
+	}
+}

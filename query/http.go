@@ -31,11 +31,12 @@ func (q *Query) AddRoutes(api *authz.API) {
 		Summary: "Answer one SELECT over the datasets you may read",
 		Description: "DuckDB's SQL. Datasets are read by their names, all as they are at one moment; an unpublished one is \"dag/job/output\", in quotation marks. " +
 			"Values are written as in the rows of a dataset. A server that is busy with others' queries answers 429 with Retry-After.",
-	}, q.Limits.Timeout+answerTime), q.handleQuery)
+	}, q.RequestTime()), q.handleQuery)
 }
 
-// answerTime is what a request may take beyond its statement, so that it is the statement that is told to be slow.
-const answerTime = 15 * time.Second
+// RequestTime is what a request with a statement may take: more than the statement, so that it is told to be slow, and
+// what was read is still written down.
+func (q *Query) RequestTime() time.Duration { return q.Limits.Timeout + 15*time.Second }
 
 type queryInput struct {
 	Body struct {

@@ -123,5 +123,20 @@ func (q *Query) preview(ctx context.Context, caller authz.Caller, name, version,
 	if rows != nil {
 		answer.Rows = rows
 	}
-	return answer, nil
+	return answer, q.writeDown(ctx, caller, version, answer)
+}
+
+// writeDown puts a preview into the audit log, before its rows leave.
+func (q *Query) writeDown(ctx context.Context, caller authz.Caller, version string, answer Rows) error {
+	d := read{Dataset: answer.Dataset, Version: *answer.Version, Columns: make([]string, len(answer.Columns))}
+	for i, c := range answer.Columns {
+		d.Columns[i] = c.Name
+	}
+	u := use{Datasets: []read{d}, Rows: len(answer.Rows)}
+	if version != "" && version != registry.Live {
+		u.At = version
+	}
+	return pg.InOrgTx(ctx, q.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+		return u.write(ctx, tx, caller, "dataset.preview")
+	})
 }

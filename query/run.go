@@ -248,36 +248,26 @@ func (q *Query) release(ctx context.Context, caller authz.Caller, r reading) err
 	})
 }
 
-// finish ends the hold and writes down who read what, never by which statement.
+// finish ends the hold and writes down who read what.
 func (q *Query) finish(ctx context.Context, caller authz.Caller, at registry.Moment, r reading, out outcome, failed error) error {
-	type read struct {
-		Dataset string    `json:"dataset"`
-		Version uuid.UUID `json:"dataset_version"`
-		Columns []string  `json:"columns"`
-	}
-	datasets := []read{}
+	u := use{Datasets: []read{}, Rows: len(out.Rows)}
 	for _, d := range r.datasets {
-		datasets = append(datasets, read{d.Name, d.Generation.Version, out.Read[d.Name]})
+		u.Datasets = append(u.Datasets, read{d.Name, d.Generation.Version, append([]string{}, out.Read[d.Name]...)})
 	}
-	detail := map[string]any{"datasets": datasets, "rows": len(out.Rows)}
 	if !at.Live() {
-		detail["at"] = at.Which
+		u.At = at.Which
 	}
 	switch {
 	case errors.Is(failed, context.Canceled):
-		detail["rows"], detail["failed"] = 0, "canceled"
+		u.Rows, u.Failed = 0, "canceled"
 	case failed != nil:
-		detail["rows"], detail["failed"] = 0, fault.KindOf(failed).String()
-	}
-	names := make([]string, len(r.datasets))
-	for i, d := range r.datasets {
-		names[i] = d.Name
+		u.Rows, u.Failed = 0, fault.KindOf(failed).String()
 	}
 	return q.whateverHappened(ctx, caller, func(ctx context.Context, tx pgx.Tx) error {
 		if err := registry.ReleaseRead(ctx, tx, caller.OrgID, r.hold); err != nil {
 			return err
 		}
-		return authz.Audit(ctx, tx, caller, "query.run", strings.Join(names, ","), detail)
+		return u.write(ctx, tx, caller, "query.run")
 	})
 }
 

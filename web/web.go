@@ -64,7 +64,7 @@ func (s *Site) AddRoutes(api *authz.API) {
 	// An unpublished dataset has slashes in its name.
 	api.HandlePage(authz.Reader, "GET /datasets/{name...}", s.dataset)
 	api.HandlePage(authz.Reader, "GET /query", s.queryForm)
-	api.HandlePage(authz.Reader, "POST /query", s.query)
+	api.HandlePageWithin(authz.Reader, s.Query.RequestTime(), "POST /query", s.query)
 	api.HandlePage(authz.Public, "GET /static/{file}", static)
 }
 

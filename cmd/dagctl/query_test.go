@@ -102,6 +102,10 @@ func TestQueryIsAudited(t *testing.T) {
 	require.JSONEq(t, `{"datasets": [{"dataset": "daily_highest", "dataset_version": "`+version.String()+`", "columns": ["highest"]}], "rows": 1}`, string(count.Detail))
 	require.JSONEq(t, `{"datasets": [{"dataset": "daily_highest", "dataset_version": "`+version.String()+`", "columns": ["station"]}], "rows": 0, "failed": "invalid"}`, string(failed.Detail))
 	require.JSONEq(t, `{"datasets": [], "rows": 1}`, string(none.Detail))
+	must(t, w.env(t, reader), "datasets", "preview", "daily_highest", "--limit", "1")
+	require.NoError(t, w.as(admin).get(t.Context(), "/v1/audit?action=dataset.preview", nil, &list))
+	require.Len(t, list.Items, 1)
+	require.JSONEq(t, `{"datasets": [{"dataset": "daily_highest", "dataset_version": "`+version.String()+`", "columns": ["station", "highest"]}], "rows": 1}`, string(list.Items[0].Detail))
 	var held int
 	require.NoError(t, w.app.pool.QueryRow(t.Context(), `SELECT count(*) FROM reader_leases`).Scan(&held))
 	require.Zero(t, held, "nothing is held once it is answered")
