@@ -2,6 +2,7 @@ package dag
 
 import (
 	"encoding/json"
+	"slices"
 	"time"
 )
 
@@ -177,6 +178,11 @@ type Input struct {
 
 // Triggers reports whether a change of the input makes tasks.
 func (in Input) Triggers() bool { return in.Map.Kind == MapSame || in.Map.Kind == MapWindow }
+
+// ReadsNew reports whether a task of the job reads only what earlier ones have not.
+func (j *Job) ReadsNew() bool {
+	return j.UpdateStrategy == Append && slices.ContainsFunc(j.Inputs, func(in Input) bool { return in.Triggers() && in.Read != ReadAll })
+}
 
 // Condition keeps the rows whose Column is one of Values (JSON scalars).
 type Condition struct {

@@ -136,11 +136,7 @@ func otherGenerations(wanted, read []registry.Pin) bool {
 }
 
 // readsNew reports whether a task of the job reads only what earlier ones have not.
-func readsNew(job *registry.Job) bool {
-	return job.Def.UpdateStrategy == dag.Append && slices.ContainsFunc(job.Def.Inputs, func(in dag.Input) bool {
-		return in.Triggers() && in.Read != dag.ReadAll
-	})
-}
+func readsNew(job *registry.Job) bool { return job.Def.ReadsNew() }
 
 func missing(in inputFacts, have []registry.Pin) string {
 	if in.all || len(in.wanted) == 0 {

@@ -2,6 +2,7 @@ package proof_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -75,4 +76,36 @@ func TestADeployOf1000Jobs(t *testing.T) {
 		w.reach(deployed, registry.Active)
 	}
 	t.Logf("one edit: plan %v, deploy %v (medians of %d)", median(plans).Round(time.Millisecond), median(edits).Round(time.Millisecond), len(edits))
+}
+
+// TestAPlanSaysWhatASwapCatchesUpOn: a version that served before has its data, but not what came in since.
+func TestAPlanSaysWhatASwapCatchesUpOn(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	for _, name := range []string{"a.csv", "b.csv", "c.csv"} {
+		w.drop(name, "n\n1\n")
+	}
+	w.start(w.d)
+	w.serve(chain())
+	w.serve(chain(tripled...))
+	plan := func() map[string][]string {
+		p, err := w.d.Plan(t.Context(), w.caller, "chain", registry.DeployRequest{YAML: chain()})
+		require.NoError(t, err)
+		require.Equal(t, map[string]string{"landing": "reuse", "doubled": "swap-only", "summed": "swap-only"}, actions(p.Changes))
+		return keysByJob(p.Changes)
+	}
+	require.Equal(t, map[string][]string{"landing": nil, "doubled": {}, "summed": {}}, plan())
+
+	w.drop("b.csv", "n\n10\n") // another revision of what it has
+	w.drop("d.csv", "n\n20\n") // what it has not
+	w.poll()
+	w.eventually("the news to be served", func() bool { return slices.Equal([]string{"3", "3", "30", "60"}, w.read("summed")) })
+	w.settle()
+	require.Equal(t, map[string][]string{"landing": nil, "doubled": {"b", "d"}, "summed": {"b", "d"}}, plan())
+
+	a := w.accounted(chain())
+	w.reach(a.deployed, registry.Active)
+	a.close(w)
+	require.Equal(t, []string{"2", "2", "20", "40"}, w.read("summed"))
+	require.Equal(t, map[string]bool{"doubled b": true, "doubled d": true, "summed b": true, "summed d": true}, a.planned)
 }

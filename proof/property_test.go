@@ -6,7 +6,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"reflect"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -17,65 +16,13 @@ import (
 	"github.com/dagctl/dagctl/registry"
 )
 
-// model is what a DAG of the property test should come to, worked out in plain Go: which files there are, and what the
-// version that serves makes of them.
-type model struct {
-	files  map[string]int  // by partition: the one number in it
-	active formula         // of the version that serves
-	byNum  map[int]formula // of every version, by number
-	served map[int]bool    // versions that have served
-}
-
-// formula is one definition of the DAG: what each step does with n.
-type formula struct {
-	factor, offset int
-	third          bool // a third job, published as well
-}
-
-func (f formula) yaml() string {
-	// Short leases, so that what a dispatcher leaves behind is soon taken up.
-	text := chain("name: chain\n", "name: chain\ndefaults: { heartbeat_timeout_seconds: 5 }\n", "n * 2 AS n", fmt.Sprintf("n * %d AS n", f.factor), "sum(n) AS n", fmt.Sprintf("sum(n) + %d AS n", f.offset))
-	if !f.third {
-		return text
-	}
-	job := `  - name: also
-    operator: sql
-    inputs: [{ from: { job: summed }, as: input }]
-    execution_strategy: PerPartition
-    config: { query: "SELECT n + 1 AS n FROM input" }
-publish:
-  also: { from: { job: also } }
-`
-	return strings.Replace(text, "publish:\n", job, 1)
-}
-
-// want is what readers are to find in the end, by dataset.
-func (m *model) want() map[string][]string {
-	all := map[string]func(n int) int{
-		"landed":  func(n int) int { return n },
-		"doubled": func(n int) int { return n * m.active.factor },
-		"summed":  func(n int) int { return n*m.active.factor + m.active.offset },
-	}
-	if m.active.third {
-		all["also"] = func(n int) int { return n*m.active.factor + m.active.offset + 1 }
-	}
-	found := map[string][]string{}
-	for name, f := range all {
-		found[name] = []string{}
-		for _, n := range m.files {
-			found[name] = append(found[name], strconv.Itoa(f(n)))
-		}
-		slices.Sort(found[name])
-	}
-	return found
-}
-
-// run does what chance wants, by one seed, and then compares what readers see with the model.
+// property does what chance wants, by one seed, and then compares what readers see with the model. Each deploy on the way
+// computes what its plan said.
 func property(t *testing.T, seed uint64, steps int) {
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
 	w := newWorld(t)
-	m := &model{files: map[string]int{}, byNum: map[int]formula{}, served: map[int]bool{}}
+	m := &model{files: map[string]int{}, byNum: map[int]formula{}}
 	put := func() {
 		key := fmt.Sprintf("k%d", random.IntN(6))
 		m.files[key] = random.IntN(1000)
@@ -86,6 +33,16 @@ func property(t *testing.T, seed uint64, steps int) {
 	m.active = formula{factor: 2}
 	w.serve(m.active.yaml())
 	m.byNum[1] = m.active
+
+	var open *account
+	plans, units := 0, 0
+	closeAccount := func() {
+		if open != nil {
+			open.close(w)
+			plans, units = plans+1, units+len(open.planned)
+			open = nil
+		}
+	}
 
 	// sync reads which version serves: whether a build came through before it was abandoned is a race that anyone may win.
 	sync := func() {
@@ -99,21 +56,24 @@ func property(t *testing.T, seed uint64, steps int) {
 			put()
 			w.poll()
 		case 3, 4:
-			f := formula{factor: 2 + random.IntN(2), offset: random.IntN(2), third: random.IntN(2) == 0}
-			deployed := w.deploy(f.yaml(), superseding, func(r *registry.DeployRequest) {
+			closeAccount()
+			f := anyFormula(random)
+			open = w.accounted(f.yaml(), superseding, func(r *registry.DeployRequest) {
 				activate := random.IntN(4) > 0
 				r.Activate = &activate
 			})
-			m.byNum[deployed.Version.Number] = f
-			if random.IntN(2) == 0 && deployed.Version.Status == registry.Building {
-				w.eventually("the build to end", func() bool { s, _ := w.status(deployed); return s != registry.Building })
+			m.byNum[open.deployed.Version.Number] = f
+			if random.IntN(4) > 0 && open.deployed.Version.Status == registry.Building {
+				w.eventually("the build to end", func() bool { s, _ := w.status(open.deployed); return s != registry.Building })
 			}
 		case 5:
+			closeAccount()
 			_, err := w.d.Rollback(t.Context(), w.caller, "chain", nil)
 			if err != nil {
 				require.ErrorContains(t, err, "roll back chain") // none before, or a build of the very version
 			}
 		case 6:
+			closeAccount()
 			if random.IntN(2) == 0 {
 				_, _ = w.d.Abandon(t.Context(), w.caller, "chain") // nothing may be building
 			} else {
@@ -151,20 +111,18 @@ func property(t *testing.T, seed uint64, steps int) {
 	require.Empty(t, w.texts(`SELECT format('%s of %s is %s: %s', t.id, j.name, t.status, t.error_message) FROM tasks t JOIN jobs j ON j.id = t.job_id
 		WHERE t.status NOT IN ('Completed', 'Canceled')`), "seed %d", seed)
 
-	// What is planned is what is run: of one more definition, now that all is quiet.
-	last := formula{factor: 5, offset: int(seed % 7), third: true}
+	// What is planned is what is run: of one more definition, now that all is quiet and nothing explains a difference.
+	closeAccount()
+	last := formula{factor: 5, offset: int(seed % 7), third: true, total: true}
 	plan, err := w.d.Plan(t.Context(), w.caller, "chain", registry.DeployRequest{YAML: last.yaml()})
 	require.NoError(t, err)
-	planned := 0
-	for _, c := range plan.Changes {
-		if c.Partitions != nil {
-			planned += *c.Partitions
-		}
-	}
-	before := w.count(`SELECT FROM tasks WHERE status = 'Completed'`)
-	w.serve(last.yaml(), superseding)
+	open = w.accounted(last.yaml(), superseding)
+	require.Equal(t, keysByJob(plan.Changes), keysByJob(open.deployed.Changes), "the deploy is the plan")
+	w.reach(open.deployed, registry.Active)
 	w.settle()
-	require.Equal(t, planned, w.count(`SELECT FROM tasks WHERE status = 'Completed'`)-before, "seed %d", seed)
+	require.Equal(t, 2*len(m.files)+len(m.files)+1, len(open.planned), "seed %d", seed)
+	closeAccount()
+	t.Logf("%d deploys computed the %d partitions of their plans", plans, units)
 	stop()
 }
 

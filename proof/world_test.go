@@ -59,7 +59,7 @@ var runtimes = []string{"dispatcher", "elsewhere"}
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	w := &world{t: t, url: testdb.URL(t), landing: t.TempDir(), scratch: t.TempDir(), root: t.TempDir()}
-	w.pool, w.asked = w.open(pg.Open), w.open(pg.OpenRequests)
+	w.pool, w.asked = w.open(pg.Open, 20), w.open(pg.OpenRequests, 20)
 	config := w.pool.Config()
 	config.ConnConfig.RuntimeParams["application_name"] = working
 	var err error
@@ -81,9 +81,9 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-func (w *world) open(open func(context.Context, string, ...pg.Option) (*pgxpool.Pool, error)) *pgxpool.Pool {
+func (w *world) open(open func(context.Context, string, ...pg.Option) (*pgxpool.Pool, error), conns int32) *pgxpool.Pool {
 	w.t.Helper()
-	pool, err := open(w.t.Context(), w.url, pg.WithMaxConns(20))
+	pool, err := open(w.t.Context(), w.url, pg.WithMaxConns(conns))
 	require.NoError(w.t, err)
 	w.t.Cleanup(pool.Close)
 	return pool
@@ -310,6 +310,15 @@ func actions(changes []registry.Change) map[string]string {
 	m := map[string]string{}
 	for _, c := range changes {
 		m[c.Job] = c.Action
+	}
+	return m
+}
+
+// keysByJob tells which partitions a plan computes.
+func keysByJob(changes []registry.Change) map[string][]string {
+	m := map[string][]string{}
+	for _, c := range changes {
+		m[c.Job] = c.Keys
 	}
 	return m
 }

@@ -89,8 +89,11 @@ func (d *deploy) checkBase(ctx context.Context, tx pgx.Tx) error {
 // changes compares what serves with what is to, and works out what has to be computed for it.
 func (d *deploy) changes(ctx context.Context, tx pgx.Tx, live, next []planned) ([]Change, error) {
 	changes := plan(live, next)
-	f, have, err := d.forecast(ctx, tx, live, next)
+	b, err := d.forecast(ctx, tx, live, next)
 	if err != nil {
+		return nil, err
+	}
+	if err := b.loadMade(ctx, tx, changes); err != nil {
 		return nil, err
 	}
 	for i := range changes {
@@ -102,9 +105,9 @@ func (d *deploy) changes(ctx context.Context, tx pgx.Tx, live, next []planned) (
 		if !ok || c.Action == Reuse && c.Reason == "same definition" {
 			continue
 		}
-		if p := f.of(c.Job); !p.unknown && !job.ForwardOnly(d.registry.Catalog.Operators[job.Operator]) {
-			c.keys = slices.DeleteFunc(slices.Clone(p.keys), func(key string) bool { _, made := have[outputRef{c.Job, c.Output}][key]; return made })
-			n := len(c.keys)
+		if p := b.of(c.Job); !p.unknown && !job.ForwardOnly(d.registry.Catalog.Operators[job.Operator]) {
+			c.Keys = slices.DeleteFunc(slices.Clone(p.keys), func(key string) bool { return !b.wants(job, key) })
+			n := len(c.Keys)
 			c.Partitions = &n
 		}
 	}
@@ -125,10 +128,10 @@ func upstreamOf(job *dag.Job) []string {
 
 // forecast gathers what is known of the partitions to come: those of sources are the ones their live counterparts have,
 // or what the generation itself has already.
-func (d *deploy) forecast(ctx context.Context, tx pgx.Tx, live, next []planned) (*forecast, map[outputRef]map[string]int64, error) {
+func (d *deploy) forecast(ctx context.Context, tx pgx.Tx, live, next []planned) (*behind, error) {
 	foreign, err := d.foreignDatasets(ctx, tx)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	var generations []uuid.UUID
 	for _, p := range slices.Concat(live, next) {
@@ -139,17 +142,17 @@ func (d *deploy) forecast(ctx context.Context, tx pgx.Tx, live, next []planned) 
 	}
 	published, err := Published(ctx, tx, generations)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	f := &forecast{doc: d.doc, sources: map[string]partitions{}, foreign: map[string]partitions{},
 		shapes: map[string]dag.Partitioning{}, done: map[string]partitions{}}
-	have := map[outputRef]map[string]int64{}
+	b := &behind{forecast: f, generations: map[outputRef]uuid.UUID{}, elsewhere: map[string]uuid.UUID{}, published: published, known: map[Ref]bool{}}
 	liveKeys := map[uuid.UUID][]string{}
 	for _, p := range live {
 		liveKeys[p.id] = sortedKeys(published[p.generation])
 	}
 	for _, p := range next {
-		have[outputRef{p.job, p.output}] = published[p.generation]
+		b.generations[outputRef{p.job, p.output}] = p.generation
 		if job, _ := d.doc.Job(p.job); p.output == 0 && job.Source != nil {
 			keys := sortedKeys(published[p.generation])
 			if len(keys) == 0 {
@@ -165,8 +168,9 @@ func (d *deploy) forecast(ctx context.Context, tx pgx.Tx, live, next []planned) 
 	}
 	for name, ds := range foreign {
 		f.foreign[name], f.shapes[name] = partitions{keys: sortedKeys(published[ds.generation])}, ds.partitionBy
+		b.elsewhere[name] = ds.generation
 	}
-	return f, have, nil
+	return b, nil
 }
 
 func sortedKeys(m map[string]int64) []string {

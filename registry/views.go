@@ -78,10 +78,10 @@ type Change struct {
 
 	Skipped int64 `json:"skipped,omitempty" doc:"Partitions that somebody has given up: the build goes on without them"`
 
+	Keys     []string  `json:"-"` // the partitions to be computed, sorted
 	Origin   uuid.UUID `json:"-"` // of the job that is to compute it
 	Upstream []string  `json:"-"` // the jobs of the DAG that its job reads
 	id       uuid.UUID // of the dataset
-	keys     []string  // the partitions to be computed, sorted
 }
 
 // Plan is what a deploy of a document would do now. The deploy does the same: both come from one function.
