@@ -95,7 +95,9 @@ func (a *account) close(w *world) {
 			require.Contains(w.t, a.planned, job+" "+key, "version %d (%s %s) computed what it had not planned", a.deployed.Version.Number, status, reason)
 		}
 	}
-	if status != registry.Ready && status != registry.Active {
+	// One that was ready before it was asked for again catches up when it is promoted.
+	built := status == registry.Ready && a.deployed.Version.Status == registry.Building
+	if status != registry.Active && !built {
 		return
 	}
 	for unit := range a.planned {

@@ -58,13 +58,14 @@ func property(t *testing.T, seed uint64, steps int) {
 		case 3, 4:
 			closeAccount()
 			f := anyFormula(random)
-			open = w.accounted(f.yaml(), superseding, func(r *registry.DeployRequest) {
-				activate := random.IntN(4) > 0
-				r.Activate = &activate
-			})
+			activate := random.IntN(4) > 0
+			open = w.accounted(f.yaml(), superseding, func(r *registry.DeployRequest) { r.Activate = &activate })
 			m.byNum[open.deployed.Version.Number] = f
-			if random.IntN(4) > 0 && open.deployed.Version.Status == registry.Building {
-				w.eventually("the build to end", func() bool { s, _ := w.status(open.deployed); return s != registry.Building })
+			if random.IntN(4) > 0 {
+				w.eventually("the build to end", func() bool {
+					s, _ := w.status(open.deployed)
+					return s != registry.Building && (s != registry.Ready || !activate)
+				})
 			}
 		case 5:
 			closeAccount()
