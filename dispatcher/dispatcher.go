@@ -107,6 +107,7 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	g.Go(func() error { return d.loop(ctx, "build", d.wake.build, d.advanceBuilds) })
 	g.Go(func() error { return d.loop(ctx, "promote", d.wake.promote, d.promoteDue) })
 	g.Go(func() error { return d.loop(ctx, "backfill", nil, d.advanceBackfills) })
+	g.Go(func() error { return d.loop(ctx, "pauses", nil, d.reviewPauses) })
 	g.Go(func() error { return d.loop(ctx, "bulk", nil, d.advanceBulkActions) })
 	g.Go(func() error { return d.loop(ctx, "reap", nil, d.reap) })
 	g.Go(func() error { return d.loop(ctx, "heartbeat", nil, d.heartbeatWorker) })

@@ -50,12 +50,24 @@ func place(ctx context.Context, tx pgx.Tx, tasks []placement, now time.Time) err
 	if err := waits.insert(ctx, tx); err != nil {
 		return err
 	}
-	return insertReady(ctx, tx, append(ready, admitted...))
+	paused, err := insertReady(ctx, tx, append(ready, admitted...))
+	if err != nil || len(paused) == 0 {
+		return err
+	}
+	freed := map[limit]int{} // nobody else waits for these: they were locked by admit, in this transaction
+	for _, p := range admitted {
+		if paused[p.task] {
+			countLimits(freed, p.org, limitKeys(p.limits))
+		}
+	}
+	return hold(ctx, tx, freed)
 }
 
-func insertReady(ctx context.Context, tx pgx.Tx, tasks []placement) error {
+// insertReady makes tasks claimable, but those whose job, DAG or org is paused: they wait, and it tells which. There are
+// hardly ever any pauses, so looking for them is part of the statement, and costs no more than an empty table does.
+func insertReady(ctx context.Context, tx pgx.Tx, tasks []placement) (paused map[uuid.UUID]bool, err error) {
 	if len(tasks) == 0 {
-		return nil
+		return nil, nil
 	}
 	var (
 		ids, orgs, jobs   []uuid.UUID
@@ -67,14 +79,39 @@ func insertReady(ctx context.Context, tx pgx.Tx, tasks []placement) error {
 		slots, runtimes = append(slots, p.slot), append(runtimes, p.runtime)
 		classes, priority = append(classes, p.class), append(priority, p.priority)
 	}
-	_, err := tx.Exec(ctx, `
-		INSERT INTO ready (task_id, org_id, job_id, slot, runtime, class, priority)
-		SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::text[], $5::text[], $6::int[], $7::int[])`,
+	rows, err := tx.Query(ctx, `
+		WITH wanted AS (
+			SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::text[], $5::text[], $6::int[], $7::int[])
+				AS w(task_id, org_id, job_id, slot, runtime, class, priority)),
+		paused AS MATERIALIZED (
+			SELECT DISTINCT ON (w.task_id) w.task_id, concat_ws('/', NULLIF(p.dag_name, ''), NULLIF(p.job_name, '')) AS blocker
+			FROM wanted w JOIN pauses p ON p.org_id = w.org_id
+			WHERE p.dag_name = '' OR job_address(w.job_id) = p.dag_name || '/' || p.job_name
+			   OR p.job_name = '' AND starts_with(job_address(w.job_id), p.dag_name || '/')),
+		ready_now AS (
+			INSERT INTO ready (task_id, org_id, job_id, slot, runtime, class, priority)
+			SELECT * FROM wanted w WHERE NOT EXISTS (SELECT FROM paused p WHERE p.task_id = w.task_id)),
+		put AS (
+			INSERT INTO waiting (task_id, org_id, job_id, slot, reason, blocker, class, priority)
+			SELECT w.task_id, w.org_id, w.job_id, w.slot, 'paused', coalesce(NULLIF(p.blocker, ''), 'the org'), w.class, w.priority
+			FROM wanted w JOIN paused p ON p.task_id = w.task_id)
+		SELECT task_id FROM paused`,
 		ids, orgs, jobs, slots, runtimes, classes, priority)
 	if err != nil {
-		return fmt.Errorf("make %d tasks claimable: %w", len(tasks), err)
+		return nil, fmt.Errorf("make %d tasks claimable: %w", len(tasks), err)
 	}
-	return nil
+	var id uuid.UUID
+	_, err = pgx.ForEachRow(rows, []any{&id}, func() error {
+		if paused == nil {
+			paused = map[uuid.UUID]bool{}
+		}
+		paused[id] = true
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("make %d tasks claimable: %w", len(tasks), err)
+	}
+	return paused, nil
 }
 
 // waitRows collects rows of the waiting set.

@@ -29,7 +29,8 @@ func (c Counts) Open() int64 { return c.Queued + c.Running + c.Retrying }
 // DAGStatus is a DAG as it stands, with what is to be done for it.
 type DAGStatus struct {
 	registry.DAG
-	Tasks Counts `json:"tasks" doc:"Of the active version and of the one being built"`
+	Paused *Pause `json:"paused,omitempty" doc:"Where the whole DAG, or the org, is paused"`
+	Tasks  Counts `json:"tasks" doc:"Of the active version and of the one being built"`
 }
 
 // DAGDetail is a DAG with the jobs of the version it shows, and its sources.
@@ -43,7 +44,8 @@ type DAGDetail struct {
 // JobStatus is a job with its tasks.
 type JobStatus struct {
 	registry.JobView
-	Tasks Counts `json:"tasks"`
+	Tasks  Counts `json:"tasks"`
+	Paused *Pause `json:"paused,omitempty" doc:"Where it, its DAG or the org is paused"`
 }
 
 // DAGs lists the org's DAGs by name, beginning after the given one.
@@ -62,9 +64,13 @@ func (d *Dispatcher) DAGs(ctx context.Context, caller authz.Caller, after string
 		if err != nil {
 			return err
 		}
+		pauses, err := pausesOf(ctx, tx, caller.OrgID)
+		if err != nil {
+			return err
+		}
 		list = make([]DAGStatus, len(dags))
 		for i, dag := range dags {
-			list[i] = DAGStatus{DAG: dag, Tasks: sum(open, origins, workedFor(dag))}
+			list[i] = DAGStatus{DAG: dag, Paused: coveredBy(pauses, dag.Name, ""), Tasks: sum(open, origins, workedFor(dag))}
 		}
 		return nil
 	})
@@ -91,6 +97,11 @@ func (d *Dispatcher) DAG(ctx context.Context, caller authz.Caller, name string) 
 		if err != nil {
 			return err
 		}
+		pauses, err := pausesOf(ctx, tx, caller.OrgID)
+		if err != nil {
+			return err
+		}
+		detail.Paused = coveredBy(pauses, name, "")
 		detail.Tasks = sum(counts, origins, workedFor(dag))
 		if dag.Building != nil {
 			if detail.Build, err = d.buildProgress(ctx, tx, caller, *dag.Building, time.Now()); err != nil {
@@ -103,7 +114,7 @@ func (d *Dispatcher) DAG(ctx context.Context, caller authz.Caller, name string) 
 				return err
 			}
 			for _, j := range jobs {
-				detail.Jobs = append(detail.Jobs, JobStatus{JobView: j, Tasks: counts[j.Origin]})
+				detail.Jobs = append(detail.Jobs, JobStatus{JobView: j, Tasks: counts[j.Origin], Paused: coveredBy(pauses, name, j.Name)})
 			}
 		}
 		detail.Sources, err = d.sources(ctx, tx, caller, name)

@@ -57,7 +57,7 @@ func (d *Dispatcher) takeDue(ctx context.Context, now time.Time) ([]dueSource, e
 	err := pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, `
 			SELECT org_id, dag_name, job_name, next_fire_at FROM sources
-			WHERE next_fire_at <= $1 AND state <> 'Draining'
+			WHERE next_fire_at <= $1 AND state <> 'Draining' AND `+notPaused+`
 			ORDER BY next_fire_at LIMIT 100 FOR UPDATE SKIP LOCKED`, now)
 		if err != nil {
 			return err

@@ -58,10 +58,10 @@ func (c *cli) showDAGs(ctx context.Context, api *client, page pageFlags) error {
 			return
 		}
 		style, now := c.style(c.out), time.Now()
-		t := table{style: style, header: []string{"DAG", "ACTIVE", "BUILDING", "FAILED", "QUEUED", "RUNNING", "RETRYING", "DEAD", "FRESH"}}
+		t := table{style: style, header: []string{"DAG", "ACTIVE", "BUILDING", "FAILED", "QUEUED", "RUNNING", "RETRYING", "DEAD", "FRESH", "PAUSED"}}
 		for _, d := range dags {
 			t.add(d.Name, versionName(d.Active), versionName(d.Building), versionName(d.Failed), fmt.Sprint(d.Tasks.Queued),
-				fmt.Sprint(d.Tasks.Running), fmt.Sprint(d.Tasks.Retrying), fmt.Sprint(d.Tasks.Dead), ago(d.UpdatedAt, now))
+				fmt.Sprint(d.Tasks.Running), fmt.Sprint(d.Tasks.Retrying), fmt.Sprint(d.Tasks.Dead), ago(d.UpdatedAt, now), pausedSince(d.Paused, now))
 		}
 		t.write(w)
 	})
@@ -79,6 +79,9 @@ func (c *cli) showDAG(ctx context.Context, api *client, name string) error {
 		if d.Failed != nil {
 			fmt.Fprintf(w, "%s v%d: %s\n", style.bad("Failed"), d.Failed.Number, oneLine(d.Failed.Error, 200))
 		}
+		if d.Paused != nil {
+			fmt.Fprintf(w, "%s %s by %s%s\n", style.busy("Paused"), ago(&d.Paused.At, now), d.Paused.Actor, because(d.Paused.Reason))
+		}
 		if d.Building != nil && d.Build != nil {
 			width, _ := terminalSize(c.out)
 			for _, line := range buildLines(*d.Building, d.Build, style, width, len(d.Build.Datasets)+3) {
@@ -86,10 +89,10 @@ func (c *cli) showDAG(ctx context.Context, api *client, name string) error {
 			}
 		}
 		fmt.Fprintln(w)
-		t := table{style: style, header: []string{"JOB", "OPERATOR", "RUNTIME", "QUEUED", "RUNNING", "RETRYING", "DEAD", "COMPLETED"}}
+		t := table{style: style, header: []string{"JOB", "OPERATOR", "RUNTIME", "QUEUED", "RUNNING", "RETRYING", "DEAD", "COMPLETED", "PAUSED"}}
 		for _, j := range d.Jobs {
 			t.add(j.Name, j.Operator, j.Runtime, fmt.Sprint(j.Tasks.Queued), fmt.Sprint(j.Tasks.Running), fmt.Sprint(j.Tasks.Retrying),
-				fmt.Sprint(j.Tasks.Dead), fmt.Sprint(j.Tasks.Completed))
+				fmt.Sprint(j.Tasks.Dead), fmt.Sprint(j.Tasks.Completed), pausedSince(j.Paused, now))
 		}
 		t.write(w)
 		if len(d.Sources) > 0 {
