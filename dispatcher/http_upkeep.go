@@ -28,6 +28,16 @@ func (d *Dispatcher) addUpkeepRoutes(api *authz.API) {
 			"made again only once its inputs have changed; nobody can roll back to what is gone.",
 	}, longOperation), d.handlePurge)
 
+	authz.Handle(api, authz.Admin, rest.WithTimeout(huma.Operation{
+		OperationID: "purge-tasks", Method: http.MethodPost, Path: "/v1/tasks:purge", Tags: []string{"upkeep"},
+		Summary: "Delete for good what tasks were given, returned and failed with",
+		Description: "Payloads, metadata, results, errors, audit trails, idempotency keys and staging. Open tasks are refused: cancel them first. " +
+			"What they made stays; purge the datasets for that.",
+	}, longOperation), func(ctx context.Context, caller authz.Caller, in *purgeTasksInput) (*purgeTasksOutput, error) {
+		purged, err := d.PurgeTasks(ctx, caller, in.Body, time.Now())
+		return &purgeTasksOutput{purged}, err
+	})
+
 	authz.Handle(api, authz.Writer, huma.Operation{
 		OperationID: "invalidate-dataset", Method: http.MethodPost, Path: "/v1/datasets/{name}/invalidate", Tags: []string{"upkeep"},
 		Summary: "Have everything computed again that was made from some partitions",
@@ -84,6 +94,10 @@ func (d *Dispatcher) handlePurge(ctx context.Context, caller authz.Caller, in *p
 	purged, err := d.Purge(ctx, caller, in.Name, in.Body, time.Now())
 	return &purgeOutput{purged}, err
 }
+
+type purgeTasksInput struct{ Body PurgeTasksRequest }
+
+type purgeTasksOutput struct{ Body PurgedTasks }
 
 type invalidateInput struct {
 	registry.NameInput

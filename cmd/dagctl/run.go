@@ -21,6 +21,8 @@ import (
 func (c *cli) runCommand() *cobra.Command {
 	var (
 		payload, batch string
+		metadata       string
+		runAt          string
 		item           dispatcher.EnqueueItem
 		priority       int
 	)
@@ -28,7 +30,7 @@ func (c *cli) runCommand() *cobra.Command {
 		Use:   "run DAG/JOB",
 		Short: "Make a task of a manual job, or a batch of them",
 		Example: `  dagctl run mail/send --payload '{"to": "a@example.com"}' --idempotency-key welcome-17
-  dagctl run mail/send --payload @mail.json
+  dagctl run mail/send --payload @mail.json --run-at 2026-01-31T09:00:00Z --max-attempts 5
   dagctl run mail/send --batch mails.ndjson`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -39,8 +41,18 @@ func (c *cli) runCommand() *cobra.Command {
 			if cmd.Flags().Changed("priority") {
 				item.Priority = &priority
 			}
-			items := []dispatcher.EnqueueItem{item}
 			var err error
+			if runAt != "" {
+				at, err := parseTime(runAt)
+				if err != nil {
+					return err
+				}
+				item.RunAt = &at
+			}
+			if item.Metadata, err = c.readPayload(metadata); err != nil {
+				return err
+			}
+			items := []dispatcher.EnqueueItem{item}
 			if batch != "" {
 				items, err = c.readBatch(batch)
 			} else {
@@ -83,6 +95,12 @@ func (c *cli) runCommand() *cobra.Command {
 	flags.StringVar(&item.IdempotencyKey, "idempotency-key", "", "a task made with this key before is answered, not made again")
 	flags.StringVar(&item.Partition, "partition", "", "key of the output partition to make")
 	flags.IntVar(&priority, "priority", 0, "higher first")
+	flags.StringVar(&runAt, "run-at", "", "not before then: a date, or an RFC 3339 time")
+	flags.IntVar(&item.MaxAttempts, "max-attempts", 0, "how often it is tried (default: as the job says)")
+	flags.StringVar(&metadata, "metadata", "", "JSON kept with the task and shown, not given to its operator; @FILE reads a file")
+	for _, flag := range []string{"run-at", "max-attempts", "metadata"} {
+		cmd.MarkFlagsMutuallyExclusive(flag, "batch")
+	}
 	cmd.MarkFlagsMutuallyExclusive("payload", "batch")
 	cmd.MarkFlagsMutuallyExclusive("idempotency-key", "batch")
 	cmd.MarkFlagsMutuallyExclusive("partition", "batch")
