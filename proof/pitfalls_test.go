@@ -77,22 +77,37 @@ func TestAChangedSourceDoesNotSwapInEmptiness(t *testing.T) {
 	require.Equal(t, []string{"20", "40"}, w.read("summed"))
 }
 
-// effects is chain with a job that tells somebody outside, by a line in a file.
-func effects(dir, text string, replace ...string) string {
+// effects is chain with a job that tells somebody outside, by a line in a file; rows says what it writes besides.
+func effects(dir, text, rows string, replace ...string) string {
 	job := fmt.Sprintf(`  - name: told
     operator: command
-    outputs: 0
     inputs: [{ from: { job: doubled } }]
     execution_strategy: PerPartition
-    config: { argv: [sh, -c, 'echo %s >> %s'] }
+    ROWS
+    config: { argv: [sh, -c, 'echo %s >> %s; WRITE'] }
 publish:
 `, text, filepath.Join(dir, "told"))
+	write := "true"
+	if rows != "outputs: 0" {
+		write = `for d in $(grep -o "\"dir\":\"[^\"]*\"" | cut -d "\"" -f 4); do printf "sent\\n1\\n" > $d/rows.csv; done`
+	}
+	job = strings.NewReplacer("ROWS", rows, "WRITE", write).Replace(job)
 	return strings.Replace(chain(replace...), "publish:\n", job, 1)
 }
 
 func TestAnEditedEffectDoesNotFireAgain(t *testing.T) {
 	t.Parallel()
+	for _, rows := range []string{"outputs: 0", "effect: external"} {
+		t.Run(rows, func(t *testing.T) {
+			t.Parallel()
+			editedEffect(t, rows)
+		})
+	}
+}
+
+func editedEffect(t *testing.T, rows string) {
 	w, dir := newWorld(t), t.TempDir()
+	effects := func(text string, replace ...string) string { return effects(dir, text, rows, replace...) }
 	told := func() []string {
 		text, err := os.ReadFile(filepath.Join(dir, "told"))
 		require.True(t, err == nil || os.IsNotExist(err), "%v", err)
@@ -100,7 +115,7 @@ func TestAnEditedEffectDoesNotFireAgain(t *testing.T) {
 	}
 	w.drop("a.csv", "n\n1\n")
 	w.start(w.d)
-	w.serve(effects(dir, "first"))
+	w.serve(effects("first"))
 	w.settle()
 	require.Empty(t, told(), "what was there before is no news")
 	w.drop("news.csv", "n\n1\n")
@@ -108,20 +123,20 @@ func TestAnEditedEffectDoesNotFireAgain(t *testing.T) {
 	w.eventually("news to be told of", func() bool { return len(told()) == 1 })
 	require.Equal(t, []string{"first"}, told())
 
-	w.serve(effects(dir, "second"))
+	w.serve(effects("second"))
 	w.settle()
 	w.sweep()
 	require.Equal(t, []string{"first"}, told(), "an edit fires nothing")
 
 	// Nor does an edit of what it reads, whose generation is then another.
-	w.serve(effects(dir, "second", tripled...))
+	w.serve(effects("second", tripled...))
 	w.sweep()
 	w.rollback("chain")
 	w.sweep()
 	require.Equal(t, []string{"first"}, told())
 
 	// While a build is on its way, both versions have the job; the build waits for a runtime that nobody serves.
-	building := w.deploy(effects(dir, "third", "sum(n) AS n", "max(n) AS n", "- name: summed\n", "- name: summed\n    runtime: elsewhere\n"))
+	building := w.deploy(effects("third", "sum(n) AS n", "max(n) AS n", "- name: summed\n", "- name: summed\n    runtime: elsewhere\n"))
 	w.drop("b.csv", "n\n2\n")
 	w.poll()
 	w.eventually("the new file to be told of", func() bool { return len(told()) == 2 })
@@ -298,6 +313,47 @@ func TestAnOldSnapshotSeesTheOldDataThroughCutovers(t *testing.T) {
 	seen, err := viewed(t.Context(), w.pool, viewsOfDeploy)
 	require.NoError(t, err)
 	require.Equal(t, []string{"B 3", "B 3"}, seen)
+}
+
+// TestEventsThroughoutABuild has news come at every stage of a build: live consumers get it at once, as if nothing were
+// built, and after the swap nothing is missing and nothing is there twice.
+func TestEventsThroughoutABuild(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.drop("f0.csv", "n\n1\n")
+	w.start(w.d)
+	w.serve(chain())
+	files := 1
+	arrive := func(factor int) {
+		t.Helper()
+		w.drop(fmt.Sprintf("f%d.csv", files), fmt.Sprintf("n\n%d\n", files+1))
+		files++
+		w.poll()
+		var want []string
+		for i := range files {
+			want = append(want, fmt.Sprint(factor*(i+1)))
+		}
+		slices.Sort(want)
+		for _, name := range []string{"doubled", "summed"} {
+			w.eventually("news to be served", func() bool { return slices.Equal(want, w.read(name)) })
+		}
+	}
+	// The last step of the build waits for a runtime that nobody serves yet.
+	building := w.deploy(chain(append(tripled, "- name: summed\n", "- name: summed\n    runtime: elsewhere\n")...))
+	for range 4 {
+		arrive(2)
+	}
+	status, reason := w.status(building)
+	require.Equal(t, registry.Building, status, reason)
+	w.start(w.dispatcher("elsewhere", runtimes[1]))
+	w.reach(building, registry.Active)
+	w.settle()
+	for range 2 {
+		arrive(3)
+	}
+	w.settle()
+	require.Empty(t, w.texts(`SELECT j.name || ' ' || t.partitions[1] FROM tasks t JOIN jobs j ON j.id = t.job_id
+		WHERE t.status = 'Completed' AND t.kind <> 'check' GROUP BY t.job_id, j.name, t.partitions[1] HAVING count(*) > 1`), "nothing is computed twice")
 }
 
 func TestAnEndlessStreamDoesNotKeepABuildFromServing(t *testing.T) {

@@ -51,7 +51,7 @@ func property(t *testing.T, seed uint64, steps int) {
 		m.active = m.byNum[number]
 	}
 	for range steps {
-		switch random.IntN(8) {
+		switch random.IntN(9) {
 		case 0, 1, 2:
 			put()
 			w.poll()
@@ -80,7 +80,10 @@ func property(t *testing.T, seed uint64, steps int) {
 			} else {
 				_, _ = w.d.Promote(t.Context(), w.caller, "chain", 1+random.IntN(len(m.byNum)))
 			}
-		case 7: // the dispatcher goes, with what it was running, or its connections do
+		case 7: // what nothing reaches goes: now, or as if every window had ended
+			closeAccount()
+			_, _ = w.d.CollectGarbage(t.Context(), w.caller, false, time.Now().Add(time.Duration(random.IntN(2))*9*24*time.Hour)) // its connection may have been ended
+		case 8: // the dispatcher goes, with what it was running, or its connections do
 			if random.IntN(2) == 0 {
 				stop()
 				w.d = w.dispatcher(fmt.Sprintf("d%d", random.Uint32()), runtimes[0])

@@ -110,8 +110,8 @@ func TestSoakReadersNeverSeeTwoDeploys(t *testing.T) {
 	move(false)
 
 	r := &readers{server: api, sql: w.open(pg.Open, int32(*soakReaders)), asked: w.open(pg.OpenRequests, int32(*soakReaders)), // none waits for a connection
-		registry: w.registry, storage: w.storage, caller: w.caller,
-		deployOf: generationsOf(t, w.pool, s.versions), tolerant: true, pause: *soakThink}
+		registry: w.registry, storage: w.storage, caller: w.caller, datasets: swapped,
+		deployOf: generationsOf(t, w.pool, "swap", s.versions), tolerant: true, pause: *soakThink}
 	ctx, stop := context.WithCancel(t.Context())
 	var watch lockWatch
 	var all sync.WaitGroup

@@ -72,7 +72,7 @@ var (
 // swapRows is how many rows each dataset has, whichever deploy made it.
 const swapRows = 3
 
-// readers read the datasets of the swap DAG without a pause and check every answer: all of one deploy, and all of it.
+// readers read the datasets of a DAG without end and check every answer: all of one deploy, and all of it.
 type readers struct {
 	server   *server       // nil: none over HTTP
 	sql      *pgxpool.Pool // sessions of people who query the stable views; the owner's, for its rights do not matter here
@@ -80,6 +80,7 @@ type readers struct {
 	registry *registry.Registry
 	storage  *storage.Storage
 	caller   authz.Caller
+	datasets []string
 	deployOf map[uuid.UUID]string // by generation
 	// pause is how long a reader thinks between two answers, so that many of them leave the machine time to swap; those who
 	// have files read think ten times as long.
@@ -153,7 +154,7 @@ func (r *readers) note(ctx context.Context, kind int, took time.Duration, err er
 func (r *readers) once(ctx context.Context, kind, round int) error {
 	switch kind {
 	case overHTTP:
-		return r.http(ctx, swapped[round%len(swapped)])
+		return r.http(ctx, r.datasets[round%len(r.datasets)])
 	case byQuery:
 		return r.pinned(ctx, round)
 	}
@@ -186,15 +187,19 @@ func (r *readers) check(what, deploy string, rows [][]any) error {
 	return nil
 }
 
-// pinned resolves all datasets in one snapshot, as a query over several does, and then reads one of them.
+// pinned resolves several datasets in one snapshot, as a query over them does, and then reads one of them.
 func (r *readers) pinned(ctx context.Context, round int) error {
+	names := make([]string, min(8, len(r.datasets)))
+	for i := range names { // a different choice each time, from all over the DAG
+		names[i] = r.datasets[(round+i*(len(r.datasets)/len(names)))%len(r.datasets)]
+	}
 	var generations []storage.Generation
 	var partitions [][]storage.Partition
 	err := pgx.BeginTxFunc(ctx, r.asked, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, `SELECT set_config('dagctl.org', $1, true)`, r.caller.OrgID.String()); err != nil {
 			return err
 		}
-		for _, name := range swapped {
+		for _, name := range names {
 			g, p, _, err := r.registry.ResolveForRead(ctx, tx, r.caller, name)
 			if err != nil {
 				return err
@@ -209,15 +214,15 @@ func (r *readers) pinned(ctx context.Context, round int) error {
 	deploy := r.deployOf[generations[0].Version]
 	for i, g := range generations {
 		if r.deployOf[g.Version] != deploy || deploy == "" {
-			return errTorn(fmt.Sprintf("in one snapshot: %s is of deploy %q, %s of deploy %q", swapped[0], deploy, swapped[i], r.deployOf[g.Version]))
+			return errTorn(fmt.Sprintf("in one snapshot: %s is of deploy %q, %s of deploy %q", names[0], deploy, names[i], r.deployOf[g.Version]))
 		}
 	}
-	i := round % len(swapped)
+	i := round % len(names)
 	_, rows, err := r.storage.Preview(ctx, generations[i], partitions[i], 100, 0)
 	if err != nil {
 		return err
 	}
-	return r.check("in one snapshot: "+swapped[i], deploy, rows)
+	return r.check("in one snapshot: "+names[i], deploy, rows)
 }
 
 const viewsOfDeploy = `SELECT 'stored', coalesce(string_agg(DISTINCT deploy, '+'), ''), count(*) FROM data_acme.stored
@@ -378,12 +383,12 @@ func (s *swapper) other(ctx context.Context, back bool) error {
 }
 
 // generationsOf tells which deploy made each generation.
-func generationsOf(t *testing.T, pool *pgxpool.Pool, versions map[string]int) map[uuid.UUID]string {
+func generationsOf(t *testing.T, pool *pgxpool.Pool, dag string, versions map[string]int) map[uuid.UUID]string {
 	t.Helper()
 	of := map[uuid.UUID]string{}
 	for deploy, number := range versions {
 		rows, err := pool.Query(t.Context(), `SELECT p.dataset_version FROM dag_version_datasets p JOIN dag_versions v ON v.id = p.dag_version_id
-			WHERE v.dag_name = 'swap' AND v.number = $1 AND p.job_name <> 'landing'`, number)
+			WHERE v.dag_name = $1 AND v.number = $2 AND p.job_name <> 'landing'`, dag, number)
 		require.NoError(t, err)
 		ids, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
 		require.NoError(t, err)
@@ -409,8 +414,8 @@ func TestReadersNeverSeeTwoDeploys(t *testing.T) {
 		require.NoError(t, s.other(t.Context(), false))
 	}
 
-	r := &readers{server: api, sql: w.open(pg.Open, 12), asked: w.open(pg.OpenRequests, 6), registry: w.registry, storage: w.storage, caller: w.caller,
-		deployOf: generationsOf(t, w.pool, s.versions)}
+	r := &readers{server: api, sql: w.open(pg.Open, 12), asked: w.open(pg.OpenRequests, 6), registry: w.registry, storage: w.storage, caller: w.caller, datasets: swapped,
+		deployOf: generationsOf(t, w.pool, "swap", s.versions)}
 	ctx, stop := context.WithCancel(t.Context())
 	var watch lockWatch
 	var reading sync.WaitGroup

@@ -125,7 +125,7 @@ func (w *world) start(d *dispatcher.Dispatcher) (stop func()) {
 
 func (w *world) eventually(what string, cond func() bool) {
 	w.t.Helper()
-	require.Eventually(w.t, cond, 60*time.Second, 10*time.Millisecond, what)
+	require.Eventually(w.t, cond, 3*time.Minute, 10*time.Millisecond, what) // bounds a failure: the machine may be busy
 }
 
 // Deploying.
@@ -175,6 +175,13 @@ func (w *world) reach(deployed registry.Deployment, want registry.Status) {
 	w.t.Helper()
 	var status registry.Status
 	var reason string
+	defer func() {
+		if w.t.Failed() {
+			w.t.Logf("version %d is %s %s; tasks: %q", deployed.Version.Number, status, reason, first(w.texts(`
+				SELECT concat_ws(' ', j.name, t.partitions[1], t.status, t.reason, t.attempt, t.error_message)
+				FROM tasks t JOIN jobs j ON j.id = t.job_id WHERE t.status <> 'Completed' ORDER BY t.id`)))
+		}
+	}()
 	w.eventually(fmt.Sprintf("version %d to be %s", deployed.Version.Number, want), func() bool {
 		status, reason = w.status(deployed)
 		return status == want || status == registry.Failed
