@@ -68,7 +68,7 @@ func TestQueriesNeverMixDeploys(t *testing.T) {
 	const swaps = 50
 	w := newWorld(t)
 	s := serveSwaps(w)
-	deployOf := generationsOf(t, w.pool, s.versions)
+	deployOf := generationsOf(t, w.pool, "swap", s.versions)
 	ctx, stop := context.WithCancel(t.Context())
 	var (
 		asking  sync.WaitGroup
@@ -119,7 +119,7 @@ func TestQueriesReadOtherMoments(t *testing.T) {
 	coming := w.deploy(strings.ReplaceAll(swapDAG("C"), "  kept: {", "  kept_anew: {"), parked)
 	w.reach(coming, registry.Ready)
 	s.versions["C"] = coming.Version.Number
-	deployOf := generationsOf(t, w.pool, s.versions)
+	deployOf := generationsOf(t, w.pool, "swap", s.versions)
 	run := func(caller authz.Caller, sql string, at registry.Moment) (query.Answer, error) {
 		return w.query.Run(t.Context(), caller, query.Statement{SQL: sql, At: at})
 	}
@@ -172,7 +172,7 @@ func TestQueriesReadOtherMoments(t *testing.T) {
 func TestGCTakesNothingFromARunningQuery(t *testing.T) {
 	w := newWorld(t)
 	s := serveSwaps(w)
-	deployOf := generationsOf(t, w.pool, s.versions)
+	deployOf := generationsOf(t, w.pool, "swap", s.versions)
 	w.settle()
 	w.exec(`UPDATE dag_versions SET ended_at = now() - interval '90 days' WHERE number = 1`)
 	w.exec(`UPDATE dag_current_versions SET rollback_until = now() - interval '1 day'`)
