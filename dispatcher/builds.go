@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/registry"
@@ -42,6 +43,15 @@ func (d *Dispatcher) advance(ctx context.Context, b registry.Build, now time.Tim
 		return err
 	})
 	if err != nil {
+		return err
+	}
+	// Partitions that are to stay come first: until they are published, what is made of them cannot be told.
+	more, err := d.Registry.Inherit(ctx, b, inheritBatch)
+	switch {
+	case fault.Is(err, fault.Invalid):
+		return d.failBuild(ctx, b, err.Error(), now)
+	case err != nil || more:
+		d.wake.send(topicBuild)
 		return err
 	}
 	// What a job with effects outside, or a source that cannot be read again, would do, it does after the cutover.
@@ -91,6 +101,9 @@ func (d *Dispatcher) advance(ctx context.Context, b registry.Build, now time.Tim
 	}
 	return nil
 }
+
+// inheritBatch is how many partitions are taken over before other builds have their turn.
+const inheritBatch = 200
 
 // readSources has every source of the build enumerated once since it began, and tells which could not be.
 func (d *Dispatcher) readSources(ctx context.Context, b registry.Build, jobs []*registry.Job, now time.Time) (unread []string, err error) {

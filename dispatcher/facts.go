@@ -30,6 +30,9 @@ func (d *Dispatcher) examine(ctx context.Context, tx pgx.Tx, targets []target) (
 	if err != nil {
 		return nil, err
 	}
+	if err := knowInherited(ctx, tx, wants, made); err != nil {
+		return nil, err
+	}
 	findings := make([]finding, len(targets))
 	for i, t := range targets {
 		findings[i] = decide(t, wants[i], made[i])
@@ -154,6 +157,42 @@ func lastMadeOf(ctx context.Context, tx pgx.Tx, replaced, appended []registry.Re
 	}
 	maps.Copy(last, joined)
 	return last, nil
+}
+
+// knowInherited has what was made from a revision count as made from its copy in the generation that is read now, and from
+// its original: a forward-only deploy, and a rollback of it, make nobody read again what stayed as it was.
+func knowInherited(ctx context.Context, tx pgx.Tx, wants [][]inputFacts, made []*registry.Made) error {
+	var asked []registry.Revised
+	each := func(with func(p *registry.Pin, was, is registry.Revised)) {
+		for i, m := range made {
+			if m == nil {
+				continue
+			}
+			for n := range m.Pins {
+				p := &m.Pins[n]
+				if p.Compared && p.Input < len(wants[i]) && wants[i][p.Input].generation != p.Version {
+					was := registry.Revised{Ref: registry.Ref{Version: p.Version, Key: p.Key}, Revision: p.Revision}
+					is := was
+					is.Version = wants[i][p.Input].generation
+					with(p, was, is)
+				}
+			}
+		}
+	}
+	each(func(_ *registry.Pin, was, is registry.Revised) { asked = append(asked, was, is) })
+	if len(asked) == 0 {
+		return nil
+	}
+	originals, err := registry.Originals(ctx, tx, asked)
+	if err != nil {
+		return err
+	}
+	each(func(p *registry.Pin, was, is registry.Revised) {
+		if originals.Same(was, is) {
+			p.Version = is.Version
+		}
+	})
+	return nil
 }
 
 // effectsDone tells what a job that acts has acted on already. Positions are kept by the job's name, so that no

@@ -362,7 +362,7 @@ func (d *Dispatcher) readAgain(ctx context.Context, b registry.Build, jobs []*re
 		case open:
 			again = true
 		case len(missing) > 0:
-			return false, fmt.Sprintf("source %s does not find %d partitions that are served now, such as %s: they would be lost. Restore them, or give the job another name to begin anew",
+			return false, fmt.Sprintf("source %s does not find %d partitions that are served now, such as %s: they would be lost. Restore them, or keep them as they are with `dagctl deploy --forward-only`",
 				job.Name, len(missing), missing[0]), nil
 		}
 	}

@@ -21,7 +21,7 @@ func (d *Dispatcher) addVersionRoutes(api *authz.API) {
 	authz.Handle(api, authz.Writer, huma.Operation{
 		OperationID: "plan", Method: http.MethodPost, Path: "/v1/dags/{dag}/plan", Tags: []string{"dags"},
 		Summary:      "Say what a deploy of a DAG file would do",
-		Description:  "Per dataset: create, rebuild, reuse, swap-only or remove, and why; how many partitions are to be computed. Nothing is changed.",
+		Description:  "Per dataset: create, rebuild, forward-only, reuse, swap-only or remove, and why; how many partitions are to be computed. Nothing is changed.",
 		MaxBodyBytes: registry.MaxDeployBody,
 	}, d.handlePlan)
 

@@ -115,6 +115,10 @@ func decide(t target, inputs []inputFacts, made *registry.Made) finding {
 		f.pins = unseen(f.pins, made.Pins)
 	}
 	wanted := comparedPins(f.pins)
+	if made != nil && made.Inherited && !readsNew(t.job) && !moved(wanted, made.Pins) {
+		f.verdict = current
+		return f
+	}
 	if made != nil && (readsNew(t.job) && len(wanted) == 0 || !readsNew(t.job) && samePins(wanted, comparedPins(made.Pins))) {
 		f.verdict = current
 		return f
@@ -126,6 +130,19 @@ func decide(t target, inputs []inputFacts, made *registry.Made) finding {
 		f.dedupe += fmt.Sprintf("#%d", made.Revision)
 	}
 	return f
+}
+
+// moved reports whether something that an inherited revision was made from is another revision now. What the new definition
+// reads beside that is no reason to make it anew: the deploy that took it over said that it stays.
+func moved(wanted, made []registry.Pin) bool {
+	was := map[pinKey]registry.Pin{}
+	for _, p := range comparedPins(made) {
+		was[pinKey{input: p.Input, key: p.Key}] = p
+	}
+	return slices.ContainsFunc(wanted, func(w registry.Pin) bool {
+		p, ok := was[pinKey{input: w.Input, key: w.Key}]
+		return ok && (p.Version != w.Version || p.Revision != w.Revision)
+	})
 }
 
 // otherGenerations reports whether what was read came from a generation that is not read now.

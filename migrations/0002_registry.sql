@@ -14,9 +14,11 @@ CREATE TABLE dag_versions (
     status          TEXT NOT NULL DEFAULT 'Staged'
                     CHECK (status IN ('Staged', 'Building', 'Ready', 'Active', 'Superseded', 'Failed', 'Abandoned')),
     activate        BOOLEAN NOT NULL DEFAULT true, -- cut over when Ready, or stop there until promoted
+    forward_only    BOOLEAN NOT NULL DEFAULT false, -- what it rebuilds takes partitions over from what served, for good:
+    forward_from    TEXT,                           -- those before this one; NULL: all there were
     created_by      TEXT NOT NULL,
     source_ref      TEXT,
-    base_version_id UUID REFERENCES dag_versions (id),
+    base_version_id UUID REFERENCES dag_versions (id), -- what serves when it is cut over to; follows every cutover before
     created_at      TIMESTAMPTZ NOT NULL DEFAULT now(),
     building_at     TIMESTAMPTZ,
     ready_at        TIMESTAMPTZ,
@@ -166,6 +168,7 @@ CREATE TABLE dataset_versions (
     schema_hash            TEXT,
     range_start            BIGINT,
     range_end              BIGINT,
+    continues              UUID, -- the generation whose partitions it takes over (deploy --forward-only)
     created_by_dag_version UUID NOT NULL,
     created_at             TIMESTAMPTZ NOT NULL DEFAULT now(),
     purged_at              TIMESTAMPTZ, -- never found again from here on
@@ -249,6 +252,7 @@ CREATE TABLE partition_versions (
     attempt         INT NOT NULL,
     range_start     BIGINT,
     range_end       BIGINT,
+    inherited_from  UUID, -- the generation whose revision of the same number this is, taken over and not computed
     PRIMARY KEY (dataset_version, partition_key, revision),
     FOREIGN KEY (org_id, dataset_version) REFERENCES dataset_versions (org_id, id)
 );

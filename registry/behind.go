@@ -55,6 +55,7 @@ func (b *behind) differs(job *dag.Job, ref Ref) bool {
 			read[at] = max(read[at], p.Revision)
 		}
 	}
+	inherited := made.Inherited && !job.ReadsNew() // stale by what it was made from alone
 	for i, in := range job.Inputs {
 		if !in.Triggers() && !in.Refresh {
 			continue
@@ -77,12 +78,15 @@ func (b *behind) differs(job *dag.Job, ref Ref) bool {
 				continue
 			}
 			present++
+			if inherited && !slices.ContainsFunc(made.Pins, func(p Pin) bool { return p.Compared && p.Input == i && p.Key == key }) {
+				continue
+			}
 			if seen, ok := read[pinned{i, Ref{generation, key}}]; !ok || seen < revision || seen > revision && !job.ReadsNew() {
 				return true
 			}
 		}
 	}
-	return present != len(read) && !job.ReadsNew()
+	return present != len(read) && !job.ReadsNew() && !inherited
 }
 
 // reads resolves an input to the generation that it reads and, within the DAG, the job that makes it.
@@ -110,7 +114,7 @@ func (b *behind) loadMade(ctx context.Context, tx pgx.Tx, changes []Change) erro
 		}
 	}
 	for _, c := range changes {
-		if c.Action == SwapOnly {
+		if c.Action == SwapOnly || c.Action == ForwardOnly {
 			ask(c.Job)
 		}
 	}
@@ -142,5 +146,41 @@ func (b *behind) loadMade(ctx context.Context, tx pgx.Tx, changes []Change) erro
 			b.made[ref] = m
 		}
 	}
+	return b.knowInherited(ctx, tx)
+}
+
+// knowInherited has a revision and its copies count as one, as the engine does.
+func (b *behind) knowInherited(ctx context.Context, tx pgx.Tx) error {
+	jobs := map[uuid.UUID]*dag.Job{}
+	for ref, generation := range b.generations {
+		jobs[generation], _ = b.doc.Job(ref.job)
+	}
+	var asked []Revised
+	each := func(with func(p *Pin, was, is Revised)) {
+		for ref, m := range b.made {
+			for n := range m.Pins {
+				p := &m.Pins[n]
+				if !p.Compared || p.Input >= len(jobs[ref.Version].Inputs) {
+					continue
+				}
+				if reads, _ := b.reads(jobs[ref.Version].Inputs[p.Input]); reads != p.Version {
+					with(p, Revised{Ref{p.Version, p.Key}, p.Revision}, Revised{Ref{reads, p.Key}, p.Revision})
+				}
+			}
+		}
+	}
+	each(func(_ *Pin, was, is Revised) { asked = append(asked, was, is) })
+	if len(asked) == 0 {
+		return nil
+	}
+	originals, err := Originals(ctx, tx, asked)
+	if err != nil {
+		return err
+	}
+	each(func(p *Pin, was, is Revised) {
+		if originals.Same(was, is) {
+			p.Version = is.Version
+		}
+	})
 	return nil
 }

@@ -83,9 +83,10 @@ type deploy struct {
 	reads    map[inputRef]edge
 	// generations tells what each output's dataset version is, and whether it holds revisions already.
 	generations map[outputRef]generationRef
-	origins     map[string]uuid.UUID // by job name
-	rows        map[string]uuid.UUID // the version's own job rows, by job name
-	taken       map[string]takenName // published names of other DAGs
+	origins     map[string]uuid.UUID     // by job name
+	rows        map[string]uuid.UUID     // the version's own job rows, by job name
+	taken       map[string]takenName     // published names of other DAGs
+	continued   map[string]*continuation // by job name: what a forward-only deploy takes over
 }
 
 type outputRef struct {
@@ -110,6 +111,9 @@ func (d *deploy) run(ctx context.Context, tx pgx.Tx) (Deployment, error) {
 		return Deployment{}, err
 	}
 	existing, hash, err := d.identify(ctx, tx, live)
+	if err == nil && d.req.ForwardOnly {
+		existing, hash, err = d.bound(ctx, tx, live, existing, hash)
+	}
 	if err != nil {
 		return Deployment{}, err
 	}
@@ -223,7 +227,7 @@ func (d *deploy) create(ctx context.Context, tx pgx.Tx, hash string) (Version, e
 	}
 	d.version = version.ID
 	for _, step := range []func(context.Context, pgx.Tx) error{
-		d.claimNames, d.insertDatasets, d.resolveInputs, d.insertJobs, d.insertGenerations, d.insertPointers, d.insertInputs, d.refuseCycle,
+		d.claimNames, d.insertDatasets, d.resolveInputs, d.insertJobs, d.insertGenerations, d.insertPointers, d.insertInputs, d.holdInherited, d.refuseCycle,
 	} {
 		if err := step(ctx, tx); err != nil {
 			return Version{}, err
@@ -239,13 +243,13 @@ func (d *deploy) insertVersion(ctx context.Context, tx pgx.Tx, hash string) (Ver
 	}
 	row := tx.QueryRow(ctx, `
 		INSERT INTO dag_versions (id, org_id, dag_name, number, yaml_hash, source_hash, yaml, files, vars, status, activate,
-		                          created_by, source_ref, base_version_id, created_at, building_at)
+		                          created_by, source_ref, base_version_id, created_at, building_at, forward_only, forward_from)
 		SELECT $1, $2, $3, coalesce((SELECT max(number) FROM dag_versions WHERE org_id = $2 AND dag_name = $3), 0) + 1,
 		       $4, $5, $6, $7, $8, 'Building', $9, $10, NULLIF($11, ''),
-		       (SELECT dag_version_id FROM dag_current_versions WHERE org_id = $2 AND dag_name = $3), $12, $12
+		       (SELECT dag_version_id FROM dag_current_versions WHERE org_id = $2 AND dag_name = $3), $12, $12, $13, NULLIF($14, '')
 		RETURNING `+versionColumns,
 		uuid.Must(uuid.NewV7()), d.caller.OrgID, d.doc.Name, hash, dag.SourceHash([]byte(d.req.YAML)), d.req.YAML, files,
-		d.doc.Vars, d.activate(), d.caller.Actor, d.req.SourceRef, d.now)
+		d.doc.Vars, d.activate(), d.caller.Actor, d.req.SourceRef, d.now, len(d.continued) > 0, d.req.ForwardFrom)
 	v, err := scanVersion(row)
 	if err != nil {
 		return Version{}, fmt.Errorf("insert version: %w", err)
@@ -260,7 +264,7 @@ func (d *deploy) planned() []planned {
 		for i := range job.Outputs {
 			ref := outputRef{job.Name, i}
 			out = append(out, planned{job: job.Name, output: i, id: d.datasets[ref], dataset: d.datasetName(ref), generation: d.generations[ref].id, origin: d.origins[job.Name],
-				configHash: d.definitions.Local(job.Name), epoch: d.epoch[job.Name], reset: resets(job), exists: d.generations[ref].filled})
+				configHash: d.definitions.Local(job.Name), epoch: d.epoch[job.Name], reset: resets(job), exists: d.generations[ref].filled, continues: d.continues(ref)})
 		}
 	}
 	return out
@@ -299,7 +303,10 @@ func pointerSet(ctx context.Context, tx pgx.Tx, org, version uuid.UUID) ([]plann
 	rows, err := tx.Query(ctx, `
 		SELECT p.job_name, p.output_index, p.dataset_uuid, p.name, p.dataset_version, j.origin_job_id, j.config_hash, j.build_epoch,
 		       EXISTS (SELECT FROM partition_versions r WHERE r.dataset_version = p.dataset_version AND r.state = 'Published'),
-		       coalesce((SELECT sum(r.bytes) FROM partition_versions r WHERE r.dataset_version = p.dataset_version AND r.state = 'Published'), 0)::bigint
+		       coalesce((SELECT sum(r.bytes) FROM partition_versions r WHERE r.dataset_version = p.dataset_version AND r.state = 'Published'), 0)::bigint,
+		       (SELECT g.continues FROM dataset_versions g WHERE g.id = p.dataset_version AND NOT EXISTS (
+		           SELECT FROM dag_version_datasets s JOIN dag_versions v ON v.id = s.dag_version_id AND v.activated_at IS NOT NULL
+		           WHERE s.dataset_version = g.id))
 		FROM dag_version_datasets p
 		JOIN jobs j ON j.dag_version_id = p.dag_version_id AND j.name = p.job_name
 		WHERE p.org_id = $1 AND p.dag_version_id = $2
@@ -309,18 +316,18 @@ func pointerSet(ctx context.Context, tx pgx.Tx, org, version uuid.UUID) ([]plann
 	}
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (planned, error) {
 		var p planned
-		err := row.Scan(&p.job, &p.output, &p.id, &p.dataset, &p.generation, &p.origin, &p.configHash, &p.epoch, &p.exists, &p.bytes)
+		err := row.Scan(&p.job, &p.output, &p.id, &p.dataset, &p.generation, &p.origin, &p.configHash, &p.epoch, &p.exists, &p.bytes, &p.continues)
 		return p, err
 	})
 }
 
 const versionColumns = `id, dag_name, number, yaml_hash, source_hash, status, created_by, coalesce(source_ref, ''),
-	created_at, building_at, ready_at, activated_at, coalesce(error, '')`
+	created_at, building_at, ready_at, activated_at, coalesce(error, ''), forward_only, coalesce(forward_from, '')`
 
 func scanVersion(row pgx.Row) (Version, error) {
 	var v Version
 	err := row.Scan(&v.ID, &v.DAG, &v.Number, &v.Hash, &v.SourceHash, &v.Status, &v.CreatedBy, &v.SourceRef,
-		&v.CreatedAt, &v.BuildingAt, &v.ReadyAt, &v.ActivatedAt, &v.Error)
+		&v.CreatedAt, &v.BuildingAt, &v.ReadyAt, &v.ActivatedAt, &v.Error, &v.ForwardOnly, &v.ForwardFrom)
 	return v, err
 }
 

@@ -213,6 +213,7 @@ func (d *deploy) insertGenerations(ctx context.Context, tx pgx.Tx) error {
 		Location    string           `json:"location"`
 		Storage     dag.Storage      `json:"storage"`
 		PartitionBy dag.Partitioning `json:"partition_by"`
+		Continues   *uuid.UUID       `json:"continues"`
 	}
 	var made []row
 	for _, job := range d.doc.Jobs {
@@ -225,16 +226,16 @@ func (d *deploy) insertGenerations(ctx context.Context, tx pgx.Tx) error {
 			d.generations[ref] = generationRef{id: id}
 			made = append(made, row{ID: id, Dataset: d.datasets[ref], Origin: d.origins[job.Name],
 				ConfigHash: d.prints[job.Name].ConfigHash(i), Location: fmt.Sprintf("%s/%s/%s/", d.caller.OrgSlug, d.datasets[ref], id),
-				Storage: job.Storage[i], PartitionBy: job.PartitionBy})
+				Storage: job.Storage[i], PartitionBy: job.PartitionBy, Continues: d.continues(ref)})
 		}
 	}
 	if len(made) == 0 {
 		return nil
 	}
 	if _, err := tx.Exec(ctx, `
-		INSERT INTO dataset_versions (id, org_id, dataset_uuid, origin_job_id, storage_location, storage, partition_by, config_hash, created_by_dag_version)
-		SELECT w.id, $1, w.dataset, w.origin, w.location, w.storage, w.partition_by, w.config_hash, $3
-		FROM jsonb_to_recordset($2) AS w(id uuid, dataset uuid, origin uuid, config_hash text, location text, storage jsonb, partition_by jsonb)`,
+		INSERT INTO dataset_versions (id, org_id, dataset_uuid, origin_job_id, storage_location, storage, partition_by, config_hash, continues, created_by_dag_version)
+		SELECT w.id, $1, w.dataset, w.origin, w.location, w.storage, w.partition_by, w.config_hash, w.continues, $3
+		FROM jsonb_to_recordset($2) AS w(id uuid, dataset uuid, origin uuid, config_hash text, location text, storage jsonb, partition_by jsonb, continues uuid)`,
 		d.caller.OrgID, made, d.version); err != nil {
 		return fmt.Errorf("insert generations: %w", err)
 	}

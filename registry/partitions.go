@@ -34,7 +34,9 @@ type Pin struct {
 type Made struct {
 	Revision int64
 	State    string // Held, Published, Rejected or Purged
-	Pins     []Pin
+	// Inherited says that it was taken over from another generation: Pins are what it was made from there.
+	Inherited bool
+	Pins      []Pin
 }
 
 // Published tells the published revision numbers of whole generations, by partition key.
@@ -98,11 +100,11 @@ func LastMade(ctx context.Context, tx pgx.Tx, refs []Ref, all bool) (map[Ref]Mad
 	versions, keys := splitRefs(refs)
 	rows, err := tx.Query(ctx, `
 		WITH newest AS (
-			SELECT DISTINCT ON (p.dataset_version, p.partition_key) p.dataset_version, p.partition_key, p.revision, p.state
+			SELECT DISTINCT ON (p.dataset_version, p.partition_key) p.dataset_version, p.partition_key, p.revision, p.state, p.inherited_from IS NOT NULL AS inherited
 			FROM unnest($1::uuid[], $2::text[]) AS w(version, key)
 			JOIN partition_versions p ON p.dataset_version = w.version AND p.partition_key = w.key
 			ORDER BY p.dataset_version, p.partition_key, p.revision DESC)
-		SELECT n.dataset_version, n.partition_key, n.revision, n.state,
+		SELECT n.dataset_version, n.partition_key, n.revision, n.state, n.inherited,
 		       coalesce(jsonb_agg(jsonb_build_object('input', i.input_index, 'dataset', i.input_dataset, 'version', i.input_version,
 		           'key', i.input_key, 'revision', coalesce(i.accepted, i.input_revision), 'compared', i.compared)) FILTER (WHERE i.input_index IS NOT NULL), '[]')
 		FROM newest n
@@ -112,7 +114,7 @@ func LastMade(ctx context.Context, tx pgx.Tx, refs []Ref, all bool) (map[Ref]Mad
 			  AND (i.output_revision = n.revision
 			       OR $3 AND EXISTS (SELECT FROM partition_versions p WHERE p.dataset_version = n.dataset_version
 			              AND p.partition_key = n.partition_key AND p.revision = i.output_revision AND p.state <> 'Rejected'))) AS i ON true
-		GROUP BY 1, 2, 3, 4`, versions, keys, all)
+		GROUP BY 1, 2, 3, 4, 5`, versions, keys, all)
 	if err != nil {
 		return nil, fmt.Errorf("last revisions: %w", err)
 	}
@@ -122,7 +124,7 @@ func LastMade(ctx context.Context, tx pgx.Tx, refs []Ref, all bool) (map[Ref]Mad
 		made Made
 		pins []byte
 	)
-	_, err = pgx.ForEachRow(rows, []any{&ref.Version, &ref.Key, &made.Revision, &made.State, &pins}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&ref.Version, &ref.Key, &made.Revision, &made.State, &made.Inherited, &pins}, func() error {
 		made.Pins = nil
 		if err := json.Unmarshal(pins, &made.Pins); err != nil {
 			return err

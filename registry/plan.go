@@ -11,11 +11,12 @@ import (
 
 // The actions of a plan.
 const (
-	Create   = "create"
-	Rebuild  = "rebuild"
-	Reuse    = "reuse"
-	SwapOnly = "swap-only"
-	Remove   = "remove"
+	Create      = "create"
+	Rebuild     = "rebuild"
+	ForwardOnly = "forward-only" // a rebuild that takes over what was before a bound
+	Reuse       = "reuse"
+	SwapOnly    = "swap-only"
+	Remove      = "remove"
 )
 
 // planned is one output of a version, as far as the plan is concerned.
@@ -26,11 +27,12 @@ type planned struct {
 	dataset    string    // for people
 	generation uuid.UUID
 	origin     uuid.UUID
-	configHash string // of the job alone, without its upstream
-	epoch      int    // build epoch
-	reset      bool   // its job begins anew with every version
-	exists     bool   // the generation holds revisions already
-	bytes      int64  // what the generation holds
+	configHash string     // of the job alone, without its upstream
+	epoch      int        // build epoch
+	reset      bool       // its job begins anew with every version
+	exists     bool       // the generation holds revisions already
+	bytes      int64      // what the generation holds
+	continues  *uuid.UUID // the generation that it takes partitions over from, unless it has served
 }
 
 // plan compares the pointer set that is live with the one that is to follow it: what each dataset of the DAG is in for,
@@ -52,16 +54,19 @@ func plan(live, next []planned) []Change {
 			c.Action, c.Reason = Create, "new"
 		case l.generation == n.generation:
 			c.Action, c.Reason = Reuse, "same definition"
-		case n.exists:
+		case n.exists && n.continues == nil:
 			c.Action, c.Reason = SwapOnly, "an earlier version made it"
 		case l.configHash != n.configHash:
 			c.Action, c.Reason, c.Bytes = Rebuild, "definition changed", l.bytes
 		case l.epoch != n.epoch && n.reset:
 			c.Action, c.Reason, c.Bytes = Rebuild, "outputs reset", l.bytes
-		case l.epoch != n.epoch:
+		case l.epoch != n.epoch && n.continues == nil:
 			c.Action, c.Reason, c.Bytes = Rebuild, "forced", l.bytes
 		default:
 			c.Action, c.Reason, c.Bytes = Rebuild, "upstream changed", l.bytes
+		}
+		if was && n.continues != nil && *n.continues == l.generation {
+			c.Action = ForwardOnly
 		}
 		changes = append(changes, c)
 	}

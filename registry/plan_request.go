@@ -96,8 +96,14 @@ func (d *deploy) changes(ctx context.Context, tx pgx.Tx, live, next []planned) (
 	if err := b.loadMade(ctx, tx, changes); err != nil {
 		return nil, err
 	}
+	kept, err := keptKeys(ctx, tx, next)
+	if err != nil {
+		return nil, err
+	}
 	for i := range changes {
 		c := &changes[i]
+		stays := kept[outputRef{c.Job, c.Output}]
+		c.Kept = len(stays)
 		job, ok := d.doc.Job(c.Job)
 		if ok {
 			c.Upstream = upstreamOf(job)
@@ -106,9 +112,12 @@ func (d *deploy) changes(ctx context.Context, tx pgx.Tx, live, next []planned) (
 			continue
 		}
 		if p := b.of(c.Job); !p.unknown && !job.ForwardOnly(d.registry.Catalog.Operators[job.Operator]) {
-			c.Keys = slices.DeleteFunc(slices.Clone(p.keys), func(key string) bool { return !b.wants(job, key) })
+			c.Keys = slices.DeleteFunc(slices.Clone(p.keys), func(key string) bool { return stays[key] || !b.wants(job, key) })
 			n := len(c.Keys)
 			c.Partitions = &n
+			if c.Kept > 0 {
+				c.Bytes = c.Bytes * int64(n) / int64(n+c.Kept)
+			}
 		}
 	}
 	d.noteTakeovers(changes)
@@ -155,7 +164,7 @@ func (d *deploy) forecast(ctx context.Context, tx pgx.Tx, live, next []planned) 
 		b.generations[outputRef{p.job, p.output}] = p.generation
 		if job, _ := d.doc.Job(p.job); p.output == 0 && job.Source != nil {
 			keys := sortedKeys(published[p.generation])
-			if len(keys) == 0 {
+			if len(keys) == 0 || p.continues != nil {
 				keys = liveKeys[p.id]
 			}
 			f.sources[p.job] = partitions{keys: keys, unknown: len(keys) == 0}

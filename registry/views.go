@@ -39,6 +39,8 @@ type Version struct {
 	ReadyAt     *time.Time `json:"ready_at,omitempty"`
 	ActivatedAt *time.Time `json:"activated_at,omitempty"`
 	Error       string     `json:"error,omitempty"`
+	ForwardOnly bool       `json:"forward_only,omitempty" doc:"What it rebuilt took partitions over from what served before, and keeps them as they were made then, for good"`
+	ForwardFrom string     `json:"forward_from,omitempty" doc:"The first partition that it computed anew; absent: only what came after it"`
 }
 
 // DeployRequest is a DAG file with all it refers to.
@@ -50,7 +52,11 @@ type DeployRequest struct {
 	Activate  *bool             `json:"activate,omitempty" doc:"Cut over as soon as the version is ready (default true)"`
 	Supersede bool              `json:"supersede,omitempty" doc:"Abandon a running build of this DAG, and keep what it built"`
 	Resume    bool              `json:"resume,omitempty" doc:"Only take a failed or abandoned version of this document up again; refused with 409 where there is none"`
-	Base      *int              `json:"base_version,omitempty" minimum:"0" doc:"The active version the deploy was planned against (0: none); refused with 409 where it has moved"`
+	// ForwardOnly and ForwardFrom bound what is rebuilt.
+	ForwardOnly bool   `json:"forward_only,omitempty" doc:"What is rebuilt keeps the partitions there are as they are, for good, and computes those that come; refused where nothing rebuilt has partitions"`
+	ForwardFrom string `json:"forward_from,omitempty" maxLength:"200" doc:"With forward_only: compute this partition and those after it, too"`
+
+	Base *int `json:"base_version,omitempty" minimum:"0" doc:"The active version the deploy was planned against (0: none); refused with 409 where it has moved"`
 
 	force []string // jobs to compute anew whatever there is
 }
@@ -67,11 +73,12 @@ type Change struct {
 	Job     string `json:"job"`
 	Output  int    `json:"output"`
 	Dataset string `json:"dataset"`
-	Action  string `json:"action" enum:"create,rebuild,reuse,swap-only,remove"`
+	Action  string `json:"action" enum:"create,rebuild,forward-only,reuse,swap-only,remove"`
 	Reason  string `json:"reason"`
 
 	// Partitions is how many partitions are to be computed; absent where only the source can tell.
 	Partitions *int     `json:"partitions,omitempty" doc:"How many partitions are to be computed; absent where only reading the source can tell"`
+	Kept       int      `json:"kept,omitempty" doc:"How many partitions are taken over as they are, for good (forward-only)"`
 	Bytes      int64    `json:"estimated_bytes,omitempty" doc:"From what the live generation holds"`
 	Seconds    float64  `json:"estimated_seconds,omitempty" doc:"From past tasks of the job, at its own concurrency"`
 	Consumers  []string `json:"consumers,omitempty" doc:"Jobs of other DAGs that read the dataset"`

@@ -109,6 +109,8 @@ type backend interface {
 	// forget removes what was published of a partition up to a revision, where discard does not.
 	forget(ctx context.Context, g Generation, partition string, revision int64) error
 	renumber(ctx context.Context, tx pgx.Tx, g Generation, partition string, revision int64) error
+	// takeOver gives the attempt's generation another generation's revision.
+	takeOver(ctx context.Context, tx pgx.Tx, from Generation, a Attempt, revision int64, m Manifest) (Manifest, error)
 	verifyPublished(ctx context.Context, g Generation, partition string, revision int64, m Manifest) error
 	// owns reports whether a location is of this kind.
 	owns(location string) bool

@@ -251,6 +251,7 @@ const (
 	undefinedTable   = "42P01"
 	lockNotAvailable = "55P03"
 	invalidTableDef  = "42P16" // CREATE OR REPLACE VIEW with other columns
+	uniqueViolation  = "23505"
 )
 
 func hasCode(err error, code string) bool {

@@ -21,6 +21,7 @@ type deployOptions struct {
 	noActivate bool
 	supersede  bool
 	resume     bool
+	forward    forwardFlag
 	yes        bool
 }
 
@@ -40,8 +41,12 @@ built is kept, and only what failed is tried again.
 
 While it builds, each dataset is shown with its partitions done and in all, failures, the rate of the last minute and the
 time left by past tasks, and the critical path: on a terminal redrawn in place, elsewhere a line an event. With --output
-json the events go to standard error, one JSON object a line, and the deployed version to standard output.`,
-		Example: "  dagctl deploy\n  dagctl deploy flights/dag.yaml --var region=eu --source-ref \"$(git rev-parse HEAD)\"\n  dagctl deploy pipelines/ --yes\n  dagctl deploy --resume",
+json the events go to standard error, one JSON object a line, and the deployed version to standard output.
+
+A long history need not be computed anew, and cannot be where the files it was read from are gone: --forward-only has what is
+rebuilt keep the partitions there are as they are, for good, and compute those that come after; --forward-only=PARTITION
+computes that partition and those after it, too.`,
+		Example: "  dagctl deploy\n  dagctl deploy flights/dag.yaml --var region=eu --source-ref \"$(git rev-parse HEAD)\"\n  dagctl deploy pipelines/ --yes\n  dagctl deploy --resume\n  dagctl deploy --forward-only=2026-01-01",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			path := "."
@@ -68,6 +73,7 @@ json the events go to standard error, one JSON object a line, and the deployed v
 	flags.BoolVar(&options.noActivate, "no-activate", false, "build, and do not cut over")
 	flags.BoolVar(&options.supersede, "supersede", false, "abandon a running build of this DAG, and keep what it built")
 	flags.BoolVar(&options.resume, "resume", false, "take this document's failed or abandoned version up again, and try what failed")
+	options.forward.add(flags)
 	flags.BoolVar(&options.yes, "yes", false, "do not ask")
 	flags.StringVar(&options.sourceRef, "source-ref", "", "where the file is from, for people: a git commit")
 	return cmd
@@ -81,6 +87,7 @@ func (c *cli) deployPath(ctx context.Context, api *client, path string, options 
 	}
 	activate := !options.noActivate
 	request.SourceRef, request.Activate, request.Supersede, request.Resume = options.sourceRef, &activate, options.supersede, options.resume
+	options.forward.apply(&request)
 	deployed, err := c.agreedDeploy(ctx, api, name, request, options.yes)
 	if err != nil {
 		return deployed, err

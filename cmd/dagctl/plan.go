@@ -31,6 +31,7 @@ type savedPlan struct {
 func (c *cli) planCommand() *cobra.Command {
 	var (
 		vars     []string
+		forward  forwardFlag
 		out      string
 		detailed bool
 	)
@@ -60,6 +61,7 @@ With --out the plan is kept in a file; "dagctl deploy FILE" then does just that,
 			if err != nil {
 				return err
 			}
+			forward.apply(&request)
 			plan, err := api.plan(cmd.Context(), name, request)
 			if err != nil {
 				return err
@@ -84,6 +86,7 @@ With --out the plan is kept in a file; "dagctl deploy FILE" then does just that,
 		},
 	}
 	varFlag(cmd, &vars)
+	forward.add(cmd.Flags())
 	cmd.Flags().StringVar(&out, "out", "", "keep the plan in a file, to deploy just that")
 	cmd.Flags().BoolVar(&detailed, "detailed-exitcode", false, "exit 2 where there are changes, 0 where there are none")
 	return cmd
@@ -144,18 +147,23 @@ func (c *cli) printChanges(w io.Writer, list []registry.Change, critical float64
 		return
 	}
 	counts := c.writeChanges(w, list)
-	fmt.Fprintf(w, "Plan: %d create, %d rebuild, %d swap-only, %d reuse, %d remove.", counts[registry.Create], counts[registry.Rebuild],
+	forward := ""
+	if n := counts[registry.ForwardOnly]; n > 0 {
+		forward = fmt.Sprintf("%d forward-only, ", n)
+	}
+	fmt.Fprintf(w, "Plan: %d create, %d rebuild, %s%d swap-only, %d reuse, %d remove.", counts[registry.Create], counts[registry.Rebuild], forward,
 		counts[registry.SwapOnly], counts[registry.Reuse], counts[registry.Remove])
 	if critical > 0 {
 		fmt.Fprintf(w, " Critical path %s.", estimate(critical))
 	}
 	fmt.Fprintln(w, " Live data is untouched until cutover.")
+	writeKept(w, list)
 }
 
 // writeChanges is the table of a plan, and counts what is in it.
 func (c *cli) writeChanges(w io.Writer, list []registry.Change) (counts map[string]int) {
 	marks := map[string]string{
-		registry.Create: "+", registry.Rebuild: "~", registry.SwapOnly: ">", registry.Reuse: "=", registry.Remove: "-",
+		registry.Create: "+", registry.Rebuild: "~", registry.ForwardOnly: "~", registry.SwapOnly: ">", registry.Reuse: "=", registry.Remove: "-",
 	}
 	counts = map[string]int{}
 	t := table{style: c.style(w), header: []string{"", "DATASET", "ACTION", "REASON", "PARTITIONS", "TIME", "SIZE", "READ BY"}}
@@ -174,6 +182,8 @@ func partitionCount(c registry.Change) string {
 		return ""
 	case c.Partitions == nil:
 		return "?"
+	case c.Kept > 0:
+		return fmt.Sprintf("%d, %d stay", *c.Partitions, c.Kept)
 	case c.Skipped > 0:
 		return fmt.Sprintf("%d, %d skipped", *c.Partitions, c.Skipped)
 	}
@@ -206,4 +216,5 @@ func writeMarkdown(w io.Writer, p registry.Plan) {
 		fmt.Fprintf(w, "| `%s` | %s | %s | %s | %s | %s | %s |\n", c.Dataset, c.Action, c.Reason, partitionCount(c), estimate(c.Seconds),
 			estimatedSize(c.Bytes), strings.Join(c.Consumers, ", "))
 	}
+	writeKept(w, p.Changes)
 }

@@ -1,0 +1,50 @@
+package dag_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dagctl/dagctl/dag"
+)
+
+func TestPrecedes(t *testing.T) {
+	t.Parallel()
+	days := dag.Partitioning{Kind: dag.ByTime, Unit: dag.Day}
+	zoned := dag.Partitioning{Kind: dag.ByTime, Unit: dag.Month, Timezone: "Europe/Berlin"}
+	ranges := dag.Partitioning{Kind: dag.ByRange, Size: 10, Column: "id"}
+	for _, test := range []struct {
+		by         dag.Partitioning
+		key, bound string
+		want       bool
+	}{
+		{days, "2001-01-31", "2001-02-01", true},
+		{days, "2001-02-01", "2001-02-01", false},
+		{days, "2001-01-31", "2001-02", true},
+		{days, "2001-01-31", "2001-01-31T12", false},
+		{zoned, "2001-01", "2001-02-01", true},
+		{zoned, "2001-01", "2001-01-31", false},
+		{ranges, "90-100", "100-110", true},
+		{ranges, "90-100", "90-100", false},
+		{dag.Partitioning{Kind: dag.ByCursor, Column: "id"}, "5-17", "17-18", true},
+		{dag.Partitioning{Kind: dag.ByKey}, "de", "fr", true},
+		{dag.Partitioning{Kind: dag.ByKey}, "fr", "fr", false},
+	} {
+		before, err := test.by.Precedes(test.key, test.bound)
+		require.NoError(t, err)
+		require.Equal(t, test.want, before, "%s before %s", test.key, test.bound)
+	}
+	for _, test := range []struct {
+		by         dag.Partitioning
+		key, bound string
+	}{
+		{days, "2001-01-31", "yesterday"},
+		{days, "2001-01-31", "2001-02-30"},
+		{ranges, "90-100", "100"},
+		{dag.Partitioning{Kind: dag.ByKey}, "de", "a/b"},
+		{dag.Partitioning{Kind: dag.Unpartitioned}, "all", "all"},
+	} {
+		_, err := test.by.Precedes(test.key, test.bound)
+		require.Error(t, err, "%s before %s", test.key, test.bound)
+	}
+}

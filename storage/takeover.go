@@ -1,0 +1,138 @@
+package storage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"golang.org/x/sys/unix"
+
+	"github.com/dagctl/dagctl/internal/duck"
+	"github.com/dagctl/dagctl/internal/fault"
+)
+
+// TakeOver gives a generation a revision of another one of the same dataset and kind, under the same number, and returns
+// its manifest at its new place, a.Location. Nothing is computed, and nothing is shared afterwards: either generation may go without the other.
+// Files get a second name, rows are copied inside the transaction. A revision that the other generation does not hold any
+// more is a fault.Conflict. It may be repeated after a crash.
+func (s *Storage) TakeOver(ctx context.Context, tx pgx.Tx, from Generation, a Attempt, revision int64, m Manifest) (Manifest, error) {
+	if from.Kind != a.Generation.Kind {
+		return m, fault.New(fault.Invalid, "what is in %s storage cannot be taken over into %s storage", from.Kind, a.Generation.Kind)
+	}
+	b, err := s.of(from.Kind)
+	if err != nil {
+		return m, err
+	}
+	taken, err := b.takeOver(ctx, tx, from, a, revision, m)
+	if err != nil {
+		return m, fmt.Errorf("take over partition %q of %s: %w", a.Partition, from.Version, err)
+	}
+	return taken, nil
+}
+
+func (f *files) takeOver(ctx context.Context, _ pgx.Tx, from Generation, a Attempt, _ int64, m Manifest) (Manifest, error) {
+	old := m.Files
+	m.Location, m.Files = f.location(a), make([]File, len(old))
+	final := strings.TrimSuffix(m.Location, "/")
+	for i, file := range old {
+		if !strings.HasPrefix(file.Path, generationDir(from)+"/") {
+			return m, fault.New(fault.Invalid, "file %q is not of generation %s", file.Path, from.Version)
+		}
+		m.Files[i] = file
+		m.Files[i].Path = path.Join(final, fmt.Sprintf("%05d.parquet", i))
+	}
+	if f.verify(ctx, m) == nil {
+		return m, nil // by one who crashed before it was recorded
+	}
+	temporary := final + sealing
+	if err := errors.Join(f.root.RemoveAll(temporary), f.root.RemoveAll(final), f.root.MkdirAll(temporary, 0o750)); err != nil {
+		return m, err
+	}
+	for i, file := range old {
+		err := f.secondName(file.Path, path.Join(temporary, path.Base(m.Files[i].Path)))
+		if errors.Is(err, fs.ErrNotExist) {
+			return m, fault.New(fault.Conflict, "file %s is gone", file.Path)
+		}
+		if err != nil {
+			return m, err
+		}
+	}
+	dir, err := f.root.Open(temporary)
+	if err != nil {
+		return m, err
+	}
+	if err := errors.Join(dir.Sync(), dir.Close(), f.root.Rename(temporary, final)); err != nil {
+		return m, err
+	}
+	return m, f.syncParents(final)
+}
+
+// secondName gives a committed file, which nobody writes any more, another name, or copies it where the file system knows
+// one name only.
+func (f *files) secondName(name, other string) error {
+	err := f.root.Link(name, other)
+	if !errors.Is(err, unix.EPERM) && !errors.Is(err, unix.ENOTSUP) && !errors.Is(err, unix.EMLINK) {
+		return err
+	}
+	from, err := f.root.Open(name)
+	if err != nil {
+		return err
+	}
+	defer from.Close()
+	to, err := f.root.OpenFile(other, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o440)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(to, from)
+	return errors.Join(err, to.Sync(), to.Close())
+}
+
+// takeOver holds the partition of the other generation at its revision while its rows are copied.
+func (t *tables) takeOver(ctx context.Context, tx pgx.Tx, from Generation, a Attempt, revision int64, m Manifest) (Manifest, error) {
+	m.Location, m.Files = t.location(a), nil
+	source, err := physicalOf(from)
+	if err != nil {
+		return m, err
+	}
+	target, err := physicalOf(a.Generation)
+	if err != nil {
+		return m, err
+	}
+	columns, err := t.columns(ctx, tx, source)
+	if err != nil {
+		return m, err
+	}
+	if columns == nil {
+		return m, fault.New(fault.Conflict, "its table is gone")
+	}
+	if err := t.ensureTable(ctx, target, columns); err != nil {
+		return m, err
+	}
+	var have int64
+	err = tx.QueryRow(ctx, fmt.Sprintf(`SELECT revision FROM %s WHERE generation = $1 AND partition = $2 FOR SHARE`, source.revisions),
+		from.Version, a.Partition).Scan(&have)
+	if errors.Is(err, pgx.ErrNoRows) || err == nil && have != revision {
+		return m, fault.New(fault.Conflict, "it is at revision %d, not at %d", have, revision)
+	}
+	if err != nil {
+		return m, err
+	}
+	tag, err := tx.Exec(ctx, fmt.Sprintf(`INSERT INTO %s (generation, partition, revision) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING`, target.revisions),
+		a.Generation.Version, a.Partition, revision)
+	if err != nil || tag.RowsAffected() == 0 { // the generation has rows of its own there
+		return m, err
+	}
+	list := duck.QuoteAll(columnNames(columns))
+	_, err = tx.Exec(ctx, fmt.Sprintf(`INSERT INTO %s (%s, _partition, _revision) SELECT %[2]s, _partition, _revision FROM %[3]s WHERE _partition = $1 ORDER BY ctid`,
+		target.table, list, source.table), a.Partition)
+	if hasCode(err, uniqueViolation) {
+		return m, fault.New(fault.Invalid, "its rows are not unique by the new unique_key")
+	}
+	return m, err
+}
