@@ -30,6 +30,9 @@ func (d *Dispatcher) cutover(ctx context.Context, b registry.Build, jobs []*regi
 		if err := registry.LockSwap(ctx, tx, b.OrgID, b.DAG); err != nil {
 			return err
 		}
+		if passing, err := registry.Passing(ctx, tx, b); err != nil || passing {
+			return err
+		}
 		// Nothing of the DAG is committed from here on: what the gate saw may have been overtaken since.
 		p := progress{}
 		if err := d.reconcileBuild(ctx, tx, b, jobs, &p, now); err != nil {

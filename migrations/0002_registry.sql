@@ -14,6 +14,7 @@ CREATE TABLE dag_versions (
     status          TEXT NOT NULL DEFAULT 'Staged'
                     CHECK (status IN ('Staged', 'Building', 'Ready', 'Active', 'Superseded', 'Failed', 'Abandoned')),
     activate        BOOLEAN NOT NULL DEFAULT true, -- cut over when Ready, or stop there until promoted
+    passes          BOOLEAN NOT NULL DEFAULT false, -- it rebuilt nothing, so it goes before the build that was on its way
     forward_only    BOOLEAN NOT NULL DEFAULT false, -- what it rebuilds takes partitions over from what served, for good:
     forward_from    TEXT,                           -- those before this one; NULL: all there were
     created_by      TEXT NOT NULL,

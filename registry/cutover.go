@@ -134,7 +134,7 @@ func Cutover(ctx context.Context, tx pgx.Tx, b Build, reason, actor string, now 
 	if err != nil || tag.RowsAffected() == 0 {
 		return false, err
 	}
-	previous, err := movePointer(ctx, tx, b, now)
+	previous, err := movePointer(ctx, tx, b, reason == ByRollback, now)
 	if err != nil {
 		return false, fmt.Errorf("cut over to %s v%d: %w", b.DAG, b.Number, err)
 	}
@@ -150,11 +150,16 @@ func Cutover(ctx context.Context, tx pgx.Tx, b Build, reason, actor string, now 
 // rollbackWindow is how long the replaced version is promised to stay instantly available.
 const rollbackWindow = 7 * 24 * time.Hour
 
-func movePointer(ctx context.Context, tx pgx.Tx, b Build, now time.Time) (previous *uuid.UUID, err error) {
+func movePointer(ctx context.Context, tx pgx.Tx, b Build, back bool, now time.Time) (previous *uuid.UUID, err error) {
 	err = tx.QueryRow(ctx, `SELECT dag_version_id FROM dag_current_versions WHERE org_id = $1 AND dag_name = $2 FOR UPDATE`,
 		b.OrgID, b.DAG).Scan(&previous)
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 		return nil, err
+	}
+	if !back {
+		if err := checkServing(ctx, tx, b, previous); err != nil {
+			return nil, err
+		}
 	}
 	if previous != nil {
 		if _, err := tx.Exec(ctx, `UPDATE dag_versions SET status = 'Superseded', ended_at = $3 WHERE org_id = $1 AND id = $2 AND status = 'Active'`,
@@ -167,7 +172,10 @@ func movePointer(ctx context.Context, tx pgx.Tx, b Build, now time.Time) (previo
 		ON CONFLICT (org_id, dag_name) DO UPDATE SET previous_version_id = dag_current_versions.dag_version_id,
 			dag_version_id = EXCLUDED.dag_version_id, rollback_until = $5, updated_at = EXCLUDED.updated_at`,
 		b.OrgID, b.DAG, b.ID, now, now.Add(rollbackWindow))
-	return previous, err
+	if err != nil {
+		return nil, err
+	}
+	return previous, rebase(ctx, tx, b)
 }
 
 // moveNames rewrites the DAG's catalogue entries from the version's pointer set. Two published names may swap: the

@@ -37,7 +37,7 @@ func PlanDeletion(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName string,
 	err := tx.QueryRow(ctx, `
 		SELECT coalesce((SELECT v.number FROM dag_current_versions c JOIN dag_versions v ON v.id = c.dag_version_id
 		                 WHERE c.org_id = $1 AND c.dag_name = $2), 0),
-		       coalesce((SELECT number FROM dag_versions WHERE org_id = $1 AND dag_name = $2 AND status IN ('Building', 'Ready')), 0)`,
+		       coalesce((SELECT max(number) FROM dag_versions WHERE org_id = $1 AND dag_name = $2 AND status IN ('Building', 'Ready')), 0)`,
 		org, dagName).Scan(&d.Version, &d.Building)
 	if err != nil {
 		return d, fmt.Errorf("plan deletion of %s: %w", dagName, err)

@@ -74,6 +74,7 @@ type deploy struct {
 	doc         *dag.Document
 	definitions *dag.Definitions
 	now         time.Time
+	planning    bool     // it is undone at its end, so nothing is in its way
 	force       []string // jobs that are to be rebuilt whatever they have
 
 	prints   map[string]dag.Fingerprint // by job name
@@ -85,6 +86,7 @@ type deploy struct {
 	generations map[outputRef]generationRef
 	origins     map[string]uuid.UUID     // by job name
 	rows        map[string]uuid.UUID     // the version's own job rows, by job name
+	meets       *Meeting                 // the build of the DAG that was on its way
 	taken       map[string]takenName     // published names of other DAGs
 	continued   map[string]*continuation // by job name: what a forward-only deploy takes over
 }
@@ -124,13 +126,13 @@ func (d *deploy) run(ctx context.Context, tx pgx.Tx) (Deployment, error) {
 	}
 	if existing != nil && (existing.Status == Active || existing.Status == Building || existing.Status == Ready) {
 		if existing.Status == Active && d.req.Supersede { // what is being built would replace what was just asked for
-			if err := d.supersedeBuilds(ctx, tx); err != nil {
+			if err := d.makeRoom(ctx, tx); err != nil {
 				return Deployment{}, err
 			}
 		}
 		return d.again(ctx, tx, *existing, live)
 	}
-	if err := d.supersedeBuilds(ctx, tx); err != nil {
+	if err := d.makeRoom(ctx, tx); err != nil {
 		return Deployment{}, err
 	}
 	if existing != nil {
@@ -144,7 +146,7 @@ func (d *deploy) run(ctx context.Context, tx pgx.Tx) (Deployment, error) {
 	if err != nil {
 		return Deployment{}, err
 	}
-	return Deployment{Version: version, Created: true, Changes: changes},
+	return Deployment{Version: version, Created: true, Changes: changes, Meets: d.meets},
 		authz.Audit(ctx, tx, d.caller, "dag.deploy", fmt.Sprintf("%s v%d", d.doc.Name, version.Number), map[string]any{"yaml_hash": hash})
 }
 
@@ -161,7 +163,7 @@ func (d *deploy) again(ctx context.Context, tx pgx.Tx, v Version, live []planned
 		return Deployment{}, err
 	}
 	changes, err := d.changes(ctx, tx, live, next)
-	return Deployment{Version: v, Changes: changes}, err
+	return Deployment{Version: v, Changes: changes, Meets: d.meets}, err
 }
 
 // takeUp builds a version again that had failed, been abandoned or been replaced. What it built is still there.
@@ -174,9 +176,10 @@ func (d *deploy) takeUp(ctx context.Context, tx pgx.Tx, v Version, live []planne
 		return Deployment{}, err
 	}
 	tag, err := tx.Exec(ctx, `
-		UPDATE dag_versions SET status = 'Building', building_at = $3, ready_at = NULL, error = NULL, activate = $4
+		UPDATE dag_versions SET status = 'Building', building_at = $3, ready_at = NULL, error = NULL, activate = $4, passes = $5,
+			base_version_id = (SELECT dag_version_id FROM dag_current_versions WHERE org_id = $1 AND dag_name = dag_versions.dag_name)
 		WHERE org_id = $1 AND id = $2 AND status IN ('Staged', 'Failed', 'Abandoned', 'Superseded')`,
-		d.caller.OrgID, v.ID, d.now, d.activate())
+		d.caller.OrgID, v.ID, d.now, d.activate(), d.passes())
 	if err != nil {
 		return Deployment{}, err
 	}
@@ -192,32 +195,11 @@ func (d *deploy) takeUp(ctx context.Context, tx pgx.Tx, v Version, live []planne
 	if err != nil {
 		return Deployment{}, err
 	}
-	return Deployment{Version: v, Changes: changes}, authz.Audit(ctx, tx, d.caller, "dag.deploy",
+	return Deployment{Version: v, Changes: changes, Meets: d.meets}, authz.Audit(ctx, tx, d.caller, "dag.deploy",
 		fmt.Sprintf("%s v%d", v.DAG, v.Number), map[string]any{"yaml_hash": v.Hash, "again": true})
 }
 
 func (d *deploy) activate() bool { return d.req.Activate == nil || *d.req.Activate }
-
-// supersedeBuilds makes room: a DAG has one build at a time.
-func (d *deploy) supersedeBuilds(ctx context.Context, tx pgx.Tx) error {
-	var number int
-	var status Status
-	err := tx.QueryRow(ctx, `
-		SELECT number, status FROM dag_versions
-		WHERE org_id = $1 AND dag_name = $2 AND status IN ('Building', 'Ready')`, d.caller.OrgID, d.doc.Name).Scan(&number, &status)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	if !d.req.Supersede {
-		return fault.New(fault.Conflict, "version %d of %s is %s", number, d.doc.Name, status).
-			WithHint("wait for it, or deploy with --supersede to abandon it and keep what it built")
-	}
-	_, err = AbandonBuild(ctx, tx, d.caller.OrgID, d.doc.Name, "superseded by a later deploy")
-	return err
-}
 
 // create writes the version with its jobs, datasets, generations, pointer set and edges.
 func (d *deploy) create(ctx context.Context, tx pgx.Tx, hash string) (Version, error) {
@@ -243,13 +225,13 @@ func (d *deploy) insertVersion(ctx context.Context, tx pgx.Tx, hash string) (Ver
 	}
 	row := tx.QueryRow(ctx, `
 		INSERT INTO dag_versions (id, org_id, dag_name, number, yaml_hash, source_hash, yaml, files, vars, status, activate,
-		                          created_by, source_ref, base_version_id, created_at, building_at, forward_only, forward_from)
+		                          created_by, source_ref, base_version_id, created_at, building_at, forward_only, forward_from, passes)
 		SELECT $1, $2, $3, coalesce((SELECT max(number) FROM dag_versions WHERE org_id = $2 AND dag_name = $3), 0) + 1,
 		       $4, $5, $6, $7, $8, 'Building', $9, $10, NULLIF($11, ''),
-		       (SELECT dag_version_id FROM dag_current_versions WHERE org_id = $2 AND dag_name = $3), $12, $12, $13, NULLIF($14, '')
+		       (SELECT dag_version_id FROM dag_current_versions WHERE org_id = $2 AND dag_name = $3), $12, $12, $13, NULLIF($14, ''), $15
 		RETURNING `+versionColumns,
 		uuid.Must(uuid.NewV7()), d.caller.OrgID, d.doc.Name, hash, dag.SourceHash([]byte(d.req.YAML)), d.req.YAML, files,
-		d.doc.Vars, d.activate(), d.caller.Actor, d.req.SourceRef, d.now, len(d.continued) > 0, d.req.ForwardFrom)
+		d.doc.Vars, d.activate(), d.caller.Actor, d.req.SourceRef, d.now, len(d.continued) > 0, d.req.ForwardFrom, d.passes())
 	v, err := scanVersion(row)
 	if err != nil {
 		return Version{}, fmt.Errorf("insert version: %w", err)

@@ -26,7 +26,6 @@ func (r *Registry) Plan(ctx context.Context, caller authz.Caller, dagName string
 	if err != nil {
 		return Plan{}, err
 	}
-	req.Supersede = true // a running build is no reason not to plan
 	var p Plan
 	err = pg.InOrgTx(ctx, r.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
 		if err := LockDAG(ctx, tx, caller.OrgID, dagName); err != nil {
@@ -36,12 +35,12 @@ func (r *Registry) Plan(ctx context.Context, caller authz.Caller, dagName string
 		if err != nil {
 			return err
 		}
-		d := &deploy{registry: r, caller: caller, req: req, doc: doc, definitions: definitions, now: time.Now(), force: req.force}
+		d := &deploy{registry: r, caller: caller, req: req, doc: doc, definitions: definitions, now: time.Now(), force: req.force, planning: true}
 		deployed, err := d.run(ctx, tx)
 		if err != nil {
 			return err
 		}
-		p = Plan{DAG: dagName, Version: deployed.Version.Number, Hash: deployed.Version.Hash, Changes: deployed.Changes}
+		p = Plan{DAG: dagName, Version: deployed.Version.Number, Hash: deployed.Version.Hash, Changes: deployed.Changes, Meets: deployed.Meets}
 		if base > 0 {
 			p.Base = &base
 		}

@@ -34,6 +34,7 @@ type Generation struct {
 	DAGVersion int        `json:"dag_version" doc:"The DAG version that introduced it"`
 	Storage    string     `json:"storage"`
 	Partitions int64      `json:"partitions"`
+	Inherited  int64      `json:"inherited,omitempty" doc:"Of those, taken over from the generation before, as they were (forward-only)"`
 	Rows       int64      `json:"rows"`
 	Bytes      int64      `json:"bytes"`
 	CreatedAt  time.Time  `json:"created_at"`
@@ -201,7 +202,7 @@ func (r *Registry) Generations(ctx context.Context, caller authz.Caller, name st
 		}
 		rows, err := tx.Query(ctx, `
 			SELECT g.id, g.id IS NOT DISTINCT FROM $3::uuid, v.number, coalesce(g.storage ->> 'kind', ''),
-			       count(r.revision), coalesce(sum(r.row_count), 0)::bigint, coalesce(sum(r.bytes), 0)::bigint, g.created_at, g.purged_at
+			       count(r.revision), count(r.inherited_from), coalesce(sum(r.row_count), 0)::bigint, coalesce(sum(r.bytes), 0)::bigint, g.created_at, g.purged_at
 			FROM dataset_versions g
 			JOIN dag_versions v ON v.id = g.created_by_dag_version
 			LEFT JOIN partition_versions r ON r.dataset_version = g.id AND r.state = 'Published'

@@ -66,6 +66,7 @@ type Deployment struct {
 	Version Version  `json:"version"`
 	Created bool     `json:"created" doc:"False where this very document was deployed before"`
 	Changes []Change `json:"changes"`
+	Meets   *Meeting `json:"meets,omitempty" doc:"A build of the same DAG that was on its way"`
 }
 
 // Change says what a deploy does to one dataset, and why.
@@ -99,6 +100,7 @@ type Plan struct {
 	Hash    string   `json:"yaml_hash"`
 	Status  Status   `json:"status,omitempty" doc:"Of the version, where the document was deployed before"`
 	Changes []Change `json:"changes"`
+	Meets   *Meeting `json:"meets,omitempty" doc:"A build of the same DAG that is on its way"`
 
 	CriticalPath    []string `json:"critical_path,omitempty" doc:"The chain of jobs that decides how long the deploy takes, upstream first"`
 	CriticalSeconds float64  `json:"critical_path_seconds,omitempty" doc:"How long that is estimated to take, from past tasks"`

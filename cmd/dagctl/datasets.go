@@ -260,7 +260,11 @@ func (c *cli) datasetsVersionsCommand() *cobra.Command {
 					if g.Served {
 						mark = "*"
 					}
-					t.add(mark, g.ID.String(), fmt.Sprintf("v%d", g.DAGVersion), g.Storage, fmt.Sprint(g.Partitions), fmt.Sprint(g.Rows), web.Size(g.Bytes), ago(&g.CreatedAt, now))
+					partitions := fmt.Sprint(g.Partitions)
+					if g.Inherited > 0 {
+						partitions += fmt.Sprintf(", %d kept", g.Inherited)
+					}
+					t.add(mark, g.ID.String(), fmt.Sprintf("v%d", g.DAGVersion), g.Storage, partitions, fmt.Sprint(g.Rows), web.Size(g.Bytes), ago(&g.CreatedAt, now))
 				}
 				t.write(w)
 			})

@@ -45,7 +45,9 @@ json the events go to standard error, one JSON object a line, and the deployed v
 
 A long history need not be computed anew, and cannot be where the files it was read from are gone: --forward-only has what is
 rebuilt keep the partitions there are as they are, for good, and compute those that come after; --forward-only=PARTITION
-computes that partition and those after it, too.`,
+computes that partition and those after it, too.
+
+A DAG has one build at a time. A deploy that rebuilds nothing passes a running build; any other is refused while it lasts.`,
 		Example: "  dagctl deploy\n  dagctl deploy flights/dag.yaml --var region=eu --source-ref \"$(git rev-parse HEAD)\"\n  dagctl deploy pipelines/ --yes\n  dagctl deploy --resume\n  dagctl deploy --forward-only=2026-01-01",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -141,6 +143,7 @@ func (c *cli) printPlan(w io.Writer, d registry.Deployment) {
 	}
 	fmt.Fprintf(w, "%s → v%d (%s), %s\n", style.bold(d.Version.DAG), d.Version.Number, short(d.Version.Hash), verb)
 	c.printChanges(w, d.Changes, 0)
+	writeMeeting(w, d.Meets)
 }
 
 func versionPath(dag string, number int) string {

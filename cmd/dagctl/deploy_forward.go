@@ -15,8 +15,8 @@ type forwardFlag struct {
 	from  string
 }
 
-// allThereAre stands for the flag given alone. No partition is called so: it is not printable.
-const allThereAre = "\x00"
+// allThereAre stands for the flag given alone.
+const allThereAre = "*"
 
 func (f *forwardFlag) Set(text string) error {
 	f.given, f.from = true, text

@@ -31,7 +31,7 @@ func (c *cli) historyCommand() *cobra.Command {
 				t := table{style: style, header: []string{"VERSION", "STATUS", "HASH", "DEPLOYED", "BY", "SERVED", "INSTANT UNTIL", "SOURCE", "ERROR"},
 					paint: map[int]func(string) string{1: style.status}}
 				for _, v := range versions {
-					t.add(fmt.Sprintf("v%d", v.Number), string(v.Status), short(v.Hash), ago(&v.CreatedAt, now),
+					t.add(fmt.Sprintf("v%d", v.Number), string(v.Status)+boundOf(v.Version), short(v.Hash), ago(&v.CreatedAt, now),
 						oneLine(v.CreatedBy, 30), served(v, now), instantUntil(v), oneLine(v.SourceRef, 20), oneLine(v.Error, 80))
 				}
 				t.write(w)
@@ -40,6 +40,17 @@ func (c *cli) historyCommand() *cobra.Command {
 	}
 	page.add(cmd)
 	return cmd
+}
+
+// boundOf says what a forward-only version has left as it was.
+func boundOf(v registry.Version) string {
+	switch {
+	case v.ForwardFrom != "":
+		return ", forward-only from " + v.ForwardFrom
+	case v.ForwardOnly:
+		return ", forward-only"
+	}
+	return ""
 }
 
 // served tells when a version was last cut over to, why and by whom.

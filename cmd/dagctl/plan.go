@@ -76,6 +76,7 @@ With --out the plan is kept in a file; "dagctl deploy FILE" then does just that,
 			} else if err := c.print(plan, func(w io.Writer) {
 				fmt.Fprintf(w, "%s · %s → v%d (%s)\n", c.style(w).bold(plan.DAG), baseName(plan), plan.Version, short(plan.Hash))
 				c.printChanges(w, plan.Changes, plan.CriticalSeconds)
+				writeMeeting(w, plan.Meets)
 			}); err != nil {
 				return err
 			}
@@ -216,5 +217,7 @@ func writeMarkdown(w io.Writer, p registry.Plan) {
 		fmt.Fprintf(w, "| `%s` | %s | %s | %s | %s | %s | %s |\n", c.Dataset, c.Action, c.Reason, partitionCount(c), estimate(c.Seconds),
 			estimatedSize(c.Bytes), strings.Join(c.Consumers, ", "))
 	}
+	fmt.Fprintln(w)
 	writeKept(w, p.Changes)
+	writeMeeting(w, p.Meets)
 }
