@@ -217,7 +217,10 @@ func writeMarkdown(w io.Writer, p registry.Plan) {
 		fmt.Fprintf(w, "| `%s` | %s | %s | %s | %s | %s | %s |\n", c.Dataset, c.Action, c.Reason, partitionCount(c), estimate(c.Seconds),
 			estimatedSize(c.Bytes), strings.Join(c.Consumers, ", "))
 	}
-	fmt.Fprintln(w)
-	writeKept(w, p.Changes)
-	writeMeeting(w, p.Meets)
+	var notes strings.Builder
+	writeKept(&notes, p.Changes)
+	writeMeeting(&notes, p.Meets)
+	if notes.Len() > 0 {
+		fmt.Fprintf(w, "\n%s", notes.String()) // a table ends with an empty line
+	}
 }
