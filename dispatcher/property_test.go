@@ -69,7 +69,10 @@ type run struct {
 	processes []*Dispatcher
 }
 
-const keysOfHistory = 4
+const (
+	keysOfHistory  = 4
+	stepsOfHistory = 800 // with the seeds that are kept, some 5,000 operations a run
+)
 
 func (r *run) pick(n int) int { return r.random.IntN(n) }
 
@@ -231,7 +234,8 @@ func (r *run) got() map[string]map[string][]string {
 // made from the newest there is. Seeds that found something stay in testdata/seeds.
 func TestRandomHistories(t *testing.T) {
 	t.Parallel()
-	seeds := []uint64{uint64(time.Now().UnixNano()), uint64(time.Now().UnixNano()) + 1}
+	now := uint64(time.Now().UnixNano())
+	seeds := []uint64{now, now + 1, now + 2, now + 3}
 	if file, err := os.Open("testdata/seeds"); err == nil {
 		defer file.Close()
 		for lines := bufio.NewScanner(file); lines.Scan(); {
@@ -253,7 +257,7 @@ func TestRandomHistories(t *testing.T) {
 					t.Logf("seed %d:\n%s", seed, strings.Join(trail, "\n"))
 				}
 			}()
-			for range 350 {
+			for range stepsOfHistory {
 				trail = append(trail, r.step())
 				if found := broken(t, w.pool); len(found) > 0 {
 					require.Empty(t, found, "after %s", trail[len(trail)-1])
