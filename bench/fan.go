@@ -54,7 +54,7 @@ func fanDAG(width int) (yaml string, tasks int) {
 	y.WriteString("name: fan\njobs:\n  - {name: events, operator: feed, source: {kind: poll, every: 24h}, partition_by: key}\n")
 	layer := []string{"events"}
 	add := func(name string, inputs []string) {
-		fmt.Fprintf(&y, "  - {name: %s, operator: noop, inputs: [{from: {job: %s}}], config: {publish: true}}\n", name, strings.Join(inputs, "}}, {from: {job: "))
+		fmt.Fprintf(&y, "  - {name: %s, operator: emit, inputs: [{from: {job: %s}}]}\n", name, strings.Join(inputs, "}}, {from: {job: "))
 		tasks++
 	}
 	tasks = 1

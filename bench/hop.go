@@ -43,7 +43,7 @@ func (b *bench) hop(ctx context.Context) (edges []time.Duration, cost map[string
 	before := "events"
 	for i := range b.edges {
 		name := fmt.Sprintf("step%04d", i+1)
-		fmt.Fprintf(&yaml, "  - {name: %s, operator: noop, inputs: [{from: {job: %s}}], config: {publish: true}}\n", name, before)
+		fmt.Fprintf(&yaml, "  - {name: %s, operator: emit, inputs: [{from: {job: %s}}]}\n", name, before)
 		index[name], before = i+1, name
 	}
 	r, err := b.repeat(ctx, "chain", yaml.String(), b.edges+1, func(w *world) func(context.Context) error {

@@ -42,7 +42,7 @@ func newFeed(ctx context.Context, scratch string) (*feed, error) {
 }
 
 func (f *feed) operators() (*operators.Registry, error) {
-	return operators.NewRegistry(feedSource{f}, noop{f})
+	return operators.NewRegistry(feedSource{f}, noop{f}, emit{f})
 }
 
 // put replaces the units that the next look at the source finds.
@@ -130,18 +130,28 @@ func unit(partition, version string) operators.Unit {
 	return operators.Unit{Partition: partition, Version: version, Payload: payload}
 }
 
-// noop does nothing: it publishes a row where its config says so, and otherwise says that nothing is new.
+// noop does nothing: it says that nothing is new.
 type noop struct{ feed *feed }
 
 func (noop) Spec() dag.OperatorSpec {
-	return dag.OperatorSpec{Name: "noop", Version: "1.0.0", Reactive: true, Effect: dag.EffectInternal,
-		ConfigSchema: json.RawMessage(`{"type": "object", "properties": {"publish": {"type": "boolean"}}}`)}
+	return dag.OperatorSpec{Name: "noop", Version: "1.0.0", Reactive: true, Effect: dag.EffectInternal, NoFiles: true,
+		ConfigSchema: json.RawMessage(`{"type": "object"}`)}
 }
 
 func (o noop) Run(_ context.Context, t *operators.Task) (operators.Result, error) {
 	defer o.feed.begin(t)()
-	if publish, _ := t.Config["publish"].(bool); publish {
-		return operators.Result{}, o.feed.publish(t)
-	}
 	return operators.Result{Unchanged: true}, nil
+}
+
+// emit publishes a row, whatever it reads.
+type emit struct{ feed *feed }
+
+func (emit) Spec() dag.OperatorSpec {
+	return dag.OperatorSpec{Name: "emit", Version: "1.0.0", Reactive: true, Effect: dag.EffectInternal,
+		ConfigSchema: json.RawMessage(`{"type": "object"}`)}
+}
+
+func (o emit) Run(_ context.Context, t *operators.Task) (operators.Result, error) {
+	defer o.feed.begin(t)()
+	return operators.Result{}, o.feed.publish(t)
 }

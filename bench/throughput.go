@@ -160,8 +160,12 @@ func workName(i int) string { return fmt.Sprintf("work%03d", i) }
 func wideDAG(consumers int, limits []int, publish bool) string {
 	var yaml strings.Builder
 	yaml.WriteString("name: wide\njobs:\n  - {name: events, operator: feed, source: {kind: poll, every: 24h}, partition_by: key}\n")
+	operator := "noop"
+	if publish {
+		operator = "emit"
+	}
 	for i := range consumers {
-		fmt.Fprintf(&yaml, "  - {name: %s, operator: noop, inputs: [{from: {job: events}}], config: {publish: %t}", workName(i), publish)
+		fmt.Fprintf(&yaml, "  - {name: %s, operator: %s, inputs: [{from: {job: events}}]", workName(i), operator)
 		if len(limits) > 0 {
 			fmt.Fprintf(&yaml, ", scaling: {max_concurrency: %d}", limits[i%len(limits)])
 		}

@@ -324,6 +324,7 @@ type OperatorSpec struct {
 	Replayable bool
 	Effect     Effect   // default for jobs that use it
 	Runtimes   []string // runtimes it may run on; nil: any
+	NoFiles    bool     // it reads no input and writes no output, so its tasks get no folders
 
 	ConfigSchema json.RawMessage // JSON Schema 2020-12 of `config`
 	Operational  []string        // config keys that cannot change an output

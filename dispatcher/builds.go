@@ -27,6 +27,7 @@ func (d *Dispatcher) advanceBuilds(ctx context.Context, now time.Time) (more boo
 	if err != nil {
 		return false, err
 	}
+	d.building.Store(len(builds) > 0)
 	var failed []error
 	for _, b := range builds {
 		if err := d.advance(ctx, b, now); err != nil {
@@ -34,6 +35,14 @@ func (d *Dispatcher) advanceBuilds(ctx context.Context, now time.Time) (more boo
 		}
 	}
 	return false, errors.Join(failed...)
+}
+
+// progressed are the wake-ups to send when tasks have ended: claimers have room, and a build may be further than it was.
+func (d *Dispatcher) progressed() topics {
+	if d.building.Load() {
+		return topics{topicClaim, topicBuild}
+	}
+	return topics{topicClaim}
 }
 
 func (d *Dispatcher) advance(ctx context.Context, b registry.Build, now time.Time) error {

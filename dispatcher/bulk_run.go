@@ -85,7 +85,7 @@ func (d *Dispatcher) stepBulk(ctx context.Context, id uuid.UUID, now time.Time) 
 		return err
 	})
 	if err == nil {
-		d.wake.send(topicClaim, topicBuild)
+		d.wake.send(d.progressed()...)
 	}
 	return more, err
 }

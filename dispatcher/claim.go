@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -48,14 +49,17 @@ type claimable struct {
 	Payload           []byte
 	Limits            []string
 
+	runtime string
+	rank    int64
+
 	job  *registry.Job  // the acting one
 	pins []registry.Pin // what it is to read
 	idle string         // why it has nothing to do
 }
 
-// claim takes up to max ready tasks of a runtime, pins what each is to read, and leases them to the worker. A task whose
+// claim takes up to max ready tasks of some runtimes, pins what each is to read, and leases them to the worker. A task whose
 // output is up to date by now, or whose origin nobody uses any more, is canceled instead: it has nothing to do.
-func (d *Dispatcher) claim(ctx context.Context, runtime, worker string, max int, now time.Time) ([]claimed, error) {
+func (d *Dispatcher) claim(ctx context.Context, runtimes []string, worker string, max int, now time.Time) ([]claimed, error) {
 	var (
 		out     []claimed
 		leased  []claimable
@@ -63,7 +67,7 @@ func (d *Dispatcher) claim(ctx context.Context, runtime, worker string, max int,
 	)
 	err := pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) error {
 		out, dropped, leased = nil, false, nil
-		taken, err := takeReady(ctx, tx, runtime, max)
+		taken, err := d.takeReady(ctx, tx, runtimes, max, now)
 		if err != nil || len(taken) == 0 {
 			return err
 		}
@@ -97,33 +101,12 @@ func (d *Dispatcher) claim(ctx context.Context, runtime, worker string, max int,
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("claim tasks of runtime %s: %w", runtime, err)
+		return nil, fmt.Errorf("claim tasks of %s: %w", strings.Join(runtimes, ", "), err)
 	}
 	if dropped {
-		d.wake.send(topicClaim, topicBuild)
+		d.wake.send(d.progressed()...)
 	}
 	return out, nil
-}
-
-// takeReady removes rows from the claimable set. The CTE is materialised: without that the plan may lock and delete more
-// rows than the limit says. It relies on idx_ready_claim.
-func takeReady(ctx context.Context, tx pgx.Tx, runtime string, max int) ([]claimable, error) {
-	rows, err := tx.Query(ctx, `
-		WITH picked AS MATERIALIZED (
-			SELECT task_id FROM ready WHERE runtime = $1
-			ORDER BY class, priority DESC, task_id LIMIT $2
-			FOR UPDATE SKIP LOCKED),
-		taken AS (DELETE FROM ready r USING picked p WHERE r.task_id = p.task_id RETURNING r.task_id, r.class, r.priority)
-		SELECT t.id, t.org_id, t.job_id, t.slot, t.kind, t.attempt, t.started_at IS NOT NULL, coalesce(t.partitions, '{}'), t.payload, t.limits
-		FROM taken k JOIN tasks t ON t.id = k.task_id
-		ORDER BY k.class, k.priority DESC, t.id`, runtime, max)
-	if err != nil {
-		return nil, fmt.Errorf("take ready tasks: %w", err)
-	}
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (c claimable, err error) {
-		err = row.Scan(&c.Task, &c.Org, &c.Origin, &c.Slot, &c.Kind, &c.Attempt, &c.Started, &c.Partitions, &c.Payload, &c.Limits)
-		return c, err
-	})
 }
 
 // pin decides for each task what it reads, and which tasks have become obsolete, with the reason.

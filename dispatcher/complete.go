@@ -53,6 +53,8 @@ type completing struct {
 	state string  // why it publishes nothing
 	notes []outputNote
 	err   error
+
+	columns [sha256.Size]byte // hash of its column lineage
 }
 
 // completeBatch is how many completions one transaction may commit, completeLanes how many such transactions are under
@@ -132,14 +134,19 @@ func (x *completing) writesTables() bool {
 func (d *Dispatcher) completeTogether(batch []*completing) {
 	ctx, cancel := context.WithTimeout(context.Background(), completeTimeout)
 	defer cancel()
-	var next created
+	var follows topics
 	err := pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) (err error) {
-		next, err = d.completeTx(ctx, tx, batch)
+		follows, err = d.completeTx(ctx, tx, batch)
 		return err
 	})
 	switch {
 	case err == nil:
-		d.wake.send(append(next.topics(), topicRoute, topicClaim, topicBuild)...)
+		for _, x := range batch {
+			if len(x.outcome.Columns) > 0 && x.err == nil {
+				d.columns.Store(x.columns, true)
+			}
+		}
+		d.wake.send(append(follows, d.progressed()...)...)
 	case len(batch) == 1:
 		batch[0].err = err
 	default:
@@ -150,7 +157,7 @@ func (d *Dispatcher) completeTogether(batch []*completing) {
 }
 
 // completeTx writes a batch; an error spoils all of it, those of single completions are told by them.
-func (d *Dispatcher) completeTx(ctx context.Context, tx pgx.Tx, batch []*completing) (created, error) {
+func (d *Dispatcher) completeTx(ctx context.Context, tx pgx.Tx, batch []*completing) (follows topics, err error) {
 	now := batch[0].now
 	keys, fences := make([]string, len(batch)), make([]uuid.UUID, len(batch))
 	for i, x := range batch {
@@ -160,11 +167,11 @@ func (d *Dispatcher) completeTx(ctx context.Context, tx pgx.Tx, batch []*complet
 		}
 	}
 	if err := registry.LockDAGsShared(ctx, tx, keys); err != nil {
-		return created{}, err
+		return nil, err
 	}
 	rows, err := lockTasks(ctx, tx, fences)
 	if err != nil {
-		return created{}, err
+		return nil, err
 	}
 	var open []*completing
 	for _, x := range batch {
@@ -179,11 +186,11 @@ func (d *Dispatcher) completeTx(ctx context.Context, tx pgx.Tx, batch []*complet
 		}
 	}
 	if open, err = d.compareBases(ctx, tx, open); err != nil || len(open) == 0 {
-		return created{}, err
+		return nil, err
 	}
 	events, follow, err := d.commitOutputs(ctx, tx, open, now)
 	if err != nil {
-		return created{}, err
+		return nil, err
 	}
 	for _, x := range open {
 		if x.check == nil {
@@ -191,29 +198,33 @@ func (d *Dispatcher) completeTx(ctx context.Context, tx pgx.Tx, batch []*complet
 		}
 		e, err := d.decideHeld(ctx, tx, x.claimed, x.checks, now)
 		if err != nil {
-			return created{}, err
+			return nil, err
 		}
 		if e != nil {
 			events = append(events, *e)
 		}
 	}
 	if err := accept(ctx, tx, events, now); err != nil {
-		return created{}, err
+		return nil, err
 	}
 	if err := d.recordRuns(ctx, tx, open); err != nil {
-		return created{}, err
+		return nil, err
 	}
-	var next created
+	if len(events) > 0 {
+		follows = append(follows, topicRoute)
+	}
 	if len(follow) > 0 { // their slots are their own, so no origin lock is needed
-		if next, err = d.create(ctx, tx, follow, now); err != nil {
-			return created{}, err
+		made, err := d.create(ctx, tx, follow, now)
+		if err != nil {
+			return nil, err
 		}
+		follows = append(follows, made.topics()...)
 	}
 	done := make([]ended, len(open))
 	for i, x := range open {
 		done[i] = ended{x.row, ending{status: "Completed", state: x.state, hash: x.hash, outputs: x.notes, actor: "WORKER"}}
 	}
-	return next, finishAll(ctx, tx, done, now)
+	return follows, finishAll(ctx, tx, done, now)
 }
 
 // outputNote is what tasks.outputs tells of one committed output.
@@ -411,7 +422,7 @@ func (d *Dispatcher) recordRuns(ctx context.Context, tx pgx.Tx, batch []*complet
 			effects = append(effects, effectsOf(x.job, x.row.pins)...)
 		}
 		inputs = append(inputs, readBy(x.claimed, x.row.pins))
-		if err := recordColumns(ctx, tx, x.claimed, x.outcome.Columns); err != nil {
+		if err := d.recordColumns(ctx, tx, x); err != nil {
 			return err
 		}
 	}
@@ -447,19 +458,31 @@ func readBy(t claimed, pins []registry.Pin) lineage.TaskInputs {
 	return read
 }
 
-func recordColumns(ctx context.Context, tx pgx.Tx, t claimed, columns []operators.ColumnOrigin) error {
-	edges := make([]lineage.ColumnEdge, 0, len(columns))
-	for _, c := range columns {
-		if c.Output >= len(t.job.Outputs) || c.Input >= len(t.assignment.Inputs) {
+// recordColumns records where the columns of the outputs come from. What this process has recorded before is passed over:
+// every task of a job says the same.
+func (d *Dispatcher) recordColumns(ctx context.Context, tx pgx.Tx, x *completing) error {
+	if len(x.outcome.Columns) == 0 {
+		return nil
+	}
+	edges := make([]lineage.ColumnEdge, 0, len(x.outcome.Columns))
+	hash := sha256.New()
+	for _, c := range x.outcome.Columns {
+		if c.Output >= len(x.job.Outputs) || c.Input >= len(x.assignment.Inputs) {
 			return fault.New(fault.Invalid, "column lineage names output %d or input %d, which the job has not", c.Output, c.Input)
 		}
-		out, in := t.job.Outputs[c.Output].Generation, t.assignment.Inputs[c.Input].Generation
-		edges = append(edges, lineage.ColumnEdge{
+		out, in := x.job.Outputs[c.Output].Generation, x.assignment.Inputs[c.Input].Generation
+		edge := lineage.ColumnEdge{
 			Output:    lineage.Column{DatasetUUID: out.Dataset, DatasetVersion: out.Version, Name: c.OutputColumn},
 			Input:     lineage.Column{DatasetUUID: in.Dataset, DatasetVersion: in.Version, Name: c.InputColumn},
-			Transform: lineage.Transform(c.Transform)})
+			Transform: lineage.Transform(c.Transform)}
+		edges = append(edges, edge)
+		fmt.Fprintf(hash, "%v\n", edge)
 	}
-	return lineage.RecordColumns(ctx, tx, t.job.OrgID, t.job.Origin, edges)
+	x.columns = [sha256.Size]byte(hash.Sum(nil))
+	if _, known := d.columns.Load(x.columns); known {
+		return nil
+	}
+	return lineage.RecordColumns(ctx, tx, x.job.OrgID, x.job.Origin, edges)
 }
 
 // effect is a revision that a job which acts has acted on.

@@ -56,11 +56,11 @@ type created struct {
 }
 
 // topics are the wake-ups to send after COMMIT.
-func (c created) topics() []string {
+func (c created) topics() topics {
 	if len(c.by) == 0 {
 		return nil
 	}
-	return []string{topicClaim} // for those that were only attached to too: claimers passed over the locked row
+	return topics{topicClaim} // for those that were only attached to too: claimers passed over the locked row
 }
 
 // createFound makes the tasks that findings call for.
@@ -128,8 +128,8 @@ func (d *Dispatcher) create(ctx context.Context, tx pgx.Tx, wanted []newTask, no
 		}
 		s := slotOf{w.job.Origin, w.slot}
 		out.by[s] = madeTask{id: ids[i], isNew: true}
-		p := placement{task: ids[i], org: w.job.OrgID, job: w.job.Origin, slot: w.slot, runtime: w.runtime, class: w.class,
-			priority: w.priority, limits: limitsOf(w), runAt: w.runAt}
+		p := placement{task: ids[i], org: w.job.OrgID, job: w.job.Origin, slot: w.slot, runtime: w.runtime,
+			rank: rankOf(w.class, w.priority, now), limits: limitsOf(w), runAt: w.runAt}
 		if r, ok := running[s]; ok {
 			p.sibling = r
 		}

@@ -19,6 +19,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -72,6 +74,21 @@ func (c *Config) validate() error {
 	return nil
 }
 
+// halfTime has a body that is woken by whatever it works for rest as long as it worked, up to a Poll: looking at all of a
+// large build after each of its tasks would leave no time for them.
+func (d *Dispatcher) halfTime(body func(context.Context, time.Time) (bool, error)) func(context.Context, time.Time) (bool, error) {
+	return func(ctx context.Context, now time.Time) (bool, error) {
+		more, err := body(ctx, now)
+		rest := time.NewTimer(min(time.Since(now), d.Poll))
+		defer rest.Stop()
+		select {
+		case <-ctx.Done():
+		case <-rest.C:
+		}
+		return more, err
+	}
+}
+
 // Dispatcher moves events and tasks. Any number of them work on one database; none holds state that another would miss.
 type Dispatcher struct {
 	Config
@@ -80,6 +97,11 @@ type Dispatcher struct {
 	behind chan registry.Build // versions that serve again after a rollback
 	// holds tells until when the live counterparts of a build are held back. The build loop alone uses it.
 	holds map[uuid.UUID]time.Time
+	heads heads
+	// building tells whether the build loop has found a version being built when it last looked.
+	building atomic.Bool
+	// columns are the hashes of the column lineage that is recorded.
+	columns sync.Map
 	// completions gathers what attempts report at the same time.
 	completions *batcher[*completing]
 }
@@ -104,7 +126,7 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	g.Go(func() error { return d.wake.tell(ctx, d.Pool, d.Log) })
 	g.Go(func() error { return d.loop(ctx, "route", d.wake.route, d.routeOnce) })
 	g.Go(func() error { return d.loop(ctx, "sources", d.wake.sources, d.fireSources) })
-	g.Go(func() error { return d.loop(ctx, "build", d.wake.build, d.advanceBuilds) })
+	g.Go(func() error { return d.loop(ctx, "build", d.wake.build, d.halfTime(d.advanceBuilds)) })
 	g.Go(func() error { return d.loop(ctx, "promote", d.wake.promote, d.promoteDue) })
 	g.Go(func() error { return d.loop(ctx, "backfill", nil, d.advanceBackfills) })
 	g.Go(func() error { return d.loop(ctx, "pauses", nil, d.reviewPauses) })

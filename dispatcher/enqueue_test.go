@@ -163,7 +163,7 @@ func TestEnqueueOrder(t *testing.T) {
 		EnqueueItem{Payload: to, RunAt: &future, Priority: &high}, EnqueueItem{Payload: to, RunAt: &past})
 	var order []uuid.UUID
 	for range 4 {
-		tasks, err := w.d.claim(t.Context(), "dispatcher", "one", 1, later(0))
+		tasks, err := w.d.claim(t.Context(), []string{"dispatcher"}, "one", 1, later(0))
 		require.NoError(t, err)
 		require.Len(t, tasks, 1)
 		order = append(order, tasks[0].TaskID)

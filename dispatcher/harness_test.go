@@ -268,11 +268,8 @@ func (w *world) work() (n int) {
 // claim leases what is claimable of every runtime.
 func (w *world) claim(d *Dispatcher) (tasks []claimed) {
 	w.t.Helper()
-	for _, runtime := range d.inProcessRuntimes() {
-		some, err := d.claim(w.t.Context(), runtime, d.WorkerID, 100, time.Now())
-		require.NoError(w.t, err)
-		tasks = append(tasks, some...)
-	}
+	tasks, err := d.claim(w.t.Context(), d.inProcessRuntimes(), d.WorkerID, 100, time.Now())
+	require.NoError(w.t, err)
 	return tasks
 }
 

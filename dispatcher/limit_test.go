@@ -60,7 +60,7 @@ func TestMaxConcurrencyIsExact(t *testing.T) {
 						if _, err := d.promoteDue(ctx, later(0)); err != nil {
 							return err
 						}
-						tasks, err := d.claim(ctx, "dispatcher", d.WorkerID, 2, later(0))
+						tasks, err := d.claim(ctx, []string{"dispatcher"}, d.WorkerID, 2, later(0))
 						if err != nil {
 							return err
 						}
@@ -109,7 +109,7 @@ func TestConcurrencyKeysAcrossJobs(t *testing.T) {
 		d := w.dispatcher(fmt.Sprint("worker", i))
 		g.Go(func() error {
 			for {
-				tasks, err := d.claim(ctx, "dispatcher", d.WorkerID, 2, later(0))
+				tasks, err := d.claim(ctx, []string{"dispatcher"}, d.WorkerID, 2, later(0))
 				if err != nil {
 					return err
 				}

@@ -222,7 +222,7 @@ func promoteLimited(ctx context.Context, tx pgx.Tx, org uuid.UUID, key string, n
 	return promoteWhere(ctx, tx, now, `q.task_id IN (
 		SELECT w.task_id FROM waiting w
 		WHERE w.org_id = $1 AND w.blocker = $2 AND w.reason = 'limit'
-		ORDER BY w.class, w.priority DESC, w.task_id
+		ORDER BY w.rank, w.task_id
 		LIMIT (SELECT greatest(max - held, 0) FROM limits WHERE org_id = $1 AND key = $2)
 		FOR UPDATE SKIP LOCKED)`, org, key)
 }

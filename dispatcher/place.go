@@ -11,16 +11,28 @@ import (
 
 // placement puts one queued task into the set where it belongs.
 type placement struct {
-	task     uuid.UUID
-	org      uuid.UUID
-	job      uuid.UUID // origin
-	slot     string
-	runtime  string
-	class    int
-	priority int
-	limits   []limit
-	runAt    *time.Time
-	sibling  uuid.UUID // a running task of the same slot
+	task    uuid.UUID
+	org     uuid.UUID
+	job     uuid.UUID // origin
+	slot    string
+	runtime string
+	rank    int64 // its place in the order, see rankOf
+	limits  []limit
+	runAt   *time.Time
+	sibling uuid.UUID // a running task of the same slot
+}
+
+// What stands behind in the order: by how much later tasks of a class, or one more of priority, count as placed.
+const (
+	priorityWorth = time.Minute
+	classWorth    = 10 * time.Minute
+)
+
+// rankOf is the place of a task in the order of its org, the lowest first: the time it was placed, in milliseconds, less
+// a minute for each of its priority, and ten more for a build, twenty for a backfill. What has waited longer than that
+// goes before what is preferred and came later, so that nothing starves.
+func rankOf(class, priority int, now time.Time) int64 {
+	return now.UnixMilli() - int64(priority)*priorityWorth.Milliseconds() + int64(class)*classWorth.Milliseconds()
 }
 
 // place decides for each queued task where it is: waiting for its time, for a running sibling, for a limit, or ready.
@@ -70,33 +82,32 @@ func insertReady(ctx context.Context, tx pgx.Tx, tasks []placement) (paused map[
 		return nil, nil
 	}
 	var (
-		ids, orgs, jobs   []uuid.UUID
-		slots, runtimes   []string
-		classes, priority []int
+		ids, orgs, jobs []uuid.UUID
+		slots, runtimes []string
+		ranks           []int64
 	)
 	for _, p := range tasks {
 		ids, orgs, jobs = append(ids, p.task), append(orgs, p.org), append(jobs, p.job)
-		slots, runtimes = append(slots, p.slot), append(runtimes, p.runtime)
-		classes, priority = append(classes, p.class), append(priority, p.priority)
+		slots, runtimes, ranks = append(slots, p.slot), append(runtimes, p.runtime), append(ranks, p.rank)
 	}
 	rows, err := tx.Query(ctx, `
 		WITH wanted AS (
-			SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::text[], $5::text[], $6::int[], $7::int[])
-				AS w(task_id, org_id, job_id, slot, runtime, class, priority)),
+			SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::text[], $5::text[], $6::bigint[])
+				AS w(task_id, org_id, job_id, slot, runtime, rank)),
 		paused AS MATERIALIZED (
 			SELECT DISTINCT ON (w.task_id) w.task_id, concat_ws('/', NULLIF(p.dag_name, ''), NULLIF(p.job_name, '')) AS blocker
 			FROM wanted w JOIN pauses p ON p.org_id = w.org_id
 			WHERE p.dag_name = '' OR job_address(w.job_id) = p.dag_name || '/' || p.job_name
 			   OR p.job_name = '' AND starts_with(job_address(w.job_id), p.dag_name || '/')),
 		ready_now AS (
-			INSERT INTO ready (task_id, org_id, job_id, slot, runtime, class, priority)
+			INSERT INTO ready (task_id, org_id, job_id, slot, runtime, rank)
 			SELECT * FROM wanted w WHERE NOT EXISTS (SELECT FROM paused p WHERE p.task_id = w.task_id)),
 		put AS (
-			INSERT INTO waiting (task_id, org_id, job_id, slot, reason, blocker, class, priority)
-			SELECT w.task_id, w.org_id, w.job_id, w.slot, 'paused', coalesce(NULLIF(p.blocker, ''), 'the org'), w.class, w.priority
+			INSERT INTO waiting (task_id, org_id, job_id, slot, reason, blocker, rank)
+			SELECT w.task_id, w.org_id, w.job_id, w.slot, 'paused', coalesce(NULLIF(p.blocker, ''), 'the org'), w.rank
 			FROM wanted w JOIN paused p ON p.task_id = w.task_id)
 		SELECT task_id FROM paused`,
-		ids, orgs, jobs, slots, runtimes, classes, priority)
+		ids, orgs, jobs, slots, runtimes, ranks)
 	if err != nil {
 		return nil, fmt.Errorf("make %d tasks claimable: %w", len(tasks), err)
 	}
@@ -119,14 +130,13 @@ type waitRows struct {
 	ids, orgs, jobs         []uuid.UUID
 	slots, reasons, blocker []string
 	available               []*time.Time
-	classes, priority       []int
+	ranks                   []int64
 }
 
 func (w *waitRows) add(p placement, reason, blocker string, available *time.Time) {
 	w.ids, w.orgs, w.jobs = append(w.ids, p.task), append(w.orgs, p.org), append(w.jobs, p.job)
 	w.slots, w.reasons, w.blocker = append(w.slots, p.slot), append(w.reasons, reason), append(w.blocker, blocker)
-	w.available = append(w.available, available)
-	w.classes, w.priority = append(w.classes, p.class), append(w.priority, p.priority)
+	w.available, w.ranks = append(w.available, available), append(w.ranks, p.rank)
 }
 
 func (w *waitRows) insert(ctx context.Context, tx pgx.Tx) error {
@@ -134,11 +144,11 @@ func (w *waitRows) insert(ctx context.Context, tx pgx.Tx) error {
 		return nil
 	}
 	_, err := tx.Exec(ctx, `
-		INSERT INTO waiting (task_id, org_id, job_id, slot, reason, blocker, available_at, class, priority)
-		SELECT id, org, job, slot, reason, NULLIF(blocker, ''), available, class, priority
-		FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::text[], $5::text[], $6::text[], $7::timestamptz[], $8::int[], $9::int[])
-			AS w(id, org, job, slot, reason, blocker, available, class, priority)`,
-		w.ids, w.orgs, w.jobs, w.slots, w.reasons, w.blocker, w.available, w.classes, w.priority)
+		INSERT INTO waiting (task_id, org_id, job_id, slot, reason, blocker, available_at, rank)
+		SELECT id, org, job, slot, reason, NULLIF(blocker, ''), available, rank
+		FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::text[], $5::text[], $6::text[], $7::timestamptz[], $8::bigint[])
+			AS w(id, org, job, slot, reason, blocker, available, rank)`,
+		w.ids, w.orgs, w.jobs, w.slots, w.reasons, w.blocker, w.available, w.ranks)
 	if err != nil {
 		return fmt.Errorf("make %d tasks wait: %w", len(w.ids), err)
 	}
@@ -162,10 +172,10 @@ func promoteSiblings(ctx context.Context, tx pgx.Tx, freed []ended, now time.Tim
 // promoteWhere takes tasks out of the waiting set and places them anew.
 func promoteWhere(ctx context.Context, tx pgx.Tx, now time.Time, where string, args ...any) (bool, error) {
 	rows, err := tx.Query(ctx, `
-		WITH freed AS (DELETE FROM waiting q WHERE `+where+` RETURNING q.task_id, q.class)
-		SELECT t.id, t.org_id, t.job_id, t.slot, t.runtime, f.class, t.priority, t.limits, t.concurrency_key
+		WITH freed AS (DELETE FROM waiting q WHERE `+where+` RETURNING q.task_id, q.rank)
+		SELECT t.id, t.org_id, t.job_id, t.slot, t.runtime, f.rank, t.limits
 		FROM freed f JOIN tasks t ON t.id = f.task_id
-		ORDER BY f.class, t.priority DESC, t.id`, args...)
+		ORDER BY f.rank, t.id`, args...)
 	if err != nil {
 		return false, fmt.Errorf("promote waiting tasks: %w", err)
 	}
@@ -179,15 +189,14 @@ func promoteWhere(ctx context.Context, tx pgx.Tx, now time.Time, where string, a
 	return true, place(ctx, tx, placing, now)
 }
 
-// collectPlacements reads rows of id, org_id, job_id, slot, runtime, class, priority, limits, concurrency_key.
+// collectPlacements reads rows of id, org_id, job_id, slot, runtime, rank, limits.
 func collectPlacements(rows pgx.Rows) ([]placement, error) {
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (placement, error) {
 		var (
-			p           placement
-			keys        []string
-			concurrency *string
+			p    placement
+			keys []string
 		)
-		err := row.Scan(&p.task, &p.org, &p.job, &p.slot, &p.runtime, &p.class, &p.priority, &keys, &concurrency)
+		err := row.Scan(&p.task, &p.org, &p.job, &p.slot, &p.runtime, &p.rank, &keys)
 		for _, key := range keys {
 			p.limits = append(p.limits, limit{org: p.org, key: key})
 		}

@@ -107,7 +107,7 @@ func (r *run) step() string {
 		require.NoError(t, err)
 		return "route"
 	case n < 50:
-		tasks, err := d.claim(t.Context(), "dispatcher", d.WorkerID, 1+r.pick(3), later(0))
+		tasks, err := d.claim(t.Context(), []string{"dispatcher"}, d.WorkerID, 1+r.pick(3), later(0))
 		require.NoError(t, err)
 		r.running = append(r.running, tasks...)
 		return fmt.Sprint("claim ", len(tasks))

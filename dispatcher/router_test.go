@@ -178,7 +178,7 @@ func TestManyClaimersLeaseEachTaskOnce(t *testing.T) {
 		d := w.dispatcher(fmt.Sprint("claimer", i))
 		g.Go(func() error {
 			for {
-				tasks, err := d.claim(ctx, "dispatcher", d.WorkerID, 7, later(0))
+				tasks, err := d.claim(ctx, []string{"dispatcher"}, d.WorkerID, 7, later(0))
 				if err != nil || len(tasks) == 0 {
 					return err
 				}

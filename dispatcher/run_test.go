@@ -96,7 +96,7 @@ func TestCrashesInBetween(t *testing.T) {
 			case 0:
 				_, _ = d.routeOnce(ctx, later(0))
 			case 1:
-				tasks, _ := d.claim(ctx, "dispatcher", "one", 2, later(0))
+				tasks, _ := d.claim(ctx, []string{"dispatcher"}, "one", 2, later(0))
 				for _, task := range tasks {
 					d.execute(t.Context(), task)
 				}

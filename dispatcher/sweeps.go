@@ -123,10 +123,10 @@ func (d *Dispatcher) promoteDue(ctx context.Context, now time.Time) (more bool, 
 // promoteFailed takes failed tasks back to Queued. One that meets a queued sibling for its slot merges into it: the
 // sibling reads what it would have read, and more. The caller holds the locks of the origins.
 func (d *Dispatcher) promoteFailed(ctx context.Context, tx pgx.Tx, where, actor string, now time.Time, args ...any) (int, error) {
-	rows, err := tx.Query(ctx, `SELECT w.task_id, t.org_id, t.job_id, t.slot, t.runtime, w.class, t.priority, t.limits, t.concurrency_key
+	rows, err := tx.Query(ctx, `SELECT w.task_id, t.org_id, t.job_id, t.slot, t.runtime, w.rank, t.limits
 		FROM waiting w JOIN tasks t ON t.id = w.task_id
 		WHERE w.task_id IN (SELECT task_id FROM waiting WHERE `+where+`) AND w.reason IN ('backoff', 'dead')
-		ORDER BY w.class, t.priority DESC, w.task_id FOR UPDATE OF w`, args...)
+		ORDER BY w.rank, w.task_id FOR UPDATE OF w`, args...)
 	if err != nil {
 		return 0, fmt.Errorf("find failed tasks: %w", err)
 	}

@@ -173,7 +173,7 @@ func finishAll(ctx context.Context, tx pgx.Tx, tasks []ended, now time.Time) err
 	}
 	for _, t := range tasks {
 		if t.ending.status == "Failed" {
-			if err := waitFailed(ctx, tx, t.taskRow, t.ending); err != nil {
+			if err := waitFailed(ctx, tx, t.taskRow, t.ending, now); err != nil {
 				return err
 			}
 		}
@@ -299,14 +299,17 @@ func (e ending) detail() ([]byte, error) {
 
 // waitFailed lists a failed task among the waiting: until its retry is due, or, with no attempt left, until somebody
 // retries or skips it.
-func waitFailed(ctx context.Context, tx pgx.Tx, r taskRow, e ending) error {
+func waitFailed(ctx context.Context, tx pgx.Tx, r taskRow, e ending, now time.Time) error {
 	reason := "backoff"
+	placed := now
 	if e.retryAt == nil {
 		reason = "dead"
+	} else {
+		placed = *e.retryAt
 	}
 	_, err := tx.Exec(ctx, `
-		INSERT INTO waiting (task_id, org_id, job_id, slot, reason, available_at, class, priority)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8)`, r.id, r.org, r.job, r.slot, reason, e.retryAt, classOf(r.kind), r.priority)
+		INSERT INTO waiting (task_id, org_id, job_id, slot, reason, available_at, rank)
+		VALUES ($1, $2, $3, $4, $5, $6, $7)`, r.id, r.org, r.job, r.slot, reason, e.retryAt, rankOf(classOf(r.kind), r.priority, placed))
 	if err != nil {
 		return fmt.Errorf("set task %s aside: %w", r.id, err)
 	}

@@ -152,7 +152,7 @@ func (d *Dispatcher) do(ctx context.Context, caller authz.Caller, id uuid.UUID, 
 	if err != nil {
 		return Task{}, fmt.Errorf("%s task: %w", a.verb, err)
 	}
-	d.wake.send(topicClaim, topicBuild)
+	d.wake.send(d.progressed()...)
 	return d.TaskByID(ctx, caller, id)
 }
 

@@ -37,7 +37,7 @@ func poke(c chan struct{}) {
 	}
 }
 
-// topics of one wake-up each.
+// What a wake-up is about.
 const (
 	topicRoute   = "route"
 	topicClaim   = "claim"
@@ -45,6 +45,9 @@ const (
 	topicPromote = "promote"
 	topicSources = "sources"
 )
+
+// topics are wake-ups to send after COMMIT.
+type topics []string
 
 func (w *wakeups) local(topic string) {
 	switch topic {

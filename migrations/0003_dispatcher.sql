@@ -98,18 +98,18 @@ CREATE UNIQUE INDEX idx_tasks_job_dedupe ON tasks (job_id, dedupe_key) WHERE ded
 CREATE INDEX idx_tasks_org ON tasks (org_id, id);
 CREATE INDEX idx_tasks_job ON tasks (job_id, id);
 
--- The claimable set. class orders live work before builds before backfills.
+-- The claimable set. Orgs take turns; within one, the lowest rank comes first: when it was placed, in milliseconds since
+-- 1970, less what its priority is worth, and more for builds and backfills. So nothing waits for ever behind what comes later.
 CREATE TABLE ready (
     task_id  UUID PRIMARY KEY,
     org_id   UUID NOT NULL,
     job_id   UUID NOT NULL,
     slot     TEXT NOT NULL,
     runtime  TEXT NOT NULL,
-    class    SMALLINT NOT NULL DEFAULT 0,
-    priority INT NOT NULL DEFAULT 0,
+    rank     BIGINT NOT NULL,
     UNIQUE (job_id, slot)
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0);
-CREATE INDEX idx_ready_claim ON ready (runtime, class, priority DESC, task_id);
+CREATE INDEX idx_ready_claim ON ready (runtime, org_id, rank, task_id);
 
 -- Open tasks that may not be claimed now, with the reason.
 CREATE TABLE waiting (
@@ -120,13 +120,12 @@ CREATE TABLE waiting (
     reason       TEXT NOT NULL CHECK (reason IN ('sibling', 'limit', 'backoff', 'run_at', 'paused', 'dead')),
     blocker      TEXT,        -- the limit's key, the running sibling's id, the pause
     available_at TIMESTAMPTZ, -- backoff and run_at
-    class        SMALLINT NOT NULL DEFAULT 0,
-    priority     INT NOT NULL DEFAULT 0
+    rank         BIGINT NOT NULL -- as in ready
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0);
 CREATE INDEX idx_waiting_slot ON waiting (job_id, slot);
 -- With the unique key of ready: at most one Queued task per slot. (Those in backoff or dead are Failed, and merge when they come back.)
 CREATE UNIQUE INDEX idx_waiting_queued ON waiting (job_id, slot) WHERE reason IN ('sibling', 'limit', 'paused');
-CREATE INDEX idx_waiting_blocker ON waiting (org_id, blocker, class, priority DESC, task_id) WHERE reason = 'limit';
+CREATE INDEX idx_waiting_blocker ON waiting (org_id, blocker, rank, task_id) WHERE reason = 'limit';
 CREATE INDEX idx_waiting_due ON waiting (available_at) WHERE available_at IS NOT NULL;
 
 -- Running tasks. No index on expiry: there are as many rows as tasks run, and heartbeats stay heap-only updates.

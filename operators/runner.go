@@ -73,6 +73,9 @@ func (r *Runner) run(ctx context.Context, a Assignment, progress func(int, strin
 	if v := op.Spec().Version; a.OperatorVersion != "" && a.OperatorVersion != v {
 		return Outcome{}, fault.New(fault.Unavailable, "operator %s is %s here; the task needs %s", a.Operator, v, a.OperatorVersion)
 	}
+	if op.Spec().NoFiles {
+		return r.runWithoutFiles(ctx, op, a, progress)
+	}
 	scratch, err := os.MkdirTemp(r.ScratchDir, fmt.Sprintf("%s-%d-*", a.TaskID, a.Attempt))
 	if err != nil {
 		return Outcome{}, fmt.Errorf("make scratch folder: %w", err)
@@ -87,8 +90,8 @@ func (r *Runner) run(ctx context.Context, a Assignment, progress func(int, strin
 	if err != nil {
 		return Outcome{}, err
 	}
-	if len(result.Result) > maxResult {
-		return Outcome{}, Permanent(fault.New(fault.TooLarge, "the result has %d bytes; %d are allowed", len(result.Result), maxResult))
+	if err := checkResult(result); err != nil {
+		return Outcome{}, err
 	}
 	out := Outcome{Result: result}
 	if result.Unchanged {
@@ -106,12 +109,31 @@ func (r *Runner) run(ctx context.Context, a Assignment, progress func(int, strin
 	return out, nil
 }
 
+// runWithoutFiles spares the file system where an operator has no use for it.
+func (r *Runner) runWithoutFiles(ctx context.Context, op Operator, a Assignment, progress func(int, string)) (Outcome, error) {
+	result, err := runRecovered(ctx, op, &Task{Assignment: a, Progress: progress, Log: r.log(a)})
+	if err == nil {
+		err = checkResult(result)
+	}
+	return Outcome{Result: result}, err
+}
+
 const maxResult = 64 << 10
+
+func checkResult(result Result) error {
+	if len(result.Result) > maxResult {
+		return Permanent(fault.New(fault.TooLarge, "the result has %d bytes; %d are allowed", len(result.Result), maxResult))
+	}
+	return nil
+}
+
+func (r *Runner) log(a Assignment) *slog.Logger {
+	return logOr(r.Log).With("org", a.OrgSlug, "dag", a.DAG, "job", a.Job, "task", a.TaskID, "attempt", a.Attempt)
+}
 
 // task makes the folders and fetches the inputs.
 func (r *Runner) task(ctx context.Context, a Assignment, scratch string, progress func(int, string)) (*Task, error) {
-	log := logOr(r.Log).With("org", a.OrgSlug, "dag", a.DAG, "job", a.Job, "task", a.TaskID, "attempt", a.Attempt)
-	t := &Task{Assignment: a, Scratch: filepath.Join(scratch, "scratch"), Progress: progress, Log: log}
+	t := &Task{Assignment: a, Scratch: filepath.Join(scratch, "scratch"), Progress: progress, Log: r.log(a)}
 	mkdir := func(path string) error { return os.Mkdir(path, 0o700) }
 	if err := errors.Join(mkdir(t.Scratch), mkdir(filepath.Join(scratch, "seal"))); err != nil {
 		return nil, fmt.Errorf("make scratch folder: %w", err)

@@ -1,0 +1,188 @@
+package dispatcher
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// heads knows where in the claimable set the unclaimed begin. While some session holds an old snapshot, rows that were
+// claimed long ago cannot be removed, and every claim from the very beginning walks over all of them. So once such a claim
+// has proved slow, most go from where the last one ended, less a slack for what was committed out of order, and only as
+// many start from the beginning as take a small share of the time: they find the orgs and the preferred tasks that the
+// others pass by.
+type heads struct {
+	mu    sync.Mutex
+	low   map[head]int64 // the rank up to which all was claimed
+	order []head         // keys of low, in the order in which orgs take turns
+	cost  time.Duration  // of the last claim from the beginning
+	at    time.Time      // of it
+	last  uuid.UUID      // the org whose turn it was last
+}
+
+// head names one org's queue for one runtime.
+type head struct {
+	org     uuid.UUID
+	runtime string
+}
+
+const (
+	slowClaim   = 3 * time.Millisecond // a claim from the beginning that takes longer is made rarely
+	claimShare  = 20                   // then one part in so many of the time goes to them
+	rankSlack   = 1000                 // milliseconds by which commits may be out of order
+	headsAtOnce = 64                   // queues that one claim looks at, at most
+)
+
+// fromBeginning decides whether a claim is to walk the whole set.
+func (h *heads) fromBeginning(now time.Time) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.cost < slowClaim || now.Sub(h.at) >= claimShare*h.cost
+}
+
+// walked notes what a claim from the beginning cost, and which queues there are.
+func (h *heads) walked(took time.Duration, now time.Time, found []head) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	low := make(map[head]int64, len(found))
+	for _, f := range found {
+		low[f] = h.low[f]
+	}
+	h.cost, h.at, h.low, h.order = took, now, low, found
+	slices.SortFunc(h.order, func(a, b head) int { return bytes.Compare(a.org[:], b.org[:]) })
+}
+
+// claimed moves the heads behind what was claimed, and the turn on to the org that was last in the circle.
+func (h *heads) claimed(taken []claimable) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, c := range taken {
+		if k := (head{c.Org, c.runtime}); c.rank > h.low[k] {
+			h.low[k] = c.rank
+		}
+	}
+	h.last = lastInCircle(taken, h.last)
+}
+
+// turn is the org whose turn it was last.
+func (h *heads) turn() uuid.UUID {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.last
+}
+
+// next lists the queues whose turn it is, with the ranks from which on there may be something to claim.
+func (h *heads) next(runtimes []string, limit int) (queues []head, ranks []int64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	start, _ := slices.BinarySearchFunc(h.order, h.last, func(k head, after uuid.UUID) int {
+		if bytes.Compare(k.org[:], after[:]) <= 0 {
+			return -1
+		}
+		return 1
+	})
+	for i := range h.order {
+		if len(queues) == limit {
+			break
+		}
+		if k := h.order[(start+i)%len(h.order)]; slices.Contains(runtimes, k.runtime) {
+			queues, ranks = append(queues, k), append(ranks, h.low[k]-rankSlack)
+		}
+	}
+	return queues, ranks
+}
+
+// lastInCircle is, of the orgs of tasks, the one that comes last in a circle which begins after a given one.
+func lastInCircle(tasks []claimable, after uuid.UUID) uuid.UUID {
+	last := slices.MaxFunc(tasks, func(a, b claimable) int {
+		if x, y := bytes.Compare(a.Org[:], after[:]) <= 0, bytes.Compare(b.Org[:], after[:]) <= 0; x != y {
+			if x {
+				return 1
+			}
+			return -1
+		}
+		return bytes.Compare(a.Org[:], b.Org[:])
+	})
+	return last.Org
+}
+
+// takeReady removes rows from the claimable set, of each org its share, the orgs in turns: so one org with a million tasks
+// keeps no other waiting.
+func (d *Dispatcher) takeReady(ctx context.Context, tx pgx.Tx, runtimes []string, max int, now time.Time) ([]claimable, error) {
+	var (
+		queues []head
+		ranks  []int64
+	)
+	if d.heads.fromBeginning(now) {
+		began := time.Now()
+		found, err := queuesReady(ctx, tx, runtimes)
+		if err != nil {
+			return nil, err
+		}
+		d.heads.walked(time.Since(began), now, found)
+		queues, _ = d.heads.next(runtimes, min(max, headsAtOnce))
+		ranks = make([]int64, len(queues))
+		for i := range ranks {
+			ranks[i] = -1 << 62
+		}
+	} else {
+		queues, ranks = d.heads.next(runtimes, min(max, headsAtOnce))
+	}
+	if len(queues) == 0 {
+		return nil, nil
+	}
+	taken, err := takeFrom(ctx, tx, queues, ranks, max/len(queues))
+	if err == nil && len(taken) > 0 {
+		d.heads.claimed(taken)
+	}
+	return taken, err
+}
+
+// queuesReady finds the queues that are not empty. It relies on idx_ready_claim, of which it touches one place for each.
+func queuesReady(ctx context.Context, tx pgx.Tx, runtimes []string) ([]head, error) {
+	rows, err := tx.Query(ctx, `
+		WITH RECURSIVE queues AS (
+			(SELECT r.name AS runtime, (SELECT q.org_id FROM ready q WHERE q.runtime = r.name ORDER BY q.runtime, q.org_id LIMIT 1) AS org_id
+			 FROM unnest($1::text[]) AS r(name))
+			UNION ALL
+			SELECT o.runtime, (SELECT q.org_id FROM ready q WHERE q.runtime = o.runtime AND q.org_id > o.org_id ORDER BY q.runtime, q.org_id LIMIT 1)
+			FROM queues o WHERE o.org_id IS NOT NULL)
+		SELECT org_id, runtime FROM queues WHERE org_id IS NOT NULL`, runtimes)
+	if err != nil {
+		return nil, fmt.Errorf("find queues: %w", err)
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (h head, err error) { return h, row.Scan(&h.org, &h.runtime) })
+}
+
+// takeFrom takes up to share tasks of each queue, from a rank on. The CTE is materialised: without that the plan may lock
+// and delete more rows than the limit says. It relies on idx_ready_claim.
+func takeFrom(ctx context.Context, tx pgx.Tx, queues []head, ranks []int64, share int) ([]claimable, error) {
+	orgs, runtimes := make([]uuid.UUID, len(queues)), make([]string, len(queues))
+	for i, q := range queues {
+		orgs[i], runtimes[i] = q.org, q.runtime
+	}
+	rows, err := tx.Query(ctx, `
+		WITH picked AS MATERIALIZED (
+			SELECT p.task_id FROM unnest($1::uuid[], $2::text[], $3::bigint[]) AS h(org_id, runtime, low) CROSS JOIN LATERAL (
+				SELECT q.task_id FROM ready q WHERE q.runtime = h.runtime AND q.org_id = h.org_id AND q.rank >= h.low
+				ORDER BY q.runtime, q.org_id, q.rank, q.task_id LIMIT $4
+				FOR UPDATE SKIP LOCKED) AS p),
+		taken AS (DELETE FROM ready r USING picked p WHERE r.task_id = p.task_id RETURNING r.task_id, r.rank)
+		SELECT t.id, t.org_id, t.job_id, t.slot, t.kind, t.attempt, t.started_at IS NOT NULL, coalesce(t.partitions, '{}'), t.payload, t.limits,
+			t.runtime, k.rank
+		FROM taken k JOIN tasks t ON t.id = k.task_id
+		ORDER BY k.rank, t.id`, orgs, runtimes, ranks, share)
+	if err != nil {
+		return nil, fmt.Errorf("take ready tasks: %w", err)
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (c claimable, err error) {
+		err = row.Scan(&c.Task, &c.Org, &c.Origin, &c.Slot, &c.Kind, &c.Attempt, &c.Started, &c.Partitions, &c.Payload, &c.Limits, &c.runtime, &c.rank)
+		return c, err
+	})
+}
