@@ -67,7 +67,7 @@ func (d *Dispatcher) claim(ctx context.Context, runtimes []string, worker string
 	)
 	err := pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) error {
 		out, dropped, leased = nil, false, nil
-		taken, err := d.takeReady(ctx, tx, runtimes, max, now)
+		taken, err := d.takeReady(ctx, tx, runtimes, max)
 		if err != nil || len(taken) == 0 {
 			return err
 		}

@@ -13,15 +13,16 @@ import (
 )
 
 // heads knows where in the claimable set the unclaimed begin. While some session holds an old snapshot, rows that were
-// claimed long ago cannot be removed, and every claim from the very beginning walks over all of them. So once such a claim
-// has proved slow, most go from where the last one ended, less a slack for what was committed out of order, and only as
+// claimed long ago cannot be removed, and every claim from the very beginning walks over all of them. So where there are
+// many such rows, most claims go from where the last one ended, less a slack for what was committed out of order, and only as
 // many start from the beginning as take a small share of the time: they find the orgs and the preferred tasks that the
-// others pass by.
+// others pass by. Without many dead rows every claim is from the beginning, and exact.
 type heads struct {
 	mu    sync.Mutex
 	low   map[head]int64 // the rank up to which all was claimed
 	order []head         // keys of low, in the order in which orgs take turns
-	cost  time.Duration  // of the last claim from the beginning
+	dead  int64          // dead rows in the set, when it was last walked from the beginning
+	cost  time.Duration  // of that walk
 	at    time.Time      // of it
 	last  uuid.UUID      // the org whose turn it was last
 }
@@ -33,28 +34,28 @@ type head struct {
 }
 
 const (
-	slowClaim   = 3 * time.Millisecond // a claim from the beginning that takes longer is made rarely
-	claimShare  = 20                   // then one part in so many of the time goes to them
-	rankSlack   = 1000                 // milliseconds by which commits may be out of order
-	headsAtOnce = 64                   // queues that one claim looks at, at most
+	manyDead    = 20_000 // dead rows from which on claims from the beginning are made rarely
+	walkShare   = 20     // then one part in so many of the time goes to them
+	rankSlack   = 1000   // milliseconds by which commits may be out of order
+	headsAtOnce = 64     // queues that one claim looks at, at most
 )
 
 // fromBeginning decides whether a claim is to walk the whole set.
-func (h *heads) fromBeginning(now time.Time) bool {
+func (h *heads) fromBeginning() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.cost < slowClaim || now.Sub(h.at) >= claimShare*h.cost
+	return h.dead < manyDead || time.Since(h.at) >= walkShare*h.cost
 }
 
-// walked notes what a claim from the beginning cost, and which queues there are.
-func (h *heads) walked(took time.Duration, now time.Time, found []head) {
+// walked notes what a look at the whole set cost, and found.
+func (h *heads) walked(began time.Time, found []head, dead int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	low := make(map[head]int64, len(found))
 	for _, f := range found {
 		low[f] = h.low[f]
 	}
-	h.cost, h.at, h.low, h.order = took, now, low, found
+	h.cost, h.at, h.low, h.order, h.dead = time.Since(began), time.Now(), low, found, dead
 	slices.SortFunc(h.order, func(a, b head) int { return bytes.Compare(a.org[:], b.org[:]) })
 }
 
@@ -114,18 +115,18 @@ func lastInCircle(tasks []claimable, after uuid.UUID) uuid.UUID {
 
 // takeReady removes rows from the claimable set, of each org its share, the orgs in turns: so one org with a million tasks
 // keeps no other waiting.
-func (d *Dispatcher) takeReady(ctx context.Context, tx pgx.Tx, runtimes []string, max int, now time.Time) ([]claimable, error) {
+func (d *Dispatcher) takeReady(ctx context.Context, tx pgx.Tx, runtimes []string, max int) ([]claimable, error) {
 	var (
 		queues []head
 		ranks  []int64
 	)
-	if d.heads.fromBeginning(now) {
+	if d.heads.fromBeginning() {
 		began := time.Now()
-		found, err := queuesReady(ctx, tx, runtimes)
+		found, dead, err := queuesReady(ctx, tx, runtimes)
 		if err != nil {
 			return nil, err
 		}
-		d.heads.walked(time.Since(began), now, found)
+		d.heads.walked(began, found, dead)
 		queues, _ = d.heads.next(runtimes, min(max, headsAtOnce))
 		ranks = make([]int64, len(queues))
 		for i := range ranks {
@@ -144,8 +145,8 @@ func (d *Dispatcher) takeReady(ctx context.Context, tx pgx.Tx, runtimes []string
 	return taken, err
 }
 
-// queuesReady finds the queues that are not empty. It relies on idx_ready_claim, of which it touches one place for each.
-func queuesReady(ctx context.Context, tx pgx.Tx, runtimes []string) ([]head, error) {
+// queuesReady finds the queues that are not empty, and about how many dead rows the set has. It relies on idx_ready_claim, of which it touches one place for each.
+func queuesReady(ctx context.Context, tx pgx.Tx, runtimes []string) (found []head, dead int64, err error) {
 	rows, err := tx.Query(ctx, `
 		WITH RECURSIVE queues AS (
 			(SELECT r.name AS runtime, (SELECT q.org_id FROM ready q WHERE q.runtime = r.name ORDER BY q.runtime, q.org_id LIMIT 1) AS org_id
@@ -153,11 +154,16 @@ func queuesReady(ctx context.Context, tx pgx.Tx, runtimes []string) ([]head, err
 			UNION ALL
 			SELECT o.runtime, (SELECT q.org_id FROM ready q WHERE q.runtime = o.runtime AND q.org_id > o.org_id ORDER BY q.runtime, q.org_id LIMIT 1)
 			FROM queues o WHERE o.org_id IS NOT NULL)
-		SELECT org_id, runtime FROM queues WHERE org_id IS NOT NULL`, runtimes)
+		SELECT org_id, runtime, pg_stat_get_dead_tuples('ready'::regclass) FROM queues WHERE org_id IS NOT NULL`, runtimes)
 	if err != nil {
-		return nil, fmt.Errorf("find queues: %w", err)
+		return nil, 0, fmt.Errorf("find queues: %w", err)
 	}
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (h head, err error) { return h, row.Scan(&h.org, &h.runtime) })
+	var h head
+	_, err = pgx.ForEachRow(rows, []any{&h.org, &h.runtime, &dead}, func() error {
+		found = append(found, h)
+		return nil
+	})
+	return found, dead, err
 }
 
 // takeFrom takes up to share tasks of each queue, from a rank on. The CTE is materialised: without that the plan may lock

@@ -2,9 +2,12 @@ package dispatcher
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -32,12 +35,27 @@ func (retentionArgs) Kind() string { return "retention" }
 
 type reconcileWorker struct {
 	river.WorkerDefaults[reconcileArgs]
-	d *Dispatcher
+	d       *Dispatcher
+	running sync.Mutex
+	next    time.Time // not before
 }
 
 func (w *reconcileWorker) Work(ctx context.Context, _ *river.Job[reconcileArgs]) error {
-	return w.d.Reconcile(ctx, time.Now())
+	if !w.running.TryLock() {
+		return nil
+	}
+	defer w.running.Unlock()
+	began := time.Now()
+	if began.Before(w.next) {
+		return nil
+	}
+	err := w.d.Reconcile(ctx, began)
+	w.next = time.Now().Add(reconcileShare * time.Since(began))
+	return err
 }
+
+// reconcileShare bounds the part of the time that a process spends on comparing everything: one in so many.
+const reconcileShare = 50
 
 type retentionWorker struct {
 	river.WorkerDefaults[retentionArgs]
@@ -45,7 +63,7 @@ type retentionWorker struct {
 }
 
 func (w *retentionWorker) Work(ctx context.Context, _ *river.Job[retentionArgs]) error {
-	return w.d.sweepRetention(ctx, time.Now())
+	return errors.Join(w.d.sweepRetention(ctx, time.Now()), w.d.replaceStrays(ctx, time.Now()))
 }
 
 const (
@@ -127,43 +145,54 @@ func (d *Dispatcher) Reconcile(ctx context.Context, now time.Time) error {
 			failed = append(failed, fmt.Errorf("reconcile %s: %w", a.Job.Address(), err))
 		}
 	}
-	failed = append(failed, d.replaceStrays(ctx, now), d.reviewLimits(ctx, acting, now))
-	return errors.Join(failed...)
+	return errors.Join(append(failed, d.reviewLimits(ctx, acting, now))...)
 }
 
 func (d *Dispatcher) reconcileJob(ctx context.Context, a registry.Acting, now time.Time) error {
 	if !a.Live && a.Job.Acts() {
 		return nil
 	}
-	var made created
-	err := pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) error {
-		if err := registry.LockDAGsShared(ctx, tx, []string{a.Job.LockKey()}); err != nil {
-			return err
-		}
-		if err := lockOrigins(ctx, tx, ids(a.Job.Origin)); err != nil {
-			return err
-		}
-		targets, err := d.allTargets(ctx, tx, a.Job)
-		if err != nil {
-			return err
-		}
-		findings, err := d.examine(ctx, tx, targets)
-		if err != nil {
-			return err
-		}
-		made, err = d.createFound(ctx, tx, findings, map[uuid.UUID]bool{a.Job.Origin: a.Live}, now)
+	var targets []target
+	err := pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) (err error) {
+		targets, err = d.allTargets(ctx, tx, a.Job)
 		return err
 	})
-	d.wake.send(made.topics()...)
-	return err
+	if err != nil {
+		return err
+	}
+	for some := range slices.Chunk(targets, reconcileBatch) {
+		var made created
+		err := pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) error {
+			if err := registry.LockDAGsShared(ctx, tx, []string{a.Job.LockKey()}); err != nil {
+				return err
+			}
+			if err := lockOrigins(ctx, tx, ids(a.Job.Origin)); err != nil {
+				return err
+			}
+			findings, err := d.examine(ctx, tx, some)
+			if err != nil {
+				return err
+			}
+			made, err = d.createFound(ctx, tx, findings, map[uuid.UUID]bool{a.Job.Origin: a.Live}, now)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		d.wake.send(made.topics()...)
+	}
+	return nil
 }
+
+// reconcileBatch is how many output partitions are compared under one lock of their origin, which routers wait for.
+const reconcileBatch = 500
 
 // replaceStrays puts open tasks back that are in no set. No transaction leaves one behind; this is for rows that were
 // edited by hand or restored.
 func (d *Dispatcher) replaceStrays(ctx context.Context, now time.Time) error {
 	return pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, `
-			SELECT t.id, t.org_id, t.job_id, t.slot, t.runtime, 0, t.priority, t.limits, t.concurrency_key FROM tasks t
+			SELECT t.id, t.org_id, t.job_id, t.slot, t.runtime, (extract(epoch FROM t.created_at) * 1000)::bigint, t.limits FROM tasks t
 			WHERE t.status = 'Queued' AND t.created_at < $1
 			  AND NOT EXISTS (SELECT FROM ready r WHERE r.task_id = t.id) AND NOT EXISTS (SELECT FROM waiting w WHERE w.task_id = t.id)
 			LIMIT $2 FOR UPDATE SKIP LOCKED`, now.Add(-time.Minute), sweepBatch)
@@ -191,6 +220,13 @@ func (d *Dispatcher) replaceStrays(ctx context.Context, now time.Time) error {
 	})
 }
 
+// firstID is the lowest id that a row made at a time can have: ids begin with their time, so that what is old is found at
+// one end of the primary key.
+func firstID(at time.Time) (id uuid.UUID) {
+	binary.BigEndian.PutUint64(id[:8], uint64(at.UnixMilli())<<16)
+	return id
+}
+
 // How long rows stay: finished tasks and their trail, events, published outbox rows.
 const (
 	keepTasks  = 30 * 24 * time.Hour
@@ -204,17 +240,17 @@ func (d *Dispatcher) sweepRetention(ctx context.Context, now time.Time) error {
 		sql    string
 		before time.Time
 	}{
-		{`WITH old AS (SELECT id FROM tasks WHERE status IN ('Completed', 'Canceled') AND completed_at < $1 LIMIT 1000),
+		{`WITH old AS (SELECT id FROM tasks WHERE id < $2 AND status IN ('Completed', 'Canceled') AND completed_at < $1 ORDER BY id LIMIT 1000),
 		  a AS (DELETE FROM task_attempts USING old WHERE task_id = old.id),
 		  e AS (DELETE FROM task_events USING old WHERE task_id = old.id),
 		  r AS (DELETE FROM task_results USING old WHERE task_id = old.id)
 		  DELETE FROM tasks USING old WHERE tasks.id = old.id`, now.Add(-keepTasks)},
-		{`WITH old AS (SELECT id FROM events WHERE created_at < $1 LIMIT 1000),
+		{`WITH old AS (SELECT id FROM events WHERE id < $2 AND created_at < $1 ORDER BY id LIMIT 1000),
 		  c AS (DELETE FROM event_consumers USING old WHERE event_id = old.id)
 		  DELETE FROM events USING old WHERE events.id = old.id`, now.Add(-keepEvents)},
 	} {
 		for {
-			tag, err := d.Pool.Exec(ctx, sweep.sql, sweep.before)
+			tag, err := d.Pool.Exec(ctx, sweep.sql, sweep.before, firstID(sweep.before))
 			if err != nil {
 				return fmt.Errorf("retention: %w", err)
 			}
