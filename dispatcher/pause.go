@@ -124,10 +124,10 @@ func (d *Dispatcher) setAside(ctx context.Context, tx pgx.Tx, org uuid.UUID, p P
 	}
 	rows, err = tx.Query(ctx, `
 		WITH picked AS MATERIALIZED (SELECT task_id FROM ready WHERE org_id = $1 AND job_id = ANY($2) ORDER BY task_id FOR UPDATE SKIP LOCKED),
-		taken AS (DELETE FROM ready r USING picked k WHERE r.task_id = k.task_id RETURNING r.task_id, r.org_id, r.job_id, r.slot, r.class, r.priority),
+		taken AS (DELETE FROM ready r USING picked k WHERE r.task_id = k.task_id RETURNING r.task_id, r.org_id, r.job_id, r.slot, r.rank),
 		put AS (
-			INSERT INTO waiting (task_id, org_id, job_id, slot, reason, blocker, class, priority)
-			SELECT task_id, org_id, job_id, slot, 'paused', $3, class, priority FROM taken)
+			INSERT INTO waiting (task_id, org_id, job_id, slot, reason, blocker, rank)
+			SELECT task_id, org_id, job_id, slot, 'paused', $3, rank FROM taken)
 		SELECT t.limits FROM taken k JOIN tasks t ON t.id = k.task_id WHERE t.limits <> '{}'`, org, origins, p.what())
 	if err != nil {
 		return fmt.Errorf("set tasks aside: %w", err)
