@@ -56,7 +56,7 @@ func TestStatementsAndProfiles(t *testing.T) {
 	err := run([]string{"-dsn", testdb.URL(t), "-figure", "throughput", "-tasks", "10", "-consumers", "1", "-storage", dir,
 		"-statements", "-memprofile", dir + "/heap"}, &out, &log)
 	require.NoError(t, err, log.String())
-	require.Contains(t, log.String(), "SKIP LOCKED")
+	require.Contains(t, log.String(), "commit")
 	require.FileExists(t, dir+"/heap")
 }
 
