@@ -35,6 +35,7 @@ var mayImport = map[string][]string{
 	"dispatcher":      {"dag", "registry", "lineage", "operators", "storage", "authz", anyInternal},
 	"operators":       {"dag", "storage", "internal/duck", anyInternal},
 	"storage":         {"internal/duck", anyInternal},
+	"timers":          {"dag", "registry", "dispatcher", "authz", anyInternal},
 	"lineage":         {"registry", "authz", anyInternal},
 	"authz":           {anyInternal},
 	"query":           {"registry", "storage", "authz", "internal/duck", anyInternal},
@@ -58,14 +59,17 @@ var owners = map[string][]string{
 		"pins", "reader_leases"},
 	"dispatcher": {"events", "enumerations", "event_consumers", "tasks", "ready", "waiting", "leases", "task_attempts", "task_events",
 		"task_results", "outbox", "limits", "sources", "workers", "operator_state", "dataset_cursors", "effect_positions",
-		"pauses", "scheduled_events", "data_invalidations", "backfills", "backfill_partitions",
+		"pauses", "data_invalidations", "backfills", "backfill_partitions",
 		"bulk_actions", "bulk_action_tasks"},
+	"timers":     {"scheduled_events"},
 	"lineage":    {"task_inputs", "column_lineage"},
 	"migrations": {"schema_migrations", "river_migration"},
 }
 
 // lent are the tables that a file of another slice may name, and why.
 var lent = map[string][]string{
+	// A DAG's timers go with it, in the transaction of its deletion; timers imports dispatcher, so it cannot be called.
+	"dispatcher/delete.go": {"scheduled_events"},
 	// A dataset's view follows the pointers inside PostgreSQL, so that a cutover moves them and runs no DDL.
 	"storage/view.go": {"dag_current_versions", "dag_version_datasets"},
 }

@@ -99,12 +99,12 @@ func (api *API) declare(method, path string, rule Rule) {
 	api.routes = append(api.routes, Route{Method: method, Path: path, Rule: rule})
 }
 
-// Handle adds an operation behind a rule. Who calls is settled before the body is read. On a Public route the Caller is
-// the zero one.
+// Handle adds an operation behind a rule. Who calls is settled before the body is read. On a Public or a Hook
+// route the Caller is the zero one.
 func Handle[I, O any](api *API, rule Rule, op huma.Operation, fn func(ctx context.Context, caller Caller, in *I) (*O, error)) {
 	api.declare(op.Method, op.Path, rule)
 	op.Security = []map[string][]string{} // in the document: asks for nothing
-	if rule.Principal() != Anyone {
+	if rule.Principal() == User {
 		op.Security = []map[string][]string{{bearerScheme: {}}}
 	}
 	op.Middlewares = append(huma.Middlewares{func(hc huma.Context, next func(huma.Context)) {
@@ -171,7 +171,7 @@ func (api *API) handlePlain(rule Rule, pattern string, timeout time.Duration, h 
 
 // admit settles who sent r and whether the rule lets them in.
 func (api *API) admit(rule Rule, r *http.Request) (Caller, error) {
-	if rule.Principal() == Anyone {
+	if rule.Principal() != User {
 		return Caller{}, nil
 	}
 	caller, err := api.authenticate(r)

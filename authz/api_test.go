@@ -67,6 +67,9 @@ func (w world) api(t *testing.T, cfg authz.Config) *authz.API {
 	api, err := authz.NewAPI(cfg)
 	require.NoError(t, err)
 	authz.Register(api, w.requests)
+	vault, err := authz.NewVault(authz.VaultConfig{Owner: w.owner, Requests: w.requests, Keys: []string{authz.NewVaultKey()}})
+	require.NoError(t, err)
+	vault.AddRoutes(api)
 	return api
 }
 

@@ -8,6 +8,7 @@ type Principal string
 
 const (
 	Anyone Principal = "anyone" // nobody is asked who they are
+	Sender Principal = "sender" // whoever knows a webhook's path and key; the handler checks that
 	User   Principal = "user"   // a person or a service token of kind user: a Caller
 )
 
@@ -20,6 +21,7 @@ const (
 	Reader                 // any caller; what it sees is up to CanRead
 	Writer
 	Admin
+	Hook // whoever signs for it, which the handler checks, since the key is the webhook's
 )
 
 var rules = map[Rule]struct {
@@ -31,6 +33,7 @@ var rules = map[Rule]struct {
 	Reader: {"reader", User, RoleReader},
 	Writer: {"writer", User, RoleWriter},
 	Admin:  {"admin", User, RoleAdmin},
+	Hook:   {"hook", Sender, ""},
 }
 
 // Principal is the sort of party the rule lets in.

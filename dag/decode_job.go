@@ -211,9 +211,29 @@ func (d *decoder) source(v value, j *Job) {
 		if j.Source.Kind == "cron" {
 			j.Source.Timezone = cmp.Or(j.Source.Timezone, "UTC")
 		}
+		d.webhook(s, j)
 	}
 	if v.has("bootstrap") {
 		j.Bootstrap = &Bootstrap{ResetOutputs: v.get("bootstrap").get("reset_outputs").boolean(false)}
+	}
+}
+
+// unguessable is how much the last part of a webhook's path must hold where no signature protects it: 128 bits as
+// hexadecimal digits, and more in other alphabets.
+const unguessable = 32
+
+// webhook says what a webhook asks of its job beyond its fields.
+func (d *decoder) webhook(s value, j *Job) {
+	if j.Source.Kind != "webhook" {
+		return
+	}
+	path := s.get("path")
+	if last := j.Source.Path[strings.LastIndexByte(j.Source.Path, '/')+1:]; path.scalar() && !s.has("secret") && len(last) < unguessable {
+		d.node(path.node, CodeConflict, "a webhook without a `secret` needs a path that cannot be guessed: its last part must have %d characters or more", unguessable).
+			suggest("add `secret: NAME`, or end the path with the output of `openssl rand -hex 16`")
+	}
+	if k := j.PartitionBy.Kind; k == ByKey || k == ByRange {
+		d.node(s.get("kind").node, CodeConflict, "the deliveries of a webhook have no partition key: `partition_by` is a unit of time, a cursor or none")
 	}
 }
 

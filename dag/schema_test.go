@@ -181,6 +181,7 @@ func TestSchemaCannotSay(t *testing.T) {
 		"operator_of_the_other_kind":    "what an operator can do",
 		"payload":                       "whether a schema is one",
 		"renames":                       "other jobs",
+		"webhook":                       "rules over several fields",
 		"variables":                     "what a variable resolves to",
 	}
 	schema := editorSchema(t)

@@ -10,7 +10,7 @@
 //
 // It owns events, event_consumers, data_invalidations, tasks, ready, waiting, leases, task_attempts, task_events,
 // task_results, outbox, dataset_cursors, operator_state, limits, sources, enumerations, effect_positions, pauses,
-// workers, scheduled_events, backfills, backfill_partitions, bulk_actions, bulk_action_tasks.
+// workers, backfills, backfill_partitions, bulk_actions, bulk_action_tasks.
 package dispatcher
 
 import (
@@ -27,6 +27,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/internal/rest"
 	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/registry"
 	"github.com/dagctl/dagctl/storage"
@@ -40,6 +42,10 @@ type Config struct {
 	Operators *operators.Registry
 	Runner    *operators.Runner
 	Storage   *storage.Storage
+	Vault     *authz.Vault // of secrets; nil: there are none
+
+	// HookLimiter bounds the deliveries to each webhook; nil: nothing does.
+	HookLimiter *rest.Limiter
 
 	Runtimes []string // runtimes that run in this process
 	// Roots are the folders that the file sources of an org's DAG may read.

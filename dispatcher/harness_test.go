@@ -41,6 +41,7 @@ type world struct {
 	scratch string
 	data    string // where the storage keeps files
 	probe   *probe
+	vault   *authz.Vault
 	roots   sync.Map // org slug → landing folder
 	d       *Dispatcher
 }
@@ -61,6 +62,8 @@ func newWorld(t *testing.T) *world {
 	w.storage, err = storage.New(storage.Config{Root: w.data, Pool: w.pool})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, w.storage.Close()) })
+	w.vault, err = authz.NewVault(authz.VaultConfig{Owner: w.pool, Requests: w.asked, Keys: []string{authz.NewVaultKey()}})
+	require.NoError(t, err)
 	w.ops, err = operators.NewRegistry(slices.Concat(builtins(t), w.probe.operators())...)
 	require.NoError(t, err)
 	w.tenant = w.org("acme")
@@ -109,9 +112,9 @@ func (w *world) dispatcher(id string, change ...func(*Config)) *Dispatcher {
 		log = slog.New(slog.NewTextHandler(w.t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
 	}
 	reg, err := registry.New(registry.Config{Pool: w.pool, Requests: w.asked, Storage: w.storage,
-		Catalog: w.ops.Catalog([]string{"dispatcher", "other"}), Log: log})
+		Catalog: w.ops.Catalog([]string{"dispatcher", "other"}), Vault: w.vault, Log: log})
 	require.NoError(w.t, err)
-	c := Config{Pool: w.pool, Requests: w.asked, Registry: reg, Operators: w.ops, Storage: w.storage,
+	c := Config{Pool: w.pool, Requests: w.asked, Registry: reg, Operators: w.ops, Storage: w.storage, Vault: w.vault,
 		Runner:   &operators.Runner{Registry: w.ops, Storage: w.storage, ScratchDir: w.scratch, Log: log},
 		Runtimes: []string{"dispatcher", "other"}, WorkerID: id, Poll: 50 * time.Millisecond, Log: log,
 		Roots: func(slug, _ string) []string { root, _ := w.roots.Load(slug); return []string{root.(string)} }}

@@ -74,6 +74,7 @@ func (d *Dispatcher) AddRoutes(api *authz.API) {
 	d.addBackfillRoutes(api)
 	d.addBulkRoutes(api)
 	d.addPauseRoutes(api)
+	d.addHookRoutes(api)
 }
 
 type dagsInput struct{ rest.PageInput }

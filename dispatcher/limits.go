@@ -34,10 +34,18 @@ func limitsOf(w newTask) []limit {
 	if w.concurrency != "" {
 		limits = append(limits, limit{w.job.OrgID, "key:" + w.concurrency, 1})
 	}
-	if w.kind == "manual" && w.partition != "" { // those of one output partition run one after the other
+	if w.isOwn() && w.partition != "" { // those of one output partition run one after the other
 		limits = append(limits, limit{w.job.OrgID, "output:" + w.job.Address() + "/" + w.partition, 1})
 	}
 	return limits
+}
+
+// isOwn says that the task has a payload of its own, so that no other stands for it.
+func (w newTask) isOwn() bool {
+	if w.kind == "source" {
+		return w.job.Def.Source != nil && w.job.Def.Source.Kind == "webhook"
+	}
+	return w.kind == "manual" || w.kind == "timer"
 }
 
 func limitKeys(limits []limit) []string {

@@ -112,6 +112,13 @@ func (d *Dispatcher) run(ctx context.Context, t claimed, progress *progressNote)
 		outcomes, err := d.runChecks(ctx, t)
 		return completion{checks: outcomes, outcome: operators.Outcome{Err: err, Retryable: true}}
 	}
+	if names := t.job.Def.Secrets; len(names) > 0 {
+		var err error
+		// Opened here, after the claim, so that no value is ever in what a claim stores.
+		if t.assignment.Secrets, err = d.Vault.Reveal(ctx, t.job.OrgID, t.job.Address(), names); err != nil {
+			return completion{outcome: operators.Outcome{Err: err, Retryable: !fault.Is(err, fault.Forbidden)}}
+		}
+	}
 	return completion{outcome: d.Runner.Run(ctx, t.assignment, progress.set)}
 }
 

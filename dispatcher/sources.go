@@ -9,8 +9,10 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/registry"
@@ -200,7 +202,7 @@ func (d *Dispatcher) syncSources(ctx context.Context, tx pgx.Tx, b registry.Buil
 	if err != nil {
 		return err
 	}
-	names, nexts := []string{}, []*time.Time{}
+	names, nexts, paths := []string{}, []*time.Time{}, []*string{}
 	for _, job := range jobs {
 		if job.Def.Source == nil {
 			continue
@@ -215,13 +217,21 @@ func (d *Dispatcher) syncSources(ctx context.Context, tx pgx.Tx, b registry.Buil
 		if next, err = resumeAt(job.Def.Source, before[job.Name], next); err != nil {
 			return err
 		}
-		names, nexts = append(names, job.Name), append(nexts, next)
+		names, nexts, paths = append(names, job.Name), append(nexts, next), append(paths, optional(job.Def.Source.Path))
 	}
-	if _, err := tx.Exec(ctx, `
-		INSERT INTO sources (org_id, dag_name, job_name, state, next_fire_at, updated_at)
-		SELECT $1, $2, w.name, 'Pending', w.next, $5 FROM unnest($3::text[], $4::timestamptz[]) AS w(name, next)
-		ON CONFLICT (org_id, dag_name, job_name) DO UPDATE SET next_fire_at = EXCLUDED.next_fire_at, updated_at = $5`,
-		b.OrgID, b.DAG, names, nexts, now); err != nil {
+	// Two jobs may swap their paths.
+	if _, err := tx.Exec(ctx, `UPDATE sources SET hook_path = NULL WHERE org_id = $1 AND dag_name = $2 AND hook_path IS NOT NULL`, b.OrgID, b.DAG); err != nil {
+		return fmt.Errorf("sources of %s: %w", b.DAG, err)
+	}
+	_, err = tx.Exec(ctx, `
+		INSERT INTO sources (org_id, dag_name, job_name, state, next_fire_at, hook_path, updated_at)
+		SELECT $1, $2, w.name, 'Pending', w.next, w.path, $6 FROM unnest($3::text[], $4::timestamptz[], $5::text[]) AS w(name, next, path)
+		ON CONFLICT (org_id, dag_name, job_name) DO UPDATE SET next_fire_at = EXCLUDED.next_fire_at, hook_path = EXCLUDED.hook_path, updated_at = $6`,
+		b.OrgID, b.DAG, names, nexts, paths, now)
+	if taken := new(pgconn.PgError); errors.As(err, &taken) && taken.ConstraintName == "idx_sources_hook" {
+		return fault.New(fault.Conflict, "a webhook of %s has the path of another DAG's by now", b.DAG).WithHint("give one of them another path")
+	}
+	if err != nil {
 		return fmt.Errorf("sources of %s: %w", b.DAG, err)
 	}
 	_, err = tx.Exec(ctx, `DELETE FROM sources WHERE org_id = $1 AND dag_name = $2 AND job_name <> ALL($3)`, b.OrgID, b.DAG, names)

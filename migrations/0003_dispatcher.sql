@@ -230,6 +230,7 @@ CREATE TABLE sources (
     dag_name     TEXT NOT NULL,
     job_name     TEXT NOT NULL,
     state        TEXT NOT NULL DEFAULT 'Pending' CHECK (state IN ('Pending', 'Running', 'Dead', 'Draining')),
+    hook_path    TEXT, -- of a webhook, below /v1/hooks/ORG/
     next_fire_at TIMESTAMPTZ,
     last_fire_at TIMESTAMPTZ,
     task_id      UUID,
@@ -237,6 +238,7 @@ CREATE TABLE sources (
     updated_at   TIMESTAMPTZ NOT NULL DEFAULT now(),
     PRIMARY KEY (org_id, dag_name, job_name)
 );
+CREATE UNIQUE INDEX idx_sources_hook ON sources (hook_path, org_id) WHERE hook_path IS NOT NULL;
 CREATE INDEX idx_sources_due ON sources (next_fire_at) WHERE next_fire_at IS NOT NULL;
 
 -- When a version's source was last enumerated in full; a build is not ready before it was.
@@ -290,6 +292,7 @@ CREATE TABLE workers (
 );
 CREATE INDEX idx_workers_heartbeat ON workers (last_heartbeat);
 
+-- Timers. Owned by timers.
 CREATE TABLE scheduled_events (
     id                     UUID PRIMARY KEY,
     org_id                 UUID NOT NULL REFERENCES orgs (id),
@@ -301,10 +304,13 @@ CREATE TABLE scheduled_events (
     target_timestamp_utc   TIMESTAMPTZ NOT NULL,
     target_timestamp_local TIMESTAMP NOT NULL, -- wall clock in target_timezone
     target_timezone        TEXT NOT NULL,
-    repeat                 TEXT,
+    anchor_local           TIMESTAMP NOT NULL, -- the local time that was asked for: a yearly 29 February is still one after its 28ths
+    repeat                 TEXT CHECK (repeat IN ('yearly', 'cron')),
+    schedule               TEXT, -- of repeat cron
     executed_at            TIMESTAMPTZ,
     failure_reason         TEXT,
     retry_count            INT NOT NULL DEFAULT 0 CHECK (retry_count >= 0),
+    retry_at               TIMESTAMPTZ, -- when a delivery that failed is tried again
     version                INT NOT NULL DEFAULT 1,
     idempotency_key        TEXT NOT NULL,
     delivery_payload       JSONB NOT NULL,
@@ -312,7 +318,7 @@ CREATE TABLE scheduled_events (
     updated_at             TIMESTAMPTZ NOT NULL DEFAULT now(),
     UNIQUE (org_id, idempotency_key)
 );
-CREATE INDEX idx_scheduled_events_due ON scheduled_events (target_timestamp_utc) WHERE status = 'PENDING';
+CREATE INDEX idx_scheduled_events_due ON scheduled_events (coalesce(retry_at, target_timestamp_utc)) WHERE status = 'PENDING';
 CREATE INDEX idx_scheduled_events_group ON scheduled_events (org_id, group_key) WHERE group_key IS NOT NULL;
 
 -- Partitions that somebody asked to have computed, again or for the first time, and how far that is.

@@ -31,3 +31,7 @@ GRANT USAGE ON SEQUENCE outbox_id_seq TO dagctl_app;
 
 -- What was done stays done, and a credential is changed only by the routes that own it.
 REVOKE UPDATE, DELETE ON audit_log FROM dagctl_app;
+
+-- A request may set a secret, and never read one back.
+REVOKE SELECT ON secrets FROM dagctl_app;
+GRANT SELECT (id, org_id, name, key_id, jobs, hosts, created_at, updated_at) ON secrets TO dagctl_app;

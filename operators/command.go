@@ -133,7 +133,7 @@ func (o *commandOperator) Run(ctx context.Context, t *Task) (Result, error) {
 		return Result{}, err
 	}
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
-	if cmd.Env, err = environment(c, work); err != nil {
+	if cmd.Env, err = environment(t, c, work); err != nil {
 		return Result{}, Permanent(err)
 	}
 	stdout, stderr := &tail{limit: 2 * maxResult}, &tail{limit: 8 << 10}
@@ -183,12 +183,15 @@ func (o *commandOperator) commandTask(ctx context.Context, t *Task, work string)
 }
 
 // environment is all that the program sees of this process: where programs are.
-func environment(c commandConfig, home string) ([]string, error) {
+func environment(t *Task, c commandConfig, home string) ([]string, error) {
 	env := []string{"PATH=" + os.Getenv("PATH"), "HOME=" + home, "TMPDIR=" + home, "LANG=C.UTF-8"}
 	for _, name := range sortedKeys(c.Env) {
-		value, ok := c.Env[name].(string)
-		if !ok {
-			return nil, fault.New(fault.Invalid, "config.env.%s: its secret is not available to this task", name)
+		value, sealed, isSecret, err := t.secretFor(c.Env[name], "config.env."+name)
+		if err == nil && isSecret {
+			value, err = sealed.ForProgram()
+		}
+		if err != nil {
+			return nil, err
 		}
 		env = append(env, name+"="+value)
 	}

@@ -169,9 +169,12 @@ func (o *httpSource) get(ctx context.Context, t *Task, c httpSourceConfig, state
 	}
 	request.Header.Set("User-Agent", "dagctl")
 	for _, name := range sortedKeys(c.Headers) {
-		value, ok := c.Headers[name].(string)
-		if !ok {
-			return nil, Permanent(fault.New(fault.Invalid, "config.headers.%s: its secret is not available to this task", name))
+		value, sealed, isSecret, err := t.secretFor(c.Headers[name], "config.headers."+name)
+		if err == nil && isSecret {
+			value, err = sealed.For(request.URL)
+		}
+		if err != nil {
+			return nil, Permanent(err)
 		}
 		request.Header.Set(name, value)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/internal/secret"
 	"github.com/dagctl/dagctl/storage"
 )
 
@@ -69,7 +70,10 @@ type Assignment struct {
 	Outputs         []AssignedOutput `json:"outputs"`
 	State           json.RawMessage  `json:"operator_state,omitempty"` // operator state of the job, slot "default"
 	Roots           []string         `json:"-"`
-	TimeoutAt       time.Time        `json:"timeout_at"`
+	// Secrets are the values of the secrets that Config names. They exist in the server's own process alone and are
+	// never encoded.
+	Secrets   map[string]secret.Value `json:"-"`
+	TimeoutAt time.Time               `json:"timeout_at"`
 }
 
 // PartitionRange is the output partition a task makes. Start and End are set where partitions are of time, half-open.

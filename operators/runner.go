@@ -13,6 +13,7 @@ import (
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/internal/duck"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/secret"
 	"github.com/dagctl/dagctl/storage"
 )
 
@@ -55,14 +56,17 @@ func (r *Runner) Run(ctx context.Context, a Assignment, progress func(percent in
 	if progress == nil {
 		progress = func(int, string) {}
 	}
+	if tell := progress; len(a.Secrets) > 0 {
+		progress = func(percent int, state string) { tell(percent, secret.Redact(state, a.Secrets)) }
+	}
 	out, err := r.run(ctx, a, progress)
 	if err == nil {
-		return out
+		return a.redact(out)
 	}
 	if ctx.Err() != nil {
 		return Outcome{Err: context.Cause(ctx), Retryable: true}
 	}
-	return Outcome{Err: err, Retryable: !IsPermanent(err)}
+	return a.redact(Outcome{Err: err, Retryable: !IsPermanent(err)})
 }
 
 func (r *Runner) run(ctx context.Context, a Assignment, progress func(int, string)) (Outcome, error) {
@@ -170,7 +174,8 @@ func logOr(log *slog.Logger) *slog.Logger {
 func runRecovered(ctx context.Context, op Operator, t *Task) (result Result, err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			t.Log.ErrorContext(ctx, "operator panicked", "operator", t.Operator, "panic", p, "stack", string(debug.Stack()))
+			t.Log.ErrorContext(ctx, "operator panicked", "operator", t.Operator, "panic", secret.Redact(fmt.Sprint(p), t.Secrets),
+				"stack", secret.Redact(string(debug.Stack()), t.Secrets))
 			err = Permanent(fault.New(fault.Internal, "operator %s panicked: %v", t.Operator, p))
 		}
 	}()

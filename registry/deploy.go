@@ -135,6 +135,11 @@ func (d *deploy) run(ctx context.Context, tx pgx.Tx) (Deployment, error) {
 	if err := d.makeRoom(ctx, tx); err != nil {
 		return Deployment{}, err
 	}
+	for _, check := range []func(context.Context, pgx.Tx) error{d.checkSecrets, d.claimHooks} {
+		if err := check(ctx, tx); err != nil {
+			return Deployment{}, err
+		}
+	}
 	if existing != nil {
 		return d.takeUp(ctx, tx, *existing, live)
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/storage"
 )
@@ -32,6 +33,7 @@ type Config struct {
 	Requests *pgxpool.Pool // under row-level security: for what users' requests do
 	Storage  *storage.Storage
 	Catalog  dag.Catalog // the operators and runtimes that this server has
+	Vault    *authz.Vault
 	Log      *slog.Logger
 }
 

@@ -17,10 +17,13 @@ func refuseUnserved(doc *dag.Document) error {
 	for _, job := range doc.Jobs {
 		if job.Source != nil {
 			switch job.Source.Kind {
-			case "cron", "poll", "manual":
+			case "cron", "poll", "manual", "webhook":
 			default:
-				refuse(job.Position, "job %s: this server does not run %s sources; cron, poll and manual ones it does", job.Name, job.Source.Kind)
+				refuse(job.Position, "job %s: this server does not run %s sources; cron, poll, manual and webhook ones it does", job.Name, job.Source.Kind)
 			}
+		}
+		if k := job.PartitionBy.Kind; job.Source != nil && job.Source.Kind == "timer" && len(job.Outputs) > 0 && (k == dag.ByKey || k == dag.ByRange) {
+			refuse(job.Position, "job %s: a timer has no partition key; partition_by is a unit of time, or none", job.Name)
 		}
 		if job.PartitionBy.Kind == dag.ByCursor {
 			refuse(job.Position, "job %s: this server does not keep datasets by cursor", job.Name)
@@ -32,9 +35,6 @@ func refuseUnserved(doc *dag.Document) error {
 		}
 		if job.UDF != nil {
 			refuse(job.Position, "job %s: this server runs no UDFs", job.Name)
-		}
-		if len(job.Secrets) > 0 {
-			refuse(job.Position, "job %s: this server keeps no secrets", job.Name)
 		}
 		if len(job.Enqueues) > 0 {
 			refuse(job.Position, "job %s: tasks of this server cannot enqueue tasks", job.Name)

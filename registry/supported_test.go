@@ -17,13 +17,12 @@ func TestWhatTheEngineDoesNotDoIsRefused(t *testing.T) {
 		return &dag.Document{Name: "d", Jobs: []dag.Job{j}}
 	}
 	for name, doc := range map[string]*dag.Document{
-		"webhook":  job(func(j *dag.Job) { j.Source.Kind = "webhook" }),
-		"cursor":   job(func(j *dag.Job) { j.PartitionBy.Kind = dag.ByCursor }),
-		"slice":    job(func(j *dag.Job) { j.Inputs = []dag.Input{{Map: dag.Mapping{Kind: dag.MapSlice}}} }),
-		"udf":      job(func(j *dag.Job) { j.UDF = &dag.UDF{Folder: "f"} }),
-		"secrets":  job(func(j *dag.Job) { j.Secrets = []string{"key"} }),
-		"enqueues": job(func(j *dag.Job) { j.Enqueues = []string{"other"} }),
-		"notify":   {Name: "d", Notify: []dag.Notification{{On: []string{"dead"}}}},
+		"always_on": job(func(j *dag.Job) { j.Source.Kind = "always_on" }),
+		"cursor":    job(func(j *dag.Job) { j.PartitionBy.Kind = dag.ByCursor }),
+		"slice":     job(func(j *dag.Job) { j.Inputs = []dag.Input{{Map: dag.Mapping{Kind: dag.MapSlice}}} }),
+		"udf":       job(func(j *dag.Job) { j.UDF = &dag.UDF{Folder: "f"} }),
+		"enqueues":  job(func(j *dag.Job) { j.Enqueues = []string{"other"} }),
+		"notify":    {Name: "d", Notify: []dag.Notification{{On: []string{"dead"}}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -32,7 +31,7 @@ func TestWhatTheEngineDoesNotDoIsRefused(t *testing.T) {
 			require.ErrorContains(t, err, "this server")
 		})
 	}
-	for _, kind := range []string{"cron", "poll", "manual"} {
+	for _, kind := range []string{"cron", "poll", "manual", "webhook"} {
 		require.NoError(t, refuseUnserved(job(func(j *dag.Job) { j.Source.Kind = kind })))
 	}
 }

@@ -68,6 +68,12 @@ func (m Matrix) Check(t *testing.T) {
 			require.NotContains(t, []int{401, 403, 500}, ask("").Code, "%s is public", name)
 			continue
 		}
+		if route.Rule.Principal() == authz.Sender {
+			for _, token := range []string{"", "junk", m.Tokens.Worker, m.Tokens.Reader, m.Tokens.Admin, m.Tokens.Foreign} {
+				require.Equal(t, http.StatusNotFound, ask(token).Code, "%s: a token is no signature", name)
+			}
+			continue
+		}
 		strangers := map[string]string{"nobody": "", "junk": "junk", "unknown token": "dagctl_user_" + strings.Repeat("0", 43), "worker token": m.Tokens.Worker}
 		for who, token := range strangers {
 			w := ask(token)

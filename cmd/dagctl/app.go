@@ -41,6 +41,7 @@ type app struct {
 	pool       *pgxpool.Pool // the owner's
 	requests   *pgxpool.Pool // under row-level security
 	storage    *storage.Storage
+	vault      *authz.Vault
 	registry   *registry.Registry
 	dispatcher *dispatcher.Dispatcher
 	api        *authz.API
@@ -71,9 +72,12 @@ func newApp(ctx context.Context, cfg serverConfig, roots func(org, dag string) [
 	if err != nil {
 		return nil, err
 	}
+	if a.vault, err = authz.NewVault(authz.VaultConfig{Owner: a.pool, Requests: a.requests, Keys: cfg.secretKeys}); err != nil {
+		return nil, err
+	}
 	runtimes := slices.Sorted(maps.Keys(cfg.Runtimes))
 	a.registry, err = registry.New(registry.Config{
-		Pool: a.pool, Requests: a.requests, Storage: a.storage, Catalog: builtin.Catalog(runtimes), Log: log,
+		Pool: a.pool, Requests: a.requests, Storage: a.storage, Catalog: builtin.Catalog(runtimes), Vault: a.vault, Log: log,
 	})
 	if err != nil {
 		return nil, err
@@ -83,10 +87,14 @@ func newApp(ctx context.Context, cfg serverConfig, roots func(org, dag string) [
 	if err := os.MkdirAll(scratch, 0o700); err != nil {
 		return nil, fmt.Errorf("scratch folder: %w", err)
 	}
+	limiter, err := rest.NewLimiter(cfg.Limits.RequestsPerSecond, cfg.Limits.Burst)
+	if err != nil {
+		return nil, err
+	}
 	a.dispatcher, err = dispatcher.New(dispatcher.Config{
-		Pool: a.pool, Requests: a.requests, Registry: a.registry, Operators: builtin, Storage: a.storage,
-		Runner:   &operators.Runner{Registry: builtin, Storage: a.storage, ScratchDir: scratch, Log: log},
-		Runtimes: runtimes, Roots: roots,
+		Pool: a.pool, Requests: a.requests, Registry: a.registry, Operators: builtin, Storage: a.storage, Vault: a.vault,
+		Runner:      &operators.Runner{Registry: builtin, Storage: a.storage, ScratchDir: scratch, Log: log},
+		HookLimiter: limiter, Runtimes: runtimes, Roots: roots,
 		WorkerID: workerID(), PoolSize: cfg.Workers.PoolSize, Version: buildVersion(), Log: log,
 	})
 	if err != nil {
@@ -119,6 +127,7 @@ func (a *app) routes(cfg serverConfig, dev *authz.Dev) error {
 		return err
 	}
 	authz.Register(a.api, a.requests)
+	a.vault.AddRoutes(a.api)
 	a.registry.AddRoutes(a.api)
 	a.dispatcher.AddRoutes(a.api)
 	rows.AddRoutes(a.api)

@@ -68,6 +68,10 @@ func (c *client) put(ctx context.Context, path string, body, answer any) error {
 	return c.do(ctx, http.MethodPut, path, body, answer)
 }
 
+func (c *client) patch(ctx context.Context, path string, body, answer any) error {
+	return c.do(ctx, http.MethodPatch, path, body, answer)
+}
+
 func (c *client) delete(ctx context.Context, path string) error {
 	return c.do(ctx, http.MethodDelete, path, nil, nil)
 }

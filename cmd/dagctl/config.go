@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"gopkg.in/yaml.v3"
@@ -31,7 +32,14 @@ type serverConfig struct {
 	Workers     workersConfig       `yaml:"workers"`
 	Queries     queriesConfig       `yaml:"queries"`
 	Limits      limitsConfig        `yaml:"limits"`
+	Secrets     secretsConfig       `yaml:"secrets"`
 	Log         logConfig           `yaml:"log"`
+
+	secretKeys []string // from DAGCTL_SECRETS_KEY or the key file
+}
+
+type secretsConfig struct {
+	KeyFile string `yaml:"key_file"` // keys that secrets are encrypted with, one a line, the newest first
 }
 
 type storageConfig struct {
@@ -111,7 +119,25 @@ func loadConfig(path string, getenv func(string) string) (serverConfig, error) {
 			return cfg, fault.New(fault.Invalid, "config %s: %w", path, err).WithHint("docs/config.md lists every field")
 		}
 	}
-	return cfg, cfg.applyEnvironment(getenv)
+	if err := cfg.applyEnvironment(getenv); err != nil {
+		return cfg, err
+	}
+	return cfg, cfg.readSecretKeys(getenv("DAGCTL_SECRETS_KEY"))
+}
+
+// readSecretKeys takes the keys that secrets are encrypted with from the environment, where they are divided by commas,
+// or else from their file. The newest comes first; the others still open what was encrypted with them.
+func (cfg *serverConfig) readSecretKeys(env string) error {
+	text := strings.ReplaceAll(env, ",", "\n")
+	if text == "" && cfg.Secrets.KeyFile != "" {
+		file, err := os.ReadFile(cfg.Secrets.KeyFile)
+		if err != nil {
+			return fault.New(fault.NotFound, "secrets.key_file: %w", err)
+		}
+		text = string(file)
+	}
+	cfg.secretKeys = strings.Fields(text)
+	return nil
 }
 
 // applyEnvironment takes the settings that differ from machine to machine from DAGCTL_* variables.

@@ -158,6 +158,11 @@ func (c *cli) startDev(ctx context.Context, o devOptions, dags []*devDAG, folder
 	cfg.Runtimes = map[string]string{"dispatcher": inProcess, "ecs_platform": inProcess, "ecs_udf": inProcess, "lambda": inProcess}
 	cfg.Operators.AllowCommand = true // whoever starts a dev server runs its own programs on its own machine
 	cfg.Operators.AllowedAddresses = []string{"127.0.0.0/8", "::1/128"}
+	key, err := data.secretsKey()
+	if err != nil {
+		return nil, nil, err
+	}
+	cfg.secretKeys = []string{key}
 	for _, d := range dags {
 		if d.doc == nil {
 			continue // its problems are told when it is deployed

@@ -11,12 +11,16 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pgdev"
 )
 
 // devTokenFile holds the token of the running dev server.
 const devTokenFile = "token"
+
+// devSecretsKeyFile holds the key that a dev server encrypts secrets with.
+const devSecretsKeyFile = "secrets.key"
 
 // devData is the data folder of a dev server, locked by this process.
 type devData struct {
@@ -64,12 +68,25 @@ func (d *devData) reset() error {
 	if err := pgdev.Remove(d.path("postgres")); err != nil {
 		return err
 	}
-	for _, name := range []string{"storage", devServerFile, devTokenFile} {
+	for _, name := range []string{"storage", devServerFile, devTokenFile, devSecretsKeyFile} {
 		if err := os.RemoveAll(d.path(name)); err != nil {
 			return fmt.Errorf("reset: %w", err)
 		}
 	}
 	return nil
+}
+
+// secretsKey is the key that secrets are encrypted with, made when there is none. Only this account may read it.
+func (d *devData) secretsKey() (string, error) {
+	text, err := os.ReadFile(d.path(devSecretsKeyFile))
+	if err == nil {
+		return string(text), nil
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return "", fmt.Errorf("key of the secrets: %w", err)
+	}
+	key := authz.NewVaultKey()
+	return key, writePrivate(d.path(devSecretsKeyFile), []byte(key+"\n"))
 }
 
 // openLog opens the server's own log; what a person should see is printed.

@@ -45,6 +45,7 @@ func newWorld(t *testing.T) *world {
 	cfg.FileRoots = map[string][]string{"acme": {w.roots}}
 	cfg.Operators.AllowCommand = true
 	cfg.Limits = limitsConfig{RequestsPerSecond: 10_000, Burst: 10_000}
+	cfg.secretKeys = []string{authz.NewVaultKey()}
 	require.NoError(t, cfg.validate())
 
 	log := new(output)

@@ -17,6 +17,7 @@ import (
 	"log/slog"
 	"net/http"
 	"reflect"
+	"strings"
 	"sync"
 	"time"
 
@@ -80,6 +81,14 @@ func New(cfg Config) (*API, error) {
 	hc.Formats = map[string]huma.Format{"application/json": jsonFormat, "json": jsonFormat}
 	a.huma = humago.New(&actionMux{a.mux, map[string]map[string]http.HandlerFunc{}}, hc)
 	a.document = sync.OnceValues(func() (openAPI, error) {
+		// net/http's wildcard for the rest of a path is none of OpenAPI's.
+		paths := a.huma.OpenAPI().Paths
+		for path, item := range paths {
+			if plain := strings.ReplaceAll(path, "...}", "}"); plain != path {
+				delete(paths, path)
+				paths[plain] = item
+			}
+		}
 		doc, err := json.Marshal(a.huma.OpenAPI())
 		if err != nil {
 			return openAPI{}, fmt.Errorf("encode OpenAPI document: %w", err)

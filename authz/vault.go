@@ -1,0 +1,356 @@
+package authz
+
+import (
+	"context"
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/pg"
+	"github.com/dagctl/dagctl/internal/rest"
+	"github.com/dagctl/dagctl/internal/secret"
+)
+
+// Vault keeps what DAG files name as {secret: NAME}. Values are encrypted with AES-256-GCM under a key that is not in
+// the database, for the org and name they were set for, so that no row can stand in for another. They are never told
+// again: who lists secrets sees names and bindings, and only a task of a job that an admin bound a secret to, running
+// in the server's own process, is given its value.
+type Vault struct {
+	owner, requests *pgxpool.Pool
+	keys            []vaultKey // the first encrypts, each decrypts
+}
+
+// VaultConfig is what a Vault needs.
+type VaultConfig struct {
+	Owner    *pgxpool.Pool // reads values; the requests' role cannot
+	Requests *pgxpool.Pool
+	Keys     []string // base64 of 32 bytes each, the newest first; none: the server keeps no secrets
+}
+
+type vaultKey struct {
+	id   string // beginning of the key's SHA-256
+	aead cipher.AEAD
+}
+
+// NewVault checks the keys.
+func NewVault(c VaultConfig) (*Vault, error) {
+	v := &Vault{owner: c.Owner, requests: c.Requests}
+	for i, text := range c.Keys {
+		key, err := base64.StdEncoding.DecodeString(strings.TrimSpace(text))
+		if err != nil || len(key) != 32 {
+			return nil, fault.New(fault.Invalid, "secrets key %d is not base64 of 32 bytes", i+1).
+				WithHint("make one with `openssl rand -base64 32`")
+		}
+		block, err := aes.NewCipher(key)
+		if err != nil {
+			return nil, err
+		}
+		aead, err := cipher.NewGCM(block)
+		if err != nil {
+			return nil, err
+		}
+		sum := sha256.Sum256(key)
+		v.keys = append(v.keys, vaultKey{hex.EncodeToString(sum[:4]), aead})
+	}
+	return v, nil
+}
+
+// NewVaultKey makes a key.
+func NewVaultKey() string {
+	var key [32]byte
+	_, _ = rand.Read(key[:]) // never fails: it ends the process instead
+	return base64.StdEncoding.EncodeToString(key[:])
+}
+
+func (v *Vault) open() error {
+	if v != nil && len(v.keys) > 0 {
+		return nil
+	}
+	return fault.New(fault.Conflict, "this server keeps no secrets: it has no key to encrypt them with").
+		WithHint("whoever runs it sets DAGCTL_SECRETS_KEY; `openssl rand -base64 32` makes a key")
+}
+
+// sealedFor is what a ciphertext is bound to.
+func sealedFor(org uuid.UUID, name string) []byte { return []byte(org.String() + "/" + name) }
+
+func (v *Vault) seal(org uuid.UUID, name, value string) (ciphertext []byte, keyID string) {
+	key := v.keys[0]
+	nonce := make([]byte, key.aead.NonceSize())
+	_, _ = rand.Read(nonce)
+	return key.aead.Seal(nonce, nonce, []byte(value), sealedFor(org, name)), key.id
+}
+
+func (v *Vault) unseal(org uuid.UUID, name string, ciphertext []byte, keyID string) (string, error) {
+	for _, key := range v.keys {
+		if n := key.aead.NonceSize(); key.id == keyID && len(ciphertext) > n {
+			value, err := key.aead.Open(nil, ciphertext[:n], ciphertext[n:], sealedFor(org, name))
+			if err != nil {
+				return "", fault.New(fault.Internal, "secret %s does not open with its key", name).WithHint("an admin sets it again")
+			}
+			return string(value), nil
+		}
+	}
+	return "", fault.New(fault.Unavailable, "secret %s was encrypted with the key %s, which this server does not have", name, keyID).
+		WithHint("add that key to DAGCTL_SECRETS_KEY, or set the secret again")
+}
+
+// Secret is a secret as people see it: without its value.
+type Secret struct {
+	Name      string    `json:"name"`
+	Jobs      []string  `json:"jobs" doc:"What may use it: DAG/JOB, or DAG for a DAG's notifications"`
+	Hosts     []string  `json:"hosts" doc:"Where it may be sent"`
+	CreatedAt time.Time `json:"created_at"`
+	UpdatedAt time.Time `json:"updated_at"`
+}
+
+const (
+	secretColumns  = `name, jobs, hosts, created_at, updated_at`
+	maxSecretValue = 64 << 10
+	maxBindings    = 200
+)
+
+var (
+	goodSecretName = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_.-]{0,126}$`) // as in DAG files
+	goodSecretUser = regexp.MustCompile(`^[a-z][a-z0-9_-]{0,62}(/[a-z][a-z0-9_-]{0,62})?$`)
+)
+
+// SetSecret stores a value, new or in place of the one before. Its bindings stay.
+func (v *Vault) SetSecret(ctx context.Context, caller Caller, name, value string) (s Secret, err error) {
+	if err := v.open(); err != nil {
+		return s, err
+	}
+	switch {
+	case !goodSecretName.MatchString(name):
+		return s, fault.New(fault.Invalid, "%q is not a secret's name", name).WithHint("a letter, then letters, digits, _, . or -, 127 characters at most")
+	case value == "":
+		return s, fault.New(fault.Invalid, "the value of secret %s is empty", name)
+	case len(value) > maxSecretValue:
+		return s, fault.New(fault.TooLarge, "the value of secret %s has more than %d bytes", name, maxSecretValue)
+	}
+	ciphertext, keyID := v.seal(caller.OrgID, name, value)
+	err = pg.InOrgTx(ctx, v.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+		s, err = updateSecret(ctx, tx, caller, `
+			UPDATE secrets SET ciphertext = $3, key_id = $4, updated_at = now() WHERE org_id = $1 AND name = $2
+			RETURNING `+secretColumns, name, ciphertext, keyID)
+		if fault.Is(err, fault.NotFound) {
+			s, err = updateSecret(ctx, tx, caller, `
+				INSERT INTO secrets (org_id, name, ciphertext, key_id) VALUES ($1, $2, $3, $4)
+				RETURNING `+secretColumns, name, ciphertext, keyID)
+		}
+		if violates(err, "secrets_org_id_name_key") {
+			return fault.New(fault.Conflict, "secret %s is being set by someone else", name).WithHint("try again")
+		}
+		if err != nil {
+			return err
+		}
+		return Audit(ctx, tx, caller, "secret.set", "secret:"+name, map[string]any{"key_id": keyID})
+	})
+	return s, err
+}
+
+func updateSecret(ctx context.Context, tx pgx.Tx, caller Caller, sql, name string, args ...any) (Secret, error) {
+	rows, err := tx.Query(ctx, sql, append([]any{caller.OrgID, name}, args...)...)
+	if err != nil {
+		return Secret{}, fmt.Errorf("change secret %s: %w", name, err)
+	}
+	s, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[Secret])
+	if errors.Is(err, pgx.ErrNoRows) {
+		return Secret{}, fault.New(fault.NotFound, "there is no secret %q", name).WithHint("`dagctl secrets list` shows them")
+	}
+	if err != nil {
+		return Secret{}, fmt.Errorf("change secret %s: %w", name, err)
+	}
+	return s, nil
+}
+
+// ListSecrets lists the org's secrets by name.
+func (v *Vault) ListSecrets(ctx context.Context, caller Caller, page rest.PageInput) (list rest.List[Secret], err error) {
+	var after string
+	if _, err := page.After(&after); err != nil {
+		return list, err
+	}
+	err = pg.InOrgTx(ctx, v.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, `SELECT `+secretColumns+` FROM secrets WHERE org_id = $1 AND name > $2 ORDER BY name LIMIT $3`, // secrets_org_id_name_key
+			caller.OrgID, after, page.Limit+1)
+		if err != nil {
+			return err
+		}
+		secrets, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Secret])
+		if err != nil {
+			return err
+		}
+		list, err = rest.NewList(secrets, page.Limit, func(s Secret) any { return s.Name })
+		return err
+	})
+	if err != nil {
+		return list, fmt.Errorf("list secrets: %w", err)
+	}
+	return list, nil
+}
+
+// DeleteSecret forgets a secret. What uses it fails from now on, and says so.
+func (v *Vault) DeleteSecret(ctx context.Context, caller Caller, name string) error {
+	return pg.InOrgTx(ctx, v.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+		before, err := updateSecret(ctx, tx, caller, `DELETE FROM secrets WHERE org_id = $1 AND name = $2 RETURNING `+secretColumns, name)
+		if err != nil {
+			return err
+		}
+		return Audit(ctx, tx, caller, "secret.delete", "secret:"+name, map[string]any{"before": bindings(before)})
+	})
+}
+
+// Binding changes what may use a secret, and where it may be sent.
+type Binding struct {
+	AddJobs     []string `json:"add_jobs,omitempty" maxItems:"200" doc:"DAG/JOB, or DAG for a DAG's notifications"`
+	RemoveJobs  []string `json:"remove_jobs,omitempty" maxItems:"200"`
+	AddHosts    []string `json:"add_hosts,omitempty" maxItems:"200" doc:"api.example.com, api.example.com:8443, http://box.internal:8080, or * for programs"`
+	RemoveHosts []string `json:"remove_hosts,omitempty" maxItems:"200"`
+}
+
+func (b Binding) validate() error {
+	var problems []fault.Problem
+	for i, job := range b.AddJobs {
+		if !goodSecretUser.MatchString(job) {
+			problems = append(problems, fault.Problem{Location: fmt.Sprintf("body.add_jobs[%d]", i), Message: fmt.Sprintf("%q is neither DAG/JOB nor DAG", job)})
+		}
+	}
+	for i, host := range b.AddHosts {
+		if err := secret.ValidHost(host); err != nil {
+			problems = append(problems, fault.Problem{Location: fmt.Sprintf("body.add_hosts[%d]", i), Message: err.Error()})
+		}
+	}
+	if len(problems) > 0 {
+		return &fault.Error{Kind: fault.Invalid, Message: problems[0].Message, Problems: problems}
+	}
+	return nil
+}
+
+// BindSecret changes a secret's bindings.
+func (v *Vault) BindSecret(ctx context.Context, caller Caller, name string, b Binding) (s Secret, err error) {
+	if err := b.validate(); err != nil {
+		return s, err
+	}
+	err = pg.InOrgTx(ctx, v.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+		before, err := updateSecret(ctx, tx, caller, `SELECT `+secretColumns+` FROM secrets WHERE org_id = $1 AND name = $2 FOR UPDATE`, name)
+		if err != nil {
+			return err
+		}
+		jobs, hosts := changed(before.Jobs, b.AddJobs, b.RemoveJobs), changed(before.Hosts, b.AddHosts, b.RemoveHosts)
+		if len(jobs) > maxBindings || len(hosts) > maxBindings {
+			return fault.New(fault.TooLarge, "a secret is bound to %d jobs and %d hosts at most", maxBindings, maxBindings)
+		}
+		s, err = updateSecret(ctx, tx, caller, `
+			UPDATE secrets SET jobs = $3, hosts = $4, updated_at = now() WHERE org_id = $1 AND name = $2
+			RETURNING `+secretColumns, name, jobs, hosts)
+		if err != nil {
+			return err
+		}
+		return Audit(ctx, tx, caller, "secret.bind", "secret:"+name, map[string]any{"before": bindings(before), "after": bindings(s)})
+	})
+	return s, err
+}
+
+func bindings(s Secret) map[string]any { return map[string]any{"jobs": s.Jobs, "hosts": s.Hosts} }
+
+// changed is a set with some taken out and some put in, sorted.
+func changed(before, add, remove []string) []string {
+	after := slices.DeleteFunc(append(slices.Clone(before), add...), func(s string) bool { return slices.Contains(remove, s) })
+	slices.Sort(after)
+	return slices.Compact(after)
+}
+
+// SecretUse is a place in a document that names a secret.
+type SecretUse struct {
+	Name string
+	By   string // DAG/JOB, or DAG for its notifications
+	At   string // "dag.yaml:3:7"
+}
+
+// CheckSecrets refuses uses of secrets that are not there or that no admin has bound to the user.
+func (v *Vault) CheckSecrets(ctx context.Context, tx pgx.Tx, org uuid.UUID, uses []SecretUse) error {
+	if len(uses) == 0 {
+		return nil
+	}
+	if err := v.open(); err != nil {
+		return err
+	}
+	rows, err := tx.Query(ctx, `SELECT name, jobs FROM secrets WHERE org_id = $1`, org)
+	if err != nil {
+		return fmt.Errorf("check secrets: %w", err)
+	}
+	bound := map[string][]string{}
+	var name string
+	var jobs []string
+	if _, err := pgx.ForEachRow(rows, []any{&name, &jobs}, func() error { bound[name] = jobs; return nil }); err != nil {
+		return fmt.Errorf("check secrets: %w", err)
+	}
+	var problems []fault.Problem
+	var hint string
+	for _, use := range uses {
+		if slices.Contains(bound[use.Name], use.By) {
+			continue
+		}
+		// One message for both, so that nobody finds out names by trying.
+		problems = append(problems, fault.Problem{Location: use.At, Code: "secret",
+			Message: fmt.Sprintf("secret %s is not there, or is not bound to %s", use.Name, use.By)})
+		hint = fmt.Sprintf("an admin sets it with `dagctl secrets set %s` and binds it with `dagctl secrets bind %s --job %s`", use.Name, use.Name, use.By)
+	}
+	if len(problems) == 0 {
+		return nil
+	}
+	e := fault.New(fault.Invalid, "%s", problems[0].Message).WithHint("%s", hint)
+	e.Problems = problems
+	return e
+}
+
+// Reveal opens secrets for a job (DAG/JOB) or for a DAG's notifications (DAG), each only if it is bound to that now.
+func (v *Vault) Reveal(ctx context.Context, org uuid.UUID, by string, names []string) (map[string]secret.Value, error) {
+	if err := v.open(); err != nil {
+		return nil, err
+	}
+	rows, err := v.owner.Query(ctx, `
+		SELECT name, ciphertext, key_id, hosts FROM secrets
+		WHERE org_id = $1 AND name = ANY($2) AND $3 = ANY(jobs)`, org, names, by)
+	if err != nil {
+		return nil, fmt.Errorf("open secrets of %s: %w", by, err)
+	}
+	type sealed struct {
+		Name       string
+		Ciphertext []byte
+		KeyID      string
+		Hosts      []string
+	}
+	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[sealed])
+	if err != nil {
+		return nil, fmt.Errorf("open secrets of %s: %w", by, err)
+	}
+	values := make(map[string]secret.Value, len(found))
+	for _, s := range found {
+		text, err := v.unseal(org, s.Name, s.Ciphertext, s.KeyID)
+		if err != nil {
+			return nil, err
+		}
+		values[s.Name] = secret.New(s.Name, text, s.Hosts)
+	}
+	for _, name := range names {
+		if _, ok := values[name]; !ok {
+			return nil, fault.New(fault.Forbidden, "secret %s is not there any more, or is not bound to %s", name, by).
+				WithHint("an admin sets it with `dagctl secrets set %s` and binds it with `dagctl secrets bind %s --job %s`", name, name, by)
+		}
+	}
+	return values, nil
+}

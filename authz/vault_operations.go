@@ -1,0 +1,63 @@
+package authz
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/dagctl/dagctl/internal/rest"
+)
+
+type (
+	secretInput struct {
+		Name string `path:"name" maxLength:"127"`
+	}
+	setSecretInput struct {
+		Name string `path:"name" maxLength:"127"`
+		Body SetSecretRequest
+	}
+	bindSecretInput struct {
+		Name string `path:"name" maxLength:"127"`
+		Body Binding
+	}
+	secretOutput  struct{ Body Secret }
+	secretsInput  struct{ rest.PageInput }
+	secretsOutput struct{ Body rest.List[Secret] }
+)
+
+// SetSecretRequest is a secret's value on its one way in.
+type SetSecretRequest struct {
+	Value string `json:"value" minLength:"1" maxLength:"65536" doc:"It is never shown again"`
+}
+
+// AddRoutes adds the operations on secrets.
+func (v *Vault) AddRoutes(api *API) {
+	Handle(api, Admin, huma.Operation{
+		OperationID: "list-secrets", Method: http.MethodGet, Path: "/v1/secrets", Tags: []string{"access"},
+		Summary: "List the org's secrets, without their values",
+	}, func(ctx context.Context, caller Caller, in *secretsInput) (*secretsOutput, error) {
+		list, err := v.ListSecrets(ctx, caller, in.PageInput)
+		return &secretsOutput{list}, err
+	})
+	Handle(api, Admin, huma.Operation{
+		OperationID: "set-secret", Method: http.MethodPut, Path: "/v1/secrets/{name}", Tags: []string{"access"},
+		Summary: "Set a secret's value; its bindings stay",
+	}, func(ctx context.Context, caller Caller, in *setSecretInput) (*secretOutput, error) {
+		s, err := v.SetSecret(ctx, caller, in.Name, in.Body.Value)
+		return &secretOutput{s}, err
+	})
+	Handle(api, Admin, huma.Operation{
+		OperationID: "bind-secret", Method: http.MethodPatch, Path: "/v1/secrets/{name}", Tags: []string{"access"},
+		Summary: "Change what may use a secret, and where it may be sent",
+	}, func(ctx context.Context, caller Caller, in *bindSecretInput) (*secretOutput, error) {
+		s, err := v.BindSecret(ctx, caller, in.Name, in.Body)
+		return &secretOutput{s}, err
+	})
+	Handle(api, Admin, huma.Operation{
+		OperationID: "delete-secret", Method: http.MethodDelete, Path: "/v1/secrets/{name}", Tags: []string{"access"},
+		Summary: "Forget a secret",
+	}, func(ctx context.Context, caller Caller, in *secretInput) (*struct{}, error) {
+		return nil, v.DeleteSecret(ctx, caller, in.Name)
+	})
+}

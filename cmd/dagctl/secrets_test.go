@@ -1,0 +1,137 @@
+package main
+
+import (
+	"encoding/json"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/dispatcher"
+)
+
+const leakyDAG = `name: leaky
+jobs:
+  - name: shout
+    operator: command
+    source: { kind: manual }
+    outputs: 0
+    max_attempts: 1
+    config: { argv: [/bin/sh, -c, "echo \"the key is $KEY\" >&2; test -z \"$1\" && exit 64; echo \"{\\\"result\\\": \\\"$KEY\\\"}\"", sh, "%s"], env: { KEY: { secret: API_KEY } } }
+`
+
+// TestASecretIsNeverSeenAgain sets one, has programs shout it, and looks for it in every answer, in the log and in every
+// row of the database.
+func TestASecretIsNeverSeenAgain(t *testing.T) {
+	t.Parallel()
+	const value = "hunter2-correct-horse"
+	w := newWorld(t)
+	admins, writers := w.env(t, admin), w.env(t, writer)
+	file := filepath.Join(t.TempDir(), "dag.yaml")
+	deploy := func(argument string) result {
+		require.NoError(t, os.WriteFile(file, []byte(strings.ReplaceAll(leakyDAG, "%s", argument)), 0o600))
+		return dagctl(t, writers, "deploy", file)
+	}
+	require.Contains(t, deploy("").err, "dagctl secrets set API_KEY")
+	set := dagctlWithInput(t, admins, value+"\n", "secrets", "set", "API_KEY")
+	require.Zero(t, set.code, set.err)
+	require.Contains(t, deploy("").err, "dagctl secrets bind API_KEY --job leaky/shout")
+	must(t, admins, "secrets", "bind", "API_KEY", "--job", "leaky/shout")
+	require.Zero(t, deploy("").code)
+
+	outcome := func() dispatcher.TaskDetail {
+		id := strings.TrimSpace(must(t, writers, "run", "leaky/shout"))
+		var detail dispatcher.TaskDetail
+		eventually(t, "the task ends", func() (bool, error) {
+			detail = decode[dispatcher.TaskDetail](t, writers, "tasks", "get", id)
+			return detail.Status == "Completed" || detail.Status == "Failed", nil
+		})
+		return detail
+	}
+	require.Contains(t, outcome().Error, "may not be given to a program", "its job may use it, but nobody said where it may be sent")
+	must(t, admins, "secrets", "bind", "API_KEY", "--host", "*")
+	require.Contains(t, outcome().Error, "the key is [secret]")
+	require.Zero(t, deploy("result").code)
+	done := outcome()
+	require.Equal(t, "Completed", done.Status)
+
+	list := decode[[]authz.Secret](t, admins, "secrets", "list")
+	require.Len(t, list, 1)
+	require.Equal(t, []string{"leaky/shout"}, list[0].Jobs)
+	require.Equal(t, []string{"*"}, list[0].Hosts)
+	for _, shown := range []string{
+		must(t, admins, "secrets", "list"), must(t, writers, "plan", file, "--output", "json"), must(t, writers, "history", "leaky", "--output", "json"),
+		must(t, writers, "tasks", "list", "--output", "json"), must(t, writers, "tasks", "get", done.ID.String(), "--output", "json"),
+	} {
+		require.NotContains(t, shown, value)
+	}
+	tables, err := w.app.pool.Query(t.Context(), `SELECT relname FROM pg_class WHERE relkind = 'r' AND relnamespace = current_schema()::regnamespace`)
+	require.NoError(t, err)
+	names, err := pgx.CollectRows(tables, pgx.RowTo[string])
+	require.NoError(t, err)
+	for _, name := range names {
+		var found int
+		sql := `SELECT count(*) FROM ` + pgx.Identifier{name}.Sanitize() + ` AS t WHERE t::text LIKE '%' || $1 || '%' OR t::text LIKE '%' || $2 || '%'`
+		require.NoError(t, w.app.pool.QueryRow(t.Context(), sql, value, encodedHex(value)).Scan(&found))
+		require.Zero(t, found, "table %s holds the secret", name)
+	}
+
+	// What nobody may: to use it elsewhere, to go on using it, to read the ciphertext under the requests' role.
+	must(t, admins, "secrets", "bind", "API_KEY", "--job", "leaky/shout", "--remove")
+	require.Contains(t, outcome().Error, "is not bound to leaky/shout")
+	must(t, admins, "secrets", "delete", "API_KEY", "--yes")
+	require.Equal(t, exitFailed, dagctl(t, admins, "secrets", "delete", "API_KEY", "--yes").code)
+	_, err = w.app.requests.Exec(t.Context(), `SELECT ciphertext FROM secrets`)
+	require.ErrorContains(t, err, "permission denied")
+
+	audit := must(t, admins, "whoami") // the command that lists the log is the API's own
+	require.NotEmpty(t, audit)
+	status, log := w.send(t, admin, http.MethodGet, "/v1/audit?limit=200", "", nil)
+	require.Equal(t, http.StatusOK, status)
+	for _, action := range []string{"secret.set", "secret.bind", "secret.delete"} {
+		require.Contains(t, log, action)
+	}
+	require.NotContains(t, log, value)
+}
+
+// encodedHex is how a BYTEA column shows a text.
+func encodedHex(text string) string {
+	const digits = "0123456789abcdef"
+	var b strings.Builder
+	for _, c := range []byte(text) {
+		b.WriteByte(digits[c>>4])
+		b.WriteByte(digits[c&15])
+	}
+	return b.String()
+}
+
+func TestSecretsAreSetFromStandardInputOnly(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	env := w.env(t, admin)
+	require.NotZero(t, dagctlWithInput(t, env, "", "secrets", "set", "KEY").code, "nothing on standard input")
+	require.NotZero(t, dagctl(t, env, "secrets", "set", "KEY", "value").code, "an argument is no way in")
+	require.NotZero(t, dagctlWithInput(t, env, "x", "secrets", "set", "a key").code)
+	require.NotZero(t, dagctl(t, env, "secrets", "bind", "KEY").code)
+	require.NotZero(t, dagctl(t, env, "secrets", "bind", "KEY", "--job", "a/b").code, "there is none yet")
+	require.Zero(t, dagctlWithInput(t, env, "line\n", "secrets", "set", "KEY").code)
+	for _, bad := range [][]string{{"--job", "not a job"}, {"--job", "a/b/c"}, {"--host", "https://x"}, {"--host", "x/y"}} {
+		require.NotZero(t, dagctl(t, env, append([]string{"secrets", "bind", "KEY"}, bad...)...).code, bad)
+	}
+	for _, caller := range []string{reader, writer} {
+		require.Contains(t, dagctlWithInput(t, w.env(t, caller), "x", "secrets", "set", "KEY").err, "admin")
+		require.Contains(t, dagctl(t, w.env(t, caller), "secrets", "list").err, "admin")
+	}
+	status, body := w.send(t, foreign, http.MethodPatch, "/v1/secrets/KEY", "application/json", strings.NewReader(`{"add_hosts": ["*"]}`))
+	require.Equal(t, http.StatusNotFound, status, body)
+	// A body that is wrong is not told back.
+	status, body = w.send(t, admin, http.MethodPut, "/v1/secrets/KEY", "application/json", strings.NewReader(`{"value": ["hunter2"]}`))
+	require.Equal(t, http.StatusUnprocessableEntity, status)
+	require.NotContains(t, body, "hunter2")
+	require.True(t, json.Valid([]byte(body)))
+}

@@ -1,0 +1,88 @@
+package operators
+
+import (
+	"encoding/json"
+	"errors"
+
+	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/secret"
+)
+
+// secretFor is the value of a config field that may be text or {secret: NAME}. The secret is the zero Value where it is
+// text. at is the field's place, for errors.
+func (t *Task) secretFor(field any, at string) (text string, value secret.Value, isSecret bool, err error) {
+	if text, ok := field.(string); ok {
+		return text, value, false, nil
+	}
+	if m, ok := field.(map[string]any); ok {
+		name, _ := m["secret"].(string)
+		if value, ok := t.Secrets[name]; ok {
+			return "", value, true, nil
+		}
+	}
+	return "", value, false, Permanent(fault.New(fault.Invalid, "%s: its secret is not available to this task", at))
+}
+
+// redact takes the task's secrets out of what a run says: errors, notes and results may quote what a server or a
+// program answered.
+func (a *Assignment) redact(out Outcome) Outcome {
+	if len(a.Secrets) == 0 {
+		return out
+	}
+	if out.Err != nil {
+		if text := secret.Redact(out.Err.Error(), a.Secrets); text != out.Err.Error() {
+			// What it wraps could quote the value too: kind and hint are all that is kept.
+			clean := &fault.Error{Kind: fault.KindOf(out.Err), Message: text}
+			var f *fault.Error
+			if errors.As(out.Err, &f) {
+				clean.Hint = secret.Redact(f.Hint, a.Secrets)
+			}
+			out.Err = clean
+		}
+	}
+	out.Result.Result, out.State = a.redactJSON(out.Result.Result), a.redactJSON(out.State)
+	out.SourceVersion = secret.Redact(out.SourceVersion, a.Secrets)
+	return out
+}
+
+// redactJSON leaves JSON as it is that names no secret. Text in JSON may be escaped, so values are looked for in what it
+// decodes to.
+func (a *Assignment) redactJSON(text json.RawMessage) json.RawMessage {
+	var v any
+	if len(text) == 0 || json.Unmarshal(text, &v) != nil {
+		return text
+	}
+	changed := false
+	v = redactValue(v, func(s string) string {
+		clean := secret.Redact(s, a.Secrets)
+		changed = changed || clean != s
+		return clean
+	})
+	if !changed {
+		return text
+	}
+	clean, err := json.Marshal(v)
+	if err != nil {
+		return nil // never: it was just decoded
+	}
+	return clean
+}
+
+func redactValue(v any, clean func(string) string) any {
+	switch v := v.(type) {
+	case string:
+		return clean(v)
+	case []any:
+		for i := range v {
+			v[i] = redactValue(v[i], clean)
+		}
+		return v
+	case map[string]any:
+		out := make(map[string]any, len(v))
+		for key, inner := range v {
+			out[clean(key)] = redactValue(inner, clean)
+		}
+		return out
+	}
+	return v
+}

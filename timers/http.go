@@ -1,0 +1,124 @@
+package timers
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/google/uuid"
+
+	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/internal/rest"
+)
+
+// AddRoutes adds the operations on timers to an API.
+func (t *Timers) AddRoutes(api *authz.API) {
+	const all, one = "/v1/scheduled-events", "/v1/scheduled-events/{id}"
+	tags := []string{"timers"}
+	authz.Handle(api, authz.Writer, huma.Operation{OperationID: "create-timer", Method: http.MethodPost, Path: all, Tags: tags,
+		Summary: "Make a timer", DefaultStatus: http.StatusCreated}, t.handleCreate)
+	authz.Handle(api, authz.Reader, huma.Operation{OperationID: "list-timers", Method: http.MethodGet, Path: all, Tags: tags,
+		Summary: "List timers, the oldest first"}, t.handleList)
+	authz.Handle(api, authz.Writer, huma.Operation{OperationID: "move-timers", Method: http.MethodPatch, Path: all, Tags: tags,
+		Summary: "Have the timers of a group fire by another zone, at the local times they have"}, t.handleMove)
+	authz.Handle(api, authz.Writer, huma.Operation{OperationID: "delete-timers", Method: http.MethodDelete, Path: all, Tags: tags,
+		Summary: "Delete every timer of a group"}, t.handleDeleteGroup)
+	authz.Handle(api, authz.Reader, huma.Operation{OperationID: "get-timer", Method: http.MethodGet, Path: one, Tags: tags,
+		Summary: "Get a timer"}, t.handleGet)
+	authz.Handle(api, authz.Writer, huma.Operation{OperationID: "update-timer", Method: http.MethodPatch, Path: one, Tags: tags,
+		Summary: "Change a timer"}, t.handleUpdate)
+	authz.Handle(api, authz.Writer, huma.Operation{OperationID: "delete-timer", Method: http.MethodDelete, Path: one, Tags: tags,
+		Summary: "Delete a timer; the tasks that it made stay"}, t.handleDelete)
+}
+
+type (
+	createInput struct {
+		Key  string `header:"Idempotency-Key" maxLength:"255"`
+		Body NewTimer
+	}
+	timerOutput struct {
+		Status int
+		ETag   string `header:"ETag"`
+		Body   Timer
+	}
+	listInput struct {
+		rest.PageInput
+		Filter
+	}
+	listOutput struct{ Body rest.List[Timer] }
+	moveInput  struct {
+		Group string `query:"group" required:"true" minLength:"1" maxLength:"200"`
+		Body  struct {
+			Timezone string `json:"target_timezone" minLength:"1" maxLength:"100"`
+		}
+	}
+	groupInput struct {
+		Group string `query:"group" required:"true" minLength:"1" maxLength:"200"`
+	}
+	countOutput struct{ Body Counted }
+	idInput     struct {
+		ID uuid.UUID `path:"id" format:"uuid"`
+	}
+	updateInput struct {
+		ID      uuid.UUID `path:"id" format:"uuid"`
+		IfMatch string    `header:"If-Match" maxLength:"200"`
+		Body    Change
+	}
+	deleteInput struct {
+		ID      uuid.UUID `path:"id" format:"uuid"`
+		IfMatch string    `header:"If-Match" maxLength:"200"`
+	}
+)
+
+// Counted says how many timers an operation on a group was about.
+type Counted struct {
+	Timers int `json:"timers"`
+}
+
+func answer(status int, timer Timer) *timerOutput {
+	return &timerOutput{Status: status, ETag: rest.ETag(etagOf(timer.Version)), Body: timer}
+}
+
+func (t *Timers) handleCreate(ctx context.Context, caller authz.Caller, in *createInput) (*timerOutput, error) {
+	if in.Body.IdempotencyKey == "" {
+		in.Body.IdempotencyKey = in.Key
+	}
+	timer, made, err := t.Create(ctx, caller, in.Body, time.Now())
+	if err != nil {
+		return nil, err
+	}
+	if !made {
+		return answer(http.StatusOK, timer), nil
+	}
+	return answer(http.StatusCreated, timer), nil
+}
+
+func (t *Timers) handleList(ctx context.Context, caller authz.Caller, in *listInput) (*listOutput, error) {
+	list, err := t.List(ctx, caller, in.Filter, in.PageInput)
+	return &listOutput{list}, err
+}
+
+func (t *Timers) handleMove(ctx context.Context, caller authz.Caller, in *moveInput) (*countOutput, error) {
+	n, err := t.MoveGroup(ctx, caller, in.Group, in.Body.Timezone, time.Now())
+	return &countOutput{Counted{n}}, err
+}
+
+func (t *Timers) handleDeleteGroup(ctx context.Context, caller authz.Caller, in *groupInput) (*countOutput, error) {
+	n, err := t.DeleteGroup(ctx, caller, in.Group)
+	return &countOutput{Counted{n}}, err
+}
+
+func (t *Timers) handleGet(ctx context.Context, caller authz.Caller, in *idInput) (*timerOutput, error) {
+	timer, err := t.Get(ctx, caller, in.ID)
+	return answer(http.StatusOK, timer), err
+}
+
+func (t *Timers) handleUpdate(ctx context.Context, caller authz.Caller, in *updateInput) (*timerOutput, error) {
+	timer, err := t.Update(ctx, caller, in.ID, in.Body, in.IfMatch, time.Now())
+	return answer(http.StatusOK, timer), err
+}
+
+func (t *Timers) handleDelete(ctx context.Context, caller authz.Caller, in *deleteInput) (*struct{}, error) {
+	return nil, t.Delete(ctx, caller, in.ID, in.IfMatch)
+}

@@ -1,0 +1,98 @@
+// Package timers keeps scheduled events: moments that somebody asked for, each to become a task of a timer job.
+//
+// Vocabulary: a timer (scheduled event) names a local time and an IANA zone, which together are an instant; it fires
+// once, or repeats yearly or by a cron schedule on the zone's wall clock, and each firing is an occurrence, known by its
+// local time. A group holds the timers of one user or thing, to be moved to another zone or deleted together. A timer
+// names its job by DAG and job name, so it survives every edit of the job.
+//
+// It is a slice of its own, since all it wants of the dispatcher is one task. It owns scheduled_events.
+package timers
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/dagctl/dagctl/dispatcher"
+)
+
+// Config is what Timers need.
+type Config struct {
+	Pool       *pgxpool.Pool // the owner's: timers of all orgs come due
+	Requests   *pgxpool.Pool // under row-level security
+	Dispatcher *dispatcher.Dispatcher
+	Log        *slog.Logger
+}
+
+// Timers keeps them and delivers those that are due. Any number of processes do so on one database.
+type Timers struct{ Config }
+
+// New validates the config.
+func New(c Config) (*Timers, error) {
+	if c.Pool == nil || c.Requests == nil || c.Dispatcher == nil {
+		return nil, errors.New("timers: both pools and a dispatcher are needed")
+	}
+	if c.Log == nil {
+		c.Log = slog.Default()
+	}
+	return &Timers{c}, nil
+}
+
+// Timer is a scheduled event as people see it. The names are those of its columns.
+type Timer struct {
+	ID             uuid.UUID       `json:"id" format:"uuid"`
+	DAG            string          `json:"dag"`
+	Job            string          `json:"job"`
+	EventType      string          `json:"event_type"`
+	Group          string          `json:"group,omitempty"`
+	Status         string          `json:"status" enum:"PENDING,PROCESSING,COMPLETED,FAILED"`
+	UTC            time.Time       `json:"target_timestamp_utc" doc:"When it fires next"`
+	Local          string          `json:"target_timestamp_local" doc:"The same on the wall clock of target_timezone" example:"2027-03-14T09:00:00"`
+	Timezone       string          `json:"target_timezone" example:"Europe/Berlin"`
+	Repeat         string          `json:"repeat" enum:"none,yearly,cron"`
+	Schedule       string          `json:"schedule,omitempty" doc:"Of repeat cron"`
+	ExecutedAt     *time.Time      `json:"executed_at,omitempty" doc:"When it fired last"`
+	FailureReason  string          `json:"failure_reason,omitempty"`
+	RetryCount     int             `json:"retry_count"`
+	Version        int             `json:"version" doc:"Grows with every change; the ETag"`
+	IdempotencyKey string          `json:"idempotency_key"`
+	Payload        json.RawMessage `json:"delivery_payload,omitempty" doc:"Of the task; for writers"`
+	CreatedAt      time.Time       `json:"created_at"`
+	UpdatedAt      time.Time       `json:"updated_at"`
+
+	anchor time.Time // the local time that was asked for; yearly repetitions go by it
+	local  time.Time // as Local
+}
+
+// How a timer repeats.
+const (
+	never  = "none"
+	yearly = "yearly"
+	byCron = "cron"
+)
+
+// Run delivers what is due until ctx ends.
+func (t *Timers) Run(ctx context.Context) error {
+	for {
+		for more := true; more; {
+			var err error
+			if more, err = t.deliverDue(ctx, time.Now()); err != nil && ctx.Err() == nil {
+				t.Log.Error("timers could not be delivered, will try again", "error", err)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(time.Duration((0.8 + 0.4*rand.Float64()) * float64(time.Second))):
+		}
+	}
+}
+
+func etagOf(version int) string { return fmt.Sprint(version) }
