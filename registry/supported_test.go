@@ -31,7 +31,7 @@ func TestWhatTheEngineDoesNotDoIsRefused(t *testing.T) {
 			require.ErrorContains(t, err, "this server")
 		})
 	}
-	for _, kind := range []string{"cron", "poll", "manual", "webhook"} {
+	for _, kind := range []string{"cron", "poll", "manual", "webhook", "timer"} {
 		require.NoError(t, refuseUnserved(job(func(j *dag.Job) { j.Source.Kind = kind })))
 	}
 }

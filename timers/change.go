@@ -15,8 +15,8 @@ import (
 	"github.com/dagctl/dagctl/internal/rest"
 )
 
-// Change is what is to be different. What is left out stays.
-type Change struct {
+// TimerChange is what is to be different. What is left out stays.
+type TimerChange struct {
 	Local    *string         `json:"target_timestamp_local,omitempty" maxLength:"30"`
 	Timezone *string         `json:"target_timezone,omitempty" maxLength:"100"`
 	Repeat   *string         `json:"repeat,omitempty" enum:"none,yearly,cron"`
@@ -27,7 +27,7 @@ type Change struct {
 
 // Update changes a timer that has the version the caller saw; an empty ifMatch does not ask for one. One that has
 // completed or failed is pending again if its time is changed.
-func (t *Timers) Update(ctx context.Context, caller authz.Caller, id uuid.UUID, c Change, ifMatch string, now time.Time) (timer Timer, err error) {
+func (t *Timers) Update(ctx context.Context, caller authz.Caller, id uuid.UUID, c TimerChange, ifMatch string, now time.Time) (timer Timer, err error) {
 	err = pg.InOrgTx(ctx, t.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
 		before, err := locked(ctx, tx, caller, id, ifMatch)
 		if err != nil {
@@ -71,7 +71,7 @@ func locked(ctx context.Context, tx pgx.Tx, caller authz.Caller, id uuid.UUID, i
 }
 
 // with is the timer after a change. A new zone alone keeps the local time of the occurrence that is to come. It is pure.
-func (t Timer) with(c Change, now time.Time) (Timer, error) {
+func (t Timer) with(c TimerChange, now time.Time) (Timer, error) {
 	if c.Group != nil {
 		t.Group = *c.Group
 	}

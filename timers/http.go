@@ -27,7 +27,7 @@ func (t *Timers) AddRoutes(api *authz.API) {
 	authz.Handle(api, authz.Reader, huma.Operation{OperationID: "get-timer", Method: http.MethodGet, Path: one, Tags: tags,
 		Summary: "Get a timer"}, t.handleGet)
 	authz.Handle(api, authz.Writer, huma.Operation{OperationID: "update-timer", Method: http.MethodPatch, Path: one, Tags: tags,
-		Summary: "Change a timer"}, t.handleUpdate)
+		Summary: "TimerChange a timer"}, t.handleUpdate)
 	authz.Handle(api, authz.Writer, huma.Operation{OperationID: "delete-timer", Method: http.MethodDelete, Path: one, Tags: tags,
 		Summary: "Delete a timer; the tasks that it made stay"}, t.handleDelete)
 }
@@ -63,7 +63,7 @@ type (
 	updateInput struct {
 		ID      uuid.UUID `path:"id" format:"uuid"`
 		IfMatch string    `header:"If-Match" maxLength:"200"`
-		Body    Change
+		Body    TimerChange
 	}
 	deleteInput struct {
 		ID      uuid.UUID `path:"id" format:"uuid"`

@@ -32,6 +32,7 @@ import (
 	"github.com/dagctl/dagctl/query"
 	"github.com/dagctl/dagctl/registry"
 	"github.com/dagctl/dagctl/storage"
+	"github.com/dagctl/dagctl/timers"
 	"github.com/dagctl/dagctl/web"
 )
 
@@ -44,6 +45,7 @@ type app struct {
 	vault      *authz.Vault
 	registry   *registry.Registry
 	dispatcher *dispatcher.Dispatcher
+	timers     *timers.Timers
 	api        *authz.API
 }
 
@@ -100,6 +102,9 @@ func newApp(ctx context.Context, cfg serverConfig, roots func(org, dag string) [
 	if err != nil {
 		return nil, err
 	}
+	if a.timers, err = timers.New(timers.Config{Pool: a.pool, Requests: a.requests, Dispatcher: a.dispatcher, Log: log}); err != nil {
+		return nil, err
+	}
 	if err := a.routes(cfg, dev); err != nil {
 		return nil, err
 	}
@@ -130,6 +135,7 @@ func (a *app) routes(cfg serverConfig, dev *authz.Dev) error {
 	a.vault.AddRoutes(a.api)
 	a.registry.AddRoutes(a.api)
 	a.dispatcher.AddRoutes(a.api)
+	a.timers.AddRoutes(a.api)
 	rows.AddRoutes(a.api)
 	site, err := web.New(web.Config{Registry: a.registry, Dispatcher: a.dispatcher, Query: rows})
 	if err != nil {
@@ -192,9 +198,12 @@ func (a *app) run(ctx context.Context, listener net.Listener) error {
 	return g.Wait()
 }
 
-// work runs the dispatcher. Being told to stop, however early, is no error.
+// work runs the dispatcher and delivers timers. Being told to stop, however early, is no error.
 func (a *app) work(ctx context.Context) error {
-	if err := a.dispatcher.Run(ctx); err != nil && ctx.Err() == nil {
+	g, working := errgroup.WithContext(ctx)
+	g.Go(func() error { return a.dispatcher.Run(working) })
+	g.Go(func() error { return a.timers.Run(working) })
+	if err := g.Wait(); err != nil && ctx.Err() == nil {
 		return err
 	}
 	return nil
