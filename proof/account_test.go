@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -83,16 +84,11 @@ func (a *account) close(w *world) {
 			news[key], news["all"] = true, true
 		}
 	}
-	ran := map[string]bool{}
 	for id, unit := range ended {
-		origin, key, _ := strings.Cut(unit, " ")
-		job, ours := a.jobs[uuid.MustParse(origin)]
-		if _, old := a.before[id]; old || !ours {
-			continue
-		}
-		ran[job+" "+key] = true
-		if _, old := a.after[id]; !old && !news[key] {
-			require.Contains(w.t, a.planned, job+" "+key, "version %d (%s %s) computed what it had not planned", a.deployed.Version.Number, status, reason)
+		job, ours := a.unit(id, unit)
+		_, old := a.after[id]
+		if _, key, _ := strings.Cut(unit, " "); ours && !old && !news[key] {
+			require.Contains(w.t, a.planned, job, "version %d (%s %s) computed what it had not planned", a.deployed.Version.Number, status, reason)
 		}
 	}
 	// One that was ready before it was asked for again catches up when it is promoted.
@@ -100,7 +96,27 @@ func (a *account) close(w *world) {
 	if status != registry.Active && !built {
 		return
 	}
-	for unit := range a.planned {
-		require.Contains(w.t, ran, unit, "version %d is %s and did not compute what it had planned: %v", a.deployed.Version.Number, status, slices.Sorted(maps.Keys(a.planned)))
+	// What the version that served before had not computed either need not be there at the swap; it is under way.
+	var missing []string
+	for deadline := time.Now().Add(3 * time.Minute); ; time.Sleep(20 * time.Millisecond) {
+		ran := map[string]bool{}
+		for id, unit := range w.ended() {
+			if unit, ours := a.unit(id, unit); ours {
+				ran[unit] = true
+			}
+		}
+		missing = slices.DeleteFunc(slices.Sorted(maps.Keys(a.planned)), func(unit string) bool { return ran[unit] })
+		if len(missing) == 0 || time.Now().After(deadline) {
+			break
+		}
 	}
+	require.Empty(w.t, missing, "version %d is %s and does not compute what it had planned: %v", a.deployed.Version.Number, status, slices.Sorted(maps.Keys(a.planned)))
+}
+
+// unit tells which "job partition" of the deploy a task has computed since; false where it is another's or from before.
+func (a *account) unit(id uuid.UUID, computed string) (string, bool) {
+	origin, key, _ := strings.Cut(computed, " ")
+	job, ours := a.jobs[uuid.MustParse(origin)]
+	_, old := a.before[id]
+	return job + " " + key, ours && !old
 }
