@@ -115,8 +115,10 @@ func (r *Registry) Datasets(ctx context.Context, caller authz.Caller, f DatasetF
 		if err != nil {
 			return err
 		}
-		found, err = pgx.CollectRows(rows, scanDataset)
-		return err
+		if found, err = pgx.CollectRows(rows, scanDataset); err != nil {
+			return err
+		}
+		return markLate(ctx, tx, caller.OrgID, found, time.Now())
 	})
 	if err != nil {
 		return nil, fmt.Errorf("list datasets: %w", err)
@@ -133,6 +135,11 @@ func (r *Registry) Dataset(ctx context.Context, caller authz.Caller, name string
 		if found, err = r.dataset(ctx, tx, caller, name); err != nil {
 			return err
 		}
+		one := []Dataset{found}
+		if err := markLate(ctx, tx, caller.OrgID, one, time.Now()); err != nil {
+			return err
+		}
+		found.Late = one[0].Late
 		if caller.Is(authz.RoleWriter) {
 			if found.Withheld, err = withheld(ctx, tx, found); err != nil {
 				return err

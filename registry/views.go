@@ -176,6 +176,7 @@ type Dataset struct {
 	Rows        int64           `json:"rows"`
 	Bytes       int64           `json:"bytes"`
 	UpdatedAt   *time.Time      `json:"updated_at,omitempty" doc:"When its newest partition was published"`
+	Late        *Late           `json:"late,omitempty" doc:"Present where the dataset has not what was due by now"`
 	Checks      []CheckResult   `json:"checks,omitempty"`
 	Withheld    []Withheld      `json:"withheld,omitempty" doc:"Partitions whose newest revision readers do not see; for writers"`
 }

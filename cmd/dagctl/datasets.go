@@ -121,6 +121,9 @@ func (c *cli) writeDataset(w io.Writer, d registry.Dataset) {
 	field("Rows", fmt.Sprint(d.Rows))
 	field("Size", web.Size(d.Bytes))
 	field("Updated", ago(d.UpdatedAt, now))
+	if d.Late != nil {
+		field("Late", strings.TrimSpace(d.Late.Partition+" was due "+ago(&d.Late.DueAt, now)))
+	}
 	if len(d.Columns) > 0 {
 		fmt.Fprintln(w)
 		t := table{style: style, header: []string{"COLUMN", "TYPE", "DESCRIPTION"}}
