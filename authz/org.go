@@ -134,3 +134,18 @@ func Bootstrap(ctx context.Context, owner *pgxpool.Pool, f FirstToken) (secret s
 	}
 	return secret, org, nil
 }
+
+// OrgSlugs are the slugs of all orgs, for what shows figures of several.
+func OrgSlugs(ctx context.Context, owner *pgxpool.Pool) (map[uuid.UUID]string, error) {
+	rows, err := owner.Query(ctx, `SELECT id, slug FROM orgs`)
+	if err != nil {
+		return nil, fmt.Errorf("slugs of orgs: %w", err)
+	}
+	slugs := map[uuid.UUID]string{}
+	var (
+		id   uuid.UUID
+		slug string
+	)
+	_, err = pgx.ForEachRow(rows, []any{&id, &slug}, func() error { slugs[id] = slug; return nil })
+	return slugs, err
+}

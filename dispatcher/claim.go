@@ -64,6 +64,7 @@ func (d *Dispatcher) claim(ctx context.Context, runtimes []string, worker string
 		out     []claimed
 		leased  []claimable
 		dropped bool
+		began   = time.Now()
 	)
 	err := pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) error {
 		out, dropped, leased = nil, false, nil
@@ -106,6 +107,7 @@ func (d *Dispatcher) claim(ctx context.Context, runtimes []string, worker string
 	if dropped {
 		d.wake.send(d.progressed()...)
 	}
+	d.metrics.batch("claim", began, len(out))
 	return out, nil
 }
 

@@ -134,6 +134,7 @@ func (x *completing) writesTables() bool {
 func (d *Dispatcher) completeTogether(batch []*completing) {
 	ctx, cancel := context.WithTimeout(context.Background(), completeTimeout)
 	defer cancel()
+	defer d.metrics.batch("complete", time.Now(), len(batch))
 	var follows topics
 	err := pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) (err error) {
 		follows, err = d.completeTx(ctx, tx, batch)
@@ -224,7 +225,7 @@ func (d *Dispatcher) completeTx(ctx context.Context, tx pgx.Tx, batch []*complet
 	for i, x := range open {
 		done[i] = ended{x.row, ending{status: "Completed", state: x.state, hash: x.hash, outputs: x.notes, actor: "WORKER"}}
 	}
-	return follows, finishAll(ctx, tx, done, now)
+	return follows, d.finishAll(ctx, tx, done, now)
 }
 
 // outputNote is what tasks.outputs tells of one committed output.

@@ -96,6 +96,7 @@ func inSwapTx(ctx context.Context, pool *pgxpool.Pool, fn func(ctx context.Conte
 // become those of the version, open tasks that nobody wants any more end, and the views that could not show two
 // generations at once are made anew.
 func (d *Dispatcher) swap(ctx context.Context, tx pgx.Tx, b registry.Build, reason, actor string, remade []storage.View, now time.Time) (bool, error) {
+	began := time.Now()
 	pointers, err := registry.PointersToMove(ctx, tx, b)
 	if err != nil {
 		return false, err
@@ -128,6 +129,7 @@ func (d *Dispatcher) swap(ctx context.Context, tx pgx.Tx, b registry.Build, reas
 			return false, err
 		}
 	}
+	pg.AfterCommit(ctx, func() { d.metrics.cutovers.Observe(time.Since(began).Seconds()) })
 	return true, nil
 }
 

@@ -127,7 +127,7 @@ func (d *Dispatcher) endChecks(ctx context.Context, tx pgx.Tx, caller authz.Call
 		if row.status != "Queued" && row.status != "Failed" {
 			continue
 		}
-		if err := finish(ctx, tx, row, ending{status: "Canceled", reason: reasonSkipped, message: "a person decided", actor: caller.Actor}, now); err != nil {
+		if err := d.finish(ctx, tx, row, ending{status: "Canceled", reason: reasonSkipped, message: "a person decided", actor: caller.Actor}, now); err != nil {
 			return err
 		}
 	}

@@ -110,6 +110,8 @@ type Dispatcher struct {
 	columns sync.Map
 	// completions gathers what attempts report at the same time.
 	completions *batcher[*completing]
+	metrics     *metrics
+	drained     atomic.Bool // somebody asked this process to claim no more
 }
 
 // New validates the config.
@@ -117,7 +119,8 @@ func New(c Config) (*Dispatcher, error) {
 	if err := c.validate(); err != nil {
 		return nil, err
 	}
-	d := &Dispatcher{Config: c, wake: newWakeups(), slots: make(chan struct{}, c.PoolSize), behind: make(chan registry.Build, behindAtOnce)}
+	d := &Dispatcher{Config: c, wake: newWakeups(), slots: make(chan struct{}, c.PoolSize), behind: make(chan registry.Build, behindAtOnce),
+		metrics: newMetrics()}
 	d.completions = &batcher[*completing]{size: completeBatch, lanes: completeLanes, do: d.completeAll}
 	return d, nil
 }

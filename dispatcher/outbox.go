@@ -64,6 +64,7 @@ func (d *Dispatcher) postpone(ctx context.Context, rows []outboxRow, cause error
 	if err != nil {
 		return fmt.Errorf("postpone outbox rows after %w: %v", cause, err)
 	}
+	d.metrics.postponed.Add(float64(len(rows)))
 	d.Log.Error("outbox row postponed", "rows", outboxIDs(rows), "error", cause)
 	return nil
 }

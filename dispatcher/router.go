@@ -73,6 +73,7 @@ type routePayload struct {
 
 func (d *Dispatcher) routeRows(ctx context.Context, tx pgx.Tx, rows []outboxRow, now time.Time) (created, error) {
 	var ids, moved []uuid.UUID
+	began := time.Now()
 	for _, row := range rows {
 		var payload routePayload
 		if err := json.Unmarshal(row.Payload, &payload); err != nil {
@@ -84,6 +85,7 @@ func (d *Dispatcher) routeRows(ctx context.Context, tx pgx.Tx, rows []outboxRow,
 	if err != nil {
 		return created{}, err
 	}
+	pg.AfterCommit(ctx, func() { d.metrics.routed(events, began) })
 	made, err := d.route(ctx, tx, events, moved, now)
 	if err != nil {
 		return created{}, err

@@ -43,7 +43,7 @@ const company = 2 * time.Millisecond
 // claimAndRun claims as many tasks as there are free slots and starts them.
 func (d *Dispatcher) claimAndRun(ctx context.Context, runtimes []string, running *sync.WaitGroup, now time.Time) (int, error) {
 	free := cap(d.slots) - len(d.slots) // only this loop takes slots, so there are at least as many
-	if free == 0 {
+	if free == 0 || d.drained.Load() {
 		return 0, nil
 	}
 	if free < cap(d.slots)/4 {
@@ -170,7 +170,7 @@ func (d *Dispatcher) cancelRunning(ctx context.Context, t claimed, now time.Time
 		if row.cancelAsked { // by somebody, and not by a cutover, which may want it again
 			e.reason = reasonCanceled
 		}
-		return finish(ctx, tx, row, e, now)
+		return d.finish(ctx, tx, row, e, now)
 	})
 	d.wake.send(d.progressed()...)
 	return err
@@ -200,7 +200,7 @@ func (d *Dispatcher) handBack(ctx context.Context, t claimed, why string, from, 
 
 // requeue ends a running attempt that is to be tried again, now or later.
 func (d *Dispatcher) requeue(ctx context.Context, tx pgx.Tx, row taskRow, e ending, now time.Time) error {
-	if err := finish(ctx, tx, row, row.unlessCanceled(e), now); err != nil || row.cancelAsked || e.retryAt.After(now) {
+	if err := d.finish(ctx, tx, row, row.unlessCanceled(e), now); err != nil || row.cancelAsked || e.retryAt.After(now) {
 		return err
 	}
 	_, err := d.promoteFailed(ctx, tx, `task_id = $1`, "SYSTEM", now, row.id)

@@ -75,7 +75,7 @@ func (d *Dispatcher) reapOne(ctx context.Context, f Fence, reason string, now ti
 			e.message = errTimedOut.Error()
 		}
 		e.retryAt = failure(row, d.retryOf(ctx, tx, row.job), true, 1, now, rand.Float64())
-		return finish(ctx, tx, row, row.unlessCanceled(e), now)
+		return d.finish(ctx, tx, row, row.unlessCanceled(e), now)
 	})
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/registry"
 )
 
@@ -141,14 +142,14 @@ type ended struct {
 }
 
 // finish ends a task whose row is locked.
-func finish(ctx context.Context, tx pgx.Tx, r taskRow, e ending, now time.Time) error {
-	return finishAll(ctx, tx, []ended{{r, e}}, now)
+func (d *Dispatcher) finish(ctx context.Context, tx pgx.Tx, r taskRow, e ending, now time.Time) error {
+	return d.finishAll(ctx, tx, []ended{{r, e}}, now)
 }
 
 // finishAll ends tasks whose rows are locked, no two of one slot: each leaves whichever set it is in, gives back its
 // limits, and lets the sibling that waited for its slot go on. The expected state is in the statement, so an illegal
 // transition changes no row.
-func finishAll(ctx context.Context, tx pgx.Tx, tasks []ended, now time.Time) error {
+func (d *Dispatcher) finishAll(ctx context.Context, tx pgx.Tx, tasks []ended, now time.Time) error {
 	var running []ended
 	freed := map[limit]int{}
 	for _, t := range tasks {
@@ -181,6 +182,7 @@ func finishAll(ctx context.Context, tx pgx.Tx, tasks []ended, now time.Time) err
 	if err := releaseAll(ctx, tx, freed, now); err != nil {
 		return err
 	}
+	pg.AfterCommit(ctx, func() { d.metrics.ended(tasks) })
 	return promoteSiblings(ctx, tx, running, now)
 }
 
@@ -355,6 +357,6 @@ func (d *Dispatcher) failTx(ctx context.Context, tx pgx.Tx, t claimed, reason st
 	if !row.holds(t.Fence) || row.status != "Running" {
 		return fault.New(fault.Conflict, "task %s is %s at attempt %d: attempt %d was fenced off", row.id, row.status, row.attempt, t.Attempt)
 	}
-	return finish(ctx, tx, row, row.unlessCanceled(ending{status: "Failed", reason: reason, message: cause.Error(), actor: "WORKER", failed: 1,
+	return d.finish(ctx, tx, row, row.unlessCanceled(ending{status: "Failed", reason: reason, message: cause.Error(), actor: "WORKER", failed: 1,
 		retryAt: failure(row, t.job.Def.Retry, retryable, 1, now, rand.Float64())}), now)
 }

@@ -85,7 +85,7 @@ func (d *Dispatcher) doTx(ctx context.Context, tx pgx.Tx, a act, rows []taskRow,
 	if len(endings) == 0 {
 		return nil
 	}
-	return finishAll(ctx, tx, endings, now)
+	return d.finishAll(ctx, tx, endings, now)
 }
 
 // askToEnd has running tasks end at their next heartbeat.

@@ -18,8 +18,6 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/dagctl/dagctl/authz"
@@ -46,6 +44,7 @@ type app struct {
 	registry   *registry.Registry
 	dispatcher *dispatcher.Dispatcher
 	timers     *timers.Timers
+	metrics    *prometheus.Registry
 	api        *authz.API
 }
 
@@ -105,6 +104,9 @@ func newApp(ctx context.Context, cfg serverConfig, roots func(org, dag string) [
 	if a.timers, err = timers.New(timers.Config{Pool: a.pool, Requests: a.requests, Dispatcher: a.dispatcher, Log: log}); err != nil {
 		return nil, err
 	}
+	if a.metrics, err = a.newMetrics(); err != nil {
+		return nil, err
+	}
 	if err := a.routes(cfg, dev); err != nil {
 		return nil, err
 	}
@@ -113,14 +115,12 @@ func newApp(ctx context.Context, cfg serverConfig, roots func(org, dag string) [
 
 // routes builds the API: every operation and page, each with its rule.
 func (a *app) routes(cfg serverConfig, dev *authz.Dev) error {
-	metrics := prometheus.NewRegistry()
-	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	limiter, err := rest.NewLimiter(cfg.Limits.RequestsPerSecond, cfg.Limits.Burst)
 	if err != nil {
 		return err
 	}
 	a.api, err = authz.NewAPI(authz.Config{
-		REST:           rest.Config{Version: buildVersion(), Logger: a.log, Metrics: metrics},
+		REST:           rest.Config{Version: buildVersion(), Logger: a.log, Metrics: a.metrics},
 		Authenticators: []authz.Authenticator{authz.NewTokens(a.pool)},
 		Limiter:        limiter, Origins: cfg.Origins, Dev: dev, RenderError: web.RenderError,
 	})
@@ -150,12 +150,7 @@ func (a *app) routes(cfg serverConfig, dev *authz.Dev) error {
 		readyz(a.pool)(w, r)
 		return nil
 	})
-	// The figures are of the whole process, so they are not public; a scraper has a reader's token.
-	page := promhttp.HandlerFor(metrics, promhttp.HandlerOpts{})
-	a.api.HandlePage(authz.Reader, "GET /metrics", func(w http.ResponseWriter, r *http.Request, _ authz.Caller) error {
-		page.ServeHTTP(w, r)
-		return nil
-	})
+	a.api.HandlePage(authz.Reader, "GET /metrics", a.serveMetrics)
 	return nil
 }
 

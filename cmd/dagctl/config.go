@@ -22,18 +22,19 @@ import (
 
 // serverConfig is what a server is told: defaults, then the config file, then DAGCTL_* variables, then flags.
 type serverConfig struct {
-	DatabaseURL string              `yaml:"database_url"`
-	Listen      string              `yaml:"listen"`
-	Origins     []string            `yaml:"origins"`    // where browsers reach this server: https://dagctl.example.com
-	Runtimes    map[string]string   `yaml:"runtimes"`   // name in DAG files → what it is here
-	FileRoots   map[string][]string `yaml:"file_roots"` // org slug → folders that its file sources may read
-	Storage     storageConfig       `yaml:"storage"`
-	Operators   operatorsConfig     `yaml:"operators"`
-	Workers     workersConfig       `yaml:"workers"`
-	Queries     queriesConfig       `yaml:"queries"`
-	Limits      limitsConfig        `yaml:"limits"`
-	Secrets     secretsConfig       `yaml:"secrets"`
-	Log         logConfig           `yaml:"log"`
+	DatabaseURL    string              `yaml:"database_url"`
+	Listen         string              `yaml:"listen"`
+	MetricsAddress string              `yaml:"metrics_address"` // where /metrics of all orgs is served, to whoever gets there; empty: nowhere
+	Origins        []string            `yaml:"origins"`         // where browsers reach this server: https://dagctl.example.com
+	Runtimes       map[string]string   `yaml:"runtimes"`        // name in DAG files → what it is here
+	FileRoots      map[string][]string `yaml:"file_roots"`      // org slug → folders that its file sources may read
+	Storage        storageConfig       `yaml:"storage"`
+	Operators      operatorsConfig     `yaml:"operators"`
+	Workers        workersConfig       `yaml:"workers"`
+	Queries        queriesConfig       `yaml:"queries"`
+	Limits         limitsConfig        `yaml:"limits"`
+	Secrets        secretsConfig       `yaml:"secrets"`
+	Log            logConfig           `yaml:"log"`
 
 	secretKeys []string // from DAGCTL_SECRETS_KEY or the key file
 }
@@ -143,7 +144,7 @@ func (cfg *serverConfig) readSecretKeys(env string) error {
 // applyEnvironment takes the settings that differ from machine to machine from DAGCTL_* variables.
 func (cfg *serverConfig) applyEnvironment(getenv func(string) string) error {
 	texts := map[string]*string{
-		"DAGCTL_DATABASE_URL": &cfg.DatabaseURL, "DAGCTL_LISTEN": &cfg.Listen, "DAGCTL_STORAGE_ROOT": &cfg.Storage.Root,
+		"DAGCTL_DATABASE_URL": &cfg.DatabaseURL, "DAGCTL_LISTEN": &cfg.Listen, "DAGCTL_METRICS_ADDRESS": &cfg.MetricsAddress, "DAGCTL_STORAGE_ROOT": &cfg.Storage.Root,
 		"DAGCTL_LOG_LEVEL": &cfg.Log.Level, "DAGCTL_LOG_FORMAT": &cfg.Log.Format,
 	}
 	for name, field := range texts {
@@ -176,6 +177,9 @@ func (cfg *serverConfig) validate() error {
 	}
 	if cfg.DatabaseURL == "" {
 		wrong("database_url", "is not set: --database-url, DAGCTL_DATABASE_URL or the config file")
+	}
+	if cfg.MetricsAddress != "" && cfg.MetricsAddress == cfg.Listen {
+		wrong("metrics_address", "%s is where the server listens; it needs an address of its own", cfg.Listen)
 	}
 	if cfg.Storage.Root == "" {
 		wrong("storage.root", "is not set: --storage-root, DAGCTL_STORAGE_ROOT or the config file")

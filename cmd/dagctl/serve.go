@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
+	"net"
 	"net/http"
 	"path/filepath"
 	"strings"
@@ -49,6 +50,9 @@ config file. Any number of servers run against one database; none holds state. N
 			if changed("listen") {
 				cfg.Listen = flags.Listen
 			}
+			if changed("metrics-address") {
+				cfg.MetricsAddress = flags.MetricsAddress
+			}
 			if changed("storage-root") {
 				cfg.Storage.Root = flags.Storage.Root
 			}
@@ -79,6 +83,7 @@ config file. Any number of servers run against one database; none holds state. N
 	f.BoolVar(&migrate, "migrate", false, "bring the database's schema up to date first")
 	f.StringVar(&flags.DatabaseURL, "database-url", "", "PostgreSQL: postgres://user:password@host/database (DAGCTL_DATABASE_URL)")
 	f.StringVar(&flags.Listen, "listen", defaultConfig.Listen, "address to serve on (DAGCTL_LISTEN)")
+	f.StringVar(&flags.MetricsAddress, "metrics-address", "", "address that serves /metrics of all orgs, without a token: keep it to yourself (DAGCTL_METRICS_ADDRESS)")
 	f.StringVar(&flags.Storage.Root, "storage-root", "", "folder of the datasets' files (DAGCTL_STORAGE_ROOT)")
 	f.BoolVar(&flags.Operators.AllowCommand, "allow-command", false, "let DAGs run any program with this process's rights (DAGCTL_ALLOW_COMMAND)")
 	f.IntVar(&flags.Workers.PoolSize, "pool-size", defaultWorkers.PoolSize, "tasks run at once in this process (DAGCTL_POOL_SIZE)")
@@ -124,6 +129,14 @@ func serve(ctx context.Context, cfg serverConfig, migrate bool, log *slog.Logger
 		return err
 	}
 	defer listener.Close()
+	scraped := newFront(http.NotFoundHandler()) // until there is something to tell
+	var scrapes net.Listener
+	if cfg.MetricsAddress != "" {
+		if scrapes, err = listen(cfg.MetricsAddress); err != nil {
+			return err
+		}
+		defer scrapes.Close()
+	}
 	if migrate {
 		if err := migrations.Up(ctx, cfg.DatabaseURL); err != nil {
 			return err
@@ -139,6 +152,9 @@ func serve(ctx context.Context, cfg serverConfig, migrate bool, log *slog.Logger
 	front := newFront(startingHandler(pool))
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return serveHTTP(ctx, listener, front) })
+	if scrapes != nil {
+		g.Go(func() error { return serveHTTP(ctx, scrapes, scraped) })
+	}
 	g.Go(func() (err error) {
 		if waitForSchema(ctx, pool, log) != nil {
 			return nil // told to stop meanwhile
@@ -147,6 +163,7 @@ func serve(ctx context.Context, cfg serverConfig, migrate bool, log *slog.Logger
 			return err
 		}
 		front.become(a.api.Handler())
+		scraped.become(a.metricsHandler())
 		log.Info("serving", "url", "http://"+listener.Addr().String(), "version", buildVersion())
 		return a.work(ctx)
 	})

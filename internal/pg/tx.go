@@ -26,8 +26,15 @@ func InTx(ctx context.Context, pool *pgxpool.Pool, fn func(ctx context.Context, 
 
 func inTx(ctx context.Context, pool *pgxpool.Pool, options pgx.TxOptions, fn func(ctx context.Context, tx pgx.Tx) error) error {
 	for attempt := 1; ; attempt++ {
-		err := pgx.BeginTxFunc(ctx, pool, options, func(tx pgx.Tx) error { return fn(ctx, tx) })
-		if err == nil || !lostToOthers(err) {
+		var committed afterCommit
+		err := pgx.BeginTxFunc(ctx, pool, options, func(tx pgx.Tx) error {
+			return fn(context.WithValue(ctx, afterCommitKey{}, &committed), tx)
+		})
+		if err == nil {
+			committed.run()
+			return nil
+		}
+		if !lostToOthers(err) {
 			return err
 		}
 		if attempt == maxAttempts {
@@ -37,6 +44,25 @@ func inTx(ctx context.Context, pool *pgxpool.Pool, options pgx.TxOptions, fn fun
 		if err := pause(ctx, backoff(attempt)); err != nil {
 			return err
 		}
+	}
+}
+
+// afterCommit is what is to follow a transaction's COMMIT.
+type afterCommit []func()
+
+type afterCommitKey struct{}
+
+func (a afterCommit) run() {
+	for _, fn := range a {
+		fn()
+	}
+}
+
+// AfterCommit has fn called once the transaction that ctx came with is committed, and never if it is not. It is for what
+// only tells of what was done, such as counting; whatever must not be lost belongs into the transaction.
+func AfterCommit(ctx context.Context, fn func()) {
+	if a, ok := ctx.Value(afterCommitKey{}).(*afterCommit); ok {
+		*a = append(*a, fn)
 	}
 }
 
