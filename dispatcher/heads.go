@@ -71,13 +71,6 @@ func (h *heads) claimed(taken []claimable) {
 	h.last = lastInCircle(taken, h.last)
 }
 
-// turn is the org whose turn it was last.
-func (h *heads) turn() uuid.UUID {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.last
-}
-
 // next lists the queues whose turn it is, with the ranks from which on there may be something to claim.
 func (h *heads) next(runtimes []string, limit int) (queues []head, ranks []int64) {
 	h.mu.Lock()

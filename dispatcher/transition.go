@@ -231,11 +231,11 @@ func leaveQueue(ctx context.Context, tx pgx.Tx, r taskRow) (held bool, err error
 // trail from its end on, if it did not complete; until then, and of completed ones, the task's own row tells it.
 func writeEndings(ctx context.Context, tx pgx.Tx, tasks []ended, now time.Time) error {
 	var (
-		ids, orgs                                                                   []uuid.UUID
-		statuses, reasons, states, messages, hashes, outputs, from, actors, workers []string
-		retries, started                                                            []*time.Time
-		failed, attempts                                                            []int
-		trail                                                                       trailRows
+		ids, orgs                                                           []uuid.UUID
+		statuses, reasons, states, messages, hashes, outputs, from, workers []string
+		retries, started                                                    []*time.Time
+		failed, attempts                                                    []int
+		trail                                                               trailRows
 	)
 	for _, t := range tasks {
 		var notes []byte
@@ -250,7 +250,6 @@ func writeEndings(ctx context.Context, tx pgx.Tx, tasks []ended, now time.Time) 
 		hashes, outputs, retries = append(hashes, t.hash), append(outputs, string(notes)), append(retries, t.retryAt)
 		failed, from, attempts = append(failed, t.failed), append(from, t.taskRow.status), append(attempts, t.attempt)
 		workers, started = append(workers, t.worker), append(started, t.startedAt)
-		actors = append(actors, t.actor)
 		if t.taskRow.status == "Running" && t.ending.status != "Completed" {
 			trail.add(t.taskRow, "Queued", "Running", t.worker, "", nil, *t.startedAt)
 		}
