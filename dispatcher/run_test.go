@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
 	"github.com/dagctl/dagctl/operators"
@@ -133,4 +134,28 @@ func TestCrashesInBetween(t *testing.T) {
 		return err == nil && settled && len(broken(t, w.pool)) == 0
 	})
 	require.Empty(t, texts(t, w.pool, `SELECT partition_key FROM partition_versions WHERE state = 'Published' GROUP BY dataset_version, partition_key HAVING count(*) > 1`))
+}
+
+// A process that starts finds every connection of its pool dead, as after a restart of the database: it starts all the same.
+func TestStartingOverDeadConnections(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	held := make([]*pgxpool.Conn, 10)
+	for i := range held {
+		conn, err := w.pool.Acquire(t.Context())
+		require.NoError(t, err)
+		held[i] = conn
+	}
+	pids := make([]uint32, len(held))
+	for i, conn := range held {
+		pids[i] = conn.Conn().PgConn().PID()
+		conn.Release()
+	}
+	other, err := pgx.Connect(t.Context(), w.url)
+	require.NoError(t, err)
+	defer other.Close(t.Context())
+	_, err = other.Exec(t.Context(), `SELECT pg_terminate_backend(pid) FROM unnest($1::int[]) AS pid`, pids)
+	require.NoError(t, err)
+	require.NoError(t, w.d.registerSoon(t.Context()))
+	require.Equal(t, 1, w.count(`SELECT FROM workers WHERE id = $1`, w.d.WorkerID))
 }

@@ -11,17 +11,18 @@ import (
 // so a process that was merely slow does no harm.
 const workerDeadAfter = 10 * time.Second
 
-// registerTries bounds how long a process that starts waits for a database which is away.
-const registerTries = 5
+// registerFor bounds how long a process that starts waits for a database which is away. Each connection of the pool that
+// died with it takes a try.
+const registerFor = 30 * time.Second
 
 // registerSoon registers the process, again where the database is away for a moment. Being told to stop is no error.
 func (d *Dispatcher) registerSoon(ctx context.Context) error {
-	for try := 1; ; try++ {
+	for began := time.Now(); ; {
 		err := d.register(ctx)
 		if err == nil || ctx.Err() != nil {
 			return nil
 		}
-		if try == registerTries {
+		if time.Since(began) > registerFor {
 			return err
 		}
 		select {
