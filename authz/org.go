@@ -135,8 +135,13 @@ func Bootstrap(ctx context.Context, owner *pgxpool.Pool, f FirstToken) (secret s
 	return secret, org, nil
 }
 
-// OrgSlugs are the slugs of all orgs, for what shows figures of several.
-func OrgSlugs(ctx context.Context, owner *pgxpool.Pool) (map[uuid.UUID]string, error) {
+// Querier is a pool or a transaction.
+type Querier interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
+// OrgSlugs are the slugs of all orgs, for what concerns several. The connection is the owner's.
+func OrgSlugs(ctx context.Context, owner Querier) (map[uuid.UUID]string, error) {
 	rows, err := owner.Query(ctx, `SELECT id, slug FROM orgs`)
 	if err != nil {
 		return nil, fmt.Errorf("slugs of orgs: %w", err)

@@ -73,6 +73,7 @@ func (d *Dispatcher) AddRoutes(api *authz.API) {
 	d.addUpkeepRoutes(api)
 	d.addBackfillRoutes(api)
 	d.addBulkRoutes(api)
+	d.addWorkerRoutes(api)
 	d.addPauseRoutes(api)
 	d.addHookRoutes(api)
 }

@@ -65,13 +65,15 @@ func (s *Site) AddRoutes(api *authz.API) {
 	api.HandlePage(authz.Reader, "GET /datasets/{name...}", s.dataset)
 	api.HandlePage(authz.Reader, "GET /query", s.queryForm)
 	api.HandlePageWithin(authz.Reader, s.Query.RequestTime(), "POST /query", s.query)
+	api.HandlePage(authz.Admin, "GET /workers", s.workers)
+	api.HandlePage(authz.Admin, "POST /workers/{id}/drain", s.drainWorker)
 	api.HandlePage(authz.Public, "GET /static/{file}", static)
 }
 
 // layout is what every page has around its view.
 type layout struct {
 	Title  string
-	Tab    string // dags, tasks, dead, datasets or query
+	Tab    string // dags, tasks, dead, datasets, query or workers
 	Caller authz.Caller
 	Now    time.Time
 	View   any

@@ -1,0 +1,28 @@
+package web
+
+import (
+	"net/http"
+	"time"
+
+	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/dispatcher"
+)
+
+// mostWorkers bounds the page; the API lists on.
+const mostWorkers = 500
+
+func (s *Site) workers(w http.ResponseWriter, r *http.Request, caller authz.Caller) error {
+	workers, err := s.Dispatcher.Workers(r.Context(), caller, "", mostWorkers, time.Now())
+	if err != nil {
+		return err
+	}
+	return render(w, http.StatusOK, "workers.html", layout{Title: "Workers", Tab: "workers", Caller: caller, View: struct{ Workers []dispatcher.Worker }{workers}})
+}
+
+func (s *Site) drainWorker(w http.ResponseWriter, r *http.Request, caller authz.Caller) error {
+	if _, err := s.Dispatcher.Drain(r.Context(), caller, r.PathValue("id"), time.Now()); err != nil {
+		return err
+	}
+	http.Redirect(w, r, "/workers", http.StatusSeeOther)
+	return nil
+}
