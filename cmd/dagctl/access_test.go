@@ -79,8 +79,10 @@ func TestEveryRouteKeepsItsRule(t *testing.T) {
 				return strings.ReplaceAll(address(p, ""), "readings", "no-such-dag")
 			})
 			absent = strings.ReplaceAll(absent, "daily_highest", "no_such_dataset")
-			missing, _ := w.send(t, foreign, route.Method, absent, "application/json", strings.NewReader("{}"))
-			require.Equal(t, missing, status, "%s: %s", where, body)
+			if absent != path { // it names nothing: what it is about is the caller's own
+				missing, _ := w.send(t, foreign, route.Method, absent, "application/json", strings.NewReader("{}"))
+				require.Equal(t, missing, status, "%s: %s", where, body)
+			}
 			if route.Path != "/v1/operators" {
 				require.NotRegexp(t, acme, strings.ReplaceAll(body, lastPart(path), ""), where)
 			}
