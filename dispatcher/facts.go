@@ -16,21 +16,8 @@ import (
 // examine gathers the facts about targets, in a number of statements that does not depend on how many there are, and
 // decides on each.
 func (d *Dispatcher) examine(ctx context.Context, tx pgx.Tx, targets []target) ([]finding, error) {
-	if len(targets) == 0 {
-		return nil, nil
-	}
-	wants, err := d.wants(ctx, tx, targets)
+	wants, made, err := d.facts(ctx, tx, targets)
 	if err != nil {
-		return nil, err
-	}
-	if err := publishedFor(ctx, tx, wants); err != nil {
-		return nil, err
-	}
-	made, err := lastMade(ctx, tx, targets)
-	if err != nil {
-		return nil, err
-	}
-	if err := knowInherited(ctx, tx, wants, made); err != nil {
 		return nil, err
 	}
 	findings := make([]finding, len(targets))
@@ -38,6 +25,21 @@ func (d *Dispatcher) examine(ctx context.Context, tx pgx.Tx, targets []target) (
 		findings[i] = decide(t, wants[i], made[i])
 	}
 	return findings, nil
+}
+
+// facts tells for each target what its inputs have of what it is made of, and what it was last made from.
+func (d *Dispatcher) facts(ctx context.Context, tx pgx.Tx, targets []target) (wants [][]inputFacts, made []*registry.Made, err error) {
+	if len(targets) == 0 {
+		return nil, nil, nil
+	}
+	if wants, err = d.wants(ctx, tx, targets); err != nil {
+		return nil, nil, err
+	}
+	if err := publishedFor(ctx, tx, wants); err != nil {
+		return nil, nil, err
+	}
+	made, err = lastMade(ctx, tx, targets)
+	return wants, made, err
 }
 
 // wants tells for each target what it is made of, by input; what is published of it is still to be found.

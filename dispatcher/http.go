@@ -76,6 +76,7 @@ func (d *Dispatcher) AddRoutes(api *authz.API) {
 	d.addWorkerRoutes(api)
 	d.addPauseRoutes(api)
 	d.addHookRoutes(api)
+	d.addWhyRoutes(api)
 }
 
 type dagsInput struct{ rest.PageInput }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/dispatcher"
 	"github.com/dagctl/dagctl/query"
 	"github.com/dagctl/dagctl/registry"
 )
@@ -44,6 +45,7 @@ type datasetView struct {
 	Revisions  []registry.Revision
 	More       bool // there are partitions that are not shown
 	Calendar   []month
+	Why        []dispatcher.Reason
 }
 
 func (s *Site) dataset(w http.ResponseWriter, r *http.Request, caller authz.Caller) error {
@@ -65,6 +67,11 @@ func (s *Site) dataset(w http.ResponseWriter, r *http.Request, caller authz.Call
 	if v.Preview, err = s.Query.Preview(r.Context(), caller, d.ID.String(), v.Partition, 20, 0); err != nil {
 		v.PreviewErr = rowsError(err)
 	}
+	why, err := s.Dispatcher.DatasetWhy(r.Context(), caller, d.ID.String(), time.Now())
+	if err != nil {
+		return err
+	}
+	v.Why = why.Reasons
 	return render(w, http.StatusOK, "dataset.html", layout{Title: d.Name, Tab: "datasets", Caller: caller, View: v})
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"net/url"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -49,6 +50,7 @@ type taskView struct {
 	dispatcher.TaskDetail
 	MayRetry  bool
 	MayCancel bool
+	Why       []dispatcher.Reason // of a task that is open, or whose work is withheld
 }
 
 func (s *Site) task(w http.ResponseWriter, r *http.Request, caller authz.Caller) error {
@@ -65,6 +67,13 @@ func (s *Site) task(w http.ResponseWriter, r *http.Request, caller authz.Caller)
 		TaskDetail: detail,
 		MayRetry:   writer && detail.Status == "Failed",
 		MayCancel:  writer && (detail.Status == "Queued" || detail.Status == "Running" || detail.Status == "Failed"),
+	}
+	why, err := s.Dispatcher.TaskWhy(r.Context(), caller, id, time.Now())
+	if err != nil {
+		return err
+	}
+	if ended := why.State == "Completed" || why.State == "Canceled"; !ended || len(why.Reasons) > 0 && len(why.Reasons[0].Because) > 0 {
+		v.Why = why.Reasons
 	}
 	return render(w, http.StatusOK, "task.html", layout{Title: "Task " + detail.DAG + "/" + detail.Job, Tab: "tasks", Caller: caller, View: v})
 }

@@ -1,0 +1,381 @@
+package dispatcher
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/google/uuid"
+
+	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/registry"
+)
+
+// partition explains why an output partition of a job is as it is: what withholds it, the tasks that are open for it and,
+// upstream as far as it goes, what it is waiting for.
+func (e *explainer) partition(ctx context.Context, job *registry.Job, key string) ([]Reason, error) {
+	if !e.step(job.ID, key) {
+		return nil, nil
+	}
+	reasons, err := e.withheld(ctx, job, key)
+	if err != nil {
+		return nil, err
+	}
+	open, _, err := e.openOf(ctx, ids(job.Origin), &key, 2) // one queued, one running
+	if err != nil {
+		return nil, err
+	}
+	tasks, err := e.tasks(ctx, open)
+	if err != nil {
+		return nil, err
+	}
+	reasons = append(reasons, tasks...)
+	var more []Reason
+	switch {
+	case job.Def.Activation == dag.ActivationReactive:
+		more, err = e.target(ctx, target{job, key}, len(reasons) > 0)
+	case len(reasons) == 0:
+		more, err = e.source(ctx, job, key)
+	}
+	return append(reasons, more...), err
+}
+
+// withheld says what keeps the newest revision of a job's output partition from its readers.
+func (e *explainer) withheld(ctx context.Context, job *registry.Job, key string) (reasons []Reason, err error) {
+	for i, o := range job.Outputs {
+		ref := registry.Ref{Version: o.Generation.Version, Key: key}
+		newest, err := registry.LastMade(ctx, e.tx, []registry.Ref{ref}, false)
+		if err != nil {
+			return nil, err
+		}
+		made, ok := newest[ref]
+		if !ok {
+			continue
+		}
+		r := Reason{Partition: key}
+		switch made.State {
+		case "Held":
+			r.Code = whyChecksPending
+			err = e.checking(ctx, job, i, ref, made.Revision, &r)
+		case "Rejected":
+			r.Code = whyRejected
+			if e.writer() {
+				r.Error, err = registry.FailedChecks(ctx, e.tx, ref, made.Revision)
+			}
+		case "Purged":
+			r.Code = whyPurged
+		default:
+			continue
+		}
+		if err == nil {
+			r, err = e.about(ctx, job, r)
+		}
+		if err != nil {
+			return nil, err
+		}
+		reasons = append(reasons, r)
+	}
+	return reasons, nil
+}
+
+// allWithheld lists the partitions of a job's outputs whose newest revision readers do not see.
+func (e *explainer) allWithheld(ctx context.Context, job *registry.Job, limit int) (reasons []Reason, err error) {
+	var generations []uuid.UUID
+	for _, o := range job.Outputs {
+		generations = append(generations, o.Generation.Version)
+	}
+	undecided, err := registry.Unsettled(ctx, e.tx, generations)
+	if err != nil {
+		return nil, err
+	}
+	for _, u := range undecided[:min(len(undecided), limit)] {
+		r, err := e.withheld(ctx, job, u.Key)
+		if err != nil {
+			return nil, err
+		}
+		reasons = append(reasons, r...)
+	}
+	return reasons, nil
+}
+
+// checking puts the check task behind a revision that waits for it.
+func (e *explainer) checking(ctx context.Context, job *registry.Job, output int, ref registry.Ref, revision int64, r *Reason) error {
+	loaded, err := registry.LoadRevision(ctx, e.tx, ref, revision)
+	if err != nil {
+		return err
+	}
+	r.Since = &loaded.Materialized
+	check, err := checkTask(job, output, ref.Key, revision, classLive)
+	if err != nil {
+		return err
+	}
+	open, _, err := e.openOf(ctx, ids(job.Origin), &check.slot, 1)
+	if err != nil {
+		return err
+	}
+	r.Because, err = e.tasks(ctx, open)
+	return err
+}
+
+// target explains a partition of a reactive job by what decide says of it.
+func (e *explainer) target(ctx context.Context, t target, explained bool) ([]Reason, error) {
+	wants, made, err := e.d.facts(ctx, e.tx, []target{t})
+	if err != nil {
+		return nil, err
+	}
+	f := decide(t, wants[0], made[0])
+	r := Reason{Partition: t.key}
+	switch f.verdict {
+	case incomplete:
+		r.Code, r.Trigger = whyWaits, string(t.job.Def.Trigger)
+		if r.Because, err = e.conditions(ctx, t.job, wants[0]); err != nil {
+			return nil, err
+		}
+	case current:
+		if explained {
+			return nil, nil
+		}
+		r.Code = whyUpToDate
+	case stale:
+		if explained {
+			return nil, nil
+		}
+		if err := e.unmade(ctx, f, &r); err != nil {
+			return nil, err
+		}
+	}
+	r, err = e.about(ctx, t.job, r)
+	return []Reason{r}, err
+}
+
+// unmade says why something that is wanted has no open task: its task is known and ended, or it is yet to be made.
+func (e *explainer) unmade(ctx context.Context, f finding, r *Reason) error {
+	known, err := collectPlaced(e.tx.Query(ctx, `SELECT `+placedColumns+` FROM tasks t `+placedJoins+`
+		WHERE t.org_id = $1 AND t.job_id = $2 AND t.dedupe_key = $3`, e.caller.OrgID, f.job.Origin, f.dedupe))
+	if err != nil {
+		return err
+	}
+	for _, p := range known {
+		id := p.id
+		switch {
+		case p.status == "Completed":
+			r.Code, r.Task = whyUnchanged, &id
+			return nil
+		case p.status == "Canceled" && p.reason == reasonSkipped:
+			r.Code, r.Task, r.Detail, r.Since = whySkipped, &id, p.skippedFor(), p.ended
+			return nil
+		case p.status == "Canceled" && !revivable(p.reason):
+			r.Code, r.Task, r.Detail, r.Since = whyCanceled, &id, p.state, p.ended
+			return nil
+		}
+	}
+	r.Code = whyUndecided
+	err = e.tx.QueryRow(ctx, `SELECT count(*) FROM outbox WHERE org_id = $1 AND kind = 'route_event' AND status IN ('Pending', 'Processing')`,
+		e.caller.OrgID).Scan(&r.Count)
+	if err != nil {
+		return fmt.Errorf("count events to route: %w", err)
+	}
+	return nil
+}
+
+// revivable reports whether create takes a task up again that was canceled for that reason.
+func revivable(reason string) bool {
+	return reason == reasonSuperseded || reason == reasonAbandoned || reason == "merged"
+}
+
+// missingKeys is how many of an input's missing partitions are followed upstream.
+const missingKeys = 2
+
+// conditions lists the inputs of a target: which have what it needs and, behind those that have not, why not.
+func (e *explainer) conditions(ctx context.Context, job *registry.Job, inputs []inputFacts) ([]Reason, error) {
+	datasets := make([]uuid.UUID, len(inputs))
+	for i, in := range inputs {
+		datasets[i] = in.dataset
+	}
+	names, err := e.d.Registry.ReadableNames(ctx, e.tx, e.caller, datasets)
+	if err != nil {
+		return nil, err
+	}
+	var list []Reason
+	for _, in := range inputs {
+		r := Reason{Code: whyInputMet, Input: in.def.As, Dataset: names[in.dataset], Hidden: names[in.dataset] == ""}
+		pins := in.pins()
+		if r.Count = len(pins); !in.satisfied(len(pins)) {
+			if err := e.lacks(ctx, job, in, &r); err != nil {
+				return nil, err
+			}
+		}
+		if r.Hidden {
+			r.Input, r.Partition = "", ""
+		} else {
+			r.Job = in.producer
+		}
+		list = append(list, r)
+	}
+	return list, nil
+}
+
+// lacks says what an input has not got, and why not where the caller may see it.
+func (e *explainer) lacks(ctx context.Context, job *registry.Job, in inputFacts, r *Reason) error {
+	var lacking []string
+	for _, key := range in.wanted {
+		if _, ok := in.published[key]; !ok {
+			lacking = append(lacking, key)
+		}
+	}
+	r.Code, r.Count = whyInputMissing, len(lacking)
+	if len(lacking) > 0 {
+		r.Partition = lacking[0]
+	}
+	if r.Hidden {
+		return nil
+	}
+	producer, err := e.producer(ctx, job, in)
+	if err != nil {
+		return err
+	}
+	if producer == nil {
+		r.Because = []Reason{{Code: whyNoLiveVersion}}
+		return nil
+	}
+	if len(lacking) == 0 {
+		r.Because, err = e.activity(ctx, producer, missingKeys)
+		return err
+	}
+	for _, key := range lacking[:min(len(lacking), missingKeys)] {
+		because, err := e.partition(ctx, producer, key)
+		if err != nil {
+			return err
+		}
+		r.Because = append(r.Because, because...)
+	}
+	return nil
+}
+
+// producer is the job that makes an input: that of the same version, or of the other DAG's version that serves. nil where
+// none does.
+func (e *explainer) producer(ctx context.Context, job *registry.Job, in inputFacts) (*registry.Job, error) {
+	if job.Inputs[in.index].InDAG {
+		jobs, err := e.d.Registry.VersionJobs(ctx, e.tx, job.VersionID)
+		if err != nil {
+			return nil, err
+		}
+		for _, j := range jobs {
+			if slices.ContainsFunc(j.Outputs, func(o registry.OutputGeneration) bool { return o.Generation.Dataset == in.dataset }) {
+				return j, nil
+			}
+		}
+		return nil, nil
+	}
+	dagName, name, _ := strings.Cut(in.producer, "/")
+	found, err := e.d.Registry.ActiveJob(ctx, e.tx, e.caller.OrgID, dagName, name)
+	if fault.Is(err, fault.NotFound) {
+		return nil, nil
+	}
+	return found, err
+}
+
+// examined is how many partitions of a job are compared with their inputs to explain it, the last ones.
+const examined = 500
+
+// activity explains what a job does, or why it does nothing: its open tasks, what of it is withheld, its source, and what it
+// waits for.
+func (e *explainer) activity(ctx context.Context, job *registry.Job, limit int) (reasons []Reason, err error) {
+	if !e.step(job.ID, "") {
+		return nil, nil
+	}
+	pauses, err := e.pauses(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if p := coveredBy(pauses, job.DAG, job.Name); p != nil {
+		r, err := e.about(ctx, job, pausedReason(p, Reason{}))
+		if err != nil {
+			return nil, err
+		}
+		reasons = append(reasons, r)
+	}
+	open, all, err := e.openOf(ctx, ids(job.Origin), nil, limit)
+	if err != nil {
+		return nil, err
+	}
+	tasks, err := e.tasks(ctx, open)
+	if err != nil {
+		return nil, err
+	}
+	if reasons = append(reasons, tasks...); all > len(open) {
+		reasons = append(reasons, Reason{Code: whyMore, Count: all - len(open)})
+	}
+	more, err := e.allWithheld(ctx, job, limit)
+	if err != nil {
+		return nil, err
+	}
+	reasons = append(reasons, more...)
+	if job.Def.Activation == dag.ActivationReactive {
+		more, err = e.targets(ctx, job, limit, len(reasons) > 0)
+	} else {
+		more, err = e.source(ctx, job, "")
+	}
+	return append(reasons, more...), err
+}
+
+// targets explains the last partitions of a reactive job that are not made from what their inputs have and have no task.
+func (e *explainer) targets(ctx context.Context, job *registry.Job, limit int, busy bool) (reasons []Reason, err error) {
+	all, err := e.d.allTargets(ctx, e.tx, job)
+	if err != nil {
+		return nil, err
+	}
+	skipped := max(len(all)-examined, 0)
+	findings, err := e.d.examine(ctx, e.tx, all[skipped:])
+	if err != nil {
+		return nil, err
+	}
+	slices.Reverse(findings) // the last ones first
+	unmet := 0
+	for _, f := range findings {
+		if f.verdict == current {
+			continue
+		}
+		if _, open, err := e.openOf(ctx, ids(job.Origin), &f.key, 0); err != nil {
+			return nil, err
+		} else if open > 0 {
+			continue
+		}
+		if unmet++; unmet > limit {
+			break
+		}
+		because, err := e.target(ctx, f.target, false)
+		if err != nil {
+			return nil, err
+		}
+		reasons = append(reasons, because...)
+	}
+	if len(reasons) == 0 && !busy {
+		r := Reason{Code: whyUpToDate}
+		if len(all) == 0 {
+			r.Code = whyNotFed
+			if r.Because, err = e.unfed(ctx, job); err != nil {
+				return nil, err
+			}
+		}
+		if r, err = e.about(ctx, job, r); err != nil {
+			return nil, err
+		}
+		reasons = append(reasons, r)
+	}
+	if skipped > 0 {
+		reasons = append(reasons, Reason{Code: whyNotExamined, Count: skipped})
+	}
+	return reasons, nil
+}
+
+// unfed explains a job none of whose inputs has anything.
+func (e *explainer) unfed(ctx context.Context, job *registry.Job) ([]Reason, error) {
+	inputs := make([]inputFacts, len(job.Inputs))
+	for i, in := range job.Inputs {
+		inputs[i] = inputFacts{index: i, def: in.Def, dataset: in.Dataset, producer: in.Producer, all: true}
+	}
+	return e.conditions(ctx, job, inputs)
+}

@@ -1,0 +1,82 @@
+package dispatcher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dagctl/dagctl/registry"
+)
+
+// firing is how a source stands.
+type firing struct {
+	kind       string     // of the source: cron, poll, manual, ...
+	registered bool       // its DAG's version serves, so that it fires
+	next       *time.Time // when it fires next
+	failed     string     // what it said the last time
+	read       *time.Time // when this version last read it in full
+	units      int        // how many there were
+}
+
+// source explains why a source brings nothing: a partition, or with no key anything.
+func (e *explainer) source(ctx context.Context, job *registry.Job, key string) ([]Reason, error) {
+	pauses, err := e.pauses(ctx)
+	if err != nil {
+		return nil, err
+	}
+	f, err := e.firing(ctx, job)
+	if err != nil {
+		return nil, err
+	}
+	reasons := sourceReasons(f, key != "")
+	if p := coveredBy(pauses, job.DAG, job.Name); p != nil && key != "" {
+		reasons = append([]Reason{pausedReason(p, Reason{})}, reasons...)
+	}
+	for i := range reasons {
+		if reasons[i], err = e.about(ctx, job, reasons[i]); err != nil {
+			return nil, err
+		}
+		if !e.writer() {
+			reasons[i].Error = "" // it may quote paths and rows
+		}
+	}
+	return reasons, nil
+}
+
+// sourceReasons says why a source brings nothing just now. It is pure.
+func sourceReasons(f firing, wanted bool) []Reason {
+	var reasons []Reason
+	if f.failed != "" {
+		reasons = append(reasons, Reason{Code: whySourceFailed, Error: f.failed})
+	}
+	if wanted && f.read != nil {
+		reasons = append(reasons, Reason{Code: whySourceLacks, Since: f.read, Count: f.units})
+	}
+	switch {
+	case f.kind == "manual":
+		return append(reasons, Reason{Code: whySourceManual})
+	case !f.registered:
+		return append(reasons, Reason{Code: whySourcePending})
+	case f.next == nil:
+		return append(reasons, Reason{Code: whySourceIdle, Detail: f.kind})
+	}
+	return append(reasons, Reason{Code: whySourceWaits, Until: f.next})
+}
+
+func (e *explainer) firing(ctx context.Context, job *registry.Job) (firing, error) {
+	f := firing{kind: job.Def.Source.Kind}
+	err := e.tx.QueryRow(ctx, `SELECT true, next_fire_at, coalesce(error, '') FROM sources WHERE org_id = $1 AND dag_name = $2 AND job_name = $3`,
+		e.caller.OrgID, job.DAG, job.Name).Scan(&f.registered, &f.next, &f.failed)
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		return f, fmt.Errorf("source %s: %w", job.Address(), err)
+	}
+	err = e.tx.QueryRow(ctx, `SELECT enumerated_at, units FROM enumerations WHERE org_id = $1 AND job_id = $2 AND error IS NULL`,
+		e.caller.OrgID, job.ID).Scan(&f.read, &f.units)
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		return f, fmt.Errorf("enumeration of %s: %w", job.Address(), err)
+	}
+	return f, nil
+}

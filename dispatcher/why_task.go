@@ -1,0 +1,279 @@
+package dispatcher
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dagctl/dagctl/registry"
+)
+
+// placed is a task with the set it is in.
+type placed struct {
+	id, origin                    uuid.UUID
+	kind, status, reason, state   string
+	slot, partition, runtime, err string
+	failures, maxAttempts         int
+	runAt, started, ended         *time.Time
+
+	ready bool
+	rank  int64 // its place in its org's order, where it is ready; see rankOf
+
+	waiting, blocker string
+	available        *time.Time
+
+	worker    string // of its lease; empty: it has none
+	expires   *time.Time
+	beat      *time.Time // when the worker was last heard of; nil: it is not registered
+	canceling bool
+	progress  int
+}
+
+const placedColumns = `
+	t.id, t.job_id, t.kind, t.status, coalesce(t.reason, ''), coalesce(l.state, t.state, ''),
+	t.slot, coalesce(t.partitions[1], ''), t.runtime, coalesce(t.error_message, ''), t.failures, t.max_attempts, t.run_at, t.started_at, t.completed_at,
+	r.task_id IS NOT NULL, coalesce(r.rank, 0),
+	coalesce(w.reason, ''), coalesce(w.blocker, ''), w.available_at,
+	coalesce(l.worker_id, ''), l.expires_at, k.last_heartbeat, coalesce(l.cancel_requested, false), coalesce(l.progress, 0)`
+
+const placedJoins = `
+	LEFT JOIN ready r ON r.task_id = t.id
+	LEFT JOIN waiting w ON w.task_id = t.id
+	LEFT JOIN leases l ON l.task_id = t.id
+	LEFT JOIN workers k ON k.id = l.worker_id`
+
+func collectPlaced(rows pgx.Rows, err error) ([]placed, error) {
+	if err != nil {
+		return nil, fmt.Errorf("tasks to explain: %w", err)
+	}
+	found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (p placed, err error) {
+		err = row.Scan(&p.id, &p.origin, &p.kind, &p.status, &p.reason, &p.state,
+			&p.slot, &p.partition, &p.runtime, &p.err, &p.failures, &p.maxAttempts, &p.runAt, &p.started, &p.ended,
+			&p.ready, &p.rank, &p.waiting, &p.blocker, &p.available,
+			&p.worker, &p.expires, &p.beat, &p.canceling, &p.progress)
+		return p, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("tasks to explain: %w", err)
+	}
+	return found, nil
+}
+
+// tasksByID loads tasks, in the order of their ids; those of other orgs are absent.
+func (e *explainer) tasksByID(ctx context.Context, tasks ...uuid.UUID) ([]placed, error) {
+	return collectPlaced(e.tx.Query(ctx, `SELECT `+placedColumns+` FROM tasks t `+placedJoins+`
+		WHERE t.org_id = $1 AND t.id = ANY($2) ORDER BY t.id`, e.caller.OrgID, tasks))
+}
+
+// openOf loads open tasks of origins, those that run first, then those that wait, then those that are ready, and counts all
+// there are. With a slot it is about that one alone. It reads the three sets, never history.
+func (e *explainer) openOf(ctx context.Context, origins []uuid.UUID, slot *string, limit int) (found []placed, all int, err error) {
+	const sets = `(
+		SELECT task_id, 0 AS n FROM leases WHERE org_id = $1 AND job_id = ANY($2) AND ($3::text IS NULL OR slot = $3) UNION ALL
+		SELECT task_id, CASE reason WHEN 'dead' THEN 1 ELSE 2 END FROM waiting WHERE org_id = $1 AND job_id = ANY($2) AND ($3::text IS NULL OR slot = $3) UNION ALL
+		SELECT task_id, 3 FROM ready WHERE org_id = $1 AND job_id = ANY($2) AND ($3::text IS NULL OR slot = $3)) AS o`
+	if err := e.tx.QueryRow(ctx, `SELECT count(*) FROM `+sets, e.caller.OrgID, origins, slot).Scan(&all); err != nil {
+		return nil, 0, fmt.Errorf("count open tasks: %w", err)
+	}
+	if all == 0 {
+		return nil, 0, nil
+	}
+	found, err = collectPlaced(e.tx.Query(ctx, `SELECT `+placedColumns+`
+		FROM (SELECT task_id, n FROM `+sets+` ORDER BY n, task_id LIMIT $4) AS first
+		JOIN tasks t ON t.id = first.task_id `+placedJoins+` ORDER BY first.n, t.id`, e.caller.OrgID, origins, slot, limit))
+	return found, all, err
+}
+
+// tasks explains tasks, each by one reason.
+func (e *explainer) tasks(ctx context.Context, list []placed) ([]Reason, error) {
+	var reasons []Reason
+	for _, p := range list {
+		r, err := e.task(ctx, p, true)
+		if err != nil {
+			return nil, err
+		}
+		reasons = append(reasons, r)
+	}
+	return reasons, nil
+}
+
+// task explains one task: where it is, and what has put it there. Behind it are the tasks that it waits for.
+func (e *explainer) task(ctx context.Context, p placed, behind bool) (Reason, error) {
+	job, err := e.job(ctx, p.origin)
+	if err != nil {
+		return Reason{}, err
+	}
+	id := p.id
+	r := Reason{Task: &id, Partition: p.partition, Runtime: p.runtime}
+	switch {
+	case p.ready:
+		err = e.queued(ctx, p, &r)
+	case p.worker != "":
+		leased(p, &r, e.now)
+	case p.waiting != "":
+		err = e.waits(ctx, p, job, &r, behind)
+	default:
+		err = e.ended(ctx, p, job, &r)
+	}
+	if err != nil {
+		return Reason{}, err
+	}
+	return e.about(ctx, job, r)
+}
+
+// queued says how many tasks of the org are before one that is ready, and who would run it. It relies on idx_ready_claim.
+func (e *explainer) queued(ctx context.Context, p placed, r *Reason) error {
+	r.Code = whyQueued
+	err := e.tx.QueryRow(ctx, `
+		SELECT count(*) FROM (
+			SELECT FROM ready WHERE runtime = $1 AND org_id = $2 AND (rank, task_id) < ($3, $4)
+			LIMIT 1000000) AS before`, p.runtime, e.caller.OrgID, p.rank, p.id).Scan(&r.Count)
+	if err != nil {
+		return fmt.Errorf("count tasks before %s: %w", p.id, err)
+	}
+	var workers, slots, taken int
+	err = e.tx.QueryRow(ctx, `
+		SELECT count(*), coalesce(sum(pool_size), 0), coalesce(sum(current_tasks), 0) FROM workers
+		WHERE $1 = ANY(runtimes) AND last_heartbeat > $2 AND drained_at IS NULL`, p.runtime, e.now.Add(-workerDeadAfter)).Scan(&workers, &slots, &taken)
+	if err != nil {
+		return fmt.Errorf("workers for %s: %w", p.runtime, err)
+	}
+	switch {
+	case workers == 0:
+		r.Because = append(r.Because, Reason{Code: whyNoWorker, Runtime: p.runtime})
+	case taken >= slots:
+		r.Because = append(r.Because, Reason{Code: whyWorkersBusy, Runtime: p.runtime, Count: taken, Max: slots})
+	}
+	return nil
+}
+
+// leased says how a task that runs is doing. It is pure.
+func leased(p placed, r *Reason, now time.Time) {
+	r.Code, r.Worker, r.Since, r.Until, r.Count, r.Detail = whyRunning, p.worker, p.started, p.expires, p.progress, p.state
+	switch {
+	case p.expires != nil && !p.expires.After(now), p.beat != nil && !p.beat.After(now.Add(-workerDeadAfter)):
+		r.Code = whyLeaseLost
+	case p.canceling:
+		r.Code = whyCanceling
+	}
+}
+
+// waits explains a task in the waiting set.
+func (e *explainer) waits(ctx context.Context, p placed, job *registry.Job, r *Reason, behind bool) error {
+	switch p.waiting {
+	case "sibling":
+		r.Code = whySibling
+		if blocker, err := uuid.Parse(p.blocker); err == nil && behind {
+			return e.blockedBy(ctx, r, blocker)
+		}
+	case "limit":
+		r.Code, r.Limit = whyLimit, p.blocker
+		return e.limited(ctx, p, r, behind)
+	case "backoff":
+		r.Code, r.Until, r.Count, r.Max, r.Error = whyBackoff, p.available, p.failures, p.maxAttempts, p.err
+	case "run_at":
+		r.Code, r.Until = whyRunAt, p.available
+		if p.runAt == nil || p.available == nil || p.available.Sub(*p.runAt).Abs() > time.Millisecond { // one is rounded, one cut
+			r.Code = whyHeldBack // nobody asked for that time: see holdLive
+		}
+	case "paused":
+		pauses, err := e.pauses(ctx)
+		if err != nil {
+			return err
+		}
+		*r = pausedReason(coveredBy(pauses, job.DAG, job.Name), *r)
+	case "dead":
+		r.Code, r.Count, r.Max, r.Error, r.Since = whyDead, p.failures, p.maxAttempts, p.err, p.ended
+	default:
+		return fmt.Errorf("task %s waits for %q", p.id, p.waiting)
+	}
+	return nil
+}
+
+// pausedReason says who paused what, if anybody still does. It is pure.
+func pausedReason(p *Pause, r Reason) Reason {
+	r.Code = whyPaused
+	if p != nil {
+		at := p.At
+		r.Actor, r.Detail, r.Since = p.Actor, p.Reason, &at
+	}
+	return r
+}
+
+// heldBy is how many of the tasks that hold a limit are named.
+const heldBy = 5
+
+// limited says how full a limit is, who waits for it before the task, and who holds it.
+func (e *explainer) limited(ctx context.Context, p placed, r *Reason, behind bool) error {
+	err := e.tx.QueryRow(ctx, `
+		SELECT l.max, l.held, (
+			SELECT count(*) FROM waiting q, waiting own WHERE own.task_id = $3 AND q.org_id = $1 AND q.blocker = $2 AND q.reason = 'limit'
+			AND (q.rank, q.task_id) < (own.rank, own.task_id))
+		FROM limits l WHERE l.org_id = $1 AND l.key = $2`, e.caller.OrgID, p.blocker, p.id).Scan(&r.Max, &r.Held, &r.Count)
+	if err != nil {
+		return fmt.Errorf("limit %s: %w", p.blocker, err)
+	}
+	if !behind {
+		return nil
+	}
+	rows, err := e.tx.Query(ctx, `
+		SELECT t.id FROM (
+			SELECT task_id FROM leases WHERE org_id = $1 UNION ALL SELECT task_id FROM ready WHERE org_id = $1) AS o
+		JOIN tasks t ON t.id = o.task_id AND $2 = ANY(t.limits) LIMIT $3`, e.caller.OrgID, p.blocker, min(r.Held, heldBy))
+	if err != nil {
+		return fmt.Errorf("holders of limit %s: %w", p.blocker, err)
+	}
+	holders, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
+	if err != nil {
+		return fmt.Errorf("holders of limit %s: %w", p.blocker, err)
+	}
+	return e.blockedBy(ctx, r, holders...)
+}
+
+// blockedBy puts other tasks behind a reason, without what is behind them in turn.
+func (e *explainer) blockedBy(ctx context.Context, r *Reason, tasks ...uuid.UUID) error {
+	list, err := e.tasksByID(ctx, tasks...)
+	if err != nil {
+		return err
+	}
+	for _, p := range list {
+		other, err := e.task(ctx, p, false)
+		if err != nil {
+			return err
+		}
+		r.Because = append(r.Because, other)
+	}
+	return nil
+}
+
+// skippedFor is the reason for which somebody gave a task up: see endingsOf.
+func (p placed) skippedFor() string { return strings.TrimPrefix(p.err, "skipped: ") }
+
+// ended says how a task ended and, where readers do not see what it made, why.
+func (e *explainer) ended(ctx context.Context, p placed, job *registry.Job, r *Reason) error {
+	r.Since, r.Detail = p.ended, p.state
+	switch p.status {
+	case "Completed":
+		r.Code = whyCompleted
+		if p.partition == "" || p.kind == "check" {
+			return nil
+		}
+		withheld, err := e.withheld(ctx, job, p.partition)
+		r.Because = withheld
+		return err
+	case "Canceled":
+		switch r.Code = whyCanceled; p.reason {
+		case reasonSkipped:
+			r.Code, r.Detail = whySkipped, p.skippedFor()
+		case reasonSuperseded, reasonAbandoned, "merged":
+			r.Code = whySuperseded
+		}
+	default:
+		r.Code, r.Error, r.Count, r.Max = whyFailed, p.err, p.failures, p.maxAttempts
+	}
+	return nil
+}
