@@ -101,9 +101,18 @@ func (d *Dispatcher) swap(ctx context.Context, tx pgx.Tx, b registry.Build, reas
 	if err != nil {
 		return false, err
 	}
+	queues, err := queueMoves(ctx, tx, b)
+	if err != nil {
+		return false, err
+	}
 	moved, err := registry.Cutover(ctx, tx, b, reason, actor, now)
 	if err != nil || !moved {
 		return false, err
+	}
+	for _, m := range queues {
+		if err := d.carryQueue(ctx, tx, m, now); err != nil {
+			return false, err
+		}
 	}
 	if err := carryEffects(ctx, tx, b.OrgID, pointers, now); err != nil {
 		return false, err
@@ -149,12 +158,13 @@ func tellOtherDAGs(ctx context.Context, tx pgx.Tx, b registry.Build, now time.Ti
 
 // Rollback cuts over to a version that served before: the one before the active one, or the one numbered to. Nothing is
 // computed before the swap; afterwards the old generations catch up with what arrived since they were replaced.
-func (d *Dispatcher) Rollback(ctx context.Context, caller authz.Caller, dagName string, to *int) (registry.Version, error) {
+func (d *Dispatcher) Rollback(ctx context.Context, caller authz.Caller, dagName string, req RollbackRequest) (registry.Version, error) {
 	now := time.Now()
-	b, err := d.rollbackTarget(ctx, caller, dagName, to)
+	b, err := d.rollbackTarget(ctx, caller, dagName, req.To)
 	if err != nil {
 		return registry.Version{}, fmt.Errorf("roll back %s: %w", dagName, err)
 	}
+	b.CancelTasks = req.CancelTasks
 	remade, err := d.defineViews(ctx, b)
 	if err != nil {
 		return registry.Version{}, fmt.Errorf("roll back %s: %w", dagName, err)

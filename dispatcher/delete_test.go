@@ -47,7 +47,7 @@ func TestDeleteDAG(t *testing.T) {
 	// Within the window nothing is lost.
 	require.Empty(t, w.gc(time.Now().Add(6*24*time.Hour)).Generations)
 	first := 1
-	_, err = w.d.Rollback(t.Context(), w.caller, "letters", &first)
+	_, err = w.d.Rollback(t.Context(), w.caller, "letters", RollbackRequest{To: &first})
 	require.NoError(t, err)
 	w.poll()
 	w.settle()
@@ -58,7 +58,7 @@ func TestDeleteDAG(t *testing.T) {
 	require.NoError(t, err)
 	require.NotEmpty(t, w.gc(time.Now().Add(pastWindow)).Generations)
 	require.Empty(t, w.files())
-	_, err = w.d.Rollback(t.Context(), w.caller, "letters", &first)
+	_, err = w.d.Rollback(t.Context(), w.caller, "letters", RollbackRequest{To: &first})
 	require.ErrorContains(t, err, "purged")
 	w.serve(upkept)
 	require.Len(t, w.read("letters_made"), 2)

@@ -24,7 +24,7 @@ func (d *Dispatcher) Enqueue(ctx context.Context, caller authz.Caller, dagName, 
 	var out []Enqueued
 	now := time.Now()
 	err := pg.InOrgTx(ctx, d.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
-		job, err := d.Registry.ActiveJob(ctx, tx, caller.OrgID, dagName, jobName)
+		job, err := d.lockQueue(ctx, tx, caller.OrgID, dagName, jobName)
 		if err != nil {
 			return err
 		}
@@ -34,12 +34,6 @@ func (d *Dispatcher) Enqueue(ctx context.Context, caller authz.Caller, dagName, 
 		}
 		wanted, err := d.wantedItems(job, items)
 		if err != nil {
-			return err
-		}
-		if err := registry.LockDAGsShared(ctx, tx, []string{job.LockKey()}); err != nil {
-			return err
-		}
-		if err := lockOrigins(ctx, tx, ids(job.Origin)); err != nil {
 			return err
 		}
 		if out, err = d.enqueueTx(ctx, tx, job, wanted, now); err != nil {
@@ -105,7 +99,7 @@ func (d *Dispatcher) wantedItems(job *registry.Job, items []EnqueueItem) ([]newT
 // enqueueTx makes the tasks whose keys are not known. Asked for by hand, a task is made even where another is queued for
 // the same output partition, for each has a payload of its own: it has a slot of its own too, and limitsOf has it wait.
 func (d *Dispatcher) enqueueTx(ctx context.Context, tx pgx.Tx, job *registry.Job, wanted []newTask, now time.Time) ([]Enqueued, error) {
-	known, err := knownKeys(ctx, tx, job.Origin, wanted)
+	known, err := knownKeys(ctx, tx, job, wanted)
 	if err != nil {
 		return nil, err
 	}
@@ -129,14 +123,22 @@ func (d *Dispatcher) enqueueTx(ctx context.Context, tx pgx.Tx, job *registry.Job
 	return out, nil
 }
 
-func knownKeys(ctx context.Context, tx pgx.Tx, origin uuid.UUID, wanted []newTask) (map[string]uuid.UUID, error) {
+// knownKeys finds the tasks that have keys of the wanted ones, under every definition that the job has had.
+func knownKeys(ctx context.Context, tx pgx.Tx, job *registry.Job, wanted []newTask) (map[string]uuid.UUID, error) {
 	var keys []string
 	for _, w := range wanted {
 		if w.dedupe != "" {
 			keys = append(keys, w.dedupe)
 		}
 	}
-	rows, err := tx.Query(ctx, `SELECT dedupe_key, id FROM tasks WHERE job_id = $1 AND dedupe_key = ANY($2)`, origin, keys)
+	if len(keys) == 0 {
+		return map[string]uuid.UUID{}, nil
+	}
+	origins, err := registry.OriginsNamed(ctx, tx, job)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := tx.Query(ctx, `SELECT dedupe_key, id FROM tasks WHERE job_id = ANY($1) AND dedupe_key = ANY($2)`, origins, keys)
 	if err != nil {
 		return nil, fmt.Errorf("find idempotency keys: %w", err)
 	}

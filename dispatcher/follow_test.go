@@ -21,12 +21,12 @@ func TestOtherDAGsFollowASwap(t *testing.T) {
 	second := map[string][]string{"2024-01-01": {"w(two(a))"}, "2024-01-02": {"w(two(b))"}}
 	require.Equal(t, second, w.read("words"))
 
-	_, err := w.d.Rollback(t.Context(), w.caller, "letters", nil)
+	_, err := w.d.Rollback(t.Context(), w.caller, "letters", RollbackRequest{})
 	require.NoError(t, err)
 	w.settle()
 	require.Equal(t, first, w.read("words"), "nobody keeps data of a version that serves no more")
 
-	_, err = w.d.Rollback(t.Context(), w.caller, "letters", nil)
+	_, err = w.d.Rollback(t.Context(), w.caller, "letters", RollbackRequest{})
 	require.NoError(t, err)
 	w.settle()
 	require.Equal(t, second, w.read("words"))

@@ -100,11 +100,11 @@ func TestGCKeepsTheWindow(t *testing.T) {
 
 	require.Empty(t, w.gc(now.Add(6*24*time.Hour)).Generations, "the window guarantees the version before")
 	require.Equal(t, []bool{false, false}, w.purged("made"))
-	_, err := w.d.Rollback(t.Context(), w.caller, "letters", nil)
+	_, err := w.d.Rollback(t.Context(), w.caller, "letters", RollbackRequest{})
 	require.NoError(t, err)
 	require.Equal(t, map[string][]string{"2024-01-01": {"one(a)"}}, w.read("letters_made"))
 	require.Empty(t, w.gc(now.Add(6*24*time.Hour)).Generations)
-	_, err = w.d.Rollback(t.Context(), w.caller, "letters", nil)
+	_, err = w.d.Rollback(t.Context(), w.caller, "letters", RollbackRequest{})
 	require.NoError(t, err)
 
 	found := w.gc(time.Now().Add(pastWindow))
@@ -113,7 +113,7 @@ func TestGCKeepsTheWindow(t *testing.T) {
 	require.Equal(t, []bool{true, false}, w.purged("made"), "the source's generation is the same in both versions")
 	require.Equal(t, w.named(), w.files())
 	require.Equal(t, map[string][]string{"2024-01-01": {"two(a)"}}, w.read("letters_made"))
-	_, err = w.d.Rollback(t.Context(), w.caller, "letters", nil)
+	_, err = w.d.Rollback(t.Context(), w.caller, "letters", RollbackRequest{})
 	require.ErrorContains(t, err, "were purged")
 }
 

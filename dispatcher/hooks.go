@@ -193,6 +193,13 @@ func (d *Dispatcher) enqueueDelivery(ctx context.Context, tx pgx.Tx, job *regist
 	if len(in.ID) > maxDeliveryID {
 		return Accepted{}, fault.New(fault.Invalid, "the delivery's id has more than %d characters", maxDeliveryID)
 	}
+	job, err := d.lockQueue(ctx, tx, job.OrgID, job.DAG, job.Name)
+	if fault.Is(err, fault.NotFound) {
+		return Accepted{}, noSuchHook()
+	}
+	if err != nil {
+		return Accepted{}, err
+	}
 	w := newTask{job: job, kind: "source", payload: payload}
 	if len(job.Outputs) > 0 {
 		w.partition = dag.WholeKey
@@ -202,12 +209,6 @@ func (d *Dispatcher) enqueueDelivery(ctx context.Context, tx pgx.Tx, job *regist
 	}
 	if in.ID != "" {
 		w.dedupe = "hook:" + in.ID
-	}
-	if err := registry.LockDAGsShared(ctx, tx, []string{job.LockKey()}); err != nil {
-		return Accepted{}, err
-	}
-	if err := lockOrigins(ctx, tx, ids(job.Origin)); err != nil {
-		return Accepted{}, err
 	}
 	made, err := d.enqueueTx(ctx, tx, job, []newTask{w}, now)
 	if err != nil {

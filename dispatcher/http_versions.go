@@ -86,7 +86,8 @@ func (d *Dispatcher) handleActivate(ctx context.Context, caller authz.Caller, in
 
 // RollbackRequest names the version to go back to.
 type RollbackRequest struct {
-	To *int `json:"to,omitempty" minimum:"1" maximum:"2147483647" doc:"The one before the active version, where it is left out"`
+	To          *int `json:"to,omitempty" minimum:"1" maximum:"2147483647" doc:"The one before the active version, where it is left out"`
+	CancelTasks bool `json:"cancel_tasks,omitempty" doc:"Cancel the open tasks of manual, timer and webhook jobs that this version does not have; refused with 409 where there are any and this is not said"`
 }
 
 type rollbackInput struct {
@@ -95,11 +96,11 @@ type rollbackInput struct {
 }
 
 func (d *Dispatcher) handleRollback(ctx context.Context, caller authz.Caller, in *rollbackInput) (*movedOutput, error) {
-	var to *int
+	var req RollbackRequest
 	if in.Body != nil {
-		to = in.Body.To
+		req = *in.Body
 	}
-	v, err := d.Rollback(ctx, caller, in.DAG, to)
+	v, err := d.Rollback(ctx, caller, in.DAG, req)
 	return &movedOutput{v}, err
 }
 

@@ -59,7 +59,7 @@ func TestPurge(t *testing.T) {
 	require.Equal(t, w.named(), w.files(), "the bytes are gone")
 	require.Zero(t, w.count(`SELECT FROM tasks WHERE partitions[1] = '2024-01-01' AND (outputs IS NOT NULL OR payload IS NOT NULL OR error_message IS NOT NULL)`))
 	require.Equal(t, 1, w.count(`SELECT FROM audit_log WHERE action = 'dataset.purge' AND detail ->> 'reason' = 'erasure request 17'`))
-	_, err = w.d.Rollback(t.Context(), w.caller, "letters", nil)
+	_, err = w.d.Rollback(t.Context(), w.caller, "letters", RollbackRequest{})
 	require.ErrorContains(t, err, "purged", "nobody rolls back to what is gone")
 
 	// It does not come back by itself: not by a sweep, not because the source has it still.

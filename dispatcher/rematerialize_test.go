@@ -62,11 +62,11 @@ func TestRematerialize(t *testing.T) {
 	again := w.deploy(upkept)
 	require.False(t, again.Created, "the epochs are in the hash: the same file is the same version")
 	require.Equal(t, made[0].Version.ID, again.Version.ID)
-	_, err = w.d.Rollback(t.Context(), w.caller, "letters", nil)
+	_, err = w.d.Rollback(t.Context(), w.caller, "letters", RollbackRequest{})
 	require.NoError(t, err)
 	require.Equal(t, before, w.read("letters_made"))
 
-	_, err = w.d.Rollback(t.Context(), w.caller, "letters", nil)
+	_, err = w.d.Rollback(t.Context(), w.caller, "letters", RollbackRequest{})
 	require.NoError(t, err)
 
 	next, err := w.d.Registry.Rematerialize(t.Context(), w.caller, "letters/raw/0", false, false)

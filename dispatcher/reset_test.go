@@ -30,7 +30,7 @@ func TestResetOutputs(t *testing.T) {
 	require.Equal(t, two.Version.ID, again.Version.ID)
 	require.Equal(t, 2, w.attempts("raw"))
 
-	_, err := w.d.Rollback(t.Context(), w.caller, "letters", nil)
+	_, err := w.d.Rollback(t.Context(), w.caller, "letters", RollbackRequest{})
 	require.NoError(t, err)
 	require.Equal(t, map[string][]string{"2024-01-01": {"one(a)"}}, w.read("letters_made"), "a rollback brings back what was there")
 }

@@ -86,7 +86,7 @@ func TestAPublishedNameMovesToAnotherDAG(t *testing.T) {
 
 			// Rolled back to before it took the name, the new DAG gives it back.
 			to := first.Version.Number
-			_, err = w.d.Rollback(t.Context(), w.caller, "new", &to)
+			_, err = w.d.Rollback(t.Context(), w.caller, "new", RollbackRequest{To: &to})
 			require.NoError(t, err)
 			w.settle()
 			require.Equal(t, []string{"old a"}, w.read("stations")["2024-01-01"])
@@ -117,7 +117,7 @@ func TestANameIsNotTakenFromABuild(t *testing.T) {
 	status, reason := w.status(taking.Version.ID)
 	require.Equal(t, registry.Active, status, reason)
 	// Going back to a version that had the name is refused, and says why.
-	_, err = w.d.Rollback(t.Context(), w.caller, "old", nil)
+	_, err = w.d.Rollback(t.Context(), w.caller, "old", RollbackRequest{})
 	require.ErrorContains(t, err, "taken by another DAG")
 	w.serve(oldWithout)
 }
@@ -146,7 +146,7 @@ func TestARollbackThatClosesACycleOverDAGsIsRefused(t *testing.T) {
 	w.serve(readsStations)
 	w.serve(edit(oldStations, "name: old", "name: reader", "stations:", "shouted:"))
 	w.serve(edit(oldStations, "    inputs: [{ from: { job: raw } }]\n", "    inputs: [{ from: { job: raw } }, { from: { dataset: shouted }, as: back, map: latest }]\n"))
-	_, err := w.d.Rollback(t.Context(), w.caller, "reader", nil)
+	_, err := w.d.Rollback(t.Context(), w.caller, "reader", RollbackRequest{})
 	require.True(t, fault.Is(err, fault.Conflict), "%v", err)
 	require.ErrorContains(t, err, "would close a cycle over DAGs: reader reads old reads reader")
 }

@@ -28,10 +28,14 @@ func (d *Dispatcher) timerJob(ctx context.Context, tx pgx.Tx, org uuid.UUID, dag
 	if err != nil {
 		return nil, err
 	}
+	return job, timerOnly(job)
+}
+
+func timerOnly(job *registry.Job) error {
 	if job.Def.Source == nil || job.Def.Source.Kind != "timer" {
-		return nil, fault.New(fault.Invalid, "%s is not a timer job", job.Address()).WithHint("give it `source: {kind: timer}`")
+		return fault.New(fault.Invalid, "%s is not a timer job", job.Address()).WithHint("give it `source: {kind: timer}`")
 	}
-	return job, nil
+	return nil
 }
 
 // CheckTimer refuses a timer of a job that is no timer job, or whose payload schema the payload does not fit.
@@ -53,7 +57,10 @@ func (d *Dispatcher) CheckTimer(ctx context.Context, tx pgx.Tx, org uuid.UUID, d
 // EnqueueTimer makes the task of an occurrence, once for its key, in the transaction that moves the timer on. The payload
 // is not checked again: a timer survives the edits of its job. Whoever commits calls Wake.
 func (d *Dispatcher) EnqueueTimer(ctx context.Context, tx pgx.Tx, t TimerTask, now time.Time) error {
-	job, err := d.timerJob(ctx, tx, t.Org, t.DAG, t.Job)
+	job, err := d.lockQueue(ctx, tx, t.Org, t.DAG, t.Job)
+	if err == nil {
+		err = timerOnly(job)
+	}
 	if err != nil {
 		return err
 	}
@@ -63,12 +70,6 @@ func (d *Dispatcher) EnqueueTimer(ctx context.Context, tx pgx.Tx, t TimerTask, n
 		if job.Def.PartitionBy.Kind == dag.ByTime {
 			w.partition = job.Def.PartitionBy.KeyAt(t.At)
 		}
-	}
-	if err := registry.LockDAGsShared(ctx, tx, []string{job.LockKey()}); err != nil {
-		return err
-	}
-	if err := lockOrigins(ctx, tx, ids(job.Origin)); err != nil {
-		return err
 	}
 	_, err = d.enqueueTx(ctx, tx, job, []newTask{w}, now)
 	return err

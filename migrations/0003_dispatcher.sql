@@ -147,6 +147,16 @@ CREATE TABLE leases (
     UNIQUE (job_id, slot)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0);
 
+-- What is open of jobs whose tasks are each somebody's own (manual, timer, webhook), by output partition ('': none).
+CREATE FUNCTION open_queue(origins UUID[]) RETURNS TABLE (job_id UUID, partition_key TEXT, tasks BIGINT) STABLE LANGUAGE sql AS
+    'SELECT t.job_id, coalesce(t.partitions[1], ''''), count(*)
+     FROM (SELECT task_id FROM ready WHERE job_id = ANY(origins)
+           UNION ALL SELECT task_id FROM waiting WHERE job_id = ANY(origins) AND reason <> ''dead''
+           UNION ALL SELECT task_id FROM leases WHERE job_id = ANY(origins)) AS o
+     JOIN tasks t ON t.id = o.task_id
+     WHERE t.kind IN (''manual'', ''timer'', ''source'') AND starts_with(t.slot, ''task:'')
+     GROUP BY 1, 2';
+
 CREATE TABLE task_attempts (
     task_id    UUID NOT NULL,
     attempt    INT NOT NULL,

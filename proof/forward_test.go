@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dagctl/dagctl/dispatcher"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/registry"
 )
@@ -200,7 +201,7 @@ func TestForwardOnlyFromTheMiddleOfTheHistory(t *testing.T) {
 			_, err = w.d.CollectGarbage(t.Context(), w.caller, false, time.Now())
 			require.NoError(t, err)
 			require.Equal(t, 1, w.count(`SELECT FROM dataset_versions WHERE id = $1 AND cleared_at IS NOT NULL`, w.generation(first, "doubled")))
-			v, err := w.d.Rollback(t.Context(), w.caller, "days", &second.Version.Number)
+			v, err := w.d.Rollback(t.Context(), w.caller, "days", dispatcher.RollbackRequest{To: &second.Version.Number})
 			require.NoError(t, err)
 			require.Equal(t, second.Version.ID, v.ID)
 			w.sweep()

@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dagctl/dagctl/dispatcher"
 	"github.com/dagctl/dagctl/registry"
 )
 
@@ -69,7 +70,7 @@ func property(t *testing.T, seed uint64, steps int) {
 			}
 		case 5:
 			closeAccount()
-			_, err := w.d.Rollback(t.Context(), w.caller, "chain", nil)
+			_, err := w.d.Rollback(t.Context(), w.caller, "chain", dispatcher.RollbackRequest{})
 			if err != nil {
 				require.ErrorContains(t, err, "roll back chain") // none before, or a build of the very version
 			}

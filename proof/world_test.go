@@ -197,7 +197,7 @@ func (w *world) status(deployed registry.Deployment) (status registry.Status, re
 
 func (w *world) rollback(dag string) registry.Version {
 	w.t.Helper()
-	v, err := w.d.Rollback(w.t.Context(), w.caller, dag, nil)
+	v, err := w.d.Rollback(w.t.Context(), w.caller, dag, dispatcher.RollbackRequest{})
 	require.NoError(w.t, err)
 	return v
 }

@@ -22,12 +22,14 @@ type Build struct {
 	Activate  bool
 	CreatedBy string
 	Started   time.Time // when it was last taken to Building
+	// CancelTasks allows its cutover to cancel what waits for queues that go.
+	CancelTasks bool
 }
 
 // Builds lists the versions that are not active yet but are to be.
 func Builds(ctx context.Context, tx pgx.Tx) ([]Build, error) {
 	rows, err := tx.Query(ctx, `
-		SELECT id, org_id, dag_name, number, status, activate, created_by, building_at
+		SELECT id, org_id, dag_name, number, status, activate, created_by, building_at, cancel_tasks
 		FROM dag_versions WHERE status = 'Building' OR status = 'Ready' AND activate
 		ORDER BY building_at`)
 	if err != nil {

@@ -101,7 +101,17 @@ type generationRef struct {
 	filled bool
 }
 
+// run decides what the document is, and makes it the version that is built next, unless that would lose tasks.
 func (d *deploy) run(ctx context.Context, tx pgx.Tx) (Deployment, error) {
+	deployed, err := d.decide(ctx, tx)
+	if err != nil {
+		return Deployment{}, err
+	}
+	deployed.Cancels, err = d.queues(ctx, tx, deployed.Version)
+	return deployed, err
+}
+
+func (d *deploy) decide(ctx context.Context, tx pgx.Tx) (Deployment, error) {
 	if err := d.fingerprint(ctx, tx); err != nil {
 		return Deployment{}, err
 	}

@@ -40,7 +40,7 @@ func (r *Registry) Plan(ctx context.Context, caller authz.Caller, dagName string
 		if err != nil {
 			return err
 		}
-		p = Plan{DAG: dagName, Version: deployed.Version.Number, Hash: deployed.Version.Hash, Changes: deployed.Changes, Meets: deployed.Meets}
+		p = Plan{DAG: dagName, Version: deployed.Version.Number, Hash: deployed.Version.Hash, Changes: deployed.Changes, Meets: deployed.Meets, Cancels: deployed.Cancels}
 		if base > 0 {
 			p.Base = &base
 		}

@@ -79,6 +79,11 @@ func LockDAGsShared(ctx context.Context, tx pgx.Tx, keys []string) error {
 	return nil
 }
 
+// LockDAGShared takes the lock of one DAG shared.
+func LockDAGShared(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName string) error {
+	return LockDAGsShared(ctx, tx, []string{dagKey(org, dagName)})
+}
+
 // dagKey names the DAG's lock.
 func dagKey(org uuid.UUID, dagName string) string { return org.String() + "/" + dagName }
 

@@ -45,13 +45,14 @@ type Version struct {
 
 // DeployRequest is a DAG file with all it refers to.
 type DeployRequest struct {
-	YAML      string            `json:"yaml" maxLength:"1048576"`
-	Files     map[string][]byte `json:"files,omitempty" doc:"Files the document names, by path as written; base64"`
-	Vars      map[string]string `json:"vars,omitempty"`
-	SourceRef string            `json:"source_ref,omitempty" maxLength:"200" doc:"For people: the git commit this file is from"`
-	Activate  *bool             `json:"activate,omitempty" doc:"Cut over as soon as the version is ready (default true)"`
-	Supersede bool              `json:"supersede,omitempty" doc:"Abandon a running build of this DAG, and keep what it built"`
-	Resume    bool              `json:"resume,omitempty" doc:"Only take a failed or abandoned version of this document up again; refused with 409 where there is none"`
+	YAML        string            `json:"yaml" maxLength:"1048576"`
+	Files       map[string][]byte `json:"files,omitempty" doc:"Files the document names, by path as written; base64"`
+	Vars        map[string]string `json:"vars,omitempty"`
+	SourceRef   string            `json:"source_ref,omitempty" maxLength:"200" doc:"For people: the git commit this file is from"`
+	Activate    *bool             `json:"activate,omitempty" doc:"Cut over as soon as the version is ready (default true)"`
+	Supersede   bool              `json:"supersede,omitempty" doc:"Abandon a running build of this DAG, and keep what it built"`
+	CancelTasks bool              `json:"cancel_tasks,omitempty" doc:"Cancel the open tasks of manual, timer and webhook jobs that go, or whose partitions the new definition does not have; refused with 409 where there are any and this is not said"`
+	Resume      bool              `json:"resume,omitempty" doc:"Only take a failed or abandoned version of this document up again; refused with 409 where there is none"`
 	// ForwardOnly and ForwardFrom bound what is rebuilt.
 	ForwardOnly bool   `json:"forward_only,omitempty" doc:"What is rebuilt keeps the partitions there are as they are, for good, and computes those that come; refused where nothing rebuilt has partitions"`
 	ForwardFrom string `json:"forward_from,omitempty" maxLength:"200" doc:"With forward_only: compute this partition and those after it, too"`
@@ -63,10 +64,11 @@ type DeployRequest struct {
 
 // Deployment answers a deploy: the version, what it changes, and whether it is new.
 type Deployment struct {
-	Version Version  `json:"version"`
-	Created bool     `json:"created" doc:"False where this very document was deployed before"`
-	Changes []Change `json:"changes"`
-	Meets   *Meeting `json:"meets,omitempty" doc:"A build of the same DAG that was on its way"`
+	Version Version         `json:"version"`
+	Created bool            `json:"created" doc:"False where this very document was deployed before"`
+	Changes []Change        `json:"changes"`
+	Meets   *Meeting        `json:"meets,omitempty" doc:"A build of the same DAG that was on its way"`
+	Cancels []CanceledQueue `json:"cancels,omitempty" doc:"What the cutover cancels of manual, timer and webhook jobs"`
 }
 
 // Change says what a deploy does to one dataset, and why.
@@ -94,13 +96,14 @@ type Change struct {
 
 // Plan is what a deploy of a document would do now. The deploy does the same: both come from one function.
 type Plan struct {
-	DAG     string   `json:"dag"`
-	Base    *int     `json:"base_version,omitempty" doc:"The active version it was made against"`
-	Version int      `json:"version" doc:"The number that the document has, or would get"`
-	Hash    string   `json:"yaml_hash"`
-	Status  Status   `json:"status,omitempty" doc:"Of the version, where the document was deployed before"`
-	Changes []Change `json:"changes"`
-	Meets   *Meeting `json:"meets,omitempty" doc:"A build of the same DAG that is on its way"`
+	DAG     string          `json:"dag"`
+	Base    *int            `json:"base_version,omitempty" doc:"The active version it was made against"`
+	Version int             `json:"version" doc:"The number that the document has, or would get"`
+	Hash    string          `json:"yaml_hash"`
+	Status  Status          `json:"status,omitempty" doc:"Of the version, where the document was deployed before"`
+	Changes []Change        `json:"changes"`
+	Meets   *Meeting        `json:"meets,omitempty" doc:"A build of the same DAG that is on its way"`
+	Cancels []CanceledQueue `json:"cancels,omitempty" doc:"What the cutover would cancel of manual, timer and webhook jobs: the deploy asks for cancel_tasks"`
 
 	CriticalPath    []string `json:"critical_path,omitempty" doc:"The chain of jobs that decides how long the deploy takes, upstream first"`
 	CriticalSeconds float64  `json:"critical_path_seconds,omitempty" doc:"How long that is estimated to take, from past tasks"`

@@ -20,6 +20,7 @@ type deployOptions struct {
 	wait       bool
 	noActivate bool
 	supersede  bool
+	cancel     bool
 	resume     bool
 	forward    forwardFlag
 	yes        bool
@@ -75,6 +76,7 @@ A DAG has one build at a time. A deploy that rebuilds nothing passes a running b
 	flags.BoolVar(&options.noActivate, "no-activate", false, "build, and do not cut over")
 	flags.BoolVar(&options.supersede, "supersede", false, "abandon a running build of this DAG, and keep what it built")
 	flags.BoolVar(&options.resume, "resume", false, "take this document's failed or abandoned version up again, and try what failed")
+	flags.BoolVar(&options.cancel, "cancel-tasks", false, "cancel the open tasks of manual, timer and webhook jobs that go (the plan says how many)")
 	options.forward.add(flags)
 	flags.BoolVar(&options.yes, "yes", false, "do not ask")
 	flags.StringVar(&options.sourceRef, "source-ref", "", "where the file is from, for people: a git commit")
@@ -90,6 +92,7 @@ func (c *cli) deployPath(ctx context.Context, api *client, path string, options 
 	activate := !options.noActivate
 	request.SourceRef, request.Activate, request.Supersede, request.Resume = options.sourceRef, &activate, options.supersede, options.resume
 	options.forward.apply(&request)
+	request.CancelTasks = options.cancel
 	deployed, err := c.agreedDeploy(ctx, api, name, request, options.yes)
 	if err != nil {
 		return deployed, err
@@ -144,6 +147,7 @@ func (c *cli) printPlan(w io.Writer, d registry.Deployment) {
 	fmt.Fprintf(w, "%s → v%d (%s), %s\n", style.bold(d.Version.DAG), d.Version.Number, short(d.Version.Hash), verb)
 	c.printChanges(w, d.Changes, 0)
 	writeMeeting(w, d.Meets)
+	writeCanceled(w, d.Cancels)
 }
 
 func versionPath(dag string, number int) string {

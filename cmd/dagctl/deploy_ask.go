@@ -31,6 +31,7 @@ func (c *cli) agreedDeploy(ctx context.Context, api *client, name string, reques
 		fmt.Fprintf(c.err, "%s · %s → v%d (%s)\n", c.style(c.err).bold(plan.DAG), baseName(plan), plan.Version, short(plan.Hash))
 		c.printChanges(c.err, plan.Changes, plan.CriticalSeconds)
 		writeMeeting(c.err, plan.Meets)
+		writeCanceled(c.err, plan.Cancels)
 		if changes(plan) {
 			if err := c.confirm(false, "Deploy %s v%d?", plan.DAG, plan.Version); err != nil {
 				return registry.Deployment{}, err

@@ -21,3 +21,10 @@ func writeMeeting(w io.Writer, m *registry.Meeting) {
 		fmt.Fprintf(w, "v%d is %s: this deploy is refused while it lasts. Wait for it, or pass --supersede to abandon it.\n", m.Version, m.Status)
 	}
 }
+
+// writeCanceled says which tasks a cutover cancels.
+func writeCanceled(w io.Writer, lost []registry.CanceledQueue) {
+	for _, l := range lost {
+		fmt.Fprintf(w, "%d open tasks of %s are canceled at the cutover: %s. A deploy of this needs --cancel-tasks.\n", l.Tasks, l.Job, l.Reason)
+	}
+}

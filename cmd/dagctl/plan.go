@@ -77,6 +77,7 @@ With --out the plan is kept in a file; "dagctl deploy FILE" then does just that,
 				fmt.Fprintf(w, "%s · %s → v%d (%s)\n", c.style(w).bold(plan.DAG), baseName(plan), plan.Version, short(plan.Hash))
 				c.printChanges(w, plan.Changes, plan.CriticalSeconds)
 				writeMeeting(w, plan.Meets)
+				writeCanceled(w, plan.Cancels)
 			}); err != nil {
 				return err
 			}
@@ -220,6 +221,7 @@ func writeMarkdown(w io.Writer, p registry.Plan) {
 	var notes strings.Builder
 	writeKept(&notes, p.Changes)
 	writeMeeting(&notes, p.Meets)
+	writeCanceled(&notes, p.Cancels)
 	if notes.Len() > 0 {
 		fmt.Fprintf(w, "\n%s", notes.String()) // a table ends with an empty line
 	}

@@ -73,8 +73,9 @@ func versionNumber(text string) (int, error) {
 
 func (c *cli) rollbackCommand() *cobra.Command {
 	var (
-		to  string
-		yes bool
+		to     string
+		cancel bool
+		yes    bool
 	)
 	cmd := &cobra.Command{
 		Use:   "rollback DAG",
@@ -84,7 +85,7 @@ with nothing computed. Afterwards the old generations catch up with what arrived
 		Example: "  dagctl rollback us-flights\n  dagctl rollback us-flights --to v3 --yes",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			var request dispatcher.RollbackRequest
+			request := dispatcher.RollbackRequest{CancelTasks: cancel}
 			which := "the version before the active one"
 			if to != "" {
 				n, err := versionNumber(to)
@@ -108,6 +109,7 @@ with nothing computed. Afterwards the old generations catch up with what arrived
 		},
 	}
 	cmd.Flags().StringVar(&to, "to", "", "version to go back to (default: the one before the active one)")
+	cmd.Flags().BoolVar(&cancel, "cancel-tasks", false, "cancel the open tasks of manual, timer and webhook jobs that the version does not have")
 	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
 	return cmd
 }
