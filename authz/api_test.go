@@ -108,9 +108,14 @@ func TestEveryRouteHoldsToItsRule(t *testing.T) {
 	}
 	authztest.Matrix{
 		Handler: api.Handler(), Routes: api.Routes(), Tokens: authztest.NewTokens(t, w.owner, w.org),
-		Param: func(authz.Route, string) string {
-			// Each route gets a token of its own to revoke.
-			w.token(t, authz.NewToken{Name: "victim", Role: authz.RoleReader})
+		Param: func(route authz.Route, _ string) string {
+			// Each route gets something of its own to revoke or delete.
+			if strings.HasPrefix(route.Path, "/v1/secrets/") {
+				_, err := w.vault(t, authz.NewVaultKey()).SetSecret(t.Context(), w.admin(), "victim", "its value")
+				require.NoError(t, err)
+			} else {
+				w.token(t, authz.NewToken{Name: "victim", Role: authz.RoleReader})
+			}
 			return "victim"
 		},
 		Marks: []string{"victim\"", "authztest-reader", "acme"},
