@@ -230,7 +230,7 @@ func (r *run) got() map[string]map[string][]string {
 	return got
 }
 
-// Whatever happens in whatever order, each open task is in one set all along, and in the end each published partition was
+// Whatever happens in whatever order, each open task is in one set all along and has a reason, and in the end each published partition was
 // made from the newest there is. Seeds that found something stay in testdata/seeds.
 func TestRandomHistories(t *testing.T) {
 	t.Parallel()
@@ -261,6 +261,9 @@ func TestRandomHistories(t *testing.T) {
 				trail = append(trail, r.step())
 				if found := broken(t, w.pool); len(found) > 0 {
 					require.Empty(t, found, "after %s", trail[len(trail)-1])
+				}
+				if len(trail)%100 == 0 {
+					w.explained("h_made", "h_both")
 				}
 			}
 			r.converge()

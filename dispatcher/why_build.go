@@ -140,15 +140,13 @@ func (e *explainer) lookAtData(ctx context.Context, b registry.Build, g *gated) 
 	if err != nil {
 		return err
 	}
+	findings = slices.DeleteFunc(findings, func(f finding) bool { return f.verdict != stale })
+	known, err := e.known(ctx, findings)
+	if err != nil {
+		return err
+	}
 	for _, f := range findings {
-		if f.verdict != stale {
-			continue
-		}
-		var r Reason
-		if err := e.unmade(ctx, f, &r); err != nil {
-			return err
-		}
-		switch r.Code {
+		switch r := unmade(f, known); r.Code {
 		case whyUndecided:
 			g.stale++
 		case whyCanceled:

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/internal/fault"
@@ -142,42 +143,78 @@ func (e *explainer) target(ctx context.Context, t target, explained bool) ([]Rea
 		if explained {
 			return nil, nil
 		}
-		if err := e.unmade(ctx, f, &r); err != nil {
+		known, err := e.known(ctx, []finding{f})
+		if err != nil {
 			return nil, err
+		}
+		if r = unmade(f, known); r.Code == whyUndecided {
+			if r.Count, err = e.unrouted(ctx); err != nil {
+				return nil, err
+			}
 		}
 	}
 	r, err = e.about(ctx, t.job, r)
 	return []Reason{r}, err
 }
 
-// unmade says why something that is wanted has no open task: its task is known and ended, or it is yet to be made.
-func (e *explainer) unmade(ctx context.Context, f finding, r *Reason) error {
-	known, err := collectPlaced(e.tx.Query(ctx, `SELECT `+placedColumns+` FROM tasks t `+placedJoins+`
-		WHERE t.org_id = $1 AND t.job_id = $2 AND t.dedupe_key = $3`, e.caller.OrgID, f.job.Origin, f.dedupe))
+// workOf names a unit of work, whatever task did it or is to do it.
+type workOf struct {
+	origin uuid.UUID
+	dedupe string
+}
+
+// known finds the tasks that there are, open or ended, for what findings call for.
+func (e *explainer) known(ctx context.Context, findings []finding) (map[workOf]placed, error) {
+	origins, keys := make([]uuid.UUID, len(findings)), make([]string, len(findings))
+	for i, f := range findings {
+		origins[i], keys[i] = f.job.Origin, f.dedupe
+	}
+	rows, err := e.tx.Query(ctx, `SELECT t.dedupe_key, `+placedColumns+`
+		FROM unnest($2::uuid[], $3::text[]) AS f(job_id, dedupe_key)
+		JOIN tasks t ON t.job_id = f.job_id AND t.dedupe_key = f.dedupe_key `+placedJoins+` WHERE t.org_id = $1`, e.caller.OrgID, origins, keys)
 	if err != nil {
-		return err
+		return nil, fmt.Errorf("tasks known: %w", err)
 	}
-	for _, p := range known {
-		id := p.id
-		switch {
-		case p.status == "Completed":
-			r.Code, r.Task = whyUnchanged, &id
-			return nil
-		case p.status == "Canceled" && p.reason == reasonSkipped:
-			r.Code, r.Task, r.Detail, r.Since = whySkipped, &id, p.skippedFor(), p.ended
-			return nil
-		case p.status == "Canceled" && !revivable(p.reason):
-			r.Code, r.Task, r.Detail, r.Since = whyCanceled, &id, p.state, p.ended
-			return nil
-		}
+	tasks := map[workOf]placed{}
+	var (
+		dedupe string
+		p      placed
+	)
+	_, err = pgx.ForEachRow(rows, append([]any{&dedupe}, p.columns()...), func() error {
+		tasks[workOf{p.origin, dedupe}] = p
+		return nil
+	})
+	return tasks, err
+}
+
+// unmade says why something that is wanted has no open task: its task is known and ended, or it is yet to be made. It is pure.
+func unmade(f finding, known map[workOf]placed) Reason {
+	r := Reason{Code: whyUndecided, Partition: f.key}
+	p, ok := known[workOf{f.job.Origin, f.dedupe}]
+	switch {
+	case !ok:
+		return r
+	case p.status == "Completed":
+		r.Code = whyUnchanged
+	case p.status == "Canceled" && p.reason == reasonSkipped:
+		r.Code, r.Detail, r.Since = whySkipped, p.skippedFor(), p.ended
+	case p.status == "Canceled" && !revivable(p.reason):
+		r.Code, r.Detail, r.Since = whyCanceled, p.state, p.ended
+	default:
+		return r
 	}
-	r.Code = whyUndecided
+	r.Task = &p.id
+	return r
+}
+
+// unrouted is how many events of the org wait for a router.
+func (e *explainer) unrouted(ctx context.Context) (n int, err error) {
 	err = e.tx.QueryRow(ctx, `SELECT count(*) FROM outbox WHERE org_id = $1 AND kind = 'route_event' AND status IN ('Pending', 'Processing')`,
-		e.caller.OrgID).Scan(&r.Count)
+		e.caller.OrgID).Scan(&n)
 	if err != nil {
-		return fmt.Errorf("count events to route: %w", err)
+		return 0, fmt.Errorf("count events to route: %w", err)
 	}
-	return nil
+	return n, nil
 }
 
 // revivable reports whether create takes a task up again that was canceled for that reason.
@@ -208,7 +245,7 @@ func (e *explainer) conditions(ctx context.Context, job *registry.Job, inputs []
 			}
 		}
 		if r.Hidden {
-			r.Input, r.Partition = "", ""
+			r.Input, r.Partition, r.Count = "", "", 0
 		} else {
 			r.Job = in.producer
 		}
@@ -332,20 +369,15 @@ func (e *explainer) targets(ctx context.Context, job *registry.Job, limit int, b
 	if err != nil {
 		return nil, err
 	}
+	open, err := openPartitions(ctx, e.tx, e.caller.OrgID, ids(job.Origin))
+	if err != nil {
+		return nil, err
+	}
+	findings = slices.DeleteFunc(findings, func(f finding) bool {
+		return f.verdict == current || slices.Contains(open[job.Origin], f.key) // its task says it
+	})
 	slices.Reverse(findings) // the last ones first
-	unmet := 0
-	for _, f := range findings {
-		if f.verdict == current {
-			continue
-		}
-		if _, open, err := e.openOf(ctx, ids(job.Origin), &f.key, 0); err != nil {
-			return nil, err
-		} else if open > 0 {
-			continue
-		}
-		if unmet++; unmet > limit {
-			break
-		}
+	for _, f := range findings[:min(len(findings), limit)] {
 		because, err := e.target(ctx, f.target, false)
 		if err != nil {
 			return nil, err

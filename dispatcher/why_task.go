@@ -40,6 +40,15 @@ const placedColumns = `
 	coalesce(w.reason, ''), coalesce(w.blocker, ''), w.available_at,
 	coalesce(l.worker_id, ''), l.expires_at, k.last_heartbeat, coalesce(l.cancel_requested, false), coalesce(l.progress, 0)`
 
+func (p *placed) columns() []any {
+	return []any{
+		&p.id, &p.origin, &p.kind, &p.status, &p.reason, &p.state,
+		&p.slot, &p.partition, &p.runtime, &p.err, &p.failures, &p.maxAttempts, &p.runAt, &p.started, &p.ended,
+		&p.ready, &p.rank, &p.waiting, &p.blocker, &p.available,
+		&p.worker, &p.expires, &p.beat, &p.canceling, &p.progress,
+	}
+}
+
 const placedJoins = `
 	LEFT JOIN ready r ON r.task_id = t.id
 	LEFT JOIN waiting w ON w.task_id = t.id
@@ -51,11 +60,7 @@ func collectPlaced(rows pgx.Rows, err error) ([]placed, error) {
 		return nil, fmt.Errorf("tasks to explain: %w", err)
 	}
 	found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (p placed, err error) {
-		err = row.Scan(&p.id, &p.origin, &p.kind, &p.status, &p.reason, &p.state,
-			&p.slot, &p.partition, &p.runtime, &p.err, &p.failures, &p.maxAttempts, &p.runAt, &p.started, &p.ended,
-			&p.ready, &p.rank, &p.waiting, &p.blocker, &p.available,
-			&p.worker, &p.expires, &p.beat, &p.canceling, &p.progress)
-		return p, err
+		return p, row.Scan(p.columns()...)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("tasks to explain: %w", err)
@@ -250,7 +255,7 @@ func (e *explainer) blockedBy(ctx context.Context, r *Reason, tasks ...uuid.UUID
 	return nil
 }
 
-// skippedFor is the reason for which somebody gave a task up: see endingsOf.
+// skippedFor is the reason for which somebody gave a task up: see doTx.
 func (p placed) skippedFor() string { return strings.TrimPrefix(p.err, "skipped: ") }
 
 // ended says how a task ended and, where readers do not see what it made, why.

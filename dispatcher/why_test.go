@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"maps"
 	"os"
 	"slices"
@@ -169,6 +170,23 @@ func TestEveryOpenTaskHasAReason(t *testing.T) {
 	w.exec(`UPDATE workers SET last_heartbeat = now() - interval '1 h'`)
 	for _, id := range texts(t, w.pool, `SELECT task_id::text FROM ready`) {
 		require.Equal(t, []string{"queued", "queued/no_worker"}, codesIn(w.whyTask(w.caller, uuid.MustParse(id)).Reasons)[:2])
+	}
+}
+
+// explained holds that every open task has a reason, and every partition of some datasets by key, whether it is there or not.
+func (w *world) explained(datasets ...string) {
+	w.t.Helper()
+	for _, id := range texts(w.t, w.pool, `SELECT task_id::text FROM ready UNION ALL SELECT task_id::text FROM waiting UNION ALL SELECT task_id::text FROM leases`) {
+		why := w.whyTask(w.caller, uuid.MustParse(id))
+		require.NotEmpty(w.t, why.Reasons)
+		require.NotContains(w.t, []Code{whyCompleted, whyFailed, whyCanceled, whySuperseded}, why.Reasons[0].Code)
+	}
+	for _, name := range datasets {
+		for key := range keysOfHistory {
+			require.NotEmpty(w.t, w.whyNot(name, fmt.Sprint("k", key)).Reasons)
+		}
+		_, err := w.d.DatasetWhy(w.t.Context(), w.caller, name, time.Now())
+		require.NoError(w.t, err)
 	}
 }
 
