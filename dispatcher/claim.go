@@ -35,6 +35,7 @@ type claimed struct {
 	lease      time.Duration
 	timeoutAt  time.Time
 	assignment operators.Assignment
+	trace      string         // traceparent of what it did last
 	check      *revisionCheck // of check tasks
 }
 
@@ -51,6 +52,7 @@ type claimable struct {
 
 	runtime string
 	rank    int64
+	trace   string // traceparent
 
 	job  *registry.Job  // the acting one
 	pins []registry.Pin // what it is to read
@@ -108,6 +110,7 @@ func (d *Dispatcher) claim(ctx context.Context, runtimes []string, worker string
 		d.wake.send(d.progressed()...)
 	}
 	d.metrics.batch("claim", began, len(out))
+	d.tracing.claimed(out, began)
 	return out, nil
 }
 
@@ -194,7 +197,7 @@ func (d *Dispatcher) lease(ctx context.Context, tx pgx.Tx, taken []claimable, wo
 		expires, timeouts      []time.Time
 	)
 	for i, c := range taken {
-		t := claimed{kind: c.Kind, job: c.job, slot: c.Slot, lease: cmp.Or(c.job.Def.HeartbeatTimeout, d.Lease),
+		t := claimed{kind: c.Kind, trace: c.trace, job: c.job, slot: c.Slot, lease: cmp.Or(c.job.Def.HeartbeatTimeout, d.Lease),
 			timeoutAt: now.Add(cmp.Or(c.job.Def.Timeout, noTimeout)),
 			Fence:     Fence{TaskID: c.Task, Attempt: c.Attempt, LeaseToken: uuid.New()}}
 		if c.Started {

@@ -70,7 +70,9 @@ const completeTimeout = time.Minute
 // complete commits what an attempt made: outputs, lineage, operator state, results and the next events, all in the one
 // transaction that checks the fence. A worker that lost its lease to a newer attempt changes nothing, however late or
 // often it reports. Completions that come at the same time share a transaction; each is answered after its COMMIT.
-func (d *Dispatcher) complete(ctx context.Context, t claimed, c completion, now time.Time) error {
+func (d *Dispatcher) complete(ctx context.Context, t claimed, c completion, now time.Time) (err error) {
+	_, told := d.tracing.step(ctx, "complete", &t)
+	defer func() { told(err) }()
 	// Objects are looked at before the transaction: it must not wait for storage.
 	for _, w := range c.outcome.Written {
 		if err := d.Storage.Verify(ctx, w.Manifest); err != nil {
@@ -202,6 +204,7 @@ func (d *Dispatcher) completeTx(ctx context.Context, tx pgx.Tx, batch []*complet
 			return nil, err
 		}
 		if e != nil {
+			e.trace = d.tracing.published(ctx, x.claimed, e.Key, e.Revision)
 			events = append(events, *e)
 		}
 	}
@@ -362,6 +365,7 @@ func (d *Dispatcher) commitOutputs(ctx context.Context, tx pgx.Tx, batch []*comp
 				if err != nil {
 					return nil, nil, err
 				}
+				check.trace = x.trace
 				follow = append(follow, check)
 			}
 		}
@@ -377,7 +381,7 @@ func (d *Dispatcher) publish(ctx context.Context, tx pgx.Tx, t claimed, w operat
 		return Event{}, err
 	}
 	return Event{ID: uuid.Must(uuid.NewV7()), OrgID: t.job.OrgID, Dataset: generation.Dataset, Version: generation.Version,
-		Key: w.Partition, Revision: revision, Producer: t.TaskID}, nil
+		Key: w.Partition, Revision: revision, Producer: t.TaskID, trace: d.tracing.published(ctx, t, w.Partition, revision)}, nil
 }
 
 // readLater reports whether what is there of a source's partition was read by an attempt that began after this one: a task

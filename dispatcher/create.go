@@ -37,6 +37,7 @@ type newTask struct {
 	runtime     string
 	runAt       *time.Time
 	metadata    json.RawMessage
+	trace       string // traceparent of what it follows from
 }
 
 type slotOf struct {
@@ -73,7 +74,7 @@ func (d *Dispatcher) createFound(ctx context.Context, tx pgx.Tx, findings []find
 		if f.verdict != stale {
 			continue
 		}
-		t := newTask{job: f.job, kind: "reactive", slot: f.key, partition: f.key, dedupe: f.dedupe, class: classLive}
+		t := newTask{job: f.job, kind: "reactive", slot: f.key, partition: f.key, dedupe: f.dedupe, class: classLive, trace: f.trace}
 		if !live[f.job.Origin] {
 			t.kind, t.class = "build", classBuild
 		}
@@ -238,6 +239,7 @@ func (d *Dispatcher) insertTasks(ctx context.Context, tx pgx.Tx, wanted []newTas
 		RunAt       *time.Time      `json:"run_at"`
 	}
 	rows := make([]row, len(wanted))
+	spans := d.tracing.made(ctx, wanted)
 	for i := range wanted {
 		w := &wanted[i]
 		if w.runtime == "" {
@@ -277,7 +279,7 @@ func (d *Dispatcher) insertTasks(ctx context.Context, tx pgx.Tx, wanted []newTas
 			FROM wanted ORDER BY job_id, dedupe_key
 			ON CONFLICT (job_id, dedupe_key) WHERE dedupe_key IS NOT NULL DO UPDATE
 			SET status = 'Queued', kind = EXCLUDED.kind, reason = NULL, failures = 0, error_message = NULL, completed_at = NULL,
-			    cancel_requested_at = NULL, next_retry_at = NULL, runtime = EXCLUDED.runtime, limits = EXCLUDED.limits,
+			    cancel_requested_at = NULL, next_retry_at = NULL, runtime = EXCLUDED.runtime, limits = EXCLUDED.limits, metadata = tasks.metadata || EXCLUDED.metadata,
 			    version = tasks.version + 1
 			WHERE tasks.status = 'Canceled' AND tasks.reason IN ('superseded', 'abandoned', 'merged')
 			RETURNING id, job_id, dedupe_key, slot, org_id, attempt, xmax::text <> '0' AS revived),
@@ -297,6 +299,7 @@ func (d *Dispatcher) insertTasks(ctx context.Context, tx pgx.Tx, wanted []newTas
 	if _, err := pgx.ForEachRow(answer, []any{&n, &id}, func() error { ids[n] = id; return nil }); err != nil {
 		return nil, fmt.Errorf("insert %d tasks: %w", len(rows), err)
 	}
+	d.tracing.inserted(ctx, spans, ids)
 	return ids, nil
 }
 

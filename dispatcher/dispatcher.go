@@ -25,6 +25,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/dagctl/dagctl/authz"
@@ -59,6 +60,8 @@ type Config struct {
 	// Lease is how long a task without a heartbeat_timeout of its own is leased; default 30 s.
 	Lease time.Duration
 	Log   *slog.Logger
+	// Tracer follows events over tasks; nil is off and costs nothing.
+	Tracer trace.Tracer
 }
 
 func (c *Config) validate() error {
@@ -111,6 +114,7 @@ type Dispatcher struct {
 	// completions gathers what attempts report at the same time.
 	completions *batcher[*completing]
 	metrics     *metrics
+	tracing     tracing
 	drained     atomic.Bool // somebody asked this process to claim no more
 }
 
@@ -120,7 +124,7 @@ func New(c Config) (*Dispatcher, error) {
 		return nil, err
 	}
 	d := &Dispatcher{Config: c, wake: newWakeups(), slots: make(chan struct{}, c.PoolSize), behind: make(chan registry.Build, behindAtOnce),
-		metrics: newMetrics()}
+		metrics: newMetrics(), tracing: tracing{c.Tracer}}
 	d.completions = &batcher[*completing]{size: completeBatch, lanes: completeLanes, do: d.completeAll}
 	return d, nil
 }

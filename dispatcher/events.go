@@ -19,6 +19,7 @@ type Event struct {
 	Key      string
 	Revision int64
 	Producer uuid.UUID // task
+	trace    string    // traceparent; empty where nobody traces
 }
 
 // accept stores events with the outbox row that has them routed, in the caller's transaction. Those known already are
@@ -46,8 +47,7 @@ func accept(ctx context.Context, tx pgx.Tx, events []Event, now time.Time) error
 			ON CONFLICT ON CONSTRAINT events_identity DO NOTHING
 			RETURNING id, org_id)
 		INSERT INTO outbox (org_id, kind, payload, available_at, created_at)
-		SELECT org_id, 'route_event', jsonb_build_object('event_ids', jsonb_agg(id)), $8, $8 FROM accepted GROUP BY org_id`,
-		ids, orgs, datasets, versions, keys, revisions, producers, now)
+		SELECT org_id, 'route_event', jsonb_build_object('event_ids', jsonb_agg(id)) || $9, $8, $8 FROM accepted GROUP BY org_id`, ids, orgs, datasets, versions, keys, revisions, producers, now, rowTraces{tracesOf(events)})
 	if err != nil {
 		return fmt.Errorf("accept %d events: %w", len(events), err)
 	}
@@ -61,5 +61,8 @@ func loadEvents(ctx context.Context, tx pgx.Tx, ids []uuid.UUID) ([]Event, error
 	if err != nil {
 		return nil, fmt.Errorf("load %d events: %w", len(ids), err)
 	}
-	return pgx.CollectRows(rows, pgx.RowToStructByPos[Event])
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (e Event, err error) {
+		err = row.Scan(&e.ID, &e.OrgID, &e.Dataset, &e.Version, &e.Key, &e.Revision, &e.Producer)
+		return e, err
+	})
 }

@@ -174,14 +174,14 @@ func takeFrom(ctx context.Context, tx pgx.Tx, queues []head, ranks []int64, shar
 				FOR UPDATE SKIP LOCKED) AS p),
 		taken AS (DELETE FROM ready r USING picked p WHERE r.task_id = p.task_id RETURNING r.task_id, r.rank)
 		SELECT t.id, t.org_id, t.job_id, t.slot, t.kind, t.attempt, t.started_at IS NOT NULL, coalesce(t.partitions, '{}'), t.payload, t.limits,
-			t.runtime, k.rank
+			t.runtime, k.rank, coalesce(t.metadata->>'traceparent', '')
 		FROM taken k JOIN tasks t ON t.id = k.task_id
 		ORDER BY k.rank, t.id`, orgs, runtimes, ranks, share)
 	if err != nil {
 		return nil, fmt.Errorf("take ready tasks: %w", err)
 	}
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (c claimable, err error) {
-		err = row.Scan(&c.Task, &c.Org, &c.Origin, &c.Slot, &c.Kind, &c.Attempt, &c.Started, &c.Partitions, &c.Payload, &c.Limits, &c.runtime, &c.rank)
+		err = row.Scan(&c.Task, &c.Org, &c.Origin, &c.Slot, &c.Kind, &c.Attempt, &c.Started, &c.Partitions, &c.Payload, &c.Limits, &c.runtime, &c.rank, &c.trace)
 		return c, err
 	})
 }

@@ -137,10 +137,11 @@ func (r EnqueueRequest) list(key string) ([]EnqueueItem, error) {
 }
 
 type enqueueInput struct {
-	DAG  string `path:"dag" maxLength:"63"`
-	Job  string `path:"job" maxLength:"63"`
-	Key  string `header:"Idempotency-Key" maxLength:"200" doc:"The key of a single item"`
-	Body EnqueueRequest
+	DAG   string `path:"dag" maxLength:"63"`
+	Job   string `path:"job" maxLength:"63"`
+	Key   string `header:"Idempotency-Key" maxLength:"200" doc:"The key of a single item"`
+	Trace string `header:"traceparent" maxLength:"200" doc:"W3C trace context that the tasks are to go on in"`
+	Body  EnqueueRequest
 }
 
 type enqueueOutput struct {
@@ -153,7 +154,7 @@ func (d *Dispatcher) handleEnqueue(ctx context.Context, caller authz.Caller, in 
 	if err != nil {
 		return nil, err
 	}
-	made, err := d.Enqueue(ctx, caller, in.DAG, in.Job, items)
+	made, err := d.Enqueue(under(ctx, in.Trace), caller, in.DAG, in.Job, items)
 	if err != nil {
 		return nil, err
 	}

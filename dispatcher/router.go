@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -69,21 +70,26 @@ func (d *Dispatcher) routeSingly(ctx context.Context, row outboxRow, now time.Ti
 type routePayload struct {
 	EventIDs    []uuid.UUID `json:"event_ids,omitempty"`
 	Generations []uuid.UUID `json:"generations,omitempty"`
+	rowTraces
 }
 
 func (d *Dispatcher) routeRows(ctx context.Context, tx pgx.Tx, rows []outboxRow, now time.Time) (created, error) {
 	var ids, moved []uuid.UUID
-	began := time.Now()
+	began, traces := time.Now(), map[uuid.UUID]string{}
 	for _, row := range rows {
 		var payload routePayload
 		if err := json.Unmarshal(row.Payload, &payload); err != nil {
 			return created{}, fmt.Errorf("outbox row %d: %w", row.ID, err)
 		}
 		ids, moved = append(ids, payload.EventIDs...), append(moved, payload.Generations...)
+		maps.Copy(traces, payload.Traces)
 	}
 	events, err := loadEvents(ctx, tx, ids)
 	if err != nil {
 		return created{}, err
+	}
+	for i := range events {
+		events[i].trace = traces[events[i].ID]
 	}
 	pg.AfterCommit(ctx, func() { d.metrics.routed(events, began) })
 	made, err := d.route(ctx, tx, events, moved, now)
@@ -117,6 +123,7 @@ func (d *Dispatcher) route(ctx context.Context, tx pgx.Tx, events []Event, moved
 	if err != nil {
 		return created{}, err
 	}
+	traceFindings(findings, hits)
 	made, err := d.createFound(ctx, tx, findings, hits.live, now)
 	if err != nil {
 		return created{}, err

@@ -85,7 +85,9 @@ func (d *Dispatcher) execute(ctx context.Context, t claimed) {
 		defer close(beating)
 		d.keepLease(runCtx, t, progress, stop)
 	}()
-	done := d.run(runCtx, t, progress)
+	stepCtx, ran := d.tracing.step(runCtx, "run", &t)
+	done := d.run(stepCtx, t, progress)
+	ran(done.outcome.Err)
 	cause := context.Cause(runCtx)
 	stop(nil)
 	<-beating

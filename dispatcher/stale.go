@@ -43,6 +43,7 @@ type finding struct {
 	missing string         // incomplete: what is not there
 	pins    []registry.Pin // stale: every revision to read
 	dedupe  string         // stale: the same reading is the same task
+	trace   string         // traceparent of what it is found for
 }
 
 // inputFacts is what an input offers a target.

@@ -46,6 +46,7 @@ type app struct {
 	timers     *timers.Timers
 	metrics    *prometheus.Registry
 	api        *authz.API
+	stopTraces func(context.Context) error
 }
 
 // newApp wires the slices. This is the one place that knows them all. roots are the folders that the file sources of an
@@ -92,11 +93,17 @@ func newApp(ctx context.Context, cfg serverConfig, roots func(org, dag string) [
 	if err != nil {
 		return nil, err
 	}
+	worker := workerID()
+	tracer, stopTraces, err := newTracer(ctx, worker)
+	if err != nil {
+		return nil, err
+	}
+	a.stopTraces = stopTraces
 	a.dispatcher, err = dispatcher.New(dispatcher.Config{
 		Pool: a.pool, Requests: a.requests, Registry: a.registry, Operators: builtin, Storage: a.storage, Vault: a.vault,
 		Runner:      &operators.Runner{Registry: builtin, Storage: a.storage, ScratchDir: scratch, Log: log},
 		HookLimiter: limiter, Runtimes: runtimes, Roots: roots,
-		WorkerID: workerID(), PoolSize: cfg.Workers.PoolSize, Version: buildVersion(), Log: log,
+		WorkerID: worker, PoolSize: cfg.Workers.PoolSize, Version: buildVersion(), Log: log, Tracer: tracer,
 	})
 	if err != nil {
 		return nil, err
@@ -224,6 +231,13 @@ func serveHTTP(ctx context.Context, listener net.Listener, handler http.Handler)
 
 // close frees what newApp opened.
 func (a *app) close() {
+	if a.stopTraces != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		if err := a.stopTraces(ctx); err != nil {
+			a.log.Warn("the last traces could not be sent", "error", err)
+		}
+	}
 	if a.storage != nil {
 		if err := a.storage.Close(); err != nil {
 			a.log.Error("close storage", "error", err)
