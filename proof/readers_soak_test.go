@@ -7,10 +7,8 @@ import (
 	"errors"
 	"flag"
 	"math/rand/v2"
-	"net"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -40,18 +38,10 @@ type process struct {
 
 func startProcess(w *world) (p *process, address string) {
 	w.t.Helper()
-	path, err := filepath.Abs("../bin/dagctl-soak") // bin is not part of the repository
+	path, err := binary()
 	require.NoError(w.t, err)
-	text, err := exec.Command("go", "build", "-o", path, "../cmd/dagctl").CombinedOutput()
-	require.NoError(w.t, err, "%s", text)
-	// Readers are many and one caller each test: none is to be held to the limits that keep callers apart.
-	config := filepath.Join(w.t.TempDir(), "config.yaml")
-	require.NoError(w.t, os.WriteFile(config, []byte("limits: { requests_per_second: 100000, burst: 100000 }\n"), 0o600))
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(w.t, err)
-	address = listener.Addr().String()
-	require.NoError(w.t, listener.Close())
-	p = &process{t: w.t, path: path, args: []string{"serve", "--config", config, "--database-url", w.url, "--listen", address,
+	address = freeAddress(w.t)
+	p = &process{t: w.t, path: path, args: []string{"serve", "--config", unlimited(w.t), "--database-url", w.url, "--listen", address,
 		"--storage-root", w.root, "--file-root", "acme=" + w.landing}}
 	p.start()
 	w.t.Cleanup(p.kill)

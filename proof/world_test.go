@@ -58,7 +58,13 @@ var runtimes = []string{"dispatcher", "elsewhere"}
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{t: t, url: testdb.URL(t), landing: t.TempDir(), scratch: t.TempDir(), root: t.TempDir()}
+	return newWorldOn(t, testdb.URL(t))
+}
+
+// newWorldOn makes it on a migrated database that holds nothing yet.
+func newWorldOn(t *testing.T, url string) *world {
+	t.Helper()
+	w := &world{t: t, url: url, landing: t.TempDir(), scratch: t.TempDir(), root: t.TempDir()}
 	w.pool, w.asked = w.open(pg.Open, 20), w.open(pg.OpenRequests, 20)
 	config := w.pool.Config()
 	config.ConnConfig.RuntimeParams["application_name"] = working

@@ -13,6 +13,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/pg"
 )
 
 // Problem is what every error looks like over HTTP (application/problem+json, RFC 9457).
@@ -94,6 +95,9 @@ func ProblemOf(err error) *Problem {
 		p.Status, p.Detail = http.StatusRequestEntityTooLarge, "the request's body is larger than "+strconv.FormatInt(tooLarge.Limit, 10)+" bytes"
 	case errors.Is(err, context.DeadlineExceeded):
 		p.Status, p.Detail, p.Hint = http.StatusServiceUnavailable, "the request took too long", "try again, or ask for less at once"
+	case pg.Away(err):
+		p.Status, p.Detail, p.Hint = http.StatusServiceUnavailable, "something that the server needs does not answer",
+			"try again in a moment; what has an idempotency key is not done twice"
 	default:
 		p.Detail, p.Hint = unclassified()
 	}
@@ -128,6 +132,8 @@ func (a *API) problem(ctx context.Context, err error) *Problem {
 		a.log.LogAttrs(ctx, slog.LevelDebug, "client gone", slog.String("request_id", p.RequestID))
 	case p.Status == http.StatusInternalServerError:
 		a.log.LogAttrs(ctx, slog.LevelError, "request failed", slog.String("request_id", p.RequestID), slog.Any("error", err))
+	case pg.Away(err):
+		a.log.LogAttrs(ctx, slog.LevelWarn, "request could not be served", slog.String("request_id", p.RequestID), slog.Any("error", err))
 	}
 	return p
 }

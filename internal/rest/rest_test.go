@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -108,6 +109,9 @@ func TestErrorsBecomeProblems(t *testing.T) {
 		{"unavailable", fault.New(fault.Unavailable, "later"), Problem{Status: 503, Kind: "unavailable", Detail: "later"}},
 		{"timeout", fmt.Errorf("query: %w", context.DeadlineExceeded),
 			Problem{Status: 503, Kind: "unavailable", Detail: "the request took too long", Hint: "try again, or ask for less at once"}},
+		{"the database went away", fmt.Errorf("look up token of hunter2: %w", io.ErrUnexpectedEOF),
+			Problem{Status: 503, Kind: "unavailable", Detail: "something that the server needs does not answer",
+				Hint: "try again in a moment; what has an idempotency key is not done twice"}},
 		{"unclassified", errors.New(`password "hunter2" rejected by db-7`),
 			Problem{Status: 500, Kind: "internal", Detail: "something went wrong on the server", Hint: "the server's log says more under this request id"}},
 		{"internal by name", fault.New(fault.Internal, "hunter2"),

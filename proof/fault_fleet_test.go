@@ -1,0 +1,283 @@
+package proof_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dagctl/dagctl/internal/pgdev"
+)
+
+// postgres is a PostgreSQL of the test's own, which is killed and comes back. Servers reach it through a proxy that
+// misbehaves, the test through one that does not.
+type postgres struct {
+	t             *testing.T
+	dir           string
+	faulty, plain *proxy
+
+	mu     sync.Mutex
+	server *pgdev.Server
+	upAt   time.Time // zero while it is down
+}
+
+func startPostgres(t *testing.T) *postgres {
+	t.Helper()
+	p := &postgres{t: t, dir: t.TempDir(), faulty: startProxy(t), plain: startProxy(t)}
+	p.start()
+	t.Cleanup(func() { require.NoError(t, p.server.Stop(context.Background())) })
+	return p
+}
+
+// start starts it on what it left. What a killed process had written is in the machine's memory, so only a commit must
+// wait for that, and not that for the disk.
+func (p *postgres) start() {
+	p.t.Helper()
+	var server *pgdev.Server
+	// Until the last of its processes has noticed that the first is gone, another may not start.
+	require.EventuallyWithT(p.t, func(c *assert.CollectT) {
+		var err error
+		server, err = pgdev.Start(context.Background(), pgdev.Config{DataDir: p.dir,
+			Settings: map[string]string{"fsync": "off", "synchronous_commit": "on", "full_page_writes": "off", "log_min_messages": "fatal"}})
+		require.NoError(c, err)
+	}, time.Minute, 100*time.Millisecond)
+	parsed, err := url.Parse(server.LoopbackURL())
+	require.NoError(p.t, err)
+	p.faulty.upstream.Store(&parsed.Host)
+	p.plain.upstream.Store(&parsed.Host)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.server, p.upAt = server, time.Now()
+}
+
+// through is the database's address behind a proxy.
+func (p *postgres) through(proxy *proxy) string {
+	parsed, err := url.Parse(p.server.LoopbackURL())
+	require.NoError(p.t, err)
+	parsed.Host = proxy.address()
+	return parsed.String()
+}
+
+func (p *postgres) since() time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.upAt
+}
+
+func (p *postgres) down() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.upAt = time.Time{}
+}
+
+// kill ends the process that all others of PostgreSQL come from, and has it recover.
+func (p *postgres) kill() {
+	p.t.Helper()
+	text, err := os.ReadFile(filepath.Join(p.dir, "cluster", "postmaster.pid"))
+	require.NoError(p.t, err)
+	first, _, _ := strings.Cut(string(text), "\n")
+	pid, err := strconv.Atoi(first)
+	require.NoError(p.t, err)
+	p.down()
+	require.NoError(p.t, syscall.Kill(pid, syscall.SIGKILL))
+	<-p.server.Done()
+	require.NoError(p.t, p.server.Stop(context.Background()))
+	p.start()
+}
+
+// crash kills one of the processes that serve connections: PostgreSQL ends all of them and recovers by itself.
+func (p *postgres) crash(ctx context.Context) {
+	p.t.Helper()
+	conn, err := pgx.Connect(ctx, p.server.LoopbackURL())
+	require.NoError(p.t, err)
+	var pid int
+	err = conn.QueryRow(ctx, `SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend' ORDER BY random() LIMIT 1`).Scan(&pid)
+	require.NoError(p.t, err)
+	p.down()
+	require.NoError(p.t, syscall.Kill(pid, syscall.SIGKILL))
+	_, err = conn.Exec(ctx, `SELECT pg_sleep(60)`)
+	require.Error(p.t, err, "the crash ends every connection")
+	_ = conn.Close(ctx)
+	require.EventuallyWithT(p.t, func(c *assert.CollectT) {
+		conn, err := pgx.Connect(ctx, p.server.LoopbackURL())
+		require.NoError(c, err)
+		require.NoError(c, conn.Close(ctx))
+	}, time.Minute, 20*time.Millisecond)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.upAt = time.Now()
+}
+
+// member is a server in a process of its own. It is started again whenever it ends, as whatever runs services does.
+type member struct {
+	address string
+	args    []string
+	log     *os.File
+
+	mu      sync.Mutex
+	cmd     *exec.Cmd
+	killed  bool // by the test
+	stopped bool // by SIGSTOP
+	readyAt time.Time
+	deaths  int // those that the test did not bring about
+	last    string
+}
+
+// fleet is a number of servers on one database.
+type fleet struct {
+	t       *testing.T
+	members []*member
+	stop    func()
+}
+
+func startFleet(t *testing.T, n int, args ...string) *fleet {
+	t.Helper()
+	path, err := binary()
+	require.NoError(t, err)
+	f := &fleet{t: t}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	var all sync.WaitGroup
+	for i := range n {
+		address := freeAddress(t)
+		log, err := os.Create(filepath.Join(t.TempDir(), fmt.Sprintf("server%d.log", i)))
+		require.NoError(t, err)
+		m := &member{address: address, args: append([]string{path, "serve", "--listen", address}, args...), log: log}
+		f.members = append(f.members, m)
+		all.Go(func() { m.keep(ctx) })
+	}
+	f.stop = sync.OnceFunc(func() {
+		cancel()
+		all.Wait()
+		for _, m := range f.members {
+			if t.Failed() {
+				t.Logf("the end of what %s logged:\n%s", m.address, m.tail(4000))
+			}
+			_ = m.log.Close()
+		}
+	})
+	t.Cleanup(f.stop)
+	return f
+}
+
+// keep runs the server until ctx ends.
+func (m *member) keep(ctx context.Context) {
+	for ctx.Err() == nil {
+		cmd := exec.Command(m.args[0], m.args[1:]...)
+		cmd.Stdout, cmd.Stderr = m.log, m.log
+		cmd.Env = append(os.Environ(), "HOME="+os.TempDir(), "DAGCTL_LOG_FORMAT=text")
+		if err := cmd.Start(); err != nil {
+			fmt.Fprintln(m.log, "start:", err)
+			return
+		}
+		m.mu.Lock()
+		m.cmd, m.killed, m.stopped = cmd, false, false
+		m.mu.Unlock()
+		ended, done := context.WithCancel(ctx)
+		var others sync.WaitGroup
+		others.Go(func() { m.awaitReady(ended) })
+		others.Go(func() {
+			<-ended.Done()
+			if ctx.Err() != nil {
+				_ = cmd.Process.Signal(syscall.SIGTERM) // it may have ended
+			}
+		})
+		_ = cmd.Wait() // how it ended is seen below
+		done()
+		others.Wait()
+		m.mu.Lock()
+		if !m.killed && ctx.Err() == nil {
+			m.deaths++
+			m.last = fmt.Sprintf("%v: %s", cmd.ProcessState, m.tail(400))
+		}
+		m.readyAt = time.Time{}
+		m.mu.Unlock()
+	}
+}
+
+func (m *member) tail(most int) []byte {
+	text, _ := os.ReadFile(m.log.Name()) // what is missing is not what a test fails by
+	return text[max(0, len(text)-most):]
+}
+
+func (m *member) awaitReady(ctx context.Context) {
+	for ctx.Err() == nil {
+		answer, err := http.Get("http://" + m.address + "/readyz")
+		if err == nil {
+			_ = answer.Body.Close()
+			if answer.StatusCode == http.StatusOK {
+				m.mu.Lock()
+				m.readyAt = time.Now()
+				m.mu.Unlock()
+				return
+			}
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// since tells from when on the member has been at work; zero where it is not.
+func (m *member) since() time.Time {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.stopped {
+		return time.Time{}
+	}
+	return m.readyAt
+}
+
+func (m *member) kill() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.killed, m.readyAt = true, time.Time{}
+	_ = m.cmd.Process.Kill() // it may have ended
+}
+
+// halt stops the process where it is; resume lets it go on, unaware.
+func (m *member) halt() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.stopped = true
+	_ = m.cmd.Process.Signal(syscall.SIGSTOP)
+}
+
+func (m *member) resume() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.stopped, m.readyAt = false, time.Now()
+	_ = m.cmd.Process.Signal(syscall.SIGCONT)
+}
+
+func (m *member) pid() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.cmd.Process.Pid
+}
+
+// working tells since when some server has been at work without a break, and whether one is stopped.
+func (f *fleet) working() (since time.Time, stopped bool) {
+	for _, m := range f.members {
+		if s := m.since(); !s.IsZero() && (since.IsZero() || s.Before(since)) {
+			since = s
+		}
+		m.mu.Lock()
+		stopped = stopped || m.stopped
+		m.mu.Unlock()
+	}
+	return since, stopped
+}

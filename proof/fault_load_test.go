@@ -1,0 +1,209 @@
+package proof_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/internal/rest"
+)
+
+// faultLease is the length of a lease of the jobs below, the shortest there is.
+const faultLease = 5 * time.Second
+
+// limitedYAML has a job for each limit. Their tasks count themselves.
+func limitedYAML(marks string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "name: limited\ndefaults: { heartbeat_timeout_seconds: %d, max_attempts: 100, retry: { initial_seconds: 0.2, max_seconds: 2 } }\njobs:\n", faultLease/time.Second)
+	for i, limit := range faultLimits {
+		fmt.Fprintf(&b, `  - name: max%d
+    operator: command
+    source: { kind: manual }
+    outputs: 0
+    scaling: { max_concurrency: %d }
+    config: { argv: [./count], env: { MARKS: %q, NAP: %q } }
+`, limit, limit, marks, []string{"0.02", "0.05", "0.4"}[i]) // long enough for as many as may to meet
+	}
+	return b.String()
+}
+
+var faultLimits = []int{1, 3, 20}
+
+// flowYAML is a chain whose every stage publishes: a task lands one row, the next copies it, the last counts all there is.
+func flowYAML(n int) string {
+	return fmt.Sprintf(`name: flow%[1]d
+defaults: { heartbeat_timeout_seconds: %[2]d, max_attempts: 100, retry: { initial_seconds: 0.2, max_seconds: 2 } }
+jobs:
+  - name: landed
+    operator: command
+    source: { kind: manual }
+    partition_by: key
+    config: { argv: [./land] }
+  - name: copied
+    operator: sql
+    inputs: [{ from: { job: landed }, as: input }]
+    execution_strategy: PerPartition
+    config: { query: "SELECT n FROM input" }
+  - name: total
+    operator: sql
+    inputs: [{ from: { job: copied }, as: input }]
+    partition_by: none
+    config: { query: "SELECT sum(n) AS n FROM input" }
+publish:
+  copied%[1]d: { from: { job: copied } }
+  total%[1]d: { from: { job: total } }
+`, n, faultLease/time.Second)
+}
+
+// faultPrograms are what the tasks run. They read what they are to do from one line of JSON.
+var faultPrograms = map[string]string{
+	// A file when it begins and one when it ends: their times tell how many ran at once.
+	"count": `#!/bin/sh
+IFS= read -r task
+id=${task#*\"task_id\":\"}; id=${id%%\"*}
+attempt=${task#*\"attempt\":}; attempt=${attempt%%,*}
+: >"$MARKS/$id.$attempt.begin"
+sleep "$NAP"
+: >"$MARKS/$id.$attempt.end"
+`,
+	"land": `#!/bin/sh
+IFS= read -r task
+dir=${task##*\"dir\":\"}; dir=${dir%%\"*}
+printf 'n\n1\n' >"$dir/rows.csv"
+`,
+}
+
+// load asks for tasks until it is told to stop, and remembers what was acknowledged.
+type load struct {
+	t       *testing.T
+	servers []*server
+	flows   int
+	most    int64 // open tasks, at which it waits
+
+	open  atomic.Int64 // as the watch sees it
+	asked atomic.Int64 // requests, with those that were not answered well
+
+	mu    sync.Mutex
+	acked map[string]uuid.UUID // by idempotency key
+	keys  []map[string]bool    // of each flow: the partitions that were landed
+	jobs  map[string]int       // tasks by job
+}
+
+func newLoad(t *testing.T, servers []*server, flows int, most int64) *load {
+	l := &load{t: t, servers: servers, flows: flows, most: most, acked: map[string]uuid.UUID{}, jobs: map[string]int{}}
+	for range flows {
+		l.keys = append(l.keys, map[string]bool{})
+	}
+	return l
+}
+
+// writePrograms puts them where commands are looked for.
+func writePrograms(t *testing.T, dir string) {
+	t.Helper()
+	for name, text := range faultPrograms {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o755))
+	}
+}
+
+// run asks until ctx ends; what it has begun to ask for it asks for until it is acknowledged.
+func (l *load) run(ctx context.Context, seed uint64) {
+	random := rand.New(rand.NewPCG(seed, 1))
+	for ctx.Err() == nil {
+		if l.open.Load() >= l.most {
+			select {
+			case <-ctx.Done():
+			case <-time.After(20 * time.Millisecond):
+			}
+			continue
+		}
+		dag, job, flow := "limited", fmt.Sprintf("max%d", faultLimits[random.IntN(len(faultLimits))]), -1
+		if random.IntN(3) == 0 {
+			flow = random.IntN(l.flows)
+			dag, job = fmt.Sprintf("flow%d", flow), "landed"
+		}
+		items := make([]dispatcher.EnqueueItem, 1+random.IntN(8))
+		for i := range items {
+			items[i].IdempotencyKey = uuid.NewString()
+			if flow >= 0 {
+				items[i].Partition = "p" + items[i].IdempotencyKey[:13]
+			}
+		}
+		l.ask(dag, job, flow, items)
+		if random.IntN(10) == 0 { // whoever did not hear the answer asks again
+			l.ask(dag, job, flow, items)
+		}
+	}
+}
+
+// ask asks one server after the other until one acknowledges. A server that is up may say that it cannot now, and
+// nothing else.
+func (l *load) ask(dag, job string, flow int, items []dispatcher.EnqueueItem) {
+	// Bounds a failure; it outlasts the load, so that what was asked for is known to be acknowledged.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(l.t.Context()), 3*time.Minute)
+	defer cancel()
+	for {
+		var answer rest.List[dispatcher.Enqueued]
+		n := l.asked.Add(1)
+		try, done := context.WithTimeout(ctx, 3*time.Second) // a server may be stopped where it is
+		err := l.servers[int(n)%len(l.servers)].call(try, http.MethodPost, "/v1/jobs/"+dag+"/"+job+"/tasks", map[string]any{"items": items}, &answer)
+		done()
+		if err == nil {
+			l.acknowledge(dag+"/"+job, flow, items, answer.Items)
+			return
+		}
+		var no *refused
+		if errors.As(err, &no) && no.code != http.StatusServiceUnavailable {
+			l.t.Errorf("a server that is up answered %v", no)
+			return
+		}
+		if ctx.Err() != nil {
+			l.t.Errorf("%s/%s: never acknowledged: %v", dag, job, err)
+			return
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+func (l *load) acknowledge(job string, flow int, items []dispatcher.EnqueueItem, made []dispatcher.Enqueued) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(made) != len(items) {
+		l.t.Errorf("%d tasks were asked for, %d acknowledged", len(items), len(made))
+		return
+	}
+	for i, item := range items {
+		before, known := l.acked[item.IdempotencyKey]
+		switch {
+		case known && before != made[i].ID:
+			l.t.Errorf("key %s named task %s, and now %s", item.IdempotencyKey, before, made[i].ID)
+		case !known:
+			l.jobs[job]++
+		}
+		l.acked[item.IdempotencyKey] = made[i].ID
+		if flow >= 0 {
+			l.keys[flow][item.Partition] = true
+		}
+	}
+}
+
+func (l *load) acknowledged() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.acked)
+}

@@ -1,0 +1,27 @@
+//go:build soak
+
+package proof_test
+
+import (
+	"flag"
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+var (
+	chaosKills    = flag.Int("chaos-kills", 1000, "how often the test of faults kills a server")
+	chaosPostgres = flag.Int("chaos-postgres", 100, "how often it kills PostgreSQL")
+	chaosZombies  = flag.Int("chaos-zombies", 200, "how often it stops a server beyond its leases")
+	chaosCommits  = flag.Float64("chaos-commits", 0.05, "the share of COMMITs at which it cuts the connection")
+	chaosWakeups  = flag.Float64("chaos-wakeups", 0.2, "the share of wake-ups that it loses, that it repeats, and that it holds back")
+	chaosPause    = flag.Duration("chaos-pause", 4*time.Second, "the longest that it waits between two kills")
+	chaosTasks    = flag.Int("chaos-tasks", 100_000, "the least that it asks for")
+	chaosSeed     = flag.Uint64("chaos-seed", rand.Uint64(), "of the order of faults")
+)
+
+// TestChaos is TestFaultsLoseAndRepeatNothing for hours.
+func TestChaos(t *testing.T) {
+	withFaults(t, doses{servers: 3, kills: *chaosKills, postgres: *chaosPostgres, zombies: *chaosZombies, commits: *chaosCommits,
+		wakeups: *chaosWakeups, pause: *chaosPause, tasks: *chaosTasks, flows: 8, most: 400, seed: *chaosSeed})
+}

@@ -1,0 +1,187 @@
+package proof_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/migrations"
+)
+
+// doses says how much of each fault a run has.
+type doses struct {
+	servers  int
+	kills    int           // SIGKILL of a server at work
+	postgres int           // SIGKILL of PostgreSQL, half of them of its first process, half of one that serves a connection
+	zombies  int           // SIGSTOP of a server beyond its leases
+	commits  float64       // share of COMMITs at which the connection is cut, half of them before it is sent
+	wakeups  float64       // share of wake-ups each lost, repeated and held back
+	pause    time.Duration // the longest between two kills
+	tasks    int           // the least that are asked for
+	flows    int           // DAGs with data
+	most     int64         // open tasks
+	seed     uint64
+}
+
+// TestFaultsLoseAndRepeatNothing kills servers and PostgreSQL, stops servers beyond their leases, cuts connections at
+// COMMIT and garbles wake-ups, all at once, while tasks with limits and chains with data run; then it reads the database.
+func TestFaultsLoseAndRepeatNothing(t *testing.T) {
+	t.Parallel()
+	withFaults(t, doses{servers: 3, kills: 25, postgres: 5, zombies: 3, commits: 0.05, wakeups: 0.2,
+		pause: 800 * time.Millisecond, tasks: 300, flows: 2, most: 80, seed: rand.Uint64()})
+}
+
+func withFaults(t *testing.T, dose doses) {
+	t.Logf("seed %d", dose.seed) // of the order of faults; when they strike is the machine's affair
+	began := time.Now()
+	database := startPostgres(t)
+	require.NoError(t, migrations.Up(t.Context(), database.through(database.plain)))
+	w := newWorldOn(t, database.through(database.plain))
+	marks := t.TempDir()
+	writePrograms(t, w.landing)
+	secret, _, err := authz.CreateToken(t.Context(), w.pool, w.caller, authz.NewToken{Name: "proof", Role: authz.RoleAdmin})
+	require.NoError(t, err)
+	fleet := startFleet(t, dose.servers, "--config", unlimited(t), "--database-url", database.through(database.faulty),
+		"--storage-root", w.root, "--file-root", "acme="+w.landing, "--allow-command", "--pool-size", "12")
+	var servers []*server
+	for _, m := range fleet.members {
+		s := newServer("http://"+m.address, secret)
+		t.Cleanup(s.client.CloseIdleConnections)
+		servers = append(servers, s)
+	}
+	w.eventually("the servers to be ready", func() bool { since, _ := fleet.working(); return !since.IsZero() })
+	w.serve(limitedYAML(marks))
+	for i := range dose.flows {
+		w.serve(flowYAML(i))
+	}
+
+	l := newLoad(t, servers, dose.flows, dose.most)
+	look := &watch{pool: w.pool, database: database, fleet: fleet, load: l}
+	asking, enough := context.WithCancel(t.Context())
+	defer enough()
+	watching, stop := context.WithCancel(t.Context())
+	defer stop()
+	var askers, watchers sync.WaitGroup
+	watchers.Go(func() { look.run(watching) })
+	for i := range 8 {
+		askers.Go(func() { l.run(asking, dose.seed+uint64(i)) })
+	}
+	database.faulty.misbehave(dose.commits, dose.wakeups)
+	held := strike(t, w, database, fleet, dose)
+	database.faulty.misbehave(0, 0)
+	for tick := time.NewTicker(20 * time.Millisecond); l.acknowledged() < dose.tasks && !t.Failed() && t.Context().Err() == nil; {
+		<-tick.C
+	}
+	enough()
+	askers.Wait()
+	asked := time.Now()
+	w.eventually("everything to settle", func() bool {
+		settled, err := w.d.Settled(w.t.Context(), w.caller.OrgID)
+		return settled && err == nil
+	})
+	settled := time.Since(asked)
+	stop()
+	watchers.Wait()
+	fleet.stop()
+
+	f := database.faulty
+	deaths := 0
+	for _, m := range fleet.members {
+		if deaths += m.deaths; m.deaths > 0 {
+			t.Logf("the last that a server said which ended by itself: %s", m.last)
+		}
+	}
+	t.Logf("%d tasks asked for in %d requests, %d in all, in %v; %d servers killed, %d ended by themselves, PostgreSQL killed %d times, %d servers stopped with %d leases",
+		len(l.acked), l.asked.Load(), w.count(`SELECT FROM tasks`), time.Since(began).Round(time.Second), dose.kills, deaths, dose.postgres, dose.zombies, held)
+	t.Logf("%d COMMITs, cut before %d and after %d; %d wake-ups, lost %d, twice %d, late %d", f.commits.Load(), f.before.Load(), f.after.Load(),
+		f.wakeups.Load(), f.lost.Load(), f.doubled.Load(), f.late.Load())
+	t.Logf("attempts lost: %d; completed late all the same: %d", w.count(`SELECT FROM task_attempts WHERE outcome = 'lease_expired'`),
+		w.count(`SELECT FROM task_events WHERE to_status = 'Completed' AND from_status <> 'Running'`))
+	t.Logf("looked %d times; the longest that a lease stayed after its end: %v (%s); all was settled %v after the last request", look.looks,
+		look.recovery.Round(time.Millisecond), look.worst, settled.Round(time.Millisecond))
+	require.Empty(t, look.wrong, "limits")
+	w.checkAccounts(l)
+	counted := w.checkLimits(marks)
+	for _, limit := range faultLimits {
+		t.Logf("limit %d: at most %d at once by the tasks' own count, %d with a lease", limit, counted[limit], look.peak[fmt.Sprintf("job:limited/max%d", limit)])
+	}
+	require.Less(t, look.recovery, time.Minute, "bounds a failure: the machine may be busy")
+}
+
+// strike deals out the faults, one kill after the other with stops of servers beside them. It returns how many leases
+// the stopped servers held.
+func strike(t *testing.T, w *world, database *postgres, fleet *fleet, dose doses) (held int) {
+	t.Helper()
+	random := rand.New(rand.NewPCG(dose.seed, 0))
+	faults := append([]string(nil), strings.Fields(strings.Repeat("server ", dose.kills)+strings.Repeat("postgres ", dose.postgres))...)
+	random.Shuffle(len(faults), func(i, j int) { faults[i], faults[j] = faults[j], faults[i] })
+	var beside sync.WaitGroup
+	defer beside.Wait()
+	beside.Go(func() {
+		for range dose.zombies {
+			held += zombie(t, w, fleet)
+		}
+	})
+	recoveries := 0
+	for _, fault := range faults {
+		select {
+		case <-time.After(time.Duration(random.Int64N(int64(dose.pause)))): // at any moment
+		case <-t.Context().Done():
+			return held
+		}
+		if fault == "postgres" {
+			if recoveries++; recoveries%2 == 1 {
+				database.kill()
+			} else {
+				database.crash(t.Context())
+			}
+			continue
+		}
+		var victim *member
+		w.eventually("a server to kill", func() bool {
+			at := random.IntN(len(fleet.members))
+			for i := range fleet.members {
+				if m := fleet.members[(at+i)%len(fleet.members)]; !m.since().IsZero() {
+					victim = m
+					return true
+				}
+			}
+			return false
+		})
+		victim.kill()
+	}
+	return held
+}
+
+// zombie stops a server that has work until its leases are surely others', and lets it go on. It returns how many it had.
+func zombie(t *testing.T, w *world, fleet *fleet) (held int) {
+	var m *member
+	w.eventually("a server with work", func() bool {
+		for _, candidate := range fleet.members {
+			if candidate.since().IsZero() {
+				continue
+			}
+			worker := fmt.Sprintf("%%-%d-%%", candidate.pid())
+			// PostgreSQL may be away.
+			if err := w.pool.QueryRow(t.Context(), `SELECT count(*) FROM leases WHERE worker_id LIKE $1`, worker).Scan(&held); err == nil && held > 0 {
+				m = candidate
+				return true
+			}
+		}
+		return false
+	})
+	m.halt()
+	defer m.resume()
+	select {
+	case <-time.After(faultLease + 2*time.Second):
+	case <-t.Context().Done():
+	}
+	return held
+}

@@ -1,0 +1,41 @@
+package proof_test
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// binary is the program itself, built once for the tests that kill it.
+var binary = sync.OnceValues(func() (string, error) {
+	path, err := filepath.Abs("../bin/dagctl-proof") // bin is not part of the repository
+	if err != nil {
+		return "", err
+	}
+	if text, err := exec.Command("go", "build", "-o", path, "../cmd/dagctl").CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build: %w\n%s", err, text)
+	}
+	return path, nil
+})
+
+// unlimited is a config file without the limits that keep callers apart: a test is one caller, and has many at once.
+func unlimited(t *testing.T) string {
+	t.Helper()
+	config := filepath.Join(t.TempDir(), "config.yaml")
+	require.NoError(t, os.WriteFile(config, []byte("limits: { requests_per_second: 100000, burst: 100000 }\n"), 0o600))
+	return config
+}
+
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer listener.Close()
+	return listener.Addr().String()
+}
