@@ -132,6 +132,7 @@ type member struct {
 	killed  bool // by the test
 	stopped bool // by SIGSTOP
 	readyAt time.Time
+	resumed time.Time
 	deaths  int // those that the test did not bring about
 	last    string
 }
@@ -259,7 +260,7 @@ func (m *member) halt() {
 func (m *member) resume() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.stopped, m.readyAt = false, time.Now()
+	m.stopped, m.readyAt, m.resumed = false, time.Now(), time.Now()
 	_ = m.cmd.Process.Signal(syscall.SIGCONT)
 }
 
@@ -269,15 +270,23 @@ func (m *member) pid() int {
 	return m.cmd.Process.Pid
 }
 
-// working tells since when some server has been at work without a break, and whether one is stopped.
+// working tells since when some server has been at work without a break and without one beside it that is stopped: where
+// that holds a lock, others wait for it. It tells whether one is stopped now.
 func (f *fleet) working() (since time.Time, stopped bool) {
+	var resumed time.Time
 	for _, m := range f.members {
 		if s := m.since(); !s.IsZero() && (since.IsZero() || s.Before(since)) {
 			since = s
 		}
 		m.mu.Lock()
 		stopped = stopped || m.stopped
+		if m.resumed.After(resumed) {
+			resumed = m.resumed
+		}
 		m.mu.Unlock()
+	}
+	if !since.IsZero() && resumed.After(since) {
+		since = resumed
 	}
 	return since, stopped
 }

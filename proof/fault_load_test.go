@@ -73,6 +73,7 @@ var faultPrograms = map[string]string{
 	// A file when it begins and one when it ends: their times tell how many ran at once.
 	"count": `#!/bin/sh
 IFS= read -r task
+[ -n "$task" ] || exit 1 # whoever began this was killed before it could say what to do
 id=${task#*\"task_id\":\"}; id=${id%%\"*}
 attempt=${task#*\"attempt\":}; attempt=${attempt%%,*}
 : >"$MARKS/$id.$attempt.begin"
@@ -81,6 +82,7 @@ sleep "$NAP"
 `,
 	"land": `#!/bin/sh
 IFS= read -r task
+[ -n "$task" ] || exit 1 # whoever began this was killed before it could say what to do
 dir=${task##*\"dir\":\"}; dir=${dir%%\"*}
 printf 'n\n1\n' >"$dir/rows.csv"
 `,
