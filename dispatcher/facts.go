@@ -38,8 +38,10 @@ func (d *Dispatcher) facts(ctx context.Context, tx pgx.Tx, targets []target) (wa
 	if err := publishedFor(ctx, tx, wants); err != nil {
 		return nil, nil, err
 	}
-	made, err = lastMade(ctx, tx, targets)
-	return wants, made, err
+	if made, err = lastMade(ctx, tx, targets); err != nil {
+		return nil, nil, err
+	}
+	return wants, made, knowInherited(ctx, tx, wants, made)
 }
 
 // wants tells for each target what it is made of, by input; what is published of it is still to be found.
