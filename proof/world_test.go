@@ -183,6 +183,7 @@ func (w *world) reach(deployed registry.Deployment, want registry.Status) {
 	var reason string
 	defer func() {
 		if w.t.Failed() {
+			status, reason := w.status(deployed) // asked anew: the condition may still be at work on the others
 			w.t.Logf("version %d is %s %s; tasks: %q", deployed.Version.Number, status, reason, first(w.texts(`
 				SELECT concat_ws(' ', j.name, t.partitions[1], t.status, t.reason, t.attempt, t.error_message)
 				FROM tasks t JOIN jobs j ON j.id = t.job_id WHERE t.status <> 'Completed' ORDER BY t.id`)))

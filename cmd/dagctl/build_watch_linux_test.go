@@ -166,8 +166,9 @@ func TestStatusWatchesABuild(t *testing.T) {
 	file, pipes := w.waiting(t)
 	env := w.env(t, writer)
 	must(t, env, "deploy", file, "--wait=false")
-	eventually(t, "both tasks run", func() (bool, error) {
-		return strings.Contains(must(t, env, "status", "waiting"), "2 running"), nil
+	running := regexp.MustCompile(`\ngated +command +\w+ +0 +2 `) // landing's two run before
+	eventually(t, "both tasks of gated run", func() (bool, error) {
+		return running.MatchString(must(t, env, "status", "waiting")), nil
 	})
 	require.Regexp(t, `waiting v1 is Building: .*\nlanding +\[#{20}\] +2/2(.*\n)+gated +\[\.{20}\] +0/2`, must(t, env, "status", "waiting"))
 	let(t, pipes, "2026-01-01", "2026-01-02")
