@@ -77,6 +77,7 @@ func (d *Dispatcher) AddRoutes(api *authz.API) {
 	d.addPauseRoutes(api)
 	d.addHookRoutes(api)
 	d.addWhyRoutes(api)
+	d.addPublishRoutes(api)
 }
 
 type dagsInput struct{ rest.PageInput }

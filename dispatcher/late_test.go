@@ -29,6 +29,9 @@ publish: { raw: { from: { job: raw }, due: { within: 1s } } }
 		require.NoError(t, err)
 		require.Len(t, all, 1)
 		require.Equal(t, one.Late, all[0].Late)
+		only, err := w.d.Registry.Datasets(t.Context(), w.caller, registry.DatasetFilter{Late: true, Limit: 10})
+		require.NoError(t, err)
+		require.Equal(t, one.Late != nil, len(only) == 1)
 		return one.Late
 	}
 	missing := late()

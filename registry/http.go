@@ -131,12 +131,13 @@ type datasetsInput struct {
 	Tag         string `query:"tag" maxLength:"100"`
 	DAG         string `query:"dag" maxLength:"63" doc:"Made by this DAG"`
 	Unpublished bool   `query:"unpublished" doc:"Those without a published name too; they are for writers"`
+	Late        bool   `query:"late" doc:"Only those that have not what was due by now"`
 }
 
 type datasetsOutput struct{ Body rest.List[Dataset] }
 
 func (r *Registry) handleDatasets(ctx context.Context, caller authz.Caller, in *datasetsInput) (*datasetsOutput, error) {
-	f := DatasetFilter{Search: in.Search, Tag: in.Tag, DAG: in.DAG, Unpublished: in.Unpublished, Limit: in.Limit + 1}
+	f := DatasetFilter{Search: in.Search, Tag: in.Tag, DAG: in.DAG, Unpublished: in.Unpublished, Late: in.Late, Limit: in.Limit + 1}
 	if _, err := in.After(&f.After); err != nil {
 		return nil, err
 	}

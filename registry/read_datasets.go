@@ -23,6 +23,7 @@ type DatasetFilter struct {
 	Tag         string
 	DAG         string
 	Unpublished bool   // those without a published name too; writers only
+	Late        bool   // only those that are late
 	After       string // begin after this name
 	Limit       int
 }
@@ -96,26 +97,13 @@ func scanDataset(row pgx.CollectableRow) (Dataset, error) {
 
 // Datasets lists the catalogue as far as the caller may see it.
 func (r *Registry) Datasets(ctx context.Context, caller authz.Caller, f DatasetFilter) ([]Dataset, error) {
-	args := []any{caller.OrgID, f.Search, f.Tag, f.DAG, f.Unpublished, f.After, f.Limit}
-	visible := visibleTo(caller, &args)
 	var found []Dataset
-	err := pg.InOrgTx(ctx, r.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
-		// The page is cut first, from the unique key on (org_id, name), so that figures are added up for its rows only.
-		rows, err := tx.Query(ctx, `
-			WITH page AS MATERIALIZED (
-				SELECT * FROM datasets d
-				WHERE d.org_id = $1 AND d.deleted_at IS NULL AND `+visible+`
-				  AND ($2 = '' OR position(lower($2) IN lower(d.name)) > 0 OR position(lower($2) IN lower(coalesce(d.description, ''))) > 0)
-				  AND ($3 = '' OR $3 = ANY(d.tags))
-				  AND ($4 = '' OR d.producer_dag_name = $4)
-				  AND ($5 OR d.published)
-				  AND d.name > $6
-				ORDER BY d.name LIMIT $7)
-			SELECT `+datasetColumns+` FROM page d `+datasetJoins+` ORDER BY d.name`, args...)
-		if err != nil {
+	err := pg.InOrgTx(ctx, r.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) (err error) {
+		if f.Late {
+			found, err = lateDatasets(ctx, tx, caller, f, time.Now())
 			return err
 		}
-		if found, err = pgx.CollectRows(rows, scanDataset); err != nil {
+		if found, err = datasetsPage(ctx, tx, caller, f); err != nil {
 			return err
 		}
 		return markLate(ctx, tx, caller.OrgID, found, time.Now())
@@ -124,6 +112,56 @@ func (r *Registry) Datasets(ctx context.Context, caller authz.Caller, f DatasetF
 		return nil, fmt.Errorf("list datasets: %w", err)
 	}
 	return found, nil
+}
+
+// datasetsPage lists entries without saying which are late; with f.Late, those that can be.
+func datasetsPage(ctx context.Context, tx pgx.Tx, caller authz.Caller, f DatasetFilter) ([]Dataset, error) {
+	args := []any{caller.OrgID, f.Search, f.Tag, f.DAG, f.Unpublished, f.After, f.Limit, f.Late}
+	visible := visibleTo(caller, &args)
+	// The page is cut first, from the unique key on (org_id, name), so that figures are added up for its rows only.
+	rows, err := tx.Query(ctx, `
+		WITH page AS MATERIALIZED (
+			SELECT * FROM datasets d
+			WHERE d.org_id = $1 AND d.deleted_at IS NULL AND `+visible+`
+			  AND ($2 = '' OR position(lower($2) IN lower(d.name)) > 0 OR position(lower($2) IN lower(coalesce(d.description, ''))) > 0)
+			  AND ($3 = '' OR $3 = ANY(d.tags))
+			  AND ($4 = '' OR d.producer_dag_name = $4)
+			  AND ($5 OR d.published)
+			  AND d.name > $6
+			  AND (NOT $8 OR d.published AND d.due_within_seconds > 0)
+			ORDER BY d.name LIMIT $7)
+		SELECT `+datasetColumns+` FROM page d `+datasetJoins+` ORDER BY d.name`, args...)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, scanDataset)
+}
+
+// lateDatasets looks through those that can be late, until it has found a page of those that are.
+func lateDatasets(ctx context.Context, tx pgx.Tx, caller authz.Caller, f DatasetFilter, now time.Time) (found []Dataset, err error) {
+	wanted := f.Limit
+	f.Limit = max(wanted, 500)
+	for {
+		page, err := datasetsPage(ctx, tx, caller, f)
+		if err != nil {
+			return nil, err
+		}
+		if err := markLate(ctx, tx, caller.OrgID, page, now); err != nil {
+			return nil, err
+		}
+		for _, d := range page {
+			if d.Late == nil {
+				continue
+			}
+			if found = append(found, d); len(found) == wanted {
+				return found, nil
+			}
+		}
+		if len(page) < f.Limit {
+			return found, nil
+		}
+		f.After = page[len(page)-1].Name
+	}
 }
 
 // Dataset returns one catalogue entry with what the checks said of the data that readers see. The name may also be the

@@ -60,6 +60,7 @@ func (s *Site) AddRoutes(api *authz.API) {
 	api.HandlePage(authz.Reader, "GET /dead", s.dead)
 	api.HandlePage(authz.Writer, "POST /dead/retry", s.actOnDead("retry"))
 	api.HandlePage(authz.Writer, "POST /dead/skip", s.actOnDead("skip"))
+	api.HandlePage(authz.Reader, "GET /late", s.late)
 	api.HandlePage(authz.Reader, "GET /datasets", s.datasets)
 	// An unpublished dataset has slashes in its name.
 	api.HandlePage(authz.Reader, "GET /datasets/{name...}", s.dataset)
@@ -73,7 +74,7 @@ func (s *Site) AddRoutes(api *authz.API) {
 // layout is what every page has around its view.
 type layout struct {
 	Title  string
-	Tab    string // dags, tasks, dead, datasets, query or workers
+	Tab    string // dags, tasks, dead, late, datasets, query or workers
 	Caller authz.Caller
 	Now    time.Time
 	View   any

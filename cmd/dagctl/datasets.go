@@ -34,7 +34,7 @@ func datasetPath(name string) string { return "/v1/datasets/" + url.PathEscape(n
 func (c *cli) datasetsListCommand() *cobra.Command {
 	var (
 		search, tag, dag string
-		all              bool
+		all, late        bool
 		page             pageFlags
 	)
 	cmd := &cobra.Command{
@@ -55,15 +55,18 @@ func (c *cli) datasetsListCommand() *cobra.Command {
 			if all {
 				query.Set("unpublished", "true")
 			}
+			if late {
+				query.Set("late", "true")
+			}
 			datasets, err := fetch[registry.Dataset](cmd.Context(), api, "/v1/datasets", query, page)
 			if err != nil {
 				return err
 			}
 			return c.print(datasets, func(w io.Writer) {
 				now := time.Now()
-				t := table{style: c.style(c.out), header: []string{"DATASET", "MADE BY", "PARTITIONS", "ROWS", "SIZE", "UPDATED", "TAGS", "DESCRIPTION"}}
+				t := table{style: c.style(c.out), header: []string{"DATASET", "MADE BY", "PARTITIONS", "ROWS", "SIZE", "UPDATED", "LATE", "TAGS", "DESCRIPTION"}}
 				for _, d := range datasets {
-					t.add(d.Name, d.DAG+"/"+d.Job, fmt.Sprint(d.Partitions), fmt.Sprint(d.Rows), web.Size(d.Bytes), ago(d.UpdatedAt, now),
+					t.add(d.Name, d.DAG+"/"+d.Job, fmt.Sprint(d.Partitions), fmt.Sprint(d.Rows), web.Size(d.Bytes), ago(d.UpdatedAt, now), lateSince(d.Late, now),
 						oneLine(strings.Join(d.Tags, ","), 30), oneLine(d.Description, 60))
 				}
 				t.write(w)
@@ -74,9 +77,18 @@ func (c *cli) datasetsListCommand() *cobra.Command {
 	flags.StringVar(&search, "search", "", "part of the name or of the description")
 	flags.StringVar(&tag, "tag", "", "with this tag")
 	flags.StringVar(&dag, "dag", "", "made by this DAG")
+	flags.BoolVar(&late, "late", false, "only those that have not what was due by now")
 	flags.BoolVar(&all, "all", false, "those without a published name too")
 	page.add(cmd)
 	return cmd
+}
+
+// lateSince says what is overdue, and since when; empty: nothing.
+func lateSince(late *registry.Late, now time.Time) string {
+	if late == nil {
+		return ""
+	}
+	return strings.TrimSpace(late.Partition + " was due " + ago(&late.DueAt, now))
 }
 
 func (c *cli) datasetsGetCommand() *cobra.Command {
@@ -121,9 +133,7 @@ func (c *cli) writeDataset(w io.Writer, d registry.Dataset) {
 	field("Rows", fmt.Sprint(d.Rows))
 	field("Size", web.Size(d.Bytes))
 	field("Updated", ago(d.UpdatedAt, now))
-	if d.Late != nil {
-		field("Late", strings.TrimSpace(d.Late.Partition+" was due "+ago(&d.Late.DueAt, now)))
-	}
+	field("Late", lateSince(d.Late, now))
 	if len(d.Columns) > 0 {
 		fmt.Fprintln(w)
 		t := table{style: style, header: []string{"COLUMN", "TYPE", "DESCRIPTION"}}

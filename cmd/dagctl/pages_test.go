@@ -110,7 +110,7 @@ func TestPagesAreSafeAndAccessible(t *testing.T) {
 	w := newWorld(t)
 	w.deployReadings(t, "2026-01-01")
 	task := w.tasks(t)[0].ID.String()
-	for _, path := range []string{"/dags", "/dags/readings", "/dead", "/tasks", "/tasks/" + task, "/datasets", "/datasets/daily_highest", "/query"} {
+	for _, path := range []string{"/dags", "/dags/readings", "/dead", "/late", "/tasks", "/tasks/" + task, "/datasets", "/datasets/daily_highest", "/query"} {
 		root := w.page(t, writer, path)
 		require.Equal(t, "en", attribute(all(root, "html")[0], "lang"), path)
 		require.Len(t, all(root, "h1"), 1, path)

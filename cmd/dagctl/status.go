@@ -52,6 +52,12 @@ func (c *cli) showDAGs(ctx context.Context, api *client, page pageFlags) error {
 	if err != nil {
 		return err
 	}
+	var late []registry.Dataset
+	if c.output == "table" {
+		if late, err = lateDatasets(ctx, api, ""); err != nil {
+			return err
+		}
+	}
 	return c.print(dags, func(w io.Writer) {
 		if len(dags) == 0 {
 			fmt.Fprintln(w, "No DAGs yet. `dagctl deploy FILE` makes the first one.")
@@ -64,13 +70,42 @@ func (c *cli) showDAGs(ctx context.Context, api *client, page pageFlags) error {
 				fmt.Sprint(d.Tasks.Running), fmt.Sprint(d.Tasks.Retrying), fmt.Sprint(d.Tasks.Dead), ago(d.UpdatedAt, now), pausedSince(d.Paused, now))
 		}
 		t.write(w)
+		c.writeLate(w, late)
 	})
+}
+
+// lateDatasets are the late ones of a DAG, or of all. A program asks for them by itself: /v1/datasets?late=true.
+func lateDatasets(ctx context.Context, api *client, dag string) ([]registry.Dataset, error) {
+	query := url.Values{"late": {"true"}}
+	if dag != "" {
+		query.Set("dag", dag)
+	}
+	return fetch[registry.Dataset](ctx, api, "/v1/datasets", query, pageFlags{limit: 100})
+}
+
+func (c *cli) writeLate(w io.Writer, late []registry.Dataset) {
+	if len(late) == 0 {
+		return
+	}
+	fmt.Fprintln(w)
+	t := table{style: c.style(c.out), header: []string{"LATE DATASET", "MADE BY", "WHAT", "UPDATED"}}
+	for _, d := range late {
+		t.add(d.Name, d.DAG+"/"+d.Job, lateSince(d.Late, time.Now()), ago(d.UpdatedAt, time.Now()))
+	}
+	t.write(w)
 }
 
 func (c *cli) showDAG(ctx context.Context, api *client, name string) error {
 	var d dispatcher.DAGDetail
 	if err := api.get(ctx, "/v1/dags/"+url.PathEscape(name), nil, &d); err != nil {
 		return err
+	}
+	var late []registry.Dataset
+	if c.output == "table" {
+		var err error
+		if late, err = lateDatasets(ctx, api, name); err != nil {
+			return err
+		}
 	}
 	return c.print(d, func(w io.Writer) {
 		style, now := c.style(c.out), time.Now()
@@ -99,6 +134,7 @@ func (c *cli) showDAG(ctx context.Context, api *client, name string) error {
 			fmt.Fprintln(w)
 			c.writeSources(w, d.Sources)
 		}
+		c.writeLate(w, late)
 	})
 }
 
