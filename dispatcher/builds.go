@@ -327,6 +327,9 @@ func (d *Dispatcher) failBuild(ctx context.Context, b registry.Build, reason str
 		if changed, err := registry.MarkFailed(ctx, tx, b, reason); err != nil || !changed {
 			return err
 		}
+		if err := announceFailedDeploy(ctx, tx, b, now); err != nil {
+			return err
+		}
 		return d.cancelUnused(ctx, tx, b.OrgID, b.DAG, reasonAbandoned, now)
 	})
 	if err == nil {

@@ -138,6 +138,9 @@ func (d *Dispatcher) decideHeld(ctx context.Context, tx pgx.Tx, t claimed, outco
 	if err := registry.RecordChecks(ctx, tx, t.job.OrgID, check.ref, check.Revision, t.TaskID, results); err != nil {
 		return nil, err
 	}
+	if err := announceChecks(ctx, tx, t, outcomes, now); err != nil {
+		return nil, err
+	}
 	held, still, err := registry.LockHeld(ctx, tx, check.ref, check.Revision)
 	if err != nil || !still {
 		return nil, err

@@ -19,6 +19,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -29,6 +30,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/internal/dial"
 	"github.com/dagctl/dagctl/internal/rest"
 	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/registry"
@@ -44,6 +46,11 @@ type Config struct {
 	Runner    *operators.Runner
 	Storage   *storage.Storage
 	Vault     *authz.Vault // of secrets; nil: there are none
+
+	// NoticeDialer reaches the webhooks that DAGs have told of trouble; nil: at public addresses only.
+	NoticeDialer *dial.Dialer
+	// NoticeTimeout is how long one try to tell a webhook may take; default 10 s, less than 1 min.
+	NoticeTimeout time.Duration
 
 	// HookLimiter bounds the deliveries to each webhook; nil: nothing does.
 	HookLimiter *rest.Limiter
@@ -74,6 +81,14 @@ func (c *Config) validate() error {
 	if c.Roots == nil {
 		c.Roots = func(string, string) []string { return nil }
 	}
+	if c.NoticeDialer == nil {
+		dialer, err := dial.New(dial.Config{})
+		if err != nil {
+			return err
+		}
+		c.NoticeDialer = dialer
+	}
+	c.NoticeTimeout = cmp.Or(c.NoticeTimeout, noticeTimeout)
 	c.PoolSize = cmp.Or(c.PoolSize, 4)
 	c.Poll = cmp.Or(c.Poll, time.Second)
 	c.Lease = cmp.Or(c.Lease, 30*time.Second)
@@ -114,6 +129,7 @@ type Dispatcher struct {
 	// completions gathers what attempts report at the same time.
 	completions *batcher[*completing]
 	metrics     *metrics
+	notices     *http.Client // to the webhooks of DAGs
 	tracing     tracing
 	drained     atomic.Bool // somebody asked this process to claim no more
 }
@@ -124,7 +140,7 @@ func New(c Config) (*Dispatcher, error) {
 		return nil, err
 	}
 	d := &Dispatcher{Config: c, wake: newWakeups(), slots: make(chan struct{}, c.PoolSize), behind: make(chan registry.Build, behindAtOnce),
-		metrics: newMetrics(), tracing: tracing{c.Tracer}}
+		metrics: newMetrics(), tracing: tracing{c.Tracer}, notices: newNoticeClient(c.NoticeDialer, c.NoticeTimeout)}
 	d.completions = &batcher[*completing]{size: completeBatch, lanes: completeLanes, do: d.completeAll}
 	return d, nil
 }
@@ -144,6 +160,8 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	g.Go(func() error { return d.loop(ctx, "backfill", nil, d.advanceBackfills) })
 	g.Go(func() error { return d.loop(ctx, "pauses", nil, d.reviewPauses) })
 	g.Go(func() error { return d.loop(ctx, "bulk", nil, d.advanceBulkActions) })
+	g.Go(func() error { return d.loop(ctx, "notify", nil, d.sendNotices) })
+	g.Go(func() error { return d.loop(ctx, "late", nil, every(lateEvery, d.announceLate)) })
 	g.Go(func() error { return d.loop(ctx, "reap", nil, d.reap) })
 	g.Go(func() error { return d.loop(ctx, "heartbeat", nil, d.heartbeatWorker) })
 	g.Go(func() error { return d.catchUpBehind(ctx) })

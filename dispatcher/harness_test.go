@@ -215,7 +215,7 @@ func (w *world) settle() {
 		w.advance()
 		worked := w.work()
 		var pending bool
-		w.row(`SELECT EXISTS (SELECT FROM outbox WHERE status = 'Pending' AND available_at <= now()) OR EXISTS (SELECT FROM ready)
+		w.row(`SELECT EXISTS (SELECT FROM outbox WHERE status = 'Pending' AND kind <> 'notify' AND available_at <= now()) OR EXISTS (SELECT FROM ready)
 			OR EXISTS (SELECT FROM sources WHERE next_fire_at <= now())`)(&pending)
 		if worked == 0 && !pending {
 			w.check()

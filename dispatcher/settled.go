@@ -17,7 +17,7 @@ func (d *Dispatcher) Settled(ctx context.Context, org uuid.UUID) (bool, error) {
 	}
 	var busy bool
 	err = d.Pool.QueryRow(ctx, `
-		SELECT EXISTS (SELECT FROM outbox WHERE org_id = $1 AND status = 'Pending')
+		SELECT EXISTS (SELECT FROM outbox WHERE org_id = $1 AND status = 'Pending' AND kind <> 'notify')
 		    OR EXISTS (SELECT FROM ready WHERE org_id = $1)
 		    OR EXISTS (SELECT FROM leases WHERE org_id = $1)
 		    OR EXISTS (SELECT FROM waiting WHERE org_id = $1 AND reason NOT IN ('dead', 'run_at', 'paused'))

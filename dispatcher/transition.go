@@ -179,6 +179,9 @@ func (d *Dispatcher) finishAll(ctx context.Context, tx pgx.Tx, tasks []ended, no
 			}
 		}
 	}
+	if err := announceDead(ctx, tx, tasks, now); err != nil {
+		return err
+	}
 	if err := releaseAll(ctx, tx, freed, now); err != nil {
 		return err
 	}

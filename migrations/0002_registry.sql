@@ -11,6 +11,7 @@ CREATE TABLE dag_versions (
     yaml            TEXT NOT NULL,
     files           JSONB NOT NULL DEFAULT '{}', -- path -> text or base64, as uploaded with it
     vars            JSONB NOT NULL DEFAULT '{}',
+    notify          JSONB NOT NULL DEFAULT '[]', -- whom the document has told of trouble
     status          TEXT NOT NULL DEFAULT 'Staged'
                     CHECK (status IN ('Staged', 'Building', 'Ready', 'Active', 'Superseded', 'Failed', 'Abandoned')),
     activate        BOOLEAN NOT NULL DEFAULT true, -- cut over when Ready, or stop there until promoted
@@ -148,6 +149,7 @@ CREATE TABLE datasets (
     tags                  TEXT[] NOT NULL DEFAULT '{}',
     columns               JSONB NOT NULL DEFAULT '{}', -- column -> description
     due_within_seconds    INT,
+    late_noted            JSONB, -- the lateness that was announced last
     deleted_at            TIMESTAMPTZ,
     created_at            TIMESTAMPTZ NOT NULL DEFAULT now(),
     updated_at            TIMESTAMPTZ NOT NULL DEFAULT now(),

@@ -194,7 +194,7 @@ CREATE TABLE task_results (
 CREATE TABLE outbox (
     id           BIGSERIAL PRIMARY KEY,
     org_id       UUID NOT NULL,
-    kind         TEXT NOT NULL CHECK (kind IN ('enqueue_task', 'route_event')),
+    kind         TEXT NOT NULL CHECK (kind IN ('enqueue_task', 'route_event', 'notify')),
     payload      JSONB NOT NULL,
     status       TEXT NOT NULL DEFAULT 'Pending' CHECK (status IN ('Pending', 'Processing', 'Done', 'Failed')),
     available_at TIMESTAMPTZ NOT NULL DEFAULT now(),

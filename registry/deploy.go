@@ -240,13 +240,13 @@ func (d *deploy) insertVersion(ctx context.Context, tx pgx.Tx, hash string) (Ver
 	}
 	row := tx.QueryRow(ctx, `
 		INSERT INTO dag_versions (id, org_id, dag_name, number, yaml_hash, source_hash, yaml, files, vars, status, activate,
-		                          created_by, source_ref, base_version_id, created_at, building_at, forward_only, forward_from, passes)
+		                          created_by, source_ref, base_version_id, created_at, building_at, forward_only, forward_from, passes, notify)
 		SELECT $1, $2, $3, coalesce((SELECT max(number) FROM dag_versions WHERE org_id = $2 AND dag_name = $3), 0) + 1,
 		       $4, $5, $6, $7, $8, 'Building', $9, $10, NULLIF($11, ''),
-		       (SELECT dag_version_id FROM dag_current_versions WHERE org_id = $2 AND dag_name = $3), $12, $12, $13, NULLIF($14, ''), $15
+		       (SELECT dag_version_id FROM dag_current_versions WHERE org_id = $2 AND dag_name = $3), $12, $12, $13, NULLIF($14, ''), $15, coalesce($16::jsonb, '[]')
 		RETURNING `+versionColumns,
 		uuid.Must(uuid.NewV7()), d.caller.OrgID, d.doc.Name, hash, dag.SourceHash([]byte(d.req.YAML)), d.req.YAML, files,
-		d.doc.Vars, d.activate(), d.caller.Actor, d.req.SourceRef, d.now, len(d.continued) > 0, d.req.ForwardFrom, d.passes())
+		d.doc.Vars, d.activate(), d.caller.Actor, d.req.SourceRef, d.now, len(d.continued) > 0, d.req.ForwardFrom, d.passes(), d.doc.Notify)
 	v, err := scanVersion(row)
 	if err != nil {
 		return Version{}, fmt.Errorf("insert version: %w", err)

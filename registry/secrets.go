@@ -21,5 +21,8 @@ func (d *deploy) checkSecrets(ctx context.Context, tx pgx.Tx) error {
 			uses = append(uses, authz.SecretUse{Name: name, By: d.doc.Name + "/" + job.Name, At: job.Position.String()})
 		}
 	}
+	for _, n := range d.doc.Notify {
+		uses = append(uses, authz.SecretUse{Name: n.WebhookSecret, By: d.doc.Name, At: "notify"})
+	}
 	return d.registry.Vault.CheckSecrets(ctx, tx, d.caller.OrgID, uses)
 }

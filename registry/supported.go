@@ -40,9 +40,6 @@ func refuseUnserved(doc *dag.Document) error {
 			refuse(job.Position, "job %s: tasks of this server cannot enqueue tasks", job.Name)
 		}
 	}
-	if len(doc.Notify) > 0 {
-		problems = append(problems, fault.Problem{Location: "notify", Code: "not_served", Message: "this server sends no notifications"})
-	}
 	if len(problems) == 0 {
 		return nil
 	}

@@ -22,7 +22,6 @@ func TestWhatTheEngineDoesNotDoIsRefused(t *testing.T) {
 		"slice":     job(func(j *dag.Job) { j.Inputs = []dag.Input{{Map: dag.Mapping{Kind: dag.MapSlice}}} }),
 		"udf":       job(func(j *dag.Job) { j.UDF = &dag.UDF{Folder: "f"} }),
 		"enqueues":  job(func(j *dag.Job) { j.Enqueues = []string{"other"} }),
-		"notify":    {Name: "d", Notify: []dag.Notification{{On: []string{"dead"}}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -22,6 +22,7 @@ import (
 
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/internal/dial"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/internal/rest"
@@ -93,6 +94,10 @@ func newApp(ctx context.Context, cfg serverConfig, roots func(org, dag string) [
 	if err != nil {
 		return nil, err
 	}
+	dialer, err := dial.New(dial.Config{Allowed: cfg.Operators.AllowedAddresses})
+	if err != nil {
+		return nil, err
+	}
 	worker := workerID()
 	tracer, stopTraces, err := newTracer(ctx, worker)
 	if err != nil {
@@ -102,7 +107,7 @@ func newApp(ctx context.Context, cfg serverConfig, roots func(org, dag string) [
 	a.dispatcher, err = dispatcher.New(dispatcher.Config{
 		Pool: a.pool, Requests: a.requests, Registry: a.registry, Operators: builtin, Storage: a.storage, Vault: a.vault,
 		Runner:      &operators.Runner{Registry: builtin, Storage: a.storage, ScratchDir: scratch, Log: log},
-		HookLimiter: limiter, Runtimes: runtimes, Roots: roots,
+		HookLimiter: limiter, NoticeDialer: dialer, Runtimes: runtimes, Roots: roots,
 		WorkerID: worker, PoolSize: cfg.Workers.PoolSize, Version: buildVersion(), Log: log, Tracer: tracer,
 	})
 	if err != nil {

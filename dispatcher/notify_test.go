@@ -1,0 +1,232 @@
+package dispatcher
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/internal/dial"
+	"github.com/dagctl/dagctl/operators"
+)
+
+// receiver is a webhook that keeps what it is sent.
+type receiver struct {
+	*httptest.Server
+	mu     sync.Mutex
+	answer http.HandlerFunc
+	got    []Notice
+	heads  []http.Header
+}
+
+func newReceiver(t *testing.T, w *world) *receiver {
+	r := &receiver{}
+	r.Server = httptest.NewServer(http.HandlerFunc(func(out http.ResponseWriter, in *http.Request) {
+		body, err := io.ReadAll(in.Body)
+		if err != nil || checkSignature("thekey", Delivery{ID: in.Header.Get("webhook-id"), Timestamp: in.Header.Get("webhook-timestamp"),
+			Signature: in.Header.Get("webhook-signature"), Body: body}, time.Now()) != "" {
+			http.Error(out, "not signed", http.StatusForbidden)
+			return
+		}
+		var n Notice
+		if err := json.Unmarshal(body, &n); err != nil {
+			http.Error(out, "no notice", http.StatusBadRequest)
+			return
+		}
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.got, r.heads = append(r.got, n), append(r.heads, in.Header)
+		if r.answer != nil {
+			r.answer(out, in)
+		}
+	}))
+	t.Cleanup(r.Close)
+	w.secret("HOOK", r.URL+"/notices?token=hush#thekey", authz.Binding{AddJobs: []string{"shop"}, AddHosts: []string{r.URL}})
+	return r
+}
+
+// local is a dispatcher that may reach the receivers of a test.
+func (w *world) local() *Dispatcher {
+	w.t.Helper()
+	dialer, err := dial.New(dial.Config{Allowed: []string{"127.0.0.0/8"}})
+	require.NoError(w.t, err)
+	return w.dispatcher("local", func(c *Config) { c.NoticeDialer, c.NoticeTimeout = dialer, time.Second })
+}
+
+const noticedDAG = `name: shop
+jobs:
+  - name: orders
+    operator: hook
+    source: { kind: manual }
+    max_attempts: 1
+    outputs: 0
+notify: [{ on: [dead, late, failed_deploy, failed_check], webhook: { secret: HOOK } }]
+`
+
+// die has a task of orders fail for good.
+func (w *world) die() {
+	w.t.Helper()
+	w.probe.on("orders", func(context.Context, *operators.Task) (operators.Result, error) {
+		return operators.Result{}, errors.New("row 7 says classified")
+	})
+	_, err := w.d.Enqueue(w.t.Context(), w.caller, "shop", "orders", []EnqueueItem{{}})
+	require.NoError(w.t, err)
+	w.settle()
+}
+
+func (w *world) sendNotices(d *Dispatcher, now time.Time) {
+	w.t.Helper()
+	_, err := d.sendNotices(w.t.Context(), now)
+	require.NoError(w.t, err)
+}
+
+func TestADeadTaskIsTold(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	r := newReceiver(t, w)
+	w.serve(noticedDAG)
+	w.die()
+	d := w.local()
+	r.answer = func(out http.ResponseWriter, _ *http.Request) { out.WriteHeader(http.StatusInternalServerError) }
+	now := time.Now()
+	w.sendNotices(d, now)
+	require.Len(t, r.got, 1)
+	w.sendNotices(d, now)
+	require.Len(t, r.got, 1, "not before its back-off")
+	var stored string
+	w.row(`SELECT payload::text || last_error FROM outbox WHERE kind = 'notify' AND attempts = 1`)(&stored)
+	require.Contains(t, stored, "answered 500")
+	r.answer = nil
+	w.sendNotices(d, time.Now().Add(10*time.Second))
+	require.Len(t, r.got, 2)
+	require.Equal(t, r.got[0], r.got[1], "the same notice")
+	require.Equal(t, r.got[1].ID, r.heads[1].Get("Idempotency-Key"))
+	n := r.got[1]
+	require.Equal(t, []any{"dead", "acme", "shop", "orders", "error"}, []any{n.Type, n.Data.Org, n.Data.DAG, n.Data.Job, n.Data.Reason})
+	said, err := json.Marshal(n)
+	require.NoError(t, err)
+	for _, hidden := range []string{"classified", "hush", "thekey"} {
+		require.NotContains(t, string(said)+stored, hidden)
+	}
+	require.Zero(t, w.count(`SELECT FROM outbox WHERE kind = 'notify'`))
+	settled, err := w.d.Settled(t.Context(), w.caller.OrgID)
+	require.NoError(t, err)
+	require.True(t, settled)
+}
+
+func TestReceiversThatMisbehave(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		answer http.HandlerFunc
+		public bool   // the dispatcher keeps to public addresses
+		unbind bool   // an admin takes the binding back
+		says   string // in the row that stays
+	}{
+		"redirects": {answer: func(out http.ResponseWriter, in *http.Request) {
+			http.Redirect(out, in, "/elsewhere", http.StatusTemporaryRedirect)
+		}, says: "answered 307"},
+		"hangs":   {answer: func(_ http.ResponseWriter, in *http.Request) { <-in.Context().Done() }, says: "Timeout exceeded"},
+		"private": {public: true, says: "is not public"},
+		"unbound": {unbind: true, says: "is not bound to shop"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			r := newReceiver(t, w)
+			w.serve(noticedDAG)
+			w.die()
+			r.answer = c.answer
+			d := w.local()
+			if c.public {
+				d = w.d
+			}
+			if c.unbind {
+				_, err := w.vault.BindSecret(t.Context(), w.caller, "HOOK", authz.Binding{RemoveJobs: []string{"shop"}})
+				require.NoError(t, err)
+			}
+			w.sendNotices(d, time.Now())
+			var last string
+			w.row(`SELECT last_error FROM outbox WHERE kind = 'notify' AND status = 'Pending' AND attempts = 1`)(&last)
+			require.Contains(t, last, c.says)
+			require.NotContains(t, last, "hush")
+			require.LessOrEqual(t, len(r.got), 1)
+
+			w.exec(`UPDATE outbox SET attempts = 19, available_at = now()`)
+			w.sendNotices(d, time.Now().Add(time.Minute))
+			require.Equal(t, 1, w.count(`SELECT FROM outbox WHERE kind = 'notify' AND status = 'Failed'`), "given up after 20")
+		})
+	}
+}
+
+func TestLatenessIsToldOnce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	newReceiver(t, w)
+	w.probe.put("raw", "2024-01", "a")
+	dag := `name: shop
+jobs:
+  - name: raw
+    operator: listed
+    source: { kind: poll, every: 1h }
+    partition_by: { time: month }
+    config: { list: raw }
+publish: { raw: { from: { job: raw }, due: { within: 1s } } }
+notify: [{ on: [late], webhook: { secret: HOOK } }]
+`
+	w.serve(dag)
+	told := func() int {
+		return w.count(`SELECT FROM outbox WHERE kind = 'notify' AND payload #>> '{notice,type}' = 'late'`)
+	}
+	now := time.Now()
+	for range 2 {
+		_, err := w.d.announceLate(t.Context(), now)
+		require.NoError(t, err)
+		require.Equal(t, 1, told())
+	}
+	w.serve(strings.Replace(dag, "list: raw", "list: raw, tag: other", 1))
+	_, err := w.d.announceLate(t.Context(), now)
+	require.NoError(t, err)
+	require.Equal(t, 1, told(), "not again by a cutover to another generation")
+}
+
+func TestAFailedDeployIsTold(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	newReceiver(t, w)
+	w.probe.put("raw", "2024-01-01", "a")
+	w.probe.on("made", func(context.Context, *operators.Task) (operators.Result, error) {
+		return operators.Result{}, errors.New("no")
+	})
+	v := w.deploy(strings.NewReplacer("name: letters", "name: shop", "PerPartition\n", "PerPartition\n    max_attempts: 1\n").Replace(upkept) +
+		"notify: [{ on: [failed_deploy], webhook: { secret: HOOK } }]\n")
+	w.settle()
+	status, _ := w.status(v.Version.ID)
+	require.Equal(t, "Failed", string(status))
+	require.Equal(t, 1, w.count(`SELECT FROM outbox WHERE kind = 'notify' AND payload #>> '{notice,type}' = 'failed_deploy'`))
+	require.Equal(t, 1, w.count(`SELECT FROM outbox WHERE kind = 'notify'`), "and what it did not ask for is not")
+}
+
+func TestAFailedCheckIsTold(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	newReceiver(t, w)
+	w.probe.put("raw", "2024-01-01", "ab")
+	w.serve(strings.Replace(checked, "name: checked", "name: shop", 1) + "notify: [{ on: [failed_check], webhook: { secret: HOOK } }]\n")
+	require.Zero(t, w.count(`SELECT FROM outbox WHERE kind = 'notify'`))
+	w.probe.put("raw", "2024-01-01", "abcdef")
+	w.poll()
+	w.settle()
+	var said string
+	w.row(`SELECT payload #>> '{notice,data}' FROM outbox WHERE kind = 'notify'`)(&said)
+	require.Contains(t, said, `"checks": [{"name": "short", "outcome": "fail", "failures": 1, "severity": "error"}]`)
+	require.NotContains(t, said, "abcdef")
+}
