@@ -161,7 +161,7 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	g.Go(func() error { return d.loop(ctx, "pauses", nil, d.reviewPauses) })
 	g.Go(func() error { return d.loop(ctx, "bulk", nil, d.advanceBulkActions) })
 	g.Go(func() error { return d.loop(ctx, "notify", nil, d.sendNotices) })
-	g.Go(func() error { return d.loop(ctx, "late", nil, every(lateEvery, d.announceLate)) })
+	g.Go(func() error { return d.loop(ctx, "late", nil, atMostEach(lateEvery, d.announceLate)) })
 	g.Go(func() error { return d.loop(ctx, "reap", nil, d.reap) })
 	g.Go(func() error { return d.loop(ctx, "heartbeat", nil, d.heartbeatWorker) })
 	g.Go(func() error { return d.catchUpBehind(ctx) })

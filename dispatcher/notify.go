@@ -172,8 +172,8 @@ func (d *Dispatcher) announceLate(ctx context.Context, now time.Time) (more bool
 // lateEvery is how often a process looks for late datasets.
 const lateEvery = 30 * time.Second
 
-// every has a loop's body run at most once in a period, and again at the next turn where it failed.
-func every(period time.Duration, body func(context.Context, time.Time) (bool, error)) func(context.Context, time.Time) (bool, error) {
+// atMostEach has a loop's body run at most once in a period, and again at the next turn where it failed.
+func atMostEach(period time.Duration, body func(context.Context, time.Time) (bool, error)) func(context.Context, time.Time) (bool, error) {
 	var next time.Time
 	return func(ctx context.Context, now time.Time) (bool, error) {
 		if now.Before(next) {
