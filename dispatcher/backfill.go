@@ -110,6 +110,10 @@ func (d *Dispatcher) backfillable(ctx context.Context, job *registry.Job, req Ba
 	if len(job.Outputs) == 0 || job.Def.Effect == dag.EffectExternal {
 		return nil, fault.New(fault.Invalid, "what it does is done outside, and is not done again")
 	}
+	if by.Kind == dag.ByCursor {
+		return nil, fault.New(fault.Invalid, "its segments follow each other, and are not made one by one").
+			WithHint("`dagctl invalidate` has those from a position on read again")
+	}
 	if readsNew(job) && req.Existing == "all" {
 		return nil, fault.New(fault.Invalid, "it appends what it has not read yet, so there is nothing to compute again").
 			WithHint("`dagctl rematerialize` computes the dataset anew as a whole")

@@ -95,7 +95,7 @@ func (d *Dispatcher) assignCheck(ctx context.Context, tx pgx.Tx, a *operators.As
 		return nil, err
 	}
 	check.manifest, check.held = revision.Manifest, revision.State == "Held"
-	check.attempt = storage.Attempt{Generation: generation, Partition: check.Partition, Task: revision.TaskID, Number: revision.Attempt, Output: check.Output}
+	check.attempt = storage.Attempt{Generation: generation, Partition: writtenAt(job, check.Partition), Task: revision.TaskID, Number: revision.Attempt, Output: check.Output}
 	pins, err := registry.PinsOf(ctx, tx, check.ref, check.Revision)
 	if err != nil {
 		return nil, err
@@ -155,8 +155,9 @@ func (d *Dispatcher) decideHeld(ctx context.Context, tx pgx.Tx, t claimed, outco
 	if err := d.Storage.Publish(ctx, tx, check.attempt, check.Revision, held.Manifest); err != nil {
 		return nil, err
 	}
-	return &Event{ID: uuid.Must(uuid.NewV7()), OrgID: t.job.OrgID, Dataset: held.Dataset, Version: check.ref.Version, Key: check.ref.Key,
-		Revision: check.Revision, Producer: held.TaskID}, nil
+	e, err := asSegment(ctx, tx, t.job.Def.PartitionBy, Event{ID: uuid.Must(uuid.NewV7()), OrgID: t.job.OrgID, Dataset: held.Dataset,
+		Version: check.ref.Version, Key: check.ref.Key, Revision: check.Revision, Producer: held.TaskID})
+	return &e, err
 }
 
 // checkResults are the outcomes as they are stored, and whether they let a revision pass.

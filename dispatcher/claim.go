@@ -132,6 +132,9 @@ func (d *Dispatcher) pin(ctx context.Context, tx pgx.Tx, taken []claimable, acti
 			targets, index = append(targets, target{a.Job, c.Slot}), append(index, i)
 		}
 	}
+	if err := d.lockCursors(ctx, tx, targets); err != nil {
+		return nil, nil, err
+	}
 	findings, err := d.examine(ctx, tx, targets)
 	if err != nil {
 		return nil, nil, err
@@ -183,6 +186,9 @@ func cancelClaimed(ctx context.Context, tx pgx.Tx, idle []claimable, now time.Ti
 func (d *Dispatcher) lease(ctx context.Context, tx pgx.Tx, taken []claimable, worker string, now time.Time) ([]claimed, error) {
 	if len(taken) == 0 {
 		return nil, nil
+	}
+	if err := fixRanges(ctx, tx, taken); err != nil {
+		return nil, err
 	}
 	given, err := d.given(ctx, tx, taken)
 	if err != nil {
@@ -317,7 +323,12 @@ func (d *Dispatcher) assign(ctx context.Context, tx pgx.Tx, t claimed, c claimab
 		check, err := d.assignCheck(ctx, tx, &a, job, c)
 		return a, check, err
 	}
-	if len(c.Partitions) > 0 {
+	cursor, err := cursorPosition(ctx, tx, job)
+	if err != nil {
+		return a, nil, err
+	}
+	a.Cursor = cursor
+	if len(c.Partitions) > 0 && cursor == nil {
 		if err := setPartition(&a, job, c.Partitions[0]); err != nil {
 			return a, nil, err
 		}

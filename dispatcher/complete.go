@@ -54,6 +54,8 @@ type completing struct {
 	notes []outputNote
 	err   error
 
+	cursors map[consumed]cursorRow // up to where it has read the cursors that it follows
+
 	columns [sha256.Size]byte // hash of its column lineage
 }
 
@@ -214,7 +216,11 @@ func (d *Dispatcher) completeTx(ctx context.Context, tx pgx.Tx, batch []*complet
 	if err := d.recordRuns(ctx, tx, open); err != nil {
 		return nil, err
 	}
-	if len(events) > 0 {
+	again, err := advanceCursors(ctx, tx, open, now)
+	if err != nil {
+		return nil, err
+	}
+	if len(events) > 0 || again {
 		follows = append(follows, topicRoute)
 	}
 	if len(follow) > 0 { // their slots are their own, so no origin lock is needed
@@ -274,6 +280,9 @@ func (d *Dispatcher) compareBases(ctx context.Context, tx pgx.Tx, batch []*compl
 			}
 		}
 	}
+	if err := compareEpochs(ctx, tx, batch); err != nil {
+		return nil, err
+	}
 	last, err := lastMadeOf(ctx, tx, replaced, appended)
 	if err != nil {
 		return nil, err
@@ -292,6 +301,10 @@ func (d *Dispatcher) compareBases(ctx context.Context, tx pgx.Tx, batch []*compl
 }
 
 func (d *Dispatcher) compareBase(ctx context.Context, tx pgx.Tx, x *completing, last map[registry.Ref]registry.Made) error {
+	if follows, err := continuesSegments(ctx, tx, x); err != nil || !follows {
+		x.err = errBaseMoved
+		return err
+	}
 	x.last = make([]int64, len(x.outcome.Written))
 	for i, w := range x.outcome.Written {
 		ref := x.output(w)
@@ -336,7 +349,8 @@ func (d *Dispatcher) commitOutputs(ctx context.Context, tx pgx.Tx, batch []*comp
 			_, held := checksOf(x.job, w.Output)
 			revisions = append(revisions, registry.NewRevision{OrgID: x.job.OrgID, Dataset: out.Generation.Dataset,
 				Version: out.Generation.Version, Key: w.Partition, Revision: x.last[i] + 1, Manifest: w.Manifest,
-				SourceVersion: x.outcome.SourceVersion, TaskID: x.TaskID, Attempt: x.Attempt, Held: held, Pins: x.row.pins, Now: now})
+				SourceVersion: x.outcome.SourceVersion, TaskID: x.TaskID, Attempt: x.Attempt, Held: held,
+				Segment: out.PartitionBy.Kind == dag.ByCursor, Pins: x.row.pins, Now: now})
 		}
 	}
 	if err := registry.Commit(ctx, tx, revisions); err != nil {
@@ -376,12 +390,13 @@ func (d *Dispatcher) commitOutputs(ctx context.Context, tx pgx.Tx, batch []*comp
 // publish shows a revision to readers and says what is to be told of it.
 func (d *Dispatcher) publish(ctx context.Context, tx pgx.Tx, t claimed, w operators.Written, revision int64) (Event, error) {
 	generation := t.job.Outputs[w.Output].Generation
-	attempt := storage.Attempt{Generation: generation, Partition: w.Partition, Task: t.TaskID, Number: t.Attempt, Output: w.Output}
+	attempt := storage.Attempt{Generation: generation, Partition: writtenAt(t.job, w.Partition), Task: t.TaskID, Number: t.Attempt, Output: w.Output}
 	if err := d.Storage.Publish(ctx, tx, attempt, revision, w.Manifest); err != nil {
 		return Event{}, err
 	}
-	return Event{ID: uuid.Must(uuid.NewV7()), OrgID: t.job.OrgID, Dataset: generation.Dataset, Version: generation.Version,
-		Key: w.Partition, Revision: revision, Producer: t.TaskID, trace: d.tracing.published(ctx, t, w.Partition, revision)}, nil
+	return asSegment(ctx, tx, t.job.Def.PartitionBy, Event{ID: uuid.Must(uuid.NewV7()), OrgID: t.job.OrgID, Dataset: generation.Dataset,
+		Version: generation.Version, Key: w.Partition, Revision: revision, Producer: t.TaskID,
+		trace: d.tracing.published(ctx, t, w.Partition, revision)})
 }
 
 // readLater reports whether what is there of a source's partition was read by an attempt that began after this one: a task

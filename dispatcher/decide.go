@@ -144,6 +144,9 @@ func (d *Dispatcher) acceptTx(ctx context.Context, tx pgx.Tx, w registry.Withhol
 		}
 		return err
 	}
+	if err := mayContinue(ctx, tx, w); err != nil {
+		return err
+	}
 	if err := registry.HoldAgain(ctx, tx, w.Ref, number); err != nil {
 		return err
 	}
@@ -157,10 +160,14 @@ func (d *Dispatcher) acceptTx(ctx context.Context, tx pgx.Tx, w registry.Withhol
 	if !published {
 		return fault.New(fault.Conflict, "a newer revision than %d is published", number)
 	}
-	attempt := storage.Attempt{Generation: w.Job.Outputs[w.Output].Generation, Partition: w.Key, Task: w.TaskID, Number: w.Attempt, Output: w.Output}
+	attempt := storage.Attempt{Generation: w.Job.Outputs[w.Output].Generation, Partition: writtenAt(w.Job, w.Key), Task: w.TaskID, Number: w.Attempt, Output: w.Output}
 	if err := d.Storage.Publish(ctx, tx, attempt, number, w.Manifest); err != nil {
 		return err
 	}
-	return accept(ctx, tx, []Event{{ID: uuid.Must(uuid.NewV7()), OrgID: w.Job.OrgID, Dataset: w.Revision.Dataset, Version: w.Ref.Version,
-		Key: w.Key, Revision: number, Producer: w.TaskID}}, now)
+	e, err := asSegment(ctx, tx, w.Job.Def.PartitionBy, Event{ID: uuid.Must(uuid.NewV7()), OrgID: w.Job.OrgID, Dataset: w.Revision.Dataset,
+		Version: w.Ref.Version, Key: w.Key, Revision: number, Producer: w.TaskID})
+	if err != nil {
+		return err
+	}
+	return accept(ctx, tx, []Event{e}, now)
 }

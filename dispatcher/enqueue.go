@@ -67,9 +67,11 @@ func (d *Dispatcher) wantedItems(job *registry.Job, items []EnqueueItem) ([]newT
 		at := func(message string) {
 			problems = append(problems, fault.Problem{Location: fmt.Sprintf("body.items[%d]", i), Message: message})
 		}
-		if len(job.Outputs) > 0 {
+		if len(job.Outputs) > 0 && (job.Def.PartitionBy.Kind != dag.ByCursor || w.partition != dag.WholeKey) {
 			if err := job.Def.PartitionBy.Valid(w.partition); err != nil {
 				at(err.Error())
+			} else if job.Def.PartitionBy.Kind == dag.ByCursor {
+				at("what is next follows what is there: leave `partition` out")
 			}
 		}
 		if schema != nil {

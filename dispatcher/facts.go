@@ -38,6 +38,9 @@ func (d *Dispatcher) facts(ctx context.Context, tx pgx.Tx, targets []target) (wa
 	if err := publishedFor(ctx, tx, wants); err != nil {
 		return nil, nil, err
 	}
+	if err := d.knowCursors(ctx, tx, targets, wants); err != nil {
+		return nil, nil, err
+	}
 	if made, err = lastMade(ctx, tx, targets); err != nil {
 		return nil, nil, err
 	}

@@ -1,6 +1,7 @@
 package dispatcher
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -16,8 +17,8 @@ import (
 
 // InvalidateRequest says which partitions are not what they were taken for.
 type InvalidateRequest struct {
-	From   string `json:"from,omitempty" maxLength:"200" doc:"First partition, as text; the first there is where it is left out"`
-	To     string `json:"to,omitempty" maxLength:"200" doc:"Last partition, which is meant too; the last there is where it is left out"`
+	From   string `json:"from,omitempty" maxLength:"200" doc:"First partition, as text, or position of a cursor; the first there is where it is left out"`
+	To     string `json:"to,omitempty" maxLength:"200" doc:"Last partition or position, which is meant too; the last there is where it is left out"`
 	Reason string `json:"reason,omitempty" enum:"reorg,correction,manual,schema" doc:"manual where it is left out"`
 }
 
@@ -26,6 +27,7 @@ type Invalidated struct {
 	ID        uuid.UUID `json:"id"`
 	Partition string    `json:"partition"`
 	Revision  int64     `json:"revision" doc:"The new revision: the same content, under another number"`
+	Withdrawn bool      `json:"withdrawn,omitempty" doc:"It is a segment of a cursor that does not hold any more: readers do not see it, and the source reads it again"`
 }
 
 // Invalidate has everything computed again that was made from some partitions of a dataset, and what was made from that, and
@@ -46,13 +48,23 @@ func (d *Dispatcher) Invalidate(ctx context.Context, caller authz.Caller, name s
 		if err := lockDAGBriefly(ctx, tx, caller.OrgID, dataset.DAG); err != nil {
 			return err
 		}
+		segments, err := byCursor(dataset)
+		if err != nil {
+			return err
+		}
+		if segments {
+			made, err = d.invalidateSegments(ctx, tx, caller, dataset, req, now)
+			if err != nil || len(made) == 0 {
+				return cmp.Or(err, noSuchPartition(dataset))
+			}
+			return auditInvalidation(ctx, tx, caller, dataset, req, made)
+		}
 		renewed, err := registry.Renew(ctx, tx, caller.OrgID, dataset.ID, req.From, req.To, now)
 		if err != nil {
 			return err
 		}
 		if len(renewed) == 0 {
-			return fault.New(fault.NotFound, "dataset %s has no such partition", dataset.Name).
-				WithHint("`dagctl datasets partitions %s` lists those there are", dataset.Name)
+			return noSuchPartition(dataset)
 		}
 		for _, r := range renewed {
 			if err := d.Storage.Renumber(ctx, tx, r.Generation, r.Key, r.Revision); err != nil {
@@ -64,14 +76,23 @@ func (d *Dispatcher) Invalidate(ctx context.Context, caller authz.Caller, name s
 			}
 			made = append(made, Invalidated{ID: id, Partition: r.Key, Revision: r.Revision})
 		}
-		return authz.Audit(ctx, tx, caller, "dataset.invalidate", dataset.Name,
-			map[string]any{"from": req.From, "to": req.To, "reason": req.Reason, "partitions": len(made)})
+		return auditInvalidation(ctx, tx, caller, dataset, req, made)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("invalidate %s: %w", name, err)
 	}
 	d.wake.send(topicRoute)
 	return made, nil
+}
+
+func noSuchPartition(dataset registry.Dataset) error {
+	return fault.New(fault.NotFound, "dataset %s has no such partition", dataset.Name).
+		WithHint("`dagctl datasets partitions %s` lists those there are", dataset.Name)
+}
+
+func auditInvalidation(ctx context.Context, tx pgx.Tx, caller authz.Caller, dataset registry.Dataset, req InvalidateRequest, made []Invalidated) error {
+	return authz.Audit(ctx, tx, caller, "dataset.invalidate", dataset.Name,
+		map[string]any{"from": req.From, "to": req.To, "reason": req.Reason, "partitions": len(made)})
 }
 
 // invalidated records an invalidation with the event that has it routed.

@@ -1,6 +1,7 @@
 package dispatcher
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"fmt"
 	"slices"
@@ -56,6 +57,7 @@ type inputFacts struct {
 	wanted     []string         // the partitions the target is made of, in order
 	all        bool             // every one there is
 	published  map[string]int64 // key → revision, at least of the wanted ones
+	cursor     *followed        // of an input that the job follows as a cursor
 }
 
 // compared reports whether a newer revision of the input makes an output stale.
@@ -74,8 +76,12 @@ func (in inputFacts) pins() []registry.Pin {
 	var pins []registry.Pin
 	for _, key := range keys {
 		if revision, ok := in.published[key]; ok {
-			pins = append(pins, registry.Pin{Input: in.index, Dataset: in.dataset, Version: in.generation, Key: key,
-				Revision: revision, Compared: in.compared()})
+			p := registry.Pin{Input: in.index, Dataset: in.dataset, Version: in.generation, Key: key,
+				Revision: revision, Compared: in.compared()}
+			if in.cursor != nil {
+				p.Epoch = in.cursor.Epoch
+			}
+			pins = append(pins, p)
 		}
 	}
 	return pins
@@ -113,7 +119,7 @@ func decide(t target, inputs []inputFacts, made *registry.Made) finding {
 	}
 	f.missing = ""
 	if readsNew(t.job) && made != nil {
-		f.pins = unseen(f.pins, made.Pins)
+		f.pins = unseen(beyond(f.pins, inputs), made.Pins)
 	}
 	wanted := comparedPins(f.pins)
 	if made != nil && made.Inherited && !readsNew(t.job) && !moved(wanted, made.Pins) {
@@ -124,7 +130,7 @@ func decide(t target, inputs []inputFacts, made *registry.Made) finding {
 		f.verdict = current
 		return f
 	}
-	f.verdict, f.dedupe = stale, dedupeKey(t.key, wanted)
+	f.verdict, f.dedupe = stale, cmp.Or(cursorKey(wanted, inputs, made), dedupeKey(t.key, wanted))
 	if made != nil && otherGenerations(wanted, made.Pins) {
 		// The same revisions may have been read before, in between another generation of the producer was: that made
 		// other data, so it is other work.

@@ -46,11 +46,13 @@ CREATE TABLE data_invalidations (
     partition_key   TEXT,
     range_start     BIGINT,
     range_end       BIGINT,
+    epoch           BIGINT, -- of a cursor: how often it was rewound, this time included
     reason          TEXT NOT NULL CHECK (reason IN ('reorg', 'correction', 'manual', 'schema')),
     created_by      TEXT NOT NULL,
     created_at      TIMESTAMPTZ NOT NULL DEFAULT now(),
     FOREIGN KEY (org_id, dataset_version) REFERENCES dataset_versions (org_id, id)
 );
+CREATE INDEX idx_data_invalidations_epoch ON data_invalidations (dataset_version, epoch) WHERE epoch IS NOT NULL;
 
 -- One unit of work each. job_id is the origin job. Which of the open ones is where is told by three small
 -- insert/delete-only sets below (ready, waiting, leases): every open task is in exactly one of them, and no index
@@ -211,6 +213,8 @@ CREATE TABLE dataset_cursors (
     job_id          UUID NOT NULL,
     epoch           BIGINT NOT NULL DEFAULT 0,
     cursor_value    BIGINT NOT NULL,
+    claimed_to      BIGINT, -- up to where the first claim reads what follows; kept over retries
+    claimed_again   BOOLEAN NOT NULL DEFAULT false,
     updated_at      TIMESTAMPTZ NOT NULL DEFAULT now(),
     PRIMARY KEY (dataset_version, job_id)
 );

@@ -49,6 +49,7 @@ type CommandTask struct {
 	Partition *PartitionRange `json:"partition,omitempty"`
 	Payload   json.RawMessage `json:"payload,omitempty"`
 	State     json.RawMessage `json:"operator_state,omitempty"`
+	Cursor    *CursorPosition `json:"cursor,omitempty"` // outputs by cursor: what it writes lies beyond
 	Inputs    []CommandInput  `json:"inputs"`
 	Outputs   []CommandOutput `json:"outputs"`
 	Scratch   string          `json:"scratch"` // also the working directory
@@ -160,7 +161,7 @@ func (o *commandOperator) Run(ctx context.Context, t *Task) (Result, error) {
 func (o *commandOperator) commandTask(ctx context.Context, t *Task, work string) (CommandTask, error) {
 	task := CommandTask{
 		TaskID: t.TaskID.String(), Attempt: t.Attempt, Org: t.OrgSlug, DAG: t.DAG, Job: t.Job, Partition: t.Partition,
-		Payload: t.Payload, State: t.State, Inputs: []CommandInput{}, Outputs: []CommandOutput{}, Scratch: work,
+		Payload: t.Payload, State: t.State, Cursor: t.Cursor, Inputs: []CommandInput{}, Outputs: []CommandOutput{}, Scratch: work,
 	}
 	if !t.TimeoutAt.IsZero() {
 		task.TimeoutAt = &t.TimeoutAt

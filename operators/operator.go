@@ -68,6 +68,7 @@ type Assignment struct {
 	Partition       *PartitionRange  `json:"partition,omitempty"`
 	Inputs          []AssignedInput  `json:"inputs"`
 	Outputs         []AssignedOutput `json:"outputs"`
+	Cursor          *CursorPosition  `json:"cursor,omitempty"`         // outputs by cursor: where they end so far
 	State           json.RawMessage  `json:"operator_state,omitempty"` // operator state of the job, slot "default"
 	Roots           []string         `json:"-"`
 	// Secrets are the values of the secrets that Config names. They exist in the server's own process alone and are
@@ -81,6 +82,13 @@ type PartitionRange struct {
 	Key   string     `json:"key"`
 	Start *time.Time `json:"start,omitempty"`
 	End   *time.Time `json:"end,omitempty"`
+}
+
+// CursorPosition is how far a cursor has come. A task that makes a segment writes rows whose cursor is greater than Value;
+// they become the segment (Value, highest].
+type CursorPosition struct {
+	Epoch int64 `json:"epoch"` // how often the cursor was rewound
+	Value int64 `json:"value"` // -1: nothing is there yet
 }
 
 // AssignedInput is one input with the revisions that were pinned at claim.
@@ -121,6 +129,7 @@ type Result struct {
 	State         json.RawMessage `json:"operator_state,omitempty"` // new operator state; nil leaves it as it was
 	SourceVersion string          `json:"source_version,omitempty"` // sources: the version of the unit that was really read
 	Unchanged     bool            `json:"unchanged,omitempty"`      // nothing new: publish nothing
+	Cursor        *int64          `json:"cursor,omitempty"`         // outputs by cursor: how far they go; by default the highest position written
 	Columns       []ColumnOrigin  `json:"column_lineage,omitempty"`
 }
 

@@ -101,12 +101,23 @@ func (r *Runner) run(ctx context.Context, a Assignment, progress func(int, strin
 	if result.Unchanged {
 		return out, nil
 	}
+	made := partitionOf(a)
+	if a.Cursor != nil {
+		if made, err = segment(ctx, t, a.Cursor.Value, result); err != nil {
+			return Outcome{}, err
+		}
+		if made == "" {
+			out.Unchanged = true
+			return out, nil
+		}
+	}
 	for i, output := range a.Outputs {
 		w, err := r.seal(ctx, a, output, t.OutputDirs[i], filepath.Join(scratch, "seal"))
 		if err != nil {
 			return Outcome{}, fmt.Errorf("output %q: %w", output.Name, err)
 		}
 		if w != nil {
+			w.Partition = made
 			out.Written = append(out.Written, *w)
 		}
 	}
@@ -138,6 +149,10 @@ func (r *Runner) log(a Assignment) *slog.Logger {
 // task makes the folders and fetches the inputs.
 func (r *Runner) task(ctx context.Context, a Assignment, scratch string, progress func(int, string)) (*Task, error) {
 	t := &Task{Assignment: a, Scratch: filepath.Join(scratch, "scratch"), Progress: progress, Log: r.log(a)}
+	if a.Cursor != nil { // its own: what it does with it changes nothing
+		began := *a.Cursor
+		t.Cursor = &began
+	}
 	mkdir := func(path string) error { return os.Mkdir(path, 0o700) }
 	if err := errors.Join(mkdir(t.Scratch), mkdir(filepath.Join(scratch, "seal"))); err != nil {
 		return nil, fmt.Errorf("make scratch folder: %w", err)
@@ -182,6 +197,13 @@ func runRecovered(ctx context.Context, op Operator, t *Task) (result Result, err
 	return op.Run(ctx, t)
 }
 
+func partitionOf(a Assignment) string {
+	if a.Partition == nil {
+		return dag.WholeKey
+	}
+	return a.Partition.Key
+}
+
 // seal moves one output to storage. Nil: the operator wrote no file for it.
 func (r *Runner) seal(ctx context.Context, a Assignment, output AssignedOutput, dir, scratch string) (*Written, error) {
 	written, err := filepath.Glob(filepath.Join(dir, "*.parquet"))
@@ -189,11 +211,9 @@ func (r *Runner) seal(ctx context.Context, a Assignment, output AssignedOutput, 
 		return nil, err
 	}
 	slices.Sort(written)
-	w := &Written{Output: output.Index, Partition: dag.WholeKey}
-	if a.Partition != nil {
-		w.Partition = a.Partition.Key
-	}
-	attempt := storage.Attempt{Generation: output.Generation, Partition: w.Partition, Task: a.TaskID, Number: a.Attempt, Output: output.Index}
+	w := &Written{Output: output.Index}
+	// Where an attempt writes was recorded when it began, and which segment of a cursor it makes is known only now.
+	attempt := storage.Attempt{Generation: output.Generation, Partition: partitionOf(a), Task: a.TaskID, Number: a.Attempt, Output: output.Index}
 	if output.UpdateStrategy == dag.Append && output.Generation.Kind == storage.Parquet {
 		w.Manifest, err = r.sealAppended(ctx, attempt, output.Base, written, scratch)
 	} else {

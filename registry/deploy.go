@@ -53,7 +53,7 @@ func (r *Registry) parse(dagName string, req DeployRequest) (*dag.Document, erro
 		return nil, fault.New(fault.Invalid, "the document is of DAG %q, but was sent to %q", doc.Name, dagName).
 			WithHint("deploy it to /v1/dags/%s/versions", doc.Name)
 	}
-	return doc, refuseUnserved(doc)
+	return doc, refuseUnserved(doc, r.Catalog.Operators)
 }
 
 // define parses a document and hashes what its jobs say: all of a deploy that needs no lock.

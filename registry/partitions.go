@@ -26,8 +26,9 @@ type Pin struct {
 	Version  uuid.UUID `json:"version"`
 	Key      string    `json:"key"`
 	Revision int64     `json:"revision"`
-	Compared bool      `json:"compared"`           // a newer revision makes the output stale
-	At       time.Time `json:"at,omitzero" db:"-"` // when the revision was made; known of what a task was given to read
+	Compared bool      `json:"compared"`               // a newer revision makes the output stale
+	Epoch    int64     `json:"epoch,omitempty" db:"-"` // of a cursor that the job follows: the one in which it was pinned
+	At       time.Time `json:"at,omitzero" db:"-"`     // when the revision was made; known of what a task was given to read
 }
 
 // Made is what an output partition was last made from.
@@ -248,6 +249,7 @@ type NewRevision struct {
 	TaskID        uuid.UUID
 	Attempt       int
 	Held          bool // error checks decide before anyone sees it
+	Segment       bool // of a cursor: the key says its range
 	Pins          []Pin
 	Now           time.Time
 }
@@ -288,6 +290,7 @@ func insertRevisions(ctx context.Context, tx pgx.Tx, revisions []NewRevision) er
 		keys, states, locations, files, schemas, hashes, sources []string
 		numbers, rowCounts, sizes                                []int64
 		attempts                                                 []int
+		starts, ends                                             []*int64
 		times                                                    []time.Time
 	)
 	for _, n := range revisions {
@@ -309,18 +312,23 @@ func insertRevisions(ctx context.Context, tx pgx.Tx, revisions []NewRevision) er
 		files, schemas, hashes = append(files, string(list)), append(schemas, string(schema)), append(hashes, n.Manifest.SchemaHash)
 		rowCounts, sizes = append(rowCounts, n.Manifest.Rows), append(sizes, n.Manifest.Bytes)
 		sources, tasks, attempts = append(sources, n.SourceVersion), append(tasks, n.TaskID), append(attempts, n.Attempt)
+		start, end, err := n.bounds()
+		if err != nil {
+			return err
+		}
+		starts, ends = append(starts, start), append(ends, end)
 	}
 	tag, err := tx.Exec(ctx, `
 		INSERT INTO partition_versions (org_id, dataset_uuid, dataset_version, partition_key, revision, state, materialized_at,
-			location, files, row_count, bytes, schema, schema_hash, source_version, task_id, attempt)
+			location, files, row_count, bytes, schema, schema_hash, source_version, task_id, attempt, range_start, range_end)
 		SELECT w.org, w.dataset, w.version, w.key, w.revision, w.state, w.at, w.location, w.files::jsonb, w.row_count, w.bytes,
-			w.schema::jsonb, w.schema_hash, NULLIF(w.source_version, ''), w.task, w.attempt
+			w.schema::jsonb, w.schema_hash, NULLIF(w.source_version, ''), w.task, w.attempt, w.range_start, w.range_end
 		FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::text[], $5::bigint[], $6::text[], $7::timestamptz[], $8::text[],
-			$9::text[], $10::bigint[], $11::bigint[], $12::text[], $13::text[], $14::text[], $15::uuid[], $16::int[])
+			$9::text[], $10::bigint[], $11::bigint[], $12::text[], $13::text[], $14::text[], $15::uuid[], $16::int[], $17::bigint[], $18::bigint[])
 			AS w(org, dataset, version, key, revision, state, at, location, files, row_count, bytes, schema, schema_hash,
-			     source_version, task, attempt)
+			     source_version, task, attempt, range_start, range_end)
 		WHERE EXISTS (SELECT FROM dataset_versions g WHERE g.id = w.version AND g.purged_at IS NULL)`,
-		orgs, datasets, versions, keys, numbers, states, times, locations, files, rowCounts, sizes, schemas, hashes, sources, tasks, attempts)
+		orgs, datasets, versions, keys, numbers, states, times, locations, files, rowCounts, sizes, schemas, hashes, sources, tasks, attempts, starts, ends)
 	if err != nil {
 		return fmt.Errorf("commit %d revisions, the first of partition %q of %s: %w", len(revisions), revisions[0].Key, revisions[0].Version, err)
 	}

@@ -5,11 +5,12 @@ import (
 
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/storage"
 )
 
 // refuseUnserved refuses a document that asks for what this server's engine does not do. The language is larger than the
 // engine is today; what would be accepted and then never happen is said before anything is deployed.
-func refuseUnserved(doc *dag.Document) error {
+func refuseUnserved(doc *dag.Document, operators map[string]dag.OperatorSpec) error {
 	var problems []fault.Problem
 	refuse := func(at dag.Position, what string, args ...any) {
 		problems = append(problems, fault.Problem{Location: at.String(), Code: "not_served", Message: fmt.Sprintf(what, args...)})
@@ -26,7 +27,7 @@ func refuseUnserved(doc *dag.Document) error {
 			refuse(job.Position, "job %s: a timer has no partition key; partition_by is a unit of time, or none", job.Name)
 		}
 		if job.PartitionBy.Kind == dag.ByCursor {
-			refuse(job.Position, "job %s: this server does not keep datasets by cursor", job.Name)
+			refuseCursor(job, operators[job.Operator], func(what string) { refuse(job.Position, "job %s: %s", job.Name, what) })
 		}
 		for _, in := range job.Inputs {
 			if in.Map.Kind == dag.MapSlice {
@@ -46,4 +47,21 @@ func refuseUnserved(doc *dag.Document) error {
 	e := fault.New(fault.Invalid, "%s", problems[0].Message).WithHint("leave it out of the document")
 	e.Problems = problems
 	return e
+}
+
+// refuseCursor refuses what the engine does not do of outputs by cursor.
+func refuseCursor(job dag.Job, operator dag.OperatorSpec, refuse func(what string)) {
+	switch {
+	case job.Source == nil:
+		refuse("this server keeps by cursor what sources make; jobs with inputs have partitions of another kind, or none")
+	case operator.Replayable:
+		refuse(fmt.Sprintf("%s finds out by itself which partitions there are, so this server does not keep what it makes by cursor", job.Operator))
+	case job.UpdateStrategy == dag.Append:
+		refuse("a segment of a cursor is written once: this server does not append to it")
+	}
+	for _, s := range job.Storage {
+		if storage.Kind(s.Kind) == storage.Postgres {
+			refuse("this server keeps segments of a cursor as Parquet, not in Postgres")
+		}
+	}
 }

@@ -17,20 +17,24 @@ func TestWhatTheEngineDoesNotDoIsRefused(t *testing.T) {
 		return &dag.Document{Name: "d", Jobs: []dag.Job{j}}
 	}
 	for name, doc := range map[string]*dag.Document{
-		"always_on": job(func(j *dag.Job) { j.Source.Kind = "always_on" }),
-		"cursor":    job(func(j *dag.Job) { j.PartitionBy.Kind = dag.ByCursor }),
-		"slice":     job(func(j *dag.Job) { j.Inputs = []dag.Input{{Map: dag.Mapping{Kind: dag.MapSlice}}} }),
-		"udf":       job(func(j *dag.Job) { j.UDF = &dag.UDF{Folder: "f"} }),
-		"enqueues":  job(func(j *dag.Job) { j.Enqueues = []string{"other"} }),
+		"always_on":          job(func(j *dag.Job) { j.Source.Kind = "always_on" }),
+		"cursor of units":    job(func(j *dag.Job) { j.PartitionBy.Kind, j.Operator = dag.ByCursor, "lists" }),
+		"cursor of a job":    job(func(j *dag.Job) { j.PartitionBy.Kind, j.Source = dag.ByCursor, nil }),
+		"cursor in Postgres": job(func(j *dag.Job) { j.PartitionBy.Kind, j.Storage = dag.ByCursor, []dag.Storage{{Kind: "postgres"}} }),
+		"cursor, appended":   job(func(j *dag.Job) { j.PartitionBy.Kind, j.UpdateStrategy = dag.ByCursor, dag.Append }),
+		"slice":              job(func(j *dag.Job) { j.Inputs = []dag.Input{{Map: dag.Mapping{Kind: dag.MapSlice}}} }),
+		"udf":                job(func(j *dag.Job) { j.UDF = &dag.UDF{Folder: "f"} }),
+		"enqueues":           job(func(j *dag.Job) { j.Enqueues = []string{"other"} }),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			err := refuseUnserved(doc)
+			err := refuseUnserved(doc, map[string]dag.OperatorSpec{"lists": {Replayable: true}})
 			require.True(t, fault.Is(err, fault.Invalid), "%v", err)
 			require.ErrorContains(t, err, "this server")
 		})
 	}
 	for _, kind := range []string{"cron", "poll", "manual", "webhook", "timer"} {
-		require.NoError(t, refuseUnserved(job(func(j *dag.Job) { j.Source.Kind = kind })))
+		require.NoError(t, refuseUnserved(job(func(j *dag.Job) { j.Source.Kind = kind }), nil))
 	}
+	require.NoError(t, refuseUnserved(job(func(j *dag.Job) { j.PartitionBy.Kind = dag.ByCursor }), nil))
 }

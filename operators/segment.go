@@ -1,0 +1,69 @@
+package operators
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"path/filepath"
+
+	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/internal/duck"
+	"github.com/dagctl/dagctl/internal/fault"
+)
+
+// segment is which segment of a cursor a run has made: from where the cursor was up to the highest position that it wrote,
+// or further where the operator says that there is nothing in between. Empty: it wrote no row that is new.
+func segment(ctx context.Context, t *Task, after int64, result Result) (key string, err error) {
+	column, upTo := t.PartitionBy.Column, after
+	if result.Cursor != nil {
+		upTo = *result.Cursor
+	}
+	for i, output := range t.Outputs {
+		written, err := filepath.Glob(filepath.Join(t.OutputDirs[i], "*.parquet"))
+		if err != nil {
+			return "", err
+		}
+		if len(written) == 0 {
+			continue
+		}
+		lowest, highest, nulls, err := positions(ctx, written, column)
+		if err != nil {
+			return "", fmt.Errorf("output %q: positions of cursor %s: %w", output.Name, column, err)
+		}
+		refuse := func(format string, args ...any) error {
+			return Permanent(fault.New(fault.Invalid, "output %q: "+format, append([]any{output.Name}, args...)...))
+		}
+		switch {
+		case nulls > 0:
+			return "", refuse("%d rows have no %s, which is its cursor", nulls, column)
+		case lowest.Valid && lowest.Int64 <= after:
+			return "", refuse("a row has %s %d, but everything up to %d is there already", column, lowest.Int64, after)
+		case result.Cursor != nil && highest.Valid && highest.Int64 > *result.Cursor:
+			return "", refuse("a row has %s %d, beyond the cursor that the run tells, %d", column, highest.Int64, *result.Cursor)
+		}
+		if highest.Valid {
+			upTo = max(upTo, highest.Int64)
+		}
+	}
+	if upTo <= after {
+		return "", nil
+	}
+	return dag.Segment(after, upTo), nil
+}
+
+func positions(ctx context.Context, files []string, column string) (lowest, highest sql.NullInt64, nulls int64, err error) {
+	session, err := duck.Open(ctx, duck.Config{AllowedPaths: files, Threads: 1})
+	if err != nil {
+		return lowest, highest, 0, err
+	}
+	defer session.Close()
+	name, from := duck.Quote(column), duck.ReadParquet(files)
+	if err := session.Value(ctx, &nulls, "SELECT count(*) - count("+name+") FROM "+from); err != nil {
+		return lowest, highest, 0, err
+	}
+	if err := session.Value(ctx, &lowest, "SELECT min("+name+")::BIGINT FROM "+from); err != nil {
+		return lowest, highest, 0, err
+	}
+	err = session.Value(ctx, &highest, "SELECT max("+name+")::BIGINT FROM "+from)
+	return lowest, highest, nulls, err
+}

@@ -1,0 +1,90 @@
+package registry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dagctl/dagctl/dag"
+)
+
+// A dataset by cursor consists of segments, each a partition whose range follows that of the one before: nothing is
+// published beyond a segment that is not, so whoever has read up to a position has read everything up to it.
+
+// bounds is the range of a segment; what is none has none.
+func (n NewRevision) bounds() (start, end *int64, err error) {
+	if !n.Segment {
+		return nil, nil, nil
+	}
+	from, to, err := dag.Partitioning{Kind: dag.ByCursor}.Range(n.Key)
+	return &from, &to, err
+}
+
+// Head is where the segments of a generation end.
+type Head struct {
+	Position int64 // the last that they hold; -1: there are none
+	Held     bool  // the last one waits for its checks
+}
+
+// CursorHead tells where a generation's segments end, with one that is held. Purged ones count: their positions were had.
+// It relies on idx_partition_versions_range.
+func CursorHead(ctx context.Context, tx pgx.Tx, generation uuid.UUID) (Head, error) {
+	var (
+		h   Head
+		end int64
+	)
+	err := tx.QueryRow(ctx, `
+		SELECT range_end, state = 'Held' FROM partition_versions
+		WHERE dataset_version = $1 AND range_end IS NOT NULL AND state IN ('Published', 'Held', 'Purged')
+		ORDER BY range_end DESC LIMIT 1`, generation).Scan(&end, &h.Held)
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		return h, fmt.Errorf("segments of %s: %w", generation, err)
+	}
+	h.Position = end - 1
+	return h, nil
+}
+
+// Segment is one segment of a cursor.
+type Segment struct {
+	Key      string
+	Revision int64
+}
+
+// Withdraw takes back the segments that readers see, and those held, from the one on that holds a position: what they say
+// does not hold any more. It returns them in order. The caller holds the DAG's lock.
+func Withdraw(ctx context.Context, tx pgx.Tx, generation uuid.UUID, position int64, now time.Time) ([]Segment, error) {
+	rows, err := tx.Query(ctx, `
+		WITH gone AS (
+			UPDATE partition_versions SET state = CASE state WHEN 'Held' THEN 'Rejected' ELSE 'Replaced' END, ended_at = $3
+			WHERE dataset_version = $1 AND range_end > $2 AND state IN ('Published', 'Held', 'Purged')
+			RETURNING partition_key, revision, range_start)
+		SELECT partition_key, revision FROM gone ORDER BY range_start`, generation, position, now)
+	if err != nil {
+		return nil, fmt.Errorf("withdraw segments of %s: %w", generation, err)
+	}
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[Segment])
+}
+
+// SegmentsBetween lists the keys of the published segments that hold positions from one to another, in order.
+func SegmentsBetween(ctx context.Context, tx pgx.Tx, generation uuid.UUID, from, to int64) ([]string, error) {
+	rows, err := tx.Query(ctx, `
+		SELECT partition_key FROM partition_versions
+		WHERE dataset_version = $1 AND range_end > $2 AND range_start <= $3 AND state = 'Published' ORDER BY range_start`, generation, from, to)
+	if err != nil {
+		return nil, fmt.Errorf("segments of %s: %w", generation, err)
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[string])
+}
+
+// LiveGeneration is the generation of a dataset that readers see.
+func LiveGeneration(ctx context.Context, tx pgx.Tx, org, dataset uuid.UUID) (version uuid.UUID, err error) {
+	err = tx.QueryRow(ctx, `SELECT dataset_version FROM dataset_pointers WHERE org_id = $1 AND dataset_uuid = $2`, org, dataset).Scan(&version)
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		return version, fmt.Errorf("generation of dataset %s: %w", dataset, err)
+	}
+	return version, nil
+}
