@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -43,15 +44,29 @@ func newReceiver(t *testing.T, w *world) *receiver {
 			return
 		}
 		r.mu.Lock()
-		defer r.mu.Unlock()
 		r.got, r.heads = append(r.got, n), append(r.heads, in.Header)
-		if r.answer != nil {
-			r.answer(out, in)
+		answer := r.answer
+		r.mu.Unlock()
+		if answer != nil {
+			answer(out, in)
 		}
 	}))
 	t.Cleanup(r.Close)
 	w.secret("HOOK", r.URL+"/notices?token=hush#thekey", authz.Binding{AddJobs: []string{"shop"}, AddHosts: []string{r.URL}})
 	return r
+}
+
+func (r *receiver) answerWith(f http.HandlerFunc) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.answer = f
+}
+
+// notices are those that came, however they were answered, with the header of each.
+func (r *receiver) notices() ([]Notice, []http.Header) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.got), slices.Clone(r.heads)
 }
 
 // local is a dispatcher that may reach the receivers of a test.
@@ -96,21 +111,22 @@ func TestADeadTaskIsTold(t *testing.T) {
 	w.serve(noticedDAG)
 	w.die()
 	d := w.local()
-	r.answer = func(out http.ResponseWriter, _ *http.Request) { out.WriteHeader(http.StatusInternalServerError) }
+	r.answerWith(func(out http.ResponseWriter, _ *http.Request) { out.WriteHeader(http.StatusInternalServerError) })
 	now := time.Now()
 	w.sendNotices(d, now)
-	require.Len(t, r.got, 1)
 	w.sendNotices(d, now)
-	require.Len(t, r.got, 1, "not before its back-off")
+	got, _ := r.notices()
+	require.Len(t, got, 1, "not before its back-off")
 	var stored string
 	w.row(`SELECT payload::text || last_error FROM outbox WHERE kind = 'notify' AND attempts = 1`)(&stored)
 	require.Contains(t, stored, "answered 500")
-	r.answer = nil
+	r.answerWith(nil)
 	w.sendNotices(d, time.Now().Add(10*time.Second))
-	require.Len(t, r.got, 2)
-	require.Equal(t, r.got[0], r.got[1], "the same notice")
-	require.Equal(t, r.got[1].ID, r.heads[1].Get("Idempotency-Key"))
-	n := r.got[1]
+	got, heads := r.notices()
+	require.Len(t, got, 2)
+	require.Equal(t, got[0], got[1], "the same notice")
+	n := got[1]
+	require.Equal(t, n.ID, heads[1].Get("Idempotency-Key"))
 	require.Equal(t, []any{"dead", "acme", "shop", "orders", "error"}, []any{n.Type, n.Data.Org, n.Data.DAG, n.Data.Job, n.Data.Reason})
 	said, err := json.Marshal(n)
 	require.NoError(t, err)
@@ -144,7 +160,7 @@ func TestReceiversThatMisbehave(t *testing.T) {
 			r := newReceiver(t, w)
 			w.serve(noticedDAG)
 			w.die()
-			r.answer = c.answer
+			r.answerWith(c.answer)
 			d := w.local()
 			if c.public {
 				d = w.d
@@ -158,7 +174,8 @@ func TestReceiversThatMisbehave(t *testing.T) {
 			w.row(`SELECT last_error FROM outbox WHERE kind = 'notify' AND status = 'Pending' AND attempts = 1`)(&last)
 			require.Contains(t, last, c.says)
 			require.NotContains(t, last, "hush")
-			require.LessOrEqual(t, len(r.got), 1)
+			got, _ := r.notices()
+			require.LessOrEqual(t, len(got), 1)
 
 			w.exec(`UPDATE outbox SET attempts = 19, available_at = now()`)
 			w.sendNotices(d, time.Now().Add(time.Minute))
