@@ -79,13 +79,13 @@ func (d *Dispatcher) execute(ctx context.Context, t claimed) {
 	defer stop(nil)
 	runCtx, cancel := context.WithDeadlineCause(runCtx, t.timeoutAt, errTimedOut)
 	defer cancel()
+	stepCtx, ran := d.tracing.step(runCtx, "run", &t) // it changes the task: before the lease's keeper reads it
 	progress := &progressNote{}
 	beating := make(chan struct{})
 	go func() {
 		defer close(beating)
 		d.keepLease(runCtx, t, progress, stop)
 	}()
-	stepCtx, ran := d.tracing.step(runCtx, "run", &t)
 	done := d.run(stepCtx, t, progress)
 	ran(done.outcome.Err)
 	cause := context.Cause(runCtx)
