@@ -343,6 +343,8 @@ func TestTwoSegmentsFromTheSamePosition(t *testing.T) {
 	require.Equal(t, map[string]int64{"0-2": 1}, w.published("chain"))
 	_, err := w.d.Enqueue(t.Context(), w.caller, "chained", "chain", []EnqueueItem{{Partition: "5-6"}})
 	require.ErrorContains(t, err, "leave `partition` out")
+	_, err = w.d.PublishEvent(t.Context(), w.caller, "chained_chain", PublishRequest{Partition: "0-2"}, time.Now())
+	require.ErrorContains(t, err, "kept by cursor")
 }
 
 func TestASourceThatWritesBehindItsCursor(t *testing.T) {

@@ -64,6 +64,10 @@ func (d *Dispatcher) PublishEvent(ctx context.Context, caller authz.Caller, name
 			return fault.New(fault.Invalid, "%s is made by %s, which is neither a manual nor a webhook source: its events come from its tasks", dataset.Name, job.Address()).
 				WithHint("`dagctl invalidate %s` has everything computed again that was made from it", dataset.Name)
 		}
+		if job.Def.PartitionBy.Kind == dag.ByCursor { // who follows it has to be put back, which is what an invalidation does
+			return fault.New(fault.Invalid, "%s is kept by cursor: its events are the segments that its tasks make", dataset.Name).
+				WithHint("`dagctl invalidate %s` puts those who follow it back to a position", dataset.Name)
+		}
 		renewed, err := registry.Renew(ctx, tx, caller.OrgID, dataset.ID, req.Partition, req.Partition, now)
 		if err != nil {
 			return err
