@@ -1,7 +1,8 @@
 // Package dispatcher turns events into tasks and tasks into published data. The way of one event is the way through
 // its files: events.go accepts it with its outbox row, router.go finds the consumers, stale.go decides which of their
 // output partitions it makes stale, create.go makes the tasks, claim.go hands them out under a lease, runtime_inprocess.go
-// runs them, complete.go commits what they made, with the next events, in one fenced transaction.
+// runs them, complete.go commits what they made, with the next events, in one fenced transaction (record_run.go: what a run
+// leaves besides its outputs).
 //
 // Vocabulary: a task is one unit of work of an origin job; its slot is what at most one queued and one running task of
 // that origin may hold, usually the key of the output partition. An open task is in exactly one of three sets: ready

@@ -1,0 +1,400 @@
+// Package protocol holds the words of the worker protocol, version 1: what travels as JSON between a server and its
+// workers and their tasks. Servers and clients share these types, so that neither can say what the other does not read.
+// docs/workers.md describes the conversation; docs/openapi.json has the same shapes for other languages.
+//
+// Vocabulary: a worker is a process with a worker token that claims tasks; a task, once claimed, speaks for itself with the
+// capability token of its attempt; a fence is (task, attempt, lease token). It owns no tables.
+package protocol
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// Version is what X-Dagctl-Protocol says. A server accepts the version before its own.
+const Version = 1
+
+// Headers of the protocol.
+const (
+	VersionHeader    = "X-Dagctl-Protocol"
+	CapabilityHeader = "X-Dagctl-Task-Capability" // ES256 JWT of the attempt
+	AttemptHeader    = "X-Dagctl-Attempt"         // fence of calls whose body is data
+	LeaseTokenHeader = "X-Dagctl-Lease-Token"     // as above
+	TaskHeader       = "X-Dagctl-Task"            // as above
+)
+
+// Fence is what a task shows with each call: the attempt it was given, and the token only it was given.
+type Fence struct {
+	TaskID     uuid.UUID `json:"task_id"`
+	Attempt    int       `json:"attempt" minimum:"1"`
+	LeaseToken uuid.UUID `json:"lease_token"`
+}
+
+// The outcomes of a claim.
+const (
+	Claimed    = "Claimed"
+	NotClaimed = "NotClaimed"
+)
+
+// Reasons of NotClaimed.
+const (
+	AlreadyRunning = "AlreadyRunning"
+	Completed      = "Completed"
+	Canceled       = "Canceled"
+	Failed         = "Failed"
+	NotFound       = "NotFound"  // there is none, or none that this worker's token may claim
+	Throttled      = "Throttled" // it waits: for a limit, a pause, a back-off or a sibling
+)
+
+// PollRequest asks for tasks; POST /internal/task-poll.
+type PollRequest struct {
+	WorkerID    string     `json:"worker_id" minLength:"1" maxLength:"200"`
+	Runtime     string     `json:"runtime" minLength:"1" maxLength:"63"`
+	Operators   []Operator `json:"operators,omitempty" maxItems:"200" doc:"That it runs; its token may allow fewer"`
+	Handlers    []string   `json:"handlers,omitempty" maxItems:"1000" doc:"Functions of its own that it runs for jobs with operator handler"`
+	Max         int        `json:"max" minimum:"1" maximum:"1000"`
+	WaitSeconds int        `json:"wait_seconds,omitempty" minimum:"0" maximum:"60" doc:"How long to wait for the first task"`
+}
+
+// Operator names an operator at a version.
+type Operator struct {
+	Name    string `json:"name" maxLength:"100"`
+	Version string `json:"version,omitempty" maxLength:"100"`
+}
+
+// PollResponse has the claimed tasks.
+type PollResponse struct {
+	Tasks []Claim `json:"tasks" nullable:"false"`
+	// Idle says that every job of this runtime has been idle for its idle_timeout: the worker may exit and be scaled to zero.
+	Idle  bool `json:"idle,omitempty" doc:"Every job of this runtime has been idle for its idle_timeout: the worker may exit"`
+	Drain bool `json:"drain,omitempty" doc:"Somebody drains this worker: it should finish what it has, claim no more and exit"`
+}
+
+// ClaimRequest asks for one task by id; POST /internal/task-claim.
+type ClaimRequest struct {
+	TaskID    uuid.UUID  `json:"task_id"`
+	WorkerID  string     `json:"worker_id" minLength:"1" maxLength:"200"`
+	Runtime   string     `json:"runtime,omitempty" maxLength:"63" doc:"Default: any that the worker's token allows"`
+	Operators []Operator `json:"operators,omitempty" maxItems:"200"`
+	Handlers  []string   `json:"handlers,omitempty" maxItems:"1000"`
+}
+
+// Claim is a claimed task with all that its run needs, or why it was not claimed.
+type Claim struct {
+	Status          string     `json:"status" enum:"Claimed,NotClaimed"`
+	Reason          string     `json:"reason,omitempty" enum:"AlreadyRunning,Completed,Canceled,Failed,NotFound,Throttled" doc:"Of NotClaimed"`
+	Attempt         int        `json:"attempt,omitempty"`
+	LeaseToken      *uuid.UUID `json:"lease_token,omitempty"`
+	LeaseExpiresAt  *time.Time `json:"lease_expires_at,omitempty"`
+	CapabilityToken string     `json:"capability_token,omitempty" doc:"For the header X-Dagctl-Task-Capability of all calls of this attempt"`
+	BaseURL         string     `json:"base_url,omitempty" doc:"Where the task's calls go; from the server's config"`
+	Task            *Task      `json:"task,omitempty"`
+}
+
+// Fence is that of a claimed task.
+func (c Claim) Fence() Fence {
+	return Fence{TaskID: c.Task.TaskID, Attempt: c.Attempt, LeaseToken: *c.LeaseToken}
+}
+
+// Task is a claimed task.
+type Task struct {
+	TaskID          uuid.UUID       `json:"task_id"`
+	Attempt         int             `json:"attempt"`
+	Org             string          `json:"org" doc:"Slug"`
+	Job             Job             `json:"job"`
+	Kind            string          `json:"kind"`
+	Operator        string          `json:"operator"`
+	OperatorVersion string          `json:"operator_version,omitempty"`
+	Config          map[string]any  `json:"config,omitempty"`
+	Payload         json.RawMessage `json:"payload,omitempty"`
+	Partition       *Partition      `json:"partition,omitempty"`
+	PartitionBy     json.RawMessage `json:"partition_by,omitempty" doc:"As in the DAG file"`
+	Cursor          *Cursor         `json:"cursor,omitempty"`
+	Inputs          []Input         `json:"inputs" nullable:"false"`
+	Outputs         []Output        `json:"outputs" nullable:"false"`
+	OperatorState   json.RawMessage `json:"operator_state,omitempty"`
+	Secrets         []string        `json:"secrets,omitempty" doc:"Names; their values by POST /v1/task/secrets"`
+	UDF             *UDF            `json:"udf,omitempty" doc:"Code to run, of operator udf"`
+	TimeoutAt       time.Time       `json:"timeout_at"`
+	LeaseSeconds    int             `json:"lease_seconds" doc:"How long a heartbeat extends the lease"`
+	Traceparent     string          `json:"traceparent,omitempty" doc:"W3C trace context"`
+}
+
+// Job names a job.
+type Job struct {
+	DAGName string `json:"dag_name"`
+	Name    string `json:"name"`
+}
+
+// Partition is the output partition that a task makes. Start and End are set where partitions are of time, half-open.
+type Partition struct {
+	Key   string     `json:"key"`
+	Start *time.Time `json:"start,omitempty"`
+	End   *time.Time `json:"end,omitempty"`
+}
+
+// Cursor is the range of positions a task works on: those above From. To is nil where the task itself finds out how far
+// there is something, as sources do.
+type Cursor struct {
+	Epoch int64  `json:"epoch" doc:"How often the cursor was rewound"`
+	From  int64  `json:"from" doc:"Exclusive; -1: nothing is there yet"`
+	To    *int64 `json:"to,omitempty" doc:"Inclusive"`
+}
+
+// Input is one input with what was pinned of it at claim.
+type Input struct {
+	Index          int              `json:"index"`
+	As             string           `json:"as"`
+	DatasetUUID    uuid.UUID        `json:"dataset_uuid"`
+	DatasetVersion uuid.UUID        `json:"dataset_version"`
+	Partitions     []InputPartition `json:"partitions" nullable:"false"`
+	Schema         []Column         `json:"schema,omitempty"`
+}
+
+// InputPartition is a pinned revision.
+type InputPartition struct {
+	Key      string `json:"key"`
+	Revision int64  `json:"revision"`
+	Rows     int64  `json:"rows"`
+	Bytes    int64  `json:"bytes"`
+}
+
+// Column is a column with its DuckDB type name.
+type Column struct {
+	Name string `json:"name"`
+	Type string `json:"type"`
+}
+
+// Output is one output that the task may write.
+type Output struct {
+	Index          int       `json:"index"`
+	Name           string    `json:"name"`
+	DatasetUUID    uuid.UUID `json:"dataset_uuid"`
+	DatasetVersion uuid.UUID `json:"dataset_version"`
+	UpdateStrategy string    `json:"update_strategy" enum:"replace,append"`
+	Storage        string    `json:"storage"`
+	Prefix         string    `json:"prefix,omitempty" doc:"Where workers with credentials of their own upload to, on S3 storage"`
+}
+
+// UDF is code of a job: an archive by its content hash.
+type UDF struct {
+	Hash           string   `json:"hash" doc:"SHA-256 of the archive"`
+	Entrypoint     []string `json:"entrypoint"`
+	TimeoutSeconds int      `json:"timeout_seconds,omitempty"`
+	MemoryMB       int      `json:"memory_mb,omitempty"`
+}
+
+// WorkerHeartbeat says that a worker lives; POST /internal/worker-heartbeat.
+type WorkerHeartbeat struct {
+	WorkerID     string     `json:"worker_id" minLength:"1" maxLength:"200"`
+	Hostname     string     `json:"hostname,omitempty" maxLength:"255"`
+	Version      string     `json:"version,omitempty" maxLength:"100"`
+	PoolSize     int        `json:"pool_size" minimum:"0" maximum:"100000"`
+	CurrentTasks int        `json:"current_tasks" minimum:"0"`
+	Runtimes     []string   `json:"runtimes" maxItems:"50"`
+	Operators    []Operator `json:"operators,omitempty" maxItems:"200"`
+	Handlers     []string   `json:"handlers,omitempty" maxItems:"1000"`
+	Stopping     bool       `json:"stopping,omitempty" doc:"It exits now: what it still runs goes to others at once"`
+}
+
+// WorkerOrders answer a worker's heartbeat.
+type WorkerOrders struct {
+	Drain bool `json:"drain" doc:"Finish what runs, claim no more, exit"`
+}
+
+// Heartbeat extends a lease; POST /v1/task/heartbeat.
+type Heartbeat struct {
+	Fence
+	Progress int    `json:"progress,omitempty" minimum:"0" maximum:"100"`
+	State    string `json:"state,omitempty" maxLength:"1000" doc:"For people"`
+}
+
+// HeartbeatAnswer tells a task how things stand.
+type HeartbeatAnswer struct {
+	LeaseExpiresAt  time.Time `json:"lease_expires_at"`
+	CancelRequested bool      `json:"cancel_requested"`
+	DrainRequested  bool      `json:"drain_requested"`
+	CapabilityToken string    `json:"capability_token,omitempty" doc:"To be used from now on, where it was renewed"`
+}
+
+// Event says that something is new, of one of the task's own outputs: a partition or a position of its cursor.
+type Event struct {
+	Output int        `json:"output" minimum:"0" doc:"Index of the output"`
+	Key    string     `json:"partition_key,omitempty" maxLength:"512"`
+	Start  *time.Time `json:"start,omitempty"`
+	End    *time.Time `json:"end,omitempty"`
+	Cursor *int64     `json:"cursor,omitempty"`
+	// An invalidation.
+	Scope  string `json:"scope,omitempty" enum:"partition,range"`
+	From   *int64 `json:"from,omitempty"`
+	To     *int64 `json:"to,omitempty"`
+	Reason string `json:"reason,omitempty" enum:"reorg,correction,manual,schema"`
+}
+
+// CommittedOutput names what was uploaded of one output and is to be published.
+type CommittedOutput struct {
+	Index     int            `json:"index" minimum:"0"`
+	Partition string         `json:"partition_key,omitempty" maxLength:"512" doc:"Default: the task's own"`
+	Files     []UploadedFile `json:"files,omitempty" maxItems:"10000" doc:"Default: all that this attempt has uploaded of the output"`
+}
+
+// UploadedFile is a file under the attempt's prefix.
+type UploadedFile struct {
+	Name string `json:"name" minLength:"1" maxLength:"255"`
+	ETag string `json:"etag,omitempty" maxLength:"200"`
+}
+
+// EnqueuedTask asks for a task of a manual job which the task's own job names in `enqueues`.
+type EnqueuedTask struct {
+	Job            string          `json:"job" minLength:"1" maxLength:"200" doc:"JOB of the same DAG, or DAG/JOB"`
+	IdempotencyKey string          `json:"idempotency_key,omitempty" maxLength:"512"`
+	Payload        json.RawMessage `json:"payload,omitempty"`
+	Priority       *int            `json:"priority,omitempty"`
+	RunAt          *time.Time      `json:"run_at,omitempty"`
+	MaxAttempts    int             `json:"max_attempts,omitempty" minimum:"0" maximum:"100"`
+	Metadata       json.RawMessage `json:"metadata,omitempty"`
+	PartitionKey   string          `json:"partition_key,omitempty" maxLength:"512"`
+	ConcurrencyKey string          `json:"concurrency_key,omitempty" maxLength:"200"`
+}
+
+// Events commit something while a task goes on; POST /v1/task/events.
+type Events struct {
+	Fence
+	Events        []Event           `json:"events,omitempty" maxItems:"1000"`
+	Outputs       []CommittedOutput `json:"outputs,omitempty" maxItems:"100"`
+	Tasks         []EnqueuedTask    `json:"tasks,omitempty" maxItems:"1000"`
+	OperatorState json.RawMessage   `json:"operator_state,omitempty"`
+}
+
+// EventsAnswer says what became of each event, in their order.
+type EventsAnswer struct {
+	Accepted bool           `json:"accepted"`
+	Events   []EventOutcome `json:"events" nullable:"false"`
+	Tasks    []uuid.UUID    `json:"tasks" nullable:"false" doc:"Of the enqueued tasks, in their order; that of the existing one where the idempotency key is known"`
+}
+
+// EventOutcome says what became of one event.
+type EventOutcome struct {
+	Outcome string     `json:"outcome" enum:"accepted,duplicate,rejected"`
+	EventID *uuid.UUID `json:"event_id,omitempty"`
+	Reason  string     `json:"reason,omitempty"`
+}
+
+// Completion ends an attempt; POST /v1/task/complete.
+type Completion struct {
+	Fence
+	Status        string            `json:"status" enum:"Completed,Failed,Canceled"`
+	Outputs       []CommittedOutput `json:"outputs,omitempty" maxItems:"100"`
+	Unchanged     bool              `json:"unchanged,omitempty" doc:"Nothing is new: nothing is published"`
+	Events        []Event           `json:"events,omitempty" maxItems:"1000"`
+	Tasks         []EnqueuedTask    `json:"tasks,omitempty" maxItems:"1000"`
+	Result        json.RawMessage   `json:"result,omitempty" doc:"Light JSON for people, 64 KiB at most"`
+	Error         *Error            `json:"error,omitempty" doc:"Of Failed"`
+	OperatorState json.RawMessage   `json:"operator_state,omitempty"`
+	SourceVersion string            `json:"source_version,omitempty"`
+	Cursor        *int64            `json:"cursor,omitempty" doc:"Outputs by cursor: how far they go; default: the highest position written"`
+	ColumnLineage []ColumnOrigin    `json:"column_lineage,omitempty" maxItems:"100000"`
+}
+
+// Error is why an attempt failed.
+type Error struct {
+	Message   string `json:"message" minLength:"1" maxLength:"10000"`
+	Retryable *bool  `json:"retryable,omitempty" doc:"Default: true"`
+}
+
+// ColumnOrigin says that an output column was computed from an input column.
+type ColumnOrigin struct {
+	Output       int    `json:"output"`
+	OutputColumn string `json:"output_column"`
+	Input        int    `json:"input"`
+	InputColumn  string `json:"input_column"`
+	Transform    string `json:"transform" enum:"identity,expression,aggregate"`
+}
+
+// TaskState is a task as it stands: the answer to a completion and to GET /internal/task-fetch.
+type TaskState struct {
+	TaskID          uuid.UUID       `json:"task_id"`
+	Org             string          `json:"org,omitempty"`
+	Job             Job             `json:"job"`
+	Status          string          `json:"status" enum:"Queued,Running,Completed,Failed,Canceled"`
+	Reason          string          `json:"reason,omitempty"`
+	State           string          `json:"state,omitempty"`
+	Attempt         int             `json:"attempt"`
+	Runtime         string          `json:"runtime"`
+	Operator        string          `json:"operator"`
+	Payload         json.RawMessage `json:"payload,omitempty"`
+	Progress        int             `json:"progress,omitempty"`
+	CancelRequested bool            `json:"cancel_requested,omitempty"`
+	NextRetryAt     *time.Time      `json:"next_retry_at,omitempty"`
+	LeaseExpiresAt  *time.Time      `json:"lease_expires_at,omitempty"`
+}
+
+// SecretsRequest asks for the secrets that the task's job names; POST /v1/task/secrets.
+type SecretsRequest struct {
+	Fence
+}
+
+// Secrets are their values, by name.
+type Secrets struct {
+	Secrets map[string]string `json:"secrets"`
+}
+
+// Logs are lines of a task; POST /v1/task/logs.
+type Logs struct {
+	Fence
+	Lines []LogLine `json:"lines" maxItems:"1000"`
+}
+
+// LogLine is one line. Seq numbers an attempt's lines from 1 without gaps; a line whose number is stored already is passed
+// over, so that a batch may be sent again.
+type LogLine struct {
+	Seq   int64     `json:"seq" minimum:"1"`
+	At    time.Time `json:"at"`
+	Level string    `json:"level,omitempty" enum:"debug,info,warn,error"`
+	Text  string    `json:"text" maxLength:"16384"`
+}
+
+// LogsAnswer says up to which line all is stored.
+type LogsAnswer struct {
+	Accepted int64 `json:"accepted" doc:"Every line up to this number is stored, or was dropped for the cap on size"`
+	Dropped  int64 `json:"dropped,omitempty" doc:"Lines that were dropped for the cap on size"`
+}
+
+// CredentialsRequest asks for storage credentials; POST /v1/task/credentials.
+type CredentialsRequest struct {
+	Fence
+}
+
+// Credentials are short-lived S3 credentials: to read what was pinned, and to put new objects under the attempt's prefixes.
+type Credentials struct {
+	AccessKeyID     string    `json:"access_key_id"`
+	SecretAccessKey string    `json:"secret_access_key"`
+	SessionToken    string    `json:"session_token,omitempty"`
+	ExpiresAt       time.Time `json:"expires_at"`
+	Endpoint        string    `json:"endpoint,omitempty"`
+	Region          string    `json:"region"`
+	Bucket          string    `json:"bucket"`
+	ReadPrefixes    []string  `json:"read_prefixes" nullable:"false"`
+	WritePrefixes   []string  `json:"write_prefixes" nullable:"false"`
+}
+
+// QueryRequest asks for rows over the pinned inputs, each of which is a relation named as the input; POST /v1/task/query.
+type QueryRequest struct {
+	Fence
+	SQL     string `json:"sql" minLength:"1" maxLength:"1000000"`
+	MaxRows int    `json:"max_rows,omitempty" minimum:"0"`
+}
+
+// QueryAnswer has the rows.
+type QueryAnswer struct {
+	Columns   []Column            `json:"columns" nullable:"false"`
+	Rows      [][]json.RawMessage `json:"rows" nullable:"false"`
+	Truncated bool                `json:"truncated,omitempty"`
+}
+
+// Message is the body of a queue's message: it names a task and says nothing else.
+type Message struct {
+	TaskID uuid.UUID `json:"task_id"`
+}
