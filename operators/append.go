@@ -17,13 +17,13 @@ const maxAppended = 64
 // sealAppended seals base plus new rows, one row per unique key. Where the new rows repeat no key the base's files are
 // named again and only the new ones are written; otherwise all is rewritten, and of rows with one key the last wins:
 // new after base, and by position within each.
-func (r *Runner) sealAppended(ctx context.Context, a storage.Attempt, base *storage.Partition, written []string, scratch string) (storage.Manifest, error) {
+func (c storageCarrier) sealAppended(ctx context.Context, a storage.Attempt, base *storage.Partition, written []string, scratch string) (storage.Manifest, error) {
 	if len(a.Generation.UniqueKey) == 0 {
 		return storage.Manifest{}, fault.New(fault.Invalid, "append needs a unique_key")
 	}
 	var baseFiles []string
 	if base != nil {
-		opened, err := r.Storage.Open(ctx, a.Generation, []storage.Partition{*base}, scratch)
+		opened, err := c.storage.Open(ctx, a.Generation, []storage.Partition{*base}, scratch)
 		if err != nil {
 			return storage.Manifest{}, fmt.Errorf("open the revision to append to: %w", err)
 		}
@@ -40,7 +40,7 @@ func (r *Runner) sealAppended(ctx context.Context, a storage.Attempt, base *stor
 		return storage.Manifest{}, err
 	}
 	if apart && len(baseFiles)+len(written) <= maxAppended {
-		sealed, err := r.Storage.Seal(ctx, a, written)
+		sealed, err := c.storage.Seal(ctx, a, written)
 		if err != nil || base == nil {
 			return sealed, err
 		}
@@ -55,7 +55,7 @@ func (r *Runner) sealAppended(ctx context.Context, a storage.Attempt, base *stor
 	if err := m.write(ctx, merged); err != nil {
 		return storage.Manifest{}, err
 	}
-	return r.Storage.Seal(ctx, a, []string{merged})
+	return c.storage.Seal(ctx, a, []string{merged})
 }
 
 // merge joins the rows of two lists of files.

@@ -8,9 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
-	"slices"
 
-	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/internal/duck"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/secret"
@@ -21,7 +19,8 @@ import (
 type Runner struct {
 	Registry   *Registry
 	Storage    *storage.Storage
-	ScratchDir string // folder for the tasks' own folders; on the storage's file system, files are moved and not copied
+	Carrier    Carrier // nil: between Storage and the run's folders
+	ScratchDir string  // folder for the tasks' own folders; on the storage's file system, files are moved and not copied
 	Log        *slog.Logger
 }
 
@@ -97,31 +96,7 @@ func (r *Runner) run(ctx context.Context, a Assignment, progress func(int, strin
 	if err := checkResult(result); err != nil {
 		return Outcome{}, err
 	}
-	out := Outcome{Result: result}
-	if result.Unchanged {
-		return out, nil
-	}
-	made := partitionOf(a)
-	if a.Cursor != nil {
-		if made, err = segment(ctx, t, a.Cursor.Value, result); err != nil {
-			return Outcome{}, err
-		}
-		if made == "" {
-			out.Unchanged = true
-			return out, nil
-		}
-	}
-	for i, output := range a.Outputs {
-		w, err := r.seal(ctx, a, output, t.OutputDirs[i], filepath.Join(scratch, "seal"))
-		if err != nil {
-			return Outcome{}, fmt.Errorf("output %q: %w", output.Name, err)
-		}
-		if w != nil {
-			w.Partition = made
-			out.Written = append(out.Written, *w)
-		}
-	}
-	return out, nil
+	return r.carrier().Deliver(ctx, a, t.OutputDirs, result, filepath.Join(scratch, "seal"))
 }
 
 // runWithoutFiles spares the file system where an operator has no use for it.
@@ -162,11 +137,11 @@ func (r *Runner) task(ctx context.Context, a Assignment, scratch string, progres
 		if err := mkdir(dir); err != nil {
 			return nil, fmt.Errorf("make scratch folder: %w", err)
 		}
-		partitions, err := r.Storage.Open(ctx, in.Generation, in.Partitions, dir)
+		files, err := r.carrier().Fetch(ctx, in, dir)
 		if err != nil {
 			return nil, fmt.Errorf("input %q: %w", in.As, err)
 		}
-		t.InputFiles = append(t.InputFiles, slices.Concat(partitions...))
+		t.InputFiles = append(t.InputFiles, files)
 	}
 	for i := range a.Outputs {
 		dir := filepath.Join(scratch, fmt.Sprintf("output%d", i))
@@ -195,35 +170,4 @@ func runRecovered(ctx context.Context, op Operator, t *Task) (result Result, err
 		}
 	}()
 	return op.Run(ctx, t)
-}
-
-func partitionOf(a Assignment) string {
-	if a.Partition == nil {
-		return dag.WholeKey
-	}
-	return a.Partition.Key
-}
-
-// seal moves one output to storage. Nil: the operator wrote no file for it.
-func (r *Runner) seal(ctx context.Context, a Assignment, output AssignedOutput, dir, scratch string) (*Written, error) {
-	written, err := filepath.Glob(filepath.Join(dir, "*.parquet"))
-	if err != nil || len(written) == 0 {
-		return nil, err
-	}
-	slices.Sort(written)
-	w := &Written{Output: output.Index}
-	// Where an attempt writes was recorded when it began, and which segment of a cursor it makes is known only now.
-	attempt := storage.Attempt{Generation: output.Generation, Partition: partitionOf(a), Task: a.TaskID, Number: a.Attempt, Output: output.Index}
-	if output.UpdateStrategy == dag.Append && output.Generation.Kind == storage.Parquet {
-		w.Manifest, err = r.sealAppended(ctx, attempt, output.Base, written, scratch)
-	} else {
-		w.Manifest, err = r.Storage.Seal(ctx, attempt, written)
-	}
-	if err != nil {
-		return nil, err
-	}
-	if output.UpdateStrategy == dag.Append && output.Base != nil {
-		w.BaseRevision = output.Base.Revision
-	}
-	return w, nil
 }

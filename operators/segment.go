@@ -13,13 +13,14 @@ import (
 
 // segment is which segment of a cursor a run has made: from where the cursor was up to the highest position that it wrote,
 // or further where the operator says that there is nothing in between. Empty: it wrote no row that is new.
-func segment(ctx context.Context, t *Task, after int64, result Result) (key string, err error) {
-	column, upTo := t.PartitionBy.Column, after
+func segment(ctx context.Context, a Assignment, dirs []string, result Result) (key string, err error) {
+	after := a.Cursor.Value
+	column, upTo := a.PartitionBy.Column, after
 	if result.Cursor != nil {
 		upTo = *result.Cursor
 	}
-	for i, output := range t.Outputs {
-		written, err := filepath.Glob(filepath.Join(t.OutputDirs[i], "*.parquet"))
+	for i, output := range a.Outputs {
+		written, err := filepath.Glob(filepath.Join(dirs[i], "*.parquet"))
 		if err != nil {
 			return "", err
 		}

@@ -1,0 +1,102 @@
+package operators
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"slices"
+
+	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/storage"
+)
+
+// Carrier brings a run what it reads and takes what it wrote. In the server's own process that is between storage and
+// the run's folders; a worker, which has no storage, does it over HTTP.
+type Carrier interface {
+	// Fetch returns local Parquet files of an input. Those that have to be made are made in dir.
+	Fetch(ctx context.Context, in AssignedInput, dir string) ([]string, error)
+	// Deliver takes the *.parquet files in dirs, which has a folder for each output, and says what the run came to.
+	// scratch is an empty folder.
+	Deliver(ctx context.Context, a Assignment, dirs []string, result Result, scratch string) (Outcome, error)
+}
+
+func (r *Runner) carrier() Carrier {
+	if r.Carrier != nil {
+		return r.Carrier
+	}
+	return storageCarrier{r.Storage}
+}
+
+// Seal moves what a run wrote to storage: the *.parquet files in dirs, which has a folder for each output. scratch is an
+// empty folder. It seals what was written in this process, and what a worker has uploaded.
+func (r *Runner) Seal(ctx context.Context, a Assignment, dirs []string, result Result, scratch string) (Outcome, error) {
+	return storageCarrier{r.Storage}.Deliver(ctx, a, dirs, result, scratch)
+}
+
+// storageCarrier carries between storage and local folders.
+type storageCarrier struct{ storage *storage.Storage }
+
+func (c storageCarrier) Fetch(ctx context.Context, in AssignedInput, dir string) ([]string, error) {
+	partitions, err := c.storage.Open(ctx, in.Generation, in.Partitions, dir)
+	return slices.Concat(partitions...), err
+}
+
+func (c storageCarrier) Deliver(ctx context.Context, a Assignment, dirs []string, result Result, scratch string) (Outcome, error) {
+	out := Outcome{Result: result}
+	if result.Unchanged {
+		return out, nil
+	}
+	made := partitionOf(a)
+	if a.Cursor != nil {
+		var err error
+		if made, err = segment(ctx, a, dirs, result); err != nil {
+			return Outcome{}, err
+		}
+		if made == "" {
+			out.Unchanged = true
+			return out, nil
+		}
+	}
+	for i, output := range a.Outputs {
+		w, err := c.seal(ctx, a, output, dirs[i], scratch)
+		if err != nil {
+			return Outcome{}, fmt.Errorf("output %q: %w", output.Name, err)
+		}
+		if w != nil {
+			w.Partition = made
+			out.Written = append(out.Written, *w)
+		}
+	}
+	return out, nil
+}
+
+func partitionOf(a Assignment) string {
+	if a.Partition == nil {
+		return dag.WholeKey
+	}
+	return a.Partition.Key
+}
+
+// seal moves one output to storage. Nil: the operator wrote no file for it.
+func (c storageCarrier) seal(ctx context.Context, a Assignment, output AssignedOutput, dir, scratch string) (*Written, error) {
+	written, err := filepath.Glob(filepath.Join(dir, "*.parquet"))
+	if err != nil || len(written) == 0 {
+		return nil, err
+	}
+	slices.Sort(written)
+	w := &Written{Output: output.Index}
+	// Where an attempt writes was recorded when it began, and which segment of a cursor it makes is known only now.
+	attempt := storage.Attempt{Generation: output.Generation, Partition: partitionOf(a), Task: a.TaskID, Number: a.Attempt, Output: output.Index}
+	if output.UpdateStrategy == dag.Append && output.Generation.Kind == storage.Parquet {
+		w.Manifest, err = c.sealAppended(ctx, attempt, output.Base, written, scratch)
+	} else {
+		w.Manifest, err = c.storage.Seal(ctx, attempt, written)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if output.UpdateStrategy == dag.Append && output.Base != nil {
+		w.BaseRevision = output.Base.Revision
+	}
+	return w, nil
+}
