@@ -73,7 +73,7 @@ func (d *Dispatcher) buildProgress(ctx context.Context, tx pgx.Tx, caller authz.
 	if err != nil {
 		return nil, err
 	}
-	counts, err := countTasks(ctx, tx, caller.OrgID, origins[v.ID])
+	counts, err := countTasks(ctx, tx, caller.OrgID, origins[v.ID], v.CreatedAt, math.MaxInt64)
 	if err != nil {
 		return nil, err
 	}
@@ -130,13 +130,13 @@ func (d *Dispatcher) buildProgress(ctx context.Context, tx pgx.Tx, caller authz.
 	return p, nil
 }
 
-// countTasks counts everything about origins: what is open, completed and given up.
-func countTasks(ctx context.Context, tx pgx.Tx, org uuid.UUID, origins []uuid.UUID) (map[uuid.UUID]Counts, error) {
+// countTasks counts everything about origins: what is open, what is completed (see addCompleted) and what was given up.
+func countTasks(ctx context.Context, tx pgx.Tx, org uuid.UUID, origins []uuid.UUID, since time.Time, most int64) (map[uuid.UUID]Counts, error) {
 	counts, err := countOpen(ctx, tx, org, origins)
 	if err != nil {
 		return nil, err
 	}
-	if err := addCompleted(ctx, tx, org, origins, counts); err != nil {
+	if err := addCompleted(ctx, tx, org, origins, since, most, counts); err != nil {
 		return nil, err
 	}
 	skipped, err := skippedPartitions(ctx, tx, org, origins)

@@ -355,10 +355,9 @@ func (d *Dispatcher) cancelUnused(ctx context.Context, tx pgx.Tx, org uuid.UUID,
 	if err != nil {
 		return fmt.Errorf("cancel unused tasks: %w", err)
 	}
+	freed := map[limit]int{}
 	for _, keys := range limits {
-		if err := release(ctx, tx, org, keys, now); err != nil {
-			return err
-		}
+		countLimits(freed, org, keys)
 	}
-	return nil
+	return releaseAll(ctx, tx, freed, now)
 }

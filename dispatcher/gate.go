@@ -318,11 +318,13 @@ func (d *Dispatcher) holdLive(ctx context.Context, b registry.Build, now time.Ti
 		if err != nil {
 			return fmt.Errorf("hold live tasks back: %w", err)
 		}
+		freed := map[limit]int{}
 		for i := range held {
-			if err := release(ctx, tx, held[i].org, limitKeys(held[i].limits), now); err != nil {
-				return err
-			}
+			countLimits(freed, held[i].org, limitKeys(held[i].limits))
 			held[i].runAt = &until
+		}
+		if err := releaseAll(ctx, tx, freed, now); err != nil {
+			return err
 		}
 		return place(ctx, tx, held, now)
 	})

@@ -188,13 +188,6 @@ func hold(ctx context.Context, tx pgx.Tx, change map[limit]int) error {
 	return nil
 }
 
-// release gives back the slots of a task whose run has ended, or which will not run, and admits the next that wait.
-func release(ctx context.Context, tx pgx.Tx, org uuid.UUID, keys []string, now time.Time) error {
-	freed := map[limit]int{}
-	countLimits(freed, org, keys)
-	return releaseAll(ctx, tx, freed, now)
-}
-
 // countLimits adds a task's slots to those that are given back.
 func countLimits(freed map[limit]int, org uuid.UUID, keys []string) {
 	for _, key := range keys {
@@ -202,7 +195,8 @@ func countLimits(freed map[limit]int, org uuid.UUID, keys []string) {
 	}
 }
 
-// releaseAll gives back slots of many tasks, locking the rows in the one order in which all lock them.
+// releaseAll gives back the slots of tasks whose runs have ended, or which will not run, and admits the next that wait. It
+// locks the rows in the one order in which all lock them.
 func releaseAll(ctx context.Context, tx pgx.Tx, freed map[limit]int, now time.Time) error {
 	if len(freed) == 0 {
 		return nil

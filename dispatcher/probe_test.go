@@ -28,6 +28,7 @@ type probe struct {
 	units map[string]map[string]string // list → partition → content
 	fails map[string]error             // list → what its enumeration says instead
 	hooks map[string]hook              // job → what its runs do
+	asked func()                       // called by each enumeration, before it answers
 
 	dir   string            // of the files below
 	files map[string]string // content → a Parquet file of it
@@ -147,6 +148,12 @@ func (o *listed) Spec() dag.OperatorSpec {
 }
 
 func (o *listed) Enumerate(_ context.Context, e operators.Enumeration) ([]operators.Unit, error) {
+	o.p.mu.Lock()
+	asked := o.p.asked
+	o.p.mu.Unlock()
+	if asked != nil {
+		asked()
+	}
 	o.p.mu.Lock()
 	defer o.p.mu.Unlock()
 	list := e.Config["list"].(string)

@@ -10,13 +10,14 @@ import (
 	"github.com/dagctl/dagctl/registry"
 )
 
-// skippedPartitions counts, by origin, the partitions whose newest task somebody skipped. Tasks without a partition count as one.
+// skippedPartitions counts, by origin, the partitions whose newest task somebody skipped. Tasks without a partition count as
+// one. It relies on idx_tasks_skipped: where nothing was skipped, history is not read.
 func skippedPartitions(ctx context.Context, tx pgx.Tx, org uuid.UUID, origins []uuid.UUID) (map[uuid.UUID]int64, error) {
 	rows, err := tx.Query(ctx, `
-		SELECT job_id, count(*) FROM (
-			SELECT DISTINCT ON (job_id, slot) job_id, reason FROM tasks
-			WHERE org_id = $1 AND job_id = ANY($2) AND kind <> 'check' ORDER BY job_id, slot, id DESC) AS newest
-		WHERE reason = $3 GROUP BY job_id`, org, origins, reasonSkipped)
+		SELECT s.job_id, count(*) FROM tasks s
+		WHERE s.org_id = $1 AND s.job_id = ANY($2) AND s.reason = 'skipped' AND s.kind <> 'check'
+		  AND NOT EXISTS (SELECT FROM tasks n WHERE n.job_id = s.job_id AND n.slot = s.slot AND n.id > s.id AND n.kind <> 'check')
+		GROUP BY s.job_id`, org, origins)
 	if err != nil {
 		return nil, fmt.Errorf("count skipped tasks: %w", err)
 	}

@@ -27,6 +27,8 @@ type dueSource struct {
 	acting  *registry.Job
 	nextDue *time.Time
 	failed  error
+
+	enumerated bool
 }
 
 // fireSources fires the sources that are due, each once over all dispatchers: its row is locked, its next time set and,
@@ -40,6 +42,7 @@ func (d *Dispatcher) fireSources(ctx context.Context, now time.Time) (more bool,
 	for _, s := range due {
 		if s.failed == nil {
 			if op, ok := d.enumerator(s.acting); ok {
+				s.enumerated = true
 				_, s.failed = d.enumerate(ctx, s.acting, op, true, now)
 			}
 		}
@@ -99,12 +102,15 @@ func (d *Dispatcher) fireOne(ctx context.Context, tx pgx.Tx, s *dueSource, now t
 	if s.nextDue, err = nextFire(job.Def.Source, s.FireAt, now); err != nil {
 		return err
 	}
-	if _, err := tx.Exec(ctx, `UPDATE sources SET next_fire_at = $4, last_fire_at = $5, state = 'Running', error = NULL, updated_at = $5
-		WHERE org_id = $1 AND dag_name = $2 AND job_name = $3`, s.Org, s.DAG, s.Name, s.nextDue, now); err != nil {
-		return err
+	_, enumerated := d.enumerator(job)
+	var readingUntil *time.Time
+	if enumerated {
+		until := now.Add(readingFor)
+		readingUntil = &until
 	}
-	if _, ok := d.enumerator(job); ok {
-		return nil
+	if _, err := tx.Exec(ctx, `UPDATE sources SET next_fire_at = $4, last_fire_at = $5, state = 'Running', reading_until = $6, error = NULL, updated_at = $5
+		WHERE org_id = $1 AND dag_name = $2 AND job_name = $3`, s.Org, s.DAG, s.Name, s.nextDue, now, readingUntil); err != nil || enumerated {
+		return err
 	}
 	if err := lockOrigins(ctx, tx, ids(job.Origin)); err != nil {
 		return err
@@ -129,13 +135,23 @@ func firedTask(job *registry.Job, at time.Time) newTask {
 		dedupe: "fire:" + at.UTC().Format(time.RFC3339Nano)}
 }
 
-// noteSource says at the source why it could not be fired, or enumerated.
+// readingFor is how long a source counts as being read that nobody says is through: its process may have gone.
+const readingFor = time.Minute
+
+// noteSource says at the source that it is through, or why it could not be fired, or enumerated.
 func (d *Dispatcher) noteSource(ctx context.Context, s dueSource) error {
-	if s.failed == nil {
+	if s.failed == nil && !s.enumerated {
 		return nil
 	}
-	_, err := d.Pool.Exec(ctx, `UPDATE sources SET error = $4 WHERE org_id = $1 AND dag_name = $2 AND job_name = $3`,
-		s.Org, s.DAG, s.Name, s.failed.Error())
+	text := ""
+	if s.failed != nil {
+		text = s.failed.Error()
+	}
+	_, err := d.Pool.Exec(ctx, `UPDATE sources SET error = NULLIF($4, ''), reading_until = NULL WHERE org_id = $1 AND dag_name = $2 AND job_name = $3`,
+		s.Org, s.DAG, s.Name, text)
+	if s.failed == nil {
+		return err
+	}
 	return errors.Join(fmt.Errorf("source %s/%s: %w", s.DAG, s.Name, s.failed), err)
 }
 

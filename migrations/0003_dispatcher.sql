@@ -99,6 +99,7 @@ CREATE TABLE tasks (
 CREATE UNIQUE INDEX idx_tasks_job_dedupe ON tasks (job_id, dedupe_key) WHERE dedupe_key IS NOT NULL;
 CREATE INDEX idx_tasks_org ON tasks (org_id, id);
 CREATE INDEX idx_tasks_job ON tasks (job_id, id);
+CREATE INDEX idx_tasks_skipped ON tasks (job_id, id) WHERE reason = 'skipped'; -- no claim or completion changes the reason
 
 -- The claimable set. Orgs take turns; within one, the lowest rank comes first: when it was placed, in milliseconds since
 -- 1970, less what its priority is worth, and more for builds and backfills. So nothing waits for ever behind what comes later.
@@ -247,6 +248,7 @@ CREATE TABLE sources (
     hook_path    TEXT, -- of a webhook, below /v1/hooks/ORG/
     next_fire_at TIMESTAMPTZ,
     last_fire_at TIMESTAMPTZ,
+    reading_until TIMESTAMPTZ, -- while it is being enumerated: what it finds has no tasks yet
     task_id      UUID,
     error        TEXT,
     updated_at   TIMESTAMPTZ NOT NULL DEFAULT now(),

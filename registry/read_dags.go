@@ -81,7 +81,8 @@ func (r *Registry) DAG(ctx context.Context, tx pgx.Tx, caller authz.Caller, name
 }
 
 // dags relies on the unique key (org_id, dag_name, number) of dag_versions: names come from a scan of it that the
-// limit cuts short, and each lookup per name is of one row.
+// limit cuts short, and each lookup per name is of one row; how fresh a DAG is comes from idx_partition_versions_newest,
+// one row for each of its datasets.
 func (r *Registry) dags(ctx context.Context, tx pgx.Tx, caller authz.Caller, where, name string, limit int) ([]DAG, error) {
 	rows, err := tx.Query(ctx, `
 		WITH names AS (
@@ -90,9 +91,11 @@ func (r *Registry) dags(ctx context.Context, tx pgx.Tx, caller authz.Caller, whe
 				AND d.number = (SELECT max(n.number) FROM dag_versions n WHERE n.org_id = $1 AND n.dag_name = d.dag_name))
 			ORDER BY d.dag_name LIMIT $3)
 		SELECT n.dag_name, active.id, building.id, last.id,
-		       (SELECT max(r.materialized_at)
-		        FROM dag_version_datasets p
-		        JOIN partition_versions r ON r.dataset_version = p.dataset_version AND r.state = 'Published'
+		       (SELECT max(newest.at)
+		        FROM dag_version_datasets p,
+		             LATERAL (SELECT r.materialized_at AS at FROM partition_versions r
+		                      WHERE r.dataset_version = p.dataset_version AND r.state = 'Published'
+		                      ORDER BY r.materialized_at DESC LIMIT 1) newest
 		        WHERE p.dag_version_id = active.id)
 		FROM names n
 		LEFT JOIN LATERAL (SELECT c.dag_version_id AS id FROM dag_current_versions c

@@ -124,10 +124,10 @@ func (c *cli) showDAG(ctx context.Context, api *client, name string) error {
 			}
 		}
 		fmt.Fprintln(w)
-		t := table{style: style, header: []string{"JOB", "OPERATOR", "RUNTIME", "QUEUED", "RUNNING", "RETRYING", "DEAD", "COMPLETED", "PAUSED"}}
+		t := table{style: style, header: []string{"JOB", "OPERATOR", "RUNTIME", "QUEUED", "RUNNING", "RETRYING", "DEAD", "DONE 24H", "PAUSED"}}
 		for _, j := range d.Jobs {
 			t.add(j.Name, j.Operator, j.Runtime, fmt.Sprint(j.Tasks.Queued), fmt.Sprint(j.Tasks.Running), fmt.Sprint(j.Tasks.Retrying),
-				fmt.Sprint(j.Tasks.Dead), fmt.Sprint(j.Tasks.Completed), pausedSince(j.Paused, now))
+				fmt.Sprint(j.Tasks.Dead), completed(j.Tasks), pausedSince(j.Paused, now))
 		}
 		t.write(w)
 		if len(d.Sources) > 0 {
@@ -136,6 +136,14 @@ func (c *cli) showDAG(ctx context.Context, api *client, name string) error {
 		}
 		c.writeLate(w, late)
 	})
+}
+
+// completed is counted no further than somebody would read.
+func completed(c dispatcher.Counts) string {
+	if c.Completed >= dispatcher.CompletedAtMost {
+		return fmt.Sprintf("%d+", dispatcher.CompletedAtMost)
+	}
+	return fmt.Sprint(c.Completed)
 }
 
 func versionName(v *registry.Version) string {
