@@ -9,7 +9,7 @@ export GOFLAGS += -buildvcs=false
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check build bench soak chaos setup format vet lint
+.PHONY: help demo test check build bench soak chaos setup test-servers format vet lint
 
 help: ## list what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -17,7 +17,7 @@ help: ## list what can be made
 demo: setup build ## run examples/us-flights with everything it needs; ONCE=1 ends when all is computed
 	@scripts/demo.sh
 
-test: setup vet ## run all tests, as continuous integration does
+test: setup test-servers vet ## run all tests, as continuous integration does
 	go test -race -timeout 20m ./...
 
 check: setup format vet lint test ## formatting, vet, staticcheck and all tests: what a change must pass
@@ -36,6 +36,9 @@ chaos: setup ## kill, stop and cut off servers and PostgreSQL for hours; CHAOS='
 
 setup: ## install what is missing: a C++ compiler and PostgreSQL
 	@scripts/setup.sh
+
+test-servers:
+	@scripts/test_servers.sh
 
 format: ## fail if a file is not gofmt's
 	@files=$$(gofmt -l $$(find . -name '*.go' -not -path './.*')); [ -z "$$files" ] || { echo "gofmt -w these:"; echo "$$files"; exit 1; }

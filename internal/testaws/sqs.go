@@ -1,0 +1,113 @@
+package testaws
+
+import (
+	"bufio"
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/sqs"
+	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
+)
+
+// Queues is the SQS server of this test process.
+type Queues struct {
+	Endpoint string
+	Client   *sqs.Client
+}
+
+var started struct {
+	sync.Mutex
+	endpoint string
+}
+
+// SQS starts the server, once in a process.
+func SQS(t testing.TB) *Queues {
+	t.Helper()
+	started.Lock()
+	defer started.Unlock()
+	if started.endpoint == "" {
+		cmd, life := node(t, "fauxqs")
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatalf("start fauxqs: %v", err)
+		}
+		cmd.Stderr = os.Stderr
+		if err := cmd.Start(); err != nil {
+			t.Fatalf("start fauxqs: %v", err)
+		}
+		line, err := bufio.NewReader(out).ReadString('\n')
+		if err != nil {
+			t.Fatalf("start fauxqs: it said no address: %v", err)
+		}
+		started.endpoint = strings.TrimSpace(line)
+		keepOpen = append(keepOpen, life)
+	}
+	endpoint := started.endpoint
+	return &Queues{Endpoint: endpoint, Client: sqs.NewFromConfig(Config(), func(o *sqs.Options) { o.BaseEndpoint = &endpoint })}
+}
+
+// keepOpen holds the pipes whose closing ends a server, until this process is gone.
+var keepOpen []any
+
+// New makes a queue of the test's own and returns its URL.
+func (q *Queues) New(t testing.TB, attributes map[string]string) string {
+	t.Helper()
+	made, err := q.Client.CreateQueue(t.Context(), &sqs.CreateQueueInput{QueueName: aws.String("test-" + strings.ToLower(rand.Text())), Attributes: attributes})
+	if err != nil {
+		t.Fatalf("create a queue: %v", err)
+	}
+	return *made.QueueUrl
+}
+
+// NewWithDLQ makes a queue whose messages go to another one after they were received often enough.
+func (q *Queues) NewWithDLQ(t testing.TB, receives int, attributes map[string]string) (queue, dlq string) {
+	t.Helper()
+	dlq = q.New(t, nil)
+	policy, err := json.Marshal(map[string]string{"deadLetterTargetArn": q.ARN(t, dlq), "maxReceiveCount": fmt.Sprint(receives)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]string{"RedrivePolicy": string(policy)}
+	for name, value := range attributes {
+		all[name] = value
+	}
+	return q.New(t, all), dlq
+}
+
+// ARN is how policies name a queue.
+func (q *Queues) ARN(t testing.TB, url string) string {
+	t.Helper()
+	got, err := q.Client.GetQueueAttributes(t.Context(), &sqs.GetQueueAttributesInput{QueueUrl: &url,
+		AttributeNames: []types.QueueAttributeName{types.QueueAttributeNameQueueArn}})
+	if err != nil {
+		t.Fatalf("attributes of %s: %v", url, err)
+	}
+	return got.Attributes[string(types.QueueAttributeNameQueueArn)]
+}
+
+// Receive takes what is in a queue now, ten messages at most, waiting up to some seconds for the first.
+func (q *Queues) Receive(t testing.TB, url string, seconds int) []types.Message {
+	t.Helper()
+	got, err := q.Client.ReceiveMessage(t.Context(), &sqs.ReceiveMessageInput{QueueUrl: &url, MaxNumberOfMessages: 10, WaitTimeSeconds: int32(seconds),
+		MessageSystemAttributeNames: []types.MessageSystemAttributeName{types.MessageSystemAttributeNameAll}})
+	if err != nil {
+		t.Fatalf("receive from %s: %v", url, err)
+	}
+	return got.Messages
+}
+
+// Delete removes received messages.
+func (q *Queues) Delete(t testing.TB, url string, messages ...types.Message) {
+	t.Helper()
+	for _, m := range messages {
+		if _, err := q.Client.DeleteMessage(t.Context(), &sqs.DeleteMessageInput{QueueUrl: &url, ReceiptHandle: m.ReceiptHandle}); err != nil {
+			t.Fatalf("delete from %s: %v", url, err)
+		}
+	}
+}

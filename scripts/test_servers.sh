@@ -1,0 +1,46 @@
+#!/bin/sh
+# Install the servers that tests talk to and that are not written in Go: the packages that tools/*/package-lock.json pin,
+# beside them, and a Node for .cache where this machine has none or one too old. Says nothing when nothing is missing.
+set -eu
+cd "$(dirname "$0")/.."
+
+say() { echo "setup: $*" >&2; }
+
+# Node 20 or newer.
+runs() { command -v "$1" >/dev/null && "$1" -e 'process.exit(parseInt(process.versions.node) < 20 ? 1 : 0)'; }
+
+own=$PWD/.cache/node/node_modules/.bin
+
+has_node() { runs node || runs "$own/node"; }
+
+get_npm() {
+	command -v npm >/dev/null && return 0
+	if [ "$(uname -s)" = Darwin ]; then
+		command -v brew >/dev/null || { say "Node is missing: install version 20 or newer from https://nodejs.org"; exit 1; }
+		say "installing with Homebrew: node"
+		brew install --quiet node
+	elif command -v apt-get >/dev/null; then
+		root=
+		[ "$(id -u)" = 0 ] || root=sudo
+		say "installing with apt-get: nodejs npm"
+		$root apt-get update -qq
+		$root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends nodejs npm >/dev/null
+	else
+		say "install Node 20 or newer with npm, for example: dnf install nodejs npm"
+		exit 1
+	fi
+}
+
+for lock in tools/*/package-lock.json; do
+	folder=${lock%/*}
+	cmp -s "$lock" "$folder/node_modules/.installed" && continue
+	get_npm
+	if ! has_node; then
+		say "installing Node 22 into .cache"
+		npm install --prefix .cache/node --no-fund --no-audit --loglevel=error node@22 >/dev/null
+	fi
+	say "installing the packages of $folder"
+	(PATH="$own:$PATH" && cd "$folder" && npm ci --no-fund --no-audit --loglevel=error >/dev/null)
+	cp "$lock" "$folder/node_modules/.installed"
+done
+has_node || { say "Node is gone: remove tools/*/node_modules, and run this again"; exit 1; }
