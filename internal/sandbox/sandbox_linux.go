@@ -1,0 +1,165 @@
+//go:build linux && (amd64 || arm64)
+
+package sandbox
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/dagctl/dagctl/internal/fault"
+)
+
+// strangerID is the user and group that programs run as where the supervisor is root: nobody's, and not even nobody's.
+const strangerID = 64533
+
+// Available reports why programs cannot be confined here; nil where they can. It tries.
+var Available = sync.OnceValue(func() error {
+	dir, err := os.MkdirTemp("", "dagctl-sandbox-*")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	p := Program{Command: []string{"/bin/sh", "-c", "exit 0"}, Work: filepath.Join(dir, "work"), Scratch: filepath.Join(dir, "scratch"),
+		Limits: Limits{Wall: 20 * time.Second}}
+	if err := errors.Join(os.Chmod(dir, 0o755), os.Mkdir(p.Work, 0o700), os.Mkdir(p.Scratch, 0o700)); err != nil {
+		return err
+	}
+	if err := run(context.Background(), p); err != nil {
+		return fault.New(fault.Unavailable, "this machine cannot confine programs: %w", err).
+			WithHint("user namespaces must be allowed: sysctl kernel.unprivileged_userns_clone=1, or a container with SYS_ADMIN or seccomp=unconfined")
+	}
+	return nil
+})
+
+// Run runs the program to its end, or until ctx or one of its limits ends it with all that it started. An *ExitError is
+// the program's own failure; a fault.TooLarge names the limit that it met.
+func Run(ctx context.Context, p Program) error {
+	if err := Available(); err != nil {
+		return err
+	}
+	return run(ctx, p)
+}
+
+// stage is what a supervisor tells the stage, on its file 3. File 4 tells of failures to build the walls; the program
+// that takes the stage's place never has it.
+type stage struct {
+	Command []string
+	Env     []string
+	Code    string
+	Work    string
+	Root    string
+	Expose  []string
+	Network bool
+	Limits  Limits
+}
+
+func run(ctx context.Context, p Program) (err error) {
+	if err := p.validate(); err != nil {
+		return err
+	}
+	limits := p.Limits.orDefault()
+	ctx, cancel := context.WithTimeoutCause(ctx, limits.Wall, fault.New(fault.TooLarge, "it took longer than %s", limits.Wall))
+	defer cancel()
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+
+	uid, gid := os.Geteuid(), os.Getegid()
+	if uid == 0 {
+		uid, gid = strangerID, strangerID
+		for _, dir := range []string{p.Work, p.Scratch} {
+			if err := own(dir, uid, gid); err != nil {
+				return fmt.Errorf("sandbox: %w", err)
+			}
+		}
+	}
+	words, tell, err := os.Pipe()
+	if err != nil {
+		return fmt.Errorf("sandbox: %w", err)
+	}
+	defer tell.Close()
+	trouble, complain, err := os.Pipe()
+	if err != nil {
+		return fmt.Errorf("sandbox: %w", errors.Join(err, words.Close()))
+	}
+	defer trouble.Close()
+
+	cmd := exec.CommandContext(ctx, "/proc/self/exe")
+	cmd.Args = []string{"dagctl", stageArg}
+	cmd.Env = []string{}
+	cmd.Dir = "/"
+	cmd.Stdout, cmd.Stderr = p.Stdout, p.Stderr
+	cmd.ExtraFiles = []*os.File{words, complain}
+	cmd.WaitDelay = 5 * time.Second // for pipes that a process outside of its own would hold; there can be none
+	flags := uintptr(syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWIPC | syscall.CLONE_NEWUTS)
+	if !p.Network {
+		flags |= syscall.CLONE_NEWNET
+	}
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags:  flags,
+		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: uid, Size: 1}},
+		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: gid, Size: 1}},
+		Credential:  &syscall.Credential{Uid: 0, Gid: 0, NoSetGroups: os.Geteuid() != 0},
+		Setsid:      true,
+		Pdeathsig:   syscall.SIGKILL,
+	}
+	err = cmd.Start()
+	_, _ = words.Close(), complain.Close() // the stage has its own
+	if err != nil {
+		return fmt.Errorf("sandbox: start: %w", err)
+	}
+	encoded := json.NewEncoder(tell).Encode(stage{Command: p.Command, Env: p.Env, Code: p.Code, Work: p.Work, Root: p.Scratch,
+		Expose: p.Expose, Network: p.Network, Limits: limits})
+	tell.Close()
+	var watched sync.WaitGroup
+	watched.Go(func() { watch(ctx, cmd.Process.Pid, p.Work, limits, stop) })
+	var failure string
+	_ = json.NewDecoder(trouble).Decode(&failure) // nothing, once the program has taken over
+	waited := cmd.Wait()
+	stop(nil)
+	watched.Wait()
+	switch cause := context.Cause(ctx); {
+	case failure != "":
+		return fmt.Errorf("sandbox: %s", failure)
+	case waited == nil:
+		return encoded
+	case cause != nil && !errors.Is(cause, context.Canceled):
+		return cause
+	}
+	return ended(waited)
+}
+
+// ended says how a program ended.
+func ended(err error) error {
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) {
+		return fmt.Errorf("sandbox: %w", err)
+	}
+	status, _ := exit.Sys().(syscall.WaitStatus)
+	if status.Signaled() {
+		if status.Signal() == syscall.SIGXFSZ {
+			return fault.New(fault.TooLarge, "it wrote a file larger than it may")
+		}
+		return &ExitError{Code: -1, Signal: unix.SignalName(status.Signal())}
+	}
+	return &ExitError{Code: status.ExitStatus()}
+}
+
+// own gives a folder and all in it to the program's user.
+func own(dir string, uid, gid int) error {
+	return filepath.WalkDir(dir, func(path string, _ os.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		return os.Lchown(path, uid, gid)
+	})
+}

@@ -1,0 +1,264 @@
+//go:build linux && (amd64 || arm64)
+
+package sandbox
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/dagctl/dagctl/internal/fault"
+)
+
+// The test binary is the stage, and the stranger's program too: what it tries is its second argument.
+func TestMain(m *testing.M) {
+	Stage()
+	if len(os.Args) > 2 && os.Args[1] == "stranger" {
+		os.Exit(strange(os.Args[2], os.Args[3:]))
+	}
+	os.Exit(m.Run())
+}
+
+// strange does one thing a stranger may try; 0: it worked, 1: it was refused, which it says.
+func strange(what string, args []string) int {
+	var err error
+	switch what {
+	case "read":
+		_, err = os.ReadFile(args[0])
+	case "write":
+		err = os.WriteFile(args[0], []byte("x"), 0o644)
+	case "dial":
+		var c net.Conn
+		if c, err = net.DialTimeout("tcp", args[0], 2*time.Second); err == nil {
+			c.Close()
+		}
+	case "mount":
+		err = unix.Mount("tmpfs", "/tmp", "tmpfs", 0, "")
+	case "unshare":
+		err = unix.Unshare(unix.CLONE_NEWUSER)
+	case "namespace":
+		cmd := exec.Command("/bin/true")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER}
+		err = cmd.Run()
+	case "ptrace":
+		err = unix.PtraceAttach(os.Getppid())
+	case "packet":
+		_, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW, 0)
+	case "chown":
+		err = os.Chown("/task", 1, 1)
+	case "setuid":
+		_, _, errno := unix.RawSyscall(unix.SYS_SETUID, 1000, 0, 0)
+		if errno != 0 {
+			err = errno
+		}
+	case "keys":
+		_, err = unix.KeyctlGetKeyringID(unix.KEY_SPEC_USER_KEYRING, false)
+	case "memory":
+		var held [][]byte
+		for range 4096 {
+			page := make([]byte, 1<<20)
+			for i := range page {
+				page[i] = byte(i)
+			}
+			held = append(held, page)
+		}
+		fmt.Println(len(held))
+	case "shared-memory":
+		all, mapped := unix.Mmap(-1, 0, 4<<30, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_ANONYMOUS)
+		if err = mapped; err == nil {
+			for i := 0; i < len(all); i += 4096 {
+				all[i] = 1
+			}
+		}
+	case "file":
+		var f *os.File
+		if f, err = os.Create("/task/large"); err == nil {
+			for range 64 {
+				if _, err = f.Write(make([]byte, 1<<20)); err != nil {
+					break
+				}
+			}
+		}
+	case "files":
+		for i := range 1 << 20 {
+			if err = os.WriteFile(fmt.Sprintf("/task/f%d", i), make([]byte, 1<<20), 0o644); err != nil {
+				break
+			}
+		}
+	case "fork":
+		for range 1000 {
+			if err = exec.Command("/bin/sleep", "60").Start(); err != nil {
+				break
+			}
+		}
+	case "wait":
+		select {}
+	case "environment":
+		fmt.Print(strings.Join(os.Environ(), "\n"))
+	case "who":
+		host, _ := os.Hostname()
+		fmt.Print(os.Getpid(), " ", host)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+func newProgram(t *testing.T, what ...string) (Program, *bytes.Buffer) {
+	dir, err := os.MkdirTemp("", "sandbox-test-*") // t.TempDir is below folders that others may not pass
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
+	require.NoError(t, os.Chmod(dir, 0o755))
+	var out bytes.Buffer
+	p := Program{Command: append([]string{"program", "stranger"}, what...), Code: filepath.Join(dir, "code"), Work: filepath.Join(dir, "work"),
+		Scratch: filepath.Join(dir, "scratch"), Stdout: &out, Stderr: &out, Limits: Limits{Wall: time.Minute}}
+	for _, d := range []string{p.Code, p.Work, p.Scratch} {
+		require.NoError(t, os.Mkdir(d, 0o755))
+	}
+	self, err := os.ReadFile("/proc/self/exe")
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(p.Code, "program"), self, 0o755))
+	return p, &out
+}
+
+func TestAProgramReadsItsCodeAndWritesItsFolder(t *testing.T) {
+	t.Parallel()
+	p, out := newProgram(t)
+	require.NoError(t, os.WriteFile(filepath.Join(p.Code, "run.sh"), []byte("#!/bin/sh\necho said\ncat /task/in > out\ntouch /tmp/x\n"), 0o755))
+	require.NoError(t, os.WriteFile(filepath.Join(p.Work, "in"), []byte("given"), 0o600))
+	p.Command = []string{"run.sh"}
+	require.NoError(t, Run(t.Context(), p), out)
+	require.Equal(t, "said\n", out.String())
+	made, err := os.ReadFile(filepath.Join(p.Work, "out"))
+	require.NoError(t, err)
+	require.Equal(t, "given", string(made))
+}
+
+func TestAProgramHasTheEnvironmentItIsGiven(t *testing.T) {
+	t.Parallel()
+	p, out := newProgram(t, "environment")
+	p.Env = []string{"A=b"}
+	require.NoError(t, Run(t.Context(), p), out)
+	require.Equal(t, "A=b", out.String())
+	p, out = newProgram(t, "who")
+	require.NoError(t, Run(t.Context(), p), out)
+	require.Equal(t, "1 sandbox", out.String())
+}
+
+func TestAProgramSaysHowItEnded(t *testing.T) {
+	t.Parallel()
+	for command, want := range map[string]ExitError{"exit 3": {Code: 3}, "kill -9 $$; exit 4": {Code: 4}, "kill -SEGV $(sh -c 'echo $PPID'); exit 5": {Code: 5}} {
+		p, out := newProgram(t)
+		p.Command = []string{"/bin/sh", "-c", command}
+		var exit *ExitError
+		require.ErrorAs(t, Run(t.Context(), p), &exit, out)
+		require.Equal(t, want, *exit, command)
+	}
+	p, _ := newProgram(t)
+	p.Command = []string{"none-such"}
+	require.ErrorContains(t, Run(t.Context(), p), `there is no program "none-such"`)
+}
+
+func TestAProgramHarmsNothing(t *testing.T) {
+	t.Parallel()
+	secret := filepath.Join(t.TempDir(), "secret")
+	require.NoError(t, os.WriteFile(secret, []byte("s"), 0o644))
+	server, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { server.Close() })
+	for name, attack := range map[string][]string{
+		"files of others":          {"read", secret},
+		"accounts":                 {"read", "/etc/passwd"},
+		"passwords":                {"read", "/etc/shadow"},
+		"the supervisor's memory":  {"read", "/proc/2/mem"},
+		"the kernel's memory":      {"read", "/dev/mem"},
+		"the system's programs":    {"write", "/usr/bin/dagctl-was-here"},
+		"its own code":             {"write", "/code/program2"},
+		"the root":                 {"write", "/x"},
+		"the kernel's settings":    {"write", "/proc/sys/kernel/hostname"},
+		"a server on this machine": {"dial", server.Addr().String()},
+		"mounts":                   {"mount"},
+		"namespaces by unshare":    {"unshare"},
+		"namespaces by clone":      {"namespace"},
+		"tracing":                  {"ptrace"},
+		"packets":                  {"packet"},
+		"giving files away":        {"chown"},
+		"becoming another":         {"setuid"},
+		"keys":                     {"keys"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p, out := newProgram(t, attack...)
+			var exit *ExitError
+			require.ErrorAs(t, Run(t.Context(), p), &exit, out)
+			require.Equal(t, 1, exit.Code, out)
+			t.Log(strings.TrimSpace(out.String()))
+		})
+	}
+}
+
+func TestAProgramKeepsToItsLimits(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		what   string
+		limits Limits
+		want   string
+	}{
+		"memory":        {"memory", Limits{Memory: 64 << 20}, "more than 64 MiB of memory"},
+		"shared memory": {"shared-memory", Limits{Memory: 64 << 20}, "more than 64 MiB of memory"},
+		"time":          {"wait", Limits{Wall: time.Second}, "longer than 1s"},
+		"many files":    {"files", Limits{Disk: 16 << 20}, "more than 16 MiB"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p, out := newProgram(t, c.what)
+			p.Limits = c.limits
+			err := Run(t.Context(), p)
+			require.ErrorContains(t, err, c.want, out)
+			require.True(t, fault.Is(err, fault.TooLarge))
+		})
+	}
+	t.Run("one file", func(t *testing.T) {
+		t.Parallel()
+		p, out := newProgram(t, "file")
+		p.Limits = Limits{Disk: 8 << 20}
+		require.Error(t, Run(t.Context(), p), out)
+		info, err := os.Stat(filepath.Join(p.Work, "large"))
+		require.NoError(t, err)
+		require.LessOrEqual(t, info.Size(), int64(8<<20))
+	})
+	t.Run("processes", func(t *testing.T) {
+		t.Parallel()
+		p, out := newProgram(t, "fork")
+		p.Limits = Limits{Processes: 32}
+		require.Error(t, Run(t.Context(), p), out)
+		require.Contains(t, out.String(), "resource temporarily unavailable")
+	})
+}
+
+// What a program started ends with it, and it ends with whoever asked for it.
+func TestNothingIsLeftBehind(t *testing.T) {
+	t.Parallel()
+	p, out := newProgram(t)
+	p.Command = []string{"/bin/sh", "-c", "sleep 3600 & echo started; exit 0"}
+	require.NoError(t, Run(t.Context(), p), out)
+
+	p, out = newProgram(t, "wait")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	stopped := fmt.Errorf("stopped")
+	time.AfterFunc(200*time.Millisecond, func() { cancel(stopped) })
+	require.ErrorIs(t, Run(ctx, p), stopped, out)
+}

@@ -1,0 +1,259 @@
+//go:build linux && (amd64 || arm64)
+
+package sandbox
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// stageArg is the argument that makes a process a stage.
+const stageArg = "sandbox-stage"
+
+// Stage builds the walls and becomes the program, where the process was started to. It is the first thing that main
+// calls, and TestMain where programs are confined.
+func Stage() {
+	if len(os.Args) != 2 || os.Args[1] != stageArg {
+		return
+	}
+	runtime.LockOSThread()
+	words, trouble := os.NewFile(3, "words"), os.NewFile(4, "trouble")
+	unix.CloseOnExec(4)
+	var s stage
+	err := json.NewDecoder(words).Decode(&s)
+	words.Close()
+	if err == nil {
+		err = s.become()
+	}
+	_ = json.NewEncoder(trouble).Encode(fmt.Sprint(err)) // it could not
+	os.Exit(125)
+}
+
+// become builds the walls, from the outermost in, and then is the program.
+func (s *stage) become() error {
+	if err := s.mounts(); err != nil {
+		return err
+	}
+	if err := unix.Sethostname([]byte("sandbox")); err != nil {
+		return fmt.Errorf("host name: %w", err)
+	}
+	for resource, most := range map[int]uint64{
+		unix.RLIMIT_CORE:   0,
+		unix.RLIMIT_FSIZE:  uint64(s.Limits.Disk),
+		unix.RLIMIT_NOFILE: 1024,
+		unix.RLIMIT_NPROC:  uint64(s.Limits.Processes),
+		// Processes together are watched from outside; this is against one that takes all in an instant. Runtimes reserve
+		// address space which they never touch, so it is not the limit itself.
+		unix.RLIMIT_DATA: uint64(s.Limits.Memory) + 1<<30,
+	} {
+		var now unix.Rlimit
+		if err := unix.Getrlimit(resource, &now); err != nil {
+			return fmt.Errorf("limit %d: %w", resource, err)
+		}
+		most = min(most, now.Max)
+		if err := unix.Setrlimit(resource, &unix.Rlimit{Cur: most, Max: most}); err != nil {
+			return fmt.Errorf("limit %d: %w", resource, err)
+		}
+	}
+	if err := dropPrivileges(); err != nil {
+		return err
+	}
+	command, err := s.program()
+	if err != nil {
+		return err
+	}
+	if err := unix.Chdir("/task"); err != nil {
+		return err
+	}
+	if err := forbidCalls(); err != nil {
+		return fmt.Errorf("seccomp: %w", err)
+	}
+	return fmt.Errorf("%s: %w", s.Command[0], unix.Exec(command, s.Command, s.Env))
+}
+
+// program finds the command: below /code where its path is relative and it is there, else where programs are.
+func (s *stage) program() (string, error) {
+	name := s.Command[0]
+	if filepath.IsAbs(name) {
+		return name, nil
+	}
+	if path := filepath.Join("/code", filepath.Clean("/"+name)); s.Code != "" && isFile(path) {
+		return path, nil
+	}
+	if !strings.Contains(name, "/") {
+		places := []string{"/usr/local/bin", "/usr/bin", "/bin"}
+		for _, dir := range s.Expose {
+			places = append([]string{filepath.Join(dir, "bin"), dir}, places...)
+		}
+		for _, dir := range places {
+			if path := filepath.Join(dir, name); isFile(path) {
+				return path, nil
+			}
+		}
+	}
+	return "", fmt.Errorf("there is no program %q in the code, and none of the system's of that name", name)
+}
+
+func isFile(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.Mode().IsRegular()
+}
+
+// system are what programs need of the system, and no more: no home folders, no configuration but that of the linker.
+var system = []string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime", "/etc/mime.types"}
+
+// networked are what it takes to use the network besides.
+var networked = []string{"/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/ssl", "/etc/ca-certificates", "/etc/pki"}
+
+var devices = []string{"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"}
+
+// mounts gives the process a file system of its own, of which only /task and /tmp can be written to.
+func (s *stage) mounts() error {
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("mounts: %w", err)
+	}
+	if err := unix.Mount("tmpfs", s.Root, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "size=1m,mode=755"); err != nil {
+		return fmt.Errorf("mounts: root: %w", err)
+	}
+	shown := append([]string{}, system...)
+	if s.Network {
+		shown = append(shown, networked...)
+	}
+	shown = append(shown, s.Expose...)
+	for _, path := range shown {
+		if err := s.show(path, path, true); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("mounts: %s: %w", path, err)
+		}
+	}
+	for _, path := range devices {
+		if err := s.show(path, path, false); err != nil {
+			return fmt.Errorf("mounts: %s: %w", path, err)
+		}
+	}
+	if s.Code != "" {
+		if err := s.show(s.Code, "/code", true); err != nil {
+			return fmt.Errorf("mounts: code: %w", err)
+		}
+	}
+	if err := s.show(s.Work, "/task", false); err != nil {
+		return fmt.Errorf("mounts: work: %w", err)
+	}
+	for path, size := range map[string]int64{"/tmp": min(s.Limits.Disk, 64<<20), "/dev/shm": 16 << 20} {
+		at := filepath.Join(s.Root, path)
+		if err := os.MkdirAll(at, 0o755); err != nil {
+			return err
+		}
+		if err := unix.Mount("tmpfs", at, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=1777,size="+strconv.FormatInt(size, 10)); err != nil {
+			return fmt.Errorf("mounts: %s: %w", path, err)
+		}
+	}
+	proc := filepath.Join(s.Root, "proc")
+	if err := os.MkdirAll(proc, 0o555); err != nil {
+		return err
+	}
+	// Inside some containers a process may not mount a /proc of its own; programs do without.
+	if err := unix.Mount("proc", proc, "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil && !errors.Is(err, unix.EPERM) {
+		return fmt.Errorf("mounts: proc: %w", err)
+	}
+	old := filepath.Join(s.Root, ".old")
+	if err := os.Mkdir(old, 0o700); err != nil {
+		return err
+	}
+	if err := unix.PivotRoot(s.Root, old); err != nil {
+		return fmt.Errorf("mounts: new root: %w", err)
+	}
+	if err := unix.Chdir("/"); err != nil {
+		return err
+	}
+	if err := unix.Unmount("/.old", unix.MNT_DETACH); err != nil {
+		return fmt.Errorf("mounts: old root: %w", err)
+	}
+	if err := os.Remove("/.old"); err != nil {
+		return err
+	}
+	if err := unix.Mount("", "/", "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV, ""); err != nil {
+		return fmt.Errorf("mounts: read-only root: %w", err)
+	}
+	return nil
+}
+
+// show makes a path visible below the new root; links stay links.
+func (s *stage) show(from, at string, readOnly bool) error {
+	info, err := os.Lstat(from)
+	if err != nil {
+		return err
+	}
+	to := filepath.Join(s.Root, at)
+	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+		return err
+	}
+	switch {
+	case info.Mode()&fs.ModeSymlink != 0:
+		target, err := os.Readlink(from)
+		if err != nil {
+			return err
+		}
+		return os.Symlink(target, to)
+	case info.IsDir():
+		err = os.MkdirAll(to, 0o755)
+	default:
+		err = os.WriteFile(to, nil, 0o644)
+	}
+	if err != nil {
+		return err
+	}
+	if err := unix.Mount(from, to, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+		return err
+	}
+	if !readOnly && at != "/task" {
+		return nil
+	}
+	// What the mount it comes from forbids stays forbidden: a user namespace may not lift it.
+	var held unix.Statfs_t
+	if err := unix.Statfs(to, &held); err != nil {
+		return err
+	}
+	flags := uintptr(unix.MS_REMOUNT | unix.MS_BIND | unix.MS_NOSUID | unix.MS_NODEV)
+	if readOnly {
+		flags |= unix.MS_RDONLY
+	}
+	for bit, flag := range map[int64]uintptr{unix.ST_NOEXEC: unix.MS_NOEXEC, unix.ST_NOATIME: unix.MS_NOATIME,
+		unix.ST_NODIRATIME: unix.MS_NODIRATIME, unix.ST_RELATIME: unix.MS_RELATIME} {
+		if int64(held.Flags)&bit != 0 {
+			flags |= flag
+		}
+	}
+	return unix.Mount("", to, "", flags, "")
+}
+
+// dropPrivileges takes away what the process may do as root of its own namespaces, for good.
+func dropPrivileges() error {
+	for c := 0; ; c++ {
+		if err := unix.Prctl(unix.PR_CAPBSET_DROP, uintptr(c), 0, 0, 0); err != nil {
+			if errors.Is(err, unix.EINVAL) {
+				break // beyond the last capability there is
+			}
+			return fmt.Errorf("capability %d: %w", c, err)
+		}
+	}
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var none [2]unix.CapUserData
+	if err := unix.Capset(&header, &none[0]); err != nil {
+		return fmt.Errorf("capabilities: %w", err)
+	}
+	// Of all threads: the one that goes on as the program may be any of them.
+	if _, _, errno := syscall.AllThreadsSyscall6(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0); errno != 0 && errno != unix.ENOTSUP {
+		return fmt.Errorf("no new privileges: %w", errno)
+	}
+	return unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+}
