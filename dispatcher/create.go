@@ -14,7 +14,7 @@ import (
 	"github.com/dagctl/dagctl/registry"
 )
 
-// class orders the claimable set before priority does.
+// class is how urgent a task is by what it is for: rankOf puts those of a higher class back.
 const (
 	classLive     = 0
 	classBuild    = 1

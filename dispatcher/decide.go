@@ -95,7 +95,7 @@ func (d *Dispatcher) decide(ctx context.Context, caller authz.Caller, name strin
 			"revision": w.Revision.Revision, "before": w.State, "after": decided.State, "failed_checks": why, "reason": req.Reason})
 	})
 	if err == nil {
-		d.wake.send(topicRoute, topicClaim, topicBuild)
+		d.wake.send(append(d.progressed(), topicRoute)...)
 	}
 	return decided, err
 }

@@ -138,7 +138,8 @@ func (d *Dispatcher) takeReady(ctx context.Context, tx pgx.Tx, runtimes []string
 	return taken, err
 }
 
-// queuesReady finds the queues that are not empty, and about how many dead rows the set has. It relies on idx_ready_claim, of which it touches one place for each.
+// queuesReady finds the queues that are not empty, and about how many dead rows the set has. It relies on
+// idx_ready_claim, of which it touches one place for each.
 func queuesReady(ctx context.Context, tx pgx.Tx, runtimes []string) (found []head, dead int64, err error) {
 	rows, err := tx.Query(ctx, `
 		WITH RECURSIVE queues AS (

@@ -4,7 +4,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -98,7 +97,13 @@ func (a *account) close(w *world) {
 	}
 	// What the version that served before had not computed either need not be there at the swap; it is under way.
 	var missing []string
-	for deadline := time.Now().Add(3 * time.Minute); ; time.Sleep(20 * time.Millisecond) {
+	defer func() {
+		if len(missing) > 0 {
+			w.t.Logf("version %d is %s and does not compute %v of what it had planned: %v", a.deployed.Version.Number, status,
+				missing, slices.Sorted(maps.Keys(a.planned)))
+		}
+	}()
+	w.eventually("the version to compute what it had planned", func() bool {
 		ran := map[string]bool{}
 		for id, unit := range w.ended() {
 			if unit, ours := a.unit(id, unit); ours {
@@ -106,11 +111,8 @@ func (a *account) close(w *world) {
 			}
 		}
 		missing = slices.DeleteFunc(slices.Sorted(maps.Keys(a.planned)), func(unit string) bool { return ran[unit] })
-		if len(missing) == 0 || time.Now().After(deadline) {
-			break
-		}
-	}
-	require.Empty(w.t, missing, "version %d is %s and does not compute what it had planned: %v", a.deployed.Version.Number, status, slices.Sorted(maps.Keys(a.planned)))
+		return len(missing) == 0
+	})
 }
 
 // unit tells which "job partition" of the deploy a task has computed since; false where it is another's or from before.

@@ -20,10 +20,6 @@ func (s *Storage) measure(ctx context.Context, local []string) (Manifest, error)
 	if len(local) == 0 {
 		return m, fault.New(fault.Invalid, "there are no files to seal")
 	}
-	footers, err := s.footers.Get(ctx)
-	if err != nil {
-		return m, err
-	}
 	for i, path := range local {
 		info, err := os.Lstat(path)
 		if err != nil {
@@ -33,17 +29,9 @@ func (s *Storage) measure(ctx context.Context, local []string) (Manifest, error)
 			return m, fault.New(fault.Invalid, "%s is not a regular file", filepath.Base(path))
 		}
 		file := File{Bytes: info.Size()}
-		from := duck.ReadParquet([]string{path})
-		columns, err := footers.Describe(ctx, "SELECT * FROM "+from)
-		if err == nil {
-			// The count comes from the footer: DuckDB reads no row for it.
-			err = footers.Value(ctx, &file.Rows, "SELECT count(*) FROM "+from)
-		}
-		if err != nil {
-			if ctx.Err() != nil {
-				return m, err
-			}
-			return m, fault.New(fault.Invalid, "%s cannot be read as Parquet: %w", filepath.Base(path), err)
+		var columns []Column
+		if columns, file.Rows, err = s.columnsOf(ctx, path); err != nil {
+			return m, err
 		}
 		if i == 0 {
 			m.Schema = columns
@@ -56,6 +44,34 @@ func (s *Storage) measure(ctx context.Context, local []string) (Manifest, error)
 	}
 	m.SchemaHash = SchemaHash(m.Schema)
 	return m, nil
+}
+
+// columnsOf tells which columns a file has, as DuckDB reads them, and how many rows.
+func (s *Storage) columnsOf(ctx context.Context, path string) (columns []Column, rows int64, err error) {
+	f, unread := readFooter(path)
+	if unread == nil {
+		if columns, known := s.columns.get(f.schema); known {
+			return columns, f.rows, nil
+		}
+	}
+	footers, err := s.footers.Get(ctx)
+	if err != nil {
+		return nil, 0, err
+	}
+	from := duck.ReadParquet([]string{path})
+	if columns, err = footers.Describe(ctx, "SELECT * FROM "+from); err == nil {
+		// The count comes from the footer: DuckDB reads no row for it.
+		err = footers.Value(ctx, &rows, "SELECT count(*) FROM "+from)
+	}
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return nil, 0, err
+	case err != nil:
+		return nil, 0, fault.New(fault.Invalid, "%s cannot be read as Parquet: %w", filepath.Base(path), err)
+	case unread == nil:
+		s.columns.put(f.schema, columns)
+	}
+	return columns, rows, nil
 }
 
 // SchemaHash is equal exactly where names, types and order are.

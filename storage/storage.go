@@ -89,6 +89,7 @@ type Storage struct {
 	backends map[Kind]backend
 	files    *files
 	footers  *duck.Shared // reads Parquet footers, by fixed statements only
+	columns  knownColumns // by the schemas of footers
 }
 
 // backend is one kind of storage. Generations, attempts and manifests it is given are of its kind.
