@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -78,7 +79,15 @@ func (s *stage) become() error {
 	if err := forbidCalls(); err != nil {
 		return fmt.Errorf("seccomp: %w", err)
 	}
-	return fmt.Errorf("%s: %w", s.Command[0], unix.Exec(command, s.Command, s.Env))
+	for tries := 0; ; tries++ {
+		err = unix.Exec(command, s.Command, s.Env)
+		// A process that the supervisor is just starting holds, for a moment, all files that it has open: the code too,
+		// if it has only now been written.
+		if tries == 100 || !errors.Is(err, unix.ETXTBSY) {
+			return fmt.Errorf("%s: %w", s.Command[0], err)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
 }
 
 // program finds the command: below /code where its path is relative and it is there, else where programs are.
