@@ -1,0 +1,255 @@
+package worker
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/dagctl/dagctl/worker/protocol"
+)
+
+// Client makes the calls of the worker protocol, one method per endpoint. A method makes its call once, but for those
+// that say otherwise; refusals are StatusErrors.
+type Client struct {
+	base  string
+	token string // the worker's
+	http  *http.Client
+}
+
+// NewClient is for a server's base URL. client may be nil.
+func NewClient(base, token string, client *http.Client) *Client {
+	if client == nil {
+		transport := http.DefaultTransport.(*http.Transport).Clone()
+		transport.MaxIdleConnsPerHost = 64 // a heartbeat for each task of a pool
+		transport.DialContext = (&net.Dialer{Timeout: 10 * time.Second, KeepAlive: 15 * time.Second}).DialContext
+		client = &http.Client{
+			Transport: transport,
+			// A redirect to another place is a misconfiguration, and would take the token along.
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		}
+	}
+	return &Client{base: strings.TrimRight(base, "/"), token: token, http: client}
+}
+
+// patience is how long an answer may take that needs no waiting on the server.
+const patience = 30 * time.Second
+
+// Calls with the worker's token.
+
+// Poll claims up to request.Max tasks and waits for the first as long as the request says.
+func (c *Client) Poll(ctx context.Context, request protocol.PollRequest) (answer protocol.PollResponse, err error) {
+	wait := time.Duration(request.WaitSeconds)*time.Second + patience
+	err = c.call(ctx, wait, c.asWorker, http.MethodPost, "/internal/task-poll", request, &answer)
+	return answer, err
+}
+
+// Claim claims one task.
+func (c *Client) Claim(ctx context.Context, request protocol.ClaimRequest) (answer protocol.Claim, err error) {
+	err = c.call(ctx, patience, c.asWorker, http.MethodPost, "/internal/task-claim", request, &answer)
+	return answer, err
+}
+
+// Fetch reads a task as it stands.
+func (c *Client) Fetch(ctx context.Context, task uuid.UUID) (answer protocol.TaskState, err error) {
+	err = c.call(ctx, patience, c.asWorker, http.MethodGet, "/internal/task-fetch?task_id="+task.String(), nil, &answer)
+	return answer, err
+}
+
+// HeartbeatWorker says that the worker lives.
+func (c *Client) HeartbeatWorker(ctx context.Context, beat protocol.WorkerHeartbeat) (answer protocol.WorkerOrders, err error) {
+	err = c.call(ctx, patience, c.asWorker, http.MethodPost, "/internal/worker-heartbeat", beat, &answer)
+	return answer, err
+}
+
+// Calls with the capability of a task's attempt.
+
+// Heartbeat extends the lease.
+func (c *Client) Heartbeat(ctx context.Context, capability string, beat protocol.Heartbeat) (answer protocol.HeartbeatAnswer, err error) {
+	err = c.call(ctx, patience, asTask(capability), http.MethodPost, "/v1/task/heartbeat", beat, &answer)
+	return answer, err
+}
+
+// Events commits something while the task goes on.
+func (c *Client) Events(ctx context.Context, capability string, events protocol.Events) (answer protocol.EventsAnswer, err error) {
+	err = c.call(ctx, patience, asTask(capability), http.MethodPost, "/v1/task/events", events, &answer)
+	return answer, err
+}
+
+// Complete ends the attempt. The server seals what was uploaded meanwhile, which may take long.
+func (c *Client) Complete(ctx context.Context, capability string, completion protocol.Completion) (answer protocol.TaskState, err error) {
+	err = c.call(ctx, 10*time.Minute, asTask(capability), http.MethodPost, "/v1/task/complete", completion, &answer)
+	return answer, err
+}
+
+// Logs stores lines.
+func (c *Client) Logs(ctx context.Context, capability string, logs protocol.Logs) (answer protocol.LogsAnswer, err error) {
+	err = c.call(ctx, patience, asTask(capability), http.MethodPost, "/v1/task/logs", logs, &answer)
+	return answer, err
+}
+
+// Secrets are the values of the secrets that the task's job names.
+func (c *Client) Secrets(ctx context.Context, capability string, fence protocol.Fence) (answer protocol.Secrets, err error) {
+	err = c.call(ctx, patience, asTask(capability), http.MethodPost, "/v1/task/secrets", protocol.SecretsRequest{Fence: fence}, &answer)
+	return answer, err
+}
+
+// Credentials are short-lived storage credentials.
+func (c *Client) Credentials(ctx context.Context, capability string, fence protocol.Fence) (answer protocol.Credentials, err error) {
+	err = c.call(ctx, patience, asTask(capability), http.MethodPost, "/v1/task/credentials", protocol.CredentialsRequest{Fence: fence}, &answer)
+	return answer, err
+}
+
+// Query runs SQL over the pinned inputs.
+func (c *Client) Query(ctx context.Context, capability string, query protocol.QueryRequest) (answer protocol.QueryAnswer, err error) {
+	err = c.call(ctx, 5*time.Minute, asTask(capability), http.MethodPost, "/v1/task/query", query, &answer)
+	return answer, err
+}
+
+// Upload puts a file of an output. The same name again replaces it.
+func (c *Client) Upload(ctx context.Context, capability string, fence protocol.Fence, output int, file string, format Format, content io.Reader, size int64) (answer protocol.UploadedFile, err error) {
+	path := fmt.Sprintf("/v1/task/outputs/%d/%s?format=%s", output, url.PathEscape(file), format)
+	if size == 0 {
+		content = http.NoBody // a length of 0 would otherwise mean that it is not known
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodPut, c.base+path, content)
+	if err != nil {
+		return answer, err
+	}
+	request.ContentLength = size
+	request.Header.Set("Content-Type", format.mediaType())
+	showFence(request.Header, fence)
+	asTask(capability)(request.Header)
+	err = c.send(request, &answer)
+	return answer, err
+}
+
+// Download opens an input's content, all of what was pinned of it, with the job's conditions applied.
+func (c *Client) Download(ctx context.Context, capability string, fence protocol.Fence, input int, format Format) (io.ReadCloser, error) {
+	path := fmt.Sprintf("/v1/task/inputs/%d?format=%s", input, format)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.base+path, nil)
+	if err != nil {
+		return nil, err
+	}
+	showFence(request.Header, fence)
+	asTask(capability)(request.Header)
+	response, err := c.do(request)
+	if err != nil {
+		return nil, err
+	}
+	return response.Body, nil
+}
+
+func (c *Client) asWorker(h http.Header) { h.Set("Authorization", "Bearer "+c.token) }
+
+func asTask(capability string) func(http.Header) {
+	return func(h http.Header) { h.Set(protocol.CapabilityHeader, capability) }
+}
+
+// showFence says which attempt calls, where the body is data.
+func showFence(h http.Header, fence protocol.Fence) {
+	h.Set(protocol.TaskHeader, fence.TaskID.String())
+	h.Set(protocol.AttemptHeader, strconv.Itoa(fence.Attempt))
+	h.Set(protocol.LeaseTokenHeader, fence.LeaseToken.String())
+}
+
+func (c *Client) call(ctx context.Context, wait time.Duration, as func(http.Header), method, path string, body, answer any) error {
+	ctx, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	var content io.Reader
+	if body != nil {
+		text, err := json.Marshal(body)
+		if err != nil {
+			return NotRetryable(fmt.Errorf("%s: %w", path, err))
+		}
+		content = bytes.NewReader(text)
+	}
+	request, err := http.NewRequestWithContext(ctx, method, c.base+path, content)
+	if err != nil {
+		return err
+	}
+	if body != nil {
+		request.Header.Set("Content-Type", "application/json")
+	}
+	as(request.Header)
+	return c.send(request, answer)
+}
+
+// maxAnswer bounds what is read of an answer in JSON.
+const maxAnswer = 256 << 20
+
+func (c *Client) send(request *http.Request, answer any) error {
+	response, err := c.do(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
+	if err != nil {
+		return fmt.Errorf("%s: the answer broke off: %w", callOf(request), err)
+	}
+	if len(text) == 0 {
+		return nil
+	}
+	if err := json.Unmarshal(text, answer); err != nil {
+		return fmt.Errorf("%s: the answer is not what a dagctl server sends: %w", callOf(request), err)
+	}
+	return nil
+}
+
+func (c *Client) do(request *http.Request) (*http.Response, error) {
+	request.Header.Set(protocol.VersionHeader, strconv.Itoa(protocol.Version))
+	request.Header.Set("User-Agent", "dagctl-worker-go")
+	response, err := c.http.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	if response.StatusCode >= 300 {
+		defer response.Body.Close()
+		return nil, refusal(request, response)
+	}
+	return response, nil
+}
+
+func callOf(request *http.Request) string { return request.Method + " " + request.URL.Path }
+
+// refusal reads an answer that is a problem document, or whatever a proxy sends in its place.
+func refusal(request *http.Request, response *http.Response) error {
+	e := &StatusError{Status: response.StatusCode, Call: callOf(request), Message: http.StatusText(response.StatusCode)}
+	if seconds, err := strconv.Atoi(response.Header.Get("Retry-After")); err == nil && seconds > 0 {
+		e.RetryAfter = time.Duration(seconds) * time.Second
+	}
+	var problem struct {
+		Detail string `json:"detail"`
+		Hint   string `json:"hint"`
+		Errors []struct {
+			Location string `json:"location"`
+			Message  string `json:"message"`
+		} `json:"errors"`
+	}
+	text, _ := io.ReadAll(io.LimitReader(response.Body, 1<<20))
+	if json.Unmarshal(text, &problem) != nil || problem.Detail == "" {
+		return e
+	}
+	e.Message, e.Hint = problem.Detail, problem.Hint
+	for _, p := range problem.Errors {
+		e.Problems = append(e.Problems, strings.TrimPrefix(p.Location+": "+p.Message, ": "))
+	}
+	return e
+}
+
+// at makes the same calls of a server at another address.
+func (c *Client) at(base string) *Client {
+	other := *c
+	other.base = strings.TrimRight(base, "/")
+	return &other
+}

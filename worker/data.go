@@ -1,0 +1,263 @@
+package worker
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/dagctl/dagctl/worker/protocol"
+)
+
+// Format is how rows are written down on the way between a task and the server, which converts them.
+type Format string
+
+// The formats.
+const (
+	NDJSON  Format = "ndjson"
+	CSV     Format = "csv"
+	Parquet Format = "parquet"
+)
+
+func (f Format) mediaType() string {
+	switch f {
+	case NDJSON:
+		return "application/x-ndjson"
+	case CSV:
+		return "text/csv"
+	}
+	return "application/vnd.apache.parquet"
+}
+
+// Input is one input of a task: what was pinned of it at the claim.
+type Input struct {
+	protocol.Input
+	task *Task
+}
+
+// Input finds an input by the name that the job gives it.
+func (t *Task) Input(as string) (*Input, error) {
+	i := slices.IndexFunc(t.Inputs, func(in protocol.Input) bool { return in.As == as })
+	if i < 0 {
+		names := make([]string, len(t.Inputs))
+		for n, in := range t.Inputs {
+			names[n] = in.As
+		}
+		return nil, NotRetryable(fmt.Errorf("the job has no input %q; it has: %s", as, strings.Join(names, ", ")))
+	}
+	return &Input{t.Inputs[i], t}, nil
+}
+
+// Save downloads the input's rows to a file in a folder and gives its name. A download that breaks off is made again.
+func (in *Input) Save(ctx context.Context, dir string, format Format) (string, error) {
+	var name string
+	err := repeat(ctx, func(ctx context.Context) error {
+		body, err := in.task.client.Download(ctx, in.task.capability(), in.task.fence, in.Index, format)
+		if err != nil {
+			return err
+		}
+		defer body.Close()
+		file, err := os.CreateTemp(dir, fmt.Sprintf("input%d-*.%s", in.Index, format))
+		if err != nil {
+			return ours{err}
+		}
+		_, err = io.Copy(onDisk{file}, body)
+		if err = errors.Join(err, file.Close()); err != nil {
+			return errors.Join(fmt.Errorf("input %q broke off: %w", in.As, err), os.Remove(file.Name()))
+		}
+		name = file.Name()
+		return nil
+	})
+	return name, err
+}
+
+// onDisk tells an error of this machine's disk from one of the network.
+type onDisk struct{ *os.File }
+
+func (f onDisk) Write(p []byte) (int, error) {
+	n, err := f.File.Write(p)
+	if err != nil {
+		err = ours{err}
+	}
+	return n, err
+}
+
+// Open reads the input's rows in a format. They are on this machine when it returns.
+func (in *Input) Open(ctx context.Context, format Format) (io.ReadCloser, error) {
+	dir, err := in.task.Scratch()
+	if err != nil {
+		return nil, err
+	}
+	name, err := in.Save(ctx, dir, format)
+	if err != nil {
+		return nil, err
+	}
+	file, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	return &scratchFile{file}, nil
+}
+
+// scratchFile is removed once it is read.
+type scratchFile struct{ *os.File }
+
+func (f *scratchFile) Close() error { return errors.Join(f.File.Close(), os.Remove(f.Name())) }
+
+// Rows reads an input row by row, each as its JSON fits R: a struct with json tags, or a map.
+func Rows[R any](ctx context.Context, in *Input) iter.Seq2[R, error] {
+	return func(yield func(R, error) bool) {
+		var none R
+		content, err := in.Open(ctx, NDJSON)
+		if err != nil {
+			yield(none, err)
+			return
+		}
+		defer content.Close()
+		decoder := json.NewDecoder(bufio.NewReaderSize(content, 1<<20))
+		decoder.UseNumber() // a number in an any keeps its digits
+		for n := 1; ; n++ {
+			var row R
+			err := decoder.Decode(&row)
+			if errors.Is(err, io.EOF) {
+				return
+			}
+			if err != nil {
+				yield(none, NotRetryable(fmt.Errorf("row %d of input %q: %w", n, in.As, err)))
+				return
+			}
+			if !yield(row, nil) {
+				return
+			}
+		}
+	}
+}
+
+// Output is one output of a task.
+type Output struct {
+	protocol.Output
+	task      *Task
+	partition string
+}
+
+// Output finds an output by its name. The name may be empty where the job has only one.
+func (t *Task) Output(name string) (*Output, error) {
+	if name == "" && len(t.Outputs) == 1 {
+		return &Output{Output: t.Outputs[0], task: t}, nil
+	}
+	i := slices.IndexFunc(t.Outputs, func(o protocol.Output) bool { return o.Name == name })
+	if i < 0 {
+		names := make([]string, len(t.Outputs))
+		for n, o := range t.Outputs {
+			names[n] = o.Name
+		}
+		return nil, NotRetryable(fmt.Errorf("the job has no output %q; it has: %s", name, strings.Join(names, ", ")))
+	}
+	return &Output{Output: t.Outputs[i], task: t}, nil
+}
+
+// Of is the output's partition with a key; without it, what is written is the task's own partition.
+func (o *Output) Of(partition string) *Output {
+	of := *o
+	of.partition = partition
+	return &of
+}
+
+// Upload sends a local file as one of the output's files. It is published when it is committed, with the task's end or by
+// Task.Commit. The same name again replaces what was sent before.
+func (o *Output) Upload(ctx context.Context, name string, format Format, path string) error {
+	var sent protocol.UploadedFile
+	err := repeat(ctx, func(ctx context.Context) error {
+		file, err := os.Open(path)
+		if err != nil {
+			return ours{err}
+		}
+		defer file.Close()
+		info, err := file.Stat()
+		if err != nil {
+			return ours{err}
+		}
+		sent, err = o.task.client.Upload(ctx, o.task.capability(), o.task.fence, o.Index, name, format, file, info.Size())
+		return err
+	})
+	if err != nil {
+		if errors.Is(err, ErrConflict) {
+			o.task.stop(ErrFenced)
+		}
+		return fmt.Errorf("upload %s of output %q: %w", name, o.Name, err)
+	}
+	o.task.gathered.uploaded(o.Index, o.partition, protocol.UploadedFile{Name: name, ETag: sent.ETag})
+	return nil
+}
+
+// Create opens a file of the output for writing. It is kept on this machine and sent when it is closed; Close says
+// whether that went well, so its error must be looked at.
+func (o *Output) Create(ctx context.Context, name string, format Format) (*File, error) {
+	dir, err := o.task.Scratch()
+	if err != nil {
+		return nil, err
+	}
+	file, err := os.CreateTemp(dir, "output-*-"+filepath.Base(name))
+	if err != nil {
+		return nil, err
+	}
+	return &File{ctx: ctx, output: o, name: name, format: format, file: file, buffered: bufio.NewWriterSize(file, 1<<20)}, nil
+}
+
+// File is a file of an output on its way. It is not safe for concurrent use.
+type File struct {
+	ctx      context.Context // of Create: Close has no argument to bring one
+	output   *Output
+	name     string
+	format   Format
+	file     *os.File
+	buffered *bufio.Writer
+}
+
+// Write adds to the file.
+func (f *File) Write(p []byte) (int, error) { return f.buffered.Write(p) }
+
+// Row adds a row as a line of JSON, for format NDJSON.
+func (f *File) Row(row any) error {
+	text, err := json.Marshal(row)
+	if err != nil {
+		return NotRetryable(fmt.Errorf("row of output %q: %w", f.output.Name, err))
+	}
+	if _, err := f.buffered.Write(text); err != nil {
+		return err
+	}
+	return f.buffered.WriteByte('\n')
+}
+
+// Close sends the file.
+func (f *File) Close() error {
+	defer os.Remove(f.file.Name())
+	if err := errors.Join(f.buffered.Flush(), f.file.Close()); err != nil {
+		return err
+	}
+	return f.output.Upload(f.ctx, f.name, f.format, f.file.Name())
+}
+
+// Write writes rows as one file of the output.
+func Write[R any](ctx context.Context, o *Output, rows iter.Seq[R]) error {
+	file, err := o.Create(ctx, "rows.ndjson", NDJSON)
+	if err != nil {
+		return err
+	}
+	for row := range rows {
+		if err := file.Row(row); err != nil {
+			return errors.Join(err, file.abandon())
+		}
+	}
+	return file.Close()
+}
+
+// abandon forgets a file that is not to be sent.
+func (f *File) abandon() error { return errors.Join(f.file.Close(), os.Remove(f.file.Name())) }

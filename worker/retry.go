@@ -1,0 +1,57 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"time"
+)
+
+// Calls that get no answer, or one that says "later", are repeated: first after about firstPause, then after twice as
+// long each time, up to longestPause. A server that restarts is back well within that.
+const (
+	firstPause   = 200 * time.Millisecond
+	longestPause = 10 * time.Second
+)
+
+// pauseAfter is how long to wait after the n-th failure in a row, from 1; half of it is chance, so that many workers do
+// not come back at once.
+func pauseAfter(n int, err error) time.Duration {
+	pause := longestPause
+	if n < 7 {
+		pause = min(firstPause<<(n-1), longestPause)
+	}
+	pause = pause/2 + rand.N(pause/2)
+	var status *StatusError
+	if errors.As(err, &status) {
+		pause = max(pause, min(status.RetryAfter, time.Minute))
+	}
+	return pause
+}
+
+// repeat makes a call until the server has decided on it, or ctx ends.
+func repeat(ctx context.Context, call func(context.Context) error) error {
+	for n := 1; ; n++ {
+		err := call(ctx)
+		if err == nil || refused(err) {
+			return err
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if sleep(ctx, pauseAfter(n, err)) != nil {
+			return err // says more than that the time is up
+		}
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-timer.C:
+		return nil
+	}
+}

@@ -1,0 +1,140 @@
+package worker
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"github.com/dagctl/dagctl/worker/protocol"
+)
+
+// reportFor bounds how long a worker tries to tell the server how a run ended. The server takes that even after the lease
+// ran out, as long as no other attempt has begun.
+const reportFor = 10 * time.Minute
+
+// RunClaim runs a claimed task to its end and tells the server how it ended. The run is stopped when its time is up, when
+// it is canceled, when its lease is lost, and when ctx ends. An error says that the server did not take the end: the task
+// was given to another, or the server could not be reached.
+func (w *Worker) RunClaim(ctx context.Context, claim protocol.Claim) error {
+	if claim.Status != protocol.Claimed || claim.Task == nil || claim.LeaseToken == nil {
+		return fmt.Errorf("worker: a claim that is %s %s is nothing to run", claim.Status, claim.Reason)
+	}
+	runCtx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	if !claim.Task.TimeoutAt.IsZero() {
+		var cancel context.CancelFunc
+		runCtx, cancel = context.WithDeadlineCause(runCtx, claim.Task.TimeoutAt, ErrTimedOut)
+		defer cancel()
+	}
+	t := w.newTask(claim, stop)
+	defer t.close()
+	alive, ended := context.WithCancel(context.WithoutCancel(ctx))
+	var beside sync.WaitGroup
+	beside.Go(func() { t.keepLease(alive) })
+	beside.Go(func() { t.logs.ship(alive) })
+	result, err := w.runFunc(runCtx, t)
+	// What the context says counts only where the function did not get to its end.
+	cause := context.Cause(runCtx)
+	report, cancel := context.WithTimeout(context.WithoutCancel(ctx), reportFor)
+	defer cancel()
+	defer context.AfterFunc(w.exit, cancel)() // a worker that exits does not wait for a server that is away
+	err = t.end(report, result, err, cause)
+	ended()
+	beside.Wait()
+	return err
+}
+
+// runFunc runs the task's function. A panic is an error that another attempt would meet again.
+func (w *Worker) runFunc(ctx context.Context, t *Task) (result json.RawMessage, err error) {
+	run, err := w.function(&t.Task)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if p := recover(); p != nil {
+			t.Log.ErrorContext(ctx, "panic", "panic", p, "stack", string(debug.Stack()))
+			err = NotRetryable(fmt.Errorf("panic: %v", p))
+		}
+	}()
+	return run(ctx, t)
+}
+
+// end tells the server how the run ended.
+func (t *Task) end(ctx context.Context, result json.RawMessage, err, cause error) error {
+	if errors.Is(cause, ErrFenced) {
+		return cause
+	}
+	if err != nil && errors.Is(cause, ErrStopped) {
+		return cause // the worker's last heartbeat gives it to others, without counting a failure
+	}
+	t.logs.flush(ctx)
+	completion := protocol.Completion{Fence: t.fence}
+	switch {
+	case err == nil:
+		t.gathered.complete(&completion)
+		completion.Status = protocol.Completed
+		if string(result) != "null" {
+			completion.Result = result
+		}
+	case errors.Is(cause, ErrCanceled):
+		completion.Status = protocol.Canceled
+	default:
+		if errors.Is(cause, ErrTimedOut) {
+			err = cause
+		} else if cause != nil && !errors.Is(err, cause) {
+			err = fmt.Errorf("%w: %w", cause, err)
+		}
+		t.fail(&completion, err)
+	}
+	answer := t.complete(ctx, completion)
+	if errors.Is(answer, ErrInvalid) || errors.Is(answer, ErrForbidden) {
+		if completion.Status == protocol.Completed {
+			// What was worked out is not what the server takes. It must not run out of its lease and be tried for ever.
+			refused := protocol.Completion{Fence: t.fence}
+			t.fail(&refused, NotRetryable(answer))
+			return t.complete(ctx, refused)
+		}
+	}
+	return answer
+}
+
+// maxMessage is how long an error's message may be, in bytes.
+const maxMessage = 10_000
+
+func (t *Task) fail(c *protocol.Completion, err error) {
+	retryable := Retryable(err)
+	c.Status = protocol.Failed
+	c.Error = &protocol.Error{Message: cut(cmp.Or(err.Error(), "failed"), maxMessage), Retryable: &retryable}
+}
+
+func (t *Task) complete(ctx context.Context, c protocol.Completion) error {
+	err := repeat(ctx, func(ctx context.Context) error {
+		_, err := t.client.Complete(ctx, t.capability(), c)
+		if err != nil && !refused(err) {
+			t.worker.cfg.Log.WarnContext(ctx, "the end of a task was not taken yet", "task", t.TaskID, "attempt", t.Attempt, "error", err)
+		}
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("tell the end of attempt %d of task %s: %w", t.Attempt, t.TaskID, err)
+	}
+	return nil
+}
+
+// cut shortens a text to so many bytes, at a rune.
+func cut(text string, bytes int) string {
+	if len(text) <= bytes {
+		return text
+	}
+	const mark = "…"
+	bytes -= len(mark)
+	for bytes > 0 && text[bytes]&0xC0 == 0x80 {
+		bytes--
+	}
+	return text[:bytes] + mark
+}
