@@ -97,7 +97,7 @@ func (d *Dispatcher) claim(ctx context.Context, runtimes []string, worker string
 			leased = append(leased, c)
 		}
 		dropped = len(idle) > 0
-		if err := cancelClaimed(ctx, tx, idle, now); err != nil {
+		if err := d.cancelClaimed(ctx, tx, idle, now); err != nil {
 			return err
 		}
 		out, err = d.lease(ctx, tx, leased, worker, now)
@@ -159,7 +159,7 @@ func (d *Dispatcher) pin(ctx context.Context, tx pgx.Tx, taken []claimable, acti
 
 // cancelClaimed ends tasks that were taken from the ready set and have nothing to do. Should their work be wanted again,
 // the rows are taken up again.
-func cancelClaimed(ctx context.Context, tx pgx.Tx, idle []claimable, now time.Time) error {
+func (d *Dispatcher) cancelClaimed(ctx context.Context, tx pgx.Tx, idle []claimable, now time.Time) error {
 	if len(idle) == 0 {
 		return nil
 	}
@@ -179,7 +179,7 @@ func cancelClaimed(ctx context.Context, tx pgx.Tx, idle []claimable, now time.Ti
 	if err != nil {
 		return fmt.Errorf("cancel %d tasks: %w", len(idle), err)
 	}
-	return releaseAll(ctx, tx, freed, now)
+	return d.releaseAll(ctx, tx, freed, now)
 }
 
 // lease makes tasks Running, each under a new token, and records where their attempts may write before anything is written.

@@ -139,7 +139,7 @@ func (d *Dispatcher) create(ctx context.Context, tx pgx.Tx, wanted []newTask, no
 	if err := supersedeFailed(ctx, tx, placing, now); err != nil {
 		return out, err
 	}
-	return out, place(ctx, tx, placing, now)
+	return out, d.place(ctx, tx, placing, now)
 }
 
 // supersedeFailed ends the tasks that failed for the slots of new ones, dead or waiting for a retry: the new task reads

@@ -359,5 +359,5 @@ func (d *Dispatcher) cancelUnused(ctx context.Context, tx pgx.Tx, org uuid.UUID,
 	for _, keys := range limits {
 		countLimits(freed, org, keys)
 	}
-	return releaseAll(ctx, tx, freed, now)
+	return d.releaseAll(ctx, tx, freed, now)
 }

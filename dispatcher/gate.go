@@ -323,10 +323,10 @@ func (d *Dispatcher) holdLive(ctx context.Context, b registry.Build, now time.Ti
 			countLimits(freed, held[i].org, limitKeys(held[i].limits))
 			held[i].runAt = &until
 		}
-		if err := releaseAll(ctx, tx, freed, now); err != nil {
+		if err := d.releaseAll(ctx, tx, freed, now); err != nil {
 			return err
 		}
-		return place(ctx, tx, held, now)
+		return d.place(ctx, tx, held, now)
 	})
 }
 

@@ -197,7 +197,7 @@ func countLimits(freed map[limit]int, org uuid.UUID, keys []string) {
 
 // releaseAll gives back the slots of tasks whose runs have ended, or which will not run, and admits the next that wait. It
 // locks the rows in the one order in which all lock them.
-func releaseAll(ctx context.Context, tx pgx.Tx, freed map[limit]int, now time.Time) error {
+func (d *Dispatcher) releaseAll(ctx context.Context, tx pgx.Tx, freed map[limit]int, now time.Time) error {
 	if len(freed) == 0 {
 		return nil
 	}
@@ -211,7 +211,7 @@ func releaseAll(ctx context.Context, tx pgx.Tx, freed map[limit]int, now time.Ti
 		return err
 	}
 	for i := range keys {
-		if _, err := promoteLimited(ctx, tx, orgs[i], keys[i], now); err != nil {
+		if _, err := d.promoteLimited(ctx, tx, orgs[i], keys[i], now); err != nil {
 			return err
 		}
 	}
@@ -220,8 +220,8 @@ func releaseAll(ctx context.Context, tx pgx.Tx, freed map[limit]int, now time.Ti
 
 // promoteLimited admits as many of the tasks that wait for a limit as there may be room for; those that another limit
 // still blocks go back to waiting, for that one. The caller has locked the limit. It relies on idx_waiting_blocker.
-func promoteLimited(ctx context.Context, tx pgx.Tx, org uuid.UUID, key string, now time.Time) (bool, error) {
-	return promoteWhere(ctx, tx, now, `q.task_id IN (
+func (d *Dispatcher) promoteLimited(ctx context.Context, tx pgx.Tx, org uuid.UUID, key string, now time.Time) (bool, error) {
+	return d.promoteWhere(ctx, tx, now, `q.task_id IN (
 		SELECT w.task_id FROM waiting w
 		WHERE w.org_id = $1 AND w.blocker = $2 AND w.reason = 'limit'
 		ORDER BY w.rank, w.task_id
@@ -262,7 +262,7 @@ func (d *Dispatcher) reviewLimits(ctx context.Context, acting map[uuid.UUID]regi
 			if _, err := tx.Exec(ctx, `SELECT FROM limits WHERE org_id = $1 AND key = $2 FOR UPDATE`, l.org, l.key); err != nil {
 				return err
 			}
-			_, err := promoteLimited(ctx, tx, l.org, l.key, now)
+			_, err := d.promoteLimited(ctx, tx, l.org, l.key, now)
 			return err
 		})
 		if err != nil {

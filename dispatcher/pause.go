@@ -140,7 +140,7 @@ func (d *Dispatcher) setAside(ctx context.Context, tx pgx.Tx, org uuid.UUID, p P
 	for _, keys := range limits {
 		countLimits(freed, org, keys)
 	}
-	return releaseAll(ctx, tx, freed, now)
+	return d.releaseAll(ctx, tx, freed, now)
 }
 
 // takeBack places the tasks that waited for a pause which is over.
@@ -173,7 +173,7 @@ func (d *Dispatcher) takeBack(ctx context.Context, tx pgx.Tx, org uuid.UUID, now
 	if err := lockOrigins(ctx, tx, over); err != nil {
 		return err
 	}
-	_, err = promoteWhere(ctx, tx, now, `q.reason = 'paused' AND q.org_id = $1 AND q.job_id = ANY($2)`, org, over)
+	_, err = d.promoteWhere(ctx, tx, now, `q.reason = 'paused' AND q.org_id = $1 AND q.job_id = ANY($2)`, org, over)
 	return err
 }
 

@@ -216,7 +216,7 @@ func (d *Dispatcher) replaceStrays(ctx context.Context, now time.Time) error {
 		if err != nil {
 			return err
 		}
-		return place(ctx, tx, placing, now)
+		return d.place(ctx, tx, placing, now)
 	})
 }
 

@@ -37,7 +37,7 @@ func rankOf(class, priority int, now time.Time) int64 {
 
 // place decides for each queued task where it is: waiting for its time, for a running sibling, for a limit, or ready.
 // Filtering blocked tasks while claiming would cost every claim; here it costs each task once.
-func place(ctx context.Context, tx pgx.Tx, tasks []placement, now time.Time) error {
+func (d *Dispatcher) place(ctx context.Context, tx pgx.Tx, tasks []placement, now time.Time) error {
 	var ready, admissible []placement
 	waits := waitRows{}
 	for _, p := range tasks {
@@ -62,7 +62,7 @@ func place(ctx context.Context, tx pgx.Tx, tasks []placement, now time.Time) err
 	if err := waits.insert(ctx, tx); err != nil {
 		return err
 	}
-	paused, err := insertReady(ctx, tx, append(ready, admitted...))
+	paused, err := d.insertReady(ctx, tx, append(ready, admitted...))
 	if err != nil || len(paused) == 0 {
 		return err
 	}
@@ -77,7 +77,7 @@ func place(ctx context.Context, tx pgx.Tx, tasks []placement, now time.Time) err
 
 // insertReady makes tasks claimable, but those whose job, DAG or org is paused: they wait, and it tells which. There are
 // hardly ever any pauses, so looking for them is part of the statement, and costs no more than an empty table does.
-func insertReady(ctx context.Context, tx pgx.Tx, tasks []placement) (paused map[uuid.UUID]bool, err error) {
+func (d *Dispatcher) insertReady(ctx context.Context, tx pgx.Tx, tasks []placement) (paused map[uuid.UUID]bool, err error) {
 	if len(tasks) == 0 {
 		return nil, nil
 	}
@@ -157,7 +157,7 @@ func (w *waitRows) insert(ctx context.Context, tx pgx.Tx) error {
 
 // promoteSiblings makes the tasks claimable that waited for slots to become free. The caller has just ended the leases.
 // Of each slot only one can have waited: a slot has at most one that is queued.
-func promoteSiblings(ctx context.Context, tx pgx.Tx, freed []ended, now time.Time) error {
+func (d *Dispatcher) promoteSiblings(ctx context.Context, tx pgx.Tx, freed []ended, now time.Time) error {
 	if len(freed) == 0 {
 		return nil
 	}
@@ -165,12 +165,12 @@ func promoteSiblings(ctx context.Context, tx pgx.Tx, freed []ended, now time.Tim
 	for i, t := range freed {
 		jobs[i], slots[i] = t.job, t.slot
 	}
-	_, err := promoteWhere(ctx, tx, now, `q.reason = 'sibling' AND (q.job_id, q.slot) IN (SELECT * FROM unnest($1::uuid[], $2::text[]))`, jobs, slots)
+	_, err := d.promoteWhere(ctx, tx, now, `q.reason = 'sibling' AND (q.job_id, q.slot) IN (SELECT * FROM unnest($1::uuid[], $2::text[]))`, jobs, slots)
 	return err
 }
 
 // promoteWhere takes tasks out of the waiting set and places them anew.
-func promoteWhere(ctx context.Context, tx pgx.Tx, now time.Time, where string, args ...any) (bool, error) {
+func (d *Dispatcher) promoteWhere(ctx context.Context, tx pgx.Tx, now time.Time, where string, args ...any) (bool, error) {
 	rows, err := tx.Query(ctx, `
 		WITH freed AS (DELETE FROM waiting q WHERE `+where+` RETURNING q.task_id, q.rank)
 		SELECT t.id, t.org_id, t.job_id, t.slot, t.runtime, f.rank, t.limits
@@ -186,7 +186,7 @@ func promoteWhere(ctx context.Context, tx pgx.Tx, now time.Time, where string, a
 	if len(placing) == 0 {
 		return false, nil
 	}
-	return true, place(ctx, tx, placing, now)
+	return true, d.place(ctx, tx, placing, now)
 }
 
 // collectPlacements reads rows of id, org_id, job_id, slot, runtime, rank, limits.

@@ -105,7 +105,7 @@ func (d *Dispatcher) promoteDue(ctx context.Context, now time.Time) (more bool, 
 		if err := lockOrigins(ctx, tx, origins); err != nil {
 			return err
 		}
-		if _, err := promoteWhere(ctx, tx, now, `q.reason = 'run_at' AND q.available_at <= $1 AND q.job_id = ANY($2)`, now, origins); err != nil {
+		if _, err := d.promoteWhere(ctx, tx, now, `q.reason = 'run_at' AND q.available_at <= $1 AND q.job_id = ANY($2)`, now, origins); err != nil {
 			return err
 		}
 		n, err = d.promoteFailed(ctx, tx, `reason = 'backoff' AND available_at <= $1 AND job_id = ANY($2)`, "SYSTEM", now, now, origins)
@@ -148,7 +148,7 @@ func (d *Dispatcher) promoteFailed(ctx context.Context, tx pgx.Tx, where, actor 
 	if err := requeueRows(ctx, tx, back, merged, actor, now); err != nil {
 		return 0, err
 	}
-	return len(due), place(ctx, tx, placing, now)
+	return len(due), d.place(ctx, tx, placing, now)
 }
 
 // takeSlots tells which tasks may be queued for their slots, with the sibling they wait for, and which may not, because

@@ -182,11 +182,11 @@ func (d *Dispatcher) finishAll(ctx context.Context, tx pgx.Tx, tasks []ended, no
 	if err := announceDead(ctx, tx, tasks, now); err != nil {
 		return err
 	}
-	if err := releaseAll(ctx, tx, freed, now); err != nil {
+	if err := d.releaseAll(ctx, tx, freed, now); err != nil {
 		return err
 	}
 	pg.AfterCommit(ctx, func() { d.metrics.ended(tasks) })
-	return promoteSiblings(ctx, tx, running, now)
+	return d.promoteSiblings(ctx, tx, running, now)
 }
 
 // endLeases takes away the leases of running tasks. Siblings that wait already are locked before: routers lock in this
