@@ -72,6 +72,41 @@ func (m Mapping) InputKeys(in, out Partitioning, key string) (keys []string, all
 	return nil, true, nil
 }
 
+// Slice tells which segments of a cursor hold rows of a range partition, and whether they reach its end: only then does the
+// cursor have all of its rows, and what is made of them will not lack some that come later. The segments are in any order.
+func (p Partitioning) Slice(key string, segments []string) (holding []string, reached bool, err error) {
+	from, to, err := p.Range(key)
+	if err != nil {
+		return nil, false, err
+	}
+	for _, segment := range segments {
+		start, end, err := Partitioning{Kind: ByCursor}.Range(segment)
+		if err != nil {
+			return nil, false, err
+		}
+		if start < to && end > from {
+			holding, reached = append(holding, segment), reached || end >= to
+		}
+	}
+	return holding, reached, nil
+}
+
+// RangesOver lists the range partitions that hold positions of a segment, at most so many of them; all tells whether those
+// are all.
+func (p Partitioning) RangesOver(segment string, most int) (keys []string, all bool, err error) {
+	from, to, err := Partitioning{Kind: ByCursor}.Range(segment)
+	if err != nil {
+		return nil, false, err
+	}
+	for at := from - from%p.Size; at < to; at += p.Size {
+		if len(keys) == most {
+			return keys, false, nil
+		}
+		keys = append(keys, p.RangeAt(at))
+	}
+	return keys, true, nil
+}
+
 func sameKeys(in, out Partitioning) error {
 	if in != out && (in.Kind != ByKey || out.Kind != ByKey) {
 		return fault.New(fault.Invalid, "%s and %s are not the same", in, out)

@@ -280,3 +280,35 @@ func TestMappingErrors(t *testing.T) {
 	_, _, err = Mapping{Kind: MapWindow, Last: 2}.InputKeys(in(Day, "UTC"), in(Day, "UTC"), "2001")
 	require.Error(t, err)
 }
+
+func TestSlicesOfSegments(t *testing.T) {
+	t.Parallel()
+	ranges := Partitioning{Kind: ByRange, Size: 10, Column: "height"}
+	for _, c := range []struct {
+		key      string
+		segments []string
+		holding  []string
+		reached  bool
+	}{
+		{"0-10", nil, nil, false},
+		{"0-10", []string{"0-9"}, []string{"0-9"}, false},
+		{"0-10", []string{"0-9", "9-10", "10-30"}, []string{"0-9", "9-10"}, true},
+		{"10-20", []string{"0-9", "9-11", "11-30", "30-31"}, []string{"9-11", "11-30"}, true},
+		{"20-30", []string{"0-25"}, []string{"0-25"}, false},
+	} {
+		holding, reached, err := ranges.Slice(c.key, c.segments)
+		require.NoError(t, err)
+		require.Equal(t, c.holding, holding, c)
+		require.Equal(t, c.reached, reached, c)
+	}
+	_, _, err := ranges.Slice("0-11", nil)
+	require.Error(t, err)
+	keys, all, err := ranges.RangesOver("5-31", 10)
+	require.NoError(t, err)
+	require.True(t, all)
+	require.Equal(t, []string{"0-10", "10-20", "20-30", "30-40"}, keys)
+	keys, all, err = ranges.RangesOver("0-9000000000000000000", 2)
+	require.NoError(t, err)
+	require.False(t, all)
+	require.Equal(t, []string{"0-10", "10-20"}, keys)
+}

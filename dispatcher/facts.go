@@ -38,6 +38,9 @@ func (d *Dispatcher) facts(ctx context.Context, tx pgx.Tx, targets []target) (wa
 	if err := publishedFor(ctx, tx, wants); err != nil {
 		return nil, nil, err
 	}
+	if err := knowSlices(ctx, tx, wants); err != nil {
+		return nil, nil, err
+	}
 	if err := d.knowCursors(ctx, tx, targets, wants); err != nil {
 		return nil, nil, err
 	}
@@ -66,6 +69,10 @@ func (d *Dispatcher) wants(ctx context.Context, tx pgx.Tx, targets []target) ([]
 			if err != nil {
 				return nil, fmt.Errorf("inputs of %s partition %q: %w", t.job.Address(), t.key, err)
 			}
+			if f.slice, err = sliceOf(t, f); err != nil {
+				return nil, err
+			}
+			f.all = f.all && f.slice == nil
 			wants[i] = append(wants[i], f)
 		}
 	}

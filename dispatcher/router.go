@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/registry"
 )
@@ -220,7 +221,11 @@ func (d *Dispatcher) hits(ctx context.Context, tx pgx.Tx, events []Event, moved 
 			if !in.Def.Triggers() {
 				// A dimension does not trigger, but what was waiting for its first partition may start, and with
 				// refresh all that read it is stale.
-				if err := d.addWhole(ctx, tx, &h, c.Job); err != nil {
+				look := d.addWhole
+				if in.Def.Map.Kind == dag.MapSlice {
+					look = d.hitSlices(e)
+				}
+				if err := look(ctx, tx, &h, c.Job); err != nil {
 					return hits{}, err
 				}
 				h.passive = append(h.passive, passive{e, c.Job})

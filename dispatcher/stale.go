@@ -58,6 +58,7 @@ type inputFacts struct {
 	all        bool             // every one there is
 	published  map[string]int64 // key → revision, at least of the wanted ones
 	cursor     *followed        // of an input that the job follows as a cursor
+	slice      *sliced          // of an input by cursor of which the target takes a range
 }
 
 // compared reports whether a newer revision of the input makes an output stale.
@@ -89,6 +90,9 @@ func (in inputFacts) pins() []registry.Pin {
 
 // satisfied reports whether the input has what a target needs of it.
 func (in inputFacts) satisfied(found int) bool {
+	if in.slice != nil {
+		return in.slice.complete() && found > 0
+	}
 	complete := in.def.Map.Kind == dag.MapWindow && in.def.Map.Require != "available"
 	if in.all || !in.def.Triggers() || !complete {
 		return found > 0
@@ -163,6 +167,9 @@ func otherGenerations(wanted, read []registry.Pin) bool {
 func readsNew(job *registry.Job) bool { return job.Def.ReadsNew() }
 
 func missing(in inputFacts, have []registry.Pin) string {
+	if in.slice != nil {
+		return in.slice.missing(in.producer)
+	}
 	if in.all || len(in.wanted) == 0 {
 		return fmt.Sprintf("%s has no published partition", in.producer)
 	}

@@ -237,7 +237,7 @@ func dataSentence(r Reason) string {
 		return fmt.Sprintf("%s is there%s", r.input(), countedIn(r.Count))
 	case whyInputMissing:
 		if r.Partition == "" {
-			return r.input() + " has nothing that it needs"
+			return r.input() + " has nothing that it needs" + saying(r.Detail)
 		}
 		return fmt.Sprintf("%s lacks %s%s", r.input(), r.Partition, others(r.Count-1))
 	case whyUndecided:

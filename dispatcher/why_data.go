@@ -263,6 +263,9 @@ func (e *explainer) lacks(ctx context.Context, job *registry.Job, in inputFacts,
 		}
 	}
 	r.Code, r.Count = whyInputMissing, len(lacking)
+	if in.slice != nil && !r.Hidden {
+		r.Detail = in.slice.missing(in.producer)
+	}
 	if len(lacking) > 0 {
 		r.Partition = lacking[0]
 	}

@@ -163,6 +163,10 @@ func (f *forecast) complete(job *dag.Job, key string) bool {
 			found = len(have.keys)
 		}
 		ok := found > 0 || have.unknown
+		if in.Map.Kind == dag.MapSlice {
+			_, reached, err := job.PartitionBy.Slice(key, have.keys)
+			ok = err == nil && reached || have.unknown
+		}
 		if in.Map.Kind == dag.MapWindow && in.Map.Require != "available" {
 			ok = found == len(wanted) || have.unknown
 		}

@@ -80,6 +80,54 @@ func SegmentsBetween(ctx context.Context, tx pgx.Tx, generation uuid.UUID, from,
 	return pgx.CollectRows(rows, pgx.RowTo[string])
 }
 
+// Span is a range of positions of a generation by cursor: from ≤ position < to.
+type Span struct {
+	Generation uuid.UUID
+	From, To   int64
+}
+
+// SegmentsOf tells the published segments that hold positions of spans, each with its revision. It relies on
+// idx_partition_versions_range: segments follow each other, so the first that reaches a span's end is the last of it.
+func SegmentsOf(ctx context.Context, tx pgx.Tx, spans []Span) (map[Span]map[string]int64, error) {
+	found := make(map[Span]map[string]int64, len(spans))
+	if len(spans) == 0 {
+		return found, nil
+	}
+	versions, from, to := make([]uuid.UUID, len(spans)), make([]int64, len(spans)), make([]int64, len(spans))
+	for i, s := range spans {
+		versions[i], from[i], to[i] = s.Generation, s.From, s.To
+	}
+	rows, err := tx.Query(ctx, `
+		SELECT w.version, w.first, w.past, s.partition_key, s.revision
+		FROM unnest($1::uuid[], $2::bigint[], $3::bigint[]) AS w(version, first, past),
+			LATERAL (
+				SELECT p.partition_key, p.revision FROM partition_versions p
+				WHERE p.dataset_version = w.version AND p.range_end > w.first AND p.range_start < w.past AND p.state = 'Published'
+				  AND p.range_end <= coalesce((
+					SELECT l.range_end FROM partition_versions l
+					WHERE l.dataset_version = w.version AND l.range_end >= w.past AND l.state = 'Published'
+					ORDER BY l.range_end LIMIT 1), p.range_end)) AS s`, versions, from, to)
+	if err != nil {
+		return nil, fmt.Errorf("segments of %d spans: %w", len(spans), err)
+	}
+	var (
+		s        Span
+		key      string
+		revision int64
+	)
+	_, err = pgx.ForEachRow(rows, []any{&s.Generation, &s.From, &s.To, &key, &revision}, func() error {
+		if found[s] == nil {
+			found[s] = map[string]int64{}
+		}
+		found[s][key] = revision
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("segments of %d spans: %w", len(spans), err)
+	}
+	return found, nil
+}
+
 // LiveGeneration is the generation of a dataset that readers see.
 func LiveGeneration(ctx context.Context, tx pgx.Tx, org, dataset uuid.UUID) (version uuid.UUID, err error) {
 	err = tx.QueryRow(ctx, `SELECT dataset_version FROM dataset_pointers WHERE org_id = $1 AND dataset_uuid = $2`, org, dataset).Scan(&version)

@@ -29,11 +29,6 @@ func refuseUnserved(doc *dag.Document, operators map[string]dag.OperatorSpec) er
 		if job.PartitionBy.Kind == dag.ByCursor {
 			refuseCursor(job, operators[job.Operator], func(what string) { refuse(job.Position, "job %s: %s", job.Name, what) })
 		}
-		for _, in := range job.Inputs {
-			if in.Map.Kind == dag.MapSlice {
-				refuse(in.Position, "job %s: this server does not slice inputs by cursor", job.Name)
-			}
-		}
 		if job.UDF != nil {
 			refuse(job.Position, "job %s: this server runs no UDFs", job.Name)
 		}
