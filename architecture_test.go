@@ -37,7 +37,7 @@ var mayImport = map[string][]string{
 	"storage":    {"internal/duck", anyInternal},
 	"timers":     {"dag", "registry", "dispatcher", "authz", anyInternal},
 	"lineage":    {"registry", "authz", anyInternal},
-	"authz":      {anyInternal},
+	"authz":      {"worker/protocol", anyInternal},
 	"query":      {"registry", "storage", "authz", "internal/duck", anyInternal},
 	// A program that uses worker takes neither DuckDB nor the AWS SDK along: built-in operators and queues are apart.
 	"worker":             {"worker/protocol", anyInternal},

@@ -14,13 +14,17 @@ import (
 
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/rest"
+	"github.com/dagctl/dagctl/worker/protocol"
 )
 
 // Config says how an API recognises callers.
 type Config struct {
 	REST           rest.Config
 	Authenticators []Authenticator // asked in order; the first that knows the credential decides
-	Limiter        *rest.Limiter   // of each caller; nil is no limit
+	Limiter        *rest.Limiter   // of each caller and each running task; nil is no limit
+	Workers        *Tokens         // recognises workers; nil: there are no routes for them
+	WorkerLimiter  *rest.Limiter   // of each worker token, which a whole fleet may share; nil is no limit
+	Signer         *Signer         // recognises running tasks; nil: there are no routes for them
 
 	// Origins are where browsers reach this server, such as "https://dagctl.example.com". A mutation that a cookie
 	// vouches for must come from one of them; without any, cookies change nothing.
@@ -38,6 +42,9 @@ type API struct {
 	rest           *rest.API
 	authenticators []Authenticator
 	limiter        *rest.Limiter
+	workers        *Tokens
+	remoteLimiter  *rest.Limiter
+	signer         *Signer
 	origins        origins
 	signInPath     string
 	dev            *Dev
@@ -63,14 +70,20 @@ func NewAPI(cfg Config) (*API, error) {
 		return nil, err
 	}
 	r.OpenAPI().Components.SecuritySchemes = map[string]*huma.SecurityScheme{
-		bearerScheme: {Type: "http", Scheme: "bearer", Description: "A service token (dagctl_user_...)."},
+		bearerScheme:            {Type: "http", Scheme: "bearer", Description: "A service token (dagctl_user_...)."},
+		remoteSchemes[ByWorker]: {Type: "http", Scheme: "bearer", Description: "A worker token (dagctl_worker_...)."},
+		remoteSchemes[ByTask]:   {Type: "apiKey", In: "header", Name: protocol.CapabilityHeader, Description: "The capability token of a running attempt: an ES256 JWT that comes with its claim."},
 	}
 	api := &API{
 		rest: r, authenticators: cfg.Authenticators, limiter: cfg.Limiter, origins: origins,
+		workers: cfg.Workers, remoteLimiter: cfg.WorkerLimiter, signer: cfg.Signer,
 		signInPath: cfg.SignInPath, dev: cfg.Dev, renderError: cfg.RenderError,
 	}
 	if api.renderError == nil {
 		api.renderError = plainError
+	}
+	if api.signer != nil {
+		api.addJWKS()
 	}
 	api.HandlePage(Public, "GET /openapi.json", func(w http.ResponseWriter, r *http.Request, _ Caller) error {
 		return api.rest.ServeOpenAPI(w, r)
@@ -91,6 +104,14 @@ func (api *API) Handler() http.Handler {
 // Routes lists every route with its rule, in order of registration.
 func (api *API) Routes() []Route { return slices.Clone(api.routes) }
 
+// declareCaller is declare for routes whose handler gets a Caller, which neither a worker nor a task is.
+func (api *API) declareCaller(method, path string, rule Rule) {
+	if _, remote := remoteSchemes[rule]; remote {
+		panic(fmt.Sprintf("route %s %s is by a %s: HandleWorker and HandleTask add those", method, path, rule))
+	}
+	api.declare(method, path, rule)
+}
+
 // declare enters a route in the table. A route without a rule must not come to life, so it panics, at start-up.
 func (api *API) declare(method, path string, rule Rule) {
 	if _, ok := rules[rule]; !ok {
@@ -102,7 +123,7 @@ func (api *API) declare(method, path string, rule Rule) {
 // Handle adds an operation behind a rule. Who calls is settled before the body is read. On a Public or a Hook
 // route the Caller is the zero one.
 func Handle[I, O any](api *API, rule Rule, op huma.Operation, fn func(ctx context.Context, caller Caller, in *I) (*O, error)) {
-	api.declare(op.Method, op.Path, rule)
+	api.declareCaller(op.Method, op.Path, rule)
 	op.Security = []map[string][]string{} // in the document: asks for nothing
 	if rule.Principal() == User {
 		op.Security = []map[string][]string{{bearerScheme: {}}}
@@ -145,7 +166,7 @@ func (api *API) handlePlain(rule Rule, pattern string, timeout time.Duration, h 
 	if !ok {
 		method, path = "", pattern
 	}
-	api.declare(method, strings.TrimSpace(path), rule)
+	api.declareCaller(method, strings.TrimSpace(path), rule)
 	api.rest.HandlePlain(pattern, timeout, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Security-Policy", rest.PagePolicy)
 		if api.dev != nil && api.dev.signIn(w, r) {

@@ -3,13 +3,15 @@ package authz
 import "fmt"
 
 // Principal is the sort of party a route speaks with. None ever stands in for another: a worker's token opens no user's
-// route. Workers and tasks join here with their protocol.
+// route, and a task's no worker's.
 type Principal string
 
 const (
-	Anyone Principal = "anyone" // nobody is asked who they are
-	Sender Principal = "sender" // whoever knows a webhook's path and key; the handler checks that
-	User   Principal = "user"   // a person or a service token of kind user: a Caller
+	Anyone  Principal = "anyone" // nobody is asked who they are
+	Sender  Principal = "sender" // whoever knows a webhook's path and key; the handler checks that
+	User    Principal = "user"   // a person or a service token of kind user: a Caller
+	AWorker Principal = "worker" // a service token of kind worker: a Worker
+	ATask   Principal = "task"   // a capability token: a Capability
 )
 
 // Rule says whom a route lets in. Every route has one.
@@ -21,7 +23,9 @@ const (
 	Reader                 // any caller; what it sees is up to CanRead
 	Writer
 	Admin
-	Hook // whoever signs for it, which the handler checks, since the key is the webhook's
+	Hook     // whoever signs for it, which the handler checks, since the key is the webhook's
+	ByWorker // a worker, for what its token lets it claim
+	ByTask   // a running attempt, for its own task
 )
 
 var rules = map[Rule]struct {
@@ -29,11 +33,13 @@ var rules = map[Rule]struct {
 	principal Principal
 	role      Role
 }{
-	Public: {"public", Anyone, ""},
-	Reader: {"reader", User, RoleReader},
-	Writer: {"writer", User, RoleWriter},
-	Admin:  {"admin", User, RoleAdmin},
-	Hook:   {"hook", Sender, ""},
+	Public:   {"public", Anyone, ""},
+	Reader:   {"reader", User, RoleReader},
+	Writer:   {"writer", User, RoleWriter},
+	Admin:    {"admin", User, RoleAdmin},
+	Hook:     {"hook", Sender, ""},
+	ByWorker: {"worker", AWorker, ""},
+	ByTask:   {"task", ATask, ""},
 }
 
 // Principal is the sort of party the rule lets in.

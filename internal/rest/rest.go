@@ -15,6 +15,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
 	"reflect"
 	"strings"
@@ -163,6 +164,22 @@ func Register[I, O any](a *API, op huma.Operation, fn func(context.Context, *I) 
 	})
 }
 
+// RegisterRaw adds an operation whose body or answer is a stream. fn reads r.Body, of which there are at most maxBody
+// bytes, and writes its own answer and errors. The operation itself describes parameters, body and responses.
+func RegisterRaw(a *API, op huma.Operation, maxBody int64, fn http.HandlerFunc) {
+	timeout := a.timeout
+	if d, ok := op.Metadata[timeoutKey].(time.Duration); ok {
+		timeout = d
+	}
+	responses := map[string]*huma.Response{"200": {Description: http.StatusText(http.StatusOK)}}
+	maps.Copy(responses, op.Responses)
+	problem := a.huma.OpenAPI().Components.Schemas.Schema(reflect.TypeFor[Problem](), true, "")
+	responses["default"] = &huma.Response{Description: "Error", Content: map[string]*huma.MediaType{"application/problem+json": {Schema: problem}}}
+	op.Responses = responses
+	a.huma.OpenAPI().AddOperation(&op)
+	a.handle(op.Method+" "+op.Path, timeout, maxBody, fn)
+}
+
 const timeoutKey = "dagctl.timeout"
 
 // WithTimeout gives an operation a time limit of its own; zero is none, for streams.
@@ -180,10 +197,14 @@ func WithTimeout(op huma.Operation, d time.Duration) huma.Operation {
 // HandlePlain adds a route outside the OpenAPI document. The pattern is net/http's ("GET /dags/{dag}"); fn renders its
 // own errors. timeout as in WithTimeout.
 func (a *API) HandlePlain(pattern string, timeout time.Duration, fn http.HandlerFunc) {
+	a.handle(pattern, timeout, DefaultMaxBody, fn)
+}
+
+func (a *API) handle(pattern string, timeout time.Duration, maxBody int64, fn http.HandlerFunc) {
 	a.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := limitTime(r.Context(), w, timeout)
 		defer cancel()
-		r.Body = http.MaxBytesReader(w, r.Body, DefaultMaxBody)
+		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
 		fn(w, r.WithContext(ctx))
 	})
 }

@@ -1,0 +1,162 @@
+package authz
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+
+	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/rest"
+	"github.com/dagctl/dagctl/worker/protocol"
+)
+
+// HandleWorker adds an operation for workers: ByWorker. Who calls is settled before the body is read.
+func HandleWorker[I, O any](api *API, op huma.Operation, fn func(ctx context.Context, w Worker, in *I) (*O, error)) {
+	handleRemote(api, ByWorker, op, api.admitWorker, fn)
+}
+
+// HandleTask adds an operation for running attempts: ByTask. The fence that the body names is the handler's to compare,
+// with Capability.Covers.
+func HandleTask[I, O any](api *API, op huma.Operation, fn func(ctx context.Context, c Capability, in *I) (*O, error)) {
+	handleRemote(api, ByTask, op, api.admitTask, fn)
+}
+
+// HandleWorkerRaw is HandleWorker for a body or an answer that is a stream. fn gets at most maxBody bytes to read, and an
+// error that it returns becomes a problem, so it must not have written anything by then. The operation describes its own
+// parameters, body and responses.
+func HandleWorkerRaw(api *API, op huma.Operation, maxBody int64, fn func(w http.ResponseWriter, r *http.Request, worker Worker) error) {
+	handleRemoteRaw(api, ByWorker, op, maxBody, api.admitWorker, fn)
+}
+
+// HandleTaskRaw is HandleTask for streams, as HandleWorkerRaw. The fence is in headers: FenceOf reads it.
+func HandleTaskRaw(api *API, op huma.Operation, maxBody int64, fn func(w http.ResponseWriter, r *http.Request, c Capability) error) {
+	handleRemoteRaw(api, ByTask, op, maxBody, api.admitTask, fn)
+}
+
+// The names of the remote principals' credentials in the OpenAPI document.
+var remoteSchemes = map[Rule]string{ByWorker: "worker", ByTask: "capability"}
+
+func (api *API) declareRemote(rule Rule, op *huma.Operation) {
+	if rule == ByWorker && api.workers == nil || rule == ByTask && api.signer == nil {
+		panic(fmt.Sprintf("route %s %s is by a %s, and the API was built without what recognises one", op.Method, op.Path, rule))
+	}
+	api.declare(op.Method, op.Path, rule)
+	op.Security = []map[string][]string{{remoteSchemes[rule]: {}}}
+	op.Parameters = append(slices.Clone(op.Parameters), &huma.Param{
+		Name: protocol.VersionHeader, In: "header", Required: true, Schema: &huma.Schema{Type: huma.TypeInteger}, Example: protocol.Version,
+		Description: "Version of the worker protocol",
+	})
+}
+
+type remoteKey struct{}
+
+func handleRemote[P, I, O any](api *API, rule Rule, op huma.Operation, admit func(*http.Request) (P, error), fn func(context.Context, P, *I) (*O, error)) {
+	api.declareRemote(rule, &op)
+	op.Middlewares = append(huma.Middlewares{func(hc huma.Context, next func(huma.Context)) {
+		r, w := humago.Unwrap(hc)
+		principal, err := admit(r.WithContext(hc.Context()))
+		if err != nil {
+			api.refuse(w, r, err)
+			return
+		}
+		next(huma.WithValue(hc, remoteKey{}, principal))
+	}}, op.Middlewares...)
+	rest.Register(api.rest, op, func(ctx context.Context, in *I) (*O, error) {
+		principal, _ := ctx.Value(remoteKey{}).(P)
+		return fn(ctx, principal, in)
+	})
+}
+
+func handleRemoteRaw[P any](api *API, rule Rule, op huma.Operation, maxBody int64, admit func(*http.Request) (P, error),
+	fn func(http.ResponseWriter, *http.Request, P) error) {
+	api.declareRemote(rule, &op)
+	rest.RegisterRaw(api.rest, op, maxBody, func(w http.ResponseWriter, r *http.Request) {
+		principal, err := admit(r)
+		if err == nil {
+			err = fn(w, r, principal)
+		}
+		if err != nil {
+			api.refuse(w, r, err)
+		}
+	})
+}
+
+// admitWorker settles which worker sent r.
+func (api *API) admitWorker(r *http.Request) (Worker, error) {
+	w, err := api.workers.AuthenticateWorker(r)
+	if err != nil {
+		return Worker{}, err
+	}
+	if err := api.remoteLimiter.Take(w.OrgID.String()+" "+w.Actor(), time.Now()); err != nil {
+		return Worker{}, err
+	}
+	return w, checkProtocol(r)
+}
+
+// admitTask settles which attempt sent r.
+func (api *API) admitTask(r *http.Request) (Capability, error) {
+	now := time.Now()
+	c, err := api.signer.authenticateTask(r, now)
+	if err != nil {
+		return Capability{}, err
+	}
+	if err := api.limiter.Take("task "+c.TaskID.String(), now); err != nil {
+		return Capability{}, err
+	}
+	return c, checkProtocol(r)
+}
+
+// checkProtocol refuses a version that this server does not speak. It speaks the one before its own too, so that servers
+// and workers are upgraded one by one.
+func checkProtocol(r *http.Request) error {
+	said := r.Header.Get(protocol.VersionHeader)
+	if v, err := strconv.Atoi(said); err == nil && v >= 1 && (v == protocol.Version || v == protocol.Version-1) {
+		return nil
+	}
+	problem := fault.New(fault.Invalid, "the header %s is %q, and this server speaks version %d of the worker protocol", protocol.VersionHeader, said, protocol.Version)
+	if said == "" {
+		problem = fault.New(fault.Invalid, "the header %s is missing", protocol.VersionHeader)
+	}
+	return problem.WithHint("send %s: %d", protocol.VersionHeader, protocol.Version)
+}
+
+// FenceOf reads the fence from the headers of a call whose body is data, and checks that the capability covers it.
+func FenceOf(r *http.Request, c Capability) (f protocol.Fence, err error) {
+	var problems []fault.Problem
+	wrong := func(header, want string) {
+		problems = append(problems, fault.Problem{Location: "header." + header, Message: fmt.Sprintf("%q is not %s", r.Header.Get(header), want)})
+	}
+	if err := f.TaskID.UnmarshalText([]byte(r.Header.Get(protocol.TaskHeader))); err != nil {
+		wrong(protocol.TaskHeader, "the id of a task")
+	}
+	if f.Attempt, err = strconv.Atoi(r.Header.Get(protocol.AttemptHeader)); err != nil || f.Attempt < 1 {
+		wrong(protocol.AttemptHeader, "the number of an attempt")
+	}
+	if err := f.LeaseToken.UnmarshalText([]byte(r.Header.Get(protocol.LeaseTokenHeader))); err != nil {
+		wrong(protocol.LeaseTokenHeader, "a lease token")
+	}
+	if len(problems) > 0 {
+		return protocol.Fence{}, &fault.Error{Kind: fault.Invalid, Message: "the fence is not in the headers", Problems: problems}
+	}
+	return f, c.Covers(f)
+}
+
+// addJWKS publishes the public keys of capability tokens.
+func (api *API) addJWKS() {
+	type output struct {
+		CacheControl string `header:"Cache-Control"`
+		Body         KeySet
+	}
+	Handle(api, Public, huma.Operation{
+		OperationID: "task-jwks", Method: http.MethodGet, Path: "/internal/jwks/task", Tags: []string{"task"},
+		Summary: "The public keys of capability tokens", Description: "Those of former keys too, as long as the server still takes tokens that they signed.",
+	}, func(context.Context, Caller, *struct{}) (*output, error) {
+		return &output{CacheControl: "public, max-age=300", Body: api.signer.JWKS()}, nil
+	})
+}
