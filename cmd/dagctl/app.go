@@ -7,12 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -42,6 +40,7 @@ type app struct {
 	requests   *pgxpool.Pool // under row-level security
 	storage    *storage.Storage
 	vault      *authz.Vault
+	signer     *authz.Signer
 	registry   *registry.Registry
 	dispatcher *dispatcher.Dispatcher
 	timers     *timers.Timers
@@ -78,9 +77,15 @@ func newApp(ctx context.Context, cfg serverConfig, roots func(org, dag string) [
 	if a.vault, err = authz.NewVault(authz.VaultConfig{Owner: a.pool, Requests: a.requests, Keys: cfg.secretKeys}); err != nil {
 		return nil, err
 	}
-	runtimes := slices.Sorted(maps.Keys(cfg.Runtimes))
+	if a.signer, err = cfg.newSigner(ctx); err != nil {
+		return nil, err
+	}
+	catalog, err := cfg.catalog(builtin)
+	if err != nil {
+		return nil, err
+	}
 	a.registry, err = registry.New(registry.Config{
-		Pool: a.pool, Requests: a.requests, Storage: a.storage, Catalog: builtin.Catalog(runtimes), Vault: a.vault, Log: log,
+		Pool: a.pool, Requests: a.requests, Storage: a.storage, Catalog: catalog, Vault: a.vault, Log: log,
 	})
 	if err != nil {
 		return nil, err
@@ -107,7 +112,7 @@ func newApp(ctx context.Context, cfg serverConfig, roots func(org, dag string) [
 	a.dispatcher, err = dispatcher.New(dispatcher.Config{
 		Pool: a.pool, Requests: a.requests, Registry: a.registry, Operators: builtin, Storage: a.storage, Vault: a.vault,
 		Runner:      &operators.Runner{Registry: builtin, Storage: a.storage, ScratchDir: scratch, Log: log},
-		HookLimiter: limiter, NoticeDialer: dialer, Runtimes: runtimes, Roots: roots,
+		HookLimiter: limiter, NoticeDialer: dialer, Runtimes: cfg.runtimes().Of(dispatcher.InProcess), Roots: roots,
 		WorkerID: worker, PoolSize: cfg.Workers.PoolSize, Version: buildVersion(), Log: log, Tracer: tracer,
 	})
 	if err != nil {
@@ -131,10 +136,16 @@ func (a *app) routes(cfg serverConfig, dev *authz.Dev) error {
 	if err != nil {
 		return err
 	}
+	workers, err := rest.NewLimiter(cfg.Limits.WorkerRequestsPerSecond, cfg.Limits.WorkerBurst)
+	if err != nil {
+		return err
+	}
+	tokens := authz.NewTokens(a.pool)
 	a.api, err = authz.NewAPI(authz.Config{
 		REST:           rest.Config{Version: buildVersion(), Logger: a.log, Metrics: a.metrics},
-		Authenticators: []authz.Authenticator{authz.NewTokens(a.pool)},
-		Limiter:        limiter, Origins: cfg.Origins, Dev: dev, RenderError: web.RenderError,
+		Authenticators: []authz.Authenticator{tokens},
+		Workers:        tokens, WorkerLimiter: workers, Signer: a.signer,
+		Limiter: limiter, Origins: cfg.Origins, Dev: dev, RenderError: web.RenderError,
 	})
 	if err != nil {
 		return err

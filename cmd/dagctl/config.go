@@ -16,6 +16,8 @@ import (
 
 	"gopkg.in/yaml.v3"
 
+	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/dispatcher"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/query"
 )
@@ -24,10 +26,14 @@ import (
 type serverConfig struct {
 	DatabaseURL    string              `yaml:"database_url"`
 	Listen         string              `yaml:"listen"`
+	WorkerListen   string              `yaml:"worker_listen"`   // where workers and tasks are served instead; empty: at listen
+	BaseURL        string              `yaml:"base_url"`        // where callers reach this server, as the server tells them
+	WorkerBaseURL  string              `yaml:"worker_base_url"` // where workers and tasks reach it; empty: at base_url
 	MetricsAddress string              `yaml:"metrics_address"` // where /metrics of all orgs is served, to whoever gets there; empty: nowhere
 	Origins        []string            `yaml:"origins"`         // where browsers reach this server: https://dagctl.example.com
-	Runtimes       map[string]string   `yaml:"runtimes"`        // name in DAG files → what it is here
-	FileRoots      map[string][]string `yaml:"file_roots"`      // org slug → folders that its file sources may read
+	Runtimes       runtimesConfig      `yaml:"runtimes"`        // name in DAG files → what it is here
+	Tasks          tasksConfig         `yaml:"tasks"`
+	FileRoots      map[string][]string `yaml:"file_roots"` // org slug → folders that its file sources may read
 	Storage        storageConfig       `yaml:"storage"`
 	Operators      operatorsConfig     `yaml:"operators"`
 	Workers        workersConfig       `yaml:"workers"`
@@ -36,11 +42,20 @@ type serverConfig struct {
 	Secrets        secretsConfig       `yaml:"secrets"`
 	Log            logConfig           `yaml:"log"`
 
-	secretKeys []string // from DAGCTL_SECRETS_KEY or the key file
+	taskKeys   []authz.TaskKey // that sign before those of Tasks: a dev server's
+	secretKeys []string        // from DAGCTL_SECRETS_KEY or the key file
 }
 
 type secretsConfig struct {
 	KeyFile string `yaml:"key_file"` // keys that secrets are encrypted with, one a line, the newest first
+}
+
+// tasksConfig has the keys of the capability tokens that tasks show, the newest first.
+type tasksConfig struct {
+	KeyFiles    []string `yaml:"key_files"`    // PEM; the first signs unless kms_key_id is set, all verify
+	KMSKeyID    string   `yaml:"kms_key_id"`   // id, ARN or alias of an AWS KMS key that signs
+	KMSEndpoint string   `yaml:"kms_endpoint"` // of KMS, where it is not AWS's own
+	KMSRegion   string   `yaml:"kms_region"`   // of the key; empty: as the AWS settings of the process say
 }
 
 type storageConfig struct {
@@ -79,15 +94,15 @@ func (c queriesConfig) limits() query.Limits {
 type limitsConfig struct {
 	RequestsPerSecond float64 `yaml:"requests_per_second"` // of each caller
 	Burst             int     `yaml:"burst"`
+	// Of each worker token, which a whole fleet may share.
+	WorkerRequestsPerSecond float64 `yaml:"worker_requests_per_second"`
+	WorkerBurst             int     `yaml:"worker_burst"`
 }
 
 type logConfig struct {
 	Level  string `yaml:"level"`  // debug, info, warn or error
 	Format string `yaml:"format"` // json or text
 }
-
-// inProcess is the runtime that this version has: tasks run in the server's own process.
-const inProcess = "in-process"
 
 var (
 	defaultOperators = operatorsConfig{MemoryMB: 1024}
@@ -96,11 +111,11 @@ var (
 		Concurrent: query.DefaultLimits.Concurrent, TimeoutSeconds: int(query.DefaultLimits.Timeout / time.Second), MemoryMB: query.DefaultLimits.Memory >> 20,
 		Threads: query.DefaultLimits.Threads, MaxRows: query.DefaultLimits.Rows, MaxMB: query.DefaultLimits.Bytes >> 20, MaxCopyMB: query.DefaultLimits.CopyBytes >> 20,
 	}
-	defaultLimits = limitsConfig{RequestsPerSecond: 50, Burst: 200}
+	defaultLimits = limitsConfig{RequestsPerSecond: 50, Burst: 200, WorkerRequestsPerSecond: 2000, WorkerBurst: 4000}
 	defaultLog    = logConfig{Level: "info", Format: "json"}
 	defaultConfig = serverConfig{
 		Listen:    "127.0.0.1:7070",
-		Runtimes:  map[string]string{"dispatcher": inProcess},
+		Runtimes:  runtimesConfig{"dispatcher": {{Kind: dispatcher.InProcess}}},
 		Operators: defaultOperators, Workers: defaultWorkers, Queries: defaultQueries, Limits: defaultLimits, Log: defaultLog,
 	}
 )
@@ -147,6 +162,9 @@ func (cfg *serverConfig) applyEnvironment(getenv func(string) string) error {
 		"DAGCTL_DATABASE_URL": &cfg.DatabaseURL, "DAGCTL_LISTEN": &cfg.Listen, "DAGCTL_METRICS_ADDRESS": &cfg.MetricsAddress, "DAGCTL_STORAGE_ROOT": &cfg.Storage.Root,
 		"DAGCTL_LOG_LEVEL": &cfg.Log.Level, "DAGCTL_LOG_FORMAT": &cfg.Log.Format,
 	}
+	maps.Copy(texts, map[string]*string{
+		"DAGCTL_WORKER_LISTEN": &cfg.WorkerListen, "DAGCTL_BASE_URL": &cfg.BaseURL, "DAGCTL_WORKER_BASE_URL": &cfg.WorkerBaseURL,
+	})
 	for name, field := range texts {
 		if value := getenv(name); value != "" {
 			*field = value
@@ -187,11 +205,7 @@ func (cfg *serverConfig) validate() error {
 	if len(cfg.Runtimes) == 0 {
 		wrong("runtimes", "maps no runtime, so no DAG could run")
 	}
-	for _, name := range slices.Sorted(maps.Keys(cfg.Runtimes)) {
-		if kind := cfg.Runtimes[name]; kind != inProcess {
-			wrong("runtimes."+name, "%q is not available in this version; use %q", kind, inProcess)
-		}
-	}
+	problems = append(problems, cfg.validateRemote()...)
 	for _, org := range slices.Sorted(maps.Keys(cfg.FileRoots)) {
 		for _, root := range cfg.FileRoots[org] {
 			if !filepath.IsAbs(root) {
@@ -210,7 +224,7 @@ func (cfg *serverConfig) validate() error {
 	if err := cfg.Queries.limits().Validate(); err != nil {
 		wrong("queries", "%v", err)
 	}
-	if cfg.Limits.RequestsPerSecond <= 0 || cfg.Limits.Burst < 1 {
+	if l := cfg.Limits; l.RequestsPerSecond <= 0 || l.Burst < 1 || l.WorkerRequestsPerSecond <= 0 || l.WorkerBurst < 1 {
 		wrong("limits", "let nothing through")
 	}
 	if _, err := newLogger(io.Discard, cfg.Log); err != nil {

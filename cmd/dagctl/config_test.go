@@ -41,7 +41,7 @@ func TestConfigSaysEverythingThatIsWrong(t *testing.T) {
 	_, err := loadConfig(path, noEnv)
 	require.ErrorContains(t, err, "databse_url")
 
-	cfg := serverConfig{Runtimes: map[string]string{"lambda": "lambda"}, FileRoots: map[string][]string{"acme": {"relative", "/nowhere/at/all"}}}
+	cfg := serverConfig{Runtimes: runtimesConfig{"lambda": {{Kind: "lambda"}}}, FileRoots: map[string][]string{"acme": {"relative", "/nowhere/at/all"}}}
 	err = cfg.validate()
 	var f *fault.Error
 	require.ErrorAs(t, err, &f)
@@ -50,7 +50,7 @@ func TestConfigSaysEverythingThatIsWrong(t *testing.T) {
 	for _, p := range f.Problems {
 		places = append(places, p.Location)
 	}
-	require.Equal(t, []string{"database_url", "storage.root", "runtimes.lambda", "file_roots.acme", "file_roots.acme",
+	require.Equal(t, []string{"database_url", "storage.root", "runtimes.lambda.function", "worker_base_url", "tasks.key_files", "file_roots.acme", "file_roots.acme",
 		"operators.memory_mb", "workers.pool_size", "queries", "limits", "log"}, places)
 }
 

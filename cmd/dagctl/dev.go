@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/dispatcher"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/internal/pgdev"
@@ -155,7 +156,8 @@ func (c *cli) startDev(ctx context.Context, o devOptions, dags []*devDAG, folder
 	}
 	cfg := defaultConfig
 	cfg.DatabaseURL, cfg.Listen, cfg.Storage.Root = o.databaseURL, address, data.path("storage")
-	cfg.Runtimes = map[string]string{"dispatcher": inProcess, "ecs_platform": inProcess, "ecs_udf": inProcess, "lambda": inProcess}
+	cfg.BaseURL = "http://" + address
+	cfg.Runtimes = devRuntimes(dags)
 	cfg.Operators.AllowCommand = true // whoever starts a dev server runs its own programs on its own machine
 	cfg.Operators.AllowedAddresses = []string{"127.0.0.0/8", "::1/128"}
 	key, err := data.secretsKey()
@@ -163,14 +165,11 @@ func (c *cli) startDev(ctx context.Context, o devOptions, dags []*devDAG, folder
 		return nil, nil, err
 	}
 	cfg.secretKeys = []string{key}
-	for _, d := range dags {
-		if d.doc == nil {
-			continue // its problems are told when it is deployed
-		}
-		for _, job := range d.doc.Jobs {
-			cfg.Runtimes[job.Runtime] = inProcess
-		}
+	taskKey, err := authz.EnsureTaskKey(data.path(devTaskKeyFile))
+	if err != nil {
+		return nil, nil, err
 	}
+	cfg.taskKeys = []authz.TaskKey{taskKey}
 	a, err := newApp(ctx, cfg, folders.roots, login, log)
 	if err != nil {
 		return nil, nil, err
@@ -180,6 +179,27 @@ func (c *cli) startDev(ctx context.Context, o devOptions, dags []*devDAG, folder
 		return nil, nil, err
 	}
 	return a, login, nil
+}
+
+// devKind is what a dev server makes of every runtime but the dispatcher's own.
+const devKind = dispatcher.InProcess
+
+// devRuntimes maps the platform's runtimes and all that the DAG files name.
+func devRuntimes(dags []*devDAG) runtimesConfig {
+	runtimes := runtimesConfig{}
+	for _, name := range []string{"ecs_platform", "ecs_udf", "lambda"} {
+		runtimes[name] = []dispatcher.Backend{{Kind: devKind}}
+	}
+	for _, d := range dags {
+		if d.doc == nil {
+			continue // its problems are told when it is deployed
+		}
+		for _, job := range d.doc.Jobs {
+			runtimes[job.Runtime] = []dispatcher.Backend{{Kind: devKind}}
+		}
+	}
+	runtimes["dispatcher"] = []dispatcher.Backend{{Kind: dispatcher.InProcess}}
+	return runtimes
 }
 
 // dagFolders knows the folder of each DAG's file, which is what its file sources may read and paths are relative to.

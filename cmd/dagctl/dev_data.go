@@ -19,6 +19,9 @@ import (
 // devTokenFile holds the token of the running dev server.
 const devTokenFile = "token"
 
+// devTaskKeyFile holds the key that a dev server signs capability tokens with.
+const devTaskKeyFile = "task.pem"
+
 // devSecretsKeyFile holds the key that a dev server encrypts secrets with.
 const devSecretsKeyFile = "secrets.key"
 

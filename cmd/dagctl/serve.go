@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/dagctl/dagctl/dispatcher"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/internal/rest"
@@ -50,6 +51,15 @@ config file. Any number of servers run against one database; none holds state. N
 			if changed("listen") {
 				cfg.Listen = flags.Listen
 			}
+			if changed("worker-listen") {
+				cfg.WorkerListen = flags.WorkerListen
+			}
+			if changed("base-url") {
+				cfg.BaseURL = flags.BaseURL
+			}
+			if changed("worker-base-url") {
+				cfg.WorkerBaseURL = flags.WorkerBaseURL
+			}
 			if changed("metrics-address") {
 				cfg.MetricsAddress = flags.MetricsAddress
 			}
@@ -83,11 +93,14 @@ config file. Any number of servers run against one database; none holds state. N
 	f.BoolVar(&migrate, "migrate", false, "bring the database's schema up to date first")
 	f.StringVar(&flags.DatabaseURL, "database-url", "", "PostgreSQL: postgres://user:password@host/database (DAGCTL_DATABASE_URL)")
 	f.StringVar(&flags.Listen, "listen", defaultConfig.Listen, "address to serve on (DAGCTL_LISTEN)")
+	f.StringVar(&flags.WorkerListen, "worker-listen", "", "address to serve workers and tasks on, and nobody else; they are then absent from --listen (DAGCTL_WORKER_LISTEN)")
+	f.StringVar(&flags.BaseURL, "base-url", "", "where callers reach this server, as it tells them (DAGCTL_BASE_URL)")
+	f.StringVar(&flags.WorkerBaseURL, "worker-base-url", "", "where workers and tasks reach this server; --base-url unless set (DAGCTL_WORKER_BASE_URL)")
 	f.StringVar(&flags.MetricsAddress, "metrics-address", "", "address that serves /metrics of all orgs, without a token: keep it to yourself (DAGCTL_METRICS_ADDRESS)")
 	f.StringVar(&flags.Storage.Root, "storage-root", "", "folder of the datasets' files (DAGCTL_STORAGE_ROOT)")
 	f.BoolVar(&flags.Operators.AllowCommand, "allow-command", false, "let DAGs run any program with this process's rights (DAGCTL_ALLOW_COMMAND)")
 	f.IntVar(&flags.Workers.PoolSize, "pool-size", defaultWorkers.PoolSize, "tasks run at once in this process (DAGCTL_POOL_SIZE)")
-	f.StringArrayVar(&runtimes, "runtime", nil, "map a runtime of DAG files, NAME=in-process (repeatable)")
+	f.StringArrayVar(&runtimes, "runtime", nil, "map a runtime of DAG files, NAME=in-process or NAME=poll (repeatable)")
 	f.StringArrayVar(&fileRoots, "file-root", nil, "folder that an org's file sources may read, ORG=DIR (repeatable)")
 	return cmd
 }
@@ -96,9 +109,9 @@ func (cfg *serverConfig) addRuntimes(flags []string) error {
 	for _, flag := range flags {
 		name, kind, ok := strings.Cut(flag, "=")
 		if !ok || name == "" {
-			return fault.New(fault.Invalid, "--runtime %q is not NAME=in-process", flag)
+			return fault.New(fault.Invalid, "--runtime %q is not NAME=KIND", flag)
 		}
-		cfg.Runtimes[name] = kind
+		cfg.Runtimes[name] = []dispatcher.Backend{{Kind: dispatcher.RuntimeKind(kind)}}
 	}
 	return nil
 }

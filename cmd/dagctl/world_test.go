@@ -44,7 +44,7 @@ func newWorld(t *testing.T) *world {
 	cfg.DatabaseURL, cfg.Storage.Root = testdb.URL(t), w.files
 	cfg.FileRoots = map[string][]string{"acme": {w.roots}}
 	cfg.Operators.AllowCommand = true
-	cfg.Limits = limitsConfig{RequestsPerSecond: 10_000, Burst: 10_000}
+	cfg.Limits = limitsConfig{RequestsPerSecond: 10_000, Burst: 10_000, WorkerRequestsPerSecond: 10_000, WorkerBurst: 10_000}
 	cfg.secretKeys = []string{authz.NewVaultKey()}
 	require.NoError(t, cfg.validate())
 
