@@ -55,7 +55,7 @@ var mayImport = map[string][]string{
 }
 
 // confined are internal packages that only those who name them may import.
-var confined = []string{"internal/duck", "internal/pgdev", "internal/testaws", "internal/testdb"}
+var confined = []string{"internal/duck", "internal/pgdev", "internal/testaws", "internal/testdb", "internal/tests3"}
 
 // owners says which slice alone names a table in SQL.
 var owners = map[string][]string{

@@ -2,6 +2,7 @@ package storage
 
 import (
 	"context"
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -11,6 +12,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -25,8 +27,9 @@ type files struct {
 	root *os.Root
 }
 
-// sealing ends the name of an attempt's folder until it is complete.
-const sealing = ".sealing"
+// sealing is in the name of an attempt's folder until it is complete. Each seal has a folder of its own: a repeated
+// completion may seal what another process seals.
+const sealing = ".sealing-"
 
 func newFiles(root string) (*files, error) {
 	if root == "" {
@@ -53,12 +56,17 @@ func generationDir(g Generation) string {
 	return path.Join(escape(g.OrgSlug), g.Dataset.String(), g.Version.String())
 }
 
-func (f *files) location(a Attempt) string {
+func (*files) location(a Attempt) string { return attemptDir(a) }
+
+// attemptDir is where an attempt's files are, in a folder as in a bucket.
+func attemptDir(a Attempt) string {
 	return path.Join(generationDir(a.Generation), escape(a.Partition), fmt.Sprintf("%s-%d", a.Task, a.Number)) + "/"
 }
 
-// owns accepts what location makes, in its exact form: five parts, none of them special, and a slash at the end.
-func (f *files) owns(location string) bool {
+func (*files) owns(location string) bool { return isAttemptDir(location) }
+
+// isAttemptDir accepts what attemptDir makes, in its exact form: five parts, none of them special, and a slash at the end.
+func isAttemptDir(location string) bool {
 	key, ok := strings.CutSuffix(location, "/")
 	return ok && key == path.Clean(key) && filepath.IsLocal(key) && strings.Count(key, "/") == 4 && !strings.Contains(key, "\\")
 }
@@ -91,13 +99,11 @@ func escape(key string) string {
 func (f *files) seal(ctx context.Context, a Attempt, local []string, m Manifest) (Manifest, error) {
 	m.Location = f.location(a)
 	final := strings.TrimSuffix(m.Location, "/")
-	temporary := final + sealing
-	if err := f.root.RemoveAll(temporary); err != nil { // of a run that was killed here
-		return m, err
-	}
+	temporary := final + sealing + rand.Text()
 	if err := f.root.MkdirAll(temporary, 0o750); err != nil {
 		return m, err
 	}
+	defer f.root.RemoveAll(temporary) // it is not there any more where all went well
 	dir, err := f.root.Open(temporary)
 	if err != nil {
 		return m, err
@@ -117,12 +123,21 @@ func (f *files) seal(ctx context.Context, a Attempt, local []string, m Manifest)
 		return m, err
 	}
 	if err := f.root.Rename(temporary, final); err != nil {
-		if errors.Is(err, fs.ErrExist) || errors.Is(err, unix.ENOTEMPTY) {
-			return m, fault.New(fault.Conflict, "attempt %d of task %s is sealed already", a.Number, a.Task)
+		if !errors.Is(err, fs.ErrExist) && !errors.Is(err, unix.ENOTEMPTY) {
+			return m, err
 		}
-		return m, err
+		if same, err := f.sameFiles(temporary, final); err != nil || !same {
+			return m, errors.Join(fault.New(fault.Conflict, "attempt %d of task %s is sealed already", a.Number, a.Task), err)
+		}
 	}
 	return m, f.syncParents(final)
+}
+
+// sameFiles reports whether two folders hold the same files with the same content.
+func (f *files) sameFiles(a, b string) (bool, error) {
+	inA, errA := f.listUploads(context.Background(), a+"/")
+	inB, errB := f.listUploads(context.Background(), b+"/")
+	return slices.Equal(inA, inB), errors.Join(errA, errB)
 }
 
 // place moves a local file into the open folder, or copies it where that is another file system. It is on disk
@@ -165,13 +180,22 @@ func (f *files) syncParents(name string) error {
 	}
 }
 
-// verify allows the files of the attempt itself, and of earlier revisions of the same partition (append).
-func (f *files) verify(_ context.Context, m Manifest) error {
+// ownPartition allows the files of the attempt itself, and of earlier revisions of the same partition (append).
+func (m Manifest) ownPartition() error {
 	partition := path.Dir(strings.TrimSuffix(m.Location, "/")) + "/"
 	for _, file := range m.Files {
 		if !strings.HasPrefix(file.Path, partition) {
 			return fault.New(fault.Invalid, "file %q is not of partition %s", file.Path, partition)
 		}
+	}
+	return nil
+}
+
+func (f *files) verify(_ context.Context, m Manifest) error {
+	if err := m.ownPartition(); err != nil {
+		return err
+	}
+	for _, file := range m.Files {
 		info, err := f.stat(file.Path)
 		if err != nil {
 			return err
@@ -203,9 +227,25 @@ func (f *files) stat(name string) (fs.FileInfo, error) {
 // publish has nothing to do: the committed list is the publication.
 func (f *files) publish(context.Context, pgx.Tx, Attempt, int64, Manifest) error { return nil }
 
+// discard also removes what killed seals of the attempt left.
 func (f *files) discard(_ context.Context, location string) error {
 	key := strings.TrimSuffix(location, "/")
-	return errors.Join(f.root.RemoveAll(key+sealing), f.root.RemoveAll(key))
+	partition := path.Dir(key)
+	entries, err := fs.ReadDir(f.root.FS(), partition)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, entry := range entries {
+		if name := entry.Name(); name == path.Base(key) || strings.HasPrefix(name, path.Base(key)+sealing) {
+			if err := f.root.RemoveAll(path.Join(partition, name)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 func (f *files) open(_ context.Context, g Generation, partitions []Partition, _ string) ([][]string, error) {
@@ -225,27 +265,42 @@ func (f *files) openSealed(_ context.Context, g Generation, m Manifest, _ string
 }
 
 func (f *files) head(_ context.Context, g Generation, partitions []Partition, n int, _ string) ([]string, error) {
+	return f.local(g, firstFiles(partitions, n))
+}
+
+// firstFiles are the files that hold at least the first n rows, and one in any case.
+func firstFiles(partitions []Partition, n int) []File {
 	var list []File
 	for _, p := range partitions {
 		for _, file := range p.Files {
 			if n <= 0 && len(list) > 0 {
-				return f.local(g, list)
+				return list
 			}
 			list = append(list, file)
 			n -= int(file.Rows)
 		}
 	}
-	return f.local(g, list)
+	return list
 }
 
-// local returns the absolute paths of committed files. A list that names another generation's file is refused.
-func (f *files) local(g Generation, list []File) ([]string, error) {
+// ofGeneration refuses a list that names another generation's file.
+func ofGeneration(g Generation, list []File) error {
 	prefix := generationDir(g) + "/"
+	for _, file := range list {
+		if !strings.HasPrefix(file.Path, prefix) {
+			return fault.New(fault.Invalid, "file %q is not of generation %s", file.Path, g.Version)
+		}
+	}
+	return nil
+}
+
+// local returns the absolute paths of committed files.
+func (f *files) local(g Generation, list []File) ([]string, error) {
+	if err := ofGeneration(g, list); err != nil {
+		return nil, err
+	}
 	out := make([]string, len(list))
 	for i, file := range list {
-		if !strings.HasPrefix(file.Path, prefix) {
-			return nil, fault.New(fault.Invalid, "file %q is not of generation %s", file.Path, g.Version)
-		}
 		if _, err := f.stat(file.Path); err != nil {
 			return nil, err
 		}

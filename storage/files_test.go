@@ -151,7 +151,7 @@ func TestSealIsAllOrNothingAndOnce(t *testing.T) {
 	require.Empty(t, entries)
 
 	// What a killed seal left behind is in nobody's way.
-	left := filepath.Join(root, strings.TrimSuffix(s.Location(a), "/")+".sealing")
+	left := filepath.Join(root, strings.TrimSuffix(s.Location(a), "/")+".sealing-X")
 	require.NoError(t, os.MkdirAll(left, 0o750))
 	require.NoError(t, os.WriteFile(filepath.Join(left, "00007.parquet"), nil, 0o600))
 

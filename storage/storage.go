@@ -1,14 +1,16 @@
-// Package storage keeps the bytes of datasets: Parquet files under a folder, or rows in Postgres tables.
+// Package storage keeps the bytes of datasets: Parquet files under a folder or in an S3 bucket, or rows in Postgres tables.
 //
 // Vocabulary: a generation (dataset version) holds partitions; each revision of a partition is a Manifest, the
 // committed list of its files. An attempt writes to a location of its own, which is sealed (checked, measured,
 // moved where readers can reach it) before the completion that names it, and published inside that completion's
 // transaction. Readers use the committed list and never list a folder. It owns the data_<org slug> schemas.
 //
-// The life of an attempt's bytes: Location (recorded at claim) → Seal → Verify → Publish, or Discard.
+// The life of an attempt's bytes: Location (recorded at claim) → Seal → Verify → Publish, or Discard. What a task on another
+// machine wrote comes to Seal by way of the upload area: PutUpload → FetchUploads → Seal → DropUploads.
 package storage
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -59,6 +61,7 @@ type File struct {
 	Path  string `json:"path"`
 	Bytes int64  `json:"bytes"`
 	Rows  int64  `json:"rows"`
+	ETag  string `json:"etag,omitempty"` // of its object in S3, without quotes; an object with another one is another object
 }
 
 // Manifest is what a sealed attempt offers for publication, and what a published revision consists of.
@@ -80,16 +83,22 @@ type Partition struct {
 
 // Config says where bytes live.
 type Config struct {
-	Root string        // folder of the Parquet files; made if it is missing
-	Pool *pgxpool.Pool // for generations stored in Postgres; nil where there are none, as on a worker
+	Root           string        // folder of the Parquet files, or with S3 of what is kept of them here; made if it is missing
+	S3             *S3Config     // bucket of the Parquet files; nil: they are in Root
+	Pool           *pgxpool.Pool // for generations stored in Postgres; nil where there are none, as on a worker
+	MaxUploadBytes int64         // of one uploaded file; default DefaultMaxUploadBytes
 }
 
 // Storage reads and writes generations of every kind.
 type Storage struct {
 	backends map[Kind]backend
 	files    *files
+	s3       *bucket // nil where there is none
+	uploads  uploadArea
 	footers  *duck.Shared // reads Parquet footers, by fixed statements only
 	columns  knownColumns // by the schemas of footers
+
+	maxUpload int64
 }
 
 // backend is one kind of storage. Generations, attempts and manifests it is given are of its kind.
@@ -117,14 +126,23 @@ type backend interface {
 	owns(location string) bool
 }
 
-// New checks the config and opens the root folder.
+// New checks the config and opens the root folder. It does not reach for the bucket: see Check.
 func New(cfg Config) (*Storage, error) {
 	files, err := newFiles(cfg.Root)
 	if err != nil {
 		return nil, err
 	}
 	footers := &duck.Shared{Config: duck.Config{AnyPath: true, Threads: 1, MemoryLimit: 256 << 20}}
-	s := &Storage{footers: footers, files: files, backends: map[Kind]backend{Parquet: files}}
+	s := &Storage{
+		footers: footers, files: files, backends: map[Kind]backend{Parquet: files}, uploads: files,
+		maxUpload: cmp.Or(cfg.MaxUploadBytes, DefaultMaxUploadBytes),
+	}
+	if cfg.S3 != nil {
+		if s.s3, err = newBucket(*cfg.S3, files.root); err != nil {
+			return nil, errors.Join(err, s.Close())
+		}
+		s.backends[Parquet], s.uploads = s.s3, s.s3
+	}
 	if cfg.Pool != nil {
 		s.backends[Postgres] = &tables{pool: cfg.Pool}
 	}
@@ -162,7 +180,8 @@ func (s *Storage) Location(a Attempt) string {
 }
 
 // Seal checks and measures the attempt's local Parquet files and moves them to its location. It is all or nothing,
-// and durable when it returns. A second Seal of the same attempt is a conflict.
+// and durable when it returns. A second Seal of the same attempt
+// gives the same manifest where its bytes are the same, so a completion may be repeated, and else is a conflict.
 func (s *Storage) Seal(ctx context.Context, a Attempt, localFiles []string) (Manifest, error) {
 	b, err := s.of(a.Generation.Kind)
 	if err != nil {

@@ -2,6 +2,7 @@ package storage
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -50,8 +51,9 @@ func (f *files) takeOver(ctx context.Context, _ pgx.Tx, from Generation, a Attem
 	if f.verify(ctx, m) == nil {
 		return m, nil // by one who crashed before it was recorded
 	}
-	temporary := final + sealing
-	if err := errors.Join(f.root.RemoveAll(temporary), f.root.RemoveAll(final), f.root.MkdirAll(temporary, 0o750)); err != nil {
+	temporary := final + sealing + rand.Text()
+	defer f.root.RemoveAll(temporary) // it is not there any more where all went well
+	if err := errors.Join(f.root.RemoveAll(final), f.root.MkdirAll(temporary, 0o750)); err != nil {
 		return m, err
 	}
 	for i, file := range old {

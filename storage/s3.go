@@ -1,0 +1,219 @@
+package storage
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/config"
+	"github.com/aws/aws-sdk-go-v2/credentials"
+	"github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/aws/aws-sdk-go-v2/service/s3/types"
+	"github.com/jackc/pgx/v5"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/dagctl/dagctl/internal/fault"
+)
+
+// S3Config says which bucket holds the Parquet files, in AWS or any other place that speaks S3.
+type S3Config struct {
+	Bucket    string
+	Prefix    string // of every key, without a slash at its ends; empty: the whole bucket is dagctl's
+	Region    string // default: of the environment, else us-east-1
+	Endpoint  string // URL of a server that is not AWS
+	PathStyle bool   // the bucket is in the path and not in the host's name, as most servers that are not AWS want it
+
+	AccessKeyID, SecretAccessKey string // default: of the environment, the shared config or the machine's role
+
+	CacheBytes int64 // of objects kept in the root folder, to read again; 0: none
+	PartBytes  int64 // larger files are sent in parts of this size; default 16 MiB, at least 5 MiB
+
+	// What the credentials of tasks are made from; see Credentials.
+	RoleARN     string // empty: none are made
+	ExternalID  string // what the role's trust policy asks for
+	STSEndpoint string // URL of a server that is not AWS
+	// PlainPuts leaves the condition on If-None-Match out of the credentials' policy, for servers that do not know it.
+	PlainPuts bool
+}
+
+// bucket is Parquet in objects, under the keys that files has as paths, with a prefix of all.
+type bucket struct {
+	S3Config
+	client *s3.Client
+	prefix string   // with a slash at its end, or empty
+	work   *os.Root // folder of what is kept here
+	cache  *cache
+
+	// checksum is what each part is sent with; none where the SDK was told (AWS_REQUEST_CHECKSUM_CALCULATION) that the server
+	// knows none. S3 wants to hear at the beginning of an upload what its parts will have.
+	checksum types.ChecksumAlgorithm
+}
+
+const (
+	defaultRegion    = "us-east-1"
+	defaultPartBytes = 16 << 20
+	leastPartBytes   = 5 << 20 // S3's own
+)
+
+// What has a meaning in policies or URLs is no part of a prefix.
+var (
+	prefixPattern = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._=-]*(/[A-Za-z0-9_][A-Za-z0-9._=-]*)*$`)
+	bucketPattern = regexp.MustCompile(`^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$`)
+)
+
+// Validate finds what is wrong in itself, without a look at the bucket.
+func (c S3Config) Validate() error {
+	switch {
+	case !bucketPattern.MatchString(c.Bucket):
+		return fault.New(fault.Invalid, "bucket %q is not a bucket's name", c.Bucket)
+	case c.Prefix != "" && !prefixPattern.MatchString(c.Prefix):
+		return fault.New(fault.Invalid, "prefix %q is not a plain prefix", c.Prefix).WithHint("letters, digits and . _ - =, divided by slashes, no slash at the ends")
+	case (c.AccessKeyID == "") != (c.SecretAccessKey == ""):
+		return fault.New(fault.Invalid, "access_key_id and secret_access_key go together").WithHint("leave both out to take them from the environment or the machine's role")
+	case c.PartBytes != 0 && c.PartBytes < leastPartBytes:
+		return fault.New(fault.Invalid, "parts of %d bytes are too small; S3 takes %d and more", c.PartBytes, leastPartBytes)
+	case c.CacheBytes < 0:
+		return fault.New(fault.Invalid, "the cache cannot have %d bytes", c.CacheBytes)
+	}
+	return nil
+}
+
+func newBucket(c S3Config, work *os.Root) (*bucket, error) {
+	if err := c.Validate(); err != nil {
+		return nil, fault.New(fault.Invalid, "storage.s3: %w", err)
+	}
+	options := []func(*config.LoadOptions) error{}
+	if c.Region != "" {
+		options = append(options, config.WithRegion(c.Region))
+	}
+	if c.AccessKeyID != "" {
+		options = append(options, config.WithCredentialsProvider(credentials.NewStaticCredentialsProvider(c.AccessKeyID, c.SecretAccessKey, "")))
+	}
+	// It reads variables and files; the network is only asked for credentials, and at their first use.
+	loaded, err := config.LoadDefaultConfig(context.Background(), options...)
+	if err != nil {
+		return nil, fault.New(fault.Invalid, "storage.s3: %w", err)
+	}
+	loaded.Region = cmp.Or(loaded.Region, defaultRegion)
+	c.Region, c.PartBytes = loaded.Region, cmp.Or(c.PartBytes, defaultPartBytes)
+	b := &bucket{S3Config: c, work: work}
+	if loaded.RequestChecksumCalculation != aws.RequestChecksumCalculationWhenRequired {
+		b.checksum = types.ChecksumAlgorithmCrc32
+	}
+	if c.Prefix != "" {
+		b.prefix = strings.TrimSuffix(c.Prefix, "/") + "/"
+	}
+	b.client = s3.NewFromConfig(loaded, func(o *s3.Options) {
+		o.UsePathStyle = c.PathStyle
+		if c.Endpoint != "" {
+			o.BaseEndpoint = aws.String(c.Endpoint)
+		}
+	})
+	return b, nil
+}
+
+// key is the key of an object by its path, and name the way back.
+func (b *bucket) key(name string) string { return b.prefix + name }
+
+func (b *bucket) name(key string) string { return strings.TrimPrefix(key, b.prefix) }
+
+func (*bucket) location(a Attempt) string { return attemptDir(a) }
+
+func (*bucket) owns(location string) bool { return isAttemptDir(location) }
+
+// seal puts each file under a key that nothing has yet. Until the manifest is committed nobody knows the objects, so half
+// of a seal is nothing; what a killed one left goes by the attempt's record. It takes nothing back itself: another process
+// may be sealing the same attempt after a repeated completion, and both then have the same objects.
+func (b *bucket) seal(ctx context.Context, a Attempt, local []string, m Manifest) (Manifest, error) {
+	m.Location = attemptDir(a)
+	for i, source := range local {
+		file := &m.Files[i]
+		file.Path = fmt.Sprintf("%s%05d.parquet", m.Location, i)
+		var err error
+		file.ETag, err = b.putFile(ctx, b.key(file.Path), source)
+		if fault.Is(err, fault.Conflict) {
+			return m, fault.New(fault.Conflict, "attempt %d of task %s is sealed already", a.Number, a.Task)
+		}
+		if err != nil {
+			return m, err
+		}
+		b.cache.keep(*file, source)
+	}
+	return m, nil
+}
+
+func (b *bucket) verify(ctx context.Context, m Manifest) error {
+	if err := m.ownPartition(); err != nil {
+		return err
+	}
+	return inParallel(ctx, len(m.Files), func(ctx context.Context, i int) error {
+		file := m.Files[i]
+		if err := plainPath(file.Path); err != nil {
+			return err
+		}
+		have, err := b.look(ctx, b.key(file.Path))
+		if err != nil {
+			return err
+		}
+		if have.bytes != file.Bytes || file.ETag != "" && have.etag != file.ETag {
+			return fault.New(fault.Invalid, "object %s has %d bytes and ETag %s; its manifest says %d and %s", b.key(file.Path), have.bytes, have.etag, file.Bytes, file.ETag)
+		}
+		return nil
+	})
+}
+
+func (b *bucket) verifyPublished(ctx context.Context, _ Generation, _ string, _ int64, m Manifest) error {
+	return b.verify(ctx, m)
+}
+
+// publish has nothing to do: the committed list is the publication.
+func (*bucket) publish(context.Context, pgx.Tx, Attempt, int64, Manifest) error { return nil }
+
+func (*bucket) renumber(context.Context, pgx.Tx, Generation, string, int64) error { return nil }
+
+func (*bucket) forget(context.Context, Generation, string, int64) error { return nil }
+
+// drop has nothing to do: a bucket has no folders.
+func (*bucket) drop(context.Context, Generation, []string) error { return nil }
+
+func (b *bucket) discard(ctx context.Context, location string) error {
+	return b.removeAll(ctx, location)
+}
+
+// takeOver copies inside the bucket: an object has one name only.
+func (b *bucket) takeOver(ctx context.Context, _ pgx.Tx, from Generation, a Attempt, _ int64, m Manifest) (Manifest, error) {
+	old := m.Files
+	if err := ofGeneration(from, old); err != nil {
+		return m, err
+	}
+	m.Location, m.Files = attemptDir(a), make([]File, len(old))
+	return m, inParallel(ctx, len(old), func(ctx context.Context, i int) error {
+		if err := plainPath(old[i].Path); err != nil {
+			return err
+		}
+		m.Files[i] = old[i]
+		m.Files[i].Path = fmt.Sprintf("%s%05d.parquet", m.Location, i)
+		etag, err := b.copy(ctx, old[i], b.key(m.Files[i].Path))
+		m.Files[i].ETag = etag
+		if fault.Is(err, fault.NotFound) || fault.Is(err, fault.Conflict) {
+			return fault.New(fault.Conflict, "object %s is gone", b.key(old[i].Path))
+		}
+		return err
+	})
+}
+
+// parallel is how many requests one call has on their way.
+const parallel = 8
+
+func inParallel(ctx context.Context, n int, do func(ctx context.Context, i int) error) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(parallel)
+	for i := range n {
+		group.Go(func() error { return do(ctx, i) })
+	}
+	return group.Wait()
+}

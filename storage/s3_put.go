@@ -1,0 +1,248 @@
+package storage
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/aws/aws-sdk-go-v2/service/s3/types"
+
+	"github.com/dagctl/dagctl/internal/fault"
+)
+
+// contentHash is the metadata that tells what is in an object, whatever its ETag is made of: that of an object in parts, or
+// of an encrypted one, is no hash of its content.
+const contentHash = "dagctl-sha256"
+
+// largestPut is what S3 takes or copies in one request.
+const largestPut = 5 << 30
+
+// object is what a bucket says of an object.
+type object struct {
+	bytes  int64
+	etag   string
+	sha256 string // of those that were put here
+}
+
+func (b *bucket) look(ctx context.Context, key string) (object, error) {
+	out, err := b.client.HeadObject(ctx, &s3.HeadObjectInput{Bucket: &b.Bucket, Key: &key})
+	if err != nil {
+		return object{}, b.failed(ctx, "look at", key, err)
+	}
+	return object{bytes: aws.ToInt64(out.ContentLength), etag: unquote(out.ETag), sha256: out.Metadata[contentHash]}, nil
+}
+
+func unquote(etag *string) string { return strings.Trim(aws.ToString(etag), `"`) }
+
+func (b *bucket) putFile(ctx context.Context, key, local string) (etag string, err error) {
+	file, err := os.Open(local)
+	if err != nil {
+		return "", err
+	}
+	defer file.Close()
+	hash := sha256.New()
+	size, err := io.Copy(hash, file)
+	if err != nil {
+		return "", err
+	}
+	return b.put(ctx, key, file, object{bytes: size, sha256: hex.EncodeToString(hash.Sum(nil))})
+}
+
+// put makes an object under a key that nothing has, and returns its ETag. The same content that is there already is no
+// fault; other content is a fault.Conflict.
+func (b *bucket) put(ctx context.Context, key string, content io.ReaderAt, o object) (etag string, err error) {
+	const tries = 3 // S3 answers 409 to one of two who put at once, and the other may have failed
+	for range tries {
+		if o.bytes <= b.PartBytes {
+			etag, err = b.putWhole(ctx, key, content, o)
+		} else {
+			etag, err = b.putParts(ctx, key, content, o)
+		}
+		if statusOf(err) != 409 {
+			break
+		}
+	}
+	switch statusOf(err) {
+	case 0:
+		if err != nil {
+			return "", b.failed(ctx, "write", key, err)
+		}
+		return etag, nil
+	case 409, 412:
+		there, err := b.look(ctx, key)
+		if err != nil {
+			return "", err
+		}
+		if there.bytes != o.bytes || there.sha256 != o.sha256 {
+			return "", fault.New(fault.Conflict, "object %s is there already, with other content", key)
+		}
+		return there.etag, nil
+	}
+	return "", b.failed(ctx, "write", key, err)
+}
+
+func (b *bucket) putWhole(ctx context.Context, key string, content io.ReaderAt, o object) (string, error) {
+	out, err := b.client.PutObject(ctx, &s3.PutObjectInput{
+		Bucket: &b.Bucket, Key: &key, Body: io.NewSectionReader(content, 0, o.bytes), ContentLength: &o.bytes,
+		IfNoneMatch: aws.String("*"), Metadata: map[string]string{contentHash: o.sha256},
+	})
+	if err != nil {
+		return "", err
+	}
+	return unquote(out.ETag), nil
+}
+
+func (b *bucket) putParts(ctx context.Context, key string, content io.ReaderAt, o object) (string, error) {
+	return b.inParts(ctx, key, o, b.PartBytes, func(ctx context.Context, id *string, number int32, from, size int64) (types.CompletedPart, error) {
+		out, err := b.client.UploadPart(ctx, &s3.UploadPartInput{
+			Bucket: &b.Bucket, Key: &key, UploadId: id, PartNumber: &number, Body: io.NewSectionReader(content, from, size), ContentLength: &size,
+			ChecksumAlgorithm: b.checksum,
+		})
+		if err != nil {
+			return types.CompletedPart{}, err
+		}
+		return types.CompletedPart{PartNumber: &number, ETag: out.ETag, ChecksumCRC32: out.ChecksumCRC32}, nil
+	})
+}
+
+// inParts makes an object of parts. Nothing can be seen of it before the last step, and nothing is left where one fails:
+// unlike the SDK's own uploader this also takes the parts back where the context ended.
+func (b *bucket) inParts(ctx context.Context, key string, o object, partBytes int64,
+	send func(ctx context.Context, id *string, number int32, from, size int64) (types.CompletedPart, error),
+) (etag string, err error) {
+	const mostParts = 10_000 // S3's own
+	for o.bytes > partBytes*mostParts {
+		partBytes *= 2
+	}
+	begun, err := b.client.CreateMultipartUpload(ctx, &s3.CreateMultipartUploadInput{
+		Bucket: &b.Bucket, Key: &key, Metadata: map[string]string{contentHash: o.sha256}, ChecksumAlgorithm: b.checksum,
+	})
+	if err != nil {
+		return "", err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, b.abort(ctx, key, begun.UploadId))
+		}
+	}()
+	parts := make([]types.CompletedPart, (o.bytes+partBytes-1)/partBytes)
+	err = inParallel(ctx, len(parts), func(ctx context.Context, i int) (err error) {
+		from := int64(i) * partBytes
+		parts[i], err = send(ctx, begun.UploadId, int32(i+1), from, min(partBytes, o.bytes-from))
+		return err
+	})
+	if err != nil {
+		return "", err
+	}
+	done, err := b.client.CompleteMultipartUpload(ctx, &s3.CompleteMultipartUploadInput{
+		Bucket: &b.Bucket, Key: &key, UploadId: begun.UploadId, IfNoneMatch: aws.String("*"), MultipartUpload: &types.CompletedMultipartUpload{Parts: parts},
+	})
+	if err != nil {
+		return "", err
+	}
+	return unquote(done.ETag), nil
+}
+
+// abort removes parts, whether or not whoever sent them still waits.
+func (b *bucket) abort(ctx context.Context, key string, id *string) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
+	defer cancel()
+	_, err := b.client.AbortMultipartUpload(ctx, &s3.AbortMultipartUploadInput{Bucket: &b.Bucket, Key: &key, UploadId: id})
+	if err == nil || statusOf(err) == 404 {
+		return nil
+	}
+	return fmt.Errorf("abort the upload of %s: %w", key, err)
+}
+
+// copy makes an object of a committed one, if that is still what was committed. It may be repeated.
+func (b *bucket) copy(ctx context.Context, from File, key string) (etag string, err error) {
+	source := b.key(from.Path)
+	is, err := b.look(ctx, source)
+	if err != nil {
+		return "", err
+	}
+	if from.ETag != "" && is.etag != from.ETag || is.bytes != from.Bytes {
+		return "", fault.New(fault.Conflict, "object %s is not what was committed", source)
+	}
+	switch there, err := b.look(ctx, key); {
+	case err == nil && is.sha256 != "" && there.sha256 == is.sha256 && there.bytes == is.bytes:
+		return there.etag, nil // by one who crashed before it was recorded
+	case err != nil && !fault.Is(err, fault.NotFound):
+		return "", err
+	}
+	// The SDK sends this as it is given.
+	escaped := (&url.URL{Path: b.Bucket + "/" + source}).EscapedPath()
+	if is.bytes <= largestPut {
+		out, err := b.client.CopyObject(ctx, &s3.CopyObjectInput{Bucket: &b.Bucket, Key: &key, CopySource: &escaped, CopySourceIfMatch: &is.etag})
+		if err != nil {
+			return "", b.failed(ctx, "copy", source, err)
+		}
+		return unquote(out.CopyObjectResult.ETag), nil
+	}
+	etag, err = b.inParts(ctx, key, is, largestPut/10, func(ctx context.Context, id *string, number int32, first, size int64) (types.CompletedPart, error) {
+		out, err := b.client.UploadPartCopy(ctx, &s3.UploadPartCopyInput{
+			Bucket: &b.Bucket, Key: &key, UploadId: id, PartNumber: &number, CopySource: &escaped, CopySourceIfMatch: &is.etag,
+			CopySourceRange: aws.String(fmt.Sprintf("bytes=%d-%d", first, first+size-1)),
+		})
+		if err != nil {
+			return types.CompletedPart{}, err
+		}
+		return types.CompletedPart{PartNumber: &number, ETag: out.CopyPartResult.ETag, ChecksumCRC32: out.CopyPartResult.ChecksumCRC32}, nil
+	})
+	if err != nil {
+		return "", b.failed(ctx, "copy", source, err)
+	}
+	return etag, nil
+}
+
+// removeAll removes all objects below a prefix, and the parts of those that were never finished.
+func (b *bucket) removeAll(ctx context.Context, prefix string) error {
+	prefix = b.key(prefix)
+	objects, err := b.list(ctx, prefix)
+	if err != nil {
+		return err
+	}
+	// One by one: deleting many in a request is what servers other than AWS's differ in.
+	err = inParallel(ctx, len(objects), func(ctx context.Context, i int) error {
+		_, err := b.client.DeleteObject(ctx, &s3.DeleteObjectInput{Bucket: &b.Bucket, Key: objects[i].Key})
+		return b.failed(ctx, "remove", *objects[i].Key, err)
+	})
+	if err != nil {
+		return err
+	}
+	pages := s3.NewListMultipartUploadsPaginator(b.client, &s3.ListMultipartUploadsInput{Bucket: &b.Bucket, Prefix: &prefix})
+	for pages.HasMorePages() {
+		page, err := pages.NextPage(ctx)
+		if err != nil {
+			return b.failed(ctx, "list what is unfinished below", prefix, err)
+		}
+		for _, u := range page.Uploads {
+			if err := b.abort(ctx, *u.Key, u.UploadId); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (b *bucket) list(ctx context.Context, prefix string) ([]types.Object, error) {
+	var list []types.Object
+	pages := s3.NewListObjectsV2Paginator(b.client, &s3.ListObjectsV2Input{Bucket: &b.Bucket, Prefix: &prefix})
+	for pages.HasMorePages() {
+		page, err := pages.NextPage(ctx)
+		if err != nil {
+			return nil, b.failed(ctx, "list", prefix, err)
+		}
+		list = append(list, page.Contents...)
+	}
+	return list, nil
+}

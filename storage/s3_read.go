@@ -1,0 +1,151 @@
+package storage
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/s3"
+
+	"github.com/dagctl/dagctl/internal/fault"
+)
+
+// DuckDB reads local files: what is asked for is copied here first, checked against the committed list.
+
+func (b *bucket) open(ctx context.Context, g Generation, partitions []Partition, dir string) ([][]string, error) {
+	var all []File
+	for _, p := range partitions {
+		all = append(all, p.Files...)
+	}
+	local, err := b.fetch(ctx, g, all, dir)
+	if err != nil {
+		return nil, err
+	}
+	out := make([][]string, len(partitions))
+	for i, p := range partitions {
+		out[i], local = local[:len(p.Files):len(p.Files)], local[len(p.Files):]
+	}
+	return out, nil
+}
+
+func (b *bucket) openSealed(ctx context.Context, g Generation, m Manifest, dir string) ([]string, error) {
+	return b.fetch(ctx, g, m.Files, dir)
+}
+
+func (b *bucket) head(ctx context.Context, g Generation, partitions []Partition, n int, dir string) ([]string, error) {
+	return b.fetch(ctx, g, firstFiles(partitions, n), dir)
+}
+
+// fetch copies committed files of a generation to the folder, from the cache where it has them.
+func (b *bucket) fetch(ctx context.Context, g Generation, list []File, dir string) ([]string, error) {
+	if err := ofGeneration(g, list); err != nil {
+		return nil, err
+	}
+	local := make([]string, len(list))
+	return local, inParallel(ctx, len(list), func(ctx context.Context, i int) error {
+		file := list[i]
+		if err := plainPath(file.Path); err != nil {
+			return err
+		}
+		local[i] = filepath.Join(dir, localName(file, i))
+		if b.cache.take(file, local[i]) {
+			return nil
+		}
+		if err := b.download(ctx, b.key(file.Path), Upload{Bytes: file.Bytes, ETag: file.ETag}, local[i]); err != nil {
+			return err
+		}
+		b.cache.keep(file, local[i])
+		return nil
+	})
+}
+
+// localName is one for each place in a list, and for each file: a folder may be given twice.
+func localName(f File, place int) string {
+	sum := sha256.Sum256([]byte(f.Path))
+	return fmt.Sprintf("%05d-%s.parquet", place, hex.EncodeToString(sum[:8]))
+}
+
+// rangeBytes is how much of an object one request asks for.
+const rangeBytes = 32 << 20
+
+// download makes a local file of an object, if that has the size and the ETag: S3 itself holds the ETag against the object
+// that it reads from.
+func (b *bucket) download(ctx context.Context, key string, want Upload, local string) error {
+	file, err := os.OpenFile(local, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	err = inParallel(ctx, int(max(1, (want.Bytes+rangeBytes-1)/rangeBytes)), func(ctx context.Context, i int) error {
+		from := int64(i) * rangeBytes
+		return b.read(ctx, key, want, from, min(rangeBytes, want.Bytes-from), file)
+	})
+	if err == nil { // nobody writes to what is committed
+		err = file.Chmod(0o440)
+	}
+	if err := errors.Join(err, file.Close()); err != nil {
+		return errors.Join(err, os.Remove(local))
+	}
+	return nil
+}
+
+// read copies a range of an object to the same place of a file.
+func (b *bucket) read(ctx context.Context, key string, want Upload, from, size int64, file *os.File) error {
+	in := &s3.GetObjectInput{Bucket: &b.Bucket, Key: &key}
+	if want.ETag != "" {
+		in.IfMatch = aws.String(`"` + want.ETag + `"`)
+	}
+	if size < want.Bytes {
+		in.Range = aws.String(fmt.Sprintf("bytes=%d-%d", from, from+size-1))
+	}
+	const tries = 3 // the SDK tries again what was not answered; this is for answers that broke off
+	var err error
+	for range tries {
+		var out *s3.GetObjectOutput
+		if out, err = b.client.GetObject(ctx, in); err != nil {
+			return b.failed(ctx, "read", key, err)
+		}
+		if total, ok := totalBytes(out); ok && total != want.Bytes {
+			out.Body.Close()
+			return fault.New(fault.Conflict, "object %s of bucket %s has %d bytes; %d were committed", key, b.Bucket, total, want.Bytes)
+		}
+		var n int64
+		n, err = io.Copy(io.NewOffsetWriter(file, from), io.LimitReader(out.Body, size+1))
+		err = errors.Join(err, out.Body.Close())
+		if err == nil && n != size {
+			err = fmt.Errorf("%d bytes of %d came", n, size)
+		}
+		if err == nil {
+			return nil
+		}
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	return b.failed(ctx, "read", key, err)
+}
+
+// totalBytes is the size of the object that an answer is of.
+func totalBytes(out *s3.GetObjectOutput) (total int64, known bool) {
+	if out.ContentRange == nil {
+		return aws.ToInt64(out.ContentLength), out.ContentLength != nil
+	}
+	var first, last int64
+	_, err := fmt.Sscanf(*out.ContentRange, "bytes %d-%d/%d", &first, &last, &total)
+	return total, err == nil
+}
+
+// plainPath refuses what could mean another place than it says.
+func plainPath(name string) error {
+	if name != path.Clean(name) || !fs.ValidPath(name) {
+		return fault.New(fault.Invalid, "file %q is not a plain relative path", name)
+	}
+	return nil
+}
