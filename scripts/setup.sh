@@ -27,6 +27,11 @@ has_compilers() {
 	command -v gcc >/dev/null && command -v g++ >/dev/null && echo '#include <stdlib.h>' | gcc -E - >/dev/null 2>&1
 }
 
+# The Python SDK runs on 3.9 and newer.
+has_python() {
+	command -v python3 >/dev/null && python3 -c 'import ssl, sys; sys.exit(sys.version_info < (3, 9))'
+}
+
 as_root() {
 	if [ "$(id -u)" = 0 ]; then
 		"$@"
@@ -42,6 +47,7 @@ debian() {
 	missing=
 	has_compilers || missing="$missing gcc g++ libc6-dev"
 	has_postgres || missing="$missing postgresql"
+	has_python || missing="$missing python3"
 	[ -e /etc/ssl/certs/ca-certificates.crt ] || missing="$missing ca-certificates"
 	[ -n "$missing" ] || return 0
 	say "installing with apt-get:$missing"
@@ -60,13 +66,18 @@ macos() {
 		say "the compilers are missing. Install them with: xcode-select --install"
 		exit 1
 	fi
-	has_postgres && return 0
+	missing=
+	has_postgres || missing="$missing postgresql@17"
+	has_python || missing="$missing python@3.13"
+	[ -n "$missing" ] || return 0
 	if ! command -v brew >/dev/null; then
-		say "PostgreSQL is missing. Install Homebrew from https://brew.sh, or PostgreSQL 15 or newer from https://postgresapp.com"
+		say "these are missing:$missing. Install Homebrew from https://brew.sh, or PostgreSQL 15 or newer from https://postgresapp.com"
+		say "and Python 3.9 or newer from https://www.python.org"
 		exit 1
 	fi
-	say "installing with Homebrew: postgresql@17"
-	brew install --quiet postgresql@17
+	say "installing with Homebrew:$missing"
+	# shellcheck disable=SC2086 # a list of words
+	brew install --quiet $missing
 }
 
 case "$(uname -s)" in
@@ -74,9 +85,9 @@ Darwin) macos ;;
 *)
 	if command -v apt-get >/dev/null; then
 		debian
-	elif ! has_compilers || ! has_postgres; then
-		say "install gcc, g++, libc's headers and a PostgreSQL server (15 or newer), for example:"
-		say "dnf install gcc gcc-c++ glibc-devel postgresql-server"
+	elif ! has_compilers || ! has_postgres || ! has_python; then
+		say "install gcc, g++, libc's headers, a PostgreSQL server (15 or newer) and Python (3.9 or newer), for example:"
+		say "dnf install gcc gcc-c++ glibc-devel postgresql-server python3"
 		exit 1
 	fi
 	;;

@@ -1,0 +1,244 @@
+"""One attempt at a task, as the server sees it: its fence, its calls, its heartbeats, and its end.
+
+The server decides everything that matters, in the transaction of each call: whether the fence still holds, whether there is
+another attempt, what a completion publishes. This side keeps the lease and reports, and never guesses.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import IO, Any, Dict, List, Mapping, Optional
+
+from . import protocol
+from .errors import (
+    ApiError,
+    CanceledError,
+    ConflictError,
+    Error,
+    ForbiddenError,
+    LeaseLostError,
+    UnauthorizedError,
+    UnavailableError,
+)
+from .logs import LogBuffer
+from .protocol import Claim, Task
+from .transport import Answer, Body, Transport
+
+log = logging.getLogger("dagctl")
+
+SOONEST = 1.0  # seconds between heartbeats, however often progress changes
+REPORT_PATIENCE = 300.0  # seconds for which the end of an attempt is reported again and again
+CALL_PATIENCE = 60.0
+COMMIT_TIMEOUT = 600.0  # seconds that one answer may take in which the server seals what was uploaded
+
+# How an attempt ended, beyond the statuses that the server gives a task.
+STALE = "Stale"  # the server refused its completion: the task went on without it
+LOST = "Lost"  # its lease was lost, or handed back, while it ran
+UNREPORTED = "Unreported"  # no server took the report; the lease runs out, and the task goes to another attempt
+
+
+class Attempt:
+    """The connection between a claimed task and the server. Threads may share it."""
+
+    def __init__(self, claim: Claim, transport: Transport) -> None:
+        assert claim.task is not None
+        self.task: Task = claim.task
+        self.fence = claim.fence
+        self.logs = LogBuffer(self._send_lines)
+        self.cancel_requested = False
+        self.drain_requested = False
+        self._transport = transport
+        self._capability = claim.capability_token
+        self._lost: Optional[str] = None  # why
+        self._interrupted = threading.Event()  # canceled or lost: what waits should look
+        self._lock = threading.Lock()
+        self._reported = False
+        self._ended = threading.Event()
+        self._beat_soon = threading.Event()
+        self._percent = 0
+        self._state = ""
+
+    def __repr__(self) -> str:
+        return f"Attempt({self.name})"
+
+    @property
+    def name(self) -> str:
+        return f"task {self.task.task_id} of {self.task.job}, attempt {self.task.attempt}"
+
+    @property
+    def lost(self) -> Optional[str]:
+        """Why this attempt counts no more, if so."""
+        return self._lost
+
+    # Calls of a handler.
+
+    def check(self) -> None:
+        """Raise if this attempt should not go on."""
+        if self._lost:
+            raise LeaseLostError(f"{self.name}: {self._lost}")
+        if self.cancel_requested:
+            raise CanceledError(f"{self.name} was canceled")
+
+    def wait(self, seconds: float) -> None:
+        """Sleep, and raise as soon as the attempt should not go on."""
+        self._interrupted.wait(seconds)
+        self.check()
+
+    def post(self, path: str, body: Mapping[str, Any]) -> Any:
+        """Call the server with the fence in the body, for a handler: it raises when the task was canceled or lost."""
+        self.check()
+        return self._post(path, body, CALL_PATIENCE, timeout=COMMIT_TIMEOUT, checked=True).json()
+
+    def transfer(
+        self, method: str, path: str, *, body: Body = None, media_type: str = "", into: Optional[IO[bytes]] = None
+    ) -> Answer:
+        """Send or fetch data, with the fence in headers."""
+        self.check()
+        headers = {
+            **self._headers(),
+            protocol.TASK_HEADER: self.task.task_id,
+            protocol.ATTEMPT_HEADER: str(self.task.attempt),
+            protocol.LEASE_TOKEN_HEADER: str(self.fence["lease_token"]),
+            "Accept": "*/*",
+        }
+        if body is not None:
+            headers["Content-Type"] = media_type
+        return self._transport.call(
+            method, path, headers=headers, body=body, into=into, timeout=300.0, patience=CALL_PATIENCE, between=self.wait
+        )
+
+    def progress(self, percent: Optional[int], state: Optional[str]) -> None:
+        """Note how far the task is; the next heartbeat tells it, at most one a second."""
+        if percent is not None:
+            self._percent = min(100, max(0, int(percent)))
+        if state is not None:
+            self._state = state[:1000]
+        self._beat_soon.set()
+
+    # Heartbeats.
+
+    def keep(self) -> threading.Thread:
+        """Start extending the lease, every third of it, until the attempt ends."""
+        thread = threading.Thread(target=self._keep, name=f"dagctl-lease-{self.task.task_id}", daemon=True)
+        thread.start()
+        return thread
+
+    def _keep(self) -> None:
+        interval = max(0.1, self.task.lease_seconds / 3)
+        wait, last = interval, time.monotonic()
+        while True:
+            self._beat_soon.wait(wait)
+            self._ended.wait(max(0.0, last + min(SOONEST, interval) - time.monotonic()))
+            if self._ended.is_set() or self._lost:
+                return
+            self._beat_soon.clear()
+            last = time.monotonic()
+            wait = interval if self.heartbeat(timeout=max(1.0, interval)) else min(SOONEST, interval)
+
+    def heartbeat(self, timeout: float) -> bool:
+        """Extend the lease once; false where no server answered and it is worth another try soon."""
+        try:
+            answer = self._post(
+                "/v1/task/heartbeat", {"progress": self._percent, "state": self._state}, patience=0, timeout=timeout
+            ).json()
+        except (ConflictError, UnauthorizedError, ForbiddenError) as refused:
+            self.lose(refused.detail)
+            return True
+        except Error as error:
+            log.warning("%s: no heartbeat: %s", self.name, error)
+            return False
+        answer = answer or {}
+        if answer.get("capability_token"):
+            self._capability = str(answer["capability_token"])
+        self.drain_requested = self.drain_requested or bool(answer.get("drain_requested"))
+        if answer.get("cancel_requested"):
+            self.cancel_requested = True
+            self._interrupted.set()
+        return True
+
+    def lose(self, why: str) -> None:
+        """From now on this attempt counts no more."""
+        with self._lock:
+            self._lost = self._lost or why
+            reported = self._reported
+        self._interrupted.set()
+        self._beat_soon.set()
+        if not reported:
+            log.warning("%s is lost: %s", self.name, self._lost)
+
+    # The end.
+
+    def complete(self, completion: Mapping[str, Any], patience: float = REPORT_PATIENCE) -> str:
+        """Report the end of the attempt, once. Returns the task's status, or STALE, LOST or UNREPORTED.
+
+        A lost lease does not keep a result back: it counts as long as no newer attempt has started, and only the server
+        knows that.
+        """
+        with self._lock:
+            if self._reported:
+                return LOST
+            self._reported = True
+        try:
+            return self._report(completion, patience)
+        finally:
+            self._ended.set()
+            self._beat_soon.set()
+
+    def abandon(self) -> str:
+        """End the attempt without a report."""
+        with self._lock:
+            self._reported = True
+        self._ended.set()
+        self._beat_soon.set()
+        return LOST
+
+    def _report(self, completion: Mapping[str, Any], patience: float) -> str:
+        try:
+            state = self._post("/v1/task/complete", completion, patience, timeout=COMMIT_TIMEOUT).json() or {}
+        except ConflictError as refused:
+            log.warning("%s: its end was not accepted: %s", self.name, refused.detail)
+            return STALE
+        except (UnauthorizedError, ForbiddenError, UnavailableError) as error:
+            log.error("%s: its end could not be reported, so its lease will run out: %s", self.name, error)
+            return UNREPORTED
+        except ApiError as refused:
+            if completion["status"] == "Failed":
+                log.error("%s: the report of its failure was refused: %s", self.name, refused)
+                return UNREPORTED
+            # What it wanted to commit is wrong: that is a failure, with the server's reasons for all to read.
+            log.warning("%s: what it completed with was refused: %s", self.name, refused)
+            error = {"message": short(str(refused)), "retryable": False}
+            return self._report({"status": "Failed", "error": error}, patience)
+        status = str(state.get("status") or completion["status"])
+        log.info("%s: %s", self.name, status)
+        return status
+
+    def _send_lines(self, lines: List[Dict[str, Any]]) -> int:
+        answer = self._post("/v1/task/logs", {"lines": lines}, patience=5.0, timeout=10.0).json() or {}
+        return int(answer.get("accepted", 0))
+
+    def _post(
+        self, path: str, body: Mapping[str, Any], patience: float, timeout: Optional[float] = None, checked: bool = False
+    ) -> Answer:
+        return self._transport.call(
+            "POST",
+            path,
+            headers=self._headers(),
+            json_body={**self.fence, **body},
+            timeout=timeout,
+            patience=patience,
+            between=self.wait if checked else None,
+        )
+
+    def _headers(self) -> Dict[str, str]:
+        headers = {protocol.CAPABILITY_HEADER: self._capability}
+        if self.task.traceparent:
+            headers["traceparent"] = self.task.traceparent
+        return headers
+
+
+def short(text: str) -> str:
+    """An error as the protocol takes it: not empty, and not too long."""
+    return text[:10_000] or "it failed without saying why"

@@ -1,0 +1,329 @@
+"""What a handler is given: its task, and all it may do about it."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import logging
+import threading
+from dataclasses import dataclass
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, TypeVar, Union
+
+from .attempt import Attempt
+from .data import Input, Output, Pending, QueryResult, Scratch
+from .errors import ApiError, Error
+from .logs import TaskLogHandler
+from .protocol import MOST_EVENTS, MOST_TASKS, Cursor, Job, Partition, Task
+from .typed import decode, encode
+
+Named = TypeVar("Named", Input, Output)
+
+
+@dataclass(frozen=True)
+class EventOutcome:
+    """What became of an event: accepted, duplicate or rejected."""
+
+    outcome: str
+    event_id: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Committed:
+    """What became of a commit, in the order in which things were emitted and enqueued."""
+
+    events: Sequence[EventOutcome] = ()
+    tasks: Sequence[str] = ()  # ids; of the existing one where the idempotency key was known
+
+
+class Secrets(Mapping[str, str]):
+    """The secrets that the job names. They are fetched when the first one is asked for, and never shown."""
+
+    def __init__(self, attempt: Attempt) -> None:
+        self._attempt = attempt
+        self._lock = threading.Lock()
+        self._values: Optional[Dict[str, str]] = None
+
+    def __getitem__(self, name: str) -> str:
+        if name not in self._attempt.task.secrets:
+            raise KeyError(f"the job names no secret {name}")
+        with self._lock:
+            if self._values is None:
+                answer = self._attempt.post("/v1/task/secrets", {})
+                self._values = {str(k): str(v) for k, v in answer["secrets"].items()}
+            return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._attempt.task.secrets)
+
+    def __len__(self) -> int:
+        return len(self._attempt.task.secrets)
+
+    def __repr__(self) -> str:
+        return f"Secrets({', '.join(self)})"
+
+
+class Context:
+    """A handler's task.
+
+    What a handler writes, emits, enqueues and keeps as state takes effect in one transaction: at `commit()`, or else when
+    the handler returns. Of an attempt that fails, what was not committed never happened.
+
+    Every method that calls the server raises CanceledError once the task was canceled and LeaseLostError once it was given
+    to another attempt. A handler that computes for long without calling asks `canceled`, or calls `check()`.
+    """
+
+    def __init__(self, attempt: Attempt, payload: Any = None) -> None:
+        task = attempt.task
+        self.task: Task = task
+        self.payload = payload
+        self.source_version: Optional[str] = None  # what a source says of what it read, such as an ETag
+        self.secrets: Mapping[str, str] = Secrets(attempt)
+        self.log = logging.Logger("dagctl.task")
+        self.log.addHandler(TaskLogHandler(buffer=attempt.logs))
+        self.log.parent = logging.getLogger("dagctl.task")  # and on to where the process itself logs
+        self.log.setLevel(self.log.parent.level or logging.INFO)
+        self._attempt = attempt
+        self._lock = threading.Lock()
+        self._pending = Pending()
+        self._scratch = Scratch()
+        self._lineage: List[Dict[str, Any]] = []
+        self._inputs = [Input(spec, attempt, self._scratch) for spec in task.inputs]
+        self._outputs = [Output(spec, attempt, self._scratch, lambda: self._pending, self._lineage) for spec in task.outputs]
+        self._known_state = _frozen(task.operator_state)
+        self._enqueued = 0
+        self._unchanged = False
+        self._reached: Optional[int] = None
+        self.state: Any = task.operator_state
+
+    # `state` is whatever JSON the job keeps from task to task. Change it or set it: the next commit, or the end, stores it.
+
+    def __repr__(self) -> str:
+        return f"Context({self._attempt.name})"
+
+    @property
+    def job(self) -> Job:
+        return self.task.job
+
+    @property
+    def attempt(self) -> int:
+        """1 at the first try."""
+        return self.task.attempt
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        return self.task.config
+
+    @property
+    def partition(self) -> Optional[Partition]:
+        return self.task.partition
+
+    @property
+    def cursor(self) -> Optional[Cursor]:
+        return self.task.cursor
+
+    @property
+    def timeout_at(self) -> datetime.datetime:
+        """When the server ends the attempt, whatever it does."""
+        return self.task.timeout_at
+
+    @property
+    def canceled(self) -> bool:
+        """Whether to stop: the task was canceled, or is another attempt's by now."""
+        return self._attempt.cancel_requested or self._attempt.lost is not None
+
+    @property
+    def drain_requested(self) -> bool:
+        """Whether a task without an end, such as an always_on source, should come to one."""
+        return self._attempt.drain_requested
+
+    def check(self) -> None:
+        """Raise CanceledError or LeaseLostError if the handler should not go on."""
+        self._attempt.check()
+
+    def wait(self, seconds: float) -> None:
+        """Sleep, and raise as soon as the handler should not go on."""
+        self._attempt.wait(seconds)
+
+    def progress(self, percent: Optional[int] = None, text: Optional[str] = None) -> None:
+        """Say how far the task is, for people: 0 to 100, and a few words."""
+        self._attempt.check()
+        self._attempt.progress(percent, text)
+
+    @property
+    def inputs(self) -> Sequence[Input]:
+        return self._inputs
+
+    @property
+    def outputs(self) -> Sequence[Output]:
+        return self._outputs
+
+    def input(self, name: Union[str, int, None] = None) -> Input:
+        """An input by its name or index; without either, the only one."""
+        return _find("input", self._inputs, name, self.job)
+
+    def output(self, name: Union[str, int, None] = None) -> Output:
+        """An output by its name or index; without either, the only one."""
+        return _find("output", self._outputs, name, self.job)
+
+    def query(self, sql: str, *, max_rows: int = 0) -> QueryResult:
+        """Rows of a statement over the inputs, each of which is a relation of its name. 0 is the server's own limit."""
+        body: Dict[str, Any] = {"sql": sql}
+        if max_rows:
+            body["max_rows"] = max_rows
+        return QueryResult.parse(self._attempt.post("/v1/task/query", body))
+
+    def credentials(self) -> Mapping[str, Any]:
+        """Short-lived S3 credentials to the task's inputs and its upload prefixes, where its storage is S3."""
+        answer: Mapping[str, Any] = self._attempt.post("/v1/task/credentials", {})
+        return answer
+
+    def emit(
+        self,
+        output: Union[str, int, None] = None,
+        *,
+        partition_key: Optional[str] = None,
+        start: Optional[datetime.datetime] = None,
+        end: Optional[datetime.datetime] = None,
+        cursor: Optional[int] = None,
+    ) -> None:
+        """Say that something is new of an output: a partition, or positions up to a cursor."""
+        self._event(output, {"partition_key": partition_key, "start": start, "end": end, "cursor": cursor})
+
+    def invalidate(
+        self,
+        output: Union[str, int, None] = None,
+        *,
+        partition_key: Optional[str] = None,
+        from_: Optional[int] = None,
+        to: Optional[int] = None,
+        reason: str = "correction",
+    ) -> None:
+        """Say that what was published is wrong: a partition, or positions. Reasons: reorg, correction, manual, schema."""
+        scope = "range" if partition_key is None else "partition"
+        self._event(output, {"partition_key": partition_key, "scope": scope, "from": from_, "to": to, "reason": reason})
+
+    def enqueue(
+        self,
+        job: str,
+        payload: Any = None,
+        *,
+        idempotency_key: Optional[str] = None,
+        priority: Optional[int] = None,
+        run_at: Optional[datetime.datetime] = None,
+        max_attempts: Optional[int] = None,
+        metadata: Any = None,
+        partition_key: Optional[str] = None,
+        concurrency_key: Optional[str] = None,
+    ) -> None:
+        """Ask for a task of a manual job that this one may enqueue: JOB of the same DAG, or DAG/JOB.
+
+        Give an idempotency key where a task must be enqueued once however many attempts it takes to get there; without
+        one, what an earlier attempt had committed is enqueued again.
+        """
+        self._attempt.check()
+        with self._lock:
+            if len(self._pending.tasks) == MOST_TASKS:
+                raise Error(f"{MOST_TASKS} tasks wait to be enqueued: call ctx.commit() in between")
+            self._enqueued += 1
+            task = {
+                "job": job,
+                # So that a call which is repeated for want of an answer enqueues nothing twice.
+                "idempotency_key": idempotency_key or f"{self.task.task_id}/{self.attempt}/{self._enqueued}",
+                "payload": payload,
+                "priority": priority,
+                "run_at": run_at,
+                "max_attempts": max_attempts,
+                "metadata": metadata,
+                "partition_key": partition_key,
+                "concurrency_key": concurrency_key,
+            }
+            self._pending.tasks.append(_given(task))
+
+    def commit(self) -> Committed:
+        """Have all that was written, emitted, enqueued and kept so far take effect now, while the task goes on."""
+        self._attempt.check()
+        with self._lock:
+            pending, self._pending = self._pending, Pending()
+            body, state = pending.body(), self._changed_state()
+        body.update(state)
+        if not body:
+            return Committed()
+        try:
+            answer = self._attempt.post("/v1/task/events", body)
+        except ApiError:
+            raise  # it was refused: it would be so again
+        except Error:
+            with self._lock:  # nobody knows whether it was done: the next call says it again, which does no harm
+                _put_back(pending, self._pending)
+            raise
+        if state:
+            self._known_state = _frozen(state["operator_state"])
+        return Committed(
+            events=decode(List[EventOutcome], answer.get("events") or [], "events"),
+            tasks=decode(List[str], answer.get("tasks") or [], "tasks"),
+        )
+
+    def unchanged(self) -> None:
+        """Say that there is nothing new: the end of the task publishes nothing."""
+        self._unchanged = True
+
+    def reached(self, position: int) -> None:
+        """Say how far the outputs go when the task ends; by default up to the highest position that was written."""
+        self._reached = position
+
+    # For the worker.
+
+    def _completion(self, result: Any) -> Dict[str, Any]:
+        """The end of a handler that returned."""
+        with self._lock:
+            body: Dict[str, Any] = {"status": "Completed", **self._pending.body(), **self._changed_state()}
+        if self._unchanged:
+            body.pop("outputs", None)
+        body.update(
+            _given(
+                {
+                    "result": result,
+                    "unchanged": self._unchanged or None,
+                    "source_version": self.source_version,
+                    "cursor": self._reached,
+                    "column_lineage": self._lineage or None,
+                }
+            )
+        )
+        return body
+
+    def _changed_state(self) -> Dict[str, Any]:
+        return {} if _frozen(self.state) == self._known_state else {"operator_state": encode(self.state)}
+
+    def _event(self, output: Union[str, int, None], fields: Mapping[str, Any]) -> None:
+        self._attempt.check()
+        event = _given({"output": self.output(output).index, **fields})
+        with self._lock:
+            if len(self._pending.events) == MOST_EVENTS:
+                raise Error(f"{MOST_EVENTS} events wait to be sent: call ctx.commit() in between")
+            self._pending.events.append(event)
+
+
+def _find(what: str, among: Sequence[Named], name: Union[str, int, None], job: Job) -> Named:
+    found = [x for x in among if name is None or name in (x.name, x.index)]
+    if len(found) == 1:
+        return found[0]
+    names = ", ".join(x.name for x in among) or "none"
+    if name is None:
+        raise Error(f"{job} has {len(among)} {what}s, so say which one: {names}")
+    raise Error(f"{job} has no {what} {name!r}; it has: {names}")
+
+
+def _given(fields: Mapping[str, Any]) -> Dict[str, Any]:
+    return {k: encode(v) for k, v in fields.items() if v is not None}
+
+
+def _frozen(state: Any) -> str:
+    return json.dumps(encode(state), sort_keys=True, allow_nan=False)
+
+
+def _put_back(old: Pending, new: Pending) -> None:
+    for key, files in old.files.items():
+        new.files[key] = files + new.files.get(key, [])
+    new.events[:0], new.tasks[:0] = old.events, old.tasks

@@ -1,0 +1,322 @@
+"""Rows in and out of a task. The server converts and keeps them: no storage credentials, and no library for Parquet."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import json
+import os
+import re
+import shutil
+import tempfile
+import threading
+from dataclasses import dataclass, field
+from typing import IO, Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple, Type, TypeVar, Union, overload
+from urllib.parse import quote
+
+from .attempt import Attempt
+from .errors import Error
+from .protocol import MOST_FILES, Column, InputPartition, InputSpec, OutputSpec
+from .typed import Mismatch, decode, encode
+
+T = TypeVar("T")
+Row = Dict[str, Any]
+
+PART_BYTES = 64 << 20  # after which rows go up and a new file begins
+
+_FORMATS = {".parquet": "parquet", ".csv": "csv", ".ndjson": "ndjson", ".jsonl": "ndjson"}
+_MEDIA_TYPES = {"parquet": "application/vnd.apache.parquet", "csv": "text/csv", "ndjson": "application/x-ndjson"}
+_ENDINGS = {"parquet": ".parquet", "csv": ".csv", "ndjson": ".ndjson"}
+
+
+class Scratch:
+    """A folder of the attempt, made when it is needed and removed at its end."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._dir: Optional[str] = None
+
+    def file(self, ending: str) -> str:
+        """The path of a new, empty file."""
+        with self._lock:
+            if self._dir is None:
+                self._dir = tempfile.mkdtemp(prefix="dagctl-task-")
+        handle, path = tempfile.mkstemp(suffix=ending, dir=self._dir)
+        os.close(handle)
+        return path
+
+    def remove(self) -> None:
+        if self._dir is not None:
+            shutil.rmtree(self._dir, ignore_errors=True)
+
+
+class Input:
+    """An input, as it was pinned when the task was claimed: reading it twice gives the same rows."""
+
+    def __init__(self, spec: InputSpec, attempt: Attempt, scratch: Scratch) -> None:
+        self._spec, self._attempt, self._scratch = spec, attempt, scratch
+
+    def __repr__(self) -> str:
+        return f"Input({self.name!r}, {len(self.partitions)} partitions)"
+
+    @property
+    def index(self) -> int:
+        return self._spec.index
+
+    @property
+    def name(self) -> str:
+        return self._spec.name
+
+    @property
+    def partitions(self) -> Sequence[InputPartition]:
+        return self._spec.partitions
+
+    @property
+    def columns(self) -> Sequence[Column]:
+        return self._spec.columns
+
+    @overload
+    def rows(self) -> Iterator[Row]: ...
+
+    @overload
+    def rows(self, of: Type[T]) -> Iterator[T]: ...
+
+    def rows(self, of: Any = None) -> Iterator[Any]:
+        """The rows as dicts, or as what is given, such as a dataclass."""
+        with self._fetched("ndjson") as path, open(path, encoding="utf-8") as lines:
+            for number, line in enumerate(lines, 1):
+                if not line.strip():
+                    continue
+                row = json.loads(line)
+                if of is not None:
+                    try:
+                        row = decode(of, row, "row")
+                    except Mismatch as mismatch:
+                        raise Error(f"input {self.name}, row {number}: {mismatch}") from None
+                yield row
+                if number % 10_000 == 0:
+                    self._attempt.check()
+
+    def csv(self) -> Iterator[Dict[str, str]]:
+        """The rows as text by column, as CSV has them."""
+        with self._fetched("csv") as path, open(path, encoding="utf-8", newline="") as lines:
+            yield from csv.DictReader(lines)
+
+    def download(self, path: Union[str, os.PathLike[str]], format: Optional[str] = None) -> str:
+        """Write the rows to a file: parquet, csv or ndjson, by default what the file's name says. Returns its path."""
+        target = os.fspath(path)
+        part = f"{target}.part"
+        try:
+            self._fetch(part, format or _format_of(target))
+            os.replace(part, target)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(part)
+        return target
+
+    @contextlib.contextmanager
+    def _fetched(self, format: str) -> Iterator[str]:
+        # By way of a file, so that a connection which breaks is no matter, and none is held open while rows are worked on.
+        path = self._scratch.file(_ENDINGS[format])
+        try:
+            self._fetch(path, format)
+            yield path
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(path)
+
+    def _fetch(self, path: str, format: str) -> None:
+        with open(path, "w+b") as file:
+            self._attempt.transfer("GET", f"/v1/task/inputs/{self.index}?format={format}", into=file)
+
+
+@dataclass
+class Pending:
+    """What a handler has written, emitted, enqueued and kept, and what no call has committed yet."""
+
+    files: Dict[Tuple[int, str], List[Dict[str, str]]] = field(default_factory=dict)  # by output and partition key
+    events: List[Dict[str, Any]] = field(default_factory=list)
+    tasks: List[Dict[str, Any]] = field(default_factory=list)
+
+    def body(self) -> Dict[str, Any]:
+        """Its form in the protocol; what is empty is left out."""
+        outputs: List[Dict[str, Any]] = []
+        for (index, key), files in self.files.items():
+            output: Dict[str, Any] = {"index": index}
+            if key:
+                output["partition_key"] = key
+            if files:
+                output["files"] = files
+            outputs.append(output)
+        found = {"outputs": outputs, "events": self.events, "tasks": self.tasks}
+        return {k: v for k, v in found.items() if v}
+
+
+class Output:
+    """An output that the task may write. What is written becomes visible with a commit or the completion, and not before."""
+
+    def __init__(self, spec: OutputSpec, attempt: Attempt, scratch: Scratch, pending: Callable[[], Pending], lineage: List[Any]) -> None:
+        self._spec, self._attempt, self._scratch, self._pending, self._lineage = spec, attempt, scratch, pending, lineage
+        self._lock = threading.Lock()
+        self._count = 0
+
+    def __repr__(self) -> str:
+        return f"Output({self.name!r})"
+
+    @property
+    def index(self) -> int:
+        return self._spec.index
+
+    @property
+    def name(self) -> str:
+        return self._spec.name
+
+    @property
+    def update_strategy(self) -> str:
+        return self._spec.update_strategy
+
+    def write(self, rows: Iterable[Any], *, partition_key: str = "") -> int:
+        """Write rows: dicts, dataclasses, or what `dagctl.encode` knows. Returns how many there were.
+
+        They go up in files of 64 MiB while the iterable is read, so there may be more of them than memory holds.
+        """
+        with self.writer(partition_key=partition_key) as writer:
+            for row in rows:
+                writer.write(row)
+        return writer.rows
+
+    @contextlib.contextmanager
+    def writer(self, *, partition_key: str = "") -> Iterator[RowWriter]:
+        """Write rows one by one::
+
+            with ctx.output().writer() as out:
+                out.write({"id": 1})
+        """
+        writer = RowWriter(self, partition_key)
+        try:
+            yield writer
+            writer._finish()
+        finally:
+            writer._drop()
+
+    def upload(
+        self,
+        file: Union[str, os.PathLike[str]],
+        *,
+        format: Optional[str] = None,
+        name: Optional[str] = None,
+        partition_key: str = "",
+    ) -> None:
+        """Send a file: parquet, csv or ndjson, by default what its name says. CSV has a line of column names."""
+        path = os.fspath(file)
+        format = format or _format_of(path)
+        if format not in _ENDINGS:
+            raise ValueError(f"format {format!r} is none of {', '.join(_ENDINGS)}")
+        self._put(path, format, name, partition_key)
+
+    def derives(self, column: str, *, input: Union[int, Input], input_column: str, transform: str = "expression") -> None:
+        """Say which input column a column was made from, for lineage; transform: identity, expression or aggregate."""
+        self._lineage.append(
+            {
+                "output": self.index,
+                "output_column": column,
+                "input": input.index if isinstance(input, Input) else input,
+                "input_column": input_column,
+                "transform": transform,
+            }
+        )
+
+    def _put(self, path: str, format: str, name: Optional[str], partition_key: str) -> None:
+        with self._lock:
+            self._count += 1
+            name = name or f"{self._count:05d}{_ENDINGS[format]}"
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._=-]{0,254}", name):
+            raise ValueError(f"{name!r} is no name for an uploaded file: letters, digits, dots, dashes and underscores")
+        target = f"/v1/task/outputs/{self.index}/{quote(name)}?format={format}"
+        answer = self._attempt.transfer("PUT", target, body=path, media_type=_MEDIA_TYPES[format])
+        file = {"name": name}
+        told = answer.json() if answer.headers.get("content-type", "").startswith("application/json") else None
+        etag = (told or {}).get("etag") or answer.headers.get("etag")
+        if etag:
+            file["etag"] = str(etag)
+        with self._lock:
+            files = self._note(partition_key)
+            if len(files) == MOST_FILES:
+                raise Error(f"output {self.name} has {MOST_FILES} files that are not committed: call ctx.commit() in between")
+            files.append(file)
+
+    def _note(self, partition_key: str) -> List[Dict[str, str]]:
+        return self._pending().files.setdefault((self.index, partition_key), [])
+
+
+class RowWriter:
+    """Rows on their way into an output, as lines of JSON."""
+
+    def __init__(self, output: Output, partition_key: str) -> None:
+        self.rows = 0
+        self._output, self._key = output, partition_key
+        self._file: Optional[IO[bytes]] = None
+        self._size = 0
+
+    def write(self, row: Any) -> None:
+        value = encode(row)
+        if not isinstance(value, dict):
+            raise TypeError(f"a row is a dict or a dataclass, and not a {type(row).__name__}")
+        line = json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+        if self._file is None:
+            self._file, self._size = open(self._output._scratch.file(".ndjson"), "wb"), 0
+        self._file.write(line)
+        self.rows += 1
+        self._size += len(line)
+        if self._size >= PART_BYTES:
+            self._send()
+        elif self.rows % 10_000 == 0:
+            self._output._attempt.check()
+
+    def _send(self) -> None:
+        assert self._file is not None
+        self._file.close()
+        self._output._put(self._file.name, "ndjson", None, self._key)
+        self._drop()
+
+    def _finish(self) -> None:
+        if self._file is not None:
+            self._send()
+        else:
+            with self._output._lock:
+                self._output._note(self._key)  # no rows is an answer, too
+
+    def _drop(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(self._file.name)
+            self._file = None
+
+
+@dataclass(frozen=True)
+class QueryResult:
+    """Rows of `ctx.query`."""
+
+    columns: Sequence[Column]
+    rows: Sequence[Tuple[Any, ...]]
+    truncated: bool = False  # there were more
+
+    @classmethod
+    def parse(cls, answer: Mapping[str, Any]) -> QueryResult:
+        columns = decode(List[Column], answer.get("columns") or [], "columns")
+        return cls(columns, [tuple(r) for r in answer.get("rows") or []], bool(answer.get("truncated")))
+
+    def __iter__(self) -> Iterator[Row]:
+        names = [c.name for c in self.columns]
+        return (dict(zip(names, row)) for row in self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+def _format_of(path: str) -> str:
+    ending = os.path.splitext(path)[1].lower()
+    if ending not in _FORMATS:
+        raise ValueError(f"{os.path.basename(path)!r} does not say its format by its ending; pass format= as parquet, csv or ndjson")
+    return _FORMATS[ending]

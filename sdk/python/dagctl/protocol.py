@@ -1,0 +1,149 @@
+"""The words of the worker protocol, version 1: what a claim brings.
+
+docs/openapi.json of the dagctl repository has the same shapes. Fields that this version does not know are passed over.
+"""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Mapping, Optional
+
+from .typed import Mismatch, decode
+
+CLAIMED = "Claimed"
+
+TASK_HEADER = "X-Dagctl-Task"
+ATTEMPT_HEADER = "X-Dagctl-Attempt"
+LEASE_TOKEN_HEADER = "X-Dagctl-Lease-Token"
+CAPABILITY_HEADER = "X-Dagctl-Task-Capability"
+
+# What one call may carry.
+MOST_EVENTS = 1000
+MOST_TASKS = 1000
+MOST_FILES = 10_000
+MOST_LINES = 1000
+LONGEST_LINE = 16_384  # characters
+
+
+@dataclass(frozen=True)
+class Job:
+    dag_name: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.dag_name}/{self.name}"
+
+
+@dataclass(frozen=True)
+class Partition:
+    """The output partition that a task makes. `start` and `end` are set where partitions are of time, half-open."""
+
+    key: str
+    start: Optional[datetime.datetime] = None
+    end: Optional[datetime.datetime] = None
+
+
+@dataclass(frozen=True)
+class Cursor:
+    """The positions a task works on: those above `start`. `end` is None where the task finds out how far there is something."""
+
+    epoch: int
+    start: int = field(metadata={"json": "from"})
+    end: Optional[int] = field(default=None, metadata={"json": "to"})
+
+
+@dataclass(frozen=True)
+class Column:
+    name: str
+    type: str  # DuckDB's name
+
+
+@dataclass(frozen=True)
+class InputPartition:
+    """A revision that was pinned at claim."""
+
+    key: str
+    revision: int = 0
+    rows: int = 0
+    bytes: int = 0
+
+
+@dataclass(frozen=True)
+class InputSpec:
+    index: int
+    name: str = field(metadata={"json": "as"})
+    dataset_uuid: str = ""
+    dataset_version: str = ""
+    partitions: List[InputPartition] = field(default_factory=list)
+    columns: List[Column] = field(default_factory=list, metadata={"json": "schema"})
+
+
+@dataclass(frozen=True)
+class OutputSpec:
+    index: int
+    name: str
+    dataset_uuid: str = ""
+    dataset_version: str = ""
+    update_strategy: str = "replace"
+    storage: str = ""
+    prefix: str = ""
+
+
+@dataclass(frozen=True)
+class Task:
+    """A claimed task."""
+
+    task_id: str
+    attempt: int
+    org: str
+    job: Job
+    timeout_at: datetime.datetime
+    kind: str = ""
+    operator: str = "handler"
+    operator_version: str = ""
+    config: Dict[str, Any] = field(default_factory=dict)
+    payload: Any = field(default=None, repr=False)
+    partition: Optional[Partition] = None
+    partition_by: Any = None
+    cursor: Optional[Cursor] = None
+    inputs: List[InputSpec] = field(default_factory=list)
+    outputs: List[OutputSpec] = field(default_factory=list)
+    operator_state: Any = field(default=None, repr=False)
+    secrets: List[str] = field(default_factory=list)  # names
+    lease_seconds: int = 60
+    traceparent: str = ""
+
+    @property
+    def handler(self) -> str:
+        """The function that the job names."""
+        return str(self.config.get("handler", ""))
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claimed task with all that its run needs, or why it was not claimed."""
+
+    status: str
+    reason: str = ""
+    attempt: int = 0
+    lease_token: str = field(default="", repr=False)
+    lease_expires_at: Optional[datetime.datetime] = None
+    capability_token: str = field(default="", repr=False)
+    base_url: str = ""
+    task: Optional[Task] = None
+
+    @classmethod
+    def parse(cls, value: Any) -> Claim:
+        """Raises ValueError where it is no claim."""
+        claim = decode(cls, value, "claim")
+        if claim.status == CLAIMED:
+            for name in ("task", "lease_token", "capability_token"):
+                if not getattr(claim, name):
+                    raise Mismatch(f"claim.{name} is missing")
+        return claim
+
+    @property
+    def fence(self) -> Mapping[str, Any]:
+        assert self.task is not None
+        return {"task_id": self.task.task_id, "attempt": self.attempt, "lease_token": self.lease_token}

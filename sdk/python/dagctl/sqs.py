@@ -1,0 +1,111 @@
+"""An SQS queue, over AWS's JSON protocol."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import re
+import threading
+import uuid
+from typing import Any, Callable, Dict, Iterator, List, Optional
+from urllib.parse import urlsplit
+
+from .aws import AWSCredentials, Signer, default_credentials
+from .errors import Error
+from .transport import Transport
+
+log = logging.getLogger("dagctl")
+
+RECEIVE_WAIT = 20  # seconds, the longest that SQS waits
+MOST_MESSAGES = 10  # of one receive, by SQS's rules
+
+
+class Queue:
+    """Messages that name tasks. Threads may share it."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        endpoint: Optional[str] = None,
+        region: Optional[str] = None,
+        visibility_seconds: int = 60,
+        credentials: Callable[[], AWSCredentials] = default_credentials,
+    ) -> None:
+        if visibility_seconds < 2:
+            raise ValueError("visibility_seconds is at least 2, and better 30 or more")
+        self.url = url
+        host = urlsplit(url).netloc
+        found = re.match(r"sqs[.-]([a-z0-9-]+)\.", host)
+        region = region or (found.group(1) if found else None) or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+        if not region:
+            raise ValueError(f"no region: the URL {url!r} does not name it, so pass region= or set AWS_REGION")
+        base = endpoint or os.environ.get("AWS_ENDPOINT_URL_SQS") or f"{urlsplit(url).scheme}://{host}"
+        self._visibility = visibility_seconds
+        self._signer = Signer("sqs", region, credentials)
+        self._transport = Transport(base)
+        self._receiving = Transport(base)  # of its own, so that a receive can be broken off
+
+    def __repr__(self) -> str:
+        return f"Queue({self.url!r})"
+
+    def receive(self, most: int) -> List[Dict[str, Any]]:
+        """Wait for messages, up to so many."""
+        body = {
+            "MaxNumberOfMessages": min(most, MOST_MESSAGES),
+            "WaitTimeSeconds": RECEIVE_WAIT,
+            "VisibilityTimeout": self._visibility,
+        }
+        answer = self._call("ReceiveMessage", body, self._receiving, patience=0, timeout=RECEIVE_WAIT + 15.0)
+        return list(answer.get("Messages") or [])
+
+    def stop_receiving(self) -> None:
+        self._receiving.close()
+
+    def close(self) -> None:
+        self._receiving.close()
+        self._transport.close()
+
+    @staticmethod
+    def task_of(message: Dict[str, Any]) -> Optional[str]:
+        """The task that a message names; None where it is not one of a dagctl server's."""
+        try:
+            return str(uuid.UUID(json.loads(message["Body"])["task_id"]))
+        except (KeyError, TypeError, ValueError, AttributeError):
+            return None
+
+    def delete(self, message: Dict[str, Any]) -> None:
+        try:
+            self._call("DeleteMessage", {"ReceiptHandle": message["ReceiptHandle"]}, self._transport)
+        except Error as error:  # it comes again, and is not claimed
+            log.warning("message %s: not deleted: %s", message.get("MessageId"), error)
+
+    @contextlib.contextmanager
+    def held(self, message: Dict[str, Any]) -> Iterator[None]:
+        """Keep others from receiving a message for as long as this lasts."""
+        done = threading.Event()
+        keeper = threading.Thread(target=self._hold, args=(message, done), name="dagctl-visibility", daemon=True)
+        keeper.start()
+        try:
+            yield
+        finally:
+            done.set()
+
+    def _hold(self, message: Dict[str, Any], done: threading.Event) -> None:
+        body = {"ReceiptHandle": message["ReceiptHandle"], "VisibilityTimeout": self._visibility}
+        while not done.wait(self._visibility / 2):
+            try:
+                self._call("ChangeMessageVisibility", body, self._transport, patience=self._visibility / 4)
+            except Error as error:  # a duplicate at worst
+                log.warning("message %s: visibility not extended: %s", message.get("MessageId"), error)
+
+    def _call(
+        self, action: str, body: Dict[str, Any], transport: Transport, patience: float = 30.0, timeout: float = 30.0
+    ) -> Dict[str, Any]:
+        payload = json.dumps({"QueueUrl": self.url, **body}, separators=(",", ":")).encode()
+        headers = {"Content-Type": "application/x-amz-json-1.0", "X-Amz-Target": f"AmazonSQS.{action}"}
+        signed = self._signer.sign("POST", transport.base_url + "/", headers, payload)
+        answer = transport.call("POST", "/", headers=signed, body=payload, patience=patience, timeout=timeout)
+        return answer.json() or {}

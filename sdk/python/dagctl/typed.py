@@ -1,0 +1,202 @@
+"""JSON to typed values and back, by annotations.
+
+What a type may be: a dataclass, a TypedDict, a class with `model_validate` (as pydantic's have), str, int, float, bool, None,
+Any, list, tuple, dict, Optional, Union, Literal, an Enum, datetime, date, UUID, Decimal, and what is made of these.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import dataclasses
+import datetime
+import decimal
+import enum
+import re
+import typing
+import uuid
+from typing import Any, Dict, List, Literal, Mapping, Type, TypeVar, Union, cast
+
+T = TypeVar("T")
+
+# `X | Y` has a type of its own since Python 3.10.
+_UNIONS = tuple(u for u in (Union, getattr(__import__("types"), "UnionType", None)) if u is not None)
+
+
+class Mismatch(ValueError):
+    """A value is not of the type. The message says where."""
+
+
+def decode(wanted: Type[T], value: Any, where: str = "value") -> T:
+    """Make a `wanted` of a JSON value. Fields that a dataclass does not have are passed over."""
+    return cast(T, _decode(wanted, value, where))
+
+
+def _decode(wanted: Any, value: Any, where: str) -> Any:
+    origin, args = typing.get_origin(wanted), typing.get_args(wanted)
+    if wanted is Any or wanted is object or isinstance(wanted, TypeVar):
+        return value
+    if hasattr(wanted, "__supertype__"):  # NewType
+        return _decode(wanted.__supertype__, value, where)
+    if hasattr(wanted, "__metadata__"):  # Annotated
+        return _decode(wanted.__origin__, value, where)
+    if origin in _UNIONS:
+        return _one_of(args, value, where)
+    if origin is Literal:
+        if value in args:
+            return value
+        raise Mismatch(f"{where} is not one of {', '.join(map(repr, args))}")
+    if wanted is None or wanted is type(None):
+        if value is None:
+            return None
+        raise _wrong(where, "null", value)
+    if isinstance(wanted, type) and hasattr(wanted, "model_validate"):
+        try:
+            return wanted.model_validate(value)
+        except ValueError as error:
+            raise Mismatch(f"{where}: {error}") from None
+    if dataclasses.is_dataclass(wanted):
+        return _fields(wanted, value, where)
+    if isinstance(wanted, type) and issubclass(wanted, dict) and hasattr(wanted, "__total__"):  # TypedDict
+        return _keys(wanted, value, where)
+    if origin in (list, collections.abc.Sequence, collections.abc.Iterable) or wanted is list:
+        return [_decode(args[0] if args else Any, v, f"{where}[{i}]") for i, v in enumerate(_list(value, where))]
+    if origin is tuple or wanted is tuple:
+        return _tuple(args, _list(value, where), where)
+    if origin in (dict, collections.abc.Mapping) or wanted is dict:
+        return {k: _decode(args[1] if args else Any, v, f"{where}.{k}") for k, v in _object(value, where).items()}
+    return _scalar(wanted, value, where)
+
+
+def _one_of(args: typing.Tuple[Any, ...], value: Any, where: str) -> Any:
+    faults = []
+    for candidate in args:
+        try:
+            return _decode(candidate, value, where)
+        except Mismatch as mismatch:
+            if candidate is not type(None):
+                faults.append(str(mismatch))
+    raise Mismatch(" or ".join(faults) or f"{where} is none of the permitted types")
+
+
+def _fields(wanted: Any, value: Any, where: str) -> Any:
+    given, hints, found = _object(value, where), typing.get_type_hints(wanted), {}
+    for field in dataclasses.fields(wanted):
+        if not field.init:
+            continue
+        name = str(field.metadata.get("json", field.name))
+        if name in given:
+            found[field.name] = _decode(hints[field.name], given[name], f"{where}.{name}")
+        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+            raise Mismatch(f"{where}.{name} is missing")
+    return wanted(**found)
+
+
+def _keys(wanted: Any, value: Any, where: str) -> Dict[str, Any]:
+    given, hints = _object(value, where), typing.get_type_hints(wanted)
+    for name in sorted(wanted.__required_keys__):
+        if name not in given:
+            raise Mismatch(f"{where}.{name} is missing")
+    return {k: _decode(hints[k], v, f"{where}.{k}") if k in hints else v for k, v in given.items()}
+
+
+def _tuple(args: typing.Tuple[Any, ...], values: List[Any], where: str) -> Any:
+    if not args or len(args) == 2 and args[1] is Ellipsis:
+        return tuple(_decode(args[0] if args else Any, v, f"{where}[{i}]") for i, v in enumerate(values))
+    if len(args) != len(values):
+        raise Mismatch(f"{where} has {len(values)} elements, and not {len(args)}")
+    return tuple(_decode(a, v, f"{where}[{i}]") for i, (a, v) in enumerate(zip(args, values)))
+
+
+def _scalar(wanted: Any, value: Any, where: str) -> Any:
+    if wanted is bool or wanted is str:
+        if isinstance(value, wanted):
+            return value
+    elif wanted is int:
+        if isinstance(value, int) and not isinstance(value, bool):
+            return value
+        if isinstance(value, float) and value.is_integer():
+            return int(value)
+    elif wanted is float:
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            return float(value)
+    elif wanted in (datetime.datetime, datetime.date, uuid.UUID, decimal.Decimal):
+        return _parsed(wanted, value, where)
+    elif isinstance(wanted, type) and issubclass(wanted, enum.Enum):
+        try:
+            return wanted(value)
+        except ValueError:
+            raise Mismatch(f"{where} is not one of {', '.join(repr(m.value) for m in wanted)}") from None
+    else:
+        raise TypeError(f"{where}: {wanted!r} is no type that JSON is decoded to; use a dataclass, or Any")
+    raise _wrong(where, _NAMES[wanted], value)
+
+
+_NAMES = {bool: "a boolean", str: "a string", int: "an integer", float: "a number"}
+
+
+def _parsed(wanted: Any, value: Any, where: str) -> Any:
+    try:
+        if wanted is decimal.Decimal and isinstance(value, (int, float)) and not isinstance(value, bool):
+            return decimal.Decimal(str(value))
+        if isinstance(value, str):
+            if wanted is datetime.datetime:
+                return timestamp(value)
+            return wanted.fromisoformat(value) if wanted is datetime.date else wanted(value)
+    except (ValueError, decimal.InvalidOperation):
+        pass
+    raise _wrong(where, f"a {wanted.__name__}", value)
+
+
+def timestamp(text: str) -> datetime.datetime:
+    """Parse RFC 3339; datetime reads neither "Z" nor nanoseconds before Python 3.11."""
+    text = re.sub(r"[zZ]$", "+00:00", text)
+    text = re.sub(r"\.(\d+)", lambda m: "." + m.group(1)[:6].ljust(6, "0"), text)
+    return datetime.datetime.fromisoformat(text)
+
+
+def _object(value: Any, where: str) -> Mapping[str, Any]:
+    if isinstance(value, Mapping):
+        return value
+    raise _wrong(where, "an object", value)
+
+
+def _list(value: Any, where: str) -> List[Any]:
+    if isinstance(value, list):
+        return value
+    raise _wrong(where, "a list", value)
+
+
+def _wrong(where: str, wanted: str, value: Any) -> Mismatch:
+    # A payload may hold what nobody should read in a log, so the value itself is not told.
+    return Mismatch(f"{where} is {_KINDS.get(type(value), type(value).__name__)}, and not {wanted}")
+
+
+_KINDS: Mapping[Any, str] = {
+    type(None): "null", bool: "a boolean", int: "a number", float: "a number", str: "a string", list: "a list", dict: "an object",
+}
+
+
+def encode(value: Any) -> Any:
+    """Make a JSON value of dataclasses, times, enums and what holds them."""
+    if value is None or isinstance(value, (str, bool)) and not isinstance(value, enum.Enum):
+        return value
+    if isinstance(value, enum.Enum):
+        return encode(value.value)
+    if isinstance(value, (int, float)):
+        return value
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {str(f.metadata.get("json", f.name)): encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(k): encode(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [encode(v) for v in value]
+    if isinstance(value, datetime.datetime) or isinstance(value, datetime.date) or isinstance(value, datetime.time):
+        return value.isoformat()
+    if isinstance(value, (uuid.UUID, decimal.Decimal)):
+        return str(value)
+    dump, item = getattr(value, "model_dump", None), getattr(value, "item", None)
+    if dump is not None:  # pydantic's
+        return dump(mode="json")
+    if item is not None and not hasattr(value, "__len__"):  # a number of numpy's
+        return encode(item())
+    raise TypeError(f"a {type(value).__name__} has no form in JSON")

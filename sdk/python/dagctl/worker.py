@@ -1,0 +1,443 @@
+"""A worker: it takes tasks from a runtime, runs their handlers in threads, and stops without losing any."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import threading
+import time
+import uuid
+from typing import Any, Callable, Dict, List, Optional, Protocol, Sequence, Set
+
+from . import protocol
+from .attempt import LOST, UNREPORTED
+from .errors import ApiError, Error, UnavailableError
+from .handlers import Function, Handlers, Run
+from .health import Health
+from .protocol import Claim
+from .sqs import Queue
+from .transport import Transport, pause
+
+log = logging.getLogger("dagctl")
+
+VERSION = "0.1.0"
+HEARTBEAT = 3.0  # seconds between signs of life; a server gives a silent worker's tasks to others after ten
+POLL_WAIT = 20  # seconds that a server holds a poll which finds nothing
+SOONEST = 0.5  # seconds between two polls that find nothing
+
+Work = Callable[[], None]
+
+
+class Source(Protocol):
+    """Where tasks come from."""
+
+    def take(self, most: int) -> Sequence[Work]:
+        """Wait for work, up to so many pieces; none after a while."""
+        ...
+
+    def stop(self) -> None:
+        """Break off a `take` that waits in another thread."""
+        ...
+
+    def close(self) -> None:
+        """Close what it holds open."""
+        ...
+
+
+class Worker:
+    """Runs handlers for the tasks of a runtime.
+
+    ::
+
+        worker = dagctl.Worker("https://dagctl.example.com", token, runtime="python")
+
+        @worker.handler("email:send")
+        def send(ctx: dagctl.Context, mail: Mail) -> None: ...
+
+        worker.run()
+
+    url and token are by default those in the environment, DAGCTL_URL and DAGCTL_TOKEN; the token is a worker's. pool_size
+    is how many tasks run at once, each in a thread of its own. health_address, such as "0.0.0.0:8081", answers GET /healthz
+    and /readyz. On SIGTERM or SIGINT a worker claims no more, gives what runs drain_seconds to end, and hands the rest back;
+    ECS ends a container 30 s after SIGTERM. Drained by `dagctl workers drain`, it waits for all that runs.
+    With exit_when_idle it ends when the server says that its jobs have been idle for their idle_timeout.
+    """
+
+    def __init__(
+        self,
+        url: Optional[str] = None,
+        token: Optional[str] = None,
+        *,
+        runtime: Optional[str] = None,
+        pool_size: int = 4,
+        worker_id: Optional[str] = None,
+        health_address: Optional[str] = None,
+        drain_seconds: float = 24.0,
+        exit_when_idle: bool = False,
+    ) -> None:
+        if pool_size < 1:
+            raise ValueError("pool_size is at least 1")
+        self.url = url or os.environ.get("DAGCTL_URL", "")
+        self.runtime = runtime
+        self.pool_size = pool_size
+        self.worker_id = worker_id or f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
+        self._token = token or os.environ.get("DAGCTL_TOKEN", "")
+        self._health_address = health_address
+        self._drain_seconds = drain_seconds
+        self._exit_when_idle = exit_when_idle
+        self._handlers = Handlers()
+        self._transports: Dict[str, Transport] = {}
+        self._changed = threading.Condition()
+        self._runs: Set[Run] = set()
+        self._busy = 0  # slots that are taken
+        self._stopping = threading.Event()
+        self._why = ""
+        self._patient = False  # nobody waits for this process to end
+        self._fatal: Optional[BaseException] = None
+        self._contact = time.monotonic()  # when a server last answered
+        self._wake: Optional[int] = None  # the end of a pipe that wakes `run`
+
+    def __repr__(self) -> str:
+        return f"Worker({self.url!r}, runtime={self.runtime!r}, worker_id={self.worker_id!r}, handlers={self._handlers.names()})"
+
+    def handler(self, name: str) -> Callable[[Function], Function]:
+        """Register the function that runs jobs with `operator: handler` and `config: {handler: NAME}`.
+
+        It takes (ctx) or (ctx, payload); the annotation of payload, such as a dataclass, is what the payload is made into.
+        What it returns is the task's result: light JSON for people. It may be a coroutine function.
+        """
+
+        def register(function: Function) -> Function:
+            self._handlers.add(name, function)
+            return function
+
+        return register
+
+    @property
+    def handlers(self) -> List[str]:
+        """The names of the handlers."""
+        return self._handlers.names()
+
+    def run(self) -> None:
+        """Take tasks by long poll until the process is told to stop. Raises what makes going on useless, such as 401."""
+        if not self.runtime:
+            raise ValueError("a worker that polls needs a runtime: Worker(..., runtime=NAME), a name of the server's config")
+        self._serve(lambda: PollSource(self))
+
+    def run_sqs(self, queue_url: str, **options: Any) -> None:
+        """Take tasks from an SQS queue until the process is told to stop.
+
+        Options: endpoint and region (by default those of the queue's URL, or AWS_REGION), visibility_seconds (60), and
+        credentials, a function that returns `dagctl.AWSCredentials`; by default the environment's or the ECS task role's.
+        """
+        self._serve(lambda: SQSSource(self, Queue(queue_url, **options)))
+
+    def stop(self, why: str = "stop was called") -> None:
+        """Have `run` drain and return. Any thread may call it."""
+        self._why = self._why or why
+        self._stopping.set()
+        if self._wake is not None:
+            os.write(self._wake, b".")
+
+    def close(self) -> None:
+        """Close the connections that are kept. A worker that runs closes its own at the end."""
+        with self._changed:
+            transports, self._transports = list(self._transports.values()), {}
+        for transport in transports:
+            transport.close()
+
+    # One task.
+
+    def run_claim(self, claim: Claim) -> str:
+        """Run a claimed task to its end. Returns its status, or how else the attempt ended."""
+        assert claim.task is not None
+        run = Run(self._handlers, claim, self._transport(self.url or claim.base_url))
+        with self._changed:
+            self._runs.add(run)
+            run.attempt.drain_requested = self._stopping.is_set()
+        log.info("%s: begins, handler %s", run.attempt.name, claim.task.handler)
+        try:
+            return run()
+        finally:
+            with self._changed:
+                self._runs.discard(run)
+
+    def time_out(self, claim: Claim) -> None:
+        """End the run of a claim as failed, because whatever runs this worker is about to be stopped."""
+        with self._changed:
+            runs = [r for r in self._runs if r.attempt.fence == claim.fence]
+        for run in runs:
+            run.time_out()
+
+    def claim(self, task_id: str) -> Claim:
+        """Claim one task by its id."""
+        body: Dict[str, Any] = {"task_id": task_id, "worker_id": self.worker_id, **self._abilities()}
+        if self.runtime:
+            body["runtime"] = self.runtime
+        return Claim.parse(self.post("/internal/task-claim", body))
+
+    def poll(self, most: int, transport: Transport) -> List[Claim]:
+        """Claim up to so many tasks of the runtime, waiting for the first one."""
+        body = {
+            "worker_id": self.worker_id,
+            "runtime": self.runtime,
+            "max": min(most, 1000),
+            "wait_seconds": POLL_WAIT,
+            **self._abilities(),
+        }
+        answer = self.post("/internal/task-poll", body, transport=transport, patience=0, timeout=POLL_WAIT + 15.0) or {}
+        claims = [Claim.parse(c) for c in answer.get("tasks") or []]
+        if answer.get("drain"):
+            self._be_drained()
+        elif answer.get("idle") and not claims and self._exit_when_idle:
+            self.stop("its jobs are idle")
+        return claims
+
+    def post(
+        self, path: str, body: Any, transport: Optional[Transport] = None, patience: float = 60.0, timeout: float = 30.0
+    ) -> Any:
+        """Call the server as this worker."""
+        headers = {"Authorization": f"Bearer {self._token}"}
+        answer = (transport or self._transport(self.url)).call(
+            "POST", path, headers=headers, json_body=body, patience=patience, timeout=timeout
+        )
+        self._contact = time.monotonic()
+        return answer.json()
+
+    def _abilities(self) -> Dict[str, Any]:
+        return {"operators": [{"name": "handler"}], "handlers": self._handlers.names()}
+
+    def _transport(self, url: str) -> Transport:
+        with self._changed:
+            if url not in self._transports:
+                self._transports[url] = Transport(url)
+            return self._transports[url]
+
+    # The life of a worker.
+
+    def _serve(self, source_of: Callable[[], Source]) -> None:
+        if not self.url or not self._token:
+            raise ValueError("a worker needs the URL of a server and a worker's token: pass them, or set DAGCTL_URL and DAGCTL_TOKEN")
+        if not self._handlers.names():
+            raise ValueError("a worker without handlers runs nothing: register some with @worker.handler(NAME)")
+        source = source_of()
+        wakes, self._wake = os.pipe()
+        before = self._take_signals()
+        health = Health(self._health_address, self._readiness) if self._health_address else None
+        beating = threading.Thread(target=self._beat, name="dagctl-heartbeat", daemon=True)
+        taking = threading.Thread(target=self._take, args=(source,), name="dagctl-take", daemon=True)
+        log.info("worker %s takes tasks of runtime %s from %s", self.worker_id, self.runtime or "any", self.url)
+        try:
+            beating.start()
+            taking.start()
+            os.read(wakes, 1)
+            self._stopping.set()
+            log.info("worker %s stops: %s", self.worker_id, self._why)
+            source.stop()
+            taking.join(2.0)  # what it has just taken is run, too
+            self._drain(wakes)
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            wake, self._wake = self._wake, None
+            os.close(wake)
+            os.close(wakes)
+            if health:
+                health.close()
+            source.close()
+            self.close()
+        if self._fatal is not None:
+            raise self._fatal
+
+    def _take_signals(self) -> Dict[int, Any]:
+        """Have SIGTERM and SIGINT wake `run`. Only the main thread may, and elsewhere they are the program's affair."""
+        if threading.current_thread() is not threading.main_thread():
+            return {}
+
+        def note(number: int, _: Any) -> None:
+            # No lock may be taken here: the thread that is interrupted may hold it.
+            self._why = self._why or signal.Signals(number).name
+            if self._wake is not None:
+                os.write(self._wake, b".")
+
+        return {number: signal.signal(number, note) for number in (signal.SIGTERM, signal.SIGINT)}
+
+    def _take(self, source: Source) -> None:
+        tries = 0
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._busy < self.pool_size or self._stopping.is_set())
+                free = self.pool_size - self._busy
+            if self._stopping.is_set():
+                return
+            began = time.monotonic()
+            try:
+                works = source.take(free)
+                tries = 0
+                if not works and time.monotonic() - began < SOONEST:
+                    self._stopping.wait(SOONEST)  # it does not wait for tasks, as where it drains
+            except UnavailableError as error:
+                if not self._stopping.is_set():
+                    log.warning("%s", error)
+                self._stopping.wait(pause(tries))
+                tries += 1
+                continue
+            except BaseException as error:  # a token that is not valid, a URL of something else: waiting mends nothing
+                self._fail(error)
+                return
+            for work in works:
+                with self._changed:
+                    self._busy += 1
+                threading.Thread(target=self._do, args=(work,), name="dagctl-task", daemon=True).start()
+
+    def _do(self, work: Work) -> None:
+        try:
+            work()
+        except Exception as error:
+            log.exception("a task could not be run: %s", error)
+        finally:
+            with self._changed:
+                self._busy -= 1
+                self._changed.notify_all()
+
+    def _be_drained(self) -> None:
+        if not self._stopping.is_set():
+            self._patient = True
+            self.stop("the worker was drained")
+
+    def _fail(self, error: BaseException) -> None:
+        self._fatal = self._fatal or error
+        self.stop(str(error))
+
+    def _beat(self) -> None:
+        """Tell the server every three seconds that the worker lives."""
+        while True:
+            try:
+                orders = self.post("/internal/worker-heartbeat", self._sign_of_life(), patience=0, timeout=HEARTBEAT * 2)
+                if (orders or {}).get("drain"):
+                    self._be_drained()
+            except ApiError as error:
+                self._fail(error)
+                return
+            except Error as error:
+                log.warning("%s", error)
+            if self._stopping.wait(HEARTBEAT) and not self._draining():
+                return
+
+    def _draining(self) -> bool:
+        with self._changed:
+            return self._changed.wait_for(lambda: self._busy == 0, HEARTBEAT) is False
+
+    def _sign_of_life(self, **more: Any) -> Dict[str, Any]:
+        with self._changed:
+            busy = self._busy
+        return {
+            "worker_id": self.worker_id,
+            "hostname": socket.gethostname()[:255],
+            "version": f"python-{VERSION}",
+            "pool_size": self.pool_size,
+            "current_tasks": busy,
+            "runtimes": [self.runtime] if self.runtime else [],
+            **self._abilities(),
+            **more,
+        }
+
+    def _drain(self, wakes: int) -> None:
+        """Wait for what runs, and hand back what does not end in time, or at a second signal."""
+        with self._changed:
+            for run in self._runs:
+                run.attempt.drain_requested = True
+        until = time.monotonic() + self._drain_seconds
+        os.set_blocking(wakes, False)
+        hurry = False
+        while True:
+            with self._changed:
+                if self._busy == 0:
+                    break
+                self._changed.wait(0.1)
+            try:
+                hurry = hurry or bool(os.read(wakes, 1))
+            except BlockingIOError:
+                pass
+            # What is drained by order is in no hurry, until a signal says that the process ends.
+            if self._patient and hurry:
+                self._patient, hurry, until = False, False, time.monotonic() + self._drain_seconds
+            elif hurry or not self._patient and time.monotonic() >= until:
+                break
+        with self._changed:
+            left = list(self._runs)
+        for run in left:
+            run.attempt.lose("the worker stops and hands it back")
+        try:
+            # What it still holds goes to others at once, and not when the leases run out.
+            self.post("/internal/worker-heartbeat", self._sign_of_life(stopping=True), patience=3.0, timeout=3.0)
+        except Error as error:
+            log.warning("%s", error)
+        log.info("worker %s has stopped; tasks handed back: %d", self.worker_id, len(left))
+
+    def _readiness(self) -> Optional[str]:
+        """Why the worker is not ready, if so."""
+        if self._stopping.is_set():
+            return "the worker stops"
+        silent = time.monotonic() - self._contact
+        return f"no server has answered for {silent:.0f} s" if silent > 30 else None
+
+
+class PollSource:
+    """Tasks by long poll, for runtimes without a queue."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._transport = Transport(worker.url)  # of its own, so that a poll can be broken off
+
+    def take(self, most: int) -> Sequence[Work]:
+        return [self._work(claim) for claim in self._worker.poll(most, self._transport)]
+
+    def stop(self) -> None:
+        self._transport.close()
+
+    def close(self) -> None:
+        self._transport.close()
+
+    def _work(self, claim: Claim) -> Work:
+        return lambda: _ignored(self._worker.run_claim(claim))
+
+
+class SQSSource:
+    """Tasks by the messages of an SQS queue, which may come twice, late, in any order, or not at all."""
+
+    def __init__(self, worker: Worker, queue: Queue) -> None:
+        self._worker, self._queue = worker, queue
+
+    def take(self, most: int) -> Sequence[Work]:
+        return [self._work(m) for m in self._queue.receive(most)]
+
+    def stop(self) -> None:
+        self._queue.stop_receiving()
+
+    def close(self) -> None:
+        self._queue.close()
+
+    def _work(self, message: Dict[str, Any]) -> Work:
+        return lambda: self._process(message)
+
+    def _process(self, message: Dict[str, Any]) -> None:
+        task_id = self._queue.task_of(message)
+        if task_id is None:
+            # It comes again until the queue has enough of it and moves it to its dead-letter queue.
+            log.warning("message %s names no task: left alone", message.get("MessageId"))
+            return
+        with self._queue.held(message):
+            claim = self._worker.claim(task_id)
+            if claim.status == protocol.CLAIMED:
+                if self._worker.run_claim(claim) in (LOST, UNREPORTED):
+                    return  # it comes again, and the server says what is to be done
+            else:
+                log.info("task %s was not claimed: %s", task_id, claim.reason)
+            self._queue.delete(message)
+
+
+def _ignored(_: Any) -> None:
+    return None

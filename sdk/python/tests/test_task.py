@@ -1,0 +1,501 @@
+"""One claimed task, from its handler to what the server is told."""
+
+import contextlib
+import csv
+import io
+import json
+import logging
+import os
+import tempfile
+import threading
+import unittest
+from dataclasses import dataclass
+from typing import Any, Dict, Iterator, List
+from unittest import mock
+
+import dagctl
+from dagctl import data
+from dagctl.attempt import LOST, STALE, UNREPORTED
+from dagctl.protocol import Claim
+from tests import replay
+from tests.replay import Replay, Reply, in_turn, problem
+
+
+@dataclass
+class Mail:
+    to: str
+
+
+@dataclass
+class Order:
+    id: int
+    amount: float
+
+
+class Case(unittest.TestCase):
+    def setUp(self) -> None:
+        self.server = Replay(replay.task_routes())
+        self.addCleanup(self.server.close)
+        self.worker = dagctl.Worker(self.server.url, replay.WORKER_TOKEN, runtime="python")
+        self.addCleanup(self.worker.close)
+        self.notes = io.StringIO()
+        handler = logging.StreamHandler(self.notes)
+        logger = logging.getLogger("dagctl")
+        logger.addHandler(handler)
+        logger.setLevel(logging.DEBUG)
+        logger.propagate = False
+        self.addCleanup(logger.removeHandler, handler)
+        self.addCleanup(self.no_token_was_told)
+
+    def no_token_was_told(self) -> None:
+        for token in (replay.CAPABILITY, replay.LEASE_TOKEN, replay.WORKER_TOKEN):
+            self.assertNotIn(token, self.notes.getvalue())
+
+    def run_task(self, function: Any, **task: Any) -> str:
+        self.worker.handler("email:send")(function)
+        return self.worker.run_claim(Claim.parse(replay.claim(self.server.url, **task)))
+
+    def completion(self) -> Dict[str, Any]:
+        """What the one completion said, beside its fence."""
+        (request,) = self.server.of("/v1/task/complete")
+        body = request.json
+        fence = {k: body.pop(k) for k in ("task_id", "attempt", "lease_token")}
+        self.assertEqual(fence, {"task_id": replay.TASK_ID, "attempt": 1, "lease_token": replay.LEASE_TOKEN})
+        self.assertEqual(request.headers["x-dagctl-task-capability"], replay.CAPABILITY)
+        self.assertNotIn("authorization", request.headers)  # a worker's token is not a task's
+        return body
+
+    def logged(self) -> List[str]:
+        return [line["text"] for r in self.server.of("/v1/task/logs") for line in r.json["lines"]]
+
+
+class TestHandlers(Case):
+    def test_a_payload_of_a_type_and_a_result(self) -> None:
+        def send(ctx: dagctl.Context, mail: Mail) -> Dict[str, str]:
+            return {"sent": mail.to}
+
+        self.assertEqual(self.run_task(send), "Completed")
+        self.assertEqual(self.completion(), {"status": "Completed", "result": {"sent": "ada@example.com"}})
+
+    def test_a_handler_may_do_without_a_payload_and_be_a_coroutine(self) -> None:
+        async def send(ctx: dagctl.Context) -> str:
+            return f"{ctx.job} {ctx.payload['to']} {ctx.attempt}"
+
+        self.run_task(send)
+        self.assertEqual(self.completion()["result"], "mail/send ada@example.com 1")
+
+    def test_a_payload_that_does_not_fit_will_never_fit(self) -> None:
+        def send(ctx: dagctl.Context, mail: Mail) -> None:
+            self.fail("it ran")
+
+        self.assertEqual(self.run_task(send, payload={"to": 5}), "Failed")
+        error = {"message": "payload.to is a number, and not a string", "retryable": False}
+        self.assertEqual(self.completion(), {"status": "Failed", "error": error})
+
+    def test_errors(self) -> None:
+        for raised, error in [
+            (ValueError("no such thing"), {"message": "ValueError: no such thing"}),
+            (KeyError(), {"message": "KeyError"}),
+            (dagctl.NotRetryable("bad address"), {"message": "bad address", "retryable": False}),
+            (SystemExit(3), {"message": "SystemExit: 3"}),
+            (ValueError("x" * 20_000), {"message": ("ValueError: " + "x" * 20_000)[:10_000]}),
+        ]:
+            with self.subTest(raised=type(raised)):
+                self.setUp()
+
+                def send(ctx: dagctl.Context) -> None:
+                    raise raised
+
+                self.assertEqual(self.run_task(send), "Failed")
+                self.assertEqual(self.completion(), {"status": "Failed", "error": error})
+                self.assertIn("Traceback (most recent call last):", self.logged())
+
+    def test_a_job_whose_handler_is_elsewhere(self) -> None:
+        self.run_task(lambda ctx: None, config={"handler": "sms:send"})
+        self.assertIn("no handler 'sms:send'; it has: email:send", self.completion()["error"]["message"])
+
+    def test_what_is_no_handler(self) -> None:
+        with self.assertRaisesRegex(TypeError, "a handler takes"):
+            self.worker.handler("a")(lambda: None)
+        with self.assertRaisesRegex(TypeError, "a handler takes"):
+            self.worker.handler("a")(lambda a, b, c: None)
+        self.worker.handler("a")(lambda ctx: None)
+        with self.assertRaisesRegex(ValueError, "is there already"):
+            self.worker.handler("a")(lambda ctx: None)
+
+    def test_an_end_that_the_server_refuses_is_a_failure_with_its_reasons(self) -> None:
+        ok = self.server.routes["POST /v1/task/complete"]
+        self.server.routes["POST /v1/task/complete"] = in_turn(problem(422, "the result is larger than 64 KiB"), ok)
+        self.assertEqual(self.run_task(lambda ctx: "x" * 100), "Failed")
+        last = self.server.of("/v1/task/complete")[-1].json
+        self.assertIn("the result is larger than 64 KiB", last["error"]["message"])
+
+    def test_a_result_without_a_form_in_json(self) -> None:
+        self.run_task(lambda ctx: {"f": open})
+        self.assertIn("has no form in JSON", self.completion()["error"]["message"])
+
+    def test_the_end_is_reported_until_it_is_answered(self) -> None:
+        ok = self.server.routes["POST /v1/task/complete"]
+        self.server.routes["POST /v1/task/complete"] = in_turn(replay.BREAK, Reply(503, {}), ok)
+        self.assertEqual(self.run_task(lambda ctx: None), "Completed")
+        self.assertEqual(len({r.body for r in self.server.of("/v1/task/complete")}), 1)
+
+    def test_a_stale_end(self) -> None:
+        self.server.routes["POST /v1/task/complete"] = problem(409, "attempt 2 is running")
+        self.assertEqual(self.run_task(lambda ctx: None), STALE)
+        self.assertIn("attempt 2 is running", self.notes.getvalue())
+
+    def test_an_end_that_nobody_may_report(self) -> None:
+        self.server.routes["POST /v1/task/complete"] = problem(401, "expired")
+        self.assertEqual(self.run_task(lambda ctx: None), UNREPORTED)
+
+
+class TestLease(Case):
+    def test_heartbeats_tell_progress_and_renew_the_capability(self) -> None:
+        beat = {"lease_expires_at": "2026-01-01T00:01:00Z", "cancel_requested": False, "drain_requested": True, "capability_token": "renewed"}
+        self.server.routes["POST /v1/task/heartbeat"] = beat
+
+        def send(ctx: dagctl.Context) -> bool:
+            ctx.progress(40, "forty")
+            ctx.progress(41)
+            self.server.wait_for("/v1/task/heartbeat", 2)
+            return ctx.drain_requested
+
+        self.run_task(send, lease_seconds=1)
+        request = self.server.of("/v1/task/heartbeat")[0]
+        want = {"task_id": replay.TASK_ID, "attempt": 1, "lease_token": replay.LEASE_TOKEN, "progress": 41, "state": "forty"}
+        self.assertEqual(request.json, want)
+        (end,) = self.server.of("/v1/task/complete")
+        self.assertEqual((end.headers["x-dagctl-task-capability"], end.json["result"]), ("renewed", True))
+
+    def test_cancellation(self) -> None:
+        beat = {"lease_expires_at": "2026-01-01T00:01:00Z", "cancel_requested": True, "drain_requested": False}
+        self.server.routes["POST /v1/task/heartbeat"] = beat
+        seen = []
+
+        def send(ctx: dagctl.Context) -> None:
+            try:
+                ctx.wait(60)
+            except dagctl.CanceledError:
+                seen.append(ctx.canceled)
+                ctx.log.info("last words")
+            with self.assertRaises(dagctl.CanceledError):
+                ctx.commit()
+            ctx.check()
+
+        self.assertEqual(self.run_task(send, lease_seconds=1), "Canceled")
+        self.assertEqual((seen, self.completion()), ([True], {"status": "Canceled"}))
+        self.assertEqual(self.logged(), ["last words"])
+
+    def test_a_handler_that_went_on_to_its_end_has_done_its_work(self) -> None:
+        beat = {"lease_expires_at": "2026-01-01T00:01:00Z", "cancel_requested": True, "drain_requested": False}
+        self.server.routes["POST /v1/task/heartbeat"] = beat
+
+        def send(ctx: dagctl.Context) -> str:
+            with contextlib.suppress(dagctl.CanceledError):
+                ctx.wait(60)
+            return "done"
+
+        self.assertEqual(self.run_task(send, lease_seconds=1), "Completed")
+
+    def test_a_lost_lease(self) -> None:
+        self.server.routes["POST /v1/task/heartbeat"] = problem(409, "attempt 2 holds it")
+
+        def send(ctx: dagctl.Context) -> None:
+            ctx.wait(60)
+
+        self.assertEqual(self.run_task(send, lease_seconds=1), LOST)
+        self.assertEqual(self.server.of("/v1/task/complete"), [])
+
+    def test_what_was_worked_out_is_offered_even_without_a_lease(self) -> None:
+        self.server.routes["POST /v1/task/heartbeat"] = problem(409, "the lease has run out")
+
+        def send(ctx: dagctl.Context) -> str:
+            with contextlib.suppress(dagctl.LeaseLostError):
+                ctx.wait(60)
+            return "done"
+
+        self.assertEqual(self.run_task(send, lease_seconds=1), "Completed")
+
+    def test_heartbeats_that_fail_are_sent_again_soon(self) -> None:
+        ok = self.server.routes["POST /v1/task/heartbeat"]
+        self.server.routes["POST /v1/task/heartbeat"] = in_turn(replay.BREAK, Reply(503, {}), ok)
+        self.assertEqual(self.run_task(lambda ctx: str(len(self.server.wait_for("/v1/task/heartbeat", 3))), lease_seconds=1), "Completed")
+
+
+class TestData(Case):
+    def test_rows_in(self) -> None:
+        self.server.routes["GET /v1/task/inputs/0"] = lambda r: Reply(
+            body=b'{"id":1,"amount":2.5}\n{"id":2,"amount":3}\n' if r.path.endswith("ndjson") else b"id,amount\n1,2.5\n2,3\n"
+        )
+
+        def send(ctx: dagctl.Context) -> Any:
+            orders = ctx.input("orders")
+            self.assertEqual((orders.columns[1].type, orders.partitions[0].revision), ("DOUBLE", 3))
+            self.assertEqual(list(orders.rows()), [{"id": 1, "amount": 2.5}, {"id": 2, "amount": 3}])
+            self.assertEqual(list(orders.rows(Order)), [Order(1, 2.5), Order(2, 3.0)])
+            self.assertEqual(list(orders.csv()), [{"id": "1", "amount": "2.5"}, {"id": "2", "amount": "3"}])
+            with tempfile.TemporaryDirectory() as dir:
+                path = orders.download(os.path.join(dir, "orders.csv"))
+                with open(path, newline="") as file:
+                    self.assertEqual(len(list(csv.reader(file))), 3)
+                self.assertEqual(os.listdir(dir), ["orders.csv"])
+            with self.assertRaisesRegex(ValueError, "does not say its format"):
+                orders.download("orders")
+
+        self.run_task(send, inputs=[replay.source()])
+        self.assertEqual(self.completion(), {"status": "Completed"})
+        request = self.server.of("/v1/task/inputs/0")[0]
+        fence = [request.headers[h] for h in ("x-dagctl-task", "x-dagctl-attempt", "x-dagctl-lease-token")]
+        self.assertEqual(fence, [replay.TASK_ID, "1", replay.LEASE_TOKEN])
+
+    def test_a_row_of_another_type(self) -> None:
+        self.server.routes["GET /v1/task/inputs/0"] = Reply(body=b'{"id":1,"amount":1}\n{"id":"x","amount":2}\n')
+        self.run_task(lambda ctx: list(ctx.input().rows(Order)) and None, inputs=[replay.source()])
+        self.assertIn("input orders, row 2: row.id is a string, and not an integer", self.completion()["error"]["message"])
+
+    def test_rows_out(self) -> None:
+        self.server.routes["PUT /v1/task/outputs/0/00001.ndjson"] = lambda r: {"name": "00001.ndjson", "etag": "e1"}
+        self.server.routes["PUT /v1/task/outputs/1/mine.csv"] = Reply(body={}, headers={"ETag": "e2"})
+
+        def send(ctx: dagctl.Context) -> int:
+            with tempfile.NamedTemporaryFile("w", suffix=".csv") as file:
+                file.write("a\n1\n")
+                file.flush()
+                ctx.output("files").upload(file.name, name="mine.csv", partition_key="k")
+            ctx.output("rows").derives("amount", input=0, input_column="amount", transform="identity")
+            return ctx.output("rows").write(Order(n, n / 2) for n in range(3))
+
+        self.assertEqual(self.run_task(send, outputs=[replay.output(), replay.output(1, "files")]), "Completed")
+        rows, = self.server.of("/v1/task/outputs/0/00001.ndjson")
+        self.assertEqual([json.loads(l) for l in rows.body.splitlines()][2], {"id": 2, "amount": 1.0})
+        self.assertEqual(rows.path.partition("?")[2], "format=ndjson")
+        self.assertEqual(
+            self.completion(),
+            {
+                "status": "Completed",
+                "result": 3,
+                "outputs": [
+                    {"index": 1, "partition_key": "k", "files": [{"name": "mine.csv", "etag": "e2"}]},
+                    {"index": 0, "files": [{"name": "00001.ndjson", "etag": "e1"}]},
+                ],
+                "column_lineage": [
+                    {"output": 0, "output_column": "amount", "input": 0, "input_column": "amount", "transform": "identity"}
+                ],
+            },
+        )
+
+    def test_many_rows_go_up_in_parts_while_they_are_made(self) -> None:
+        for n in (1, 2, 3):
+            self.server.routes[f"PUT /v1/task/outputs/0/{n:05d}.ndjson"] = {}
+        with mock.patch.object(data, "PART_BYTES", 20):
+
+            def rows() -> Iterator[Dict[str, int]]:
+                yield from ({"n": n} for n in range(3))
+                self.assertEqual(len(self.server.of("/v1/task/outputs/0/00001.ndjson")), 1)
+                yield from ({"n": n} for n in range(3, 8))
+
+            self.run_task(lambda ctx: ctx.output().write(rows()), outputs=[replay.output()])
+        files = self.completion()["outputs"][0]["files"]
+        self.assertEqual([f["name"] for f in files], ["00001.ndjson", "00002.ndjson", "00003.ndjson"])
+
+    def test_no_rows_are_an_answer_too(self) -> None:
+        self.run_task(lambda ctx: ctx.output().write([]), outputs=[replay.output()])
+        self.assertEqual(self.completion()["outputs"], [{"index": 0}])
+
+    def test_rows_that_fail_halfway_are_not_sent(self) -> None:
+        def rows() -> Iterator[Dict[str, int]]:
+            yield {"n": 1}
+            raise RuntimeError("broken")
+
+        self.run_task(lambda ctx: ctx.output().write(rows()), outputs=[replay.output()])
+        self.assertEqual(self.completion(), {"status": "Failed", "error": {"message": "RuntimeError: broken"}})
+        self.assertFalse([r for r in self.server.requests if r.method == "PUT"])
+
+    def test_what_is_no_row(self) -> None:
+        for row, message in [([1], "a row is a dict"), ({"n": float("nan")}, "not JSON compliant")]:
+            with self.subTest(row=row):
+                self.setUp()
+                self.run_task(lambda ctx: ctx.output().write([row]), outputs=[replay.output()])
+                self.assertIn(message, self.completion()["error"]["message"])
+
+    def test_names(self) -> None:
+        def send(ctx: dagctl.Context) -> None:
+            for find, message in [
+                (lambda: ctx.input("x"), "mail/send has no input 'x'; it has: orders"),
+                (lambda: ctx.output(), "mail/send has 2 outputs, so say which one: rows, files"),
+                (lambda: ctx.output("rows").upload(__file__, format="py"), "is none of"),
+                (lambda: ctx.output("rows").upload(__file__, format="csv", name="../x"), "is no name"),
+            ]:
+                with self.assertRaisesRegex((dagctl.Error, ValueError), message):
+                    find()
+
+        self.assertEqual(self.run_task(send, inputs=[replay.source()], outputs=[replay.output(), replay.output(1, "files")]), "Completed")
+
+    def test_nothing_of_a_task_is_left_on_disk(self) -> None:
+        self.server.routes["PUT /v1/task/outputs/0/00001.ndjson"] = {}
+        with tempfile.TemporaryDirectory() as dir, mock.patch.object(tempfile, "tempdir", dir):
+            self.run_task(lambda ctx: ctx.output().write([{"n": 1}]), outputs=[replay.output()])
+            self.assertEqual(os.listdir(dir), [])
+
+
+class TestCommit(Case):
+    def test_all_at_once_while_the_task_goes_on(self) -> None:
+        event_id = "0190c0de-0000-7000-8000-0000000000ee"
+        self.server.routes["PUT /v1/task/outputs/0/00001.ndjson"] = {}
+        self.server.routes["POST /v1/task/events"] = {
+            "accepted": True, "events": [{"outcome": "accepted", "event_id": event_id}], "tasks": ["t1", "t2"],
+        }
+
+        def send(ctx: dagctl.Context) -> None:
+            ctx.output().write([{"n": 1}])
+            ctx.emit(cursor=17)
+            ctx.enqueue("other", {"n": 1}, idempotency_key="one", priority=0)
+            ctx.enqueue("else/where")
+            ctx.state["seen"] = 17
+            done = ctx.commit()
+            self.assertEqual((list(done.events), list(done.tasks)), ([dagctl.EventOutcome("accepted", event_id)], ["t1", "t2"]))
+            self.assertEqual(ctx.commit(), dagctl.Committed())  # nothing is new, so nobody is asked
+
+        self.run_task(send, outputs=[replay.output()], operator_state={"seen": 3})
+        (request,) = self.server.of("/v1/task/events")
+        body = {k: v for k, v in request.json.items() if k not in ("task_id", "attempt", "lease_token")}
+        self.assertEqual(
+            body,
+            {
+                "outputs": [{"index": 0, "files": [{"name": "00001.ndjson"}]}],
+                "events": [{"output": 0, "cursor": 17}],
+                "tasks": [
+                    {"job": "other", "idempotency_key": "one", "payload": {"n": 1}, "priority": 0},
+                    {"job": "else/where", "idempotency_key": f"{replay.TASK_ID}/1/2"},
+                ],
+                "operator_state": {"seen": 17},
+            },
+        )
+        self.assertEqual(self.completion(), {"status": "Completed"})
+
+    def test_or_with_the_end(self) -> None:
+        def send(ctx: dagctl.Context) -> None:
+            ctx.emit("rows", partition_key="2026-01-01")
+            ctx.invalidate("rows", from_=3, to=9, reason="reorg")
+            ctx.invalidate("rows", partition_key="2026-01-02")
+            ctx.enqueue("other")
+            ctx.state = {"seen": 1}
+            ctx.source_version = "etag"
+            ctx.reached(9)
+
+        self.run_task(send, outputs=[replay.output()])
+        self.assertEqual(
+            self.completion(),
+            {
+                "status": "Completed",
+                "events": [
+                    {"output": 0, "partition_key": "2026-01-01"},
+                    {"output": 0, "scope": "range", "from": 3, "to": 9, "reason": "reorg"},
+                    {"output": 0, "partition_key": "2026-01-02", "scope": "partition", "reason": "correction"},
+                ],
+                "tasks": [{"job": "other", "idempotency_key": f"{replay.TASK_ID}/1/1"}],
+                "operator_state": {"seen": 1},
+                "source_version": "etag",
+                "cursor": 9,
+            },
+        )
+
+    def test_nothing_new(self) -> None:
+        self.run_task(lambda ctx: ctx.unchanged(), outputs=[replay.output()])
+        self.assertEqual(self.completion(), {"status": "Completed", "unchanged": True})
+
+    def test_a_failure_commits_nothing(self) -> None:
+        def send(ctx: dagctl.Context) -> None:
+            ctx.enqueue("other")
+            raise RuntimeError("broken")
+
+        self.run_task(send)
+        self.assertEqual(set(self.completion()), {"status", "error"})
+
+    def test_a_commit_without_an_answer_is_said_again(self) -> None:
+        self.server.routes["POST /v1/task/events"] = Reply(503, {})
+
+        def send(ctx: dagctl.Context) -> None:
+            ctx.enqueue("other")
+            with mock.patch("dagctl.attempt.CALL_PATIENCE", 0), self.assertRaises(dagctl.UnavailableError):
+                ctx.commit()
+
+        self.run_task(send)
+        self.assertEqual([t["job"] for t in self.completion()["tasks"]], ["other"])
+
+    def test_a_commit_that_is_refused_is_not(self) -> None:
+        self.server.routes["POST /v1/task/events"] = problem(422, "no such job")
+
+        def send(ctx: dagctl.Context) -> None:
+            ctx.enqueue("nothing")
+            with self.assertRaises(dagctl.InvalidError):
+                ctx.commit()
+
+        self.run_task(send)
+        self.assertEqual(self.completion(), {"status": "Completed"})
+
+    def test_there_is_a_limit_to_what_waits(self) -> None:
+        def send(ctx: dagctl.Context) -> None:
+            for _ in range(1001):
+                ctx.enqueue("other")
+
+        self.run_task(send)
+        self.assertIn("call ctx.commit() in between", self.completion()["error"]["message"])
+
+
+class TestCalls(Case):
+    def test_secrets_are_fetched_once_and_never_shown(self) -> None:
+        self.server.routes["POST /v1/task/secrets"] = {"secrets": {"SMTP": "hunter2"}}
+
+        def send(ctx: dagctl.Context) -> None:
+            self.assertEqual((ctx.secrets["SMTP"], ctx.secrets["SMTP"], list(ctx.secrets)), ("hunter2", "hunter2", ["SMTP"]))
+            self.assertEqual(repr(ctx.secrets), "Secrets(SMTP)")
+            with self.assertRaisesRegex(KeyError, "names no secret OTHER"):
+                ctx.secrets["OTHER"]
+
+        self.assertEqual(self.run_task(send, secrets=["SMTP"]), "Completed")
+        self.assertEqual(len(self.server.of("/v1/task/secrets")), 1)
+
+    def test_a_query(self) -> None:
+        self.server.routes["POST /v1/task/query"] = {
+            "columns": [{"name": "id", "type": "BIGINT"}, {"name": "n", "type": "BIGINT"}], "rows": [[1, 2], [3, None]], "truncated": True,
+        }
+
+        def send(ctx: dagctl.Context) -> None:
+            found = ctx.query("SELECT id, n FROM orders", max_rows=2)
+            self.assertEqual((len(found), found.rows[0], found.truncated), (2, (1, 2), True))
+            self.assertEqual(list(found)[1], {"id": 3, "n": None})
+
+        self.assertEqual(self.run_task(send), "Completed")
+        body = self.server.of("/v1/task/query")[0].json
+        self.assertEqual((body["sql"], body["max_rows"]), ("SELECT id, n FROM orders", 2))
+
+    def test_logs_before_the_end(self) -> None:
+        def send(ctx: dagctl.Context) -> None:
+            ctx.log.debug("not by default")
+            ctx.log.info("hello %s", "ada")
+            thread = threading.Thread(target=ctx.log.warning, args=("from a thread",))
+            thread.start()
+            thread.join()
+
+        self.run_task(send)
+        self.assertEqual(self.logged(), ["hello ada", "from a thread"])
+        order = [r.path for r in self.server.requests if r.path != "/v1/task/heartbeat"]
+        self.assertEqual(order[-1], "/v1/task/complete")
+        self.assertIn("hello ada", self.notes.getvalue())  # and where the process itself logs
+
+    def test_nothing_shows_a_token(self) -> None:
+        def send(ctx: dagctl.Context) -> None:
+            shown = [repr(x) for x in (ctx, ctx.task, ctx._attempt, ctx._attempt._transport, self.worker, ctx.secrets)]
+            self.no = [s for s in shown for t in (replay.CAPABILITY, replay.WORKER_TOKEN, replay.LEASE_TOKEN) if t in s]
+            self.assertNotIn("ada@", repr(ctx.task))  # nor a payload
+
+        self.assertEqual(self.run_task(send), "Completed")
+        self.assertEqual(self.no, [])
+        for token in (replay.CAPABILITY, replay.LEASE_TOKEN):
+            self.assertNotIn(token, repr(Claim.parse(replay.claim())))
+
+
+if __name__ == "__main__":
+    unittest.main()
