@@ -25,6 +25,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.opentelemetry.io/otel/trace"
@@ -57,6 +58,15 @@ type Config struct {
 	HookLimiter *rest.Limiter
 
 	Runtimes []string // runtimes that run in this process
+
+	// Queues are those of the runtimes that have any: workers learn of their tasks from them, and claim by id.
+	Queues map[string][]Queue
+	// ResendAfter is how long after a message its task, still unclaimed, is announced again, and twice as long after that, up
+	// to 1 h; default 5 min.
+	ResendAfter time.Duration
+	// AWS has the credentials for queues and functions.
+	AWS aws.Config
+
 	// Roots are the folders that the file sources of an org's DAG may read.
 	Roots    func(orgSlug, dagName string) []string
 	WorkerID string // unique among processes
@@ -91,6 +101,7 @@ func (c *Config) validate() error {
 	}
 	c.NoticeTimeout = cmp.Or(c.NoticeTimeout, noticeTimeout)
 	c.PoolSize = cmp.Or(c.PoolSize, 4)
+	c.ResendAfter = cmp.Or(c.ResendAfter, resendAfter)
 	c.Poll = cmp.Or(c.Poll, time.Second)
 	c.Lease = cmp.Or(c.Lease, 30*time.Second)
 	if c.Log == nil {
@@ -132,6 +143,7 @@ type Dispatcher struct {
 	metrics     *metrics
 	notices     *http.Client // to the webhooks of DAGs
 	tracing     tracing
+	remotes     remotes
 	drained     atomic.Bool // somebody asked this process to claim no more
 }
 
@@ -142,6 +154,10 @@ func New(c Config) (*Dispatcher, error) {
 	}
 	d := &Dispatcher{Config: c, wake: newWakeups(), slots: make(chan struct{}, c.PoolSize), behind: make(chan registry.Build, behindAtOnce),
 		metrics: newMetrics(), tracing: tracing{c.Tracer}, notices: newNoticeClient(c.NoticeDialer, c.NoticeTimeout)}
+	var err error
+	if d.remotes, err = newRemotes(c.Queues, nil, c.AWS); err != nil {
+		return nil, fmt.Errorf("dispatcher: %w", err)
+	}
 	d.completions = &batcher[*completing]{size: completeBatch, lanes: completeLanes, do: d.completeAll}
 	return d, nil
 }
@@ -165,6 +181,11 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	g.Go(func() error { return d.loop(ctx, "late", nil, atMostEach(lateEvery, d.announceLate)) })
 	g.Go(func() error { return d.loop(ctx, "reap", nil, d.reap) })
 	g.Go(func() error { return d.loop(ctx, "heartbeat", nil, d.heartbeatWorker) })
+	if len(d.Queues) > 0 {
+		g.Go(func() error { return d.loop(ctx, "announce", d.wake.announce, d.sendTasks) })
+		g.Go(func() error { return d.loop(ctx, "review messages", nil, d.reviewMessages) })
+		g.Go(func() error { return d.loop(ctx, "adopt tasks", nil, atMostEach(time.Minute, d.announceUnannounced)) })
+	}
 	g.Go(func() error { return d.catchUpBehind(ctx) })
 	g.Go(func() error { return d.runInProcess(ctx) })
 	g.Go(func() error { return d.runPeriodic(ctx) })

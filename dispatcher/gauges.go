@@ -37,6 +37,9 @@ var (
 	descOutbox     = gauge("dagctl_outbox_pending_rows", "Announcements whose consequences are still to be drawn.", "org")
 	descOutboxAge  = gauge("dagctl_outbox_oldest_seconds", "Time since the oldest pending announcement was made.", "org")
 	descOutboxLost = gauge("dagctl_outbox_failed_rows", "Announcements given up after 20 tries.", "org")
+	descUnsent     = gauge("dagctl_messages_pending", "Tasks to be announced to the queue of a runtime.", "runtime")
+	descUnsentAge  = gauge("dagctl_messages_oldest_seconds", "Time since the oldest task that a queue was not told of became ready.", "runtime")
+	descUnsentLost = gauge("dagctl_messages_failed", "Tasks that a queue did not take 20 times in a row.", "runtime")
 	descBuildAge   = gauge("dagctl_build_seconds", "Time since the build of a version began.", "org", "dag")
 	descBuildTasks = gauge("dagctl_build_tasks", "Open and dead tasks of a version that is being built, by state.", "org", "dag", "state")
 	descSources    = gauge("dagctl_sources_due", "Sources whose time to fire has come.", "org")
@@ -46,6 +49,7 @@ var (
 	descLeader     = gauge("dagctl_leader", "1 where this process leads the periodic sweeps.")
 	descGaugeTime  = gauge("dagctl_gauge_seconds", "Time that reading the figures of the database took.")
 	gaugeDescs     = []*prometheus.Desc{descQueue, descQueueAge, descWaiting, descRunning, descOutbox, descOutboxAge, descOutboxLost,
+		descUnsent, descUnsentAge, descUnsentLost,
 		descBuildAge, descBuildTasks, descSources, descSourceLag, descWorkers, descSlots, descLeader, descGaugeTime}
 )
 
@@ -86,7 +90,7 @@ func (g *gauges) read(now time.Time) {
 		if _, err := tx.Exec(ctx, `SET LOCAL statement_timeout = '`+gaugeTime+`'`); err != nil {
 			return err
 		}
-		for _, part := range []func(context.Context, pgx.Tx) error{r.queue, r.waiting, r.running, r.outbox, r.sources, r.workers, r.builds} {
+		for _, part := range []func(context.Context, pgx.Tx) error{r.queue, r.waiting, r.running, r.outbox, r.messages, r.sources, r.workers, r.builds} {
 			if err := part(ctx, tx); err != nil {
 				return err
 			}
@@ -194,6 +198,30 @@ func (r *reading) outbox(ctx context.Context, tx pgx.Tx) error {
 		r.add(descOutbox, float64(pending), org.String())
 		r.add(descOutboxAge, r.since(oldest), org.String())
 		r.add(descOutboxLost, float64(failed), org.String())
+		return nil
+	})
+	return err
+}
+
+// messages tells of what queues are to be told, and were not.
+func (r *reading) messages(ctx context.Context, tx pgx.Tx) error {
+	rows, err := tx.Query(ctx, `
+		SELECT runtime, count(*) FILTER (WHERE status = 'Pending'), count(*) FILTER (WHERE status = 'Failed'), min(created_at)
+		FROM (SELECT payload->>'runtime' AS runtime, status, created_at FROM outbox
+			WHERE kind = 'enqueue_task' AND status IN ('Pending', 'Failed') LIMIT $1) AS looked
+		GROUP BY runtime`, gaugeRows)
+	if err != nil {
+		return fmt.Errorf("measure the messages: %w", err)
+	}
+	var (
+		runtime         string
+		pending, failed int64
+		oldest          time.Time
+	)
+	_, err = pgx.ForEachRow(rows, []any{&runtime, &pending, &failed, &oldest}, func() error {
+		r.add(descUnsent, float64(pending), runtime)
+		r.add(descUnsentAge, r.since(oldest), runtime)
+		r.add(descUnsentLost, float64(failed), runtime)
 		return nil
 	})
 	return err

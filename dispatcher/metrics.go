@@ -18,6 +18,8 @@ type metrics struct {
 	batchSize   *prometheus.HistogramVec
 	batchTime   *prometheus.HistogramVec
 	postponed   prometheus.Counter
+	sent        *prometheus.CounterVec // runtime
+	notSent     *prometheus.CounterVec // runtime
 	cutovers    prometheus.Histogram
 	gaugeErrors prometheus.Counter
 }
@@ -40,6 +42,10 @@ func newMetrics() *metrics {
 		batchTime: byStep("dagctl_batch_seconds", "Time of one transaction of a step: claim, complete, route.",
 			[]float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}),
 		postponed: prometheus.NewCounter(prometheus.CounterOpts{Name: "dagctl_outbox_failures_total", Help: "Tries of outbox rows that failed."}),
+		sent: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "dagctl_messages_sent_total",
+			Help: "Messages that queues took: each announces a task to the workers of a runtime."}, []string{"runtime"}),
+		notSent: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "dagctl_message_failures_total",
+			Help: "Messages that queues did not take, and that are tried again."}, []string{"runtime"}),
 		cutovers: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "dagctl_cutover_seconds",
 			Help: "Time from the first pointer that a cutover moves to its commit.", Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}}),
 		gaugeErrors: prometheus.NewCounter(prometheus.CounterOpts{Name: "dagctl_gauge_failures_total",
@@ -48,7 +54,7 @@ func newMetrics() *metrics {
 }
 
 func (m *metrics) collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.attempts, m.retries, m.dead, m.expiries, m.events, m.batchSize, m.batchTime, m.postponed, m.cutovers, m.gaugeErrors}
+	return []prometheus.Collector{m.attempts, m.retries, m.dead, m.expiries, m.events, m.batchSize, m.batchTime, m.postponed, m.sent, m.notSent, m.cutovers, m.gaugeErrors}
 }
 
 // Metrics is what this dispatcher can tell of itself and of its database, for a registry of metrics.

@@ -76,7 +76,8 @@ func (d *Dispatcher) place(ctx context.Context, tx pgx.Tx, tasks []placement, no
 }
 
 // insertReady makes tasks claimable, but those whose job, DAG or org is paused: they wait, and it tells which. There are
-// hardly ever any pauses, so looking for them is part of the statement, and costs no more than an empty table does.
+// hardly ever any pauses, so looking for them is part of the statement, and costs no more than an empty table does. Tasks of
+// runtimes with queues are to be announced there, see runtime_sqs.go.
 func (d *Dispatcher) insertReady(ctx context.Context, tx pgx.Tx, tasks []placement) (paused map[uuid.UUID]bool, err error) {
 	if len(tasks) == 0 {
 		return nil, nil
@@ -105,9 +106,16 @@ func (d *Dispatcher) insertReady(ctx context.Context, tx pgx.Tx, tasks []placeme
 		put AS (
 			INSERT INTO waiting (task_id, org_id, job_id, slot, reason, blocker, rank)
 			SELECT w.task_id, w.org_id, w.job_id, w.slot, 'paused', coalesce(NULLIF(p.blocker, ''), 'the org'), w.rank
-			FROM wanted w JOIN paused p ON p.task_id = w.task_id)
+			FROM wanted w JOIN paused p ON p.task_id = w.task_id),
+		announced AS (
+			INSERT INTO outbox AS o (org_id, kind, payload)
+			SELECT org_id, 'enqueue_task', jsonb_build_object('task_id', task_id, 'runtime', runtime) FROM wanted w
+			WHERE runtime = ANY($7) AND NOT EXISTS (SELECT FROM paused p WHERE p.task_id = w.task_id)
+			ON CONFLICT ((payload->>'task_id')) WHERE kind = 'enqueue_task' DO UPDATE -- it was ready before
+			SET payload = EXCLUDED.payload, status = 'Pending', available_at = EXCLUDED.available_at, attempts = 0, last_error = NULL,
+				created_at = EXCLUDED.created_at, processed_at = NULL)
 		SELECT task_id FROM paused`,
-		ids, orgs, jobs, slots, runtimes, ranks)
+		ids, orgs, jobs, slots, runtimes, ranks, d.queuedRuntimes())
 	if err != nil {
 		return nil, fmt.Errorf("make %d tasks claimable: %w", len(tasks), err)
 	}

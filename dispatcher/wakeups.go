@@ -17,7 +17,7 @@ const channel = "dagctl"
 // wakeups carries hints between loops: within the process by channels of capacity one, to other processes by NOTIFY,
 // debounced and outside the transactions that caused it, because a NOTIFY inside every commit serialises them.
 type wakeups struct {
-	route, claim, build, promote, sources chan struct{}
+	route, claim, announce, build, promote, sources chan struct{}
 
 	mu      sync.Mutex
 	pending map[string]bool // topics to tell other processes
@@ -26,7 +26,7 @@ type wakeups struct {
 
 func newWakeups() *wakeups {
 	one := func() chan struct{} { return make(chan struct{}, 1) }
-	return &wakeups{route: one(), claim: one(), build: one(), promote: one(), sources: one(),
+	return &wakeups{route: one(), claim: one(), announce: one(), build: one(), promote: one(), sources: one(),
 		pending: map[string]bool{}, told: one()}
 }
 
@@ -55,6 +55,7 @@ func (w *wakeups) local(topic string) {
 		poke(w.route)
 	case topicClaim:
 		poke(w.claim)
+		poke(w.announce)
 	case topicBuild:
 		poke(w.build)
 		poke(w.sources) // a new version has sources to enumerate

@@ -206,7 +206,10 @@ CREATE TABLE outbox (
     created_at   TIMESTAMPTZ NOT NULL DEFAULT now(),
     processed_at TIMESTAMPTZ
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0);
-CREATE INDEX idx_outbox_pending ON outbox (status, available_at) WHERE status = 'Pending';
+CREATE INDEX idx_outbox_pending ON outbox (kind, available_at, id) WHERE status = 'Pending';
+-- A task has one message at most; those that were sent are looked after until the task is claimed.
+CREATE UNIQUE INDEX idx_outbox_task ON outbox ((payload->>'task_id')) WHERE kind = 'enqueue_task';
+CREATE INDEX idx_outbox_sent ON outbox (available_at) WHERE kind = 'enqueue_task' AND status <> 'Pending';
 
 CREATE TABLE dataset_cursors (
     org_id          UUID NOT NULL,

@@ -49,7 +49,7 @@ func SQS(t testing.TB) *Queues {
 		keepOpen = append(keepOpen, life)
 	}
 	endpoint := started.endpoint
-	return &Queues{Endpoint: endpoint, Client: sqs.NewFromConfig(Config(), func(o *sqs.Options) { o.BaseEndpoint = &endpoint })}
+	return &Queues{Endpoint: endpoint, Client: sqs.NewFromConfig(Config(t), func(o *sqs.Options) { o.BaseEndpoint = &endpoint })}
 }
 
 // keepOpen holds the pipes whose closing ends a server, until this process is gone.

@@ -6,10 +6,16 @@
 package testaws
 
 import (
+	"bytes"
 	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -19,9 +25,13 @@ import (
 // Region is where everything is.
 const Region = "us-east-1"
 
-// Config has the region and credentials that the servers take; endpoints are given to each client.
-func Config() aws.Config {
-	return aws.Config{Region: Region, Credentials: credentials.NewStaticCredentialsProvider("AKIATEST", "secret", "")}
+// Config has the region and credentials that the servers take, and connections that end with the test. Endpoints are given
+// to each client.
+func Config(t testing.TB) aws.Config {
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	t.Cleanup(transport.CloseIdleConnections)
+	return aws.Config{Region: Region, Credentials: credentials.NewStaticCredentialsProvider("AKIATEST", "secret", ""),
+		HTTPClient: &http.Client{Transport: transport}}
 }
 
 // node prepares the serve.js of one of our tools. The process ends when the returned pipe is closed, by us or because this
@@ -67,4 +77,45 @@ func projectRoot(t testing.TB) string {
 	}
 	t.Fatalf("no go.mod above this test's folder: %v", err)
 	return ""
+}
+
+// Front stands between a client and an endpoint, for faults that a server does not make by itself: what it returns
+// answers instead of the server, nil passes the request on with the body as it is then.
+func Front(t testing.TB, endpoint string, meddle func(r *http.Request, body []byte) (passed []byte, answer *http.Response)) string {
+	t.Helper()
+	target, err := url.Parse(endpoint)
+	if err != nil {
+		t.Fatal(err)
+	}
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	proxy := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target) }, Transport: meddler{transport, meddle}}
+	front := httptest.NewServer(proxy)
+	t.Cleanup(func() { front.Close(); transport.CloseIdleConnections() })
+	return front.URL
+}
+
+type meddler struct {
+	next   http.RoundTripper
+	meddle func(*http.Request, []byte) ([]byte, *http.Response)
+}
+
+// RoundTrip implements http.RoundTripper.
+func (m meddler) RoundTrip(r *http.Request) (*http.Response, error) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return nil, err
+	}
+	body, answer := m.meddle(r, body)
+	if answer != nil {
+		return answer, nil
+	}
+	r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
+	return m.next.RoundTrip(r)
+}
+
+// Answer makes an error as AWS's services answer them.
+func Answer(status int, code, message string) *http.Response {
+	return &http.Response{StatusCode: status, ProtoMajor: 1, ProtoMinor: 1,
+		Header: http.Header{"X-Amzn-Errortype": {code}, "Content-Type": {"application/json"}},
+		Body:   io.NopCloser(strings.NewReader(`{"__type": "` + code + `", "message": "` + message + `"}`))}
 }

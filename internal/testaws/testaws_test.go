@@ -33,7 +33,7 @@ func TestAFunctionIsInvoked(t *testing.T) {
 		"double":  {Code: `export const handler = async (e) => ({ n: e.n * 2 })`},
 		"failing": {Code: `export const handler = async () => { throw new Error("no") }`},
 	})
-	client := lambda.NewFromConfig(testaws.Config(), func(o *lambda.Options) { o.BaseEndpoint = &endpoint })
+	client := lambda.NewFromConfig(testaws.Config(t), func(o *lambda.Options) { o.BaseEndpoint = &endpoint })
 	for range 2 { // one that fails takes nothing down
 		got, err := client.Invoke(t.Context(), &lambda.InvokeInput{FunctionName: aws.String("failing"), InvocationType: types.InvocationTypeEvent, Payload: []byte(`{}`)})
 		require.NoError(t, err)
