@@ -13,9 +13,10 @@ import (
 
 // readings are counters at one moment.
 type readings struct {
-	wal           int64 // bytes written by the whole server
-	commits, rows int64 // of the database; rows inserted, updated and deleted
-	cpu           time.Duration
+	wal           int64         // bytes written by the whole server
+	commits, rows int64         // of the database; rows inserted, updated and deleted
+	cpu           time.Duration // of this process
+	serverCPU     time.Duration
 }
 
 // meter tells what a run cost between its start and its end. Backends publish their counters when they end, at the latest:
@@ -51,6 +52,7 @@ func (m *meter) stop(ctx context.Context, tasks int) (map[string]any, error) {
 		"commits_per_task":   per(after.commits - m.before.commits),
 		"rows_per_task":      per(after.rows - m.before.rows),
 		"cpu_s":              round((after.cpu - m.before.cpu).Seconds()),
+		"postgres_cpu_s":     round((after.serverCPU - m.before.serverCPU).Seconds()),
 	}, nil
 }
 
@@ -68,6 +70,10 @@ func (m *meter) read(ctx context.Context) (r readings, err error) {
 			if err := sleep(ctx, 10*time.Millisecond); err != nil {
 				return fmt.Errorf("%d connections are still open: %w", open, err)
 			}
+		}
+		var err error
+		if r.serverCPU, err = serverCPU(ctx, conn); err != nil {
+			return err
 		}
 		return conn.QueryRow(ctx, `
 			SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint, xact_commit, tup_inserted + tup_updated + tup_deleted
