@@ -277,22 +277,17 @@ func (d *Dispatcher) given(ctx context.Context, tx pgx.Tx, taken []claimable) (g
 	if g.generations, err = d.Registry.InputGenerations(ctx, tx, jobs...); err != nil {
 		return g, err
 	}
-	if g.contents, err = registry.Contents(ctx, tx, pins); err != nil {
-		return g, err
-	}
-	rows, err := tx.Query(ctx, `SELECT job_id, state FROM operator_state WHERE job_id = ANY($1) AND state_key = 'default'`, dedupeIDs(origins))
-	if err != nil {
-		return g, fmt.Errorf("operator states: %w", err)
-	}
 	var (
+		b      pg.Batch
 		origin uuid.UUID
 		state  []byte
 	)
-	_, err = pgx.ForEachRow(rows, []any{&origin, &state}, func() error {
+	g.contents = registry.QueueContents(&b, pins)
+	b.Query("operator states", []any{&origin, &state}, func() error {
 		g.states[origin] = slices.Clone(state)
 		return nil
-	})
-	return g, err
+	}, `SELECT job_id, state FROM operator_state WHERE job_id = ANY($1) AND state_key = 'default'`, dedupeIDs(origins))
+	return g, b.Send(ctx, tx)
 }
 
 // stamp adds to pins when the revisions were made.

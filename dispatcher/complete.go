@@ -169,11 +169,11 @@ func (d *Dispatcher) completeTx(ctx context.Context, tx pgx.Tx, batch []*complet
 			now = x.now
 		}
 	}
-	if err := registry.LockDAGsShared(ctx, tx, keys); err != nil {
-		return nil, err
-	}
-	rows, err := lockTasks(ctx, tx, fences)
-	if err != nil {
+	var b pg.Batch
+	registry.QueueLockDAGsShared(&b, keys)
+	rows := queueLockTasks(&b, fences)
+	last := queueLastMade(&b, batch)
+	if err := b.Send(ctx, tx); err != nil {
 		return nil, err
 	}
 	var open []*completing
@@ -188,16 +188,19 @@ func (d *Dispatcher) completeTx(ctx context.Context, tx pgx.Tx, batch []*complet
 			open = append(open, x)
 		}
 	}
-	if open, err = d.compareBases(ctx, tx, open); err != nil || len(open) == 0 {
+	if open, err = d.compareBases(ctx, tx, open, last); err != nil || len(open) == 0 {
 		return nil, err
 	}
-	events, follow, err := d.commitOutputs(ctx, tx, open, now)
+	events, follow, err := d.commitOutputs(ctx, tx, &b, open, now)
 	if err != nil {
 		return nil, err
 	}
 	for _, x := range open {
 		if x.check == nil {
 			continue
+		}
+		if err := b.Send(ctx, tx); err != nil {
+			return nil, err
 		}
 		e, err := d.decideHeld(ctx, tx, x.claimed, x.checks, now)
 		if err != nil {
@@ -208,10 +211,8 @@ func (d *Dispatcher) completeTx(ctx context.Context, tx pgx.Tx, batch []*complet
 			events = append(events, *e)
 		}
 	}
-	if err := accept(ctx, tx, events, now); err != nil {
-		return nil, err
-	}
-	if err := d.recordRuns(ctx, tx, open); err != nil {
+	queueAccept(&b, events, now)
+	if err := d.recordRuns(&b, open); err != nil {
 		return nil, err
 	}
 	again, err := advanceCursors(ctx, tx, open, now)
@@ -222,6 +223,9 @@ func (d *Dispatcher) completeTx(ctx context.Context, tx pgx.Tx, batch []*complet
 		follows = append(follows, topicRoute)
 	}
 	if len(follow) > 0 { // their slots are their own, so no origin lock is needed
+		if err := b.Send(ctx, tx); err != nil {
+			return nil, err
+		}
 		made, err := d.create(ctx, tx, follow, now)
 		if err != nil {
 			return nil, err
@@ -232,7 +236,7 @@ func (d *Dispatcher) completeTx(ctx context.Context, tx pgx.Tx, batch []*complet
 	for i, x := range open {
 		done[i] = ended{x.row, ending{status: "Completed", state: x.state, hash: x.hash, outputs: x.notes, actor: "WORKER"}}
 	}
-	return follows, d.finishAll(ctx, tx, done, now)
+	return follows, d.finishWith(ctx, tx, &b, done, now)
 }
 
 // outputNote is what tasks.outputs tells of one committed output.
@@ -258,16 +262,11 @@ func (x *completing) output(w operators.Written) registry.Ref {
 	return registry.Ref{Version: x.job.Outputs[w.Output].Generation.Version, Key: w.Partition}
 }
 
-// compareBases sets aside what cannot be published as it is: an attempt that read older inputs than what is there
-// already was made from publishes nothing, and an append to a revision that was replaced meanwhile is to be done again.
-// It returns those that go on, told what revisions there are of their outputs.
-func (d *Dispatcher) compareBases(ctx context.Context, tx pgx.Tx, batch []*completing) (open []*completing, err error) {
+// queueLastMade asks what there is of the outputs of a batch.
+func queueLastMade(b *pg.Batch, batch []*completing) map[registry.Ref]registry.Made {
 	var replaced, appended []registry.Ref
 	for _, x := range batch {
-		if x.check == nil && x.outcome.Unchanged {
-			x.state = "unchanged"
-		}
-		if !x.publishes() {
+		if x.check != nil || x.outcome.Unchanged {
 			continue
 		}
 		for _, w := range x.outcome.Written {
@@ -278,11 +277,19 @@ func (d *Dispatcher) compareBases(ctx context.Context, tx pgx.Tx, batch []*compl
 			}
 		}
 	}
-	if err := compareEpochs(ctx, tx, batch); err != nil {
-		return nil, err
+	return queueLastMadeOf(b, replaced, appended)
+}
+
+// compareBases sets aside what cannot be published as it is: an attempt that read older inputs than what is there
+// already was made from publishes nothing, and an append to a revision that was replaced meanwhile is to be done again.
+// It returns those that go on, told what revisions there are of their outputs.
+func (d *Dispatcher) compareBases(ctx context.Context, tx pgx.Tx, batch []*completing, last map[registry.Ref]registry.Made) (open []*completing, err error) {
+	for _, x := range batch {
+		if x.check == nil && x.outcome.Unchanged {
+			x.state = "unchanged"
+		}
 	}
-	last, err := lastMadeOf(ctx, tx, replaced, appended)
-	if err != nil {
+	if err := compareEpochs(ctx, tx, batch); err != nil {
 		return nil, err
 	}
 	for _, x := range batch {
@@ -335,8 +342,9 @@ func (d *Dispatcher) compareBase(ctx context.Context, tx pgx.Tx, x *completing, 
 	return nil
 }
 
-// commitOutputs records the revisions that a batch made.
-func (d *Dispatcher) commitOutputs(ctx context.Context, tx pgx.Tx, batch []*completing, now time.Time) (events []Event, follow []newTask, err error) {
+// commitOutputs records the revisions that a batch made: what of it is a statement is added to b, unless storage is
+// PostgreSQL, where rows are published after their revisions are recorded.
+func (d *Dispatcher) commitOutputs(ctx context.Context, tx pgx.Tx, b *pg.Batch, batch []*completing, now time.Time) (events []Event, follow []newTask, err error) {
 	var revisions []registry.NewRevision
 	for _, x := range batch {
 		if !x.publishes() {
@@ -351,8 +359,13 @@ func (d *Dispatcher) commitOutputs(ctx context.Context, tx pgx.Tx, batch []*comp
 				Segment: out.PartitionBy.Kind == dag.ByCursor, Pins: x.row.pins, Now: now})
 		}
 	}
-	if err := registry.Commit(ctx, tx, revisions); err != nil {
+	if err := registry.Commit(b, revisions); err != nil {
 		return nil, nil, err
+	}
+	if slices.ContainsFunc(batch, (*completing).writesTables) {
+		if err := b.Send(ctx, tx); err != nil {
+			return nil, nil, err
+		}
 	}
 	for _, x := range batch {
 		if !x.publishes() {

@@ -7,6 +7,8 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+
+	"github.com/dagctl/dagctl/internal/pg"
 )
 
 // Event says that a revision of a partition was published. What an event is, is the revision, never who reported it:
@@ -30,8 +32,15 @@ type Event struct {
 // accept stores events with the outbox row that has them routed, in the caller's transaction. Those known already are
 // acknowledged and change nothing.
 func accept(ctx context.Context, tx pgx.Tx, events []Event, now time.Time) error {
+	var b pg.Batch
+	queueAccept(&b, events, now)
+	return b.Send(ctx, tx)
+}
+
+// queueAccept is accept as a part of a batch.
+func queueAccept(b *pg.Batch, events []Event, now time.Time) {
 	if len(events) == 0 {
-		return nil
+		return
 	}
 	var (
 		ids, orgs, datasets, versions, producers []uuid.UUID
@@ -45,7 +54,7 @@ func accept(ctx context.Context, tx pgx.Tx, events []Event, now time.Time) error
 		keys, revisions, producers = append(keys, e.Key), append(revisions, e.Revision), append(producers, e.Producer)
 		epochs, positions = append(epochs, e.Epoch), append(positions, e.Position)
 	}
-	_, err := tx.Exec(ctx, `
+	b.Exec(fmt.Sprintf("accept %d events", len(events)), `
 		WITH accepted AS (
 			INSERT INTO events (id, org_id, dataset_uuid, dataset_version, scope, partition_key, revision, epoch, cursor_value, producer_task_id, created_at)
 			SELECT id, org, dataset, version, CASE WHEN position IS NULL THEN 'partition' ELSE 'cursor' END, CASE WHEN position IS NULL THEN key END,
@@ -57,10 +66,6 @@ func accept(ctx context.Context, tx pgx.Tx, events []Event, now time.Time) error
 		INSERT INTO outbox (org_id, kind, payload, available_at, created_at)
 		SELECT org_id, 'route_event', jsonb_build_object('event_ids', jsonb_agg(id)) || $11, $8, $8 FROM accepted GROUP BY org_id`,
 		ids, orgs, datasets, versions, keys, revisions, producers, now, epochs, positions, rowTraces{tracesOf(events)})
-	if err != nil {
-		return fmt.Errorf("accept %d events: %w", len(events), err)
-	}
-	return nil
 }
 
 func loadEvents(ctx context.Context, tx pgx.Tx, ids []uuid.UUID) ([]Event, error) {

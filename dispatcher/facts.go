@@ -3,13 +3,13 @@ package dispatcher
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/registry"
 )
 
@@ -35,18 +35,20 @@ func (d *Dispatcher) facts(ctx context.Context, tx pgx.Tx, targets []target) (wa
 	if wants, err = d.wants(ctx, tx, targets); err != nil {
 		return nil, nil, err
 	}
-	if err := publishedFor(ctx, tx, wants); err != nil {
+	var b pg.Batch
+	filled := queuePublishedFor(&b, wants)
+	known := queueLastMadeTargets(&b, targets)
+	if err := b.Send(ctx, tx); err != nil {
 		return nil, nil, err
 	}
+	filled()
 	if err := knowSlices(ctx, tx, wants); err != nil {
 		return nil, nil, err
 	}
 	if err := d.knowCursors(ctx, tx, targets, wants); err != nil {
 		return nil, nil, err
 	}
-	if made, err = lastMade(ctx, tx, targets); err != nil {
-		return nil, nil, err
-	}
+	made = known()
 	return wants, made, knowInherited(ctx, tx, wants, made)
 }
 
@@ -79,8 +81,9 @@ func (d *Dispatcher) wants(ctx context.Context, tx pgx.Tx, targets []target) ([]
 	return wants, nil
 }
 
-// publishedFor fills in what is published: whole generations where an input takes all there is, otherwise by partition.
-func publishedFor(ctx context.Context, tx pgx.Tx, wants [][]inputFacts) error {
+// queuePublishedFor asks what is published: whole generations where an input takes all there is, otherwise by partition.
+// What it returns fills that in once b is sent.
+func queuePublishedFor(b *pg.Batch, wants [][]inputFacts) (fill func()) {
 	var (
 		whole []uuid.UUID
 		refs  []registry.Ref
@@ -100,34 +103,29 @@ func publishedFor(ctx context.Context, tx pgx.Tx, wants [][]inputFacts) error {
 			}
 		}
 	}
-	all, err := registry.Published(ctx, tx, dedupeIDs(whole))
-	if err != nil {
-		return err
-	}
-	some, err := registry.PublishedAt(ctx, tx, refs)
-	if err != nil {
-		return err
-	}
-	for _, inputs := range wants {
-		for n := range inputs {
-			in := &inputs[n]
-			if in.all {
-				in.published = all[in.generation]
-				continue
-			}
-			in.published = make(map[string]int64, len(in.wanted))
-			for _, key := range in.wanted {
-				if revision, ok := some[registry.Ref{Version: in.generation, Key: key}]; ok {
-					in.published[key] = revision
+	all, some := registry.QueuePublished(b, dedupeIDs(whole)), registry.QueuePublishedAt(b, refs)
+	return func() {
+		for _, inputs := range wants {
+			for n := range inputs {
+				in := &inputs[n]
+				if in.all {
+					in.published = all[in.generation]
+					continue
+				}
+				in.published = make(map[string]int64, len(in.wanted))
+				for _, key := range in.wanted {
+					if revision, ok := some[registry.Ref{Version: in.generation, Key: key}]; ok {
+						in.published[key] = revision
+					}
 				}
 			}
 		}
 	}
-	return nil
 }
 
-// lastMade tells what each target was last made from, nil where it never was.
-func lastMade(ctx context.Context, tx pgx.Tx, targets []target) ([]*registry.Made, error) {
+// queueLastMadeTargets asks what each target was last made from. What it returns tells that, nil where it never was, once b
+// is sent.
+func queueLastMadeTargets(b *pg.Batch, targets []target) (told func() []*registry.Made) {
 	var replaced, appended []registry.Ref
 	for _, t := range targets {
 		if r, ok := t.ref(); !ok {
@@ -138,39 +136,30 @@ func lastMade(ctx context.Context, tx pgx.Tx, targets []target) ([]*registry.Mad
 			replaced = append(replaced, r)
 		}
 	}
-	last, err := lastMadeOf(ctx, tx, replaced, appended)
-	if err != nil {
-		return nil, err
-	}
-	made := make([]*registry.Made, len(targets))
-	for i, t := range targets {
-		r, _ := t.ref()
-		if t.job.Acts() {
-			if made[i], err = effectsDone(ctx, tx, t); err != nil {
-				return nil, err
+	last, done := queueLastMadeOf(b, replaced, appended), queueEffectsDone(b, targets)
+	return func() []*registry.Made {
+		made := make([]*registry.Made, len(targets))
+		for i, t := range targets {
+			if t.job.Acts() {
+				made[i] = done.of(t)
+				continue
 			}
-			continue
+			r, _ := t.ref()
+			if m, ok := last[r]; ok {
+				made[i] = &m
+			}
 		}
-		if m, ok := last[r]; ok {
-			made[i] = &m
-		}
+		return made
 	}
-	return made, nil
 }
 
-// lastMadeOf tells of output partitions what was made last: of replaced ones by the newest revision, of appended ones by
+// queueLastMadeOf asks, of output partitions, what was made last: of replaced ones by the newest revision, of appended ones by
 // all that they hold. A partition is in one of the two lists.
-func lastMadeOf(ctx context.Context, tx pgx.Tx, replaced, appended []registry.Ref) (map[registry.Ref]registry.Made, error) {
-	last, err := registry.LastMade(ctx, tx, replaced, false)
-	if err != nil {
-		return nil, err
-	}
-	joined, err := registry.LastMade(ctx, tx, appended, true)
-	if err != nil {
-		return nil, err
-	}
-	maps.Copy(last, joined)
-	return last, nil
+func queueLastMadeOf(b *pg.Batch, replaced, appended []registry.Ref) map[registry.Ref]registry.Made {
+	last := make(map[registry.Ref]registry.Made, len(replaced)+len(appended))
+	registry.QueueLastMade(b, replaced, false, last)
+	registry.QueueLastMade(b, appended, true, last)
+	return last
 }
 
 // knowInherited has what was made from a revision count as made from its copy in the generation that is read now, and from
@@ -209,34 +198,81 @@ func knowInherited(ctx context.Context, tx pgx.Tx, wants [][]inputFacts, made []
 	return nil
 }
 
-// effectsDone tells what a job that acts has acted on already. Positions are kept by the job's name, so that no
-// edit, deploy or rollback makes it act twice on the same partition.
-func effectsDone(ctx context.Context, tx pgx.Tx, t target) (*registry.Made, error) {
-	datasets := make([]uuid.UUID, len(t.job.Inputs))
-	index := map[uuid.UUID]int{}
-	for i, in := range t.job.Inputs {
-		datasets[i], index[in.Dataset] = in.Dataset, i
-	}
-	rows, err := tx.Query(ctx, `
-		SELECT dataset_uuid, dataset_version, partition_key, revision FROM effect_positions
-		WHERE org_id = $1 AND dag_name = $2 AND job_name = $3 AND dataset_uuid = ANY($4)`, t.job.OrgID, t.job.DAG, t.job.Name, datasets)
-	if err != nil {
-		return nil, fmt.Errorf("effect positions of %s: %w", t.job.Address(), err)
-	}
-	made := &registry.Made{}
-	var p registry.Pin
-	_, err = pgx.ForEachRow(rows, []any{&p.Dataset, &p.Version, &p.Key, &p.Revision}, func() error {
-		p.Input = index[p.Dataset]
-		p.Compared = t.job.Inputs[p.Input].Def.Triggers()
-		if t.job.Def.ExecutionStrategy == dag.PerUpdate || p.Key == t.key {
-			made.Pins = append(made.Pins, p)
+// effectsDone is what jobs that act have acted on already, by the address of the job. Positions are kept by the job's name,
+// so that no edit, deploy or rollback makes it act twice on the same partition.
+type effectsDone map[actor][]registry.Pin
+
+// actor names a job over all of its versions.
+type actor struct {
+	org      uuid.UUID
+	dag, job string
+}
+
+func actorOf(job *registry.Job) actor { return actor{job.OrgID, job.DAG, job.Name} }
+
+// queueEffectsDone asks what those of the targets' jobs that act have acted on. One that follows what is new in its inputs
+// is asked about all of it, others about the targets' own partitions.
+func queueEffectsDone(b *pg.Batch, targets []target) effectsDone {
+	var (
+		orgs, datasets []uuid.UUID
+		dags, jobs     []string
+		keys           []*string
+	)
+	seen := map[actor]bool{}
+	for _, t := range targets {
+		if !t.job.Acts() {
+			continue
 		}
-		return nil
-	})
-	if err != nil || len(made.Pins) == 0 {
-		return nil, err
+		a, key := actorOf(t.job), &t.key
+		if t.job.Def.ExecutionStrategy == dag.PerUpdate {
+			if seen[a] {
+				continue
+			}
+			seen[a], key = true, nil
+		}
+		for _, in := range t.job.Inputs {
+			orgs, dags, jobs = append(orgs, a.org), append(dags, a.dag), append(jobs, a.job)
+			datasets, keys = append(datasets, in.Dataset), append(keys, key)
+		}
 	}
-	return made, nil
+	done := effectsDone{}
+	if len(orgs) == 0 {
+		return done
+	}
+	var (
+		a actor
+		p registry.Pin
+	)
+	b.Query(fmt.Sprintf("effect positions of %d partitions", len(orgs)), []any{&a.org, &a.dag, &a.job, &p.Dataset, &p.Version, &p.Key, &p.Revision}, func() error {
+		done[a] = append(done[a], p)
+		return nil
+	}, `
+		WITH w AS (SELECT * FROM unnest($1::uuid[], $2::text[], $3::text[], $4::uuid[], $5::text[]) AS w(org, dag, job, dataset, key))
+		SELECT e.org_id, e.dag_name, e.job_name, e.dataset_uuid, e.dataset_version, e.partition_key, e.revision
+		FROM w JOIN effect_positions e ON e.org_id = w.org AND e.dag_name = w.dag AND e.job_name = w.job AND e.dataset_uuid = w.dataset
+			AND e.partition_key = w.key
+		UNION ALL
+		SELECT e.org_id, e.dag_name, e.job_name, e.dataset_uuid, e.dataset_version, e.partition_key, e.revision
+		FROM w JOIN effect_positions e ON e.org_id = w.org AND e.dag_name = w.dag AND e.job_name = w.job AND e.dataset_uuid = w.dataset
+		WHERE w.key IS NULL`, orgs, dags, jobs, datasets, keys)
+	return done
+}
+
+// of is what a target was last made from; nil where its job has acted on none of it.
+func (e effectsDone) of(t target) *registry.Made {
+	made := &registry.Made{}
+	for i, in := range t.job.Inputs {
+		for _, p := range e[actorOf(t.job)] {
+			if p.Dataset == in.Dataset && (t.job.Def.ExecutionStrategy == dag.PerUpdate || p.Key == t.key) {
+				p.Input, p.Compared = i, in.Def.Triggers()
+				made.Pins = append(made.Pins, p)
+			}
+		}
+	}
+	if len(made.Pins) == 0 {
+		return nil
+	}
+	return made
 }
 
 // examineAll decides on every output partition of the reactive ones among the jobs.

@@ -7,6 +7,8 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+
+	"github.com/dagctl/dagctl/internal/pg"
 )
 
 // placement puts one queued task into the set where it belongs.
@@ -163,51 +165,64 @@ func (w *waitRows) insert(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-// promoteSiblings makes the tasks claimable that waited for slots to become free. The caller has just ended the leases.
-// Of each slot only one can have waited: a slot has at most one that is queued.
-func (d *Dispatcher) promoteSiblings(ctx context.Context, tx pgx.Tx, freed []ended, now time.Time) error {
-	if len(freed) == 0 {
-		return nil
+// queueFreeSiblings takes the tasks out of the waiting set that waited for slots to become free, to be placed anew. The caller
+// has just ended the leases. Of each slot only one can have waited: a slot has at most one that is queued.
+func queueFreeSiblings(b *pg.Batch, freed []ended) *[]placement {
+	placing := &[]placement{}
+	if len(freed) > 0 {
+		jobs, slots := slotsOf(freed)
+		queuePromote(b, placing, `q.reason = 'sibling' AND (q.job_id, q.slot) IN (SELECT * FROM unnest($1::uuid[], $2::text[]))`, jobs, slots)
 	}
-	jobs, slots := make([]uuid.UUID, len(freed)), make([]string, len(freed))
-	for i, t := range freed {
-		jobs[i], slots[i] = t.job, t.slot
-	}
-	_, err := d.promoteWhere(ctx, tx, now, `q.reason = 'sibling' AND (q.job_id, q.slot) IN (SELECT * FROM unnest($1::uuid[], $2::text[]))`, jobs, slots)
-	return err
+	return placing
 }
 
 // promoteWhere takes tasks out of the waiting set and places them anew.
 func (d *Dispatcher) promoteWhere(ctx context.Context, tx pgx.Tx, now time.Time, where string, args ...any) (bool, error) {
-	rows, err := tx.Query(ctx, `
-		WITH freed AS (DELETE FROM waiting q WHERE `+where+` RETURNING q.task_id, q.rank)
-		SELECT t.id, t.org_id, t.job_id, t.slot, t.runtime, f.rank, t.limits
-		FROM freed f JOIN tasks t ON t.id = f.task_id
-		ORDER BY f.rank, t.id`, args...)
-	if err != nil {
-		return false, fmt.Errorf("promote waiting tasks: %w", err)
-	}
-	placing, err := collectPlacements(rows)
-	if err != nil {
-		return false, fmt.Errorf("promote waiting tasks: %w", err)
-	}
-	if len(placing) == 0 {
-		return false, nil
+	var (
+		b       pg.Batch
+		placing []placement
+	)
+	queuePromote(&b, &placing, where, args...)
+	if err := b.Send(ctx, tx); err != nil || len(placing) == 0 {
+		return false, err
 	}
 	return true, d.place(ctx, tx, placing, now)
 }
 
+// queuePromote takes tasks out of the waiting set; where they are to be placed is told when b is sent.
+func queuePromote(b *pg.Batch, placing *[]placement, where string, args ...any) {
+	var (
+		p    placement
+		keys []string
+	)
+	b.Query("promote waiting tasks", p.columns(&keys), func() error {
+		*placing = append(*placing, p.limitedBy(keys))
+		return nil
+	}, `
+		WITH freed AS (DELETE FROM waiting q WHERE `+where+` RETURNING q.task_id, q.rank)
+		SELECT t.id, t.org_id, t.job_id, t.slot, t.runtime, f.rank, t.limits
+		FROM freed f JOIN tasks t ON t.id = f.task_id
+		ORDER BY f.rank, t.id`, args...)
+}
+
 // collectPlacements reads rows of id, org_id, job_id, slot, runtime, rank, limits.
 func collectPlacements(rows pgx.Rows) ([]placement, error) {
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (placement, error) {
-		var (
-			p    placement
-			keys []string
-		)
-		err := row.Scan(&p.task, &p.org, &p.job, &p.slot, &p.runtime, &p.rank, &keys)
-		for _, key := range keys {
-			p.limits = append(p.limits, limit{org: p.org, key: key})
-		}
-		return p, err
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (p placement, err error) {
+		var keys []string
+		err = row.Scan(p.columns(&keys)...)
+		return p.limitedBy(keys), err
 	})
+}
+
+// columns are where a row of id, org_id, job_id, slot, runtime, rank, limits goes.
+func (p *placement) columns(limits *[]string) []any {
+	return []any{&p.task, &p.org, &p.job, &p.slot, &p.runtime, &p.rank, limits}
+}
+
+func (p placement) limitedBy(keys []string) placement {
+	p.limits = nil
+	for _, key := range keys {
+		p.limits = append(p.limits, limit{org: p.org, key: key})
+	}
+	return p
 }

@@ -1,21 +1,20 @@
 package dispatcher
 
 import (
-	"context"
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/lineage"
 	"github.com/dagctl/dagctl/registry"
 )
 
-// recordRuns stores what runs leave besides their outputs.
-func (d *Dispatcher) recordRuns(ctx context.Context, tx pgx.Tx, batch []*completing) error {
+// recordRuns adds to b what stores what runs leave besides their outputs.
+func (d *Dispatcher) recordRuns(b *pg.Batch, batch []*completing) error {
 	var (
 		results                 [][]byte
 		resultTasks, resultOrgs []uuid.UUID
@@ -24,9 +23,7 @@ func (d *Dispatcher) recordRuns(ctx context.Context, tx pgx.Tx, batch []*complet
 	)
 	for _, x := range batch {
 		if len(x.outcome.State) > 0 {
-			if err := saveState(ctx, tx, x.job, x.outcome.State); err != nil {
-				return err
-			}
+			saveState(b, x.job, x.outcome.State)
 		}
 		if r := x.outcome.Result.Result; len(r) > 0 {
 			resultTasks, resultOrgs, results = append(resultTasks, x.TaskID), append(resultOrgs, x.job.OrgID), append(results, r)
@@ -38,32 +35,25 @@ func (d *Dispatcher) recordRuns(ctx context.Context, tx pgx.Tx, batch []*complet
 			effects = append(effects, effectsOf(x.job, x.row.pins)...)
 		}
 		inputs = append(inputs, readBy(x.claimed, x.row.pins))
-		if err := d.recordColumns(ctx, tx, x); err != nil {
+		if err := d.recordColumns(b, x); err != nil {
 			return err
 		}
 	}
 	if len(results) > 0 {
-		if _, err := tx.Exec(ctx, `
+		b.Exec("task results", `
 			INSERT INTO task_results (task_id, org_id, payload)
 			SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::jsonb[])
-			ON CONFLICT (task_id) DO UPDATE SET payload = EXCLUDED.payload, created_at = now()`, resultTasks, resultOrgs, results); err != nil {
-			return fmt.Errorf("task results: %w", err)
-		}
+			ON CONFLICT (task_id) DO UPDATE SET payload = EXCLUDED.payload, created_at = now()`, resultTasks, resultOrgs, results)
 	}
-	if err := recordEffects(ctx, tx, effects); err != nil {
-		return err
-	}
-	return lineage.RecordInputs(ctx, tx, inputs)
+	recordEffects(b, effects)
+	lineage.RecordInputs(b, inputs)
+	return nil
 }
 
-func saveState(ctx context.Context, tx pgx.Tx, job *registry.Job, state json.RawMessage) error {
-	_, err := tx.Exec(ctx, `
+func saveState(b *pg.Batch, job *registry.Job, state json.RawMessage) {
+	b.Exec("operator state of "+job.Address(), `
 		INSERT INTO operator_state (org_id, job_id, state) VALUES ($1, $2, $3)
 		ON CONFLICT (org_id, job_id, state_key) DO UPDATE SET state = EXCLUDED.state, updated_at = now()`, job.OrgID, job.Origin, state)
-	if err != nil {
-		return fmt.Errorf("operator state of %s: %w", job.Address(), err)
-	}
-	return nil
 }
 
 func readBy(t claimed, pins []registry.Pin) lineage.TaskInputs {
@@ -76,7 +66,7 @@ func readBy(t claimed, pins []registry.Pin) lineage.TaskInputs {
 
 // recordColumns records where the columns of the outputs come from. What this process has recorded before is passed over:
 // every task of a job says the same.
-func (d *Dispatcher) recordColumns(ctx context.Context, tx pgx.Tx, x *completing) error {
+func (d *Dispatcher) recordColumns(b *pg.Batch, x *completing) error {
 	if len(x.outcome.Columns) == 0 {
 		return nil
 	}
@@ -98,7 +88,8 @@ func (d *Dispatcher) recordColumns(ctx context.Context, tx pgx.Tx, x *completing
 	if _, known := d.columns.Load(x.columns); known {
 		return nil
 	}
-	return lineage.RecordColumns(ctx, tx, x.job.OrgID, x.job.Origin, edges)
+	lineage.RecordColumns(b, x.job.OrgID, x.job.Origin, edges)
+	return nil
 }
 
 // effect is a revision that a job which acts has acted on.
@@ -116,9 +107,9 @@ func effectsOf(job *registry.Job, pins []registry.Pin) []effect {
 }
 
 // recordEffects remembers what jobs that act have acted on, under the jobs' names.
-func recordEffects(ctx context.Context, tx pgx.Tx, effects []effect) error {
+func recordEffects(b *pg.Batch, effects []effect) {
 	if len(effects) == 0 {
-		return nil
+		return
 	}
 	n := len(effects)
 	orgs, dags, jobs := make([]uuid.UUID, n), make([]string, n), make([]string, n)
@@ -127,7 +118,7 @@ func recordEffects(ctx context.Context, tx pgx.Tx, effects []effect) error {
 		orgs[i], dags[i], jobs[i] = e.job.OrgID, e.job.DAG, e.job.Name
 		datasets[i], keys[i], versions[i], revisions[i] = e.pin.Dataset, e.pin.Key, e.pin.Version, e.pin.Revision
 	}
-	_, err := tx.Exec(ctx, `
+	b.Exec(fmt.Sprintf("record %d effects", n), `
 		INSERT INTO effect_positions (org_id, dag_name, job_name, dataset_uuid, partition_key, dataset_version, revision)
 		SELECT DISTINCT ON (w.org, w.dag, w.job, w.dataset, w.key) w.*
 		FROM unnest($1::uuid[], $2::text[], $3::text[], $4::uuid[], $5::text[], $6::uuid[], $7::bigint[])
@@ -136,8 +127,4 @@ func recordEffects(ctx context.Context, tx pgx.Tx, effects []effect) error {
 		ON CONFLICT (org_id, dag_name, job_name, dataset_uuid, partition_key) DO UPDATE
 		SET dataset_version = EXCLUDED.dataset_version, revision = EXCLUDED.revision, updated_at = now()`,
 		orgs, dags, jobs, datasets, keys, versions, revisions)
-	if err != nil {
-		return fmt.Errorf("record %d effects: %w", n, err)
-	}
-	return nil
 }

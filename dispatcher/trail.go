@@ -27,17 +27,13 @@ func (t *trailRows) add(r taskRow, from, to, actor, state string, detail []byte,
 	t.times = append(t.times, at)
 }
 
-func (t *trailRows) insert(ctx context.Context, tx pgx.Tx) error {
-	_, err := tx.Exec(ctx, `
+func (t *trailRows) insert(b *pg.Batch) {
+	b.Exec(fmt.Sprintf("audit trail of %d tasks", len(t.ids)), `
 		INSERT INTO task_events (id, org_id, task_id, attempt, from_status, to_status, actor, state, detail, at)
 		SELECT id, org, task, attempt, was, status, actor, NULLIF(state, ''), NULLIF(note, '')::jsonb, at
 		FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::int[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[], $10::timestamptz[])
 			AS w(id, org, task, attempt, was, status, actor, state, note, at)`,
 		t.ids, t.orgs, t.tasks, t.attempts, t.from, t.to, t.actors, t.states, t.notes, t.times)
-	if err != nil {
-		return fmt.Errorf("audit trail of %d tasks: %w", len(t.ids), err)
-	}
-	return nil
 }
 
 // TaskEvents lists a task's audit trail, the newest first, beginning with what is older than the given event.

@@ -48,30 +48,30 @@ func lockTask(ctx context.Context, tx pgx.Tx, f Fence) (taskRow, error) {
 
 // lockTasks locks rows, in the order of their ids.
 func lockTasks(ctx context.Context, tx pgx.Tx, tasks []uuid.UUID) (map[uuid.UUID]taskRow, error) {
-	rows, err := tx.Query(ctx, `
-		SELECT id, org_id, job_id, kind, slot, status, coalesce(reason, ''), attempt, lease_token, failures, max_attempts, runtime,
-		       priority, limits, coalesce(input_versions, '[]'), coalesce(completion_hash, ''), cancel_requested_at IS NOT NULL,
-		       coalesce(worker_id, ''), started_at
-		FROM tasks WHERE id = ANY($1) ORDER BY id FOR UPDATE`, tasks)
-	if err != nil {
-		return nil, fmt.Errorf("lock %d tasks: %w", len(tasks), err)
-	}
+	var b pg.Batch
+	found := queueLockTasks(&b, tasks)
+	return found, b.Send(ctx, tx)
+}
+
+// queueLockTasks is lockTasks as a part of a batch: the answer is filled in when that is sent.
+func queueLockTasks(b *pg.Batch, tasks []uuid.UUID) map[uuid.UUID]taskRow {
 	found := make(map[uuid.UUID]taskRow, len(tasks))
 	var (
 		r    taskRow
 		pins []byte
 	)
-	_, err = pgx.ForEachRow(rows, []any{&r.id, &r.org, &r.job, &r.kind, &r.slot, &r.status, &r.reason, &r.attempt, &r.token, &r.failures,
-		&r.maxAttempts, &r.runtime, &r.priority, &r.limits, &pins, &r.completionHash, &r.cancelAsked, &r.worker, &r.startedAt}, func() error {
+	b.Query(fmt.Sprintf("lock %d tasks", len(tasks)), []any{&r.id, &r.org, &r.job, &r.kind, &r.slot, &r.status, &r.reason, &r.attempt, &r.token,
+		&r.failures, &r.maxAttempts, &r.runtime, &r.priority, &r.limits, &pins, &r.completionHash, &r.cancelAsked, &r.worker, &r.startedAt}, func() error {
 		r.pins = nil
 		err := json.Unmarshal(pins, &r.pins)
 		found[r.id] = r
 		return err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("lock %d tasks: %w", len(tasks), err)
-	}
-	return found, nil
+	}, `
+		SELECT id, org_id, job_id, kind, slot, status, coalesce(reason, ''), attempt, lease_token, failures, max_attempts, runtime,
+		       priority, limits, coalesce(input_versions, '[]'), coalesce(completion_hash, ''), cancel_requested_at IS NOT NULL,
+		       coalesce(worker_id, ''), started_at
+		FROM tasks WHERE id = ANY($1) ORDER BY id FOR UPDATE`, tasks)
+	return found
 }
 
 func rowOf(rows map[uuid.UUID]taskRow, id uuid.UUID) (taskRow, error) {
@@ -146,10 +146,15 @@ func (d *Dispatcher) finish(ctx context.Context, tx pgx.Tx, r taskRow, e ending,
 	return d.finishAll(ctx, tx, []ended{{r, e}}, now)
 }
 
-// finishAll ends tasks whose rows are locked, no two of one slot: each leaves whichever set it is in, gives back its
-// limits, and lets the sibling that waited for its slot go on. The expected state is in the statement, so an illegal
-// transition changes no row.
+// finishAll ends tasks whose rows are locked, no two of one slot.
 func (d *Dispatcher) finishAll(ctx context.Context, tx pgx.Tx, tasks []ended, now time.Time) error {
+	return d.finishWith(ctx, tx, new(pg.Batch), tasks, now)
+}
+
+// finishWith is finishAll together with what b has: each task leaves whichever set it is in, gives back its limits, and
+// lets the sibling that waited for its slot go on. The expected state is in the statement, so an illegal transition changes
+// no row.
+func (d *Dispatcher) finishWith(ctx context.Context, tx pgx.Tx, b *pg.Batch, tasks []ended, now time.Time) error {
 	var running []ended
 	freed := map[limit]int{}
 	for _, t := range tasks {
@@ -166,18 +171,18 @@ func (d *Dispatcher) finishAll(ctx context.Context, tx pgx.Tx, tasks []ended, no
 			countLimits(freed, t.org, t.limits)
 		}
 	}
-	if err := endLeases(ctx, tx, running); err != nil {
-		return err
-	}
-	if err := writeEndings(ctx, tx, tasks, now); err != nil {
+	queueEndLeases(b, running)
+	if err := queueEndings(b, tasks, now); err != nil {
 		return err
 	}
 	for _, t := range tasks {
 		if t.ending.status == "Failed" {
-			if err := waitFailed(ctx, tx, t.taskRow, t.ending, now); err != nil {
-				return err
-			}
+			queueWait(b, t.taskRow, t.ending, now)
 		}
+	}
+	siblings := queueFreeSiblings(b, running)
+	if err := b.Send(ctx, tx); err != nil {
+		return err
 	}
 	if err := announceDead(ctx, tx, tasks, now); err != nil {
 		return err
@@ -186,31 +191,35 @@ func (d *Dispatcher) finishAll(ctx context.Context, tx pgx.Tx, tasks []ended, no
 		return err
 	}
 	pg.AfterCommit(ctx, func() { d.metrics.ended(tasks) })
-	return d.promoteSiblings(ctx, tx, running, now)
+	return d.place(ctx, tx, *siblings, now)
 }
 
-// endLeases takes away the leases of running tasks. Siblings that wait already are locked before: routers lock in this
+// queueEndLeases takes away the leases of running tasks. Siblings that wait already are locked before: routers lock in this
 // direction too.
-func endLeases(ctx context.Context, tx pgx.Tx, running []ended) error {
+func queueEndLeases(b *pg.Batch, running []ended) {
 	if len(running) == 0 {
-		return nil
+		return
 	}
-	tasks, jobs, slots := make([]uuid.UUID, len(running)), make([]uuid.UUID, len(running)), make([]string, len(running))
+	tasks := make([]uuid.UUID, len(running))
 	for i, t := range running {
-		tasks[i], jobs[i], slots[i] = t.id, t.job, t.slot
+		tasks[i] = t.id
 	}
 	if len(running) > 1 {
-		if _, err := tx.Exec(ctx, `
+		jobs, slots := slotsOf(running)
+		b.Exec("lock siblings", `
 			SELECT FROM waiting q JOIN unnest($1::uuid[], $2::text[]) AS w(job_id, slot) ON q.job_id = w.job_id AND q.slot = w.slot
-			WHERE q.reason = 'sibling' ORDER BY q.task_id FOR UPDATE OF q`, jobs, slots); err != nil {
-			return fmt.Errorf("lock siblings: %w", err)
-		}
+			WHERE q.reason = 'sibling' ORDER BY q.task_id FOR UPDATE OF q`, jobs, slots)
 	}
-	if _, err := tx.Exec(ctx, `
-		DELETE FROM leases WHERE task_id IN (SELECT task_id FROM leases WHERE task_id = ANY($1) ORDER BY task_id FOR UPDATE)`, tasks); err != nil {
-		return fmt.Errorf("end %d leases: %w", len(running), err)
+	b.Exec(fmt.Sprintf("end %d leases", len(running)), `
+		DELETE FROM leases WHERE task_id IN (SELECT task_id FROM leases WHERE task_id = ANY($1) ORDER BY task_id FOR UPDATE)`, tasks)
+}
+
+func slotsOf(tasks []ended) (jobs []uuid.UUID, slots []string) {
+	jobs, slots = make([]uuid.UUID, len(tasks)), make([]string, len(tasks))
+	for i, t := range tasks {
+		jobs[i], slots[i] = t.job, t.slot
 	}
-	return nil
+	return jobs, slots
 }
 
 // leaveQueue removes a task that is open but does not run from the set it is in; held tells whether it held its limits
@@ -230,9 +239,9 @@ func leaveQueue(ctx context.Context, tx pgx.Tx, r taskRow) (held bool, err error
 	return true, nil
 }
 
-// writeEndings writes the tasks' rows, those of their attempts, and the audit trail. An attempt's beginning is on the
+// queueEndings writes the tasks' rows, those of their attempts, and the audit trail. An attempt's beginning is on the
 // trail from its end on, if it did not complete; until then, and of completed ones, the task's own row tells it.
-func writeEndings(ctx context.Context, tx pgx.Tx, tasks []ended, now time.Time) error {
+func queueEndings(b *pg.Batch, tasks []ended, now time.Time) error {
 	var (
 		ids, orgs                                                           []uuid.UUID
 		statuses, reasons, states, messages, hashes, outputs, from, workers []string
@@ -262,7 +271,13 @@ func writeEndings(ctx context.Context, tx pgx.Tx, tasks []ended, now time.Time) 
 		}
 		trail.add(t.taskRow, t.taskRow.status, t.ending.status, t.actor, t.ending.state, detail, now)
 	}
-	tag, err := tx.Exec(ctx, `
+	first := tasks[0]
+	b.Count(fmt.Sprintf("end %d tasks, the first %s as %s", len(tasks), first.id, first.ending.status), func(rows int) error {
+		if rows < len(tasks) {
+			return fault.New(fault.Conflict, "task %s, or one of %d, is not %s any more", first.id, len(tasks), first.taskRow.status)
+		}
+		return nil
+	}, `
 		WITH w AS (
 			SELECT * FROM unnest($2::uuid[], $3::uuid[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
 				$10::timestamptz[], $11::int[], $12::text[], $13::int[], $14::text[], $15::timestamptz[])
@@ -280,13 +295,8 @@ func writeEndings(ctx context.Context, tx pgx.Tx, tasks []ended, now time.Time) 
 			failures = failures + w.failed, progress = CASE WHEN w.status = 'Completed' THEN 100 ELSE progress END, version = version + 1
 		FROM w WHERE t.id = w.id AND t.org_id = w.org AND t.status = w.was`,
 		now, ids, orgs, statuses, reasons, states, messages, hashes, outputs, retries, failed, from, attempts, workers, started)
-	if err != nil {
-		return fmt.Errorf("end %d tasks, the first %s as %s: %w", len(tasks), tasks[0].id, tasks[0].ending.status, err)
-	}
-	if int(tag.RowsAffected()) < len(tasks) {
-		return fault.New(fault.Conflict, "task %s, or one of %d, is not %s any more", tasks[0].id, len(tasks), tasks[0].taskRow.status)
-	}
-	return trail.insert(ctx, tx)
+	trail.insert(b)
+	return nil
 }
 
 // detail is what the audit trail tells of an ending.
@@ -301,9 +311,9 @@ func (e ending) detail() ([]byte, error) {
 	}{e.reason, e.message, e.retryAt})
 }
 
-// waitFailed lists a failed task among the waiting: until its retry is due, or, with no attempt left, until somebody
+// queueWait lists a failed task among the waiting: until its retry is due, or, with no attempt left, until somebody
 // retries or skips it.
-func waitFailed(ctx context.Context, tx pgx.Tx, r taskRow, e ending, now time.Time) error {
+func queueWait(b *pg.Batch, r taskRow, e ending, now time.Time) {
 	reason := "backoff"
 	placed := now
 	if e.retryAt == nil {
@@ -311,13 +321,9 @@ func waitFailed(ctx context.Context, tx pgx.Tx, r taskRow, e ending, now time.Ti
 	} else {
 		placed = *e.retryAt
 	}
-	_, err := tx.Exec(ctx, `
+	b.Exec(fmt.Sprintf("set task %s aside", r.id), `
 		INSERT INTO waiting (task_id, org_id, job_id, slot, reason, available_at, rank)
 		VALUES ($1, $2, $3, $4, $5, $6, $7)`, r.id, r.org, r.job, r.slot, reason, e.retryAt, rankOf(classOf(r.kind), r.priority, placed))
-	if err != nil {
-		return fmt.Errorf("set task %s aside: %w", r.id, err)
-	}
-	return nil
 }
 
 func classOf(kind string) int {

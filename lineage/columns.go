@@ -6,6 +6,8 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+
+	"github.com/dagctl/dagctl/internal/pg"
 )
 
 // Transform says how a column was made from another.
@@ -31,8 +33,9 @@ type ColumnEdge struct {
 	Transform Transform
 }
 
-// RecordColumns adds edges that a job's task found. Known ones stay as they are, so every task of a job may say the same.
-func RecordColumns(ctx context.Context, tx pgx.Tx, orgID, jobID uuid.UUID, edges []ColumnEdge) error {
+// RecordColumns adds to a batch what adds edges that a job's task found. Known ones stay as they are, so every task of a job
+// may say the same.
+func RecordColumns(b *pg.Batch, orgID, jobID uuid.UUID, edges []ColumnEdge) {
 	n := len(edges)
 	outDatasets, outVersions, outColumns := make([]uuid.UUID, n), make([]uuid.UUID, n), make([]string, n)
 	inDatasets, inVersions, inColumns := make([]uuid.UUID, n), make([]uuid.UUID, n), make([]string, n)
@@ -43,7 +46,7 @@ func RecordColumns(ctx context.Context, tx pgx.Tx, orgID, jobID uuid.UUID, edges
 		transforms[i] = string(e.Transform)
 	}
 	// Sorted, so that two tasks of one job that add the same edges wait for each other and do not deadlock.
-	_, err := tx.Exec(ctx, `
+	b.Exec(fmt.Sprintf("record column lineage of job %s", jobID), `
 		INSERT INTO column_lineage (org_id, job_id,
 			output_dataset_uuid, output_dataset_version, output_column,
 			input_dataset_uuid, input_dataset_version, input_column, transform)
@@ -52,10 +55,6 @@ func RecordColumns(ctx context.Context, tx pgx.Tx, orgID, jobID uuid.UUID, edges
 		ORDER BY e.output_dataset_version, e.output_column, e.input_dataset_version, e.input_column, e.transform
 		ON CONFLICT DO NOTHING`,
 		orgID, jobID, outDatasets, outVersions, outColumns, inDatasets, inVersions, inColumns, transforms)
-	if err != nil {
-		return fmt.Errorf("record column lineage of job %s: %w", jobID, err)
-	}
-	return nil
 }
 
 // Origins lists the edges into a dataset version's columns: where they come from. The caller sees to what may be shown.

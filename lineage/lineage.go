@@ -13,6 +13,8 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+
+	"github.com/dagctl/dagctl/internal/pg"
 )
 
 // Input is one revision of one partition that a task read.
@@ -32,8 +34,9 @@ type TaskInputs struct {
 	Inputs []Input
 }
 
-// RecordInputs says what tasks read, all of it: what an earlier attempt was pinned to and this one is not, goes.
-func RecordInputs(ctx context.Context, tx pgx.Tx, read []TaskInputs) error {
+// RecordInputs adds to a batch what says what tasks read, all of it: what an earlier attempt was pinned to and this one is
+// not, goes.
+func RecordInputs(b *pg.Batch, read []TaskInputs) {
 	var (
 		tasks, orgs, datasets, versions []uuid.UUID
 		again, againOrgs                []uuid.UUID
@@ -52,16 +55,14 @@ func RecordInputs(ctx context.Context, tx pgx.Tx, read []TaskInputs) error {
 		}
 	}
 	if len(again) > 0 {
-		if _, err := tx.Exec(ctx, `
+		b.Exec(fmt.Sprintf("forget inputs of %d earlier attempts", len(again)), `
 			DELETE FROM task_inputs t USING unnest($1::uuid[], $2::uuid[]) AS w(task_id, org_id)
-			WHERE t.task_id = w.task_id AND t.org_id = w.org_id`, again, againOrgs); err != nil {
-			return fmt.Errorf("forget inputs of %d earlier attempts: %w", len(again), err)
-		}
+			WHERE t.task_id = w.task_id AND t.org_id = w.org_id`, again, againOrgs)
 	}
 	if len(tasks) == 0 {
-		return nil
+		return
 	}
-	_, err := tx.Exec(ctx, `
+	b.Exec(fmt.Sprintf("record inputs of %d tasks", len(read)), `
 		INSERT INTO task_inputs AS t (task_id, org_id, input_dataset_uuid, input_partition_key, input_version, dataset_version, revision)
 		SELECT DISTINCT ON (task_id, dataset_uuid, partition_key) * FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::text[], $5::timestamptz[], $6::uuid[], $7::bigint[])
 			AS p (task_id, org_id, dataset_uuid, partition_key, version, dataset_version, revision)
@@ -71,10 +72,6 @@ func RecordInputs(ctx context.Context, tx pgx.Tx, read []TaskInputs) error {
 		WHERE t.org_id = excluded.org_id
 		  AND (t.dataset_version, t.revision) IS DISTINCT FROM (excluded.dataset_version, excluded.revision)`,
 		tasks, orgs, datasets, keys, times, versions, revisions)
-	if err != nil {
-		return fmt.Errorf("record inputs of %d tasks: %w", len(read), err)
-	}
-	return nil
 }
 
 // Inputs lists what a task read.

@@ -39,7 +39,9 @@ func TestInputsAreWhatTheLastAttemptRead(t *testing.T) {
 	}
 	record := func(org, task uuid.UUID, inputs []lineage.Input) []lineage.Input {
 		return in(t, pool, func(ctx context.Context, tx pgx.Tx) ([]lineage.Input, error) {
-			if err := lineage.RecordInputs(ctx, tx, []lineage.TaskInputs{{OrgID: org, TaskID: task, Again: true, Inputs: inputs}}); err != nil {
+			var b pg.Batch
+			lineage.RecordInputs(&b, []lineage.TaskInputs{{OrgID: org, TaskID: task, Again: true, Inputs: inputs}})
+			if err := b.Send(ctx, tx); err != nil {
 				return nil, err
 			}
 			return lineage.Inputs(ctx, tx, org, task)
@@ -92,7 +94,9 @@ func TestColumns(t *testing.T) {
 	for range 2 { // the second time changes nothing
 		for _, edges := range [][]lineage.ColumnEdge{live, next, rank, nil} {
 			in(t, pool, func(ctx context.Context, tx pgx.Tx) (struct{}, error) {
-				return struct{}{}, lineage.RecordColumns(ctx, tx, org, job, edges)
+				var b pg.Batch
+				lineage.RecordColumns(&b, org, job, edges)
+				return struct{}{}, b.Send(ctx, tx)
 			})
 		}
 	}

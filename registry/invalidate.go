@@ -8,6 +8,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/dagctl/dagctl/internal/pg"
+
 	"github.com/dagctl/dagctl/storage"
 )
 
@@ -56,7 +58,9 @@ func Renew(ctx context.Context, tx pgx.Tx, org, dataset uuid.UUID, from, to stri
 
 func renew(ctx context.Context, tx pgx.Tx, r *Renewed, now time.Time) error {
 	old := r.Revision
-	if err := replacePublished(ctx, tx, []Ref{{r.Version, r.Key}}); err != nil {
+	var b pg.Batch
+	queueReplace(&b, []Ref{{r.Version, r.Key}})
+	if err := b.Send(ctx, tx); err != nil {
 		return err
 	}
 	err := tx.QueryRow(ctx, `

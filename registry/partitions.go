@@ -9,7 +9,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/storage"
 )
 
@@ -42,69 +42,98 @@ type Made struct {
 
 // Published tells the published revision numbers of whole generations, by partition key.
 func Published(ctx context.Context, tx pgx.Tx, generations []uuid.UUID) (map[uuid.UUID]map[string]int64, error) {
-	if len(generations) == 0 {
-		return map[uuid.UUID]map[string]int64{}, nil
-	}
-	rows, err := tx.Query(ctx, `
-		SELECT dataset_version, partition_key, revision FROM partition_versions
-		WHERE dataset_version = ANY($1) AND state = 'Published'`, generations)
-	if err != nil {
-		return nil, fmt.Errorf("published partitions: %w", err)
-	}
+	var b pg.Batch
+	found := QueuePublished(&b, generations)
+	return found, b.Send(ctx, tx)
+}
+
+// QueuePublished is Published as a part of a batch: the answer is filled in when that is sent.
+func QueuePublished(b *pg.Batch, generations []uuid.UUID) map[uuid.UUID]map[string]int64 {
 	found := map[uuid.UUID]map[string]int64{}
+	if len(generations) == 0 {
+		return found
+	}
 	var (
 		ref      Ref
 		revision int64
 	)
-	_, err = pgx.ForEachRow(rows, []any{&ref.Version, &ref.Key, &revision}, func() error {
+	b.Query("published partitions", []any{&ref.Version, &ref.Key, &revision}, func() error {
 		if found[ref.Version] == nil {
 			found[ref.Version] = map[string]int64{}
 		}
 		found[ref.Version][ref.Key] = revision
 		return nil
-	})
-	return found, err
+	}, `
+		SELECT dataset_version, partition_key, revision FROM partition_versions
+		WHERE dataset_version = ANY($1) AND state = 'Published'`, generations)
+	return found
 }
 
 // PublishedAt tells the published revision numbers of given partitions; absent ones have none.
-// It relies on idx_partition_versions_published.
+// It relies on idx_partition_versions_published. Each partition is looked up by itself (LATERAL with LIMIT), here and in
+// the statements below: a join is planned for the size that the table had once, and reads all of it ever after.
 func PublishedAt(ctx context.Context, tx pgx.Tx, refs []Ref) (map[Ref]int64, error) {
-	if len(refs) == 0 {
-		return map[Ref]int64{}, nil
-	}
-	versions, keys := splitRefs(refs)
-	rows, err := tx.Query(ctx, `
-		SELECT p.dataset_version, p.partition_key, p.revision
-		FROM unnest($1::uuid[], $2::text[]) AS w(version, key)
-		JOIN partition_versions p ON p.dataset_version = w.version AND p.partition_key = w.key AND p.state = 'Published'`, versions, keys)
-	if err != nil {
-		return nil, fmt.Errorf("published partitions: %w", err)
-	}
+	var b pg.Batch
+	found := QueuePublishedAt(&b, refs)
+	return found, b.Send(ctx, tx)
+}
+
+// QueuePublishedAt is PublishedAt as a part of a batch: the answer is filled in when that is sent.
+func QueuePublishedAt(b *pg.Batch, refs []Ref) map[Ref]int64 {
 	found := make(map[Ref]int64, len(refs))
+	if len(refs) == 0 {
+		return found
+	}
 	var (
 		ref      Ref
 		revision int64
 	)
-	_, err = pgx.ForEachRow(rows, []any{&ref.Version, &ref.Key, &revision}, func() error {
+	versions, keys := splitRefs(refs)
+	b.Query("published partitions", []any{&ref.Version, &ref.Key, &revision}, func() error {
 		found[ref] = revision
 		return nil
-	})
-	return found, err
+	}, `
+		SELECT w.version, w.key, p.revision
+		FROM unnest($1::uuid[], $2::text[]) AS w(version, key)
+		CROSS JOIN LATERAL (SELECT p.revision FROM partition_versions p
+			WHERE p.dataset_version = w.version AND p.partition_key = w.key AND p.state = 'Published' LIMIT 1) AS p`, versions, keys)
+	return found
 }
 
 // LastMade tells, for given output partitions, the newest revision and what it was made from. With all, the inputs of
 // every revision that was not rejected are told together, as an appending output has them all inside it.
 func LastMade(ctx context.Context, tx pgx.Tx, refs []Ref, all bool) (map[Ref]Made, error) {
+	var b pg.Batch
+	found := make(map[Ref]Made, len(refs))
+	QueueLastMade(&b, refs, all, found)
+	return found, b.Send(ctx, tx)
+}
+
+// QueueLastMade is LastMade as a part of a batch: found is filled in when that is sent.
+func QueueLastMade(b *pg.Batch, refs []Ref, all bool, found map[Ref]Made) {
 	if len(refs) == 0 {
-		return map[Ref]Made{}, nil
+		return
 	}
+	var (
+		ref  Ref
+		made Made
+		pins []byte
+	)
 	versions, keys := splitRefs(refs)
-	rows, err := tx.Query(ctx, `
+	b.Query("last revisions", []any{&ref.Version, &ref.Key, &made.Revision, &made.State, &made.Inherited, &pins}, func() error {
+		made.Pins = nil
+		if err := json.Unmarshal(pins, &made.Pins); err != nil {
+			return err
+		}
+		found[ref] = made
+		return nil
+	}, `
 		WITH newest AS (
-			SELECT DISTINCT ON (p.dataset_version, p.partition_key) p.dataset_version, p.partition_key, p.revision, p.state, p.inherited_from IS NOT NULL AS inherited
-			FROM unnest($1::uuid[], $2::text[]) AS w(version, key)
-			JOIN partition_versions p ON p.dataset_version = w.version AND p.partition_key = w.key
-			ORDER BY p.dataset_version, p.partition_key, p.revision DESC)
+			SELECT p.*
+			FROM (SELECT DISTINCT version, key FROM unnest($1::uuid[], $2::text[]) AS w(version, key)) AS w
+			CROSS JOIN LATERAL (SELECT p.dataset_version, p.partition_key, p.revision, p.state, p.inherited_from IS NOT NULL AS inherited
+				FROM partition_versions p WHERE p.dataset_version = w.version AND p.partition_key = w.key
+				ORDER BY p.revision DESC LIMIT 1) AS p)
 		SELECT n.dataset_version, n.partition_key, n.revision, n.state, n.inherited,
 		       coalesce(jsonb_agg(jsonb_build_object('input', i.input_index, 'dataset', i.input_dataset, 'version', i.input_version,
 		           'key', i.input_key, 'revision', coalesce(i.accepted, i.input_revision), 'compared', i.compared)) FILTER (WHERE i.input_index IS NOT NULL), '[]')
@@ -116,24 +145,6 @@ func LastMade(ctx context.Context, tx pgx.Tx, refs []Ref, all bool) (map[Ref]Mad
 			       OR $3 AND EXISTS (SELECT FROM partition_versions p WHERE p.dataset_version = n.dataset_version
 			              AND p.partition_key = n.partition_key AND p.revision = i.output_revision AND p.state <> 'Rejected'))) AS i ON true
 		GROUP BY 1, 2, 3, 4, 5`, versions, keys, all)
-	if err != nil {
-		return nil, fmt.Errorf("last revisions: %w", err)
-	}
-	found := make(map[Ref]Made, len(refs))
-	var (
-		ref  Ref
-		made Made
-		pins []byte
-	)
-	_, err = pgx.ForEachRow(rows, []any{&ref.Version, &ref.Key, &made.Revision, &made.State, &made.Inherited, &pins}, func() error {
-		made.Pins = nil
-		if err := json.Unmarshal(pins, &made.Pins); err != nil {
-			return err
-		}
-		found[ref] = made
-		return nil
-	})
-	return found, err
 }
 
 // AcceptRevisions declares that the present revisions of some partitions make no difference to what was made from the
@@ -191,9 +202,16 @@ type Content struct {
 // Contents loads what pinned revisions consist of, whatever their state: a pinned revision stays readable after it was
 // replaced. Pins are looked up by generation, key and revision; see Pin.Content.
 func Contents(ctx context.Context, tx pgx.Tx, pins []Pin) (map[Pin]Content, error) {
+	var b pg.Batch
+	found := QueueContents(&b, pins)
+	return found, b.Send(ctx, tx)
+}
+
+// QueueContents is Contents as a part of a batch: the answer is filled in when that is sent.
+func QueueContents(b *pg.Batch, pins []Pin) map[Pin]Content {
 	found := make(map[Pin]Content, len(pins))
 	if len(pins) == 0 {
-		return found, nil
+		return found
 	}
 	refs, revisions := make([]Ref, 0, len(pins)), make([]int64, 0, len(pins))
 	for _, p := range pins {
@@ -203,21 +221,13 @@ func Contents(ctx context.Context, tx pgx.Tx, pins []Pin) (map[Pin]Content, erro
 		found[p.revision()] = Content{}
 		refs, revisions = append(refs, Ref{p.Version, p.Key}), append(revisions, p.Revision)
 	}
-	versions, keys := splitRefs(refs)
-	rows, err := tx.Query(ctx, `
-		SELECT p.dataset_version, p.partition_key, p.revision, p.materialized_at, p.files, p.schema
-		FROM unnest($1::uuid[], $2::text[], $3::bigint[]) AS w(version, key, revision)
-		JOIN partition_versions p ON p.dataset_version = w.version AND p.partition_key = w.key AND p.revision = w.revision`,
-		versions, keys, revisions)
-	if err != nil {
-		return nil, fmt.Errorf("contents of %d revisions: %w", len(pins), err)
-	}
 	var (
 		pin           Pin
 		at            time.Time
 		files, schema []byte
 	)
-	_, err = pgx.ForEachRow(rows, []any{&pin.Version, &pin.Key, &pin.Revision, &at, &files, &schema}, func() error {
+	versions, keys := splitRefs(refs)
+	b.Query("contents of revisions", []any{&pin.Version, &pin.Key, &pin.Revision, &at, &files, &schema}, func() error {
 		c := Content{Partition: storage.Partition{Key: pin.Key, Revision: pin.Revision}, At: at}
 		if err := json.Unmarshal(files, &c.Files); err != nil {
 			return err
@@ -227,8 +237,13 @@ func Contents(ctx context.Context, tx pgx.Tx, pins []Pin) (map[Pin]Content, erro
 		}
 		found[pin] = c
 		return nil
-	})
-	return found, err
+	}, `
+		SELECT p.dataset_version, p.partition_key, p.revision, p.materialized_at, p.files, p.schema
+		FROM unnest($1::uuid[], $2::text[], $3::bigint[]) AS w(version, key, revision)
+		CROSS JOIN LATERAL (SELECT * FROM partition_versions p
+			WHERE p.dataset_version = w.version AND p.partition_key = w.key AND p.revision = w.revision LIMIT 1) AS p`,
+		versions, keys, revisions)
+	return found
 }
 
 // revision is the pin reduced to the revision it names.
@@ -236,168 +251,6 @@ func (p Pin) revision() Pin { return Pin{Version: p.Version, Key: p.Key, Revisio
 
 // Content is that of the pin's revision, among those loaded.
 func (p Pin) Content(loaded map[Pin]Content) Content { return loaded[p.revision()] }
-
-// NewRevision is one output partition that a completion commits.
-type NewRevision struct {
-	OrgID         uuid.UUID
-	Dataset       uuid.UUID
-	Version       uuid.UUID
-	Key           string
-	Revision      int64 // one above the newest
-	Manifest      storage.Manifest
-	SourceVersion string
-	TaskID        uuid.UUID
-	Attempt       int
-	Held          bool // error checks decide before anyone sees it
-	Segment       bool // of a cursor: the key says its range
-	Pins          []Pin
-	Now           time.Time
-}
-
-// Commit records revisions, each numbered one above the highest that its caller has found in this transaction, and
-// publishes those that are not held. It belongs inside the fenced completion of the tasks that made them; two that come
-// at once to the same number are told apart by the key, and one of them is done again. The Replaced update and the
-// insert are two statements: in one they would both be checked against the index of published revisions.
-func Commit(ctx context.Context, tx pgx.Tx, revisions []NewRevision) error {
-	if len(revisions) == 0 {
-		return nil
-	}
-	var replaced, shown []Ref
-	for _, n := range revisions {
-		if n.Held {
-			continue
-		}
-		shown = append(shown, Ref{n.Version, n.Key})
-		if n.Revision > 1 {
-			replaced = append(replaced, Ref{n.Version, n.Key})
-		}
-	}
-	if err := replacePublished(ctx, tx, replaced); err != nil {
-		return err
-	}
-	if err := insertRevisions(ctx, tx, revisions); err != nil {
-		return err
-	}
-	if err := insertPins(ctx, tx, revisions); err != nil {
-		return err
-	}
-	return setSchema(ctx, tx, shown)
-}
-
-func insertRevisions(ctx context.Context, tx pgx.Tx, revisions []NewRevision) error {
-	var (
-		orgs, datasets, versions, tasks                          []uuid.UUID
-		keys, states, locations, files, schemas, hashes, sources []string
-		numbers, rowCounts, sizes                                []int64
-		attempts                                                 []int
-		starts, ends                                             []*int64
-		times                                                    []time.Time
-	)
-	for _, n := range revisions {
-		list, err := json.Marshal(n.Manifest.Files)
-		if err != nil {
-			return err
-		}
-		schema, err := json.Marshal(n.Manifest.Schema)
-		if err != nil {
-			return err
-		}
-		state := "Published"
-		if n.Held {
-			state = "Held"
-		}
-		orgs, datasets, versions = append(orgs, n.OrgID), append(datasets, n.Dataset), append(versions, n.Version)
-		keys, numbers, states = append(keys, n.Key), append(numbers, n.Revision), append(states, state)
-		times, locations = append(times, n.Now), append(locations, n.Manifest.Location)
-		files, schemas, hashes = append(files, string(list)), append(schemas, string(schema)), append(hashes, n.Manifest.SchemaHash)
-		rowCounts, sizes = append(rowCounts, n.Manifest.Rows), append(sizes, n.Manifest.Bytes)
-		sources, tasks, attempts = append(sources, n.SourceVersion), append(tasks, n.TaskID), append(attempts, n.Attempt)
-		start, end, err := n.bounds()
-		if err != nil {
-			return err
-		}
-		starts, ends = append(starts, start), append(ends, end)
-	}
-	tag, err := tx.Exec(ctx, `
-		INSERT INTO partition_versions (org_id, dataset_uuid, dataset_version, partition_key, revision, state, materialized_at,
-			location, files, row_count, bytes, schema, schema_hash, source_version, task_id, attempt, range_start, range_end)
-		SELECT w.org, w.dataset, w.version, w.key, w.revision, w.state, w.at, w.location, w.files::jsonb, w.row_count, w.bytes,
-			w.schema::jsonb, w.schema_hash, NULLIF(w.source_version, ''), w.task, w.attempt, w.range_start, w.range_end
-		FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::text[], $5::bigint[], $6::text[], $7::timestamptz[], $8::text[],
-			$9::text[], $10::bigint[], $11::bigint[], $12::text[], $13::text[], $14::text[], $15::uuid[], $16::int[], $17::bigint[], $18::bigint[])
-			AS w(org, dataset, version, key, revision, state, at, location, files, row_count, bytes, schema, schema_hash,
-			     source_version, task, attempt, range_start, range_end)
-		WHERE EXISTS (SELECT FROM dataset_versions g WHERE g.id = w.version AND g.purged_at IS NULL)`,
-		orgs, datasets, versions, keys, numbers, states, times, locations, files, rowCounts, sizes, schemas, hashes, sources, tasks, attempts, starts, ends)
-	if err != nil {
-		return fmt.Errorf("commit %d revisions, the first of partition %q of %s: %w", len(revisions), revisions[0].Key, revisions[0].Version, err)
-	}
-	if int(tag.RowsAffected()) < len(revisions) {
-		return fault.New(fault.Conflict, "a generation was purged, %s or one of %d", revisions[0].Version, len(revisions))
-	}
-	return nil
-}
-
-func replacePublished(ctx context.Context, tx pgx.Tx, refs []Ref) error {
-	if len(refs) == 0 {
-		return nil
-	}
-	versions, keys := splitRefs(refs)
-	_, err := tx.Exec(ctx, `
-		UPDATE partition_versions p SET state = 'Replaced', ended_at = now()
-		FROM unnest($1::uuid[], $2::text[]) AS w(version, key)
-		WHERE p.dataset_version = w.version AND p.partition_key = w.key AND p.state = 'Published'`, versions, keys)
-	if err != nil {
-		return fmt.Errorf("replace %d partitions, the first %q of %s: %w", len(refs), refs[0].Key, refs[0].Version, err)
-	}
-	return nil
-}
-
-func insertPins(ctx context.Context, tx pgx.Tx, revisions []NewRevision) error {
-	var (
-		orgs, versions, datasets, inputs []uuid.UUID
-		keys, inputKeys                  []string
-		numbers, inputNumbers            []int64
-		indices                          []int
-		compared                         []bool
-	)
-	for _, n := range revisions {
-		for _, p := range n.Pins {
-			orgs, versions, keys, numbers = append(orgs, n.OrgID), append(versions, n.Version), append(keys, n.Key), append(numbers, n.Revision)
-			indices, datasets, inputs = append(indices, p.Input), append(datasets, p.Dataset), append(inputs, p.Version)
-			inputKeys, inputNumbers, compared = append(inputKeys, p.Key), append(inputNumbers, p.Revision), append(compared, p.Compared)
-		}
-	}
-	if len(orgs) == 0 {
-		return nil
-	}
-	_, err := tx.Exec(ctx, `
-		INSERT INTO partition_inputs (org_id, output_version, output_key, output_revision, input_index, input_dataset,
-			input_version, input_key, input_revision, compared)
-		SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::bigint[], $5::int[], $6::uuid[], $7::uuid[], $8::text[],
-			$9::bigint[], $10::boolean[])`,
-		orgs, versions, keys, numbers, indices, datasets, inputs, inputKeys, inputNumbers, compared)
-	if err != nil {
-		return fmt.Errorf("record inputs of %d revisions: %w", len(revisions), err)
-	}
-	return nil
-}
-
-// setSchema keeps each generation's schema at that of its newest published revision.
-func setSchema(ctx context.Context, tx pgx.Tx, shown []Ref) error {
-	if len(shown) == 0 {
-		return nil
-	}
-	versions, keys := splitRefs(shown)
-	_, err := tx.Exec(ctx, `
-		UPDATE dataset_versions g SET schema = s.schema, schema_hash = s.schema_hash
-		FROM (SELECT DISTINCT ON (p.dataset_version) p.dataset_version, p.schema, p.schema_hash
-		      FROM unnest($1::uuid[], $2::text[]) AS w(version, key)
-		      JOIN partition_versions p ON p.dataset_version = w.version AND p.partition_key = w.key AND p.state = 'Published'
-		      ORDER BY p.dataset_version, p.materialized_at DESC, p.partition_key DESC) AS s
-		WHERE g.id = s.dataset_version AND g.schema_hash IS DISTINCT FROM s.schema_hash`, versions, keys)
-	return err
-}
 
 // LockHeld locks a held revision for the transaction that decides over it; false where it is held no longer.
 func LockHeld(ctx context.Context, tx pgx.Tx, ref Ref, revision int64) (Revision, bool, error) {
@@ -422,17 +275,14 @@ func PublishHeld(ctx context.Context, tx pgx.Tx, ref Ref, revision int64) (bool,
 	if newer {
 		return false, RejectHeld(ctx, tx, ref, revision)
 	}
-	if err := replacePublished(ctx, tx, []Ref{ref}); err != nil {
-		return false, err
-	}
-	_, err = tx.Exec(ctx, `
+	var b pg.Batch
+	queueReplace(&b, []Ref{ref})
+	b.Exec(fmt.Sprintf("publish revision %d of partition %q", revision, ref.Key), `
 		UPDATE partition_versions SET state = CASE WHEN revision = $3 THEN 'Published' ELSE 'Rejected' END,
 			ended_at = CASE WHEN revision < $3 THEN now() END
 		WHERE dataset_version = $1 AND partition_key = $2 AND state = 'Held' AND revision <= $3`, ref.Version, ref.Key, revision)
-	if err != nil {
-		return false, fmt.Errorf("publish revision %d of partition %q: %w", revision, ref.Key, err)
-	}
-	return true, setSchema(ctx, tx, []Ref{ref})
+	queueSchema(&b, []Ref{ref})
+	return true, b.Send(ctx, tx)
 }
 
 // RejectHeld keeps a held revision from ever being seen.

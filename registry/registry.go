@@ -24,6 +24,7 @@ import (
 
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/storage"
 )
 
@@ -70,13 +71,16 @@ func LockDAG(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName string) erro
 
 // LockDAGsShared takes the locks of several DAGs shared.
 func LockDAGsShared(ctx context.Context, tx pgx.Tx, keys []string) error {
-	_, err := tx.Exec(ctx, `
+	var b pg.Batch
+	QueueLockDAGsShared(&b, keys)
+	return b.Send(ctx, tx)
+}
+
+// QueueLockDAGsShared is LockDAGsShared as a part of a batch.
+func QueueLockDAGsShared(b *pg.Batch, keys []string) {
+	b.Exec("lock DAGs", `
 		SELECT pg_advisory_xact_lock_shared(h)
 		FROM (SELECT DISTINCT hashtextextended(k, 0) AS h FROM unnest($1::text[]) AS k ORDER BY h) AS keys`, keys)
-	if err != nil {
-		return fmt.Errorf("lock %d DAGs: %w", len(keys), err)
-	}
-	return nil
 }
 
 // LockDAGShared takes the lock of one DAG shared.
