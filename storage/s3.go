@@ -13,6 +13,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/credentials"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
+	"github.com/aws/aws-sdk-go-v2/service/sts"
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
 
@@ -33,8 +34,8 @@ type S3Config struct {
 	PartBytes  int64 // larger files are sent in parts of this size; default 16 MiB, at least 5 MiB
 
 	// What the credentials of tasks are made from; see Credentials.
-	RoleARN     string // empty: none are made
-	ExternalID  string // what the role's trust policy asks for
+	RoleARN     string // empty: none are made; {org} stands for the org's slug
+	ExternalID  string // what the role's trust policy asks for; {org} stands for the org's slug
 	STSEndpoint string // URL of a server that is not AWS
 	// PlainPuts leaves the condition on If-None-Match out of the credentials' policy, for servers that do not know it.
 	PlainPuts bool
@@ -44,6 +45,7 @@ type S3Config struct {
 type bucket struct {
 	S3Config
 	client *s3.Client
+	sts    *sts.Client
 	prefix string   // with a slash at its end, or empty
 	work   *os.Root // folder of what is kept here
 	cache  *cache
@@ -111,6 +113,11 @@ func newBucket(c S3Config, work *os.Root) (*bucket, error) {
 		o.UsePathStyle = c.PathStyle
 		if c.Endpoint != "" {
 			o.BaseEndpoint = aws.String(c.Endpoint)
+		}
+	})
+	b.sts = sts.NewFromConfig(loaded, func(o *sts.Options) {
+		if c.STSEndpoint != "" {
+			o.BaseEndpoint = aws.String(c.STSEndpoint)
 		}
 	})
 	return b, nil
