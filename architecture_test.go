@@ -62,7 +62,7 @@ var owners = map[string][]string{
 	"authz": {"orgs", "users", "org_roles", "org_role_memberships", "service_tokens", "secrets", "audit_log"},
 	"registry": {"dag_versions", "dag_current_versions", "dag_activations", "jobs", "job_inputs", "datasets", "dataset_versions",
 		"dag_version_datasets", "dataset_pointers", "build_epochs", "partition_versions", "partition_inputs", "check_results",
-		"pins", "reader_leases"},
+		"pins", "reader_leases", "udf_bundles"},
 	"dispatcher": {"events", "enumerations", "event_consumers", "tasks", "ready", "waiting", "leases", "task_attempts", "task_events",
 		"task_results", "outbox", "limits", "sources", "workers", "operator_state", "dataset_cursors", "effect_positions",
 		"pauses", "data_invalidations", "backfills", "backfill_partitions",

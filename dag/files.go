@@ -10,6 +10,7 @@ import (
 	"path"
 	"strings"
 	"testing/fstest"
+	"unicode"
 	"unicode/utf8"
 )
 
@@ -136,6 +137,9 @@ func (f *fileReader) folder(root string) (string, error) {
 		case entry.IsDir():
 			return nil
 		}
+		if strings.ContainsFunc(name, unicode.IsControl) {
+			return fmt.Errorf("the name of file %q has a control character", name)
+		}
 		if count++; count > MaxUDFFiles {
 			return fmt.Errorf("it has more than %d files", MaxUDFFiles)
 		}
@@ -147,6 +151,9 @@ func (f *fileReader) folder(root string) (string, error) {
 			return fmt.Errorf("it has more than %d bytes", MaxUDFBytes)
 		}
 		below := strings.TrimPrefix(name, root)
+		if root == "." {
+			below = "/" + name
+		}
 		fmt.Fprintf(hash, "%d:%s%d:", len(below), below, len(data))
 		hash.Write(data)
 		return nil

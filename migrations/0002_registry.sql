@@ -74,6 +74,18 @@ CREATE TABLE pins (
     FOREIGN KEY (org_id, dag_version_id) REFERENCES dag_versions (org_id, id)
 );
 
+-- Users' own code, sent before the DAGs that use it. What a deploy sends with it is in dag_versions.files.
+CREATE TABLE udf_bundles (
+    org_id     UUID NOT NULL REFERENCES orgs (id),
+    hash       TEXT NOT NULL, -- SHA-256 over paths and contents
+    archive    BYTEA NOT NULL, -- zip
+    files      INT NOT NULL,
+    bytes      BIGINT NOT NULL,
+    created_by TEXT NOT NULL,
+    created_at TIMESTAMPTZ NOT NULL DEFAULT now(),
+    PRIMARY KEY (org_id, hash)
+);
+
 -- One row per job and version. origin_job_id is the row that introduced (org, dag, name, fingerprint): tasks,
 -- dedupe keys, cursors and operator state hang on the origin, so an unchanged job keeps them over any number of deploys.
 CREATE TABLE jobs (

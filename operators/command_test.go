@@ -13,12 +13,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dagctl/dagctl/internal/sandbox"
 	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/operators/operatortest"
 )
 
 // TestMain lets this binary be the command of the tests below: `self` runs one of the programs.
 func TestMain(m *testing.M) {
+	sandbox.Stage()
 	if len(os.Args) > 2 && os.Args[1] == "be" {
 		programs[os.Args[2]]()
 		return

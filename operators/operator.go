@@ -70,6 +70,7 @@ type Assignment struct {
 	Outputs         []AssignedOutput `json:"outputs"`
 	Cursor          *CursorPosition  `json:"cursor,omitempty"`         // outputs by cursor: where they end so far
 	State           json.RawMessage  `json:"operator_state,omitempty"` // operator state of the job, slot "default"
+	UDF             *dag.UDF         `json:"udf,omitempty"`            // the user's own code, of operator udf
 	Roots           []string         `json:"-"`
 	// Secrets are the values of the secrets that Config names. They exist in the server's own process alone and are
 	// never encoded.
@@ -121,6 +122,8 @@ type Task struct {
 	// Progress tells people how far the task is: 0-100 and a short text. It may be called often.
 	Progress func(percent int, state string)
 	Log      *slog.Logger
+
+	fetchCode func(ctx context.Context, dir string) error // of operator udf, where code can be had; puts it below dir
 }
 
 // Result is what a run produced.

@@ -35,6 +35,7 @@ type Options struct {
 	AllowedAddresses []string // prefixes (CIDR) that http_source may reach though they are private, link-local or loopback
 	MemoryLimit      int64    // bytes for each DuckDB session; 0: 1 GiB
 	Threads          int      // for each DuckDB session; 0: as many as the machine has
+	UDF              UDFOptions
 }
 
 // Builtin is the registry of the operators that come with the platform.
@@ -43,7 +44,7 @@ func Builtin(o Options) (*Registry, error) {
 	if err != nil {
 		return nil, err
 	}
-	return NewRegistry(newSQL(o), newFileSource(o), web, &commandOperator{o})
+	return NewRegistry(newSQL(o), newFileSource(o), web, &commandOperator{o}, &udfOperator{o})
 }
 
 // Get returns the named operator.

@@ -124,6 +124,9 @@ func (r *Runner) log(a Assignment) *slog.Logger {
 // task makes the folders and fetches the inputs.
 func (r *Runner) task(ctx context.Context, a Assignment, scratch string, progress func(int, string)) (*Task, error) {
 	t := &Task{Assignment: a, Scratch: filepath.Join(scratch, "scratch"), Progress: progress, Log: r.log(a)}
+	if fetcher, ok := r.carrier().(codeFetcher); ok {
+		t.fetchCode = func(ctx context.Context, dir string) error { return fetcher.FetchCode(ctx, a, dir) }
+	}
 	if a.Cursor != nil { // its own: what it does with it changes nothing
 		began := *a.Cursor
 		t.Cursor = &began

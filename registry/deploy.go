@@ -112,6 +112,9 @@ func (d *deploy) run(ctx context.Context, tx pgx.Tx) (Deployment, error) {
 }
 
 func (d *deploy) decide(ctx context.Context, tx pgx.Tx) (Deployment, error) {
+	if err := refuseUnknownBundles(ctx, tx, d.caller.OrgID, d.doc); err != nil {
+		return Deployment{}, err
+	}
 	if err := d.fingerprint(ctx, tx); err != nil {
 		return Deployment{}, err
 	}

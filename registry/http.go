@@ -61,6 +61,7 @@ func (r *Registry) AddRoutes(api *authz.API) {
 	r.addPinRoutes(api)
 	r.addRematerializeRoute(api)
 	r.addVerifyRoute(api)
+	r.addBundleRoutes(api)
 }
 
 const nameDoc = "An unpublished dataset is named dag/job/output; write the slashes as %2F, or use the dataset's id."

@@ -29,8 +29,11 @@ func refuseUnserved(doc *dag.Document, operators map[string]dag.OperatorSpec) er
 		if job.PartitionBy.Kind == dag.ByCursor {
 			refuseCursor(job, operators[job.Operator], func(what string) { refuse(job.Position, "job %s: %s", job.Name, what) })
 		}
-		if job.UDF != nil {
-			refuse(job.Position, "job %s: this server runs no UDFs", job.Name)
+		if job.UDF != nil && job.Operator != "udf" {
+			refuse(job.Position, "job %s: operator %s runs no code of the user's own; operator udf does", job.Name, job.Operator)
+		}
+		if job.UDF == nil && job.Operator == "udf" {
+			refuse(job.Position, "job %s: operator udf runs the code that `udf` names, and it names none", job.Name)
 		}
 		if len(job.Enqueues) > 0 {
 			refuse(job.Position, "job %s: tasks of this server cannot enqueue tasks", job.Name)

@@ -78,21 +78,25 @@ func (c *client) delete(ctx context.Context, path string) error {
 
 // do makes one call. An error is classified by the answer's status, so that exit codes follow from it.
 func (c *client) do(ctx context.Context, method, path string, body, answer any) error {
-	var content io.Reader
-	if body != nil {
-		text, err := json.Marshal(body)
-		if err != nil {
-			return fmt.Errorf("%s %s: %w", method, path, err)
-		}
-		content = bytes.NewReader(text)
+	if body == nil {
+		return c.doRaw(ctx, method, path, "", nil, answer)
 	}
+	text, err := json.Marshal(body)
+	if err != nil {
+		return fmt.Errorf("%s %s: %w", method, path, err)
+	}
+	return c.doRaw(ctx, method, path, "application/json", bytes.NewReader(text), answer)
+}
+
+// doRaw makes one call with a body of a type of its own, or without one.
+func (c *client) doRaw(ctx context.Context, method, path, contentType string, content io.Reader, answer any) error {
 	request, err := http.NewRequestWithContext(ctx, method, c.target.URL+path, content)
 	if err != nil {
 		return fmt.Errorf("%s %s: %w", method, path, err)
 	}
 	request.Header = c.header.Clone()
-	if body != nil {
-		request.Header.Set("Content-Type", "application/json")
+	if contentType != "" {
+		request.Header.Set("Content-Type", contentType)
 	}
 	response, err := c.http.Do(request)
 	if err != nil {

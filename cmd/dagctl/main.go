@@ -12,6 +12,7 @@ import (
 	"os/signal"
 	"syscall"
 
+	"github.com/dagctl/dagctl/internal/sandbox"
 	"github.com/dagctl/dagctl/query"
 )
 
@@ -22,6 +23,7 @@ var (
 )
 
 func main() {
+	sandbox.Stage()
 	query.Child()
 	ctx, cancel := context.WithCancelCause(context.Background())
 	signals := make(chan os.Signal, 1)

@@ -21,12 +21,12 @@ type Program struct {
 	Command []string // the program and its arguments; a relative path is below Code
 	Code    string   // folder of its code, seen as /code, read-only
 	Work    string   // folder that it may write to, seen as /task, its working folder
-	Scratch string   // an empty folder, for the walls
 	Env     []string // its whole environment
 	Expose  []string // further folders of the system that it may read, at their own paths: a Python, say
 	Network bool     // it may reach the network as this machine does
 
 	Limits Limits
+	Stdin  io.Reader
 	Stdout io.Writer
 	Stderr io.Writer
 }
@@ -64,8 +64,8 @@ func (l Limits) orDefault() Limits {
 }
 
 func (p Program) validate() error {
-	if len(p.Command) == 0 || p.Work == "" || p.Scratch == "" {
-		return fault.New(fault.Internal, "sandbox: a command, a work folder and a scratch folder are needed")
+	if len(p.Command) == 0 || p.Work == "" {
+		return fault.New(fault.Internal, "sandbox: a command and a work folder are needed")
 	}
 	return nil
 }

@@ -29,11 +29,8 @@ var Available = sync.OnceValue(func() error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	p := Program{Command: []string{"/bin/sh", "-c", "exit 0"}, Work: filepath.Join(dir, "work"), Scratch: filepath.Join(dir, "scratch"),
+	p := Program{Command: []string{"/bin/sh", "-c", "exit 0"}, Work: dir,
 		Limits: Limits{Wall: 20 * time.Second}}
-	if err := errors.Join(os.Chmod(dir, 0o755), os.Mkdir(p.Work, 0o700), os.Mkdir(p.Scratch, 0o700)); err != nil {
-		return err
-	}
 	if err := run(context.Background(), p); err != nil {
 		return fault.New(fault.Unavailable, "this machine cannot confine programs: %w", err).
 			WithHint("user namespaces must be allowed: sysctl kernel.unprivileged_userns_clone=1, or a container with SYS_ADMIN or seccomp=unconfined")
@@ -57,7 +54,7 @@ type stage struct {
 	Env     []string
 	Code    string
 	Work    string
-	Root    string
+	Become  int // user and group to become once the walls stand, as the namespace numbers them; 0: stay
 	Expose  []string
 	Network bool
 	Limits  Limits
@@ -73,13 +70,17 @@ func run(ctx context.Context, p Program) (err error) {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 
-	uid, gid := os.Geteuid(), os.Getegid()
-	if uid == 0 {
-		uid, gid = strangerID, strangerID
-		for _, dir := range []string{p.Work, p.Scratch} {
-			if err := own(dir, uid, gid); err != nil {
-				return fmt.Errorf("sandbox: %w", err)
-			}
+	// The stage is root in its namespaces, which is this process's user outside; the program is a stranger there where
+	// this process may give itself one.
+	users := []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Geteuid(), Size: 1}}
+	groups := []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getegid(), Size: 1}}
+	become := 0
+	if os.Geteuid() == 0 {
+		become = 1
+		stranger := syscall.SysProcIDMap{ContainerID: become, HostID: strangerID, Size: 1}
+		users, groups = append(users, stranger), append(groups, stranger)
+		if err := own(p.Work, strangerID, strangerID); err != nil {
+			return fmt.Errorf("sandbox: %w", err)
 		}
 	}
 	words, tell, err := os.Pipe()
@@ -97,7 +98,7 @@ func run(ctx context.Context, p Program) (err error) {
 	cmd.Args = []string{"dagctl", stageArg}
 	cmd.Env = []string{}
 	cmd.Dir = "/"
-	cmd.Stdout, cmd.Stderr = p.Stdout, p.Stderr
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = p.Stdin, p.Stdout, p.Stderr
 	cmd.ExtraFiles = []*os.File{words, complain}
 	cmd.WaitDelay = 5 * time.Second // for pipes that a process outside of its own would hold; there can be none
 	flags := uintptr(syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWIPC | syscall.CLONE_NEWUTS)
@@ -105,20 +106,21 @@ func run(ctx context.Context, p Program) (err error) {
 		flags |= syscall.CLONE_NEWNET
 	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Cloneflags:  flags,
-		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: uid, Size: 1}},
-		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: gid, Size: 1}},
-		Credential:  &syscall.Credential{Uid: 0, Gid: 0, NoSetGroups: os.Geteuid() != 0},
-		Setsid:      true,
-		Pdeathsig:   syscall.SIGKILL,
+		Cloneflags:                 flags,
+		UidMappings:                users,
+		GidMappings:                groups,
+		Credential:                 &syscall.Credential{Uid: 0, Gid: 0, NoSetGroups: become == 0},
+		GidMappingsEnableSetgroups: become != 0,
+		Setsid:                     true,
+		Pdeathsig:                  syscall.SIGKILL,
 	}
 	err = cmd.Start()
 	_, _ = words.Close(), complain.Close() // the stage has its own
 	if err != nil {
 		return fmt.Errorf("sandbox: start: %w", err)
 	}
-	encoded := json.NewEncoder(tell).Encode(stage{Command: p.Command, Env: p.Env, Code: p.Code, Work: p.Work, Root: p.Scratch,
-		Expose: p.Expose, Network: p.Network, Limits: limits})
+	encoded := json.NewEncoder(tell).Encode(stage{Command: p.Command, Env: p.Env, Code: p.Code, Work: p.Work, Become: become, Expose: p.Expose,
+		Network: p.Network, Limits: limits})
 	tell.Close()
 	var watched sync.WaitGroup
 	watched.Go(func() { watch(ctx, cmd.Process.Pid, p.Work, limits, stop) })

@@ -56,7 +56,7 @@ func strange(what string, args []string) int {
 	case "packet":
 		_, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW, 0)
 	case "chown":
-		err = os.Chown("/task", 1, 1)
+		err = os.Chown("/task", 2, 2)
 	case "setuid":
 		_, _, errno := unix.RawSyscall(unix.SYS_SETUID, 1000, 0, 0)
 		if errno != 0 {
@@ -118,14 +118,12 @@ func strange(what string, args []string) int {
 }
 
 func newProgram(t *testing.T, what ...string) (Program, *bytes.Buffer) {
-	dir, err := os.MkdirTemp("", "sandbox-test-*") // t.TempDir is below folders that others may not pass
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
-	require.NoError(t, os.Chmod(dir, 0o755))
+	dir := filepath.Join(t.TempDir(), "private")
+	require.NoError(t, os.Mkdir(dir, 0o700)) // where the stranger's user does not get through to
 	var out bytes.Buffer
 	p := Program{Command: append([]string{"program", "stranger"}, what...), Code: filepath.Join(dir, "code"), Work: filepath.Join(dir, "work"),
-		Scratch: filepath.Join(dir, "scratch"), Stdout: &out, Stderr: &out, Limits: Limits{Wall: time.Minute}}
-	for _, d := range []string{p.Code, p.Work, p.Scratch} {
+		Stdout: &out, Stderr: &out, Limits: Limits{Wall: time.Minute}}
+	for _, d := range []string{p.Code, p.Work} {
 		require.NoError(t, os.Mkdir(d, 0o755))
 	}
 	self, err := os.ReadFile("/proc/self/exe")

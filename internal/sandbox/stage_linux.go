@@ -66,7 +66,7 @@ func (s *stage) become() error {
 			return fmt.Errorf("limit %d: %w", resource, err)
 		}
 	}
-	if err := dropPrivileges(); err != nil {
+	if err := s.dropPrivileges(); err != nil {
 		return err
 	}
 	command, err := s.program()
@@ -131,7 +131,11 @@ func (s *stage) mounts() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("mounts: %w", err)
 	}
-	if err := unix.Mount("tmpfs", s.Root, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "size=1m,mode=755"); err != nil {
+	root, err := placeForRoot()
+	if err != nil {
+		return err
+	}
+	if err := unix.Mount("tmpfs", root, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "size=1m,mode=755"); err != nil {
 		return fmt.Errorf("mounts: root: %w", err)
 	}
 	shown := append([]string{}, system...)
@@ -140,25 +144,25 @@ func (s *stage) mounts() error {
 	}
 	shown = append(shown, s.Expose...)
 	for _, path := range shown {
-		if err := s.show(path, path, true); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := show(root, path, true); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("mounts: %s: %w", path, err)
 		}
 	}
 	for _, path := range devices {
-		if err := s.show(path, path, false); err != nil {
+		if err := show(root, path, false); err != nil {
 			return fmt.Errorf("mounts: %s: %w", path, err)
 		}
 	}
 	if s.Code != "" {
-		if err := s.show(s.Code, "/code", true); err != nil {
+		if err := showFolder(s.Code, filepath.Join(root, "code"), true); err != nil {
 			return fmt.Errorf("mounts: code: %w", err)
 		}
 	}
-	if err := s.show(s.Work, "/task", false); err != nil {
-		return fmt.Errorf("mounts: work: %w", err)
+	if err := showFolder(s.Work, filepath.Join(root, "task"), false); err != nil {
+		return fmt.Errorf("mounts: task: %w", err)
 	}
 	for path, size := range map[string]int64{"/tmp": min(s.Limits.Disk, 64<<20), "/dev/shm": 16 << 20} {
-		at := filepath.Join(s.Root, path)
+		at := filepath.Join(root, path)
 		if err := os.MkdirAll(at, 0o755); err != nil {
 			return err
 		}
@@ -166,7 +170,7 @@ func (s *stage) mounts() error {
 			return fmt.Errorf("mounts: %s: %w", path, err)
 		}
 	}
-	proc := filepath.Join(s.Root, "proc")
+	proc := filepath.Join(root, "proc")
 	if err := os.MkdirAll(proc, 0o555); err != nil {
 		return err
 	}
@@ -174,11 +178,11 @@ func (s *stage) mounts() error {
 	if err := unix.Mount("proc", proc, "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil && !errors.Is(err, unix.EPERM) {
 		return fmt.Errorf("mounts: proc: %w", err)
 	}
-	old := filepath.Join(s.Root, ".old")
+	old := filepath.Join(root, ".old")
 	if err := os.Mkdir(old, 0o700); err != nil {
 		return err
 	}
-	if err := unix.PivotRoot(s.Root, old); err != nil {
+	if err := unix.PivotRoot(root, old); err != nil {
 		return fmt.Errorf("mounts: new root: %w", err)
 	}
 	if err := unix.Chdir("/"); err != nil {
@@ -196,19 +200,40 @@ func (s *stage) mounts() error {
 	return nil
 }
 
-// show makes a path visible below the new root; links stay links.
-func (s *stage) show(from, at string, readOnly bool) error {
-	info, err := os.Lstat(from)
+// placeForRoot is a folder of the system which the new root can lie over; nobody else sees it there.
+func placeForRoot() (string, error) {
+	for _, dir := range []string{"/mnt", "/media", "/srv", "/tmp"} {
+		if info, err := os.Stat(dir); err == nil && info.IsDir() {
+			return dir, nil
+		}
+	}
+	return "", errors.New("mounts: this machine has neither /mnt, /media, /srv nor /tmp")
+}
+
+// showFolder makes a folder visible under another name.
+func showFolder(from, to string, readOnly bool) error {
+	if err := os.Mkdir(to, 0o755); err != nil {
+		return err
+	}
+	if err := unix.Mount(from, to, "", unix.MS_BIND, ""); err != nil {
+		return err
+	}
+	return restrict(to, readOnly)
+}
+
+// show makes a path of the system visible below the new root; links stay links.
+func show(root, path string, readOnly bool) error {
+	info, err := os.Lstat(path)
 	if err != nil {
 		return err
 	}
-	to := filepath.Join(s.Root, at)
+	to := filepath.Join(root, path)
 	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
 		return err
 	}
 	switch {
 	case info.Mode()&fs.ModeSymlink != 0:
-		target, err := os.Readlink(from)
+		target, err := os.Readlink(path)
 		if err != nil {
 			return err
 		}
@@ -221,12 +246,14 @@ func (s *stage) show(from, at string, readOnly bool) error {
 	if err != nil {
 		return err
 	}
-	if err := unix.Mount(from, to, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
-		return err
+	if err := unix.Mount(path, to, "", unix.MS_BIND|unix.MS_REC, ""); err != nil || !readOnly {
+		return err // a device has to stay one
 	}
-	if !readOnly && at != "/task" {
-		return nil
-	}
+	return restrict(to, true)
+}
+
+// restrict takes from a mount what no program needs of it.
+func restrict(to string, readOnly bool) error {
 	// What the mount it comes from forbids stays forbidden: a user namespace may not lift it.
 	var held unix.Statfs_t
 	if err := unix.Statfs(to, &held); err != nil {
@@ -246,13 +273,18 @@ func (s *stage) show(from, at string, readOnly bool) error {
 }
 
 // dropPrivileges takes away what the process may do as root of its own namespaces, for good.
-func dropPrivileges() error {
+func (s *stage) dropPrivileges() error {
 	for c := 0; ; c++ {
 		if err := unix.Prctl(unix.PR_CAPBSET_DROP, uintptr(c), 0, 0, 0); err != nil {
 			if errors.Is(err, unix.EINVAL) {
 				break // beyond the last capability there is
 			}
 			return fmt.Errorf("capability %d: %w", c, err)
+		}
+	}
+	if s.Become != 0 {
+		if err := errors.Join(syscall.Setgroups(nil), syscall.Setgid(s.Become), syscall.Setuid(s.Become)); err != nil {
+			return fmt.Errorf("become a stranger: %w", err)
 		}
 	}
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}

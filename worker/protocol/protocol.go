@@ -178,12 +178,10 @@ type Output struct {
 	Prefix         string    `json:"prefix,omitempty" doc:"Where workers with credentials of their own upload to, on S3 storage"`
 }
 
-// UDF is code of a job: an archive by its content hash.
+// UDF is code of a job; its archive by GET /v1/task/udf.
 type UDF struct {
-	Hash           string   `json:"hash" doc:"SHA-256 of the archive"`
-	Entrypoint     []string `json:"entrypoint"`
-	TimeoutSeconds int      `json:"timeout_seconds,omitempty"`
-	MemoryMB       int      `json:"memory_mb,omitempty"`
+	Hash       string `json:"hash" doc:"SHA-256 over its paths and contents"`
+	Entrypoint string `json:"entrypoint"`
 }
 
 // WorkerHeartbeat says that a worker lives; POST /internal/worker-heartbeat.

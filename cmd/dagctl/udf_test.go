@@ -1,0 +1,102 @@
+package main
+
+import (
+	"archive/zip"
+	"bytes"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dagctl/dagctl/registry"
+)
+
+// A bundle that was sent takes the place of a folder with the same content, and nothing is rebuilt.
+func TestCodeIsSentAndNamed(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	writers := w.env(t, writer)
+	dir := t.TempDir()
+	require.NoError(t, os.MkdirAll(filepath.Join(dir, "score/__pycache__"), 0o755))
+	for name, text := range map[string]string{"score/main.py": "print(1)\n", "score/.env": "SECRET=1", "score/__pycache__/x.pyc": "x"} {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
+	}
+	id := strings.TrimSpace(must(t, writers, "udf", "push", filepath.Join(dir, "score")))
+	require.Len(t, id, 64)
+
+	zipped := filepath.Join(dir, "score.zip")
+	file, err := os.Create(zipped)
+	require.NoError(t, err)
+	archive := zip.NewWriter(file)
+	member, err := archive.Create("score/main.py")
+	require.NoError(t, err)
+	_, err = member.Write([]byte("print(1)\n"))
+	require.NoError(t, err)
+	require.NoError(t, archive.Close())
+	require.NoError(t, file.Close())
+	require.Equal(t, id, strings.TrimSpace(must(t, writers, "udf", "push", zipped)), "one folder around all of it is not its content")
+	bundles := decode[[]registry.Bundle](t, writers, "udf", "list")
+	require.Len(t, bundles, 1)
+	require.Equal(t, 1, bundles[0].Files)
+
+	path := filepath.Join(dir, "dag.yaml")
+	deploy := func(udf string) result {
+		text := "name: scoring\njobs:\n  - { name: score, operator: udf, source: { kind: manual }, udf: " + udf + " }\n"
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+		return dagctl(t, writers, "deploy", path)
+	}
+	require.Zero(t, deploy("{ folder: score, entrypoint: main.py }").code)
+	same := deploy("{ bundle: " + id + ", entrypoint: main.py }")
+	require.Zero(t, same.code, same.err)
+	require.NotContains(t, same.out, "rebuild")
+	unknown := deploy("{ bundle: " + strings.Repeat("f", 64) + ", entrypoint: main.py }")
+	require.NotZero(t, unknown.code)
+	require.Contains(t, unknown.err, "there is no bundle")
+	require.Contains(t, unknown.err, "dagctl udf push")
+	wrong := dagctl(t, writers, "udf", "push", filepath.Join(dir, "none"))
+	require.NotZero(t, wrong.code)
+}
+
+func TestHostileArchivesAreRefused(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	archive := func(fill func(*zip.Writer)) []byte {
+		var out bytes.Buffer
+		z := zip.NewWriter(&out)
+		fill(z)
+		require.NoError(t, z.Close())
+		return out.Bytes()
+	}
+	named := func(name string, mode fs.FileMode, text string) []byte {
+		return archive(func(z *zip.Writer) {
+			header := &zip.FileHeader{Name: name, Method: zip.Deflate}
+			header.SetMode(mode)
+			member, err := z.CreateHeader(header)
+			require.NoError(t, err)
+			_, err = member.Write([]byte(text))
+			require.NoError(t, err)
+		})
+	}
+	for name, body := range map[string][]byte{
+		"no archive":    []byte("hello"),
+		"empty":         {},
+		"nothing in it": archive(func(*zip.Writer) {}),
+		"a way out":     named("../evil", 0o644, "x"),
+		"absolute":      named("/etc/cron.d/evil", 0o644, "x"),
+		"backslashes":   named(`..\evil`, 0o644, "x"),
+		"a link":        named("link", fs.ModeSymlink|0o777, "/etc/passwd"),
+		"a bomb":        named("zeros", 0o644, strings.Repeat("\x00", 64<<20)),
+		"hidden only":   named(".git/HEAD", 0o644, "x"),
+		"a NUL":         named("a\x00b", 0o644, "x"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			status, text := w.send(t, writer, "POST", bundlesPath, "application/zip", bytes.NewReader(body))
+			require.GreaterOrEqual(t, status, 400, text)
+			require.Less(t, status, 500, text)
+		})
+	}
+}

@@ -1,0 +1,274 @@
+package operators
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/sandbox"
+)
+
+// udfOperator runs code of the user's own that came with the deploy: the job's `udf`, a folder or a bundle with an
+// entrypoint. It runs on workers only, never in the server's process, and there behind walls (internal/sandbox): no
+// network, no secrets, no environment, no file but its code (/code), its task (/task, where it starts) and the system's
+// programs.
+//
+// The contract is that of the command operator: a CommandTask on stdin, files into the folders of the outputs, a Result as
+// the last line of stdout, exit codes of sysexits.h. What it says on stderr and, but for the last line, on stdout is the
+// task's log.
+type udfOperator struct{ options Options }
+
+// UDFOptions say how a worker runs users' own code.
+type UDFOptions struct {
+	// Unconfined runs it as an ordinary process: where the whole machine is its wall, as a Lambda function's is, or on a
+	// developer's own machine.
+	Unconfined bool
+	Programs   []string // folders of interpreters besides the system's own, that it may read and run: a Python's, say
+	MemoryMB   int64    // the most that a job may ask for; 0: 4096
+}
+
+const (
+	defaultUDFMemoryMB = 512
+	mostUDFMemoryMB    = 4096
+)
+
+const udfSchema = `{
+  "$schema": "https://json-schema.org/draft/2020-12/schema",
+  "type": "object",
+  "additionalProperties": false,
+  "properties": {
+    "args": {"type": "array", "maxItems": 100, "items": {"type": "string"}, "description": "Arguments after the entrypoint."},
+    "params": {"type": "object", "description": "For the code: on stdin, as params."},
+    "memory_mb": {"type": "integer", "minimum": 16, "maximum": 65536, "description": "Memory that it and what it starts may take together. Default: 512."}
+  }
+}`
+
+type udfConfig struct {
+	Args     []string        `json:"args"`
+	Params   json.RawMessage `json:"params"`
+	MemoryMB int64           `json:"memory_mb"`
+}
+
+// UDFTask is what such code reads on stdin. Paths are those that it sees.
+type UDFTask struct {
+	CommandTask
+	Params json.RawMessage `json:"params,omitempty"`
+}
+
+func (o *udfOperator) Spec() dag.OperatorSpec {
+	return dag.OperatorSpec{
+		Name: "udf", Version: "1.0.0", Source: true, Reactive: true, Effect: dag.EffectInternal,
+		ConfigSchema: json.RawMessage(udfSchema), Operational: []string{"memory_mb"},
+	}
+}
+
+// codeFetcher is a Carrier that can bring a task's own code.
+type codeFetcher interface {
+	// FetchCode puts the code of the task's job below dir.
+	FetchCode(ctx context.Context, a Assignment, dir string) error
+}
+
+func (o *udfOperator) Run(ctx context.Context, t *Task) (Result, error) {
+	var c udfConfig
+	if err := decodeConfig(t.Config, &c); err != nil {
+		return Result{}, Permanent(err)
+	}
+	if t.UDF == nil || t.fetchCode == nil {
+		return Result{}, Permanent(fault.New(fault.Unavailable, "users' own code does not run here").WithHint("give the job a runtime whose workers do"))
+	}
+	memory := c.MemoryMB
+	if memory == 0 {
+		memory = defaultUDFMemoryMB
+	}
+	most := o.options.UDF.MemoryMB
+	if most == 0 {
+		most = mostUDFMemoryMB
+	}
+	if memory > most {
+		return Result{}, Permanent(fault.New(fault.TooLarge, "config.memory_mb is %d; this worker gives %d at most", memory, most))
+	}
+	u := udfRun{operator: o, t: t, config: c, memory: memory << 20,
+		code: filepath.Join(t.Scratch, "code"), work: filepath.Join(t.Scratch, "task")}
+	return u.run(ctx)
+}
+
+// udfRun is one run.
+type udfRun struct {
+	operator   *udfOperator
+	t          *Task
+	config     udfConfig
+	memory     int64
+	code, work string
+}
+
+func (u *udfRun) run(ctx context.Context) (Result, error) {
+	for _, dir := range []string{u.code, u.work} {
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			return Result{}, err
+		}
+	}
+	u.t.Progress(0, "fetching the code")
+	if err := u.t.fetchCode(ctx, u.code); err != nil {
+		return Result{}, err
+	}
+	stdin, err := u.task(ctx)
+	if err != nil {
+		return Result{}, err
+	}
+	stdout, stderr := &tail{limit: 2 * maxResult}, &tail{limit: 8 << 10}
+	said, complained := &lines{tell: func(line string) { u.t.Log.Info(line) }}, &lines{tell: func(line string) { u.t.Log.Warn(line) }}
+	u.t.Progress(0, "running "+u.t.UDF.Entrypoint)
+	if u.operator.options.UDF.Unconfined {
+		err = u.unconfined(ctx, stdin, io.MultiWriter(stdout, said), io.MultiWriter(stderr, complained))
+	} else {
+		err = u.confined(ctx, stdin, io.MultiWriter(stdout, said), io.MultiWriter(stderr, complained))
+	}
+	said.end()
+	complained.end()
+	if err != nil {
+		return Result{}, u.failure(ctx, err, stderr)
+	}
+	for i, out := range u.t.Outputs {
+		if err := moveOut(u.work, "outputs/"+out.Name, u.t.OutputDirs[i]); err != nil {
+			return Result{}, Permanent(err)
+		}
+	}
+	if err := (&commandOperator{u.operator.options}).convertOutputs(ctx, u.t); err != nil {
+		return Result{}, err
+	}
+	return lastLine(stdout.String())
+}
+
+// task lays out the task's folder and says what the code reads on stdin.
+func (u *udfRun) task(ctx context.Context) ([]byte, error) {
+	task, err := (&commandOperator{u.operator.options}).commandTask(ctx, u.t, u.seen("."))
+	if err != nil {
+		return nil, err
+	}
+	for i, in := range task.Inputs {
+		dir := filepath.Join(u.work, "inputs", in.As)
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return nil, err
+		}
+		for n, file := range in.Files {
+			name := fmt.Sprintf("%d.parquet", n)
+			if err := copyFile(file, filepath.Join(dir, name)); err != nil {
+				return nil, fmt.Errorf("input %q: %w", in.As, err)
+			}
+			task.Inputs[i].Files[n] = u.seen("inputs", in.As, name)
+		}
+	}
+	for i, out := range task.Outputs {
+		dir := filepath.Join(u.work, "outputs", out.Name)
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return nil, err
+		}
+		task.Outputs[i].Dir = u.seen("outputs", out.Name)
+	}
+	return json.Marshal(UDFTask{task, u.config.Params})
+}
+
+// seen is a path of the task's folder as the code sees it.
+func (u *udfRun) seen(path ...string) string {
+	if u.operator.options.UDF.Unconfined {
+		return filepath.Join(append([]string{u.work}, path...)...)
+	}
+	return filepath.Join(append([]string{"/task"}, path...)...)
+}
+
+// command is the entrypoint with its arguments. Where it names a script without a first line that says what runs it, its
+// name does.
+func (u *udfRun) command(code string) []string {
+	argv := strings.Fields(u.t.UDF.Entrypoint)
+	name := filepath.Join(u.code, filepath.Clean("/"+argv[0]))
+	if head, err := readHead(name, 4); err == nil && !strings.HasPrefix(head, "#!") && head != "\x7fELF" {
+		switch filepath.Ext(name) {
+		case ".py":
+			argv = append([]string{"python3"}, argv...)
+		case ".sh":
+			argv = append([]string{"/bin/sh"}, argv...)
+		}
+	}
+	for i, arg := range argv { // files of the code are named by where they are
+		if rest := filepath.Clean("/" + arg); i < 2 && isRegular(filepath.Join(u.code, rest)) {
+			argv[i] = filepath.Join(code, rest)
+		}
+	}
+	return append(argv, u.config.Args...)
+}
+
+func (u *udfRun) confined(ctx context.Context, stdin []byte, stdout, stderr io.Writer) error {
+	if err := os.WriteFile(filepath.Join(u.work, "task.json"), stdin, 0o644); err != nil {
+		return err
+	}
+	return sandbox.Run(ctx, sandbox.Program{
+		Command: u.command("/code"), Code: u.code, Work: u.work, Stdin: bytes.NewReader(stdin), Stdout: stdout, Stderr: stderr,
+		Env:    []string{"PATH=" + strings.Join(append(u.bins(), "/usr/local/bin", "/usr/bin", "/bin"), ":"), "HOME=/task", "TMPDIR=/tmp", "LANG=C.UTF-8"},
+		Expose: u.operator.options.UDF.Programs,
+		Limits: sandbox.Limits{Memory: u.memory, Wall: noLimit},
+	})
+}
+
+// noLimit leaves the time to the task's own timeout, which ends ctx.
+const noLimit = 1 << 62
+
+func (u *udfRun) bins() (dirs []string) {
+	for _, dir := range u.operator.options.UDF.Programs {
+		dirs = append(dirs, filepath.Join(dir, "bin"))
+	}
+	return dirs
+}
+
+func (u *udfRun) unconfined(ctx context.Context, stdin []byte, stdout, stderr io.Writer) error {
+	argv := u.command(u.code)
+	path := os.Getenv("PATH")
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd.Dir, cmd.Stdin, cmd.Stdout, cmd.Stderr = u.work, bytes.NewReader(stdin), stdout, stderr
+	cmd.Env = []string{"PATH=" + strings.Join(append(u.bins(), path), ":"), "HOME=" + u.work, "TMPDIR=" + u.work, "LANG=C.UTF-8"}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.WaitDelay = grace
+	if err := cmd.Start(); err != nil {
+		return Permanent(fault.New(fault.Invalid, "start %s: %w", argv[0], err))
+	}
+	err := cmd.Wait()
+	_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // whatever of the group is left; there may be nothing
+	return err
+}
+
+// failure says why the code failed, with the end of what it wrote to stderr, and whether a retry could help.
+func (u *udfRun) failure(ctx context.Context, err error, stderr *tail) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	code := -1
+	var (
+		inside  *sandbox.ExitError
+		outside *exec.ExitError
+	)
+	switch {
+	case errors.As(err, &inside):
+		code = inside.Code
+	case errors.As(err, &outside):
+		code = outside.ExitCode()
+	}
+	wrapped := fmt.Errorf("%s: %w", u.t.UDF.Entrypoint, err)
+	if text := strings.TrimSpace(stderr.String()); text != "" {
+		wrapped = fmt.Errorf("%s: %w\n%s", u.t.UDF.Entrypoint, err, text)
+	}
+	if slices.Contains(hopeless, code) || fault.Is(err, fault.TooLarge) || IsPermanent(err) {
+		return Permanent(wrapped)
+	}
+	return wrapped
+}

@@ -1,0 +1,111 @@
+package operators
+
+import (
+	"bytes"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/dagctl/dagctl/internal/fault"
+)
+
+// copyFile copies a file for somebody who may do with it as they like.
+func copyFile(from, to string) error {
+	in, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	out, err := os.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	if _, err := io.Copy(out, in); err != nil {
+		out.Close()
+		return err
+	}
+	return out.Close()
+}
+
+// moveOut takes the regular files of a folder below work, where a stranger wrote what it liked, and which no longer runs.
+// Links, which could lead anywhere, are not followed and stay behind.
+func moveOut(work, below, to string) error {
+	dir := work
+	for _, part := range strings.Split(below, "/") {
+		dir = filepath.Join(dir, part)
+		if info, err := os.Lstat(dir); err != nil || !info.IsDir() {
+			return fault.New(fault.Invalid, "folder %s of the task is gone, or is no folder any more", below)
+		}
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, entry := range entries {
+		if !entry.Type().IsRegular() {
+			continue
+		}
+		target := filepath.Join(to, entry.Name())
+		if err := os.Rename(filepath.Join(dir, entry.Name()), target); err != nil {
+			return err
+		}
+		if os.Geteuid() == 0 {
+			if err := os.Lchown(target, 0, 0); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// lines passes what a program writes on, line by line.
+type lines struct {
+	tell func(line string)
+	rest []byte
+}
+
+// longestLine is where a line without end is cut.
+const longestLine = 16 << 10
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.rest = append(l.rest, p...)
+	for {
+		line, rest, whole := bytes.Cut(l.rest, []byte{'\n'})
+		if !whole && len(line) < longestLine {
+			return len(p), nil
+		}
+		if !whole || len(line) > longestLine {
+			line, rest = l.rest[:longestLine], l.rest[longestLine:]
+		}
+		l.tell(strings.ToValidUTF8(strings.TrimSuffix(string(line), "\r"), "\uFFFD"))
+		l.rest = append([]byte(nil), rest...)
+	}
+}
+
+// end passes on what has no end of line.
+func (l *lines) end() {
+	if len(l.rest) > 0 {
+		l.tell(strings.ToValidUTF8(string(l.rest), "\uFFFD"))
+		l.rest = nil
+	}
+}
+
+func readHead(name string, n int) (string, error) {
+	file, err := os.Open(name)
+	if err != nil {
+		return "", err
+	}
+	defer file.Close()
+	head := make([]byte, n)
+	read, err := io.ReadFull(file, head)
+	if err == io.ErrUnexpectedEOF {
+		err = nil
+	}
+	return string(head[:read]), err
+}
+
+func isRegular(name string) bool {
+	info, err := os.Lstat(name)
+	return err == nil && info.Mode().IsRegular()
+}

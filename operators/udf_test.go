@@ -1,0 +1,141 @@
+//go:build linux && (amd64 || arm64)
+
+package operators_test
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/operators"
+)
+
+// withCode is a carrier in this process that brings code along, as a worker's brings it from the server.
+type withCode struct {
+	*operators.Runner
+	files map[string]string
+}
+
+func (c withCode) Fetch(ctx context.Context, in operators.AssignedInput, dir string) ([]string, error) {
+	partitions, err := c.Storage.Open(ctx, in.Generation, in.Partitions, dir)
+	var files []string
+	for _, p := range partitions {
+		files = append(files, p...)
+	}
+	return files, err
+}
+
+func (c withCode) Deliver(ctx context.Context, a operators.Assignment, dirs []string, result operators.Result, scratch string) (operators.Outcome, error) {
+	return c.Seal(ctx, a, dirs, result, scratch)
+}
+
+func (c withCode) FetchCode(_ context.Context, _ operators.Assignment, dir string) error {
+	for name, text := range c.files {
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755); err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o755); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func udfWorld(t *testing.T, options operators.UDFOptions, files map[string]string) (world, *bytes.Buffer) {
+	w := newWorld(t)
+	registry, err := operators.Builtin(operators.Options{Threads: 1, AllowCommand: true, UDF: options})
+	require.NoError(t, err)
+	var log bytes.Buffer
+	w.Runner.Log = slog.New(slog.NewTextHandler(&log, nil))
+	w.Runner.Registry = registry
+	w.Runner.Carrier = withCode{w.Runner, files}
+	return w, &log
+}
+
+func udfAssignment(entrypoint string, config map[string]any) operators.Assignment {
+	a := assignment("udf", config)
+	a.UDF = &dag.UDF{Folder: "f", Entrypoint: entrypoint, Hash: "h"}
+	a.TimeoutAt = time.Now().Add(time.Minute)
+	return a
+}
+
+const counting = `#!/bin/sh
+read -r task
+echo "looking at $1"
+echo "$task" | grep -q '"params":{"unit":"files"}' || exit 64
+echo n > outputs/out/n.csv
+ls inputs/given/*.parquet | wc -l >> outputs/out/n.csv
+. "$(dirname "$0")/lib/finish.sh"
+`
+
+var countingCode = map[string]string{"count.sh": counting, "lib/finish.sh": `echo '{"result": {"who": "me"}, "operator_state": 7}'`}
+
+func TestUDFsReadFilesAndWriteFiles(t *testing.T) {
+	t.Parallel()
+	for name, options := range map[string]operators.UDFOptions{"confined": {}, "unconfined": {Unconfined: true}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w, log := udfWorld(t, options, countingCode)
+			given := assignment("command", self(t, "csv", nil))
+			made := w.Runner.Run(t.Context(), given, nil)
+			require.NoError(t, made.Err)
+			a := udfAssignment("count.sh", map[string]any{"args": []string{"inputs"}, "params": map[string]any{"unit": "files"}})
+			a.Inputs = []operators.AssignedInput{input("given", given, made.Written[0])}
+			out := w.Runner.Run(t.Context(), a, nil)
+			require.NoError(t, out.Err, log)
+			require.Equal(t, [][]any{{int64(1)}}, w.rows(t, a, out.Written[0]))
+			require.JSONEq(t, `{"who": "me"}`, string(out.Result.Result))
+			require.JSONEq(t, `7`, string(out.State))
+			require.Contains(t, log.String(), `msg="looking at inputs"`)
+		})
+	}
+}
+
+func TestUDFsFailPlainly(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		script    string
+		config    map[string]any
+		want      string
+		retryable bool
+	}{
+		"by themselves":       {"echo oh no >&2; exit 1", nil, "oh no", true},
+		"for good":            {"exit 65", nil, "exit code 65", false},
+		"for memory":          {"x=$(head -c 200000000 /dev/zero | tr '\\0' x); sleep 5", map[string]any{"memory_mb": 32}, "32 MiB of memory", false},
+		"for asking much":     {"exit 0", map[string]any{"memory_mb": 65536}, "this worker gives 4096 at most", false},
+		"for what they wrote": {"echo 'no json' > outputs/out/x.ndjson", nil, `output "out"`, false},
+		"for a link away":     {"rmdir outputs/out; ln -s /etc outputs/out", nil, "no folder any more", false},
+		"for no network":      {"cat < /dev/tcp/127.0.0.1/80", nil, "", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w, log := udfWorld(t, operators.UDFOptions{}, map[string]string{"run.sh": c.script})
+			out := w.Runner.Run(t.Context(), udfAssignment("run.sh", c.config), nil)
+			require.ErrorContains(t, out.Err, c.want, log)
+			require.Equal(t, c.retryable, out.Retryable)
+		})
+	}
+	w, _ := udfWorld(t, operators.UDFOptions{}, nil)
+	w.Runner.Carrier = nil
+	out := w.Runner.Run(t.Context(), udfAssignment("run.sh", nil), nil)
+	require.ErrorContains(t, out.Err, "does not run here")
+	require.False(t, out.Retryable)
+}
+
+// Links that a stranger leaves among its files lead nowhere.
+func TestUDFsCannotHandOverOtherFiles(t *testing.T) {
+	t.Parallel()
+	w, log := udfWorld(t, operators.UDFOptions{}, map[string]string{"run.sh": `ln -s /etc/passwd outputs/out/a.csv; ln -s ../../../../../../../../etc/passwd outputs/out/b.ndjson
+printf 'a\n1\n' > outputs/out/c.csv`})
+	a := udfAssignment("run.sh", nil)
+	out := w.Runner.Run(t.Context(), a, nil)
+	require.NoError(t, out.Err, log)
+	require.Equal(t, [][]any{{int64(1)}}, w.rows(t, a, out.Written[0]))
+}

@@ -1,0 +1,198 @@
+package registry
+
+import (
+	"archive/zip"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/pg"
+)
+
+// Bundle is a user's own code that was sent before the DAG that uses it, named by the hash of its content.
+type Bundle struct {
+	Bundle    string    `json:"bundle" doc:"Its id: SHA-256 over its paths and contents, as udf.bundle has it"`
+	Files     int       `json:"files"`
+	Bytes     int64     `json:"bytes"`
+	CreatedBy string    `json:"created_by"`
+	CreatedAt time.Time `json:"created_at"`
+}
+
+// PushBundle stores the code in a zip archive; the same content again is the same bundle.
+func (r *Registry) PushBundle(ctx context.Context, caller authz.Caller, archive []byte) (b Bundle, err error) {
+	bundle, err := unzip(archive)
+	if err != nil {
+		return Bundle{}, err
+	}
+	stored, err := zipped(bundle)
+	if err != nil {
+		return Bundle{}, err
+	}
+	size := int64(0)
+	for _, data := range bundle.Files {
+		size += int64(len(data))
+	}
+	err = pg.InOrgTx(ctx, r.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+		tag, err := tx.Exec(ctx, `
+			INSERT INTO udf_bundles (org_id, hash, archive, files, bytes, created_by) VALUES ($1, $2, $3, $4, $5, $6)
+			ON CONFLICT (org_id, hash) DO NOTHING`, caller.OrgID, bundle.Hash, stored, len(bundle.Files), size, caller.Actor)
+		if err != nil {
+			return err
+		}
+		if tag.RowsAffected() > 0 {
+			if err := authz.Audit(ctx, tx, caller, "bundle.push", bundle.Hash, nil); err != nil {
+				return err
+			}
+		}
+		rows, err := tx.Query(ctx, `SELECT hash, files, bytes, created_by, created_at FROM udf_bundles WHERE org_id = $1 AND hash = $2`,
+			caller.OrgID, bundle.Hash)
+		if err != nil {
+			return err
+		}
+		b, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[Bundle])
+		return err
+	})
+	if err != nil {
+		return Bundle{}, fmt.Errorf("store bundle: %w", err)
+	}
+	return b, nil
+}
+
+// Bundles lists the org's bundles by id, beginning after one.
+func (r *Registry) Bundles(ctx context.Context, caller authz.Caller, after string, limit int) (bundles []Bundle, err error) {
+	err = pg.InOrgTx(ctx, r.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, `SELECT hash, files, bytes, created_by, created_at FROM udf_bundles WHERE org_id = $1 AND hash > $2 ORDER BY hash LIMIT $3`,
+			caller.OrgID, after, limit)
+		if err != nil {
+			return err
+		}
+		bundles, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Bundle])
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list bundles: %w", err)
+	}
+	return bundles, nil
+}
+
+// refuseUnknownBundles refuses a document that names a bundle which the org has not.
+func refuseUnknownBundles(ctx context.Context, tx pgx.Tx, org uuid.UUID, doc *dag.Document) error {
+	for _, job := range doc.Jobs {
+		if job.UDF == nil || job.UDF.Bundle == "" {
+			continue
+		}
+		var known bool
+		if err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM udf_bundles WHERE org_id = $1 AND hash = $2)`, org, job.UDF.Bundle).Scan(&known); err != nil {
+			return fmt.Errorf("bundle of job %s: %w", job.Name, err)
+		}
+		if !known {
+			return fault.New(fault.Invalid, "%s: job %s: there is no bundle %q", job.Position, job.Name, job.UDF.Bundle).
+				WithHint("`dagctl udf push FOLDER` sends code and prints its id; or name the folder itself")
+		}
+	}
+	return nil
+}
+
+// Code is the zip archive of a job's own code. Its entrypoint and what begins as programs do are executable in it.
+func (r *Registry) Code(ctx context.Context, job *Job) ([]byte, error) {
+	udf := job.Def.UDF
+	switch {
+	case udf == nil:
+		return nil, fault.New(fault.NotFound, "job %s has no code of its own", job.Address())
+	case udf.Bundle != "":
+		var archive []byte
+		err := r.Pool.QueryRow(ctx, `SELECT archive FROM udf_bundles WHERE org_id = $1 AND hash = $2`, job.OrgID, udf.Bundle).Scan(&archive)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return nil, fault.New(fault.NotFound, "bundle %s of job %s is gone", udf.Bundle, job.Address())
+		}
+		return archive, err
+	}
+	var (
+		stored []byte
+		files  map[string][]byte
+	)
+	if err := r.Pool.QueryRow(ctx, `SELECT files FROM dag_versions WHERE org_id = $1 AND id = $2`, job.OrgID, job.VersionID).Scan(&stored); err != nil {
+		return nil, fmt.Errorf("code of %s: %w", job.Address(), err)
+	}
+	if err := json.Unmarshal(stored, &files); err != nil {
+		return nil, fmt.Errorf("code of %s: %w", job.Address(), err)
+	}
+	return zipped(udf.Code(files))
+}
+
+// zipped is the archive of a bundle: the same for the same bundle, whenever and wherever it is made.
+func zipped(b dag.Bundle) ([]byte, error) {
+	var out bytes.Buffer
+	w := zip.NewWriter(&out)
+	for _, name := range slices.Sorted(maps.Keys(b.Files)) {
+		header := &zip.FileHeader{Name: name, Method: zip.Deflate}
+		header.SetMode(0o644)
+		if data := b.Files[name]; bytes.HasPrefix(data, []byte("#!")) || bytes.HasPrefix(data, []byte("\x7fELF")) {
+			header.SetMode(0o755)
+		}
+		file, err := w.CreateHeader(header)
+		if err == nil {
+			_, err = file.Write(b.Files[name])
+		}
+		if err != nil {
+			return nil, fmt.Errorf("archive %s: %w", name, err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		return nil, err
+	}
+	return out.Bytes(), nil
+}
+
+// unzip reads an archive within the limits of a bundle; one folder around all of it is left out.
+func unzip(archive []byte) (dag.Bundle, error) {
+	r, err := zip.NewReader(bytes.NewReader(archive), int64(len(archive)))
+	if err != nil {
+		return dag.Bundle{}, fault.New(fault.Invalid, "this is no zip archive: %w", err).WithHint("send a folder, or a zip of one")
+	}
+	if err := valid(r); err != nil {
+		return dag.Bundle{}, err
+	}
+	root := "."
+	if entries, err := fs.ReadDir(r, "."); err == nil && len(entries) == 1 && entries[0].IsDir() && !strings.HasPrefix(entries[0].Name(), ".") {
+		root = entries[0].Name()
+	}
+	bundle, err := dag.ReadBundle(r, root)
+	if err != nil {
+		return dag.Bundle{}, fault.New(fault.Invalid, "%w", err)
+	}
+	return bundle, nil
+}
+
+// valid refuses archives that no file system would hold.
+func valid(r *zip.Reader) error {
+	if len(r.File) > 10*dag.MaxUDFFiles {
+		return fault.New(fault.TooLarge, "the archive has %d entries; a bundle may have %d files", len(r.File), dag.MaxUDFFiles)
+	}
+	for _, f := range r.File {
+		name := f.Name
+		if n := len(name); n > 0 && name[n-1] == '/' {
+			name = name[:n-1]
+		}
+		if !fs.ValidPath(name) {
+			return fault.New(fault.Invalid, "the archive has a file named %q, which leads out of it", f.Name)
+		}
+		if !f.Mode().IsRegular() && !f.Mode().IsDir() {
+			return fault.New(fault.Invalid, "%s in the archive is a link or a device; only files and folders are taken", f.Name)
+		}
+	}
+	return nil
+}
