@@ -50,6 +50,7 @@ type API struct {
 	dev            *Dev
 	renderError    func(w http.ResponseWriter, r *http.Request, p *rest.Problem)
 	routes         []Route
+	remote, public map[string]bool // patterns of routes by workers and tasks, and by anyone
 }
 
 // NewAPI builds an API with one route: the OpenAPI document.
@@ -77,7 +78,7 @@ func NewAPI(cfg Config) (*API, error) {
 	api := &API{
 		rest: r, authenticators: cfg.Authenticators, limiter: cfg.Limiter, origins: origins,
 		workers: cfg.Workers, remoteLimiter: cfg.WorkerLimiter, signer: cfg.Signer,
-		signInPath: cfg.SignInPath, dev: cfg.Dev, renderError: cfg.RenderError,
+		remote: map[string]bool{}, public: map[string]bool{}, signInPath: cfg.SignInPath, dev: cfg.Dev, renderError: cfg.RenderError,
 	}
 	if api.renderError == nil {
 		api.renderError = plainError
@@ -101,6 +102,16 @@ func (api *API) Handler() http.Handler {
 	return api.onlyKnownHosts(api.rest.Handler())
 }
 
+// PeopleHandler serves the routes that are not for workers and tasks, where those have an address of their own.
+func (api *API) PeopleHandler() http.Handler {
+	return api.rest.HandlerOf(func(pattern string) bool { return !api.remote[pattern] })
+}
+
+// RemoteHandler serves the routes of workers and tasks, and those that ask nobody who they are.
+func (api *API) RemoteHandler() http.Handler {
+	return api.rest.HandlerOf(func(pattern string) bool { return api.remote[pattern] || api.public[pattern] })
+}
+
 // Routes lists every route with its rule, in order of registration.
 func (api *API) Routes() []Route { return slices.Clone(api.routes) }
 
@@ -118,6 +129,16 @@ func (api *API) declare(method, path string, rule Rule) {
 		panic(fmt.Sprintf("route %s %s has no rule: %s", method, path, rule))
 	}
 	api.routes = append(api.routes, Route{Method: method, Path: path, Rule: rule})
+	pattern := strings.TrimSpace(method + " " + path)
+	if thing, _, found := strings.Cut(pattern, "}:"); found {
+		pattern = thing + "}" // the actions on a thing share its pattern
+	}
+	switch rule.Principal() {
+	case AWorker, ATask:
+		api.remote[pattern] = true
+	case Anyone:
+		api.public[pattern] = true
+	}
 }
 
 // Handle adds an operation behind a rule. Who calls is settled before the body is read. On a Public or a Hook

@@ -75,6 +75,10 @@ func (w world) api(t *testing.T, cfg authz.Config) *authz.API {
 
 // call sends a request; header is names and values in turn.
 func call(api *authz.API, method, target, body string, header ...string) *httptest.ResponseRecorder {
+	return callHandler(api.Handler(), method, target, body, header...)
+}
+
+func callHandler(h http.Handler, method, target, body string, header ...string) *httptest.ResponseRecorder {
 	r := httptest.NewRequest(method, target, strings.NewReader(body))
 	for i := 0; i < len(header); i += 2 {
 		if header[i] == "Host" {
@@ -84,7 +88,7 @@ func call(api *authz.API, method, target, body string, header ...string) *httpte
 		r.Header.Set(header[i], header[i+1])
 	}
 	w := httptest.NewRecorder()
-	api.Handler().ServeHTTP(w, r)
+	h.ServeHTTP(w, r)
 	return w
 }
 

@@ -81,12 +81,13 @@ type CreateTokenRequest struct {
 	Role       Role      `json:"role,omitempty" enum:"reader,writer,admin" doc:"Of a user token"`
 	Runtimes   []string  `json:"runtimes,omitempty" maxItems:"100" doc:"That a worker token may serve"`
 	Operators  []string  `json:"operators,omitempty" maxItems:"100" doc:"That a worker token may run; all of them when left out"`
+	Orgs       []string  `json:"orgs,omitempty" maxItems:"100" doc:"Whose tasks a worker token may claim, by slug; the caller's own when left out. Several are for whoever runs the server"`
 	TTLSeconds int64     `json:"ttl_seconds,omitempty" minimum:"60" maximum:"31536000" doc:"90 days when left out"`
 }
 
 func (b CreateTokenRequest) token() NewToken {
 	return NewToken{
-		Name: b.Name, Kind: b.Kind, Role: b.Role, Runtimes: b.Runtimes, Operators: b.Operators,
+		Name: b.Name, Kind: b.Kind, Role: b.Role, Runtimes: b.Runtimes, Operators: b.Operators, Orgs: b.Orgs,
 		TTL: time.Duration(b.TTLSeconds) * time.Second,
 	}
 }

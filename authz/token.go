@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"regexp"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -39,6 +40,7 @@ type Token struct {
 	Role       Role       `json:"role,omitempty" enum:"reader,writer,admin"`
 	Runtimes   []string   `json:"runtimes,omitempty"`
 	Operators  []string   `json:"operators,omitempty"`
+	Orgs       int        `json:"orgs,omitempty" doc:"Of a worker token: of how many orgs it may claim tasks"`
 	CreatedBy  string     `json:"created_by"`
 	CreatedAt  time.Time  `json:"created_at"`
 	ExpiresAt  time.Time  `json:"expires_at"`
@@ -53,10 +55,14 @@ type NewToken struct {
 	Role      Role          // of a user token
 	Runtimes  []string      // of a worker token, at least one
 	Operators []string      // of a worker token; empty is every operator
+	Orgs      []string      // of a worker token: slugs; empty is the caller's. Others are for CreateWorkerToken alone
 	TTL       time.Duration // DefaultTTL when zero, MaxTTL at most
 }
 
 var goodTokenName = regexp.MustCompile(`^[a-z0-9][a-z0-9_.-]{0,62}$`)
+
+// goodClaim is what runtimes and operators are called.
+var goodClaim = regexp.MustCompile(`^[a-z][a-z0-9_-]{0,62}$`)
 
 // validate fills in defaults and lists everything that is wrong.
 func (n NewToken) validate() (NewToken, error) {
@@ -84,12 +90,22 @@ func (n NewToken) validate() (NewToken, error) {
 		if len(n.Runtimes)+len(n.Operators) > 0 {
 			wrong("runtimes", "a user token claims nothing: runtimes and operators belong to worker tokens")
 		}
+		if len(n.Orgs) > 0 {
+			wrong("orgs", "a user token is of one org, its maker's")
+		}
 	case KindWorker:
 		if n.Role != "" {
 			wrong("role", "a worker token has no role: it never acts for a user")
 		}
 		if len(n.Runtimes) == 0 {
 			wrong("runtimes", "a worker token needs the runtimes it may serve")
+		}
+		for field, names := range map[string][]string{"runtimes": n.Runtimes, "operators": n.Operators} {
+			for _, name := range names {
+				if !goodClaim.MatchString(name) {
+					wrong(field, "%q is not a name: use up to 63 of a-z, 0-9, _ and -, beginning with a letter", name)
+				}
+			}
 		}
 	default:
 		wrong("kind", "%q is no kind of token: user or worker", n.Kind)
@@ -113,14 +129,22 @@ func CreateToken(ctx context.Context, pool *pgxpool.Pool, caller Caller, n NewTo
 }
 
 func createToken(ctx context.Context, tx pgx.Tx, caller Caller, n NewToken) (string, Token, error) {
+	if other := slices.IndexFunc(n.Orgs, func(slug string) bool { return slug != caller.OrgSlug }); other >= 0 {
+		return "", Token{}, fault.New(fault.Forbidden, "%s has no say over the org %q", caller.Actor, n.Orgs[other]).
+			WithHint("whoever runs the server makes tokens for several orgs: `dagctl admin create-worker-token`")
+	}
+	return insertToken(ctx, tx, caller, n, []uuid.UUID{caller.OrgID})
+}
+
+// insertToken makes a token of the caller's org; a worker token may claim tasks of the given orgs.
+func insertToken(ctx context.Context, tx pgx.Tx, caller Caller, n NewToken, orgs []uuid.UUID) (string, Token, error) {
 	n, err := n.validate()
 	if err != nil {
 		return "", Token{}, err
 	}
 	secret := newSecret(string(n.Kind))
-	var orgs []uuid.UUID // whose tasks a worker token may claim
-	if n.Kind == KindWorker {
-		orgs = []uuid.UUID{caller.OrgID}
+	if n.Kind != KindWorker {
+		orgs = nil
 	}
 	rows, err := tx.Query(ctx, `
 		INSERT INTO service_tokens (org_id, name, hash, kind, role, runtimes, operators, orgs, created_by, expires_at)
@@ -171,32 +195,45 @@ func ListTokens(ctx context.Context, pool *pgxpool.Pool, caller Caller, page res
 // RevokeToken ends a token of the caller's org at once. Revoking it again changes nothing.
 func RevokeToken(ctx context.Context, pool *pgxpool.Pool, caller Caller, name string) error {
 	return pg.InOrgTx(ctx, pool, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
-		var before *time.Time
-		err := tx.QueryRow(ctx, `
-			SELECT revoked_at FROM service_tokens WHERE org_id = $1 AND name = $2 FOR UPDATE`,
-			caller.OrgID, name).Scan(&before)
-		if errors.Is(err, pgx.ErrNoRows) {
-			return fault.New(fault.NotFound, "there is no token %q", name).WithHint("dagctl tokens list shows them")
+		orgs, revoked, err := lockToken(ctx, tx, caller.OrgID, name)
+		if err != nil || revoked {
+			return err
 		}
-		if err != nil {
-			return fmt.Errorf("revoke token %s: %w", name, err)
+		if orgs > 1 {
+			return fault.New(fault.Forbidden, "workers of other orgs use token %s too", name).
+				WithHint("whoever runs the server may revoke it: `dagctl admin revoke-token %s --org %s`", name, caller.OrgSlug)
 		}
-		if before != nil {
-			return nil
-		}
-		if _, err := tx.Exec(ctx, `
-			UPDATE service_tokens SET revoked_at = now() WHERE org_id = $1 AND name = $2`, caller.OrgID, name); err != nil {
-			return fmt.Errorf("revoke token %s: %w", name, err)
-		}
-		return Audit(ctx, tx, caller, "token.revoke", "token:"+name, nil)
+		return revokeToken(ctx, tx, caller, name)
 	})
 }
 
+// lockToken locks a token's row, and says for how many orgs it claims tasks and whether it is revoked.
+func lockToken(ctx context.Context, tx pgx.Tx, org uuid.UUID, name string) (orgs int, revoked bool, err error) {
+	err = tx.QueryRow(ctx, `
+		SELECT coalesce(cardinality(orgs), 0), revoked_at IS NOT NULL FROM service_tokens WHERE org_id = $1 AND name = $2 FOR UPDATE`,
+		org, name).Scan(&orgs, &revoked)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return 0, false, fault.New(fault.NotFound, "there is no token %q", name).WithHint("dagctl tokens list shows them")
+	}
+	if err != nil {
+		return 0, false, fmt.Errorf("revoke token %s: %w", name, err)
+	}
+	return orgs, revoked, nil
+}
+
+func revokeToken(ctx context.Context, tx pgx.Tx, caller Caller, name string) error {
+	if _, err := tx.Exec(ctx, `
+		UPDATE service_tokens SET revoked_at = now() WHERE org_id = $1 AND name = $2`, caller.OrgID, name); err != nil {
+		return fmt.Errorf("revoke token %s: %w", name, err)
+	}
+	return Audit(ctx, tx, caller, "token.revoke", "token:"+name, nil)
+}
+
 // tokenColumns is what scanToken scans.
-const tokenColumns = `name, kind, COALESCE(role, ''), runtimes, operators, created_by, created_at, expires_at, last_used_at, revoked_at`
+const tokenColumns = `name, kind, COALESCE(role, ''), runtimes, operators, coalesce(cardinality(orgs), 0), created_by, created_at, expires_at, last_used_at, revoked_at`
 
 func scanToken(row pgx.CollectableRow) (t Token, err error) {
-	err = row.Scan(&t.Name, &t.Kind, &t.Role, &t.Runtimes, &t.Operators, &t.CreatedBy, &t.CreatedAt, &t.ExpiresAt, &t.LastUsedAt, &t.RevokedAt)
+	err = row.Scan(&t.Name, &t.Kind, &t.Role, &t.Runtimes, &t.Operators, &t.Orgs, &t.CreatedBy, &t.CreatedAt, &t.ExpiresAt, &t.LastUsedAt, &t.RevokedAt)
 	return t, err
 }
 

@@ -9,8 +9,10 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/pg"
 )
 
 // Worker is a process that a worker token vouches for. It has no role and is nobody's Caller: all it may do is claim
@@ -72,4 +74,70 @@ func (a *Tokens) findWorker(ctx context.Context, secret string) (Worker, error) 
 		return Worker{}, fmt.Errorf("look up worker token: %w", err)
 	}
 	return w, nil
+}
+
+// CreateWorkerToken makes a worker token for several orgs, by slug; it belongs to the first of them and is audited in
+// all. The pool is the owner's: no org has a say over another.
+func CreateWorkerToken(ctx context.Context, owner *pgxpool.Pool, n NewToken) (secret string, t Token, err error) {
+	if len(n.Orgs) == 0 {
+		return "", Token{}, fault.New(fault.Invalid, "a worker token needs the orgs whose tasks it may claim")
+	}
+	n.Kind, n.Orgs = KindWorker, distinct(n.Orgs)
+	err = pg.InTx(ctx, owner, func(ctx context.Context, tx pgx.Tx) error {
+		slugs, err := OrgSlugs(ctx, tx)
+		if err != nil {
+			return err
+		}
+		ids := make([]uuid.UUID, len(n.Orgs))
+		for i, slug := range n.Orgs {
+			for id, s := range slugs {
+				if s == slug {
+					ids[i] = id
+				}
+			}
+			if ids[i] == uuid.Nil {
+				return fault.New(fault.NotFound, "there is no org %q", slug)
+			}
+		}
+		system := Caller{OrgID: ids[0], OrgSlug: n.Orgs[0], Actor: "system"}
+		if secret, t, err = insertToken(ctx, tx, system, n, ids); err != nil {
+			return err
+		}
+		for i, id := range ids[1:] {
+			system.OrgID, system.OrgSlug = id, n.Orgs[i+1]
+			if err := Audit(ctx, tx, system, "token.create", n.Orgs[0]+"/token:"+t.Name, map[string]any{"after": t}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return "", Token{}, err
+	}
+	return secret, t, nil
+}
+
+// distinct leaves the first of equal names where it is.
+func distinct(names []string) (once []string) {
+	for _, name := range names {
+		if !slices.Contains(once, name) {
+			once = append(once, name)
+		}
+	}
+	return once
+}
+
+// RevokeAnyToken is RevokeToken by whoever has the database in hand, for tokens of several orgs too.
+func RevokeAnyToken(ctx context.Context, owner *pgxpool.Pool, orgSlug, name string) error {
+	org, err := OrgBySlug(ctx, owner, orgSlug)
+	if err != nil {
+		return err
+	}
+	return pg.InTx(ctx, owner, func(ctx context.Context, tx pgx.Tx) error {
+		_, revoked, err := lockToken(ctx, tx, org.ID, name)
+		if err != nil || revoked {
+			return err
+		}
+		return revokeToken(ctx, tx, Caller{OrgID: org.ID, OrgSlug: org.Slug, Actor: "system"}, name)
+	})
 }

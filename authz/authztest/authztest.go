@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/worker/protocol"
 )
 
 // Tokens are service tokens of an org, one of each sort, and an admin's of another org.
@@ -49,6 +51,8 @@ type Matrix struct {
 	// Param names something that exists in the org, for a parameter of a route's path; the walk may change or delete it.
 	// A route whose parameter has no value fails the test, so that none is forgotten.
 	Param func(route authz.Route, name string) string
+	// Capability is the token of an attempt, for routes of tasks.
+	Capability string
 	// Marks are texts that only the org's own rows hold: no stranger's answer may hold one.
 	Marks []string
 }
@@ -63,7 +67,7 @@ func (m Matrix) Check(t *testing.T) {
 			method = http.MethodGet
 		}
 		name := method + " " + route.Path
-		ask := func(token string) *httptest.ResponseRecorder { return send(m.Handler, method, path, token) }
+		ask := func(token string) *httptest.ResponseRecorder { return send(m.Handler, method, path, token, "") }
 		if route.Rule.Principal() == authz.Anyone {
 			require.NotContains(t, []int{401, 403, 500}, ask("").Code, "%s is public", name)
 			continue
@@ -74,13 +78,18 @@ func (m Matrix) Check(t *testing.T) {
 			}
 			continue
 		}
-		strangers := map[string]string{"nobody": "", "junk": "junk", "unknown token": "dagctl_user_" + strings.Repeat("0", 43), "worker token": m.Tokens.Worker}
+		if principal := route.Rule.Principal(); principal == authz.AWorker || principal == authz.ATask {
+			m.checkRemote(t, route, method, path)
+			continue
+		}
+		strangers := map[string]string{"nobody": "", "junk": "junk", "capability": m.Capability, "unknown token": "dagctl_user_" + strings.Repeat("0", 43), "worker token": m.Tokens.Worker}
 		for who, token := range strangers {
 			w := ask(token)
 			require.Equal(t, http.StatusUnauthorized, w.Code, "%s as %s: %s", name, who, w.Body)
 			require.Contains(t, w.Header().Get("WWW-Authenticate"), "Bearer", "%s as %s", name, who)
 			m.requireNoMarks(t, w, name+" as "+who)
 		}
+		require.Equal(t, http.StatusUnauthorized, send(m.Handler, method, path, "", m.Capability).Code, "%s as a task", name)
 		// The foreign admin has every role, and nothing here is theirs.
 		w := ask(m.Tokens.Foreign)
 		require.NotContains(t, []int{401, 403, 500}, w.Code, "%s from the foreign org: %s", name, w.Body)
@@ -99,6 +108,32 @@ func (m Matrix) Check(t *testing.T) {
 			require.NotContains(t, []int{401, 500}, w.Code, "%s as %s: %s", name, as.role, w.Body)
 		}
 	}
+}
+
+// checkRemote holds a route of workers or of tasks against every other principal: none stands in for another.
+func (m Matrix) checkRemote(t *testing.T, route authz.Route, method, path string) {
+	t.Helper()
+	worker, capability := m.Tokens.Worker, ""
+	strangers := map[string][2]string{ // bearer token and capability
+		"nobody": {}, "junk": {"junk", "junk"}, "reader": {m.Tokens.Reader}, "writer": {m.Tokens.Writer}, "admin": {m.Tokens.Admin},
+		"foreign admin": {m.Tokens.Foreign}, "capability as a bearer": {m.Capability},
+		"worker token as a capability": {m.Tokens.Admin, m.Tokens.Worker}, "user token as a capability": {"", m.Tokens.Admin},
+		"unknown worker token": {"dagctl_worker_" + strings.Repeat("0", 43)},
+	}
+	if route.Rule.Principal() == authz.AWorker {
+		strangers["task"] = [2]string{"", m.Capability}
+	} else {
+		require.NotEmpty(t, m.Capability, "%s %s: give the walk a capability", method, route.Path)
+		strangers["worker"] = [2]string{m.Tokens.Worker}
+		worker, capability = "", m.Capability
+	}
+	for who, credentials := range strangers {
+		w := send(m.Handler, method, path, credentials[0], credentials[1])
+		require.Equal(t, http.StatusUnauthorized, w.Code, "%s %s as %s: %s", method, route.Path, who, w.Body)
+		m.requireNoMarks(t, w, method+" "+route.Path+" as "+who)
+	}
+	w := send(m.Handler, method, path, worker, capability)
+	require.NotContains(t, []int{401, 500}, w.Code, "%s %s as a %s: %s", method, route.Path, route.Rule, w.Body)
 }
 
 func (m Matrix) requireNoMarks(t *testing.T, w *httptest.ResponseRecorder, what string) {
@@ -125,7 +160,7 @@ func (m Matrix) path(t *testing.T, route authz.Route) string {
 	})
 }
 
-func send(h http.Handler, method, path, token string) *httptest.ResponseRecorder {
+func send(h http.Handler, method, path, token, capability string) *httptest.ResponseRecorder {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	r := httptest.NewRequestWithContext(ctx, method, path, strings.NewReader("{}"))
@@ -133,6 +168,10 @@ func send(h http.Handler, method, path, token string) *httptest.ResponseRecorder
 	if token != "" {
 		r.Header.Set("Authorization", "Bearer "+token)
 	}
+	if capability != "" {
+		r.Header.Set(protocol.CapabilityHeader, capability)
+	}
+	r.Header.Set(protocol.VersionHeader, strconv.Itoa(protocol.Version))
 	w := httptest.NewRecorder()
 	h.ServeHTTP(endAtFlush{w, cancel}, r)
 	return w

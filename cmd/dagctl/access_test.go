@@ -43,12 +43,12 @@ func TestEveryRouteKeepsItsRule(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.deployReadings(t, "2026-01-01")
-	task := w.tasks(t)[0].ID.String()
+	someTask := w.tasks(t)[0].ID.String()
 	roles := map[string]authz.Role{reader: authz.RoleReader, writer: authz.RoleWriter, admin: authz.RoleAdmin, foreign: authz.RoleAdmin}
 	acme := regexp.MustCompile(`daily_highest|harbour|landing|token:writer`)
 	for _, route := range w.app.api.Routes() {
-		path := address(route.Path, task)
-		for _, caller := range []string{nobody, reader, writer, admin, foreign} {
+		path := address(route.Path, someTask)
+		for _, caller := range []string{nobody, reader, writer, admin, foreign, worker, task} {
 			status, body := w.send(t, caller, route.Method, path, "application/json", strings.NewReader("{}"))
 			where := route.Method + " " + path + " as " + caller
 			require.NotZero(t, status, where)
@@ -60,6 +60,12 @@ func TestEveryRouteKeepsItsRule(t *testing.T) {
 				continue
 			case route.Rule == authz.Hook:
 				require.Equal(t, http.StatusNotFound, status, "%s: a token is no signature: %s", where, body)
+				continue
+			case route.Rule == authz.ByWorker && caller == worker, route.Rule == authz.ByTask && caller == task:
+				require.NotEqual(t, http.StatusUnauthorized, status, "%s: %s", where, body)
+				continue
+			case route.Rule == authz.ByWorker, route.Rule == authz.ByTask:
+				require.Equal(t, http.StatusUnauthorized, status, where)
 				continue
 			case !known:
 				require.Equal(t, http.StatusUnauthorized, status, where)

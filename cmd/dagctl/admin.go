@@ -18,7 +18,7 @@ func (c *cli) adminCommand() *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(c.bootstrapCommand())
+	cmd.AddCommand(c.bootstrapCommand(), c.createWorkerTokenCommand(), c.adminRevokeTokenCommand())
 	return cmd
 }
 

@@ -150,6 +150,13 @@ func serve(ctx context.Context, cfg serverConfig, migrate bool, log *slog.Logger
 		}
 		defer scrapes.Close()
 	}
+	var remote net.Listener // of workers and tasks
+	if cfg.WorkerListen != "" {
+		if remote, err = listen(cfg.WorkerListen); err != nil {
+			return err
+		}
+		defer remote.Close()
+	}
 	if migrate {
 		if err := migrations.Up(ctx, cfg.DatabaseURL); err != nil {
 			return err
@@ -165,6 +172,10 @@ func serve(ctx context.Context, cfg serverConfig, migrate bool, log *slog.Logger
 	front := newFront(startingHandler(pool))
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return serveHTTP(ctx, listener, front) })
+	remoteFront := newFront(startingHandler(pool))
+	if remote != nil {
+		g.Go(func() error { return serveHTTP(ctx, remote, remoteFront) })
+	}
 	if scrapes != nil {
 		g.Go(func() error { return serveHTTP(ctx, scrapes, scraped) })
 	}
@@ -175,7 +186,13 @@ func serve(ctx context.Context, cfg serverConfig, migrate bool, log *slog.Logger
 		if a, err = newApp(ctx, cfg, cfg.roots, nil, log); err != nil {
 			return err
 		}
-		front.become(a.api.Handler())
+		if remote == nil {
+			front.become(a.api.Handler())
+		} else {
+			front.become(a.api.PeopleHandler())
+			remoteFront.become(a.api.RemoteHandler())
+			log.Info("serving workers and tasks", "url", "http://"+remote.Addr().String())
+		}
 		scraped.become(a.metricsHandler())
 		log.Info("serving", "url", "http://"+listener.Addr().String(), "version", buildVersion())
 		return a.work(ctx)

@@ -25,33 +25,53 @@ func (c *cli) tokensCommand() *cobra.Command {
 
 func (c *cli) tokensCreateCommand() *cobra.Command {
 	var (
-		role string
-		ttl  time.Duration
+		request authz.CreateTokenRequest
+		kind    string
+		role    string
+		ttl     time.Duration
 	)
 	cmd := &cobra.Command{
-		Use:   "create NAME --role ROLE",
+		Use:   "create NAME",
 		Short: "Make a service token; its secret is printed once",
-		Args:  cobra.ExactArgs(1),
+		Long: `Makes a service token of one of two kinds. A user token has a role and acts for its org. A worker token claims tasks of
+the runtimes and operators that it names, and can do nothing else. Worker tokens for several orgs are made by whoever runs
+the server: ` + "`dagctl admin create-worker-token`.",
+		Example: `  dagctl tokens create ci --role writer --ttl 720h
+  dagctl tokens create fleet --kind worker --runtime ecs_platform
+  dagctl tokens create python --kind worker --runtime python --operator handler`,
+		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			api, err := c.connect()
 			if err != nil {
 				return err
 			}
-			request := authz.CreateTokenRequest{Name: args[0], Role: authz.Role(role), TTLSeconds: int64(ttl.Seconds())}
+			request.Name, request.Kind, request.Role, request.TTLSeconds = args[0], authz.TokenKind(kind), authz.Role(role), int64(ttl.Seconds())
 			var made authz.CreatedToken
 			if err := api.post(cmd.Context(), "/v1/tokens", request, &made); err != nil {
 				return err
 			}
-			return c.print(made, func(w io.Writer) {
-				fmt.Fprintln(w, made.Secret)
-				fmt.Fprintf(c.err, "Keep it: it is not shown again. It expires on %s.\n", made.ExpiresAt.Format(time.DateOnly))
-			})
+			return c.printToken(made)
 		},
 	}
-	cmd.Flags().StringVar(&role, "role", "", "reader, writer or admin")
-	cmd.Flags().DurationVar(&ttl, "ttl", authz.DefaultTTL, "how long it lives")
-	_ = cmd.MarkFlagRequired("role")
+	f := cmd.Flags()
+	f.StringVar(&kind, "kind", string(authz.KindUser), "user or worker")
+	f.StringVar(&role, "role", "", "of a user token: reader, writer or admin")
+	f.StringArrayVar(&request.Runtimes, "runtime", nil, "runtime that a worker token may serve (repeatable)")
+	f.StringArrayVar(&request.Operators, "operator", nil, "operator that a worker token may run; all unless given (repeatable)")
+	f.StringArrayVar(&request.Orgs, "org", nil, "org whose tasks a worker token may claim: the target's own")
+	f.DurationVar(&ttl, "ttl", authz.DefaultTTL, "how long it lives")
+	for name, values := range map[string][]string{"kind": {"user", "worker"}, "role": {"reader", "writer", "admin"}} {
+		_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
+	}
 	return cmd
+}
+
+// printToken shows a new token's secret, this once.
+func (c *cli) printToken(made authz.CreatedToken) error {
+	return c.print(made, func(w io.Writer) {
+		fmt.Fprintln(w, made.Secret)
+		fmt.Fprintf(c.err, "Keep it: it is not shown again. It expires on %s.\n", made.ExpiresAt.Format(time.DateOnly))
+	})
 }
 
 func (c *cli) tokensListCommand() *cobra.Command {
@@ -71,9 +91,9 @@ func (c *cli) tokensListCommand() *cobra.Command {
 			}
 			return c.print(tokens, func(w io.Writer) {
 				now := time.Now()
-				t := table{style: c.style(c.out), header: []string{"NAME", "KIND", "ROLE", "RUNTIMES", "BY", "CREATED", "USED", "EXPIRES", "REVOKED"}}
+				t := table{style: c.style(c.out), header: []string{"NAME", "KIND", "ROLE", "RUNTIMES", "OPERATORS", "BY", "CREATED", "USED", "EXPIRES", "REVOKED"}}
 				for _, token := range tokens {
-					t.add(token.Name, string(token.Kind), string(token.Role), strings.Join(token.Runtimes, ","), token.CreatedBy,
+					t.add(token.Name, string(token.Kind), string(token.Role), strings.Join(token.Runtimes, ","), strings.Join(token.Operators, ","), token.CreatedBy,
 						ago(&token.CreatedAt, now), ago(token.LastUsedAt, now), ago(&token.ExpiresAt, now), ago(token.RevokedAt, now))
 				}
 				t.write(w)

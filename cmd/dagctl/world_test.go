@@ -10,16 +10,19 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dispatcher"
 	"github.com/dagctl/dagctl/internal/testdb"
 	"github.com/dagctl/dagctl/registry"
+	"github.com/dagctl/dagctl/worker/protocol"
 )
 
 // world is a running server on a database of its own, with callers of every sort.
@@ -31,9 +34,11 @@ type world struct {
 	tokens map[string]string
 }
 
-// The callers of a world. foreign is an admin of another org.
+// The callers of a world. foreign is an admin of another org; worker has a worker token, for every runtime there is, and task
+// a capability of an attempt that never was.
 const (
 	nobody, reader, writer, admin, foreign = "nobody", "reader", "writer", "admin", "foreign"
+	worker, task                           = "worker", "task"
 )
 
 func newWorld(t *testing.T) *world {
@@ -46,6 +51,9 @@ func newWorld(t *testing.T) *world {
 	cfg.Operators.AllowCommand = true
 	cfg.Limits = limitsConfig{RequestsPerSecond: 10_000, Burst: 10_000, WorkerRequestsPerSecond: 10_000, WorkerBurst: 10_000}
 	cfg.secretKeys = []string{authz.NewVaultKey()}
+	key, err := authz.EnsureTaskKey(filepath.Join(t.TempDir(), "task.pem"))
+	require.NoError(t, err)
+	cfg.taskKeys = []authz.TaskKey{key}
 	require.NoError(t, cfg.validate())
 
 	log := new(output)
@@ -75,6 +83,10 @@ func newWorld(t *testing.T) *world {
 		w.tokens[name], _, err = authz.CreateToken(ctx, a.requests, caller, authz.NewToken{Name: name, Role: role})
 		require.NoError(t, err)
 	}
+	w.tokens[worker], _, err = authz.CreateToken(ctx, a.requests, caller, authz.NewToken{Name: worker, Kind: authz.KindWorker, Runtimes: cfg.runtimes().Names()})
+	require.NoError(t, err)
+	w.tokens[task], err = a.signer.Issue(authz.Capability{OrgID: org.ID, TaskID: uuid.New(), Attempt: 1, ExpiresAt: time.Now().Add(time.Hour)}, time.Now())
+	require.NoError(t, err)
 	w.tokens[foreign], _, err = authz.Bootstrap(ctx, a.pool, authz.FirstToken{OrgSlug: "umbrella", TokenName: "admin", Another: true})
 	require.NoError(t, err)
 	return w
@@ -216,8 +228,13 @@ func (w *world) send(t *testing.T, caller, method, path, contentType string, bod
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), method, w.url+path, body)
 	require.NoError(t, err)
-	if token := w.tokens[caller]; token != "" {
+	if token := w.tokens[caller]; caller == task {
+		request.Header.Set(protocol.CapabilityHeader, token)
+	} else if token != "" {
 		request.Header.Set("Authorization", "Bearer "+token)
+	}
+	if caller == worker || caller == task {
+		request.Header.Set(protocol.VersionHeader, strconv.Itoa(protocol.Version))
 	}
 	if contentType != "" {
 		request.Header.Set("Content-Type", contentType)

@@ -50,7 +50,7 @@ type Config struct {
 type API struct {
 	huma    huma.API
 	mux     *http.ServeMux
-	handler http.Handler
+	metrics *metrics
 	log     *slog.Logger
 	timeout time.Duration
 
@@ -97,11 +97,10 @@ func New(cfg Config) (*API, error) {
 		sum := sha256.Sum256(doc)
 		return openAPI{json: doc, etag: ETag(hex.EncodeToString(sum[:8]))}, nil
 	})
-	metrics, err := newMetrics(cfg.Metrics)
-	if err != nil {
+	var err error
+	if a.metrics, err = newMetrics(cfg.Metrics); err != nil {
 		return nil, fmt.Errorf("new API: %w", err)
 	}
-	a.handler = a.withRequestID(a.observe(metrics, a.recoverPanics(securityHeaders(a.refuseMalformed(http.HandlerFunc(a.route))))))
 	return a, nil
 }
 
@@ -114,7 +113,16 @@ func schemaName(t reflect.Type, hint string) string {
 }
 
 // Handler serves every route registered so far and later.
-func (a *API) Handler() http.Handler { return a.handler }
+func (a *API) Handler() http.Handler {
+	return a.HandlerOf(func(string) bool { return true })
+}
+
+// HandlerOf serves the routes whose pattern, as net/http has it, is chosen. The others are as absent as those that were
+// never registered.
+func (a *API) HandlerOf(chosen func(pattern string) bool) http.Handler {
+	route := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { a.route(w, r, chosen) })
+	return a.withRequestID(a.observe(a.metrics, a.recoverPanics(securityHeaders(a.refuseMalformed(route)))))
+}
 
 // OpenAPI is the document that operations add themselves to. It may be changed until it is first served.
 func (a *API) OpenAPI() *huma.OpenAPI { return a.huma.OpenAPI() }
@@ -228,13 +236,16 @@ func limitTime(ctx context.Context, w http.ResponseWriter, d time.Duration) (con
 }
 
 // route hands a request to the mux, and says in the API's own shape what the mux would say in plain text.
-func (a *API) route(w http.ResponseWriter, r *http.Request) {
-	if _, pattern := a.mux.Handler(r); pattern != "" {
+func (a *API) route(w http.ResponseWriter, r *http.Request, chosen func(pattern string) bool) {
+	_, pattern := a.mux.Handler(r)
+	if pattern != "" && chosen(pattern) {
 		a.mux.ServeHTTP(w, r)
 		return
 	}
 	refusal := refusal{header: http.Header{}}
-	a.mux.ServeHTTP(&refusal, r)
+	if pattern == "" && a.takesAnother(r, chosen) {
+		a.mux.ServeHTTP(&refusal, r) // another method: its answer says which
+	}
 	if allow := refusal.header.Get("Allow"); allow != "" {
 		w.Header().Set("Allow", allow)
 	}
@@ -243,6 +254,17 @@ func (a *API) route(w http.ResponseWriter, r *http.Request) {
 		p.Detail = fmt.Sprintf("%s does not take %s", r.URL.Path, r.Method)
 	}
 	WriteProblem(w, r, p)
+}
+
+// takesAnother reports whether a chosen route has r's path with another method.
+func (a *API) takesAnother(r *http.Request, chosen func(pattern string) bool) bool {
+	for _, method := range []string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete} {
+		other := &http.Request{Method: method, URL: r.URL, Host: r.Host}
+		if _, pattern := a.mux.Handler(other); pattern != "" && chosen(pattern) {
+			return true
+		}
+	}
+	return false
 }
 
 // refusal catches the mux's own answer: its status and headers, not its text.
