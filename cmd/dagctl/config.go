@@ -24,23 +24,25 @@ import (
 
 // serverConfig is what a server is told: defaults, then the config file, then DAGCTL_* variables, then flags.
 type serverConfig struct {
-	DatabaseURL    string              `yaml:"database_url"`
-	Listen         string              `yaml:"listen"`
-	WorkerListen   string              `yaml:"worker_listen"`   // where workers and tasks are served instead; empty: at listen
-	BaseURL        string              `yaml:"base_url"`        // where callers reach this server, as the server tells them
-	WorkerBaseURL  string              `yaml:"worker_base_url"` // where workers and tasks reach it; empty: at base_url
-	MetricsAddress string              `yaml:"metrics_address"` // where /metrics of all orgs is served, to whoever gets there; empty: nowhere
-	Origins        []string            `yaml:"origins"`         // where browsers reach this server: https://dagctl.example.com
-	Runtimes       runtimesConfig      `yaml:"runtimes"`        // name in DAG files → what it is here
-	Tasks          tasksConfig         `yaml:"tasks"`
-	FileRoots      map[string][]string `yaml:"file_roots"` // org slug → folders that its file sources may read
-	Storage        storageConfig       `yaml:"storage"`
-	Operators      operatorsConfig     `yaml:"operators"`
-	Workers        workersConfig       `yaml:"workers"`
-	Queries        queriesConfig       `yaml:"queries"`
-	Limits         limitsConfig        `yaml:"limits"`
-	Secrets        secretsConfig       `yaml:"secrets"`
-	Log            logConfig           `yaml:"log"`
+	DatabaseURL string `yaml:"database_url"`
+	// DatabaseWaitSeconds is how long a server that starts waits for a database that does not answer.
+	DatabaseWaitSeconds int                 `yaml:"database_wait_seconds"`
+	Listen              string              `yaml:"listen"`
+	WorkerListen        string              `yaml:"worker_listen"`   // where workers and tasks are served instead; empty: at listen
+	BaseURL             string              `yaml:"base_url"`        // where callers reach this server, as the server tells them
+	WorkerBaseURL       string              `yaml:"worker_base_url"` // where workers and tasks reach it; empty: at base_url
+	MetricsAddress      string              `yaml:"metrics_address"` // where /metrics of all orgs is served, to whoever gets there; empty: nowhere
+	Origins             []string            `yaml:"origins"`         // where browsers reach this server: https://dagctl.example.com
+	Runtimes            runtimesConfig      `yaml:"runtimes"`        // name in DAG files → what it is here
+	Tasks               tasksConfig         `yaml:"tasks"`
+	FileRoots           map[string][]string `yaml:"file_roots"` // org slug → folders that its file sources may read
+	Storage             storageConfig       `yaml:"storage"`
+	Operators           operatorsConfig     `yaml:"operators"`
+	Workers             workersConfig       `yaml:"workers"`
+	Queries             queriesConfig       `yaml:"queries"`
+	Limits              limitsConfig        `yaml:"limits"`
+	Secrets             secretsConfig       `yaml:"secrets"`
+	Log                 logConfig           `yaml:"log"`
 
 	taskKeys   []authz.TaskKey // that sign before those of Tasks: a dev server's
 	secretKeys []string        // from DAGCTL_SECRETS_KEY or the key file
@@ -114,7 +116,7 @@ var (
 	defaultLimits = limitsConfig{RequestsPerSecond: 50, Burst: 200, WorkerRequestsPerSecond: 2000, WorkerBurst: 4000}
 	defaultLog    = logConfig{Level: "info", Format: "json"}
 	defaultConfig = serverConfig{
-		Listen:    "127.0.0.1:7070",
+		DatabaseWaitSeconds: 60, Listen: "127.0.0.1:7070",
 		Runtimes:  runtimesConfig{"dispatcher": {{Kind: dispatcher.InProcess}}},
 		Operators: defaultOperators, Workers: defaultWorkers, Queries: defaultQueries, Limits: defaultLimits, Log: defaultLog,
 	}
@@ -170,12 +172,14 @@ func (cfg *serverConfig) applyEnvironment(getenv func(string) string) error {
 			*field = value
 		}
 	}
-	if value := getenv("DAGCTL_POOL_SIZE"); value != "" {
-		n, err := strconv.Atoi(value)
-		if err != nil {
-			return fault.New(fault.Invalid, "DAGCTL_POOL_SIZE %q is not a number", value)
+	for name, field := range map[string]*int{"DAGCTL_POOL_SIZE": &cfg.Workers.PoolSize, "DAGCTL_DATABASE_WAIT_SECONDS": &cfg.DatabaseWaitSeconds} {
+		if value := getenv(name); value != "" {
+			n, err := strconv.Atoi(value)
+			if err != nil {
+				return fault.New(fault.Invalid, "%s %q is not a number", name, value)
+			}
+			*field = n
 		}
-		cfg.Workers.PoolSize = n
 	}
 	if value := getenv("DAGCTL_ALLOW_COMMAND"); value != "" {
 		allowed, err := strconv.ParseBool(value)
@@ -195,6 +199,9 @@ func (cfg *serverConfig) validate() error {
 	}
 	if cfg.DatabaseURL == "" {
 		wrong("database_url", "is not set: --database-url, DAGCTL_DATABASE_URL or the config file")
+	}
+	if cfg.DatabaseWaitSeconds < 0 || cfg.DatabaseWaitSeconds > 3600 {
+		wrong("database_wait_seconds", "%d is not between 0 and 3600", cfg.DatabaseWaitSeconds)
 	}
 	if cfg.MetricsAddress != "" && cfg.MetricsAddress == cfg.Listen {
 		wrong("metrics_address", "%s is where the server listens; it needs an address of its own", cfg.Listen)

@@ -86,7 +86,7 @@ func TestUsageErrors(t *testing.T) {
 		"bad variable":     {[]string{"validate", "--var", "novalue", "."}, exitFailed, "no file"},
 		"dev on all":       {[]string{"dev", "--addr", "0.0.0.0:7070"}, exitFailed, "does not listen on 0.0.0.0:7070"},
 		"serve unset":      {[]string{"serve"}, exitFailed, "database_url: is not set"},
-		"runtime not here": {[]string{"serve", "--runtime", "lambda=sqs"}, exitFailed, `"sqs" is not available in this version`},
+		"runtime not here": {[]string{"serve", "--runtime", "lambda=moon"}, exitFailed, `"moon" is no kind of runtime`},
 		"migrate unset":    {[]string{"migrate"}, exitFailed, "DAGCTL_DATABASE_URL"},
 		"unknown target":   {[]string{"status", "--target", "prod"}, exitFailed, `no target "prod"`},
 		"target not a URL": {[]string{"target", "add", "prod", "--url", "prod.example.com"}, exitFailed, "is not the URL of a server"},

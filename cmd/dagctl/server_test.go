@@ -204,6 +204,32 @@ func TestTokens(t *testing.T) {
 	require.Contains(t, forbidden.err, "needs the role admin")
 }
 
+func TestWorkerTokens(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	env := w.env(t, admin)
+	made := decode[authz.CreatedToken](t, env, "tokens", "create", "fleet", "--kind", "worker", "--runtime", "lambda", "--runtime", "python", "--operator", "sql", "--org", "acme")
+	require.Regexp(t, "^dagctl_worker_", made.Secret)
+	require.Equal(t, []string{"lambda", "python"}, made.Runtimes)
+	require.Regexp(t, `fleet +worker +lambda,python +sql +token:admin`, must(t, env, "tokens", "list"))
+	who := dagctl(t, map[string]string{"DAGCTL_URL": w.url, "DAGCTL_TOKEN": made.Secret}, "whoami")
+	require.Equal(t, exitFailed, who.code)
+	require.Contains(t, who.err, "a worker token does not act for a user")
+
+	several := dagctl(t, env, "tokens", "create", "both", "--kind", "worker", "--runtime", "lambda", "--org", "acme", "--org", "umbrella")
+	require.Equal(t, exitFailed, several.code)
+	require.Contains(t, several.err, "dagctl admin create-worker-token")
+
+	database := map[string]string{"DAGCTL_DATABASE_URL": w.app.pool.Config().ConnString()}
+	made = decode[authz.CreatedToken](t, database, "admin", "create-worker-token", "both", "--runtime", "lambda", "--org", "acme", "--org", "umbrella", "--ttl", "1h")
+	require.Equal(t, 2, made.Orgs)
+	refused := dagctl(t, env, "tokens", "revoke", "both", "--yes")
+	require.Equal(t, exitFailed, refused.code)
+	require.Contains(t, refused.err, "dagctl admin revoke-token both --org acme")
+	must(t, database, "admin", "revoke-token", "both", "--org", "acme", "--yes")
+	require.NotNil(t, decode[[]authz.Token](t, env, "tokens", "list", "--limit", "100")[1].RevokedAt)
+}
+
 func TestDeployShowsProblemsOfTheServersOwnCatalog(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
