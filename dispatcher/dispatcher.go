@@ -59,8 +59,8 @@ type Config struct {
 
 	Runtimes []string // runtimes that run in this process
 
-	// Queues are those of the runtimes that have any: workers learn of their tasks from them, and claim by id.
-	Queues map[string][]Queue
+	// Backends say where tasks of the other runtimes go, by queue and by function; they were checked.
+	Backends RuntimeMap
 	// ResendAfter is how long after a message its task, still unclaimed, is announced again, and twice as long after that, up
 	// to 1 h; default 5 min.
 	ResendAfter time.Duration
@@ -143,7 +143,7 @@ type Dispatcher struct {
 	metrics     *metrics
 	notices     *http.Client // to the webhooks of DAGs
 	tracing     tracing
-	remotes     remotes
+	clients     backendClients
 	drained     atomic.Bool // somebody asked this process to claim no more
 }
 
@@ -155,7 +155,7 @@ func New(c Config) (*Dispatcher, error) {
 	d := &Dispatcher{Config: c, wake: newWakeups(), slots: make(chan struct{}, c.PoolSize), behind: make(chan registry.Build, behindAtOnce),
 		metrics: newMetrics(), tracing: tracing{c.Tracer}, notices: newNoticeClient(c.NoticeDialer, c.NoticeTimeout)}
 	var err error
-	if d.remotes, err = newRemotes(c.Queues, nil, c.AWS); err != nil {
+	if d.clients, err = newBackendClients(c.Backends, c.AWS); err != nil {
 		return nil, fmt.Errorf("dispatcher: %w", err)
 	}
 	d.completions = &batcher[*completing]{size: completeBatch, lanes: completeLanes, do: d.completeAll}
@@ -181,7 +181,7 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	g.Go(func() error { return d.loop(ctx, "late", nil, atMostEach(lateEvery, d.announceLate)) })
 	g.Go(func() error { return d.loop(ctx, "reap", nil, d.reap) })
 	g.Go(func() error { return d.loop(ctx, "heartbeat", nil, d.heartbeatWorker) })
-	if len(d.Queues) > 0 {
+	if len(d.queuedRuntimes()) > 0 {
 		g.Go(func() error { return d.loop(ctx, "announce", d.wake.announce, d.sendTasks) })
 		g.Go(func() error { return d.loop(ctx, "review messages", nil, d.reviewMessages) })
 		g.Go(func() error { return d.loop(ctx, "adopt tasks", nil, atMostEach(time.Minute, d.announceUnannounced)) })

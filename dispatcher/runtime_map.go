@@ -124,6 +124,9 @@ func (m RuntimeMap) Check(operators []string) (problems []fault.Problem) {
 			if len(backends) > 1 {
 				where = fmt.Sprintf("%s[%d]", where, i)
 			}
+			if kind := backends[0].Kind; backends[i].Kind != kind {
+				problems = append(problems, fault.Problem{Location: where, Message: fmt.Sprintf("is %s, and the entry before it %s: a runtime is of one kind", backends[i].Kind, kind)})
+			}
 			for _, wrong := range backends[i].check(operators) {
 				problems = append(problems, fault.Problem{Location: where + wrong.Location, Message: wrong.Message})
 			}

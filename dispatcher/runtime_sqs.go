@@ -58,7 +58,7 @@ type announcement struct {
 }
 
 // queuedRuntimes are the names of runtimes that have queues.
-func (d *Dispatcher) queuedRuntimes() []string { return slices.Sorted(maps.Keys(d.Queues)) }
+func (d *Dispatcher) queuedRuntimes() []string { return d.Backends.Of(SQS) }
 
 // sendTasks announces a batch of ready tasks. No transaction is open meanwhile: a queue may take its time.
 func (d *Dispatcher) sendTasks(ctx context.Context, now time.Time) (more bool, err error) {
@@ -73,14 +73,15 @@ func (d *Dispatcher) sendTasks(ctx context.Context, now time.Time) (more bool, e
 	}
 	var failed []error
 	byQueue := map[string][]announcement{}
-	queues := map[string]Queue{}
+	queues := map[string]Backend{}
 	for _, a := range wanted {
-		q, err := queueFor(a.runtime, d.Queues[a.runtime], jobs[a.origin].Def.Operator, jobs[a.origin].OrgSlug)
-		if err != nil {
-			failed = append(failed, d.notSent(ctx, []announcement{a}, err))
+		operator, org := jobs[a.origin].Def.Operator, jobs[a.origin].OrgSlug
+		q, ok := d.Backends.Backend(a.runtime, operator, org)
+		if !ok || q.Kind != SQS {
+			failed = append(failed, d.notSent(ctx, []announcement{a}, fmt.Errorf("runtime %s has no queue for operator %s of org %s", a.runtime, operator, org)))
 			continue
 		}
-		key := q.Endpoint + " " + q.URL
+		key := q.Endpoint + " " + q.QueueURL
 		byQueue[key], queues[key] = append(byQueue[key], a), q
 	}
 	g := new(errgroup.Group)
@@ -91,7 +92,7 @@ func (d *Dispatcher) sendTasks(ctx context.Context, now time.Time) (more bool, e
 }
 
 // sendTo announces tasks on a queue. The first batch tells whether it answers: one that does not is left alone at once.
-func (d *Dispatcher) sendTo(ctx context.Context, q Queue, all []announcement, lease time.Time) error {
+func (d *Dispatcher) sendTo(ctx context.Context, q Backend, all []announcement, lease time.Time) error {
 	first := all[:min(len(all), messageBatch)]
 	if err := d.sendMessages(ctx, q, first, lease); err != nil {
 		return d.notSent(ctx, all, err)
@@ -185,7 +186,7 @@ func (d *Dispatcher) announcements(ctx context.Context, taken []outboxRow, lease
 
 // sendMessages sends a batch. What the queue does not take of it is tried again, each by itself; an error is one of the
 // call, and then nothing was sent as far as one knows.
-func (d *Dispatcher) sendMessages(ctx context.Context, q Queue, batch []announcement, lease time.Time) error {
+func (d *Dispatcher) sendMessages(ctx context.Context, q Backend, batch []announcement, lease time.Time) error {
 	entries := make([]types.SendMessageBatchRequestEntry, len(batch))
 	for i, a := range batch {
 		body, err := json.Marshal(taskMessage{a.task})
@@ -198,14 +199,14 @@ func (d *Dispatcher) sendMessages(ctx context.Context, q Queue, batch []announce
 	}
 	callCtx, cancel := context.WithTimeout(ctx, sendTime)
 	defer cancel()
-	answer, err := d.remotes.queues[q.site()].SendMessageBatch(callCtx, &sqs.SendMessageBatchInput{QueueUrl: &q.URL, Entries: entries})
+	answer, err := d.clients.queues[q.site()].SendMessageBatch(callCtx, &sqs.SendMessageBatchInput{QueueUrl: &q.QueueURL, Entries: entries})
 	if err != nil {
-		return fmt.Errorf("send to %s: %w", q.URL, err)
+		return fmt.Errorf("send to %s: %w", q.QueueURL, err)
 	}
 	refused := map[int]error{}
 	for _, no := range answer.Failed {
 		if i, err := strconv.Atoi(aws.ToString(no.Id)); err == nil {
-			refused[i] = fmt.Errorf("%s did not take the message: %s: %s", q.URL, aws.ToString(no.Code), aws.ToString(no.Message))
+			refused[i] = fmt.Errorf("%s did not take the message: %s: %s", q.QueueURL, aws.ToString(no.Code), aws.ToString(no.Message))
 		}
 	}
 	var sent []outboxRow

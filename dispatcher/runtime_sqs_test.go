@@ -38,9 +38,12 @@ jobs:
 `
 
 // queued has the runtime `other` announce its tasks on queues.
-func queued(t *testing.T, queues ...Queue) func(*Config) {
+func queued(t *testing.T, queues ...Backend) func(*Config) {
+	for i := range queues {
+		queues[i].Kind = SQS
+	}
 	return func(c *Config) {
-		c.Runtimes, c.AWS, c.Queues = []string{"dispatcher"}, testaws.Config(t), map[string][]Queue{"other": queues}
+		c.Runtimes, c.AWS, c.Backends = []string{"dispatcher"}, testaws.Config(t), RuntimeMap{"other": queues}
 	}
 }
 
@@ -48,7 +51,7 @@ func queued(t *testing.T, queues ...Queue) func(*Config) {
 func queuedWorld(t *testing.T) (*world, *testaws.Queues, string) {
 	w, q := newWorld(t), testaws.SQS(t)
 	url := q.New(t, nil)
-	w.d = w.dispatcher("one", queued(t, Queue{URL: url, Endpoint: q.Endpoint}))
+	w.d = w.dispatcher("one", queued(t, Backend{QueueURL: url, Endpoint: q.Endpoint}))
 	w.serve(parcels)
 	return w, q, url
 }
@@ -192,7 +195,7 @@ func TestMessagesThatAreRefusedDoNotHoldUpOthers(t *testing.T) {
 		}
 		return body, nil
 	})
-	w.d = w.dispatcher("one", queued(t, Queue{URL: url, Endpoint: front}))
+	w.d = w.dispatcher("one", queued(t, Backend{QueueURL: url, Endpoint: front}))
 	w.serve(parcels)
 	asked := w.ask("pack", 12)
 	spoiled.Store(&asked[4])
@@ -224,15 +227,15 @@ func TestAQueueThatIsAwayIsTriedAgainAndKeepsNoOtherFromBeingTold(t *testing.T) 
 	w, q := newWorld(t), testaws.SQS(t)
 	url := q.New(t, nil)
 	w.d = w.dispatcher("one", queued(t,
-		Queue{URL: "http://127.0.0.1:1/000000000000/away", Endpoint: "http://127.0.0.1:1", Region: "us-east-1", Operators: []string{"act"}},
-		Queue{URL: url, Endpoint: q.Endpoint}))
+		Backend{QueueURL: "http://127.0.0.1:1/000000000000/away", Endpoint: "http://127.0.0.1:1", Region: "us-east-1", Operators: []string{"act"}},
+		Backend{QueueURL: url, Endpoint: q.Endpoint}))
 	w.serve(parcels)
 	lost, asked := w.ask("ship", 15), w.ask("pack", 15)
 	w.announce(later(0))
 	require.Equal(t, asked, messages(t, q, url))
 	require.Equal(t, 15, w.count(`SELECT FROM outbox WHERE kind = 'enqueue_task' AND status = 'Pending' AND attempts = 1`))
 
-	w.d = w.dispatcher("two", queued(t, Queue{URL: url, Endpoint: q.Endpoint}))
+	w.d = w.dispatcher("two", queued(t, Backend{QueueURL: url, Endpoint: q.Endpoint}))
 	w.announce(later(time.Minute))
 	require.Equal(t, lost, messages(t, q, url))
 }
@@ -243,9 +246,9 @@ func TestTasksGoToTheQueueOfTheirOperatorAndOrg(t *testing.T) {
 	other := w.org("other")
 	forAct, forOther, rest := q.New(t, nil), q.New(t, nil), q.New(t, nil)
 	w.d = w.dispatcher("one", queued(t,
-		Queue{URL: forAct, Endpoint: q.Endpoint, Operators: []string{"act"}, Orgs: []string{"acme"}},
-		Queue{URL: forOther, Endpoint: q.Endpoint, Orgs: []string{"other"}},
-		Queue{URL: rest, Endpoint: q.Endpoint}))
+		Backend{QueueURL: forAct, Endpoint: q.Endpoint, Operators: []string{"act"}, Orgs: []string{"acme"}},
+		Backend{QueueURL: forOther, Endpoint: q.Endpoint, Orgs: []string{"other"}},
+		Backend{QueueURL: rest, Endpoint: q.Endpoint}))
 	w.serve(parcels)
 	other.serve(parcels)
 	packed, shipped, theirs := w.ask("pack", 2), w.ask("ship", 2), other.ask("ship", 2)
@@ -259,7 +262,7 @@ func TestATaskThatNoQueueTakesSaysSo(t *testing.T) {
 	t.Parallel()
 	w, q := newWorld(t), testaws.SQS(t)
 	url := q.New(t, nil)
-	w.d = w.dispatcher("one", queued(t, Queue{URL: url, Endpoint: q.Endpoint, Operators: []string{"act"}}))
+	w.d = w.dispatcher("one", queued(t, Backend{QueueURL: url, Endpoint: q.Endpoint, Operators: []string{"act"}}))
 	w.serve(parcels)
 	w.ask("pack", 1)
 	shipped := w.ask("ship", 1)
@@ -279,7 +282,7 @@ func TestMessagesAreGroupedByOrg(t *testing.T) {
 		groups.Store(string(body))
 		return body, nil
 	})
-	w.d = w.dispatcher("one", queued(t, Queue{URL: url, Endpoint: front}))
+	w.d = w.dispatcher("one", queued(t, Backend{QueueURL: url, Endpoint: front}))
 	w.serve(parcels)
 	w.ask("pack", 3)
 	w.announce(later(0))
@@ -294,7 +297,7 @@ func TestTasksThatWereReadyBeforeThereWasAQueueAreAnnounced(t *testing.T) {
 	w.serve(parcels)
 	asked := w.ask("pack", 3)
 	url := q.New(t, nil)
-	w.d = w.dispatcher("two", queued(t, Queue{URL: url, Endpoint: q.Endpoint}))
+	w.d = w.dispatcher("two", queued(t, Backend{QueueURL: url, Endpoint: q.Endpoint}))
 	w.announce(later(0))
 	require.Empty(t, messages(t, q, url))
 	_, err := w.d.announceUnannounced(t.Context(), later(0))
@@ -307,7 +310,7 @@ func TestRunningDispatchersAnnounceByThemselves(t *testing.T) {
 	t.Parallel()
 	w, q, url := queuedWorld(t)
 	w.start(w.d)
-	w.start(w.dispatcher("two", queued(t, Queue{URL: url, Endpoint: q.Endpoint})))
+	w.start(w.dispatcher("two", queued(t, Backend{QueueURL: url, Endpoint: q.Endpoint})))
 	asked := w.ask("pack", 50)
 	var heard []uuid.UUID
 	w.eventually("all are announced", func() bool {

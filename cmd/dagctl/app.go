@@ -103,6 +103,10 @@ func newApp(ctx context.Context, cfg serverConfig, roots func(org, dag string) [
 	if err != nil {
 		return nil, err
 	}
+	amazon, err := cfg.aws(ctx)
+	if err != nil {
+		return nil, err
+	}
 	worker := workerID()
 	tracer, stopTraces, err := newTracer(ctx, worker)
 	if err != nil {
@@ -112,7 +116,7 @@ func newApp(ctx context.Context, cfg serverConfig, roots func(org, dag string) [
 	a.dispatcher, err = dispatcher.New(dispatcher.Config{
 		Pool: a.pool, Requests: a.requests, Registry: a.registry, Operators: builtin, Storage: a.storage, Vault: a.vault,
 		Runner:      &operators.Runner{Registry: builtin, Storage: a.storage, ScratchDir: scratch, Log: log},
-		HookLimiter: limiter, NoticeDialer: dialer, Runtimes: cfg.runtimes().Of(dispatcher.InProcess), Roots: roots,
+		HookLimiter: limiter, NoticeDialer: dialer, Runtimes: cfg.runtimes().Of(dispatcher.InProcess), Backends: cfg.runtimes(), AWS: amazon, Roots: roots,
 		WorkerID: worker, PoolSize: cfg.Workers.PoolSize, Version: buildVersion(), Log: log, Tracer: tracer,
 	})
 	if err != nil {

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/config"
 	"gopkg.in/yaml.v3"
 
 	"github.com/dagctl/dagctl/authz"
@@ -100,6 +102,18 @@ func wrongAt(node *yaml.Node, where, format string, args ...any) *yaml.TypeError
 
 // runtimes is what DAG files' names are here.
 func (cfg *serverConfig) runtimes() dispatcher.RuntimeMap { return dispatcher.RuntimeMap(cfg.Runtimes) }
+
+// aws are the settings of the process for queues and functions, as AWS's own tools find them; none where there are neither.
+func (cfg *serverConfig) aws(ctx context.Context) (aws.Config, error) {
+	if m := cfg.runtimes(); len(m.Of(dispatcher.SQS))+len(m.Of(dispatcher.Lambda)) == 0 {
+		return aws.Config{}, nil
+	}
+	found, err := config.LoadDefaultConfig(ctx)
+	if err != nil {
+		return found, fault.New(fault.Invalid, "AWS settings: %w", err).WithHint("the environment and ~/.aws/config are read, as by AWS's own tools")
+	}
+	return found, nil
+}
 
 // validateRemote finds what is wrong with runtimes outside of the server's process and with what they need.
 func (cfg *serverConfig) validateRemote() []fault.Problem {
