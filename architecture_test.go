@@ -64,7 +64,7 @@ var owners = map[string][]string{
 		"dag_version_datasets", "dataset_pointers", "build_epochs", "partition_versions", "partition_inputs", "check_results",
 		"pins", "reader_leases", "udf_bundles"},
 	"dispatcher": {"events", "enumerations", "event_consumers", "tasks", "ready", "waiting", "leases", "task_attempts", "task_events",
-		"task_results", "outbox", "limits", "sources", "workers", "operator_state", "dataset_cursors", "effect_positions",
+		"task_results", "outbox", "limits", "sources", "workers", "backpressure", "operator_state", "dataset_cursors", "effect_positions",
 		"pauses", "data_invalidations", "backfills", "backfill_partitions",
 		"bulk_actions", "bulk_action_tasks"},
 	"timers":     {"scheduled_events"},

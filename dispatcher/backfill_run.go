@@ -72,7 +72,11 @@ func (d *Dispatcher) advanceBackfill(ctx context.Context, b running, now time.Ti
 		if err != nil {
 			return err
 		}
-		if made, err = d.fillUp(ctx, tx, b, job, b.Concurrency-open, now); err != nil {
+		room := b.Concurrency - open
+		if d.underPressure() {
+			room = 0
+		}
+		if made, err = d.fillUp(ctx, tx, b, job, room, now); err != nil {
 			return err
 		}
 		ended, err = d.finishBackfill(ctx, tx, b, now)

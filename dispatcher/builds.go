@@ -137,6 +137,10 @@ func (d *Dispatcher) readSources(ctx context.Context, b registry.Build, jobs []*
 		if !ok {
 			continue
 		}
+		if d.underPressure() {
+			unread = append(unread, job.Name)
+			continue
+		}
 		if _, err := d.enumerate(ctx, job, op, false, now); err != nil {
 			if operators.IsPermanent(err) || now.Sub(b.Started) > enumerateFor {
 				return nil, d.failBuild(ctx, b, fmt.Sprintf("source %s: %v", job.Name, err), now)
@@ -183,6 +187,11 @@ func (d *Dispatcher) reconcileBuild(ctx context.Context, tx pgx.Tx, b registry.B
 	if err != nil {
 		return err
 	}
+	if d.underPressure() {
+		if p.stale = countStale(findings); p.stale > 0 {
+			return nil
+		}
+	}
 	made, err := d.createFound(ctx, tx, findings, nil, now)
 	if err != nil {
 		return err
@@ -192,6 +201,15 @@ func (d *Dispatcher) reconcileBuild(ctx context.Context, tx pgx.Tx, b registry.B
 		return err
 	}
 	return d.recheck(ctx, tx, b, jobs, generations, p, now)
+}
+
+func countStale(findings []finding) (n int) {
+	for _, f := range findings {
+		if f.verdict == stale {
+			n++
+		}
+	}
+	return n
 }
 
 // retryOld tries again what had failed before this build was taken up: that is what deploying it again is for.

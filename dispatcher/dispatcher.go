@@ -11,7 +11,7 @@
 //
 // It owns events, event_consumers, data_invalidations, tasks, ready, waiting, leases, task_attempts, task_events,
 // task_results, outbox, dataset_cursors, operator_state, limits, sources, enumerations, effect_positions, pauses,
-// workers, backfills, backfill_partitions, bulk_actions, bulk_action_tasks.
+// workers, backpressure, backfills, backfill_partitions, bulk_actions, bulk_action_tasks.
 package dispatcher
 
 import (
@@ -72,6 +72,9 @@ type Config struct {
 	WorkerID string // unique among processes
 	PoolSize int    // tasks run at once in this process; default 4
 	Version  string // of the program, for people
+
+	// Thresholds are from where on sources, backfills and builds wait.
+	Thresholds Thresholds
 
 	// Poll is how often a loop looks without having been woken; default 1 s.
 	Poll time.Duration
@@ -144,7 +147,8 @@ type Dispatcher struct {
 	notices     *http.Client // to the webhooks of DAGs
 	tracing     tracing
 	clients     backendClients
-	drained     atomic.Bool // somebody asked this process to claim no more
+	drained     atomic.Bool              // somebody asked this process to claim no more
+	pressed     atomic.Pointer[Pressure] // how the queue stood when this process last looked
 }
 
 // New validates the config.
@@ -176,6 +180,7 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	g.Go(func() error { return d.loop(ctx, "promote", d.wake.promote, d.promoteDue) })
 	g.Go(func() error { return d.loop(ctx, "backfill", nil, d.advanceBackfills) })
 	g.Go(func() error { return d.loop(ctx, "pauses", nil, d.reviewPauses) })
+	g.Go(func() error { return d.loop(ctx, "pressure", nil, d.reviewPressure) })
 	g.Go(func() error { return d.loop(ctx, "bulk", nil, d.advanceBulkActions) })
 	g.Go(func() error { return d.loop(ctx, "notify", nil, d.sendNotices) })
 	g.Go(func() error { return d.loop(ctx, "late", nil, atMostEach(lateEvery, d.announceLate)) })

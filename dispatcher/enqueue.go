@@ -21,6 +21,9 @@ import (
 // Enqueue makes tasks of a manual job, one or many, in one transaction. An idempotency key that is known answers the
 // task it named before.
 func (d *Dispatcher) Enqueue(ctx context.Context, caller authz.Caller, dagName, jobName string, items []EnqueueItem) ([]Enqueued, error) {
+	if err := d.hasRoom(); err != nil {
+		return nil, fmt.Errorf("enqueue %s/%s: %w", dagName, jobName, err)
+	}
 	var out []Enqueued
 	now := time.Now()
 	err := pg.InOrgTx(ctx, d.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {

@@ -46,11 +46,12 @@ var (
 	descSourceLag  = gauge("dagctl_source_lag_seconds", "Time since the source that is due longest should have fired.", "org")
 	descWorkers    = gauge("dagctl_workers", "Processes that run tasks, by state: live, drained, dead.", "state")
 	descSlots      = gauge("dagctl_worker_slots", "Tasks that all living processes may run at once.")
+	descPressure   = gauge("dagctl_backpressure", "1 while sources, backfills and builds wait because too much is queued.")
 	descLeader     = gauge("dagctl_leader", "1 where this process leads the periodic sweeps.")
 	descGaugeTime  = gauge("dagctl_gauge_seconds", "Time that reading the figures of the database took.")
 	gaugeDescs     = []*prometheus.Desc{descQueue, descQueueAge, descWaiting, descRunning, descOutbox, descOutboxAge, descOutboxLost,
 		descUnsent, descUnsentAge, descUnsentLost,
-		descBuildAge, descBuildTasks, descSources, descSourceLag, descWorkers, descSlots, descLeader, descGaugeTime}
+		descBuildAge, descBuildTasks, descSources, descSourceLag, descPressure, descWorkers, descSlots, descLeader, descGaugeTime}
 )
 
 // gauges remembers what was read last.
@@ -261,6 +262,11 @@ func (r *reading) workers(ctx context.Context, tx pgx.Tx) error {
 	if err != nil {
 		return fmt.Errorf("measure the workers: %w", err)
 	}
+	held := 0.0
+	if r.d.underPressure() {
+		held = 1
+	}
+	r.add(descPressure, held)
 	r.add(descWorkers, float64(live), "live")
 	r.add(descWorkers, float64(drained), "drained")
 	r.add(descWorkers, float64(dead), "dead")

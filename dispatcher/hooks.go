@@ -70,6 +70,9 @@ func (d *Dispatcher) AcceptHook(ctx context.Context, in Delivery, now time.Time)
 	if err := d.HookLimiter.Take(h.org.String()+" "+in.Path, now); err != nil {
 		return Accepted{}, err
 	}
+	if err := d.hasRoom(); err != nil {
+		return Accepted{}, err
+	}
 	var out Accepted
 	err = pg.InOrgTx(ctx, d.Requests, h.org, func(ctx context.Context, tx pgx.Tx) error {
 		job, err := d.Registry.ActiveJob(ctx, tx, h.org, h.dag, h.job)

@@ -18,6 +18,8 @@ const (
 	maxEnqueueBody  = 16 << 20
 )
 
+type pressureOutput struct{ Body Pressure }
+
 // AddRoutes adds the dispatcher's operations to an API: what is to be done, what was done, and DAGs as they stand.
 func (d *Dispatcher) AddRoutes(api *authz.API) {
 	authz.Handle(api, authz.Reader, huma.Operation{
@@ -29,6 +31,14 @@ func (d *Dispatcher) AddRoutes(api *authz.API) {
 		OperationID: "get-dag", Method: http.MethodGet, Path: "/v1/dags/{dag}", Tags: []string{"dags"},
 		Summary: "Get a DAG as it stands, with its jobs and sources",
 	}, d.handleDAG)
+
+	authz.Handle(api, authz.Reader, huma.Operation{
+		OperationID: "get-backpressure", Method: http.MethodGet, Path: "/v1/backpressure", Tags: []string{"dags"},
+		Summary: "Say whether sources, backfills and builds wait because too much is queued",
+	}, func(ctx context.Context, caller authz.Caller, _ *struct{}) (*pressureOutput, error) {
+		p, err := d.Pressure(ctx, caller)
+		return &pressureOutput{p}, err
+	})
 
 	authz.Handle(api, authz.Writer, huma.Operation{
 		OperationID: "enqueue-tasks", Method: http.MethodPost, Path: "/v1/jobs/{dag}/{job}/tasks", Tags: []string{"tasks"},

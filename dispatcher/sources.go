@@ -34,6 +34,9 @@ type dueSource struct {
 // fireSources fires the sources that are due, each once over all dispatchers: its row is locked, its next time set and,
 // for cron, its task made in one transaction.
 func (d *Dispatcher) fireSources(ctx context.Context, now time.Time) (more bool, err error) {
+	if d.underPressure() {
+		return false, nil // they stay due
+	}
 	due, err := d.takeDue(ctx, now)
 	if err != nil {
 		return false, err

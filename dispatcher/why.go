@@ -99,6 +99,8 @@ const (
 	whySourceFailed  Code = "source_failed"
 	whySourceLacks   Code = "source_lacks"
 	whySourcePending Code = "source_pending"
+	// Everything that brings more work.
+	whyBackpressure Code = "backpressure"
 	// Versions.
 	whyNoLiveVersion Code = "no_live_version"
 	whyNotInVersion  Code = "not_in_version"
@@ -118,7 +120,7 @@ const (
 var Codes = []Code{whyQueued, whyNoWorker, whyWorkersBusy, whySibling, whyLimit, whyBackoff, whyRunAt, whyHeldBack, whyPaused, whyDead,
 	whyRunning, whyLeaseLost, whyCanceling, whyMore, whyCompleted, whyFailed, whyCanceled, whySuperseded, whySkipped,
 	whyPublished, whyLate, whyUpToDate, whyChecksPending, whyRejected, whyPurged, whyWaits, whyInputMet, whyInputMissing, whyUndecided, whyUnchanged, whyNotFed, whyNotExamined,
-	whySourceWaits, whySourceManual, whySourceIdle, whySourceFailed, whySourceLacks, whySourcePending,
+	whySourceWaits, whySourceManual, whySourceIdle, whySourceFailed, whySourceLacks, whySourcePending, whyBackpressure,
 	whyNoLiveVersion, whyNotInVersion, whyBuildFailed, whyGate, whyGateDead, whyGateRejected, whyGateUnread, whyGateOpen, whyGateStale, whyGateHeld, whyPromotion, whyCuttingOver}
 
 // Schema lists the codes in the API's description.
@@ -148,6 +150,8 @@ func sentence(r Reason) string {
 		return sourceSentence(r)
 	case whyNoLiveVersion, whyNotInVersion, whyBuildFailed, whyGate, whyGateDead, whyGateRejected, whyGateUnread, whyGateOpen, whyGateStale, whyGateHeld, whyPromotion, whyCuttingOver:
 		return buildSentence(r)
+	case whyBackpressure:
+		return fmt.Sprintf("%ssources, backfills and builds wait%s, because too much is queued over all orgs: %s when it was last counted", r.what("it"), since(r.Since), counted(r.Count, "task"))
 	}
 	return dataSentence(r)
 }

@@ -64,7 +64,14 @@ func (e *explainer) build(ctx context.Context, v registry.Version) (Reason, erro
 			return r, nil
 		}
 		r.Code = whyGate
-		return r, e.behindGate(ctx, g, r.Because)
+		if err := e.behindGate(ctx, g, r.Because); err != nil || g.open {
+			return r, err
+		}
+		held, err := e.pressure(ctx)
+		if held != nil {
+			r.Because = append(r.Because, *held)
+		}
+		return r, err
 	}
 	return r, nil
 }

@@ -35,6 +35,11 @@ func (e *explainer) source(ctx context.Context, job *registry.Job, key string) (
 	if p := coveredBy(pauses, job.DAG, job.Name); p != nil && key != "" {
 		reasons = append([]Reason{pausedReason(p, Reason{})}, reasons...)
 	}
+	if held, err := e.pressure(ctx); err != nil {
+		return nil, err
+	} else if held != nil {
+		reasons = append([]Reason{*held}, reasons...)
+	}
 	for i := range reasons {
 		if reasons[i], err = e.about(ctx, job, reasons[i]); err != nil {
 			return nil, err
@@ -44,6 +49,15 @@ func (e *explainer) source(ctx context.Context, job *registry.Job, key string) (
 		}
 	}
 	return reasons, nil
+}
+
+// pressure is the reason for which everything that brings more work waits just now; nil where it does not.
+func (e *explainer) pressure(ctx context.Context) (*Reason, error) {
+	p, err := currentPressure(ctx, e.tx)
+	if err != nil || !p.on() {
+		return nil, err
+	}
+	return &Reason{Code: whyBackpressure, Since: p.Since, Count: int(p.Queued)}, nil
 }
 
 // sourceReasons says why a source brings nothing just now. It is pure.

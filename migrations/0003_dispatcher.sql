@@ -294,6 +294,16 @@ CREATE TABLE pauses (
     PRIMARY KEY (org_id, dag_name, job_name)
 );
 
+-- How the queue of all orgs stands against the thresholds from which producers wait; one row.
+CREATE TABLE backpressure (
+    only_one       BOOLEAN PRIMARY KEY DEFAULT true CHECK (only_one),
+    since          TIMESTAMPTZ, -- when producers were made to wait; NULL: they are not
+    queued         BIGINT NOT NULL,
+    oldest_seconds DOUBLE PRECISION NOT NULL,
+    measured_at    TIMESTAMPTZ NOT NULL,
+    due_at         TIMESTAMPTZ NOT NULL -- when it is measured next
+);
+
 -- Processes that run tasks, of all orgs.
 CREATE TABLE workers (
     id             TEXT PRIMARY KEY, -- hostname-pid-random

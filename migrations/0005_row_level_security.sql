@@ -27,6 +27,7 @@ GRANT SELECT ON orgs TO dagctl_app;
 
 GRANT SELECT ON dataset_pointers TO dagctl_app;
 GRANT SELECT ON workers TO dagctl_app; -- processes, not tenant data
+GRANT SELECT ON backpressure TO dagctl_app; -- how much is queued over all orgs
 GRANT USAGE ON SEQUENCE outbox_id_seq TO dagctl_app;
 
 -- What was done stays done, and a credential is changed only by the routes that own it.

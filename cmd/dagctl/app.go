@@ -117,7 +117,7 @@ func newApp(ctx context.Context, cfg serverConfig, roots func(org, dag string) [
 		Pool: a.pool, Requests: a.requests, Registry: a.registry, Operators: builtin, Storage: a.storage, Vault: a.vault,
 		Runner:      &operators.Runner{Registry: builtin, Storage: a.storage, ScratchDir: scratch, Log: log},
 		HookLimiter: limiter, NoticeDialer: dialer, Runtimes: cfg.runtimes().Of(dispatcher.InProcess), Backends: cfg.runtimes(), AWS: amazon, Roots: roots,
-		WorkerID: worker, PoolSize: cfg.Workers.PoolSize, Version: buildVersion(), Log: log, Tracer: tracer,
+		WorkerID: worker, PoolSize: cfg.Workers.PoolSize, Thresholds: cfg.Backpressure.thresholds(), Version: buildVersion(), Log: log, Tracer: tracer,
 	})
 	if err != nil {
 		return nil, err

@@ -41,6 +41,7 @@ type serverConfig struct {
 	Workers             workersConfig       `yaml:"workers"`
 	Queries             queriesConfig       `yaml:"queries"`
 	Limits              limitsConfig        `yaml:"limits"`
+	Backpressure        backpressureConfig  `yaml:"backpressure"`
 	Secrets             secretsConfig       `yaml:"secrets"`
 	Log                 logConfig           `yaml:"log"`
 
@@ -101,6 +102,17 @@ type limitsConfig struct {
 	WorkerBurst             int     `yaml:"worker_burst"`
 }
 
+// backpressureConfig says from where on sources, backfills and builds wait. Zero: never.
+type backpressureConfig struct {
+	MaxQueued     int `yaml:"max_queued"`      // tasks of all orgs that are queued
+	MaxAgeSeconds int `yaml:"max_age_seconds"` // how long the next in line may wait
+	RefuseAt      int `yaml:"refuse_at"`       // queued tasks at which deliveries and enqueues are refused; 0: twice max_queued
+}
+
+func (c backpressureConfig) thresholds() dispatcher.Thresholds {
+	return dispatcher.Thresholds{MaxQueued: c.MaxQueued, MaxAge: time.Duration(c.MaxAgeSeconds) * time.Second, RefuseAt: c.RefuseAt}
+}
+
 type logConfig struct {
 	Level  string `yaml:"level"`  // debug, info, warn or error
 	Format string `yaml:"format"` // json or text
@@ -118,7 +130,7 @@ var (
 	defaultConfig = serverConfig{
 		DatabaseWaitSeconds: 60, Listen: "127.0.0.1:7070",
 		Runtimes:  runtimesConfig{"dispatcher": {{Kind: dispatcher.InProcess}}},
-		Operators: defaultOperators, Workers: defaultWorkers, Queries: defaultQueries, Limits: defaultLimits, Log: defaultLog,
+		Operators: defaultOperators, Workers: defaultWorkers, Queries: defaultQueries, Limits: defaultLimits, Backpressure: backpressureConfig{MaxQueued: 1_000_000}, Log: defaultLog,
 	}
 )
 
@@ -233,6 +245,11 @@ func (cfg *serverConfig) validate() error {
 	}
 	if l := cfg.Limits; l.RequestsPerSecond <= 0 || l.Burst < 1 || l.WorkerRequestsPerSecond <= 0 || l.WorkerBurst < 1 {
 		wrong("limits", "let nothing through")
+	}
+	if p := cfg.Backpressure; p.MaxQueued < 0 || p.MaxAgeSeconds < 0 || p.RefuseAt < 0 {
+		wrong("backpressure", "thresholds are not negative; 0 is none")
+	} else if p.RefuseAt > 0 && p.RefuseAt < p.MaxQueued {
+		wrong("backpressure.refuse_at", "%d is less than max_queued, %d: deliveries would be refused before sources wait", p.RefuseAt, p.MaxQueued)
 	}
 	if _, err := newLogger(io.Discard, cfg.Log); err != nil {
 		wrong("log", "%v", err)

@@ -58,7 +58,14 @@ func (c *cli) showDAGs(ctx context.Context, api *client, page pageFlags) error {
 			return err
 		}
 	}
+	var pressure dispatcher.Pressure
+	if c.output == "table" {
+		if err := api.get(ctx, "/v1/backpressure", nil, &pressure); err != nil {
+			return err
+		}
+	}
 	return c.print(dags, func(w io.Writer) {
+		c.writePressure(w, pressure)
 		if len(dags) == 0 {
 			fmt.Fprintln(w, "No DAGs yet. `dagctl deploy FILE` makes the first one.")
 			return
@@ -72,6 +79,14 @@ func (c *cli) showDAGs(ctx context.Context, api *client, page pageFlags) error {
 		t.write(w)
 		c.writeLate(w, late)
 	})
+}
+
+// writePressure says at the head of all that nothing new begins. A program asks for it by itself: /v1/backpressure.
+func (c *cli) writePressure(w io.Writer, p dispatcher.Pressure) {
+	if p.Since != nil {
+		fmt.Fprintf(w, "%s %s: sources, backfills and builds wait, because %d tasks of all orgs are queued\n\n",
+			c.style(c.out).busy("Backpressure"), ago(p.Since, time.Now()), p.Queued)
+	}
 }
 
 // lateDatasets are the late ones of a DAG, or of all. A program asks for them by itself: /v1/datasets?late=true.
