@@ -212,10 +212,10 @@ func (d *Dispatcher) lease(ctx context.Context, tx pgx.Tx, taken []claimable, wo
 		if t.assignment, t.check, err = d.assign(ctx, tx, t, c, given); err != nil {
 			return nil, err
 		}
-		locations := make([]string, len(t.assignment.Outputs))
-		for n, o := range t.assignment.Outputs {
-			locations[n] = d.Storage.Location(storage.Attempt{Generation: o.Generation, Partition: partitionOf(t.assignment),
-				Task: c.Task, Number: t.Attempt, Output: o.Index})
+		locations := []string{}
+		for _, o := range d.staged(c.job, t.assignment.Outputs) {
+			locations = append(locations, d.Storage.Location(storage.Attempt{Generation: o.Generation, Partition: partitionOf(t.assignment),
+				Task: c.Task, Number: t.Attempt, Output: o.Index}))
 		}
 		pinned, err := json.Marshal(given.stamp(c.pins))
 		if err != nil {
@@ -251,6 +251,14 @@ func (d *Dispatcher) lease(ctx context.Context, tx pgx.Tx, taken []claimable, wo
 		return nil, fmt.Errorf("lease %d tasks: %w", len(taken), err)
 	}
 	return out, nil
+}
+
+// staged are the outputs that an attempt may write to: none where the operator writes nothing.
+func (d *Dispatcher) staged(job *registry.Job, outputs []operators.AssignedOutput) []operators.AssignedOutput {
+	if op, ok := d.Operators.Get(job.Def.Operator); ok && op.Spec().NoFiles {
+		return nil
+	}
+	return outputs
 }
 
 // noTimeout is the timeout of jobs that declare none.

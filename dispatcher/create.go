@@ -219,27 +219,15 @@ func slotsIn(ctx context.Context, tx pgx.Tx, sql string, slots []slotOf) (map[sl
 
 // insertTasks writes the rows and returns their ids, uuid.Nil where the dedupe key is that of work done or given up.
 func (d *Dispatcher) insertTasks(ctx context.Context, tx pgx.Tx, wanted []newTask, now time.Time) ([]uuid.UUID, error) {
-	type row struct {
-		N           int             `json:"n"`
-		ID          uuid.UUID       `json:"id"`
-		Org         uuid.UUID       `json:"org_id"`
-		Job         uuid.UUID       `json:"job_id"`
-		Kind        string          `json:"kind"`
-		Dedupe      *string         `json:"dedupe_key"`
-		Slot        string          `json:"slot"`
-		MaxAttempts int             `json:"max_attempts"`
-		Runtime     string          `json:"runtime"`
-		Priority    int             `json:"priority"`
-		Partitions  []string        `json:"partitions"`
-		Payload     json.RawMessage `json:"payload"`
-		InputHash   *string         `json:"input_hash"`
-		Concurrency *string         `json:"concurrency_key"`
-		Limits      []string        `json:"limits"`
-		Metadata    json.RawMessage `json:"metadata"`
-		RunAt       *time.Time      `json:"run_at"`
-	}
-	rows := make([]row, len(wanted))
+	var (
+		ids, orgs, jobs                                  = make([]uuid.UUID, len(wanted)), make([]uuid.UUID, len(wanted)), make([]uuid.UUID, len(wanted))
+		kinds, slots, runtimes, partitions, limits       []string
+		dedupes, payloads, hashes, concurrency, metadata []*string
+		maxAttempts, priorities                          []int
+		runAts                                           []*time.Time
+	)
 	spans := d.tracing.made(ctx, wanted)
+	index := make(map[slotOf]int, len(wanted))
 	for i := range wanted {
 		w := &wanted[i]
 		if w.runtime == "" {
@@ -254,29 +242,37 @@ func (d *Dispatcher) insertTasks(ctx context.Context, tx pgx.Tx, wanted []newTas
 		if w.concurrency == "" && w.kind != "check" {
 			w.concurrency = renderConcurrencyKey(w.job.Def.ConcurrencyKey, w.partition, w.payload)
 		}
-		rows[i] = row{N: i, ID: uuid.Must(uuid.NewV7()), Org: w.job.OrgID, Job: w.job.Origin, Kind: w.kind, Dedupe: optional(w.dedupe),
-			Slot: w.slot, MaxAttempts: w.maxAttempts, Runtime: w.runtime, Priority: w.priority, Payload: w.payload,
-			InputHash: optional(w.inputHash), Concurrency: optional(w.concurrency), Limits: limitKeys(limitsOf(*w)),
-			Metadata: w.metadata, RunAt: w.runAt}
-		if w.partition != "" {
-			rows[i].Partitions = []string{w.partition}
-		}
+		ids[i], orgs[i], jobs[i] = uuid.Must(uuid.NewV7()), w.job.OrgID, w.job.Origin
 		if w.slot == "" { // a task that excludes no other has a slot of its own
-			rows[i].Slot = "task:" + rows[i].ID.String()
-			w.slot = rows[i].Slot
+			w.slot = "task:" + ids[i].String()
 		}
+		index[slotOf{w.job.Origin, w.slot}] = i
+		keys := ""
+		if list := limitKeys(limitsOf(*w)); len(list) > 0 {
+			text, err := json.Marshal(list)
+			if err != nil {
+				return nil, err
+			}
+			keys = string(text)
+		}
+		kinds, slots, runtimes = append(kinds, w.kind), append(slots, w.slot), append(runtimes, w.runtime)
+		partitions, limits, dedupes = append(partitions, w.partition), append(limits, keys), append(dedupes, optional(w.dedupe))
+		payloads, metadata = append(payloads, optional(string(w.payload))), append(metadata, optional(string(w.metadata)))
+		hashes, concurrency = append(hashes, optional(w.inputHash)), append(concurrency, optional(w.concurrency))
+		maxAttempts, priorities, runAts = append(maxAttempts, w.maxAttempts), append(priorities, w.priority), append(runAts, w.runAt)
 	}
 	answer, err := tx.Query(ctx, `
-		WITH wanted AS (
-			SELECT * FROM jsonb_to_recordset($1) AS w(n int, id uuid, org_id uuid, job_id uuid, kind text, dedupe_key text, slot text,
-				max_attempts int, runtime text, priority int, partitions text[], payload jsonb, input_hash text,
-				concurrency_key text, limits text[], metadata jsonb, run_at timestamptz)),
-		made AS (
+		WITH made AS (
 			INSERT INTO tasks (id, org_id, job_id, kind, dedupe_key, slot, max_attempts, runtime, priority, partitions, payload,
 				input_hash, concurrency_key, limits, metadata, run_at, created_at)
-			SELECT id, org_id, job_id, kind, dedupe_key, slot, max_attempts, runtime, priority, partitions, NULLIF(payload, 'null'),
-				input_hash, concurrency_key, limits, coalesce(NULLIF(metadata, 'null'), '{}'), run_at, $2
-			FROM wanted ORDER BY job_id, dedupe_key
+			SELECT id, org, job, kind, dedupe, slot, max_attempts, runtime, priority, CASE WHEN partition <> '' THEN ARRAY[partition] END,
+				NULLIF(payload::jsonb, 'null'), hash, concurrency,
+				CASE WHEN limits = '' THEN '{}' ELSE ARRAY(SELECT jsonb_array_elements_text(limits::jsonb)) END,
+				coalesce(NULLIF(metadata::jsonb, 'null'), '{}'), run_at, $1
+			FROM unnest($2::uuid[], $3::uuid[], $4::uuid[], $5::text[], $6::text[], $7::text[], $8::int[], $9::text[], $10::int[], $11::text[],
+				$12::text[], $13::text[], $14::text[], $15::text[], $16::text[], $17::timestamptz[])
+				AS w(id, org, job, kind, dedupe, slot, max_attempts, runtime, priority, partition, payload, hash, concurrency, limits, metadata, run_at)
+			ORDER BY job, dedupe
 			ON CONFLICT (job_id, dedupe_key) WHERE dedupe_key IS NOT NULL DO UPDATE
 			SET status = 'Queued', kind = EXCLUDED.kind, reason = NULL, failures = 0, error_message = NULL, completed_at = NULL,
 			    cancel_requested_at = NULL, next_retry_at = NULL, runtime = EXCLUDED.runtime, limits = EXCLUDED.limits, metadata = tasks.metadata || EXCLUDED.metadata,
@@ -285,22 +281,29 @@ func (d *Dispatcher) insertTasks(ctx context.Context, tx pgx.Tx, wanted []newTas
 			RETURNING id, job_id, dedupe_key, slot, org_id, attempt, xmax::text <> '0' AS revived),
 		told AS ( -- of one that is new, its row tells
 			INSERT INTO task_events (id, org_id, task_id, attempt, from_status, to_status, actor, at)
-			SELECT uuid_v7(), org_id, id, attempt, 'Canceled', 'Queued', 'SYSTEM', $2 FROM made WHERE revived)
-		SELECT w.n, m.id FROM made m JOIN wanted w ON w.job_id = m.job_id AND w.dedupe_key IS NOT DISTINCT FROM m.dedupe_key AND w.slot = m.slot`,
-		rows, now)
+			SELECT uuid_v7(), org_id, id, attempt, 'Canceled', 'Queued', 'SYSTEM', $1 FROM made WHERE revived)
+		SELECT id, job_id, slot, coalesce(dedupe_key, '') FROM made`,
+		now, ids, orgs, jobs, kinds, dedupes, slots, maxAttempts, runtimes, priorities, partitions, payloads, hashes, concurrency, limits, metadata, runAts)
 	if err != nil {
-		return nil, fmt.Errorf("insert %d tasks: %w", len(rows), err)
+		return nil, fmt.Errorf("insert %d tasks: %w", len(wanted), err)
 	}
-	ids := make([]uuid.UUID, len(wanted))
+	made := make([]uuid.UUID, len(wanted))
 	var (
-		n  int
-		id uuid.UUID
+		s      slotOf
+		id     uuid.UUID
+		dedupe string
 	)
-	if _, err := pgx.ForEachRow(answer, []any{&n, &id}, func() error { ids[n] = id; return nil }); err != nil {
-		return nil, fmt.Errorf("insert %d tasks: %w", len(rows), err)
+	_, err = pgx.ForEachRow(answer, []any{&id, &s.origin, &s.slot, &dedupe}, func() error {
+		if i, ok := index[s]; ok && wanted[i].dedupe == dedupe {
+			made[i] = id
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("insert %d tasks: %w", len(wanted), err)
 	}
-	d.tracing.inserted(ctx, spans, ids)
-	return ids, nil
+	d.tracing.inserted(ctx, spans, made)
+	return made, nil
 }
 
 func optional(s string) *string {

@@ -74,7 +74,6 @@ func (d *Dispatcher) claimAndRun(ctx context.Context, runtimes []string, running
 // execute runs one task to its end and reports it. The run is stopped when its time is up, when it is canceled, when its
 // lease is lost, and when the process stops.
 func (d *Dispatcher) execute(ctx context.Context, t claimed) {
-	log := d.Log.With("org", t.job.OrgSlug, "dag", t.job.DAG, "job", t.job.Name, "task", t.TaskID, "attempt", t.Attempt)
 	runCtx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	runCtx, cancel := context.WithDeadlineCause(runCtx, t.timeoutAt, errTimedOut)
@@ -95,6 +94,7 @@ func (d *Dispatcher) execute(ctx context.Context, t claimed) {
 	report, cancelReport := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 	defer cancelReport()
 	if err := d.report(report, t, done, cause, ctx.Err() != nil); err != nil {
+		log := d.Log.With("org", t.job.OrgSlug, "dag", t.job.DAG, "job", t.job.Name, "task", t.TaskID, "attempt", t.Attempt)
 		if fault.Is(err, fault.Conflict) {
 			log.Warn("the task went on without this attempt", "error", err)
 			return

@@ -276,7 +276,8 @@ CREATE UNIQUE INDEX idx_partition_versions_published ON partition_versions (data
 CREATE INDEX idx_partition_versions_held ON partition_versions (dataset_version, partition_key) WHERE state = 'Held';
 CREATE INDEX idx_partition_versions_ended ON partition_versions (org_id, ended_at) WHERE state IN ('Replaced', 'Rejected', 'Purged') AND location <> '';
 CREATE INDEX idx_partition_versions_range ON partition_versions (dataset_version, range_end) WHERE range_end IS NOT NULL; -- segments of cursors
-CREATE INDEX idx_partition_versions_newest ON partition_versions (dataset_version, materialized_at) WHERE state = 'Published'; -- how fresh a dataset is
+-- How fresh a dataset is. It never is NULL: that is for whoever looks up a partition not to be given this index.
+CREATE INDEX idx_partition_versions_newest ON partition_versions (dataset_version, materialized_at) WHERE state = 'Published' AND materialized_at IS NOT NULL;
 CREATE INDEX idx_partition_versions_task ON partition_versions (task_id); -- what a task's attempts became
 
 -- What an output revision was made from; this, and not any task row, decides staleness.

@@ -118,7 +118,7 @@ func checkResult(result Result) error {
 }
 
 func (r *Runner) log(a Assignment) *slog.Logger {
-	return logOr(r.Log).With("org", a.OrgSlug, "dag", a.DAG, "job", a.Job, "task", a.TaskID, "attempt", a.Attempt)
+	return slog.New(lateAttrs{Handler: logOr(r.Log).Handler()}).With("org", a.OrgSlug, "dag", a.DAG, "job", a.Job, "task", a.TaskID, "attempt", a.Attempt)
 }
 
 // task makes the folders and fetches the inputs.

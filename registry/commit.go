@@ -1,8 +1,11 @@
 package registry
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -37,12 +40,13 @@ func Commit(b *pg.Batch, revisions []NewRevision) error {
 	if len(revisions) == 0 {
 		return nil
 	}
-	var replaced, shown []Ref
+	var replaced []Ref
+	var shown []NewRevision
 	for _, n := range revisions {
 		if n.Held {
 			continue
 		}
-		shown = append(shown, Ref{n.Version, n.Key})
+		shown = append(shown, n)
 		if n.Revision > 1 {
 			replaced = append(replaced, Ref{n.Version, n.Key})
 		}
@@ -52,8 +56,7 @@ func Commit(b *pg.Batch, revisions []NewRevision) error {
 		return err
 	}
 	insertPins(b, revisions)
-	queueSchema(b, shown)
-	return nil
+	return queueSchema(b, shown)
 }
 
 func insertRevisions(b *pg.Batch, revisions []NewRevision) error {
@@ -149,18 +152,32 @@ func insertPins(b *pg.Batch, revisions []NewRevision) {
 		orgs, versions, keys, numbers, indices, datasets, inputs, inputKeys, inputNumbers, compared)
 }
 
-// queueSchema keeps each generation's schema at that of its newest published revision.
-func queueSchema(b *pg.Batch, shown []Ref) {
-	if len(shown) == 0 {
-		return
+// queueSchema keeps each generation's schema at that of its newest published revision, which is the one of the highest key
+// among those that come at once.
+func queueSchema(b *pg.Batch, shown []NewRevision) error {
+	newest := map[uuid.UUID]NewRevision{}
+	for _, n := range shown {
+		if last, ok := newest[n.Version]; !ok || n.Key > last.Key {
+			newest[n.Version] = n
+		}
 	}
-	versions, keys := splitRefs(shown)
-	b.Exec("keep the schema of what is published", `
-		UPDATE dataset_versions g SET schema = s.schema, schema_hash = s.schema_hash
-		FROM (SELECT DISTINCT ON (w.version) w.version, p.schema, p.schema_hash
-		      FROM unnest($1::uuid[], $2::text[]) AS w(version, key)
-		      CROSS JOIN LATERAL (SELECT * FROM partition_versions p
-		          WHERE p.dataset_version = w.version AND p.partition_key = w.key AND p.state = 'Published' LIMIT 1) AS p
-		      ORDER BY w.version, p.materialized_at DESC, p.partition_key DESC) AS s
-		WHERE g.id = s.version AND g.schema_hash IS DISTINCT FROM s.schema_hash`, versions, keys)
+	var (
+		versions        []uuid.UUID
+		schemas, hashes []string
+	)
+	for _, version := range slices.SortedFunc(maps.Keys(newest), func(a, b uuid.UUID) int { return bytes.Compare(a[:], b[:]) }) {
+		n := newest[version]
+		schema, err := json.Marshal(n.Manifest.Schema)
+		if err != nil {
+			return err
+		}
+		versions, schemas, hashes = append(versions, version), append(schemas, string(schema)), append(hashes, n.Manifest.SchemaHash)
+	}
+	if len(versions) > 0 {
+		b.Exec("keep the schema of what is published", `
+			UPDATE dataset_versions g SET schema = w.schema::jsonb, schema_hash = w.hash
+			FROM unnest($1::uuid[], $2::text[], $3::text[]) AS w(version, schema, hash)
+			WHERE g.id = w.version AND g.schema_hash IS DISTINCT FROM w.hash`, versions, schemas, hashes)
+	}
+	return nil
 }

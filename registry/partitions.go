@@ -281,7 +281,11 @@ func PublishHeld(ctx context.Context, tx pgx.Tx, ref Ref, revision int64) (bool,
 		UPDATE partition_versions SET state = CASE WHEN revision = $3 THEN 'Published' ELSE 'Rejected' END,
 			ended_at = CASE WHEN revision < $3 THEN now() END
 		WHERE dataset_version = $1 AND partition_key = $2 AND state = 'Held' AND revision <= $3`, ref.Version, ref.Key, revision)
-	queueSchema(&b, []Ref{ref})
+	b.Exec("keep the schema of what is published", `
+		UPDATE dataset_versions g SET schema = p.schema, schema_hash = p.schema_hash
+		FROM partition_versions p
+		WHERE g.id = $1 AND p.dataset_version = $1 AND p.partition_key = $2 AND p.revision = $3 AND p.state = 'Published'
+		  AND g.schema_hash IS DISTINCT FROM p.schema_hash`, ref.Version, ref.Key, revision)
 	return true, b.Send(ctx, tx)
 }
 

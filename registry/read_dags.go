@@ -94,7 +94,7 @@ func (r *Registry) dags(ctx context.Context, tx pgx.Tx, caller authz.Caller, whe
 		       (SELECT max(newest.at)
 		        FROM dag_version_datasets p,
 		             LATERAL (SELECT r.materialized_at AS at FROM partition_versions r
-		                      WHERE r.dataset_version = p.dataset_version AND r.state = 'Published'
+		                      WHERE r.dataset_version = p.dataset_version AND r.state = 'Published' AND r.materialized_at IS NOT NULL
 		                      ORDER BY r.materialized_at DESC LIMIT 1) newest
 		        WHERE p.dag_version_id = active.id)
 		FROM names n

@@ -11,6 +11,7 @@ import (
 	"sync"
 
 	"github.com/apache/arrow-go/v18/parquet/metadata"
+	"golang.org/x/sync/singleflight"
 )
 
 // maxFooter bounds what is read of a file to know its footer, in bytes.
@@ -68,6 +69,7 @@ func readFooter(path string) (f footer, err error) {
 type knownColumns struct {
 	mu    sync.Mutex
 	found map[string][]Column
+	asked singleflight.Group
 }
 
 // manySchemas is how many are remembered, at most.

@@ -46,14 +46,31 @@ func (s *Storage) measure(ctx context.Context, local []string) (Manifest, error)
 	return m, nil
 }
 
-// columnsOf tells which columns a file has, as DuckDB reads them, and how many rows.
-func (s *Storage) columnsOf(ctx context.Context, path string) (columns []Column, rows int64, err error) {
-	f, unread := readFooter(path)
-	if unread == nil {
-		if columns, known := s.columns.get(f.schema); known {
-			return columns, f.rows, nil
-		}
+// columnsOf tells which columns a file has, as DuckDB reads them, and how many rows. Files of one schema that come at the
+// same time wait for the first.
+func (s *Storage) columnsOf(ctx context.Context, path string) ([]Column, int64, error) {
+	f, err := readFooter(path)
+	if err != nil {
+		return s.askColumns(ctx, path)
 	}
+	if columns, known := s.columns.get(f.schema); known {
+		return columns, f.rows, nil
+	}
+	answer, err, _ := s.columns.asked.Do(f.schema, func() (any, error) {
+		columns, _, err := s.askColumns(ctx, path)
+		if err == nil {
+			s.columns.put(f.schema, columns)
+		}
+		return columns, err
+	})
+	if err != nil { // of another file, it may be
+		return s.askColumns(ctx, path)
+	}
+	return slices.Clone(answer.([]Column)), f.rows, nil
+}
+
+// askColumns is columnsOf by DuckDB alone.
+func (s *Storage) askColumns(ctx context.Context, path string) (columns []Column, rows int64, err error) {
 	footers, err := s.footers.Get(ctx)
 	if err != nil {
 		return nil, 0, err
@@ -63,15 +80,10 @@ func (s *Storage) columnsOf(ctx context.Context, path string) (columns []Column,
 		// The count comes from the footer: DuckDB reads no row for it.
 		err = footers.Value(ctx, &rows, "SELECT count(*) FROM "+from)
 	}
-	switch {
-	case err != nil && ctx.Err() != nil:
-		return nil, 0, err
-	case err != nil:
-		return nil, 0, fault.New(fault.Invalid, "%s cannot be read as Parquet: %w", filepath.Base(path), err)
-	case unread == nil:
-		s.columns.put(f.schema, columns)
+	if err != nil && ctx.Err() == nil {
+		err = fault.New(fault.Invalid, "%s cannot be read as Parquet: %w", filepath.Base(path), err)
 	}
-	return columns, rows, nil
+	return columns, rows, err
 }
 
 // SchemaHash is equal exactly where names, types and order are.
