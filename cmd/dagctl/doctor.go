@@ -28,12 +28,16 @@ type finding struct {
 func (c *cli) doctorCommand() *cobra.Command {
 	var (
 		databaseURL string
+		config      string
 		verifyFiles bool
 	)
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Check this machine, the database and the server",
-		Args:  cobra.NoArgs,
+		Long: `Checks this machine, the server that commands would talk to and, where they are named, the database and the config of a
+server: its runtimes and the keys of tasks. It says of what is wrong how to mend it.`,
+		Example: "  dagctl doctor\n  dagctl doctor --config /etc/dagctl/config.yaml --database-url postgres://dagctl@db/dagctl",
+		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			findings := []finding{
 				{Check: "version", OK: true, Detail: buildVersion()},
@@ -42,6 +46,9 @@ func (c *cli) doctorCommand() *cobra.Command {
 			}
 			if address, err := c.databaseURL(databaseURL); err == nil {
 				findings = append(findings, checkDatabase(cmd.Context(), address))
+			}
+			if config != "" {
+				findings = append(findings, c.checkConfig(cmd.Context(), config)...)
 			}
 			if verifyFiles {
 				findings = append(findings, c.checkFiles(cmd.Context())...)
@@ -57,6 +64,7 @@ func (c *cli) doctorCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&databaseURL, "database-url", "", "check this PostgreSQL too (DAGCTL_DATABASE_URL)")
+	cmd.Flags().StringVar(&config, "config", c.getenv("DAGCTL_SERVER_CONFIG"), "check this config file of a server too, its runtimes and keys (DAGCTL_SERVER_CONFIG)")
 	cmd.Flags().BoolVar(&verifyFiles, "verify-files", false, "check that every committed file is there with its size; for admins")
 	return cmd
 }
