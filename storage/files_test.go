@@ -2,8 +2,6 @@ package storage_test
 
 import (
 	"context"
-	"encoding/json"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -64,31 +62,7 @@ func TestFilesHostileKeys(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, filepath.Join(dir, "root"))
 	before := outside(t, dir)
-	locations := map[string]string{}
-	for _, key := range []string{
-		"2024-01-31", "../../../etc", "..", ".", "", "/etc/passwd", `..\..\x`, "a/b", "a//b", "a\x00b", "%2e%2e", "é", "a b", "*", "[x]", "a=1",
-		".hidden", "CON", "~", "$(id)", "'; DROP TABLE x; --", "\n", strings.Repeat("k", 1000), strings.Repeat("../", 300), "a.sealing",
-	} {
-		a := attempt(storage.Parquet, key)
-		a.Generation.OrgSlug = "../acme" // however it came to be
-		location := s.Location(a)
-		require.True(t, filepath.IsLocal(location), location)
-		require.NotContains(t, locations, location)
-		locations[location] = key
-
-		m, err := s.Seal(t.Context(), a, []string{parquet(t, "SELECT 1 AS x")})
-		require.NoError(t, err, "key %q", key)
-		require.Equal(t, location, m.Location)
-		require.NoError(t, s.Verify(t.Context(), m))
-		opened, err := s.Open(t.Context(), a.Generation, []storage.Partition{{Key: key, Revision: 1, Files: m.Files}}, "")
-		require.NoError(t, err)
-		require.FileExists(t, opened[0][0])
-		_, rows, err := s.Preview(t.Context(), a.Generation, []storage.Partition{{Key: key, Revision: 1, Files: m.Files}}, 10, 0)
-		require.NoError(t, err)
-		require.Equal(t, [][]any{{int32(1)}}, rows)
-		require.NoError(t, s.Discard(t.Context(), m.Location))
-		require.NoFileExists(t, opened[0][0])
-	}
+	sealHostileKeys(t, s)
 	require.Equal(t, before, outside(t, dir), "nothing outside of the root is touched")
 }
 
@@ -173,47 +147,4 @@ func TestSealIsAllOrNothingAndOnce(t *testing.T) {
 	_, err = s.Seal(t.Context(), a, []string{parquet(t, "SELECT 2 AS x")})
 	require.True(t, fault.Is(err, fault.Conflict), "%v", err)
 	require.NoError(t, s.Verify(t.Context(), m))
-}
-
-func TestPreviewValues(t *testing.T) {
-	t.Parallel()
-	s := open(t, t.TempDir())
-	a := attempt(storage.Parquet, "all")
-	m, err := s.Seal(t.Context(), a, []string{parquet(t, `SELECT 9007199254740993::BIGINT AS big, 1::BIGINT AS small, 'nan'::DOUBLE AS nan, 1.5::DOUBLE AS half,
-		0.1::DECIMAL(5,1) AS dec, DATE '2024-01-31' AS day, TIMESTAMPTZ '2024-01-31 01:00:00+01' AS at, [1, NULL] AS list, {'a': 'x'} AS struct,
-		'\xAA'::BLOB AS blob, NULL::VARCHAR AS nothing, true AS yes`)})
-	require.NoError(t, err)
-	columns, rows, err := s.Preview(t.Context(), a.Generation, []storage.Partition{{Key: "all", Revision: 1, Files: m.Files}}, 10, 0)
-	require.NoError(t, err)
-	require.Equal(t, m.Schema, columns)
-	text, err := json.Marshal(rows)
-	require.NoError(t, err)
-	require.JSONEq(t, `[["9007199254740993", 1, "NaN", 1.5, "0.1", "2024-01-31", "2024-01-31 00:00:00+00", [1, null], {"a": "x"}, "\\xAA", null, true]]`, string(text))
-}
-
-func TestPreviewPages(t *testing.T) {
-	t.Parallel()
-	s := open(t, t.TempDir())
-	a := attempt(storage.Parquet, "a")
-	var partitions []storage.Partition
-	for _, key := range []string{"a", "b", "c"} {
-		a.Partition, a.Task = key, uuid.New()
-		m, err := s.Seal(t.Context(), a, []string{parquet(t, "SELECT '"+key+"' AS k, range AS i FROM range(3)")})
-		require.NoError(t, err)
-		partitions = append(partitions, storage.Partition{Key: key, Revision: 1, Files: m.Files})
-	}
-	for _, test := range []struct {
-		limit, offset int
-		want          string
-	}{
-		{2, 0, "a0 a1"}, {2, 2, "a2 b0"}, {10, 5, "b2 c0 c1 c2"}, {1, 9, ""}, {0, 0, ""},
-	} {
-		_, rows, err := s.Preview(t.Context(), a.Generation, partitions, test.limit, test.offset)
-		require.NoError(t, err)
-		var got []string
-		for _, row := range rows {
-			got = append(got, fmt.Sprint(row...))
-		}
-		require.Equal(t, test.want, strings.ReplaceAll(strings.Join(got, ","), ",", " "), "%+v", test)
-	}
 }

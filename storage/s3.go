@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 
@@ -17,6 +18,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/dagctl/dagctl/internal/duck"
 	"github.com/dagctl/dagctl/internal/fault"
 )
 
@@ -49,6 +51,8 @@ type bucket struct {
 	prefix string   // with a slash at its end, or empty
 	work   *os.Root // folder of what is kept here
 	cache  *cache
+
+	footers *duck.Shared
 
 	// checksum is what each part is sent with; none where the SDK was told (AWS_REQUEST_CHECKSUM_CALCULATION) that the server
 	// knows none. S3 wants to hear at the beginning of an upload what its parts will have.
@@ -84,7 +88,7 @@ func (c S3Config) Validate() error {
 	return nil
 }
 
-func newBucket(c S3Config, work *os.Root) (*bucket, error) {
+func newBucket(c S3Config, work *os.Root, footers *duck.Shared) (*bucket, error) {
 	if err := c.Validate(); err != nil {
 		return nil, fault.New(fault.Invalid, "storage.s3: %w", err)
 	}
@@ -102,7 +106,10 @@ func newBucket(c S3Config, work *os.Root) (*bucket, error) {
 	}
 	loaded.Region = cmp.Or(loaded.Region, defaultRegion)
 	c.Region, c.PartBytes = loaded.Region, cmp.Or(c.PartBytes, defaultPartBytes)
-	b := &bucket{S3Config: c, work: work}
+	b := &bucket{S3Config: c, work: work, footers: footers}
+	if b.cache, err = openCache(filepath.Join(work.Name(), ".cache"), c.CacheBytes); err != nil {
+		return nil, fmt.Errorf("storage.s3: the cache: %w", err)
+	}
 	if loaded.RequestChecksumCalculation != aws.RequestChecksumCalculationWhenRequired {
 		b.checksum = types.ChecksumAlgorithmCrc32
 	}
@@ -111,6 +118,7 @@ func newBucket(c S3Config, work *os.Root) (*bucket, error) {
 	}
 	b.client = s3.NewFromConfig(loaded, func(o *s3.Options) {
 		o.UsePathStyle = c.PathStyle
+		o.DisableLogOutputChecksumValidationSkipped = true // of ranges and of parts there is none
 		if c.Endpoint != "" {
 			o.BaseEndpoint = aws.String(c.Endpoint)
 		}

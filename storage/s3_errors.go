@@ -38,13 +38,13 @@ func (b *bucket) failed(ctx context.Context, what, key string, err error) error 
 	switch {
 	case code == "NoSuchBucket":
 		return fault.New(fault.Unavailable, "bucket %s does not exist: %w", b.Bucket, err).WithHint("make it, or name another in storage.s3.bucket")
-	case status == http.StatusNotFound:
+	case code == "InvalidAccessKeyId", status == http.StatusForbidden, status == http.StatusUnauthorized:
+		return fault.New(fault.Unavailable, "bucket %s refuses to let this server %s %s: %w", b.Bucket, what, key, err).
+			WithHint("check its credentials and their policy: docs/operations.md, A bucket for the files")
+	case status == http.StatusNotFound && (code == "NoSuchKey" || code == "NotFound" || code == "NoSuchUpload"):
 		return fault.New(fault.NotFound, "object %s is missing from bucket %s", key, b.Bucket)
 	case status == http.StatusPreconditionFailed:
 		return fault.New(fault.Conflict, "object %s of bucket %s is not what was committed", key, b.Bucket)
-	case status == http.StatusForbidden, status == http.StatusUnauthorized:
-		return fault.New(fault.Unavailable, "bucket %s refuses to let this server %s %s: %w", b.Bucket, what, key, err).
-			WithHint("check its credentials and their policy: docs/operations.md, A bucket for the files")
 	}
 	return fault.New(fault.Unavailable, "%s object %s of bucket %s: %w", what, key, b.Bucket, err)
 }

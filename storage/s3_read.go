@@ -40,10 +40,6 @@ func (b *bucket) openSealed(ctx context.Context, g Generation, m Manifest, dir s
 	return b.fetch(ctx, g, m.Files, dir)
 }
 
-func (b *bucket) head(ctx context.Context, g Generation, partitions []Partition, n int, dir string) ([]string, error) {
-	return b.fetch(ctx, g, firstFiles(partitions, n), dir)
-}
-
 // fetch copies committed files of a generation to the folder, from the cache where it has them.
 func (b *bucket) fetch(ctx context.Context, g Generation, list []File, dir string) ([]string, error) {
 	if err := ofGeneration(g, list); err != nil {

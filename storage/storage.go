@@ -138,7 +138,7 @@ func New(cfg Config) (*Storage, error) {
 		maxUpload: cmp.Or(cfg.MaxUploadBytes, DefaultMaxUploadBytes),
 	}
 	if cfg.S3 != nil {
-		if s.s3, err = newBucket(*cfg.S3, files.root); err != nil {
+		if s.s3, err = newBucket(*cfg.S3, files.root, footers); err != nil {
 			return nil, errors.Join(err, s.Close())
 		}
 		s.backends[Parquet], s.uploads = s.s3, s.s3
