@@ -45,6 +45,8 @@ func (t *Task) keepLease(ctx context.Context) {
 			n, wait = 0, every
 		case ctx.Err() != nil:
 			return
+		case fenced(err) && t.telling.Load():
+			return // the end was taken before this heartbeat
 		case fenced(err):
 			t.worker.cfg.Log.WarnContext(ctx, "the lease was lost", "task", t.TaskID, "attempt", t.Attempt, "error", err)
 			t.stop(ErrFenced)

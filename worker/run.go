@@ -91,6 +91,7 @@ func (t *Task) end(ctx context.Context, result json.RawMessage, err, cause error
 		}
 		t.fail(&completion, err)
 	}
+	t.telling.Store(true)
 	answer := t.complete(ctx, completion)
 	if errors.Is(answer, ErrInvalid) || errors.Is(answer, ErrForbidden) {
 		if completion.Status == protocol.Completed {

@@ -26,6 +26,7 @@ type Task struct {
 	lease    time.Duration
 	token    atomic.Value // capability token, a string
 	stop     context.CancelCauseFunc
+	telling  atomic.Bool // the end of the run is being told
 	progress progressNote
 	gathered gathered
 	logs     *logShipper

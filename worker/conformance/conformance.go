@@ -1,0 +1,210 @@
+// Package conformance checks that an SDK speaks the worker protocol. It plays the server's side over HTTP, runs the SDK's
+// program against it, and judges the calls that it makes, above all when answers are lost, late or refused.
+//
+// Vocabulary: a program is a worker built with the SDK under test, with the functions of Handlers; a backend is the server's
+// side, which is scripted here, and a real server where this suite is checked itself; a recorder stands before it, remembers
+// every call and meets some with faults; a scenario creates tasks, waits and checks. docs/workers.md says what a program
+// must offer. It owns no tables.
+package conformance
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/dagctl/dagctl/worker/protocol"
+)
+
+// Runtime is the one whose tasks the program claims.
+const Runtime = "conformance"
+
+// The functions that a program must offer. docs/workers.md describes them.
+const (
+	Echo    = "conformance:echo"
+	Fail    = "conformance:fail"
+	Sleep   = "conformance:sleep"
+	Log     = "conformance:log"
+	Copy    = "conformance:copy"
+	Commit  = "conformance:commit"
+	Secrets = "conformance:secrets"
+	Query   = "conformance:query"
+)
+
+// Handlers lists them.
+func Handlers() []string { return []string{Echo, Fail, Sleep, Log, Copy, Commit, Secrets, Query} }
+
+// LeaseSeconds is how long the leases of the suite's tasks are.
+const LeaseSeconds = 3
+
+// Secret is what the job of Secrets names, with its value.
+const (
+	SecretName  = "greeting"
+	SecretValue = "hello, world"
+)
+
+// Rows are what the input named "rows" of Copy and Query has.
+func Rows() []map[string]any {
+	return []map[string]any{{"n": 1, "s": "one"}, {"n": 2, "s": "two, and \"more\""}, {"n": 3, "s": "drei ☃"}}
+}
+
+// Backend is the server's side of the protocol. The tasks of a function are those of one job, named as the function
+// without "conformance:"; its leases are of LeaseSeconds, and it may have three attempts.
+type Backend interface {
+	http.Handler // the endpoints of the protocol
+	// Create makes a task that calls a function. Copy and Query read Rows and get no payload.
+	Create(ctx context.Context, handler string, payload any) (uuid.UUID, error)
+	// Cancel asks a running task to stop.
+	Cancel(ctx context.Context, task uuid.UUID) error
+	// Expire ends a running task's lease, so that a newer attempt can be claimed.
+	Expire(ctx context.Context, task uuid.UUID) error
+	// Task is the task as it stands.
+	Task(ctx context.Context, task uuid.UUID) (protocol.TaskState, error)
+	// Output are the rows that a task has published of its output.
+	Output(ctx context.Context, task uuid.UUID) ([]map[string]any, error)
+	// Lines are the lines of a task's attempt that are stored, in their order.
+	Lines(ctx context.Context, task uuid.UUID, attempt int) ([]protocol.LogLine, error)
+}
+
+// Options say what is to be checked.
+type Options struct {
+	Command []string // the program; it gets DAGCTL_URL, DAGCTL_TOKEN and DAGCTL_RUNTIME
+	Dir     string   // where it runs; here where it is empty
+	Stderr  io.Writer
+	Backend Backend // the scripted one where it is nil
+	Token   string  // worker token of the backend; only with Backend
+	// Only are the scenarios to run, by name; all where it is empty.
+	Only []string
+}
+
+// Check is one thing that was looked at.
+type Check struct {
+	Scenario string `json:"scenario"`
+	Check    string `json:"check"`
+	Passed   bool   `json:"passed"`
+	Reason   string `json:"reason,omitempty"` // why it has not passed
+}
+
+// Report is what came of all of them.
+type Report struct {
+	Checks []Check `json:"checks"`
+	Passed int     `json:"passed"`
+	Failed int     `json:"failed"`
+}
+
+// Run runs the program through the scenarios. An error says that it could not be checked at all.
+func Run(ctx context.Context, o Options) (Report, error) {
+	chosen, err := choose(o.Only)
+	if err != nil {
+		return Report{}, err
+	}
+	if o.Backend == nil {
+		scripted := NewScripted()
+		o.Backend, o.Token = scripted, scripted.Token
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return Report{}, fmt.Errorf("listen for the program: %w", err)
+	}
+	recorder := newRecorder(o.Backend)
+	server := &http.Server{Handler: recorder, ReadHeaderTimeout: 10 * time.Second}
+	go server.Serve(listener) //nolint:errcheck // it ends by Close
+	defer server.Close()
+
+	r := &runner{options: o, url: "http://" + listener.Addr().String(), recorder: recorder, backend: o.Backend}
+	defer r.kill()
+	for _, sc := range chosen {
+		if err := r.run(ctx, sc); err != nil {
+			return Report{}, err
+		}
+	}
+	return r.report(), nil
+}
+
+// choose finds scenarios by name.
+func choose(names []string) ([]scenario, error) {
+	if len(names) == 0 {
+		return scenarios(), nil
+	}
+	var chosen []scenario
+	for _, sc := range scenarios() {
+		if slices.Contains(names, sc.name) {
+			chosen = append(chosen, sc)
+		}
+	}
+	for _, name := range names {
+		if !slices.ContainsFunc(chosen, func(sc scenario) bool { return sc.name == name }) {
+			return nil, fmt.Errorf("there is no scenario %q; there are: %s", name, strings.Join(Scenarios(), ", "))
+		}
+	}
+	return chosen, nil
+}
+
+// Scenarios lists the names of all there are.
+func Scenarios() []string {
+	var names []string
+	for _, sc := range scenarios() {
+		names = append(names, sc.name)
+	}
+	return names
+}
+
+// runner runs scenarios and keeps what they found.
+type runner struct {
+	options  Options
+	url      string
+	recorder *recorder
+	backend  Backend
+	program  *program // that runs now; nil: none
+
+	mu     sync.Mutex
+	checks []Check
+	later  []func() // checks of what must not happen until the end
+}
+
+func (r *runner) add(c Check) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.checks = append(r.checks, c)
+}
+
+func (r *runner) report() Report {
+	for _, check := range r.later {
+		check()
+	}
+	report := Report{Checks: r.checks}
+	for _, c := range r.checks {
+		if c.Passed {
+			report.Passed++
+		} else {
+			report.Failed++
+		}
+	}
+	return report
+}
+
+// sameJSON reports whether two texts say the same, digits of numbers included.
+func sameJSON(a, b []byte) bool {
+	x, errX := normal(a)
+	y, errY := normal(b)
+	return errX == nil && errY == nil && x == y
+}
+
+func normal(text []byte) (string, error) {
+	decoder := json.NewDecoder(strings.NewReader(string(text)))
+	decoder.UseNumber()
+	var v any
+	if err := decoder.Decode(&v); err != nil {
+		return "", err
+	}
+	out, err := json.Marshal(v)
+	return string(out), err
+}

@@ -1,0 +1,266 @@
+package conformance
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/dagctl/dagctl/worker/protocol"
+)
+
+// The endpoints, as faults and checks name them.
+const (
+	pollCall       = "POST /internal/task-poll"
+	workerBeatCall = "POST /internal/worker-heartbeat"
+	beatCall       = "POST /v1/task/heartbeat"
+	eventsCall     = "POST /v1/task/events"
+	completeCall   = "POST /v1/task/complete"
+	logsCall       = "POST /v1/task/logs"
+	secretsCall    = "POST /v1/task/secrets"
+	queryCall      = "POST /v1/task/query"
+	uploadCall     = "PUT /v1/task/outputs/"
+	downloadCall   = "GET /v1/task/inputs/"
+)
+
+// call is one request of the program, and what it was answered.
+type call struct {
+	endpoint string // one of the above
+	path     string
+	header   http.Header
+	body     []byte
+	began    time.Time
+	task     uuid.UUID // that it is about; zero: none
+	attempt  int
+
+	ended  time.Time // zero: not yet
+	status int       // 0: the connection was cut
+	answer []byte
+}
+
+// fault is what a call meets.
+type fault struct {
+	endpoint string
+	task     uuid.UUID // zero: of whatever task
+	times    int       // how many calls it meets
+
+	status  int                        // answers with this, without acting, where it is not 0
+	header  http.Header                // of that answer
+	before  func()                     // happens first
+	rewrite func(answer []byte) []byte // changes what the backend answered
+	cut     bool                       // cuts the connection after the backend has acted
+	half    bool                       // cuts it in the middle of the answer
+}
+
+// recorder stands before a backend.
+type recorder struct {
+	backend http.Handler
+
+	mu      sync.Mutex
+	calls   []*call
+	faults  []*fault
+	changed chan struct{} // closed at the next change
+}
+
+func newRecorder(backend http.Handler) *recorder {
+	return &recorder{backend: backend, changed: make(chan struct{})}
+}
+
+// meet lets calls meet a fault from now on.
+func (r *recorder) meet(f *fault) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if f.times == 0 {
+		f.times = 1
+	}
+	r.faults = append(r.faults, f)
+}
+
+// find lists the calls that a condition picks, oldest first, as they stand now.
+func (r *recorder) find(pick func(*call) bool) []call {
+	r.mu.Lock()
+	calls := make([]call, len(r.calls))
+	for i, c := range r.calls {
+		calls[i] = *c
+	}
+	r.mu.Unlock() // a condition may look for other calls
+	return slices.DeleteFunc(calls, func(c call) bool { return !pick(&c) })
+}
+
+func (r *recorder) change(what func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	what()
+	close(r.changed)
+	r.changed = make(chan struct{})
+}
+
+// next is closed at the next change.
+func (r *recorder) next() <-chan struct{} {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.changed
+}
+
+func (r *recorder) ServeHTTP(w http.ResponseWriter, request *http.Request) {
+	body, err := io.ReadAll(request.Body)
+	if err != nil {
+		return // the program broke off; that is no call
+	}
+	c := &call{endpoint: endpointOf(request), path: request.URL.RequestURI(), header: request.Header.Clone(), body: body, began: time.Now()}
+	c.task, c.attempt = about(request.Header, body)
+	r.change(func() { r.calls = append(r.calls, c) })
+	f := r.meets(c)
+	if f != nil && f.before != nil {
+		f.before()
+	}
+	answer := &answer{header: http.Header{}, status: http.StatusOK}
+	if f != nil && f.status != 0 {
+		maps.Copy(answer.header, f.header)
+		problem(answer, f.status, "the server answers so on purpose")
+	} else {
+		request.Body = io.NopCloser(bytes.NewReader(body))
+		r.unmask(request.Header)
+		r.backend.ServeHTTP(answer, request)
+	}
+	if f == nil { // one that came while the call waited for its answer
+		f = r.meetsAnswer(c)
+	}
+	text := answer.body.Bytes()
+	if f != nil && f.rewrite != nil && answer.status == http.StatusOK {
+		text = f.rewrite(text)
+		answer.header.Del("Content-Length")
+	}
+	done := func(status int) {
+		r.change(func() { c.ended, c.status, c.answer = time.Now(), status, text })
+	}
+	if f != nil && (f.cut || f.half) {
+		done(0)
+		cut(w, answer, text, f.half)
+		return
+	}
+	done(answer.status) // before the program can have seen it
+	maps.Copy(w.Header(), answer.header)
+	w.WriteHeader(answer.status)
+	w.Write(text) //nolint:errcheck // the program may have gone
+}
+
+// meets takes the first fault that waits for the call.
+func (r *recorder) meets(c *call) *fault { return r.take(c, func(*fault) bool { return true }) }
+
+// meetsAnswer takes the first fault that waits for what the call is answered.
+func (r *recorder) meetsAnswer(c *call) *fault {
+	return r.take(c, func(f *fault) bool { return f.status == 0 && f.before == nil })
+}
+
+func (r *recorder) take(c *call, fits func(*fault) bool) *fault {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, f := range r.faults {
+		if f.times > 0 && f.endpoint == c.endpoint && (f.task == uuid.Nil || f.task == c.task) && fits(f) {
+			f.times--
+			return f
+		}
+	}
+	return nil
+}
+
+// cut ends the connection, without an answer or in the middle of it.
+func cut(w http.ResponseWriter, a *answer, text []byte, half bool) {
+	conn, buffered, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		panic(http.ErrAbortHandler) // ends the connection as well
+	}
+	defer conn.Close()
+	if half {
+		fmt.Fprintf(buffered, "HTTP/1.1 200 OK\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n%s",
+			a.header.Get("Content-Type"), len(text), text[:len(text)/2])
+		buffered.Flush() //nolint:errcheck // it is to break off
+	}
+}
+
+// renewal is what the recorder puts before a capability token to make another of it, which it understands itself: so a
+// token is renewed at any time, whatever the backend does.
+const renewal = "renewed."
+
+func (r *recorder) renew(token string) string { return renewal + token }
+
+func (r *recorder) unmask(h http.Header) {
+	if token, ok := strings.CutPrefix(h.Get(protocol.CapabilityHeader), renewal); ok {
+		h.Set(protocol.CapabilityHeader, token)
+	}
+}
+
+func endpointOf(request *http.Request) string {
+	endpoint := request.Method + " " + request.URL.Path
+	for _, family := range []string{uploadCall, downloadCall} {
+		if strings.HasPrefix(endpoint, family) {
+			return family
+		}
+	}
+	return endpoint
+}
+
+// about finds out which attempt a call is about, by its headers or its body.
+func about(h http.Header, body []byte) (uuid.UUID, int) {
+	if id, err := uuid.Parse(h.Get(protocol.TaskHeader)); err == nil {
+		attempt, _ := strconv.Atoi(h.Get(protocol.AttemptHeader))
+		return id, attempt
+	}
+	var fence struct {
+		TaskID  uuid.UUID `json:"task_id"`
+		Attempt int       `json:"attempt"`
+	}
+	if json.Unmarshal(body, &fence) != nil {
+		return uuid.Nil, 0
+	}
+	return fence.TaskID, fence.Attempt
+}
+
+// answer takes what a backend says.
+type answer struct {
+	header http.Header
+	status int
+	body   bytes.Buffer
+	wrote  bool
+}
+
+func (a *answer) Header() http.Header { return a.header }
+
+func (a *answer) WriteHeader(status int) {
+	if !a.wrote {
+		a.status, a.wrote = status, true
+	}
+}
+
+func (a *answer) Write(p []byte) (int, error) {
+	a.WriteHeader(http.StatusOK)
+	return a.body.Write(p)
+}
+
+// problem answers with a problem document.
+func problem(w http.ResponseWriter, status int, detail string) {
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(status)
+	json.NewEncoder(w).Encode(map[string]any{"title": http.StatusText(status), "status": status, "detail": detail}) //nolint:errcheck // a map of texts
+}
+
+// forget drops the faults of an endpoint.
+func (r *recorder) forget(endpoint string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, f := range r.faults {
+		if f.endpoint == endpoint {
+			f.times = 0
+		}
+	}
+}
