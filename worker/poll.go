@@ -3,6 +3,8 @@ package worker
 import (
 	"context"
 
+	"github.com/google/uuid"
+
 	"github.com/dagctl/dagctl/worker/protocol"
 )
 
@@ -30,4 +32,16 @@ func (p *poll) Next(ctx context.Context, max int) ([]Given, error) {
 		return given, ErrIdle
 	}
 	return given, nil
+}
+
+// Claim claims one task by its id. While the server does not answer it asks again: whoever sent the task here by a
+// message must not take its silence for a refusal.
+func (w *Worker) Claim(ctx context.Context, task uuid.UUID) (claim protocol.Claim, err error) {
+	operators, handlers := w.offer()
+	request := protocol.ClaimRequest{TaskID: task, WorkerID: w.cfg.ID, Runtime: w.cfg.Runtime, Operators: operators, Handlers: handlers}
+	err = repeat(ctx, func(ctx context.Context) (err error) {
+		claim, err = w.client.Claim(ctx, request)
+		return err
+	})
+	return claim, err
 }

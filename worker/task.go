@@ -62,12 +62,17 @@ func (t *Task) Progress(percent int, state string) { t.progress.set(percent, sta
 // Secrets are the values of the secrets that the task's job names. Where the runtime is not trusted with them, the
 // server refuses: ErrForbidden.
 func (t *Task) Secrets(ctx context.Context) (map[string]string, error) {
-	var answer protocol.Secrets
-	err := repeat(ctx, func(ctx context.Context) (err error) {
+	answer, err := t.BoundSecrets(ctx)
+	return answer.Secrets, err
+}
+
+// BoundSecrets are those values with where an admin allows each to be sent.
+func (t *Task) BoundSecrets(ctx context.Context) (answer protocol.Secrets, err error) {
+	err = repeat(ctx, func(ctx context.Context) (err error) {
 		answer, err = t.client.Secrets(ctx, t.capability(), t.fence)
 		return err
 	})
-	return answer.Secrets, err
+	return answer, err
 }
 
 // Credentials are short-lived storage credentials: to read what was pinned and to put new objects under the attempt's

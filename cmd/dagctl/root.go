@@ -88,7 +88,7 @@ Exit codes: 0 ok, 1 failed, 2 changes present (plan --detailed-exitcode), 3 abor
 	add("deploy", c.planCommand(), c.deployCommand(), c.promoteCommand(), c.rollbackCommand(), c.abandonCommand(), c.historyCommand(), c.diffCommand(), c.runCommand(), c.eventsCommand(), c.timersCommand(), c.udfCommand())
 	add("look", c.statusCommand(), c.whyCommand(), c.whyNotCommand(), c.tasksCommand(), c.datasetsCommand(), c.queryCommand(), c.sourcesCommand(), c.whoamiCommand())
 	add("upkeep", c.pauseCommand(), c.resumeCommand(), c.deleteCommand(), c.rematerializeCommand(), c.backfillCommand(), c.invalidateCommand(), c.pinCommand(), c.unpinCommand(), c.gcCommand())
-	add("server", c.devCommand(), c.serveCommand(), c.migrateCommand(), c.doctorCommand(), c.adminCommand(), c.workersCommand(), c.tokensCommand())
+	add("server", c.devCommand(), c.serveCommand(), c.migrateCommand(), c.doctorCommand(), c.adminCommand(), c.workerCommand(), c.workersCommand(), c.tokensCommand())
 	add("server", c.secretsCommand())
 	root.AddCommand(c.targetCommand(), c.versionCommand())
 	return root

@@ -40,6 +40,9 @@ func (Value) MarshalText() ([]byte, error) { return []byte(mask), nil }
 // Reveal is the text, for a use that sends it nowhere: the key of a signature.
 func (v Value) Reveal() string { return v.text }
 
+// Hosts are where it may go.
+func (v Value) Hosts() []string { return slices.Clone(v.hosts) }
+
 // For is the text for a request to a URL, refused as Forbidden where no admin bound the secret to its host.
 func (v Value) For(u *url.URL) (string, error) {
 	if !slices.ContainsFunc(v.hosts, func(host string) bool { return matches(host, u) }) {

@@ -337,6 +337,8 @@ type SecretsRequest struct {
 // Secrets are their values, by name.
 type Secrets struct {
 	Secrets map[string]string `json:"secrets"`
+	// Hosts says where an admin allows each to be sent. Built-in operators keep to it; one without hosts goes nowhere.
+	Hosts map[string][]string `json:"hosts,omitempty" doc:"Where an admin allows each to be sent, by name: host[:port], http://host[:port], or * for anywhere"`
 }
 
 // Logs are lines of a task; POST /v1/task/logs.

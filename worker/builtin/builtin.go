@@ -1,0 +1,167 @@
+// Package builtin runs the platform's own operators on a worker: the same operators and the same Runner as in the server's
+// process, with inputs that come over HTTP and outputs that go there. So a worker needs no credentials of storage or
+// database; the server seals what was uploaded when the task completes.
+//
+// Vocabulary: that of worker and operators. It owns no tables.
+package builtin
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+
+	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/internal/secret"
+	"github.com/dagctl/dagctl/operators"
+	"github.com/dagctl/dagctl/storage"
+	"github.com/dagctl/dagctl/worker"
+	"github.com/dagctl/dagctl/worker/protocol"
+)
+
+// Options say which operators a worker runs, and how.
+type Options struct {
+	Registry   *operators.Registry
+	Only       []string // names; all where it is empty
+	ScratchDir string   // folder for the tasks' own folders; the system's where it is empty
+	// Roots are the folders that an org's file sources may read here; nil: none.
+	Roots func(org, dag string) []string
+}
+
+// Register has the worker run the operators.
+func Register(w *worker.Worker, o Options) error {
+	names := o.Only
+	if len(names) == 0 {
+		names = o.Registry.Names()
+	}
+	for _, name := range names {
+		op, ok := o.Registry.Get(name)
+		if !ok {
+			return fmt.Errorf("operator %q is not known; there are: %q", name, o.Registry.Names())
+		}
+		w.HandleOperator(protocol.Operator{Name: name, Version: op.Spec().Version}, o.run)
+	}
+	return nil
+}
+
+// run runs a task of an operator as the server's own process would.
+func (o Options) run(ctx context.Context, t *worker.Task) (json.RawMessage, error) {
+	a, err := o.assignment(ctx, t)
+	if err != nil {
+		return nil, err
+	}
+	runner := operators.Runner{Registry: o.Registry, Carrier: carrier{t}, ScratchDir: o.ScratchDir, Log: t.Log}
+	out := runner.Run(ctx, a, t.Progress)
+	switch {
+	case out.Err != nil && !out.Retryable:
+		return nil, worker.NotRetryable(out.Err)
+	case out.Err != nil:
+		return nil, out.Err
+	}
+	if out.Unchanged {
+		t.Unchanged()
+	}
+	if out.State != nil {
+		if err := t.SetState(out.State); err != nil {
+			return nil, err
+		}
+	}
+	if out.Cursor != nil {
+		t.CursorTo(*out.Cursor)
+	}
+	t.SourceVersion(out.SourceVersion)
+	for _, c := range out.Columns {
+		t.Lineage(protocol.ColumnOrigin(c))
+	}
+	return out.Result.Result, nil
+}
+
+// assignment is the task as operators know it. The server has applied `where` and the bounds of a slice to what it sends.
+func (o Options) assignment(ctx context.Context, t *worker.Task) (operators.Assignment, error) {
+	a := operators.Assignment{TaskID: t.TaskID, Attempt: t.Attempt, OrgSlug: t.Org, DAG: t.Job.DAGName, Job: t.Job.Name,
+		Operator: t.Operator, OperatorVersion: t.OperatorVersion, Config: t.Config, Payload: t.Payload, State: t.OperatorState, TimeoutAt: t.TimeoutAt}
+	if len(t.PartitionBy) > 0 {
+		if err := json.Unmarshal(t.PartitionBy, &a.PartitionBy); err != nil {
+			return a, worker.NotRetryable(fmt.Errorf("partition_by: %w", err))
+		}
+	}
+	if p := t.Partition; p != nil {
+		a.Partition = &operators.PartitionRange{Key: p.Key, Start: p.Start, End: p.End}
+	}
+	if c := t.Cursor; c != nil {
+		a.Cursor = &operators.CursorPosition{Epoch: c.Epoch, Value: c.From}
+	}
+	for _, in := range t.Inputs {
+		assigned := operators.AssignedInput{Index: in.Index, As: in.As}
+		for _, p := range in.Partitions {
+			assigned.Partitions = append(assigned.Partitions, storage.Partition{Key: p.Key, Revision: p.Revision})
+		}
+		for _, c := range in.Schema {
+			assigned.Schema = append(assigned.Schema, storage.Column(c))
+		}
+		a.Inputs = append(a.Inputs, assigned)
+	}
+	for _, out := range t.Outputs {
+		a.Outputs = append(a.Outputs, operators.AssignedOutput{Index: out.Index, Name: out.Name, UpdateStrategy: dag.UpdateStrategy(out.UpdateStrategy)})
+	}
+	if o.Roots != nil {
+		a.Roots = o.Roots(t.Org, t.Job.DAGName)
+	}
+	if len(t.Task.Secrets) > 0 {
+		bound, err := t.BoundSecrets(ctx)
+		if err != nil {
+			return a, err
+		}
+		a.Secrets = map[string]secret.Value{}
+		for name, text := range bound.Secrets {
+			a.Secrets[name] = secret.New(name, text, bound.Hosts[name])
+		}
+	}
+	return a, nil
+}
+
+// carrier carries over HTTP.
+type carrier struct{ task *worker.Task }
+
+func (c carrier) Fetch(ctx context.Context, in operators.AssignedInput, dir string) ([]string, error) {
+	if len(in.Partitions) == 0 {
+		return nil, nil // it has a schema and no rows
+	}
+	i := slices.IndexFunc(c.task.Inputs, func(have protocol.Input) bool { return have.Index == in.Index })
+	if i < 0 {
+		return nil, errors.New("the claim does not have it")
+	}
+	input, err := c.task.Input(c.task.Inputs[i].As)
+	if err != nil {
+		return nil, err
+	}
+	file, err := input.Save(ctx, dir, worker.Parquet)
+	return []string{file}, err
+}
+
+// Deliver uploads; what became of it is known when the server has taken the completion.
+func (c carrier) Deliver(ctx context.Context, a operators.Assignment, dirs []string, result operators.Result, _ string) (operators.Outcome, error) {
+	outcome := operators.Outcome{Result: result}
+	if result.Unchanged {
+		return outcome, nil
+	}
+	for i, assigned := range a.Outputs {
+		files, err := filepath.Glob(filepath.Join(dirs[i], "*.parquet"))
+		if err != nil {
+			return outcome, err
+		}
+		output, err := c.task.Output(assigned.Name)
+		if err != nil {
+			return outcome, err
+		}
+		slices.Sort(files)
+		for _, file := range files {
+			if err := output.Upload(ctx, filepath.Base(file), worker.Parquet, file); err != nil {
+				return outcome, err
+			}
+		}
+	}
+	return outcome, nil
+}
