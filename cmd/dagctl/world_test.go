@@ -34,11 +34,11 @@ type world struct {
 	tokens map[string]string
 }
 
-// The callers of a world. foreign is an admin of another org; worker has a worker token, for every runtime there is, and task
+// The callers of a world. foreign is an admin of another org; anyWorker has a worker token, for every runtime there is, and anyTask
 // a capability of an attempt that never was.
 const (
 	nobody, reader, writer, admin, foreign = "nobody", "reader", "writer", "admin", "foreign"
-	worker, task                           = "worker", "task"
+	anyWorker, anyTask                     = "worker", "task"
 )
 
 func newWorld(t *testing.T) *world {
@@ -83,9 +83,9 @@ func newWorld(t *testing.T) *world {
 		w.tokens[name], _, err = authz.CreateToken(ctx, a.requests, caller, authz.NewToken{Name: name, Role: role})
 		require.NoError(t, err)
 	}
-	w.tokens[worker], _, err = authz.CreateToken(ctx, a.requests, caller, authz.NewToken{Name: worker, Kind: authz.KindWorker, Runtimes: cfg.runtimes().Names()})
+	w.tokens[anyWorker], _, err = authz.CreateToken(ctx, a.requests, caller, authz.NewToken{Name: anyWorker, Kind: authz.KindWorker, Runtimes: cfg.runtimes().Names()})
 	require.NoError(t, err)
-	w.tokens[task], err = a.signer.Issue(authz.Capability{OrgID: org.ID, TaskID: uuid.New(), Attempt: 1, ExpiresAt: time.Now().Add(time.Hour)}, time.Now())
+	w.tokens[anyTask], err = a.signer.Issue(authz.Capability{OrgID: org.ID, TaskID: uuid.New(), Attempt: 1, ExpiresAt: time.Now().Add(time.Hour)}, time.Now())
 	require.NoError(t, err)
 	w.tokens[foreign], _, err = authz.Bootstrap(ctx, a.pool, authz.FirstToken{OrgSlug: "umbrella", TokenName: "admin", Another: true})
 	require.NoError(t, err)
@@ -228,12 +228,12 @@ func (w *world) send(t *testing.T, caller, method, path, contentType string, bod
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), method, w.url+path, body)
 	require.NoError(t, err)
-	if token := w.tokens[caller]; caller == task {
+	if token := w.tokens[caller]; caller == anyTask {
 		request.Header.Set(protocol.CapabilityHeader, token)
 	} else if token != "" {
 		request.Header.Set("Authorization", "Bearer "+token)
 	}
-	if caller == worker || caller == task {
+	if caller == anyWorker || caller == anyTask {
 		request.Header.Set(protocol.VersionHeader, strconv.Itoa(protocol.Version))
 	}
 	if contentType != "" {
