@@ -147,7 +147,8 @@ type Dispatcher struct {
 	notices     *http.Client // to the webhooks of DAGs
 	tracing     tracing
 	clients     backendClients
-	drained     atomic.Bool              // somebody asked this process to claim no more
+	drained     atomic.Bool // somebody asked this process to claim no more
+	idle        idleness
 	pressed     atomic.Pointer[Pressure] // how the queue stood when this process last looked
 }
 

@@ -63,7 +63,7 @@ type retentionWorker struct {
 }
 
 func (w *retentionWorker) Work(ctx context.Context, _ *river.Job[retentionArgs]) error {
-	return errors.Join(w.d.sweepRetention(ctx, time.Now()), w.d.replaceStrays(ctx, time.Now()))
+	return errors.Join(w.d.sweepRetention(ctx, time.Now()), w.d.sweepExpired(ctx, time.Now()), w.d.replaceStrays(ctx, time.Now()))
 }
 
 const (
@@ -225,39 +225,4 @@ func (d *Dispatcher) replaceStrays(ctx context.Context, now time.Time) error {
 func firstID(at time.Time) (id uuid.UUID) {
 	binary.BigEndian.PutUint64(id[:8], uint64(at.UnixMilli())<<16)
 	return id
-}
-
-// How long rows stay: finished tasks and their trail, events, published outbox rows.
-const (
-	keepTasks  = 30 * 24 * time.Hour
-	keepEvents = 30 * 24 * time.Hour
-)
-
-// sweepRetention removes rows past their time, in batches that hold no lock for long. What is published stays: staleness
-// is decided by partitions, never by task rows.
-func (d *Dispatcher) sweepRetention(ctx context.Context, now time.Time) error {
-	for _, sweep := range []struct {
-		sql    string
-		before time.Time
-	}{
-		{`WITH old AS (SELECT id FROM tasks WHERE id < $2 AND status IN ('Completed', 'Canceled') AND completed_at < $1 ORDER BY id LIMIT 1000),
-		  a AS (DELETE FROM task_attempts USING old WHERE task_id = old.id),
-		  e AS (DELETE FROM task_events USING old WHERE task_id = old.id),
-		  r AS (DELETE FROM task_results USING old WHERE task_id = old.id)
-		  DELETE FROM tasks USING old WHERE tasks.id = old.id`, now.Add(-keepTasks)},
-		{`WITH old AS (SELECT id FROM events WHERE id < $2 AND created_at < $1 ORDER BY id LIMIT 1000),
-		  c AS (DELETE FROM event_consumers USING old WHERE event_id = old.id)
-		  DELETE FROM events USING old WHERE events.id = old.id`, now.Add(-keepEvents)},
-	} {
-		for {
-			tag, err := d.Pool.Exec(ctx, sweep.sql, sweep.before, firstID(sweep.before))
-			if err != nil {
-				return fmt.Errorf("retention: %w", err)
-			}
-			if tag.RowsAffected() < 1000 {
-				break
-			}
-		}
-	}
-	return nil
 }

@@ -90,3 +90,14 @@ func Inputs(ctx context.Context, tx pgx.Tx, orgID, taskID uuid.UUID) ([]Input, e
 	}
 	return inputs, nil
 }
+
+// ForgetTasks removes what is told of the inputs of tasks that are removed. What outputs were made from is told elsewhere.
+func ForgetTasks(ctx context.Context, tx pgx.Tx, tasks []uuid.UUID) error {
+	if len(tasks) == 0 {
+		return nil
+	}
+	if _, err := tx.Exec(ctx, `DELETE FROM task_inputs WHERE task_id = ANY($1)`, tasks); err != nil {
+		return fmt.Errorf("forget the inputs of %d tasks: %w", len(tasks), err)
+	}
+	return nil
+}

@@ -422,3 +422,19 @@ $$;
 -- +goose StatementEnd
 -- The short name of all errors with the same pattern.
 CREATE FUNCTION error_group(message TEXT) RETURNS TEXT IMMUTABLE PARALLEL SAFE LANGUAGE sql AS 'SELECT left(md5(error_pattern(message)), 12)';
+
+-- Every table that grows and shrinks with tasks is vacuumed by the number of dead rows, not by their share: a share of a
+-- year's history is reached too late.
+-- +goose StatementBegin
+DO $$
+DECLARE
+    t TEXT;
+BEGIN
+    FOREACH t IN ARRAY ARRAY['event_consumers', 'task_attempts', 'task_results', 'dataset_cursors', 'limits', 'sources', 'operator_state',
+        'effect_positions', 'workers', 'backfill_partitions', 'bulk_action_tasks', 'partition_versions', 'partition_inputs']
+    LOOP
+        EXECUTE format('ALTER TABLE %I SET (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0)', t);
+    END LOOP;
+END
+$$;
+-- +goose StatementEnd

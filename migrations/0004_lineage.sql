@@ -12,7 +12,7 @@ CREATE TABLE task_inputs (
     dataset_version     UUID NOT NULL,
     revision            BIGINT NOT NULL,
     PRIMARY KEY (task_id, input_dataset_uuid, input_partition_key)
-);
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);
 
 CREATE TABLE column_lineage (
     org_id                 UUID NOT NULL REFERENCES orgs (id),
