@@ -321,7 +321,11 @@ func (d *decoder) operator(v value, j *Job) (OperatorSpec, bool) {
 		d.node(place, CodeConflict, "operator %s takes no inputs; it needs a `source`", j.Operator)
 	}
 	if op.Runtimes != nil && !slices.Contains(op.Runtimes, j.Runtime) {
-		d.node(place, CodeConflict, "operator %s does not run on %s", j.Operator, j.Runtime).suggest("it runs on: %s", strings.Join(op.Runtimes, ", "))
+		runs := "it runs on: " + strings.Join(op.Runtimes, ", ")
+		if len(op.Runtimes) == 0 {
+			runs = "no runtime of this server does: its config maps those of workers, such as `python: poll`"
+		}
+		d.node(place, CodeConflict, "operator %s does not run on %s", j.Operator, j.Runtime).suggest("%s", runs)
 	}
 	return op, true
 }

@@ -311,6 +311,9 @@ func (d *Document) Job(name string) (*Job, bool) {
 	return nil, false
 }
 
+// Handler is the operator of jobs that a worker's own function does: `config: {handler: NAME}` names it.
+const Handler = "handler"
+
 // OperatorSpec is what the DAG file needs to know of an operator.
 type OperatorSpec struct {
 	Name    string

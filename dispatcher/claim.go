@@ -30,6 +30,7 @@ type Fence struct {
 type claimed struct {
 	Fence
 	kind       string
+	runtime    string
 	job        *registry.Job
 	slot       string
 	lease      time.Duration
@@ -62,6 +63,23 @@ type claimable struct {
 // claim takes up to max ready tasks of some runtimes, pins what each is to read, and leases them to the worker. A task whose
 // output is up to date by now, or whose origin nobody uses any more, is canceled instead: it has nothing to do.
 func (d *Dispatcher) claim(ctx context.Context, runtimes []string, worker string, max int, now time.Time) ([]claimed, error) {
+	out, err := d.claimTaken(ctx, holder{worker: worker}, now, func(ctx context.Context, tx pgx.Tx) ([]claimable, error) {
+		return d.takeReady(ctx, tx, runtimes, max)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("claim tasks of %s: %w", strings.Join(runtimes, ", "), err)
+	}
+	return out, nil
+}
+
+// holder is who gets leases. What an attempt outside of the server's process was given is recorded with it.
+type holder struct {
+	worker string
+	remote bool
+}
+
+// claimTaken leases what take removes from the ready set, in its transaction.
+func (d *Dispatcher) claimTaken(ctx context.Context, by holder, now time.Time, take func(context.Context, pgx.Tx) ([]claimable, error)) ([]claimed, error) {
 	var (
 		out     []claimed
 		leased  []claimable
@@ -70,7 +88,7 @@ func (d *Dispatcher) claim(ctx context.Context, runtimes []string, worker string
 	)
 	err := pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) error {
 		out, dropped, leased = nil, false, nil
-		taken, err := d.takeReady(ctx, tx, runtimes, max)
+		taken, err := take(ctx, tx)
 		if err != nil || len(taken) == 0 {
 			return err
 		}
@@ -100,11 +118,11 @@ func (d *Dispatcher) claim(ctx context.Context, runtimes []string, worker string
 		if err := d.cancelClaimed(ctx, tx, idle, now); err != nil {
 			return err
 		}
-		out, err = d.lease(ctx, tx, leased, worker, now)
+		out, err = d.lease(ctx, tx, leased, by, now)
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("claim tasks of %s: %w", strings.Join(runtimes, ", "), err)
+		return nil, err
 	}
 	if dropped {
 		d.wake.send(d.progressed()...)
@@ -183,7 +201,7 @@ func (d *Dispatcher) cancelClaimed(ctx context.Context, tx pgx.Tx, idle []claima
 }
 
 // lease makes tasks Running, each under a new token, and records where their attempts may write before anything is written.
-func (d *Dispatcher) lease(ctx context.Context, tx pgx.Tx, taken []claimable, worker string, now time.Time) ([]claimed, error) {
+func (d *Dispatcher) lease(ctx context.Context, tx pgx.Tx, taken []claimable, by holder, now time.Time) ([]claimed, error) {
 	if len(taken) == 0 {
 		return nil, nil
 	}
@@ -199,11 +217,12 @@ func (d *Dispatcher) lease(ctx context.Context, tx pgx.Tx, taken []claimable, wo
 		tasks, orgs, origins   []uuid.UUID
 		tokens                 []uuid.UUID
 		slots, pins, staging   []string
+		records                []string // of what remote attempts are given
 		attempts, leaseSeconds []int
 		expires, timeouts      []time.Time
 	)
 	for i, c := range taken {
-		t := claimed{kind: c.Kind, trace: c.trace, job: c.job, slot: c.Slot, lease: cmp.Or(c.job.Def.HeartbeatTimeout, d.Lease),
+		t := claimed{kind: c.Kind, runtime: c.runtime, trace: c.trace, job: c.job, slot: c.Slot, lease: cmp.Or(c.job.Def.HeartbeatTimeout, d.Lease),
 			timeoutAt: now.Add(cmp.Or(c.job.Def.Timeout, noTimeout)),
 			Fence:     Fence{TaskID: c.Task, Attempt: c.Attempt, LeaseToken: uuid.New()}}
 		if c.Started {
@@ -229,24 +248,30 @@ func (d *Dispatcher) lease(ctx context.Context, tx pgx.Tx, taken []claimable, wo
 		attempts, tokens, leaseSeconds = append(attempts, t.Attempt), append(tokens, t.LeaseToken), append(leaseSeconds, int(t.lease.Seconds()))
 		expires, timeouts = append(expires, now.Add(t.lease)), append(timeouts, t.timeoutAt)
 		pins, staging = append(pins, string(pinned)), append(staging, string(places))
+		record, err := by.record(t, given)
+		if err != nil {
+			return nil, err
+		}
+		records = append(records, string(record))
 		out[i] = t
 	}
 	_, err = tx.Exec(ctx, `
 		WITH w AS (
 			SELECT * FROM unnest($3::uuid[], $4::uuid[], $5::uuid[], $6::text[], $7::int[], $8::uuid[], $9::int[], $10::timestamptz[],
-				$11::timestamptz[], $12::text[], $13::text[])
-				AS w(task, org, origin, slot, attempt, token, seconds, expires_at, timeout_at, pins, staging)),
+				$11::timestamptz[], $12::text[], $13::text[], $14::text[])
+				AS w(task, org, origin, slot, attempt, token, seconds, expires_at, timeout_at, pins, staging, given)),
 		leased AS (
 			INSERT INTO leases (task_id, org_id, job_id, slot, attempt, lease_token, worker_id, lease_seconds, expires_at, timeout_at, heartbeat_at)
 			SELECT task, org, origin, slot, attempt, token, $1, seconds, expires_at, timeout_at, $2 FROM w),
 		tried AS (
-			INSERT INTO task_attempts (task_id, attempt, org_id, worker_id, started_at, staging)
-			SELECT task, attempt, org, $1, $2, ARRAY(SELECT jsonb_array_elements_text(staging::jsonb)) FROM w WHERE attempt > 1 OR staging <> '[]')
+			INSERT INTO task_attempts (task_id, attempt, org_id, worker_id, started_at, staging, given)
+			SELECT task, attempt, org, $1, $2, ARRAY(SELECT jsonb_array_elements_text(staging::jsonb)), NULLIF(given, '')::jsonb
+			FROM w WHERE attempt > 1 OR staging <> '[]' OR given <> '')
 		UPDATE tasks t SET status = 'Running', attempt = w.attempt, worker_id = $1, lease_token = w.token, lease_expires_at = w.expires_at,
 			last_heartbeat = $2, timeout_at = w.timeout_at, started_at = $2, completed_at = NULL, next_retry_at = NULL,
 			input_versions = w.pins::jsonb, progress = 0, state = NULL, version = version + 1
 		FROM w WHERE t.id = w.task`,
-		worker, now, tasks, orgs, origins, slots, attempts, tokens, leaseSeconds, expires, timeouts, pins, staging)
+		by.worker, now, tasks, orgs, origins, slots, attempts, tokens, leaseSeconds, expires, timeouts, pins, staging, records)
 	if err != nil {
 		return nil, fmt.Errorf("lease %d tasks: %w", len(taken), err)
 	}
@@ -269,6 +294,7 @@ type given struct {
 	generations map[uuid.UUID][]storage.Generation // by job row: what each input reads
 	contents    map[registry.Pin]registry.Content
 	states      map[uuid.UUID]json.RawMessage // operator state, by origin
+	cursor      *operators.CursorPosition     // of an attempt that is loaded again: as it was given before
 }
 
 func (d *Dispatcher) given(ctx context.Context, tx pgx.Tx, taken []claimable) (given, error) {
@@ -326,9 +352,12 @@ func (d *Dispatcher) assign(ctx context.Context, tx pgx.Tx, t claimed, c claimab
 		check, err := d.assignCheck(ctx, tx, &a, job, c)
 		return a, check, err
 	}
-	cursor, err := cursorPosition(ctx, tx, job)
-	if err != nil {
-		return a, nil, err
+	cursor := g.cursor
+	if cursor == nil {
+		var err error
+		if cursor, err = cursorPosition(ctx, tx, job); err != nil {
+			return a, nil, err
+		}
 	}
 	a.Cursor = cursor
 	if len(c.Partitions) > 0 && cursor == nil {

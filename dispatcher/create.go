@@ -129,7 +129,7 @@ func (d *Dispatcher) create(ctx context.Context, tx pgx.Tx, wanted []newTask, no
 		}
 		s := slotOf{w.job.Origin, w.slot}
 		out.by[s] = madeTask{id: ids[i], isNew: true}
-		p := placement{task: ids[i], org: w.job.OrgID, job: w.job.Origin, slot: w.slot, runtime: w.runtime,
+		p := placement{task: ids[i], org: w.job.OrgID, job: w.job.Origin, slot: w.slot, runtime: w.runtime, needs: needsOf(&w.job.Def, w.kind),
 			rank: rankOf(w.class, w.priority, now), limits: limitsOf(w), runAt: w.runAt}
 		if r, ok := running[s]; ok {
 			p.sibling = r
@@ -220,11 +220,11 @@ func slotsIn(ctx context.Context, tx pgx.Tx, sql string, slots []slotOf) (map[sl
 // insertTasks writes the rows and returns their ids, uuid.Nil where the dedupe key is that of work done or given up.
 func (d *Dispatcher) insertTasks(ctx context.Context, tx pgx.Tx, wanted []newTask, now time.Time) ([]uuid.UUID, error) {
 	var (
-		ids, orgs, jobs                                  = make([]uuid.UUID, len(wanted)), make([]uuid.UUID, len(wanted)), make([]uuid.UUID, len(wanted))
-		kinds, slots, runtimes, partitions, limits       []string
-		dedupes, payloads, hashes, concurrency, metadata []*string
-		maxAttempts, priorities                          []int
-		runAts                                           []*time.Time
+		ids, orgs, jobs                                   = make([]uuid.UUID, len(wanted)), make([]uuid.UUID, len(wanted)), make([]uuid.UUID, len(wanted))
+		kinds, slots, runtimes, needs, partitions, limits []string
+		dedupes, payloads, hashes, concurrency, metadata  []*string
+		maxAttempts, priorities                           []int
+		runAts                                            []*time.Time
 	)
 	spans := d.tracing.made(ctx, wanted)
 	index := make(map[slotOf]int, len(wanted))
@@ -256,6 +256,7 @@ func (d *Dispatcher) insertTasks(ctx context.Context, tx pgx.Tx, wanted []newTas
 			keys = string(text)
 		}
 		kinds, slots, runtimes = append(kinds, w.kind), append(slots, w.slot), append(runtimes, w.runtime)
+		needs = append(needs, needsOf(&w.job.Def, w.kind))
 		partitions, limits, dedupes = append(partitions, w.partition), append(limits, keys), append(dedupes, optional(w.dedupe))
 		payloads, metadata = append(payloads, optional(string(w.payload))), append(metadata, optional(string(w.metadata)))
 		hashes, concurrency = append(hashes, optional(w.inputHash)), append(concurrency, optional(w.concurrency))
@@ -263,19 +264,19 @@ func (d *Dispatcher) insertTasks(ctx context.Context, tx pgx.Tx, wanted []newTas
 	}
 	answer, err := tx.Query(ctx, `
 		WITH made AS (
-			INSERT INTO tasks (id, org_id, job_id, kind, dedupe_key, slot, max_attempts, runtime, priority, partitions, payload,
+			INSERT INTO tasks (id, org_id, job_id, kind, dedupe_key, slot, max_attempts, runtime, needs, priority, partitions, payload,
 				input_hash, concurrency_key, limits, metadata, run_at, created_at)
-			SELECT id, org, job, kind, dedupe, slot, max_attempts, runtime, priority, CASE WHEN partition <> '' THEN ARRAY[partition] END,
+			SELECT id, org, job, kind, dedupe, slot, max_attempts, runtime, needs, priority, CASE WHEN partition <> '' THEN ARRAY[partition] END,
 				NULLIF(payload::jsonb, 'null'), hash, concurrency,
 				CASE WHEN limits = '' THEN '{}' ELSE ARRAY(SELECT jsonb_array_elements_text(limits::jsonb)) END,
 				coalesce(NULLIF(metadata::jsonb, 'null'), '{}'), run_at, $1
 			FROM unnest($2::uuid[], $3::uuid[], $4::uuid[], $5::text[], $6::text[], $7::text[], $8::int[], $9::text[], $10::int[], $11::text[],
-				$12::text[], $13::text[], $14::text[], $15::text[], $16::text[], $17::timestamptz[])
-				AS w(id, org, job, kind, dedupe, slot, max_attempts, runtime, priority, partition, payload, hash, concurrency, limits, metadata, run_at)
+				$12::text[], $13::text[], $14::text[], $15::text[], $16::text[], $17::timestamptz[], $18::text[])
+				AS w(id, org, job, kind, dedupe, slot, max_attempts, runtime, priority, partition, payload, hash, concurrency, limits, metadata, run_at, needs)
 			ORDER BY job, dedupe
 			ON CONFLICT (job_id, dedupe_key) WHERE dedupe_key IS NOT NULL DO UPDATE
 			SET status = 'Queued', kind = EXCLUDED.kind, reason = NULL, failures = 0, error_message = NULL, completed_at = NULL,
-			    cancel_requested_at = NULL, next_retry_at = NULL, runtime = EXCLUDED.runtime, limits = EXCLUDED.limits, metadata = tasks.metadata || EXCLUDED.metadata,
+			    cancel_requested_at = NULL, next_retry_at = NULL, runtime = EXCLUDED.runtime, needs = EXCLUDED.needs, limits = EXCLUDED.limits, metadata = tasks.metadata || EXCLUDED.metadata,
 			    version = tasks.version + 1
 			WHERE tasks.status = 'Canceled' AND tasks.reason IN ('superseded', 'abandoned', 'merged')
 			RETURNING id, job_id, dedupe_key, slot, org_id, attempt, xmax::text <> '0' AS revived),
@@ -283,7 +284,7 @@ func (d *Dispatcher) insertTasks(ctx context.Context, tx pgx.Tx, wanted []newTas
 			INSERT INTO task_events (id, org_id, task_id, attempt, from_status, to_status, actor, at)
 			SELECT uuid_v7(), org_id, id, attempt, 'Canceled', 'Queued', 'SYSTEM', $1 FROM made WHERE revived)
 		SELECT id, job_id, slot, coalesce(dedupe_key, '') FROM made`,
-		now, ids, orgs, jobs, kinds, dedupes, slots, maxAttempts, runtimes, priorities, partitions, payloads, hashes, concurrency, limits, metadata, runAts)
+		now, ids, orgs, jobs, kinds, dedupes, slots, maxAttempts, runtimes, priorities, partitions, payloads, hashes, concurrency, limits, metadata, runAts, needs)
 	if err != nil {
 		return nil, fmt.Errorf("insert %d tasks: %w", len(wanted), err)
 	}

@@ -67,6 +67,9 @@ type Config struct {
 	// AWS has the credentials for queues and functions.
 	AWS aws.Config
 
+	Signer  *authz.Signer // of capability tokens; nil: no task runs outside of this process
+	BaseURL string        // where tasks that run elsewhere reach this server
+
 	// Roots are the folders that the file sources of an org's DAG may read.
 	Roots    func(orgSlug, dagName string) []string
 	WorkerID string // unique among processes
@@ -137,6 +140,8 @@ type Dispatcher struct {
 	// holds tells until when the live counterparts of a build are held back. The build loop alone uses it.
 	holds map[uuid.UUID]time.Time
 	heads heads
+	// turns are those of the orgs with workers elsewhere.
+	turns turns
 	// building tells whether the build loop has found a version being built when it last looked.
 	building atomic.Bool
 	// columns are the hashes of the column lineage that is recorded.
@@ -150,6 +155,9 @@ type Dispatcher struct {
 	drained     atomic.Bool // somebody asked this process to claim no more
 	idle        idleness
 	pressed     atomic.Pointer[Pressure] // how the queue stood when this process last looked
+	stopping    chan struct{}            // closed by stop, when Run is told to
+	stop        func()
+	elsewhere   map[string][]string // operators, by runtime of this process, that only workers run
 }
 
 // New validates the config.
@@ -157,18 +165,21 @@ func New(c Config) (*Dispatcher, error) {
 	if err := c.validate(); err != nil {
 		return nil, err
 	}
-	d := &Dispatcher{Config: c, wake: newWakeups(), slots: make(chan struct{}, c.PoolSize), behind: make(chan registry.Build, behindAtOnce),
+	d := &Dispatcher{Config: c, wake: newWakeups(), slots: make(chan struct{}, c.PoolSize), behind: make(chan registry.Build, behindAtOnce), stopping: make(chan struct{}),
 		metrics: newMetrics(), tracing: tracing{c.Tracer}, notices: newNoticeClient(c.NoticeDialer, c.NoticeTimeout)}
 	var err error
 	if d.clients, err = newBackendClients(c.Backends, c.AWS); err != nil {
 		return nil, fmt.Errorf("dispatcher: %w", err)
 	}
+	d.stop = sync.OnceFunc(func() { close(d.stopping) })
+	d.elsewhere = c.Backends.Elsewhere(c.Operators.Names())
 	d.completions = &batcher[*completing]{size: completeBatch, lanes: completeLanes, do: d.completeAll}
 	return d, nil
 }
 
 // Run works until ctx ends, then hands back the leases of what it was running.
 func (d *Dispatcher) Run(ctx context.Context) error {
+	defer context.AfterFunc(ctx, d.stop)()
 	if err := d.registerSoon(ctx); err != nil || ctx.Err() != nil {
 		return err
 	}

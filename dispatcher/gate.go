@@ -309,7 +309,7 @@ func (d *Dispatcher) holdLive(ctx context.Context, b registry.Build, now time.Ti
 		}
 		rows, err := tx.Query(ctx, `
 			WITH held AS (DELETE FROM ready WHERE job_id = ANY($1) RETURNING task_id, rank)
-			SELECT t.id, t.org_id, t.job_id, t.slot, t.runtime, h.rank, t.limits
+			SELECT t.id, t.org_id, t.job_id, t.slot, t.runtime, t.needs, h.rank, t.limits
 			FROM held h JOIN tasks t ON t.id = h.task_id`, dedupeIDs(origins))
 		if err != nil {
 			return fmt.Errorf("hold live tasks back: %w", err)

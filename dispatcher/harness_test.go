@@ -42,6 +42,7 @@ type world struct {
 	data    string // where the storage keeps files
 	probe   *probe
 	vault   *authz.Vault
+	signer  *authz.Signer
 	roots   sync.Map // org slug → landing folder
 	d       *Dispatcher
 }
@@ -65,6 +66,10 @@ func newWorld(t *testing.T) *world {
 	w.vault, err = authz.NewVault(authz.VaultConfig{Owner: w.pool, Requests: w.asked, Keys: []string{authz.NewVaultKey()}})
 	require.NoError(t, err)
 	w.ops, err = operators.NewRegistry(slices.Concat(builtins(t), w.probe.operators())...)
+	require.NoError(t, err)
+	key, err := authz.EnsureTaskKey(filepath.Join(t.TempDir(), "tasks.pem"))
+	require.NoError(t, err)
+	w.signer, err = authz.NewSigner(authz.SignerConfig{Issuer: "http://dagctl.test", Keys: []authz.TaskKey{key}})
 	require.NoError(t, err)
 	w.tenant = w.org("acme")
 	w.d = w.dispatcher("one")
@@ -112,11 +117,11 @@ func (w *world) dispatcher(id string, change ...func(*Config)) *Dispatcher {
 		log = slog.New(slog.NewTextHandler(w.t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
 	}
 	reg, err := registry.New(registry.Config{Pool: w.pool, Requests: w.asked, Storage: w.storage,
-		Catalog: w.ops.Catalog([]string{"dispatcher", "other"}), Vault: w.vault, Log: log})
+		Catalog: w.ops.Catalog([]string{"dispatcher", "other", "poll", "lambda"}), Vault: w.vault, Log: log})
 	require.NoError(w.t, err)
 	c := Config{Pool: w.pool, Requests: w.asked, Registry: reg, Operators: w.ops, Storage: w.storage, Vault: w.vault,
 		Runner:   &operators.Runner{Registry: w.ops, Storage: w.storage, ScratchDir: w.scratch, Log: log},
-		Runtimes: []string{"dispatcher", "other"}, WorkerID: id, Poll: 50 * time.Millisecond, Log: log,
+		Runtimes: []string{"dispatcher", "other"}, Signer: w.signer, WorkerID: id, Poll: 50 * time.Millisecond, Log: log,
 		Roots: func(slug, _ string) []string { root, _ := w.roots.Load(slug); return []string{root.(string)} }}
 	for _, f := range change {
 		f(&c)

@@ -131,12 +131,31 @@ func (d *Dispatcher) takeReady(ctx context.Context, tx pgx.Tx, runtimes []string
 	if len(queues) == 0 {
 		return nil, nil
 	}
-	taken, err := takeFrom(ctx, tx, queues, ranks, max/len(queues))
+	where, args := d.runsHere()
+	taken, err := takeFrom(ctx, tx, queues, ranks, max/len(queues), where, args...)
 	if err == nil && len(taken) > 0 {
 		d.heads.claimed(taken)
 	}
 	return taken, err
 }
+
+// runsHere is the condition that this process runs a task of one of its runtimes.
+func (d *Dispatcher) runsHere() (where string, args []any) {
+	if len(d.elsewhere) == 0 {
+		return "true", nil
+	}
+	var runtimes, operators []string
+	for runtime, names := range d.elsewhere {
+		for _, name := range names {
+			runtimes, operators = append(runtimes, runtime), append(operators, name)
+		}
+	}
+	return "NOT EXISTS (SELECT FROM unnest($5::text[], $6::text[]) AS e(runtime, operator) WHERE e.runtime = q.runtime AND e.operator = " + operatorColumn + ")",
+		[]any{runtimes, operators}
+}
+
+// operatorColumn is the operator in ready.needs.
+const operatorColumn = `CASE WHEN starts_with(q.needs, 'handler:') THEN 'handler' ELSE split_part(q.needs, '@', 1) END`
 
 // queuesReady finds the queues that are not empty, and about how many dead rows the set has. It relies on
 // idx_ready_claim, of which it touches one place for each.
@@ -160,24 +179,30 @@ func queuesReady(ctx context.Context, tx pgx.Tx, runtimes []string) (found []hea
 	return found, dead, err
 }
 
-// takeFrom takes up to share tasks of each queue, from a rank on. The CTE is materialised: without that the plan may lock
-// and delete more rows than the limit says. It relies on idx_ready_claim.
-func takeFrom(ctx context.Context, tx pgx.Tx, queues []head, ranks []int64, share int) ([]claimable, error) {
+// takeFrom takes up to share tasks of each queue, from a rank on, that meet a condition over ready q, whose arguments begin
+// with $5. It relies on idx_ready_claim.
+func takeFrom(ctx context.Context, tx pgx.Tx, queues []head, ranks []int64, share int, where string, args ...any) ([]claimable, error) {
 	orgs, runtimes := make([]uuid.UUID, len(queues)), make([]string, len(queues))
 	for i, q := range queues {
 		orgs[i], runtimes[i] = q.org, q.runtime
 	}
-	rows, err := tx.Query(ctx, `
-		WITH picked AS MATERIALIZED (
+	return takePicked(ctx, tx, `
 			SELECT p.task_id FROM unnest($1::uuid[], $2::text[], $3::bigint[]) AS h(org_id, runtime, low) CROSS JOIN LATERAL (
-				SELECT q.task_id FROM ready q WHERE q.runtime = h.runtime AND q.org_id = h.org_id AND q.rank >= h.low
+				SELECT q.task_id FROM ready q WHERE q.runtime = h.runtime AND q.org_id = h.org_id AND q.rank >= h.low AND `+where+`
 				ORDER BY q.runtime, q.org_id, q.rank, q.task_id LIMIT $4
-				FOR UPDATE SKIP LOCKED) AS p),
+				FOR UPDATE SKIP LOCKED) AS p`, append([]any{orgs, runtimes, ranks, share}, args...)...)
+}
+
+// takePicked removes the tasks from the ready set that a query picks and locks. The CTE is materialised: without that the
+// plan may lock and delete more rows than a limit in it says.
+func takePicked(ctx context.Context, tx pgx.Tx, pick string, args ...any) ([]claimable, error) {
+	rows, err := tx.Query(ctx, `
+		WITH picked AS MATERIALIZED (`+pick+`),
 		taken AS (DELETE FROM ready r USING picked p WHERE r.task_id = p.task_id RETURNING r.task_id, r.rank)
 		SELECT t.id, t.org_id, t.job_id, t.slot, t.kind, t.attempt, t.started_at IS NOT NULL, coalesce(t.partitions, '{}'), t.payload, t.limits,
 			t.runtime, k.rank, coalesce(t.metadata->>'traceparent', '')
 		FROM taken k JOIN tasks t ON t.id = k.task_id
-		ORDER BY k.rank, t.id`, orgs, runtimes, ranks, share)
+		ORDER BY k.rank, t.id`, args...)
 	if err != nil {
 		return nil, fmt.Errorf("take ready tasks: %w", err)
 	}

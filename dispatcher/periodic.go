@@ -192,7 +192,7 @@ const reconcileBatch = 500
 func (d *Dispatcher) replaceStrays(ctx context.Context, now time.Time) error {
 	return pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, `
-			SELECT t.id, t.org_id, t.job_id, t.slot, t.runtime, (extract(epoch FROM t.created_at) * 1000)::bigint, t.limits FROM tasks t
+			SELECT t.id, t.org_id, t.job_id, t.slot, t.runtime, t.needs, (extract(epoch FROM t.created_at) * 1000)::bigint, t.limits FROM tasks t
 			WHERE t.status = 'Queued' AND t.created_at < $1
 			  AND NOT EXISTS (SELECT FROM ready r WHERE r.task_id = t.id) AND NOT EXISTS (SELECT FROM waiting w WHERE w.task_id = t.id)
 			LIMIT $2 FOR UPDATE SKIP LOCKED`, now.Add(-time.Minute), sweepBatch)

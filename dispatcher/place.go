@@ -18,7 +18,8 @@ type placement struct {
 	job     uuid.UUID // origin
 	slot    string
 	runtime string
-	rank    int64 // its place in the order, see rankOf
+	needs   string // see needsOf
+	rank    int64  // its place in the order, see rankOf
 	limits  []limit
 	runAt   *time.Time
 	sibling uuid.UUID // a running task of the same slot
@@ -87,23 +88,25 @@ func (d *Dispatcher) insertReady(ctx context.Context, tx pgx.Tx, tasks []placeme
 	var (
 		ids, orgs, jobs []uuid.UUID
 		slots, runtimes []string
+		needs           []string
 		ranks           []int64
 	)
 	for _, p := range tasks {
 		ids, orgs, jobs = append(ids, p.task), append(orgs, p.org), append(jobs, p.job)
 		slots, runtimes, ranks = append(slots, p.slot), append(runtimes, p.runtime), append(ranks, p.rank)
+		needs = append(needs, p.needs)
 	}
 	rows, err := tx.Query(ctx, `
 		WITH wanted AS (
-			SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::text[], $5::text[], $6::bigint[])
-				AS w(task_id, org_id, job_id, slot, runtime, rank)),
+			SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::text[], $5::text[], $6::text[], $7::bigint[])
+				AS w(task_id, org_id, job_id, slot, runtime, needs, rank)),
 		paused AS MATERIALIZED (
 			SELECT DISTINCT ON (w.task_id) w.task_id, concat_ws('/', NULLIF(p.dag_name, ''), NULLIF(p.job_name, '')) AS blocker
 			FROM wanted w JOIN pauses p ON p.org_id = w.org_id
 			WHERE p.dag_name = '' OR job_address(w.job_id) = p.dag_name || '/' || p.job_name
 			   OR p.job_name = '' AND starts_with(job_address(w.job_id), p.dag_name || '/')),
 		ready_now AS (
-			INSERT INTO ready (task_id, org_id, job_id, slot, runtime, rank)
+			INSERT INTO ready (task_id, org_id, job_id, slot, runtime, needs, rank)
 			SELECT * FROM wanted w WHERE NOT EXISTS (SELECT FROM paused p WHERE p.task_id = w.task_id)),
 		put AS (
 			INSERT INTO waiting (task_id, org_id, job_id, slot, reason, blocker, rank)
@@ -112,12 +115,12 @@ func (d *Dispatcher) insertReady(ctx context.Context, tx pgx.Tx, tasks []placeme
 		announced AS (
 			INSERT INTO outbox AS o (org_id, kind, payload)
 			SELECT org_id, 'enqueue_task', jsonb_build_object('task_id', task_id, 'runtime', runtime) FROM wanted w
-			WHERE runtime = ANY($7) AND NOT EXISTS (SELECT FROM paused p WHERE p.task_id = w.task_id)
+			WHERE runtime = ANY($8) AND NOT EXISTS (SELECT FROM paused p WHERE p.task_id = w.task_id)
 			ON CONFLICT ((payload->>'task_id')) WHERE kind = 'enqueue_task' DO UPDATE -- it was ready before
 			SET payload = EXCLUDED.payload, status = 'Pending', available_at = EXCLUDED.available_at, attempts = 0, last_error = NULL,
 				created_at = EXCLUDED.created_at, processed_at = NULL)
 		SELECT task_id FROM paused`,
-		ids, orgs, jobs, slots, runtimes, ranks, d.queuedRuntimes())
+		ids, orgs, jobs, slots, runtimes, needs, ranks, d.queuedRuntimes())
 	if err != nil {
 		return nil, fmt.Errorf("make %d tasks claimable: %w", len(tasks), err)
 	}
@@ -200,12 +203,12 @@ func queuePromote(b *pg.Batch, placing *[]placement, where string, args ...any) 
 		return nil
 	}, `
 		WITH freed AS (DELETE FROM waiting q WHERE `+where+` RETURNING q.task_id, q.rank)
-		SELECT t.id, t.org_id, t.job_id, t.slot, t.runtime, f.rank, t.limits
+		SELECT t.id, t.org_id, t.job_id, t.slot, t.runtime, t.needs, f.rank, t.limits
 		FROM freed f JOIN tasks t ON t.id = f.task_id
 		ORDER BY f.rank, t.id`, args...)
 }
 
-// collectPlacements reads rows of id, org_id, job_id, slot, runtime, rank, limits.
+// collectPlacements reads rows of id, org_id, job_id, slot, runtime, needs, rank, limits.
 func collectPlacements(rows pgx.Rows) ([]placement, error) {
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (p placement, err error) {
 		var keys []string
@@ -216,7 +219,7 @@ func collectPlacements(rows pgx.Rows) ([]placement, error) {
 
 // columns are where a row of id, org_id, job_id, slot, runtime, rank, limits goes.
 func (p *placement) columns(limits *[]string) []any {
-	return []any{&p.task, &p.org, &p.job, &p.slot, &p.runtime, &p.rank, limits}
+	return []any{&p.task, &p.org, &p.job, &p.slot, &p.runtime, &p.needs, &p.rank, limits}
 }
 
 func (p placement) limitedBy(keys []string) placement {

@@ -53,15 +53,16 @@ func (d *Dispatcher) carryQueue(ctx context.Context, tx pgx.Tx, m registry.Queue
 			continue
 		}
 		moved := int64(0)
-		for _, set := range []string{"waiting", "ready"} { // in the direction in which tasks move, sets before tasks as claimers do
+		needs := needsOf(m.Next, "")
+		for _, set := range []string{"waiting s SET job_id = $2", "ready s SET job_id = $2, needs = $5"} { // in the direction in which tasks move, sets before tasks as claimers do
 			tag, err := tx.Exec(ctx, `
 				WITH moved AS (
-					UPDATE `+set+` s SET job_id = $2
+					UPDATE `+set+`
 					FROM tasks t JOIN unnest($3::text[], $4::text[]) AS f(key, next) ON f.key = coalesce(t.partitions[1], '')
 					WHERE s.job_id = $1 AND t.id = s.task_id AND `+carried+`
 					RETURNING s.task_id, f.next)
-				UPDATE tasks t SET job_id = $2, partitions = CASE WHEN m.next <> '' THEN ARRAY[m.next] END
-				FROM moved m WHERE t.id = m.task_id`, m.From, m.To, keys, next)
+				UPDATE tasks t SET job_id = $2, needs = $5, partitions = CASE WHEN m.next <> '' THEN ARRAY[m.next] END
+				FROM moved m WHERE t.id = m.task_id`, m.From, m.To, keys, next, needs)
 			if err != nil {
 				return fmt.Errorf("carry tasks of %s over: %w", m.Job, err)
 			}
@@ -119,10 +120,10 @@ func carryRunning(ctx context.Context, tx pgx.Tx, m registry.QueueMove, keys, ne
 	}
 	rows, err = tx.Query(ctx, `
 		WITH moved AS (UPDATE leases SET job_id = $2 WHERE task_id = ANY($1) RETURNING task_id)
-		UPDATE tasks t SET job_id = $2, partitions = CASE WHEN f.next <> '' THEN ARRAY[f.next] END
+		UPDATE tasks t SET job_id = $2, needs = $5, partitions = CASE WHEN f.next <> '' THEN ARRAY[f.next] END
 		FROM moved m, unnest($3::text[], $4::text[]) AS f(key, next)
 		WHERE t.id = m.task_id AND f.key = coalesce(t.partitions[1], '')
-		RETURNING t.id`, running, m.To, keys, next)
+		RETURNING t.id`, running, m.To, keys, next, needsOf(m.Next, ""))
 	if err != nil {
 		return nil, fmt.Errorf("carry running tasks of %s over: %w", m.Job, err)
 	}

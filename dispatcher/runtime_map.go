@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/internal/fault"
 )
 
@@ -42,7 +43,11 @@ type Backend struct {
 // defaultConcurrency of a function; an AWS account starts with ten times as many.
 const defaultConcurrency = 100
 
+// takesOperator reports whether it runs an operator. What is a worker's own function the server cannot run.
 func (b Backend) takesOperator(operator string) bool {
+	if operator == dag.Handler && b.Kind == InProcess {
+		return false
+	}
 	return len(b.Operators) == 0 || slices.Contains(b.Operators, operator)
 }
 
@@ -74,6 +79,19 @@ func (m RuntimeMap) Backend(runtime, operator, orgSlug string) (Backend, bool) {
 		}
 	}
 	return Backend{}, false
+}
+
+// Elsewhere are, by runtime, the operators that a runtime of the server's own process leaves to others.
+func (m RuntimeMap) Elsewhere(operators []string) map[string][]string {
+	found := map[string][]string{}
+	for _, runtime := range m.Of(InProcess) {
+		for _, operator := range operators {
+			if b, ok := m.Backend(runtime, operator, ""); ok && b.Kind != InProcess {
+				found[runtime] = append(found[runtime], operator)
+			}
+		}
+	}
+	return found
 }
 
 // Remote reports whether any task leaves the server's process, and so needs a capability token.
@@ -124,8 +142,8 @@ func (m RuntimeMap) Check(operators []string) (problems []fault.Problem) {
 			if len(backends) > 1 {
 				where = fmt.Sprintf("%s[%d]", where, i)
 			}
-			if kind := backends[0].Kind; backends[i].Kind != kind {
-				problems = append(problems, fault.Problem{Location: where, Message: fmt.Sprintf("is %s, and the entry before it %s: a runtime is of one kind", backends[i].Kind, kind)})
+			if kind := backends[0].Kind; backends[i].Kind != kind && !(backends[i].claimsHere() && backends[0].claimsHere()) {
+				problems = append(problems, fault.Problem{Location: where, Message: fmt.Sprintf("is %s, and the entry before it %s: a runtime is of one kind, or of in-process and poll", backends[i].Kind, kind)})
 			}
 			for _, wrong := range backends[i].check(operators) {
 				problems = append(problems, fault.Problem{Location: where + wrong.Location, Message: wrong.Message})
@@ -141,6 +159,10 @@ func (m RuntimeMap) Check(operators []string) (problems []fault.Problem) {
 	}
 	return problems
 }
+
+// claimsHere reports whether its tasks are claimed by runtime and operator: those of the server's own process and of workers
+// that poll keep out of each other's way.
+func (b Backend) claimsHere() bool { return b.Kind == InProcess || b.Kind == Poll }
 
 // shadows reports whether b takes every task that the other would.
 func (b Backend) shadows(other Backend) bool {

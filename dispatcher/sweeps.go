@@ -123,7 +123,7 @@ func (d *Dispatcher) promoteDue(ctx context.Context, now time.Time) (more bool, 
 // promoteFailed takes failed tasks back to Queued. One that meets a queued sibling for its slot merges into it: the
 // sibling reads what it would have read, and more. The caller holds the locks of the origins.
 func (d *Dispatcher) promoteFailed(ctx context.Context, tx pgx.Tx, where, actor string, now time.Time, args ...any) (int, error) {
-	rows, err := tx.Query(ctx, `SELECT w.task_id, t.org_id, t.job_id, t.slot, t.runtime, w.rank, t.limits
+	rows, err := tx.Query(ctx, `SELECT w.task_id, t.org_id, t.job_id, t.slot, t.runtime, t.needs, w.rank, t.limits
 		FROM waiting w JOIN tasks t ON t.id = w.task_id
 		WHERE w.task_id IN (SELECT task_id FROM waiting WHERE `+where+`) AND w.reason IN ('backoff', 'dead')
 		ORDER BY w.rank, w.task_id FOR UPDATE OF w`, args...)

@@ -53,8 +53,19 @@ func lockTasks(ctx context.Context, tx pgx.Tx, tasks []uuid.UUID) (map[uuid.UUID
 	return found, b.Send(ctx, tx)
 }
 
+// readTasks is lockTasks without the locks.
+func readTasks(ctx context.Context, tx pgx.Tx, tasks []uuid.UUID) (map[uuid.UUID]taskRow, error) {
+	var b pg.Batch
+	found := queueTasks(&b, tasks, "")
+	return found, b.Send(ctx, tx)
+}
+
 // queueLockTasks is lockTasks as a part of a batch: the answer is filled in when that is sent.
 func queueLockTasks(b *pg.Batch, tasks []uuid.UUID) map[uuid.UUID]taskRow {
+	return queueTasks(b, tasks, "FOR UPDATE")
+}
+
+func queueTasks(b *pg.Batch, tasks []uuid.UUID, suffix string) map[uuid.UUID]taskRow {
 	found := make(map[uuid.UUID]taskRow, len(tasks))
 	var (
 		r    taskRow
@@ -70,7 +81,7 @@ func queueLockTasks(b *pg.Batch, tasks []uuid.UUID) map[uuid.UUID]taskRow {
 		SELECT id, org_id, job_id, kind, slot, status, coalesce(reason, ''), attempt, lease_token, failures, max_attempts, runtime,
 		       priority, limits, coalesce(input_versions, '[]'), coalesce(completion_hash, ''), cancel_requested_at IS NOT NULL,
 		       coalesce(worker_id, ''), started_at
-		FROM tasks WHERE id = ANY($1) ORDER BY id FOR UPDATE`, tasks)
+		FROM tasks WHERE id = ANY($1) ORDER BY id `+suffix, tasks)
 	return found
 }
 
@@ -91,7 +102,7 @@ func (r taskRow) holds(f Fence) bool {
 // newer attempt began and the lease was all that it lost; the same completion again is acknowledged and changes nothing.
 func (r taskRow) mayComplete(f Fence, hash string) (repeated bool, err error) {
 	if !r.holds(f) {
-		return false, fault.New(fault.Conflict, "task %s is %s at attempt %d: attempt %d was fenced off", r.id, r.status, r.attempt, f.Attempt)
+		return false, r.fencedOff(f)
 	}
 	switch {
 	case r.status == "Running", (r.status == "Failed" || r.status == "Queued") && r.reason == reasonLeaseExpired:
@@ -99,7 +110,7 @@ func (r taskRow) mayComplete(f Fence, hash string) (repeated bool, err error) {
 	case r.status == "Completed" && r.completionHash == hash:
 		return true, nil
 	}
-	return false, fault.New(fault.Conflict, "task %s is %s already", r.id, r.status)
+	return false, r.stands(fault.New(fault.Conflict, "task %s is %s already", r.id, r.status))
 }
 
 // Reasons of failed and canceled tasks.

@@ -18,6 +18,7 @@ const channel = "dagctl"
 // debounced and outside the transactions that caused it, because a NOTIFY inside every commit serialises them.
 type wakeups struct {
 	route, claim, announce, build, promote, sources chan struct{}
+	claimable                                       broadcast // for the polls of workers elsewhere
 
 	mu      sync.Mutex
 	pending map[string]bool // topics to tell other processes
@@ -34,6 +35,31 @@ func poke(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
 	default: // somebody poked already and was not heard yet
+	}
+}
+
+// broadcast wakes everybody who waits.
+type broadcast struct {
+	mu sync.Mutex
+	c  chan struct{}
+}
+
+// wait returns what is closed at the next tell.
+func (b *broadcast) wait() <-chan struct{} {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.c == nil {
+		b.c = make(chan struct{})
+	}
+	return b.c
+}
+
+func (b *broadcast) tell() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.c != nil {
+		close(b.c)
+		b.c = nil
 	}
 }
 
@@ -56,6 +82,7 @@ func (w *wakeups) local(topic string) {
 	case topicClaim:
 		poke(w.claim)
 		poke(w.announce)
+		w.claimable.tell()
 	case topicBuild:
 		poke(w.build)
 		poke(w.sources) // a new version has sources to enumerate

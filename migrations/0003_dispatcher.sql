@@ -71,6 +71,7 @@ CREATE TABLE tasks (
     max_attempts        INT NOT NULL DEFAULT 3,
     version             INT NOT NULL DEFAULT 0, -- grows with every transition; If-Match
     runtime             TEXT NOT NULL,
+    needs               TEXT NOT NULL DEFAULT '', -- what its worker has to run: OPERATOR@VERSION, handler:NAME, or check
     priority            INT NOT NULL DEFAULT 0,
     partitions          TEXT[],
     input_versions      JSONB,         -- the inputs pinned at claim
@@ -109,6 +110,7 @@ CREATE TABLE ready (
     job_id   UUID NOT NULL,
     slot     TEXT NOT NULL,
     runtime  TEXT NOT NULL,
+    needs    TEXT NOT NULL DEFAULT '', -- as in tasks; workers that do not run everything pass the others by
     rank     BIGINT NOT NULL,
     UNIQUE (job_id, slot)
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0);
@@ -170,6 +172,9 @@ CREATE TABLE task_attempts (
     outcome    TEXT, -- Completed, Failed, Canceled, lease_expired, timeout, handed_back
     error      TEXT,
     staging    TEXT[] NOT NULL DEFAULT '{}', -- locations it may write to, recorded before anything is written
+    given      JSONB, -- of attempts outside of the server: what it was given at claim, so that any server can answer it
+    commits    INT NOT NULL DEFAULT 0, -- how often it has begun to commit outputs: each time at locations of its own
+    last_call  JSONB, -- its last commit on the way: hash and answer, for when it asks again
     PRIMARY KEY (task_id, attempt)
 );
 
@@ -315,7 +320,9 @@ CREATE TABLE workers (
     is_leader      BOOLEAN NOT NULL DEFAULT false,
     leader_until   TIMESTAMPTZ,
     runtimes       TEXT[] NOT NULL DEFAULT '{}',
-    operators      TEXT[] NOT NULL DEFAULT '{}',
+    operators      TEXT[] NOT NULL DEFAULT '{}', -- and handlers, as handler:NAME
+    token          TEXT,   -- ORG/NAME of the worker token that it came with; NULL: a server
+    orgs           UUID[], -- whose tasks it may claim; NULL: those of all
     current_tasks  INT NOT NULL DEFAULT 0,
     drained_at     TIMESTAMPTZ
 );

@@ -86,7 +86,7 @@ func (c storageCarrier) seal(ctx context.Context, a Assignment, output AssignedO
 	slices.Sort(written)
 	w := &Written{Output: output.Index}
 	// Where an attempt writes was recorded when it began, and which segment of a cursor it makes is known only now.
-	attempt := storage.Attempt{Generation: output.Generation, Partition: partitionOf(a), Task: a.TaskID, Number: a.Attempt, Output: output.Index}
+	attempt := storage.Attempt{Generation: output.Generation, Partition: partitionOf(a), Task: a.TaskID, Number: a.Attempt, Output: output.Index, Part: a.Part}
 	if output.UpdateStrategy == dag.Append && output.Generation.Kind == storage.Parquet {
 		w.Manifest, err = c.sealAppended(ctx, attempt, output.Base, written, scratch)
 	} else {

@@ -76,6 +76,8 @@ type Assignment struct {
 	// never encoded.
 	Secrets   map[string]secret.Value `json:"-"`
 	TimeoutAt time.Time               `json:"timeout_at"`
+	// Part is which of the attempt's commits is being made, where it makes several: see storage.Attempt.
+	Part int `json:"-"`
 }
 
 // PartitionRange is the output partition a task makes. Start and End are set where partitions are of time, half-open.

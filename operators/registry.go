@@ -44,7 +44,7 @@ func Builtin(o Options) (*Registry, error) {
 	if err != nil {
 		return nil, err
 	}
-	return NewRegistry(newSQL(o), newFileSource(o), web, &commandOperator{o}, &udfOperator{o})
+	return NewRegistry(newSQL(o), newFileSource(o), web, &commandOperator{o}, &udfOperator{o}, handlerOperator{})
 }
 
 // Get returns the named operator.

@@ -60,7 +60,7 @@ func (*files) location(a Attempt) string { return attemptDir(a) }
 
 // attemptDir is where an attempt's files are, in a folder as in a bucket.
 func attemptDir(a Attempt) string {
-	return path.Join(generationDir(a.Generation), escape(a.Partition), fmt.Sprintf("%s-%d", a.Task, a.Number)) + "/"
+	return path.Join(generationDir(a.Generation), escape(a.Partition), a.name()) + "/"
 }
 
 func (*files) owns(location string) bool { return isAttemptDir(location) }

@@ -14,6 +14,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path"
+	"strconv"
+	"strings"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -50,6 +53,15 @@ type Attempt struct {
 	Task       uuid.UUID
 	Number     int // attempt number, from 1
 	Output     int // output index
+	Part       int // which of the attempt's commits, from 1; 0 for what is sealed once, as in the server's own process
+}
+
+// name is the attempt's own among those that write to the same partition.
+func (a Attempt) name() string {
+	if a.Part == 0 {
+		return fmt.Sprintf("%s-%d", a.Task, a.Number)
+	}
+	return fmt.Sprintf("%s-%d.%d", a.Task, a.Number, a.Part)
 }
 
 // Column is one column of a dataset, with its DuckDB type name.
@@ -213,10 +225,27 @@ func (s *Storage) Publish(ctx context.Context, tx pgx.Tx, a Attempt, revision in
 	if err != nil {
 		return err
 	}
-	if m.Location != b.location(a) {
+	if a.Part = partOf(m.Location); m.Location != b.location(a) {
 		return fault.New(fault.Invalid, "manifest of %q is not of attempt %d of task %s", m.Location, a.Number, a.Task)
 	}
 	return b.publish(ctx, tx, a, revision, m)
+}
+
+// partOf reads which of its attempt's commits a location is of: what follows the number of the attempt after a dot, or
+// the output's in the name of a staging table.
+func partOf(location string) int {
+	text := ""
+	if parts := stagingPattern.FindStringSubmatch(location); parts != nil {
+		text = parts[3]
+	} else {
+		name := path.Base(location)
+		text = name[strings.LastIndexByte(name, '.')+1:]
+	}
+	part, err := strconv.Atoi(text)
+	if err != nil {
+		return 0
+	}
+	return part
 }
 
 // Discard removes what an attempt wrote at its location, if anything. A location may be discarded only when no

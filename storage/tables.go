@@ -21,7 +21,7 @@ import (
 )
 
 // tables is rows in Postgres: in the schema data_<org slug> a table _g_<version> per generation, a staging table
-// _s_<task>_<attempt>_<output> per attempt until it is published, and _revisions, which says what revision of each
+// _s_<task>_<attempt>_<output>[_<part>] per attempt until it is published, and _revisions, which says what revision of each
 // partition the generation's table holds. Published names begin with a letter, so they never meet these.
 type tables struct {
 	pool *pgxpool.Pool
@@ -38,7 +38,7 @@ const tablePrefix = "postgres:"
 
 var (
 	slugPattern    = regexp.MustCompile(`^[a-z][a-z0-9_]{0,39}$`)
-	stagingPattern = regexp.MustCompile(`^postgres:(data_[a-z][a-z0-9_]{0,39})\.(_s_[0-9a-f]{32}_[0-9]+_[0-9]+)$`)
+	stagingPattern = regexp.MustCompile(`^postgres:(data_[a-z][a-z0-9_]{0,39})\.(_s_[0-9a-f]{32}_[0-9]+_[0-9]+(?:_([0-9]+))?)$`)
 )
 
 func schemaOf(slug string) (string, error) {
@@ -51,7 +51,11 @@ func schemaOf(slug string) (string, error) {
 func hexOf(id uuid.UUID) string { return strings.ReplaceAll(id.String(), "-", "") }
 
 func (*tables) location(a Attempt) string {
-	return fmt.Sprintf("%sdata_%s._s_%s_%d_%d", tablePrefix, a.Generation.OrgSlug, hexOf(a.Task), a.Number, a.Output)
+	location := fmt.Sprintf("%sdata_%s._s_%s_%d_%d", tablePrefix, a.Generation.OrgSlug, hexOf(a.Task), a.Number, a.Output)
+	if a.Part > 0 {
+		location += fmt.Sprintf("_%d", a.Part)
+	}
+	return location
 }
 
 func (*tables) owns(location string) bool { return stagingPattern.MatchString(location) }

@@ -31,6 +31,7 @@ import (
 	"github.com/dagctl/dagctl/storage"
 	"github.com/dagctl/dagctl/timers"
 	"github.com/dagctl/dagctl/web"
+	"github.com/dagctl/dagctl/workerapi"
 )
 
 // app is a server, wired and not yet running.
@@ -117,6 +118,7 @@ func newApp(ctx context.Context, cfg serverConfig, roots func(org, dag string) [
 		Pool: a.pool, Requests: a.requests, Registry: a.registry, Operators: builtin, Storage: a.storage, Vault: a.vault,
 		Runner:      &operators.Runner{Registry: builtin, Storage: a.storage, ScratchDir: scratch, Log: log},
 		HookLimiter: limiter, NoticeDialer: dialer, Runtimes: cfg.runtimes().Of(dispatcher.InProcess), Backends: cfg.runtimes(), AWS: amazon, Roots: roots,
+		Signer: a.signer, BaseURL: cfg.workerBaseURL(),
 		WorkerID: worker, PoolSize: cfg.Workers.PoolSize, Thresholds: cfg.Backpressure.thresholds(), Version: buildVersion(), Log: log, Tracer: tracer,
 	})
 	if err != nil {
@@ -164,6 +166,11 @@ func (a *app) routes(cfg serverConfig, dev *authz.Dev) error {
 	a.dispatcher.AddRoutes(a.api)
 	a.timers.AddRoutes(a.api)
 	rows.AddRoutes(a.api)
+	remote, err := workerapi.New(workerapi.Config{Dispatcher: a.dispatcher})
+	if err != nil {
+		return err
+	}
+	remote.AddRoutes(a.api)
 	site, err := web.New(web.Config{Registry: a.registry, Dispatcher: a.dispatcher, Query: rows})
 	if err != nil {
 		return err

@@ -96,7 +96,7 @@ func TestRuntimesThatCannotBe(t *testing.T) {
 		`a: { kind: poll, orgs: [acme] }`:                                                           "runtimes.a: tasks of any operator have nowhere to go for orgs that are not named",
 		`a: [{ kind: poll, orgs: [acme], operators: [sql] }, { kind: poll, operators: [command] }]`: "runtimes.a: tasks of operator sql have nowhere to go",
 		`a: [poll, { kind: poll, orgs: [acme] }]`:                                                   "runtimes.a[1]: never gets a task: the entry [0] before it takes all of them",
-		`a: [{ kind: poll, operators: [sql] }, in-process]`:                                         "runtimes.a[1]: is in-process, and the entry before it poll: a runtime is of one kind",
+		`a: [{ kind: sqs, operators: [sql], ` + queue + ` }, in-process]`:                           "runtimes.a[1]: is in-process, and the entry before it sqs: a runtime is of one kind, or of in-process and poll",
 	} {
 		cfg, err := configFile(t, "runtimes:\n  "+text+"\n")
 		require.NoError(t, err, text)

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/dispatcher"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
@@ -181,21 +182,24 @@ func (c *cli) startDev(ctx context.Context, o devOptions, dags []*devDAG, folder
 	return a, login, nil
 }
 
-// devKind is what a dev server makes of every runtime but the dispatcher's own.
-const devKind = dispatcher.InProcess
+// devBackends are what a dev server makes of every runtime but the dispatcher's own: it runs what it can itself, and leaves
+// to workers that poll what only they have.
+func devBackends() []dispatcher.Backend {
+	return []dispatcher.Backend{{Kind: dispatcher.Poll, Operators: []string{dag.Handler}}, {Kind: dispatcher.InProcess}}
+}
 
 // devRuntimes maps the platform's runtimes and all that the DAG files name.
 func devRuntimes(dags []*devDAG) runtimesConfig {
 	runtimes := runtimesConfig{}
 	for _, name := range []string{"ecs_platform", "ecs_udf", "lambda"} {
-		runtimes[name] = []dispatcher.Backend{{Kind: devKind}}
+		runtimes[name] = devBackends()
 	}
 	for _, d := range dags {
 		if d.doc == nil {
 			continue // its problems are told when it is deployed
 		}
 		for _, job := range d.doc.Jobs {
-			runtimes[job.Runtime] = []dispatcher.Backend{{Kind: devKind}}
+			runtimes[job.Runtime] = devBackends()
 		}
 	}
 	runtimes["dispatcher"] = []dispatcher.Backend{{Kind: dispatcher.InProcess}}

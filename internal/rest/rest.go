@@ -17,6 +17,7 @@ import (
 	"log/slog"
 	"maps"
 	"net/http"
+	"path"
 	"reflect"
 	"strings"
 	"sync"
@@ -104,8 +105,16 @@ func New(cfg Config) (*API, error) {
 	return a, nil
 }
 
-// schemaName names a type in the OpenAPI document. Packages do not count there, and two types are a Problem.
+// schemaName names a type in the OpenAPI document. Packages do not count there, but for the words of the worker protocol,
+// and two types are a Problem.
 func schemaName(t reflect.Type, hint string) string {
+	named := t
+	for named.Kind() == reflect.Pointer || named.Kind() == reflect.Slice {
+		named = named.Elem()
+	}
+	if path.Base(named.PkgPath()) == "protocol" {
+		return "Protocol" + huma.DefaultSchemaNamer(t, hint)
+	}
 	if t == reflect.TypeFor[fault.Problem]() {
 		return "ProblemDetail"
 	}
