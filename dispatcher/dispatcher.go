@@ -88,6 +88,9 @@ type Config struct {
 	Tracer trace.Tracer
 }
 
+// defaultLease is for tasks without a heartbeat_timeout of their own.
+const defaultLease = 30 * time.Second
+
 func (c *Config) validate() error {
 	if c.Pool == nil || c.Requests == nil || c.Registry == nil || c.Operators == nil || c.Runner == nil || c.Storage == nil {
 		return errors.New("dispatcher: pools, registry, operators, runner and storage are needed")
@@ -109,7 +112,7 @@ func (c *Config) validate() error {
 	c.PoolSize = cmp.Or(c.PoolSize, 4)
 	c.ResendAfter = cmp.Or(c.ResendAfter, resendAfter)
 	c.Poll = cmp.Or(c.Poll, time.Second)
-	c.Lease = cmp.Or(c.Lease, 30*time.Second)
+	c.Lease = cmp.Or(c.Lease, defaultLease)
 	if c.Log == nil {
 		c.Log = slog.Default()
 	}

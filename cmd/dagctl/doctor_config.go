@@ -31,6 +31,7 @@ func (c *cli) checkConfig(ctx context.Context, path string) []finding {
 		findings = problemsOf("config", err)
 	}
 	findings = append(findings, checkRuntimes(&cfg)...)
+	findings = append(findings, checkBackends(ctx, &cfg)...)
 	return append(findings, checkTaskKeys(ctx, &cfg, time.Now())...)
 }
 
@@ -64,6 +65,21 @@ func checkRuntimes(cfg *serverConfig) (findings []finding) {
 			parts = append(parts, describeBackend(b))
 		}
 		findings = append(findings, finding{Check: "runtime", OK: true, Detail: name + " → " + strings.Join(parts, "; ")})
+	}
+	return findings
+}
+
+// checkBackends looks at the queues and functions themselves, with the AWS credentials of this machine.
+func checkBackends(ctx context.Context, cfg *serverConfig) (findings []finding) {
+	if len(cfg.runtimes().Check(nil)) > 0 {
+		return nil // told already
+	}
+	amazon, err := cfg.aws(ctx)
+	if err != nil {
+		return []finding{failed("runtimes", err)}
+	}
+	for _, f := range cfg.runtimes().Inspect(ctx, amazon) {
+		findings = append(findings, finding{Check: "runtime", OK: f.OK, Detail: f.Runtime + ", " + f.Detail, Hint: f.Hint})
 	}
 	return findings
 }

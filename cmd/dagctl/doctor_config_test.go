@@ -35,12 +35,12 @@ func TestDoctorChecksRuntimesAndKeys(t *testing.T) {
 	base := "database_url: postgres://x@127.0.0.1/x\nstorage: {root: /tmp}\n"
 	config := func(keys ...string) string {
 		return base + "base_url: https://dagctl.example.com\nruntimes:\n  python: poll\n" +
-			"  ecs_platform: { kind: sqs, queue_url: \"http://127.0.0.1:1/0/tasks\", orgs: [acme] }\n" +
+			"  ecs_udf: { kind: poll, orgs: [acme] }\n" +
 			fmt.Sprintf("tasks: { key_files: [%s] }\n", strings.Join(keys, ", "))
 	}
 	out, code := diagnose(t, strings.Replace(config(fresh, old), ", orgs: [acme]", ", operators: [sql]", 1))
 	require.Zero(t, code, out)
-	require.Contains(t, out, "ecs_platform → sqs http://127.0.0.1:1/0/tasks for operators sql")
+	require.Contains(t, out, "ecs_udf → poll for operators sql")
 	require.Contains(t, out, "python → poll")
 	require.Regexp(t, `ok +task keys +.*fresh.pem: ES256, id \S+, signs, 0 days old`, out)
 	require.Regexp(t, `ok +task keys +.*old.pem: ES256, id \S{43}, 0 days old`, out)
@@ -50,7 +50,7 @@ func TestDoctorChecksRuntimesAndKeys(t *testing.T) {
 	require.Contains(t, out, `there is no operator "sqll"`)
 	out, code = diagnose(t, config(fresh))
 	require.Equal(t, exitFailed, code)
-	require.Contains(t, out, "runtimes.ecs_platform: tasks of any operator have nowhere to go")
+	require.Contains(t, out, "runtimes.ecs_udf: tasks of any operator have nowhere to go")
 
 	require.NoError(t, os.Chtimes(old, time.Time{}, time.Now().AddDate(-2, 0, 0)))
 	out, _ = diagnose(t, config(old))

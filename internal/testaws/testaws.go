@@ -101,9 +101,12 @@ type meddler struct {
 
 // RoundTrip implements http.RoundTripper.
 func (m meddler) RoundTrip(r *http.Request) (*http.Response, error) {
-	body, err := io.ReadAll(r.Body)
-	if err != nil {
-		return nil, err
+	var body []byte
+	if r.Body != nil {
+		var err error
+		if body, err = io.ReadAll(r.Body); err != nil {
+			return nil, err
+		}
 	}
 	body, answer := m.meddle(r, body)
 	if answer != nil {
@@ -113,9 +116,15 @@ func (m meddler) RoundTrip(r *http.Request) (*http.Response, error) {
 	return m.next.RoundTrip(r)
 }
 
-// Answer makes an error as AWS's services answer them.
-func Answer(status int, code, message string) *http.Response {
-	return &http.Response{StatusCode: status, ProtoMajor: 1, ProtoMinor: 1,
-		Header: http.Header{"X-Amzn-Errortype": {code}, "Content-Type": {"application/json"}},
-		Body:   io.NopCloser(strings.NewReader(`{"__type": "` + code + `", "message": "` + message + `"}`))}
+// Answer is an answer with a body in JSON, which may be empty.
+func Answer(status int, body string) *http.Response {
+	return &http.Response{StatusCode: status, ProtoMajor: 1, ProtoMinor: 1, Header: http.Header{"Content-Type": {"application/json"}},
+		Body: io.NopCloser(strings.NewReader(body))}
+}
+
+// Refusal is an error as AWS's services answer it.
+func Refusal(status int, code, message string) *http.Response {
+	r := Answer(status, `{"__type": "`+code+`", "message": "`+message+`"}`)
+	r.Header.Set("X-Amzn-Errortype", code)
+	return r
 }
