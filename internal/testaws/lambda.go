@@ -10,10 +10,12 @@ import (
 	"testing"
 )
 
-// Function is a Lambda function in Node.
+// Function is a Lambda function in Node or Python.
 type Function struct {
-	Code    string // an ES module that exports `handler`
-	Timeout int    // in seconds; default 6
+	Code        string            // an ES module that exports `handler`, or a Python module that has it
+	Python      bool              // python3, whatever version the machine has
+	Environment map[string]string // of the function
+	Timeout     int               // in seconds; default 6
 }
 
 // Lambda starts an endpoint that has these functions, by name, and stops it with the test. Whoever has timed out is
@@ -21,8 +23,10 @@ type Function struct {
 func Lambda(t testing.TB, functions map[string]Function) (endpoint string) {
 	t.Helper()
 	type definition struct {
-		Handler string `json:"handler"`
-		Timeout int    `json:"timeout,omitempty"`
+		Handler     string            `json:"handler"`
+		Runtime     string            `json:"runtime,omitempty"`
+		Environment map[string]string `json:"environment,omitempty"`
+		Timeout     int               `json:"timeout,omitempty"`
 	}
 	config := struct {
 		Port      int                   `json:"port"`
@@ -30,10 +34,14 @@ func Lambda(t testing.TB, functions map[string]Function) (endpoint string) {
 		Functions map[string]definition `json:"functions"`
 	}{Port: freePort(t), Folder: t.TempDir(), Functions: map[string]definition{}}
 	for name, f := range functions {
-		if err := os.WriteFile(filepath.Join(config.Folder, name+".mjs"), []byte(f.Code), 0o600); err != nil {
+		ending, runtime := ".mjs", ""
+		if f.Python {
+			ending, runtime = ".py", "python3.13" // the server runs python3, and wants a name that AWS knows
+		}
+		if err := os.WriteFile(filepath.Join(config.Folder, name+ending), []byte(f.Code), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		config.Functions[name] = definition{Handler: name + ".handler", Timeout: f.Timeout}
+		config.Functions[name] = definition{Handler: name + ".handler", Runtime: runtime, Environment: f.Environment, Timeout: f.Timeout}
 	}
 	text, err := json.Marshal(config)
 	if err != nil {

@@ -31,6 +31,7 @@ func TestAFunctionIsInvoked(t *testing.T) {
 	t.Parallel()
 	endpoint := testaws.Lambda(t, map[string]testaws.Function{
 		"double":  {Code: `export const handler = async (e) => ({ n: e.n * 2 })`},
+		"triple":  {Code: "import os\ndef handler(e, context):\n    return {'n': e['n'] * int(os.environ['BY'])}\n", Python: true, Environment: map[string]string{"BY": "3"}},
 		"failing": {Code: `export const handler = async () => { throw new Error("no") }`},
 	})
 	client := lambda.NewFromConfig(testaws.Config(t), func(o *lambda.Options) { o.BaseEndpoint = &endpoint })
@@ -42,7 +43,10 @@ func TestAFunctionIsInvoked(t *testing.T) {
 		require.NoError(t, err)
 		require.JSONEq(t, `{"n": 42}`, string(got.Payload))
 	}
-	_, err := client.Invoke(t.Context(), &lambda.InvokeInput{FunctionName: aws.String("nobody"), Payload: []byte(`{}`)})
+	got, err := client.Invoke(t.Context(), &lambda.InvokeInput{FunctionName: aws.String("triple"), Payload: []byte(`{"n": 21}`)})
+	require.NoError(t, err)
+	require.JSONEq(t, `{"n": 63}`, string(got.Payload))
+	_, err = client.Invoke(t.Context(), &lambda.InvokeInput{FunctionName: aws.String("nobody"), Payload: []byte(`{}`)})
 	var missing *types.ResourceNotFoundException
 	require.ErrorAs(t, err, &missing)
 }

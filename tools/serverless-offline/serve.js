@@ -4,6 +4,7 @@
 import Lambda from "serverless-offline/lambda"
 
 const { port, folder, functions } = JSON.parse(process.argv[2])
+process.chdir(folder) // Python finds a function's module below the folder it runs in
 
 // As on AWS, a function invoked as an event may fail without anybody being told.
 process.on("unhandledRejection", (err) => console.error(err))

@@ -28,7 +28,7 @@ from .transport import Answer, Body, Transport
 
 log = logging.getLogger("dagctl")
 
-SOONEST = 1.0  # seconds between heartbeats, however often progress changes
+SOONEST = 1.0  # seconds between heartbeats, however often progress changes and others fail; less where leases are short
 REPORT_PATIENCE = 300.0  # seconds for which the end of an attempt is reported again and again
 CALL_PATIENCE = 60.0
 COMMIT_TIMEOUT = 600.0  # seconds that one answer may take in which the server seals what was uploaded
@@ -127,15 +127,16 @@ class Attempt:
 
     def _keep(self) -> None:
         interval = max(0.1, self.task.lease_seconds / 3)
+        soonest = min(SOONEST, interval / 4)
         wait, last = interval, time.monotonic()
         while True:
             self._beat_soon.wait(wait)
-            self._ended.wait(max(0.0, last + min(SOONEST, interval) - time.monotonic()))
+            self._ended.wait(max(0.0, last + soonest - time.monotonic()))
             if self._ended.is_set() or self._lost:
                 return
             self._beat_soon.clear()
             last = time.monotonic()
-            wait = interval if self.heartbeat(timeout=max(1.0, interval)) else min(SOONEST, interval)
+            wait = interval if self.heartbeat(timeout=max(1.0, interval)) else soonest
 
     def heartbeat(self, timeout: float) -> bool:
         """Extend the lease once; false where no server answered and it is worth another try soon."""

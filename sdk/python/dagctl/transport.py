@@ -56,8 +56,8 @@ class _Broken(Exception):
 
 
 def pause(tries: int, draw: Callable[[], float] = random.random) -> float:
-    """Seconds to wait before the next try: anything up to a bound that doubles."""
-    return min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(tries, 20)) * draw()
+    """Seconds to wait before the next try: half of a bound that doubles, and up to all of it."""
+    return min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(tries, 20)) * (0.5 + draw() / 2)
 
 
 class Transport:
