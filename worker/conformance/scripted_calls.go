@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -20,6 +21,7 @@ import (
 
 func (s *Scripted) routes() {
 	s.mux.HandleFunc(pollCall, asWorker(s, s.poll))
+	s.mux.HandleFunc("POST /internal/task-claim", asWorker(s, s.claim))
 	s.mux.HandleFunc(workerBeatCall, asWorker(s, func(http.ResponseWriter, *http.Request, protocol.WorkerHeartbeat) (any, error) {
 		return protocol.WorkerOrders{}, nil
 	}))
@@ -178,6 +180,23 @@ func (s *Scripted) poll(_ http.ResponseWriter, r *http.Request, p protocol.PollR
 			return protocol.PollResponse{Tasks: []protocol.Claim{}}, nil
 		}
 	}
+}
+
+// claim gives a task to a worker that knows its id, from a message.
+func (s *Scripted) claim(_ http.ResponseWriter, _ *http.Request, c protocol.ClaimRequest) (any, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t, ok := s.tasks[c.TaskID]
+	switch {
+	case !ok || c.Runtime != Runtime || !slices.Contains(c.Handlers, t.handler):
+		return protocol.Claim{Status: protocol.NotClaimed, Reason: protocol.NotFound}, nil
+	case t.status == "Running":
+		return protocol.Claim{Status: protocol.NotClaimed, Reason: protocol.AlreadyRunning}, nil
+	case t.status != "Queued":
+		return protocol.Claim{Status: protocol.NotClaimed, Reason: t.status}, nil
+	}
+	s.queue = slices.DeleteFunc(s.queue, func(id uuid.UUID) bool { return id == t.id })
+	return s.lease(t), nil
 }
 
 func (s *Scripted) heartbeat(t *scriptedTask, _ []byte, b protocol.Heartbeat) (any, error) {

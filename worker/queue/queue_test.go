@@ -1,0 +1,220 @@
+package queue_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/sqs"
+	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dagctl/dagctl/internal/testaws"
+	"github.com/dagctl/dagctl/worker"
+	"github.com/dagctl/dagctl/worker/conformance"
+	"github.com/dagctl/dagctl/worker/protocol"
+	"github.com/dagctl/dagctl/worker/queue"
+)
+
+func TestMain(m *testing.M) {
+	// The SDK looks for credentials where AWS tools have them; the server of the tests takes any.
+	for name, value := range map[string]string{"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": "us-east-1"} {
+		if err := os.Setenv(name, value); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+	}
+	os.Exit(m.Run())
+}
+
+// world is a queue, a scripted server, and a worker between them.
+type world struct {
+	*conformance.Scripted
+	queues *testaws.Queues
+	url    string // of the queue
+	dlq    string
+	server string
+	away   atomic.Bool // the server answers 503
+	claims atomic.Int64
+	ran    sync.Map // task id → how often its function was called
+}
+
+func newWorld(t *testing.T, receives int, attributes map[string]string) *world {
+	t.Helper()
+	w := &world{Scripted: conformance.NewScripted(), queues: testaws.SQS(t)}
+	w.url, w.dlq = w.queues.NewWithDLQ(t, receives, attributes)
+	server := httptest.NewServer(http.HandlerFunc(func(response http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/internal/task-claim" {
+			w.claims.Add(1)
+		}
+		if w.away.Load() {
+			response.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		w.ServeHTTP(response, r)
+	}))
+	t.Cleanup(server.Close)
+	w.server = server.URL
+	return w
+}
+
+// start runs a worker until the test ends.
+func (w *world) start(t *testing.T, visibility time.Duration) {
+	t.Helper()
+	work, err := worker.New(worker.Config{URL: w.server, Token: w.Token, Runtime: conformance.Runtime,
+		Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
+	require.NoError(t, err)
+	count := func(task *worker.Task) {
+		n, _ := w.ran.LoadOrStore(task.TaskID, new(atomic.Int64))
+		n.(*atomic.Int64).Add(1)
+	}
+	worker.Handle(work, conformance.Echo, func(_ context.Context, t *worker.Task, payload any) (any, error) {
+		count(t)
+		return payload, nil
+	})
+	worker.Handle(work, conformance.Sleep, func(ctx context.Context, t *worker.Task, p struct{ Seconds int }) (any, error) {
+		count(t)
+		select {
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-time.After(time.Duration(p.Seconds) * time.Second):
+			return nil, nil
+		}
+	})
+	messages, err := queue.New(t.Context(), work, queue.Config{URL: w.url, Endpoint: w.queues.Endpoint, Visibility: visibility})
+	require.NoError(t, err)
+	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
+	ended := make(chan error, 1)
+	go func() { ended <- work.Serve(ctx, messages) }()
+	t.Cleanup(func() {
+		stop()
+		require.NoError(t, <-ended)
+	})
+}
+
+func (w *world) create(t *testing.T, handler string, payload any) uuid.UUID {
+	t.Helper()
+	task, err := w.Create(t.Context(), handler, payload)
+	require.NoError(t, err)
+	return task
+}
+
+// send puts messages on the queue.
+func (w *world) send(t *testing.T, bodies ...string) {
+	t.Helper()
+	for _, body := range bodies {
+		_, err := w.queues.Client.SendMessage(t.Context(), &sqs.SendMessageInput{QueueUrl: &w.url, MessageBody: aws.String(body)})
+		require.NoError(t, err)
+	}
+}
+
+func names(t *testing.T, task uuid.UUID) string {
+	t.Helper()
+	text, err := json.Marshal(protocol.Message{TaskID: task})
+	require.NoError(t, err)
+	return string(text)
+}
+
+func (w *world) status(t *testing.T, task uuid.UUID) string {
+	t.Helper()
+	state, err := w.Task(t.Context(), task)
+	require.NoError(t, err)
+	return state.Status
+}
+
+// timesRun is how often a task's function was called.
+func (w *world) timesRun(task uuid.UUID) int64 {
+	n, ok := w.ran.Load(task)
+	if !ok {
+		return 0
+	}
+	return n.(*atomic.Int64).Load()
+}
+
+// left is how many messages the queue has, hidden ones included.
+func (w *world) left(t *testing.T, url string) string {
+	t.Helper()
+	got, err := w.queues.Client.GetQueueAttributes(t.Context(), &sqs.GetQueueAttributesInput{QueueUrl: &url, AttributeNames: []types.QueueAttributeName{types.QueueAttributeNameAll}})
+	require.NoError(t, err)
+	return got.Attributes["ApproximateNumberOfMessages"] + "+" + got.Attributes["ApproximateNumberOfMessagesNotVisible"]
+}
+
+func eventually(t *testing.T, what string, condition func() bool) {
+	t.Helper()
+	require.Eventually(t, condition, 2*time.Minute, 20*time.Millisecond, what) // bounds a failure: the machine may be busy
+}
+
+func TestDuplicatesAndDisorderAreNormal(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 5, nil)
+	var tasks []uuid.UUID
+	for i := range 12 {
+		tasks = append(tasks, w.create(t, conformance.Echo, i))
+	}
+	gone := w.create(t, conformance.Echo, "canceled meanwhile")
+	require.NoError(t, w.Cancel(t.Context(), gone))
+	w.send(t, names(t, gone), names(t, uuid.New()))
+	for i := range tasks { // the last first, and each twice
+		w.send(t, names(t, tasks[len(tasks)-1-i]))
+	}
+	for _, task := range tasks {
+		w.send(t, names(t, task))
+	}
+	w.start(t, time.Minute)
+	eventually(t, "the queue to be empty", func() bool { return w.left(t, w.url) == "0+0" })
+	for _, task := range tasks {
+		require.Equal(t, "Completed", w.status(t, task))
+		require.EqualValues(t, 1, w.timesRun(task))
+	}
+	require.Zero(t, w.timesRun(gone))
+	require.Equal(t, "0+0", w.left(t, w.dlq))
+}
+
+func TestAMessageStaysHiddenWhileItsTaskRuns(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 5, nil)
+	task := w.create(t, conformance.Sleep, map[string]int{"Seconds": 7})
+	w.send(t, names(t, task))
+	w.start(t, 3*time.Second)
+	eventually(t, "the task to run", func() bool { return w.timesRun(task) == 1 })
+	eventually(t, "the task to complete", func() bool { return w.status(t, task) == "Completed" })
+	eventually(t, "the message to be gone", func() bool { return w.left(t, w.url) == "0+0" })
+	require.EqualValues(t, 1, w.claims.Load(), "the message showed itself while the task ran")
+}
+
+func TestAPoisonMessageEndsInTheDLQAndBlocksNobody(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2, nil)
+	w.send(t, "who am I", `{"task_id":"no id"}`, `{}`)
+	task := w.create(t, conformance.Echo, "beside it")
+	w.send(t, names(t, task))
+	w.start(t, 2*time.Second)
+	eventually(t, "the task to complete", func() bool { return w.status(t, task) == "Completed" })
+	eventually(t, "three messages in the DLQ", func() bool { return w.left(t, w.dlq) == "3+0" })
+	require.Equal(t, "0+0", w.left(t, w.url))
+}
+
+// A server that restarts must not use up a message's receives: it would end in the DLQ, and with it a task's announcement.
+func TestAServerThatIsAwayUsesUpNoMessage(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1, nil)
+	w.away.Store(true)
+	task := w.create(t, conformance.Echo, "later")
+	w.send(t, names(t, task))
+	w.start(t, 2*time.Second)
+	eventually(t, "the worker to ask again and again", func() bool { return w.claims.Load() >= 5 })
+	w.away.Store(false)
+	eventually(t, "the task to complete", func() bool { return w.status(t, task) == "Completed" })
+	eventually(t, "the message to be gone", func() bool { return w.left(t, w.url) == "0+0" })
+	require.Equal(t, "0+0", w.left(t, w.dlq))
+}
