@@ -185,6 +185,11 @@ func (w *Worker) function(t *protocol.Task) (Func, error) {
 	if run, ok := w.operators[protocol.Operator{Name: t.Operator}]; ok {
 		return run, nil
 	}
+	for operator, run := range w.operators {
+		if operator.Name == t.Operator && t.OperatorVersion == "" { // any version will do
+			return run, nil
+		}
+	}
 	return nil, fmt.Errorf("this worker does not run operator %s %s", t.Operator, t.OperatorVersion)
 }
 
