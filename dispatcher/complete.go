@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -52,6 +53,7 @@ type completing struct {
 	notes []outputNote
 	err   error
 
+	asked   []askedOf              // tasks to be made
 	cursors map[consumed]cursorRow // up to where it has read the cursors that it follows
 
 	columns [sha256.Size]byte // hash of its column lineage
@@ -114,7 +116,7 @@ func apart(batch []*completing) (parts [][]*completing) {
 	taken := map[slotOf]bool{}
 	for _, x := range batch {
 		slot := slotOf{x.job.Origin, x.slot}
-		if taken[slot] || x.writesTables() {
+		if taken[slot] || x.writesTables() || len(x.asks()) > 0 {
 			parts = append(parts, []*completing{x})
 			continue
 		}
@@ -125,6 +127,14 @@ func apart(batch []*completing) (parts [][]*completing) {
 		parts = append([][]*completing{together}, parts...)
 	}
 	return parts
+}
+
+// asks are the tasks that it asks for. A build makes again what was made: what that asked for has been asked for.
+func (x *completing) asks() []operators.EnqueuedTask {
+	if x.kind == "build" {
+		return nil
+	}
+	return x.outcome.Tasks
 }
 
 func (x *completing) writesTables() bool {
@@ -169,6 +179,16 @@ func (d *Dispatcher) completeTx(ctx context.Context, tx pgx.Tx, batch []*complet
 			now = x.now
 		}
 	}
+	if asks := batch[0].asks(); len(asks) > 0 { // it is alone
+		x := batch[0]
+		jobs, err := d.lockAsked(ctx, tx, x.job, asks)
+		if err == nil {
+			x.asked, err = d.resolveAsked(jobs, asks, x.trace)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
 	var b pg.Batch
 	registry.QueueLockDAGsShared(&b, keys)
 	rows := queueLockTasks(&b, fences)
@@ -210,6 +230,18 @@ func (d *Dispatcher) completeTx(ctx context.Context, tx pgx.Tx, batch []*complet
 			e.trace = d.tracing.published(ctx, x.claimed, e.Key, e.Revision)
 			events = append(events, *e)
 		}
+	}
+	if x := open[0]; len(x.asked) > 0 && !strings.HasPrefix(x.state, "superseded") {
+		if err := b.Send(ctx, tx); err != nil {
+			return nil, err
+		}
+		if err := lockLimitsOf(ctx, tx, x.row, x.asked); err != nil {
+			return nil, err
+		}
+		if _, err := d.enqueueAsked(ctx, tx, x.asked, now); err != nil {
+			return nil, err
+		}
+		follows = append(follows, topicClaim)
 	}
 	queueAccept(&b, events, now)
 	if err := d.recordRuns(&b, open); err != nil {

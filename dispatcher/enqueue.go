@@ -60,7 +60,7 @@ func (d *Dispatcher) wantedItems(job *registry.Job, items []EnqueueItem) ([]newT
 	}
 	for i, item := range items {
 		w := newTask{job: job, kind: "manual", partition: item.Partition, payload: item.Payload, runAt: item.RunAt,
-			maxAttempts: item.MaxAttempts, metadata: item.Metadata}
+			maxAttempts: item.MaxAttempts, metadata: item.Metadata, concurrency: item.ConcurrencyKey}
 		if item.Priority != nil {
 			w.priority = *item.Priority
 		}

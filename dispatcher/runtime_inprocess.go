@@ -138,7 +138,7 @@ func (d *Dispatcher) report(ctx context.Context, t claimed, done completion, cau
 			return d.handBack(ctx, t, err.Error(), now.Add(baseMovedAgain), now)
 		}
 		// The work was done but cannot be committed: files gone, a foreign key, a full disk.
-		return d.fail(ctx, t, reasonError, err, true, now)
+		return d.fail(ctx, t, reasonError, err, !fault.Is(err, fault.Invalid), now)
 	case errors.Is(cause, errTimedOut):
 		return d.fail(ctx, t, reasonTimeout, errTimedOut, true, now)
 	case errors.Is(cause, errCanceled):

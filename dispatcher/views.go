@@ -47,6 +47,7 @@ type EnqueueItem struct {
 	RunAt          *time.Time      `json:"run_at,omitempty"`
 	MaxAttempts    int             `json:"max_attempts,omitempty" minimum:"1" maximum:"100"`
 	Metadata       json.RawMessage `json:"metadata,omitempty"`
+	ConcurrencyKey string          `json:"concurrency_key,omitempty" maxLength:"200" doc:"One running task per key in the org; default: what the job's template makes of the payload"`
 }
 
 // Enqueued answers one EnqueueItem.

@@ -136,6 +136,20 @@ type Result struct {
 	Unchanged     bool            `json:"unchanged,omitempty"`      // nothing new: publish nothing
 	Cursor        *int64          `json:"cursor,omitempty"`         // outputs by cursor: how far they go; by default the highest position written
 	Columns       []ColumnOrigin  `json:"column_lineage,omitempty"`
+	Tasks         []EnqueuedTask  `json:"tasks,omitempty"` // to be made, of jobs that the task's own job names in `enqueues`
+}
+
+// EnqueuedTask asks for a task of a manual or timer job, with the commit of the task that asks.
+type EnqueuedTask struct {
+	Job            string          `json:"job"` // JOB of the same DAG, or DAG/JOB
+	IdempotencyKey string          `json:"idempotency_key,omitempty"`
+	Payload        json.RawMessage `json:"payload,omitempty"`
+	Priority       *int            `json:"priority,omitempty"`
+	RunAt          *time.Time      `json:"run_at,omitempty"`
+	MaxAttempts    int             `json:"max_attempts,omitempty"`
+	Metadata       json.RawMessage `json:"metadata,omitempty"`
+	PartitionKey   string          `json:"partition_key,omitempty"`
+	ConcurrencyKey string          `json:"concurrency_key,omitempty"`
 }
 
 // ColumnOrigin says that an output column was computed from an input column.

@@ -25,7 +25,7 @@ import (
 const faultLease = 5 * time.Second
 
 // limitedYAML has a job for each limit. Their tasks count themselves.
-func limitedYAML(marks string) string {
+func limitedYAML(marks string, naps []string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "name: limited\ndefaults: { heartbeat_timeout_seconds: %d, max_attempts: 100, retry: { initial_seconds: 0.2, max_seconds: 2 } }\njobs:\n", faultLease/time.Second)
 	for i, limit := range faultLimits {
@@ -35,12 +35,15 @@ func limitedYAML(marks string) string {
     outputs: 0
     scaling: { max_concurrency: %d }
     config: { argv: [./count], env: { MARKS: %q, NAP: %q } }
-`, limit, limit, marks, []string{"0.02", "0.05", "0.4"}[i]) // long enough for as many as may to meet
+`, limit, limit, marks, naps[i])
 	}
 	return b.String()
 }
 
 var faultLimits = []int{1, 3, 20}
+
+// longNaps are how long a task of each limit takes, in seconds: long enough for as many as may to meet.
+var longNaps = []string{"0.02", "0.05", "0.4"}
 
 // flowYAML is a chain whose every stage publishes: a task lands one row, the next copies it, the last counts all there is.
 func flowYAML(n int) string {
@@ -77,7 +80,7 @@ IFS= read -r task
 id=${task#*\"task_id\":\"}; id=${id%%\"*}
 attempt=${task#*\"attempt\":}; attempt=${attempt%%,*}
 : >"$MARKS/$id.$attempt.begin"
-sleep "$NAP"
+[ "$NAP" = 0 ] || sleep "$NAP"
 : >"$MARKS/$id.$attempt.end"
 `,
 	"land": `#!/bin/sh
@@ -132,7 +135,7 @@ func (l *load) run(ctx context.Context, seed uint64) {
 			continue
 		}
 		dag, job, flow := "limited", fmt.Sprintf("max%d", faultLimits[random.IntN(len(faultLimits))]), -1
-		if random.IntN(3) == 0 {
+		if l.flows > 0 && random.IntN(3) == 0 {
 			flow = random.IntN(l.flows)
 			dag, job = fmt.Sprintf("flow%d", flow), "landed"
 		}

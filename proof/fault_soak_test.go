@@ -23,5 +23,18 @@ var (
 // TestChaos is TestFaultsLoseAndRepeatNothing for hours.
 func TestChaos(t *testing.T) {
 	withFaults(t, doses{servers: 3, kills: *chaosKills, postgres: *chaosPostgres, zombies: *chaosZombies, commits: *chaosCommits,
-		wakeups: *chaosWakeups, pause: *chaosPause, tasks: *chaosTasks, flows: 8, most: 400, seed: *chaosSeed})
+		wakeups: *chaosWakeups, pause: *chaosPause, tasks: *chaosTasks, flows: 8, most: 400, naps: longNaps, seed: *chaosSeed})
+}
+
+var (
+	limitsTasks = flag.Int("limits-tasks", 100_000, "the least tasks that the test of limits asks for")
+	limitsKills = flag.Int("limits-kills", 200, "how often it kills a server meanwhile")
+	limitsPause = flag.Duration("limits-pause", 10*time.Second, "the longest that it waits between two kills")
+)
+
+// TestChaosOfLimits has nothing but short tasks under limits of 1, 3 and 20, and kills servers all along: no look at the
+// database sees a limit exceeded, no task counts more beside it than may be, and afterwards nothing is held.
+func TestChaosOfLimits(t *testing.T) {
+	withFaults(t, doses{servers: 3, kills: *limitsKills, pause: *limitsPause, tasks: *limitsTasks, most: 400,
+		naps: []string{"0", "0.01", "0.05"}, seed: *chaosSeed})
 }

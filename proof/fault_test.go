@@ -27,6 +27,7 @@ type doses struct {
 	tasks    int           // the least that are asked for
 	flows    int           // DAGs with data
 	most     int64         // open tasks
+	naps     []string      // of the tasks with limits, see longNaps
 	seed     uint64
 }
 
@@ -35,7 +36,7 @@ type doses struct {
 func TestFaultsLoseAndRepeatNothing(t *testing.T) {
 	t.Parallel()
 	withFaults(t, doses{servers: 3, kills: 25, postgres: 5, zombies: 3, commits: 0.05, wakeups: 0.2,
-		pause: 800 * time.Millisecond, tasks: 300, flows: 2, most: 80, seed: rand.Uint64()})
+		pause: 800 * time.Millisecond, tasks: 300, flows: 2, most: 80, naps: longNaps, seed: rand.Uint64()})
 }
 
 func withFaults(t *testing.T, dose doses) {
@@ -57,7 +58,7 @@ func withFaults(t *testing.T, dose doses) {
 		servers = append(servers, s)
 	}
 	w.eventually("the servers to be ready", func() bool { since, _ := fleet.working(); return !since.IsZero() })
-	w.serve(limitedYAML(marks))
+	w.serve(limitedYAML(marks, dose.naps))
 	for i := range dose.flows {
 		w.serve(flowYAML(i))
 	}

@@ -35,9 +35,6 @@ func refuseUnserved(doc *dag.Document, operators map[string]dag.OperatorSpec) er
 		if job.UDF == nil && job.Operator == "udf" {
 			refuse(job.Position, "job %s: operator udf runs the code that `udf` names, and it names none", job.Name)
 		}
-		if len(job.Enqueues) > 0 {
-			refuse(job.Position, "job %s: tasks of this server cannot enqueue tasks", job.Name)
-		}
 	}
 	if len(problems) == 0 {
 		return nil

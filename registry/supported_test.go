@@ -22,7 +22,6 @@ func TestWhatTheEngineDoesNotDoIsRefused(t *testing.T) {
 		"cursor of a job":    job(func(j *dag.Job) { j.PartitionBy.Kind, j.Source = dag.ByCursor, nil }),
 		"cursor in Postgres": job(func(j *dag.Job) { j.PartitionBy.Kind, j.Storage = dag.ByCursor, []dag.Storage{{Kind: "postgres"}} }),
 		"cursor, appended":   job(func(j *dag.Job) { j.PartitionBy.Kind, j.UpdateStrategy = dag.ByCursor, dag.Append }),
-		"enqueues":           job(func(j *dag.Job) { j.Enqueues = []string{"other"} }),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

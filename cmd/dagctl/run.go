@@ -98,7 +98,8 @@ func (c *cli) runCommand() *cobra.Command {
 	flags.StringVar(&runAt, "run-at", "", "not before then: a date, or an RFC 3339 time")
 	flags.IntVar(&item.MaxAttempts, "max-attempts", 0, "how often it is tried (default: as the job says)")
 	flags.StringVar(&metadata, "metadata", "", "JSON kept with the task and shown, not given to its operator; @FILE reads a file")
-	for _, flag := range []string{"run-at", "max-attempts", "metadata"} {
+	flags.StringVar(&item.ConcurrencyKey, "concurrency-key", "", "one running task per key in the org (default: as the job says)")
+	for _, flag := range []string{"run-at", "max-attempts", "metadata", "concurrency-key"} {
 		cmd.MarkFlagsMutuallyExclusive(flag, "batch")
 	}
 	cmd.MarkFlagsMutuallyExclusive("payload", "batch")
