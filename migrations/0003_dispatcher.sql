@@ -445,3 +445,16 @@ BEGIN
 END
 $$;
 -- +goose StatementEnd
+-- What attempts say while they run. Written by appending only, removed by age.
+CREATE TABLE task_logs (
+    org_id       UUID NOT NULL,
+    task_id      UUID NOT NULL,
+    attempt      INT NOT NULL,
+    seq          BIGINT NOT NULL, -- from 1 without gaps, but for what the cap dropped
+    at           TIMESTAMPTZ NOT NULL,
+    level        TEXT NOT NULL,
+    text         TEXT NOT NULL,
+    bytes_so_far BIGINT NOT NULL, -- of text, of the attempt's lines up to this one
+    PRIMARY KEY (task_id, attempt, seq)
+);
+CREATE INDEX idx_task_logs_at ON task_logs USING brin (at);

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -34,7 +35,7 @@ import (
 //
 // If the last line of stdout is a JSON object with any of result, operator_state, source_version and unchanged, it is
 // taken as a Result. Exit code 0 is success; 64 (usage), 65 (data) and 78 (config) of sysexits.h mean that a retry
-// cannot help; any other is a failure that is retried. The end of stderr is part of the error.
+// cannot help; any other is a failure that is retried. The end of stderr is part of the error. What it prints is the task's log.
 //
 // When the task is canceled or times out the group gets SIGTERM, and SIGKILL after a grace of five seconds.
 type commandOperator struct{ options Options }
@@ -138,7 +139,9 @@ func (o *commandOperator) Run(ctx context.Context, t *Task) (Result, error) {
 		return Result{}, Permanent(err)
 	}
 	stdout, stderr := &tail{limit: 2 * maxResult}, &tail{limit: 8 << 10}
-	cmd.Dir, cmd.Stdin, cmd.Stdout, cmd.Stderr = work, bytes.NewReader(stdin), stdout, stderr
+	said, complained := t.lines()
+	cmd.Dir, cmd.Stdin = work, bytes.NewReader(stdin)
+	cmd.Stdout, cmd.Stderr = io.MultiWriter(stdout, said), io.MultiWriter(stderr, complained)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
 	cmd.WaitDelay = grace
@@ -149,6 +152,8 @@ func (o *commandOperator) Run(ctx context.Context, t *Task) (Result, error) {
 	err = cmd.Wait()
 	// Whatever of the group is left has no business here any more; there may be nothing.
 	_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+	said.end()
+	complained.end()
 	if err != nil {
 		return Result{}, commandError(ctx, c.Argv[0], err, stderr)
 	}

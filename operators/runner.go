@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"runtime/debug"
 
+	"github.com/google/uuid"
+
 	"github.com/dagctl/dagctl/internal/duck"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/secret"
@@ -22,6 +24,9 @@ type Runner struct {
 	Carrier    Carrier // nil: between Storage and the run's folders
 	ScratchDir string  // folder for the tasks' own folders; on the storage's file system, files are moved and not copied
 	Log        *slog.Logger
+
+	// KeepLog makes of a logger one that keeps what a task says; end is called after the run. Nil: only Log has it.
+	KeepLog func(base *slog.Logger, org, task uuid.UUID, attempt int, redact func(string) string) (log *slog.Logger, end func())
 }
 
 // permanent is an error that a retry cannot mend.
@@ -69,6 +74,12 @@ func (r *Runner) Run(ctx context.Context, a Assignment, progress func(percent in
 }
 
 func (r *Runner) run(ctx context.Context, a Assignment, progress func(int, string)) (Outcome, error) {
+	log := r.log(a)
+	if r.KeepLog != nil {
+		var end func()
+		log, end = r.KeepLog(log, a.OrgID, a.TaskID, a.Attempt, func(text string) string { return secret.Redact(text, a.Secrets) })
+		defer end()
+	}
 	op, ok := r.Registry.Get(a.Operator)
 	if !ok {
 		return Outcome{}, fault.New(fault.Unavailable, "operator %q is not known here", a.Operator)
@@ -77,7 +88,7 @@ func (r *Runner) run(ctx context.Context, a Assignment, progress func(int, strin
 		return Outcome{}, fault.New(fault.Unavailable, "operator %s is %s here; the task needs %s", a.Operator, v, a.OperatorVersion)
 	}
 	if op.Spec().NoFiles {
-		return r.runWithoutFiles(ctx, op, a, progress)
+		return r.runWithoutFiles(ctx, op, a, progress, log)
 	}
 	scratch, err := os.MkdirTemp(r.ScratchDir, fmt.Sprintf("%s-%d-*", a.TaskID, a.Attempt))
 	if err != nil {
@@ -85,7 +96,7 @@ func (r *Runner) run(ctx context.Context, a Assignment, progress func(int, strin
 	}
 	defer os.RemoveAll(scratch)
 
-	t, err := r.task(ctx, a, scratch, progress)
+	t, err := r.task(ctx, a, scratch, progress, log)
 	if err != nil {
 		return Outcome{}, err
 	}
@@ -100,8 +111,8 @@ func (r *Runner) run(ctx context.Context, a Assignment, progress func(int, strin
 }
 
 // runWithoutFiles spares the file system where an operator has no use for it.
-func (r *Runner) runWithoutFiles(ctx context.Context, op Operator, a Assignment, progress func(int, string)) (Outcome, error) {
-	result, err := runRecovered(ctx, op, &Task{Assignment: a, Progress: progress, Log: r.log(a)})
+func (r *Runner) runWithoutFiles(ctx context.Context, op Operator, a Assignment, progress func(int, string), log *slog.Logger) (Outcome, error) {
+	result, err := runRecovered(ctx, op, &Task{Assignment: a, Progress: progress, Log: log})
 	if err == nil {
 		err = checkResult(result)
 	}
@@ -122,8 +133,8 @@ func (r *Runner) log(a Assignment) *slog.Logger {
 }
 
 // task makes the folders and fetches the inputs.
-func (r *Runner) task(ctx context.Context, a Assignment, scratch string, progress func(int, string)) (*Task, error) {
-	t := &Task{Assignment: a, Scratch: filepath.Join(scratch, "scratch"), Progress: progress, Log: r.log(a)}
+func (r *Runner) task(ctx context.Context, a Assignment, scratch string, progress func(int, string), log *slog.Logger) (*Task, error) {
+	t := &Task{Assignment: a, Scratch: filepath.Join(scratch, "scratch"), Progress: progress, Log: log}
 	if fetcher, ok := r.carrier().(codeFetcher); ok {
 		t.fetchCode = func(ctx context.Context, dir string) error { return fetcher.FetchCode(ctx, a, dir) }
 	}

@@ -127,7 +127,7 @@ func (u *udfRun) run(ctx context.Context) (Result, error) {
 		return Result{}, err
 	}
 	stdout, stderr := &tail{limit: 2 * maxResult}, &tail{limit: 8 << 10}
-	said, complained := &lines{tell: func(line string) { u.t.Log.Info(line) }}, &lines{tell: func(line string) { u.t.Log.Warn(line) }}
+	said, complained := u.t.lines()
 	u.t.Progress(0, "running "+u.t.UDF.Entrypoint)
 	if u.operator.options.UDF.Unconfined {
 		err = u.unconfined(ctx, stdin, io.MultiWriter(stdout, said), io.MultiWriter(stderr, complained))

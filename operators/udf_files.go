@@ -1,7 +1,6 @@
 package operators
 
 import (
-	"bytes"
 	"io"
 	"os"
 	"path/filepath"
@@ -57,38 +56,6 @@ func moveOut(work, below, to string) error {
 		}
 	}
 	return nil
-}
-
-// lines passes what a program writes on, line by line.
-type lines struct {
-	tell func(line string)
-	rest []byte
-}
-
-// longestLine is where a line without end is cut.
-const longestLine = 16 << 10
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.rest = append(l.rest, p...)
-	for {
-		line, rest, whole := bytes.Cut(l.rest, []byte{'\n'})
-		if !whole && len(line) < longestLine {
-			return len(p), nil
-		}
-		if !whole || len(line) > longestLine {
-			line, rest = l.rest[:longestLine], l.rest[longestLine:]
-		}
-		l.tell(strings.ToValidUTF8(strings.TrimSuffix(string(line), "\r"), "\uFFFD"))
-		l.rest = append([]byte(nil), rest...)
-	}
-}
-
-// end passes on what has no end of line.
-func (l *lines) end() {
-	if len(l.rest) > 0 {
-		l.tell(strings.ToValidUTF8(string(l.rest), "\uFFFD"))
-		l.rest = nil
-	}
 }
 
 func readHead(name string, n int) (string, error) {

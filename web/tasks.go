@@ -11,6 +11,7 @@ import (
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dispatcher"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/tasklogs"
 )
 
 type tasksView struct {
@@ -51,7 +52,12 @@ type taskView struct {
 	MayRetry  bool
 	MayCancel bool
 	Why       []dispatcher.Reason // of a task that is open, or whose work is withheld
+	Log       []tasklogs.Line     // the last ones
+	LogGoesOn bool
 }
+
+// logTail is how many of a log's last lines the page of a task has.
+const logTail = 200
 
 func (s *Site) task(w http.ResponseWriter, r *http.Request, caller authz.Caller) error {
 	id, err := taskID(r)
@@ -75,7 +81,23 @@ func (s *Site) task(w http.ResponseWriter, r *http.Request, caller authz.Caller)
 	if ended := why.State == "Completed" || why.State == "Canceled"; !ended || len(why.Reasons) > 0 && len(why.Reasons[0].Because) > 0 {
 		v.Why = why.Reasons
 	}
+	v.Log, v.LogGoesOn, err = s.logTail(r.Context(), caller, id)
+	if err != nil {
+		return err
+	}
 	return render(w, http.StatusOK, "task.html", layout{Title: "Task " + detail.DAG + "/" + detail.Job, Tab: "tasks", Caller: caller, View: v})
+}
+
+// logTail is the end of a task's log, for those who may read what the task makes.
+func (s *Site) logTail(ctx context.Context, caller authz.Caller, id uuid.UUID) (lines []tasklogs.Line, goesOn bool, err error) {
+	if s.Logs == nil {
+		return nil, false, nil
+	}
+	lines, ended, err := s.Logs.Read(ctx, caller, id, tasklogs.Selection{Limit: logTail, Last: true})
+	if fault.Is(err, fault.NotFound) {
+		return nil, false, nil
+	}
+	return lines, !ended, err
 }
 
 func (s *Site) retryTask(w http.ResponseWriter, r *http.Request, caller authz.Caller) error {

@@ -20,6 +20,7 @@ import (
 	"github.com/dagctl/dagctl/internal/rest"
 	"github.com/dagctl/dagctl/query"
 	"github.com/dagctl/dagctl/registry"
+	"github.com/dagctl/dagctl/tasklogs"
 )
 
 //go:embed templates static
@@ -30,6 +31,7 @@ type Config struct {
 	Registry   *registry.Registry
 	Dispatcher *dispatcher.Dispatcher
 	Query      *query.Query
+	Logs       *tasklogs.Logs
 }
 
 // Site is the set of pages.

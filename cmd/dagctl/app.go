@@ -29,6 +29,7 @@ import (
 	"github.com/dagctl/dagctl/query"
 	"github.com/dagctl/dagctl/registry"
 	"github.com/dagctl/dagctl/storage"
+	"github.com/dagctl/dagctl/tasklogs"
 	"github.com/dagctl/dagctl/timers"
 	"github.com/dagctl/dagctl/web"
 	"github.com/dagctl/dagctl/workerapi"
@@ -45,6 +46,7 @@ type app struct {
 	registry   *registry.Registry
 	dispatcher *dispatcher.Dispatcher
 	timers     *timers.Timers
+	logs       *tasklogs.Logs
 	metrics    *prometheus.Registry
 	api        *authz.API
 	stopTraces func(context.Context) error
@@ -114,9 +116,10 @@ func newApp(ctx context.Context, cfg serverConfig, roots func(org, dag string) [
 		return nil, err
 	}
 	a.stopTraces = stopTraces
+	runner := &operators.Runner{Registry: builtin, Storage: a.storage, ScratchDir: scratch, Log: log}
 	a.dispatcher, err = dispatcher.New(dispatcher.Config{
 		Pool: a.pool, Requests: a.requests, Registry: a.registry, Operators: builtin, Storage: a.storage, Vault: a.vault,
-		Runner:      &operators.Runner{Registry: builtin, Storage: a.storage, ScratchDir: scratch, Log: log},
+		Runner:      runner,
 		HookLimiter: limiter, NoticeDialer: dialer, Runtimes: cfg.runtimes().Of(dispatcher.InProcess), Backends: cfg.runtimes(), AWS: amazon, Roots: roots,
 		Signer: a.signer, BaseURL: cfg.workerBaseURL(),
 		WorkerID: worker, PoolSize: cfg.Workers.PoolSize, Thresholds: cfg.Backpressure.thresholds(), Version: buildVersion(), Log: log, Tracer: tracer,
@@ -124,6 +127,12 @@ func newApp(ctx context.Context, cfg serverConfig, roots func(org, dag string) [
 	if err != nil {
 		return nil, err
 	}
+	a.logs, err = tasklogs.New(tasklogs.Config{Pool: a.pool, Requests: a.requests, Dispatcher: a.dispatcher,
+		MaxBytes: cfg.TaskLogs.MaxMB << 20, Keep: time.Duration(cfg.TaskLogs.KeepDays) * 24 * time.Hour, Log: log})
+	if err != nil {
+		return nil, err
+	}
+	runner.KeepLog = a.logs.Logger
 	if a.timers, err = timers.New(timers.Config{Pool: a.pool, Requests: a.requests, Dispatcher: a.dispatcher, Log: log}); err != nil {
 		return nil, err
 	}
@@ -165,13 +174,14 @@ func (a *app) routes(cfg serverConfig, dev *authz.Dev) error {
 	a.registry.AddRoutes(a.api)
 	a.dispatcher.AddRoutes(a.api)
 	a.timers.AddRoutes(a.api)
+	a.logs.AddRoutes(a.api)
 	rows.AddRoutes(a.api)
 	remote, err := workerapi.New(workerapi.Config{Dispatcher: a.dispatcher})
 	if err != nil {
 		return err
 	}
 	remote.AddRoutes(a.api)
-	site, err := web.New(web.Config{Registry: a.registry, Dispatcher: a.dispatcher, Query: rows})
+	site, err := web.New(web.Config{Registry: a.registry, Dispatcher: a.dispatcher, Logs: a.logs, Query: rows})
 	if err != nil {
 		return err
 	}
@@ -232,6 +242,7 @@ func (a *app) work(ctx context.Context) error {
 	g, working := errgroup.WithContext(ctx)
 	g.Go(func() error { return a.dispatcher.Run(working) })
 	g.Go(func() error { return a.timers.Run(working) })
+	g.Go(func() error { return a.logs.Run(working) })
 	if err := g.Wait(); err != nil && ctx.Err() == nil {
 		return err
 	}

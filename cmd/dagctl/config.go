@@ -20,6 +20,7 @@ import (
 	"github.com/dagctl/dagctl/dispatcher"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/query"
+	"github.com/dagctl/dagctl/tasklogs"
 )
 
 // serverConfig is what a server is told: defaults, then the config file, then DAGCTL_* variables, then flags.
@@ -42,6 +43,7 @@ type serverConfig struct {
 	Queries             queriesConfig       `yaml:"queries"`
 	Limits              limitsConfig        `yaml:"limits"`
 	Backpressure        backpressureConfig  `yaml:"backpressure"`
+	TaskLogs            taskLogsConfig      `yaml:"task_logs"`
 	Secrets             secretsConfig       `yaml:"secrets"`
 	Log                 logConfig           `yaml:"log"`
 
@@ -94,6 +96,12 @@ func (c queriesConfig) limits() query.Limits {
 	}
 }
 
+// taskLogsConfig bounds what is kept of what tasks say.
+type taskLogsConfig struct {
+	MaxMB    int64 `yaml:"max_mb"`    // of each attempt
+	KeepDays int   `yaml:"keep_days"` // how long lines stay
+}
+
 type limitsConfig struct {
 	RequestsPerSecond float64 `yaml:"requests_per_second"` // of each caller
 	Burst             int     `yaml:"burst"`
@@ -125,12 +133,14 @@ var (
 		Concurrent: query.DefaultLimits.Concurrent, TimeoutSeconds: int(query.DefaultLimits.Timeout / time.Second), MemoryMB: query.DefaultLimits.Memory >> 20,
 		Threads: query.DefaultLimits.Threads, MaxRows: query.DefaultLimits.Rows, MaxMB: query.DefaultLimits.Bytes >> 20, MaxCopyMB: query.DefaultLimits.CopyBytes >> 20,
 	}
-	defaultLimits = limitsConfig{RequestsPerSecond: 50, Burst: 200, WorkerRequestsPerSecond: 2000, WorkerBurst: 4000}
-	defaultLog    = logConfig{Level: "info", Format: "json"}
-	defaultConfig = serverConfig{
+	defaultLimits   = limitsConfig{RequestsPerSecond: 50, Burst: 200, WorkerRequestsPerSecond: 2000, WorkerBurst: 4000}
+	defaultTaskLogs = taskLogsConfig{MaxMB: tasklogs.DefaultMaxBytes >> 20, KeepDays: int(tasklogs.DefaultKeep / (24 * time.Hour))}
+	defaultLog      = logConfig{Level: "info", Format: "json"}
+	defaultConfig   = serverConfig{
 		DatabaseWaitSeconds: 60, Listen: "127.0.0.1:7070",
 		Runtimes:  runtimesConfig{"dispatcher": {{Kind: dispatcher.InProcess}}},
-		Operators: defaultOperators, Workers: defaultWorkers, Queries: defaultQueries, Limits: defaultLimits, Backpressure: backpressureConfig{MaxQueued: 1_000_000}, Log: defaultLog,
+		Operators: defaultOperators, Workers: defaultWorkers, Queries: defaultQueries,
+		Limits: defaultLimits, TaskLogs: defaultTaskLogs, Backpressure: backpressureConfig{MaxQueued: 1_000_000}, Log: defaultLog,
 	}
 )
 
@@ -250,6 +260,12 @@ func (cfg *serverConfig) validate() error {
 		wrong("backpressure", "thresholds are not negative; 0 is none")
 	} else if p.RefuseAt > 0 && p.RefuseAt < p.MaxQueued {
 		wrong("backpressure.refuse_at", "%d is less than max_queued, %d: deliveries would be refused before sources wait", p.RefuseAt, p.MaxQueued)
+	}
+	if cfg.TaskLogs.MaxMB < 1 || cfg.TaskLogs.MaxMB > 1024 {
+		wrong("task_logs.max_mb", "%d is not between 1 and 1024", cfg.TaskLogs.MaxMB)
+	}
+	if cfg.TaskLogs.KeepDays < 1 || cfg.TaskLogs.KeepDays > 3650 {
+		wrong("task_logs.keep_days", "%d is not between 1 and 3650", cfg.TaskLogs.KeepDays)
 	}
 	if _, err := newLogger(io.Discard, cfg.Log); err != nil {
 		wrong("log", "%v", err)

@@ -51,7 +51,7 @@ func TestConfigSaysEverythingThatIsWrong(t *testing.T) {
 		places = append(places, p.Location)
 	}
 	require.Equal(t, []string{"database_url", "storage.root", "runtimes.lambda.function", "worker_base_url", "tasks.key_files", "file_roots.acme", "file_roots.acme",
-		"operators.memory_mb", "workers.pool_size", "queries", "limits", "log"}, places)
+		"operators.memory_mb", "workers.pool_size", "queries", "limits", "task_logs.max_mb", "task_logs.keep_days", "log"}, places)
 }
 
 func TestEnvironmentWinsOverFile(t *testing.T) {

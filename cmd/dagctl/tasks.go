@@ -22,7 +22,7 @@ func (c *cli) tasksCommand() *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(c.tasksListCommand(), c.tasksGetCommand(), c.tasksEventsCommand(), c.tasksBulkCommand(), c.tasksPurgeCommand(),
+	cmd.AddCommand(c.tasksListCommand(), c.tasksGetCommand(), c.tasksEventsCommand(), c.tasksLogsCommand(), c.tasksBulkCommand(), c.tasksPurgeCommand(),
 		c.tasksVerbCommand("retry", "Take failed or dead tasks up again", "Takes up tasks that failed, with all their attempts anew.",
 			"  dagctl tasks retry 0199a2f4-5c1e-7b0c-9a3e-1f2d3c4b5a69 --downstream\n  dagctl tasks retry --dag us-flights --dead --error timeout --rate 100/s --dry-run"),
 		c.tasksVerbCommand("cancel", "Cancel tasks; running ones hear of it at their next heartbeat", "Ends tasks: at once where they are not running, otherwise when their worker hears of it.",

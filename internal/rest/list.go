@@ -50,9 +50,15 @@ func NewList[T any](rows []T, limit int, key func(T) any) (List[T], error) {
 		return List[T]{Items: rows}, nil
 	}
 	rows = rows[:limit]
-	position, err := json.Marshal(key(rows[limit-1]))
+	next, err := Cursor(key(rows[limit-1]))
+	return List[T]{Items: rows, NextCursor: next}, err
+}
+
+// Cursor is a position as PageInput.After reads it.
+func Cursor(position any) (string, error) {
+	text, err := json.Marshal(position)
 	if err != nil {
-		return List[T]{}, fmt.Errorf("encode cursor: %w", err)
+		return "", fmt.Errorf("encode cursor: %w", err)
 	}
-	return List[T]{Items: rows, NextCursor: base64.RawURLEncoding.EncodeToString(position)}, nil
+	return base64.RawURLEncoding.EncodeToString(text), nil
 }

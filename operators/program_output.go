@@ -1,0 +1,43 @@
+package operators
+
+import (
+	"bytes"
+	"strings"
+)
+
+// lines make a task's log of what its program prints: stdout, and stderr as warnings.
+func (t *Task) lines() (said, complained *lines) {
+	return &lines{tell: func(line string) { t.Log.Info(line) }}, &lines{tell: func(line string) { t.Log.Warn(line) }}
+}
+
+// lines passes what a program writes on, line by line.
+type lines struct {
+	tell func(line string)
+	rest []byte
+}
+
+// longestLine is where a line without end is cut.
+const longestLine = 16 << 10
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.rest = append(l.rest, p...)
+	for {
+		line, rest, whole := bytes.Cut(l.rest, []byte{'\n'})
+		if !whole && len(line) < longestLine {
+			return len(p), nil
+		}
+		if !whole || len(line) > longestLine {
+			line, rest = l.rest[:longestLine], l.rest[longestLine:]
+		}
+		l.tell(strings.ToValidUTF8(strings.TrimSuffix(string(line), "\r"), "\uFFFD"))
+		l.rest = append([]byte(nil), rest...)
+	}
+}
+
+// end passes on what has no end of line.
+func (l *lines) end() {
+	if len(l.rest) > 0 {
+		l.tell(strings.ToValidUTF8(string(l.rest), "\uFFFD"))
+		l.rest = nil
+	}
+}

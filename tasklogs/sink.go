@@ -1,0 +1,133 @@
+package tasklogs
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dagctl/dagctl/internal/pg"
+	"github.com/dagctl/dagctl/worker/protocol"
+)
+
+// For a task that runs in this process: what its operator logs is kept as the task's. It is stored twice a second and at
+// the end; a process that dies takes the last half second with it, as nobody was told that it is kept. The process's own
+// log has only errors of it: what a user's program prints may quote rows.
+
+const storeEvery = 500 * time.Millisecond
+
+// Logger is base with what it logs kept as the attempt's log, cleaned of what must not be kept. end stores what is left;
+// it has to be called.
+func (l *Logs) Logger(base *slog.Logger, org, task uuid.UUID, attempt int, redact func(string) string) (log *slog.Logger, end func()) {
+	s := &sink{logs: l, org: org, task: task, attempt: attempt, redact: redact}
+	return slog.New(&tee{base.Handler(), s, ""}), s.end
+}
+
+// sink gathers lines of one attempt.
+type sink struct {
+	logs      *Logs
+	org, task uuid.UUID
+	attempt   int
+	redact    func(string) string
+
+	mu      sync.Mutex
+	seq     int64
+	waiting []protocol.LogLine
+	timer   *time.Timer
+	storing sync.Mutex // one batch at a time, in their order
+}
+
+func (s *sink) add(at time.Time, level, text string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.seq++
+	s.waiting = append(s.waiting, protocol.LogLine{Seq: s.seq, At: at, Level: level, Text: s.redact(text)})
+	if s.timer == nil {
+		s.timer = time.AfterFunc(storeEvery, s.store)
+	}
+}
+
+func (s *sink) store() {
+	s.storing.Lock()
+	defer s.storing.Unlock()
+	s.mu.Lock()
+	lines := s.waiting
+	s.waiting, s.timer = nil, nil
+	s.mu.Unlock()
+	if len(lines) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	err := pg.InTx(ctx, s.logs.Pool, func(ctx context.Context, tx pgx.Tx) error {
+		_, err := s.logs.store(ctx, tx, s.org, s.task, s.attempt, lines)
+		return err
+	})
+	if err != nil {
+		s.logs.Log.Warn("lines of a task's log are lost", "task", s.task, "attempt", s.attempt, "lines", len(lines), "error", err)
+	}
+}
+
+func (s *sink) end() {
+	s.mu.Lock()
+	if s.timer != nil {
+		s.timer.Stop()
+	}
+	s.mu.Unlock()
+	s.store()
+}
+
+// tee hands records to another handler and to a sink.
+type tee struct {
+	slog.Handler
+	to    *sink
+	attrs string // of the operator's own With, as text
+}
+
+// Enabled is of the task's log: the process's own level does not thin it out.
+func (t *tee) Enabled(_ context.Context, level slog.Level) bool { return level >= slog.LevelInfo }
+
+func (t *tee) Handle(ctx context.Context, r slog.Record) error {
+	var text strings.Builder
+	text.WriteString(r.Message)
+	text.WriteString(t.attrs)
+	r.Attrs(func(a slog.Attr) bool {
+		fmt.Fprintf(&text, " %s=%v", a.Key, a.Value.Resolve())
+		return true
+	})
+	t.to.add(r.Time, levelOf(r.Level), text.String())
+	if r.Level < slog.LevelError || !t.Handler.Enabled(ctx, r.Level) {
+		return nil
+	}
+	return t.Handler.Handle(ctx, r)
+}
+
+func levelOf(level slog.Level) string {
+	switch {
+	case level >= slog.LevelError:
+		return "error"
+	case level >= slog.LevelWarn:
+		return "warn"
+	case level >= slog.LevelInfo:
+		return "info"
+	}
+	return "debug"
+}
+
+func (t *tee) WithAttrs(attrs []slog.Attr) slog.Handler {
+	var text strings.Builder
+	text.WriteString(t.attrs)
+	for _, a := range attrs {
+		fmt.Fprintf(&text, " %s=%v", a.Key, a.Value.Resolve())
+	}
+	return &tee{t.Handler.WithAttrs(attrs), t.to, text.String()}
+}
+
+func (t *tee) WithGroup(name string) slog.Handler {
+	return &tee{t.Handler.WithGroup(name), t.to, t.attrs}
+}

@@ -1,0 +1,260 @@
+// Package tasklogs keeps what tasks say while they run, line by line, and shows it to people.
+//
+// Vocabulary: a line has a number within its attempt, from 1 without gaps; whoever sends lines may send them again, since
+// a number that is stored is passed over; what was acknowledged is stored. An attempt may say so much and no more: what is
+// beyond the cap is dropped, and a line says so. It owns task_logs.
+package tasklogs
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/internal/pg"
+	"github.com/dagctl/dagctl/worker/protocol"
+)
+
+// Config is what Logs need.
+type Config struct {
+	Pool       *pgxpool.Pool // the owner's: retention is for all orgs
+	Requests   *pgxpool.Pool // under row-level security
+	Dispatcher *dispatcher.Dispatcher
+	MaxBytes   int64         // of text that an attempt may say; default 8 MiB
+	Keep       time.Duration // how long lines stay; default 30 days
+	Log        *slog.Logger
+}
+
+// Logs keeps them.
+type Logs struct{ Config }
+
+// The defaults of Config.
+const (
+	DefaultMaxBytes = 8 << 20
+	DefaultKeep     = 30 * 24 * time.Hour
+)
+
+// New validates the config.
+func New(c Config) (*Logs, error) {
+	if c.Pool == nil || c.Requests == nil || c.Dispatcher == nil {
+		return nil, errors.New("tasklogs: both pools and a dispatcher are needed")
+	}
+	c.MaxBytes = cmp.Or(c.MaxBytes, DefaultMaxBytes)
+	c.Keep = cmp.Or(c.Keep, DefaultKeep)
+	if c.Log == nil {
+		c.Log = slog.Default()
+	}
+	return &Logs{c}, nil
+}
+
+// longest is the most bytes of one line; the rest of it is cut off.
+const longest = 16 << 10
+
+// Append stores lines of a running attempt whose fence holds. Lines that leave a gap behind what is stored are not taken:
+// the answer says up to where there is something, and they are to be sent again from there.
+func (l *Logs) Append(ctx context.Context, c authz.Capability, f protocol.Fence, lines []protocol.LogLine) (answer protocol.LogsAnswer, err error) {
+	err = l.Dispatcher.InAttempt(ctx, c, f, func(ctx context.Context, tx pgx.Tx) error {
+		answer, err = l.store(ctx, tx, c.OrgID, f.TaskID, f.Attempt, lines)
+		return err
+	})
+	return answer, err
+}
+
+// store adds lines behind those that are there. Whoever calls it is the only one who does, for this attempt at this time.
+func (l *Logs) store(ctx context.Context, tx pgx.Tx, org, task uuid.UUID, attempt int, lines []protocol.LogLine) (protocol.LogsAnswer, error) {
+	var last, said int64
+	err := tx.QueryRow(ctx, `SELECT seq, bytes_so_far FROM task_logs WHERE task_id = $1 AND attempt = $2 AND org_id = $3 ORDER BY seq DESC LIMIT 1`,
+		task, attempt, org).Scan(&last, &said)
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		return protocol.LogsAnswer{}, fmt.Errorf("log of task %s: %w", task, err)
+	}
+	fresh, answer := accept(last, said, l.MaxBytes, lines)
+	if len(fresh) == 0 {
+		return answer, nil
+	}
+	n := len(fresh)
+	numbers, sums := make([]int64, n), make([]int64, n)
+	times, levels, texts := make([]time.Time, n), make([]string, n), make([]string, n)
+	for i, line := range fresh {
+		said += int64(len(line.Text))
+		numbers[i], sums[i], times[i], levels[i], texts[i] = line.Seq, said, line.At, line.Level, line.Text
+	}
+	_, err = tx.Exec(ctx, `
+		INSERT INTO task_logs (org_id, task_id, attempt, seq, at, level, text, bytes_so_far)
+		SELECT $1, $2, $3, w.* FROM unnest($4::bigint[], $5::timestamptz[], $6::text[], $7::text[], $8::bigint[]) AS w(seq, at, level, text, sum)
+		ON CONFLICT (task_id, attempt, seq) DO NOTHING`, org, task, attempt, numbers, times, levels, texts, sums)
+	if err != nil {
+		return protocol.LogsAnswer{}, fmt.Errorf("log of task %s: %w", task, err)
+	}
+	return answer, nil
+}
+
+// accept decides which lines are new, and what is answered: last is the number of the last stored line, said the bytes of
+// all of them, most what an attempt may say. It is pure.
+func accept(last, said, most int64, lines []protocol.LogLine) (fresh []protocol.LogLine, answer protocol.LogsAnswer) {
+	answer.Accepted = last
+	full := said >= most
+	for _, line := range lines {
+		switch {
+		case line.Seq <= answer.Accepted:
+			continue
+		case full: // what is dropped leaves no gap
+			answer.Accepted = line.Seq
+			answer.Dropped++
+			continue
+		case line.Seq > answer.Accepted+1:
+			return fresh, answer
+		}
+		line.Text = clean(line.Text)
+		line.Level = cmp.Or(line.Level, "info")
+		answer.Accepted = line.Seq
+		if said += int64(len(line.Text)); said >= most {
+			full = true
+			line.Level = "warn"
+			line.Text = fmt.Sprintf("The attempt has said more than %d bytes: this line and those that follow are not kept.", most)
+			answer.Dropped++
+			fresh = append(fresh, line)
+			continue
+		}
+		fresh = append(fresh, line)
+	}
+	return fresh, answer
+}
+
+// clean is a line as it may be stored and shown: valid text, without what moves a terminal's cursor, not too long.
+func clean(text string) string {
+	if len(text) > longest {
+		text = text[:longest] + "…"
+	}
+	return strings.Map(func(r rune) rune {
+		if r == '\t' {
+			return r
+		}
+		if unicode.IsControl(r) {
+			return -1
+		}
+		return r
+	}, strings.ToValidUTF8(text, "\uFFFD"))
+}
+
+// Line is a line of a task's log.
+type Line struct {
+	Attempt int       `json:"attempt"`
+	Seq     int64     `json:"seq" doc:"Within the attempt, from 1"`
+	At      time.Time `json:"at"`
+	Level   string    `json:"level" enum:"debug,info,warn,error"`
+	Text    string    `json:"text"`
+}
+
+// Position is a line's place in a task's log: attempts one after another.
+type Position struct {
+	Attempt int   `json:"a"`
+	Seq     int64 `json:"s"`
+}
+
+// Position is the line's place.
+func (l Line) Position() Position { return Position{l.Attempt, l.Seq} }
+
+// Selection says which lines to read.
+type Selection struct {
+	Attempt int // 0: of all
+	After   Position
+	Limit   int
+	Last    bool // the last ones instead of the first
+}
+
+// Read returns lines of a task, in their order, and whether the task has ended, so that no more will come unless it is
+// taken up again. Whoever may not read what the task makes sees no task.
+func (l *Logs) Read(ctx context.Context, caller authz.Caller, task uuid.UUID, s Selection) (lines []Line, ended bool, err error) {
+	// Asked first: lines that came before the end are there once it has ended.
+	if ended, err = l.Dispatcher.ReadableTask(ctx, caller, task); err != nil {
+		return nil, false, err
+	}
+	order := "ASC"
+	if s.Last {
+		order = "DESC"
+	}
+	err = pg.InOrgTx(ctx, l.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, `
+			SELECT attempt, seq, at, level, text FROM task_logs
+			WHERE task_id = $1 AND org_id = $2 AND (attempt, seq) > ($3, $4) AND ($5 = 0 OR attempt = $5)
+			ORDER BY attempt `+order+`, seq `+order+` LIMIT $6`, // task_logs_pkey
+			task, caller.OrgID, s.After.Attempt, s.After.Seq, s.Attempt, s.Limit)
+		if err != nil {
+			return err
+		}
+		lines, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Line])
+		return err
+	})
+	if err != nil {
+		return nil, false, fmt.Errorf("log of task %s: %w", task, err)
+	}
+	if s.Last {
+		for i, j := 0, len(lines)-1; i < j; i, j = i+1, j-1 {
+			lines[i], lines[j] = lines[j], lines[i]
+		}
+	}
+	return lines, ended, nil
+}
+
+// look is how often a log that is followed is looked at.
+const look = 250 * time.Millisecond
+
+// Follow is Read that waits for a first line, until the task has ended or the time is over.
+func (l *Logs) Follow(ctx context.Context, caller authz.Caller, task uuid.UUID, s Selection, wait time.Duration) (lines []Line, ended bool, err error) {
+	until := time.Now().Add(wait)
+	for {
+		lines, ended, err = l.Read(ctx, caller, task, s)
+		if err != nil || len(lines) > 0 || ended || !time.Now().Before(until) {
+			return lines, ended, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, false, context.Cause(ctx)
+		case <-time.After(look):
+		}
+	}
+}
+
+// sweepEvery is how often lines past their time are removed.
+const sweepEvery = time.Hour
+
+// Run removes lines past their time until ctx ends.
+func (l *Logs) Run(ctx context.Context) error {
+	for {
+		if err := l.Sweep(ctx, time.Now()); err != nil && ctx.Err() == nil {
+			l.Log.Error("old task logs could not be removed, will try again", "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(sweepEvery):
+		}
+	}
+}
+
+// Sweep removes the lines that are past their time, in batches that hold no lock for long.
+func (l *Logs) Sweep(ctx context.Context, now time.Time) error {
+	const batch = 10_000
+	for {
+		tag, err := l.Pool.Exec(ctx, `
+			DELETE FROM task_logs WHERE ctid = ANY(ARRAY(SELECT ctid FROM task_logs WHERE at < $1 LIMIT $2))`, // idx_task_logs_at
+			now.Add(-l.Keep), batch)
+		if err != nil {
+			return fmt.Errorf("remove old task logs: %w", err)
+		}
+		if tag.RowsAffected() < batch {
+			return nil
+		}
+	}
+}
