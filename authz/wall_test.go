@@ -85,7 +85,7 @@ func TestTheWallBetweenOrgs(t *testing.T) {
 func TestTheRequestsRoleHasNothingBeside(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	require.Equal(t, []string{"orgs", "workers"}, w.column(t, `
+	require.Equal(t, []string{"backpressure", "orgs", "workers"}, w.column(t, `
 		SELECT c.relname FROM pg_class c
 		WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'p')
 		  AND has_any_column_privilege('dagctl_app', c.oid, 'SELECT, INSERT, UPDATE')

@@ -62,6 +62,9 @@ func (d *decoder) job(v value) Job {
 	d.checks(v.get("checks"), &j)
 	if j.UDF != nil && len(j.Secrets) > 0 {
 		d.node(v.key("udf"), CodeConflict, "a job with a udf gets no secrets, but its config names %s", quoted(j.Secrets))
+	} else if len(j.Secrets) > 0 && !Trusted(j.Runtime, j.Operator) {
+		d.node(cmp.Or(d.setting(v, "runtime").node, v.node), CodeConflict, "runtime %s is for code that users upload and gets no secrets, but the config names %s",
+			j.Runtime, quoted(j.Secrets))
 	}
 	return j
 }

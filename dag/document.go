@@ -343,6 +343,12 @@ type ConfigError struct {
 	Message string
 }
 
+// Trusted reports whether a job of this operator may be given secrets on this runtime. Code that users upload may not,
+// wherever it runs, and nothing may on the runtime that is for such code.
+func Trusted(runtime, operator string) bool {
+	return runtime != "ecs_udf" && operator != "udf"
+}
+
 // Catalog is what a DAG file is validated against.
 type Catalog struct {
 	Operators map[string]OperatorSpec

@@ -99,18 +99,6 @@ func (m RuntimeMap) Remote() bool {
 	return len(m.Of(Poll))+len(m.Of(SQS))+len(m.Of(Lambda)) > 0
 }
 
-// The runtime and the operator whose code is not the platform's: design 07.
-const (
-	untrustedRuntime  = "ecs_udf"
-	untrustedOperator = "udf"
-)
-
-// Trusted reports whether tasks of this operator may be given secrets on this runtime. Code that users upload may not,
-// wherever it runs.
-func Trusted(runtime, operator string) bool {
-	return runtime != untrustedRuntime && operator != untrustedOperator
-}
-
 // Runs are the mapped runtimes that take the operator, sorted.
 func (m RuntimeMap) Runs(operator string) []string {
 	names := []string{}

@@ -105,12 +105,3 @@ func TestRuntimesThatCannotBe(t *testing.T) {
 		require.Contains(t, problems[0].Location+": "+problems[0].Message, want, text)
 	}
 }
-
-func TestUploadedCodeIsNotTrusted(t *testing.T) {
-	t.Parallel()
-	require.True(t, dispatcher.Trusted("lambda", "sql"))
-	require.True(t, dispatcher.Trusted("ecs_platform", "handler"))
-	require.False(t, dispatcher.Trusted("lambda", "udf"))
-	require.False(t, dispatcher.Trusted("ecs_udf", "udf"))
-	require.False(t, dispatcher.Trusted("ecs_udf", "sql"))
-}
