@@ -1,0 +1,88 @@
+package dispatcher
+
+import (
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/worker/protocol"
+)
+
+const secretive = `
+name: work
+jobs:
+  - { name: mails, operator: handler, runtime: poll, source: { kind: manual }, outputs: 0, config: { handler: "email:send", key: { secret: SMTP } } }
+  - { name: plain, operator: handler, runtime: poll, source: { kind: manual }, outputs: 0, config: { handler: "email:send" } }
+  - { name: loads, operator: act, runtime: poll, source: { kind: manual }, outputs: 0, config: { key: { secret: API } } }
+`
+
+func TestSecretsGoToTheAttemptTheyAreFor(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.secret("SMTP", "hunter22", authz.Binding{AddJobs: []string{"work/mails"}, AddHosts: []string{"*"}})
+	w.secret("API", "open sesame", authz.Binding{AddJobs: []string{"work/loads"}, AddHosts: []string{"api.example.com"}})
+	w.secret("OTHER", "not yours", authz.Binding{AddJobs: []string{"work/other"}, AddHosts: []string{"*"}})
+	w.serve(secretive)
+	claim := func(job string) (protocol.Claim, authz.Capability) {
+		c := w.claimID(w.claimant(), w.want(job))
+		require.Equal(t, protocol.Claimed, c.Status)
+		capability, err := w.d.Signer.Verify(c.CapabilityToken, time.Now())
+		require.NoError(t, err)
+		return c, capability
+	}
+	ask := func(c protocol.Claim, by authz.Capability) (protocol.Secrets, error) {
+		return w.d.Secrets(t.Context(), by, c.Fence())
+	}
+
+	mail, mailer := claim("mails")
+	require.Equal(t, []string{"SMTP"}, mail.Task.Secrets)
+	text, err := json.Marshal(mail)
+	require.NoError(t, err)
+	require.NotContains(t, string(text), "hunter22", "the claim has the name alone")
+	got, err := ask(mail, mailer)
+	require.NoError(t, err)
+	require.Equal(t, map[string]string{"SMTP": "hunter22"}, got.Secrets)
+	load, loader := claim("loads")
+	got, err = ask(load, loader)
+	require.NoError(t, err)
+	require.Equal(t, protocol.Secrets{Secrets: map[string]string{"API": "open sesame"}, Hosts: map[string][]string{"API": {"api.example.com"}}}, got)
+	plain, none := claim("plain")
+	got, err = ask(plain, none)
+	require.NoError(t, err)
+	require.Empty(t, got.Secrets)
+
+	_, err = ask(mail, loader)
+	require.True(t, fault.Is(err, fault.Forbidden), "another task's capability: %v", err)
+	elsewhere := mailer
+	elsewhere.OrgID = uuid.New()
+	_, err = ask(mail, elsewhere)
+	require.True(t, fault.Is(err, fault.NotFound), "another org's: %v", err)
+	stale := mail
+	stale.LeaseToken = new(uuid.UUID)
+	_, err = ask(stale, mailer)
+	require.True(t, fault.Is(err, fault.Conflict), "another lease: %v", err)
+
+	// What an admin takes back is gone at once; a function of a worker's may have only what may go anywhere.
+	_, err = w.vault.BindSecret(t.Context(), w.caller, "API", authz.Binding{RemoveJobs: []string{"work/loads"}})
+	require.NoError(t, err)
+	_, err = ask(load, loader)
+	require.True(t, fault.Is(err, fault.Forbidden), "not bound any more: %v", err)
+	_, err = w.vault.BindSecret(t.Context(), w.caller, "SMTP", authz.Binding{RemoveHosts: []string{"*"}, AddHosts: []string{"smtp.example.com"}})
+	require.NoError(t, err)
+	_, err = ask(mail, mailer)
+	require.True(t, fault.Is(err, fault.Forbidden), "%v", err)
+	require.ErrorContains(t, err, "SMTP")
+	require.NotContains(t, err.Error(), "hunter22")
+
+	// A task that came to the runtime of uploaded code all the same gets nothing there.
+	_, err = w.pool.Exec(t.Context(), `UPDATE tasks SET runtime = 'ecs_udf' WHERE id = $1`, mail.Task.TaskID)
+	require.NoError(t, err)
+	_, err = ask(mail, mailer)
+	require.True(t, fault.Is(err, fault.Forbidden), "%v", err)
+	require.ErrorContains(t, err, "code that users upload")
+}
