@@ -13,7 +13,7 @@ import (
 	"github.com/dagctl/dagctl/worker/protocol"
 )
 
-const work = `
+const workDAG = `
 name: work
 jobs:
   - { name: mails, operator: handler, runtime: poll, source: { kind: manual }, outputs: 0, config: { handler: "email:send" } }
@@ -27,7 +27,7 @@ jobs:
 func remoteWorld(t *testing.T) *world {
 	t.Helper()
 	w := newWorld(t)
-	w.serve(work)
+	w.serve(workDAG)
 	return w
 }
 
@@ -148,7 +148,7 @@ func TestOrgsOfOneWorkerTakeTurns(t *testing.T) {
 	t.Parallel()
 	w := remoteWorld(t)
 	other := w.org("other")
-	other.serve(work)
+	other.serve(workDAG)
 	both := w.claimant("poll")
 	both.Worker.Orgs = append(both.Worker.Orgs, other.caller.OrgID)
 	var of []string
