@@ -64,13 +64,11 @@ func (q *Query) Run(ctx context.Context, caller authz.Caller, s Statement) (Answ
 	if err := q.check(&s); err != nil {
 		return Answer{}, err
 	}
-	select {
-	case q.slots <- struct{}{}:
-		defer func() { <-q.slots }()
-	default:
-		return Answer{}, rest.RetryAfter(fault.New(fault.TooMany, "this server is answering %d queries already, as many as it does at once", q.Limits.Concurrent).
-			WithHint("try again in a moment"), time.Second)
+	release, err := q.slot()
+	if err != nil {
+		return Answer{}, err
 	}
+	defer release()
 	ctx, cancel := context.WithTimeoutCause(ctx, q.Limits.Timeout, q.tooSlow())
 	defer cancel()
 	answer, err := q.run(ctx, caller, s)
@@ -81,6 +79,17 @@ func (q *Query) Run(ctx context.Context, caller authz.Caller, s Statement) (Answ
 		return Answer{}, fmt.Errorf("query: %w", err)
 	}
 	return answer, nil
+}
+
+// slot takes one of the queries that this server answers at once.
+func (q *Query) slot() (release func(), err error) {
+	select {
+	case q.slots <- struct{}{}:
+		return func() { <-q.slots }, nil
+	default:
+		return nil, rest.RetryAfter(fault.New(fault.TooMany, "this server is answering %d queries already, as many as it does at once", q.Limits.Concurrent).
+			WithHint("try again in a moment"), time.Second)
+	}
 }
 
 func (q *Query) tooSlow() error {
@@ -111,19 +120,11 @@ func (q *Query) run(ctx context.Context, caller authz.Caller, s Statement) (Answ
 		return Answer{}, err
 	}
 	defer os.RemoveAll(dir)
-	l := q.Limits
-	child, err := start(ctx, dir, task{SQL: s.SQL, Memory: l.Memory, Threads: l.Threads, CPU: time.Duration(l.Threads) * l.Timeout, Rows: s.Limit, Bytes: l.Bytes})
+	child, names, err := q.begin(ctx, dir, s)
 	if err != nil {
 		return Answer{}, err
 	}
 	defer child.stop()
-	var names parsed
-	if err := child.ask(ctx, child.task, &names); err != nil {
-		return Answer{}, err
-	}
-	if err := names.Failure.err(); err != nil {
-		return Answer{}, err
-	}
 	const tries = 3
 	for try := 1; ; try++ {
 		read, err := q.pin(ctx, caller, s.At, names.Relations)

@@ -7,6 +7,7 @@
 package workerapi
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -18,25 +19,39 @@ import (
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dispatcher"
 	"github.com/dagctl/dagctl/internal/rest"
+	"github.com/dagctl/dagctl/operators"
+	"github.com/dagctl/dagctl/query"
+	"github.com/dagctl/dagctl/registry"
+	"github.com/dagctl/dagctl/storage"
 	"github.com/dagctl/dagctl/worker/protocol"
 )
 
 // Config is what the routes need.
 type Config struct {
 	Dispatcher *dispatcher.Dispatcher
+	Registry   *registry.Registry
+	Storage    *storage.Storage
+	Runner     *operators.Runner // reads inputs; its scratch folder is used
+	Queries    *query.Query
+	MaxUpload  int64 // bytes of one uploaded file; default 5 GiB
 }
 
 // API has the routes.
 type API struct {
 	dispatcher *dispatcher.Dispatcher
+	registry   *registry.Registry
+	storage    *storage.Storage
+	runner     *operators.Runner
+	queries    *query.Query
+	maxUpload  int64
 }
 
 // New checks the config.
 func New(c Config) (*API, error) {
-	if c.Dispatcher == nil {
-		return nil, errors.New("workerapi: a dispatcher is needed")
+	if c.Dispatcher == nil || c.Registry == nil || c.Storage == nil || c.Runner == nil || c.Queries == nil {
+		return nil, errors.New("workerapi: a dispatcher, a registry, storage, a runner and queries are needed")
 	}
-	return &API{c.Dispatcher}, nil
+	return &API{c.Dispatcher, c.Registry, c.Storage, c.Runner, c.Queries, cmp.Or(c.MaxUpload, storage.DefaultMaxUploadBytes)}, nil
 }
 
 // The tags of the operations in the OpenAPI document.
@@ -49,6 +64,7 @@ var (
 func (a *API) AddRoutes(api *authz.API) {
 	a.addWorkerRoutes(api)
 	a.addTaskRoutes(api)
+	a.addDataRoutes(api)
 }
 
 // longestPoll bounds a poll, with what its claim takes.

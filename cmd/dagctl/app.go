@@ -47,6 +47,7 @@ type app struct {
 	dispatcher *dispatcher.Dispatcher
 	timers     *timers.Timers
 	logs       *tasklogs.Logs
+	runner     *operators.Runner
 	metrics    *prometheus.Registry
 	api        *authz.API
 	stopTraces func(context.Context) error
@@ -116,10 +117,10 @@ func newApp(ctx context.Context, cfg serverConfig, roots func(org, dag string) [
 		return nil, err
 	}
 	a.stopTraces = stopTraces
-	runner := &operators.Runner{Registry: builtin, Storage: a.storage, ScratchDir: scratch, Log: log}
+	a.runner = &operators.Runner{Registry: builtin, Storage: a.storage, ScratchDir: scratch, Log: log}
 	a.dispatcher, err = dispatcher.New(dispatcher.Config{
 		Pool: a.pool, Requests: a.requests, Registry: a.registry, Operators: builtin, Storage: a.storage, Vault: a.vault,
-		Runner:      runner,
+		Runner:      a.runner,
 		HookLimiter: limiter, NoticeDialer: dialer, Runtimes: cfg.runtimes().Of(dispatcher.InProcess), Backends: cfg.runtimes(), AWS: amazon, Roots: roots,
 		Signer: a.signer, BaseURL: cfg.workerBaseURL(),
 		WorkerID: worker, PoolSize: cfg.Workers.PoolSize, Thresholds: cfg.Backpressure.thresholds(), Version: buildVersion(), Log: log, Tracer: tracer,
@@ -132,7 +133,7 @@ func newApp(ctx context.Context, cfg serverConfig, roots func(org, dag string) [
 	if err != nil {
 		return nil, err
 	}
-	runner.KeepLog = a.logs.Logger
+	a.runner.KeepLog = a.logs.Logger
 	if a.timers, err = timers.New(timers.Config{Pool: a.pool, Requests: a.requests, Dispatcher: a.dispatcher, Log: log}); err != nil {
 		return nil, err
 	}
@@ -176,7 +177,7 @@ func (a *app) routes(cfg serverConfig, dev *authz.Dev) error {
 	a.timers.AddRoutes(a.api)
 	a.logs.AddRoutes(a.api)
 	rows.AddRoutes(a.api)
-	remote, err := workerapi.New(workerapi.Config{Dispatcher: a.dispatcher})
+	remote, err := workerapi.New(workerapi.Config{Dispatcher: a.dispatcher, Registry: a.registry, Storage: a.storage, Runner: a.runner, Queries: rows})
 	if err != nil {
 		return err
 	}

@@ -151,6 +151,15 @@ func (s *Session) CopyToParquet(ctx context.Context, query, file string) (int64,
 	return rows, err
 }
 
+// CopyTo writes the query's rows, in the query's order, as parquet, csv (with a header) or ndjson.
+func (s *Session) CopyTo(ctx context.Context, query, file, format string) error {
+	options, ok := map[string]string{"parquet": "FORMAT parquet, COMPRESSION zstd", "csv": "FORMAT csv, HEADER", "ndjson": "FORMAT json"}[format]
+	if !ok {
+		return fault.New(fault.Invalid, "format %q is not known", format)
+	}
+	return s.Exec(ctx, fmt.Sprintf("COPY (%s) TO %s (%s)", query, Literal(file), options))
+}
+
 func names(columns []Column) []string {
 	out := make([]string, len(columns))
 	for i, c := range columns {

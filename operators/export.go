@@ -1,0 +1,57 @@
+package operators
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"slices"
+
+	"github.com/dagctl/dagctl/internal/duck"
+	"github.com/dagctl/dagctl/internal/fault"
+)
+
+// Formats are how rows travel between the server and tasks elsewhere, by name.
+var Formats = []string{"ndjson", "csv", "parquet"}
+
+// Export writes the rows of an input that the job reads, those that `where` and a slice's range leave, to one file in dir.
+// The input's partitions are in their order. partition is that of the task, of which a slice is made.
+func (r *Runner) Export(ctx context.Context, a Assignment, in AssignedInput, format, dir string) (file string, err error) {
+	files, err := r.carrier().Fetch(ctx, in, dir)
+	if err != nil {
+		return "", fmt.Errorf("input %q: %w", in.As, err)
+	}
+	t := Task{Assignment: a, InputFiles: make([][]string, in.Index+1)}
+	t.InputFiles[in.Index] = files
+	t.Inputs = slices.Clone(a.Inputs)
+	t.Inputs[in.Index] = in
+	rel, err := t.relation(in.Index)
+	if err != nil {
+		return "", err
+	}
+	if format == "parquet" && len(files) == 1 && len(rel.Where) == 0 && rel.Range == nil {
+		return files[0], nil
+	}
+	target := filepath.Join(dir, "rows."+format)
+	session, err := duck.Open(ctx, duck.Config{AllowedPaths: append(slices.Clone(files), target), AllowedDirs: []string{dir}, TempDir: dir})
+	if err != nil {
+		return "", err
+	}
+	defer session.Close()
+	if err := session.Create(ctx, rel); err != nil {
+		return "", err
+	}
+	if err := session.CopyTo(ctx, "FROM "+duck.Quote(rel.Name), target, format); err != nil {
+		return "", fmt.Errorf("input %q as %s: %w", in.As, format, err)
+	}
+	return target, nil
+}
+
+// Import writes rows that a task sent as text to a Parquet file. The same text makes the same bytes, so that sending it
+// again is sending the same.
+func Import(ctx context.Context, local, format, target string) error {
+	f := tabular{Format: format}
+	if _, err := f.convert(ctx, filepath.Dir(target), Options{Threads: 1}, []string{local}, target); err != nil {
+		return fault.New(fault.Invalid, "%w", err)
+	}
+	return nil
+}

@@ -1,0 +1,102 @@
+package query
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/storage"
+)
+
+// Selected is the answer of Over, each row a JSON list of values.
+type Selected struct {
+	Columns   []storage.Column
+	Rows      []json.RawMessage
+	Truncated bool
+}
+
+// Over answers one SELECT over relations that the caller hands it: what a task was given to read. open puts the Parquet files
+// of the relation of a name into dir, or refuses. The statement runs as every query does: see Run.
+func (q *Query) Over(ctx context.Context, sql string, limit int, open func(ctx context.Context, name, dir string) ([]string, error)) (Selected, error) {
+	s := Statement{SQL: sql, Limit: limit}
+	if err := q.check(&s); err != nil {
+		return Selected{}, err
+	}
+	release, err := q.slot()
+	if err != nil {
+		return Selected{}, err
+	}
+	defer release()
+	ctx, cancel := context.WithTimeoutCause(ctx, q.Limits.Timeout, q.tooSlow())
+	defer cancel()
+	rows, err := q.over(ctx, s, open)
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = q.tooSlow()
+	}
+	return rows, err
+}
+
+func (q *Query) over(ctx context.Context, s Statement, open func(ctx context.Context, name, dir string) ([]string, error)) (Selected, error) {
+	dir, err := os.MkdirTemp("", fmt.Sprintf("dagctl-query-%d-*", os.Getpid()))
+	if err != nil {
+		return Selected{}, err
+	}
+	defer os.RemoveAll(dir)
+	child, names, err := q.begin(ctx, dir, s)
+	if err != nil {
+		return Selected{}, err
+	}
+	defer child.stop()
+	relations := []relation{}
+	for i, n := range names.Relations {
+		own := filepath.Join(dir, fmt.Sprint(i))
+		if err := os.MkdirAll(filepath.Join(own, "rows"), 0o700); err != nil {
+			return Selected{}, err
+		}
+		files, err := open(ctx, n.Name, filepath.Join(own, "rows"))
+		if err != nil {
+			return Selected{}, fmt.Errorf("relation %q%s: %w", n.Name, n.Place, err)
+		}
+		r := relation{Name: n.Name}
+		for k, file := range files {
+			name := fmt.Sprintf("%d.parquet", k)
+			if err := os.Symlink(file, filepath.Join(own, name)); err != nil {
+				return Selected{}, err
+			}
+			r.Files = append(r.Files, filepath.Join(fmt.Sprint(i), name))
+		}
+		relations = append(relations, r)
+	}
+	var out outcome
+	if err := child.ask(ctx, relations, &out); err != nil {
+		return Selected{}, err
+	}
+	return Selected{out.Columns, out.Rows, out.Truncated}, out.Failure.err()
+}
+
+// begin starts the process of a statement and has it parsed.
+func (q *Query) begin(ctx context.Context, dir string, s Statement) (*process, parsed, error) {
+	l := q.Limits
+	var names parsed
+	child, err := start(ctx, dir, task{SQL: s.SQL, Memory: l.Memory, Threads: l.Threads, CPU: time.Duration(l.Threads) * l.Timeout, Rows: s.Limit, Bytes: l.Bytes})
+	if err != nil {
+		return nil, names, err
+	}
+	if err = child.ask(ctx, child.task, &names); err == nil {
+		err = names.Failure.err()
+	}
+	if err != nil {
+		child.stop()
+		return nil, names, err
+	}
+	if len(names.Relations) > maxRelations {
+		child.stop()
+		return nil, names, fault.New(fault.TooLarge, "the query reads %d relations; %d is the most", len(names.Relations), maxRelations)
+	}
+	return child, names, nil
+}

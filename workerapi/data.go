@@ -1,0 +1,285 @@
+package workerapi
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/operators"
+	"github.com/dagctl/dagctl/storage"
+	"github.com/dagctl/dagctl/worker/protocol"
+)
+
+// What a running attempt reads and writes by way of the server, so that it needs neither storage credentials nor a Parquet
+// library.
+
+var contentTypes = map[string]string{"ndjson": "application/x-ndjson", "csv": "text/csv", "parquet": "application/vnd.apache.parquet"}
+
+func (a *API) addDataRoutes(api *authz.API) {
+	index := &huma.Param{Name: "index", In: "path", Required: true, Schema: &huma.Schema{Type: huma.TypeInteger}}
+	format := &huma.Param{Name: "format", In: "query", Description: "Default: by the ending of the file's name, or ndjson",
+		Schema: &huma.Schema{Type: huma.TypeString, Enum: []any{"ndjson", "csv", "parquet"}}}
+	authz.HandleTaskRaw(api, withFence(huma.Operation{
+		OperationID: "read-task-input", Method: http.MethodGet, Path: "/v1/task/inputs/{index}", Tags: taskTags,
+		Summary:     "Read the rows of an input, as they were pinned at the claim",
+		Description: "Those that the job's `where` leaves.",
+		Parameters: []*huma.Param{index, format, {Name: "partition", In: "query", Schema: &huma.Schema{Type: huma.TypeString},
+			Description: "Of this partition only"}},
+	}), 0, a.readInput)
+	authz.HandleTaskRaw(api, withFence(huma.Operation{
+		OperationID: "write-task-output", Method: http.MethodPut, Path: "/v1/task/outputs/{index}/{file}", Tags: taskTags,
+		Summary: "Upload a file of an output",
+		Description: "Rows as text are made Parquet. Readers see nothing of it before the attempt completes. The same content may be sent again; " +
+			"other content under the same name is 409.",
+		Parameters: []*huma.Param{index, {Name: "file", In: "path", Required: true, Schema: &huma.Schema{Type: huma.TypeString}}, format},
+	}), a.maxUpload, a.writeOutput)
+	authz.HandleTaskRaw(api, withFence(huma.Operation{
+		OperationID: "read-task-code", Method: http.MethodGet, Path: "/v1/task/udf", Tags: taskTags,
+		Summary: "Read the job's own code, as a zip archive", Description: "Of operator udf.",
+	}), 0, a.readCode)
+	authz.HandleTask(api, huma.Operation{
+		OperationID: "task-credentials", Method: http.MethodPost, Path: "/v1/task/credentials", Tags: taskTags,
+		Summary: "Get storage credentials for fifteen minutes", Description: "To read what was pinned, and to put new objects under the attempt's prefixes. 404 where the server hands out none.",
+	}, a.credentials)
+	authz.HandleTask(api, huma.Operation{
+		OperationID: "task-query", Method: http.MethodPost, Path: "/v1/task/query", Tags: taskTags,
+		Summary: "Run one SELECT over the pinned inputs", Description: "Each input is a relation of its name.",
+	}, a.query)
+}
+
+// withFence declares the headers that have the fence of a call whose body is data.
+func withFence(op huma.Operation) huma.Operation {
+	text := &huma.Schema{Type: huma.TypeString}
+	op.Parameters = append(op.Parameters,
+		&huma.Param{Name: protocol.TaskHeader, In: "header", Required: true, Schema: text},
+		&huma.Param{Name: protocol.AttemptHeader, In: "header", Required: true, Schema: &huma.Schema{Type: huma.TypeInteger}},
+		&huma.Param{Name: protocol.LeaseTokenHeader, In: "header", Required: true, Schema: text})
+	return op
+}
+
+// given is the attempt that the headers name.
+func (a *API) given(r *http.Request, c authz.Capability) (dispatcher.Given, error) {
+	f, err := authz.FenceOf(r, c)
+	if err != nil {
+		return dispatcher.Given{}, err
+	}
+	return a.dispatcher.Given(r.Context(), c, f)
+}
+
+// pathIndex reads the index of an input or output, of which there are n.
+func pathIndex(r *http.Request, what string, n int) (int, error) {
+	i, err := strconv.Atoi(r.PathValue("index"))
+	if err != nil || i < 0 || i >= n {
+		return 0, fault.New(fault.NotFound, "the task has no %s %q; it has %d, counted from 0", what, r.PathValue("index"), n)
+	}
+	return i, nil
+}
+
+func formatOf(r *http.Request, file string) (string, error) {
+	format := r.URL.Query().Get("format")
+	if format == "" {
+		if format = strings.TrimPrefix(path.Ext(file), "."); format == "" || file == "" {
+			format = "ndjson"
+		}
+	}
+	if !slices.Contains(operators.Formats, format) {
+		return "", fault.New(fault.Invalid, "format %q is none of %s", format, strings.Join(operators.Formats, ", "))
+	}
+	return format, nil
+}
+
+func (a *API) readInput(w http.ResponseWriter, r *http.Request, c authz.Capability) error {
+	g, err := a.given(r, c)
+	if err != nil {
+		return err
+	}
+	i, err := pathIndex(r, "input", len(g.Assignment.Inputs))
+	if err != nil {
+		return err
+	}
+	format, err := formatOf(r, "")
+	if err != nil {
+		return err
+	}
+	in := g.Assignment.Inputs[i]
+	if key := r.URL.Query().Get("partition"); key != "" {
+		all := in.Partitions
+		in.Partitions = slices.DeleteFunc(slices.Clone(all), func(p storage.Partition) bool { return p.Key != key })
+		if len(in.Partitions) == 0 {
+			return fault.New(fault.NotFound, "partition %q of input %q was not pinned for this task", key, in.As)
+		}
+	}
+	dir, err := os.MkdirTemp(a.runner.ScratchDir, "input-*")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	file, err := a.runner.Export(r.Context(), g.Assignment, in, format, dir)
+	if err != nil {
+		return err
+	}
+	return send(w, file, contentTypes[format])
+}
+
+func send(w http.ResponseWriter, file, contentType string) error {
+	content, err := os.Open(file)
+	if err != nil {
+		return err
+	}
+	defer content.Close()
+	info, err := content.Stat()
+	if err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", contentType)
+	w.Header().Set("Content-Length", strconv.FormatInt(info.Size(), 10))
+	w.Header().Set("Cache-Control", "no-store")
+	_, _ = io.Copy(w, content) // whoever reads it sees by its length that it broke off
+	return nil
+}
+
+func (a *API) writeOutput(w http.ResponseWriter, r *http.Request, c authz.Capability) error {
+	g, err := a.given(r, c)
+	if err != nil {
+		return err
+	}
+	i, err := pathIndex(r, "output", len(g.Assignment.Outputs))
+	if err != nil {
+		return err
+	}
+	key := storage.UploadKey{Org: g.OrgID, Task: g.TaskID, Attempt: g.Attempt, Output: i, Name: r.PathValue("file")}
+	if err := storage.ValidateUploadName(key.Name); err != nil {
+		return err
+	}
+	format, err := formatOf(r, key.Name)
+	if err != nil {
+		return err
+	}
+	var uploaded storage.Upload
+	if format == "parquet" {
+		uploaded, err = a.storage.PutUpload(r.Context(), key, r.Body)
+	} else {
+		uploaded, err = a.importRows(r.Context(), key, format, r.Body)
+	}
+	if err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(http.StatusOK)
+	return json.NewEncoder(w).Encode(uploaded)
+}
+
+// importRows makes Parquet of rows as text, and keeps that under the name with .parquet at its end.
+func (a *API) importRows(ctx context.Context, key storage.UploadKey, format string, rows io.Reader) (storage.Upload, error) {
+	dir, err := os.MkdirTemp(a.runner.ScratchDir, "output-*")
+	if err != nil {
+		return storage.Upload{}, err
+	}
+	defer os.RemoveAll(dir)
+	local, target := filepath.Join(dir, "rows."+format), filepath.Join(dir, "rows.parquet")
+	file, err := os.Create(local)
+	if err != nil {
+		return storage.Upload{}, err
+	}
+	_, err = io.Copy(file, rows)
+	if closing := file.Close(); err == nil {
+		err = closing
+	}
+	if err != nil {
+		return storage.Upload{}, fmt.Errorf("receive %s: %w", key.Name, err)
+	}
+	if err := operators.Import(ctx, local, format, target); err != nil {
+		return storage.Upload{}, err
+	}
+	content, err := os.Open(target)
+	if err != nil {
+		return storage.Upload{}, err
+	}
+	defer content.Close()
+	key.Name += ".parquet"
+	if err := storage.ValidateUploadName(key.Name); err != nil {
+		return storage.Upload{}, err
+	}
+	return a.storage.PutUpload(ctx, key, content)
+}
+
+func (a *API) readCode(w http.ResponseWriter, r *http.Request, c authz.Capability) error {
+	g, err := a.given(r, c)
+	if err != nil {
+		return err
+	}
+	archive, err := a.registry.Code(r.Context(), g.Job)
+	if err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/zip")
+	w.Header().Set("Content-Length", strconv.Itoa(len(archive)))
+	_, _ = w.Write(archive)
+	return nil
+}
+
+func (a *API) credentials(ctx context.Context, c authz.Capability, in *body[protocol.CredentialsRequest]) (*body[protocol.Credentials], error) {
+	g, err := a.dispatcher.Given(ctx, c, in.Body.Fence)
+	if err != nil {
+		return nil, err
+	}
+	grant := storage.Grant{Org: g.OrgID, OrgSlug: g.Job.OrgSlug, Task: g.TaskID, Attempt: g.Attempt}
+	for _, out := range g.Assignment.Outputs {
+		grant.Outputs = append(grant.Outputs, out.Index)
+	}
+	for _, in := range g.Assignment.Inputs {
+		grant.Inputs = append(grant.Inputs, storage.GrantedInput{Generation: in.Generation, Partitions: in.Partitions})
+	}
+	given, err := a.storage.Credentials(ctx, grant)
+	if err != nil {
+		return nil, err
+	}
+	return &body[protocol.Credentials]{protocol.Credentials{AccessKeyID: given.AccessKeyID, SecretAccessKey: given.SecretAccessKey,
+		SessionToken: given.SessionToken, ExpiresAt: given.ExpiresAt, Endpoint: given.Endpoint, Region: given.Region, Bucket: given.Bucket,
+		ReadPrefixes: append([]string{}, given.ReadPrefixes...), WritePrefixes: append([]string{}, given.WritePrefixes...)}}, nil
+}
+
+func (a *API) query(ctx context.Context, c authz.Capability, in *body[protocol.QueryRequest]) (*body[protocol.QueryAnswer], error) {
+	g, err := a.dispatcher.Given(ctx, c, in.Body.Fence)
+	if err != nil {
+		return nil, err
+	}
+	answer, err := a.queries.Over(ctx, in.Body.SQL, in.Body.MaxRows, func(ctx context.Context, name, dir string) ([]string, error) {
+		for _, input := range g.Assignment.Inputs {
+			if !strings.EqualFold(input.As, name) {
+				continue
+			}
+			file, err := a.runner.Export(ctx, g.Assignment, input, "parquet", dir)
+			return []string{file}, err
+		}
+		return nil, fault.New(fault.NotFound, "the task has no input %q", name)
+	})
+	if err != nil {
+		return nil, err
+	}
+	out := protocol.QueryAnswer{Columns: []protocol.Column{}, Rows: [][]json.RawMessage{}, Truncated: answer.Truncated}
+	for _, column := range answer.Columns {
+		out.Columns = append(out.Columns, protocol.Column{Name: column.Name, Type: column.Type})
+	}
+	for _, row := range answer.Rows {
+		var cells []json.RawMessage
+		if err := json.Unmarshal(row, &cells); err != nil {
+			return nil, err
+		}
+		out.Rows = append(out.Rows, cells)
+	}
+	return &body[protocol.QueryAnswer]{out}, nil
+}
