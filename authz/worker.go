@@ -41,7 +41,7 @@ func (a *Tokens) AuthenticateWorker(r *http.Request) (Worker, error) {
 	secret, ok := bearer(r)
 	if !ok {
 		return Worker{}, fault.New(fault.Unauthenticated, "this needs a worker token").
-			WithHint("send the header Authorization: Bearer dagctl_worker_..., or set DAGCTL_WORKER_TOKEN for `dagctl worker`")
+			WithHint("send the header Authorization: Bearer dagctl_worker_..., or set DAGCTL_TOKEN for `dagctl worker`")
 	}
 	if kind, _ := secretKind(secret); kind == string(KindUser) {
 		return Worker{}, fault.New(fault.Unauthenticated, "a user token claims no tasks").

@@ -4,7 +4,7 @@
 
     import dagctl
 
-    worker = dagctl.Worker(runtime="python")  # DAGCTL_URL and DAGCTL_WORKER_TOKEN say where and as whom
+    worker = dagctl.Worker(runtime="python")  # DAGCTL_URL and DAGCTL_TOKEN say where and as whom
 
     @worker.handler("email:send")
     def send(ctx: dagctl.Context, mail: Mail) -> None:

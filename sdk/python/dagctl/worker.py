@@ -58,7 +58,7 @@ class Worker:
 
         worker.run()
 
-    url and token are by default those in the environment, DAGCTL_URL and DAGCTL_WORKER_TOKEN; the token is a worker's. pool_size
+    url and token are by default those in the environment, DAGCTL_URL and DAGCTL_TOKEN; the token is a worker's. pool_size
     is how many tasks run at once, each in a thread of its own. health_address, such as "0.0.0.0:8081", answers GET /healthz
     and /readyz. On SIGTERM or SIGINT a worker claims no more, gives what runs drain_seconds to end, and hands the rest back;
     ECS ends a container 30 s after SIGTERM. Drained by `dagctl workers drain`, it waits for all that runs.
@@ -83,7 +83,7 @@ class Worker:
         self.runtime = runtime
         self.pool_size = pool_size
         self.worker_id = worker_id or f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
-        self._token = token or os.environ.get("DAGCTL_WORKER_TOKEN", "")
+        self._token = token or os.environ.get("DAGCTL_TOKEN", "")
         self._health_address = health_address
         self._drain_seconds = drain_seconds
         self._exit_when_idle = exit_when_idle
@@ -219,7 +219,7 @@ class Worker:
 
     def _serve(self, source_of: Callable[[], Source]) -> None:
         if not self.url or not self._token:
-            raise ValueError("a worker needs the URL of a server and a worker's token: pass them, or set DAGCTL_URL and DAGCTL_WORKER_TOKEN")
+            raise ValueError("a worker needs the URL of a server and a worker's token: pass them, or set DAGCTL_URL and DAGCTL_TOKEN")
         if not self._handlers.names():
             raise ValueError("a worker without handlers runs nothing: register some with @worker.handler(NAME)")
         source = source_of()

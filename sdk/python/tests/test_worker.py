@@ -156,9 +156,9 @@ class TestPoll(Case):
             worker.run()
         with self.assertRaisesRegex(ValueError, "needs a runtime"):
             dagctl.Worker(self.server.url, "t").run()
-        with mock.patch.dict(os.environ, {}, clear=True), self.assertRaisesRegex(ValueError, "DAGCTL_URL and DAGCTL_WORKER_TOKEN"):
+        with mock.patch.dict(os.environ, {}, clear=True), self.assertRaisesRegex(ValueError, "DAGCTL_URL and DAGCTL_TOKEN"):
             dagctl.Worker(runtime="python").run()
-        with mock.patch.dict(os.environ, {"DAGCTL_URL": "http://there", "DAGCTL_WORKER_TOKEN": "t"}):
+        with mock.patch.dict(os.environ, {"DAGCTL_URL": "http://there", "DAGCTL_TOKEN": "t"}):
             self.assertEqual(dagctl.Worker().url, "http://there")
 
     def test_sigterm(self) -> None:
