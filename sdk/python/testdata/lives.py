@@ -10,7 +10,12 @@ logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
 logging.getLogger().addHandler(dagctl.TaskLogHandler())
 
 GATE = os.environ["GATE"]
-worker = dagctl.Worker(runtime="python", worker_id=os.environ["WORKER"], drain_seconds=float(os.environ.get("DRAIN", "20")))
+worker = dagctl.Worker(
+    runtime="python",
+    worker_id=os.environ["WORKER"],
+    pool_size=int(os.environ.get("POOL", "4")),
+    drain_seconds=float(os.environ.get("DRAIN", "20")),
+)
 
 
 def there(name):
