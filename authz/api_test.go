@@ -151,7 +151,9 @@ func TestStreamsOfTheAPIFailAsItsOperationsDo(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	api := w.api(t, authz.Config{SignInPath: "/login"})
-	missing := func(http.ResponseWriter, *http.Request, authz.Caller) error { return fault.New(fault.NotFound, "there is none") }
+	missing := func(http.ResponseWriter, *http.Request, authz.Caller) error {
+		return fault.New(fault.NotFound, "there is none")
+	}
 	api.HandleStream(authz.Reader, "GET /v1/stream", missing)
 	api.HandleStream(authz.Reader, "GET /stream", missing)
 	reader := as(w.token(t, authz.NewToken{Name: "reader", Role: authz.RoleReader}))
