@@ -132,7 +132,7 @@ func (c *cli) readWorkerOptions(o *workerOptions) error {
 	case o.URL == "":
 		return missing("the server's address", "use --url or DAGCTL_URL")
 	case o.Token == "":
-		return missing("the worker token", "use --token-file or DAGCTL_TOKEN; an admin makes one with `dagctl tokens create`")
+		return missing("the worker token", "use --token-file or DAGCTL_TOKEN; an admin makes one with `dagctl tokens create NAME --kind worker`")
 	case o.Runtime == "":
 		return missing("the runtime", "use --runtime, with a name that DAG files use")
 	case o.memoryMB < 64:

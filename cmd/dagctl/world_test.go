@@ -41,7 +41,7 @@ const (
 	anyWorker, anyTask                     = "worker", "task"
 )
 
-func newWorld(t *testing.T) *world {
+func newWorld(t *testing.T, change ...func(*serverConfig)) *world {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
 	w := &world{roots: t.TempDir(), files: t.TempDir(), tokens: map[string]string{nobody: ""}}
@@ -54,6 +54,9 @@ func newWorld(t *testing.T) *world {
 	key, err := authz.EnsureTaskKey(filepath.Join(t.TempDir(), "task.pem"))
 	require.NoError(t, err)
 	cfg.taskKeys = []authz.TaskKey{key}
+	for _, f := range change {
+		f(&cfg)
+	}
 	require.NoError(t, cfg.validate())
 
 	log := new(output)

@@ -43,7 +43,7 @@ const (
 func Handlers() []string { return []string{Echo, Fail, Sleep, Log, Copy, Commit, Secrets, Query} }
 
 // LeaseSeconds is how long the leases of the suite's tasks are.
-const LeaseSeconds = 3
+const LeaseSeconds = 5
 
 // Secret is what the job of Secrets names, with its value.
 const (

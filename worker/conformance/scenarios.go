@@ -187,7 +187,7 @@ func drained(s *scene) {
 }
 
 func terminated(s *scene) {
-	task := s.create(Sleep, sleepFor(3))
+	task := s.create(Sleep, sleepFor(5))
 	s.claim(task, 1)
 	beating := s.until(patience, func() bool { return len(s.calls(task, beatCall)) > 0 })
 	s.must("the task runs", beating, "there was no %s%s", beatCall, s.state())
