@@ -177,7 +177,8 @@ func (api *API) HandlePageWithin(rule Rule, timeout time.Duration, pattern strin
 	api.handlePlain(rule, pattern, timeout, h)
 }
 
-// HandleStream is HandlePage without a time limit, for server-sent events.
+// HandleStream is HandlePage without a time limit, for server-sent events. Below /v1/ its errors are problems, as those of
+// operations.
 func (api *API) HandleStream(rule Rule, pattern string, h func(w http.ResponseWriter, r *http.Request, caller Caller) error) {
 	api.handlePlain(rule, pattern, 0, h)
 }
@@ -187,21 +188,25 @@ func (api *API) handlePlain(rule Rule, pattern string, timeout time.Duration, h 
 	if !ok {
 		method, path = "", pattern
 	}
-	api.declareCaller(method, strings.TrimSpace(path), rule)
+	path = strings.TrimSpace(path)
+	api.declareCaller(method, path, rule)
+	forPrograms := strings.HasPrefix(path, "/v1/") // a stream of the API's: no sign-in page, and errors as everywhere there
 	api.rest.HandlePlain(pattern, timeout, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Security-Policy", rest.PagePolicy)
 		if api.dev != nil && api.dev.signIn(w, r) {
 			return
 		}
 		caller, err := api.admit(rule, r)
-		if fault.Is(err, fault.Unauthenticated) && api.signInPath != "" && safe(r.Method) {
+		if fault.Is(err, fault.Unauthenticated) && api.signInPath != "" && safe(r.Method) && !forPrograms {
 			http.Redirect(w, r, api.signInPath+"?next="+escapeNext(r), http.StatusSeeOther)
 			return
 		}
 		if err == nil {
 			err = h(w, r, caller)
 		}
-		if err != nil {
+		if err != nil && forPrograms {
+			api.refuse(w, r, err)
+		} else if err != nil {
 			p := api.rest.Problem(r, err)
 			if p.Status == http.StatusUnauthorized {
 				w.Header().Set("WWW-Authenticate", challenge)

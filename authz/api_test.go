@@ -19,6 +19,7 @@ import (
 
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/authz/authztest"
+	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/internal/rest"
 	"github.com/dagctl/dagctl/internal/testdb"
@@ -144,6 +145,27 @@ func TestARouteWithoutARulePanics(t *testing.T) {
 		_, err = authz.NewAPI(authz.Config{Authenticators: []authz.Authenticator{authz.NewTokens(nil)}, Origins: []string{origin}})
 		require.Error(t, err, origin)
 	}
+}
+
+func TestStreamsOfTheAPIFailAsItsOperationsDo(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	api := w.api(t, authz.Config{SignInPath: "/login"})
+	missing := func(http.ResponseWriter, *http.Request, authz.Caller) error {
+		return fault.New(fault.NotFound, "there is none")
+	}
+	api.HandleStream(authz.Reader, "GET /v1/stream", missing)
+	api.HandleStream(authz.Reader, "GET /stream", missing)
+	reader := as(w.token(t, authz.NewToken{Name: "reader", Role: authz.RoleReader}))
+
+	answer := call(api, "GET", "/v1/stream", "", reader...)
+	require.Equal(t, 404, answer.Code)
+	require.Equal(t, "there is none", decode[rest.Problem](t, answer).Detail)
+	answer = call(api, "GET", "/v1/stream", "")
+	require.Equal(t, 401, answer.Code, "a program is not sent to sign in")
+	require.NotEmpty(t, answer.Header().Get("WWW-Authenticate"))
+	require.Equal(t, 303, call(api, "GET", "/stream", "").Code)
+	require.Equal(t, "text/plain; charset=utf-8", call(api, "GET", "/stream", "", reader...).Header().Get("Content-Type"))
 }
 
 func TestWhoCallsIsSettledBeforeTheBodyIsRead(t *testing.T) {

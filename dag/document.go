@@ -218,6 +218,9 @@ const (
 	ReadAll ReadMode = "all"
 )
 
+// SourceAlwaysOn is the kind of a source that is one long task.
+const SourceAlwaysOn = "always_on"
+
 // Source says what makes the tasks of a source job.
 type Source struct {
 	Kind     string        `json:"kind"`               // cron, poll, webhook, manual, timer or always_on

@@ -195,6 +195,7 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	g.Go(func() error { return d.loop(ctx, "promote", d.wake.promote, d.promoteDue) })
 	g.Go(func() error { return d.loop(ctx, "backfill", nil, d.advanceBackfills) })
 	g.Go(func() error { return d.loop(ctx, "pauses", nil, d.reviewPauses) })
+	g.Go(func() error { return d.loop(ctx, "always_on", nil, d.superviseSources) })
 	g.Go(func() error { return d.loop(ctx, "pressure", nil, d.reviewPressure) })
 	g.Go(func() error { return d.loop(ctx, "bulk", nil, d.advanceBulkActions) })
 	g.Go(func() error { return d.loop(ctx, "notify", nil, d.sendNotices) })

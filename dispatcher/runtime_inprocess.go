@@ -85,6 +85,11 @@ func (d *Dispatcher) execute(ctx context.Context, t claimed) {
 		defer close(beating)
 		d.keepLease(runCtx, t, progress, stop)
 	}()
+	if t.slot == alwaysOnSlot {
+		drain := make(chan struct{})
+		t.assignment.Drain = drain
+		go d.awaitDrain(runCtx, t, drain, stop)
+	}
 	done := d.run(stepCtx, t, progress)
 	ran(done.outcome.Err)
 	cause := context.Cause(runCtx)
@@ -143,6 +148,8 @@ func (d *Dispatcher) report(ctx context.Context, t claimed, done completion, cau
 		return d.fail(ctx, t, reasonTimeout, errTimedOut, true, now)
 	case errors.Is(cause, errCanceled):
 		return d.cancelRunning(ctx, t, now)
+	case isDrained(t):
+		return d.handBack(ctx, t, "it was drained", now, now)
 	case errors.Is(cause, errFenced):
 		return fault.New(fault.Conflict, "task %s: %w", t.TaskID, errFenced)
 	case stopping:

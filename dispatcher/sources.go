@@ -221,7 +221,7 @@ func (d *Dispatcher) syncSources(ctx context.Context, tx pgx.Tx, b registry.Buil
 	if err != nil {
 		return err
 	}
-	names, nexts, paths := []string{}, []*time.Time{}, []*string{}
+	names, nexts, paths, steady := []string{}, []*time.Time{}, []*string{}, []bool{}
 	for _, job := range jobs {
 		if job.Def.Source == nil {
 			continue
@@ -237,24 +237,29 @@ func (d *Dispatcher) syncSources(ctx context.Context, tx pgx.Tx, b registry.Buil
 			return err
 		}
 		names, nexts, paths = append(names, job.Name), append(nexts, next), append(paths, optional(job.Def.Source.Path))
+		steady = append(steady, job.Def.Source.Kind == dag.SourceAlwaysOn)
 	}
 	// Two jobs may swap their paths.
 	if _, err := tx.Exec(ctx, `UPDATE sources SET hook_path = NULL WHERE org_id = $1 AND dag_name = $2 AND hook_path IS NOT NULL`, b.OrgID, b.DAG); err != nil {
 		return fmt.Errorf("sources of %s: %w", b.DAG, err)
 	}
 	_, err = tx.Exec(ctx, `
-		INSERT INTO sources (org_id, dag_name, job_name, state, next_fire_at, hook_path, updated_at)
-		SELECT $1, $2, w.name, 'Pending', w.next, w.path, $6 FROM unnest($3::text[], $4::timestamptz[], $5::text[]) AS w(name, next, path)
-		ON CONFLICT (org_id, dag_name, job_name) DO UPDATE SET next_fire_at = EXCLUDED.next_fire_at, hook_path = EXCLUDED.hook_path, updated_at = $6`,
-		b.OrgID, b.DAG, names, nexts, paths, now)
+		INSERT INTO sources (org_id, dag_name, job_name, state, next_fire_at, hook_path, updated_at, always_on)
+		SELECT $1, $2, w.name, 'Pending', w.next, w.path, $6, w.steady
+		FROM unnest($3::text[], $4::timestamptz[], $5::text[], $7::boolean[]) AS w(name, next, path, steady)
+		ON CONFLICT (org_id, dag_name, job_name) DO UPDATE SET next_fire_at = EXCLUDED.next_fire_at, hook_path = EXCLUDED.hook_path, updated_at = $6,
+			always_on = EXCLUDED.always_on`,
+		b.OrgID, b.DAG, names, nexts, paths, now, steady)
 	if taken := new(pgconn.PgError); errors.As(err, &taken) && taken.ConstraintName == "idx_sources_hook" {
 		return fault.New(fault.Conflict, "a webhook of %s has the path of another DAG's by now", b.DAG).WithHint("give one of them another path")
 	}
 	if err != nil {
 		return fmt.Errorf("sources of %s: %w", b.DAG, err)
 	}
-	_, err = tx.Exec(ctx, `DELETE FROM sources WHERE org_id = $1 AND dag_name = $2 AND job_name <> ALL($3)`, b.OrgID, b.DAG, names)
-	return err
+	if _, err = tx.Exec(ctx, `DELETE FROM sources WHERE org_id = $1 AND dag_name = $2 AND job_name <> ALL($3)`, b.OrgID, b.DAG, names); err != nil {
+		return err
+	}
+	return drainChanged(ctx, tx, b, jobs, now)
 }
 
 // fireTimes locks a DAG's sources and tells when each fires next, by job name.
@@ -275,6 +280,9 @@ func fireTimes(ctx context.Context, tx pgx.Tx, b registry.Build) (map[string]*ti
 // read all there is already.
 func (d *Dispatcher) firstFire(job *registry.Job, now time.Time) (*time.Time, error) {
 	_, enumerable := d.enumerator(job)
+	if job.Def.Source.Kind == dag.SourceAlwaysOn {
+		return nil, nil // there is always a task of it: see always_on.go
+	}
 	if job.Def.Source.OnDeploy && (!enumerable || d.Registry.ForwardOnly(job)) && job.Def.Source.Kind != "manual" {
 		return &now, nil
 	}

@@ -147,6 +147,7 @@ CREATE TABLE leases (
     timeout_at       TIMESTAMPTZ NOT NULL,
     heartbeat_at     TIMESTAMPTZ NOT NULL,
     cancel_requested BOOLEAN NOT NULL DEFAULT false,
+    drain_requested_at TIMESTAMPTZ, -- it was asked to end where it likes
     progress         SMALLINT NOT NULL DEFAULT 0,
     state            TEXT,
     UNIQUE (job_id, slot)
@@ -256,6 +257,8 @@ CREATE TABLE sources (
     hook_path    TEXT, -- of a webhook, below /v1/hooks/ORG/
     next_fire_at TIMESTAMPTZ,
     last_fire_at TIMESTAMPTZ,
+    always_on    BOOLEAN NOT NULL DEFAULT false, -- one long task, restarted whenever it ended
+    definition   TEXT,        -- hash of what an always_on source was defined as at the last cutover
     reading_until TIMESTAMPTZ, -- while it is being enumerated: what it finds has no tasks yet
     task_id      UUID,
     error        TEXT,

@@ -149,7 +149,16 @@ func (o *commandOperator) Run(ctx context.Context, t *Task) (Result, error) {
 		return Result{}, Permanent(fault.New(fault.Invalid, "start %s: %w", c.Argv[0], err))
 	}
 	t.Progress(0, "running "+filepath.Base(c.Argv[0]))
+	ended := make(chan struct{})
+	go func() {
+		select {
+		case <-t.Drain: // it ends by itself, and what it wrote until then counts
+			_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM)
+		case <-ended:
+		}
+	}()
 	err = cmd.Wait()
+	close(ended)
 	// Whatever of the group is left has no business here any more; there may be nothing.
 	_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
 	said.end()

@@ -72,6 +72,8 @@ type Assignment struct {
 	State           json.RawMessage  `json:"operator_state,omitempty"` // operator state of the job, slot "default"
 	UDF             *dag.UDF         `json:"udf,omitempty"`            // the user's own code, of operator udf
 	Roots           []string         `json:"-"`
+	// Drain is closed when a task that goes on for long, of an always_on source, is to end where it likes, and soon.
+	Drain <-chan struct{} `json:"-"`
 	// Secrets are the values of the secrets that Config names. They exist in the server's own process alone and are
 	// never encoded.
 	Secrets   map[string]secret.Value `json:"-"`

@@ -18,9 +18,9 @@ func refuseUnserved(doc *dag.Document, operators map[string]dag.OperatorSpec) er
 	for _, job := range doc.Jobs {
 		if job.Source != nil {
 			switch job.Source.Kind {
-			case "cron", "poll", "manual", "webhook", "timer":
+			case "cron", "poll", "manual", "webhook", "timer", dag.SourceAlwaysOn:
 			default:
-				refuse(job.Position, "job %s: this server does not run %s sources; cron, poll, manual, webhook and timer ones it does", job.Name, job.Source.Kind)
+				refuse(job.Position, "job %s: this server does not run %s sources; cron, poll, manual, webhook, timer and always_on ones it does", job.Name, job.Source.Kind)
 			}
 		}
 		if k := job.PartitionBy.Kind; job.Source != nil && job.Source.Kind == "timer" && len(job.Outputs) > 0 && (k == dag.ByKey || k == dag.ByRange) {

@@ -17,7 +17,6 @@ func TestWhatTheEngineDoesNotDoIsRefused(t *testing.T) {
 		return &dag.Document{Name: "d", Jobs: []dag.Job{j}}
 	}
 	for name, doc := range map[string]*dag.Document{
-		"always_on":          job(func(j *dag.Job) { j.Source.Kind = "always_on" }),
 		"cursor of units":    job(func(j *dag.Job) { j.PartitionBy.Kind, j.Operator = dag.ByCursor, "lists" }),
 		"cursor of a job":    job(func(j *dag.Job) { j.PartitionBy.Kind, j.Source = dag.ByCursor, nil }),
 		"cursor in Postgres": job(func(j *dag.Job) { j.PartitionBy.Kind, j.Storage = dag.ByCursor, []dag.Storage{{Kind: "postgres"}} }),
@@ -30,7 +29,7 @@ func TestWhatTheEngineDoesNotDoIsRefused(t *testing.T) {
 			require.ErrorContains(t, err, "this server")
 		})
 	}
-	for _, kind := range []string{"cron", "poll", "manual", "webhook", "timer"} {
+	for _, kind := range []string{"cron", "poll", "manual", "webhook", "timer", "always_on"} {
 		require.NoError(t, refuseUnserved(job(func(j *dag.Job) { j.Source.Kind = kind }), nil))
 	}
 	require.NoError(t, refuseUnserved(job(func(j *dag.Job) { j.PartitionBy.Kind = dag.ByCursor }), nil))
