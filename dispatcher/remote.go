@@ -167,7 +167,7 @@ func (d *Dispatcher) Heartbeat(ctx context.Context, c authz.Capability, h protoc
 		UPDATE leases l SET expires_at = $5::timestamptz + make_interval(secs => lease_seconds), heartbeat_at = $5, progress = $6,
 			state = coalesce(NULLIF($7, ''), state)
 		WHERE task_id = $1 AND attempt = $2 AND lease_token = $3 AND org_id = $4 AND expires_at > $5
-		RETURNING expires_at, cancel_requested, EXISTS (SELECT FROM workers w WHERE w.id = l.worker_id AND w.drained_at IS NOT NULL)`,
+		RETURNING expires_at, cancel_requested, l.drain_requested_at IS NOT NULL OR EXISTS (SELECT FROM workers w WHERE w.id = l.worker_id AND w.drained_at IS NOT NULL)`,
 		h.TaskID, h.Attempt, h.LeaseToken, c.OrgID, now, h.Progress, h.State).Scan(&answer.LeaseExpiresAt, &answer.CancelRequested, &answer.DrainRequested)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return answer, d.whyNotHeld(ctx, c, h.Fence)

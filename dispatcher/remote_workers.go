@@ -115,7 +115,9 @@ func (d *Dispatcher) PollTasks(ctx context.Context, c Claimant, max int, wait ti
 		case <-woken:
 		case <-net.C:
 		case <-patience.C:
-			return out, nil
+			idle, err := d.IdleRuntimes(ctx, c.Worker, c.Runtimes, time.Now())
+			out.Idle = len(idle) > 0 && len(idle) == len(c.Runtimes)
+			return out, err
 		case <-d.stopping:
 			return out, nil
 		case <-ctx.Done():
