@@ -25,6 +25,7 @@ type Garbage struct {
 	Revisions     int                          `json:"revisions" doc:"Replaced and rejected revisions that nobody reads"`
 	RevisionBytes int64                        `json:"revision_bytes" doc:"What those hold; files that they share with others count here too"`
 	Staging       int                          `json:"staging" doc:"Locations of attempts that came to nothing"`
+	Uploads       int                          `json:"uploads" doc:"Attempts that ended and left what they had uploaded"`
 }
 
 // stagingGrace is how long what an attempt wrote stays after it ended: a worker that was fenced off may not know it yet.
@@ -44,7 +45,7 @@ func (d *Dispatcher) CollectGarbage(ctx context.Context, caller authz.Caller, dr
 	}
 	return found, pg.InOrgTx(ctx, d.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
 		return authz.Audit(ctx, tx, caller, "gc.run", caller.OrgSlug,
-			map[string]any{"generations": len(found.Generations), "revisions": found.Revisions, "staging": found.Staging})
+			map[string]any{"generations": len(found.Generations), "revisions": found.Revisions, "staging": found.Staging, "uploads": found.Uploads})
 	})
 }
 
@@ -80,8 +81,9 @@ func (d *Dispatcher) collectAll(ctx context.Context, now time.Time) error {
 		if err != nil {
 			failed = append(failed, fmt.Errorf("collect garbage of org %s: %w", org, err))
 		}
-		if len(found.Generations) > 0 || found.Revisions > 0 || found.Staging > 0 {
-			d.Log.Info("collected garbage", "org", org, "generations", len(found.Generations), "revisions", found.Revisions, "staging", found.Staging)
+		if len(found.Generations) > 0 || found.Revisions > 0 || found.Staging > 0 || found.Uploads > 0 {
+			d.Log.Info("collected garbage", "org", org, "generations", len(found.Generations), "revisions", found.Revisions, "staging", found.Staging,
+				"uploads", found.Uploads)
 		}
 	}
 	return errors.Join(failed...)
@@ -106,6 +108,9 @@ func (d *Dispatcher) findGarbage(ctx context.Context, org uuid.UUID, now time.Ti
 	if err == nil {
 		found.Staging, err = d.sweepStaging(ctx, org, now, nil)
 	}
+	if err == nil {
+		found.Uploads, err = d.sweepUploads(ctx, org, now, false)
+	}
 	if err != nil {
 		return found, fmt.Errorf("find garbage: %w", err)
 	}
@@ -127,7 +132,9 @@ func (d *Dispatcher) collect(ctx context.Context, org uuid.UUID, now time.Time) 
 	}
 	staging, err := d.sweepStaging(ctx, org, now, d.Storage)
 	found.Staging = staging
-	return found, errors.Join(err, d.removeMarked(ctx, org, now))
+	uploads, uploadsErr := d.sweepUploads(ctx, org, now, true)
+	found.Uploads = uploads
+	return found, errors.Join(err, uploadsErr, d.removeMarked(ctx, org, now))
 }
 
 func (d *Dispatcher) markGarbage(ctx context.Context, org uuid.UUID, found *Garbage, now time.Time) error {

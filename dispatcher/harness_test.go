@@ -54,13 +54,17 @@ type tenant struct {
 	landing string
 }
 
-func newWorld(t *testing.T) *world {
+func newWorld(t *testing.T, change ...func(*storage.Config)) *world {
 	t.Helper()
 	w := &world{t: t, url: testdb.URL(t), probe: newProbe(t.TempDir()), scratch: t.TempDir(), data: t.TempDir()}
 	w.pool = w.open(pg.Open)
 	w.asked = w.open(pg.OpenRequests)
 	var err error
-	w.storage, err = storage.New(storage.Config{Root: w.data, Pool: w.pool})
+	keeps := storage.Config{Root: w.data, Pool: w.pool}
+	for _, f := range change {
+		f(&keeps)
+	}
+	w.storage, err = storage.New(keeps)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, w.storage.Close()) })
 	w.vault, err = authz.NewVault(authz.VaultConfig{Owner: w.pool, Requests: w.asked, Keys: []string{authz.NewVaultKey()}})

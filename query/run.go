@@ -215,12 +215,12 @@ func (q *Query) open(ctx context.Context, datasets []registry.Readable, dir, bas
 	relations := []relation{}
 	copied := int64(0)
 	for i, d := range datasets {
-		if d.Generation.Kind == storage.Postgres {
+		if q.Storage.Copies(d.Generation.Kind) {
 			copied += d.Bytes
 		}
 		if copied > q.Limits.CopyBytes {
-			return nil, fault.New(fault.TooLarge, "the query reads more than %d MB of datasets in Postgres storage", q.Limits.CopyBytes>>20).
-				WithHint("read those by SQL in PostgreSQL, from their views")
+			return nil, fault.New(fault.TooLarge, "the query reads more than %d MB of datasets in Postgres storage or in a bucket", q.Limits.CopyBytes>>20).
+				WithHint("read those in PostgreSQL by SQL, from their views, or raise queries.max_copy_mb of the server's config")
 		}
 		own := filepath.Join(dir, fmt.Sprint(i))
 		if err := os.MkdirAll(filepath.Join(own, "rows"), 0o700); err != nil {

@@ -54,6 +54,9 @@ type Credentials struct {
 // what is granted, so that they can do what the role may and the policy says, and no more. {org} in the role and the external
 // id stands for the org's slug, for a role of each org's own.
 //
+// The policy is tried against an evaluator that somebody else wrote. The request to STS and the condition on If-None-Match are
+// as AWS documents them and were not tried against AWS: see docs/decisions/0014-credentials-by-session-policy.md.
+//
 // A fault.NotFound where the server has no bucket or no role for this, a fault.Unavailable where STS refuses.
 func (s *Storage) Credentials(ctx context.Context, g Grant) (Credentials, error) {
 	if s.s3 == nil || s.s3.RoleARN == "" {

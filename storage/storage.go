@@ -181,6 +181,9 @@ func (s *Storage) at(location string) (backend, error) {
 	return nil, fault.New(fault.Invalid, "location %q is of no storage that is available here", location)
 }
 
+// Copies reports whether Open makes copies of what is in storage of a kind, so that reading costs time and room here.
+func (s *Storage) Copies(kind Kind) bool { return kind == Postgres || s.s3 != nil }
+
 // Location is where the attempt's bytes will be. It is a function of the attempt alone, so it can be recorded before
 // anything is written, and cleaned up by that record.
 func (s *Storage) Location(a Attempt) string {

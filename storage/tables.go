@@ -2,8 +2,11 @@ package storage
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -105,16 +108,43 @@ func (t *tables) seal(ctx context.Context, a Attempt, local []string, m Manifest
 	if err := writeText(ctx, local, m.Schema, text); err != nil {
 		return m, err
 	}
-	return m, pg.InTx(ctx, t.pool, func(ctx context.Context, tx pgx.Tx) error {
+	// The table's comment says what it holds: the same again is no fault.
+	hash, err := hashOf(text)
+	if err != nil {
+		return m, err
+	}
+	err = pg.InTx(ctx, t.pool, func(ctx context.Context, tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, fmt.Sprintf("CREATE TABLE %s (%s, %s bigint NOT NULL)", stagingTable, columnList(m.Schema), rowColumn))
-		if hasCode(err, duplicateTable) {
-			return fault.New(fault.Conflict, "attempt %d of task %s is sealed already", a.Number, a.Task)
-		}
 		if err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, fmt.Sprintf("COMMENT ON TABLE %s IS '%s'", stagingTable, hash)); err != nil {
 			return err
 		}
 		return copyIn(ctx, tx, stagingTable, text)
 	})
+	if !hasCode(err, duplicateTable) && !hasCode(err, uniqueViolation) { // the latter: of the catalogue, where two make it at once
+		return m, err
+	}
+	var there *string
+	if err := t.pool.QueryRow(ctx, `SELECT obj_description(to_regclass($1), 'pg_class')`, stagingTable).Scan(&there); err != nil {
+		return m, err
+	}
+	if there == nil || *there != hash {
+		return m, fault.New(fault.Conflict, "attempt %d of task %s is sealed already", a.Number, a.Task)
+	}
+	return m, nil
+}
+
+func hashOf(name string) (string, error) {
+	file, err := os.Open(name)
+	if err != nil {
+		return "", err
+	}
+	defer file.Close()
+	hash := sha256.New()
+	_, err = io.Copy(hash, file)
+	return hex.EncodeToString(hash.Sum(nil)), err
 }
 
 // writeText writes the rows, numbered, as text that Postgres copies in.

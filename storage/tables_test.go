@@ -4,6 +4,7 @@ import (
 	"context"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/uuid"
@@ -152,7 +153,7 @@ func TestTablesRevisions(t *testing.T) {
 	sealed, err := s.OpenSealed(t.Context(), a.Generation, m, t.TempDir())
 	require.NoError(t, err)
 	require.Equal(t, "x BIGINT\ny VARCHAR\n{'x': 1, 'y': late}\n", content(t, "SELECT * FROM FILES", sealed...))
-	_, err = s.Seal(t.Context(), late, []string{parquet(t, "SELECT 1::BIGINT AS x, 'late' AS y")})
+	_, err = s.Seal(t.Context(), late, []string{parquet(t, "SELECT 2::BIGINT AS x, 'later' AS y")})
 	require.True(t, fault.Is(err, fault.Conflict), "%v", err)
 	require.NoError(t, s.Discard(t.Context(), m.Location))
 	require.NoError(t, s.Discard(t.Context(), m.Location), "twice is once")
@@ -235,6 +236,29 @@ func TestTablesMadeOnce(t *testing.T) {
 	for range sealers {
 		require.NoError(t, <-errs)
 	}
+}
+
+// TestTablesSealedTwice repeats a completion, at once and one after the other.
+func TestTablesSealedTwice(t *testing.T) {
+	t.Parallel()
+	s, pool := openTables(t)
+	a := attempt(storage.Postgres, "all")
+	query := "SELECT 1 AS x"
+	var wait sync.WaitGroup
+	var manifests [4]storage.Manifest
+	var errs [4]error
+	for i := range manifests {
+		file := parquet(t, query)
+		wait.Go(func() { manifests[i], errs[i] = s.Seal(t.Context(), a, []string{file}) })
+	}
+	wait.Wait()
+	for i := range manifests {
+		require.NoError(t, errs[i])
+		require.Equal(t, manifests[0], manifests[i])
+	}
+	_, err := s.Seal(t.Context(), a, []string{parquet(t, "SELECT 2 AS x")})
+	require.True(t, fault.Is(err, fault.Conflict), "other rows: %v", err)
+	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error { return s.Publish(t.Context(), tx, a, 1, manifests[0]) }))
 }
 
 func TestPublishOnlyWhatIsTheAttempts(t *testing.T) {

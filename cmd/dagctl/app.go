@@ -68,7 +68,7 @@ func newApp(ctx context.Context, cfg serverConfig, roots func(org, dag string) [
 	if a.requests, err = pg.OpenRequests(ctx, cfg.DatabaseURL); err != nil {
 		return nil, err
 	}
-	if a.storage, err = storage.New(storage.Config{Root: cfg.Storage.Root, Pool: a.pool}); err != nil {
+	if a.storage, err = storage.New(cfg.Storage.storage(a.pool)); err != nil {
 		return nil, err
 	}
 	builtin, err := operators.Builtin(operators.Options{

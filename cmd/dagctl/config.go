@@ -63,10 +63,6 @@ type tasksConfig struct {
 	KMSRegion   string   `yaml:"kms_region"`   // of the key; empty: as the AWS settings of the process say
 }
 
-type storageConfig struct {
-	Root string `yaml:"root"` // folder of the Parquet files
-}
-
 type operatorsConfig struct {
 	AllowCommand     bool     `yaml:"allow_command"`     // command runs any program with this process's rights
 	AllowedAddresses []string `yaml:"allowed_addresses"` // prefixes that http_source may reach though they are private
@@ -86,7 +82,7 @@ type queriesConfig struct {
 	Threads        int   `yaml:"threads"`         // of each
 	MaxRows        int   `yaml:"max_rows"`        // in one answer
 	MaxMB          int64 `yaml:"max_mb"`          // in one answer
-	MaxCopyMB      int64 `yaml:"max_copy_mb"`     // of datasets in Postgres storage that each may read
+	MaxCopyMB      int64 `yaml:"max_copy_mb"`     // of datasets in Postgres storage or in a bucket that each may read
 }
 
 func (c queriesConfig) limits() query.Limits {
@@ -138,7 +134,7 @@ var (
 	defaultLog      = logConfig{Level: "info", Format: "json"}
 	defaultConfig   = serverConfig{
 		DatabaseWaitSeconds: 60, Listen: "127.0.0.1:7070",
-		Runtimes:  runtimesConfig{"dispatcher": {{Kind: dispatcher.InProcess}}},
+		Runtimes: runtimesConfig{"dispatcher": {{Kind: dispatcher.InProcess}}}, Storage: defaultStorage,
 		Operators: defaultOperators, Workers: defaultWorkers, Queries: defaultQueries,
 		Limits: defaultLimits, TaskLogs: defaultTaskLogs, Backpressure: backpressureConfig{MaxQueued: 1_000_000}, Log: defaultLog,
 	}
@@ -228,9 +224,7 @@ func (cfg *serverConfig) validate() error {
 	if cfg.MetricsAddress != "" && cfg.MetricsAddress == cfg.Listen {
 		wrong("metrics_address", "%s is where the server listens; it needs an address of its own", cfg.Listen)
 	}
-	if cfg.Storage.Root == "" {
-		wrong("storage.root", "is not set: --storage-root, DAGCTL_STORAGE_ROOT or the config file")
-	}
+	cfg.Storage.check(wrong)
 	if len(cfg.Runtimes) == 0 {
 		wrong("runtimes", "maps no runtime, so no DAG could run")
 	}

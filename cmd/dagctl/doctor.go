@@ -35,7 +35,7 @@ func (c *cli) doctorCommand() *cobra.Command {
 		Use:   "doctor",
 		Short: "Check this machine, the database and the server",
 		Long: `Checks this machine, the server that commands would talk to and, where they are named, the database and the config of a
-server: its runtimes and the keys of tasks. It says of what is wrong how to mend it.`,
+server: its bucket, its runtimes and the keys of tasks. It says of what is wrong how to mend it.`,
 		Example: "  dagctl doctor\n  dagctl doctor --config /etc/dagctl/config.yaml --database-url postgres://dagctl@db/dagctl",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -64,7 +64,7 @@ server: its runtimes and the keys of tasks. It says of what is wrong how to mend
 		},
 	}
 	cmd.Flags().StringVar(&databaseURL, "database-url", "", "check this PostgreSQL too (DAGCTL_DATABASE_URL)")
-	cmd.Flags().StringVar(&config, "config", c.getenv("DAGCTL_SERVER_CONFIG"), "check this config file of a server too, its runtimes and keys (DAGCTL_SERVER_CONFIG)")
+	cmd.Flags().StringVar(&config, "config", c.getenv("DAGCTL_SERVER_CONFIG"), "check this config file of a server too, its bucket, runtimes and keys (DAGCTL_SERVER_CONFIG)")
 	cmd.Flags().BoolVar(&verifyFiles, "verify-files", false, "check that every committed file is there with its size; for admins")
 	return cmd
 }

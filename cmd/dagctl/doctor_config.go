@@ -19,8 +19,8 @@ import (
 // oldTaskKey is the age after which doctor reminds of a new key of tasks.
 const oldTaskKey = 365 * 24 * time.Hour
 
-// checkConfig reads a server's config as `dagctl serve` on this machine would, and holds its runtimes and keys against what
-// is here.
+// checkConfig reads a server's config as `dagctl serve` on this machine would, and holds its bucket, runtimes and keys
+// against what is here.
 func (c *cli) checkConfig(ctx context.Context, path string) []finding {
 	cfg, err := loadConfig(path, c.getenv)
 	if err != nil {
@@ -30,6 +30,7 @@ func (c *cli) checkConfig(ctx context.Context, path string) []finding {
 	if err := cfg.validate(); err != nil {
 		findings = problemsOf("config", err)
 	}
+	findings = append(findings, checkStorage(ctx, &cfg)...)
 	findings = append(findings, checkRuntimes(&cfg)...)
 	findings = append(findings, checkBackends(ctx, &cfg)...)
 	return append(findings, checkTaskKeys(ctx, &cfg, time.Now())...)

@@ -52,8 +52,9 @@ func (c *cli) writeGarbage(w io.Writer, found dispatcher.Garbage) {
 	if found.DryRun {
 		verb = "Would remove"
 	}
-	fmt.Fprintf(w, "%s %s (%s), %s (%s) and %s.\n", verb, count(len(found.Generations), "dataset version"), web.Size(bytes),
-		count(found.Revisions, "old revision"), web.Size(found.RevisionBytes), count(found.Staging, "abandoned location"))
+	fmt.Fprintf(w, "%s %s (%s), %s (%s), %s and the uploads of %s.\n", verb, count(len(found.Generations), "dataset version"), web.Size(bytes),
+		count(found.Revisions, "old revision"), web.Size(found.RevisionBytes), count(found.Staging, "abandoned location"),
+		count(found.Uploads, "attempt"))
 }
 
 // patient lets a call take as long as the server does: it ends what it cannot finish.
