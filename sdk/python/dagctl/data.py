@@ -230,13 +230,14 @@ class Output:
         with self._lock:
             self._count += 1
             name = name or f"{self._count:05d}{_ENDINGS[format]}"
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._=-]{0,254}", name):
+        if not re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}", name):
             raise ValueError(f"{name!r} is no name for an uploaded file: letters, digits, dots, dashes and underscores")
         target = f"/v1/task/outputs/{self.index}/{quote(name)}?format={format}"
         answer = self._attempt.transfer("PUT", target, body=path, media_type=_MEDIA_TYPES[format])
-        file = {"name": name}
         told = answer.json() if answer.headers.get("content-type", "").startswith("application/json") else None
-        etag = (told or {}).get("etag") or answer.headers.get("etag")
+        told = told or {}
+        file = {"name": str(told.get("name") or name)}  # rows as text are kept as Parquet, under a name that says so
+        etag = told.get("etag") or answer.headers.get("etag")
         if etag:
             file["etag"] = str(etag)
         with self._lock:

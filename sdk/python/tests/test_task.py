@@ -255,7 +255,7 @@ class TestData(Case):
         self.assertIn("input orders, row 2: row.id is a string, and not an integer", self.completion()["error"]["message"])
 
     def test_rows_out(self) -> None:
-        self.server.routes["PUT /v1/task/outputs/0/00001.ndjson"] = lambda r: {"name": "00001.ndjson", "etag": "e1"}
+        self.server.routes["PUT /v1/task/outputs/0/00001.ndjson"] = lambda r: {"name": "00001.ndjson.parquet", "bytes": 9, "etag": "e1"}
         self.server.routes["PUT /v1/task/outputs/1/mine.csv"] = Reply(body={}, headers={"ETag": "e2"})
 
         def send(ctx: dagctl.Context) -> int:
@@ -277,7 +277,7 @@ class TestData(Case):
                 "result": 3,
                 "outputs": [
                     {"index": 1, "partition_key": "k", "files": [{"name": "mine.csv", "etag": "e2"}]},
-                    {"index": 0, "files": [{"name": "00001.ndjson", "etag": "e1"}]},
+                    {"index": 0, "files": [{"name": "00001.ndjson.parquet", "etag": "e1"}]},
                 ],
                 "column_lineage": [
                     {"output": 0, "output_column": "amount", "input": 0, "input_column": "amount", "transform": "identity"}
