@@ -352,9 +352,9 @@ func (d *Dispatcher) assign(ctx context.Context, tx pgx.Tx, t claimed, c claimab
 		check, err := d.assignCheck(ctx, tx, &a, job, c)
 		return a, check, err
 	}
+	var err error
 	cursor := g.cursor
 	if cursor == nil {
-		var err error
 		if cursor, err = cursorPosition(ctx, tx, job); err != nil {
 			return a, nil, err
 		}
@@ -366,19 +366,23 @@ func (d *Dispatcher) assign(ctx context.Context, tx pgx.Tx, t claimed, c claimab
 		}
 	}
 	assignInputs(&a, job, c.pins, g.generations[job.ID], g.contents)
+	a.Outputs, err = assignOutputs(ctx, tx, job, partitionOf(a))
+	a.State = g.states[job.Origin]
+	return a, nil, err
+}
+
+// assignOutputs gives a run its outputs, and to those that append what they add to.
+func assignOutputs(ctx context.Context, tx pgx.Tx, job *registry.Job, key string) (outputs []operators.AssignedOutput, err error) {
 	for i, o := range job.Outputs {
 		out := operators.AssignedOutput{Index: i, Name: o.Name, Generation: o.Generation, UpdateStrategy: job.Def.UpdateStrategy}
 		if job.Def.UpdateStrategy == dag.Append {
-			base, err := publishedPartition(ctx, tx, registry.Ref{Version: o.Generation.Version, Key: partitionOf(a)})
-			if err != nil {
-				return a, nil, err
+			if out.Base, err = publishedPartition(ctx, tx, registry.Ref{Version: o.Generation.Version, Key: key}); err != nil {
+				return nil, err
 			}
-			out.Base = base
 		}
-		a.Outputs = append(a.Outputs, out)
+		outputs = append(outputs, out)
 	}
-	a.State = g.states[job.Origin]
-	return a, nil, nil
+	return outputs, nil
 }
 
 // setPartition says which output partition a task makes and, where partitions are of time, when that is.

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/registry"
@@ -24,10 +25,19 @@ import (
 type completion struct {
 	outcome operators.Outcome
 	checks  []operators.CheckOutcome // of check tasks
+
+	// Of attempts outside of the server's process.
+	said  string     // hash of the request; empty: of what it came to
+	emits bool       // also commits events, which may number revisions
+	also  extras     // what else is committed
+	mid   *midCommit // the attempt goes on after it
 }
 
 // hash recognises a completion that is reported again.
 func (c completion) hash() (string, error) {
+	if c.said != "" {
+		return c.said, nil
+	}
 	body, err := json.Marshal(struct {
 		Result  operators.Result
 		Written []operators.Written
@@ -54,6 +64,7 @@ type completing struct {
 	err   error
 
 	asked   []askedOf              // tasks to be made
+	made    []uuid.UUID            // those tasks, in the order in which they were asked for
 	cursors map[consumed]cursorRow // up to where it has read the cursors that it follows
 
 	columns [sha256.Size]byte // hash of its column lineage
@@ -116,7 +127,7 @@ func apart(batch []*completing) (parts [][]*completing) {
 	taken := map[slotOf]bool{}
 	for _, x := range batch {
 		slot := slotOf{x.job.Origin, x.slot}
-		if taken[slot] || x.writesTables() || len(x.asks()) > 0 {
+		if taken[slot] || x.writesTables() || len(x.asks()) > 0 || x.also != nil || x.mid != nil {
 			parts = append(parts, []*completing{x})
 			continue
 		}
@@ -179,6 +190,11 @@ func (d *Dispatcher) completeTx(ctx context.Context, tx pgx.Tx, batch []*complet
 			now = x.now
 		}
 	}
+	if x := batch[0]; x.emits { // it may number revisions that are other tasks', and is by itself
+		if err := registry.LockDAG(ctx, tx, x.job.OrgID, x.job.DAG); err != nil {
+			return nil, err
+		}
+	}
 	if asks := batch[0].asks(); len(asks) > 0 { // it is alone
 		x := batch[0]
 		jobs, err := d.lockAsked(ctx, tx, x.job, asks)
@@ -201,7 +217,11 @@ func (d *Dispatcher) completeTx(ctx context.Context, tx pgx.Tx, batch []*complet
 		row, err := rowOf(rows, x.TaskID)
 		repeated := false
 		if err == nil {
-			repeated, err = row.mayComplete(x.Fence, x.hash)
+			if x.mid != nil {
+				err = mayCommit(ctx, tx, row, x.Fence, x.now)
+			} else {
+				repeated, err = row.mayComplete(x.Fence, x.hash)
+			}
 		}
 		x.row, x.err, x.state, x.notes = row, err, "", nil
 		if err == nil && !repeated {
@@ -210,6 +230,10 @@ func (d *Dispatcher) completeTx(ctx context.Context, tx pgx.Tx, batch []*complet
 	}
 	if open, err = d.compareBases(ctx, tx, open, last); err != nil || len(open) == 0 {
 		return nil, err
+	}
+	if x := open[0]; x.mid != nil && x.state != "" && !x.outcome.Unchanged {
+		x.err = x.row.stands(fault.New(fault.Conflict, "task %s: %s", x.TaskID, x.state))
+		return nil, nil
 	}
 	events, follow, err := d.commitOutputs(ctx, tx, &b, open, now)
 	if err != nil {
@@ -238,7 +262,7 @@ func (d *Dispatcher) completeTx(ctx context.Context, tx pgx.Tx, batch []*complet
 		if err := lockLimitsOf(ctx, tx, x.row, x.asked); err != nil {
 			return nil, err
 		}
-		if _, err := d.enqueueAsked(ctx, tx, x.asked, now); err != nil {
+		if x.made, err = d.enqueueAsked(ctx, tx, x.asked, now); err != nil {
 			return nil, err
 		}
 		follows = append(follows, topicClaim)
@@ -247,9 +271,11 @@ func (d *Dispatcher) completeTx(ctx context.Context, tx pgx.Tx, batch []*complet
 	if err := d.recordRuns(&b, open); err != nil {
 		return nil, err
 	}
-	again, err := advanceCursors(ctx, tx, open, now)
-	if err != nil {
-		return nil, err
+	again := false
+	if x := open[0]; x.mid == nil { // what it reads it has read when it ends
+		if again, err = advanceCursors(ctx, tx, open, now); err != nil {
+			return nil, err
+		}
 	}
 	if len(events) > 0 || again {
 		follows = append(follows, topicRoute)
@@ -263,6 +289,22 @@ func (d *Dispatcher) completeTx(ctx context.Context, tx pgx.Tx, batch []*complet
 			return nil, err
 		}
 		follows = append(follows, made.topics()...)
+	}
+	if x := open[0]; x.also != nil {
+		if err := b.Send(ctx, tx); err != nil {
+			return nil, err
+		}
+		told, err := x.also(ctx, tx, x, now)
+		if err != nil {
+			return nil, err
+		}
+		follows = append(follows, told...)
+	}
+	if x := open[0]; x.mid != nil {
+		if err := b.Send(ctx, tx); err != nil {
+			return nil, err
+		}
+		return follows, noteCommit(ctx, tx, x)
 	}
 	done := make([]ended, len(open))
 	for i, x := range open {

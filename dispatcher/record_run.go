@@ -31,7 +31,7 @@ func (d *Dispatcher) recordRuns(b *pg.Batch, batch []*completing) error {
 		if x.check != nil {
 			continue
 		}
-		if x.job.Acts() {
+		if x.job.Acts() && x.mid == nil {
 			effects = append(effects, effectsOf(x.job, x.row.pins)...)
 		}
 		inputs = append(inputs, readBy(x.claimed, x.row.pins))

@@ -33,8 +33,9 @@ type Given struct {
 	Job        *registry.Job // the version's row by which the task runs
 	Assignment operators.Assignment
 
-	task claimed
-	row  taskRow
+	task     claimed
+	row      taskRow
+	lastCall lastCall
 }
 
 // Given loads a running attempt whose fence holds, for a call that needs no more than that: inputs, outputs, logs, query,
@@ -80,23 +81,23 @@ func (d *Dispatcher) load(ctx context.Context, tx pgx.Tx, g *Given) error {
 	}
 	var (
 		record     givenRecord
-		text       []byte
+		text, last []byte
 		partitions []string
 		payload    []byte
 		timeout    *time.Time
 		trace      string
 	)
 	err = tx.QueryRow(ctx, `
-		SELECT a.given, coalesce(t.partitions, '{}'), t.payload, t.timeout_at, coalesce(t.metadata->>'traceparent', '')
+		SELECT a.given, coalesce(a.last_call, '{}'), coalesce(t.partitions, '{}'), t.payload, t.timeout_at, coalesce(t.metadata->>'traceparent', '')
 		FROM task_attempts a JOIN tasks t ON t.id = a.task_id
-		WHERE a.task_id = $1 AND a.attempt = $2`, g.TaskID, g.Attempt).Scan(&text, &partitions, &payload, &timeout, &trace)
+		WHERE a.task_id = $1 AND a.attempt = $2`, g.TaskID, g.Attempt).Scan(&text, &last, &partitions, &payload, &timeout, &trace)
 	if errors.Is(err, pgx.ErrNoRows) || err == nil && len(text) == 0 {
 		return fault.New(fault.Conflict, "attempt %d of task %s runs in a server's own process", g.Attempt, g.TaskID)
 	}
 	if err != nil {
 		return err
 	}
-	if err := json.Unmarshal(text, &record); err != nil {
+	if err := errors.Join(json.Unmarshal(text, &record), json.Unmarshal(last, &g.lastCall)); err != nil {
 		return err
 	}
 	jobs, err := d.Registry.Jobs(ctx, tx, ids(record.Job))

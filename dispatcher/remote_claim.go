@@ -268,20 +268,23 @@ func (d *Dispatcher) mayIssue() error {
 // capability is what an attempt may show for itself from now on.
 func (d *Dispatcher) capability(t claimed, now time.Time) (string, error) {
 	c := authz.Capability{OrgID: t.job.OrgID, TaskID: t.TaskID, Attempt: t.Attempt, ExpiresAt: now.Add(max(capabilityFor, 2*t.lease)),
-		Prefixes: []string{uploadPrefix(t)}}
+		Prefixes: []string{}}
 	for _, in := range t.assignment.Inputs {
 		c.Datasets = append(c.Datasets, in.Generation.Dataset)
 	}
 	for _, out := range t.assignment.Outputs {
 		c.Datasets = append(c.Datasets, out.Generation.Dataset)
+		if prefix := d.uploadPrefix(t, out.Index); prefix != "" {
+			c.Prefixes = append(c.Prefixes, prefix)
+		}
 	}
 	c.Datasets = dedupeIDs(c.Datasets)
 	return d.Signer.Issue(c, now)
 }
 
-// uploadPrefix is where in the upload area of storage an attempt may write.
-func uploadPrefix(t claimed) string {
-	return fmt.Sprintf("uploads/%s/%s/%d/", t.job.OrgID, t.TaskID, t.Attempt)
+// uploadPrefix is where an attempt may put an output's files with storage credentials; empty where the storage is no bucket.
+func (d *Dispatcher) uploadPrefix(t claimed, output int) string {
+	return d.Storage.UploadPrefix(storage.UploadKey{Org: t.job.OrgID, Task: t.TaskID, Attempt: t.Attempt, Output: output})
 }
 
 // wireClaim is a claimed task as the worker is told of it.
@@ -290,7 +293,7 @@ func (d *Dispatcher) wireClaim(t claimed, now time.Time) (protocol.Claim, error)
 	if err != nil {
 		return protocol.Claim{}, err
 	}
-	task, err := wireTask(t)
+	task, err := d.wireTask(t)
 	if err != nil {
 		return protocol.Claim{}, err
 	}
@@ -299,7 +302,7 @@ func (d *Dispatcher) wireClaim(t claimed, now time.Time) (protocol.Claim, error)
 		CapabilityToken: token, BaseURL: d.BaseURL, Task: &task}, nil
 }
 
-func wireTask(t claimed) (protocol.Task, error) {
+func (d *Dispatcher) wireTask(t claimed) (protocol.Task, error) {
 	a := t.assignment
 	by, err := json.Marshal(a.PartitionBy)
 	if err != nil {
@@ -321,7 +324,7 @@ func wireTask(t claimed) (protocol.Task, error) {
 	for _, out := range a.Outputs {
 		w.Outputs = append(w.Outputs, protocol.Output{Index: out.Index, Name: out.Name, DatasetUUID: out.Generation.Dataset,
 			DatasetVersion: out.Generation.Version, UpdateStrategy: string(out.UpdateStrategy), Storage: string(out.Generation.Kind),
-			Prefix: fmt.Sprintf("%s%d/", uploadPrefix(t), out.Index)})
+			Prefix: d.uploadPrefix(t, out.Index)})
 	}
 	return w, nil
 }

@@ -105,10 +105,10 @@ func (r taskRow) mayComplete(f Fence, hash string) (repeated bool, err error) {
 		return false, r.fencedOff(f)
 	}
 	switch {
+	case r.completionHash != "" && r.completionHash == hash && r.status != "Running":
+		return true, nil
 	case r.status == "Running", (r.status == "Failed" || r.status == "Queued") && r.reason == reasonLeaseExpired:
 		return false, nil
-	case r.status == "Completed" && r.completionHash == hash:
-		return true, nil
 	}
 	return false, r.stands(fault.New(fault.Conflict, "task %s is %s already", r.id, r.status))
 }

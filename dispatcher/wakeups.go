@@ -54,6 +54,13 @@ func (b *broadcast) wait() <-chan struct{} {
 	return b.c
 }
 
+// waiting reports whether anybody may be waiting.
+func (b *broadcast) waiting() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.c != nil
+}
+
 func (b *broadcast) tell() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

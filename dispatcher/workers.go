@@ -108,11 +108,11 @@ const workerColumns = `id, hostname, CASE WHEN last_heartbeat <= $2 THEN 'dead' 
 	coalesce(version, ''), runtimes, operators, pool_size, current_tasks, started_at, last_heartbeat, drained_at,
 	is_leader AND leader_until > $1, CASE WHEN is_leader AND leader_until > $1 THEN leader_until END`
 
-// Workers lists the processes that run tasks, by id. They are the platform's and serve every org.
+// Workers lists the processes that run tasks of the caller's org, by id: the servers, which serve every org, and its workers.
 func (d *Dispatcher) Workers(ctx context.Context, caller authz.Caller, after string, limit int, now time.Time) (workers []Worker, err error) {
 	err = pg.InOrgTx(ctx, d.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
-		rows, err := tx.Query(ctx, `SELECT `+workerColumns+` FROM workers WHERE id > $3 ORDER BY id LIMIT $4`,
-			now, now.Add(-workerDeadAfter), after, limit)
+		rows, err := tx.Query(ctx, `SELECT `+workerColumns+` FROM workers WHERE id > $3 AND (orgs IS NULL OR $5 = ANY(orgs)) ORDER BY id LIMIT $4`,
+			now, now.Add(-workerDeadAfter), after, limit, caller.OrgID)
 		if err != nil {
 			return err
 		}
@@ -125,18 +125,28 @@ func (d *Dispatcher) Workers(ctx context.Context, caller authz.Caller, after str
 	return workers, nil
 }
 
-// Drain asks a process to claim no more tasks; what it runs it finishes. A process serves every org of the server, so an
-// admin of one of several may not: DrainWorker is for whoever runs the server.
+// Drain asks a process to claim no more tasks; what it runs it finishes. A server serves every org, and so may a worker: an
+// admin of one of them may not drain it, and DrainWorker is for whoever runs the server.
 func (d *Dispatcher) Drain(ctx context.Context, caller authz.Caller, id string, now time.Time) (w Worker, err error) {
 	err = pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) error {
 		if w, err = drainTx(ctx, tx, id, now); err != nil {
 			return err
 		}
-		orgs, err := authz.OrgSlugs(ctx, tx)
-		if err != nil {
+		serves := 0
+		if err := tx.QueryRow(ctx, `SELECT coalesce(cardinality(orgs), 0) FROM workers WHERE id = $1 AND (orgs IS NULL OR $2 = ANY(orgs))`,
+			id, caller.OrgID).Scan(&serves); errors.Is(err, pgx.ErrNoRows) {
+			return noSuchWorker(id)
+		} else if err != nil {
 			return err
 		}
-		if len(orgs) > 1 {
+		if serves == 0 { // a server
+			orgs, err := authz.OrgSlugs(ctx, tx)
+			if err != nil {
+				return err
+			}
+			serves = len(orgs)
+		}
+		if serves > 1 {
 			return fault.New(fault.Forbidden, "worker %s runs tasks of other orgs too", id).
 				WithHint("whoever runs the server may drain it: `dagctl workers drain %s --database-url URL`", id)
 		}
@@ -168,7 +178,11 @@ func drainTx(ctx context.Context, tx pgx.Tx, id string, now time.Time) (Worker, 
 	}
 	w, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[Worker])
 	if errors.Is(err, pgx.ErrNoRows) {
-		return w, fault.New(fault.NotFound, "no worker %s is alive", id).WithHint("`dagctl workers list` shows them")
+		return w, noSuchWorker(id)
 	}
 	return w, err
+}
+
+func noSuchWorker(id string) error {
+	return fault.New(fault.NotFound, "no worker %s is alive", id).WithHint("`dagctl workers list` shows them")
 }

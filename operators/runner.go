@@ -65,12 +65,12 @@ func (r *Runner) Run(ctx context.Context, a Assignment, progress func(percent in
 	}
 	out, err := r.run(ctx, a, progress)
 	if err == nil {
-		return a.redact(out)
+		return a.Redact(out)
 	}
 	if ctx.Err() != nil {
 		return Outcome{Err: context.Cause(ctx), Retryable: true}
 	}
-	return a.redact(Outcome{Err: err, Retryable: !IsPermanent(err)})
+	return a.Redact(Outcome{Err: err, Retryable: !IsPermanent(err)})
 }
 
 func (r *Runner) run(ctx context.Context, a Assignment, progress func(int, string)) (Outcome, error) {

@@ -23,9 +23,9 @@ func (t *Task) secretFor(field any, at string) (text string, value secret.Value,
 	return "", value, false, Permanent(fault.New(fault.Invalid, "%s: its secret is not available to this task", at))
 }
 
-// redact takes the task's secrets out of what a run says: errors, notes and results may quote what a server or a
+// Redact takes the task's secrets out of what a run says: errors, notes and results may quote what a server or a
 // program answered.
-func (a *Assignment) redact(out Outcome) Outcome {
+func (a *Assignment) Redact(out Outcome) Outcome {
 	if len(a.Secrets) == 0 {
 		return out
 	}

@@ -50,7 +50,7 @@ func TestWhatARunSaysIsRedacted(t *testing.T) {
 	a := Assignment{Secrets: map[string]secret.Value{"KEY": secret.New("KEY", `hunter"2`, nil)}}
 	quoted, err := json.Marshal(map[string]any{"a": []any{`x hunter"2 y`}, `hunter"2`: 1})
 	require.NoError(t, err)
-	out := a.redact(Outcome{Err: Permanent(fault.New(fault.Forbidden, `no: hunter"2`).WithHint(`say hunter"2`)),
+	out := a.Redact(Outcome{Err: Permanent(fault.New(fault.Forbidden, `no: hunter"2`).WithHint(`say hunter"2`)),
 		Result: Result{Result: quoted, State: quoted, SourceVersion: `hunter"2`}})
 	text := fmt.Sprintf("%v %s %s %s", out.Err, out.Result.Result, out.State, out.SourceVersion)
 	require.NotContains(t, text, "hunter")
@@ -61,7 +61,7 @@ func TestWhatARunSaysIsRedacted(t *testing.T) {
 
 	// What names none is left as it is, down to the bytes.
 	plain := json.RawMessage(`{ "b":1,  "a":12345678901234567890 }`)
-	require.Equal(t, plain, a.redact(Outcome{Result: Result{Result: plain}}).Result.Result)
+	require.Equal(t, plain, a.Redact(Outcome{Result: Result{Result: plain}}).Result.Result)
 	encoded, err := json.Marshal(a)
 	require.NoError(t, err)
 	require.NotContains(t, string(encoded), "hunter")

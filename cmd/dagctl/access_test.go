@@ -20,7 +20,7 @@ var placeholder = regexp.MustCompile(`\{[^}]*\}`)
 func address(path, task string) string {
 	values := map[string]string{
 		"{dag}": "readings", "{job}": "note", "{version}": "1", "{name}": "daily_highest", "{name...}": "daily_highest", "{org}": "acme", "{path...}": "readings/hook",
-		"{id}": task, "{key}": "2026-01-01", "{file}": "style.css", "{$}": "",
+		"{index}": "0", "{id}": task, "{key}": "2026-01-01", "{file}": "style.css", "{$}": "",
 	}
 	if strings.HasPrefix(path, "/v1/tokens/") {
 		values["{name}"] = "no-such-token"

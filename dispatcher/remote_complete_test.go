@@ -1,0 +1,491 @@
+package dispatcher
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/internal/duck"
+	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/storage"
+	"github.com/dagctl/dagctl/worker/protocol"
+)
+
+// farDAG is made by workers elsewhere, from what they upload; twice is made of it in the servers' own process.
+const farDAG = `
+name: work
+jobs:
+  - { name: daily, operator: handler, runtime: poll, source: { kind: manual }, partition_by: key, config: { handler: "load" }, retry: { initial_seconds: 60 } }
+  - { name: feed, operator: handler, runtime: poll, source: { kind: manual }, config: { handler: "feed" }, update_strategy: append, unique_key: [v] }
+  - { name: chain, operator: handler, runtime: poll, source: { kind: manual }, partition_by: { cursor: height }, config: { handler: "chain" } }
+  - { name: twice, operator: sql, inputs: [{ from: { job: daily } }], config: { query: "SELECT v || v AS v FROM daily" } }
+publish:
+  far_daily: { from: { job: daily } }
+  far_feed: { from: { job: feed } }
+  far_chain: { from: { job: chain } }
+  far_twice: { from: { job: twice } }
+`
+
+// far is a task elsewhere: what its worker has in hand.
+type far struct {
+	w     *world
+	id    uuid.UUID
+	claim protocol.Claim
+	c     authz.Capability
+}
+
+func (tn *tenant) far(job, partition string) far {
+	tn.w.t.Helper()
+	out, err := tn.w.d.Enqueue(tn.w.t.Context(), tn.caller, "work", job, []EnqueueItem{{Partition: partition}})
+	require.NoError(tn.w.t, err)
+	return tn.farAgain(out[0].ID)
+}
+
+// farAgain claims the next attempt.
+func (tn *tenant) farAgain(task uuid.UUID) far {
+	tn.w.t.Helper()
+	claim := tn.w.claimID(tn.claimant(), task)
+	require.Equal(tn.w.t, protocol.Claimed, claim.Status, claim.Reason)
+	c, err := tn.w.d.Signer.Verify(claim.CapabilityToken, time.Now())
+	require.NoError(tn.w.t, err)
+	return far{tn.w, task, claim, c}
+}
+
+// upload uploads rows for the first output, and names them for a commit. The query makes them.
+func (f far) upload(name, query string) []protocol.CommittedOutput {
+	f.w.t.Helper()
+	session, err := duck.Open(f.w.t.Context(), duck.Config{AnyPath: true, Threads: 1})
+	require.NoError(f.w.t, err)
+	defer session.Close()
+	file := filepath.Join(f.w.t.TempDir(), "rows.parquet")
+	_, err = session.CopyToParquet(f.w.t.Context(), query, file)
+	require.NoError(f.w.t, err)
+	content, err := os.ReadFile(file)
+	require.NoError(f.w.t, err)
+	up, err := f.w.storage.PutUpload(f.w.t.Context(), storage.UploadKey{Org: f.c.OrgID, Task: f.id, Attempt: f.claim.Attempt, Name: name}, bytes.NewReader(content))
+	require.NoError(f.w.t, err)
+	return []protocol.CommittedOutput{{Files: []protocol.UploadedFile{{Name: up.Name, ETag: up.ETag}}}}
+}
+
+func rows(values ...string) string {
+	text := "SELECT * FROM (VALUES "
+	for i, v := range values {
+		if i > 0 {
+			text += ", "
+		}
+		text += "(" + duck.Literal(v) + ")"
+	}
+	return text + ") AS t(v)"
+}
+
+func (f far) completed(outputs []protocol.CommittedOutput) protocol.Completion {
+	return protocol.Completion{Fence: f.claim.Fence(), Status: "Completed", Outputs: outputs}
+}
+
+func (f far) failed(retryable bool) protocol.Completion {
+	return protocol.Completion{Fence: f.claim.Fence(), Status: "Failed", Error: &protocol.Error{Message: "no luck", Retryable: &retryable}}
+}
+
+func (f far) complete(body protocol.Completion, now time.Time) (protocol.TaskState, error) {
+	return f.w.d.Complete(context.WithoutCancel(f.w.t.Context()), f.c, body, now)
+}
+
+func (f far) beat(now time.Time) (protocol.HeartbeatAnswer, error) {
+	return f.w.d.Heartbeat(f.w.t.Context(), f.c, protocol.Heartbeat{Fence: f.claim.Fence(), Progress: 40, State: "on it"}, now)
+}
+
+func (f far) commit(events protocol.Events, now time.Time) (protocol.EventsAnswer, error) {
+	events.Fence = f.claim.Fence()
+	return f.w.d.CommitEvents(f.w.t.Context(), f.c, events, now)
+}
+
+func farWorld(t *testing.T) *world {
+	t.Helper()
+	w := newWorld(t)
+	w.serve(farDAG)
+	return w
+}
+
+// committed is all that commits change, as text.
+func (w *world) committed() (text string) {
+	w.t.Helper()
+	w.row(`SELECT jsonb_build_array(
+		(SELECT jsonb_agg(to_jsonb(t) ORDER BY id) FROM tasks t), (SELECT jsonb_agg(to_jsonb(p) ORDER BY dataset_version, partition_key, revision) FROM partition_versions p),
+		(SELECT jsonb_agg(to_jsonb(l) ORDER BY task_id) FROM leases l), (SELECT jsonb_agg(to_jsonb(e) ORDER BY id) FROM events e),
+		(SELECT jsonb_agg(to_jsonb(s) ORDER BY job_id) FROM operator_state s))::text`)(&text)
+	return text
+}
+
+func requireConflict(t *testing.T, err error, says string) {
+	t.Helper()
+	require.True(t, fault.Is(err, fault.Conflict), "%v", err)
+	require.ErrorContains(t, err, says)
+}
+
+func TestWhatAWorkerUploadsIsPublishedAndFollowed(t *testing.T) {
+	t.Parallel()
+	w := farWorld(t)
+	f := w.far("daily", "a")
+	require.Equal(t, "a", f.claim.Task.Partition.Key)
+	body := f.completed(f.upload("one.parquet", rows("x", "y")))
+	body.Result, body.OperatorState = json.RawMessage(`{"rows":2}`), json.RawMessage(`{"seen":"y"}`)
+	state, err := f.complete(body, time.Now())
+	require.NoError(t, err)
+	require.Equal(t, "Completed", state.Status)
+	w.settle()
+	require.Equal(t, map[string][]string{"a": {"x", "y"}}, w.read("far_daily"))
+	require.Equal(t, map[string][]string{"a": {"xx", "yy"}}, w.read("far_twice"))
+	left, err := w.storage.ListUploads(t.Context(), storage.UploadKey{Org: f.c.OrgID, Task: f.id, Attempt: 1})
+	require.NoError(t, err)
+	require.Empty(t, left, "uploads go when the attempt has ended")
+
+	before := w.committed()
+	again, err := f.complete(body, time.Now())
+	require.NoError(t, err)
+	require.Equal(t, "Completed", again.Status)
+	require.Equal(t, before, w.committed(), "the same again changes nothing")
+	other := body
+	other.Result = json.RawMessage(`{"rows":3}`)
+	_, err = f.complete(other, time.Now())
+	requireConflict(t, err, "is Completed already")
+	require.Equal(t, before, w.committed())
+
+	next := w.far("daily", "b")
+	require.JSONEq(t, `{"seen":"y"}`, string(next.claim.Task.OperatorState))
+}
+
+func TestAnAttemptThatWasFencedOffChangesNothing(t *testing.T) {
+	t.Parallel()
+	w := farWorld(t)
+	f := w.far("daily", "a")
+	outputs := f.upload("one.parquet", rows("old"))
+	gone := time.Now().Add(time.Hour)
+	w.reap(gone)
+	w.promote(gone.Add(time.Hour))
+	next := w.farAgain(f.id)
+	require.Equal(t, 2, next.claim.Attempt)
+	before := w.committed()
+	_, err := f.beat(time.Now())
+	requireConflict(t, err, "is Running at attempt 2: attempt 1 was fenced off")
+	_, err = f.commit(protocol.Events{Outputs: outputs, OperatorState: json.RawMessage(`1`)}, time.Now())
+	requireConflict(t, err, "was fenced off")
+	for _, body := range []protocol.Completion{f.completed(outputs), f.failed(false), {Fence: f.claim.Fence(), Status: "Canceled"}} {
+		_, err = f.complete(body, time.Now())
+		requireConflict(t, err, "was fenced off")
+	}
+	_, err = w.d.Given(t.Context(), f.c, f.claim.Fence())
+	requireConflict(t, err, "was fenced off")
+	require.Equal(t, before, w.committed())
+
+	// The next attempt's fence with the token of the one before, and the other way round.
+	_, err = w.d.Complete(t.Context(), f.c, next.completed(nil), time.Now())
+	require.True(t, fault.Is(err, fault.Forbidden), "%v", err)
+	mixed := next.claim.Fence()
+	mixed.LeaseToken = f.claim.Fence().LeaseToken
+	_, err = w.d.Heartbeat(t.Context(), next.c, protocol.Heartbeat{Fence: mixed}, time.Now())
+	requireConflict(t, err, "fenced off")
+}
+
+func TestLateCompletions(t *testing.T) {
+	t.Parallel()
+	late := time.Now().Add(time.Hour)
+	tests := map[string]struct {
+		then func(w *world, f far)
+		want string // status after; empty: refused
+	}{
+		"while it runs":                   {func(*world, far) {}, "Completed"},
+		"after its lease ran out":         {func(w *world, f far) { w.reap(late) }, "Completed"},
+		"and it was made claimable again": {func(w *world, f far) { w.reap(late); w.promote(late.Add(time.Hour)) }, "Completed"},
+		"after its timeout": {func(w *world, f far) {
+			w.exec(`UPDATE leases SET timeout_at = now() - interval '1 minute' WHERE task_id = $1`, f.id)
+			w.reap(time.Now())
+		}, ""},
+		"after it was canceled": {func(w *world, f far) {
+			_, err := w.d.Cancel(w.t.Context(), w.caller, f.id)
+			require.NoError(w.t, err)
+			_, err = f.complete(protocol.Completion{Fence: f.claim.Fence(), Status: "Canceled"}, time.Now())
+			require.NoError(w.t, err)
+		}, ""},
+		"after it said that it failed": {func(w *world, f far) {
+			_, err := f.complete(f.failed(true), time.Now())
+			require.NoError(w.t, err)
+		}, ""},
+		"after its worker said that it stops": {func(w *world, f far) {
+			_, err := w.d.WorkerHeartbeat(w.t.Context(), w.worker(), protocol.WorkerHeartbeat{WorkerID: "w1", Stopping: true}, time.Now())
+			require.NoError(w.t, err)
+		}, ""},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := farWorld(t)
+			f := w.far("daily", "a")
+			body := f.completed(f.upload("one.parquet", rows("x")))
+			test.then(w, f)
+			before := w.committed()
+			state, err := f.complete(body, time.Now())
+			if test.want == "" {
+				requireConflict(t, err, "already")
+				require.Equal(t, before, w.committed())
+				return
+			}
+			require.NoError(t, err)
+			require.Equal(t, test.want, state.Status)
+			w.settle()
+			require.Equal(t, map[string][]string{"a": {"x"}}, w.read("far_daily"))
+			require.Zero(t, w.count(`SELECT FROM leases UNION ALL SELECT FROM ready UNION ALL SELECT FROM waiting`))
+		})
+	}
+}
+
+func TestFailedAttemptsElsewhere(t *testing.T) {
+	t.Parallel()
+	w := farWorld(t)
+	f := w.far("daily", "a")
+	state, err := f.complete(f.failed(true), time.Now())
+	require.NoError(t, err)
+	require.Equal(t, []any{"Failed", "error"}, []any{state.Status, state.Reason})
+	require.NotNil(t, state.NextRetryAt)
+	require.Equal(t, notClaimed(protocol.Throttled), w.claimID(w.claimant(), f.id), "it backs off")
+	_, err = f.complete(f.failed(true), time.Now())
+	require.NoError(t, err, "the same again")
+	w.promote(time.Now().Add(time.Hour))
+	_, err = f.complete(f.failed(true), time.Now())
+	require.NoError(t, err, "and again, when it is queued")
+
+	next := w.farAgain(f.id)
+	state, err = next.complete(next.failed(false), time.Now())
+	require.NoError(t, err)
+	require.Nil(t, state.NextRetryAt)
+	require.Equal(t, notClaimed(protocol.Failed), w.claimID(w.claimant(), f.id))
+}
+
+func TestHeartbeatsElsewhere(t *testing.T) {
+	t.Parallel()
+	w := farWorld(t)
+	f := w.far("daily", "a")
+	now := time.Now()
+	answer, err := f.beat(now)
+	require.NoError(t, err)
+	require.WithinDuration(t, now.Add(time.Duration(f.claim.Task.LeaseSeconds)*time.Second), answer.LeaseExpiresAt, time.Second)
+	require.Equal(t, []any{false, false, ""}, []any{answer.CancelRequested, answer.DrainRequested, answer.CapabilityToken})
+
+	old := f
+	old.c.ExpiresAt = now.Add(capabilityFor / 3)
+	answer, err = old.beat(now)
+	require.NoError(t, err)
+	renewed, err := w.d.Signer.Verify(answer.CapabilityToken, now)
+	require.NoError(t, err)
+	require.Greater(t, renewed.ExpiresAt, now.Add(capabilityFor/2), "the token is renewed before it ends")
+
+	_, err = w.d.Cancel(t.Context(), w.caller, f.id)
+	require.NoError(t, err)
+	answer, err = f.beat(now)
+	require.NoError(t, err)
+	require.True(t, answer.CancelRequested)
+
+	before := w.committed()
+	_, err = f.beat(now.Add(time.Hour))
+	requireConflict(t, err, "the lease of attempt 1")
+	require.Equal(t, before, w.committed(), "even where no newer attempt has begun")
+	_, err = f.commit(protocol.Events{OperatorState: json.RawMessage(`1`)}, now.Add(time.Hour))
+	requireConflict(t, err, "the lease of attempt 1")
+	require.Equal(t, before, w.committed())
+}
+
+func TestCommitsOnTheWay(t *testing.T) {
+	t.Parallel()
+	w := farWorld(t)
+	f := w.far("feed", "")
+	first := protocol.Events{Outputs: f.upload("1.parquet", rows("a")), OperatorState: json.RawMessage(`{"at":1}`)}
+	answer, err := f.commit(first, time.Now())
+	require.NoError(t, err)
+	require.True(t, answer.Accepted)
+	require.Equal(t, map[string][]string{"all": {"a"}}, w.read("far_feed"))
+	before := w.committed()
+	again, err := f.commit(first, time.Now())
+	require.NoError(t, err)
+	require.Equal(t, answer, again)
+	require.Equal(t, before, w.committed(), "the last call again")
+
+	_, err = f.commit(protocol.Events{Outputs: f.upload("2.parquet", rows("b"))}, time.Now())
+	require.NoError(t, err)
+	require.Equal(t, "Running", w.status1(f.id))
+	state, err := f.complete(f.completed(f.upload("3.parquet", rows("c"))), time.Now())
+	require.NoError(t, err)
+	require.Equal(t, "Completed", state.Status)
+	require.Equal(t, map[string][]string{"all": {"a", "b", "c"}}, w.read("far_feed"))
+	next := w.far("feed", "")
+	require.JSONEq(t, `{"at":1}`, string(next.claim.Task.OperatorState))
+	w.check()
+}
+
+func (w *world) status1(task uuid.UUID) (status string) {
+	w.row(`SELECT status FROM tasks WHERE id = $1`, task)(&status)
+	return status
+}
+
+func TestACursorElsewhere(t *testing.T) {
+	t.Parallel()
+	w := farWorld(t)
+	blocks := func(from, to int) string { return fmt.Sprintf("SELECT range AS height FROM range(%d, %d)", from, to+1) }
+	f := w.far("chain", "")
+	require.Equal(t, &protocol.Cursor{From: -1}, f.claim.Task.Cursor)
+	_, err := f.commit(protocol.Events{Outputs: f.upload("1.parquet", blocks(0, 9))}, time.Now())
+	require.NoError(t, err)
+	position := int64(19)
+	answer, err := f.commit(protocol.Events{Outputs: f.upload("2.parquet", blocks(10, 19)), Events: []protocol.Event{{Cursor: &position}}}, time.Now())
+	require.NoError(t, err)
+	require.Equal(t, []protocol.EventOutcome{{Outcome: "accepted"}}, answer.Events)
+	_, err = f.commit(protocol.Events{Outputs: f.upload("3.parquet", blocks(15, 25))}, time.Now())
+	require.True(t, fault.Is(err, fault.Invalid), "%v", err)
+	_, err = f.complete(f.completed(f.upload("4.parquet", blocks(20, 29))), time.Now())
+	require.NoError(t, err)
+	require.Equal(t, []string{"0-10", "10-20", "20-30"}, texts(t, w.pool, `SELECT partition_key FROM partition_versions WHERE state = 'Published' ORDER BY 1`))
+	w.check()
+}
+
+// An append whose base another has replaced meanwhile is sealed again on top of that.
+func TestTwoAppendsElsewhere(t *testing.T) {
+	t.Parallel()
+	w := farWorld(t)
+	f := w.far("feed", "")
+	other := f
+	outputs := f.upload("1.parquet", rows("a"))
+	_, err := other.commit(protocol.Events{Outputs: other.upload("0.parquet", rows("z"))}, time.Now())
+	require.NoError(t, err)
+	_, err = f.complete(f.completed(outputs), time.Now())
+	require.NoError(t, err)
+	require.Equal(t, map[string][]string{"all": {"a", "z"}}, w.read("far_feed"))
+}
+
+func TestFaultsOfACommitAreListed(t *testing.T) {
+	t.Parallel()
+	w := farWorld(t)
+	f := w.far("daily", "a")
+	good := f.upload("one.parquet", rows("x"))
+	bad := f.completed([]protocol.CommittedOutput{
+		{Files: []protocol.UploadedFile{{Name: "two.parquet"}, {Name: "one.parquet", ETag: "other"}}},
+		{Index: 1}, {Partition: "b", Files: good[0].Files},
+	})
+	bad.ColumnLineage = []protocol.ColumnOrigin{{Output: 3}}
+	bad.Error = &protocol.Error{Message: "x"}
+	bad.OperatorState = json.RawMessage(`"\u0000"`)
+	bad.Events = []protocol.Event{{Output: 4}, {Key: "b"}}
+	before := w.committed()
+	_, err := f.complete(bad, time.Now())
+	var e *fault.Error
+	require.ErrorAs(t, err, &e)
+	require.Equal(t, fault.Invalid, e.Kind)
+	var places []string
+	for _, p := range e.Problems {
+		places = append(places, p.Location)
+	}
+	require.ElementsMatch(t, []string{"body.outputs[0].files[0].name", "body.outputs[0].files[1].etag", "body.outputs[1].index", "body.outputs[2].partition_key",
+		"body.error", "body.column_lineage[0].output", "body.column_lineage[0].input", "body.operator_state", "body.events[0].output", "body.events[1].partition_key"}, places)
+	require.Equal(t, before, w.committed(), "and the attempt goes on")
+	state, err := f.complete(f.completed(good), time.Now())
+	require.NoError(t, err)
+	require.Equal(t, "Completed", state.Status)
+}
+
+// What is no Parquet file fails the attempt, as it would in the servers' own process.
+func TestAnUploadThatCannotBePublished(t *testing.T) {
+	t.Parallel()
+	w := farWorld(t)
+	f := w.far("feed", "")
+	state, err := f.complete(f.completed(f.upload("one.parquet", "SELECT 1 AS other")), time.Now())
+	require.NoError(t, err)
+	require.Equal(t, []any{"Failed", "error"}, []any{state.Status, state.Reason})
+	require.Nil(t, state.NextRetryAt, "the same rows would fail again")
+}
+
+func TestEventsOfATasksOwnOutputs(t *testing.T) {
+	t.Parallel()
+	w := farWorld(t)
+	a := w.far("daily", "a")
+	_, err := a.complete(a.completed(a.upload("one.parquet", rows("x"))), time.Now())
+	require.NoError(t, err)
+	w.settle()
+	f := w.far("daily", "a")
+	answer, err := f.commit(protocol.Events{Events: []protocol.Event{{}}}, time.Now())
+	require.NoError(t, err)
+	require.Equal(t, "accepted", answer.Events[0].Outcome)
+	require.NotNil(t, answer.Events[0].EventID)
+	require.Equal(t, 3, w.count(`SELECT FROM events WHERE partition_key = 'a'`), "of both revisions, and of what was made of the first")
+	b := w.far("daily", "b")
+	answer, err = b.commit(protocol.Events{Events: []protocol.Event{{Key: "b"}, {Key: "b", Scope: "partition", Reason: "correction"}}}, time.Now())
+	require.NoError(t, err)
+	require.Equal(t, "rejected", answer.Events[0].Outcome, "an event brings no data")
+	require.Equal(t, "rejected", answer.Events[1].Outcome)
+	w.check()
+}
+
+func TestWorkersElsewhereAreRegistered(t *testing.T) {
+	t.Parallel()
+	w := farWorld(t)
+	beat := protocol.WorkerHeartbeat{WorkerID: "w1", Hostname: "host", Version: "1.2.3", PoolSize: 3, Runtimes: []string{"poll"}, Handlers: []string{"load"}}
+	orders, err := w.d.WorkerHeartbeat(t.Context(), w.worker(), beat, time.Now())
+	require.NoError(t, err)
+	require.False(t, orders.Drain)
+	workers, err := w.d.Workers(t.Context(), w.caller, "", 10, time.Now())
+	require.NoError(t, err)
+	require.Len(t, workers, 2)
+	require.Equal(t, []any{"w1", 3, []string{"handler:load"}}, []any{workers[1].ID, workers[1].PoolSize, workers[1].Operators})
+	workers, err = w.d.Workers(t.Context(), w.org("other").caller, "", 10, time.Now())
+	require.NoError(t, err)
+	require.Len(t, workers, 1, "another org's worker is not shown")
+
+	stranger := w.worker()
+	stranger.TokenName = "other"
+	_, err = w.d.WorkerHeartbeat(t.Context(), stranger, beat, time.Now())
+	requireConflict(t, err, "is another's")
+
+	f := w.far("daily", "a")
+	_, err = w.d.Drain(t.Context(), w.caller, "w1", time.Now())
+	require.NoError(t, err, "it works for the org alone")
+	orders, err = w.d.WorkerHeartbeat(t.Context(), w.worker(), beat, time.Now())
+	require.NoError(t, err)
+	require.True(t, orders.Drain)
+	answer, err := f.beat(time.Now())
+	require.NoError(t, err)
+	require.True(t, answer.DrainRequested)
+	polled, err := w.d.PollTasks(t.Context(), w.claimant("poll"), 1, time.Minute)
+	require.NoError(t, err)
+	require.True(t, polled.Drain)
+
+	beat.Stopping = true
+	_, err = w.d.WorkerHeartbeat(t.Context(), w.worker(), beat, time.Now())
+	require.NoError(t, err)
+	next := w.farAgain(f.id)
+	require.Equal(t, 2, next.claim.Attempt, "what it ran is claimable at once")
+	w.check()
+}
+
+func TestAPollIsWoken(t *testing.T) {
+	t.Parallel()
+	w := remoteWorld(t)
+	d := w.dispatcher("two", func(c *Config) { c.Poll = time.Hour }) // it finds nothing by itself
+	w.start(d)
+	got := make(chan protocol.PollResponse, 1)
+	go func() {
+		answer, err := d.PollTasks(t.Context(), w.claimant("poll"), 10, time.Minute)
+		if err == nil {
+			got <- answer
+		}
+	}()
+	require.Eventually(t, func() bool { return d.wake.claimable.waiting() }, 10*time.Second, time.Millisecond)
+	out, err := d.Enqueue(t.Context(), w.caller, "work", "loads", []EnqueueItem{{}})
+	require.NoError(t, err)
+	answer := <-got
+	require.Equal(t, out[0].ID, answer.Tasks[0].Task.TaskID)
+}

@@ -1,0 +1,239 @@
+package dispatcher
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/pg"
+	"github.com/dagctl/dagctl/operators"
+	"github.com/dagctl/dagctl/storage"
+	"github.com/dagctl/dagctl/worker/protocol"
+)
+
+// What an attempt outside of the server has uploaded is sealed here, as an operator's files are in the server's own process:
+// at locations that are this commit's alone and recorded before anything is written, so that a commit which is asked for
+// twice, or breaks off, never meets what the other has written.
+
+// sealing is one commit's outputs: an output partition to each.
+type sealing struct {
+	output int
+	key    string // output partition; empty: of a cursor, where what is written tells
+	files  []storage.Upload
+}
+
+// partitionOf says for which output partition an attempt commits an output: its own where it has one, else the one that
+// the request names, as sources do that make many.
+func (g *Given) partitionOf(o protocol.CommittedOutput) (string, error) {
+	by := g.Job.Def.PartitionBy
+	own := g.Assignment.Partition
+	switch {
+	case by.Kind == dag.ByCursor:
+		if o.Partition != "" {
+			return "", fmt.Errorf("which segment of the cursor it is follows from its rows: leave it out")
+		}
+		return "", nil
+	case own != nil && o.Partition != "" && o.Partition != own.Key:
+		return "", fmt.Errorf("%q is not the partition that this task makes, which is %q", o.Partition, own.Key)
+	case own != nil:
+		return own.Key, nil
+	case o.Partition == "":
+		return dag.WholeKey, by.Valid(dag.WholeKey)
+	}
+	return o.Partition, by.Valid(o.Partition)
+}
+
+// sealings checks what is to be committed against what was uploaded, and lists every fault.
+func (d *Dispatcher) sealings(ctx context.Context, g *Given, outputs []protocol.CommittedOutput, onTheWay bool) (list []sealing, problems []fault.Problem, err error) {
+	wrong := func(where, format string, args ...any) {
+		problems = append(problems, fault.Problem{Location: where, Message: fmt.Sprintf(format, args...)})
+	}
+	seen := map[string]bool{}
+	for i, o := range outputs {
+		where := fmt.Sprintf("body.outputs[%d]", i)
+		if o.Index >= len(g.Assignment.Outputs) {
+			wrong(where+".index", "the job has %d outputs, and none with the index %d", len(g.Assignment.Outputs), o.Index)
+			continue
+		}
+		key, err := g.partitionOf(o)
+		if err != nil {
+			wrong(where+".partition_key", "%v", err)
+			continue
+		}
+		if name := fmt.Sprintf("%d/%s", o.Index, key); seen[name] {
+			wrong(where, "output %d is there already for this partition", o.Index)
+		} else {
+			seen[name] = true
+		}
+		if onTheWay && len(o.Files) == 0 {
+			wrong(where+".files", "name the files: which of them were committed before is not known")
+			continue
+		}
+		files, faults, err := d.uploadsOf(ctx, g, o, where)
+		if err != nil {
+			return nil, nil, err
+		}
+		problems = append(problems, faults...)
+		list = append(list, sealing{o.Index, key, files})
+	}
+	return list, problems, nil
+}
+
+// uploadsOf finds the files that are named, or all where none is.
+func (d *Dispatcher) uploadsOf(ctx context.Context, g *Given, o protocol.CommittedOutput, where string) (files []storage.Upload, problems []fault.Problem, err error) {
+	uploaded, err := d.Storage.ListUploads(ctx, g.uploads(o.Index))
+	if err != nil || len(o.Files) == 0 {
+		return uploaded, nil, err
+	}
+	for n, f := range o.Files {
+		at := slices.IndexFunc(uploaded, func(u storage.Upload) bool { return u.Name == f.Name })
+		place := fmt.Sprintf("%s.files[%d]", where, n)
+		switch {
+		case at < 0:
+			problems = append(problems, fault.Problem{Location: place + ".name", Message: fmt.Sprintf("this attempt has uploaded no file %q for output %d", f.Name, o.Index)})
+		case f.ETag != "" && f.ETag != uploaded[at].ETag:
+			problems = append(problems, fault.Problem{Location: place + ".etag", Message: fmt.Sprintf("file %q was uploaded with the ETag %s", f.Name, uploaded[at].ETag)})
+		case slices.Contains(files, uploaded[at]):
+			problems = append(problems, fault.Problem{Location: place + ".name", Message: fmt.Sprintf("file %q is named twice", f.Name)})
+		default:
+			files = append(files, uploaded[at])
+		}
+	}
+	return files, problems, nil
+}
+
+func (g *Given) uploads(output int) storage.UploadKey {
+	return storage.UploadKey{Org: g.OrgID, Task: g.TaskID, Attempt: g.Attempt, Output: output}
+}
+
+// reserve records the locations of one more commit of the attempt, and returns its number.
+func (d *Dispatcher) reserve(ctx context.Context, g *Given, list []sealing) (part int, err error) {
+	err = pg.InOrgTx(ctx, d.Pool, g.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+		row, err := lockTask(ctx, tx, g.Fence)
+		if err != nil {
+			return err
+		}
+		if !row.holds(g.Fence) {
+			return row.fencedOff(g.Fence)
+		}
+		if err := tx.QueryRow(ctx, `UPDATE task_attempts SET commits = commits + 1 WHERE task_id = $1 AND attempt = $2 RETURNING commits`,
+			g.TaskID, g.Attempt).Scan(&part); err != nil {
+			return err
+		}
+		var locations []string
+		for _, s := range list {
+			locations = append(locations, d.Storage.Location(storage.Attempt{Generation: g.Assignment.Outputs[s.output].Generation,
+				Partition: writtenAt(g.Job, s.key), Task: g.TaskID, Number: g.Attempt, Output: s.output, Part: part}))
+		}
+		_, err = tx.Exec(ctx, `UPDATE task_attempts SET staging = staging || $3 WHERE task_id = $1 AND attempt = $2`, g.TaskID, g.Attempt, locations)
+		return err
+	})
+	if err != nil {
+		return 0, fmt.Errorf("reserve locations of task %s: %w", g.TaskID, err)
+	}
+	return part, nil
+}
+
+// sealUploads seals what is to be committed. An Err of the outcome lies in what was uploaded: no retry of the call mends it.
+func (d *Dispatcher) sealUploads(ctx context.Context, g *Given, list []sealing, result operators.Result) (operators.Outcome, error) {
+	list = slices.DeleteFunc(slices.Clone(list), func(s sealing) bool { return len(s.files) == 0 })
+	if result.Unchanged || len(list) == 0 {
+		result.Unchanged = result.Unchanged || g.Assignment.Cursor != nil // no row, so no position that is new
+		return operators.Outcome{Result: result}, nil
+	}
+	part, err := d.reserve(ctx, g, list)
+	if err != nil {
+		return operators.Outcome{}, err
+	}
+	dir, err := os.MkdirTemp(d.Runner.ScratchDir, fmt.Sprintf("%s-%d-*", g.TaskID, g.Attempt))
+	if err != nil {
+		return operators.Outcome{}, fmt.Errorf("make scratch folder: %w", err)
+	}
+	defer os.RemoveAll(dir)
+	out := operators.Outcome{Result: result}
+	for len(list) > 0 {
+		key := list[0].key
+		of := slices.DeleteFunc(slices.Clone(list), func(s sealing) bool { return s.key != key })
+		list = slices.DeleteFunc(list, func(s sealing) bool { return s.key == key })
+		one, err := d.sealPartition(ctx, g, key, of, part, result, dir)
+		if err != nil || one.Err != nil {
+			return one, err
+		}
+		out.Result, out.Written = one.Result, append(out.Written, one.Written...)
+	}
+	return out, nil
+}
+
+// sealPartition seals what is committed of one output partition.
+func (d *Dispatcher) sealPartition(ctx context.Context, g *Given, key string, list []sealing, part int, result operators.Result, scratch string) (operators.Outcome, error) {
+	a := g.Assignment
+	a.Part = part
+	if key != "" && a.Partition == nil {
+		if err := setPartition(&a, g.Job, key); err != nil {
+			return operators.Outcome{}, err
+		}
+		if err := d.assignBases(ctx, g, &a); err != nil {
+			return operators.Outcome{}, err
+		}
+	}
+	dir, err := os.MkdirTemp(scratch, "partition-*")
+	if err != nil {
+		return operators.Outcome{}, fmt.Errorf("make scratch folder: %w", err)
+	}
+	dirs := make([]string, len(a.Outputs))
+	for i := range dirs {
+		dirs[i] = filepath.Join(dir, fmt.Sprintf("output%d", i))
+		if err := os.Mkdir(dirs[i], 0o700); err != nil {
+			return operators.Outcome{}, fmt.Errorf("make scratch folder: %w", err)
+		}
+	}
+	for _, s := range list {
+		if err := d.fetch(ctx, g, s, dir, dirs[s.output]); err != nil {
+			return operators.Outcome{}, err
+		}
+	}
+	seal := filepath.Join(dir, "seal")
+	if err := os.Mkdir(seal, 0o700); err != nil {
+		return operators.Outcome{}, fmt.Errorf("make scratch folder: %w", err)
+	}
+	out, err := d.Runner.Seal(ctx, a, dirs, result, seal)
+	if err != nil && ctx.Err() == nil && operators.IsPermanent(err) {
+		return operators.Outcome{Err: err}, nil
+	}
+	return out, err
+}
+
+// fetch brings an output's files into its folder, in the order in which they were named.
+func (d *Dispatcher) fetch(ctx context.Context, g *Given, s sealing, dir, into string) error {
+	fetched := filepath.Join(dir, fmt.Sprintf("fetched%d", s.output))
+	if err := os.Mkdir(fetched, 0o700); err != nil {
+		return fmt.Errorf("make scratch folder: %w", err)
+	}
+	local, err := d.Storage.FetchUploads(ctx, g.uploads(s.output), s.files, fetched)
+	if err != nil {
+		if fault.Is(err, fault.Conflict) || fault.Is(err, fault.NotFound) { // it has changed since it was listed
+			err = fault.New(fault.Invalid, "%w", err)
+		}
+		return err
+	}
+	for n, file := range local {
+		if err := os.Rename(file, filepath.Join(into, fmt.Sprintf("%05d.parquet", n))); err != nil {
+			return fmt.Errorf("take over an uploaded file: %w", err)
+		}
+	}
+	return nil
+}
+
+// assignBases finds what appends to the assignment's partition add to.
+func (d *Dispatcher) assignBases(ctx context.Context, g *Given, a *operators.Assignment) error {
+	return pg.InOrgTx(ctx, d.Requests, g.OrgID, func(ctx context.Context, tx pgx.Tx) (err error) {
+		a.Outputs, err = assignOutputs(ctx, tx, g.Job, partitionOf(*a))
+		return err
+	})
+}
