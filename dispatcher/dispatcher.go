@@ -157,6 +157,7 @@ type Dispatcher struct {
 	clients     backendClients
 	drained     atomic.Bool // somebody asked this process to claim no more
 	idle        idleness
+	functions   []*function
 	pressed     atomic.Pointer[Pressure] // how the queue stood when this process last looked
 	stopping    chan struct{}            // closed by stop, when Run is told to
 	stop        func()
@@ -171,8 +172,12 @@ func New(c Config) (*Dispatcher, error) {
 	d := &Dispatcher{Config: c, wake: newWakeups(), slots: make(chan struct{}, c.PoolSize), behind: make(chan registry.Build, behindAtOnce), stopping: make(chan struct{}),
 		metrics: newMetrics(), tracing: tracing{c.Tracer}, notices: newNoticeClient(c.NoticeDialer, c.NoticeTimeout)}
 	var err error
+	d.functions = functionsOf(c.Backends)
 	if d.clients, err = newBackendClients(c.Backends, c.AWS); err != nil {
 		return nil, fmt.Errorf("dispatcher: %w", err)
+	}
+	for range d.functions {
+		d.wake.invoke = append(d.wake.invoke, make(chan struct{}, 1))
 	}
 	d.stop = sync.OnceFunc(func() { close(d.stopping) })
 	d.elsewhere = c.Backends.Elsewhere(c.Operators.Names())
@@ -206,6 +211,11 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 		g.Go(func() error { return d.loop(ctx, "announce", d.wake.announce, d.sendTasks) })
 		g.Go(func() error { return d.loop(ctx, "review messages", nil, d.reviewMessages) })
 		g.Go(func() error { return d.loop(ctx, "adopt tasks", nil, atMostEach(time.Minute, d.announceUnannounced)) })
+	}
+	for i, f := range d.functions {
+		g.Go(func() error {
+			return d.loop(ctx, "invoke", d.wake.invoke[i], func(ctx context.Context, now time.Time) (bool, error) { return d.invokeTasks(ctx, f, now) })
+		})
 	}
 	g.Go(func() error { return d.catchUpBehind(ctx) })
 	g.Go(func() error { return d.runInProcess(ctx) })

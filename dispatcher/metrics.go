@@ -20,6 +20,7 @@ type metrics struct {
 	postponed   prometheus.Counter
 	sent        *prometheus.CounterVec // runtime
 	notSent     *prometheus.CounterVec // runtime
+	invoked     *prometheus.CounterVec // runtime, outcome
 	cutovers    prometheus.Histogram
 	gaugeErrors prometheus.Counter
 }
@@ -46,6 +47,8 @@ func newMetrics() *metrics {
 			Help: "Messages that queues took: each announces a task to the workers of a runtime."}, []string{"runtime"}),
 		notSent: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "dagctl_message_failures_total",
 			Help: "Messages that queues did not take, and that are tried again."}, []string{"runtime"}),
+		invoked: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "dagctl_invocations_total",
+			Help: "Invocations of functions, by outcome: accepted, throttled, failed."}, []string{"runtime", "outcome"}),
 		cutovers: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "dagctl_cutover_seconds",
 			Help: "Time from the first pointer that a cutover moves to its commit.", Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}}),
 		gaugeErrors: prometheus.NewCounter(prometheus.CounterOpts{Name: "dagctl_gauge_failures_total",
@@ -54,7 +57,7 @@ func newMetrics() *metrics {
 }
 
 func (m *metrics) collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.attempts, m.retries, m.dead, m.expiries, m.events, m.batchSize, m.batchTime, m.postponed, m.sent, m.notSent, m.cutovers, m.gaugeErrors}
+	return []prometheus.Collector{m.attempts, m.retries, m.dead, m.expiries, m.events, m.batchSize, m.batchTime, m.postponed, m.sent, m.notSent, m.invoked, m.cutovers, m.gaugeErrors}
 }
 
 // Metrics is what this dispatcher can tell of itself and of its database, for a registry of metrics.

@@ -195,8 +195,7 @@ func (t *turns) took(taken []claimable) {
 	}
 }
 
-// takeFor removes tasks from the ready set that are for a claimant: of each org its share, and what that leaves of the
-// rest.
+// takeFor removes tasks from the ready set that are for a claimant.
 func (d *Dispatcher) takeFor(ctx context.Context, tx pgx.Tx, c Claimant, runtimes []string, max int) ([]claimable, error) {
 	where, args := "q.needs <> '"+needCheck+"'", []any(nil)
 	if runs := c.needs(d.Operators); runs != nil {
@@ -214,6 +213,12 @@ func (d *Dispatcher) takeFor(ctx context.Context, tx pgx.Tx, c Claimant, runtime
 	queues = slices.DeleteFunc(queues, func(h head) bool {
 		return !slices.Contains(c.Worker.Orgs, h.org) || len(c.Worker.Runtimes) > 0 && !slices.Contains(c.Worker.Runtimes, h.runtime)
 	})
+	return d.takeInTurn(ctx, tx, queues, max, where, args...)
+}
+
+// takeInTurn removes up to max tasks from queues that meet a condition, as takeFrom has it: of each org its share, and what
+// that leaves of the rest.
+func (d *Dispatcher) takeInTurn(ctx context.Context, tx pgx.Tx, queues []head, max int, where string, args ...any) ([]claimable, error) {
 	queues = d.inTurn(queues)
 	var taken []claimable
 	for len(queues) > 0 && len(taken) < max {

@@ -18,7 +18,9 @@ const channel = "dagctl"
 // debounced and outside the transactions that caused it, because a NOTIFY inside every commit serialises them.
 type wakeups struct {
 	route, claim, announce, build, promote, sources chan struct{}
-	claimable                                       broadcast // for the polls of workers elsewhere
+
+	invoke    []chan struct{} // of each function
+	claimable broadcast       // for the polls of workers elsewhere
 
 	mu      sync.Mutex
 	pending map[string]bool // topics to tell other processes
@@ -89,6 +91,9 @@ func (w *wakeups) local(topic string) {
 	case topicClaim:
 		poke(w.claim)
 		poke(w.announce)
+		for _, f := range w.invoke {
+			poke(f)
+		}
 		w.claimable.tell()
 	case topicBuild:
 		poke(w.build)

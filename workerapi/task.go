@@ -14,6 +14,7 @@ import (
 
 func (a *API) addTaskRoutes(api *authz.API) {
 	a.addSecrets(api)
+	a.addAssignment(api)
 	authz.HandleTask(api, huma.Operation{
 		OperationID: "heartbeat-task", Method: http.MethodPost, Path: "/v1/task/heartbeat", Tags: taskTags,
 		Summary:     "Extend the lease",

@@ -91,6 +91,8 @@ type Claim struct {
 	CapabilityToken string     `json:"capability_token,omitempty" doc:"For the header X-Dagctl-Task-Capability of all calls of this attempt"`
 	BaseURL         string     `json:"base_url,omitempty" doc:"Where the task's calls go; from the server's config"`
 	Task            *Task      `json:"task,omitempty"`
+	// ByReference is set in an event of a Lambda function that would have been too large.
+	ByReference bool `json:"by_reference,omitempty" doc:"Of the task there is only what names it: POST /v1/task/assignment tells the rest"`
 }
 
 // Fence is that of a claimed task.

@@ -1,0 +1,283 @@
+package dispatcher
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/internal/testaws"
+	"github.com/dagctl/dagctl/worker/protocol"
+)
+
+// tellBase is a function that posts what it was invoked with to where the claim says the server is.
+const tellBase = `export const handler = async (claim) => {
+	await fetch(claim.base_url + "/invoked", { method: "POST", body: JSON.stringify(claim) })
+}`
+
+// invoked is a server's address that functions tell of their invocations.
+func invoked(t *testing.T) (string, <-chan protocol.Claim) {
+	heard := make(chan protocol.Claim, 1000)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var claim protocol.Claim
+		text, err := io.ReadAll(r.Body)
+		if err == nil {
+			err = json.Unmarshal(text, &claim)
+		}
+		if err != nil {
+			w.WriteHeader(http.StatusBadRequest)
+			return
+		}
+		heard <- claim
+	}))
+	t.Cleanup(server.Close)
+	return server.URL, heard
+}
+
+// inLambda has the runtime `other` run in functions, which report to an address.
+func inLambda(t *testing.T, base string, functions ...Backend) func(*Config) {
+	for i := range functions {
+		functions[i].Kind = Lambda
+	}
+	return func(c *Config) {
+		c.Runtimes, c.AWS, c.Backends, c.BaseURL = []string{"dispatcher"}, testaws.Config(t), RuntimeMap{"other": functions}, base
+	}
+}
+
+// invoke turns the loops of all functions once.
+func (w *world) invoke(now time.Time) {
+	w.t.Helper()
+	for _, f := range w.d.functions {
+		_, err := w.d.invokeTasks(w.t.Context(), f, now)
+		require.NoError(w.t, err)
+	}
+}
+
+func TestAFunctionIsInvokedWithTheClaim(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	base, heard := invoked(t)
+	w.d = w.dispatcher("one", inLambda(t, base, Backend{Function: "told", Endpoint: testaws.Lambda(t, map[string]testaws.Function{"told": {Code: tellBase}})}))
+	w.serve(parcels)
+	asked := w.ask("pack", 1)[0]
+	w.invoke(later(0))
+	claim := <-heard
+	require.Equal(t, protocol.Claimed, claim.Status)
+	require.Equal(t, asked, claim.Task.TaskID)
+	require.Equal(t, "hook", claim.Task.Operator)
+	c, err := w.signer.Verify(claim.CapabilityToken, time.Now())
+	require.NoError(t, err)
+	require.NoError(t, c.Covers(claim.Fence()))
+	require.Equal(t, "Running leased", w.task(asked))
+	require.Equal(t, 1, w.count(`SELECT FROM leases WHERE worker_id = 'lambda:told'`))
+	require.Equal(t, 1.0, w.figuresOf(w.d)["invocations_total{outcome=accepted,runtime=other}"])
+	w.invoke(later(0))
+	require.Empty(t, heard, "an attempt is one invocation")
+}
+
+// What becomes of a function only its lease tells: Lambda hands an event over, and answers before it runs.
+func TestAFunctionThatDiesIsFoundByItsLease(t *testing.T) {
+	t.Parallel()
+	for name, f := range map[string]testaws.Function{
+		"it fails":       {Code: `export const handler = async () => { throw new Error("no") }`},
+		"it is not code": {Code: `this is no JavaScript`},
+		"its time is up": {Code: `export const handler = () => new Promise(() => {})`, Timeout: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			base, _ := invoked(t)
+			w.d = w.dispatcher("one", inLambda(t, base, Backend{Function: "f", Endpoint: testaws.Lambda(t, map[string]testaws.Function{"f": f})}))
+			w.serve(parcels)
+			asked := w.ask("pack", 1)[0]
+			w.invoke(later(0))
+			require.Equal(t, "Running leased", w.task(asked))
+			w.reap(later(dag.DefaultHeartbeatTimeout + time.Second))
+			require.Equal(t, "Failed lease_expired waiting:backoff", w.task(asked))
+			w.promote(later(time.Hour))
+			require.Equal(t, "Queued lease_expired ready", w.task(asked))
+		})
+	}
+}
+
+// What the endpoint does not do by itself, the front does: it answers as AWS documents it.
+func TestErrorsOfInvoke(t *testing.T) {
+	t.Parallel()
+	endpoint := testaws.Lambda(t, map[string]testaws.Function{"told": {Code: tellBase}})
+	for name, tc := range map[string]struct {
+		function string
+		answer   *http.Response // of the front; nil: the endpoint's own
+		task     string
+		failures int
+		outcome  string
+		message  string
+	}{
+		"a throttle":                {"told", testaws.Refusal(429, "TooManyRequestsException", "Rate Exceeded."), "Failed handed_back waiting:backoff", 0, "throttled", ""},
+		"a throttle of the network": {"told", testaws.Refusal(502, "EC2ThrottledException", "slow down"), "Failed handed_back waiting:backoff", 0, "throttled", ""},
+		"no such function":          {"nobody", nil, "Failed error waiting:backoff", 1, "failed", "Function not found: nobody"},
+		"not allowed":               {"told", testaws.Refusal(403, "AccessDeniedException", "User may not invoke"), "Failed error waiting:backoff", 1, "failed", "User may not invoke"},
+		"too large":                 {"told", testaws.Refusal(413, "RequestTooLargeException", "over 262144 bytes"), "Failed error waiting:dead", 1, "failed", "over 262144 bytes"},
+		"broken":                    {"told", testaws.Refusal(500, "ServiceException", "sorry"), "Failed error waiting:backoff", 1, "failed", "sorry"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			base, heard := invoked(t)
+			answer := tc.answer
+			front := testaws.Front(t, endpoint, func(_ *http.Request, body []byte) ([]byte, *http.Response) {
+				once := answer
+				answer = nil
+				return body, once
+			})
+			w.d = w.dispatcher("one", inLambda(t, base, Backend{Function: tc.function, Endpoint: front}))
+			w.serve(parcels)
+			asked := w.ask("pack", 1)[0]
+			w.invoke(later(0))
+			require.Equal(t, tc.task, w.task(asked))
+			var failures int
+			var message string
+			w.row(`SELECT failures, coalesce(error_message, '') FROM tasks WHERE id = $1`, asked)(&failures, &message)
+			require.Equal(t, tc.failures, failures)
+			require.Contains(t, message, tc.message)
+			require.Equal(t, 1.0, w.figuresOf(w.d)["invocations_total{outcome="+tc.outcome+",runtime=other}"])
+			require.Empty(t, heard)
+			if tc.function == "told" && !strings.Contains(tc.task, "dead") { // the next attempt is taken
+				w.promote(later(time.Hour))
+				w.invoke(later(time.Hour))
+				require.Equal(t, asked, (<-heard).Task.TaskID)
+			}
+		})
+	}
+}
+
+func TestAFunctionThatThrottlesIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	f := &function{}
+	at := time.Now()
+	for _, most := range []time.Duration{time.Second, 2 * time.Second, 4 * time.Second, 8 * time.Second, 16 * time.Second, 32 * time.Second, time.Minute, time.Minute} {
+		end := f.throttled(at)
+		require.WithinRange(t, end, at.Add(most/2), at.Add(most*3/2))
+		require.Equal(t, end, f.throttled(at), "the calls of one round are one throttle")
+		require.True(t, f.rests(at))
+		at = end
+		require.False(t, f.rests(at))
+	}
+	f.took()
+	require.WithinRange(t, f.throttled(at), at, at.Add(2*time.Second))
+}
+
+// Two servers share the room of a function.
+func TestAFunctionNeverHasMoreThanItsConcurrency(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	base, heard := invoked(t)
+	backend := Backend{Function: "told", Concurrency: 7, Endpoint: testaws.Lambda(t, map[string]testaws.Function{"told": {Code: tellBase}})}
+	w.d = w.dispatcher("one", inLambda(t, base, backend))
+	w.serve(parcels)
+	w.ask("pack", 40)
+	var most atomic.Int64
+	stop := make(chan struct{})
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		for {
+			var n int64
+			if err := w.pool.QueryRow(w.t.Context(), `SELECT count(*) FROM leases`).Scan(&n); err != nil {
+				return
+			}
+			most.Store(max(most.Load(), n))
+			select {
+			case <-stop:
+				return
+			default:
+			}
+		}
+	}()
+	w.start(w.d)
+	w.start(w.dispatcher("two", inLambda(t, base, backend)))
+	done := map[uuid.UUID]bool{}
+	for len(done) < 40 { // each reports as it ends, and makes room
+		claim := <-heard
+		require.False(t, done[claim.Task.TaskID], "once each")
+		done[claim.Task.TaskID] = true
+		require.NoError(t, w.end(claim))
+	}
+	close(stop)
+	<-watched
+	require.LessOrEqual(t, most.Load(), int64(7))
+	require.Greater(t, most.Load(), int64(1))
+}
+
+func TestTasksGoToTheFunctionOfTheirOperatorAndOrg(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	other := w.org("other")
+	base, heard := invoked(t)
+	named := map[string]testaws.Function{}
+	for _, name := range []string{"acts", "others", "rest"} {
+		named[name] = testaws.Function{Code: strings.Replace(tellBase, "JSON.stringify(claim)", fmt.Sprintf("JSON.stringify({ ...claim, reason: %q })", name), 1)}
+	}
+	endpoint := testaws.Lambda(t, named)
+	w.d = w.dispatcher("one", inLambda(t, base,
+		Backend{Function: "acts", Operators: []string{"act"}, Orgs: []string{"acme"}, Endpoint: endpoint},
+		Backend{Function: "others", Orgs: []string{"other"}, Endpoint: endpoint},
+		Backend{Function: "rest", Endpoint: endpoint}))
+	w.serve(parcels)
+	other.serve(parcels)
+	want := map[uuid.UUID]string{w.ask("ship", 1)[0]: "acts", other.ask("ship", 1)[0]: "others", other.ask("pack", 1)[0]: "others", w.ask("pack", 1)[0]: "rest"}
+	w.invoke(later(0))
+	got := map[uuid.UUID]string{}
+	for range want {
+		claim := <-heard
+		got[claim.Task.TaskID] = claim.Reason
+	}
+	require.Equal(t, want, got)
+}
+
+func TestALargeTaskGoesByReference(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	base, heard := invoked(t)
+	w.d = w.dispatcher("one", inLambda(t, base, Backend{Function: "told", Endpoint: testaws.Lambda(t, map[string]testaws.Function{"told": {Code: tellBase}})}))
+	w.serve(parcels)
+	large := payload(map[string]any{"text": strings.Repeat("x", invokePayload)})
+	made, err := w.d.Enqueue(t.Context(), w.caller, "parcels", "pack", []EnqueueItem{{Payload: large}})
+	require.NoError(t, err)
+	w.invoke(later(0))
+	claim := <-heard
+	require.True(t, claim.ByReference)
+	require.Equal(t, made[0].ID, claim.Task.TaskID)
+	require.Empty(t, claim.Task.Payload)
+	c, err := w.signer.Verify(claim.CapabilityToken, time.Now())
+	require.NoError(t, err)
+	whole, err := w.d.AssignedTask(t.Context(), c, claim.Fence())
+	require.NoError(t, err)
+	require.JSONEq(t, string(large), string(whole.Payload))
+	require.WithinDuration(t, claim.Task.TimeoutAt, whole.TimeoutAt, time.Microsecond)
+	stale := claim.Fence()
+	stale.LeaseToken = uuid.New()
+	_, err = w.d.AssignedTask(t.Context(), c, stale)
+	require.Error(t, err)
+}
+
+// end completes an attempt as its function would.
+func (w *world) end(claim protocol.Claim) error {
+	c, err := w.signer.Verify(claim.CapabilityToken, time.Now())
+	if err != nil {
+		return err
+	}
+	g, err := w.d.Given(w.t.Context(), c, claim.Fence())
+	if err != nil {
+		return err
+	}
+	return w.d.complete(w.t.Context(), g.task, completion{}, time.Now())
+}
