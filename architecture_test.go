@@ -45,6 +45,7 @@ var mayImport = map[string][]string{
 	"worker/protocol":    {},
 	"worker/builtin":     {"dag", "operators", "storage", "worker", "worker/protocol", anyInternal},
 	"worker/queue":       {"worker", "worker/protocol", anyInternal},
+	"worker/function":    {"worker", "worker/protocol"},
 	"worker/conformance": {"worker", "worker/protocol", anyInternal},
 	"workerapi":          {"dag", "registry", "dispatcher", "operators", "storage", "authz", "query", "worker/protocol", anyInternal},
 	"web":                {"dag", "registry", "dispatcher", "tasklogs", "operators", "storage", "lineage", "authz", "query", anyInternal},

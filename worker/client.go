@@ -109,6 +109,12 @@ func (c *Client) Credentials(ctx context.Context, capability string, fence proto
 	return answer, err
 }
 
+// Assignment is the task as it was claimed, for a claim that carries only a reference.
+func (c *Client) Assignment(ctx context.Context, capability string, fence protocol.Fence) (answer protocol.Task, err error) {
+	err = c.call(ctx, patience, asTask(capability), http.MethodPost, "/v1/task/assignment", fence, &answer)
+	return answer, err
+}
+
 // Query runs SQL over the pinned inputs.
 func (c *Client) Query(ctx context.Context, capability string, query protocol.QueryRequest) (answer protocol.QueryAnswer, err error) {
 	err = c.call(ctx, 5*time.Minute, asTask(capability), http.MethodPost, "/v1/task/query", query, &answer)
