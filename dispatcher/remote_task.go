@@ -13,5 +13,5 @@ func (d *Dispatcher) AssignedTask(ctx context.Context, c authz.Capability, f pro
 	if err != nil {
 		return protocol.Task{}, err
 	}
-	return wireTask(g.task)
+	return d.wireTask(g.task)
 }
