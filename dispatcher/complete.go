@@ -63,8 +63,11 @@ type completing struct {
 	notes []outputNote
 	err   error
 
-	asked   []askedOf              // tasks to be made
-	made    []uuid.UUID            // those tasks, in the order in which they were asked for
+	asked  []askedOf   // tasks to be made
+	made   []uuid.UUID // those tasks, in the order in which they were asked for
+	routes bool        // it routes its events itself
+	leave  bool        // it is not to
+
 	cursors map[consumed]cursorRow // up to where it has read the cursors that it follows
 
 	columns [sha256.Size]byte // hash of its column lineage
@@ -170,7 +173,13 @@ func (d *Dispatcher) completeTogether(batch []*completing) {
 				d.columns.Store(x.columns, true)
 			}
 		}
-		d.wake.send(append(follows, d.progressed()...)...)
+		if d.building.Load() {
+			follows = append(follows, topicBuild)
+		}
+		d.wake.send(follows...)
+	case len(batch) == 1 && batch[0].routes && !batch[0].leave:
+		batch[0].leave = true // that events cannot be routed is not the completion's fault
+		d.completeTogether(batch)
 	case len(batch) == 1:
 		batch[0].err = err
 	default:
@@ -209,6 +218,7 @@ func (d *Dispatcher) completeTx(ctx context.Context, tx pgx.Tx, batch []*complet
 	registry.QueueLockDAGsShared(&b, keys)
 	rows := queueLockTasks(&b, fences)
 	last := queueLastMade(&b, batch)
+	next := d.queueAtOnce(&b, batch)
 	if err := b.Send(ctx, tx); err != nil {
 		return nil, err
 	}
@@ -267,7 +277,11 @@ func (d *Dispatcher) completeTx(ctx context.Context, tx pgx.Tx, batch []*complet
 		}
 		follows = append(follows, topicClaim)
 	}
-	queueAccept(&b, events, now)
+	routes, err := next.queueLocks(ctx, tx, d, &b, events)
+	if err != nil {
+		return nil, err
+	}
+	queueEvents(&b, events, now, !routes)
 	if err := d.recordRuns(&b, open); err != nil {
 		return nil, err
 	}
@@ -277,7 +291,7 @@ func (d *Dispatcher) completeTx(ctx context.Context, tx pgx.Tx, batch []*complet
 			return nil, err
 		}
 	}
-	if len(events) > 0 || again {
+	if len(events) > 0 && !routes || again {
 		follows = append(follows, topicRoute)
 	}
 	if len(follow) > 0 { // their slots are their own, so no origin lock is needed
@@ -310,7 +324,11 @@ func (d *Dispatcher) completeTx(ctx context.Context, tx pgx.Tx, batch []*complet
 	for i, x := range open {
 		done[i] = ended{x.row, ending{status: "Completed", state: x.state, hash: x.hash, outputs: x.notes, actor: "WORKER"}}
 	}
-	return follows, d.finishWith(ctx, tx, &b, done, now)
+	if err := d.finishWith(ctx, tx, &b, done, now); err != nil || !routes {
+		return follows, err
+	}
+	made, err := next.route(ctx, tx, d, events, now)
+	return append(follows, made...), err
 }
 
 // outputNote is what tasks.outputs tells of one committed output.

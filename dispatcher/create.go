@@ -4,13 +4,13 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/registry"
 )
 
@@ -56,12 +56,14 @@ type created struct {
 	by map[slotOf]madeTask
 }
 
-// topics are the wake-ups to send after COMMIT.
+// topics are the wake-ups to send after COMMIT, beside those for tasks that are claimable now.
 func (c created) topics() topics {
-	if len(c.by) == 0 {
-		return nil
+	for _, m := range c.by {
+		if !m.isNew {
+			return topics{topicClaim} // claimers passed over the row, which is locked while it is attached to
+		}
 	}
-	return topics{topicClaim} // for those that were only attached to too: claimers passed over the locked row
+	return nil
 }
 
 // createFound makes the tasks that findings call for.
@@ -104,18 +106,18 @@ func (d *Dispatcher) create(ctx context.Context, tx pgx.Tx, wanted []newTask, no
 	for i, w := range wanted {
 		slots[i] = slotOf{w.job.Origin, w.slot}
 	}
-	queued, running, err := occupied(ctx, tx, slots)
+	there, err := occupied(ctx, tx, slots)
 	if err != nil {
 		return out, err
 	}
 	fresh := wanted[:0:0]
 	for _, w := range wanted {
 		s := slotOf{w.job.Origin, w.slot}
-		if id, ok := queued[s]; ok && w.slot != "" {
+		if id, ok := there.queued[s]; ok && w.slot != "" {
 			out.by[s] = madeTask{id: id}
 			continue
 		}
-		queued[s] = uuid.Nil // two requests for one slot in one call are one
+		there.queued[s] = uuid.Nil // two requests for one slot in one call are one
 		fresh = append(fresh, w)
 	}
 	ids, err := d.insertTasks(ctx, tx, fresh, now)
@@ -131,90 +133,84 @@ func (d *Dispatcher) create(ctx context.Context, tx pgx.Tx, wanted []newTask, no
 		out.by[s] = madeTask{id: ids[i], isNew: true}
 		p := placement{task: ids[i], org: w.job.OrgID, job: w.job.Origin, slot: w.slot, runtime: w.runtime, needs: needsOf(&w.job.Def, w.kind),
 			rank: rankOf(w.class, w.priority, now), limits: limitsOf(w), runAt: w.runAt}
-		if r, ok := running[s]; ok {
+		if r, ok := there.running[s]; ok {
 			p.sibling = r
 		}
 		placing = append(placing, p)
 	}
-	if err := supersedeFailed(ctx, tx, placing, now); err != nil {
+	if err := supersedeFailed(ctx, tx, placing, there.failed, now); err != nil {
 		return out, err
 	}
 	return out, d.place(ctx, tx, placing, now)
 }
 
-// supersedeFailed ends the tasks that failed for the slots of new ones, dead or waiting for a retry: the new task reads
+// supersedeFailed ends tasks that failed for the slots of new ones, dead or waiting for a retry: the new task reads
 // what they would have read, or what has come in its place.
-func supersedeFailed(ctx context.Context, tx pgx.Tx, placing []placement, now time.Time) error {
-	origins, slots := make([]uuid.UUID, len(placing)), make([]string, len(placing))
-	for i, p := range placing {
-		origins[i], slots[i] = p.job, p.slot
+func supersedeFailed(ctx context.Context, tx pgx.Tx, placing []placement, failed map[slotOf][]uuid.UUID, now time.Time) error {
+	var over []uuid.UUID
+	for _, p := range placing {
+		over = append(over, failed[slotOf{p.job, p.slot}]...)
 	}
-	rows, err := tx.Query(ctx, `
-		DELETE FROM waiting q USING unnest($1::uuid[], $2::text[]) AS w(job_id, slot)
-		WHERE q.job_id = w.job_id AND q.slot = w.slot AND q.reason IN ('backoff', 'dead')
-		RETURNING q.task_id`, origins, slots)
-	if err != nil {
+	if len(over) == 0 {
+		return nil
+	}
+	if _, err := tx.Exec(ctx, `DELETE FROM waiting WHERE task_id = ANY($1)`, over); err != nil {
 		return fmt.Errorf("supersede failed tasks: %w", err)
 	}
-	failed, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
-	if err != nil || len(failed) == 0 {
-		return err
-	}
-	return requeueRows(ctx, tx, nil, failed, "SYSTEM", now)
+	return requeueRows(ctx, tx, nil, over, "SYSTEM", now)
 }
 
-// occupied tells which of the wanted slots have a queued task, and which a running one. It looks and locks in the
-// direction in which tasks move, from waiting to ready to leases, so that one which moves meanwhile is met further on:
-// what is found queued cannot be claimed before this transaction ends, and a lease cannot be released unnoticed by the
-// sibling that is about to wait for it. A slot found queued is looked at no further, which keeps this from deadlocking
-// with a completion that promotes the very sibling.
-func occupied(ctx context.Context, tx pgx.Tx, slots []slotOf) (queued, running map[slotOf]uuid.UUID, err error) {
-	queued = map[slotOf]uuid.UUID{}
-	left := slices.Clone(slots)
-	for _, sql := range []string{`
-		SELECT q.job_id, q.slot, q.task_id FROM waiting q
-		JOIN unnest($1::uuid[], $2::text[]) AS w(job_id, slot) ON q.job_id = w.job_id AND q.slot = w.slot
-		WHERE q.reason IN ('sibling', 'limit', 'paused', 'run_at')
-		ORDER BY q.task_id FOR SHARE OF q`, `
-		SELECT r.job_id, r.slot, r.task_id FROM ready r
-		JOIN unnest($1::uuid[], $2::text[]) AS w(job_id, slot) ON r.job_id = w.job_id AND r.slot = w.slot
-		ORDER BY r.task_id FOR SHARE OF r`} {
-		found, err := slotsIn(ctx, tx, sql, left)
-		if err != nil {
-			return nil, nil, fmt.Errorf("find queued tasks: %w", err)
-		}
-		maps.Copy(queued, found)
-		left = slices.DeleteFunc(left, func(s slotOf) bool { _, ok := found[s]; return ok })
-	}
-	running, err = slotsIn(ctx, tx, `
-		SELECT l.job_id, l.slot, l.task_id FROM leases l
-		JOIN unnest($1::uuid[], $2::text[]) AS w(job_id, slot) ON l.job_id = w.job_id AND l.slot = w.slot
-		ORDER BY l.task_id FOR SHARE OF l`, left)
-	if err != nil {
-		return nil, nil, fmt.Errorf("lock leases: %w", err)
-	}
-	return queued, running, nil
+// occupancy is what there is in slots.
+type occupancy struct {
+	queued, running map[slotOf]uuid.UUID
+	failed          map[slotOf][]uuid.UUID // dead, or waiting for a retry
 }
 
-func slotsIn(ctx context.Context, tx pgx.Tx, sql string, slots []slotOf) (map[slotOf]uuid.UUID, error) {
+// occupied tells what the wanted slots have. It looks and locks in the direction in which tasks move, from waiting to ready to
+// leases, so that one which moves meanwhile is met further on: what is found queued cannot be claimed before this transaction
+// ends, and a lease cannot be released unnoticed by the sibling that is about to wait for it. A slot found queued is looked at
+// no further, which keeps this from deadlocking with a completion that promotes the very sibling.
+func occupied(ctx context.Context, tx pgx.Tx, slots []slotOf) (occupancy, error) {
+	found := occupancy{queued: map[slotOf]uuid.UUID{}, running: map[slotOf]uuid.UUID{}, failed: map[slotOf][]uuid.UUID{}}
 	origins, names := make([]uuid.UUID, len(slots)), make([]string, len(slots))
 	for i, s := range slots {
 		origins[i], names[i] = s.origin, s.slot
 	}
-	rows, err := tx.Query(ctx, sql, origins, names)
-	if err != nil {
-		return nil, err
-	}
-	found := map[slotOf]uuid.UUID{}
 	var (
-		s  slotOf
-		id uuid.UUID
+		b      pg.Batch
+		s      slotOf
+		id     uuid.UUID
+		failed bool
 	)
-	_, err = pgx.ForEachRow(rows, []any{&s.origin, &s.slot, &id}, func() error {
-		found[s] = id
+	b.Query("find waiting tasks", []any{&s.origin, &s.slot, &id, &failed}, func() error {
+		if failed {
+			found.failed[s] = append(found.failed[s], id)
+		} else {
+			found.queued[s] = id
+		}
 		return nil
-	})
-	return found, err
+	}, `
+		SELECT q.job_id, q.slot, q.task_id, q.reason IN ('backoff', 'dead') FROM waiting q
+		JOIN unnest($1::uuid[], $2::text[]) AS w(job_id, slot) ON q.job_id = w.job_id AND q.slot = w.slot
+		ORDER BY q.task_id FOR SHARE OF q`, origins, names)
+	b.Query("find claimable tasks", []any{&s.origin, &s.slot, &id}, func() error {
+		found.queued[s] = id
+		return nil
+	}, `
+		SELECT r.job_id, r.slot, r.task_id FROM ready r
+		JOIN unnest($1::uuid[], $2::text[]) AS w(job_id, slot) ON r.job_id = w.job_id AND r.slot = w.slot
+		WHERE NOT EXISTS (SELECT FROM waiting q WHERE q.job_id = w.job_id AND q.slot = w.slot AND q.reason NOT IN ('backoff', 'dead'))
+		ORDER BY r.task_id FOR SHARE OF r`, origins, names)
+	b.Query("lock leases", []any{&s.origin, &s.slot, &id}, func() error {
+		found.running[s] = id
+		return nil
+	}, `
+		SELECT l.job_id, l.slot, l.task_id FROM leases l
+		JOIN unnest($1::uuid[], $2::text[]) AS w(job_id, slot) ON l.job_id = w.job_id AND l.slot = w.slot
+		WHERE NOT EXISTS (SELECT FROM waiting q WHERE q.job_id = w.job_id AND q.slot = w.slot AND q.reason NOT IN ('backoff', 'dead'))
+		  AND NOT EXISTS (SELECT FROM ready r WHERE r.job_id = w.job_id AND r.slot = w.slot)
+		ORDER BY l.task_id FOR SHARE OF l`, origins, names)
+	return found, b.Send(ctx, tx)
 }
 
 // insertTasks writes the rows and returns their ids, uuid.Nil where the dedupe key is that of work done or given up.

@@ -145,6 +145,8 @@ type Dispatcher struct {
 	heads heads
 	// turns are those of the orgs with workers elsewhere.
 	turns turns
+	// crowded tells that the claim loop found fewer free slots than it had use for.
+	crowded atomic.Bool
 	// building tells whether the build loop has found a version being built when it last looked.
 	building atomic.Bool
 	// columns are the hashes of the column lineage that is recorded.

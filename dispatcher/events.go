@@ -38,7 +38,10 @@ func accept(ctx context.Context, tx pgx.Tx, events []Event, now time.Time) error
 }
 
 // queueAccept is accept as a part of a batch.
-func queueAccept(b *pg.Batch, events []Event, now time.Time) {
+func queueAccept(b *pg.Batch, events []Event, now time.Time) { queueEvents(b, events, now, true) }
+
+// queueEvents stores events, and has them routed unless the caller does that itself.
+func queueEvents(b *pg.Batch, events []Event, now time.Time, routed bool) {
 	if len(events) == 0 {
 		return
 	}
@@ -64,8 +67,20 @@ func queueAccept(b *pg.Batch, events []Event, now time.Time) {
 			ON CONFLICT ON CONSTRAINT events_identity DO NOTHING
 			RETURNING id, org_id)
 		INSERT INTO outbox (org_id, kind, payload, available_at, created_at)
-		SELECT org_id, 'route_event', jsonb_build_object('event_ids', jsonb_agg(id)) || $11, $8, $8 FROM accepted GROUP BY org_id`,
-		ids, orgs, datasets, versions, keys, revisions, producers, now, epochs, positions, rowTraces{tracesOf(events)})
+		SELECT org_id, 'route_event', jsonb_build_object('event_ids', jsonb_agg(id)) || $11, $8, $8 FROM accepted WHERE $12::boolean GROUP BY org_id`,
+		ids, orgs, datasets, versions, keys, revisions, producers, now, epochs, positions, rowTraces{tracesOf(events)}, routed)
+}
+
+// queueRouting has events routed that are stored already.
+func queueRouting(b *pg.Batch, events []Event, now time.Time) {
+	orgs, ids := make([]uuid.UUID, len(events)), make([]uuid.UUID, len(events))
+	for i, e := range events {
+		orgs[i], ids[i] = e.OrgID, e.ID
+	}
+	b.Exec(fmt.Sprintf("have %d events routed", len(events)), `
+		INSERT INTO outbox (org_id, kind, payload, available_at, created_at)
+		SELECT org, 'route_event', jsonb_build_object('event_ids', jsonb_agg(id)) || $3, $4, $4
+		FROM unnest($1::uuid[], $2::uuid[]) AS e(org, id) GROUP BY org`, orgs, ids, rowTraces{tracesOf(events)}, now)
 }
 
 func loadEvents(ctx context.Context, tx pgx.Tx, ids []uuid.UUID) ([]Event, error) {

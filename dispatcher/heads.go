@@ -25,6 +25,7 @@ type heads struct {
 	cost  time.Duration  // of that walk
 	at    time.Time      // of it
 	last  uuid.UUID      // the org whose turn it was last
+	cut   bool           // some queue gave as many tasks as it was asked for, the last time, or was not asked
 }
 
 // head names one org's queue for one runtime.
@@ -57,6 +58,26 @@ func (h *heads) walked(began time.Time, found []head, dead int64) {
 	}
 	h.cost, h.at, h.low, h.order, h.dead = time.Since(began), time.Now(), low, found, dead
 	slices.SortFunc(h.order, func(a, b head) int { return bytes.Compare(a.org[:], b.org[:]) })
+}
+
+// more tells whether the last claim may have left tasks that it could have taken.
+func (h *heads) more() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.cut
+}
+
+// asked notes whether a claim of a share of each queue took all there was.
+func (h *heads) asked(queues []head, share int, taken []claimable) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	given := map[head]int{}
+	h.cut = len(queues) < len(h.order)
+	for _, c := range taken {
+		k := head{c.Org, c.runtime}
+		given[k]++
+		h.cut = h.cut || given[k] == share
+	}
 }
 
 // claimed moves the heads behind what was claimed, and the turn on to the org that was last in the circle.
@@ -129,14 +150,19 @@ func (d *Dispatcher) takeReady(ctx context.Context, tx pgx.Tx, runtimes []string
 		queues, ranks = d.heads.next(runtimes, min(max, headsAtOnce))
 	}
 	if len(queues) == 0 {
+		d.heads.asked(nil, 0, nil)
 		return nil, nil
 	}
 	where, args := d.runsHere()
 	taken, err := takeFrom(ctx, tx, queues, ranks, max/len(queues), where, args...)
-	if err == nil && len(taken) > 0 {
+	if err != nil {
+		return nil, err
+	}
+	d.heads.asked(queues, max/len(queues), taken)
+	if len(taken) > 0 {
 		d.heads.claimed(taken)
 	}
-	return taken, err
+	return taken, nil
 }
 
 // runsHere is the condition that this process runs a task of one of its runtimes.

@@ -80,7 +80,7 @@ func (d *Dispatcher) place(ctx context.Context, tx pgx.Tx, tasks []placement, no
 
 // insertReady makes tasks claimable, but those whose job, DAG or org is paused: they wait, and it tells which. There are
 // hardly ever any pauses, so looking for them is part of the statement, and costs no more than an empty table does. Tasks of
-// runtimes with queues are to be announced there, see runtime_sqs.go.
+// runtimes with queues are to be announced there, see runtime_sqs.go. Claimers are woken after COMMIT.
 func (d *Dispatcher) insertReady(ctx context.Context, tx pgx.Tx, tasks []placement) (paused map[uuid.UUID]bool, err error) {
 	if len(tasks) == 0 {
 		return nil, nil
@@ -135,6 +135,7 @@ func (d *Dispatcher) insertReady(ctx context.Context, tx pgx.Tx, tasks []placeme
 	if err != nil {
 		return nil, fmt.Errorf("make %d tasks claimable: %w", len(tasks), err)
 	}
+	pg.AfterCommit(ctx, func() { d.wake.send(topicClaim) })
 	return paused, nil
 }
 

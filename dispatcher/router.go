@@ -116,6 +116,11 @@ func (d *Dispatcher) route(ctx context.Context, tx pgx.Tx, events []Event, moved
 	if consumers, err = d.lockConsumers(ctx, tx, generations, consumers); err != nil {
 		return created{}, err
 	}
+	return d.routeTo(ctx, tx, consumers, events, moved, now)
+}
+
+// routeTo makes the tasks of given consumers, whose locks are had.
+func (d *Dispatcher) routeTo(ctx context.Context, tx pgx.Tx, consumers []registry.Consumer, events []Event, moved []uuid.UUID, now time.Time) (created, error) {
 	hits, err := d.hits(ctx, tx, events, moved, consumers)
 	if err != nil {
 		return created{}, err

@@ -21,8 +21,7 @@ func (d *Dispatcher) runInProcess(ctx context.Context) error {
 	defer running.Wait()
 	runtimes := d.inProcessRuntimes()
 	return d.loop(ctx, "claim", d.wake.claim, func(ctx context.Context, now time.Time) (bool, error) {
-		n, err := d.claimAndRun(ctx, runtimes, &running, now)
-		return n > 0, err
+		return d.claimAndRun(ctx, runtimes, &running, now)
 	})
 }
 
@@ -40,35 +39,40 @@ func (d *Dispatcher) inProcessRuntimes() []string {
 // hundred in that time, and a claim of many costs little more than of one.
 const company = 2 * time.Millisecond
 
-// claimAndRun claims as many tasks as there are free slots and starts them.
-func (d *Dispatcher) claimAndRun(ctx context.Context, runtimes []string, running *sync.WaitGroup, now time.Time) (int, error) {
+// claimAndRun claims as many tasks as there are free slots and starts them. It tells whether there may be more that these
+// slots would do; where it is slots that are too few, one that comes free calls for the next claim.
+func (d *Dispatcher) claimAndRun(ctx context.Context, runtimes []string, running *sync.WaitGroup, now time.Time) (more bool, err error) {
+	d.crowded.Store(true)               // before the slots are counted: one that comes free later is heard
 	free := cap(d.slots) - len(d.slots) // only this loop takes slots, so there are at least as many
 	if free == 0 || d.drained.Load() {
-		return 0, nil
+		return false, nil
 	}
 	if free < cap(d.slots)/4 {
 		select {
 		case <-ctx.Done():
-			return 0, ctx.Err()
+			return false, ctx.Err()
 		case <-time.After(company):
 			free = cap(d.slots) - len(d.slots)
 		}
 	}
 	tasks, err := d.claim(ctx, runtimes, d.WorkerID, free, now)
 	if err != nil {
-		return 0, err
+		return false, err
 	}
+	d.crowded.Store(len(tasks) == free)
 	for _, t := range tasks {
 		d.slots <- struct{}{}
 		running.Go(func() {
 			defer func() {
 				<-d.slots
-				poke(d.wake.claim)
+				if d.crowded.Load() {
+					poke(d.wake.claim)
+				}
 			}()
 			d.execute(ctx, t)
 		})
 	}
-	return len(tasks), nil
+	return d.heads.more(), nil
 }
 
 // execute runs one task to its end and reports it. The run is stopped when its time is up, when it is canceled, when its

@@ -158,18 +158,18 @@ func takeSlots(ctx context.Context, tx pgx.Tx, tasks []placement) (placing []pla
 	for i, p := range tasks {
 		slots[i] = slotOf{p.job, p.slot}
 	}
-	queued, running, err := occupied(ctx, tx, slots)
+	there, err := occupied(ctx, tx, slots)
 	if err != nil {
 		return nil, nil, err
 	}
 	for _, p := range tasks {
 		s := slotOf{p.job, p.slot}
-		if _, ok := queued[s]; ok {
+		if _, ok := there.queued[s]; ok {
 			taken = append(taken, p.task)
 			continue
 		}
-		queued[s] = p.task
-		p.sibling = running[s]
+		there.queued[s] = p.task
+		p.sibling = there.running[s]
 		placing = append(placing, p)
 	}
 	return placing, taken, nil

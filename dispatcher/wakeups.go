@@ -8,10 +8,11 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// channel is what dispatchers on one database listen on. A payload is a list of topics.
+// channel is what dispatchers on one database listen on. A payload is a list of topics, after the name of the process.
 const channel = "dagctl"
 
 // wakeups carries hints between loops: within the process by channels of capacity one, to other processes by NOTIFY,
@@ -22,6 +23,7 @@ type wakeups struct {
 	invoke    []chan struct{} // of each function
 	claimable broadcast       // for the polls of workers elsewhere
 
+	self    string // begins what this process tells the others, so that it does not hear itself
 	mu      sync.Mutex
 	pending map[string]bool // topics to tell other processes
 	told    chan struct{}
@@ -30,7 +32,7 @@ type wakeups struct {
 func newWakeups() *wakeups {
 	one := func() chan struct{} { return make(chan struct{}, 1) }
 	return &wakeups{route: one(), claim: one(), announce: one(), build: one(), promote: one(), sources: one(),
-		pending: map[string]bool{}, told: one()}
+		self: uuid.NewString(), pending: map[string]bool{}, told: one()}
 }
 
 func poke(c chan struct{}) {
@@ -137,13 +139,13 @@ func (w *wakeups) tell(ctx context.Context, pool *pgxpool.Pool, log *slog.Logger
 		case <-w.told:
 		}
 		w.mu.Lock()
-		topics := make([]string, 0, len(w.pending))
+		topics := append(make([]string, 0, len(w.pending)+1), w.self)
 		for t := range w.pending {
 			topics = append(topics, t)
 		}
 		clear(w.pending)
 		w.mu.Unlock()
-		if len(topics) == 0 {
+		if len(topics) == 1 {
 			continue
 		}
 		if _, err := pool.Exec(ctx, `SELECT pg_notify($1, $2)`, channel, strings.Join(topics, ",")); err != nil && ctx.Err() == nil {
@@ -187,6 +189,9 @@ func (w *wakeups) listenOnce(ctx context.Context, pool *pgxpool.Pool) error {
 		n, err := conn.WaitForNotification(ctx)
 		if err != nil {
 			return err
+		}
+		if strings.HasPrefix(n.Payload, w.self) {
+			continue
 		}
 		for topic := range strings.SplitSeq(n.Payload, ",") {
 			w.local(topic)

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/storage"
 )
 
@@ -158,7 +159,29 @@ func loadInputs(ctx context.Context, tx pgx.Tx, ids []uuid.UUID, found map[uuid.
 // Origins that several versions share come up once, by their acting row.
 // It relies on idx_job_inputs_dataset and idx_dag_versions_open.
 func (r *Registry) Consumers(ctx context.Context, tx pgx.Tx, generations []uuid.UUID) ([]Consumer, error) {
-	rows, err := tx.Query(ctx, `
+	var b pg.Batch
+	found := r.QueueConsumers(&b, generations)
+	if err := b.Send(ctx, tx); err != nil {
+		return nil, err
+	}
+	return found(ctx, tx)
+}
+
+// QueueConsumers is Consumers as a part of a batch: what it returns tells the answer once that is sent.
+func (r *Registry) QueueConsumers(b *pg.Batch, generations []uuid.UUID) func(ctx context.Context, tx pgx.Tx) ([]Consumer, error) {
+	type edge struct {
+		generation, job uuid.UUID
+		input           int
+		live            bool
+	}
+	var (
+		edges []edge
+		e     edge
+	)
+	b.Query(fmt.Sprintf("find consumers of %d generations", len(generations)), []any{&e.generation, &e.job, &e.input, &e.live}, func() error {
+		edges = append(edges, e)
+		return nil
+	}, `
 		WITH edges AS (
 			SELECT g.id AS generation, j.id AS job_id, j.origin_job_id, i.input_index, v.status = 'Active' AS live, j.created_at
 			FROM dataset_versions g
@@ -173,31 +196,21 @@ func (r *Registry) Consumers(ctx context.Context, tx pgx.Tx, generations []uuid.
 		SELECT DISTINCT ON (origin_job_id, input_index, generation) generation, job_id, input_index, live
 		FROM edges
 		ORDER BY origin_job_id, input_index, generation, live DESC, created_at DESC`, generations)
-	if err != nil {
-		return nil, fmt.Errorf("find consumers of %d generations: %w", len(generations), err)
+	return func(ctx context.Context, tx pgx.Tx) ([]Consumer, error) {
+		ids := make([]uuid.UUID, len(edges))
+		for i, e := range edges {
+			ids[i] = e.job
+		}
+		jobs, err := r.Jobs(ctx, tx, ids)
+		if err != nil {
+			return nil, err
+		}
+		consumers := make([]Consumer, len(edges))
+		for i, e := range edges {
+			consumers[i] = Consumer{Job: jobs[e.job], Input: e.input, Generation: e.generation, Live: e.live}
+		}
+		return consumers, nil
 	}
-	type edge struct {
-		Generation, Job uuid.UUID
-		Input           int
-		Live            bool
-	}
-	edges, err := pgx.CollectRows(rows, pgx.RowToStructByPos[edge])
-	if err != nil {
-		return nil, fmt.Errorf("find consumers of %d generations: %w", len(generations), err)
-	}
-	ids := make([]uuid.UUID, len(edges))
-	for i, e := range edges {
-		ids[i] = e.Job
-	}
-	jobs, err := r.Jobs(ctx, tx, ids)
-	if err != nil {
-		return nil, err
-	}
-	consumers := make([]Consumer, len(edges))
-	for i, e := range edges {
-		consumers[i] = Consumer{Job: jobs[e.Job], Input: e.Input, Generation: e.Generation, Live: e.Live}
-	}
-	return consumers, nil
 }
 
 // ActingJobs tells by which job row each origin is run now. An origin that no active, building or ready version uses is absent.

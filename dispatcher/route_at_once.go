@@ -1,0 +1,104 @@
+package dispatcher
+
+import (
+	"context"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dagctl/dagctl/internal/pg"
+	"github.com/dagctl/dagctl/registry"
+)
+
+// While little goes on, a completion that commits alone routes its events itself, in its own transaction: what comes next is
+// claimable with its COMMIT, without an outbox row and a router's transaction in between. Under load completions share
+// transactions and leave their events to the router, which has more of them at a time.
+//
+// It must not wait for locks of origins, since it holds rows that routers wait for: where one is taken, or anything else
+// stands in the way, the events go the usual way.
+
+// ownRouting is the routing of one completion's events in its own transaction.
+type ownRouting struct {
+	by          *completing
+	generations []uuid.UUID
+	consumers   func(context.Context, pgx.Tx) ([]registry.Consumer, error) // of the generations
+	origins     map[uuid.UUID]bool                                         // whose locks were asked for
+	locked      bool                                                       // and had
+}
+
+// queueAtOnce asks who consumes what a completion may publish; nil where its events are the router's.
+func (d *Dispatcher) queueAtOnce(b *pg.Batch, batch []*completing) *ownRouting {
+	if len(batch) > 1 || batch[0].mid != nil || batch[0].leave || batch[0].check != nil || batch[0].outcome.Unchanged || len(batch[0].outcome.Written) == 0 {
+		return nil
+	}
+	a := &ownRouting{by: batch[0]}
+	batch[0].routes = true
+	for _, w := range batch[0].outcome.Written {
+		a.generations = append(a.generations, batch[0].output(w).Version)
+	}
+	a.generations = dedupeIDs(a.generations)
+	a.consumers = d.Registry.QueueConsumers(b, a.generations)
+	return a
+}
+
+// queueLocks tries to lock the consumers, and asks again who they are: a cutover may have come before the locks. False leaves
+// the events to the router.
+func (a *ownRouting) queueLocks(ctx context.Context, tx pgx.Tx, d *Dispatcher, b *pg.Batch, events []Event) (bool, error) {
+	// Limits are locked all at once, and some may be given back or taken by this transaction.
+	if a == nil || len(events) == 0 || len(a.by.row.limits)+len(a.by.asked) > 0 {
+		return false, nil
+	}
+	for _, e := range events {
+		if e.Position != nil {
+			return false, nil // the same position may have been told before
+		}
+	}
+	consumers, err := a.consumers(ctx, tx)
+	if err != nil {
+		return false, err
+	}
+	var (
+		keys    []string
+		origins []uuid.UUID
+	)
+	a.origins = make(map[uuid.UUID]bool, len(consumers))
+	for _, c := range consumers {
+		keys, origins = append(keys, c.Job.LockKey()), append(origins, c.Job.Origin)
+		a.origins[c.Job.Origin] = true
+	}
+	if len(origins) > 0 {
+		b.Query("try to lock consumers", []any{&a.locked}, func() error { return nil }, `
+			SELECT bool_and(had) FROM (
+				SELECT pg_try_advisory_xact_lock_shared(h) AS had FROM (SELECT DISTINCT hashtextextended(k, 0) AS h FROM unnest($1::text[]) AS k) AS dags
+				UNION ALL
+				SELECT pg_try_advisory_xact_lock(hashtextextended(o::text, 1)) FROM unnest($2::uuid[]) AS o) AS locks`, keys, dedupeIDs(origins))
+	} else {
+		a.locked = true
+	}
+	a.consumers = d.Registry.QueueConsumers(b, a.generations)
+	return true, nil
+}
+
+// route makes the tasks that the events call for, or leaves them to the router.
+func (a *ownRouting) route(ctx context.Context, tx pgx.Tx, d *Dispatcher, events []Event, now time.Time) (topics, error) {
+	began := time.Now()
+	consumers, err := a.consumers(ctx, tx)
+	if err != nil {
+		return nil, err
+	}
+	for _, c := range consumers {
+		a.locked = a.locked && a.origins[c.Job.Origin]
+	}
+	if !a.locked {
+		var b pg.Batch
+		queueRouting(&b, events, now)
+		return topics{topicRoute}, b.Send(ctx, tx)
+	}
+	pg.AfterCommit(ctx, func() { d.metrics.routed(events, began) })
+	if len(consumers) == 0 {
+		return nil, nil
+	}
+	made, err := d.routeTo(ctx, tx, consumers, events, nil, now)
+	return made.topics(), err
+}
