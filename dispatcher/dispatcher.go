@@ -145,6 +145,8 @@ type Dispatcher struct {
 	heads heads
 	// turns are those of the orgs with workers elsewhere.
 	turns turns
+	// stepped has completions leave their events to the router, always: for tests that take each step by itself.
+	stepped bool
 	// crowded tells that the claim loop found fewer free slots than it had use for.
 	crowded atomic.Bool
 	// building tells whether the build loop has found a version being built when it last looked.

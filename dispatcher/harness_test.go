@@ -77,6 +77,7 @@ func newWorld(t *testing.T, change ...func(*storage.Config)) *world {
 	require.NoError(t, err)
 	w.tenant = w.org("acme")
 	w.d = w.dispatcher("one")
+	w.d.stepped = true
 	return w
 }
 
@@ -232,6 +233,16 @@ func (w *world) settle() {
 		}
 	}
 	require.Fail(w.t, "does not settle")
+}
+
+// unrouted does something while another holds every origin, so that the events which come of it are left to the router.
+func (w *world) unrouted(do func()) {
+	w.t.Helper()
+	require.NoError(w.t, pgx.BeginFunc(w.t.Context(), w.pool, func(tx pgx.Tx) error {
+		_, err := tx.Exec(w.t.Context(), `SELECT pg_advisory_xact_lock(hashtextextended(o.origin_job_id::text, 1)) FROM (SELECT DISTINCT origin_job_id FROM jobs) AS o`)
+		do()
+		return err
+	}))
 }
 
 func (w *world) route() {

@@ -29,7 +29,7 @@ type ownRouting struct {
 
 // queueAtOnce asks who consumes what a completion may publish; nil where its events are the router's.
 func (d *Dispatcher) queueAtOnce(b *pg.Batch, batch []*completing) *ownRouting {
-	if len(batch) > 1 || batch[0].mid != nil || batch[0].leave || batch[0].check != nil || batch[0].outcome.Unchanged || len(batch[0].outcome.Written) == 0 {
+	if len(batch) > 1 || d.stepped || batch[0].mid != nil || batch[0].also != nil || batch[0].leave || batch[0].check != nil || batch[0].outcome.Unchanged || len(batch[0].outcome.Written) == 0 {
 		return nil
 	}
 	a := &ownRouting{by: batch[0]}

@@ -33,59 +33,97 @@ func (d *Dispatcher) reap(ctx context.Context, now time.Time) (more bool, err er
 	if err != nil {
 		return false, fmt.Errorf("find lost leases: %w", err)
 	}
-	type lost struct {
-		Task    uuid.UUID
-		Attempt int
-		Token   uuid.UUID
-		Reason  string
-	}
-	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[lost])
+	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[lostLease])
 	if err != nil {
 		return false, fmt.Errorf("find lost leases: %w", err)
 	}
-	var failed []error
-	for _, l := range found {
-		if err := d.reapOne(ctx, Fence{l.Task, l.Attempt, l.Token}, l.Reason, now); err != nil {
-			failed = append(failed, err)
+	if len(found) == 0 {
+		return false, nil
+	}
+	err = d.reapAll(ctx, found, now)
+	if err != nil && len(found) > 1 { // one of them may be the cause
+		var failed []error
+		for _, l := range found {
+			failed = append(failed, d.reapAll(ctx, []lostLease{l}, now))
 		}
+		err = errors.Join(failed...)
 	}
-	if len(found) > 0 {
-		d.wake.send(topicClaim, topicPromote, topicBuild)
-	}
-	return len(found) == sweepBatch && len(failed) == 0, errors.Join(failed...)
+	d.wake.send(topicClaim, topicPromote, topicBuild)
+	return len(found) == sweepBatch && err == nil, err
 }
 
-// reapOne ends an attempt whose lease is lost. Token and expiry are looked at again inside the write: a heartbeat may
-// have come in between. Attempt and token stay on the task, so that a completion that is merely late still counts.
-func (d *Dispatcher) reapOne(ctx context.Context, f Fence, reason string, now time.Time) error {
+// lostLease is a lease that was found lost, and why.
+type lostLease struct {
+	Task    uuid.UUID
+	Attempt int
+	Token   uuid.UUID
+	Reason  string
+}
+
+// reapAll ends attempts whose leases are lost, in one transaction. Token and expiry are looked at again inside the write: a
+// heartbeat may have come in between. Attempt and token stay on the tasks, so that a completion that is merely late still
+// counts. Locks are taken in the order of completions: tasks, then leases.
+func (d *Dispatcher) reapAll(ctx context.Context, found []lostLease, now time.Time) error {
+	tasks, attempts, tokens := make([]uuid.UUID, len(found)), make([]int, len(found)), make([]uuid.UUID, len(found))
+	reasons := make(map[uuid.UUID]string, len(found))
+	for i, l := range found {
+		tasks[i], attempts[i], tokens[i] = l.Task, l.Attempt, l.Token
+		reasons[l.Task] = l.Reason
+	}
 	return pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) error {
-		row, err := lockTask(ctx, tx, f)
+		var (
+			b    pg.Batch
+			id   uuid.UUID
+			lost []uuid.UUID
+		)
+		rows := queueLockTasks(&b, tasks)
+		b.Query("lock lost leases", []any{&id}, func() error {
+			lost = append(lost, id)
+			return nil
+		}, `
+			SELECT l.task_id FROM leases l
+			JOIN unnest($1::uuid[], $2::int[], $3::uuid[]) AS w(task, attempt, token) ON l.task_id = w.task AND l.attempt = w.attempt AND l.lease_token = w.token
+			WHERE l.expires_at <= $4 OR l.timeout_at <= $4 OR EXISTS (SELECT FROM workers w WHERE w.id = l.worker_id AND w.last_heartbeat <= $5)
+			ORDER BY l.task_id FOR UPDATE OF l`, tasks, attempts, tokens, now, now.Add(-workerDeadAfter))
+		if err := b.Send(ctx, tx); err != nil {
+			return err
+		}
+		var origins []uuid.UUID
+		for _, id := range lost {
+			origins = append(origins, rows[id].job)
+		}
+		retries, err := d.retriesOf(ctx, tx, origins)
 		if err != nil {
 			return err
 		}
-		tag, err := tx.Exec(ctx, `
-			SELECT FROM leases l WHERE l.task_id = $1 AND l.attempt = $2 AND l.lease_token = $3
-			AND (l.expires_at <= $4 OR l.timeout_at <= $4 OR EXISTS (SELECT FROM workers w WHERE w.id = l.worker_id AND w.last_heartbeat <= $5))
-			FOR UPDATE OF l`, f.TaskID, f.Attempt, f.LeaseToken, now, now.Add(-workerDeadAfter))
-		if err != nil || tag.RowsAffected() == 0 || row.status != "Running" {
-			return err
+		var endings []ended
+		for _, id := range lost {
+			row := rows[id]
+			if row.status != "Running" {
+				continue
+			}
+			e := ending{status: "Failed", reason: reasons[id], message: "the worker was not heard of in time", actor: "SYSTEM", failed: 1}
+			if e.reason == reasonTimeout {
+				e.message = errTimedOut.Error()
+			}
+			e.retryAt = failure(row, retries[row.job], true, 1, now, rand.Float64())
+			endings = append(endings, ended{row, row.unlessCanceled(e)})
 		}
-		e := ending{status: "Failed", reason: reason, message: "the worker was not heard of in time", actor: "SYSTEM", failed: 1}
-		if reason == reasonTimeout {
-			e.message = errTimedOut.Error()
+		if len(endings) == 0 {
+			return nil
 		}
-		e.retryAt = failure(row, d.retryOf(ctx, tx, row.job), true, 1, now, rand.Float64())
-		return d.finish(ctx, tx, row, row.unlessCanceled(e), now)
+		return d.finishAll(ctx, tx, endings, now)
 	})
 }
 
-// retryOf is the back-off of an origin's job as it is now.
-func (d *Dispatcher) retryOf(ctx context.Context, tx pgx.Tx, origin uuid.UUID) dag.Retry {
-	acting, err := d.Registry.ActingJobs(ctx, tx, ids(origin))
-	if a, ok := acting[origin]; err == nil && ok {
-		return a.Job.Def.Retry
+// retriesOf tells the back-off of origins' jobs as they are now; those that nobody uses any more have the default.
+func (d *Dispatcher) retriesOf(ctx context.Context, tx pgx.Tx, origins []uuid.UUID) (map[uuid.UUID]dag.Retry, error) {
+	acting, err := d.Registry.ActingJobs(ctx, tx, dedupeIDs(origins))
+	retries := make(map[uuid.UUID]dag.Retry, len(acting))
+	for origin, a := range acting {
+		retries[origin] = a.Job.Def.Retry
 	}
-	return dag.Retry{}
+	return retries, err
 }
 
 // promoteDue makes tasks claimable whose time has come: retries after their back-off, and those with a run-at.
