@@ -317,6 +317,9 @@ func (d *Document) Job(name string) (*Job, bool) {
 // Handler is the operator of jobs that a worker's own function does: `config: {handler: NAME}` names it.
 const Handler = "handler"
 
+// OwnCode is the operator of jobs that run code which came with the deploy: what `udf` names.
+const OwnCode = "udf"
+
 // OperatorSpec is what the DAG file needs to know of an operator.
 type OperatorSpec struct {
 	Name    string

@@ -1,6 +1,7 @@
 package dispatcher
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -317,6 +318,9 @@ func (d *Dispatcher) wireTask(t claimed) (protocol.Task, error) {
 		Operator: a.Operator, OperatorVersion: a.OperatorVersion, Config: a.Config, Payload: a.Payload, PartitionBy: by,
 		Inputs: []protocol.Input{}, Outputs: []protocol.Output{}, OperatorState: a.State, Secrets: t.job.Def.Secrets,
 		TimeoutAt: t.timeoutAt, LeaseSeconds: int(t.lease.Seconds()), Traceparent: t.trace}
+	if udf := t.job.Def.UDF; udf != nil {
+		w.UDF = &protocol.UDF{Hash: cmp.Or(udf.Hash, udf.Bundle), Entrypoint: udf.Entrypoint}
+	}
 	if p := a.Partition; p != nil {
 		w.Partition = &protocol.Partition{Key: p.Key, Start: p.Start, End: p.End}
 	}

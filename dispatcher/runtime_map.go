@@ -45,7 +45,7 @@ const defaultConcurrency = 100
 
 // takesOperator reports whether it runs an operator. What is a worker's own function the server cannot run.
 func (b Backend) takesOperator(operator string) bool {
-	if operator == dag.Handler && b.Kind == InProcess {
+	if b.Kind == InProcess && (operator == dag.Handler || operator == dag.OwnCode) {
 		return false
 	}
 	return len(b.Operators) == 0 || slices.Contains(b.Operators, operator)
@@ -99,7 +99,7 @@ func (m RuntimeMap) Remote() bool {
 	return len(m.Of(Poll))+len(m.Of(SQS))+len(m.Of(Lambda)) > 0
 }
 
-// Runs are the mapped runtimes that take the operator, sorted.
+// Runs are the mapped runtimes that take the operator, sorted. What users bring along never runs in a server's process.
 func (m RuntimeMap) Runs(operator string) []string {
 	names := []string{}
 	for _, name := range m.Names() {

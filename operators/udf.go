@@ -68,7 +68,7 @@ type UDFTask struct {
 
 func (o *udfOperator) Spec() dag.OperatorSpec {
 	return dag.OperatorSpec{
-		Name: "udf", Version: "1.0.0", Source: true, Reactive: true, Effect: dag.EffectInternal,
+		Name: dag.OwnCode, Version: "1.0.0", Source: true, Reactive: true, Effect: dag.EffectInternal,
 		ConfigSchema: json.RawMessage(udfSchema), Operational: []string{"memory_mb"},
 	}
 }

@@ -29,10 +29,10 @@ func refuseUnserved(doc *dag.Document, operators map[string]dag.OperatorSpec) er
 		if job.PartitionBy.Kind == dag.ByCursor {
 			refuseCursor(job, operators[job.Operator], func(what string) { refuse(job.Position, "job %s: %s", job.Name, what) })
 		}
-		if job.UDF != nil && job.Operator != "udf" {
+		if job.UDF != nil && job.Operator != dag.OwnCode {
 			refuse(job.Position, "job %s: operator %s runs no code of the user's own; operator udf does", job.Name, job.Operator)
 		}
-		if job.UDF == nil && job.Operator == "udf" {
+		if job.UDF == nil && job.Operator == dag.OwnCode {
 			refuse(job.Position, "job %s: operator udf runs the code that `udf` names, and it names none", job.Name)
 		}
 	}

@@ -121,7 +121,7 @@ func (c *Client) Query(ctx context.Context, capability string, query protocol.Qu
 	return answer, err
 }
 
-// Upload puts a file of an output. The same name again replaces it.
+// Upload puts a file of an output. The same content may be sent again; other content under the same name is a Conflict.
 func (c *Client) Upload(ctx context.Context, capability string, fence protocol.Fence, output int, file string, format Format, content io.Reader, size int64) (answer protocol.UploadedFile, err error) {
 	path := fmt.Sprintf("/v1/task/outputs/%d/%s?format=%s", output, url.PathEscape(file), format)
 	if size == 0 {
@@ -153,6 +153,22 @@ func (c *Client) Download(ctx context.Context, capability string, fence protocol
 		return nil, err
 	}
 	return response.Body, nil
+}
+
+// Code is the zip archive of the job's own code, of operator udf.
+func (c *Client) Code(ctx context.Context, capability string, fence protocol.Fence) ([]byte, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.base+"/v1/task/udf", nil)
+	if err != nil {
+		return nil, err
+	}
+	asTask(capability)(request.Header)
+	showFence(request.Header, fence)
+	response, err := c.do(request)
+	if err != nil {
+		return nil, err
+	}
+	defer response.Body.Close()
+	return io.ReadAll(response.Body)
 }
 
 func (c *Client) asWorker(h http.Header) { h.Set("Authorization", "Bearer "+c.token) }

@@ -75,6 +75,15 @@ func (t *Task) BoundSecrets(ctx context.Context) (answer protocol.Secrets, err e
 	return answer, err
 }
 
+// Code is the zip archive of the job's own code, of operator udf.
+func (t *Task) Code(ctx context.Context) (archive []byte, err error) {
+	err = repeat(ctx, func(ctx context.Context) (err error) {
+		archive, err = t.client.Code(ctx, t.capability(), t.fence)
+		return err
+	})
+	return archive, err
+}
+
 // Credentials are short-lived storage credentials: to read what was pinned and to put new objects under the attempt's
 // prefixes. Only servers with S3 storage give any.
 func (t *Task) Credentials(ctx context.Context) (answer protocol.Credentials, err error) {

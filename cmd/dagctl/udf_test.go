@@ -44,7 +44,7 @@ func TestCodeIsSentAndNamed(t *testing.T) {
 
 	path := filepath.Join(dir, "dag.yaml")
 	deploy := func(udf string) result {
-		text := "name: scoring\njobs:\n  - { name: score, operator: udf, source: { kind: manual }, udf: " + udf + " }\n"
+		text := "name: scoring\njobs:\n  - { name: score, operator: udf, runtime: elsewhere, source: { kind: manual }, udf: " + udf + " }\n"
 		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 		return dagctl(t, writers, "deploy", path)
 	}

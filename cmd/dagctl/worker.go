@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/rest"
+	"github.com/dagctl/dagctl/internal/sandbox"
 	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/worker"
 	"github.com/dagctl/dagctl/worker/builtin"
@@ -71,6 +73,9 @@ Functions of one's own, for jobs with operator handler, run in workers built wit
 	f.StringArrayVar(&o.builtin.AllowedAddresses, "allow-address", nil, "prefix (CIDR) that http_source may reach though it is private (repeatable)")
 	f.Int64Var(&o.memoryMB, "memory-mb", defaultOperators.MemoryMB, "memory of each DuckDB session")
 	f.IntVar(&o.builtin.Threads, "threads", 0, "threads of each DuckDB session; all that the machine has where it is 0")
+	f.BoolVar(&o.builtin.UDF.Unconfined, "unsafe-udf", false, "run users' own code as an ordinary process: only where the whole machine is its wall")
+	f.StringArrayVar(&o.builtin.UDF.Programs, "udf-path", nil, "folder of interpreters besides the system's that users' own code may use (repeatable)")
+	f.Int64Var(&o.builtin.UDF.MemoryMB, "udf-memory-mb", 4096, "the most memory that a job may ask for, for its own code")
 	f.StringArrayVar(&o.fileRoots, "file-root", nil, "folder that an org's file sources may read here, ORG=DIR (repeatable)")
 	f.StringVar(&o.log.Level, "log-level", defaultLog.Level, "debug, info, warn or error")
 	f.StringVar(&o.log.Format, "log-format", defaultLog.Format, "json or text")
@@ -160,7 +165,17 @@ func newWorker(o workerOptions) (*worker.Worker, error) {
 	if err := roots.addFileRoots(o.fileRoots); err != nil {
 		return nil, err
 	}
-	err = builtin.Register(w, builtin.Options{Registry: registry, Only: o.operators, ScratchDir: o.ScratchDir, Roots: roots.roots})
+	only := o.operators
+	if err := sandbox.Available(); err != nil && !o.builtin.UDF.Unconfined {
+		if slices.Contains(only, "udf") {
+			return nil, err
+		}
+		if len(only) == 0 { // the others are served all the same
+			only = slices.DeleteFunc(registry.Names(), func(name string) bool { return name == "udf" })
+			o.Log.Warn("users' own code does not run here", "error", err)
+		}
+	}
+	err = builtin.Register(w, builtin.Options{Registry: registry, Only: only, ScratchDir: o.ScratchDir, Roots: roots.roots})
 	if err != nil {
 		return nil, fault.New(fault.Invalid, "--operator: %w", err)
 	}

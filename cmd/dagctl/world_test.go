@@ -49,6 +49,7 @@ func newWorld(t *testing.T, change ...func(*serverConfig)) *world {
 	cfg.DatabaseURL, cfg.Storage.Root = testdb.URL(t), w.files
 	cfg.FileRoots = map[string][]string{"acme": {w.roots}}
 	cfg.Operators.AllowCommand = true
+	cfg.Runtimes = runtimesConfig{"dispatcher": {{Kind: dispatcher.InProcess}}, "elsewhere": {{Kind: dispatcher.Poll}}}
 	cfg.Limits = limitsConfig{RequestsPerSecond: 10_000, Burst: 10_000, WorkerRequestsPerSecond: 10_000, WorkerBurst: 10_000}
 	cfg.secretKeys = []string{authz.NewVaultKey()}
 	key, err := authz.EnsureTaskKey(filepath.Join(t.TempDir(), "task.pem"))

@@ -106,6 +106,9 @@ func (o Options) assignment(ctx context.Context, t *worker.Task) (operators.Assi
 	for _, out := range t.Outputs {
 		a.Outputs = append(a.Outputs, operators.AssignedOutput{Index: out.Index, Name: out.Name, UpdateStrategy: dag.UpdateStrategy(out.UpdateStrategy)})
 	}
+	if t.UDF != nil {
+		a.UDF = &dag.UDF{Hash: t.UDF.Hash, Entrypoint: t.UDF.Entrypoint}
+	}
 	if o.Roots != nil {
 		a.Roots = o.Roots(t.Org, t.Job.DAGName)
 	}
