@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dagctl/dagctl/registry"
 	"github.com/dagctl/dagctl/worker"
 	"github.com/dagctl/dagctl/worker/protocol"
 )
@@ -89,7 +90,8 @@ func TestTasksElsewhereReadAndWriteByTheServer(t *testing.T) {
 	require.ErrorContains(t, err, "uploaded already")
 	_, err = upload("no json at all", worker.NDJSON)
 	require.ErrorContains(t, err, "cannot be read as ndjson")
-	require.Empty(t, w.partitions(t, "scores"))
+	_, err = fetch[registry.Revision](t.Context(), w.as(writer), datasetPath("scores")+"/partitions", nil, pageFlags{limit: 10})
+	require.ErrorContains(t, err, "no dataset", "its first version is not whole yet")
 
 	lines := []protocol.LogLine{{Seq: 1, Text: "one"}, {Seq: 2, Text: "two"}}
 	for range 2 {
@@ -102,6 +104,18 @@ func TestTasksElsewhereReadAndWriteByTheServer(t *testing.T) {
 	require.ErrorContains(t, err, "hands out no credentials")
 	_, err = api.Code(t.Context(), claim.CapabilityToken, claim.Fence())
 	require.ErrorContains(t, err, "no code of its own")
+
+	state, err := api.Complete(t.Context(), claim.CapabilityToken, protocol.Completion{Fence: claim.Fence(), Status: "Completed",
+		Outputs: []protocol.CommittedOutput{{Index: 0, Files: []protocol.UploadedFile{first}}}})
+	require.NoError(t, err)
+	require.Equal(t, "Completed", state.Status)
+	eventually(t, "the version serves", func() (bool, error) {
+		_, err := fetch[registry.Revision](t.Context(), w.as(writer), datasetPath("scores")+"/partitions", nil, pageFlags{limit: 10})
+		return err == nil, err
+	})
+	require.Equal(t, []string{"2026-01-01"}, w.partitions(t, "scores"))
+	_, err = api.Download(t.Context(), claim.CapabilityToken, claim.Fence(), 0, worker.CSV)
+	require.ErrorContains(t, err, "Completed", "its fence holds no more")
 }
 
 // Whatever a task sends, it gets a plain answer.
@@ -145,7 +159,7 @@ func TestHostileTasksGetPlainAnswers(t *testing.T) {
 		"no such output":      {"PUT", "/v1/task/outputs/7/a.csv", "a\n1\n", nil, 404},
 		"a way out":           {"PUT", "/v1/task/outputs/0/..%2F..%2Fa.csv", "a\n1\n", nil, 422},
 		"a hidden name":       {"PUT", "/v1/task/outputs/0/.a.csv", "a\n1\n", nil, 422},
-		"no rows":             {"PUT", "/v1/task/outputs/0/a.csv", "", nil, 422},
+		"no rows":             {"PUT", "/v1/task/outputs/0/a.ndjson", "[1,", nil, 422},
 		"an old protocol":     {"GET", "/v1/task/inputs/0", "", set(protocol.VersionHeader, "99"), 422},
 	} {
 		status, text := call(c.method, c.path, c.body, c.change)
