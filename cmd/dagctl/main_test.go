@@ -4,10 +4,12 @@ import (
 	"os"
 	"testing"
 
+	"github.com/dagctl/dagctl/internal/sandbox"
 	"github.com/dagctl/dagctl/query"
 )
 
 func TestMain(m *testing.M) {
+	sandbox.Stage()
 	query.Child()
 	os.Exit(m.Run())
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"archive/zip"
 	"bytes"
+	"context"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -99,4 +100,58 @@ func TestHostileArchivesAreRefused(t *testing.T) {
 			require.Less(t, status, 500, text)
 		})
 	}
+}
+
+// Code of one's own runs on a worker, reads its job's input and makes its output, and its log is kept.
+func TestAWorkerRunsCodeOfOnesOwn(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.land(t, "2026-01-01")
+	writers := w.env(t, writer)
+	dir := t.TempDir()
+	require.NoError(t, os.MkdirAll(filepath.Join(dir, "count"), 0o755))
+	script := "#!/bin/sh\ncat > task.json\necho counting\nprintf 'files\\n' > outputs/out/n.csv\nls inputs/landing | wc -l >> outputs/out/n.csv\nid -u\nenv | grep -c DAGCTL\ntrue\n"
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "count/run.sh"), []byte(script), 0o600))
+	path := filepath.Join(dir, "dag.yaml")
+	require.NoError(t, os.WriteFile(path, []byte(`name: own
+jobs:
+  - name: landing
+    operator: file_source
+    source: { kind: poll, every: 1s }
+    partition_by: { time: day }
+    config: { path: landing, pattern: "{date}.csv", format: csv }
+  - name: count
+    operator: udf
+    runtime: elsewhere
+    inputs: [{ from: { job: landing } }]
+    outputs: [out]
+    udf: { folder: count, entrypoint: run.sh }
+publish:
+  counted: { from: { job: count } }
+`), 0o600))
+	ctx, stop := context.WithCancel(t.Context())
+	var said bytes.Buffer
+	ended := make(chan int, 1)
+	go func() {
+		env := map[string]string{"DAGCTL_TOKEN": w.tokens[anyWorker]}
+		ended <- run(ctx, []string{"worker", "--url", w.url, "--runtime", "elsewhere", "--scratch-dir", t.TempDir()},
+			environment{in: strings.NewReader(""), out: &said, err: &said, getenv: func(name string) string { return env[name] }})
+	}()
+	t.Cleanup(func() {
+		stop()
+		<-ended
+	})
+	deployed := dagctl(t, writers, "deploy", path)
+	require.Zero(t, deployed.code, deployed.err)
+	require.Contains(t, must(t, writers, "datasets", "preview", "counted", "--output", "json"), "1")
+	task := w.tasks(t)[0]
+	for _, other := range w.tasks(t) {
+		if other.Job == "count" {
+			task = other
+		}
+	}
+	require.Equal(t, "Completed", task.Status)
+	log := must(t, writers, "tasks", "logs", task.ID.String())
+	require.Contains(t, log, "info counting\n")
+	require.Contains(t, log, "info 0\n", "nothing of the worker's environment is in its own")
 }

@@ -10,8 +10,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"path/filepath"
 	"slices"
+
+	"github.com/google/uuid"
 
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/internal/secret"
@@ -52,7 +55,7 @@ func (o Options) run(ctx context.Context, t *worker.Task) (json.RawMessage, erro
 	if err != nil {
 		return nil, err
 	}
-	runner := operators.Runner{Registry: o.Registry, Carrier: carrier{t}, ScratchDir: o.ScratchDir, Log: t.Log}
+	runner := operators.Runner{Registry: o.Registry, Carrier: carrier{t}, ScratchDir: o.ScratchDir, Log: t.Log, KeepLog: keepLog(t)}
 	out := runner.Run(ctx, a, t.Progress)
 	switch {
 	case out.Err != nil && !out.Retryable:
@@ -167,4 +170,21 @@ func (c carrier) Deliver(ctx context.Context, a operators.Assignment, dirs []str
 		}
 	}
 	return outcome, nil
+}
+
+// keepLog sends what an operator logs to the server as the task's log, as it is but for secrets.
+func keepLog(t *worker.Task) func(*slog.Logger, uuid.UUID, uuid.UUID, int, func(string) string) (*slog.Logger, func()) {
+	return func(_ *slog.Logger, _, _ uuid.UUID, _ int, redact func(string) string) (*slog.Logger, func()) {
+		return slog.New(redacting{t.Log.Handler(), redact}), func() {}
+	}
+}
+
+type redacting struct {
+	slog.Handler
+	redact func(string) string
+}
+
+func (h redacting) Handle(ctx context.Context, r slog.Record) error {
+	r.Message = h.redact(r.Message)
+	return h.Handler.Handle(ctx, r)
 }
