@@ -193,7 +193,8 @@ func (o *Output) Upload(ctx context.Context, name string, format Format, path st
 		}
 		return fmt.Errorf("upload %s of output %q: %w", name, o.Name, err)
 	}
-	o.task.gathered.uploaded(o.Index, o.partition, protocol.UploadedFile{Name: name, ETag: sent.ETag})
+	// Rows as text are kept as Parquet, under a name that says so: what is committed is what the server calls it.
+	o.task.gathered.uploaded(o.Index, o.partition, sent)
 	return nil
 }
 

@@ -301,6 +301,9 @@ func (s *Scripted) upload(w http.ResponseWriter, r *http.Request) {
 	case format != "ndjson" && format != "csv" && format != "parquet":
 		err = refuse(http.StatusUnprocessableEntity, "format: %q is not ndjson, csv or parquet", format)
 	default:
+		if format != "parquet" {
+			name += ".parquet" // as servers keep rows that came as text
+		}
 		t.files[path.Base(name)+"?"+format] = content
 	}
 	reply(w, protocol.UploadedFile{Name: name, ETag: fmt.Sprintf("%08x", len(content))}, err)
