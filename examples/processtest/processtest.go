@@ -48,8 +48,15 @@ type Result struct {
 // Run runs a command to its end. Settings of whoever runs the tests do not reach it.
 func Run(t testing.TB, dir string, args ...string) Result {
 	t.Helper()
+	return RunWith(t, dir, nil, args...)
+}
+
+// RunWith is Run with variables besides.
+func RunWith(t testing.TB, dir string, env []string, args ...string) Result {
+	t.Helper()
 	var out, errs bytes.Buffer
 	cmd := command(t, dir, args...)
+	cmd.Env = append(cmd.Env, env...)
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	if err := cmd.Run(); err != nil {
 		require.IsType(t, new(exec.ExitError), err)
