@@ -20,13 +20,14 @@ jobs:
   - name: waits
     operator: handler
     source: { kind: manual }
-    outputs: 0
     config: { handler: waits }
   - name: listens
     operator: handler
     source: { kind: manual }
     outputs: 0
     config: { handler: listens }
+publish:
+  who: { from: { job: waits } }
 `
 
 // gate is a folder of files that handlers wait for.
@@ -46,40 +47,46 @@ func attempt(n int, status string) func(dispatcher.TaskDetail) bool {
 	return func(task dispatcher.TaskDetail) bool { return task.Attempt == n && task.Status == status }
 }
 
-// clear sees to it that no later worker gets a task.
-func (w *world) clear(t *testing.T, id string) {
-	t.Helper()
-	if status := w.task(t, id).Status; status == "Running" || status == "Queued" {
-		w.must(t, "tasks", "cancel", id, "--yes")
-	}
-}
-
 func TestLives(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.serve(t, livesDAG)
 
 	// One after the other: each wants the tasks to go to its own workers.
-	t.Run("a stopped worker learns that its lease is lost", w.stoppedWorker)
+	t.Run("a stale worker commits nothing", w.staleWorker)
 	t.Run("a killed worker's task goes on elsewhere", w.killedWorker)
 	t.Run("a canceled task hears of it", w.canceledTask)
-	t.Run("a worker that is told to stop hands back what does not end", w.handedBack)
+	t.Run("a worker that is told to stop ends what it has", w.drained)
+	t.Run("and hands back what does not end", w.handedBack)
 	t.Run("a worker that is drained ends", w.drainedWorker)
 }
 
-func (w *world) stoppedWorker(t *testing.T) {
+func (w *world) staleWorker(t *testing.T) {
 	g := gate{t.TempDir()}
 	first := w.liver(t, g, "first", "POOL=1") // no poll of its is left open, which would get the next attempt
-	id := w.run(t, "lives/listens", `{}`)
+	id := w.run(t, "lives/waits", `{"gate": "stale"}`)
 	first.says(t, "begins 1\n")
 	first.signal(t, syscall.SIGSTOP)
-	second := w.liver(t, g, "second", "DRAIN=0.1")
+	second := w.liver(t, g, "second")
 	second.says(t, "begins 2\n")
+
+	// The first goes on while the second attempt runs.
+	g.open(t, "first", "stale")
+	before := w.task(t, id)
+	require.True(t, attempt(2, "Running")(before), "%+v", before.Task)
 	first.signal(t, syscall.SIGCONT)
-	first.says(t, "hears of its loss\n")
-	require.True(t, attempt(2, "Running")(w.task(t, id)))
-	w.must(t, "tasks", "cancel", id, "--yes")
-	second.says(t, "hears of its cancellation\n")
+	first.says(t, "goes on 1\n")
+	first.says(t, "its end was not accepted")
+	after := w.task(t, id)
+	after.Progress, after.State = before.Progress, before.State // the second's own heartbeats
+	require.Equal(t, before, after)
+
+	g.open(t, "second", "stale")
+	w.ended(t, id, "Completed")
+	require.JSONEq(t, `{"worker": "second", "attempt": 2}`, string(w.task(t, id).Result))
+	rows := w.must(t, "datasets", "preview", "who")
+	require.Contains(t, rows, "second")
+	require.NotContains(t, rows, "first")
 }
 
 func (w *world) killedWorker(t *testing.T) {
@@ -90,12 +97,11 @@ func (w *world) killedWorker(t *testing.T) {
 	first.signal(t, syscall.SIGKILL)
 	require.Equal(t, -1, first.ends(t))
 
-	second := w.liver(t, g, "second")
-	second.says(t, "begins 2\n")
-	require.True(t, attempt(2, "Running")(w.task(t, id)))
 	g.open(t, "second", "killed")
-	second.says(t, "goes on 2\n")
-	w.clear(t, id)
+	w.liver(t, g, "second")
+	task := w.ended(t, id, "Completed")
+	require.Equal(t, 2, task.Attempt)
+	require.JSONEq(t, `{"worker": "second", "attempt": 2}`, string(task.Result))
 }
 
 func (w *world) canceledTask(t *testing.T) {
@@ -105,6 +111,21 @@ func (w *world) canceledTask(t *testing.T) {
 	w.reach(t, id, "its progress", func(task dispatcher.TaskDetail) bool { return task.Progress == 25 && task.State == "a quarter" })
 	w.must(t, "tasks", "cancel", id, "--yes")
 	worker.says(t, "hears of its cancellation\n")
+	task := w.ended(t, id, "Canceled")
+	require.Equal(t, 1, task.Attempt)
+}
+
+func (w *world) drained(t *testing.T) {
+	g := gate{t.TempDir()}
+	worker := w.liver(t, g, "first")
+	id := w.run(t, "lives/waits", `{"gate": "drained"}`)
+	worker.says(t, "begins 1\n")
+	worker.signal(t, syscall.SIGTERM)
+	worker.says(t, "stops: SIGTERM")
+	g.open(t, "first", "drained")
+	require.Zero(t, worker.ends(t))
+	require.True(t, strings.HasSuffix(worker.said(), "the worker ends\n"))
+	require.Equal(t, 1, w.ended(t, id, "Completed").Attempt)
 }
 
 func (w *world) handedBack(t *testing.T) {
@@ -116,14 +137,11 @@ func (w *world) handedBack(t *testing.T) {
 	require.Zero(t, first.ends(t))
 	require.Contains(t, first.said(), "tasks handed back: 1")
 
-	second := w.liver(t, g, "second")
-	second.says(t, "begins 2\n")
-	task := w.task(t, id)
-	require.True(t, attempt(2, "Running")(task))
-	require.Zero(t, task.Failures, "to be handed back is no failure")
 	g.open(t, "second", "back")
-	second.says(t, "goes on 2\n")
-	w.clear(t, id)
+	w.liver(t, g, "second")
+	task := w.ended(t, id, "Completed")
+	require.Equal(t, 2, task.Attempt)
+	require.Zero(t, task.Failures, "to be handed back is no failure")
 }
 
 func (w *world) drainedWorker(t *testing.T) {

@@ -1,0 +1,92 @@
+package python_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dagctl/dagctl/dispatcher"
+)
+
+// Manual jobs, whose tasks have payloads.
+const mailDAG = `name: mail
+defaults: { runtime: python, retry: { initial_seconds: 1, max_seconds: 1 } }
+jobs:
+  - name: send
+    operator: handler
+    source: { kind: manual }
+    outputs: 0
+    enqueues: [send]
+    config: { handler: "email:send" }
+  - name: count
+    operator: handler
+    source: { kind: manual }
+    outputs: 0
+    config: { handler: "email:count" }
+  - name: secret
+    operator: handler
+    source: { kind: manual }
+    outputs: 0
+    config: { handler: "email:secret", key: { secret: smtp } }
+  - name: wrong
+    operator: handler
+    source: { kind: manual }
+    outputs: 0
+    config: { handler: "email:wrong" }
+`
+
+func TestHandlers(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	secret := w.command(t, "secrets", "set", "smtp")
+	secret.Stdin = strings.NewReader("hunter2")
+	require.NoError(t, secret.Run())
+	w.must(t, "secrets", "bind", "smtp", "--job", "mail/secret")
+	w.must(t, "secrets", "bind", "smtp", "--host", "*") // a program may send it anywhere
+	w.serve(t, mailDAG)
+	w.worker(t, "mail.py")
+
+	for _, test := range []struct {
+		name, job, payload, status string
+		attempt                    int
+		result, fault              string
+	}{
+		{"a result", "send", `{"to": "ada"}`, "Completed", 1, `{"to": "ada", "attempt": 1}`, ""},
+		{"a failure that may pass", "send", `{"to": "later"}`, "Completed", 2, `{"to": "later", "attempt": 2}`, ""},
+		{"a failure that will not", "send", `{"to": "nobody"}`, "Failed", 1, "", "there is no nobody"},
+		{"a payload of another type", "send", `{"to": 5}`, "Failed", 1, "", "payload.to is a number, and not a string"},
+		{"a secret", "secret", `{}`, "Completed", 1, `{"length": 7}`, ""},
+		{"a job that it may not enqueue", "wrong", `{}`, "Completed", 1, `{"status": 422}`, ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			task := w.ended(t, w.run(t, "mail/"+test.job, test.payload), test.status)
+			require.Equal(t, test.attempt, task.Attempt)
+			require.Contains(t, task.Error, test.fault)
+			if test.result != "" {
+				require.Subset(t, decoded(t, task.Result), decoded(t, []byte(test.result)), "%s", task.Result)
+			}
+		})
+	}
+	t.Run("tasks of a task", func(t *testing.T) {
+		t.Parallel()
+		w.ended(t, w.run(t, "mail/send", `{"to": "ada", "copies": ["bob", "cyd", "bob"]}`), "Completed")
+		var tasks []dispatcher.Task
+		w.decode(t, &tasks, "tasks", "list", "--job", "send")
+		copies := 0
+		for _, task := range tasks {
+			if task.DedupeKey != "" && w.task(t, task.ID.String()).DedupeKey != "" {
+				copies++
+				w.ended(t, task.ID.String(), "Completed")
+			}
+		}
+		require.Equal(t, 2, copies, "the same key twice is one task")
+	})
+	t.Run("state goes from task to task", func(t *testing.T) {
+		t.Parallel()
+		for _, want := range []string{`{"seen": 1}`, `{"seen": 2}`} {
+			require.JSONEq(t, want, string(w.ended(t, w.run(t, "mail/count", `{}`), "Completed").Result))
+		}
+	})
+}
