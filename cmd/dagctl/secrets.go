@@ -99,7 +99,7 @@ func (c *cli) secretsBindCommand() *cobra.Command {
 		Short: "Say what may use a secret, and where it may be sent",
 		Long: `Binds a secret to jobs, each as DAG/JOB, or to a DAG's notifications, as DAG. Requests carry it only to hosts that it
 is bound to: api.example.com, api.example.com:8443, or http://box.internal:8080 for one in the clear. A program could
-send it anywhere, so the command operator gets it only where it is bound to the host '*'.`,
+send it anywhere, so the command operator and functions of workers get it only where it is bound to the host '*'.`,
 		Example: "  dagctl secrets bind api_key --job us-flights/flights_raw --host api.example.com\n  dagctl secrets bind api_key --job us-flights/flights_raw --remove",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
