@@ -30,7 +30,7 @@ var binary = sync.OnceValues(func() (string, error) {
 	return path, nil
 })
 
-// process is a server in a process of its own.
+// process is a server or a worker in a process of its own.
 type process struct {
 	cmd *exec.Cmd
 	log *output
@@ -38,11 +38,16 @@ type process struct {
 
 func startServer(t *testing.T, args ...string) *process {
 	t.Helper()
+	return startProcess(t, []string{"DAGCTL_LOG_FORMAT=text"}, append([]string{"serve"}, args...)...)
+}
+
+func startProcess(t *testing.T, env []string, args ...string) *process {
+	t.Helper()
 	path, err := binary()
 	require.NoError(t, err)
-	p := &process{cmd: exec.Command(path, append([]string{"serve"}, args...)...), log: new(output)}
+	p := &process{cmd: exec.Command(path, args...), log: new(output)}
 	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
-	p.cmd.Env = append(os.Environ(), "DAGCTL_LOG_FORMAT=text")
+	p.cmd.Env = append(os.Environ(), env...)
 	require.NoError(t, p.cmd.Start())
 	t.Cleanup(func() {
 		if p.cmd.ProcessState == nil {

@@ -1,0 +1,181 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/query"
+	"github.com/dagctl/dagctl/registry"
+	"github.com/dagctl/dagctl/worker/protocol"
+)
+
+// Each attempt makes a row that no other makes.
+const staleDAG = `name: stale
+jobs:
+  - name: landing
+    operator: file_source
+    source: { kind: poll, every: 1s }
+    partition_by: { time: day }
+    config: { path: landing, pattern: "{date}.csv", format: csv }
+  - name: drawn
+    runtime: elsewhere
+    operator: sql
+    heartbeat_timeout_seconds: 5
+    inputs: [{ from: { job: landing } }]
+    config: { query: "SELECT station, uuid()::VARCHAR AS drawn FROM landing WHERE station = 'summit'" }
+publish:
+  drawn: { from: { job: drawn } }
+`
+
+// ending is a completion that is on its way to the server: it gets there once released.
+type ending struct {
+	completion protocol.Completion
+	release    chan struct{}
+	status     chan int // that the server answered
+}
+
+// comes waits for a completion.
+func comes(t *testing.T, endings <-chan *ending, worker *process) *ending {
+	t.Helper()
+	select {
+	case e := <-endings:
+		return e
+	case <-time.After(time.Minute):
+		require.Fail(t, "no completion came", worker.log)
+		return nil
+	}
+}
+
+// heldBack is the way of one worker to the server. Completions are held there.
+func heldBack(t *testing.T, server string) (address string, endings chan *ending) {
+	t.Helper()
+	target, err := url.Parse(server)
+	require.NoError(t, err)
+	proxy := httputil.NewSingleHostReverseProxy(target)
+	proxy.ErrorHandler = func(rw http.ResponseWriter, _ *http.Request, _ error) { rw.WriteHeader(http.StatusBadGateway) }
+	endings = make(chan *ending, 10)
+	way := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/v1/task/complete" {
+			proxy.ServeHTTP(rw, r)
+			return
+		}
+		body, err := io.ReadAll(r.Body)
+		e := &ending{release: make(chan struct{}), status: make(chan int, 1)}
+		if err != nil || json.Unmarshal(body, &e.completion) != nil {
+			rw.WriteHeader(http.StatusBadRequest)
+			return
+		}
+		endings <- e
+		select {
+		case <-e.release:
+		case <-t.Context().Done():
+			return
+		}
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		answer := httptest.NewRecorder()
+		proxy.ServeHTTP(answer, r)
+		e.status <- answer.Code
+		maps.Copy(rw.Header(), answer.Header())
+		rw.WriteHeader(answer.Code)
+		rw.Write(answer.Body.Bytes()) //nolint:errcheck // the worker may have ended
+	}))
+	t.Cleanup(way.Close)
+	return way.URL, endings
+}
+
+// A worker is frozen when it has uploaded its rows and is about to say so. Its lease runs out, another worker makes the
+// next attempt, and the first goes on as if nothing had been.
+func TestAStaleWorkerProcessCommitsNothing(t *testing.T) {
+	t.Parallel()
+	for name, ended := range map[string]bool{"while the next attempt runs": false, "after the next attempt has ended": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, func(cfg *serverConfig) {
+				cfg.Runtimes = maps.Clone(cfg.Runtimes)
+				cfg.Runtimes["elsewhere"] = []dispatcher.Backend{{Kind: dispatcher.Poll}}
+			})
+			env := w.env(t, admin)
+			file := filepath.Join(t.TempDir(), dagFileName)
+			require.NoError(t, os.WriteFile(file, []byte(staleDAG), 0o600))
+			require.NoError(t, os.Mkdir(filepath.Join(w.roots, "landing"), 0o700))
+			must(t, env, "deploy", file, "--yes") // it serves, with nothing so far
+			w.land(t, "2026-01-01")
+			worker := func(address string) *process {
+				return startProcess(t, []string{"DAGCTL_TOKEN=" + w.tokens[anyWorker]}, "worker", "--url", address, "--runtime", "elsewhere", "--pool-size", "1", "--log-format", "text")
+			}
+
+			firstWay, firstEndings := heldBack(t, w.url)
+			first := worker(firstWay)
+			stale := comes(t, firstEndings, first)
+			require.Equal(t, 1, stale.completion.Attempt)
+			require.Equal(t, protocol.Completed, stale.completion.Status)
+			require.NotEmpty(t, stale.completion.Outputs, "its rows are uploaded")
+			require.NoError(t, first.cmd.Process.Signal(syscall.SIGSTOP))
+
+			secondWay, secondEndings := heldBack(t, w.url)
+			next := comes(t, secondEndings, worker(secondWay))
+			require.Equal(t, 2, next.completion.Attempt)
+			require.Equal(t, stale.completion.TaskID, next.completion.TaskID)
+			finish := func() {
+				close(next.release)
+				require.Equal(t, http.StatusOK, <-next.status)
+			}
+			if ended {
+				finish()
+			}
+
+			before := staleState(t, w, next.completion.TaskID)
+			require.NoError(t, first.cmd.Process.Signal(syscall.SIGCONT))
+			close(stale.release)
+			require.Equal(t, http.StatusConflict, <-stale.status)
+			require.Equal(t, before, staleState(t, w, next.completion.TaskID))
+
+			if !ended {
+				require.Equal(t, "Running", before.task.Status)
+				finish()
+			}
+			after := staleState(t, w, next.completion.TaskID)
+			require.Equal(t, "Completed", after.task.Status)
+			require.Equal(t, 2, after.task.Attempt)
+			require.Len(t, after.partitions, 1)
+			require.EqualValues(t, 1, after.partitions[0].Revision, "one attempt has committed")
+			require.Len(t, after.rows, 1)
+			require.NoError(t, first.cmd.Process.Signal(syscall.SIGTERM))
+			require.NoError(t, first.cmd.Wait(), "the first goes on as a worker: %s", first.log)
+		})
+	}
+}
+
+// taskAndData is what an attempt could have changed.
+type taskAndData struct {
+	task       dispatcher.TaskDetail
+	partitions []registry.Revision
+	rows       [][]any
+}
+
+func staleState(t *testing.T, w *world, task uuid.UUID) taskAndData {
+	t.Helper()
+	env := w.env(t, admin)
+	s := taskAndData{
+		task:       decode[dispatcher.TaskDetail](t, env, "tasks", "get", task.String()),
+		partitions: decode[[]registry.Revision](t, env, "datasets", "partitions", "drawn"),
+		rows:       decode[query.Rows](t, env, "datasets", "preview", "drawn").Rows,
+	}
+	s.task.Progress, s.task.State = 0, "" // the second worker's own heartbeats
+	return s
+}
