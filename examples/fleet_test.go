@@ -1,0 +1,282 @@
+package examples_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/examples/processtest"
+	"github.com/dagctl/dagctl/internal/duck"
+	"github.com/dagctl/dagctl/internal/testaws"
+)
+
+// One file on two servers. On the first the server itself runs all that the platform has operators for; on the second each
+// job has a runtime of its own: the sources are the server's, the delays of airports those of `dagctl worker` behind SQS,
+// those of routes a Lambda function's. A Python worker that polls makes the ranking of both. What they publish is the same.
+func TestFlightsOnAFleet(t *testing.T) {
+	t.Parallel()
+	here := newFleet(t, "ecs_platform: in-process", "lambda: in-process", "python: poll")
+	here.python(t)
+	here.deploy(t)
+
+	queues := testaws.SQS(t)
+	queue, dlq := queues.NewWithDLQ(t, 5, nil)
+	there := newFleet(t,
+		fmt.Sprintf("ecs_platform: { kind: sqs, queue_url: %q, dlq_url: %q, endpoint: %q, region: %s }", queue, dlq, queues.Endpoint, testaws.Region),
+		fmt.Sprintf("lambda: { kind: lambda, function: dagctl, endpoint: %q, region: %s, concurrency: 1 }", lambdaFunction(t), testaws.Region),
+		"python: poll")
+	there.python(t)
+	there.start(t, there.dagctl(t, "worker", "--runtime", "ecs_platform", "--queue", queue, "--endpoint", queues.Endpoint, "--region", testaws.Region))
+	there.deploy(t)
+
+	here.settle(t)
+	there.settle(t)
+	require.Equal(t, []string{"airport_delays server", "airport_ranking worker", "airports server", "flights_raw server", "route_delays server"}, here.ran(t))
+	require.Equal(t, []string{"airport_delays worker", "airport_ranking worker", "airports server", "flights_raw server", "route_delays lambda:dagctl"}, there.ran(t))
+	s := session(t)
+	for _, p := range document(t, "us-flights").Publish {
+		require.NoError(t, s.Exec(t.Context(), fmt.Sprintf("CREATE TABLE %s AS FROM %s", p.Name, duck.ReadParquet(here.files(t, p.Name)))))
+		there.equal(t, s, p.Name, p.Name)
+	}
+	require.Empty(t, queues.Receive(t, dlq, 0))
+}
+
+// fleet is a server with runtimes elsewhere, and the three days of flights that it works on.
+type fleet struct {
+	*world
+	url    string
+	env    []string // of commands and workers
+	worker string   // token
+}
+
+// newFleet starts a server. Its runtimes are lines of its config.
+func newFleet(t *testing.T, runtimes ...string) *fleet {
+	t.Helper()
+	f := &fleet{world: newWorld(t, "us-flights"), env: processtest.Environment(t)}
+	f.spread(t)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	require.NoError(t, listener.Close())
+	f.url = "http://" + listener.Addr().String()
+	f.env = append(f.env, "DAGCTL_URL="+f.url, "DAGCTL_SECRETS_KEY="+authz.NewVaultKey(),
+		"AWS_ACCESS_KEY_ID=AKIATEST", "AWS_SECRET_ACCESS_KEY=secret", "AWS_REGION="+testaws.Region)
+	key := filepath.Join(t.TempDir(), "task.pem")
+	_, err = authz.EnsureTaskKey(key)
+	require.NoError(t, err)
+	config := filepath.Join(t.TempDir(), "config.yaml")
+	require.NoError(t, os.WriteFile(config, fmt.Appendf(nil, `
+database_url: %q
+listen: %s
+base_url: %s
+storage: { root: %q }
+tasks: { key_files: [%q] }
+file_roots: { local: [%q] }
+log: { format: text }
+runtimes:
+  dispatcher: in-process
+  %s
+`, f.dbURL, listener.Addr(), f.url, filepath.Join(f.data, "storage"), key, f.dir, strings.Join(runtimes, "\n  ")), 0o600))
+	f.start(t, f.dagctl(t, "serve", "--config", config))
+	processtest.Eventually(t, "the server is ready", func() bool {
+		answer, err := http.Get(f.url + "/readyz")
+		return err == nil && answer.Body.Close() == nil && answer.StatusCode == http.StatusOK
+	})
+
+	var first, made struct{ Secret string }
+	f.decode(t, &first, "admin", "bootstrap", "--org", "local", "--database-url", f.dbURL)
+	f.env = append(f.env, "DAGCTL_TOKEN="+first.Secret)
+	f.decode(t, &made, "tokens", "create", "fleet", "--kind", "worker", "--runtime", "ecs_platform", "--runtime", "python")
+	f.worker = made.Secret
+	return f
+}
+
+// spread leaves three days of the example, and gives each job a runtime.
+func (w *world) spread(t *testing.T) {
+	t.Helper()
+	days, err := filepath.Glob(filepath.Join(w.dir, "data", "flights", "*.csv.gz"))
+	require.NoError(t, err)
+	for _, day := range days[3:] {
+		require.NoError(t, os.Remove(day))
+	}
+	file := filepath.Join(w.dir, "dag.yaml")
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	ranking, err := os.ReadFile(filepath.Join(w.dir, "sql", "airport_ranking.sql"))
+	require.NoError(t, err)
+	for old, changed := range map[string]string{
+		"- name: airport_delays\n":                        "- name: airport_delays\n    runtime: ecs_platform\n",
+		"- name: route_delays\n":                          "- name: route_delays\n    runtime: lambda\n",
+		"- name: airport_ranking\n":                       "- name: airport_ranking\n    runtime: python\n",
+		"config: { query_file: sql/airport_ranking.sql }": fmt.Sprintf(`config: { handler: "flights:rank", query: %q }`, ranking), // a handler's config is its own
+		"map: { window: month }":                          "map: { window: month, require: available }",
+	} {
+		require.Equal(t, 1, bytes.Count(text, []byte(old)), old)
+		text = bytes.Replace(text, []byte(old), []byte(changed), 1)
+	}
+	job := bytes.Index(text, []byte("- name: airport_ranking\n"))
+	text = append(text[:job:job], bytes.Replace(text[job:], []byte("operator: sql"), []byte("operator: handler"), 1)...)
+	require.NoError(t, os.WriteFile(file, text, 0o600))
+}
+
+// dagctl is a command of whoever has the environment's token.
+func (f *fleet) dagctl(t *testing.T, args ...string) *exec.Cmd {
+	t.Helper()
+	path, _, _ := strings.Cut(strings.TrimPrefix(f.env[0], "PATH="), string(os.PathListSeparator))
+	cmd := exec.Command(filepath.Join(path, "dagctl"), args...)
+	cmd.Env = append([]string{}, f.env...)
+	if args[0] == "worker" {
+		cmd.Env = append(cmd.Env, "DAGCTL_TOKEN="+f.worker)
+	}
+	return cmd
+}
+
+func (f *fleet) decode(t *testing.T, into any, args ...string) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	cmd := f.dagctl(t, append(args, "--output", "json")...)
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	require.NoError(t, cmd.Run(), "dagctl %s\n%s%s", strings.Join(args, " "), &out, &errs)
+	require.NoError(t, json.Unmarshal(out.Bytes(), into), out.String())
+}
+
+// deploy does not wait for what it builds.
+func (f *fleet) deploy(t *testing.T) {
+	t.Helper()
+	var deployed any
+	f.decode(t, &deployed, "deploy", f.dir, "--yes", "--wait=false", "--var", "landing="+filepath.Join(f.dir, "data"))
+}
+
+// python starts the worker that ranks.
+func (f *fleet) python(t *testing.T) {
+	t.Helper()
+	sdk, err := filepath.Abs("../sdk/python")
+	require.NoError(t, err)
+	cmd := exec.Command("python3", filepath.Join("testdata", "rank.py"))
+	cmd.Env = append(append([]string{}, f.env...), "DAGCTL_TOKEN="+f.worker, "PYTHONPATH="+sdk, "PYTHONDONTWRITEBYTECODE=1")
+	f.start(t, cmd)
+}
+
+// start starts a process that the test's end stops, and that must not have failed by then.
+func (f *fleet) start(t *testing.T, cmd *exec.Cmd) {
+	t.Helper()
+	var said bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &said, &said
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() {
+		require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
+		err := cmd.Wait()
+		if t.Failed() {
+			t.Logf("%s\n%s", cmd, &said)
+		}
+		require.NoError(t, err)
+	})
+}
+
+// ran says which sort of worker each job's completed attempts ran on.
+func (f *fleet) ran(t *testing.T) (jobs []string) {
+	t.Helper()
+	rows, err := f.owner.Query(t.Context(), `SELECT DISTINCT j.name || ' ' || CASE WHEN a.worker_id LIKE 'lambda:%' THEN a.worker_id
+			WHEN a.given IS NULL THEN 'server' ELSE 'worker' END
+		FROM task_attempts a JOIN tasks t ON t.id = a.task_id JOIN jobs j ON j.id = t.job_id
+		WHERE a.outcome = 'Completed' AND t.kind <> 'check' ORDER BY 1`)
+	require.NoError(t, err)
+	defer rows.Close()
+	for rows.Next() {
+		var job string
+		require.NoError(t, rows.Scan(&job))
+		jobs = append(jobs, job)
+	}
+	require.NoError(t, rows.Err())
+	return jobs
+}
+
+// relay is a function that hands its events to a bootstrap, as Lambda does with a runtime of one's own: the endpoint of the
+// tests runs Node and Python only.
+const relay = `export const handler = async (event) => {
+	const answer = await fetch(process.env.BOOTSTRAP, { method: "POST", body: JSON.stringify(event) })
+	if (!answer.ok) throw new Error(await answer.text())
+}`
+
+// lambdaFunction is the endpoint of function `dagctl`, which is the real bootstrap with aws-lambda-go's loop.
+func lambdaFunction(t *testing.T) (endpoint string) {
+	t.Helper()
+	api := &runtimeAPI{events: make(chan []byte), results: make(chan string)}
+	server := httptest.NewServer(api)
+	t.Cleanup(server.Close)
+	program := filepath.Join(t.TempDir(), "bootstrap")
+	output, err := exec.Command("go", "build", "-o", program, "github.com/dagctl/dagctl/cmd/dagctl-lambda").CombinedOutput()
+	require.NoError(t, err, string(output))
+	cmd := exec.Command(program)
+	cmd.Env = append(processtest.Environment(t), "AWS_LAMBDA_RUNTIME_API="+strings.TrimPrefix(server.URL, "http://"))
+	cmd.Stdout, cmd.Stderr = t.Output(), t.Output()
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() {
+		require.NoError(t, cmd.Process.Kill()) // as Lambda ends a function that is idle
+		_ = cmd.Wait()
+	})
+	return testaws.Lambda(t, map[string]testaws.Function{
+		"dagctl": {Code: relay, Environment: map[string]string{"BOOTSTRAP": server.URL + "/invoke"}, Timeout: 60},
+	})
+}
+
+// runtimeAPI is what Lambda shows a bootstrap: https://docs.aws.amazon.com/lambda/latest/dg/runtimes-api.html. Its events
+// come by POST /invoke, one at a time.
+type runtimeAPI struct {
+	events  chan []byte
+	results chan string // empty where the invocation went well
+}
+
+func (a *runtimeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return
+	}
+	switch path := r.URL.Path; {
+	case path == "/invoke":
+		select {
+		case a.events <- body:
+		case <-r.Context().Done():
+			return
+		}
+		select {
+		case failed := <-a.results:
+			if failed != "" {
+				http.Error(w, failed, http.StatusBadGateway)
+			}
+		case <-r.Context().Done():
+		}
+	case strings.HasSuffix(path, "/invocation/next"):
+		select {
+		case e := <-a.events:
+			w.Header().Set("Lambda-Runtime-Aws-Request-Id", uuid.NewString())
+			w.Header().Set("Lambda-Runtime-Deadline-Ms", fmt.Sprint(time.Now().Add(time.Minute).UnixMilli()))
+			w.Header().Set("Lambda-Runtime-Invoked-Function-Arn", "arn:aws:lambda:us-east-1:000000000000:function:dagctl")
+			_, _ = w.Write(e)
+		case <-r.Context().Done():
+		}
+	default:
+		w.WriteHeader(http.StatusAccepted)
+		if strings.HasSuffix(path, "/response") {
+			body = nil
+		}
+		select {
+		case a.results <- string(body):
+		case <-r.Context().Done():
+		}
+	}
+}
