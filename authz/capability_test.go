@@ -285,7 +285,7 @@ func TestStrangersVerifyWithTheJWKS(t *testing.T) {
 	}
 	token, err := s.Issue(someCapability(), noon)
 	require.NoError(t, err)
-	signed, err := jose.ParseSigned(token, []jose.SignatureAlgorithm{jose.ES256})
+	signed, err := jose.ParseSignedCompact(token, []jose.SignatureAlgorithm{jose.ES256})
 	require.NoError(t, err)
 	_, err = signed.Verify(set)
 	require.NoError(t, err)

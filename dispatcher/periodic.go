@@ -169,6 +169,11 @@ func (d *Dispatcher) reconcileJob(ctx context.Context, a registry.Acting, now ti
 			if err := lockOrigins(ctx, tx, ids(a.Job.Origin)); err != nil {
 				return err
 			}
+			// What was in work when the targets were listed may have been abandoned, or replaced, before the locks.
+			acting, err := d.Registry.ActingJobs(ctx, tx, ids(a.Job.Origin))
+			if _, used := acting[a.Job.Origin]; err != nil || !used {
+				return err
+			}
 			findings, err := d.examine(ctx, tx, some)
 			if err != nil {
 				return err
