@@ -82,16 +82,19 @@ func (d *Dispatcher) execute(ctx context.Context, t claimed) {
 	defer stop(nil)
 	runCtx, cancel := context.WithDeadlineCause(runCtx, t.timeoutAt, errTimedOut)
 	defer cancel()
-	stepCtx, ran := d.tracing.step(runCtx, "run", &t) // it changes the task: before the lease's keeper reads it
+	stepCtx, ran := d.tracing.step(runCtx, "run", &t) // it changes the task, as what follows does: before the lease's keeper reads it
+	var drain chan struct{}
+	if t.slot == alwaysOnSlot {
+		drain = make(chan struct{})
+		t.assignment.Drain = drain
+	}
 	progress := &progressNote{}
 	beating := make(chan struct{})
 	go func() {
 		defer close(beating)
 		d.keepLease(runCtx, t, progress, stop)
 	}()
-	if t.slot == alwaysOnSlot {
-		drain := make(chan struct{})
-		t.assignment.Drain = drain
+	if drain != nil {
 		go d.awaitDrain(runCtx, t, drain, stop)
 	}
 	done := d.run(stepCtx, t, progress)
