@@ -70,16 +70,23 @@ func (d *Dispatcher) advance(ctx context.Context, b registry.Build, now time.Tim
 		return err
 	}
 	var p progress
-	var near bool
+	var near, inWork bool
 	err = pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) error {
 		p = progress{unread: unread}
+		if err := registry.LockDAGsShared(ctx, tx, []string{b.LockKey()}); err != nil {
+			return err
+		}
+		// It may have been abandoned since it was listed, and what it had queued canceled.
+		if inWork, err = registry.InWork(ctx, tx, b); err != nil || !inWork {
+			return err
+		}
 		if err := d.reconcileBuild(ctx, tx, b, jobs, &p, now); err != nil || !p.open || len(p.dead) > 0 {
 			return err
 		}
 		near, err = d.catchesUp(ctx, tx, b, jobs, &p)
 		return err
 	})
-	if err != nil {
+	if err != nil || !inWork {
 		return err
 	}
 	ready, failed := gate(p)

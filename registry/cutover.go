@@ -26,6 +26,19 @@ type Build struct {
 	CancelTasks bool
 }
 
+// LockKey names the DAG for LockDAGsShared.
+func (b Build) LockKey() string { return dagKey(b.OrgID, b.DAG) }
+
+// InWork reports whether a version that was listed as a build still is one. Under the DAG's lock it stays so.
+func InWork(ctx context.Context, tx pgx.Tx, b Build) (is bool, err error) {
+	err = tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM dag_versions WHERE org_id = $1 AND id = $2 AND (status = 'Building' OR status = 'Ready' AND activate))`,
+		b.OrgID, b.ID).Scan(&is)
+	if err != nil {
+		return false, fmt.Errorf("version %d of %s: %w", b.Number, b.DAG, err)
+	}
+	return is, nil
+}
+
 // Builds lists the versions that are not active yet but are to be.
 func Builds(ctx context.Context, tx pgx.Tx) ([]Build, error) {
 	rows, err := tx.Query(ctx, `
