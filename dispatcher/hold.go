@@ -26,8 +26,8 @@ func (d *Dispatcher) InAttempt(ctx context.Context, c authz.Capability, f protoc
 		if err != nil {
 			return err
 		}
-		if !row.holds(Fence(f)) || row.status != "Running" {
-			return fault.New(fault.Conflict, "task %s is %s at attempt %d", row.id, row.status, row.attempt)
+		if err := row.mustRun(Fence(f)); err != nil {
+			return err
 		}
 		return fn(ctx, tx)
 	})
