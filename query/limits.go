@@ -25,7 +25,7 @@ var DefaultLimits = Limits{
 // The sizes of what a caller may ask.
 const (
 	maxSQL       = 100_000 // bytes
-	maxRelations = 100     // datasets in one query
+	maxRelations = 100     // in one statement
 	defaultRows  = 1000
 )
 

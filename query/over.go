@@ -3,7 +3,6 @@ package query
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -23,22 +22,9 @@ type Selected struct {
 // Over answers one SELECT over relations that the caller hands it: what a task was given to read. open puts the Parquet files
 // of the relation of a name into dir, or refuses. The statement runs as every query does: see Run.
 func (q *Query) Over(ctx context.Context, sql string, limit int, open func(ctx context.Context, name, dir string) ([]string, error)) (Selected, error) {
-	s := Statement{SQL: sql, Limit: limit}
-	if err := q.check(&s); err != nil {
-		return Selected{}, err
-	}
-	release, err := q.slot()
-	if err != nil {
-		return Selected{}, err
-	}
-	defer release()
-	ctx, cancel := context.WithTimeoutCause(ctx, q.Limits.Timeout, q.tooSlow())
-	defer cancel()
-	rows, err := q.over(ctx, s, open)
-	if errors.Is(err, context.DeadlineExceeded) {
-		err = q.tooSlow()
-	}
-	return rows, err
+	return bounded(ctx, q, Statement{SQL: sql, Limit: limit}, func(ctx context.Context, s Statement) (Selected, error) {
+		return q.over(ctx, s, open)
+	})
 }
 
 func (q *Query) over(ctx context.Context, s Statement, open func(ctx context.Context, name, dir string) ([]string, error)) (Selected, error) {
@@ -62,15 +48,10 @@ func (q *Query) over(ctx context.Context, s Statement, open func(ctx context.Con
 		if err != nil {
 			return Selected{}, fmt.Errorf("relation %q%s: %w", n.Name, n.Place, err)
 		}
-		r := relation{Name: n.Name}
-		for k, file := range files {
-			name := fmt.Sprintf("%d.parquet", k)
-			if err := os.Symlink(file, filepath.Join(own, name)); err != nil {
-				return Selected{}, err
-			}
-			r.Files = append(r.Files, filepath.Join(fmt.Sprint(i), name))
+		if files, err = link(files, own, fmt.Sprint(i)); err != nil {
+			return Selected{}, err
 		}
-		relations = append(relations, r)
+		relations = append(relations, relation{Name: n.Name, Files: files})
 	}
 	var out outcome
 	if err := child.ask(ctx, relations, &out); err != nil {

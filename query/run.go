@@ -61,24 +61,35 @@ func FirstStatement(d registry.Dataset) string {
 // its own (see Child) that has their files and nothing else. Storage that keeps one revision only may have replaced the
 // one that was pinned; then all are pinned again.
 func (q *Query) Run(ctx context.Context, caller authz.Caller, s Statement) (Answer, error) {
+	return bounded(ctx, q, s, func(ctx context.Context, s Statement) (Answer, error) {
+		answer, err := q.run(ctx, caller, s)
+		if err != nil {
+			return Answer{}, fmt.Errorf("query: %w", err)
+		}
+		return answer, nil
+	})
+}
+
+// bounded answers a statement that is worth trying, within what this server answers at once and the time that one may take.
+func bounded[A any](ctx context.Context, q *Query, s Statement, answer func(ctx context.Context, s Statement) (A, error)) (none A, err error) {
 	if err := q.check(&s); err != nil {
-		return Answer{}, err
+		return none, err
 	}
 	release, err := q.slot()
 	if err != nil {
-		return Answer{}, err
+		return none, err
 	}
 	defer release()
 	ctx, cancel := context.WithTimeoutCause(ctx, q.Limits.Timeout, q.tooSlow())
 	defer cancel()
-	answer, err := q.run(ctx, caller, s)
+	a, err := answer(ctx, s)
 	if errors.Is(err, context.DeadlineExceeded) { // the caller's own deadline, or a connection's way of saying ours
 		err = q.tooSlow()
 	}
 	if err != nil {
-		return Answer{}, fmt.Errorf("query: %w", err)
+		return none, err
 	}
-	return answer, nil
+	return a, nil
 }
 
 // slot takes one of the queries that this server answers at once.
@@ -163,9 +174,6 @@ type reading struct {
 
 // pin resolves all datasets in one snapshot and keeps their generations from gc for as long as the query may take.
 func (q *Query) pin(ctx context.Context, caller authz.Caller, at registry.Moment, names []relationName) (reading, error) {
-	if len(names) > maxRelations {
-		return reading{}, fault.New(fault.TooLarge, "the query reads %d datasets; %d is the most", len(names), maxRelations)
-	}
 	wanted := make([]string, len(names))
 	for i, n := range names {
 		wanted[i] = n.Name
@@ -230,17 +238,25 @@ func (q *Query) open(ctx context.Context, datasets []registry.Readable, dir, bas
 		if err != nil {
 			return nil, fmt.Errorf("open dataset %s: %w", d.Name, err)
 		}
-		r := relation{Name: d.Name, Schema: d.Columns}
-		for n, file := range slices.Concat(opened...) {
-			name := fmt.Sprintf("%d.parquet", n)
-			if err := os.Symlink(file, filepath.Join(own, name)); err != nil {
-				return nil, err
-			}
-			r.Files = append(r.Files, filepath.Join(base, fmt.Sprint(i), name))
+		files, err := link(slices.Concat(opened...), own, filepath.Join(base, fmt.Sprint(i)))
+		if err != nil {
+			return nil, err
 		}
-		relations = append(relations, r)
+		relations = append(relations, relation{Name: d.Name, Schema: d.Columns, Files: files})
 	}
 	return relations, nil
+}
+
+// link puts files into a folder of the child's under numbers for names, and answers their paths there, where dir is called base.
+func link(files []string, dir, base string) (names []string, err error) {
+	for n, file := range files {
+		name := fmt.Sprintf("%d.parquet", n)
+		if err := os.Symlink(file, filepath.Join(dir, name)); err != nil {
+			return nil, err
+		}
+		names = append(names, filepath.Join(base, name))
+	}
+	return names, nil
 }
 
 func (q *Query) release(ctx context.Context, caller authz.Caller, r reading) error {
