@@ -149,22 +149,26 @@ func Handle[I, O any](api *API, rule Rule, op huma.Operation, fn func(ctx contex
 	if rule.Principal() == User {
 		op.Security = []map[string][]string{{bearerScheme: {}}}
 	}
+	handle(api, op, func(r *http.Request) (Caller, error) { return api.admit(rule, r) }, fn)
+}
+
+// handle adds an operation whose principal, the result of admit, is settled before the body is read.
+func handle[P, I, O any](api *API, op huma.Operation, admit func(*http.Request) (P, error), fn func(context.Context, P, *I) (*O, error)) {
+	type key struct{} // of the principal in the request's context
 	op.Middlewares = append(huma.Middlewares{func(hc huma.Context, next func(huma.Context)) {
 		r, w := humago.Unwrap(hc)
-		caller, err := api.admit(rule, r.WithContext(hc.Context()))
+		principal, err := admit(r.WithContext(hc.Context()))
 		if err != nil {
 			api.refuse(w, r, err)
 			return
 		}
-		next(huma.WithValue(hc, callerKey{}, caller))
+		next(huma.WithValue(hc, key{}, principal))
 	}}, op.Middlewares...)
 	rest.Register(api.rest, op, func(ctx context.Context, in *I) (*O, error) {
-		caller, _ := ctx.Value(callerKey{}).(Caller)
-		return fn(ctx, caller, in)
+		principal, _ := ctx.Value(key{}).(P)
+		return fn(ctx, principal, in)
 	})
 }
-
-type callerKey struct{}
 
 // HandlePage adds a route for people behind a rule: HTML, files, metrics. The pattern is net/http's, such as
 // "GET /dags/{dag}". An error that h returns is rendered for people, so h must not have written anything by then.

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
-	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/rest"
@@ -54,23 +53,9 @@ func (api *API) declareRemote(rule Rule, op *huma.Operation) {
 	})
 }
 
-type remoteKey struct{}
-
 func handleRemote[P, I, O any](api *API, rule Rule, op huma.Operation, admit func(*http.Request) (P, error), fn func(context.Context, P, *I) (*O, error)) {
 	api.declareRemote(rule, &op)
-	op.Middlewares = append(huma.Middlewares{func(hc huma.Context, next func(huma.Context)) {
-		r, w := humago.Unwrap(hc)
-		principal, err := admit(r.WithContext(hc.Context()))
-		if err != nil {
-			api.refuse(w, r, err)
-			return
-		}
-		next(huma.WithValue(hc, remoteKey{}, principal))
-	}}, op.Middlewares...)
-	rest.Register(api.rest, op, func(ctx context.Context, in *I) (*O, error) {
-		principal, _ := ctx.Value(remoteKey{}).(P)
-		return fn(ctx, principal, in)
-	})
+	handle(api, op, admit, fn)
 }
 
 func handleRemoteRaw[P any](api *API, rule Rule, op huma.Operation, maxBody int64, admit func(*http.Request) (P, error),
