@@ -94,6 +94,9 @@ func (k UploadKey) key() (string, error) {
 	return k.outputPrefix() + k.Name, nil
 }
 
+// MaxUpload is how many bytes one uploaded file may have.
+func (s *Storage) MaxUpload() int64 { return s.maxUpload }
+
 // PutUpload keeps a file of a running attempt. It is durable when PutUpload returns. The same bytes under the same name
 // again are the same upload, so a request may be repeated; other bytes are a fault.Conflict, and more bytes than are
 // allowed a fault.TooLarge.

@@ -45,7 +45,7 @@ func (a *API) addDataRoutes(api *authz.API) {
 		Description: "Rows as text are made Parquet. Readers see nothing of it before the attempt completes. The same content may be sent again; " +
 			"other content under the same name is 409.",
 		Parameters: []*huma.Param{index, {Name: "file", In: "path", Required: true, Schema: &huma.Schema{Type: huma.TypeString}}, format},
-	}), a.maxUpload, a.writeOutput)
+	}), a.storage.MaxUpload(), a.writeOutput)
 	authz.HandleTaskRaw(api, withFence(huma.Operation{
 		OperationID: "read-task-code", Method: http.MethodGet, Path: "/v1/task/udf", Tags: taskTags,
 		Summary: "Read the job's own code, as a zip archive", Description: "Of operator udf.",

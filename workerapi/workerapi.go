@@ -7,7 +7,6 @@
 package workerapi
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -33,7 +32,6 @@ type Config struct {
 	Storage    *storage.Storage
 	Runner     *operators.Runner // reads inputs; its scratch folder is used
 	Queries    *query.Query
-	MaxUpload  int64 // bytes of one uploaded file; default 5 GiB
 }
 
 // API has the routes.
@@ -43,7 +41,6 @@ type API struct {
 	storage    *storage.Storage
 	runner     *operators.Runner
 	queries    *query.Query
-	maxUpload  int64
 }
 
 // New checks the config.
@@ -51,7 +48,7 @@ func New(c Config) (*API, error) {
 	if c.Dispatcher == nil || c.Registry == nil || c.Storage == nil || c.Runner == nil || c.Queries == nil {
 		return nil, errors.New("workerapi: a dispatcher, a registry, storage, a runner and queries are needed")
 	}
-	return &API{c.Dispatcher, c.Registry, c.Storage, c.Runner, c.Queries, cmp.Or(c.MaxUpload, storage.DefaultMaxUploadBytes)}, nil
+	return &API{c.Dispatcher, c.Registry, c.Storage, c.Runner, c.Queries}, nil
 }
 
 // The tags of the operations in the OpenAPI document.

@@ -121,8 +121,9 @@ func TestTasksElsewhereReadAndWriteByTheServer(t *testing.T) {
 // Whatever a task sends, it gets a plain answer.
 func TestHostileTasksGetPlainAnswers(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newWorld(t, func(c *serverConfig) { c.Storage.MaxUploadMB = 1 })
 	_, claim := claimAway(t, w)
+	tooMuch := strings.Repeat("1\n", 1<<19) + "1"
 	call := func(method, path, body string, change func(http.Header)) (int, string) {
 		request, err := http.NewRequestWithContext(t.Context(), method, w.url+path, strings.NewReader(body))
 		require.NoError(t, err)
@@ -159,6 +160,8 @@ func TestHostileTasksGetPlainAnswers(t *testing.T) {
 		"no such output":      {"PUT", "/v1/task/outputs/7/a.csv", "a\n1\n", nil, 404},
 		"a way out":           {"PUT", "/v1/task/outputs/0/..%2F..%2Fa.csv", "a\n1\n", nil, 422},
 		"a hidden name":       {"PUT", "/v1/task/outputs/0/.a.csv", "a\n1\n", nil, 422},
+		"too large a text":    {"PUT", "/v1/task/outputs/0/a.csv", "a\n" + tooMuch, nil, 413},
+		"too large a file":    {"PUT", "/v1/task/outputs/0/a.parquet", tooMuch, nil, 413},
 		"no rows":             {"PUT", "/v1/task/outputs/0/a.ndjson", "[1,", nil, 422},
 		"an old protocol":     {"GET", "/v1/task/inputs/0", "", set(protocol.VersionHeader, "99"), 422},
 	} {
