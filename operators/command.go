@@ -126,7 +126,7 @@ func (o *commandOperator) Run(ctx context.Context, t *Task) (Result, error) {
 	if err := os.Mkdir(work, 0o700); err != nil {
 		return Result{}, err
 	}
-	task, err := o.commandTask(ctx, t, work)
+	task, err := commandTask(ctx, o.options, t, work)
 	if err != nil {
 		return Result{}, err
 	}
@@ -166,13 +166,14 @@ func (o *commandOperator) Run(ctx context.Context, t *Task) (Result, error) {
 	if err != nil {
 		return Result{}, commandError(ctx, c.Argv[0], err, stderr)
 	}
-	if err := o.convertOutputs(ctx, t); err != nil {
+	if err := convertOutputs(ctx, o.options, t); err != nil {
 		return Result{}, err
 	}
 	return lastLine(stdout.String())
 }
 
-func (o *commandOperator) commandTask(ctx context.Context, t *Task, work string) (CommandTask, error) {
+// commandTask is what a program that starts in the folder work gets to know.
+func commandTask(ctx context.Context, o Options, t *Task, work string) (CommandTask, error) {
 	task := CommandTask{
 		TaskID: t.TaskID.String(), Attempt: t.Attempt, Org: t.OrgSlug, DAG: t.DAG, Job: t.Job, Partition: t.Partition,
 		Payload: t.Payload, State: t.State, Cursor: t.Cursor, Inputs: []CommandInput{}, Outputs: []CommandOutput{}, Scratch: work,
@@ -181,7 +182,7 @@ func (o *commandOperator) commandTask(ctx context.Context, t *Task, work string)
 		task.TimeoutAt = &t.TimeoutAt
 	}
 	for i, in := range t.Inputs {
-		files, err := o.filtered(ctx, t, i)
+		files, err := filtered(ctx, o, t, i)
 		if err != nil {
 			return CommandTask{}, err
 		}
@@ -232,7 +233,7 @@ func commandError(ctx context.Context, name string, err error, stderr *tail) err
 }
 
 // convertOutputs makes Parquet of what the program wrote as text.
-func (o *commandOperator) convertOutputs(ctx context.Context, t *Task) error {
+func convertOutputs(ctx context.Context, o Options, t *Task) error {
 	for i, dir := range t.OutputDirs {
 		for _, format := range []string{"csv", "ndjson"} {
 			var files []string
@@ -248,7 +249,7 @@ func (o *commandOperator) convertOutputs(ctx context.Context, t *Task) error {
 			}
 			slices.Sort(files)
 			target := filepath.Join(dir, "from-"+format+".parquet")
-			if _, err := (tabular{Format: format}).convert(ctx, t.Scratch, o.options, files, target); err != nil {
+			if _, err := (tabular{Format: format}).convert(ctx, t.Scratch, o, files, target); err != nil {
 				return Permanent(fmt.Errorf("output %q: %w", t.Outputs[i].Name, err))
 			}
 		}

@@ -14,7 +14,7 @@ import (
 
 // filtered are the files of an input with the rows that the job reads: the input's own where it reads all of them,
 // otherwise a copy beside the program's folder.
-func (o *commandOperator) filtered(ctx context.Context, t *Task, input int) ([]string, error) {
+func filtered(ctx context.Context, o Options, t *Task, input int) ([]string, error) {
 	rel, err := t.relation(input)
 	if err != nil {
 		return nil, Permanent(err)
@@ -25,7 +25,7 @@ func (o *commandOperator) filtered(ctx context.Context, t *Task, input int) ([]s
 	t.Progress(0, "filtering input "+rel.Name)
 	target := filepath.Join(t.Scratch, fmt.Sprintf("input%d.parquet", input))
 	session, err := duck.Open(ctx, duck.Config{AllowedPaths: append(slices.Clone(rel.Files), target), AllowedDirs: []string{t.Scratch},
-		TempDir: t.Scratch, MemoryLimit: o.options.MemoryLimit, Threads: o.options.Threads})
+		TempDir: t.Scratch, MemoryLimit: o.MemoryLimit, Threads: o.Threads})
 	if err != nil {
 		return nil, err
 	}

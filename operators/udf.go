@@ -144,7 +144,7 @@ func (u *udfRun) run(ctx context.Context) (Result, error) {
 			return Result{}, Permanent(err)
 		}
 	}
-	if err := (&commandOperator{u.operator.options}).convertOutputs(ctx, u.t); err != nil {
+	if err := convertOutputs(ctx, u.operator.options, u.t); err != nil {
 		return Result{}, err
 	}
 	return lastLine(stdout.String())
@@ -152,7 +152,7 @@ func (u *udfRun) run(ctx context.Context) (Result, error) {
 
 // task lays out the task's folder and says what the code reads on stdin.
 func (u *udfRun) task(ctx context.Context) ([]byte, error) {
-	task, err := (&commandOperator{u.operator.options}).commandTask(ctx, u.t, u.seen("."))
+	task, err := commandTask(ctx, u.operator.options, u.t, u.seen("."))
 	if err != nil {
 		return nil, err
 	}
@@ -209,9 +209,6 @@ func (u *udfRun) command(code string) []string {
 }
 
 func (u *udfRun) confined(ctx context.Context, stdin []byte, stdout, stderr io.Writer) error {
-	if err := os.WriteFile(filepath.Join(u.work, "task.json"), stdin, 0o644); err != nil {
-		return err
-	}
 	return sandbox.Run(ctx, sandbox.Program{
 		Command: u.command("/code"), Code: u.code, Work: u.work, Stdin: bytes.NewReader(stdin), Stdout: stdout, Stderr: stderr,
 		Env:    []string{"PATH=" + strings.Join(append(u.bins(), "/usr/local/bin", "/usr/bin", "/bin"), ":"), "HOME=/task", "TMPDIR=/tmp", "LANG=C.UTF-8"},
