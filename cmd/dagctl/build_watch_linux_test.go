@@ -23,12 +23,7 @@ import (
 // waitingDAG has a job between what it reads and what is published, which goes on when somebody writes to the pipe.
 const waitingDAG = `name: waiting
 jobs:
-  - name: landing
-    operator: file_source
-    source: { kind: poll, every: 1s }
-    partition_by: { time: day }
-    config: { path: landing, pattern: "{date}.csv", format: csv }
-  - name: copied
+` + landingJob + `  - name: copied
     operator: sql
     inputs: [{ from: { job: landing } }]
     execution_strategy: PerPartition

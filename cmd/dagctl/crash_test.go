@@ -78,12 +78,7 @@ func freeAddress(t *testing.T) string {
 
 const slowDAG = `name: slow
 jobs:
-  - name: landing
-    operator: file_source
-    source: { kind: poll, every: 1s }
-    partition_by: { time: day }
-    config: { path: landing, pattern: "{date}.csv", format: csv }
-  - name: copied
+` + landingJob + `  - name: copied
     operator: sql
     inputs:
       - from: { job: landing }

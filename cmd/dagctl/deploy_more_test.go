@@ -129,12 +129,7 @@ func TestAFailedBuildIsLookedAtMendedAndResumed(t *testing.T) {
 
 const skipsDAG = `name: skips
 jobs:
-  - name: landing
-    operator: file_source
-    source: { kind: poll, every: 1s }
-    partition_by: { time: day }
-    config: { path: landing, pattern: "{date}.csv", format: csv }
-  - name: picky
+` + landingJob + `  - name: picky
     operator: command
     inputs: [{ from: { job: landing } }]
     execution_strategy: PerPartition

@@ -17,12 +17,7 @@ import (
 
 const elsewhereDAG = `name: away
 jobs:
-  - name: landing
-    operator: file_source
-    source: { kind: poll, every: 1s }
-    partition_by: { time: day }
-    config: { path: landing, pattern: "{date}.csv", format: csv }
-  - name: score
+` + landingJob + `  - name: score
     operator: handler
     runtime: elsewhere
     inputs:

@@ -115,12 +115,7 @@ func TestAWorkerRunsCodeOfOnesOwn(t *testing.T) {
 	path := filepath.Join(dir, "dag.yaml")
 	require.NoError(t, os.WriteFile(path, []byte(`name: own
 jobs:
-  - name: landing
-    operator: file_source
-    source: { kind: poll, every: 1s }
-    partition_by: { time: day }
-    config: { path: landing, pattern: "{date}.csv", format: csv }
-  - name: count
+`+landingJob+`  - name: count
     operator: udf
     runtime: elsewhere
     inputs: [{ from: { job: landing } }]

@@ -27,12 +27,7 @@ import (
 // Each attempt makes a row that no other makes.
 const staleDAG = `name: stale
 jobs:
-  - name: landing
-    operator: file_source
-    source: { kind: poll, every: 1s }
-    partition_by: { time: day }
-    config: { path: landing, pattern: "{date}.csv", format: csv }
-  - name: drawn
+` + landingJob + `  - name: drawn
     runtime: elsewhere
     operator: sql
     heartbeat_timeout_seconds: 5

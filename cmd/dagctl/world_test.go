@@ -142,16 +142,19 @@ func decode[T any](t *testing.T, env map[string]string, args ...string) T {
 	return v
 }
 
-// readingsDAG is a small DAG over files of the world's folder: a partition a day, one published dataset, one hidden
-// intermediate, a manual job.
-const readingsDAG = `name: readings
-jobs:
-  - name: landing
+// landingJob reads the files that land puts: a partition a day.
+const landingJob = `  - name: landing
     operator: file_source
     source: { kind: poll, every: 1s }
     partition_by: { time: day }
     config: { path: landing, pattern: "{date}.csv", format: csv }
-  - name: daily
+`
+
+// readingsDAG is a small DAG over files of the world's folder: a partition a day, one published dataset, one hidden
+// intermediate, a manual job.
+const readingsDAG = `name: readings
+jobs:
+` + landingJob + `  - name: daily
     operator: sql
     inputs:
       - from: { job: landing }
