@@ -61,9 +61,6 @@ type Config struct {
 
 	// Backends say where tasks of the other runtimes go, by queue and by function; they were checked.
 	Backends RuntimeMap
-	// ResendAfter is how long after a message its task, still unclaimed, is announced again, and twice as long after that, up
-	// to 1 h; default 5 min.
-	ResendAfter time.Duration
 	// AWS has the credentials for queues and functions.
 	AWS aws.Config
 
@@ -110,7 +107,6 @@ func (c *Config) validate() error {
 	}
 	c.NoticeTimeout = cmp.Or(c.NoticeTimeout, noticeTimeout)
 	c.PoolSize = cmp.Or(c.PoolSize, 4)
-	c.ResendAfter = cmp.Or(c.ResendAfter, resendAfter)
 	c.Poll = cmp.Or(c.Poll, time.Second)
 	c.Lease = cmp.Or(c.Lease, defaultLease)
 	if c.Log == nil {

@@ -31,7 +31,10 @@ type Backend struct {
 
 	QueueURL string // SQS
 	DLQURL   string // SQS; empty: as the queue's redrive policy says
-	Function string // Lambda: name or ARN
+	// ResendSeconds is how long after a message its task, still unclaimed, is announced again, and twice as long after that,
+	// up to twelve times as long; default 300.
+	ResendSeconds int
+	Function      string // Lambda: name or ARN
 	// Qualifier is a version or alias of the function; empty: $LATEST.
 	Qualifier string
 	// Concurrency bounds the invocations of the function that run at once; default 100.
@@ -195,13 +198,14 @@ func (b *Backend) check(operators []string) (problems []fault.Problem) {
 		set   bool
 		kinds []RuntimeKind
 	}{
-		"queue_url":   {b.QueueURL != "", []RuntimeKind{SQS}},
-		"dlq_url":     {b.DLQURL != "", []RuntimeKind{SQS}},
-		"function":    {b.Function != "", []RuntimeKind{Lambda}},
-		"qualifier":   {b.Qualifier != "", []RuntimeKind{Lambda}},
-		"concurrency": {b.Concurrency != 0, []RuntimeKind{Lambda}},
-		"endpoint":    {b.Endpoint != "", []RuntimeKind{SQS, Lambda}},
-		"region":      {b.Region != "", []RuntimeKind{SQS, Lambda}},
+		"queue_url":      {b.QueueURL != "", []RuntimeKind{SQS}},
+		"dlq_url":        {b.DLQURL != "", []RuntimeKind{SQS}},
+		"resend_seconds": {b.ResendSeconds != 0, []RuntimeKind{SQS}},
+		"function":       {b.Function != "", []RuntimeKind{Lambda}},
+		"qualifier":      {b.Qualifier != "", []RuntimeKind{Lambda}},
+		"concurrency":    {b.Concurrency != 0, []RuntimeKind{Lambda}},
+		"endpoint":       {b.Endpoint != "", []RuntimeKind{SQS, Lambda}},
+		"region":         {b.Region != "", []RuntimeKind{SQS, Lambda}},
 	}
 	if !slices.Contains([]RuntimeKind{InProcess, Poll, SQS, Lambda}, b.Kind) {
 		wrong("", "%q is no kind of runtime: in-process, poll, sqs or lambda", b.Kind)
@@ -219,6 +223,9 @@ func (b *Backend) check(operators []string) (problems []fault.Problem) {
 		}
 		if b.DLQURL != "" && (!isURL(b.DLQURL) || b.DLQURL == b.QueueURL) {
 			wrong(".dlq_url", "%q is not the URL of another queue", b.DLQURL)
+		}
+		if b.ResendSeconds < 0 || b.ResendSeconds > 86_400 {
+			wrong(".resend_seconds", "%d is not between 1 and 86400", b.ResendSeconds)
 		}
 	case Lambda:
 		if !goodFunction.MatchString(b.Function) {

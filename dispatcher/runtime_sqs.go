@@ -1,6 +1,7 @@
 package dispatcher
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -32,9 +33,9 @@ const (
 	sendBatch    = 500             // rows that one round takes
 	sendAtOnce   = 8               // calls to SQS at the same time
 	sendTime     = 5 * time.Second // of one call, the SDK's own retries included
-	sendLease    = time.Minute     // a process that took rows is given up after this; longer than a call
-	resendAfter  = 5 * time.Minute // a task that was announced and is not claimed is announced again, doubling up to
-	resendAtMost = time.Hour
+	sendLease    = 2 * sendTime    // a process that took rows is given up after this; where it sends for longer, messages come twice
+	resendAfter  = 5 * time.Minute // a task that was announced and is not claimed is announced again, unless its backend says when, doubling up to
+	resendAtMost = 12              // times that
 )
 
 // taskMessage is the body of a message.
@@ -219,15 +220,20 @@ func (d *Dispatcher) sendMessages(ctx context.Context, q Backend, batch []announ
 		sent = append(sent, a.row)
 		d.metrics.sent.WithLabelValues(a.runtime).Inc()
 	}
-	if err := errors.Join(append(failed, d.markSent(ctx, sent, lease, time.Now()))...); err != nil {
+	if err := errors.Join(append(failed, d.markSent(ctx, sent, q.resend(), lease, time.Now()))...); err != nil {
 		d.Log.Error("messages were sent, which could not be noted: they will be sent again", "error", err)
 	}
 	return nil
 }
 
+// resend is how long after a message its task is looked for.
+func (b Backend) resend() time.Duration {
+	return cmp.Or(time.Duration(b.ResendSeconds)*time.Second, resendAfter)
+}
+
 // markSent notes that messages are on their way, and when they are to be looked for. A task that became ready once more
 // meanwhile has another lease on its row, and is announced once more.
-func (d *Dispatcher) markSent(ctx context.Context, rows []outboxRow, lease, now time.Time) error {
+func (d *Dispatcher) markSent(ctx context.Context, rows []outboxRow, resend time.Duration, lease, now time.Time) error {
 	if len(rows) == 0 {
 		return nil
 	}
@@ -236,7 +242,7 @@ func (d *Dispatcher) markSent(ctx context.Context, rows []outboxRow, lease, now 
 		UPDATE outbox o SET status = 'Done', processed_at = $3, attempts = 0, last_error = NULL,
 			available_at = $3::timestamptz + least($5, $4 * power(2, least(coalesce((payload->>'sent')::int, 0), 16))) * interval '1 second',
 			payload = payload || jsonb_build_object('sent', coalesce((payload->>'sent')::int, 0) + 1)
-		FROM mine WHERE o.id = mine.id`, outboxIDs(rows), lease, now, d.ResendAfter.Seconds(), max(resendAtMost, d.ResendAfter).Seconds())
+		FROM mine WHERE o.id = mine.id`, outboxIDs(rows), lease, now, resend.Seconds(), resendAtMost*resend.Seconds())
 	if err != nil {
 		return fmt.Errorf("mark messages sent: %w", err)
 	}

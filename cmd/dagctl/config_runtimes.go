@@ -80,7 +80,7 @@ func decodeBackend(where string, node *yaml.Node) (b dispatcher.Backend, wrong [
 		return b, wrongAt(node, where, "is not a kind, a mapping or a list of them").Errors
 	}
 	fields := map[string]any{
-		"kind": (*string)(&b.Kind), "operators": &b.Operators, "orgs": &b.Orgs, "queue_url": &b.QueueURL, "dlq_url": &b.DLQURL,
+		"kind": (*string)(&b.Kind), "operators": &b.Operators, "orgs": &b.Orgs, "queue_url": &b.QueueURL, "dlq_url": &b.DLQURL, "resend_seconds": &b.ResendSeconds,
 		"function": &b.Function, "qualifier": &b.Qualifier, "concurrency": &b.Concurrency, "endpoint": &b.Endpoint, "region": &b.Region,
 	}
 	for i := 0; i+1 < len(node.Content); i += 2 {

@@ -24,7 +24,7 @@ func TestRuntimesOfTheConfigFile(t *testing.T) {
 	cfg, err := configFile(t, `
 runtimes:
   python: poll
-  ecs_platform: { kind: sqs, queue_url: "https://sqs.eu-west-1.amazonaws.com/1/tasks", dlq_url: "https://sqs.eu-west-1.amazonaws.com/1/dead", region: eu-west-1 }
+  ecs_platform: { kind: sqs, queue_url: "https://sqs.eu-west-1.amazonaws.com/1/tasks", dlq_url: "https://sqs.eu-west-1.amazonaws.com/1/dead", region: eu-west-1, resend_seconds: 60 }
   lambda:
     - { kind: lambda, function: heavy, operators: [sql, http_source], orgs: [acme] }
     - { kind: lambda, function: dagctl, qualifier: live, concurrency: 7, endpoint: "http://127.0.0.1:3002" }
@@ -35,7 +35,7 @@ runtimes:
 	require.Equal(t, dispatcher.RuntimeMap{
 		"dispatcher":   {{Kind: dispatcher.InProcess}},
 		"python":       {{Kind: dispatcher.Poll}},
-		"ecs_platform": {{Kind: dispatcher.SQS, QueueURL: "https://sqs.eu-west-1.amazonaws.com/1/tasks", DLQURL: "https://sqs.eu-west-1.amazonaws.com/1/dead", Region: "eu-west-1"}},
+		"ecs_platform": {{Kind: dispatcher.SQS, QueueURL: "https://sqs.eu-west-1.amazonaws.com/1/tasks", DLQURL: "https://sqs.eu-west-1.amazonaws.com/1/dead", Region: "eu-west-1", ResendSeconds: 60}},
 		"lambda": {
 			{Kind: dispatcher.Lambda, Function: "heavy", Operators: []string{"sql", "http_source"}, Orgs: []string{"acme"}, Concurrency: 100},
 			{Kind: dispatcher.Lambda, Function: "dagctl", Qualifier: "live", Concurrency: 7, Endpoint: "http://127.0.0.1:3002"},
@@ -88,6 +88,8 @@ func TestRuntimesThatCannotBe(t *testing.T) {
 		`a: { kind: sqs, ` + queue + `, dlq_url: "http://127.0.0.1:9324/000000000000/tasks" }`:      "runtimes.a.dlq_url",
 		`a: { kind: sqs, ` + queue + `, function: f }`:                                              "runtimes.a.function: does not belong to kind sqs",
 		`a: { kind: poll, region: x }`:                                                              "runtimes.a.region: does not belong to kind poll",
+		`a: { kind: sqs, ` + queue + `, resend_seconds: -1 }`:                                       "runtimes.a.resend_seconds: -1 is not between 1 and 86400",
+		`a: { kind: lambda, function: f, resend_seconds: 5 }`:                                       "runtimes.a.resend_seconds: does not belong to kind lambda",
 		`a: { kind: lambda }`:                                                                       `runtimes.a.function: "" is not a function's name or ARN`,
 		`a: { kind: lambda, function: "x y" }`:                                                      "runtimes.a.function",
 		`a: { kind: lambda, function: f, concurrency: -1 }`:                                         "runtimes.a.concurrency: -1 is not between 1 and 10000",
