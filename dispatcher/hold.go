@@ -40,15 +40,29 @@ func (d *Dispatcher) InAttempt(ctx context.Context, c authz.Capability, f protoc
 // ReadableTask reports whether a task has ended. To a caller who may not read what it makes it is NotFound.
 func (d *Dispatcher) ReadableTask(ctx context.Context, caller authz.Caller, id uuid.UUID) (ended bool, err error) {
 	err = pg.InOrgTx(ctx, d.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
-		t, readable, err := d.task(ctx, tx, caller, id)
-		if err == nil && !readable {
-			err = fault.New(fault.NotFound, "there is no log of task %s", id)
+		_, readable, err := d.task(ctx, tx, caller, id)
+		if err != nil {
+			return err
 		}
-		ended = t.Status == "Completed" || t.Status == "Canceled" || t.Status == "Failed" && t.NextRetryAt == nil
+		if !readable {
+			return fault.New(fault.NotFound, "there is no log of task %s", id)
+		}
+		ended, err = HasEnded(ctx, tx, caller.OrgID, id)
 		return err
 	})
 	if err != nil {
 		return false, fmt.Errorf("task %s: %w", id, err)
 	}
 	return ended, nil
+}
+
+// HasEnded reports whether a task has ended, so that nothing more comes of it unless it is taken up again. One that is gone
+// has.
+func HasEnded(ctx context.Context, tx pgx.Tx, org, id uuid.UUID) (ended bool, err error) {
+	err = tx.QueryRow(ctx, `
+		SELECT NOT EXISTS (
+			SELECT FROM tasks t LEFT JOIN waiting w ON w.task_id = t.id
+			WHERE t.org_id = $1 AND t.id = $2 AND t.status NOT IN ('Completed', 'Canceled')
+			      AND (t.status <> 'Failed' OR coalesce(w.available_at, t.next_retry_at) IS NOT NULL))`, org, id).Scan(&ended)
+	return ended, err
 }

@@ -213,17 +213,35 @@ const look = 250 * time.Millisecond
 // Follow is Read that waits for a first line, until the task has ended or the time is over.
 func (l *Logs) Follow(ctx context.Context, caller authz.Caller, task uuid.UUID, s Selection, wait time.Duration) (lines []Line, ended bool, err error) {
 	until := time.Now().Add(wait)
-	for {
-		lines, ended, err = l.Read(ctx, caller, task, s)
-		if err != nil || len(lines) > 0 || ended || !time.Now().Before(until) {
-			return lines, ended, err
-		}
+	lines, ended, err = l.Read(ctx, caller, task, s)
+	for err == nil && len(lines) == 0 && !ended && time.Now().Before(until) {
 		select {
 		case <-ctx.Done():
 			return nil, false, context.Cause(ctx)
 		case <-time.After(look):
 		}
+		var news bool
+		if news, err = l.news(ctx, caller.OrgID, task, s); news {
+			lines, ended, err = l.Read(ctx, caller, task, s)
+		}
 	}
+	return lines, ended, err
+}
+
+// news reports whether Read, which looks at far more, has more to tell than that a task goes on.
+func (l *Logs) news(ctx context.Context, org, task uuid.UUID, s Selection) (news bool, err error) {
+	err = pg.InOrgTx(ctx, l.Requests, org, func(ctx context.Context, tx pgx.Tx) error {
+		if news, err = dispatcher.HasEnded(ctx, tx, org, task); err != nil || news {
+			return err
+		}
+		return tx.QueryRow(ctx, `
+			SELECT EXISTS (SELECT FROM task_logs WHERE task_id = $1 AND org_id = $2 AND (attempt, seq) > ($3, $4) AND ($5 = 0 OR attempt = $5))`,
+			task, org, s.After.Attempt, s.After.Seq, s.Attempt).Scan(&news) // task_logs_pkey
+	})
+	if err != nil {
+		return false, fmt.Errorf("log of task %s: %w", task, err)
+	}
+	return news, nil
 }
 
 // sweepEvery is how often lines past their time are removed.
