@@ -14,6 +14,8 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/google/uuid"
+
 	"github.com/dagctl/dagctl/internal/fault"
 )
 
@@ -22,6 +24,8 @@ type DevConfig struct {
 	Org       Org
 	Addr      string // where the server listens; a loopback address, or NewDev refuses
 	TokenFile string // where the token is left for the command line, readable by its owner only
+	// WorkerTokenFile is where the token of workers is left, likewise; empty: nowhere.
+	WorkerTokenFile string
 }
 
 // Dev is the Authenticator of `dagctl dev`: whoever can read the token file, or open the address that was printed, is a
@@ -29,6 +33,7 @@ type DevConfig struct {
 type Dev struct {
 	org     Org
 	token   string
+	workers string // token of workers
 	port    string
 	origins []string
 
@@ -37,7 +42,7 @@ type Dev struct {
 	sessions map[string]bool // by hash of the cookie's value
 }
 
-// NewDev makes a token for this start and writes it to the token file.
+// NewDev makes the tokens of this start and writes them to their files.
 func NewDev(cfg DevConfig) (*Dev, error) {
 	host, port, err := net.SplitHostPort(cfg.Addr)
 	if err != nil {
@@ -51,7 +56,7 @@ func NewDev(cfg DevConfig) (*Dev, error) {
 		return nil, fault.New(fault.Invalid, "address %q: the port must be the one listened on", cfg.Addr)
 	}
 	d := &Dev{
-		org: cfg.Org, token: newSecret("dev"), port: port,
+		org: cfg.Org, token: newSecret("dev"), workers: newSecret(string(KindWorker)), port: port,
 		link: newSecret("link"), sessions: map[string]bool{},
 	}
 	for _, host := range []string{"127.0.0.1", "localhost", "::1"} {
@@ -59,6 +64,11 @@ func NewDev(cfg DevConfig) (*Dev, error) {
 	}
 	if ip, err := netip.ParseAddr(host); err == nil && host != "127.0.0.1" && host != "::1" {
 		d.origins = append(d.origins, "http://"+net.JoinHostPort(ip.String(), port)) // another of 127.0.0.0/8
+	}
+	if cfg.WorkerTokenFile != "" {
+		if err := writePrivate(cfg.WorkerTokenFile, d.workers+"\n"); err != nil {
+			return nil, err
+		}
 	}
 	return d, writePrivate(cfg.TokenFile, d.token+"\n")
 }
@@ -83,6 +93,18 @@ func writePrivate(path, content string) error {
 
 // Token is the token of this start, as in the token file.
 func (d *Dev) Token() string { return d.token }
+
+// WorkerToken lets workers claim tasks of every runtime, as long as this start lasts.
+func (d *Dev) WorkerToken() string { return d.workers }
+
+// worker recognises the token of workers.
+func (d *Dev) worker(r *http.Request) (Worker, bool) {
+	token, ok := bearer(r)
+	if !ok || subtle.ConstantTimeCompare(hashSecret(token), hashSecret(d.workers)) != 1 {
+		return Worker{}, false
+	}
+	return Worker{OrgID: d.org.ID, TokenName: "dev", Orgs: []uuid.UUID{d.org.ID}}, true
+}
 
 // Origins are the addresses that browsers may use.
 func (d *Dev) Origins() []string { return d.origins }

@@ -173,3 +173,31 @@ func TestACookieAloneChangesNothing(t *testing.T) {
 	require.Equal(t, 403, answer.Code)
 	require.Equal(t, 200, call(api, "POST", "/form", "", append(as(dev.Token()), "Host", local)...).Code)
 }
+
+// Workers of a dev server have a token of their own, which makes nobody an admin.
+func TestDevWorkerToken(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	file := filepath.Join(t.TempDir(), "worker-token")
+	cfg := authz.DevConfig{Org: w.org, Addr: local, TokenFile: filepath.Join(t.TempDir(), "token"), WorkerTokenFile: file}
+	before, err := authz.NewDev(cfg)
+	require.NoError(t, err)
+	dev, err := authz.NewDev(cfg)
+	require.NoError(t, err)
+	content, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.Equal(t, dev.WorkerToken()+"\n", string(content))
+	info, err := os.Stat(file)
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
+
+	api, _ := w.remote(t, authz.Config{Dev: dev})
+	ask := func(token string) int {
+		return call(api, "POST", "/remote/worker", "{}", append(asWorker(token), "Host", local)...).Code
+	}
+	require.Equal(t, 200, ask(dev.WorkerToken()))
+	require.Equal(t, 200, ask(w.token(t, authz.NewToken{Name: "fleet", Kind: authz.KindWorker, Runtimes: []string{"lambda"}})), "those that an admin made go on")
+	require.Equal(t, 401, ask(before.WorkerToken()), "a token per start")
+	require.Equal(t, 401, ask(dev.Token()))
+	require.Equal(t, 401, call(api, "GET", "/v1/whoami", "", append(as(dev.WorkerToken()), "Host", local)...).Code)
+}

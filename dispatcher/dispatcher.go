@@ -66,6 +66,8 @@ type Config struct {
 
 	Signer  *authz.Signer // of capability tokens; nil: no task runs outside of this process
 	BaseURL string        // where tasks that run elsewhere reach this server
+	// WorkerToken is a shell command that prints a token for workers; empty: there is one for whoever makes one.
+	WorkerToken string
 
 	// Roots are the folders that the file sources of an org's DAG may read.
 	Roots    func(orgSlug, dagName string) []string

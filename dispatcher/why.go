@@ -39,6 +39,9 @@ type Reason struct {
 	Version   int        `json:"version,omitempty" doc:"Of the DAG"`
 	Worker    string     `json:"worker_id,omitempty"`
 	Runtime   string     `json:"runtime,omitempty"`
+	Operator  string     `json:"operator,omitempty" doc:"no_worker: that nobody runs there"`
+	Handler   string     `json:"handler,omitempty" doc:"no_worker: that nobody has there"`
+	Command   string     `json:"command,omitempty" doc:"What to run about it, in a shell; words in capitals stand for what the server does not know"`
 	Limit     string     `json:"limit,omitempty" doc:"job:DAG/JOB, key:CONCURRENCY_KEY or output:DAG/JOB/PARTITION"`
 	Held      int        `json:"held,omitempty" doc:"Of the limit"`
 	Max       int        `json:"max,omitempty" doc:"Of the limit, of the attempts, or of the slots of workers"`
@@ -174,7 +177,7 @@ func taskSentence(r Reason) string {
 	case whyQueued:
 		return fmt.Sprintf("it is ready, with %s before it in its org", counted(r.Count, "task"))
 	case whyNoWorker:
-		return fmt.Sprintf("no living worker serves the runtime %s", r.Runtime)
+		return noWorker(r)
 	case whyWorkersBusy:
 		return fmt.Sprintf("all %d slots of the workers for %s are taken", r.Max, r.Runtime)
 	case whySibling:
@@ -215,6 +218,20 @@ func taskSentence(r Reason) string {
 		return "it was not wanted any more" + saying(r.Detail)
 	}
 	return "it was canceled" + saying(r.Detail)
+}
+
+func noWorker(r Reason) string {
+	text := fmt.Sprintf("no living worker serves the runtime %s", r.Runtime)
+	switch {
+	case r.Handler != "":
+		text += " with the handler " + r.Handler
+	case r.Operator != "":
+		text += " with the operator " + r.Operator
+	}
+	if r.Command != "" {
+		text += "; start one: " + r.Command
+	}
+	return text
 }
 
 func dataSentence(r Reason) string {

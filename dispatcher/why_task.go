@@ -1,6 +1,7 @@
 package dispatcher
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -9,6 +10,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/registry"
 )
 
@@ -116,7 +118,7 @@ func (e *explainer) task(ctx context.Context, p placed, behind bool) (Reason, er
 	r := Reason{Task: &id, Partition: p.partition, Runtime: p.runtime}
 	switch {
 	case p.ready:
-		err = e.queued(ctx, p, &r)
+		err = e.queued(ctx, p, job, &r)
 	case p.worker != "":
 		leased(p, &r, e.now)
 	case p.waiting != "":
@@ -131,7 +133,7 @@ func (e *explainer) task(ctx context.Context, p placed, behind bool) (Reason, er
 }
 
 // queued says how many tasks of the org are before one that is ready, and who would run it. It relies on idx_ready_claim.
-func (e *explainer) queued(ctx context.Context, p placed, r *Reason) error {
+func (e *explainer) queued(ctx context.Context, p placed, job *registry.Job, r *Reason) error {
 	r.Code = whyQueued
 	err := e.tx.QueryRow(ctx, `
 		SELECT count(*) FROM (
@@ -140,20 +142,57 @@ func (e *explainer) queued(ctx context.Context, p placed, r *Reason) error {
 	if err != nil {
 		return fmt.Errorf("count tasks before %s: %w", p.id, err)
 	}
+	backend, _ := e.d.Backends.Backend(p.runtime, job.Def.Operator, job.OrgSlug)
+	if backend.Kind == Lambda && p.runtime != CheckRuntime {
+		return nil // nobody has to be there
+	}
+	needs := needsOf(&job.Def, p.kind)
+	operator := operatorOf(needs)
+	offer, handler := operator, "" // as in the registry of workers, where operators have no version
+	if operator == dag.Handler {
+		offer, handler = needs, strings.TrimPrefix(needs, dag.Handler+":")
+	}
 	var workers, slots, taken int
 	err = e.tx.QueryRow(ctx, `
 		SELECT count(*), coalesce(sum(pool_size), 0), coalesce(sum(current_tasks), 0) FROM workers
-		WHERE $1 = ANY(runtimes) AND last_heartbeat > $2 AND drained_at IS NULL`, p.runtime, e.now.Add(-workerDeadAfter)).Scan(&workers, &slots, &taken)
+		WHERE $1 = ANY(runtimes) AND last_heartbeat > $2 AND drained_at IS NULL AND (orgs IS NULL OR $3 = ANY(orgs))
+			AND ($4::text = 'check' OR operators = '{}' OR $4 = ANY(operators))`,
+		p.runtime, e.now.Add(-workerDeadAfter), e.caller.OrgID, offer).Scan(&workers, &slots, &taken)
 	if err != nil {
 		return fmt.Errorf("workers for %s: %w", p.runtime, err)
 	}
 	switch {
 	case workers == 0:
-		r.Because = append(r.Because, Reason{Code: whyNoWorker, Runtime: p.runtime})
+		missing := Reason{Code: whyNoWorker, Runtime: p.runtime}
+		if may, err := e.mayRead(ctx, job); err != nil {
+			return err
+		} else if may && needs != needCheck {
+			missing.Operator, missing.Handler, missing.Command = operator, handler, e.d.workerCommand(backend, p.runtime, operator)
+		}
+		r.Because = append(r.Because, missing)
 	case taken >= slots:
 		r.Because = append(r.Because, Reason{Code: whyWorkersBusy, Runtime: p.runtime, Count: taken, Max: slots})
 	}
 	return nil
+}
+
+// workerCommand starts a worker for tasks of a runtime that need an operator. What the server does not know is in capitals.
+func (d *Dispatcher) workerCommand(b Backend, runtime, operator string) string {
+	if b.Kind == InProcess || b.Kind == "" {
+		return "" // a server's own
+	}
+	token := d.WorkerToken
+	if token == "" {
+		token = "dagctl tokens create NAME --kind worker --runtime " + runtime
+	}
+	command := fmt.Sprintf("DAGCTL_URL=%s DAGCTL_TOKEN=$(%s)", cmp.Or(d.BaseURL, "URL"), token)
+	switch {
+	case operator == dag.Handler:
+		return command + " PROGRAM"
+	case b.Kind == SQS:
+		return command + " dagctl worker --runtime " + runtime + " --queue QUEUE_URL"
+	}
+	return command + " dagctl worker --runtime " + runtime
 }
 
 // leased says how a task that runs is doing. It is pure.

@@ -71,10 +71,7 @@ func newApp(ctx context.Context, cfg serverConfig, roots func(org, dag string) [
 	if a.storage, err = storage.New(cfg.Storage.storage(a.pool)); err != nil {
 		return nil, err
 	}
-	builtin, err := operators.Builtin(operators.Options{
-		AllowCommand: cfg.Operators.AllowCommand, AllowedAddresses: cfg.Operators.AllowedAddresses,
-		MemoryLimit: cfg.Operators.MemoryMB << 20, Threads: cfg.Operators.Threads,
-	})
+	builtin, err := operators.Builtin(cfg.operators())
 	if err != nil {
 		return nil, err
 	}
@@ -122,7 +119,7 @@ func newApp(ctx context.Context, cfg serverConfig, roots func(org, dag string) [
 		Pool: a.pool, Requests: a.requests, Registry: a.registry, Operators: builtin, Storage: a.storage, Vault: a.vault,
 		Runner:      a.runner,
 		HookLimiter: limiter, NoticeDialer: dialer, Runtimes: cfg.runtimes().Of(dispatcher.InProcess), Backends: cfg.runtimes(), AWS: amazon, Roots: roots,
-		Signer: a.signer, BaseURL: cfg.workerBaseURL(),
+		Signer: a.signer, BaseURL: cfg.workerBaseURL(), WorkerToken: cfg.workerToken,
 		WorkerID: worker, PoolSize: cfg.Workers.PoolSize, Thresholds: cfg.Backpressure.thresholds(), Version: buildVersion(), Log: log, Tracer: tracer,
 	})
 	if err != nil {

@@ -19,6 +19,7 @@ import (
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dispatcher"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/query"
 	"github.com/dagctl/dagctl/tasklogs"
 )
@@ -47,8 +48,9 @@ type serverConfig struct {
 	Secrets             secretsConfig       `yaml:"secrets"`
 	Log                 logConfig           `yaml:"log"`
 
-	taskKeys   []authz.TaskKey // that sign before those of Tasks: a dev server's
-	secretKeys []string        // from DAGCTL_SECRETS_KEY or the key file
+	taskKeys    []authz.TaskKey // that sign before those of Tasks: a dev server's
+	workerToken string          // shell command that prints a token for workers: a dev server's
+	secretKeys  []string        // from DAGCTL_SECRETS_KEY or the key file
 }
 
 type secretsConfig struct {
@@ -143,22 +145,27 @@ var (
 // loadConfig reads a config file strictly, over the defaults, and applies the environment.
 func loadConfig(path string, getenv func(string) string) (serverConfig, error) {
 	cfg := defaultConfig
-	cfg.Runtimes = maps.Clone(defaultConfig.Runtimes)
+	return cfg, cfg.load(path, getenv)
+}
+
+// load reads a config file, if there is one, and applies the environment.
+func (cfg *serverConfig) load(path string, getenv func(string) string) error {
+	cfg.Runtimes = maps.Clone(cfg.Runtimes)
 	if path != "" {
 		text, err := os.ReadFile(path)
 		if err != nil {
-			return cfg, fault.New(fault.NotFound, "config: %w", err)
+			return fault.New(fault.NotFound, "config: %w", err)
 		}
 		decoder := yaml.NewDecoder(bytes.NewReader(text))
 		decoder.KnownFields(true)
-		if err := decoder.Decode(&cfg); err != nil && !errors.Is(err, io.EOF) {
-			return cfg, fault.New(fault.Invalid, "config %s: %w", path, err).WithHint("docs/config.md lists every field")
+		if err := decoder.Decode(cfg); err != nil && !errors.Is(err, io.EOF) {
+			return fault.New(fault.Invalid, "config %s: %w", path, err).WithHint("docs/config.md lists every field")
 		}
 	}
 	if err := cfg.applyEnvironment(getenv); err != nil {
-		return cfg, err
+		return err
 	}
-	return cfg, cfg.readSecretKeys(getenv("DAGCTL_SECRETS_KEY"))
+	return cfg.readSecretKeys(getenv("DAGCTL_SECRETS_KEY"))
 }
 
 // readSecretKeys takes the keys that secrets are encrypted with from the environment, where they are divided by commas,
@@ -268,6 +275,12 @@ func (cfg *serverConfig) validate() error {
 		return &fault.Error{Kind: fault.Invalid, Message: "the server's config has " + count(len(problems), "problem"), Problems: problems}
 	}
 	return nil
+}
+
+// operators says how the platform's operators work here.
+func (cfg *serverConfig) operators() operators.Options {
+	return operators.Options{AllowCommand: cfg.Operators.AllowCommand, AllowedAddresses: cfg.Operators.AllowedAddresses,
+		MemoryLimit: cfg.Operators.MemoryMB << 20, Threads: cfg.Operators.Threads}
 }
 
 // roots are the folders that an org's file sources may read, whatever the DAG.

@@ -17,8 +17,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/dagctl/dagctl/authz"
-	"github.com/dagctl/dagctl/dag"
-	"github.com/dagctl/dagctl/dispatcher"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/internal/pgdev"
@@ -31,10 +29,12 @@ const devOrg = "local"
 // devOptions say what `dagctl dev` is to do.
 type devOptions struct {
 	dir         string
-	addr        string
+	addr        string // empty: as the config says
+	config      string
 	databaseURL string
 	once        bool
 	reset       bool
+	unsafeUDF   bool
 	vars        []string
 }
 
@@ -44,12 +44,16 @@ func (c *cli) devCommand() *cobra.Command {
 		Use:   "dev [DIR]",
 		Short: "Run everything on this machine: PostgreSQL, server, pages, workers",
 		Long: `Runs a whole installation for one person: a PostgreSQL of its own under the data folder, the server with its pages,
-and a worker in the same process for every runtime. It deploys every ` + dagFileName + ` under DIR, and again on every save.
+and a worker for every runtime. It deploys every ` + dagFileName + ` under DIR, and again on every save.
 Ctrl-C stops all of it; the state stays in the data folder. It listens on loopback addresses only.
+
+Jobs of the runtime dispatcher run in the server; for every other name that DAG files have there is a worker that polls and
+runs the platform's operators, unless --config maps the name: to a queue, a function, workers of your own. Jobs of
+operator handler wait for a worker of your own, and dev prints how to start it.
 
 With --once it deploys, works until there is nothing left to do, prints the published datasets and ends; its exit code
 is 0 only if every task completed.`,
-		Example: "  dagctl dev\n  dagctl dev examples/us-flights --once",
+		Example: "  dagctl dev\n  dagctl dev examples/us-flights --once\n  dagctl dev --config dev.yaml",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 1 {
@@ -59,17 +63,20 @@ is 0 only if every task completed.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.addr, "addr", "127.0.0.1:7070", "loopback address to serve on; port 0 chooses a free one")
+	f.StringVar(&o.addr, "addr", "", "loopback address to serve on; port 0 chooses a free one (default "+defaultConfig.Listen+", or the config's listen)")
+	f.StringVar(&o.config, "config", "", "config file, as of a server: runtimes, storage, limits and so on")
 	f.StringVar(&o.databaseURL, "database-url", "", "use this PostgreSQL instead of one of its own")
 	f.BoolVar(&o.once, "once", false, "work until nothing is left to do, print the datasets and end")
 	f.BoolVar(&o.reset, "reset", false, "start empty: forget everything in the data folder first")
+	f.BoolVar(&o.unsafeUDF, "unsafe-udf", false, "run code of operator udf as an ordinary process, without walls")
 	varFlag(cmd, &o.vars)
 	return cmd
 }
 
 // dev runs a dev server until ctx ends, or until the work is done where that is asked for.
 func (c *cli) dev(ctx context.Context, o devOptions) (err error) {
-	if err := requireLoopback(o.addr); err != nil {
+	cfg, err := o.serverConfig()
+	if err != nil {
 		return err
 	}
 	vars, err := parseVars(o.vars)
@@ -90,7 +97,7 @@ func (c *cli) dev(ctx context.Context, o devOptions) (err error) {
 			return err
 		}
 	}
-	listener, err := listen(o.addr)
+	listener, err := listen(cfg.Listen)
 	if err != nil {
 		return err
 	}
@@ -102,7 +109,7 @@ func (c *cli) dev(ctx context.Context, o devOptions) (err error) {
 	defer logFile.Close()
 
 	var database *pgdev.Server
-	if o.databaseURL == "" {
+	if cfg.DatabaseURL == "" {
 		database, err = pgdev.Start(ctx, pgdev.Config{DataDir: data.path("postgres"), AllowDownload: true, Log: log})
 		if err != nil {
 			return err
@@ -113,11 +120,16 @@ func (c *cli) dev(ctx context.Context, o devOptions) (err error) {
 			defer cancel()
 			err = errors.Join(err, database.Stop(patience))
 		}()
-		o.databaseURL = database.URL()
+		cfg.DatabaseURL = database.URL()
 	}
 	folders := new(dagFolders)
 	folders.learn(dags)
-	a, login, err := c.startDev(ctx, o, dags, folders, data, listener, log)
+	own, err := cfg.completeForDev(dags, data, listener)
+	if err != nil {
+		return err
+	}
+	roots := func(org, dag string) []string { return append(folders.roots(org, dag), cfg.roots(org, dag)...) }
+	a, login, err := c.startDev(ctx, cfg, roots, data, log)
 	if err != nil {
 		return err
 	}
@@ -125,12 +137,23 @@ func (c *cli) dev(ctx context.Context, o devOptions) (err error) {
 	fmt.Fprintf(c.out, "dagctl dev: %s\n", login.SignInURL())
 
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return a.run(ctx, listener) })
+	// The server outlives its workers, who still have to hand back what they run.
+	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	g.Go(func() error { return a.run(serving, listener) })
+	workers := devWorkers{url: cfg.BaseURL, token: login.WorkerToken(), getToken: cfg.workerToken, runtimes: own,
+		poolSize: cfg.Workers.PoolSize, scratch: filepath.Join(cfg.Storage.Root, ".scratch"), roots: roots, log: log, operators: cfg.operators()}
+	workers.operators.UDF.Unconfined = o.unsafeUDF
+	g.Go(func() error {
+		defer stop()
+		return workers.run(ctx)
+	})
 	if database != nil {
 		g.Go(func() error { return watchDatabase(ctx, database, data) })
 	}
 	session := &devSession{cli: c, api: newClient(target{URL: "http://" + listener.Addr().String(), Token: login.Token()}),
-		app: a, org: login.Caller().OrgID, options: o, vars: vars, folders: folders, known: map[string]deployedDAG{}}
+		app: a, org: login.Caller().OrgID, options: o, vars: vars, folders: folders, runtimes: cfg.runtimes(), workers: workers,
+		known: map[string]deployedDAG{}}
 	g.Go(func() error { return session.run(ctx) })
 	if err := g.Wait(); err != nil && !errors.Is(err, errDone) && !errors.Is(err, context.Canceled) {
 		return err
@@ -142,68 +165,27 @@ func (c *cli) dev(ctx context.Context, o devOptions) (err error) {
 var errDone = errors.New("done")
 
 // startDev migrates the database, makes the org and wires the server.
-func (c *cli) startDev(ctx context.Context, o devOptions, dags []*devDAG, folders *dagFolders, data *devData, listener net.Listener, log *slog.Logger) (*app, *authz.Dev, error) {
-	if err := migrations.Up(ctx, o.databaseURL); err != nil {
+func (c *cli) startDev(ctx context.Context, cfg serverConfig, roots func(org, dag string) []string, data *devData, log *slog.Logger) (*app, *authz.Dev, error) {
+	if err := migrations.Up(ctx, cfg.DatabaseURL); err != nil {
 		return nil, nil, err
 	}
-	org, err := ensureOrg(ctx, o.databaseURL)
+	org, err := ensureOrg(ctx, cfg.DatabaseURL)
 	if err != nil {
 		return nil, nil, err
 	}
-	address := listener.Addr().String()
-	login, err := authz.NewDev(authz.DevConfig{Org: org, Addr: address, TokenFile: data.path(devTokenFile)})
+	login, err := authz.NewDev(authz.DevConfig{Org: org, Addr: cfg.Listen, TokenFile: data.path(devTokenFile), WorkerTokenFile: data.path(devWorkerTokenFile)})
 	if err != nil {
 		return nil, nil, err
 	}
-	cfg := defaultConfig
-	cfg.DatabaseURL, cfg.Listen, cfg.Storage.Root = o.databaseURL, address, data.path("storage")
-	cfg.BaseURL = "http://" + address
-	cfg.Runtimes = devRuntimes(dags)
-	cfg.Operators.AllowCommand = true // whoever starts a dev server runs its own programs on its own machine
-	cfg.Operators.AllowedAddresses = []string{"127.0.0.0/8", "::1/128"}
-	key, err := data.secretsKey()
+	a, err := newApp(ctx, cfg, roots, login, log)
 	if err != nil {
 		return nil, nil, err
 	}
-	cfg.secretKeys = []string{key}
-	taskKey, err := authz.EnsureTaskKey(data.path(devTaskKeyFile))
-	if err != nil {
-		return nil, nil, err
-	}
-	cfg.taskKeys = []authz.TaskKey{taskKey}
-	a, err := newApp(ctx, cfg, folders.roots, login, log)
-	if err != nil {
-		return nil, nil, err
-	}
-	if err := data.announce(devServer{URL: "http://" + address, PID: os.Getpid()}); err != nil {
+	if err := data.announce(devServer{URL: cfg.BaseURL, PID: os.Getpid()}); err != nil {
 		a.close()
 		return nil, nil, err
 	}
 	return a, login, nil
-}
-
-// devBackends are what a dev server makes of every runtime but the dispatcher's own: it runs what it can itself, and leaves
-// to workers that poll what only they have.
-func devBackends() []dispatcher.Backend {
-	return []dispatcher.Backend{{Kind: dispatcher.Poll, Operators: []string{dag.Handler}}, {Kind: dispatcher.InProcess}}
-}
-
-// devRuntimes maps the platform's runtimes and all that the DAG files name.
-func devRuntimes(dags []*devDAG) runtimesConfig {
-	runtimes := runtimesConfig{}
-	for _, name := range []string{"ecs_platform", "ecs_udf", "lambda"} {
-		runtimes[name] = devBackends()
-	}
-	for _, d := range dags {
-		if d.doc == nil {
-			continue // its problems are told when it is deployed
-		}
-		for _, job := range d.doc.Jobs {
-			runtimes[job.Runtime] = devBackends()
-		}
-	}
-	runtimes["dispatcher"] = []dispatcher.Backend{{Kind: dispatcher.InProcess}}
-	return runtimes
 }
 
 // dagFolders knows the folder of each DAG's file, which is what its file sources may read and paths are relative to.

@@ -19,6 +19,9 @@ import (
 // devTokenFile holds the token of the running dev server.
 const devTokenFile = "token"
 
+// devWorkerTokenFile holds the token for workers of the running dev server.
+const devWorkerTokenFile = "worker-token"
+
 // devTaskKeyFile holds the key that a dev server signs capability tokens with.
 const devTaskKeyFile = "task.pem"
 
@@ -71,7 +74,7 @@ func (d *devData) reset() error {
 	if err := pgdev.Remove(d.path("postgres")); err != nil {
 		return err
 	}
-	for _, name := range []string{"storage", devServerFile, devTokenFile, devSecretsKeyFile} {
+	for _, name := range []string{"storage", devServerFile, devTokenFile, devWorkerTokenFile, devSecretsKeyFile} {
 		if err := os.RemoveAll(d.path(name)); err != nil {
 			return fmt.Errorf("reset: %w", err)
 		}
@@ -104,7 +107,7 @@ func (d *devData) openLog() (*os.File, *slog.Logger, error) {
 // close takes back what announced the server, and unlocks the folder.
 func (d *devData) close() error {
 	var errs []error
-	for _, name := range []string{devServerFile, devTokenFile} {
+	for _, name := range []string{devServerFile, devTokenFile, devWorkerTokenFile} {
 		if err := os.Remove(d.path(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, err)
 		}

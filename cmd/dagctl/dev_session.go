@@ -155,6 +155,9 @@ type devSession struct {
 	vars    map[string]string
 	folders *dagFolders
 
+	runtimes dispatcher.RuntimeMap // that are mapped
+	workers  devWorkers
+
 	known  map[string]deployedDAG       // by path
 	seen   map[string][sha256.Size]byte // by path, at the look before
 	tasks  map[uuid.UUID]string         // last state that was told
@@ -226,6 +229,12 @@ func (s *devSession) deploy(ctx context.Context, d *devDAG) (*registry.Version, 
 	if len(d.problems) > 0 {
 		return nil, s.reportProblems(d.problems)
 	}
+	for _, job := range d.doc.Jobs {
+		if _, mapped := s.runtimes[job.Runtime]; !mapped {
+			return nil, fault.New(fault.Conflict, "job %s names the runtime %s, which no DAG file did when this dev server was started", job.Name, job.Runtime).
+				WithHint("stop it and start it again: it then has a worker for that runtime too")
+		}
+	}
 	request, name, err := s.deployRequest(ctx, s.api, d.source)
 	if err != nil {
 		return nil, err
@@ -237,6 +246,9 @@ func (s *devSession) deploy(ctx context.Context, d *devDAG) (*registry.Version, 
 	}
 	if deployed.Created {
 		s.printPlan(s.out, deployed)
+	}
+	if err := s.tellWorkers(ctx, d.doc); err != nil {
+		return nil, err
 	}
 	s.app.dispatcher.Wake()
 	return &deployed.Version, nil

@@ -33,6 +33,7 @@ type workerOptions struct {
 	builtin       operators.Options
 	memoryMB      int64
 	fileRoots     []string
+	roots         func(org, dag string) []string // that fileRoots say
 	healthAddress string
 	log           logConfig
 }
@@ -147,7 +148,11 @@ func (c *cli) readWorkerOptions(o *workerOptions) error {
 	if o.Log, err = newLogger(c.err, o.log); err != nil {
 		return fault.New(fault.Invalid, "log: %w", err)
 	}
-	o.Version, o.builtin.MemoryLimit = buildVersion(), o.memoryMB<<20
+	var roots serverConfig
+	if err := roots.addFileRoots(o.fileRoots); err != nil {
+		return err
+	}
+	o.Version, o.builtin.MemoryLimit, o.roots = buildVersion(), o.memoryMB<<20, roots.roots
 	return nil
 }
 
@@ -161,10 +166,6 @@ func newWorker(o workerOptions) (*worker.Worker, error) {
 	if err != nil {
 		return nil, err
 	}
-	var roots serverConfig
-	if err := roots.addFileRoots(o.fileRoots); err != nil {
-		return nil, err
-	}
 	only := o.operators
 	if err := sandbox.Available(); err != nil && !o.builtin.UDF.Unconfined {
 		if slices.Contains(only, "udf") {
@@ -175,7 +176,7 @@ func newWorker(o workerOptions) (*worker.Worker, error) {
 			o.Log.Warn("users' own code does not run here", "error", err)
 		}
 	}
-	err = builtin.Register(w, builtin.Options{Registry: registry, Only: only, ScratchDir: o.ScratchDir, Roots: roots.roots})
+	err = builtin.Register(w, builtin.Options{Registry: registry, Only: only, ScratchDir: o.ScratchDir, Roots: o.roots})
 	if err != nil {
 		return nil, fault.New(fault.Invalid, "--operator: %w", err)
 	}
