@@ -23,20 +23,23 @@ import (
 	"github.com/dagctl/dagctl/examples/processtest"
 	"github.com/dagctl/dagctl/internal/duck"
 	"github.com/dagctl/dagctl/internal/testaws"
+	"github.com/dagctl/dagctl/internal/tests3"
+	"github.com/dagctl/dagctl/storage"
 )
 
-// One file on two servers. On the first the server itself runs all that the platform has operators for; on the second each
-// job has a runtime of its own: the sources are the server's, the delays of airports those of `dagctl worker` behind SQS,
-// those of routes a Lambda function's. A Python worker that polls makes the ranking of both. What they publish is the same.
+// One file on two servers. On the first the server itself runs all that the platform has operators for, and files are in a
+// folder. On the second each job has a runtime of its own, and files are in a bucket: the sources are the server's, the
+// delays of airports those of `dagctl worker` behind SQS, those of routes a Lambda function's. A Python worker that polls
+// makes the ranking of both. What they publish is the same.
 func TestFlightsOnAFleet(t *testing.T) {
 	t.Parallel()
-	here := newFleet(t, "ecs_platform: in-process", "lambda: in-process", "python: poll")
+	here := newFleet(t, nil, "ecs_platform: in-process", "lambda: in-process", "python: poll")
 	here.python(t)
 	here.deploy(t)
 
 	queues := testaws.SQS(t)
 	queue, dlq := queues.NewWithDLQ(t, 5, nil)
-	there := newFleet(t,
+	there := newFleet(t, tests3.Start(t),
 		fmt.Sprintf("ecs_platform: { kind: sqs, queue_url: %q, dlq_url: %q, endpoint: %q, region: %s }", queue, dlq, queues.Endpoint, testaws.Region),
 		fmt.Sprintf("lambda: { kind: lambda, function: dagctl, endpoint: %q, region: %s, concurrency: 1 }", lambdaFunction(t), testaws.Region),
 		"python: poll")
@@ -54,6 +57,9 @@ func TestFlightsOnAFleet(t *testing.T) {
 		there.equal(t, s, p.Name, p.Name)
 	}
 	require.Empty(t, queues.Receive(t, dlq, 0))
+
+	require.DirExists(t, filepath.Join(here.data, "storage", "local"))
+	require.NoDirExists(t, filepath.Join(there.data, "storage", "local"), "all of it is in the bucket")
 }
 
 // fleet is a server with runtimes elsewhere, and the three days of flights that it works on.
@@ -64,8 +70,8 @@ type fleet struct {
 	worker string   // token
 }
 
-// newFleet starts a server. Its runtimes are lines of its config.
-func newFleet(t *testing.T, runtimes ...string) *fleet {
+// newFleet starts a server whose files are in a bucket, if one is given. Its runtimes are lines of its config.
+func newFleet(t *testing.T, bucket *tests3.Server, runtimes ...string) *fleet {
 	t.Helper()
 	f := &fleet{world: newWorld(t, "us-flights"), env: processtest.Environment(t)}
 	f.spread(t)
@@ -75,6 +81,13 @@ func newFleet(t *testing.T, runtimes ...string) *fleet {
 	f.url = "http://" + listener.Addr().String()
 	f.env = append(f.env, "DAGCTL_URL="+f.url, "DAGCTL_SECRETS_KEY="+authz.NewVaultKey(),
 		"AWS_ACCESS_KEY_ID=AKIATEST", "AWS_SECRET_ACCESS_KEY=secret", "AWS_REGION="+testaws.Region)
+	files := ""
+	if bucket != nil {
+		f.s3 = &storage.S3Config{Bucket: bucket.Bucket, Region: bucket.Region, Endpoint: bucket.Endpoint, PathStyle: true,
+			AccessKeyID: bucket.AccessKeyID, SecretAccessKey: bucket.SecretAccessKey}
+		files = fmt.Sprintf(", s3: { bucket: %s, region: %s, endpoint: %q, path_style: true, access_key_id: %q, secret_access_key: %q }",
+			bucket.Bucket, bucket.Region, bucket.Endpoint, bucket.AccessKeyID, bucket.SecretAccessKey)
+	}
 	key := filepath.Join(t.TempDir(), "task.pem")
 	_, err = authz.EnsureTaskKey(key)
 	require.NoError(t, err)
@@ -83,14 +96,14 @@ func newFleet(t *testing.T, runtimes ...string) *fleet {
 database_url: %q
 listen: %s
 base_url: %s
-storage: { root: %q }
+storage: { root: %q%s }
 tasks: { key_files: [%q] }
 file_roots: { local: [%q] }
 log: { format: text }
 runtimes:
   dispatcher: in-process
   %s
-`, f.dbURL, listener.Addr(), f.url, filepath.Join(f.data, "storage"), key, f.dir, strings.Join(runtimes, "\n  ")), 0o600))
+`, f.dbURL, listener.Addr(), f.url, filepath.Join(f.data, "storage"), files, key, f.dir, strings.Join(runtimes, "\n  ")), 0o600))
 	f.start(t, f.dagctl(t, "serve", "--config", config))
 	processtest.Eventually(t, "the server is ready", func() bool {
 		answer, err := http.Get(f.url + "/readyz")

@@ -29,6 +29,7 @@ type world struct {
 	dir    string // the copy
 	data   string // data folder of the servers
 	dbURL  string
+	s3     *storage.S3Config // of the servers; nil: their files are in the data folder
 	owner  *pgxpool.Pool
 	reader *pgxpool.Pool
 }
@@ -89,7 +90,7 @@ func (w *world) files(t testing.TB, dataset string) []string {
 	t.Helper()
 	org, err := authz.OrgBySlug(t.Context(), w.owner, "local")
 	require.NoError(t, err)
-	store, err := storage.New(storage.Config{Root: filepath.Join(w.data, "storage"), Pool: w.owner})
+	store, err := storage.New(storage.Config{Root: filepath.Join(w.data, "storage"), Pool: w.owner, S3: w.s3})
 	require.NoError(t, err)
 	reg, err := registry.New(registry.Config{Pool: w.owner, Requests: w.reader, Storage: store, Catalog: catalog(t)})
 	require.NoError(t, err)
