@@ -3,6 +3,7 @@ package testaws
 import (
 	"bufio"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -22,6 +23,17 @@ type Function struct {
 // broken afterwards, which AWS's own is not: give what must time out a function of its own.
 func Lambda(t testing.TB, functions map[string]Function) (endpoint string) {
 	t.Helper()
+	endpoint, stop, err := ServeLambda(t.TempDir(), functions, func(line string) { t.Logf("lambda: %s", line) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = stop() })
+	return endpoint
+}
+
+// ServeLambda starts an endpoint of the caller's own, which stop ends. Its functions are written to the folder; log hears
+// what they say.
+func ServeLambda(folder string, functions map[string]Function, log func(line string)) (endpoint string, stop func() error, err error) {
 	type definition struct {
 		Handler     string            `json:"handler"`
 		Runtime     string            `json:"runtime,omitempty"`
@@ -32,57 +44,61 @@ func Lambda(t testing.TB, functions map[string]Function) (endpoint string) {
 		Port      int                   `json:"port"`
 		Folder    string                `json:"folder"`
 		Functions map[string]definition `json:"functions"`
-	}{Port: freePort(t), Folder: t.TempDir(), Functions: map[string]definition{}}
+	}{Folder: folder, Functions: map[string]definition{}}
+	if config.Port, err = freePort(); err != nil {
+		return "", nil, err
+	}
 	for name, f := range functions {
 		ending, runtime := ".mjs", ""
 		if f.Python {
 			ending, runtime = ".py", "python3.13" // the server runs python3, and wants a name that AWS knows
 		}
-		if err := os.WriteFile(filepath.Join(config.Folder, name+ending), []byte(f.Code), 0o600); err != nil {
-			t.Fatal(err)
+		if err := os.WriteFile(filepath.Join(folder, name+ending), []byte(f.Code), 0o600); err != nil {
+			return "", nil, fmt.Errorf("write function %s: %w", name, err)
 		}
 		config.Functions[name] = definition{Handler: name + ".handler", Runtime: runtime, Environment: f.Environment, Timeout: f.Timeout}
 	}
 	text, err := json.Marshal(config)
 	if err != nil {
-		t.Fatal(err)
+		return "", nil, err
 	}
-	cmd, life := node(t, "serverless-offline", string(text))
+	cmd, life, err := node("serverless-offline", string(text))
+	if err != nil {
+		return "", nil, err
+	}
 	out, err := cmd.StdoutPipe()
 	if err != nil {
-		t.Fatalf("start serverless-offline: %v", err)
+		return "", nil, fmt.Errorf("start serverless-offline: %w", err)
 	}
 	cmd.Stderr = cmd.Stdout
 	if err := cmd.Start(); err != nil {
-		t.Fatalf("start serverless-offline: %v", err)
+		return "", nil, fmt.Errorf("start serverless-offline: %w", err)
 	}
 	said := bufio.NewScanner(out)
 	said.Buffer(nil, 8<<20)
 	if !said.Scan() || said.Text() != "ready" {
-		t.Fatalf("start serverless-offline: it said %q", said.Text())
+		return "", nil, errors.Join(fmt.Errorf("start serverless-offline: it said %q", said.Text()), life.Close(), cmd.Wait())
 	}
 	read := make(chan struct{})
-	go func() { // what functions say is part of the test's log
+	go func() {
 		defer close(read)
 		for said.Scan() {
-			t.Logf("lambda: %s", said.Text())
+			log(said.Text())
 		}
 	}()
-	t.Cleanup(func() {
-		_ = life.Close()
+	stop = func() error {
+		err := life.Close()
 		<-read
-		_ = cmd.Wait()
-	})
-	return fmt.Sprintf("http://127.0.0.1:%d", config.Port)
+		return errors.Join(err, cmd.Wait())
+	}
+	return fmt.Sprintf("http://127.0.0.1:%d", config.Port), stop, nil
 }
 
 // freePort is a port of the loopback that nobody listens on: the server cannot say which one it was given.
-func freePort(t testing.TB) int {
-	t.Helper()
+func freePort() (int, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
-		t.Fatal(err)
+		return 0, err
 	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
+	return l.Addr().(*net.TCPAddr).Port, l.Close()
 }

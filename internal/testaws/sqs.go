@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"crypto/rand"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -32,21 +33,12 @@ func SQS(t testing.TB) *Queues {
 	started.Lock()
 	defer started.Unlock()
 	if started.endpoint == "" {
-		cmd, life := node(t, "fauxqs")
-		out, err := cmd.StdoutPipe()
+		endpoint, stop, err := ServeSQS()
 		if err != nil {
-			t.Fatalf("start fauxqs: %v", err)
+			t.Fatal(err)
 		}
-		cmd.Stderr = os.Stderr
-		if err := cmd.Start(); err != nil {
-			t.Fatalf("start fauxqs: %v", err)
-		}
-		line, err := bufio.NewReader(out).ReadString('\n')
-		if err != nil {
-			t.Fatalf("start fauxqs: it said no address: %v", err)
-		}
-		started.endpoint = strings.TrimSpace(line)
-		keepOpen = append(keepOpen, life)
+		started.endpoint = endpoint
+		keepOpen = append(keepOpen, stop)
 	}
 	endpoint := started.endpoint
 	return &Queues{Endpoint: endpoint, Client: sqs.NewFromConfig(Config(t), func(o *sqs.Options) { o.BaseEndpoint = &endpoint })}
@@ -54,6 +46,28 @@ func SQS(t testing.TB) *Queues {
 
 // keepOpen holds the pipes whose closing ends a server, until this process is gone.
 var keepOpen []any
+
+// ServeSQS starts a server of the caller's own, which stop ends.
+func ServeSQS() (endpoint string, stop func() error, err error) {
+	cmd, life, err := node("fauxqs")
+	if err != nil {
+		return "", nil, err
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return "", nil, fmt.Errorf("start fauxqs: %w", err)
+	}
+	cmd.Stderr = os.Stderr
+	if err := cmd.Start(); err != nil {
+		return "", nil, fmt.Errorf("start fauxqs: %w", err)
+	}
+	stop = func() error { return errors.Join(life.Close(), cmd.Wait()) }
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		return "", nil, errors.Join(fmt.Errorf("start fauxqs: it said no address: %w", err), stop())
+	}
+	return strings.TrimSpace(line), stop, nil
+}
 
 // New makes a queue of the test's own and returns its URL.
 func (q *Queues) New(t testing.TB, attributes map[string]string) string {

@@ -1,13 +1,17 @@
-// Package testaws gives tests an SQS server and Lambda endpoints on loopback ports: fauxqs and serverless-offline, which
+// Package testaws gives tests, and benchmarks, an SQS server and Lambda endpoints on loopback ports: fauxqs and serverless-offline, which
 // tools/ pins and scripts/test_servers.sh installs. They run on Node, start in under a second, and never outlive the test
 // process. Neither checks credentials, but both speak AWS's own protocols, so product code talks to them unchanged.
 //
-// Vocabulary: an endpoint is the URL that stands where AWS's own would. It owns no tables.
+// Vocabulary: an endpoint is the URL that stands where AWS's own would. ServeX starts a server for whoever stops it, X one
+// that a test shares or owns. It owns no tables.
 package testaws
 
 import (
 	"bytes"
+	"cmp"
+	"fmt"
 	"io"
+	"io/fs"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -36,38 +40,38 @@ func Config(t testing.TB) aws.Config {
 
 // node prepares the serve.js of one of our tools. The process ends when the returned pipe is closed, by us or because this
 // process is gone.
-func node(t testing.TB, tool string, args ...string) (*exec.Cmd, io.WriteCloser) {
-	t.Helper()
-	root := projectRoot(t)
+func node(tool string, args ...string) (*exec.Cmd, io.WriteCloser, error) {
+	root, err := projectRoot()
+	if err != nil {
+		return nil, nil, err
+	}
 	folder := filepath.Join(root, "tools", tool)
 	program := filepath.Join(root, ".cache", "node", "node_modules", ".bin", "node")
 	if _, err := os.Stat(program); err != nil {
 		program = "node"
 	}
-	for _, needed := range []func() error{
-		func() error { _, err := os.Stat(filepath.Join(folder, "node_modules", ".installed")); return err },
-		func() error { _, err := exec.LookPath(program); return err },
-	} {
-		if err := needed(); err != nil {
-			t.Fatalf("tests need %s: run scripts/test_servers.sh: %v", tool, err)
-		}
+	_, missing := os.Stat(filepath.Join(folder, "node_modules", ".installed"))
+	if missing == nil {
+		_, missing = exec.LookPath(program)
+	}
+	if missing != nil {
+		return nil, nil, fmt.Errorf("%s is not installed: run scripts/test_servers.sh: %w", tool, missing)
 	}
 	cmd := exec.Command(program, append([]string{"serve.js"}, args...)...)
 	cmd.Dir = folder
 	life, err := cmd.StdinPipe()
 	if err != nil {
-		t.Fatalf("start %s: %v", tool, err)
+		return nil, nil, fmt.Errorf("start %s: %w", tool, err)
 	}
-	return cmd, life
+	return cmd, life, nil
 }
 
-// projectRoot is the folder of go.mod, above the one that a test runs in.
-func projectRoot(t testing.TB) string {
-	t.Helper()
+// projectRoot is the folder of go.mod, above the one that this process runs in.
+func projectRoot() (string, error) {
 	folder, err := os.Getwd()
 	for err == nil {
 		if _, err := os.Stat(filepath.Join(folder, "go.mod")); err == nil {
-			return folder
+			return folder, nil
 		}
 		up := filepath.Dir(folder)
 		if up == folder {
@@ -75,8 +79,7 @@ func projectRoot(t testing.TB) string {
 		}
 		folder = up
 	}
-	t.Fatalf("no go.mod above this test's folder: %v", err)
-	return ""
+	return "", fmt.Errorf("there is no go.mod above the folder that this runs in: %w", cmp.Or(err, fs.ErrNotExist))
 }
 
 // Front stands between a client and an endpoint, for faults that a server does not make by itself: what it returns
