@@ -12,9 +12,9 @@ import (
 	"github.com/dagctl/dagctl/internal/testdb"
 )
 
-// The memory figure starts its own program again, which here is this test.
+// Some figures start their own program again, which here is this test.
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == "-dispatch" {
+	if len(os.Args) > 1 && (os.Args[1] == "-dispatch" || os.Args[1] == "-work") {
 		main()
 		return
 	}
@@ -28,7 +28,7 @@ func TestEveryFigureRuns(t *testing.T) {
 		t.Run(f.name, func(t *testing.T) {
 			t.Parallel()
 			var out, log bytes.Buffer
-			err := run([]string{"-dsn", testdb.URL(t), "-figure", f.name, "-tasks", "60", "-consumers", "5", "-edges", "4", "-fan", "40",
+			err := run([]string{"-dsn", testdb.URL(t), "-figure", f.name, "-tasks", "60", "-consumers", "5", "-edges", "4", "-fan", "40", "-remote", "30",
 				"-reps", "1", "-workers", "8", "-conns", "8", "-storage", t.TempDir(), "-history", "1000", "-hold", "2s", "-backlog", "50", "-patience", "2s", "-timeout", "2m"}, &out, &log)
 			require.NoError(t, err, log.String())
 			lines := strings.Split(strings.TrimSpace(out.String()), "\n")

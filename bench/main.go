@@ -44,6 +44,9 @@ var figures = []figure{
 	{"fairness", "ms at p50", fairnessFigure},
 	{"memory", "MiB", memoryFigure},
 	{"limits", "tasks/s", limitsFigure},
+	{"remote workers, poll", "tasks/s", pollFigure},
+	{"remote workers, SQS", "tasks/s", queueFigure},
+	{"remote workers, Lambda", "tasks/s", lambdaFigure},
 }
 
 // options are what a run is told.
@@ -61,11 +64,13 @@ type options struct {
 	hold       time.Duration
 	backlog    int
 	patience   time.Duration
+	remote     int
 	workers    int
 	conns      int
 	storage    string
 	statements bool
 	dispatch   bool
+	work       workOptions
 	timeout    time.Duration
 	cpuProfile string
 	memProfile string
@@ -87,23 +92,27 @@ func parseOptions(args []string, stderr io.Writer) (options, error) {
 	flags.BoolVar(&o.publish, "publish", false, "have every one of these tasks publish a partition, and not only the sources")
 	flags.IntVar(&o.edges, "edges", 400, "hop: length of the chain")
 	flags.IntVar(&o.fan, "fan", 1000, "fan-out, fan-in: width")
-	flags.IntVar(&o.reps, "reps", 5, "hop, fan: repetitions, after one that is not measured")
+	flags.IntVar(&o.reps, "reps", 5, "hop, fan, remote workers: repetitions, after one that is not measured")
 	flags.IntVar(&o.history, "history", 10_000_000, "flat cost: finished tasks that are there before; a tenth as many events, a hundredth as many datasets")
 	flags.DurationVar(&o.hold, "hold", 10*time.Minute, "held snapshot: how long another session holds its transaction open")
 	flags.IntVar(&o.backlog, "backlog", 1_000_000, "fairness, memory: tasks that are queued")
 	flags.DurationVar(&o.patience, "patience", time.Minute, "fairness: how long a task is waited for; memory: how long the process is watched")
-	flags.IntVar(&o.workers, "workers", 100, "tasks that run at once in the process")
+	flags.IntVar(&o.remote, "remote", 1000, "remote workers: tasks of each repetition")
+	flags.IntVar(&o.workers, "workers", 100, "tasks that run at once in the process, or in the worker")
 	flags.IntVar(&o.conns, "conns", 20, "connections of the pool")
 	flags.StringVar(&o.storage, "storage", "", "`folder` of the published files; none: one in memory where there is such, so that the disk's sync is not what is measured")
 	flags.BoolVar(&o.statements, "statements", false, "print what the statements of each run cost to stderr")
 	flags.DurationVar(&o.timeout, "timeout", 30*time.Minute, "bound on each figure")
 	flags.BoolVar(&o.dispatch, "dispatch", false, "only run a dispatcher on -dsn until stdin ends: the process that the memory figure watches")
+	flags.StringVar(&o.work.URL, "work", "", "only run a worker for the server at this `URL` until stdin ends: the process that the remote figures look at")
+	flags.StringVar(&o.work.Queue, "queue", "", "of that worker: `URL` of its queue")
+	flags.StringVar(&o.work.Endpoint, "endpoint", "", "of that worker: `URL` of the SQS server")
 	flags.StringVar(&o.cpuProfile, "cpuprofile", "", "write a CPU profile to this `file`")
 	flags.StringVar(&o.memProfile, "memprofile", "", "write a heap profile to this `file` at the end")
 	if err := flags.Parse(args); err != nil {
 		return o, err
 	}
-	if o.tasks < 1 || o.consumers < 1 || o.edges < 1 || o.fan < 1 || o.reps < 1 || o.workers < 1 || o.conns < 4 || o.rounds < 1 || o.history < 100 || o.backlog < 1 {
+	if o.tasks < 1 || o.consumers < 1 || o.edges < 1 || o.fan < 1 || o.reps < 1 || o.workers < 1 || o.conns < 4 || o.rounds < 1 || o.remote < 1 || o.history < 100 || o.backlog < 1 {
 		return o, errors.New("numbers must be positive, connections 4 at least, and the history 100")
 	}
 	return o, nil
@@ -155,6 +164,9 @@ func run(args []string, stdout, stderr io.Writer) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, endProfiles()) }()
+	if o.work.URL != "" {
+		return work(ctx, o, os.Stdin, stdout, stderr)
+	}
 	b := &bench{options: o, stderr: stderr, log: slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))}
 	if err := b.open(ctx); err != nil {
 		return err

@@ -134,7 +134,7 @@ func unit(partition, version string) operators.Unit {
 type noop struct{ feed *feed }
 
 func (noop) Spec() dag.OperatorSpec {
-	return dag.OperatorSpec{Name: "noop", Version: "1.0.0", Reactive: true, Effect: dag.EffectInternal, NoFiles: true,
+	return dag.OperatorSpec{Name: "noop", Version: "1.0.0", Source: true, Reactive: true, Effect: dag.EffectInternal, NoFiles: true,
 		ConfigSchema: json.RawMessage(`{"type": "object"}`)}
 }
 

@@ -29,6 +29,7 @@ type world struct {
 	requests   *pgxpool.Pool
 	storage    *storage.Storage
 	registry   *registry.Registry
+	runner     *operators.Runner
 	dispatcher *dispatcher.Dispatcher
 	statements *statements
 	scratch    string
@@ -37,7 +38,12 @@ type world struct {
 }
 
 // world opens pools and starts a dispatcher that serves the given runtimes.
-func (b *bench) world(ctx context.Context, dsn string, serves ...string) (_ *world, err error) {
+func (b *bench) world(ctx context.Context, dsn string, serves ...string) (*world, error) {
+	return b.worldWith(ctx, dsn, func(*dispatcher.Config) {}, serves...)
+}
+
+// worldWith is world with a change to the dispatcher's config.
+func (b *bench) worldWith(ctx context.Context, dsn string, change func(*dispatcher.Config), serves ...string) (_ *world, err error) {
 	w := &world{}
 	defer func() {
 		if err != nil {
@@ -77,12 +83,13 @@ func (b *bench) world(ctx context.Context, dsn string, serves ...string) (_ *wor
 	if err != nil {
 		return nil, err
 	}
-	w.dispatcher, err = dispatcher.New(dispatcher.Config{
-		Pool: w.pool, Requests: w.requests, Registry: w.registry, Operators: ops, Storage: w.storage,
-		Runner:   &operators.Runner{Registry: ops, Storage: w.storage, ScratchDir: w.scratch, Log: b.log},
+	w.runner = &operators.Runner{Registry: ops, Storage: w.storage, ScratchDir: w.scratch, Log: b.log}
+	config := dispatcher.Config{
+		Pool: w.pool, Requests: w.requests, Registry: w.registry, Operators: ops, Storage: w.storage, Runner: w.runner,
 		Runtimes: serves, WorkerID: filepath.Base(w.scratch), PoolSize: b.workers, Log: b.log,
-	})
-	if err != nil {
+	}
+	change(&config)
+	if w.dispatcher, err = dispatcher.New(config); err != nil {
 		return nil, err
 	}
 	running, cancel := context.WithCancel(context.WithoutCancel(ctx))
@@ -156,15 +163,20 @@ func (w *world) poll(ctx context.Context, caller authz.Caller) error {
 // settle waits until so many runs were started, in this process, and the org has nothing left to do. PostgreSQL is not
 // asked before, so as not to be kept from its work.
 func (w *world) settle(ctx context.Context, caller authz.Caller, runs int) error {
+	return w.settleWhen(ctx, caller, w.feed.ran, runs)
+}
+
+// settleWhen is settle with another count of runs.
+func (w *world) settleWhen(ctx context.Context, caller authz.Caller, ran func() int, runs int) error {
 	for {
-		if w.feed.ran() >= runs {
+		if ran() >= runs {
 			settled, err := w.dispatcher.Settled(ctx, caller.OrgID)
 			if err != nil || settled {
 				return err
 			}
 		}
 		if err := sleep(ctx, 5*time.Millisecond); err != nil {
-			return fmt.Errorf("work is left, %d of %d runs were started: %w", w.feed.ran(), runs, err)
+			return fmt.Errorf("work is left, %d of %d runs were started: %w", ran(), runs, err)
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -138,6 +139,16 @@ func (d *Dispatcher) takeForFunction(ctx context.Context, tx pgx.Tx, f *function
 	}
 	where, args := d.Backends.condition(f.runtime, f.index, 5)
 	return d.takeInTurn(ctx, tx, queues, min(f.backend.Concurrency-held, invokeBatch), where, args...)
+}
+
+// roomInFunctions has the next tasks claimed for functions whose attempts have ended: one that runs as many as it may gets
+// another at once.
+func (d *Dispatcher) roomInFunctions(tasks []ended) {
+	for i, f := range d.functions {
+		if slices.ContainsFunc(tasks, func(t ended) bool { return t.taskRow.status == "Running" && t.worker == f.holder() }) {
+			poke(d.wake.invoke[i])
+		}
+	}
 }
 
 // condition is that a row q of the ready set goes to the backend i of its runtime: it takes the operator and the org, and

@@ -217,6 +217,21 @@ func TestAFunctionNeverHasMoreThanItsConcurrency(t *testing.T) {
 	require.Greater(t, most.Load(), int64(1))
 }
 
+// A loop that is woken by nothing else would find the room that an end makes only at its next look.
+func TestAFunctionGetsTheNextTaskWhenOneEnds(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	base, heard := invoked(t)
+	lambda := inLambda(t, base, Backend{Function: "told", Concurrency: 1, Endpoint: testaws.Lambda(t, map[string]testaws.Function{"told": {Code: tellBase}})})
+	w.d = w.dispatcher("one", lambda, func(c *Config) { c.Poll = time.Hour })
+	w.serve(parcels)
+	w.ask("pack", 3)
+	w.start(w.d)
+	for range 3 {
+		require.NoError(t, w.end(<-heard))
+	}
+}
+
 func TestTasksGoToTheFunctionOfTheirOperatorAndOrg(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

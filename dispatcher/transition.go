@@ -201,7 +201,10 @@ func (d *Dispatcher) finishWith(ctx context.Context, tx pgx.Tx, b *pg.Batch, tas
 	if err := d.releaseAll(ctx, tx, freed, now); err != nil {
 		return err
 	}
-	pg.AfterCommit(ctx, func() { d.metrics.ended(tasks) })
+	pg.AfterCommit(ctx, func() {
+		d.metrics.ended(tasks)
+		d.roomInFunctions(tasks)
+	})
 	return d.place(ctx, tx, *siblings, now)
 }
 

@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"net/http"
 	"sync"
 	"time"
 
@@ -35,6 +36,7 @@ type Config struct {
 	Visibility time.Duration
 	// IdleAfter is how long the queue must have been empty for the worker to count as idle; 5 min where it is 0.
 	IdleAfter time.Duration
+	HTTP      *http.Client // the SDK's own where it is nil
 }
 
 // Queue is a worker's source of tasks.
@@ -62,6 +64,9 @@ func New(ctx context.Context, w *worker.Worker, cfg Config) (*Queue, error) {
 	var options []func(*config.LoadOptions) error
 	if cfg.Region != "" {
 		options = append(options, config.WithRegion(cfg.Region))
+	}
+	if cfg.HTTP != nil {
+		options = append(options, config.WithHTTPClient(cfg.HTTP))
 	}
 	account, err := config.LoadDefaultConfig(ctx, options...)
 	if err != nil {
