@@ -23,20 +23,33 @@ func serverCPU(ctx context.Context, conn *pgx.Conn) (time.Duration, error) {
 	if !ok || !strings.HasPrefix(self.name, "postgres") {
 		return 0, nil
 	}
-	server, _ := readProcess(self.parent)
-	ticks := server.own + server.ended
+	for {
+		server, _ := readProcess(self.parent)
+		ticks, err := ticksOf(self.parent)
+		if err != nil {
+			return 0, err
+		}
+		// One that ended meanwhile may have been counted nowhere.
+		if after, _ := readProcess(self.parent); after.ended == server.ended {
+			const ticksPerSecond = 100 // of /proc, on every Linux that Go knows
+			return time.Duration(server.own+server.ended+ticks) * time.Second / ticksPerSecond, nil
+		}
+	}
+}
+
+// ticksOf adds up the processes that a process has started and that have not ended.
+func ticksOf(parent int) (ticks int64, err error) {
 	processes, err := filepath.Glob("/proc/[0-9]*")
 	if err != nil {
 		return 0, err
 	}
 	for _, folder := range processes {
 		pid, _ := strconv.Atoi(filepath.Base(folder))
-		if p, ok := readProcess(pid); ok && p.parent == self.parent {
+		if p, ok := readProcess(pid); ok && p.parent == parent {
 			ticks += p.own
 		}
 	}
-	const ticksPerSecond = 100 // of /proc, on every Linux that Go knows
-	return time.Duration(ticks) * time.Second / ticksPerSecond, nil
+	return ticks, nil
 }
 
 // process is what /proc tells of one; times are in ticks.

@@ -223,9 +223,10 @@ func queueEndLeases(b *pg.Batch, running []ended) {
 		b.Exec("lock siblings", `
 			SELECT FROM waiting q JOIN unnest($1::uuid[], $2::text[]) AS w(job_id, slot) ON q.job_id = w.job_id AND q.slot = w.slot
 			WHERE q.reason = 'sibling' ORDER BY q.task_id FOR UPDATE OF q`, jobs, slots)
+		// By a statement of its own: one that both sorts and deletes is planned as a join, which reads the whole table.
+		b.Exec("lock leases", `SELECT FROM leases WHERE task_id = ANY($1) ORDER BY task_id FOR UPDATE`, tasks)
 	}
-	b.Exec(fmt.Sprintf("end %d leases", len(running)), `
-		DELETE FROM leases WHERE task_id IN (SELECT task_id FROM leases WHERE task_id = ANY($1) ORDER BY task_id FOR UPDATE)`, tasks)
+	b.Exec(fmt.Sprintf("end %d leases", len(running)), `DELETE FROM leases WHERE task_id = ANY($1)`, tasks)
 }
 
 func slotsOf(tasks []ended) (jobs []uuid.UUID, slots []string) {

@@ -157,7 +157,8 @@ func loadInputs(ctx context.Context, tx pgx.Tx, ids []uuid.UUID, found map[uuid.
 
 // Consumers tells who reads the given generations: jobs of active versions and of those being built, through any input.
 // Origins that several versions share come up once, by their acting row.
-// It relies on idx_job_inputs_dataset and idx_dag_versions_open.
+// It relies on idx_job_inputs_dataset, and looks every reader up by itself (LATERAL with LIMIT): a join would be planned to
+// read all the jobs of the versions in work.
 func (r *Registry) Consumers(ctx context.Context, tx pgx.Tx, generations []uuid.UUID) ([]Consumer, error) {
 	var b pg.Batch
 	found := r.QueueConsumers(&b, generations)
@@ -182,17 +183,21 @@ func (r *Registry) QueueConsumers(b *pg.Batch, generations []uuid.UUID) func(ctx
 		edges = append(edges, e)
 		return nil
 	}, `
-		WITH edges AS (
-			SELECT g.id AS generation, j.id AS job_id, j.origin_job_id, i.input_index, v.status = 'Active' AS live, j.created_at
-			FROM dataset_versions g
-			JOIN job_inputs i ON i.dataset_uuid = g.dataset_uuid
-			JOIN jobs j ON j.id = i.job_id
-			JOIN dag_versions v ON v.id = j.dag_version_id AND v.status IN ('Active', 'Building', 'Ready')
-			WHERE g.id = ANY($1)
-			  AND CASE WHEN i.in_dag
+		WITH read AS MATERIALIZED (
+			SELECT g.id AS generation, g.dataset_uuid, i.job_id, i.input_index, i.in_dag
+			FROM dataset_versions g JOIN job_inputs i ON i.dataset_uuid = g.dataset_uuid
+			WHERE g.id = ANY($1)),
+		edges AS (
+			SELECT r.generation, r.job_id, j.origin_job_id, r.input_index, j.live, j.created_at
+			FROM read r
+			CROSS JOIN LATERAL (
+				SELECT j.dag_version_id, j.origin_job_id, j.created_at, v.status = 'Active' AS live
+				FROM jobs j JOIN dag_versions v ON v.id = j.dag_version_id AND v.status IN ('Active', 'Building', 'Ready')
+				WHERE j.id = r.job_id LIMIT 1) AS j
+			WHERE CASE WHEN r.in_dag
 			      THEN EXISTS (SELECT FROM dag_version_datasets p WHERE p.dag_version_id = j.dag_version_id
-			                   AND p.dataset_uuid = g.dataset_uuid AND p.dataset_version = g.id)
-			      ELSE EXISTS (SELECT FROM dataset_pointers p WHERE p.dataset_version = g.id) END)
+			                   AND p.dataset_uuid = r.dataset_uuid AND p.dataset_version = r.generation)
+			      ELSE EXISTS (SELECT FROM dataset_pointers p WHERE p.dataset_version = r.generation) END)
 		SELECT DISTINCT ON (origin_job_id, input_index, generation) generation, job_id, input_index, live
 		FROM edges
 		ORDER BY origin_job_id, input_index, generation, live DESC, created_at DESC`, generations)
@@ -221,16 +226,19 @@ func (r *Registry) ActingJobs(ctx context.Context, tx pgx.Tx, origins []uuid.UUI
 // JobsInWork tells the acting rows of every origin of one version, or of all versions the dispatcher works for where
 // version is nil.
 func (r *Registry) JobsInWork(ctx context.Context, tx pgx.Tx, version *uuid.UUID) (map[uuid.UUID]Acting, error) {
-	return r.acting(ctx, tx, `($1::uuid IS NULL OR j.origin_job_id IN (SELECT origin_job_id FROM jobs WHERE dag_version_id = $1))`, version)
+	if version == nil {
+		return r.acting(ctx, tx, `true`)
+	}
+	return r.acting(ctx, tx, `j.origin_job_id IN (SELECT origin_job_id FROM jobs WHERE dag_version_id = $1)`, *version)
 }
 
-func (r *Registry) acting(ctx context.Context, tx pgx.Tx, where string, arg any) (map[uuid.UUID]Acting, error) {
+func (r *Registry) acting(ctx context.Context, tx pgx.Tx, where string, args ...any) (map[uuid.UUID]Acting, error) {
 	rows, err := tx.Query(ctx, `
 		SELECT DISTINCT ON (j.origin_job_id) j.id, v.status = 'Active'
 		FROM jobs j
 		JOIN dag_versions v ON v.id = j.dag_version_id AND v.status IN ('Active', 'Building', 'Ready')
 		WHERE `+where+`
-		ORDER BY j.origin_job_id, v.status = 'Active' DESC, j.created_at DESC`, arg)
+		ORDER BY j.origin_job_id, v.status = 'Active' DESC, j.created_at DESC`, args...)
 	if err != nil {
 		return nil, fmt.Errorf("find acting jobs: %w", err)
 	}

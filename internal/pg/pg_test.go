@@ -31,10 +31,12 @@ func TestOpenSetsWhatTheURLLeavesOpen(t *testing.T) {
 	require.Equal(t, "UTC", show(pool, "TimeZone"))
 	require.Equal(t, "0", show(pool, "statement_timeout"))
 	require.Equal(t, "1min", show(pool, "idle_in_transaction_session_timeout"))
+	require.Equal(t, "force_generic_plan", show(pool, "plan_cache_mode"))
 	require.EqualValues(t, 20, pool.Config().MaxConns)
 
-	pool = open(t, url+"&application_name=mine&statement_timeout=5s&pool_max_conns=3")
+	pool = open(t, url+"&application_name=mine&statement_timeout=5s&plan_cache_mode=auto&pool_max_conns=3")
 	require.Equal(t, "mine", show(pool, "application_name"))
+	require.Equal(t, "auto", show(pool, "plan_cache_mode"))
 	require.Equal(t, "5s", show(pool, "statement_timeout"))
 	require.EqualValues(t, 3, pool.Config().MaxConns)
 

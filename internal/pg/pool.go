@@ -36,6 +36,15 @@ func WithApplicationName(name string) Option {
 
 // Open opens the owner's pool on a database and checks that it answers.
 func Open(ctx context.Context, url string, opts ...Option) (*pgxpool.Pool, error) {
+	return open(ctx, url, append([]Option{planOnce}, opts...)...)
+}
+
+// planOnce has a connection plan each of its statements once, for whatever its parameters are. The server would compare with
+// plans for the very parameters and, taking lists in generic plans to be of ten, find those cheaper nearly every time: it
+// would plan again for every call, which takes longer than most of the calls.
+func planOnce(c *pgxpool.Config) { setDefault(c, "plan_cache_mode", "force_generic_plan") }
+
+func open(ctx context.Context, url string, opts ...Option) (*pgxpool.Pool, error) {
 	cfg, err := pgxpool.ParseConfig(url)
 	if err != nil {
 		// The parser's own error never quotes the password.
@@ -66,12 +75,11 @@ func Open(ctx context.Context, url string, opts ...Option) (*pgxpool.Pool, error
 // returns to what the connection started with.
 func OpenRequests(ctx context.Context, url string, opts ...Option) (*pgxpool.Pool, error) {
 	asRequest := func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["role"] = RequestRole }
-	return Open(ctx, url, append(opts[:len(opts):len(opts)], asRequest)...)
+	return open(ctx, url, append(opts[:len(opts):len(opts)], asRequest)...)
 }
 
 // defaults sets what the URL leaves open.
 func defaults(cfg *pgxpool.Config) {
-	params := cfg.ConnConfig.RuntimeParams
 	for name, value := range map[string]string{
 		"application_name": "dagctl",
 		"timezone":         "UTC",
@@ -83,14 +91,19 @@ func defaults(cfg *pgxpool.Config) {
 		// A transaction left open by a hung process must not hold its locks, nor vacuum back, for ever.
 		"idle_in_transaction_session_timeout": "60s",
 	} {
-		if _, set := params[name]; !set {
-			params[name] = value
-		}
+		setDefault(cfg, name, value)
 	}
 	cfg.MaxConnIdleTime = 5 * time.Minute
 	cfg.AfterConnect = func(_ context.Context, conn *pgx.Conn) error {
 		registerUUID(conn.TypeMap())
 		registerUTC(conn.TypeMap())
 		return nil
+	}
+}
+
+// setDefault sets a parameter of the session unless the URL does.
+func setDefault(cfg *pgxpool.Config, name, value string) {
+	if _, set := cfg.ConnConfig.RuntimeParams[name]; !set {
+		cfg.ConnConfig.RuntimeParams[name] = value
 	}
 }
