@@ -10,6 +10,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"net/url"
 	"regexp"
 	"slices"
 	"strings"
@@ -278,9 +279,25 @@ type SecretUse struct {
 	Name string
 	By   string // DAG/JOB, or DAG for its notifications
 	At   string // "dag.yaml:3:7"
+	// To is where it goes: the URL of a request, or "*" for a program, which may send it anywhere. Empty: nowhere, or that
+	// is not known yet.
+	To string
 }
 
-// CheckSecrets refuses uses of secrets that are not there or that no admin has bound to the user.
+// goes refuses a use of a secret that no admin bound to where it goes.
+func (use SecretUse) goes(hosts []string) (refused *fault.Error) {
+	value := secret.New(use.Name, "", hosts)
+	var err error
+	if use.To == secret.Anywhere {
+		_, err = value.ForProgram()
+	} else if u, malformed := url.Parse(use.To); malformed == nil && u.Host != "" {
+		_, err = value.For(u)
+	}
+	errors.As(err, &refused)
+	return refused
+}
+
+// CheckSecrets refuses uses of secrets that are not there, or that no admin has bound to the user and to where they go.
 func (v *Vault) CheckSecrets(ctx context.Context, tx pgx.Tx, org uuid.UUID, uses []SecretUse) error {
 	if len(uses) == 0 {
 		return nil
@@ -288,20 +305,27 @@ func (v *Vault) CheckSecrets(ctx context.Context, tx pgx.Tx, org uuid.UUID, uses
 	if err := v.open(); err != nil {
 		return err
 	}
-	rows, err := tx.Query(ctx, `SELECT name, jobs FROM secrets WHERE org_id = $1`, org)
+	rows, err := tx.Query(ctx, `SELECT name, jobs, hosts FROM secrets WHERE org_id = $1`, org)
 	if err != nil {
 		return fmt.Errorf("check secrets: %w", err)
 	}
-	bound := map[string][]string{}
+	jobsOf, hostsOf := map[string][]string{}, map[string][]string{}
 	var name string
-	var jobs []string
-	if _, err := pgx.ForEachRow(rows, []any{&name, &jobs}, func() error { bound[name] = jobs; return nil }); err != nil {
+	var jobs, hosts []string
+	if _, err := pgx.ForEachRow(rows, []any{&name, &jobs, &hosts}, func() error {
+		jobsOf[name], hostsOf[name] = jobs, hosts
+		return nil
+	}); err != nil {
 		return fmt.Errorf("check secrets: %w", err)
 	}
 	var problems []fault.Problem
 	var hint string
 	for _, use := range uses {
-		if slices.Contains(bound[use.Name], use.By) {
+		if slices.Contains(jobsOf[use.Name], use.By) {
+			if err := use.goes(hostsOf[use.Name]); err != nil {
+				problems = append(problems, fault.Problem{Location: use.At, Code: "secret", Message: fmt.Sprintf("%s: %v", use.By, err)})
+				hint = err.Hint
+			}
 			continue
 		}
 		// One message for both, so that nobody finds out names by trying.

@@ -338,10 +338,16 @@ type OperatorSpec struct {
 	ConfigSchema json.RawMessage // JSON Schema 2020-12 of `config`
 	Operational  []string        // config keys that cannot change an output
 
+	// SecretsTo says where the secrets of a config go: the URL of a request, or ToProgram. Nil: the operator sees to it itself.
+	SecretsTo func(config map[string]any) string
+
 	// Canonical returns a form of the output-affecting config that is equal exactly where the meaning is
 	// (SQL by its parsed form). Nil: the config itself. An error is a fault of the config, at Key.
 	Canonical func(config map[string]any) (any, *ConfigError)
 }
+
+// ToProgram is where secrets go that a program is given, which may send them anywhere.
+const ToProgram = "*"
 
 // ConfigError is a fault that an operator finds in its own config.
 type ConfigError struct {

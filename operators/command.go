@@ -91,6 +91,7 @@ func (o *commandOperator) Spec() dag.OperatorSpec {
 	return dag.OperatorSpec{
 		Name: "command", Version: "1.0.0", Source: true, Reactive: true, Effect: dag.EffectInternal,
 		ConfigSchema: json.RawMessage(commandSchema),
+		SecretsTo:    func(map[string]any) string { return dag.ToProgram },
 		Canonical: func(config map[string]any) (any, *dag.ConfigError) {
 			if err := o.allowed(); err != nil {
 				return nil, &dag.ConfigError{Key: "argv", Message: withHint(err)}

@@ -15,6 +15,7 @@ type handlerOperator struct{}
 func (handlerOperator) Spec() dag.OperatorSpec {
 	return dag.OperatorSpec{
 		Name: dag.Handler, Source: true, Reactive: true,
+		SecretsTo: func(map[string]any) string { return dag.ToProgram },
 		// What else a function wants to be told is its own affair.
 		ConfigSchema: json.RawMessage(`{
 			"type": "object",

@@ -66,6 +66,10 @@ func (o *httpSource) Spec() dag.OperatorSpec {
 		Name: "http_source", Version: "1.0.0", Source: true, Effect: dag.EffectInternal,
 		ConfigSchema: json.RawMessage(httpSourceSchema),
 		Operational:  []string{"max_bytes"},
+		SecretsTo: func(config map[string]any) string {
+			address, _ := config["url"].(string)
+			return expandURL(address, nil)
+		},
 		Canonical: func(config map[string]any) (any, *dag.ConfigError) {
 			_, err := parseHTTPConfig(config)
 			return config, err

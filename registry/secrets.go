@@ -8,17 +8,22 @@ import (
 	"github.com/dagctl/dagctl/authz"
 )
 
-// checkSecrets refuses a document that names a secret which no admin has bound to the job that names it. It is checked
-// again whenever the value is wanted: a binding may be taken back.
+// checkSecrets refuses a document that names a secret which no admin has bound to the job that names it and to where that
+// sends it. It is checked again whenever the value is wanted: a binding may be taken back.
 func (d *deploy) checkSecrets(ctx context.Context, tx pgx.Tx) error {
 	var uses []authz.SecretUse
 	for _, job := range d.doc.Jobs {
-		names := job.Secrets
-		if job.Source != nil && job.Source.Secret != "" {
-			names = append(names[:len(names):len(names)], job.Source.Secret)
+		use := authz.SecretUse{By: d.doc.Name + "/" + job.Name, At: job.Position.String()}
+		if job.Source != nil && job.Source.Secret != "" { // the key of a signature goes nowhere
+			use.Name = job.Source.Secret
+			uses = append(uses, use)
 		}
-		for _, name := range names {
-			uses = append(uses, authz.SecretUse{Name: name, By: d.doc.Name + "/" + job.Name, At: job.Position.String()})
+		if to := d.registry.Catalog.Operators[job.Operator].SecretsTo; to != nil {
+			use.To = to(job.Config)
+		}
+		for _, name := range job.Secrets {
+			use.Name = name
+			uses = append(uses, use)
 		}
 	}
 	for _, n := range d.doc.Notify {

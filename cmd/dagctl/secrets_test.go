@@ -42,6 +42,11 @@ func TestASecretIsNeverSeenAgain(t *testing.T) {
 	require.Zero(t, set.code, set.err)
 	require.Contains(t, deploy("").err, "dagctl secrets bind API_KEY --job leaky/shout")
 	must(t, admins, "secrets", "bind", "API_KEY", "--job", "leaky/shout")
+	program := deploy("").err
+	require.Contains(t, program, "dag.yaml:3:5: leaky/shout", "where it is named")
+	require.Contains(t, program, "leaky/shout: secret API_KEY may not be given to a program")
+	require.Contains(t, program, "dagctl secrets bind API_KEY --host '*'")
+	must(t, admins, "secrets", "bind", "API_KEY", "--host", "*")
 	require.Zero(t, deploy("").code)
 
 	outcome := func() dispatcher.TaskDetail {
@@ -53,7 +58,8 @@ func TestASecretIsNeverSeenAgain(t *testing.T) {
 		})
 		return detail
 	}
-	require.Contains(t, outcome().Error, "may not be given to a program", "its job may use it, but nobody said where it may be sent")
+	must(t, admins, "secrets", "bind", "API_KEY", "--host", "*", "--remove")
+	require.Contains(t, outcome().Error, "may not be given to a program", "its job may use it, but nobody says any more where it may be sent")
 	must(t, admins, "secrets", "bind", "API_KEY", "--host", "*")
 	require.Contains(t, outcome().Error, "the key is [secret]")
 	require.Zero(t, deploy("result").code)
