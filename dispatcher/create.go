@@ -117,6 +117,9 @@ func (d *Dispatcher) create(ctx context.Context, tx pgx.Tx, wanted []newTask, no
 			out.by[s] = madeTask{id: id}
 			continue
 		}
+		if w.dedupe != "" && there.doing[s] == w.dedupe {
+			continue // it is being done; to insert it would wait for its row, whose completion waits for the lease
+		}
 		there.queued[s] = uuid.Nil // two requests for one slot in one call are one
 		fresh = append(fresh, w)
 	}
@@ -164,6 +167,7 @@ func supersedeFailed(ctx context.Context, tx pgx.Tx, placing []placement, failed
 type occupancy struct {
 	queued, running map[slotOf]uuid.UUID
 	failed          map[slotOf][]uuid.UUID // dead, or waiting for a retry
+	doing           map[slotOf]string      // dedupe key of what is running
 }
 
 // occupied tells what the wanted slots have. It looks and locks in the direction in which tasks move, from waiting to ready to
@@ -171,7 +175,7 @@ type occupancy struct {
 // ends, and a lease cannot be released unnoticed by the sibling that is about to wait for it. A slot found queued is looked at
 // no further, which keeps this from deadlocking with a completion that promotes the very sibling.
 func occupied(ctx context.Context, tx pgx.Tx, slots []slotOf) (occupancy, error) {
-	found := occupancy{queued: map[slotOf]uuid.UUID{}, running: map[slotOf]uuid.UUID{}, failed: map[slotOf][]uuid.UUID{}}
+	found := occupancy{queued: map[slotOf]uuid.UUID{}, running: map[slotOf]uuid.UUID{}, failed: map[slotOf][]uuid.UUID{}, doing: map[slotOf]string{}}
 	origins, names := make([]uuid.UUID, len(slots)), make([]string, len(slots))
 	for i, s := range slots {
 		origins[i], names[i] = s.origin, s.slot
@@ -181,6 +185,7 @@ func occupied(ctx context.Context, tx pgx.Tx, slots []slotOf) (occupancy, error)
 		s      slotOf
 		id     uuid.UUID
 		failed bool
+		dedupe string
 	)
 	b.Query("find waiting tasks", []any{&s.origin, &s.slot, &id, &failed}, func() error {
 		if failed {
@@ -201,12 +206,13 @@ func occupied(ctx context.Context, tx pgx.Tx, slots []slotOf) (occupancy, error)
 		JOIN unnest($1::uuid[], $2::text[]) AS w(job_id, slot) ON r.job_id = w.job_id AND r.slot = w.slot
 		WHERE NOT EXISTS (SELECT FROM waiting q WHERE q.job_id = w.job_id AND q.slot = w.slot AND q.reason NOT IN ('backoff', 'dead'))
 		ORDER BY r.task_id FOR SHARE OF r`, origins, names)
-	b.Query("lock leases", []any{&s.origin, &s.slot, &id}, func() error {
-		found.running[s] = id
+	b.Query("lock leases", []any{&s.origin, &s.slot, &id, &dedupe}, func() error {
+		found.running[s], found.doing[s] = id, dedupe
 		return nil
 	}, `
-		SELECT l.job_id, l.slot, l.task_id FROM leases l
+		SELECT l.job_id, l.slot, l.task_id, coalesce(t.dedupe_key, '') FROM leases l
 		JOIN unnest($1::uuid[], $2::text[]) AS w(job_id, slot) ON l.job_id = w.job_id AND l.slot = w.slot
+		JOIN tasks t ON t.id = l.task_id
 		WHERE NOT EXISTS (SELECT FROM waiting q WHERE q.job_id = w.job_id AND q.slot = w.slot AND q.reason NOT IN ('backoff', 'dead'))
 		  AND NOT EXISTS (SELECT FROM ready r WHERE r.job_id = w.job_id AND r.slot = w.slot)
 		ORDER BY l.task_id FOR SHARE OF l`, origins, names)
