@@ -138,8 +138,8 @@ type Dispatcher struct {
 	wake   *wakeups
 	slots  chan struct{}       // one per task that may run here at once
 	behind chan registry.Build // versions that serve again after a rollback
-	// holds tells until when the live counterparts of a build are held back. The build loop alone uses it.
-	holds map[uuid.UUID]time.Time
+	// holds are when live counterparts of a build were last held back. The build loop alone uses it.
+	holds map[uuid.UUID]liveHold
 	heads heads
 	// turns are those of the orgs with workers elsewhere.
 	turns turns
@@ -171,7 +171,7 @@ func New(c Config) (*Dispatcher, error) {
 	if err := c.validate(); err != nil {
 		return nil, err
 	}
-	d := &Dispatcher{Config: c, wake: newWakeups(), slots: make(chan struct{}, c.PoolSize), behind: make(chan registry.Build, behindAtOnce), stopping: make(chan struct{}),
+	d := &Dispatcher{Config: c, wake: newWakeups(), slots: make(chan struct{}, c.PoolSize), holds: map[uuid.UUID]liveHold{}, behind: make(chan registry.Build, behindAtOnce), stopping: make(chan struct{}),
 		metrics: newMetrics(), tracing: tracing{c.Tracer}, notices: newNoticeClient(c.NoticeDialer, c.NoticeTimeout)}
 	var err error
 	d.functions = functionsOf(c.Backends)

@@ -3,6 +3,7 @@ package dispatcher
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -46,10 +47,18 @@ const (
 	// few is how many tasks may be open when a build is compared with what is live. The comparison follows revisions to
 	// what they were made from, which is too much to do after each of the thousands of tasks before.
 	few = 32
-	// holdFor is how long live counterparts wait at most, and holdEvery how often they may be made to.
+	// holdFor is how long live counterparts wait at first, and holdPause how long they then go on in any case. A build that
+	// did not catch up meanwhile, since machines are slow or few, gets twice the time when it is near again, up to holdMost.
 	holdFor   = 5 * time.Second
-	holdEvery = 30 * time.Second
+	holdPause = 15 * time.Second
+	holdMost  = time.Minute
 )
+
+// liveHold is the last time that live counterparts of a build were made to wait.
+type liveHold struct {
+	until  time.Time
+	length time.Duration
+}
 
 // openTask is a task of a build that may still come to an end.
 type openTask struct {
@@ -285,14 +294,16 @@ func inputsOf(jobs []*registry.Job) map[uuid.UUID]map[uuid.UUID]bool {
 	return reads
 }
 
-// holdLive sets queued tasks of the build's live counterparts aside, for no longer than holdFor in any holdEvery.
+// holdLive sets queued tasks of the build's live counterparts aside for a moment.
 func (d *Dispatcher) holdLive(ctx context.Context, b registry.Build, now time.Time) error {
-	until := d.holds[b.ID]
-	if now.After(until.Add(holdEvery)) {
-		until = now.Add(holdFor)
-		d.holds = map[uuid.UUID]time.Time{b.ID: until} // others may be held again, which is no harm
+	h := d.holds[b.ID]
+	if now.After(h.until.Add(holdPause)) {
+		h.length = min(max(2*h.length, holdFor), holdMost)
+		h.until = now.Add(h.length)
+		maps.DeleteFunc(d.holds, func(_ uuid.UUID, other liveHold) bool { return now.After(other.until.Add(time.Hour)) })
+		d.holds[b.ID] = h
 	}
-	if !now.Before(until) {
+	if !now.Before(h.until) {
 		return nil
 	}
 	return pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) error {
@@ -321,7 +332,7 @@ func (d *Dispatcher) holdLive(ctx context.Context, b registry.Build, now time.Ti
 		freed := map[limit]int{}
 		for i := range held {
 			countLimits(freed, held[i].org, limitKeys(held[i].limits))
-			held[i].runAt = &until
+			held[i].runAt = &h.until
 		}
 		if err := d.releaseAll(ctx, tx, freed, now); err != nil {
 			return err
