@@ -17,6 +17,7 @@ import (
 	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/registry"
 	"github.com/dagctl/dagctl/storage"
+	"github.com/dagctl/dagctl/worker/protocol"
 )
 
 // completion is what a worker reports of an attempt that did its work.
@@ -25,10 +26,11 @@ type completion struct {
 	checks  []operators.CheckOutcome // of check tasks
 
 	// Of attempts outside of the server's process.
-	said  string     // hash of the request; empty: of what it came to
-	emits bool       // also commits events, which may number revisions
-	also  extras     // what else is committed
-	mid   *midCommit // the attempt goes on after it
+	said  string              // hash of the request; empty: of what it came to
+	emits bool                // also commits events, which may number revisions
+	also  extras              // what else is committed
+	mid   *midCommit          // the attempt goes on after it
+	tell  *protocol.TaskState // filled in with how the task stands then; nil: nobody asks
 }
 
 // hash recognises a completion that is reported again.
@@ -161,8 +163,10 @@ func (d *Dispatcher) completeTogether(batch []*completing) {
 	defer d.metrics.batch("complete", time.Now(), len(batch))
 	var follows topics
 	err := pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) (err error) {
-		follows, err = d.completeTx(ctx, tx, batch)
-		return err
+		if follows, err = d.completeTx(ctx, tx, batch); err != nil {
+			return err
+		}
+		return d.tellStates(ctx, tx, batch)
 	})
 	switch {
 	case err == nil:

@@ -153,17 +153,19 @@ type Dispatcher struct {
 	columns sync.Map
 	// completions gathers what attempts report at the same time.
 	completions *batcher[*completing]
-	metrics     *metrics
-	notices     *http.Client // to the webhooks of DAGs
-	tracing     tracing
-	clients     backendClients
-	drained     atomic.Bool // somebody asked this process to claim no more
-	idle        idleness
-	functions   []*function
-	pressed     atomic.Pointer[Pressure] // how the queue stood when this process last looked
-	stopping    chan struct{}            // closed by stop, when Run is told to
-	stop        func()
-	elsewhere   map[string][]string // operators, by runtime of this process, that only workers run
+	// loads gathers what calls of attempts elsewhere need at the same time.
+	loads     *batcher[*loading]
+	metrics   *metrics
+	notices   *http.Client // to the webhooks of DAGs
+	tracing   tracing
+	clients   backendClients
+	drained   atomic.Bool // somebody asked this process to claim no more
+	idle      idleness
+	functions []*function
+	pressed   atomic.Pointer[Pressure] // how the queue stood when this process last looked
+	stopping  chan struct{}            // closed by stop, when Run is told to
+	stop      func()
+	elsewhere map[string][]string // operators, by runtime of this process, that only workers run
 }
 
 // New validates the config.
@@ -183,6 +185,7 @@ func New(c Config) (*Dispatcher, error) {
 	}
 	d.stop = sync.OnceFunc(func() { close(d.stopping) })
 	d.elsewhere = c.Backends.Elsewhere(c.Operators.Names())
+	d.loads = &batcher[*loading]{size: loadBatch, lanes: loadLanes, do: d.loadAll}
 	d.completions = &batcher[*completing]{size: completeBatch, lanes: completeLanes, do: d.completeAll}
 	return d, nil
 }

@@ -1,9 +1,7 @@
 package dispatcher
 
 import (
-	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strconv"
@@ -17,7 +15,6 @@ import (
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/registry"
-	"github.com/dagctl/dagctl/storage"
 	"github.com/dagctl/dagctl/worker/protocol"
 )
 
@@ -49,87 +46,6 @@ func (d *Dispatcher) Given(ctx context.Context, c authz.Capability, f protocol.F
 		return Given{}, err
 	}
 	return g, nil
-}
-
-// reload loads an attempt, running or not, whose fence need not hold any more.
-func (d *Dispatcher) reload(ctx context.Context, c authz.Capability, f protocol.Fence) (g Given, err error) {
-	if err := c.Covers(f); err != nil {
-		return g, err
-	}
-	g.Fence = Fence(f)
-	err = pg.InOrgTx(ctx, d.Requests, c.OrgID, func(ctx context.Context, tx pgx.Tx) error {
-		return d.load(ctx, tx, &g)
-	})
-	if err != nil {
-		return g, fmt.Errorf("attempt %d of task %s: %w", f.Attempt, f.TaskID, err)
-	}
-	return g, nil
-}
-
-// load reads what the claim gave to the attempt that a fence names. Of a newer attempt nothing is read but the task's row.
-func (d *Dispatcher) load(ctx context.Context, tx pgx.Tx, g *Given) error {
-	rows, err := readTasks(ctx, tx, ids(g.TaskID))
-	if err != nil {
-		return err
-	}
-	if g.row, err = rowOf(rows, g.TaskID); err != nil {
-		return err
-	}
-	g.OrgID, g.Runtime = g.row.org, g.row.runtime
-	if !g.row.holds(g.Fence) {
-		return g.row.fencedOff(g.Fence)
-	}
-	var (
-		record     givenRecord
-		text, last []byte
-		partitions []string
-		payload    []byte
-		timeout    *time.Time
-		trace      string
-	)
-	err = tx.QueryRow(ctx, `
-		SELECT a.given, coalesce(a.last_call, '{}'), coalesce(t.partitions, '{}'), t.payload, t.timeout_at, coalesce(t.metadata->>'traceparent', '')
-		FROM task_attempts a JOIN tasks t ON t.id = a.task_id
-		WHERE a.task_id = $1 AND a.attempt = $2`, g.TaskID, g.Attempt).Scan(&text, &last, &partitions, &payload, &timeout, &trace)
-	if errors.Is(err, pgx.ErrNoRows) || err == nil && len(text) == 0 {
-		return fault.New(fault.Conflict, "attempt %d of task %s runs in a server's own process", g.Attempt, g.TaskID)
-	}
-	if err != nil {
-		return err
-	}
-	if err := errors.Join(json.Unmarshal(text, &record), json.Unmarshal(last, &g.lastCall)); err != nil {
-		return err
-	}
-	jobs, err := d.Registry.Jobs(ctx, tx, ids(record.Job))
-	if err != nil {
-		return err
-	}
-	g.Job = jobs[record.Job]
-	g.task = claimed{Fence: g.Fence, kind: g.row.kind, runtime: g.row.runtime, job: g.Job, slot: g.row.slot, trace: trace,
-		lease: cmp.Or(g.Job.Def.HeartbeatTimeout, d.Lease)}
-	if timeout != nil {
-		g.task.timeoutAt = *timeout
-	}
-	if err := d.assignAgain(ctx, tx, g, record, partitions, payload); err != nil {
-		return err
-	}
-	g.Assignment = g.task.assignment
-	return nil
-}
-
-// assignAgain makes the assignment of a claim anew: from what the claim recorded, and what was pinned. What an append adds
-// to is what is published now: rows are sealed on top of that at the completion.
-func (d *Dispatcher) assignAgain(ctx context.Context, tx pgx.Tx, g *Given, record givenRecord, partitions []string, payload []byte) error {
-	contents, err := registry.Contents(ctx, tx, g.row.pins)
-	if err != nil {
-		return err
-	}
-	again := given{generations: map[uuid.UUID][]storage.Generation{g.Job.ID: record.Generations}, contents: contents,
-		states: map[uuid.UUID]json.RawMessage{}, cursor: record.Cursor}
-	c := claimable{Task: g.TaskID, Org: g.OrgID, Origin: g.row.job, Slot: g.row.slot, Kind: g.row.kind, Attempt: g.Attempt,
-		Partitions: partitions, Payload: payload, job: g.Job, pins: g.row.pins}
-	g.task.assignment, _, err = d.assign(ctx, tx, g.task, c, again)
-	return err
 }
 
 // fencedOff says how the task stands, to an attempt that is not its current one any more.

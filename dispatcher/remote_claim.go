@@ -387,25 +387,71 @@ func noSuchTask(id uuid.UUID) error { return fault.New(fault.NotFound, "there is
 
 // taskState reads a task as it stands.
 func (d *Dispatcher) taskState(ctx context.Context, tx pgx.Tx, id uuid.UUID) (s protocol.TaskState, org uuid.UUID, needs string, err error) {
-	var origin uuid.UUID
-	err = tx.QueryRow(ctx, `
+	states, err := d.taskStates(ctx, tx, ids(id))
+	if err != nil {
+		return s, org, "", err
+	}
+	if len(states) == 0 {
+		return s, org, "", noSuchTask(id)
+	}
+	return states[0].TaskState, states[0].org, states[0].needs, nil
+}
+
+// taskStanding is a task as it stands, and what decides who may know.
+type taskStanding struct {
+	protocol.TaskState
+	org, origin uuid.UUID
+	needs       string
+}
+
+// taskStates reads tasks as they stand, in no order; those that do not exist are left out.
+func (d *Dispatcher) taskStates(ctx context.Context, tx pgx.Tx, tasks []uuid.UUID) ([]taskStanding, error) {
+	rows, err := tx.Query(ctx, `
 		SELECT t.id, t.org_id, org_slug(t.org_id), t.job_id, t.status, coalesce(t.reason, ''), coalesce(l.state, t.state, ''), t.attempt, t.runtime,
 			t.needs, t.payload, coalesce(l.progress, t.progress), t.cancel_requested_at IS NOT NULL OR coalesce(l.cancel_requested, false),
 			coalesce(w.available_at, t.next_retry_at), l.expires_at
 		FROM tasks t LEFT JOIN leases l ON l.task_id = t.id LEFT JOIN waiting w ON w.task_id = t.id
-		WHERE t.id = $1`, id).Scan(&s.TaskID, &org, &s.Org, &origin, &s.Status, &s.Reason, &s.State, &s.Attempt, &s.Runtime,
-		&needs, &s.Payload, &s.Progress, &s.CancelRequested, &s.NextRetryAt, &s.LeaseExpiresAt)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return s, org, "", noSuchTask(id)
-	}
+		WHERE t.id = ANY($1)`, tasks)
 	if err != nil {
-		return s, org, "", fmt.Errorf("read task %s: %w", id, err)
+		return nil, fmt.Errorf("read %d tasks: %w", len(tasks), err)
 	}
-	jobs, err := d.Registry.Jobs(ctx, tx, ids(origin))
+	var origins []uuid.UUID
+	states, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (s taskStanding, err error) {
+		err = row.Scan(&s.TaskID, &s.org, &s.Org, &s.origin, &s.Status, &s.Reason, &s.State, &s.Attempt, &s.Runtime,
+			&s.needs, &s.Payload, &s.Progress, &s.CancelRequested, &s.NextRetryAt, &s.LeaseExpiresAt)
+		origins = append(origins, s.origin)
+		return s, err
+	})
 	if err != nil {
-		return s, org, "", err
+		return nil, fmt.Errorf("read %d tasks: %w", len(tasks), err)
 	}
-	s.Job = protocol.Job{DAGName: jobs[origin].DAG, Name: jobs[origin].Name}
-	s.Operator = operatorOf(needs)
-	return s, org, needs, nil
+	jobs, err := d.Registry.Jobs(ctx, tx, dedupeIDs(origins))
+	if err != nil {
+		return nil, err
+	}
+	for i := range states {
+		s := &states[i]
+		s.Job = protocol.Job{DAGName: jobs[s.origin].DAG, Name: jobs[s.origin].Name}
+		s.Operator = operatorOf(s.needs)
+	}
+	return states, nil
+}
+
+// tellStates fills in how the tasks of a batch stand, for those that ask.
+func (d *Dispatcher) tellStates(ctx context.Context, tx pgx.Tx, batch []*completing) error {
+	var tasks []uuid.UUID
+	asking := map[uuid.UUID]*completing{}
+	for _, x := range batch {
+		if x.tell != nil && x.err == nil {
+			tasks, asking[x.TaskID] = append(tasks, x.TaskID), x
+		}
+	}
+	if len(tasks) == 0 {
+		return nil
+	}
+	states, err := d.taskStates(ctx, tx, tasks)
+	for _, s := range states {
+		*asking[s.TaskID].tell = s.TaskState
+	}
+	return err
 }

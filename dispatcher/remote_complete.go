@@ -38,10 +38,14 @@ func (d *Dispatcher) Complete(ctx context.Context, c authz.Capability, body prot
 		return state, err
 	}
 	if !repeated {
-		if err := d.completeRemote(ctx, &g, body, hash, now); err != nil {
+		told, err := d.completeRemote(ctx, &g, body, hash, now)
+		if err != nil {
 			return state, fmt.Errorf("complete task %s: %w", g.TaskID, err)
 		}
 		d.dropUploads(ctx, &g)
+		if told != nil {
+			return *told, nil
+		}
 	}
 	err = pg.InOrgTx(ctx, d.Requests, g.OrgID, func(ctx context.Context, tx pgx.Tx) (err error) {
 		state, _, _, err = d.taskState(ctx, tx, g.TaskID)
@@ -69,23 +73,24 @@ func (d *Dispatcher) dropUploads(ctx context.Context, g *Given) {
 	}
 }
 
-func (d *Dispatcher) completeRemote(ctx context.Context, g *Given, body protocol.Completion, hash string, now time.Time) error {
+// completeRemote ends the attempt as a completion says. It returns how the task stands then where that was read with it.
+func (d *Dispatcher) completeRemote(ctx context.Context, g *Given, body protocol.Completion, hash string, now time.Time) (*protocol.TaskState, error) {
 	list, problems, err := d.sealings(ctx, g, body.Outputs, false)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	problems = append(problems, g.checkCompletion(body)...)
 	if err := refuse(problems); err != nil {
-		return err
+		return nil, err
 	}
 	if err := d.revealFor(ctx, g); err != nil {
-		return err
+		return nil, err
 	}
 	switch body.Status {
 	case "Failed":
-		return d.endRemote(ctx, g, g.failed(body), hash, now)
+		return nil, d.endRemote(ctx, g, g.failed(body), hash, now)
 	case "Canceled":
-		return d.endRemote(ctx, g, func(row taskRow, asked bool, _ time.Time) ending {
+		return nil, d.endRemote(ctx, g, func(row taskRow, asked bool, _ time.Time) ending {
 			e := ending{status: "Canceled", reason: reasonCanceled, actor: "WORKER"}
 			if asked && !row.cancelAsked { // by a cutover, which may want it again
 				e.reason = reasonSuperseded
@@ -96,32 +101,35 @@ func (d *Dispatcher) completeRemote(ctx context.Context, g *Given, body protocol
 	for try := 1; ; try++ {
 		out, err := d.sealUploads(ctx, g, list, runOf(body))
 		if err != nil {
-			return err
+			return nil, err
 		}
 		out = g.Assignment.Redact(out)
 		if out.Err != nil {
-			return d.endRemote(ctx, g, failedBy(g, out.Err, false), hash, now)
+			return nil, d.endRemote(ctx, g, failedBy(g, out.Err, false), hash, now)
 		}
-		err = d.complete(ctx, g.task, completion{outcome: out, said: hash, emits: len(body.Events) > 0, also: also(d, body.Events, nil)}, now)
+		told := new(protocol.TaskState)
+		err = d.complete(ctx, g.task, completion{outcome: out, said: hash, emits: len(body.Events) > 0, also: also(d, body.Events, nil), tell: told}, now)
 		switch {
-		case err == nil, fault.Is(err, fault.Conflict), pg.Away(err), ctx.Err() != nil:
-			return err
+		case err == nil:
+			return told, nil
+		case fault.Is(err, fault.Conflict), pg.Away(err), ctx.Err() != nil:
+			return nil, err
 		case errors.Is(err, errBaseMoved) && try < 3 && g.Assignment.Cursor == nil:
 			// What it adds to was replaced meanwhile: its rows are sealed once more, on top of that.
 			if *g, err = d.reload(ctx, authz.Capability{OrgID: g.OrgID, TaskID: g.TaskID, Attempt: g.Attempt}, body.Fence); err != nil {
-				return err
+				return nil, err
 			}
 		case errors.Is(err, errBaseMoved):
 			from := now.Add(baseMovedAgain)
-			return d.endRemote(ctx, g, func(taskRow, bool, time.Time) ending {
+			return nil, d.endRemote(ctx, g, func(taskRow, bool, time.Time) ending {
 				return ending{status: "Failed", reason: reasonHandedBack, state: errBaseMoved.Error(), actor: "SYSTEM", retryAt: &from}
 			}, hash, now)
 		case fault.Is(err, fault.Invalid) && len(body.Tasks) > 0: // it asks for what it may not ask for
-			return err
+			return nil, err
 		case fault.Is(err, fault.Invalid):
-			return d.endRemote(ctx, g, failedBy(g, err, false), hash, now)
+			return nil, d.endRemote(ctx, g, failedBy(g, err, false), hash, now)
 		default: // the work was done but cannot be committed: files gone, a foreign key, a full disk
-			return d.endRemote(ctx, g, failedBy(g, err, true), hash, now)
+			return nil, d.endRemote(ctx, g, failedBy(g, err, true), hash, now)
 		}
 	}
 }
