@@ -116,7 +116,7 @@ func (t *Task) Commit(ctx context.Context) (protocol.EventsAnswer, error) {
 	if len(events.Events)+len(events.Outputs)+len(events.Tasks)+len(events.OperatorState) == 0 {
 		return protocol.EventsAnswer{Accepted: true, Events: []protocol.EventOutcome{}, Tasks: []uuid.UUID{}}, nil
 	}
-	err := repeat(ctx, func(ctx context.Context) (err error) {
+	err := Repeat(ctx, func(ctx context.Context) (err error) {
 		answer, err = t.client.Events(ctx, t.capability(), events)
 		return err
 	})

@@ -58,7 +58,7 @@ func (t *Task) Input(as string) (*Input, error) {
 // Save downloads the input's rows to a file in a folder and gives its name. A download that breaks off is made again.
 func (in *Input) Save(ctx context.Context, dir string, format Format) (string, error) {
 	var name string
-	err := repeat(ctx, func(ctx context.Context) error {
+	err := Repeat(ctx, func(ctx context.Context) error {
 		body, err := in.task.client.Download(ctx, in.task.capability(), in.task.fence, in.Index, format)
 		if err != nil {
 			return err
@@ -174,7 +174,7 @@ func (o *Output) Of(partition string) *Output {
 // Task.Commit. The same name again replaces what was sent before.
 func (o *Output) Upload(ctx context.Context, name string, format Format, path string) error {
 	var sent protocol.UploadedFile
-	err := repeat(ctx, func(ctx context.Context) error {
+	err := Repeat(ctx, func(ctx context.Context) error {
 		file, err := os.Open(path)
 		if err != nil {
 			return ours{err}

@@ -141,7 +141,7 @@ func (s *logShipper) send(ctx context.Context) error {
 			return nil
 		}
 		var answer protocol.LogsAnswer
-		err := repeat(ctx, func(ctx context.Context) (err error) {
+		err := Repeat(ctx, func(ctx context.Context) (err error) {
 			answer, err = s.task.client.Logs(ctx, s.task.capability(), protocol.Logs{Fence: s.task.fence, Lines: batch})
 			if err == nil && answer.Accepted < batch[0].Seq {
 				return errors.New("the server acknowledged no line")

@@ -39,7 +39,7 @@ func (p *poll) Next(ctx context.Context, max int) ([]Given, error) {
 func (w *Worker) Claim(ctx context.Context, task uuid.UUID) (claim protocol.Claim, err error) {
 	operators, handlers := w.offer()
 	request := protocol.ClaimRequest{TaskID: task, WorkerID: w.cfg.ID, Runtime: w.cfg.Runtime, Operators: operators, Handlers: handlers}
-	err = repeat(ctx, func(ctx context.Context) (err error) {
+	err = Repeat(ctx, func(ctx context.Context) (err error) {
 		claim, err = w.client.Claim(ctx, request)
 		return err
 	})

@@ -29,8 +29,8 @@ func pauseAfter(n int, err error) time.Duration {
 	return pause
 }
 
-// repeat makes a call until the server has decided on it, or ctx ends.
-func repeat(ctx context.Context, call func(context.Context) error) error {
+// Repeat makes a call until the server has decided on it, or ctx ends.
+func Repeat(ctx context.Context, call func(context.Context) error) error {
 	for n := 1; ; n++ {
 		err := call(ctx)
 		if err == nil || refused(err) {

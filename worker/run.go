@@ -114,7 +114,7 @@ func (t *Task) fail(c *protocol.Completion, err error) {
 }
 
 func (t *Task) complete(ctx context.Context, c protocol.Completion) error {
-	err := repeat(ctx, func(ctx context.Context) error {
+	err := Repeat(ctx, func(ctx context.Context) error {
 		_, err := t.client.Complete(ctx, t.capability(), c)
 		if err != nil && !refused(err) {
 			t.worker.cfg.Log.WarnContext(ctx, "the end of a task was not taken yet", "task", t.TaskID, "attempt", t.Attempt, "error", err)

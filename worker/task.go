@@ -68,7 +68,7 @@ func (t *Task) Secrets(ctx context.Context) (map[string]string, error) {
 
 // BoundSecrets are those values with where an admin allows each to be sent.
 func (t *Task) BoundSecrets(ctx context.Context) (answer protocol.Secrets, err error) {
-	err = repeat(ctx, func(ctx context.Context) (err error) {
+	err = Repeat(ctx, func(ctx context.Context) (err error) {
 		answer, err = t.client.Secrets(ctx, t.capability(), t.fence)
 		return err
 	})
@@ -77,7 +77,7 @@ func (t *Task) BoundSecrets(ctx context.Context) (answer protocol.Secrets, err e
 
 // Code is the zip archive of the job's own code, of operator udf.
 func (t *Task) Code(ctx context.Context) (archive []byte, err error) {
-	err = repeat(ctx, func(ctx context.Context) (err error) {
+	err = Repeat(ctx, func(ctx context.Context) (err error) {
 		archive, err = t.client.Code(ctx, t.capability(), t.fence)
 		return err
 	})
@@ -87,7 +87,7 @@ func (t *Task) Code(ctx context.Context) (archive []byte, err error) {
 // Credentials are short-lived storage credentials: to read what was pinned and to put new objects under the attempt's
 // prefixes. Only servers with S3 storage give any.
 func (t *Task) Credentials(ctx context.Context) (answer protocol.Credentials, err error) {
-	err = repeat(ctx, func(ctx context.Context) (err error) {
+	err = Repeat(ctx, func(ctx context.Context) (err error) {
 		answer, err = t.client.Credentials(ctx, t.capability(), t.fence)
 		return err
 	})
@@ -97,7 +97,7 @@ func (t *Task) Credentials(ctx context.Context) (answer protocol.Credentials, er
 // Query runs SQL on the server, over the pinned inputs, each of which is a relation named as the input. maxRows is the
 // server's own bound where it is 0.
 func (t *Task) Query(ctx context.Context, sql string, maxRows int) (answer protocol.QueryAnswer, err error) {
-	err = repeat(ctx, func(ctx context.Context) (err error) {
+	err = Repeat(ctx, func(ctx context.Context) (err error) {
 		answer, err = t.client.Query(ctx, t.capability(), protocol.QueryRequest{Fence: t.fence, SQL: sql, MaxRows: maxRows})
 		return err
 	})

@@ -56,18 +56,25 @@ func (h *handler) run(ctx context.Context, claim protocol.Claim) error {
 	}
 	client, log := h.client(claim.BaseURL), h.worker.Log().With("task", claim.Task.TaskID, "attempt", claim.Attempt)
 	// An event may be old, or delivered twice: another attempt may run by now, or this one have ended.
-	if _, err := client.Heartbeat(ctx, claim.CapabilityToken, protocol.Heartbeat{Fence: claim.Fence()}); over(err) {
+	err := worker.Repeat(ctx, func(ctx context.Context) error {
+		_, err := client.Heartbeat(ctx, claim.CapabilityToken, protocol.Heartbeat{Fence: claim.Fence()})
+		return err
+	})
+	if over(err) {
 		log.Warn("the task went on without this attempt", "error", err)
 		return nil
 	} else if err != nil {
 		return fmt.Errorf("begin attempt %d of task %s: %w", claim.Attempt, claim.Task.TaskID, err)
 	}
 	if claim.ByReference {
-		task, err := client.Assignment(ctx, claim.CapabilityToken, claim.Fence())
+		err := worker.Repeat(ctx, func(ctx context.Context) error {
+			task, err := client.Assignment(ctx, claim.CapabilityToken, claim.Fence())
+			claim.Task = &task
+			return err
+		})
 		if err != nil {
-			return fmt.Errorf("fetch task %s: %w", claim.Task.TaskID, err)
+			return fmt.Errorf("fetch the task of attempt %d: %w", claim.Attempt, err)
 		}
-		claim.Task = &task
 	}
 	if deadline, ok := ctx.Deadline(); ok {
 		var cancel context.CancelFunc
@@ -75,7 +82,7 @@ func (h *handler) run(ctx context.Context, claim protocol.Claim) error {
 		ctx, cancel = context.WithDeadlineCause(ctx, deadline.Add(-min(spareMost, left/10)), errTimeIsUp)
 		defer cancel()
 	}
-	err := h.worker.RunClaim(ctx, claim)
+	err = h.worker.RunClaim(ctx, claim)
 	if over(err) {
 		log.Warn("the task went on without this attempt", "error", err)
 		return nil

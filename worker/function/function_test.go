@@ -79,12 +79,17 @@ type world struct {
 	api    *runtimeAPI
 	server string
 	claim  atomic.Pointer[protocol.Claim] // whose task the server tells on request
+	away   atomic.Int64                   // calls of tasks that it answers 503 before it takes any
 }
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	w := &world{Scripted: conformance.NewScripted(), api: &runtimeAPI{make(chan event, 10), make(chan string, 10)}}
 	server := httptest.NewServer(http.HandlerFunc(func(response http.ResponseWriter, r *http.Request) {
+		if strings.HasPrefix(r.URL.Path, "/v1/task/") && w.away.Add(-1) >= 0 {
+			response.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
 		if r.URL.Path == "/v1/task/assignment" {
 			_ = json.NewEncoder(response).Encode(w.claim.Load().Task)
 			return
@@ -182,6 +187,15 @@ func TestATaskByReferenceIsFetched(t *testing.T) {
 	claim.Task = &protocol.Task{TaskID: whole.Task.TaskID, Attempt: whole.Attempt, Inputs: []protocol.Input{}, Outputs: []protocol.Output{}}
 	require.Equal(t, "response: null", w.invoke(t, claim, time.Minute))
 	require.Equal(t, "Completed", w.state(t, whole).Status)
+}
+
+func TestAServerThatIsAwayForAMomentIsAskedAgain(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	claim := w.claimed(t, conformance.Echo, nil)
+	w.away.Store(2)
+	require.Equal(t, "response: null", w.invoke(t, claim, time.Minute))
+	require.Equal(t, "Completed", w.state(t, claim).Status)
 }
 
 func TestWhatIsNoClaimIsRefused(t *testing.T) {
