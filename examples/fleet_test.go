@@ -4,19 +4,15 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
-	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"github.com/dagctl/dagctl/authz"
@@ -218,78 +214,20 @@ func (f *fleet) ran(t *testing.T) (jobs []string) {
 	return jobs
 }
 
-// relay is a function that hands its events to a bootstrap, as Lambda does with a runtime of one's own: the endpoint of the
-// tests runs Node and Python only.
-const relay = `export const handler = async (event) => {
-	const answer = await fetch(process.env.BOOTSTRAP, { method: "POST", body: JSON.stringify(event) })
-	if (!answer.ok) throw new Error(await answer.text())
-}`
-
 // lambdaFunction is the endpoint of function `dagctl`, which is the real bootstrap with aws-lambda-go's loop.
 func lambdaFunction(t *testing.T) (endpoint string) {
 	t.Helper()
-	api := &runtimeAPI{events: make(chan []byte), results: make(chan string)}
-	server := httptest.NewServer(api)
-	t.Cleanup(server.Close)
+	bootstraps := testaws.NewBootstraps(t)
 	program := filepath.Join(t.TempDir(), "bootstrap")
 	output, err := exec.Command("go", "build", "-o", program, "github.com/dagctl/dagctl/cmd/dagctl-lambda").CombinedOutput()
 	require.NoError(t, err, string(output))
 	cmd := exec.Command(program)
-	cmd.Env = append(processtest.Environment(t), "AWS_LAMBDA_RUNTIME_API="+strings.TrimPrefix(server.URL, "http://"))
+	cmd.Env = append(processtest.Environment(t), "AWS_LAMBDA_RUNTIME_API="+bootstraps.Address(t))
 	cmd.Stdout, cmd.Stderr = t.Output(), t.Output()
 	require.NoError(t, cmd.Start())
 	t.Cleanup(func() {
 		require.NoError(t, cmd.Process.Kill()) // as Lambda ends a function that is idle
 		_ = cmd.Wait()
 	})
-	return testaws.Lambda(t, map[string]testaws.Function{
-		"dagctl": {Code: relay, Environment: map[string]string{"BOOTSTRAP": server.URL + "/invoke"}, Timeout: 60},
-	})
-}
-
-// runtimeAPI is what Lambda shows a bootstrap: https://docs.aws.amazon.com/lambda/latest/dg/runtimes-api.html. Its events
-// come by POST /invoke, one at a time.
-type runtimeAPI struct {
-	events  chan []byte
-	results chan string // empty where the invocation went well
-}
-
-func (a *runtimeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	body, err := io.ReadAll(r.Body)
-	if err != nil {
-		return
-	}
-	switch path := r.URL.Path; {
-	case path == "/invoke":
-		select {
-		case a.events <- body:
-		case <-r.Context().Done():
-			return
-		}
-		select {
-		case failed := <-a.results:
-			if failed != "" {
-				http.Error(w, failed, http.StatusBadGateway)
-			}
-		case <-r.Context().Done():
-		}
-	case strings.HasSuffix(path, "/invocation/next"):
-		select {
-		case e := <-a.events:
-			w.Header().Set("Lambda-Runtime-Aws-Request-Id", uuid.NewString())
-			w.Header().Set("Lambda-Runtime-Deadline-Ms", fmt.Sprint(time.Now().Add(time.Minute).UnixMilli()))
-			w.Header().Set("Lambda-Runtime-Invoked-Function-Arn", "arn:aws:lambda:us-east-1:000000000000:function:dagctl")
-			_, _ = w.Write(e)
-		case <-r.Context().Done():
-		}
-	default:
-		w.WriteHeader(http.StatusAccepted)
-		if strings.HasSuffix(path, "/response") {
-			body = nil
-		}
-		select {
-		case a.results <- string(body):
-		case <-r.Context().Done():
-		}
-	}
+	return testaws.Lambda(t, map[string]testaws.Function{"dagctl": bootstraps.Function()})
 }

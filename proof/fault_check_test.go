@@ -52,7 +52,8 @@ func (w *watch) look(ctx context.Context) {
 			SELECT key, count(*) AS n, count(*) FILTER (WHERE running) AS running
 			FROM open JOIN tasks t ON t.id = open.task_id, unnest(t.limits) AS key GROUP BY key)
 		SELECT l.key, l.max, l.held, coalesce(u.n, 0), coalesce(u.running, 0) FROM limits l LEFT JOIN used u USING (key)
-		WHERE u.n > 0 OR l.held > 0`)
+		WHERE u.n > 0 OR l.held > 0
+		UNION ALL SELECT 'function', $1, count(*), count(*), count(*) FROM leases WHERE worker_id = 'lambda:proof'`, calledAtOnce)
 	if err != nil {
 		return
 	}
@@ -72,7 +73,7 @@ func (w *watch) look(ctx context.Context) {
 	var open int64
 	var earliest *time.Time
 	if err := w.pool.QueryRow(ctx, `
-		SELECT (SELECT count(*) FROM leases) + (SELECT count(*) FROM ready) + (SELECT count(*) FROM waiting) + (SELECT count(*) FROM outbox),
+		SELECT (SELECT count(*) FROM leases) + (SELECT count(*) FROM ready) + (SELECT count(*) FROM waiting) + (SELECT count(*) FROM outbox WHERE status <> 'Done'),
 			(SELECT min(expires_at) FROM leases)`).Scan(&open, &earliest); err != nil {
 		return
 	}
@@ -157,8 +158,8 @@ func (w *world) runsOf(dir string) map[attemptOf][2]time.Time {
 	return runs
 }
 
-// checkLimits holds the marks against the limits, and returns how many ran at once at the most, by limit.
-func (w *world) checkLimits(dir string) map[int]int {
+// checkLimits holds the marks against the limits, and returns how many ran at once at the most, by job.
+func (w *world) checkLimits(dir string, jobs []limitedJob) map[string]int {
 	w.t.Helper()
 	rows, err := w.pool.Query(w.t.Context(), `SELECT task_id, attempt, ended_at FROM task_attempts WHERE outcome <> 'Completed'`)
 	require.NoError(w.t, err)
@@ -170,9 +171,9 @@ func (w *world) checkLimits(dir string) map[int]int {
 	_, err = pgx.ForEachRow(rows, []any{&a.task, &a.number, &at}, func() error { lost[a] = at; return nil })
 	require.NoError(w.t, err)
 	all := w.runsOf(dir)
-	found := map[int]int{}
-	for _, limit := range faultLimits {
-		rows, err := w.pool.Query(w.t.Context(), `SELECT t.id FROM tasks t JOIN jobs j ON j.id = t.job_id WHERE j.name = $1`, fmt.Sprintf("max%d", limit))
+	found := map[string]int{}
+	for _, job := range jobs {
+		rows, err := w.pool.Query(w.t.Context(), `SELECT t.id FROM tasks t JOIN jobs j ON j.id = t.job_id WHERE j.name = $1`, job.name)
 		require.NoError(w.t, err)
 		ids, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
 		require.NoError(w.t, err)
@@ -187,9 +188,9 @@ func (w *world) checkLimits(dir string) map[int]int {
 				runs[a], ran[a.task] = r, true
 			}
 		}
-		require.Len(w.t, ran, len(ids), "every task of max%d ran", limit)
-		found[limit] = mostAtOnce(runs, lost)
-		require.LessOrEqual(w.t, found[limit], limit, "as many at once of max%d as they counted themselves", limit)
+		require.Len(w.t, ran, len(ids), "every task of %s ran", job.name)
+		found[job.name] = mostAtOnce(runs, lost)
+		require.LessOrEqual(w.t, found[job.name], job.limit, "as many at once of %s as they counted themselves", job.name)
 	}
 	return found
 }

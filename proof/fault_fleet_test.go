@@ -121,10 +121,13 @@ func (p *postgres) crash(ctx context.Context) {
 	p.upAt = time.Now()
 }
 
-// member is a server in a process of its own. It is started again whenever it ends, as whatever runs services does.
+// member is a server or a worker in a process of its own. It is started again whenever it ends, as whatever runs services
+// does.
 type member struct {
 	address string
+	ready   string // path of address that answers 200 once it is at work; empty: it is as soon as it is started
 	args    []string
+	env     []string
 	log     *os.File
 
 	mu      sync.Mutex
@@ -137,26 +140,34 @@ type member struct {
 	last    string
 }
 
-// fleet is a number of servers on one database.
+// fleet is a number of servers on one database, or of workers.
 type fleet struct {
 	t       *testing.T
 	members []*member
 	stop    func()
 }
 
-func startFleet(t *testing.T, n int, args ...string) *fleet {
+// servers are the members of a fleet of servers.
+func servers(t *testing.T, n int, args ...string) (members []*member) {
 	t.Helper()
 	path, err := binary()
 	require.NoError(t, err)
-	f := &fleet{t: t}
+	for range n {
+		address := freeAddress(t)
+		members = append(members, &member{address: address, ready: "/readyz", args: append([]string{path, "serve", "--listen", address}, args...)})
+	}
+	return members
+}
+
+func startFleet(t *testing.T, members []*member) *fleet {
+	t.Helper()
+	f := &fleet{t: t, members: members}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	var all sync.WaitGroup
-	for i := range n {
-		address := freeAddress(t)
-		log, err := os.Create(filepath.Join(t.TempDir(), fmt.Sprintf("server%d.log", i)))
+	for i, m := range members {
+		var err error
+		m.log, err = os.Create(filepath.Join(t.TempDir(), fmt.Sprintf("process%d.log", i)))
 		require.NoError(t, err)
-		m := &member{address: address, args: append([]string{path, "serve", "--listen", address}, args...), log: log}
-		f.members = append(f.members, m)
 		all.Go(func() { m.keep(ctx) })
 	}
 	f.stop = sync.OnceFunc(func() {
@@ -164,7 +175,7 @@ func startFleet(t *testing.T, n int, args ...string) *fleet {
 		all.Wait()
 		for _, m := range f.members {
 			if t.Failed() {
-				t.Logf("the end of what %s logged:\n%s", m.address, m.tail(4000))
+				t.Logf("the end of what %s %s logged:\n%s", strings.Join(m.args[:min(len(m.args), 4)], " "), m.address, m.tail(4000))
 			}
 			_ = m.log.Close()
 		}
@@ -173,12 +184,12 @@ func startFleet(t *testing.T, n int, args ...string) *fleet {
 	return f
 }
 
-// keep runs the server until ctx ends.
+// keep runs the process until ctx ends.
 func (m *member) keep(ctx context.Context) {
 	for ctx.Err() == nil {
 		cmd := exec.Command(m.args[0], m.args[1:]...)
 		cmd.Stdout, cmd.Stderr = m.log, m.log
-		cmd.Env = append(os.Environ(), "HOME="+os.TempDir(), "DAGCTL_LOG_FORMAT=text")
+		cmd.Env = append(append(os.Environ(), "HOME="+os.TempDir(), "DAGCTL_LOG_FORMAT=text"), m.env...)
 		if err := cmd.Start(); err != nil {
 			fmt.Fprintln(m.log, "start:", err)
 			return
@@ -214,8 +225,14 @@ func (m *member) tail(most int) []byte {
 }
 
 func (m *member) awaitReady(ctx context.Context) {
+	if m.ready == "" {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.readyAt = time.Now()
+		return
+	}
 	for ctx.Err() == nil {
-		answer, err := http.Get("http://" + m.address + "/readyz")
+		answer, err := http.Get("http://" + m.address + m.ready)
 		if err == nil {
 			_ = answer.Body.Close()
 			if answer.StatusCode == http.StatusOK {

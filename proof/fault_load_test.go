@@ -25,41 +25,71 @@ import (
 const faultLease = 5 * time.Second
 
 // limitedYAML has a job for each limit. Their tasks count themselves.
-func limitedYAML(marks string, naps []string) string {
+func limitedYAML(marks string, jobs []limitedJob) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "name: limited\ndefaults: { heartbeat_timeout_seconds: %d, max_attempts: 100, retry: { initial_seconds: 0.2, max_seconds: 2 } }\njobs:\n", faultLease/time.Second)
-	for i, limit := range faultLimits {
-		fmt.Fprintf(&b, `  - name: max%d
-    operator: command
+	for _, j := range jobs {
+		runs := fmt.Sprintf("operator: command\n    config: { argv: [./count], env: { MARKS: %q, NAP: %q } }", marks, j.nap)
+		if j.runtime == called {
+			runs = fmt.Sprintf("operator: handler\n    config: { handler: count, marks: %q, nap: %s }", marks, j.nap)
+		}
+		fmt.Fprintf(&b, `  - name: %s
+    runtime: %s
     source: { kind: manual }
     outputs: 0
     scaling: { max_concurrency: %d }
-    config: { argv: [./count], env: { MARKS: %q, NAP: %q } }
-`, limit, limit, marks, naps[i])
+    %s
+`, j.name, j.runtime, j.limit, runs)
 	}
 	return b.String()
 }
 
-var faultLimits = []int{1, 3, 20}
+// limitedJob is a job of which only so many tasks may run at once.
+type limitedJob struct {
+	name    string
+	limit   int
+	runtime string
+	nap     string // how long a task takes, in seconds
+}
 
-// longNaps are how long a task of each limit takes, in seconds: long enough for as many as may to meet.
-var longNaps = []string{"0.02", "0.05", "0.4"}
+// jobsWith are the jobs with limits, of tasks that take so long; elsewhere there are more.
+func jobsWith(naps [3]string, elsewhere bool) []limitedJob {
+	jobs := []limitedJob{{"max1", 1, "dispatcher", naps[0]}, {"max3", 3, "dispatcher", naps[1]}, {"max20", 20, "dispatcher", naps[2]}}
+	if elsewhere {
+		jobs = append(jobs, limitedJob{"polled2", 2, polled, "0.1"}, limitedJob{"queued4", 4, queued, "0.2"}, limitedJob{"called2", 2, called, "0.1"})
+	}
+	return jobs
+}
+
+// longNaps are long enough for as many tasks of each limit as may to meet.
+var longNaps = [3]string{"0.02", "0.05", "0.4"}
 
 // flowYAML is a chain whose every stage publishes: a task lands one row, the next copies it, the last counts all there is.
-func flowYAML(n int) string {
+// Elsewhere, the first two are for workers.
+func flowYAML(n int, elsewhere bool) string {
+	landing, copying, copies := "dispatcher", "dispatcher", `operator: sql
+    config: { query: "SELECT n FROM input" }`
+	if elsewhere {
+		landing, copying = queued, polled
+		if n%2 == 1 {
+			landing, copying, copies = polled, called, `operator: handler
+    config: { handler: copy }`
+		}
+	}
 	return fmt.Sprintf(`name: flow%[1]d
 defaults: { heartbeat_timeout_seconds: %[2]d, max_attempts: 100, retry: { initial_seconds: 0.2, max_seconds: 2 } }
 jobs:
   - name: landed
+    runtime: %[3]s
     operator: command
     source: { kind: manual }
     partition_by: key
     config: { argv: [./land] }
   - name: copied
-    operator: sql
+    runtime: %[4]s
+    %[5]s
     inputs: [{ from: { job: landed }, as: input }]
     execution_strategy: PerPartition
-    config: { query: "SELECT n FROM input" }
   - name: total
     operator: sql
     inputs: [{ from: { job: copied }, as: input }]
@@ -68,7 +98,7 @@ jobs:
 publish:
   copied%[1]d: { from: { job: copied } }
   total%[1]d: { from: { job: total } }
-`, n, faultLease/time.Second)
+`, n, faultLease/time.Second, landing, copying, copies)
 }
 
 // faultPrograms are what the tasks run. They read what they are to do from one line of JSON.
@@ -95,6 +125,7 @@ printf 'n\n1\n' >"$dir/rows.csv"
 type load struct {
 	t       *testing.T
 	servers []*server
+	limited []string // jobs with limits
 	flows   int
 	most    int64 // open tasks, at which it waits
 
@@ -107,8 +138,11 @@ type load struct {
 	jobs  map[string]int       // tasks by job
 }
 
-func newLoad(t *testing.T, servers []*server, flows int, most int64) *load {
+func newLoad(t *testing.T, servers []*server, limited []limitedJob, flows int, most int64) *load {
 	l := &load{t: t, servers: servers, flows: flows, most: most, acked: map[string]uuid.UUID{}, jobs: map[string]int{}}
+	for _, j := range limited {
+		l.limited = append(l.limited, j.name)
+	}
 	for range flows {
 		l.keys = append(l.keys, map[string]bool{})
 	}
@@ -134,7 +168,7 @@ func (l *load) run(ctx context.Context, seed uint64) {
 			}
 			continue
 		}
-		dag, job, flow := "limited", fmt.Sprintf("max%d", faultLimits[random.IntN(len(faultLimits))]), -1
+		dag, job, flow := "limited", l.limited[random.IntN(len(l.limited))], -1
 		if l.flows > 0 && random.IntN(3) == 0 {
 			flow = random.IntN(l.flows)
 			dag, job = fmt.Sprintf("flow%d", flow), "landed"

@@ -13,6 +13,11 @@ var (
 	chaosKills    = flag.Int("chaos-kills", 1000, "how often the test of faults kills a server")
 	chaosPostgres = flag.Int("chaos-postgres", 100, "how often it kills PostgreSQL")
 	chaosZombies  = flag.Int("chaos-zombies", 200, "how often it stops a server beyond its leases")
+	chaosWorkers  = flag.Int("chaos-workers", 3, "workers that poll, and as many behind a queue; 0: the servers run everything")
+	chaosFarKills = flag.Int("chaos-worker-kills", 1000, "how often it kills a worker or the bootstrap of a function")
+	chaosFarStops = flag.Int("chaos-worker-zombies", 200, "how often it stops a worker beyond its leases")
+	chaosMessages = flag.Float64("chaos-messages", 0.2, "the share of messages that it loses, that it repeats, that it holds back, and that it mixes up")
+	chaosCalls    = flag.Float64("chaos-calls", 0.05, "the share of invocations that it refuses, that it throttles, that it makes and says it did not, and that it never answers")
 	chaosCommits  = flag.Float64("chaos-commits", 0.05, "the share of COMMITs at which it cuts the connection")
 	chaosWakeups  = flag.Float64("chaos-wakeups", 0.2, "the share of wake-ups that it loses, that it repeats, and that it holds back")
 	chaosPause    = flag.Duration("chaos-pause", 4*time.Second, "the longest that it waits between two kills")
@@ -22,7 +27,8 @@ var (
 
 // TestChaos is TestFaultsLoseAndRepeatNothing for hours.
 func TestChaos(t *testing.T) {
-	withFaults(t, doses{servers: 3, kills: *chaosKills, postgres: *chaosPostgres, zombies: *chaosZombies, commits: *chaosCommits,
+	far := faraway{kills: *chaosFarKills, zombies: *chaosFarStops, messages: *chaosMessages, calls: *chaosCalls}
+	withFaults(t, doses{servers: 3, kills: *chaosKills, postgres: *chaosPostgres, zombies: *chaosZombies, workers: *chaosWorkers, far: far, commits: *chaosCommits,
 		wakeups: *chaosWakeups, pause: *chaosPause, tasks: *chaosTasks, flows: 8, most: 400, naps: longNaps, seed: *chaosSeed})
 }
 
@@ -36,5 +42,5 @@ var (
 // database sees a limit exceeded, no task counts more beside it than may be, and afterwards nothing is held.
 func TestChaosOfLimits(t *testing.T) {
 	withFaults(t, doses{servers: 3, kills: *limitsKills, pause: *limitsPause, tasks: *limitsTasks, most: 400,
-		naps: []string{"0", "0.01", "0.05"}, seed: *chaosSeed})
+		naps: [3]string{"0", "0.01", "0.05"}, seed: *chaosSeed})
 }

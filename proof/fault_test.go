@@ -21,22 +21,34 @@ type doses struct {
 	kills    int           // SIGKILL of a server at work
 	postgres int           // SIGKILL of PostgreSQL, half of them of its first process, half of one that serves a connection
 	zombies  int           // SIGSTOP of a server beyond its leases
+	workers  int           // that poll, and as many behind a queue, beside a function; 0: all runs in the servers
+	far      faraway       // what befalls those
 	commits  float64       // share of COMMITs at which the connection is cut, half of them before it is sent
 	wakeups  float64       // share of wake-ups each lost, repeated and held back
 	pause    time.Duration // the longest between two kills
 	tasks    int           // the least that are asked for
 	flows    int           // DAGs with data
 	most     int64         // open tasks
-	naps     []string      // of the tasks with limits, see longNaps
+	naps     [3]string     // of the tasks with limits, see longNaps
 	seed     uint64
 }
 
-// TestFaultsLoseAndRepeatNothing kills servers and PostgreSQL, stops servers beyond their leases, cuts connections at
-// COMMIT and garbles wake-ups, all at once, while tasks with limits and chains with data run; then it reads the database.
+// faraway says how much befalls workers, the queue and the function.
+type faraway struct {
+	kills    int     // SIGKILL of a worker or of a bootstrap
+	zombies  int     // SIGSTOP of a worker beyond its leases
+	messages float64 // share of messages each lost, repeated, held back and mixed up
+	calls    float64 // share of invocations each refused, throttled, made and answered with an error, and never answered
+}
+
+// TestFaultsLoseAndRepeatNothing kills servers, workers and PostgreSQL, stops servers and workers beyond their leases, cuts
+// connections at COMMIT, garbles wake-ups, messages and invocations, all at once, while tasks with limits and chains with
+// data run; then it reads the database.
 func TestFaultsLoseAndRepeatNothing(t *testing.T) {
 	t.Parallel()
 	withFaults(t, doses{servers: 3, kills: 25, postgres: 5, zombies: 3, commits: 0.05, wakeups: 0.2,
-		pause: 800 * time.Millisecond, tasks: 300, flows: 2, most: 80, naps: longNaps, seed: rand.Uint64()})
+		workers: 2, far: faraway{kills: 10, zombies: 3, messages: 0.2, calls: 0.05},
+		pause: 500 * time.Millisecond, tasks: 250, flows: 2, most: 80, naps: longNaps, seed: rand.Uint64()})
 }
 
 func withFaults(t *testing.T, dose doses) {
@@ -49,21 +61,38 @@ func withFaults(t *testing.T, dose doses) {
 	writePrograms(t, w.landing)
 	secret, _, err := authz.CreateToken(t.Context(), w.pool, w.caller, authz.NewToken{Name: "proof", Role: authz.RoleAdmin})
 	require.NoError(t, err)
-	fleet := startFleet(t, dose.servers, "--config", unlimited(t), "--database-url", database.through(database.faulty),
+	var far *remote
+	config := ""
+	if dose.workers > 0 {
+		far = startRemote(t)
+		config = far.config
+	} else {
+		config = unlimited(t)
+	}
+	members := servers(t, dose.servers, "--config", config, "--database-url", database.through(database.faulty),
 		"--storage-root", w.root, "--file-root", "acme="+w.landing, "--allow-command", "--pool-size", "12")
-	var servers []*server
+	for _, m := range members {
+		m.env = awsSettings
+	}
+	fleet := startFleet(t, members)
+	var asked []*server
 	for _, m := range fleet.members {
 		s := newServer("http://"+m.address, secret)
 		t.Cleanup(s.client.CloseIdleConnections)
-		servers = append(servers, s)
+		asked = append(asked, s)
+	}
+	if far != nil {
+		far.door.servers.Store(fleet)
+		far.start(w, dose.workers)
 	}
 	w.eventually("the servers to be ready", func() bool { since, _ := fleet.working(); return !since.IsZero() })
-	w.serve(limitedYAML(marks, dose.naps))
+	jobs := jobsWith(dose.naps, far != nil)
+	w.serve(limitedYAML(marks, jobs))
 	for i := range dose.flows {
-		w.serve(flowYAML(i))
+		w.serve(flowYAML(i, far != nil))
 	}
 
-	l := newLoad(t, servers, dose.flows, dose.most)
+	l := newLoad(t, asked, jobs, dose.flows, dose.most)
 	look := &watch{pool: w.pool, database: database, fleet: fleet, load: l}
 	asking, enough := context.WithCancel(t.Context())
 	defer enough()
@@ -74,22 +103,31 @@ func withFaults(t *testing.T, dose doses) {
 	for i := range 8 {
 		askers.Go(func() { l.run(asking, dose.seed+uint64(i)) })
 	}
-	database.faulty.misbehave(dose.commits, dose.wakeups)
-	held := strike(t, w, database, fleet, dose)
-	database.faulty.misbehave(0, 0)
+	misbehave := func(commits, wakeups, messages, calls float64) {
+		if database.faulty.misbehave(commits, wakeups); far != nil {
+			far.misbehave(messages, calls)
+		}
+	}
+	misbehave(dose.commits, dose.wakeups, dose.far.messages, dose.far.calls)
+	held, heldFar := strike(t, w, database, fleet, far, dose)
 	for tick := time.NewTicker(20 * time.Millisecond); l.acknowledged() < dose.tasks && !t.Failed() && t.Context().Err() == nil; {
 		<-tick.C
 	}
+	misbehave(0, 0, 0, 0)
 	enough()
 	askers.Wait()
-	asked := time.Now()
+	enoughAt := time.Now()
 	w.eventually("everything to settle", func() bool {
 		settled, err := w.d.Settled(w.t.Context(), w.caller.OrgID)
 		return settled && err == nil
 	})
-	settled := time.Since(asked)
+	settled := time.Since(enoughAt)
 	stop()
 	watchers.Wait()
+	w.eventually("messages to be looked after", func() bool { return w.count(`SELECT FROM outbox`) == 0 })
+	if far != nil {
+		far.fleet.stop()
+	}
 	fleet.stop()
 
 	f := database.faulty
@@ -103,31 +141,40 @@ func withFaults(t *testing.T, dose doses) {
 		len(l.acked), l.asked.Load(), w.count(`SELECT FROM tasks`), time.Since(began).Round(time.Second), dose.kills, deaths, dose.postgres, dose.zombies, held)
 	t.Logf("%d COMMITs, cut before %d and after %d; %d wake-ups, lost %d, twice %d, late %d", f.commits.Load(), f.before.Load(), f.after.Load(),
 		f.wakeups.Load(), f.lost.Load(), f.doubled.Load(), f.late.Load())
+	if far != nil {
+		t.Logf("%d workers killed, %d stopped with %d leases", dose.far.kills, dose.far.zombies, heldFar)
+		far.report(t)
+	}
 	t.Logf("attempts lost: %d; completed late all the same: %d", w.count(`SELECT FROM task_attempts WHERE outcome = 'lease_expired'`),
 		w.count(`SELECT FROM task_events WHERE to_status = 'Completed' AND from_status <> 'Running'`))
 	t.Logf("looked %d times; the longest that a lease stayed after its end: %v (%s); all was settled %v after the last request", look.looks,
 		look.recovery.Round(time.Millisecond), look.worst, settled.Round(time.Millisecond))
 	require.Empty(t, look.wrong, "limits")
 	w.checkAccounts(l)
-	counted := w.checkLimits(marks)
-	for _, limit := range faultLimits {
-		t.Logf("limit %d: at most %d at once by the tasks' own count, %d with a lease", limit, counted[limit], look.peak[fmt.Sprintf("job:limited/max%d", limit)])
+	counted := w.checkLimits(marks, jobs)
+	for _, job := range jobs {
+		t.Logf("limit %d of %s: at most %d at once by the tasks' own count, %d with a lease", job.limit, job.name, counted[job.name], look.peak["job:limited/"+job.name])
 	}
 	require.Less(t, look.recovery, time.Minute, "bounds a failure: the machine may be busy")
 }
 
-// strike deals out the faults, one kill after the other with stops of servers beside them. It returns how many leases
-// the stopped servers held.
-func strike(t *testing.T, w *world, database *postgres, fleet *fleet, dose doses) (held int) {
+// strike deals out the faults, one kill after the other with stops of servers and of workers beside them. It returns how
+// many leases those held that were stopped.
+func strike(t *testing.T, w *world, database *postgres, fleet *fleet, far *remote, dose doses) (held, heldFar int) {
 	t.Helper()
 	random := rand.New(rand.NewPCG(dose.seed, 0))
-	faults := append([]string(nil), strings.Fields(strings.Repeat("server ", dose.kills)+strings.Repeat("postgres ", dose.postgres))...)
+	faults := strings.Fields(strings.Repeat("server ", dose.kills) + strings.Repeat("postgres ", dose.postgres) + strings.Repeat("worker ", dose.far.kills))
 	random.Shuffle(len(faults), func(i, j int) { faults[i], faults[j] = faults[j], faults[i] })
 	var beside sync.WaitGroup
-	defer beside.Wait()
+	defer beside.Wait() // it counts until then
 	beside.Go(func() {
 		for range dose.zombies {
 			held += zombie(t, w, fleet)
+		}
+	})
+	beside.Go(func() {
+		for range dose.far.zombies {
+			heldFar += zombie(t, w, far.fleet)
 		}
 	})
 	recoveries := 0
@@ -135,7 +182,7 @@ func strike(t *testing.T, w *world, database *postgres, fleet *fleet, dose doses
 		select {
 		case <-time.After(time.Duration(random.Int64N(int64(dose.pause)))): // at any moment
 		case <-t.Context().Done():
-			return held
+			return
 		}
 		if fault == "postgres" {
 			if recoveries++; recoveries%2 == 1 {
@@ -145,11 +192,15 @@ func strike(t *testing.T, w *world, database *postgres, fleet *fleet, dose doses
 			}
 			continue
 		}
+		members := fleet.members
+		if fault == "worker" {
+			members = far.fleet.members
+		}
 		var victim *member
-		w.eventually("a server to kill", func() bool {
-			at := random.IntN(len(fleet.members))
-			for i := range fleet.members {
-				if m := fleet.members[(at+i)%len(fleet.members)]; !m.since().IsZero() {
+		w.eventually("a process to kill", func() bool {
+			at := random.IntN(len(members))
+			for i := range members {
+				if m := members[(at+i)%len(members)]; !m.since().IsZero() {
 					victim = m
 					return true
 				}
@@ -158,13 +209,13 @@ func strike(t *testing.T, w *world, database *postgres, fleet *fleet, dose doses
 		})
 		victim.kill()
 	}
-	return held
+	return
 }
 
-// zombie stops a server that has work until its leases are surely others', and lets it go on. It returns how many it had.
+// zombie stops a server or a worker that has work until its leases are surely others', and lets it go on. It returns how many it had.
 func zombie(t *testing.T, w *world, fleet *fleet) (held int) {
 	var m *member
-	w.eventually("a server with work", func() bool {
+	w.eventually("a process with work", func() bool {
 		for _, candidate := range fleet.members {
 			if candidate.since().IsZero() {
 				continue

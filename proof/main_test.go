@@ -9,5 +9,6 @@ import (
 
 func TestMain(m *testing.M) {
 	query.Child()
+	bootstrap()
 	os.Exit(m.Run())
 }

@@ -53,8 +53,8 @@ type world struct {
 const working = "working"
 
 // runtimes are what the catalogue knows. Dispatchers serve the first; a test that wants tasks to stay queued puts their
-// job on the second.
-var runtimes = []string{"dispatcher", "elsewhere"}
+// job on the second; the others are for servers with workers.
+var runtimes = []string{"dispatcher", "elsewhere", polled, queued, called}
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
