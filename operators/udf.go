@@ -34,9 +34,14 @@ type UDFOptions struct {
 	// Unconfined runs it as an ordinary process: where the whole machine is its wall, as a Lambda function's is, or on a
 	// developer's own machine.
 	Unconfined bool
-	Programs   []string // folders of interpreters besides the system's own, that it may read and run: a Python's, say
-	MemoryMB   int64    // the most that a job may ask for; 0: 4096
+	// Alone confines it without namespaces, on a machine that does nothing else: a Lambda function's. See sandbox.Hide.
+	Alone    bool
+	Programs []string // folders of interpreters besides the system's own, that it may read and run: a Python's, say
+	MemoryMB int64    // the most that a job may ask for; 0: 4096
 }
+
+// ownPaths reports whether the code sees its folders where they are.
+func (o UDFOptions) ownPaths() bool { return o.Unconfined || o.Alone }
 
 const (
 	defaultUDFMemoryMB = 512
@@ -181,7 +186,7 @@ func (u *udfRun) task(ctx context.Context) ([]byte, error) {
 
 // seen is a path of the task's folder as the code sees it.
 func (u *udfRun) seen(path ...string) string {
-	if u.operator.options.UDF.Unconfined {
+	if u.operator.options.UDF.ownPaths() {
 		return filepath.Join(append([]string{u.work}, path...)...)
 	}
 	return filepath.Join(append([]string{"/task"}, path...)...)
@@ -209,9 +214,13 @@ func (u *udfRun) command(code string) []string {
 }
 
 func (u *udfRun) confined(ctx context.Context, stdin []byte, stdout, stderr io.Writer) error {
+	code, home, temporary := "/code", "/task", "/tmp"
+	if u.operator.options.UDF.ownPaths() {
+		code, home, temporary = u.code, u.work, u.work
+	}
 	return sandbox.Run(ctx, sandbox.Program{
-		Command: u.command("/code"), Code: u.code, Work: u.work, Stdin: bytes.NewReader(stdin), Stdout: stdout, Stderr: stderr,
-		Env:    []string{"PATH=" + strings.Join(append(u.bins(), "/usr/local/bin", "/usr/bin", "/bin"), ":"), "HOME=/task", "TMPDIR=/tmp", "LANG=C.UTF-8"},
+		Command: u.command(code), Code: u.code, Work: u.work, Alone: u.operator.options.UDF.Alone, Stdin: bytes.NewReader(stdin), Stdout: stdout, Stderr: stderr,
+		Env:    []string{"PATH=" + strings.Join(append(u.bins(), "/usr/local/bin", "/usr/bin", "/bin"), ":"), "HOME=" + home, "TMPDIR=" + temporary, "LANG=C.UTF-8"},
 		Expose: u.operator.options.UDF.Programs,
 		Limits: sandbox.Limits{Memory: u.memory, Wall: noLimit},
 	})

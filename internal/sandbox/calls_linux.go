@@ -23,14 +23,25 @@ var forbidden = []string{
 	"open_by_handle_at", "name_to_handle_at", "personality", "lookup_dcookie", "nfsservctl", "fanotify_init", "mbind", "set_mempolicy", "migrate_pages", "move_pages",
 }
 
+// forbiddenAlone are those by which a program that shares its user with its supervisor could reach it, outlive its own run,
+// or leave something to the next.
+var forbiddenAlone = []string{
+	"socket", "setsid", "setpgid", "setpriority", "ioprio_set", "sched_setscheduler", "sched_setparam", "sched_setattr",
+	"shmget", "shmat", "semget", "msgget", "mq_open", "pidfd_open", "pidfd_send_signal", "rt_sigqueueinfo", "rt_tgsigqueueinfo",
+}
+
 // forbidCalls loads the filter, for the process and whatever it starts.
-func forbidCalls() error {
+func forbidCalls(alone bool) error {
 	machine, err := arch.GetInfo("")
 	if err != nil {
 		return err
 	}
 	refused := seccomp.SyscallGroup{Action: seccomp.ActionErrno}
-	for _, name := range forbidden {
+	names := forbidden
+	if alone {
+		names = append(names[:len(names):len(names)], forbiddenAlone...)
+	}
+	for _, name := range names {
 		if _, here := machine.SyscallNames[name]; here {
 			refused.Names = append(refused.Names, name)
 		}
@@ -40,14 +51,23 @@ func forbidCalls() error {
 	refused.NamesWithCondtions = []seccomp.NameWithConditions{{Name: "clone",
 		Conditions: seccomp.ArgumentConditions{{Argument: 0, Operation: seccomp.BitsSet, Value: unix.CLONE_NEWUSER}}}}
 	missing := seccomp.SyscallGroup{Action: seccomp.ActionErrno | seccomp.Action(unix.ENOSYS), Names: []string{"clone3"}}
+	if alone { // limits are one's own to set, and nobody else's
+		for _, name := range []string{"prlimit64", "sched_setaffinity"} {
+			refused.NamesWithCondtions = append(refused.NamesWithCondtions, seccomp.NameWithConditions{Name: name,
+				Conditions: seccomp.ArgumentConditions{{Argument: 0, Operation: seccomp.NotEqual, Value: 0}}})
+		}
+	}
 	// The kernel's sockets of odd families have had many holes.
 	var families []seccomp.NameWithConditions
 	for _, family := range []uint64{unix.AF_UNIX, unix.AF_INET, unix.AF_INET6, unix.AF_NETLINK} {
 		families = append(families, seccomp.NameWithConditions{Name: "socket",
 			Conditions: seccomp.ArgumentConditions{{Argument: 0, Operation: seccomp.Equal, Value: family}}})
 	}
-	policy := seccomp.Policy{DefaultAction: seccomp.ActionAllow, Syscalls: []seccomp.SyscallGroup{refused, missing,
-		{Action: seccomp.ActionAllow, NamesWithCondtions: families}, {Action: seccomp.ActionErrno, Names: []string{"socket"}}}}
+	policy := seccomp.Policy{DefaultAction: seccomp.ActionAllow, Syscalls: []seccomp.SyscallGroup{refused, missing}}
+	if !alone {
+		policy.Syscalls = append(policy.Syscalls, seccomp.SyscallGroup{Action: seccomp.ActionAllow, NamesWithCondtions: families},
+			seccomp.SyscallGroup{Action: seccomp.ActionErrno, Names: []string{"socket"}})
+	}
 	program, err := policy.Assemble()
 	if err != nil {
 		return err

@@ -24,6 +24,7 @@ type Program struct {
 	Env     []string // its whole environment
 	Expose  []string // further folders of the system that it may read, at their own paths: a Python, say
 	Network bool     // it may reach the network as this machine does
+	Alone   bool     // the machine is this program's alone: see Hide. Code and Work are seen at their own paths
 
 	Limits Limits
 	Stdin  io.Reader

@@ -41,7 +41,11 @@ var Available = sync.OnceValue(func() error {
 // Run runs the program to its end, or until ctx or one of its limits ends it with all that it started. An *ExitError is
 // the program's own failure; a fault.TooLarge names the limit that it met.
 func Run(ctx context.Context, p Program) error {
-	if err := Available(); err != nil {
+	available := Available
+	if p.Alone {
+		available = AvailableAlone
+	}
+	if err := available(); err != nil {
 		return err
 	}
 	return run(ctx, p)
@@ -57,6 +61,7 @@ type stage struct {
 	Become  int // user and group to become once the walls stand, as the namespace numbers them; 0: stay
 	Expose  []string
 	Network bool
+	Alone   bool
 	Limits  Limits
 }
 
@@ -70,18 +75,9 @@ func run(ctx context.Context, p Program) (err error) {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 
-	// The stage is root in its namespaces, which is this process's user outside; the program is a stranger there where
-	// this process may give itself one.
-	users := []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Geteuid(), Size: 1}}
-	groups := []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getegid(), Size: 1}}
-	become := 0
-	if os.Geteuid() == 0 {
-		become = 1
-		stranger := syscall.SysProcIDMap{ContainerID: become, HostID: strangerID, Size: 1}
-		users, groups = append(users, stranger), append(groups, stranger)
-		if err := own(p.Work, strangerID, strangerID); err != nil {
-			return fmt.Errorf("sandbox: %w", err)
-		}
+	attributes, become, err := p.outside()
+	if err != nil {
+		return fmt.Errorf("sandbox: %w", err)
 	}
 	words, tell, err := os.Pipe()
 	if err != nil {
@@ -101,31 +97,22 @@ func run(ctx context.Context, p Program) (err error) {
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = p.Stdin, p.Stdout, p.Stderr
 	cmd.ExtraFiles = []*os.File{words, complain}
 	cmd.WaitDelay = 5 * time.Second // for pipes that a process outside of its own would hold; there can be none
-	flags := uintptr(syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWIPC | syscall.CLONE_NEWUTS)
-	if !p.Network {
-		flags |= syscall.CLONE_NEWNET
-	}
-	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Cloneflags:                 flags,
-		UidMappings:                users,
-		GidMappings:                groups,
-		Credential:                 &syscall.Credential{Uid: 0, Gid: 0, NoSetGroups: become == 0},
-		GidMappingsEnableSetgroups: become != 0,
-		Setsid:                     true,
-		Pdeathsig:                  syscall.SIGKILL,
-	}
+	cmd.SysProcAttr = attributes
 	err = cmd.Start()
 	_, _ = words.Close(), complain.Close() // the stage has its own
 	if err != nil {
 		return fmt.Errorf("sandbox: start: %w", err)
 	}
 	encoded := json.NewEncoder(tell).Encode(stage{Command: p.Command, Env: p.Env, Code: p.Code, Work: p.Work, Become: become, Expose: p.Expose,
-		Network: p.Network, Limits: limits})
+		Network: p.Network, Alone: p.Alone, Limits: limits})
 	tell.Close()
 	var watched sync.WaitGroup
-	watched.Go(func() { watch(ctx, cmd.Process.Pid, p.Work, limits, stop) })
+	watched.Go(func() { watch(ctx, p.family(cmd.Process.Pid), p.Work, limits, stop) })
 	var failure string
 	_ = json.NewDecoder(trouble).Decode(&failure) // nothing, once the program has taken over
+	if p.Alone {
+		endGroup(cmd.Process.Pid)
+	}
 	waited := cmd.Wait()
 	stop(nil)
 	watched.Wait()
@@ -138,6 +125,38 @@ func run(ctx context.Context, p Program) (err error) {
 		return cause
 	}
 	return ended(waited)
+}
+
+// outside says how the stage is started: in which namespaces, and as whom. It is to become another user there, unless that
+// is 0. The stage is root in its namespaces, which is this process's user outside; the program is a stranger there where
+// this process may give itself one.
+func (p Program) outside() (attributes *syscall.SysProcAttr, become int, err error) {
+	if p.Alone {
+		return &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}, 0, nil
+	}
+	users := []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Geteuid(), Size: 1}}
+	groups := []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getegid(), Size: 1}}
+	if os.Geteuid() == 0 {
+		become = 1
+		stranger := syscall.SysProcIDMap{ContainerID: become, HostID: strangerID, Size: 1}
+		users, groups = append(users, stranger), append(groups, stranger)
+		if err := own(p.Work, strangerID, strangerID); err != nil {
+			return nil, 0, err
+		}
+	}
+	flags := uintptr(syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWIPC | syscall.CLONE_NEWUTS)
+	if !p.Network {
+		flags |= syscall.CLONE_NEWNET
+	}
+	return &syscall.SysProcAttr{
+		Cloneflags:                 flags,
+		UidMappings:                users,
+		GidMappings:                groups,
+		Credential:                 &syscall.Credential{Uid: 0, Gid: 0, NoSetGroups: become == 0},
+		GidMappingsEnableSetgroups: become != 0,
+		Setsid:                     true,
+		Pdeathsig:                  syscall.SIGKILL,
+	}, become, nil
 }
 
 // ended says how a program ended.

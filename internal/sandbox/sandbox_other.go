@@ -17,5 +17,11 @@ func Available() error {
 // Run refuses.
 func Run(context.Context, Program) error { return Available() }
 
+// AvailableAlone says why programs cannot be confined here.
+func AvailableAlone() error { return Available() }
+
+// Hide refuses.
+func Hide() error { return Available() }
+
 // Stage does nothing: there are no stages here.
 func Stage() {}

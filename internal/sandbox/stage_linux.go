@@ -42,11 +42,15 @@ func Stage() {
 
 // become builds the walls, from the outermost in, and then is the program.
 func (s *stage) become() error {
-	if err := s.mounts(); err != nil {
-		return err
-	}
-	if err := unix.Sethostname([]byte("sandbox")); err != nil {
-		return fmt.Errorf("host name: %w", err)
+	code, work := s.Code, s.Work
+	if !s.Alone {
+		if err := s.mounts(); err != nil {
+			return err
+		}
+		code, work = "/code", "/task"
+		if err := unix.Sethostname([]byte("sandbox")); err != nil {
+			return fmt.Errorf("host name: %w", err)
+		}
 	}
 	for resource, most := range map[int]uint64{
 		unix.RLIMIT_CORE:   0,
@@ -69,14 +73,14 @@ func (s *stage) become() error {
 	if err := s.dropPrivileges(); err != nil {
 		return err
 	}
-	command, err := s.program()
+	command, err := s.program(code)
 	if err != nil {
 		return err
 	}
-	if err := unix.Chdir("/task"); err != nil {
+	if err := unix.Chdir(work); err != nil {
 		return err
 	}
-	if err := forbidCalls(); err != nil {
+	if err := forbidCalls(s.Alone); err != nil {
 		return fmt.Errorf("seccomp: %w", err)
 	}
 	for tries := 0; ; tries++ {
@@ -90,13 +94,13 @@ func (s *stage) become() error {
 	}
 }
 
-// program finds the command: below /code where its path is relative and it is there, else where programs are.
-func (s *stage) program() (string, error) {
+// program finds the command: below its code where its path is relative and it is there, else where programs are.
+func (s *stage) program(code string) (string, error) {
 	name := s.Command[0]
 	if filepath.IsAbs(name) {
 		return name, nil
 	}
-	if path := filepath.Join("/code", filepath.Clean("/"+name)); s.Code != "" && isFile(path) {
+	if path := filepath.Join(code, filepath.Clean("/"+name)); s.Code != "" && isFile(path) {
 		return path, nil
 	}
 	if !strings.Contains(name, "/") {
@@ -274,7 +278,7 @@ func restrict(to string, readOnly bool) error {
 
 // dropPrivileges takes away what the process may do as root of its own namespaces, for good.
 func (s *stage) dropPrivileges() error {
-	for c := 0; ; c++ {
+	for c := 0; !s.Alone; c++ { // whoever is alone has none, and cannot get any
 		if err := unix.Prctl(unix.PR_CAPBSET_DROP, uintptr(c), 0, 0, 0); err != nil {
 			if errors.Is(err, unix.EINVAL) {
 				break // beyond the last capability there is

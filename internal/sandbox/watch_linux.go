@@ -18,11 +18,7 @@ import (
 const looks = 100 * time.Millisecond
 
 // watch ends the program when its processes together hold more memory, or its folder more bytes, than it may.
-func watch(ctx context.Context, pid int, work string, limits Limits, stop context.CancelCauseFunc) {
-	space, err := os.Readlink("/proc/" + strconv.Itoa(pid) + "/ns/pid_for_children")
-	if err != nil {
-		return // it has ended
-	}
+func watch(ctx context.Context, held func() int64, work string, limits Limits, stop context.CancelCauseFunc) {
 	tick := time.NewTicker(looks)
 	defer tick.Stop()
 	for n := 0; ; n++ {
@@ -31,7 +27,7 @@ func watch(ctx context.Context, pid int, work string, limits Limits, stop contex
 			return
 		case <-tick.C:
 		}
-		if memory := held(space); memory > limits.Memory {
+		if memory := held(); memory > limits.Memory {
 			stop(fault.New(fault.TooLarge, "it took more than %d MiB of memory", limits.Memory>>20))
 			return
 		}
@@ -42,8 +38,20 @@ func watch(ctx context.Context, pid int, work string, limits Limits, stop contex
 	}
 }
 
-// held is what the processes of a PID namespace hold in memory, in bytes.
-func held(space string) (total int64) {
+// family tells what the processes of a program hold in memory, in bytes.
+func (p Program) family(pid int) (held func() int64) {
+	if p.Alone {
+		return func() int64 { return heldByGroup(pid) }
+	}
+	space, err := os.Readlink("/proc/" + strconv.Itoa(pid) + "/ns/pid_for_children")
+	if err != nil {
+		return func() int64 { return 0 } // it has ended
+	}
+	return func() int64 { return heldIn(space) }
+}
+
+// heldIn is what the processes of a PID namespace hold in memory, in bytes.
+func heldIn(space string) (total int64) {
 	processes, _ := filepath.Glob("/proc/[0-9]*/ns/pid")
 	for _, ns := range processes {
 		if its, err := os.Readlink(ns); err != nil || its != space {
