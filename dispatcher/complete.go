@@ -100,7 +100,7 @@ func (d *Dispatcher) complete(ctx context.Context, t claimed, c completion, now 
 		return err
 	}
 	x := &completing{claimed: t, completion: c, hash: hash, now: now, done: make(chan struct{})}
-	d.completions.add(x)
+	d.completions.Add(x)
 	select {
 	case <-x.done:
 		err = x.err

@@ -32,6 +32,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/internal/batch"
 	"github.com/dagctl/dagctl/internal/dial"
 	"github.com/dagctl/dagctl/internal/rest"
 	"github.com/dagctl/dagctl/operators"
@@ -152,9 +153,11 @@ type Dispatcher struct {
 	// columns are the hashes of the column lineage that is recorded.
 	columns sync.Map
 	// completions gathers what attempts report at the same time.
-	completions *batcher[*completing]
+	completions *batch.Batcher[*completing]
 	// loads gathers what calls of attempts elsewhere need at the same time.
-	loads     *batcher[*loading]
+	loads *batch.Batcher[*loading]
+	// claims gathers the tasks that workers claim by id at the same time.
+	claims    *batch.Batcher[*claiming]
 	metrics   *metrics
 	notices   *http.Client // to the webhooks of DAGs
 	tracing   tracing
@@ -185,8 +188,9 @@ func New(c Config) (*Dispatcher, error) {
 	}
 	d.stop = sync.OnceFunc(func() { close(d.stopping) })
 	d.elsewhere = c.Backends.Elsewhere(c.Operators.Names())
-	d.loads = &batcher[*loading]{size: loadBatch, lanes: loadLanes, do: d.loadAll}
-	d.completions = &batcher[*completing]{size: completeBatch, lanes: completeLanes, do: d.completeAll}
+	d.loads = batch.New(loadBatch, loadLanes, d.loadAll)
+	d.completions = batch.New(completeBatch, completeLanes, d.completeAll)
+	d.claims = batch.New(claimBatch, claimLanes, d.claimAll)
 	return d, nil
 }
 

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -87,54 +86,6 @@ func (c Claimant) takes(org uuid.UUID, runtime, needs string, known *operators.R
 
 func notClaimed(reason string) protocol.Claim {
 	return protocol.Claim{Status: protocol.NotClaimed, Reason: reason}
-}
-
-// ClaimByID claims one task, or says why not.
-func (d *Dispatcher) ClaimByID(ctx context.Context, c Claimant, task uuid.UUID, now time.Time) (protocol.Claim, error) {
-	if err := d.mayIssue(); err != nil {
-		return protocol.Claim{}, err
-	}
-	reason, dropped := "", false
-	tasks, err := d.claimTaken(ctx, holder{c.WorkerID, true}, now, func(ctx context.Context, tx pgx.Tx) (taken []claimable, err error) {
-		taken, reason, err = d.takeOne(ctx, tx, c, task)
-		dropped = len(taken) > 0
-		return taken, err
-	})
-	switch {
-	case err != nil:
-		return protocol.Claim{}, fmt.Errorf("claim task %s: %w", task, err)
-	case len(tasks) > 0:
-		return d.wireClaim(tasks[0], now)
-	case dropped: // there was nothing left to do
-		return notClaimed(protocol.Canceled), nil
-	}
-	return notClaimed(reason), nil
-}
-
-// takeOne removes one task from the ready set, or says why it is not there.
-func (d *Dispatcher) takeOne(ctx context.Context, tx pgx.Tx, c Claimant, task uuid.UUID) ([]claimable, string, error) {
-	var (
-		org                             uuid.UUID
-		runtime, needs, status, waiting string
-	)
-	err := tx.QueryRow(ctx, `
-		SELECT t.org_id, t.runtime, t.needs, t.status, coalesce(w.reason, '') FROM tasks t LEFT JOIN waiting w ON w.task_id = t.id
-		WHERE t.id = $1`, task).Scan(&org, &runtime, &needs, &status, &waiting)
-	switch {
-	case errors.Is(err, pgx.ErrNoRows):
-		return nil, protocol.NotFound, nil
-	case err != nil:
-		return nil, "", err
-	case !c.takes(org, runtime, needs, d.Operators):
-		return nil, protocol.NotFound, nil
-	case status == "Queued" && waiting == "":
-		taken, err := takePicked(ctx, tx, `SELECT q.task_id FROM ready q WHERE q.task_id = $1 FOR UPDATE SKIP LOCKED`, task)
-		if err != nil || len(taken) > 0 {
-			return taken, "", err
-		}
-		return nil, protocol.AlreadyRunning, nil // another claimer has it in hand
-	}
-	return nil, notClaimable(status, waiting), nil
 }
 
 // notClaimable says why a task that is not in the ready set cannot be claimed. It is pure.

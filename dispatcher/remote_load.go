@@ -48,7 +48,7 @@ func (d *Dispatcher) reload(ctx context.Context, c authz.Capability, f protocol.
 		return Given{}, err
 	}
 	x := &loading{Given: Given{Fence: Fence(f), OrgID: c.OrgID}, done: make(chan struct{})}
-	d.loads.add(x)
+	d.loads.Add(x)
 	var err error
 	select {
 	case <-x.done:

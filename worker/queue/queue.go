@@ -23,6 +23,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 
+	"github.com/dagctl/dagctl/internal/batch"
 	"github.com/dagctl/dagctl/worker"
 	"github.com/dagctl/dagctl/worker/protocol"
 )
@@ -46,13 +47,14 @@ type Queue struct {
 	worker *worker.Worker
 	log    *slog.Logger
 	filled time.Time // when it last had a message; one loop calls Next
+	done   *batch.Batcher[*deletion]
 }
 
 const (
 	defaultVisibility = time.Minute
 	defaultIdleAfter  = 5 * time.Minute
 	longPoll          = 20 // seconds, which is the longest that SQS allows
-	batch             = 10 // messages, which are the most that SQS gives at once
+	atOnce            = 10 // messages, which are the most that SQS gives, and deletes, at once
 )
 
 // New reads the credentials and connects to nothing yet.
@@ -77,12 +79,14 @@ func New(ctx context.Context, w *worker.Worker, cfg Config) (*Queue, error) {
 			o.BaseEndpoint = &cfg.Endpoint
 		}
 	})
-	return &Queue{cfg: cfg, client: client, worker: w, log: w.Log(), filled: time.Now()}, nil
+	q := &Queue{cfg: cfg, client: client, worker: w, log: w.Log(), filled: time.Now()}
+	q.done = batch.New(atOnce, deleteLanes, q.deleteAll)
+	return q, nil
 }
 
 // Next receives messages and claims the tasks that they name.
 func (q *Queue) Next(ctx context.Context, max int) ([]worker.Given, error) {
-	received, err := q.client.ReceiveMessage(ctx, &sqs.ReceiveMessageInput{QueueUrl: &q.cfg.URL, MaxNumberOfMessages: int32(min(max, batch)),
+	received, err := q.client.ReceiveMessage(ctx, &sqs.ReceiveMessageInput{QueueUrl: &q.cfg.URL, MaxNumberOfMessages: int32(min(max, atOnce)),
 		WaitTimeSeconds: longPoll, VisibilityTimeout: int32(q.cfg.Visibility / time.Second),
 		MessageSystemAttributeNames: []types.MessageSystemAttributeName{types.MessageSystemAttributeNameApproximateReceiveCount}})
 	if err != nil {
@@ -138,13 +142,13 @@ func (q *Queue) take(ctx context.Context, m types.Message) (*worker.Given, error
 	if claim.Status != protocol.Claimed || claim.Task == nil {
 		stop()
 		log.Debug("a message's task was not claimed", "task", message.TaskID, "reason", claim.Reason)
-		q.delete(ctx, m, log)
+		q.delete(m, log)
 		return nil, nil
 	}
 	return &worker.Given{Claim: claim, Done: func(err error) {
 		stop()
 		if err == nil || errors.Is(err, worker.ErrFenced) || errors.Is(err, worker.ErrConflict) || errors.Is(err, worker.ErrStopped) {
-			q.delete(ctx, m, log) // decided, or given to others by the server itself
+			q.delete(m, log) // decided, or given to others by the server itself
 		}
 	}}, nil
 }
@@ -186,14 +190,5 @@ func (q *Queue) release(ctx context.Context, m types.Message, log *slog.Logger) 
 	}
 	if err := q.hide(context.WithoutCancel(ctx), m, pause); err != nil {
 		log.Warn("a message could not be given back; it shows itself again by and by", "error", err)
-	}
-}
-
-// delete removes a message. One that stays does no harm: its task is not claimed again.
-func (q *Queue) delete(ctx context.Context, m types.Message, log *slog.Logger) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callFor)
-	defer cancel()
-	if _, err := q.client.DeleteMessage(ctx, &sqs.DeleteMessageInput{QueueUrl: &q.cfg.URL, ReceiptHandle: m.ReceiptHandle}); err != nil {
-		log.Warn("a message could not be deleted", "error", err)
 	}
 }
