@@ -7,7 +7,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"github.com/dagctl/dagctl/registry"
@@ -72,6 +74,19 @@ func TestTasksElsewhereReadAndWriteByTheServer(t *testing.T) {
 	_, err = api.Query(t.Context(), claim.CapabilityToken, protocol.QueryRequest{Fence: claim.Fence(), SQL: "SELECT * FROM scores"})
 	require.ErrorContains(t, err, "no input")
 
+	// What came with the claim can be asked for, by the attempt alone.
+	task, err := api.Assignment(t.Context(), claim.CapabilityToken, claim.Fence())
+	require.NoError(t, err)
+	require.WithinDuration(t, claim.Task.TimeoutAt, task.TimeoutAt, time.Microsecond, "as the database keeps it")
+	task.TimeoutAt = claim.Task.TimeoutAt
+	require.Equal(t, *claim.Task, task)
+	_, err = api.Assignment(t.Context(), w.tokens[anyTask], claim.Fence())
+	require.ErrorIs(t, err, worker.ErrForbidden, "another task's capability")
+	stale := claim.Fence()
+	stale.LeaseToken = uuid.New()
+	_, err = api.Assignment(t.Context(), claim.CapabilityToken, stale)
+	require.ErrorIs(t, err, worker.ErrConflict, "a lease that is over")
+
 	upload := func(content string, format worker.Format) (protocol.UploadedFile, error) {
 		return api.Upload(t.Context(), claim.CapabilityToken, claim.Fence(), 0, "part", format, strings.NewReader(content), int64(len(content)))
 	}
@@ -111,6 +126,8 @@ func TestTasksElsewhereReadAndWriteByTheServer(t *testing.T) {
 	require.Equal(t, []string{"2026-01-01"}, w.partitions(t, "scores"))
 	_, err = api.Download(t.Context(), claim.CapabilityToken, claim.Fence(), 0, worker.CSV)
 	require.ErrorContains(t, err, "Completed", "its fence holds no more")
+	_, err = api.Assignment(t.Context(), claim.CapabilityToken, claim.Fence())
+	require.ErrorIs(t, err, worker.ErrConflict)
 }
 
 // Whatever a task sends, it gets a plain answer.

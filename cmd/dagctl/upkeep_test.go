@@ -1,17 +1,22 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/aws/aws-sdk-go-v2/service/s3/types"
 	"github.com/stretchr/testify/require"
 
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/internal/tests3"
 	"github.com/dagctl/dagctl/registry"
 )
 
@@ -114,6 +119,41 @@ func TestDoctorVerifiesFiles(t *testing.T) {
 	require.Equal(t, exitFailed, short.code)
 	require.Contains(t, short.out, "is missing from the storage")
 	require.Contains(t, short.out, "dagctl rematerialize")
+}
+
+// Of a bucket it finds objects that are gone, and those that are not what was committed though they are as long.
+func TestDoctorVerifiesObjects(t *testing.T) {
+	t.Parallel()
+	bucket := tests3.Start(t)
+	w := newWorld(t, func(c *serverConfig) {
+		c.Storage.S3 = &s3Config{Bucket: bucket.Bucket, Region: bucket.Region, Endpoint: bucket.Endpoint, PathStyle: true,
+			AccessKeyID: bucket.AccessKeyID, SecretAccessKey: bucket.SecretAccessKey}
+	})
+	w.deployReadings(t, "2026-01-01", "2026-01-02")
+	env := w.env(t, admin)
+	require.Contains(t, must(t, env, "doctor", "--verify-files"), "all of 4 committed revisions are there")
+
+	client := bucket.Client()
+	list, err := client.ListObjectsV2(t.Context(), &s3.ListObjectsV2Input{Bucket: &bucket.Bucket})
+	require.NoError(t, err)
+	var objects []types.Object
+	for _, o := range list.Contents {
+		if strings.HasSuffix(*o.Key, ".parquet") {
+			objects = append(objects, o)
+		}
+	}
+	require.Len(t, objects, 4)
+	changed, gone := objects[0], objects[3]
+	_, err = client.PutObject(t.Context(), &s3.PutObjectInput{Bucket: &bucket.Bucket, Key: changed.Key, Body: bytes.NewReader(make([]byte, *changed.Size))})
+	require.NoError(t, err)
+	_, err = client.DeleteObject(t.Context(), &s3.DeleteObjectInput{Bucket: &bucket.Bucket, Key: gone.Key})
+	require.NoError(t, err)
+	r := dagctl(t, env, "doctor", "--verify-files")
+	require.Equal(t, exitFailed, r.code)
+	require.Contains(t, r.out, "2 of 4 committed revisions lack something")
+	require.Contains(t, r.out, *gone.Key+" is missing from bucket")
+	require.Contains(t, r.out, fmt.Sprintf("object %s has %d bytes and ETag", *changed.Key, *changed.Size))
+	require.Contains(t, r.out, "dagctl rematerialize")
 }
 
 func TestInvalidateCommand(t *testing.T) {
