@@ -183,8 +183,8 @@ func New(c Config) (*Dispatcher, error) {
 	if d.clients, err = newBackendClients(c.Backends, c.AWS); err != nil {
 		return nil, fmt.Errorf("dispatcher: %w", err)
 	}
-	for range d.functions {
-		d.wake.invoke = append(d.wake.invoke, make(chan struct{}, 1))
+	for _, f := range d.functions {
+		d.wake.invoke = append(d.wake.invoke, f.wake)
 	}
 	d.stop = sync.OnceFunc(func() { close(d.stopping) })
 	d.elsewhere = c.Backends.Elsewhere(c.Operators.Names())
@@ -221,9 +221,10 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 		g.Go(func() error { return d.loop(ctx, "review messages", nil, d.reviewMessages) })
 		g.Go(func() error { return d.loop(ctx, "adopt tasks", nil, atMostEach(time.Minute, d.announceUnannounced)) })
 	}
-	for i, f := range d.functions {
+	for _, f := range d.functions {
 		g.Go(func() error {
-			return d.loop(ctx, "invoke", d.wake.invoke[i], func(ctx context.Context, now time.Time) (bool, error) { return d.invokeTasks(ctx, f, now) })
+			defer f.calls.Wait()
+			return d.loop(ctx, "invoke", f.wake, func(ctx context.Context, now time.Time) (bool, error) { return d.invokeTasks(ctx, f, now) })
 		})
 	}
 	g.Go(func() error { return d.catchUpBehind(ctx) })

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -27,8 +28,7 @@ import (
 // lease tells. Lambda's own retries have to be off: an attempt is one invocation.
 
 const (
-	invokeBatch   = 32               // tasks that one round claims for a function
-	invokeAtOnce  = 16               // calls at the same time
+	invokeAtOnce  = 32               // calls of a function at the same time
 	invokeTime    = 10 * time.Second // of one call; it only hands the event over
 	invokePayload = 256 << 10        // bytes that an asynchronous invocation may carry
 	throttledFor  = time.Second      // a function that throttles is left alone so long, doubling up to
@@ -40,6 +40,10 @@ type function struct {
 	runtime string
 	index   int // of the backend in the runtime's list
 	backend Backend
+	wake    chan struct{}
+	slots   chan struct{} // one for each call that is under way
+	calls   sync.WaitGroup
+	crowded atomic.Bool // the last round found fewer free slots than it had use for
 
 	mu       sync.Mutex
 	quiet    time.Duration // how long it was left alone the last time; 0: it takes what it is given
@@ -51,7 +55,7 @@ func functionsOf(runtimes RuntimeMap) (all []*function) {
 	for _, runtime := range runtimes.Of(Lambda) {
 		for i, b := range runtimes[runtime] {
 			b.Concurrency = cmp.Or(b.Concurrency, defaultConcurrency)
-			all = append(all, &function{runtime: runtime, index: i, backend: b})
+			all = append(all, &function{runtime: runtime, index: i, backend: b, wake: make(chan struct{}, 1), slots: make(chan struct{}, invokeAtOnce)})
 		}
 	}
 	return all
@@ -90,7 +94,9 @@ func (f *function) rests(now time.Time) bool {
 	return now.Before(f.quietEnd)
 }
 
-// invokeTasks claims tasks for a function, as far as it has room, and invokes it with each.
+// invokeTasks claims tasks for a function, as far as it has room, and invokes it with each. It does not wait for the calls:
+// one that is not answered holds up no other. They count in calls, and one that ends calls for the next round where slots
+// were too few.
 func (d *Dispatcher) invokeTasks(ctx context.Context, f *function, now time.Time) (more bool, err error) {
 	if f.rests(now) || d.drained.Load() {
 		return false, nil
@@ -98,34 +104,55 @@ func (d *Dispatcher) invokeTasks(ctx context.Context, f *function, now time.Time
 	if err := d.mayIssue(); err != nil {
 		return false, err
 	}
+	f.crowded.Store(true) // before the slots are counted: one that comes free later is heard
+	free, err := f.free(ctx)
+	if err != nil || free == 0 {
+		return false, err
+	}
 	tasks, err := d.claimTaken(ctx, holder{f.holder(), true}, now, func(ctx context.Context, tx pgx.Tx) ([]claimable, error) {
-		return d.takeForFunction(ctx, tx, f)
+		return d.takeForFunction(ctx, tx, f, free)
 	})
 	if err != nil {
 		return false, fmt.Errorf("claim tasks for %s: %w", f.holder(), err)
 	}
+	f.crowded.Store(len(tasks) == free)
 	// What was claimed is handed over even when the process is about to stop.
 	outer := context.WithoutCancel(ctx)
-	var (
-		calls  sync.WaitGroup
-		slots  = make(chan struct{}, invokeAtOnce)
-		failed = make([]error, len(tasks))
-	)
-	for i, t := range tasks {
-		slots <- struct{}{}
-		calls.Go(func() {
-			defer func() { <-slots }()
-			failed[i] = d.invoke(outer, f, t)
+	for _, t := range tasks {
+		f.slots <- struct{}{}
+		f.calls.Go(func() {
+			defer func() {
+				<-f.slots
+				if f.crowded.Load() {
+					poke(f.wake)
+				}
+			}()
+			if err := d.invoke(outer, f, t); err != nil {
+				d.Log.Error("could not note what came of an invocation: its lease will run out", "task", t.TaskID, "attempt", t.Attempt, "error", err)
+			}
 		})
 	}
-	calls.Wait()
-	return len(tasks) == invokeBatch, errors.Join(failed...)
+	return false, nil
+}
+
+// free is how many calls may begin; only one loop takes slots. Where most are taken it waits a little for more to come free,
+// as a claim of many costs little more than of one.
+func (f *function) free(ctx context.Context) (int, error) {
+	if free := cap(f.slots) - len(f.slots); free == 0 || free >= cap(f.slots)/4 {
+		return free, nil
+	}
+	select {
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	case <-time.After(company):
+		return cap(f.slots) - len(f.slots), nil
+	}
 }
 
 // takeForFunction takes tasks that the function gets, up to its concurrency over all servers: the leases that it holds are
 // counted under a lock of its own, so that two servers never claim the same room. An attempt whose lease was lost may still
 // run, uncounted, until its next heartbeat tells it.
-func (d *Dispatcher) takeForFunction(ctx context.Context, tx pgx.Tx, f *function) ([]claimable, error) {
+func (d *Dispatcher) takeForFunction(ctx context.Context, tx pgx.Tx, f *function, most int) ([]claimable, error) {
 	queues, _, err := queuesReady(ctx, tx, []string{f.runtime})
 	if err != nil || len(queues) == 0 {
 		return nil, err
@@ -138,7 +165,7 @@ func (d *Dispatcher) takeForFunction(ctx context.Context, tx pgx.Tx, f *function
 		return nil, fmt.Errorf("count what runs in %s: %w", f.holder(), err)
 	}
 	where, args := d.Backends.condition(f.runtime, f.index, 5)
-	return d.takeInTurn(ctx, tx, queues, min(f.backend.Concurrency-held, invokeBatch), where, args...)
+	return d.takeInTurn(ctx, tx, queues, min(f.backend.Concurrency-held, most), where, args...)
 }
 
 // roomInFunctions has the next tasks claimed for functions whose attempts have ended: one that runs as many as it may gets

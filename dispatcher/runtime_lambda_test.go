@@ -59,7 +59,31 @@ func (w *world) invoke(now time.Time) {
 	for _, f := range w.d.functions {
 		_, err := w.d.invokeTasks(w.t.Context(), f, now)
 		require.NoError(w.t, err)
+		f.calls.Wait()
 	}
+}
+
+func TestACallWithoutAnAnswerHoldsUpNoOther(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	calls, release := make(chan []byte, 10), make(chan struct{})
+	front := testaws.Front(t, "http://127.0.0.1:1", func(r *http.Request, body []byte) ([]byte, *http.Response) {
+		calls <- body
+		<-release
+		return nil, testaws.Answer(http.StatusAccepted, "")
+	})
+	w.d = w.dispatcher("one", inLambda(t, "http://127.0.0.1:1", Backend{Function: "silent", Endpoint: front}))
+	w.serve(parcels)
+	for range 2 {
+		asked := w.ask("pack", 1)[0]
+		_, err := w.d.invokeTasks(t.Context(), w.d.functions[0], later(0))
+		require.NoError(t, err)
+		require.Contains(t, string(<-calls), asked.String())
+		require.Equal(t, "Running leased", w.task(asked))
+	}
+	require.Equal(t, 2, w.count(`SELECT FROM leases`))
+	close(release)
+	w.d.functions[0].calls.Wait()
 }
 
 func TestAFunctionIsInvokedWithTheClaim(t *testing.T) {
