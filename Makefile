@@ -31,7 +31,7 @@ bench: setup ## measure beside a bare queue and PostgreSQL itself, an hour or mo
 soak: setup ## swap a thousand times under readers and kill -9, for about an hour; SOAK='-swaps 100' for less
 	go test -tags soak -run Soak -timeout 3h -v ./proof -args $(SOAK)
 
-chaos: setup ## kill, stop and cut off servers and PostgreSQL for hours; CHAOS='-chaos-kills 100 -chaos-postgres 10 -chaos-zombies 10 -chaos-tasks 3000' for less
+chaos: setup test-servers ## kill, stop and cut off servers, workers and PostgreSQL for hours; CHAOS='-chaos-kills 100 -chaos-postgres 10 -chaos-zombies 10 -chaos-worker-kills 100 -chaos-worker-zombies 10 -chaos-tasks 3000' for less
 	go test -tags soak -run Chaos -timeout 12h -v ./proof -args $(CHAOS)
 
 setup: ## install what is missing: a C++ compiler and PostgreSQL

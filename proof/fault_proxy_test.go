@@ -19,17 +19,20 @@ import (
 type proxy struct {
 	listener net.Listener
 	upstream atomic.Pointer[string] // host:port
-	cuts     atomic.Uint64          // of 10,000 COMMITs
+	cuts     atomic.Uint64          // of 10,000 COMMITs, besides the first two of each kind
 	garbled  atomic.Uint64          // of 10,000 wake-ups
 
 	commits, before, after, wakeups, lost, doubled, late atomic.Int64
+
+	mu    sync.Mutex
+	kinds map[string]int // how many transactions of each kind were committed while some were cut
 }
 
 func startProxy(t *testing.T) *proxy {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	p := &proxy{listener: listener}
+	p := &proxy{listener: listener, kinds: map[string]int{}}
 	var all sync.WaitGroup
 	all.Go(func() {
 		for {
@@ -53,6 +56,37 @@ func (p *proxy) address() string { return p.listener.Addr().String() }
 func (p *proxy) misbehave(commits, wakeups float64) {
 	p.cuts.Store(uint64(commits * 10_000))
 	p.garbled.Store(uint64(wakeups * 10_000))
+}
+
+// fate tells whether a transaction is cut: the first of its kind before it is committed, the second after that, of the
+// others a share, half of it before.
+func (p *proxy) fate(kind string) (before, after bool) {
+	if p.cuts.Load() == 0 {
+		return false, false
+	}
+	p.mu.Lock()
+	p.kinds[kind]++
+	n := p.kinds[kind]
+	p.mu.Unlock()
+	if n <= 2 {
+		return n == 1, n == 2
+	}
+	cut, half := chance(&p.cuts), rand.IntN(2) == 0
+	return cut && half, cut && !half
+}
+
+// cutBoth are the kinds of transactions of which one was cut before it was committed and one after.
+func (p *proxy) cutBoth() (both, one []string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, kind := range keysOf(p.kinds) {
+		if p.kinds[kind] > 1 {
+			both = append(both, kind)
+		} else {
+			one = append(one, kind)
+		}
+	}
+	return both, one
 }
 
 func chance(of *atomic.Uint64) bool { return rand.Uint64N(10_000) < of.Load() }
@@ -89,11 +123,12 @@ func (p *proxy) asks(client io.Reader, server io.Writer, deaf *atomic.Bool) erro
 	if err := forward(client, server, head[1:]); err != nil {
 		return err
 	}
+	var heard talk
 	for {
 		if _, err := io.ReadFull(client, head); err != nil {
 			return err
 		}
-		if head[0] != 'Q' {
+		if !bytes.ContainsRune([]byte("QPBS"), rune(head[0])) {
 			if err := forward(client, server, head); err != nil {
 				return err
 			}
@@ -103,13 +138,13 @@ func (p *proxy) asks(client io.Reader, server io.Writer, deaf *atomic.Bool) erro
 		if err := forward(client, &message, head); err != nil {
 			return err
 		}
-		if string(bytes.ToLower(message.Bytes()[5:])) == "commit\x00" {
+		if kind, commits := heard.hear(head[0], message.Bytes()[5:]); commits {
 			p.commits.Add(1)
-			if chance(&p.cuts) {
-				if rand.IntN(2) == 0 {
-					p.before.Add(1)
-					return errCut
-				}
+			switch before, after := p.fate(kind); {
+			case before:
+				p.before.Add(1)
+				return errCut
+			case after:
 				p.after.Add(1)
 				deaf.Store(true)
 			}
@@ -129,7 +164,13 @@ func (p *proxy) answers(server io.Reader, client io.Writer, deaf *atomic.Bool) e
 			return err
 		}
 		if deaf.Load() {
-			return errCut // it has answered, so it has committed
+			if head[0] == 'Z' { // ReadyForQuery: it has committed
+				return errCut
+			}
+			if err := forward(server, io.Discard, head); err != nil {
+				return err
+			}
+			continue
 		}
 		if head[0] != 'A' { // NotificationResponse
 			if err := forward(server, client, head); err != nil {

@@ -23,7 +23,7 @@ type doses struct {
 	zombies  int           // SIGSTOP of a server beyond its leases
 	workers  int           // that poll, and as many behind a queue, beside a function; 0: all runs in the servers
 	far      faraway       // what befalls those
-	commits  float64       // share of COMMITs at which the connection is cut, half of them before it is sent
+	commits  float64       // share of transactions at whose end the connection is cut, half before they commit; the first two of each kind are
 	wakeups  float64       // share of wake-ups each lost, repeated and held back
 	pause    time.Duration // the longest between two kills
 	tasks    int           // the least that are asked for
@@ -46,9 +46,9 @@ type faraway struct {
 // data run; then it reads the database.
 func TestFaultsLoseAndRepeatNothing(t *testing.T) {
 	t.Parallel()
-	withFaults(t, doses{servers: 3, kills: 25, postgres: 5, zombies: 3, commits: 0.05, wakeups: 0.2,
-		workers: 2, far: faraway{kills: 10, zombies: 3, messages: 0.2, calls: 0.05},
-		pause: 500 * time.Millisecond, tasks: 250, flows: 2, most: 80, naps: longNaps, seed: rand.Uint64()})
+	withFaults(t, doses{servers: 3, kills: 15, postgres: 3, zombies: 2, commits: 0.05, wakeups: 0.2,
+		workers: 2, far: faraway{kills: 10, zombies: 2, messages: 0.2, calls: 0.05},
+		pause: 500 * time.Millisecond, tasks: 200, flows: 2, most: 80, naps: longNaps, seed: rand.Uint64()})
 }
 
 func withFaults(t *testing.T, dose doses) {
@@ -139,7 +139,9 @@ func withFaults(t *testing.T, dose doses) {
 	}
 	t.Logf("%d tasks asked for in %d requests, %d in all, in %v; %d servers killed, %d ended by themselves, PostgreSQL killed %d times, %d servers stopped with %d leases",
 		len(l.acked), l.asked.Load(), w.count(`SELECT FROM tasks`), time.Since(began).Round(time.Second), dose.kills, deaths, dose.postgres, dose.zombies, held)
-	t.Logf("%d COMMITs, cut before %d and after %d; %d wake-ups, lost %d, twice %d, late %d", f.commits.Load(), f.before.Load(), f.after.Load(),
+	both, one := f.cutBoth()
+	t.Logf("each of %d kinds of transactions was cut before it was committed and after, %d that came once before only", len(both), len(one))
+	t.Logf("%d transactions that change something or say COMMIT, cut before %d and after %d; %d wake-ups, lost %d, twice %d, late %d", f.commits.Load(), f.before.Load(), f.after.Load(),
 		f.wakeups.Load(), f.lost.Load(), f.doubled.Load(), f.late.Load())
 	if far != nil {
 		t.Logf("%d workers killed, %d stopped with %d leases", dose.far.kills, dose.far.zombies, heldFar)

@@ -1,0 +1,107 @@
+package proof_test
+
+import (
+	"bytes"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgproto3"
+	"github.com/stretchr/testify/require"
+)
+
+// talk is what a client of PostgreSQL has said on a connection, as far as it tells which transactions end.
+type talk struct {
+	statements map[string][]string // by name: what each changes
+	open       bool                // since a BEGIN
+	changes    map[string]bool     // of this transaction
+}
+
+// changing finds what a statement changes; what follows UPDATE in FOR UPDATE and ON CONFLICT is no table.
+var changing = regexp.MustCompile(`(?i)\b(INSERT INTO|UPDATE|DELETE FROM)\s+([a-z_]+)`)
+
+func changesOf(sql string) (all []string) {
+	for _, found := range changing.FindAllStringSubmatch(sql, -1) {
+		if table := strings.ToLower(found[2]); !slices.Contains([]string{"set", "skip", "of", "nowait"}, table) {
+			all = append(all, strings.ToLower(strings.Fields(found[1])[0])+" "+table)
+		}
+	}
+	return all
+}
+
+// hear takes a message of a client: its type and what follows its length. It tells whether that commits a transaction, and
+// of which kind: what it changes.
+func (t *talk) hear(sort byte, body []byte) (kind string, commits bool) {
+	if t.statements == nil {
+		t.statements, t.changes = map[string][]string{}, map[string]bool{}
+	}
+	note := func(changes []string) {
+		for _, c := range changes {
+			t.changes[c] = true
+		}
+	}
+	first, rest, _ := bytes.Cut(body, []byte{0})
+	second, _, _ := bytes.Cut(rest, []byte{0})
+	switch sort {
+	case 'P': // Parse: name, statement
+		t.statements[string(first)] = changesOf(string(second))
+	case 'B': // Bind: portal, name
+		note(t.statements[string(second)])
+	case 'S': // Sync
+		return t.end(!t.open && len(t.changes) > 0)
+	case 'Q': // Query
+		switch word, _, _ := strings.Cut(strings.ToLower(string(first)), " "); word {
+		case "begin":
+			t.open = true
+		case "commit":
+			return t.end(true)
+		case "rollback":
+			t.end(true)
+		default:
+			note(changesOf(string(first)))
+			return t.end(!t.open && len(t.changes) > 0)
+		}
+	}
+	return "", false
+}
+
+func (t *talk) end(ends bool) (kind string, commits bool) {
+	if !ends {
+		return "", false
+	}
+	kind = strings.Join(slices.Sorted(maps.Keys(t.changes)), ", ")
+	t.open = false
+	clear(t.changes)
+	return kind, true
+}
+
+// The proxy has ears.
+func TestTalk(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		said []pgproto3.FrontendMessage
+		want []string
+	}{
+		"a transaction": {[]pgproto3.FrontendMessage{&pgproto3.Query{String: "begin"}, &pgproto3.Parse{Name: "a", Query: "UPDATE tasks SET x = 1"},
+			&pgproto3.Sync{}, &pgproto3.Bind{PreparedStatement: "a"}, &pgproto3.Sync{}, &pgproto3.Query{String: "commit"}}, []string{"update tasks"}},
+		"a statement by itself": {[]pgproto3.FrontendMessage{&pgproto3.Parse{Name: "a", Query: "WITH x AS (DELETE FROM ready q) INSERT INTO leases"},
+			&pgproto3.Sync{}, &pgproto3.Bind{PreparedStatement: "a"}, &pgproto3.Sync{}, &pgproto3.Bind{PreparedStatement: "a"}, &pgproto3.Sync{}},
+			[]string{"delete ready, insert leases", "delete ready, insert leases"}},
+		"what changes nothing": {[]pgproto3.FrontendMessage{&pgproto3.Parse{Query: "SELECT FROM t FOR UPDATE SKIP LOCKED"}, &pgproto3.Bind{}, &pgproto3.Sync{}}, nil},
+		"what is rolled back": {[]pgproto3.FrontendMessage{&pgproto3.Query{String: "begin"}, &pgproto3.Query{String: "DELETE FROM tasks"},
+			&pgproto3.Query{String: "rollback"}, &pgproto3.Query{String: "begin isolation level repeatable read"}, &pgproto3.Query{String: "commit"}}, []string{""}},
+	} {
+		var heard talk
+		var kinds []string
+		for _, m := range c.said {
+			text, err := m.Encode(nil)
+			require.NoError(t, err)
+			if kind, commits := heard.hear(text[0], text[5:]); commits {
+				kinds = append(kinds, kind)
+			}
+		}
+		require.Equal(t, c.want, kinds, name)
+	}
+}
