@@ -3,6 +3,7 @@ package dispatcher
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -59,12 +60,16 @@ func (d *Dispatcher) claimAll(batch []*claiming) {
 		who := fmt.Sprintf("%q", []any{x.claimant})
 		by[who] = append(by[who], x)
 	}
+	var all sync.WaitGroup
 	for _, some := range by {
-		d.claimTogether(some)
-		for _, x := range some {
-			close(x.done)
-		}
+		all.Go(func() {
+			d.claimTogether(some)
+			for _, x := range some {
+				close(x.done)
+			}
+		})
 	}
+	all.Wait()
 }
 
 // claimTogether claims tasks for one claimant in one transaction. If that fails, for which one of them may be the cause, each

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -68,12 +69,16 @@ func (d *Dispatcher) loadAll(batch []*loading) {
 	for _, x := range batch {
 		byOrg[x.OrgID] = append(byOrg[x.OrgID], x)
 	}
+	var all sync.WaitGroup
 	for org, some := range byOrg {
-		d.loadTogether(org, some)
-		for _, x := range some {
-			close(x.done)
-		}
+		all.Go(func() {
+			d.loadTogether(org, some)
+			for _, x := range some {
+				close(x.done)
+			}
+		})
 	}
+	all.Wait()
 }
 
 // loadTogether loads attempts in one transaction. If that fails, for which one of them may be the cause, each has one of its

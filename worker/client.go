@@ -30,7 +30,7 @@ type Client struct {
 func NewClient(base, token string, client *http.Client) *Client {
 	if client == nil {
 		transport := http.DefaultTransport.(*http.Transport).Clone()
-		transport.MaxIdleConnsPerHost = 64 // a heartbeat for each task of a pool
+		transport.MaxIdleConns, transport.MaxIdleConnsPerHost = 0, 1000 // the tasks of the largest pool, which all call at once
 		transport.DialContext = (&net.Dialer{Timeout: 10 * time.Second, KeepAlive: 15 * time.Second}).DialContext
 		client = &http.Client{
 			Transport: transport,

@@ -13,8 +13,8 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 )
 
-// deleteLanes is how many calls may delete messages at the same time.
-const deleteLanes = 4
+// deleteLanes is how many calls may delete messages at the same time: the fewer, the more messages share one.
+const deleteLanes = 2
 
 // deletion is a message that is done with.
 type deletion struct {
