@@ -76,6 +76,17 @@ func (f far) upload(name, query string) []protocol.CommittedOutput {
 	return []protocol.CommittedOutput{{Files: []protocol.UploadedFile{{Name: up.Name, ETag: up.ETag}}}}
 }
 
+// uploaded names what is in the upload area.
+func (f far) uploaded() (names []string) {
+	f.w.t.Helper()
+	list, err := f.w.storage.ListUploads(f.w.t.Context(), storage.UploadKey{Org: f.c.OrgID, Task: f.id, Attempt: f.claim.Attempt})
+	require.NoError(f.w.t, err)
+	for _, u := range list {
+		names = append(names, u.Name)
+	}
+	return names
+}
+
 func rows(values ...string) string {
 	text := "SELECT * FROM (VALUES "
 	for i, v := range values {
@@ -316,14 +327,33 @@ func TestCommitsOnTheWay(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, answer, again)
 	require.Equal(t, before, w.committed(), "the last call again")
+	require.Empty(t, f.uploaded(), "what is committed is kept once")
+
+	// A call whose answer was lost comes again while the first is on its way.
+	doubled := protocol.Events{Outputs: f.upload("twice.parquet", rows("t")), Events: nil}
+	answers := make(chan error, 4)
+	for range cap(answers) {
+		go func() {
+			_, err := f.commit(doubled, time.Now())
+			answers <- err
+		}()
+	}
+	for range cap(answers) {
+		require.NoError(t, <-answers)
+	}
+	require.Equal(t, map[string][]string{"all": {"a", "t"}}, w.read("far_feed"))
 
 	_, err = f.commit(protocol.Events{Outputs: f.upload("2.parquet", rows("b"))}, time.Now())
 	require.NoError(t, err)
 	require.Equal(t, "Running", w.status1(f.id))
-	state, err := f.complete(f.completed(f.upload("3.parquet", rows("c"))), time.Now())
+	_, err = f.commit(protocol.Events{Outputs: []protocol.CommittedOutput{{Files: []protocol.UploadedFile{{Name: "2.parquet"}}}}, OperatorState: json.RawMessage(`{"at":1}`)}, time.Now())
+	require.True(t, fault.Is(err, fault.Invalid), "it is committed: %v", err)
+	all := f.completed(f.upload("3.parquet", rows("c")))
+	all.Outputs[0].Files = nil // whatever was uploaded since
+	state, err := f.complete(all, time.Now())
 	require.NoError(t, err)
 	require.Equal(t, "Completed", state.Status)
-	require.Equal(t, map[string][]string{"all": {"a", "b", "c"}}, w.read("far_feed"))
+	require.Equal(t, map[string][]string{"all": {"a", "b", "c", "t"}}, w.read("far_feed"))
 	next := w.far("feed", "")
 	require.JSONEq(t, `{"at":1}`, string(next.claim.Task.OperatorState))
 	w.check()

@@ -21,12 +21,24 @@ import (
 // CommitEvents commits outputs, events, tasks and operator state of an attempt that goes on, all of it or nothing, in the
 // transaction that checks its fence and its lease. The attempt's last call again is answered as it was, and changes nothing.
 func (d *Dispatcher) CommitEvents(ctx context.Context, c authz.Capability, body protocol.Events, now time.Time) (protocol.EventsAnswer, error) {
+	hash, err := hashOf(body)
+	if err != nil {
+		return protocol.EventsAnswer{}, err
+	}
+	answer, err := d.commitEvents(ctx, c, body, hash, now)
+	if fault.Is(err, fault.Invalid) || fault.Is(err, fault.Conflict) {
+		// The same call may have been on its way before this one: it has committed the uploads that this one misses, or moved
+		// the base that this one was to append to.
+		if g, gone := d.reload(ctx, c, body.Fence); gone == nil && g.lastCall.Hash == hash {
+			return g.lastCall.Answer, nil
+		}
+	}
+	return answer, err
+}
+
+func (d *Dispatcher) commitEvents(ctx context.Context, c authz.Capability, body protocol.Events, hash string, now time.Time) (protocol.EventsAnswer, error) {
 	answer := protocol.EventsAnswer{Events: []protocol.EventOutcome{}, Tasks: []uuid.UUID{}}
 	g, err := d.reload(ctx, c, body.Fence)
-	if err != nil {
-		return answer, err
-	}
-	hash, err := hashOf(body)
 	if err != nil {
 		return answer, err
 	}
@@ -61,7 +73,25 @@ func (d *Dispatcher) CommitEvents(ctx context.Context, c authz.Capability, body 
 	if errors.Is(err, errBaseMoved) {
 		err = g.row.stands(fault.New(fault.Conflict, "commit of task %s: %w", g.TaskID, errBaseMoved))
 	}
+	if err == nil {
+		d.dropCommitted(ctx, &g, list)
+	}
 	return mid.answer, err
+}
+
+// dropCommitted removes the uploads that a commit has sealed: an attempt that goes on for days commits many. What stays,
+// because storage was away, the attempt's end removes.
+func (d *Dispatcher) dropCommitted(ctx context.Context, g *Given, list []sealing) {
+	for _, s := range list {
+		for _, file := range s.files {
+			key := g.uploads(s.output)
+			key.Name = file.Name
+			if err := d.Storage.DropUpload(ctx, key); err != nil {
+				d.Log.Warn("uploads that are committed stay for now", "task", g.TaskID, "attempt", g.Attempt, "error", err)
+				return
+			}
+		}
+	}
 }
 
 // midCommit is a commit of an attempt that goes on.

@@ -61,6 +61,8 @@ type uploadArea interface {
 	fetchUpload(ctx context.Context, key string, want Upload, local string) error
 	// uploadTimes returns when each file below the prefix was written, by its key.
 	uploadTimes(ctx context.Context, prefix string) (map[string]time.Time, error)
+	// dropUpload removes a file, if it is there.
+	dropUpload(ctx context.Context, key string) error
 	// dropUploads removes all below the prefix, what is unfinished included.
 	dropUploads(ctx context.Context, prefix string) error
 }
@@ -150,6 +152,18 @@ func (s *Storage) UploadPrefix(key UploadKey) string {
 		return ""
 	}
 	return s.s3.key(key.outputPrefix())
+}
+
+// DropUpload removes a file that an attempt uploaded, which is needed no more. It may be repeated.
+func (s *Storage) DropUpload(ctx context.Context, key UploadKey) error {
+	name, err := key.key()
+	if err == nil {
+		err = s.uploads.dropUpload(ctx, name)
+	}
+	if err != nil {
+		return fmt.Errorf("drop upload %s of output %d: %w", key.Name, key.Output, err)
+	}
+	return nil
 }
 
 // DropUploads removes all that an attempt uploaded. It may be repeated.

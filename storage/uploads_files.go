@@ -194,6 +194,10 @@ func (f *files) uploadTimes(ctx context.Context, prefix string) (map[string]time
 	return times, err
 }
 
+func (f *files) dropUpload(_ context.Context, key string) error {
+	return f.root.RemoveAll(key)
+}
+
 // dropUploads takes the task's and the org's folders away too, where nothing else is in them.
 func (f *files) dropUploads(_ context.Context, prefix string) error {
 	dir := path.Clean(prefix)

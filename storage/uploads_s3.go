@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/s3"
 
 	"github.com/dagctl/dagctl/internal/fault"
 )
@@ -74,6 +75,12 @@ func (b *bucket) uploadTimes(ctx context.Context, prefix string) (map[string]tim
 		times[b.name(*o.Key)] = aws.ToTime(o.LastModified)
 	}
 	return times, nil
+}
+
+func (b *bucket) dropUpload(ctx context.Context, name string) error {
+	key := b.key(name)
+	_, err := b.client.DeleteObject(ctx, &s3.DeleteObjectInput{Bucket: &b.Bucket, Key: &key})
+	return b.failed(ctx, "remove", key, err)
 }
 
 func (b *bucket) dropUploads(ctx context.Context, prefix string) error {

@@ -75,6 +75,12 @@ func TestUploads(t *testing.T) {
 		require.False(t, attempts[0].Newest.IsZero())
 
 		for range 2 {
+			require.NoError(t, s.DropUpload(t.Context(), key))
+		}
+		list, err = s.ListUploads(t.Context(), key)
+		require.NoError(t, err)
+		require.Len(t, list, 1, "another file stays")
+		for range 2 {
 			require.NoError(t, s.DropUploads(t.Context(), key.Org, key.Task, 1))
 		}
 		list, err = s.ListUploads(t.Context(), key)
