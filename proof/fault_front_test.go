@@ -117,15 +117,17 @@ func garbleQueue(c *call) {
 		c.send()
 	case "AmazonSQS.ReceiveMessage":
 		c.receive()
-	case "AmazonSQS.DeleteMessage":
-		if c.deleted.Add(1); c.chance(&c.lost) {
-			c.say(http.StatusOK, struct{}{})
-			return
-		}
-		c.passed()
+	case "AmazonSQS.DeleteMessageBatch":
+		c.delete()
 	default:
 		c.passed()
 	}
+}
+
+// entries is a call for several messages.
+type entries struct {
+	QueueURL string           `json:"QueueUrl"`
+	Entries  []map[string]any `json:"Entries"`
 }
 
 type queueAnswer struct {
@@ -134,10 +136,7 @@ type queueAnswer struct {
 }
 
 func (c *call) send() {
-	var sent struct {
-		QueueURL string           `json:"QueueUrl"`
-		Entries  []map[string]any `json:"Entries"`
-	}
+	var sent entries
 	if err := json.Unmarshal(c.body, &sent); err != nil {
 		panic(err)
 	}
@@ -157,33 +156,54 @@ func (c *call) send() {
 		once = append(once, e)
 	}
 	c.mix(once)
-	for i, entries := range [][]map[string]any{once, twice} {
-		if len(entries) == 0 {
-			continue
-		}
-		sent.Entries = entries
-		body, err := json.Marshal(sent)
-		if err != nil {
-			panic(err)
-		}
-		status, text, ok := c.pass(body)
-		switch {
-		case !ok:
-			panic(http.ErrAbortHandler)
-		case i > 0:
-		case status != http.StatusOK:
-			c.answer(status, text)
-			return
-		default:
-			var one queueAnswer
-			if err := json.Unmarshal(text, &one); err != nil {
-				panic(err)
-			}
-			answer.Successful, answer.Failed = append(answer.Successful, one.Successful...), append(answer.Failed, one.Failed...)
-		}
+	if len(twice) > 0 && !c.passEntries(entries{sent.QueueURL, twice}, &queueAnswer{}) ||
+		len(once) > 0 && !c.passEntries(entries{sent.QueueURL, once}, &answer) {
+		return
 	}
 	if c.chance(&c.unheard) {
 		c.refuse(http.StatusInternalServerError, "InternalFailure")
+		return
+	}
+	c.say(http.StatusOK, answer)
+}
+
+// passEntries passes on what is left of a call and adds to the answer. Where the queue refuses all of it, so does this.
+func (c *call) passEntries(left entries, answer *queueAnswer) bool {
+	body, err := json.Marshal(left)
+	if err != nil {
+		panic(err)
+	}
+	status, text, ok := c.pass(body)
+	if !ok {
+		panic(http.ErrAbortHandler)
+	}
+	if status != http.StatusOK {
+		c.answer(status, text)
+		return false
+	}
+	var said queueAnswer
+	if err := json.Unmarshal(text, &said); err != nil {
+		panic(err)
+	}
+	answer.Successful, answer.Failed = append(answer.Successful, said.Successful...), append(answer.Failed, said.Failed...)
+	return true
+}
+
+func (c *call) delete() {
+	var asked entries
+	if err := json.Unmarshal(c.body, &asked); err != nil {
+		panic(err)
+	}
+	answer := queueAnswer{Successful: []map[string]any{}}
+	var kept []map[string]any
+	for _, e := range asked.Entries {
+		if c.deleted.Add(1); c.chance(&c.lost) {
+			answer.Successful = append(answer.Successful, map[string]any{"Id": e["Id"]})
+			continue
+		}
+		kept = append(kept, e)
+	}
+	if len(kept) > 0 && !c.passEntries(entries{asked.QueueURL, kept}, &answer) {
 		return
 	}
 	c.say(http.StatusOK, answer)
