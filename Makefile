@@ -18,7 +18,7 @@ demo: setup build ## run examples/us-flights with everything it needs; ONCE=1 en
 	@scripts/demo.sh
 
 test: setup test-servers vet ## run all tests, as continuous integration does
-	go test -race -timeout 20m ./...
+	go test -race -parallel 4 -timeout 20m ./...
 
 check: setup format vet lint test ## formatting, vet, staticcheck and all tests: what a change must pass
 

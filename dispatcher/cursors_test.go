@@ -65,14 +65,8 @@ func (l *ledger) read(ctx context.Context, t *operators.Task) (operators.Result,
 	if len(rows) == 0 {
 		return operators.Result{Unchanged: true}, nil
 	}
-	session, err := duck.Open(ctx, duck.Config{AnyPath: true, Threads: 1})
-	if err != nil {
-		return operators.Result{}, err
-	}
-	defer session.Close()
-	_, err = session.CopyToParquet(ctx, "SELECT * FROM (VALUES "+strings.Join(rows, ", ")+") AS b(height, content)",
+	return operators.Result{}, copyToParquet(ctx, "SELECT * FROM (VALUES "+strings.Join(rows, ", ")+") AS b(height, content)",
 		filepath.Join(t.OutputDirs[0], "part.parquet"))
-	return operators.Result{}, err
 }
 
 func chainWorld(t *testing.T, blocks string) (*world, *ledger) {

@@ -90,20 +90,15 @@ func (p *probe) write(ctx context.Context, t *operators.Task, content string) er
 	return nil
 }
 
-// parquet makes a file of one row, once for each content, for starting DuckDB takes longer than all else in a small task.
+// parquet makes a file of one row, once for each content.
 func (p *probe) parquet(ctx context.Context, content string) (string, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if file, ok := p.files[content]; ok {
 		return file, nil
 	}
-	session, err := duck.Open(ctx, duck.Config{AnyPath: true, Threads: 1})
-	if err != nil {
-		return "", err
-	}
-	defer session.Close()
 	file := filepath.Join(p.dir, fmt.Sprintf("%d.parquet", len(p.files)))
-	if _, err := session.CopyToParquet(ctx, "SELECT "+duck.Literal(content)+" AS content", file); err != nil {
+	if err := copyToParquet(ctx, "SELECT "+duck.Literal(content)+" AS content", file); err != nil {
 		return "", err
 	}
 	p.files[content] = file
@@ -111,21 +106,43 @@ func (p *probe) parquet(ctx context.Context, content string) (string, error) {
 }
 
 // contents reads the column content of the task's input.
-func contents(ctx context.Context, t *operators.Task, input int) ([]string, error) {
+func contents(ctx context.Context, t *operators.Task, input int) (found []string, err error) {
 	if len(t.InputFiles[input]) == 0 {
 		return nil, nil
 	}
-	session, err := duck.Open(ctx, duck.Config{AnyPath: true, Threads: 1})
+	err = inDuckDB(ctx, func(session *duck.Session) error {
+		rows, err := session.Query(ctx, "SELECT content FROM "+duck.ReadParquet(t.InputFiles[input])+" ORDER BY content")
+		if err != nil {
+			return err
+		}
+		defer rows.Close()
+		found, err = scanTexts(rows)
+		return err
+	})
+	return found, err
+}
+
+func copyToParquet(ctx context.Context, query, file string) error {
+	return inDuckDB(ctx, func(session *duck.Session) error {
+		_, err := session.CopyToParquet(ctx, query, file)
+		return err
+	})
+}
+
+// The DuckDB of all tests, for one at a time: to start one takes longer than all else in a small task.
+var (
+	duckDB     = duck.Shared{Config: duck.Config{AnyPath: true, Threads: 1}}
+	duckDBBusy sync.Mutex
+)
+
+func inDuckDB(ctx context.Context, fn func(*duck.Session) error) error {
+	duckDBBusy.Lock()
+	defer duckDBBusy.Unlock()
+	session, err := duckDB.Get(ctx)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	defer session.Close()
-	rows, err := session.Query(ctx, "SELECT content FROM "+duck.ReadParquet(t.InputFiles[input])+" ORDER BY content")
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	return scanTexts(rows)
+	return fn(session)
 }
 
 func scanTexts(rows *sql.Rows) (found []string, err error) {

@@ -63,12 +63,8 @@ func (tn *tenant) farAgain(task uuid.UUID) far {
 // upload uploads rows for the first output, and names them for a commit. The query makes them.
 func (f far) upload(name, query string) []protocol.CommittedOutput {
 	f.w.t.Helper()
-	session, err := duck.Open(f.w.t.Context(), duck.Config{AnyPath: true, Threads: 1})
-	require.NoError(f.w.t, err)
-	defer session.Close()
 	file := filepath.Join(f.w.t.TempDir(), "rows.parquet")
-	_, err = session.CopyToParquet(f.w.t.Context(), query, file)
-	require.NoError(f.w.t, err)
+	require.NoError(f.w.t, copyToParquet(f.w.t.Context(), query, file))
 	content, err := os.ReadFile(file)
 	require.NoError(f.w.t, err)
 	up, err := f.w.storage.PutUpload(f.w.t.Context(), storage.UploadKey{Org: f.c.OrgID, Task: f.id, Attempt: f.claim.Attempt, Name: name}, bytes.NewReader(content))

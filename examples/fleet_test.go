@@ -219,7 +219,7 @@ func lambdaFunction(t *testing.T) (endpoint string) {
 	t.Helper()
 	bootstraps := testaws.NewBootstraps(t)
 	program := filepath.Join(t.TempDir(), "bootstrap")
-	output, err := exec.Command("go", "build", "-o", program, "github.com/dagctl/dagctl/cmd/dagctl-lambda").CombinedOutput()
+	output, err := exec.Command("go", "build", "-ldflags=-w", "-o", program, "github.com/dagctl/dagctl/cmd/dagctl-lambda").CombinedOutput()
 	require.NoError(t, err, string(output))
 	cmd := exec.Command(program)
 	cmd.Env = append(processtest.Environment(t), "AWS_LAMBDA_RUNTIME_API="+bootstraps.Address(t))

@@ -18,7 +18,7 @@ var binary = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if text, err := exec.Command("go", "build", "-o", path, "../cmd/dagctl").CombinedOutput(); err != nil {
+	if text, err := exec.Command("go", "build", "-ldflags=-w", "-o", path, "../cmd/dagctl").CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build: %w\n%s", err, text)
 	}
 	return path, nil

@@ -30,7 +30,7 @@ func Main(m *testing.M) int {
 	}
 	defer os.RemoveAll(dir)
 	binary = filepath.Join(dir, "dagctl")
-	build := exec.Command("go", "build", "-o", binary, "github.com/dagctl/dagctl/cmd/dagctl")
+	build := exec.Command("go", "build", "-ldflags=-w", "-o", binary, "github.com/dagctl/dagctl/cmd/dagctl")
 	if output, err := build.CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "build dagctl: %v\n%s", err, output)
 		return 1

@@ -120,6 +120,15 @@ func (f *folder) clusterVersion() int {
 	return major
 }
 
+// authentication is how a password is asked for. Scram makes a client hash it four thousand times for each connection, of
+// which tests make thousands.
+func (f *folder) authentication() string {
+	if f.throwaway {
+		return "md5"
+	}
+	return "scram-sha-256"
+}
+
 // init makes the cluster if there is none and returns the superuser's password. scratch is a folder of the account's.
 // The cluster and the password appear together: initdb works beside the final place, so that a start that was cut short
 // leaves nothing that looks whole.
@@ -149,7 +158,7 @@ func (f *folder) init(ctx context.Context, bin binaries, acct account, scratch s
 		ctype = "UTF-8"
 	}
 	// Text sorts by code point, on every machine alike; upper and lower know Unicode.
-	args := []string{"-D", fresh, "-U", superuser, "--pwfile", given, "--auth", "scram-sha-256", "--encoding", "UTF8", "--locale", "C", "--lc-ctype", ctype}
+	args := []string{"-D", fresh, "-U", superuser, "--pwfile", given, "--auth", f.authentication(), "--encoding", "UTF8", "--locale", "C", "--lc-ctype", ctype}
 	if f.throwaway {
 		args = append(args, "--no-sync")
 	}

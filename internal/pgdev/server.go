@@ -6,7 +6,8 @@
 // throwaway server has no data folder of the caller's and leaves nothing behind. The guard is a small process beside the
 // server that ends it when ours is gone.
 //
-// Nobody but the password's owner may connect: scram on the Unix socket and on the loopback address, folders 0700.
+// Nobody but the password's owner may connect, on the Unix socket and on the loopback address: scram, or md5 where the server
+// is a throwaway one; folders 0700.
 // It owns no tables.
 package pgdev
 
@@ -149,7 +150,7 @@ func (s *Server) parameters() (map[string]string, error) {
 		"unix_socket_directories":      s.sockets,
 		"dynamic_shared_memory_type":   "mmap", // in the cluster's folder: containers often have a tiny /dev/shm
 		"unix_socket_permissions":      "0700",
-		"password_encryption":          "scram-sha-256",
+		"password_encryption":          s.folder.authentication(),
 		"listen_addresses":             "127.0.0.1",
 		"max_connections":              "300",
 		"shared_buffers":               "128MB",
