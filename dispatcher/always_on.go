@@ -20,11 +20,14 @@ import (
 // An always_on source is one long task. There is always one, over all dispatchers: whoever finds none makes it, so a task
 // that ended is followed by the next, and one whose worker died is tried again like any other. It is drained, which asks it
 // to end where it likes, when a cutover changes its definition, when it is paused, while too much is queued, and before its
-// time is up; who does not end within drainFor is stopped and hands its lease back.
+// time is up; who does not end within drainFor is stopped and hands its lease back. One in a server that stops is drained
+// too, for stopFor.
 
 const (
 	// drainFor is how long a task may go on that was asked to end.
 	drainFor = 30 * time.Second
+	// stopFor is how long one may go on whose server stops.
+	stopFor = 10 * time.Second
 	// deadFor is how long a source whose task failed for good stays dead before it is tried again.
 	deadFor = time.Minute
 	// renewBefore is how long before its time is up a task is drained, so that the next goes on from there.
@@ -197,14 +200,17 @@ func drainChanged(ctx context.Context, tx pgx.Tx, b registry.Build, jobs []*regi
 
 var errDrained = errors.New("the task did not end in time when it was drained")
 
-// awaitDrain closes drain when the task is asked to end, and stops it where it does not.
-func (d *Dispatcher) awaitDrain(ctx context.Context, t claimed, drain chan struct{}, stop context.CancelCauseFunc) {
+// awaitDrain closes drain when the task is asked to end, or its process is, and stops it where it does not.
+func (d *Dispatcher) awaitDrain(ctx context.Context, t claimed, process <-chan struct{}, drain chan struct{}, stop context.CancelCauseFunc) {
 	tick := time.NewTicker(min(d.Poll, time.Second))
 	defer tick.Stop()
 	for asked := false; !asked; {
 		select {
 		case <-ctx.Done():
 			return
+		case <-process:
+			asked = true
+			continue
 		case <-tick.C:
 		}
 		err := d.Pool.QueryRow(ctx, `SELECT drain_requested_at IS NOT NULL FROM leases WHERE task_id = $1 AND lease_token = $2`, t.TaskID, t.LeaseToken).Scan(&asked)
@@ -213,9 +219,19 @@ func (d *Dispatcher) awaitDrain(ctx context.Context, t claimed, drain chan struc
 		}
 	}
 	close(drain)
+	longest := time.After(drainFor)
 	select {
 	case <-ctx.Done():
-	case <-time.After(drainFor):
+		return
+	case <-process:
+		longest = time.After(stopFor)
+	case <-longest:
+		stop(errDrained)
+		return
+	}
+	select {
+	case <-ctx.Done():
+	case <-longest:
 		stop(errDrained)
 	}
 }

@@ -160,8 +160,11 @@ func TestAlwaysOnIsDrainedByACutoverThatChangesIt(t *testing.T) {
 	require.NoError(t, w.d.Resume(t.Context(), w.caller, "steady", "", time.Now()))
 	require.Equal(t, "u", <-tags)
 
-	// Told to stop, the process hands it back at once, and another goes on with it.
+	// Told to stop, the process has it end where it likes, commits what it had, and another goes on from there.
+	l.set("abcd")
 	stop()
+	require.Equal(t, int32(3), drained.Load())
+	require.Len(t, w.read("tailed"), 2, "what it had when the process stopped was committed")
 	w.start(w.dispatcher("three"))
 	require.Equal(t, "u", <-tags)
 	require.Zero(t, w.count(`SELECT FROM tasks WHERE failures > 0`))

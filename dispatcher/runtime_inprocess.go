@@ -15,7 +15,8 @@ import (
 )
 
 // runInProcess claims tasks of this process's runtimes and runs them, PoolSize at a time, until ctx ends; then it waits
-// for none of them, but hands their leases back, so that another process goes on at once.
+// for none of them, but hands their leases back, so that another process goes on at once. Those of always_on sources are
+// drained.
 func (d *Dispatcher) runInProcess(ctx context.Context) error {
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -76,9 +77,14 @@ func (d *Dispatcher) claimAndRun(ctx context.Context, runtimes []string, running
 }
 
 // execute runs one task to its end and reports it. The run is stopped when its time is up, when it is canceled, when its
-// lease is lost, and when the process stops.
+// lease is lost, and when the process stops; an always_on source's, which has not committed anything before it ends, is asked
+// to end then.
 func (d *Dispatcher) execute(ctx context.Context, t claimed) {
-	runCtx, stop := context.WithCancelCause(ctx)
+	base := ctx
+	if t.slot == alwaysOnSlot {
+		base = context.WithoutCancel(ctx)
+	}
+	runCtx, stop := context.WithCancelCause(base)
 	defer stop(nil)
 	runCtx, cancel := context.WithDeadlineCause(runCtx, t.timeoutAt, errTimedOut)
 	defer cancel()
@@ -95,7 +101,7 @@ func (d *Dispatcher) execute(ctx context.Context, t claimed) {
 		d.keepLease(runCtx, t, progress, stop)
 	}()
 	if drain != nil {
-		go d.awaitDrain(runCtx, t, drain, stop)
+		go d.awaitDrain(runCtx, t, ctx.Done(), drain, stop)
 	}
 	done := d.run(stepCtx, t, progress)
 	ran(done.outcome.Err)
