@@ -20,7 +20,8 @@ import (
 
 // An attempt outside of the server's process speaks for itself, call by call, with any of the servers: each call loads it
 // anew as it was given at its claim, and what the call brings about is in one transaction with the check of its fence.
-// remote_claim.go hands the attempts out, remote_events.go commits on the way, remote_complete.go ends them.
+// remote_claim.go and remote_claim_id.go hand the attempts out, remote_load.go loads them for their calls, remote_events.go
+// commits on the way, remote_complete.go ends them.
 
 // Given is an attempt as it was given at its claim.
 type Given struct {
