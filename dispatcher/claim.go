@@ -82,43 +82,17 @@ type holder struct {
 func (d *Dispatcher) claimTaken(ctx context.Context, by holder, now time.Time, take func(context.Context, pgx.Tx) ([]claimable, error)) ([]claimed, error) {
 	var (
 		out     []claimed
-		leased  []claimable
 		dropped bool
 		began   = time.Now()
 	)
 	err := pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) error {
-		out, dropped, leased = nil, false, nil
+		out, dropped = nil, false
 		taken, err := take(ctx, tx)
 		if err != nil || len(taken) == 0 {
 			return err
 		}
-		origins := make([]uuid.UUID, len(taken))
-		for i, c := range taken {
-			origins[i] = c.Origin
-		}
-		acting, err := d.Registry.ActingJobs(ctx, tx, dedupeIDs(origins))
-		if err != nil {
-			return err
-		}
-		pins, obsolete, err := d.pin(ctx, tx, taken, acting)
-		if err != nil {
-			return err
-		}
-		var idle []claimable
-		for i, c := range taken {
-			if reason, ok := obsolete[c.Task]; ok {
-				c.idle = reason
-				idle = append(idle, c)
-				continue
-			}
-			c.pins, c.job = pins[i], acting[c.Origin].Job
-			leased = append(leased, c)
-		}
-		dropped = len(idle) > 0
-		if err := d.cancelClaimed(ctx, tx, idle, now); err != nil {
-			return err
-		}
-		out, err = d.lease(ctx, tx, leased, by, now)
+		out, err = d.leaseTaken(ctx, tx, taken, by, now)
+		dropped = len(out) < len(taken)
 		return err
 	})
 	if err != nil {
@@ -130,6 +104,37 @@ func (d *Dispatcher) claimTaken(ctx context.Context, by holder, now time.Time, t
 	d.metrics.batch("claim", began, len(out))
 	d.tracing.claimed(out, began)
 	return out, nil
+}
+
+// leaseTaken pins what tasks are to read that were taken from the ready set, and leases them; those that have nothing to do
+// are canceled.
+func (d *Dispatcher) leaseTaken(ctx context.Context, tx pgx.Tx, taken []claimable, by holder, now time.Time) ([]claimed, error) {
+	origins := make([]uuid.UUID, len(taken))
+	for i, c := range taken {
+		origins[i] = c.Origin
+	}
+	acting, err := d.Registry.ActingJobs(ctx, tx, dedupeIDs(origins))
+	if err != nil {
+		return nil, err
+	}
+	pins, obsolete, err := d.pin(ctx, tx, taken, acting)
+	if err != nil {
+		return nil, err
+	}
+	var idle, leased []claimable
+	for i, c := range taken {
+		if reason, ok := obsolete[c.Task]; ok {
+			c.idle = reason
+			idle = append(idle, c)
+			continue
+		}
+		c.pins, c.job = pins[i], acting[c.Origin].Job
+		leased = append(leased, c)
+	}
+	if err := d.cancelClaimed(ctx, tx, idle, now); err != nil {
+		return nil, err
+	}
+	return d.lease(ctx, tx, leased, by, now)
 }
 
 // pin decides for each task what it reads, and which tasks have become obsolete, with the reason.

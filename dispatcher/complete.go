@@ -31,6 +31,9 @@ type completion struct {
 	also  extras              // what else is committed
 	mid   *midCommit          // the attempt goes on after it
 	tell  *protocol.TaskState // filled in with how the task stands then; nil: nobody asks
+
+	// then has its runner go on with a task that the completion made; nil: it goes on with none.
+	then func(claimed)
 }
 
 // hash recognises a completion that is reported again.
@@ -67,6 +70,7 @@ type completing struct {
 	made   []uuid.UUID // those tasks, in the order in which they were asked for
 	routes bool        // it routes its events itself
 	leave  bool        // it is not to
+	next   *claimed    // of what that made: claimed for its runner
 
 	cursors map[consumed]cursorRow // up to where it has read the cursors that it follows
 
@@ -107,8 +111,11 @@ func (d *Dispatcher) complete(ctx context.Context, t claimed, c completion, now 
 	case <-ctx.Done():
 		err = context.Cause(ctx) // it may be committed all the same
 	}
-	if err != nil {
+	if err != nil { // what was claimed with a completion that was not waited for comes back when its lease runs out
 		return fmt.Errorf("complete task %s: %w", t.TaskID, err)
+	}
+	if x.next != nil {
+		c.then(*x.next)
 	}
 	return nil
 }
@@ -194,6 +201,7 @@ func (d *Dispatcher) completeTogether(batch []*completing) {
 // completeTx writes a batch; an error spoils all of it, those of single completions are told by them.
 func (d *Dispatcher) completeTx(ctx context.Context, tx pgx.Tx, batch []*completing) (follows topics, err error) {
 	now := batch[0].now
+	batch[0].next = nil // of a try that failed
 	keys, fences := make([]string, len(batch)), make([]uuid.UUID, len(batch))
 	for i, x := range batch {
 		keys[i], fences[i] = x.job.LockKey(), x.TaskID

@@ -494,3 +494,6 @@ func problemsOf(err error) (messages []string) {
 
 // later is a time ahead, for bodies that look at clocks.
 func later(d time.Duration) time.Time { return time.Now().Add(d) }
+
+// execute runs one task to its end, and no other.
+func (d *Dispatcher) execute(ctx context.Context, t claimed) { d.attempt(ctx, t, nil) }

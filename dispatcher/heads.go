@@ -41,6 +41,13 @@ const (
 	headsAtOnce = 64     // queues that one claim looks at, at most
 )
 
+// crowded tells that the set has so many dead rows that not every claim may walk over them.
+func (h *heads) crowded() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.dead >= manyDead
+}
+
 // fromBeginning decides whether a claim is to walk the whole set.
 func (h *heads) fromBeginning() bool {
 	h.mu.Lock()

@@ -135,7 +135,7 @@ func (d *Dispatcher) insertReady(ctx context.Context, tx pgx.Tx, tasks []placeme
 	if err != nil {
 		return nil, fmt.Errorf("make %d tasks claimable: %w", len(tasks), err)
 	}
-	pg.AfterCommit(ctx, func() { d.wake.send(topicClaim) })
+	d.claimable(ctx, ids)
 	return paused, nil
 }
 

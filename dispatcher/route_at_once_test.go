@@ -51,3 +51,52 @@ func (w *world) runRaw() {
 	w.d.execute(w.t.Context(), task)
 	require.Equal(w.t, "Completed", w.task(task.TaskID))
 }
+
+// A runner whose completion made a task gets that with it, under a lease, if it would be the next anyway.
+func TestARunnerGoesOnWithWhatItsCompletionMade(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		before func(w *world, running claimed)
+		goesOn bool
+	}{
+		"nothing else is ready": {func(*world, claimed) {}, true},
+		"another task was ready before": {func(w *world, running claimed) {
+			w.probe.put("raw", "2024-01-02", "other")
+			w.poll()
+			require.Equal(w.t, 1, w.count(`SELECT FROM ready`))
+		}, false},
+		"the job is paused": {func(w *world, running claimed) {
+			w.exec(`INSERT INTO pauses (org_id, dag_name, job_name, actor) VALUES ($1, $2, $3, 'test')`, running.job.OrgID, running.job.DAG, "made")
+		}, false},
+		"the process runs no such operator": {func(w *world, running claimed) {
+			w.d.elsewhere = map[string][]string{running.job.Def.Runtime: {"hook"}}
+		}, false},
+		"the process is drained": {func(w *world, _ claimed) { w.d.drained.Store(true) }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := pairWorld(t)
+			w.d.stepped = false
+			w.probe.put("raw", firstDay, "b")
+			w.poll()
+			task := w.one(w.d)
+			c.before(w, task)
+			var next []claimed
+			w.d.attempt(t.Context(), task, func(c claimed) { next = append(next, c) })
+			require.Equal(t, "Completed", w.task(task.TaskID))
+			w.check()
+			if !c.goesOn {
+				require.Empty(t, next)
+				require.Zero(t, w.count(`SELECT FROM leases`))
+				return
+			}
+			require.Len(t, next, 1)
+			require.Equal(t, "made", next[0].job.Name)
+			require.Equal(t, "Running leased", w.task(next[0].TaskID))
+			require.Zero(t, w.count(`SELECT FROM ready`))
+			w.d.attempt(t.Context(), next[0], func(claimed) { t.Error("nothing reads what made makes") })
+			w.settle()
+			require.Equal(t, []string{"m(b)"}, w.read("pair_made")[firstDay])
+		})
+	}
+}

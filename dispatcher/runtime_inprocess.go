@@ -70,16 +70,24 @@ func (d *Dispatcher) claimAndRun(ctx context.Context, runtimes []string, running
 					poke(d.wake.claim)
 				}
 			}()
-			d.execute(ctx, t)
+			d.runOn(ctx, t)
 		})
 	}
 	return d.heads.more(), nil
 }
 
-// execute runs one task to its end and reports it. The run is stopped when its time is up, when it is canceled, when its
-// lease is lost, and when the process stops; an always_on source's, which has not committed anything before it ends, is asked
-// to end then.
-func (d *Dispatcher) execute(ctx context.Context, t claimed) {
+// runOn runs a task and then, in the same slot, what was claimed with its completion, and so on.
+func (d *Dispatcher) runOn(ctx context.Context, t claimed) {
+	for next := &t; next != nil; {
+		t, next = *next, nil
+		d.attempt(ctx, t, func(c claimed) { next = &c })
+	}
+}
+
+// attempt runs one task to its end and reports it; then hears of what its completion claimed. The run is stopped when its time
+// is up, when it is canceled, when its lease is lost, and when the process stops; an always_on source's, which has not
+// committed anything before it ends, is asked to end then.
+func (d *Dispatcher) attempt(ctx context.Context, t claimed, then func(claimed)) {
 	base := ctx
 	if t.slot == alwaysOnSlot {
 		base = context.WithoutCancel(ctx)
@@ -105,6 +113,9 @@ func (d *Dispatcher) execute(ctx context.Context, t claimed) {
 	}
 	done := d.run(stepCtx, t, progress)
 	ran(done.outcome.Err)
+	if ctx.Err() == nil && !d.drained.Load() {
+		done.then = then
+	}
 	cause := context.Cause(runCtx)
 	stop(nil)
 	<-beating
