@@ -260,7 +260,8 @@ func (d *Dispatcher) lease(ctx context.Context, tx pgx.Tx, taken []claimable, by
 		records = append(records, string(record))
 		out[i] = t
 	}
-	_, err = tx.Exec(ctx, `
+	var b pg.Batch
+	b.Exec(fmt.Sprintf("lease %d tasks", len(taken)), `
 		WITH w AS (
 			SELECT * FROM unnest($3::uuid[], $4::uuid[], $5::uuid[], $6::text[], $7::int[], $8::uuid[], $9::int[], $10::timestamptz[],
 				$11::timestamptz[], $12::text[], $13::text[], $14::text[])
@@ -277,10 +278,7 @@ func (d *Dispatcher) lease(ctx context.Context, tx pgx.Tx, taken []claimable, by
 			input_versions = w.pins::jsonb, progress = 0, state = NULL, version = version + 1
 		FROM w WHERE t.id = w.task`,
 		by.worker, now, tasks, orgs, origins, slots, attempts, tokens, leaseSeconds, expires, timeouts, pins, staging, records)
-	if err != nil {
-		return nil, fmt.Errorf("lease %d tasks: %w", len(taken), err)
-	}
-	return out, nil
+	return out, b.SendLast(ctx, tx)
 }
 
 // staged are the outputs that an attempt may write to: none where the operator writes nothing.

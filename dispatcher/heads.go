@@ -3,13 +3,14 @@ package dispatcher
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+
+	"github.com/dagctl/dagctl/internal/pg"
 )
 
 // heads knows where in the claimable set the unclaimed begin. While some session holds an old snapshot, rows that were
@@ -193,7 +194,14 @@ const operatorColumn = `CASE WHEN starts_with(q.needs, 'handler:') THEN 'handler
 // queuesReady finds the queues that are not empty, and about how many dead rows the set has. It relies on
 // idx_ready_claim, of which it touches one place for each.
 func queuesReady(ctx context.Context, tx pgx.Tx, runtimes []string) (found []head, dead int64, err error) {
-	rows, err := tx.Query(ctx, `
+	var (
+		b pg.Batch
+		h head
+	)
+	b.Query("find queues", []any{&h.org, &h.runtime, &dead}, func() error {
+		found = append(found, h)
+		return nil
+	}, `
 		WITH RECURSIVE queues AS (
 			(SELECT r.name AS runtime, (SELECT q.org_id FROM ready q WHERE q.runtime = r.name ORDER BY q.runtime, q.org_id LIMIT 1) AS org_id
 			 FROM unnest($1::text[]) AS r(name))
@@ -201,14 +209,7 @@ func queuesReady(ctx context.Context, tx pgx.Tx, runtimes []string) (found []hea
 			SELECT o.runtime, (SELECT q.org_id FROM ready q WHERE q.runtime = o.runtime AND q.org_id > o.org_id ORDER BY q.runtime, q.org_id LIMIT 1)
 			FROM queues o WHERE o.org_id IS NOT NULL)
 		SELECT org_id, runtime, pg_stat_get_dead_tuples('ready'::regclass) FROM queues WHERE org_id IS NOT NULL`, runtimes)
-	if err != nil {
-		return nil, 0, fmt.Errorf("find queues: %w", err)
-	}
-	var h head
-	_, err = pgx.ForEachRow(rows, []any{&h.org, &h.runtime, &dead}, func() error {
-		found = append(found, h)
-		return nil
-	})
+	err = b.Send(ctx, tx)
 	return found, dead, err
 }
 
@@ -229,18 +230,22 @@ func takeFrom(ctx context.Context, tx pgx.Tx, queues []head, ranks []int64, shar
 // takePicked removes the tasks from the ready set that a query picks and locks. The CTE is materialised: without that the
 // plan may lock and delete more rows than a limit in it says.
 func takePicked(ctx context.Context, tx pgx.Tx, pick string, args ...any) ([]claimable, error) {
-	rows, err := tx.Query(ctx, `
+	var (
+		b     pg.Batch
+		c     claimable
+		taken []claimable
+	)
+	b.Query("take ready tasks", []any{&c.Task, &c.Org, &c.Origin, &c.Slot, &c.Kind, &c.Attempt, &c.Started, &c.Partitions, &c.Payload, &c.Limits,
+		&c.runtime, &c.rank, &c.trace}, func() error {
+		c.Partitions, c.Payload, c.Limits = slices.Clone(c.Partitions), slices.Clone(c.Payload), slices.Clone(c.Limits)
+		taken = append(taken, c)
+		return nil
+	}, `
 		WITH picked AS MATERIALIZED (`+pick+`),
 		taken AS (DELETE FROM ready r USING picked p WHERE r.task_id = p.task_id RETURNING r.task_id, r.rank)
 		SELECT t.id, t.org_id, t.job_id, t.slot, t.kind, t.attempt, t.started_at IS NOT NULL, coalesce(t.partitions, '{}'), t.payload, t.limits,
 			t.runtime, k.rank, coalesce(t.metadata->>'traceparent', '')
 		FROM taken k JOIN tasks t ON t.id = k.task_id
 		ORDER BY k.rank, t.id`, args...)
-	if err != nil {
-		return nil, fmt.Errorf("take ready tasks: %w", err)
-	}
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (c claimable, err error) {
-		err = row.Scan(&c.Task, &c.Org, &c.Origin, &c.Slot, &c.Kind, &c.Attempt, &c.Started, &c.Partitions, &c.Payload, &c.Limits, &c.runtime, &c.rank, &c.trace)
-		return c, err
-	})
+	return taken, b.Send(ctx, tx)
 }

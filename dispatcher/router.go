@@ -281,16 +281,14 @@ func recordOutcomes(ctx context.Context, tx pgx.Tx, h hits, findings []finding, 
 		events, jobs, orgs = append(events, p.event.ID), append(jobs, p.job.Origin), append(orgs, p.job.OrgID)
 		tasks, outcomes, reasons = append(tasks, nil), append(outcomes, "filtered"), append(reasons, "this input does not trigger")
 	}
-	_, err := tx.Exec(ctx, `
+	var b pg.Batch
+	b.Exec("record outcomes", `
 		INSERT INTO event_consumers (event_id, job_id, org_id, outcome, task_id, reason)
 		SELECT DISTINCT ON (e.event, e.job) e.event, e.job, e.org, e.outcome, e.task, NULLIF(e.reason, '')
 		FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::text[], $5::uuid[], $6::text[]) AS e(event, job, org, outcome, task, reason)
 		ORDER BY e.event, e.job, e.outcome = 'triggered' DESC
 		ON CONFLICT (event_id, job_id) DO NOTHING`, events, jobs, orgs, outcomes, tasks, reasons)
-	if err != nil {
-		return fmt.Errorf("record outcomes: %w", err)
-	}
-	return nil
+	return b.SendLast(ctx, tx)
 }
 
 // lockOrigins excludes others that would create tasks of the same origins, until the transaction ends. So whatever is

@@ -35,3 +35,70 @@ func TestBatch(t *testing.T) {
 	require.ErrorContains(t, err, "divide: ")
 	require.ErrorContains(t, err, "division by zero")
 }
+
+// What goes with COMMIT is committed with the rest, or spoils it.
+func TestBatchSendLast(t *testing.T) {
+	t.Parallel()
+	pool := open(t, testdb.Empty(t), pg.WithMaxConns(1))
+	_, err := pool.Exec(t.Context(), `CREATE TABLE numbers (n INT PRIMARY KEY)`)
+	require.NoError(t, err)
+	insert := func(n int) *pg.Batch {
+		b := &pg.Batch{}
+		b.Exec("insert", `INSERT INTO numbers VALUES ($1)`, n)
+		return b
+	}
+	numbers := func(q interface {
+		Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+	}) []int {
+		rows, err := q.Query(t.Context(), `SELECT n FROM numbers ORDER BY n`)
+		require.NoError(t, err)
+		found, err := pgx.CollectRows(rows, pgx.RowTo[int])
+		require.NoError(t, err)
+		return found
+	}
+	for _, c := range []struct {
+		name string
+		fn   func(ctx context.Context, tx pgx.Tx) error
+		fail string
+		left []int // in the table
+	}{
+		{"nothing", func(context.Context, pgx.Tx) error { return nil }, "", []int{}},
+		{"first and last at once", func(ctx context.Context, tx pgx.Tx) error { return insert(1).SendLast(ctx, tx) }, "", []int{1}},
+		{"after others", func(ctx context.Context, tx pgx.Tx) error {
+			require.NoError(t, insert(2).Send(ctx, tx))
+			return insert(3).SendLast(ctx, tx)
+		}, "", []int{1, 2, 3}},
+		{"not last", func(ctx context.Context, tx pgx.Tx) error {
+			require.NoError(t, insert(4).SendLast(ctx, tx))
+			require.Equal(t, []int{1, 2, 3, 4}, numbers(tx))
+			require.NoError(t, insert(5).SendLast(ctx, tx))
+			return insert(6).Send(ctx, tx)
+		}, "", []int{1, 2, 3, 4, 5, 6}},
+		{"it fails", func(ctx context.Context, tx pgx.Tx) error {
+			require.NoError(t, insert(7).Send(ctx, tx))
+			require.NoError(t, insert(8).SendLast(ctx, tx))
+			return insert(1).SendLast(ctx, tx)
+		}, "insert: ", []int{1, 2, 3, 4, 5, 6}},
+		{"the first fails", func(ctx context.Context, tx pgx.Tx) error { return insert(1).Send(ctx, tx) }, "insert: ", []int{1, 2, 3, 4, 5, 6}},
+		{"fn fails", func(ctx context.Context, tx pgx.Tx) error {
+			require.NoError(t, insert(7).SendLast(ctx, tx))
+			return context.Canceled
+		}, "canceled", []int{1, 2, 3, 4, 5, 6}},
+		{"an answer is heard", func(ctx context.Context, tx pgx.Tx) error {
+			var b pg.Batch
+			b.Count("count", func(rows int) error {
+				require.Equal(t, 6, rows)
+				return context.Canceled
+			}, `DELETE FROM numbers`)
+			return b.SendLast(ctx, tx)
+		}, "canceled", []int{1, 2, 3, 4, 5, 6}},
+	} {
+		err := pg.InTx(t.Context(), pool, c.fn)
+		if c.fail == "" {
+			require.NoError(t, err, c.name)
+		} else {
+			require.ErrorContains(t, err, c.fail, c.name)
+		}
+		require.Equal(t, c.left, numbers(pool), c.name)
+	}
+}

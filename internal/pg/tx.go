@@ -27,7 +27,7 @@ func InTx(ctx context.Context, pool *pgxpool.Pool, fn func(ctx context.Context, 
 func inTx(ctx context.Context, pool *pgxpool.Pool, options pgx.TxOptions, fn func(ctx context.Context, tx pgx.Tx) error) error {
 	for attempt := 1; ; attempt++ {
 		var committed afterCommit
-		err := pgx.BeginTxFunc(ctx, pool, options, func(tx pgx.Tx) error {
+		err := once(ctx, pool, options, func(tx pgx.Tx) error {
 			return fn(context.WithValue(ctx, afterCommitKey{}, &committed), tx)
 		})
 		if err == nil {
