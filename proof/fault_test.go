@@ -46,7 +46,7 @@ type faraway struct {
 // data run; then it reads the database.
 func TestFaultsLoseAndRepeatNothing(t *testing.T) {
 	t.Parallel()
-	withFaults(t, doses{servers: 3, kills: 15, postgres: 3, zombies: 2, commits: 0.05, wakeups: 0.2,
+	withFaults(t, doses{servers: 3, kills: 15, postgres: 5, zombies: 2, commits: 0.05, wakeups: 0.2,
 		workers: 2, far: faraway{kills: 10, zombies: 2, messages: 0.2, calls: 0.05},
 		pause: 500 * time.Millisecond, tasks: 200, flows: 2, most: 80, naps: longNaps, seed: rand.Uint64()})
 }
