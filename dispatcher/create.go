@@ -173,7 +173,8 @@ type occupancy struct {
 // occupied tells what the wanted slots have. It looks and locks in the direction in which tasks move, from waiting to ready to
 // leases, so that one which moves meanwhile is met further on: what is found queued cannot be claimed before this transaction
 // ends, and a lease cannot be released unnoticed by the sibling that is about to wait for it. A slot found queued is looked at
-// no further, which keeps this from deadlocking with a completion that promotes the very sibling.
+// no further, which keeps this from deadlocking with a completion that promotes the very sibling. Each slot is looked up by
+// itself, in plans that do not begin with all that is open; locks are taken in the order of ids, as everywhere.
 func occupied(ctx context.Context, tx pgx.Tx, slots []slotOf) (occupancy, error) {
 	found := occupancy{queued: map[slotOf]uuid.UUID{}, running: map[slotOf]uuid.UUID{}, failed: map[slotOf][]uuid.UUID{}, doing: map[slotOf]string{}}
 	origins, names := make([]uuid.UUID, len(slots)), make([]string, len(slots))
@@ -202,19 +203,21 @@ func occupied(ctx context.Context, tx pgx.Tx, slots []slotOf) (occupancy, error)
 		found.queued[s] = id
 		return nil
 	}, `
-		SELECT r.job_id, r.slot, r.task_id FROM ready r
-		JOIN unnest($1::uuid[], $2::text[]) AS w(job_id, slot) ON r.job_id = w.job_id AND r.slot = w.slot
-		WHERE NOT EXISTS (SELECT FROM waiting q WHERE q.job_id = w.job_id AND q.slot = w.slot AND q.reason NOT IN ('backoff', 'dead'))
+		SELECT r.job_id, r.slot, r.task_id FROM ready r WHERE r.task_id = ANY (ARRAY(
+			SELECT o.task_id FROM unnest($1::uuid[], $2::text[]) AS w(job_id, slot)
+			CROSS JOIN LATERAL (SELECT task_id FROM ready o WHERE o.job_id = w.job_id AND o.slot = w.slot LIMIT 1) AS o
+			WHERE NOT EXISTS (SELECT FROM waiting q WHERE q.job_id = w.job_id AND q.slot = w.slot AND q.reason NOT IN ('backoff', 'dead') OFFSET 0)))
 		ORDER BY r.task_id FOR SHARE OF r`, origins, names)
 	b.Query("lock leases", []any{&s.origin, &s.slot, &id, &dedupe}, func() error {
 		found.running[s], found.doing[s] = id, dedupe
 		return nil
 	}, `
-		SELECT l.job_id, l.slot, l.task_id, coalesce(t.dedupe_key, '') FROM leases l
-		JOIN unnest($1::uuid[], $2::text[]) AS w(job_id, slot) ON l.job_id = w.job_id AND l.slot = w.slot
-		JOIN tasks t ON t.id = l.task_id
-		WHERE NOT EXISTS (SELECT FROM waiting q WHERE q.job_id = w.job_id AND q.slot = w.slot AND q.reason NOT IN ('backoff', 'dead'))
-		  AND NOT EXISTS (SELECT FROM ready r WHERE r.job_id = w.job_id AND r.slot = w.slot)
+		SELECT l.job_id, l.slot, l.task_id, coalesce((SELECT t.dedupe_key FROM tasks t WHERE t.id = l.task_id), '')
+		FROM leases l WHERE l.task_id = ANY (ARRAY(
+			SELECT o.task_id FROM unnest($1::uuid[], $2::text[]) AS w(job_id, slot)
+			CROSS JOIN LATERAL (SELECT task_id FROM leases o WHERE o.job_id = w.job_id AND o.slot = w.slot LIMIT 1) AS o
+			WHERE NOT EXISTS (SELECT FROM waiting q WHERE q.job_id = w.job_id AND q.slot = w.slot AND q.reason NOT IN ('backoff', 'dead') OFFSET 0)
+			  AND NOT EXISTS (SELECT FROM ready r WHERE r.job_id = w.job_id AND r.slot = w.slot OFFSET 0)))
 		ORDER BY l.task_id FOR SHARE OF l`, origins, names)
 	return found, b.Send(ctx, tx)
 }

@@ -4,6 +4,10 @@
 set -eu
 cd "$(dirname "$0")/.."
 
+# Node has certificates of its own; the machine's, which Go and git go by, may have more.
+ca=${SSL_CERT_FILE:-/etc/ssl/certs/ca-certificates.crt}
+[ ! -r "$ca" ] || export NODE_EXTRA_CA_CERTS="${NODE_EXTRA_CA_CERTS:-$ca}"
+
 say() { echo "setup: $*" >&2; }
 
 # Node 20 or newer.
