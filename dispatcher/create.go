@@ -23,6 +23,7 @@ const (
 
 // newTask asks for one task.
 type newTask struct {
+	id          uuid.UUID // given where the task has a slot of its own, which nothing else can have; otherwise zero
 	job         *registry.Job
 	kind        string
 	slot        string
@@ -100,11 +101,16 @@ func (d *Dispatcher) create(ctx context.Context, tx pgx.Tx, wanted []newTask, no
 		if c := slices.Compare(a.job.Origin[:], b.job.Origin[:]); c != 0 {
 			return c
 		}
+		if c := slices.Compare(a.id[:], b.id[:]); c != 0 { // of their own slots, in the order asked for
+			return c
+		}
 		return slices.Compare([]byte(a.dedupe+"\x00"+a.slot), []byte(b.dedupe+"\x00"+b.slot))
 	})
-	slots := make([]slotOf, len(wanted))
-	for i, w := range wanted {
-		slots[i] = slotOf{w.job.Origin, w.slot}
+	var slots []slotOf
+	for _, w := range wanted {
+		if w.id == uuid.Nil {
+			slots = append(slots, slotOf{w.job.Origin, w.slot})
+		}
 	}
 	there, err := occupied(ctx, tx, slots)
 	if err != nil {
@@ -177,6 +183,9 @@ type occupancy struct {
 // itself, in plans that do not begin with all that is open; locks are taken in the order of ids, as everywhere.
 func occupied(ctx context.Context, tx pgx.Tx, slots []slotOf) (occupancy, error) {
 	found := occupancy{queued: map[slotOf]uuid.UUID{}, running: map[slotOf]uuid.UUID{}, failed: map[slotOf][]uuid.UUID{}, doing: map[slotOf]string{}}
+	if len(slots) == 0 {
+		return found, nil
+	}
 	origins, names := make([]uuid.UUID, len(slots)), make([]string, len(slots))
 	for i, s := range slots {
 		origins[i], names[i] = s.origin, s.slot
@@ -247,7 +256,10 @@ func (d *Dispatcher) insertTasks(ctx context.Context, tx pgx.Tx, wanted []newTas
 		if w.concurrency == "" && w.kind != "check" {
 			w.concurrency = renderConcurrencyKey(w.job.Def.ConcurrencyKey, w.partition, w.payload)
 		}
-		ids[i], orgs[i], jobs[i] = uuid.Must(uuid.NewV7()), w.job.OrgID, w.job.Origin
+		ids[i], orgs[i], jobs[i] = w.id, w.job.OrgID, w.job.Origin
+		if w.id == uuid.Nil {
+			ids[i] = uuid.Must(uuid.NewV7())
+		}
 		if w.slot == "" { // a task that excludes no other has a slot of its own
 			w.slot = "task:" + ids[i].String()
 		}

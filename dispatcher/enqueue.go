@@ -109,21 +109,26 @@ func (d *Dispatcher) enqueueTx(ctx context.Context, tx pgx.Tx, job *registry.Job
 		return nil, err
 	}
 	out := make([]Enqueued, len(wanted))
+	var fresh []newTask
 	for i, w := range wanted {
 		if id, ok := known[w.dedupe]; ok && w.dedupe != "" {
 			out[i] = Enqueued{ID: id}
 			continue
 		}
-		made, err := d.create(ctx, tx, []newTask{w}, now)
-		if err != nil {
-			return nil, err
-		}
-		for _, m := range made.by {
-			out[i] = Enqueued{ID: m.id, Created: m.isNew}
-		}
+		w.id = uuid.Must(uuid.NewV7()) // in the order asked for, which is that of claims
+		w.slot = "task:" + w.id.String()
+		out[i] = Enqueued{ID: w.id, Created: true}
 		if w.dedupe != "" {
-			known[w.dedupe] = out[i].ID
+			known[w.dedupe] = w.id
 		}
+		fresh = append(fresh, w)
+	}
+	made, err := d.create(ctx, tx, fresh, now)
+	if err != nil {
+		return nil, err
+	}
+	if len(made.by) != len(fresh) {
+		return nil, fault.New(fault.Unavailable, "%d of %d tasks were made meanwhile by another", len(fresh)-len(made.by), len(fresh)).WithHint("try again")
 	}
 	return out, nil
 }

@@ -106,7 +106,7 @@ func (d *Dispatcher) loadTx(ctx context.Context, tx pgx.Tx, batch []*loading) er
 		tasks[i] = x.TaskID
 	}
 	var b pg.Batch
-	rows := queueTasks(&b, tasks, "")
+	rows := queueReadTasks(&b, tasks)
 	queueGiven(&b, batch)
 	if err := b.Send(ctx, tx); err != nil {
 		return err
@@ -167,8 +167,9 @@ func queueGiven(b *pg.Batch, batch []*loading) {
 	}, `
 		SELECT a.task_id, a.attempt, a.given, coalesce(a.last_call, '{}'), coalesce(t.partitions, '{}'), t.payload, t.timeout_at,
 			coalesce(t.metadata->>'traceparent', '')
-		FROM task_attempts a JOIN tasks t ON t.id = a.task_id
-		WHERE (a.task_id, a.attempt) IN (SELECT * FROM unnest($1::uuid[], $2::int[]))`, tasks, attempts)
+		FROM unnest($1::uuid[], $2::int[]) AS w(task_id, attempt)
+		CROSS JOIN LATERAL (SELECT * FROM task_attempts a WHERE a.task_id = w.task_id AND a.attempt = w.attempt LIMIT 1) AS a
+		CROSS JOIN LATERAL (SELECT * FROM tasks t WHERE t.id = w.task_id LIMIT 1) AS t`, tasks, attempts)
 }
 
 // decode takes what was read, or says why the attempt is not what it was.

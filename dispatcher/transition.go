@@ -56,16 +56,21 @@ func lockTasks(ctx context.Context, tx pgx.Tx, tasks []uuid.UUID) (map[uuid.UUID
 // readTasks is lockTasks without the locks.
 func readTasks(ctx context.Context, tx pgx.Tx, tasks []uuid.UUID) (map[uuid.UUID]taskRow, error) {
 	var b pg.Batch
-	found := queueTasks(&b, tasks, "")
+	found := queueReadTasks(&b, tasks)
 	return found, b.Send(ctx, tx)
 }
 
 // queueLockTasks is lockTasks as a part of a batch: the answer is filled in when that is sent.
 func queueLockTasks(b *pg.Batch, tasks []uuid.UUID) map[uuid.UUID]taskRow {
-	return queueTasks(b, tasks, "FOR UPDATE")
+	return queueTasks(b, tasks, "tasks WHERE id = ANY($1) ORDER BY id FOR UPDATE")
 }
 
-func queueTasks(b *pg.Batch, tasks []uuid.UUID, suffix string) map[uuid.UUID]taskRow {
+// queueReadTasks reads the rows without locks, each by itself: whatever this machine's statistics say, not all of an org's.
+func queueReadTasks(b *pg.Batch, tasks []uuid.UUID) map[uuid.UUID]taskRow {
+	return queueTasks(b, tasks, "unnest($1::uuid[]) AS wanted CROSS JOIN LATERAL (SELECT * FROM tasks WHERE id = wanted LIMIT 1) AS t")
+}
+
+func queueTasks(b *pg.Batch, tasks []uuid.UUID, from string) map[uuid.UUID]taskRow {
 	found := make(map[uuid.UUID]taskRow, len(tasks))
 	var (
 		r    taskRow
@@ -81,7 +86,7 @@ func queueTasks(b *pg.Batch, tasks []uuid.UUID, suffix string) map[uuid.UUID]tas
 		SELECT id, org_id, job_id, kind, slot, status, coalesce(reason, ''), attempt, lease_token, failures, max_attempts, runtime,
 		       priority, limits, coalesce(input_versions, '[]'), coalesce(completion_hash, ''), cancel_requested_at IS NOT NULL,
 		       coalesce(worker_id, ''), started_at
-		FROM tasks WHERE id = ANY($1) ORDER BY id `+suffix, tasks)
+		FROM `+from, tasks)
 	return found
 }
 
