@@ -1,6 +1,7 @@
 package authz
 
 import (
+	"encoding/json"
 	"net/http"
 	"time"
 
@@ -53,6 +54,7 @@ type Signer struct {
 	issuer string
 	keys   []TaskKey
 	sign   jose.Signer // nil without keys
+	known  knownTokens
 }
 
 // SignerConfig is what a Signer needs.
@@ -97,16 +99,30 @@ func (s *Signer) Issue(c Capability, now time.Time) (string, error) {
 	if c.OrgID == uuid.Nil || c.TaskID == uuid.Nil || c.Attempt < 1 || !c.ExpiresAt.After(now) {
 		return "", fault.New(fault.Internal, "capability token of task %s attempt %d: incomplete, or over at %s already", c.TaskID, c.Attempt, c.ExpiresAt)
 	}
-	token, err := jwt.Signed(s.sign).Claims(capabilityClaims{
-		Claims: jwt.Claims{
-			Issuer: s.issuer, Audience: jwt.Audience{capabilityAudience}, Subject: capabilitySubject(c.TaskID), Expiry: jwt.NewNumericDate(c.ExpiresAt),
-		},
-		OrgID: c.OrgID, TaskID: c.TaskID, Attempt: c.Attempt, Datasets: c.Datasets, Prefixes: c.Prefixes,
-	}).Serialize()
+	expires := jwt.NewNumericDate(c.ExpiresAt)
+	token, err := s.signed(capabilityClaims{
+		Claims: jwt.Claims{Issuer: s.issuer, Audience: jwt.Audience{capabilityAudience}, Subject: capabilitySubject(c.TaskID), Expiry: expires},
+		OrgID:  c.OrgID, TaskID: c.TaskID, Attempt: c.Attempt, Datasets: c.Datasets, Prefixes: c.Prefixes,
+	})
 	if err != nil {
 		return "", fault.New(fault.Unavailable, "sign the capability token of task %s: %w", c.TaskID, err)
 	}
+	c.ExpiresAt = expires.Time()
+	s.known.put(token, c)
 	return token, nil
+}
+
+// signed is claims as a JWT. A jwt.Builder would encode them twice.
+func (s *Signer) signed(claims capabilityClaims) (string, error) {
+	text, err := json.Marshal(claims)
+	if err != nil {
+		return "", err
+	}
+	signed, err := s.sign.Sign(text)
+	if err != nil {
+		return "", err
+	}
+	return signed.CompactSerialize()
 }
 
 func capabilitySubject(task uuid.UUID) string { return "task:" + task.String() }
@@ -114,39 +130,62 @@ func capabilitySubject(task uuid.UUID) string { return "task:" + task.String() }
 // Verify reads a token that one of the keys signed. Every other one is an Unauthenticated fault that says no more than
 // whether the token was good once.
 func (s *Signer) Verify(token string, now time.Time) (Capability, error) {
-	bad := fault.New(fault.Unauthenticated, "the capability token is not valid").
-		WithHint("send the token that came with the claim, or the one that a heartbeat renewed it with")
+	if s == nil {
+		return Capability{}, badCapability()
+	}
+	c, ok := s.known.get(token)
+	if !ok {
+		var err error
+		if c, err = s.read(token, now); err != nil {
+			return Capability{}, err
+		}
+	}
+	if !now.Before(c.ExpiresAt) {
+		return Capability{}, expiredCapability()
+	}
+	if !ok {
+		s.known.put(token, c)
+	}
+	return c, nil
+}
+
+// read checks all of a token but its end.
+func (s *Signer) read(token string, now time.Time) (Capability, error) {
 	parsed, err := jwt.ParseSigned(token, []jose.SignatureAlgorithm{jose.ES256})
 	if err != nil || len(parsed.Headers) != 1 || parsed.Headers[0].ExtraHeaders[jose.HeaderType] != capabilityType {
-		return Capability{}, bad
+		return Capability{}, badCapability()
 	}
 	key, ok := s.key(parsed.Headers[0].KeyID)
 	if !ok {
-		return Capability{}, bad
+		return Capability{}, badCapability()
 	}
 	var claims capabilityClaims
 	if err := parsed.Claims(key.public, &claims); err != nil {
-		return Capability{}, bad
+		return Capability{}, badCapability()
 	}
 	if claims.Issuer != s.issuer || len(claims.Audience) != 1 || claims.Audience[0] != capabilityAudience ||
 		claims.Subject != capabilitySubject(claims.TaskID) || claims.Expiry == nil ||
 		claims.OrgID == uuid.Nil || claims.TaskID == uuid.Nil || claims.Attempt < 1 {
-		return Capability{}, bad
+		return Capability{}, badCapability()
 	}
-	expires := claims.Expiry.Time()
-	if !now.Before(expires) || (claims.NotBefore != nil && now.Before(claims.NotBefore.Time())) {
-		return Capability{}, fault.New(fault.Unauthenticated, "the capability token has expired").
-			WithHint("a heartbeat in time renews it; after that the task is another attempt's")
+	if claims.NotBefore != nil && now.Before(claims.NotBefore.Time()) {
+		return Capability{}, expiredCapability()
 	}
-	return Capability{
-		OrgID: claims.OrgID, TaskID: claims.TaskID, Attempt: claims.Attempt, Datasets: claims.Datasets, Prefixes: claims.Prefixes, ExpiresAt: expires,
-	}, nil
+	return Capability{OrgID: claims.OrgID, TaskID: claims.TaskID, Attempt: claims.Attempt, Datasets: claims.Datasets, Prefixes: claims.Prefixes,
+		ExpiresAt: claims.Expiry.Time()}, nil
+}
+
+func badCapability() error {
+	return fault.New(fault.Unauthenticated, "the capability token is not valid").
+		WithHint("send the token that came with the claim, or the one that a heartbeat renewed it with")
+}
+
+func expiredCapability() error {
+	return fault.New(fault.Unauthenticated, "the capability token has expired").
+		WithHint("a heartbeat in time renews it; after that the task is another attempt's")
 }
 
 func (s *Signer) key(id string) (TaskKey, bool) {
-	if s == nil {
-		return TaskKey{}, false
-	}
 	for _, k := range s.keys {
 		if k.ID == id {
 			return k, true

@@ -59,11 +59,15 @@ func TestACapabilityIsWhatWasIssued(t *testing.T) {
 	s, want := signer(t, key), someCapability()
 	token, err := s.Issue(want, noon)
 	require.NoError(t, err)
-	got, err := s.Verify(token, noon.Add(59*time.Minute))
-	require.NoError(t, err)
-	require.True(t, want.ExpiresAt.Equal(got.ExpiresAt))
-	got.ExpiresAt = want.ExpiresAt
-	require.Equal(t, want, got)
+	stranger := signer(t, key) // another server, which did not issue it and has the signature checked
+	for _, s := range []*authz.Signer{s, stranger, stranger} {
+		got, err := s.Verify(token, noon.Add(59*time.Minute))
+		require.NoError(t, err)
+		require.True(t, want.ExpiresAt.Equal(got.ExpiresAt))
+		got.ExpiresAt = want.ExpiresAt
+		require.Equal(t, want, got)
+		got.Datasets[0], got.Prefixes[0] = uuid.Nil, "/" // what one call does with it is not what the next one sees
+	}
 
 	header, claims := part(t, token, 0), part(t, token, 1)
 	require.Equal(t, map[string]any{"alg": "ES256", "kid": key.ID, "typ": "dagctl-task+jwt"}, header)
@@ -191,9 +195,12 @@ func TestNoGoodCapabilities(t *testing.T) {
 		_, err := s.Verify(bad, noon)
 		require.True(t, fault.Is(err, fault.Unauthenticated), "%s: %v", name, err)
 	}
+	fresh := signer(t, key)
 	for name, at := range map[string]time.Time{"at its end": good.ExpiresAt, "long after": noon.AddDate(1, 0, 0)} {
-		_, err := s.Verify(token, at)
-		require.True(t, fault.Is(err, fault.Unauthenticated), "%s: %v", name, err)
+		for _, s := range []*authz.Signer{s, fresh} { // the one knows the token, which it issued
+			_, err := s.Verify(token, at)
+			require.True(t, fault.Is(err, fault.Unauthenticated), "%s: %v", name, err)
+		}
 	}
 }
 

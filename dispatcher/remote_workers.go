@@ -127,10 +127,18 @@ func (d *Dispatcher) PollTasks(ctx context.Context, c Claimant, max int, wait ti
 	}
 }
 
-// drainAsked takes a poll for a sign of life of a registered worker, and tells whether somebody drains it.
+// drainAsked takes a poll for a sign of life of a registered worker, which is written once a second at most, and tells
+// whether somebody drains it.
 func (d *Dispatcher) drainAsked(ctx context.Context, c Claimant, now time.Time) (drained bool, err error) {
 	err = d.Pool.QueryRow(ctx, `
-		UPDATE workers SET last_heartbeat = greatest(last_heartbeat, $3) WHERE id = $1 AND token = $2 RETURNING drained_at IS NOT NULL`,
+		WITH worker AS (
+			SELECT id, last_heartbeat, drained_at FROM workers WHERE id = $1 AND token = $2
+		), heard AS (
+			UPDATE workers w SET last_heartbeat = greatest(w.last_heartbeat, $3::timestamptz)
+			FROM worker
+			WHERE w.id = worker.id AND worker.last_heartbeat < $3::timestamptz - interval '1 second'
+		)
+		SELECT drained_at IS NOT NULL FROM worker`,
 		c.WorkerID, owner(c.Worker), now).Scan(&drained)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return false, nil

@@ -94,12 +94,9 @@ func (w *Worker) ready() error {
 func (w *Worker) claim(ctx, running context.Context, source Source, tasks *sync.WaitGroup) {
 	slots := make(chan struct{}, w.cfg.PoolSize)
 	for failures := 0; ctx.Err() == nil; {
-		select {
-		case <-ctx.Done():
+		if !waitForSlots(ctx, slots) {
 			return
-		case slots <- struct{}{}: // wait for one to be free
 		}
-		<-slots
 		given, err := source.Next(ctx, cap(slots)-len(slots)) // only this loop takes slots
 		for _, g := range given {                             // even with an error: what was claimed is to be run
 			slots <- struct{}{}
@@ -123,6 +120,36 @@ func (w *Worker) claim(ctx, running context.Context, source Source, tasks *sync.
 			_ = sleep(ctx, pauseAfter(failures, err))
 		}
 	}
+}
+
+// gatherFor is how long the worker waits for more than one free slot, where short tasks end many at a time: a claim of many
+// costs the server hardly more than a claim of one.
+const gatherFor = 2 * time.Millisecond
+
+// waitForSlots waits until one slot is free, and a moment longer for a quarter of them to be; it is false when ctx ends
+// first. Only who waits here takes slots.
+func waitForSlots(ctx context.Context, slots chan struct{}) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case slots <- struct{}{}:
+	}
+	free, moment := 1, time.NewTimer(gatherFor)
+	defer moment.Stop()
+	for more := true; more && free < cap(slots)/4; {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-moment.C:
+			more = false
+		case slots <- struct{}{}:
+			free++
+		}
+	}
+	for range free {
+		<-slots
+	}
+	return true
 }
 
 func (w *Worker) runGiven(ctx context.Context, g Given) {
