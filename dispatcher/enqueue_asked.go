@@ -129,9 +129,7 @@ func lockLimitsOf(ctx context.Context, tx pgx.Tx, row taskRow, all []askedOf) er
 		}
 	}
 	orgs, keys := sortedLimits(wanted)
-	_, err := tx.Exec(ctx, `
-		SELECT FROM limits l JOIN unnest($1::uuid[], $2::text[]) AS w(org, key) ON l.org_id = w.org AND l.key = w.key
-		ORDER BY l.org_id, l.key FOR UPDATE OF l`, orgs, keys)
+	_, err := tx.Exec(ctx, lockLimits, orgs, keys)
 	return wrap(err, "lock limits")
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -77,21 +78,34 @@ type refusal struct {
 	blocker string
 }
 
+// room is what a transaction knows of the limits that it has locked: how many slots are free, and what that changes in the
+// rows, which is written once: a slot that is given back and taken again changes nothing.
+type room struct {
+	free, change map[limit]int
+	promoted     bool // tasks were chosen by one limit of theirs: others may have the slots of those that cannot go on
+}
+
+func newRoom() room { return room{free: map[limit]int{}, change: map[limit]int{}} }
+
+// leave gives the slots of a task back that was admitted.
+func (r room) leave(p placement) {
+	for _, l := range p.limits {
+		k := limit{org: l.org, key: l.key}
+		r.free[k]++
+		r.change[k]--
+	}
+}
+
 // admit gives tasks a slot of every limit they are under, in the order given, as far as there are any. Limits are exact:
 // their rows are locked in sorted order by whoever admits or releases, and a slot is held from here until the run ends.
-func admit(ctx context.Context, tx pgx.Tx, tasks []placement) (admitted []placement, refused []refusal, err error) {
-	if len(tasks) == 0 {
-		return nil, nil, nil
-	}
-	free, err := lockLimits(ctx, tx, tasks)
-	if err != nil {
+func (r room) admit(ctx context.Context, tx pgx.Tx, tasks []placement) (admitted []placement, refused []refusal, err error) {
+	if err := r.lock(ctx, tx, tasks); err != nil {
 		return nil, nil, err
 	}
-	taken := map[limit]int{}
 	for _, p := range tasks {
 		blocker := ""
 		for _, l := range p.limits {
-			if k := (limit{org: l.org, key: l.key}); free[k]-taken[k] <= 0 {
+			if r.free[limit{org: l.org, key: l.key}] <= 0 {
 				blocker = l.key
 				break
 			}
@@ -101,55 +115,64 @@ func admit(ctx context.Context, tx pgx.Tx, tasks []placement) (admitted []placem
 			continue
 		}
 		for _, l := range p.limits {
-			taken[limit{org: l.org, key: l.key}]++
+			k := limit{org: l.org, key: l.key}
+			r.free[k]--
+			r.change[k]++
 		}
 		admitted = append(admitted, p)
 	}
-	return admitted, refused, hold(ctx, tx, taken)
+	return admitted, refused, nil
 }
 
-// lockLimits makes sure that the rows exist, with the bounds the jobs have now, locks them and tells what is free.
-func lockLimits(ctx context.Context, tx pgx.Tx, tasks []placement) (map[limit]int, error) {
+// lock locks the limits of tasks that are not locked yet, after it made sure that their rows exist, with the bounds the jobs
+// have now.
+func (r room) lock(ctx context.Context, tx pgx.Tx, tasks []placement) error {
 	bounds := map[limit]int{}
 	for _, p := range tasks {
 		for _, l := range p.limits {
 			k := limit{org: l.org, key: l.key}
-			bounds[k] = max(bounds[k], l.max)
+			if _, locked := r.free[k]; !locked || l.max > 0 {
+				bounds[k] = max(bounds[k], l.max)
+			}
 		}
+	}
+	if len(bounds) == 0 {
+		return nil
 	}
 	orgs, keys := sortedLimits(bounds)
 	maxes := make([]int, len(keys))
 	for i := range keys {
 		maxes[i] = bounds[limit{org: orgs[i], key: keys[i]}]
 	}
-	if _, err := tx.Exec(ctx, `
+	var b pg.Batch
+	b.Exec("set limits", `
 		INSERT INTO limits (org_id, key, max)
-		SELECT w.org, w.key, greatest(w.max, 1) FROM unnest($1::uuid[], $2::text[], $3::int[]) AS w(org, key, max)
-		ORDER BY w.org, w.key
+		SELECT w.org, w.key, greatest(w.max, 1) FROM unnest($1::uuid[], $2::text[], $3::int[]) WITH ORDINALITY AS w(org, key, max, n)
+		ORDER BY w.n
 		ON CONFLICT (org_id, key) DO UPDATE SET max = EXCLUDED.max
 		WHERE limits.max <> EXCLUDED.max AND EXISTS (
 			SELECT FROM unnest($1::uuid[], $2::text[], $3::int[]) AS w(org, key, max)
-			WHERE w.org = limits.org_id AND w.key = limits.key AND w.max > 0)`, orgs, keys, maxes); err != nil {
-		return nil, fmt.Errorf("set limits: %w", err)
-	}
-	rows, err := tx.Query(ctx, `
-		SELECT l.org_id, l.key, l.max - l.held FROM limits l
-		JOIN unnest($1::uuid[], $2::text[]) AS w(org, key) ON l.org_id = w.org AND l.key = w.key
-		ORDER BY l.org_id, l.key FOR UPDATE OF l`, orgs, keys)
-	if err != nil {
-		return nil, fmt.Errorf("lock limits: %w", err)
-	}
-	free := map[limit]int{}
+			WHERE w.org = limits.org_id AND w.key = limits.key AND w.max > 0)`, orgs, keys, maxes)
+	r.queueLock(&b, orgs, keys)
+	return b.Send(ctx, tx)
+}
+
+// queueLock locks limits, in the order given, which is to be that of sortedLimits, and learns what is free.
+func (r room) queueLock(b *pg.Batch, orgs []uuid.UUID, keys []string) {
 	var (
 		l limit
 		n int
 	)
-	_, err = pgx.ForEachRow(rows, []any{&l.org, &l.key, &n}, func() error {
-		free[l] = n
+	b.Query("lock limits", []any{&l.org, &l.key, &n}, func() error {
+		r.free[l] = n - r.change[l]
 		return nil
-	})
-	return free, err
+	}, lockLimits, orgs, keys)
 }
+
+// lockLimits locks rows one by one in the order of its arguments, orgs and keys.
+const lockLimits = `
+	SELECT l.org_id, l.key, l.max - l.held FROM unnest($1::uuid[], $2::text[]) AS w(org, key)
+	CROSS JOIN LATERAL (SELECT * FROM limits WHERE org_id = w.org AND key = w.key LIMIT 1 FOR UPDATE) AS l`
 
 func sortedLimits(m map[limit]int) (orgs []uuid.UUID, keys []string) {
 	sorted := make([]limit, 0, len(m))
@@ -168,24 +191,23 @@ func sortedLimits(m map[limit]int) (orgs []uuid.UUID, keys []string) {
 	return orgs, keys
 }
 
-// hold changes how many slots are held; negative numbers give back.
-func hold(ctx context.Context, tx pgx.Tx, change map[limit]int) error {
+// queueHold writes how many more slots are held, or fewer.
+func (r room) queueHold(b *pg.Batch) {
+	change := maps.Clone(r.change)
+	maps.DeleteFunc(change, func(_ limit, by int) bool { return by == 0 })
+	clear(r.change)
 	if len(change) == 0 {
-		return nil
+		return
 	}
 	orgs, keys := sortedLimits(change)
 	by := make([]int, len(keys))
 	for i := range keys {
 		by[i] = change[limit{org: orgs[i], key: keys[i]}]
 	}
-	_, err := tx.Exec(ctx, `
+	b.Exec("hold limits", `
 		UPDATE limits l SET held = l.held + w.change
 		FROM unnest($1::uuid[], $2::text[], $3::int[]) AS w(org, key, change)
 		WHERE l.org_id = w.org AND l.key = w.key`, orgs, keys, by)
-	if err != nil {
-		return fmt.Errorf("hold limits: %w", err)
-	}
-	return nil
 }
 
 // countLimits adds a task's slots to those that are given back.
@@ -195,38 +217,62 @@ func countLimits(freed map[limit]int, org uuid.UUID, keys []string) {
 	}
 }
 
-// releaseAll gives back the slots of tasks whose runs have ended, or which will not run, and admits the next that wait. It
-// locks the rows in the one order in which all lock them.
+// releaseAll gives back the slots of tasks whose runs have ended, or which will not run, and admits the next that wait.
 func (d *Dispatcher) releaseAll(ctx context.Context, tx pgx.Tx, freed map[limit]int, now time.Time) error {
 	if len(freed) == 0 {
 		return nil
 	}
-	orgs, keys := sortedLimits(freed)
-	if _, err := tx.Exec(ctx, `
-		SELECT FROM limits l JOIN unnest($1::uuid[], $2::text[]) AS w(org, key) ON l.org_id = w.org AND l.key = w.key
-		ORDER BY l.org_id, l.key FOR UPDATE OF l`, orgs, keys); err != nil {
-		return fmt.Errorf("lock limits: %w", err)
-	}
-	if err := hold(ctx, tx, freed); err != nil {
+	var b pg.Batch
+	r, next := queueRelease(&b, freed)
+	if err := b.Send(ctx, tx); err != nil {
 		return err
 	}
-	for i := range keys {
-		if _, err := d.promoteLimited(ctx, tx, orgs[i], keys[i], now); err != nil {
-			return err
-		}
-	}
-	return nil
+	return d.placeIn(ctx, tx, r, *next, now)
 }
 
-// promoteLimited admits as many of the tasks that wait for a limit as there may be room for; those that another limit
-// still blocks go back to waiting, for that one. The caller has locked the limit. It relies on idx_waiting_blocker.
-func (d *Dispatcher) promoteLimited(ctx context.Context, tx pgx.Tx, org uuid.UUID, key string, now time.Time) (bool, error) {
-	return d.promoteWhere(ctx, tx, now, `q.task_id IN (
-		SELECT w.task_id FROM waiting w
-		WHERE w.org_id = $1 AND w.blocker = $2 AND w.reason = 'limit'
-		ORDER BY w.rank, w.task_id
-		LIMIT (SELECT greatest(max - held, 0) FROM limits WHERE org_id = $1 AND key = $2)
-		FOR UPDATE SKIP LOCKED)`, org, key)
+// promoteOnce admits tasks that wait for limits which those before them could not make use of. What it cannot admit either is
+// for reviewLimits, so that no transaction moves a long queue from limit to limit.
+func (d *Dispatcher) promoteOnce(ctx context.Context, tx pgx.Tx, limits map[limit]int, now time.Time) error {
+	if len(limits) == 0 {
+		return nil
+	}
+	none := make(map[limit]int, len(limits))
+	for l := range limits {
+		none[l] = 0
+	}
+	var b pg.Batch
+	r, next := queueRelease(&b, none)
+	r.promoted = false
+	if err := b.Send(ctx, tx); err != nil {
+		return err
+	}
+	return d.placeIn(ctx, tx, r, *next, now)
+}
+
+// queueRelease is releaseAll as a part of a batch: what it tells is to be placed, in the room that it tells, when that is sent.
+// It locks the rows in the one order in which all lock them, and takes as many of the tasks that wait for each limit as there
+// may be room for; those that another limit still blocks go back to waiting, for that one. It relies on idx_waiting_blocker.
+func queueRelease(b *pg.Batch, freed map[limit]int) (room, *[]placement) {
+	r, next := newRoom(), &[]placement{}
+	if len(freed) == 0 {
+		return r, next
+	}
+	maps.Copy(r.change, freed)
+	r.promoted = true
+	orgs, keys := sortedLimits(freed)
+	by := make([]int, len(keys))
+	for i := range keys {
+		by[i] = -freed[limit{org: orgs[i], key: keys[i]}]
+	}
+	r.queueLock(b, orgs, keys)
+	queuePromote(b, next, `q.task_id = ANY(ARRAY(
+		SELECT w.task_id FROM unnest($1::uuid[], $2::text[], $3::int[]) AS f(org, key, freed)
+		CROSS JOIN LATERAL (SELECT max - held AS free FROM limits WHERE org_id = f.org AND key = f.key LIMIT 1) AS l
+		CROSS JOIN LATERAL (
+			SELECT task_id FROM waiting WHERE org_id = f.org AND blocker = f.key AND reason = 'limit'
+			ORDER BY org_id, blocker, rank, task_id LIMIT greatest(l.free + f.freed, 0)
+			FOR UPDATE SKIP LOCKED) AS w))`, orgs, keys, by)
+	return r, next
 }
 
 // reviewLimits lets tasks in for which there is room but no release to let them in: a bound was raised by a deploy, or
@@ -259,11 +305,7 @@ func (d *Dispatcher) reviewLimits(ctx context.Context, acting map[uuid.UUID]regi
 	}
 	for _, l := range open {
 		err := pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) error {
-			if _, err := tx.Exec(ctx, `SELECT FROM limits WHERE org_id = $1 AND key = $2 FOR UPDATE`, l.org, l.key); err != nil {
-				return err
-			}
-			_, err := d.promoteLimited(ctx, tx, l.org, l.key, now)
-			return err
+			return d.releaseAll(ctx, tx, map[limit]int{l: 0}, now)
 		})
 		if err != nil {
 			return fmt.Errorf("review limit %s: %w", l.key, err)

@@ -3,6 +3,7 @@ package dispatcher
 import (
 	"context"
 	"fmt"
+	"maps"
 	"time"
 
 	"github.com/google/uuid"
@@ -41,6 +42,11 @@ func rankOf(class, priority int, now time.Time) int64 {
 // place decides for each queued task where it is: waiting for its time, for a running sibling, for a limit, or ready.
 // Filtering blocked tasks while claiming would cost every claim; here it costs each task once.
 func (d *Dispatcher) place(ctx context.Context, tx pgx.Tx, tasks []placement, now time.Time) error {
+	return d.placeIn(ctx, tx, newRoom(), tasks, now)
+}
+
+// placeIn is place where limits are locked already, and slots may have been given back.
+func (d *Dispatcher) placeIn(ctx context.Context, tx pgx.Tx, in room, tasks []placement, now time.Time) error {
 	var ready, admissible []placement
 	waits := waitRows{}
 	for _, p := range tasks {
@@ -55,48 +61,61 @@ func (d *Dispatcher) place(ctx context.Context, tx pgx.Tx, tasks []placement, no
 			ready = append(ready, p)
 		}
 	}
-	admitted, refused, err := admit(ctx, tx, admissible)
+	admitted, refused, err := in.admit(ctx, tx, admissible)
 	if err != nil {
 		return err
 	}
 	for _, r := range refused {
 		waits.add(r.placement, "limit", r.blocker, nil)
 	}
-	if err := waits.insert(ctx, tx); err != nil {
+	var b pg.Batch
+	in.queueHold(&b)
+	waits.queue(&b)
+	paused := d.queueReady(ctx, &b, append(ready, admitted...))
+	if err := b.SendLast(ctx, tx); err != nil {
 		return err
 	}
-	paused, err := d.insertReady(ctx, tx, append(ready, admitted...))
-	if err != nil || len(paused) == 0 {
-		return err
-	}
-	freed := map[limit]int{} // nobody else waits for these: they were locked by admit, in this transaction
+	passed := map[limit]int{}
 	for _, p := range admitted {
 		if paused[p.task] {
-			countLimits(freed, p.org, limitKeys(p.limits))
+			in.leave(p)
+			countLimits(passed, p.org, limitKeys(p.limits))
 		}
 	}
-	return hold(ctx, tx, freed)
+	for _, r := range refused {
+		countLimits(passed, r.org, limitKeys(r.limits))
+	}
+	in.queueHold(&b)
+	if err := b.SendLast(ctx, tx); err != nil || !in.promoted {
+		return err
+	}
+	maps.DeleteFunc(passed, func(l limit, _ int) bool { return in.free[l] <= 0 })
+	return d.promoteOnce(ctx, tx, passed, now)
 }
 
-// insertReady makes tasks claimable, but those whose job, DAG or org is paused: they wait, and it tells which. There are
-// hardly ever any pauses, so looking for them is part of the statement, and costs no more than an empty table does. Tasks of
+// queueReady makes tasks claimable, but those whose job, DAG or org is paused: they wait, and it tells which. There are hardly ever any pauses, so looking for them is part of the statement, and costs no more than an empty table does. Tasks of
 // runtimes with queues are to be announced there, see runtime_sqs.go. Claimers are woken after COMMIT.
-func (d *Dispatcher) insertReady(ctx context.Context, tx pgx.Tx, tasks []placement) (paused map[uuid.UUID]bool, err error) {
+func (d *Dispatcher) queueReady(ctx context.Context, b *pg.Batch, tasks []placement) (paused map[uuid.UUID]bool) {
+	paused = map[uuid.UUID]bool{}
 	if len(tasks) == 0 {
-		return nil, nil
+		return paused
 	}
 	var (
 		ids, orgs, jobs []uuid.UUID
 		slots, runtimes []string
 		needs           []string
 		ranks           []int64
+		id              uuid.UUID
 	)
 	for _, p := range tasks {
 		ids, orgs, jobs = append(ids, p.task), append(orgs, p.org), append(jobs, p.job)
 		slots, runtimes, ranks = append(slots, p.slot), append(runtimes, p.runtime), append(ranks, p.rank)
 		needs = append(needs, p.needs)
 	}
-	rows, err := tx.Query(ctx, `
+	b.Query(fmt.Sprintf("make %d tasks claimable", len(tasks)), []any{&id}, func() error {
+		paused[id] = true
+		return nil
+	}, `
 		WITH wanted AS (
 			SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::text[], $5::text[], $6::text[], $7::bigint[])
 				AS w(task_id, org_id, job_id, slot, runtime, needs, rank)),
@@ -121,22 +140,8 @@ func (d *Dispatcher) insertReady(ctx context.Context, tx pgx.Tx, tasks []placeme
 				created_at = EXCLUDED.created_at, processed_at = NULL)
 		SELECT task_id FROM paused`,
 		ids, orgs, jobs, slots, runtimes, needs, ranks, d.queuedRuntimes())
-	if err != nil {
-		return nil, fmt.Errorf("make %d tasks claimable: %w", len(tasks), err)
-	}
-	var id uuid.UUID
-	_, err = pgx.ForEachRow(rows, []any{&id}, func() error {
-		if paused == nil {
-			paused = map[uuid.UUID]bool{}
-		}
-		paused[id] = true
-		return nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("make %d tasks claimable: %w", len(tasks), err)
-	}
 	d.claimable(ctx, ids)
-	return paused, nil
+	return paused
 }
 
 // waitRows collects rows of the waiting set.
@@ -153,20 +158,16 @@ func (w *waitRows) add(p placement, reason, blocker string, available *time.Time
 	w.available, w.ranks = append(w.available, available), append(w.ranks, p.rank)
 }
 
-func (w *waitRows) insert(ctx context.Context, tx pgx.Tx) error {
+func (w *waitRows) queue(b *pg.Batch) {
 	if len(w.ids) == 0 {
-		return nil
+		return
 	}
-	_, err := tx.Exec(ctx, `
+	b.Exec(fmt.Sprintf("make %d tasks wait", len(w.ids)), `
 		INSERT INTO waiting (task_id, org_id, job_id, slot, reason, blocker, available_at, rank)
 		SELECT id, org, job, slot, reason, NULLIF(blocker, ''), available, rank
 		FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::text[], $5::text[], $6::text[], $7::timestamptz[], $8::bigint[])
 			AS w(id, org, job, slot, reason, blocker, available, rank)`,
 		w.ids, w.orgs, w.jobs, w.slots, w.reasons, w.blocker, w.available, w.ranks)
-	if err != nil {
-		return fmt.Errorf("make %d tasks wait: %w", len(w.ids), err)
-	}
-	return nil
 }
 
 // queueFreeSiblings takes the tasks out of the waiting set that waited for slots to become free, to be placed anew. The caller
@@ -175,10 +176,16 @@ func queueFreeSiblings(b *pg.Batch, freed []ended) *[]placement {
 	placing := &[]placement{}
 	if len(freed) > 0 {
 		jobs, slots := slotsOf(freed)
-		queuePromote(b, placing, `q.reason = 'sibling' AND (q.job_id, q.slot) IN (SELECT * FROM unnest($1::uuid[], $2::text[]))`, jobs, slots)
+		queuePromote(b, placing, `q.task_id = ANY(ARRAY(`+waitingSiblings+`))`, jobs, slots)
 	}
 	return placing
 }
+
+// waitingSiblings finds what waits for slots, one by one; its arguments are jobs and slots. It relies on idx_waiting_queued.
+const waitingSiblings = `
+	SELECT s.task_id FROM unnest($1::uuid[], $2::text[]) AS w(job_id, slot) CROSS JOIN LATERAL (
+		SELECT task_id, reason FROM waiting WHERE job_id = w.job_id AND slot = w.slot AND reason IN ('sibling', 'limit', 'paused') LIMIT 1) AS s
+	WHERE s.reason = 'sibling'`
 
 // promoteWhere takes tasks out of the waiting set and places them anew.
 func (d *Dispatcher) promoteWhere(ctx context.Context, tx pgx.Tx, now time.Time, where string, args ...any) (bool, error) {
@@ -205,7 +212,7 @@ func queuePromote(b *pg.Batch, placing *[]placement, where string, args ...any) 
 	}, `
 		WITH freed AS (DELETE FROM waiting q WHERE `+where+` RETURNING q.task_id, q.rank)
 		SELECT t.id, t.org_id, t.job_id, t.slot, t.runtime, t.needs, f.rank, t.limits
-		FROM freed f JOIN tasks t ON t.id = f.task_id
+		FROM freed f CROSS JOIN LATERAL (SELECT * FROM tasks WHERE id = f.task_id LIMIT 1) AS t
 		ORDER BY f.rank, t.id`, args...)
 }
 

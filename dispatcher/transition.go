@@ -197,20 +197,18 @@ func (d *Dispatcher) finishWith(ctx context.Context, tx pgx.Tx, b *pg.Batch, tas
 		}
 	}
 	siblings := queueFreeSiblings(b, running)
+	in, next := queueRelease(b, freed)
 	if err := b.Send(ctx, tx); err != nil {
 		return err
 	}
 	if err := announceDead(ctx, tx, tasks, now); err != nil {
 		return err
 	}
-	if err := d.releaseAll(ctx, tx, freed, now); err != nil {
-		return err
-	}
 	pg.AfterCommit(ctx, func() {
 		d.metrics.ended(tasks)
 		d.roomInFunctions(tasks)
 	})
-	return d.place(ctx, tx, *siblings, now)
+	return d.placeIn(ctx, tx, in, append(*next, *siblings...), now)
 }
 
 // queueEndLeases takes away the leases of running tasks. Siblings that wait already are locked before: routers lock in this
@@ -226,8 +224,7 @@ func queueEndLeases(b *pg.Batch, running []ended) {
 	if len(running) > 1 {
 		jobs, slots := slotsOf(running)
 		b.Exec("lock siblings", `
-			SELECT FROM waiting q JOIN unnest($1::uuid[], $2::text[]) AS w(job_id, slot) ON q.job_id = w.job_id AND q.slot = w.slot
-			WHERE q.reason = 'sibling' ORDER BY q.task_id FOR UPDATE OF q`, jobs, slots)
+			SELECT FROM waiting WHERE task_id = ANY(ARRAY(`+waitingSiblings+`)) ORDER BY task_id FOR UPDATE`, jobs, slots)
 		// By a statement of its own: one that both sorts and deletes is planned as a join, which reads the whole table.
 		b.Exec("lock leases", `SELECT FROM leases WHERE task_id = ANY($1) ORDER BY task_id FOR UPDATE`, tasks)
 	}
