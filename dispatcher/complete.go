@@ -201,10 +201,9 @@ func (d *Dispatcher) completeTogether(batch []*completing) {
 // completeTx writes a batch; an error spoils all of it, those of single completions are told by them.
 func (d *Dispatcher) completeTx(ctx context.Context, tx pgx.Tx, batch []*completing) (follows topics, err error) {
 	now := batch[0].now
-	batch[0].next = nil // of a try that failed
 	keys, fences := make([]string, len(batch)), make([]uuid.UUID, len(batch))
 	for i, x := range batch {
-		keys[i], fences[i] = x.job.LockKey(), x.TaskID
+		keys[i], fences[i], x.next = x.job.LockKey(), x.TaskID, nil // next is of a try that failed
 		if x.now.After(now) {
 			now = x.now
 		}
@@ -334,7 +333,18 @@ func (d *Dispatcher) completeTx(ctx context.Context, tx pgx.Tx, batch []*complet
 	for i, x := range open {
 		done[i] = ended{x.row, ending{status: "Completed", state: x.state, hash: x.hash, outputs: x.notes, actor: "WORKER"}}
 	}
-	if err := d.finishWith(ctx, tx, &b, done, now); err != nil || !routes {
+	if !routes {
+		let := &nextClaim{}
+		if err := d.finishWith(context.WithValue(ctx, nextClaimKey{}, let), tx, &b, done, now); err != nil {
+			return follows, err
+		}
+		jobs := make([]*registry.Job, len(open))
+		for i, x := range open {
+			jobs[i] = x.job
+		}
+		return follows, let.give(ctx, tx, d, open, jobs, now)
+	}
+	if err := d.finishWith(ctx, tx, &b, done, now); err != nil {
 		return follows, err
 	}
 	made, err := next.route(ctx, tx, d, events, now)

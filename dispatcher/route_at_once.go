@@ -105,18 +105,21 @@ func (a *ownRouting) route(ctx context.Context, tx pgx.Tx, d *Dispatcher, events
 	if err != nil || a.by.then == nil {
 		return made.topics(), err
 	}
-	a.by.next, err = next.claim(ctx, tx, d, consumers, now)
-	return made.topics(), err
+	jobs := make([]*registry.Job, len(consumers))
+	for i, c := range consumers {
+		jobs[i] = c.Job
+	}
+	return made.topics(), next.give(ctx, tx, d, []*completing{a.by}, jobs, now)
 }
 
-// The runner whose completion made a task goes on with it, claimed by the completion's own transaction, if that is the task
+// The runner whose completion made a task, or let one in that waited for a limit, goes on with it, claimed by the completion's own transaction, if that is the task
 // that it would get anyway: nothing else is ready for this process. Another COMMIT and a wake-up are saved, which is most of
 // the time between the jobs of a chain. Nobody else can have seen the task yet, so that no lock is waited for.
 
 // nextClaim collects the tasks that a transaction makes ready.
 type nextClaim struct {
 	ready []uuid.UUID
-	taken bool
+	taken int
 }
 
 // nextClaimKey is that of a context with a nextClaim.
@@ -129,36 +132,50 @@ func (d *Dispatcher) claimable(ctx context.Context, tasks []uuid.UUID) {
 		next.ready = append(next.ready, tasks...)
 	}
 	pg.AfterCommit(ctx, func() {
-		if !ok || !next.taken || len(next.ready) > 1 {
+		if !ok || len(next.ready) > next.taken {
 			d.wake.send(topicClaim)
 		}
 	})
 }
 
-// claim takes the first of the tasks, unless others are ready besides them, or it is not for this process. Where the set is
-// full of dead rows, what is ready cannot be found quickly.
-func (n *nextClaim) claim(ctx context.Context, tx pgx.Tx, d *Dispatcher, consumers []registry.Consumer, now time.Time) (*claimed, error) {
-	if len(n.ready) == 0 || d.heads.crowded() || slices.ContainsFunc(consumers, func(c registry.Consumer) bool { return !d.runsJob(c.Job) }) {
-		return nil, nil
+// give has the runners of completions go on with the first of the tasks, of jobs that this process runs, unless others are ready
+// besides them. Where the set is full of dead rows, what is ready cannot be found quickly.
+func (n *nextClaim) give(ctx context.Context, tx pgx.Tx, d *Dispatcher, batch []*completing, jobs []*registry.Job, now time.Time) error {
+	batch = slices.DeleteFunc(slices.Clone(batch), func(x *completing) bool { return x.then == nil })
+	var origins []uuid.UUID
+	for _, job := range jobs {
+		if d.runsJob(job) {
+			origins = append(origins, job.Origin)
+		}
+	}
+	if len(n.ready) == 0 || len(batch) == 0 || len(origins) == 0 || d.heads.crowded() {
+		return nil
 	}
 	began := time.Now()
+	where, args := d.runsHere()
+	// A task that waited before may be locked by somebody who wants it out of the set, and who must not be waited for.
 	taken, err := takePicked(ctx, tx, `
-		SELECT q.task_id FROM ready q
-		WHERE q.task_id = ANY($1) AND NOT EXISTS (SELECT FROM ready o WHERE o.runtime = ANY($2) AND o.task_id <> ALL($1))
-		ORDER BY q.rank, q.task_id LIMIT 1 FOR UPDATE SKIP LOCKED`, n.ready, d.inProcessRuntimes())
+		SELECT q.task_id FROM ready q CROSS JOIN LATERAL (SELECT FROM tasks WHERE id = q.task_id LIMIT 1 FOR UPDATE SKIP LOCKED) AS t
+		WHERE q.task_id = ANY($1) AND q.runtime = ANY($2) AND q.job_id = ANY($4) AND `+where+`
+		  AND NOT EXISTS (SELECT FROM ready o WHERE o.runtime = ANY($2) AND o.task_id <> ALL($1))
+		ORDER BY q.rank, q.task_id LIMIT $3 FOR UPDATE OF q SKIP LOCKED`,
+		append([]any{n.ready, d.inProcessRuntimes(), len(batch), dedupeIDs(origins)}, args...)...)
 	if err != nil || len(taken) == 0 {
-		return nil, err
+		return err
 	}
-	n.taken = true
+	n.taken = len(taken)
 	out, err := d.leaseTaken(ctx, tx, taken, holder{worker: d.WorkerID}, now)
 	if err != nil || len(out) == 0 {
-		return nil, err
+		return err
+	}
+	for i := range out {
+		batch[i].next = &out[i]
 	}
 	pg.AfterCommit(ctx, func() {
-		d.metrics.batch("claim", began, 1)
+		d.metrics.batch("claim", began, len(out))
 		d.tracing.claimed(out, began)
 	})
-	return &out[0], nil
+	return nil
 }
 
 // runsJob reports whether this process runs tasks of a job, and may claim them without waiting: of a job that follows cursors
