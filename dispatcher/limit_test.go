@@ -154,3 +154,29 @@ func TestABoundThatIsRaised(t *testing.T) {
 	w.check()
 	require.Len(t, w.claim(w.d), 1)
 }
+
+// What a completion lets in goes on in the slot of its runner, as much as its limits allow and no more.
+func TestARunnerGoesOnWithWhatItLetIn(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.serve(edit(limited, "MAX", "1"))
+	for i := range 3 {
+		w.probe.put("raw", fmt.Sprintf("k%02d", i), "a")
+	}
+	w.poll()
+	task := w.one(w.d)
+	for left := 2; left >= 0; left-- {
+		var next []claimed
+		w.d.attempt(t.Context(), task, func(c claimed) { next = append(next, c) })
+		require.Equal(t, "Completed", w.task(task.TaskID))
+		require.Len(t, next, min(left, 1))
+		require.Zero(t, w.count(`SELECT FROM ready`))
+		require.Equal(t, max(left-1, 0), w.count(`SELECT FROM waiting WHERE reason = 'limit'`))
+		require.Equal(t, min(left, 1), w.count(`SELECT FROM leases`))
+		require.Equal(t, min(left, 1), w.count(`SELECT FROM limits WHERE held = 1`))
+		w.check()
+		if left > 0 {
+			task = next[0]
+		}
+	}
+}
