@@ -151,17 +151,23 @@ func lostPoll(s *scene) {
 }
 
 func awayAtPoll(s *scene) {
-	s.recorder.meet(&fault{endpoint: pollCall, times: 3, status: http.StatusServiceUnavailable})
+	const refused = 5
+	s.recorder.meet(&fault{endpoint: pollCall, times: refused, status: http.StatusServiceUnavailable})
 	task := s.create(Echo, "when the server is back")
 	away := func() []call {
 		return s.recorder.find(func(c *call) bool { return c.endpoint == pollCall && c.status == http.StatusServiceUnavailable })
 	}
 	// What is under way was not met by the fault: it takes the task, and the polls after it are refused.
-	s.until(40*time.Second, func() bool { return len(away()) == 3 })
+	s.until(40*time.Second, func() bool { return len(away()) == refused })
 	refusals := away()
-	s.must("it polls again", len(refusals) == 3, "there were %d polls, not 3, within 40 s%s", len(refusals), s.state())
-	s.expect("after a pause", refusals[2].began.Sub(refusals[0].began) >= 100*time.Millisecond,
-		"three polls came within %s: a server that is away would be stormed", refusals[2].began.Sub(refusals[0].began))
+	s.must("it polls again", len(refusals) == refused, "there were %d polls, not %d, within 40 s%s", len(refusals), refused, s.state())
+	// One of them may follow at once, as pauses are drawn by lot; and those of a worker without pauses may be slow ones.
+	shortest := time.Hour
+	for i := 2; i < len(refusals); i++ {
+		shortest = min(shortest, refusals[i].began.Sub(refusals[i-2].began))
+	}
+	s.expect("after a pause", shortest >= 100*time.Millisecond,
+		"three polls came within %s: a server that is away would be stormed", shortest)
 	s.ends(task, 1, "Completed")
 }
 
