@@ -202,34 +202,27 @@ func (d *Dispatcher) followBackfill(ctx context.Context, b running, now time.Tim
 	return nil
 }
 
-// holdBack takes findings out of consideration that read what a backfill is filling which is to be followed at its end, or
-// not at all: they are found again when it has ended.
-func holdBack(ctx context.Context, tx pgx.Tx, findings []finding) error {
-	var read []uuid.UUID
-	for _, f := range findings {
-		for _, p := range f.pins {
-			if f.verdict == stale && !slices.Contains(read, p.Version) {
-				read = append(read, p.Version)
-			}
-		}
-	}
+// queueFilling asks what running backfills fill, besides any of the generations read, that are to be followed at their end, or
+// not at all. The answer is there once b is sent.
+func queueFilling(b *pg.Batch, read []uuid.UUID) *[]uuid.UUID {
+	filling := &[]uuid.UUID{}
 	if len(read) == 0 {
+		return filling
+	}
+	var generation uuid.UUID
+	b.Query("find backfills", []any{&generation}, func() error {
+		*filling = append(*filling, generation)
 		return nil
-	}
-	rows, err := tx.Query(ctx, `
-		SELECT unnest(dataset_versions) FROM backfills WHERE status = 'Running' AND propagate <> 'each' AND dataset_versions && $1`, read)
-	if err != nil {
-		return fmt.Errorf("find backfills: %w", err)
-	}
-	filling, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
-	if err != nil {
-		return fmt.Errorf("find backfills: %w", err)
-	}
+	}, `SELECT unnest(dataset_versions) FROM backfills WHERE status = 'Running' AND propagate <> 'each' AND dataset_versions && $1`, read)
+	return filling
+}
+
+// holdBack takes findings out of consideration that read what such a backfill fills: they are found again when it has ended.
+func holdBack(findings []finding, filling []uuid.UUID) {
 	for i := range findings {
 		f := &findings[i]
 		if f.verdict == stale && slices.ContainsFunc(f.pins, func(p registry.Pin) bool { return slices.Contains(filling, p.Version) }) {
 			f.verdict, f.missing = incomplete, "a backfill of an input is followed at its end"
 		}
 	}
-	return nil
 }

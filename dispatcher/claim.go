@@ -217,6 +217,11 @@ func (d *Dispatcher) lease(ctx context.Context, tx pgx.Tx, taken []claimable, by
 	if err != nil {
 		return nil, err
 	}
+	return d.leaseGiven(ctx, tx, taken, given, by, now)
+}
+
+// leaseGiven is lease where it is known what the tasks are given.
+func (d *Dispatcher) leaseGiven(ctx context.Context, tx pgx.Tx, taken []claimable, given given, by holder, now time.Time) (_ []claimed, err error) {
 	var (
 		out                    = make([]claimed, len(taken))
 		tasks, orgs, origins   []uuid.UUID
@@ -301,30 +306,37 @@ type given struct {
 }
 
 func (d *Dispatcher) given(ctx context.Context, tx pgx.Tx, taken []claimable) (given, error) {
-	g := given{states: map[uuid.UUID]json.RawMessage{}}
 	var (
 		pins    []registry.Pin
 		origins []uuid.UUID
 		jobs    []*registry.Job
-		err     error
+		b       pg.Batch
 	)
 	for _, c := range taken {
 		pins, origins, jobs = append(pins, c.pins...), append(origins, c.Origin), append(jobs, c.job)
 	}
-	if g.generations, err = d.Registry.InputGenerations(ctx, tx, jobs...); err != nil {
-		return g, err
+	generations, err := d.Registry.InputGenerations(ctx, tx, jobs...)
+	if err != nil {
+		return given{}, err
 	}
+	g := queueLoaded(&b, pins, origins)
+	g.generations = generations
+	return g, b.Send(ctx, tx)
+}
+
+// queueLoaded asks for what is in pins and for operator states; both are filled in when b is sent.
+func queueLoaded(b *pg.Batch, pins []registry.Pin, origins []uuid.UUID) given {
+	g := given{states: map[uuid.UUID]json.RawMessage{}}
 	var (
-		b      pg.Batch
 		origin uuid.UUID
 		state  []byte
 	)
-	g.contents = registry.QueueContents(&b, pins)
+	g.contents = registry.QueueContents(b, pins)
 	b.Query("operator states", []any{&origin, &state}, func() error {
 		g.states[origin] = slices.Clone(state)
 		return nil
 	}, `SELECT job_id, state FROM operator_state WHERE job_id = ANY($1) AND state_key = 'default'`, dedupeIDs(origins))
-	return g, b.Send(ctx, tx)
+	return g
 }
 
 // stamp adds to pins when the revisions were made.

@@ -38,7 +38,8 @@ type newTask struct {
 	runtime     string
 	runAt       *time.Time
 	metadata    json.RawMessage
-	trace       string // traceparent of what it follows from
+	trace       string         // traceparent of what it follows from
+	pins        []registry.Pin // what it is to read, as found under the lock of its origin; nil: that is found when it is claimed
 }
 
 type slotOf struct {
@@ -69,21 +70,41 @@ func (c created) topics() topics {
 
 // createFound makes the tasks that findings call for.
 func (d *Dispatcher) createFound(ctx context.Context, tx pgx.Tx, findings []finding, live map[uuid.UUID]bool, now time.Time) (created, error) {
-	if err := holdBack(ctx, tx, findings); err != nil {
+	var (
+		b     pg.Batch
+		slots []slotOf
+		read  []uuid.UUID
+	)
+	for _, f := range findings {
+		if f.verdict == stale {
+			slots = append(slots, slotOf{f.job.Origin, f.key})
+			for _, p := range f.pins {
+				read = append(read, p.Version)
+			}
+		}
+	}
+	filling, there := queueFilling(&b, dedupeIDs(read)), queueOccupied(&b, slots)
+	if err := b.Send(ctx, tx); err != nil {
 		return created{}, err
 	}
+	return d.createWhere(ctx, tx, findings, *filling, there, live, now)
+}
+
+// createWhere is createFound where it is known what running backfills fill, and what the slots of the findings have.
+func (d *Dispatcher) createWhere(ctx context.Context, tx pgx.Tx, findings []finding, filling []uuid.UUID, there occupancy, live map[uuid.UUID]bool, now time.Time) (created, error) {
+	holdBack(findings, filling)
 	var wanted []newTask
 	for _, f := range findings {
 		if f.verdict != stale {
 			continue
 		}
-		t := newTask{job: f.job, kind: "reactive", slot: f.key, partition: f.key, dedupe: f.dedupe, class: classLive, trace: f.trace}
+		t := newTask{job: f.job, kind: "reactive", slot: f.key, partition: f.key, dedupe: f.dedupe, class: classLive, trace: f.trace, pins: f.pins}
 		if !live[f.job.Origin] {
 			t.kind, t.class = "build", classBuild
 		}
 		wanted = append(wanted, t)
 	}
-	return d.create(ctx, tx, wanted, now)
+	return d.createIn(ctx, tx, wanted, there, now)
 }
 
 // create makes tasks and puts each into the set where it belongs. The caller holds the locks of their origins, so per
@@ -92,10 +113,22 @@ func (d *Dispatcher) createFound(ctx context.Context, tx pgx.Tx, findings []find
 // A unit of work that is known by its dedupe key is not made twice. One that was only canceled, because a cutover or
 // an abandoned build had no use for it or another task was to do its work, is taken up again under its old id.
 func (d *Dispatcher) create(ctx context.Context, tx pgx.Tx, wanted []newTask, now time.Time) (created, error) {
-	out := created{by: map[slotOf]madeTask{}}
-	if len(wanted) == 0 {
-		return out, nil
+	var slots []slotOf
+	for _, w := range wanted {
+		if w.id == uuid.Nil {
+			slots = append(slots, slotOf{w.job.Origin, w.slot})
+		}
 	}
+	there, err := occupied(ctx, tx, slots)
+	if err != nil {
+		return created{}, err
+	}
+	return d.createIn(ctx, tx, wanted, there, now)
+}
+
+// createIn is create where it is known what the slots have.
+func (d *Dispatcher) createIn(ctx context.Context, tx pgx.Tx, wanted []newTask, there occupancy, now time.Time) (created, error) {
+	out := created{by: map[slotOf]madeTask{}}
 	// In one order everywhere, so that two transactions that make the same tasks cannot deadlock.
 	slices.SortStableFunc(wanted, func(a, b newTask) int {
 		if c := slices.Compare(a.job.Origin[:], b.job.Origin[:]); c != 0 {
@@ -106,16 +139,6 @@ func (d *Dispatcher) create(ctx context.Context, tx pgx.Tx, wanted []newTask, no
 		}
 		return slices.Compare([]byte(a.dedupe+"\x00"+a.slot), []byte(b.dedupe+"\x00"+b.slot))
 	})
-	var slots []slotOf
-	for _, w := range wanted {
-		if w.id == uuid.Nil {
-			slots = append(slots, slotOf{w.job.Origin, w.slot})
-		}
-	}
-	there, err := occupied(ctx, tx, slots)
-	if err != nil {
-		return out, err
-	}
 	fresh := wanted[:0:0]
 	for _, w := range wanted {
 		s := slotOf{w.job.Origin, w.slot}
@@ -129,28 +152,58 @@ func (d *Dispatcher) create(ctx context.Context, tx pgx.Tx, wanted []newTask, no
 		there.queued[s] = uuid.Nil // two requests for one slot in one call are one
 		fresh = append(fresh, w)
 	}
-	ids, err := d.insertTasks(ctx, tx, fresh, now)
+	if len(fresh) == 0 {
+		return out, nil
+	}
+	// What nothing stands in the way of becomes claimable in the round trip that inserts it.
+	var (
+		b       pg.Batch
+		spans   = d.tracing.made(ctx, fresh)
+		placing = make([]placement, len(fresh))
+		free    = make(map[uuid.UUID]bool, len(fresh))
+		ready   []placement
+	)
+	asked, made, err := queueInsertTasks(&b, fresh, now)
 	if err != nil {
 		return out, err
 	}
-	var placing []placement
 	for i, w := range fresh {
-		if ids[i] == uuid.Nil {
-			continue // done or given up before
-		}
 		s := slotOf{w.job.Origin, w.slot}
-		out.by[s] = madeTask{id: ids[i], isNew: true}
-		p := placement{task: ids[i], org: w.job.OrgID, job: w.job.Origin, slot: w.slot, runtime: w.runtime, needs: needsOf(&w.job.Def, w.kind),
-			rank: rankOf(w.class, w.priority, now), limits: limitsOf(w), runAt: w.runAt}
-		if r, ok := there.running[s]; ok {
-			p.sibling = r
+		p := placement{task: asked[i], org: w.job.OrgID, job: w.job.Origin, slot: w.slot, runtime: w.runtime, needs: needsOf(&w.job.Def, w.kind),
+			rank: rankOf(w.class, w.priority, now), limits: limitsOf(w), runAt: w.runAt, sibling: there.running[s]}
+		if placing[i] = p; p.isFree(now) && len(there.failed[s]) == 0 {
+			free[p.task], ready = true, append(ready, p)
 		}
-		placing = append(placing, p)
 	}
-	if err := supersedeFailed(ctx, tx, placing, there.failed, now); err != nil {
+	d.queueInsertReady(&b, ready)
+	d.queueNext(ctx, &b, fresh, placing, free)
+	if err := b.Send(ctx, tx); err != nil {
 		return out, err
 	}
-	return out, d.place(ctx, tx, placing, now)
+	d.tracing.inserted(ctx, spans, made)
+	var (
+		placed []uuid.UUID
+		rest   []placement
+	)
+	for i, p := range placing {
+		if made[i] == uuid.Nil {
+			continue // done or given up before
+		}
+		out.by[slotOf{p.job, p.slot}] = madeTask{id: made[i], isNew: true}
+		if made[i] == asked[i] && free[p.task] {
+			placed = append(placed, p.task)
+			continue
+		}
+		p.task = made[i]
+		rest = append(rest, p)
+	}
+	if len(placed) > 0 {
+		d.claimable(ctx, placed)
+	}
+	if err := supersedeFailed(ctx, tx, rest, there.failed, now); err != nil {
+		return out, err
+	}
+	return out, d.place(ctx, tx, rest, now)
 }
 
 // supersedeFailed ends tasks that failed for the slots of new ones, dead or waiting for a retry: the new task reads
@@ -182,16 +235,22 @@ type occupancy struct {
 // no further, which keeps this from deadlocking with a completion that promotes the very sibling. Each slot is looked up by
 // itself, in plans that do not begin with all that is open; locks are taken in the order of ids, as everywhere.
 func occupied(ctx context.Context, tx pgx.Tx, slots []slotOf) (occupancy, error) {
+	var b pg.Batch
+	found := queueOccupied(&b, slots)
+	return found, b.Send(ctx, tx)
+}
+
+// queueOccupied is occupied as a part of a batch: the answer is filled in when that is sent.
+func queueOccupied(b *pg.Batch, slots []slotOf) occupancy {
 	found := occupancy{queued: map[slotOf]uuid.UUID{}, running: map[slotOf]uuid.UUID{}, failed: map[slotOf][]uuid.UUID{}, doing: map[slotOf]string{}}
 	if len(slots) == 0 {
-		return found, nil
+		return found
 	}
 	origins, names := make([]uuid.UUID, len(slots)), make([]string, len(slots))
 	for i, s := range slots {
 		origins[i], names[i] = s.origin, s.slot
 	}
 	var (
-		b      pg.Batch
 		s      slotOf
 		id     uuid.UUID
 		failed bool
@@ -228,11 +287,12 @@ func occupied(ctx context.Context, tx pgx.Tx, slots []slotOf) (occupancy, error)
 			WHERE NOT EXISTS (SELECT FROM waiting q WHERE q.job_id = w.job_id AND q.slot = w.slot AND q.reason NOT IN ('backoff', 'dead') OFFSET 0)
 			  AND NOT EXISTS (SELECT FROM ready r WHERE r.job_id = w.job_id AND r.slot = w.slot OFFSET 0)))
 		ORDER BY l.task_id FOR SHARE OF l`, origins, names)
-	return found, b.Send(ctx, tx)
+	return found
 }
 
-// insertTasks writes the rows and returns their ids, uuid.Nil where the dedupe key is that of work done or given up.
-func (d *Dispatcher) insertTasks(ctx context.Context, tx pgx.Tx, wanted []newTask, now time.Time) ([]uuid.UUID, error) {
+// queueInsertTasks writes the rows under the asked ids. Once b is sent, made tells under which they are: another where a
+// canceled one is taken up again, uuid.Nil where the dedupe key is that of work done or given up.
+func queueInsertTasks(b *pg.Batch, wanted []newTask, now time.Time) (asked, made []uuid.UUID, err error) {
 	var (
 		ids, orgs, jobs                                   = make([]uuid.UUID, len(wanted)), make([]uuid.UUID, len(wanted)), make([]uuid.UUID, len(wanted))
 		kinds, slots, runtimes, needs, partitions, limits []string
@@ -240,7 +300,6 @@ func (d *Dispatcher) insertTasks(ctx context.Context, tx pgx.Tx, wanted []newTas
 		maxAttempts, priorities                           []int
 		runAts                                            []*time.Time
 	)
-	spans := d.tracing.made(ctx, wanted)
 	index := make(map[slotOf]int, len(wanted))
 	for i := range wanted {
 		w := &wanted[i]
@@ -268,7 +327,7 @@ func (d *Dispatcher) insertTasks(ctx context.Context, tx pgx.Tx, wanted []newTas
 		if list := limitKeys(limitsOf(*w)); len(list) > 0 {
 			text, err := json.Marshal(list)
 			if err != nil {
-				return nil, err
+				return nil, nil, err
 			}
 			keys = string(text)
 		}
@@ -279,7 +338,18 @@ func (d *Dispatcher) insertTasks(ctx context.Context, tx pgx.Tx, wanted []newTas
 		hashes, concurrency = append(hashes, optional(w.inputHash)), append(concurrency, optional(w.concurrency))
 		maxAttempts, priorities, runAts = append(maxAttempts, w.maxAttempts), append(priorities, w.priority), append(runAts, w.runAt)
 	}
-	answer, err := tx.Query(ctx, `
+	made = make([]uuid.UUID, len(wanted))
+	var (
+		s      slotOf
+		id     uuid.UUID
+		dedupe string
+	)
+	b.Query(fmt.Sprintf("insert %d tasks", len(wanted)), []any{&id, &s.origin, &s.slot, &dedupe}, func() error {
+		if i, ok := index[s]; ok && wanted[i].dedupe == dedupe {
+			made[i] = id
+		}
+		return nil
+	}, `
 		WITH made AS (
 			INSERT INTO tasks (id, org_id, job_id, kind, dedupe_key, slot, max_attempts, runtime, needs, priority, partitions, payload,
 				input_hash, concurrency_key, limits, metadata, run_at, created_at)
@@ -302,26 +372,7 @@ func (d *Dispatcher) insertTasks(ctx context.Context, tx pgx.Tx, wanted []newTas
 			SELECT uuid_v7(), org_id, id, attempt, 'Canceled', 'Queued', 'SYSTEM', $1 FROM made WHERE revived)
 		SELECT id, job_id, slot, coalesce(dedupe_key, '') FROM made`,
 		now, ids, orgs, jobs, kinds, dedupes, slots, maxAttempts, runtimes, priorities, partitions, payloads, hashes, concurrency, limits, metadata, runAts, needs)
-	if err != nil {
-		return nil, fmt.Errorf("insert %d tasks: %w", len(wanted), err)
-	}
-	made := make([]uuid.UUID, len(wanted))
-	var (
-		s      slotOf
-		id     uuid.UUID
-		dedupe string
-	)
-	_, err = pgx.ForEachRow(answer, []any{&id, &s.origin, &s.slot, &dedupe}, func() error {
-		if i, ok := index[s]; ok && wanted[i].dedupe == dedupe {
-			made[i] = id
-		}
-		return nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("insert %d tasks: %w", len(wanted), err)
-	}
-	d.tracing.inserted(ctx, spans, made)
-	return made, nil
+	return ids, made, nil
 }
 
 func optional(s string) *string {

@@ -230,15 +230,22 @@ func takeFrom(ctx context.Context, tx pgx.Tx, queues []head, ranks []int64, shar
 // takePicked removes the tasks from the ready set that a query picks and locks. The CTE is materialised: without that the
 // plan may lock and delete more rows than a limit in it says.
 func takePicked(ctx context.Context, tx pgx.Tx, pick string, args ...any) ([]claimable, error) {
+	var b pg.Batch
+	taken := queuePicked(&b, pick, args...)
+	err := b.Send(ctx, tx)
+	return *taken, err
+}
+
+// queuePicked is takePicked as a part of a batch: the answer is filled in when that is sent.
+func queuePicked(b *pg.Batch, pick string, args ...any) *[]claimable {
 	var (
-		b     pg.Batch
 		c     claimable
-		taken []claimable
+		taken = &[]claimable{}
 	)
 	b.Query("take ready tasks", []any{&c.Task, &c.Org, &c.Origin, &c.Slot, &c.Kind, &c.Attempt, &c.Started, &c.Partitions, &c.Payload, &c.Limits,
 		&c.runtime, &c.rank, &c.trace}, func() error {
 		c.Partitions, c.Payload, c.Limits = slices.Clone(c.Partitions), slices.Clone(c.Payload), slices.Clone(c.Limits)
-		taken = append(taken, c)
+		*taken = append(*taken, c)
 		return nil
 	}, `
 		WITH picked AS MATERIALIZED (`+pick+`),
@@ -247,5 +254,5 @@ func takePicked(ctx context.Context, tx pgx.Tx, pick string, args ...any) ([]cla
 			t.runtime, k.rank, coalesce(t.metadata->>'traceparent', '')
 		FROM taken k JOIN tasks t ON t.id = k.task_id
 		ORDER BY k.rank, t.id`, args...)
-	return taken, b.Send(ctx, tx)
+	return taken
 }

@@ -93,9 +93,29 @@ func (d *Dispatcher) placeIn(ctx context.Context, tx pgx.Tx, in room, tasks []pl
 	return d.promoteOnce(ctx, tx, passed, now)
 }
 
-// queueReady makes tasks claimable, but those whose job, DAG or org is paused: they wait, and it tells which. There are hardly ever any pauses, so looking for them is part of the statement, and costs no more than an empty table does. Tasks of
-// runtimes with queues are to be announced there, see runtime_sqs.go. Claimers are woken after COMMIT.
+// isFree says that a task may be claimed now, unless it is paused.
+func (p placement) isFree(now time.Time) bool {
+	return (p.runAt == nil || !p.runAt.After(now)) && p.sibling == uuid.Nil && len(p.limits) == 0
+}
+
+// queueReady makes tasks claimable, but those whose job, DAG or org is paused: they wait, and it tells which. Claimers are woken
+// after COMMIT.
 func (d *Dispatcher) queueReady(ctx context.Context, b *pg.Batch, tasks []placement) (paused map[uuid.UUID]bool) {
+	paused = d.queueInsertReady(b, tasks)
+	if len(tasks) > 0 {
+		ids := make([]uuid.UUID, len(tasks))
+		for i, p := range tasks {
+			ids[i] = p.task
+		}
+		d.claimable(ctx, ids)
+	}
+	return paused
+}
+
+// queueInsertReady is queueReady where b may insert the tasks too: those that it did not are passed over, and whoever sends it
+// tells claimable of the others. There are hardly ever any pauses, so looking for them is part of the statement, and costs no
+// more than an empty table does. Tasks of runtimes with queues are to be announced there, see runtime_sqs.go.
+func (d *Dispatcher) queueInsertReady(b *pg.Batch, tasks []placement) (paused map[uuid.UUID]bool) {
 	paused = map[uuid.UUID]bool{}
 	if len(tasks) == 0 {
 		return paused
@@ -118,7 +138,8 @@ func (d *Dispatcher) queueReady(ctx context.Context, b *pg.Batch, tasks []placem
 	}, `
 		WITH wanted AS (
 			SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::text[], $5::text[], $6::text[], $7::bigint[])
-				AS w(task_id, org_id, job_id, slot, runtime, needs, rank)),
+				AS w(task_id, org_id, job_id, slot, runtime, needs, rank)
+			WHERE EXISTS (SELECT FROM tasks t WHERE t.id = w.task_id OFFSET 0)),
 		paused AS MATERIALIZED (
 			SELECT DISTINCT ON (w.task_id) w.task_id, concat_ws('/', NULLIF(p.dag_name, ''), NULLIF(p.job_name, '')) AS blocker
 			FROM wanted w JOIN pauses p ON p.org_id = w.org_id
@@ -140,7 +161,6 @@ func (d *Dispatcher) queueReady(ctx context.Context, b *pg.Batch, tasks []placem
 				created_at = EXCLUDED.created_at, processed_at = NULL)
 		SELECT task_id FROM paused`,
 		ids, orgs, jobs, slots, runtimes, needs, ranks, d.queuedRuntimes())
-	d.claimable(ctx, ids)
 	return paused
 }
 

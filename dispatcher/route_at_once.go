@@ -2,6 +2,7 @@ package dispatcher
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"time"
 
@@ -100,7 +101,7 @@ func (a *ownRouting) route(ctx context.Context, tx pgx.Tx, d *Dispatcher, events
 	if len(consumers) == 0 {
 		return nil, nil
 	}
-	next := &nextClaim{}
+	next := &nextClaim{wants: a.by.then != nil && !d.heads.crowded() && !slices.ContainsFunc(consumers, func(c registry.Consumer) bool { return !d.runsJob(c.Job) })}
 	made, err := d.routeTo(context.WithValue(ctx, nextClaimKey{}, next), tx, consumers, events, nil, now)
 	if err != nil || a.by.then == nil {
 		return made.topics(), err
@@ -112,14 +113,21 @@ func (a *ownRouting) route(ctx context.Context, tx pgx.Tx, d *Dispatcher, events
 	return made.topics(), next.give(ctx, tx, d, []*completing{a.by}, jobs, now)
 }
 
-// The runner whose completion made a task, or let one in that waited for a limit, goes on with it, claimed by the completion's own transaction, if that is the task
-// that it would get anyway: nothing else is ready for this process. Another COMMIT and a wake-up are saved, which is most of
-// the time between the jobs of a chain. Nobody else can have seen the task yet, so that no lock is waited for.
+// The runner whose completion made a task, or let one in that waited for a limit, goes on with it, claimed by the completion's
+// own transaction, if that is the task that it would get anyway: nothing else is ready for this process. Another COMMIT and a
+// wake-up are saved, which is most of the time between the jobs of a chain. Nobody else can have seen a new task yet, and one
+// that waited is passed over where its row is locked, so that no lock is waited for.
 
 // nextClaim collects the tasks that a transaction makes ready.
 type nextClaim struct {
 	ready []uuid.UUID
 	taken int
+
+	// Of a task that is taken in the round trip that makes it ready.
+	wants bool         // that may be tried: all that can be made is for this process
+	early *[]claimable // nil: it was not tried
+	task  newTask
+	given given
 }
 
 // nextClaimKey is that of a context with a nextClaim.
@@ -138,33 +146,57 @@ func (d *Dispatcher) claimable(ctx context.Context, tasks []uuid.UUID) {
 	})
 }
 
+// pickNext picks up to max of the candidates, of some jobs, that this process runs, unless others than the known ones are ready
+// for it. One that waited before may be locked by somebody who wants it out of the set, and who must not be waited for.
+func (d *Dispatcher) pickNext(candidates, known, origins []uuid.UUID, max int) (pick string, args []any) {
+	where, more := d.runsHere()
+	args = append([]any{candidates, d.inProcessRuntimes(), max, known}, more...)
+	args = append(args, dedupeIDs(origins))
+	return fmt.Sprintf(`
+		SELECT q.task_id FROM ready q CROSS JOIN LATERAL (SELECT FROM tasks WHERE id = q.task_id LIMIT 1 FOR UPDATE SKIP LOCKED) AS t
+		WHERE q.task_id = ANY($1) AND q.runtime = ANY($2) AND q.job_id = ANY($%d) AND %s
+		  AND NOT EXISTS (SELECT FROM ready o WHERE o.runtime = ANY($2) AND o.task_id <> ALL($4))
+		ORDER BY q.rank, q.task_id LIMIT $3 FOR UPDATE OF q SKIP LOCKED`, len(args), where), args
+}
+
+// queueNext has the first of the tasks that b makes ready taken, and loaded what it is given, where it is known what that is:
+// it was found in this transaction, under the lock of its origin, and its job's row is the one that acts, being live.
+func (d *Dispatcher) queueNext(ctx context.Context, b *pg.Batch, made []newTask, placing []placement, free map[uuid.UUID]bool) {
+	n, ok := ctx.Value(nextClaimKey{}).(*nextClaim)
+	if !ok || !n.wants || n.early != nil || len(free) < len(made) {
+		return
+	}
+	first := 0
+	ids := make([]uuid.UUID, len(placing))
+	for i, p := range placing {
+		ids[i] = p.task
+		if f := placing[first]; p.rank < f.rank || p.rank == f.rank && slices.Compare(p.task[:], f.task[:]) < 0 {
+			first = i
+		}
+	}
+	if n.task = made[first]; n.task.pins == nil || n.task.class != classLive {
+		return
+	}
+	origin := []uuid.UUID{n.task.job.Origin}
+	pick, args := d.pickNext(ids[first:first+1], ids, origin, 1)
+	n.early = queuePicked(b, pick, args...)
+	n.given = queueLoaded(b, n.task.pins, origin)
+}
+
 // give has the runners of completions go on with the first of the tasks, of jobs that this process runs, unless others are ready
 // besides them. Where the set is full of dead rows, what is ready cannot be found quickly.
 func (n *nextClaim) give(ctx context.Context, tx pgx.Tx, d *Dispatcher, batch []*completing, jobs []*registry.Job, now time.Time) error {
 	batch = slices.DeleteFunc(slices.Clone(batch), func(x *completing) bool { return x.then == nil })
-	var origins []uuid.UUID
-	for _, job := range jobs {
-		if d.runsJob(job) {
-			origins = append(origins, job.Origin)
-		}
+	var (
+		began = time.Now()
+		out   []claimed
+		err   error
+	)
+	if n.early != nil {
+		out, err = n.leaseEarly(ctx, tx, d, now)
+	} else {
+		out, err = n.leaseReady(ctx, tx, d, len(batch), jobs, now)
 	}
-	if len(n.ready) == 0 || len(batch) == 0 || len(origins) == 0 || d.heads.crowded() {
-		return nil
-	}
-	began := time.Now()
-	where, args := d.runsHere()
-	// A task that waited before may be locked by somebody who wants it out of the set, and who must not be waited for.
-	taken, err := takePicked(ctx, tx, `
-		SELECT q.task_id FROM ready q CROSS JOIN LATERAL (SELECT FROM tasks WHERE id = q.task_id LIMIT 1 FOR UPDATE SKIP LOCKED) AS t
-		WHERE q.task_id = ANY($1) AND q.runtime = ANY($2) AND q.job_id = ANY($4) AND `+where+`
-		  AND NOT EXISTS (SELECT FROM ready o WHERE o.runtime = ANY($2) AND o.task_id <> ALL($1))
-		ORDER BY q.rank, q.task_id LIMIT $3 FOR UPDATE OF q SKIP LOCKED`,
-		append([]any{n.ready, d.inProcessRuntimes(), len(batch), dedupeIDs(origins)}, args...)...)
-	if err != nil || len(taken) == 0 {
-		return err
-	}
-	n.taken = len(taken)
-	out, err := d.leaseTaken(ctx, tx, taken, holder{worker: d.WorkerID}, now)
 	if err != nil || len(out) == 0 {
 		return err
 	}
@@ -176,6 +208,40 @@ func (n *nextClaim) give(ctx context.Context, tx pgx.Tx, d *Dispatcher, batch []
 		d.tracing.claimed(out, began)
 	})
 	return nil
+}
+
+// leaseEarly leases what was taken in the round trip that made it ready, pinned to what it was found by.
+func (n *nextClaim) leaseEarly(ctx context.Context, tx pgx.Tx, d *Dispatcher, now time.Time) (_ []claimed, err error) {
+	taken := *n.early
+	if len(taken) == 0 {
+		return nil, nil
+	}
+	n.taken = 1
+	taken[0].job, taken[0].pins = n.task.job, n.task.pins
+	if n.given.generations, err = d.Registry.InputGenerations(ctx, tx, n.task.job); err != nil {
+		return nil, err
+	}
+	return d.leaseGiven(ctx, tx, taken, n.given, holder{worker: d.WorkerID}, now)
+}
+
+// leaseReady takes up to max of the tasks, and leases them.
+func (n *nextClaim) leaseReady(ctx context.Context, tx pgx.Tx, d *Dispatcher, max int, jobs []*registry.Job, now time.Time) ([]claimed, error) {
+	var origins []uuid.UUID
+	for _, job := range jobs {
+		if d.runsJob(job) {
+			origins = append(origins, job.Origin)
+		}
+	}
+	if len(n.ready) == 0 || max == 0 || len(origins) == 0 || d.heads.crowded() {
+		return nil, nil
+	}
+	pick, args := d.pickNext(n.ready, n.ready, origins, max)
+	taken, err := takePicked(ctx, tx, pick, args...)
+	if err != nil || len(taken) == 0 {
+		return nil, err
+	}
+	n.taken = len(taken)
+	return d.leaseTaken(ctx, tx, taken, holder{worker: d.WorkerID}, now)
 }
 
 // runsJob reports whether this process runs tasks of a job, and may claim them without waiting: of a job that follows cursors
