@@ -16,7 +16,12 @@ import (
 // examine gathers the facts about targets, in a number of statements that does not depend on how many there are, and
 // decides on each.
 func (d *Dispatcher) examine(ctx context.Context, tx pgx.Tx, targets []target) ([]finding, error) {
-	wants, made, err := d.facts(ctx, tx, targets)
+	return d.examineWith(ctx, tx, targets, nil)
+}
+
+// examineWith is examine, together with what else is asked once it is known what the targets are made of.
+func (d *Dispatcher) examineWith(ctx context.Context, tx pgx.Tx, targets []target, ask func(*pg.Batch, [][]inputFacts)) ([]finding, error) {
+	wants, made, err := d.facts(ctx, tx, targets, ask)
 	if err != nil {
 		return nil, err
 	}
@@ -28,7 +33,7 @@ func (d *Dispatcher) examine(ctx context.Context, tx pgx.Tx, targets []target) (
 }
 
 // facts tells for each target what its inputs have of what it is made of, and what it was last made from.
-func (d *Dispatcher) facts(ctx context.Context, tx pgx.Tx, targets []target) (wants [][]inputFacts, made []*registry.Made, err error) {
+func (d *Dispatcher) facts(ctx context.Context, tx pgx.Tx, targets []target, ask func(*pg.Batch, [][]inputFacts)) (wants [][]inputFacts, made []*registry.Made, err error) {
 	if len(targets) == 0 {
 		return nil, nil, nil
 	}
@@ -38,6 +43,9 @@ func (d *Dispatcher) facts(ctx context.Context, tx pgx.Tx, targets []target) (wa
 	var b pg.Batch
 	filled := queuePublishedFor(&b, wants)
 	known := queueLastMadeTargets(&b, targets)
+	if ask != nil {
+		ask(&b, wants)
+	}
 	if err := b.Send(ctx, tx); err != nil {
 		return nil, nil, err
 	}

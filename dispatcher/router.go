@@ -125,12 +125,31 @@ func (d *Dispatcher) routeTo(ctx context.Context, tx pgx.Tx, consumers []registr
 	if err != nil {
 		return created{}, err
 	}
-	findings, err := d.examine(ctx, tx, hits.targets)
+	if len(hits.targets) == 0 {
+		return created{}, recordOutcomes(ctx, tx, hits, nil, created{})
+	}
+	var (
+		filling *[]uuid.UUID
+		there   occupancy
+	)
+	findings, err := d.examineWith(ctx, tx, hits.targets, func(b *pg.Batch, wants [][]inputFacts) {
+		var read []uuid.UUID
+		for _, inputs := range wants {
+			for _, in := range inputs {
+				read = append(read, in.generation)
+			}
+		}
+		slots := make([]slotOf, len(hits.targets))
+		for i, t := range hits.targets {
+			slots[i] = slotOf{t.job.Origin, t.key}
+		}
+		filling, there = queueFilling(b, dedupeIDs(read)), queueOccupied(b, slots)
+	})
 	if err != nil {
 		return created{}, err
 	}
 	traceFindings(findings, hits)
-	made, err := d.createFound(ctx, tx, findings, hits.live, now)
+	made, err := d.createWhere(ctx, tx, findings, *filling, there, hits.live, now)
 	if err != nil {
 		return created{}, err
 	}

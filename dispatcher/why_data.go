@@ -122,7 +122,7 @@ func (e *explainer) checking(ctx context.Context, job *registry.Job, output int,
 
 // target explains a partition of a reactive job by what decide says of it.
 func (e *explainer) target(ctx context.Context, t target, explained bool) ([]Reason, error) {
-	wants, made, err := e.d.facts(ctx, e.tx, []target{t})
+	wants, made, err := e.d.facts(ctx, e.tx, []target{t}, nil)
 	if err != nil {
 		return nil, err
 	}
