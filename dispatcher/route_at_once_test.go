@@ -1,9 +1,17 @@
 package dispatcher
 
 import (
+	"context"
+	"slices"
 	"testing"
+	"time"
 
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
+
+	"github.com/dagctl/dagctl/internal/pg"
+	"github.com/dagctl/dagctl/registry"
 )
 
 // A completion that commits alone routes its events, unless it would have to wait or cannot: then the router does. What comes
@@ -97,6 +105,72 @@ func TestARunnerGoesOnWithWhatItsCompletionMade(t *testing.T) {
 			w.d.attempt(t.Context(), next[0], func(claimed) { t.Error("nothing reads what made makes") })
 			w.settle()
 			require.Equal(t, []string{"m(b)"}, w.read("pair_made")[firstDay])
+		})
+	}
+}
+
+// A canceled task whose work is wanted again is ready once, under its old id, though its round trip asked for another; what is
+// new goes on beside it.
+func TestARunnerGoesOnBesideWhatIsTakenUpAgain(t *testing.T) {
+	t.Parallel()
+	const (
+		nextDay    = "2024-01-02"
+		doneOfMade = `SELECT FROM tasks t JOIN jobs j ON j.id = t.job_id WHERE j.name = 'made' AND t.kind <> 'check' AND t.status = 'Completed'`
+	)
+	for name, c := range map[string]struct{ again, fresh []string }{
+		"alone":                {[]string{firstDay}, nil},
+		"two":                  {[]string{firstDay, nextDay}, nil},
+		"with a new one after": {[]string{firstDay}, []string{nextDay}},
+		"with one before":      {[]string{nextDay}, []string{firstDay}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := pairWorld(t)
+			w.probe.put("raw", nextDay, "b")
+			w.change("b")
+			days := slices.Sorted(slices.Values(slices.Concat(c.again, c.fresh)))
+			w.exec(`DELETE FROM ready`)
+			w.exec(`UPDATE tasks SET status = 'Canceled', reason = 'superseded', completed_at = now() WHERE status = 'Queued'`)
+			w.exec(`UPDATE tasks SET reason = 'skipped', dedupe_key = 'another' WHERE reason = 'superseded' AND slot <> ALL($1)`, c.again)
+			old := texts(t, w.pool, `SELECT id::text FROM tasks WHERE reason = 'superseded' ORDER BY id`)
+			require.Len(t, old, len(c.again))
+			var origin uuid.UUID
+			w.row(`SELECT DISTINCT job_id FROM tasks WHERE id = ANY($1)`, old)(&origin)
+
+			by := &completing{completion: completion{then: func(claimed) {}}}
+			require.NoError(t, pg.InTx(t.Context(), w.pool, func(ctx context.Context, tx pgx.Tx) error {
+				acting, err := w.d.Registry.ActingJobs(ctx, tx, []uuid.UUID{origin})
+				require.NoError(t, err)
+				var targets []target
+				for _, day := range days {
+					targets = append(targets, target{acting[origin].Job, day})
+				}
+				findings, err := w.d.examine(ctx, tx, targets)
+				require.NoError(t, err)
+				next := &nextClaim{wants: true}
+				made, err := w.d.createFound(context.WithValue(ctx, nextClaimKey{}, next), tx, findings, map[uuid.UUID]bool{origin: true}, time.Now())
+				require.NoError(t, err)
+				require.Len(t, made.by, len(days))
+				require.NotNil(t, next.early, "it was tried in the round trip that inserts")
+				require.Len(t, next.ready, len(days))
+				return next.give(ctx, tx, w.d, []*completing{by}, []*registry.Job{acting[origin].Job}, time.Now())
+			}))
+			w.check()
+			for _, id := range old {
+				require.Equal(t, 1, w.count(`SELECT FROM ready WHERE task_id = $1`, id))
+				require.Equal(t, "Queued ready", w.task(uuid.MustParse(id)))
+			}
+			require.Equal(t, len(days), w.count(`SELECT task_id FROM ready UNION ALL SELECT task_id FROM leases`))
+			done := w.count(doneOfMade)
+			if by.next != nil {
+				require.Equal(t, c.fresh, []string{by.next.slot})
+				w.d.execute(t.Context(), *by.next)
+			}
+			w.settle()
+			require.Equal(t, done+len(days), w.count(doneOfMade))
+			for _, day := range days {
+				require.Equal(t, []string{"m(b)"}, w.read("pair_made")[day])
+			}
 		})
 	}
 }
