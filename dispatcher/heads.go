@@ -228,7 +228,8 @@ func takeFrom(ctx context.Context, tx pgx.Tx, queues []head, ranks []int64, shar
 }
 
 // takePicked removes the tasks from the ready set that a query picks and locks. The CTE is materialised: without that the
-// plan may lock and delete more rows than a limit in it says.
+// plan may lock and delete more rows than a limit in it says. What is picked is looked up row by row: a plan that does not
+// know the limit takes it for a tenth of all that is queued, and would read all of it.
 func takePicked(ctx context.Context, tx pgx.Tx, pick string, args ...any) ([]claimable, error) {
 	var b pg.Batch
 	taken := queuePicked(&b, pick, args...)
@@ -249,10 +250,10 @@ func queuePicked(b *pg.Batch, pick string, args ...any) *[]claimable {
 		return nil
 	}, `
 		WITH picked AS MATERIALIZED (`+pick+`),
-		taken AS (DELETE FROM ready r USING picked p WHERE r.task_id = p.task_id RETURNING r.task_id, r.rank)
+		taken AS (DELETE FROM ready WHERE task_id = ANY (ARRAY(SELECT task_id FROM picked)) RETURNING task_id, rank)
 		SELECT t.id, t.org_id, t.job_id, t.slot, t.kind, t.attempt, t.started_at IS NOT NULL, coalesce(t.partitions, '{}'), t.payload, t.limits,
 			t.runtime, k.rank, coalesce(t.metadata->>'traceparent', '')
-		FROM taken k JOIN tasks t ON t.id = k.task_id
+		FROM taken k CROSS JOIN LATERAL (SELECT * FROM tasks WHERE id = k.task_id LIMIT 1) AS t
 		ORDER BY k.rank, t.id`, args...)
 	return taken
 }
