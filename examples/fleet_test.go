@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -71,10 +70,7 @@ func newFleet(t *testing.T, bucket *tests3.Server, runtimes ...string) *fleet {
 	t.Helper()
 	f := &fleet{world: newWorld(t, "us-flights"), env: processtest.Environment(t)}
 	f.spread(t)
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	require.NoError(t, listener.Close())
-	f.url = "http://" + listener.Addr().String()
+	f.url = "http://" + processtest.FreeAddress(t)
 	f.env = append(f.env, "DAGCTL_URL="+f.url, "DAGCTL_SECRETS_KEY="+authz.NewVaultKey(),
 		"AWS_ACCESS_KEY_ID=AKIATEST", "AWS_SECRET_ACCESS_KEY=secret", "AWS_REGION="+testaws.Region)
 	files := ""
@@ -85,7 +81,7 @@ func newFleet(t *testing.T, bucket *tests3.Server, runtimes ...string) *fleet {
 			bucket.Bucket, bucket.Region, bucket.Endpoint, bucket.AccessKeyID, bucket.SecretAccessKey)
 	}
 	key := filepath.Join(t.TempDir(), "task.pem")
-	_, err = authz.EnsureTaskKey(key)
+	_, err := authz.EnsureTaskKey(key)
 	require.NoError(t, err)
 	config := filepath.Join(t.TempDir(), "config.yaml")
 	require.NoError(t, os.WriteFile(config, fmt.Appendf(nil, `
@@ -99,7 +95,7 @@ log: { format: text }
 runtimes:
   dispatcher: in-process
   %s
-`, f.dbURL, listener.Addr(), f.url, filepath.Join(f.data, "storage"), files, key, f.dir, strings.Join(runtimes, "\n  ")), 0o600))
+`, f.dbURL, strings.TrimPrefix(f.url, "http://"), f.url, filepath.Join(f.data, "storage"), files, key, f.dir, strings.Join(runtimes, "\n  ")), 0o600))
 	f.start(t, f.dagctl(t, "serve", "--config", config))
 	processtest.Eventually(t, "the server is ready", func() bool {
 		answer, err := http.Get(f.url + "/readyz")

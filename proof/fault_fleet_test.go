@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dagctl/dagctl/examples/processtest"
 	"github.com/dagctl/dagctl/internal/pgdev"
 )
 
@@ -153,7 +154,7 @@ func servers(t *testing.T, n int, args ...string) (members []*member) {
 	path, err := binary()
 	require.NoError(t, err)
 	for range n {
-		address := freeAddress(t)
+		address := processtest.FreeAddress(t)
 		members = append(members, &member{address: address, ready: "/readyz", args: append([]string{path, "serve", "--listen", address}, args...)})
 	}
 	return members

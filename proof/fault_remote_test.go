@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/examples/processtest"
 	"github.com/dagctl/dagctl/internal/testaws"
 	"github.com/dagctl/dagctl/worker"
 	"github.com/dagctl/dagctl/worker/function"
@@ -79,7 +80,7 @@ func (r *remote) start(w *world, n int) {
 	require.NoError(w.t, err)
 	var members []*member
 	for i := range 2 * n {
-		health := freeAddress(w.t)
+		health := processtest.FreeAddress(w.t)
 		args := []string{path, "worker", "--runtime", polled, "--url", r.door.url(), "--pool-size", "4", "--threads", "1", "--health-address", health,
 			"--allow-command", "--file-root", "acme=" + w.landing, "--scratch-dir", w.scratch, "--log-format", "text"}
 		if i >= n {

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/examples/processtest"
 	"github.com/dagctl/dagctl/internal/pg"
 )
 
@@ -40,7 +41,7 @@ func startProcess(w *world) (p *process, address string) {
 	w.t.Helper()
 	path, err := binary()
 	require.NoError(w.t, err)
-	address = freeAddress(w.t)
+	address = processtest.FreeAddress(w.t)
 	p = &process{t: w.t, path: path, args: []string{"serve", "--config", unlimited(w.t), "--database-url", w.url, "--listen", address,
 		"--storage-root", w.root, "--file-root", "acme=" + w.landing}}
 	p.start()

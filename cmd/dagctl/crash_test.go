@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/examples/processtest"
 	"github.com/dagctl/dagctl/internal/testdb"
 	"github.com/dagctl/dagctl/registry"
 )
@@ -68,14 +68,6 @@ func (p *process) kill(t *testing.T) {
 	_ = p.cmd.Wait() // it says: killed
 }
 
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer listener.Close()
-	return listener.Addr().String()
-}
-
 const slowDAG = `name: slow
 jobs:
 ` + landingJob + `  - name: copied
@@ -101,7 +93,7 @@ func TestKilledServerLosesAndRepeatsNothing(t *testing.T) {
 		name := filepath.Join(roots, "landing", fmt.Sprintf("2026-01-%02d.csv", day))
 		require.NoError(t, os.WriteFile(name, fmt.Appendf(nil, "n\n%d\n", day), 0o600))
 	}
-	database, address := testdb.Empty(t), freeAddress(t)
+	database, address := testdb.Empty(t), processtest.FreeAddress(t)
 	args := []string{"--database-url", database, "--listen", address, "--storage-root", t.TempDir(), "--file-root", "acme=" + roots, "--migrate"}
 	server := startServer(t, args...)
 	env := map[string]string{"DAGCTL_URL": "http://" + address, "DAGCTL_DATABASE_URL": database, "HOME": t.TempDir()}
@@ -145,7 +137,7 @@ func TestKilledServerLosesAndRepeatsNothing(t *testing.T) {
 // TestServeWaitsForTheSchema starts a server on an empty database.
 func TestServeWaitsForTheSchema(t *testing.T) {
 	t.Parallel()
-	database, address := testdb.Empty(t), freeAddress(t)
+	database, address := testdb.Empty(t), processtest.FreeAddress(t)
 	server := startServer(t, "--database-url", database, "--listen", address, "--storage-root", t.TempDir())
 	env := map[string]string{"DAGCTL_URL": "http://" + address, "DAGCTL_DATABASE_URL": database}
 	eventually(t, "not ready, and says why", func() (bool, error) {

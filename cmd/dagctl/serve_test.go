@@ -16,6 +16,7 @@ import (
 
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/examples/processtest"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/testdb"
 )
@@ -23,7 +24,7 @@ import (
 func servedConfig(t *testing.T, databaseURL string) serverConfig {
 	t.Helper()
 	cfg := defaultConfig
-	cfg.DatabaseURL, cfg.Storage.Root, cfg.Listen = databaseURL, t.TempDir(), freeAddress(t)
+	cfg.DatabaseURL, cfg.Storage.Root, cfg.Listen = databaseURL, t.TempDir(), processtest.FreeAddress(t)
 	return cfg
 }
 
@@ -68,7 +69,7 @@ func TestAServerWaitsForItsDatabase(t *testing.T) {
 	require.NoError(t, err)
 	q := u.Query()
 	socket := filepath.Join(q.Get("host"), ".s.PGSQL."+q.Get("port"))
-	address := freeAddress(t)
+	address := processtest.FreeAddress(t)
 	host, port, err := net.SplitHostPort(address)
 	require.NoError(t, err)
 	q.Set("host", host)
@@ -115,7 +116,7 @@ func forward(listener net.Listener, socket string) {
 
 func TestAServerWaitsNotForEver(t *testing.T) {
 	t.Parallel()
-	away := servedConfig(t, "postgres://dagctl@"+freeAddress(t)+"/dagctl")
+	away := servedConfig(t, "postgres://dagctl@"+processtest.FreeAddress(t)+"/dagctl")
 	away.DatabaseWaitSeconds = 1
 	u, err := url.Parse(testdb.URL(t))
 	require.NoError(t, err)
@@ -131,7 +132,7 @@ func TestAServerWaitsNotForEver(t *testing.T) {
 func TestWorkersHaveAnAddressOfTheirOwn(t *testing.T) {
 	t.Parallel()
 	cfg := servedConfig(t, testdb.URL(t))
-	cfg.WorkerListen = freeAddress(t)
+	cfg.WorkerListen = processtest.FreeAddress(t)
 	key, err := authz.EnsureTaskKey(t.TempDir() + "/task.pem")
 	require.NoError(t, err)
 	cfg.Runtimes, cfg.taskKeys = runtimesConfig{"python": {{Kind: dispatcher.Poll}}}, []authz.TaskKey{key}

@@ -6,6 +6,8 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"math/rand/v2"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -167,4 +169,19 @@ func Eventually(t testing.TB, what string, ask func() bool) {
 			require.Fail(t, "never happened: "+what)
 		}
 	}
+}
+
+// FreeAddress is an address of this machine where nothing listens, for a server that is to be found there again after it
+// was killed. Its port is none that the system gives to connections, which could take it in the meantime.
+func FreeAddress(t testing.TB) string {
+	t.Helper()
+	for range 1000 {
+		listener, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 12000+rand.IntN(20000)))
+		if err == nil {
+			require.NoError(t, listener.Close())
+			return listener.Addr().String()
+		}
+	}
+	t.Fatal("no port is free")
+	return ""
 }

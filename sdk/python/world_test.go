@@ -12,7 +12,6 @@ import (
 	"encoding/pem"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -50,7 +49,7 @@ func newWorld(t *testing.T, runtimes ...string) *world {
 	w := &world{env: processtest.Environment(t), files: t.TempDir()}
 	path, _, _ := strings.Cut(strings.TrimPrefix(w.env[0], "PATH="), string(os.PathListSeparator))
 	w.binary = filepath.Join(path, "dagctl")
-	database, address := testdb.URL(t), freeAddress(t)
+	database, address := testdb.URL(t), processtest.FreeAddress(t)
 	w.url = "http://" + address
 	config := filepath.Join(t.TempDir(), "config.yaml")
 	text := fmt.Sprintf(`
@@ -97,14 +96,6 @@ func taskKey(t *testing.T) string {
 	file := filepath.Join(t.TempDir(), "task.pem")
 	require.NoError(t, os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: text}), 0o600))
 	return file
-}
-
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer listener.Close()
-	return listener.Addr().String()
 }
 
 func (w *world) command(t *testing.T, args ...string) *exec.Cmd {
