@@ -6,8 +6,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"math/rand/v2"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,6 +15,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/dagctl/dagctl/internal/freeport"
 )
 
 // binary is the dagctl that Main has built.
@@ -172,16 +172,10 @@ func Eventually(t testing.TB, what string, ask func() bool) {
 }
 
 // FreeAddress is an address of this machine where nothing listens, for a server that is to be found there again after it
-// was killed. Its port is none that the system gives to connections, which could take it in the meantime.
+// was killed.
 func FreeAddress(t testing.TB) string {
 	t.Helper()
-	for range 1000 {
-		listener, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 12000+rand.IntN(20000)))
-		if err == nil {
-			require.NoError(t, listener.Close())
-			return listener.Addr().String()
-		}
-	}
-	t.Fatal("no port is free")
-	return ""
+	port, err := freeport.Find()
+	require.NoError(t, err)
+	return fmt.Sprintf("127.0.0.1:%d", port)
 }

@@ -2,7 +2,6 @@ package processtest
 
 import (
 	"bytes"
-	"net"
 	"net/http"
 	"syscall"
 	"testing"
@@ -13,10 +12,7 @@ import (
 // Serve starts `dagctl serve` on a free port and returns its URL when it is ready. It ends with the test.
 func Serve(t testing.TB, databaseURL string, args ...string) (url string) {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	address := listener.Addr().String()
-	require.NoError(t, listener.Close())
+	address := FreeAddress(t)
 	var said bytes.Buffer
 	args = append([]string{"serve", "--database-url", databaseURL, "--listen", address}, args...)
 	cmd := command(t, t.TempDir(), args...)

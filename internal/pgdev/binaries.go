@@ -13,6 +13,7 @@ import (
 	embedded "github.com/fergusstrange/embedded-postgres"
 
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/freeport"
 )
 
 // oldest is the first PostgreSQL with all that the schema uses: UNIQUE NULLS NOT DISTINCT and security_invoker views.
@@ -134,7 +135,7 @@ func fetchBinaries(ctx context.Context, log *slog.Logger) (binaries, error) {
 		return binaries{}, fmt.Errorf("download PostgreSQL: %w", err)
 	}
 	defer os.RemoveAll(scratch)
-	port, err := freePort()
+	port, err := freeport.Find()
 	if err != nil {
 		return binaries{}, err
 	}

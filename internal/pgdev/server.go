@@ -31,6 +31,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/freeport"
 )
 
 const (
@@ -180,7 +181,7 @@ func (s *Server) parameters() (map[string]string, error) {
 		})
 	} else {
 		var err error
-		if s.port, err = freePort(); err != nil {
+		if s.port, err = freeport.Find(); err != nil {
 			return nil, err
 		}
 	}
@@ -292,15 +293,6 @@ func (s *Server) lastLog() string {
 		return err.Error()
 	}
 	return strings.TrimSpace(string(text[max(0, len(text)-most):]))
-}
-
-func freePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, fmt.Errorf("find a free port: %w", err)
-	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port, nil
 }
 
 // Remove deletes a data folder and its cluster. It refuses while a server runs on it.

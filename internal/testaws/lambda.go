@@ -5,10 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/dagctl/dagctl/internal/freeport"
 )
 
 // Function is a Lambda function in Node or Python.
@@ -45,7 +46,7 @@ func ServeLambda(folder string, functions map[string]Function, log func(line str
 		Folder    string                `json:"folder"`
 		Functions map[string]definition `json:"functions"`
 	}{Folder: folder, Functions: map[string]definition{}}
-	if config.Port, err = freePort(); err != nil {
+	if config.Port, err = freeport.Find(); err != nil {
 		return "", nil, err
 	}
 	for name, f := range functions {
@@ -92,13 +93,4 @@ func ServeLambda(folder string, functions map[string]Function, log func(line str
 		return errors.Join(err, cmd.Wait())
 	}
 	return fmt.Sprintf("http://127.0.0.1:%d", config.Port), stop, nil
-}
-
-// freePort is a port of the loopback that nobody listens on: the server cannot say which one it was given.
-func freePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, err
-	}
-	return l.Addr().(*net.TCPAddr).Port, l.Close()
 }

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -18,6 +17,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/dagctl/dagctl/internal/freeport"
 )
 
 // process is one that listens on a port and ends with the test.
@@ -49,7 +50,7 @@ func (p *process) begin(ctx context.Context, flags func(address string) []string
 	const tries = 5
 	for range tries {
 		if !again {
-			if p.port, err = freePort(); err != nil {
+			if p.port, err = freeport.Find(); err != nil {
 				return err
 			}
 		}
@@ -63,14 +64,6 @@ func (p *process) begin(ctx context.Context, flags func(address string) []string
 	}
 	said, _ := os.ReadFile(p.log)
 	return fmt.Errorf("%w; it says: %s", err, said)
-}
-
-func freePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, err
-	}
-	return l.Addr().(*net.TCPAddr).Port, l.Close()
 }
 
 // run starts the process below a shell that kills it when our end of a pipe closes, as it does however this process ends.
