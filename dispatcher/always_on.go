@@ -96,8 +96,11 @@ func (d *Dispatcher) superviseSources(ctx context.Context, now time.Time) (more 
 }
 
 func (d *Dispatcher) superviseSource(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName, name string, now time.Time) (made created, err error) {
-	job, err := d.lockQueue(ctx, tx, org, dagName, name)
+	job, err := d.lockedJob(ctx, tx, org, dagName, name)
 	if err != nil {
+		return made, err
+	}
+	if err := lockOrigins(ctx, tx, ids(job.Origin)); err != nil {
 		return made, err
 	}
 	s, err := standingOf(ctx, tx, job.Origin)

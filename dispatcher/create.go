@@ -142,7 +142,7 @@ func (d *Dispatcher) createIn(ctx context.Context, tx pgx.Tx, wanted []newTask, 
 	fresh := wanted[:0:0]
 	for _, w := range wanted {
 		s := slotOf{w.job.Origin, w.slot}
-		if id, ok := there.queued[s]; ok && w.slot != "" {
+		if id, ok := there.queued[s]; ok {
 			out.by[s] = madeTask{id: id}
 			continue
 		}
@@ -163,13 +163,13 @@ func (d *Dispatcher) createIn(ctx context.Context, tx pgx.Tx, wanted []newTask, 
 		free    = make(map[uuid.UUID]bool, len(fresh))
 		ready   []placement
 	)
-	asked, made, err := queueInsertTasks(&b, fresh, now)
+	made, err := queueInsertTasks(&b, fresh, now)
 	if err != nil {
 		return out, err
 	}
 	for i, w := range fresh {
 		s := slotOf{w.job.Origin, w.slot}
-		p := placement{task: asked[i], org: w.job.OrgID, job: w.job.Origin, slot: w.slot, runtime: w.runtime, needs: needsOf(&w.job.Def, w.kind),
+		p := placement{task: w.id, org: w.job.OrgID, job: w.job.Origin, slot: w.slot, runtime: w.runtime, needs: needsOf(&w.job.Def, w.kind),
 			rank: rankOf(w.class, w.priority, now), limits: limitsOf(w), runAt: w.runAt, sibling: there.running[s]}
 		if placing[i] = p; p.isFree(now) && len(there.failed[s]) == 0 {
 			free[p.task], ready = true, append(ready, p)
@@ -190,7 +190,7 @@ func (d *Dispatcher) createIn(ctx context.Context, tx pgx.Tx, wanted []newTask, 
 			continue // done or given up before
 		}
 		out.by[slotOf{p.job, p.slot}] = madeTask{id: made[i], isNew: true}
-		if made[i] == asked[i] && free[p.task] {
+		if made[i] == fresh[i].id && free[p.task] {
 			placed = append(placed, p.task)
 			continue
 		}
@@ -290,9 +290,9 @@ func queueOccupied(b *pg.Batch, slots []slotOf) occupancy {
 	return found
 }
 
-// queueInsertTasks writes the rows under the asked ids. Once b is sent, made tells under which they are: another where a
-// canceled one is taken up again, uuid.Nil where the dedupe key is that of work done or given up.
-func queueInsertTasks(b *pg.Batch, wanted []newTask, now time.Time) (asked, made []uuid.UUID, err error) {
+// queueInsertTasks writes the rows, under new ids where none are given. Once b is sent, made tells under which they are:
+// another where a canceled one is taken up again, uuid.Nil where the dedupe key is that of work done or given up.
+func queueInsertTasks(b *pg.Batch, wanted []newTask, now time.Time) (made []uuid.UUID, err error) {
 	var (
 		ids, orgs, jobs                                   = make([]uuid.UUID, len(wanted)), make([]uuid.UUID, len(wanted)), make([]uuid.UUID, len(wanted))
 		kinds, slots, runtimes, needs, partitions, limits []string
@@ -315,19 +315,16 @@ func queueInsertTasks(b *pg.Batch, wanted []newTask, now time.Time) (asked, made
 		if w.concurrency == "" && w.kind != "check" {
 			w.concurrency = renderConcurrencyKey(w.job.Def.ConcurrencyKey, w.partition, w.payload)
 		}
-		ids[i], orgs[i], jobs[i] = w.id, w.job.OrgID, w.job.Origin
 		if w.id == uuid.Nil {
-			ids[i] = uuid.Must(uuid.NewV7())
+			w.id = uuid.Must(uuid.NewV7())
 		}
-		if w.slot == "" { // a task that excludes no other has a slot of its own
-			w.slot = "task:" + ids[i].String()
-		}
+		ids[i], orgs[i], jobs[i] = w.id, w.job.OrgID, w.job.Origin
 		index[slotOf{w.job.Origin, w.slot}] = i
 		keys := ""
 		if list := limitKeys(limitsOf(*w)); len(list) > 0 {
 			text, err := json.Marshal(list)
 			if err != nil {
-				return nil, nil, err
+				return nil, err
 			}
 			keys = string(text)
 		}
@@ -372,7 +369,7 @@ func queueInsertTasks(b *pg.Batch, wanted []newTask, now time.Time) (asked, made
 			SELECT uuid_v7(), org_id, id, attempt, 'Canceled', 'Queued', 'SYSTEM', $1 FROM made WHERE revived)
 		SELECT id, job_id, slot, coalesce(dedupe_key, '') FROM made`,
 		now, ids, orgs, jobs, kinds, dedupes, slots, maxAttempts, runtimes, priorities, partitions, payloads, hashes, concurrency, limits, metadata, runAts, needs)
-	return ids, made, nil
+	return made, nil
 }
 
 func optional(s string) *string {

@@ -27,7 +27,7 @@ func (d *Dispatcher) Enqueue(ctx context.Context, caller authz.Caller, dagName, 
 	var out []Enqueued
 	now := time.Now()
 	err := pg.InOrgTx(ctx, d.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
-		job, err := d.lockQueue(ctx, tx, caller.OrgID, dagName, jobName)
+		job, err := d.shareQueue(ctx, tx, caller.OrgID, dagName, jobName)
 		if err != nil {
 			return err
 		}
@@ -102,7 +102,8 @@ func (d *Dispatcher) wantedItems(job *registry.Job, items []EnqueueItem) ([]newT
 }
 
 // enqueueTx makes the tasks whose keys are not known. Asked for by hand, a task is made even where another is queued for
-// the same output partition, for each has a payload of its own: it has a slot of its own too, and limitsOf has it wait.
+// the same output partition, for each has a payload of its own: it has a slot of its own too, and limitsOf has it wait. The
+// caller shares the lock of the job's origin with others who do this; which of two makes the task of a key, the key decides.
 func (d *Dispatcher) enqueueTx(ctx context.Context, tx pgx.Tx, job *registry.Job, wanted []newTask, now time.Time) ([]Enqueued, error) {
 	known, err := knownKeys(ctx, tx, job, wanted)
 	if err != nil {
@@ -124,11 +125,17 @@ func (d *Dispatcher) enqueueTx(ctx context.Context, tx pgx.Tx, job *registry.Job
 		fresh = append(fresh, w)
 	}
 	made, err := d.create(ctx, tx, fresh, now)
-	if err != nil {
+	if err != nil || len(made.by) == len(fresh) {
+		return out, err
+	}
+	// The insert has waited for whoever made the others meanwhile, so they are to be seen now.
+	if known, err = knownKeys(ctx, tx, job, wanted); err != nil {
 		return nil, err
 	}
-	if len(made.by) != len(fresh) {
-		return nil, fault.New(fault.Unavailable, "%d of %d tasks were made meanwhile by another", len(fresh)-len(made.by), len(fresh)).WithHint("try again")
+	for i, w := range wanted {
+		if id, ok := known[w.dedupe]; ok && id != out[i].ID && w.dedupe != "" {
+			out[i] = Enqueued{ID: id}
+		}
 	}
 	return out, nil
 }

@@ -61,7 +61,7 @@ func (d *Dispatcher) lockAsked(ctx context.Context, tx pgx.Tx, from *registry.Jo
 		jobs[t.Job] = job
 		origins = append(origins, job.Origin)
 	}
-	return jobs, lockOrigins(ctx, tx, origins)
+	return jobs, shareOrigins(ctx, tx, origins)
 }
 
 // resolveAsked checks what is asked for against the jobs it is asked of, and groups it by job.

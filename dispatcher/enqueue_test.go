@@ -90,6 +90,39 @@ func TestEnqueueIsIdempotent(t *testing.T) {
 	w.check()
 }
 
+// One request of a job does not wait for the next one's COMMIT, unless both name one key: then the first makes the task.
+func TestRequestsOfOneJobDoNotWaitForEachOther(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.serve(mail)
+	to := payload(map[string]any{"to": "a"})
+	tx, err := w.pool.Begin(t.Context())
+	require.NoError(t, err)
+	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
+	job, err := w.d.shareQueue(t.Context(), tx, w.caller.OrgID, "mail", "send")
+	require.NoError(t, err)
+	wanted, err := w.d.wantedItems(job, []EnqueueItem{{IdempotencyKey: "k", Payload: to}})
+	require.NoError(t, err)
+	first, err := w.d.enqueueTx(t.Context(), tx, job, wanted, time.Now())
+	require.NoError(t, err)
+	require.True(t, w.enqueue("send", EnqueueItem{IdempotencyKey: "other", Payload: to})[0].Created, "while the first has not committed")
+
+	var both []Enqueued
+	var waits errgroup.Group
+	waits.Go(func() (err error) {
+		both, err = w.d.Enqueue(t.Context(), w.caller, "mail", "send", []EnqueueItem{{Payload: to}, {IdempotencyKey: "k", Payload: to}, {IdempotencyKey: "k", Payload: to}})
+		return err
+	})
+	w.eventually("the second to wait for the key", func() bool {
+		return w.count(`SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'transactionid'`) == 1
+	})
+	require.NoError(t, tx.Commit(t.Context()))
+	require.NoError(t, waits.Wait())
+	require.True(t, both[0].Created)
+	require.Equal(t, []Enqueued{{ID: first[0].ID}, {ID: first[0].ID}}, both[1:])
+	w.check()
+}
+
 func TestEnqueueDedupesByFields(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

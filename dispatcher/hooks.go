@@ -196,7 +196,7 @@ func (d *Dispatcher) enqueueDelivery(ctx context.Context, tx pgx.Tx, job *regist
 	if len(in.ID) > maxDeliveryID {
 		return Accepted{}, fault.New(fault.Invalid, "the delivery's id has more than %d characters", maxDeliveryID)
 	}
-	job, err := d.lockQueue(ctx, tx, job.OrgID, job.DAG, job.Name)
+	job, err := d.shareQueue(ctx, tx, job.OrgID, job.DAG, job.Name)
 	if fault.Is(err, fault.NotFound) {
 		return Accepted{}, noSuchHook()
 	}

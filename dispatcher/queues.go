@@ -11,17 +11,23 @@ import (
 	"github.com/dagctl/dagctl/registry"
 )
 
-// lockQueue takes the locks under which tasks of a manual, timer or webhook job are made, and finds the job: after the
-// lock, because a cutover may just have given it another origin.
-func (d *Dispatcher) lockQueue(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName, jobName string) (*registry.Job, error) {
-	if err := registry.LockDAGShared(ctx, tx, org, dagName); err != nil {
-		return nil, err
-	}
-	job, err := d.Registry.ActiveJob(ctx, tx, org, dagName, jobName)
+// shareQueue takes the locks under which tasks of a manual, timer or webhook job are made, by several at a time, and finds
+// the job.
+func (d *Dispatcher) shareQueue(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName, jobName string) (*registry.Job, error) {
+	job, err := d.lockedJob(ctx, tx, org, dagName, jobName)
 	if err != nil {
 		return nil, err
 	}
-	return job, lockOrigins(ctx, tx, ids(job.Origin))
+	return job, shareOrigins(ctx, tx, ids(job.Origin))
+}
+
+// lockedJob finds a job of the version that serves, under the DAG's lock, because a cutover may just have given it another
+// origin.
+func (d *Dispatcher) lockedJob(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName, jobName string) (*registry.Job, error) {
+	if err := registry.LockDAGShared(ctx, tx, org, dagName); err != nil {
+		return nil, err
+	}
+	return d.Registry.ActiveJob(ctx, tx, org, dagName, jobName)
 }
 
 // queueMoves tells, before the pointers move, where the open tasks of queues will go, and refuses to lose any unasked.

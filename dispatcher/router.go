@@ -314,8 +314,18 @@ func recordOutcomes(ctx context.Context, tx pgx.Tx, h hits, findings []finding, 
 // decided about an output partition is decided on what the one before committed: two inputs that arrive at the same
 // moment make one task, and not none, and not two.
 func lockOrigins(ctx context.Context, tx pgx.Tx, origins []uuid.UUID) error {
+	return lockOriginsBy(ctx, tx, "pg_advisory_xact_lock", origins)
+}
+
+// shareOrigins keeps away those who lock origins, and not those who do this too: for making tasks with slots of their own,
+// of which none can be in the way of another.
+func shareOrigins(ctx context.Context, tx pgx.Tx, origins []uuid.UUID) error {
+	return lockOriginsBy(ctx, tx, "pg_advisory_xact_lock_shared", origins)
+}
+
+func lockOriginsBy(ctx context.Context, tx pgx.Tx, lock string, origins []uuid.UUID) error {
 	sorted := dedupeIDs(slices.Clone(origins))
-	_, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock(hashtextextended(o::text, 1)) FROM unnest($1::uuid[]) AS o`, sorted)
+	_, err := tx.Exec(ctx, `SELECT `+lock+`(hashtextextended(o::text, 1)) FROM unnest($1::uuid[]) AS o`, sorted)
 	if err != nil {
 		return fmt.Errorf("lock %d origins: %w", len(sorted), err)
 	}

@@ -57,7 +57,7 @@ func (d *Dispatcher) CheckTimer(ctx context.Context, tx pgx.Tx, org uuid.UUID, d
 // EnqueueTimer makes the task of an occurrence, once for its key, in the transaction that moves the timer on. The payload
 // is not checked again: a timer survives the edits of its job. Whoever commits calls Wake.
 func (d *Dispatcher) EnqueueTimer(ctx context.Context, tx pgx.Tx, t TimerTask, now time.Time) error {
-	job, err := d.lockQueue(ctx, tx, t.Org, t.DAG, t.Job)
+	job, err := d.shareQueue(ctx, tx, t.Org, t.DAG, t.Job)
 	if err == nil {
 		err = timerOnly(job)
 	}
