@@ -65,13 +65,13 @@ var owners = map[string][]string{
 	"registry": {"dag_versions", "dag_current_versions", "dag_activations", "jobs", "job_inputs", "datasets", "dataset_versions",
 		"dag_version_datasets", "dataset_pointers", "build_epochs", "partition_versions", "partition_inputs", "check_results",
 		"pins", "reader_leases", "udf_bundles"},
-	"dispatcher": {"events", "enumerations", "event_consumers", "tasks", "ready", "waiting", "leases", "task_attempts", "task_events",
-		"task_results", "outbox", "limits", "sources", "workers", "backpressure", "operator_state", "dataset_cursors", "effect_positions",
+	"dispatcher": {"events", "enumerations", "event_consumers", "tasks", "ready", "waiting", "leases", "task_attempts", "task_inputs",
+		"task_events", "task_results", "outbox", "limits", "sources", "workers", "backpressure", "operator_state", "dataset_cursors", "effect_positions",
 		"pauses", "data_invalidations", "backfills", "backfill_partitions",
 		"bulk_actions", "bulk_action_tasks"},
 	"timers":     {"scheduled_events"},
 	"tasklogs":   {"task_logs"},
-	"lineage":    {"task_inputs", "column_lineage"},
+	"lineage":    {"column_lineage"},
 	"migrations": {"schema_migrations", "river_migration"},
 }
 

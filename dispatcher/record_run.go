@@ -18,7 +18,6 @@ func (d *Dispatcher) recordRuns(b *pg.Batch, batch []*completing) error {
 	var (
 		results                 [][]byte
 		resultTasks, resultOrgs []uuid.UUID
-		inputs                  []lineage.TaskInputs
 		effects                 []effect
 	)
 	for _, x := range batch {
@@ -34,7 +33,6 @@ func (d *Dispatcher) recordRuns(b *pg.Batch, batch []*completing) error {
 		if x.job.Acts() && x.mid == nil {
 			effects = append(effects, effectsOf(x.job, x.row.pins)...)
 		}
-		inputs = append(inputs, readBy(x.claimed, x.row.pins))
 		if err := d.recordColumns(b, x); err != nil {
 			return err
 		}
@@ -46,7 +44,6 @@ func (d *Dispatcher) recordRuns(b *pg.Batch, batch []*completing) error {
 			ON CONFLICT (task_id) DO UPDATE SET payload = EXCLUDED.payload, created_at = now()`, resultTasks, resultOrgs, results)
 	}
 	recordEffects(b, effects)
-	lineage.RecordInputs(b, inputs)
 	return nil
 }
 
@@ -54,14 +51,6 @@ func saveState(b *pg.Batch, job *registry.Job, state json.RawMessage) {
 	b.Exec("operator state of "+job.Address(), `
 		INSERT INTO operator_state (org_id, job_id, state) VALUES ($1, $2, $3)
 		ON CONFLICT (org_id, job_id, state_key) DO UPDATE SET state = EXCLUDED.state, updated_at = now()`, job.OrgID, job.Origin, state)
-}
-
-func readBy(t claimed, pins []registry.Pin) lineage.TaskInputs {
-	read := lineage.TaskInputs{OrgID: t.job.OrgID, TaskID: t.TaskID, Again: t.Attempt > 1, Inputs: make([]lineage.Input, len(pins))}
-	for i, p := range pins {
-		read.Inputs[i] = lineage.Input{DatasetUUID: p.Dataset, DatasetVersion: p.Version, PartitionKey: p.Key, Revision: p.Revision, MaterializedAt: p.At}
-	}
-	return read
 }
 
 // recordColumns records where the columns of the outputs come from. What this process has recorded before is passed over:

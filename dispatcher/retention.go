@@ -11,7 +11,6 @@ import (
 
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
-	"github.com/dagctl/dagctl/lineage"
 	"github.com/dagctl/dagctl/registry"
 )
 
@@ -89,33 +88,12 @@ func (d *Dispatcher) ownRetention(ctx context.Context) (map[uuid.UUID]time.Durat
 
 // forgetFinished removes tasks that completed or were canceled before a time, with everything that is told of them.
 func (d *Dispatcher) forgetFinished(ctx context.Context, of string, origins any, before time.Time) error {
-	for {
-		var n int
-		err := pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) error {
-			rows, err := tx.Query(ctx, `
-				WITH old AS (SELECT id FROM tasks WHERE id < $2 AND status IN ('Completed', 'Canceled') AND completed_at < $1 AND `+of+`
-					ORDER BY id LIMIT $3),
-				a AS (DELETE FROM task_attempts USING old WHERE task_id = old.id),
-				e AS (DELETE FROM task_events USING old WHERE task_id = old.id),
-				r AS (DELETE FROM task_results USING old WHERE task_id = old.id)
-				DELETE FROM tasks USING old WHERE tasks.id = old.id RETURNING tasks.id`, before, firstID(before), retentionBatch, origins)
-			if err != nil {
-				return err
-			}
-			gone, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
-			if err != nil {
-				return err
-			}
-			n = len(gone)
-			return lineage.ForgetTasks(ctx, tx, gone)
-		})
-		if err != nil {
-			return fmt.Errorf("retention of tasks: %w", err)
-		}
-		if n < retentionBatch {
-			return nil
-		}
-	}
+	return d.sweepRows(ctx, `
+		WITH old AS (SELECT id FROM tasks WHERE id < $2 AND status IN ('Completed', 'Canceled') AND completed_at < $1 AND `+of+` ORDER BY id LIMIT $3),
+		a AS (DELETE FROM task_attempts USING old WHERE task_id = old.id),
+		e AS (DELETE FROM task_events USING old WHERE task_id = old.id),
+		r AS (DELETE FROM task_results USING old WHERE task_id = old.id)
+		DELETE FROM tasks USING old WHERE tasks.id = old.id`, before, firstID(before), retentionBatch, origins)
 }
 
 // sweepExpired takes the partitions away whose dataset says that it keeps them no longer: those whose time ended so long

@@ -1,15 +1,15 @@
-// Package lineage records what each task read and which columns came from which.
+// Package lineage records which columns came from which.
 //
-// Vocabulary: an input is one revision of one partition that a task's inputs were pinned to; a column edge says that a
-// column of one dataset version was made from a column of another. Which job reads which dataset is registry's to say.
+// Vocabulary: a column edge says that a column of one dataset version was made from a column of another. Which job reads which
+// dataset is registry's to say; what a task read is told by the task (the dispatcher's view task_inputs), and what a revision
+// was made from by registry.
 //
-// It owns task_inputs and column_lineage.
+// It owns column_lineage.
 package lineage
 
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -17,87 +17,80 @@ import (
 	"github.com/dagctl/dagctl/internal/pg"
 )
 
-// Input is one revision of one partition that a task read.
-type Input struct {
+// Transform says how a column was made from another.
+type Transform string
+
+const (
+	Identity   Transform = "identity"   // copied as it is
+	Expression Transform = "expression" // computed row by row
+	Aggregate  Transform = "aggregate"  // computed over many rows
+)
+
+// Column is a column of one dataset version.
+type Column struct {
 	DatasetUUID    uuid.UUID
 	DatasetVersion uuid.UUID
-	PartitionKey   string
-	Revision       int64
-	MaterializedAt time.Time // of that revision; input_version in the table
+	Name           string
 }
 
-// TaskInputs is all that one task read.
-type TaskInputs struct {
-	OrgID  uuid.UUID
-	TaskID uuid.UUID
-	Again  bool // an earlier attempt may have recorded other inputs
-	Inputs []Input
+// ColumnEdge says that Output was made from Input.
+type ColumnEdge struct {
+	Output    Column
+	Input     Column
+	Transform Transform
 }
 
-// RecordInputs adds to a batch what says what tasks read, all of it: what an earlier attempt was pinned to and this one is
-// not, goes.
-func RecordInputs(b *pg.Batch, read []TaskInputs) {
-	var (
-		tasks, orgs, datasets, versions []uuid.UUID
-		again, againOrgs                []uuid.UUID
-		keys                            []string
-		revisions                       []int64
-		times                           []time.Time
-	)
-	for _, t := range read {
-		if t.Again {
-			again, againOrgs = append(again, t.TaskID), append(againOrgs, t.OrgID)
-		}
-		for _, in := range t.Inputs {
-			tasks, orgs = append(tasks, t.TaskID), append(orgs, t.OrgID)
-			datasets, versions, keys = append(datasets, in.DatasetUUID), append(versions, in.DatasetVersion), append(keys, in.PartitionKey)
-			revisions, times = append(revisions, in.Revision), append(times, in.MaterializedAt)
-		}
+// RecordColumns adds to a batch what adds edges that a job's task found. Known ones stay as they are, so every task of a job
+// may say the same.
+func RecordColumns(b *pg.Batch, orgID, jobID uuid.UUID, edges []ColumnEdge) {
+	n := len(edges)
+	outDatasets, outVersions, outColumns := make([]uuid.UUID, n), make([]uuid.UUID, n), make([]string, n)
+	inDatasets, inVersions, inColumns := make([]uuid.UUID, n), make([]uuid.UUID, n), make([]string, n)
+	transforms := make([]string, n)
+	for i, e := range edges {
+		outDatasets[i], outVersions[i], outColumns[i] = e.Output.DatasetUUID, e.Output.DatasetVersion, e.Output.Name
+		inDatasets[i], inVersions[i], inColumns[i] = e.Input.DatasetUUID, e.Input.DatasetVersion, e.Input.Name
+		transforms[i] = string(e.Transform)
 	}
-	if len(again) > 0 {
-		b.Exec(fmt.Sprintf("forget inputs of %d earlier attempts", len(again)), `
-			DELETE FROM task_inputs t USING unnest($1::uuid[], $2::uuid[]) AS w(task_id, org_id)
-			WHERE t.task_id = w.task_id AND t.org_id = w.org_id`, again, againOrgs)
-	}
-	if len(tasks) == 0 {
-		return
-	}
-	b.Exec(fmt.Sprintf("record inputs of %d tasks", len(read)), `
-		INSERT INTO task_inputs AS t (task_id, org_id, input_dataset_uuid, input_partition_key, input_version, dataset_version, revision)
-		SELECT DISTINCT ON (task_id, dataset_uuid, partition_key) * FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::text[], $5::timestamptz[], $6::uuid[], $7::bigint[])
-			AS p (task_id, org_id, dataset_uuid, partition_key, version, dataset_version, revision)
-		ORDER BY task_id, dataset_uuid, partition_key, revision DESC
-		ON CONFLICT (task_id, input_dataset_uuid, input_partition_key) DO UPDATE
-		SET input_version = excluded.input_version, dataset_version = excluded.dataset_version, revision = excluded.revision
-		WHERE t.org_id = excluded.org_id
-		  AND (t.dataset_version, t.revision) IS DISTINCT FROM (excluded.dataset_version, excluded.revision)`,
-		tasks, orgs, datasets, keys, times, versions, revisions)
+	// Sorted, so that two tasks of one job that add the same edges wait for each other and do not deadlock.
+	b.Exec(fmt.Sprintf("record column lineage of job %s", jobID), `
+		INSERT INTO column_lineage (org_id, job_id,
+			output_dataset_uuid, output_dataset_version, output_column,
+			input_dataset_uuid, input_dataset_version, input_column, transform)
+		SELECT $1, $2, e.* FROM unnest($3::uuid[], $4::uuid[], $5::text[], $6::uuid[], $7::uuid[], $8::text[], $9::text[])
+			AS e (output_dataset_uuid, output_dataset_version, output_column, input_dataset_uuid, input_dataset_version, input_column, transform)
+		ORDER BY e.output_dataset_version, e.output_column, e.input_dataset_version, e.input_column, e.transform
+		ON CONFLICT DO NOTHING`,
+		orgID, jobID, outDatasets, outVersions, outColumns, inDatasets, inVersions, inColumns, transforms)
 }
 
-// Inputs lists what a task read.
-func Inputs(ctx context.Context, tx pgx.Tx, orgID, taskID uuid.UUID) ([]Input, error) {
+// Origins lists the edges into a dataset version's columns: where they come from. The caller sees to what may be shown.
+func Origins(ctx context.Context, tx pgx.Tx, orgID, datasetVersion uuid.UUID) ([]ColumnEdge, error) {
+	return columnEdges(ctx, tx, `output_dataset_version = $2`, orgID, datasetVersion) // column_lineage_pkey
+}
+
+// Uses lists the edges out of a dataset version's columns: what is made from them.
+func Uses(ctx context.Context, tx pgx.Tx, orgID, datasetVersion uuid.UUID) ([]ColumnEdge, error) {
+	return columnEdges(ctx, tx, `input_dataset_version = $2`, orgID, datasetVersion) // idx_column_lineage_input
+}
+
+func columnEdges(ctx context.Context, tx pgx.Tx, which string, orgID, datasetVersion uuid.UUID) ([]ColumnEdge, error) {
 	rows, err := tx.Query(ctx, `
-		SELECT input_dataset_uuid, dataset_version, input_partition_key, revision, input_version
-		FROM task_inputs
-		WHERE org_id = $1 AND task_id = $2 -- task_inputs_pkey
-		ORDER BY input_dataset_uuid, input_partition_key`, orgID, taskID)
+		SELECT output_dataset_uuid, output_dataset_version, output_column,
+			input_dataset_uuid, input_dataset_version, input_column, transform
+		FROM column_lineage
+		WHERE org_id = $1 AND `+which+`
+		ORDER BY output_dataset_version, output_column, input_dataset_version, input_column, transform`, orgID, datasetVersion)
 	if err != nil {
-		return nil, fmt.Errorf("list inputs of task %s: %w", taskID, err)
+		return nil, fmt.Errorf("list column lineage of dataset version %s: %w", datasetVersion, err)
 	}
-	inputs, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Input])
+	edges, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (e ColumnEdge, err error) {
+		err = row.Scan(&e.Output.DatasetUUID, &e.Output.DatasetVersion, &e.Output.Name,
+			&e.Input.DatasetUUID, &e.Input.DatasetVersion, &e.Input.Name, &e.Transform)
+		return e, err
+	})
 	if err != nil {
-		return nil, fmt.Errorf("list inputs of task %s: %w", taskID, err)
+		return nil, fmt.Errorf("list column lineage of dataset version %s: %w", datasetVersion, err)
 	}
-	return inputs, nil
-}
-
-// ForgetTasks removes what is told of the inputs of tasks that are removed. What outputs were made from is told elsewhere.
-func ForgetTasks(ctx context.Context, tx pgx.Tx, tasks []uuid.UUID) error {
-	if len(tasks) == 0 {
-		return nil
-	}
-	if _, err := tx.Exec(ctx, `DELETE FROM task_inputs WHERE task_id = ANY($1)`, tasks); err != nil {
-		return fmt.Errorf("forget the inputs of %d tasks: %w", len(tasks), err)
-	}
-	return nil
+	return edges, nil
 }

@@ -3,7 +3,6 @@ package lineage_test
 import (
 	"context"
 	"testing"
-	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -23,44 +22,6 @@ func in[T any](t *testing.T, pool *pgxpool.Pool, fn func(ctx context.Context, tx
 		return err
 	}))
 	return got
-}
-
-func TestInputsAreWhatTheLastAttemptRead(t *testing.T) {
-	t.Parallel()
-	pool := testdb.New(t)
-	org, otherOrg, task, otherTask := uuid.New(), uuid.New(), uuid.New(), uuid.New()
-	at := time.Date(2024, 3, 31, 1, 30, 0, 0, time.UTC)
-	flights, airports := uuid.UUID{1}, uuid.UUID{2}
-	version := uuid.New()
-	first := []lineage.Input{
-		{DatasetUUID: flights, DatasetVersion: version, PartitionKey: "2024-03-30", Revision: 1, MaterializedAt: at},
-		{DatasetUUID: flights, DatasetVersion: version, PartitionKey: "2024-03-31", Revision: 1, MaterializedAt: at},
-		{DatasetUUID: airports, DatasetVersion: version, PartitionKey: "", Revision: 4, MaterializedAt: at},
-	}
-	record := func(org, task uuid.UUID, inputs []lineage.Input) []lineage.Input {
-		return in(t, pool, func(ctx context.Context, tx pgx.Tx) ([]lineage.Input, error) {
-			var b pg.Batch
-			lineage.RecordInputs(&b, []lineage.TaskInputs{{OrgID: org, TaskID: task, Again: true, Inputs: inputs}})
-			if err := b.Send(ctx, tx); err != nil {
-				return nil, err
-			}
-			return lineage.Inputs(ctx, tx, org, task)
-		})
-	}
-	require.Equal(t, first, record(org, task, first))
-	require.Equal(t, first, record(org, task, first), "again changes nothing")
-	require.Equal(t, first[:1], record(org, otherTask, first[:1]))
-
-	second := []lineage.Input{first[1], {DatasetUUID: airports, DatasetVersion: uuid.New(), PartitionKey: "", Revision: 5, MaterializedAt: at.Add(time.Hour)}}
-	require.Equal(t, second, record(org, task, second))
-	require.Equal(t, first[:1], record(org, otherTask, first[:1]), "another task's stay")
-	require.Empty(t, record(org, task, nil))
-
-	record(org, task, second)
-	require.Empty(t, record(otherOrg, task, nil), "another org's task of the same id is not this one")
-	require.Equal(t, second, in(t, pool, func(ctx context.Context, tx pgx.Tx) ([]lineage.Input, error) {
-		return lineage.Inputs(ctx, tx, org, task)
-	}))
 }
 
 func TestColumns(t *testing.T) {

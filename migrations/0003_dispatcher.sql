@@ -179,6 +179,19 @@ CREATE TABLE task_attempts (
     PRIMARY KEY (task_id, attempt)
 );
 
+-- What tasks have read: the readable form of input_versions, of tasks that committed something, at their end or on the way.
+-- input_version is the time the revision was made, as in the source document; dataset_version and revision say exactly which
+-- one it was.
+CREATE VIEW task_inputs WITH (security_invoker = true) AS
+SELECT t.id AS task_id, t.org_id, i.dataset AS input_dataset_uuid, i.key AS input_partition_key, i.at AS input_version,
+    i.version AS dataset_version, i.revision
+FROM tasks t CROSS JOIN LATERAL (
+    SELECT DISTINCT ON (p.dataset, p.key) p.*
+    FROM jsonb_to_recordset(t.input_versions) AS p(dataset UUID, key TEXT, at TIMESTAMPTZ, version UUID, revision BIGINT)
+    ORDER BY p.dataset, p.key, p.revision DESC) AS i -- two inputs may read the same
+WHERE t.status = 'Completed'
+   OR EXISTS (SELECT FROM task_attempts a WHERE a.task_id = t.id AND a.attempt = t.attempt AND a.last_call IS NOT NULL);
+
 CREATE TABLE task_events (
     id          UUID PRIMARY KEY,
     org_id      UUID NOT NULL,

@@ -1,18 +1,5 @@
--- What was read and written. Owned by lineage.
+-- Where columns come from. Owned by lineage.
 -- +goose Up
-
--- The readable form of what a task's inputs were pinned to. input_version is the time the read revision was made,
--- as in the source document; dataset_version and revision say exactly which one it was.
-CREATE TABLE task_inputs (
-    task_id             UUID NOT NULL,
-    org_id              UUID NOT NULL,
-    input_dataset_uuid  UUID NOT NULL,
-    input_partition_key TEXT NOT NULL,
-    input_version       TIMESTAMPTZ NOT NULL,
-    dataset_version     UUID NOT NULL,
-    revision            BIGINT NOT NULL,
-    PRIMARY KEY (task_id, input_dataset_uuid, input_partition_key)
-) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);
 
 CREATE TABLE column_lineage (
     org_id                 UUID NOT NULL REFERENCES orgs (id),
