@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/dagctl/dagctl/internal/batch"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/internal/rest"
@@ -245,10 +246,17 @@ func violates(err error, constraint string) bool {
 
 // Tokens is the Authenticator of service tokens. Its pool must be the owner's: until the token is found nobody knows
 // the org, and the requests' pool shows no rows without one.
-type Tokens struct{ pool *pgxpool.Pool }
+type Tokens struct {
+	pool    *pgxpool.Pool
+	lookups *batch.Batcher[*lookup]
+}
 
 // NewTokens returns the Authenticator of service tokens.
-func NewTokens(owner *pgxpool.Pool) *Tokens { return &Tokens{pool: owner} }
+func NewTokens(owner *pgxpool.Pool) *Tokens {
+	a := &Tokens{pool: owner}
+	a.lookups = batch.New(lookupBatch, lookupLanes, a.findWorkers)
+	return a
+}
 
 // Authenticate recognises a service token of kind user. A worker token is a credential of this sort, and no good.
 func (a *Tokens) Authenticate(r *http.Request) (Caller, bool, error) {

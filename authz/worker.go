@@ -2,10 +2,10 @@ package authz
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"slices"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -52,28 +52,89 @@ func (a *Tokens) AuthenticateWorker(r *http.Request) (Worker, error) {
 	return a.findWorker(r.Context(), secret)
 }
 
+// lookup is a worker token on its way into a batch: calls that come at the same time are looked up together, after they came.
+type lookup struct {
+	hash []byte
+	done chan struct{} // closed when what follows is the answer
+
+	worker Worker
+	err    error
+}
+
+// lookupBatch is how many worker tokens one statement may look up, lookupLanes how many such statements are under way at once
+// in a process.
+const (
+	lookupBatch   = 250
+	lookupLanes   = 2
+	lookupTimeout = 30 * time.Second
+)
+
 // findWorker looks a worker token up, as find does a user's.
 func (a *Tokens) findWorker(ctx context.Context, secret string) (Worker, error) {
-	var w Worker
-	err := a.pool.QueryRow(ctx, `
+	x := &lookup{hash: hashSecret(secret), done: make(chan struct{})}
+	a.lookups.Add(x)
+	select {
+	case <-x.done:
+		return x.worker, x.err
+	case <-ctx.Done():
+		return Worker{}, fmt.Errorf("look up worker token: %w", context.Cause(ctx))
+	}
+}
+
+// findWorkers answers a batch of lookups.
+func (a *Tokens) findWorkers(batch []*lookup) {
+	ctx, cancel := context.WithTimeout(context.Background(), lookupTimeout)
+	defer cancel()
+	asking := map[string][]*lookup{}
+	var hashes [][]byte
+	for _, x := range batch {
+		if x.err = badToken(); asking[string(x.hash)] == nil {
+			hashes = append(hashes, x.hash)
+		}
+		asking[string(x.hash)] = append(asking[string(x.hash)], x)
+	}
+	err := a.workersOf(ctx, hashes, func(hash []byte, w Worker) {
+		for _, x := range asking[string(hash)] {
+			x.worker, x.err = w, nil
+		}
+	})
+	for _, x := range batch {
+		if err != nil {
+			x.worker, x.err = Worker{}, fmt.Errorf("look up worker token: %w", err)
+		}
+		close(x.done)
+	}
+}
+
+// workersOf has found called for each of the tokens that may be used.
+func (a *Tokens) workersOf(ctx context.Context, hashes [][]byte, found func(hash []byte, w Worker)) error {
+	rows, err := a.pool.Query(ctx, `
 		WITH token AS (
-			SELECT t.id, t.org_id, t.name, t.orgs, t.runtimes, t.operators
-			FROM service_tokens t
-			WHERE t.hash = $1 AND t.kind = 'worker' AND t.revoked_at IS NULL AND t.expires_at > now()
+			SELECT t.id, t.hash, t.org_id, t.name, t.orgs, t.runtimes, t.operators
+			FROM unnest($1::bytea[]) AS shown
+			CROSS JOIN LATERAL (SELECT * FROM service_tokens WHERE hash = shown LIMIT 1) AS t
+			WHERE t.kind = 'worker' AND t.revoked_at IS NULL AND t.expires_at > now()
 		), touched AS (
 			UPDATE service_tokens t SET last_used_at = now()
 			FROM token
 			WHERE t.id = token.id AND (t.last_used_at IS NULL OR t.last_used_at < now() - interval '1 minute')
 		)
-		SELECT org_id, name, orgs, runtimes, operators FROM token`, hashSecret(secret)). // service_tokens_hash_key
-		Scan(&w.OrgID, &w.TokenName, &w.Orgs, &w.Runtimes, &w.Operators)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return Worker{}, badToken()
-	}
+		SELECT hash, org_id, name, orgs, runtimes, operators FROM token`, hashes) // service_tokens_hash_key
 	if err != nil {
-		return Worker{}, fmt.Errorf("look up worker token: %w", err)
+		return err
 	}
-	return w, nil
+	for rows.Next() {
+		var (
+			hash []byte
+			w    Worker
+		)
+		if err := rows.Scan(&hash, &w.OrgID, &w.TokenName, &w.Orgs, &w.Runtimes, &w.Operators); err != nil {
+			rows.Close()
+			return err
+		}
+		found(hash, w)
+	}
+	return rows.Err()
 }
 
 // CreateWorkerToken makes a worker token for several orgs, by slug; it belongs to the first of them and is audited in

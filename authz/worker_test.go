@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/authz/authztest"
@@ -262,6 +264,35 @@ func TestWorkerTokensOverHTTP(t *testing.T) {
 	require.Contains(t, call(api, "GET", "/v1/audit?action=token.create", "", as(root)...).Body.String(), "token:fleet")
 	require.Equal(t, 204, call(api, "DELETE", "/v1/tokens/fleet", "", as(root)...).Code)
 	require.Equal(t, 401, call(api, "POST", "/remote/worker", "{}", asWorker(made.Secret)...).Code, "at once")
+}
+
+func TestWorkerTokensThatAreShownTogetherAreAnsweredEachForItself(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	secrets := map[string]string{}
+	for _, name := range []string{"one", "two", "revoked"} {
+		secret, _, err := authz.CreateWorkerToken(t.Context(), w.owner, authz.NewToken{Name: name, Runtimes: []string{name}, Orgs: []string{"acme"}})
+		require.NoError(t, err)
+		secrets[name] = secret
+	}
+	require.NoError(t, authz.RevokeAnyToken(t.Context(), w.owner, "acme", "revoked"))
+	secrets["unknown"] = secrets["one"][:len(secrets["one"])-1]
+	tokens := authz.NewTokens(w.owner)
+	var all errgroup.Group
+	for range 25 {
+		for name, secret := range secrets {
+			all.Go(func() error {
+				r := httptest.NewRequestWithContext(t.Context(), "POST", "/", nil)
+				r.Header.Set("Authorization", "Bearer "+secret)
+				got, err := tokens.AuthenticateWorker(r)
+				if allowed := name == "one" || name == "two"; allowed && (err != nil || got.TokenName != name) || !allowed && !fault.Is(err, fault.Unauthenticated) {
+					return fmt.Errorf("%s: %+v, %w", name, got, err)
+				}
+				return nil
+			})
+		}
+	}
+	require.NoError(t, all.Wait())
 }
 
 func TestAWorkerTokenOfSeveralOrgs(t *testing.T) {

@@ -358,17 +358,19 @@ type taskStanding struct {
 // taskStates reads tasks as they stand, in no order; those that do not exist are left out.
 func (d *Dispatcher) taskStates(ctx context.Context, tx pgx.Tx, tasks []uuid.UUID) ([]taskStanding, error) {
 	rows, err := tx.Query(ctx, `
-		SELECT t.id, t.org_id, org_slug(t.org_id), t.job_id, t.status, coalesce(t.reason, ''), coalesce(l.state, t.state, ''), t.attempt, t.runtime,
+		SELECT t.id, t.org_id, t.job_id, t.status, coalesce(t.reason, ''), coalesce(l.state, t.state, ''), t.attempt, t.runtime,
 			t.needs, t.payload, coalesce(l.progress, t.progress), t.cancel_requested_at IS NOT NULL OR coalesce(l.cancel_requested, false),
 			coalesce(w.available_at, t.next_retry_at), l.expires_at
-		FROM tasks t LEFT JOIN leases l ON l.task_id = t.id LEFT JOIN waiting w ON w.task_id = t.id
-		WHERE t.id = ANY($1)`, tasks)
+		FROM unnest($1::uuid[]) AS wanted
+		CROSS JOIN LATERAL (SELECT * FROM tasks WHERE id = wanted LIMIT 1) AS t
+		LEFT JOIN LATERAL (SELECT * FROM leases WHERE task_id = wanted LIMIT 1) AS l ON true
+		LEFT JOIN LATERAL (SELECT * FROM waiting WHERE task_id = wanted LIMIT 1) AS w ON true`, tasks)
 	if err != nil {
 		return nil, fmt.Errorf("read %d tasks: %w", len(tasks), err)
 	}
 	var origins []uuid.UUID
 	states, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (s taskStanding, err error) {
-		err = row.Scan(&s.TaskID, &s.org, &s.Org, &s.origin, &s.Status, &s.Reason, &s.State, &s.Attempt, &s.Runtime,
+		err = row.Scan(&s.TaskID, &s.org, &s.origin, &s.Status, &s.Reason, &s.State, &s.Attempt, &s.Runtime,
 			&s.needs, &s.Payload, &s.Progress, &s.CancelRequested, &s.NextRetryAt, &s.LeaseExpiresAt)
 		origins = append(origins, s.origin)
 		return s, err
@@ -382,7 +384,8 @@ func (d *Dispatcher) taskStates(ctx context.Context, tx pgx.Tx, tasks []uuid.UUI
 	}
 	for i := range states {
 		s := &states[i]
-		s.Job = protocol.Job{DAGName: jobs[s.origin].DAG, Name: jobs[s.origin].Name}
+		job := jobs[s.origin]
+		s.Org, s.Job = job.OrgSlug, protocol.Job{DAGName: job.DAG, Name: job.Name}
 		s.Operator = operatorOf(s.needs)
 	}
 	return states, nil

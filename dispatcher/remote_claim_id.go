@@ -117,8 +117,10 @@ func (d *Dispatcher) takeThese(ctx context.Context, tx pgx.Tx, c Claimant, wante
 		tasks, x.reason = append(tasks, id), protocol.NotFound
 	}
 	rows, err := tx.Query(ctx, `
-		SELECT t.id, t.org_id, t.runtime, t.needs, t.status, coalesce(w.reason, '') FROM tasks t LEFT JOIN waiting w ON w.task_id = t.id
-		WHERE t.id = ANY($1)`, tasks)
+		SELECT t.id, t.org_id, t.runtime, t.needs, t.status, coalesce(w.reason, '')
+		FROM unnest($1::uuid[]) AS wanted
+		CROSS JOIN LATERAL (SELECT * FROM tasks WHERE id = wanted LIMIT 1) AS t
+		LEFT JOIN LATERAL (SELECT * FROM waiting WHERE task_id = wanted LIMIT 1) AS w ON true`, tasks)
 	if err != nil {
 		return nil, err
 	}

@@ -104,10 +104,11 @@ func (d *Dispatcher) attempt(ctx context.Context, t claimed, then func(claimed))
 	}
 	progress := &progressNote{}
 	beating := make(chan struct{})
-	go func() {
+	interval := min(t.lease/3, 2*time.Second)
+	beat := time.AfterFunc(interval, func() {
 		defer close(beating)
-		d.keepLease(runCtx, t, progress, stop)
-	}()
+		d.keepLease(runCtx, t, interval, progress, stop)
+	})
 	if drain != nil {
 		go d.awaitDrain(runCtx, t, ctx.Done(), drain, stop)
 	}
@@ -118,7 +119,9 @@ func (d *Dispatcher) attempt(ctx context.Context, t claimed, then func(claimed))
 	}
 	cause := context.Cause(runCtx)
 	stop(nil)
-	<-beating
+	if !beat.Stop() {
+		<-beating
+	}
 	// What was worked out is reported even though the process is about to stop.
 	report, cancelReport := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 	defer cancelReport()
@@ -259,16 +262,12 @@ func (p *progressNote) get() (int, string) {
 	return p.percent, p.state
 }
 
-// keepLease extends the lease while the run goes on, and stops the run when it was canceled or fenced off.
-func (d *Dispatcher) keepLease(ctx context.Context, t claimed, progress *progressNote, stop context.CancelCauseFunc) {
-	tick := time.NewTicker(min(t.lease/3, 2*time.Second))
+// keepLease extends the lease at once and then again and again while the run goes on, and stops the run when it was canceled
+// or fenced off.
+func (d *Dispatcher) keepLease(ctx context.Context, t claimed, interval time.Duration, progress *progressNote, stop context.CancelCauseFunc) {
+	tick := time.NewTicker(interval)
 	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+	for ctx.Err() == nil {
 		percent, state := progress.get()
 		canceled, held, err := d.heartbeat(ctx, t.Fence, percent, state, time.Now())
 		switch {
@@ -280,6 +279,10 @@ func (d *Dispatcher) keepLease(ctx context.Context, t claimed, progress *progres
 		case canceled:
 			stop(errCanceled)
 			return
+		}
+		select {
+		case <-ctx.Done():
+		case <-tick.C:
 		}
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/worker/protocol"
 )
 
@@ -157,12 +158,15 @@ func (d *Dispatcher) takeForFunction(ctx context.Context, tx pgx.Tx, f *function
 	if err != nil || len(queues) == 0 {
 		return nil, err
 	}
-	if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock(hashtextextended('invoke ' || $1, 0))`, f.holder()); err != nil {
-		return nil, fmt.Errorf("lock %s: %w", f.holder(), err)
-	}
-	var held int
-	if err := tx.QueryRow(ctx, `SELECT count(*) FROM leases WHERE worker_id = $1`, f.holder()).Scan(&held); err != nil {
-		return nil, fmt.Errorf("count what runs in %s: %w", f.holder(), err)
+	var (
+		b    pg.Batch
+		held int
+	)
+	b.Exec("lock "+f.holder(), `SELECT pg_advisory_xact_lock(hashtextextended('invoke ' || $1, 0))`, f.holder())
+	b.Query("count what runs in "+f.holder(), []any{&held}, func() error { return nil },
+		`SELECT count(*) FROM leases WHERE worker_id = $1 AND starts_with(worker_id, 'lambda:')`, f.holder())
+	if err := b.Send(ctx, tx); err != nil {
+		return nil, err
 	}
 	where, args := d.Backends.condition(f.runtime, f.index, 5)
 	return d.takeInTurn(ctx, tx, queues, min(f.backend.Concurrency-held, most), where, args...)

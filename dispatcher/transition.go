@@ -303,7 +303,7 @@ func queueEndings(b *pg.Batch, tasks []ended, now time.Time) error {
 			INSERT INTO task_attempts AS a (task_id, attempt, org_id, worker_id, started_at, ended_at, outcome, error)
 			SELECT id, attempt, org, worker, started_at, $1, CASE WHEN reason IN ('', 'error') THEN status ELSE reason END, NULLIF(message, '')
 			FROM w
-			WHERE started_at IS NOT NULL AND (status <> 'Completed' OR EXISTS (SELECT FROM task_attempts a WHERE a.task_id = w.id AND a.attempt = w.attempt))
+			WHERE started_at IS NOT NULL AND (status <> 'Completed' OR EXISTS (SELECT FROM task_attempts a WHERE a.task_id = w.id AND a.attempt = w.attempt OFFSET 0))
 			ON CONFLICT (task_id, attempt) DO UPDATE SET ended_at = EXCLUDED.ended_at, outcome = EXCLUDED.outcome, error = EXCLUDED.error
 			WHERE a.ended_at IS NULL)
 		UPDATE tasks t SET status = w.status, reason = NULLIF(w.reason, ''), state = coalesce(NULLIF(w.state, ''), t.state),

@@ -153,6 +153,8 @@ CREATE TABLE leases (
     state            TEXT,
     UNIQUE (job_id, slot)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0);
+-- Functions are counted by the leases that they hold.
+CREATE INDEX idx_leases_function ON leases (worker_id) WHERE starts_with(worker_id, 'lambda:');
 
 -- What is open of jobs whose tasks are each somebody's own (manual, timer, webhook), by output partition ('': none).
 CREATE FUNCTION open_queue(origins UUID[]) RETURNS TABLE (job_id UUID, partition_key TEXT, tasks BIGINT) STABLE LANGUAGE sql AS

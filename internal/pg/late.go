@@ -35,13 +35,14 @@ type lateTx struct {
 
 // start begins the transaction if nothing has yet, and sends what was to go with COMMIT: it is not the last after all.
 func (t *lateTx) start(ctx context.Context) (err error) {
-	if t.Tx == nil {
+	last := t.last.take()
+	if t.Tx == nil && last.Len() == 0 {
 		if t.Tx, err = t.conn.BeginTx(ctx, t.options); err != nil {
 			t.Tx = nil
 			return err
 		}
 	}
-	return t.send(ctx, t.last.take())
+	return t.send(ctx, last)
 }
 
 // send runs queued statements, with BEGIN if they are the first.

@@ -3,7 +3,6 @@ package pg
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"time"
 
@@ -81,8 +80,10 @@ func inOrgTx(ctx context.Context, pool *pgxpool.Pool, orgID uuid.UUID, options p
 		return errors.New("transaction for an org: no org given")
 	}
 	return inTx(ctx, pool, options, func(ctx context.Context, tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, `SELECT set_config('dagctl.org', $1, true)`, orgID.String()); err != nil {
-			return fmt.Errorf("name org %s: %w", orgID, err)
+		var b Batch
+		b.Exec("name org "+orgID.String(), `SELECT set_config('dagctl.org', $1, true)`, orgID.String())
+		if err := b.SendLast(ctx, tx); err != nil { // with BEGIN, before whatever comes first
+			return err
 		}
 		return fn(ctx, tx)
 	})
