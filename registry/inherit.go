@@ -37,9 +37,13 @@ type heldRevision struct {
 
 // publishedBy are the published revisions of a generation by partition key; of one partition only where key is given.
 func publishedBy(ctx context.Context, tx pgx.Tx, generation uuid.UUID, key *string) (map[string]heldRevision, error) {
-	rows, err := tx.Query(ctx, `
+	sql, args := `
 		SELECT partition_key, revision, task_id, attempt FROM partition_versions
-		WHERE dataset_version = $1 AND state = 'Published' AND ($2::text IS NULL OR partition_key = $2)`, generation, key)
+		WHERE dataset_version = $1 AND state = 'Published'`, []any{generation}
+	if key != nil { // one statement for both would be planned to read all
+		sql, args = sql+` AND partition_key = $2`, append(args, *key)
+	}
+	rows, err := tx.Query(ctx, sql, args...)
 	if err != nil {
 		return nil, fmt.Errorf("published partitions of %s: %w", generation, err)
 	}
