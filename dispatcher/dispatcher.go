@@ -9,9 +9,9 @@
 // (claimable), waiting (with the reason), leases (running). A fence is (task, attempt, lease token): whoever holds the
 // current one may commit, nobody else. Postgres is the truth; wake-ups only make things fast, and any of them may be lost.
 //
-// It owns events, event_consumers, data_invalidations, tasks, ready, waiting, leases, task_attempts, task_inputs,
-// task_events, task_results, outbox, dataset_cursors, operator_state, limits, sources, enumerations, effect_positions, pauses,
-// workers, backpressure, backfills, backfill_partitions, bulk_actions, bulk_action_tasks.
+// It owns events, event_consumers, event_outcomes, data_invalidations, tasks, ready, waiting, leases, task_attempts,
+// task_inputs, task_events, task_results, outbox, dataset_cursors, operator_state, limits, sources, enumerations,
+// effect_positions, pauses, workers, backpressure, backfills, backfill_partitions, bulk_actions, bulk_action_tasks.
 package dispatcher
 
 import (

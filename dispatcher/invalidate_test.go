@@ -28,7 +28,7 @@ func TestInvalidate(t *testing.T) {
 	require.Equal(t, 5, w.attempts("spelled"), "it cascades, into other DAGs too")
 	require.Equal(t, before, w.read("words"))
 	require.Equal(t, map[string]int64{"2024-01-01": 1, "2024-01-02": 2, "2024-01-03": 2}, w.published("spelled"))
-	require.Equal(t, 2, w.count(`SELECT FROM event_consumers c JOIN events e ON e.id = c.event_id
+	require.Equal(t, 2, w.count(`SELECT FROM event_outcomes c JOIN events e ON e.id = c.event_id
 		JOIN data_invalidations i ON i.id = e.invalidation_id AND i.reason = 'correction' WHERE e.scope = 'invalidation' AND c.outcome = 'triggered'`))
 
 	// The new revision has the files of the one before: gc knows.

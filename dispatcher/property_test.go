@@ -252,6 +252,7 @@ func TestRandomHistories(t *testing.T) {
 				processes: []*Dispatcher{w.d, w.dispatcher("two")}}
 			w.serve(edit(history, "TAG", r.tag))
 			var trail []string
+			answers := map[string]string{}
 			defer func() {
 				if t.Failed() {
 					t.Logf("seed %d:\n%s", seed, strings.Join(trail, "\n"))
@@ -264,6 +265,8 @@ func TestRandomHistories(t *testing.T) {
 				}
 				if len(trail)%100 == 0 {
 					w.explained("h_made", "h_both")
+					w.keepsAnswers(answers)
+					answers = w.answers()
 				}
 			}
 			r.converge()
@@ -272,6 +275,11 @@ func TestRandomHistories(t *testing.T) {
 				WHERE j.config ->> 'tag' = $1`, r.tag)(&status, &reason)
 			require.Equal(t, "Active", status, reason)
 			require.Equal(t, r.want(), r.got())
+			w.keepsAnswers(answers)
+			answers = w.answers()
+			w.routeAgain()
+			w.keepsAnswers(answers)
+			require.Zero(t, w.count(`SELECT FROM ready UNION ALL SELECT FROM waiting`), "events that come again make nothing")
 		})
 	}
 }

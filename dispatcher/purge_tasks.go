@@ -132,6 +132,7 @@ func forgetAll(ctx context.Context, tx pgx.Tx, caller authz.Caller, tasks []uuid
 		WITH results AS (DELETE FROM task_results WHERE org_id = $1 AND task_id = ANY($2)),
 		tried AS (UPDATE task_attempts SET error = NULL WHERE org_id = $1 AND task_id = ANY($2)),
 		trail AS (DELETE FROM task_events WHERE org_id = $1 AND task_id = ANY($2)),
+		told AS (`+keepTriggered(`SELECT * FROM tasks WHERE org_id = $1 AND id = ANY($2) AND status = 'Canceled'`)+`),
 		filled AS (UPDATE backfill_partitions SET payload = NULL WHERE org_id = $1 AND task_id = ANY($2)),
 		emptied AS (
 			UPDATE tasks SET payload = NULL, error_message = NULL, outputs = NULL, metadata = '{}', state = 'purged', input_hash = NULL,

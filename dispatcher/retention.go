@@ -29,18 +29,7 @@ const retentionBatch = 1000
 // sweepRetention removes rows past their time. What is published stays: staleness is decided by partitions, never by task
 // rows. Ids begin with their time, so what is old is at one end of each index.
 func (d *Dispatcher) sweepRetention(ctx context.Context, now time.Time) error {
-	own, err := d.ownRetention(ctx)
-	if err != nil {
-		return err
-	}
 	var failed []error
-	kept := make([]uuid.UUID, 0, len(own))
-	for origin, keep := range own {
-		kept = append(kept, origin)
-		before := now.Add(-keep)
-		failed = append(failed, d.forgetFinished(ctx, `job_id = $4`, origin, before))
-	}
-	failed = append(failed, d.forgetFinished(ctx, `job_id <> ALL($4)`, kept, now.Add(-keepTasks)))
 	for _, sweep := range []struct {
 		sql    string
 		before time.Time
@@ -56,6 +45,24 @@ func (d *Dispatcher) sweepRetention(ctx context.Context, now time.Time) error {
 	} {
 		failed = append(failed, d.sweepRows(ctx, sweep.sql, sweep.before, firstID(sweep.before), retentionBatch))
 	}
+	return errors.Join(append(failed, d.sweepTasks(ctx, now))...)
+}
+
+// sweepTasks removes finished tasks, each when its job says, after the events that are as old: those that stay longer have to
+// be accounted for without it.
+func (d *Dispatcher) sweepTasks(ctx context.Context, now time.Time) error {
+	own, err := d.ownRetention(ctx)
+	if err != nil {
+		return err
+	}
+	var failed []error
+	kept := make([]uuid.UUID, 0, len(own))
+	for origin, keep := range own {
+		kept = append(kept, origin)
+		before := now.Add(-keep)
+		failed = append(failed, d.forgetFinished(ctx, `job_id = $4`, origin, before))
+	}
+	failed = append(failed, d.forgetFinished(ctx, `job_id <> ALL($4)`, kept, now.Add(-keepTasks)))
 	return errors.Join(failed...)
 }
 
@@ -89,7 +96,9 @@ func (d *Dispatcher) ownRetention(ctx context.Context) (map[uuid.UUID]time.Durat
 // forgetFinished removes tasks that completed or were canceled before a time, with everything that is told of them.
 func (d *Dispatcher) forgetFinished(ctx context.Context, of string, origins any, before time.Time) error {
 	return d.sweepRows(ctx, `
-		WITH old AS (SELECT id FROM tasks WHERE id < $2 AND status IN ('Completed', 'Canceled') AND completed_at < $1 AND `+of+` ORDER BY id LIMIT $3),
+		WITH old AS (SELECT id, org_id, job_id, dedupe_key FROM tasks WHERE id < $2 AND status IN ('Completed', 'Canceled') AND completed_at < $1 AND `+of+`
+			ORDER BY id LIMIT $3),
+		o AS (`+keepTriggered(`SELECT * FROM old`)+`),
 		a AS (DELETE FROM task_attempts USING old WHERE task_id = old.id),
 		e AS (DELETE FROM task_events USING old WHERE task_id = old.id),
 		r AS (DELETE FROM task_results USING old WHERE task_id = old.id)

@@ -26,9 +26,9 @@ func TestALoneCompletionRoutesItsEventsIfNothingStandsInTheWay(t *testing.T) {
 		"a consumer is locked": {func(w *world) { w.unrouted(w.runRaw) }, 1},
 		"they cannot be routed": {func(w *world) {
 			w.exec(`CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION ''refused''; END'`)
-			w.exec(`CREATE TRIGGER refuse BEFORE INSERT ON event_consumers FOR EACH ROW EXECUTE FUNCTION refuse()`)
+			w.exec(`CREATE TRIGGER refuse BEFORE INSERT ON tasks FOR EACH ROW EXECUTE FUNCTION refuse()`)
 			w.runRaw()
-			w.exec(`DROP TRIGGER refuse ON event_consumers`)
+			w.exec(`DROP TRIGGER refuse ON tasks`)
 		}, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -43,7 +43,7 @@ func TestALoneCompletionRoutesItsEventsIfNothingStandsInTheWay(t *testing.T) {
 			require.Equal(t, c.left, w.count(`SELECT FROM outbox WHERE kind = 'route_event'`))
 			w.route()
 			require.Equal(t, 1, w.count(`SELECT FROM ready`))
-			require.Zero(t, w.count(`SELECT FROM events e WHERE NOT EXISTS (SELECT FROM event_consumers c WHERE c.event_id = e.id)
+			require.Zero(t, w.count(`SELECT FROM events e WHERE NOT EXISTS (SELECT FROM event_outcomes o WHERE o.event_id = e.id)
 				AND e.dataset_version IN (SELECT g.id FROM dataset_versions g JOIN job_inputs i ON i.dataset_uuid = g.dataset_uuid)`))
 			w.settle()
 			require.Equal(t, []string{"m(b)"}, w.read("pair_made")[firstDay])

@@ -267,49 +267,6 @@ func (d *Dispatcher) hits(ctx context.Context, tx pgx.Tx, events []Event, moved 
 	return h, nil
 }
 
-// recordOutcomes closes the account of every (event, consumer) that is decided. One whose output still waits for
-// another input stays open: the event that completes it decides over both.
-func recordOutcomes(ctx context.Context, tx pgx.Tx, h hits, findings []finding, made created) error {
-	var (
-		events, jobs, orgs []uuid.UUID
-		tasks              []*uuid.UUID
-		outcomes, reasons  []string
-	)
-	for i, f := range findings {
-		outcome, reason := "included", "the output was made from it already"
-		var task *uuid.UUID
-		if f.verdict == incomplete {
-			continue
-		}
-		if f.verdict == stale {
-			m, ok := made.by[slotOf{f.job.Origin, f.key}]
-			if !ok {
-				outcome, reason = "included", "this work was done, or given up, before"
-			} else if task = &m.id; m.isNew {
-				outcome, reason = "triggered", ""
-			} else {
-				outcome, reason = "included", "a task that reads it was queued already"
-			}
-		}
-		for _, e := range h.events[i] {
-			events, jobs, orgs = append(events, e.ID), append(jobs, f.job.Origin), append(orgs, f.job.OrgID)
-			tasks, outcomes, reasons = append(tasks, task), append(outcomes, outcome), append(reasons, reason)
-		}
-	}
-	for _, p := range h.passive {
-		events, jobs, orgs = append(events, p.event.ID), append(jobs, p.job.Origin), append(orgs, p.job.OrgID)
-		tasks, outcomes, reasons = append(tasks, nil), append(outcomes, "filtered"), append(reasons, "this input does not trigger")
-	}
-	var b pg.Batch
-	b.Exec("record outcomes", `
-		INSERT INTO event_consumers (event_id, job_id, org_id, outcome, task_id, reason)
-		SELECT DISTINCT ON (e.event, e.job) e.event, e.job, e.org, e.outcome, e.task, NULLIF(e.reason, '')
-		FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::text[], $5::uuid[], $6::text[]) AS e(event, job, org, outcome, task, reason)
-		ORDER BY e.event, e.job, e.outcome = 'triggered' DESC
-		ON CONFLICT (event_id, job_id) DO NOTHING`, events, jobs, orgs, outcomes, tasks, reasons)
-	return b.SendLast(ctx, tx)
-}
-
 // lockOrigins excludes others that would create tasks of the same origins, until the transaction ends. So whatever is
 // decided about an output partition is decided on what the one before committed: two inputs that arrive at the same
 // moment make one task, and not none, and not two.

@@ -158,7 +158,7 @@ func TestEverythingTwice(t *testing.T) {
 	require.Equal(t, map[string]int64{firstDay: 4}, w.published("made"))
 	require.Equal(t, 4, w.attempts("made"))
 	require.Equal(t, 8, w.count(`SELECT FROM events`))
-	require.Equal(t, 4, w.count(`SELECT FROM event_consumers WHERE outcome = 'triggered'`))
+	require.Equal(t, 4, w.count(`SELECT FROM event_outcomes WHERE outcome = 'triggered'`))
 	require.Zero(t, w.count(`SELECT FROM outbox`))
 }
 

@@ -20,7 +20,7 @@ func TestAnEventDuringARunWaitsAsSibling(t *testing.T) {
 	w.change("d")
 	w.change("e")
 	require.Len(t, w.tasks("made"), 3)
-	require.Equal(t, 2, w.count(`SELECT FROM event_consumers c JOIN tasks t ON t.id = c.task_id WHERE c.outcome = 'included' AND t.status = 'Queued'`))
+	require.Equal(t, 2, w.count(`SELECT FROM event_outcomes c JOIN tasks t ON t.id = c.task_id WHERE c.outcome = 'included' AND t.status = 'Queued'`))
 
 	require.NoError(t, w.d.complete(t.Context(), running, w.do(w.d, running), later(0)))
 	w.check()

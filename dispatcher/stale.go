@@ -236,8 +236,7 @@ func overtaken(pinned, made []registry.Pin) bool {
 // dedupeKey names the unit of work: one published revision where a single one decides, otherwise all that are compared.
 func dedupeKey(key string, wanted []registry.Pin) string {
 	if len(wanted) == 1 && wanted[0].Key == key {
-		p := wanted[0]
-		return fmt.Sprintf("partition:%s:%s:%s@%d", p.Dataset, p.Version, p.Key, p.Revision)
+		return revisionKey(wanted[0].Dataset, wanted[0].Version, key, wanted[0].Revision)
 	}
 	parts := make([]string, len(wanted))
 	for i, p := range wanted {
@@ -245,6 +244,11 @@ func dedupeKey(key string, wanted []registry.Pin) string {
 	}
 	slices.Sort(parts)
 	return fmt.Sprintf("inputs:%s:%x", key, sha256.Sum256([]byte(strings.Join(parts, "\n"))))
+}
+
+// revisionKey names the unit of work that one published revision decides over.
+func revisionKey(dataset, version uuid.UUID, key string, revision int64) string {
+	return fmt.Sprintf("partition:%s:%s:%s@%d", dataset, version, key, revision)
 }
 
 // outputKeys are the output partitions that all the published partitions of the triggering inputs feed.

@@ -26,7 +26,8 @@ CREATE TABLE events (
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);
 CREATE UNIQUE INDEX idx_events_external ON events (org_id, dataset_uuid, idempotency_key) WHERE idempotency_key IS NOT NULL;
 
--- How each (event, consumer) ended. A consumer is an origin job.
+-- How (event, consumer) pairs ended, but for those whose event triggered the task that it names: see event_outcomes below. A
+-- consumer is an origin job.
 CREATE TABLE event_consumers (
     event_id UUID NOT NULL,
     job_id   UUID NOT NULL,
@@ -102,6 +103,18 @@ CREATE UNIQUE INDEX idx_tasks_job_dedupe ON tasks (job_id, dedupe_key) WHERE ded
 CREATE INDEX idx_tasks_org ON tasks (org_id, id);
 CREATE INDEX idx_tasks_job ON tasks (job_id, id);
 CREATE INDEX idx_tasks_skipped ON tasks (job_id, id) WHERE reason = 'skipped'; -- no claim or completion changes the reason
+
+-- How each (event, consumer) ended, one row for each that is decided. Where no row says otherwise, an event triggered the task
+-- whose dedupe key is the event's identity.
+CREATE VIEW event_outcomes WITH (security_invoker = true) AS
+SELECT event_id, job_id, org_id, outcome, task_id, reason, at FROM event_consumers
+UNION ALL
+SELECT e.id, t.job_id, e.org_id, 'triggered', t.id, NULL, t.created_at
+FROM events e
+JOIN tasks t ON t.org_id = e.org_id
+    AND t.dedupe_key = format('partition:%s:%s:%s@%s', e.dataset_uuid, e.dataset_version, e.partition_key, e.revision)
+WHERE e.cursor_value IS NULL
+  AND NOT EXISTS (SELECT FROM event_consumers c WHERE c.event_id = e.id AND c.job_id = t.job_id);
 
 -- The claimable set. Orgs take turns; within one, the lowest rank comes first: when it was placed, in milliseconds since
 -- 1970, less what its priority is worth, and more for builds and backfills. So nothing waits for ever behind what comes later.

@@ -25,7 +25,7 @@ ALTER TABLE orgs ENABLE ROW LEVEL SECURITY;
 CREATE POLICY one_org ON orgs TO dagctl_app USING (id = NULLIF(current_setting('dagctl.org', true), '')::uuid);
 GRANT SELECT ON orgs TO dagctl_app;
 
-GRANT SELECT ON dataset_pointers, task_inputs TO dagctl_app;
+GRANT SELECT ON dataset_pointers, task_inputs, event_outcomes TO dagctl_app;
 GRANT SELECT ON workers TO dagctl_app; -- processes, not tenant data
 GRANT SELECT ON backpressure TO dagctl_app; -- how much is queued over all orgs
 GRANT USAGE ON SEQUENCE outbox_id_seq TO dagctl_app;

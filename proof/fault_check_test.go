@@ -262,7 +262,7 @@ func (w *world) checkAccounts(l *load) {
 		JOIN dag_version_datasets d ON d.dataset_version = e.dataset_version
 		JOIN jobs consumer ON consumer.dag_version_id = d.dag_version_id
 		JOIN job_inputs i ON i.job_id = consumer.id AND i.dataset_uuid = e.dataset_uuid
-		WHERE NOT EXISTS (SELECT FROM event_consumers c WHERE c.event_id = e.id AND c.job_id = consumer.origin_job_id)`)
+		WHERE NOT EXISTS (SELECT FROM event_outcomes c WHERE c.event_id = e.id AND c.job_id = consumer.origin_job_id)`)
 }
 
 // The checker has eyes.
