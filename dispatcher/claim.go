@@ -250,14 +250,10 @@ func (d *Dispatcher) leaseGiven(ctx context.Context, tx pgx.Tx, taken []claimabl
 		if err != nil {
 			return nil, err
 		}
-		places, err := json.Marshal(locations)
-		if err != nil {
-			return nil, err
-		}
 		tasks, orgs, origins, slots = append(tasks, c.Task), append(orgs, c.Org), append(origins, c.Origin), append(slots, c.Slot)
 		attempts, tokens, leaseSeconds = append(attempts, t.Attempt), append(tokens, t.LeaseToken), append(leaseSeconds, int(t.lease.Seconds()))
 		expires, timeouts = append(expires, now.Add(t.lease)), append(timeouts, t.timeoutAt)
-		pins, staging = append(pins, string(pinned)), append(staging, string(places))
+		pins, staging = append(pins, string(pinned)), append(staging, strings.Join(locations, "\n")) // which are escaped
 		record, err := by.record(t, given)
 		if err != nil {
 			return nil, err
@@ -272,12 +268,13 @@ func (d *Dispatcher) leaseGiven(ctx context.Context, tx pgx.Tx, taken []claimabl
 				$11::timestamptz[], $12::text[], $13::text[], $14::text[])
 				AS w(task, org, origin, slot, attempt, token, seconds, expires_at, timeout_at, pins, staging, given)),
 		leased AS (
-			INSERT INTO leases (task_id, org_id, job_id, slot, attempt, lease_token, worker_id, lease_seconds, expires_at, timeout_at, heartbeat_at)
-			SELECT task, org, origin, slot, attempt, token, $1, seconds, expires_at, timeout_at, $2 FROM w),
+			INSERT INTO leases (task_id, org_id, job_id, slot, attempt, lease_token, worker_id, lease_seconds, expires_at, timeout_at, heartbeat_at, staging)
+			SELECT task, org, origin, slot, attempt, token, $1, seconds, expires_at, timeout_at, $2,
+				CASE WHEN attempt = 1 AND given = '' THEN string_to_array(staging, E'\n') ELSE '{}' END FROM w),
 		tried AS (
 			INSERT INTO task_attempts (task_id, attempt, org_id, worker_id, started_at, staging, given)
-			SELECT task, attempt, org, $1, $2, ARRAY(SELECT jsonb_array_elements_text(staging::jsonb)), NULLIF(given, '')::jsonb
-			FROM w WHERE attempt > 1 OR staging <> '[]' OR given <> '')
+			SELECT task, attempt, org, $1, $2, string_to_array(staging, E'\n'), NULLIF(given, '')::jsonb
+			FROM w WHERE attempt > 1 OR given <> '')
 		UPDATE tasks t SET status = 'Running', attempt = w.attempt, worker_id = $1, lease_token = w.token, lease_expires_at = w.expires_at,
 			last_heartbeat = $2, timeout_at = w.timeout_at, started_at = $2, completed_at = NULL, next_retry_at = NULL,
 			input_versions = w.pins::jsonb, progress = 0, state = NULL, version = version + 1

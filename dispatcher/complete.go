@@ -331,7 +331,7 @@ func (d *Dispatcher) completeTx(ctx context.Context, tx pgx.Tx, batch []*complet
 	}
 	done := make([]ended, len(open))
 	for i, x := range open {
-		done[i] = ended{x.row, ending{status: "Completed", state: x.state, hash: x.hash, outputs: x.notes, actor: "WORKER"}}
+		done[i] = ended{x.row, ending{status: "Completed", state: x.state, hash: x.hash, outputs: x.notes, spare: !x.publishes(), actor: "WORKER"}}
 	}
 	if !routes {
 		let := &nextClaim{}

@@ -114,11 +114,11 @@ func TestOperationalEditsRebuildNothing(t *testing.T) {
 	t.Parallel()
 	w := lettersWorld(t)
 	w.serve(letters)
-	runs := w.count(`SELECT FROM task_attempts`)
+	runs := w.runs()
 	second := w.serve(edit(letters, "operator: listed", "operator: listed\n    max_attempts: 7\n    priority: 5", "every: 1h", "every: 2h"))
 	require.True(t, second.Created)
 	require.Equal(t, 2, second.Version.Number)
-	require.Equal(t, runs, w.count(`SELECT FROM task_attempts`))
+	require.Equal(t, runs, w.runs())
 	// The new settings are the ones that count, for the same origin.
 	w.probe.put("raw", "2024-01-03", "c")
 	w.poll()
@@ -161,11 +161,11 @@ func TestOneChangedQueryRebuildsItsDownstreamAlone(t *testing.T) {
 	}
 
 	// The first document again: its generations are still there, nothing is computed.
-	runs := w.count(`SELECT FROM task_attempts`)
+	runs := w.runs()
 	third := w.serve(letters)
 	require.False(t, third.Created)
 	require.Equal(t, first.Version.ID, third.Version.ID)
-	require.Equal(t, runs, w.count(`SELECT FROM task_attempts`))
+	require.Equal(t, runs, w.runs())
 	require.Equal(t, map[string][]string{"all": {"AB"}}, w.read("letters_joined"))
 }
 
@@ -228,7 +228,7 @@ func TestADeployDuringABuild(t *testing.T) {
 	again := w.serve(slow)
 	require.False(t, again.Created)
 	require.Equal(t, map[string][]string{"all": {"A2B2"}}, w.read("letters_joined"))
-	require.Equal(t, 3, w.count(`SELECT FROM task_attempts a JOIN tasks t ON t.id = a.task_id WHERE t.job_id = $1`, w.origin(first.Version.ID, "upper")),
+	require.Equal(t, 3, w.attemptsOf(`SELECT * FROM tasks WHERE job_id = $1`, w.origin(first.Version.ID, "upper")),
 		"one was done and stays, one was canceled and is done again")
 }
 

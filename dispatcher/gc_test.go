@@ -333,6 +333,25 @@ func TestGCOfStaging(t *testing.T) {
 	require.Zero(t, w.gc(time.Now().Add(pastWindow)).Staging)
 }
 
+// So does what an attempt wrote that ended well and published nothing; of one that published all there is no record.
+func TestGCOfWhatWasNotPublished(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.probe.put("raw", "2024-01-01", "a")
+	w.deploy(upkept)
+	w.advance()
+	first := w.one(w.d)
+	done := w.do(w.d, first)
+	require.Zero(t, w.count(`SELECT FROM task_attempts`))
+	done.outcome.Unchanged = true // it says so after all
+	require.NoError(t, w.d.complete(t.Context(), first, done, later(0)))
+	require.Equal(t, []string{"1 Completed 1"}, texts(t, w.pool, `SELECT concat_ws(' ', attempt, outcome, cardinality(staging)) FROM task_attempts`))
+	w.settle()
+	require.Equal(t, 1, w.count(`SELECT FROM task_attempts`))
+	require.Equal(t, 1, w.gc(time.Now().Add(pastWindow)).Staging)
+	require.Equal(t, w.named(), w.files())
+}
+
 // A generation that was purged is never found again: deploying its document once more builds it anew, under a raised epoch.
 func TestPurgedGenerationIsWantedAgain(t *testing.T) {
 	t.Parallel()

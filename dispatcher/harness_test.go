@@ -367,8 +367,20 @@ func (w *world) tasks(job string) []string {
 // attempts counts how often tasks of a job were run.
 func (w *world) attempts(job string) int {
 	w.t.Helper()
-	return w.count(`SELECT FROM task_attempts a JOIN tasks t ON t.id = a.task_id JOIN jobs j ON j.id = t.job_id
-		WHERE j.name = $1 AND t.kind <> 'check'`, job)
+	return w.attemptsOf(`SELECT t.* FROM tasks t JOIN jobs j ON j.id = t.job_id WHERE j.name = $1 AND t.kind <> 'check'`, job)
+}
+
+// runs counts how often anything was run.
+func (w *world) runs() int {
+	w.t.Helper()
+	return w.attemptsOf(`SELECT * FROM tasks`)
+}
+
+// attemptsOf counts how often some tasks were run: the number of an attempt grows when the task has been started before.
+func (w *world) attemptsOf(tasks string, args ...any) (n int) {
+	w.t.Helper()
+	w.row(`SELECT coalesce(sum(attempt), 0) FROM (`+tasks+`) AS t WHERE started_at IS NOT NULL`, args...)(&n)
+	return n
 }
 
 // task tells how one task stands.

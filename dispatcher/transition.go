@@ -138,6 +138,7 @@ type ending struct {
 	message string
 	hash    string
 	outputs []outputNote
+	spare   bool // Completed: it may have written what it did not publish
 	actor   string
 	retryAt *time.Time // Failed: when it is tried again; nil: it is dead
 	failed  int        // how much it counts against max_attempts
@@ -187,7 +188,7 @@ func (d *Dispatcher) finishWith(ctx context.Context, tx pgx.Tx, b *pg.Batch, tas
 			countLimits(freed, t.org, t.limits)
 		}
 	}
-	queueEndLeases(b, running)
+	queueLockLeases(b, running)
 	if err := queueEndings(b, tasks, now); err != nil {
 		return err
 	}
@@ -211,24 +212,21 @@ func (d *Dispatcher) finishWith(ctx context.Context, tx pgx.Tx, b *pg.Batch, tas
 	return d.placeIn(ctx, tx, in, append(*next, *siblings...), now)
 }
 
-// queueEndLeases takes away the leases of running tasks. Siblings that wait already are locked before: routers lock in this
-// direction too.
-func queueEndLeases(b *pg.Batch, running []ended) {
-	if len(running) == 0 {
+// queueLockLeases locks the leases of running tasks that are to end together. Siblings that wait already are locked before:
+// routers lock in this direction too.
+func queueLockLeases(b *pg.Batch, running []ended) {
+	if len(running) < 2 {
 		return
 	}
 	tasks := make([]uuid.UUID, len(running))
 	for i, t := range running {
 		tasks[i] = t.id
 	}
-	if len(running) > 1 {
-		jobs, slots := slotsOf(running)
-		b.Exec("lock siblings", `
-			SELECT FROM waiting WHERE task_id = ANY(ARRAY(`+waitingSiblings+`)) ORDER BY task_id FOR UPDATE`, jobs, slots)
-		// By a statement of its own: one that both sorts and deletes is planned as a join, which reads the whole table.
-		b.Exec("lock leases", `SELECT FROM leases WHERE task_id = ANY($1) ORDER BY task_id FOR UPDATE`, tasks)
-	}
-	b.Exec(fmt.Sprintf("end %d leases", len(running)), `DELETE FROM leases WHERE task_id = ANY($1)`, tasks)
+	jobs, slots := slotsOf(running)
+	b.Exec("lock siblings", `
+		SELECT FROM waiting WHERE task_id = ANY(ARRAY(`+waitingSiblings+`)) ORDER BY task_id FOR UPDATE`, jobs, slots)
+	// By a statement of its own: one that both sorts and deletes is planned as a join, which reads the whole table.
+	b.Exec("lock leases", `SELECT FROM leases WHERE task_id = ANY($1) ORDER BY task_id FOR UPDATE`, tasks)
 }
 
 func slotsOf(tasks []ended) (jobs []uuid.UUID, slots []string) {
@@ -256,14 +254,17 @@ func leaveQueue(ctx context.Context, tx pgx.Tx, r taskRow) (held bool, err error
 	return true, nil
 }
 
-// queueEndings writes the tasks' rows, those of their attempts, and the audit trail. An attempt's beginning is on the
-// trail from its end on, if it did not complete; until then, and of completed ones, the task's own row tells it.
+// queueEndings takes away the leases and writes the tasks' rows, those of their attempts, and the audit trail. A first attempt
+// gets its row here, with what its lease knew of its staging, unless all that it may have written is published now: its
+// revisions know where that is. An attempt's beginning is on the trail from its end on, if it did not complete; until then,
+// and of completed ones, the task's own row tells it.
 func queueEndings(b *pg.Batch, tasks []ended, now time.Time) error {
 	var (
 		ids, orgs                                                           []uuid.UUID
 		statuses, reasons, states, messages, hashes, outputs, from, workers []string
 		retries, started                                                    []*time.Time
 		failed, attempts                                                    []int
+		spare                                                               []bool
 		trail                                                               trailRows
 	)
 	for _, t := range tasks {
@@ -278,7 +279,7 @@ func queueEndings(b *pg.Batch, tasks []ended, now time.Time) error {
 		reasons, states, messages = append(reasons, t.ending.reason), append(states, t.ending.state), append(messages, t.message)
 		hashes, outputs, retries = append(hashes, t.hash), append(outputs, string(notes)), append(retries, t.retryAt)
 		failed, from, attempts = append(failed, t.failed), append(from, t.taskRow.status), append(attempts, t.attempt)
-		workers, started = append(workers, t.worker), append(started, t.startedAt)
+		workers, started, spare = append(workers, t.worker), append(started, t.startedAt), append(spare, t.spare)
 		if t.taskRow.status == "Running" && t.ending.status != "Completed" {
 			trail.add(t.taskRow, "Queued", "Running", t.worker, "", nil, *t.startedAt)
 		}
@@ -297,13 +298,16 @@ func queueEndings(b *pg.Batch, tasks []ended, now time.Time) error {
 	}, `
 		WITH w AS (
 			SELECT * FROM unnest($2::uuid[], $3::uuid[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
-				$10::timestamptz[], $11::int[], $12::text[], $13::int[], $14::text[], $15::timestamptz[])
-				AS w(id, org, status, reason, state, message, hash, outputs, retry_at, failed, was, attempt, worker, started_at)),
+				$10::timestamptz[], $11::int[], $12::text[], $13::int[], $14::text[], $15::timestamptz[], $16::boolean[])
+				AS w(id, org, status, reason, state, message, hash, outputs, retry_at, failed, was, attempt, worker, started_at, spare)),
+		released AS (DELETE FROM leases WHERE task_id = ANY($2) RETURNING task_id, staging),
 		tried AS (
-			INSERT INTO task_attempts AS a (task_id, attempt, org_id, worker_id, started_at, ended_at, outcome, error)
-			SELECT id, attempt, org, worker, started_at, $1, CASE WHEN reason IN ('', 'error') THEN status ELSE reason END, NULLIF(message, '')
+			INSERT INTO task_attempts AS a (task_id, attempt, org_id, worker_id, started_at, ended_at, outcome, error, staging)
+			SELECT id, attempt, org, worker, started_at, $1, CASE WHEN reason IN ('', 'error') THEN status ELSE reason END, NULLIF(message, ''),
+				coalesce((SELECT staging FROM released WHERE task_id = id), '{}')
 			FROM w
-			WHERE started_at IS NOT NULL AND (status <> 'Completed' OR EXISTS (SELECT FROM task_attempts a WHERE a.task_id = w.id AND a.attempt = w.attempt OFFSET 0))
+			WHERE started_at IS NOT NULL AND (status <> 'Completed' OR EXISTS (SELECT FROM task_attempts a WHERE a.task_id = w.id AND a.attempt = w.attempt OFFSET 0)
+				OR spare AND EXISTS (SELECT FROM released WHERE task_id = id AND staging <> '{}'))
 			ON CONFLICT (task_id, attempt) DO UPDATE SET ended_at = EXCLUDED.ended_at, outcome = EXCLUDED.outcome, error = EXCLUDED.error
 			WHERE a.ended_at IS NULL)
 		UPDATE tasks t SET status = w.status, reason = NULLIF(w.reason, ''), state = coalesce(NULLIF(w.state, ''), t.state),
@@ -311,7 +315,7 @@ func queueEndings(b *pg.Batch, tasks []ended, now time.Time) error {
 			completed_at = CASE WHEN w.retry_at IS NULL THEN $1::timestamptz END, next_retry_at = w.retry_at,
 			failures = failures + w.failed, progress = CASE WHEN w.status = 'Completed' THEN 100 ELSE progress END, version = version + 1
 		FROM w WHERE t.id = w.id AND t.org_id = w.org AND t.status = w.was`,
-		now, ids, orgs, statuses, reasons, states, messages, hashes, outputs, retries, failed, from, attempts, workers, started)
+		now, ids, orgs, statuses, reasons, states, messages, hashes, outputs, retries, failed, from, attempts, workers, started, spare)
 	trail.insert(b)
 	return nil
 }

@@ -195,10 +195,10 @@ func (f *fleet) start(t *testing.T, cmd *exec.Cmd) {
 // ran says which sort of worker each job's completed attempts ran on.
 func (f *fleet) ran(t *testing.T) (jobs []string) {
 	t.Helper()
-	rows, err := f.owner.Query(t.Context(), `SELECT DISTINCT j.name || ' ' || CASE WHEN a.worker_id LIKE 'lambda:%' THEN a.worker_id
+	rows, err := f.owner.Query(t.Context(), `SELECT DISTINCT j.name || ' ' || CASE WHEN t.worker_id LIKE 'lambda:%' THEN t.worker_id
 			WHEN a.given IS NULL THEN 'server' ELSE 'worker' END
-		FROM task_attempts a JOIN tasks t ON t.id = a.task_id JOIN jobs j ON j.id = t.job_id
-		WHERE a.outcome = 'Completed' AND t.kind <> 'check' ORDER BY 1`)
+		FROM tasks t JOIN jobs j ON j.id = t.job_id LEFT JOIN task_attempts a ON a.task_id = t.id AND a.attempt = t.attempt
+		WHERE t.status = 'Completed' AND t.kind <> 'check' ORDER BY 1`)
 	require.NoError(t, err)
 	defer rows.Close()
 	for rows.Next() {

@@ -164,6 +164,7 @@ CREATE TABLE leases (
     drain_requested_at TIMESTAMPTZ, -- it was asked to end where it likes
     progress         SMALLINT NOT NULL DEFAULT 0,
     state            TEXT,
+    staging          TEXT[] NOT NULL DEFAULT '{}', -- of a first attempt, which has no row in task_attempts until it has ended otherwise than well
     UNIQUE (job_id, slot)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0);
 -- Functions are counted by the leases that they hold.
@@ -179,6 +180,8 @@ CREATE FUNCTION open_queue(origins UUID[]) RETURNS TABLE (job_id UUID, partition
      WHERE t.kind IN (''manual'', ''timer'', ''source'') AND starts_with(t.slot, ''task:'')
      GROUP BY 1, 2';
 
+-- Attempts but the first; that one is told by its lease and by the task, and is here once it ended without having published what
+-- it may have written, or if it was given out of the server.
 CREATE TABLE task_attempts (
     task_id    UUID NOT NULL,
     attempt    INT NOT NULL,
