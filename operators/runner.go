@@ -8,9 +8,11 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"slices"
 
 	"github.com/google/uuid"
 
+	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/internal/duck"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/secret"
@@ -143,13 +145,21 @@ func (r *Runner) task(ctx context.Context, a Assignment, scratch string, progres
 		t.Cursor = &began
 	}
 	mkdir := func(path string) error { return os.Mkdir(path, 0o700) }
-	if err := errors.Join(mkdir(t.Scratch), mkdir(filepath.Join(scratch, "seal"))); err != nil {
+	if err := mkdir(t.Scratch); err != nil {
 		return nil, fmt.Errorf("make scratch folder: %w", err)
+	}
+	// Folders that nobody writes to are not made: for a short task the file system is most of what it costs here.
+	if r.Carrier != nil || slices.ContainsFunc(a.Outputs, func(o AssignedOutput) bool { return o.UpdateStrategy == dag.Append }) {
+		if err := mkdir(filepath.Join(scratch, "seal")); err != nil {
+			return nil, fmt.Errorf("make scratch folder: %w", err)
+		}
 	}
 	for i, in := range a.Inputs {
 		dir := filepath.Join(scratch, fmt.Sprintf("input%d", i))
-		if err := mkdir(dir); err != nil {
-			return nil, fmt.Errorf("make scratch folder: %w", err)
+		if r.Carrier != nil || r.Storage.Copies(in.Generation.Kind) { // else nothing is made there
+			if err := mkdir(dir); err != nil {
+				return nil, fmt.Errorf("make scratch folder: %w", err)
+			}
 		}
 		files, err := r.carrier().Fetch(ctx, in, dir)
 		if err != nil {

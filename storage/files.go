@@ -25,7 +25,11 @@ import (
 // Every access goes through an os.Root, so no key and no link leads out of the folder.
 type files struct {
 	root *os.Root
+	top  *os.File // the same folder, for system calls
 }
+
+// errOtherFiles says that a folder is there already, with other files.
+var errOtherFiles = errors.New("its folder has other files")
 
 // sealing is in the name of an attempt's folder until it is complete. Each seal has a folder of its own: a repeated
 // completion may seal what another process seals.
@@ -49,7 +53,11 @@ func newFiles(root string) (*files, error) {
 	if err != nil {
 		return nil, fmt.Errorf("storage root: %w", err)
 	}
-	return &files{root: r}, nil
+	top, err := openTop(r)
+	if err != nil {
+		return nil, fmt.Errorf("storage root: %w", errors.Join(err, r.Close()))
+	}
+	return &files{root: r, top: top}, nil
 }
 
 func generationDir(g Generation) string {
@@ -100,37 +108,23 @@ func (f *files) seal(ctx context.Context, a Attempt, local []string, m Manifest)
 	m.Location = f.location(a)
 	final := strings.TrimSuffix(m.Location, "/")
 	temporary := final + sealing + rand.Text()
-	if err := f.root.MkdirAll(temporary, 0o750); err != nil {
-		return m, err
-	}
-	defer f.root.RemoveAll(temporary) // it is not there any more where all went well
-	dir, err := f.root.Open(temporary)
-	if err != nil {
-		return m, err
-	}
-	defer dir.Close()
-	for i, source := range local {
-		if err := ctx.Err(); err != nil {
-			return m, context.Cause(ctx)
+	err := f.sealFolder(final, temporary, func(dir int) error {
+		for i, source := range local {
+			if err := ctx.Err(); err != nil {
+				return context.Cause(ctx)
+			}
+			name := fmt.Sprintf("%05d.parquet", i)
+			if err := f.place(dir, source, path.Join(temporary, name)); err != nil {
+				return err
+			}
+			m.Files[i].Path = path.Join(final, name)
 		}
-		name := fmt.Sprintf("%05d.parquet", i)
-		if err := f.place(dir, source, path.Join(temporary, name)); err != nil {
-			return m, err
-		}
-		m.Files[i].Path = path.Join(final, name)
+		return nil
+	})
+	if errors.Is(err, errOtherFiles) {
+		err = fault.New(fault.Conflict, "attempt %d of task %s is sealed already: %w", a.Number, a.Task, err)
 	}
-	if err := dir.Sync(); err != nil {
-		return m, err
-	}
-	if err := f.root.Rename(temporary, final); err != nil {
-		if !errors.Is(err, fs.ErrExist) && !errors.Is(err, unix.ENOTEMPTY) {
-			return m, err
-		}
-		if same, err := f.sameFiles(temporary, final); err != nil || !same {
-			return m, errors.Join(fault.New(fault.Conflict, "attempt %d of task %s is sealed already", a.Number, a.Task), err)
-		}
-	}
-	return m, f.syncParents(final)
+	return m, err
 }
 
 // sameFiles reports whether two folders hold the same files with the same content.
@@ -142,7 +136,7 @@ func (f *files) sameFiles(a, b string) (bool, error) {
 
 // place moves a local file into the open folder, or copies it where that is another file system. It is on disk
 // when place returns.
-func (f *files) place(dir *os.File, source, target string) error {
+func (f *files) place(dir int, source, target string) error {
 	local, err := os.Open(source)
 	if err != nil {
 		return err
@@ -152,7 +146,7 @@ func (f *files) place(dir *os.File, source, target string) error {
 	if err := errors.Join(local.Chmod(0o440), local.Sync()); err != nil {
 		return err
 	}
-	err = unix.Renameat(unix.AT_FDCWD, source, int(dir.Fd()), path.Base(target))
+	err = uninterrupted(func() error { return unix.Renameat(unix.AT_FDCWD, source, dir, path.Base(target)) })
 	if !errors.Is(err, unix.EXDEV) {
 		return err
 	}
@@ -196,32 +190,33 @@ func (f *files) verify(_ context.Context, m Manifest) error {
 		return err
 	}
 	for _, file := range m.Files {
-		info, err := f.stat(file.Path)
+		size, err := f.stat(file.Path)
 		if err != nil {
 			return err
 		}
-		if info.Size() != file.Bytes {
-			return fault.New(fault.Invalid, "file %s has %d bytes; its manifest says %d", file.Path, info.Size(), file.Bytes)
+		if size != file.Bytes {
+			return fault.New(fault.Invalid, "file %s has %d bytes; its manifest says %d", file.Path, size, file.Bytes)
 		}
 	}
 	return nil
 }
 
-func (f *files) stat(name string) (fs.FileInfo, error) {
+// stat tells the size of a file.
+func (f *files) stat(name string) (int64, error) {
 	if name != path.Clean(name) || !filepath.IsLocal(name) {
-		return nil, fault.New(fault.Invalid, "file %q is not a plain relative path", name)
+		return 0, fault.New(fault.Invalid, "file %q is not a plain relative path", name)
 	}
-	info, err := f.root.Stat(filepath.FromSlash(name))
+	size, regular, err := f.size(name)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fault.New(fault.NotFound, "file %s is missing from the storage", name)
+		return 0, fault.New(fault.NotFound, "file %s is missing from the storage", name)
 	}
 	if err != nil {
-		return nil, err
+		return 0, err
 	}
-	if !info.Mode().IsRegular() {
-		return nil, fault.New(fault.Invalid, "%s is not a file", name)
+	if !regular {
+		return 0, fault.New(fault.Invalid, "%s is not a file", name)
 	}
-	return info, nil
+	return size, nil
 }
 
 // publish has nothing to do: the committed list is the publication.

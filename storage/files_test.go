@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/uuid"
@@ -103,6 +104,55 @@ func TestFilesRefuse(t *testing.T) {
 		require.Error(t, s.Discard(t.Context(), location), location)
 	}
 	require.NoError(t, s.Verify(t.Context(), m), "nothing of it was discarded")
+}
+
+// Neither is a folder on the way to a partition, where it is a link.
+func TestFilesRefuseLinkedFolders(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	elsewhere := filepath.Join(dir, "elsewhere")
+	require.NoError(t, os.Mkdir(elsewhere, 0o750))
+	s := open(t, filepath.Join(dir, "root"))
+	a := attempt(storage.Parquet, "all")
+	m, err := s.Seal(t.Context(), a, []string{parquet(t, "SELECT 1 AS x")})
+	require.NoError(t, err)
+	partition := filepath.Join(dir, "root", filepath.Dir(strings.TrimSuffix(m.Location, "/")))
+	require.NoError(t, os.Rename(partition, filepath.Join(elsewhere, "all")))
+	require.NoError(t, os.Symlink(filepath.Join(elsewhere, "all"), partition))
+	before := outside(t, dir)
+
+	require.Error(t, s.Verify(t.Context(), m))
+	_, err = s.Open(t.Context(), a.Generation, []storage.Partition{{Key: "all", Files: m.Files}}, "")
+	require.Error(t, err)
+	a.Number++
+	_, err = s.Seal(t.Context(), a, []string{parquet(t, "SELECT 2 AS x")})
+	require.Error(t, err)
+	require.Equal(t, before, outside(t, dir))
+}
+
+// Those who come first to a generation at the same time make its folders together.
+func TestSealAtOnce(t *testing.T) {
+	t.Parallel()
+	s := open(t, t.TempDir())
+	first := attempt(storage.Parquet, "all")
+	var (
+		sealed [8]storage.Manifest
+		failed [8]error
+		done   sync.WaitGroup
+	)
+	for i := range sealed {
+		source := parquet(t, "SELECT 1 AS x")
+		done.Go(func() {
+			a := first
+			a.Number, a.Partition = i+1, []string{"all", "other"}[i%2]
+			sealed[i], failed[i] = s.Seal(t.Context(), a, []string{source})
+		})
+	}
+	done.Wait()
+	for i, m := range sealed {
+		require.NoError(t, failed[i])
+		require.NoError(t, s.Verify(t.Context(), m))
+	}
 }
 
 func TestSealIsAllOrNothingAndOnce(t *testing.T) {

@@ -162,7 +162,7 @@ func New(cfg Config) (*Storage, error) {
 }
 
 // Close frees what New opened.
-func (s *Storage) Close() error { return errors.Join(s.footers.Close(), s.files.root.Close()) }
+func (s *Storage) Close() error { return errors.Join(s.footers.Close(), s.files.close()) }
 
 func (s *Storage) of(kind Kind) (backend, error) {
 	b, ok := s.backends[kind]

@@ -1,0 +1,6 @@
+//go:build !linux
+
+package storage
+
+// sizeBeneath needs openat2.
+func sizeBeneath(int, string) (bytes int64, regular, ok bool) { return 0, false, false }
