@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -13,6 +14,7 @@ import (
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/registry"
 	"github.com/dagctl/dagctl/worker/protocol"
@@ -26,9 +28,9 @@ func (d *Dispatcher) CommitEvents(ctx context.Context, c authz.Capability, body 
 		return protocol.EventsAnswer{}, err
 	}
 	answer, err := d.commitEvents(ctx, c, body, hash, now)
-	if fault.Is(err, fault.Invalid) || fault.Is(err, fault.Conflict) {
-		// The same call may have been on its way before this one: it has committed the uploads that this one misses, or moved
-		// the base that this one was to append to.
+	if fault.Is(err, fault.Invalid) || fault.Is(err, fault.Conflict) || fault.Is(err, fault.Unavailable) {
+		// The same call may have been on its way before this one: it has committed the uploads that this one misses, moved
+		// the base that this one was to append to, or has its checks to wait for.
 		if g, gone := d.reload(ctx, c, body.Fence); gone == nil && g.lastCall.Hash == hash {
 			return g.lastCall.Answer, nil
 		}
@@ -56,27 +58,90 @@ func (d *Dispatcher) commitEvents(ctx context.Context, c authz.Capability, body 
 	if err := refuse(problems); err != nil {
 		return answer, err
 	}
-	if err := d.revealFor(ctx, &g); err != nil {
-		return answer, err
+	answer, err = d.commitOnTheWay(ctx, &g, list, body, hash, now)
+	if err == nil {
+		d.dropCommitted(ctx, &g, list)
 	}
-	out, err := d.sealUploads(ctx, &g, list, operators.Result{State: body.OperatorState, Tasks: asksOf(body.Tasks)})
+	return answer, err
+}
+
+// commitOnTheWay seals the outputs of an attempt that goes on and commits them with the rest of the call, all of it or
+// nothing. It is the way of workers' calls and of runs in this process. Unavailable says that the same can be committed
+// later; a Conflict of errBaseMoved that it cannot, as a cursor was moved by somebody else.
+func (d *Dispatcher) commitOnTheWay(ctx context.Context, g *Given, list []sealing, body protocol.Events, hash string, now time.Time) (protocol.EventsAnswer, error) {
+	mid := &midCommit{hash: hash}
+	if err := d.baseStands(ctx, g, list); err != nil {
+		return mid.answer, err
+	}
+	if err := d.revealFor(ctx, g); err != nil {
+		return mid.answer, err
+	}
+	out, err := d.sealUploads(ctx, g, list, operators.Result{State: body.OperatorState, Tasks: asksOf(body.Tasks)})
 	if err == nil {
 		out = g.Assignment.Redact(out)
 		err = out.Err
 	}
 	if err != nil {
-		return answer, fmt.Errorf("commit of task %s: %w", g.TaskID, err)
+		return mid.answer, fmt.Errorf("commit of task %s: %w", g.TaskID, err)
 	}
 	out.Unchanged = len(out.Written) == 0
-	mid := &midCommit{hash: hash}
 	err = d.complete(ctx, g.task, completion{outcome: out, said: hash, emits: len(body.Events) > 0, also: also(d, body.Events, &mid.answer), mid: mid}, now)
 	if errors.Is(err, errBaseMoved) {
-		err = g.row.stands(fault.New(fault.Conflict, "commit of task %s: %w", g.TaskID, errBaseMoved))
-	}
-	if err == nil {
-		d.dropCommitted(ctx, &g, list)
+		if err = d.baseStands(ctx, g, list); err == nil { // what it was to wait for has just ended
+			err = fault.New(fault.Unavailable, "commit of task %s: %w", g.TaskID, errBaseMoved)
+		}
 	}
 	return mid.answer, err
+}
+
+// baseStands reports whether a commit can be made on top of what is there: not while that waits for its checks, which is
+// Unavailable, and never where another has moved the cursor that it goes on from, which is a Conflict. What it says is a
+// guess, and the commit's own transaction decides; it spares sealing what could not be published.
+func (d *Dispatcher) baseStands(ctx context.Context, g *Given, list []sealing) error {
+	if len(list) == 0 || g.Assignment.Cursor == nil && g.Job.Def.UpdateStrategy != dag.Append {
+		return nil
+	}
+	var moved, held bool
+	err := pg.InOrgTx(ctx, d.Requests, g.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+		moved, held = false, false
+		if began := g.Assignment.Cursor; began != nil {
+			now, err := cursorPosition(ctx, tx, g.Job)
+			if err != nil {
+				return err
+			}
+			moved = *now != *began
+			for _, o := range g.Job.Outputs {
+				head, err := registry.CursorHead(ctx, tx, o.Generation.Version)
+				if err != nil {
+					return err
+				}
+				moved, held = moved || head.Position > began.Value, held || head.Held
+			}
+			return nil
+		}
+		var (
+			b    pg.Batch
+			refs []registry.Ref
+		)
+		for _, s := range list {
+			refs = append(refs, registry.Ref{Version: g.Job.Outputs[s.output].Generation.Version, Key: s.key})
+		}
+		last := queueLastMadeOf(&b, refs, nil)
+		err := b.Send(ctx, tx)
+		for _, made := range last {
+			held = held || made.State == "Held"
+		}
+		return err
+	})
+	switch {
+	case err != nil:
+		return err
+	case moved:
+		return g.row.stands(fault.New(fault.Conflict, "commit of task %s: %w", g.TaskID, errBaseMoved))
+	case held:
+		return fault.New(fault.Unavailable, "commit of task %s: what was committed before waits for its checks", g.TaskID)
+	}
+	return nil
 }
 
 // dropCommitted removes the uploads that a commit has sealed: an attempt that goes on for days commits many. What stays,
@@ -122,13 +187,17 @@ func mayCommit(ctx context.Context, tx pgx.Tx, row taskRow, f Fence, now time.Ti
 	return nil
 }
 
-// noteCommit remembers the call and its answer, and where a cursor goes on from.
+// noteCommit remembers the call and its answer, and where a cursor goes on from. Where it was written to is a revision's
+// by now, so the attempt's record need not name it any more: one that goes on for days commits many.
 func noteCommit(ctx context.Context, tx pgx.Tx, x *completing) error {
-	text, err := json.Marshal(lastCall{x.mid.hash, x.mid.answer})
+	cursor, err := cursorPosition(ctx, tx, x.job)
 	if err != nil {
 		return err
 	}
-	cursor, err := cursorPosition(ctx, tx, x.job)
+	if cursor != nil {
+		x.mid.answer.Cursor = &protocol.Cursor{Epoch: cursor.Epoch, From: cursor.Value}
+	}
+	text, err := json.Marshal(lastCall{x.mid.hash, x.mid.answer})
 	if err != nil {
 		return err
 	}
@@ -136,9 +205,14 @@ func noteCommit(ctx context.Context, tx pgx.Tx, x *completing) error {
 	if err != nil {
 		return err
 	}
+	written := []string{}
+	for _, w := range x.outcome.Written {
+		written = append(written, w.Manifest.Location)
+	}
 	_, err = tx.Exec(ctx, `
-		UPDATE task_attempts SET last_call = $3, given = CASE WHEN $4::jsonb = 'null' THEN given ELSE jsonb_set(given, '{cursor}', $4::jsonb) END
-		WHERE task_id = $1 AND attempt = $2`, x.TaskID, x.Attempt, text, string(at))
+		UPDATE task_attempts SET last_call = $3, given = CASE WHEN $4::jsonb = 'null' THEN given ELSE jsonb_set(given, '{cursor}', $4::jsonb) END,
+			staging = CASE WHEN $5::text[] = '{}' THEN staging ELSE ARRAY(SELECT s FROM unnest(staging) AS s WHERE s <> ALL($5)) END
+		WHERE task_id = $1 AND attempt = $2`, x.TaskID, x.Attempt, text, string(at), written)
 	if err != nil {
 		return fmt.Errorf("note a commit of task %s: %w", x.TaskID, err)
 	}
@@ -181,8 +255,12 @@ func (g *Given) checkEvents(events []protocol.Event) (problems []fault.Problem) 
 		}
 		by := g.Job.Def.PartitionBy
 		switch {
-		case e.Output >= len(g.Assignment.Outputs):
+		case e.Output < 0 || e.Output >= len(g.Assignment.Outputs):
 			wrong("output", "the job has %d outputs, and none with the index %d", len(g.Assignment.Outputs), e.Output)
+		case e.Scope != "" && e.Scope != "partition" && e.Scope != "range":
+			wrong("scope", "%q is none: an invalidation is of a partition or a range", e.Scope)
+		case e.Reason != "" && !slices.Contains([]string{"reorg", "correction", "manual", "schema"}, e.Reason):
+			wrong("reason", "%q is none of reorg, correction, manual and schema", e.Reason)
 		case e.Scope == "range" && by.Kind != dag.ByCursor:
 			wrong("scope", "a range is of outputs by cursor")
 		case e.Scope == "range" && e.From == nil:

@@ -17,15 +17,16 @@ import (
 	"github.com/dagctl/dagctl/worker/protocol"
 )
 
-// What an attempt outside of the server has uploaded is sealed here, as an operator's files are in the server's own process:
-// at locations that are this commit's alone and recorded before anything is written, so that a commit which is asked for
-// twice, or breaks off, never meets what the other has written.
+// What an attempt outside of the server has uploaded is sealed here, as an operator's files are in the server's own process;
+// and so is what a run in this process commits on its way: at locations that are this commit's alone and recorded before
+// anything is written, so that a commit which is asked for twice, or breaks off, never meets what the other has written.
 
 // sealing is one commit's outputs: an output partition to each.
 type sealing struct {
 	output int
-	key    string // output partition; empty: of a cursor, where what is written tells
-	files  []storage.Upload
+	key    string           // output partition; empty: of a cursor, where what is written tells
+	files  []storage.Upload // of an attempt elsewhere
+	local  []string         // of a run in this process, which may still write to them: they are copied
 }
 
 // partitionOf says for which output partition an attempt commits an output: its own where it has one, else the one that
@@ -49,40 +50,57 @@ func (g *Given) partitionOf(o protocol.CommittedOutput) (string, error) {
 	return o.Partition, by.Valid(o.Partition)
 }
 
+// placements say which output partition each of the outputs of a commit is.
+type placements struct {
+	given    *Given
+	seen     map[string]bool
+	problems []fault.Problem
+}
+
+func (p *placements) wrong(where, format string, args ...any) {
+	p.problems = append(p.problems, fault.Problem{Location: where, Message: fmt.Sprintf(format, args...)})
+}
+
+// place finds the output's partition; it is not ok where there is none, which is noted as the others' faults are.
+func (p *placements) place(where string, o protocol.CommittedOutput) (s sealing, ok bool) {
+	if o.Index < 0 || o.Index >= len(p.given.Assignment.Outputs) {
+		p.wrong(where+".index", "the job has %d outputs, and none with the index %d", len(p.given.Assignment.Outputs), o.Index)
+		return s, false
+	}
+	key, err := p.given.partitionOf(o)
+	if err != nil {
+		p.wrong(where+".partition_key", "%v", err)
+		return s, false
+	}
+	if name := fmt.Sprintf("%d/%s", o.Index, key); p.seen[name] {
+		p.wrong(where, "output %d is there already for this partition", o.Index)
+	} else {
+		p.seen[name] = true
+	}
+	return sealing{output: o.Index, key: key}, true
+}
+
 // sealings checks what is to be committed against what was uploaded, and lists every fault.
 func (d *Dispatcher) sealings(ctx context.Context, g *Given, outputs []protocol.CommittedOutput, onTheWay bool) (list []sealing, problems []fault.Problem, err error) {
-	wrong := func(where, format string, args ...any) {
-		problems = append(problems, fault.Problem{Location: where, Message: fmt.Sprintf(format, args...)})
-	}
-	seen := map[string]bool{}
+	p := placements{given: g, seen: map[string]bool{}}
 	for i, o := range outputs {
 		where := fmt.Sprintf("body.outputs[%d]", i)
-		if o.Index >= len(g.Assignment.Outputs) {
-			wrong(where+".index", "the job has %d outputs, and none with the index %d", len(g.Assignment.Outputs), o.Index)
+		s, ok := p.place(where, o)
+		if !ok {
 			continue
-		}
-		key, err := g.partitionOf(o)
-		if err != nil {
-			wrong(where+".partition_key", "%v", err)
-			continue
-		}
-		if name := fmt.Sprintf("%d/%s", o.Index, key); seen[name] {
-			wrong(where, "output %d is there already for this partition", o.Index)
-		} else {
-			seen[name] = true
 		}
 		if onTheWay && len(o.Files) == 0 {
-			wrong(where+".files", "name the files: which of them were committed before is not known")
+			p.wrong(where+".files", "name the files: which of them were committed before is not known")
 			continue
 		}
 		files, faults, err := d.uploadsOf(ctx, g, o, where)
 		if err != nil {
 			return nil, nil, err
 		}
-		problems = append(problems, faults...)
-		list = append(list, sealing{o.Index, key, files})
+		s.files, p.problems = files, append(p.problems, faults...)
+		list = append(list, s)
 	}
-	return list, problems, nil
+	return list, p.problems, nil
 }
 
 // uploadsOf finds the files that are named, or all where none is.
@@ -142,7 +160,7 @@ func (d *Dispatcher) reserve(ctx context.Context, g *Given, list []sealing) (par
 
 // sealUploads seals what is to be committed. An Err of the outcome lies in what was uploaded: no retry of the call mends it.
 func (d *Dispatcher) sealUploads(ctx context.Context, g *Given, list []sealing, result operators.Result) (operators.Outcome, error) {
-	list = slices.DeleteFunc(slices.Clone(list), func(s sealing) bool { return len(s.files) == 0 })
+	list = slices.DeleteFunc(slices.Clone(list), func(s sealing) bool { return len(s.files)+len(s.local) == 0 })
 	if result.Unchanged || len(list) == 0 {
 		result.Unchanged = result.Unchanged || g.Assignment.Cursor != nil // no row, so no position that is new
 		return operators.Outcome{Result: result}, nil
@@ -211,6 +229,11 @@ func (d *Dispatcher) sealPartition(ctx context.Context, g *Given, key string, li
 
 // fetch brings an output's files into its folder, in the order in which they were named.
 func (d *Dispatcher) fetch(ctx context.Context, g *Given, s sealing, dir, into string) error {
+	for n, file := range s.local {
+		if err := copyFile(file, filepath.Join(into, fmt.Sprintf("%05d.parquet", n))); err != nil {
+			return fmt.Errorf("take over a written file: %w", err)
+		}
+	}
 	fetched := filepath.Join(dir, fmt.Sprintf("fetched%d", s.output))
 	if err := os.Mkdir(fetched, 0o700); err != nil {
 		return fmt.Errorf("make scratch folder: %w", err)

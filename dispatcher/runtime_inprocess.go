@@ -85,8 +85,8 @@ func (d *Dispatcher) runOn(ctx context.Context, t claimed) {
 }
 
 // attempt runs one task to its end and reports it; then hears of what its completion claimed. The run is stopped when its time
-// is up, when it is canceled, when its lease is lost, and when the process stops; an always_on source's, which has not
-// committed anything before it ends, is asked to end then.
+// is up, when it is canceled, when its lease is lost, and when the process stops; an always_on source's is asked to end
+// then, so that what it has not committed yet counts too.
 func (d *Dispatcher) attempt(ctx context.Context, t claimed, then func(claimed)) {
 	base := ctx
 	if t.slot == alwaysOnSlot {
@@ -102,6 +102,8 @@ func (d *Dispatcher) attempt(ctx context.Context, t claimed, then func(claimed))
 		drain = make(chan struct{})
 		t.assignment.Drain = drain
 	}
+	way := &ownCommits{d: d, t: t, stop: stop}
+	t.assignment.Committer = way
 	progress := &progressNote{}
 	beating := make(chan struct{})
 	interval := min(t.lease/3, 2*time.Second)
@@ -122,6 +124,7 @@ func (d *Dispatcher) attempt(ctx context.Context, t claimed, then func(claimed))
 	if !beat.Stop() {
 		<-beating
 	}
+	t.assignment = way.after(t.assignment)
 	// What was worked out is reported even though the process is about to stop.
 	report, cancelReport := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 	defer cancelReport()
@@ -177,6 +180,8 @@ func (d *Dispatcher) report(ctx context.Context, t claimed, done completion, cau
 		return d.cancelRunning(ctx, t, now)
 	case isDrained(t):
 		return d.handBack(ctx, t, "it was drained", now, now)
+	case errors.Is(cause, errBaseMoved):
+		return d.handBack(ctx, t, errBaseMoved.Error(), now.Add(baseMovedAgain), now)
 	case errors.Is(cause, errFenced):
 		return fault.New(fault.Conflict, "task %s: %w", t.TaskID, errFenced)
 	case stopping:

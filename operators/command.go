@@ -37,6 +37,8 @@ import (
 // taken as a Result. Exit code 0 is success; 64 (usage), 65 (data) and 78 (config) of sysexits.h mean that a retry
 // cannot help; any other is a failure that is retried. The end of stderr is part of the error. What it prints is the task's log.
 //
+// While it goes on it may ask for commits: see commandCommits.
+//
 // When the task is canceled or times out the group gets SIGTERM, and SIGKILL after a grace of five seconds.
 type commandOperator struct{ options Options }
 
@@ -53,7 +55,8 @@ type CommandTask struct {
 	Cursor    *CursorPosition `json:"cursor,omitempty"` // outputs by cursor: what it writes lies beyond
 	Inputs    []CommandInput  `json:"inputs"`
 	Outputs   []CommandOutput `json:"outputs"`
-	Scratch   string          `json:"scratch"` // also the working directory
+	Commit    *CommandChannel `json:"commit,omitempty"` // where it asks for commits on its way
+	Scratch   string          `json:"scratch"`          // also the working directory
 	TimeoutAt *time.Time      `json:"timeout_at,omitempty"`
 }
 
@@ -131,17 +134,25 @@ func (o *commandOperator) Run(ctx context.Context, t *Task) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
+	runCtx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	commits, err := openCommits(runCtx, o.options, t, stop)
+	if err != nil {
+		return Result{}, err
+	}
+	defer commits.close()
+	task.Commit = commits.channel()
 	stdin, err := json.Marshal(task)
 	if err != nil {
 		return Result{}, err
 	}
-	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd := exec.CommandContext(runCtx, argv[0], argv[1:]...)
 	if cmd.Env, err = environment(t, c, work); err != nil {
 		return Result{}, Permanent(err)
 	}
 	stdout, stderr := &tail{limit: 2 * maxResult}, &tail{limit: 8 << 10}
 	said, complained := t.lines()
-	cmd.Dir, cmd.Stdin = work, bytes.NewReader(stdin)
+	cmd.Dir, cmd.Stdin, cmd.ExtraFiles = work, bytes.NewReader(stdin), commits.theirs
 	cmd.Stdout, cmd.Stderr = io.MultiWriter(stdout, said), io.MultiWriter(stderr, complained)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
@@ -150,6 +161,7 @@ func (o *commandOperator) Run(ctx context.Context, t *Task) (Result, error) {
 		return Result{}, Permanent(fault.New(fault.Invalid, "start %s: %w", c.Argv[0], err))
 	}
 	t.Progress(0, "running "+filepath.Base(c.Argv[0]))
+	commits.serve()
 	ended := make(chan struct{})
 	go func() {
 		select {
@@ -164,6 +176,9 @@ func (o *commandOperator) Run(ctx context.Context, t *Task) (Result, error) {
 	_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
 	said.end()
 	complained.end()
+	if failed := commits.end(); failed != nil && ctx.Err() == nil {
+		return Result{}, failed
+	}
 	if err != nil {
 		return Result{}, commandError(ctx, c.Argv[0], err, stderr)
 	}
@@ -233,29 +248,56 @@ func commandError(ctx context.Context, name string, err error, stderr *tail) err
 	return wrapped
 }
 
+// textFormats are what of a program's files is converted.
+var textFormats = []string{"csv", "ndjson"}
+
 // convertOutputs makes Parquet of what the program wrote as text.
 func convertOutputs(ctx context.Context, o Options, t *Task) error {
 	for i, dir := range t.OutputDirs {
-		for _, format := range []string{"csv", "ndjson"} {
-			var files []string
-			for _, ext := range []string{"", ".gz", ".zst"} {
-				found, err := filepath.Glob(filepath.Join(dir, "*."+format+ext))
-				if err != nil {
-					return err
-				}
-				files = append(files, found...)
-			}
-			if len(files) == 0 {
+		files, err := filesOf(dir)
+		if err != nil {
+			return err
+		}
+		for _, format := range textFormats {
+			if len(files[format]) == 0 {
 				continue
 			}
-			slices.Sort(files)
 			target := filepath.Join(dir, "from-"+format+".parquet")
-			if _, err := (tabular{Format: format}).convert(ctx, t.Scratch, o, files, target); err != nil {
+			if _, err := (tabular{Format: format}).convert(ctx, t.Scratch, o, files[format], target); err != nil {
 				return Permanent(fmt.Errorf("output %q: %w", t.Outputs[i].Name, err))
 			}
 		}
 	}
 	return nil
+}
+
+// filesOf lists the files of a folder that are an output's content, sorted, by their format.
+func filesOf(dir string) (map[string][]string, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	files := map[string][]string{}
+	for _, e := range entries {
+		if format := formatOf(e.Name()); format != "" {
+			files[format] = append(files[format], filepath.Join(dir, e.Name()))
+		}
+	}
+	return files, nil
+}
+
+// formatOf is how a program's file is read, by its name: parquet, csv or ndjson; empty: not at all.
+func formatOf(name string) string {
+	plain := strings.TrimSuffix(strings.TrimSuffix(name, ".gz"), ".zst")
+	for _, format := range textFormats {
+		if strings.HasSuffix(plain, "."+format) {
+			return format
+		}
+	}
+	if strings.HasSuffix(name, ".parquet") {
+		return "parquet"
+	}
+	return ""
 }
 
 // lastLine reads a Result from the last line of stdout, if it is one.

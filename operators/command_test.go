@@ -1,6 +1,7 @@
 package operators_test
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"os"
@@ -95,6 +96,36 @@ var programs = map[string]func(){
 			must(err)
 			must(os.WriteFile(filepath.Join(task.Outputs[0].Dir, strconv.Itoa(i)+".parquet"), content, 0o600))
 		}
+	},
+	"commits": func() { // asks for each of the commits in its payload, and writes the answers to the output
+		var task operators.CommandTask
+		must(json.NewDecoder(os.Stdin).Decode(&task))
+		for _, name := range []string{"a.ndjson", "b.csv", "c.txt"} {
+			must(os.WriteFile(filepath.Join(task.Outputs[0].Dir, name), []byte("{\"n\": 1}\n"), 0o600))
+		}
+		must(os.Mkdir(filepath.Join(task.Outputs[0].Dir, "d.csv"), 0o700))
+		var asked []string
+		must(json.Unmarshal(task.Payload, &asked))
+		ask, answers := os.NewFile(uintptr(task.Commit.Ask), "ask"), bufio.NewReader(os.NewFile(uintptr(task.Commit.Answer), "answer"))
+		result := map[string][]string{}
+		for _, line := range asked {
+			_, err := ask.WriteString(line + "\n")
+			must(err)
+			answer, err := answers.ReadString('\n')
+			must(err)
+			result["answers"] = append(result["answers"], answer)
+		}
+		must(os.Remove(filepath.Join(task.Outputs[0].Dir, "d.csv")))
+		left, err := filepath.Glob(filepath.Join(task.Outputs[0].Dir, "*"))
+		must(err)
+		for _, file := range left {
+			result["left"] = append(result["left"], filepath.Base(file))
+		}
+		must(json.NewEncoder(os.Stdout).Encode(map[string]any{"result": result, "unchanged": true}))
+	},
+	"hasty": func() { // asks, and does not wait for the answer
+		_, err := os.NewFile(3, "ask").WriteString(`{"operator_state": 1}` + "\n")
+		must(err)
 	},
 	"sleeper": func() { time.Sleep(time.Hour) },
 }

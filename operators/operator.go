@@ -74,6 +74,8 @@ type Assignment struct {
 	Roots           []string         `json:"-"`
 	// Drain is closed when a task that goes on for long, of an always_on source, is to end where it likes, and soon.
 	Drain <-chan struct{} `json:"-"`
+	// Committer commits what a run has made while it goes on; nil where none may. Task.Commit is what operators call.
+	Committer Committer `json:"-"`
 	// Secrets are the values of the secrets that Config names. They exist in the server's own process alone and are
 	// never encoded.
 	Secrets   map[string]secret.Value `json:"-"`
@@ -128,6 +130,7 @@ type Task struct {
 	Log      *slog.Logger
 
 	fetchCode func(ctx context.Context, dir string) error // of operator udf, where code can be had; puts it below dir
+	commits   int                                         // made on the way
 }
 
 // Result is what a run produced.

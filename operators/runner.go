@@ -109,6 +109,11 @@ func (r *Runner) run(ctx context.Context, a Assignment, progress func(int, strin
 	if err := checkResult(result); err != nil {
 		return Outcome{}, err
 	}
+	if t.commits > 0 {
+		if a, err = t.Committer.Rest(ctx, a); err != nil {
+			return Outcome{}, err
+		}
+	}
 	return r.carrier().Deliver(ctx, a, t.OutputDirs, result, filepath.Join(scratch, "seal"))
 }
 

@@ -55,6 +55,7 @@ func (o Options) run(ctx context.Context, t *worker.Task) (json.RawMessage, erro
 	if err != nil {
 		return nil, err
 	}
+	a.Committer = &committer{task: t, outputs: a.Outputs}
 	runner := operators.Runner{Registry: o.Registry, Carrier: carrier{t}, ScratchDir: o.ScratchDir, Log: t.Log, KeepLog: keepLog(t)}
 	out := runner.Run(ctx, a, t.Progress)
 	switch {
@@ -77,6 +78,9 @@ func (o Options) run(ctx context.Context, t *worker.Task) (json.RawMessage, erro
 	t.SourceVersion(out.SourceVersion)
 	for _, c := range out.Columns {
 		t.Lineage(protocol.ColumnOrigin(c))
+	}
+	for _, asked := range out.Tasks {
+		t.Enqueue(protocol.EnqueuedTask(asked))
 	}
 	return out.Result.Result, nil
 }

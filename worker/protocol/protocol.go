@@ -273,6 +273,7 @@ type EventsAnswer struct {
 	Accepted bool           `json:"accepted"`
 	Events   []EventOutcome `json:"events" nullable:"false"`
 	Tasks    []uuid.UUID    `json:"tasks" nullable:"false" doc:"Of the enqueued tasks, in their order; that of the existing one where the idempotency key is known"`
+	Cursor   *Cursor        `json:"cursor,omitempty" doc:"Outputs by cursor: where the next rows begin"`
 }
 
 // EventOutcome says what became of one event.

@@ -1,0 +1,280 @@
+package dispatcher
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dagctl/dagctl/internal/duck"
+	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/operators"
+)
+
+// onTheWay are always_on sources, by cursor and by append, with who follows them.
+const onTheWay = `
+name: onway
+jobs:
+  - { name: tail, operator: hook, source: { kind: always_on }, partition_by: { cursor: height }, retry: { initial_seconds: 60 }, enqueues: [note], config: { tag: t } }
+  - { name: news, operator: hook, inputs: [{ from: { job: tail } }], update_strategy: append, unique_key: [content], config: { tag: n } }
+  - { name: note, operator: hook, source: { kind: manual }, outputs: 0, config: { tag: m } }
+publish:
+  onway_tail: { from: { job: tail } }
+  onway_news: { from: { job: news } }
+`
+
+// block is the row of a height of a chain.
+func block(ctx context.Context, t *operators.Task, height int64, content string) error {
+	return copyToParquet(ctx, fmt.Sprintf("SELECT %d AS height, %s AS content", height, duck.Literal(content)),
+		filepath.Join(t.OutputDirs[0], fmt.Sprintf("%d.parquet", height)))
+}
+
+// told is what a test has a run do, one after the other: each is answered with what became of it.
+type told struct {
+	do  chan hook
+	did chan error
+}
+
+func newTold() told { return told{make(chan hook), make(chan error)} }
+
+// run is a run that does as it is told, until there is nothing more.
+func (o told) run(ctx context.Context, t *operators.Task) (operators.Result, error) {
+	for f := range o.do {
+		result, err := f(ctx, t)
+		o.did <- err
+		if err != nil || result.Unchanged {
+			return result, err
+		}
+	}
+	return operators.Result{}, nil
+}
+
+// now has the run do something.
+func (o told) now(f hook) error {
+	o.do <- f
+	return <-o.did
+}
+
+// commit has the run write the blocks from its cursor on, a letter each, and commit them.
+func (o told) commit(blocks string, change ...func(*operators.Commit)) (done operators.Committed, err error) {
+	err = o.now(func(ctx context.Context, t *operators.Task) (operators.Result, error) {
+		for i, letter := range blocks {
+			if err := block(ctx, t, t.Cursor.Value+1+int64(i), string(letter)); err != nil {
+				return operators.Result{}, err
+			}
+		}
+		c := operators.Commit{}
+		for _, f := range change {
+			f(&c)
+		}
+		var err error
+		done, err = t.Commit(ctx, c)
+		return operators.Result{}, err
+	})
+	return done, err
+}
+
+// running is the always_on task of a job, claimed and under way; it ends when there is nothing more to do.
+func (w *world) running(name string) (t claimed, o told, ended chan struct{}) {
+	w.t.Helper()
+	o, ended = newTold(), make(chan struct{})
+	w.probe.on(name, o.run)
+	t = w.one(w.d)
+	require.Equal(w.t, name, t.job.Name)
+	go func() {
+		defer close(ended)
+		w.d.execute(context.WithoutCancel(w.t.Context()), t)
+	}()
+	return t, o, ended
+}
+
+func alwaysWorld(t *testing.T, yaml string) *world {
+	t.Helper()
+	w := newWorld(t)
+	w.serve(yaml)
+	_, err := w.d.superviseSources(t.Context(), time.Now())
+	require.NoError(t, err)
+	return w
+}
+
+func state(text string) func(*operators.Commit) {
+	return func(c *operators.Commit) { c.State = json.RawMessage(text) }
+}
+
+// What a run commits is published and followed while it goes on.
+func TestARunCommitsOnItsWay(t *testing.T) {
+	t.Parallel()
+	w := alwaysWorld(t, onTheWay)
+	task, o, ended := w.running("tail")
+	news := map[string][]string{}
+	for i, blocks := range []string{"ab", "c", "def"} {
+		done, err := o.commit(blocks, state(fmt.Sprintf(`{"commit":%d}`, i+1)), func(c *operators.Commit) {
+			c.Tasks = []operators.EnqueuedTask{{Job: "note", IdempotencyKey: blocks}}
+		})
+		require.NoError(t, err)
+		require.Len(t, done.Tasks, 1)
+		w.settle() // whoever follows
+		require.Equal(t, "Running leased", w.task(task.TaskID))
+		news["all"] = append(news["all"], "n("+strings.Join(strings.Split(blocks, ""), "+")+")")
+		require.Equal(t, news, w.read("onway_news"))
+	}
+	require.Equal(t, map[string][]string{"0-2": {"0,a", "1,b"}, "2-3": {"2,c"}, "3-6": {"3,d", "4,e", "5,f"}}, w.read("onway_tail"))
+	require.Len(t, w.tasks("note"), 3)
+	require.Equal(t, 1, w.count(`SELECT FROM task_attempts WHERE commits = 3 AND cardinality(staging) = 1`), "what is committed is not in the attempt's record any more")
+
+	// What is refused changes nothing, and the run goes on.
+	before := w.committed()
+	require.NoError(t, o.now(func(ctx context.Context, t *operators.Task) (operators.Result, error) {
+		_, err := t.Commit(ctx, operators.Commit{State: json.RawMessage(`"\u0000"`), Events: []operators.Event{{Output: 3}, {Scope: "some"}},
+			Outputs: []operators.CommittedOutput{{Partition: "p"}}})
+		require.True(w.t, operators.IsPermanent(err), "%v", err)
+		var places []string
+		for _, p := range err.(*fault.Error).Problems {
+			places = append(places, p.Location)
+		}
+		require.ElementsMatch(w.t, []string{"body.outputs[0].partition_key", "body.events[0].output", "body.events[1].scope", "body.operator_state"}, places)
+		return operators.Result{}, nil
+	}))
+	require.Equal(t, before, w.committed())
+
+	// Its end commits the rest.
+	require.NoError(t, o.now(func(ctx context.Context, t *operators.Task) (operators.Result, error) {
+		require.JSONEq(w.t, `{"commit":3}`, string(t.State))
+		return operators.Result{}, block(ctx, t, 6, "g")
+	}))
+	close(o.do)
+	<-ended
+	require.Equal(t, "Completed", w.task(task.TaskID))
+	w.settle()
+	require.Equal(t, append(news["all"], "n(g)"), w.read("onway_news")["all"])
+	require.Equal(t, 1, w.attempts("tail"))
+	require.Zero(t, w.count(`SELECT FROM tasks WHERE failures > 0`))
+}
+
+// A run whose lease was lost commits nothing any more and is stopped; the next goes on after its last commit.
+func TestACommitOfAStaleAttempt(t *testing.T) {
+	t.Parallel()
+	for name, lose := range map[string]func(w *world, task claimed) uuid.UUID{
+		"a newer attempt": func(w *world, task claimed) uuid.UUID {
+			w.reap(later(time.Hour))
+			w.promote(later(2 * time.Hour))
+			return task.TaskID
+		},
+		"a lease that ran out": func(w *world, task claimed) uuid.UUID {
+			w.exec(`UPDATE leases SET expires_at = now() - interval '1 second' WHERE task_id = $1`, task.TaskID)
+			return task.TaskID
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := alwaysWorld(t, onTheWay)
+			task, o, ended := w.running("tail")
+			_, err := o.commit("ab", state(`1`))
+			require.NoError(t, err)
+			lose(w, task)
+			next := w.claim(w.d)
+			before := w.committed()
+			_, err = o.commit("XY", state(`2`))
+			require.True(t, fault.Is(err, fault.Conflict), "%v", err)
+			<-ended
+			require.Equal(t, before, w.committed(), "the run's end changes nothing either")
+			if len(next) == 0 {
+				w.reap(later(time.Hour))
+				w.promote(later(2 * time.Hour))
+				next = w.claim(w.d)
+			}
+			require.Len(t, next, 1)
+			require.Equal(t, []any{task.TaskID, 2}, []any{next[0].TaskID, next[0].Attempt})
+			require.Equal(t, int64(1), next[0].assignment.Cursor.Value)
+			require.JSONEq(t, `1`, string(next[0].assignment.State))
+			w.probe.on("tail", (&ledger{blocks: "abcd"}).read)
+			w.d.execute(t.Context(), next[0])
+			w.settle()
+			require.Equal(t, map[string][]string{"0-2": {"0,a", "1,b"}, "2-4": {"2,c", "3,d"}}, w.read("onway_tail"), "nothing is lost, nothing is there twice")
+		})
+	}
+}
+
+// The database goes away between commits, and an answer with it: what was committed is not committed again.
+func TestCommitsWhileTheDatabaseGoesAway(t *testing.T) {
+	t.Parallel()
+	w := alwaysWorld(t, onTheWay)
+	task, o, ended := w.running("tail")
+	for _, letter := range []string{"a", "b", "c"} {
+		_, err := o.commit(letter)
+		require.NoError(t, err)
+		w.exec(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()`)
+	}
+	close(o.do)
+	<-ended
+	w.settle()
+	require.Equal(t, map[string][]string{"all": {"n(a+b+c)"}}, w.read("onway_news"))
+	require.Equal(t, 1, w.attempts("tail"))
+	require.Equal(t, "Completed", w.task(task.TaskID))
+
+	_, err := w.d.superviseSources(t.Context(), time.Now())
+	require.NoError(t, err)
+	again := w.one(w.d)
+	way := &ownCommits{d: w.d, t: again, stop: func(error) {}}
+	file := filepath.Join(t.TempDir(), "d.parquet")
+	require.NoError(t, copyToParquet(t.Context(), "SELECT 3 AS height, 'd' AS content", file))
+	commit := operators.Commit{Outputs: []operators.CommittedOutput{{Files: []string{file}}}, Tasks: []operators.EnqueuedTask{{Job: "note"}}}
+	first, err := way.try(t.Context(), commit, "call", time.Now())
+	require.NoError(t, err)
+	before := w.committed()
+	second, err := way.try(t.Context(), commit, "call", time.Now())
+	require.NoError(t, err)
+	require.Equal(t, first, second)
+	require.Equal(t, before, w.committed())
+}
+
+// Appends go on from each other, the end's from the last; and each waits for the checks of the one before.
+func TestAppendsOnTheWay(t *testing.T) {
+	t.Parallel()
+	w := alwaysWorld(t, `
+name: onway
+jobs:
+  - { name: tail, operator: hook, source: { kind: always_on }, update_strategy: append, unique_key: [content], checks: [{ not_null: [content] }], config: { tag: t } }
+publish:
+  onway_tail: { from: { job: tail } }
+`)
+	task, o, ended := w.running("tail")
+	write := func(ctx context.Context, t *operators.Task, content string) error { return block(ctx, t, 1, content) }
+	for _, content := range []string{"a", "b", "a"} {
+		committed := make(chan error, 1)
+		go func() {
+			committed <- o.now(func(ctx context.Context, t *operators.Task) (operators.Result, error) {
+				if err := write(ctx, t, content); err != nil {
+					return operators.Result{}, err
+				}
+				_, err := t.Commit(ctx, operators.Commit{})
+				return operators.Result{}, err
+			})
+		}()
+		for done := false; !done; {
+			select {
+			case err := <-committed:
+				require.NoError(t, err)
+				done = true
+			default:
+				w.work() // the check of the one before
+			}
+		}
+	}
+	w.work()
+	require.NoError(t, o.now(func(ctx context.Context, t *operators.Task) (operators.Result, error) {
+		return operators.Result{}, write(ctx, t, "c")
+	}))
+	close(o.do)
+	<-ended
+	w.settle()
+	require.Equal(t, map[string][]string{"all": {"1,a", "1,b", "1,c"}}, w.read("onway_tail"))
+	require.Equal(t, "Completed", w.task(task.TaskID))
+	require.Equal(t, 1, w.attempts("tail"))
+}

@@ -1,0 +1,68 @@
+package builtin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/dagctl/dagctl/operators"
+	"github.com/dagctl/dagctl/worker"
+	"github.com/dagctl/dagctl/worker/protocol"
+)
+
+// committer commits for a run that goes on as any function of a worker does: files go up, and Task.Commit names them.
+type committer struct {
+	task    *worker.Task
+	outputs []operators.AssignedOutput
+	commits int
+}
+
+// Rest implements operators.Committer: what the end goes on top of, the server knows.
+func (k *committer) Rest(_ context.Context, a operators.Assignment) (operators.Assignment, error) {
+	return a, nil
+}
+
+// Commit implements operators.Committer.
+func (k *committer) Commit(ctx context.Context, c operators.Commit) (done operators.Committed, err error) {
+	t := k.task
+	k.commits++
+	for i, o := range c.Outputs {
+		output, err := t.Output(k.outputs[o.Output].Name)
+		if err != nil {
+			return done, err
+		}
+		for n, file := range o.Files {
+			// What is not committed must not be mistaken for what is, so a name is used once.
+			name := fmt.Sprintf("commit%d-%d-%d.parquet", k.commits, i, n)
+			if err := output.Of(o.Partition).Upload(ctx, name, worker.Parquet, file); err != nil {
+				return done, err
+			}
+		}
+	}
+	for _, e := range c.Events {
+		t.Emit(protocol.Event(e))
+	}
+	for _, asked := range c.Tasks {
+		t.Enqueue(protocol.EnqueuedTask(asked))
+	}
+	if c.State != nil {
+		if err := t.SetState(c.State); err != nil {
+			return done, err
+		}
+	}
+	answer, err := t.Commit(ctx)
+	if errors.Is(err, worker.ErrInvalid) {
+		err = operators.Permanent(err)
+	}
+	if err != nil {
+		return done, err
+	}
+	done.Tasks = answer.Tasks
+	for _, e := range answer.Events {
+		done.Events = append(done.Events, operators.EventOutcome(e))
+	}
+	if answer.Cursor != nil {
+		done.Cursor = &operators.CursorPosition{Epoch: answer.Cursor.Epoch, Value: answer.Cursor.From}
+	}
+	return done, nil
+}
