@@ -4,7 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -277,4 +279,66 @@ publish:
 	require.Equal(t, map[string][]string{"all": {"1,a", "1,b", "1,c"}}, w.read("onway_tail"))
 	require.Equal(t, "Completed", w.task(task.TaskID))
 	require.Equal(t, 1, w.attempts("tail"))
+}
+
+// documented finds a block of a page by its first line, and the one before it.
+func documented(t *testing.T, page, info string) (before, block string) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("..", "docs", page))
+	require.NoError(t, err)
+	for _, part := range strings.Split(string(text), "\n```\n") {
+		if _, found, ok := strings.Cut(part, "```"+info+"\n"); ok {
+			return before, found + "\n"
+		}
+		if at := strings.LastIndex(part, "```"); at >= 0 {
+			_, before, _ = strings.Cut(part[at:], "\n")
+		}
+	}
+	require.Fail(t, "there is no block "+info)
+	return "", ""
+}
+
+// The program in the documentation publishes as it goes on; one that lost its lease is followed by another, which loses
+// nothing and repeats nothing.
+func TestTheDocumentedProgramCommits(t *testing.T) {
+	t.Parallel()
+	job, program := documented(t, "operators.md", "python follow.py")
+	w := newWorld(t)
+	feed := func(ticks int) {
+		var lines strings.Builder
+		for seq := range ticks {
+			fmt.Fprintf(&lines, `{"seq": %d, "price": %d}`+"\n", seq, seq*10)
+		}
+		w.drop("ticks.ndjson", lines.String())
+	}
+	w.drop("follow.py", program)
+	feed(2)
+	w.deploy("name: example\njobs:\n" + job + `
+- { name: sums, operator: sql, inputs: [{ from: { job: ticks } }], config: { query: "SELECT sum(price)::BIGINT AS sum FROM ticks" } }
+publish:
+  doc_ticks: { from: { job: ticks } }
+  doc_sums: { from: { job: sums } }
+`)
+	stop := w.start(w.dispatcher("two"))
+	published := func(sum string) func() bool {
+		return func() bool {
+			read, err := w.tryRead("doc_sums")
+			return err == nil && slices.Equal(read["all"], []string{sum})
+		}
+	}
+	running := func(attempt int) {
+		require.Equal(t, 1, w.count(`SELECT FROM leases l JOIN jobs j ON j.id = l.job_id WHERE j.name = 'ticks' AND l.attempt = $1`, attempt))
+	}
+	w.eventually("the first ticks are followed", published("10"))
+	running(1)
+	feed(4)
+	w.eventually("and the next", published("60"))
+	running(1)
+	w.exec(`UPDATE leases SET expires_at = now() - interval '1 second'`)
+	feed(5)
+	w.eventually("another attempt goes on", published("100"))
+	running(2)
+	stop()
+	require.Equal(t, map[string][]string{"0-2": {"0,0", "1,10"}, "2-4": {"2,20", "3,30"}, "4-5": {"4,40"}}, w.read("doc_ticks"))
+	w.check()
 }
