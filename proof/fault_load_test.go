@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -50,13 +51,14 @@ type limitedJob struct {
 	limit   int
 	runtime string
 	nap     string // how long a task takes, in seconds
+	share   int    // of the load
 }
 
 // jobsWith are the jobs with limits, of tasks that take so long; elsewhere there are more.
 func jobsWith(naps [3]string, elsewhere bool) []limitedJob {
-	jobs := []limitedJob{{"max1", 1, "dispatcher", naps[0]}, {"max3", 3, "dispatcher", naps[1]}, {"max20", 20, "dispatcher", naps[2]}}
+	jobs := []limitedJob{{"max1", 1, "dispatcher", naps[0], 1}, {"max3", 3, "dispatcher", naps[1], 4}, {"max20", 20, "dispatcher", naps[2], 12}}
 	if elsewhere {
-		jobs = append(jobs, limitedJob{"polled2", 2, polled, "0.1"}, limitedJob{"queued4", 4, queued, "0.2"}, limitedJob{"called2", 2, called, "0.1"})
+		jobs = append(jobs, limitedJob{"polled2", 2, polled, "0.1", 4}, limitedJob{"queued4", 4, queued, "0.2", 4}, limitedJob{"called2", 2, called, "0.1", 1})
 	}
 	return jobs
 }
@@ -71,7 +73,7 @@ func flowYAML(n int, elsewhere bool) string {
     config: { query: "SELECT n FROM input" }`
 	if elsewhere {
 		landing, copying = queued, polled
-		if n%2 == 1 {
+		if n%8 == 1 {
 			landing, copying, copies = polled, called, `operator: handler
     config: { handler: copy }`
 		}
@@ -125,9 +127,8 @@ printf 'n\n1\n' >"$dir/rows.csv"
 type load struct {
 	t       *testing.T
 	servers []*server
-	limited []string // jobs with limits
-	flows   int
-	most    int64 // open tasks, at which it waits
+	limited []string // jobs with limits, each as often as is its share
+	dose    doses
 
 	open  atomic.Int64 // as the watch sees it
 	asked atomic.Int64 // requests, with those that were not answered well
@@ -138,12 +139,12 @@ type load struct {
 	jobs  map[string]int       // tasks by job
 }
 
-func newLoad(t *testing.T, servers []*server, limited []limitedJob, flows int, most int64) *load {
-	l := &load{t: t, servers: servers, flows: flows, most: most, acked: map[string]uuid.UUID{}, jobs: map[string]int{}}
+func newLoad(t *testing.T, servers []*server, limited []limitedJob, dose doses) *load {
+	l := &load{t: t, servers: servers, dose: dose, acked: map[string]uuid.UUID{}, jobs: map[string]int{}}
 	for _, j := range limited {
-		l.limited = append(l.limited, j.name)
+		l.limited = append(l.limited, slices.Repeat([]string{j.name}, j.share)...)
 	}
-	for range flows {
+	for range dose.flows {
 		l.keys = append(l.keys, map[string]bool{})
 	}
 	return l
@@ -161,7 +162,7 @@ func writePrograms(t *testing.T, dir string) {
 func (l *load) run(ctx context.Context, seed uint64) {
 	random := rand.New(rand.NewPCG(seed, 1))
 	for ctx.Err() == nil {
-		if l.open.Load() >= l.most {
+		if l.open.Load() >= l.dose.most {
 			select {
 			case <-ctx.Done():
 			case <-time.After(20 * time.Millisecond):
@@ -169,8 +170,8 @@ func (l *load) run(ctx context.Context, seed uint64) {
 			continue
 		}
 		dag, job, flow := "limited", l.limited[random.IntN(len(l.limited))], -1
-		if l.flows > 0 && random.IntN(3) == 0 {
-			flow = random.IntN(l.flows)
+		if l.dose.flows > 0 && random.IntN(l.dose.landings) == 0 {
+			flow = random.IntN(l.dose.flows)
 			dag, job = fmt.Sprintf("flow%d", flow), "landed"
 		}
 		items := make([]dispatcher.EnqueueItem, 1+random.IntN(8))
@@ -239,6 +240,28 @@ func (l *load) acknowledge(job string, flow int, items []dispatcher.EnqueueItem,
 			l.keys[flow][item.Partition] = true
 		}
 	}
+}
+
+// tell says each minute how far it is, for those who watch a long run.
+func (l *load) tell(ctx context.Context) {
+	for tick := time.NewTicker(time.Minute); ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			l.t.Logf("%d tasks acknowledged, %d open rows", l.acknowledged(), l.open.Load())
+		}
+	}
+}
+
+// runs tells how many DAG runs were asked for: partitions that were landed.
+func (l *load) runs() (n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, keys := range l.keys {
+		n += len(keys)
+	}
+	return n
 }
 
 func (l *load) acknowledged() int {

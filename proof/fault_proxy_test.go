@@ -4,9 +4,11 @@ import (
 	"bytes"
 	be "encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -19,20 +21,21 @@ import (
 type proxy struct {
 	listener net.Listener
 	upstream atomic.Pointer[string] // host:port
-	cuts     atomic.Uint64          // of 10,000 COMMITs, besides the first two of each kind
+	cuts     atomic.Uint64          // of 10,000 COMMITs, besides the points of each kind
 	garbled  atomic.Uint64          // of 10,000 wake-ups
+	points   int                    // how many of each kind are cut on either side, whatever the share; set before it misbehaves
 
 	commits, before, after, wakeups, lost, doubled, late atomic.Int64
 
 	mu    sync.Mutex
-	kinds map[string]int // how many transactions of each kind were committed while some were cut
+	kinds map[string]*sides // how many of each kind of transactions were cut
 }
 
 func startProxy(t *testing.T) *proxy {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	p := &proxy{listener: listener, kinds: map[string]int{}}
+	p := &proxy{listener: listener, kinds: map[string]*sides{}}
 	var all sync.WaitGroup
 	all.Go(func() {
 		for {
@@ -58,35 +61,56 @@ func (p *proxy) misbehave(commits, wakeups float64) {
 	p.garbled.Store(uint64(wakeups * 10_000))
 }
 
-// fate tells whether a transaction is cut: the first of its kind before it is committed, the second after that, of the
-// others a share, half of it before.
+// sides counts the transactions of a kind that were cut before they were committed, and after.
+type sides struct{ before, after int }
+
+// fate tells whether a transaction is cut: of its kind the first points on either side, of one point one after the other,
+// of more every fourth, so that work goes on meanwhile; of the others a share, half of it before.
 func (p *proxy) fate(kind string) (before, after bool) {
 	if p.cuts.Load() == 0 {
 		return false, false
 	}
 	p.mu.Lock()
-	p.kinds[kind]++
-	n := p.kinds[kind]
-	p.mu.Unlock()
-	if n <= 2 {
-		return n == 1, n == 2
+	defer p.mu.Unlock()
+	cut := p.kinds[kind]
+	if cut == nil {
+		cut = &sides{}
+		p.kinds[kind] = cut
 	}
-	cut, half := chance(&p.cuts), rand.IntN(2) == 0
-	return cut && half, cut && !half
+	if short := min(cut.before, cut.after) < p.points; short && cut.before < 1 {
+		before = true
+	} else if short && (cut.after < 1 || rand.IntN(4) == 0) {
+		before = cut.before <= cut.after
+		after = !before
+	} else if chance(&p.cuts) {
+		before = rand.IntN(2) == 0
+		after = !before
+	}
+	if before {
+		cut.before++
+	}
+	if after {
+		cut.after++
+	}
+	return before, after
 }
 
-// cutBoth are the kinds of transactions of which one was cut before it was committed and one after.
-func (p *proxy) cutBoth() (both, one []string) {
+// report tells of how many kinds of transactions as many were cut on both sides as there should be, and of the others.
+func (p *proxy) report() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	enough := 0
+	var fewer strings.Builder
 	for _, kind := range keysOf(p.kinds) {
-		if p.kinds[kind] > 1 {
-			both = append(both, kind)
-		} else {
-			one = append(one, kind)
+		cut := p.kinds[kind]
+		if min(cut.before, cut.after) >= p.points {
+			enough++
+			continue
 		}
+		fmt.Fprintf(&fewer, "\n%d before, %d after: %s", cut.before, cut.after, kind)
 	}
-	return both, one
+	return fmt.Sprintf("each of %d kinds of transactions was cut %d times before it was committed and as often after; fewer came of %d:%s",
+		enough, p.points, len(p.kinds)-enough, fewer.String())
 }
 
 func chance(of *atomic.Uint64) bool { return rand.Uint64N(10_000) < of.Load() }

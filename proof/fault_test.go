@@ -23,11 +23,13 @@ type doses struct {
 	zombies  int           // SIGSTOP of a server beyond its leases
 	workers  int           // that poll, and as many behind a queue, beside a function; 0: all runs in the servers
 	far      faraway       // what befalls those
-	commits  float64       // share of transactions at whose end the connection is cut, half before they commit; the first two of each kind are
+	commits  float64       // share of transactions at whose end the connection is cut, half before they commit
+	points   int           // so many of each kind of transaction are cut before they commit, and so many after, if there are as many
 	wakeups  float64       // share of wake-ups each lost, repeated and held back
 	pause    time.Duration // the longest between two kills
 	tasks    int           // the least that are asked for
 	flows    int           // DAGs with data
+	landings int           // one request in so many is for those
 	most     int64         // open tasks
 	naps     [3]string     // of the tasks with limits, see longNaps
 	seed     uint64
@@ -46,9 +48,9 @@ type faraway struct {
 // data run; then it reads the database.
 func TestFaultsLoseAndRepeatNothing(t *testing.T) {
 	t.Parallel()
-	withFaults(t, doses{servers: 3, kills: 15, postgres: 5, zombies: 2, commits: 0.05, wakeups: 0.2,
+	withFaults(t, doses{servers: 3, kills: 15, postgres: 5, zombies: 2, commits: 0.05, points: 1, wakeups: 0.2,
 		workers: 2, far: faraway{kills: 10, zombies: 2, messages: 0.2, calls: 0.05},
-		pause: 500 * time.Millisecond, tasks: 200, flows: 2, most: 80, naps: longNaps, seed: rand.Uint64()})
+		pause: 500 * time.Millisecond, tasks: 200, flows: 2, landings: 3, most: 80, naps: longNaps, seed: rand.Uint64()})
 }
 
 func withFaults(t *testing.T, dose doses) {
@@ -92,7 +94,7 @@ func withFaults(t *testing.T, dose doses) {
 		w.serve(flowYAML(i, far != nil))
 	}
 
-	l := newLoad(t, asked, jobs, dose.flows, dose.most)
+	l := newLoad(t, asked, jobs, dose)
 	look := &watch{pool: w.pool, database: database, fleet: fleet, load: l}
 	asking, enough := context.WithCancel(t.Context())
 	defer enough()
@@ -100,9 +102,11 @@ func withFaults(t *testing.T, dose doses) {
 	defer stop()
 	var askers, watchers sync.WaitGroup
 	watchers.Go(func() { look.run(watching) })
+	watchers.Go(func() { l.tell(watching) })
 	for i := range 8 {
 		askers.Go(func() { l.run(asking, dose.seed+uint64(i)) })
 	}
+	database.faulty.points = dose.points
 	misbehave := func(commits, wakeups, messages, calls float64) {
 		if database.faulty.misbehave(commits, wakeups); far != nil {
 			far.misbehave(messages, calls)
@@ -137,10 +141,9 @@ func withFaults(t *testing.T, dose doses) {
 			t.Logf("the last that a server said which ended by itself: %s", m.last)
 		}
 	}
-	t.Logf("%d tasks asked for in %d requests, %d in all, in %v; %d servers killed, %d ended by themselves, PostgreSQL killed %d times, %d servers stopped with %d leases",
-		len(l.acked), l.asked.Load(), w.count(`SELECT FROM tasks`), time.Since(began).Round(time.Second), dose.kills, deaths, dose.postgres, dose.zombies, held)
-	both, one := f.cutBoth()
-	t.Logf("each of %d kinds of transactions was cut before it was committed and after, %d that came once before only", len(both), len(one))
+	t.Logf("%d tasks asked for in %d requests, %d of them to begin a chain, %d in all, in %v; %d servers killed, %d ended by themselves, PostgreSQL killed %d times, %d servers stopped with %d leases",
+		len(l.acked), l.asked.Load(), l.runs(), w.count(`SELECT FROM tasks`), time.Since(began).Round(time.Second), dose.kills, deaths, dose.postgres, dose.zombies, held)
+	t.Log(f.report())
 	t.Logf("%d transactions that change something or say COMMIT, cut before %d and after %d; %d wake-ups, lost %d, twice %d, late %d", f.commits.Load(), f.before.Load(), f.after.Load(),
 		f.wakeups.Load(), f.lost.Load(), f.doubled.Load(), f.late.Load())
 	if far != nil {
