@@ -55,8 +55,11 @@ type limitedJob struct {
 }
 
 // jobsWith are the jobs with limits, of tasks that take so long; elsewhere there are more.
-func jobsWith(naps [3]string, elsewhere bool) []limitedJob {
+func jobsWith(naps [3]string, free int, elsewhere bool) []limitedJob {
 	jobs := []limitedJob{{"max1", 1, "dispatcher", naps[0], 1}, {"max3", 3, "dispatcher", naps[1], 4}, {"max20", 20, "dispatcher", naps[2], 12}}
+	if free > 0 {
+		jobs = append(jobs, limitedJob{"max1000", 1000, "dispatcher", "0", free})
+	}
 	if elsewhere {
 		jobs = append(jobs, limitedJob{"polled2", 2, polled, "0.1", 4}, limitedJob{"queued4", 4, queued, "0.2", 4}, limitedJob{"called2", 2, called, "0.1", 1})
 	}
@@ -65,6 +68,9 @@ func jobsWith(naps [3]string, elsewhere bool) []limitedJob {
 
 // longNaps are long enough for as many tasks of each limit as may to meet.
 var longNaps = [3]string{"0.02", "0.05", "0.4"}
+
+// shortNaps let more tasks through.
+var shortNaps = [3]string{"0", "0.01", "0.05"}
 
 // flowYAML is a chain whose every stage publishes: a task lands one row, the next copies it, the last counts all there is.
 // Elsewhere, the first two are for workers.

@@ -19,11 +19,11 @@ var (
 	chaosMessages = flag.Float64("chaos-messages", 0.2, "the share of messages that it loses, that it repeats, that it holds back, and that it mixes up")
 	chaosCalls    = flag.Float64("chaos-calls", 0.05, "the share of invocations that it refuses, that it throttles, that it makes and says it did not, and that it never answers")
 	chaosCommits  = flag.Float64("chaos-commits", 0.05, "the share of COMMITs at which it cuts the connection")
-	chaosPoints   = flag.Int("chaos-points", 50, "how many of each kind of transaction it cuts before they are committed, and how many after, whatever the share")
+	chaosPoints   = flag.Int("chaos-points", 1, "how many of each kind of transaction it cuts before they are committed, and how many after, whatever the share")
 	chaosFlows    = flag.Int("chaos-flows", 64, "DAGs with data, each a chain of three jobs")
 	chaosLandings = flag.Int("chaos-landings", 8, "one request in so many is for one of those")
 	chaosWakeups  = flag.Float64("chaos-wakeups", 0.2, "the share of wake-ups that it loses, that it repeats, and that it holds back")
-	chaosPause    = flag.Duration("chaos-pause", 2*time.Second, "the longest that it waits between two kills")
+	chaosPause    = flag.Duration("chaos-pause", 500*time.Millisecond, "the longest that it waits before a kill, beside spreading them over the tasks")
 	chaosTasks    = flag.Int("chaos-tasks", 100_000, "the least that it asks for")
 	chaosSeed     = flag.Uint64("chaos-seed", rand.Uint64(), "of the order of faults")
 )
@@ -32,7 +32,7 @@ var (
 func TestChaos(t *testing.T) {
 	far := faraway{kills: *chaosFarKills, zombies: *chaosFarStops, messages: *chaosMessages, calls: *chaosCalls}
 	withFaults(t, doses{servers: 3, kills: *chaosKills, postgres: *chaosPostgres, zombies: *chaosZombies, workers: *chaosWorkers, far: far, commits: *chaosCommits,
-		points: *chaosPoints, wakeups: *chaosWakeups, pause: *chaosPause, tasks: *chaosTasks, flows: *chaosFlows, landings: *chaosLandings, most: 400, naps: longNaps, seed: *chaosSeed})
+		points: *chaosPoints, wakeups: *chaosWakeups, pause: *chaosPause, spread: true, tasks: *chaosTasks, flows: *chaosFlows, landings: *chaosLandings, askers: 32, most: 600, free: 40, naps: shortNaps, seed: *chaosSeed})
 }
 
 var (
@@ -44,6 +44,6 @@ var (
 // TestChaosOfLimits has nothing but short tasks under limits of 1, 3 and 20, and kills servers all along: no look at the
 // database sees a limit exceeded, no task counts more beside it than may be, and afterwards nothing is held.
 func TestChaosOfLimits(t *testing.T) {
-	withFaults(t, doses{servers: 3, kills: *limitsKills, pause: *limitsPause, tasks: *limitsTasks, most: 400,
-		naps: [3]string{"0", "0.01", "0.05"}, seed: *chaosSeed})
+	withFaults(t, doses{servers: 3, kills: *limitsKills, pause: *limitsPause, tasks: *limitsTasks, askers: 16, most: 400,
+		naps: shortNaps, seed: *chaosSeed})
 }

@@ -26,11 +26,14 @@ type doses struct {
 	commits  float64       // share of transactions at whose end the connection is cut, half before they commit
 	points   int           // so many of each kind of transaction are cut before they commit, and so many after, if there are as many
 	wakeups  float64       // share of wake-ups each lost, repeated and held back
-	pause    time.Duration // the longest between two kills
+	pause    time.Duration // the longest between two kills, unless these are spread
+	spread   bool          // kills and stops are spread evenly over the tasks that are asked for
 	tasks    int           // the least that are asked for
 	flows    int           // DAGs with data
 	landings int           // one request in so many is for those
+	askers   int           // that ask at the same time
 	most     int64         // open tasks
+	free     int           // share of the load that no limit holds up, where each of the others has one of 1 to 12
 	naps     [3]string     // of the tasks with limits, see longNaps
 	seed     uint64
 }
@@ -50,7 +53,7 @@ func TestFaultsLoseAndRepeatNothing(t *testing.T) {
 	t.Parallel()
 	withFaults(t, doses{servers: 3, kills: 15, postgres: 5, zombies: 2, commits: 0.05, points: 1, wakeups: 0.2,
 		workers: 2, far: faraway{kills: 10, zombies: 2, messages: 0.2, calls: 0.05},
-		pause: 500 * time.Millisecond, tasks: 200, flows: 2, landings: 3, most: 80, naps: longNaps, seed: rand.Uint64()})
+		pause: 500 * time.Millisecond, tasks: 200, flows: 2, landings: 3, askers: 8, most: 80, naps: longNaps, seed: rand.Uint64()})
 }
 
 func withFaults(t *testing.T, dose doses) {
@@ -88,7 +91,7 @@ func withFaults(t *testing.T, dose doses) {
 		far.start(w, dose.workers)
 	}
 	w.eventually("the servers to be ready", func() bool { since, _ := fleet.working(); return !since.IsZero() })
-	jobs := jobsWith(dose.naps, far != nil)
+	jobs := jobsWith(dose.naps, dose.free, far != nil)
 	w.serve(limitedYAML(marks, jobs))
 	for i := range dose.flows {
 		w.serve(flowYAML(i, far != nil))
@@ -103,7 +106,7 @@ func withFaults(t *testing.T, dose doses) {
 	var askers, watchers sync.WaitGroup
 	watchers.Go(func() { look.run(watching) })
 	watchers.Go(func() { l.tell(watching) })
-	for i := range 8 {
+	for i := range dose.askers {
 		askers.Go(func() { l.run(asking, dose.seed+uint64(i)) })
 	}
 	database.faulty.points = dose.points
@@ -113,7 +116,7 @@ func withFaults(t *testing.T, dose doses) {
 		}
 	}
 	misbehave(dose.commits, dose.wakeups, dose.far.messages, dose.far.calls)
-	held, heldFar := strike(t, w, database, fleet, far, dose)
+	held, heldFar := strike(t, w, database, fleet, far, l)
 	for tick := time.NewTicker(20 * time.Millisecond); l.acknowledged() < dose.tasks && !t.Failed() && t.Context().Err() == nil; {
 		<-tick.C
 	}
@@ -165,25 +168,35 @@ func withFaults(t *testing.T, dose doses) {
 
 // strike deals out the faults, one kill after the other with stops of servers and of workers beside them. It returns how
 // many leases those held that were stopped.
-func strike(t *testing.T, w *world, database *postgres, fleet *fleet, far *remote, dose doses) (held, heldFar int) {
+func strike(t *testing.T, w *world, database *postgres, fleet *fleet, far *remote, l *load) (held, heldFar int) {
 	t.Helper()
+	dose := l.dose
 	random := rand.New(rand.NewPCG(dose.seed, 0))
 	faults := strings.Fields(strings.Repeat("server ", dose.kills) + strings.Repeat("postgres ", dose.postgres) + strings.Repeat("worker ", dose.far.kills))
 	random.Shuffle(len(faults), func(i, j int) { faults[i], faults[j] = faults[j], faults[i] })
+	// turn waits until as many tasks were asked for as there should be before the i-th of n.
+	turn := func(i, n int) {
+		for tick := time.NewTicker(20 * time.Millisecond); dose.spread && l.acknowledged() < dose.tasks*i/n && !t.Failed() && t.Context().Err() == nil; {
+			<-tick.C
+		}
+	}
 	var beside sync.WaitGroup
 	defer beside.Wait() // it counts until then
 	beside.Go(func() {
-		for range dose.zombies {
+		for i := range dose.zombies {
+			turn(i, dose.zombies)
 			held += zombie(t, w, fleet)
 		}
 	})
 	beside.Go(func() {
-		for range dose.far.zombies {
+		for i := range dose.far.zombies {
+			turn(i, dose.far.zombies)
 			heldFar += zombie(t, w, far.fleet)
 		}
 	})
 	recoveries := 0
-	for _, fault := range faults {
+	for i, fault := range faults {
+		turn(i, len(faults))
 		select {
 		case <-time.After(time.Duration(random.Int64N(int64(dose.pause)))): // at any moment
 		case <-t.Context().Done():
