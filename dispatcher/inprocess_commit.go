@@ -191,8 +191,9 @@ func (d *Dispatcher) recordGiven(ctx context.Context, t claimed) error {
 			return err
 		}
 		_, err = tx.Exec(ctx, `
-			INSERT INTO task_attempts (task_id, attempt, org_id, worker_id, started_at, given)
-			SELECT id, attempt, org_id, worker_id, started_at, $2 FROM tasks WHERE id = $1
+			INSERT INTO task_attempts (task_id, attempt, org_id, worker_id, started_at, given, staging)
+			SELECT id, attempt, org_id, worker_id, started_at, $2, coalesce((SELECT staging FROM leases WHERE task_id = id), '{}')
+			FROM tasks WHERE id = $1
 			ON CONFLICT (task_id, attempt) DO UPDATE SET given = coalesce(task_attempts.given, EXCLUDED.given)`, t.TaskID, string(record))
 		if err != nil {
 			return fmt.Errorf("record what task %s was given: %w", t.TaskID, err)
