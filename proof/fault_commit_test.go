@@ -14,9 +14,21 @@ import (
 
 // talk is what a client of PostgreSQL has said on a connection, as far as it tells which transactions end.
 type talk struct {
-	statements map[string][]string // by name: what each changes
-	open       bool                // since a BEGIN
-	changes    map[string]bool     // of this transaction
+	statements map[string]statement // by name
+	open       bool                 // since a BEGIN
+	closing    bool                 // a COMMIT goes with the next Sync
+	changes    map[string]bool      // of this transaction
+}
+
+// statement is what one begins with, which is all there is of BEGIN and COMMIT, and what it changes.
+type statement struct {
+	word    string
+	changes []string
+}
+
+func statementOf(sql string) statement {
+	word, _, _ := strings.Cut(strings.ToLower(strings.TrimSpace(sql)), " ")
+	return statement{word, changesOf(sql)}
 }
 
 // changing finds what a statement changes; what follows UPDATE in FOR UPDATE and ON CONFLICT is no table.
@@ -35,36 +47,36 @@ func changesOf(sql string) (all []string) {
 // of which kind: what it changes.
 func (t *talk) hear(sort byte, body []byte) (kind string, commits bool) {
 	if t.statements == nil {
-		t.statements, t.changes = map[string][]string{}, map[string]bool{}
-	}
-	note := func(changes []string) {
-		for _, c := range changes {
-			t.changes[c] = true
-		}
+		t.statements, t.changes = map[string]statement{}, map[string]bool{}
 	}
 	first, rest, _ := bytes.Cut(body, []byte{0})
 	second, _, _ := bytes.Cut(rest, []byte{0})
 	switch sort {
 	case 'P': // Parse: name, statement
-		t.statements[string(first)] = changesOf(string(second))
+		t.statements[string(first)] = statementOf(string(second))
 	case 'B': // Bind: portal, name
-		note(t.statements[string(second)])
+		t.run(t.statements[string(second)])
 	case 'S': // Sync
-		return t.end(!t.open && len(t.changes) > 0)
+		return t.end(t.closing || !t.open && len(t.changes) > 0)
 	case 'Q': // Query
-		switch word, _, _ := strings.Cut(strings.ToLower(string(first)), " "); word {
-		case "begin":
-			t.open = true
-		case "commit":
-			return t.end(true)
-		case "rollback":
-			t.end(true)
-		default:
-			note(changesOf(string(first)))
-			return t.end(!t.open && len(t.changes) > 0)
-		}
+		t.run(statementOf(string(first)))
+		return t.end(t.closing || !t.open && len(t.changes) > 0)
 	}
 	return "", false
+}
+
+func (t *talk) run(s statement) {
+	switch s.word {
+	case "begin":
+		t.open = true
+	case "commit":
+		t.closing = true
+	case "rollback":
+		t.end(true)
+	}
+	for _, c := range s.changes {
+		t.changes[c] = true
+	}
 }
 
 func (t *talk) end(ends bool) (kind string, commits bool) {
@@ -72,7 +84,7 @@ func (t *talk) end(ends bool) (kind string, commits bool) {
 		return "", false
 	}
 	kind = strings.Join(slices.Sorted(maps.Keys(t.changes)), ", ")
-	t.open = false
+	t.open, t.closing = false, false
 	clear(t.changes)
 	return kind, true
 }
@@ -89,6 +101,11 @@ func TestTalk(t *testing.T) {
 		"a statement by itself": {[]pgproto3.FrontendMessage{&pgproto3.Parse{Name: "a", Query: "WITH x AS (DELETE FROM ready q) INSERT INTO leases"},
 			&pgproto3.Sync{}, &pgproto3.Bind{PreparedStatement: "a"}, &pgproto3.Sync{}, &pgproto3.Bind{PreparedStatement: "a"}, &pgproto3.Sync{}},
 			[]string{"delete ready, insert leases", "delete ready, insert leases"}},
+		"BEGIN with the first statements, COMMIT with the last": {[]pgproto3.FrontendMessage{&pgproto3.Parse{Name: "b", Query: "begin"}, &pgproto3.Parse{Name: "c", Query: "commit"},
+			&pgproto3.Parse{Name: "i", Query: "INSERT INTO events"}, &pgproto3.Parse{Name: "u", Query: "UPDATE tasks SET x = 1"}, &pgproto3.Sync{},
+			&pgproto3.Bind{PreparedStatement: "b"}, &pgproto3.Bind{PreparedStatement: "i"}, &pgproto3.Sync{},
+			&pgproto3.Bind{PreparedStatement: "u"}, &pgproto3.Bind{PreparedStatement: "c"}, &pgproto3.Sync{},
+			&pgproto3.Bind{PreparedStatement: "u"}, &pgproto3.Sync{}}, []string{"insert events, update tasks", "update tasks"}},
 		"what changes nothing": {[]pgproto3.FrontendMessage{&pgproto3.Parse{Query: "SELECT FROM t FOR UPDATE SKIP LOCKED"}, &pgproto3.Bind{}, &pgproto3.Sync{}}, nil},
 		"what is rolled back": {[]pgproto3.FrontendMessage{&pgproto3.Query{String: "begin"}, &pgproto3.Query{String: "DELETE FROM tasks"},
 			&pgproto3.Query{String: "rollback"}, &pgproto3.Query{String: "begin isolation level repeatable read"}, &pgproto3.Query{String: "commit"}}, []string{""}},

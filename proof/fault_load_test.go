@@ -69,9 +69,6 @@ func jobsWith(naps [3]string, free int, elsewhere bool) []limitedJob {
 // longNaps are long enough for as many tasks of each limit as may to meet.
 var longNaps = [3]string{"0.02", "0.05", "0.4"}
 
-// shortNaps let more tasks through.
-var shortNaps = [3]string{"0", "0.01", "0.05"}
-
 // flowYAML is a chain whose every stage publishes: a task lands one row, the next copies it, the last counts all there is.
 // Elsewhere, the first two are for workers.
 func flowYAML(n int, elsewhere bool) string {

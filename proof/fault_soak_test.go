@@ -28,6 +28,9 @@ var (
 	chaosSeed     = flag.Uint64("chaos-seed", rand.Uint64(), "of the order of faults")
 )
 
+// shortNaps let more tasks through than longNaps.
+var shortNaps = [3]string{"0", "0.01", "0.05"}
+
 // TestChaos is TestFaultsLoseAndRepeatNothing for hours.
 func TestChaos(t *testing.T) {
 	far := faraway{kills: *chaosFarKills, zombies: *chaosFarStops, messages: *chaosMessages, calls: *chaosCalls}
