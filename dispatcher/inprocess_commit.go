@@ -93,6 +93,8 @@ func (o *ownCommits) repeat(ctx context.Context, do func() error) error {
 		switch {
 		case err == nil:
 			return nil
+		case errors.Is(err, errFenced): // a heartbeat has found out before
+			return fault.New(fault.Conflict, "%w", err)
 		case fault.Is(err, fault.Conflict) && errors.Is(err, errBaseMoved):
 			o.stop(errBaseMoved)
 			return err
