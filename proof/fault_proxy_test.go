@@ -33,9 +33,16 @@ type proxy struct {
 
 func startProxy(t *testing.T) *proxy {
 	t.Helper()
+	p := &proxy{kinds: map[string]*sides{}}
+	p.listener = listen(t, p.serve)
+	return p
+}
+
+// listen serves each connection to a port of this machine until the test ends; whoever is connected has ended before.
+func listen(t *testing.T, serve func(net.Conn)) net.Listener {
+	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	p := &proxy{listener: listener, kinds: map[string]*sides{}}
 	var all sync.WaitGroup
 	all.Go(func() {
 		for {
@@ -43,14 +50,14 @@ func startProxy(t *testing.T) *proxy {
 			if err != nil {
 				return
 			}
-			all.Go(func() { p.serve(client) })
+			all.Go(func() { serve(client) })
 		}
 	})
 	t.Cleanup(func() {
 		require.NoError(t, listener.Close())
-		all.Wait() // whoever is connected has ended before
+		all.Wait()
 	})
-	return p
+	return listener
 }
 
 func (p *proxy) address() string { return p.listener.Addr().String() }

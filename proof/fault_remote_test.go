@@ -168,23 +168,8 @@ type door struct {
 
 func startDoor(t *testing.T) *door {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	d := &door{listener: listener}
-	var all sync.WaitGroup
-	all.Go(func() {
-		for {
-			client, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			all.Go(func() { d.serve(client) })
-		}
-	})
-	t.Cleanup(func() {
-		require.NoError(t, listener.Close())
-		all.Wait() // whoever is connected has ended before
-	})
+	d := &door{}
+	d.listener = listen(t, d.serve)
 	return d
 }
 
