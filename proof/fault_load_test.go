@@ -34,13 +34,15 @@ func limitedYAML(marks string, jobs []limitedJob) string {
 		if j.runtime == called {
 			runs = fmt.Sprintf("operator: handler\n    config: { handler: count, marks: %q, nap: %s }", marks, j.nap)
 		}
+		if j.limit > 0 {
+			runs += fmt.Sprintf("\n    scaling: { max_concurrency: %d }", j.limit)
+		}
 		fmt.Fprintf(&b, `  - name: %s
     runtime: %s
     source: { kind: manual }
     outputs: 0
-    scaling: { max_concurrency: %d }
     %s
-`, j.name, j.runtime, j.limit, runs)
+`, j.name, j.runtime, runs)
 	}
 	return b.String()
 }
@@ -48,7 +50,7 @@ func limitedYAML(marks string, jobs []limitedJob) string {
 // limitedJob is a job of which only so many tasks may run at once.
 type limitedJob struct {
 	name    string
-	limit   int
+	limit   int // 0: none
 	runtime string
 	nap     string // how long a task takes, in seconds
 	share   int    // of the load
@@ -58,10 +60,10 @@ type limitedJob struct {
 func jobsWith(naps [3]string, free int, elsewhere bool) []limitedJob {
 	jobs := []limitedJob{{"max1", 1, "dispatcher", naps[0], 1}, {"max3", 3, "dispatcher", naps[1], 4}, {"max20", 20, "dispatcher", naps[2], 12}}
 	if free > 0 {
-		jobs = append(jobs, limitedJob{"max1000", 1000, "dispatcher", "0", free})
+		jobs = append(jobs, limitedJob{"free", 0, "dispatcher", "0", free})
 	}
 	if elsewhere {
-		jobs = append(jobs, limitedJob{"polled2", 2, polled, "0.1", 4}, limitedJob{"queued4", 4, queued, "0.2", 4}, limitedJob{"called2", 2, called, "0.1", 1})
+		jobs = append(jobs, limitedJob{"polled2", 2, polled, "0.1", 2}, limitedJob{"queued4", 4, queued, "0.2", 1}, limitedJob{"called2", 2, called, "0.1", 1})
 	}
 	return jobs
 }
@@ -75,10 +77,14 @@ func flowYAML(n int, elsewhere bool) string {
 	landing, copying, copies := "dispatcher", "dispatcher", `operator: sql
     config: { query: "SELECT n FROM input" }`
 	if elsewhere {
-		landing, copying = queued, polled
-		if n%8 == 1 {
+		switch n % 4 {
+		case 0:
+			landing, copying = queued, polled
+		case 1:
 			landing, copying, copies = polled, called, `operator: handler
     config: { handler: copy }`
+		case 2:
+			copying = polled
 		}
 	}
 	return fmt.Sprintf(`name: flow%[1]d

@@ -35,7 +35,7 @@ var shortNaps = [3]string{"0", "0.01", "0.05"}
 func TestChaos(t *testing.T) {
 	far := faraway{kills: *chaosFarKills, zombies: *chaosFarStops, messages: *chaosMessages, calls: *chaosCalls}
 	withFaults(t, doses{servers: 3, kills: *chaosKills, postgres: *chaosPostgres, zombies: *chaosZombies, workers: *chaosWorkers, far: far, commits: *chaosCommits,
-		points: *chaosPoints, wakeups: *chaosWakeups, pause: *chaosPause, spread: true, tasks: *chaosTasks, flows: *chaosFlows, landings: *chaosLandings, askers: 32, most: 600, free: 40, naps: shortNaps, seed: *chaosSeed})
+		points: *chaosPoints, wakeups: *chaosWakeups, pause: *chaosPause, spread: true, tasks: *chaosTasks, flows: *chaosFlows, landings: *chaosLandings, askers: 32, most: 600, free: 60, naps: shortNaps, seed: *chaosSeed})
 }
 
 var (
