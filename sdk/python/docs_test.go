@@ -46,6 +46,7 @@ func TestExamplesOfTheProtocol(t *testing.T) {
 		"POST /v1/task/logs":              {as[protocol.Logs], as[protocol.LogsAnswer]},
 		"POST /v1/task/complete":          {as[protocol.Completion], as[protocol.TaskState]},
 	}
+
 	asked, seen := "", map[string]bool{}
 	for _, b := range blocks(t, "../../docs/workers.md") {
 		name, isJSON := bytes.CutPrefix([]byte(b.info), []byte("json "))
@@ -97,6 +98,7 @@ func TestExamplesOfThePages(t *testing.T) {
 		require.NoError(t, os.WriteFile(file, []byte(p.text), 0o600))
 		w.worker(t, file)
 	}
+
 	shown := programs(t, "../../docs/workers.md")
 	require.Len(t, shown, 4, "run new ones here, too")
 
@@ -107,6 +109,7 @@ func TestExamplesOfThePages(t *testing.T) {
 		id := w.run(t, "mail/send", `{"to": "ada", "copies": ["bob"]}`)
 		require.JSONEq(t, `{"sent": "ada"}`, string(w.ended(t, id, "Completed").Result))
 	})
+
 	t.Run("rows", func(t *testing.T) {
 		t.Parallel()
 		w.land(t, "orders/2026-01-01.csv", "id,amount\n1,2.5\n2,-1\n3,4\n")
@@ -118,12 +121,14 @@ func TestExamplesOfThePages(t *testing.T) {
 		require.Equal(t, [][]any{{2.0, "negative"}}, w.rows(t, "refused", "2026-01-01"))
 		require.Empty(t, w.rows(t, "refused", "2026-01-02"))
 	})
+
 	t.Run("the first one", func(t *testing.T) {
 		t.Parallel()
 		p := programs(t, "README.md")
 		require.Len(t, p, 1)
 		require.Less(t, len(regexp.MustCompile(`(?m)^.*\S`).FindAllString(p[0].text, -1)), 7, "it is a short one")
-		w.serve(t, "name: greetings\njobs:\n  - { name: greet, runtime: python, operator: handler, source: { kind: manual }, config: { handler: greet } }\n"+
+		w.serve(t, "name: greetings\njobs:\n  - { name: greet, runtime: python, operator: handler, source: { kind: "+
+			"manual }, config: { handler: greet } }\n"+
 			"publish:\n  greetings: { from: { job: greet } }\n")
 		example(t, p[0])
 		w.ended(t, w.run(t, "greetings/greet", `{"name": "Ada"}`), "Completed")

@@ -6,7 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/dispatcher/views"
 )
 
 // Manual jobs, whose tasks have payloads.
@@ -42,6 +42,7 @@ func TestHandlers(t *testing.T) {
 	secret := w.command(t, "secrets", "set", "smtp")
 	secret.Stdin = strings.NewReader("hunter2")
 	require.NoError(t, secret.Run())
+
 	w.must(t, "secrets", "bind", "smtp", "--job", "mail/secret")
 	w.must(t, "secrets", "bind", "smtp", "--host", "*") // a program may send it anywhere
 	w.serve(t, mailDAG)
@@ -55,7 +56,7 @@ func TestHandlers(t *testing.T) {
 		{"a result", "send", `{"to": "ada"}`, "Completed", 1, `{"to": "ada", "attempt": 1}`, ""},
 		{"a failure that may pass", "send", `{"to": "later"}`, "Completed", 2, `{"to": "later", "attempt": 2}`, ""},
 		{"a failure that will not", "send", `{"to": "nobody"}`, "Failed", 1, "", "there is no nobody"},
-		{"a payload of another type", "send", `{"to": 5}`, "Failed", 1, "", "payload.to is a number, and not a string"},
+		{"a payload of another type", "send", `{"to": 5}`, "Failed", 1, "", "payload.to is a number, not a string"},
 		{"a secret", "secret", `{}`, "Completed", 1, `{"length": 7}`, ""},
 		{"a job that it may not enqueue", "wrong", `{}`, "Completed", 1, `{"status": 422}`, ""},
 	} {
@@ -69,10 +70,11 @@ func TestHandlers(t *testing.T) {
 			}
 		})
 	}
+
 	t.Run("tasks of a task", func(t *testing.T) {
 		t.Parallel()
 		w.ended(t, w.run(t, "mail/send", `{"to": "ada", "copies": ["bob", "cyd", "bob"]}`), "Completed")
-		var tasks []dispatcher.Task
+		var tasks []views.Task
 		w.decode(t, &tasks, "tasks", "list", "--job", "send")
 		copies := 0
 		for _, task := range tasks {
@@ -83,6 +85,7 @@ func TestHandlers(t *testing.T) {
 		}
 		require.Equal(t, 2, copies, "the same key twice is one task")
 	})
+
 	t.Run("state goes from task to task", func(t *testing.T) {
 		t.Parallel()
 		for _, want := range []string{`{"seen": 1}`, `{"seen": 2}`} {

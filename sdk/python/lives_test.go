@@ -10,10 +10,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/dispatcher/views"
 	"github.com/dagctl/dagctl/examples/processtest"
 )
 
-// Handlers that wait for a file, and one that listens. Leases are short, so that a worker which was stopped loses them soon.
+// Handlers that wait for a file, and one that listens. Leases are short, so that a worker which was stopped loses them
+// soon.
 const livesDAG = `name: lives
 defaults: { runtime: python, heartbeat_timeout_seconds: 5, retry: { initial_seconds: 1, max_seconds: 1 } }
 jobs:
@@ -43,8 +45,8 @@ func (w *world) liver(t *testing.T, g gate, name string, env ...string) *process
 	return w.worker(t, "lives.py", append(env, "GATE="+g.dir, "WORKER="+name)...)
 }
 
-func attempt(n int, status string) func(dispatcher.TaskDetail) bool {
-	return func(task dispatcher.TaskDetail) bool { return task.Attempt == n && task.Status == status }
+func attempt(n int, status string) func(views.TaskDetail) bool {
+	return func(task views.TaskDetail) bool { return task.Attempt == n && task.Status == status }
 }
 
 func TestLives(t *testing.T) {
@@ -74,6 +76,7 @@ func (w *world) staleWorker(t *testing.T) {
 	g.open(t, "first", "stale")
 	before := w.task(t, id)
 	require.True(t, attempt(2, "Running")(before), "%+v", before.Task)
+
 	first.signal(t, syscall.SIGCONT)
 	first.says(t, "goes on 1\n")
 	first.says(t, "its end was not accepted")
@@ -84,6 +87,7 @@ func (w *world) staleWorker(t *testing.T) {
 	g.open(t, "second", "stale")
 	w.ended(t, id, "Completed")
 	require.JSONEq(t, `{"worker": "second", "attempt": 2}`, string(w.task(t, id).Result))
+
 	rows := w.must(t, "datasets", "preview", "who")
 	require.Contains(t, rows, "second")
 	require.NotContains(t, rows, "first")
@@ -108,7 +112,9 @@ func (w *world) canceledTask(t *testing.T) {
 	worker := w.liver(t, gate{t.TempDir()}, "first")
 	id := w.run(t, "lives/listens", `{}`)
 	worker.says(t, "begins 1\n")
-	w.reach(t, id, "its progress", func(task dispatcher.TaskDetail) bool { return task.Progress == 25 && task.State == "a quarter" })
+	w.reach(t, id, "its progress", func(task views.TaskDetail) bool {
+		return task.Progress == 25 && task.State == "a quarter"
+	})
 	w.must(t, "tasks", "cancel", id, "--yes")
 	worker.says(t, "hears of its cancellation\n")
 	task := w.ended(t, id, "Canceled")

@@ -12,7 +12,8 @@ import (
 // What needs no server: https://docs.python.org/3/library/unittest.html.
 func TestUnits(t *testing.T) {
 	t.Parallel()
-	cmd := exec.CommandContext(t.Context(), "python3", "-W", "error::ResourceWarning", "-m", "unittest", "discover", "-t", ".", "-s", "tests")
+	cmd := exec.CommandContext(t.Context(), "python3", "-W", "error::ResourceWarning", "-m", "unittest", "discover",
+		"-t", ".", "-s", "tests")
 	cmd.Env = append(os.Environ(), "PYTHONDONTWRITEBYTECODE=1")
 	output, err := cmd.CombinedOutput()
 	require.NoError(t, err, "%s", output)

@@ -14,7 +14,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/dispatcher/views"
 	"github.com/dagctl/dagctl/examples/processtest"
 	"github.com/dagctl/dagctl/internal/testaws"
 )
@@ -34,9 +34,11 @@ func TestSQS(t *testing.T) {
 	t.Parallel()
 	queues := testaws.SQS(t)
 	url, dlq := queues.NewWithDLQ(t, 2, map[string]string{"VisibilityTimeout": "2"})
-	w := newWorld(t, fmt.Sprintf("queue: { kind: sqs, queue_url: %q, endpoint: %q, region: us-east-1 }", url, queues.Endpoint))
+	w := newWorld(t, fmt.Sprintf("queue: { kind: sqs, queue_url: %q, endpoint: %q, region: us-east-1 }", url,
+		queues.Endpoint))
 	w.serve(t, queueDAG)
-	worker := w.worker(t, "queue.py", "QUEUE_URL="+url, "SQS_ENDPOINT="+queues.Endpoint, "AWS_ACCESS_KEY_ID=AKIATEST", "AWS_SECRET_ACCESS_KEY=secret")
+	worker := w.worker(t, "queue.py", "QUEUE_URL="+url, "SQS_ENDPOINT="+queues.Endpoint, "AWS_ACCESS_KEY_ID=AKIATEST",
+		"AWS_SECRET_ACCESS_KEY=secret")
 
 	// One that takes longer than its message is invisible for.
 	gate := filepath.Join(t.TempDir(), "gate")
@@ -54,6 +56,7 @@ func TestSQS(t *testing.T) {
 		ids = append(ids, w.run(t, "queued/work", fmt.Sprintf(`{"n": %d}`, n)))
 		send(fmt.Sprintf(`{"task_id": %q}`, ids[n]))
 	}
+
 	poison := []string{`{`, `{"task_id": "nonsense"}`}
 	for _, body := range poison {
 		send(body)
@@ -70,7 +73,8 @@ func TestSQS(t *testing.T) {
 
 	var dead []string
 	processtest.Eventually(t, "the poison is set aside", func() bool {
-		got, err := queues.Client.ReceiveMessage(t.Context(), &sqs.ReceiveMessageInput{QueueUrl: &dlq, MaxNumberOfMessages: 10, VisibilityTimeout: 600})
+		got, err := queues.Client.ReceiveMessage(t.Context(), &sqs.ReceiveMessageInput{QueueUrl: &dlq,
+			MaxNumberOfMessages: 10, VisibilityTimeout: 600})
 		require.NoError(t, err)
 		for _, m := range got.Messages {
 			dead = append(dead, *m.Body)
@@ -79,19 +83,27 @@ func TestSQS(t *testing.T) {
 	})
 	require.ElementsMatch(t, poison, dead)
 
-	processtest.Eventually(t, "more than two visibility timeouts have gone by", func() bool { return time.Since(began) > 5*time.Second })
+	processtest.Eventually(t, "more than two visibility timeouts have gone by", func() bool {
+		return time.Since(began) > 5*time.Second
+	})
 	require.Equal(t, 1, strings.Count(worker.said(), "begins 100"), "its message was kept from others")
 	require.True(t, attempt(1, "Running")(w.task(t, long)))
 	require.NoError(t, touch(gate))
+
 	w.ended(t, long, "Completed")
 	processtest.Eventually(t, "the queue is empty", func() bool {
-		got, err := queues.Client.GetQueueAttributes(t.Context(), &sqs.GetQueueAttributesInput{QueueUrl: aws.String(url), AttributeNames: []types.QueueAttributeName{types.QueueAttributeNameAll}})
+		got, err := queues.Client.GetQueueAttributes(t.Context(),
+			&sqs.GetQueueAttributesInput{QueueUrl: aws.String(url),
+				AttributeNames: []types.QueueAttributeName{types.QueueAttributeNameAll}})
 		require.NoError(t, err)
-		return got.Attributes["ApproximateNumberOfMessages"] == "0" && got.Attributes["ApproximateNumberOfMessagesNotVisible"] == "0"
+		return got.Attributes["ApproximateNumberOfMessages"] == "0" &&
+			got.Attributes["ApproximateNumberOfMessagesNotVisible"] == "0"
 	})
-	var all []dispatcher.Task
+
+	var all []views.Task
 	w.decode(t, &all, "tasks", "list", "--job", "work", "--limit", "1000")
 	require.Len(t, all, tasks+1)
+
 	for _, task := range all {
 		require.Equal(t, 1, task.Attempt)
 	}
@@ -103,14 +115,17 @@ func TestLambda(t *testing.T) {
 	w := newWorld(t)
 	w.serve(t, strings.NewReplacer("runtime: queue", "runtime: python", "queued", "invoked").Replace(queueDAG))
 	id := w.run(t, "invoked/work", `{"to": "ada"}`)
-	claim := w.asWorker(t, "/internal/task-claim", map[string]any{"task_id": id, "worker_id": "lambda", "handlers": []string{"queue:work"}})
+	claim := w.asWorker(t, "/internal/task-claim", map[string]any{"task_id": id, "worker_id": "lambda",
+		"handlers": []string{"queue:work"}})
 	require.Equal(t, "Claimed", claim["status"], "%v", claim)
 
 	shown := programs(t, "../../docs/workers.md")
 	function := strings.Replace(shown[len(shown)-1].text, "email:send", "queue:work", 1)
 	event, err := json.Marshal(claim)
 	require.NoError(t, err)
-	said := w.python(t, function+"\nimport json, sys\nprint(json.dumps(handler(json.load(sys.stdin), None)))\n", string(event))
+
+	said := w.python(t, function+"\nimport json, sys\nprint(json.dumps(handler(json.load(sys.stdin), None)))\n",
+		string(event))
 	require.JSONEq(t, fmt.Sprintf(`{"task_id": %q, "attempt": 1, "status": "Completed"}`, id), said)
 	require.JSONEq(t, `{"sent": "ada"}`, string(w.ended(t, id, "Completed").Result))
 }

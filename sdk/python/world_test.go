@@ -26,6 +26,7 @@ import (
 
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/dispatcher/views"
 	"github.com/dagctl/dagctl/examples/processtest"
 	"github.com/dagctl/dagctl/internal/testdb"
 	"github.com/dagctl/dagctl/worker/protocol"
@@ -67,8 +68,10 @@ runtimes:
   %s
 `, database, address, w.url, t.TempDir(), taskKey(t), w.files, strings.Join(runtimes, "\n  "))
 	require.NoError(t, os.WriteFile(config, []byte(text), 0o600))
+
 	server := w.command(t, "serve", "--config", config)
-	server.Env = append(server.Env, "DAGCTL_SECRETS_KEY="+authz.NewVaultKey(), "AWS_ACCESS_KEY_ID=AKIATEST", "AWS_SECRET_ACCESS_KEY=secret")
+	server.Env = append(server.Env, "DAGCTL_SECRETS_KEY="+authz.NewVaultKey(), "AWS_ACCESS_KEY_ID=AKIATEST",
+		"AWS_SECRET_ACCESS_KEY=secret")
 	start(t, server).until(t, func() bool {
 		answer, err := http.Get(w.url + "/readyz")
 		if err != nil {
@@ -82,7 +85,8 @@ runtimes:
 	w.admin = first.Secret
 	w.env = append(w.env, "DAGCTL_URL="+w.url, "DAGCTL_TOKEN="+w.admin)
 	var made authz.CreatedToken
-	w.post(t, "/v1/tokens", authz.CreateTokenRequest{Name: "workers", Kind: authz.KindWorker, Runtimes: []string{"python", "queue", "lambda"}}, &made)
+	w.post(t, "/v1/tokens", authz.CreateTokenRequest{Name: "workers", Kind: authz.KindWorker,
+		Runtimes: []string{"python", "queue", "lambda"}}, &made)
 	w.token = made.Secret
 	return w
 }
@@ -137,6 +141,7 @@ func (w *world) call(t *testing.T, token, path string, body, into any) {
 	t.Helper()
 	text, err := json.Marshal(body)
 	require.NoError(t, err)
+
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, w.url+path, bytes.NewReader(text))
 	require.NoError(t, err)
 	request.Header.Set("Authorization", "Bearer "+token)
@@ -145,6 +150,7 @@ func (w *world) call(t *testing.T, token, path string, body, into any) {
 	answer, err := http.DefaultClient.Do(request)
 	require.NoError(t, err)
 	defer answer.Body.Close()
+
 	said, err := io.ReadAll(answer.Body)
 	require.NoError(t, err)
 	require.Less(t, answer.StatusCode, 300, "%s", said)
@@ -168,17 +174,17 @@ func (w *world) run(t *testing.T, job, payload string) string {
 	return made[0].ID.String()
 }
 
-func (w *world) task(t *testing.T, id string) dispatcher.TaskDetail {
+func (w *world) task(t *testing.T, id string) views.TaskDetail {
 	t.Helper()
-	var task dispatcher.TaskDetail
+	var task views.TaskDetail
 	w.decode(t, &task, "tasks", "get", id)
 	return task
 }
 
 // reach waits until a task is as it should be.
-func (w *world) reach(t *testing.T, id, what string, is func(dispatcher.TaskDetail) bool) dispatcher.TaskDetail {
+func (w *world) reach(t *testing.T, id, what string, is func(views.TaskDetail) bool) views.TaskDetail {
 	t.Helper()
-	var task dispatcher.TaskDetail
+	var task views.TaskDetail
 	defer func() {
 		if t.Failed() {
 			t.Logf("task %s is %s at attempt %d: %s %s", id, task.Status, task.Attempt, task.Reason, task.Error)
@@ -192,10 +198,11 @@ func (w *world) reach(t *testing.T, id, what string, is func(dispatcher.TaskDeta
 }
 
 // ended waits until a task has come to its end, and says that it is this one.
-func (w *world) ended(t *testing.T, id, status string) dispatcher.TaskDetail {
+func (w *world) ended(t *testing.T, id, status string) views.TaskDetail {
 	t.Helper()
-	task := w.reach(t, id, "the task's end", func(task dispatcher.TaskDetail) bool {
-		return task.Status == "Completed" || task.Status == "Canceled" || task.Status == "Failed" && task.NextRetryAt == nil
+	task := w.reach(t, id, "the task's end", func(task views.TaskDetail) bool {
+		return task.Status == "Completed" || task.Status == "Canceled" || task.Status == "Failed" &&
+			task.NextRetryAt == nil
 	})
 	require.Equal(t, status, task.Status, task.Error)
 	return task
@@ -206,12 +213,14 @@ func (w *world) worker(t *testing.T, program string, env ...string) *process {
 	t.Helper()
 	here, err := filepath.Abs(".")
 	require.NoError(t, err)
+
 	if !filepath.IsAbs(program) {
 		program = filepath.Join(here, "testdata", program)
 	}
 	cmd := exec.Command("python3", "-u", program)
 	cmd.Dir = t.TempDir()
-	cmd.Env = append(os.Environ(), "PYTHONPATH="+here, "PYTHONDONTWRITEBYTECODE=1", "DAGCTL_URL="+w.url, "DAGCTL_TOKEN="+w.token)
+	cmd.Env = append(os.Environ(), "PYTHONPATH="+here, "PYTHONDONTWRITEBYTECODE=1", "DAGCTL_URL="+w.url,
+		"DAGCTL_TOKEN="+w.token)
 	cmd.Env = append(cmd.Env, env...)
 	p := start(t, cmd)
 	t.Cleanup(func() {
@@ -248,9 +257,11 @@ func start(t *testing.T, cmd *exec.Cmd) *process {
 	p := &process{cmd: cmd, ended: make(chan struct{})}
 	out, err := cmd.StdoutPipe()
 	require.NoError(t, err)
+
 	cmd.Stderr = cmd.Stdout
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	require.NoError(t, cmd.Start())
+
 	go func() {
 		defer close(p.ended)
 		for lines := bufio.NewReader(out); ; {
@@ -264,6 +275,7 @@ func start(t *testing.T, cmd *exec.Cmd) *process {
 		}
 		_ = cmd.Wait() // how it ended is in ProcessState
 	}()
+
 	t.Cleanup(func() {
 		p.signal(t, syscall.SIGCONT)
 		p.signal(t, syscall.SIGTERM)

@@ -13,7 +13,7 @@
     worker.run()
 
 Vocabulary: a worker claims tasks of a runtime; a handler is a function that runs a job's tasks; an attempt is one run of a
-task, which holds a lease while it lives; a fence tells it from all other attempts, so that none commits twice.
+task, which holds a lease while it runs; a fence identifies an attempt, so that no other one can commit in its place.
 """
 
 from .aws import AWSCredentials

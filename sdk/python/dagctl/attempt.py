@@ -1,6 +1,6 @@
 """One attempt at a task, as the server sees it: its fence, its calls, its heartbeats, and its end.
 
-The server decides everything that matters, in the transaction of each call: whether the fence still holds, whether there is
+The server decides everything that matters in the transaction of each call: whether the fence still holds, whether there is
 another attempt, what a completion publishes. This side keeps the lease and reports, and never guesses.
 """
 
@@ -28,15 +28,15 @@ from .transport import Answer, Body, Transport
 
 log = logging.getLogger("dagctl")
 
-SOONEST = 1.0  # seconds between heartbeats, however often progress changes and others fail; less where leases are short
-REPORT_PATIENCE = 300.0  # seconds for which the end of an attempt is reported again and again
+SOONEST = 1.0  # least seconds between heartbeats when progress changes or heartbeats fail; less for short leases
+REPORT_PATIENCE = 300.0  # seconds for which reporting the end of an attempt is repeated
 CALL_PATIENCE = 60.0
-COMMIT_TIMEOUT = 600.0  # seconds that one answer may take in which the server seals what was uploaded
+COMMIT_TIMEOUT = 600.0  # seconds that an answer may take while the server seals the uploads
 
 # How an attempt ended, beyond the statuses that the server gives a task.
-STALE = "Stale"  # the server refused its completion: the task went on without it
-LOST = "Lost"  # its lease was lost, or handed back, while it ran
-UNREPORTED = "Unreported"  # no server took the report; the lease runs out, and the task goes to another attempt
+STALE = "Stale"  # the server refused its completion: the task continues without it
+LOST = "Lost"  # its lease was lost or handed back while it ran
+UNREPORTED = "Unreported"  # no server accepted the report; the lease expires, and another attempt follows
 
 
 class Attempt:
@@ -52,7 +52,7 @@ class Attempt:
         self._transport = transport
         self._capability = claim.capability_token
         self._lost: Optional[str] = None  # why
-        self._interrupted = threading.Event()  # canceled or lost: what waits should look
+        self._interrupted = threading.Event()  # set when canceled or lost, to wake waiting code
         self._lock = threading.Lock()
         self._reported = False
         self._ended = threading.Event()
@@ -69,32 +69,32 @@ class Attempt:
 
     @property
     def lost(self) -> Optional[str]:
-        """Why this attempt counts no more, if so."""
+        """The reason why this attempt no longer counts, or None."""
         return self._lost
 
     # Calls of a handler.
 
     def check(self) -> None:
-        """Raise if this attempt should not go on."""
+        """Raise CanceledError or LeaseLostError if this attempt should stop."""
         if self._lost:
             raise LeaseLostError(f"{self.name}: {self._lost}")
         if self.cancel_requested:
             raise CanceledError(f"{self.name} was canceled")
 
     def wait(self, seconds: float) -> None:
-        """Sleep, and raise as soon as the attempt should not go on."""
+        """Sleep, and raise as soon as the attempt should stop."""
         self._interrupted.wait(seconds)
         self.check()
 
     def post(self, path: str, body: Mapping[str, Any]) -> Any:
-        """Call the server with the fence in the body, for a handler: it raises when the task was canceled or lost."""
+        """Call the server for a handler, with the fence in the body. Raises if the task was canceled or lost."""
         self.check()
         return self._post(path, body, CALL_PATIENCE, timeout=COMMIT_TIMEOUT, checked=True).json()
 
     def transfer(
         self, method: str, path: str, *, body: Body = None, media_type: str = "", into: Optional[IO[bytes]] = None
     ) -> Answer:
-        """Send or fetch data, with the fence in headers."""
+        """Send or fetch data, with the fence in the headers."""
         self.check()
         headers = {
             **self._headers(),
@@ -110,7 +110,7 @@ class Attempt:
         )
 
     def progress(self, percent: Optional[int], state: Optional[str]) -> None:
-        """Note how far the task is; the next heartbeat tells it, at most one a second."""
+        """Record the progress for the next heartbeat, of which there is at most one a second."""
         if percent is not None:
             self._percent = min(100, max(0, int(percent)))
         if state is not None:
@@ -120,7 +120,7 @@ class Attempt:
     # Heartbeats.
 
     def keep(self) -> threading.Thread:
-        """Start extending the lease, every third of it, until the attempt ends."""
+        """Start extending the lease at a third of its length, until the attempt ends."""
         thread = threading.Thread(target=self._keep, name=f"dagctl-lease-{self.task.task_id}", daemon=True)
         thread.start()
         return thread
@@ -139,7 +139,7 @@ class Attempt:
             wait = interval if self.heartbeat(timeout=max(1.0, interval)) else soonest
 
     def heartbeat(self, timeout: float) -> bool:
-        """Extend the lease once; false where no server answered and it is worth another try soon."""
+        """Extend the lease once. Returns False if no server answered and another try should follow soon."""
         try:
             answer = self._post(
                 "/v1/task/heartbeat", {"progress": self._percent, "state": self._state}, patience=0, timeout=timeout
@@ -160,7 +160,7 @@ class Attempt:
         return True
 
     def lose(self, why: str) -> None:
-        """From now on this attempt counts no more."""
+        """Record that this attempt no longer counts."""
         with self._lock:
             self._lost = self._lost or why
             reported = self._reported
@@ -174,8 +174,8 @@ class Attempt:
     def complete(self, completion: Mapping[str, Any], patience: float = REPORT_PATIENCE) -> str:
         """Report the end of the attempt, once. Returns the task's status, or STALE, LOST or UNREPORTED.
 
-        A lost lease does not keep a result back: it counts as long as no newer attempt has started, and only the server
-        knows that.
+        A lost lease does not hold back a result: the result counts as long as no newer attempt has started, and only the
+        server knows whether one has.
         """
         with self._lock:
             if self._reported:
@@ -202,14 +202,14 @@ class Attempt:
             log.warning("%s: its end was not accepted: %s", self.name, refused.detail)
             return STALE
         except (UnauthorizedError, ForbiddenError, UnavailableError) as error:
-            log.error("%s: its end could not be reported, so its lease will run out: %s", self.name, error)
+            log.error("%s: its end could not be reported, so its lease will expire: %s", self.name, error)
             return UNREPORTED
         except ApiError as refused:
             if completion["status"] == "Failed":
                 log.error("%s: the report of its failure was refused: %s", self.name, refused)
                 return UNREPORTED
-            # What it wanted to commit is wrong: that is a failure, with the server's reasons for all to read.
-            log.warning("%s: what it completed with was refused: %s", self.name, refused)
+            # The completion is invalid, so the attempt fails, with the server's reasons as its error.
+            log.warning("%s: its completion was refused: %s", self.name, refused)
             error = {"message": short(str(refused)), "retryable": False}
             return self._report({"status": "Failed", "error": error}, patience)
         status = str(state.get("status") or completion["status"])
@@ -241,5 +241,5 @@ class Attempt:
 
 
 def short(text: str) -> str:
-    """An error as the protocol takes it: not empty, and not too long."""
+    """Return an error text that the protocol accepts: not empty and not too long."""
     return text[:10_000] or "it failed without saying why"

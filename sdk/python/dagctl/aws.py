@@ -1,6 +1,6 @@
 """AWS credentials, and signatures of version 4 over requests.
 
-Signed as documented in "Create a signed AWS API request", IAM User Guide; the tests hold it against AWS's own examples.
+The signatures follow "Create a signed AWS API request" in the IAM User Guide; the tests compare them with AWS's own examples.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from urllib.parse import quote, unquote, urlsplit
 from .errors import Error
 from .typed import timestamp
 
-_ECS = "http://169.254.170.2"  # where a container on ECS asks for the credentials of its task role
-_EARLY = datetime.timedelta(minutes=5)  # before they expire, new ones are fetched
+_ECS = "http://169.254.170.2"  # address of the task role's credentials in a container on ECS
+_EARLY = datetime.timedelta(minutes=5)  # how long before they expire new ones are fetched
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class AWSCredentials:
 
 
 def default_credentials() -> AWSCredentials:
-    """Those of the environment (AWS_ACCESS_KEY_ID and so on), or of the ECS task role."""
+    """Return the credentials of the environment (AWS_ACCESS_KEY_ID and so on), or of the ECS task role."""
     env = os.environ
     if env.get("AWS_ACCESS_KEY_ID") and env.get("AWS_SECRET_ACCESS_KEY"):
         return AWSCredentials(env["AWS_ACCESS_KEY_ID"], env["AWS_SECRET_ACCESS_KEY"], env.get("AWS_SESSION_TOKEN", ""))
@@ -47,7 +47,7 @@ def default_credentials() -> AWSCredentials:
             authorization = file.read().strip()
     request = urllib.request.Request(url, headers={"Authorization": authorization} if authorization else {})
     try:
-        # The address is of the machine itself; a proxy is never between.
+        # The address is on this machine, so no proxy is used.
         with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=5) as response:
             answer = json.load(response)
         return AWSCredentials(
@@ -68,7 +68,7 @@ class Signer:
     def sign(
         self, method: str, url: str, headers: Mapping[str, str], payload: bytes, now: Optional[datetime.datetime] = None
     ) -> Dict[str, str]:
-        """The headers to send: those given, and the signature over them, the URL and the payload."""
+        """Return the given headers and a signature over them, the URL and the payload."""
         now = now or datetime.datetime.now(datetime.timezone.utc)
         credentials = self._credentials(now)
         at = now.strftime("%Y%m%dT%H%M%SZ")

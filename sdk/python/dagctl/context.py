@@ -1,4 +1,4 @@
-"""What a handler is given: its task, and all it may do about it."""
+"""What a handler gets: its task, and all that it may do with it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Named = TypeVar("Named", Input, Output)
 
 @dataclass(frozen=True)
 class EventOutcome:
-    """What became of an event: accepted, duplicate or rejected."""
+    """The outcome of an event: accepted, duplicate or rejected."""
 
     outcome: str
     event_id: str = ""
@@ -30,14 +30,14 @@ class EventOutcome:
 
 @dataclass(frozen=True)
 class Committed:
-    """What became of a commit, in the order in which things were emitted and enqueued."""
+    """The outcome of a commit, in the order in which events were emitted and tasks enqueued."""
 
     events: Sequence[EventOutcome] = ()
-    tasks: Sequence[str] = ()  # ids; of the existing one where the idempotency key was known
+    tasks: Sequence[str] = ()  # ids; that of the existing task if the idempotency key is known
 
 
 class Secrets(Mapping[str, str]):
-    """The secrets that the job names. They are fetched when the first one is asked for, and never shown."""
+    """The secrets that the job names. They are fetched when the first one is read, and never printed."""
 
     def __init__(self, attempt: Attempt) -> None:
         self._attempt = attempt
@@ -67,21 +67,21 @@ class Context:
     """A handler's task.
 
     What a handler writes, emits, enqueues and keeps as state takes effect in one transaction: at `commit()`, or else when
-    the handler returns. Of an attempt that fails, what was not committed never happened.
+    the handler returns. If the attempt fails, nothing that was not committed takes effect.
 
-    Every method that calls the server raises CanceledError once the task was canceled and LeaseLostError once it was given
-    to another attempt. A handler that computes for long without calling asks `canceled`, or calls `check()`.
+    Every method that calls the server raises CanceledError once the task is canceled, and LeaseLostError once another
+    attempt has the task. A handler that computes for long without calls reads `canceled`, or calls `check()`.
     """
 
     def __init__(self, attempt: Attempt, payload: Any = None) -> None:
         task = attempt.task
         self.task: Task = task
         self.payload = payload
-        self.source_version: Optional[str] = None  # what a source says of what it read, such as an ETag
+        self.source_version: Optional[str] = None  # version of what a source read, such as an ETag
         self.secrets: Mapping[str, str] = Secrets(attempt)
         self.log = logging.Logger("dagctl.task")
         self.log.addHandler(TaskLogHandler(buffer=attempt.logs))
-        self.log.parent = logging.getLogger("dagctl.task")  # and on to where the process itself logs
+        self.log.parent = logging.getLogger("dagctl.task")  # passes records on to the process's own log
         self.log.setLevel(self.log.parent.level or logging.INFO)
         self._attempt = attempt
         self._lock = threading.Lock()
@@ -96,7 +96,7 @@ class Context:
         self._reached: Optional[int] = None
         self.state: Any = task.operator_state
 
-    # `state` is whatever JSON the job keeps from task to task. Change it or set it: the next commit, or the end, stores it.
+    # `state` is JSON that the job keeps from task to task. The next commit or the end stores changes to it.
 
     def __repr__(self) -> str:
         return f"Context({self._attempt.name})"
@@ -107,7 +107,7 @@ class Context:
 
     @property
     def attempt(self) -> int:
-        """1 at the first try."""
+        """The number of the attempt, from 1."""
         return self.task.attempt
 
     @property
@@ -124,29 +124,29 @@ class Context:
 
     @property
     def timeout_at(self) -> datetime.datetime:
-        """When the server ends the attempt, whatever it does."""
+        """When the server ends the attempt."""
         return self.task.timeout_at
 
     @property
     def canceled(self) -> bool:
-        """Whether to stop: the task was canceled, or is another attempt's by now."""
+        """Whether the handler should stop: the task was canceled, or another attempt has it."""
         return self._attempt.cancel_requested or self._attempt.lost is not None
 
     @property
     def drain_requested(self) -> bool:
-        """Whether a task without an end, such as an always_on source, should come to one."""
+        """Whether a task that runs without end, such as an always_on source, should finish."""
         return self._attempt.drain_requested
 
     def check(self) -> None:
-        """Raise CanceledError or LeaseLostError if the handler should not go on."""
+        """Raise CanceledError or LeaseLostError if the handler should stop."""
         self._attempt.check()
 
     def wait(self, seconds: float) -> None:
-        """Sleep, and raise as soon as the handler should not go on."""
+        """Sleep, and raise as soon as the handler should stop."""
         self._attempt.wait(seconds)
 
     def progress(self, percent: Optional[int] = None, text: Optional[str] = None) -> None:
-        """Say how far the task is, for people: 0 to 100, and a few words."""
+        """Report how far the task is, for people: 0 to 100, and a short text."""
         self._attempt.check()
         self._attempt.progress(percent, text)
 
@@ -159,22 +159,22 @@ class Context:
         return self._outputs
 
     def input(self, name: Union[str, int, None] = None) -> Input:
-        """An input by its name or index; without either, the only one."""
+        """Return an input by its name or index; without either, the only one."""
         return _find("input", self._inputs, name, self.job)
 
     def output(self, name: Union[str, int, None] = None) -> Output:
-        """An output by its name or index; without either, the only one."""
+        """Return an output by its name or index; without either, the only one."""
         return _find("output", self._outputs, name, self.job)
 
     def query(self, sql: str, *, max_rows: int = 0) -> QueryResult:
-        """Rows of a statement over the inputs, each of which is a relation of its name. 0 is the server's own limit."""
+        """Run SQL over the inputs, each a relation with its name. max_rows 0 is the server's own limit."""
         body: Dict[str, Any] = {"sql": sql}
         if max_rows:
             body["max_rows"] = max_rows
         return QueryResult.parse(self._attempt.post("/v1/task/query", body))
 
     def credentials(self) -> Mapping[str, Any]:
-        """Short-lived S3 credentials to the task's inputs and its upload prefixes, where its storage is S3."""
+        """Return short-lived S3 credentials for the task's inputs and upload prefixes, if its storage is S3."""
         answer: Mapping[str, Any] = self._attempt.post("/v1/task/credentials", {})
         return answer
 
@@ -187,7 +187,7 @@ class Context:
         end: Optional[datetime.datetime] = None,
         cursor: Optional[int] = None,
     ) -> None:
-        """Say that something is new of an output: a partition, or positions up to a cursor."""
+        """Report that a partition of an output, or the positions up to a cursor, are new."""
         self._event(output, {"partition_key": partition_key, "start": start, "end": end, "cursor": cursor})
 
     def invalidate(
@@ -199,7 +199,7 @@ class Context:
         to: Optional[int] = None,
         reason: str = "correction",
     ) -> None:
-        """Say that what was published is wrong: a partition, or positions. Reasons: reorg, correction, manual, schema."""
+        """Report that a published partition or range is wrong. Reasons: reorg, correction, manual, schema."""
         scope = "range" if partition_key is None else "partition"
         self._event(output, {"partition_key": partition_key, "scope": scope, "from": from_, "to": to, "reason": reason})
 
@@ -218,8 +218,8 @@ class Context:
     ) -> None:
         """Ask for a task of a manual job that this one may enqueue: JOB of the same DAG, or DAG/JOB.
 
-        Give an idempotency key where a task must be enqueued once however many attempts it takes to get there; without
-        one, what an earlier attempt had committed is enqueued again.
+        Pass an idempotency key if the task must be enqueued only once over all attempts; without
+        one, tasks that an earlier attempt has committed are enqueued again.
         """
         self._attempt.check()
         with self._lock:
@@ -228,7 +228,7 @@ class Context:
             self._enqueued += 1
             task = {
                 "job": job,
-                # So that a call which is repeated for want of an answer enqueues nothing twice.
+                # So that a call repeated because of a lost answer enqueues nothing twice.
                 "idempotency_key": idempotency_key or f"{self.task.task_id}/{self.attempt}/{self._enqueued}",
                 "payload": payload,
                 "priority": priority,
@@ -241,7 +241,7 @@ class Context:
             self._pending.tasks.append(_given(task))
 
     def commit(self) -> Committed:
-        """Have all that was written, emitted, enqueued and kept so far take effect now, while the task goes on."""
+        """Commit now all that was written, emitted, enqueued and kept as state, while the task goes on."""
         self._attempt.check()
         with self._lock:
             pending, self._pending = self._pending, Pending()
@@ -252,9 +252,9 @@ class Context:
         try:
             answer = self._attempt.post("/v1/task/events", body)
         except ApiError:
-            raise  # it was refused: it would be so again
+            raise  # it would be refused again
         except Error:
-            with self._lock:  # nobody knows whether it was done: the next call says it again, which does no harm
+            with self._lock:  # it may have been done; repeating it in the next call does no harm
                 _put_back(pending, self._pending)
             raise
         if state:
@@ -265,17 +265,17 @@ class Context:
         )
 
     def unchanged(self) -> None:
-        """Say that there is nothing new: the end of the task publishes nothing."""
+        """Declare that there is nothing new: the end of the task publishes nothing."""
         self._unchanged = True
 
     def reached(self, position: int) -> None:
-        """Say how far the outputs go when the task ends; by default up to the highest position that was written."""
+        """Set the position up to which the outputs are complete at the end; default: the highest one written."""
         self._reached = position
 
     # For the worker.
 
     def _completion(self, result: Any) -> Dict[str, Any]:
-        """The end of a handler that returned."""
+        """Return the completion of a handler that returned."""
         with self._lock:
             body: Dict[str, Any] = {"status": "Completed", **self._pending.body(), **self._changed_state()}
         if self._unchanged:

@@ -22,7 +22,7 @@ from .typed import Mismatch, decode, encode
 T = TypeVar("T")
 Row = Dict[str, Any]
 
-PART_BYTES = 64 << 20  # after which rows go up and a new file begins
+PART_BYTES = 64 << 20  # size at which a file is uploaded and a new one begins
 
 _FORMATS = {".parquet": "parquet", ".csv": "csv", ".ndjson": "ndjson", ".jsonl": "ndjson"}
 _MEDIA_TYPES = {"parquet": "application/vnd.apache.parquet", "csv": "text/csv", "ndjson": "application/x-ndjson"}
@@ -30,14 +30,14 @@ _ENDINGS = {"parquet": ".parquet", "csv": ".csv", "ndjson": ".ndjson"}
 
 
 class Scratch:
-    """A folder of the attempt, made when it is needed and removed at its end."""
+    """A folder of the attempt, created when needed and removed at the end."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._dir: Optional[str] = None
 
     def file(self, ending: str) -> str:
-        """The path of a new, empty file."""
+        """Return the path of a new, empty file."""
         with self._lock:
             if self._dir is None:
                 self._dir = tempfile.mkdtemp(prefix="dagctl-task-")
@@ -51,7 +51,7 @@ class Scratch:
 
 
 class Input:
-    """An input, as it was pinned when the task was claimed: reading it twice gives the same rows."""
+    """An input as it was pinned at the claim: reading it twice gives the same rows."""
 
     def __init__(self, spec: InputSpec, attempt: Attempt, scratch: Scratch) -> None:
         self._spec, self._attempt, self._scratch = spec, attempt, scratch
@@ -82,7 +82,7 @@ class Input:
     def rows(self, of: Type[T]) -> Iterator[T]: ...
 
     def rows(self, of: Any = None) -> Iterator[Any]:
-        """The rows as dicts, or as what is given, such as a dataclass."""
+        """Iterate over the rows as dicts, or as the given type, such as a dataclass."""
         with self._fetched("ndjson") as path, open(path, encoding="utf-8") as lines:
             for number, line in enumerate(lines, 1):
                 if not line.strip():
@@ -98,12 +98,12 @@ class Input:
                     self._attempt.check()
 
     def csv(self) -> Iterator[Dict[str, str]]:
-        """The rows as text by column, as CSV has them."""
+        """Iterate over the rows as CSV text by column."""
         with self._fetched("csv") as path, open(path, encoding="utf-8", newline="") as lines:
             yield from csv.DictReader(lines)
 
     def download(self, path: Union[str, os.PathLike[str]], format: Optional[str] = None) -> str:
-        """Write the rows to a file: parquet, csv or ndjson, by default what the file's name says. Returns its path."""
+        """Write the rows to a file and return its path. The format is parquet, csv or ndjson; default: by the name."""
         target = os.fspath(path)
         part = f"{target}.part"
         try:
@@ -116,7 +116,7 @@ class Input:
 
     @contextlib.contextmanager
     def _fetched(self, format: str) -> Iterator[str]:
-        # By way of a file, so that a connection which breaks is no matter, and none is held open while rows are worked on.
+        # Through a file, so that a broken connection does no harm and none stays open while rows are processed.
         path = self._scratch.file(_ENDINGS[format])
         try:
             self._fetch(path, format)
@@ -132,14 +132,14 @@ class Input:
 
 @dataclass
 class Pending:
-    """What a handler has written, emitted, enqueued and kept, and what no call has committed yet."""
+    """What a handler has written, emitted and enqueued and no call has committed yet."""
 
     files: Dict[Tuple[int, str], List[Dict[str, str]]] = field(default_factory=dict)  # by output and partition key
     events: List[Dict[str, Any]] = field(default_factory=list)
     tasks: List[Dict[str, Any]] = field(default_factory=list)
 
     def body(self) -> Dict[str, Any]:
-        """Its form in the protocol; what is empty is left out."""
+        """Return the body of the protocol's call, without empty fields."""
         outputs: List[Dict[str, Any]] = []
         for (index, key), files in self.files.items():
             output: Dict[str, Any] = {"index": index}
@@ -153,7 +153,7 @@ class Pending:
 
 
 class Output:
-    """An output that the task may write. What is written becomes visible with a commit or the completion, and not before."""
+    """An output that the task may write. Rows become visible with a commit or the completion, not before."""
 
     def __init__(self, spec: OutputSpec, attempt: Attempt, scratch: Scratch, pending: Callable[[], Pending], lineage: List[Any]) -> None:
         self._spec, self._attempt, self._scratch, self._pending, self._lineage = spec, attempt, scratch, pending, lineage
@@ -176,9 +176,9 @@ class Output:
         return self._spec.update_strategy
 
     def write(self, rows: Iterable[Any], *, partition_key: str = "") -> int:
-        """Write rows: dicts, dataclasses, or what `dagctl.encode` knows. Returns how many there were.
+        """Write rows: dicts, dataclasses, or anything that `dagctl.encode` takes. Returns their number.
 
-        They go up in files of 64 MiB while the iterable is read, so there may be more of them than memory holds.
+        Rows are uploaded in files of 64 MiB while the iterable is read, so they need not fit into memory.
         """
         with self.writer(partition_key=partition_key) as writer:
             for row in rows:
@@ -207,15 +207,15 @@ class Output:
         name: Optional[str] = None,
         partition_key: str = "",
     ) -> None:
-        """Send a file: parquet, csv or ndjson, by default what its name says. CSV has a line of column names."""
+        """Upload a file: parquet, csv or ndjson; default: by its name. CSV needs a line of column names."""
         path = os.fspath(file)
         format = format or _format_of(path)
         if format not in _ENDINGS:
-            raise ValueError(f"format {format!r} is none of {', '.join(_ENDINGS)}")
+            raise ValueError(f"format {format!r} is not one of {', '.join(_ENDINGS)}")
         self._put(path, format, name, partition_key)
 
     def derives(self, column: str, *, input: Union[int, Input], input_column: str, transform: str = "expression") -> None:
-        """Say which input column a column was made from, for lineage; transform: identity, expression or aggregate."""
+        """Record from which input column a column is made. transform: identity, expression or aggregate."""
         self._lineage.append(
             {
                 "output": self.index,
@@ -231,12 +231,12 @@ class Output:
             self._count += 1
             name = name or f"{self._count:05d}{_ENDINGS[format]}"
         if not re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}", name):
-            raise ValueError(f"{name!r} is no name for an uploaded file: letters, digits, dots, dashes and underscores")
+            raise ValueError(f"{name!r} cannot name an uploaded file: use letters, digits, dots, dashes and underscores")
         target = f"/v1/task/outputs/{self.index}/{quote(name)}?format={format}"
         answer = self._attempt.transfer("PUT", target, body=path, media_type=_MEDIA_TYPES[format])
         told = answer.json() if answer.headers.get("content-type", "").startswith("application/json") else None
         told = told or {}
-        file = {"name": str(told.get("name") or name)}  # rows as text are kept as Parquet, under a name that says so
+        file = {"name": str(told.get("name") or name)}  # the server keeps text rows as Parquet under another name
         etag = told.get("etag") or answer.headers.get("etag")
         if etag:
             file["etag"] = str(etag)
@@ -251,7 +251,7 @@ class Output:
 
 
 class RowWriter:
-    """Rows on their way into an output, as lines of JSON."""
+    """Writes rows to an output, as lines of JSON."""
 
     def __init__(self, output: Output, partition_key: str) -> None:
         self.rows = 0
@@ -262,7 +262,7 @@ class RowWriter:
     def write(self, row: Any) -> None:
         value = encode(row)
         if not isinstance(value, dict):
-            raise TypeError(f"a row is a dict or a dataclass, and not a {type(row).__name__}")
+            raise TypeError(f"a row is a dict or a dataclass, not a {type(row).__name__}")
         line = json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
         if self._file is None:
             self._file, self._size = open(self._output._scratch.file(".ndjson"), "wb"), 0
@@ -285,7 +285,7 @@ class RowWriter:
             self._send()
         else:
             with self._output._lock:
-                self._output._note(self._key)  # no rows is an answer, too
+                self._output._note(self._key)  # an output without rows is published, too
 
     def _drop(self) -> None:
         if self._file is not None:
@@ -297,11 +297,11 @@ class RowWriter:
 
 @dataclass(frozen=True)
 class QueryResult:
-    """Rows of `ctx.query`."""
+    """The rows of `ctx.query`."""
 
     columns: Sequence[Column]
     rows: Sequence[Tuple[Any, ...]]
-    truncated: bool = False  # there were more
+    truncated: bool = False  # there are more rows
 
     @classmethod
     def parse(cls, answer: Mapping[str, Any]) -> QueryResult:
@@ -319,5 +319,5 @@ class QueryResult:
 def _format_of(path: str) -> str:
     ending = os.path.splitext(path)[1].lower()
     if ending not in _FORMATS:
-        raise ValueError(f"{os.path.basename(path)!r} does not say its format by its ending; pass format= as parquet, csv or ndjson")
+        raise ValueError(f"{os.path.basename(path)!r} has no extension that names its format; pass format= as parquet, csv or ndjson")
     return _FORMATS[ending]

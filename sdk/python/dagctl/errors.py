@@ -1,4 +1,4 @@
-"""What can go wrong, as exceptions that a handler may tell apart.
+"""The exceptions that a handler may distinguish.
 
 All derive from :class:`Error`. None carries a token or a header of a request.
 """
@@ -10,26 +10,26 @@ from typing import Any, Dict, Mapping, Optional, Sequence, Tuple, Type
 
 
 class Error(Exception):
-    """The root of everything this package raises."""
+    """The base class of the exceptions of this package."""
 
 
 class NotRetryable(Error):
-    """Raised by a handler: the task fails now, and trying it again would not help.
+    """Raised by a handler: the task fails, and another attempt would not help.
 
-    Any other exception fails the attempt; whether and when there is another one is the server's decision.
+    Any other exception fails the attempt; the server decides whether and when another one follows.
     """
 
 
 class PayloadError(NotRetryable):
-    """The payload is not what the handler's type says. The next attempt would get the same one."""
+    """The payload does not fit the handler's type. The next attempt would get the same one."""
 
 
 class CanceledError(Error):
-    """Somebody canceled the task. A handler that lets it pass ends the task as Canceled."""
+    """Somebody canceled the task. A handler that does not catch it ends the task as Canceled."""
 
 
 class LeaseLostError(Error):
-    """This attempt no longer holds its task: another one may be at work. Nothing it does counts any more."""
+    """This attempt has lost its task, and another one may run. Nothing that it does counts any more."""
 
 
 class UnavailableError(Error):
@@ -38,7 +38,7 @@ class UnavailableError(Error):
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing wrong with what was sent."""
+    """One fault of a call."""
 
     message: str
     location: str = ""
@@ -62,7 +62,7 @@ class ApiError(Error):
         request_id: str = "",
     ) -> None:
         self.call = call  # such as "POST /v1/task/events"
-        self.status = status  # of HTTP
+        self.status = status  # HTTP status
         self.detail = detail
         self.hint = hint
         self.problems: Tuple[Problem, ...] = tuple(problems)
@@ -76,27 +76,27 @@ class ApiError(Error):
 
 
 class UnauthorizedError(ApiError):
-    """401: the token is missing, expired or not one of this server's."""
+    """401: the token is missing, expired or unknown to the server."""
 
 
 class ForbiddenError(ApiError):
-    """403: the token is of another task, or does not permit this."""
+    """403: the token belongs to another task or does not allow this."""
 
 
 class NotFoundError(ApiError):
-    """404: it is not there, or not for this caller."""
+    """404: it does not exist, or not for this caller."""
 
 
 class ConflictError(ApiError):
-    """409: the fence is stale, or the task has ended otherwise already."""
+    """409: the fence is stale, or the task has already ended differently."""
 
 
 class TooLargeError(ApiError):
-    """413: beyond a limit that the server documents."""
+    """413: the call exceeds a limit that the server documents."""
 
 
 class InvalidError(ApiError):
-    """422: the shape is wrong; `problems` lists every fault."""
+    """422: the call is malformed; `problems` lists every fault."""
 
 
 _BY_STATUS: Mapping[int, Type[ApiError]] = {
@@ -112,7 +112,7 @@ _BY_STATUS: Mapping[int, Type[ApiError]] = {
 
 
 def refusal(call: str, status: int, answer: Optional[Mapping[str, Any]]) -> ApiError:
-    """The exception for an answer that is not 2xx; `answer` is its problem document (RFC 9457), if it was one."""
+    """Return the exception for an answer other than 2xx. `answer` is its problem document (RFC 9457), if it has one."""
     answer = answer or {}
     problems = [
         Problem(str(p.get("message", "")), str(p.get("location", "")), str(p.get("suggestion", "")))

@@ -1,4 +1,4 @@
-"""The functions of a worker by their names, and the run of one for a claimed task."""
+"""The functions of a worker by name, and the run of one of them for a claimed task."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LAST_LINES = 10.0  # seconds that the end of a task waits for its last log lines
 
 @dataclass(frozen=True)
 class Handler:
-    """A function of the worker's, and what its payload is made into."""
+    """A function of the worker and the type of its payload."""
 
     name: str
     function: Callable[..., Any]
@@ -40,7 +40,7 @@ class Handler:
         ]
         needed = [p for p in parameters if p.default is p.empty]
         if not parameters or len(needed) > 2:
-            raise TypeError(f"handler {name}: a handler takes (ctx) or (ctx, payload), and not {inspect.signature(function)}")
+            raise TypeError(f"handler {name}: a handler takes (ctx) or (ctx, payload), not {inspect.signature(function)}")
         if len(parameters) == 1:
             return cls(name, function, False, Any)
         annotation = parameters[1].annotation
@@ -67,7 +67,7 @@ class Handlers:
 
     def add(self, name: str, function: Callable[..., Any]) -> None:
         if name in self._by_name:
-            raise ValueError(f"handler {name!r} is there already")
+            raise ValueError(f"there is already a handler {name!r}")
         self._by_name[name] = Handler.of(name, function)
 
     def names(self) -> List[str]:
@@ -101,12 +101,12 @@ class Run:
         return attempt.abandon() if completion is None else attempt.complete(completion)
 
     def time_out(self) -> None:
-        """Report a failure while the handler still runs: whatever runs it is about to be stopped."""
-        self.attempt.complete({"status": "Failed", "error": {"message": "the time of the process that ran it is up"}}, patience=1.0)
+        """Report a failure while the handler still runs, because its process is about to be stopped."""
+        self.attempt.complete({"status": "Failed", "error": {"message": "the process that ran it is out of time"}}, patience=1.0)
         self.attempt.lose("its time is up")
 
     def _completion(self, ctx: Context) -> Optional[Mapping[str, Any]]:
-        """What the handler comes to; None where there is nothing to report."""
+        """Return the completion of the handler's run, or None if there is nothing to report."""
         try:
             handler = self._handlers.find(ctx.task.handler)
             ctx.payload = handler.payload(ctx.task.payload)
@@ -119,12 +119,12 @@ class Run:
             if self.attempt.lost:
                 return None
             return _failure(ctx, error)
-        except BaseException as error:  # a handler that calls sys.exit has failed, and the worker goes on
+        except BaseException as error:  # a handler that calls sys.exit fails, and the worker goes on
             return _failure(ctx, error)
 
 
 def _failure(ctx: Context, error: BaseException) -> Mapping[str, Any]:
-    # Errors that say all there is to say come without the stack of this package.
+    # Errors that speak for themselves are reported without the stack of this package.
     stack = None if isinstance(error, PayloadError) else error
     told: Dict[str, Any] = {"message": short(_described(error))}
     if isinstance(error, NotRetryable):

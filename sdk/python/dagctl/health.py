@@ -1,4 +1,4 @@
-"""An address that says whether the worker lives: GET /healthz, and /readyz, as servers of dagctl answer them."""
+"""Health checks of a worker: GET /healthz and /readyz, as dagctl servers answer them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Health:
     """A small HTTP server in a thread."""
 
     def __init__(self, address: str, readiness: Callable[[], Optional[str]]) -> None:
-        """address is HOST:PORT, or :PORT for all addresses; readiness tells why the worker is not ready, if so."""
+        """address is HOST:PORT, or :PORT for all addresses; readiness returns why the worker is not ready, or None."""
 
         class Handler(BaseHTTPRequestHandler):
             timeout = 10
@@ -50,7 +50,7 @@ def _answer(path: str, readiness: Callable[[], Optional[str]]) -> Tuple[int, str
     if path == "/readyz":
         why = readiness()
         return (503, why + "\n") if why else (200, "ok\n")
-    return 404, "there are /healthz and /readyz\n"
+    return 404, "use /healthz or /readyz\n"
 
 
 def _split(address: str) -> Tuple[str, int]:

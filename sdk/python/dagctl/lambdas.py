@@ -17,7 +17,7 @@ from .worker import Worker
 
 log = logging.getLogger("dagctl")
 
-RESERVE = 2.0  # seconds before Lambda ends the function in which it still reports that
+RESERVE = 2.0  # seconds before Lambda ends the function, for reporting the failure
 
 
 def lambda_handler(worker: Worker) -> Callable[[Mapping[str, Any], Any], Dict[str, Any]]:
@@ -36,7 +36,7 @@ def lambda_handler(worker: Worker) -> Callable[[Mapping[str, Any], Any], Dict[st
         if claim.status != CLAIMED or claim.task is None:
             return {"status": claim.status}
         if not claim.base_url and not worker.url:
-            raise Error("the claim does not say where its calls go: set base_url in the server's config, or DAGCTL_URL here")
+            raise Error("the claim has no address for its calls: set base_url in the server's config, or DAGCTL_URL here")
         alarm = _before_the_end(worker, claim, context)
         try:
             status = worker.run_claim(claim)
@@ -44,14 +44,14 @@ def lambda_handler(worker: Worker) -> Callable[[Mapping[str, Any], Any], Dict[st
             if alarm:
                 alarm.cancel()
         if status == UNREPORTED:
-            raise Error("the end of the task could not be reported")  # Lambda counts it as an error of the function
+            raise Error("the end of the task could not be reported")  # Lambda counts this as an error of the function
         return {"task_id": claim.task.task_id, "attempt": claim.attempt, "status": status}
 
     return handle
 
 
 def _before_the_end(worker: Worker, claim: Claim, context: Any) -> Optional[threading.Timer]:
-    """Fail the attempt shortly before Lambda ends the function, which would leave it to the lease to run out."""
+    """Fail the attempt shortly before Lambda ends the function; otherwise its lease would have to expire first."""
     remaining = getattr(context, "get_remaining_time_in_millis", None)
     if remaining is None:
         return None

@@ -1,7 +1,7 @@
-"""Lines of a task's log, on their way to the server.
+"""Sends the lines of a task's log to the server.
 
-Lines are numbered from 1 without gaps and sent in batches; what was not acknowledged is sent again, and the server passes
-over what it has. So a crash loses no acknowledged line, and no line comes twice.
+Lines are numbered from 1 without gaps and sent in batches. Lines that are not acknowledged are sent again; the server skips
+those that it has. So a crash loses no acknowledged line, and no line is stored twice.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import Any, Callable, Deque, Dict, List, Optional
 from .errors import ApiError, Error, InvalidError, TooLargeError, UnavailableError
 from .protocol import LONGEST_LINE, MOST_LINES
 
-COMPANY = 0.3  # seconds that a line waits for others
+COMPANY = 0.3  # seconds that a line waits for others to join its batch
 LARGEST_BATCH = 256 << 10  # characters
-MOST_KEPT = 20_000  # lines that wait for the server
-LONGEST_WAIT = 30.0  # seconds that a full buffer holds up whoever logs
+MOST_KEPT = 20_000  # lines that may wait for the server
+LONGEST_WAIT = 30.0  # seconds that a full buffer blocks logging
 
 Send = Callable[[List[Dict[str, Any]]], int]  # lines → the number up to which all are stored
 
-# Where lines go of whatever runs in this context, which threads of a handler's own may be given by contextvars.copy_context.
+# The buffer for lines logged in this context. A handler's own threads can get the context by contextvars.copy_context.
 current: contextvars.ContextVar[Optional[LogBuffer]] = contextvars.ContextVar("dagctl_log", default=None)
 
 
@@ -36,13 +36,13 @@ class LogBuffer:
         self._changed = threading.Condition()
         self._lines: Deque[Dict[str, Any]] = collections.deque()
         self._next = 1
-        self._lost = 0  # lines that found no room
+        self._lost = 0  # lines dropped for lack of space
         self._closing: Optional[float] = None  # until when lines are still sent
-        self._ended = False  # nothing is sent any more
+        self._ended = False  # nothing more is sent
         self._sender: Optional[threading.Thread] = None
 
     def add(self, level: str, text: str) -> None:
-        """Keep a text, line by line. Where the server has not taken lines for long, this waits, and then drops."""
+        """Queue a text, line by line. If the buffer is full, wait for the server, then drop lines."""
         at = datetime.datetime.now(datetime.timezone.utc).isoformat()
         with self._changed:
             for line in _lines(text):
@@ -50,7 +50,7 @@ class LogBuffer:
                     self._lost += 1
                     continue
                 if self._lost:
-                    self._append(at, "warn", f"{self._lost} lines were not kept: the server took none for too long")
+                    self._append(at, "warn", f"{self._lost} lines are missing here: the server was away for too long")
                     self._lost = 0
                 self._append(at, level, line)
             if self._sender is None and not self._ended:
@@ -59,7 +59,7 @@ class LogBuffer:
             self._changed.notify_all()
 
     def close(self, seconds: float) -> None:
-        """Send what is left, for some time, and no more after it."""
+        """Send the remaining lines for some time, then nothing more."""
         with self._changed:
             self._closing = time.monotonic() + seconds
             self._changed.notify_all()
@@ -74,7 +74,7 @@ class LogBuffer:
 
     def _room(self) -> bool:
         until = time.monotonic() + LONGEST_WAIT
-        # Once lines were lost, nobody is held up again before there is room.
+        # After lines were dropped, logging does not block again before there is space.
         while len(self._lines) >= MOST_KEPT and not self._ended and not self._lost and self._sender is not None:
             if not self._changed.wait(max(0.0, until - time.monotonic())):
                 break
@@ -92,9 +92,9 @@ class LogBuffer:
             try:
                 stored = self._send(batch)
             except UnavailableError:
-                continue  # the call itself has waited between its tries
+                continue  # the call has waited between its tries
             except (InvalidError, TooLargeError):
-                # Without this batch none after it would be acknowledged: numbers have no gaps.
+                # Later batches cannot be acknowledged without this one, because the numbers have no gaps.
                 for line in batch:
                     line["text"] = "(the server refused this line)"
                 continue
@@ -109,7 +109,7 @@ class LogBuffer:
                 self._changed.notify_all()
 
     def _batch(self) -> List[Dict[str, Any]]:
-        """Wait for lines. None are left where it returns none."""
+        """Wait for lines. Returns none when no more will come."""
         with self._changed:
             while not self._lines:
                 if self._ended or self._closing is not None:
@@ -130,7 +130,7 @@ class LogBuffer:
 
 
 class TaskLogHandler(logging.Handler):
-    """Sends records to the log of the task in whose handler they are logged, and passes over all others.
+    """Sends records to the log of the task whose handler logs them, and ignores all others.
 
     `ctx.log` has one. Add another to a logger of your own, such as the root, to have its records in the task's log too::
 
@@ -143,12 +143,12 @@ class TaskLogHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         buffer = self._buffer
-        if buffer is None and record.name != "dagctl":  # what the worker says of itself is nobody's task
+        if buffer is None and record.name != "dagctl":  # the worker's own lines belong to no task
             buffer = current.get()
         if buffer is None or getattr(record, "dagctl_kept", False):
             return
         try:
-            record.dagctl_kept = True  # two handlers on the way to the root keep it once
+            record.dagctl_kept = True  # so that two handlers on the way to the root send it once
             buffer.add(_level(record.levelno), self.format(record))
         except Exception:
             self.handleError(record)
@@ -163,7 +163,7 @@ def _level(number: int) -> str:
 
 
 def _lines(text: str) -> List[str]:
-    # PostgreSQL stores no NUL, and JSON no half of a surrogate pair.
+    # PostgreSQL cannot store NUL, and JSON cannot hold half a surrogate pair.
     text = text.replace("\x00", "\ufffd").encode("utf-8", "replace").decode("utf-8")
     lines: List[str] = []
     for line in text.splitlines() or [""]:

@@ -1,6 +1,6 @@
-"""The words of the worker protocol, version 1: what a claim brings.
+"""The messages of the worker protocol, version 1: what a claim contains.
 
-docs/openapi.json of the dagctl repository has the same shapes. Fields that this version does not know are passed over.
+docs/openapi.json in the dagctl repository has the same schemas. Unknown fields are ignored.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ATTEMPT_HEADER = "X-Dagctl-Attempt"
 LEASE_TOKEN_HEADER = "X-Dagctl-Lease-Token"
 CAPABILITY_HEADER = "X-Dagctl-Task-Capability"
 
-# What one call may carry.
+# Limits of one call.
 MOST_EVENTS = 1000
 MOST_TASKS = 1000
 MOST_FILES = 10_000
@@ -37,7 +37,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Partition:
-    """The output partition that a task makes. `start` and `end` are set where partitions are of time, half-open."""
+    """The output partition that a task makes. `start` and `end`, a half-open range, are set for partitions of time."""
 
     key: str
     start: Optional[datetime.datetime] = None
@@ -46,7 +46,7 @@ class Partition:
 
 @dataclass(frozen=True)
 class Cursor:
-    """The positions a task works on: those above `start`. `end` is None where the task finds out how far there is something."""
+    """The positions that a task works on: those above `start`. `end` is None if the task finds out the end itself."""
 
     epoch: int
     start: int = field(metadata={"json": "from"})
@@ -56,12 +56,12 @@ class Cursor:
 @dataclass(frozen=True)
 class Column:
     name: str
-    type: str  # DuckDB's name
+    type: str  # DuckDB's name of the type
 
 
 @dataclass(frozen=True)
 class InputPartition:
-    """A revision that was pinned at claim."""
+    """A revision that was pinned at the claim."""
 
     key: str
     revision: int = 0
@@ -122,7 +122,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Claim:
-    """A claimed task with all that its run needs, or why it was not claimed."""
+    """A claimed task with all that its run needs, or the reason why it was not claimed."""
 
     status: str
     reason: str = ""
@@ -135,7 +135,7 @@ class Claim:
 
     @classmethod
     def parse(cls, value: Any) -> Claim:
-        """Raises ValueError where it is no claim."""
+        """Parse a claim. Raises ValueError if it is not one."""
         claim = decode(cls, value, "claim")
         if claim.status == CLAIMED:
             for name in ("task", "lease_token", "capability_token"):

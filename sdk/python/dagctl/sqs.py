@@ -19,7 +19,7 @@ from .transport import Transport
 log = logging.getLogger("dagctl")
 
 RECEIVE_WAIT = 20  # seconds, the longest that SQS waits
-MOST_MESSAGES = 10  # of one receive, by SQS's rules
+MOST_MESSAGES = 10  # of one receive; SQS allows no more
 
 
 class Queue:
@@ -46,13 +46,13 @@ class Queue:
         self._visibility = visibility_seconds
         self._signer = Signer("sqs", region, credentials)
         self._transport = Transport(base)
-        self._receiving = Transport(base)  # of its own, so that a receive can be broken off
+        self._receiving = Transport(base)  # a separate one, so that a receive can be interrupted
 
     def __repr__(self) -> str:
         return f"Queue({self.url!r})"
 
     def receive(self, most: int) -> List[Dict[str, Any]]:
-        """Wait for messages, up to so many."""
+        """Wait for messages and return at most `most`."""
         body = {
             "MaxNumberOfMessages": min(most, MOST_MESSAGES),
             "WaitTimeSeconds": RECEIVE_WAIT,
@@ -70,7 +70,7 @@ class Queue:
 
     @staticmethod
     def task_of(message: Dict[str, Any]) -> Optional[str]:
-        """The task that a message names; None where it is not one of a dagctl server's."""
+        """Return the task that a message names, or None if the message is not from a dagctl server."""
         try:
             return str(uuid.UUID(json.loads(message["Body"])["task_id"]))
         except (KeyError, TypeError, ValueError, AttributeError):
@@ -79,12 +79,12 @@ class Queue:
     def delete(self, message: Dict[str, Any]) -> None:
         try:
             self._call("DeleteMessage", {"ReceiptHandle": message["ReceiptHandle"]}, self._transport)
-        except Error as error:  # it comes again, and is not claimed
+        except Error as error:  # it is received again, and not claimed
             log.warning("message %s: not deleted: %s", message.get("MessageId"), error)
 
     @contextlib.contextmanager
     def held(self, message: Dict[str, Any]) -> Iterator[None]:
-        """Keep others from receiving a message for as long as this lasts."""
+        """Hide a message from other receivers for the duration of the context."""
         done = threading.Event()
         keeper = threading.Thread(target=self._hold, args=(message, done), name="dagctl-visibility", daemon=True)
         keeper.start()
@@ -98,7 +98,7 @@ class Queue:
         while not done.wait(self._visibility / 2):
             try:
                 self._call("ChangeMessageVisibility", body, self._transport, patience=self._visibility / 4)
-            except Error as error:  # a duplicate at worst
+            except Error as error:  # at worst it is received twice
                 log.warning("message %s: visibility not extended: %s", message.get("MessageId"), error)
 
     def _call(

@@ -1,7 +1,7 @@
-"""HTTP to one server: connections that are kept, and calls that are repeated until they are answered.
+"""HTTP to one server: reused connections, and calls that are repeated until they are answered.
 
-Every call of the protocol may be repeated with the same body, since the server recognises what it has done already. So a
-call that met a broken connection, 429 or 5xx is made again, after a pause that doubles and is drawn at random.
+Every call of the protocol may be repeated with the same body, because the server recognizes what it has already done. So a
+call that meets a broken connection, 429 or 5xx is repeated after a random pause whose bound doubles.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ USER_AGENT = "dagctl-python/0.1.0"
 
 FIRST_PAUSE = 0.2  # seconds
 LONGEST_PAUSE = 10.0
-LARGEST_ANSWER = 64 << 20  # bytes of one that is kept in memory
+LARGEST_ANSWER = 64 << 20  # bytes of an answer in memory
 _BLOCK = 1 << 18
 _KEPT = 16  # idle connections
-_IDLE = 20.0  # seconds after which an idle connection is not trusted any more
+_IDLE = 20.0  # seconds after which an idle connection is no longer reused
 
 Body = Union[bytes, str, None]  # a str is the path of a file
 
 
 @dataclass(frozen=True)
 class Answer:
-    """A 2xx answer. The body is empty where it went into a file."""
+    """A 2xx answer. The body is empty if it went to a file."""
 
     status: int
     headers: Mapping[str, str]  # names in lower case
@@ -52,11 +52,11 @@ class _Broken(Exception):
     def __init__(self, why: str, after: float = 0.0, stale: bool = False) -> None:
         super().__init__(why)
         self.after = after  # seconds that the server asks to wait
-        self.stale = stale  # it was a kept connection that the server had closed meanwhile
+        self.stale = stale  # it was a reused connection that the server had closed
 
 
 def pause(tries: int, draw: Callable[[], float] = random.random) -> float:
-    """Seconds to wait before the next try: half of a bound that doubles, and up to all of it."""
+    """Return the seconds before the next try: between half and all of a bound that doubles."""
     return min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(tries, 20)) * (0.5 + draw() / 2)
 
 
@@ -66,9 +66,9 @@ class Transport:
     def __init__(self, base_url: str, *, timeout: float = 30.0) -> None:
         parts = urlsplit(base_url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError(f"{base_url!r} is not the URL of a server; it looks like https://dagctl.example.com")
+            raise ValueError(f"{base_url!r} is not the URL of a server, such as https://dagctl.example.com")
         if parts.username or parts.password:
-            raise ValueError("the URL of a server has no user and password: a token is given apart from it")
+            raise ValueError("the URL of a server cannot have a user and password: pass a token instead")
         self.base_url = base_url.rstrip("/")
         self._https = parts.scheme == "https"
         self._host, self._port = parts.hostname, parts.port
@@ -96,10 +96,10 @@ class Transport:
         patience: float = 60.0,
         between: Optional[Callable[[float], None]] = None,
     ) -> Answer:
-        """Make a call until it is answered, for `patience` seconds; 0 tries once.
+        """Repeat a call until it is answered, for `patience` seconds; 0 tries once.
 
-        `into` is a file that gets the answer's body, from where it stood. `between` waits between tries for the seconds
-        it is given, and may raise to end them. Raises ApiError when the call is refused, UnavailableError otherwise.
+        `into` is a file that gets the answer's body, from its present position. `between` waits between tries for the seconds
+        it gets, and may raise to stop trying. Raises ApiError if the call is refused, UnavailableError otherwise.
         """
         sent = dict(headers)
         sent.setdefault(VERSION_HEADER, PROTOCOL)
@@ -118,7 +118,7 @@ class Transport:
                     into.seek(begin)
                     into.truncate()
                 if broken.stale:
-                    continue  # there are only so many of them
+                    continue  # there are only a few of them
                 wait = max(pause(tries), broken.after)
                 tries += 1
                 elapsed = time.monotonic() - start
@@ -129,14 +129,14 @@ class Transport:
                 (between or time.sleep)(wait)
 
     def close(self) -> None:
-        """Break off the calls under way and refuse new ones."""
+        """Interrupt pending calls and refuse new ones."""
         with self._lock:
             self._closed = True
             idle, busy, self._idle = self._idle, list(self._busy.values()), []
         for c in idle:
             c.shut()
         for c in busy:
-            c.interrupt()  # the thread whose call it is closes it
+            c.interrupt()  # the thread that uses it closes it
 
     def _try(
         self,
@@ -173,7 +173,7 @@ class Transport:
             stale = connection.used > 1 and isinstance(error, (http.client.RemoteDisconnected, ConnectionError))
             raise _Broken(_reason(error), stale=stale) from None
         except (AttributeError, ValueError) as error:
-            if self._closed:  # what http.client and ssl make of a socket that was shut under them
+            if self._closed:  # http.client and ssl raise many errors for a socket that was shut down
                 raise _Broken(_reason(error)) from None
             raise
         finally:
@@ -218,7 +218,7 @@ class _Connection:
             self._http = http.client.HTTPSConnection(host, port, context=context, blocksize=_BLOCK)
 
     def wait(self, timeout: float) -> None:
-        """Bound what every single read and write may take, in seconds."""
+        """Set a timeout for every single read and write, in seconds."""
         self._http.timeout = timeout
         if self._http.sock is not None:
             self._http.sock.settimeout(timeout)
@@ -235,19 +235,19 @@ class _Connection:
             else:
                 self._http.request(method, path, body, dict(headers))
         except (BrokenPipeError, ConnectionResetError):
-            # A server may refuse a body before it has read it; then it has said why.
+            # A server may refuse a body before reading it; then its answer says why.
             if body is None or self._http.sock is None:
                 raise
         return self._http.getresponse()
 
     def interrupt(self) -> None:
-        """Wake the thread that waits for an answer, which closing alone does not."""
+        """Wake the thread that waits for an answer; closing alone does not."""
         sock = self._http.sock
         if sock is not None:
             try:
                 sock.shutdown(socket.SHUT_RDWR)
             except OSError:
-                pass  # it was not connected any more
+                pass  # it was no longer connected
 
     def shut(self) -> None:
         self._http.close()
@@ -270,7 +270,7 @@ def _copy(response: http.client.HTTPResponse, into: IO[bytes]) -> None:
         try:
             into.write(block)
         except OSError as error:
-            raise Error(f"cannot keep what is downloaded: {error.strerror}") from None
+            raise Error(f"cannot store the download: {error.strerror}") from None
     if expected is not None and size != int(expected):
         raise http.client.IncompleteRead(b"", int(expected) - size)
 
@@ -295,12 +295,12 @@ def _retry_after(value: Optional[str]) -> float:
     try:
         return min(60.0, max(0.0, float(value or 0)))
     except ValueError:
-        return 0.0  # a date: our own pause does as well
+        return 0.0  # a date; the client's own pause will do
 
 
 def _reason(error: Exception) -> str:
     if isinstance(error, socket.timeout):
         return "the server did not answer in time"
     if isinstance(error, http.client.IncompleteRead):
-        return "the answer broke off"
+        return "the answer was cut short"
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

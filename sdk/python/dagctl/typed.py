@@ -1,7 +1,7 @@
 """JSON to typed values and back, by annotations.
 
-What a type may be: a dataclass, a TypedDict, a class with `model_validate` (as pydantic's have), str, int, float, bool, None,
-Any, list, tuple, dict, Optional, Union, Literal, an Enum, datetime, date, UUID, Decimal, and what is made of these.
+Supported types: a dataclass, a TypedDict, a class with `model_validate` (as pydantic's have), str, int, float, bool, None,
+Any, list, tuple, dict, Optional, Union, Literal, an Enum, datetime, date, UUID, Decimal, and combinations of these.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _UNIONS = tuple(u for u in (Union, getattr(__import__("types"), "UnionType", Non
 
 
 class Mismatch(ValueError):
-    """A value is not of the type. The message says where."""
+    """A value does not fit its type. The message says where."""
 
 
 def decode(wanted: Type[T], value: Any, where: str = "value") -> T:
-    """Make a `wanted` of a JSON value. Fields that a dataclass does not have are passed over."""
+    """Convert a JSON value to `wanted`. Fields that a dataclass does not have are ignored."""
     return cast(T, _decode(wanted, value, where))
 
 
@@ -75,7 +75,7 @@ def _one_of(args: typing.Tuple[Any, ...], value: Any, where: str) -> Any:
         except Mismatch as mismatch:
             if candidate is not type(None):
                 faults.append(str(mismatch))
-    raise Mismatch(" or ".join(faults) or f"{where} is none of the permitted types")
+    raise Mismatch(" or ".join(faults) or f"{where} has none of the permitted types")
 
 
 def _fields(wanted: Any, value: Any, where: str) -> Any:
@@ -103,7 +103,7 @@ def _tuple(args: typing.Tuple[Any, ...], values: List[Any], where: str) -> Any:
     if not args or len(args) == 2 and args[1] is Ellipsis:
         return tuple(_decode(args[0] if args else Any, v, f"{where}[{i}]") for i, v in enumerate(values))
     if len(args) != len(values):
-        raise Mismatch(f"{where} has {len(values)} elements, and not {len(args)}")
+        raise Mismatch(f"{where} has {len(values)} elements, not {len(args)}")
     return tuple(_decode(a, v, f"{where}[{i}]") for i, (a, v) in enumerate(zip(args, values)))
 
 
@@ -127,7 +127,7 @@ def _scalar(wanted: Any, value: Any, where: str) -> Any:
         except ValueError:
             raise Mismatch(f"{where} is not one of {', '.join(repr(m.value) for m in wanted)}") from None
     else:
-        raise TypeError(f"{where}: {wanted!r} is no type that JSON is decoded to; use a dataclass, or Any")
+        raise TypeError(f"{where}: JSON cannot be decoded to {wanted!r}; use a dataclass, or Any")
     raise _wrong(where, _NAMES[wanted], value)
 
 
@@ -167,8 +167,8 @@ def _list(value: Any, where: str) -> List[Any]:
 
 
 def _wrong(where: str, wanted: str, value: Any) -> Mismatch:
-    # A payload may hold what nobody should read in a log, so the value itself is not told.
-    return Mismatch(f"{where} is {_KINDS.get(type(value), type(value).__name__)}, and not {wanted}")
+    # A payload may be confidential, so the message does not quote the value.
+    return Mismatch(f"{where} is {_KINDS.get(type(value), type(value).__name__)}, not {wanted}")
 
 
 _KINDS: Mapping[Any, str] = {
@@ -177,7 +177,7 @@ _KINDS: Mapping[Any, str] = {
 
 
 def encode(value: Any) -> Any:
-    """Make a JSON value of dataclasses, times, enums and what holds them."""
+    """Convert dataclasses, times, enums and containers of them to a JSON value."""
     if value is None or isinstance(value, (str, bool)) and not isinstance(value, enum.Enum):
         return value
     if isinstance(value, enum.Enum):
@@ -199,4 +199,4 @@ def encode(value: Any) -> Any:
         return dump(mode="json")
     if item is not None and not hasattr(value, "__len__"):  # a number of numpy's
         return encode(item())
-    raise TypeError(f"a {type(value).__name__} has no form in JSON")
+    raise TypeError(f"a {type(value).__name__} cannot be encoded as JSON")

@@ -1,4 +1,4 @@
-"""A worker: it takes tasks from a runtime, runs their handlers in threads, and stops without losing any."""
+"""A worker: it takes tasks of a runtime, runs their handlers in threads, and stops without losing tasks."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ from .transport import Transport, pause
 log = logging.getLogger("dagctl")
 
 VERSION = "0.1.0"
-HEARTBEAT = 3.0  # seconds between signs of life; a server gives a silent worker's tasks to others after ten
-POLL_WAIT = 20  # seconds that a server holds a poll which finds nothing
-SOONEST = 0.5  # seconds between two polls that find nothing
+HEARTBEAT = 3.0  # seconds between heartbeats; after ten silent seconds the server gives a worker's tasks to others
+POLL_WAIT = 20  # seconds that a server holds a poll without tasks
+SOONEST = 0.5  # least seconds between two polls without tasks
 
 Work = Callable[[], None]
 
 
 class Source(Protocol):
-    """Where tasks come from."""
+    """A source of tasks."""
 
     def take(self, most: int) -> Sequence[Work]:
-        """Wait for work, up to so many pieces; none after a while."""
+        """Wait for work and return at most `most` pieces, or none after a while."""
         ...
 
     def stop(self) -> None:
-        """Break off a `take` that waits in another thread."""
+        """Interrupt a `take` that waits in another thread."""
         ...
 
     def close(self) -> None:
-        """Close what it holds open."""
+        """Close its connections."""
         ...
 
 
@@ -58,11 +58,11 @@ class Worker:
 
         worker.run()
 
-    url and token are by default those in the environment, DAGCTL_URL and DAGCTL_TOKEN; the token is a worker's. pool_size
-    is how many tasks run at once, each in a thread of its own. health_address, such as "0.0.0.0:8081", answers GET /healthz
-    and /readyz. On SIGTERM or SIGINT a worker claims no more, gives what runs drain_seconds to end, and hands the rest back;
-    ECS ends a container 30 s after SIGTERM. Drained by `dagctl workers drain`, it waits for all that runs.
-    With exit_when_idle it ends when the server says that its jobs have been idle for their idle_timeout.
+    url and token default to DAGCTL_URL and DAGCTL_TOKEN in the environment; the token is a worker token. pool_size is how
+    many tasks run at once, each in a thread of its own. health_address, such as "0.0.0.0:8081", answers GET /healthz and
+    /readyz. On SIGTERM or SIGINT a worker claims no more tasks, gives running ones drain_seconds to end, and hands the rest
+    back; ECS ends a container 30 s after SIGTERM. Drained by `dagctl workers drain`, it waits for all running tasks. With
+    exit_when_idle it ends when the server says that its jobs have been idle for their idle_timeout.
     """
 
     def __init__(
@@ -91,13 +91,13 @@ class Worker:
         self._transports: Dict[str, Transport] = {}
         self._changed = threading.Condition()
         self._runs: Set[Run] = set()
-        self._busy = 0  # slots that are taken
+        self._busy = 0  # number of occupied slots
         self._stopping = threading.Event()
         self._why = ""
-        self._patient = False  # nobody waits for this process to end
+        self._patient = False  # drained by order, so there is no hurry
         self._fatal: Optional[BaseException] = None
         self._contact = time.monotonic()  # when a server last answered
-        self._wake: Optional[int] = None  # the end of a pipe that wakes `run`
+        self._wake: Optional[int] = None  # write end of a pipe that wakes `run`
 
     def __repr__(self) -> str:
         return f"Worker({self.url!r}, runtime={self.runtime!r}, worker_id={self.worker_id!r}, handlers={self._handlers.names()})"
@@ -105,8 +105,8 @@ class Worker:
     def handler(self, name: str) -> Callable[[Function], Function]:
         """Register the function that runs jobs with `operator: handler` and `config: {handler: NAME}`.
 
-        It takes (ctx) or (ctx, payload); the annotation of payload, such as a dataclass, is what the payload is made into.
-        What it returns is the task's result: light JSON for people. It may be a coroutine function.
+        It takes (ctx) or (ctx, payload). The payload is converted to its annotation, such as a dataclass. The return value is
+        the task's result: light JSON for people. It may be a coroutine function.
         """
 
         def register(function: Function) -> Function:
@@ -121,9 +121,9 @@ class Worker:
         return self._handlers.names()
 
     def run(self) -> None:
-        """Take tasks by long poll until the process is told to stop. Raises what makes going on useless, such as 401."""
+        """Take tasks by long poll until the process is told to stop. Raises errors that waiting cannot mend, such as 401."""
         if not self.runtime:
-            raise ValueError("a worker that polls needs a runtime: Worker(..., runtime=NAME), a name of the server's config")
+            raise ValueError("a worker that polls needs a runtime of the server's config: Worker(..., runtime=NAME)")
         self._serve(lambda: PollSource(self))
 
     def run_sqs(self, queue_url: str, **options: Any) -> None:
@@ -135,14 +135,14 @@ class Worker:
         self._serve(lambda: SQSSource(self, Queue(queue_url, **options)))
 
     def stop(self, why: str = "stop was called") -> None:
-        """Have `run` drain and return. Any thread may call it."""
+        """Make `run` drain and return. Any thread may call it."""
         self._why = self._why or why
         self._stopping.set()
         if self._wake is not None:
             os.write(self._wake, b".")
 
     def close(self) -> None:
-        """Close the connections that are kept. A worker that runs closes its own at the end."""
+        """Close idle connections. A running worker closes its own at the end."""
         with self._changed:
             transports, self._transports = list(self._transports.values()), {}
         for transport in transports:
@@ -151,7 +151,7 @@ class Worker:
     # One task.
 
     def run_claim(self, claim: Claim) -> str:
-        """Run a claimed task to its end. Returns its status, or how else the attempt ended."""
+        """Run a claimed task. Returns its status, or STALE, LOST or UNREPORTED."""
         assert claim.task is not None
         run = Run(self._handlers, claim, self._transport(self.url or claim.base_url))
         with self._changed:
@@ -165,7 +165,7 @@ class Worker:
                 self._runs.discard(run)
 
     def time_out(self, claim: Claim) -> None:
-        """End the run of a claim as failed, because whatever runs this worker is about to be stopped."""
+        """Fail the run of a claim, because the worker's process is about to be stopped."""
         with self._changed:
             runs = [r for r in self._runs if r.attempt.fence == claim.fence]
         for run in runs:
@@ -179,7 +179,7 @@ class Worker:
         return Claim.parse(self.post("/internal/task-claim", body))
 
     def poll(self, most: int, transport: Transport) -> List[Claim]:
-        """Claim up to so many tasks of the runtime, waiting for the first one."""
+        """Claim at most `most` tasks of the runtime, waiting for the first one."""
         body = {
             "worker_id": self.worker_id,
             "runtime": self.runtime,
@@ -219,9 +219,9 @@ class Worker:
 
     def _serve(self, source_of: Callable[[], Source]) -> None:
         if not self.url or not self._token:
-            raise ValueError("a worker needs the URL of a server and a worker's token: pass them, or set DAGCTL_URL and DAGCTL_TOKEN")
+            raise ValueError("a worker needs the URL of a server and a worker token: pass them, or set DAGCTL_URL and DAGCTL_TOKEN")
         if not self._handlers.names():
-            raise ValueError("a worker without handlers runs nothing: register some with @worker.handler(NAME)")
+            raise ValueError("a worker needs handlers: register them with @worker.handler(NAME)")
         source = source_of()
         wakes, self._wake = os.pipe()
         before = self._take_signals()
@@ -236,7 +236,7 @@ class Worker:
             self._stopping.set()
             log.info("worker %s stops: %s", self.worker_id, self._why)
             source.stop()
-            taking.join(2.0)  # what it has just taken is run, too
+            taking.join(2.0)  # tasks that it has just taken run, too
             self._drain(wakes)
         finally:
             for number, handler in before.items():
@@ -252,7 +252,7 @@ class Worker:
             raise self._fatal
 
     def _take_signals(self) -> Dict[int, Any]:
-        """Have SIGTERM and SIGINT wake `run`. Only the main thread may, and elsewhere they are the program's affair."""
+        """Let SIGTERM and SIGINT wake `run`. Only the main thread can; in other threads the program handles signals."""
         if threading.current_thread() is not threading.main_thread():
             return {}
 
@@ -277,14 +277,14 @@ class Worker:
                 works = source.take(free)
                 tries = 0
                 if not works and time.monotonic() - began < SOONEST:
-                    self._stopping.wait(SOONEST)  # it does not wait for tasks, as where it drains
+                    self._stopping.wait(SOONEST)  # the server did not wait, for example because the worker drains
             except UnavailableError as error:
                 if not self._stopping.is_set():
                     log.warning("%s", error)
                 self._stopping.wait(pause(tries))
                 tries += 1
                 continue
-            except BaseException as error:  # a token that is not valid, a URL of something else: waiting mends nothing
+            except BaseException as error:  # an invalid token or a wrong URL, for example: waiting does not help
                 self._fail(error)
                 return
             for work in works:
@@ -312,7 +312,7 @@ class Worker:
         self.stop(str(error))
 
     def _beat(self) -> None:
-        """Tell the server every three seconds that the worker lives."""
+        """Send a heartbeat every three seconds."""
         while True:
             try:
                 orders = self.post("/internal/worker-heartbeat", self._sign_of_life(), patience=0, timeout=HEARTBEAT * 2)
@@ -345,7 +345,7 @@ class Worker:
         }
 
     def _drain(self, wakes: int) -> None:
-        """Wait for what runs, and hand back what does not end in time, or at a second signal."""
+        """Wait for running tasks. Hand back those that do not end in time, or at a second signal."""
         with self._changed:
             for run in self._runs:
                 run.attempt.drain_requested = True
@@ -361,7 +361,7 @@ class Worker:
                 hurry = hurry or bool(os.read(wakes, 1))
             except BlockingIOError:
                 pass
-            # What is drained by order is in no hurry, until a signal says that the process ends.
+            # A worker drained by order has time until a signal says that the process ends.
             if self._patient and hurry:
                 self._patient, hurry, until = False, False, time.monotonic() + self._drain_seconds
             elif hurry or not self._patient and time.monotonic() >= until:
@@ -369,16 +369,16 @@ class Worker:
         with self._changed:
             left = list(self._runs)
         for run in left:
-            run.attempt.lose("the worker stops and hands it back")
+            run.attempt.lose("the worker is stopping and hands it back")
         try:
-            # What it still holds goes to others at once, and not when the leases run out.
+            # Remaining tasks go to others at once, instead of when the leases expire.
             self.post("/internal/worker-heartbeat", self._sign_of_life(stopping=True), patience=3.0, timeout=3.0)
         except Error as error:
             log.warning("%s", error)
         log.info("worker %s has stopped; tasks handed back: %d", self.worker_id, len(left))
 
     def _readiness(self) -> Optional[str]:
-        """Why the worker is not ready, if so."""
+        """Return why the worker is not ready, or None."""
         if self._stopping.is_set():
             return "the worker stops"
         silent = time.monotonic() - self._contact
@@ -390,7 +390,7 @@ class PollSource:
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
-        self._transport = Transport(worker.url)  # of its own, so that a poll can be broken off
+        self._transport = Transport(worker.url)  # a separate one, so that a poll can be interrupted
 
     def take(self, most: int) -> Sequence[Work]:
         return [self._work(claim) for claim in self._worker.poll(most, self._transport)]
@@ -406,7 +406,7 @@ class PollSource:
 
 
 class SQSSource:
-    """Tasks by the messages of an SQS queue, which may come twice, late, in any order, or not at all."""
+    """Tasks from the messages of an SQS queue, which may come twice, late, in any order, or not at all."""
 
     def __init__(self, worker: Worker, queue: Queue) -> None:
         self._worker, self._queue = worker, queue
@@ -426,14 +426,14 @@ class SQSSource:
     def _process(self, message: Dict[str, Any]) -> None:
         task_id = self._queue.task_of(message)
         if task_id is None:
-            # It comes again until the queue has enough of it and moves it to its dead-letter queue.
-            log.warning("message %s names no task: left alone", message.get("MessageId"))
+            # It is received again until the queue moves it to its dead-letter queue.
+            log.warning("message %s names no task: ignored", message.get("MessageId"))
             return
         with self._queue.held(message):
             claim = self._worker.claim(task_id)
             if claim.status == protocol.CLAIMED:
                 if self._worker.run_claim(claim) in (LOST, UNREPORTED):
-                    return  # it comes again, and the server says what is to be done
+                    return  # it is received again, and the server decides then
             else:
                 log.info("task %s was not claimed: %s", task_id, claim.reason)
             self._queue.delete(message)

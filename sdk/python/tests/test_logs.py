@@ -101,7 +101,7 @@ class TestLogBuffer(unittest.TestCase):
             self.assertTrue(buffer._changed.wait_for(lambda: not buffer._lines, 10))
         buffer.add("info", "again")
         buffer.close(10)
-        self.assertEqual(store.texts(), ["0", "1", "2", "3 lines were not kept: the server took none for too long", "again"])
+        self.assertEqual(store.texts(), ["0", "1", "2", "3 lines are missing here: the server was away for too long", "again"])
 
     def test_what_cannot_be_stored_is_replaced(self) -> None:
         store = Store()

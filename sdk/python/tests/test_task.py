@@ -89,7 +89,7 @@ class TestHandlers(Case):
             self.fail("it ran")
 
         self.assertEqual(self.run_task(send, payload={"to": 5}), "Failed")
-        error = {"message": "payload.to is a number, and not a string", "retryable": False}
+        error = {"message": "payload.to is a number, not a string", "retryable": False}
         self.assertEqual(self.completion(), {"status": "Failed", "error": error})
 
     def test_errors(self) -> None:
@@ -120,7 +120,7 @@ class TestHandlers(Case):
         with self.assertRaisesRegex(TypeError, "a handler takes"):
             self.worker.handler("a")(lambda a, b, c: None)
         self.worker.handler("a")(lambda ctx: None)
-        with self.assertRaisesRegex(ValueError, "is there already"):
+        with self.assertRaisesRegex(ValueError, "already a handler"):
             self.worker.handler("a")(lambda ctx: None)
 
     def test_an_end_that_the_server_refuses_is_a_failure_with_its_reasons(self) -> None:
@@ -132,7 +132,7 @@ class TestHandlers(Case):
 
     def test_a_result_without_a_form_in_json(self) -> None:
         self.run_task(lambda ctx: {"f": open})
-        self.assertIn("has no form in JSON", self.completion()["error"]["message"])
+        self.assertIn("cannot be encoded as JSON", self.completion()["error"]["message"])
 
     def test_the_end_is_reported_until_it_is_answered(self) -> None:
         ok = self.server.routes["POST /v1/task/complete"]
@@ -240,7 +240,7 @@ class TestData(Case):
                 with open(path, newline="") as file:
                     self.assertEqual(len(list(csv.reader(file))), 3)
                 self.assertEqual(os.listdir(dir), ["orders.csv"])
-            with self.assertRaisesRegex(ValueError, "does not say its format"):
+            with self.assertRaisesRegex(ValueError, "names its format"):
                 orders.download("orders")
 
         self.run_task(send, inputs=[replay.source()])
@@ -252,7 +252,7 @@ class TestData(Case):
     def test_a_row_of_another_type(self) -> None:
         self.server.routes["GET /v1/task/inputs/0"] = Reply(body=b'{"id":1,"amount":1}\n{"id":"x","amount":2}\n')
         self.run_task(lambda ctx: list(ctx.input().rows(Order)) and None, inputs=[replay.source()])
-        self.assertIn("input orders, row 2: row.id is a string, and not an integer", self.completion()["error"]["message"])
+        self.assertIn("input orders, row 2: row.id is a string, not an integer", self.completion()["error"]["message"])
 
     def test_rows_out(self) -> None:
         self.server.routes["PUT /v1/task/outputs/0/00001.ndjson"] = lambda r: {"name": "00001.ndjson.parquet", "bytes": 9, "etag": "e1"}
@@ -324,8 +324,8 @@ class TestData(Case):
             for find, message in [
                 (lambda: ctx.input("x"), "mail/send has no input 'x'; it has: orders"),
                 (lambda: ctx.output(), "mail/send has 2 outputs, so say which one: rows, files"),
-                (lambda: ctx.output("rows").upload(__file__, format="py"), "is none of"),
-                (lambda: ctx.output("rows").upload(__file__, format="csv", name="../x"), "is no name"),
+                (lambda: ctx.output("rows").upload(__file__, format="py"), "is not one of"),
+                (lambda: ctx.output("rows").upload(__file__, format="csv", name="../x"), "cannot name"),
             ]:
                 with self.assertRaisesRegex((dagctl.Error, ValueError), message):
                     find()

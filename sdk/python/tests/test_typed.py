@@ -83,17 +83,17 @@ class TestDecode(unittest.TestCase):
 
     def test_what_does_not_fit_says_where_and_not_what(self) -> None:
         for wanted, value, want in [
-            (Order, {**ORDER, "parts": [{"sku": 5}]}, "value.parts[0].sku is a number, and not a string"),
+            (Order, {**ORDER, "parts": [{"sku": 5}]}, "value.parts[0].sku is a number, not a string"),
             (Order, {k: v for k, v in ORDER.items() if k != "at"}, "value.at is missing"),
             (Order, {**ORDER, "kind": "secret"}, "value.kind is not one of 'new', 'used'"),
             (Order, {**ORDER, "color": "secret"}, "value.color is not one of 'red'"),
-            (Order, {**ORDER, "day": "secret"}, "value.day is a string, and not a date"),
-            (Order, "secret", "value is a string, and not an object"),
-            (int, True, "value is a boolean, and not an integer"),
-            (int, 1.5, "value is a number, and not an integer"),
-            (Union[int, str], [1], "value is a list, and not an integer or value is a list, and not a string"),
+            (Order, {**ORDER, "day": "secret"}, "value.day is a string, not a date"),
+            (Order, "secret", "value is a string, not an object"),
+            (int, True, "value is a boolean, not an integer"),
+            (int, 1.5, "value is a number, not an integer"),
+            (Union[int, str], [1], "value is a list, not an integer or value is a list, not a string"),
             (Point, {"x": 1}, "value.y is missing"),
-            (Tuple[int, str], [1], "value has 1 elements, and not 2"),
+            (Tuple[int, str], [1], "value has 1 elements, not 2"),
         ]:
             with self.subTest(want=want), self.assertRaises(Mismatch) as raised:
                 decode(wanted, value)

@@ -152,7 +152,7 @@ class TestPoll(Case):
 
     def test_what_a_worker_needs(self) -> None:
         worker = self.start({})
-        with self.assertRaisesRegex(ValueError, "without handlers"):
+        with self.assertRaisesRegex(ValueError, "needs handlers"):
             worker.run()
         with self.assertRaisesRegex(ValueError, "needs a runtime"):
             dagctl.Worker(self.server.url, "t").run()
@@ -342,7 +342,7 @@ class TestLambda(Case):
         function(replay.claim(self.server.url), LambdaContext(2_100))
         self.assertLess(time.monotonic() - began, 20)
         (end,) = self.server.of("/v1/task/complete")
-        self.assertEqual(end.json["error"], {"message": "the time of the process that ran it is up"})
+        self.assertEqual(end.json["error"], {"message": "the process that ran it is out of time"})
 
     def test_an_end_that_nobody_took_is_an_error_of_the_function(self) -> None:
         function = self.function(**{"POST /v1/task/complete": problem(403, "no")})
