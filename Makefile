@@ -1,4 +1,4 @@
-# dagctl: `make demo` shows it at work, `make test` proves it. Both install what this machine lacks, once, saying so.
+# dagctl: `make demo` shows it at work, `make test` tests it. Both install what this machine lacks, once, and say so.
 
 # Go's usual places, for shells whose PATH lacks them.
 export PATH := $(PATH):/usr/local/go/bin:/usr/lib/go/bin:/opt/homebrew/bin:/usr/local/bin
@@ -11,10 +11,10 @@ endif
 .DEFAULT_GOAL := help
 .PHONY: help demo test check build bench soak chaos setup test-servers format vet lint
 
-help: ## list what can be made
+help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
 
-demo: setup build ## run examples/us-flights with everything it needs; ONCE=1 ends when all is computed
+demo: setup build ## run examples/us-flights with all that it needs; ONCE=1 ends when all is computed
 	@scripts/demo.sh
 
 test: setup test-servers vet ## run all tests, as continuous integration does

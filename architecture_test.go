@@ -29,17 +29,55 @@ const (
 // mayImport says which of our folders a folder's product code may import. Tests may import more. A better cut changes
 // this table and the code in one commit that says why.
 var mayImport = map[string][]string{
-	"cmd":        {everything},
-	"dag":        {"internal/fault"},
-	"registry":   {"dag", "authz", "storage", anyInternal},
-	"dispatcher": {"dag", "registry", "lineage", "operators", "storage", "authz", "worker/protocol", anyInternal},
-	"operators":  {"dag", "storage", "internal/duck", anyInternal},
-	"storage":    {"internal/duck", anyInternal},
-	"tasklogs":   {"dispatcher", "authz", "worker/protocol", anyInternal},
-	"timers":     {"dag", "registry", "dispatcher", "authz", anyInternal},
-	"lineage":    {"registry", "authz", anyInternal},
-	"authz":      {"worker/protocol", anyInternal},
-	"query":      {"registry", "storage", "authz", "internal/duck", anyInternal},
+	"cmd": {everything}, // the programs themselves
+	// The rooms of dagctl, which main puts together: server, workers and dev run something, the others are client commands.
+	"cmd/dagctl/cli":      {anyInternal},
+	"cmd/dagctl/dagfile":  {"cmd/dagctl/cli", "dag", "operators", anyInternal},
+	"cmd/dagctl/dags":     {"cmd/dagctl/cli", "cmd/dagctl/dagfile", "cmd/dagctl/datasets", "dag", "dispatcher", "registry", "web", anyInternal},
+	"cmd/dagctl/datasets": {"cmd/dagctl/cli", "dispatcher", "registry", "query", "web", anyInternal},
+	"cmd/dagctl/tasks":    {"cmd/dagctl/cli", "dispatcher", "tasklogs", "timers", anyInternal},
+	"cmd/dagctl/access":   {"cmd/dagctl/cli", "authz", anyInternal},
+	"cmd/dagctl/server": {"cmd/dagctl/cli", "authz", "dag", "dispatcher", "migrations", "operators", "query", "registry", "storage", "tasklogs",
+		"timers", "web", "workerapi", anyInternal},
+	"cmd/dagctl/workers": {"cmd/dagctl/cli", "cmd/dagctl/server", "dispatcher", "operators", "worker", "worker/builtin", "worker/conformance",
+		"worker/queue", anyInternal},
+	"cmd/dagctl/dev": {"cmd/dagctl/cli", "cmd/dagctl/dagfile", "cmd/dagctl/dags", "cmd/dagctl/datasets", "cmd/dagctl/server", "cmd/dagctl/workers",
+		"authz", "dag", "dispatcher", "migrations", "operators", "query", "registry", "worker", "internal/pgdev", anyInternal},
+
+	"dag":                 {"internal/fault"},
+	"registry":            {"dag", "authz", "storage", anyInternal},
+	"registry/deploy":     {"registry", "dag", "authz", "storage", anyInternal},
+	"dispatcher/wakeup":   {},
+	"dispatcher/metrics":  {},
+	"dispatcher/tasks":    {"dispatcher/wakeup", "dispatcher/metrics", "dag", "registry", anyInternal},
+	"dispatcher/notices":  {"dispatcher/tasks", "registry", "authz", anyInternal},
+	"dispatcher/pressure": {"dispatcher/tasks", "dispatcher/wakeup", "authz", anyInternal},
+	"dispatcher/stale":    {"dispatcher/tasks", "dag", "registry", "storage", "operators", anyInternal},
+	"dispatcher": {"dispatcher/wakeup", "dispatcher/metrics", "dispatcher/tasks", "dispatcher/notices", "dispatcher/pressure", "dispatcher/stale",
+		"dag", "registry", "lineage", "operators", "storage", "authz", "worker/protocol", anyInternal},
+	"dispatcher/backends": {"dispatcher", "dispatcher/wakeup", "dispatcher/metrics", "dispatcher/tasks", "dag", "registry", "worker/protocol", anyInternal},
+	"dispatcher/sources": {"dispatcher", "dispatcher/wakeup", "dispatcher/tasks", "dispatcher/notices", "dispatcher/pressure",
+		"dag", "registry", "operators", "authz", anyInternal},
+	"dispatcher/builds": {"dispatcher", "dispatcher/wakeup", "dispatcher/metrics", "dispatcher/tasks", "dispatcher/notices", "dispatcher/pressure",
+		"dispatcher/stale", "dispatcher/sources", "dag", "registry", "operators", "storage", "authz", anyInternal},
+	"dispatcher/views": {"dispatcher", "dispatcher/metrics", "dispatcher/tasks", "dispatcher/pressure", "dag", "registry", "authz", anyInternal},
+	"dispatcher/control": {"dispatcher", "dispatcher/wakeup", "dispatcher/tasks", "dispatcher/pressure", "dispatcher/stale", "dispatcher/sources",
+		"dispatcher/views", "dag", "registry", "storage", "operators", "authz", anyInternal},
+	"dispatcher/upkeep": {"dispatcher", "dispatcher/wakeup", "dispatcher/tasks", "dispatcher/builds", "dispatcher/views",
+		"dag", "registry", "storage", "authz", anyInternal},
+	"dispatcher/why": {"dispatcher", "dispatcher/tasks", "dispatcher/pressure", "dispatcher/stale", "dispatcher/backends", "dispatcher/sources",
+		"dispatcher/builds", "dispatcher/views", "dag", "registry", "authz", anyInternal},
+	"dispatcher/httpapi": {"dispatcher", "dispatcher/pressure", "dispatcher/sources", "dispatcher/builds", "dispatcher/views", "dispatcher/control",
+		"dispatcher/upkeep", "dispatcher/why", "dispatcher/tasks", "registry", "authz", anyInternal},
+	"dispatcher/service": {"dispatcher", "dispatcher/backends", "dispatcher/notices", "dispatcher/sources", "dispatcher/builds", "dispatcher/views",
+		"dispatcher/control", "dispatcher/upkeep", "dispatcher/why", "dispatcher/httpapi", anyInternal},
+	"operators": {"dag", "storage", "internal/duck", anyInternal},
+	"storage":   {"internal/duck", anyInternal},
+	"tasklogs":  {"dispatcher", "authz", "worker/protocol", anyInternal},
+	"timers":    {"dag", "registry", "dispatcher", "authz", anyInternal},
+	"lineage":   {"registry", "authz", anyInternal},
+	"authz":     {"worker/protocol", anyInternal},
+	"query":     {"registry", "storage", "authz", "internal/duck", anyInternal},
 	// A program that uses worker takes neither DuckDB nor the AWS SDK along: built-in operators and queues are apart.
 	"worker":             {"worker/protocol", anyInternal},
 	"worker/protocol":    {},
@@ -78,7 +116,7 @@ var owners = map[string][]string{
 // lent are the tables that a file of another slice may name, and why.
 var lent = map[string][]string{
 	// A DAG's timers go with it, in the transaction of its deletion; timers imports dispatcher, so it cannot be called.
-	"dispatcher/delete.go": {"scheduled_events"},
+	"dispatcher/upkeep/delete.go": {"scheduled_events"},
 	// A dataset's view follows the pointers inside PostgreSQL, so that a cutover moves them and runs no DDL.
 	"storage/view.go": {"dag_current_versions", "dag_version_datasets"},
 }
@@ -89,16 +127,16 @@ func TestImports(t *testing.T) {
 		if f.test {
 			continue
 		}
-		allowed, known := mayImport[f.slice]
-		if !known {
-			allowed, known = mayImport[strings.Split(f.slice, "/")[0]]
+		allowed, known := mayImport[f.room]
+		if top, _, _ := strings.Cut(f.room, "/"); !known && top != "dispatcher" && top != "registry" {
+			allowed, known = mayImport[top]
 		}
-		assert.True(t, known, "%s: folder %s is not in the table of imports", f.path, f.slice)
+		assert.True(t, known, "%s: folder %s is not in the table of imports", f.path, f.room)
 		for _, spec := range f.syntax.Imports {
 			path, err := strconv.Unquote(spec.Path.Value)
 			require.NoError(t, err)
 			if target, ours := strings.CutPrefix(path, module); ours {
-				assert.True(t, permits(allowed, f.slice, sliceOf(target)), "%s: %s may not import %s", f.path, f.slice, target)
+				assert.True(t, permits(allowed, f.room, roomOf(target)), "%s: %s may not import %s", f.path, f.room, target)
 			}
 		}
 	}
@@ -108,6 +146,8 @@ func permits(allowed []string, from, to string) bool {
 	switch {
 	case from == to, slices.Contains(allowed, everything), slices.Contains(allowed, to):
 		return true
+	case sliceOf(from) != sliceOf(to) && slices.Contains(allowed, sliceOf(to)):
+		return true // from outside, a slice is open with all its rooms
 	case slices.Contains(confined, to):
 		return false
 	}
@@ -204,13 +244,159 @@ func TestNoPathsOfSomebodysMachine(t *testing.T) {
 	})
 }
 
+// taskWords are the statuses of tasks, and the kinds and reasons that mean nothing else. Values of other things with
+// the same texts, such as the status of a backfill, are named constants too.
+var taskWords = []string{"Queued", "Running", "Completed", "Failed", "Canceled", "reactive", "sibling", "backoff", "run_at",
+	"lease_expired", "handed_back", "superseded", "abandoned"}
+
+// A status that is written out where it is compared or set may be misspelt, and no compiler notices.
+func TestNoRawStatus(t *testing.T) {
+	t.Parallel()
+	for _, f := range goFiles(t) {
+		if f.slice != "dispatcher" || f.test {
+			continue
+		}
+		ast.Inspect(f.syntax, func(n ast.Node) bool {
+			if decl, ok := n.(*ast.GenDecl); ok && decl.Tok == token.CONST {
+				return false // the name that others use
+			}
+			if lit, ok := n.(*ast.BasicLit); ok && lit.Kind == token.STRING {
+				text, err := strconv.Unquote(lit.Value)
+				require.NoError(t, err)
+				assert.NotContains(t, taskWords, text, "%s: %q is the text of a constant: name that", f.path, text)
+			}
+			return true
+		})
+		for _, text := range rawKinds(f.syntax) {
+			assert.Fail(t, "raw kind", "%s: a task of kind %s: name the constant", f.path, text)
+		}
+	}
+}
+
+// rawKinds lists the kinds that composite literals of tasks.Request write out.
+func rawKinds(file *ast.File) (kinds []string) {
+	ast.Inspect(file, func(n ast.Node) bool {
+		made, ok := n.(*ast.CompositeLit)
+		if !ok {
+			return true
+		}
+		if of, ok := made.Type.(*ast.SelectorExpr); !ok || of.Sel.Name != "Request" {
+			return true
+		}
+		for _, field := range made.Elts {
+			pair, ok := field.(*ast.KeyValueExpr)
+			if !ok {
+				continue
+			}
+			key, ok := pair.Key.(*ast.Ident)
+			if lit, raw := pair.Value.(*ast.BasicLit); ok && raw && key.Name == "Kind" {
+				kinds = append(kinds, lit.Value)
+			}
+		}
+		return true
+	})
+	return kinds
+}
+
+// readsMessages are the files that may branch on the text of an error, and why.
+var readsMessages = map[string]string{
+	"internal/pgdev/server.go":        "PostgreSQL says only in its log that another process took the port",
+	"operators/secrets.go":            "an error is replaced where redacting its text changes it",
+	"worker/conformance/scenarios.go": "a scenario checks that a worker passes on the message of a failure",
+}
+
+// Messages are for people, who may reword them: programs branch on types and kinds of errors.
+func TestNoBranchOnAMessage(t *testing.T) {
+	t.Parallel()
+	found := map[string]bool{}
+	for _, f := range goFiles(t) {
+		if f.test || f.slice == "bench" || f.slice == "examples" {
+			continue
+		}
+		ast.Inspect(f.syntax, func(n ast.Node) bool {
+			if node, ok := n.(ast.Expr); ok && testsMessage(node) {
+				found[f.path] = true
+			}
+			return true
+		})
+	}
+	for path := range found {
+		assert.Contains(t, readsMessages, path, "branch on the error's type or kind, not on its text")
+	}
+	for path := range readsMessages {
+		assert.Contains(t, found, path, "it does not read messages any more: take it off the list")
+	}
+}
+
+// testsMessage reports whether an expression compares the text of an error, or looks for something in that text or in
+// a field called state or message.
+func testsMessage(e ast.Expr) bool {
+	switch e := e.(type) {
+	case *ast.CallExpr:
+		called, ok := e.Fun.(*ast.SelectorExpr)
+		if !ok || !slices.Contains(textTests, called.Sel.Name) {
+			return false
+		}
+		pkg, ok := called.X.(*ast.Ident)
+		if !ok || pkg.Name != "strings" {
+			return false
+		}
+		return slices.ContainsFunc(e.Args, isMessage)
+	case *ast.BinaryExpr:
+		if e.Op != token.EQL && e.Op != token.NEQ {
+			return false
+		}
+		return isErrorText(e.X) || isErrorText(e.Y)
+	}
+	return false
+}
+
+var textTests = []string{"Contains", "ContainsAny", "HasPrefix", "HasSuffix", "Index", "EqualFold"}
+
+// isMessage reports whether an expression is the text of an error, or a field named like one.
+func isMessage(e ast.Expr) bool {
+	field, ok := e.(*ast.SelectorExpr)
+	return isErrorText(e) || ok && slices.Contains([]string{"state", "State", "message", "Message"}, field.Sel.Name)
+}
+
+// isErrorText reports whether an expression is a call of a method Error without arguments.
+func isErrorText(e ast.Expr) bool {
+	call, ok := e.(*ast.CallExpr)
+	if !ok || len(call.Args) > 0 {
+		return false
+	}
+	method, ok := call.Fun.(*ast.SelectorExpr)
+	return ok && method.Sel.Name == "Error"
+}
+
+func TestTestsMessage(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]bool{
+		`strings.Contains(err.Error(), "no such")`:   true,
+		`strings.HasPrefix(row.state, "skipped: ")`:  true,
+		`err.Error() == "no"`:                        true,
+		`"no" != x.Err().Error()`:                    true,
+		`strings.Contains(task.Name, "x")`:           false,
+		`strings.ReplaceAll(err.Error(), "\n", " ")`: false,
+		`task.State == ""`:                           false,
+	} {
+		e, err := parser.ParseExpr(text)
+		require.NoError(t, err)
+		require.Equal(t, want, testsMessage(e), text)
+	}
+}
+
 // goFile is a parsed file of the product's module.
 type goFile struct {
 	path   string
-	slice  string // the folder that the table of imports knows it by
+	slice  string // the folder that owns its tables
+	room   string // the folder that the table of imports knows it by
 	test   bool
 	syntax *ast.File
+	fset   *token.FileSet
 }
+
+func (f goFile) line(pos token.Pos) int { return f.fset.Position(pos).Line }
 
 func goFiles(t *testing.T) []goFile {
 	t.Helper()
@@ -219,26 +405,46 @@ func goFiles(t *testing.T) []goFile {
 		if filepath.Ext(path) != ".go" || !strings.Contains(path, "/") {
 			return
 		}
-		syntax, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ParseComments|parser.SkipObjectResolution)
+		fset := token.NewFileSet()
+		syntax, err := parser.ParseFile(fset, path, nil, parser.ParseComments|parser.SkipObjectResolution)
 		require.NoError(t, err)
 		files = append(files, goFile{
 			path:   path,
 			slice:  sliceOf(filepath.Dir(path)),
+			room:   roomOf(filepath.Dir(path)),
 			test:   strings.HasSuffix(path, "_test.go") || strings.HasSuffix(filepath.Dir(path), "test"),
 			syntax: syntax,
+			fset:   fset,
 		})
 	})
 	require.NotEmpty(t, files)
 	return files
 }
 
-// sliceOf is the first folder of a path, or the first two where the table tells a package from its neighbours.
-func sliceOf(dir string) string {
-	parts := strings.SplitN(filepath.ToSlash(dir), "/", 3)
-	if parts[0] != "internal" && parts[0] != "worker" || len(parts) == 1 {
-		return parts[0]
+// roomed are the slices with rooms: folders of their own in the table of imports.
+var roomed = []string{"internal", "worker", "dispatcher", "registry"}
+
+// roomOf returns the folder that the table of imports knows a path by: the first of the path; in a slice with rooms the
+// first two, and for the rooms of dagctl three.
+func roomOf(dir string) string {
+	parts := strings.Split(filepath.ToSlash(dir), "/")
+	switch {
+	case len(parts) > 2 && parts[0] == "cmd" && parts[1] == "dagctl":
+		return strings.Join(parts[:3], "/")
+	case len(parts) > 1 && slices.Contains(roomed, parts[0]):
+		return strings.Join(parts[:2], "/")
 	}
-	return parts[0] + "/" + parts[1]
+	return parts[0]
+}
+
+// sliceOf returns the top-level folder of a path, and the first two below internal and worker, whose folders have
+// nothing in common.
+func sliceOf(dir string) string {
+	top, _, _ := strings.Cut(filepath.ToSlash(dir), "/")
+	if top == "internal" || top == "worker" || top == "cmd" {
+		return roomOf(dir)
+	}
+	return top
 }
 
 // walk visits the repository's files, apart from hidden folders, built things, and folders that are modules of their own.
@@ -305,3 +511,98 @@ func TestTablesIn(t *testing.T) {
 		require.Equal(t, want, tablesIn(text), text)
 	}
 }
+
+// mostFiles bounds the product files of a package: more than that is a hall and not a room.
+const mostFiles = 40
+
+func TestPackagesAreRooms(t *testing.T) {
+	t.Parallel()
+	files := map[string]int{}
+	for _, f := range goFiles(t) {
+		if !f.test {
+			files[filepath.Dir(f.path)]++
+		}
+	}
+	for dir, n := range files {
+		assert.LessOrEqual(t, n, mostFiles, "%s: cut it into rooms", dir)
+	}
+}
+
+// TestFileNamesTellHalvesApart checks that no two packages of a slice with rooms use one file name: a name that stands
+// in two of them says that one thing was cut in half.
+func TestFileNamesTellHalvesApart(t *testing.T) {
+	t.Parallel()
+	seen := map[string]string{}
+	for _, f := range goFiles(t) {
+		if f.test || f.slice != "dispatcher" && f.slice != "registry" {
+			continue
+		}
+		name := f.slice + "/" + filepath.Base(f.path)
+		assert.Empty(t, seen[name], "%s has the same name: give one of them a name of its own", f.path)
+		seen[name] = f.path
+	}
+}
+
+// mostColumns bounds the lines of product code, with tabs of four columns.
+const mostColumns = 120
+
+// TestLinesAreNarrow leaves out what cannot be broken well: tags of struct fields and what stands in raw strings.
+func TestLinesAreNarrow(t *testing.T) {
+	t.Parallel()
+	for _, f := range goFiles(t) {
+		if f.test {
+			continue
+		}
+		raw := linesOfRawStrings(f)
+		text, err := os.ReadFile(f.path)
+		require.NoError(t, err)
+		for i, line := range strings.Split(string(text), "\n") {
+			wide := len([]rune(strings.ReplaceAll(line, "\t", "    ")))
+			if wide > mostColumns && !raw[i+1] {
+				t.Errorf("%s:%d: %d columns", f.path, i+1, wide)
+			}
+		}
+	}
+}
+
+// linesOfRawStrings returns the lines of a file that a string in backquotes reaches over.
+func linesOfRawStrings(f goFile) map[int]bool {
+	lines := map[int]bool{}
+	ast.Inspect(f.syntax, func(n ast.Node) bool {
+		if lit, ok := n.(*ast.BasicLit); ok && lit.Kind == token.STRING && strings.HasPrefix(lit.Value, "`") {
+			for line := f.line(lit.Pos()); line <= f.line(lit.End()); line++ {
+				lines[line] = true
+			}
+		}
+		return true
+	})
+	return lines
+}
+
+// longBody is how many lines a body may have without a paragraph.
+const longBody = 15
+
+func TestLongBodiesHaveParagraphs(t *testing.T) {
+	t.Parallel()
+	for _, f := range goFiles(t) {
+		if f.test {
+			continue
+		}
+		text, err := os.ReadFile(f.path)
+		require.NoError(t, err)
+		lines := strings.Split(string(text), "\n")
+		for _, decl := range f.syntax.Decls {
+			fn, ok := decl.(*ast.FuncDecl)
+			if !ok || fn.Body == nil {
+				continue
+			}
+			first, last := f.line(fn.Body.Lbrace), f.line(fn.Body.Rbrace)
+			body := lines[min(first, last-1) : last-1]
+			if len(body) > longBody && len(fn.Body.List) > 2 && !slices.ContainsFunc(body, isBlank) {
+				t.Errorf("%s:%d: %s has %d lines and no paragraph", f.path, first, fn.Name.Name, len(body))
+			}
+		}
+	}
+}
+
+func isBlank(line string) bool { return strings.TrimSpace(line) == "" }

@@ -17,23 +17,25 @@ import (
 	"github.com/dagctl/dagctl/worker/protocol"
 )
 
-// Config says how an API recognises callers.
+// Config has the settings of an API.
 type Config struct {
 	REST           rest.Config
-	Authenticators []Authenticator // asked in order; the first that knows the credential decides
-	Limiter        *rest.Limiter   // of each caller and each running task; nil is no limit
-	Workers        *Tokens         // recognises workers; nil: there are no routes for them
-	WorkerLimiter  *rest.Limiter   // of each worker token, which a whole fleet may share; nil is no limit
-	Signer         *Signer         // recognises running tasks; nil: there are no routes for them
+	Authenticators []Authenticator // tried in order; the first that recognises the credential decides
+	Limiter        *rest.Limiter   // for each caller and each running task; nil: no limit
+	Workers        *Tokens         // recognises workers; nil: the API has no routes for them
+	WorkerLimiter  *rest.Limiter   // for each worker token, which a whole fleet may share; nil: no limit
+	Signer         *Signer         // recognises running tasks; nil: the API has no routes for them
 
-	// Origins are where browsers reach this server, such as "https://dagctl.example.com". A mutation that a cookie
-	// vouches for must come from one of them; without any, cookies change nothing.
+	// Origins are the addresses at which browsers reach this server, such as "https://dagctl.example.com". A mutation
+	// that relies on a cookie must come from one of them. If there are none, cookies allow no mutation.
 	Origins []string
-	// SignInPath is where a browser without a credential is sent, with ?next=. Empty: it is told 401 in plain words.
+	// SignInPath is the page to which a browser without a credential is redirected, with ?next=. If it is empty, the
+	// browser gets a 401 in plain text.
 	SignInPath string
-	// Dev, when set, is one more Authenticator, whose Origins are the only ones and whose hosts are the only ones answered.
+	// Dev, if not nil, is one more Authenticator. Its Origins replace Origins, and only requests to its hosts are
+	// answered.
 	Dev *Dev
-	// RenderError writes the error of a page; nil is plain text.
+	// RenderError writes the error of a page. Nil: plain text.
 	RenderError func(w http.ResponseWriter, r *http.Request, p *rest.Problem)
 }
 
@@ -53,10 +55,10 @@ type API struct {
 	remote, public map[string]bool // patterns of routes by workers and tasks, and by anyone
 }
 
-// NewAPI builds an API with one route: the OpenAPI document.
+// NewAPI returns an API with one route: the OpenAPI document.
 func NewAPI(cfg Config) (*API, error) {
 	if len(cfg.Authenticators) == 0 && cfg.Dev == nil {
-		return nil, errors.New("new API: no Authenticator, so nobody could use it")
+		return nil, errors.New("new API: without an Authenticator nobody could use it")
 	}
 	if cfg.Dev != nil {
 		cfg.Authenticators = append(slices.Clone(cfg.Authenticators), cfg.Dev)
@@ -66,6 +68,7 @@ func NewAPI(cfg Config) (*API, error) {
 	if err != nil {
 		return nil, fmt.Errorf("new API: %w", err)
 	}
+
 	r, err := rest.New(cfg.REST)
 	if err != nil {
 		return nil, err
@@ -73,12 +76,15 @@ func NewAPI(cfg Config) (*API, error) {
 	r.OpenAPI().Components.SecuritySchemes = map[string]*huma.SecurityScheme{
 		bearerScheme:            {Type: "http", Scheme: "bearer", Description: "A service token (dagctl_user_...)."},
 		remoteSchemes[ByWorker]: {Type: "http", Scheme: "bearer", Description: "A worker token (dagctl_worker_...)."},
-		remoteSchemes[ByTask]:   {Type: "apiKey", In: "header", Name: protocol.CapabilityHeader, Description: "The capability token of a running attempt: an ES256 JWT that comes with its claim."},
+		remoteSchemes[ByTask]: {Type: "apiKey", In: "header", Name: protocol.CapabilityHeader,
+			Description: "The capability token of a running attempt: an ES256 JWT that comes with its claim."},
 	}
+
 	api := &API{
 		rest: r, authenticators: cfg.Authenticators, limiter: cfg.Limiter, origins: origins,
 		workers: cfg.Workers, remoteLimiter: cfg.WorkerLimiter, signer: cfg.Signer,
-		remote: map[string]bool{}, public: map[string]bool{}, signInPath: cfg.SignInPath, dev: cfg.Dev, renderError: cfg.RenderError,
+		remote: map[string]bool{}, public: map[string]bool{}, signInPath: cfg.SignInPath, dev: cfg.Dev,
+		renderError: cfg.RenderError,
 	}
 	if api.renderError == nil {
 		api.renderError = plainError
@@ -102,20 +108,20 @@ func (api *API) Handler() http.Handler {
 	return api.onlyKnownHosts(api.rest.Handler())
 }
 
-// PeopleHandler serves the routes that are not for workers and tasks, where those have an address of their own.
+// PeopleHandler serves the routes that are not for workers and tasks, for servers on which those have another address.
 func (api *API) PeopleHandler() http.Handler {
 	return api.rest.HandlerOf(func(pattern string) bool { return !api.remote[pattern] })
 }
 
-// RemoteHandler serves the routes of workers and tasks, and those that ask nobody who they are.
+// RemoteHandler serves the routes for workers and tasks, and the public ones.
 func (api *API) RemoteHandler() http.Handler {
 	return api.rest.HandlerOf(func(pattern string) bool { return api.remote[pattern] || api.public[pattern] })
 }
 
-// Routes lists every route with its rule, in order of registration.
+// Routes returns every route with its rule, in order of registration.
 func (api *API) Routes() []Route { return slices.Clone(api.routes) }
 
-// declareCaller is declare for routes whose handler gets a Caller, which neither a worker nor a task is.
+// declareCaller declares a route whose handler gets a Caller. Workers and tasks are not Callers.
 func (api *API) declareCaller(method, path string, rule Rule) {
 	if _, remote := remoteSchemes[rule]; remote {
 		panic(fmt.Sprintf("route %s %s is by a %s: HandleWorker and HandleTask add those", method, path, rule))
@@ -123,7 +129,7 @@ func (api *API) declareCaller(method, path string, rule Rule) {
 	api.declare(method, path, rule)
 }
 
-// declare enters a route in the table. A route without a rule must not come to life, so it panics, at start-up.
+// declare adds a route to the table. It panics if the route has no rule, so that such a route fails at start-up.
 func (api *API) declare(method, path string, rule Rule) {
 	if _, ok := rules[rule]; !ok {
 		panic(fmt.Sprintf("route %s %s has no rule: %s", method, path, rule))
@@ -131,7 +137,7 @@ func (api *API) declare(method, path string, rule Rule) {
 	api.routes = append(api.routes, Route{Method: method, Path: path, Rule: rule})
 	pattern := strings.TrimSpace(method + " " + path)
 	if thing, _, found := strings.Cut(pattern, "}:"); found {
-		pattern = thing + "}" // the actions on a thing share its pattern
+		pattern = thing + "}" // the actions on a resource share its pattern
 	}
 	switch rule.Principal() {
 	case AWorker, ATask:
@@ -141,19 +147,21 @@ func (api *API) declare(method, path string, rule Rule) {
 	}
 }
 
-// Handle adds an operation behind a rule. Who calls is settled before the body is read. On a Public or a Hook
-// route the Caller is the zero one.
-func Handle[I, O any](api *API, rule Rule, op huma.Operation, fn func(ctx context.Context, caller Caller, in *I) (*O, error)) {
+// Handle adds an operation with a rule. The caller is authenticated before the body is read. On a Public or a Hook
+// route fn gets the zero Caller.
+func Handle[I, O any](api *API, rule Rule, op huma.Operation,
+	fn func(ctx context.Context, caller Caller, in *I) (*O, error)) {
 	api.declareCaller(op.Method, op.Path, rule)
-	op.Security = []map[string][]string{} // in the document: asks for nothing
+	op.Security = []map[string][]string{} // in the document: no credential needed
 	if rule.Principal() == User {
 		op.Security = []map[string][]string{{bearerScheme: {}}}
 	}
 	handle(api, op, func(r *http.Request) (Caller, error) { return api.admit(rule, r) }, fn)
 }
 
-// handle adds an operation whose principal, the result of admit, is settled before the body is read.
-func handle[P, I, O any](api *API, op huma.Operation, admit func(*http.Request) (P, error), fn func(context.Context, P, *I) (*O, error)) {
+// handle adds an operation. admit determines the principal before the body is read.
+func handle[P, I, O any](api *API, op huma.Operation, admit func(*http.Request) (P, error),
+	fn func(context.Context, P, *I) (*O, error)) {
 	type key struct{} // of the principal in the request's context
 	op.Middlewares = append(huma.Middlewares{func(hc huma.Context, next func(huma.Context)) {
 		r, w := humago.Unwrap(hc)
@@ -170,31 +178,37 @@ func handle[P, I, O any](api *API, op huma.Operation, admit func(*http.Request) 
 	})
 }
 
-// HandlePage adds a route for people behind a rule: HTML, files, metrics. The pattern is net/http's, such as
-// "GET /dags/{dag}". An error that h returns is rendered for people, so h must not have written anything by then.
-func (api *API) HandlePage(rule Rule, pattern string, h func(w http.ResponseWriter, r *http.Request, caller Caller) error) {
+// HandlePage adds a route for people with a rule: HTML, files, metrics. The pattern is net/http's, such as
+// "GET /dags/{dag}". If h returns an error, the API renders it for people, so h must not have written anything.
+func (api *API) HandlePage(rule Rule, pattern string,
+	h func(w http.ResponseWriter, r *http.Request, caller Caller) error) {
 	api.handlePlain(rule, pattern, api.rest.Timeout(), h)
 }
 
-// HandlePageWithin is HandlePage with a time limit of its own.
-func (api *API) HandlePageWithin(rule Rule, timeout time.Duration, pattern string, h func(w http.ResponseWriter, r *http.Request, caller Caller) error) {
+// HandlePageWithin is like HandlePage, with a time limit of its own.
+func (api *API) HandlePageWithin(rule Rule, timeout time.Duration, pattern string,
+	h func(w http.ResponseWriter, r *http.Request, caller Caller) error) {
 	api.handlePlain(rule, pattern, timeout, h)
 }
 
-// HandleStream is HandlePage without a time limit, for server-sent events. Below /v1/ its errors are problems, as those of
-// operations.
-func (api *API) HandleStream(rule Rule, pattern string, h func(w http.ResponseWriter, r *http.Request, caller Caller) error) {
+// HandleStream is like HandlePage without a time limit, for server-sent events. Below /v1/ its errors are problems,
+// like those of operations.
+func (api *API) HandleStream(rule Rule, pattern string,
+	h func(w http.ResponseWriter, r *http.Request, caller Caller) error) {
 	api.handlePlain(rule, pattern, 0, h)
 }
 
-func (api *API) handlePlain(rule Rule, pattern string, timeout time.Duration, h func(http.ResponseWriter, *http.Request, Caller) error) {
+func (api *API) handlePlain(rule Rule, pattern string, timeout time.Duration,
+	h func(http.ResponseWriter, *http.Request, Caller) error) {
 	method, path, ok := strings.Cut(pattern, " ")
 	if !ok {
 		method, path = "", pattern
 	}
 	path = strings.TrimSpace(path)
 	api.declareCaller(method, path, rule)
-	forPrograms := strings.HasPrefix(path, "/v1/") // a stream of the API's: no sign-in page, and errors as everywhere there
+
+	// Programs call streams of the API: they get no sign-in page, and errors like those of operations.
+	forPrograms := strings.HasPrefix(path, "/v1/")
 	api.rest.HandlePlain(pattern, timeout, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Security-Policy", rest.PagePolicy)
 		if api.dev != nil && api.dev.signIn(w, r) {
@@ -220,7 +234,7 @@ func (api *API) handlePlain(rule Rule, pattern string, timeout time.Duration, h 
 	})
 }
 
-// admit settles who sent r and whether the rule lets them in.
+// admit returns the caller that sent r, or an error if the rule does not admit it.
 func (api *API) admit(rule Rule, r *http.Request) (Caller, error) {
 	if rule.Principal() != User {
 		return Caller{}, nil
@@ -235,8 +249,10 @@ func (api *API) admit(rule Rule, r *http.Request) (Caller, error) {
 	if err := api.origins.checkMutation(r, caller); err != nil {
 		return Caller{}, err
 	}
+
 	if !caller.Is(rule.Role()) {
-		return Caller{}, fault.New(fault.Forbidden, "this needs the role %s, and %s has %s", rule.Role(), caller.Actor, caller.Role).
+		return Caller{}, fault.New(fault.Forbidden, "this needs the role %s, but %s has %s",
+			rule.Role(), caller.Actor, caller.Role).
 			WithHint("ask an admin of the org %s", caller.OrgSlug)
 	}
 	return caller, nil
@@ -261,7 +277,7 @@ func (api *API) authenticate(r *http.Request) (Caller, error) {
 
 const challenge = `Bearer realm="dagctl"`
 
-// refuse answers a request that was not let in.
+// refuse answers a request that was not admitted.
 func (api *API) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	if fault.Is(err, fault.Unauthenticated) {
 		w.Header().Set("WWW-Authenticate", challenge)
@@ -269,7 +285,7 @@ func (api *API) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	api.rest.WriteError(w, r, err)
 }
 
-// plainError is how a page's error looks when nobody renders it better.
+// plainError writes the error of a page as plain text.
 func plainError(w http.ResponseWriter, _ *http.Request, p *rest.Problem) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.WriteHeader(p.Status)

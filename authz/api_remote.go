@@ -15,26 +15,29 @@ import (
 	"github.com/dagctl/dagctl/worker/protocol"
 )
 
-// HandleWorker adds an operation for workers: ByWorker. Who calls is settled before the body is read.
+// HandleWorker adds an operation for workers, with the rule ByWorker. The worker is authenticated before the body is
+// read.
 func HandleWorker[I, O any](api *API, op huma.Operation, fn func(ctx context.Context, w Worker, in *I) (*O, error)) {
 	handleRemote(api, ByWorker, op, api.admitWorker, fn)
 }
 
-// HandleTask adds an operation for running attempts: ByTask. The fence that the body names is the handler's to compare,
+// HandleTask adds an operation for running attempts, with the rule ByTask. The handler must check the fence in the body
 // with Capability.Covers.
 func HandleTask[I, O any](api *API, op huma.Operation, fn func(ctx context.Context, c Capability, in *I) (*O, error)) {
 	handleRemote(api, ByTask, op, api.admitTask, fn)
 }
 
-// HandleWorkerRaw is HandleWorker for a body or an answer that is a stream. fn gets at most maxBody bytes to read, and an
-// error that it returns becomes a problem, so it must not have written anything by then. The operation describes its own
+// HandleWorkerRaw is like HandleWorker, for a body or an answer that is a stream. fn can read at most maxBody bytes. If
+// it returns an error, the answer is a problem, so fn must not have written anything. The operation describes its own
 // parameters, body and responses.
-func HandleWorkerRaw(api *API, op huma.Operation, maxBody int64, fn func(w http.ResponseWriter, r *http.Request, worker Worker) error) {
+func HandleWorkerRaw(api *API, op huma.Operation, maxBody int64,
+	fn func(w http.ResponseWriter, r *http.Request, worker Worker) error) {
 	handleRemoteRaw(api, ByWorker, op, maxBody, api.admitWorker, fn)
 }
 
-// HandleTaskRaw is HandleTask for streams, as HandleWorkerRaw. The fence is in headers: FenceOf reads it.
-func HandleTaskRaw(api *API, op huma.Operation, maxBody int64, fn func(w http.ResponseWriter, r *http.Request, c Capability) error) {
+// HandleTaskRaw is to HandleTask what HandleWorkerRaw is to HandleWorker. The fence is in headers: FenceOf reads it.
+func HandleTaskRaw(api *API, op huma.Operation, maxBody int64,
+	fn func(w http.ResponseWriter, r *http.Request, c Capability) error) {
 	handleRemoteRaw(api, ByTask, op, maxBody, api.admitTask, fn)
 }
 
@@ -43,17 +46,20 @@ var remoteSchemes = map[Rule]string{ByWorker: "worker", ByTask: "capability"}
 
 func (api *API) declareRemote(rule Rule, op *huma.Operation) {
 	if rule == ByWorker && api.workers == nil || rule == ByTask && api.signer == nil {
-		panic(fmt.Sprintf("route %s %s is by a %s, and the API was built without what recognises one", op.Method, op.Path, rule))
+		panic(fmt.Sprintf("route %s %s is for a %s, but the API was built without what recognises one",
+			op.Method, op.Path, rule))
 	}
 	api.declare(op.Method, op.Path, rule)
 	op.Security = []map[string][]string{{remoteSchemes[rule]: {}}}
 	op.Parameters = append(slices.Clone(op.Parameters), &huma.Param{
-		Name: protocol.VersionHeader, In: "header", Required: true, Schema: &huma.Schema{Type: huma.TypeInteger}, Example: protocol.Version,
+		Name: protocol.VersionHeader, In: "header", Required: true, Schema: &huma.Schema{Type: huma.TypeInteger},
+		Example:     protocol.Version,
 		Description: "Version of the worker protocol",
 	})
 }
 
-func handleRemote[P, I, O any](api *API, rule Rule, op huma.Operation, admit func(*http.Request) (P, error), fn func(context.Context, P, *I) (*O, error)) {
+func handleRemote[P, I, O any](api *API, rule Rule, op huma.Operation, admit func(*http.Request) (P, error),
+	fn func(context.Context, P, *I) (*O, error)) {
 	api.declareRemote(rule, &op)
 	handle(api, op, admit, fn)
 }
@@ -72,7 +78,7 @@ func handleRemoteRaw[P any](api *API, rule Rule, op huma.Operation, maxBody int6
 	})
 }
 
-// admitWorker settles which worker sent r.
+// admitWorker returns the worker that sent r.
 func (api *API) admitWorker(r *http.Request) (Worker, error) {
 	w, err := api.authenticateWorker(r)
 	if err != nil {
@@ -93,7 +99,7 @@ func (api *API) authenticateWorker(r *http.Request) (Worker, error) {
 	return api.workers.AuthenticateWorker(r)
 }
 
-// admitTask settles which attempt sent r.
+// admitTask returns the capability of the attempt that sent r.
 func (api *API) admitTask(r *http.Request) (Capability, error) {
 	now := time.Now()
 	c, err := api.signer.authenticateTask(r, now)
@@ -106,29 +112,32 @@ func (api *API) admitTask(r *http.Request) (Capability, error) {
 	return c, checkProtocol(r)
 }
 
-// checkProtocol refuses a version that this server does not speak. It speaks the one before its own too, so that servers
-// and workers are upgraded one by one.
+// checkProtocol refuses a version of the protocol that this server does not speak. The server also speaks the version
+// before its own, so that servers and workers can be upgraded one by one.
 func checkProtocol(r *http.Request) error {
-	said := r.Header.Get(protocol.VersionHeader)
-	if v, err := strconv.Atoi(said); err == nil && v >= 1 && (v == protocol.Version || v == protocol.Version-1) {
+	stated := r.Header.Get(protocol.VersionHeader)
+	if v, err := strconv.Atoi(stated); err == nil && v >= 1 && (v == protocol.Version || v == protocol.Version-1) {
 		return nil
 	}
-	problem := fault.New(fault.Invalid, "the header %s is %q, and this server speaks version %d of the worker protocol", protocol.VersionHeader, said, protocol.Version)
-	if said == "" {
+	problem := fault.New(fault.Invalid, "the header %s is %q, but this server speaks version %d of the worker protocol",
+		protocol.VersionHeader, stated, protocol.Version)
+	if stated == "" {
 		problem = fault.New(fault.Invalid, "the header %s is missing", protocol.VersionHeader)
 	}
 	return problem.WithHint("send %s: %d", protocol.VersionHeader, protocol.Version)
 }
 
-// FenceOf reads the fence from the headers of a call whose body is data, and checks that the capability covers it.
+// FenceOf returns the fence in the headers of a call whose body is data, and checks that the capability covers it.
 func FenceOf(r *http.Request, c Capability) (f protocol.Fence, err error) {
 	var problems []fault.Problem
 	wrong := func(header, want string) {
-		problems = append(problems, fault.Problem{Location: "header." + header, Message: fmt.Sprintf("%q is not %s", r.Header.Get(header), want)})
+		problems = append(problems, fault.Problem{Location: "header." + header,
+			Message: fmt.Sprintf("%q is not %s", r.Header.Get(header), want)})
 	}
 	if err := f.TaskID.UnmarshalText([]byte(r.Header.Get(protocol.TaskHeader))); err != nil {
 		wrong(protocol.TaskHeader, "the id of a task")
 	}
+
 	if f.Attempt, err = strconv.Atoi(r.Header.Get(protocol.AttemptHeader)); err != nil || f.Attempt < 1 {
 		wrong(protocol.AttemptHeader, "the number of an attempt")
 	}
@@ -136,7 +145,8 @@ func FenceOf(r *http.Request, c Capability) (f protocol.Fence, err error) {
 		wrong(protocol.LeaseTokenHeader, "a lease token")
 	}
 	if len(problems) > 0 {
-		return protocol.Fence{}, &fault.Error{Kind: fault.Invalid, Message: "the fence is not in the headers", Problems: problems}
+		return protocol.Fence{}, &fault.Error{Kind: fault.Invalid, Message: "the headers hold no valid fence",
+			Problems: problems}
 	}
 	return f, c.Covers(f)
 }
@@ -149,7 +159,8 @@ func (api *API) addJWKS() {
 	}
 	Handle(api, Public, huma.Operation{
 		OperationID: "task-jwks", Method: http.MethodGet, Path: "/internal/jwks/task", Tags: []string{"task"},
-		Summary: "The public keys of capability tokens", Description: "Those of former keys too, as long as the server still takes tokens that they signed.",
+		Summary:     "The public keys of capability tokens",
+		Description: "Includes former keys, as long as the server still accepts tokens that they signed.",
 	}, func(context.Context, Caller, *struct{}) (*output, error) {
 		return &output{CacheControl: "public, max-age=300", Body: api.signer.JWKS()}, nil
 	})

@@ -49,7 +49,8 @@ func newWorld(t *testing.T) world {
 
 // admin is an admin of the org.
 func (w world) admin() authz.Caller {
-	return authz.Caller{OrgID: w.org.ID, OrgSlug: w.org.Slug, Actor: "token:root", Role: authz.RoleAdmin, RequestID: "r-1"}
+	return authz.Caller{OrgID: w.org.ID, OrgSlug: w.org.Slug, Actor: "token:root",
+		Role: authz.RoleAdmin, RequestID: "r-1"}
 }
 
 // token makes a token in the org.
@@ -68,7 +69,8 @@ func (w world) api(t *testing.T, cfg authz.Config) *authz.API {
 	api, err := authz.NewAPI(cfg)
 	require.NoError(t, err)
 	authz.Register(api, w.requests)
-	vault, err := authz.NewVault(authz.VaultConfig{Owner: w.owner, Requests: w.requests, Keys: []string{authz.NewVaultKey()}})
+	vault, err := authz.NewVault(authz.VaultConfig{Owner: w.owner, Requests: w.requests,
+		Keys: []string{authz.NewVaultKey()}})
 	require.NoError(t, err)
 	vault.AddRoutes(api)
 	return api
@@ -101,16 +103,18 @@ func decode[T any](t *testing.T, w *httptest.ResponseRecorder) (v T) {
 	return v
 }
 
-func TestEveryRouteHoldsToItsRule(t *testing.T) {
+func TestEveryRouteEnforcesItsRule(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	api := w.api(t, authz.Config{})
 	for _, rule := range []authz.Rule{authz.Public, authz.Reader, authz.Writer, authz.Admin} {
-		api.HandlePage(rule, "GET /page/"+rule.String(), func(w http.ResponseWriter, _ *http.Request, _ authz.Caller) error {
-			_, err := io.WriteString(w, "ok")
-			return err
-		})
+		api.HandlePage(rule, "GET /page/"+rule.String(),
+			func(w http.ResponseWriter, _ *http.Request, _ authz.Caller) error {
+				_, err := io.WriteString(w, "ok")
+				return err
+			})
 	}
+
 	authztest.Matrix{
 		Handler: api.Handler(), Routes: api.Routes(), Tokens: authztest.NewTokens(t, w.owner, w.org),
 		Param: func(route authz.Route, _ string) string {
@@ -135,19 +139,22 @@ func TestARouteWithoutARulePanics(t *testing.T) {
 	require.PanicsWithValue(t, "route GET /x has no rule: Rule(0)", func() {
 		authz.Handle(api, 0, huma.Operation{OperationID: "x", Method: "GET", Path: "/x"}, handler)
 	})
-	require.Panics(t, func() { authz.Handle(api, 99, huma.Operation{OperationID: "x", Method: "GET", Path: "/x"}, handler) })
+	require.Panics(t, func() {
+		authz.Handle(api, 99, huma.Operation{OperationID: "x", Method: "GET", Path: "/x"}, handler)
+	})
 	require.Panics(t, func() { api.HandlePage(0, "GET /x", nil) })
 	require.Equal(t, []authz.Route{{Method: "GET", Path: "/openapi.json", Rule: authz.Public}}, api.Routes())
 
 	_, err = authz.NewAPI(authz.Config{})
 	require.Error(t, err, "an API that nobody could use")
 	for _, origin := range []string{"dagctl.example.com", "ftp://x", "https://x/path", "https://u@x", "*"} {
-		_, err = authz.NewAPI(authz.Config{Authenticators: []authz.Authenticator{authz.NewTokens(nil)}, Origins: []string{origin}})
+		_, err = authz.NewAPI(authz.Config{Authenticators: []authz.Authenticator{authz.NewTokens(nil)},
+			Origins: []string{origin}})
 		require.Error(t, err, origin)
 	}
 }
 
-func TestStreamsOfTheAPIFailAsItsOperationsDo(t *testing.T) {
+func TestStreamsOfTheAPIFailLikeOperations(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	api := w.api(t, authz.Config{SignInPath: "/login"})
@@ -165,10 +172,11 @@ func TestStreamsOfTheAPIFailAsItsOperationsDo(t *testing.T) {
 	require.Equal(t, 401, answer.Code, "a program is not sent to sign in")
 	require.NotEmpty(t, answer.Header().Get("WWW-Authenticate"))
 	require.Equal(t, 303, call(api, "GET", "/stream", "").Code)
-	require.Equal(t, "text/plain; charset=utf-8", call(api, "GET", "/stream", "", reader...).Header().Get("Content-Type"))
+	require.Equal(t, "text/plain; charset=utf-8",
+		call(api, "GET", "/stream", "", reader...).Header().Get("Content-Type"))
 }
 
-func TestWhoCallsIsSettledBeforeTheBodyIsRead(t *testing.T) {
+func TestCallersAreAuthenticatedBeforeTheBodyIsRead(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	api := w.api(t, authz.Config{})
@@ -197,6 +205,7 @@ func TestOperationsDeclareTheirSecurity(t *testing.T) {
 		Paths map[string]map[string]struct {
 			Security []map[string][]string
 		}
+
 		Components struct {
 			SecuritySchemes map[string]struct{ Type, Scheme string }
 		}
@@ -206,7 +215,7 @@ func TestOperationsDeclareTheirSecurity(t *testing.T) {
 	require.Empty(t, doc.Paths["/healthz"]["get"].Security)
 }
 
-func TestEveryCallerHasARateOfItsOwn(t *testing.T) {
+func TestEveryCallerHasItsOwnRateLimit(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	limiter, err := rest.NewLimiter(0.001, 2)
@@ -224,7 +233,7 @@ func TestEveryCallerHasARateOfItsOwn(t *testing.T) {
 	require.Equal(t, 200, call(api, "GET", "/v1/whoami", "", as(two)...).Code)
 }
 
-func TestPagesTellPeople(t *testing.T) {
+func TestPagesRenderErrorsForPeople(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	reader := w.token(t, authz.NewToken{Name: "reader", Role: authz.RoleReader})
@@ -248,10 +257,11 @@ func TestPagesTellPeople(t *testing.T) {
 	require.NotContains(t, answer.Body.String(), "hunter2")
 	require.Contains(t, answer.Header().Get("Content-Security-Policy"), "default-src 'self'")
 
-	api = w.api(t, authz.Config{SignInPath: "/login", RenderError: func(w http.ResponseWriter, _ *http.Request, p *rest.Problem) {
-		w.WriteHeader(p.Status)
-		fmt.Fprint(w, "<h1>", p.Title)
-	}})
+	api = w.api(t, authz.Config{SignInPath: "/login",
+		RenderError: func(w http.ResponseWriter, _ *http.Request, p *rest.Problem) {
+			w.WriteHeader(p.Status)
+			fmt.Fprint(w, "<h1>", p.Title)
+		}})
 	page(api)
 	answer = call(api, "GET", "/dags/x?y=1&z=2", "")
 	require.Equal(t, 303, answer.Code)

@@ -14,9 +14,9 @@ import (
 	"github.com/dagctl/dagctl/internal/rest"
 )
 
-// Audit writes down a mutation in the transaction that makes it, so that neither is without the other. The action is
-// noun.verb (dag.deploy), the object what it was done to, and detail what a reader needs besides, such as
-// {"before": ..., "after": ...}; it becomes JSON and must hold no secret.
+// Audit records a mutation in the transaction that makes it, so that neither exists without the other. The action is
+// noun.verb (dag.deploy) and the object is what changed. detail is what a reader needs besides, such as
+// {"before": ..., "after": ...}. It becomes JSON and must hold no secret.
 func Audit(ctx context.Context, tx pgx.Tx, caller Caller, action, object string, detail any) error {
 	if detail == nil {
 		detail = struct{}{}
@@ -29,6 +29,7 @@ func Audit(ctx context.Context, tx pgx.Tx, caller Caller, action, object string,
 	if err != nil {
 		return fmt.Errorf("audit %s %s: %w", action, object, err)
 	}
+
 	_, err = tx.Exec(ctx, `
 		INSERT INTO audit_log (id, org_id, actor, action, object, detail, request_id)
 		VALUES ($1, $2, $3, $4, $5, $6, $7)`,
@@ -50,7 +51,7 @@ type AuditEntry struct {
 	RequestID string          `json:"request_id,omitempty"`
 }
 
-// AuditFilter narrows the audit log. Empty fields do not.
+// AuditFilter selects entries of the audit log. Empty fields select all.
 type AuditFilter struct {
 	Actor  string    `query:"actor" doc:"Only by this actor, such as token:ci"`
 	Action string    `query:"action" doc:"Only this action, such as dag.deploy"`
@@ -64,13 +65,15 @@ type auditPosition struct {
 	ID uuid.UUID `json:"id"`
 }
 
-// ListAudit lists what was done in the caller's org, latest first.
-func ListAudit(ctx context.Context, pool *pgxpool.Pool, caller Caller, f AuditFilter, page rest.PageInput) (list rest.List[AuditEntry], err error) {
+// ListAudit returns the entries of the caller's org, latest first.
+func ListAudit(ctx context.Context, pool *pgxpool.Pool, caller Caller, f AuditFilter,
+	page rest.PageInput) (list rest.List[AuditEntry], err error) {
 	var after auditPosition
 	going, err := page.After(&after)
 	if err != nil {
 		return list, err
 	}
+
 	err = pg.InOrgTx(ctx, pool, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, `
 			SELECT id, at, actor, action, object, detail, request_id
@@ -84,7 +87,9 @@ func ListAudit(ctx context.Context, pool *pgxpool.Pool, caller Caller, f AuditFi
 		if err != nil {
 			return err
 		}
+
 		entries, err := pgx.CollectRows(rows, pgx.RowToStructByPos[AuditEntry])
+
 		if err != nil {
 			return err
 		}

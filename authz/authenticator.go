@@ -7,15 +7,15 @@ import (
 	"github.com/dagctl/dagctl/internal/fault"
 )
 
-// Authenticator recognises one sort of credential: service tokens, the dev server's token, and an ID token or session
-// of an OIDC provider when there is one.
+// Authenticator recognises one kind of credential: a service token, the dev server's token, or an ID token or session
+// of an OIDC provider.
 type Authenticator interface {
-	// Authenticate says who sent r. ok is false when r bears no credential of this sort; err is an Unauthenticated
-	// fault when it bears one that is no good.
+	// Authenticate returns the caller that sent r. ok is false if r has no credential of this kind. err is an
+	// Unauthenticated fault if r has one that is not valid.
 	Authenticate(r *http.Request) (caller Caller, ok bool, err error)
 }
 
-// bearer is the token in r's Authorization header.
+// bearer returns the token in r's Authorization header.
 func bearer(r *http.Request) (token string, ok bool) {
 	scheme, token, found := strings.Cut(r.Header.Get("Authorization"), " ")
 	if !found || !strings.EqualFold(scheme, "Bearer") {
@@ -24,10 +24,10 @@ func bearer(r *http.Request) (token string, ok bool) {
 	return strings.TrimSpace(token), true
 }
 
-// badToken tells a stranger nothing about why: an unknown, a revoked and an expired token look alike.
+// badToken returns the same error for unknown, revoked and expired tokens, so that a stranger learns nothing.
 func badToken() error {
 	return fault.New(fault.Unauthenticated, "the token is not valid").
-		WithHint("it may be mistyped, expired or revoked; an admin of the org can make a new one")
+		WithHint("it may be mistyped, expired or revoked; an admin of the org can create a new one")
 }
 
 func noCredential() error {

@@ -1,11 +1,11 @@
-// Package authz knows who calls and what they may do. It puts a rule on every route, recognises tokens and sessions,
-// keeps the orgs apart and writes down who did what.
+// Package authz authenticates callers and decides what they may do. It puts a rule on every route, recognises tokens
+// and sessions, keeps orgs apart and records who did what.
 //
-// Vocabulary: a Role is a platform permission (reader < writer < admin); an org role is a visibility group, written
-// role:SLUG wherever it is named; a Caller is a person or service token that was recognised, in one org; a Principal is
-// the sort of party a route speaks with; a Rule says which principal and which role a route asks for; an Authenticator
-// recognises one sort of credential; a service token is a credential of kind user (it has a role and becomes a Caller)
-// or worker (it says what it may claim and never becomes a Caller).
+// Vocabulary: a Role is a platform permission (reader < writer < admin). An org role is a visibility group, always
+// written role:SLUG. A Caller is an authenticated person or service token, in one org. A Principal is the kind of party
+// that a route is for. A Rule is the principal and the role that a route requires. An Authenticator recognises one kind
+// of credential. A service token is a credential of kind user, which has a role and becomes a Caller, or of kind
+// worker, which lists what it may claim and never becomes a Caller.
 //
 // It owns orgs, users, org_roles, org_role_memberships, service_tokens, secrets and audit_log.
 package authz
@@ -19,7 +19,7 @@ import (
 // Role is what a caller may do in its org.
 type Role string
 
-// The roles, each of which may all that the one before may.
+// The roles. Each may do all that the one before it may do.
 const (
 	RoleReader Role = "reader"
 	RoleWriter Role = "writer"
@@ -38,19 +38,19 @@ func (r Role) Valid() bool { return r.rank() >= 0 }
 type Caller struct {
 	OrgID     uuid.UUID
 	OrgSlug   string
-	Actor     string   // "token:NAME", "user:ID", "dev", or "system" for what nobody asked for
+	Actor     string   // "token:NAME", "user:ID", "dev", or "system" for what the server does by itself
 	Role      Role     // within the org
 	OrgRoles  []string // visibility groups, each as role:SLUG
 	RequestID string
 
-	csrf string // what a mutation must repeat; set when a cookie vouches for the caller
+	csrf string // what a mutation must repeat; set if a cookie authenticated the caller
 }
 
 // Is reports whether the caller has at least this role.
 func (c Caller) Is(role Role) bool { return role.Valid() && c.Role.rank() >= role.rank() }
 
-// CanRead reports whether the caller sees a dataset of its own org: unpublished ones are for writers, and where a
-// dataset names read_roles the caller must be in one of them, or be an admin.
+// CanRead reports whether the caller sees a dataset of its own org. Unpublished datasets are for writers. If a dataset
+// names read_roles, the caller must be in one of them or be an admin.
 func (c Caller) CanRead(readRoles []string, published bool) bool {
 	switch {
 	case c.Is(RoleAdmin):
@@ -60,9 +60,11 @@ func (c Caller) CanRead(readRoles []string, published bool) bool {
 	case len(readRoles) == 0:
 		return c.Is(RoleReader)
 	}
-	return c.Is(RoleReader) && slices.ContainsFunc(c.OrgRoles, func(r string) bool { return slices.Contains(readRoles, r) })
+	return c.Is(RoleReader) && slices.ContainsFunc(c.OrgRoles, func(r string) bool {
+		return slices.Contains(readRoles, r)
+	})
 }
 
-// CSRFToken is what forms and scripts of the caller's pages send back with every mutation, as the field csrf_token or
-// the header X-CSRF-Token. It is empty for a caller without a cookie, who needs none.
+// CSRFToken returns what forms and scripts of the caller's pages must send back with every mutation, as the field
+// csrf_token or the header X-CSRF-Token. It is empty for a caller without a cookie, who needs none.
 func (c Caller) CSRFToken() string { return c.csrf }

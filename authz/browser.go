@@ -14,14 +14,15 @@ import (
 	"github.com/dagctl/dagctl/internal/fault"
 )
 
-// origins are where browsers reach the server, each as scheme://host[:port].
+// origins are the addresses at which browsers reach the server, each as scheme://host[:port].
 type origins []string
 
 func newOrigins(list []string) (origins, error) {
 	var all origins
 	for _, s := range list {
 		u, err := url.Parse(s)
-		if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" || strings.Trim(u.Path, "/") != "" || u.User != nil {
+		if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" ||
+			strings.Trim(u.Path, "/") != "" || u.User != nil {
 			return nil, fmt.Errorf("origin %q: it must be like https://dagctl.example.com", s)
 		}
 		all = append(all, strings.ToLower(u.Scheme+"://"+u.Host))
@@ -44,8 +45,8 @@ func safe(method string) bool {
 	return method == http.MethodGet || method == http.MethodHead || method == http.MethodOptions
 }
 
-// checkMutation refuses what another site's page may have made a browser send: the browser adds the cookie by itself,
-// but neither our Origin nor the token that only our pages hold.
+// checkMutation refuses requests that a page of another site may have made a browser send: the browser adds the cookie
+// by itself, but neither our Origin nor the token that only our pages hold.
 func (o origins) checkMutation(r *http.Request, caller Caller) error {
 	if caller.csrf == "" || safe(r.Method) {
 		return nil
@@ -68,24 +69,26 @@ func isForm(r *http.Request) bool {
 	return strings.HasPrefix(r.Header.Get("Content-Type"), "application/x-www-form-urlencoded")
 }
 
-// csrfToken belongs to one session and does not give it away.
+// csrfToken returns a token that belongs to one session and does not reveal it.
 func csrfToken(session string) string {
 	mac := hmac.New(sha256.New, []byte(session))
 	mac.Write([]byte("csrf"))
 	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
 }
 
-// onlyKnownHosts answers only requests that name one of the server's own hosts, and no page of another origin: a site
-// that rebinds its name to this address still sends its own name.
+// onlyKnownHosts answers only requests to one of the server's own hosts that no page of another origin sent. A site
+// that rebinds its name to this address still sends its own name, and is refused.
 func (api *API) onlyKnownHosts(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if origin := r.Header.Get("Origin"); !api.origins.hasHost(r.Host) || (origin != "" && !api.origins.has(origin)) {
-			http.Error(w, "403 Forbidden\n\nThis server answers only at "+strings.Join(api.origins, ", "), http.StatusForbidden)
+		if origin := r.Header.Get("Origin"); !api.origins.hasHost(r.Host) ||
+			(origin != "" && !api.origins.has(origin)) {
+			http.Error(w, "403 Forbidden\n\nThis server answers only at "+strings.Join(api.origins, ", "),
+				http.StatusForbidden)
 			return
 		}
 		next.ServeHTTP(w, r)
 	})
 }
 
-// escapeNext is where to come back to after signing in. It is a path on this server: the sign-in page must check that.
+// escapeNext returns the path to come back to after signing in. The sign-in page must check that it is on this server.
 func escapeNext(r *http.Request) string { return url.QueryEscape(r.URL.RequestURI()) }

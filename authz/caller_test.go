@@ -21,6 +21,7 @@ func TestRoles(t *testing.T) {
 func TestCanRead(t *testing.T) {
 	t.Parallel()
 	finance := []string{"role:finance"}
+
 	for _, tc := range []struct {
 		name      string
 		caller    Caller
@@ -34,7 +35,8 @@ func TestCanRead(t *testing.T) {
 		{"reader, restricted", Caller{Role: RoleReader}, finance, true, false},
 		{"reader in the group", Caller{Role: RoleReader, OrgRoles: finance}, finance, true, true},
 		{"reader in another", Caller{Role: RoleReader, OrgRoles: []string{"role:hr"}}, finance, true, false},
-		{"reader in one of two", Caller{Role: RoleReader, OrgRoles: []string{"role:hr", "role:finance"}}, []string{"role:x", "role:finance"}, true, true},
+		{"reader in one of two", Caller{Role: RoleReader, OrgRoles: []string{"role:hr", "role:finance"}},
+			[]string{"role:x", "role:finance"}, true, true},
 		{"reader, unpublished", Caller{Role: RoleReader}, nil, false, false},
 		{"reader in the group, unpublished", Caller{Role: RoleReader, OrgRoles: finance}, finance, false, false},
 		{"writer, unpublished", Caller{Role: RoleWriter}, nil, false, true},
@@ -58,8 +60,10 @@ func TestSecrets(t *testing.T) {
 		require.False(t, seen[secret])
 		seen[secret] = true
 	}
+
 	good := newSecret("user")
-	for _, bad := range []string{"", "dagctl_user_", good[:len(good)-1], good + "0", good + "\n", " " + good, "x" + good, good[:20] + "-" + good[21:], "dagctl_USER" + good[11:]} {
+	for _, bad := range []string{"", "dagctl_user_", good[:len(good)-1], good + "0", good + "\n",
+		" " + good, "x" + good, good[:20] + "-" + good[21:], "dagctl_USER" + good[11:]} {
 		_, ok := secretKind(bad)
 		require.False(t, ok, "%q", bad)
 	}

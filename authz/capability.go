@@ -13,26 +13,27 @@ import (
 	"github.com/dagctl/dagctl/worker/protocol"
 )
 
-// Capability is what one attempt of one task may do, as its capability token says. It is all that a running task has to
-// show: no worker token, no database, no role.
+// Capability is what one attempt of one task may do, according to its capability token. A running task has no other
+// credential: no worker token, no database, no role.
 type Capability struct {
 	OrgID, TaskID uuid.UUID
 	Attempt       int
-	Datasets      []uuid.UUID // that it reads and writes
-	Prefixes      []string    // of storage, that it may upload to
+	Datasets      []uuid.UUID // those it reads and writes
+	Prefixes      []string    // of storage: those it may upload to
 	ExpiresAt     time.Time   // in whole seconds
 }
 
-// Covers returns a Forbidden fault where a call names another task or attempt than the token was made for.
+// Covers returns a Forbidden fault if a call names another task or attempt than the token was issued for.
 func (c Capability) Covers(f protocol.Fence) error {
 	if c.TaskID == f.TaskID && c.Attempt == f.Attempt {
 		return nil
 	}
-	return fault.New(fault.Forbidden, "the capability token is for attempt %d of task %s, and the call names attempt %d of task %s",
+	return fault.New(fault.Forbidden,
+		"the capability token is for attempt %d of task %s, but the call names attempt %d of task %s",
 		c.Attempt, c.TaskID, f.Attempt, f.TaskID).WithHint("send the token that came with the claim of this attempt")
 }
 
-// What every capability token says of itself, so that no other JWT can stand in for one.
+// The type and audience of every capability token, so that no other JWT can stand in for one.
 const (
 	capabilityType     = "dagctl-task+jwt"
 	capabilityAudience = "dagctl.task"
@@ -48,8 +49,8 @@ type capabilityClaims struct {
 	Prefixes []string    `json:"prefixes,omitempty"`
 }
 
-// Signer makes and checks capability tokens. Its first key signs and every key verifies, so that keys can be changed while
-// tasks run.
+// Signer issues and verifies capability tokens. Its first key signs and every key verifies, so that keys can be changed
+// while tasks run.
 type Signer struct {
 	issuer string
 	keys   []TaskKey
@@ -57,13 +58,13 @@ type Signer struct {
 	known  knownTokens
 }
 
-// SignerConfig is what a Signer needs.
+// SignerConfig has the settings of a Signer.
 type SignerConfig struct {
-	Issuer string    // of the installation, such as its base URL; tokens of others are refused
-	Keys   []TaskKey // the newest first. The first must be able to sign. None: no task gets a token
+	Issuer string    // names the installation, such as its base URL; tokens of other issuers are refused
+	Keys   []TaskKey // the newest first; the first must be able to sign. If there are none, no task gets a token
 }
 
-// NewSigner checks the keys.
+// NewSigner returns a Signer. It returns an error if the first key cannot sign.
 func NewSigner(c SignerConfig) (*Signer, error) {
 	if c.Issuer == "" {
 		return nil, fault.New(fault.Invalid, "capability tokens need an issuer")
@@ -72,11 +73,14 @@ func NewSigner(c SignerConfig) (*Signer, error) {
 	if len(c.Keys) == 0 {
 		return s, nil
 	}
+
 	first := c.Keys[0]
 	if first.private == nil {
-		return nil, fault.New(fault.Invalid, "%s holds a public key only, and the first key of tasks has to sign", first.Source).
+		return nil, fault.New(fault.Invalid, "%s holds only a public key, but the first key of tasks must sign",
+			first.Source).
 			WithHint("put a private key, or a KMS key, before it")
 	}
+
 	var err error
 	s.sign, err = jose.NewSigner(
 		jose.SigningKey{Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: first.private, KeyID: first.ID}},
@@ -90,29 +94,43 @@ func NewSigner(c SignerConfig) (*Signer, error) {
 // CanIssue reports whether there is a key to sign with.
 func (s *Signer) CanIssue() bool { return s != nil && s.sign != nil }
 
-// Issue makes the token of one attempt. With a KMS key it asks KMS, so it does not belong inside a transaction.
+// Issue returns the token of one attempt. With a KMS key it calls KMS, so callers must not hold a transaction open.
 func (s *Signer) Issue(c Capability, now time.Time) (string, error) {
 	if !s.CanIssue() {
-		return "", fault.New(fault.Unavailable, "this server has no key for capability tokens, so no task can run outside of it").
+		return "", fault.New(fault.Unavailable,
+			"this server has no key for capability tokens, so no task can run outside of it").
 			WithHint("set tasks.key_files or tasks.kms_key_id in the server's config")
 	}
 	if c.OrgID == uuid.Nil || c.TaskID == uuid.Nil || c.Attempt < 1 || !c.ExpiresAt.After(now) {
-		return "", fault.New(fault.Internal, "capability token of task %s attempt %d: incomplete, or over at %s already", c.TaskID, c.Attempt, c.ExpiresAt)
+		return "", fault.New(fault.Internal, "capability token of task %s attempt %d: incomplete, or already expired "+
+			"at %s",
+			c.TaskID, c.Attempt, c.ExpiresAt)
 	}
+
 	expires := jwt.NewNumericDate(c.ExpiresAt)
 	token, err := s.signed(capabilityClaims{
-		Claims: jwt.Claims{Issuer: s.issuer, Audience: jwt.Audience{capabilityAudience}, Subject: capabilitySubject(c.TaskID), Expiry: expires},
-		OrgID:  c.OrgID, TaskID: c.TaskID, Attempt: c.Attempt, Datasets: c.Datasets, Prefixes: c.Prefixes,
+		Claims: jwt.Claims{
+			Issuer:   s.issuer,
+			Audience: jwt.Audience{capabilityAudience},
+			Subject:  capabilitySubject(c.TaskID),
+			Expiry:   expires,
+		},
+		OrgID:    c.OrgID,
+		TaskID:   c.TaskID,
+		Attempt:  c.Attempt,
+		Datasets: c.Datasets,
+		Prefixes: c.Prefixes,
 	})
 	if err != nil {
 		return "", fault.New(fault.Unavailable, "sign the capability token of task %s: %w", c.TaskID, err)
 	}
+
 	c.ExpiresAt = expires.Time()
 	s.known.put(token, c)
 	return token, nil
 }
 
-// signed is claims as a JWT. A jwt.Builder would encode them twice.
+// signed returns claims as a signed JWT. A jwt.Builder would encode them twice.
 func (s *Signer) signed(claims capabilityClaims) (string, error) {
 	text, err := json.Marshal(claims)
 	if err != nil {
@@ -127,8 +145,8 @@ func (s *Signer) signed(claims capabilityClaims) (string, error) {
 
 func capabilitySubject(task uuid.UUID) string { return "task:" + task.String() }
 
-// Verify reads a token that one of the keys signed. Every other one is an Unauthenticated fault that says no more than
-// whether the token was good once.
+// Verify returns the capability of a token that one of the keys signed. For any other token it returns an
+// Unauthenticated fault, which reveals no more than whether the token was valid once.
 func (s *Signer) Verify(token string, now time.Time) (Capability, error) {
 	if s == nil {
 		return Capability{}, badCapability()
@@ -140,6 +158,7 @@ func (s *Signer) Verify(token string, now time.Time) (Capability, error) {
 			return Capability{}, err
 		}
 	}
+
 	if !now.Before(c.ExpiresAt) {
 		return Capability{}, expiredCapability()
 	}
@@ -149,40 +168,53 @@ func (s *Signer) Verify(token string, now time.Time) (Capability, error) {
 	return c, nil
 }
 
-// read checks all of a token but its end.
+// read checks everything about a token except that it has not expired.
 func (s *Signer) read(token string, now time.Time) (Capability, error) {
 	parsed, err := jwt.ParseSigned(token, []jose.SignatureAlgorithm{jose.ES256})
 	if err != nil || len(parsed.Headers) != 1 || parsed.Headers[0].ExtraHeaders[jose.HeaderType] != capabilityType {
 		return Capability{}, badCapability()
 	}
+
 	key, ok := s.key(parsed.Headers[0].KeyID)
 	if !ok {
 		return Capability{}, badCapability()
 	}
+
 	var claims capabilityClaims
 	if err := parsed.Claims(key.public, &claims); err != nil {
 		return Capability{}, badCapability()
 	}
-	if claims.Issuer != s.issuer || len(claims.Audience) != 1 || claims.Audience[0] != capabilityAudience ||
-		claims.Subject != capabilitySubject(claims.TaskID) || claims.Expiry == nil ||
-		claims.OrgID == uuid.Nil || claims.TaskID == uuid.Nil || claims.Attempt < 1 {
+	if !claims.isCapability(s.issuer) {
 		return Capability{}, badCapability()
 	}
 	if claims.NotBefore != nil && now.Before(claims.NotBefore.Time()) {
 		return Capability{}, expiredCapability()
 	}
-	return Capability{OrgID: claims.OrgID, TaskID: claims.TaskID, Attempt: claims.Attempt, Datasets: claims.Datasets, Prefixes: claims.Prefixes,
-		ExpiresAt: claims.Expiry.Time()}, nil
+	return Capability{
+		OrgID:     claims.OrgID,
+		TaskID:    claims.TaskID,
+		Attempt:   claims.Attempt,
+		Datasets:  claims.Datasets,
+		Prefixes:  claims.Prefixes,
+		ExpiresAt: claims.Expiry.Time(),
+	}, nil
+}
+
+// isCapability reports whether the claims are those of a complete capability token of the issuer.
+func (c *capabilityClaims) isCapability(issuer string) bool {
+	registered := c.Issuer == issuer && len(c.Audience) == 1 && c.Audience[0] == capabilityAudience &&
+		c.Subject == capabilitySubject(c.TaskID) && c.Expiry != nil
+	return registered && c.OrgID != uuid.Nil && c.TaskID != uuid.Nil && c.Attempt >= 1
 }
 
 func badCapability() error {
 	return fault.New(fault.Unauthenticated, "the capability token is not valid").
-		WithHint("send the token that came with the claim, or the one that a heartbeat renewed it with")
+		WithHint("send the token that came with the claim, or the one that the last heartbeat returned")
 }
 
 func expiredCapability() error {
 	return fault.New(fault.Unauthenticated, "the capability token has expired").
-		WithHint("a heartbeat in time renews it; after that the task is another attempt's")
+		WithHint("a heartbeat before it expires renews it; afterwards another attempt runs the task")
 }
 
 func (s *Signer) key(id string) (TaskKey, bool) {
@@ -210,7 +242,7 @@ type PublicKey struct {
 	Use       string `json:"use" enum:"sig"`
 }
 
-// JWKS are the public halves of all keys, the one that signs first.
+// JWKS returns the public halves of all keys. The one that signs comes first.
 func (s *Signer) JWKS() KeySet {
 	set := KeySet{Keys: []PublicKey{}}
 	for _, k := range s.keys {
@@ -219,7 +251,7 @@ func (s *Signer) JWKS() KeySet {
 	return set
 }
 
-// authenticateTask recognises the capability token of r.
+// authenticateTask returns the capability of the token that r sends.
 func (s *Signer) authenticateTask(r *http.Request, now time.Time) (Capability, error) {
 	token := r.Header.Get(protocol.CapabilityHeader)
 	if token == "" {

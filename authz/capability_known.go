@@ -6,22 +6,22 @@ import (
 	"sync"
 )
 
-// knownTokens remembers what capability tokens say that one signer has signed itself or has verified, since a signature
-// costs more to check than all the rest of a small call. It belongs to the signer, and so to its keys: a signer with other
-// keys begins with none. It says nothing of time; whoever asks compares the expiry. The zero value is ready.
+// knownTokens caches the capabilities of tokens that one signer has signed or verified, because checking a signature
+// costs more than the rest of a small call. It belongs to one signer and its keys: a signer with other keys starts with
+// an empty cache. It does not check the expiry; its caller must. The zero value is ready to use.
 type knownTokens struct {
 	mu         sync.Mutex
 	young, old map[[sha256.Size]byte]Capability
 }
 
-// Bounds of knownTokens: young and old have up to knownAtMost each, and of tokens no longer than knownLength, which name
-// about fifty datasets.
+// Bounds of knownTokens: young and old have up to knownAtMost entries each, for tokens of at most knownLength bytes,
+// which can name about fifty datasets.
 const (
 	knownAtMost = 8192
 	knownLength = 4096 // bytes
 )
 
-// get finds a token by its hash, which takes the same time however nearly a guess matches.
+// get finds a token by its hash, so that the time does not depend on how much of a guess is right.
 func (k *knownTokens) get(token string) (Capability, bool) {
 	if len(token) > knownLength {
 		return Capability{}, false
@@ -38,7 +38,7 @@ func (k *knownTokens) get(token string) (Capability, bool) {
 	return c.clone(), ok
 }
 
-// put remembers a token that is good, as far as its keys go.
+// put caches a token that one of the signer's keys signed.
 func (k *knownTokens) put(token string, c Capability) {
 	if len(token) > knownLength {
 		return
@@ -49,7 +49,7 @@ func (k *knownTokens) put(token string, c Capability) {
 	k.keep(hash, c.clone())
 }
 
-// keep makes room by forgetting the older half.
+// keep adds an entry. When the young half is full, it drops the older half.
 func (k *knownTokens) keep(hash [sha256.Size]byte, c Capability) {
 	if k.young == nil || len(k.young) >= knownAtMost {
 		k.young, k.old = map[[sha256.Size]byte]Capability{}, k.young

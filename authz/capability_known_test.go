@@ -13,6 +13,7 @@ func TestKnownTokensAreBounded(t *testing.T) {
 	var k knownTokens
 	k.put(string(make([]byte, knownLength+1)), Capability{Attempt: 1})
 	require.Empty(t, k.young, "a long token is checked each time")
+
 	k.put("used", Capability{Attempt: 7})
 	k.put("not used", Capability{Attempt: 8})
 	for i := range 3 * knownAtMost {
@@ -45,5 +46,6 @@ func TestKnownTokensFromManyCalls(t *testing.T) {
 			}
 		})
 	}
+
 	calls.Wait()
 }

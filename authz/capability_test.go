@@ -53,7 +53,7 @@ func someCapability() authz.Capability {
 	}
 }
 
-func TestACapabilityIsWhatWasIssued(t *testing.T) {
+func TestACapabilityIsVerifiedAsIssued(t *testing.T) {
 	t.Parallel()
 	_, key := taskKey(t, "key")
 	s, want := signer(t, key), someCapability()
@@ -99,7 +99,8 @@ func encode(t *testing.T, v any) string {
 }
 
 // forge signs a header and claims as they are, whatever they say.
-func forge(t *testing.T, key any, alg jose.SignatureAlgorithm, header map[jose.HeaderKey]any, claims map[string]any) string {
+func forge(t *testing.T, key any, alg jose.SignatureAlgorithm, header map[jose.HeaderKey]any,
+	claims map[string]any) string {
 	t.Helper()
 	options := &jose.SignerOptions{}
 	for name, value := range header {
@@ -116,7 +117,7 @@ func forge(t *testing.T, key any, alg jose.SignatureAlgorithm, header map[jose.H
 	return token
 }
 
-func TestNoGoodCapabilities(t *testing.T) {
+func TestInvalidCapabilities(t *testing.T) {
 	t.Parallel()
 	path, key := taskKey(t, "key")
 	_, stranger := taskKey(t, "stranger")
@@ -146,51 +147,58 @@ func TestNoGoodCapabilities(t *testing.T) {
 		return forge(t, private, jose.ES256, header, claims)
 	}
 	_, err = s.Verify(es256(header, claims), noon)
-	require.NoError(t, err, "a forgery with the right key and nothing changed is good, so the others fail for what they change")
+	require.NoError(t, err, "a forgery with the right key and nothing changed is good, so the others fail for what "+
+		"they change")
 
 	foreign, err := signer(t, stranger).Issue(good, noon)
 	require.NoError(t, err)
-	elsewhere, err := authz.NewSigner(authz.SignerConfig{Issuer: "https://other.example.com", Keys: []authz.TaskKey{key}})
+	elsewhere, err := authz.NewSigner(authz.SignerConfig{Issuer: "https://other.example.com",
+		Keys: []authz.TaskKey{key}})
 	require.NoError(t, err)
 	otherInstallation, err := elsewhere.Issue(good, noon)
 	require.NoError(t, err)
 	flipped := []byte(parts[2])
 	flipped[10] ^= 1
 	for name, bad := range map[string]string{
-		"nothing":                       "",
-		"junk":                          "junk",
-		"a service token":               "dagctl_worker_" + strings.Repeat("0", 43),
-		"alg none":                      encode(t, map[string]any{"alg": "none", "kid": key.ID, "typ": "dagctl-task+jwt"}) + "." + parts[1] + ".",
-		"alg none, our signature":       encode(t, map[string]any{"alg": "none", "kid": key.ID, "typ": "dagctl-task+jwt"}) + "." + parts[1] + "." + parts[2],
-		"HS256 with the public key":     forge(t, publicPEM, jose.HS256, header, claims),
-		"HS256 with the key's DER":      forge(t, public, jose.HS256, header, claims),
-		"RS256":                         forge(t, rsaKey, jose.RS256, header, claims),
-		"no typ":                        es256(map[jose.HeaderKey]any{"kid": key.ID}, claims),
-		"typ JWT":                       es256(typed("JWT"), claims),
-		"typ is a number":               es256(typed(7), claims),
-		"no kid":                        es256(map[jose.HeaderKey]any{"typ": "dagctl-task+jwt"}, claims),
-		"another key's kid":             es256(map[jose.HeaderKey]any{"typ": "dagctl-task+jwt", "kid": stranger.ID}, claims),
-		"no aud":                        es256(header, with("aud", nil)),
-		"wrong aud":                     es256(header, with("aud", "dagctl")),
-		"our aud and another":           es256(header, with("aud", []string{"dagctl.task", "else"})),
-		"no iss":                        es256(header, with("iss", nil)),
-		"wrong iss":                     es256(header, with("iss", "https://other.example.com")),
-		"another installation":          otherInstallation,
-		"another task's sub":            es256(header, with("sub", "task:"+uuid.NewString())),
-		"a user's sub":                  es256(header, with("sub", "user:"+good.TaskID.String())),
-		"no exp":                        es256(header, with("exp", nil)),
-		"no org":                        es256(header, with("org_id", nil)),
-		"attempt 0":                     es256(header, with("attempt", 0)),
-		"attempt is text":               es256(header, with("attempt", "3")),
-		"not yet":                       es256(header, with("nbf", noon.Add(time.Minute).Unix())),
-		"signed by another key":         foreign,
-		"its kid said to be ours":       forge(t, ecdsaKey(t), jose.ES256, header, claims),
-		"a key of its own":              forge(t, jose.JSONWebKey{Key: ecdsaKey(t)}, jose.ES256, map[jose.HeaderKey]any{"typ": "dagctl-task+jwt"}, claims),
-		"claims changed":                parts[0] + "." + encode(t, with("attempt", 4)) + "." + parts[2],
-		"signature changed":             parts[0] + "." + parts[1] + "." + string(flipped),
-		"signature of another's claims": parts[0] + "." + strings.Split(foreign, ".")[1][:20] + parts[1][20:] + "." + strings.Split(foreign, ".")[2],
-		"signature cut off":             parts[0] + "." + parts[1] + "." + parts[2][:40],
-		"no signature":                  parts[0] + "." + parts[1] + ".",
+		"nothing":         "",
+		"junk":            "junk",
+		"a service token": "dagctl_worker_" + strings.Repeat("0", 43),
+		"alg none": encode(t,
+			map[string]any{"alg": "none", "kid": key.ID, "typ": "dagctl-task+jwt"}) + "." + parts[1] + ".",
+		"alg none, our signature": encode(t,
+			map[string]any{"alg": "none", "kid": key.ID, "typ": "dagctl-task+jwt"}) + "." + parts[1] + "." + parts[2],
+		"HS256 with the public key": forge(t, publicPEM, jose.HS256, header, claims),
+		"HS256 with the key's DER":  forge(t, public, jose.HS256, header, claims),
+		"RS256":                     forge(t, rsaKey, jose.RS256, header, claims),
+		"no typ":                    es256(map[jose.HeaderKey]any{"kid": key.ID}, claims),
+		"typ JWT":                   es256(typed("JWT"), claims),
+		"typ is a number":           es256(typed(7), claims),
+		"no kid":                    es256(map[jose.HeaderKey]any{"typ": "dagctl-task+jwt"}, claims),
+		"another key's kid": es256(map[jose.HeaderKey]any{"typ": "dagctl-task+jwt", "kid": stranger.ID},
+			claims),
+		"no aud":                  es256(header, with("aud", nil)),
+		"wrong aud":               es256(header, with("aud", "dagctl")),
+		"our aud and another":     es256(header, with("aud", []string{"dagctl.task", "else"})),
+		"no iss":                  es256(header, with("iss", nil)),
+		"wrong iss":               es256(header, with("iss", "https://other.example.com")),
+		"another installation":    otherInstallation,
+		"another task's sub":      es256(header, with("sub", "task:"+uuid.NewString())),
+		"a user's sub":            es256(header, with("sub", "user:"+good.TaskID.String())),
+		"no exp":                  es256(header, with("exp", nil)),
+		"no org":                  es256(header, with("org_id", nil)),
+		"attempt 0":               es256(header, with("attempt", 0)),
+		"attempt is text":         es256(header, with("attempt", "3")),
+		"not yet":                 es256(header, with("nbf", noon.Add(time.Minute).Unix())),
+		"signed by another key":   foreign,
+		"its kid said to be ours": forge(t, ecdsaKey(t), jose.ES256, header, claims),
+		"a key of its own": forge(t, jose.JSONWebKey{Key: ecdsaKey(t)}, jose.ES256,
+			map[jose.HeaderKey]any{"typ": "dagctl-task+jwt"}, claims),
+		"claims changed":    parts[0] + "." + encode(t, with("attempt", 4)) + "." + parts[2],
+		"signature changed": parts[0] + "." + parts[1] + "." + string(flipped),
+		"signature of another's claims": parts[0] + "." + strings.Split(foreign, ".")[1][:20] + parts[1][20:] + "." +
+			strings.Split(foreign, ".")[2],
+		"signature cut off": parts[0] + "." + parts[1] + "." + parts[2][:40],
+		"no signature":      parts[0] + "." + parts[1] + ".",
 	} {
 		_, err := s.Verify(bad, noon)
 		require.True(t, fault.Is(err, fault.Unauthenticated), "%s: %v", name, err)
@@ -221,11 +229,12 @@ func ecdsaKey(t *testing.T) *ecdsa.PrivateKey {
 	return key
 }
 
-func TestACapabilityCoversItsAttemptAlone(t *testing.T) {
+func TestACapabilityCoversOnlyItsAttempt(t *testing.T) {
 	t.Parallel()
 	c := someCapability()
 	require.NoError(t, c.Covers(protocol.Fence{TaskID: c.TaskID, Attempt: 3}))
-	for _, f := range []protocol.Fence{{TaskID: c.TaskID, Attempt: 2}, {TaskID: c.TaskID, Attempt: 4}, {TaskID: uuid.New(), Attempt: 3}, {}} {
+	for _, f := range []protocol.Fence{{TaskID: c.TaskID, Attempt: 2}, {TaskID: c.TaskID, Attempt: 4},
+		{TaskID: uuid.New(), Attempt: 3}, {}} {
 		require.True(t, fault.Is(c.Covers(f), fault.Forbidden), "%v", f)
 	}
 }
@@ -283,6 +292,7 @@ func TestStrangersVerifyWithTheJWKS(t *testing.T) {
 	var set jose.JSONWebKeySet
 	require.NoError(t, json.Unmarshal(text, &set))
 	require.Len(t, set.Keys, 2)
+
 	for i, key := range set.Keys {
 		require.True(t, key.Valid() && key.IsPublic())
 		require.Equal(t, []authz.TaskKey{fresh, old}[i].ID, key.KeyID)
@@ -298,7 +308,7 @@ func TestStrangersVerifyWithTheJWKS(t *testing.T) {
 	require.NoError(t, err)
 }
 
-func TestWhatAKeyOfTasksMustBe(t *testing.T) {
+func TestInvalidTaskKeys(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	file := func(blocks ...*pem.Block) string {
@@ -334,7 +344,8 @@ func TestWhatAKeyOfTasksMustBe(t *testing.T) {
 	}
 	sec1, err := x509.MarshalECPrivateKey(ecdsaKey(t))
 	require.NoError(t, err)
-	key, err := authz.ReadTaskKey(file(&pem.Block{Type: "EC PARAMETERS", Bytes: []byte{6, 8, 42, 134, 72, 206, 61, 3, 1, 7}}, &pem.Block{Type: "EC PRIVATE KEY", Bytes: sec1}))
+	key, err := authz.ReadTaskKey(file(&pem.Block{Type: "EC PARAMETERS",
+		Bytes: []byte{6, 8, 42, 134, 72, 206, 61, 3, 1, 7}}, &pem.Block{Type: "EC PRIVATE KEY", Bytes: sec1}))
 	require.NoError(t, err)
 	require.True(t, key.CanSign())
 

@@ -19,17 +19,17 @@ import (
 	"github.com/dagctl/dagctl/internal/fault"
 )
 
-// DevConfig says how `dagctl dev` lets its one user in.
+// DevConfig configures how `dagctl dev` authenticates its one user.
 type DevConfig struct {
 	Org       Org
 	Addr      string // where the server listens; a loopback address, or NewDev refuses
-	TokenFile string // where the token is left for the command line, readable by its owner only
-	// WorkerTokenFile is where the token of workers is left, likewise; empty: nowhere.
+	TokenFile string // where NewDev writes the token for the command line, readable by its owner only
+	// WorkerTokenFile is where NewDev writes the token of workers, in the same way. Empty: nowhere.
 	WorkerTokenFile string
 }
 
-// Dev is the Authenticator of `dagctl dev`: whoever can read the token file, or open the address that was printed, is a
-// local admin until the process ends.
+// Dev is the Authenticator of `dagctl dev`: anyone who can read the token file, or open the printed address, is a local
+// admin until the process ends.
 type Dev struct {
 	org     Org
 	token   string
@@ -42,18 +42,22 @@ type Dev struct {
 	sessions map[string]bool // by hash of the cookie's value
 }
 
-// NewDev makes the tokens of this start and writes them to their files.
+// NewDev creates the tokens of this start and writes them to their files.
 func NewDev(cfg DevConfig) (*Dev, error) {
 	host, port, err := net.SplitHostPort(cfg.Addr)
 	if err != nil {
-		return nil, fault.New(fault.Invalid, "address %q: %w", cfg.Addr, err).WithHint("use host:port, such as 127.0.0.1:7070")
+		return nil, fault.New(fault.Invalid, "address %q: %w", cfg.Addr, err).
+			WithHint("use host:port, such as 127.0.0.1:7070")
 	}
 	if ip, err := netip.ParseAddr(host); host != "localhost" && (err != nil || !ip.IsLoopback()) {
-		return nil, fault.New(fault.Invalid, "dagctl dev lets anyone on this machine in as admin, so it does not listen on %s", cfg.Addr).
+		return nil, fault.New(fault.Invalid,
+			"dagctl dev lets anyone on this machine in as admin, so it does not listen on %s", cfg.Addr).
 			WithHint("use 127.0.0.1, or dagctl serve")
 	}
+
 	if n, err := strconv.Atoi(port); err != nil || n < 1 || n > 65535 {
-		return nil, fault.New(fault.Invalid, "address %q: the port must be the one listened on", cfg.Addr)
+		return nil, fault.New(fault.Invalid, "address %q: the port must be the one that the server listens on",
+			cfg.Addr)
 	}
 	d := &Dev{
 		org: cfg.Org, token: newSecret("dev"), workers: newSecret(string(KindWorker)), port: port,
@@ -73,7 +77,7 @@ func NewDev(cfg DevConfig) (*Dev, error) {
 	return d, writePrivate(cfg.TokenFile, d.token+"\n")
 }
 
-// writePrivate replaces a file with one that only its owner reads, whatever the old one's mode was.
+// writePrivate replaces a file with one that only its owner can read, whatever the mode of the old one.
 func writePrivate(path, content string) error {
 	f, err := os.CreateTemp(filepath.Dir(path), ".token-*") // mode 0600
 	if err != nil {
@@ -91,13 +95,13 @@ func writePrivate(path, content string) error {
 	return nil
 }
 
-// Token is the token of this start, as in the token file.
+// Token returns the token of this start, which is also in the token file.
 func (d *Dev) Token() string { return d.token }
 
-// WorkerToken lets workers claim tasks of every runtime, as long as this start lasts.
+// WorkerToken returns the token with which workers claim tasks of every runtime, until the process ends.
 func (d *Dev) WorkerToken() string { return d.workers }
 
-// worker recognises the token of workers.
+// worker returns the worker that sent r, if r has the token of workers.
 func (d *Dev) worker(r *http.Request) (Worker, bool) {
 	token, ok := bearer(r)
 	if !ok || subtle.ConstantTimeCompare(hashSecret(token), hashSecret(d.workers)) != 1 {
@@ -106,19 +110,19 @@ func (d *Dev) worker(r *http.Request) (Worker, bool) {
 	return Worker{OrgID: d.org.ID, TokenName: "dev", Orgs: []uuid.UUID{d.org.ID}}, true
 }
 
-// Origins are the addresses that browsers may use.
+// Origins returns the addresses that browsers may use.
 func (d *Dev) Origins() []string { return d.origins }
 
-// SignInURL is an address that signs browsers in, as long as this start lasts: a second browser, or the same one after
-// its cookies were cleared, opens it again.
+// SignInURL returns an address that signs browsers in until the process ends. It works more than once: for a second
+// browser, or for one whose cookies were cleared.
 func (d *Dev) SignInURL() string { return d.origins[0] + "/?token=" + d.link }
 
-// Caller is the local admin.
+// Caller returns the local admin.
 func (d *Dev) Caller() Caller {
 	return Caller{OrgID: d.org.ID, OrgSlug: d.org.Slug, Actor: "dev", Role: RoleAdmin}
 }
 
-// cookieName has the port in it, because cookies do not keep ports apart.
+// cookieName returns a name with the port in it, because browsers share cookies between ports.
 func (d *Dev) cookieName() string { return "dagctl_dev_" + d.port }
 
 // Authenticate recognises the token of this start, and the cookie of a browser that signed in.
@@ -133,6 +137,7 @@ func (d *Dev) Authenticate(r *http.Request) (Caller, bool, error) {
 		}
 		return Caller{}, false, nil
 	}
+
 	cookie, err := r.Cookie(d.cookieName())
 	if err != nil {
 		return Caller{}, false, nil
@@ -141,7 +146,8 @@ func (d *Dev) Authenticate(r *http.Request) (Caller, bool, error) {
 	known := d.sessions[string(hashSecret(cookie.Value))]
 	d.mu.Unlock()
 	if !known {
-		return Caller{}, false, fault.New(fault.Unauthenticated, "this browser was signed in to another start of dagctl dev").
+		return Caller{}, false, fault.New(fault.Unauthenticated,
+			"this browser was signed in to another start of dagctl dev").
 			WithHint("open the address that dagctl dev printed")
 	}
 	caller := d.Caller()
@@ -149,8 +155,8 @@ func (d *Dev) Authenticate(r *http.Request) (Caller, bool, error) {
 	return caller, true, nil
 }
 
-// signIn turns the secret of a sign-in address into a cookie, and takes it out of the address either way. It reports
-// whether it has answered the request.
+// signIn exchanges the secret of a sign-in address for a cookie, and redirects to the address without the secret even
+// if the secret is wrong. It reports whether it has answered the request.
 func (d *Dev) signIn(w http.ResponseWriter, r *http.Request) bool {
 	query := r.URL.Query()
 	secret := query.Get("token")
@@ -168,7 +174,9 @@ func (d *Dev) signIn(w http.ResponseWriter, r *http.Request) bool {
 		})
 	}
 	query.Del("token")
-	there := url.URL{Path: "/" + strings.TrimLeft(r.URL.Path, "/\\"), RawQuery: query.Encode()} // two slashes would name a host
+
+	// Two slashes at the beginning would name a host.
+	there := url.URL{Path: "/" + strings.TrimLeft(r.URL.Path, "/\\"), RawQuery: query.Encode()}
 	http.Redirect(w, r, there.String(), http.StatusSeeOther)
 	return true
 }

@@ -44,6 +44,7 @@ func signIn(t *testing.T, api *authz.API, dev *authz.Dev) (cookie, csrf string) 
 	require.Equal(t, 303, answer.Code, answer.Body.String())
 	require.Equal(t, "/", answer.Header().Get("Location"), "the secret leaves the address bar")
 	require.Len(t, answer.Result().Cookies(), 1)
+
 	c := answer.Result().Cookies()[0]
 	require.True(t, c.HttpOnly)
 	require.Equal(t, http.SameSiteStrictMode, c.SameSite)
@@ -66,7 +67,8 @@ func TestDevSignsBrowsersIn(t *testing.T) {
 	again := call(api, "GET", path, "", "Host", local)
 	require.NotEmpty(t, again.Header().Get("Set-Cookie"), "the address works for another browser")
 	require.Empty(t, call(api, "GET", path+"x", "", "Host", local).Header().Get("Set-Cookie"))
-	require.Empty(t, call(api, "GET", "/?token="+dev.Token(), "", "Host", local).Header().Get("Set-Cookie"), "the command line's token is not a sign-in")
+	require.Empty(t, call(api, "GET", "/?token="+dev.Token(), "", "Host", local).Header().Get("Set-Cookie"),
+		"the command line's token is not a sign-in")
 	require.Equal(t, 401, call(api, "GET", "/", "", "Host", local, "Cookie", "dagctl_dev_7070=guess").Code)
 	answer := call(api, "GET", "/?token=x&page=2", "", "Host", local)
 	require.Equal(t, "/?page=2", answer.Header().Get("Location"))
@@ -97,7 +99,8 @@ func TestDevToken(t *testing.T) {
 	require.Equal(t, authz.Identity{Org: "dev", Actor: "dev", Role: authz.RoleAdmin}, decode[authz.Identity](t, who))
 	require.Equal(t, 401, call(api, "GET", "/v1/whoami", "", append(as(dev.Token()), "Host", local)...).Code)
 
-	for _, addr := range []string{"0.0.0.0:7070", ":7070", "192.168.1.5:7070", "example.com:7070", "127.0.0.1", "127.0.0.1:0", "127.0.0.1:http"} {
+	for _, addr := range []string{"0.0.0.0:7070", ":7070", "192.168.1.5:7070", "example.com:7070", "127.0.0.1",
+		"127.0.0.1:0", "127.0.0.1:http"} {
 		cfg.Addr = addr
 		_, err := authz.NewDev(cfg)
 		require.True(t, fault.Is(err, fault.Invalid), "%s: %v", addr, err)
@@ -131,6 +134,7 @@ func TestDevAnswersOnlyItsOwnHosts(t *testing.T) {
 			if tc.origin != "" {
 				header = append(header, "Origin", tc.origin)
 			}
+
 			answer := call(api, "GET", "/", "", header...)
 			require.Equal(t, tc.ok, answer.Code == 200, "%q %q: %d", tc.host, tc.origin, answer.Code)
 			if !tc.ok {
@@ -147,6 +151,7 @@ func TestACookieAloneChangesNothing(t *testing.T) {
 	_, otherCSRF := signIn(t, api, dev)
 	const form = "application/x-www-form-urlencoded"
 	origin := "http://" + local
+
 	for _, tc := range []struct {
 		name   string
 		body   string
@@ -168,6 +173,7 @@ func TestACookieAloneChangesNothing(t *testing.T) {
 		answer := call(api, "POST", path, tc.body, append(tc.header, "Host", local, "Cookie", cookie)...)
 		require.Equal(t, tc.want, answer.Code, "%s: %s", tc.name, answer.Body)
 	}
+
 	// Operations are held to the same, and a token of the command line needs neither.
 	answer := call(api, "POST", "/v1/tokens", `{"name":"x"}`, "Host", local, "Cookie", cookie, "Origin", origin)
 	require.Equal(t, 403, answer.Code)
@@ -179,7 +185,8 @@ func TestDevWorkerToken(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	file := filepath.Join(t.TempDir(), "worker-token")
-	cfg := authz.DevConfig{Org: w.org, Addr: local, TokenFile: filepath.Join(t.TempDir(), "token"), WorkerTokenFile: file}
+	cfg := authz.DevConfig{Org: w.org, Addr: local, TokenFile: filepath.Join(t.TempDir(), "token"),
+		WorkerTokenFile: file}
 	before, err := authz.NewDev(cfg)
 	require.NoError(t, err)
 	dev, err := authz.NewDev(cfg)
@@ -196,7 +203,8 @@ func TestDevWorkerToken(t *testing.T) {
 		return call(api, "POST", "/remote/worker", "{}", append(asWorker(token), "Host", local)...).Code
 	}
 	require.Equal(t, 200, ask(dev.WorkerToken()))
-	require.Equal(t, 200, ask(w.token(t, authz.NewToken{Name: "fleet", Kind: authz.KindWorker, Runtimes: []string{"lambda"}})), "those that an admin made go on")
+	require.Equal(t, 200, ask(w.token(t, authz.NewToken{Name: "fleet",
+		Kind: authz.KindWorker, Runtimes: []string{"lambda"}})), "those that an admin made go on")
 	require.Equal(t, 401, ask(before.WorkerToken()), "a token per start")
 	require.Equal(t, 401, ask(dev.Token()))
 	require.Equal(t, 401, call(api, "GET", "/v1/whoami", "", append(as(dev.WorkerToken()), "Host", local)...).Code)

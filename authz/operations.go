@@ -30,7 +30,9 @@ func Register(api *API, requests *pgxpool.Pool) {
 
 	Handle(api, Admin, huma.Operation{
 		OperationID: "create-token", Method: http.MethodPost, Path: "/v1/tokens", Tags: []string{"access"},
-		Summary: "Make a service token", DefaultStatus: http.StatusCreated,
+		Summary: "Create a service token", DefaultStatus: http.StatusCreated,
+		Description: "`runtimes`, `operators` and `orgs` are those that a worker token may claim tasks of. Only the " +
+			"server's administrator can create a token for several orgs.",
 	}, func(ctx context.Context, caller Caller, in *createTokenInput) (*createTokenOutput, error) {
 		secret, token, err := CreateToken(ctx, requests, caller, in.Body.token())
 		return &createTokenOutput{CreatedToken{Token: token, Secret: secret}}, err
@@ -53,14 +55,14 @@ func Register(api *API, requests *pgxpool.Pool) {
 	type auditOutput struct{ Body rest.List[AuditEntry] }
 	Handle(api, Admin, huma.Operation{
 		OperationID: "list-audit", Method: http.MethodGet, Path: "/v1/audit", Tags: []string{"access"},
-		Summary: "What was done, by whom, latest first",
+		Summary: "List who did what, latest first",
 	}, func(ctx context.Context, caller Caller, in *auditInput) (*auditOutput, error) {
 		list, err := ListAudit(ctx, requests, caller, in.AuditFilter, in.PageInput)
 		return &auditOutput{list}, err
 	})
 }
 
-// Identity is a Caller as it is told who it is.
+// Identity is a Caller as the API shows it.
 type Identity struct {
 	Org      string   `json:"org" doc:"Slug of the org"`
 	Actor    string   `json:"actor" example:"token:ci"`
@@ -71,18 +73,19 @@ type Identity struct {
 type whoamiOutput struct{ Body Identity }
 
 func whoami(_ context.Context, caller Caller, _ *struct{}) (*whoamiOutput, error) {
-	return &whoamiOutput{Identity{Org: caller.OrgSlug, Actor: caller.Actor, Role: caller.Role, OrgRoles: caller.OrgRoles}}, nil
+	return &whoamiOutput{Identity{Org: caller.OrgSlug, Actor: caller.Actor, Role: caller.Role,
+		OrgRoles: caller.OrgRoles}}, nil
 }
 
-// CreateTokenRequest asks for a service token.
+// CreateTokenRequest describes a service token to create.
 type CreateTokenRequest struct {
 	Name       string    `json:"name" maxLength:"63"`
-	Kind       TokenKind `json:"kind,omitempty" enum:"user,worker" doc:"user when left out"`
-	Role       Role      `json:"role,omitempty" enum:"reader,writer,admin" doc:"Of a user token"`
-	Runtimes   []string  `json:"runtimes,omitempty" maxItems:"100" doc:"That a worker token may serve"`
-	Operators  []string  `json:"operators,omitempty" maxItems:"100" doc:"That a worker token may run; all of them when left out"`
-	Orgs       []string  `json:"orgs,omitempty" maxItems:"100" doc:"Whose tasks a worker token may claim, by slug; the caller's own when left out. Several are for whoever runs the server"`
-	TTLSeconds int64     `json:"ttl_seconds,omitempty" minimum:"60" maximum:"31536000" doc:"90 days when left out"`
+	Kind       TokenKind `json:"kind,omitempty" enum:"user,worker" doc:"Default: user"`
+	Role       Role      `json:"role,omitempty" enum:"reader,writer,admin" doc:"For user tokens"`
+	Runtimes   []string  `json:"runtimes,omitempty" maxItems:"100" doc:"For worker tokens"`
+	Operators  []string  `json:"operators,omitempty" maxItems:"100" doc:"For worker tokens. Default: all"`
+	Orgs       []string  `json:"orgs,omitempty" maxItems:"100" doc:"For worker tokens: slugs. Default: the caller's"`
+	TTLSeconds int64     `json:"ttl_seconds,omitempty" minimum:"60" maximum:"31536000" doc:"Default: 90 days"`
 }
 
 func (b CreateTokenRequest) token() NewToken {
@@ -94,7 +97,7 @@ func (b CreateTokenRequest) token() NewToken {
 
 type createTokenInput struct{ Body CreateTokenRequest }
 
-// CreatedToken is a new token with its secret, which is shown this once.
+// CreatedToken is a new token with its secret, which is never shown again.
 type CreatedToken struct {
 	Token
 	Secret string `json:"secret" doc:"Keep it: it is not shown again"`

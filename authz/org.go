@@ -23,16 +23,18 @@ type Org struct {
 	Settings Settings
 }
 
-// Settings are what an org may have set for it.
+// Settings are the settings of an org.
 type Settings struct {
-	DefaultReadRoles []string `json:"default_read_roles,omitempty"` // of new datasets, each as role:SLUG; none: every reader
-	FileRoots        []string `json:"file_roots,omitempty"`         // folders that file sources may read, set by who runs the server
+	// DefaultReadRoles are the read roles of new datasets, each as role:SLUG. Empty: every reader may read them.
+	DefaultReadRoles []string `json:"default_read_roles,omitempty"`
+	// FileRoots are the folders that file sources may read. The server's administrator sets them.
+	FileRoots []string `json:"file_roots,omitempty"`
 }
 
-// goodSlug is the check on orgs.slug.
+// goodSlug matches what the check on orgs.slug allows.
 var goodSlug = regexp.MustCompile(`^[a-z][a-z0-9_]{0,39}$`)
 
-// CreateOrg makes an org. The pool is the owner's, as for everything about orgs: no org may make or change another.
+// CreateOrg creates an org. The pool is the owner's, as for all changes of orgs: no org may create or change another.
 func CreateOrg(ctx context.Context, owner *pgxpool.Pool, slug, name string) (org Org, err error) {
 	err = pg.InTx(ctx, owner, func(ctx context.Context, tx pgx.Tx) error {
 		org, err = createOrg(ctx, tx, slug, name)
@@ -49,10 +51,11 @@ func createOrg(ctx context.Context, tx pgx.Tx, slug, name string) (Org, error) {
 	if name == "" {
 		name = slug
 	}
+
 	org := Org{Slug: slug, Name: name}
 	err := tx.QueryRow(ctx, `INSERT INTO orgs (slug, name) VALUES ($1, $2) RETURNING id`, slug, name).Scan(&org.ID)
 	if violates(err, "orgs_slug_key") {
-		return Org{}, fault.New(fault.Conflict, "there is an org %s already", slug)
+		return Org{}, fault.New(fault.Conflict, "the org %s exists already", slug)
 	}
 	if err != nil {
 		return Org{}, fmt.Errorf("create org %s: %w", slug, err)
@@ -75,7 +78,7 @@ func OrgBySlug(ctx context.Context, owner *pgxpool.Pool, slug string) (Org, erro
 	return org, nil
 }
 
-// OrgSettings reads an org's settings inside a transaction, the org's own or the owner's.
+// OrgSettings returns an org's settings. The transaction is the org's own or the owner's.
 func OrgSettings(ctx context.Context, tx pgx.Tx, orgID uuid.UUID) (s Settings, err error) {
 	if err := tx.QueryRow(ctx, `SELECT settings FROM orgs WHERE id = $1`, orgID).Scan(&s); err != nil {
 		return Settings{}, fmt.Errorf("read settings of org %s: %w", orgID, err)
@@ -98,19 +101,19 @@ func SetOrgSettings(ctx context.Context, owner *pgxpool.Pool, caller Caller, s S
 	})
 }
 
-// FirstToken is the org and the admin token that Bootstrap makes.
+// FirstToken describes the org and the admin token that Bootstrap creates.
 type FirstToken struct {
 	OrgSlug   string
 	OrgName   string
 	TokenName string
 	TTL       time.Duration // DefaultTTL when zero
-	Another   bool          // there are orgs already, and one more is wanted
+	Another   bool          // create another org if there is one already
 }
 
-// Bootstrap makes an org and its first admin token on an installation that has none. The pool is the owner's.
+// Bootstrap creates an org and its first admin token on an installation that has none. The pool is the owner's.
 func Bootstrap(ctx context.Context, owner *pgxpool.Pool, f FirstToken) (secret string, org Org, err error) {
 	err = pg.InTx(ctx, owner, func(ctx context.Context, tx pgx.Tx) error {
-		// Two at once must not both find the table empty.
+		// Two calls at once must not both find the table empty.
 		if _, err := tx.Exec(ctx, `LOCK TABLE orgs IN SHARE ROW EXCLUSIVE MODE`); err != nil {
 			return fmt.Errorf("bootstrap: %w", err)
 		}
@@ -120,8 +123,9 @@ func Bootstrap(ctx context.Context, owner *pgxpool.Pool, f FirstToken) (secret s
 		}
 		if any && !f.Another {
 			return fault.New(fault.Conflict, "this installation has an org already").
-				WithHint("an admin of it makes further tokens; pass --another-org if one more org is wanted")
+				WithHint("an admin of that org can create more tokens; pass --another-org to create another org")
 		}
+
 		if org, err = createOrg(ctx, tx, f.OrgSlug, f.OrgName); err != nil {
 			return err
 		}
@@ -140,7 +144,7 @@ type Querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }
 
-// OrgSlugs are the slugs of all orgs, for what concerns several. The connection is the owner's.
+// OrgSlugs returns the slugs of all orgs, by id. The connection is the owner's.
 func OrgSlugs(ctx context.Context, owner Querier) (map[uuid.UUID]string, error) {
 	rows, err := owner.Query(ctx, `SELECT id, slug FROM orgs`)
 	if err != nil {

@@ -2,28 +2,28 @@ package authz
 
 import "fmt"
 
-// Principal is the sort of party a route speaks with. None ever stands in for another: a worker's token opens no user's
-// route, and a task's no worker's.
+// Principal is the kind of party that a route is for. None can stand in for another: a worker's token opens no route
+// for users, and a task's token no route for workers.
 type Principal string
 
 const (
-	Anyone  Principal = "anyone" // nobody is asked who they are
-	Sender  Principal = "sender" // whoever knows a webhook's path and key; the handler checks that
+	Anyone  Principal = "anyone" // no credential is needed
+	Sender  Principal = "sender" // a party that knows a webhook's path and key, which the handler checks
 	User    Principal = "user"   // a person or a service token of kind user: a Caller
 	AWorker Principal = "worker" // a service token of kind worker: a Worker
 	ATask   Principal = "task"   // a capability token: a Capability
 )
 
-// Rule says whom a route lets in. Every route has one.
+// Rule is the principal and role that a route admits. Every route has one.
 type Rule int
 
-// The rules. The zero Rule is none, and registering a route with it panics.
+// The rules. The zero Rule is invalid: registering a route with it panics.
 const (
 	Public Rule = iota + 1 // anyone: health, the OpenAPI document, static files
-	Reader                 // any caller; what it sees is up to CanRead
+	Reader                 // any caller; CanRead decides what it sees
 	Writer
 	Admin
-	Hook     // whoever signs for it, which the handler checks, since the key is the webhook's
+	Hook     // a party that signs the request, which the handler checks, because the key is the webhook's
 	ByWorker // a worker, for what its token lets it claim
 	ByTask   // a running attempt, for its own task
 )
@@ -42,10 +42,10 @@ var rules = map[Rule]struct {
 	ByTask:   {"task", ATask, ""},
 }
 
-// Principal is the sort of party the rule lets in.
+// Principal returns the kind of party that the rule admits.
 func (r Rule) Principal() Principal { return rules[r].principal }
 
-// Role is the least role the rule asks a Caller for; it is empty where the principal is not User.
+// Role returns the least role that the rule requires of a Caller. It is empty if the principal is not User.
 func (r Rule) Role() Role { return rules[r].role }
 
 func (r Rule) String() string {

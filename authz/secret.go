@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// A secret reads dagctl_KIND_ and 32 random bytes in base 62, which fill 43 digits. The prefix lets scanners of source
-// code find leaked ones.
+// A secret is dagctl_KIND_ followed by 32 random bytes in base 62, which take 43 digits. The prefix lets scanners of
+// source code find leaked secrets.
 const secretDigits = 43
 
 var secretForm = regexp.MustCompile(`^dagctl_([a-z]+)_[0-9A-Za-z]{43}$`)
@@ -21,7 +21,7 @@ func newSecret(kind string) string {
 	return "dagctl_" + kind + "_" + strings.Repeat("0", secretDigits-len(digits)) + digits
 }
 
-// secretKind is the kind that a well-formed secret says it is of.
+// secretKind returns the kind in the prefix of a well-formed secret.
 func secretKind(secret string) (kind string, ok bool) {
 	m := secretForm.FindStringSubmatch(secret)
 	if m == nil {
@@ -30,7 +30,7 @@ func secretKind(secret string) (kind string, ok bool) {
 	return m[1], true
 }
 
-// hashSecret is what is stored. A plain hash is enough: 256 random bits cannot be guessed from it.
+// hashSecret returns the hash that is stored. A plain hash is enough: 256 random bits cannot be guessed from it.
 func hashSecret(secret string) []byte {
 	sum := sha256.Sum256([]byte(secret))
 	return sum[:]

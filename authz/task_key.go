@@ -18,7 +18,7 @@ import (
 	"github.com/dagctl/dagctl/internal/fault"
 )
 
-// TaskKey is one key of capability tokens: ECDSA on P-256. It verifies, and signs where its private half is at hand.
+// TaskKey is one key of capability tokens: ECDSA on P-256. It verifies, and signs if it has its private half.
 type TaskKey struct {
 	ID     string // kid: the JWK thumbprint of the public half (RFC 7638)
 	Source string // where it came from, for messages: a file, or a KMS key's ARN
@@ -28,19 +28,22 @@ type TaskKey struct {
 	private any // *ecdsa.PrivateKey or jose.OpaqueSigner; nil: it only verifies
 }
 
-// CanSign reports whether the private half is at hand.
+// CanSign reports whether the key has its private half.
 func (k TaskKey) CanSign() bool { return k.private != nil }
 
 func newTaskKey(source string, public *ecdsa.PublicKey, private any) (TaskKey, error) {
 	if public.Curve != elliptic.P256() {
-		return TaskKey{}, fault.New(fault.Invalid, "%s holds a key on the curve %s, and capability tokens need P-256 (ES256)", source, public.Curve.Params().Name).
+		return TaskKey{}, fault.New(fault.Invalid,
+			"%s holds a key on the curve %s, but capability tokens need P-256 (ES256)", source, public.Curve.Params().
+				Name).
 			WithHint(makeTaskKey)
 	}
 	sum, err := (&jose.JSONWebKey{Key: public}).Thumbprint(crypto.SHA256)
 	if err != nil {
 		return TaskKey{}, fault.New(fault.Invalid, "%s: %w", source, err)
 	}
-	point, err := public.Bytes() // a byte of form, then both coordinates
+
+	point, err := public.Bytes() // one byte for the form, then both coordinates
 	if err != nil {
 		return TaskKey{}, fault.New(fault.Invalid, "%s: %w", source, err)
 	}
@@ -51,10 +54,10 @@ func newTaskKey(source string, public *ecdsa.PublicKey, private any) (TaskKey, e
 	}}, nil
 }
 
-const makeTaskKey = "make one with `openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -out FILE`"
+const makeTaskKey = "create one with `openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -out FILE`"
 
-// ReadTaskKey reads a PEM file that holds one key: a private one (PKCS #8 or SEC 1), or a public one (PKIX) that only
-// verifies tokens which its private half signed earlier.
+// ReadTaskKey reads a PEM file that holds one key: a private one (PKCS #8 or SEC 1), or a public one (PKIX), which only
+// verifies tokens that its private half signed earlier.
 func ReadTaskKey(path string) (TaskKey, error) {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -63,6 +66,7 @@ func ReadTaskKey(path string) (TaskKey, error) {
 	if err != nil {
 		return TaskKey{}, fault.New(fault.Invalid, "key of tasks: %w", err)
 	}
+
 	for {
 		var block *pem.Block
 		if block, text = pem.Decode(text); block == nil {
@@ -81,7 +85,8 @@ func ReadTaskKey(path string) (TaskKey, error) {
 		case *ecdsa.PublicKey:
 			return newTaskKey(path, key, nil)
 		}
-		return TaskKey{}, fault.New(fault.Invalid, "%s holds a key that is not ECDSA on P-256 (ES256)", path).WithHint(makeTaskKey)
+		return TaskKey{}, fault.New(fault.Invalid, "%s holds a key that is not ECDSA on P-256 (ES256)", path).
+			WithHint(makeTaskKey)
 	}
 }
 
@@ -94,22 +99,23 @@ func parseTaskKey(block *pem.Block) (any, error) {
 	case "PUBLIC KEY":
 		return x509.ParsePKIXPublicKey(block.Bytes)
 	}
-	return nil, fmt.Errorf("a PEM block %q is none of PRIVATE KEY, EC PRIVATE KEY and PUBLIC KEY", block.Type)
+	return nil, fmt.Errorf("the PEM block %q is not PRIVATE KEY, EC PRIVATE KEY or PUBLIC KEY", block.Type)
 }
 
-// EnsureTaskKey reads the key in a file, which it makes first where there is none: for a server of one machine that
-// nobody sets up.
+// EnsureTaskKey reads the key in a file, and creates the file if it does not exist, for a server on one machine that
+// needs no set-up.
 func EnsureTaskKey(path string) (TaskKey, error) {
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 		private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 		if err != nil {
-			return TaskKey{}, fmt.Errorf("make a key of tasks: %w", err)
+			return TaskKey{}, fmt.Errorf("create a key of tasks: %w", err)
 		}
 		der, err := x509.MarshalPKCS8PrivateKey(private)
 		if err != nil {
-			return TaskKey{}, fmt.Errorf("make a key of tasks: %w", err)
+			return TaskKey{}, fmt.Errorf("create a key of tasks: %w", err)
 		}
-		if err := writePrivate(path, string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}))); err != nil {
+		if err := writePrivate(path, string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY",
+			Bytes: der}))); err != nil {
 			return TaskKey{}, err
 		}
 	}

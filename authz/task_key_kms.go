@@ -24,15 +24,15 @@ import (
 // KMSConfig names a key in AWS KMS: of spec ECC_NIST_P256, for SIGN_VERIFY. Credentials are those of the process.
 type KMSConfig struct {
 	KeyID    string // id, ARN or alias
-	Endpoint string // where it is not AWS's own
-	Region   string // empty: as the AWS settings of the process say
+	Endpoint string // if it is not AWS's own
+	Region   string // empty: that of the process's AWS settings
 }
 
 // kmsTimeout bounds one signature, the client's retries included.
 const kmsTimeout = 10 * time.Second
 
-// KMSTaskKey is a key of capability tokens that never leaves KMS. Its public half is fetched here, once; each token is
-// signed by a call.
+// KMSTaskKey returns a key of capability tokens that never leaves KMS. It fetches the public half once; signing a token
+// takes a call to KMS.
 func KMSTaskKey(ctx context.Context, c KMSConfig) (TaskKey, error) {
 	ctx, cancel := context.WithTimeout(ctx, 3*kmsTimeout)
 	defer cancel()
@@ -48,15 +48,20 @@ func KMSTaskKey(ctx context.Context, c KMSConfig) (TaskKey, error) {
 			o.BaseEndpoint = aws.String(c.Endpoint)
 		}
 	})
+
 	source := "KMS key " + c.KeyID
 	answer, err := client.GetPublicKey(ctx, &kms.GetPublicKeyInput{KeyId: aws.String(c.KeyID)})
 	if err != nil {
 		return TaskKey{}, fault.New(fault.Unavailable, "%s: its public key cannot be read: %w", source, err).
 			WithHint("tasks.kms_key_id needs kms:GetPublicKey and kms:Sign for the server's role; docs/config.md")
 	}
-	if answer.KeyUsage != types.KeyUsageTypeSignVerify || !slices.Contains(answer.SigningAlgorithms, types.SigningAlgorithmSpecEcdsaSha256) {
-		return TaskKey{}, fault.New(fault.Invalid, "%s is a %s key for %s, and capability tokens need ECC_NIST_P256 for SIGN_VERIFY", source, answer.KeySpec, answer.KeyUsage)
+	if answer.KeyUsage != types.KeyUsageTypeSignVerify ||
+		!slices.Contains(answer.SigningAlgorithms, types.SigningAlgorithmSpecEcdsaSha256) {
+		return TaskKey{}, fault.New(fault.Invalid,
+			"%s is a %s key for %s, but capability tokens need ECC_NIST_P256 for "+
+				"SIGN_VERIFY", source, answer.KeySpec, answer.KeyUsage)
 	}
+
 	public, err := x509.ParsePKIXPublicKey(answer.PublicKey)
 	if err != nil {
 		return TaskKey{}, fault.New(fault.Invalid, "%s: its public key: %w", source, err)
@@ -65,7 +70,7 @@ func KMSTaskKey(ctx context.Context, c KMSConfig) (TaskKey, error) {
 	if !ok {
 		return TaskKey{}, fault.New(fault.Invalid, "%s is not an ECDSA key", source)
 	}
-	// An alias may come to name another key, whose signatures would not match.
+	// An alias may name another key later, whose signatures would not match: use the ARN.
 	signer := &kmsSigner{client: client, keyID: aws.ToString(answer.KeyId)}
 	key, err := newTaskKey(source, ecdsaKey, signer)
 	signer.public = jose.JSONWebKey{Key: key.public, KeyID: key.ID, Algorithm: string(jose.ES256)}
@@ -82,16 +87,17 @@ type kmsSigner struct {
 func (s *kmsSigner) Public() *jose.JSONWebKey        { return &s.public }
 func (s *kmsSigner) Algs() []jose.SignatureAlgorithm { return []jose.SignatureAlgorithm{jose.ES256} }
 
-// SignPayload has KMS sign the payload's hash.
+// SignPayload returns KMS's signature of the payload's hash.
 func (s *kmsSigner) SignPayload(payload []byte, alg jose.SignatureAlgorithm) ([]byte, error) {
 	if alg != jose.ES256 {
 		return nil, jose.ErrUnsupportedAlgorithm
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), kmsTimeout) // go-jose hands none on
+	ctx, cancel := context.WithTimeout(context.Background(), kmsTimeout) // go-jose passes no context
 	defer cancel()
 	digest := sha256.Sum256(payload)
 	answer, err := s.client.Sign(ctx, &kms.SignInput{
-		KeyId: aws.String(s.keyID), Message: digest[:], MessageType: types.MessageTypeDigest, SigningAlgorithm: types.SigningAlgorithmSpecEcdsaSha256,
+		KeyId: aws.String(s.keyID), Message: digest[:], MessageType: types.MessageTypeDigest,
+		SigningAlgorithm: types.SigningAlgorithmSpecEcdsaSha256,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("KMS key %s: %w", s.keyID, err)
@@ -99,12 +105,13 @@ func (s *kmsSigner) SignPayload(payload []byte, alg jose.SignatureAlgorithm) ([]
 	return joseSignature(answer.Signature)
 }
 
-// joseSignature turns an ECDSA signature on P-256 from DER, as KMS gives it, into the two numbers of 32 bytes that JOSE
-// wants (RFC 7518, 3.4).
+// joseSignature converts an ECDSA signature on P-256 from DER, which KMS returns, to the two numbers of 32 bytes that
+// JOSE requires (RFC 7518, 3.4).
 func joseSignature(der []byte) ([]byte, error) {
 	var signature struct{ R, S *big.Int }
 	rest, err := asn1.Unmarshal(der, &signature)
-	if err != nil || len(rest) > 0 || signature.R.Sign() <= 0 || signature.S.Sign() <= 0 || signature.R.BitLen() > 256 || signature.S.BitLen() > 256 {
+	if err != nil || len(rest) > 0 || signature.R.Sign() <= 0 || signature.S.Sign() <= 0 ||
+		signature.R.BitLen() > 256 || signature.S.BitLen() > 256 {
 		return nil, errors.New("the signature is not one of ECDSA on P-256")
 	}
 	out := make([]byte, 64)

@@ -21,9 +21,10 @@ import (
 	"github.com/dagctl/dagctl/internal/fault"
 )
 
-// kmsServer stands where AWS KMS is: a local HTTP server that speaks the two calls of its JSON protocol that matter here, as
-// AWS documents them, and signs with a real ECDSA key. No package of Node's or Go's registry is a KMS server with asymmetric
-// keys, so this one is our own reading of the documentation; that the requests are signed is checked by their header only.
+// kmsServer stands where AWS KMS is: a local HTTP server that speaks the two calls of its JSON protocol that matter
+// here, as AWS documents them, and signs with a real ECDSA key. No package of Node's or Go's registry is a KMS server
+// with asymmetric keys, so this one is our own reading of the documentation; that the requests are signed is checked by
+// their header only.
 type kmsServer struct {
 	*httptest.Server
 	arn      string
@@ -64,6 +65,7 @@ func (s *kmsServer) answer(t *testing.T, w http.ResponseWriter, r *http.Request)
 		fail("IncompleteSignature", "not a signed call of KMS")
 		return
 	}
+
 	var in struct {
 		KeyID            string `json:"KeyId"`
 		Message          []byte
@@ -74,6 +76,7 @@ func (s *kmsServer) answer(t *testing.T, w http.ResponseWriter, r *http.Request)
 		fail("SerializationException", err.Error())
 		return
 	}
+
 	if in.KeyID != s.arn && in.KeyID != "alias/dagctl" {
 		fail("NotFoundException", "Alias or key does not exist")
 		return
@@ -81,12 +84,14 @@ func (s *kmsServer) answer(t *testing.T, w http.ResponseWriter, r *http.Request)
 	out := map[string]any{"KeyId": s.arn}
 	switch r.Header.Get("X-Amz-Target") {
 	case "TrentService.GetPublicKey":
-		out["PublicKey"], out["KeySpec"], out["KeyUsage"], out["SigningAlgorithms"] = s.public, s.spec, s.usage, []string{"ECDSA_SHA_256"}
+		out["PublicKey"], out["KeySpec"], out["KeyUsage"], out["SigningAlgorithms"] = s.public, s.spec, s.usage,
+			[]string{"ECDSA_SHA_256"}
 	case "TrentService.Sign":
 		if in.MessageType != "DIGEST" || in.SigningAlgorithm != "ECDSA_SHA_256" || len(in.Message) != sha256.Size {
 			fail("ValidationException", "Digest is invalid length for algorithm ECDSA_SHA_256")
 			return
 		}
+
 		if in.KeyID != s.arn {
 			fail("AccessDeniedException", "the key may be used by its ARN alone")
 			return
@@ -105,8 +110,10 @@ func (s *kmsServer) answer(t *testing.T, w http.ResponseWriter, r *http.Request)
 func setAWS(t *testing.T) {
 	t.Helper()
 	for name, value := range map[string]string{
-		"AWS_ACCESS_KEY_ID": "AKIDEXAMPLE", "AWS_SECRET_ACCESS_KEY": "example", "AWS_SESSION_TOKEN": "", "AWS_PROFILE": "",
-		"AWS_CONFIG_FILE": "/dev/null", "AWS_SHARED_CREDENTIALS_FILE": "/dev/null", "AWS_MAX_ATTEMPTS": "1", "AWS_REGION": "", "AWS_DEFAULT_REGION": "",
+		"AWS_ACCESS_KEY_ID": "AKIDEXAMPLE", "AWS_SECRET_ACCESS_KEY": "example", "AWS_SESSION_TOKEN": "",
+		"AWS_PROFILE":     "",
+		"AWS_CONFIG_FILE": "/dev/null", "AWS_SHARED_CREDENTIALS_FILE": "/dev/null", "AWS_MAX_ATTEMPTS": "1",
+		"AWS_REGION": "", "AWS_DEFAULT_REGION": "",
 	} {
 		t.Setenv(name, value)
 	}
@@ -152,7 +159,7 @@ func TestAKeyInKMS(t *testing.T) {
 	require.ErrorContains(t, err, kmsARN)
 }
 
-func TestWhatAKeyInKMSMustBe(t *testing.T) {
+func TestInvalidKeysInKMS(t *testing.T) {
 	setAWS(t)
 	rsaKey, err := rsa.GenerateKey(rand.Reader, 2048)
 	require.NoError(t, err)
@@ -162,6 +169,7 @@ func TestWhatAKeyInKMSMustBe(t *testing.T) {
 	require.NoError(t, err)
 	p384Public, err := x509.MarshalPKIXPublicKey(&p384.PublicKey)
 	require.NoError(t, err)
+
 	for name, tc := range map[string]struct {
 		change func(*kmsServer, *authz.KMSConfig)
 		kind   fault.Kind

@@ -26,7 +26,7 @@ const (
 	MaxTTL     = 365 * 24 * time.Hour
 )
 
-// TokenKind says what a service token stands for.
+// TokenKind is what a service token acts as.
 type TokenKind string
 
 const (
@@ -34,14 +34,14 @@ const (
 	KindWorker TokenKind = "worker" // may claim tasks of its runtimes and operators; never a Caller
 )
 
-// Token is a service token as people see it: without its secret, which nobody has but who made it.
+// Token is a service token as people see it: without its secret, which only its creator knows.
 type Token struct {
 	Name       string     `json:"name"`
 	Kind       TokenKind  `json:"kind" enum:"user,worker"`
 	Role       Role       `json:"role,omitempty" enum:"reader,writer,admin"`
 	Runtimes   []string   `json:"runtimes,omitempty"`
 	Operators  []string   `json:"operators,omitempty"`
-	Orgs       int        `json:"orgs,omitempty" doc:"Of a worker token: of how many orgs it may claim tasks"`
+	Orgs       int        `json:"orgs,omitempty" doc:"For worker tokens: the number of orgs whose tasks it may claim"`
 	CreatedBy  string     `json:"created_by"`
 	CreatedAt  time.Time  `json:"created_at"`
 	ExpiresAt  time.Time  `json:"expires_at"`
@@ -49,23 +49,23 @@ type Token struct {
 	RevokedAt  *time.Time `json:"revoked_at,omitempty"`
 }
 
-// NewToken is a token to be made.
+// NewToken describes a token to create.
 type NewToken struct {
 	Name      string
 	Kind      TokenKind     // KindUser when empty
 	Role      Role          // of a user token
 	Runtimes  []string      // of a worker token, at least one
 	Operators []string      // of a worker token; empty is every operator
-	Orgs      []string      // of a worker token: slugs; empty is the caller's. Others are for CreateWorkerToken alone
+	Orgs      []string      // of a worker token: slugs; empty is the caller's. Only CreateWorkerToken accepts others
 	TTL       time.Duration // DefaultTTL when zero, MaxTTL at most
 }
 
 var goodTokenName = regexp.MustCompile(`^[a-z0-9][a-z0-9_.-]{0,62}$`)
 
-// goodClaim is what runtimes and operators are called.
+// goodClaim matches the names of runtimes and operators.
 var goodClaim = regexp.MustCompile(`^[a-z][a-z0-9_-]{0,62}$`)
 
-// validate fills in defaults and lists everything that is wrong.
+// validate returns the token with its defaults, or an error that lists everything that is wrong.
 func (n NewToken) validate() (NewToken, error) {
 	if n.Kind == "" {
 		n.Kind = KindUser
@@ -73,52 +73,73 @@ func (n NewToken) validate() (NewToken, error) {
 	if n.TTL == 0 {
 		n.TTL = DefaultTTL
 	}
-	var problems []fault.Problem
-	wrong := func(where, format string, args ...any) {
-		problems = append(problems, fault.Problem{Location: where, Message: fmt.Sprintf(format, args...)})
-	}
+
+	var problems tokenProblems
 	if !goodTokenName.MatchString(n.Name) {
-		wrong("name", "%q is not a token name: use up to 63 of a-z, 0-9, _, . and -, beginning with a letter or digit", n.Name)
+		problems.add("name",
+			"%q is not a token name: use up to 63 of a-z, 0-9, _, . and -, beginning with a letter or digit", n.Name)
 	}
 	if n.TTL < time.Minute || n.TTL > MaxTTL {
-		wrong("ttl", "a token lives between one minute and %d days, not %s", MaxTTL/(24*time.Hour), n.TTL)
+		problems.add("ttl", "a token must expire after one minute to %d days, not %s", MaxTTL/(24*time.Hour), n.TTL)
 	}
 	switch n.Kind {
 	case KindUser:
-		if !n.Role.Valid() {
-			wrong("role", "a user token needs a role: reader, writer or admin")
-		}
-		if len(n.Runtimes)+len(n.Operators) > 0 {
-			wrong("runtimes", "a user token claims nothing: runtimes and operators belong to worker tokens")
-		}
-		if len(n.Orgs) > 0 {
-			wrong("orgs", "a user token is of one org, its maker's")
-		}
+		n.validateUser(&problems)
 	case KindWorker:
-		if n.Role != "" {
-			wrong("role", "a worker token has no role: it never acts for a user")
-		}
-		if len(n.Runtimes) == 0 {
-			wrong("runtimes", "a worker token needs the runtimes it may serve")
-		}
-		for field, names := range map[string][]string{"runtimes": n.Runtimes, "operators": n.Operators} {
-			for _, name := range names {
-				if !goodClaim.MatchString(name) {
-					wrong(field, "%q is not a name: use up to 63 of a-z, 0-9, _ and -, beginning with a letter", name)
-				}
-			}
-		}
+		n.validateWorker(&problems)
 	default:
-		wrong("kind", "%q is no kind of token: user or worker", n.Kind)
+		problems.add("kind", "%q is not a kind of token: use user or worker", n.Kind)
 	}
+
 	if len(problems) > 0 {
-		return n, &fault.Error{Kind: fault.Invalid, Message: "the token cannot be made: " + problems[0].Message, Problems: problems}
+		return n, &fault.Error{
+			Kind:     fault.Invalid,
+			Message:  "the token cannot be created: " + problems[0].Message,
+			Problems: problems,
+		}
 	}
 	return n, nil
 }
 
-// CreateToken makes a service token in the caller's org. The secret is returned here and never again.
-func CreateToken(ctx context.Context, pool *pgxpool.Pool, caller Caller, n NewToken) (secret string, t Token, err error) {
+func (n NewToken) validateUser(problems *tokenProblems) {
+	if !n.Role.Valid() {
+		problems.add("role", "a user token needs a role: reader, writer or admin")
+	}
+	if len(n.Runtimes)+len(n.Operators) > 0 {
+		problems.add("runtimes", "a user token claims no tasks: only worker tokens have runtimes and operators")
+	}
+	if len(n.Orgs) > 0 {
+		problems.add("orgs", "a user token belongs to one org, that of its creator")
+	}
+}
+
+func (n NewToken) validateWorker(problems *tokenProblems) {
+	if n.Role != "" {
+		problems.add("role", "a worker token has no role: it never acts for a user")
+	}
+	if len(n.Runtimes) == 0 {
+		problems.add("runtimes", "a worker token needs the runtimes it may serve")
+	}
+	for field, names := range map[string][]string{"runtimes": n.Runtimes, "operators": n.Operators} {
+		for _, name := range names {
+			if !goodClaim.MatchString(name) {
+				problems.add(field, "%q is not a name: use up to 63 of a-z, 0-9, _ and -, beginning with a letter",
+					name)
+			}
+		}
+	}
+}
+
+// tokenProblems collects everything that is wrong with a NewToken.
+type tokenProblems []fault.Problem
+
+func (p *tokenProblems) add(field, format string, args ...any) {
+	*p = append(*p, fault.Problem{Location: field, Message: fmt.Sprintf(format, args...)})
+}
+
+// CreateToken creates a service token in the caller's org. Nothing else ever returns its secret.
+func CreateToken(ctx context.Context, pool *pgxpool.Pool, caller Caller, n NewToken) (secret string, t Token,
+	err error) {
 	err = pg.InOrgTx(ctx, pool, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
 		secret, t, err = createToken(ctx, tx, caller, n)
 		return err
@@ -131,18 +152,20 @@ func CreateToken(ctx context.Context, pool *pgxpool.Pool, caller Caller, n NewTo
 
 func createToken(ctx context.Context, tx pgx.Tx, caller Caller, n NewToken) (string, Token, error) {
 	if other := slices.IndexFunc(n.Orgs, func(slug string) bool { return slug != caller.OrgSlug }); other >= 0 {
-		return "", Token{}, fault.New(fault.Forbidden, "%s has no say over the org %q", caller.Actor, n.Orgs[other]).
-			WithHint("whoever runs the server makes tokens for several orgs: `dagctl admin create-worker-token`")
+		return "", Token{}, fault.New(fault.Forbidden, "%s has no rights in the org %q", caller.Actor, n.Orgs[other]).
+			WithHint("the server's administrator can create tokens for several orgs: `dagctl admin " +
+				"create-worker-token`")
 	}
 	return insertToken(ctx, tx, caller, n, []uuid.UUID{caller.OrgID})
 }
 
-// insertToken makes a token of the caller's org; a worker token may claim tasks of the given orgs.
+// insertToken creates a token of the caller's org. A worker token may claim tasks of the given orgs.
 func insertToken(ctx context.Context, tx pgx.Tx, caller Caller, n NewToken, orgs []uuid.UUID) (string, Token, error) {
 	n, err := n.validate()
 	if err != nil {
 		return "", Token{}, err
 	}
+
 	secret := newSecret(string(n.Kind))
 	if n.Kind != KindWorker {
 		orgs = nil
@@ -155,10 +178,11 @@ func insertToken(ctx context.Context, tx pgx.Tx, caller Caller, n NewToken, orgs
 	if err != nil {
 		return "", Token{}, fmt.Errorf("create token %s: %w", n.Name, err)
 	}
+
 	t, err := pgx.CollectExactlyOneRow(rows, scanToken)
 	if violates(err, "service_tokens_org_id_name_key") {
-		return "", Token{}, fault.New(fault.Conflict, "there is a token %s already, or there was", n.Name).
-			WithHint("choose another name: the audit log knows tokens by theirs")
+		return "", Token{}, fault.New(fault.Conflict, "a token %s exists or existed already", n.Name).
+			WithHint("choose another name: the audit log identifies tokens by name")
 	}
 	if err != nil {
 		return "", Token{}, fmt.Errorf("create token %s: %w", n.Name, err)
@@ -166,12 +190,14 @@ func insertToken(ctx context.Context, tx pgx.Tx, caller Caller, n NewToken, orgs
 	return secret, t, Audit(ctx, tx, caller, "token.create", "token:"+t.Name, map[string]any{"after": t})
 }
 
-// ListTokens lists the tokens of the caller's org by name, revoked and expired ones too.
-func ListTokens(ctx context.Context, pool *pgxpool.Pool, caller Caller, page rest.PageInput) (list rest.List[Token], err error) {
+// ListTokens returns the tokens of the caller's org by name, including revoked and expired ones.
+func ListTokens(ctx context.Context, pool *pgxpool.Pool, caller Caller,
+	page rest.PageInput) (list rest.List[Token], err error) {
 	var after string
 	if _, err := page.After(&after); err != nil {
 		return list, err
 	}
+
 	err = pg.InOrgTx(ctx, pool, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, `
 			SELECT `+tokenColumns+` FROM service_tokens
@@ -180,7 +206,9 @@ func ListTokens(ctx context.Context, pool *pgxpool.Pool, caller Caller, page res
 		if err != nil {
 			return err
 		}
+
 		tokens, err := pgx.CollectRows(rows, scanToken)
+
 		if err != nil {
 			return err
 		}
@@ -193,7 +221,7 @@ func ListTokens(ctx context.Context, pool *pgxpool.Pool, caller Caller, page res
 	return list, nil
 }
 
-// RevokeToken ends a token of the caller's org at once. Revoking it again changes nothing.
+// RevokeToken revokes a token of the caller's org at once. Revoking it again changes nothing.
 func RevokeToken(ctx context.Context, pool *pgxpool.Pool, caller Caller, name string) error {
 	return pg.InOrgTx(ctx, pool, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
 		orgs, revoked, err := lockToken(ctx, tx, caller.OrgID, name)
@@ -202,19 +230,23 @@ func RevokeToken(ctx context.Context, pool *pgxpool.Pool, caller Caller, name st
 		}
 		if orgs > 1 {
 			return fault.New(fault.Forbidden, "workers of other orgs use token %s too", name).
-				WithHint("whoever runs the server may revoke it: `dagctl admin revoke-token %s --org %s`", name, caller.OrgSlug)
+				WithHint("the server's administrator can revoke it: `dagctl admin revoke-token %s --org %s`",
+					name, caller.OrgSlug)
 		}
 		return revokeToken(ctx, tx, caller, name)
 	})
 }
 
-// lockToken locks a token's row, and says for how many orgs it claims tasks and whether it is revoked.
+// lockToken locks a token's row. It returns the number of orgs whose tasks the token may claim, and whether it is
+// revoked.
 func lockToken(ctx context.Context, tx pgx.Tx, org uuid.UUID, name string) (orgs int, revoked bool, err error) {
 	err = tx.QueryRow(ctx, `
-		SELECT coalesce(cardinality(orgs), 0), revoked_at IS NOT NULL FROM service_tokens WHERE org_id = $1 AND name = $2 FOR UPDATE`,
+		SELECT coalesce(cardinality(orgs), 0), revoked_at IS NOT NULL FROM service_tokens WHERE org_id = $1
+			AND name = $2 FOR UPDATE`,
 		org, name).Scan(&orgs, &revoked)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return 0, false, fault.New(fault.NotFound, "there is no token %q", name).WithHint("dagctl tokens list shows them")
+		return 0, false, fault.New(fault.NotFound, "there is no token %q", name).
+			WithHint("`dagctl tokens list` lists them")
 	}
 	if err != nil {
 		return 0, false, fmt.Errorf("revoke token %s: %w", name, err)
@@ -231,10 +263,13 @@ func revokeToken(ctx context.Context, tx pgx.Tx, caller Caller, name string) err
 }
 
 // tokenColumns is what scanToken scans.
-const tokenColumns = `name, kind, COALESCE(role, ''), runtimes, operators, coalesce(cardinality(orgs), 0), created_by, created_at, expires_at, last_used_at, revoked_at`
+const tokenColumns = `
+	name, kind, COALESCE(role, ''), runtimes, operators, coalesce(cardinality(orgs), 0),
+	created_by, created_at, expires_at, last_used_at, revoked_at`
 
 func scanToken(row pgx.CollectableRow) (t Token, err error) {
-	err = row.Scan(&t.Name, &t.Kind, &t.Role, &t.Runtimes, &t.Operators, &t.Orgs, &t.CreatedBy, &t.CreatedAt, &t.ExpiresAt, &t.LastUsedAt, &t.RevokedAt)
+	err = row.Scan(&t.Name, &t.Kind, &t.Role, &t.Runtimes, &t.Operators, &t.Orgs,
+		&t.CreatedBy, &t.CreatedAt, &t.ExpiresAt, &t.LastUsedAt, &t.RevokedAt)
 	return t, err
 }
 
@@ -244,8 +279,8 @@ func violates(err error, constraint string) bool {
 	return errors.As(err, &pgErr) && pgErr.Code == "23505" && pgErr.ConstraintName == constraint
 }
 
-// Tokens is the Authenticator of service tokens. Its pool must be the owner's: until the token is found nobody knows
-// the org, and the requests' pool shows no rows without one.
+// Tokens is the Authenticator of service tokens. Its pool must be the owner's: the org is unknown until the token is
+// found, and the requests' pool shows no rows without an org.
 type Tokens struct {
 	pool    *pgxpool.Pool
 	lookups *batch.Batcher[*lookup]
@@ -258,7 +293,7 @@ func NewTokens(owner *pgxpool.Pool) *Tokens {
 	return a
 }
 
-// Authenticate recognises a service token of kind user. A worker token is a credential of this sort, and no good.
+// Authenticate returns the caller of a service token of kind user. It refuses worker tokens.
 func (a *Tokens) Authenticate(r *http.Request) (Caller, bool, error) {
 	secret, ok := bearer(r)
 	if !ok {
@@ -276,11 +311,11 @@ func (a *Tokens) Authenticate(r *http.Request) (Caller, bool, error) {
 	return caller, err == nil, err
 }
 
-// find looks a user token up by its hash, which takes the same time however nearly a guess matches.
+// find looks up a user token by its hash, so that the time does not depend on how much of a guess is right.
 func (a *Tokens) find(ctx context.Context, secret string) (Caller, error) {
 	var c Caller
 	var name string
-	// service_tokens_hash_key. last_used_at is written once a minute at most, so that a busy token is not a hot row.
+	// Uses service_tokens_hash_key. Writes last_used_at at most once a minute, so that a busy token is not a hot row.
 	err := a.pool.QueryRow(ctx, `
 		WITH token AS (
 			SELECT t.id, t.org_id, o.slug, t.name, t.role, t.last_used_at
@@ -296,6 +331,7 @@ func (a *Tokens) find(ctx context.Context, secret string) (Caller, error) {
 	if errors.Is(err, pgx.ErrNoRows) {
 		return Caller{}, badToken()
 	}
+
 	if err != nil {
 		return Caller{}, fmt.Errorf("look up token: %w", err)
 	}

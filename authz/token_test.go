@@ -30,7 +30,8 @@ func TestTokensOverHTTP(t *testing.T) {
 	require.Regexp(t, `^dagctl_user_[0-9A-Za-z]{43}$`, made.Secret)
 
 	who := call(api, "GET", "/v1/whoami", "", as(made.Secret)...)
-	require.Equal(t, authz.Identity{Org: "acme", Actor: "token:ci", Role: authz.RoleWriter}, decode[authz.Identity](t, who))
+	require.Equal(t, authz.Identity{Org: "acme", Actor: "token:ci", Role: authz.RoleWriter},
+		decode[authz.Identity](t, who))
 
 	answer = call(api, "POST", "/v1/tokens", `{"name":"ci","role":"writer"}`, as(root)...)
 	require.Equal(t, 409, answer.Code, answer.Body.String())
@@ -38,7 +39,8 @@ func TestTokensOverHTTP(t *testing.T) {
 	require.Equal(t, 422, answer.Code)
 	require.Equal(t, "name", decode[rest.Problem](t, answer).Errors[0].Location)
 	require.Equal(t, 422, call(api, "POST", "/v1/tokens", `{"name":"x","role":"root"}`, as(root)...).Code)
-	require.Equal(t, 422, call(api, "POST", "/v1/tokens", `{"name":"x","role":"admin","ttl_seconds":99999999}`, as(root)...).Code)
+	require.Equal(t, 422, call(api, "POST", "/v1/tokens", `{"name":"x","role":"admin","ttl_seconds":99999999}`,
+		as(root)...).Code)
 
 	list := decode[rest.List[authz.Token]](t, call(api, "GET", "/v1/tokens?limit=1", "", as(root)...))
 	require.Equal(t, "ci", list.Items[0].Name)
@@ -58,10 +60,11 @@ func TestTokensOverHTTP(t *testing.T) {
 	for _, e := range decode[rest.List[authz.AuditEntry]](t, audit).Items {
 		done = append(done, e.Actor+" "+e.Action+" "+e.Object)
 	}
-	require.Equal(t, []string{"token:root token.revoke token:ci", "token:root token.create token:ci", "token:root token.create token:root", "system org.create acme"}, done)
+	require.Equal(t, []string{"token:root token.revoke token:ci", "token:root token.create token:ci",
+		"token:root token.create token:root", "system org.create acme"}, done)
 }
 
-func TestNoGoodTokens(t *testing.T) {
+func TestInvalidTokens(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	tokens := authz.NewTokens(w.owner)
@@ -89,7 +92,8 @@ func TestNoGoodTokens(t *testing.T) {
 		{"expired", "Bearer " + expired, false, true},
 		{"revoked", "Bearer " + revoked, false, true},
 		{"worker", "Bearer " + worker, false, true},
-		{"worker's secret as a user's", "Bearer dagctl_user_" + strings.TrimPrefix(worker, "dagctl_worker_"), false, true},
+		{"worker's secret as a user's", "Bearer dagctl_user_" + strings.TrimPrefix(worker, "dagctl_worker_"), false,
+			true},
 	} {
 		r := httptest.NewRequest("GET", "/", nil)
 		if tc.header != "" {
@@ -101,7 +105,8 @@ func TestNoGoodTokens(t *testing.T) {
 		require.Equal(t, tc.ok, caller.Is(authz.RoleReader), tc.name)
 	}
 	// Even a worker's row under a user's prefix yields nobody.
-	_, err = w.owner.Exec(t.Context(), `UPDATE service_tokens SET hash = sha256(convert_to('dagctl_user_' || repeat('w', 43), 'UTF8')) WHERE name = 'worker'`)
+	_, err = w.owner.Exec(t.Context(), `UPDATE service_tokens
+		SET hash = sha256(convert_to('dagctl_user_' || repeat('w', 43), 'UTF8')) WHERE name = 'worker'`)
 	require.NoError(t, err)
 	r := httptest.NewRequest("GET", "/", nil)
 	r.Header.Set("Authorization", "Bearer dagctl_user_"+strings.Repeat("w", 43))
@@ -110,25 +115,28 @@ func TestNoGoodTokens(t *testing.T) {
 	require.True(t, fault.Is(err, fault.Unauthenticated))
 }
 
-func TestWhatATokenMustBe(t *testing.T) {
+func TestInvalidNewTokens(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	for name, n := range map[string]authz.NewToken{
-		"no name":                 {Role: authz.RoleReader},
-		"bad name":                {Name: "a b", Role: authz.RoleReader},
-		"no role":                 {Name: "a"},
-		"unknown role":            {Name: "a", Role: "root"},
-		"too long":                {Name: "a", Role: authz.RoleReader, TTL: authz.MaxTTL + 1},
-		"already over":            {Name: "a", Role: authz.RoleReader, TTL: -time.Hour},
-		"unknown kind":            {Name: "a", Kind: "task", Role: authz.RoleReader},
-		"user that claims":        {Name: "a", Role: authz.RoleReader, Runtimes: []string{"lambda"}},
-		"worker with a role":      {Name: "a", Kind: authz.KindWorker, Role: authz.RoleAdmin, Runtimes: []string{"lambda"}},
+		"no name":          {Role: authz.RoleReader},
+		"bad name":         {Name: "a b", Role: authz.RoleReader},
+		"no role":          {Name: "a"},
+		"unknown role":     {Name: "a", Role: "root"},
+		"too long":         {Name: "a", Role: authz.RoleReader, TTL: authz.MaxTTL + 1},
+		"already over":     {Name: "a", Role: authz.RoleReader, TTL: -time.Hour},
+		"unknown kind":     {Name: "a", Kind: "task", Role: authz.RoleReader},
+		"user that claims": {Name: "a", Role: authz.RoleReader, Runtimes: []string{"lambda"}},
+		"worker with a role": {Name: "a", Kind: authz.KindWorker, Role: authz.RoleAdmin,
+			Runtimes: []string{"lambda"}},
 		"worker without runtimes": {Name: "a", Kind: authz.KindWorker},
 	} {
 		_, _, err := authz.CreateToken(t.Context(), w.requests, w.admin(), n)
 		require.True(t, fault.Is(err, fault.Invalid), "%s: %v", name, err)
 	}
-	_, token, err := authz.CreateToken(t.Context(), w.requests, w.admin(), authz.NewToken{Name: "a", Role: authz.RoleReader})
+
+	_, token, err := authz.CreateToken(t.Context(), w.requests, w.admin(),
+		authz.NewToken{Name: "a", Role: authz.RoleReader})
 	require.NoError(t, err)
 	require.Equal(t, authz.DefaultTTL, token.ExpiresAt.Sub(token.CreatedAt))
 }
@@ -139,7 +147,8 @@ func TestOnlyTheHashIsStored(t *testing.T) {
 	secret := w.token(t, authz.NewToken{Name: "a", Role: authz.RoleReader})
 	var rows string
 	require.NoError(t, w.owner.QueryRow(t.Context(), `
-		SELECT (SELECT json_agg(t) FROM service_tokens t)::text || (SELECT json_agg(a) FROM audit_log a)::text`).Scan(&rows))
+		SELECT (SELECT json_agg(t) FROM service_tokens t)::text || (SELECT json_agg(a)
+		FROM audit_log a)::text`).Scan(&rows))
 	require.NotContains(t, rows, strings.TrimPrefix(secret, "dagctl_user_"))
 	require.True(t, json.Valid([]byte(strings.SplitAfter(rows, "]")[0])))
 }
@@ -154,8 +163,11 @@ func TestLastUseIsWrittenOnceAMinute(t *testing.T) {
 			_, err := w.owner.Exec(t.Context(), sql)
 			require.NoError(t, err)
 		}
+
 		require.Equal(t, 200, call(api, "GET", "/v1/whoami", "", as(secret)...).Code)
-		require.NoError(t, w.owner.QueryRow(t.Context(), `SELECT xmin::text FROM service_tokens WHERE last_used_at > now() - interval '50 seconds'`).Scan(&rowVersion))
+		require.NoError(t, w.owner.QueryRow(t.Context(),
+			`SELECT xmin::text FROM service_tokens WHERE last_used_at > now() - interval '50 seconds'`).
+			Scan(&rowVersion))
 		return rowVersion
 	}
 	first := usedAfter("")
@@ -181,7 +193,8 @@ func TestBootstrap(t *testing.T) {
 	results := make(chan error, 4)
 	for range cap(results) {
 		wg.Go(func() {
-			_, _, err := authz.Bootstrap(t.Context(), w.owner, authz.FirstToken{OrgSlug: "first", OrgName: "First", TokenName: "root"})
+			_, _, err := authz.Bootstrap(t.Context(), w.owner,
+				authz.FirstToken{OrgSlug: "first", OrgName: "First", TokenName: "root"})
 			results <- err
 		})
 	}
@@ -197,7 +210,8 @@ func TestBootstrap(t *testing.T) {
 	}
 	require.Equal(t, 1, won)
 
-	secret, org, err := authz.Bootstrap(t.Context(), w.owner, authz.FirstToken{OrgSlug: "second", TokenName: "root", Another: true})
+	secret, org, err := authz.Bootstrap(t.Context(), w.owner,
+		authz.FirstToken{OrgSlug: "second", TokenName: "root", Another: true})
 	require.NoError(t, err)
 	require.Equal(t, "second", org.Name)
 	who := decode[authz.Identity](t, call(w.api(t, authz.Config{}), "GET", "/v1/whoami", "", as(secret)...))
@@ -219,7 +233,8 @@ func TestOrgs(t *testing.T) {
 	org, err := authz.OrgBySlug(t.Context(), w.owner, "acme")
 	require.NoError(t, err)
 	require.Equal(t, authz.Org{ID: w.org.ID, Slug: "acme", Name: "Acme", Settings: settings}, org)
-	require.Error(t, authz.SetOrgSettings(t.Context(), w.requests, w.admin(), authz.Settings{}), "no request changes what its org may read")
+	require.Error(t, authz.SetOrgSettings(t.Context(), w.requests, w.admin(), authz.Settings{}),
+		"no request changes what its org may read")
 }
 
 func TestAuditPages(t *testing.T) {
@@ -230,12 +245,14 @@ func TestAuditPages(t *testing.T) {
 		w.token(t, authz.NewToken{Name: name, Role: authz.RoleReader})
 		want = append([]string{"token:" + name}, want...)
 	}
+
 	// Entries of one instant are the hard case for paging.
 	_, err := w.owner.Exec(t.Context(), `UPDATE audit_log SET at = '2024-01-01' WHERE action = 'token.create'`)
 	require.NoError(t, err)
 	var got []string
 	for page := (rest.PageInput{Limit: 2}); ; {
-		list, err := authz.ListAudit(t.Context(), w.requests, w.admin(), authz.AuditFilter{Actor: "token:root", Action: "token.create"}, page)
+		list, err := authz.ListAudit(t.Context(), w.requests, w.admin(),
+			authz.AuditFilter{Actor: "token:root", Action: "token.create"}, page)
 		require.NoError(t, err)
 		for _, e := range list.Items {
 			got = append(got, e.Object)
@@ -246,8 +263,10 @@ func TestAuditPages(t *testing.T) {
 		}
 		page.Cursor = list.NextCursor
 	}
+
 	require.Equal(t, want, got)
-	list, err := authz.ListAudit(t.Context(), w.requests, w.admin(), authz.AuditFilter{Since: time.Now().Add(time.Hour)}, rest.PageInput{Limit: 2})
+	list, err := authz.ListAudit(t.Context(), w.requests, w.admin(),
+		authz.AuditFilter{Since: time.Now().Add(time.Hour)}, rest.PageInput{Limit: 2})
 	require.NoError(t, err)
 	require.Empty(t, list.Items)
 	_, err = w.requests.Exec(t.Context(), `DELETE FROM audit_log`)

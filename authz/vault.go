@@ -26,20 +26,20 @@ import (
 	"github.com/dagctl/dagctl/internal/secret"
 )
 
-// Vault keeps what DAG files name as {secret: NAME}. Values are encrypted with AES-256-GCM under a key that is not in
-// the database, for the org and name they were set for, so that no row can stand in for another. They are never told
-// again: who lists secrets sees names and bindings, and only a task of a job that an admin bound a secret to, running
-// in the server's own process, is given its value.
+// Vault keeps the secrets that DAG files name as {secret: NAME}. It encrypts values with AES-256-GCM under a key that
+// is not in the database, bound to their org and name, so that no row can stand in for another. No call shows a value
+// again: lists have only names and bindings. Only a task that runs in the server's own process, of a job to which an
+// admin bound the secret, gets the value.
 type Vault struct {
 	owner, requests *pgxpool.Pool
 	keys            []vaultKey // the first encrypts, each decrypts
 }
 
-// VaultConfig is what a Vault needs.
+// VaultConfig has the settings of a Vault.
 type VaultConfig struct {
-	Owner    *pgxpool.Pool // reads values; the requests' role cannot
+	Owner    *pgxpool.Pool // reads values, which the requests' role cannot
 	Requests *pgxpool.Pool
-	Keys     []string // base64 of 32 bytes each, the newest first; none: the server keeps no secrets
+	Keys     []string // base64 of 32 bytes each, the newest first; if there are none, the server keeps no secrets
 }
 
 type vaultKey struct {
@@ -47,19 +47,20 @@ type vaultKey struct {
 	aead cipher.AEAD
 }
 
-// NewVault checks the keys.
+// NewVault returns a Vault. It returns an error if a key is not valid.
 func NewVault(c VaultConfig) (*Vault, error) {
 	v := &Vault{owner: c.Owner, requests: c.Requests}
 	for i, text := range c.Keys {
 		key, err := base64.StdEncoding.DecodeString(strings.TrimSpace(text))
 		if err != nil || len(key) != 32 {
 			return nil, fault.New(fault.Invalid, "secrets key %d is not base64 of 32 bytes", i+1).
-				WithHint("make one with `openssl rand -base64 32`")
+				WithHint("create one with `openssl rand -base64 32`")
 		}
 		block, err := aes.NewCipher(key)
 		if err != nil {
 			return nil, err
 		}
+
 		aead, err := cipher.NewGCM(block)
 		if err != nil {
 			return nil, err
@@ -70,7 +71,7 @@ func NewVault(c VaultConfig) (*Vault, error) {
 	return v, nil
 }
 
-// NewVaultKey makes a key.
+// NewVaultKey returns a new random key.
 func NewVaultKey() string {
 	var key [32]byte
 	_, _ = rand.Read(key[:]) // never fails: it ends the process instead
@@ -82,10 +83,10 @@ func (v *Vault) open() error {
 		return nil
 	}
 	return fault.New(fault.Conflict, "this server keeps no secrets: it has no key to encrypt them with").
-		WithHint("whoever runs it sets DAGCTL_SECRETS_KEY; `openssl rand -base64 32` makes a key")
+		WithHint("its administrator must set DAGCTL_SECRETS_KEY; `openssl rand -base64 32` creates a key")
 }
 
-// sealedFor is what a ciphertext is bound to.
+// sealedFor returns the data that a ciphertext is bound to.
 func sealedFor(org uuid.UUID, name string) []byte { return []byte(org.String() + "/" + name) }
 
 func (v *Vault) seal(org uuid.UUID, name, value string) (ciphertext []byte, keyID string) {
@@ -100,12 +101,14 @@ func (v *Vault) unseal(org uuid.UUID, name string, ciphertext []byte, keyID stri
 		if n := key.aead.NonceSize(); key.id == keyID && len(ciphertext) > n {
 			value, err := key.aead.Open(nil, ciphertext[:n], ciphertext[n:], sealedFor(org, name))
 			if err != nil {
-				return "", fault.New(fault.Internal, "secret %s does not open with its key", name).WithHint("an admin sets it again")
+				return "", fault.New(fault.Internal, "secret %s cannot be decrypted with its key", name).
+					WithHint("an admin must set it again")
 			}
 			return string(value), nil
 		}
 	}
-	return "", fault.New(fault.Unavailable, "secret %s was encrypted with the key %s, which this server does not have", name, keyID).
+	return "", fault.New(fault.Unavailable, "secret %s was encrypted with the key %s, which this server does not have",
+		name, keyID).
 		WithHint("add that key to DAGCTL_SECRETS_KEY, or set the secret again")
 }
 
@@ -129,19 +132,21 @@ var (
 	goodSecretUser = regexp.MustCompile(`^[a-z][a-z0-9_-]{0,62}(/[a-z][a-z0-9_-]{0,62})?$`)
 )
 
-// SetSecret stores a value, new or in place of the one before. Its bindings stay.
+// SetSecret stores the value of a new secret, or replaces that of an existing one, whose bindings stay.
 func (v *Vault) SetSecret(ctx context.Context, caller Caller, name, value string) (s Secret, err error) {
 	if err := v.open(); err != nil {
 		return s, err
 	}
 	switch {
 	case !goodSecretName.MatchString(name):
-		return s, fault.New(fault.Invalid, "%q is not a secret's name", name).WithHint("a letter, then letters, digits, _, . or -, 127 characters at most")
+		return s, fault.New(fault.Invalid, "%q is not a valid name of a secret", name).
+			WithHint("start with a letter and use only letters, digits, _, . and -, at most 127 characters")
 	case value == "":
 		return s, fault.New(fault.Invalid, "the value of secret %s is empty", name)
 	case len(value) > maxSecretValue:
 		return s, fault.New(fault.TooLarge, "the value of secret %s has more than %d bytes", name, maxSecretValue)
 	}
+
 	ciphertext, keyID := v.seal(caller.OrgID, name, value)
 	err = pg.InOrgTx(ctx, v.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
 		s, err = updateSecret(ctx, tx, caller, `
@@ -170,7 +175,8 @@ func updateSecret(ctx context.Context, tx pgx.Tx, caller Caller, sql, name strin
 	}
 	s, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[Secret])
 	if errors.Is(err, pgx.ErrNoRows) {
-		return Secret{}, fault.New(fault.NotFound, "there is no secret %q", name).WithHint("`dagctl secrets list` shows them")
+		return Secret{}, fault.New(fault.NotFound, "there is no secret %q", name).
+			WithHint("`dagctl secrets list` shows them")
 	}
 	if err != nil {
 		return Secret{}, fmt.Errorf("change secret %s: %w", name, err)
@@ -178,18 +184,22 @@ func updateSecret(ctx context.Context, tx pgx.Tx, caller Caller, sql, name strin
 	return s, nil
 }
 
-// ListSecrets lists the org's secrets by name.
-func (v *Vault) ListSecrets(ctx context.Context, caller Caller, page rest.PageInput) (list rest.List[Secret], err error) {
+// ListSecrets returns the org's secrets by name.
+func (v *Vault) ListSecrets(ctx context.Context, caller Caller, page rest.PageInput) (
+	list rest.List[Secret], err error) {
 	var after string
 	if _, err := page.After(&after); err != nil {
 		return list, err
 	}
 	err = pg.InOrgTx(ctx, v.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
-		rows, err := tx.Query(ctx, `SELECT `+secretColumns+` FROM secrets WHERE org_id = $1 AND name > $2 ORDER BY name LIMIT $3`, // secrets_org_id_name_key
+		rows, err := tx.Query(ctx, `
+			SELECT `+secretColumns+` FROM secrets
+			WHERE org_id = $1 AND name > $2 ORDER BY name LIMIT $3`, // secrets_org_id_name_key
 			caller.OrgID, after, page.Limit+1)
 		if err != nil {
 			return err
 		}
+
 		secrets, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Secret])
 		if err != nil {
 			return err
@@ -203,10 +213,11 @@ func (v *Vault) ListSecrets(ctx context.Context, caller Caller, page rest.PageIn
 	return list, nil
 }
 
-// DeleteSecret forgets a secret. What uses it fails from now on, and says so.
+// DeleteSecret deletes a secret. Jobs that use it fail from now on with an error that names it.
 func (v *Vault) DeleteSecret(ctx context.Context, caller Caller, name string) error {
 	return pg.InOrgTx(ctx, v.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
-		before, err := updateSecret(ctx, tx, caller, `DELETE FROM secrets WHERE org_id = $1 AND name = $2 RETURNING `+secretColumns, name)
+		before, err := updateSecret(ctx, tx, caller,
+			`DELETE FROM secrets WHERE org_id = $1 AND name = $2 RETURNING `+secretColumns, name)
 		if err != nil {
 			return err
 		}
@@ -218,7 +229,7 @@ func (v *Vault) DeleteSecret(ctx context.Context, caller Caller, name string) er
 type Binding struct {
 	AddJobs     []string `json:"add_jobs,omitempty" maxItems:"200" doc:"DAG/JOB, or DAG for a DAG's notifications"`
 	RemoveJobs  []string `json:"remove_jobs,omitempty" maxItems:"200"`
-	AddHosts    []string `json:"add_hosts,omitempty" maxItems:"200" doc:"api.example.com, api.example.com:8443, http://box.internal:8080, or * for programs"`
+	AddHosts    []string `json:"add_hosts,omitempty" maxItems:"200" doc:"HOST, HOST:PORT, http://HOST:PORT or *"`
 	RemoveHosts []string `json:"remove_hosts,omitempty" maxItems:"200"`
 }
 
@@ -226,12 +237,15 @@ func (b Binding) validate() error {
 	var problems []fault.Problem
 	for i, job := range b.AddJobs {
 		if !goodSecretUser.MatchString(job) {
-			problems = append(problems, fault.Problem{Location: fmt.Sprintf("body.add_jobs[%d]", i), Message: fmt.Sprintf("%q is neither DAG/JOB nor DAG", job)})
+			problems = append(problems, fault.Problem{Location: fmt.Sprintf("body.add_jobs[%d]", i),
+				Message: fmt.Sprintf("%q is neither DAG/JOB nor DAG", job)})
 		}
 	}
+
 	for i, host := range b.AddHosts {
 		if err := secret.ValidHost(host); err != nil {
-			problems = append(problems, fault.Problem{Location: fmt.Sprintf("body.add_hosts[%d]", i), Message: err.Error()})
+			problems = append(problems, fault.Problem{Location: fmt.Sprintf("body.add_hosts[%d]", i),
+				Message: err.Error()})
 		}
 	}
 	if len(problems) > 0 {
@@ -246,30 +260,36 @@ func (v *Vault) BindSecret(ctx context.Context, caller Caller, name string, b Bi
 		return s, err
 	}
 	err = pg.InOrgTx(ctx, v.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
-		before, err := updateSecret(ctx, tx, caller, `SELECT `+secretColumns+` FROM secrets WHERE org_id = $1 AND name = $2 FOR UPDATE`, name)
+		before, err := updateSecret(ctx, tx, caller,
+			`SELECT `+secretColumns+` FROM secrets WHERE org_id = $1 AND name = $2 FOR UPDATE`, name)
 		if err != nil {
 			return err
 		}
 		jobs, hosts := changed(before.Jobs, b.AddJobs, b.RemoveJobs), changed(before.Hosts, b.AddHosts, b.RemoveHosts)
 		if len(jobs) > maxBindings || len(hosts) > maxBindings {
-			return fault.New(fault.TooLarge, "a secret is bound to %d jobs and %d hosts at most", maxBindings, maxBindings)
+			return fault.New(fault.TooLarge, "a secret is bound to %d jobs and %d hosts at most",
+				maxBindings, maxBindings)
 		}
+
 		s, err = updateSecret(ctx, tx, caller, `
 			UPDATE secrets SET jobs = $3, hosts = $4, updated_at = now() WHERE org_id = $1 AND name = $2
 			RETURNING `+secretColumns, name, jobs, hosts)
 		if err != nil {
 			return err
 		}
-		return Audit(ctx, tx, caller, "secret.bind", "secret:"+name, map[string]any{"before": bindings(before), "after": bindings(s)})
+		return Audit(ctx, tx, caller, "secret.bind",
+			"secret:"+name, map[string]any{"before": bindings(before), "after": bindings(s)})
 	})
 	return s, err
 }
 
 func bindings(s Secret) map[string]any { return map[string]any{"jobs": s.Jobs, "hosts": s.Hosts} }
 
-// changed is a set with some taken out and some put in, sorted.
+// changed returns a set with some elements added and others removed, sorted.
 func changed(before, add, remove []string) []string {
-	after := slices.DeleteFunc(append(slices.Clone(before), add...), func(s string) bool { return slices.Contains(remove, s) })
+	after := slices.DeleteFunc(append(slices.Clone(before), add...), func(s string) bool {
+		return slices.Contains(remove, s)
+	})
 	slices.Sort(after)
 	return slices.Compact(after)
 }
@@ -279,12 +299,12 @@ type SecretUse struct {
 	Name string
 	By   string // DAG/JOB, or DAG for its notifications
 	At   string // "dag.yaml:3:7"
-	// To is where it goes: the URL of a request, or "*" for a program, which may send it anywhere. Empty: nowhere, or that
-	// is not known yet.
+	// To is where the secret goes: the URL of a request, or "*" for a program, which may send it anywhere. Empty:
+	// nowhere, or not known yet.
 	To string
 }
 
-// goes refuses a use of a secret that no admin bound to where it goes.
+// goes returns an error if no admin bound the secret to where it goes.
 func (use SecretUse) goes(hosts []string) (refused *fault.Error) {
 	value := secret.New(use.Name, "", hosts)
 	var err error
@@ -297,7 +317,10 @@ func (use SecretUse) goes(hosts []string) (refused *fault.Error) {
 	return refused
 }
 
-// CheckSecrets refuses uses of secrets that are not there, or that no admin has bound to the user and to where they go.
+const setAndBind = "an admin sets it with `dagctl secrets set %[1]s` " +
+	"and binds it with `dagctl secrets bind %[1]s --job %[2]s`"
+
+// CheckSecrets returns an error for secrets that do not exist, or that are not bound to their user and destination.
 func (v *Vault) CheckSecrets(ctx context.Context, tx pgx.Tx, org uuid.UUID, uses []SecretUse) error {
 	if len(uses) == 0 {
 		return nil
@@ -309,6 +332,7 @@ func (v *Vault) CheckSecrets(ctx context.Context, tx pgx.Tx, org uuid.UUID, uses
 	if err != nil {
 		return fmt.Errorf("check secrets: %w", err)
 	}
+
 	jobsOf, hostsOf := map[string][]string{}, map[string][]string{}
 	var name string
 	var jobs, hosts []string
@@ -323,15 +347,17 @@ func (v *Vault) CheckSecrets(ctx context.Context, tx pgx.Tx, org uuid.UUID, uses
 	for _, use := range uses {
 		if slices.Contains(jobsOf[use.Name], use.By) {
 			if err := use.goes(hostsOf[use.Name]); err != nil {
-				problems = append(problems, fault.Problem{Location: use.At, Code: "secret", Message: fmt.Sprintf("%s: %v", use.By, err)})
+				problems = append(problems, fault.Problem{Location: use.At, Code: "secret",
+					Message: fmt.Sprintf("%s: %v", use.By, err)})
 				hint = err.Hint
 			}
 			continue
 		}
-		// One message for both, so that nobody finds out names by trying.
+
+		// One message for both cases, so that nobody can find out names by guessing.
 		problems = append(problems, fault.Problem{Location: use.At, Code: "secret",
 			Message: fmt.Sprintf("secret %s is not there, or is not bound to %s", use.Name, use.By)})
-		hint = fmt.Sprintf("an admin sets it with `dagctl secrets set %s` and binds it with `dagctl secrets bind %s --job %s`", use.Name, use.Name, use.By)
+		hint = fmt.Sprintf(setAndBind, use.Name, use.By)
 	}
 	if len(problems) == 0 {
 		return nil
@@ -341,7 +367,7 @@ func (v *Vault) CheckSecrets(ctx context.Context, tx pgx.Tx, org uuid.UUID, uses
 	return e
 }
 
-// Reveal opens secrets for a job (DAG/JOB) or for a DAG's notifications (DAG), each only if it is bound to that now.
+// Reveal returns secrets for a job (DAG/JOB) or for a DAG's notifications (DAG). Each must be bound to it now.
 func (v *Vault) Reveal(ctx context.Context, org uuid.UUID, by string, names []string) (map[string]secret.Value, error) {
 	if err := v.open(); err != nil {
 		return nil, err
@@ -358,6 +384,7 @@ func (v *Vault) Reveal(ctx context.Context, org uuid.UUID, by string, names []st
 		KeyID      string
 		Hosts      []string
 	}
+
 	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[sealed])
 	if err != nil {
 		return nil, fmt.Errorf("open secrets of %s: %w", by, err)
@@ -370,10 +397,12 @@ func (v *Vault) Reveal(ctx context.Context, org uuid.UUID, by string, names []st
 		}
 		values[s.Name] = secret.New(s.Name, text, s.Hosts)
 	}
+
 	for _, name := range names {
 		if _, ok := values[name]; !ok {
-			return nil, fault.New(fault.Forbidden, "secret %s is not there any more, or is not bound to %s", name, by).
-				WithHint("an admin sets it with `dagctl secrets set %s` and binds it with `dagctl secrets bind %s --job %s`", name, name, by)
+			return nil, fault.New(fault.Forbidden, "secret %s is not there any more, or is not bound to %s",
+				name, by).
+				WithHint(setAndBind, name, by)
 		}
 	}
 	return values, nil

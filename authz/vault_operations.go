@@ -26,7 +26,7 @@ type (
 	secretsOutput struct{ Body rest.List[Secret] }
 )
 
-// SetSecretRequest is a secret's value on its one way in.
+// SetSecretRequest holds a secret's value.
 type SetSecretRequest struct {
 	Value string `json:"value" minLength:"1" maxLength:"65536" doc:"It is never shown again"`
 }
@@ -47,16 +47,19 @@ func (v *Vault) AddRoutes(api *API) {
 		s, err := v.SetSecret(ctx, caller, in.Name, in.Body.Value)
 		return &secretOutput{s}, err
 	})
+
 	Handle(api, Admin, huma.Operation{
 		OperationID: "bind-secret", Method: http.MethodPatch, Path: "/v1/secrets/{name}", Tags: []string{"access"},
 		Summary: "Change what may use a secret, and where it may be sent",
+		Description: "A host is such as api.example.com, api.example.com:8443 or http://box.internal:8080; " +
+			"* is for programs, which may send a secret anywhere.",
 	}, func(ctx context.Context, caller Caller, in *bindSecretInput) (*secretOutput, error) {
 		s, err := v.BindSecret(ctx, caller, in.Name, in.Body)
 		return &secretOutput{s}, err
 	})
 	Handle(api, Admin, huma.Operation{
 		OperationID: "delete-secret", Method: http.MethodDelete, Path: "/v1/secrets/{name}", Tags: []string{"access"},
-		Summary: "Forget a secret",
+		Summary: "Delete a secret",
 	}, func(ctx context.Context, caller Caller, in *secretInput) (*struct{}, error) {
 		return nil, v.DeleteSecret(ctx, caller, in.Name)
 	})

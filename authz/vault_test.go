@@ -46,7 +46,7 @@ func TestVaultKeysRotate(t *testing.T) {
 	}
 }
 
-func TestACiphertextServesNoOtherName(t *testing.T) {
+func TestACiphertextIsBoundToItsName(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	v := w.vault(t, authz.NewVaultKey())
@@ -57,9 +57,11 @@ func TestACiphertextServesNoOtherName(t *testing.T) {
 		require.NoError(t, err)
 	}
 	var plain int
-	require.NoError(t, w.owner.QueryRow(t.Context(), `SELECT count(*) FROM secrets WHERE position('value of'::bytea IN ciphertext) > 0`).Scan(&plain))
+	require.NoError(t, w.owner.QueryRow(t.Context(),
+		`SELECT count(*) FROM secrets WHERE position('value of'::bytea IN ciphertext) > 0`).Scan(&plain))
 	require.Zero(t, plain)
-	_, err := w.owner.Exec(t.Context(), `UPDATE secrets SET ciphertext = (SELECT ciphertext FROM secrets WHERE name = 'yours') WHERE name = 'mine'`)
+	_, err := w.owner.Exec(t.Context(), `UPDATE secrets SET ciphertext = (SELECT ciphertext FROM secrets
+		WHERE name = 'yours') WHERE name = 'mine'`)
 	require.NoError(t, err)
 	_, err = v.Reveal(t.Context(), w.org.ID, "d/j", []string{"mine"})
 	require.True(t, fault.Is(err, fault.Internal), "%v", err)

@@ -16,8 +16,8 @@ import (
 	"github.com/dagctl/dagctl/internal/pg"
 )
 
-// TestTheWallBetweenOrgs walks the catalogue, so that a new table cannot be forgotten: each table with an org_id holds a
-// row of either org, and a request of one org must find nothing of the other's.
+// TestTheWallBetweenOrgs walks the catalogue, so that a new table cannot be forgotten: each table with an org_id holds
+// a row of either org, and a request of one org must find nothing of the other's.
 func TestTheWallBetweenOrgs(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -49,7 +49,8 @@ func TestTheWallBetweenOrgs(t *testing.T) {
 		quoted := pgx.Identifier{table}.Sanitize()
 		counts := func(run func(context.Context, func(context.Context, pgx.Tx) error) error) (all, foreign int) {
 			require.NoError(t, run(ctx, func(ctx context.Context, tx pgx.Tx) error {
-				return tx.QueryRow(ctx, `SELECT count(*), count(*) FILTER (WHERE org_id <> $1) FROM `+quoted, mine).Scan(&all, &foreign)
+				return tx.QueryRow(ctx, `SELECT count(*), count(*) FILTER (WHERE org_id <> $1) FROM `+quoted,
+					mine).Scan(&all, &foreign)
 			}), table)
 			return all, foreign
 		}
@@ -68,7 +69,8 @@ func TestTheWallBetweenOrgs(t *testing.T) {
 			`DELETE FROM ` + quoted + ` WHERE org_id = $1`,
 		} {
 			n, err := w.asOrg(ctx, mine, statement, theirs)
-			require.True(t, denied(err) || (err == nil && n == 0), "%s: %s changed %d rows: %v", table, statement, n, err)
+			require.True(t, denied(err) || (err == nil && n == 0), "%s: %s changed %d rows: %v",
+				table, statement, n, err)
 		}
 		_, err := w.asOrg(ctx, mine, w.insert(t, table), theirs)
 		require.True(t, denied(err), "%s: an org wrote a row of another: %v", table, err)
@@ -81,8 +83,8 @@ func TestTheWallBetweenOrgs(t *testing.T) {
 	require.True(t, denied(err), "an org changed itself: %v", err)
 }
 
-// TestTheRequestsRoleHasNothingBeside lists what else the role of requests may touch.
-func TestTheRequestsRoleHasNothingBeside(t *testing.T) {
+// TestTheRequestsRoleHasNoOtherRights lists what else the role of requests may touch.
+func TestTheRequestsRoleHasNoOtherRights(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	require.Equal(t, []string{"backpressure", "orgs", "workers"}, w.column(t, `
@@ -94,13 +96,18 @@ func TestTheRequestsRoleHasNothingBeside(t *testing.T) {
 	require.Empty(t, w.column(t, `
 		SELECT relname FROM pg_class
 		WHERE relnamespace = 'public'::regnamespace AND relkind IN ('v', 'm')
-		  AND has_table_privilege('dagctl_app', oid, 'SELECT') AND NOT COALESCE('security_invoker=true' = ANY (reloptions), false)`),
+		  AND has_table_privilege('dagctl_app', oid, 'SELECT')
+			AND NOT COALESCE('security_invoker=true' = ANY (reloptions), false)`),
 		"views that look over the wall")
+
 	require.Empty(t, w.column(t, `
-		SELECT proname FROM pg_proc WHERE pronamespace = 'public'::regnamespace AND prosecdef`), "functions that run as their owner")
+		SELECT proname FROM pg_proc WHERE pronamespace = 'public'::regnamespace
+			AND prosecdef`), "functions that run as their owner")
 	require.Equal(t, []string{"false false false"}, w.column(t, `
-		SELECT concat_ws(' ', rolsuper::text, rolbypassrls::text, rolcreaterole::text) FROM pg_roles WHERE rolname = 'dagctl_app'`))
-	require.Empty(t, w.column(t, `SELECT relname FROM pg_class WHERE pg_get_userbyid(relowner) = 'dagctl_app'`), "an owner is above the wall")
+		SELECT concat_ws(' ', rolsuper::text, rolbypassrls::text, rolcreaterole::text) FROM pg_roles
+		WHERE rolname = 'dagctl_app'`))
+	require.Empty(t, w.column(t, `SELECT relname FROM pg_class WHERE pg_get_userbyid(relowner) = 'dagctl_app'`),
+		"an owner is above the wall")
 }
 
 // insert is a statement that puts a row of the org $1 into a table, with any value that will do in the other columns.
@@ -111,6 +118,7 @@ func (w world) insert(t *testing.T, table string) string {
 		WHERE attrelid = $1::regclass AND attnum > 0 AND NOT attisdropped AND attgenerated = '' AND attidentity = ''
 		  AND (attnotnull AND NOT (atthasdef AND attname LIKE '%id') OR attname = 'org_id')`, table)
 	require.NoError(t, err)
+
 	var names, values []string
 	var name, typ string
 	_, err = pgx.ForEachRow(rows, []any{&name, &typ}, func() error {
@@ -138,7 +146,8 @@ func (w world) insert(t *testing.T, table string) string {
 		return nil
 	})
 	require.NoError(t, err)
-	return fmt.Sprintf("INSERT INTO %s (%s) VALUES (%s)", pgx.Identifier{table}.Sanitize(), strings.Join(names, ", "), strings.Join(values, ", "))
+	return fmt.Sprintf("INSERT INTO %s (%s) VALUES (%s)", pgx.Identifier{table}.Sanitize(), strings.Join(names, ", "),
+		strings.Join(values, ", "))
 }
 
 // asOrg runs a statement as a request of an org does.

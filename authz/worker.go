@@ -15,28 +15,29 @@ import (
 	"github.com/dagctl/dagctl/internal/pg"
 )
 
-// Worker is a process that a worker token vouches for. It has no role and is nobody's Caller: all it may do is claim
-// tasks, and only those that its token names. The zero Worker may claim nothing.
+// Worker is a process that a worker token authenticated. It has no role and is not a Caller: it may only claim the
+// tasks that its token allows. The zero Worker may claim nothing.
 type Worker struct {
-	OrgID     uuid.UUID   // where its token belongs and is audited
+	OrgID     uuid.UUID   // the org that its token belongs to, and in which the token is audited
 	TokenName string      // unique within OrgID
 	Orgs      []uuid.UUID // whose tasks it may claim
-	Runtimes  []string    // that it may serve; none: every runtime
-	Operators []string    // that it may run; none: every operator
+	Runtimes  []string    // those it may serve; empty: all
+	Operators []string    // those it may run; empty: all
 }
 
-// MayClaim reports whether the worker's token lets it claim a task of this org, runtime and operator. A task that it may
-// not claim is to look like one that does not exist.
+// MayClaim reports whether the worker's token lets it claim a task of this org, runtime and operator. Callers must
+// treat a task that it may not claim like one that does not exist.
 func (w Worker) MayClaim(org uuid.UUID, runtime, operator string) bool {
 	return slices.Contains(w.Orgs, org) &&
 		(len(w.Runtimes) == 0 || slices.Contains(w.Runtimes, runtime)) &&
 		(len(w.Operators) == 0 || slices.Contains(w.Operators, operator))
 }
 
-// Actor names the worker's token in logs and the audit trail.
+// Actor returns the name of the worker's token for logs and the audit log.
 func (w Worker) Actor() string { return "token:" + w.TokenName }
 
-// AuthenticateWorker recognises a service token of kind worker. err is an Unauthenticated fault for everything else.
+// AuthenticateWorker returns the worker of a service token of kind worker, or an Unauthenticated fault for anything
+// else.
 func (a *Tokens) AuthenticateWorker(r *http.Request) (Worker, error) {
 	secret, ok := bearer(r)
 	if !ok {
@@ -45,14 +46,15 @@ func (a *Tokens) AuthenticateWorker(r *http.Request) (Worker, error) {
 	}
 	if kind, _ := secretKind(secret); kind == string(KindUser) {
 		return Worker{}, fault.New(fault.Unauthenticated, "a user token claims no tasks").
-			WithHint("`dagctl tokens create NAME --kind worker --runtime RUNTIME` makes a token that does")
+			WithHint("`dagctl tokens create NAME --kind worker --runtime RUNTIME` creates a token that does")
 	} else if kind != string(KindWorker) {
 		return Worker{}, badToken()
 	}
 	return a.findWorker(r.Context(), secret)
 }
 
-// lookup is a worker token on its way into a batch: calls that come at the same time are looked up together, after they came.
+// lookup is a worker token that waits for a batch. Tokens of calls that arrive at the same time are looked up together;
+// no call is answered from a look-up that began before it arrived.
 type lookup struct {
 	hash []byte
 	done chan struct{} // closed when what follows is the answer
@@ -61,15 +63,15 @@ type lookup struct {
 	err    error
 }
 
-// lookupBatch is how many worker tokens one statement may look up, lookupLanes how many such statements are under way at once
-// in a process.
+// lookupBatch is the number of worker tokens that one statement may look up, and lookupLanes the number of such
+// statements that a process runs at once.
 const (
 	lookupBatch   = 250
 	lookupLanes   = 2
 	lookupTimeout = 30 * time.Second
 )
 
-// findWorker looks a worker token up, as find does a user's.
+// findWorker looks up a worker token, as find looks up a user token.
 func (a *Tokens) findWorker(ctx context.Context, secret string) (Worker, error) {
 	x := &lookup{hash: hashSecret(secret), done: make(chan struct{})}
 	a.lookups.Add(x)
@@ -93,6 +95,7 @@ func (a *Tokens) findWorkers(batch []*lookup) {
 		}
 		asking[string(x.hash)] = append(asking[string(x.hash)], x)
 	}
+
 	err := a.workersOf(ctx, hashes, func(hash []byte, w Worker) {
 		for _, x := range asking[string(hash)] {
 			x.worker, x.err = w, nil
@@ -106,7 +109,7 @@ func (a *Tokens) findWorkers(batch []*lookup) {
 	}
 }
 
-// workersOf has found called for each of the tokens that may be used.
+// workersOf calls found for each of the tokens that is valid.
 func (a *Tokens) workersOf(ctx context.Context, hashes [][]byte, found func(hash []byte, w Worker)) error {
 	rows, err := a.pool.Query(ctx, `
 		WITH token AS (
@@ -123,6 +126,7 @@ func (a *Tokens) workersOf(ctx context.Context, hashes [][]byte, found func(hash
 	if err != nil {
 		return err
 	}
+
 	for rows.Next() {
 		var (
 			hash []byte
@@ -137,8 +141,8 @@ func (a *Tokens) workersOf(ctx context.Context, hashes [][]byte, found func(hash
 	return rows.Err()
 }
 
-// CreateWorkerToken makes a worker token for several orgs, by slug; it belongs to the first of them and is audited in
-// all. The pool is the owner's: no org has a say over another.
+// CreateWorkerToken creates a worker token for several orgs, by slug. It belongs to the first of them and is audited in
+// all. The pool is the owner's, because no org may act for another.
 func CreateWorkerToken(ctx context.Context, owner *pgxpool.Pool, n NewToken) (secret string, t Token, err error) {
 	if len(n.Orgs) == 0 {
 		return "", Token{}, fault.New(fault.Invalid, "a worker token needs the orgs whose tasks it may claim")
@@ -149,6 +153,7 @@ func CreateWorkerToken(ctx context.Context, owner *pgxpool.Pool, n NewToken) (se
 		if err != nil {
 			return err
 		}
+
 		ids := make([]uuid.UUID, len(n.Orgs))
 		for i, slug := range n.Orgs {
 			for id, s := range slugs {
@@ -160,13 +165,15 @@ func CreateWorkerToken(ctx context.Context, owner *pgxpool.Pool, n NewToken) (se
 				return fault.New(fault.NotFound, "there is no org %q", slug)
 			}
 		}
+
 		system := Caller{OrgID: ids[0], OrgSlug: n.Orgs[0], Actor: "system"}
 		if secret, t, err = insertToken(ctx, tx, system, n, ids); err != nil {
 			return err
 		}
 		for i, id := range ids[1:] {
 			system.OrgID, system.OrgSlug = id, n.Orgs[i+1]
-			if err := Audit(ctx, tx, system, "token.create", n.Orgs[0]+"/token:"+t.Name, map[string]any{"after": t}); err != nil {
+			if err := Audit(ctx, tx, system, "token.create", n.Orgs[0]+"/token:"+t.Name,
+				map[string]any{"after": t}); err != nil {
 				return err
 			}
 		}
@@ -178,7 +185,7 @@ func CreateWorkerToken(ctx context.Context, owner *pgxpool.Pool, n NewToken) (se
 	return secret, t, nil
 }
 
-// distinct leaves the first of equal names where it is.
+// distinct returns the names without duplicates, in their order.
 func distinct(names []string) (once []string) {
 	for _, name := range names {
 		if !slices.Contains(once, name) {
@@ -188,7 +195,7 @@ func distinct(names []string) (once []string) {
 	return once
 }
 
-// RevokeAnyToken is RevokeToken by whoever has the database in hand, for tokens of several orgs too.
+// RevokeAnyToken is like RevokeToken for the server's administrator, and can revoke tokens of several orgs.
 func RevokeAnyToken(ctx context.Context, owner *pgxpool.Pool, orgSlug, name string) error {
 	org, err := OrgBySlug(ctx, owner, orgSlug)
 	if err != nil {

@@ -26,22 +26,26 @@ func TestWhatAWorkerMayClaim(t *testing.T) {
 	t.Parallel()
 	acme, umbrella := uuid.New(), uuid.New()
 	narrow := authz.Worker{Orgs: []uuid.UUID{acme}, Runtimes: []string{"lambda"}, Operators: []string{"sql", "udf"}}
+
 	for name, tc := range map[string]struct {
 		worker            authz.Worker
 		org               uuid.UUID
 		runtime, operator string
 		may               bool
 	}{
-		"its own":              {narrow, acme, "lambda", "udf", true},
-		"another org's":        {narrow, umbrella, "lambda", "udf", false},
-		"another runtime's":    {narrow, acme, "ecs_udf", "udf", false},
-		"another operator's":   {narrow, acme, "lambda", "command", false},
-		"any operator":         {authz.Worker{Orgs: []uuid.UUID{acme}, Runtimes: []string{"lambda"}}, acme, "lambda", "command", true},
-		"any runtime":          {authz.Worker{Orgs: []uuid.UUID{acme}}, acme, "lambda", "command", true},
-		"one of several orgs":  {authz.Worker{Orgs: []uuid.UUID{acme, umbrella}}, umbrella, "lambda", "command", true},
-		"no org is not all":    {authz.Worker{OrgID: acme}, acme, "lambda", "command", false},
-		"nobody":               {authz.Worker{}, uuid.Nil, "", "", false},
-		"where it is of":       {authz.Worker{OrgID: acme, Orgs: []uuid.UUID{umbrella}}, acme, "lambda", "sql", false},
+		"its own":            {narrow, acme, "lambda", "udf", true},
+		"another org's":      {narrow, umbrella, "lambda", "udf", false},
+		"another runtime's":  {narrow, acme, "ecs_udf", "udf", false},
+		"another operator's": {narrow, acme, "lambda", "command", false},
+		"any operator": {authz.Worker{Orgs: []uuid.UUID{acme}, Runtimes: []string{"lambda"}}, acme, "lambda",
+			"command", true},
+		"any runtime": {authz.Worker{Orgs: []uuid.UUID{acme}}, acme, "lambda", "command", true},
+		"one of several orgs": {authz.Worker{Orgs: []uuid.UUID{acme, umbrella}}, umbrella, "lambda", "command",
+			true},
+		"no org is not all": {authz.Worker{OrgID: acme}, acme, "lambda", "command", false},
+		"nobody":            {authz.Worker{}, uuid.Nil, "", "", false},
+		"the token's own org only": {authz.Worker{OrgID: acme, Orgs: []uuid.UUID{umbrella}}, acme, "lambda", "sql",
+			false},
 		"a prefix is no match": {narrow, acme, "lambda2", "sql", false},
 	} {
 		require.Equal(t, tc.may, tc.worker.MayClaim(tc.org, tc.runtime, tc.operator), name)
@@ -60,6 +64,7 @@ func (w world) remote(t *testing.T, cfg authz.Config) (*authz.API, *authz.Signer
 			Text string `json:"text,omitempty"`
 		}
 	}
+
 	type output struct{ Body string }
 	operation := func(id string) huma.Operation {
 		return huma.Operation{OperationID: id, Method: http.MethodPost, Path: "/remote/" + id, DefaultStatus: 200}
@@ -70,15 +75,17 @@ func (w world) remote(t *testing.T, cfg authz.Config) (*authz.API, *authz.Signer
 	authz.HandleTask(api, operation("task"), func(_ context.Context, c authz.Capability, _ *input) (*output, error) {
 		return &output{c.TaskID.String()}, nil
 	})
-	authz.HandleWorkerRaw(api, operation("worker-raw"), 10, func(w http.ResponseWriter, r *http.Request, worker authz.Worker) error {
-		return answerWith(w, r, worker.Actor())
-	})
-	authz.HandleTaskRaw(api, operation("task-raw"), 10, func(w http.ResponseWriter, r *http.Request, c authz.Capability) error {
-		if _, err := authz.FenceOf(r, c); r.Header.Get(protocol.TaskHeader) != "" && err != nil {
-			return err
-		}
-		return answerWith(w, r, c.TaskID.String())
-	})
+	authz.HandleWorkerRaw(api, operation("worker-raw"), 10,
+		func(w http.ResponseWriter, r *http.Request, worker authz.Worker) error {
+			return answerWith(w, r, worker.Actor())
+		})
+	authz.HandleTaskRaw(api, operation("task-raw"), 10,
+		func(w http.ResponseWriter, r *http.Request, c authz.Capability) error {
+			if _, err := authz.FenceOf(r, c); r.Header.Get(protocol.TaskHeader) != "" && err != nil {
+				return err
+			}
+			return answerWith(w, r, c.TaskID.String())
+		})
 	return api, s
 }
 
@@ -110,14 +117,15 @@ func live(t *testing.T, s *authz.Signer, org uuid.UUID) (string, authz.Capabilit
 	return token, c
 }
 
-func TestWorkersAndTasksAreNobodyElse(t *testing.T) {
+func TestWorkersAndTasksAreNoOtherPrincipal(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	api, s := w.remote(t, authz.Config{})
 	capability, _ := live(t, s, w.org.ID)
 	authztest.Matrix{
-		Handler: api.Handler(), Routes: api.Routes(), Tokens: authztest.NewTokens(t, w.owner, w.org), Capability: capability,
-		Param: func(authz.Route, string) string { return "none" },
+		Handler: api.Handler(), Routes: api.Routes(), Tokens: authztest.NewTokens(t, w.owner, w.org),
+		Capability: capability,
+		Param:      func(authz.Route, string) string { return "none" },
 	}.Check(t)
 }
 
@@ -129,15 +137,19 @@ func TestRemoteRoutes(t *testing.T) {
 	token, c := live(t, s, w.org.ID)
 
 	require.Equal(t, "\"token:fleet\"\n", call(api, "POST", "/remote/worker", "{}", asWorker(worker)...).Body.String())
-	require.Equal(t, "\""+c.TaskID.String()+"\"\n", call(api, "POST", "/remote/task", "{}", capable(token)...).Body.String())
-	require.Equal(t, "token:fleet bytes", call(api, "POST", "/remote/worker-raw", "bytes", asWorker(worker)...).Body.String())
-	require.Equal(t, c.TaskID.String()+" bytes", call(api, "POST", "/remote/task-raw", "bytes", capable(token)...).Body.String())
+	require.Equal(t, "\""+c.TaskID.String()+"\"\n",
+		call(api, "POST", "/remote/task", "{}", capable(token)...).Body.String())
+	require.Equal(t, "token:fleet bytes", call(api, "POST", "/remote/worker-raw", "bytes",
+		asWorker(worker)...).Body.String())
+	require.Equal(t, c.TaskID.String()+" bytes",
+		call(api, "POST", "/remote/task-raw", "bytes", capable(token)...).Body.String())
 
 	long := call(api, "POST", "/remote/task-raw", "eleven byte", capable(token)...)
 	require.Equal(t, http.StatusRequestEntityTooLarge, long.Code, long.Body)
 	require.Equal(t, "application/problem+json", long.Header().Get("Content-Type"))
 
-	for said, ok := range map[string]bool{"1": true, "": false, "0": false, "2": false, "-1": false, "one": false, "1.0": false} {
+	for said, ok := range map[string]bool{"1": true, "": false, "0": false, "2": false, "-1": false, "one": false,
+		"1.0": false} {
 		header := append(as(worker), protocol.VersionHeader, said)
 		answer := call(api, "POST", "/remote/worker", "{}", header...)
 		require.Equal(t, ok, answer.Code == 200, "%q: %s", said, answer.Body)
@@ -160,7 +172,8 @@ func TestRemoteRoutes(t *testing.T) {
 		"no lease":        {c.TaskID.String(), "2", "", 422},
 		"junk":            {"x", "y", "z", 422},
 	} {
-		header := capable(token, protocol.TaskHeader, tc.task, protocol.AttemptHeader, tc.attempt, protocol.LeaseTokenHeader, tc.lease)
+		header := capable(token, protocol.TaskHeader, tc.task, protocol.AttemptHeader, tc.attempt,
+			protocol.LeaseTokenHeader, tc.lease)
 		answer := call(api, "POST", "/remote/task-raw", "", header...)
 		require.Equal(t, tc.status, answer.Code, "%s: %s", name, answer.Body)
 		if name == "junk" {
@@ -172,7 +185,7 @@ func TestRemoteRoutes(t *testing.T) {
 	require.Equal(t, s.JWKS(), decode[authz.KeySet](t, answer))
 }
 
-func TestNoGoodWorkerTokens(t *testing.T) {
+func TestInvalidWorkerTokens(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	api, _ := w.remote(t, authz.Config{})
@@ -187,16 +200,21 @@ func TestNoGoodWorkerTokens(t *testing.T) {
 
 	require.Equal(t, 200, call(api, "POST", "/remote/worker", "{}", asWorker(good)...).Code)
 	for name, token := range map[string]string{
-		"expired": expired, "revoked": revoked, "a user's": user, "a user's secret as a worker's": "dagctl_worker_" + strings.TrimPrefix(user, "dagctl_user_"),
-		"cut off": good[:len(good)-1], "unknown": "dagctl_worker_" + strings.Repeat("z", 43), "of a dev server": "dagctl_dev_" + strings.Repeat("z", 43),
+		"expired": expired, "revoked": revoked, "a user's": user,
+		"a user's secret as a worker's": "dagctl_worker_" + strings.TrimPrefix(user, "dagctl_user_"),
+		"cut off":                       good[:len(good)-1], "unknown": "dagctl_worker_" + strings.Repeat("z", 43),
+		"of a dev server": "dagctl_dev_" + strings.Repeat("z", 43),
 	} {
 		require.Equal(t, 401, call(api, "POST", "/remote/worker", "{}", asWorker(token)...).Code, name)
 	}
 	require.Equal(t, 401, call(api, "GET", "/v1/whoami", "", as(good)...).Code, "a worker is no user")
+
 	// Even a user's row under a worker's prefix yields no worker.
-	_, err = w.owner.Exec(t.Context(), `UPDATE service_tokens SET hash = sha256(convert_to('dagctl_worker_' || repeat('u', 43), 'UTF8')) WHERE name = 'user'`)
+	_, err = w.owner.Exec(t.Context(), `UPDATE service_tokens
+		SET hash = sha256(convert_to('dagctl_worker_' || repeat('u', 43), 'UTF8')) WHERE name = 'user'`)
 	require.NoError(t, err)
-	require.Equal(t, 401, call(api, "POST", "/remote/worker", "{}", asWorker("dagctl_worker_"+strings.Repeat("u", 43))...).Code)
+	require.Equal(t, 401, call(api, "POST", "/remote/worker", "{}",
+		asWorker("dagctl_worker_"+strings.Repeat("u", 43))...).Code)
 }
 
 func TestLimitsOfWorkersAndTasks(t *testing.T) {
@@ -207,6 +225,7 @@ func TestLimitsOfWorkersAndTasks(t *testing.T) {
 		require.NoError(t, err)
 		return l
 	}
+
 	api, s := w.remote(t, authz.Config{Limiter: limiter(2), WorkerLimiter: limiter(3)})
 	worker := w.token(t, authz.NewToken{Name: "fleet", Kind: authz.KindWorker, Runtimes: []string{"lambda"}})
 	one, _ := live(t, s, w.org.ID)
@@ -236,7 +255,8 @@ func TestWorkerTokensOverHTTP(t *testing.T) {
 	_, err := authz.CreateOrg(t.Context(), w.owner, "umbrella", "Umbrella")
 	require.NoError(t, err)
 	root := w.token(t, authz.NewToken{Name: "root", Role: authz.RoleAdmin})
-	answer := call(api, "POST", "/v1/tokens", `{"name":"fleet","kind":"worker","runtimes":["lambda"],"operators":["sql"],"orgs":["acme"]}`, as(root)...)
+	answer := call(api, "POST", "/v1/tokens",
+		`{"name":"fleet","kind":"worker","runtimes":["lambda"],"operators":["sql"],"orgs":["acme"]}`, as(root)...)
 	require.Equal(t, 201, answer.Code, answer.Body)
 	made := decode[authz.CreatedToken](t, answer)
 	require.Equal(t, 1, made.Orgs)
@@ -266,16 +286,18 @@ func TestWorkerTokensOverHTTP(t *testing.T) {
 	require.Equal(t, 401, call(api, "POST", "/remote/worker", "{}", asWorker(made.Secret)...).Code, "at once")
 }
 
-func TestWorkerTokensThatAreShownTogetherAreAnsweredEachForItself(t *testing.T) {
+func TestConcurrentWorkerTokensGetTheirOwnAnswers(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	secrets := map[string]string{}
 	for _, name := range []string{"one", "two", "revoked"} {
-		secret, _, err := authz.CreateWorkerToken(t.Context(), w.owner, authz.NewToken{Name: name, Runtimes: []string{name}, Orgs: []string{"acme"}})
+		secret, _, err := authz.CreateWorkerToken(t.Context(), w.owner,
+			authz.NewToken{Name: name, Runtimes: []string{name}, Orgs: []string{"acme"}})
 		require.NoError(t, err)
 		secrets[name] = secret
 	}
 	require.NoError(t, authz.RevokeAnyToken(t.Context(), w.owner, "acme", "revoked"))
+
 	secrets["unknown"] = secrets["one"][:len(secrets["one"])-1]
 	tokens := authz.NewTokens(w.owner)
 	var all errgroup.Group
@@ -285,7 +307,8 @@ func TestWorkerTokensThatAreShownTogetherAreAnsweredEachForItself(t *testing.T) 
 				r := httptest.NewRequestWithContext(t.Context(), "POST", "/", nil)
 				r.Header.Set("Authorization", "Bearer "+secret)
 				got, err := tokens.AuthenticateWorker(r)
-				if allowed := name == "one" || name == "two"; allowed && (err != nil || got.TokenName != name) || !allowed && !fault.Is(err, fault.Unauthenticated) {
+				if allowed := name == "one" || name == "two"; allowed && (err != nil || got.TokenName != name) ||
+					!allowed && !fault.Is(err, fault.Unauthenticated) {
 					return fmt.Errorf("%s: %+v, %w", name, got, err)
 				}
 				return nil
@@ -304,7 +327,8 @@ func TestAWorkerTokenOfSeveralOrgs(t *testing.T) {
 	fleet := authz.NewToken{Name: "fleet", Runtimes: []string{"lambda"}, Orgs: []string{"umbrella", "acme", "umbrella"}}
 
 	for _, wrong := range []authz.NewToken{
-		{Name: "a", Runtimes: []string{"lambda"}}, {Name: "a", Orgs: []string{"acme"}}, {Name: "a", Runtimes: []string{"lambda"}, Orgs: []string{"nothing"}},
+		{Name: "a", Runtimes: []string{"lambda"}}, {Name: "a", Orgs: []string{"acme"}}, {Name: "a",
+			Runtimes: []string{"lambda"}, Orgs: []string{"nothing"}},
 		{Name: "a", Runtimes: []string{"lambda"}, Orgs: []string{"acme"}, Role: authz.RoleAdmin},
 	} {
 		_, _, err := authz.CreateWorkerToken(t.Context(), w.owner, wrong)
@@ -321,11 +345,13 @@ func TestAWorkerTokenOfSeveralOrgs(t *testing.T) {
 	r.Header.Set("Authorization", "Bearer "+secret)
 	got, err := authz.NewTokens(w.owner).AuthenticateWorker(r)
 	require.NoError(t, err)
-	require.Equal(t, authz.Worker{OrgID: umbrella.ID, TokenName: "fleet", Orgs: []uuid.UUID{umbrella.ID, w.org.ID}, Runtimes: []string{"lambda"}}, got)
+	require.Equal(t, authz.Worker{OrgID: umbrella.ID, TokenName: "fleet",
+		Orgs: []uuid.UUID{umbrella.ID, w.org.ID}, Runtimes: []string{"lambda"}}, got)
 
 	for org, object := range map[uuid.UUID]string{umbrella.ID: "token:fleet", w.org.ID: "umbrella/token:fleet"} {
 		caller := authz.Caller{OrgID: org, Role: authz.RoleAdmin}
-		list, err := authz.ListAudit(t.Context(), w.requests, caller, authz.AuditFilter{Action: "token.create"}, rest.PageInput{Limit: 5})
+		list, err := authz.ListAudit(t.Context(), w.requests, caller, authz.AuditFilter{Action: "token.create"},
+			rest.PageInput{Limit: 5})
 		require.NoError(t, err)
 		require.Len(t, list.Items, 1)
 		require.Equal(t, object, list.Items[0].Object)
@@ -341,20 +367,30 @@ func TestAWorkerTokenOfSeveralOrgs(t *testing.T) {
 	require.Equal(t, 401, call(api, "POST", "/remote/worker", "{}", asWorker(secret)...).Code)
 }
 
-func TestARemoteRouteNeedsWhoRecognisesItsCaller(t *testing.T) {
+func TestARemoteRouteNeedsAnAuthenticator(t *testing.T) {
 	t.Parallel()
 	api, err := authz.NewAPI(authz.Config{Authenticators: []authz.Authenticator{authz.NewTokens(nil)}})
 	require.NoError(t, err)
 	op := huma.Operation{OperationID: "x", Method: "POST", Path: "/x"}
 	require.Panics(t, func() {
-		authz.HandleWorker(api, op, func(context.Context, authz.Worker, *struct{}) (*struct{}, error) { return nil, nil })
+		authz.HandleWorker(api, op, func(context.Context, authz.Worker, *struct{}) (*struct{}, error) {
+			return nil,
+				nil
+		})
 	})
+
 	require.Panics(t, func() {
-		authz.HandleTask(api, op, func(context.Context, authz.Capability, *struct{}) (*struct{}, error) { return nil, nil })
+		authz.HandleTask(api, op, func(context.Context, authz.Capability, *struct{}) (*struct{}, error) {
+			return nil,
+				nil
+		})
 	})
 	for _, rule := range []authz.Rule{authz.ByWorker, authz.ByTask} {
 		require.Panics(t, func() {
-			authz.Handle(api, rule, op, func(context.Context, authz.Caller, *struct{}) (*struct{}, error) { return nil, nil })
+			authz.Handle(api, rule, op, func(context.Context, authz.Caller, *struct{}) (*struct{}, error) {
+				return nil,
+					nil
+			})
 		}, "a Caller is neither")
 		require.Panics(t, func() { api.HandleStream(rule, "GET /x", nil) })
 	}
@@ -368,6 +404,7 @@ func TestTwoAddresses(t *testing.T) {
 	token, _ := live(t, s, w.org.ID)
 	root := as(w.token(t, authz.NewToken{Name: "root", Role: authz.RoleAdmin}))
 	sides := map[string]http.Handler{"one": api.Handler(), "people": api.PeopleHandler(), "remote": api.RemoteHandler()}
+
 	for _, tc := range []struct {
 		method, path string
 		header       []string
@@ -389,8 +426,10 @@ func TestTwoAddresses(t *testing.T) {
 		for side, status := range tc.statuses {
 			answer := callHandler(sides[side], tc.method, tc.path, "{}", tc.header...)
 			require.Equal(t, status, answer.Code, "%s %s at %s: %s", tc.method, tc.path, side, answer.Body)
+
 			if status == 404 && tc.path != "/v1/tokens/none" {
-				require.Contains(t, answer.Body.String(), "there is no such route", "%s %s at %s", tc.method, tc.path, side)
+				require.Contains(t, answer.Body.String(), "there is no such route", "%s %s at %s",
+					tc.method, tc.path, side)
 				require.Empty(t, answer.Header().Get("Allow"))
 			}
 		}

@@ -12,7 +12,7 @@ import (
 	"github.com/dagctl/dagctl/internal/testdb"
 )
 
-// Some figures start their own program again, which here is this test.
+// Some figures start their own program again; here that is this test.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && (os.Args[1] == "-dispatch" || os.Args[1] == "-work") {
 		main()
@@ -21,16 +21,20 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// Each figure at a size that says nothing about speed: the harness has to stay true to the program that it measures.
+// TestEveryFigureRuns runs each figure at a tiny size, so that the harness keeps working with the program that it
+// measures.
 func TestEveryFigureRuns(t *testing.T) {
 	t.Parallel()
 	for _, f := range figures {
 		t.Run(f.name, func(t *testing.T) {
 			t.Parallel()
 			var out, log bytes.Buffer
-			err := run([]string{"-dsn", testdb.URL(t), "-figure", f.name, "-tasks", "60", "-consumers", "5", "-edges", "4", "-fan", "40", "-remote", "30",
-				"-reps", "1", "-workers", "8", "-conns", "8", "-storage", t.TempDir(), "-history", "1000", "-hold", "2s", "-backlog", "50", "-patience", "2s", "-timeout", "2m"}, &out, &log)
+			err := run([]string{"-dsn", testdb.URL(t), "-figure", f.name, "-tasks", "60", "-consumers", "5", "-edges",
+				"4", "-fan", "40", "-remote", "30",
+				"-reps", "1", "-workers", "8", "-conns", "8", "-storage", t.TempDir(), "-history", "1000", "-hold",
+				"2s", "-backlog", "50", "-patience", "2s", "-timeout", "2m"}, &out, &log)
 			require.NoError(t, err, log.String())
+
 			lines := strings.Split(strings.TrimSpace(out.String()), "\n")
 			for _, line := range lines {
 				var r struct {
@@ -53,7 +57,8 @@ func TestStatementsAndProfiles(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	var out, log bytes.Buffer
-	err := run([]string{"-dsn", testdb.URL(t), "-figure", "throughput", "-tasks", "10", "-consumers", "1", "-storage", dir,
+	err := run([]string{"-dsn", testdb.URL(t), "-figure", "throughput", "-tasks", "10", "-consumers", "1", "-storage",
+		dir,
 		"-statements", "-memprofile", dir + "/heap"}, &out, &log)
 	require.NoError(t, err, log.String())
 	require.Contains(t, log.String(), "commit")

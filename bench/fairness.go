@@ -10,8 +10,8 @@ import (
 	"github.com/dagctl/dagctl/operators"
 )
 
-// fairnessFigure: one org has queued very many tasks, another asks for one. The time from asking until it starts, beside
-// the same on an idle system.
+// fairnessFigure: one org has queued very many tasks, another enqueues one. The value is the time until that one
+// starts; the baseline is the same on an idle system.
 func fairnessFigure(ctx context.Context, b *bench) (result, error) {
 	dsn, drop, err := b.migrated(ctx)
 	if err != nil {
@@ -33,6 +33,7 @@ func (b *bench) fairness(ctx context.Context, dsn string) (r result, err error) 
 	if err != nil {
 		return r, err
 	}
+
 	idle, _, err := b.startTimes(ctx, dsn, one, "idle", 0)
 	if err != nil {
 		return r, err
@@ -40,17 +41,22 @@ func (b *bench) fairness(ctx context.Context, dsn string) (r result, err error) 
 	if err := b.queue(ctx, dsn, many, b.backlog); err != nil {
 		return r, err
 	}
+
 	busy, gaveUp, err := b.startTimes(ctx, dsn, one, "busy", b.workers)
 	r = result{value: milliseconds(quantile(busy, 0.5)), baseline: milliseconds(quantile(idle, 0.5)),
-		params: map[string]any{"backlog": b.backlog, "reps": b.reps, "workers": b.workers, "patience_s": round(b.patience.Seconds())},
-		detail: map[string]any{"max_ms": milliseconds(quantile(busy, 1)), "idle_max_ms": milliseconds(quantile(idle, 1)), "gave_up": gaveUp}}
+		params: map[string]any{"backlog": b.backlog, "reps": b.reps, "workers": b.workers,
+			"patience_s": round(b.patience.Seconds())},
+		detail: map[string]any{"max_ms": milliseconds(quantile(busy, 1)),
+			"idle_max_ms": milliseconds(quantile(idle, 1)), "gave_up": gaveUp}}
 	return r, err
 }
 
-// backlogDAG is a source alone: its tasks are what is queued, on a runtime that the process which queues them does not serve.
-const backlogDAG = "name: backlog\njobs:\n  - {name: events, operator: feed, runtime: elsewhere, source: {kind: poll, every: 24h}, partition_by: key}\n"
+// backlogDAG is only a source. Its tasks are the backlog, on a runtime that the process which enqueues them does not
+// serve.
+const backlogDAG = "name: backlog\njobs:\n  - {name: events, operator: feed, runtime: elsewhere, source: {kind: " +
+	"poll, every: 24h}, partition_by: key}\n"
 
-// backlogged makes an org with such a DAG.
+// backlogged creates an org with such a DAG.
 func (w *world) backlogged(ctx context.Context, slug string) (authz.Caller, error) {
 	caller, err := w.org(ctx, slug)
 	if err != nil {
@@ -59,19 +65,20 @@ func (w *world) backlogged(ctx context.Context, slug string) (authz.Caller, erro
 	return caller, w.deploy(ctx, caller, "backlog", backlogDAG)
 }
 
-// look is the interval between looks at what others do.
+// look is the interval between looks at the database.
 const look = 20 * time.Millisecond
 
-// queueChunk is how many units a source finds at once while a backlog is made.
+// queueChunk is how many units a source finds at once while the backlog is created.
 const queueChunk = 20_000
 
-// queue makes so many tasks, in a process that runs none of them.
+// queue creates so many tasks, in a process that runs none of them.
 func (b *bench) queue(ctx context.Context, dsn string, caller authz.Caller, tasks int) (err error) {
 	w, err := b.world(ctx, dsn, runtimes[0])
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, w.close()) }()
+
 	var before int
 	if err := w.pool.QueryRow(ctx, `SELECT count(*) FROM tasks`).Scan(&before); err != nil {
 		return err
@@ -92,32 +99,38 @@ func (b *bench) queue(ctx context.Context, dsn string, caller authz.Caller, task
 			}
 		}
 	}
+
 	_, err = w.pool.Exec(ctx, `VACUUM ANALYZE`)
 	return err
 }
 
-// startTimes asks for one task of an org again and again, once so many others were started, and tells how long each took
-// to start. Patience lost, it says so: then there is one time, the patience.
-func (b *bench) startTimes(ctx context.Context, dsn string, caller authz.Caller, name string, after int) (took []time.Duration, gaveUp bool, err error) {
+// startTimes enqueues one task of an org again and again, once so many other tasks have started, and returns how long
+// each took to start. If its patience ends, it returns the patience as the only time.
+func (b *bench) startTimes(
+	ctx context.Context, dsn string, caller authz.Caller, name string, after int,
+) (took []time.Duration, gaveUp bool, err error) {
 	w, err := b.world(ctx, dsn, runtimes...)
 	if err != nil {
 		return nil, false, err
 	}
 	defer func() { err = errors.Join(err, w.close()) }()
+
 	started := make(chan time.Time, 1)
 	w.feed.watch(func(t *operators.Task, at time.Time) {
 		if t.OrgSlug == caller.OrgSlug {
 			started <- at
 		}
 	})
+
 	for w.feed.ran() < after {
 		if err := sleep(ctx, look); err != nil {
 			return nil, false, err
 		}
 	}
+
 	for i := range b.reps {
 		w.feed.put([]operators.Unit{unit(fmt.Sprintf("%s%d", name, i), "1")})
-		for len(started) > 0 { // of a task of the org that was there before
+		for len(started) > 0 { // left by an earlier task of the org
 			<-started
 		}
 		asked := time.Now()

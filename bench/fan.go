@@ -10,10 +10,10 @@ import (
 	"github.com/dagctl/dagctl/operators"
 )
 
-// mostInputs is how many a job may have: a wider join is a tree.
+// mostInputs is the most inputs that a job may have. A wider join is a tree.
 const mostInputs = 32
 
-// fanFigure: one task, then as many as the fan is wide, then one that waits for all of them, by way of joins of 32.
+// fanFigure: one task, then as many as the fan is wide, then one that waits for all of them, through joins of 32.
 func fanFigure(ctx context.Context, b *bench) (result, error) {
 	yaml, tasks := fanDAG(b.fan)
 	ours, err := b.repeat(ctx, "fan", yaml, tasks, func(w *world) func(context.Context) error {
@@ -35,6 +35,7 @@ func fanFigure(ctx context.Context, b *bench) (result, error) {
 	if err != nil {
 		return result{}, err
 	}
+
 	river, err := b.riverFan(ctx, b.fan, b.reps)
 	if err != nil {
 		return result{}, fmt.Errorf("river: %w", err)
@@ -43,6 +44,7 @@ func fanFigure(ctx context.Context, b *bench) (result, error) {
 	if err != nil {
 		return result{}, fmt.Errorf("raw: %w", err)
 	}
+
 	detail := maps.Clone(ours.cost)
 	detail["raw_s"] = round(quantile(floor, 0.5).Seconds())
 	return result{value: quantile(ours.took, 0.5).Seconds(), baseline: quantile(river, 0.5).Seconds(), detail: detail,
@@ -51,18 +53,22 @@ func fanFigure(ctx context.Context, b *bench) (result, error) {
 
 func fanDAG(width int) (yaml string, tasks int) {
 	var y strings.Builder
-	y.WriteString("name: fan\njobs:\n  - {name: events, operator: feed, source: {kind: poll, every: 24h}, partition_by: key}\n")
+	y.WriteString("name: fan\njobs:\n  - {name: events, operator: feed, source: {kind: poll, every: 24h}, " +
+		"partition_by: key}\n")
 	layer := []string{"events"}
 	add := func(name string, inputs []string) {
-		fmt.Fprintf(&y, "  - {name: %s, operator: emit, inputs: [{from: {job: %s}}]}\n", name, strings.Join(inputs, "}}, {from: {job: "))
+		fmt.Fprintf(&y, "  - {name: %s, operator: emit, inputs: [{from: {job: %s}}]}\n", name,
+			strings.Join(inputs, "}}, {from: {job: "))
 		tasks++
 	}
+
 	tasks = 1
 	var wide []string
 	for i := range width {
 		wide = append(wide, fmt.Sprintf("work%04d", i))
 		add(wide[i], layer)
 	}
+
 	for level := 1; len(wide) > mostInputs; level++ {
 		var joins []string
 		for i := 0; i < len(wide); i += mostInputs {
@@ -72,6 +78,7 @@ func fanDAG(width int) (yaml string, tasks int) {
 		}
 		wide = joins
 	}
+
 	add("join", wide)
 	return y.String(), tasks
 }

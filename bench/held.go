@@ -7,10 +7,11 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// heldFigure: throughput while another session holds a transaction open, so that no vacuum can remove what the queue's churn
-// leaves behind. Rounds of tasks follow each other for as long; the last of them has the most to wade through.
+// heldFigure: throughput while another session holds a transaction open, so that no vacuum can remove the queue's dead
+// rows. Rounds of tasks follow each other for that time; the last round has the most dead rows to skip.
 func heldFigure(ctx context.Context, b *bench) (result, error) {
-	return b.beside(ctx, load{tasks: b.tasks, during: b.holdSnapshot}, map[string]any{"hold_s": round(b.hold.Seconds())})
+	return b.beside(ctx, load{tasks: b.tasks, during: b.holdSnapshot},
+		map[string]any{"hold_s": round(b.hold.Seconds())})
 }
 
 func (b *bench) holdSnapshot(ctx context.Context, dsn string) error {
@@ -19,7 +20,8 @@ func (b *bench) holdSnapshot(ctx context.Context, dsn string) error {
 		return err
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
-	if err := errors.Join(execute(ctx, conn, `BEGIN ISOLATION LEVEL REPEATABLE READ`), execute(ctx, conn, `SELECT 1 FROM orgs`)); err != nil {
+	if err := errors.Join(execute(ctx, conn, `BEGIN ISOLATION LEVEL REPEATABLE READ`),
+		execute(ctx, conn, `SELECT 1 FROM orgs`)); err != nil {
 		return err
 	}
 	if err := sleep(ctx, b.hold); err != nil {

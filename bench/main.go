@@ -1,11 +1,11 @@
 // Command bench measures dagctl against a bare queue and against the PostgreSQL that both run on, in one run, because
 // absolute times mean little on shared machines.
 //
-// Vocabulary: a figure is one row of the table of what is to be reached (docs/performance.md); a run of it makes databases
-// of its own beside the one that the DSN names, and prints one JSON line. baseline is what River, a bare queue, does with
-// the same number of jobs, or, where a figure is about dagctl alone, what dagctl does without the load in question; ratio
-// is value / baseline. The floor of this PostgreSQL and the cost of the run are in detail. Tasks come about as they do in
-// production: a source publishes partitions, their events are routed, tasks claimed and completed under their fence.
+// Vocabulary: a figure is one row of the table of goals (docs/performance.md). A run of a figure creates databases of
+// its own beside the one that the DSN names, and prints one JSON line. baseline is what River, a bare queue, does with
+// the same number of jobs, or, for figures about dagctl alone, what dagctl does without the load in question; ratio is
+// value / baseline. detail has the floor of this PostgreSQL and the cost of the run. Tasks arise as in production: a
+// source publishes partitions, their events are routed, and tasks are claimed and completed under their fence.
 //
 //	go run ./bench -figure throughput -tasks 100000 -dsn postgres://...
 package main
@@ -34,7 +34,7 @@ type figure struct {
 	run  func(ctx context.Context, b *bench) (result, error)
 }
 
-// figures are in the order of the table.
+// figures lists the figures in the order of the table.
 var figures = []figure{
 	{"throughput", "tasks/s", throughputFigure},
 	{"hop", "ms at p50", hopFigure},
@@ -49,7 +49,7 @@ var figures = []figure{
 	{"remote workers, Lambda", "tasks/s", lambdaFigure},
 }
 
-// options are what a run is told.
+// options are the flags of a run.
 type options struct {
 	dsn        string
 	figure     string
@@ -82,29 +82,42 @@ func parseOptions(args []string, stderr io.Writer) (options, error) {
 	for i, f := range figures {
 		names[i] = f.name
 	}
+
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	flags.StringVar(&o.dsn, "dsn", os.Getenv("DAGCTL_BENCH_DATABASE_URL"), "PostgreSQL `URL` of a superuser, or DAGCTL_BENCH_DATABASE_URL; none: a server of its own, with durable commits")
-	flags.StringVar(&o.figure, "figure", "", "figures to measure, all by default; the beginning of a name is enough, + joins several: "+strings.Join(names, " + "))
+	flags.StringVar(&o.dsn, "dsn", os.Getenv("DAGCTL_BENCH_DATABASE_URL"),
+		"PostgreSQL `URL` of a superuser; default: DAGCTL_BENCH_DATABASE_URL, else a server of its own, with durable "+
+			"commits")
+
+	flags.StringVar(&o.figure, "figure", "", "figures to measure, all by default; a prefix of a name is "+
+		"enough; + joins several: "+strings.Join(names, " + "))
 	flags.IntVar(&o.rounds, "rounds", 1, "how often")
 	flags.IntVar(&o.tasks, "tasks", 100_000, "tasks of the figures about throughput")
-	flags.IntVar(&o.consumers, "consumers", 9, "tasks that each event makes there; one more publishes the event")
-	flags.BoolVar(&o.publish, "publish", false, "have every one of these tasks publish a partition, and not only the sources")
+	flags.IntVar(&o.consumers, "consumers", 9, "throughput: tasks that each event creates; one more publishes the "+
+		"event")
+	flags.BoolVar(&o.publish, "publish", false, "let every one of these tasks publish a partition, not only "+
+		"the sources")
 	flags.IntVar(&o.edges, "edges", 400, "hop: length of the chain")
 	flags.IntVar(&o.fan, "fan", 1000, "fan-out, fan-in: width")
-	flags.IntVar(&o.reps, "reps", 5, "hop, fan, remote workers: repetitions, after one that is not measured")
-	flags.IntVar(&o.history, "history", 10_000_000, "flat cost: finished tasks that are there before; a tenth as many events, a hundredth as many datasets")
-	flags.DurationVar(&o.hold, "hold", 10*time.Minute, "held snapshot: how long another session holds its transaction open")
-	flags.IntVar(&o.backlog, "backlog", 1_000_000, "fairness, memory: tasks that are queued")
-	flags.DurationVar(&o.patience, "patience", time.Minute, "fairness: how long a task is waited for; memory: how long the process is watched")
+	flags.IntVar(&o.reps, "reps", 5, "hop, fan, remote workers: repetitions, after an unmeasured one")
+	flags.IntVar(&o.history, "history", 10_000_000,
+		"flat cost: finished tasks beforehand; a tenth as many events, a hundredth as many datasets")
+	flags.DurationVar(&o.hold, "hold", 10*time.Minute,
+		"held snapshot: how long another session holds its transaction open")
+	flags.IntVar(&o.backlog, "backlog", 1_000_000, "fairness, memory: queued tasks")
+	flags.DurationVar(&o.patience, "patience", time.Minute,
+		"fairness: how long to wait for a task; memory: how long to watch the process")
 	flags.IntVar(&o.remote, "remote", 1000, "remote workers: tasks of each repetition")
 	flags.IntVar(&o.workers, "workers", 100, "tasks that run at once in the process, or in the worker")
 	flags.IntVar(&o.conns, "conns", 20, "connections of the pool")
-	flags.StringVar(&o.storage, "storage", "", "`folder` of the published files; none: one in memory where there is such, so that the disk's sync is not what is measured")
-	flags.BoolVar(&o.statements, "statements", false, "print what the statements of each run cost to stderr")
+	flags.StringVar(&o.storage, "storage", "", "`folder` of the published files; default: one in memory if there "+
+		"is one, so that the disk's sync is not measured")
+	flags.BoolVar(&o.statements, "statements", false, "print the cost of the statements of each run to stderr")
 	flags.DurationVar(&o.timeout, "timeout", 30*time.Minute, "bound on each figure")
-	flags.BoolVar(&o.dispatch, "dispatch", false, "only run a dispatcher on -dsn until stdin ends: the process that the memory figure watches")
-	flags.StringVar(&o.work.URL, "work", "", "only run a worker for the server at this `URL` until stdin ends: the process that the remote figures look at")
+	flags.BoolVar(&o.dispatch, "dispatch", false, "only run a dispatcher on -dsn until stdin ends: the process that "+
+		"the memory figure watches")
+	flags.StringVar(&o.work.URL, "work", "", "only run a worker for the server at this `URL` until stdin ends: the "+
+		"process that the remote figures look at")
 	flags.StringVar(&o.work.Queue, "queue", "", "of that worker: `URL` of its queue")
 	flags.StringVar(&o.work.Endpoint, "endpoint", "", "of that worker: `URL` of the SQS server")
 	flags.StringVar(&o.cpuProfile, "cpuprofile", "", "write a CPU profile to this `file`")
@@ -112,17 +125,20 @@ func parseOptions(args []string, stderr io.Writer) (options, error) {
 	if err := flags.Parse(args); err != nil {
 		return o, err
 	}
-	if o.tasks < 1 || o.consumers < 1 || o.edges < 1 || o.fan < 1 || o.reps < 1 || o.workers < 1 || o.conns < 4 || o.rounds < 1 || o.remote < 1 || o.history < 100 || o.backlog < 1 {
-		return o, errors.New("numbers must be positive, connections 4 at least, and the history 100")
+
+	if o.tasks < 1 || o.consumers < 1 || o.edges < 1 || o.fan < 1 || o.reps < 1 || o.workers < 1 || o.conns < 4 ||
+		o.rounds < 1 || o.remote < 1 || o.history < 100 || o.backlog < 1 {
+		return o, errors.New("numbers must be positive, connections at least 4, and the history at least 100")
 	}
 	return o, nil
 }
 
-// chosen are the figures that -figure names.
+// chosen returns the figures that -figure names.
 func chosen(names string) ([]figure, error) {
 	if names == "" {
 		return figures, nil
 	}
+
 	var found []figure
 	for name := range strings.SplitSeq(names, "+") {
 		before := len(found)
@@ -157,6 +173,7 @@ func run(args []string, stdout, stderr io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
+
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	endProfiles, err := profile(o)
@@ -164,14 +181,17 @@ func run(args []string, stdout, stderr io.Writer) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, endProfiles()) }()
+
 	if o.work.URL != "" {
 		return work(ctx, o, os.Stdin, stdout, stderr)
 	}
-	b := &bench{options: o, stderr: stderr, log: slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))}
+	b := &bench{options: o, stderr: stderr, log: slog.New(slog.NewTextHandler(stderr,
+		&slog.HandlerOptions{Level: slog.LevelWarn}))}
 	if err := b.open(ctx); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, b.close()) }()
+
 	if o.dispatch {
 		return b.dispatchOnly(ctx)
 	}
@@ -185,7 +205,7 @@ func run(args []string, stdout, stderr io.Writer) (err error) {
 	return nil
 }
 
-// result is what a figure came to.
+// result is the result of a figure.
 type result struct {
 	value    float64
 	baseline float64
@@ -204,6 +224,7 @@ func (b *bench) measure(ctx context.Context, f figure, stdout io.Writer) error {
 		}
 		return err
 	}
+
 	r.params["cores"], r.params["postgres"], r.params["storage"] = runtime.NumCPU(), b.version, b.storageKind
 	line := struct {
 		Figure   string         `json:"figure"`
@@ -214,6 +235,7 @@ func (b *bench) measure(ctx context.Context, f figure, stdout io.Writer) error {
 		Params   map[string]any `json:"params"`
 		Detail   map[string]any `json:"detail,omitempty"`
 	}{f.name, round(r.value), f.unit, round(r.baseline), 0, r.params, r.detail}
+
 	if r.baseline != 0 {
 		line.Ratio = round(r.value / r.baseline)
 	}
@@ -222,7 +244,7 @@ func (b *bench) measure(ctx context.Context, f figure, stdout io.Writer) error {
 	return encoder.Encode(line)
 }
 
-// profile starts what is asked for; the answer ends it.
+// profile starts the requested profiles and returns a function that ends them.
 func profile(o options) (end func() error, err error) {
 	var cpu *os.File
 	if o.cpuProfile != "" {
@@ -233,6 +255,7 @@ func profile(o options) (end func() error, err error) {
 			return nil, errors.Join(err, cpu.Close())
 		}
 	}
+
 	return func() error {
 		var failed []error
 		if cpu != nil {

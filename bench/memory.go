@@ -14,8 +14,8 @@ import (
 	"github.com/dagctl/dagctl/authz"
 )
 
-// memoryFigure: what the process of a dispatcher takes, as the operating system sees it, while very many tasks are queued
-// and it works on them; beside one that has nothing to do.
+// memoryFigure: the memory of a dispatcher's process, as the operating system measures it, while very many tasks are
+// queued and it works on them; the baseline is an idle dispatcher.
 func memoryFigure(ctx context.Context, b *bench) (result, error) {
 	dsn, drop, err := b.migrated(ctx)
 	if err != nil {
@@ -34,6 +34,7 @@ func (b *bench) memory(ctx context.Context, dsn string) (r result, err error) {
 	if err != nil {
 		return r, err
 	}
+
 	idle, err := b.watchDispatcher(ctx, dsn, min(b.patience, 10*time.Second))
 	if err != nil {
 		return r, err
@@ -41,18 +42,21 @@ func (b *bench) memory(ctx context.Context, dsn string) (r result, err error) {
 	if err := b.queue(ctx, dsn, caller, b.backlog); err != nil {
 		return r, err
 	}
+
 	busy, err := b.watchDispatcher(ctx, dsn, b.patience)
 	return result{value: busy, baseline: idle,
-		params: map[string]any{"backlog": b.backlog, "workers": b.workers, "conns": b.conns, "watched_s": round(b.patience.Seconds())}}, err
+		params: map[string]any{"backlog": b.backlog, "workers": b.workers, "conns": b.conns,
+			"watched_s": round(b.patience.Seconds())}}, err
 }
 
-// watchDispatcher runs a dispatcher as a process of its own for a while, and tells the most memory it had, in MiB.
+// watchDispatcher runs a dispatcher as a process of its own for a while and returns its peak memory in MiB.
 func (b *bench) watchDispatcher(ctx context.Context, dsn string, span time.Duration) (most float64, err error) {
 	program, err := os.Executable()
 	if err != nil {
 		return 0, err
 	}
-	// Its own standard input ends with this process, and so does it.
+
+	// Its standard input ends with this process, which ends it, too.
 	cmd := exec.CommandContext(ctx, program, "-dispatch", "-dsn", dsn, "-storage", b.root,
 		"-workers", strconv.Itoa(b.workers), "-conns", strconv.Itoa(b.conns))
 	stop, err := cmd.StdinPipe()
@@ -64,6 +68,7 @@ func (b *bench) watchDispatcher(ctx context.Context, dsn string, span time.Durat
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, stop.Close(), cmd.Wait()) }()
+
 	for end := time.Now().Add(span); time.Now().Before(end); {
 		if err := sleep(ctx, 5*look); err != nil {
 			return 0, err
@@ -77,7 +82,7 @@ func (b *bench) watchDispatcher(ctx context.Context, dsn string, span time.Durat
 	return most, nil
 }
 
-// residentMemory is a process's resident set in MiB.
+// residentMemory returns a process's resident set in MiB.
 func residentMemory(ctx context.Context, pid int) (float64, error) {
 	out, err := exec.CommandContext(ctx, "ps", "-o", "rss=", "-p", strconv.Itoa(pid)).Output()
 	if err != nil {
@@ -87,7 +92,7 @@ func residentMemory(ctx context.Context, pid int) (float64, error) {
 	return kib / 1024, err
 }
 
-// dispatchOnly is that process.
+// dispatchOnly is the process that watchDispatcher starts.
 func (b *bench) dispatchOnly(ctx context.Context) error {
 	w, err := b.world(ctx, b.dsn, runtimes[0])
 	if err != nil {

@@ -19,8 +19,8 @@ type readings struct {
 	serverCPU     time.Duration
 }
 
-// meter tells what a run cost between its start and its end. Backends publish their counters when they end, at the latest:
-// the connections of what is measured are opened after start and closed before stop.
+// meter measures the cost of a run between its start and its end. Backends publish their counters when they end, at the
+// latest, so the measured connections must be opened after start and closed before stop.
 type meter struct {
 	b      *bench
 	name   string
@@ -40,7 +40,7 @@ func (b *bench) startMeter(ctx context.Context, dsn string) (*meter, error) {
 	return m, err
 }
 
-// stop gives the cost per task, as a result's detail has it.
+// stop returns the cost per task, for a result's detail.
 func (m *meter) stop(ctx context.Context, tasks int) (map[string]any, error) {
 	after, err := m.read(ctx)
 	if err != nil {
@@ -58,10 +58,12 @@ func (m *meter) stop(ctx context.Context, tasks int) (map[string]any, error) {
 
 func (m *meter) read(ctx context.Context) (r readings, err error) {
 	err = m.b.admin(ctx, func(conn *pgx.Conn) error {
-		// Backends that are about to end have not published yet.
+		// Backends that have not ended yet may not have published.
 		for {
 			var open int
-			if err := conn.QueryRow(ctx, `SELECT count(*) FROM pg_stat_activity WHERE datname = $1 AND backend_type = 'client backend'`, m.name).Scan(&open); err != nil {
+			if err := conn.QueryRow(ctx,
+				`SELECT count(*) FROM pg_stat_activity WHERE datname = $1 AND backend_type = 'client backend'`, m.name).
+				Scan(&open); err != nil {
 				return err
 			}
 			if open == 0 {
@@ -71,14 +73,17 @@ func (m *meter) read(ctx context.Context) (r readings, err error) {
 				return fmt.Errorf("%d connections are still open: %w", open, err)
 			}
 		}
+
 		var err error
 		if r.serverCPU, err = serverCPU(ctx, conn); err != nil {
 			return err
 		}
 		return conn.QueryRow(ctx, `
-			SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint, xact_commit, tup_inserted + tup_updated + tup_deleted
+			SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint, xact_commit,
+				tup_inserted + tup_updated + tup_deleted
 			FROM pg_stat_database WHERE datname = $1`, m.name).Scan(&r.wal, &r.commits, &r.rows)
 	})
+
 	var usage syscall.Rusage
 	if err == nil {
 		err = syscall.Getrusage(syscall.RUSAGE_SELF, &usage)
@@ -87,7 +92,7 @@ func (m *meter) read(ctx context.Context) (r readings, err error) {
 	return r, err
 }
 
-// sleep waits, unless ctx ends before.
+// sleep waits for d or until ctx ends.
 func sleep(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -99,7 +104,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// quantile is the nearest rank.
+// quantile returns a quantile by the nearest rank.
 func quantile(ds []time.Duration, q float64) time.Duration {
 	if len(ds) == 0 {
 		return 0
@@ -110,7 +115,7 @@ func quantile(ds []time.Duration, q float64) time.Duration {
 
 func milliseconds(d time.Duration) float64 { return round(float64(d) / float64(time.Millisecond)) }
 
-// round keeps four digits, more than any of these figures is good for.
+// round keeps four digits, more than these figures are accurate to.
 func round(x float64) float64 {
 	if x == 0 || math.IsInf(x, 0) || math.IsNaN(x) {
 		return 0

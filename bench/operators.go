@@ -13,17 +13,17 @@ import (
 	"github.com/dagctl/dagctl/operators"
 )
 
-// Operators that do nothing, so that what is left is dagctl.
+// Operators that do nothing, so that dagctl alone is measured.
 
-// feed is the source of everything: units that are there to be read, and a look at every run.
+// feed is the source of all work: it provides the units to read and observes every run.
 type feed struct {
 	mu      sync.Mutex
 	units   []operators.Unit
-	started func(t *operators.Task, at time.Time) // called at the start of every run; nil: nobody looks
-	runs    int                                   // that were started
+	started func(t *operators.Task, at time.Time) // called at the start of every run, unless nil
+	runs    int                                   // started runs
 	running map[string]int                        // by job
-	most    map[string]int                        // that ran at once, by job
-	parquet []byte                                // what a task writes that publishes: one row
+	most    map[string]int                        // at once, by job
+	parquet []byte                                // one row, the output of publishing tasks
 }
 
 func newFeed(ctx context.Context, scratch string) (*feed, error) {
@@ -45,35 +45,35 @@ func (f *feed) operators() (*operators.Registry, error) {
 	return operators.NewRegistry(feedSource{f}, noop{f}, emit{f})
 }
 
-// put replaces the units that the next look at the source finds.
+// put replaces the units that the source's next poll finds.
 func (f *feed) put(units []operators.Unit) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.units = units
 }
 
-// watch has every run tell when it starts.
+// watch sets a function that is called when a run starts.
 func (f *feed) watch(started func(t *operators.Task, at time.Time)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.started = started
 }
 
-// ran tells how many runs were started.
+// ran returns how many runs have started.
 func (f *feed) ran() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.runs
 }
 
-// mostOf tells how many runs of a job there were at once.
+// mostOf returns the highest number of runs of a job at once.
 func (f *feed) mostOf(job string) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.most[job]
 }
 
-// begin notes that a run starts; the answer notes that it ends.
+// begin records the start of a run and returns a function that records its end.
 func (f *feed) begin(t *operators.Task) (end func()) {
 	f.mu.Lock()
 	f.runs++
@@ -124,17 +124,18 @@ func (o feedSource) Run(_ context.Context, t *operators.Task) (operators.Result,
 	return operators.Result{SourceVersion: version}, o.feed.publish(t)
 }
 
-// unit is what there is to read for a partition.
+// unit returns the unit of a partition.
 func unit(partition, version string) operators.Unit {
 	payload, _ := json.Marshal(version)
 	return operators.Unit{Partition: partition, Version: version, Payload: payload}
 }
 
-// noop does nothing: it says that nothing is new.
+// noop does nothing and reports that nothing is new.
 type noop struct{ feed *feed }
 
 func (noop) Spec() dag.OperatorSpec {
-	return dag.OperatorSpec{Name: "noop", Version: "1.0.0", Source: true, Reactive: true, Effect: dag.EffectInternal, NoFiles: true,
+	return dag.OperatorSpec{Name: "noop", Version: "1.0.0", Source: true, Reactive: true, Effect: dag.EffectInternal,
+		NoFiles:      true,
 		ConfigSchema: json.RawMessage(`{"type": "object"}`)}
 }
 
@@ -143,7 +144,7 @@ func (o noop) Run(_ context.Context, t *operators.Task) (operators.Result, error
 	return operators.Result{Unchanged: true}, nil
 }
 
-// emit publishes a row, whatever it reads.
+// emit publishes one row, whatever it reads.
 type emit struct{ feed *feed }
 
 func (emit) Spec() dag.OperatorSpec {

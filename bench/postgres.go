@@ -26,16 +26,17 @@ type bench struct {
 	log    *slog.Logger
 	stderr io.Writer
 
-	server      *pgdev.Server // nil where a DSN was given
-	folder      string        // of that server, and of published files
+	server      *pgdev.Server // nil with a DSN
+	folder      string        // of the server and of published files
 	root        string        // of published files
 	storageKind string        // memory or disk, for the reader
 	version     string        // of PostgreSQL
 	counts      bool          // it has pg_stat_statements
 }
 
-// settings are of the bench's own server: memory as a small production server has it, commits durable.
-var settings = map[string]string{"shared_buffers": "1GB", "max_wal_size": "4GB", "synchronous_commit": "on", "fsync": "on"}
+// settings are those of the bench's own server: the memory of a small production server, and durable commits.
+var settings = map[string]string{"shared_buffers": "1GB", "max_wal_size": "4GB", "synchronous_commit": "on",
+	"fsync": "on"}
 
 func (b *bench) open(ctx context.Context) (err error) {
 	if b.folder, err = os.MkdirTemp("", "dagctl-bench-*"); err != nil {
@@ -48,18 +49,21 @@ func (b *bench) open(ctx context.Context) (err error) {
 			b.root, b.storageKind = memory, "memory"
 		}
 	}
+
 	if b.dsn == "" {
 		if err := b.serve(ctx); err != nil {
 			return errors.Join(err, b.close())
 		}
 	}
+
 	return b.admin(ctx, func(conn *pgx.Conn) error {
 		return conn.QueryRow(ctx, `
-			SELECT current_setting('server_version'), current_setting('shared_preload_libraries') LIKE '%pg_stat_statements%'`).Scan(&b.version, &b.counts)
+			SELECT current_setting('server_version'), current_setting('shared_preload_libraries') LIKE
+				'%pg_stat_statements%'`).Scan(&b.version, &b.counts)
 	})
 }
 
-// serve starts the bench's own server, with pg_stat_statements where it is asked for and installed.
+// serve starts the bench's own server, with pg_stat_statements if it is requested and installed.
 func (b *bench) serve(ctx context.Context) (err error) {
 	config := pgdev.Config{DataDir: filepath.Join(b.folder, "postgres"), Settings: maps.Clone(settings), Log: b.log}
 	if b.statements {
@@ -89,7 +93,7 @@ func (b *bench) close() error {
 	return errors.Join(append(failed, os.RemoveAll(b.folder))...)
 }
 
-// admin runs f on a connection to the database that the DSN names, which itself is left as it is.
+// admin runs f on a connection to the database that the DSN names. That database itself stays unchanged.
 func (b *bench) admin(ctx context.Context, f func(conn *pgx.Conn) error) error {
 	conn, err := pgx.Connect(ctx, b.dsn)
 	if err != nil {
@@ -99,7 +103,7 @@ func (b *bench) admin(ctx context.Context, f func(conn *pgx.Conn) error) error {
 	return f(conn)
 }
 
-// database makes an empty database; drop removes it.
+// database creates an empty database; drop removes it.
 func (b *bench) database(ctx context.Context) (dsn string, drop func() error, err error) {
 	name := "dagctl_bench_" + strings.ToLower(rand.Text())
 	execute := func(ctx context.Context, statements ...string) error {
@@ -112,7 +116,8 @@ func (b *bench) database(ctx context.Context) (dsn string, drop func() error, er
 			return nil
 		})
 	}
-	// A checkpoint in the middle of one run and not of the other would tell nothing about either.
+
+	// A checkpoint in the middle of only one of the runs would distort the comparison.
 	if err := execute(ctx, "CREATE DATABASE "+name+" TEMPLATE template0", "CHECKPOINT"); err != nil {
 		return "", nil, err
 	}
@@ -120,7 +125,7 @@ func (b *bench) database(ctx context.Context) (dsn string, drop func() error, er
 	return withDatabase(b.dsn, name), drop, nil
 }
 
-// migrated is a database with dagctl's tables.
+// migrated creates a database with dagctl's tables.
 func (b *bench) migrated(ctx context.Context) (dsn string, drop func() error, err error) {
 	dsn, drop, err = b.database(ctx)
 	if err != nil {
@@ -132,7 +137,7 @@ func (b *bench) migrated(ctx context.Context) (dsn string, drop func() error, er
 	return dsn, drop, nil
 }
 
-// withDatabase is the address of another database of the same server.
+// withDatabase returns the address of another database of the same server.
 func withDatabase(dsn, name string) string {
 	u, err := url.Parse(dsn)
 	if err != nil || !strings.HasPrefix(u.Scheme, "postgres") {
@@ -142,7 +147,7 @@ func withDatabase(dsn, name string) string {
 	return u.String()
 }
 
-// databaseOf is the name in such an address.
+// databaseOf returns the database's name in an address.
 func databaseOf(dsn string) (string, error) {
 	config, err := pgx.ParseConfig(dsn)
 	if err != nil {

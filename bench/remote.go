@@ -10,20 +10,21 @@ import (
 
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/dispatcher/backends"
 )
 
-// No-op tasks that run outside of the server's process: from the request that enqueues them until the last is completed,
-// over loopback HTTP. What is measured with each is the same number of tasks in the server's own process, and what the
-// service that stands between server and worker does by itself with as many messages or events.
+// No-op tasks that run outside the server's process, measured from the request that enqueues them until the last is
+// completed, over loopback HTTP. Each figure is compared with the same number of tasks in the server's own process, and
+// with what the service between server and worker achieves by itself with as many messages or events.
 
 // pollFigure: a worker process asks the server for tasks.
 func pollFigure(ctx context.Context, b *bench) (result, error) {
 	return b.remoteFigure(ctx, func(*elsewhere, context.Context) (runtimeAt, error) {
-		return runtimeAt{Backend: dispatcher.Backend{Kind: dispatcher.Poll}, worker: true}, nil
+		return runtimeAt{Backend: backends.Backend{Kind: backends.Poll}, worker: true}, nil
 	})
 }
 
-// queueFigure: an SQS server stands between, which a worker process receives from.
+// queueFigure: a worker process receives messages from an SQS server.
 func queueFigure(ctx context.Context, b *bench) (result, error) {
 	return b.remoteFigure(ctx, (*elsewhere).startQueue)
 }
@@ -33,18 +34,21 @@ func lambdaFigure(ctx context.Context, b *bench) (result, error) {
 	return b.remoteFigure(ctx, (*elsewhere).startFunction)
 }
 
-// runtimeAt is where the tasks of a runtime go.
+// runtimeAt describes where the tasks of a runtime go.
 type runtimeAt struct {
-	dispatcher.Backend
+	backends.Backend
 	worker bool // a process of ours runs them
-	// limit is what the service in between does by itself with so many messages or events, in each second; nil: there is none.
+	// limit returns the messages or events a second that the service between server and worker handles by itself; nil:
+	// there is no service.
 	limit func(ctx context.Context, n int) (float64, error)
 	stop  func() error // of that service
 }
 
-// remoteFigure compares a runtime with the service between it and the server or, where there is none, with the server's own
+// remoteFigure compares a runtime with the service between it and the server or, without one, with the server's own
 // process.
-func (b *bench) remoteFigure(ctx context.Context, start func(*elsewhere, context.Context) (runtimeAt, error)) (r result, err error) {
+func (b *bench) remoteFigure(
+	ctx context.Context, start func(*elsewhere, context.Context) (runtimeAt, error),
+) (r result, err error) {
 	local, err := b.remote(ctx, nil)
 	if err != nil {
 		return r, fmt.Errorf("in process: %w", err)
@@ -54,6 +58,7 @@ func (b *bench) remoteFigure(ctx context.Context, start func(*elsewhere, context
 	if err != nil {
 		return r, err
 	}
+
 	if at.stop != nil {
 		defer func() { err = errors.Join(err, at.stop()) }()
 	}
@@ -62,6 +67,7 @@ func (b *bench) remoteFigure(ctx context.Context, start func(*elsewhere, context
 	if err != nil {
 		return r, err
 	}
+
 	s.cost["rounds_per_s"], s.cost["in_process"] = s.rounds, local.cost
 	local.cost["per_s"] = round(local.perSecond)
 	r = result{value: s.perSecond, baseline: local.perSecond, detail: s.cost, params: map[string]any{
@@ -76,18 +82,20 @@ func (b *bench) remoteFigure(ctx context.Context, start func(*elsewhere, context
 	return r, nil
 }
 
-// remote runs rounds of tasks, here where e is nil.
+// remote runs rounds of tasks elsewhere, or in this process if e is nil.
 func (b *bench) remote(ctx context.Context, e *elsewhere) (s speed, err error) {
 	dsn, drop, err := b.migrated(ctx)
 	if err != nil {
 		return s, err
 	}
 	defer func() { err = errors.Join(err, drop()) }()
+
 	var caller authz.Caller
 	runtime := runtimes[0]
 	if e != nil {
 		runtime = runtimes[1]
 	}
+
 	err = b.setUp(ctx, dsn, func(w *world) error {
 		if caller, err = w.org(ctx, "bench"); err != nil {
 			return err
@@ -97,11 +105,13 @@ func (b *bench) remote(ctx context.Context, e *elsewhere) (s speed, err error) {
 				return err
 			}
 		}
-		return w.deploy(ctx, caller, "asked", fmt.Sprintf("name: asked\njobs:\n  - {name: work, operator: noop, runtime: %s, source: {kind: manual}, outputs: 0}\n", runtime))
+		return w.deploy(ctx, caller, "asked", fmt.Sprintf("name: asked\njobs:\n  - {name: work, operator: noop, "+
+			"runtime: %s, source: {kind: manual}, outputs: 0}\n", runtime))
 	})
 	if err != nil {
 		return s, err
 	}
+
 	meter, err := b.startMeter(ctx, dsn)
 	if err != nil {
 		return s, err
@@ -114,6 +124,7 @@ func (b *bench) remote(ctx context.Context, e *elsewhere) (s speed, err error) {
 	if err != nil {
 		return s, err
 	}
+
 	if s.cost, err = meter.stop(ctx, s.tasks); err != nil {
 		return s, err
 	}
@@ -124,7 +135,7 @@ func (b *bench) remote(ctx context.Context, e *elsewhere) (s speed, err error) {
 	return s, nil
 }
 
-// remoteRounds has the server's own process do them.
+// remoteRounds runs the rounds in the server's own process.
 func (b *bench) remoteRounds(ctx context.Context, dsn string, caller authz.Caller, s *speed) (err error) {
 	w, err := b.world(ctx, dsn, runtimes[0])
 	if err != nil {
@@ -134,13 +145,14 @@ func (b *bench) remoteRounds(ctx context.Context, dsn string, caller authz.Calle
 	return b.askedRounds(ctx, w, caller, w.feed.ran, s)
 }
 
-// askedRounds enqueues tasks and waits until they are done, again and again; the first time is not measured. The figure is
-// the median.
+// askedRounds enqueues tasks and waits until they are done, again and again; the first time is not measured. The
+// result is the median.
 func (b *bench) askedRounds(ctx context.Context, w *world, caller authz.Caller, ran func() int, s *speed) error {
 	for rep := range b.reps + 1 {
 		start := time.Now()
 		for left := b.options.remote; left > 0; left -= askedAtOnce {
-			if _, err := w.dispatcher.Enqueue(ctx, caller, "asked", "work", make([]dispatcher.EnqueueItem, min(left, askedAtOnce))); err != nil {
+			if _, err := w.dispatcher.Enqueue(ctx, caller, "asked", "work",
+				make([]dispatcher.EnqueueItem, min(left, askedAtOnce))); err != nil {
 				return err
 			}
 		}
@@ -152,6 +164,7 @@ func (b *bench) askedRounds(ctx context.Context, w *world, caller authz.Caller, 
 			s.rounds = append(s.rounds, round(float64(b.options.remote)/time.Since(start).Seconds()))
 		}
 	}
+
 	s.perSecond = slices.Sorted(slices.Values(s.rounds))[len(s.rounds)/2]
 	w.statements.print(b.stderr, "remote", s.tasks)
 	return w.completed(ctx, s.tasks)
@@ -167,12 +180,14 @@ type tally struct{ counts map[string]*atomic.Int64 }
 const (
 	httpPoll, httpClaim, httpComplete, httpOther = "task-poll", "task-claim", "task/complete", "other"
 
-	sqsSend, sqsReceive, sqsDelete, sqsDeleteBatch, lambdaInvoke = "SendMessageBatch", "ReceiveMessage", "DeleteMessage", "DeleteMessageBatch", "Invoke"
+	sqsSend, sqsReceive, sqsDelete, sqsDeleteBatch, lambdaInvoke = "SendMessageBatch", "ReceiveMessage",
+		"DeleteMessage", "DeleteMessageBatch", "Invoke"
 )
 
 func newTally() *tally {
 	t := &tally{map[string]*atomic.Int64{}}
-	for _, name := range []string{httpPoll, httpClaim, httpComplete, httpOther, sqsSend, sqsReceive, sqsDelete, sqsDeleteBatch, lambdaInvoke} {
+	for _, name := range []string{httpPoll, httpClaim, httpComplete, httpOther, sqsSend, sqsReceive, sqsDelete,
+		sqsDeleteBatch, lambdaInvoke} {
 		t.counts[name] = &atomic.Int64{}
 	}
 	return t
@@ -188,7 +203,7 @@ func (t *tally) add(name string) {
 
 func (t *tally) of(name string) int { return int(t.counts[name].Load()) }
 
-// perTask are the counts that are not 0, each divided by the tasks.
+// perTask returns the counts other than 0, each divided by the number of tasks.
 func (t *tally) perTask(tasks int) map[string]float64 {
 	out := map[string]float64{}
 	for name, n := range t.counts {

@@ -20,7 +20,8 @@ import (
 	"github.com/aws/aws-sdk-go-v2/credentials"
 
 	"github.com/dagctl/dagctl/authz"
-	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/dispatcher/backends"
+	"github.com/dagctl/dagctl/dispatcher/service"
 	"github.com/dagctl/dagctl/internal/rest"
 	"github.com/dagctl/dagctl/internal/testaws"
 	"github.com/dagctl/dagctl/query"
@@ -30,7 +31,7 @@ import (
 	"github.com/dagctl/dagctl/workerapi"
 )
 
-// elsewhere is a server on a loopback address, and the one runtime whose tasks leave it.
+// elsewhere is a server on a loopback address with one runtime outside its process.
 type elsewhere struct {
 	bench *bench
 	at    runtimeAt
@@ -42,17 +43,19 @@ type elsewhere struct {
 }
 
 func newWorkerToken(ctx context.Context, w *world, caller authz.Caller) (string, error) {
-	secret, _, err := authz.CreateToken(ctx, w.requests, caller, authz.NewToken{Name: "bench", Kind: authz.KindWorker, Runtimes: runtimes[1:2]})
+	secret, _, err := authz.CreateToken(ctx, w.requests, caller, authz.NewToken{Name: "bench", Kind: authz.KindWorker,
+		Runtimes: runtimes[1:2]})
 	return secret, err
 }
 
-// rounds serves, starts a worker where the runtime has one, and has tasks done.
+// rounds starts a server, and a worker if the runtime has one, and runs rounds of tasks.
 func (e *elsewhere) rounds(ctx context.Context, dsn string, caller authz.Caller, s *speed) (err error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return err
 	}
-	defer listener.Close() // which the server has closed, if it came to that
+	defer listener.Close() // the server may have closed it already
+
 	base := "http://" + listener.Addr().String()
 	key, err := authz.EnsureTaskKey(filepath.Join(e.bench.folder, "task-key.pem"))
 	if err != nil {
@@ -62,14 +65,16 @@ func (e *elsewhere) rounds(ctx context.Context, dsn string, caller authz.Caller,
 	if err != nil {
 		return err
 	}
-	w, err := e.bench.worldWith(ctx, dsn, func(c *dispatcher.Config) {
+
+	w, err := e.bench.worldWith(ctx, dsn, func(c *service.Config) {
 		c.Signer, c.BaseURL, c.AWS = signer, base, e.amazon()
-		c.Backends = dispatcher.RuntimeMap{runtimes[1]: {e.at.Backend}}
+		c.Backends = backends.RuntimeMap{runtimes[1]: {e.at.Backend}}
 	}, runtimes[0])
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, w.close()) }()
+
 	handler, err := e.handler(w, signer)
 	if err != nil {
 		return err
@@ -85,6 +90,7 @@ func (e *elsewhere) rounds(ctx context.Context, dsn string, caller authz.Caller,
 			err = errors.Join(err, closed)
 		}
 	}()
+
 	if e.at.worker {
 		leave, startErr := e.startWorker(ctx, base)
 		if startErr != nil {
@@ -95,25 +101,30 @@ func (e *elsewhere) rounds(ctx context.Context, dsn string, caller authz.Caller,
 	return e.bench.askedRounds(ctx, w, caller, func() int { return e.calls.of(httpComplete) }, s)
 }
 
-// handler has the routes of workers and tasks as a server has them, each request counted.
+// handler serves the routes of workers and tasks as a server does, and counts each request.
 func (e *elsewhere) handler(w *world, signer *authz.Signer) (http.Handler, error) {
 	tokens := authz.NewTokens(w.pool)
 	limiter, err := rest.NewLimiter(50, 200) // of each task, as a server's default
 	if err != nil {
 		return nil, err
 	}
-	api, err := authz.NewAPI(authz.Config{REST: rest.Config{Logger: e.bench.log}, Authenticators: []authz.Authenticator{tokens}, Workers: tokens, Signer: signer, Limiter: limiter})
+	api, err := authz.NewAPI(authz.Config{REST: rest.Config{Logger: e.bench.log},
+		Authenticators: []authz.Authenticator{tokens}, Workers: tokens, Signer: signer, Limiter: limiter})
 	if err != nil {
 		return nil, err
 	}
+
 	rows, err := query.New(query.Config{Requests: w.requests, Registry: w.registry, Storage: w.storage})
 	if err != nil {
 		return nil, err
 	}
-	remote, err := workerapi.New(workerapi.Config{Dispatcher: w.dispatcher, Registry: w.registry, Storage: w.storage, Runner: w.runner, Queries: rows})
+	remote, err := workerapi.New(workerapi.Config{Dispatcher: w.dispatcher.Dispatcher, Registry: w.registry,
+		Storage: w.storage,
+		Runner:  w.runner, Queries: rows})
 	if err != nil {
 		return nil, err
 	}
+
 	remote.AddRoutes(api)
 	routes := api.Handler()
 	return http.HandlerFunc(func(response http.ResponseWriter, r *http.Request) {
@@ -123,7 +134,7 @@ func (e *elsewhere) handler(w *world, signer *authz.Signer) (http.Handler, error
 	}), nil
 }
 
-// tell adds what was counted to the cost of the rounds.
+// tell adds the counts to the cost of the rounds.
 func (e *elsewhere) tell(s *speed) {
 	s.cost["http_requests_per_task"] = e.calls.perTask(s.tasks)
 	if polls := e.calls.of(httpPoll); polls > 0 {
@@ -137,12 +148,14 @@ func (e *elsewhere) tell(s *speed) {
 	}
 }
 
-// credentialsOf are taken by the test servers, which check none.
-var credentialsOf = map[string]string{"AWS_ACCESS_KEY_ID": "AKIABENCH", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": testaws.Region}
+// credentialsOf are credentials for the test servers, which accept any.
+var credentialsOf = map[string]string{"AWS_ACCESS_KEY_ID": "AKIABENCH", "AWS_SECRET_ACCESS_KEY": "secret",
+	"AWS_REGION": testaws.Region}
 
 func (e *elsewhere) amazon() aws.Config {
 	return aws.Config{Region: testaws.Region, HTTPClient: countingClient(e.aws),
-		Credentials: credentials.NewStaticCredentialsProvider(credentialsOf["AWS_ACCESS_KEY_ID"], credentialsOf["AWS_SECRET_ACCESS_KEY"], "")}
+		Credentials: credentials.NewStaticCredentialsProvider(credentialsOf["AWS_ACCESS_KEY_ID"],
+			credentialsOf["AWS_SECRET_ACCESS_KEY"], "")}
 }
 
 // countingClient counts the calls to AWS's services that are made with it.
@@ -170,14 +183,16 @@ func (c counting) RoundTrip(r *http.Request) (*http.Response, error) {
 // workOptions are those of the worker process.
 type workOptions struct{ URL, Queue, Endpoint string }
 
-// startWorker runs a worker as a process of its own; leave ends it.
+// startWorker starts a worker as a process of its own; leave ends it.
 func (e *elsewhere) startWorker(ctx context.Context, base string) (leave func() error, err error) {
 	program, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
-	cmd := exec.CommandContext(ctx, program, "-work", base, "-queue", e.at.QueueURL, "-endpoint", e.at.Endpoint, "-workers", strconv.Itoa(e.bench.workers))
+	cmd := exec.CommandContext(ctx, program, "-work", base, "-queue", e.at.QueueURL, "-endpoint", e.at.Endpoint,
+		"-workers", strconv.Itoa(e.bench.workers))
 	cmd.Env = append(os.Environ(), "DAGCTL_TOKEN="+e.token, "AWS_CA_BUNDLE=") // nothing here speaks TLS
+
 	for name, value := range credentialsOf {
 		cmd.Env = append(cmd.Env, name+"="+value)
 	}
@@ -185,11 +200,13 @@ func (e *elsewhere) startWorker(ctx context.Context, base string) (leave func() 
 	if err != nil {
 		return nil, err
 	}
+
 	var told strings.Builder
 	cmd.Stdout, cmd.Stderr = &told, e.bench.stderr
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
+
 	return func() error {
 		if err := errors.Join(life.Close(), cmd.Wait()); err != nil {
 			return fmt.Errorf("the worker: %w", err)
@@ -206,26 +223,33 @@ func (e *elsewhere) startWorker(ctx context.Context, base string) (leave func() 
 	}, nil
 }
 
-// work is that process: it runs tasks until stdin ends, and tells how often it called SQS.
+// work is the worker's process: it runs tasks until stdin ends, and then prints how often it called SQS.
 func work(ctx context.Context, o options, stdin io.Reader, stdout, stderr io.Writer) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	log := slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	w, err := worker.New(worker.Config{URL: o.work.URL, Token: os.Getenv("DAGCTL_TOKEN"), Runtime: runtimes[1], PoolSize: o.workers, Log: log})
+	w, err := worker.New(worker.Config{URL: o.work.URL, Token: os.Getenv("DAGCTL_TOKEN"), Runtime: runtimes[1],
+		PoolSize: o.workers, Log: log})
 	if err != nil {
 		return err
 	}
-	w.HandleOperator(protocol.Operator{Name: "noop", Version: noop{}.Spec().Version}, func(context.Context, *worker.Task) (json.RawMessage, error) { return nil, nil })
+
+	w.HandleOperator(protocol.Operator{Name: "noop", Version: noop{}.Spec().Version},
+		func(context.Context, *worker.Task) (json.RawMessage, error) {
+			return nil, nil
+		})
 	go func() {
 		_, _ = io.Copy(io.Discard, stdin)
 		stop()
 	}()
+
 	calls := newTally()
 	if o.work.Queue == "" {
 		err = w.Run(ctx)
 	} else {
 		var messages *queue.Queue
-		messages, err = queue.New(ctx, w, queue.Config{URL: o.work.Queue, Endpoint: o.work.Endpoint, Region: testaws.Region, HTTP: countingClient(calls)})
+		messages, err = queue.New(ctx, w, queue.Config{URL: o.work.Queue, Endpoint: o.work.Endpoint,
+			Region: testaws.Region, HTTP: countingClient(calls)})
 		if err == nil {
 			err = w.Serve(ctx, messages)
 		}
@@ -233,6 +257,7 @@ func work(ctx context.Context, o options, stdin io.Reader, stdout, stderr io.Wri
 	if err != nil {
 		return err
 	}
+
 	counts := map[string]int64{}
 	for name, n := range calls.counts {
 		counts[name] = n.Load()

@@ -14,8 +14,8 @@ import (
 	"github.com/riverqueue/river/rivermigrate"
 )
 
-// The peer: River does the same number of jobs on the same PostgreSQL, with the settings of its own benchmark, which are
-// faster than its defaults.
+// The peer: River runs the same number of jobs on the same PostgreSQL, with the settings of its own benchmark, which
+// are faster than its defaults.
 const (
 	riverCooldown = 2 * time.Millisecond
 	riverPoll     = 20 * time.Millisecond
@@ -35,8 +35,8 @@ type riverNoopWorker struct {
 
 func (riverNoopWorker) Work(context.Context, *river.Job[riverNoop]) error { return nil }
 
-// riverStep is a job that inserts the next ones in the transaction that completes it. River knows no joins: the last of a
-// fan is found by a counter.
+// riverStep is a job that inserts the next ones in the transaction that completes it. River has no joins, so a counter
+// finds the last job of a fan.
 type riverStep struct {
 	Step int `json:"step"` // from 0
 	Last int `json:"last"`
@@ -85,10 +85,12 @@ func (w *riverStepWorker) follow(ctx context.Context, tx pgx.Tx, a riverStep) er
 		return err
 	case a.Fan > 0:
 		var left int
-		if err := tx.QueryRow(ctx, `UPDATE fan_left SET n = n - 1 WHERE n > 0 RETURNING n`).Scan(&left); err != nil || left > 0 {
+		if err := tx.QueryRow(ctx, `UPDATE fan_left SET n = n - 1 WHERE n > 0 RETURNING n`).Scan(&left); err != nil ||
+			left > 0 {
 			return err
 		}
 	}
+
 	_, err := client.InsertTx(ctx, tx, next, nil)
 	return err
 }
@@ -101,12 +103,15 @@ type riverWorld struct {
 }
 
 // river runs f with a client that is not started yet.
-func (b *bench) river(ctx context.Context, f func(w *riverWorld) error, done func(dsn string) error, before func(dsn string) error) (err error) {
+func (b *bench) river(
+	ctx context.Context, f func(w *riverWorld) error, done func(dsn string) error, before func(dsn string) error,
+) (err error) {
 	dsn, drop, err := b.database(ctx)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, drop()) }()
+
 	if err := riverMigrate(ctx, dsn); err != nil {
 		return err
 	}
@@ -126,6 +131,7 @@ func (b *bench) riverIn(ctx context.Context, dsn string, f func(w *riverWorld) e
 		return err
 	}
 	defer w.pool.Close()
+
 	w.step = &riverStepWorker{pool: w.pool, started: func(int, time.Time) {}, done: make(chan struct{}, 1)}
 	workers := river.NewWorkers()
 	river.AddWorker(workers, &riverNoopWorker{})
@@ -141,7 +147,7 @@ func (b *bench) riverIn(ctx context.Context, dsn string, f func(w *riverWorld) e
 	defer func() {
 		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), 20*time.Second)
 		defer cancel()
-		_ = w.client.Stop(stop) // the figure is taken by then
+		_ = w.client.Stop(stop) // the figure is complete by then
 	}()
 	return f(w)
 }
@@ -172,7 +178,7 @@ func riverMigrate(ctx context.Context, dsn string) error {
 	return err
 }
 
-// riverThroughput inserts jobs in batches, then works them off.
+// riverThroughput inserts jobs in batches and then works on them.
 func (b *bench) riverThroughput(ctx context.Context, jobs int) (s speed, err error) {
 	var m *meter
 	err = b.river(ctx, func(w *riverWorld) error {
@@ -186,10 +192,12 @@ func (b *bench) riverThroughput(ctx context.Context, jobs int) (s speed, err err
 				return err
 			}
 		}
-		// It reports a completion after having written it.
+
+		// River reports a completion after writing it.
 		events, unsubscribe := w.client.SubscribeConfig(&river.SubscribeConfig{ChanSize: jobs + 1,
 			Kinds: []river.EventKind{river.EventKindJobCompleted, river.EventKindJobFailed}})
 		defer unsubscribe()
+
 		if err := w.client.Start(ctx); err != nil {
 			return err
 		}
@@ -203,6 +211,7 @@ func (b *bench) riverThroughput(ctx context.Context, jobs int) (s speed, err err
 				return context.Cause(ctx)
 			}
 		}
+
 		s.tasks, s.perSecond = jobs, float64(jobs)/time.Since(start).Seconds()
 		return nil
 	}, func(string) error {
@@ -215,10 +224,12 @@ func (b *bench) riverThroughput(ctx context.Context, jobs int) (s speed, err err
 	return s, err
 }
 
-// riverHop is the chain: the time between the starts of two jobs that follow each other.
+// riverHop measures the chain: the time between the starts of two consecutive jobs.
 func (b *bench) riverHop(ctx context.Context, edges, reps int) (found []time.Duration, err error) {
 	starts := make([]time.Time, edges+1)
-	_, err = b.riverSteps(ctx, riverStep{Last: edges}, reps, func(step int, at time.Time) { starts[step] = at }, func(rep int) {
+	_, err = b.riverSteps(ctx, riverStep{Last: edges}, reps, func(step int, at time.Time) {
+		starts[step] = at
+	}, func(rep int) {
 		for i := range edges {
 			if rep > 0 {
 				found = append(found, starts[i+1].Sub(starts[i]))
@@ -232,24 +243,29 @@ func (b *bench) riverFan(ctx context.Context, fan, reps int) ([]time.Duration, e
 	return b.riverSteps(ctx, riverStep{Last: 2, Fan: fan}, reps, func(int, time.Time) {}, func(int) {})
 }
 
-// riverSteps runs a chain or a fan again and again, after once that is not measured.
-func (b *bench) riverSteps(ctx context.Context, first riverStep, reps int, started func(int, time.Time), after func(rep int)) (took []time.Duration, err error) {
+// riverSteps runs a chain or a fan again and again, after one unmeasured run.
+func (b *bench) riverSteps(
+	ctx context.Context, first riverStep, reps int, started func(int, time.Time), after func(rep int),
+) (took []time.Duration, err error) {
 	nothing := func(string) error { return nil }
 	err = b.river(ctx, func(w *riverWorld) error {
 		w.step.started = started
 		if err := w.client.Start(ctx); err != nil {
 			return err
 		}
+
 		for rep := range reps + 1 {
 			start := time.Now()
 			if _, err := w.client.Insert(ctx, first, nil); err != nil {
 				return err
 			}
+
 			select {
 			case <-w.step.done:
 			case <-ctx.Done():
 				return context.Cause(ctx)
 			}
+
 			if rep > 0 {
 				took = append(took, time.Since(start))
 			}

@@ -12,8 +12,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// serverCPU is the processor time that PostgreSQL, with all of its processes and those that have ended, has taken; 0 where
-// it runs on another machine, or this one does not tell as Linux does.
+// serverCPU returns the processor time of PostgreSQL, including all of its processes and those that have ended. It is
+// 0 if PostgreSQL runs on another machine, or if this machine is not Linux.
 func serverCPU(ctx context.Context, conn *pgx.Conn) (time.Duration, error) {
 	var backend int
 	if err := conn.QueryRow(ctx, `SELECT pg_backend_pid()`).Scan(&backend); err != nil {
@@ -23,13 +23,14 @@ func serverCPU(ctx context.Context, conn *pgx.Conn) (time.Duration, error) {
 	if !ok || !strings.HasPrefix(self.name, "postgres") {
 		return 0, nil
 	}
+
 	for {
 		server, _ := readProcess(self.parent)
 		ticks, err := ticksOf(self.parent)
 		if err != nil {
 			return 0, err
 		}
-		// One that ended meanwhile may have been counted nowhere.
+		// A process that ends meanwhile may not be counted at all.
 		if after, _ := readProcess(self.parent); after.ended == server.ended {
 			const ticksPerSecond = 100 // of /proc, on every Linux that Go knows
 			return time.Duration(server.own+server.ended+ticks) * time.Second / ticksPerSecond, nil
@@ -37,7 +38,7 @@ func serverCPU(ctx context.Context, conn *pgx.Conn) (time.Duration, error) {
 	}
 }
 
-// ticksOf adds up the processes that a process has started and that have not ended.
+// ticksOf adds up a process and its running descendants.
 func ticksOf(parent int) (ticks int64, err error) {
 	processes, err := filepath.Glob("/proc/[0-9]*")
 	if err != nil {
@@ -52,7 +53,7 @@ func ticksOf(parent int) (ticks int64, err error) {
 	return ticks, nil
 }
 
-// process is what /proc tells of one; times are in ticks.
+// process is what /proc says about a process; times are in ticks.
 type process struct {
 	name       string
 	parent     int
@@ -69,12 +70,14 @@ func readProcess(pid int) (p process, ok bool) {
 	if end < 0 {
 		return p, false
 	}
+
 	p.name = rest[:end]
 	fields := strings.Fields(rest[end+1:])
 	const parent, userTime, endedTime = 1, 11, 13 // proc(5), from the state on
 	if len(fields) <= endedTime+1 {
 		return p, false
 	}
+
 	number := func(i int) int64 { n, _ := strconv.ParseInt(fields[i], 10, 64); return n }
 	p.parent = int(number(parent))
 	p.own, p.ended = number(userTime)+number(userTime+1), number(endedTime)+number(endedTime+1)

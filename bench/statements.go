@@ -17,8 +17,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// statements counts what a world's pools send, and how long each was waited for. What PostgreSQL itself spent on it is
-// told beside it where pg_stat_statements is loaded.
+// statements counts the statements of a world's pools and the time that clients waited for each. If pg_stat_statements
+// is loaded, the time that PostgreSQL spent is shown beside it.
 type statements struct {
 	mu  sync.Mutex
 	all map[string]*statement
@@ -32,7 +32,7 @@ type statement struct {
 
 func newStatements() *statements { return &statements{all: map[string]*statement{}} }
 
-// traced is an option of a pool. Without statements to count it changes nothing.
+// traced is an option of a pool. It changes nothing if statements are not counted.
 func (s *statements) traced(c *pgxpool.Config) {
 	if s != nil {
 		c.ConnConfig.Tracer = s
@@ -46,12 +46,12 @@ type sent struct {
 
 type sentKey struct{}
 
-// TraceQueryStart is pgx's.
+// TraceQueryStart implements pgx.QueryTracer.
 func (s *statements) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
 	return context.WithValue(ctx, sentKey{}, sent{data.SQL, time.Now()})
 }
 
-// TraceQueryEnd is pgx's.
+// TraceQueryEnd implements pgx.QueryTracer.
 func (s *statements) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryEndData) {
 	q, ok := ctx.Value(sentKey{}).(sent)
 	if !ok {
@@ -71,34 +71,39 @@ func (s *statements) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, _ pgx.Trace
 // shown is how many statements are printed.
 const shown = 25
 
-// print writes the statements that were waited for longest.
+// print writes the statements with the longest total wait.
 func (s *statements) print(w io.Writer, title string, tasks int) {
 	if s == nil {
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	sorted := slices.SortedFunc(maps.Values(s.all), func(a, b *statement) int { return cmp.Compare(b.waited, a.waited) })
+
+	sorted := slices.SortedFunc(maps.Values(s.all), func(a, b *statement) int {
+		return cmp.Compare(b.waited, a.waited)
+	})
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintf(table, "%s, as the client waited\ncalls\tcalls/task\tms\tms/call\t  statement\n", title)
 	for _, st := range sorted[:min(shown, len(sorted))] {
 		ms := float64(st.waited) / float64(time.Millisecond)
-		fmt.Fprintf(table, "%d\t%.3g\t%.0f\t%.3f\t  %s\n", st.calls, float64(st.calls)/float64(tasks), ms, ms/float64(st.calls), brief(st.sql))
+		fmt.Fprintf(table, "%d\t%.3g\t%.0f\t%.3f\t  %s\n", st.calls, float64(st.calls)/float64(tasks), ms,
+			ms/float64(st.calls), brief(st.sql))
 	}
-	_ = table.Flush() // to stderr: there is nobody to tell
+	_ = table.Flush() // to stderr; an error could not be reported
 }
 
-// resetServer forgets what PostgreSQL has counted so far.
+// resetServer resets PostgreSQL's own counts.
 func (b *bench) resetServer(ctx context.Context) error {
 	if !b.statements || !b.counts {
 		return nil
 	}
 	return b.admin(ctx, func(conn *pgx.Conn) error {
-		return errors.Join(execute(ctx, conn, `CREATE EXTENSION IF NOT EXISTS pg_stat_statements`), execute(ctx, conn, `SELECT pg_stat_statements_reset()`))
+		return errors.Join(execute(ctx, conn, `CREATE EXTENSION IF NOT EXISTS pg_stat_statements`),
+			execute(ctx, conn, `SELECT pg_stat_statements_reset()`))
 	})
 }
 
-// printServer writes what PostgreSQL spent most on in a database, if it counts that.
+// printServer writes the most expensive statements of a database, if PostgreSQL counts them.
 func (b *bench) printServer(ctx context.Context, dsn, title string, tasks int) {
 	if !b.statements || !b.counts {
 		return
@@ -115,15 +120,19 @@ func (b *bench) printServer(ctx context.Context, dsn, title string, tasks int) {
 		if err != nil {
 			return err
 		}
+
 		table := tabwriter.NewWriter(b.stderr, 0, 0, 2, ' ', tabwriter.AlignRight)
-		fmt.Fprintf(table, "%s, as PostgreSQL executed\ncalls\tcalls/task\tms\tms/call\tpages/call\tWAL bytes/task\t  statement\n", title)
+		fmt.Fprintf(table, "%s, as PostgreSQL executed\ncalls\tcalls/task\tms\tms/call\tpages/call\tWAL "+
+			"bytes/task\t  statement\n", title)
 		var (
 			calls, pages, wal int64
 			ms                float64
 			sql               string
 		)
+
 		_, err = pgx.ForEachRow(rows, []any{&calls, &ms, &pages, &wal, &sql}, func() error {
-			fmt.Fprintf(table, "%d\t%.3g\t%.0f\t%.3f\t%d\t%d\t  %s\n", calls, float64(calls)/float64(tasks), ms, ms/float64(calls), pages/calls, wal/int64(tasks), brief(sql))
+			fmt.Fprintf(table, "%d\t%.3g\t%.0f\t%.3f\t%d\t%d\t  %s\n", calls, float64(calls)/float64(tasks), ms,
+				ms/float64(calls), pages/calls, wal/int64(tasks), brief(sql))
 			return nil
 		})
 		if err != nil {
@@ -136,7 +145,7 @@ func (b *bench) printServer(ctx context.Context, dsn, title string, tasks int) {
 	}
 }
 
-// brief is a statement in one line.
+// brief returns a statement on one line.
 func brief(sql string) string {
 	line := strings.Join(strings.Fields(sql), " ")
 	const most = 150

@@ -12,7 +12,8 @@ import (
 	"github.com/dagctl/dagctl/operators"
 )
 
-// throughputFigure: events are published, each makes tasks, all are claimed and completed under their fence, by one process.
+// throughputFigure: events are published, each creates tasks, and one process claims and completes all of them under
+// their fence.
 func throughputFigure(ctx context.Context, b *bench) (result, error) {
 	ours, err := b.throughput(ctx, load{tasks: b.tasks})
 	if err != nil {
@@ -22,6 +23,7 @@ func throughputFigure(ctx context.Context, b *bench) (result, error) {
 	if err != nil {
 		return result{}, fmt.Errorf("river: %w", err)
 	}
+
 	raw, err := b.rawThroughput(ctx, b.tasks)
 	if err != nil {
 		return result{}, fmt.Errorf("raw: %w", err)
@@ -29,22 +31,24 @@ func throughputFigure(ctx context.Context, b *bench) (result, error) {
 	detail := maps.Clone(ours.cost)
 	detail["river"] = river.cost
 	detail["raw_per_s"] = round(raw)
+
 	return result{value: ours.perSecond, baseline: river.perSecond, detail: detail,
-		params: map[string]any{"tasks": ours.tasks, "consumers": b.consumers, "publish": b.publish, "workers": b.workers, "conns": b.conns}}, nil
+		params: map[string]any{"tasks": ours.tasks, "consumers": b.consumers, "publish": b.publish,
+			"workers": b.workers, "conns": b.conns}}, nil
 }
 
-// load is a run of the throughput figure, or of one that differs from it in a detail.
+// load is a variant of the throughput figure.
 type load struct {
 	tasks  int
-	limits []int // on the tasks of a job that run at once: of one job the first, of the next the next, and round again
-	// before is called on the database when the DAG serves.
+	limits []int // limits on a job's tasks at once, assigned to the jobs in turn
+	// before is called on the database once the DAG is active.
 	before func(ctx context.Context, dsn string) error
-	// during is called while the tasks run and returns when its context ends, at the latest. Until it has returned, the
-	// load is run again and again.
+	// during is called while the tasks run. It returns when its context ends, at the latest. The load is repeated until
+	// it has returned.
 	during func(ctx context.Context, dsn string) error
 }
 
-// speed is what a load came to.
+// speed is the result of a load.
 type speed struct {
 	tasks     int
 	perSecond float64
@@ -59,6 +63,7 @@ func (b *bench) throughput(ctx context.Context, l load) (s speed, err error) {
 		return s, err
 	}
 	defer func() { err = errors.Join(err, drop()) }()
+
 	var caller authz.Caller
 	err = b.setUp(ctx, dsn, func(w *world) error {
 		if caller, err = w.org(ctx, "bench"); err != nil {
@@ -74,6 +79,7 @@ func (b *bench) throughput(ctx context.Context, l load) (s speed, err error) {
 			return s, err
 		}
 	}
+
 	meter, err := b.startMeter(ctx, dsn)
 	if err != nil {
 		return s, err
@@ -81,12 +87,13 @@ func (b *bench) throughput(ctx context.Context, l load) (s speed, err error) {
 	if err := b.drain(ctx, dsn, caller, l, &s); err != nil {
 		return s, err
 	}
+
 	s.cost, err = meter.stop(ctx, s.tasks)
 	b.printServer(ctx, dsn, "throughput", s.tasks)
 	return s, err
 }
 
-// setUp does what is not measured, in a process of its own as far as the database can tell.
+// setUp does the unmeasured preparation with connections of its own, so that they are not counted.
 func (b *bench) setUp(ctx context.Context, dsn string, f func(w *world) error) error {
 	w, err := b.world(ctx, dsn, runtimes[0])
 	if err != nil {
@@ -95,13 +102,14 @@ func (b *bench) setUp(ctx context.Context, dsn string, f func(w *world) error) e
 	return errors.Join(f(w), w.close())
 }
 
-// drain publishes events and waits until all that comes of them is done, round after round.
+// drain publishes events and waits until all resulting tasks are done, round after round.
 func (b *bench) drain(ctx context.Context, dsn string, caller authz.Caller, l load, s *speed) (err error) {
 	w, err := b.world(ctx, dsn, runtimes[0])
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, w.close()) }()
+
 	var done int
 	if err := w.pool.QueryRow(ctx, `SELECT count(*) FROM tasks`).Scan(&done); err != nil {
 		return err
@@ -109,11 +117,13 @@ func (b *bench) drain(ctx context.Context, dsn string, caller authz.Caller, l lo
 	beside := make(chan error, 1)
 	busy, stop := context.WithCancel(ctx)
 	defer stop()
+
 	if l.during != nil {
 		go func() { beside <- l.during(busy, dsn) }()
 	} else {
 		beside <- nil
 	}
+
 	events := max(l.tasks/(b.consumers+1), 1)
 	start := time.Now()
 	for over := false; !over; {
@@ -135,17 +145,18 @@ func (b *bench) drain(ctx context.Context, dsn string, caller authz.Caller, l lo
 		default:
 		}
 	}
+
 	s.perSecond = float64(s.tasks) / time.Since(start).Seconds()
 	w.statements.print(b.stderr, "throughput", s.tasks)
 	for i, limit := range l.limits[:min(len(l.limits), b.consumers)] {
 		if most := w.feed.mostOf(workName(i)); most > limit {
-			return fmt.Errorf("%d tasks of a job ran at once; %d may", most, limit)
+			return fmt.Errorf("%d tasks of a job ran at once; its limit is %d", most, limit)
 		}
 	}
 	return w.completed(ctx, done+s.tasks)
 }
 
-// partitions are the units of a round.
+// partitions returns the units of a round.
 func partitions(round, n int) []operators.Unit {
 	units := make([]operators.Unit, n)
 	for i := range units {
@@ -156,14 +167,16 @@ func partitions(round, n int) []operators.Unit {
 
 func workName(i int) string { return fmt.Sprintf("work%03d", i) }
 
-// wideDAG is one source of partitions and jobs that each read every one of them.
+// wideDAG returns a DAG of one source and jobs that each read every partition of it.
 func wideDAG(consumers int, limits []int, publish bool) string {
 	var yaml strings.Builder
-	yaml.WriteString("name: wide\njobs:\n  - {name: events, operator: feed, source: {kind: poll, every: 24h}, partition_by: key}\n")
+	yaml.WriteString("name: wide\njobs:\n  - {name: events, operator: feed, source: {kind: poll, every: 24h}, " +
+		"partition_by: key}\n")
 	operator := "noop"
 	if publish {
 		operator = "emit"
 	}
+
 	for i := range consumers {
 		fmt.Fprintf(&yaml, "  - {name: %s, operator: %s, inputs: [{from: {job: events}}]", workName(i), operator)
 		if len(limits) > 0 {

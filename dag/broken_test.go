@@ -15,18 +15,20 @@ import (
 
 var update = flag.Bool("update", false, "write golden files")
 
-// TestBroken holds every file of the gallery against the exact text that its author would read.
+// TestBroken compares the problems of every file of the gallery with the exact text that its author would read.
 func TestBroken(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("testdata/broken/*.yaml")
 	require.NoError(t, err)
 	require.GreaterOrEqual(t, len(files), 40)
+
 	for _, file := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".yaml"), func(t *testing.T) {
 			t.Parallel()
 			text, err := os.ReadFile(file)
 			require.NoError(t, err)
-			doc, problems := Parse(File{Name: filepath.Base(file), Text: text, Files: os.DirFS("testdata/broken")}, testCatalog())
+			doc, problems := Parse(File{Name: filepath.Base(file), Text: text, Files: os.DirFS("testdata/broken")},
+				testCatalog())
 			require.Nil(t, doc)
 			require.NotEmpty(t, problems)
 			golden(t, strings.TrimSuffix(file, ".yaml")+".txt", problems.Pretty())
@@ -56,14 +58,16 @@ func TestProblemForms(t *testing.T) {
 	require.JSONEq(t, `[
 		{"file": "dag.yaml", "line": 2, "column": 1, "code": "unknown", "message": "a DAG has no field \"jbs\"",
 		 "suggestion": "did you mean \"jobs\"?", "source": "jbs: []"},
-		{"file": "dag.yaml", "line": 3, "column": 7, "code": "value", "message": "`+"`jobs`"+` needs at least 1 entry", "source": "jobs: []"}
+		{"file": "dag.yaml", "line": 3, "column": 7, "code": "value", "message": "`+"`jobs`"+` needs at least 1 entry",
+		 "source": "jobs: []"}
 	]`, string(text))
 
 	err = problems.Fault()
 	require.True(t, fault.Is(err, fault.Invalid))
 	require.EqualError(t, err, "the DAG file has 2 problems")
 	require.Equal(t, fault.Problem{
-		Location: "dag.yaml:2:1", Message: "a DAG has no field \"jbs\"", Suggestion: "did you mean \"jobs\"?", Code: "unknown",
+		Location: "dag.yaml:2:1", Message: "a DAG has no field \"jbs\"", Suggestion: "did you mean \"jobs\"?",
+		Code: "unknown",
 	}, problems.Fault().Problems[0])
 	require.Nil(t, Problems(nil).Fault())
 }
@@ -76,17 +80,19 @@ func TestTooLarge(t *testing.T) {
 
 func TestTooManyProblems(t *testing.T) {
 	t.Parallel()
-	_, problems := Parse(File{Name: "dag.yaml", Text: []byte("name: a\njobs:\n" + strings.Repeat("  - {}\n", MaxProblems))}, testCatalog())
+	_, problems := Parse(File{Name: "dag.yaml",
+		Text: []byte("name: a\njobs:\n" + strings.Repeat("  - {}\n", MaxProblems))}, testCatalog())
 	require.Len(t, problems, MaxProblems+1)
 	require.Equal(t, CodeLimit, problems[MaxProblems].Code)
 	require.Contains(t, problems[MaxProblems].Message, "and 400 more problems")
 }
 
-// TestHostile: large texts that are built to be slow are refused, and the test ends.
+// TestHostile checks that Parse refuses large texts that are built to be slow, and does so in time.
 func TestHostile(t *testing.T) {
 	t.Parallel()
 	for name, piece := range map[string]string{
-		"lists": "[", "mappings": "{a:", "entries": "- ", "keys": "? ", "anchors": "&a [", "documents": "---\n", "tabs": "\t\n", "comments": "#\n", "breaks": "\u2028",
+		"lists": "[", "mappings": "{a:", "entries": "- ", "keys": "? ", "anchors": "&a [", "documents": "---\n",
+		"tabs": "\t\n", "comments": "#\n", "breaks": "\u2028",
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -7,14 +7,14 @@ import (
 )
 
 // Bundle is a user's own code: its files by path, and the hash that names it. A folder that a document names and a
-// bundle of the same content have the same hash, so that the one may take the place of the other and nothing is rebuilt.
+// bundle of the same content have the same hash, so that one may replace the other and nothing is rebuilt.
 type Bundle struct {
 	Hash  string
 	Files map[string][]byte
 }
 
-// ReadBundle reads the files below a folder, within the limits of a UDF. Hidden files and what compilers leave behind are
-// no part of it.
+// ReadBundle reads the files below a folder, within the limits of a UDF. It leaves out hidden files and what compilers
+// leave behind.
 func ReadBundle(fsys fs.FS, root string) (Bundle, error) {
 	reader := fileReader{fsys: fsys, read: map[string][]byte{}}
 	hash, err := reader.folder(root)
@@ -24,12 +24,12 @@ func ReadBundle(fsys fs.FS, root string) (Bundle, error) {
 	return Bundle{Hash: hash, Files: below(reader.read, root)}, nil
 }
 
-// Code is what a deploy sent of a job's UDF folder.
+// Code returns the UDF's bundle, made of the files that a deploy sent.
 func (u *UDF) Code(files map[string][]byte) Bundle {
 	return Bundle{Hash: u.Hash, Files: below(files, u.Folder)}
 }
 
-// below are the files of a folder, by their paths below it.
+// below returns the files of a folder, by their paths below it.
 func below(files map[string][]byte, root string) map[string][]byte {
 	if root == "." {
 		return files

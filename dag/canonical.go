@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// canonicalJSON is v as JSON with sorted keys and nothing escaped that need not be: whoever orders the fields of a struct
-// anew changes no hash.
+// canonicalJSON returns v as JSON with sorted keys, so that the order of a struct's fields does not affect hashes, and
+// without needless escapes.
 func canonicalJSON(v any) ([]byte, error) {
 	var b bytes.Buffer
 	encoder := json.NewEncoder(&b)
@@ -19,8 +19,9 @@ func canonicalJSON(v any) ([]byte, error) {
 	return text, nil
 }
 
-// appendSorted appends the value that text begins with, with the keys of its objects sorted, and returns what follows it.
-// The text is the encoder's: it is valid and has no spaces. Decoding it to sort it would take most of the time of a deploy.
+// appendSorted appends the value that text begins with, with the keys of its objects sorted, and returns the text after
+// it. The text must be the encoder's: valid and without spaces. Decoding it in order to sort it would take most of the
+// time of a deploy.
 func appendSorted(to, text []byte) (sorted, rest []byte) {
 	switch text[0] {
 	case '{':
@@ -34,6 +35,7 @@ func appendSorted(to, text []byte) (sorted, rest []byte) {
 			to, text = appendSorted(to, text)
 		}
 		return append(to, ']'), text[1:]
+
 	case '"':
 		n := stringLength(text)
 		return append(to, text[:n]...), text[n:]
@@ -46,7 +48,7 @@ func appendSorted(to, text []byte) (sorted, rest []byte) {
 	}
 }
 
-// appendObject is appendSorted behind the brace that opens an object.
+// appendObject does what appendSorted does, for text that begins behind the brace that opens an object.
 func appendObject(to, text []byte) (sorted, rest []byte) {
 	type member struct{ key, value []byte }
 	var members []member
@@ -59,6 +61,7 @@ func appendObject(to, text []byte) (sorted, rest []byte) {
 		m.value, text = appendSorted(nil, text[n+1:]) // behind the colon
 		members = append(members, m)
 	}
+
 	slices.SortFunc(members, func(a, b member) int { return bytes.Compare(a.key, b.key) })
 	to = append(to, '{')
 	for i, m := range members {
@@ -71,7 +74,7 @@ func appendObject(to, text []byte) (sorted, rest []byte) {
 	return append(to, '}'), text[1:]
 }
 
-// stringLength is that of the string which text begins with, quotes included.
+// stringLength returns the length of the string that text begins with, quotes included.
 func stringLength(text []byte) int {
 	for i := 1; ; i++ {
 		switch text[i] {

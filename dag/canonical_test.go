@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// decoded is canonicalJSON by way of decoding: what it has to say.
+// decoded returns what canonicalJSON must return, by way of decoding.
 func decoded(t require.TestingT, v any) string {
 	text, err := json.Marshal(v)
 	require.NoError(t, err)
@@ -29,17 +29,20 @@ func TestCanonicalJSON(t *testing.T) {
 		Z json.Number
 		A []any
 	}
+
 	for _, v := range []any{
 		nil, true, "", "a \"quoted\" \\ \u2028 <&>", 1.5, -3, []int{}, map[string]any{}, [][]int{{}, {1, 2}},
 		struct {
 			B inner
 			A map[string]any `json:"a"`
-		}{inner{"9007199254740993", []any{nil, false, map[string]int{"b": 1, "a": 2}, []any{}}}, map[string]any{"}": "]", ",": `"`, "": nil}},
+		}{inner{"9007199254740993", []any{nil, false, map[string]int{"b": 1, "a": 2},
+			[]any{}}}, map[string]any{"}": "]", ",": `"`, "": nil}},
 	} {
 		text, err := canonicalJSON(v)
 		require.NoError(t, err)
 		require.Equal(t, decoded(t, v), string(text))
 	}
+
 	_, err := canonicalJSON(func() {})
 	require.Error(t, err)
 }

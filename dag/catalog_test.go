@@ -4,18 +4,31 @@ import (
 	"strings"
 )
 
-// testCatalog has one operator of each sort.
+// testCatalog has one operator of each kind.
 func testCatalog() Catalog {
 	return Catalog{Operators: map[string]OperatorSpec{
-		"file_source": {Name: "file_source", Version: "1.0.0", Source: true, Replayable: true, Operational: []string{"batch"}, ConfigSchema: []byte(`{
-			"type": "object", "required": ["path"], "additionalProperties": false,
-			"properties": {
-				"path": {"type": "string"}, "pattern": {"type": "string"}, "format": {"enum": ["csv", "json", "parquet"]},
-				"batch": {"type": "integer", "minimum": 1}, "options": {"$ref": "#/$defs/options"},
-				"columns": {"type": "array", "items": {"type": "object", "properties": {"name": {"type": "string"}, "type": {"enum": ["text", "number"]}}, "required": ["name"], "additionalProperties": false}}
-			},
-			"$defs": {"options": {"type": "object", "properties": {"header": {"type": "boolean"}, "delimiter": {"type": "string", "maxLength": 1}}, "additionalProperties": false}}
-		}`)},
+		"file_source": {
+			Name: "file_source", Version: "1.0.0", Source: true, Replayable: true, Operational: []string{"batch"},
+			ConfigSchema: []byte(`{
+				"type": "object", "required": ["path"], "additionalProperties": false,
+				"properties": {
+					"path": {"type": "string"},
+					"pattern": {"type": "string"},
+					"format": {"enum": ["csv", "json", "parquet"]},
+					"batch": {"type": "integer", "minimum": 1},
+					"options": {"$ref": "#/$defs/options"},
+					"columns": {"type": "array", "items": {
+						"type": "object", "required": ["name"], "additionalProperties": false,
+						"properties": {"name": {"type": "string"}, "type": {"enum": ["text", "number"]}}
+					}}
+				},
+				"$defs": {"options": {
+					"type": "object", "additionalProperties": false,
+					"properties": {"header": {"type": "boolean"}, "delimiter": {"type": "string", "maxLength": 1}}
+				}}
+			}`),
+		},
+
 		"http_source": {Name: "http_source", Version: "1.0.0", Source: true, ConfigSchema: []byte(`{
 			"type": "object", "required": ["url"], "additionalProperties": false,
 			"properties": {
@@ -24,18 +37,26 @@ func testCatalog() Catalog {
 				"timeout": {"anyOf": [{"type": "integer"}, {"type": "string", "pattern": "^[0-9]+s$"}]}
 			}
 		}`)},
+
 		"sql": {Name: "sql", Version: "1.2.0", Reactive: true, Canonical: canonicalSQL, ConfigSchema: []byte(`{
 			"type": "object", "required": ["query"], "additionalProperties": false,
 			"properties": {"query": {"type": "string", "minLength": 1}, "threads": {"type": "integer"}}
 		}`)},
-		"notifier": {Name: "notifier", Version: "1.0.0", Reactive: true, Effect: EffectExternal, Runtimes: []string{"dispatcher", "lambda"}, ConfigSchema: []byte(`{
-			"type": "object", "properties": {"webhook": {"type": "string"}, "retries": {"type": "integer"}}, "required": ["webhook"], "additionalProperties": false
-		}`)},
+
+		"notifier": {
+			Name: "notifier", Version: "1.0.0", Reactive: true, Effect: EffectExternal,
+			Runtimes: []string{"dispatcher", "lambda"},
+			ConfigSchema: []byte(`{
+				"type": "object", "required": ["webhook"], "additionalProperties": false,
+				"properties": {"webhook": {"type": "string"}, "retries": {"type": "integer"}}
+			}`),
+		},
+
 		"command": {Name: "command", Version: "1.0.0", Source: true, Reactive: true},
 	}}
 }
 
-// canonicalSQL stands for a parser: words, without comments, in small letters.
+// canonicalSQL stands for a parser. It returns the words of a query, in lower case, without comments.
 func canonicalSQL(config map[string]any) (any, *ConfigError) {
 	query, _ := config["query"].(string)
 	var words []string

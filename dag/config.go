@@ -14,8 +14,7 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// compileSchema compiles a JSON Schema that stands alone: references to other documents are refused, so that nothing
-// is fetched.
+// compileSchema compiles a JSON Schema. It refuses references to other documents, so that nothing is fetched.
 func compileSchema(document any) (*jsonschema.Schema, error) {
 	const name = "schema.json"
 	compiler := jsonschema.NewCompiler()
@@ -24,6 +23,7 @@ func compileSchema(document any) (*jsonschema.Schema, error) {
 	if err := compiler.AddResource(name, document); err != nil {
 		return nil, err
 	}
+
 	schema, err := compiler.Compile(name)
 	var elsewhere *jsonschema.LoadURLError
 	if errors.As(err, &elsewhere) {
@@ -56,6 +56,7 @@ func (d *decoder) configSchema(op OperatorSpec) (*jsonschema.Schema, error) {
 	if schema, ok := d.schemas[op.Name]; ok {
 		return schema, nil
 	}
+
 	document, err := jsonschema.UnmarshalJSON(strings.NewReader(string(op.ConfigSchema)))
 	if err != nil {
 		return nil, err
@@ -65,18 +66,25 @@ func (d *decoder) configSchema(op OperatorSpec) (*jsonschema.Schema, error) {
 	return schema, err
 }
 
-// configTree is a job's config with the place of every value.
+// configTree is a job's config with the position of every value.
 type configTree struct {
 	job      value
 	node     value                 // `config`, may be absent
 	operator string                // its name
-	inlined  map[string]*yaml.Node // stem of a *_file field → the node that names the file
-	secrets  map[string]bool       // paths of {secret: NAME}
+	inlined  map[string]*yaml.Node // the node that names the file, by stem of the *_file field
+	secrets  map[string]bool       // secretKey of each {secret: NAME}
 }
 
-// config decodes a job's config: files are read in, secrets collected, and the operator's schema applied.
+// config decodes a job's config: it reads the files that *_file fields name, collects the secrets and applies the
+// operator's schema and its own check. known reports whether the operator exists.
 func (d *decoder) config(v value, j *Job, op OperatorSpec, known bool) {
-	t := &configTree{job: v, node: v.get("config"), operator: j.Operator, inlined: map[string]*yaml.Node{}, secrets: map[string]bool{}}
+	t := &configTree{
+		job:      v,
+		node:     v.get("config"),
+		operator: j.Operator,
+		inlined:  map[string]*yaml.Node{},
+		secrets:  map[string]bool{},
+	}
 	j.Config = map[string]any{}
 	if !known || t.node.present() && t.node.node.Kind != yaml.MappingNode {
 		return
@@ -89,53 +97,66 @@ func (d *decoder) config(v value, j *Job, op OperatorSpec, known bool) {
 	if d.leadsNowhere(t.node.node) {
 		return
 	}
-	sound := len(d.problems)
+
+	// Each step relies on the one before it, so the first that finds a problem is the last.
+	before := len(d.problems)
+	d.configFields(j, schema, t)
+	if len(d.problems) > before {
+		return
+	}
+	d.configSecretsAndSchema(j, schema, t)
+	if len(d.problems) > before || op.Canonical == nil {
+		return
+	}
+	if _, err := op.Canonical(j.Config); err != nil {
+		_, place := t.find([]string{err.Key}) // an empty key leads to the config as a whole
+		p := d.node(place, CodeConfig, "%s", err.Message)
+		if from, ok := t.inlined[err.Key]; ok {
+			p.Message = fmt.Sprintf("%s: %s", from.Value, err.Message)
+		}
+	}
+}
+
+// configFields sets the fields of a job's config, with the text of each file in place of its name.
+func (d *decoder) configFields(j *Job, schema *jsonschema.Schema, t *configTree) {
 	for key, val := range t.node.pairs() {
 		name := key.Value
-		if stem, ok := strings.CutSuffix(name, "_file"); ok && inlinable(schema, stem, name) {
-			if t.node.has(stem) {
-				d.node(key, CodeConflict, "`%s` is there already; `%s` cannot be beside it", stem, name)
-				continue
-			}
+		stem, ok := strings.CutSuffix(name, "_file")
+		switch {
+		case !ok || !inlinable(schema, stem, name):
+			j.Config[name] = value{val}.json()
+		case t.node.has(stem):
+			d.node(key, CodeConflict, "`%s` and `%s` exclude each other", stem, name)
+		default:
 			t.inlined[stem] = val
 			// A file that cannot be read still stands for its field, so that nothing reports the field as missing.
 			text, _ := d.readText(value{val})
 			j.Config[stem] = string(text)
-			continue
-		}
-		j.Config[name] = value{val}.json()
-	}
-	if len(d.problems) > sound {
-		return
-	}
-	plain, _ := d.withoutSecrets(j.Config, nil, t, &j.Secrets).(map[string]any)
-	slices.Sort(j.Secrets)
-	j.Secrets = slices.Compact(j.Secrets)
-	if schema != nil {
-		if err := schema.Validate(plain); err != nil {
-			var invalid *jsonschema.ValidationError
-			if errors.As(err, &invalid) {
-				d.configFaults(invalid, schema, t)
-			}
-		}
-	}
-	if len(d.problems) == sound && op.Canonical != nil {
-		if _, err := op.Canonical(j.Config); err != nil {
-			_, place := t.find([]string{err.Key}) // an empty key leads to the config as a whole
-			p := d.node(place, CodeConfig, "%s", err.Message)
-			if from, ok := t.inlined[err.Key]; ok {
-				p.Message = fmt.Sprintf("%s: %s", from.Value, err.Message)
-			}
 		}
 	}
 }
 
-// leadsNowhere says whether a variable below a node could not be resolved.
+// configSecretsAndSchema lists the secrets that a config names, and checks the config against the schema.
+func (d *decoder) configSecretsAndSchema(j *Job, schema *jsonschema.Schema, t *configTree) {
+	plain, _ := d.withoutSecrets(j.Config, nil, t, &j.Secrets).(map[string]any)
+	slices.Sort(j.Secrets)
+	j.Secrets = slices.Compact(j.Secrets)
+
+	if schema == nil {
+		return
+	}
+	var invalid *jsonschema.ValidationError
+	if errors.As(schema.Validate(plain), &invalid) {
+		d.configFaults(invalid, schema, t)
+	}
+}
+
+// leadsNowhere reports whether a node, or one below it, has a variable that could not be resolved.
 func (d *decoder) leadsNowhere(n *yaml.Node) bool {
 	return n != nil && len(d.unresolved) > 0 && (d.unresolved[n] || slices.ContainsFunc(n.Content, d.leadsNowhere))
 }
 
-// inlinable says whether a *_file field stands for the field of its stem.
+// inlinable reports whether a *_file field stands for the field named by its stem.
 func inlinable(schema *jsonschema.Schema, stem, name string) bool {
 	if schema == nil {
 		return false
@@ -145,17 +166,19 @@ func inlinable(schema *jsonschema.Schema, stem, name string) bool {
 	return stemKnown && !fileKnown
 }
 
-// withoutSecrets is the config with text in place of each {secret: NAME}, for the schema.
+// withoutSecrets returns the config with text in place of each {secret: NAME}, which is what the schema describes, and
+// appends the secrets' names.
 func (d *decoder) withoutSecrets(v any, at []string, t *configTree, names *[]string) any {
 	switch v := v.(type) {
 	case map[string]any:
 		if name, ok := v["secret"].(string); ok && len(v) == 1 && len(at) > 0 {
 			_, place := t.find(at)
 			secretName.check(value{place}.get("secret").node, "`secret`", d.checker)
-			t.secrets[strings.Join(at, "\x00")] = true
+			t.secrets[secretKey(at)] = true
 			*names = append(*names, name)
 			return "secret"
 		}
+
 		m := make(map[string]any, len(v))
 		for _, key := range sortedKeys(v) {
 			m[key] = d.withoutSecrets(v[key], slices.Concat(at, []string{key}), t, names)
@@ -171,16 +194,21 @@ func (d *decoder) withoutSecrets(v any, at []string, t *configTree, names *[]str
 	return v
 }
 
-// find is the key and the value at a path of the config, or the nearest there is above it.
+// secretKey returns a path of the config as a key of configTree.secrets.
+func secretKey(path []string) string { return strings.Join(path, "\x00") }
+
+// find returns the key and the value at a path of the config, or the nearest ones above it.
 func (t *configTree) find(path []string) (key, val *yaml.Node) {
 	if !t.node.present() {
 		return t.job.key("operator"), t.job.get("operator").node
 	}
+
 	key, val = t.job.key("config"), t.node.node
 	for i, name := range path {
 		if i == 0 && t.inlined[name] != nil {
 			return t.node.key(name + "_file"), t.inlined[name]
 		}
+
 		if val.Kind == yaml.SequenceNode {
 			var index int
 			if _, err := fmt.Sscan(name, &index); err != nil || index >= len(val.Content) {
@@ -190,6 +218,7 @@ func (t *configTree) find(path []string) (key, val *yaml.Node) {
 			key = val
 			continue
 		}
+
 		inner := value{val}
 		if !inner.has(name) {
 			return key, val
@@ -199,11 +228,11 @@ func (t *configTree) find(path []string) (key, val *yaml.Node) {
 	return key, val
 }
 
-// configFaults reports every leaf of a schema's verdict at the value it is about.
+// configFaults reports every leaf of a schema's verdict, each at the value that it concerns.
 func (d *decoder) configFaults(e *jsonschema.ValidationError, schema *jsonschema.Schema, t *configTree) {
 	switch e.ErrorKind.(type) {
 	case *kind.AnyOf, *kind.OneOf:
-		// Say what is wrong with the one alternative of the right type, if there is one.
+		// Report what is wrong with the one alternative of the right type, if there is one.
 		var fitting []*jsonschema.ValidationError
 		for _, cause := range e.Causes {
 			if !failsOnType(cause, len(e.InstanceLocation)) {
@@ -214,13 +243,16 @@ func (d *decoder) configFaults(e *jsonschema.ValidationError, schema *jsonschema
 			d.configFaults(fitting[0], schema, t)
 			return
 		}
-		if t.secrets[strings.Join(e.InstanceLocation, "\x00")] {
+
+		if t.secrets[secretKey(e.InstanceLocation)] {
 			return
 		}
 		_, place := t.find(e.InstanceLocation)
-		d.node(place, CodeConfig, "%s has none of the forms that operator %s allows", configLabel(e.InstanceLocation), t.operator)
+		d.node(place, CodeConfig, "%s has none of the forms that operator %s allows",
+			configLabel(e.InstanceLocation), t.operator)
 		return
 	}
+
 	if len(e.Causes) > 0 {
 		for _, cause := range e.Causes {
 			d.configFaults(cause, schema, t)
@@ -230,6 +262,7 @@ func (d *decoder) configFaults(e *jsonschema.ValidationError, schema *jsonschema
 	d.configFault(e, schema, t)
 }
 
+// failsOnType reports whether the value at a depth is of the wrong type.
 func failsOnType(e *jsonschema.ValidationError, depth int) bool {
 	if _, ok := e.ErrorKind.(*kind.Type); ok {
 		return len(e.InstanceLocation) == depth
@@ -237,53 +270,74 @@ func failsOnType(e *jsonschema.ValidationError, depth int) bool {
 	return len(e.Causes) == 1 && failsOnType(e.Causes[0], depth)
 }
 
+// configFault reports one leaf of a schema's verdict.
 func (d *decoder) configFault(e *jsonschema.ValidationError, schema *jsonschema.Schema, t *configTree) {
 	label := configLabel(e.InstanceLocation)
 	_, place := t.find(e.InstanceLocation)
-	if t.secrets[strings.Join(e.InstanceLocation, "\x00")] {
-		// The platform does not know the value; all it can say is whether text may stand here.
+	if t.secrets[secretKey(e.InstanceLocation)] {
+		// The platform does not know the value; it can only report that text must not stand here.
 		if k, ok := e.ErrorKind.(*kind.Type); ok {
 			d.node(place, CodeConfig, "%s cannot be a secret; it must be %s", label, inWords(k.Want))
 		}
 		return
 	}
+
 	switch k := e.ErrorKind.(type) {
 	case *kind.AdditionalProperties:
-		known := properties(schema, e.InstanceLocation)
-		slices.Sort(k.Properties)
-		for _, name := range k.Properties {
-			key, _ := t.find(slices.Concat(e.InstanceLocation, []string{name}))
-			d.node(key, CodeUnknown, "%s of operator %s has no field %q", label, t.operator, name).nearest(name, known)
-		}
+		d.unknownConfig(k.Properties, e.InstanceLocation, schema, t)
 	case *kind.Required:
-		for _, name := range k.Missing {
-			p := d.node(place, CodeMissing, "%s of operator %s needs `%s`", label, t.operator, name)
-			if len(e.InstanceLocation) == 0 && inlinable(schema, name, name+"_file") && isText(schema.Properties[name]) {
-				p.suggest("write it here, or name a file with `%s_file`", name)
-			}
-		}
-	case *kind.Type:
-		d.node(place, CodeConfig, "%s must be %s, not %s", label, inWords(k.Want), describe(place))
+		d.missingConfig(k.Missing, e.InstanceLocation, schema, t)
 	case *kind.Enum:
 		var words []string
 		for _, want := range k.Want {
 			words = append(words, fmt.Sprint(want))
 		}
 		d.node(place, CodeConfig, "%s cannot be %q", label, fmt.Sprint(k.Got)).nearest(fmt.Sprint(k.Got), words)
-	case *kind.Minimum:
-		d.node(place, CodeConfig, "%s must be %s or more, not %s", label, k.Want.RatString(), k.Got.RatString())
-	case *kind.Maximum:
-		d.node(place, CodeConfig, "%s must be %s or less, not %s", label, k.Want.RatString(), k.Got.RatString())
-	case *kind.MinLength:
-		d.node(place, CodeConfig, "%s must have %d %s or more, not %d", label, k.Want, plural(k.Want, "character", "characters"), k.Got)
-	case *kind.MaxLength:
-		d.node(place, CodeConfig, "%s must have %d %s or less, not %d", label, k.Want, plural(k.Want, "character", "characters"), k.Got)
-	case *kind.Pattern:
-		d.node(place, CodeConfig, "%s cannot be %q: it must match %s", label, k.Got, k.Want)
 	default:
-		d.node(place, CodeConfig, "%s: %s", label, inEnglish(e))
+		d.node(place, CodeConfig, "%s", badValue(label, e, place))
 	}
 }
+
+func (d *decoder) unknownConfig(names, at []string, schema *jsonschema.Schema, t *configTree) {
+	known := properties(schema, at)
+	slices.Sort(names)
+	for _, name := range names {
+		key, _ := t.find(slices.Concat(at, []string{name}))
+		d.node(key, CodeUnknown, "%s of operator %s has no field %q", configLabel(at), t.operator, name).
+			nearest(name, known)
+	}
+}
+
+func (d *decoder) missingConfig(names, at []string, schema *jsonschema.Schema, t *configTree) {
+	_, place := t.find(at)
+	for _, name := range names {
+		p := d.node(place, CodeMissing, "%s of operator %s needs `%s`", configLabel(at), t.operator, name)
+		if len(at) == 0 && inlinable(schema, name, name+"_file") && isText(schema.Properties[name]) {
+			p.suggest("write it here, or name a file with `%s_file`", name)
+		}
+	}
+}
+
+// badValue returns the message about a value that breaks one rule of a schema.
+func badValue(label string, e *jsonschema.ValidationError, place *yaml.Node) string {
+	switch k := e.ErrorKind.(type) {
+	case *kind.Type:
+		return fmt.Sprintf("%s must be %s, not %s", label, inWords(k.Want), describe(place))
+	case *kind.Minimum:
+		return fmt.Sprintf("%s must be %s or more, not %s", label, k.Want.RatString(), k.Got.RatString())
+	case *kind.Maximum:
+		return fmt.Sprintf("%s must be %s or less, not %s", label, k.Want.RatString(), k.Got.RatString())
+	case *kind.MinLength:
+		return fmt.Sprintf("%s must have %d %s or more, not %d", label, k.Want, characters(k.Want), k.Got)
+	case *kind.MaxLength:
+		return fmt.Sprintf("%s must have %d %s or fewer, not %d", label, k.Want, characters(k.Want), k.Got)
+	case *kind.Pattern:
+		return fmt.Sprintf("%s cannot be %q: it must match %s", label, k.Got, k.Want)
+	}
+	return fmt.Sprintf("%s: %s", label, inEnglish(e))
+}
+
+func characters(n int) string { return plural(n, "character", "characters") }
 
 func isText(s *jsonschema.Schema) bool {
 	return s != nil && s.Types != nil && slices.Equal(s.Types.ToStrings(), []string{"string"})
@@ -293,13 +347,11 @@ func configLabel(path []string) string {
 	return "`" + strings.Join(slices.Concat([]string{"config"}, path), ".") + "`"
 }
 
-// properties is the known fields at a path of a schema, as far as it can be followed without deciding anything.
+// properties returns the known fields at a path of a schema. It follows references, fields and items, but does not
+// choose among alternatives.
 func properties(schema *jsonschema.Schema, path []string) []string {
 	for _, name := range path {
-		for schema != nil && schema.Ref != nil {
-			schema = schema.Ref
-		}
-		if schema == nil {
+		if schema = resolved(schema); schema == nil {
 			return nil
 		}
 		if inner, ok := schema.Properties[name]; ok {
@@ -308,13 +360,18 @@ func properties(schema *jsonschema.Schema, path []string) []string {
 			schema = schema.Items2020
 		}
 	}
-	for schema != nil && schema.Ref != nil {
-		schema = schema.Ref
-	}
-	if schema == nil {
+	if schema = resolved(schema); schema == nil {
 		return nil
 	}
 	return sortedKeys(schema.Properties)
+}
+
+// resolved follows the references of a schema.
+func resolved(schema *jsonschema.Schema) *jsonschema.Schema {
+	for schema != nil && schema.Ref != nil {
+		schema = schema.Ref
+	}
+	return schema
 }
 
 // inWords names JSON types as the messages of the grammar do.

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// checks decodes a job's checks and gives each a name of its own.
+// checks decodes a job's checks, and reports those that share a name.
 func (d *decoder) checks(list value, j *Job) {
 	names := map[string]bool{}
 	for _, v := range list.items() {
@@ -14,12 +14,13 @@ func (d *decoder) checks(list value, j *Job) {
 			d.node(v.node, CodeConflict, "a check needs an output, and the job has none")
 			return
 		}
+
 		c, ok := d.check(v, j)
 		if !ok {
 			continue
 		}
 		if names[c.Name] {
-			d.node(v.node, CodeDuplicate, "there is a check %q already", c.Name).suggest("give one a `name`")
+			d.node(v.node, CodeDuplicate, "there are two checks %q", c.Name).suggest("give one a `name`")
 		}
 		names[c.Name] = true
 		j.Checks = append(j.Checks, c)
@@ -34,11 +35,13 @@ func (d *decoder) check(v value, j *Job) (Check, bool) {
 			break
 		}
 	}
+
 	output, ok := d.outputIndex(j, v.get("output"), v.node)
 	if c.Kind == "" || !ok {
 		return c, false
 	}
 	c.Output = output
+
 	rule := v.get(c.Kind)
 	switch c.Kind {
 	case "not_null", "unique":
@@ -54,10 +57,12 @@ func (d *decoder) check(v value, j *Job) (Check, bool) {
 		c.Within = rule.get("within").duration()
 	case "relationships":
 		c.Columns = rule.get("column").texts()
-		c.To = &CheckRelation{Input: rule.get("to").get("input").text(), Column: rule.get("to").get("column").text()}
+		to := rule.get("to")
+		c.To = &CheckRelation{Input: to.get("input").text(), Column: to.get("column").text()}
 	case "sql":
 		c.SQL = rule.text()
 	}
+
 	c.Name = cmp.Or(v.get("name").text(), derivedName(c, j))
 	return c, true
 }
@@ -78,8 +83,8 @@ func (d *decoder) rowCount(rule value, c *Check) {
 	}
 }
 
-// derivedName is what a check is called that has no name: not_null(iata), or not_null(iata)@delays where the job
-// has several outputs.
+// derivedName returns the name of a check that states none: not_null(iata), or not_null(iata)@delays if the job has
+// several outputs.
 func derivedName(c Check, j *Job) string {
 	name := c.Kind
 	if len(c.Columns) > 0 {

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// input decodes what an input says by itself.
+// input decodes the fields of an input. link adds what follows from the upstream job.
 func (d *decoder) input(v value, j *Job) Input {
 	from := v.get("from")
 	in := Input{
@@ -17,7 +17,9 @@ func (d *decoder) input(v value, j *Job) Input {
 		Read:     ReadMode(v.get("read").text()),
 		Position: v.position(d.file),
 	}
+
 	in.As = cmp.Or(v.get("as").text(), in.Job, in.Dataset)
+
 	for column, values := range v.get("where").pairs() {
 		in.Where = append(in.Where, Condition{Column: column.Value, Values: value{values}.scalars()})
 	}
@@ -30,10 +32,11 @@ func (d *decoder) input(v value, j *Job) Input {
 			in.Read = ReadNew
 		}
 	} else if in.Read == ReadNew && !in.Triggers() {
-		d.node(v.get("read").node, CodeConflict, "`read: new` is for inputs that trigger; `map: %s` does not", in.Map.Kind)
+		d.node(v.get("read").node, CodeConflict, "`read: new` is for inputs that trigger; `map: %s` does not",
+			in.Map.Kind)
 	}
 	if in.Refresh && in.Map.Kind != MapLatest {
-		d.node(v.key("refresh"), CodeConflict, "`refresh` goes with `map: latest`")
+		d.node(v.key("refresh"), CodeConflict, "`refresh` is only allowed with `map: latest`")
 	}
 	return in
 }

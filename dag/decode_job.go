@@ -12,7 +12,7 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// Defaults of job fields; those that depend on other fields are in the code below.
+// Defaults of job fields. The code below has those that depend on other fields.
 const (
 	DefaultRuntime          = "dispatcher"
 	DefaultMaxAttempts      = 3
@@ -21,10 +21,10 @@ const (
 	DefaultIdleTimeout      = "5m"
 )
 
-// DefaultRetry is the back-off of jobs that do not say.
+// DefaultRetry is the back-off of jobs that do not state one.
 var DefaultRetry = Retry{Initial: time.Second, Max: 5 * time.Minute, Multiplier: 2}
 
-// job decodes what a job says by itself. What depends on other jobs is filled in by link.
+// job decodes the fields of a job. link adds what follows from other jobs.
 func (d *decoder) job(v value) Job {
 	j := Job{
 		Name:           v.get("name").text(),
@@ -44,6 +44,7 @@ func (d *decoder) job(v value) Job {
 		MaxAttempts:    int(cmp.Or(d.setting(v, "max_attempts").integer(), DefaultMaxAttempts)),
 		Position:       v.position(d.file),
 	}
+
 	d.activation(v, &j)
 	d.execution(v, &j)
 	j.Outputs = outputs(v.get("outputs"))
@@ -60,16 +61,25 @@ func (d *decoder) job(v value) Job {
 	d.config(v, &j, op, known)
 	j.Effect = Effect(cmp.Or(v.get("effect").text(), string(op.Effect), string(EffectInternal)))
 	d.checks(v.get("checks"), &j)
-	if j.UDF != nil && len(j.Secrets) > 0 {
-		d.node(v.key("udf"), CodeConflict, "a job with a udf gets no secrets, but its config names %s", quoted(j.Secrets))
-	} else if len(j.Secrets) > 0 && !Trusted(j.Runtime, j.Operator) {
-		d.node(cmp.Or(d.setting(v, "runtime").node, v.node), CodeConflict, "runtime %s is for code that users upload and gets no secrets, but the config names %s",
-			j.Runtime, quoted(j.Secrets))
-	}
+	d.secretsAllowed(v, &j)
 	return j
 }
 
-// setting reads a field of the job, else of `defaults`.
+// secretsAllowed reports secrets of a job that must not get any.
+func (d *decoder) secretsAllowed(v value, j *Job) {
+	switch {
+	case len(j.Secrets) == 0:
+	case j.UDF != nil:
+		d.node(v.key("udf"), CodeConflict, "a job with a udf gets no secrets, but its config names %s",
+			quoted(j.Secrets))
+	case !Trusted(j.Runtime, j.Operator):
+		d.node(cmp.Or(d.setting(v, "runtime").node, v.node), CodeConflict,
+			"runtime %s is for code that users upload and gets no secrets, but the config names %s",
+			j.Runtime, quoted(j.Secrets))
+	}
+}
+
+// setting returns a field of the job or, if the job does not have it, of `defaults`.
 func (d *decoder) setting(job value, name string) value {
 	if job.has(name) {
 		return job.get(name)
@@ -77,7 +87,7 @@ func (d *decoder) setting(job value, name string) value {
 	return d.defaults.get(name)
 }
 
-// activation derives what makes the job's tasks, and reports the fields that do not go with it.
+// activation derives whether a source or inputs create the job's tasks, and reports fields for the other kind.
 func (d *decoder) activation(v value, j *Job) {
 	source, inputs := v.has("source"), v.has("inputs")
 	j.Activation = ActivationSource
@@ -85,30 +95,34 @@ func (d *decoder) activation(v value, j *Job) {
 		j.Activation = ActivationReactive
 	}
 	if source == inputs {
-		return // the grammar has said that a job has one of them
+		return // the grammar has reported it
 	}
-	if given := v.get("activation").text(); given != "" && given != string(j.Activation) {
-		d.node(v.get("activation").node, CodeConflict, "`activation` is %s, but the job has %s", given, map[bool]string{true: "a `source`", false: "`inputs`"}[source]).
+
+	has, owner := "`inputs`", "a source"
+	misplaced := []string{"bootstrap", "payload_schema", "payload_schema_file", "dedupe"}
+	if source {
+		has, owner = "a `source`", "inputs"
+		misplaced = []string{"trigger", "execution_strategy", "idle_timeout"}
+	}
+	if stated := v.get("activation"); stated.text() != "" && stated.text() != string(j.Activation) {
+		d.node(stated.node, CodeConflict, "`activation` is %s, but the job has %s", stated.text(), has).
 			suggest("leave `activation` out; it follows from the other fields")
 	}
-	wrong, why := []string{"bootstrap", "payload_schema", "payload_schema_file", "dedupe"}, "a source"
-	if source {
-		wrong, why = []string{"trigger", "execution_strategy", "idle_timeout"}, "inputs"
-	}
-	for _, name := range wrong {
+	for _, name := range misplaced {
 		if key := v.key(name); key != nil {
-			d.node(key, CodeConflict, "`%s` is for jobs with %s", name, why)
+			d.node(key, CodeConflict, "`%s` is for jobs with %s", name, owner)
 		}
 	}
 }
 
-// execution decodes times, attempts and idling.
+// execution decodes the timeouts, the back-off and what an append needs.
 func (d *decoder) execution(v value, j *Job) {
 	j.Timeout = cmp.Or(d.setting(v, "timeout_seconds").seconds(), DefaultTimeout)
 	if v.get("source").get("kind").text() == "always_on" {
-		j.Timeout = v.get("timeout_seconds").seconds() // it runs until it is drained, unless the job itself says otherwise
+		j.Timeout = v.get("timeout_seconds").seconds() // runs until drained, unless the job itself has one
 	}
 	j.HeartbeatTimeout = cmp.Or(d.setting(v, "heartbeat_timeout_seconds").seconds(), DefaultHeartbeatTimeout)
+
 	retry := d.setting(v, "retry")
 	j.Retry = Retry{
 		Initial:    cmp.Or(retry.get("initial_seconds").seconds(), DefaultRetry.Initial),
@@ -116,8 +130,10 @@ func (d *decoder) execution(v value, j *Job) {
 		Multiplier: cmp.Or(retry.get("multiplier").number(), DefaultRetry.Multiplier),
 	}
 	if j.Retry.Initial > j.Retry.Max {
-		d.node(retry.node, CodeValue, "`retry` begins with %s, which is longer than its max of %s", j.Retry.Initial, j.Retry.Max)
+		d.node(retry.node, CodeValue, "`retry` starts at %s, which is longer than its maximum of %s",
+			j.Retry.Initial, j.Retry.Max)
 	}
+
 	if j.Activation == ActivationReactive {
 		j.IdleTimeout = cmp.Or(d.setting(v, "idle_timeout").text(), DefaultIdleTimeout)
 	}
@@ -128,18 +144,18 @@ func (d *decoder) execution(v value, j *Job) {
 	d.distinct(v.get("unique_key"), "column")
 }
 
-// distinct reports entries of a list that are there twice.
+// distinct reports entries that appear twice in a list.
 func (d *decoder) distinct(list value, what string) {
 	seen := map[string]bool{}
 	for _, item := range list.items() {
 		if item.scalar() && seen[item.text()] {
-			d.node(item.node, CodeDuplicate, "%s %q is here twice", what, item.text())
+			d.node(item.node, CodeDuplicate, "%s %q appears twice", what, item.text())
 		}
 		seen[item.text()] = true
 	}
 }
 
-// outputs gives each output a name: as listed, else its index.
+// outputs returns the names of the outputs: those listed, or their indices.
 func outputs(v value) []string {
 	if v.present() && v.node.Kind == yaml.SequenceNode {
 		return append([]string{}, v.texts()...)
@@ -160,7 +176,11 @@ func partitioning(v value) Partitioning {
 	case v.text() == string(ByKey):
 		return Partitioning{Kind: ByKey}
 	case v.has("time"):
-		return Partitioning{Kind: ByTime, Unit: TimeUnit(v.get("time").text()), Timezone: cmp.Or(v.get("timezone").text(), "UTC")}
+		return Partitioning{
+			Kind:     ByTime,
+			Unit:     TimeUnit(v.get("time").text()),
+			Timezone: cmp.Or(v.get("timezone").text(), "UTC"),
+		}
 	case v.has("range"):
 		return Partitioning{Kind: ByRange, Size: v.get("range").integer(), Column: v.get("column").text()}
 	case v.has("cursor"):
@@ -169,25 +189,28 @@ func partitioning(v value) Partitioning {
 	return Partitioning{}
 }
 
-// storage decodes one storage for all outputs, or a list with one per output.
+// storage decodes `storage`: one for all outputs, or a list with one for each.
 func (d *decoder) storage(v value, j *Job) {
 	s := d.setting(v, "storage")
 	d.distinct(v.get("outputs"), "output")
-	if s.present() && s.node.Kind == yaml.SequenceNode {
-		if len(s.items()) != len(j.Outputs) {
-			d.node(s.node, CodeValue, "`storage` has %d %s, but the job has %d %s", len(s.items()), plural(len(s.items()), "entry", "entries"), len(j.Outputs), plural(len(j.Outputs), "output", "outputs"))
-		}
-		for _, item := range s.items() {
-			j.Storage = append(j.Storage, oneStorageOf(item))
+
+	if !s.present() || s.node.Kind != yaml.SequenceNode {
+		for range j.Outputs {
+			j.Storage = append(j.Storage, storageOf(s))
 		}
 		return
 	}
-	for range j.Outputs {
-		j.Storage = append(j.Storage, oneStorageOf(s))
+	entries, outputs := len(s.items()), len(j.Outputs)
+	if entries != outputs {
+		d.node(s.node, CodeValue, "`storage` has %d %s, but the job has %d %s",
+			entries, plural(entries, "entry", "entries"), outputs, plural(outputs, "output", "outputs"))
+	}
+	for _, item := range s.items() {
+		j.Storage = append(j.Storage, storageOf(item))
 	}
 }
 
-func oneStorageOf(v value) Storage {
+func storageOf(v value) Storage {
 	if v.has("postgres") {
 		s := Storage{Kind: StoragePostgres}
 		for _, index := range v.get("postgres").get("indexes").items() {
@@ -199,7 +222,8 @@ func oneStorageOf(v value) Storage {
 }
 
 func (d *decoder) source(v value, j *Job) {
-	if s := v.get("source"); v.has("source") {
+	if v.has("source") {
+		s := v.get("source")
 		j.Source = &Source{
 			Kind:     s.get("kind").text(),
 			Schedule: s.get("schedule").text(),
@@ -211,6 +235,7 @@ func (d *decoder) source(v value, j *Job) {
 			Secret:   s.get("secret").text(),
 			OnDeploy: s.get("on_deploy").boolean(s.get("kind").text() == "poll"),
 		}
+
 		if j.Source.Kind == "cron" {
 			j.Source.Timezone = cmp.Or(j.Source.Timezone, "UTC")
 		}
@@ -221,30 +246,35 @@ func (d *decoder) source(v value, j *Job) {
 	}
 }
 
-// unguessable is how much the last part of a webhook's path must hold where no signature protects it: 128 bits as
-// hexadecimal digits, and more in other alphabets.
+// unguessable is the length that the last part of a webhook's path must have if no signature protects the webhook:
+// 128 bits in hexadecimal digits, and more in other alphabets.
 const unguessable = 32
 
-// webhook says what a webhook asks of its job beyond its fields.
+// webhook checks the rules for webhooks that are beyond the grammar.
 func (d *decoder) webhook(s value, j *Job) {
 	if j.Source.Kind != "webhook" {
 		return
 	}
+
 	path := s.get("path")
-	if last := j.Source.Path[strings.LastIndexByte(j.Source.Path, '/')+1:]; path.scalar() && !s.has("secret") && len(last) < unguessable {
-		d.node(path.node, CodeConflict, "a webhook without a `secret` needs a path that cannot be guessed: its last part must have %d characters or more", unguessable).
+	last := j.Source.Path[strings.LastIndexByte(j.Source.Path, '/')+1:]
+	if path.scalar() && !s.has("secret") && len(last) < unguessable {
+		d.node(path.node, CodeConflict, "a webhook without a `secret` needs a path that cannot be guessed: "+
+			"its last part must have %d characters or more", unguessable).
 			suggest("add `secret: NAME`, or end the path with the output of `openssl rand -hex 16`")
 	}
 	if k := j.PartitionBy.Kind; k == ByKey || k == ByRange {
-		d.node(s.get("kind").node, CodeConflict, "the deliveries of a webhook have no partition key: `partition_by` is a unit of time, a cursor or none")
+		d.node(s.get("kind").node, CodeConflict, "the deliveries of a webhook have no partition key: "+
+			"`partition_by` must be a unit of time, a cursor or none")
 	}
 }
 
-// payload decodes what manual and timer jobs say of their payloads.
+// payload decodes the schema of a manual or timer job's payload, and the fields that deduplicate payloads.
 func (d *decoder) payload(v value, j *Job) {
 	inline, file := v.get("payload_schema"), v.get("payload_schema_file")
 	if inline.present() && file.present() {
-		d.node(v.key("payload_schema_file"), CodeConflict, "`payload_schema` is there already; `payload_schema_file` cannot be beside it")
+		d.node(v.key("payload_schema_file"), CodeConflict,
+			"`payload_schema` and `payload_schema_file` exclude each other")
 	}
 	if j.Source != nil && !slices.Contains([]string{"manual", "timer"}, j.Source.Kind) {
 		for _, name := range []string{"payload_schema", "payload_schema_file", "dedupe"} {
@@ -254,6 +284,7 @@ func (d *decoder) payload(v value, j *Job) {
 		}
 	}
 	d.distinct(v.get("dedupe"), "field")
+
 	switch {
 	case inline.present():
 		text, err := json.Marshal(inline.json())
@@ -268,7 +299,7 @@ func (d *decoder) payload(v value, j *Job) {
 	d.dedupe(v.get("dedupe"), j)
 }
 
-// payloadSchema checks that a text is a JSON Schema, and gives it without white space.
+// payloadSchema checks that a text is a JSON Schema, and returns it without white space.
 func (d *decoder) payloadSchema(text []byte, place value, name string) json.RawMessage {
 	document, err := jsonschema.UnmarshalJSON(strings.NewReader(string(text)))
 	if err != nil {
@@ -283,7 +314,7 @@ func (d *decoder) payloadSchema(text []byte, place value, name string) json.RawM
 	return schema
 }
 
-// dedupe fields must be in the payload, as far as its schema tells.
+// dedupe checks that the fields of `dedupe` are in the payload, if its schema lists fields.
 func (d *decoder) dedupe(v value, j *Job) {
 	var schema struct {
 		Properties map[string]json.RawMessage `json:"properties"`
@@ -293,30 +324,32 @@ func (d *decoder) dedupe(v value, j *Job) {
 	}
 	for _, item := range v.items() {
 		if _, ok := schema.Properties[item.text()]; !ok {
-			d.node(item.node, CodeReference, "the payload has no field %q", item.text()).nearest(item.text(), sortedKeys(schema.Properties))
+			d.node(item.node, CodeReference, "the payload has no field %q", item.text()).
+				nearest(item.text(), sortedKeys(schema.Properties))
 		}
 	}
 }
 
-// operator looks the operator up, and holds the job against what it can do.
+// operator returns the job's operator, and checks that it suits the job and its runtime.
 func (d *decoder) operator(v value, j *Job) (OperatorSpec, bool) {
 	if !v.get("operator").scalar() {
 		return OperatorSpec{}, false
 	}
 	if d.cat.Runtimes != nil && !slices.Contains(d.cat.Runtimes, j.Runtime) {
-		place := d.setting(v, "runtime").node
-		if place == nil {
-			place = v.node
-		}
-		d.node(place, CodeReference, "no runtime %q is mapped on this server", j.Runtime).suggest("there are: %s", strings.Join(d.cat.Runtimes, ", "))
+		place := cmp.Or(d.setting(v, "runtime").node, v.node)
+		d.node(place, CodeReference, "this server maps no runtime %q", j.Runtime).
+			suggest("use one of: %s", strings.Join(d.cat.Runtimes, ", "))
 	}
+
 	op, ok := d.cat.Operators[j.Operator]
 	place := v.get("operator").node
 	if !ok {
-		d.node(place, CodeReference, "there is no operator %q", j.Operator).nearest(j.Operator, sortedKeys(d.cat.Operators))
+		d.node(place, CodeReference, "there is no operator %q", j.Operator).
+			nearest(j.Operator, sortedKeys(d.cat.Operators))
 		return OperatorSpec{}, false
 	}
 	j.OperatorVersion = op.Version
+
 	switch {
 	case v.has("source") && !v.has("inputs") && !op.Source:
 		d.node(place, CodeConflict, "operator %s cannot be a source; it needs `inputs`", j.Operator)
@@ -326,7 +359,7 @@ func (d *decoder) operator(v value, j *Job) (OperatorSpec, bool) {
 	if op.Runtimes != nil && !slices.Contains(op.Runtimes, j.Runtime) {
 		runs := "it runs on: " + strings.Join(op.Runtimes, ", ")
 		if len(op.Runtimes) == 0 {
-			runs = "no runtime of this server does: its config maps those of workers, such as `python: poll`"
+			runs = "no runtime of this server runs it: its config maps workers' runtimes, such as `python: poll`"
 		}
 		d.node(place, CodeConflict, "operator %s does not run on %s", j.Operator, j.Runtime).suggest("%s", runs)
 	}

@@ -6,16 +6,19 @@ import (
 	"time"
 )
 
-// Document is one DAG file, decoded, validated and with every default and variable applied.
-// It is a value: nothing in it changes after Parse returned it.
+// Document is one DAG file, decoded and validated, with every default and variable applied. Nothing changes it after
+// Parse returned it.
 type Document struct {
 	Name        string            `json:"name"`
 	Description string            `json:"description,omitempty"`
-	Vars        map[string]string `json:"vars,omitempty"`    // every declared variable with the value it was resolved to
+	Vars        map[string]string `json:"vars,omitempty"`    // every declared variable with its value
 	Jobs        []Job             `json:"jobs,omitempty"`    // in the order of the file
 	Publish     []Publication     `json:"publish,omitempty"` // in the order of the file
 	Notify      []Notification    `json:"notify,omitempty"`
-	Files       map[string][]byte `json:"-"` // every file the document names, by its clean path below the DAG file; inlined where it counts
+
+	// Files holds every file that the document names, by its clean path below the DAG file. Contents that can change
+	// an output are in the jobs too.
+	Files map[string][]byte `json:"-"`
 }
 
 // Job is one node of the DAG.
@@ -35,7 +38,7 @@ type Job struct {
 	Storage     []Storage    `json:"storage,omitempty"` // one per output
 
 	Inputs            []Input           `json:"inputs,omitempty"`
-	Trigger           Trigger           `json:"trigger,omitempty"`            // of the triggering inputs; empty for sources
+	Trigger           Trigger           `json:"trigger,omitempty"`            // empty for sources
 	ExecutionStrategy ExecutionStrategy `json:"execution_strategy,omitempty"` // empty for sources
 	UpdateStrategy    UpdateStrategy    `json:"update_strategy,omitempty"`
 	UniqueKey         []string          `json:"unique_key,omitempty"`
@@ -43,13 +46,13 @@ type Job struct {
 	Source    *Source    `json:"source,omitempty"`
 	Bootstrap *Bootstrap `json:"bootstrap,omitempty"`
 
-	PayloadSchema json.RawMessage `json:"payload_schema,omitempty"` // JSON Schema of the payload, inlined from payload_schema_file where given
+	PayloadSchema json.RawMessage `json:"payload_schema,omitempty"` // JSON Schema, inlined from payload_schema_file
 	Dedupe        []string        `json:"dedupe,omitempty"`         // payload fields that make the input hash
-	Enqueues      []string        `json:"enqueues,omitempty"`       // jobs its tasks may enqueue
+	Enqueues      []string        `json:"enqueues,omitempty"`       // jobs that its tasks may enqueue
 	TaskRetention time.Duration   `json:"task_retention,omitempty"` // 0: the server's default
 
 	Effect         Effect         `json:"effect,omitempty"`
-	Config         map[string]any `json:"config,omitempty"`  // with *_file references inlined (query_file becomes query)
+	Config         map[string]any `json:"config,omitempty"`  // *_file fields are inlined: query_file becomes query
 	Secrets        []string       `json:"secrets,omitempty"` // names of the secrets that config refers to, sorted
 	Checks         []Check        `json:"checks,omitempty"`
 	UDF            *UDF           `json:"udf,omitempty"`
@@ -66,7 +69,7 @@ type Job struct {
 	Position Position `json:"-"`
 }
 
-// Activation says what makes a job's tasks.
+// Activation is what creates a job's tasks: a source or its inputs.
 type Activation string
 
 // The activations.
@@ -75,7 +78,7 @@ const (
 	ActivationReactive Activation = "reactive"
 )
 
-// Trigger says how many triggering inputs must have moved before a task is made.
+// Trigger is how many triggering inputs must have changed before a task is created.
 type Trigger string
 
 // The triggers.
@@ -84,16 +87,16 @@ const (
 	TriggerAny Trigger = "any"
 )
 
-// ExecutionStrategy says what one task of a reactive job computes.
+// ExecutionStrategy is what one task of a reactive job computes: an update or a whole partition.
 type ExecutionStrategy string
 
-// The execution strategies. Bulk is refused with a pointer to range_aggregator.
+// The execution strategies. Parse refuses Bulk and suggests range_aggregator.
 const (
 	PerUpdate    ExecutionStrategy = "PerUpdate"
 	PerPartition ExecutionStrategy = "PerPartition"
 )
 
-// UpdateStrategy says what a new revision does to what was there.
+// UpdateStrategy is whether a new revision replaces the earlier ones or adds to them.
 type UpdateStrategy string
 
 // The update strategies.
@@ -102,7 +105,7 @@ const (
 	Append  UpdateStrategy = "append"
 )
 
-// Effect says whether a job changes anything outside the platform.
+// Effect is whether a job changes anything outside the platform.
 type Effect string
 
 // The effects.
@@ -111,8 +114,8 @@ const (
 	EffectExternal Effect = "external"
 )
 
-// Partitioning is how a job's outputs are cut into partitions. The zero value means not at all:
-// the output has the single partition whose key is WholeKey.
+// Partitioning is how a job's outputs are cut into partitions. The zero value means that they are not: the output has a
+// single partition, with the key WholeKey.
 type Partitioning struct {
 	Kind     PartitionKind `json:"kind,omitempty"`
 	Unit     TimeUnit      `json:"unit,omitempty"`     // time: hour, day, week or month
@@ -121,7 +124,7 @@ type Partitioning struct {
 	Column   string        `json:"column,omitempty"`   // range and cursor
 }
 
-// PartitionKind is the sort of a Partitioning.
+// PartitionKind is the kind of a Partitioning.
 type PartitionKind string
 
 // The kinds of partitioning.
@@ -144,16 +147,16 @@ const (
 	Month TimeUnit = "month"
 )
 
-// WholeKey is the partition key of everything that is not partitioned.
+// WholeKey is the partition key of unpartitioned outputs.
 const WholeKey = "all"
 
-// Storage says where an output's bytes live.
+// Storage is where the bytes of an output live.
 type Storage struct {
 	Kind    StorageKind `json:"kind"`
 	Indexes [][]string  `json:"indexes,omitempty"` // postgres: column lists
 }
 
-// StorageKind is the sort of a Storage.
+// StorageKind is the kind of a Storage.
 type StorageKind string
 
 // The storage kinds.
@@ -176,12 +179,13 @@ type Input struct {
 	Position Position `json:"-"`
 }
 
-// Triggers reports whether a change of the input makes tasks.
+// Triggers reports whether a change of the input creates tasks.
 func (in Input) Triggers() bool { return in.Map.Kind == MapSame || in.Map.Kind == MapWindow }
 
-// ReadsNew reports whether a task of the job reads only what earlier ones have not.
+// ReadsNew reports whether a task of the job reads only what earlier tasks did not read.
 func (j *Job) ReadsNew() bool {
-	return j.UpdateStrategy == Append && slices.ContainsFunc(j.Inputs, func(in Input) bool { return in.Triggers() && in.Read != ReadAll })
+	readsNew := func(in Input) bool { return in.Triggers() && in.Read != ReadAll }
+	return j.UpdateStrategy == Append && slices.ContainsFunc(j.Inputs, readsNew)
 }
 
 // Condition keeps the rows whose Column is one of Values (JSON scalars).
@@ -190,7 +194,7 @@ type Condition struct {
 	Values []any  `json:"values"`
 }
 
-// Mapping says which partitions of an input an output partition is made of.
+// Mapping determines the partitions of an input that an output partition is made of.
 type Mapping struct {
 	Kind    MapKind  `json:"kind"`
 	Window  TimeUnit `json:"window,omitempty"`  // window: the output's unit of time
@@ -198,7 +202,7 @@ type Mapping struct {
 	Require string   `json:"require,omitempty"` // window: "complete" (default) or "available"
 }
 
-// MapKind is the sort of a Mapping.
+// MapKind is the kind of a Mapping.
 type MapKind string
 
 // The mappings.
@@ -209,7 +213,7 @@ const (
 	MapWindow MapKind = "window"
 )
 
-// ReadMode says whether a task reads what is new to it or all there is.
+// ReadMode is whether a task reads only what its job has not read yet, or everything.
 type ReadMode string
 
 // The read modes.
@@ -218,28 +222,28 @@ const (
 	ReadAll ReadMode = "all"
 )
 
-// SourceAlwaysOn is the kind of a source that is one long task.
+// SourceAlwaysOn is the kind of a source with a single task that runs until it is drained.
 const SourceAlwaysOn = "always_on"
 
-// Source says what makes the tasks of a source job.
+// Source is what creates the tasks of a source job.
 type Source struct {
 	Kind     string        `json:"kind"`               // cron, poll, webhook, manual, timer or always_on
 	Schedule string        `json:"schedule,omitempty"` // cron: five fields or @daily, @hourly, ...
 	Timezone string        `json:"timezone,omitempty"` // cron: IANA name; "UTC" by default
 	Start    string        `json:"start,omitempty"`    // cron: first instant, RFC 3339 or date
-	Catchup  bool          `json:"catchup,omitempty"`  // cron: make tasks for the windows that were missed
+	Catchup  bool          `json:"catchup,omitempty"`  // cron: create tasks for the windows that were missed
 	Every    time.Duration `json:"every,omitempty"`    // poll
 	Path     string        `json:"path,omitempty"`     // webhook
 	Secret   string        `json:"secret,omitempty"`   // webhook: name of the HMAC secret
-	OnDeploy bool          `json:"on_deploy"`          // enumerate at deploy; true by default for file, http and s3 sources
+	OnDeploy bool          `json:"on_deploy"`          // enumerate at deploy; true by default for poll
 }
 
-// Bootstrap is done once per activation of a new version.
+// Bootstrap is what a source does once when a new version is activated.
 type Bootstrap struct {
 	ResetOutputs bool `json:"reset_outputs"`
 }
 
-// UDF is a user's own code: a local folder, or a bundle that the server has.
+// UDF is a user's own code: a local folder, or a bundle on the server.
 type UDF struct {
 	Folder     string `json:"folder,omitempty"`
 	Bundle     string `json:"bundle,omitempty"`
@@ -247,12 +251,12 @@ type UDF struct {
 	Hash       string `json:"hash,omitempty"` // of the folder's content
 }
 
-// Check is one expectation on an output, held against every revision before readers see it.
+// Check is one expectation on an output. Every revision is checked before readers see it.
 type Check struct {
-	Name     string         `json:"name"` // given, or derived: "not_null(iata)"
+	Name     string         `json:"name"` // stated, or derived: "not_null(iata)"
 	Kind     string         `json:"kind"` // not_null, unique, accepted_values, row_count, freshness, relationships, sql
 	Output   int            `json:"output"`
-	Severity string         `json:"severity"` // error (gates) or warn
+	Severity string         `json:"severity"` // error (keeps the revision from readers) or warn
 	Columns  []string       `json:"columns,omitempty"`
 	Values   []any          `json:"values,omitempty"` // accepted_values
 	Min      *int64         `json:"min,omitempty"`    // row_count
@@ -291,7 +295,7 @@ type Publication struct {
 	Position Position `json:"-"`
 }
 
-// Notification sends the named happenings to a webhook.
+// Notification sends the named kinds of problem to a webhook.
 type Notification struct {
 	On            []string `json:"on"` // dead, late, failed_deploy, failed_check
 	WebhookSecret string   `json:"webhook_secret"`
@@ -304,7 +308,7 @@ type Position struct {
 	Column int
 }
 
-// Job returns the named job.
+// Job returns the named job, and reports whether it exists.
 func (d *Document) Job(name string) (*Job, bool) {
 	for i := range d.Jobs {
 		if d.Jobs[i].Name == name {
@@ -314,13 +318,13 @@ func (d *Document) Job(name string) (*Job, bool) {
 	return nil, false
 }
 
-// Handler is the operator of jobs that a worker's own function does: `config: {handler: NAME}` names it.
+// Handler is the operator of jobs that run a function of a worker, which `config: {handler: NAME}` names.
 const Handler = "handler"
 
-// OwnCode is the operator of jobs that run code which came with the deploy: what `udf` names.
+// OwnCode is the operator of jobs that run code sent with the deploy, which `udf` names.
 const OwnCode = "udf"
 
-// OperatorSpec is what the DAG file needs to know of an operator.
+// OperatorSpec describes an operator, as far as DAG files depend on it.
 type OperatorSpec struct {
 	Name    string
 	Version string // semantic version of what it computes; a change of it makes outputs stale
@@ -328,8 +332,8 @@ type OperatorSpec struct {
 	Source   bool // may be a source
 	Reactive bool // may have inputs
 
-	// Replayable sources can enumerate what there is to read, so a changed definition is rebuilt from it.
-	// Others are forward-only: a change of theirs applies from cutover on.
+	// Replayable sources can enumerate all that they can read, so a changed definition is rebuilt from it.
+	// Others are forward-only: a change of their definition applies from cutover on.
 	Replayable bool
 	Effect     Effect   // default for jobs that use it
 	Runtimes   []string // runtimes it may run on; nil: any
@@ -338,30 +342,31 @@ type OperatorSpec struct {
 	ConfigSchema json.RawMessage // JSON Schema 2020-12 of `config`
 	Operational  []string        // config keys that cannot change an output
 
-	// SecretsTo says where the secrets of a config go: the URL of a request, or ToProgram. Nil: the operator sees to it itself.
+	// SecretsTo returns where the secrets of a config go: the URL of a request, or ToProgram. If it is nil, the
+	// operator itself checks where they may go.
 	SecretsTo func(config map[string]any) string
 
-	// Canonical returns a form of the output-affecting config that is equal exactly where the meaning is
-	// (SQL by its parsed form). Nil: the config itself. An error is a fault of the config, at Key.
+	// Canonical returns a form of the output-affecting config that is equal exactly if the meaning is equal (for SQL,
+	// its parsed form). If it is nil, the config itself is that form. An error is a fault of the config, at Key.
 	Canonical func(config map[string]any) (any, *ConfigError)
 }
 
-// ToProgram is where secrets go that a program is given, which may send them anywhere.
+// ToProgram is the destination of secrets that a program gets: it may send them anywhere.
 const ToProgram = "*"
 
-// ConfigError is a fault that an operator finds in its own config.
+// ConfigError is a fault that an operator finds in its config.
 type ConfigError struct {
-	Key     string // config key it is about: "query"
+	Key     string // the config key at fault: "query"
 	Message string
 }
 
-// Trusted reports whether a job of this operator may be given secrets on this runtime. Code that users upload may not,
-// wherever it runs, and nothing may on the runtime that is for such code.
+// Trusted reports whether a job of this operator may get secrets on this runtime. Code that users upload never may, and
+// nothing may on the runtime for such code.
 func Trusted(runtime, operator string) bool {
 	return runtime != "ecs_udf" && operator != "udf"
 }
 
-// Catalog is what a DAG file is validated against.
+// Catalog lists the operators and runtimes that a DAG file may name.
 type Catalog struct {
 	Operators map[string]OperatorSpec
 	Runtimes  []string // mapped runtime names; nil: not checked

@@ -14,7 +14,7 @@ import (
 	"unicode/utf8"
 )
 
-// InMemory is a file system of the given files, by path, for parsing what a client has sent.
+// InMemory returns a file system of the given files, by path. A server parses what a client sent with it.
 func InMemory(files map[string][]byte) fs.FS {
 	memory := fstest.MapFS{} // the standard library's own file system in memory
 	for name, data := range files {
@@ -23,14 +23,14 @@ func InMemory(files map[string][]byte) fs.FS {
 	return memory
 }
 
-// fileReader reads what a document names, within the limits, and keeps it.
+// fileReader reads the files that a document names, within the limits, and keeps them.
 type fileReader struct {
 	fsys  fs.FS
 	read  map[string][]byte
 	total int
 }
 
-// cleanPath is the path of a reference inside the file system: "./sql/a.sql" is "sql/a.sql".
+// cleanPath returns the path of a reference inside the file system: "sql/a.sql" for "./sql/a.sql".
 func cleanPath(name string) (string, error) {
 	clean := path.Clean(name)
 	switch {
@@ -51,6 +51,7 @@ func (f *fileReader) file(name string, limit int) ([]byte, error) {
 	if data, ok := f.read[name]; ok {
 		return data, nil
 	}
+
 	file, err := f.fsys.Open(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, errors.New("there is no such file")
@@ -61,7 +62,9 @@ func (f *fileReader) file(name string, limit int) ([]byte, error) {
 	if info, err := file.Stat(); err != nil || !info.Mode().IsRegular() {
 		return nil, errors.New("it is not a regular file")
 	}
+
 	data, err := io.ReadAll(io.LimitReader(file, int64(limit)+1))
+
 	switch {
 	case err != nil:
 		return nil, errors.New("it cannot be read")
@@ -70,6 +73,7 @@ func (f *fileReader) file(name string, limit int) ([]byte, error) {
 	case f.total+len(data) > MaxFilesBytes:
 		return nil, fmt.Errorf("the files of the DAG have more than %d bytes together", MaxFilesBytes)
 	}
+
 	f.total += len(data)
 	f.read[name] = data
 	return data, nil
@@ -102,6 +106,7 @@ func (d *decoder) udf(v value) *UDF {
 	if !folder.scalar() {
 		return u
 	}
+
 	name, err := cleanPath(folder.text())
 	if err == nil && d.files.fsys == nil {
 		err = errors.New("files cannot be read here")
@@ -116,29 +121,13 @@ func (d *decoder) udf(v value) *UDF {
 	return u
 }
 
-// folder reads every file below a folder. The hash covers paths and contents, in the order of the paths.
-// Hidden files and what compilers leave behind are no part of it.
+// folder reads every file below a folder, except hidden files and what compilers leave behind, and returns the hash of
+// their paths and contents, in the order of the paths.
 func (f *fileReader) folder(root string) (string, error) {
 	hash, count, size := sha256.New(), 0, 0
 	err := fs.WalkDir(f.fsys, root, func(name string, entry fs.DirEntry, err error) error {
-		base := path.Base(name)
-		switch {
-		case errors.Is(err, fs.ErrNotExist):
-			return errors.New("there is no such folder")
-		case err != nil:
-			return errors.New("it cannot be read")
-		case name == root && !entry.IsDir():
-			return errors.New("it is not a folder")
-		case name != root && (strings.HasPrefix(base, ".") || base == "__pycache__" || base == "node_modules"):
-			if entry.IsDir() {
-				return fs.SkipDir
-			}
-			return nil
-		case entry.IsDir():
-			return nil
-		}
-		if strings.ContainsFunc(name, unicode.IsControl) {
-			return fmt.Errorf("the name of file %q has a control character", name)
+		if read, err := wanted(root, name, entry, err); !read {
+			return err
 		}
 		if count++; count > MaxUDFFiles {
 			return fmt.Errorf("it has more than %d files", MaxUDFFiles)
@@ -150,6 +139,7 @@ func (f *fileReader) folder(root string) (string, error) {
 		if size += len(data); size > MaxUDFBytes {
 			return fmt.Errorf("it has more than %d bytes", MaxUDFBytes)
 		}
+
 		below := strings.TrimPrefix(name, root)
 		if root == "." {
 			below = "/" + name
@@ -162,4 +152,28 @@ func (f *fileReader) folder(root string) (string, error) {
 		err = errors.New("it is empty")
 	}
 	return hex.EncodeToString(hash.Sum(nil)), err
+}
+
+// wanted reports whether a walk of a folder reads an entry. If not, the walk returns the error, which may be nil.
+func wanted(root, name string, entry fs.DirEntry, err error) (bool, error) {
+	base := path.Base(name)
+
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return false, errors.New("there is no such folder")
+	case err != nil:
+		return false, errors.New("it cannot be read")
+	case name == root && !entry.IsDir():
+		return false, errors.New("it is not a folder")
+	case name != root && (strings.HasPrefix(base, ".") || base == "__pycache__" || base == "node_modules"):
+		if entry.IsDir() {
+			return false, fs.SkipDir
+		}
+		return false, nil
+	case entry.IsDir():
+		return false, nil
+	case strings.ContainsFunc(name, unicode.IsControl):
+		return false, fmt.Errorf("the name of file %q has a control character", name)
+	}
+	return true, nil
 }

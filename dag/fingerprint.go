@@ -8,22 +8,22 @@ import (
 	"github.com/dagctl/dagctl/internal/fault"
 )
 
-// Fingerprint identifies what a job computes: two jobs of one name with equal fingerprints have equal outputs.
+// Fingerprint identifies what a job computes: two jobs of the same name with equal fingerprints have equal outputs.
 type Fingerprint struct {
-	// Value is jobs.fingerprint: it has the build epochs of the job and of all that is upstream of it.
+	// Value is jobs.fingerprint. It depends on the build epochs of the job and of all jobs upstream of it.
 	Value string
 	// Base is the fingerprint without any epoch. The build_epochs table is keyed by it.
 	Base string
 }
 
-// ConfigHash is dataset_versions.config_hash of an output.
+// ConfigHash returns dataset_versions.config_hash of an output.
 func (f Fingerprint) ConfigHash(output int) string {
 	return sha256Hex(fmt.Appendf(nil, "%s/%d", f.Value, output))
 }
 
-// ForwardOnly says that a changed definition of the job applies from cutover on and rebuilds nothing: jobs with effects
-// outside, which are all that a job without outputs can have, and sources whose past cannot be read again, because the
-// operator cannot enumerate it or because it came as requests, payloads or the moment.
+// ForwardOnly reports whether a changed definition of the job applies from cutover on and rebuilds nothing. That holds
+// for jobs with external effects, including all jobs without outputs, and for sources whose past cannot be read again:
+// the operator cannot enumerate it, or it came with requests or payloads or depended on the moment.
 func (j *Job) ForwardOnly(op OperatorSpec) bool {
 	if j.Effect == EffectExternal || len(j.Outputs) == 0 {
 		return true
@@ -31,23 +31,24 @@ func (j *Job) ForwardOnly(op OperatorSpec) bool {
 	return j.Source != nil && (!op.Replayable || j.Source.Kind != "cron" && j.Source.Kind != "poll")
 }
 
-// Identity is the name under which the job was first deployed. As long as `renamed_from` stays in the file, a rename
-// changes no fingerprint.
+// Identity returns the name under which the job was first deployed. As long as `renamed_from` stays in the file, a
+// rename changes no fingerprint.
 func (j *Job) Identity() string { return cmp.Or(j.RenamedFrom, j.Name) }
 
-// Definitions are the hashes of what each job of a document says itself. All fingerprints are made from them, so that the
-// long part of a job, its parsed queries, is written down and hashed once.
+// Definitions holds the hash of each job of a document by itself. All fingerprints are computed from them, so that the
+// long part of a job, its parsed queries, is encoded and hashed once.
 type Definitions struct {
 	local map[string]string   // by job name
-	reads map[string][]string // by job name: the jobs whose fingerprints are part of its own
+	reads map[string][]string // by job name: the jobs whose fingerprints are part of the job's own
 }
 
-// Define hashes what the jobs of a document say.
+// Define hashes each job of a document by itself.
 func Define(doc *Document, cat Catalog) (*Definitions, error) {
 	jobs := make(map[string]*Job, len(doc.Jobs))
 	for i := range doc.Jobs {
 		jobs[doc.Jobs[i].Name] = &doc.Jobs[i]
 	}
+
 	d := &Definitions{local: make(map[string]string, len(jobs)), reads: make(map[string][]string, len(jobs))}
 	for name, job := range jobs {
 		op, ok := cat.Operators[job.Operator]
@@ -63,8 +64,9 @@ func Define(doc *Document, cat Catalog) (*Definitions, error) {
 			return nil, fmt.Errorf("hash of job %s: %w", name, err)
 		}
 		d.local[name] = sha256Hex(text)
+
 		if job.ForwardOnly(op) {
-			continue // no upstream can cause it to be rebuilt
+			continue // upstream jobs never cause it to be rebuilt
 		}
 		for _, in := range job.Inputs {
 			if in.Job != "" {
@@ -75,12 +77,12 @@ func Define(doc *Document, cat Catalog) (*Definitions, error) {
 	return d, nil
 }
 
-// Local is the hash of what the job says itself, without its upstream and without epochs: where it is the same and the
-// fingerprint is not, the change came from upstream.
+// Local returns the hash of a job by itself, without upstream jobs and epochs. If it is the same and the fingerprint is
+// not, the change came from upstream or an epoch.
 func (d *Definitions) Local(job string) string { return d.local[job] }
 
-// Fingerprints computes the fingerprint of every job, by name. It is a Merkle hash: a job's has its upstream jobs' in
-// it, so an edit changes exactly what is downstream of it. epochs are by job name; what is missing is 0.
+// Fingerprints returns the fingerprint of every job, by name. It is a Merkle hash: a job's fingerprint covers those of
+// its upstream jobs, so an edit changes exactly the jobs downstream of it. epochs are by job name; a missing one is 0.
 func (d *Definitions) Fingerprints(epochs map[string]int) (map[string]Fingerprint, error) {
 	prints := make(map[string]Fingerprint, len(d.local))
 	var print func(name string, depth int) (Fingerprint, error)
@@ -90,8 +92,10 @@ func (d *Definitions) Fingerprints(epochs map[string]int) (map[string]Fingerprin
 		}
 		local, ok := d.local[name]
 		if !ok || depth > len(d.local) {
-			return Fingerprint{}, fault.New(fault.Internal, "fingerprint of job %q: the document was not made by Parse", name)
+			return Fingerprint{}, fault.New(fault.Internal,
+				"fingerprint of job %q: the document was not made by Parse", name)
 		}
+
 		value, base := fmt.Appendf(nil, "%s/%d", local, epochs[name]), fmt.Appendf(nil, "%s/0", local)
 		for _, upstream := range d.reads[name] {
 			up, err := print(upstream, depth+1)
@@ -103,6 +107,7 @@ func (d *Definitions) Fingerprints(epochs map[string]int) (map[string]Fingerprin
 		prints[name] = Fingerprint{Value: sha256Hex(value), Base: sha256Hex(base)}
 		return prints[name], nil
 	}
+
 	for name := range d.local {
 		if _, err := print(name, 0); err != nil {
 			return nil, err
@@ -111,8 +116,8 @@ func (d *Definitions) Fingerprints(epochs map[string]int) (map[string]Fingerprin
 	return prints, nil
 }
 
-// fingerprinted is everything of the job's own that its fingerprint is made of, its epoch apart. A field that is not here
-// cannot cause a rebuild; TestFingerprintFields has them all.
+// fingerprinted returns the part of a job's own definition that its fingerprint covers. A change of any other field
+// cannot cause a rebuild. TestFingerprintFields lists all fields.
 func fingerprinted(j *Job, op OperatorSpec, jobs map[string]*Job) (map[string]any, error) {
 	if j.ForwardOnly(op) {
 		return map[string]any{"name": j.Identity(), "outputs": j.Outputs, "partition_by": j.PartitionBy}, nil
@@ -121,6 +126,7 @@ func fingerprinted(j *Job, op OperatorSpec, jobs map[string]*Job) (map[string]an
 	if err != nil {
 		return nil, err
 	}
+
 	inputs := make([]any, len(j.Inputs))
 	for i, in := range j.Inputs {
 		input := map[string]any{"as": in.As, "where": in.Where, "map": in.Map, "refresh": in.Refresh, "read": in.Read}
@@ -131,6 +137,7 @@ func fingerprinted(j *Job, op OperatorSpec, jobs map[string]*Job) (map[string]an
 		}
 		inputs[i] = input
 	}
+
 	udf := ""
 	if j.UDF != nil {
 		udf = cmp.Or(j.UDF.Hash, j.UDF.Bundle) + ":" + j.UDF.Entrypoint
@@ -152,7 +159,7 @@ func fingerprinted(j *Job, op OperatorSpec, jobs map[string]*Job) (map[string]an
 	}, nil
 }
 
-// outputConfig is the part of the config that can change an output, in the operator's canonical form.
+// outputConfig returns the part of the config that can change an output, in the operator's canonical form.
 func (j *Job) outputConfig(op OperatorSpec) (any, error) {
 	config := maps.Clone(j.Config)
 	for _, key := range op.Operational {

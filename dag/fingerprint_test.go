@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The chain that fingerprint tests change: upstream → target → downstream, and beside them what has no past.
+// The chain that fingerprint tests change: upstream → target → downstream, and beside it jobs that are forward-only.
 const chain = `
 name: chain
 jobs:
@@ -60,8 +60,8 @@ func printsBy(t *testing.T, doc *Document, catalog Catalog, epochs map[string]in
 	return fingerprints
 }
 
-// TestFingerprintFields classifies every field of a job: what can change its output is in the fingerprint, nothing
-// else is. A new field must be given its class here.
+// TestFingerprintFields classifies every field of a job: the fingerprint covers exactly those that can change its
+// output. A new field must get its class here.
 func TestFingerprintFields(t *testing.T) {
 	t.Parallel()
 	const (
@@ -87,10 +87,10 @@ func TestFingerprintFields(t *testing.T) {
 		{"UniqueKey", in, func(j *Job) { j.UniqueKey = []string{"id"} }},
 		{"Config", in, func(j *Job) { j.Config = map[string]any{"query": "select 2"} }},
 		{"UDF", in, func(j *Job) { j.UDF = &UDF{Bundle: "b1", Entrypoint: "main"} }},
-		// An external job has nothing to rebuild: its fingerprint is of another sort.
+		// An external job has nothing to rebuild, so its fingerprint covers other fields.
 		{"Effect", in, func(j *Job) { j.Effect = EffectExternal }},
 
-		// Its own name is no part of what it computes; consumers see it (TestFingerprintRename).
+		// A job's own name does not affect what it computes; consumers see it (TestFingerprintRename).
 		{"Name", out, func(j *Job) {}},
 		{"RenamedFrom", out, func(j *Job) {}},
 		{"Description", out, func(j *Job) { j.Description = "other" }},
@@ -138,7 +138,7 @@ func TestFingerprintFields(t *testing.T) {
 	requireClassified(t, Job{}, fields...)
 }
 
-// requireClassified fails where a struct has a field that a test does not name.
+// requireClassified fails if a struct has a field that a test does not name.
 func requireClassified(t *testing.T, of any, fields ...string) {
 	t.Helper()
 	var have []string
@@ -196,7 +196,7 @@ func TestFingerprintUpstream(t *testing.T) {
 	require.Equal(t, before, prints(t, doc, nil), "an old definition finds its old fingerprints")
 }
 
-// TestFingerprintForwardOnly: what cannot be read again is identified by its name, outputs and partitioning alone.
+// TestFingerprintForwardOnly checks that name, outputs and partitioning alone identify a job that cannot read again.
 func TestFingerprintForwardOnly(t *testing.T) {
 	t.Parallel()
 	catalog := testCatalog()
@@ -205,7 +205,8 @@ func TestFingerprintForwardOnly(t *testing.T) {
 	for _, job := range doc.Jobs {
 		forward[job.Name] = job.ForwardOnly(catalog.Operators[job.Operator])
 	}
-	require.Equal(t, map[string]bool{"upstream": false, "target": false, "downstream": false, "page": true, "web": true}, forward)
+	require.Equal(t, map[string]bool{"upstream": false, "target": false, "downstream": false, "page": true,
+		"web": true}, forward)
 	for _, kind := range []string{"webhook", "manual", "timer", "always_on"} {
 		doc.Jobs[0].Source.Kind = kind
 		require.True(t, doc.Jobs[0].ForwardOnly(catalog.Operators["file_source"]), kind)
@@ -309,8 +310,10 @@ func TestHash(t *testing.T) {
 
 func TestUDFHash(t *testing.T) {
 	t.Parallel()
-	const text = "name: u\njobs:\n  - name: a\n    operator: command\n    source: { kind: manual }\n    udf: { folder: ./udf, entrypoint: main }\n"
-	files := map[string][]byte{"udf/main.py": []byte("print(1)"), "udf/lib/a.py": []byte("a"), "udf/.git/HEAD": []byte("x"), "udf/__pycache__/a.pyc": []byte("x")}
+	const text = "name: u\njobs:\n  - name: a\n    operator: command\n    source: { kind: manual }\n" +
+		"    udf: { folder: ./udf, entrypoint: main }\n"
+	files := map[string][]byte{"udf/main.py": []byte("print(1)"), "udf/lib/a.py": []byte("a"),
+		"udf/.git/HEAD": []byte("x"), "udf/__pycache__/a.pyc": []byte("x")}
 	parse := func(files map[string][]byte) *Document {
 		doc, problems := Parse(File{Text: []byte(text), Files: InMemory(files)}, testCatalog())
 		require.Empty(t, problems.Error())
@@ -334,6 +337,7 @@ func TestUDFHash(t *testing.T) {
 	_, problems := Parse(File{Text: []byte(text), Files: many}, testCatalog())
 	require.ErrorContains(t, problems.Fault(), "1 problem")
 	require.Contains(t, problems.Error(), "more than 1000 files")
-	_, problems = Parse(File{Text: []byte(text), Files: InMemory(map[string][]byte{"udf/a": make([]byte, MaxUDFBytes+1)})}, testCatalog())
+	_, problems = Parse(File{Text: []byte(text),
+		Files: InMemory(map[string][]byte{"udf/a": make([]byte, MaxUDFBytes+1)})}, testCatalog())
 	require.Contains(t, problems.Error(), "udf/a: it has more than")
 }

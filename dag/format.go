@@ -9,16 +9,17 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// Format writes a DAG file in the one layout there is: fields in the order of the grammar, two spaces a level, an empty
-// line between sections and between jobs. Comments stay with the lines they are about. Formatting twice gives the
-// same as once. Only what is not YAML, or not allowed in any DAG file, is refused; unknown fields are kept, last.
+// Format writes a DAG file in the standard layout: fields in the order of the grammar, two spaces a level, an empty
+// line between sections and between jobs. Comments stay with the lines that they describe. Formatting the result again
+// does not change it. Format refuses only what is not YAML or not allowed in any DAG file; it moves unknown fields to
+// the end.
 func Format(text []byte) ([]byte, Problems) {
 	r := newReport("dag.yaml", text)
 	formatted := format(text, r)
 	return formatted, r.sorted()
 }
 
-// Layouts settle within few rounds: a comment may move once to where the YAML library keeps it.
+// A layout settles within a few rounds: a comment may move once to where the YAML library keeps it.
 const formatRounds = 5
 
 func format(text []byte, r *report) []byte {
@@ -27,6 +28,7 @@ func format(text []byte, r *report) []byte {
 	if root == nil {
 		return nil
 	}
+
 	meaning, before := value{root}.json(), text
 	for range formatRounds {
 		after, err := layout(before)
@@ -43,13 +45,14 @@ func format(text []byte, r *report) []byte {
 	return nil
 }
 
-// keeps says whether a formatted text has all that the original had: the same meaning, and every comment.
+// keeps reports whether a formatted text has the same meaning as the original, and every comment.
 func keeps(original, formatted []byte, meaning any) bool {
 	r := newReport("", formatted)
 	root := load(formatted, r)
 	if root == nil || bytes.Count(original, []byte("#")) != bytes.Count(formatted, []byte("#")) {
 		return false
 	}
+
 	was, err := canonicalJSON(meaning)
 	if err != nil {
 		return false
@@ -64,6 +67,7 @@ func layout(text []byte) ([]byte, error) {
 		return nil, err
 	}
 	sortFields(document.Content[0], documentShape)
+
 	var b bytes.Buffer
 	encoder := yaml.NewEncoder(&b)
 	encoder.SetIndent(2)
@@ -76,13 +80,14 @@ func layout(text []byte) ([]byte, error) {
 	return space(b.String()), nil
 }
 
-// sortFields puts the fields of every mapping that the grammar knows into its order.
+// sortFields puts the fields of every mapping in the grammar into the grammar's order.
 func sortFields(n *yaml.Node, s shape) {
 	switch s := s.(type) {
 	case objectShape:
 		if n.Kind == yaml.MappingNode {
 			s.sort(n)
 		}
+
 	case listShape:
 		if n.Kind != yaml.SequenceNode {
 			sortFields(n, s.of)
@@ -92,12 +97,14 @@ func sortFields(n *yaml.Node, s shape) {
 			sortFields(item, s.of)
 			liftComment(item)
 		}
+
 	case tableShape:
 		if n.Kind == yaml.MappingNode {
 			for i := 1; i < len(n.Content); i += 2 {
 				sortFields(n.Content[i], s.of)
 			}
 		}
+
 	case choiceShape:
 		if o := s.option(n); o != nil {
 			sortFields(n, o)
@@ -122,13 +129,15 @@ func (s objectShape) sort(n *yaml.Node) {
 	if len(entries) == 0 {
 		return
 	}
-	// What stands below the last field is about the mapping, so it stays at the end.
+
+	// A comment below the last field describes the mapping, so it stays at the end.
 	last := entries[len(entries)-1].key
 	foot := last.FootComment
 	last.FootComment = ""
 	slices.SortStableFunc(entries, func(a, b entry) int { return a.rank - b.rank })
 	last = entries[len(entries)-1].key
 	last.FootComment = join(last.FootComment, foot)
+
 	for i, e := range entries {
 		n.Content[2*i], n.Content[2*i+1] = e.key, e.val
 	}
@@ -149,8 +158,8 @@ var (
 	jobItem = regexp.MustCompile(`^  - `)
 )
 
-// space puts one empty line before each job and before each section that has more than one line or follows such a one,
-// above the comments that belong to it. Text blocks are indented deeper, so they are not touched.
+// space puts one empty line before each job, and before each section that has more than one line or follows one that
+// has, above the comments that belong to it. Text blocks are indented deeper, so it does not touch them.
 func space(text string) []byte {
 	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
 	var out []string
@@ -165,12 +174,14 @@ func space(text string) []byte {
 			}
 			inJobs = strings.HasPrefix(line, "jobs:")
 			firstJob = inJobs
+
 		case inJobs && jobItem.MatchString(line):
 			if !firstJob {
 				out = emptyLine(out, "  #")
 			}
 			firstJob = false
 		}
+
 		out = append(out, line)
 	}
 	return []byte(strings.Join(out, "\n") + "\n")

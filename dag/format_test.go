@@ -30,7 +30,7 @@ func TestFormat(t *testing.T) {
 func TestFormatRefuses(t *testing.T) {
 	t.Parallel()
 	_, problems := Format([]byte("name: a\nname: b\n"))
-	require.Equal(t, "dag.yaml:2:1: field \"name\" is here twice; the first is on line 1", problems.Error())
+	require.Equal(t, "dag.yaml:2:1: field \"name\" appears twice; the first is on line 1", problems.Error())
 	_, problems = Format([]byte("name: [a\n"))
 	require.Len(t, problems, 1)
 	_, problems = Format(nil)

@@ -22,13 +22,14 @@ func seed(f *testing.F) {
 	}
 }
 
-// FuzzParse: whatever the text, Parse ends, and gives either a document that can be hashed or problems with places.
+// FuzzParse checks that Parse ends for any text, and returns a document that can be hashed or problems with positions.
 func FuzzParse(f *testing.F) {
 	seed(f)
 	catalog := testCatalog()
 	f.Fuzz(func(t *testing.T, text []byte) {
 		doc, problems := Parse(File{Name: "dag.yaml", Text: text, Files: os.DirFS("testdata/valid")}, catalog)
 		require.Equal(t, doc == nil, len(problems) > 0)
+
 		lines := len(lineBreak.FindAllIndex(text, -1)) + 1
 		for _, p := range problems {
 			require.Equal(t, "dag.yaml", p.File)
@@ -38,6 +39,7 @@ func FuzzParse(f *testing.F) {
 			require.NotEmpty(t, p.Message)
 			require.NotEmpty(t, p.Code)
 		}
+
 		require.Equal(t, doc != nil, problems.Pretty() == "")
 		if doc == nil {
 			return
@@ -50,7 +52,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// FuzzFormat: what Format writes means the same, and is what it would write again.
+// FuzzFormat checks that Format keeps the meaning of a text, and that formatting again changes nothing.
 func FuzzFormat(f *testing.F) {
 	seed(f)
 	f.Fuzz(func(t *testing.T, text []byte) {

@@ -12,114 +12,187 @@ import (
 	"github.com/robfig/cron/v3"
 )
 
-// The grammar of a DAG file, field by field, in the order in which Format writes them.
-// What one field asks of another (semantics) is in the decode and validate files.
+// The grammar of a DAG file, field by field, in the order in which Format writes them. The rules over several fields
+// are in the decode and link files.
 
 const namePattern = `^[a-z][a-z0-9_-]{0,62}$`
 
 var (
-	nameShape       = pattern(namePattern, "a name is a small letter, then small letters, digits, _ or -, 63 characters at most")
-	datasetName     = pattern(`^[a-z][a-z0-9_]{0,127}$`, "a dataset name is a small letter, then small letters, digits or _, 128 characters at most")
-	relationName    = pattern(`^[A-Za-z_][A-Za-z0-9_]{0,62}$`, "a relation name is a letter or _, then letters, digits or _, 63 characters at most")
-	variableName    = pattern(`^[a-z][a-z0-9_]{0,62}$`, "a variable name is a small letter, then small letters, digits or _, 63 characters at most")
-	secretName      = pattern(`^[A-Za-z][A-Za-z0-9_.-]{0,126}$`, "a secret name is a letter, then letters, digits, _, . or -, 127 characters at most")
-	runtimeName     = pattern(`^[a-z][a-z0-9_-]{0,62}$`, "a runtime name is a small letter, then small letters, digits, _ or -")
-	operatorName    = pattern(`^[a-z][a-z0-9_]{0,62}$`, "an operator name is a small letter, then small letters, digits or _")
-	strategyShape   = textShape{enum: []string{string(PerUpdate), string(PerPartition)}, instead: map[string]string{"Bulk": "Bulk is not supported; the operator range_aggregator collects updates into ranges"}}
-	columnName      = textShape{longest: 128}
-	sentence        = textShape{longest: 4000}
-	shortText       = textShape{longest: 200}
-	filePath        = textShape{longest: 500}
-	timezone        = textShape{longest: 64, valid: validTimezone}
-	duration        = textShape{pattern: durationPattern, rule: "a duration is a number and a unit, such as 90s, 15m, 2h, 30d or 1w", valid: validDuration}
-	checkSeverity   = oneOf("error", "warn")
+	nameShape = pattern(namePattern,
+		"a name starts with a lowercase letter and has only lowercase letters, digits, _ and -, at most 63 characters")
+	datasetName = pattern(`^[a-z][a-z0-9_]{0,127}$`,
+		"a dataset name starts with a lowercase letter and has only lowercase letters, digits and _, "+
+			"at most 128 characters")
+	relationName = pattern(`^[A-Za-z_][A-Za-z0-9_]{0,62}$`,
+		"a relation name starts with a letter or _ and has only letters, digits and _, at most 63 characters")
+	variableName = pattern(`^[a-z][a-z0-9_]{0,62}$`,
+		"a variable name starts with a lowercase letter and has only lowercase letters, digits and _, "+
+			"at most 63 characters")
+	secretName = pattern(`^[A-Za-z][A-Za-z0-9_.-]{0,126}$`,
+		"a secret name starts with a letter and has only letters, digits, _, . and -, at most 127 characters")
+	runtimeName = pattern(`^[a-z][a-z0-9_-]{0,62}$`,
+		"a runtime name starts with a lowercase letter and has only lowercase letters, digits, _ and -")
+	operatorName = pattern(`^[a-z][a-z0-9_]{0,62}$`,
+		"an operator name starts with a lowercase letter and has only lowercase letters, digits and _")
+	pathShape = pattern(`^[A-Za-z0-9][A-Za-z0-9/_.-]{0,199}$`,
+		"a path starts with a letter or digit and has only letters, digits, /, _, . and -")
+
+	columnName = textShape{longest: 128}
+	sentence   = textShape{longest: 4000}
+	shortText  = textShape{longest: 200}
+	filePath   = textShape{longest: 500}
+	timezone   = textShape{longest: 64, valid: validTimezone}
+	duration   = textShape{pattern: durationPattern, rule: durationRule, valid: validDuration}
+
+	timeUnit      = oneOf("hour", "day", "week", "month")
+	checkSeverity = oneOf("error", "warn")
+	strategyShape = textShape{
+		enum: []string{string(PerUpdate), string(PerPartition)},
+		instead: map[string]string{
+			"Bulk": "Bulk is not supported; the operator range_aggregator collects updates into ranges",
+		},
+	}
 	columnList      = listShape{of: columnName, min: 1, max: 64, single: true}
-	outputReference = choiceShape{want: "the index or the name of an output", options: []shape{whole(0, MaxOutputs-1), nameShape}}
-	fromJob         = objectShape{what: "`from`", fields: []field{
+	outputReference = choiceShape{
+		want:    "the index or the name of an output",
+		options: []shape{whole(0, MaxOutputs-1), nameShape},
+	}
+	outputField = field{
+		name: "output", of: outputReference,
+		doc: "Which of its outputs, by index or name; needed if it has several.",
+	}
+
+	fromJob = objectShape{what: "`from`", fields: []field{
 		{name: "job", of: nameShape, doc: "A job of this DAG.", required: true},
-		{name: "output", of: outputReference, doc: "Which of its outputs, by index or name; needed where it has several."},
+		outputField,
 	}}
-	fromShape = objectShape{what: "`from`", oneOf: []string{"job", "dataset"}, needs: map[string]string{"output": "job"}, fields: []field{
-		{name: "job", of: nameShape, doc: "A job of this DAG."},
-		{name: "output", of: outputReference, doc: "Which of its outputs, by index or name; needed where it has several."},
-		{name: "dataset", of: datasetName, doc: "A published dataset of another DAG."},
+	fromShape = objectShape{
+		what:  "`from`",
+		oneOf: []string{"job", "dataset"},
+		needs: map[string]string{"output": "job"},
+		fields: []field{
+			{name: "job", of: nameShape, doc: "A job of this DAG."},
+			outputField,
+			{name: "dataset", of: datasetName, doc: "A published dataset of another DAG."},
+		},
+	}
+	secretReference = objectShape{what: "a secret", fields: []field{
+		{name: "secret", of: secretName, doc: "The name of a secret of the org.", required: true},
 	}}
-	secretReference = objectShape{what: "a secret", fields: []field{{name: "secret", of: secretName, doc: "The name of a secret of the org.", required: true}}}
 )
+
+const durationRule = "a duration is a number and a unit, such as 90s, 15m, 2h, 30d or 1w"
 
 var documentShape = objectShape{what: "a DAG", doc: "A DAG of jobs that read and write datasets.", fields: []field{
 	{name: "name", of: nameShape, doc: "The DAG's name, unique in the org.", required: true},
 	{name: "description", of: sentence, doc: "What the DAG is for."},
-	{name: "vars", of: tableShape{key: variableName, of: variableShape, max: MaxVariables}, doc: "Variables, used as ${var.name}; set by --var, target or environment file at deploy."},
-	{name: "defaults", of: defaultsShape, doc: "Fields that every job has unless it says otherwise."},
+	{name: "vars", of: tableShape{key: variableName, of: variableShape, max: MaxVariables},
+		doc: "Variables, used as ${var.name}; set by --var, target or environment file at deploy."},
+	{name: "defaults", of: defaultsShape, doc: "Fields of every job that does not state them itself."},
 	{name: "jobs", of: listOf(jobShape, 1, MaxJobs), doc: "The jobs.", required: true},
-	{name: "publish", of: tableShape{key: datasetName, of: publishShape, max: MaxJobs}, doc: "Names that outputs have in the catalogue. Metadata: it never rebuilds anything."},
-	{name: "notify", of: listOf(notifyShape, 0, 20), doc: "Webhooks that hear of trouble."},
+	{name: "publish", of: tableShape{key: datasetName, of: publishShape, max: MaxJobs},
+		doc: "Names that outputs have in the catalogue. Metadata: it never rebuilds anything."},
+	{name: "notify", of: listOf(notifyShape, 0, 20), doc: "Webhooks that receive notifications of problems."},
 }}
 
 var variableShape = objectShape{what: "a variable", fields: []field{
-	{name: "default", of: scalarShape{}, doc: "The value where none is given at deploy."},
+	{name: "default", of: scalarShape{}, doc: "The value if none is given at deploy."},
 	{name: "description", of: sentence},
 }}
 
 // Fields that may stand in a job and in `defaults`.
 var (
-	runtimeField    = field{name: "runtime", of: runtimeName, doc: "Where tasks run: a name that the server's config maps. Default: dispatcher, the server's own process."}
-	storageField    = field{name: "storage", of: storageShape, doc: "Where outputs live: parquet (default) or postgres; per job or a list per output."}
+	runtimeField = field{
+		name: "runtime", of: runtimeName,
+		doc: "Where tasks run: a name that the server's config maps. Default: dispatcher, the server's own process.",
+	}
+	storageField = field{
+		name: "storage", of: storageShape,
+		doc: "Where outputs live: parquet (default) or postgres; per job or a list per output.",
+	}
 	executionFields = []field{
-		{name: "max_attempts", of: whole(1, 100), doc: "How often a task is tried. Default 3."},
-		{name: "timeout_seconds", of: numberShape{low: 1, high: 30 * 86400}, doc: "Hard limit of one attempt. Default 3600; none for always_on sources."},
-		{name: "heartbeat_timeout_seconds", of: numberShape{low: 5, high: 86400}, doc: "Length of a lease. Default 60."},
-		{name: "retry", of: retryShape, doc: "Back-off between attempts: min(max, initial * multiplier^n), jittered by half."},
+		{name: "max_attempts", of: whole(1, 100), doc: "How many times a task is tried. Default 3."},
+		{name: "timeout_seconds", of: numberShape{low: 1, high: 30 * 86400},
+			doc: "Hard limit of one attempt. Default 3600; none for always_on sources."},
+		{name: "heartbeat_timeout_seconds", of: numberShape{low: 5, high: 86400},
+			doc: "Length of a lease. Default 60."},
+		{name: "retry", of: retryShape,
+			doc: "Back-off between attempts: min(max, initial * multiplier^n), jittered by half."},
 		{name: "priority", of: whole(-1000, 1000), doc: "Higher runs first. Default 0."},
-		{name: "idle_timeout", of: textShape{valid: validIdleTimeout, longest: 30}, doc: "When a reactive job counts as idle: never, 0 or a duration. Default 5m."},
+		{name: "idle_timeout", of: textShape{valid: validIdleTimeout, longest: 30},
+			doc: "When a reactive job counts as idle: never, 0 or a duration. Default 5m."},
 		{name: "task_retention", of: duration, doc: "How long finished tasks stay. Default: the server's."},
 	}
 )
 
-var defaultsShape = objectShape{what: "`defaults`", fields: append([]field{runtimeField, storageField}, executionFields...)}
+var defaultsShape = objectShape{
+	what:   "`defaults`",
+	fields: append([]field{runtimeField, storageField}, executionFields...),
+}
 
 var jobShape = objectShape{what: "a job", oneOf: []string{"source", "inputs"}, fields: append([]field{
 	{name: "name", of: nameShape, doc: "Unique in the DAG; a job is addressed as DAG/JOB.", required: true},
-	{name: "renamed_from", of: nameShape, doc: "The name under which the job was first deployed: it keeps that identity."},
+	{name: "renamed_from", of: nameShape,
+		doc: "The name under which the job was first deployed: it keeps that identity."},
 	{name: "description", of: sentence},
 	{name: "activation", of: oneOf("source", "reactive"), doc: "Derived from source or inputs."},
 	runtimeField,
 	{name: "operator", of: operatorName, doc: "What the job computes with.", required: true},
 	{name: "code_version", of: shortText, doc: "Hashed, for code that the platform cannot see."},
-	{name: "source", of: sourceShape, doc: "What makes tasks; for jobs without inputs."},
-	{name: "bootstrap", of: objectShape{what: "`bootstrap`", fields: []field{{name: "reset_outputs", of: booleanShape{}, required: true}}}, doc: "Sources only: done once per activation of a new version."},
+	{name: "source", of: sourceShape, doc: "What creates tasks; for jobs without inputs."},
+	{name: "bootstrap", of: bootstrapShape, doc: "Sources only: what to do once when a new version is activated."},
 	{name: "inputs", of: listOf(inputShape, 1, MaxInputs), doc: "What the job reads."},
-	{name: "trigger", of: oneOf("all", "any"), doc: "How many triggering inputs must have moved: all (default for PerPartition) or any (default for PerUpdate)."},
+	{name: "trigger", of: oneOf("all", "any"),
+		doc: "How many triggering inputs must have changed: all (PerPartition's default) or any (PerUpdate's)."},
 	{name: "execution_strategy", of: strategyShape, doc: "PerUpdate or PerPartition."},
-	{name: "update_strategy", of: oneOf("replace", "append"), doc: "replace (default), or append, which needs unique_key."},
+	{name: "update_strategy", of: oneOf("replace", "append"),
+		doc: "replace (default), or append, which needs unique_key."},
 	{name: "unique_key", of: columnList, doc: "Columns that make a row unique."},
-	{name: "outputs", of: choiceShape{want: "a count or a list of names", options: []shape{whole(0, MaxOutputs), listOf(nameShape, 0, MaxOutputs)}}, doc: "A count or a list of names. Default 1."},
+	{name: "outputs", of: outputsShape, doc: "A count or a list of names. Default 1."},
 	{name: "partition_by", of: partitionShape, doc: "How outputs are cut into partitions."},
 	storageField,
-	{name: "effect", of: oneOf("internal", "external"), doc: "external: the job changes something outside; it is never built, shadowed or caught up."},
+	{name: "effect", of: oneOf("internal", "external"),
+		doc: "external: the job changes something outside; it is never built, shadowed or caught up."},
 	{name: "config", of: anyShape{object: true}, doc: "The operator's configuration."},
-	{name: "checks", of: listOf(checkShape, 0, 200), doc: "Expectations on the outputs, held before readers see a revision."},
+	{name: "checks", of: listOf(checkShape, 0, 200),
+		doc: "Expectations on the outputs, checked before readers see a revision."},
 	{name: "udf", of: udfShape, doc: "The user's own code."},
 	{name: "payload_schema", of: anyShape{object: true}, doc: "Manual and timer jobs: JSON Schema of the payload."},
 	{name: "payload_schema_file", of: filePath, doc: "The same, in a file."},
 	{name: "dedupe", of: columnList, doc: "Manual and timer jobs: payload fields that make the input hash."},
 	{name: "enqueues", of: listOf(nameShape, 1, 100), doc: "Manual and timer jobs that tasks of this one may enqueue."},
-	{name: "scaling", of: objectShape{what: "`scaling`", fields: []field{{name: "max_concurrency", of: whole(1, 1_000_000), doc: "Tasks of the job that run at once.", required: true}}}},
-	{name: "concurrency_key", of: textShape{longest: 200, valid: validConcurrencyKey}, doc: "One running task per key: a template over {partition}, {payload.field}, {event.field}."},
+	{name: "scaling", of: scalingShape},
+	{name: "concurrency_key", of: textShape{longest: 200, valid: validConcurrencyKey},
+		doc: "One running task per key: a template over {partition}, {payload.field}, {event.field}."},
 }, executionFields...)}
+
+var (
+	bootstrapShape = objectShape{what: "`bootstrap`", fields: []field{
+		{name: "reset_outputs", of: booleanShape{}, required: true},
+	}}
+	outputsShape = choiceShape{
+		want:    "a count or a list of names",
+		options: []shape{whole(0, MaxOutputs), listOf(nameShape, 0, MaxOutputs)},
+	}
+	scalingShape = objectShape{what: "`scaling`", fields: []field{
+		{name: "max_concurrency", of: whole(1, 1_000_000), doc: "Tasks of the job that run at once.", required: true},
+	}}
+)
 
 var sourceShape = objectShape{what: "a source", tag: "kind",
 	fields: []field{
 		{name: "kind", of: oneOf("cron", "poll", "webhook", "manual", "timer", "always_on"), required: true},
-		{name: "schedule", of: textShape{longest: 100, valid: validSchedule}, doc: "cron: five fields, or @hourly, @daily, @weekly, @monthly, @yearly."},
+		{name: "schedule", of: textShape{longest: 100, valid: validSchedule},
+			doc: "cron: five fields, or @hourly, @daily, @weekly, @monthly, @yearly."},
 		{name: "timezone", of: timezone, doc: "cron: IANA name. Default UTC."},
-		{name: "start", of: textShape{valid: validInstant, longest: 40}, doc: "cron: first instant, a date or RFC 3339."},
-		{name: "catchup", of: booleanShape{}, doc: "cron: make tasks for missed windows. Default false."},
+		{name: "start", of: textShape{valid: validInstant, longest: 40},
+			doc: "cron: first instant, a date or RFC 3339."},
+		{name: "catchup", of: booleanShape{}, doc: "cron: create tasks for missed windows. Default false."},
 		{name: "every", of: duration, doc: "poll: how often."},
-		{name: "path", of: pattern(`^[A-Za-z0-9][A-Za-z0-9/_.-]{0,199}$`, "a path is letters, digits, /, _, . and -, and begins with a letter or digit"), doc: "webhook: below /v1/hooks/ORG/."},
+		{name: "path", of: pathShape, doc: "webhook: below /v1/hooks/ORG/."},
 		{name: "secret", of: secretName, doc: "webhook: name of the secret that signs requests (HMAC)."},
-		{name: "on_deploy", of: booleanShape{}, doc: "Read what there is at deploy. Default true for poll, false for cron and manual."},
+		{name: "on_deploy", of: booleanShape{},
+			doc: "Read all that exists at deploy. Default true for poll, false for cron and manual."},
 	},
 	cases: map[string]tagCases{
 		"cron":      {required: []string{"schedule"}, optional: []string{"timezone", "start", "catchup", "on_deploy"}},
@@ -130,47 +203,74 @@ var sourceShape = objectShape{what: "a source", tag: "kind",
 		"always_on": {},
 	}}
 
+var whereShape = tableShape{
+	key: columnName,
+	of:  listShape{of: scalarShape{}, min: 1, max: 1000, single: true},
+	max: 32,
+}
+
 var inputShape = objectShape{what: "an input", fields: []field{
 	{name: "from", of: fromShape, required: true},
 	{name: "as", of: relationName, doc: "Relation name in SQL. Default: the job's or dataset's name."},
-	{name: "where", of: tableShape{key: columnName, of: listShape{of: scalarShape{}, min: 1, max: 1000, single: true}, max: 32}, doc: "Rows to keep: column to value or list of values; ANDed."},
+	{name: "where", of: whereShape,
+		doc: "The rows to keep: for each column a value or a list of values. All columns must match."},
 	{name: "map", of: choiceShape{want: "same, latest, slice or {window: ...}", options: []shape{
 		oneOf("same", "latest", "slice"),
 		objectShape{what: "`map`", fields: []field{
 			{name: "window", required: true, of: choiceShape{want: "a unit of time or {last: N}", options: []shape{
-				oneOf("hour", "day", "week", "month"),
+				timeUnit,
 				objectShape{what: "`window`", fields: []field{{name: "last", of: whole(2, 1000), required: true}}},
 			}}},
-			{name: "require", of: oneOf("complete", "available"), doc: "complete (default): every partition of the window must be there."},
+			{name: "require", of: oneOf("complete", "available"),
+				doc: "complete (default): every partition of the window must exist."},
 		}},
 	}}, doc: "Which partitions of the input an output partition is made of. Default same."},
 	{name: "refresh", of: booleanShape{}, doc: "map latest: a change of this input makes outputs stale."},
 	{name: "read", of: oneOf("new", "all"), doc: "new: what the job has not read yet (default for append); all."},
 }}
 
-var partitionShape = choiceShape{want: "none, key, {time: UNIT}, {range: SIZE, column: NAME} or {cursor: COLUMN}", options: []shape{
-	textShape{enum: []string{"none", "key"}, instead: map[string]string{
-		"hour": "write { time: hour }", "day": "write { time: day }", "week": "write { time: week }", "month": "write { time: month }",
-		"hourly": "write { time: hour }", "daily": "write { time: day }", "weekly": "write { time: week }", "monthly": "write { time: month }",
-	}},
-	objectShape{what: "`partition_by`", oneOf: []string{"time", "range", "cursor"},
-		needs: map[string]string{"timezone": "time", "range": "column", "column": "range"}, fields: []field{
-			{name: "time", of: oneOf("hour", "day", "week", "month")},
-			{name: "timezone", of: timezone, doc: "IANA name. Default UTC."},
-			{name: "range", of: whole(1, math.MaxInt64), doc: "Values of the column per partition."},
-			{name: "column", of: columnName},
-			{name: "cursor", of: columnName, doc: "A column that only grows."},
+var partitionShape = choiceShape{
+	want: "none, key, {time: UNIT}, {range: SIZE, column: NAME} or {cursor: COLUMN}",
+	options: []shape{
+		textShape{enum: []string{"none", "key"}, instead: map[string]string{
+			"hour":  "write { time: hour }",
+			"day":   "write { time: day }",
+			"week":  "write { time: week }",
+			"month": "write { time: month }",
+
+			"hourly":  "write { time: hour }",
+			"daily":   "write { time: day }",
+			"weekly":  "write { time: week }",
+			"monthly": "write { time: month }",
 		}},
-}}
+		objectShape{
+			what:  "`partition_by`",
+			oneOf: []string{"time", "range", "cursor"},
+			needs: map[string]string{"timezone": "time", "range": "column", "column": "range"},
+			fields: []field{
+				{name: "time", of: timeUnit},
+				{name: "timezone", of: timezone, doc: "IANA name. Default UTC."},
+				{name: "range", of: whole(1, math.MaxInt64), doc: "Values of the column per partition."},
+				{name: "column", of: columnName},
+				{name: "cursor", of: columnName, doc: "A column that only grows."},
+			},
+		},
+	},
+}
 
 var oneStorage = choiceShape{want: "parquet, postgres or {postgres: {indexes: [...]}}", options: []shape{
 	oneOf("parquet", "postgres"),
-	objectShape{what: "`storage`", fields: []field{{name: "postgres", required: true, of: objectShape{what: "`postgres`", fields: []field{
-		{name: "indexes", of: listOf(columnList, 0, 16), doc: "Columns, or lists of columns."},
-	}}}}},
+	objectShape{what: "`storage`", fields: []field{{name: "postgres", of: postgresStorage, required: true}}},
 }}
 
-var storageShape = choiceShape{want: oneStorage.want + ", or a list of them", options: append(oneStorage.options[:2:2], listOf(oneStorage, 0, MaxOutputs))}
+var postgresStorage = objectShape{what: "`postgres`", fields: []field{
+	{name: "indexes", of: listOf(columnList, 0, 16), doc: "Columns, or lists of columns."},
+}}
+
+var storageShape = choiceShape{
+	want:    oneStorage.want + ", or a list of them",
+	options: append(oneStorage.options[:2:2], listOf(oneStorage, 0, MaxOutputs)),
+}
 
 var retryShape = objectShape{what: "`retry`", fields: []field{
 	{name: "initial_seconds", of: numberShape{low: 0.001, high: 86400}, doc: "Default 1."},
@@ -180,7 +280,10 @@ var retryShape = objectShape{what: "`retry`", fields: []field{
 
 var checkKinds = []string{"not_null", "unique", "accepted_values", "row_count", "freshness", "relationships", "sql"}
 
-var checkShape = objectShape{what: "a check", oneOf: checkKinds, needs: map[string]string{"sql": "name"}, fields: []field{
+// checkNeeds: a name cannot be derived from SQL.
+var checkNeeds = map[string]string{"sql": "name"}
+
+var checkShape = objectShape{what: "a check", oneOf: checkKinds, needs: checkNeeds, fields: []field{
 	{name: "name", of: textShape{longest: 100}, doc: "Default: derived, such as not_null(iata)."},
 	{name: "not_null", of: columnList},
 	{name: "unique", of: columnList, doc: "Columns that are unique together."},
@@ -204,8 +307,8 @@ var checkShape = objectShape{what: "a check", oneOf: checkKinds, needs: map[stri
 		}}, required: true},
 	}}, doc: "Every value of a column is in a column of an input."},
 	{name: "sql", of: textShape{longest: 100_000}, doc: "Rows are failures; the output is the relation `output`."},
-	{name: "output", of: outputReference, doc: "Which output, by index or name; needed where there are several."},
-	{name: "severity", of: checkSeverity, doc: "error (default) keeps the revision from readers; warn only tells."},
+	{name: "output", of: outputReference, doc: "Which output, by index or name; needed if there are several."},
+	{name: "severity", of: checkSeverity, doc: "error (default) keeps the revision from readers; warn only reports."},
 }}
 
 var udfShape = objectShape{what: "`udf`", oneOf: []string{"folder", "bundle"}, fields: []field{
@@ -214,13 +317,15 @@ var udfShape = objectShape{what: "`udf`", oneOf: []string{"folder", "bundle"}, f
 	{name: "entrypoint", of: shortText, required: true},
 }}
 
+var dueShape = objectShape{what: "`due`", fields: []field{{name: "within", of: duration, required: true}}}
+
 var publishShape = objectShape{what: "a published dataset", fields: []field{
 	{name: "from", of: fromJob, required: true},
 	{name: "description", of: sentence},
 	{name: "owner", of: shortText},
 	{name: "tags", of: listOf(textShape{longest: 60}, 0, 50)},
 	{name: "columns", of: tableShape{key: columnName, of: sentence, max: 2000}, doc: "What the columns mean."},
-	{name: "due", of: objectShape{what: "`due`", fields: []field{{name: "within", of: duration, required: true}}}, doc: "When a partition is late, after its end."},
+	{name: "due", of: dueShape, doc: "When a partition is late, after its end."},
 	{name: "retention", of: duration, doc: "How long partitions are kept."},
 	{name: "takes_over", of: nameShape, doc: "The DAG that published the name before."},
 }}
@@ -235,8 +340,9 @@ var durationPattern = regexp.MustCompile(`^([0-9]+(\.[0-9]+)?(ms|s|m|h|d|w))+$`)
 // ParseDuration reads a Go duration that may also have days of 24 hours (d) and weeks (w): 90s, 1h30m, 30d.
 func ParseDuration(text string) (time.Duration, error) {
 	if !durationPattern.MatchString(text) {
-		return 0, errors.New("a duration is a number and a unit, such as 90s, 15m, 2h, 30d or 1w")
+		return 0, errors.New(durationRule)
 	}
+
 	var total float64
 	for _, part := range durationPart.FindAllStringSubmatch(text, -1) {
 		n, err := strconv.ParseFloat(part[1], 64)
@@ -254,7 +360,12 @@ func ParseDuration(text string) (time.Duration, error) {
 var (
 	durationPart  = regexp.MustCompile(`([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d|w)`)
 	durationUnits = map[string]time.Duration{
-		"ms": time.Millisecond, "s": time.Second, "m": time.Minute, "h": time.Hour, "d": 24 * time.Hour, "w": 7 * 24 * time.Hour,
+		"ms": time.Millisecond,
+		"s":  time.Second,
+		"m":  time.Minute,
+		"h":  time.Hour,
+		"d":  24 * time.Hour,
+		"w":  7 * 24 * time.Hour,
 	}
 )
 
@@ -281,21 +392,21 @@ func validIdleTimeout(text string) error {
 		return nil
 	}
 	if d, err := time.ParseDuration(text); err != nil || d < 0 {
-		return errors.New("it is never, 0 or a duration such as 5m")
+		return errors.New("it must be never, 0 or a duration such as 5m")
 	}
 	return nil
 }
 
-// validSchedule allows five fields and the named schedules. Time zones have a field of their own, and @every is `poll`.
+// validSchedule allows five fields and the named schedules, without a time zone, which has a field of its own.
 func validSchedule(text string) error {
 	switch {
 	case strings.Contains(text, "TZ="):
-		return errors.New("the time zone goes into `timezone`")
+		return errors.New("the time zone belongs in `timezone`")
 	case strings.HasPrefix(text, "@every"):
 		return errors.New("use `kind: poll` with `every`")
 	}
 	if _, err := cron.ParseStandard(text); err != nil {
-		return fmt.Errorf("it is five fields or @hourly, @daily, @weekly, @monthly, @yearly (%s)", err)
+		return fmt.Errorf("it must be five fields or @hourly, @daily, @weekly, @monthly, @yearly (%s)", err)
 	}
 	return nil
 }
@@ -305,7 +416,7 @@ func validInstant(text string) error {
 		return nil
 	}
 	if _, err := time.Parse(time.RFC3339, text); err != nil {
-		return errors.New("it is a date such as 2001-01-31 or an instant such as 2001-01-31T05:00:00Z")
+		return errors.New("it must be a date such as 2001-01-31 or an instant such as 2001-01-31T05:00:00Z")
 	}
 	return nil
 }
@@ -316,7 +427,7 @@ func validConcurrencyKey(text string) error {
 	for _, match := range keyTemplate.FindAllStringSubmatch(text, -1) {
 		root, rest, dotted := strings.Cut(match[1], ".")
 		if match[1] != "partition" && (!dotted || rest == "" || root != "payload" && root != "event") {
-			return fmt.Errorf("%s is none of {partition}, {payload.FIELD} and {event.FIELD}", match[0])
+			return fmt.Errorf("%s must be {partition}, {payload.FIELD} or {event.FIELD}", match[0])
 		}
 	}
 	if strings.ContainsAny(keyTemplate.ReplaceAllString(text, ""), "{}") {

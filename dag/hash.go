@@ -6,19 +6,19 @@ import (
 	"fmt"
 )
 
-// Canonical is the resolved document as JSON: defaults and variables applied, files inlined, keys sorted. Two files
-// that mean the same have the same canonical form; comments, layout and the order of fields are not in it.
+// Canonical returns the resolved document as JSON: defaults and variables applied, files inlined, keys sorted. Two
+// files of the same meaning have the same canonical form, whatever their comments, layout and order of fields.
 func (d *Document) Canonical() []byte {
 	text, err := canonicalJSON(d)
 	if err != nil {
-		// A Document holds what came out of YAML or JSON, which JSON can hold.
+		// A Document holds only values that came from YAML or JSON, which JSON can express.
 		panic(fmt.Sprintf("dag: document %q cannot be written as JSON: %v", d.Name, err))
 	}
 	return text
 }
 
-// Hash is dag_versions.yaml_hash: the canonical form, which has the operators' semantic versions, and the build epochs
-// by job name. Epochs of 0 and of jobs that the document does not have count for nothing.
+// Hash returns dag_versions.yaml_hash: the hash of the canonical form, which has the operators' semantic versions, and
+// of the build epochs by job name. It ignores epochs of 0 and of jobs that are not in the document.
 func Hash(doc *Document, epochs map[string]int) string {
 	raised := map[string]int{}
 	for _, job := range doc.Jobs {
@@ -33,7 +33,7 @@ func Hash(doc *Document, epochs map[string]int) string {
 	return sha256Hex(text)
 }
 
-// SourceHash is dag_versions.source_hash: of the file as written.
+// SourceHash returns dag_versions.source_hash: the hash of the file as written.
 func SourceHash(text []byte) string { return sha256Hex(text) }
 
 func sha256Hex(text []byte) string {

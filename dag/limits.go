@@ -1,7 +1,7 @@
 package dag
 
-// The limits on a DAG file. A file beyond one of them is refused with a problem that names the limit;
-// nothing is cut off silently.
+// The limits on a DAG file. Parse refuses a file beyond one of them with a problem that names the limit; nothing is cut
+// off silently.
 const (
 	MaxFileBytes      = 2 << 20  // the DAG file itself
 	MaxDepth          = 32       // nesting of mappings and lists

@@ -8,11 +8,11 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// link resolves what jobs say of each other, and fills in what follows from it: output indices, strategies,
-// partitionings. nodes are the jobs' nodes, in the order of doc.Jobs.
+// link resolves the references between jobs and fills in what follows from them: output indices, strategies and
+// partitionings. nodes holds the jobs' nodes, in the order of doc.Jobs.
 func (d *decoder) link(doc *Document, nodes []value) {
 	d.uniqueNames(doc, nodes)
-	edges := map[string][]edge{}
+
 	var queues []string
 	for name, j := range d.jobs {
 		if j.queue() {
@@ -20,16 +20,19 @@ func (d *decoder) link(doc *Document, nodes []value) {
 		}
 	}
 	slices.Sort(queues)
+
+	edges := map[string][]edge{}
 	for i := range doc.Jobs {
 		d.linkInputs(&doc.Jobs[i], nodes[i], edges)
 		d.linkEnqueues(nodes[i], queues)
 		d.linkChecks(&doc.Jobs[i], nodes[i])
 	}
+
 	order, acyclic := d.order(doc, edges)
 	if !acyclic {
-		return // partitionings follow from upstream jobs, so in a cycle there is nothing to hold them against
+		return // partitionings follow from upstream jobs, so those of a cycle cannot be checked
 	}
-	unclear := map[string]bool{} // jobs whose partitioning is not known, because of a problem told already
+	unclear := map[string]bool{} // jobs whose partitioning is unknown because of a problem reported already
 	for _, i := range order {
 		d.linkPartitions(&doc.Jobs[i], nodes[i], unclear)
 	}
@@ -54,6 +57,7 @@ func (d *decoder) uniqueNames(doc *Document, nodes []value) {
 		}
 		lines[doc.Jobs[i].Name] = name.node.Line
 	}
+
 	former := map[string]bool{}
 	for i, v := range nodes {
 		name := doc.Jobs[i].RenamedFrom
@@ -80,15 +84,19 @@ func (d *decoder) linkInputs(j *Job, v value, edges map[string][]edge) {
 				edges[j.Name] = append(edges[j.Name], edge{in.Job, from.get("job").node})
 			}
 		}
-		// SQL engines do not tell Capitals apart.
+
+		// SQL engines ignore case in names.
 		relation := strings.ToLower(in.As)
 		place := cmp.Or(node.get("as").node, from.node, node.node)
 		switch {
 		case relation == "":
 		case relations[relation]:
-			d.node(place, CodeDuplicate, "two inputs of job %q are the relation %q", j.Name, in.As).suggest("give one another name with `as`")
+			d.node(place, CodeDuplicate, "two inputs of job %q have the relation name %q", j.Name, in.As).
+				suggest("give one another name with `as`")
 		case relation == "output":
-			d.node(place, CodeConflict, "an input cannot be the relation \"output\": checks use that name").suggest("give it another name with `as`")
+			d.node(place, CodeConflict,
+				"an input cannot have the relation name \"output\": checks use it for the output").
+				suggest("give it another name with `as`")
 		}
 		relations[relation] = true
 	}
@@ -101,16 +109,20 @@ func (d *decoder) linkEnqueues(v value, queues []string) {
 		if !item.scalar() {
 			continue
 		}
+
 		switch target, ok := d.jobs[item.text()]; {
 		case !ok:
-			d.node(item.node, CodeReference, "there is no job %q", item.text()).nearest(item.text(), queues)
+			d.node(item.node, CodeReference, "there is no job %q", item.text()).
+				nearest(item.text(), queues)
 		case !target.queue():
-			d.node(item.node, CodeReference, "job %q cannot be enqueued: its source is not of kind manual or timer", target.Name).nearest(item.text(), queues)
+			d.node(item.node, CodeReference,
+				"job %q cannot be enqueued: its source is not of kind manual or timer", target.Name).
+				nearest(item.text(), queues)
 		}
 	}
 }
 
-// queue says whether tasks of the job are made by enqueueing them.
+// queue reports whether the job's tasks are created by enqueueing them.
 func (j *Job) queue() bool {
 	return j.Source != nil && (j.Source.Kind == "manual" || j.Source.Kind == "timer")
 }
@@ -124,7 +136,8 @@ func (d *decoder) linkChecks(j *Job, v value) {
 	for _, check := range v.get("checks").items() {
 		input := check.get("relationships").get("to").get("input")
 		if input.scalar() && !slices.Contains(relations, input.text()) {
-			d.node(input.node, CodeReference, "job %q has no input %q", j.Name, input.text()).nearest(input.text(), relations)
+			d.node(input.node, CodeReference, "job %q has no input %q", j.Name, input.text()).
+				nearest(input.text(), relations)
 		}
 	}
 }
@@ -136,11 +149,14 @@ func (d *decoder) order(doc *Document, edges map[string][]edge) (order []int, ac
 		open
 		done
 	)
-	index, state, stack := make(map[string]int, len(doc.Jobs)), make(map[string]int, len(doc.Jobs)), []string{}
+	index, state := make(map[string]int, len(doc.Jobs)), make(map[string]int, len(doc.Jobs))
 	for i := range slices.Backward(doc.Jobs) {
 		index[doc.Jobs[i].Name] = i
 	}
+
+	// A depth-first search: an edge to a job that is still open closes a cycle.
 	acyclic = true
+	var stack []string
 	var visit func(name string)
 	visit = func(name string) {
 		state[name] = open
@@ -151,7 +167,7 @@ func (d *decoder) order(doc *Document, edges map[string][]edge) (order []int, ac
 				visit(e.from)
 			case open:
 				acyclic = false
-				// Told in the direction in which data flows.
+				// Show the cycle in the direction in which data flows.
 				path := append(slices.Clone(stack[slices.Index(stack, e.from):]), e.from)
 				slices.Reverse(path)
 				d.node(e.node, CodeCycle, "jobs wait for each other: %s", strings.Join(path, " → "))
@@ -161,6 +177,7 @@ func (d *decoder) order(doc *Document, edges map[string][]edge) (order []int, ac
 		state[name] = done
 		order = append(order, index[name])
 	}
+
 	for i := range doc.Jobs {
 		if name := doc.Jobs[i].Name; state[name] == unseen {
 			visit(name)
@@ -169,44 +186,74 @@ func (d *decoder) order(doc *Document, edges map[string][]edge) (order []int, ac
 	return order, acyclic
 }
 
-// linkPartitions settles a job's strategy and partitioning from its inputs, and checks that the inputs' partitions
-// lead to those of its outputs.
+// linkPartitions settles the strategy, trigger and partitioning of a job with inputs. Each follows from the inputs
+// where the job does not state it. It also checks that the inputs' partitions lead to those of the outputs.
 func (d *decoder) linkPartitions(j *Job, v value, unclear map[string]bool) {
 	if j.Activation != ActivationReactive || !v.has("inputs") || v.has("source") {
 		return
 	}
-	if len(j.Inputs) > 0 && !slices.ContainsFunc(j.Inputs, func(in Input) bool { return in.Triggers() || in.Refresh }) {
-		d.node(v.key("inputs"), CodeMapping, "nothing makes tasks of job %q: none of its inputs triggers", j.Name).
-			suggest("leave `map` out of one, or add `refresh: true` to a `map: latest`")
-	}
-	inherited, from, known := d.inherited(j, unclear)
+	d.needsTrigger(j, v)
 
+	inherited, from, known := d.inherited(j, unclear)
 	strategy := v.get("execution_strategy")
-	j.ExecutionStrategy = ExecutionStrategy(strategy.text())
-	if j.ExecutionStrategy == "" {
-		j.ExecutionStrategy = PerUpdate
-		if fixed(j.PartitionBy) && !slices.ContainsFunc(j.Inputs, func(in Input) bool { return in.Triggers() && d.upstream(in).Kind == ByCursor }) ||
-			!v.has("partition_by") && fixed(inherited) {
-			j.ExecutionStrategy = PerPartition
-		}
-	}
-	j.Trigger = Trigger(v.get("trigger").text())
-	if j.Trigger == "" {
-		j.Trigger = map[ExecutionStrategy]Trigger{PerPartition: TriggerAll, PerUpdate: TriggerAny}[j.ExecutionStrategy]
-	}
+	j.ExecutionStrategy = cmp.Or(ExecutionStrategy(strategy.text()), d.defaultStrategy(j, v, inherited))
+	j.Trigger = cmp.Or(Trigger(v.get("trigger").text()), defaultTrigger(j.ExecutionStrategy))
+
 	if j.ExecutionStrategy == PerPartition && !v.has("partition_by") {
-		if from != nil && from.Job == "" {
-			d.node(strategy.node, CodeMissing, "job %q needs `partition_by`: its first triggering input is a dataset of another DAG", j.Name).
-				suggest("write down how its outputs are partitioned, such as `partition_by: { time: day }`")
-			unclear[j.Name] = true
-			return
+		foreign := from != nil && from.Job == ""
+		if foreign {
+			d.node(strategy.node, CodeMissing,
+				"job %q needs `partition_by`: its first triggering input is a dataset of another DAG", j.Name).
+				suggest("state how its outputs are partitioned, such as `partition_by: { time: day }`")
 		}
-		if !known {
+		if foreign || !known {
 			unclear[j.Name] = true
 			return
 		}
 		j.PartitionBy = inherited
 	}
+	d.linkMappings(j, v, unclear)
+}
+
+// needsTrigger reports a job whose inputs never create a task.
+func (d *decoder) needsTrigger(j *Job, v value) {
+	createsTasks := func(in Input) bool { return in.Triggers() || in.Refresh }
+	if len(j.Inputs) > 0 && !slices.ContainsFunc(j.Inputs, createsTasks) {
+		d.node(v.key("inputs"), CodeMapping, "nothing creates tasks for job %q: none of its inputs triggers it",
+			j.Name).
+			suggest("leave `map` out of one, or add `refresh: true` to a `map: latest`")
+	}
+}
+
+// defaultStrategy returns the strategy of a job that does not state one: PerPartition where its partitions have bounds
+// of their own and no cursor triggers it.
+func (d *decoder) defaultStrategy(j *Job, v value, inherited Partitioning) ExecutionStrategy {
+	if !v.has("partition_by") {
+		if fixed(inherited) {
+			return PerPartition
+		}
+		return PerUpdate
+	}
+	followsCursor := func(in Input) bool { return in.Triggers() && d.upstream(in).Kind == ByCursor }
+	if fixed(j.PartitionBy) && !slices.ContainsFunc(j.Inputs, followsCursor) {
+		return PerPartition
+	}
+	return PerUpdate
+}
+
+// defaultTrigger returns the trigger of a job that does not state one.
+func defaultTrigger(strategy ExecutionStrategy) Trigger {
+	switch strategy {
+	case PerPartition:
+		return TriggerAll
+	case PerUpdate:
+		return TriggerAny
+	}
+	return "" // the strategy is misspelled, which the grammar has reported
+}
+
+// linkMappings checks the mapping of each input, against the upstream job's partitioning where that is known.
+func (d *decoder) linkMappings(j *Job, v value, unclear map[string]bool) {
 	for i, node := range v.get("inputs").items() {
 		in := j.Inputs[i]
 		if in.Dataset != "" || in.Job == "" || unclear[in.Job] {
@@ -219,8 +266,8 @@ func (d *decoder) linkPartitions(j *Job, v value, unclear map[string]bool) {
 	}
 }
 
-// inherited is the partitioning that a job has if it says nothing: that of its first triggering input, at the width
-// of its window.
+// inherited returns the partitioning of a job that does not state one: that of its first triggering input, from, with
+// the unit of that input's window if it has one. It reports whether that partitioning is known.
 func (d *decoder) inherited(j *Job, unclear map[string]bool) (p Partitioning, from *Input, known bool) {
 	for i := range j.Inputs {
 		in := &j.Inputs[i]
@@ -244,5 +291,5 @@ func (d *decoder) upstream(in Input) Partitioning {
 	return Partitioning{}
 }
 
-// fixed says whether partitions have bounds of their own, so that one can be computed without the others.
+// fixed reports whether partitions have bounds of their own, so that one can be computed without the others.
 func fixed(p Partitioning) bool { return p.Kind == ByKey || p.Kind == ByTime || p.Kind == ByRange }

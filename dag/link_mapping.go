@@ -5,17 +5,23 @@ import (
 	"fmt"
 )
 
-// mapsAlone checks the rules of a mapping that hold whatever the input is.
+// A mismatch reports why the partitions of an input do not lead to those of a job, and suggests a way out.
+type mismatch func(suggestion, format string, args ...any)
+
+// mapsAlone checks the rules that hold for a mapping of any input.
 func (d *decoder) mapsAlone(node value, in Input, j *Job) {
 	place := cmp.Or(node.key("map"), node.node)
+
 	switch {
 	case in.Map.Kind == MapWindow && j.ExecutionStrategy == PerUpdate:
-		d.node(place, CodeMapping, "`window` is for jobs that compute per partition").suggest("set `execution_strategy: PerPartition`")
+		d.node(place, CodeMapping, "`window` is for jobs that compute per partition").
+			suggest("set `execution_strategy: PerPartition`")
 	case in.Map.Kind == MapWindow && j.PartitionBy.Kind != ByTime:
 		d.node(place, CodeMapping, "`window` needs time partitions, but job %q has %s", j.Name, j.PartitionBy).
 			suggest("set `partition_by: { time: %s }`", cmp.Or(in.Map.Window, Day))
 	case in.Map.Window != "" && in.Map.Window != j.PartitionBy.Unit:
-		d.node(place, CodeMapping, "a window of a %s makes %s partitions, but job %q has %s", in.Map.Window, in.Map.Window, j.Name, j.PartitionBy).
+		d.node(place, CodeMapping, "a window of a %[1]s makes %[1]s partitions, but job %[2]q has %[3]s",
+			in.Map.Window, j.Name, j.PartitionBy).
 			suggest("set `partition_by: { time: %s }`", in.Map.Window)
 	case in.Map.Kind == MapSlice && j.PartitionBy.Kind != ByRange:
 		d.node(place, CodeMapping, "`map: slice` needs range partitions, but job %q has %s", j.Name, j.PartitionBy).
@@ -23,72 +29,101 @@ func (d *decoder) mapsAlone(node value, in Input, j *Job) {
 	}
 }
 
-// maps checks that an input's partitions lead to the output's.
+// maps checks that the partitions of an input lead to those of the job's outputs.
 func (d *decoder) maps(node value, in Input, from Partitioning, j *Job) {
-	told := len(d.problems)
-	if d.mapsAlone(node, in, j); len(d.problems) > told {
+	before := len(d.problems)
+	if d.mapsAlone(node, in, j); len(d.problems) > before {
 		return
 	}
+
 	place := cmp.Or(node.key("map"), node.get("from").get("job").node, node.node)
 	to := j.PartitionBy
-	wrong := func(suggestion, format string, args ...any) {
-		d.node(place, CodeMapping, "job %q has %s, but input %q has %s: %s", j.Name, to, in.As, from, fmt.Sprintf(format, args...)).Suggestion = suggestion
+	differ := func(suggestion, format string, args ...any) {
+		p := d.node(place, CodeMapping, "job %q has %s, but input %q has %s: %s",
+			j.Name, to, in.As, from, fmt.Sprintf(format, args...))
+		p.Suggestion = suggestion
 	}
 	switch in.Map.Kind {
 	case MapSlice:
 		if from.Kind != ByCursor {
-			wrong("`map: latest` reads all of it", "`map: slice` takes rows of a cursor input")
+			differ("`map: latest` reads all of it", "`map: slice` takes rows of a cursor input")
 		}
 	case MapWindow:
-		mapsWindow(in.Map, from, to, wrong)
+		mapsWindow(in.Map, from, to, differ)
 	case MapSame:
 		if j.ExecutionStrategy == PerPartition {
-			mapsSame(from, to, wrong)
+			mapsSame(from, to, differ)
 		}
 	}
 }
 
-func mapsWindow(m Mapping, from, to Partitioning, wrong func(suggestion, format string, args ...any)) {
+func mapsWindow(m Mapping, from, to Partitioning, differ mismatch) {
 	switch {
 	case from.Kind != ByTime:
-		wrong("`map: latest` reads all of it", "a window is made of time partitions")
+		differ("`map: latest` reads all of it", "a window is made of time partitions")
 	case from.Timezone != to.Timezone:
-		wrong(fmt.Sprintf("set `timezone: %s`", from.Timezone), "the time zones differ")
+		differ(fmt.Sprintf("set `timezone: %s`", from.Timezone), "the time zones differ")
 	case m.Last > 0 && from.Unit != to.Unit:
-		wrong(fmt.Sprintf("set `partition_by: { time: %s }`", from.Unit), "the last %d partitions are counted in one unit", m.Last)
+		differ(fmt.Sprintf("set `partition_by: { time: %s }`", from.Unit),
+			"the last %d partitions must be of the same unit", m.Last)
 	case m.Last == 0 && from.Unit == to.Unit:
-		wrong("leave `map` out", "each is made of one")
+		differ("leave `map` out", "each window would hold a single partition")
 	case m.Last == 0 && !nests(from.Unit, to.Unit):
-		wrong("`map: latest` reads all of it", "a %s is not made of whole %ss", to.Unit, from.Unit)
+		differ("`map: latest` reads all of it", "a %s is not made of whole %ss", to.Unit, from.Unit)
 	}
 }
 
-func mapsSame(from, to Partitioning, wrong func(suggestion, format string, args ...any)) {
-	const latest = "`map: latest` reads what is current without triggering"
+// mapsSame checks the mapping of each partition of an input to the same partition of the job's outputs.
+func mapsSame(from, to Partitioning, differ mismatch) {
 	switch {
-	case from.Kind == Unpartitioned && to.Kind == Unpartitioned:
-	case from.Kind == Unpartitioned:
-		wrong(latest, "no partition of it is the same")
-	case from.Kind == ByCursor && to.Kind == ByRange:
-		wrong("`map: slice` takes the rows of each range; `execution_strategy: PerUpdate` follows the cursor", "no partition of it is the same")
-	case from.Kind == ByCursor, to.Kind == ByCursor:
-		wrong("use `execution_strategy: PerUpdate`", "a cursor has no partitions that could be computed one by one")
-	case to.Kind == Unpartitioned:
-		wrong("use `execution_strategy: PerUpdate`, or give the job a `partition_by`", "no partition of it is the same")
 	case from.Kind != to.Kind:
-		wrong(latest, "no partition of it is the same")
-	case from.Kind == ByTime && from.Timezone != to.Timezone:
-		wrong(fmt.Sprintf("set `timezone: %s`", from.Timezone), "the time zones differ")
-	case from.Kind == ByTime && nests(from.Unit, to.Unit):
-		wrong(fmt.Sprintf("`map: { window: %s }`", to.Unit), "a %s is made of many of them", to.Unit)
-	case from.Kind == ByTime && from.Unit != to.Unit:
-		wrong(latest, "no partition of it is the same")
+		mapsOtherKind(from.Kind, to.Kind, differ)
+	case from.Kind == ByCursor:
+		differ(usePerUpdate, noneAlone)
+	case from.Kind == ByTime:
+		mapsSameTime(from, to, differ)
 	case from.Kind == ByRange && (from.Size != to.Size || from.Column != to.Column):
-		wrong(latest, "the ranges differ")
+		differ(useLatest, "the ranges differ")
 	}
 }
 
-// nests says whether every outer partition is made of whole inner ones. Months are not made of weeks.
+const (
+	useLatest    = "`map: latest` reads what is current without triggering"
+	usePerUpdate = "use `execution_strategy: PerUpdate`"
+	noneSame     = "no partition of it is the same"
+	noneAlone    = "a cursor has no partitions that could be computed one by one"
+)
+
+// mapsOtherKind reports that two kinds of partition differ, with the way out that fits them.
+func mapsOtherKind(from, to PartitionKind, differ mismatch) {
+	switch {
+	case from == Unpartitioned:
+		differ(useLatest, noneSame)
+	case from == ByCursor && to == ByRange:
+		differ("`map: slice` takes the rows of each range; `execution_strategy: PerUpdate` follows the cursor",
+			noneSame)
+	case from == ByCursor, to == ByCursor:
+		differ(usePerUpdate, noneAlone)
+	case to == Unpartitioned:
+		differ(usePerUpdate+", or give the job a `partition_by`", noneSame)
+	default:
+		differ(useLatest, noneSame)
+	}
+}
+
+// mapsSameTime checks that two partitionings by time have the same zone and unit.
+func mapsSameTime(from, to Partitioning, differ mismatch) {
+	switch {
+	case from.Timezone != to.Timezone:
+		differ(fmt.Sprintf("set `timezone: %s`", from.Timezone), "the time zones differ")
+	case nests(from.Unit, to.Unit):
+		differ(fmt.Sprintf("`map: { window: %s }`", to.Unit), "a %s is made of many of them", to.Unit)
+	case from.Unit != to.Unit:
+		differ(useLatest, noneSame)
+	}
+}
+
+// nests reports whether every outer partition is made of whole inner ones. Months are not made of weeks.
 func nests(inner, outer TimeUnit) bool {
 	switch inner {
 	case Hour:

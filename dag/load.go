@@ -11,13 +11,13 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// load turns text into the one mapping it must hold, or reports why it cannot. What YAML allows and a DAG file
-// does not (anchors, tags, several documents, repeated keys, deep nesting) is reported here, so that the
-// grammar sees plain trees only.
+// load turns text into the one mapping that it must hold, or reports why it cannot. It also reports what YAML allows
+// and a DAG file does not (anchors, tags, several documents, repeated keys, deep nesting), so that the grammar sees
+// plain trees only.
 func load(text []byte, r *report) *yaml.Node {
 	switch {
 	case len(text) > MaxFileBytes:
-		r.lines = nil // a megabyte of one line helps nobody
+		r.lines = nil // no excerpt: the line may have a megabyte
 		r.at(1, 1, 1, CodeLimit, "the file has %d bytes; at most %d are allowed", len(text), MaxFileBytes)
 		return nil
 	case !utf8.Valid(text):
@@ -25,6 +25,7 @@ func load(text []byte, r *report) *yaml.Node {
 		r.at(line, column, 1, CodeSyntax, "the file is not UTF-8 text").suggest("save it as UTF-8")
 		return nil
 	}
+
 	source := &lineReader{rest: text}
 	decoder := yaml.NewDecoder(source)
 	var document yaml.Node
@@ -35,6 +36,7 @@ func load(text []byte, r *report) *yaml.Node {
 		reportSyntax(err, source.line, r)
 		return nil
 	}
+
 	root := document.Content[0]
 	if root.Kind == yaml.ScalarNode && root.Tag == "!!null" {
 		r.at(1, 1, 1, CodeMissing, "the file is empty").suggest("`dagctl init` writes a first one")
@@ -44,12 +46,14 @@ func load(text []byte, r *report) *yaml.Node {
 
 	var second yaml.Node
 	if err := decodeYAML(decoder, &second); err == nil {
-		r.node(second.Content[0], CodeSyntax, "a second document begins here; a DAG file holds one").suggest("put each DAG into a file of its own")
+		r.node(second.Content[0], CodeSyntax, "a second document begins here; a DAG file holds one").
+			suggest("put each DAG into a file of its own")
 		sound = false
 	} else if !errors.Is(err, io.EOF) {
 		reportSyntax(err, source.line, r)
 		sound = false
 	}
+
 	if root.Kind != yaml.MappingNode {
 		r.node(root, CodeType, "a DAG file is a mapping with name and jobs, not %s", describe(root))
 		return nil
@@ -60,17 +64,18 @@ func load(text []byte, r *report) *yaml.Node {
 	return root
 }
 
-// decodeYAML decodes one document. The YAML library is known to panic on some malformed inputs;
-// that is a syntax error to the user.
+// decodeYAML decodes one document. The YAML library panics on some malformed inputs; decodeYAML returns an error
+// instead.
 func decodeYAML(decoder *yaml.Decoder, node *yaml.Node) (err error) {
 	defer func() {
 		if caught := recover(); caught != nil {
-			err = errors.New("yaml: this is not YAML that can be read")
+			err = errors.New("yaml: the text cannot be read")
 		}
 	}()
 	return decoder.Decode(node)
 }
 
+// firstInvalid returns the position of the first byte that is not UTF-8.
 func firstInvalid(text []byte) (line, column int) {
 	line, column = 1, 1
 	for len(text) > 0 {
@@ -86,8 +91,9 @@ func firstInvalid(text []byte) (line, column int) {
 	return line, column
 }
 
-// lineReader gives a text line by line and counts them. The YAML library reads no further than it must, but reports the
-// line where the list or mapping began that an error is in; the last line it has read is nearer to the error.
+// lineReader returns a text line by line and counts the lines. The YAML library reports the line where the list or
+// mapping around an error begins. As it reads no further than it must, the last line that it read is nearer to the
+// error.
 type lineReader struct {
 	rest []byte
 	line int
@@ -111,12 +117,14 @@ func (l *lineReader) Read(p []byte) (int, error) {
 
 var yamlErrorText = regexp.MustCompile(`^yaml: (?:line \d+: )?(.*)$`)
 
-// reportSyntax places an error of the YAML library at the line that it had read when it gave up.
+// reportSyntax reports an error of the YAML library at the last line that the library read.
 func reportSyntax(err error, line int, r *report) {
 	message := strings.SplitN(err.Error(), "\n", 2)[0]
 	if match := yamlErrorText.FindStringSubmatch(message); match != nil {
 		message = match[1]
 	}
+
+	// The line before counts too: a tab there is the usual cause.
 	line = min(max(line, 1), len(r.lines))
 	for line > 1 && strings.TrimSpace(r.lines[line-1]) == "" {
 		line--
@@ -132,13 +140,14 @@ func reportSyntax(err error, line int, r *report) {
 			return
 		}
 	}
+
 	text := r.lines[line-1]
 	column := len(text) - len(strings.TrimLeft(text, " ")) + 1
 	r.at(line, column, utf8.RuneCountInString(strings.TrimSpace(text)), CodeSyntax, "not YAML: %s", message).
 		suggest("look at the brackets, quotes and indentation of this line and the one before it")
 }
 
-// checkTree reports what YAML allows and a DAG file does not. It says whether the tree can be read further.
+// checkTree reports what YAML allows and a DAG file does not. It returns false if the tree is of no further use.
 func checkTree(n *yaml.Node, depth int, r *report) bool {
 	if depth > MaxDepth {
 		r.node(n, CodeLimit, "nested more than %d levels deep", MaxDepth)
@@ -148,6 +157,7 @@ func checkTree(n *yaml.Node, depth int, r *report) bool {
 		r.node(n, CodeSyntax, "aliases are not allowed").suggest("write the value out, or use `defaults` or `vars`")
 		return false
 	}
+
 	sound := true
 	if n.Anchor != "" {
 		r.node(n, CodeSyntax, "anchors are not allowed").suggest("write the value out, or use `defaults` or `vars`")
@@ -157,28 +167,37 @@ func checkTree(n *yaml.Node, depth int, r *report) bool {
 		r.node(n, CodeSyntax, "tags are not allowed: %s", n.Tag)
 		sound = false
 	}
-	if n.Kind == yaml.MappingNode {
-		seen := map[string]*yaml.Node{}
-		for i := 0; i+1 < len(n.Content); i += 2 {
-			key := n.Content[i]
-			if key.Kind != yaml.ScalarNode {
-				r.node(key, CodeType, "a field name must be text, not %s", describe(key))
-				sound = false
-				continue
-			}
-			if key.Tag == "!!merge" {
-				r.node(key, CodeSyntax, "merge keys are not allowed").suggest("write the fields out, or use `defaults`")
-				sound = false
-			}
-			if first, ok := seen[key.Value]; ok {
-				r.node(key, CodeDuplicate, "field %q is here twice; the first is on line %d", key.Value, first.Line)
-				sound = false
-			}
-			seen[key.Value] = key
-		}
+	if n.Kind == yaml.MappingNode && !checkKeys(n, r) {
+		sound = false
 	}
 	for _, c := range n.Content {
 		sound = checkTree(c, depth+1, r) && sound
+	}
+	return sound
+}
+
+// checkKeys checks that the keys of a mapping are distinct texts.
+func checkKeys(n *yaml.Node, r *report) (sound bool) {
+	sound = true
+	seen := map[string]*yaml.Node{}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		key := n.Content[i]
+		if key.Kind != yaml.ScalarNode {
+			r.node(key, CodeType, "a field name must be text, not %s", describe(key))
+			sound = false
+			continue
+		}
+
+		if key.Tag == "!!merge" {
+			r.node(key, CodeSyntax, "merge keys are not allowed").suggest("write the fields out, or use `defaults`")
+			sound = false
+		}
+
+		if first, ok := seen[key.Value]; ok {
+			r.node(key, CodeDuplicate, "field %q appears twice; the first is on line %d", key.Value, first.Line)
+			sound = false
+		}
+		seen[key.Value] = key
 	}
 	return sound
 }
@@ -198,7 +217,7 @@ func (r *report) node(n *yaml.Node, code Code, format string, args ...any) *Prob
 	return r.at(n.Line, n.Column, width, code, format, args...)
 }
 
-// describe names the type of a node in a message.
+// describe returns the type of a node for messages.
 func describe(n *yaml.Node) string {
 	switch n.Kind {
 	case yaml.MappingNode:

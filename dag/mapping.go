@@ -1,17 +1,16 @@
 package dag
 
 import (
-	"time"
-
 	"github.com/dagctl/dagctl/internal/fault"
 )
 
-// OutputKeys is the output partitions that a changed input partition makes tasks for. It is empty where the input does
-// not trigger (latest, slice): what such a change means is decided when the output is next computed, or by Refresh.
+// OutputKeys returns the output partitions that get tasks when an input partition changes. There are none if the input
+// does not trigger (latest, slice): such a change takes effect when the output is next computed, or through Refresh.
 func (m Mapping) OutputKeys(in, out Partitioning, key string) ([]string, error) {
 	if err := in.Valid(key); err != nil {
 		return nil, err
 	}
+
 	switch m.Kind {
 	case MapSame:
 		if out.Kind == Unpartitioned {
@@ -21,6 +20,7 @@ func (m Mapping) OutputKeys(in, out Partitioning, key string) ([]string, error) 
 			return nil, err
 		}
 		return []string{key}, nil
+
 	case MapWindow:
 		start, _, err := in.Bounds(key)
 		if err != nil {
@@ -37,8 +37,8 @@ func (m Mapping) OutputKeys(in, out Partitioning, key string) ([]string, error) 
 	return nil, nil
 }
 
-// InputKeys is the input partitions that an output partition is made of. All means that it is every partition there
-// is, or, for a slice, the rows in the output's range of all of them.
+// InputKeys returns the input partitions that an output partition is made of. All means every partition that exists or,
+// for a slice, the rows of every partition that lie in the output's range.
 func (m Mapping) InputKeys(in, out Partitioning, key string) (keys []string, all bool, err error) {
 	if err := out.Valid(key); err != nil {
 		return nil, false, err
@@ -46,6 +46,7 @@ func (m Mapping) InputKeys(in, out Partitioning, key string) (keys []string, all
 	if in.Kind == Unpartitioned {
 		return []string{WholeKey}, false, nil
 	}
+
 	switch m.Kind {
 	case MapSame:
 		if out.Kind == Unpartitioned {
@@ -55,13 +56,14 @@ func (m Mapping) InputKeys(in, out Partitioning, key string) (keys []string, all
 			return nil, false, err
 		}
 		return []string{key}, false, nil
+
 	case MapWindow:
 		if m.Last > 0 {
 			keys, err = in.neighbors(key, 1-m.Last, 0)
 			return keys, false, err
 		}
-		var start, end time.Time
-		if start, end, err = out.Bounds(key); err != nil {
+		start, end, err := out.Bounds(key)
+		if err != nil {
 			return nil, false, err
 		}
 		if _, err := in.zone(); err != nil {
@@ -72,8 +74,9 @@ func (m Mapping) InputKeys(in, out Partitioning, key string) (keys []string, all
 	return nil, true, nil
 }
 
-// Slice tells which segments of a cursor hold rows of a range partition, and whether they reach its end: only then does the
-// cursor have all of its rows, and what is made of them will not lack some that come later. The segments are in any order.
+// Slice returns the segments of a cursor that hold rows of a range partition, and reports whether they reach the end of
+// the range. Only then does the cursor have all rows of the partition, so that no later row is missing from what is
+// computed from them. The segments may be in any order.
 func (p Partitioning) Slice(key string, segments []string) (holding []string, reached bool, err error) {
 	from, to, err := p.Range(key)
 	if err != nil {
@@ -91,8 +94,8 @@ func (p Partitioning) Slice(key string, segments []string) (holding []string, re
 	return holding, reached, nil
 }
 
-// RangesOver lists the range partitions that hold positions of a segment, at most so many of them; all tells whether those
-// are all.
+// RangesOver returns up to most of the range partitions that hold positions of a segment, and reports whether these are
+// all of them.
 func (p Partitioning) RangesOver(segment string, most int) (keys []string, all bool, err error) {
 	from, to, err := Partitioning{Kind: ByCursor}.Range(segment)
 	if err != nil {
@@ -109,13 +112,13 @@ func (p Partitioning) RangesOver(segment string, most int) (keys []string, all b
 
 func sameKeys(in, out Partitioning) error {
 	if in != out && (in.Kind != ByKey || out.Kind != ByKey) {
-		return fault.New(fault.Invalid, "%s and %s are not the same", in, out)
+		return fault.New(fault.Invalid, "the partitionings differ: %s and %s", in, out)
 	}
 	return nil
 }
 
-// neighbors is the time partitions around key, from so many steps before or after it to so many, in order, without
-// those that the zone's clocks skip.
+// neighbors returns the time partitions at the steps from to to around key, in order: -1 is the one before it, 0 the
+// key itself. It leaves out those that the zone's clocks skip.
 func (p Partitioning) neighbors(key string, from, to int) ([]string, error) {
 	if _, _, err := p.Bounds(key); err != nil {
 		return nil, err
@@ -128,6 +131,7 @@ func (p Partitioning) neighbors(key string, from, to int) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	var keys []string
 	for n := from; n <= to; n++ {
 		at := p.Unit.step(clock, n)

@@ -11,15 +11,15 @@ import (
 type File struct {
 	Name  string            // for messages
 	Text  []byte            // the YAML
-	Files fs.FS             // what *_file fields and UDF folders refer to, relative to the DAG file; nil: such fields are errors
+	Files fs.FS             // that *_file fields and UDF folders name, relative to the DAG file; nil: they are errors
 	Vars  map[string]string // values of variables, over the defaults
 }
 
-// Parse decodes and validates a DAG file. It reports everything that is wrong with it at once, in the order of the
-// file; the document is nil where anything is.
+// Parse decodes and validates a DAG file. It reports all problems at once, in the order of the file; if there are any,
+// the document is nil.
 //
-// The document's Files hold all that it read, so that parsing the same text again with InMemory(doc.Files), as the
-// server does, gives the same document.
+// The document's Files hold every file that Parse read, so that parsing the same text again with InMemory(doc.Files),
+// as the server does, gives the same document.
 func Parse(file File, cat Catalog) (*Document, Problems) {
 	r := newReport(file.Name, file.Text)
 	root := load(file.Text, r)
@@ -33,6 +33,7 @@ func Parse(file File, cat Catalog) (*Document, Problems) {
 		schemas:  map[string]*jsonschema.Schema{},
 		defaults: value{root}.get("defaults"),
 	}
+
 	doc := d.document(value{root}, file.Vars)
 	if problems := r.sorted(); len(problems) > 0 {
 		return nil, problems
@@ -47,11 +48,12 @@ type decoder struct {
 	files    *fileReader
 	schemas  map[string]*jsonschema.Schema // of operators' configs, compiled when first needed
 	defaults value
-	jobs     map[string]*Job // of the document, by name; the first where a name is there twice
+	jobs     map[string]*Job // of the document, by name; the first of those that share a name
 }
 
 func (d *decoder) document(root value, given map[string]string) *Document {
 	doc := &Document{Vars: resolveVariables(root, given, d.checker)}
+
 	for key, val := range root.pairs() {
 		if key.Value != "vars" {
 			substitute(val, doc.Vars, false, d.checker)
@@ -61,6 +63,7 @@ func (d *decoder) document(root value, given map[string]string) *Document {
 
 	doc.Name = root.get("name").text()
 	doc.Description = root.get("description").text()
+
 	nodes := root.get("jobs").items()
 	for _, v := range nodes {
 		doc.Jobs = append(doc.Jobs, d.job(v))
@@ -71,16 +74,21 @@ func (d *decoder) document(root value, given map[string]string) *Document {
 			d.jobs[doc.Jobs[i].Name] = &doc.Jobs[i]
 		}
 	}
+
 	d.link(doc, nodes)
+
 	d.publications(doc, root.get("publish"))
 	for _, v := range root.get("notify").items() {
-		doc.Notify = append(doc.Notify, Notification{On: v.get("on").texts(), WebhookSecret: v.get("webhook").get("secret").text()})
+		doc.Notify = append(doc.Notify, Notification{
+			On:            v.get("on").texts(),
+			WebhookSecret: v.get("webhook").get("secret").text(),
+		})
 	}
 	doc.Files = d.files.read
 	return doc
 }
 
-// publications decodes `publish`: one output has one name.
+// publications decodes `publish`, and reports outputs that it gives two names.
 func (d *decoder) publications(doc *Document, publish value) {
 	type output struct {
 		job   string
@@ -100,20 +108,23 @@ func (d *decoder) publications(doc *Document, publish value) {
 			TakesOver:   v.get("takes_over").text(),
 			Position:    Position{d.file, key.Line, key.Column},
 		}
+
 		for column, meaning := range v.get("columns").pairs() {
 			if p.Columns == nil {
 				p.Columns = map[string]string{}
 			}
 			p.Columns[column.Value] = meaning.Value
 		}
+
 		if p.TakesOver != "" && p.TakesOver == doc.Name {
-			d.node(v.get("takes_over").node, CodeConflict, "`takes_over` names another DAG, not this one")
+			d.node(v.get("takes_over").node, CodeConflict, "`takes_over` must name another DAG")
 		}
 		if index, ok := d.output(v.get("from")); ok {
 			p.Output = index
 			o := output{p.Job, index}
 			if other, taken := names[o]; taken {
-				d.node(key, CodeDuplicate, "the same output is published as %q already", other).suggest("an output has one name")
+				d.node(key, CodeDuplicate, "the same output is already published as %q", other).
+					suggest("give an output one name only")
 			} else {
 				names[o] = key.Value
 			}
@@ -122,11 +133,11 @@ func (d *decoder) publications(doc *Document, publish value) {
 	}
 }
 
-// output resolves {job, output} to an output index.
+// output resolves {job, output} to the index of an output.
 func (d *decoder) output(from value) (int, bool) {
 	job := from.get("job")
 	if !job.scalar() {
-		return 0, false // the grammar has said so
+		return 0, false // the grammar has reported it
 	}
 	producer, ok := d.jobs[job.text()]
 	if !ok {
@@ -140,23 +151,28 @@ func (d *decoder) output(from value) (int, bool) {
 	return d.outputIndex(producer, from.get("output"), job.node)
 }
 
-// outputIndex resolves an `output` field, which may be left out where there is one only.
+// outputIndex resolves an `output` field, which may be absent if the job has a single output.
 func (d *decoder) outputIndex(producer *Job, output value, place *yaml.Node) (int, bool) {
 	if !output.scalar() {
 		if len(producer.Outputs) > 1 {
-			d.node(place, CodeMissing, "job %q has %d outputs; say which with `output`", producer.Name, len(producer.Outputs)).nearest("", producer.Outputs)
+			d.node(place, CodeMissing, "job %q has %d outputs; name one with `output`",
+				producer.Name, len(producer.Outputs)).
+				nearest("", producer.Outputs)
 			return 0, false
 		}
 		return 0, true
 	}
+
 	for i, name := range producer.Outputs {
 		if output.text() == name {
 			return i, true
 		}
 	}
-	if plainTag(output.text()) == "!!int" && output.integer() >= 0 && output.integer() < int64(len(producer.Outputs)) {
-		return int(output.integer()), true
+	index := output.integer()
+	if plainTag(output.text()) == "!!int" && index >= 0 && index < int64(len(producer.Outputs)) {
+		return int(index), true
 	}
-	d.node(output.node, CodeReference, "job %q has no output %q", producer.Name, output.text()).nearest(output.text(), producer.Outputs)
+	d.node(output.node, CodeReference, "job %q has no output %q", producer.Name, output.text()).
+		nearest(output.text(), producer.Outputs)
 	return 0, false
 }

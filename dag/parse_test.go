@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestValid holds the canonical form of each valid file against its golden file: every default is to be seen there.
+// TestValid compares the canonical form of each valid file, which shows every default, with its golden file.
 func TestValid(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("testdata/valid/*.yaml")
@@ -39,11 +39,12 @@ func TestValid(t *testing.T) {
 	}
 }
 
-// TestEveryField: everything.yaml has every field that the grammar knows.
+// TestEveryField checks that everything.yaml has every field of the grammar.
 func TestEveryField(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("testdata/valid/everything.yaml")
 	require.NoError(t, err)
+
 	var missing []string
 	var walk func(s shape)
 	walk = func(s shape) {
@@ -65,6 +66,7 @@ func TestEveryField(t *testing.T) {
 			}
 		}
 	}
+
 	walk(documentShape)
 	require.Empty(t, missing)
 }
@@ -93,25 +95,30 @@ jobs:
 	require.Equal(t, map[string]string{"name": "first", "n": "7", "path": "a: b # c", "flag": "yes"}, doc.Vars)
 	require.Equal(t, 7, doc.Jobs[0].MaxConcurrency)
 	require.Equal(t, map[string]any{
-		"unquoted": int64(7), "quoted": "7", "both": "7-a: b # c", "literal": "${var.n}", "other": "${HOME}", "list": []any{"a", "yes"},
+		"unquoted": int64(7), "quoted": "7", "both": "7-a: b # c", "literal": "${var.n}", "other": "${HOME}",
+		"list": []any{"a", "yes"},
 	}, doc.Jobs[0].Config)
 
 	other, problems := Parse(File{Text: []byte(text), Vars: map[string]string{"name": "first"}}, testCatalog())
 	require.Empty(t, problems)
 	require.NotEqual(t, Hash(doc, nil), Hash(other, nil), "variables are hashed")
 
-	_, problems = Parse(File{Text: []byte(text), Vars: map[string]string{"name": "first", "pth": "x", "n": strings.Repeat("1", MaxVariableBytes+1)}}, testCatalog())
-	require.Contains(t, problems.Error(), `:3:1: variable "pth" was given a value, but the file does not declare it (did you mean "path"?)`)
+	_, problems = Parse(File{Text: []byte(text), Vars: map[string]string{"name": "first", "pth": "x",
+		"n": strings.Repeat("1", MaxVariableBytes+1)}}, testCatalog())
+	require.Contains(t, problems.Error(),
+		`:3:1: variable "pth" was given a value, but the file does not declare it (did you mean "path"?)`)
 	require.Contains(t, problems.Error(), `the value of variable "n" has 4097 bytes`)
 }
 
-// TestRuntimes: a server that says which runtimes it maps refuses others.
+// TestRuntimes checks that a server that lists its runtimes refuses others.
 func TestRuntimes(t *testing.T) {
 	t.Parallel()
 	catalog := testCatalog()
 	catalog.Runtimes = []string{"lambda", "ecs_platform"}
-	_, problems := Parse(File{Name: "dag.yaml", Text: []byte("name: a\njobs:\n  - { name: a, operator: command, source: { kind: manual } }\n")}, catalog)
-	require.Equal(t, `dag.yaml:3:5: no runtime "dispatcher" is mapped on this server (there are: lambda, ecs_platform)`, problems.Error())
+	_, problems := Parse(File{Name: "dag.yaml",
+		Text: []byte("name: a\njobs:\n  - { name: a, operator: command, source: { kind: manual } }\n")}, catalog)
+	require.Equal(t, `dag.yaml:3:5: this server maps no runtime "dispatcher" (use one of: lambda, ecs_platform)`,
+		problems.Error())
 }
 
 func TestStrategies(t *testing.T) {
@@ -124,23 +131,47 @@ jobs:
   - { name: rows, operator: command, source: { kind: manual }, partition_by: { cursor: id } }
   - { name: job, operator: command, %s }
 `
+
 	for text, want := range map[string]struct {
 		strategy ExecutionStrategy
 		trigger  Trigger
 		by       string
 	}{
-		"inputs: [{ from: { job: whole } }]":                                                             {PerUpdate, TriggerAny, "no partitions"},
-		"inputs: [{ from: { job: days } }]":                                                              {PerPartition, TriggerAll, "day partitions"},
-		"inputs: [{ from: { job: whole }, map: latest }, { from: { job: days } }]":                       {PerPartition, TriggerAll, "day partitions"},
-		"inputs: [{ from: { job: days }, map: { window: month } }]":                                      {PerPartition, TriggerAll, "month partitions"},
-		"inputs: [{ from: { job: days } }], partition_by: none":                                          {PerUpdate, TriggerAny, "no partitions"},
-		"inputs: [{ from: { job: rows } }]":                                                              {PerUpdate, TriggerAny, "no partitions"},
-		"inputs: [{ from: { job: rows } }], partition_by: { range: 10, column: id }":                     {PerUpdate, TriggerAny, "ranges of 10 of id"},
-		"inputs: [{ from: { dataset: other } }]":                                                         {PerUpdate, TriggerAny, "no partitions"},
-		"inputs: [{ from: { dataset: other } }], partition_by: { time: day }":                            {PerPartition, TriggerAll, "day partitions"},
-		"inputs: [{ from: { job: days } }], execution_strategy: PerUpdate, trigger: all":                 {PerUpdate, TriggerAll, "no partitions"},
-		"inputs: [{ from: { job: whole } }], execution_strategy: PerPartition, update_strategy: replace": {PerPartition, TriggerAll, "no partitions"},
+		"inputs: [{ from: { job: whole } }]": {
+			PerUpdate, TriggerAny, "no partitions",
+		},
+		"inputs: [{ from: { job: days } }]": {
+			PerPartition, TriggerAll, "day partitions",
+		},
+		"inputs: [{ from: { job: whole }, map: latest }, { from: { job: days } }]": {
+			PerPartition, TriggerAll, "day partitions",
+		},
+		"inputs: [{ from: { job: days }, map: { window: month } }]": {
+			PerPartition, TriggerAll, "month partitions",
+		},
+		"inputs: [{ from: { job: days } }], partition_by: none": {
+			PerUpdate, TriggerAny, "no partitions",
+		},
+		"inputs: [{ from: { job: rows } }]": {
+			PerUpdate, TriggerAny, "no partitions",
+		},
+		"inputs: [{ from: { job: rows } }], partition_by: { range: 10, column: id }": {
+			PerUpdate, TriggerAny, "ranges of 10 of id",
+		},
+		"inputs: [{ from: { dataset: other } }]": {
+			PerUpdate, TriggerAny, "no partitions",
+		},
+		"inputs: [{ from: { dataset: other } }], partition_by: { time: day }": {
+			PerPartition, TriggerAll, "day partitions",
+		},
+		"inputs: [{ from: { job: days } }], execution_strategy: PerUpdate, trigger: all": {
+			PerUpdate, TriggerAll, "no partitions",
+		},
+		"inputs: [{ from: { job: whole } }], execution_strategy: PerPartition, update_strategy: replace": {
+			PerPartition, TriggerAll, "no partitions",
+		},
 	} {
+
 		doc, problems := Parse(File{Text: []byte(strings.Replace(sources, "%s", text, 1))}, testCatalog())
 		require.Empty(t, problems.Error(), text)
 		job, _ := doc.Job("job")
@@ -152,7 +183,8 @@ jobs:
 
 func TestParseDuration(t *testing.T) {
 	t.Parallel()
-	for text, want := range map[string]time.Duration{"90s": 90 * time.Second, "1h30m": 90 * time.Minute, "1.5h": 90 * time.Minute, "30d": 720 * time.Hour, "1w": 168 * time.Hour, "5ms": 5 * time.Millisecond} {
+	for text, want := range map[string]time.Duration{"90s": 90 * time.Second, "1h30m": 90 * time.Minute,
+		"1.5h": 90 * time.Minute, "30d": 720 * time.Hour, "1w": 168 * time.Hour, "5ms": 5 * time.Millisecond} {
 		got, err := ParseDuration(text)
 		require.NoError(t, err)
 		require.Equal(t, want, got)
@@ -163,14 +195,15 @@ func TestParseDuration(t *testing.T) {
 	}
 }
 
-// TestLarge: a DAG of a thousand jobs is read without anything that grows with its square.
+// TestLarge checks that nothing grows with the square of the number of jobs.
 func TestLarge(t *testing.T) {
 	t.Parallel()
 	var b strings.Builder
 	b.WriteString("name: large\njobs:\n  - { name: j0, operator: command, source: { kind: manual } }\n")
 	const jobs = 1500
 	for i := 1; i < jobs; i++ {
-		b.WriteString("  - { name: j" + strconv.Itoa(i) + ", operator: sql, inputs: [{ from: { job: j" + strconv.Itoa(i-1) + " } }], config: { query: select 1 } }\n")
+		b.WriteString("  - { name: j" + strconv.Itoa(i) + ", operator: sql, inputs: [{ from: { job: j" +
+			strconv.Itoa(i-1) + " } }], config: { query: select 1 } }\n")
 	}
 	doc, problems := Parse(File{Text: []byte(b.String())}, testCatalog())
 	require.Empty(t, problems.Error())

@@ -6,23 +6,23 @@ import (
 	"strings"
 	"sync"
 	"time"
-	_ "time/tzdata" // a zone means the same on machines without a zone database
+	_ "time/tzdata" // zones must exist on machines without a zone database too
 	"unicode"
 	"unicode/utf8"
 
 	"github.com/dagctl/dagctl/internal/fault"
 )
 
-// Partition keys. What is not partitioned has the key WholeKey. Time partitions are named by the local clock of their
-// zone: hour 2001-01-31T05, day 2001-01-31, week 2001-W05 (ISO 8601), month 2001-01. Ranges are half-open: 0-10000 is
-// [0, 10000), and so are segments of a cursor. Keys of kind key are up to MaxKeyBytes of printable UTF-8 without
-// / and \, not . or .., and without white space at either end.
+// Partition keys. The single partition of an unpartitioned output has the key WholeKey. Time partitions are named by
+// the local clock of their zone: hour 2001-01-31T05, day 2001-01-31, week 2001-W05 (ISO 8601), month 2001-01. Ranges
+// and segments of a cursor are half-open: 0-10000 is [0, 10000). Keys of kind key have up to MaxKeyBytes of printable
+// UTF-8 without / and \, are not . or .., and have no white space at either end.
 //
-// A time partition begins with the first instant at which clocks in its zone show its beginning or later, and ends
-// where the next one begins. So partitions follow each other without gap or overlap whatever a zone does: the
-// hour that is repeated in autumn is one partition of two hours, and the hour that is skipped in spring has none.
+// A time partition begins at the first instant at which clocks in its zone show its beginning or later, and ends where
+// the next one begins. So partitions follow each other without gap or overlap whatever a zone does: the hour that is
+// repeated in autumn is one partition of two hours, and the hour that is skipped in spring has none.
 
-// String says in words what a partitioning is, as messages and plans do.
+// String describes a partitioning in words, for messages and plans.
 func (p Partitioning) String() string {
 	switch p.Kind {
 	case ByKey:
@@ -40,7 +40,7 @@ func (p Partitioning) String() string {
 	return "no partitions"
 }
 
-// Valid says why key does not name a partition, or nil.
+// Valid returns an error if key does not name a partition.
 func (p Partitioning) Valid(key string) error {
 	switch p.Kind {
 	case ByKey:
@@ -53,7 +53,8 @@ func (p Partitioning) Valid(key string) error {
 		return err
 	}
 	if key != WholeKey {
-		return fault.New(fault.Invalid, "partition %q does not exist: what is not partitioned has the key %q", key, WholeKey)
+		return fault.New(fault.Invalid,
+			"partition %q does not exist: the output is not partitioned, and its only key is %q", key, WholeKey)
 	}
 	return nil
 }
@@ -65,14 +66,15 @@ func validKey(key string) error {
 	case !utf8.ValidString(key):
 		return fault.New(fault.Invalid, "partition key %q is not UTF-8 text", key)
 	case key == "." || key == ".." || strings.ContainsAny(key, `/\`) || strings.TrimSpace(key) != key:
-		return fault.New(fault.Invalid, `partition key %q is not allowed: no / or \, not . or .., no white space at either end`, key)
+		return fault.New(fault.Invalid,
+			`partition key %q is not allowed: it must not have / or \, be . or .., or begin or end with a space`, key)
 	case strings.ContainsFunc(key, func(r rune) bool { return !unicode.IsPrint(r) }):
 		return fault.New(fault.Invalid, "partition key %q has characters that cannot be printed", key)
 	}
 	return nil
 }
 
-// Bounds is the time that a time partition covers: start ≤ t < end.
+// Bounds returns the time that a time partition covers: start ≤ t < end.
 func (p Partitioning) Bounds(key string) (start, end time.Time, err error) {
 	zone, err := p.zone()
 	if err != nil {
@@ -82,14 +84,16 @@ func (p Partitioning) Bounds(key string) (start, end time.Time, err error) {
 	if err != nil {
 		return time.Time{}, time.Time{}, err
 	}
+
 	start, end = FirstInstant(clock, zone), FirstInstant(p.Unit.step(clock, 1), zone)
 	if !start.Before(end) {
-		return time.Time{}, time.Time{}, fault.New(fault.Invalid, "there is no %s %s in %s: the clocks skip it", p.Unit, key, p.Timezone)
+		return time.Time{}, time.Time{}, fault.New(fault.Invalid, "there is no %s %s in %s: the clocks skip it",
+			p.Unit, key, p.Timezone)
 	}
 	return start, end, nil
 }
 
-// KeyAt is the key of the partition that t lies in. It is empty for what has no partitions in time.
+// KeyAt returns the key of the partition that t lies in. It is empty if the partitions are not of time.
 func (p Partitioning) KeyAt(t time.Time) string {
 	zone, err := p.zone()
 	if err != nil {
@@ -98,7 +102,7 @@ func (p Partitioning) KeyAt(t time.Time) string {
 	return p.Unit.format(p.clockAt(t, zone))
 }
 
-// clockAt is the beginning, on the local clock, of the partition that t lies in.
+// clockAt returns the beginning, on the local clock, of the partition that t lies in.
 func (p Partitioning) clockAt(t time.Time, zone *time.Location) time.Time {
 	clock := p.Unit.truncate(shown(t, zone))
 	// Where clocks were set back over a boundary, they show the earlier partition once more.
@@ -108,7 +112,7 @@ func (p Partitioning) clockAt(t time.Time, zone *time.Location) time.Time {
 	return clock
 }
 
-// LastComplete is the key of the last partition that is over at t: the one a cron source makes when it fires.
+// LastComplete returns the key of the last partition that is over at t: a cron source that fires at t computes it.
 func (p Partitioning) LastComplete(t time.Time) string {
 	start, _, err := p.Bounds(p.KeyAt(t))
 	if err != nil {
@@ -117,7 +121,7 @@ func (p Partitioning) LastComplete(t time.Time) string {
 	return p.KeyAt(start.Add(-1))
 }
 
-// KeysBetween is the keys of the time partitions that begin at or after start and before end.
+// KeysBetween returns the keys of the time partitions that begin at or after start and before end.
 func (p Partitioning) KeysBetween(start, end time.Time) []string {
 	zone, err := p.zone()
 	if err != nil {
@@ -135,13 +139,14 @@ func (p Partitioning) KeysBetween(start, end time.Time) []string {
 	}
 }
 
-// Range is what a range partition, or a segment of a cursor, covers: from ≤ position < to.
+// Range returns the positions that a range partition, or a segment of a cursor, covers: from ≤ position < to.
 func (p Partitioning) Range(key string) (from, to int64, err error) {
 	first, second, _ := strings.Cut(key, "-")
 	from, err1 := strconv.ParseInt(first, 10, 64)
 	to, err2 := strconv.ParseInt(second, 10, 64)
 	if err1 != nil || err2 != nil || from < 0 || from >= to || key != fmt.Sprintf("%d-%d", from, to) {
-		return 0, 0, fault.New(fault.Invalid, "range %q is not two whole numbers such as 0-10000, the second excluded", key)
+		return 0, 0, fault.New(fault.Invalid,
+			"range %q must be two whole numbers such as 0-10000, the second excluded", key)
 	}
 	if p.Kind == ByRange && (to-from != p.Size || from%p.Size != 0) {
 		return 0, 0, fault.New(fault.Invalid, "range %q is not one of the ranges of %d", key, p.Size)
@@ -149,7 +154,7 @@ func (p Partitioning) Range(key string) (from, to int64, err error) {
 	return from, to, nil
 }
 
-// RangeAt is the key of the range partition that a position lies in.
+// RangeAt returns the key of the range partition that a position lies in.
 func (p Partitioning) RangeAt(position int64) string {
 	from := position - position%p.Size
 	return fmt.Sprintf("%d-%d", from, from+p.Size)
@@ -170,26 +175,27 @@ func (p Partitioning) zone() (*time.Location, error) {
 	return zone, nil
 }
 
-// zones remembers loaded zones: loading one reads a file, and routing asks for a zone with every event.
+// zones caches loaded zones: loading one reads a file, and routing needs a zone for every event.
 var zones sync.Map
 
-// shown is what clocks in a zone show at t, as a UTC time, in which every hour exists once.
+// shown returns what clocks in a zone show at t, as a UTC time, in which every hour exists once.
 func shown(t time.Time, zone *time.Location) time.Time {
 	_, offset := t.In(zone).Zone()
 	return t.UTC().Add(time.Duration(offset) * time.Second)
 }
 
-// FirstInstant is the first instant at which clocks in a zone show clock or later.
+// FirstInstant returns the first instant at which clocks in a zone show clock or later.
 func FirstInstant(clock time.Time, zone *time.Location) time.Time {
-	// No zone is further than 26 hours from UTC, so clocks show less than clock here.
+	// No zone is further than 26 hours from UTC, so at this instant clocks show less than clock.
 	for t := clock.Add(-26 * time.Hour); ; {
 		local := t.In(zone)
 		_, offset := local.Zone()
 		_, end := local.ZoneBounds()
 		if !end.IsZero() && !end.After(t) {
-			// The time package gives the last day of a leap year no end of its own, far in the future.
+			// Far in the future, the time package returns no usable end for the last day of a leap year.
 			end = t.Add(time.Hour)
 		}
+
 		candidate := clock.Add(-time.Duration(offset) * time.Second)
 		if end.IsZero() || candidate.Before(end) {
 			return candidate
@@ -201,7 +207,7 @@ func FirstInstant(clock time.Time, zone *time.Location) time.Time {
 	}
 }
 
-// The units on the local clock, which is a UTC time here.
+// The methods below compute with the local clock, as a UTC time.
 
 func (u TimeUnit) truncate(clock time.Time) time.Time {
 	year, month, day := clock.Date()

@@ -13,6 +13,7 @@ func TestPrecedes(t *testing.T) {
 	days := dag.Partitioning{Kind: dag.ByTime, Unit: dag.Day}
 	zoned := dag.Partitioning{Kind: dag.ByTime, Unit: dag.Month, Timezone: "Europe/Berlin"}
 	ranges := dag.Partitioning{Kind: dag.ByRange, Size: 10, Column: "id"}
+
 	for _, test := range []struct {
 		by         dag.Partitioning
 		key, bound string
@@ -34,6 +35,7 @@ func TestPrecedes(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, test.want, before, "%s before %s", test.key, test.bound)
 	}
+
 	for _, test := range []struct {
 		by         dag.Partitioning
 		key, bound string

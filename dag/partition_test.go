@@ -38,7 +38,7 @@ func TestBounds(t *testing.T) {
 		{in(Week, "UTC"), "2009-W01", "2008-12-29T00:00:00Z", "2009-01-05T00:00:00Z"},
 		{in(Month, "UTC"), "2001-12", "2001-12-01T00:00:00Z", "2002-01-01T00:00:00Z"},
 		{in(Day, "Asia/Kolkata"), "2001-01-31", "2001-01-30T18:30:00Z", "2001-01-31T18:30:00Z"},
-		// Spring: a day of 23 hours. Autumn: one of 25.
+		// A day of 23 hours in spring, and of 25 in autumn.
 		{in(Day, "Europe/Berlin"), "2001-03-25", "2001-03-24T23:00:00Z", "2001-03-25T22:00:00Z"},
 		{in(Day, "Europe/Berlin"), "2001-10-28", "2001-10-27T22:00:00Z", "2001-10-28T23:00:00Z"},
 		{in(Month, "Europe/Berlin"), "2001-03", "2001-02-28T23:00:00Z", "2001-03-31T22:00:00Z"},
@@ -66,6 +66,7 @@ func TestBounds(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, c.start, start.Format(time.RFC3339))
 			require.Equal(t, c.end, end.Format(time.RFC3339))
+
 			require.NoError(t, c.p.Valid(c.key))
 			require.Equal(t, c.key, c.p.KeyAt(start))
 			require.Equal(t, c.key, c.p.KeyAt(end.Add(-1)))
@@ -84,14 +85,17 @@ func TestInvalidKeys(t *testing.T) {
 	}{
 		{Partitioning{}, []string{"", "none", "2001-01-31"}},
 		{in(Hour, "UTC"), []string{"", "2001-01-31", "2001-01-31T24", "2001-01-31T5", "2001-01-31 05"}},
-		{in(Day, "UTC"), []string{"", "2001-02-29", "2001-1-31", "01-31-2001", "2001-01-31T05", "0000-01-01", "20010-01-01"}},
+		{in(Day, "UTC"), []string{"", "2001-02-29", "2001-1-31", "01-31-2001", "2001-01-31T05", "0000-01-01",
+			"20010-01-01"}},
 		{in(Week, "UTC"), []string{"", "2001-W53", "2001-W00", "2001-W5", "2001-05", "2001-W054"}},
 		{in(Month, "UTC"), []string{"", "2001-13", "2001", "2001-1"}},
 		{in(Hour, "America/New_York"), []string{"2001-04-01T02"}},
 		{in(Day, "Pacific/Apia"), []string{"2011-12-30"}},
-		{ranges, []string{"", "0", "0-99", "50-150", "100-0", "-100-0", "00-100", "0-100-200", "0-", "a-b", "0-+100", "99999999999999999999-100000000000000000099"}},
+		{ranges, []string{"", "0", "0-99", "50-150", "100-0", "-100-0", "00-100", "0-100-200", "0-", "a-b", "0-+100",
+			"99999999999999999999-100000000000000000099"}},
 		{Partitioning{Kind: ByCursor, Column: "id"}, []string{"", "5", "5-5", "7-5"}},
-		{Partitioning{Kind: ByKey}, []string{"", ".", "..", "a/b", `a\b`, " a", "a ", "a\nb", "a\x00", "\xff", strings.Repeat("x", MaxKeyBytes+1)}},
+		{Partitioning{Kind: ByKey}, []string{"", ".", "..", "a/b", `a\b`, " a", "a ", "a\nb", "a\x00", "\xff",
+			strings.Repeat("x", MaxKeyBytes+1)}},
 	} {
 		for _, key := range c.keys {
 			err := c.p.Valid(key)
@@ -99,6 +103,7 @@ func TestInvalidKeys(t *testing.T) {
 			require.True(t, fault.Is(err, fault.Invalid))
 		}
 	}
+
 	require.NoError(t, Partitioning{}.Valid(WholeKey))
 	require.NoError(t, ranges.Valid("100-200"))
 	require.Equal(t, "100-200", ranges.RangeAt(199))
@@ -107,18 +112,20 @@ func TestInvalidKeys(t *testing.T) {
 	for _, key := range []string{"a", "acme corp", "Zürich", "a.b", "2001-01-31", strings.Repeat("x", MaxKeyBytes)} {
 		require.NoError(t, Partitioning{Kind: ByKey}.Valid(key))
 	}
+
 	require.Empty(t, ranges.KeyAt(time.Time{}))
 	_, _, err := in(Day, "Mars/Olympus").Bounds("2001-01-31")
 	require.True(t, fault.Is(err, fault.Invalid))
 }
 
-// TestPartitionsCoverTime: whatever a zone's clocks do, every instant lies in exactly one partition, and partitions
-// follow each other without gap or overlap.
+// TestPartitionsCoverTime checks that every instant lies in exactly one partition, and that partitions follow each
+// other without gap or overlap, whatever a zone's clocks do.
 func TestPartitionsCoverTime(t *testing.T) {
 	t.Parallel()
 	zones := []string{
-		"UTC", "Europe/Berlin", "America/New_York", "America/St_Johns", "America/Sao_Paulo", "Australia/Lord_Howe", "Pacific/Apia",
-		"Asia/Kathmandu", "Africa/Casablanca", "Africa/Cairo", "Asia/Gaza", "Antarctica/Troll", "Pacific/Kwajalein", "America/Godthab", "Asia/Manila",
+		"UTC", "Europe/Berlin", "America/New_York", "America/St_Johns", "America/Sao_Paulo", "Australia/Lord_Howe",
+		"Pacific/Apia", "Asia/Kathmandu", "Africa/Casablanca", "Africa/Cairo", "Asia/Gaza", "Antarctica/Troll",
+		"Pacific/Kwajalein", "America/Godthab", "Asia/Manila",
 	}
 	for _, zone := range zones {
 		for _, unit := range []TimeUnit{Hour, Day, Week, Month} {
@@ -126,9 +133,11 @@ func TestPartitionsCoverTime(t *testing.T) {
 				t.Parallel()
 				p := in(unit, zone)
 				random := rand.New(rand.NewPCG(1, uint64(len(zone))))
-				from, to := time.Date(1900, 1, 1, 0, 0, 0, 0, time.UTC).Unix(), time.Date(2060, 1, 1, 0, 0, 0, 0, time.UTC).Unix()
+				from, to := time.Date(1900, 1, 1, 0, 0, 0, 0, time.UTC).Unix(),
+					time.Date(2060, 1, 1, 0, 0, 0, 0, time.UTC).Unix()
 				location, err := time.LoadLocation(zone)
 				require.NoError(t, err)
+
 				for range 200 {
 					at := time.Unix(from+random.Int64N(to-from), 0).UTC()
 					if _, change := at.In(location).ZoneBounds(); !change.IsZero() && random.IntN(2) == 0 {
@@ -181,10 +190,14 @@ func TestMappingKeys(t *testing.T) {
 		{"cursor to whole", same, cursor, none, "5-17", []string{WholeKey}},
 		{"cursor to cursor", same, cursor, cursor, "5-17", []string{"5-17"}},
 		{"day to month", window(Month), in(Day, "UTC"), in(Month, "UTC"), "2001-01-31", []string{"2001-01"}},
-		{"day to week over new year", window(Week), in(Day, "UTC"), in(Week, "UTC"), "2008-12-31", []string{"2009-W01"}},
-		{"repeated hour to day", window(Day), in(Hour, "Europe/Berlin"), in(Day, "Europe/Berlin"), "2001-10-28T02", []string{"2001-10-28"}},
-		{"last three", last(3), in(Day, "UTC"), in(Day, "UTC"), "2001-02-27", []string{"2001-02-27", "2001-02-28", "2001-03-01"}},
-		{"last three without the skipped day", last(3), in(Day, "Pacific/Apia"), in(Day, "Pacific/Apia"), "2011-12-29", []string{"2011-12-29", "2011-12-31"}},
+		{"day to week over new year", window(Week), in(Day, "UTC"), in(Week, "UTC"), "2008-12-31",
+			[]string{"2009-W01"}},
+		{"repeated hour to day", window(Day), in(Hour, "Europe/Berlin"), in(Day, "Europe/Berlin"), "2001-10-28T02",
+			[]string{"2001-10-28"}},
+		{"last three", last(3), in(Day, "UTC"), in(Day, "UTC"), "2001-02-27",
+			[]string{"2001-02-27", "2001-02-28", "2001-03-01"}},
+		{"last three without the skipped day", last(3), in(Day, "Pacific/Apia"), in(Day, "Pacific/Apia"), "2011-12-29",
+			[]string{"2011-12-29", "2011-12-31"}},
 		{"latest", latest, in(Day, "UTC"), in(Day, "UTC"), "2001-01-31", nil},
 		{"slice", slice, cursor, ranges, "5-17", nil},
 	} {
@@ -207,10 +220,13 @@ func TestMappingKeys(t *testing.T) {
 		{"whole of whole", same, none, none, WholeKey, []string{WholeKey}, false},
 		{"whole of days", same, in(Day, "UTC"), none, WholeKey, nil, true},
 		{"day of day", same, in(Day, "UTC"), in(Day, "UTC"), "2001-01-31", []string{"2001-01-31"}, false},
-		{"month of hours begins", window(Day), in(Hour, "Europe/Berlin"), in(Day, "Europe/Berlin"), "2001-03-25", hours("2001-03-25", 2), false},
+		{"month of hours begins", window(Day), in(Hour, "Europe/Berlin"), in(Day, "Europe/Berlin"), "2001-03-25",
+			hours("2001-03-25", 2), false},
 		{"week of days", window(Week), in(Day, "UTC"), in(Week, "UTC"), "2009-W01",
-			[]string{"2008-12-29", "2008-12-30", "2008-12-31", "2009-01-01", "2009-01-02", "2009-01-03", "2009-01-04"}, false},
-		{"last three", last(3), in(Day, "UTC"), in(Day, "UTC"), "2001-03-01", []string{"2001-02-27", "2001-02-28", "2001-03-01"}, false},
+			[]string{"2008-12-29", "2008-12-30", "2008-12-31", "2009-01-01", "2009-01-02", "2009-01-03",
+				"2009-01-04"}, false},
+		{"last three", last(3), in(Day, "UTC"), in(Day, "UTC"), "2001-03-01",
+			[]string{"2001-02-27", "2001-02-28", "2001-03-01"}, false},
 		{"day of latest", latest, none, in(Day, "UTC"), "2001-01-31", []string{WholeKey}, false},
 		{"day of all latest", latest, key, in(Day, "UTC"), "2001-01-31", nil, true},
 		{"range of slice", slice, cursor, ranges, "100-200", nil, true},
@@ -225,7 +241,7 @@ func TestMappingKeys(t *testing.T) {
 	}
 }
 
-// hours is the hours of a day but the one that its clocks skip.
+// hours returns the hours of a day, without the one that its clocks skip.
 func hours(day string, skipped int) []string {
 	var keys []string
 	for h := range 24 {
@@ -236,7 +252,7 @@ func hours(day string, skipped int) []string {
 	return keys
 }
 
-// TestMappingsAgree: an input partition feeds exactly the output partitions that are made of it.
+// TestMappingsAgree checks that an input partition feeds exactly the output partitions that are made of it.
 func TestMappingsAgree(t *testing.T) {
 	t.Parallel()
 	for _, zone := range []string{"UTC", "Europe/Berlin", "Pacific/Apia", "America/St_Johns"} {
@@ -251,11 +267,13 @@ func TestMappingsAgree(t *testing.T) {
 			{Mapping{Kind: MapWindow, Last: 3}, Month, Month},
 		} {
 			inputs, outputs := in(c.in, zone), in(c.out, zone)
-			for _, at := range []string{"2006-10-29T02:29:59Z", "2006-10-29T02:31:00Z", "2011-12-30T10:00:00Z", "2001-03-25T00:30:00Z", "2001-10-28T01:30:00Z"} {
+			for _, at := range []string{"2006-10-29T02:29:59Z", "2006-10-29T02:31:00Z", "2011-12-30T10:00:00Z",
+				"2001-03-25T00:30:00Z", "2001-10-28T01:30:00Z"} {
 				key := inputs.KeyAt(instant(t, at))
 				fed, err := c.m.OutputKeys(inputs, outputs, key)
 				require.NoError(t, err)
 				require.NotEmpty(t, fed)
+
 				for _, output := range fed {
 					made, all, err := c.m.InputKeys(inputs, outputs, output)
 					require.NoError(t, err)
@@ -270,12 +288,13 @@ func TestMappingsAgree(t *testing.T) {
 func TestMappingErrors(t *testing.T) {
 	t.Parallel()
 	_, err := Mapping{Kind: MapSame}.OutputKeys(in(Day, "UTC"), in(Month, "UTC"), "2001-01-31")
-	require.EqualError(t, err, "day partitions and month partitions are not the same")
+	require.EqualError(t, err, "the partitionings differ: day partitions and month partitions")
 	_, err = Mapping{Kind: MapSame}.OutputKeys(in(Day, "UTC"), in(Day, "UTC"), "yesterday")
 	require.EqualError(t, err, `"yesterday" is not a day such as 2001-01-31`)
 	_, err = Mapping{Kind: MapWindow, Window: Month}.OutputKeys(in(Day, "UTC"), Partitioning{Kind: ByKey}, "2001-01-31")
 	require.EqualError(t, err, "key partitions have no bounds in time")
-	_, _, err = Mapping{Kind: MapWindow, Window: Month}.InputKeys(Partitioning{Kind: ByKey}, in(Month, "UTC"), "2001-01")
+	_, _, err = Mapping{Kind: MapWindow, Window: Month}.InputKeys(Partitioning{Kind: ByKey}, in(Month, "UTC"),
+		"2001-01")
 	require.Error(t, err)
 	_, _, err = Mapping{Kind: MapWindow, Last: 2}.InputKeys(in(Day, "UTC"), in(Day, "UTC"), "2001")
 	require.Error(t, err)
@@ -301,8 +320,10 @@ func TestSlicesOfSegments(t *testing.T) {
 		require.Equal(t, c.holding, holding, c)
 		require.Equal(t, c.reached, reached, c)
 	}
+
 	_, _, err := ranges.Slice("0-11", nil)
 	require.Error(t, err)
+
 	keys, all, err := ranges.RangesOver("5-31", 10)
 	require.NoError(t, err)
 	require.True(t, all)

@@ -13,7 +13,7 @@ import (
 	"github.com/dagctl/dagctl/internal/fault"
 )
 
-// Code says which rule a problem broke. Codes are stable: programs may rely on them.
+// Code identifies the rule that a problem breaks. Codes are stable: programs may rely on them.
 type Code string
 
 // The codes.
@@ -34,7 +34,7 @@ const (
 	CodeConflict  Code = "conflict"  // two fields that exclude each other, or one that does not apply
 )
 
-// Problem is one thing wrong with a DAG file, with its place.
+// Problem is one fault of a DAG file, with its position.
 type Problem struct {
 	Position
 	Code       Code
@@ -44,10 +44,10 @@ type Problem struct {
 	Width      int    // columns that the caret underlines, at least 1
 }
 
-// Problems is everything wrong with a DAG file, in the order of the file.
+// Problems holds all faults of a DAG file, in the order of the file.
 type Problems []Problem
 
-// Error gives one line a problem: file:line:column: message (suggestion).
+// Error returns one line for each problem: file:line:column: message (suggestion).
 func (ps Problems) Error() string {
 	var b strings.Builder
 	for i, p := range ps {
@@ -62,7 +62,7 @@ func (ps Problems) Error() string {
 	return b.String()
 }
 
-// Pretty is the rendering for people: each problem with its line, a caret and the suggestion, then the count.
+// Pretty formats the problems for people: each with its line, a caret and the suggestion, then their number.
 func (ps Problems) Pretty() string {
 	var b strings.Builder
 	for _, p := range ps {
@@ -77,6 +77,7 @@ func (ps Problems) Pretty() string {
 		}
 		b.WriteByte('\n')
 	}
+
 	switch len(ps) {
 	case 0:
 	case 1:
@@ -87,8 +88,8 @@ func (ps Problems) Pretty() string {
 	return b.String()
 }
 
-// excerpt is the part of the line to show, with the caret's place in it: long lines are cut around the fault,
-// tabs and what a terminal would interpret become spaces.
+// excerpt returns the part of the line to show, and the column and width of the caret in it. It cuts long lines around
+// the fault, and replaces tabs and what a terminal would interpret with spaces.
 func (p Problem) excerpt() (line string, column, width int) {
 	const widest = 120
 	runes := []rune(p.Source)
@@ -97,6 +98,7 @@ func (p Problem) excerpt() (line string, column, width int) {
 			runes[i] = ' '
 		}
 	}
+
 	column = min(max(p.Column-1, 0), len(runes))
 	if from := column - widest/2; len(runes) > widest && from > 0 {
 		runes, column = runes[from:], column-from
@@ -106,7 +108,7 @@ func (p Problem) excerpt() (line string, column, width int) {
 	return strings.TrimRight(string(runes), " "), column, width
 }
 
-// MarshalJSON is the form of `--output json`.
+// MarshalJSON returns the form that `--output json` prints.
 func (p Problem) MarshalJSON() ([]byte, error) {
 	return json.Marshal(struct {
 		File       string `json:"file"`
@@ -119,7 +121,7 @@ func (p Problem) MarshalJSON() ([]byte, error) {
 	}{p.File, p.Line, p.Column, p.Code, p.Message, p.Suggestion, p.Source})
 }
 
-// Fault is the problems as a classified error, or nil where there are none.
+// Fault returns the problems as a classified error, or nil if there are none.
 func (ps Problems) Fault() *fault.Error {
 	if len(ps) == 0 {
 		return nil
@@ -137,7 +139,7 @@ func (ps Problems) Fault() *fault.Error {
 	return err
 }
 
-// String is file:line:column, as editors understand it.
+// String returns file:line:column, which editors understand.
 func (p Position) String() string { return fmt.Sprintf("%s:%d:%d", p.File, p.Line, p.Column) }
 
 // report collects the problems of one file.
@@ -145,22 +147,27 @@ type report struct {
 	file     string
 	lines    []string
 	problems Problems
-	original map[*yaml.Node]string // scalars that ${var.name} was replaced in, as they stand in the file
+	original map[*yaml.Node]string // the text in the file of scalars in which ${var.name} was replaced
 }
 
-// lineBreak is what YAML counts lines by.
+// lineBreak matches what YAML counts as the end of a line.
 var lineBreak = regexp.MustCompile("\r\n|[\r\n\u0085\u2028\u2029]")
 
 func newReport(file string, text []byte) *report {
 	return &report{file: file, lines: lineBreak.Split(string(text), -1), original: map[*yaml.Node]string{}}
 }
 
-// at records a problem at a line and column. The result is good for adding a suggestion to until the next call.
+// at records a problem at a line and column. Until the next call, a suggestion can be added to the result.
 func (r *report) at(line, column, width int, code Code, format string, args ...any) *Problem {
 	if line > max(len(r.lines), 1) {
-		line, column = len(r.lines), 1 // YAML counts a line that the end of the file begins
+		line, column = len(r.lines), 1 // YAML counts an empty line after the last line break
 	}
-	p := Problem{Position: Position{r.file, max(line, 1), max(column, 1)}, Code: code, Message: fmt.Sprintf(format, args...), Width: width}
+	p := Problem{
+		Position: Position{r.file, max(line, 1), max(column, 1)},
+		Code:     code,
+		Message:  fmt.Sprintf(format, args...),
+		Width:    width,
+	}
 	if p.Line <= len(r.lines) {
 		p.Source = r.lines[p.Line-1]
 	}
@@ -168,19 +175,19 @@ func (r *report) at(line, column, width int, code Code, format string, args ...a
 	return &r.problems[len(r.problems)-1]
 }
 
-// suggest says what to do instead.
+// suggest sets what to do instead.
 func (p *Problem) suggest(format string, args ...any) { p.Suggestion = fmt.Sprintf(format, args...) }
 
-// nearest suggests the candidate that word was probably meant to be, or lists them where they are few.
+// nearest suggests the candidate that word was probably meant to be or, if there are only a few, lists them all.
 func (p *Problem) nearest(word string, candidates []string) {
 	if best := nearest(word, candidates); best != "" {
 		p.suggest("did you mean %q?", best)
 	} else if len(candidates) > 0 && len(candidates) <= 8 {
-		p.suggest("there are: %s", strings.Join(candidates, ", "))
+		p.suggest("use one of: %s", strings.Join(candidates, ", "))
 	}
 }
 
-// sorted is the problems in the order of the file, each once, no more than MaxProblems.
+// sorted returns up to MaxProblems problems in the order of the file, without duplicates.
 func (r *report) sorted() Problems {
 	slices.SortStableFunc(r.problems, func(a, b Problem) int {
 		if a.Line != b.Line {
@@ -188,19 +195,23 @@ func (r *report) sorted() Problems {
 		}
 		return a.Column - b.Column
 	})
-	ps := slices.CompactFunc(r.problems, func(a, b Problem) bool { return a.Position == b.Position && a.Message == b.Message })
+
+	ps := slices.CompactFunc(r.problems, func(a, b Problem) bool {
+		return a.Position == b.Position && a.Message == b.Message
+	})
 	if len(ps) > MaxProblems {
 		last := ps[MaxProblems]
-		last.Code, last.Message, last.Suggestion = CodeLimit, fmt.Sprintf("and %d more problems from here on", len(ps)-MaxProblems), ""
+		last.Code, last.Suggestion = CodeLimit, ""
+		last.Message = fmt.Sprintf("and %d more problems from here on", len(ps)-MaxProblems)
 		ps = append(ps[:MaxProblems:MaxProblems], last)
 	}
 	return ps
 }
 
-// nearest is the candidate at the smallest edit distance from word, if that is small for its length.
+// nearest returns the candidate at the smallest edit distance from word, if that is small for its length.
 func nearest(word string, candidates []string) string {
 	if len(word) < 3 {
-		return "" // anything is near to so little
+		return "" // almost anything is near to so short a word
 	}
 	best, distance := "", len(word)/3+1
 	for _, c := range candidates {
@@ -211,11 +222,13 @@ func nearest(word string, candidates []string) string {
 	return best
 }
 
-// editDistance counts insertions, deletions, substitutions and swaps of neighbours; at least limit means "too far".
+// editDistance counts insertions, deletions, substitutions and swaps of neighbours. It may stop at limit.
 func editDistance(a, b string, limit int) int {
 	if len(a)-len(b) >= limit || len(b)-len(a) >= limit {
 		return limit
 	}
+
+	// Three rows of the usual table: the last two, and the one to fill.
 	before, last, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
 	for j := range last {
 		last[j] = j

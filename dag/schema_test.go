@@ -19,7 +19,7 @@ func editorSchema(t *testing.T) *jsonschema.Schema {
 	return schema
 }
 
-// accepts says whether the schema takes a text, as an editor would ask it.
+// accepts reports whether the schema accepts a text, as an editor would ask.
 func accepts(t *testing.T, schema *jsonschema.Schema, text []byte) bool {
 	t.Helper()
 	root := load(text, newReport("", text))
@@ -27,7 +27,7 @@ func accepts(t *testing.T, schema *jsonschema.Schema, text []byte) bool {
 	return schema.Validate(value{root}.json()) == nil
 }
 
-// TestSchemaAgrees: the schema accepts what Parse accepts, and refuses what the grammar refuses.
+// TestSchemaAgrees checks that the schema accepts what Parse accepts and refuses what the grammar refuses.
 func TestSchemaAgrees(t *testing.T) {
 	t.Parallel()
 	schema := editorSchema(t)
@@ -40,7 +40,8 @@ func TestSchemaAgrees(t *testing.T) {
 	}
 
 	const job = "name: a\njobs:\n  - { name: a, operator: command, source: { kind: manual }, %s }\n"
-	const reactive = "name: a\njobs:\n  - { name: b, operator: command, source: { kind: manual } }\n  - { name: a, operator: command, inputs: [%s] }\n"
+	const reactive = "name: a\njobs:\n  - { name: b, operator: command, source: { kind: manual } }\n" +
+		"  - { name: a, operator: command, inputs: [%s] }\n"
 	for _, c := range []struct{ frame, hole string }{
 		{"%s", "{}"},
 		{"%s", "name: a\njobs: []"},
@@ -59,15 +60,23 @@ func TestSchemaAgrees(t *testing.T) {
 		{"%s", "name: a\njobs: [null]"},
 		{"%s", "name: a\nvars: { A: {} }\njobs: [{ name: a, operator: command, source: { kind: manual } }]"},
 		{"%s", "name: a\nvars: { a: 5 }\njobs: [{ name: a, operator: command, source: { kind: manual } }]"},
-		{"%s", "name: a\nvars: { a: { default: [1] } }\njobs: [{ name: a, operator: command, source: { kind: manual } }]"},
-		{"%s", "name: a\ndefaults: { operator: sql }\njobs: [{ name: a, operator: command, source: { kind: manual } }]"},
-		{"%s", "name: a\njobs: [{ name: a, operator: command, source: { kind: manual } }]\npublish: { a-b: { from: { job: a } } }"},
-		{"%s", "name: a\njobs: [{ name: a, operator: command, source: { kind: manual } }]\npublish: { a: { from: { dataset: a } } }"},
+		{"%s", "name: a\nvars: { a: { default: [1] } }\n" +
+			"jobs: [{ name: a, operator: command, source: { kind: manual } }]"},
+		{"%s", "name: a\ndefaults: { operator: sql }\n" +
+			"jobs: [{ name: a, operator: command, source: { kind: manual } }]"},
+		{"%s", "name: a\njobs: [{ name: a, operator: command, source: { kind: manual } }]\n" +
+			"publish: { a-b: { from: { job: a } } }"},
+		{"%s", "name: a\njobs: [{ name: a, operator: command, source: { kind: manual } }]\n" +
+			"publish: { a: { from: { dataset: a } } }"},
 		{"%s", "name: a\njobs: [{ name: a, operator: command, source: { kind: manual } }]\npublish: { a: {} }"},
-		{"%s", "name: a\njobs: [{ name: a, operator: command, source: { kind: manual } }]\npublish: { a: { from: { job: a }, due: 5h } }"},
-		{"%s", "name: a\njobs: [{ name: a, operator: command, source: { kind: manual } }]\nnotify: [{ on: [other], webhook: { secret: A } }]"},
-		{"%s", "name: a\njobs: [{ name: a, operator: command, source: { kind: manual } }]\nnotify: [{ on: [], webhook: { secret: A } }]"},
-		{"%s", "name: a\njobs: [{ name: a, operator: command, source: { kind: manual } }]\nnotify: [{ on: [dead], webhook: A }]"},
+		{"%s", "name: a\njobs: [{ name: a, operator: command, source: { kind: manual } }]\n" +
+			"publish: { a: { from: { job: a }, due: 5h } }"},
+		{"%s", "name: a\njobs: [{ name: a, operator: command, source: { kind: manual } }]\n" +
+			"notify: [{ on: [other], webhook: { secret: A } }]"},
+		{"%s", "name: a\njobs: [{ name: a, operator: command, source: { kind: manual } }]\n" +
+			"notify: [{ on: [], webhook: { secret: A } }]"},
+		{"%s", "name: a\njobs: [{ name: a, operator: command, source: { kind: manual } }]\n" +
+			"notify: [{ on: [dead], webhook: A }]"},
 		{job, "other: 1"},
 		{job, "description: ''"},
 		{job, "description: 5"},
@@ -147,9 +156,12 @@ func TestSchemaAgrees(t *testing.T) {
 		{reactive, "{ from: { job: b }, where: [a] }"},
 		{reactive, "{ from: { job: b }, refresh: sometimes }"},
 		{reactive, "{ from: { job: b }, read: old }"},
-		{"name: a\njobs: [{ name: a, operator: file_source, source: { kind: manual }, config: { path: a, %s } }]", "other: 1"},
-		{"name: a\njobs: [{ name: a, operator: file_source, source: { kind: manual }, config: { path: a, %s } }]", "format: xml"},
-		{"name: a\njobs: [{ name: a, operator: file_source, source: { kind: manual }, config: { path: a, %s } }]", "batch: { secret: A }"},
+		{"name: a\njobs: [{ name: a, operator: file_source, source: { kind: manual }, config: { path: a, %s } }]",
+			"other: 1"},
+		{"name: a\njobs: [{ name: a, operator: file_source, source: { kind: manual }, config: { path: a, %s } }]",
+			"format: xml"},
+		{"name: a\njobs: [{ name: a, operator: file_source, source: { kind: manual }, config: { path: a, %s } }]",
+			"batch: { secret: A }"},
 		{"name: a\njobs: [{ name: a, operator: file_source, source: { kind: manual }, config: { %s } }]", "path: 5"},
 	} {
 		text := []byte(strings.Replace(c.frame, "%s", c.hole, 1))
@@ -159,9 +171,9 @@ func TestSchemaAgrees(t *testing.T) {
 	}
 }
 
-// TestSchemaCannotSay lists, by one example each, the rules that Parse has and a schema of the text cannot express. Any
-// other file of the gallery that is YAML must be refused by both.
-func TestSchemaCannotSay(t *testing.T) {
+// TestRulesBeyondTheSchema lists, with one example each, the rules of Parse that a schema cannot express. Both must
+// refuse every other file of the gallery that is YAML.
+func TestRulesBeyondTheSchema(t *testing.T) {
 	t.Parallel()
 	beyond := map[string]string{
 		"append_without_key":            "rules over several fields",
@@ -184,6 +196,7 @@ func TestSchemaCannotSay(t *testing.T) {
 		"webhook":                       "rules over several fields",
 		"variables":                     "what a variable resolves to",
 	}
+
 	schema := editorSchema(t)
 	files, err := filepath.Glob("testdata/broken/*.yaml")
 	require.NoError(t, err)
@@ -192,7 +205,7 @@ func TestSchemaCannotSay(t *testing.T) {
 		require.NoError(t, err)
 		root := load(text, newReport("", text))
 		if root == nil {
-			continue // an editor says itself that it is not YAML
+			continue // an editor itself reports that it is not YAML
 		}
 		name := strings.TrimSuffix(filepath.Base(file), ".yaml")
 		_, cannot := beyond[name]

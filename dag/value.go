@@ -7,8 +7,8 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// value reads a node of the tree. Reading what is absent or of the wrong type, which the grammar has reported
-// already, gives the zero value, so that decoding can go on and find the other faults.
+// value reads a node of the tree. A node that is absent or of the wrong type, which the grammar has reported already,
+// reads as the zero value, so that decoding can go on and find the other faults.
 type value struct{ node *yaml.Node }
 
 func (v value) present() bool { return v.node != nil }
@@ -87,7 +87,7 @@ func (v value) duration() time.Duration {
 	return d
 }
 
-// items is the entries of a list; a single value stands for a list of one.
+// items returns the entries of a list. A single value stands for a list of one.
 func (v value) items() []value {
 	if v.node == nil || v.node.Tag == "!!null" {
 		return nil
@@ -110,7 +110,7 @@ func (v value) texts() []string {
 	return texts
 }
 
-// json is the value as JSON knows it: string, bool, int64, float64, nil, []any or map[string]any.
+// json returns the value as a JSON type: string, bool, int64, float64, nil, []any or map[string]any.
 func (v value) json() any {
 	if v.node == nil {
 		return nil
@@ -129,6 +129,7 @@ func (v value) json() any {
 		}
 		return list
 	}
+
 	switch v.node.Tag {
 	case "!!null":
 		return nil
@@ -150,7 +151,7 @@ func (v value) scalars() []any {
 	return list
 }
 
-// position is where the value stands.
+// position returns the position of the value in the file.
 func (v value) position(file string) Position {
 	if v.node == nil {
 		return Position{File: file, Line: 1, Column: 1}

@@ -9,16 +9,16 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// Variables. `vars` declares them; ${var.name} in any value of the file, not in field names and not in files that
-// it names, is replaced by the value given at deploy or by the default. $${var.name} stands for itself.
+// Variables. `vars` declares them. ${var.name} in any value of the file, but not in field names or in files that it
+// names, is replaced by the value given at deploy or by the default. $${var.name} stands for the text ${var.name}.
 //
-// The type of what comes out: a field of the grammar takes the type it wants, so `max_attempts: "${var.n}"` is a number.
-// Inside `config` and `where` an unquoted ${var.n} is read as YAML reads its value, a quoted one is text.
-// A value is never read as YAML structure.
+// A field of the grammar determines the type of the result, so `max_attempts: "${var.n}"` is a number. Inside `config`
+// and `where`, an unquoted ${var.n} has the type that YAML gives its value, and a quoted one is text. A value is never
+// read as a YAML list or mapping.
 
 var variableReference = regexp.MustCompile(`\$?\$\{var\.([^}]*)\}?`)
 
-// resolveVariables reads `vars`, with the given values over the defaults.
+// resolveVariables returns the variables that `vars` declares, with their given or default values.
 func resolveVariables(root value, given map[string]string, c *checker) map[string]string {
 	vars := map[string]string{}
 	declared := root.get("vars")
@@ -35,48 +35,37 @@ func resolveVariables(root value, given map[string]string, c *checker) map[strin
 			}
 		default:
 			vars[name] = ""
-			c.node(key, CodeVariable, "variable %q has neither a value nor a default", name).suggest("deploy with --var %s=...", name)
+			c.node(key, CodeVariable, "variable %q has neither a value nor a default", name).
+				suggest("deploy with --var %s=...", name)
 		}
+
 		if len(vars[name]) > MaxVariableBytes {
-			c.node(key, CodeLimit, "the value of variable %q has %d bytes; at most %d are allowed", name, len(vars[name]), MaxVariableBytes)
+			c.node(key, CodeLimit, "the value of variable %q has %d bytes; at most %d are allowed",
+				name, len(vars[name]), MaxVariableBytes)
 		}
 		if !utf8.ValidString(vars[name]) || strings.ContainsRune(vars[name], 0) {
 			c.node(key, CodeVariable, "the value of variable %q is not text", name)
 		}
 	}
+
+	place := root.node
+	if declared.present() {
+		place = root.key("vars")
+	}
 	for _, name := range sortedKeys(given) {
 		if _, ok := vars[name]; !ok {
-			place := root.node
-			if declared.present() {
-				place = root.key("vars")
-			}
-			c.node(place, CodeVariable, "variable %q was given a value, but the file does not declare it", name).nearest(name, sortedKeys(vars))
+			c.node(place, CodeVariable, "variable %q was given a value, but the file does not declare it", name).
+				nearest(name, sortedKeys(vars))
 		}
 	}
 	return vars
 }
 
-// substitute replaces variables in every value below the node.
+// substitute replaces variables in every value below the node. A free value is one whose type the grammar does not
+// determine.
 func substitute(n *yaml.Node, vars map[string]string, free bool, c *checker) {
 	if n.Kind == yaml.ScalarNode && strings.Contains(n.Value, "${var.") {
-		original := n.Value
-		replaced := variableReference.ReplaceAllStringFunc(n.Value, func(reference string) string {
-			if strings.HasPrefix(reference, "$$") {
-				return reference[1:]
-			}
-			c.original[n] = original
-			name := strings.TrimSuffix(strings.TrimPrefix(reference, "${var."), "}")
-			if _, ok := vars[name]; !ok || !strings.HasSuffix(reference, "}") {
-				c.reference(n, reference, name, vars)
-				c.unresolved[n] = true
-				return ""
-			}
-			return vars[name]
-		})
-		if free && n.Style == 0 && c.interpolated(n) {
-			n.Tag = plainTag(replaced)
-		}
-		n.Value = replaced
+		substituteScalar(n, vars, free, c)
 	}
 	for i, child := range n.Content {
 		if n.Kind == yaml.MappingNode && i%2 == 0 {
@@ -90,17 +79,42 @@ func substitute(n *yaml.Node, vars map[string]string, free bool, c *checker) {
 	}
 }
 
-// reference reports a ${var.name} that leads nowhere, at the very place where that can be told.
+func substituteScalar(n *yaml.Node, vars map[string]string, free bool, c *checker) {
+	original := n.Value
+	replaced := variableReference.ReplaceAllStringFunc(n.Value, func(reference string) string {
+		if strings.HasPrefix(reference, "$$") {
+			return reference[1:]
+		}
+		c.original[n] = original
+		name := strings.TrimSuffix(strings.TrimPrefix(reference, "${var."), "}")
+		if _, ok := vars[name]; !ok || !strings.HasSuffix(reference, "}") {
+			c.reference(n, reference, name, vars)
+			c.unresolved[n] = true
+			return ""
+		}
+		return vars[name]
+	})
+
+	if free && n.Style == 0 && c.interpolated(n) {
+		n.Tag = plainTag(replaced)
+	}
+	n.Value = replaced
+}
+
+// reference reports a ${var.name} that has no value, at the reference itself if it can be found in the line.
 func (c *checker) reference(n *yaml.Node, reference, name string, vars map[string]string) {
 	line, column, width := n.Line, n.Column, 1
 	if n.Line <= len(c.lines) {
 		from := min(n.Column-1, len(c.lines[n.Line-1]))
 		if at := strings.Index(c.lines[n.Line-1][from:], reference); at >= 0 {
-			column, width = utf8.RuneCountInString(c.lines[n.Line-1][:from+at])+1, utf8.RuneCountInString(reference)
+			column = utf8.RuneCountInString(c.lines[n.Line-1][:from+at]) + 1
+			width = utf8.RuneCountInString(reference)
 		}
 	}
+
 	if !strings.HasSuffix(reference, "}") {
-		c.at(line, column, width, CodeVariable, "${var. is not closed").suggest("write ${var.name}; $${var. stands for the text itself")
+		c.at(line, column, width, CodeVariable, "${var. is not closed").
+			suggest("write ${var.name}; $${var. stands for the text itself")
 		return
 	}
 	c.at(line, column, width, CodeVariable, "there is no variable %q", name).nearest(name, sortedKeys(vars))

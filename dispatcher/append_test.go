@@ -1,10 +1,13 @@
-package dispatcher
+package dispatcher_test
 
 import (
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/dispatcher/dispatchertest"
 )
 
 const log = `
@@ -28,95 +31,98 @@ publish:
 
 func TestAppendReadsWhatIsNew(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	w.drop("a.csv", "id,v\n1,x\n2,x\n")
-	w.serve(log)
-	require.Equal(t, []string{"1,x", "2,x"}, w.read("log")["all"])
-	w.drop("b.csv", "id,v\n3,x\n")
-	w.poll()
-	w.settle()
-	require.Equal(t, []string{"1,x", "2,x", "3,x"}, w.read("log")["all"])
-	require.Equal(t, 1, w.count(`SELECT FROM partition_inputs i JOIN dag_version_datasets s ON s.dataset_version = i.output_version AND s.job_name = 'all' WHERE i.output_revision = 2`),
+	w := dispatchertest.NewWorld(t)
+	w.Drop("a.csv", "id,v\n1,x\n2,x\n")
+	w.Serve(log)
+	require.Equal(t, []string{"1,x", "2,x"}, w.Read("log")["all"])
+	w.Drop("b.csv", "id,v\n3,x\n")
+	w.Poll()
+	w.Settle()
+	require.Equal(t, []string{"1,x", "2,x", "3,x"}, w.Read("log")["all"])
+	require.Equal(t, 1, w.Count(`SELECT FROM partition_inputs i
+		JOIN dag_version_datasets s ON s.dataset_version = i.output_version AND s.job_name = 'all'
+		WHERE i.output_revision = 2`),
 		"only the new file was read")
-	w.drop("b.csv", "id,v\n3,y\n4,y\n")
-	w.poll()
-	w.settle()
-	require.Equal(t, []string{"1,x", "2,x", "3,y", "4,y"}, w.read("log")["all"], "the newer row of a key stands")
-	require.NoError(t, w.d.Reconcile(t.Context(), later(0)))
-	w.settle()
-	require.Equal(t, 3, w.attempts("all"))
+	w.Drop("b.csv", "id,v\n3,y\n4,y\n")
+	w.Poll()
+	w.Settle()
+	require.Equal(t, []string{"1,x", "2,x", "3,y", "4,y"}, w.Read("log")["all"], "the newer row of a key stands")
+	require.NoError(t, w.D.Reconcile(t.Context(), dispatchertest.Later(0)))
+	w.Settle()
+	require.Equal(t, 3, w.Attempts("all"))
 }
 
 // Two that append at the same time: the second finds that its base has moved, and does it again without a failure.
 func TestTheBaseOfAnAppendMoved(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	w.drop("a.csv", "id,v\n1,x\n")
-	w.serve(log)
+	w := dispatchertest.NewWorld(t)
+	w.Drop("a.csv", "id,v\n1,x\n")
+	w.Serve(log)
 	step := func(name, content string) {
-		w.drop(name, content)
-		w.poll()
-		w.d.execute(t.Context(), w.one(w.d))
-		w.route()
+		w.Drop(name, content)
+		w.Poll()
+		dispatchertest.Execute(t.Context(), w.D, w.One(w.D))
+		w.Route()
 	}
 	step("b.csv", "id,v\n2,x\n")
-	first := w.one(w.d)
-	done := w.do(w.d, first)
-	w.reap(later(time.Hour)) // it is thought lost
+	first := w.One(w.D)
+	done := w.Do(w.D, first)
+	w.Reap(dispatchertest.Later(time.Hour)) // it is thought lost
 	step("c.csv", "id,v\n3,x\n")
-	second := w.one(w.d)
-	require.NoError(t, w.d.complete(t.Context(), second, w.do(w.d, second), later(0)))
-	w.check()
-	require.Equal(t, []string{"1,x", "2,x", "3,x"}, w.read("log")["all"], "it read what the first had not committed")
-	refused(t, w.d.complete(t.Context(), first, done, later(0)))
+	second := w.One(w.D)
+	require.NoError(t, w.D.CompleteAttempt(t.Context(), second, w.Do(w.D, second), dispatchertest.Later(0)))
+	w.Check()
+	require.Equal(t, []string{"1,x", "2,x", "3,x"}, w.Read("log")["all"], "it read what the first had not committed")
+	dispatchertest.Refused(t, w.D.CompleteAttempt(t.Context(), first, done, dispatchertest.Later(0)))
 
 	// The other way round: the base moves under a task that holds its lease.
 	step("d.csv", "id,v\n4,x\n")
-	held := w.one(w.d)
-	done = w.do(w.d, held)
-	done.outcome.Written[0].BaseRevision--
-	require.ErrorIs(t, w.d.complete(t.Context(), held, done, later(0)), errBaseMoved)
-	require.NoError(t, w.d.report(t.Context(), held, done, nil, false))
+	held := w.One(w.D)
+	done = w.Do(w.D, held)
+	done.Outcome.Written[0].BaseRevision--
+	require.ErrorIs(t, w.D.CompleteAttempt(t.Context(), held, done, dispatchertest.Later(0)), dispatcher.ErrBaseMoved)
+	require.NoError(t, w.D.Report(t.Context(), held, done, nil, false))
 	var failures int
-	w.row(`SELECT failures FROM tasks WHERE id = $1`, held.TaskID)(&failures)
+	w.Row(`SELECT failures FROM tasks WHERE id = $1`, held.TaskID)(&failures)
 	require.Zero(t, failures)
-	w.promote(later(time.Minute))
-	w.settle()
-	require.Equal(t, []string{"1,x", "2,x", "3,x", "4,x"}, w.read("log")["all"])
-	require.Equal(t, map[string]int64{"all": 3}, w.published("all"))
+	w.Promote(dispatchertest.Later(time.Minute))
+	w.Settle()
+	require.Equal(t, []string{"1,x", "2,x", "3,x", "4,x"}, w.Read("log")["all"])
+	require.Equal(t, map[string]int64{"all": 3}, w.Published("all"))
 }
 
 // What was appended and rejected leaves the way free for what comes next.
 func TestAnAppendAfterARejectedOne(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	w.drop("a.csv", "id,v\n1,x\n")
-	w.serve(edit(log, "config: { query: \"SELECT id, v FROM raw\" }", "config: { query: \"SELECT id, v FROM raw\" }\n    checks: [{ name: good, sql: \"SELECT * FROM output WHERE v = 'bad'\" }]"))
-	w.drop("b.csv", "id,v\n2,bad\n")
-	w.poll()
-	w.settle()
-	require.Equal(t, []string{"1,x"}, w.read("log")["all"])
-	w.drop("b.csv", "id,v\n2,good\n")
-	w.poll()
-	w.settle()
-	require.Equal(t, []string{"1,x", "2,good"}, w.read("log")["all"])
-	require.Equal(t, 3, w.attempts("all"))
+	w := dispatchertest.NewWorld(t)
+	w.Drop("a.csv", "id,v\n1,x\n")
+	w.Serve(dispatchertest.Edit(log, "config: { query: \"SELECT id, v FROM raw\" }",
+		"config: { query: \"SELECT id, v FROM raw\" }\n    checks: [{ name: good, sql: \"SELECT * FROM output WHERE v = 'bad'\" }]"))
+	w.Drop("b.csv", "id,v\n2,bad\n")
+	w.Poll()
+	w.Settle()
+	require.Equal(t, []string{"1,x"}, w.Read("log")["all"])
+	w.Drop("b.csv", "id,v\n2,good\n")
+	w.Poll()
+	w.Settle()
+	require.Equal(t, []string{"1,x", "2,good"}, w.Read("log")["all"])
+	require.Equal(t, 3, w.Attempts("all"))
 	// Nor does it turn in circles while a revision waits for its check.
-	w.drop("c.csv", "id,v\n3,x\n")
-	w.poll()
-	w.d.execute(t.Context(), w.one(w.d))
-	w.route()
-	w.d.execute(t.Context(), w.one(w.d))
-	check := w.one(w.d)
-	require.NotNil(t, check.check)
-	w.drop("d.csv", "id,v\n4,x\n")
-	w.poll()
-	w.d.execute(t.Context(), w.one(w.d))
-	w.route()
-	w.work()
-	require.LessOrEqual(t, w.attempts("all"), 5)
-	w.d.execute(t.Context(), check)
-	w.promote(later(time.Minute))
-	w.settle()
-	require.Equal(t, []string{"1,x", "2,good", "3,x", "4,x"}, w.read("log")["all"])
+	w.Drop("c.csv", "id,v\n3,x\n")
+	w.Poll()
+	dispatchertest.Execute(t.Context(), w.D, w.One(w.D))
+	w.Route()
+	dispatchertest.Execute(t.Context(), w.D, w.One(w.D))
+	check := w.One(w.D)
+	require.NotNil(t, check.Check)
+	w.Drop("d.csv", "id,v\n4,x\n")
+	w.Poll()
+	dispatchertest.Execute(t.Context(), w.D, w.One(w.D))
+	w.Route()
+	w.Work()
+	require.LessOrEqual(t, w.Attempts("all"), 5)
+	dispatchertest.Execute(t.Context(), w.D, check)
+	w.Promote(dispatchertest.Later(time.Minute))
+	w.Settle()
+	require.Equal(t, []string{"1,x", "2,good", "3,x", "4,x"}, w.Read("log")["all"])
 }

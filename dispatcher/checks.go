@@ -11,41 +11,49 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/dispatcher/notices"
+	"github.com/dagctl/dagctl/dispatcher/stale"
+	"github.com/dagctl/dagctl/dispatcher/tasks"
+	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/registry"
 	"github.com/dagctl/dagctl/storage"
 )
 
-// A revision of an output with checks is followed by a check task. Where a check is an error, the revision is held
-// until the task has decided over it; where all only warn, it is published already and the task just records.
+// Each revision of an output with checks gets a check task. If a check has the severity error, the revision is held
+// until the task publishes or rejects it. If all checks only warn, the revision is published at once, and the task
+// records the results.
 
-// checkPayload says which revision a check task is about.
-type checkPayload struct {
+// CheckRuntime is the name under which check tasks wait; every dispatcher serves it, whatever runtimes it maps.
+const CheckRuntime = "dispatcher"
+
+// CheckPayload is the payload of a check task: the revision to check.
+type CheckPayload struct {
 	Output    int    `json:"output"`
 	Partition string `json:"partition"`
 	Revision  int64  `json:"revision"`
 
-	Ahead *aheadOf `json:"ahead,omitempty"`
+	Ahead *AheadOf `json:"ahead,omitempty"`
 }
 
-// aheadOf says that a check is one of a version that does not serve yet, on a revision that is published.
-type aheadOf struct {
+// AheadOf is set where a version that does not serve yet checks a published revision.
+type AheadOf struct {
 	Job    uuid.UUID `json:"job"` // the version's own row
 	Checks []string  `json:"checks"`
 }
 
-// revisionCheck is a check task with what its run needs.
+// revisionCheck is a check task with everything that its run needs.
 type revisionCheck struct {
-	checkPayload
+	CheckPayload
 	ref      registry.Ref
 	checks   []dag.Check
-	attempt  storage.Attempt // the one that made the revision
+	attempt  storage.Attempt // that made the revision
 	manifest storage.Manifest
 	held     bool
 }
 
-// checksOf lists the checks on an output; held tells whether they decide over publication.
-func checksOf(job *registry.Job, output int) (checks []dag.Check, held bool) {
+// ChecksOf returns the checks on an output; held reports whether a revision is held until they have passed.
+func ChecksOf(job *registry.Job, output int) (checks []dag.Check, held bool) {
 	for _, c := range job.Def.Checks {
 		if c.Output == output {
 			checks = append(checks, c)
@@ -55,59 +63,70 @@ func checksOf(job *registry.Job, output int) (checks []dag.Check, held bool) {
 	return checks, held
 }
 
-// checkTask asks for the task that checks a revision. It is exempt from the rule of one per output partition.
-func checkTask(job *registry.Job, output int, key string, revision int64, class int) (newTask, error) {
-	payload, err := json.Marshal(checkPayload{output, key, revision, nil})
+// CheckTask returns the request for the task that checks a revision. Its slot is its own, so that it need not wait for
+// other tasks of the output partition.
+func CheckTask(job *registry.Job, output int, key string, revision int64, class int) (tasks.Request, error) {
+	payload, err := json.Marshal(CheckPayload{output, key, revision, nil})
 	if err != nil {
-		return newTask{}, err
+		return tasks.Request{}, err
 	}
 	name := fmt.Sprintf("check:%d:%s@%d", output, key, revision)
-	return newTask{job: job, kind: "check", slot: name, dedupe: name, partition: key, payload: payload, runtime: CheckRuntime, class: class}, nil
+	return tasks.Request{Job: job, Kind: tasks.KindCheck, Slot: name, Dedupe: name, Partition: key, Payload: payload,
+		Runtime: CheckRuntime, Class: class}, nil
 }
 
-// CheckRuntime is the name under which check tasks wait; every dispatcher serves it, whatever runtimes it maps.
-const CheckRuntime = "dispatcher"
-
-// assignCheck gives a check task the revision it is about, and as inputs what the run that made it has read.
-func (d *Dispatcher) assignCheck(ctx context.Context, tx pgx.Tx, a *operators.Assignment, job *registry.Job, c claimable) (*revisionCheck, error) {
+// assignCheck returns the revision that a check task checks, and assigns as inputs those that the revision was made
+// from.
+func (d *Dispatcher) assignCheck(
+	ctx context.Context, tx pgx.Tx, a *operators.Assignment, job *registry.Job, c tasks.Taken,
+) (*revisionCheck, error) {
 	var check revisionCheck
-	if err := json.Unmarshal(c.Payload, &check.checkPayload); err != nil {
+	if err := json.Unmarshal(c.Payload, &check.CheckPayload); err != nil {
 		return nil, fmt.Errorf("payload of check task %s: %w", c.Task, err)
 	}
+
 	if check.Ahead != nil {
-		rows, err := d.Registry.Jobs(ctx, tx, ids(check.Ahead.Job))
+		rows, err := d.Registry.Jobs(ctx, tx, []uuid.UUID{check.Ahead.Job})
 		if err != nil {
 			return nil, err
 		}
 		job = rows[check.Ahead.Job]
 	}
+
 	generation := job.Outputs[check.Output].Generation
 	if err := setPartition(a, job, check.Partition); err != nil {
 		return nil, err
 	}
 	check.ref = registry.Ref{Version: generation.Version, Key: check.Partition}
-	check.checks, _ = checksOf(job, check.Output)
+	check.checks, _ = ChecksOf(job, check.Output)
 	if check.Ahead != nil {
-		check.checks = slices.DeleteFunc(check.checks, func(c dag.Check) bool { return !slices.Contains(check.Ahead.Checks, c.Name) })
+		check.checks = slices.DeleteFunc(check.checks, func(c dag.Check) bool {
+			return !slices.Contains(check.Ahead.Checks, c.Name)
+		})
 	}
+
 	revision, err := registry.LoadRevision(ctx, tx, check.ref, check.Revision)
 	if err != nil {
 		return nil, err
 	}
 	check.manifest, check.held = revision.Manifest, revision.State == "Held"
-	check.attempt = storage.Attempt{Generation: generation, Partition: writtenAt(job, check.Partition), Task: revision.TaskID, Number: revision.Attempt, Output: check.Output}
+	check.attempt = storage.Attempt{Generation: generation, Partition: stale.WrittenAt(job, check.Partition),
+		Task: revision.TaskID, Number: revision.Attempt, Output: check.Output}
+
 	pins, err := registry.PinsOf(ctx, tx, check.ref, check.Revision)
 	if err != nil {
 		return nil, err
 	}
-	// A revision read its inputs at generations that may have been replaced since; only those still pinned are offered.
+
+	// The generations of some inputs may have been replaced since the revision was made: those inputs are left out.
 	read, err := d.Registry.InputGenerations(ctx, tx, job)
 	if err != nil {
 		return nil, err
 	}
+
 	generations := read[job.ID]
 	pins = slices.DeleteFunc(pins, func(p registry.Pin) bool { return generations[p.Input].Version != p.Version })
-	contents, err := registry.Contents(ctx, tx, pins)
+	contents, err := registry.Contents(new(pg.Batch), pins).Get(ctx, tx)
 	if err != nil {
 		return nil, err
 	}
@@ -116,31 +135,36 @@ func (d *Dispatcher) assignCheck(ctx context.Context, tx pgx.Tx, a *operators.As
 }
 
 // runChecks runs the checks of a check task.
-func (d *Dispatcher) runChecks(ctx context.Context, t claimed) ([]operators.CheckOutcome, error) {
-	task := operators.CheckTask{Generation: t.check.attempt.Generation, Inputs: t.assignment.Inputs, Checks: t.check.checks,
-		Partition: t.assignment.Partition, Now: time.Now()}
-	if t.check.held {
-		task.Held = &t.check.manifest
+func (d *Dispatcher) runChecks(ctx context.Context, t Claimed) ([]operators.CheckOutcome, error) {
+	task := operators.CheckTask{Generation: t.Check.attempt.Generation, Inputs: t.Assignment.Inputs,
+		Checks: t.Check.checks, Partition: t.Assignment.Partition, Now: time.Now()}
+	if t.Check.held {
+		task.Held = &t.Check.manifest
 	} else {
-		task.Published = &storage.Partition{Key: t.check.Partition, Revision: t.check.Revision, Files: t.check.manifest.Files}
+		task.Published = &storage.Partition{Key: t.Check.Partition, Revision: t.Check.Revision,
+			Files: t.Check.manifest.Files}
 	}
 	return d.Runner.Check(ctx, task)
 }
 
-// decideHeld publishes or rejects the revision a check task is about, in the transaction that completes the task, and
-// returns the event of what was published.
-func (d *Dispatcher) decideHeld(ctx context.Context, tx pgx.Tx, t claimed, outcomes []operators.CheckOutcome, now time.Time) (*Event, error) {
-	check := t.check
+// settleHeld publishes or rejects the revision of a check task, in the transaction that completes the task. It returns
+// the event of the revision if it was published.
+func (d *Dispatcher) settleHeld(
+	ctx context.Context, tx pgx.Tx, t Claimed, outcomes []operators.CheckOutcome, now time.Time,
+) (*Event, error) {
+	check := t.Check
 	if check.Ahead != nil {
 		return nil, recordAhead(ctx, tx, t, outcomes)
 	}
+
 	results, passed := checkResults(outcomes)
-	if err := registry.RecordChecks(ctx, tx, t.job.OrgID, check.ref, check.Revision, t.TaskID, results); err != nil {
+	if err := registry.RecordChecks(ctx, tx, t.Job.OrgID, check.ref, check.Revision, t.TaskID, results); err != nil {
 		return nil, err
 	}
-	if err := announceChecks(ctx, tx, t, outcomes, now); err != nil {
+	if err := notices.ChecksFailed(ctx, tx, t.Job, t.TaskID, results, now); err != nil {
 		return nil, err
 	}
+
 	held, still, err := registry.LockHeld(ctx, tx, check.ref, check.Revision)
 	if err != nil || !still {
 		return nil, err
@@ -148,6 +172,7 @@ func (d *Dispatcher) decideHeld(ctx context.Context, tx pgx.Tx, t claimed, outco
 	if !passed {
 		return nil, registry.RejectHeld(ctx, tx, check.ref, check.Revision)
 	}
+
 	published, err := registry.PublishHeld(ctx, tx, check.ref, check.Revision)
 	if err != nil || !published {
 		return nil, err
@@ -155,12 +180,14 @@ func (d *Dispatcher) decideHeld(ctx context.Context, tx pgx.Tx, t claimed, outco
 	if err := d.Storage.Publish(ctx, tx, check.attempt, check.Revision, held.Manifest); err != nil {
 		return nil, err
 	}
-	e, err := asSegment(ctx, tx, t.job.Def.PartitionBy, Event{ID: uuid.Must(uuid.NewV7()), OrgID: t.job.OrgID, Dataset: held.Dataset,
-		Version: check.ref.Version, Key: check.ref.Key, Revision: check.Revision, Producer: held.TaskID})
+
+	e, err := AsSegment(ctx, tx, t.Job.Def.PartitionBy, Event{ID: uuid.Must(uuid.NewV7()), OrgID: t.Job.OrgID,
+		Dataset: held.Dataset, Version: check.ref.Version, Key: check.ref.Key, Revision: check.Revision,
+		Producer: held.TaskID})
 	return &e, err
 }
 
-// checkResults are the outcomes as they are stored, and whether they let a revision pass.
+// checkResults returns the outcomes as they are stored, and reports whether the revision passed.
 func checkResults(outcomes []operators.CheckOutcome) (results []registry.CheckResult, passed bool) {
 	results, passed = make([]registry.CheckResult, len(outcomes)), true
 	for i, o := range outcomes {
@@ -172,7 +199,45 @@ func checkResults(outcomes []operators.CheckOutcome) (results []registry.CheckRe
 			outcome = "fail"
 		}
 		passed = passed && (outcome == "pass" || o.Severity != "error")
-		results[i] = registry.CheckResult{Name: o.Name, Severity: o.Severity, Outcome: outcome, Failures: o.Failures, Sample: o.Sample, Error: o.Error}
+		results[i] = registry.CheckResult{Name: o.Name, Severity: o.Severity, Outcome: outcome, Failures: o.Failures,
+			Sample: o.Sample, Error: o.Error}
 	}
 	return results, passed
+}
+
+// AheadResult is the result of a check task of a version that does not serve yet: counts, never rows.
+type AheadResult struct {
+	Failed string `json:"failed,omitempty"`
+}
+
+// recordAhead stores the results of checks of a version that does not serve yet. Readers of the dataset see them only
+// if all checks passed: a failure concerns only the new version.
+func recordAhead(ctx context.Context, tx pgx.Tx, t Claimed, outcomes []operators.CheckOutcome) error {
+	results, passed := checkResults(outcomes)
+	var result AheadResult
+	for _, r := range results {
+		if r.Outcome == "pass" {
+			continue
+		}
+		if result.Failed != "" {
+			result.Failed += "; "
+		}
+		if result.Failed += r.Name + ": "; r.Error != "" {
+			result.Failed += r.Error
+		} else {
+			result.Failed += fmt.Sprintf("%d rows", r.Failures)
+		}
+	}
+
+	_, err := tx.Exec(ctx, `
+		INSERT INTO task_results (task_id, org_id, payload) VALUES ($1, $2, $3)
+		ON CONFLICT (task_id) DO UPDATE SET payload = EXCLUDED.payload, created_at = now()`,
+		t.TaskID, t.Job.OrgID, result)
+	if err != nil {
+		return fmt.Errorf("record checks: %w", err)
+	}
+	if !passed {
+		return nil
+	}
+	return registry.RecordChecks(ctx, tx, t.Job.OrgID, t.Check.ref, t.Check.Revision, t.TaskID, results)
 }

@@ -1,10 +1,13 @@
-package dispatcher
+package dispatcher_test
 
 import (
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/dispatcher/dispatchertest"
 )
 
 // A queue's mail is not lost because its job was edited: queued tasks stay, under their ids and keys, and run by the
@@ -19,23 +22,25 @@ func TestDirectTasksSurviveEdits(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t)
-			w.serve(mail)
+			w := dispatchertest.NewWorld(t)
+			w.Serve(dispatchertest.Mail)
 			soon := time.Now().Add(time.Hour)
-			item := EnqueueItem{IdempotencyKey: "one", Partition: "p", Payload: payload(map[string]any{"n": 1})}
-			later := EnqueueItem{IdempotencyKey: "two", Partition: "q", Payload: payload(map[string]any{"n": 2}), RunAt: &soon}
-			made := w.enqueue("load", item, later)
-			_, err := w.tryDeploy(edit(mail, change...))
+			item := dispatcher.EnqueueItem{IdempotencyKey: "one", Partition: "p",
+				Payload: dispatchertest.Payload(map[string]any{"n": 1})}
+			later := dispatcher.EnqueueItem{IdempotencyKey: "two", Partition: "q",
+				Payload: dispatchertest.Payload(map[string]any{"n": 2}), RunAt: &soon}
+			made := w.Enqueue("load", item, later)
+			_, err := w.TryDeploy(dispatchertest.Edit(dispatchertest.Mail, change...))
 			require.NoError(t, err)
-			w.advance()
-			require.Equal(t, Enqueued{ID: made[0].ID}, w.enqueue("load", item)[0])
-			w.settle()
-			require.Equal(t, "Completed", w.task(made[0].ID))
-			require.Equal(t, "Queued waiting:run_at", w.task(made[1].ID))
-			w.promote(soon.Add(time.Second))
-			w.settle()
-			require.Equal(t, "Completed", w.task(made[1].ID))
-			require.Len(t, w.published("load"), 2)
+			w.Advance()
+			require.Equal(t, dispatcher.Enqueued{ID: made[0].ID}, w.Enqueue("load", item)[0])
+			w.Settle()
+			require.Equal(t, "Completed", w.Task(made[0].ID))
+			require.Equal(t, "Queued waiting:run_at", w.Task(made[1].ID))
+			w.Promote(soon.Add(time.Second))
+			w.Settle()
+			require.Equal(t, "Completed", w.Task(made[1].ID))
+			require.Len(t, w.Published("load"), 2)
 		})
 	}
 }

@@ -1,4 +1,4 @@
-package dispatcher
+package dispatcher_test
 
 import (
 	"context"
@@ -7,6 +7,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dagctl/dagctl/dispatcher/dispatchertest"
+	"github.com/dagctl/dagctl/dispatcher/upkeep"
 	"github.com/dagctl/dagctl/operators"
 )
 
@@ -36,41 +38,41 @@ publish:
 // A job with effects acts once on each revision: no deploy, retention or sweep makes it act twice.
 func TestAnEffectActsOncePerRevision(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := dispatchertest.NewWorld(t)
 	acted := map[string]int{}
-	w.probe.on("page", func(ctx context.Context, task *operators.Task) (operators.Result, error) {
-		read, err := contents(ctx, task, 0)
+	w.Probe.On("page", func(ctx context.Context, task *operators.Task) (operators.Result, error) {
+		read, err := dispatchertest.Contents(ctx, task, 0)
 		acted[fmt.Sprint(read)]++
 		return operators.Result{}, err
 	})
-	w.probe.put("raw", "k", "a")
-	w.serve(alarm)
+	w.Probe.Put("raw", "k", "a")
+	w.Serve(alarm)
 	require.Empty(t, acted, "it is not built, and acts on what comes from now on")
-	w.probe.put("raw", "k", "b")
-	w.probe.put("raw", "l", "a")
-	w.poll()
-	w.settle()
+	w.Probe.Put("raw", "k", "b")
+	w.Probe.Put("raw", "l", "a")
+	w.Poll()
+	w.Settle()
 	want := map[string]int{"[m(a)]": 1, "[m(b)]": 1}
 	require.Equal(t, want, acted)
 	quiet := func(what string) {
 		t.Helper()
-		require.NoError(t, w.d.Reconcile(t.Context(), later(0)))
-		w.settle()
-		require.NoError(t, w.d.sweepRetention(t.Context(), later(2*keepTasks)))
-		require.NoError(t, w.d.Reconcile(t.Context(), later(0)))
-		w.settle()
+		require.NoError(t, w.D.Reconcile(t.Context(), dispatchertest.Later(0)))
+		w.Settle()
+		require.NoError(t, w.D.Upkeep.SweepRetention(t.Context(), dispatchertest.Later(2*upkeep.KeepTasks)))
+		require.NoError(t, w.D.Reconcile(t.Context(), dispatchertest.Later(0)))
+		w.Settle()
 		require.Equal(t, want, acted, what)
 	}
 	quiet("nothing new")
-	w.serve(edit(alarm, "tag: p", "tag: q"))
+	w.Serve(dispatchertest.Edit(alarm, "tag: p", "tag: q"))
 	quiet("its own definition changed")
-	w.serve(edit(alarm, "tag: m", "tag: n"))
+	w.Serve(dispatchertest.Edit(alarm, "tag: m", "tag: n"))
 	quiet("what it reads was rebuilt by a deploy")
-	w.probe.put("raw", "k", "c")
-	w.poll()
-	w.settle()
+	w.Probe.Put("raw", "k", "c")
+	w.Poll()
+	w.Settle()
 	want["[n(c)]"] = 1
 	quiet("new data")
-	w.serve(alarm)
+	w.Serve(alarm)
 	quiet("what it reads was gone back to")
 }

@@ -13,33 +13,41 @@ import (
 
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/dispatcher/tasks"
+	"github.com/dagctl/dagctl/dispatcher/wakeup"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/registry"
+	"github.com/dagctl/dagctl/registry/deploy"
 )
 
-// Enqueue makes tasks of a manual job, one or many, in one transaction. An idempotency key that is known answers the
-// task it named before.
-func (d *Dispatcher) Enqueue(ctx context.Context, caller authz.Caller, dagName, jobName string, items []EnqueueItem) ([]Enqueued, error) {
-	if err := d.hasRoom(); err != nil {
+// Enqueue makes tasks of a manual job in one transaction. For an idempotency key that is known it returns the existing
+// task.
+func (d *Dispatcher) Enqueue(
+	ctx context.Context, caller authz.Caller, dagName, jobName string, items []EnqueueItem,
+) ([]Enqueued, error) {
+	if err := d.Pressure.HasRoom(); err != nil {
 		return nil, fmt.Errorf("enqueue %s/%s: %w", dagName, jobName, err)
 	}
+
 	var out []Enqueued
 	now := time.Now()
 	err := pg.InOrgTx(ctx, d.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
-		job, err := d.shareQueue(ctx, tx, caller.OrgID, dagName, jobName)
+		job, err := d.SharedJob(ctx, tx, caller.OrgID, dagName, jobName)
 		if err != nil {
 			return err
 		}
 		if job.Def.Source == nil || job.Def.Source.Kind != "manual" {
-			return fault.New(fault.Invalid, "%s is not a manual job: its tasks come from its inputs or its schedule", job.Address()).
+			return fault.New(fault.Invalid, "%s is not a manual job: its tasks come from its inputs or its schedule",
+				job.Address()).
 				WithHint("give it `source: {kind: manual}` to enqueue tasks by hand")
 		}
-		wanted, err := d.wantedItems(job, items)
+
+		wanted, err := WantedItems(job, items)
 		if err != nil {
 			return err
 		}
-		if out, err = d.enqueueTx(ctx, tx, job, wanted, now); err != nil {
+		if out, err = d.EnqueueTx(ctx, tx, job, wanted, now); err != nil {
 			return err
 		}
 		return authz.Audit(ctx, tx, caller, "task.enqueue", job.Address(), map[string]any{"tasks": len(items)})
@@ -47,118 +55,146 @@ func (d *Dispatcher) Enqueue(ctx context.Context, caller authz.Caller, dagName, 
 	if err != nil {
 		return nil, fmt.Errorf("enqueue %s/%s: %w", dagName, jobName, err)
 	}
-	d.wake.send(topicClaim)
+	d.Wakeups.Send(wakeup.Claim)
 	return out, nil
 }
 
-func (d *Dispatcher) wantedItems(job *registry.Job, items []EnqueueItem) ([]newTask, error) {
-	var problems []fault.Problem
-	wanted := make([]newTask, len(items))
-	schema, err := payloadSchema(job)
+// WantedItems checks the items of a request, and returns the tasks they ask for. The error lists the problems of all
+// items.
+func WantedItems(job *registry.Job, items []EnqueueItem) ([]tasks.Request, error) {
+	schema, err := PayloadSchema(job)
 	if err != nil {
 		return nil, err
 	}
+
+	var problems []fault.Problem
+	wanted := make([]tasks.Request, len(items))
 	for i, item := range items {
-		w := newTask{job: job, kind: "manual", partition: item.Partition, payload: item.Payload, runAt: item.RunAt,
-			maxAttempts: item.MaxAttempts, metadata: item.Metadata, concurrency: item.ConcurrencyKey}
-		if item.Priority != nil {
-			w.priority = *item.Priority
-		}
-		if w.partition == "" && len(job.Outputs) > 0 {
-			w.partition = dag.WholeKey
-		}
-		at := func(message string) {
+		w, wrong := wantedTask(job, schema, item)
+		for _, message := range wrong {
 			problems = append(problems, fault.Problem{Location: fmt.Sprintf("body.items[%d]", i), Message: message})
-		}
-		if len(job.Outputs) > 0 && (job.Def.PartitionBy.Kind != dag.ByCursor || w.partition != dag.WholeKey) {
-			if err := job.Def.PartitionBy.Valid(w.partition); err != nil {
-				at(err.Error())
-			} else if job.Def.PartitionBy.Kind == dag.ByCursor {
-				at("what is next follows what is there: leave `partition` out")
-			}
-		}
-		if schema != nil {
-			if err := schema.check(item.Payload); err != nil {
-				at("payload: " + err.Error())
-			}
-		}
-		if w.inputHash, err = inputHash(job.Def.Dedupe, item.Payload); err != nil {
-			at(err.Error())
-		}
-		switch {
-		case item.IdempotencyKey != "":
-			w.dedupe = "key:" + item.IdempotencyKey
-		case w.inputHash != "":
-			w.dedupe = "input:" + w.inputHash
 		}
 		wanted[i] = w
 	}
-	if len(problems) > 0 {
-		e := fault.New(fault.Invalid, "%s: %s", problems[0].Location, problems[0].Message)
-		e.Problems = problems
-		return nil, e
-	}
-	return wanted, nil
+	return wanted, refuse(problems)
 }
 
-// enqueueTx makes the tasks whose keys are not known. Asked for by hand, a task is made even where another is queued for
-// the same output partition, for each has a payload of its own: it has a slot of its own too, and limitsOf has it wait. The
-// caller shares the lock of the job's origin with others who do this; which of two makes the task of a key, the key decides.
-func (d *Dispatcher) enqueueTx(ctx context.Context, tx pgx.Tx, job *registry.Job, wanted []newTask, now time.Time) ([]Enqueued, error) {
+// wantedTask returns the task that an item asks for, and what is wrong with the item. It is pure.
+func wantedTask(job *registry.Job, payload *schema, item EnqueueItem) (w tasks.Request, wrong []string) {
+	w = tasks.Request{Job: job, Kind: tasks.KindManual, Partition: item.Partition, Payload: item.Payload,
+		RunAt:       item.RunAt,
+		MaxAttempts: item.MaxAttempts, Metadata: item.Metadata, Concurrency: item.ConcurrencyKey}
+	if item.Priority != nil {
+		w.Priority = *item.Priority
+	}
+	if w.Partition == "" && len(job.Outputs) > 0 {
+		w.Partition = dag.WholeKey
+	}
+
+	if message := wrongPartition(job, w.Partition); message != "" {
+		wrong = append(wrong, message)
+	}
+	if payload != nil {
+		if err := payload.Check(item.Payload); err != nil {
+			wrong = append(wrong, "payload: "+err.Error())
+		}
+	}
+	var err error
+	if w.InputHash, err = inputHash(job.Def.Dedupe, item.Payload); err != nil {
+		wrong = append(wrong, err.Error())
+	}
+
+	switch {
+	case item.IdempotencyKey != "":
+		w.Dedupe = "key:" + item.IdempotencyKey
+	case w.InputHash != "":
+		w.Dedupe = "input:" + w.InputHash
+	}
+	return w, wrong
+}
+
+// wrongPartition returns the reason why a task of the job cannot make a partition, or an empty string if it can.
+func wrongPartition(job *registry.Job, partition string) string {
+	by := job.Def.PartitionBy
+	if len(job.Outputs) == 0 || by.Kind == dag.ByCursor && partition == dag.WholeKey {
+		return ""
+	}
+	if err := by.Valid(partition); err != nil {
+		return err.Error()
+	}
+	if by.Kind == dag.ByCursor {
+		return "the next segment follows the last one: leave `partition` out"
+	}
+	return ""
+}
+
+// EnqueueTx makes the tasks whose keys are not known. A task asked for by hand is made even if another is queued for
+// the same output partition, because each has its own payload: so each has its own slot, and a limit makes it wait. The
+// caller holds the shared lock of the job's origin; of two transactions with the same key, only one makes its task.
+func (d *Dispatcher) EnqueueTx(
+	ctx context.Context, tx pgx.Tx, job *registry.Job, wanted []tasks.Request, now time.Time,
+) ([]Enqueued, error) {
 	known, err := knownKeys(ctx, tx, job, wanted)
 	if err != nil {
 		return nil, err
 	}
 	out := make([]Enqueued, len(wanted))
-	var fresh []newTask
+	var fresh []tasks.Request
 	for i, w := range wanted {
-		if id, ok := known[w.dedupe]; ok && w.dedupe != "" {
+		if id, ok := known[w.Dedupe]; ok && w.Dedupe != "" {
 			out[i] = Enqueued{ID: id}
 			continue
 		}
-		w.id = uuid.Must(uuid.NewV7()) // in the order asked for, which is that of claims
-		w.slot = "task:" + w.id.String()
-		out[i] = Enqueued{ID: w.id, Created: true}
-		if w.dedupe != "" {
-			known[w.dedupe] = w.id
+		w.ID = uuid.Must(uuid.NewV7()) // ids ascend in the order of the request, so claims follow it
+		w.Slot = "task:" + w.ID.String()
+		out[i] = Enqueued{ID: w.ID, Created: true}
+		if w.Dedupe != "" {
+			known[w.Dedupe] = w.ID
 		}
 		fresh = append(fresh, w)
 	}
-	made, err := d.create(ctx, tx, fresh, now)
-	if err != nil || len(made.by) == len(fresh) {
+
+	made, err := d.Tasks.Create(ctx, tx, tasks.Creation{Wanted: fresh}, now)
+	if err != nil || len(made.By) == len(fresh) {
 		return out, err
 	}
-	// The insert has waited for whoever made the others meanwhile, so they are to be seen now.
+
+	// Create waited for the transactions that made the other tasks, so those are visible now.
 	if known, err = knownKeys(ctx, tx, job, wanted); err != nil {
 		return nil, err
 	}
 	for i, w := range wanted {
-		if id, ok := known[w.dedupe]; ok && id != out[i].ID && w.dedupe != "" {
+		if id, ok := known[w.Dedupe]; ok && id != out[i].ID && w.Dedupe != "" {
 			out[i] = Enqueued{ID: id}
 		}
 	}
 	return out, nil
 }
 
-// knownKeys finds the tasks that have keys of the wanted ones, under every definition that the job has had.
-func knownKeys(ctx context.Context, tx pgx.Tx, job *registry.Job, wanted []newTask) (map[string]uuid.UUID, error) {
+// knownKeys returns the existing tasks that have the keys of wanted tasks, under any definition that the job ever had.
+func knownKeys(
+	ctx context.Context, tx pgx.Tx, job *registry.Job, wanted []tasks.Request,
+) (map[string]uuid.UUID, error) {
 	var keys []string
 	for _, w := range wanted {
-		if w.dedupe != "" {
-			keys = append(keys, w.dedupe)
+		if w.Dedupe != "" {
+			keys = append(keys, w.Dedupe)
 		}
 	}
 	if len(keys) == 0 {
 		return map[string]uuid.UUID{}, nil
 	}
-	origins, err := registry.OriginsNamed(ctx, tx, job)
+
+	origins, err := deploy.OriginsNamed(ctx, tx, job)
 	if err != nil {
 		return nil, err
 	}
-	rows, err := tx.Query(ctx, `SELECT dedupe_key, id FROM tasks WHERE job_id = ANY($1) AND dedupe_key = ANY($2)`, origins, keys)
+	rows, err := tx.Query(ctx, `SELECT dedupe_key, id FROM tasks WHERE job_id = ANY($1) AND dedupe_key = ANY($2)`,
+		origins, keys)
 	if err != nil {
 		return nil, fmt.Errorf("find idempotency keys: %w", err)
 	}
+
 	known := map[string]uuid.UUID{}
 	var (
 		key string
@@ -168,7 +204,7 @@ func knownKeys(ctx context.Context, tx pgx.Tx, job *registry.Job, wanted []newTa
 	return known, err
 }
 
-// inputHash is the SHA-256 of the payload fields that make two tasks the same; empty where the job names none.
+// inputHash returns the SHA-256 of the payload fields that make two tasks the same. It is empty if the job names none.
 func inputHash(fields []string, payload json.RawMessage) (string, error) {
 	if len(fields) == 0 {
 		return "", nil
@@ -176,9 +212,10 @@ func inputHash(fields []string, payload json.RawMessage) (string, error) {
 	var values map[string]json.RawMessage
 	if len(payload) > 0 {
 		if err := json.Unmarshal(payload, &values); err != nil {
-			return "", errors.New("payload: not a JSON object, but the job dedupes by its fields")
+			return "", errors.New("payload: not a JSON object, but the job deduplicates by its fields")
 		}
 	}
+
 	h := sha256.New()
 	for _, f := range fields {
 		var v any
@@ -190,4 +227,51 @@ func inputHash(fields []string, payload json.RawMessage) (string, error) {
 		h.Write(canonical)
 	}
 	return fmt.Sprintf("%x", h.Sum(nil)), nil
+}
+
+// Empty reports whether no field of the item is set, apart from the concurrency key.
+func (item EnqueueItem) Empty() bool {
+	return item.IdempotencyKey == "" && item.Payload == nil && item.Partition == "" && item.Priority == nil &&
+		item.RunAt == nil && item.MaxAttempts == 0 && item.Metadata == nil
+}
+
+// EnqueueItem asks for one task of a manual job.
+type EnqueueItem struct {
+	IdempotencyKey string          `json:"idempotency_key,omitempty" maxLength:"200"`
+	Payload        json.RawMessage `json:"payload,omitempty"`
+	Partition      string          `json:"partition,omitempty" maxLength:"200"`
+	Priority       *int            `json:"priority,omitempty"`
+	RunAt          *time.Time      `json:"run_at,omitempty"`
+	MaxAttempts    int             `json:"max_attempts,omitempty" minimum:"1" maximum:"100"`
+	Metadata       json.RawMessage `json:"metadata,omitempty"`
+	ConcurrencyKey string          `json:"concurrency_key,omitempty" maxLength:"200" doc:"One running task per key in the org; default: what the job's template makes of the payload"`
+}
+
+// Enqueued answers one EnqueueItem.
+type Enqueued struct {
+	ID      uuid.UUID `json:"id"`
+	Created bool      `json:"created" doc:"False where the idempotency key was known: the id is the existing task's"`
+}
+
+// SharedJob returns a job as LockedJob does, and shares the lock of its origin: several transactions may make tasks of
+// a manual, timer or webhook job at a time.
+func (d *Dispatcher) SharedJob(
+	ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName, jobName string,
+) (*registry.Job, error) {
+	job, err := d.LockedJob(ctx, tx, org, dagName, jobName)
+	if err != nil {
+		return nil, err
+	}
+	return job, tasks.ShareOrigins(ctx, tx, []uuid.UUID{job.Origin})
+}
+
+// LockedJob returns a job of the version that serves, under the shared lock of its DAG: otherwise a cutover could give
+// the job another origin.
+func (d *Dispatcher) LockedJob(
+	ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName, jobName string,
+) (*registry.Job, error) {
+	if err := registry.LockDAGShared(ctx, tx, org, dagName); err != nil {
+		return nil, err
+	}
+	return d.Registry.ActiveJob(ctx, tx, org, dagName, jobName)
 }

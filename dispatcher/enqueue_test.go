@@ -1,4 +1,4 @@
-package dispatcher
+package dispatcher_test
 
 import (
 	"context"
@@ -12,58 +12,34 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/dispatcher/dispatchertest"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/operators"
 )
 
-const mail = `
-name: mail
-jobs:
-  - name: send
-    operator: hook
-    source: { kind: manual }
-    outputs: 0
-    payload_schema: { type: object, required: [to], properties: { to: { type: string }, n: { type: integer } } }
-  - name: once
-    operator: hook
-    source: { kind: manual }
-    outputs: 0
-    dedupe: [to]
-  - name: load
-    operator: hook
-    source: { kind: manual }
-    partition_by: key
-    config: { tag: l }
-publish:
-  loaded: { from: { job: load } }
-`
-
-func payload(v any) json.RawMessage { b, _ := json.Marshal(v); return b }
-
-func (tn *tenant) enqueue(job string, items ...EnqueueItem) []Enqueued {
-	tn.w.t.Helper()
-	out, err := tn.w.d.Enqueue(tn.w.t.Context(), tn.caller, "mail", job, items)
-	require.NoError(tn.w.t, err)
-	require.Len(tn.w.t, out, len(items))
-	return out
-}
-
 func TestEnqueueIsIdempotent(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	w.serve(mail)
-	to := payload(map[string]any{"to": "a"})
-	first := w.enqueue("send", EnqueueItem{IdempotencyKey: "k1", Payload: to}, EnqueueItem{Payload: to}, EnqueueItem{Payload: to},
-		EnqueueItem{IdempotencyKey: "k1", Payload: to})
+	w := dispatchertest.NewWorld(t)
+	w.Serve(dispatchertest.Mail)
+	to := dispatchertest.Payload(map[string]any{"to": "a"})
+	first := w.Enqueue("send", dispatcher.EnqueueItem{IdempotencyKey: "k1", Payload: to},
+		dispatcher.EnqueueItem{Payload: to}, dispatcher.EnqueueItem{Payload: to},
+		dispatcher.EnqueueItem{IdempotencyKey: "k1", Payload: to})
 	require.True(t, first[0].Created && first[1].Created && first[2].Created)
-	require.Equal(t, Enqueued{ID: first[0].ID}, first[3], "twice in one batch")
-	require.Equal(t, Enqueued{ID: first[0].ID}, w.enqueue("send", EnqueueItem{IdempotencyKey: "k1", Payload: to})[0])
-	require.Equal(t, 3, w.work())
-	require.Equal(t, Enqueued{ID: first[0].ID}, w.enqueue("send", EnqueueItem{IdempotencyKey: "k1", Payload: to})[0], "after it was done")
-	require.True(t, w.enqueue("once", EnqueueItem{IdempotencyKey: "k1", Payload: to})[0].Created, "a key is of its job")
+	require.Equal(t, dispatcher.Enqueued{ID: first[0].ID}, first[3], "twice in one batch")
+	require.Equal(t, dispatcher.Enqueued{ID: first[0].ID},
+		w.Enqueue("send", dispatcher.EnqueueItem{IdempotencyKey: "k1", Payload: to})[0])
+	require.Equal(t, 3, w.Work())
+	require.Equal(t, dispatcher.Enqueued{ID: first[0].ID},
+		w.Enqueue("send", dispatcher.EnqueueItem{IdempotencyKey: "k1", Payload: to})[0], "after it was done")
+	require.True(t, w.Enqueue("once", dispatcher.EnqueueItem{IdempotencyKey: "k1", Payload: to})[0].Created,
+		"a key is of its job")
 	// An edit of the job changes nothing about its queue.
-	w.serve(edit(mail, "name: send\n", "name: send\n    max_attempts: 9\n    config: { tag: edited }\n"))
-	require.Equal(t, Enqueued{ID: first[0].ID}, w.enqueue("send", EnqueueItem{IdempotencyKey: "k1", Payload: to})[0])
+	w.Serve(dispatchertest.Edit(dispatchertest.Mail, "name: send\n",
+		"name: send\n    max_attempts: 9\n    config: { tag: edited }\n"))
+	require.Equal(t, dispatcher.Enqueued{ID: first[0].ID},
+		w.Enqueue("send", dispatcher.EnqueueItem{IdempotencyKey: "k1", Payload: to})[0])
 
 	// Eight at the same moment make one.
 	g, ctx := errgroup.WithContext(t.Context())
@@ -71,7 +47,8 @@ func TestEnqueueIsIdempotent(t *testing.T) {
 	ids, made := map[uuid.UUID]bool{}, 0
 	for range 8 {
 		g.Go(func() error {
-			out, err := w.d.Enqueue(ctx, w.caller, "mail", "send", []EnqueueItem{{IdempotencyKey: "k2", Payload: to}})
+			out, err := w.D.Enqueue(ctx, w.Caller, "mail", "send",
+				[]dispatcher.EnqueueItem{{IdempotencyKey: "k2", Payload: to}})
 			if err != nil {
 				return err
 			}
@@ -87,71 +64,82 @@ func TestEnqueueIsIdempotent(t *testing.T) {
 	require.NoError(t, g.Wait())
 	require.Len(t, ids, 1)
 	require.Equal(t, 1, made)
-	w.check()
+	w.Check()
 }
 
-// One request of a job does not wait for the next one's COMMIT, unless both name one key: then the first makes the task.
+// One request of a job does not wait for the next one's COMMIT, unless both name one key: then the first makes the
+// task.
 func TestRequestsOfOneJobDoNotWaitForEachOther(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	w.serve(mail)
-	to := payload(map[string]any{"to": "a"})
-	tx, err := w.pool.Begin(t.Context())
+	w := dispatchertest.NewWorld(t)
+	w.Serve(dispatchertest.Mail)
+	to := dispatchertest.Payload(map[string]any{"to": "a"})
+	tx, err := w.Pool.Begin(t.Context())
 	require.NoError(t, err)
 	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
-	job, err := w.d.shareQueue(t.Context(), tx, w.caller.OrgID, "mail", "send")
+	job, err := w.D.SharedJob(t.Context(), tx, w.Caller.OrgID, "mail", "send")
 	require.NoError(t, err)
-	wanted, err := w.d.wantedItems(job, []EnqueueItem{{IdempotencyKey: "k", Payload: to}})
+	wanted, err := dispatcher.WantedItems(job, []dispatcher.EnqueueItem{{IdempotencyKey: "k", Payload: to}})
 	require.NoError(t, err)
-	first, err := w.d.enqueueTx(t.Context(), tx, job, wanted, time.Now())
+	first, err := w.D.EnqueueTx(t.Context(), tx, job, wanted, time.Now())
 	require.NoError(t, err)
-	require.True(t, w.enqueue("send", EnqueueItem{IdempotencyKey: "other", Payload: to})[0].Created, "while the first has not committed")
+	require.True(t, w.Enqueue("send", dispatcher.EnqueueItem{IdempotencyKey: "other", Payload: to})[0].Created,
+		"while the first has not committed")
 
-	var both []Enqueued
+	var both []dispatcher.Enqueued
 	var waits errgroup.Group
 	waits.Go(func() (err error) {
-		both, err = w.d.Enqueue(t.Context(), w.caller, "mail", "send", []EnqueueItem{{Payload: to}, {IdempotencyKey: "k", Payload: to}, {IdempotencyKey: "k", Payload: to}})
+		both, err = w.D.Enqueue(t.Context(), w.Caller, "mail", "send", []dispatcher.EnqueueItem{{Payload: to},
+			{IdempotencyKey: "k", Payload: to}, {IdempotencyKey: "k", Payload: to}})
 		return err
 	})
-	w.eventually("the second to wait for the key", func() bool {
-		return w.count(`SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'transactionid'`) == 1
+	w.Eventually("the second to wait for the key", func() bool {
+		return w.Count(`SELECT FROM pg_stat_activity WHERE datname = current_database()
+			AND wait_event = 'transactionid'`) == 1
 	})
 	require.NoError(t, tx.Commit(t.Context()))
 	require.NoError(t, waits.Wait())
 	require.True(t, both[0].Created)
-	require.Equal(t, []Enqueued{{ID: first[0].ID}, {ID: first[0].ID}}, both[1:])
-	w.check()
+	require.Equal(t, []dispatcher.Enqueued{{ID: first[0].ID}, {ID: first[0].ID}}, both[1:])
+	w.Check()
 }
 
 func TestEnqueueDedupesByFields(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	w.serve(mail)
-	first := w.enqueue("once", EnqueueItem{Payload: payload(map[string]any{"to": "a", "n": 1})})[0]
-	require.Equal(t, Enqueued{ID: first.ID}, w.enqueue("once", EnqueueItem{Payload: payload(map[string]any{"n": 2, "to": "a"})})[0])
-	require.True(t, w.enqueue("once", EnqueueItem{Payload: payload(map[string]any{"to": "b"})})[0].Created)
-	_, err := w.d.Enqueue(t.Context(), w.caller, "mail", "once", []EnqueueItem{{Payload: json.RawMessage(`[1]`)}})
+	w := dispatchertest.NewWorld(t)
+	w.Serve(dispatchertest.Mail)
+	first := w.Enqueue("once", dispatcher.EnqueueItem{Payload: dispatchertest.Payload(map[string]any{"to": "a",
+		"n": 1})})[0]
+	require.Equal(t, dispatcher.Enqueued{ID: first.ID},
+		w.Enqueue("once", dispatcher.EnqueueItem{Payload: dispatchertest.Payload(map[string]any{"n": 2,
+			"to": "a"})})[0])
+	require.True(t, w.Enqueue("once", dispatcher.EnqueueItem{Payload: dispatchertest.Payload(map[string]any{"to": "b"})})[0].Created)
+	_, err := w.D.Enqueue(t.Context(), w.Caller, "mail", "once",
+		[]dispatcher.EnqueueItem{{Payload: json.RawMessage(`[1]`)}})
 	require.True(t, fault.Is(err, fault.Invalid), "%v", err)
 }
 
 func TestEnqueueRefuses(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	w.probe.put("raw", firstDay, "a")
-	w.serve(mail)
-	w.serve(pair)
-	_, err := w.d.Enqueue(t.Context(), w.caller, "mail", "send", []EnqueueItem{{Payload: payload(map[string]any{"to": "a"})}, {Payload: payload(map[string]any{"n": "x"})}, {}})
+	w := dispatchertest.NewWorld(t)
+	w.Probe.Put("raw", dispatchertest.FirstDay, "a")
+	w.Serve(dispatchertest.Mail)
+	w.Serve(dispatchertest.Pair)
+	_, err := w.D.Enqueue(t.Context(), w.Caller, "mail", "send",
+		[]dispatcher.EnqueueItem{{Payload: dispatchertest.Payload(map[string]any{"to": "a"})},
+			{Payload: dispatchertest.Payload(map[string]any{"n": "x"})}, {}})
 	require.True(t, fault.Is(err, fault.Invalid), "%v", err)
-	require.Len(t, problemsOf(err), 2)
-	require.Regexp(t, `^body.items\[1\]: payload: .*to`, problemsOf(err)[0])
-	require.Regexp(t, `^body.items\[2\]: payload: `, problemsOf(err)[1])
-	require.Zero(t, w.count(`SELECT FROM tasks WHERE kind = 'manual'`), "all or nothing")
-	_, err = w.d.Enqueue(t.Context(), w.caller, "mail", "load", []EnqueueItem{{Partition: "a/b"}})
+	require.Len(t, dispatchertest.ProblemsOf(err), 2)
+	require.Regexp(t, `^body.items\[1\]: payload: .*to`, dispatchertest.ProblemsOf(err)[0])
+	require.Regexp(t, `^body.items\[2\]: payload: `, dispatchertest.ProblemsOf(err)[1])
+	require.Zero(t, w.Count(`SELECT FROM tasks WHERE kind = 'manual'`), "all or nothing")
+	_, err = w.D.Enqueue(t.Context(), w.Caller, "mail", "load", []dispatcher.EnqueueItem{{Partition: "a/b"}})
 	require.True(t, fault.Is(err, fault.Invalid), "%v", err)
-	for job, kind := range map[string]fault.Kind{"pair/made": fault.Invalid, "pair/raw": fault.Invalid, "mail/none": fault.NotFound, "none/none": fault.NotFound} {
+	for job, kind := range map[string]fault.Kind{"pair/made": fault.Invalid, "pair/raw": fault.Invalid,
+		"mail/none": fault.NotFound, "none/none": fault.NotFound} {
 		var dag, name string
-		_, _ = fmt.Sscanf(edit(job, "/", " "), "%s %s", &dag, &name)
-		_, err := w.d.Enqueue(t.Context(), w.caller, dag, name, []EnqueueItem{{}})
+		_, _ = fmt.Sscanf(dispatchertest.Edit(job, "/", " "), "%s %s", &dag, &name)
+		_, err := w.D.Enqueue(t.Context(), w.Caller, dag, name, []dispatcher.EnqueueItem{{}})
 		require.Equal(t, kind, fault.KindOf(err), "%s: %v", job, err)
 	}
 }
@@ -159,51 +147,56 @@ func TestEnqueueRefuses(t *testing.T) {
 // Each task asked for by hand is done with its own payload; those of one output partition one after the other.
 func TestEnqueuedForOnePartition(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	w.serve(mail)
-	w.probe.on("load", func(ctx context.Context, task *operators.Task) (operators.Result, error) {
-		return operators.Result{}, w.probe.write(ctx, task, string(task.Payload))
+	w := dispatchertest.NewWorld(t)
+	w.Serve(dispatchertest.Mail)
+	w.Probe.On("load", func(ctx context.Context, task *operators.Task) (operators.Result, error) {
+		return operators.Result{}, w.Probe.Write(ctx, task, string(task.Payload))
 	})
-	at := later(time.Hour)
-	out := w.enqueue("load", EnqueueItem{Partition: "p", Payload: json.RawMessage(`1`), IdempotencyKey: "a"}, EnqueueItem{Partition: "p", Payload: json.RawMessage(`2`), IdempotencyKey: "b"},
-		EnqueueItem{Partition: "p", Payload: json.RawMessage(`3`)}, EnqueueItem{Partition: "q", Payload: json.RawMessage(`4`)}, EnqueueItem{Partition: "q", Payload: json.RawMessage(`5`), RunAt: &at})
+	at := dispatchertest.Later(time.Hour)
+	out := w.Enqueue("load", dispatcher.EnqueueItem{Partition: "p", Payload: json.RawMessage(`1`), IdempotencyKey: "a"},
+		dispatcher.EnqueueItem{Partition: "p", Payload: json.RawMessage(`2`), IdempotencyKey: "b"},
+		dispatcher.EnqueueItem{Partition: "p", Payload: json.RawMessage(`3`)}, dispatcher.EnqueueItem{Partition: "q",
+			Payload: json.RawMessage(`4`)}, dispatcher.EnqueueItem{Partition: "q", Payload: json.RawMessage(`5`),
+			RunAt: &at})
 	for i, o := range out {
 		require.True(t, o.Created, i)
 	}
-	w.check()
-	running := w.claim(w.d)
+	w.Check()
+	running := w.Claim(w.D)
 	require.Len(t, running, 2, "one of p, one of q")
-	w.check()
+	w.Check()
 	for _, task := range running {
-		w.d.execute(t.Context(), task)
+		dispatchertest.Execute(t.Context(), w.D, task)
 	}
-	w.settle()
-	require.Equal(t, map[string]int64{"p": 3, "q": 1}, w.published("load"))
-	require.Equal(t, map[string][]string{"p": {"3"}, "q": {"4"}}, w.read("loaded"))
-	w.promote(at)
-	w.settle()
-	require.Equal(t, map[string][]string{"p": {"3"}, "q": {"5"}}, w.read("loaded"))
+	w.Settle()
+	require.Equal(t, map[string]int64{"p": 3, "q": 1}, w.Published("load"))
+	require.Equal(t, map[string][]string{"p": {"3"}, "q": {"4"}}, w.Read("loaded"))
+	w.Promote(at)
+	w.Settle()
+	require.Equal(t, map[string][]string{"p": {"3"}, "q": {"5"}}, w.Read("loaded"))
 }
 
 func TestEnqueueOrder(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	w.serve(mail)
+	w := dispatchertest.NewWorld(t)
+	w.Serve(dispatchertest.Mail)
 	high, low := 10, -10
-	to := payload(map[string]any{"to": "a"})
-	past, future := later(-time.Hour), later(time.Hour)
-	out := w.enqueue("send", EnqueueItem{Payload: to, Priority: &low}, EnqueueItem{Payload: to}, EnqueueItem{Payload: to, Priority: &high},
-		EnqueueItem{Payload: to, RunAt: &future, Priority: &high}, EnqueueItem{Payload: to, RunAt: &past})
+	to := dispatchertest.Payload(map[string]any{"to": "a"})
+	past, future := dispatchertest.Later(-time.Hour), dispatchertest.Later(time.Hour)
+	out := w.Enqueue("send", dispatcher.EnqueueItem{Payload: to, Priority: &low}, dispatcher.EnqueueItem{Payload: to},
+		dispatcher.EnqueueItem{Payload: to, Priority: &high},
+		dispatcher.EnqueueItem{Payload: to, RunAt: &future, Priority: &high}, dispatcher.EnqueueItem{Payload: to,
+			RunAt: &past})
 	var order []uuid.UUID
 	for range 4 {
-		tasks, err := w.d.claim(t.Context(), []string{"dispatcher"}, "one", 1, later(0))
+		tasks, err := w.D.Claim(t.Context(), []string{"dispatcher"}, "one", 1, dispatchertest.Later(0))
 		require.NoError(t, err)
 		require.Len(t, tasks, 1)
 		order = append(order, tasks[0].TaskID)
 	}
 	require.Equal(t, []uuid.UUID{out[2].ID, out[1].ID, out[4].ID, out[0].ID}, order)
-	require.Empty(t, w.claim(w.d))
-	w.promote(future)
-	require.Equal(t, out[3].ID, w.one(w.d).TaskID)
-	w.check()
+	require.Empty(t, w.Claim(w.D))
+	w.Promote(future)
+	require.Equal(t, out[3].ID, w.One(w.D).TaskID)
+	w.Check()
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/dagctl/dagctl/internal/pg"
 )
 
-// Event says that a revision of a partition was published. What an event is, is the revision, never who reported it:
-// reported twice, it is one event.
+// Event records that a revision of a partition was published. The revision identifies the event, never its reporter: a
+// revision that is reported twice is one event.
 type Event struct {
 	ID       uuid.UUID
 	OrgID    uuid.UUID
@@ -21,30 +21,28 @@ type Event struct {
 	Key      string
 	Revision int64
 	Producer uuid.UUID // task
-	trace    string    // traceparent; empty where nobody traces
+	trace    string    // traceparent; empty where tracing is off
 
-	// Of a segment of a cursor: what was published is everything up to the position, in the epoch; key and revision are
-	// those of the segment and do not count.
+	// Set for a segment of a cursor: everything up to Position, in Epoch, was published. Key and Revision are those of
+	// the segment then, and do not identify the event.
 	Epoch    *int64
 	Position *int64
 }
 
-// accept stores events with the outbox row that has them routed, in the caller's transaction. Those known already are
-// acknowledged and change nothing.
-func accept(ctx context.Context, tx pgx.Tx, events []Event, now time.Time) error {
-	var b pg.Batch
-	queueAccept(&b, events, now)
-	return b.Send(ctx, tx)
-}
+// routedBy names who routes stored events.
+type routedBy bool
 
-// queueAccept is accept as a part of a batch.
-func queueAccept(b *pg.Batch, events []Event, now time.Time) { queueEvents(b, events, now, true) }
+const (
+	ByRouter routedBy = true  // the router does, by an outbox row
+	byCaller routedBy = false // the caller does, in its own transaction
+)
 
-// queueEvents stores events, and has them routed unless the caller does that itself.
-func queueEvents(b *pg.Batch, events []Event, now time.Time, routed bool) {
+// Accept stores events in the caller's transaction. An event that is known already changes nothing.
+func Accept(b *pg.Batch, events []Event, by routedBy, now time.Time) {
 	if len(events) == 0 {
 		return
 	}
+
 	var (
 		ids, orgs, datasets, versions, producers []uuid.UUID
 		keys                                     []string
@@ -57,40 +55,51 @@ func queueEvents(b *pg.Batch, events []Event, now time.Time, routed bool) {
 		keys, revisions, producers = append(keys, e.Key), append(revisions, e.Revision), append(producers, e.Producer)
 		epochs, positions = append(epochs, e.Epoch), append(positions, e.Position)
 	}
+
 	b.Exec(fmt.Sprintf("accept %d events", len(events)), `
 		WITH accepted AS (
-			INSERT INTO events (id, org_id, dataset_uuid, dataset_version, scope, partition_key, revision, epoch, cursor_value, producer_task_id, created_at)
-			SELECT id, org, dataset, version, CASE WHEN position IS NULL THEN 'partition' ELSE 'cursor' END, CASE WHEN position IS NULL THEN key END,
-				CASE WHEN position IS NULL THEN revision END, epoch, position, producer, $8
-			FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::uuid[], $5::text[], $6::bigint[], $7::uuid[], $9::bigint[], $10::bigint[])
+			INSERT INTO events (id, org_id, dataset_uuid, dataset_version, scope, partition_key, revision, epoch,
+				cursor_value, producer_task_id, created_at)
+			SELECT id, org, dataset, version, CASE WHEN position IS NULL THEN 'partition' ELSE 'cursor' END,
+				CASE WHEN position IS NULL THEN key END, CASE WHEN position IS NULL THEN revision END,
+				epoch, position, producer, $8
+			FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::uuid[], $5::text[], $6::bigint[], $7::uuid[],
+					$9::bigint[], $10::bigint[])
 				AS e(id, org, dataset, version, key, revision, producer, epoch, position)
 			ON CONFLICT ON CONSTRAINT events_identity DO NOTHING
 			RETURNING id, org_id)
 		INSERT INTO outbox (org_id, kind, payload, available_at, created_at)
-		SELECT org_id, 'route_event', jsonb_build_object('event_ids', jsonb_agg(id)) || $11, $8, $8 FROM accepted WHERE $12::boolean GROUP BY org_id`,
-		ids, orgs, datasets, versions, keys, revisions, producers, now, epochs, positions, rowTraces{tracesOf(events)}, routed)
+		SELECT org_id, 'route_event', jsonb_build_object('event_ids', jsonb_agg(id)) || $11, $8, $8
+		FROM accepted WHERE $12::boolean GROUP BY org_id`,
+		ids, orgs, datasets, versions, keys, revisions, producers, now, epochs, positions,
+		rowTraces{tracesOf(events)}, bool(by))
 }
 
-// queueRouting has events routed that are stored already.
-func queueRouting(b *pg.Batch, events []Event, now time.Time) {
+// leaveToRouter adds outbox rows by which the router routes events that are stored already.
+func leaveToRouter(b *pg.Batch, events []Event, now time.Time) {
 	orgs, ids := make([]uuid.UUID, len(events)), make([]uuid.UUID, len(events))
 	for i, e := range events {
 		orgs[i], ids[i] = e.OrgID, e.ID
 	}
-	b.Exec(fmt.Sprintf("have %d events routed", len(events)), `
+
+	b.Exec(fmt.Sprintf("leave %d events to the router", len(events)), `
 		INSERT INTO outbox (org_id, kind, payload, available_at, created_at)
 		SELECT org, 'route_event', jsonb_build_object('event_ids', jsonb_agg(id)) || $3, $4, $4
 		FROM unnest($1::uuid[], $2::uuid[]) AS e(org, id) GROUP BY org`, orgs, ids, rowTraces{tracesOf(events)}, now)
 }
 
-func loadEvents(ctx context.Context, tx pgx.Tx, ids []uuid.UUID) ([]Event, error) {
+// LoadEvents returns events by their ids. Those that do not exist are left out. An event of a position gets the key of
+// a segment that ends there.
+func LoadEvents(ctx context.Context, tx pgx.Tx, ids []uuid.UUID) ([]Event, error) {
 	rows, err := tx.Query(ctx, `
-		SELECT id, org_id, dataset_uuid, dataset_version, coalesce(partition_key, format('%s-%s', cursor_value, cursor_value + 1)),
+		SELECT id, org_id, dataset_uuid, dataset_version,
+			coalesce(partition_key, format('%s-%s', cursor_value, cursor_value + 1)),
 			coalesce(revision, 0), coalesce(producer_task_id, $2), epoch, cursor_value
 		FROM events WHERE id = ANY($1) ORDER BY id`, ids, uuid.Nil)
 	if err != nil {
 		return nil, fmt.Errorf("load %d events: %w", len(ids), err)
 	}
+
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (e Event, err error) {
 		err = row.Scan(&e.ID, &e.OrgID, &e.Dataset, &e.Version, &e.Key, &e.Revision, &e.Producer, &e.Epoch, &e.Position)
 		return e, err

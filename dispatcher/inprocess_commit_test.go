@@ -1,4 +1,4 @@
-package dispatcher
+package dispatcher_test
 
 import (
 	"context"
@@ -14,6 +14,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/dispatcher/dispatchertest"
 	"github.com/dagctl/dagctl/internal/duck"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/operators"
@@ -33,17 +35,18 @@ publish:
 
 // block is the row of a height of a chain.
 func block(ctx context.Context, t *operators.Task, height int64, content string) error {
-	return copyToParquet(ctx, fmt.Sprintf("SELECT %d AS height, %s AS content", height, duck.Literal(content)),
+	return dispatchertest.CopyToParquet(ctx, fmt.Sprintf("SELECT %d AS height, %s AS content", height,
+		duck.Literal(content)),
 		filepath.Join(t.OutputDirs[0], fmt.Sprintf("%d.parquet", height)))
 }
 
 // told is what a test has a run do, one after the other: each is answered with what became of it.
 type told struct {
-	do  chan hook
+	do  chan dispatchertest.Hook
 	did chan error
 }
 
-func newTold() told { return told{make(chan hook), make(chan error)} }
+func newTold() told { return told{make(chan dispatchertest.Hook), make(chan error)} }
 
 // run is a run that does as it is told, until there is nothing more.
 func (o told) run(ctx context.Context, t *operators.Task) (operators.Result, error) {
@@ -58,7 +61,7 @@ func (o told) run(ctx context.Context, t *operators.Task) (operators.Result, err
 }
 
 // now has the run do something.
-func (o told) now(f hook) error {
+func (o told) now(f dispatchertest.Hook) error {
 	o.do <- f
 	return <-o.did
 }
@@ -83,24 +86,24 @@ func (o told) commit(blocks string, change ...func(*operators.Commit)) (done ope
 }
 
 // running is the always_on task of a job, claimed and under way; it ends when there is nothing more to do.
-func (w *world) running(name string) (t claimed, o told, ended chan struct{}) {
-	w.t.Helper()
+func running(w *dispatchertest.World, name string) (t dispatcher.Claimed, o told, ended chan struct{}) {
+	w.T.Helper()
 	o, ended = newTold(), make(chan struct{})
-	w.probe.on(name, o.run)
-	t = w.one(w.d)
-	require.Equal(w.t, name, t.job.Name)
+	w.Probe.On(name, o.run)
+	t = w.One(w.D)
+	require.Equal(w.T, name, t.Job.Name)
 	go func() {
 		defer close(ended)
-		w.d.execute(context.WithoutCancel(w.t.Context()), t)
+		dispatchertest.Execute(context.WithoutCancel(w.T.Context()), w.D, t)
 	}()
 	return t, o, ended
 }
 
-func alwaysWorld(t *testing.T, yaml string) *world {
+func alwaysWorld(t *testing.T, yaml string) *dispatchertest.World {
 	t.Helper()
-	w := newWorld(t)
-	w.serve(yaml)
-	_, err := w.d.superviseSources(t.Context(), time.Now())
+	w := dispatchertest.NewWorld(t)
+	w.Serve(yaml)
+	_, err := w.D.Sources.Supervise(t.Context(), time.Now())
 	require.NoError(t, err)
 	return w
 }
@@ -113,7 +116,7 @@ func state(text string) func(*operators.Commit) {
 func TestARunCommitsOnItsWay(t *testing.T) {
 	t.Parallel()
 	w := alwaysWorld(t, onTheWay)
-	task, o, ended := w.running("tail")
+	task, o, ended := running(w, "tail")
 	news := map[string][]string{}
 	for i, blocks := range []string{"ab", "c", "def"} {
 		done, err := o.commit(blocks, state(fmt.Sprintf(`{"commit":%d}`, i+1)), func(c *operators.Commit) {
@@ -121,84 +124,89 @@ func TestARunCommitsOnItsWay(t *testing.T) {
 		})
 		require.NoError(t, err)
 		require.Len(t, done.Tasks, 1)
-		w.settle() // whoever follows
-		require.Equal(t, "Running leased", w.task(task.TaskID))
+		w.Settle() // whoever follows
+		require.Equal(t, "Running leased", w.Task(task.TaskID))
 		news["all"] = append(news["all"], "n("+strings.Join(strings.Split(blocks, ""), "+")+")")
-		require.Equal(t, news, w.read("onway_news"))
+		require.Equal(t, news, w.Read("onway_news"))
 	}
-	require.Equal(t, map[string][]string{"0-2": {"0,a", "1,b"}, "2-3": {"2,c"}, "3-6": {"3,d", "4,e", "5,f"}}, w.read("onway_tail"))
-	require.Len(t, w.tasks("note"), 3)
-	require.Equal(t, 1, w.count(`SELECT FROM task_attempts WHERE commits = 3 AND cardinality(staging) = 1`), "what is committed is not in the attempt's record any more")
+	require.Equal(t, map[string][]string{"0-2": {"0,a", "1,b"}, "2-3": {"2,c"}, "3-6": {"3,d", "4,e", "5,f"}},
+		w.Read("onway_tail"))
+	require.Len(t, w.Tasks("note"), 3)
+	require.Equal(t, 1, w.Count(`SELECT FROM task_attempts WHERE commits = 3 AND cardinality(staging) = 1`),
+		"what is committed is not in the attempt's record any more")
 
 	// What is refused changes nothing, and the run goes on.
-	before := w.committed()
+	before := committed(w)
 	require.NoError(t, o.now(func(ctx context.Context, t *operators.Task) (operators.Result, error) {
-		_, err := t.Commit(ctx, operators.Commit{State: json.RawMessage(`"\u0000"`), Events: []operators.Event{{Output: 3}, {Scope: "some"}},
+		_, err := t.Commit(ctx, operators.Commit{State: json.RawMessage(`"\u0000"`),
+			Events:  []operators.Event{{Output: 3}, {Scope: "some"}},
 			Outputs: []operators.CommittedOutput{{Partition: "p"}}})
-		require.True(w.t, operators.IsPermanent(err), "%v", err)
+		require.True(w.T, operators.IsPermanent(err), "%v", err)
 		var places []string
 		for _, p := range err.(*fault.Error).Problems {
 			places = append(places, p.Location)
 		}
-		require.ElementsMatch(w.t, []string{"body.outputs[0].partition_key", "body.events[0].output", "body.events[1].scope", "body.operator_state"}, places)
+		require.ElementsMatch(w.T, []string{"body.outputs[0].partition_key", "body.events[0].output",
+			"body.events[1].scope", "body.operator_state"}, places)
 		return operators.Result{}, nil
 	}))
-	require.Equal(t, before, w.committed())
+	require.Equal(t, before, committed(w))
 
 	// Its end commits the rest.
 	require.NoError(t, o.now(func(ctx context.Context, t *operators.Task) (operators.Result, error) {
-		require.JSONEq(w.t, `{"commit":3}`, string(t.State))
+		require.JSONEq(w.T, `{"commit":3}`, string(t.State))
 		return operators.Result{}, block(ctx, t, 6, "g")
 	}))
 	close(o.do)
 	<-ended
-	require.Equal(t, "Completed", w.task(task.TaskID))
-	w.settle()
-	require.Equal(t, append(news["all"], "n(g)"), w.read("onway_news")["all"])
-	require.Equal(t, 1, w.attempts("tail"))
-	require.Zero(t, w.count(`SELECT FROM tasks WHERE failures > 0`))
+	require.Equal(t, "Completed", w.Task(task.TaskID))
+	w.Settle()
+	require.Equal(t, append(news["all"], "n(g)"), w.Read("onway_news")["all"])
+	require.Equal(t, 1, w.Attempts("tail"))
+	require.Zero(t, w.Count(`SELECT FROM tasks WHERE failures > 0`))
 }
 
 // A run whose lease was lost commits nothing any more and is stopped; the next goes on after its last commit.
 func TestACommitOfAStaleAttempt(t *testing.T) {
 	t.Parallel()
-	for name, lose := range map[string]func(w *world, task claimed) uuid.UUID{
-		"a newer attempt": func(w *world, task claimed) uuid.UUID {
-			w.reap(later(time.Hour))
-			w.promote(later(2 * time.Hour))
+	for name, lose := range map[string]func(w *dispatchertest.World, task dispatcher.Claimed) uuid.UUID{
+		"a newer attempt": func(w *dispatchertest.World, task dispatcher.Claimed) uuid.UUID {
+			w.Reap(dispatchertest.Later(time.Hour))
+			w.Promote(dispatchertest.Later(2 * time.Hour))
 			return task.TaskID
 		},
-		"a lease that ran out": func(w *world, task claimed) uuid.UUID {
-			w.exec(`UPDATE leases SET expires_at = now() - interval '1 second' WHERE task_id = $1`, task.TaskID)
+		"a lease that ran out": func(w *dispatchertest.World, task dispatcher.Claimed) uuid.UUID {
+			w.Exec(`UPDATE leases SET expires_at = now() - interval '1 second' WHERE task_id = $1`, task.TaskID)
 			return task.TaskID
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := alwaysWorld(t, onTheWay)
-			task, o, ended := w.running("tail")
+			task, o, ended := running(w, "tail")
 			_, err := o.commit("ab", state(`1`))
 			require.NoError(t, err)
 			lose(w, task)
-			next := w.claim(w.d)
-			before := w.committed()
+			next := w.Claim(w.D)
+			before := committed(w)
 			_, err = o.commit("XY", state(`2`))
 			require.True(t, fault.Is(err, fault.Conflict), "%v", err)
 			<-ended
-			require.Equal(t, before, w.committed(), "the run's end changes nothing either")
+			require.Equal(t, before, committed(w), "the run's end changes nothing either")
 			if len(next) == 0 {
-				w.reap(later(time.Hour))
-				w.promote(later(2 * time.Hour))
-				next = w.claim(w.d)
+				w.Reap(dispatchertest.Later(time.Hour))
+				w.Promote(dispatchertest.Later(2 * time.Hour))
+				next = w.Claim(w.D)
 			}
 			require.Len(t, next, 1)
 			require.Equal(t, []any{task.TaskID, 2}, []any{next[0].TaskID, next[0].Attempt})
-			require.Equal(t, int64(1), next[0].assignment.Cursor.Value)
-			require.JSONEq(t, `1`, string(next[0].assignment.State))
-			w.probe.on("tail", (&ledger{blocks: "abcd"}).read)
-			w.d.execute(t.Context(), next[0])
-			w.settle()
-			require.Equal(t, map[string][]string{"0-2": {"0,a", "1,b"}, "2-4": {"2,c", "3,d"}}, w.read("onway_tail"), "nothing is lost, nothing is there twice")
+			require.Equal(t, int64(1), next[0].Assignment.Cursor.Value)
+			require.JSONEq(t, `1`, string(next[0].Assignment.State))
+			w.Probe.On("tail", (&dispatchertest.Ledger{Blocks: "abcd"}).Read)
+			dispatchertest.Execute(t.Context(), w.D, next[0])
+			w.Settle()
+			require.Equal(t, map[string][]string{"0-2": {"0,a", "1,b"}, "2-4": {"2,c", "3,d"}}, w.Read("onway_tail"),
+				"nothing is lost, nothing is there twice")
 		})
 	}
 }
@@ -207,33 +215,37 @@ func TestACommitOfAStaleAttempt(t *testing.T) {
 func TestCommitsWhileTheDatabaseGoesAway(t *testing.T) {
 	t.Parallel()
 	w := alwaysWorld(t, onTheWay)
-	task, o, ended := w.running("tail")
+	task, o, ended := running(w, "tail")
 	for _, letter := range []string{"a", "b", "c"} {
 		_, err := o.commit(letter)
 		require.NoError(t, err)
-		w.exec(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()`)
+		w.Exec(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()
+			AND pid <> pg_backend_pid()`)
 	}
+	// Commits on the way are tried again on another connection. The completion is not, and its connection must be whole.
+	w.Pool.Reset()
 	close(o.do)
 	<-ended
-	w.settle()
-	require.Equal(t, map[string][]string{"all": {"n(a+b+c)"}}, w.read("onway_news"))
-	require.Equal(t, 1, w.attempts("tail"))
-	require.Equal(t, "Completed", w.task(task.TaskID))
+	w.Settle()
+	require.Equal(t, map[string][]string{"all": {"n(a+b+c)"}}, w.Read("onway_news"))
+	require.Equal(t, 1, w.Attempts("tail"))
+	require.Equal(t, "Completed", w.Task(task.TaskID))
 
-	_, err := w.d.superviseSources(t.Context(), time.Now())
+	_, err := w.D.Sources.Supervise(t.Context(), time.Now())
 	require.NoError(t, err)
-	again := w.one(w.d)
-	way := &ownCommits{d: w.d, t: again, stop: func(error) {}}
+	again := w.One(w.D)
+	way := &dispatcher.OwnCommits{D: w.D.Dispatcher, T: again, Stop: func(error) {}}
 	file := filepath.Join(t.TempDir(), "d.parquet")
-	require.NoError(t, copyToParquet(t.Context(), "SELECT 3 AS height, 'd' AS content", file))
-	commit := operators.Commit{Outputs: []operators.CommittedOutput{{Files: []string{file}}}, Tasks: []operators.EnqueuedTask{{Job: "note"}}}
-	first, err := way.try(t.Context(), commit, "call", time.Now())
+	require.NoError(t, dispatchertest.CopyToParquet(t.Context(), "SELECT 3 AS height, 'd' AS content", file))
+	commit := operators.Commit{Outputs: []operators.CommittedOutput{{Files: []string{file}}},
+		Tasks: []operators.EnqueuedTask{{Job: "note"}}}
+	first, err := way.Try(t.Context(), commit, "call", time.Now())
 	require.NoError(t, err)
-	before := w.committed()
-	second, err := way.try(t.Context(), commit, "call", time.Now())
+	before := committed(w)
+	second, err := way.Try(t.Context(), commit, "call", time.Now())
 	require.NoError(t, err)
 	require.Equal(t, first, second)
-	require.Equal(t, before, w.committed())
+	require.Equal(t, before, committed(w))
 }
 
 // Appends go on from each other, the end's from the last; and each waits for the checks of the one before.
@@ -246,7 +258,7 @@ jobs:
 publish:
   onway_tail: { from: { job: tail } }
 `)
-	task, o, ended := w.running("tail")
+	task, o, ended := running(w, "tail")
 	write := func(ctx context.Context, t *operators.Task, content string) error { return block(ctx, t, 1, content) }
 	for _, content := range []string{"a", "b", "a"} {
 		committed := make(chan error, 1)
@@ -265,20 +277,20 @@ publish:
 				require.NoError(t, err)
 				done = true
 			default:
-				w.work() // the check of the one before
+				w.Work() // the check of the one before
 			}
 		}
 	}
-	w.work()
+	w.Work()
 	require.NoError(t, o.now(func(ctx context.Context, t *operators.Task) (operators.Result, error) {
 		return operators.Result{}, write(ctx, t, "c")
 	}))
 	close(o.do)
 	<-ended
-	w.settle()
-	require.Equal(t, map[string][]string{"all": {"1,a", "1,b", "1,c"}}, w.read("onway_tail"))
-	require.Equal(t, "Completed", w.task(task.TaskID))
-	require.Equal(t, 1, w.attempts("tail"))
+	w.Settle()
+	require.Equal(t, map[string][]string{"all": {"1,a", "1,b", "1,c"}}, w.Read("onway_tail"))
+	require.Equal(t, "Completed", w.Task(task.TaskID))
+	require.Equal(t, 1, w.Attempts("tail"))
 }
 
 // documented finds a block of a page by its first line, and the one before it.
@@ -303,42 +315,44 @@ func documented(t *testing.T, page, info string) (before, block string) {
 func TestTheDocumentedProgramCommits(t *testing.T) {
 	t.Parallel()
 	job, program := documented(t, "operators.md", "python follow.py")
-	w := newWorld(t)
+	w := dispatchertest.NewWorld(t)
 	feed := func(ticks int) {
 		var lines strings.Builder
 		for seq := range ticks {
 			fmt.Fprintf(&lines, `{"seq": %d, "price": %d}`+"\n", seq, seq*10)
 		}
-		w.drop("ticks.ndjson", lines.String())
+		w.Drop("ticks.ndjson", lines.String())
 	}
-	w.drop("follow.py", program)
+	w.Drop("follow.py", program)
 	feed(2)
-	w.deploy("name: example\njobs:\n" + job + `
+	w.Deploy("name: example\njobs:\n" + job + `
 - { name: sums, operator: sql, inputs: [{ from: { job: ticks } }], config: { query: "SELECT sum(price)::BIGINT AS sum FROM ticks" } }
 publish:
   doc_ticks: { from: { job: ticks } }
   doc_sums: { from: { job: sums } }
 `)
-	stop := w.start(w.dispatcher("two"))
+	stop := w.Start(w.Dispatcher("two"))
 	published := func(sum string) func() bool {
 		return func() bool {
-			read, err := w.tryRead("doc_sums")
+			read, err := w.TryRead("doc_sums")
 			return err == nil && slices.Equal(read["all"], []string{sum})
 		}
 	}
 	running := func(attempt int) {
-		require.Equal(t, 1, w.count(`SELECT FROM leases l JOIN jobs j ON j.id = l.job_id WHERE j.name = 'ticks' AND l.attempt = $1`, attempt))
+		require.Equal(t, 1, w.Count(`SELECT FROM leases l JOIN jobs j ON j.id = l.job_id WHERE j.name = 'ticks'
+			AND l.attempt = $1`, attempt))
 	}
-	w.eventually("the first ticks are followed", published("10"))
+	w.Eventually("the first ticks are followed", published("10"))
 	running(1)
 	feed(4)
-	w.eventually("and the next", published("60"))
+	w.Eventually("and the next", published("60"))
 	running(1)
-	w.exec(`UPDATE leases SET expires_at = now() - interval '1 second'`)
+	w.Exec(`UPDATE leases SET expires_at = now() - interval '1 second'`)
 	feed(5)
-	w.eventually("another attempt goes on", published("100"))
+	w.Eventually("another attempt goes on", published("100"))
 	running(2)
 	stop()
-	require.Equal(t, map[string][]string{"0-2": {"0,0", "1,10"}, "2-4": {"2,20", "3,30"}, "4-5": {"4,40"}}, w.read("doc_ticks"))
-	w.check()
+	require.Equal(t, map[string][]string{"0-2": {"0,0", "1,10"}, "2-4": {"2,20", "3,30"}, "4-5": {"4,40"}},
+		w.Read("doc_ticks"))
+	w.Check()
 }

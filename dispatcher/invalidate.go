@@ -10,16 +10,18 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/dispatcher/tasks"
+	"github.com/dagctl/dagctl/dispatcher/wakeup"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/registry"
 )
 
-// InvalidateRequest says which partitions are not what they were taken for.
+// InvalidateRequest names the partitions of a dataset whose data is wrong or outdated.
 type InvalidateRequest struct {
-	From   string `json:"from,omitempty" maxLength:"200" doc:"First partition, as text, or position of a cursor; the first there is where it is left out"`
-	To     string `json:"to,omitempty" maxLength:"200" doc:"Last partition or position, which is meant too; the last there is where it is left out"`
-	Reason string `json:"reason,omitempty" enum:"reorg,correction,manual,schema" doc:"manual where it is left out"`
+	From   string `json:"from,omitempty" maxLength:"200" doc:"First partition, as text, or position of a cursor; default: the first one"`
+	To     string `json:"to,omitempty" maxLength:"200" doc:"Last partition or position, inclusive; default: the last one"`
+	Reason string `json:"reason,omitempty" enum:"reorg,correction,manual,schema" doc:"Default: manual"`
 }
 
 // Invalidated is one partition whose consumers are computed again.
@@ -27,13 +29,15 @@ type Invalidated struct {
 	ID        uuid.UUID `json:"id"`
 	Partition string    `json:"partition"`
 	Revision  int64     `json:"revision" doc:"The new revision: the same content, under another number"`
-	Withdrawn bool      `json:"withdrawn,omitempty" doc:"It is a segment of a cursor that does not hold any more: readers do not see it, and the source reads it again"`
+	Withdrawn bool      `json:"withdrawn,omitempty" doc:"The segment was withdrawn: readers do not see it, and the source reads it again"`
 }
 
-// Invalidate has everything computed again that was made from some partitions of a dataset, and what was made from that, and
-// so on. The partitions get a new revision with the content they have: so consumers are stale by what they were made from,
-// and not by a message that may be lost.
-func (d *Dispatcher) Invalidate(ctx context.Context, caller authz.Caller, name string, req InvalidateRequest, now time.Time) ([]Invalidated, error) {
+// Invalidate makes everything stale that was made from some partitions of a dataset, directly or not, so that it is
+// computed again. The partitions get a new revision with the content they have: consumers are stale because of the
+// revisions they were made from, and not because of a message that may be lost.
+func (d *Dispatcher) Invalidate(
+	ctx context.Context, caller authz.Caller, name string, req InvalidateRequest, now time.Time,
+) ([]Invalidated, error) {
 	dataset, err := d.Registry.Dataset(ctx, caller, name)
 	if err != nil {
 		return nil, err
@@ -41,13 +45,16 @@ func (d *Dispatcher) Invalidate(ctx context.Context, caller authz.Caller, name s
 	if req.Reason == "" {
 		req.Reason = "manual"
 	}
+
 	var made []Invalidated
-	// As the owner, because rows in Postgres storage are renumbered.
+
+	// The owner's pool is needed, because rows in Postgres storage are renumbered.
 	err = pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) error {
 		made = nil
-		if err := lockDAGBriefly(ctx, tx, caller.OrgID, dataset.DAG); err != nil {
+		if err := tasks.LockDAGBriefly(ctx, tx, caller.OrgID, dataset.DAG); err != nil {
 			return err
 		}
+
 		segments, err := byCursor(dataset)
 		if err != nil {
 			return err
@@ -59,6 +66,7 @@ func (d *Dispatcher) Invalidate(ctx context.Context, caller authz.Caller, name s
 			}
 			return auditInvalidation(ctx, tx, caller, dataset, req, made)
 		}
+
 		renewed, err := registry.Renew(ctx, tx, caller.OrgID, dataset.ID, req.From, req.To, now)
 		if err != nil {
 			return err
@@ -66,6 +74,7 @@ func (d *Dispatcher) Invalidate(ctx context.Context, caller authz.Caller, name s
 		if len(renewed) == 0 {
 			return noSuchPartition(dataset)
 		}
+
 		for _, r := range renewed {
 			if err := d.Storage.Renumber(ctx, tx, r.Generation, r.Key, r.Revision); err != nil {
 				return err
@@ -81,7 +90,7 @@ func (d *Dispatcher) Invalidate(ctx context.Context, caller authz.Caller, name s
 	if err != nil {
 		return nil, fmt.Errorf("invalidate %s: %w", name, err)
 	}
-	d.wake.send(topicRoute)
+	d.Wakeups.Send(wakeup.Route)
 	return made, nil
 }
 
@@ -90,22 +99,32 @@ func noSuchPartition(dataset registry.Dataset) error {
 		WithHint("`dagctl datasets partitions %s` lists those there are", dataset.Name)
 }
 
-func auditInvalidation(ctx context.Context, tx pgx.Tx, caller authz.Caller, dataset registry.Dataset, req InvalidateRequest, made []Invalidated) error {
+func auditInvalidation(
+	ctx context.Context, tx pgx.Tx, caller authz.Caller, dataset registry.Dataset, req InvalidateRequest,
+	made []Invalidated,
+) error {
 	return authz.Audit(ctx, tx, caller, "dataset.invalidate", dataset.Name,
 		map[string]any{"from": req.From, "to": req.To, "reason": req.Reason, "partitions": len(made)})
 }
 
-// invalidated records an invalidation with the event that has it routed.
-func invalidated(ctx context.Context, tx pgx.Tx, caller authz.Caller, r registry.Renewed, reason string, now time.Time) (uuid.UUID, error) {
+// invalidated records the invalidation of a partition, and stores its event for the router.
+func invalidated(
+	ctx context.Context, tx pgx.Tx, caller authz.Caller, r registry.Renewed, reason string, now time.Time,
+) (uuid.UUID, error) {
 	id := uuid.Must(uuid.NewV7())
-	if _, err := tx.Exec(ctx, `
-		INSERT INTO data_invalidations (id, org_id, dataset_version, scope, partition_key, reason, created_by, created_at)
-		VALUES ($1, $2, $3, 'partition', $4, $5, $6, $7)`, id, caller.OrgID, r.Version, r.Key, reason, caller.Actor, now); err != nil {
+	_, err := tx.Exec(ctx, `
+		INSERT INTO data_invalidations (
+			id, org_id, dataset_version, scope, partition_key, reason, created_by, created_at)
+		VALUES ($1, $2, $3, 'partition', $4, $5, $6, $7)`,
+		id, caller.OrgID, r.Version, r.Key, reason, caller.Actor, now)
+	if err != nil {
 		return id, fmt.Errorf("record invalidation: %w", err)
 	}
-	_, err := tx.Exec(ctx, `
+
+	_, err = tx.Exec(ctx, `
 		WITH accepted AS (
-			INSERT INTO events (id, org_id, dataset_uuid, dataset_version, scope, partition_key, revision, invalidation_id, created_at)
+			INSERT INTO events (id, org_id, dataset_uuid, dataset_version, scope, partition_key, revision,
+				invalidation_id, created_at)
 			VALUES ($1, $2, $3, $4, 'invalidation', $5, $6, $7, $8) RETURNING id)
 		INSERT INTO outbox (org_id, kind, payload, available_at, created_at)
 		SELECT $2, 'route_event', jsonb_build_object('event_ids', jsonb_agg(id)), $8, $8 FROM accepted`,

@@ -1,4 +1,4 @@
-package dispatcher
+package dispatcher_test
 
 import (
 	"context"
@@ -10,172 +10,187 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/dispatcher/dispatchertest"
+	"github.com/dagctl/dagctl/dispatcher/tasks"
+	"github.com/dagctl/dagctl/dispatcher/upkeep"
+	"github.com/dagctl/dagctl/dispatcher/views"
 	"github.com/dagctl/dagctl/internal/pg"
 )
 
 // answers tells how each (event, consumer) ended: outcome and task.
-func (w *world) answers() map[string]string {
-	w.t.Helper()
-	rows, err := w.pool.Query(w.t.Context(), `SELECT concat_ws(' ', event_id, job_id), concat_ws(' ', outcome, task_id) FROM event_outcomes`)
-	require.NoError(w.t, err)
+func answers(w *dispatchertest.World) map[string]string {
+	w.T.Helper()
+	rows, err := w.Pool.Query(w.T.Context(), `SELECT concat_ws(' ', event_id, job_id), concat_ws(' ', outcome, task_id)
+		FROM event_outcomes`)
+	require.NoError(w.T, err)
 	found := map[string]string{}
 	var pair, answer string
 	_, err = pgx.ForEachRow(rows, []any{&pair, &answer}, func() error {
-		require.NotContains(w.t, found, pair, "one answer")
+		require.NotContains(w.T, found, pair, "one answer")
 		found[pair] = answer
 		return nil
 	})
-	require.NoError(w.t, err)
+	require.NoError(w.T, err)
 	return found
 }
 
 // routeAgain delivers every event once more.
-func (w *world) routeAgain() {
-	w.t.Helper()
-	w.exec(`INSERT INTO outbox (org_id, kind, payload) SELECT org_id, 'route_event', jsonb_build_object('event_ids', jsonb_agg(id)) FROM events GROUP BY org_id`)
-	w.route()
+func routeAgain(w *dispatchertest.World) {
+	w.T.Helper()
+	w.Exec(`INSERT INTO outbox (org_id, kind, payload)
+		SELECT org_id, 'route_event', jsonb_build_object('event_ids', jsonb_agg(id)) FROM events GROUP BY org_id`)
+	w.Route()
 }
 
 // keepsAnswers holds that what was answered stays so.
-func (w *world) keepsAnswers(before map[string]string) {
-	w.t.Helper()
-	require.Subset(w.t, w.answers(), before)
+func keepsAnswers(w *dispatchertest.World, before map[string]string) {
+	w.T.Helper()
+	require.Subset(w.T, answers(w), before)
 }
 
 // newest tells the answers about the event of the newest revisions of raw, as far as made is concerned.
-func (w *world) newest(n int) []string {
-	w.t.Helper()
-	return texts(w.t, w.pool, `
+func newest(w *dispatchertest.World, n int) []string {
+	w.T.Helper()
+	return dispatchertest.Texts(w.T, w.Pool, `
 		SELECT concat_ws(' ', '@' || e.revision, o.outcome, o.task_id) FROM (SELECT * FROM events WHERE dataset_uuid = (
 			SELECT id FROM datasets WHERE name = 'pair/raw/0') ORDER BY revision DESC LIMIT $1) AS e
 		LEFT JOIN event_outcomes o ON o.event_id = e.id ORDER BY e.revision`, n)
 }
 
-// That an event triggered a task is told by the task, whatever becomes of it, without a row of its own; and once it is gone by
-// a row. Delivered again, the event changes nothing.
+// That an event triggered a task is told by the task, whatever becomes of it, without a row of its own; and once it is
+// gone by a row. Delivered again, the event changes nothing.
 func TestWhatATaskWasTriggeredBy(t *testing.T) {
 	t.Parallel()
-	took := func(w *world) claimed { w.t.Helper(); return w.one(w.d) }
-	done := func(w *world) {
-		w.t.Helper()
+	took := func(w *dispatchertest.World) dispatcher.Claimed { w.T.Helper(); return w.One(w.D) }
+	done := func(w *dispatchertest.World) {
+		w.T.Helper()
 		task := took(w)
-		require.NoError(w.t, w.d.complete(w.t.Context(), task, w.do(w.d, task), later(0)))
+		require.NoError(w.T, w.D.CompleteAttempt(w.T.Context(), task, w.Do(w.D, task), dispatchertest.Later(0)))
 	}
-	cancel := func(w *world) {
-		w.t.Helper()
-		w.exec(`WITH gone AS (DELETE FROM ready) UPDATE tasks SET status = 'Canceled', reason = 'superseded', completed_at = now() WHERE status = 'Queued'`)
+	cancel := func(w *dispatchertest.World) {
+		w.T.Helper()
+		w.Exec(`WITH gone AS (DELETE FROM ready) UPDATE tasks
+			SET status = 'Canceled', reason = 'superseded', completed_at = now() WHERE status = 'Queued'`)
 	}
 	for name, c := range map[string]struct {
-		then func(w *world, id uuid.UUID)
+		then func(w *dispatchertest.World, id uuid.UUID)
 		left string // of the task
 		rows int    // of accounts, written for what the task does not tell any more
 	}{
-		"it is queued": {func(*world, uuid.UUID) {}, "Queued ready", 0},
-		"it runs":      {func(w *world, _ uuid.UUID) { took(w) }, "Running leased", 0},
-		"it failed": {func(w *world, _ uuid.UUID) {
-			require.NoError(w.t, w.d.fail(w.t.Context(), took(w), reasonError, errTimedOut, true, later(0)))
+		"it is queued": {func(*dispatchertest.World, uuid.UUID) {}, "Queued ready", 0},
+		"it runs":      {func(w *dispatchertest.World, _ uuid.UUID) { took(w) }, "Running leased", 0},
+		"it failed": {func(w *dispatchertest.World, _ uuid.UUID) {
+			require.NoError(w.T, w.D.Fail(w.T.Context(), took(w), tasks.ReasonError, dispatcher.ErrTimedOut, true,
+				dispatchertest.Later(0)))
 		}, "Failed error waiting:backoff", 0},
-		"it is done":           {func(w *world, _ uuid.UUID) { done(w) }, "Completed", 0},
-		"it is taken up again": {func(w *world, _ uuid.UUID) { cancel(w) }, "Queued ready", 0},
-		"it was canceled by somebody": {func(w *world, id uuid.UUID) {
-			_, err := w.d.Cancel(w.t.Context(), w.caller, id)
-			require.NoError(w.t, err)
+		"it is done":           {func(w *dispatchertest.World, _ uuid.UUID) { done(w) }, "Completed", 0},
+		"it is taken up again": {func(w *dispatchertest.World, _ uuid.UUID) { cancel(w) }, "Queued ready", 0},
+		"it was canceled by somebody": {func(w *dispatchertest.World, id uuid.UUID) {
+			_, err := w.D.Control.Cancel(w.T.Context(), w.Caller, id)
+			require.NoError(w.T, err)
 		}, "Canceled canceled", 0},
-		"its job keeps no tasks longer": {func(w *world, _ uuid.UUID) {
+		"its job keeps no tasks longer": {func(w *dispatchertest.World, _ uuid.UUID) {
 			done(w)
-			require.NoError(w.t, w.d.sweepRetention(w.t.Context(), later(2*time.Hour)))
+			require.NoError(w.T, w.D.Upkeep.SweepRetention(w.T.Context(), dispatchertest.Later(2*time.Hour)))
 		}, "", 2},
-		"it was purged": {func(w *world, id uuid.UUID) {
+		"it was purged": {func(w *dispatchertest.World, id uuid.UUID) {
 			cancel(w)
-			_, err := w.d.PurgeTasks(w.t.Context(), w.caller, PurgeTasksRequest{Filter: TaskSelection{IDs: []uuid.UUID{id}}, Reason: "x", BreakWindow: true}, time.Now())
-			require.NoError(w.t, err)
+			_, err := w.D.Upkeep.PurgeTasks(w.T.Context(), w.Caller,
+				upkeep.PurgeTasksRequest{Filter: views.TaskSelection{IDs: []uuid.UUID{id}}, Reason: "x",
+					BreakWindow: true}, time.Now())
+			require.NoError(w.T, err)
 		}, "Canceled superseded", 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t)
-			w.probe.put("raw", firstDay, "a")
-			w.serve(edit(pair, "    config: { tag: m }", "    task_retention: 1h\n    config: { tag: m }"))
-			w.change("b")
-			require.Zero(t, w.count(`SELECT FROM event_consumers`))
+			w := dispatchertest.NewWorld(t)
+			w.Probe.Put("raw", dispatchertest.FirstDay, "a")
+			w.Serve(dispatchertest.Edit(dispatchertest.Pair, "    config: { tag: m }",
+				"    task_retention: 1h\n    config: { tag: m }"))
+			w.Change("b")
+			require.Zero(t, w.Count(`SELECT FROM event_consumers`))
 			var id uuid.UUID
-			w.row(`SELECT task_id FROM ready`)(&id)
-			before := w.answers()
-			require.Equal(t, []string{"@2 triggered " + id.String()}, w.newest(1))
+			w.Row(`SELECT task_id FROM ready`)(&id)
+			before := answers(w)
+			require.Equal(t, []string{"@2 triggered " + id.String()}, newest(w, 1))
 
 			c.then(w, id)
-			w.keepsAnswers(before)
+			keepsAnswers(w, before)
 			for range 2 {
-				w.routeAgain()
-				w.keepsAnswers(before)
-				require.Equal(t, c.rows, w.count(`SELECT FROM event_consumers`))
-				require.Equal(t, []string{"@2 triggered " + id.String()}, w.newest(1))
+				routeAgain(w)
+				keepsAnswers(w, before)
+				require.Equal(t, c.rows, w.Count(`SELECT FROM event_consumers`))
+				require.Equal(t, []string{"@2 triggered " + id.String()}, newest(w, 1))
 			}
 			if c.left != "" {
-				require.Equal(t, c.left, w.task(id))
+				require.Equal(t, c.left, w.Task(id))
 			}
-			w.settle()
-			w.keepsAnswers(before)
-			require.NoError(t, w.d.Reconcile(t.Context(), later(0)))
-			w.keepsAnswers(before)
+			w.Settle()
+			keepsAnswers(w, before)
+			require.NoError(t, w.D.Reconcile(t.Context(), dispatchertest.Later(0)))
+			keepsAnswers(w, before)
 
-			require.NoError(t, w.d.sweepRetention(t.Context(), later(2*keepEvents)))
-			require.Zero(t, w.count(`SELECT FROM events UNION ALL SELECT FROM event_consumers`), "accounts go with their events")
+			require.NoError(t, w.D.Upkeep.SweepRetention(t.Context(), dispatchertest.Later(2*upkeep.KeepEvents)))
+			require.Zero(t, w.Count(`SELECT FROM events UNION ALL SELECT FROM event_consumers`),
+				"accounts go with their events")
 		})
 	}
 }
 
-// Of events that are found together, the one that the task is named by triggered it; of those that no single event decides
-// over, each did.
+// Of events that are found together, the one that the task is named by triggered it; of those that no single event
+// decides over, each did.
 func TestEventsThatAreFoundTogether(t *testing.T) {
 	t.Parallel()
-	w := pairWorld(t)
+	w := dispatchertest.PairWorld(t)
 	for _, content := range []string{"b", "c"} {
-		w.probe.put("raw", firstDay, content)
-		w.poll()
-		w.work()
+		w.Probe.Put("raw", dispatchertest.FirstDay, content)
+		w.Poll()
+		w.Work()
 	}
-	w.route()
+	w.Route()
 	var id uuid.UUID
-	w.row(`SELECT task_id FROM ready`)(&id)
-	require.Equal(t, []string{"@2 included " + id.String(), "@3 triggered " + id.String()}, w.newest(2))
-	before := w.answers()
-	w.routeAgain()
-	w.keepsAnswers(before)
-	require.Equal(t, 1, w.count(`SELECT FROM event_consumers`))
+	w.Row(`SELECT task_id FROM ready`)(&id)
+	require.Equal(t, []string{"@2 included " + id.String(), "@3 triggered " + id.String()}, newest(w, 2))
+	before := answers(w)
+	routeAgain(w)
+	keepsAnswers(w, before)
+	require.Equal(t, 1, w.Count(`SELECT FROM event_consumers`))
 
-	joined := newWorld(t)
-	joined.serve(join)
-	joined.probe.put("left", "k", "l")
-	joined.probe.put("right", "k", "r")
-	joined.poll()
-	joined.work()
-	joined.route()
-	joined.row(`SELECT task_id FROM ready`)(&id)
-	require.Len(t, joined.answers(), 2)
-	for _, answer := range joined.answers() {
+	joined := dispatchertest.NewWorld(t)
+	joined.Serve(join)
+	joined.Probe.Put("left", "k", "l")
+	joined.Probe.Put("right", "k", "r")
+	joined.Poll()
+	joined.Work()
+	joined.Route()
+	joined.Row(`SELECT task_id FROM ready`)(&id)
+	require.Len(t, answers(joined), 2)
+	for _, answer := range answers(joined) {
 		require.Equal(t, "triggered "+id.String(), answer)
 	}
-	require.Equal(t, 2, joined.count(`SELECT FROM event_consumers`))
+	require.Equal(t, 2, joined.Count(`SELECT FROM event_consumers`))
 }
 
 // An answer is looked up by event and consumer, and is the org's own.
 func TestAnswersOfOneOrg(t *testing.T) {
 	t.Parallel()
-	w := pairWorld(t)
-	w.change("b")
+	w := dispatchertest.PairWorld(t)
+	w.Change("b")
 	var event, job uuid.UUID
-	w.row(`SELECT event_id, job_id FROM event_outcomes LIMIT 1`)(&event, &job)
+	w.Row(`SELECT event_id, job_id FROM event_outcomes LIMIT 1`)(&event, &job)
 	look := func(org uuid.UUID) (n int) {
 		t.Helper()
-		require.NoError(t, pg.InOrgTx(t.Context(), w.asked, org, func(ctx context.Context, tx pgx.Tx) error {
-			if err := tx.QueryRow(ctx, `SELECT count(*) FROM event_outcomes WHERE event_id = $1 AND job_id = $2`, event, job).Scan(&n); err != nil {
+		require.NoError(t, pg.InOrgTx(t.Context(), w.Requests, org, func(ctx context.Context, tx pgx.Tx) error {
+			if err := tx.QueryRow(ctx, `SELECT count(*) FROM event_outcomes WHERE event_id = $1 AND job_id = $2`, event,
+				job).Scan(&n); err != nil {
 				return err
 			}
 			if _, err := tx.Exec(ctx, `SET LOCAL enable_seqscan = off`); err != nil {
 				return err
 			}
-			rows, err := tx.Query(ctx, `EXPLAIN SELECT * FROM event_outcomes WHERE event_id = $1 AND job_id = $2`, pgx.QueryExecModeSimpleProtocol, event, job)
+			rows, err := tx.Query(ctx, `EXPLAIN SELECT * FROM event_outcomes WHERE event_id = $1 AND job_id = $2`,
+				pgx.QueryExecModeSimpleProtocol, event, job)
 			if err != nil {
 				return err
 			}
@@ -187,6 +202,6 @@ func TestAnswersOfOneOrg(t *testing.T) {
 		}))
 		return n
 	}
-	require.Equal(t, 1, look(w.caller.OrgID))
-	require.Zero(t, look(w.org("other").caller.OrgID))
+	require.Equal(t, 1, look(w.Caller.OrgID))
+	require.Zero(t, look(w.Org("other").Caller.OrgID))
 }

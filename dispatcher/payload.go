@@ -14,17 +14,19 @@ import (
 // schema is a job's compiled payload schema.
 type schema struct{ compiled *jsonschema.Schema }
 
-// payloadSchema compiles the schema of a job's payload; nil where it has none. The document was refused if it did not
-// compile, so an error is ours.
-func payloadSchema(job *registry.Job) (*schema, error) {
+// PayloadSchema compiles the schema of a job's payload. It returns nil if the job has none. A deploy refuses schemas
+// that do not compile, so an error is a fault of the server.
+func PayloadSchema(job *registry.Job) (*schema, error) {
 	text := job.Def.PayloadSchema
 	if len(text) == 0 || string(text) == "null" {
 		return nil, nil
 	}
+
 	parsed, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))
 	if err != nil {
 		return nil, fmt.Errorf("payload schema of %s: %w", job.Address(), err)
 	}
+
 	compiler := jsonschema.NewCompiler()
 	if err := compiler.AddResource("payload.json", parsed); err != nil {
 		return nil, fmt.Errorf("payload schema of %s: %w", job.Address(), err)
@@ -36,8 +38,8 @@ func payloadSchema(job *registry.Job) (*schema, error) {
 	return &schema{compiled}, nil
 }
 
-// check says in one line what is wrong with a payload.
-func (s *schema) check(payload json.RawMessage) error {
+// Check returns an error of one line if a payload does not match the schema.
+func (s *schema) Check(payload json.RawMessage) error {
 	if len(payload) == 0 {
 		payload = json.RawMessage("null")
 	}

@@ -1,4 +1,4 @@
-package dispatcher
+package dispatcher_test
 
 import (
 	"bufio"
@@ -15,6 +15,12 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
+
+	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/dispatcher/dispatchertest"
+	"github.com/dagctl/dagctl/dispatcher/service"
+	"github.com/dagctl/dagctl/dispatcher/tasks"
+	"github.com/dagctl/dagctl/dispatcher/why"
 )
 
 // The DAG of the random histories: raw → made → total, raw and side → both. TAG changes what made computes.
@@ -60,13 +66,13 @@ publish:
 
 // run is one random history and what it is to come to.
 type run struct {
-	*world
+	*dispatchertest.World
 	random    *rand.Rand
 	units     map[string]map[string]string // what the lists hold
 	tag       string                       // of the version deployed last
-	running   []claimed
+	running   []dispatcher.Claimed
 	late      []func() error // completions that their workers have not sent yet
-	processes []*Dispatcher
+	processes []*service.Service
 }
 
 const (
@@ -78,17 +84,17 @@ func (r *run) pick(n int) int { return r.random.IntN(n) }
 
 // step does one random thing. Whatever it does may come at any time in production.
 func (r *run) step() string {
-	t := r.t
+	t := r.T
 	d := r.processes[r.pick(len(r.processes))]
 	// A refusal is what a fence is for.
 	fenced := func(err error) {
 		if err != nil {
-			refused(t, err)
+			dispatchertest.Refused(t, err)
 		}
 	}
-	take := func() (claimed, bool) {
+	take := func() (dispatcher.Claimed, bool) {
 		if len(r.running) == 0 {
-			return claimed{}, false
+			return dispatcher.Claimed{}, false
 		}
 		i := r.pick(len(r.running))
 		task := r.running[i]
@@ -97,37 +103,41 @@ func (r *run) step() string {
 	}
 	switch n := r.pick(100); {
 	case n < 18:
-		list, key, content := []string{"raw", "side"}[r.pick(2)], fmt.Sprint("k", r.pick(keysOfHistory)), fmt.Sprint("c", r.pick(6))
-		r.probe.put(list, key, content)
+		list, key, content := []string{"raw", "side"}[r.pick(2)], fmt.Sprint("k", r.pick(keysOfHistory)),
+			fmt.Sprint("c", r.pick(6))
+		r.Probe.Put(list, key, content)
 		r.units[list][key] = content
-		r.poll()
+		r.Poll()
 		return "file " + list + " " + key + " " + content
 	case n < 32:
-		_, err := d.routeOnce(t.Context(), later(0))
+		_, err := d.RouteOnce(t.Context(), dispatchertest.Later(0))
 		require.NoError(t, err)
 		return "route"
 	case n < 50:
-		tasks, err := d.claim(t.Context(), []string{"dispatcher"}, d.WorkerID, 1+r.pick(3), later(0))
+		tasks, err := d.Claim(t.Context(), []string{"dispatcher"}, d.WorkerID, 1+r.pick(3), dispatchertest.Later(0))
 		require.NoError(t, err)
 		r.running = append(r.running, tasks...)
 		return fmt.Sprint("claim ", len(tasks))
 	case n < 68:
 		if task, ok := take(); ok {
-			c := d.run(t.Context(), task, &progressNote{})
-			require.NoError(t, c.outcome.Err)
+			c := d.RunTask(t.Context(), task, &dispatcher.ProgressNote{})
+			require.NoError(t, c.Outcome.Err)
 			again := r.pick(4) == 0
-			fenced(d.complete(t.Context(), task, c, later(0)))
+			fenced(d.CompleteAttempt(t.Context(), task, c, dispatchertest.Later(0)))
 			if again {
-				fenced(d.complete(t.Context(), task, c, later(0)))
+				fenced(d.CompleteAttempt(t.Context(), task, c, dispatchertest.Later(0)))
 			}
-			return "complete " + task.job.Name + " " + task.slot
+			return "complete " + task.Job.Name + " " + task.Slot
 		}
 	case n < 73: // worked out, not reported yet
 		if task, ok := take(); ok {
-			c := d.run(t.Context(), task, &progressNote{})
-			require.NoError(t, c.outcome.Err)
-			r.late = append(r.late, func() error { return d.complete(t.Context(), task, c, later(0)) })
-			return "work out " + task.job.Name + " " + task.slot
+			c := d.RunTask(t.Context(), task, &dispatcher.ProgressNote{})
+			require.NoError(t, c.Outcome.Err)
+			r.late = append(r.late, func() error {
+				return d.CompleteAttempt(t.Context(), task, c,
+					dispatchertest.Later(0))
+			})
+			return "work out " + task.Job.Name + " " + task.Slot
 		}
 	case n < 78:
 		if len(r.late) > 0 {
@@ -140,37 +150,39 @@ func (r *run) step() string {
 		}
 	case n < 82:
 		if task, ok := take(); ok {
-			fenced(d.fail(t.Context(), task, reasonError, errors.New("unlucky"), true, later(0)))
-			return "fail " + task.job.Name + " " + task.slot
+			fenced(d.Fail(t.Context(), task, tasks.ReasonError, errors.New("unlucky"), true, dispatchertest.Later(0)))
+			return "fail " + task.Job.Name + " " + task.Slot
 		}
 	case n < 84:
 		if task, ok := take(); ok {
-			fenced(d.handBack(t.Context(), task, "stopped", later(0), later(0)))
-			return "hand back " + task.job.Name + " " + task.slot
+			fenced(d.HandBack(t.Context(), task, "stopped", dispatchertest.Later(0), dispatchertest.Later(0)))
+			return "hand back " + task.Job.Name + " " + task.Slot
 		}
 	case n < 87:
-		r.reap(later(2 * time.Minute))
+		r.Reap(dispatchertest.Later(2 * time.Minute))
 		return "reap"
 	case n < 91:
-		r.promote(later(time.Hour))
+		r.Promote(dispatchertest.Later(time.Hour))
 		return "promote"
 	case n < 93:
-		require.NoError(t, d.Reconcile(t.Context(), later(0)))
+		require.NoError(t, d.Reconcile(t.Context(), dispatchertest.Later(0)))
 		return "reconcile"
 	case n < 96:
-		_, err := d.advanceBuilds(t.Context(), later(0))
+		_, err := d.Builds.AdvanceBuilds(t.Context(), dispatchertest.Later(0))
 		require.NoError(t, err)
 		return "advance"
 	case n < 98:
-		r.exec(`INSERT INTO outbox (org_id, kind, payload) SELECT org_id, 'route_event', jsonb_build_object('event_ids', jsonb_agg(id))
-			FROM (SELECT * FROM events ORDER BY created_at, partition_key, id OFFSET $1 LIMIT 5) AS e GROUP BY org_id`, r.pick(40))
+		r.Exec(`INSERT INTO outbox (org_id, kind, payload)
+			SELECT org_id, 'route_event', jsonb_build_object('event_ids', jsonb_agg(id))
+			FROM (SELECT * FROM events ORDER BY created_at, partition_key, id OFFSET $1 LIMIT 5) AS e
+			GROUP BY org_id`, r.pick(40))
 		return "events again"
 	case n < 99:
-		r.exec(`DELETE FROM outbox WHERE id IN (SELECT id FROM outbox ORDER BY id LIMIT 2)`)
+		r.Exec(`DELETE FROM outbox WHERE id IN (SELECT id FROM outbox ORDER BY id LIMIT 2)`)
 		return "lose events"
 	default:
 		r.tag = fmt.Sprint("v", r.pick(3))
-		r.deploy(edit(history, "TAG", r.tag), supersede)
+		r.Deploy(dispatchertest.Edit(history, "TAG", r.tag), dispatchertest.Supersede)
 		return "deploy " + r.tag
 	}
 	return "nothing"
@@ -199,24 +211,29 @@ func (r *run) want() map[string]map[string][]string {
 
 // converge lets everything come to rest, as time would.
 func (r *run) converge() {
-	t := r.t
+	t := r.T
 	for _, report := range r.late {
 		if err := report(); err != nil {
-			refused(t, err)
+			dispatchertest.Refused(t, err)
 		}
 	}
 	for range 30 {
-		r.reap(later(2 * time.Hour))
-		r.promote(later(24 * time.Hour))
-		for _, id := range texts(t, r.pool, `SELECT task_id::text FROM waiting WHERE reason = 'dead'`) { // as people would
-			_, err := r.d.Retry(t.Context(), r.caller, uuid.MustParse(id))
+		r.Reap(dispatchertest.Later(2 * time.Hour))
+		r.Promote(dispatchertest.Later(24 * time.Hour))
+		// as people would
+		for _, id := range dispatchertest.Texts(t, r.Pool, `SELECT task_id::text FROM waiting WHERE reason = 'dead'`) {
+			_, err := r.D.Control.Retry(t.Context(), r.Caller, uuid.MustParse(id))
 			require.NoError(t, err)
 		}
-		r.poll()
-		require.NoError(t, r.d.Reconcile(t.Context(), later(0)))
-		r.settle()
-		if r.count(`SELECT FROM waiting WHERE reason <> 'dead' UNION ALL SELECT FROM leases UNION ALL SELECT FROM dag_versions WHERE status = 'Building'`) == 0 &&
-			maps.EqualFunc(r.want(), r.got(), func(a, b map[string][]string) bool { return maps.EqualFunc(a, b, slices.Equal) }) {
+		r.Poll()
+		require.NoError(t, r.D.Reconcile(t.Context(), dispatchertest.Later(0)))
+		r.Settle()
+		if r.Count(`SELECT FROM waiting WHERE reason <> 'dead' UNION ALL SELECT FROM leases UNION ALL
+			SELECT FROM dag_versions WHERE status = 'Building'`) == 0 &&
+			maps.EqualFunc(r.want(), r.got(), func(a, b map[string][]string) bool {
+				return maps.EqualFunc(a, b,
+					slices.Equal)
+			}) {
 			return
 		}
 	}
@@ -225,13 +242,13 @@ func (r *run) converge() {
 func (r *run) got() map[string]map[string][]string {
 	got := map[string]map[string][]string{}
 	for _, name := range []string{"h_made", "h_both", "h_total"} {
-		got[name] = r.read(name)
+		got[name] = r.Read(name)
 	}
 	return got
 }
 
-// Whatever happens in whatever order, each open task is in one set all along and has a reason, and in the end each published partition was
-// made from the newest there is. Seeds that found something stay in testdata/seeds.
+// Whatever happens in whatever order, each open task is in one set all along and has a reason, and in the end each
+// published partition was made from the newest there is. Seeds that found something stay in testdata/seeds.
 func TestRandomHistories(t *testing.T) {
 	t.Parallel()
 	now := uint64(time.Now().UnixNano())
@@ -247,12 +264,13 @@ func TestRandomHistories(t *testing.T) {
 	for _, seed := range seeds {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t)
-			r := &run{world: w, random: rand.New(rand.NewPCG(seed, 0)), tag: "v0", units: map[string]map[string]string{"raw": {}, "side": {}},
-				processes: []*Dispatcher{w.d, w.dispatcher("two")}}
-			w.serve(edit(history, "TAG", r.tag))
+			w := dispatchertest.NewWorld(t)
+			r := &run{World: w, random: rand.New(rand.NewPCG(seed, 0)), tag: "v0",
+				units:     map[string]map[string]string{"raw": {}, "side": {}},
+				processes: []*service.Service{w.D, w.Dispatcher("two")}}
+			w.Serve(dispatchertest.Edit(history, "TAG", r.tag))
 			var trail []string
-			answers := map[string]string{}
+			kept := map[string]string{}
 			defer func() {
 				if t.Failed() {
 					t.Logf("seed %d:\n%s", seed, strings.Join(trail, "\n"))
@@ -260,26 +278,48 @@ func TestRandomHistories(t *testing.T) {
 			}()
 			for range stepsOfHistory {
 				trail = append(trail, r.step())
-				if found := broken(t, w.pool); len(found) > 0 {
+				if found := dispatchertest.Violations(t, w.Pool); len(found) > 0 {
 					require.Empty(t, found, "after %s", trail[len(trail)-1])
 				}
 				if len(trail)%100 == 0 {
-					w.explained("h_made", "h_both")
-					w.keepsAnswers(answers)
-					answers = w.answers()
+					explained(w, "h_made", "h_both")
+					keepsAnswers(w, kept)
+					kept = answers(w)
 				}
 			}
 			r.converge()
 			var status, reason string
-			w.row(`SELECT status, coalesce(error, '') FROM dag_versions v JOIN jobs j ON j.dag_version_id = v.id AND j.name = 'made'
+			w.Row(`SELECT status, coalesce(error, '') FROM dag_versions v JOIN jobs j ON j.dag_version_id = v.id
+				AND j.name = 'made'
 				WHERE j.config ->> 'tag' = $1`, r.tag)(&status, &reason)
 			require.Equal(t, "Active", status, reason)
 			require.Equal(t, r.want(), r.got())
-			w.keepsAnswers(answers)
-			answers = w.answers()
-			w.routeAgain()
-			w.keepsAnswers(answers)
-			require.Zero(t, w.count(`SELECT FROM ready UNION ALL SELECT FROM waiting`), "events that come again make nothing")
+			keepsAnswers(w, kept)
+			kept = answers(w)
+			routeAgain(w)
+			keepsAnswers(w, kept)
+			require.Zero(t, w.Count(`SELECT FROM ready UNION ALL SELECT FROM waiting`),
+				"events that come again make nothing")
 		})
+	}
+}
+
+// explained holds that every open task has a reason, and every partition of some datasets by key, whether it is there
+// or not.
+func explained(w *dispatchertest.World, datasets ...string) {
+	w.T.Helper()
+	for _, id := range dispatchertest.Texts(w.T, w.Pool, `SELECT task_id::text FROM ready UNION ALL SELECT task_id::text
+		FROM waiting UNION ALL SELECT task_id::text FROM leases`) {
+		w_ := w.WhyTask(w.Caller, uuid.MustParse(id))
+		require.NotEmpty(w.T, w_.Reasons)
+		require.NotContains(w.T, []why.Code{why.WhyCompleted, why.WhyFailed, why.WhyCanceled, why.WhySuperseded},
+			w_.Reasons[0].Code)
+	}
+	for _, name := range datasets {
+		for key := range keysOfHistory {
+			require.NotEmpty(w.T, w.WhyNot(name, fmt.Sprint("k", key)).Reasons)
+		}
+		_, err := w.D.Why.DatasetWhy(w.T.Context(), w.Caller, name, time.Now())
+		require.NoError(w.T, err)
 	}
 }

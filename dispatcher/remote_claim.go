@@ -15,6 +15,7 @@ import (
 
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/dispatcher/tasks"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/operators"
@@ -22,43 +23,17 @@ import (
 	"github.com/dagctl/dagctl/worker/protocol"
 )
 
-// Claimant is who claims tasks from outside of the server's process.
+// Claimant is a worker outside of the server's process that claims tasks.
 type Claimant struct {
 	WorkerID string
-	Worker   authz.Worker // what its token lets it claim; anything else does not exist for it
-	Runtimes []string     // that it serves; none: every one that its token names
-	// What it says it runs. Where both are empty that is everything; an operator without a version is meant at the
-	// server's own.
+	Worker   authz.Worker // what its token lets it claim; any other task does not exist for it
+	Runtimes []string     // the runtimes it serves; none: every runtime that its token names
+	// What the worker says it runs; if both are empty, everything. An operator without a version has the server's.
 	Operators []protocol.Operator
 	Handlers  []string
 }
 
-// needCheck is what a check task needs: the server itself.
-const needCheck = "check"
-
-// needsOf is what a worker has to run for a job's tasks of a kind: OPERATOR@VERSION, handler:NAME, or check. It follows
-// from what the origin's fingerprint is of, so it never changes while a task waits.
-func needsOf(job *dag.Job, kind string) string {
-	if kind == needCheck {
-		return needCheck
-	}
-	if job.Operator == dag.Handler {
-		name, _ := job.Config["handler"].(string)
-		return dag.Handler + ":" + name
-	}
-	return job.Operator + "@" + job.OperatorVersion
-}
-
-// operatorOf is the operator in what a task needs.
-func operatorOf(needs string) string {
-	if strings.HasPrefix(needs, dag.Handler+":") {
-		return dag.Handler
-	}
-	name, _, _ := strings.Cut(needs, "@")
-	return name
-}
-
-// needs lists what the claimant runs, for comparing; nil is everything.
+// needs returns the values of tasks.needs that the claimant can run; nil means every value.
 func (c Claimant) needs(known *operators.Registry) []string {
 	if len(c.Operators)+len(c.Handlers) == 0 {
 		return nil
@@ -77,54 +52,59 @@ func (c Claimant) needs(known *operators.Registry) []string {
 	return out
 }
 
-// takes reports whether a task is one for the claimant.
+// takes reports whether the claimant may claim a task and runs it.
 func (c Claimant) takes(org uuid.UUID, runtime, needs string, known *operators.Registry) bool {
 	runs := c.needs(known)
-	return needs != needCheck && c.Worker.MayClaim(org, runtime, operatorOf(needs)) &&
+	return needs != tasks.NeedCheck && c.Worker.MayClaim(org, runtime, tasks.OperatorOf(needs)) &&
 		(len(c.Runtimes) == 0 || slices.Contains(c.Runtimes, runtime)) && (runs == nil || slices.Contains(runs, needs))
 }
 
-func notClaimed(reason string) protocol.Claim {
+// NotClaimed returns the answer to a claim that got no task.
+func NotClaimed(reason string) protocol.Claim {
 	return protocol.Claim{Status: protocol.NotClaimed, Reason: reason}
 }
 
-// notClaimable says why a task that is not in the ready set cannot be claimed. It is pure.
-func notClaimable(status, waiting string) string {
+// notClaimable returns the reason why a task that is not in the ready set cannot be claimed. It is pure.
+func notClaimable(status tasks.Status, waiting tasks.Wait) string {
 	switch {
-	case status == "Running":
+	case status == tasks.Running:
 		return protocol.AlreadyRunning
-	case status == "Queued", status == "Failed" && waiting == "backoff":
+	case status == tasks.Queued, status == tasks.Failed && waiting == tasks.WaitBackoff:
 		return protocol.Throttled
 	}
-	return status // Completed, Failed or Canceled
+	return string(status) // Completed, Failed or Canceled
 }
 
-// ClaimMany claims up to max tasks that are for the claimant, the orgs in turns. Tasks of others that stand before its own
-// in an org's queue are passed by one by one: where there are very many of them, a runtime of its own is the better place.
+// ClaimMany claims up to max tasks that the claimant takes, in turns from its orgs. It passes tasks that the claimant
+// does not take one by one, so a worker that takes few of the tasks of a runtime should have a runtime of its own.
 func (d *Dispatcher) ClaimMany(ctx context.Context, c Claimant, max int, now time.Time) ([]protocol.Claim, error) {
-	if err := d.mayIssue(); err != nil {
+	if err := d.MayIssue(); err != nil {
 		return nil, err
 	}
+
 	runtimes := c.Runtimes
 	if len(runtimes) == 0 {
 		runtimes = c.Worker.Runtimes
 	}
-	tasks, err := d.claimTaken(ctx, holder{c.WorkerID, true}, now, func(ctx context.Context, tx pgx.Tx) ([]claimable, error) {
-		return d.takeFor(ctx, tx, c, runtimes, max)
-	})
+
+	tasks, err := d.ClaimTaken(ctx, Holder{c.WorkerID, true}, now,
+		func(ctx context.Context, tx pgx.Tx) ([]tasks.Taken, error) {
+			return d.takeFor(ctx, tx, c, runtimes, max)
+		})
 	if err != nil {
 		return nil, fmt.Errorf("claim tasks of %s: %w", strings.Join(runtimes, ", "), err)
 	}
+
 	claims := make([]protocol.Claim, len(tasks))
 	for i, t := range tasks {
-		if claims[i], err = d.wireClaim(t, now); err != nil {
-			return nil, err // their leases run out
+		if claims[i], err = d.WireClaim(t, now); err != nil {
+			return nil, err // the tasks are ready again when their leases run out
 		}
 	}
 	return claims, nil
 }
 
-// turns remembers, of each runtime, which org's turn was last.
+// turns remembers for each runtime which org's turn was last.
 type turns struct {
 	mu   sync.Mutex
 	last map[string]uuid.UUID
@@ -136,51 +116,58 @@ func (t *turns) of(runtime string) uuid.UUID {
 	return t.last[runtime]
 }
 
-func (t *turns) took(taken []claimable) {
+func (t *turns) took(taken []tasks.Taken) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.last == nil {
 		t.last = map[string]uuid.UUID{}
 	}
 	for _, c := range taken {
-		t.last[c.runtime] = c.Org
+		t.last[c.Runtime] = c.Org
 	}
 }
 
-// takeFor removes tasks from the ready set that are for a claimant.
-func (d *Dispatcher) takeFor(ctx context.Context, tx pgx.Tx, c Claimant, runtimes []string, max int) ([]claimable, error) {
-	where, args := "q.needs <> '"+needCheck+"'", []any(nil)
+// takeFor removes up to max tasks from the ready set that a claimant takes.
+func (d *Dispatcher) takeFor(
+	ctx context.Context, tx pgx.Tx, c Claimant, runtimes []string, max int,
+) ([]tasks.Taken, error) {
+	where, args := "q.needs <> '"+tasks.NeedCheck+"'", []any(nil)
 	if runs := c.needs(d.Operators); runs != nil {
 		where += fmt.Sprintf(" AND q.needs = ANY($%d)", 5+len(args))
 		args = append(args, runs)
 	}
 	if ops := c.Worker.Operators; len(ops) > 0 {
-		where += fmt.Sprintf(" AND "+operatorColumn+" = ANY($%d)", 5+len(args))
+		where += fmt.Sprintf(" AND "+tasks.OperatorColumn+" = ANY($%d)", 5+len(args))
 		args = append(args, ops)
 	}
-	queues, _, err := queuesReady(ctx, tx, runtimes)
+
+	queues, _, err := tasks.QueuesReady(ctx, tx, runtimes)
 	if err != nil {
 		return nil, err
 	}
-	queues = slices.DeleteFunc(queues, func(h head) bool {
-		return !slices.Contains(c.Worker.Orgs, h.org) || len(c.Worker.Runtimes) > 0 && !slices.Contains(c.Worker.Runtimes, h.runtime)
+	queues = slices.DeleteFunc(queues, func(h tasks.Queue) bool {
+		return !slices.Contains(c.Worker.Orgs, h.Org) ||
+			len(c.Worker.Runtimes) > 0 && !slices.Contains(c.Worker.Runtimes, h.Runtime)
 	})
-	return d.takeInTurn(ctx, tx, queues, max, where, args...)
+	return d.TakeInTurn(ctx, tx, queues, max, where, args...)
 }
 
-// takeInTurn removes up to max tasks from queues that meet a condition, as takeFrom has it: of each org its share, and what
-// that leaves of the rest.
-func (d *Dispatcher) takeInTurn(ctx context.Context, tx pgx.Tx, queues []head, max int, where string, args ...any) ([]claimable, error) {
+// TakeInTurn removes up to max tasks that meet a condition from queues: it takes an equal share from each queue, and
+// fills the rest from further queues. where and args are those of tasks.TakeFrom.
+func (d *Dispatcher) TakeInTurn(
+	ctx context.Context, tx pgx.Tx, queues []tasks.Queue, max int, where string, args ...any,
+) ([]tasks.Taken, error) {
 	queues = d.inTurn(queues)
-	var taken []claimable
+	var taken []tasks.Taken
 	for len(queues) > 0 && len(taken) < max {
-		some := queues[:min(len(queues), headsAtOnce, max-len(taken))]
+		some := queues[:min(len(queues), tasks.QueuesAtOnce, max-len(taken))]
 		queues = queues[len(some):]
 		ranks := make([]int64, len(some))
 		for i := range ranks {
 			ranks[i] = -1 << 62
 		}
-		got, err := takeFrom(ctx, tx, some, ranks, (max-len(taken))/len(some), where, args...)
+
+		got, err := tasks.TakeFrom(ctx, tx, some, ranks, (max-len(taken))/len(some), where, args...)
 		if err != nil {
 			return nil, err
 		}
@@ -190,62 +177,68 @@ func (d *Dispatcher) takeInTurn(ctx context.Context, tx pgx.Tx, queues []head, m
 	return taken, nil
 }
 
-// inTurn orders queues so that each org comes behind the one whose turn was last.
-func (d *Dispatcher) inTurn(queues []head) []head {
-	slices.SortStableFunc(queues, func(a, b head) int {
-		x, y := slices.Compare(a.org[:], orgAfter(d, a)) <= 0, slices.Compare(b.org[:], orgAfter(d, b)) <= 0
+// inTurn orders queues by org, beginning after the org whose turn was last.
+func (d *Dispatcher) inTurn(queues []tasks.Queue) []tasks.Queue {
+	slices.SortStableFunc(queues, func(a, b tasks.Queue) int {
+		x, y := slices.Compare(a.Org[:], lastOrg(d, a)) <= 0, slices.Compare(b.Org[:], lastOrg(d, b)) <= 0
 		switch {
 		case x && !y:
 			return 1
 		case y && !x:
 			return -1
 		}
-		return slices.Compare(a.org[:], b.org[:])
+		return slices.Compare(a.Org[:], b.Org[:])
 	})
 	return queues
 }
 
-func orgAfter(d *Dispatcher, h head) []byte {
-	last := d.turns.of(h.runtime)
+// lastOrg returns the org whose turn was last on the runtime of a queue.
+func lastOrg(d *Dispatcher, h tasks.Queue) []byte {
+	last := d.turns.of(h.Runtime)
 	return last[:]
 }
 
-// capabilityFor is how long a capability token lives, at least. It is longer than any lease: a completion that comes after
-// the lease ran out is to be heard, and told how things stand.
-const capabilityFor = time.Hour
+// CapabilityFor is how long a capability token is valid, at least. It is longer than any lease, because a completion
+// that comes after the lease ran out must get an answer with the task's state.
+const CapabilityFor = time.Hour
 
-func (d *Dispatcher) mayIssue() error {
+// MayIssue returns an error if this server cannot issue capability tokens.
+func (d *Dispatcher) MayIssue() error {
 	if d.Signer.CanIssue() {
 		return nil
 	}
-	return fault.New(fault.Unavailable, "this server has no key for capability tokens, so no task can run outside of it").
+	return fault.New(fault.Unavailable,
+		"this server has no key for capability tokens, so no task can run outside of it").
 		WithHint("give the server's config a key for them")
 }
 
-// capability is what an attempt may show for itself from now on.
-func (d *Dispatcher) capability(t claimed, now time.Time) (string, error) {
-	c := authz.Capability{OrgID: t.job.OrgID, TaskID: t.TaskID, Attempt: t.Attempt, ExpiresAt: now.Add(max(capabilityFor, 2*t.lease)),
-		Prefixes: []string{}}
-	for _, in := range t.assignment.Inputs {
+// capability returns a token with which an attempt identifies itself in its calls.
+func (d *Dispatcher) capability(t Claimed, now time.Time) (string, error) {
+	c := authz.Capability{OrgID: t.Job.OrgID, TaskID: t.TaskID, Attempt: t.Attempt,
+		ExpiresAt: now.Add(max(CapabilityFor, 2*t.lease)), Prefixes: []string{}}
+	for _, in := range t.Assignment.Inputs {
 		c.Datasets = append(c.Datasets, in.Generation.Dataset)
 	}
-	for _, out := range t.assignment.Outputs {
+	for _, out := range t.Assignment.Outputs {
 		c.Datasets = append(c.Datasets, out.Generation.Dataset)
 		if prefix := d.uploadPrefix(t, out.Index); prefix != "" {
 			c.Prefixes = append(c.Prefixes, prefix)
 		}
 	}
-	c.Datasets = dedupeIDs(c.Datasets)
+
+	c.Datasets = tasks.SortedIDs(c.Datasets)
 	return d.Signer.Issue(c, now)
 }
 
-// uploadPrefix is where an attempt may put an output's files with storage credentials; empty where the storage is no bucket.
-func (d *Dispatcher) uploadPrefix(t claimed, output int) string {
-	return d.Storage.UploadPrefix(storage.UploadKey{Org: t.job.OrgID, Task: t.TaskID, Attempt: t.Attempt, Output: output})
+// uploadPrefix returns the prefix under which an attempt may put an output's files with storage credentials. It is
+// empty if the storage is not a bucket.
+func (d *Dispatcher) uploadPrefix(t Claimed, output int) string {
+	key := storage.UploadKey{Org: t.Job.OrgID, Task: t.TaskID, Attempt: t.Attempt, Output: output}
+	return d.Storage.UploadPrefix(key)
 }
 
-// wireClaim is a claimed task as the worker is told of it.
-func (d *Dispatcher) wireClaim(t claimed, now time.Time) (protocol.Claim, error) {
+// WireClaim returns a claimed task in the form that the worker gets.
+func (d *Dispatcher) WireClaim(t Claimed, now time.Time) (protocol.Claim, error) {
 	token, err := d.capability(t, now)
 	if err != nil {
 		return protocol.Claim{}, err
@@ -255,21 +248,24 @@ func (d *Dispatcher) wireClaim(t claimed, now time.Time) (protocol.Claim, error)
 		return protocol.Claim{}, err
 	}
 	expires := now.Add(t.lease)
-	return protocol.Claim{Status: protocol.Claimed, Attempt: t.Attempt, LeaseToken: &t.LeaseToken, LeaseExpiresAt: &expires,
-		CapabilityToken: token, BaseURL: d.BaseURL, Task: &task}, nil
+	return protocol.Claim{Status: protocol.Claimed, Attempt: t.Attempt, LeaseToken: &t.LeaseToken,
+		LeaseExpiresAt: &expires, CapabilityToken: token, BaseURL: d.BaseURL, Task: &task}, nil
 }
 
-func (d *Dispatcher) wireTask(t claimed) (protocol.Task, error) {
-	a := t.assignment
+func (d *Dispatcher) wireTask(t Claimed) (protocol.Task, error) {
+	a := t.Assignment
 	by, err := json.Marshal(a.PartitionBy)
 	if err != nil {
 		return protocol.Task{}, fmt.Errorf("task %s: %w", t.TaskID, err)
 	}
-	w := protocol.Task{TaskID: t.TaskID, Attempt: t.Attempt, Org: a.OrgSlug, Job: protocol.Job{DAGName: a.DAG, Name: a.Job}, Kind: t.kind,
+
+	w := protocol.Task{TaskID: t.TaskID, Attempt: t.Attempt, Org: a.OrgSlug,
+		Job: protocol.Job{DAGName: a.DAG, Name: a.Job}, Kind: string(t.kind),
 		Operator: a.Operator, OperatorVersion: a.OperatorVersion, Config: a.Config, Payload: a.Payload, PartitionBy: by,
-		Inputs: []protocol.Input{}, Outputs: []protocol.Output{}, OperatorState: a.State, Secrets: t.job.Def.Secrets,
-		TimeoutAt: t.timeoutAt, LeaseSeconds: int(t.lease.Seconds()), Traceparent: t.trace}
-	if udf := t.job.Def.UDF; udf != nil {
+		Inputs: []protocol.Input{}, Outputs: []protocol.Output{}, OperatorState: a.State, Secrets: t.Job.Def.Secrets,
+		TimeoutAt: t.TimeoutAt, LeaseSeconds: int(t.lease.Seconds()), Traceparent: t.trace}
+
+	if udf := t.Job.Def.UDF; udf != nil {
 		w.UDF = &protocol.UDF{Hash: cmp.Or(udf.Hash, udf.Bundle), Entrypoint: udf.Entrypoint}
 	}
 	if p := a.Partition; p != nil {
@@ -278,20 +274,22 @@ func (d *Dispatcher) wireTask(t claimed) (protocol.Task, error) {
 	if c := a.Cursor; c != nil {
 		w.Cursor = &protocol.Cursor{Epoch: c.Epoch, From: c.Value}
 	}
+
 	for _, in := range a.Inputs {
 		w.Inputs = append(w.Inputs, wireInput(in))
 	}
 	for _, out := range a.Outputs {
-		w.Outputs = append(w.Outputs, protocol.Output{Index: out.Index, Name: out.Name, DatasetUUID: out.Generation.Dataset,
-			DatasetVersion: out.Generation.Version, UpdateStrategy: string(out.UpdateStrategy), Storage: string(out.Generation.Kind),
+		w.Outputs = append(w.Outputs, protocol.Output{Index: out.Index, Name: out.Name,
+			DatasetUUID: out.Generation.Dataset, DatasetVersion: out.Generation.Version,
+			UpdateStrategy: string(out.UpdateStrategy), Storage: string(out.Generation.Kind),
 			Prefix: d.uploadPrefix(t, out.Index)})
 	}
 	return w, nil
 }
 
 func wireInput(in operators.AssignedInput) protocol.Input {
-	w := protocol.Input{Index: in.Index, As: in.As, DatasetUUID: in.Generation.Dataset, DatasetVersion: in.Generation.Version,
-		Partitions: []protocol.InputPartition{}}
+	w := protocol.Input{Index: in.Index, As: in.As, DatasetUUID: in.Generation.Dataset,
+		DatasetVersion: in.Generation.Version, Partitions: []protocol.InputPartition{}}
 	for _, p := range in.Partitions {
 		one := protocol.InputPartition{Key: p.Key, Revision: p.Revision}
 		for _, f := range p.Files {
@@ -299,34 +297,39 @@ func wireInput(in operators.AssignedInput) protocol.Input {
 		}
 		w.Partitions = append(w.Partitions, one)
 	}
+
 	for _, c := range in.Schema {
 		w.Schema = append(w.Schema, protocol.Column{Name: c.Name, Type: c.Type})
 	}
 	return w
 }
 
-// givenRecord is what a claim decided for an attempt outside of the server's process and its task's row does not say, so
-// that any server can answer the attempt's calls.
-type givenRecord struct {
-	Job         uuid.UUID                 `json:"job"`                   // the row by which the origin was run
-	Generations []storage.Generation      `json:"generations,omitempty"` // that the inputs are read at
+// claimRecord is the part of a claim that the task's row does not hold. It is stored for attempts outside of the
+// server's process, so that any server can answer their calls.
+type claimRecord struct {
+	Job         uuid.UUID                 `json:"job"`                   // the job row that acted for the origin
+	Generations []storage.Generation      `json:"generations,omitempty"` // that the inputs are read from
 	Cursor      *operators.CursorPosition `json:"cursor,omitempty"`      // where the next segment begins
 }
 
-func (h holder) record(t claimed, g given) ([]byte, error) {
-	if !h.remote {
+// record returns the claimRecord of a remote attempt as JSON, and nil for an attempt in the server's process.
+func (h Holder) record(t Claimed, inputs claimInputs) ([]byte, error) {
+	if !h.Remote {
 		return nil, nil
 	}
-	return json.Marshal(givenRecord{Job: t.job.ID, Generations: g.generations[t.job.ID], Cursor: t.assignment.Cursor})
+	generations := inputs.generations[t.Job.ID]
+	return json.Marshal(claimRecord{Job: t.Job.ID, Generations: generations, Cursor: t.Assignment.Cursor})
 }
 
-// FetchTask is a task as it stands, for a worker that may claim it.
-func (d *Dispatcher) FetchTask(ctx context.Context, w authz.Worker, task uuid.UUID) (state protocol.TaskState, err error) {
+// FetchTask returns the state of a task to a worker that may claim it.
+func (d *Dispatcher) FetchTask(
+	ctx context.Context, w authz.Worker, task uuid.UUID,
+) (state protocol.TaskState, err error) {
 	err = pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) error {
 		var needs string
 		var org uuid.UUID
 		state, org, needs, err = d.taskState(ctx, tx, task)
-		if err == nil && (needs == needCheck || !w.MayClaim(org, state.Runtime, operatorOf(needs))) {
+		if err == nil && (needs == tasks.NeedCheck || !w.MayClaim(org, state.Runtime, tasks.OperatorOf(needs))) {
 			err = noSuchTask(task)
 		}
 		return err
@@ -336,9 +339,11 @@ func (d *Dispatcher) FetchTask(ctx context.Context, w authz.Worker, task uuid.UU
 
 func noSuchTask(id uuid.UUID) error { return fault.New(fault.NotFound, "there is no task %s", id) }
 
-// taskState reads a task as it stands.
-func (d *Dispatcher) taskState(ctx context.Context, tx pgx.Tx, id uuid.UUID) (s protocol.TaskState, org uuid.UUID, needs string, err error) {
-	states, err := d.taskStates(ctx, tx, ids(id))
+// taskState returns the state of a task, with its org and what a worker needs to run it.
+func (d *Dispatcher) taskState(
+	ctx context.Context, tx pgx.Tx, id uuid.UUID,
+) (s protocol.TaskState, org uuid.UUID, needs string, err error) {
+	states, err := d.taskStates(ctx, tx, []uuid.UUID{id})
 	if err != nil {
 		return s, org, "", err
 	}
@@ -348,26 +353,28 @@ func (d *Dispatcher) taskState(ctx context.Context, tx pgx.Tx, id uuid.UUID) (s 
 	return states[0].TaskState, states[0].org, states[0].needs, nil
 }
 
-// taskStanding is a task as it stands, and what decides who may know.
+// taskStanding is the state of a task, with the fields that decide who may read it.
 type taskStanding struct {
 	protocol.TaskState
 	org, origin uuid.UUID
 	needs       string
 }
 
-// taskStates reads tasks as they stand, in no order; those that do not exist are left out.
-func (d *Dispatcher) taskStates(ctx context.Context, tx pgx.Tx, tasks []uuid.UUID) ([]taskStanding, error) {
+// taskStates returns the states of tasks, in no order. Tasks that do not exist are left out.
+func (d *Dispatcher) taskStates(ctx context.Context, tx pgx.Tx, list []uuid.UUID) ([]taskStanding, error) {
 	rows, err := tx.Query(ctx, `
-		SELECT t.id, t.org_id, t.job_id, t.status, coalesce(t.reason, ''), coalesce(l.state, t.state, ''), t.attempt, t.runtime,
-			t.needs, t.payload, coalesce(l.progress, t.progress), t.cancel_requested_at IS NOT NULL OR coalesce(l.cancel_requested, false),
+		SELECT t.id, t.org_id, t.job_id, t.status, coalesce(t.reason, ''), coalesce(l.state, t.state, ''), t.attempt,
+			t.runtime, t.needs, t.payload, coalesce(l.progress, t.progress),
+			t.cancel_requested_at IS NOT NULL OR coalesce(l.cancel_requested, false),
 			coalesce(w.available_at, t.next_retry_at), l.expires_at
 		FROM unnest($1::uuid[]) AS wanted
 		CROSS JOIN LATERAL (SELECT * FROM tasks WHERE id = wanted LIMIT 1) AS t
 		LEFT JOIN LATERAL (SELECT * FROM leases WHERE task_id = wanted LIMIT 1) AS l ON true
-		LEFT JOIN LATERAL (SELECT * FROM waiting WHERE task_id = wanted LIMIT 1) AS w ON true`, tasks)
+		LEFT JOIN LATERAL (SELECT * FROM waiting WHERE task_id = wanted LIMIT 1) AS w ON true`, list)
 	if err != nil {
-		return nil, fmt.Errorf("read %d tasks: %w", len(tasks), err)
+		return nil, fmt.Errorf("read %d tasks: %w", len(list), err)
 	}
+
 	var origins []uuid.UUID
 	states, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (s taskStanding, err error) {
 		err = row.Scan(&s.TaskID, &s.org, &s.origin, &s.Status, &s.Reason, &s.State, &s.Attempt, &s.Runtime,
@@ -376,9 +383,10 @@ func (d *Dispatcher) taskStates(ctx context.Context, tx pgx.Tx, tasks []uuid.UUI
 		return s, err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("read %d tasks: %w", len(tasks), err)
+		return nil, fmt.Errorf("read %d tasks: %w", len(list), err)
 	}
-	jobs, err := d.Registry.Jobs(ctx, tx, dedupeIDs(origins))
+
+	jobs, err := d.Registry.Jobs(ctx, tx, tasks.SortedIDs(origins))
 	if err != nil {
 		return nil, err
 	}
@@ -386,26 +394,28 @@ func (d *Dispatcher) taskStates(ctx context.Context, tx pgx.Tx, tasks []uuid.UUI
 		s := &states[i]
 		job := jobs[s.origin]
 		s.Org, s.Job = job.OrgSlug, protocol.Job{DAGName: job.DAG, Name: job.Name}
-		s.Operator = operatorOf(s.needs)
+		s.Operator = tasks.OperatorOf(s.needs)
 	}
 	return states, nil
 }
 
-// tellStates fills in how the tasks of a batch stand, for those that ask.
-func (d *Dispatcher) tellStates(ctx context.Context, tx pgx.Tx, batch []*completing) error {
+// fillStates fills in the states of tasks for the completions that ask for them.
+func (d *Dispatcher) fillStates(ctx context.Context, tx pgx.Tx, batch []*Completing) error {
 	var tasks []uuid.UUID
-	asking := map[uuid.UUID]*completing{}
+	asking := map[uuid.UUID]*Completing{}
 	for _, x := range batch {
-		if x.tell != nil && x.err == nil {
+		if x.taskState != nil && x.err == nil {
 			tasks, asking[x.TaskID] = append(tasks, x.TaskID), x
 		}
 	}
+
 	if len(tasks) == 0 {
 		return nil
 	}
+
 	states, err := d.taskStates(ctx, tx, tasks)
 	for _, s := range states {
-		*asking[s.TaskID].tell = s.TaskState
+		*asking[s.TaskID].taskState = s.TaskState
 	}
 	return err
 }

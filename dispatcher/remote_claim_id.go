@@ -9,141 +9,155 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/dagctl/dagctl/dispatcher/tasks"
+	"github.com/dagctl/dagctl/internal/batch"
+	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/worker/protocol"
 )
 
-// claiming is a claim of one task on its way into a batch: a worker that receives ten messages claims ten tasks at once.
-type claiming struct {
-	claimant Claimant
-	task     uuid.UUID
-	now      time.Time
-	done     chan struct{} // closed when what follows is the answer
+// Claiming is the claim of one task by its id, on its way into a batch: a worker that receives ten messages claims ten
+// tasks at once.
+type Claiming struct {
+	Claimant Claimant
+	Task     uuid.UUID
+	Now      time.Time
+	Done     chan struct{} // closed when the fields below hold the answer
 
-	claimed *claimed // nil: not claimed, for this reason
-	reason  string
-	err     error
+	Claimed *Claimed // nil: the task was not claimed, for Reason
+	Reason  string
+	Err     error
 }
 
-// claimBatch is how many claims by id one transaction may make, claimLanes how many such transactions are under way at once
-// in a process.
+// claimBatch is how many claims by id one transaction may make; claimLanes is how many such transactions a process runs
+// at once.
 const (
 	claimBatch   = 100
 	claimLanes   = 2
 	claimTimeout = 30 * time.Second
 )
 
-// ClaimByID claims one task, or says why not.
+// ClaimByID claims one task, or returns the reason why it cannot be claimed.
 func (d *Dispatcher) ClaimByID(ctx context.Context, c Claimant, task uuid.UUID, now time.Time) (protocol.Claim, error) {
-	if err := d.mayIssue(); err != nil {
+	if err := d.MayIssue(); err != nil {
 		return protocol.Claim{}, err
 	}
-	x := &claiming{claimant: c, task: task, now: now, done: make(chan struct{})}
+
+	x := &Claiming{Claimant: c, Task: task, Now: now, Done: make(chan struct{})}
 	d.claims.Add(x)
 	select {
-	case <-x.done:
-	case <-ctx.Done(): // a lease that nobody heard of runs out
+	case <-x.Done:
+	case <-ctx.Done(): // if the task is claimed all the same, its lease runs out
 		return protocol.Claim{}, fmt.Errorf("claim task %s: %w", task, context.Cause(ctx))
 	}
+
 	switch {
-	case x.err != nil:
-		return protocol.Claim{}, fmt.Errorf("claim task %s: %w", task, x.err)
-	case x.claimed == nil:
-		return notClaimed(x.reason), nil
+	case x.Err != nil:
+		return protocol.Claim{}, fmt.Errorf("claim task %s: %w", task, x.Err)
+	case x.Claimed == nil:
+		return NotClaimed(x.Reason), nil
 	}
-	return d.wireClaim(*x.claimed, now)
+	return d.WireClaim(*x.Claimed, now)
 }
 
-// claimAll makes a batch of claims, each claimant's by themselves.
-func (d *Dispatcher) claimAll(batch []*claiming) {
-	by := map[string][]*claiming{}
-	for _, x := range batch {
-		who := fmt.Sprintf("%q", []any{x.claimant})
+// ClaimAll makes claims, those of each claimant in transactions of their own.
+func (d *Dispatcher) ClaimAll(claims []*Claiming) {
+	by := map[string][]*Claiming{}
+	for _, x := range claims {
+		who := fmt.Sprintf("%q", []any{x.Claimant})
 		by[who] = append(by[who], x)
 	}
+
 	var all sync.WaitGroup
 	for _, some := range by {
 		all.Go(func() {
-			d.claimTogether(some)
+			batch.Together(some, d.claimTogether, func(x *Claiming, err error) { x.Err = err })
 			for _, x := range some {
-				close(x.done)
+				close(x.Done)
 			}
 		})
 	}
 	all.Wait()
 }
 
-// claimTogether claims tasks for one claimant in one transaction. If that fails, for which one of them may be the cause, each
-// has one of its own.
-func (d *Dispatcher) claimTogether(batch []*claiming) {
+// claimTogether claims tasks for one claimant in one transaction.
+func (d *Dispatcher) claimTogether(claims []*Claiming) error {
 	ctx, cancel := context.WithTimeout(context.Background(), claimTimeout)
 	defer cancel()
-	c, now := batch[0].claimant, batch[0].now
-	first := map[uuid.UUID]*claiming{}
-	for _, x := range batch {
-		if _, twice := first[x.task]; !twice {
-			first[x.task] = x
+
+	c, now := claims[0].Claimant, claims[0].Now
+	first := map[uuid.UUID]*Claiming{}
+	for _, x := range claims {
+		if _, twice := first[x.Task]; !twice {
+			first[x.Task] = x
 		}
-		x.reason = protocol.AlreadyRunning // by the first that claims it, or by whoever has it in hand
-		if x.now.After(now) {
-			now = x.now
-		}
-	}
-	tasks, err := d.claimTaken(ctx, holder{c.WorkerID, true}, now, func(ctx context.Context, tx pgx.Tx) ([]claimable, error) {
-		return d.takeThese(ctx, tx, c, first)
-	})
-	switch {
-	case err == nil:
-		for i, t := range tasks {
-			first[t.TaskID].claimed = &tasks[i]
-		}
-		for _, x := range batch {
-			if f := first[x.task]; f != x && f.claimed == nil {
-				x.reason = f.reason
-			}
-		}
-	case len(batch) == 1:
-		batch[0].err = err
-	default:
-		for _, x := range batch {
-			d.claimTogether([]*claiming{x})
+		x.Reason = protocol.AlreadyRunning // claimed by the first of these, or by another claimant
+		if x.Now.After(now) {
+			now = x.Now
 		}
 	}
+
+	tasks, err := d.ClaimTaken(ctx, Holder{c.WorkerID, true}, now,
+		func(ctx context.Context, tx pgx.Tx) ([]tasks.Taken, error) {
+			return d.takeThese(ctx, tx, c, first)
+		})
+	if err != nil {
+		return err
+	}
+
+	for i, t := range tasks {
+		first[t.TaskID].Claimed = &tasks[i]
+	}
+	for _, x := range claims {
+		if f := first[x.Task]; f != x && f.Claimed == nil {
+			x.Reason = f.Reason
+		}
+	}
+	return nil
 }
 
-// takeThese removes tasks from the ready set, and says of the others why they are not there.
-func (d *Dispatcher) takeThese(ctx context.Context, tx pgx.Tx, c Claimant, wanted map[uuid.UUID]*claiming) ([]claimable, error) {
-	tasks := make([]uuid.UUID, 0, len(wanted))
+// takeThese removes the wanted tasks from the ready set. It sets the reason of those that it cannot take.
+func (d *Dispatcher) takeThese(
+	ctx context.Context, tx pgx.Tx, c Claimant, wanted map[uuid.UUID]*Claiming,
+) ([]tasks.Taken, error) {
+	list := make([]uuid.UUID, 0, len(wanted))
 	for id, x := range wanted {
-		tasks, x.reason = append(tasks, id), protocol.NotFound
+		list, x.Reason = append(list, id), protocol.NotFound
 	}
+
 	rows, err := tx.Query(ctx, `
 		SELECT t.id, t.org_id, t.runtime, t.needs, t.status, coalesce(w.reason, '')
 		FROM unnest($1::uuid[]) AS wanted
 		CROSS JOIN LATERAL (SELECT * FROM tasks WHERE id = wanted LIMIT 1) AS t
-		LEFT JOIN LATERAL (SELECT * FROM waiting WHERE task_id = wanted LIMIT 1) AS w ON true`, tasks)
+		LEFT JOIN LATERAL (SELECT * FROM waiting WHERE task_id = wanted LIMIT 1) AS w ON true`, list)
 	if err != nil {
 		return nil, err
 	}
+
 	var (
-		id, org                         uuid.UUID
-		runtime, needs, status, waiting string
-		ready                           []uuid.UUID
+		id, org        uuid.UUID
+		runtime, needs string
+		status         tasks.Status
+		waiting        tasks.Wait
+		ready          []uuid.UUID
 	)
 	if _, err := pgx.ForEachRow(rows, []any{&id, &org, &runtime, &needs, &status, &waiting}, func() error {
 		switch {
-		case !c.takes(org, runtime, needs, d.Operators): // as if it did not exist
-		case status == "Queued" && waiting == "":
-			ready, wanted[id].reason = append(ready, id), protocol.AlreadyRunning // another claimer has it in hand, unless it is taken
+		case !c.takes(org, runtime, needs, d.Operators): // as if the task did not exist
+		case status == tasks.Queued && waiting == "":
+			ready = append(ready, id)
+			wanted[id].Reason = protocol.AlreadyRunning // for a task that another claimant locks
 		default:
-			wanted[id].reason = notClaimable(status, waiting)
+			wanted[id].Reason = notClaimable(status, waiting)
 		}
 		return nil
 	}); err != nil || len(ready) == 0 {
 		return nil, err
 	}
-	taken, err := takePicked(ctx, tx, `SELECT q.task_id FROM ready q WHERE q.task_id = ANY($1) FOR UPDATE SKIP LOCKED`, ready)
+
+	taken, err := tasks.TakePicked(new(pg.Batch),
+		`SELECT q.task_id FROM ready q WHERE q.task_id = ANY($1) FOR UPDATE SKIP LOCKED`, ready).Get(ctx, tx)
 	for _, t := range taken {
-		wanted[t.Task].reason = protocol.Canceled // unless it is leased, there was nothing left to do
+		wanted[t.Task].Reason = protocol.Canceled // a task that is taken and not leased has nothing left to do
 	}
 	return taken, err
 }

@@ -1,4 +1,4 @@
-package dispatcher
+package dispatcher_test
 
 import (
 	"testing"
@@ -7,40 +7,42 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dagctl/dagctl/dispatcher"
 	"github.com/dagctl/dagctl/worker/protocol"
 )
 
 func TestClaimsThatComeTogetherAreAnsweredEachForItself(t *testing.T) {
 	t.Parallel()
 	w := remoteWorld(t)
-	other := w.org("other")
-	running, canceled := w.want("loads"), w.want("loads")
-	require.Equal(t, protocol.Claimed, w.claimID(w.claimant(), running).Status)
-	_, err := w.d.Cancel(t.Context(), w.caller, canceled)
+	other := w.Org("other")
+	running, canceled := w.Want("loads"), w.Want("loads")
+	require.Equal(t, protocol.Claimed, claimID(w, claimant(w.Tenant), running).Status)
+	_, err := w.D.Control.Cancel(t.Context(), w.Caller, canceled)
 	require.NoError(t, err)
-	ready, mail := w.want("loads"), w.want("mails")
-	var batch []*claiming
-	ask := func(by Claimant, task uuid.UUID) *claiming {
-		x := &claiming{claimant: by, task: task, now: time.Now(), done: make(chan struct{})}
+	ready, mail := w.Want("loads"), w.Want("mails")
+	var batch []*dispatcher.Claiming
+	ask := func(by dispatcher.Claimant, task uuid.UUID) *dispatcher.Claiming {
+		x := &dispatcher.Claiming{Claimant: by, Task: task, Now: time.Now(), Done: make(chan struct{})}
 		batch = append(batch, x)
 		return x
 	}
-	mine := w.claimant()
-	foreign := ask(other.claimant(), ready)
+	mine := claimant(w.Tenant)
+	foreign := ask(claimant(other), ready)
 	first, again, second := ask(mine, ready), ask(mine, ready), ask(mine, mail)
 	none, late, over, overAgain := ask(mine, uuid.New()), ask(mine, running), ask(mine, canceled), ask(mine, canceled)
-	w.d.claimAll(batch)
+	w.D.ClaimAll(batch)
 	for _, x := range batch {
-		<-x.done
-		require.NoError(t, x.err)
+		<-x.Done
+		require.NoError(t, x.Err)
 	}
-	require.Equal(t, ready, first.claimed.TaskID)
-	require.Equal(t, mail, second.claimed.TaskID)
-	require.NotEqual(t, first.claimed.LeaseToken, second.claimed.LeaseToken)
-	for x, reason := range map[*claiming]string{foreign: protocol.NotFound, again: protocol.AlreadyRunning, none: protocol.NotFound,
+	require.Equal(t, ready, first.Claimed.TaskID)
+	require.Equal(t, mail, second.Claimed.TaskID)
+	require.NotEqual(t, first.Claimed.LeaseToken, second.Claimed.LeaseToken)
+	for x, reason := range map[*dispatcher.Claiming]string{foreign: protocol.NotFound, again: protocol.AlreadyRunning,
+		none: protocol.NotFound,
 		late: protocol.AlreadyRunning, over: protocol.Canceled, overAgain: protocol.Canceled} {
-		require.Nil(t, x.claimed)
-		require.Equal(t, reason, x.reason, x.task)
+		require.Nil(t, x.Claimed)
+		require.Equal(t, reason, x.Reason, x.Task)
 	}
-	require.Equal(t, 3, w.count(`SELECT FROM leases`))
+	require.Equal(t, 3, w.Count(`SELECT FROM leases`))
 }

@@ -1,4 +1,4 @@
-package dispatcher
+package dispatcher_test
 
 import (
 	"bytes"
@@ -14,6 +14,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/dispatcher/dispatchertest"
+	"github.com/dagctl/dagctl/dispatcher/service"
 	"github.com/dagctl/dagctl/internal/duck"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/storage"
@@ -37,46 +40,49 @@ publish:
 
 // far is a task elsewhere: what its worker has in hand.
 type far struct {
-	w     *world
+	w     *dispatchertest.World
 	id    uuid.UUID
 	claim protocol.Claim
 	c     authz.Capability
 }
 
-func (tn *tenant) far(job, partition string) far {
-	tn.w.t.Helper()
-	out, err := tn.w.d.Enqueue(tn.w.t.Context(), tn.caller, "work", job, []EnqueueItem{{Partition: partition}})
-	require.NoError(tn.w.t, err)
-	return tn.farAgain(out[0].ID)
+func claimFar(tn *dispatchertest.Tenant, job, partition string) far {
+	tn.W.T.Helper()
+	out, err := tn.W.D.Enqueue(tn.W.T.Context(), tn.Caller, "work", job,
+		[]dispatcher.EnqueueItem{{Partition: partition}})
+	require.NoError(tn.W.T, err)
+	return claimFarAgain(tn, out[0].ID)
 }
 
-// farAgain claims the next attempt.
-func (tn *tenant) farAgain(task uuid.UUID) far {
-	tn.w.t.Helper()
-	claim := tn.w.claimID(tn.claimant(), task)
-	require.Equal(tn.w.t, protocol.Claimed, claim.Status, claim.Reason)
-	c, err := tn.w.d.Signer.Verify(claim.CapabilityToken, time.Now())
-	require.NoError(tn.w.t, err)
-	return far{tn.w, task, claim, c}
+// claimFarAgain claims the next attempt.
+func claimFarAgain(tn *dispatchertest.Tenant, task uuid.UUID) far {
+	tn.W.T.Helper()
+	claim := claimID(tn.W, claimant(tn), task)
+	require.Equal(tn.W.T, protocol.Claimed, claim.Status, claim.Reason)
+	c, err := tn.W.D.Signer.Verify(claim.CapabilityToken, time.Now())
+	require.NoError(tn.W.T, err)
+	return far{tn.W, task, claim, c}
 }
 
 // upload uploads rows for the first output, and names them for a commit. The query makes them.
 func (f far) upload(name, query string) []protocol.CommittedOutput {
-	f.w.t.Helper()
-	file := filepath.Join(f.w.t.TempDir(), "rows.parquet")
-	require.NoError(f.w.t, copyToParquet(f.w.t.Context(), query, file))
+	f.w.T.Helper()
+	file := filepath.Join(f.w.T.TempDir(), "rows.parquet")
+	require.NoError(f.w.T, dispatchertest.CopyToParquet(f.w.T.Context(), query, file))
 	content, err := os.ReadFile(file)
-	require.NoError(f.w.t, err)
-	up, err := f.w.storage.PutUpload(f.w.t.Context(), storage.UploadKey{Org: f.c.OrgID, Task: f.id, Attempt: f.claim.Attempt, Name: name}, bytes.NewReader(content))
-	require.NoError(f.w.t, err)
+	require.NoError(f.w.T, err)
+	up, err := f.w.Storage.PutUpload(f.w.T.Context(), storage.UploadKey{Org: f.c.OrgID, Task: f.id,
+		Attempt: f.claim.Attempt, Name: name}, bytes.NewReader(content))
+	require.NoError(f.w.T, err)
 	return []protocol.CommittedOutput{{Files: []protocol.UploadedFile{{Name: up.Name, ETag: up.ETag}}}}
 }
 
 // uploaded names what is in the upload area.
 func (f far) uploaded() (names []string) {
-	f.w.t.Helper()
-	list, err := f.w.storage.ListUploads(f.w.t.Context(), storage.UploadKey{Org: f.c.OrgID, Task: f.id, Attempt: f.claim.Attempt})
-	require.NoError(f.w.t, err)
+	f.w.T.Helper()
+	list, err := f.w.Storage.ListUploads(f.w.T.Context(), storage.UploadKey{Org: f.c.OrgID, Task: f.id,
+		Attempt: f.claim.Attempt})
+	require.NoError(f.w.T, err)
 	for _, u := range list {
 		names = append(names, u.Name)
 	}
@@ -99,35 +105,39 @@ func (f far) completed(outputs []protocol.CommittedOutput) protocol.Completion {
 }
 
 func (f far) failed(retryable bool) protocol.Completion {
-	return protocol.Completion{Fence: f.claim.Fence(), Status: "Failed", Error: &protocol.Error{Message: "no luck", Retryable: &retryable}}
+	return protocol.Completion{Fence: f.claim.Fence(), Status: "Failed", Error: &protocol.Error{Message: "no luck",
+		Retryable: &retryable}}
 }
 
 func (f far) complete(body protocol.Completion, now time.Time) (protocol.TaskState, error) {
-	return f.w.d.Complete(context.WithoutCancel(f.w.t.Context()), f.c, body, now)
+	return f.w.D.Complete(context.WithoutCancel(f.w.T.Context()), f.c, body, now)
 }
 
 func (f far) beat(now time.Time) (protocol.HeartbeatAnswer, error) {
-	return f.w.d.Heartbeat(f.w.t.Context(), f.c, protocol.Heartbeat{Fence: f.claim.Fence(), Progress: 40, State: "on it"}, now)
+	return f.w.D.Heartbeat(f.w.T.Context(), f.c, protocol.Heartbeat{Fence: f.claim.Fence(), Progress: 40,
+		State: "on it"}, now)
 }
 
 func (f far) commit(events protocol.Events, now time.Time) (protocol.EventsAnswer, error) {
 	events.Fence = f.claim.Fence()
-	return f.w.d.CommitEvents(f.w.t.Context(), f.c, events, now)
+	return f.w.D.CommitEvents(f.w.T.Context(), f.c, events, now)
 }
 
-func farWorld(t *testing.T) *world {
+func farWorld(t *testing.T) *dispatchertest.World {
 	t.Helper()
-	w := newWorld(t)
-	w.serve(farDAG)
+	w := dispatchertest.NewWorld(t)
+	w.Serve(farDAG)
 	return w
 }
 
 // committed is all that commits change, as text.
-func (w *world) committed() (text string) {
-	w.t.Helper()
-	w.row(`SELECT jsonb_build_array(
-		(SELECT jsonb_agg(to_jsonb(t) ORDER BY id) FROM tasks t), (SELECT jsonb_agg(to_jsonb(p) ORDER BY dataset_version, partition_key, revision) FROM partition_versions p),
-		(SELECT jsonb_agg(to_jsonb(l) ORDER BY task_id) FROM leases l), (SELECT jsonb_agg(to_jsonb(e) ORDER BY id) FROM events e),
+func committed(w *dispatchertest.World) (text string) {
+	w.T.Helper()
+	w.Row(`SELECT jsonb_build_array(
+		(SELECT jsonb_agg(to_jsonb(t) ORDER BY id) FROM tasks t), (SELECT jsonb_agg(to_jsonb(p)
+		ORDER BY dataset_version, partition_key, revision) FROM partition_versions p),
+		(SELECT jsonb_agg(to_jsonb(l) ORDER BY task_id) FROM leases l), (SELECT jsonb_agg(to_jsonb(e) ORDER BY id)
+		FROM events e),
 		(SELECT jsonb_agg(to_jsonb(s) ORDER BY job_id) FROM operator_state s))::text`)(&text)
 	return text
 }
@@ -141,64 +151,65 @@ func requireConflict(t *testing.T, err error, says string) {
 func TestWhatAWorkerUploadsIsPublishedAndFollowed(t *testing.T) {
 	t.Parallel()
 	w := farWorld(t)
-	f := w.far("daily", "a")
+	f := claimFar(w.Tenant, "daily", "a")
 	require.Equal(t, "a", f.claim.Task.Partition.Key)
 	body := f.completed(f.upload("one.parquet", rows("x", "y")))
 	body.Result, body.OperatorState = json.RawMessage(`{"rows":2}`), json.RawMessage(`{"seen":"y"}`)
 	state, err := f.complete(body, time.Now())
 	require.NoError(t, err)
 	require.Equal(t, "Completed", state.Status)
-	w.settle()
-	require.Equal(t, map[string][]string{"a": {"x", "y"}}, w.read("far_daily"))
-	require.Equal(t, map[string][]string{"a": {"xx", "yy"}}, w.read("far_twice"))
-	left, err := w.storage.ListUploads(t.Context(), storage.UploadKey{Org: f.c.OrgID, Task: f.id, Attempt: 1})
+	w.Settle()
+	require.Equal(t, map[string][]string{"a": {"x", "y"}}, w.Read("far_daily"))
+	require.Equal(t, map[string][]string{"a": {"xx", "yy"}}, w.Read("far_twice"))
+	left, err := w.Storage.ListUploads(t.Context(), storage.UploadKey{Org: f.c.OrgID, Task: f.id, Attempt: 1})
 	require.NoError(t, err)
 	require.Empty(t, left, "uploads go when the attempt has ended")
 
-	before := w.committed()
+	before := committed(w)
 	again, err := f.complete(body, time.Now())
 	require.NoError(t, err)
 	require.Equal(t, "Completed", again.Status)
-	require.Equal(t, before, w.committed(), "the same again changes nothing")
+	require.Equal(t, before, committed(w), "the same again changes nothing")
 	other := body
 	other.Result = json.RawMessage(`{"rows":3}`)
 	_, err = f.complete(other, time.Now())
 	requireConflict(t, err, "is Completed already")
-	require.Equal(t, before, w.committed())
+	require.Equal(t, before, committed(w))
 
-	next := w.far("daily", "b")
+	next := claimFar(w.Tenant, "daily", "b")
 	require.JSONEq(t, `{"seen":"y"}`, string(next.claim.Task.OperatorState))
 }
 
 func TestAnAttemptThatWasFencedOffChangesNothing(t *testing.T) {
 	t.Parallel()
 	w := farWorld(t)
-	f := w.far("daily", "a")
+	f := claimFar(w.Tenant, "daily", "a")
 	outputs := f.upload("one.parquet", rows("old"))
 	gone := time.Now().Add(time.Hour)
-	w.reap(gone)
-	w.promote(gone.Add(time.Hour))
-	next := w.farAgain(f.id)
+	w.Reap(gone)
+	w.Promote(gone.Add(time.Hour))
+	next := claimFarAgain(w.Tenant, f.id)
 	require.Equal(t, 2, next.claim.Attempt)
-	before := w.committed()
+	before := committed(w)
 	_, err := f.beat(time.Now())
 	requireConflict(t, err, "is Running at attempt 2: attempt 1 was fenced off")
 	_, err = f.commit(protocol.Events{Outputs: outputs, OperatorState: json.RawMessage(`1`)}, time.Now())
 	requireConflict(t, err, "was fenced off")
-	for _, body := range []protocol.Completion{f.completed(outputs), f.failed(false), {Fence: f.claim.Fence(), Status: "Canceled"}} {
+	for _, body := range []protocol.Completion{f.completed(outputs), f.failed(false),
+		{Fence: f.claim.Fence(), Status: "Canceled"}} {
 		_, err = f.complete(body, time.Now())
 		requireConflict(t, err, "was fenced off")
 	}
-	_, err = w.d.Given(t.Context(), f.c, f.claim.Fence())
+	_, err = w.D.RunningAttempt(t.Context(), f.c, f.claim.Fence())
 	requireConflict(t, err, "was fenced off")
-	require.Equal(t, before, w.committed())
+	require.Equal(t, before, committed(w))
 
 	// The next attempt's fence with the token of the one before, and the other way round.
-	_, err = w.d.Complete(t.Context(), f.c, next.completed(nil), time.Now())
+	_, err = w.D.Complete(t.Context(), f.c, next.completed(nil), time.Now())
 	require.True(t, fault.Is(err, fault.Forbidden), "%v", err)
 	mixed := next.claim.Fence()
 	mixed.LeaseToken = f.claim.Fence().LeaseToken
-	_, err = w.d.Heartbeat(t.Context(), next.c, protocol.Heartbeat{Fence: mixed}, time.Now())
+	_, err = w.D.Heartbeat(t.Context(), next.c, protocol.Heartbeat{Fence: mixed}, time.Now())
 	requireConflict(t, err, "fenced off")
 }
 
@@ -206,50 +217,55 @@ func TestLateCompletions(t *testing.T) {
 	t.Parallel()
 	late := time.Now().Add(time.Hour)
 	tests := map[string]struct {
-		then func(w *world, f far)
+		then func(w *dispatchertest.World, f far)
 		want string // status after; empty: refused
 	}{
-		"while it runs":                   {func(*world, far) {}, "Completed"},
-		"after its lease ran out":         {func(w *world, f far) { w.reap(late) }, "Completed"},
-		"and it was made claimable again": {func(w *world, f far) { w.reap(late); w.promote(late.Add(time.Hour)) }, "Completed"},
-		"after its timeout": {func(w *world, f far) {
-			w.exec(`UPDATE leases SET timeout_at = now() - interval '1 minute' WHERE task_id = $1`, f.id)
-			w.reap(time.Now())
+		"while it runs":           {func(*dispatchertest.World, far) {}, "Completed"},
+		"after its lease ran out": {func(w *dispatchertest.World, f far) { w.Reap(late) }, "Completed"},
+		"and it was made claimable again": {func(w *dispatchertest.World,
+			f far) {
+			w.Reap(late)
+			w.Promote(late.Add(time.Hour))
+		}, "Completed"},
+		"after its timeout": {func(w *dispatchertest.World, f far) {
+			w.Exec(`UPDATE leases SET timeout_at = now() - interval '1 minute' WHERE task_id = $1`, f.id)
+			w.Reap(time.Now())
 		}, ""},
-		"after it was canceled": {func(w *world, f far) {
-			_, err := w.d.Cancel(w.t.Context(), w.caller, f.id)
-			require.NoError(w.t, err)
+		"after it was canceled": {func(w *dispatchertest.World, f far) {
+			_, err := w.D.Control.Cancel(w.T.Context(), w.Caller, f.id)
+			require.NoError(w.T, err)
 			_, err = f.complete(protocol.Completion{Fence: f.claim.Fence(), Status: "Canceled"}, time.Now())
-			require.NoError(w.t, err)
+			require.NoError(w.T, err)
 		}, ""},
-		"after it said that it failed": {func(w *world, f far) {
+		"after it said that it failed": {func(w *dispatchertest.World, f far) {
 			_, err := f.complete(f.failed(true), time.Now())
-			require.NoError(w.t, err)
+			require.NoError(w.T, err)
 		}, ""},
-		"after its worker said that it stops": {func(w *world, f far) {
-			_, err := w.d.WorkerHeartbeat(w.t.Context(), w.worker(), protocol.WorkerHeartbeat{WorkerID: "w1", Stopping: true}, time.Now())
-			require.NoError(w.t, err)
+		"after its worker said that it stops": {func(w *dispatchertest.World, f far) {
+			_, err := w.D.WorkerHeartbeat(w.T.Context(), w.Worker(), protocol.WorkerHeartbeat{WorkerID: "w1",
+				Stopping: true}, time.Now())
+			require.NoError(w.T, err)
 		}, ""},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := farWorld(t)
-			f := w.far("daily", "a")
+			f := claimFar(w.Tenant, "daily", "a")
 			body := f.completed(f.upload("one.parquet", rows("x")))
 			test.then(w, f)
-			before := w.committed()
+			before := committed(w)
 			state, err := f.complete(body, time.Now())
 			if test.want == "" {
 				requireConflict(t, err, "already")
-				require.Equal(t, before, w.committed())
+				require.Equal(t, before, committed(w))
 				return
 			}
 			require.NoError(t, err)
 			require.Equal(t, test.want, state.Status)
-			w.settle()
-			require.Equal(t, map[string][]string{"a": {"x"}}, w.read("far_daily"))
-			require.Zero(t, w.count(`SELECT FROM leases UNION ALL SELECT FROM ready UNION ALL SELECT FROM waiting`))
+			w.Settle()
+			require.Equal(t, map[string][]string{"a": {"x"}}, w.Read("far_daily"))
+			require.Zero(t, w.Count(`SELECT FROM leases UNION ALL SELECT FROM ready UNION ALL SELECT FROM waiting`))
 		})
 	}
 }
@@ -257,72 +273,74 @@ func TestLateCompletions(t *testing.T) {
 func TestFailedAttemptsElsewhere(t *testing.T) {
 	t.Parallel()
 	w := farWorld(t)
-	f := w.far("daily", "a")
+	f := claimFar(w.Tenant, "daily", "a")
 	state, err := f.complete(f.failed(true), time.Now())
 	require.NoError(t, err)
 	require.Equal(t, []any{"Failed", "error"}, []any{state.Status, state.Reason})
 	require.NotNil(t, state.NextRetryAt)
-	require.Equal(t, notClaimed(protocol.Throttled), w.claimID(w.claimant(), f.id), "it backs off")
+	require.Equal(t, dispatcher.NotClaimed(protocol.Throttled), claimID(w, claimant(w.Tenant), f.id), "it backs off")
 	_, err = f.complete(f.failed(true), time.Now())
 	require.NoError(t, err, "the same again")
-	w.promote(time.Now().Add(time.Hour))
+	w.Promote(time.Now().Add(time.Hour))
 	_, err = f.complete(f.failed(true), time.Now())
 	require.NoError(t, err, "and again, when it is queued")
 
-	next := w.farAgain(f.id)
+	next := claimFarAgain(w.Tenant, f.id)
 	state, err = next.complete(next.failed(false), time.Now())
 	require.NoError(t, err)
 	require.Nil(t, state.NextRetryAt)
-	require.Equal(t, notClaimed(protocol.Failed), w.claimID(w.claimant(), f.id))
+	require.Equal(t, dispatcher.NotClaimed(protocol.Failed), claimID(w, claimant(w.Tenant), f.id))
 }
 
 func TestHeartbeatsElsewhere(t *testing.T) {
 	t.Parallel()
 	w := farWorld(t)
-	f := w.far("daily", "a")
+	f := claimFar(w.Tenant, "daily", "a")
 	now := time.Now()
 	answer, err := f.beat(now)
 	require.NoError(t, err)
-	require.WithinDuration(t, now.Add(time.Duration(f.claim.Task.LeaseSeconds)*time.Second), answer.LeaseExpiresAt, time.Second)
-	require.Equal(t, []any{false, false, ""}, []any{answer.CancelRequested, answer.DrainRequested, answer.CapabilityToken})
+	require.WithinDuration(t, now.Add(time.Duration(f.claim.Task.LeaseSeconds)*time.Second), answer.LeaseExpiresAt,
+		time.Second)
+	require.Equal(t, []any{false, false, ""}, []any{answer.CancelRequested, answer.DrainRequested,
+		answer.CapabilityToken})
 
 	old := f
-	old.c.ExpiresAt = now.Add(capabilityFor / 3)
+	old.c.ExpiresAt = now.Add(dispatcher.CapabilityFor / 3)
 	answer, err = old.beat(now)
 	require.NoError(t, err)
-	renewed, err := w.d.Signer.Verify(answer.CapabilityToken, now)
+	renewed, err := w.D.Signer.Verify(answer.CapabilityToken, now)
 	require.NoError(t, err)
-	require.Greater(t, renewed.ExpiresAt, now.Add(capabilityFor/2), "the token is renewed before it ends")
+	require.Greater(t, renewed.ExpiresAt, now.Add(dispatcher.CapabilityFor/2), "the token is renewed before it ends")
 
-	_, err = w.d.Cancel(t.Context(), w.caller, f.id)
+	_, err = w.D.Control.Cancel(t.Context(), w.Caller, f.id)
 	require.NoError(t, err)
 	answer, err = f.beat(now)
 	require.NoError(t, err)
 	require.True(t, answer.CancelRequested)
 
-	before := w.committed()
+	before := committed(w)
 	_, err = f.beat(now.Add(time.Hour))
 	requireConflict(t, err, "the lease of attempt 1")
-	require.Equal(t, before, w.committed(), "even where no newer attempt has begun")
+	require.Equal(t, before, committed(w), "even where no newer attempt has begun")
 	_, err = f.commit(protocol.Events{OperatorState: json.RawMessage(`1`)}, now.Add(time.Hour))
 	requireConflict(t, err, "the lease of attempt 1")
-	require.Equal(t, before, w.committed())
+	require.Equal(t, before, committed(w))
 }
 
 func TestCommitsOnTheWay(t *testing.T) {
 	t.Parallel()
 	w := farWorld(t)
-	f := w.far("feed", "")
+	f := claimFar(w.Tenant, "feed", "")
 	first := protocol.Events{Outputs: f.upload("1.parquet", rows("a")), OperatorState: json.RawMessage(`{"at":1}`)}
 	answer, err := f.commit(first, time.Now())
 	require.NoError(t, err)
 	require.True(t, answer.Accepted)
-	require.Equal(t, map[string][]string{"all": {"a"}}, w.read("far_feed"))
-	before := w.committed()
+	require.Equal(t, map[string][]string{"all": {"a"}}, w.Read("far_feed"))
+	before := committed(w)
 	again, err := f.commit(first, time.Now())
 	require.NoError(t, err)
 	require.Equal(t, answer, again)
-	require.Equal(t, before, w.committed(), "the last call again")
+	require.Equal(t, before, committed(w), "the last call again")
 	require.Empty(t, f.uploaded(), "what is committed is kept once")
 
 	// A call whose answer was lost comes again while the first is on its way.
@@ -337,11 +355,11 @@ func TestCommitsOnTheWay(t *testing.T) {
 	for range cap(answers) {
 		require.NoError(t, <-answers)
 	}
-	require.Equal(t, map[string][]string{"all": {"a", "t"}}, w.read("far_feed"))
+	require.Equal(t, map[string][]string{"all": {"a", "t"}}, w.Read("far_feed"))
 
 	_, err = f.commit(protocol.Events{Outputs: f.upload("2.parquet", rows("b"))}, time.Now())
 	require.NoError(t, err)
-	require.Equal(t, "Running", w.status1(f.id))
+	require.Equal(t, "Running", status1(w, f.id))
 	_, err = f.commit(protocol.Events{Outputs: []protocol.CommittedOutput{{Files: []protocol.UploadedFile{{Name: "2.parquet"}}}}, OperatorState: json.RawMessage(`{"at":1}`)}, time.Now())
 	require.True(t, fault.Is(err, fault.Invalid), "it is committed: %v", err)
 	all := f.completed(f.upload("3.parquet", rows("c")))
@@ -349,14 +367,14 @@ func TestCommitsOnTheWay(t *testing.T) {
 	state, err := f.complete(all, time.Now())
 	require.NoError(t, err)
 	require.Equal(t, "Completed", state.Status)
-	require.Equal(t, map[string][]string{"all": {"a", "b", "c", "t"}}, w.read("far_feed"))
-	next := w.far("feed", "")
+	require.Equal(t, map[string][]string{"all": {"a", "b", "c", "t"}}, w.Read("far_feed"))
+	next := claimFar(w.Tenant, "feed", "")
 	require.JSONEq(t, `{"at":1}`, string(next.claim.Task.OperatorState))
-	w.check()
+	w.Check()
 }
 
-func (w *world) status1(task uuid.UUID) (status string) {
-	w.row(`SELECT status FROM tasks WHERE id = $1`, task)(&status)
+func status1(w *dispatchertest.World, task uuid.UUID) (status string) {
+	w.Row(`SELECT status FROM tasks WHERE id = $1`, task)(&status)
 	return status
 }
 
@@ -364,40 +382,42 @@ func TestACursorElsewhere(t *testing.T) {
 	t.Parallel()
 	w := farWorld(t)
 	blocks := func(from, to int) string { return fmt.Sprintf("SELECT range AS height FROM range(%d, %d)", from, to+1) }
-	f := w.far("chain", "")
+	f := claimFar(w.Tenant, "chain", "")
 	require.Equal(t, &protocol.Cursor{From: -1}, f.claim.Task.Cursor)
 	_, err := f.commit(protocol.Events{Outputs: f.upload("1.parquet", blocks(0, 9))}, time.Now())
 	require.NoError(t, err)
 	position := int64(19)
-	answer, err := f.commit(protocol.Events{Outputs: f.upload("2.parquet", blocks(10, 19)), Events: []protocol.Event{{Cursor: &position}}}, time.Now())
+	answer, err := f.commit(protocol.Events{Outputs: f.upload("2.parquet", blocks(10, 19)),
+		Events: []protocol.Event{{Cursor: &position}}}, time.Now())
 	require.NoError(t, err)
 	require.Equal(t, []protocol.EventOutcome{{Outcome: "accepted"}}, answer.Events)
 	_, err = f.commit(protocol.Events{Outputs: f.upload("3.parquet", blocks(15, 25))}, time.Now())
 	require.True(t, fault.Is(err, fault.Invalid), "%v", err)
 	_, err = f.complete(f.completed(f.upload("4.parquet", blocks(20, 29))), time.Now())
 	require.NoError(t, err)
-	require.Equal(t, []string{"0-10", "10-20", "20-30"}, texts(t, w.pool, `SELECT partition_key FROM partition_versions WHERE state = 'Published' ORDER BY 1`))
-	w.check()
+	require.Equal(t, []string{"0-10", "10-20", "20-30"}, dispatchertest.Texts(t, w.Pool, `SELECT partition_key
+		FROM partition_versions WHERE state = 'Published' ORDER BY 1`))
+	w.Check()
 }
 
 // An append whose base another has replaced meanwhile is sealed again on top of that.
 func TestTwoAppendsElsewhere(t *testing.T) {
 	t.Parallel()
 	w := farWorld(t)
-	f := w.far("feed", "")
+	f := claimFar(w.Tenant, "feed", "")
 	other := f
 	outputs := f.upload("1.parquet", rows("a"))
 	_, err := other.commit(protocol.Events{Outputs: other.upload("0.parquet", rows("z"))}, time.Now())
 	require.NoError(t, err)
 	_, err = f.complete(f.completed(outputs), time.Now())
 	require.NoError(t, err)
-	require.Equal(t, map[string][]string{"all": {"a", "z"}}, w.read("far_feed"))
+	require.Equal(t, map[string][]string{"all": {"a", "z"}}, w.Read("far_feed"))
 }
 
 func TestFaultsOfACommitAreListed(t *testing.T) {
 	t.Parallel()
 	w := farWorld(t)
-	f := w.far("daily", "a")
+	f := claimFar(w.Tenant, "daily", "a")
 	good := f.upload("one.parquet", rows("x"))
 	bad := f.completed([]protocol.CommittedOutput{
 		{Files: []protocol.UploadedFile{{Name: "two.parquet"}, {Name: "one.parquet", ETag: "other"}}},
@@ -407,7 +427,7 @@ func TestFaultsOfACommitAreListed(t *testing.T) {
 	bad.Error = &protocol.Error{Message: "x"}
 	bad.OperatorState = json.RawMessage(`"\u0000"`)
 	bad.Events = []protocol.Event{{Output: 4}, {Key: "b"}}
-	before := w.committed()
+	before := committed(w)
 	_, err := f.complete(bad, time.Now())
 	var e *fault.Error
 	require.ErrorAs(t, err, &e)
@@ -416,9 +436,11 @@ func TestFaultsOfACommitAreListed(t *testing.T) {
 	for _, p := range e.Problems {
 		places = append(places, p.Location)
 	}
-	require.ElementsMatch(t, []string{"body.outputs[0].files[0].name", "body.outputs[0].files[1].etag", "body.outputs[1].index", "body.outputs[2].partition_key",
-		"body.error", "body.column_lineage[0].output", "body.column_lineage[0].input", "body.operator_state", "body.events[0].output", "body.events[1].partition_key"}, places)
-	require.Equal(t, before, w.committed(), "and the attempt goes on")
+	require.ElementsMatch(t, []string{"body.outputs[0].files[0].name", "body.outputs[0].files[1].etag",
+		"body.outputs[1].index", "body.outputs[2].partition_key",
+		"body.error", "body.column_lineage[0].output", "body.column_lineage[0].input", "body.operator_state",
+		"body.events[0].output", "body.events[1].partition_key"}, places)
+	require.Equal(t, before, committed(w), "and the attempt goes on")
 	state, err := f.complete(f.completed(good), time.Now())
 	require.NoError(t, err)
 	require.Equal(t, "Completed", state.Status)
@@ -428,7 +450,7 @@ func TestFaultsOfACommitAreListed(t *testing.T) {
 func TestAnUploadThatCannotBePublished(t *testing.T) {
 	t.Parallel()
 	w := farWorld(t)
-	f := w.far("feed", "")
+	f := claimFar(w.Tenant, "feed", "")
 	state, err := f.complete(f.completed(f.upload("one.parquet", "SELECT 1 AS other")), time.Now())
 	require.NoError(t, err)
 	require.Equal(t, []any{"Failed", "error"}, []any{state.Status, state.Reason})
@@ -438,79 +460,83 @@ func TestAnUploadThatCannotBePublished(t *testing.T) {
 func TestEventsOfATasksOwnOutputs(t *testing.T) {
 	t.Parallel()
 	w := farWorld(t)
-	a := w.far("daily", "a")
+	a := claimFar(w.Tenant, "daily", "a")
 	_, err := a.complete(a.completed(a.upload("one.parquet", rows("x"))), time.Now())
 	require.NoError(t, err)
-	w.settle()
-	f := w.far("daily", "a")
+	w.Settle()
+	f := claimFar(w.Tenant, "daily", "a")
 	answer, err := f.commit(protocol.Events{Events: []protocol.Event{{}}}, time.Now())
 	require.NoError(t, err)
 	require.Equal(t, "accepted", answer.Events[0].Outcome)
 	require.NotNil(t, answer.Events[0].EventID)
-	require.Equal(t, 3, w.count(`SELECT FROM events WHERE partition_key = 'a'`), "of both revisions, and of what was made of the first")
-	b := w.far("daily", "b")
-	answer, err = b.commit(protocol.Events{Events: []protocol.Event{{Key: "b"}, {Key: "b", Scope: "partition", Reason: "correction"}}}, time.Now())
+	require.Equal(t, 3, w.Count(`SELECT FROM events WHERE partition_key = 'a'`),
+		"of both revisions, and of what was made of the first")
+	b := claimFar(w.Tenant, "daily", "b")
+	answer, err = b.commit(protocol.Events{Events: []protocol.Event{{Key: "b"}, {Key: "b", Scope: "partition",
+		Reason: "correction"}}}, time.Now())
 	require.NoError(t, err)
 	require.Equal(t, "rejected", answer.Events[0].Outcome, "an event brings no data")
 	require.Equal(t, "rejected", answer.Events[1].Outcome)
-	w.check()
+	w.Check()
 }
 
 func TestWorkersElsewhereAreRegistered(t *testing.T) {
 	t.Parallel()
 	w := farWorld(t)
-	beat := protocol.WorkerHeartbeat{WorkerID: "w1", Hostname: "host", Version: "1.2.3", PoolSize: 3, Runtimes: []string{"poll"}, Handlers: []string{"load"}}
-	orders, err := w.d.WorkerHeartbeat(t.Context(), w.worker(), beat, time.Now())
+	beat := protocol.WorkerHeartbeat{WorkerID: "w1", Hostname: "host", Version: "1.2.3", PoolSize: 3,
+		Runtimes: []string{"poll"}, Handlers: []string{"load"}}
+	orders, err := w.D.WorkerHeartbeat(t.Context(), w.Worker(), beat, time.Now())
 	require.NoError(t, err)
 	require.False(t, orders.Drain)
-	workers, err := w.d.Workers(t.Context(), w.caller, "", 10, time.Now())
+	workers, err := w.D.Workers(t.Context(), w.Caller, "", 10, time.Now())
 	require.NoError(t, err)
 	require.Len(t, workers, 2)
-	require.Equal(t, []any{"w1", 3, []string{"handler:load"}}, []any{workers[1].ID, workers[1].PoolSize, workers[1].Operators})
-	workers, err = w.d.Workers(t.Context(), w.org("other").caller, "", 10, time.Now())
+	require.Equal(t, []any{"w1", 3, []string{"handler:load"}}, []any{workers[1].ID, workers[1].PoolSize,
+		workers[1].Operators})
+	workers, err = w.D.Workers(t.Context(), w.Org("other").Caller, "", 10, time.Now())
 	require.NoError(t, err)
 	require.Len(t, workers, 1, "another org's worker is not shown")
 
-	stranger := w.worker()
+	stranger := w.Worker()
 	stranger.TokenName = "other"
-	_, err = w.d.WorkerHeartbeat(t.Context(), stranger, beat, time.Now())
-	requireConflict(t, err, "is another's")
+	_, err = w.D.WorkerHeartbeat(t.Context(), stranger, beat, time.Now())
+	requireConflict(t, err, "belongs to another token")
 
-	f := w.far("daily", "a")
-	_, err = w.d.Drain(t.Context(), w.caller, "w1", time.Now())
+	f := claimFar(w.Tenant, "daily", "a")
+	_, err = w.D.Drain(t.Context(), w.Caller, "w1", time.Now())
 	require.NoError(t, err, "it works for the org alone")
-	orders, err = w.d.WorkerHeartbeat(t.Context(), w.worker(), beat, time.Now())
+	orders, err = w.D.WorkerHeartbeat(t.Context(), w.Worker(), beat, time.Now())
 	require.NoError(t, err)
 	require.True(t, orders.Drain)
 	answer, err := f.beat(time.Now())
 	require.NoError(t, err)
 	require.True(t, answer.DrainRequested)
-	polled, err := w.d.PollTasks(t.Context(), w.claimant("poll"), 1, time.Minute)
+	polled, err := w.D.PollTasks(t.Context(), claimant(w.Tenant, "poll"), 1, time.Minute)
 	require.NoError(t, err)
 	require.True(t, polled.Drain)
 
 	beat.Stopping = true
-	_, err = w.d.WorkerHeartbeat(t.Context(), w.worker(), beat, time.Now())
+	_, err = w.D.WorkerHeartbeat(t.Context(), w.Worker(), beat, time.Now())
 	require.NoError(t, err)
-	next := w.farAgain(f.id)
+	next := claimFarAgain(w.Tenant, f.id)
 	require.Equal(t, 2, next.claim.Attempt, "what it ran is claimable at once")
-	w.check()
+	w.Check()
 }
 
 func TestAPollIsWoken(t *testing.T) {
 	t.Parallel()
 	w := remoteWorld(t)
-	d := w.dispatcher("two", func(c *Config) { c.Poll = time.Hour }) // it finds nothing by itself
-	w.start(d)
+	d := w.Dispatcher("two", func(c *service.Config) { c.Poll = time.Hour }) // it finds nothing by itself
+	w.Start(d)
 	got := make(chan protocol.PollResponse, 1)
 	go func() {
-		answer, err := d.PollTasks(t.Context(), w.claimant("poll"), 10, time.Minute)
+		answer, err := d.PollTasks(t.Context(), claimant(w.Tenant, "poll"), 10, time.Minute)
 		if err == nil {
 			got <- answer
 		}
 	}()
-	require.Eventually(t, func() bool { return d.wake.claimable.waiting() }, 10*time.Second, time.Millisecond)
-	out, err := d.Enqueue(t.Context(), w.caller, "work", "loads", []EnqueueItem{{}})
+	require.Eventually(t, func() bool { return d.Wakeups.Claimable.Waiting() }, 10*time.Second, time.Millisecond)
+	out, err := d.Enqueue(t.Context(), w.Caller, "work", "loads", []dispatcher.EnqueueItem{{}})
 	require.NoError(t, err)
 	answer := <-got
 	require.Equal(t, out[0].ID, answer.Tasks[0].Task.TaskID)

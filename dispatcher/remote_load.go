@@ -12,6 +12,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/dispatcher/tasks"
+	"github.com/dagctl/dagctl/internal/batch"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/registry"
@@ -19,36 +21,47 @@ import (
 	"github.com/dagctl/dagctl/worker/protocol"
 )
 
-// loading is an attempt on its way into a batch: calls that come at the same time load theirs together.
+// loading is an attempt on its way into a batch: calls that come at the same time load their attempts together.
 type loading struct {
-	Given
+	RemoteAttempt
 	done chan struct{} // closed when err is the answer
 	err  error
 
-	read     bool // there is a record of what it was given
-	record   givenRecord
-	payload  []byte
+	read   attemptRow
+	record claimRecord
+}
+
+// attemptRow holds the stored columns of an attempt and its task.
+type attemptRow struct {
+	claim    []byte // a claimRecord; empty: none was recorded
+	lastCall []byte
 	parts    []string // partitions of its task
+	payload  []byte
 	timeout  *time.Time
-	lastText []byte
-	text     []byte
 	trace    string
 }
 
-// loadBatch is how many attempts one transaction may load, loadLanes how many such transactions are under way at once in a
-// process.
+// attemptOf names an attempt.
+type attemptOf struct {
+	task   uuid.UUID
+	number int
+}
+
+// loadBatch is how many attempts one transaction may load; loadLanes is how many such transactions a process runs at
+// once.
 const (
 	loadBatch   = 250
 	loadLanes   = 2
 	loadTimeout = 30 * time.Second
 )
 
-// reload loads an attempt, running or not, whose fence need not hold any more.
-func (d *Dispatcher) reload(ctx context.Context, c authz.Capability, f protocol.Fence) (Given, error) {
+// loadAttempt loads an attempt that is the newest of its task, whether it still runs or not.
+func (d *Dispatcher) loadAttempt(ctx context.Context, c authz.Capability, f protocol.Fence) (RemoteAttempt, error) {
 	if err := c.Covers(f); err != nil {
-		return Given{}, err
+		return RemoteAttempt{}, err
 	}
-	x := &loading{Given: Given{Fence: Fence(f), OrgID: c.OrgID}, done: make(chan struct{})}
+
+	x := &loading{RemoteAttempt: RemoteAttempt{Fence: tasks.Fence(f), OrgID: c.OrgID}, done: make(chan struct{})}
 	d.loads.Add(x)
 	var err error
 	select {
@@ -57,81 +70,85 @@ func (d *Dispatcher) reload(ctx context.Context, c authz.Capability, f protocol.
 	case <-ctx.Done():
 		err = context.Cause(ctx)
 	}
+
 	if err != nil {
-		return Given{}, fmt.Errorf("attempt %d of task %s: %w", f.Attempt, f.TaskID, err)
+		return RemoteAttempt{}, fmt.Errorf("attempt %d of task %s: %w", f.Attempt, f.TaskID, err)
 	}
-	return x.Given, nil
+	return x.RemoteAttempt, nil
 }
 
-// loadAll loads a batch, each org's by itself: no transaction sees more than one.
-func (d *Dispatcher) loadAll(batch []*loading) {
+// loadAll loads attempts, those of each org in transactions of their own: no transaction sees more than one org.
+func (d *Dispatcher) loadAll(all []*loading) {
 	byOrg := map[uuid.UUID][]*loading{}
-	for _, x := range batch {
+	for _, x := range all {
 		byOrg[x.OrgID] = append(byOrg[x.OrgID], x)
 	}
-	var all sync.WaitGroup
+
+	var orgs sync.WaitGroup
 	for org, some := range byOrg {
-		all.Go(func() {
-			d.loadTogether(org, some)
+		orgs.Go(func() {
+			batch.Together(some, func(some []*loading) error { return d.loadTogether(org, some) },
+				func(x *loading, err error) { x.err = err })
 			for _, x := range some {
 				close(x.done)
 			}
 		})
 	}
-	all.Wait()
+	orgs.Wait()
 }
 
-// loadTogether loads attempts in one transaction. If that fails, for which one of them may be the cause, each has one of its
-// own.
-func (d *Dispatcher) loadTogether(org uuid.UUID, batch []*loading) {
+// loadTogether loads attempts of one org in one transaction.
+func (d *Dispatcher) loadTogether(org uuid.UUID, some []*loading) error {
 	ctx, cancel := context.WithTimeout(context.Background(), loadTimeout)
 	defer cancel()
-	err := pg.InOrgTx(ctx, d.Requests, org, func(ctx context.Context, tx pgx.Tx) error { return d.loadTx(ctx, tx, batch) })
-	switch {
-	case err == nil:
-	case len(batch) == 1:
-		batch[0].err = err
-	default:
-		for _, x := range batch {
-			d.loadTogether(org, []*loading{x})
-		}
-	}
+	return pg.InOrgTx(ctx, d.Requests, org, func(ctx context.Context, tx pgx.Tx) error {
+		return d.loadTx(ctx, tx, some)
+	})
 }
 
-// loadTx reads what the claims gave to the attempts that fences name. Of a newer attempt nothing is read but the task's row.
-// What is wrong with one of them it is told itself; an error spoils all.
-func (d *Dispatcher) loadTx(ctx context.Context, tx pgx.Tx, batch []*loading) error {
-	tasks := make([]uuid.UUID, len(batch))
-	for i, x := range batch {
-		tasks[i] = x.TaskID
+// loadTx loads attempts as their claims assigned them. For an attempt that is not the newest of its task it reads only
+// the task's row. The error of a single attempt is stored with that attempt; a returned error is that of all.
+func (d *Dispatcher) loadTx(ctx context.Context, tx pgx.Tx, some []*loading) error {
+	list := make([]uuid.UUID, len(some))
+	for i, x := range some {
+		list[i] = x.TaskID
 	}
+
 	var b pg.Batch
-	rows := queueReadTasks(&b, tasks)
-	queueGiven(&b, batch)
-	if err := b.Send(ctx, tx); err != nil {
+	tasksRead, attemptsRead := tasks.ReadTasks(&b, list), readAttempts(&b, some)
+	rows, err := tasksRead.Get(ctx, tx)
+	if err != nil {
 		return err
 	}
+	attempts, err := attemptsRead.Get(ctx, tx)
+	if err != nil {
+		return err
+	}
+
 	var (
 		open []*loading
 		pins []registry.Pin
 		jobs []uuid.UUID
 	)
-	for _, x := range batch {
+	for _, x := range some {
+		x.read = attempts[attemptOf{x.TaskID, x.Attempt}]
 		if x.err = x.decode(rows); x.err == nil {
-			open, pins, jobs = append(open, x), append(pins, x.row.pins...), append(jobs, x.record.Job)
+			open, pins, jobs = append(open, x), append(pins, x.row.Pins...), append(jobs, x.record.Job)
 		}
 	}
 	if len(open) == 0 {
 		return nil
 	}
-	byID, err := d.Registry.Jobs(ctx, tx, dedupeIDs(jobs))
+
+	byID, err := d.Registry.Jobs(ctx, tx, tasks.SortedIDs(jobs))
 	if err != nil {
 		return err
 	}
-	contents, err := registry.Contents(ctx, tx, pins)
+	contents, err := registry.Contents(new(pg.Batch), pins).Get(ctx, tx)
 	if err != nil {
 		return err
 	}
+
 	for _, x := range open {
 		if err := d.assignAgain(ctx, tx, x, byID[x.record.Job], contents); err != nil {
 			return err
@@ -140,70 +157,70 @@ func (d *Dispatcher) loadTx(ctx context.Context, tx pgx.Tx, batch []*loading) er
 	return nil
 }
 
-// queueGiven asks what was recorded of attempts.
-func queueGiven(b *pg.Batch, batch []*loading) {
-	type attempt struct {
-		task   uuid.UUID
-		number int
-	}
+// readAttempts returns the stored rows of attempts. An attempt may occur twice: its calls may come at the same time.
+func readAttempts(b *pg.Batch, some []*loading) *pg.Later[map[attemptOf]attemptRow] {
 	var (
-		tasks    = make([]uuid.UUID, len(batch))
-		attempts = make([]int, len(batch))
-		of       = map[attempt][]*loading{} // calls of one attempt may come at the same time
-		at       attempt
-		r        loading
+		tasks    = make([]uuid.UUID, len(some))
+		attempts = make([]int, len(some))
+		found    = make(map[attemptOf]attemptRow, len(some))
+		at       attemptOf
+		r        attemptRow
 	)
-	for i, x := range batch {
-		at := attempt{x.TaskID, x.Attempt}
-		tasks[i], attempts[i], of[at] = x.TaskID, x.Attempt, append(of[at], x)
-		x.read = false
+	for i, x := range some {
+		tasks[i], attempts[i] = x.TaskID, x.Attempt
 	}
-	b.Query(fmt.Sprintf("load %d attempts", len(batch)), []any{&at.task, &at.number, &r.text, &r.lastText, &r.parts, &r.payload, &r.timeout, &r.trace}, func() error {
-		for _, x := range of[at] {
-			x.read, x.text, x.lastText, x.parts, x.payload, x.timeout, x.trace = true, r.text, r.lastText, r.parts, r.payload, r.timeout, r.trace
-		}
-		r = loading{} // what was read is theirs now
+
+	targets := []any{&at.task, &at.number, &r.claim, &r.lastCall, &r.parts, &r.payload, &r.timeout, &r.trace}
+	b.Query(fmt.Sprintf("load %d attempts", len(some)), targets, func() error {
+		found[at] = r
+		r = attemptRow{} // the next row must not be scanned into its slices
 		return nil
 	}, `
-		SELECT a.task_id, a.attempt, a.given, coalesce(a.last_call, '{}'), coalesce(t.partitions, '{}'), t.payload, t.timeout_at,
-			coalesce(t.metadata->>'traceparent', '')
+		SELECT a.task_id, a.attempt, a.given, coalesce(a.last_call, '{}'), coalesce(t.partitions, '{}'), t.payload,
+			t.timeout_at, coalesce(t.metadata->>'traceparent', '')
 		FROM unnest($1::uuid[], $2::int[]) AS w(task_id, attempt)
-		CROSS JOIN LATERAL (SELECT * FROM task_attempts a WHERE a.task_id = w.task_id AND a.attempt = w.attempt LIMIT 1) AS a
+		CROSS JOIN LATERAL (
+			SELECT * FROM task_attempts a WHERE a.task_id = w.task_id AND a.attempt = w.attempt LIMIT 1) AS a
 		CROSS JOIN LATERAL (SELECT * FROM tasks t WHERE t.id = w.task_id LIMIT 1) AS t`, tasks, attempts)
+	return pg.Answer(b, &found)
 }
 
-// decode takes what was read, or says why the attempt is not what it was.
-func (x *loading) decode(rows map[uuid.UUID]taskRow) (err error) {
-	if x.row, err = rowOf(rows, x.TaskID); err != nil {
+// decode takes over the rows that were read. It returns an error if the attempt's fence does not hold any more.
+func (x *loading) decode(rows map[uuid.UUID]tasks.Row) (err error) {
+	if x.row, err = tasks.RowOf(rows, x.TaskID); err != nil {
 		return err
 	}
-	x.OrgID, x.Runtime = x.row.org, x.row.runtime
-	if !x.row.holds(x.Fence) {
-		return x.row.fencedOff(x.Fence)
+	x.OrgID, x.Runtime = x.row.Org, x.row.Runtime
+	if !x.row.Holds(x.Fence) {
+		return x.row.FencedOff(x.Fence)
 	}
-	if !x.read || len(x.text) == 0 {
+
+	if len(x.read.claim) == 0 {
 		return fault.New(fault.Conflict, "attempt %d of task %s runs in a server's own process", x.Attempt, x.TaskID)
 	}
-	if err := json.Unmarshal(x.text, &x.record); err != nil {
+	if err := json.Unmarshal(x.read.claim, &x.record); err != nil {
 		return err
 	}
-	return json.Unmarshal(x.lastText, &x.lastCall)
+	return json.Unmarshal(x.read.lastCall, &x.lastCall)
 }
 
-// assignAgain makes the assignment of a claim anew: from what the claim recorded, and what was pinned. What an append adds
-// to is what is published now: rows are sealed on top of that at the completion.
-func (d *Dispatcher) assignAgain(ctx context.Context, tx pgx.Tx, x *loading, job *registry.Job, contents map[registry.Pin]registry.Content) (err error) {
+// assignAgain makes the assignment of a claim anew, from the claim's record and the pinned inputs. The base of an
+// append is the revision that is published now: the completion seals the rows on top of that.
+func (d *Dispatcher) assignAgain(
+	ctx context.Context, tx pgx.Tx, x *loading, job *registry.Job, contents map[registry.Pin]registry.Content,
+) (err error) {
 	x.Job = job
-	x.task = claimed{Fence: x.Fence, kind: x.row.kind, runtime: x.row.runtime, job: job, slot: x.row.slot, trace: x.trace,
-		lease: cmp.Or(job.Def.HeartbeatTimeout, d.Lease)}
-	if x.timeout != nil {
-		x.task.timeoutAt = *x.timeout
+	x.Task = Claimed{Fence: x.Fence, kind: x.row.Kind, runtime: x.row.Runtime, Job: job, Slot: x.row.Slot,
+		trace: x.read.trace, lease: cmp.Or(job.Def.HeartbeatTimeout, d.Lease)}
+	if x.read.timeout != nil {
+		x.Task.TimeoutAt = *x.read.timeout
 	}
-	again := given{generations: map[uuid.UUID][]storage.Generation{job.ID: x.record.Generations}, contents: contents,
-		states: map[uuid.UUID]json.RawMessage{}, cursor: x.record.Cursor}
-	c := claimable{Task: x.TaskID, Org: x.OrgID, Origin: x.row.job, Slot: x.row.slot, Kind: x.row.kind, Attempt: x.Attempt,
-		Partitions: x.parts, Payload: x.payload, job: job, pins: x.row.pins}
-	x.task.assignment, _, err = d.assign(ctx, tx, x.task, c, again)
-	x.Assignment = x.task.assignment
+
+	inputs := claimInputs{generations: map[uuid.UUID][]storage.Generation{job.ID: x.record.Generations},
+		contents: contents, states: map[uuid.UUID]json.RawMessage{}, cursor: x.record.Cursor}
+	c := tasks.Taken{Task: x.TaskID, Org: x.OrgID, Origin: x.row.Origin, Slot: x.row.Slot, Kind: x.row.Kind,
+		Attempt: x.Attempt, Partitions: x.read.parts, Payload: x.read.payload, Job: job, Pins: x.row.Pins}
+	x.Task.Assignment, _, err = d.assign(ctx, tx, x.Task, c, inputs)
+	x.Assignment = x.Task.Assignment
 	return err
 }

@@ -10,6 +10,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/dispatcher/stale"
+	"github.com/dagctl/dagctl/dispatcher/tasks"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/operators"
@@ -17,31 +19,32 @@ import (
 	"github.com/dagctl/dagctl/worker/protocol"
 )
 
-// What an attempt outside of the server has uploaded is sealed here, as an operator's files are in the server's own process;
-// and so is what a run in this process commits on its way: at locations that are this commit's alone and recorded before
-// anything is written, so that a commit which is asked for twice, or breaks off, never meets what the other has written.
+// The server seals the uploads of attempts outside of it as an operator's files are sealed in its own process, and so
+// it seals the files that a run in this process commits on its way. Each commit has locations of its own, which are
+// recorded before anything is written: a commit that is repeated or breaks off never meets the files of the other try.
 
-// sealing is one commit's outputs: an output partition to each.
+// sealing is an output partition of a commit, with its files.
 type sealing struct {
 	output int
-	key    string           // output partition; empty: of a cursor, where what is written tells
+	key    string           // output partition; empty for a segment of a cursor, whose rows give its key
 	files  []storage.Upload // of an attempt elsewhere
 	local  []string         // of a run in this process, which may still write to them: they are copied
 }
 
-// partitionOf says for which output partition an attempt commits an output: its own where it has one, else the one that
-// the request names, as sources do that make many.
-func (g *Given) partitionOf(o protocol.CommittedOutput) (string, error) {
+// partitionOf returns the output partition for which an attempt commits an output: the task's own if it has one, or the
+// one that the request names, as sources do that make many partitions.
+func (g *RemoteAttempt) partitionOf(o protocol.CommittedOutput) (string, error) {
 	by := g.Job.Def.PartitionBy
 	own := g.Assignment.Partition
+
 	switch {
 	case by.Kind == dag.ByCursor:
 		if o.Partition != "" {
-			return "", fmt.Errorf("which segment of the cursor it is follows from its rows: leave it out")
+			return "", fmt.Errorf("the rows of a segment give its positions: leave the partition out")
 		}
 		return "", nil
 	case own != nil && o.Partition != "" && o.Partition != own.Key:
-		return "", fmt.Errorf("%q is not the partition that this task makes, which is %q", o.Partition, own.Key)
+		return "", fmt.Errorf("this task makes partition %q, not %q", own.Key, o.Partition)
 	case own != nil:
 		return own.Key, nil
 	case o.Partition == "":
@@ -50,9 +53,9 @@ func (g *Given) partitionOf(o protocol.CommittedOutput) (string, error) {
 	return o.Partition, by.Valid(o.Partition)
 }
 
-// placements say which output partition each of the outputs of a commit is.
+// placements finds the output partitions of a commit's outputs, and gathers the problems of the request.
 type placements struct {
-	given    *Given
+	attempt  *RemoteAttempt
 	seen     map[string]bool
 	problems []fault.Problem
 }
@@ -61,28 +64,36 @@ func (p *placements) wrong(where, format string, args ...any) {
 	p.problems = append(p.problems, fault.Problem{Location: where, Message: fmt.Sprintf(format, args...)})
 }
 
-// place finds the output's partition; it is not ok where there is none, which is noted as the others' faults are.
+// place returns the sealing for an output, without its files. Where the output is wrong it adds a problem and returns
+// false.
 func (p *placements) place(where string, o protocol.CommittedOutput) (s sealing, ok bool) {
-	if o.Index < 0 || o.Index >= len(p.given.Assignment.Outputs) {
-		p.wrong(where+".index", "the job has %d outputs, and none with the index %d", len(p.given.Assignment.Outputs), o.Index)
+	if o.Index < 0 || o.Index >= len(p.attempt.Assignment.Outputs) {
+		count := len(p.attempt.Assignment.Outputs)
+		p.wrong(where+".index", "the job has %d outputs, none with index %d", count, o.Index)
 		return s, false
 	}
-	key, err := p.given.partitionOf(o)
+
+	key, err := p.attempt.partitionOf(o)
 	if err != nil {
 		p.wrong(where+".partition_key", "%v", err)
 		return s, false
 	}
+
 	if name := fmt.Sprintf("%d/%s", o.Index, key); p.seen[name] {
-		p.wrong(where, "output %d is there already for this partition", o.Index)
+		p.wrong(where, "output %d is named twice for this partition", o.Index)
 	} else {
 		p.seen[name] = true
 	}
 	return sealing{output: o.Index, key: key}, true
 }
 
-// sealings checks what is to be committed against what was uploaded, and lists every fault.
-func (d *Dispatcher) sealings(ctx context.Context, g *Given, outputs []protocol.CommittedOutput, onTheWay bool) (list []sealing, problems []fault.Problem, err error) {
-	p := placements{given: g, seen: map[string]bool{}}
+// sealings returns the output partitions of a commit with their uploads, and the problems of all of them. onTheWay is
+// set for an attempt that goes on afterwards.
+func (d *Dispatcher) sealings(
+	ctx context.Context, g *RemoteAttempt, outputs []protocol.CommittedOutput, onTheWay bool,
+) (list []sealing, problems []fault.Problem, err error) {
+	p := placements{attempt: g, seen: map[string]bool{}}
+
 	for i, o := range outputs {
 		where := fmt.Sprintf("body.outputs[%d]", i)
 		s, ok := p.place(where, o)
@@ -90,7 +101,7 @@ func (d *Dispatcher) sealings(ctx context.Context, g *Given, outputs []protocol.
 			continue
 		}
 		if onTheWay && len(o.Files) == 0 {
-			p.wrong(where+".files", "name the files: which of them were committed before is not known")
+			p.wrong(where+".files", "name the files: the server does not know which of them were committed before")
 			continue
 		}
 		files, faults, err := d.uploadsOf(ctx, g, o, where)
@@ -103,22 +114,28 @@ func (d *Dispatcher) sealings(ctx context.Context, g *Given, outputs []protocol.
 	return list, p.problems, nil
 }
 
-// uploadsOf finds the files that are named, or all where none is.
-func (d *Dispatcher) uploadsOf(ctx context.Context, g *Given, o protocol.CommittedOutput, where string) (files []storage.Upload, problems []fault.Problem, err error) {
+// uploadsOf returns the uploads that an output names, or all uploads if it names none.
+func (d *Dispatcher) uploadsOf(
+	ctx context.Context, g *RemoteAttempt, o protocol.CommittedOutput, where string,
+) (files []storage.Upload, problems []fault.Problem, err error) {
 	uploaded, err := d.Storage.ListUploads(ctx, g.uploads(o.Index))
 	if err != nil || len(o.Files) == 0 {
 		return uploaded, nil, err
 	}
+
 	for n, f := range o.Files {
 		at := slices.IndexFunc(uploaded, func(u storage.Upload) bool { return u.Name == f.Name })
-		place := fmt.Sprintf("%s.files[%d]", where, n)
+		wrong := func(field, format string, args ...any) {
+			problems = append(problems, fault.Problem{Location: fmt.Sprintf("%s.files[%d].%s", where, n, field),
+				Message: fmt.Sprintf(format, args...)})
+		}
 		switch {
 		case at < 0:
-			problems = append(problems, fault.Problem{Location: place + ".name", Message: fmt.Sprintf("this attempt has uploaded no file %q for output %d", f.Name, o.Index)})
+			wrong("name", "this attempt has uploaded no file %q for output %d", f.Name, o.Index)
 		case f.ETag != "" && f.ETag != uploaded[at].ETag:
-			problems = append(problems, fault.Problem{Location: place + ".etag", Message: fmt.Sprintf("file %q was uploaded with the ETag %s", f.Name, uploaded[at].ETag)})
+			wrong("etag", "file %q was uploaded with the ETag %s", f.Name, uploaded[at].ETag)
 		case slices.Contains(files, uploaded[at]):
-			problems = append(problems, fault.Problem{Location: place + ".name", Message: fmt.Sprintf("file %q is named twice", f.Name)})
+			wrong("name", "file %q is named twice", f.Name)
 		default:
 			files = append(files, uploaded[at])
 		}
@@ -126,30 +143,36 @@ func (d *Dispatcher) uploadsOf(ctx context.Context, g *Given, o protocol.Committ
 	return files, problems, nil
 }
 
-func (g *Given) uploads(output int) storage.UploadKey {
+func (g *RemoteAttempt) uploads(output int) storage.UploadKey {
 	return storage.UploadKey{Org: g.OrgID, Task: g.TaskID, Attempt: g.Attempt, Output: output}
 }
 
 // reserve records the locations of one more commit of the attempt, and returns its number.
-func (d *Dispatcher) reserve(ctx context.Context, g *Given, list []sealing) (part int, err error) {
+func (d *Dispatcher) reserve(ctx context.Context, g *RemoteAttempt, list []sealing) (part int, err error) {
 	err = pg.InOrgTx(ctx, d.Pool, g.OrgID, func(ctx context.Context, tx pgx.Tx) error {
-		row, err := lockTask(ctx, tx, g.Fence)
+		row, err := tasks.LockTask(ctx, tx, g.Fence)
 		if err != nil {
 			return err
 		}
-		if !row.holds(g.Fence) {
-			return row.fencedOff(g.Fence)
+		if !row.Holds(g.Fence) {
+			return row.FencedOff(g.Fence)
 		}
-		if err := tx.QueryRow(ctx, `UPDATE task_attempts SET commits = commits + 1 WHERE task_id = $1 AND attempt = $2 RETURNING commits`,
-			g.TaskID, g.Attempt).Scan(&part); err != nil {
+
+		err = tx.QueryRow(ctx, `
+			UPDATE task_attempts SET commits = commits + 1 WHERE task_id = $1 AND attempt = $2 RETURNING commits`,
+			g.TaskID, g.Attempt).Scan(&part)
+		if err != nil {
 			return err
 		}
 		var locations []string
 		for _, s := range list {
-			locations = append(locations, d.Storage.Location(storage.Attempt{Generation: g.Assignment.Outputs[s.output].Generation,
-				Partition: writtenAt(g.Job, s.key), Task: g.TaskID, Number: g.Attempt, Output: s.output, Part: part}))
+			locations = append(locations, d.Storage.Location(storage.Attempt{
+				Generation: g.Assignment.Outputs[s.output].Generation, Partition: stale.WrittenAt(g.Job, s.key),
+				Task: g.TaskID, Number: g.Attempt, Output: s.output, Part: part}))
 		}
-		_, err = tx.Exec(ctx, `UPDATE task_attempts SET staging = staging || $3 WHERE task_id = $1 AND attempt = $2`, g.TaskID, g.Attempt, locations)
+		_, err = tx.Exec(ctx, `
+			UPDATE task_attempts SET staging = staging || $3 WHERE task_id = $1 AND attempt = $2`,
+			g.TaskID, g.Attempt, locations)
 		return err
 	})
 	if err != nil {
@@ -158,22 +181,28 @@ func (d *Dispatcher) reserve(ctx context.Context, g *Given, list []sealing) (par
 	return part, nil
 }
 
-// sealUploads seals what is to be committed. An Err of the outcome lies in what was uploaded: no retry of the call mends it.
-func (d *Dispatcher) sealUploads(ctx context.Context, g *Given, list []sealing, result operators.Result) (operators.Outcome, error) {
+// sealUploads seals the files of a commit. If the outcome has an Err, the files themselves are wrong, and no retry of
+// the call can succeed.
+func (d *Dispatcher) sealUploads(
+	ctx context.Context, g *RemoteAttempt, list []sealing, result operators.Result,
+) (operators.Outcome, error) {
 	list = slices.DeleteFunc(slices.Clone(list), func(s sealing) bool { return len(s.files)+len(s.local) == 0 })
 	if result.Unchanged || len(list) == 0 {
-		result.Unchanged = result.Unchanged || g.Assignment.Cursor != nil // no row, so no position that is new
+		result.Unchanged = result.Unchanged || g.Assignment.Cursor != nil // no rows, so no new position
 		return operators.Outcome{Result: result}, nil
 	}
+
 	part, err := d.reserve(ctx, g, list)
 	if err != nil {
 		return operators.Outcome{}, err
 	}
+
 	dir, err := os.MkdirTemp(d.Runner.ScratchDir, fmt.Sprintf("%s-%d-*", g.TaskID, g.Attempt))
 	if err != nil {
 		return operators.Outcome{}, fmt.Errorf("make scratch folder: %w", err)
 	}
 	defer os.RemoveAll(dir)
+
 	out := operators.Outcome{Result: result}
 	for len(list) > 0 {
 		key := list[0].key
@@ -188,8 +217,11 @@ func (d *Dispatcher) sealUploads(ctx context.Context, g *Given, list []sealing, 
 	return out, nil
 }
 
-// sealPartition seals what is committed of one output partition.
-func (d *Dispatcher) sealPartition(ctx context.Context, g *Given, key string, list []sealing, part int, result operators.Result, scratch string) (operators.Outcome, error) {
+// sealPartition seals the files of one output partition.
+func (d *Dispatcher) sealPartition(
+	ctx context.Context, g *RemoteAttempt, key string, list []sealing,
+	part int, result operators.Result, scratch string,
+) (operators.Outcome, error) {
 	a := g.Assignment
 	a.Part = part
 	if key != "" && a.Partition == nil {
@@ -200,6 +232,7 @@ func (d *Dispatcher) sealPartition(ctx context.Context, g *Given, key string, li
 			return operators.Outcome{}, err
 		}
 	}
+
 	dir, err := os.MkdirTemp(scratch, "partition-*")
 	if err != nil {
 		return operators.Outcome{}, fmt.Errorf("make scratch folder: %w", err)
@@ -211,11 +244,13 @@ func (d *Dispatcher) sealPartition(ctx context.Context, g *Given, key string, li
 			return operators.Outcome{}, fmt.Errorf("make scratch folder: %w", err)
 		}
 	}
+
 	for _, s := range list {
 		if err := d.fetch(ctx, g, s, dir, dirs[s.output]); err != nil {
 			return operators.Outcome{}, err
 		}
 	}
+
 	seal := filepath.Join(dir, "seal")
 	if err := os.Mkdir(seal, 0o700); err != nil {
 		return operators.Outcome{}, fmt.Errorf("make scratch folder: %w", err)
@@ -228,12 +263,13 @@ func (d *Dispatcher) sealPartition(ctx context.Context, g *Given, key string, li
 }
 
 // fetch brings an output's files into its folder, in the order in which they were named.
-func (d *Dispatcher) fetch(ctx context.Context, g *Given, s sealing, dir, into string) error {
+func (d *Dispatcher) fetch(ctx context.Context, g *RemoteAttempt, s sealing, dir, into string) error {
 	for n, file := range s.local {
 		if err := copyFile(file, filepath.Join(into, fmt.Sprintf("%05d.parquet", n))); err != nil {
 			return fmt.Errorf("take over a written file: %w", err)
 		}
 	}
+
 	fetched := filepath.Join(dir, fmt.Sprintf("fetched%d", s.output))
 	if err := os.Mkdir(fetched, 0o700); err != nil {
 		return fmt.Errorf("make scratch folder: %w", err)
@@ -245,6 +281,7 @@ func (d *Dispatcher) fetch(ctx context.Context, g *Given, s sealing, dir, into s
 		}
 		return err
 	}
+
 	for n, file := range local {
 		if err := os.Rename(file, filepath.Join(into, fmt.Sprintf("%05d.parquet", n))); err != nil {
 			return fmt.Errorf("take over an uploaded file: %w", err)
@@ -253,8 +290,8 @@ func (d *Dispatcher) fetch(ctx context.Context, g *Given, s sealing, dir, into s
 	return nil
 }
 
-// assignBases finds what appends to the assignment's partition add to.
-func (d *Dispatcher) assignBases(ctx context.Context, g *Given, a *operators.Assignment) error {
+// assignBases sets the revisions that appends to the assignment's partition add to.
+func (d *Dispatcher) assignBases(ctx context.Context, g *RemoteAttempt, a *operators.Assignment) error {
 	return pg.InOrgTx(ctx, d.Requests, g.OrgID, func(ctx context.Context, tx pgx.Tx) (err error) {
 		a.Outputs, err = assignOutputs(ctx, tx, g.Job, partitionOf(*a))
 		return err

@@ -1,4 +1,4 @@
-package dispatcher
+package dispatcher_test
 
 import (
 	"encoding/json"
@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/dispatcher/dispatchertest"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/worker/protocol"
 )
@@ -23,20 +24,21 @@ jobs:
 
 func TestSecretsGoToTheAttemptTheyAreFor(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	w.secret("SMTP", "hunter22", authz.Binding{AddJobs: []string{"work/mails"}, AddHosts: []string{"*"}})
-	w.secret("API", "open sesame", authz.Binding{AddJobs: []string{"work/loads"}, AddHosts: []string{"api.example.com"}})
-	w.secret("OTHER", "not yours", authz.Binding{AddJobs: []string{"work/other"}, AddHosts: []string{"*"}})
-	w.serve(secretive)
+	w := dispatchertest.NewWorld(t)
+	w.Secret("SMTP", "hunter22", authz.Binding{AddJobs: []string{"work/mails"}, AddHosts: []string{"*"}})
+	w.Secret("API", "open sesame", authz.Binding{AddJobs: []string{"work/loads"},
+		AddHosts: []string{"api.example.com"}})
+	w.Secret("OTHER", "not yours", authz.Binding{AddJobs: []string{"work/other"}, AddHosts: []string{"*"}})
+	w.Serve(secretive)
 	claim := func(job string) (protocol.Claim, authz.Capability) {
-		c := w.claimID(w.claimant(), w.want(job))
+		c := claimID(w, claimant(w.Tenant), w.Want(job))
 		require.Equal(t, protocol.Claimed, c.Status)
-		capability, err := w.d.Signer.Verify(c.CapabilityToken, time.Now())
+		capability, err := w.D.Signer.Verify(c.CapabilityToken, time.Now())
 		require.NoError(t, err)
 		return c, capability
 	}
 	ask := func(c protocol.Claim, by authz.Capability) (protocol.Secrets, error) {
-		return w.d.Secrets(t.Context(), by, c.Fence())
+		return w.D.Secrets(t.Context(), by, c.Fence())
 	}
 
 	mail, mailer := claim("mails")
@@ -50,7 +52,8 @@ func TestSecretsGoToTheAttemptTheyAreFor(t *testing.T) {
 	load, loader := claim("loads")
 	got, err = ask(load, loader)
 	require.NoError(t, err)
-	require.Equal(t, protocol.Secrets{Secrets: map[string]string{"API": "open sesame"}, Hosts: map[string][]string{"API": {"api.example.com"}}}, got)
+	require.Equal(t, protocol.Secrets{Secrets: map[string]string{"API": "open sesame"},
+		Hosts: map[string][]string{"API": {"api.example.com"}}}, got)
 	plain, none := claim("plain")
 	got, err = ask(plain, none)
 	require.NoError(t, err)
@@ -68,11 +71,12 @@ func TestSecretsGoToTheAttemptTheyAreFor(t *testing.T) {
 	require.True(t, fault.Is(err, fault.Conflict), "another lease: %v", err)
 
 	// What an admin takes back is gone at once; a function of a worker's may have only what may go anywhere.
-	_, err = w.vault.BindSecret(t.Context(), w.caller, "API", authz.Binding{RemoveJobs: []string{"work/loads"}})
+	_, err = w.Vault.BindSecret(t.Context(), w.Caller, "API", authz.Binding{RemoveJobs: []string{"work/loads"}})
 	require.NoError(t, err)
 	_, err = ask(load, loader)
 	require.True(t, fault.Is(err, fault.Forbidden), "not bound any more: %v", err)
-	_, err = w.vault.BindSecret(t.Context(), w.caller, "SMTP", authz.Binding{RemoveHosts: []string{"*"}, AddHosts: []string{"smtp.example.com"}})
+	_, err = w.Vault.BindSecret(t.Context(), w.Caller, "SMTP", authz.Binding{RemoveHosts: []string{"*"},
+		AddHosts: []string{"smtp.example.com"}})
 	require.NoError(t, err)
 	_, err = ask(mail, mailer)
 	require.True(t, fault.Is(err, fault.Forbidden), "%v", err)
@@ -80,7 +84,7 @@ func TestSecretsGoToTheAttemptTheyAreFor(t *testing.T) {
 	require.NotContains(t, err.Error(), "hunter22")
 
 	// A task that came to the runtime of uploaded code all the same gets nothing there.
-	_, err = w.pool.Exec(t.Context(), `UPDATE tasks SET runtime = 'ecs_udf' WHERE id = $1`, mail.Task.TaskID)
+	_, err = w.Pool.Exec(t.Context(), `UPDATE tasks SET runtime = 'ecs_udf' WHERE id = $1`, mail.Task.TaskID)
 	require.NoError(t, err)
 	_, err = ask(mail, mailer)
 	require.True(t, fault.Is(err, fault.Forbidden), "%v", err)

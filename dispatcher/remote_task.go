@@ -7,11 +7,12 @@ import (
 	"github.com/dagctl/dagctl/worker/protocol"
 )
 
-// AssignedTask is the task of a running attempt as its claim had it, for one that was given only a reference.
+// AssignedTask returns the task of a running attempt as its claim assigned it, for an attempt that was started with
+// only a reference to it.
 func (d *Dispatcher) AssignedTask(ctx context.Context, c authz.Capability, f protocol.Fence) (protocol.Task, error) {
-	g, err := d.Given(ctx, c, f)
+	g, err := d.RunningAttempt(ctx, c, f)
 	if err != nil {
 		return protocol.Task{}, err
 	}
-	return d.wireTask(g.task)
+	return d.wireTask(g.Task)
 }

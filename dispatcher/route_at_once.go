@@ -9,54 +9,62 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/dagctl/dagctl/dispatcher/stale"
+	"github.com/dagctl/dagctl/dispatcher/tasks"
+	"github.com/dagctl/dagctl/dispatcher/wakeup"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/registry"
 )
 
-// While little goes on, a completion that commits alone routes its events itself, in its own transaction: what comes next is
-// claimable with its COMMIT, without an outbox row and a router's transaction in between. Under load completions share
-// transactions and leave their events to the router, which has more of them at a time.
+// While there is little load, a completion that commits alone routes its events itself, in its own transaction: the
+// next tasks are claimable with its COMMIT, without an outbox row and a router's transaction in between. Under load
+// completions share transactions and leave their events to the router, which routes more of them at a time.
 //
-// It must not wait for locks of origins, since it holds rows that routers wait for: where one is taken, or anything else
-// stands in the way, the events go the usual way.
+// Such a completion must not wait for locks of origins, since it holds rows that routers wait for. Where a lock is
+// taken, or anything else stands in the way, the router routes the events.
 
 // ownRouting is the routing of one completion's events in its own transaction.
 type ownRouting struct {
-	by          *completing
+	by          *Completing
 	generations []uuid.UUID
-	consumers   func(context.Context, pgx.Tx) ([]registry.Consumer, error) // of the generations
-	origins     map[uuid.UUID]bool                                         // whose locks were asked for
-	locked      bool                                                       // and had
+	consumers   *pg.Later[[]registry.Consumer] // of the generations
+	origins     map[uuid.UUID]bool             // the origins to lock
+	locked      *pg.Later[bool]                // whether all of them were free
 }
 
-// queueAtOnce asks who consumes what a completion may publish; nil where its events are the router's.
-func (d *Dispatcher) queueAtOnce(b *pg.Batch, batch []*completing) *ownRouting {
-	if len(batch) > 1 || d.stepped || batch[0].mid != nil || batch[0].also != nil || batch[0].leave || batch[0].check != nil || batch[0].outcome.Unchanged || len(batch[0].outcome.Written) == 0 {
-		return nil
+// mayRoute reports whether a completion that commits alone may route its own events.
+func (d *Dispatcher) mayRoute(x *Completing) bool {
+	return !d.Stepped && !x.leave && x.Check == nil && !x.Outcome.Unchanged && len(x.Outcome.Written) > 0
+}
+
+// routeAtOnce prepares the routing of a completion's events: it asks for the consumers of its outputs.
+func (d *Dispatcher) routeAtOnce(b *pg.Batch, x *Completing) *ownRouting {
+	a := &ownRouting{by: x}
+	for _, w := range x.Outcome.Written {
+		a.generations = append(a.generations, x.output(w).Version)
 	}
-	a := &ownRouting{by: batch[0]}
-	batch[0].routes = true
-	for _, w := range batch[0].outcome.Written {
-		a.generations = append(a.generations, batch[0].output(w).Version)
-	}
-	a.generations = dedupeIDs(a.generations)
-	a.consumers = d.Registry.QueueConsumers(b, a.generations)
+	a.generations = tasks.SortedIDs(a.generations)
+	a.consumers = d.Registry.Consumers(b, a.generations)
 	return a
 }
 
-// queueLocks tries to lock the consumers, and asks again who they are: a cutover may have come before the locks. False leaves
-// the events to the router.
-func (a *ownRouting) queueLocks(ctx context.Context, tx pgx.Tx, d *Dispatcher, b *pg.Batch, events []Event) (bool, error) {
-	// Limits are locked all at once, and some may be given back or taken by this transaction.
-	if a == nil || len(events) == 0 || len(a.by.row.limits)+len(a.by.asked) > 0 {
+// tryLocks tries to lock the consumers, and asks for them again: a cutover may have been committed before the locks
+// were held. It reports whether the events can be routed here; otherwise the router must route them.
+func (a *ownRouting) tryLocks(
+	ctx context.Context, tx pgx.Tx, d *Dispatcher, b *pg.Batch, events []Event,
+) (bool, error) {
+	// A transaction must lock all its limits at once, and this one gives back those of the task that ends.
+	if len(events) == 0 || len(a.by.row.Limits) > 0 {
 		return false, nil
 	}
+
 	for _, e := range events {
 		if e.Position != nil {
-			return false, nil // the same position may have been told before
+			return false, nil // the same position may have been an event before
 		}
 	}
-	consumers, err := a.consumers(ctx, tx)
+
+	consumers, err := a.consumers.Get(ctx, tx)
 	if err != nil {
 		return false, err
 	}
@@ -69,184 +77,190 @@ func (a *ownRouting) queueLocks(ctx context.Context, tx pgx.Tx, d *Dispatcher, b
 		keys, origins = append(keys, c.Job.LockKey()), append(origins, c.Job.Origin)
 		a.origins[c.Job.Origin] = true
 	}
+
+	a.locked = pg.Known(true)
 	if len(origins) > 0 {
-		b.Query("try to lock consumers", []any{&a.locked}, func() error { return nil }, `
+		var locked bool
+		b.Query("try to lock consumers", []any{&locked}, func() error { return nil }, `
 			SELECT bool_and(had) FROM (
-				SELECT pg_try_advisory_xact_lock_shared(h) AS had FROM (SELECT DISTINCT hashtextextended(k, 0) AS h FROM unnest($1::text[]) AS k) AS dags
+				SELECT pg_try_advisory_xact_lock_shared(h) AS had
+				FROM (SELECT DISTINCT hashtextextended(k, 0) AS h FROM unnest($1::text[]) AS k) AS dags
 				UNION ALL
-				SELECT pg_try_advisory_xact_lock(hashtextextended(o::text, 1)) FROM unnest($2::uuid[]) AS o) AS locks`, keys, dedupeIDs(origins))
-	} else {
-		a.locked = true
+				SELECT pg_try_advisory_xact_lock(hashtextextended(o::text, 1)) FROM unnest($2::uuid[]) AS o) AS locks`,
+			keys, tasks.SortedIDs(origins))
+		a.locked = pg.Answer(b, &locked)
 	}
-	a.consumers = d.Registry.QueueConsumers(b, a.generations)
+	a.consumers = d.Registry.Consumers(b, a.generations)
 	return true, nil
 }
 
 // route makes the tasks that the events call for, or leaves them to the router.
-func (a *ownRouting) route(ctx context.Context, tx pgx.Tx, d *Dispatcher, events []Event, now time.Time) (topics, error) {
+func (a *ownRouting) route(
+	ctx context.Context, tx pgx.Tx, d *Dispatcher, events []Event, now time.Time,
+) (wakeup.Topics, error) {
 	began := time.Now()
-	consumers, err := a.consumers(ctx, tx)
+	consumers, err := a.consumers.Get(ctx, tx)
 	if err != nil {
 		return nil, err
 	}
+	locked, err := a.locked.Get(ctx, tx)
+	if err != nil {
+		return nil, err
+	}
+
 	for _, c := range consumers {
-		a.locked = a.locked && a.origins[c.Job.Origin]
+		locked = locked && a.origins[c.Job.Origin]
 	}
-	if !a.locked {
+	if !locked {
 		var b pg.Batch
-		queueRouting(&b, events, now)
-		return topics{topicRoute}, b.Send(ctx, tx)
+		leaveToRouter(&b, events, now)
+		return wakeup.Topics{wakeup.Route}, b.Send(ctx, tx)
 	}
-	pg.AfterCommit(ctx, func() { d.metrics.routed(events, began) })
+	pg.AfterCommit(ctx, func() { countRouted(d.Metrics, events, began) })
 	if len(consumers) == 0 {
 		return nil, nil
 	}
-	next := &nextClaim{wants: a.by.then != nil && !d.heads.crowded() && !slices.ContainsFunc(consumers, func(c registry.Consumer) bool { return !d.runsJob(c.Job) })}
-	made, err := d.routeTo(context.WithValue(ctx, nextClaimKey{}, next), tx, consumers, events, nil, now)
-	if err != nil || a.by.then == nil {
-		return made.topics(), err
+
+	elsewhere := slices.ContainsFunc(consumers, func(c registry.Consumer) bool { return !d.runsJob(c.Job) })
+	next := d.NewNextClaim(a.by.Then != nil && !d.Tasks.Bloated() && !elsewhere)
+	made, err := d.routeTo(ctx, tx, consumers, events, nil, &next.Collector, now)
+	if err != nil || a.by.Then == nil {
+		return made.Topics(), err
 	}
 	jobs := make([]*registry.Job, len(consumers))
 	for i, c := range consumers {
 		jobs[i] = c.Job
 	}
-	return made.topics(), next.give(ctx, tx, d, []*completing{a.by}, jobs, now)
+	return made.Topics(), next.Give(ctx, tx, d, []*Completing{a.by}, jobs, now)
 }
 
-// The runner whose completion made a task, or let one in that waited for a limit, goes on with it, claimed by the completion's
-// own transaction, if that is the task that it would get anyway: nothing else is ready for this process. Another COMMIT and a
-// wake-up are saved, which is most of the time between the jobs of a chain. Nobody else can have seen a new task yet, and one
-// that waited is passed over where its row is locked, so that no lock is waited for.
+// A completion may make tasks ready: new ones, or tasks that waited for a limit. Its transaction claims one of them for
+// the runner, if nothing else is ready for this process, so that the runner would get that task anyway. This saves
+// another COMMIT and a wake-up, which is most of the time between the jobs of a chain. The claim never waits for a
+// lock: nobody else can have seen a new task yet, and a task that waited is passed over if its row is locked.
 
-// nextClaim collects the tasks that a transaction makes ready.
+// nextClaim claims tasks that a transaction makes ready, for the runners whose completions made them ready.
 type nextClaim struct {
-	ready []uuid.UUID
-	taken int
+	tasks.Collector
 
-	// Of a task that is taken in the round trip that makes it ready.
-	wants bool         // that may be tried: all that can be made is for this process
-	early *[]claimable // nil: it was not tried
-	task  newTask
-	given given
+	// Set for a task that is taken in the round trip that makes it ready.
+	Early  *pg.Later[[]tasks.Taken] // nil: no task was taken so
+	task   tasks.Request
+	loaded *pg.Later[claimInputs]
 }
 
-// nextClaimKey is that of a context with a nextClaim.
-type nextClaimKey struct{}
-
-// claimable notes, in a transaction, that tasks will be claimable once it is committed.
-func (d *Dispatcher) claimable(ctx context.Context, tasks []uuid.UUID) {
-	next, ok := ctx.Value(nextClaimKey{}).(*nextClaim)
-	if ok {
-		next.ready = append(next.ready, tasks...)
+// NewNextClaim returns a nextClaim. If early is set, it takes a task in the round trip that makes it ready; the caller
+// sets early only if every task that can be made is for this process.
+func (d *Dispatcher) NewNextClaim(early bool) *nextClaim {
+	n := &nextClaim{}
+	if early {
+		n.TakeFirst = func(b *pg.Batch, made []tasks.Request, placing []tasks.Placement) { n.take(d, b, made, placing) }
 	}
-	pg.AfterCommit(ctx, func() {
-		if !ok || len(next.ready) > next.taken {
-			d.wake.send(topicClaim)
-		}
-	})
+	return n
 }
 
-// pickNext picks up to max of the candidates, of some jobs, that this process runs, unless others than the known ones are ready
-// for it. One that waited before may be locked by somebody who wants it out of the set, and who must not be waited for.
+// pickNext returns a query for up to max of the candidates that belong to the origins and that this process runs. It
+// finds none if tasks other than the known ones are ready for the process. A candidate that waited before may be locked
+// by a transaction that removes it from the set, and the query must not wait for that.
 func (d *Dispatcher) pickNext(candidates, known, origins []uuid.UUID, max int) (pick string, args []any) {
-	where, more := d.runsHere()
-	args = append([]any{candidates, d.inProcessRuntimes(), max, known}, more...)
-	args = append(args, dedupeIDs(origins))
+	where, more := d.Tasks.RunsHere()
+	args = append([]any{candidates, d.InProcessRuntimes(), max, known}, more...)
+	args = append(args, tasks.SortedIDs(origins))
 	return fmt.Sprintf(`
-		SELECT q.task_id FROM ready q CROSS JOIN LATERAL (SELECT FROM tasks WHERE id = q.task_id LIMIT 1 FOR UPDATE SKIP LOCKED) AS t
+		SELECT q.task_id FROM ready q
+		CROSS JOIN LATERAL (SELECT FROM tasks WHERE id = q.task_id LIMIT 1 FOR UPDATE SKIP LOCKED) AS t
 		WHERE q.task_id = ANY($1) AND q.runtime = ANY($2) AND q.job_id = ANY($%d) AND %s
 		  AND NOT EXISTS (SELECT FROM ready o WHERE o.runtime = ANY($2) AND o.task_id <> ALL($4))
 		ORDER BY q.rank, q.task_id LIMIT $3 FOR UPDATE OF q SKIP LOCKED`, len(args), where), args
 }
 
-// queueNext has the first of the tasks that b makes ready taken, and loaded what it is given, where it is known what that is:
-// it was found in this transaction, under the lock of its origin, and its job's row is the one that acts, being live.
-func (d *Dispatcher) queueNext(ctx context.Context, b *pg.Batch, made []newTask, placing []placement, free map[uuid.UUID]bool) {
-	n, ok := ctx.Value(nextClaimKey{}).(*nextClaim)
-	if !ok || !n.wants || n.early != nil || len(free) < len(made) {
+// take takes the first of the tasks that b makes ready, and loads its inputs, if those are known: they were pinned in
+// this transaction, under the lock of the task's origin, and the job's row is the one that acts, because it is live.
+func (n *nextClaim) take(d *Dispatcher, b *pg.Batch, made []tasks.Request, placing []tasks.Placement) {
+	if n.Early != nil {
 		return
 	}
-	first := 0
-	ids := make([]uuid.UUID, len(placing))
+
+	first, ids := 0, tasks.TaskIDs(placing)
 	for i, p := range placing {
-		ids[i] = p.task
-		if f := placing[first]; p.rank < f.rank || p.rank == f.rank && slices.Compare(p.task[:], f.task[:]) < 0 {
+		if f := placing[first]; p.Rank < f.Rank || p.Rank == f.Rank && slices.Compare(p.Task[:], f.Task[:]) < 0 {
 			first = i
 		}
 	}
-	if n.task = made[first]; n.task.pins == nil || n.task.class != classLive {
+
+	if n.task = made[first]; n.task.Pins == nil || n.task.Class != tasks.ClassLive {
 		return
 	}
-	origin := []uuid.UUID{n.task.job.Origin}
+
+	origin := []uuid.UUID{n.task.Job.Origin}
 	pick, args := d.pickNext(ids[first:first+1], ids, origin, 1)
-	n.early = queuePicked(b, pick, args...)
-	n.given = queueLoaded(b, n.task.pins, origin)
+	n.Early = tasks.TakePicked(b, pick, args...)
+	n.loaded = queryInputs(b, n.task.Pins, origin)
 }
 
-// give has the runners of completions go on with the first of the tasks, of jobs that this process runs, unless others are ready
-// besides them. Where the set is full of dead rows, what is ready cannot be found quickly.
-func (n *nextClaim) give(ctx context.Context, tx pgx.Tx, d *Dispatcher, batch []*completing, jobs []*registry.Job, now time.Time) error {
-	batch = slices.DeleteFunc(slices.Clone(batch), func(x *completing) bool { return x.then == nil })
-	var (
-		began = time.Now()
-		out   []claimed
-		err   error
-	)
-	if n.early != nil {
-		out, err = n.leaseEarly(ctx, tx, d, now)
-	} else {
-		out, err = n.leaseReady(ctx, tx, d, len(batch), jobs, now)
-	}
+// Give claims the first of the tasks that became ready, if this process runs their jobs, for the runners of
+// completions. It claims none if other tasks are ready besides them, and none if the ready set is full of dead rows,
+// because reading it would take too long then.
+func (n *nextClaim) Give(
+	ctx context.Context, tx pgx.Tx, d *Dispatcher, batch []*Completing, jobs []*registry.Job, now time.Time,
+) error {
+	batch = slices.DeleteFunc(slices.Clone(batch), func(x *Completing) bool { return x.Then == nil })
+
+	began := time.Now()
+	out, err := n.claim(ctx, tx, d, len(batch), jobs, now)
 	if err != nil || len(out) == 0 {
 		return err
 	}
+
 	for i := range out {
-		batch[i].next = &out[i]
+		batch[i].Next = &out[i]
 	}
 	pg.AfterCommit(ctx, func() {
-		d.metrics.batch("claim", began, len(out))
+		d.Metrics.Batch("claim", began, len(out))
 		d.tracing.claimed(out, began)
 	})
 	return nil
 }
 
-// leaseEarly leases what was taken in the round trip that made it ready, pinned to what it was found by.
-func (n *nextClaim) leaseEarly(ctx context.Context, tx pgx.Tx, d *Dispatcher, now time.Time) (_ []claimed, err error) {
-	taken := *n.early
-	if len(taken) == 0 {
-		return nil, nil
+// claim leases the task that was taken in the round trip that made it ready, with the pins it was made for. If none was
+// taken so, claim takes up to max of the ready tasks of some jobs, and leases them.
+func (n *nextClaim) claim(
+	ctx context.Context, tx pgx.Tx, d *Dispatcher, max int, jobs []*registry.Job, now time.Time,
+) ([]Claimed, error) {
+	by := Holder{Worker: d.WorkerID}
+	if n.Early != nil {
+		taken, err := n.Early.Get(ctx, tx)
+		if err != nil || len(taken) == 0 {
+			return nil, err
+		}
+		n.Taken = 1
+		taken[0].Job, taken[0].Pins = n.task.Job, n.task.Pins
+		return d.lease(ctx, tx, taken, n.loaded, by, now)
 	}
-	n.taken = 1
-	taken[0].job, taken[0].pins = n.task.job, n.task.pins
-	if n.given.generations, err = d.Registry.InputGenerations(ctx, tx, n.task.job); err != nil {
-		return nil, err
-	}
-	return d.leaseGiven(ctx, tx, taken, n.given, holder{worker: d.WorkerID}, now)
-}
 
-// leaseReady takes up to max of the tasks, and leases them.
-func (n *nextClaim) leaseReady(ctx context.Context, tx pgx.Tx, d *Dispatcher, max int, jobs []*registry.Job, now time.Time) ([]claimed, error) {
 	var origins []uuid.UUID
 	for _, job := range jobs {
 		if d.runsJob(job) {
 			origins = append(origins, job.Origin)
 		}
 	}
-	if len(n.ready) == 0 || max == 0 || len(origins) == 0 || d.heads.crowded() {
+	if len(n.Ready) == 0 || max == 0 || len(origins) == 0 || d.Tasks.Bloated() {
 		return nil, nil
 	}
-	pick, args := d.pickNext(n.ready, n.ready, origins, max)
-	taken, err := takePicked(ctx, tx, pick, args...)
+
+	pick, args := d.pickNext(n.Ready, n.Ready, origins, max)
+	taken, err := tasks.TakePicked(new(pg.Batch), pick, args...).Get(ctx, tx)
 	if err != nil || len(taken) == 0 {
 		return nil, err
 	}
-	n.taken = len(taken)
-	return d.leaseTaken(ctx, tx, taken, holder{worker: d.WorkerID}, now)
+	n.Taken = len(taken)
+	return d.leaseTaken(ctx, tx, taken, by, now)
 }
 
-// runsJob reports whether this process runs tasks of a job, and may claim them without waiting: of a job that follows cursors
-// others may hold those.
+// runsJob reports whether this process runs tasks of a job and can claim them without waiting. A job that follows
+// cursors is none: another transaction may hold the cursors.
 func (d *Dispatcher) runsJob(job *registry.Job) bool {
-	return slices.Contains(d.inProcessRuntimes(), job.Def.Runtime) && !slices.Contains(d.elsewhere[job.Def.Runtime], job.Def.Operator) &&
-		!slices.ContainsFunc(job.Inputs, func(in registry.JobInput) bool { return follows(job, in) })
+	return slices.Contains(d.InProcessRuntimes(), job.Def.Runtime) &&
+		!slices.Contains(d.Elsewhere[job.Def.Runtime], job.Def.Operator) &&
+		!slices.ContainsFunc(job.Inputs, func(in registry.JobInput) bool { return stale.Follows(job, in) })
 }

@@ -12,183 +12,224 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/dispatcher/stale"
+	"github.com/dagctl/dagctl/dispatcher/tasks"
+	"github.com/dagctl/dagctl/internal/batch"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/registry"
 )
 
-// routeBatch is how many outbox rows one transaction routes. 100 to 500 costs a small fraction of one by one.
+// routeBatch is how many outbox rows one transaction routes. Routing 100 to 500 rows together costs a small fraction of
+// routing them one by one.
 const routeBatch = 200
 
-// routeOnce drains a batch of the outbox: finds who consumes the events, decides what became stale and makes the tasks,
-// all in the transaction that removes the rows. A crash before COMMIT leaves them for the next router.
-func (d *Dispatcher) routeOnce(ctx context.Context, now time.Time) (more bool, err error) {
-	var rows []outboxRow
-	var made created
+// RouteOnce drains a batch of the outbox: it finds the consumers of the events, decides which outputs became stale and
+// makes the tasks, all in the transaction that removes the rows. A crash before COMMIT leaves them for the next router.
+// One poisoned row must not block the others, so rows that cannot be routed together are routed one by one.
+func (d *Dispatcher) RouteOnce(ctx context.Context, now time.Time) (more bool, err error) {
+	var rows []tasks.OutboxRow
+	var made tasks.Created
+
 	err = pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) error {
-		made = created{}
-		rows, err = takeOutbox(ctx, tx, "route_event", routeBatch, now)
+		made = tasks.Created{}
+		rows, err = tasks.TakeOutbox(ctx, tx, "route_event", routeBatch, now)
 		if err != nil || len(rows) == 0 {
 			return err
 		}
 		made, err = d.routeRows(ctx, tx, rows, now)
 		return err
 	})
+
 	if err == nil {
-		d.wake.send(made.topics()...)
+		d.Wakeups.Send(made.Topics()...)
 		return len(rows) == routeBatch, nil
 	}
-	if len(rows) < 2 {
-		return false, d.postpone(ctx, rows, err, now)
+	if len(rows) == 0 {
+		return false, err
 	}
-	// One row may be poisoned: it must not block the others, so they go one by one.
-	for _, row := range rows {
-		if err := d.routeSingly(ctx, row, now); err != nil {
-			return false, err
-		}
-	}
-	return true, nil
+
+	err = batch.OneByOne(rows, err, func(row tasks.OutboxRow) error { return d.routeRow(ctx, row, now) },
+		func(row tasks.OutboxRow, err error) error {
+			return d.Tasks.Postpone(ctx, []tasks.OutboxRow{row}, err, now)
+		})
+	return err == nil && len(rows) > 1, err
 }
 
-func (d *Dispatcher) routeSingly(ctx context.Context, row outboxRow, now time.Time) error {
-	var made created
+// routeRow routes one row of the outbox in a transaction of its own.
+func (d *Dispatcher) routeRow(ctx context.Context, row tasks.OutboxRow, now time.Time) error {
+	var made tasks.Created
 	err := pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) error {
-		locked, err := takeOutboxRow(ctx, tx, row.ID)
+		locked, err := tasks.TakeOutboxRow(ctx, tx, row.ID)
 		if err != nil || !locked {
 			return err
 		}
-		made, err = d.routeRows(ctx, tx, []outboxRow{row}, now)
+		made, err = d.routeRows(ctx, tx, []tasks.OutboxRow{row}, now)
 		return err
 	})
-	if err != nil {
-		return d.postpone(ctx, []outboxRow{row}, err, now)
+	if err == nil {
+		d.Wakeups.Send(made.Topics()...)
 	}
-	d.wake.send(made.topics()...)
-	return nil
+	return err
 }
 
-// routePayload is what an outbox row has to be routed: events, or generations that a cutover has just shown to the jobs
-// of other DAGs, whole.
-type routePayload struct {
+// RoutePayload is the payload of an outbox row: the events to route, or whole generations that a cutover has just shown
+// to the jobs of other DAGs.
+type RoutePayload struct {
 	EventIDs    []uuid.UUID `json:"event_ids,omitempty"`
 	Generations []uuid.UUID `json:"generations,omitempty"`
 	rowTraces
 }
 
-func (d *Dispatcher) routeRows(ctx context.Context, tx pgx.Tx, rows []outboxRow, now time.Time) (created, error) {
+// routeRows routes rows of the outbox that this transaction holds, and removes them.
+func (d *Dispatcher) routeRows(
+	ctx context.Context, tx pgx.Tx, rows []tasks.OutboxRow, now time.Time,
+) (tasks.Created, error) {
 	var ids, moved []uuid.UUID
 	began, traces := time.Now(), map[uuid.UUID]string{}
 	for _, row := range rows {
-		var payload routePayload
+		var payload RoutePayload
 		if err := json.Unmarshal(row.Payload, &payload); err != nil {
-			return created{}, fmt.Errorf("outbox row %d: %w", row.ID, err)
+			return tasks.Created{}, fmt.Errorf("outbox row %d: %w", row.ID, err)
 		}
 		ids, moved = append(ids, payload.EventIDs...), append(moved, payload.Generations...)
 		maps.Copy(traces, payload.Traces)
 	}
-	events, err := loadEvents(ctx, tx, ids)
+
+	events, err := LoadEvents(ctx, tx, ids)
 	if err != nil {
-		return created{}, err
+		return tasks.Created{}, err
 	}
 	for i := range events {
 		events[i].trace = traces[events[i].ID]
 	}
-	pg.AfterCommit(ctx, func() { d.metrics.routed(events, began) })
+
+	pg.AfterCommit(ctx, func() { countRouted(d.Metrics, events, began) })
 	made, err := d.route(ctx, tx, events, moved, now)
 	if err != nil {
-		return created{}, err
+		return tasks.Created{}, err
 	}
-	return made, deleteOutbox(ctx, tx, rows)
+	return made, tasks.DeleteOutbox(ctx, tx, rows)
 }
 
-// route makes the tasks that events, and generations that came to be read as a whole, call for. Locks are taken in one
-// order everywhere: DAGs, then origins, then slots; what is decided is decided on what was committed when they were had.
-func (d *Dispatcher) route(ctx context.Context, tx pgx.Tx, events []Event, moved []uuid.UUID, now time.Time) (created, error) {
+// route makes the tasks that events and moved generations call for; a moved generation is one that a cutover has just
+// shown as a whole. Locks are taken in one order everywhere: DAGs, then origins, then slots. route decides on what was
+// committed when it held them all.
+func (d *Dispatcher) route(
+	ctx context.Context, tx pgx.Tx, events []Event, moved []uuid.UUID, now time.Time,
+) (tasks.Created, error) {
 	generations := slices.Clone(moved)
 	for _, e := range events {
 		generations = append(generations, e.Version)
 	}
-	generations = dedupeIDs(generations)
+
+	generations = tasks.SortedIDs(generations)
 	consumers, err := d.lockConsumers(ctx, tx, generations, nil)
 	if err != nil || len(consumers) == 0 {
-		return created{}, err
+		return tasks.Created{}, err
 	}
-	// A cutover may have come before the locks: ask again who consumes now.
+
+	// A cutover may have been committed before the locks were held: find the consumers again.
 	if consumers, err = d.lockConsumers(ctx, tx, generations, consumers); err != nil {
-		return created{}, err
+		return tasks.Created{}, err
 	}
-	return d.routeTo(ctx, tx, consumers, events, moved, now)
+	return d.routeTo(ctx, tx, consumers, events, moved, nil, now)
 }
 
-// routeTo makes the tasks of given consumers, whose locks are had.
-func (d *Dispatcher) routeTo(ctx context.Context, tx pgx.Tx, consumers []registry.Consumer, events []Event, moved []uuid.UUID, now time.Time) (created, error) {
-	hits, err := d.hits(ctx, tx, events, moved, consumers)
+// routeTo makes the tasks of consumers whose locks the transaction holds. next collects the tasks that become
+// claimable.
+func (d *Dispatcher) routeTo(
+	ctx context.Context, tx pgx.Tx, consumers []registry.Consumer,
+	events []Event, moved []uuid.UUID, next *tasks.Collector, now time.Time,
+) (tasks.Created, error) {
+	hits, err := d.findHits(ctx, tx, events, moved, consumers)
 	if err != nil {
-		return created{}, err
+		return tasks.Created{}, err
 	}
 	if len(hits.targets) == 0 {
-		return created{}, recordOutcomes(ctx, tx, hits, nil, created{})
+		return tasks.Created{}, recordOutcomes(ctx, tx, hits, nil, tasks.Created{})
 	}
-	var (
-		filling *[]uuid.UUID
-		there   occupancy
-	)
-	findings, err := d.examineWith(ctx, tx, hits.targets, func(b *pg.Batch, wants [][]inputFacts) {
-		var read []uuid.UUID
-		for _, inputs := range wants {
-			for _, in := range inputs {
-				read = append(read, in.generation)
-			}
-		}
-		slots := make([]slotOf, len(hits.targets))
-		for i, t := range hits.targets {
-			slots[i] = slotOf{t.job.Origin, t.key}
-		}
-		filling, there = queueFilling(b, dedupeIDs(read)), queueOccupied(b, slots)
-	})
+
+	// One round trip asks for everything that the decisions need.
+	wants, err := d.Stale.Wants(ctx, tx, hits.targets)
 	if err != nil {
-		return created{}, err
+		return tasks.Created{}, err
 	}
+	var b pg.Batch
+	facts := d.Stale.Facts(&b, hits.targets, wants)
+	around := surroundings{filled: generationsFilled(&b, generationsOf(wants)),
+		slots: tasks.Occupied(&b, slotsOfTargets(hits.targets)), live: hits.live, Next: next}
+	known, err := facts.Get(ctx, tx)
+	if err != nil {
+		return tasks.Created{}, err
+	}
+
+	findings := stale.DecideAll(hits.targets, known)
 	traceFindings(findings, hits)
-	made, err := d.createWhere(ctx, tx, findings, *filling, there, hits.live, now)
+	made, err := d.CreateFound(ctx, tx, findings, around, now)
 	if err != nil {
-		return created{}, err
+		return tasks.Created{}, err
 	}
 	return made, recordOutcomes(ctx, tx, hits, findings, made)
 }
 
-// lockConsumers finds who reads the generations, and takes the locks of those that are not among the locked already.
-func (d *Dispatcher) lockConsumers(ctx context.Context, tx pgx.Tx, generations []uuid.UUID, locked []registry.Consumer) ([]registry.Consumer, error) {
-	consumers, err := d.Registry.Consumers(ctx, tx, generations)
+func generationsOf(wants [][]stale.InputFacts) []uuid.UUID {
+	var read []uuid.UUID
+	for _, inputs := range wants {
+		for _, in := range inputs {
+			read = append(read, in.Generation)
+		}
+	}
+	return tasks.SortedIDs(read)
+}
+
+func slotsOfTargets(targets []stale.Target) []tasks.Slot {
+	slots := make([]tasks.Slot, len(targets))
+	for i, t := range targets {
+		slots[i] = tasks.Slot{Origin: t.Job.Origin, Key: t.Key}
+	}
+	return slots
+}
+
+// lockConsumers returns the consumers of the generations, and takes the locks of those that are not in locked.
+func (d *Dispatcher) lockConsumers(
+	ctx context.Context, tx pgx.Tx, generations []uuid.UUID, locked []registry.Consumer,
+) ([]registry.Consumer, error) {
+	consumers, err := d.Registry.Consumers(new(pg.Batch), generations).Get(ctx, tx)
 	if err != nil {
 		return nil, err
 	}
-	had := map[uuid.UUID]bool{}
+
+	held := map[uuid.UUID]bool{}
 	for _, c := range locked {
-		had[c.Job.Origin] = true
+		held[c.Job.Origin] = true
 	}
+
 	var keys []string
 	var origins []uuid.UUID
 	for _, c := range consumers {
-		if !had[c.Job.Origin] {
+		if !held[c.Job.Origin] {
 			keys, origins = append(keys, c.Job.LockKey()), append(origins, c.Job.Origin)
 		}
 	}
 	if len(origins) == 0 {
 		return consumers, nil
 	}
-	if err := registry.LockDAGsShared(ctx, tx, keys); err != nil {
+
+	var b pg.Batch
+	registry.LockDAGsShared(&b, keys)
+	if err := b.Send(ctx, tx); err != nil {
 		return nil, err
 	}
-	return consumers, lockOrigins(ctx, tx, origins)
+	return consumers, tasks.LockOrigins(ctx, tx, origins)
 }
 
-// hits are the targets that a batch touches, each once, with the events that touched it.
+// hits holds the targets that a batch of events touches, each once, with the events that touch it.
 type hits struct {
-	targets []target
+	targets []stale.Target
 	events  [][]Event
 	live    map[uuid.UUID]bool // by origin
-	index   map[slotOf]int
-	whole   map[uuid.UUID]bool // jobs all of whose targets are in
+	index   map[tasks.Slot]int
+	whole   map[uuid.UUID]bool // jobs that have all their targets in it
 	passive []passive
 }
 
@@ -198,8 +239,8 @@ type passive struct {
 	job   *registry.Job
 }
 
-func (h *hits) add(t target, events ...Event) {
-	k := slotOf{t.job.Origin, t.key}
+func (h *hits) add(t stale.Target, events ...Event) {
+	k := tasks.Slot{Origin: t.Job.Origin, Key: t.Key}
 	i, known := h.index[k]
 	if !known {
 		i = len(h.targets)
@@ -215,20 +256,24 @@ func (d *Dispatcher) addWhole(ctx context.Context, tx pgx.Tx, h *hits, job *regi
 		return nil
 	}
 	h.whole[job.ID] = true
-	targets, err := d.allTargets(ctx, tx, job)
+	targets, err := d.Stale.AllTargets(ctx, tx, job)
 	for _, t := range targets {
 		h.add(t)
 	}
 	return err
 }
 
-func (d *Dispatcher) hits(ctx context.Context, tx pgx.Tx, events []Event, moved []uuid.UUID, consumers []registry.Consumer) (hits, error) {
+// findHits returns the targets of consumers that events and moved generations touch.
+func (d *Dispatcher) findHits(
+	ctx context.Context, tx pgx.Tx, events []Event, moved []uuid.UUID, consumers []registry.Consumer,
+) (hits, error) {
 	byGeneration := map[uuid.UUID][]registry.Consumer{}
-	h := hits{live: map[uuid.UUID]bool{}, index: map[slotOf]int{}, whole: map[uuid.UUID]bool{}}
+	h := hits{live: map[uuid.UUID]bool{}, index: map[tasks.Slot]int{}, whole: map[uuid.UUID]bool{}}
 	for _, c := range consumers {
 		byGeneration[c.Generation] = append(byGeneration[c.Generation], c)
 		h.live[c.Job.Origin] = h.live[c.Job.Origin] || c.Live
 	}
+
 	for _, generation := range moved {
 		for _, c := range byGeneration[generation] {
 			if err := d.addWhole(ctx, tx, &h, c.Job); err != nil {
@@ -236,15 +281,16 @@ func (d *Dispatcher) hits(ctx context.Context, tx pgx.Tx, events []Event, moved 
 			}
 		}
 	}
+
 	for _, e := range events {
 		for _, c := range byGeneration[e.Version] {
 			if !c.Live && c.Job.Acts() {
-				continue // it begins to act once its version serves
+				continue // the job begins to act once its version serves
 			}
 			in := c.Job.Inputs[c.Input]
 			if !in.Def.Triggers() {
-				// A dimension does not trigger, but what was waiting for its first partition may start, and with
-				// refresh all that read it is stale.
+				// A dimension does not trigger, but outputs that waited for its first partition may be made now, and
+				// with refresh all outputs made from it are stale.
 				look := d.addWhole
 				if in.Def.Map.Kind == dag.MapSlice {
 					look = d.hitSlices(e)
@@ -255,36 +301,48 @@ func (d *Dispatcher) hits(ctx context.Context, tx pgx.Tx, events []Event, moved 
 				h.passive = append(h.passive, passive{e, c.Job})
 				continue
 			}
+
 			fed, err := in.Def.Map.OutputKeys(in.PartitionBy, c.Job.Def.PartitionBy, e.Key)
 			if err != nil {
 				return hits{}, fmt.Errorf("map partition %q of %s to %s: %w", e.Key, in.Producer, c.Job.Address(), err)
 			}
 			for _, key := range fed {
-				h.add(target{c.Job, key}, e)
+				h.add(stale.Target{Job: c.Job, Key: key}, e)
 			}
 		}
 	}
 	return h, nil
 }
 
-// lockOrigins excludes others that would create tasks of the same origins, until the transaction ends. So whatever is
-// decided about an output partition is decided on what the one before committed: two inputs that arrive at the same
-// moment make one task, and not none, and not two.
-func lockOrigins(ctx context.Context, tx pgx.Tx, origins []uuid.UUID) error {
-	return lockOriginsBy(ctx, tx, "pg_advisory_xact_lock", origins)
-}
+// rangesAtOnce bounds how many ranges of one segment are looked at one by one. A segment that reaches over more touches
+// all targets of the job.
+const rangesAtOnce = 1000
 
-// shareOrigins keeps away those who lock origins, and not those who do this too: for making tasks with slots of their own,
-// of which none can be in the way of another.
-func shareOrigins(ctx context.Context, tx pgx.Tx, origins []uuid.UUID) error {
-	return lockOriginsBy(ctx, tx, "pg_advisory_xact_lock_shared", origins)
-}
+// hitSlices returns a function that adds the ranges of a job that slices an input, as far as the input's new segment
+// has rows for them. The segment's event gives the position where it ends.
+func (d *Dispatcher) hitSlices(e Event) func(context.Context, pgx.Tx, *hits, *registry.Job) error {
+	return func(ctx context.Context, tx pgx.Tx, h *hits, job *registry.Job) error {
+		if e.Position == nil {
+			return d.addWhole(ctx, tx, h, job)
+		}
+		span := registry.Span{Generation: e.Version, From: *e.Position, To: *e.Position + 1}
+		found, err := registry.SegmentsOf(ctx, tx, []registry.Span{span})
+		if err != nil {
+			return err
+		}
 
-func lockOriginsBy(ctx context.Context, tx pgx.Tx, lock string, origins []uuid.UUID) error {
-	sorted := dedupeIDs(slices.Clone(origins))
-	_, err := tx.Exec(ctx, `SELECT `+lock+`(hashtextextended(o::text, 1)) FROM unnest($1::uuid[]) AS o`, sorted)
-	if err != nil {
-		return fmt.Errorf("lock %d origins: %w", len(sorted), err)
+		for segment := range found[span] {
+			keys, all, err := job.Def.PartitionBy.RangesOver(segment, rangesAtOnce)
+			if err != nil {
+				return fmt.Errorf("slices of %s: %w", job.Address(), err)
+			}
+			if !all {
+				return d.addWhole(ctx, tx, h, job)
+			}
+			for _, key := range keys {
+				h.add(stale.Target{Job: job, Key: key})
+			}
+		}
+		return nil
 	}
-	return nil
 }

@@ -4,30 +4,34 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/dagctl/dagctl/dispatcher/tasks"
+	"github.com/dagctl/dagctl/dispatcher/wakeup"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/operators"
 )
 
-// runInProcess claims tasks of this process's runtimes and runs them, PoolSize at a time, until ctx ends; then it waits
-// for none of them, but hands their leases back, so that another process goes on at once. Those of always_on sources are
-// drained.
+// runInProcess claims tasks of this process's runtimes and runs them, PoolSize at a time, until ctx ends. Then it stops
+// them and hands their leases back, so that another process goes on at once; it drains those of always_on sources.
 func (d *Dispatcher) runInProcess(ctx context.Context) error {
 	var running sync.WaitGroup
 	defer running.Wait()
-	runtimes := d.inProcessRuntimes()
-	return d.loop(ctx, "claim", d.wake.claim, func(ctx context.Context, now time.Time) (bool, error) {
-		return d.claimAndRun(ctx, runtimes, &running, now)
-	})
+	runtimes := d.InProcessRuntimes()
+	body := func(ctx context.Context, now time.Time) (bool, error) {
+		return d.ClaimAndRun(ctx, runtimes, &running, now)
+	}
+	return d.run(ctx, Loop{Name: "claim", Woken: d.Wakeups.Claim, Body: body})
 }
 
-// inProcessRuntimes are the runtimes this process serves; checks run in every one.
-func (d *Dispatcher) inProcessRuntimes() []string {
+// InProcessRuntimes returns the runtimes that this process serves. Every process serves CheckRuntime.
+func (d *Dispatcher) InProcessRuntimes() []string {
 	for _, r := range d.Runtimes {
 		if r == CheckRuntime {
 			return d.Runtimes
@@ -36,100 +40,116 @@ func (d *Dispatcher) inProcessRuntimes() []string {
 	return append([]string{CheckRuntime}, d.Runtimes...)
 }
 
-// company is how long a claim waits for more slots to come free while most of them are taken: short tasks end by the
-// hundred in that time, and a claim of many costs little more than of one.
-const company = 2 * time.Millisecond
+// SlotWait is how long a claim waits for more slots to come free while most of them are taken. Short tasks end by the
+// hundred in that time, and claiming many costs little more than claiming one.
+const SlotWait = 2 * time.Millisecond
 
-// claimAndRun claims as many tasks as there are free slots and starts them. It tells whether there may be more that these
-// slots would do; where it is slots that are too few, one that comes free calls for the next claim.
-func (d *Dispatcher) claimAndRun(ctx context.Context, runtimes []string, running *sync.WaitGroup, now time.Time) (more bool, err error) {
-	d.crowded.Store(true)               // before the slots are counted: one that comes free later is heard
+// ClaimAndRun claims as many tasks as there are free slots and starts them. It reports whether more tasks may be ready
+// for the slots that are left. Where the slots are too few, the next one that comes free wakes the claim loop.
+func (d *Dispatcher) ClaimAndRun(
+	ctx context.Context, runtimes []string, running *sync.WaitGroup, now time.Time,
+) (more bool, err error) {
+	d.slotsShort.Store(true)            // before the slots are counted: one that comes free later wakes the loop
 	free := cap(d.slots) - len(d.slots) // only this loop takes slots, so there are at least as many
 	if free == 0 || d.drained.Load() {
 		return false, nil
 	}
+
 	if free < cap(d.slots)/4 {
 		select {
 		case <-ctx.Done():
 			return false, ctx.Err()
-		case <-time.After(company):
+		case <-time.After(SlotWait):
 			free = cap(d.slots) - len(d.slots)
 		}
 	}
-	tasks, err := d.claim(ctx, runtimes, d.WorkerID, free, now)
+
+	tasks, err := d.Claim(ctx, runtimes, d.WorkerID, free, now)
 	if err != nil {
 		return false, err
 	}
-	d.crowded.Store(len(tasks) == free)
+
+	d.slotsShort.Store(len(tasks) == free)
 	for _, t := range tasks {
 		d.slots <- struct{}{}
 		running.Go(func() {
 			defer func() {
 				<-d.slots
-				if d.crowded.Load() {
-					poke(d.wake.claim)
+				if d.slotsShort.Load() {
+					wakeup.Poke(d.Wakeups.Claim)
 				}
 			}()
 			d.runOn(ctx, t)
 		})
 	}
-	return d.heads.more(), nil
+
+	return d.Tasks.MoreReady(), nil
 }
 
-// runOn runs a task and then, in the same slot, what was claimed with its completion, and so on.
-func (d *Dispatcher) runOn(ctx context.Context, t claimed) {
+// runOn runs a task and then, in the same slot, the task that was claimed with its completion, and so on.
+func (d *Dispatcher) runOn(ctx context.Context, t Claimed) {
 	for next := &t; next != nil; {
 		t, next = *next, nil
-		d.attempt(ctx, t, func(c claimed) { next = &c })
+		d.Attempt(ctx, t, func(c Claimed) { next = &c })
 	}
 }
 
-// attempt runs one task to its end and reports it; then hears of what its completion claimed. The run is stopped when its time
-// is up, when it is canceled, when its lease is lost, and when the process stops; an always_on source's is asked to end
-// then, so that what it has not committed yet counts too.
-func (d *Dispatcher) attempt(ctx context.Context, t claimed, then func(claimed)) {
+// Attempt runs one task to its end and reports the end; it calls then with a task that the completion claimed. The run
+// is stopped when its time is up, when it is canceled, when its lease is lost, and when the process stops. An always_on
+// source is asked to end instead when the process stops, so that what it has not committed yet counts too.
+func (d *Dispatcher) Attempt(ctx context.Context, t Claimed, then func(Claimed)) {
 	base := ctx
-	if t.slot == alwaysOnSlot {
+	if t.Slot == AlwaysOnSlot {
 		base = context.WithoutCancel(ctx)
 	}
+
 	runCtx, stop := context.WithCancelCause(base)
 	defer stop(nil)
-	runCtx, cancel := context.WithDeadlineCause(runCtx, t.timeoutAt, errTimedOut)
+	runCtx, cancel := context.WithDeadlineCause(runCtx, t.TimeoutAt, ErrTimedOut)
 	defer cancel()
-	stepCtx, ran := d.tracing.step(runCtx, "run", &t) // it changes the task, as what follows does: before the lease's keeper reads it
+
+	// step changes the task's trace, and the next lines change its assignment: all before keepLease reads the task.
+	stepCtx, ran := d.tracing.step(runCtx, "run", &t)
 	var drain chan struct{}
-	if t.slot == alwaysOnSlot {
+	if t.Slot == AlwaysOnSlot {
 		drain = make(chan struct{})
-		t.assignment.Drain = drain
+		t.Assignment.Drain = drain
 	}
-	way := &ownCommits{d: d, t: t, stop: stop}
-	t.assignment.Committer = way
-	progress := &progressNote{}
+
+	commits := &OwnCommits{D: d, T: t, Stop: stop}
+	t.Assignment.Committer = commits
+
+	progress := &ProgressNote{}
 	beating := make(chan struct{})
 	interval := min(t.lease/3, 2*time.Second)
 	beat := time.AfterFunc(interval, func() {
 		defer close(beating)
 		d.keepLease(runCtx, t, interval, progress, stop)
 	})
+
 	if drain != nil {
 		go d.awaitDrain(runCtx, t, ctx.Done(), drain, stop)
 	}
-	done := d.run(stepCtx, t, progress)
-	ran(done.outcome.Err)
+
+	done := d.RunTask(stepCtx, t, progress)
+	ran(done.Outcome.Err)
 	if ctx.Err() == nil && !d.drained.Load() {
-		done.then = then
+		done.Then = then
 	}
+
 	cause := context.Cause(runCtx)
 	stop(nil)
 	if !beat.Stop() {
 		<-beating
 	}
-	t.assignment = way.after(t.assignment)
-	// What was worked out is reported even though the process is about to stop.
+	t.Assignment = commits.finalAssignment(t.Assignment)
+
+	// The result is reported even if the process is about to stop.
 	report, cancelReport := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 	defer cancelReport()
-	if err := d.report(report, t, done, cause, ctx.Err() != nil); err != nil {
-		log := d.Log.With("org", t.job.OrgSlug, "dag", t.job.DAG, "job", t.job.Name, "task", t.TaskID, "attempt", t.Attempt)
+	if err := d.Report(report, t, done, cause, ctx.Err() != nil); err != nil {
+		log := d.Log.With("org", t.Job.OrgSlug, "dag", t.Job.DAG, "job", t.Job.Name,
+			"task", t.TaskID, "attempt", t.Attempt)
 		if fault.Is(err, fault.Conflict) {
 			log.Warn("the task went on without this attempt", "error", err)
 			return
@@ -138,143 +158,162 @@ func (d *Dispatcher) attempt(ctx context.Context, t claimed, then func(claimed))
 	}
 }
 
+// The causes for which a run is stopped.
 var (
-	errTimedOut = errors.New("the task ran longer than its timeout")
+	ErrTimedOut = errors.New("the task ran longer than its timeout")
 	errCanceled = errors.New("the task was canceled")
 	errFenced   = errors.New("the lease was lost")
 )
 
-func (d *Dispatcher) run(ctx context.Context, t claimed, progress *progressNote) completion {
-	if t.check != nil {
+// RunTask runs the operator of a task, or its checks if it is a check task.
+func (d *Dispatcher) RunTask(ctx context.Context, t Claimed, progress *ProgressNote) Completion {
+	if t.Check != nil {
 		outcomes, err := d.runChecks(ctx, t)
-		return completion{checks: outcomes, outcome: operators.Outcome{Err: err, Retryable: true}}
+		return Completion{checks: outcomes, Outcome: operators.Outcome{Err: err, Retryable: true}}
 	}
-	if names := t.job.Def.Secrets; len(names) > 0 {
+
+	if names := t.Job.Def.Secrets; len(names) > 0 {
 		var err error
-		// Opened here, after the claim, so that no value is ever in what a claim stores.
-		if t.assignment.Secrets, err = d.Vault.Reveal(ctx, t.job.OrgID, t.job.Address(), names); err != nil {
-			return completion{outcome: operators.Outcome{Err: err, Retryable: !fault.Is(err, fault.Forbidden)}}
+		// The secrets are opened after the claim, so that a claim never stores a value.
+		if t.Assignment.Secrets, err = d.Vault.Reveal(ctx, t.Job.OrgID, t.Job.Address(), names); err != nil {
+			return Completion{Outcome: operators.Outcome{Err: err, Retryable: !fault.Is(err, fault.Forbidden)}}
 		}
 	}
-	return completion{outcome: d.Runner.Run(ctx, t.assignment, progress.set)}
+
+	return Completion{Outcome: d.Runner.Run(ctx, t.Assignment, progress.set)}
 }
 
-// report commits what a run made, or says how it failed.
-func (d *Dispatcher) report(ctx context.Context, t claimed, done completion, cause error, stopping bool) error {
+// Report commits the result of a run, or ends the attempt as the run ended: failed, canceled or handed back. cause is
+// the cause for which the run was stopped, if it was.
+func (d *Dispatcher) Report(ctx context.Context, t Claimed, done Completion, cause error, stopping bool) error {
 	now := time.Now()
-	err := done.outcome.Err
+	err := done.Outcome.Err
+
 	switch {
 	case err == nil:
-		err = d.complete(ctx, t, done, now)
+		err = d.CompleteAttempt(ctx, t, done, now)
 		switch {
 		case err == nil, fault.Is(err, fault.Conflict):
 			return err
-		case errors.Is(err, errBaseMoved):
-			return d.handBack(ctx, t, err.Error(), now.Add(baseMovedAgain), now)
+		case errors.Is(err, ErrBaseMoved):
+			return d.HandBack(ctx, t, err.Error(), now.Add(baseMovedAgain), now)
 		}
-		// The work was done but cannot be committed: files gone, a foreign key, a full disk.
-		return d.fail(ctx, t, reasonError, err, !fault.Is(err, fault.Invalid), now)
-	case errors.Is(cause, errTimedOut):
-		return d.fail(ctx, t, reasonTimeout, errTimedOut, true, now)
+		// The work was done but cannot be committed: files are gone, a foreign key is violated, a disk is full.
+		return d.Fail(ctx, t, tasks.ReasonError, err, !fault.Is(err, fault.Invalid), now)
+	case errors.Is(cause, ErrTimedOut):
+		return d.Fail(ctx, t, tasks.ReasonTimeout, ErrTimedOut, true, now)
 	case errors.Is(cause, errCanceled):
-		return d.cancelRunning(ctx, t, now)
+		return d.CancelRunning(ctx, t, now)
 	case isDrained(t):
-		return d.handBack(ctx, t, "it was drained", now, now)
-	case errors.Is(cause, errBaseMoved):
-		return d.handBack(ctx, t, errBaseMoved.Error(), now.Add(baseMovedAgain), now)
+		return d.HandBack(ctx, t, "it was drained", now, now)
+	case errors.Is(cause, ErrBaseMoved):
+		return d.HandBack(ctx, t, ErrBaseMoved.Error(), now.Add(baseMovedAgain), now)
 	case errors.Is(cause, errFenced):
 		return fault.New(fault.Conflict, "task %s: %w", t.TaskID, errFenced)
 	case stopping:
-		return d.handBack(ctx, t, "the process was stopped", now, now)
+		return d.HandBack(ctx, t, "the process was stopped", now, now)
 	}
-	return d.fail(ctx, t, reasonError, err, done.outcome.Retryable, now)
+	return d.Fail(ctx, t, tasks.ReasonError, err, done.Outcome.Retryable, now)
 }
 
-func (d *Dispatcher) fail(ctx context.Context, t claimed, reason string, cause error, retryable bool, now time.Time) error {
+// Fail ends an attempt that did not do its work.
+func (d *Dispatcher) Fail(
+	ctx context.Context, t Claimed, reason tasks.Reason, cause error, retryable bool, now time.Time,
+) error {
 	err := pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) error {
 		return d.failTx(ctx, tx, t, reason, cause, retryable, now)
 	})
-	d.wake.send(d.progressed()...)
+	d.Wakeups.Send(d.Progressed()...)
 	return err
 }
 
-func (d *Dispatcher) cancelRunning(ctx context.Context, t claimed, now time.Time) error {
+// CancelRunning ends an attempt that was stopped because its task was canceled.
+func (d *Dispatcher) CancelRunning(ctx context.Context, t Claimed, now time.Time) error {
 	err := pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) error {
-		row, err := lockTask(ctx, tx, t.Fence)
+		row, err := tasks.LockTask(ctx, tx, t.Fence)
 		if err != nil {
 			return err
 		}
-		if !row.holds(t.Fence) || row.status != "Running" {
-			return fault.New(fault.Conflict, "task %s is %s already", row.id, row.status)
+		if !row.Holds(t.Fence) || row.Status != tasks.Running {
+			return fault.New(fault.Conflict, "task %s is already %s", row.ID, row.Status)
 		}
-		e := ending{status: "Canceled", reason: reasonSuperseded, actor: "WORKER"}
-		if row.cancelAsked { // by somebody, and not by a cutover, which may want it again
-			e.reason = reasonCanceled
+
+		e := tasks.Ending{Status: tasks.Canceled, Reason: tasks.ReasonSuperseded, Actor: "WORKER"}
+		if row.CancelAsked { // a user asked, and not a cutover, which may want the task again
+			e.Reason = tasks.ReasonCanceled
 		}
-		return d.finish(ctx, tx, row, e, now)
+		return d.Tasks.Finish(ctx, tx, new(pg.Batch), []tasks.Ended{{Row: row, Ending: e}}, nil, now)
 	})
-	d.wake.send(d.progressed()...)
+	d.Wakeups.Send(d.Progressed()...)
 	return err
 }
 
-// baseMovedAgain is how long an append waits whose base has moved: what is on its way there may have to be checked first.
+// baseMovedAgain is how long a task waits whose base has moved: the new base may have to be checked first.
 const baseMovedAgain = time.Second
 
-// handBack makes a running task claimable again, at once or from a time on, without counting a failure.
-func (d *Dispatcher) handBack(ctx context.Context, t claimed, why string, from, now time.Time) error {
+// HandBack makes a running task claimable again from a time on, which may be now, without counting a failure.
+func (d *Dispatcher) HandBack(ctx context.Context, t Claimed, why string, from, now time.Time) error {
 	err := pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) error {
-		if err := lockOrigins(ctx, tx, ids(t.job.Origin)); err != nil {
+		if err := tasks.LockOrigins(ctx, tx, []uuid.UUID{t.Job.Origin}); err != nil {
 			return err
 		}
-		row, err := lockTask(ctx, tx, t.Fence)
+
+		row, err := tasks.LockTask(ctx, tx, t.Fence)
 		if err != nil {
 			return err
 		}
-		if !row.holds(t.Fence) || row.status != "Running" {
-			return fault.New(fault.Conflict, "task %s is %s already", row.id, row.status)
+		if !row.Holds(t.Fence) || row.Status != tasks.Running {
+			return fault.New(fault.Conflict, "task %s is already %s", row.ID, row.Status)
 		}
-		return d.requeue(ctx, tx, row, ending{status: "Failed", reason: reasonHandedBack, state: why, actor: d.WorkerID, retryAt: &from}, now)
+
+		e := tasks.Ending{Status: tasks.Failed, Reason: tasks.ReasonHandedBack, State: why, Actor: d.WorkerID,
+			RetryAt: &from}
+		return d.requeue(ctx, tx, row, e, now)
 	})
-	d.wake.send(topicClaim, topicPromote)
+	d.Wakeups.Send(wakeup.Claim, wakeup.Promote)
 	return err
 }
 
 // requeue ends a running attempt that is to be tried again, now or later.
-func (d *Dispatcher) requeue(ctx context.Context, tx pgx.Tx, row taskRow, e ending, now time.Time) error {
-	if err := d.finish(ctx, tx, row, row.unlessCanceled(e), now); err != nil || row.cancelAsked || e.retryAt.After(now) {
+func (d *Dispatcher) requeue(ctx context.Context, tx pgx.Tx, row tasks.Row, e tasks.Ending, now time.Time) error {
+	ended := []tasks.Ended{{Row: row, Ending: row.UnlessCanceled(e)}}
+	err := d.Tasks.Finish(ctx, tx, new(pg.Batch), ended, nil, now)
+	if err != nil || row.CancelAsked || e.RetryAt.After(now) {
 		return err
 	}
-	_, err := d.promoteFailed(ctx, tx, `task_id = $1`, "SYSTEM", now, row.id)
+	_, err = d.Tasks.PromoteFailed(ctx, tx, `task_id = $1`, "SYSTEM", now, row.ID)
 	return err
 }
 
-// progressNote is the latest that an operator said of how far it is.
-type progressNote struct {
+// ProgressNote holds the progress that an operator reported last.
+type ProgressNote struct {
 	mu      sync.Mutex
 	percent int
 	state   string
 }
 
-func (p *progressNote) set(percent int, state string) {
+func (p *ProgressNote) set(percent int, state string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.percent, p.state = min(max(percent, 0), 100), state
 }
 
-func (p *progressNote) get() (int, string) {
+func (p *ProgressNote) get() (int, string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.percent, p.state
 }
 
-// keepLease extends the lease at once and then again and again while the run goes on, and stops the run when it was canceled
-// or fenced off.
-func (d *Dispatcher) keepLease(ctx context.Context, t claimed, interval time.Duration, progress *progressNote, stop context.CancelCauseFunc) {
+// keepLease extends the lease at once and then at every interval until ctx ends. It stops the run if the task was
+// canceled or the lease is lost.
+func (d *Dispatcher) keepLease(
+	ctx context.Context, t Claimed, interval time.Duration, progress *ProgressNote, stop context.CancelCauseFunc,
+) {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	for ctx.Err() == nil {
 		percent, state := progress.get()
-		canceled, held, err := d.heartbeat(ctx, t.Fence, percent, state, time.Now())
+		canceled, held, err := d.ExtendLease(ctx, t.Fence, percent, state, time.Now())
 		switch {
 		case err != nil && ctx.Err() == nil:
 			d.Log.Warn("heartbeat failed", "task", t.TaskID, "error", err)
@@ -285,6 +324,7 @@ func (d *Dispatcher) keepLease(ctx context.Context, t claimed, interval time.Dur
 			stop(errCanceled)
 			return
 		}
+
 		select {
 		case <-ctx.Done():
 		case <-tick.C:
@@ -292,15 +332,20 @@ func (d *Dispatcher) keepLease(ctx context.Context, t claimed, interval time.Dur
 	}
 }
 
-// heartbeat extends a lease that has not run out; held is false where it has, or was given to a newer attempt.
-func (d *Dispatcher) heartbeat(ctx context.Context, f Fence, percent int, state string, now time.Time) (canceled, held bool, err error) {
+// ExtendLease extends a lease that has not run out. held is false if the lease has run out or a newer attempt has it.
+func (d *Dispatcher) ExtendLease(
+	ctx context.Context, f tasks.Fence, percent int, state string, now time.Time,
+) (canceled, held bool, err error) {
 	rows, err := d.Pool.Query(ctx, `
-		UPDATE leases SET expires_at = $4::timestamptz + make_interval(secs => lease_seconds), heartbeat_at = $4, progress = $5, state = $6
+		UPDATE leases
+		SET expires_at = $4::timestamptz + make_interval(secs => lease_seconds), heartbeat_at = $4, progress = $5,
+			state = $6
 		WHERE task_id = $1 AND attempt = $2 AND lease_token = $3 AND expires_at > $4
 		RETURNING cancel_requested`, f.TaskID, f.Attempt, f.LeaseToken, now, percent, state)
 	if err != nil {
 		return false, false, fmt.Errorf("heartbeat of task %s: %w", f.TaskID, err)
 	}
+
 	defer rows.Close()
 	for rows.Next() {
 		held = true
@@ -309,4 +354,22 @@ func (d *Dispatcher) heartbeat(ctx context.Context, f Fence, percent int, state 
 		}
 	}
 	return canceled, held, rows.Err()
+}
+
+// failTx ends an attempt that did not do its work, if the fence still holds.
+func (d *Dispatcher) failTx(
+	ctx context.Context, tx pgx.Tx, t Claimed, reason tasks.Reason, cause error, retryable bool, now time.Time,
+) error {
+	row, err := tasks.LockTask(ctx, tx, t.Fence)
+	if err != nil {
+		return err
+	}
+	if !row.Holds(t.Fence) || row.Status != tasks.Running {
+		return fault.New(fault.Conflict, "task %s is %s at attempt %d: attempt %d was fenced off",
+			row.ID, row.Status, row.Attempt, t.Attempt)
+	}
+	e := row.UnlessCanceled(tasks.Ending{Status: tasks.Failed, Reason: reason, Message: cause.Error(),
+		Actor: "WORKER", Failed: 1,
+		RetryAt: tasks.RetryAfter(row, t.Job.Def.Retry, retryable, 1, now, rand.Float64())})
+	return d.Tasks.Finish(ctx, tx, new(pg.Batch), []tasks.Ended{{Row: row, Ending: e}}, nil, now)
 }

@@ -1,10 +1,11 @@
-package dispatcher
+package dispatcher_test
 
 import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dagctl/dagctl/dispatcher/dispatchertest"
 	"github.com/dagctl/dagctl/storage"
 )
 
@@ -30,49 +31,50 @@ publish:
 // Rows in Postgres are seen through the stable view once they are published, never before, and are replaced as a whole.
 func TestRowsInPostgres(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := dispatchertest.NewWorld(t)
 	view := func() []string {
-		return texts(t, w.pool, `SELECT content FROM data_acme.`+storage.ViewName("kept")+` ORDER BY content`)
+		return dispatchertest.Texts(t, w.Pool, `SELECT content FROM data_acme.`+storage.ViewName("kept")+
+			` ORDER BY content`)
 	}
-	w.probe.put("raw", "k", "a")
-	w.serve(tables)
+	w.Probe.Put("raw", "k", "a")
+	w.Serve(tables)
 	require.Equal(t, []string{"a"}, view())
-	require.Equal(t, map[string][]string{"k": {"a"}}, w.read("kept"))
+	require.Equal(t, map[string][]string{"k": {"a"}}, w.Read("kept"))
 
-	w.probe.put("raw", "k", "b")
-	w.probe.put("raw", "l", "c")
-	w.poll()
+	w.Probe.Put("raw", "k", "b")
+	w.Probe.Put("raw", "l", "c")
+	w.Poll()
 	for range 2 {
-		for _, task := range w.claim(w.d) {
-			w.d.execute(t.Context(), task)
+		for _, task := range w.Claim(w.D) {
+			dispatchertest.Execute(t.Context(), w.D, task)
 		}
-		w.route()
+		w.Route()
 	}
-	require.Equal(t, 2, w.count(`SELECT FROM partition_versions WHERE state = 'Held'`))
+	require.Equal(t, 2, w.Count(`SELECT FROM partition_versions WHERE state = 'Held'`))
 	require.Equal(t, []string{"a"}, view(), "held rows are not seen")
-	w.settle()
+	w.Settle()
 	require.Equal(t, []string{"b", "c"}, view())
 
-	w.probe.put("raw", "k", "poor")
-	w.poll()
-	w.settle()
+	w.Probe.Put("raw", "k", "poor")
+	w.Poll()
+	w.Settle()
 	require.Equal(t, []string{"b", "c"}, view(), "nor are rejected ones")
 
 	// A second version is seen when it serves, and not before.
-	w.probe.put("raw", "k", "b2")
-	w.poll()
-	w.settle()
-	w.deploy(edit(tables, "SELECT content FROM raw", "SELECT content || '!' AS content FROM raw"))
+	w.Probe.Put("raw", "k", "b2")
+	w.Poll()
+	w.Settle()
+	w.Deploy(dispatchertest.Edit(tables, "SELECT content FROM raw", "SELECT content || '!' AS content FROM raw"))
 	for range 2 {
-		w.advance()
+		w.Advance()
 		require.Equal(t, []string{"b2", "c"}, view())
-		for _, task := range w.claim(w.d) {
-			w.d.execute(t.Context(), task)
+		for _, task := range w.Claim(w.D) {
+			dispatchertest.Execute(t.Context(), w.D, task)
 		}
-		w.route()
+		w.Route()
 	}
-	w.settle()
+	w.Settle()
 	require.Equal(t, []string{"b2!", "c!"}, view())
-	w.serve(tables)
+	w.Serve(tables)
 	require.Equal(t, []string{"b2", "c"}, view())
 }

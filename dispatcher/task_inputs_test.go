@@ -1,4 +1,4 @@
-package dispatcher
+package dispatcher_test
 
 import (
 	"context"
@@ -12,6 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/dispatcher/dispatchertest"
+	"github.com/dagctl/dagctl/dispatcher/upkeep"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/worker/protocol"
 )
@@ -36,87 +38,91 @@ publish:
 `
 
 // readByTask tells what task_inputs says of a task to one org's requests, and what it relies on for that.
-func (w *world) readByTask(caller authz.Caller, task uuid.UUID) (inputs []string) {
-	w.t.Helper()
-	require.NoError(w.t, pg.InOrgTx(w.t.Context(), w.asked, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
-		const read = ` FROM task_inputs i WHERE task_id = $1`
-		rows, err := tx.Query(ctx, `
-			SELECT concat_ws(' ', (SELECT name FROM datasets WHERE id = i.input_dataset_uuid), i.input_partition_key, i.revision)`+read+`
-			  AND input_version = (SELECT p.materialized_at FROM partition_versions p WHERE p.dataset_version = i.dataset_version
+func readByTask(w *dispatchertest.World, caller authz.Caller, task uuid.UUID) (inputs []string) {
+	w.T.Helper()
+	require.NoError(w.T, pg.InOrgTx(w.T.Context(), w.Requests, caller.OrgID,
+		func(ctx context.Context, tx pgx.Tx) error {
+			const read = ` FROM task_inputs i WHERE task_id = $1`
+			rows, err := tx.Query(ctx, `
+			SELECT concat_ws(' ', (SELECT name FROM datasets
+			WHERE id = i.input_dataset_uuid), i.input_partition_key, i.revision)`+read+`
+			  AND input_version = (SELECT p.materialized_at FROM partition_versions p
+			WHERE p.dataset_version = i.dataset_version
 				AND p.partition_key = i.input_partition_key AND p.revision = i.revision) ORDER BY 1`, task)
-		if err != nil {
+			if err != nil {
+				return err
+			}
+			if inputs, err = pgx.CollectRows(rows, pgx.RowTo[string]); err != nil {
+				return err
+			}
+			if _, err := tx.Exec(ctx, `SET LOCAL enable_seqscan = off`); err != nil {
+				return err
+			}
+			if rows, err = tx.Query(ctx, `EXPLAIN SELECT *`+read, pgx.QueryExecModeSimpleProtocol, task); err != nil {
+				return err
+			}
+			plan, err := pgx.CollectRows(rows, pgx.RowTo[string])
+			require.Contains(w.T, strings.Join(plan, "\n"), "Index Scan using tasks_pkey on tasks t",
+				"a task is looked up by its id")
 			return err
-		}
-		if inputs, err = pgx.CollectRows(rows, pgx.RowTo[string]); err != nil {
-			return err
-		}
-		if _, err := tx.Exec(ctx, `SET LOCAL enable_seqscan = off`); err != nil {
-			return err
-		}
-		if rows, err = tx.Query(ctx, `EXPLAIN SELECT *`+read, pgx.QueryExecModeSimpleProtocol, task); err != nil {
-			return err
-		}
-		plan, err := pgx.CollectRows(rows, pgx.RowTo[string])
-		require.Contains(w.t, strings.Join(plan, "\n"), "Index Scan using tasks_pkey on tasks t", "a task is looked up by its id")
-		return err
-	}))
+		}))
 	return inputs
 }
 
 // What a task has read is what the attempt read that committed something.
 func TestWhatATaskHasRead(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	w.serve(farReader)
+	w := dispatchertest.NewWorld(t)
+	w.Serve(farReader)
 	bring := func(list, content string) {
 		t.Helper()
-		w.probe.put(list, "k", content)
-		w.poll()
-		w.work()
+		w.Probe.Put(list, "k", content)
+		w.Poll()
+		w.Work()
 	}
 	bring("side", "s")
 	bring("raw", "a")
-	w.route()
+	w.Route()
 	var id uuid.UUID
-	w.row(`SELECT task_id FROM ready`)(&id)
-	require.Empty(t, w.readByTask(w.caller, id), "it has not begun")
+	w.Row(`SELECT task_id FROM ready`)(&id)
+	require.Empty(t, readByTask(w, w.Caller, id), "it has not begun")
 
-	first := w.farAgain(id)
-	require.Empty(t, w.readByTask(w.caller, id), "nothing came of it yet")
+	first := claimFarAgain(w.Tenant, id)
+	require.Empty(t, readByTask(w, w.Caller, id), "nothing came of it yet")
 	_, err := first.complete(first.failed(true), time.Now())
 	require.NoError(t, err)
-	require.Empty(t, w.readByTask(w.caller, id), "nothing came of what failed")
+	require.Empty(t, readByTask(w, w.Caller, id), "nothing came of what failed")
 
 	bring("raw", "b") // its event is not routed yet, so the next attempt is the same task's
-	w.promote(later(time.Hour))
-	second := w.farAgain(id)
-	require.Empty(t, w.readByTask(w.caller, id))
+	w.Promote(dispatchertest.Later(time.Hour))
+	second := claimFarAgain(w.Tenant, id)
+	require.Empty(t, readByTask(w, w.Caller, id))
 	_, err = second.commit(protocol.Events{OperatorState: json.RawMessage(`{"at":1}`)}, time.Now())
 	require.NoError(t, err)
 	read := []string{"far_raw k 2", "far_side k 1"}
-	require.Equal(t, read, w.readByTask(w.caller, id), "an attempt that committed something on its way")
+	require.Equal(t, read, readByTask(w, w.Caller, id), "an attempt that committed something on its way")
 	_, err = second.complete(second.completed(second.upload("one.parquet", rows("x"))), time.Now())
 	require.NoError(t, err)
-	require.Equal(t, "Completed", w.task(id))
-	require.Equal(t, read, w.readByTask(w.caller, id))
-	require.Empty(t, w.readByTask(w.org("other").caller, id), "to another org")
+	require.Equal(t, "Completed", w.Task(id))
+	require.Equal(t, read, readByTask(w, w.Caller, id))
+	require.Empty(t, readByTask(w, w.Org("other").Caller, id), "to another org")
 
-	w.settle()
+	w.Settle()
 	bring("raw", "c")
-	w.route()
+	w.Route()
 	var failed uuid.UUID
-	w.row(`SELECT task_id FROM ready`)(&failed)
-	third := w.farAgain(failed)
+	w.Row(`SELECT task_id FROM ready`)(&failed)
+	third := claimFarAgain(w.Tenant, failed)
 	_, err = third.complete(third.failed(true), time.Now())
 	require.NoError(t, err)
 	bring("raw", "d")
-	w.route()
-	require.Equal(t, "Canceled merged", w.task(failed), "a newer one stands for it")
-	require.Empty(t, w.readByTask(w.caller, failed))
+	w.Route()
+	require.Equal(t, "Canceled merged", w.Task(failed), "a newer one stands for it")
+	require.Empty(t, readByTask(w, w.Caller, failed))
 
-	w.exec(`DELETE FROM ready`)
-	w.exec(`UPDATE tasks SET status = 'Canceled', reason = 'canceled', completed_at = now() WHERE status = 'Queued'`)
-	require.NotZero(t, w.count(`SELECT FROM task_inputs`))
-	require.NoError(t, w.d.sweepRetention(t.Context(), later(2*keepTasks)))
-	require.Zero(t, w.count(`SELECT FROM tasks UNION ALL SELECT FROM task_inputs`))
+	w.Exec(`DELETE FROM ready`)
+	w.Exec(`UPDATE tasks SET status = 'Canceled', reason = 'canceled', completed_at = now() WHERE status = 'Queued'`)
+	require.NotZero(t, w.Count(`SELECT FROM task_inputs`))
+	require.NoError(t, w.D.Upkeep.SweepRetention(t.Context(), dispatchertest.Later(2*upkeep.KeepTasks)))
+	require.Zero(t, w.Count(`SELECT FROM tasks UNION ALL SELECT FROM task_inputs`))
 }

@@ -1,4 +1,4 @@
-package dispatcher
+package dispatcher_test
 
 import (
 	"context"
@@ -15,16 +15,21 @@ import (
 	"go.opentelemetry.io/collector/pdata/ptrace/ptraceotlp"
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+
+	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/dispatcher/dispatchertest"
+	"github.com/dagctl/dagctl/dispatcher/service"
+	"github.com/dagctl/dagctl/dispatcher/tasks"
 )
 
-// collector takes traces by OTLP over HTTP, with the codec of the OpenTelemetry collector.
-type collector struct {
+// spanCollector takes traces by OTLP over HTTP, with the codec of the OpenTelemetry spanCollector.
+type spanCollector struct {
 	mu    sync.Mutex
 	spans []ptrace.Span
 	raw   strings.Builder
 }
 
-func (c *collector) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (c *spanCollector) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(r.Body)
 	request := ptraceotlp.NewExportRequest()
 	if err != nil || r.URL.Path != "/v1/traces" || request.UnmarshalProto(body) != nil {
@@ -46,21 +51,21 @@ func (c *collector) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(answer)
 }
 
-// traced is a dispatcher that sends its traces to the collector; flush waits for them.
-func (w *world) traced(c *collector) (d *Dispatcher, flush func()) {
-	w.t.Helper()
+// traced is a dispatcher that sends its traces to the spanCollector; flush waits for them.
+func traced(w *dispatchertest.World, c *spanCollector) (d *service.Service, flush func()) {
+	w.T.Helper()
 	server := httptest.NewServer(c)
-	w.t.Cleanup(server.Close)
-	exporter, err := otlptracehttp.New(w.t.Context(), otlptracehttp.WithEndpointURL(server.URL+"/v1/traces"))
-	require.NoError(w.t, err)
+	w.T.Cleanup(server.Close)
+	exporter, err := otlptracehttp.New(w.T.Context(), otlptracehttp.WithEndpointURL(server.URL+"/v1/traces"))
+	require.NoError(w.T, err)
 	provider := sdktrace.NewTracerProvider(sdktrace.WithBatcher(exporter))
-	w.t.Cleanup(func() { require.NoError(w.t, provider.Shutdown(context.Background())) })
-	d = w.dispatcher("traced", func(config *Config) { config.Tracer = provider.Tracer("test") })
-	return d, func() { require.NoError(w.t, provider.ForceFlush(w.t.Context())) }
+	w.T.Cleanup(func() { require.NoError(w.T, provider.Shutdown(context.Background())) })
+	d = w.Dispatcher("traced", func(config *service.Config) { config.Tracer = provider.Tracer("test") })
+	return d, func() { require.NoError(w.T, provider.ForceFlush(w.T.Context())) }
 }
 
 // line is a span with those above it, the root first: "accept/raw claim/raw run/raw ...".
-func (c *collector) line(t *testing.T, span ptrace.Span) string {
+func (c *spanCollector) line(t *testing.T, span ptrace.Span) string {
 	t.Helper()
 	byID := map[string]ptrace.Span{}
 	for _, s := range c.spans {
@@ -96,21 +101,23 @@ publish:
   chain_twice: { from: { job: twice } }
 `
 
-// From the source to the last completion, over two hops, an event is one trace, and every step is the child of the one before.
+// From the source to the last completion, over two hops, an event is one trace, and every step is the child of the one
+// before.
 func TestOneTraceOverTwoHops(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	c := &collector{}
+	w := dispatchertest.NewWorld(t)
+	c := &spanCollector{}
 	var flush func()
-	w.d, flush = w.traced(c)
-	w.probe.put("raw", firstDay, "a secret row")
-	w.serve(threeSteps)
+	w.D, flush = traced(w, c)
+	w.Probe.Put("raw", dispatchertest.FirstDay, "a secret row")
+	w.Serve(threeSteps)
 	flush()
 
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	hop := func(job string) string { return "route/" + job + " claim/" + job + " run/" + job + " complete/" + job }
-	want := "accept/raw claim/raw run/raw complete/raw publish/raw " + hop("once") + " publish/once " + hop("twice") + " publish/twice"
+	want := "accept/raw claim/raw run/raw complete/raw publish/raw " + hop("once") + " publish/once " + hop("twice") +
+		" publish/twice"
 	var found []string
 	for _, span := range c.spans {
 		if span.Name() != "publish" {
@@ -129,22 +136,22 @@ func TestOneTraceOverTwoHops(t *testing.T) {
 	}
 	require.Equal(t, []string{want}, found)
 	require.NotContains(t, c.raw.String(), "secret", "no row leaves in a trace")
-	require.Zero(t, w.count(`SELECT FROM tasks WHERE metadata->>'traceparent' IS NULL`))
+	require.Zero(t, w.Count(`SELECT FROM tasks WHERE metadata->>'traceparent' IS NULL`))
 }
 
 // A request's own trace goes on in the tasks that it makes, and what a caller says of itself stays as it is.
 func TestARequestsTraceGoesOn(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	c := &collector{}
+	w := dispatchertest.NewWorld(t)
+	c := &spanCollector{}
 	var flush func()
-	w.d, flush = w.traced(c)
-	w.serve(notesDAG)
+	w.D, flush = traced(w, c)
+	w.Serve(notesDAG)
 	const trace, span = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
-	made, err := w.d.Enqueue(under(t.Context(), "00-"+trace+"-"+span+"-01"), w.caller, "notes", "note",
-		[]EnqueueItem{{Payload: json.RawMessage(`{}`), Metadata: json.RawMessage(`{"ticket": "T-1"}`)}})
+	made, err := w.D.Enqueue(tasks.WithParentSpan(t.Context(), "00-"+trace+"-"+span+"-01"), w.Caller, "notes", "note",
+		[]dispatcher.EnqueueItem{{Payload: json.RawMessage(`{}`), Metadata: json.RawMessage(`{"ticket": "T-1"}`)}})
 	require.NoError(t, err)
-	w.settle()
+	w.Settle()
 	flush()
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -156,7 +163,7 @@ func TestARequestsTraceGoesOn(t *testing.T) {
 	}
 	require.ElementsMatch(t, []string{"accept", "claim", "run", "complete"}, names)
 	var metadata map[string]string
-	w.row(`SELECT metadata FROM tasks WHERE id = $1`, made[0].ID)(&metadata)
+	w.Row(`SELECT metadata FROM tasks WHERE id = $1`, made[0].ID)(&metadata)
 	require.Equal(t, "T-1", metadata["ticket"])
 	require.Contains(t, metadata["traceparent"], "00-"+trace+"-")
 }
@@ -164,14 +171,14 @@ func TestARequestsTraceGoesOn(t *testing.T) {
 // Without a tracer nothing about traces is stored.
 func TestNoTracerStoresNothing(t *testing.T) {
 	t.Parallel()
-	w := pairWorld(t)
-	w.probe.put("raw", firstDay, "b")
-	w.poll()
-	w.work()
-	require.Zero(t, w.count(`SELECT FROM outbox WHERE payload ? 'traces'`))
-	require.Equal(t, 1, w.count(`SELECT FROM outbox`))
-	w.settle()
-	require.Zero(t, w.count(`SELECT FROM tasks WHERE metadata <> '{}'`))
+	w := dispatchertest.PairWorld(t)
+	w.Probe.Put("raw", dispatchertest.FirstDay, "b")
+	w.Poll()
+	w.Work()
+	require.Zero(t, w.Count(`SELECT FROM outbox WHERE payload ? 'traces'`))
+	require.Equal(t, 1, w.Count(`SELECT FROM outbox`))
+	w.Settle()
+	require.Zero(t, w.Count(`SELECT FROM tasks WHERE metadata <> '{}'`))
 }
 
 const notesDAG = `

@@ -15,7 +15,7 @@ import (
 // calculation is `A = B` or `A ≈ B` in a code span, of numbers and + - × / ( ).
 var calculation = regexp.MustCompile("`([0-9.,()+× /-]+[+×/-][0-9.,()+× /-]+) (=|≈) ([0-9.,]+)`")
 
-// What pages compute is right: to half a percent, or where they say ≈ to five.
+// TestArithmetic recomputes the calculations on the pages, to half a percent, or to five percent if they say ≈.
 func TestArithmetic(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"docs/aws.md", "docs/scaling.md"} {
@@ -36,7 +36,7 @@ var number = regexp.MustCompile(`[0-9.]+`)
 func value(t *testing.T, expression string) float64 {
 	t.Helper()
 	expression = strings.NewReplacer(",", "", "×", "*").Replace(expression)
-	// Of whole numbers Go would give a whole quotient.
+	// Go would divide whole numbers without a remainder.
 	expression = number.ReplaceAllStringFunc(expression, func(n string) string {
 		if strings.Contains(n, ".") {
 			return n

@@ -35,7 +35,7 @@ func (l *texts) UnmarshalJSON(data []byte) error {
 	return json.Unmarshal(data, (*[]string)(l))
 }
 
-// policy is a policy of IAM: a role's own, or one that says who may assume it.
+// policy is an IAM policy: a role's own, or its trust policy.
 type policy struct {
 	Version   string
 	Statement []statement
@@ -50,7 +50,7 @@ type statement struct {
 	Condition map[string]map[string]texts
 }
 
-// strictly decodes a block whose keys have to be known.
+// strictly decodes a block, and fails on unknown keys.
 func strictly[T any](t *testing.T, text string) T {
 	t.Helper()
 	var v T
@@ -60,7 +60,7 @@ func strictly[T any](t *testing.T, text string) T {
 	return v
 }
 
-// awsBlocks are the blocks of docs/aws.md of one sort, by what follows it.
+// awsBlocks returns the blocks of docs/aws.md of one sort, by the name that follows the sort.
 func awsBlocks(t *testing.T, sort string) map[string]string {
 	t.Helper()
 	found := map[string]string{}
@@ -109,7 +109,8 @@ func TestAWSPoliciesAreWellFormed(t *testing.T) {
 			require.NotEmpty(t, s.Resource, role)
 			for _, resource := range s.Resource {
 				if resource == "*" {
-					require.Equal(t, texts{"ecr:GetAuthorizationToken"}, s.Action, "%s: of these calls only the login has no resource", role)
+					require.Equal(t, texts{"ecr:GetAuthorizationToken"}, s.Action,
+						"%s: of these calls only the login has no resource", role)
 					continue
 				}
 				require.Regexp(t, iamARN, resource, role)
@@ -157,7 +158,8 @@ func checkStatement(t *testing.T, role string, s statement) {
 	}
 }
 
-// checkResource holds that an action is about a resource of its service, and in S3 of its sort.
+// checkResource checks that an action's resource belongs to its service, and in S3 that it is an object or a bucket, as
+// the action needs.
 func checkResource(t *testing.T, role, action, resource string) {
 	t.Helper()
 	service, name, _ := strings.Cut(action, ":")
@@ -172,7 +174,7 @@ func checkResource(t *testing.T, role, action, resource string) {
 	require.Equal(t, ofObjects, strings.Contains(resource, "/"), "%s: %s on %s", role, action, resource)
 }
 
-// needed is what each call of an SDK needs allowed; source: the API references of the services.
+// needed has the actions that each SDK call needs, from the API references of the services.
 var needed = map[string][]string{
 	"kms.GetPublicKey":                    {"kms:GetPublicKey"},
 	"kms.Sign":                            {"kms:Sign"},
@@ -201,10 +203,11 @@ var needed = map[string][]string{
 	"sts.AssumeRole":                      {"sts:AssumeRole"},
 }
 
-// whose is the role of the process that a package runs in.
-var whose = map[string]string{"authz": "server", "dispatcher": "server", "storage": "server", "worker/queue": "worker"}
+// whose has the role of the process that each package runs in.
+var whose = map[string]string{"authz": "server", "dispatcher/backends": "server", "storage": "server", "worker/queue": "worker"}
 
-// Each role may do what the calls of its process need, and nothing else.
+// TestAWSPoliciesAllowTheCallsOfTheCode checks that each role may do what the calls of its process need, and nothing
+// else.
 func TestAWSPoliciesAllowTheCallsOfTheCode(t *testing.T) {
 	t.Parallel()
 	want := map[string]map[string]bool{"server": {}, "worker": {}, "task": {}}
@@ -219,7 +222,7 @@ func TestAWSPoliciesAllowTheCallsOfTheCode(t *testing.T) {
 			}
 		}
 	}
-	// What tasks may do at most is what session policies are made of.
+	// Tasks need at most the actions of session policies.
 	source, err := os.ReadFile(filepath.Join(root, "storage", "credentials_policy.go"))
 	require.NoError(t, err)
 	for _, match := range regexp.MustCompile(`Action: "(s3:\w+)"`).FindAllSubmatch(source, -1) {
@@ -237,12 +240,13 @@ func TestAWSPoliciesAllowTheCallsOfTheCode(t *testing.T) {
 	}
 	for _, s := range all["lambda-execution"].Statement {
 		for _, action := range s.Action {
-			require.True(t, strings.HasPrefix(action, "logs:"), "a function needs nothing but its log, and not %s", action)
+			require.True(t, strings.HasPrefix(action, "logs:"), "a function needs nothing but its log, and not %s",
+				action)
 		}
 	}
 }
 
-// awsCalls are the calls of AWS that the code makes, such as s3.PutObject, by the folder that makes them.
+// awsCalls returns the AWS calls in the code, such as s3.PutObject, by folder.
 func awsCalls(t *testing.T) map[string][]string {
 	t.Helper()
 	found := map[string][]string{}
@@ -252,8 +256,10 @@ func awsCalls(t *testing.T) map[string][]string {
 		}
 		rel := filepath.ToSlash(strings.TrimPrefix(name, root+string(filepath.Separator)))
 		if entry.IsDir() {
-			if base := entry.Name(); name != root && (strings.HasPrefix(base, ".") || base == "node_modules" || base == "testdata") ||
-				strings.HasPrefix(rel, "internal/test") || rel == "tools" || rel == "bench" { // which speak to the test servers
+			if base := entry.Name(); name != root &&
+				(strings.HasPrefix(base, ".") || base == "node_modules" || base == "testdata") ||
+				strings.HasPrefix(rel, "internal/test") || rel == "tools" ||
+				rel == "bench" { // which speak to the test servers
 				return fs.SkipDir
 			}
 			return nil
@@ -265,7 +271,7 @@ func awsCalls(t *testing.T) map[string][]string {
 		if err != nil {
 			return err
 		}
-		services := map[string]string{} // by the name that the file has for the package
+		services := map[string]string{} // by the package's name in the file
 		for _, spec := range file.Imports {
 			path, err := strconv.Unquote(spec.Path.Value)
 			if err != nil {
@@ -352,7 +358,8 @@ func TestECSTaskDefinitionFitsTheWorker(t *testing.T) {
 	}
 	var readsToken bool
 	for _, s := range policies(t)["ecs-execution"].Statement {
-		readsToken = readsToken || slices.Contains(s.Action, "ssm:GetParameters") && slices.Contains(s.Resource, c.Secrets[0].ValueFrom)
+		readsToken = readsToken || slices.Contains(s.Action, "ssm:GetParameters") &&
+			slices.Contains(s.Resource, c.Secrets[0].ValueFrom)
 	}
 	require.True(t, readsToken, "the execution role may not read %s", c.Secrets[0].ValueFrom)
 	pool, err := strconv.Atoi(flags["--pool-size"])
@@ -367,7 +374,8 @@ func TestECSTaskDefinitionFitsTheWorker(t *testing.T) {
 func TestQueueAttributesAreThoseThatDoctorWants(t *testing.T) {
 	t.Parallel()
 	q := strictly[struct {
-		VisibilityTimeout, DelaySeconds, ReceiveMessageWaitTimeSeconds, MessageRetentionPeriod, SqsManagedSseEnabled, RedrivePolicy string
+		VisibilityTimeout, DelaySeconds, ReceiveMessageWaitTimeSeconds, MessageRetentionPeriod, SqsManagedSseEnabled,
+		RedrivePolicy string
 	}](t, awsBlocks(t, "queue-attributes")[""])
 	redrive := strictly[struct {
 		DeadLetterTargetArn string `json:"deadLetterTargetArn"`

@@ -14,7 +14,7 @@ import (
 
 func schemaOf(t *testing.T) []byte { return dag.Schema(catalog(t)) }
 
-// TestConsoleBlocks runs what readers are told to run.
+// TestConsoleBlocks runs the commands that the pages ask readers to run.
 func TestConsoleBlocks(t *testing.T) {
 	t.Parallel()
 	ran := 0
@@ -36,14 +36,14 @@ func TestConsoleBlocks(t *testing.T) {
 	require.Positive(t, ran)
 }
 
-// console is what runs the commands of one page.
+// console runs the commands of one page.
 type console struct {
 	page page
 	dir  string
 	env  []string
 }
 
-// step is one command, and lines of what it prints.
+// step is one command, and lines of its output.
 type step struct {
 	command string
 	prints  []string
@@ -62,13 +62,14 @@ func stepsOf(b block) []step {
 	return steps
 }
 
-// do runs a command. What it is shown to print must be in what it prints, line by line and in that order; a line may
-// show only some of the words, in their order, and columns may be wider.
+// do runs a command. Its output must contain the lines that the page shows, in that order. A line on the page may show
+// only some of the words, in their order, and columns may be wider.
 func (c *console) do(t *testing.T, s step, b block) {
 	t.Helper()
 	if strings.HasSuffix(b.info, "background") {
 		args := strings.Fields(s.command)
-		require.Equal(t, []string{"dagctl", "dev"}, args[:2], "%s:%d: only dagctl dev runs in the background", c.page.path, b.line)
+		require.Equal(t, []string{"dagctl", "dev"}, args[:2], "%s:%d: only dagctl dev runs in the background",
+			c.page.path, b.line)
 		processtest.Dev(t, filepath.Join(c.dir, args[2]), filepath.Join(c.dir, ".dagctl"))
 		return
 	}
@@ -81,7 +82,8 @@ func (c *console) do(t *testing.T, s step, b block) {
 		i := 0
 		for ; i < len(lines) && !hasWords(lines[i], want); i++ {
 		}
-		require.Less(t, i, len(lines), "%s:%d: `%s` does not print %q, but\n%s", c.page.path, b.line, s.command, want, output)
+		require.Less(t, i, len(lines), "%s:%d: `%s` does not print %q, but\n%s", c.page.path, b.line, s.command, want,
+			output)
 		lines = lines[i+1:]
 	}
 }

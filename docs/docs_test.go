@@ -1,14 +1,14 @@
-// Package docs_test holds the documentation against the product: examples are parsed and run, names are looked up.
+// Package docs_test checks the documentation against the product: it parses and runs examples, and looks up names.
 //
-// A fenced block says by its first line what it is:
+// The first line of a fenced block says what the block is:
 //
 //	yaml                    a whole DAG file
-//	yaml jobs               jobs of one
-//	yaml top                top-level fields of one
-//	console run             commands ("$ ...") that are run in order, in one folder a page, and parts of what they print
-//	console run background  a `dagctl dev` that goes on running
+//	yaml jobs               jobs of a DAG file
+//	yaml top                top-level fields of a DAG file
+//	console run             commands ("$ ...") that run in order, in one folder per page, and parts of their output
+//	console run background  a `dagctl dev` that keeps running
 //
-// Blocks of any other sort are for reading.
+// Blocks of any other sort are only for reading.
 package docs_test
 
 import (
@@ -94,10 +94,12 @@ func blocksOf(t *testing.T, p page) []block {
 	return blocks
 }
 
-// stub is what fragments of DAG files refer to.
+// stub has the jobs that fragments of DAG files refer to.
 const stub = `
-- { name: landing, operator: file_source, source: { kind: poll, every: 10s }, partition_by: { time: day }, config: { path: d, pattern: "{date}.csv", format: csv } }
-- { name: split, operator: command, source: { kind: manual }, partition_by: { time: day }, outputs: [good, rejects], config: { argv: [split] } }
+- { name: landing, operator: file_source, source: { kind: poll, every: 10s }, partition_by: { time: day },
+    config: { path: d, pattern: "{date}.csv", format: csv } }
+- { name: split, operator: command, source: { kind: manual }, partition_by: { time: day }, outputs: [good, rejects],
+    config: { argv: [split] } }
 `
 
 func TestYAMLBlocksAreValid(t *testing.T) {
@@ -105,12 +107,13 @@ func TestYAMLBlocksAreValid(t *testing.T) {
 	cat := catalog(t)
 	for _, p := range pages(t) {
 		if p.path == "docs/config.md" {
-			continue // a server's config, which cmd/dagctl holds against the code
+			continue // a server's config, which a test of cmd/dagctl compares with the code
 		}
 		for _, b := range p.blocks {
 			document, ok := asDocument(b)
 			if !ok {
-				require.NotEqual(t, "yaml", strings.Fields(b.info + " -")[0], "%s:%d: yaml of an unknown sort", p.path, b.line)
+				require.NotEqual(t, "yaml", strings.Fields(b.info + " -")[0], "%s:%d: yaml of an unknown sort", p.path,
+					b.line)
 				continue
 			}
 			_, problems := dag.Parse(dag.File{Name: "dag.yaml", Text: []byte(document)}, cat)
@@ -174,7 +177,7 @@ func TestLinksLeadSomewhere(t *testing.T) {
 	}
 }
 
-// slug is a heading as GitHub links to it.
+// slug is the anchor by which GitHub links to a heading.
 func slug(heading string) string {
 	var b strings.Builder
 	for _, r := range strings.ToLower(heading) {
@@ -188,7 +191,7 @@ func slug(heading string) string {
 	return b.String()
 }
 
-// Every file and folder that pages for engineers name is there.
+// TestNamedFilesExist looks up every file and folder that the pages for engineers name.
 func TestNamedFilesExist(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"docs/architecture.md", "docs/state_machines.md", "CONTRIBUTING.md"} {
@@ -201,7 +204,8 @@ func TestNamedFilesExist(t *testing.T) {
 	}
 }
 
-// The way of one event leads through every file that the package comment of dispatcher names, in that order.
+// TestTheWayOfOneEventIsThatOfTheCode checks that the page follows an event through the files that the package comment
+// of dispatcher names, in that order.
 func TestTheWayOfOneEventIsThatOfTheCode(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile(filepath.Join(root, "dispatcher", "dispatcher.go"))
@@ -218,7 +222,8 @@ func TestTheWayOfOneEventIsThatOfTheCode(t *testing.T) {
 	}
 }
 
-// docs/operators.md has a section for each operator, and a row for each field of its config.
+// TestOperatorFieldsAreThoseOfTheSchemas checks that docs/operators.md has a section for each operator, and a row for
+// each field of its config.
 func TestOperatorFieldsAreThoseOfTheSchemas(t *testing.T) {
 	t.Parallel()
 	text := pageAt(t, "docs/operators.md").text

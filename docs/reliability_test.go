@@ -9,10 +9,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Every test that docs/reliability.md names is there, so that a promise cannot outlive what holds it.
+// TestPromisesNameTheirTests looks up every test that docs/reliability.md names, so that no guarantee outlives its
+// test.
 func TestPromisesNameTheirTests(t *testing.T) {
 	t.Parallel()
-	named := regexp.MustCompile("`((?:[a-z]+/)*[a-z]+)\\.(Test\\w+)`").FindAllStringSubmatch(pageAt(t, "docs/reliability.md").text, -1)
+	name := regexp.MustCompile("`((?:[a-z]+/)*[a-z]+)\\.(Test\\w+)`")
+	named := name.FindAllStringSubmatch(pageAt(t, "docs/reliability.md").text, -1)
 	require.NotEmpty(t, named)
 	sources := map[string]string{} // by package folder
 	for _, name := range named {
@@ -26,6 +28,7 @@ func TestPromisesNameTheirTests(t *testing.T) {
 				sources[folder] += string(text)
 			}
 		}
-		require.Contains(t, sources[folder], "\nfunc "+name[2]+"(t *testing.T)", "docs/reliability.md names %s.%s", folder, name[2])
+		require.Contains(t, sources[folder], "\nfunc "+name[2]+"(t *testing.T)", "docs/reliability.md names %s.%s",
+			folder, name[2])
 	}
 }

@@ -28,7 +28,7 @@ func properties(t *testing.T, schema json.RawMessage) []string {
 	return slices.Collect(maps.Keys(s.Properties))
 }
 
-// Every field of a DAG file is described in docs/yaml.md.
+// TestEveryFieldIsDescribed checks that docs/yaml.md mentions every field of a DAG file.
 func TestEveryFieldIsDescribed(t *testing.T) {
 	t.Parallel()
 	text := pageAt(t, "docs/yaml.md").text
@@ -38,11 +38,12 @@ func TestEveryFieldIsDescribed(t *testing.T) {
 	collectFields(schema, fields)
 	require.Contains(t, fields, "heartbeat_timeout_seconds")
 	for _, field := range slices.Sorted(maps.Keys(fields)) {
-		assert.True(t, regexp.MustCompile(`\b`+regexp.QuoteMeta(field)+`\b`).MatchString(text), "docs/yaml.md does not mention the field %s", field)
+		assert.True(t, regexp.MustCompile(`\b`+regexp.QuoteMeta(field)+`\b`).MatchString(text),
+			"docs/yaml.md does not mention the field %s", field)
 	}
 }
 
-// collectFields finds what the schema allows an object to have, apart from operators' configs.
+// collectFields finds the fields that the schema allows, apart from operators' configs.
 func collectFields(node any, into map[string]bool) {
 	switch n := node.(type) {
 	case []any:
@@ -106,7 +107,8 @@ func TestStateMachinesAreThoseOfTheCode(t *testing.T) {
 					states[state] = true
 				}
 			}
-			require.ElementsMatch(t, statesOf(t, m), slices.Collect(maps.Keys(states)), "states drawn, and those that the schema allows")
+			require.ElementsMatch(t, statesOf(t, m), slices.Collect(maps.Keys(states)),
+				"states drawn, and those that the schema allows")
 			for _, tr := range m.transitions(statements) {
 				require.Contains(t, drawn, tr, "a transition of the code's SQL that is not drawn")
 			}
@@ -116,7 +118,7 @@ func TestStateMachinesAreThoseOfTheCode(t *testing.T) {
 	require.NotEmpty(t, machines[2].transitions(statements), "the code's SQL is not found any more")
 }
 
-// statesOf is what the column's CHECK allows.
+// statesOf returns the states that the column's CHECK allows.
 func statesOf(t *testing.T, m machine) []string {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(root, "migrations", "*.sql"))
@@ -144,8 +146,8 @@ func quoted(list string) []string {
 	return all
 }
 
-// transitions are those that the statements spell out: UPDATE table SET column = 'to' ... WHERE column = 'from', or IN.
-// What is a parameter cannot be seen here.
+// transitions returns the transitions that the statements spell out: UPDATE table SET column = 'to' ... WHERE
+// column = 'from', or IN. It cannot see states that are parameters.
 func (m machine) transitions(statements []string) []transition {
 	update := regexp.MustCompile(`(?s)UPDATE ` + m.table + `\b[^;]*?\bSET\b[^;]*?\b` + m.column + ` = '(\w+)'(.*)`)
 	from := regexp.MustCompile(`(?s)\bWHERE\b.*?\b` + m.column + ` (?:= '(\w+)'|IN \(([^)]*)\))`)
@@ -168,14 +170,16 @@ func (m machine) transitions(statements []string) []transition {
 	return all
 }
 
-// sqlOf is every string of the packages' product code.
-func sqlOf(t *testing.T, packages ...string) []string {
+// sqlOf returns every string in the product code of the folders and of the packages below them.
+func sqlOf(t *testing.T, folders ...string) []string {
 	t.Helper()
 	var texts []string
-	for _, name := range packages {
+	for _, name := range folders {
 		files, err := filepath.Glob(filepath.Join(root, name, "*.go"))
 		require.NoError(t, err)
-		for _, file := range files {
+		below, err := filepath.Glob(filepath.Join(root, name, "*", "*.go"))
+		require.NoError(t, err)
+		for _, file := range append(files, below...) {
 			if strings.HasSuffix(file, "_test.go") {
 				continue
 			}

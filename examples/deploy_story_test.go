@@ -13,11 +13,12 @@ import (
 	"github.com/dagctl/dagctl/examples/processtest"
 )
 
-// TestDeployStory runs the story and holds what it prints against docs/deploys.md, which shows it.
+// TestDeployStory runs the story and compares its output with docs/deploys.md.
 func TestDeployStory(t *testing.T) {
 	t.Parallel()
 	script, err := filepath.Abs(filepath.Join("us-flights", "deploy-story.sh"))
 	require.NoError(t, err)
+
 	cmd := exec.CommandContext(t.Context(), "sh", script)
 	cmd.Env = processtest.Environment(t)
 	var errs strings.Builder
@@ -33,10 +34,10 @@ func TestDeployStory(t *testing.T) {
 	require.Equal(t, plainly(shown), plainly(string(printed)))
 }
 
-// changing is what differs from run to run: hashes, times, sizes.
+// changing matches what differs from run to run: hashes, times, sizes.
 var changing = regexp.MustCompile(`\([0-9a-f]{7}\)|<1s|~[0-9hms.]+|Critical path .*?s\.|[0-9.]+ [kM]?B\b`)
 
-// plainly is a text without what differs from run to run, and without the widths of columns.
+// plainly returns a text without what differs from run to run, and without the widths of columns.
 func plainly(text string) string {
 	var lines []string
 	for line := range strings.Lines(text) {

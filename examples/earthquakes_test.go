@@ -26,7 +26,9 @@ func TestEarthquakes(t *testing.T) {
 		require.True(t, ok, job)
 		return j.Config["query"]
 	}
-	run(`CREATE VIEW feed AS SELECT f.* FROM (SELECT unnest(features) AS f FROM read_json(%s, sample_size = -1, maximum_object_size = 16777216))`,
+
+	run(`CREATE VIEW feed AS SELECT f.* FROM (SELECT unnest(features) AS f FROM read_json(%s, sample_size = -1,
+		maximum_object_size = 16777216))`,
 		duck.Literal(filepath.Join(w.dir, "data", "all_week.geojson")))
 	run("CREATE TABLE earthquakes AS %s", query("events"))
 	run("CREATE VIEW events AS FROM earthquakes; CREATE TABLE earthquakes_daily AS %s", query("daily"))
@@ -34,7 +36,7 @@ func TestEarthquakes(t *testing.T) {
 		w.equal(t, s, p.Name, p.Name)
 	}
 
-	// Any Postgres client finds the events behind a view of the dataset's name, with the indexes that the file asks for.
+	// Any Postgres client finds the events in a view with the dataset's name, with the indexes that the file defines.
 	require.Equal(t, 1679, w.count(t, `SELECT count(*) FROM data_local.earthquakes`))
 	require.Equal(t, 2, w.count(t, `SELECT count(*) FROM pg_indexes WHERE schemaname = 'data_local' AND
 		(indexdef LIKE '%(occurred_at)' OR indexdef LIKE '%(region, magnitude)')`))

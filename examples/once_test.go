@@ -9,7 +9,8 @@ import (
 	"github.com/dagctl/dagctl/examples/processtest"
 )
 
-// What `make demo ONCE=1` does: all of it on a PostgreSQL of its own, unattended, and the rows printed.
+// TestOnce does what `make demo ONCE=1` does: it runs the example unattended, on its own PostgreSQL, and prints the
+// rows.
 func TestOnce(t *testing.T) {
 	t.Parallel()
 	for example, want := range map[string][]string{

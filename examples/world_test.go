@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -29,7 +30,7 @@ type world struct {
 	dir    string // the copy
 	data   string // data folder of the servers
 	dbURL  string
-	s3     *storage.S3Config // of the servers; nil: their files are in the data folder
+	s3     *storage.S3Config // of the servers; nil: files are in the data folder
 	owner  *pgxpool.Pool
 	reader *pgxpool.Pool
 }
@@ -44,7 +45,29 @@ func newWorld(t testing.TB, example string) *world {
 	w.reader, err = pg.OpenRequests(t.Context(), w.dbURL, pg.WithMaxConns(4))
 	require.NoError(t, err)
 	t.Cleanup(w.reader.Close)
+	t.Cleanup(func() {
+		if t.Failed() {
+			w.logOpen(t)
+		}
+	})
 	return w
+}
+
+// logOpen logs what settle would wait for.
+func (w *world) logOpen(t testing.TB) {
+	t.Helper()
+	for _, open := range []string{"dag_versions WHERE status IN ('Staged', 'Building', 'Ready')",
+		"tasks WHERE status NOT IN ('Completed', 'Cancelled')", "ready", "waiting", "leases",
+		"outbox WHERE status <> 'Done'"} {
+		rows, err := w.owner.Query(context.Background(),
+			"SELECT now()::text || ' ' || to_jsonb(r)::text FROM (SELECT * FROM "+open+") r")
+		if err != nil {
+			t.Logf("%s: %v", open, err)
+			continue
+		}
+		lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		t.Logf("%s: %v\n%s", open, err, strings.Join(lines, "\n"))
+	}
 }
 
 func copyOf(t testing.TB, example string) string {
@@ -60,13 +83,13 @@ func (w *world) serve(t testing.TB) *processtest.Server {
 	return processtest.Dev(t, w.dir, w.data, "--database-url", w.dbURL)
 }
 
-// ask runs a command against the server that runs.
+// ask runs a command against the running server.
 func ask[T any](t testing.TB, w *world, args ...string) T {
 	t.Helper()
 	return processtest.Decode[T](t, w.dir, append(args, "--data", w.data)...)
 }
 
-// count asks the database for a number.
+// count reads a number from the database.
 func (w *world) count(t testing.TB, query string, args ...any) int {
 	t.Helper()
 	var n int
@@ -85,15 +108,17 @@ func (w *world) settle(t testing.TB) {
 	})
 }
 
-// files are the local Parquet files of what a reader of the dataset gets now.
+// files returns local Parquet files with the live rows of a dataset.
 func (w *world) files(t testing.TB, dataset string) []string {
 	t.Helper()
 	org, err := authz.OrgBySlug(t.Context(), w.owner, "local")
 	require.NoError(t, err)
+
 	store, err := storage.New(storage.Config{Root: filepath.Join(w.data, "storage"), Pool: w.owner, S3: w.s3})
 	require.NoError(t, err)
 	reg, err := registry.New(registry.Config{Pool: w.owner, Requests: w.reader, Storage: store, Catalog: catalog(t)})
 	require.NoError(t, err)
+
 	caller := authz.Caller{OrgID: org.ID, OrgSlug: org.Slug, Actor: "test", Role: authz.RoleAdmin}
 	var generation storage.Generation
 	var partitions []storage.Partition
@@ -102,12 +127,13 @@ func (w *world) files(t testing.TB, dataset string) []string {
 		return err
 	})
 	require.NoError(t, err)
+
 	opened, err := store.Open(t.Context(), generation, partitions, t.TempDir())
 	require.NoError(t, err)
 	return slices.Concat(opened...)
 }
 
-// document is the example's DAG.
+// document returns the example's DAG.
 func document(t testing.TB, dir string) *dag.Document {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(dir, "dag.yaml"))
@@ -117,7 +143,7 @@ func document(t testing.TB, dir string) *dag.Document {
 	return doc
 }
 
-// catalog is the operators that dagctl has.
+// catalog returns the catalog of dagctl's operators.
 func catalog(t testing.TB) dag.Catalog {
 	t.Helper()
 	builtin, err := operators.Builtin(operators.Options{})
@@ -125,7 +151,7 @@ func catalog(t testing.TB) dag.Catalog {
 	return builtin.Catalog(nil)
 }
 
-// session is a DuckDB that may read anything: what dagctl is compared with.
+// session returns a DuckDB session without restrictions, to compare dagctl with.
 func session(t testing.TB) *duck.Session {
 	t.Helper()
 	s, err := duck.Open(t.Context(), duck.Config{AnyPath: true})
@@ -134,18 +160,21 @@ func session(t testing.TB) *duck.Session {
 	return s
 }
 
-// equal holds a dataset against a table of the session: the same columns, types and rows, each row as often.
+// equal requires that a dataset has the same columns, types and rows as a table of the session, each row as often.
 func (w *world) equal(t testing.TB, s *duck.Session, dataset, table string) {
 	t.Helper()
 	files := w.files(t, dataset)
 	require.NotEmpty(t, files, dataset)
+
 	got := "SELECT * FROM " + duck.ReadParquet(files)
 	want := "SELECT * FROM " + duck.Quote(table)
 	gotColumns, err := s.Describe(t.Context(), got)
 	require.NoError(t, err)
+
 	wantColumns, err := s.Describe(t.Context(), want)
 	require.NoError(t, err)
 	require.Equal(t, wantColumns, gotColumns, dataset)
+
 	for name, query := range map[string]string{
 		"rows":       "SELECT abs((SELECT count(*) FROM (" + want + ")) - (SELECT count(*) FROM (" + got + ")))",
 		"missing":    "SELECT count(*) FROM (" + want + " EXCEPT ALL " + got + ")",

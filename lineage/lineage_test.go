@@ -36,6 +36,7 @@ func TestColumns(t *testing.T) {
 	flights2 := func(name string) lineage.Column {
 		return lineage.Column{DatasetUUID: uuid.UUID{1}, DatasetVersion: uuid.UUID{1, 2}, Name: name}
 	}
+
 	delays := func(name string) lineage.Column {
 		return lineage.Column{DatasetUUID: uuid.UUID{2}, DatasetVersion: uuid.UUID{2, 1}, Name: name}
 	}
@@ -50,9 +51,10 @@ func TestColumns(t *testing.T) {
 		{Output: delays("mean"), Input: flights1("delay"), Transform: lineage.Aggregate},
 		{Output: delays("mean"), Input: flights1("delay"), Transform: lineage.Expression},
 	}
+
 	next := []lineage.ColumnEdge{{Output: candidate("airport"), Input: flights2("origin"), Transform: lineage.Identity}}
 	rank := []lineage.ColumnEdge{{Output: ranking("airport"), Input: delays("airport"), Transform: lineage.Identity}}
-	for range 2 { // the second time changes nothing
+	for range 2 { // recording twice changes nothing
 		for _, edges := range [][]lineage.ColumnEdge{live, next, rank, nil} {
 			in(t, pool, func(ctx context.Context, tx pgx.Tx) (struct{}, error) {
 				var b pg.Batch
@@ -61,8 +63,12 @@ func TestColumns(t *testing.T) {
 			})
 		}
 	}
-	read := func(f func(context.Context, pgx.Tx, uuid.UUID, uuid.UUID) ([]lineage.ColumnEdge, error), org, version uuid.UUID) []lineage.ColumnEdge {
-		return in(t, pool, func(ctx context.Context, tx pgx.Tx) ([]lineage.ColumnEdge, error) { return f(ctx, tx, org, version) })
+
+	read := func(f func(context.Context, pgx.Tx, uuid.UUID, uuid.UUID) ([]lineage.ColumnEdge, error), org,
+		version uuid.UUID) []lineage.ColumnEdge {
+		return in(t, pool, func(ctx context.Context, tx pgx.Tx) ([]lineage.ColumnEdge, error) {
+			return f(ctx, tx, org, version)
+		})
 	}
 	require.Equal(t, live, read(lineage.Origins, org, uuid.UUID{2, 1}))
 	require.Equal(t, next, read(lineage.Origins, org, uuid.UUID{2, 2}), "a candidate has its own beside the live ones")
@@ -72,7 +78,7 @@ func TestColumns(t *testing.T) {
 	require.Empty(t, read(lineage.Origins, uuid.New(), uuid.UUID{2, 1}), "another org sees none")
 }
 
-// withoutForeignKeys spares the test from filling registry's tables, which are not what it is about.
+// withoutForeignKeys disables foreign keys, so that the test need not fill registry's tables.
 func withoutForeignKeys(t *testing.T, pool *pgxpool.Pool) {
 	t.Helper()
 	rows, err := pool.Query(t.Context(), `

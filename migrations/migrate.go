@@ -38,16 +38,16 @@ const (
 
 // Migration is one step of the schema.
 type Migration struct {
-	Line      string     // whose schema: dagctl or river
-	Version   int64      // counts up within its line
-	Name      string     // what it is about
+	Line      string     // dagctl or river
+	Version   int64      // ascending within its line
+	Name      string     // describes the change
 	AppliedAt *time.Time // nil while it is pending
-	file      string     // of dagctl's own
+	file      string     // of dagctl's own migrations
 }
 
-// Up applies what is pending. Any number of processes may call it at once: one works, the others wait and find it done.
+// Up applies pending migrations. Any number of processes may call it at once: one applies them, the others wait.
 func Up(ctx context.Context, url string) error {
-	// One connection holds the lock, the others work.
+	// One connection holds the lock, and others apply the migrations.
 	pool, err := pg.Open(ctx, url, pg.WithApplicationName("dagctl migrate"), pg.WithMaxConns(4))
 	if err != nil {
 		return err
@@ -94,8 +94,8 @@ func riverMigrator(pool *pgxpool.Pool) (*rivermigrate.Migrator[pgx.Tx], error) {
 	return migrator, nil
 }
 
-// locked runs fn under the database's migration lock. It asks again instead of waiting inside PostgreSQL, because a
-// statement that waits there holds a snapshot, and CREATE INDEX CONCURRENTLY in fn would wait for that snapshot.
+// locked runs fn under the database's migration lock. It polls for the lock instead of waiting inside PostgreSQL,
+// because a statement that waits there holds a snapshot, for which CREATE INDEX CONCURRENTLY in fn would wait.
 func locked(ctx context.Context, pool *pgxpool.Pool, fn func() error) error {
 	conn, err := pool.Acquire(ctx)
 	if err != nil {
@@ -109,6 +109,7 @@ func locked(ctx context.Context, pool *pgxpool.Pool, fn func() error) error {
 		if err := conn.QueryRow(ctx, `SELECT pg_try_advisory_lock($1)`, int64(lockKey)).Scan(&got); err != nil {
 			return fmt.Errorf("take the migration lock: %w", err)
 		}
+
 		if got {
 			break
 		}
@@ -119,7 +120,7 @@ func locked(ctx context.Context, pool *pgxpool.Pool, fn func() error) error {
 		}
 	}
 	if err := fn(); err != nil {
-		return err // closing the pool gives the lock back
+		return err // closing the pool releases the lock
 	}
 	if _, err := conn.Exec(ctx, `SELECT pg_advisory_unlock($1)`, int64(lockKey)); err != nil {
 		return fmt.Errorf("give back the migration lock: %w", err)
@@ -127,7 +128,7 @@ func locked(ctx context.Context, pool *pgxpool.Pool, fn func() error) error {
 	return nil
 }
 
-// Status lists all migrations in the order of their application. It changes nothing.
+// Status returns all migrations in the order of their application. It changes nothing.
 func Status(ctx context.Context, pool *pgxpool.Pool) ([]Migration, error) {
 	all, err := own()
 	if err != nil {
@@ -140,8 +141,10 @@ func Status(ctx context.Context, pool *pgxpool.Pool) ([]Migration, error) {
 	for _, m := range river.AllVersions() {
 		all = append(all, Migration{Line: "river", Version: int64(m.Version), Name: m.Name})
 	}
-	// Two statements, because River's table appears only after dagctl's own.
-	if err := markApplied(ctx, pool, all, "dagctl", `SELECT version_id, tstamp FROM `+table+` WHERE is_applied`); err != nil {
+
+	// Two statements, because River's table exists only after dagctl's own.
+	if err := markApplied(ctx, pool, all, "dagctl",
+		`SELECT version_id, tstamp FROM `+table+` WHERE is_applied`); err != nil {
 		return nil, err
 	}
 	if err := markApplied(ctx, pool, all, "river", `SELECT version, created_at FROM river_migration`); err != nil {
@@ -150,7 +153,7 @@ func Status(ctx context.Context, pool *pgxpool.Pool) ([]Migration, error) {
 	return all, nil
 }
 
-// Fingerprint identifies the schema that Up makes: all migrations' content, River's included.
+// Fingerprint returns a hash of all migrations' content, including River's.
 func Fingerprint() (string, error) {
 	hash := sha256.New()
 	all, err := own()
@@ -164,6 +167,7 @@ func Fingerprint() (string, error) {
 		}
 		fmt.Fprintf(hash, "%s %d\n%s", m.file, len(text), text)
 	}
+
 	river, err := riverMigrator(nil)
 	if err != nil {
 		return "", err
@@ -174,7 +178,7 @@ func Fingerprint() (string, error) {
 	return fmt.Sprintf("%x", hash.Sum(nil)), nil
 }
 
-// own lists the embedded files, which fs.Glob sorts by name and so by number.
+// own returns the embedded files' migrations. fs.Glob sorts the files by name and so by number.
 func own() ([]Migration, error) {
 	names, err := fs.Glob(files, "*.sql")
 	if err != nil {
@@ -187,14 +191,15 @@ func own() ([]Migration, error) {
 			return nil, fmt.Errorf("migration %s: %w", name, err)
 		}
 		_, words, _ := strings.Cut(strings.TrimSuffix(name, ".sql"), "_")
-		all = append(all, Migration{Line: "dagctl", Version: version, Name: strings.ReplaceAll(words, "_", " "), file: name})
+		all = append(all, Migration{Line: "dagctl", Version: version, Name: strings.ReplaceAll(words, "_", " "),
+			file: name})
 	}
 	return all, nil
 }
 
-// markApplied sets AppliedAt of one line's migrations from its table. No table yet means none is applied.
+// markApplied sets AppliedAt of one line's migrations from its table. If there is no table, none is applied.
 func markApplied(ctx context.Context, pool *pgxpool.Pool, all []Migration, line, query string) error {
-	rows, _ := pool.Query(ctx, query) // its error comes with the rows
+	rows, _ := pool.Query(ctx, query) // the rows have its error
 	var version int64
 	var at time.Time
 	applied := map[int64]time.Time{}
@@ -202,6 +207,7 @@ func markApplied(ctx context.Context, pool *pgxpool.Pool, all []Migration, line,
 		applied[version] = at.UTC()
 		return nil
 	})
+
 	const undefinedTable = "42P01"
 	if pgErr := new(pgconn.PgError); errors.As(err, &pgErr) && pgErr.Code == undefinedTable {
 		return nil
@@ -217,8 +223,8 @@ func markApplied(ctx context.Context, pool *pgxpool.Pool, all []Migration, line,
 	return nil
 }
 
-// Pending lists the migrations that this database lacks; a server is not ready while there are any. A database that is
-// ahead of this binary has none pending, so that old and new servers can run side by side during an upgrade.
+// Pending returns the migrations that this database lacks. A server is not ready while there are any. A database that
+// is ahead of this binary has none pending, so that old and new servers can run at the same time during an upgrade.
 func Pending(ctx context.Context, pool *pgxpool.Pool) ([]Migration, error) {
 	all, err := Status(ctx, pool)
 	if err != nil {

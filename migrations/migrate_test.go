@@ -44,9 +44,11 @@ func TestTenServersStartAtOnce(t *testing.T) {
 	}
 	require.Positive(t, lines["dagctl"])
 	require.Positive(t, lines["river"])
-	require.Equal(t, lines["dagctl"], count(t, pool, `SELECT count(*) FROM schema_migrations WHERE version_id > 0`), "each was applied once")
+	require.Equal(t, lines["dagctl"], count(t, pool, `SELECT count(*) FROM schema_migrations WHERE version_id > 0`),
+		"each was applied once")
 	require.Equal(t, lines["river"], count(t, pool, `SELECT count(*) FROM river_migration`))
-	require.Zero(t, count(t, pool, `SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`))
+	require.Zero(t, count(t, pool, `SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND database = (SELECT oid
+		FROM pg_database WHERE datname = current_database())`))
 }
 
 // Roles belong to the whole server, so databases that are migrated side by side meet there.
@@ -90,7 +92,8 @@ func TestAWaitingServerGivesUpWithItsContext(t *testing.T) {
 	go func() { ended <- migrations.Up(ctx, url) }()
 	pool := open(t, url)
 	require.Eventually(t, func() bool {
-		return count(t, pool, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'dagctl migrate' AND query LIKE '%pg_try_advisory_lock%'`) > 0
+		return count(t, pool, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
+			AND application_name = 'dagctl migrate' AND query LIKE '%pg_try_advisory_lock%'`) > 0
 	}, 30*time.Second, 10*time.Millisecond)
 	cancel()
 	require.ErrorIs(t, <-ended, context.Canceled)

@@ -14,10 +14,12 @@ import (
 // maxAppended is how many files a revision may have before an append rewrites them as one.
 const maxAppended = 64
 
-// sealAppended seals base plus new rows, one row per unique key. Where the new rows repeat no key the base's files are
-// named again and only the new ones are written; otherwise all is rewritten, and of rows with one key the last wins:
-// new after base, and by position within each.
-func (c storageCarrier) sealAppended(ctx context.Context, a storage.Attempt, base *storage.Partition, written []string, scratch string) (storage.Manifest, error) {
+// sealAppended seals base plus new rows, with one row per unique key. If the new rows repeat no key, it names the
+// base's files again and writes only the new ones. Otherwise it rewrites all rows, and the last row of a key wins: new
+// after base, and by position within each.
+func (c storageCarrier) sealAppended(
+	ctx context.Context, a storage.Attempt, base *storage.Partition, written []string, scratch string,
+) (storage.Manifest, error) {
 	if len(a.Generation.UniqueKey) == 0 {
 		return storage.Manifest{}, fault.New(fault.Invalid, "append needs a unique_key")
 	}
@@ -29,16 +31,20 @@ func (c storageCarrier) sealAppended(ctx context.Context, a storage.Attempt, bas
 		}
 		baseFiles = opened[0]
 	}
-	session, err := duck.Open(ctx, duck.Config{AllowedPaths: slices.Concat(baseFiles, written), AllowedDirs: []string{scratch}, TempDir: scratch})
+
+	session, err := duck.Open(ctx, duck.Config{AllowedPaths: slices.Concat(baseFiles, written),
+		AllowedDirs: []string{scratch}, TempDir: scratch})
 	if err != nil {
 		return storage.Manifest{}, err
 	}
 	defer session.Close()
+
 	m := merge{session: session, key: duck.QuoteAll(a.Generation.UniqueKey), base: baseFiles, added: written}
 	apart, err := m.apart(ctx)
 	if err != nil {
 		return storage.Manifest{}, err
 	}
+
 	if apart && len(baseFiles)+len(written) <= maxAppended {
 		sealed, err := c.storage.Seal(ctx, a, written)
 		if err != nil || base == nil {
@@ -51,6 +57,7 @@ func (c storageCarrier) sealAppended(ctx context.Context, a storage.Attempt, bas
 		sealed.Files = slices.Concat(base.Files, sealed.Files)
 		return sealed, nil
 	}
+
 	merged := filepath.Join(scratch, "merged.parquet")
 	if err := m.write(ctx, merged); err != nil {
 		return storage.Manifest{}, err
@@ -65,23 +72,27 @@ type merge struct {
 	base, added []string
 }
 
-// apart reports whether base and added can simply stand side by side: same columns, no key twice.
+// apart reports whether base and added can be kept as they are: they have the same columns and share no key.
 func (m merge) apart(ctx context.Context) (bool, error) {
 	added, err := m.session.Describe(ctx, "SELECT * FROM "+duck.ReadParquet(m.added))
 	if err != nil {
 		return false, err
 	}
 	var repeated bool
-	query := fmt.Sprintf("SELECT count(*) > 0 FROM (SELECT 1 FROM %s GROUP BY %s HAVING count(*) > 1 LIMIT 1)", duck.ReadParquet(m.added), m.key)
+	query := fmt.Sprintf("SELECT count(*) > 0 FROM (SELECT 1 FROM %s GROUP BY %s HAVING count(*) > 1 LIMIT 1)",
+		duck.ReadParquet(m.added), m.key)
 	if err := m.session.Value(ctx, &repeated, query); err != nil || repeated || len(m.base) == 0 {
 		return !repeated, err
 	}
+
 	base, err := m.session.Describe(ctx, "SELECT * FROM "+duck.ReadParquet(m.base))
 	if err != nil || !slices.Equal(base, added) {
 		return false, err
 	}
+
 	// INTERSECT counts NULLs as equal, as the unique key does.
-	query = fmt.Sprintf("SELECT count(*) > 0 FROM (SELECT %[1]s FROM %[2]s INTERSECT SELECT %[1]s FROM %[3]s)", m.key, duck.ReadParquet(m.base), duck.ReadParquet(m.added))
+	query = fmt.Sprintf("SELECT count(*) > 0 FROM (SELECT %[1]s FROM %[2]s INTERSECT SELECT %[1]s FROM %[3]s)", m.key,
+		duck.ReadParquet(m.base), duck.ReadParquet(m.added))
 	err = m.session.Value(ctx, &repeated, query)
 	return !repeated, err
 }

@@ -28,24 +28,29 @@ func TestAppend(t *testing.T) {
 		revision++
 		a.Outputs[0].Base = &storage.Partition{Key: dag.WholeKey, Revision: revision, Files: at.Manifest.Files}
 	}
+
 	add := func(query string) [][]any {
 		seal(query)
 		rows := w.rows(t, a, at)
 		require.Equal(t, int64(len(rows)), at.Manifest.Rows)
 		return rows
 	}
+
 	one, two := int32(1), int32(2)
 	require.Equal(t, [][]any{{one, "a"}}, add("SELECT 1 AS k, 'a' AS v"))
 	base := at.Manifest.Files
 
-	require.Equal(t, [][]any{{one, "a"}, {two, "b"}, {nil, "n"}}, add("SELECT * FROM (VALUES (2, 'b'), (NULL, 'n')) t(k, v)"))
+	require.Equal(t, [][]any{{one, "a"}, {two, "b"}, {nil, "n"}},
+		add("SELECT * FROM (VALUES (2, 'b'), (NULL, 'n')) t(k, v)"))
 	require.Equal(t, base[0], at.Manifest.Files[0], "without repeated keys the base's files stay")
 	require.Len(t, at.Manifest.Files, 2)
 
-	require.Equal(t, [][]any{{one, "a"}, {two, "new"}, {nil, "newer"}}, add("SELECT * FROM (VALUES (2, 'old'), (NULL, 'x'), (2, 'new'), (NULL, 'newer')) t(k, v)"))
+	require.Equal(t, [][]any{{one, "a"}, {two, "new"}, {nil, "newer"}},
+		add("SELECT * FROM (VALUES (2, 'old'), (NULL, 'x'), (2, 'new'), (NULL, 'newer')) t(k, v)"))
 	require.Len(t, at.Manifest.Files, 1, "repeated keys rewrite it")
 
-	require.Equal(t, [][]any{{one, "a", nil}, {nil, "newer", nil}, {two, "wide", true}}, add("SELECT 2 AS k, 'wide' AS v, true AS extra"))
+	require.Equal(t, [][]any{{one, "a", nil}, {nil, "newer", nil}, {two, "wide", true}},
+		add("SELECT 2 AS k, 'wide' AS v, true AS extra"))
 
 	for i := range 65 {
 		seal(fmt.Sprintf("SELECT %d AS k, 'x' AS v, false AS extra", 100+i))

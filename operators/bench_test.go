@@ -20,7 +20,9 @@ func BenchmarkSQL(b *testing.B) {
 	session, err := duck.Open(b.Context(), duck.Config{AnyPath: true})
 	require.NoError(b, err)
 	defer session.Close()
-	_, err = session.CopyToParquet(b.Context(), "SELECT hash(range) % 100000 AS k, sqrt(range) AS v FROM range(3000000)", file)
+
+	_, err = session.CopyToParquet(b.Context(), "SELECT hash(range) % 100000 AS k, sqrt(range) AS v FROM "+
+		"range(3000000)", file)
 	require.NoError(b, err)
 
 	b.Run("DuckDB alone", func(b *testing.B) {
@@ -33,18 +35,22 @@ func BenchmarkSQL(b *testing.B) {
 			require.NoError(b, alone.Close())
 		}
 	})
+
 	b.Run("task", func(b *testing.B) {
 		registry, err := operators.Builtin(operators.Options{})
 		require.NoError(b, err)
 		st, err := storage.New(storage.Config{Root: filepath.Join(dir, "root")})
 		require.NoError(b, err)
 		defer st.Close()
+
 		r := operators.Runner{Registry: registry, Storage: st, ScratchDir: dir}
 		a := assignment("sql", map[string]any{"query": "SELECT 1 AS x"})
 		source := storage.Attempt{Generation: generation(), Partition: "all", Task: a.TaskID, Number: 1}
 		m, err := st.Seal(b.Context(), source, []string{file})
 		require.NoError(b, err)
-		a.Inputs = []operators.AssignedInput{{As: "facts", Generation: source.Generation, Partitions: []storage.Partition{{Key: "all", Revision: 1, Files: m.Files}}}}
+
+		a.Inputs = []operators.AssignedInput{{As: "facts", Generation: source.Generation,
+			Partitions: []storage.Partition{{Key: "all", Revision: 1, Files: m.Files}}}}
 		a.Config["query"] = query
 		for b.Loop() {
 			a.Attempt++

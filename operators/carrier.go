@@ -10,13 +10,13 @@ import (
 	"github.com/dagctl/dagctl/storage"
 )
 
-// Carrier brings a run what it reads and takes what it wrote. In the server's own process that is between storage and
-// the run's folders; a worker, which has no storage, does it over HTTP.
+// Carrier fetches the inputs of a run and delivers its outputs. In the server's own process it moves them between
+// storage and the run's folders; a worker, which has no storage, moves them over HTTP.
 type Carrier interface {
-	// Fetch returns local Parquet files of an input. Those that have to be made are made in dir.
+	// Fetch returns local Parquet files of an input. It creates new files in dir.
 	Fetch(ctx context.Context, in AssignedInput, dir string) ([]string, error)
-	// Deliver takes the *.parquet files in dirs, which has a folder for each output, and says what the run came to.
-	// scratch is an empty folder.
+	// Deliver takes the *.parquet files in dirs, which has a folder for each output, and returns the outcome of the
+	// run. scratch is an empty folder.
 	Deliver(ctx context.Context, a Assignment, dirs []string, result Result, scratch string) (Outcome, error)
 }
 
@@ -27,13 +27,15 @@ func (r *Runner) carrier() Carrier {
 	return storageCarrier{r.Storage}
 }
 
-// Seal moves what a run wrote to storage: the *.parquet files in dirs, which has a folder for each output. scratch is an
-// empty folder. It seals what was written in this process, and what a worker has uploaded.
-func (r *Runner) Seal(ctx context.Context, a Assignment, dirs []string, result Result, scratch string) (Outcome, error) {
+// Seal moves the output of a run to storage: the *.parquet files in dirs, which has a folder for each output. scratch
+// is an empty folder. Seal serves runs of this process as well as uploads of workers.
+func (r *Runner) Seal(
+	ctx context.Context, a Assignment, dirs []string, result Result, scratch string,
+) (Outcome, error) {
 	return storageCarrier{r.Storage}.Deliver(ctx, a, dirs, result, scratch)
 }
 
-// storageCarrier carries between storage and local folders.
+// storageCarrier moves data between storage and local folders.
 type storageCarrier struct{ storage *storage.Storage }
 
 func (c storageCarrier) Fetch(ctx context.Context, in AssignedInput, dir string) ([]string, error) {
@@ -41,7 +43,9 @@ func (c storageCarrier) Fetch(ctx context.Context, in AssignedInput, dir string)
 	return slices.Concat(partitions...), err
 }
 
-func (c storageCarrier) Deliver(ctx context.Context, a Assignment, dirs []string, result Result, scratch string) (Outcome, error) {
+func (c storageCarrier) Deliver(
+	ctx context.Context, a Assignment, dirs []string, result Result, scratch string,
+) (Outcome, error) {
 	out := Outcome{Result: result}
 	if result.Unchanged {
 		return out, nil
@@ -57,6 +61,7 @@ func (c storageCarrier) Deliver(ctx context.Context, a Assignment, dirs []string
 			return out, nil
 		}
 	}
+
 	for i, output := range a.Outputs {
 		w, err := c.seal(ctx, a, output, dirs[i], scratch)
 		if err != nil {
@@ -77,16 +82,20 @@ func partitionOf(a Assignment) string {
 	return a.Partition.Key
 }
 
-// seal moves one output to storage. Nil: the operator wrote no file for it.
-func (c storageCarrier) seal(ctx context.Context, a Assignment, output AssignedOutput, dir, scratch string) (*Written, error) {
+// seal moves one output to storage. It returns nil if the operator wrote no file for it.
+func (c storageCarrier) seal(
+	ctx context.Context, a Assignment, output AssignedOutput, dir, scratch string,
+) (*Written, error) {
 	written, err := filepath.Glob(filepath.Join(dir, "*.parquet"))
 	if err != nil || len(written) == 0 {
 		return nil, err
 	}
 	slices.Sort(written)
 	w := &Written{Output: output.Index}
-	// Where an attempt writes was recorded when it began, and which segment of a cursor it makes is known only now.
-	attempt := storage.Attempt{Generation: output.Generation, Partition: partitionOf(a), Task: a.TaskID, Number: a.Attempt, Output: output.Index, Part: a.Part}
+
+	// The location of an attempt was recorded when it began, but its segment of a cursor is known only now.
+	attempt := storage.Attempt{Generation: output.Generation, Partition: partitionOf(a), Task: a.TaskID,
+		Number: a.Attempt, Output: output.Index, Part: a.Part}
 	if output.UpdateStrategy == dag.Append && output.Generation.Kind == storage.Parquet {
 		w.Manifest, err = c.sealAppended(ctx, attempt, output.Base, written, scratch)
 	} else {
@@ -95,6 +104,7 @@ func (c storageCarrier) seal(ctx context.Context, a Assignment, output AssignedO
 	if err != nil {
 		return nil, err
 	}
+
 	if output.UpdateStrategy == dag.Append && output.Base != nil {
 		w.BaseRevision = output.Base.Revision
 	}

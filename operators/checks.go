@@ -16,27 +16,28 @@ import (
 	"github.com/dagctl/dagctl/storage"
 )
 
-// CheckTask is the checks of one revision of an output: one that is held for them, or a published one.
+// CheckTask is the checks of one revision of an output, which is either held for them or published.
 type CheckTask struct {
 	Generation storage.Generation
 	Held       *storage.Manifest  // exactly one of Held and Published is set
 	Published  *storage.Partition //
 	Partition  *PartitionRange    // for getvariable('partition'), ('start') and ('end') in SQL checks
-	Inputs     []AssignedInput    // those of the job, for relationships and SQL
+	Inputs     []AssignedInput    // the job's inputs, for relationships and SQL
 	Checks     []dag.Check
-	Now        time.Time // what freshness is measured from
+	Now        time.Time // the time that freshness is measured from
 }
 
-// CheckOutcome is what a check found.
+// CheckOutcome is the outcome of one check.
 type CheckOutcome struct {
 	Name     string `json:"name"`
 	Severity string `json:"severity"`
 	Passed   bool   `json:"passed"`
-	// Failures counts the rows that fail; a check of the whole (row_count, freshness) fails once.
+	// Failures counts the failing rows; a check of the whole revision (row_count, freshness) fails once.
 	Failures int64 `json:"failures"`
-	// Sample is {"columns": [...], "rows": [[...]]}, at most 20 failing rows. They are data: show them to who may read it.
+	// Sample is {"columns": [...], "rows": [[...]]}, at most 20 failing rows. It contains data: show it only to people
+	// who may read the dataset.
 	Sample json.RawMessage `json:"sample,omitempty"`
-	// Error says why the check could not be made. A check that could not be made has not passed.
+	// Error says why the check could not run. A check that could not run has not passed.
 	Error string `json:"error,omitempty"`
 }
 
@@ -45,19 +46,21 @@ const (
 	sampleBytes = 32 << 10
 )
 
-// Check runs the checks, each for itself: one that cannot be made (a column that is not there, SQL that fails) is an
-// outcome; an error means that none could, for now.
+// Check runs the checks, each on its own. A check that cannot run, because of a missing column or broken SQL for
+// example, has an outcome that says so; an error means that no check could run for now.
 func (r *Runner) Check(ctx context.Context, t CheckTask) ([]CheckOutcome, error) {
 	scratch, err := os.MkdirTemp(r.ScratchDir, "check-*")
 	if err != nil {
 		return nil, fmt.Errorf("make scratch folder: %w", err)
 	}
 	defer os.RemoveAll(scratch)
+
 	c, err := r.openChecks(ctx, t, scratch)
 	if err != nil {
 		return nil, err
 	}
 	defer c.session.Close()
+
 	outcomes := make([]CheckOutcome, len(t.Checks))
 	for i, check := range t.Checks {
 		outcomes[i] = CheckOutcome{Name: check.Name, Severity: check.Severity}
@@ -74,7 +77,7 @@ func (r *Runner) Check(ctx context.Context, t CheckTask) ([]CheckOutcome, error)
 	return outcomes, nil
 }
 
-// checker holds what the checks of one revision read.
+// checker holds the data that the checks of one revision read.
 type checker struct {
 	session *duck.Session
 	columns []storage.Column // of the output
@@ -82,7 +85,7 @@ type checker struct {
 	now     time.Time
 }
 
-// outputRelation is what the output is called in a check's SQL.
+// outputRelation is the name of the output in a check's SQL.
 const outputRelation = "output"
 
 func (r *Runner) openChecks(ctx context.Context, t CheckTask, scratch string) (*checker, error) {
@@ -91,6 +94,7 @@ func (r *Runner) openChecks(ctx context.Context, t CheckTask, scratch string) (*
 	if relations[0].Files, err = r.openChecked(ctx, t, scratch); err != nil {
 		return nil, fmt.Errorf("open the output: %w", err)
 	}
+
 	for i, in := range t.Inputs {
 		if !t.reads(in.As) {
 			continue
@@ -105,6 +109,7 @@ func (r *Runner) openChecks(ctx context.Context, t CheckTask, scratch string) (*
 		}
 		relations = append(relations, relation(in, slices.Concat(partitions...)))
 	}
+
 	cfg := duck.Config{TempDir: scratch, AllowedDirs: []string{scratch}, Variables: partitionVariables(t.Partition)}
 	for _, relation := range relations {
 		cfg.AllowedPaths = append(cfg.AllowedPaths, relation.Files...)
@@ -113,6 +118,7 @@ func (r *Runner) openChecks(ctx context.Context, t CheckTask, scratch string) (*
 	if err != nil {
 		return nil, err
 	}
+
 	c := &checker{session: session, now: t.Now}
 	for _, relation := range relations {
 		c.known = append(c.known, relation.Name)
@@ -130,7 +136,7 @@ func (r *Runner) openChecks(ctx context.Context, t CheckTask, scratch string) (*
 	return c, nil
 }
 
-// reads reports whether a check needs the input. One that none needs is not opened, and cannot fail the others.
+// reads reports whether a check reads the input. An input that no check reads is not opened, so it cannot fail them.
 func (t CheckTask) reads(as string) bool {
 	return as != outputRelation && slices.ContainsFunc(t.Checks, func(c dag.Check) bool {
 		return c.Kind == "sql" || c.To != nil && c.To.Input == as
@@ -144,10 +150,11 @@ func (r *Runner) openChecked(ctx context.Context, t CheckTask, scratch string) (
 	}
 	switch {
 	case (t.Held == nil) == (t.Published == nil):
-		return nil, fault.New(fault.Internal, "a check is of a held revision or of a published one")
+		return nil, fault.New(fault.Internal, "a check needs either a held or a published revision")
 	case t.Held != nil:
 		return r.Storage.OpenSealed(ctx, t.Generation, *t.Held, dir)
 	}
+
 	files, err := r.Storage.Open(ctx, t.Generation, []storage.Partition{*t.Published}, dir)
 	if err != nil {
 		return nil, err
@@ -155,13 +162,14 @@ func (r *Runner) openChecked(ctx context.Context, t CheckTask, scratch string) (
 	return files[0], nil
 }
 
-// run finds the rows that fail, by a query that selects them.
+// run runs a check by a query that selects the failing rows.
 func (c *checker) run(ctx context.Context, check dag.Check, into *CheckOutcome) error {
 	failing, err := c.failing(ctx, check)
 	if err != nil {
 		return err
 	}
-	if err := c.session.Value(ctx, &into.Failures, "SELECT count(*) FROM ("+failing+")"); err != nil || into.Failures == 0 {
+	if err := c.session.Value(ctx, &into.Failures, "SELECT count(*) FROM ("+failing+")"); err != nil ||
+		into.Failures == 0 {
 		return err
 	}
 	columns, rows, err := storage.JSONRows(ctx, c.session, failing, sampleRows, 0)
@@ -186,11 +194,12 @@ func sample(columns []storage.Column, rows [][]any) (json.RawMessage, error) {
 	}
 }
 
-// failing is the SELECT of the rows that fail.
+// failing returns the SELECT of the failing rows.
 func (c *checker) failing(ctx context.Context, check dag.Check) (string, error) {
 	if err := c.hasColumns(check); err != nil {
 		return "", err
 	}
+
 	switch check.Kind {
 	case "not_null":
 		return "SELECT * FROM output WHERE " + each(check.Columns, " OR ", "%s IS NULL"), nil
@@ -215,7 +224,8 @@ func (c *checker) failing(ctx context.Context, check dag.Check) (string, error) 
 		}
 		return c.session.View(ctx, parsed)
 	}
-	return "", fault.New(fault.Invalid, "check kind %q is not known", check.Kind)
+
+	return "", fault.New(fault.Invalid, "unknown check kind %q", check.Kind)
 }
 
 func (c *checker) hasColumns(check dag.Check) error {
@@ -224,13 +234,14 @@ func (c *checker) hasColumns(check dag.Check) error {
 			return fault.New(fault.Invalid, "the output has no column %q", name)
 		}
 	}
-	if slices.Contains([]string{"not_null", "unique", "accepted_values", "freshness", "relationships"}, check.Kind) && len(check.Columns) == 0 {
+	if slices.Contains([]string{"not_null", "unique", "accepted_values", "freshness", "relationships"}, check.Kind) &&
+		len(check.Columns) == 0 {
 		return fault.New(fault.Invalid, "%s names no column", check.Kind)
 	}
 	return nil
 }
 
-// each writes a condition for each column.
+// each returns a condition for each column.
 func each(columns []string, operator, condition string) string {
 	list := make([]string, len(columns))
 	for i, column := range columns {
@@ -239,7 +250,7 @@ func each(columns []string, operator, condition string) string {
 	return strings.Join(list, operator)
 }
 
-// notAccepted lets NULL pass, as SQL's own CHECK does; not_null is a check of its own.
+// notAccepted lets NULL pass, as CHECK does in SQL; not_null is a separate check.
 func (c *checker) notAccepted(check dag.Check) string {
 	list := make([]string, len(check.Columns))
 	for i, name := range check.Columns {
@@ -264,16 +275,18 @@ func rowCount(check dag.Check) string {
 	return "SELECT * FROM (SELECT count(*) AS row_count FROM output) WHERE " + strings.Join(beyond, " OR ")
 }
 
-// stale also fails where there is no instant at all.
+// stale also fails if there is no instant at all.
 func (c *checker) stale(check dag.Check) string {
 	column := duck.Quote(check.Columns[0])
-	return fmt.Sprintf("SELECT * FROM (SELECT CAST(max(%s) AS TIMESTAMPTZ) AS latest FROM output) WHERE latest IS NULL OR latest < %s",
+	return fmt.Sprintf("SELECT * FROM (SELECT CAST(max(%s) AS TIMESTAMPTZ) AS latest FROM output) WHERE latest IS "+
+		"NULL OR latest < %s",
 		column, duck.Literal(c.now.Add(-check.Within)))
 }
 
 func (c *checker) orphans(ctx context.Context, check dag.Check) (string, error) {
 	if check.To == nil || !slices.Contains(c.known[1:], check.To.Input) {
-		return "", fault.New(fault.Invalid, "relationships: the job has no such input").WithHint("its inputs are %s", strings.Join(c.known[1:], ", "))
+		return "", fault.New(fault.Invalid, "relationships: the job has no input %q", check.To.Input).
+			WithHint("its inputs are %s", strings.Join(c.known[1:], ", "))
 	}
 	columns, err := c.session.Describe(ctx, "SELECT * FROM "+duck.Quote(check.To.Input))
 	if err != nil {
@@ -282,6 +295,7 @@ func (c *checker) orphans(ctx context.Context, check dag.Check) (string, error) 
 	if !slices.ContainsFunc(columns, func(have storage.Column) bool { return have.Name == check.To.Column }) {
 		return "", fault.New(fault.Invalid, "relationships: input %q has no column %q", check.To.Input, check.To.Column)
 	}
-	return fmt.Sprintf("SELECT * FROM output WHERE %[1]s IS NOT NULL AND %[1]s NOT IN (SELECT %[2]s FROM %[3]s WHERE %[2]s IS NOT NULL)",
+	return fmt.Sprintf("SELECT * FROM output WHERE %[1]s IS NOT NULL AND %[1]s NOT IN (SELECT %[2]s FROM %[3]s "+
+		"WHERE %[2]s IS NOT NULL)",
 		duck.Quote(check.Columns[0]), duck.Quote(check.To.Column), duck.Quote(check.To.Input)), nil
 }

@@ -20,26 +20,28 @@ import (
 	"github.com/dagctl/dagctl/storage"
 )
 
-// commandOperator runs a program of the user's. Because that has this process's rights, it is off unless the server's
-// config turns it on.
+// commandOperator runs a program of the user's. The program has this process's rights, so the operator is off unless
+// the server's config turns it on.
 //
 // A program of the repository is named by a path with a slash, relative to one of the folders that the org's sources
 // may read (in `dagctl dev` the folder of the DAG file): `argv: [./scripts/load]`, or, for an interpreter on PATH,
-// `argv: [python3, ./scripts/load.py]`. An argument that begins with ./ and is no such file is left as it is. No link
-// leads out of the folders. What the file holds is not hashed: give the job a `code_version` that changes with it.
+// `argv: [python3, ./scripts/load.py]`. An argument that begins with ./ and names no such file stays as it is. Links
+// cannot lead out of the folders. The content of the file is not hashed: give the job a `code_version` that changes
+// with it.
 //
-// The program starts in an empty folder, in a process group of its own, with PATH, HOME, TMPDIR, LANG and what `env`
-// says as its only environment. On stdin it gets one JSON object, a CommandTask; its inputs hold only the rows that
-// their `where` leaves. It writes each output as files into the output's folder: *.parquet, or *.csv and *.ndjson (also .gz and .zst), which are converted. A folder left empty
-// means that the output is not written.
+// The program starts in an empty folder, in a process group of its own. Its environment is PATH, HOME, TMPDIR, LANG and
+// what `env` adds. On stdin it gets one JSON object, a CommandTask; its inputs hold only the rows that pass their
+// `where`. It writes each output as files into the output's folder: *.parquet, or *.csv and *.ndjson (also .gz and
+// .zst), which are converted. An empty folder means that the output is not written.
 //
 // If the last line of stdout is a JSON object with any of result, operator_state, source_version and unchanged, it is
-// taken as a Result. Exit code 0 is success; 64 (usage), 65 (data) and 78 (config) of sysexits.h mean that a retry
-// cannot help; any other is a failure that is retried. The end of stderr is part of the error. What it prints is the task's log.
+// the Result. Exit code 0 is success; 64 (usage), 65 (data) and 78 (config) of sysexits.h mean that a retry cannot
+// help; any other code is a failure that is retried. The error includes the end of stderr. The program's output is the
+// task's log.
 //
-// While it goes on it may ask for commits: see commandCommits.
+// A running program may ask for commits: see commandCommits.
 //
-// When the task is canceled or times out the group gets SIGTERM, and SIGKILL after a grace of five seconds.
+// When the task is canceled or times out, the group gets SIGTERM, and SIGKILL after a grace period of five seconds.
 type commandOperator struct{ options Options }
 
 // CommandTask is what a command reads on stdin.
@@ -52,15 +54,16 @@ type CommandTask struct {
 	Partition *PartitionRange `json:"partition,omitempty"`
 	Payload   json.RawMessage `json:"payload,omitempty"`
 	State     json.RawMessage `json:"operator_state,omitempty"`
-	Cursor    *CursorPosition `json:"cursor,omitempty"` // outputs by cursor: what it writes lies beyond
+	Cursor    *CursorPosition `json:"cursor,omitempty"` // outputs by cursor: it must write beyond this position
 	Inputs    []CommandInput  `json:"inputs"`
 	Outputs   []CommandOutput `json:"outputs"`
-	Commit    *CommandChannel `json:"commit,omitempty"` // where it asks for commits on its way
+	Commit    *CommandChannel `json:"commit,omitempty"` // where it asks for commits while it runs
 	Scratch   string          `json:"scratch"`          // also the working directory
 	TimeoutAt *time.Time      `json:"timeout_at,omitempty"`
 }
 
-// CommandInput is one input: local Parquet files, to be read only. What its `where` and its slice leave out is not in them.
+// CommandInput is one input: local Parquet files, to be read only. They lack the rows that its `where` and its slice
+// exclude.
 type CommandInput struct {
 	As         string           `json:"as"`
 	Partitions []string         `json:"partitions"`
@@ -80,8 +83,11 @@ const commandSchema = `{
   "additionalProperties": false,
   "required": ["argv"],
   "properties": {
-    "argv": {"type": "array", "minItems": 1, "items": {"type": "string"}, "description": "The program and its arguments: found on PATH, an absolute path, or ./a/path in a folder that the org's sources may read. No shell is involved."},
-    "env": {"type": "object", "propertyNames": {"pattern": "^[A-Za-z_][A-Za-z0-9_]*$"}, "additionalProperties": {"type": "string"}, "description": "Environment variables. A value may be {secret: NAME}."}
+    "argv": {"type": "array", "minItems": 1, "items": {"type": "string"},
+      "description": "Program and arguments: on PATH, absolute, or ./path in a folder of the org's sources. No shell."},
+    "env": {"type": "object", "propertyNames": {"pattern": "^[A-Za-z_][A-Za-z0-9_]*$"},
+      "additionalProperties": {"type": "string"},
+      "description": "Environment variables. A value may be {secret: NAME}."}
   }
 }`
 
@@ -108,7 +114,8 @@ func (o *commandOperator) allowed() error {
 	if o.options.AllowCommand {
 		return nil
 	}
-	return fault.New(fault.Forbidden, "the command operator is off on this server").WithHint("it is turned on in the server's config")
+	return fault.New(fault.Forbidden, "the command operator is disabled on this server").
+		WithHint("an admin enables it in the server's config")
 }
 
 // grace is how long a program may take to end after SIGTERM.
@@ -122,78 +129,134 @@ func (o *commandOperator) Run(ctx context.Context, t *Task) (Result, error) {
 	if err := decodeConfig(t.Config, &c); err != nil || len(c.Argv) == 0 {
 		return Result{}, Permanent(fault.New(fault.Invalid, "config.argv must name a program"))
 	}
-	argv, err := resolveArgv(c.Argv, t.Roots)
-	if err != nil {
-		return Result{}, err
-	}
-	work := filepath.Join(t.Scratch, "work")
-	if err := os.Mkdir(work, 0o700); err != nil {
-		return Result{}, err
-	}
-	task, err := commandTask(ctx, o.options, t, work)
-	if err != nil {
-		return Result{}, err
-	}
+
 	runCtx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	commits, err := openCommits(runCtx, o.options, t, stop)
+	p, err := o.prepare(runCtx, t, c, stop)
 	if err != nil {
 		return Result{}, err
 	}
-	defer commits.close()
-	task.Commit = commits.channel()
-	stdin, err := json.Marshal(task)
-	if err != nil {
+	defer p.commits.close()
+
+	if err := p.start(t); err != nil {
 		return Result{}, err
 	}
-	cmd := exec.CommandContext(runCtx, argv[0], argv[1:]...)
-	if cmd.Env, err = environment(t, c, work); err != nil {
-		return Result{}, Permanent(err)
-	}
-	stdout, stderr := &tail{limit: 2 * maxResult}, &tail{limit: 8 << 10}
-	said, complained := t.lines()
-	cmd.Dir, cmd.Stdin, cmd.ExtraFiles = work, bytes.NewReader(stdin), commits.theirs
-	cmd.Stdout, cmd.Stderr = io.MultiWriter(stdout, said), io.MultiWriter(stderr, complained)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
-	cmd.WaitDelay = grace
-	if err := cmd.Start(); err != nil {
-		return Result{}, Permanent(fault.New(fault.Invalid, "start %s: %w", c.Argv[0], err))
-	}
-	t.Progress(0, "running "+filepath.Base(c.Argv[0]))
-	commits.serve()
-	ended := make(chan struct{})
-	go func() {
-		select {
-		case <-t.Drain: // it ends by itself, and what it wrote until then counts
-			_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM)
-		case <-ended:
-		}
-	}()
-	err = cmd.Wait()
-	close(ended)
-	// Whatever of the group is left has no business here any more; there may be nothing.
-	_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
-	said.end()
-	complained.end()
-	if failed := commits.end(); failed != nil && ctx.Err() == nil {
+	ended := p.wait(t.Drain)
+	// A commit that failed stopped the program, so its error comes first, unless the whole run was stopped.
+	if failed := p.commits.end(); failed != nil && ctx.Err() == nil {
 		return Result{}, failed
 	}
-	if err != nil {
-		return Result{}, commandError(ctx, c.Argv[0], err, stderr)
+	if ended != nil {
+		return Result{}, commandError(ctx, p.name, ended, p.stderr)
 	}
+
 	if err := convertOutputs(ctx, o.options, t); err != nil {
 		return Result{}, err
 	}
-	return lastLine(stdout.String())
+	return lastLine(p.stdout.String())
 }
 
-// commandTask is what a program that starts in the folder work gets to know.
+// program is one run of a command: its process, what it printed, and the channel on which it commits.
+type program struct {
+	name           string // as the config has it
+	cmd            *exec.Cmd
+	commits        *commandCommits
+	stdout, stderr *tail
+	logs           []*lines // of what it prints, for the task's log
+}
+
+// prepare builds the process: its folder, its task on stdin, its environment and its channel for commits, which the
+// caller closes. stop ends the run when a commit fails.
+func (o *commandOperator) prepare(
+	ctx context.Context, t *Task, c commandConfig, stop context.CancelCauseFunc,
+) (_ *program, err error) {
+	argv, err := resolveArgv(c.Argv, t.Roots)
+	if err != nil {
+		return nil, err
+	}
+	work := filepath.Join(t.Scratch, "work")
+	if err := os.Mkdir(work, 0o700); err != nil {
+		return nil, err
+	}
+	task, err := commandTask(ctx, o.options, t, work)
+	if err != nil {
+		return nil, err
+	}
+
+	channel, err := openCommits(ctx, o.options, t, stop)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			channel.close()
+		}
+	}()
+	task.Commit = channel.channel()
+	stdin, err := json.Marshal(task)
+	if err != nil {
+		return nil, err
+	}
+	env, err := environment(t, c, work)
+	if err != nil {
+		return nil, Permanent(err)
+	}
+
+	p := &program{name: c.Argv[0], cmd: exec.CommandContext(ctx, argv[0], argv[1:]...), commits: channel,
+		stdout: &tail{limit: 2 * maxResult}, stderr: &tail{limit: 8 << 10}}
+	said, complained := t.lines()
+	p.logs = []*lines{said, complained}
+	p.cmd.Dir, p.cmd.Env, p.cmd.Stdin, p.cmd.ExtraFiles = work, env, bytes.NewReader(stdin), channel.theirs
+	p.cmd.Stdout, p.cmd.Stderr = io.MultiWriter(p.stdout, said), io.MultiWriter(p.stderr, complained)
+	// The program leads a process group, so that what it starts gets its signals too.
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	p.cmd.Cancel = func() error { return p.signal(syscall.SIGTERM) }
+	p.cmd.WaitDelay = grace
+	return p, nil
+}
+
+// signal sends a signal to the program and to all that it started.
+func (p *program) signal(s syscall.Signal) error { return syscall.Kill(-p.cmd.Process.Pid, s) }
+
+// start starts the program and serves its commits.
+func (p *program) start(t *Task) error {
+	if err := p.cmd.Start(); err != nil {
+		return Permanent(fault.New(fault.Invalid, "start %s: %w", p.name, err))
+	}
+	t.Progress(0, "running "+filepath.Base(p.name))
+	p.commits.serve()
+	return nil
+}
+
+// wait waits for the program's end. When the task is drained, the program gets SIGTERM and ends by itself: what it
+// wrote until then counts.
+func (p *program) wait(drain <-chan struct{}) error {
+	ended := make(chan struct{})
+	go func() {
+		select {
+		case <-drain:
+			_ = p.signal(syscall.SIGTERM)
+		case <-ended:
+		}
+	}()
+	err := p.cmd.Wait()
+	close(ended)
+
+	_ = p.signal(syscall.SIGKILL) // what the program left running; there may be nothing
+	for _, w := range p.logs {
+		w.end()
+	}
+	return err
+}
+
+// commandTask returns the task that a program starting in the folder work reads on stdin.
 func commandTask(ctx context.Context, o Options, t *Task, work string) (CommandTask, error) {
 	task := CommandTask{
 		TaskID: t.TaskID.String(), Attempt: t.Attempt, Org: t.OrgSlug, DAG: t.DAG, Job: t.Job, Partition: t.Partition,
-		Payload: t.Payload, State: t.State, Cursor: t.Cursor, Inputs: []CommandInput{}, Outputs: []CommandOutput{}, Scratch: work,
+		Payload: t.Payload, State: t.State, Cursor: t.Cursor, Inputs: []CommandInput{}, Outputs: []CommandOutput{},
+		Scratch: work,
 	}
+
 	if !t.TimeoutAt.IsZero() {
 		task.TimeoutAt = &t.TimeoutAt
 	}
@@ -208,13 +271,14 @@ func commandTask(ctx context.Context, o Options, t *Task, work string) (CommandT
 		}
 		task.Inputs = append(task.Inputs, input)
 	}
+
 	for i, output := range t.Outputs {
 		task.Outputs = append(task.Outputs, CommandOutput{Name: output.Name, Dir: t.OutputDirs[i]})
 	}
 	return task, nil
 }
 
-// environment is all that the program sees of this process: where programs are.
+// environment returns the program's environment, which takes only PATH from this process.
 func environment(t *Task, c commandConfig, home string) ([]string, error) {
 	env := []string{"PATH=" + os.Getenv("PATH"), "HOME=" + home, "TMPDIR=" + home, "LANG=C.UTF-8"}
 	for _, name := range sortedKeys(c.Env) {
@@ -248,10 +312,10 @@ func commandError(ctx context.Context, name string, err error, stderr *tail) err
 	return wrapped
 }
 
-// textFormats are what of a program's files is converted.
+// textFormats are the formats of a program's files that are converted to Parquet.
 var textFormats = []string{"csv", "ndjson"}
 
-// convertOutputs makes Parquet of what the program wrote as text.
+// convertOutputs converts the text files that the program wrote to Parquet.
 func convertOutputs(ctx context.Context, o Options, t *Task) error {
 	for i, dir := range t.OutputDirs {
 		files, err := filesOf(dir)
@@ -271,7 +335,7 @@ func convertOutputs(ctx context.Context, o Options, t *Task) error {
 	return nil
 }
 
-// filesOf lists the files of a folder that are an output's content, sorted, by their format.
+// filesOf returns the files of an output's folder by format, sorted by name.
 func filesOf(dir string) (map[string][]string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -286,7 +350,7 @@ func filesOf(dir string) (map[string][]string, error) {
 	return files, nil
 }
 
-// formatOf is how a program's file is read, by its name: parquet, csv or ndjson; empty: not at all.
+// formatOf returns the format of a program's file by its name: parquet, csv, ndjson, or "" for other files.
 func formatOf(name string) string {
 	plain := strings.TrimSuffix(strings.TrimSuffix(name, ".gz"), ".zst")
 	for _, format := range textFormats {
@@ -300,7 +364,7 @@ func formatOf(name string) string {
 	return ""
 }
 
-// lastLine reads a Result from the last line of stdout, if it is one.
+// lastLine reads a Result from the last line of stdout. It returns an empty Result if the line is not one.
 func lastLine(stdout string) (Result, error) {
 	text := strings.TrimSpace(stdout)
 	text = text[strings.LastIndexByte(text, '\n')+1:]
@@ -310,9 +374,9 @@ func lastLine(stdout string) (Result, error) {
 	}
 	var result Result
 	if err := json.Unmarshal([]byte(text), &result); err != nil {
-		return Result{}, Permanent(fault.New(fault.Invalid, "the last line of stdout is no result: %w", err))
+		return Result{}, Permanent(fault.New(fault.Invalid, "the last line of stdout is not a result: %w", err))
 	}
-	result.Columns = nil // lineage is what the platform knows, not what a program claims
+	result.Columns = nil // the platform derives lineage; a program cannot claim any
 	return result, nil
 }
 

@@ -16,12 +16,12 @@ import (
 	"github.com/dagctl/dagctl/internal/fault"
 )
 
-// commandCommits lets a program commit on its way. It writes a CommandCommit as one line of JSON to file descriptor 3 and
-// reads the answer, a CommandCommitted, as one line from file descriptor 4: neither stdin, which ends with the task, nor
-// stdout, which is the log, has anything to do with it. A program that never commits does not notice.
+// commandCommits lets a running program commit. The program writes a CommandCommit as one line of JSON to file
+// descriptor 3 and reads the answer, a CommandCommitted, as one line from file descriptor 4. Stdin ends with the task
+// and stdout is the log, so neither can serve. A program that never commits can ignore all of this.
 //
-// A request that is wrong is answered with what is wrong, changes nothing, and is in the task's log. Where nothing more of the
-// attempt counts, or a commit fails for a reason of the server's, the program is ended.
+// A request that is wrong changes nothing; the answer and the task's log say what is wrong. The program is stopped if
+// its attempt no longer counts, or if a commit fails for a reason of the server's.
 type commandCommits struct {
 	options Options
 	t       *Task
@@ -36,13 +36,13 @@ type commandCommits struct {
 	failed  error // why a commit ended the program
 }
 
-// CommandChannel says where a program asks for commits: numbers of its file descriptors.
+// CommandChannel has the numbers of the file descriptors by which a program commits.
 type CommandChannel struct {
 	Ask    int `json:"ask"`
 	Answer int `json:"answer"`
 }
 
-// CommandCommit is one request: {} commits all that is in the folders of the outputs.
+// CommandCommit is one request. {} commits all files in the folders of the outputs.
 type CommandCommit struct {
 	Outputs []CommandCommittedOutput `json:"outputs"`
 	Events  []CommandEvent           `json:"events"`
@@ -50,11 +50,11 @@ type CommandCommit struct {
 	State   json.RawMessage          `json:"operator_state"`
 }
 
-// CommandCommittedOutput is what is to be published of one output partition.
+// CommandCommittedOutput is what to publish of one output partition.
 type CommandCommittedOutput struct {
-	Name      string   `json:"name"` // may be left out where the job has one output
+	Name      string   `json:"name"` // optional if the job has one output
 	Partition string   `json:"partition_key"`
-	Files     []string `json:"files"` // names of files in the output's folder; all where they are left out
+	Files     []string `json:"files"` // names in the output's folder; omitted: all files
 }
 
 // CommandEvent is an event of the protocol, with the output by its name.
@@ -70,7 +70,7 @@ type CommandEvent struct {
 	Reason string     `json:"reason"`
 }
 
-// CommandCommitted is the answer: how things stand after the commit, or why there is none.
+// CommandCommitted is the answer: the state after the commit, or why there was none.
 type CommandCommitted struct {
 	OK bool `json:"committed"`
 	Committed
@@ -84,14 +84,14 @@ type CommandRefusal struct {
 	Problems []fault.Problem `json:"problems,omitempty"`
 }
 
-// maxCommit is what a request may have in bytes.
+// maxCommit is the longest request, in bytes.
 const maxCommit = 8 << 20
 
-// lastWords is how long requests are read after a program has ended: what it had asked for is in the pipe by then, which
-// only a process that left its group can keep open.
+// lastWords is how long requests are read after the program has ended. Its requests are in the pipe by then, and only a
+// process that left its group can keep the pipe open.
 const lastWords = time.Second
 
-// openCommits makes the channel; where no run may commit it is none. stop ends the program.
+// openCommits opens the channel, or none if the run may not commit. stop ends the program.
 func openCommits(ctx context.Context, o Options, t *Task, stop context.CancelCauseFunc) (*commandCommits, error) {
 	c := &commandCommits{options: o, t: t, ctx: ctx, stop: stop}
 	if t.Committer == nil {
@@ -109,7 +109,7 @@ func openCommits(ctx context.Context, o Options, t *Task, stop context.CancelCau
 	return c, nil
 }
 
-// channel is what the program is told of it.
+// channel returns the description of the channel for the program.
 func (c *commandCommits) channel() *CommandChannel {
 	if c.theirs == nil {
 		return nil
@@ -117,14 +117,15 @@ func (c *commandCommits) channel() *CommandChannel {
 	return &CommandChannel{Ask: 3, Answer: 4}
 }
 
-// serve answers requests, once the program has started.
+// serve starts answering requests. The program must have started.
 func (c *commandCommits) serve() {
 	if c.theirs == nil {
 		return
 	}
-	for _, f := range c.theirs { // the program has its own
+	for _, f := range c.theirs { // the program has copies
 		_ = f.Close()
 	}
+
 	c.done = make(chan struct{})
 	go func() {
 		defer close(c.done)
@@ -135,12 +136,13 @@ func (c *commandCommits) serve() {
 			c.answer(requests.Bytes())
 		}
 		if errors.Is(requests.Err(), bufio.ErrTooLong) {
-			c.fail(Permanent(fault.New(fault.TooLarge, "commit %d: the request is a line of more than %d bytes", c.served+1, maxCommit)))
+			c.fail(Permanent(fault.New(fault.TooLarge, "commit %d: the request is a line of more than %d bytes",
+				c.served+1, maxCommit)))
 		}
 	}()
 }
 
-// end waits until what the program has asked for is answered, and says why it was ended, if it was by a commit.
+// end waits until all requests are answered. It returns the error of the commit that stopped the program, if one did.
 func (c *commandCommits) end() error {
 	if c.done == nil {
 		return nil
@@ -157,13 +159,13 @@ func (c *commandCommits) close() {
 	}
 }
 
-// fail ends the program.
+// fail stops the program.
 func (c *commandCommits) fail(err error) {
 	c.failed = err
 	c.stop(err)
 }
 
-// answer commits what a line asks for, and says what became of it.
+// answer handles the request in a line.
 func (c *commandCommits) answer(line []byte) {
 	done, err := c.commit(line)
 	said := CommandCommitted{OK: err == nil, Committed: done}
@@ -171,25 +173,27 @@ func (c *commandCommits) answer(line []byte) {
 		said.Error = refusalOf(err)
 		c.t.Log.Warn(fmt.Sprintf("commit %d: %s", c.served, said.Error.Message))
 	}
+
 	text, encoding := json.Marshal(said)
 	if encoding != nil {
 		c.fail(encoding)
 		return
 	}
-	_, _ = c.answers.Write(append(text, '\n')) // who does not listen has ended, or does not care
+
+	_, _ = c.answers.Write(append(text, '\n')) // a program that does not listen has ended or does not care
 	if err != nil && !IsPermanent(err) {
 		c.fail(fmt.Errorf("commit %d: %w", c.served, err))
 	}
 }
 
-// refusalOf is an error as the program is told it.
+// refusalOf returns an error in the form that the program gets.
 func refusalOf(err error) *CommandRefusal {
 	r := &CommandRefusal{Message: err.Error()}
 	var f *fault.Error
 	if errors.As(err, &f) {
 		r.Hint = f.Hint
 		for _, p := range f.Problems {
-			p.Location = strings.TrimPrefix(p.Location, "body.") // of a call of the protocol, which this is not
+			p.Location = strings.TrimPrefix(p.Location, "body.") // locations in calls of the protocol begin with it
 			r.Problems = append(r.Problems, p)
 		}
 	}
@@ -205,28 +209,35 @@ func (c *commandCommits) commit(line []byte) (Committed, error) {
 	decoder.DisallowUnknownFields()
 	err := decoder.Decode(&asked)
 	if err == nil && decoder.More() {
-		err = errors.New("there is more than one value in the line")
+		err = errors.New("the line has more than one value")
 	}
 	if err != nil {
-		return Committed{}, fault.New(fault.Invalid, "the request is no line of JSON with outputs, events, tasks and operator_state: %s",
-			strings.TrimPrefix(err.Error(), "json: ")).WithHint("{} commits what is in the folders of the outputs")
+		return Committed{}, fault.New(fault.Invalid,
+			"the request is not a line of JSON with outputs, events, tasks and operator_state: %s",
+			strings.TrimPrefix(err.Error(), "json: ")).WithHint("{} commits all files in the folders of the outputs")
 	}
+
 	r := commitRequest{commandCommits: c, taken: map[string]string{}}
-	commit := Commit{Tasks: asked.Tasks, State: asked.State, Outputs: r.outputs(asked.Outputs), Events: r.events(asked.Events)}
+	commit := Commit{Tasks: asked.Tasks, State: asked.State, Outputs: r.outputs(asked.Outputs),
+		Events: r.events(asked.Events)}
 	if len(r.problems) > 0 {
-		return Committed{}, &fault.Error{Kind: fault.Invalid, Message: r.problems[0].Location + ": " + r.problems[0].Message, Problems: r.problems}
+		return Committed{}, &fault.Error{Kind: fault.Invalid, Message: r.problems[0].Location + ": " +
+			r.problems[0].Message, Problems: r.problems}
 	}
+
 	dir := filepath.Join(c.t.Scratch, fmt.Sprintf("commit%d", c.served))
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return Committed{}, err
 	}
 	defer os.RemoveAll(dir)
+
 	var texts []string
 	for i := range commit.Outputs {
 		if texts, err = r.convert(&commit.Outputs[i], i, dir, texts); err != nil {
 			return Committed{}, err
 		}
 	}
+
 	done, err := c.t.Commit(c.ctx, commit)
 	if err != nil {
 		return Committed{}, err
@@ -239,10 +250,10 @@ func (c *commandCommits) commit(line []byte) (Committed, error) {
 	return done, nil
 }
 
-// commitRequest is a request on its way to a Commit. It lists what is wrong with it.
+// commitRequest turns a request into a Commit and collects what is wrong with it.
 type commitRequest struct {
 	*commandCommits
-	taken    map[string]string // file → what of the request names it
+	taken    map[string]string // file → the place in the request that names it
 	problems []fault.Problem
 }
 
@@ -250,7 +261,7 @@ func (r *commitRequest) wrong(where, format string, args ...any) {
 	r.problems = append(r.problems, fault.Problem{Location: where, Message: fmt.Sprintf(format, args...)})
 }
 
-// output finds an output by its name.
+// output returns the index of the output with a name.
 func (r *commitRequest) output(where, name string) (index int, ok bool) {
 	if name == "" && len(r.t.Outputs) == 1 {
 		return 0, true
@@ -266,7 +277,7 @@ func (r *commitRequest) output(where, name string) (index int, ok bool) {
 	return index, index >= 0
 }
 
-// outputs are the files that are to be committed, text and all.
+// outputs returns the files to commit, including text files.
 func (r *commitRequest) outputs(asked []CommandCommittedOutput) []CommittedOutput {
 	found := []CommittedOutput{}
 	everything := asked == nil
@@ -275,12 +286,14 @@ func (r *commitRequest) outputs(asked []CommandCommittedOutput) []CommittedOutpu
 			asked = append(asked, CommandCommittedOutput{Name: o.Name})
 		}
 	}
+
 	for i, o := range asked {
 		where := fmt.Sprintf("outputs[%d]", i)
 		index, ok := r.output(where+".name", o.Name)
 		if !ok {
 			continue
 		}
+
 		out := CommittedOutput{Output: index, Partition: o.Partition, Files: []string{}}
 		dir := r.t.OutputDirs[index]
 		if o.Files == nil {
@@ -294,6 +307,7 @@ func (r *commitRequest) outputs(asked []CommandCommittedOutput) []CommittedOutpu
 				}
 			}
 		}
+
 		for n, name := range o.Files {
 			r.take(&out, fmt.Sprintf("%s.files[%d]", where, n), filepath.Join(dir, filepath.Base(name)), name)
 		}
@@ -304,10 +318,11 @@ func (r *commitRequest) outputs(asked []CommandCommittedOutput) []CommittedOutpu
 	return found
 }
 
-// take adds a file, which may have been named in some way, to an output.
+// take adds a file to an output. named is the name in the request, if the request names the file.
 func (r *commitRequest) take(out *CommittedOutput, where, file string, named ...string) {
 	name := filepath.Base(file)
 	info, err := os.Lstat(file)
+
 	switch {
 	case len(named) > 0 && named[0] != name:
 		r.wrong(where, "%q is not the name of a file in the output's folder", named[0])
@@ -316,9 +331,9 @@ func (r *commitRequest) take(out *CommittedOutput, where, file string, named ...
 	case !info.Mode().IsRegular():
 		r.wrong(where, "%q is not a regular file", name)
 	case formatOf(name) == "":
-		r.wrong(where, "%q is neither *.parquet nor *.csv nor *.ndjson, nor one of the latter as .gz or .zst", name)
+		r.wrong(where, "%q is not *.parquet, *.csv or *.ndjson; the latter two may end in .gz or .zst", name)
 	case r.taken[file] != "":
-		r.wrong(where, "%q is committed by %s already", name, r.taken[file])
+		r.wrong(where, "%q is already committed by %s", name, r.taken[file])
 	default:
 		r.taken[file] = where
 		out.Files = append(out.Files, file)
@@ -334,25 +349,30 @@ func (r *commitRequest) events(asked []CommandEvent) (events []Event) {
 	return events
 }
 
-// convert puts Parquet files of an output's text into dir, and those in its place. It adds the text to texts.
+// convert replaces the text files of an output by Parquet files in dir. It appends the text files to texts.
 func (r *commitRequest) convert(out *CommittedOutput, index int, dir string, texts []string) ([]string, error) {
 	files := map[string][]string{}
 	for _, file := range out.Files {
 		files[formatOf(file)] = append(files[formatOf(file)], file)
 	}
+
 	out.Files = slices.Concat([]string{}, files["parquet"])
 	for _, format := range textFormats {
 		if len(files[format]) == 0 {
 			continue
 		}
+
 		target := filepath.Join(dir, fmt.Sprintf("%d-%s.parquet", index, format))
-		if _, err := (tabular{Format: format}).convert(r.ctx, r.t.Scratch, r.options, files[format], target); err != nil {
+		if _, err := (tabular{Format: format}).convert(r.ctx, r.t.Scratch, r.options, files[format],
+			target); err != nil {
 			if r.ctx.Err() != nil {
 				return nil, context.Cause(r.ctx)
 			}
 			p := fault.Problem{Location: fmt.Sprintf("outputs[%d]", index), Message: err.Error()}
-			return nil, &fault.Error{Kind: fault.Invalid, Message: p.Location + ": " + p.Message, Problems: []fault.Problem{p}}
+			return nil, &fault.Error{Kind: fault.Invalid, Message: p.Location + ": " + p.Message,
+				Problems: []fault.Problem{p}}
 		}
+
 		out.Files, texts = append(out.Files, target), append(texts, files[format]...)
 	}
 	return texts, nil

@@ -12,8 +12,8 @@ import (
 	"github.com/dagctl/dagctl/internal/fault"
 )
 
-// filtered are the files of an input with the rows that the job reads: the input's own where it reads all of them,
-// otherwise a copy beside the program's folder.
+// filtered returns files of an input with only the rows that the job reads: the input's own files if that is all rows,
+// otherwise copies beside the program's folder.
 func filtered(ctx context.Context, o Options, t *Task, input int) ([]string, error) {
 	rel, err := t.relation(input)
 	if err != nil {
@@ -22,14 +22,17 @@ func filtered(ctx context.Context, o Options, t *Task, input int) ([]string, err
 	if len(rel.Files) == 0 || len(rel.Where) == 0 && rel.Range == nil {
 		return slices.Concat([]string{}, rel.Files), nil
 	}
+
 	t.Progress(0, "filtering input "+rel.Name)
 	target := filepath.Join(t.Scratch, fmt.Sprintf("input%d.parquet", input))
-	session, err := duck.Open(ctx, duck.Config{AllowedPaths: append(slices.Clone(rel.Files), target), AllowedDirs: []string{t.Scratch},
-		TempDir: t.Scratch, MemoryLimit: o.MemoryLimit, Threads: o.Threads})
+	session, err := duck.Open(ctx, duck.Config{AllowedPaths: append(slices.Clone(rel.Files), target),
+		AllowedDirs: []string{t.Scratch},
+		TempDir:     t.Scratch, MemoryLimit: o.MemoryLimit, Threads: o.Threads})
 	if err != nil {
 		return nil, err
 	}
 	defer session.Close()
+
 	if err := session.Create(ctx, rel); err != nil {
 		return nil, err
 	}
@@ -39,7 +42,7 @@ func filtered(ctx context.Context, o Options, t *Task, input int) ([]string, err
 	return []string{target}, nil
 }
 
-// resolveArgv puts the files of the org's folders that the arguments name in their place.
+// resolveArgv replaces arguments that name files of the org's folders by their absolute paths.
 func resolveArgv(argv, roots []string) ([]string, error) {
 	resolved := slices.Clone(argv)
 	for i, arg := range argv {
@@ -47,6 +50,7 @@ func resolveArgv(argv, roots []string) ([]string, error) {
 		if !program && !strings.HasPrefix(arg, "./") {
 			continue
 		}
+
 		path, err := rootedFile(filepath.Clean(filepath.FromSlash(arg)), roots)
 		switch {
 		case err != nil:
@@ -54,27 +58,32 @@ func resolveArgv(argv, roots []string) ([]string, error) {
 		case path != "":
 			resolved[i] = path
 		case program:
-			return nil, Permanent(fault.New(fault.NotFound, "program %s is in none of the folders that the org's sources may read", arg).
-				WithHint("give an absolute path, or a name that is found on PATH"))
+			return nil,
+				Permanent(fault.New(fault.NotFound,
+					"program %s is not in any of the folders that the org's sources may read", arg).
+					WithHint("give an absolute path, or the name of a program on PATH"))
 		}
 	}
 	return resolved, nil
 }
 
-// rootedFile is the absolute path of a regular file in the first root that has it; empty where none has.
+// rootedFile returns the absolute path of a regular file in the first root that has it, or "" if none has.
 func rootedFile(name string, roots []string) (string, error) {
 	if !filepath.IsLocal(name) {
 		return "", escapes(name)
 	}
+
 	for _, folder := range roots {
 		root, err := os.OpenRoot(folder)
 		if err != nil {
 			return "", fmt.Errorf("open source folder: %w", err)
 		}
+
 		info, err := root.Stat(name)
 		if closing := root.Close(); closing != nil {
 			return "", closing
 		}
+
 		switch {
 		case os.IsNotExist(err):
 		case err != nil:

@@ -47,28 +47,34 @@ func must(err error) {
 }
 
 var programs = map[string]func(){
-	"lines": func() { // what it is given, as rows
+	"lines": func() { // writes its task as rows
 		var task operators.CommandTask
 		must(json.NewDecoder(os.Stdin).Decode(&task))
 		wd, err := os.Getwd()
 		must(err)
 		rows := [][2]string{
-			{"job", task.DAG + "/" + task.Job}, {"inputs", task.Inputs[0].As + " " + strconv.Itoa(len(task.Inputs[0].Files))},
-			{"partition", task.Partition.Key}, {"in scratch", strconv.FormatBool(wd == task.Scratch)}, {"payload", string(task.Payload)},
+			{"job", task.DAG + "/" + task.Job}, {"inputs", task.Inputs[0].As + " " +
+				strconv.Itoa(len(task.Inputs[0].Files))},
+			{"partition", task.Partition.Key}, {"in scratch", strconv.FormatBool(wd == task.Scratch)},
+			{"payload", string(task.Payload)},
 		}
+
 		for _, variable := range os.Environ() {
 			name, value, _ := strings.Cut(variable, "=")
 			if name != "PATH" && name != "HOME" && name != "TMPDIR" && name != "GOCOVERDIR" {
 				rows = append(rows, [2]string{"env " + name, value})
 			}
 		}
+
 		f, err := os.Create(filepath.Join(task.Outputs[0].Dir, "rows.ndjson"))
 		must(err)
 		for _, row := range rows {
 			must(json.NewEncoder(f).Encode(map[string]string{"a": row[0], "b": row[1]}))
 		}
+
 		must(f.Close())
-		os.Stdout.WriteString("working\n" + `{"result": {"ok": true}, "operator_state": {"n": 1}, "source_version": "v1"}` + "\n")
+		os.Stdout.WriteString("working\n" +
+			`{"result": {"ok": true}, "operator_state": {"n": 1}, "source_version": "v1"}` + "\n")
 	},
 	"csv": func() {
 		var task operators.CommandTask
@@ -78,7 +84,7 @@ var programs = map[string]func(){
 	},
 	"fail": func() { os.Stderr.WriteString(strings.Repeat("noise\n", 10_000) + "the reason\n"); os.Exit(1) },
 	"data": func() { os.Stderr.WriteString("a bad row\n"); os.Exit(65) },
-	"stubborn": func() { // has a child, and ends on SIGTERM only after saying so
+	"stubborn": func() { // starts a child, and reports SIGTERM before it ends
 		var task operators.CommandTask
 		must(json.NewDecoder(os.Stdin).Decode(&task))
 		path, err := os.Executable()
@@ -88,7 +94,7 @@ var programs = map[string]func(){
 		must(os.WriteFile(string(task.Payload[1:len(task.Payload)-1]), []byte(strconv.Itoa(child.Pid)), 0o600))
 		select {}
 	},
-	"copy": func() { // its input, as it is given
+	"copy": func() { // copies its input
 		var task operators.CommandTask
 		must(json.NewDecoder(os.Stdin).Decode(&task))
 		for i, file := range task.Inputs[0].Files {
@@ -97,16 +103,18 @@ var programs = map[string]func(){
 			must(os.WriteFile(filepath.Join(task.Outputs[0].Dir, strconv.Itoa(i)+".parquet"), content, 0o600))
 		}
 	},
-	"commits": func() { // asks for each of the commits in its payload, and writes the answers to the output
+	"commits": func() { // asks for the commits in its payload and writes the answers to the output
 		var task operators.CommandTask
 		must(json.NewDecoder(os.Stdin).Decode(&task))
 		for _, name := range []string{"a.ndjson", "b.csv", "c.txt"} {
 			must(os.WriteFile(filepath.Join(task.Outputs[0].Dir, name), []byte("{\"n\": 1}\n"), 0o600))
 		}
+
 		must(os.Mkdir(filepath.Join(task.Outputs[0].Dir, "d.csv"), 0o700))
 		var asked []string
 		must(json.Unmarshal(task.Payload, &asked))
-		ask, answers := os.NewFile(uintptr(task.Commit.Ask), "ask"), bufio.NewReader(os.NewFile(uintptr(task.Commit.Answer), "answer"))
+		ask, answers := os.NewFile(uintptr(task.Commit.Ask), "ask"),
+			bufio.NewReader(os.NewFile(uintptr(task.Commit.Answer), "answer"))
 		result := map[string][]string{}
 		for _, line := range asked {
 			_, err := ask.WriteString(line + "\n")
@@ -115,6 +123,7 @@ var programs = map[string]func(){
 			must(err)
 			result["answers"] = append(result["answers"], answer)
 		}
+
 		must(os.Remove(filepath.Join(task.Outputs[0].Dir, "d.csv")))
 		left, err := filepath.Glob(filepath.Join(task.Outputs[0].Dir, "*"))
 		must(err)
@@ -123,7 +132,7 @@ var programs = map[string]func(){
 		}
 		must(json.NewEncoder(os.Stdout).Encode(map[string]any{"result": result, "unchanged": true}))
 	},
-	"hasty": func() { // asks, and does not wait for the answer
+	"hasty": func() { // asks for a commit and does not wait for the answer
 		_, err := os.NewFile(3, "ask").WriteString(`{"operator_state": 1}` + "\n")
 		must(err)
 	},
@@ -135,10 +144,12 @@ func TestCommandConforms(t *testing.T) {
 	input := operatortest.Input{As: "numbers", Query: "SELECT 1 AS n"}
 	operatortest.Run(t, builtin(t, "command"),
 		operatortest.Case{
-			Name: "stdin, env and stdout", Config: self(t, "lines", map[string]any{"MODE": "fast"}), Inputs: []operatortest.Input{input},
+			Name: "stdin, env and stdout", Config: self(t, "lines", map[string]any{"MODE": "fast"}),
+			Inputs:    []operatortest.Input{input},
 			Partition: &operators.PartitionRange{Key: "p"}, Payload: json.RawMessage(`{"a":1}`),
 			Want: map[string][]string{"out": {
-				"'a': job, 'b': d/j", "'a': inputs, 'b': numbers 1", "'a': partition, 'b': p", "'a': in scratch, 'b': true",
+				"'a': job, 'b': d/j", "'a': inputs, 'b': numbers 1", "'a': partition, 'b': p",
+				"'a': in scratch, 'b': true",
 				`'a': payload, 'b': '{"a":1}'`, "'a': env LANG, 'b': C.UTF-8", "'a': env MODE, 'b': fast",
 			}},
 			Check: func(t *testing.T, r operators.Result) {
@@ -148,10 +159,12 @@ func TestCommandConforms(t *testing.T) {
 			},
 		},
 		caseOf{Name: "csv", Config: self(t, "csv", nil)}.wants("'x': 1, 'y': a", "'x': 2, 'y': b"),
-		operatortest.Case{Name: "writes nothing", Config: map[string]any{"argv": []string{"true"}}, Want: map[string][]string{}},
+		operatortest.Case{Name: "writes nothing", Config: map[string]any{"argv": []string{"true"}},
+			Want: map[string][]string{}},
 		operatortest.Case{Name: "fails", Config: self(t, "fail", nil), Fails: "exit status 1\n"},
 		caseOf{Name: "bad data", Config: self(t, "data", nil)}.fails("exit status 65\na bad row"),
-		caseOf{Name: "no such program", Config: map[string]any{"argv": []string{"/no/such/program"}}}.fails("no such file"),
+		caseOf{Name: "no such program",
+			Config: map[string]any{"argv": []string{"/no/such/program"}}}.fails("no such file"),
 		operatortest.Case{Name: "endless", Config: self(t, "sleeper", nil), Endless: true},
 		caseOf{Name: "no program", Config: map[string]any{"argv": []string{}}}.refused("minItems"),
 		caseOf{Name: "a shell line", Config: map[string]any{"argv": "rm -rf /"}}.refused("got string, want array"),
@@ -181,14 +194,17 @@ func TestCommandEndsItsGroup(t *testing.T) {
 		pid, _ = strconv.Atoi(string(text))
 		return pid > 0
 	}, time.Minute, time.Millisecond)
+
 	cancel()
 	out := <-done
 	require.ErrorIs(t, out.Err, context.Canceled)
 	require.True(t, out.Retryable)
-	require.Eventually(t, func() bool { return gone(pid) }, time.Minute, time.Millisecond, "the child is ended with its parent")
+	require.Eventually(t, func() bool {
+		return gone(pid)
+	}, time.Minute, time.Millisecond, "the child is ended with its parent")
 }
 
-// gone also holds for a process that has ended and that nobody has waited for.
+// gone reports whether a process has ended, even if nobody has waited for it.
 func gone(pid int) bool {
 	if syscall.Kill(pid, 0) != nil {
 		return true
@@ -203,9 +219,9 @@ func TestCommandIsOffByDefault(t *testing.T) {
 	require.NoError(t, err)
 	op, _ := registry.Get("command")
 	_, fault := op.Spec().Canonical(map[string]any{"argv": []any{"true"}})
-	require.Contains(t, fault.Message, "off on this server")
+	require.Contains(t, fault.Message, "disabled on this server")
 	w := newWorld(t, op)
 	out := w.run(t, assignment("command", map[string]any{"argv": []any{"touch", filepath.Join(t.TempDir(), "x")}}))
-	require.ErrorContains(t, out.Err, "off on this server")
+	require.ErrorContains(t, out.Err, "disabled on this server")
 	require.False(t, out.Retryable)
 }

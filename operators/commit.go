@@ -13,22 +13,22 @@ import (
 	"github.com/dagctl/dagctl/internal/fault"
 )
 
-// Commit is what a run that goes on wants to take effect now, all of it or nothing, as worker/protocol.Events is.
+// Commit is what a run commits before its end, all or nothing, like worker/protocol.Events.
 type Commit struct {
-	Outputs []CommittedOutput // nil: whatever is in the folders of the outputs
+	Outputs []CommittedOutput // nil: all files in the folders of the outputs
 	Events  []Event
 	Tasks   []EnqueuedTask
-	State   json.RawMessage // new operator state; nil leaves it as it was
+	State   json.RawMessage // new operator state; nil: unchanged
 }
 
-// CommittedOutput is what is to be published of one output partition.
+// CommittedOutput is what to publish of one output partition.
 type CommittedOutput struct {
 	Output    int
-	Partition string   // key; empty: the task's own, and where partitions are by cursor, which the rows tell
-	Files     []string // local Parquet files, by path; nil: all in the output's folder
+	Partition string   // key; empty: the task's own, or, by cursor, the one that follows from the rows
+	Files     []string // paths of local Parquet files; nil: all in the output's folder
 }
 
-// Event says that something of the task's own outputs is new, or holds no more; see worker/protocol.Event.
+// Event reports that a part of the task's own outputs is new or no longer valid; see worker/protocol.Event.
 type Event struct {
 	Output int
 	Key    string
@@ -41,56 +41,59 @@ type Event struct {
 	Reason string
 }
 
-// Committed is how things stand after a commit.
+// Committed is the state after a commit.
 type Committed struct {
 	Events []EventOutcome  `json:"events,omitempty"`
 	Tasks  []uuid.UUID     `json:"tasks,omitempty"`  // of the enqueued tasks, in their order
 	Cursor *CursorPosition `json:"cursor,omitempty"` // outputs by cursor: where they end now
 }
 
-// EventOutcome says what became of one event.
+// EventOutcome is the outcome of one event.
 type EventOutcome struct {
 	Outcome string     `json:"outcome"` // accepted, duplicate or rejected
 	EventID *uuid.UUID `json:"event_id,omitempty"`
 	Reason  string     `json:"reason,omitempty"`
 }
 
-// Committer commits for a run that goes on.
+// Committer commits for a run before its end.
 type Committer interface {
-	// Commit commits. An error that IsPermanent says what is wrong with the commit, which changed nothing; after any other
-	// the attempt cannot go on.
+	// Commit commits. An error that IsPermanent describes what is wrong with the commit, which changed nothing. After
+	// any other error the attempt cannot go on.
 	Commit(ctx context.Context, c Commit) (Committed, error)
-	// Rest is the assignment by which a run ends that has committed before: what it wrote since goes on top of that. It
-	// waits for that to pass its checks.
+	// Rest returns the assignment for the end of a run that has committed before: its remaining output goes on top of
+	// the commits. Rest waits for them to pass their checks.
 	Rest(ctx context.Context, a Assignment) (Assignment, error)
 }
 
-// Commit commits now, in one transaction, what the run has made so far, instead of with its end: published, told to
-// consumers, and never made again by a later attempt, which goes on from the cursor and the operator state that are
-// committed. Files that are committed are gone from the folders of the outputs; Cursor and State are then what they are
-// after the commit. What is refused, by an error that IsPermanent, is as it was. It is for one goroutine at a time.
+// Commit commits at once, in one transaction, what the run has made so far, instead of with its end. It is published,
+// consumers hear of it, and no later attempt makes it again: that continues from the committed cursor and operator
+// state. Committed files disappear from the folders of the outputs, and Cursor and State get their new values. A
+// commit that is refused, with an error that IsPermanent, changes nothing. Commit is not safe for concurrent use.
 func (t *Task) Commit(ctx context.Context, c Commit) (Committed, error) {
 	if t.Committer == nil {
-		return Committed{}, Permanent(fault.New(fault.Invalid, "tasks that run here commit with their end alone"))
+		return Committed{}, Permanent(fault.New(fault.Invalid, "tasks that run here commit only with their end"))
 	}
 	outputs, err := t.toCommit(c.Outputs)
 	if err != nil {
 		return Committed{}, err
 	}
+
 	c.Outputs = outputs
 	files := slices.ContainsFunc(outputs, func(o CommittedOutput) bool { return len(o.Files) > 0 })
 	if !files && len(c.Events)+len(c.Tasks)+len(c.State) == 0 {
 		return Committed{Cursor: t.Cursor}, nil
 	}
+
 	done, err := t.Committer.Commit(ctx, c)
 	if err != nil {
 		return Committed{}, err
 	}
 	t.commits++
-	if done.Cursor != nil { // the run's own: what it does with it changes nothing
+	if done.Cursor != nil { // a copy for the run, which may change it
 		at := *done.Cursor
 		t.Cursor = &at
 	}
+
 	if c.State != nil {
 		t.State = c.State
 	}
@@ -104,7 +107,7 @@ func (t *Task) Commit(ctx context.Context, c Commit) (Committed, error) {
 	return done, nil
 }
 
-// toCommit names the files where a commit leaves that open.
+// toCommit fills in the files of a commit that does not name them.
 func (t *Task) toCommit(asked []CommittedOutput) (found []CommittedOutput, err error) {
 	everything := asked == nil
 	if everything {
@@ -112,9 +115,11 @@ func (t *Task) toCommit(asked []CommittedOutput) (found []CommittedOutput, err e
 			asked = append(asked, CommittedOutput{Output: i})
 		}
 	}
+
 	for _, o := range asked {
 		if o.Output < 0 || o.Output >= len(t.Outputs) {
-			return nil, fault.New(fault.Invalid, "the job has %d outputs, and none with the index %d", len(t.Outputs), o.Output)
+			return nil, fault.New(fault.Invalid, "the job has %d outputs, and none with the index %d", len(t.Outputs),
+				o.Output)
 		}
 		if o.Files == nil && o.Output < len(t.OutputDirs) {
 			if o.Files, err = filepath.Glob(filepath.Join(t.OutputDirs[o.Output], "*.parquet")); err != nil {
@@ -122,15 +127,19 @@ func (t *Task) toCommit(asked []CommittedOutput) (found []CommittedOutput, err e
 			}
 			slices.Sort(o.Files)
 		}
+
 		for _, file := range o.Files {
 			info, err := os.Lstat(file)
 			switch {
 			case err != nil:
-				return nil, fault.New(fault.Invalid, "output %q: there is no file %s", t.Outputs[o.Output].Name, filepath.Base(file))
+				return nil, fault.New(fault.Invalid, "output %q: there is no file %s", t.Outputs[o.Output].Name,
+					filepath.Base(file))
 			case !info.Mode().IsRegular():
-				return nil, fault.New(fault.Invalid, "output %q: %s is not a regular file", t.Outputs[o.Output].Name, filepath.Base(file))
+				return nil, fault.New(fault.Invalid, "output %q: %s is not a regular file", t.Outputs[o.Output].Name,
+					filepath.Base(file))
 			}
 		}
+
 		if !everything || len(o.Files) > 0 {
 			found = append(found, o)
 		}

@@ -20,7 +20,8 @@ import (
 
 func builtin(t *testing.T, name string) operators.Operator {
 	t.Helper()
-	registry, err := operators.Builtin(operators.Options{Threads: 1, AllowCommand: true, AllowedAddresses: []string{"127.0.0.0/8"}})
+	registry, err := operators.Builtin(operators.Options{Threads: 1, AllowCommand: true,
+		AllowedAddresses: []string{"127.0.0.0/8"}})
 	require.NoError(t, err)
 	op, ok := registry.Get(name)
 	require.True(t, ok)
@@ -46,16 +47,18 @@ func (c caseOf) wants(rows ...string) operatortest.Case {
 	return operatortest.Case(c)
 }
 
-// caseOf lets a case say in one line what it is about.
+// caseOf has methods that set the expectations of a case in one line.
 type caseOf operatortest.Case
 
 func (c caseOf) plain() operatortest.Case { return operatortest.Case(c) }
 
 func TestSQLConforms(t *testing.T) {
 	t.Parallel()
-	numbers := operatortest.Input{As: "numbers", Query: "SELECT range AS n, range % 2 = 0 AS even, DATE '2024-01-01' + range::INTEGER AS day FROM range(6)"}
+	numbers := operatortest.Input{As: "numbers", Query: "SELECT range AS n, range % 2 = 0 AS even, DATE " +
+		"'2024-01-01' + range::INTEGER AS day FROM range(6)"}
 	filtered, noDay, none := numbers, numbers, numbers
-	filtered.Where = []dag.Condition{{Column: "day", Values: []any{"2024-01-02", "2024-01-03", nil}}, {Column: "even", Values: []any{false}}}
+	filtered.Where = []dag.Condition{{Column: "day", Values: []any{"2024-01-02", "2024-01-03", nil}},
+		{Column: "even", Values: []any{false}}}
 	noDay.Where = []dag.Condition{{Column: `day" OR 1=1 --`, Values: []any{"x"}}}
 	none.Empty = true
 	start, end := time.Date(2024, 3, 30, 23, 0, 0, 0, time.UTC), time.Date(2024, 3, 31, 22, 0, 0, 0, time.UTC)
@@ -65,43 +68,66 @@ func TestSQLConforms(t *testing.T) {
 		c.Partition = &operators.PartitionRange{Key: key, Start: start, End: end}
 		return c
 	}
+
 	operatortest.Run(t, builtin(t, "sql"),
-		caseOf(sqlCase("rows in the query's order", "SELECT n FROM numbers WHERE even ORDER BY n DESC; -- done", numbers)).wants("'n': 4", "'n': 2", "'n': 0"),
+		caseOf(sqlCase("rows in the query's order", "SELECT n FROM numbers WHERE even ORDER BY n DESC; -- done",
+			numbers)).wants("'n': 4", "'n': 2", "'n': 0"),
 		caseOf(sqlCase("names without case", "SELECT max(N) AS m FROM NUMBERS", numbers)).wants("'m': 5"),
 		caseOf(sqlCase("where is applied", "SELECT n FROM numbers", filtered)).wants("'n': 1"),
 		caseOf(sqlCase("where of no column", "SELECT n FROM numbers", noDay)).fails("has no column"),
-		caseOf(sqlCase("an empty input is a relation", "SELECT count(*) AS c, max(day) AS d FROM numbers", none)).wants("'c': 0, 'd': NULL"),
-		caseOf(sqlCase("with", "WITH a AS (FROM numbers), b AS (SELECT n FROM a) SELECT sum(n)::BIGINT AS s FROM b", numbers)).wants("'s': 15"),
+		caseOf(sqlCase("an empty input is a relation", "SELECT count(*) AS c, max(day) AS d FROM numbers", none)).
+			wants("'c': 0, 'd': NULL"),
+		caseOf(sqlCase("with", "WITH a AS (FROM numbers), b AS (SELECT n FROM a) SELECT sum(n)::BIGINT AS s FROM b",
+			numbers)).wants("'s': 15"),
 		caseOf(sqlCase("no rows", "SELECT n FROM numbers WHERE n > 100", numbers)).wants(),
-		caseOf(at(sqlCase("a hostile partition key", "SELECT getvariable('partition') AS p, getvariable('start') IS NULL AS s FROM numbers LIMIT 1", numbers), hostile, "", nil, nil)).
+		caseOf(at(sqlCase("a hostile partition key", "SELECT getvariable('partition') AS p, getvariable('start') IS "+
+			"NULL AS s FROM numbers LIMIT 1", numbers), hostile, "", nil, nil)).
 			wants("'p': '\\'); DROP VIEW numbers; --', 's': true"),
-		caseOf(at(sqlCase("a day in its zone", "SELECT getvariable('start')::DATE::VARCHAR AS d, (epoch(getvariable('end')) - epoch(getvariable('start')))::INTEGER AS long"), "2024-03-31", "Europe/Berlin", &start, &end)).
+		caseOf(at(sqlCase("a day in its zone", "SELECT getvariable('start')::DATE::VARCHAR AS d, "+
+			"(epoch(getvariable('end')) - epoch(getvariable('start')))::INTEGER AS long"), "2024-03-31",
+			"Europe/Berlin", &start, &end)).
 			wants("'d': 2024-03-31, 'long': 82800"),
-		operatortest.Case{Name: "two outputs", Config: map[string]any{"queries": map[string]any{"odd": "SELECT n FROM numbers WHERE NOT even", "none": "SELECT 1 AS x WHERE false"}},
+		operatortest.Case{Name: "two outputs",
+			Config: map[string]any{"queries": map[string]any{"odd": "SELECT n FROM numbers WHERE NOT even",
+				"none": "SELECT 1 AS x WHERE false"}},
 			Outputs: []string{"none", "odd"}, Inputs: []operatortest.Input{numbers},
 			Want: map[string][]string{"none": {}, "odd": {"'n': 1", "'n': 3", "'n': 5"}}},
-		operatortest.Case{Name: "endless", Endless: true, Config: map[string]any{"query": "SELECT count(*) AS c FROM range(10000000) a, range(10000000) b WHERE a.range * b.range % 7 = 3"}},
+		operatortest.Case{Name: "endless", Endless: true,
+			Config: map[string]any{"query": "SELECT count(*) AS c FROM range(10000000) a, range(10000000) b WHERE " +
+				"a.range * b.range % 7 = 3"}},
 
 		caseOf(operatortest.Case{Name: "nothing", Config: map[string]any{}}).refused("sql needs either `query`"),
 		caseOf(sqlCase("syntax", "SELECT n\nFROM numbers WHERE")).refused("syntax error at end of input"),
-		caseOf(sqlCase("two statements", "SELECT 1; SELECT 2")).refused("there are 2 statements; there must be exactly one SELECT"),
+		caseOf(sqlCase("two statements", "SELECT 1; SELECT 2")).
+			refused("there are 2 statements; there must be exactly one SELECT"),
 		caseOf(sqlCase("no statement", "-- nothing")).refused("there are 0 statements"),
 		caseOf(sqlCase("DDL", "DROP TABLE numbers")).refused("only a SELECT is allowed here"),
 		caseOf(sqlCase("COPY", "COPY (SELECT 1) TO '/tmp/x'")).refused("only a SELECT is allowed here"),
 		caseOf(sqlCase("ATTACH", "ATTACH '/tmp/x.db'")).refused("only a SELECT is allowed here"),
 		caseOf(sqlCase("SET", "SET memory_limit = '1TB'")).refused("only a SELECT is allowed here"),
-		caseOf(sqlCase("a file by function", "SELECT * FROM read_csv('/etc/passwd')")).refused("table function read_csv is not allowed"),
-		caseOf(sqlCase("glob", "SELECT (SELECT count(*) FROM glob('/*'))")).refused("table function glob is not allowed"),
-		caseOf(sqlCase("SQL in text", "SELECT * FROM query('SELECT 1')")).refused("table function query is not allowed"),
-		caseOf(sqlCase("settings", "SELECT * FROM duckdb_settings()")).refused("table function duckdb_settings is not allowed"),
-		caseOf(sqlCase("another schema", "SELECT * FROM information_schema.tables")).refused("relations are plain names"),
+		caseOf(sqlCase("a file by function", "SELECT * FROM read_csv('/etc/passwd')")).
+			refused("table function read_csv is not allowed"),
+		caseOf(sqlCase("glob", "SELECT (SELECT count(*) FROM glob('/*'))")).
+			refused("table function glob is not allowed"),
+		caseOf(sqlCase("SQL in text", "SELECT * FROM query('SELECT 1')")).
+			refused("table function query is not allowed"),
+		caseOf(sqlCase("settings", "SELECT * FROM duckdb_settings()")).
+			refused("table function duckdb_settings is not allowed"),
+		caseOf(sqlCase("another schema", "SELECT * FROM information_schema.tables")).
+			refused("relations are plain names"),
 		caseOf(sqlCase("parameters", "SELECT $partition")).refused("use getvariable"),
 		caseOf(sqlCase("summarize", "SUMMARIZE numbers")).refused("not allowed"),
-		caseOf(sqlCase("a file by name", "SELECT * FROM '/etc/passwd'", numbers)).fails(`there is no relation "/etc/passwd"`),
-		caseOf(sqlCase("a file behind a WITH of another scope", `SELECT * FROM "/etc/passwd", (WITH "/etc/passwd" AS (SELECT 1) SELECT 1)`, numbers)).fails(`there is no relation "/etc/passwd"`),
-		caseOf(sqlCase("a catalogue view", "SELECT * FROM duckdb_tables", numbers)).fails(`there is no relation "duckdb_tables"`),
-		caseOf(sqlCase("a missing column", "SELECT nope FROM numbers", numbers)).fails(`Referenced column "nope" not found`),
-		caseOf(sqlCase("a bad value", "SELECT CAST(day::VARCHAR AS INTEGER) AS x FROM numbers", numbers)).fails("Could not convert string"),
+		caseOf(sqlCase("a file by name", "SELECT * FROM '/etc/passwd'", numbers)).
+			fails(`there is no relation "/etc/passwd"`),
+		caseOf(sqlCase("a file behind a WITH of another scope",
+			`SELECT * FROM "/etc/passwd", (WITH "/etc/passwd" AS (SELECT 1) SELECT 1)`, numbers)).
+			fails(`there is no relation "/etc/passwd"`),
+		caseOf(sqlCase("a catalogue view", "SELECT * FROM duckdb_tables", numbers)).
+			fails(`there is no relation "duckdb_tables"`),
+		caseOf(sqlCase("a missing column", "SELECT nope FROM numbers", numbers)).
+			fails(`Referenced column "nope" not found`),
+		caseOf(sqlCase("a bad value", "SELECT CAST(day::VARCHAR AS INTEGER) AS x FROM numbers", numbers)).
+			fails("Could not convert string"),
 	)
 }
 
@@ -115,6 +141,7 @@ func TestSQLCanonical(t *testing.T) {
 		require.NoError(t, err)
 		return string(text)
 	}
+
 	base := form("SELECT a, sum(b) AS s FROM t WHERE c = 'x' GROUP BY a")
 	for _, same := range []string{
 		"select a,sum(b) s from t where c='x' group by a;",
@@ -122,13 +149,17 @@ func TestSQLCanonical(t *testing.T) {
 	} {
 		require.Equal(t, base, form(same))
 	}
+
 	for _, other := range []string{
-		"SELECT a, sum(b) AS s FROM t WHERE c = 'X' GROUP BY a", "SELECT a, sum(b) AS S FROM t WHERE c = 'x' GROUP BY a",
-		"SELECT a, sum(DISTINCT b) AS s FROM t WHERE c = 'x' GROUP BY a", "SELECT a, sum(b) AS s FROM t WHERE c = 'x' GROUP BY a ORDER BY a",
+		"SELECT a, sum(b) AS s FROM t WHERE c = 'X' GROUP BY a",
+		"SELECT a, sum(b) AS S FROM t WHERE c = 'x' GROUP BY a",
+		"SELECT a, sum(DISTINCT b) AS s FROM t WHERE c = 'x' GROUP BY a",
+		"SELECT a, sum(b) AS s FROM t WHERE c = 'x' GROUP BY a ORDER BY a",
 	} {
 		require.NotEqual(t, base, form(other))
 	}
-	require.NotEqual(t, form("SELECT 9007199254740993"), form("SELECT 9007199254740992"), "large numbers keep their digits")
+	require.NotEqual(t, form("SELECT 9007199254740993"), form("SELECT 9007199254740992"),
+		"large numbers keep their digits")
 }
 
 func writeFile(t *testing.T, dir, name, content string) {
@@ -148,12 +179,15 @@ func TestFileSourceConforms(t *testing.T) {
 	writeFile(t, root, "hours/2024-01-01/23.csv", "a\n2\n")
 	writeFile(t, root, "parts/berlin-1.ndjson", `{"n": 1}`+"\n")
 	writeFile(t, root, "parts/berlin-2.ndjson", `{"n": 2, "m": "x"}`+"\n")
-	writeFile(t, root, "geo.json", `{"type": "FeatureCollection", "features": [{"id": "a", "properties": {"mag": 2}}, {"id": "b", "properties": {"mag": 2.5}}]}`)
+	writeFile(t, root, "geo.json",
+		`{"type": "FeatureCollection", "features": [{"id": "a", "properties": {"mag": 2}}, `+
+			`{"id": "b", "properties": {"mag": 2.5}}]}`)
 	writeFile(t, root, "semi.csv", "a;b\n1;NA\n")
 	writeFile(t, root, "broken.json", `[{"a": 1}, {"a":`)
 	writeFile(t, other, "secret.csv", "s\n1\n")
 	require.NoError(t, os.Symlink(filepath.Join(other, "secret.csv"), filepath.Join(root, "link.csv")))
 	require.NoError(t, os.Symlink(other, filepath.Join(root, "linked")))
+
 	f, err := os.Create(filepath.Join(root, "z.csv.gz"))
 	require.NoError(t, err)
 	z := gzip.NewWriter(f)
@@ -163,39 +197,63 @@ func TestFileSourceConforms(t *testing.T) {
 	require.NoError(t, f.Close())
 
 	at := func(name, key string, by dag.Partitioning, config map[string]any) caseOf {
-		return caseOf{Name: name, Config: config, Roots: []string{other, root}, PartitionBy: by, Partition: &operators.PartitionRange{Key: key}}
+		return caseOf{Name: name, Config: config, Roots: []string{other, root}, PartitionBy: by,
+			Partition: &operators.PartitionRange{Key: key}}
 	}
 	day, hour := dag.Partitioning{Kind: dag.ByTime, Unit: dag.Day}, dag.Partitioning{Kind: dag.ByTime, Unit: dag.Hour}
-	month, byKey, whole := dag.Partitioning{Kind: dag.ByTime, Unit: dag.Month}, dag.Partitioning{Kind: dag.ByKey}, dag.Partitioning{}
+	month, byKey, whole := dag.Partitioning{Kind: dag.ByTime, Unit: dag.Month}, dag.Partitioning{Kind: dag.ByKey},
+		dag.Partitioning{}
 	operatortest.Run(t, builtin(t, "file_source"),
-		at("a file a day", "2024-01-01", day, map[string]any{"path": "days", "pattern": "{date}.csv", "format": "csv"}).wants("'a': 1, 'b': x", "'a': 2, 'b': NULL"),
-		at("a file an hour", "2024-01-01T23", hour, map[string]any{"path": "hours", "pattern": "{date}/{hour}.csv", "format": "csv"}).wants("'a': 2"),
-		at("days in a month", "2024-01", month, map[string]any{"path": "days", "pattern": "{date}.csv", "format": "csv"}).wants("'a': 1, 'b': x", "'a': 2, 'b': NULL", "'a': 3, 'b': y"),
-		at("several files a key", "berlin", byKey, map[string]any{"path": "parts", "pattern": "{key}-?.ndjson", "format": "ndjson"}).wants("'n': 1, 'm': NULL", "'n': 2, 'm': x"),
-		at("all of a folder", "all", whole, map[string]any{"path": "days", "pattern": "*.csv", "format": "csv", "columns": []string{"b"}}).wants("'b': x", "'b': NULL", "'b': y"),
-		at("one file by its absolute path", "all", whole, map[string]any{"path": filepath.Join(root, "semi.csv"), "format": "csv", "delimiter": ";", "null_string": "NA", "types": map[string]string{"a": "VARCHAR"}}).
+		at("a file a day", "2024-01-01", day, map[string]any{"path": "days", "pattern": "{date}.csv", "format": "csv"}).
+			wants("'a': 1, 'b': x", "'a': 2, 'b': NULL"),
+		at("a file an hour", "2024-01-01T23", hour, map[string]any{"path": "hours", "pattern": "{date}/{hour}.csv",
+			"format": "csv"}).wants("'a': 2"),
+		at("days in a month", "2024-01", month, map[string]any{"path": "days", "pattern": "{date}.csv",
+			"format": "csv"}).wants("'a': 1, 'b': x", "'a': 2, 'b': NULL", "'a': 3, 'b': y"),
+		at("several files a key", "berlin", byKey, map[string]any{"path": "parts", "pattern": "{key}-?.ndjson",
+			"format": "ndjson"}).wants("'n': 1, 'm': NULL", "'n': 2, 'm': x"),
+		at("all of a folder", "all", whole, map[string]any{"path": "days", "pattern": "*.csv", "format": "csv",
+			"columns": []string{"b"}}).wants("'b': x", "'b': NULL", "'b': y"),
+		at("one file by its absolute path", "all", whole, map[string]any{"path": filepath.Join(root, "semi.csv"),
+			"format": "csv", "delimiter": ";", "null_string": "NA", "types": map[string]string{"a": "VARCHAR"}}).
 			wants("'a': 1, 'b': NULL"),
 		at("compressed", "all", whole, map[string]any{"path": "z.csv.gz", "format": "csv"}).wants("'a': 7"),
-		at("records of a document", "all", whole, map[string]any{"path": "geo.json", "format": "json", "records": "features", "columns": []string{"id", "properties"}}).
+		at("records of a document", "all", whole, map[string]any{"path": "geo.json", "format": "json",
+			"records": "features", "columns": []string{"id", "properties"}}).
 			wants("'id': a, 'properties': {'mag': 2.0}", "'id': b, 'properties': {'mag': 2.5}"),
-		operatortest.Case(at("types of JSON", "all", whole, map[string]any{"path": "parts", "pattern": "*.ndjson", "format": "ndjson", "types": map[string]string{"n": "DECIMAL(9,2)"}, "columns": []string{"n"}}).
+		operatortest.Case(at("types of JSON", "all", whole, map[string]any{"path": "parts", "pattern": "*.ndjson",
+			"format": "ndjson", "types": map[string]string{"n": "DECIMAL(9,2)"}, "columns": []string{"n"}}).
 			wants("'n': 1.00", "'n': 2.00")),
 
-		caseOf{Name: "still being written", Config: map[string]any{"path": "broken.json", "format": "json"}, Roots: []string{root}, Fails: "broken.json: the input cannot be read as json"}.plain(),
-		caseOf{Name: "not there", Config: map[string]any{"path": "nope.csv", "format": "csv"}, Roots: []string{root}, Fails: "in none of the folders"}.plain(),
-		caseOf{Name: "no root", Config: map[string]any{"path": "z.csv.gz", "format": "csv"}, Fails: "read no folder"}.plain(),
-		at("up and out", "all", whole, map[string]any{"path": "../" + filepath.Base(other) + "/secret.csv", "format": "csv"}).fails("lies outside of the folders"),
-		at("absolute and outside", "all", whole, map[string]any{"path": "/etc/hostname", "format": "csv"}).fails("lies outside of the folders"),
-		caseOf{Name: "a link to a file outside", Config: map[string]any{"path": "link.csv", "format": "csv"}, Roots: []string{root}, Fails: "escapes"}.plain(),
-		caseOf{Name: "a link to a folder outside", Config: map[string]any{"path": "linked", "pattern": "*.csv", "format": "csv"}, Roots: []string{root}, Fails: "escapes"}.plain(),
-		caseOf{Name: "a payload that leads out", Config: map[string]any{"path": "days", "pattern": "*.csv", "format": "csv"}, Roots: []string{root},
-			Payload: json.RawMessage(`{"files": ["../../` + filepath.Base(other) + `/secret.csv"]}`), Fails: "escapes"}.plain(),
-		at("days without a date", "2024-01-01", day, map[string]any{"path": "days", "pattern": "*.csv", "format": "csv"}).fails("needs other placeholders"),
+		caseOf{Name: "still being written", Config: map[string]any{"path": "broken.json", "format": "json"},
+			Roots: []string{root}, Fails: "broken.json: the input cannot be read as json"}.plain(),
+		caseOf{Name: "not there", Config: map[string]any{"path": "nope.csv", "format": "csv"}, Roots: []string{root},
+			Fails: "not in any of the folders"}.plain(),
+		caseOf{Name: "no root", Config: map[string]any{"path": "z.csv.gz", "format": "csv"},
+			Fails: "may not read any folder"}.plain(),
+		at("up and out", "all", whole, map[string]any{"path": "../" + filepath.Base(other) + "/secret.csv",
+			"format": "csv"}).fails("lies outside the folders"),
+		at("absolute and outside", "all", whole, map[string]any{"path": "/etc/hostname", "format": "csv"}).
+			fails("lies outside the folders"),
+		caseOf{Name: "a link to a file outside", Config: map[string]any{"path": "link.csv", "format": "csv"},
+			Roots: []string{root}, Fails: "escapes"}.plain(),
+		caseOf{Name: "a link to a folder outside", Config: map[string]any{"path": "linked", "pattern": "*.csv",
+			"format": "csv"}, Roots: []string{root}, Fails: "escapes"}.plain(),
+		caseOf{Name: "a payload that leads out", Config: map[string]any{"path": "days", "pattern": "*.csv",
+			"format": "csv"}, Roots: []string{root},
+			Payload: json.RawMessage(`{"files": ["../../` + filepath.Base(other) + `/secret.csv"]}`),
+			Fails:   "escapes"}.plain(),
+		at("days without a date", "2024-01-01", day, map[string]any{"path": "days", "pattern": "*.csv",
+			"format": "csv"}).fails("needs other placeholders"),
 
-		at("an unknown placeholder", "", whole, map[string]any{"path": "days", "pattern": "{year}.csv", "format": "csv"}).refused("{year} is not known"),
-		at("a pattern that leads out", "", whole, map[string]any{"path": "days", "pattern": "../*.csv", "format": "csv"}).refused("not a plain path"),
-		at("a hostile type", "", whole, map[string]any{"path": "x", "format": "csv", "types": map[string]string{"a": "INTEGER); DROP TABLE x; --"}}).refused("not the name of a DuckDB type"),
-		at("an option of another format", "", whole, map[string]any{"path": "x", "format": "parquet", "delimiter": ";"}).refused("delimiter is for format csv"),
+		at("an unknown placeholder", "", whole, map[string]any{"path": "days", "pattern": "{year}.csv",
+			"format": "csv"}).refused("unknown placeholder {year}"),
+		at("a pattern that leads out", "", whole, map[string]any{"path": "days", "pattern": "../*.csv",
+			"format": "csv"}).refused("not a plain relative path"),
+		at("a hostile type", "", whole, map[string]any{"path": "x", "format": "csv",
+			"types": map[string]string{"a": "INTEGER); DROP TABLE x; --"}}).refused("not the name of a DuckDB type"),
+		at("an option of another format", "", whole, map[string]any{"path": "x", "format": "parquet",
+			"delimiter": ";"}).refused("delimiter is for format csv"),
 		at("no format", "", whole, map[string]any{"path": "x"}).refused("missing property 'format'"),
 	)
 }
@@ -215,24 +273,36 @@ func TestHTTPSourceConforms(t *testing.T) {
 		}
 		fmt.Fprint(w, "a,b\n1,x\n")
 	})
-	mux.HandleFunc("/day/{day}", func(w http.ResponseWriter, r *http.Request) { fmt.Fprintf(w, "day\n%q\n", r.PathValue("day")) })
-	mux.HandleFunc("/busy", func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) })
+
+	mux.HandleFunc("/day/{day}", func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprintf(w, "day\n%q\n", r.PathValue("day"))
+	})
+	mux.HandleFunc("/busy", func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(http.StatusServiceUnavailable)
+	})
+
 	mux.HandleFunc("/endless", func(w http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
 	server := httptest.NewServer(mux)
 	t.Cleanup(server.Close)
 	config := func(path string) map[string]any {
 		return map[string]any{"url": server.URL + path, "format": "csv", "headers": map[string]any{"X-Key": "k"}}
 	}
+
 	op := builtin(t, "http_source")
 	operatortest.Run(t, op,
 		caseOf{Name: "rows", Config: config("/data.csv")}.wants("'a': 1, 'b': x"),
-		caseOf{Name: "a partition in the URL", Config: config("/day/{partition}"), Partition: &operators.PartitionRange{Key: "a/../b?c=d"}}.wants("'day': 'a/../b?c=d'"),
-		caseOf{Name: "forbidden", Config: map[string]any{"url": server.URL + "/data.csv", "format": "csv"}}.fails("403 Forbidden"),
-		caseOf{Name: "too large", Config: map[string]any{"url": server.URL + "/data.csv", "format": "csv", "headers": map[string]any{"X-Key": "k"}, "max_bytes": 3}}.fails("more than 3 bytes"),
+		caseOf{Name: "a partition in the URL", Config: config("/day/{partition}"),
+			Partition: &operators.PartitionRange{Key: "a/../b?c=d"}}.wants("'day': 'a/../b?c=d'"),
+		caseOf{Name: "forbidden", Config: map[string]any{"url": server.URL + "/data.csv",
+			"format": "csv"}}.fails("403 Forbidden"),
+		caseOf{Name: "too large", Config: map[string]any{"url": server.URL + "/data.csv", "format": "csv",
+			"headers": map[string]any{"X-Key": "k"}, "max_bytes": 3}}.fails("more than 3 bytes"),
 		caseOf{Name: "busy", Config: config("/busy"), Fails: "503"}.plain(),
 		caseOf{Name: "not found", Config: config("/nope"), Fails: "404"}.plain(),
 		caseOf{Name: "endless", Config: config("/endless"), Endless: true}.plain(),
-		caseOf{Name: "not http", Config: map[string]any{"url": "file:///etc/passwd", "format": "csv"}}.refused("does not match pattern"),
-		caseOf{Name: "a password in the URL", Config: map[string]any{"url": "http://a:b@example.org/", "format": "csv"}}.refused("without a password"),
+		caseOf{Name: "not http", Config: map[string]any{"url": "file:///etc/passwd",
+			"format": "csv"}}.refused("does not match pattern"),
+		caseOf{Name: "a password in the URL", Config: map[string]any{"url": "http://a:b@example.org/",
+			"format": "csv"}}.refused("without a password"),
 	)
 }

@@ -10,12 +10,14 @@ import (
 	"github.com/dagctl/dagctl/internal/fault"
 )
 
-// Formats are how rows travel between the server and tasks elsewhere, by name.
+// Formats are the names of the formats in which rows travel between the server and tasks elsewhere.
 var Formats = []string{"ndjson", "csv", "parquet"}
 
-// Export writes the rows of an input that the job reads, those that `where` and a slice's range leave, to one file in dir.
-// The input's partitions are in their order. partition is that of the task, of which a slice is made.
-func (r *Runner) Export(ctx context.Context, a Assignment, in AssignedInput, format, dir string) (file string, err error) {
+// Export writes the rows of an input that the job reads, those that pass `where` and a slice's range, to one file in
+// dir, partition by partition. partition is that of the task, from which a slice is made.
+func (r *Runner) Export(
+	ctx context.Context, a Assignment, in AssignedInput, format, dir string,
+) (file string, err error) {
 	files, err := r.carrier().Fetch(ctx, in, dir)
 	if err != nil {
 		return "", fmt.Errorf("input %q: %w", in.As, err)
@@ -28,15 +30,18 @@ func (r *Runner) Export(ctx context.Context, a Assignment, in AssignedInput, for
 	if err != nil {
 		return "", err
 	}
+
 	if format == "parquet" && len(files) == 1 && len(rel.Where) == 0 && rel.Range == nil {
 		return files[0], nil
 	}
 	target := filepath.Join(dir, "rows."+format)
-	session, err := duck.Open(ctx, duck.Config{AllowedPaths: append(slices.Clone(files), target), AllowedDirs: []string{dir}, TempDir: dir})
+	session, err := duck.Open(ctx, duck.Config{AllowedPaths: append(slices.Clone(files), target),
+		AllowedDirs: []string{dir}, TempDir: dir})
 	if err != nil {
 		return "", err
 	}
 	defer session.Close()
+
 	if err := session.Create(ctx, rel); err != nil {
 		return "", err
 	}
@@ -46,8 +51,8 @@ func (r *Runner) Export(ctx context.Context, a Assignment, in AssignedInput, for
 	return target, nil
 }
 
-// Import writes rows that a task sent as text to a Parquet file. The same text makes the same bytes, so that sending it
-// again is sending the same.
+// Import converts a text file of rows that a task sent to Parquet. The same text gives the same bytes, so that sending
+// it again changes nothing.
 func Import(ctx context.Context, local, format, target string) error {
 	f := tabular{Format: format}
 	if _, err := f.convert(ctx, filepath.Dir(target), Options{Threads: 1}, []string{local}, target); err != nil {

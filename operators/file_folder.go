@@ -15,17 +15,17 @@ import (
 	"github.com/dagctl/dagctl/internal/fault"
 )
 
-// folder is the place a file source reads: a root that nothing leads out of, and what to read in it.
+// folder is what a file source reads: a root that no link leads out of, and the path within it.
 type folder struct {
 	root *os.Root
-	file string // the one file, where the config names a file and not a folder
+	file string // the only file, if the config names a file
 }
 
-// openFolder finds the config's path in the folders the org may read. A relative path is that of the first in which
-// it exists; an absolute one must lie in one of them.
+// openFolder opens the config's path in the folders that the org may read. A relative path is taken from the first
+// folder that has it; an absolute one must lie in one of them.
 func openFolder(roots []string, c fileSourceConfig) (*folder, error) {
 	if len(roots) == 0 {
-		return nil, fault.New(fault.Forbidden, "this server lets the org's sources read no folder").
+		return nil, fault.New(fault.Forbidden, "the org's sources may not read any folder on this server").
 			WithHint("an admin names folders in the server's config")
 	}
 	for _, root := range roots {
@@ -45,18 +45,21 @@ func openFolder(roots []string, c fileSourceConfig) (*folder, error) {
 			return f, err
 		}
 	}
+
 	if filepath.IsAbs(c.Path) {
 		return nil, escapes(c.Path)
 	}
-	return nil, fault.New(fault.NotFound, "path %s is in none of the folders that the org's sources may read", c.Path)
+	return nil, fault.New(fault.NotFound, "path %s is not in any of the folders that the org's sources may read",
+		c.Path)
 }
 
 func escapes(name string) error {
-	return Permanent(fault.New(fault.Forbidden, "path %s lies outside of the folders that the org's sources may read", name).
+	return Permanent(fault.New(fault.Forbidden, "path %s lies outside the folders that the org's sources may read",
+		name).
 		WithHint("give a path inside one of them, relative to it or absolute"))
 }
 
-// openIn returns nil where the root has no such name.
+// openIn returns nil if the root has no such name.
 func openIn(root, name string, c fileSourceConfig) (*folder, error) {
 	outer, err := os.OpenRoot(root)
 	if err != nil {
@@ -73,12 +76,14 @@ func openIn(root, name string, c fileSourceConfig) (*folder, error) {
 		return &folder{root: outer, file: filepath.ToSlash(name)}, nil
 	case !info.IsDir():
 		outer.Close()
-		return nil, Permanent(fault.New(fault.Invalid, "path %s is not a folder, and a pattern is given", c.Path))
+		return nil, Permanent(fault.New(fault.Invalid, "path %s is not a folder, but the config has a pattern", c.Path))
 	case c.Pattern == "":
 		outer.Close()
-		return nil, Permanent(fault.New(fault.Invalid, "path %s is a folder", c.Path).WithHint("give a pattern, such as *.csv"))
+		return nil, Permanent(fault.New(fault.Invalid, "path %s is a folder", c.Path).
+			WithHint("give a pattern, such as *.csv"))
 	}
 	defer outer.Close()
+
 	inner, err := outer.OpenRoot(name)
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", c.Path, err)
@@ -86,14 +91,16 @@ func openIn(root, name string, c fileSourceConfig) (*folder, error) {
 	return &folder{root: inner}, nil
 }
 
-// groups finds the matching files, by the partition that each belongs to.
+// groups returns the matching files by partition.
 func (f *folder) groups(ctx context.Context, c fileSourceConfig, by dag.Partitioning) (map[string][]string, error) {
 	if f.file != "" {
 		if by.Kind != dag.Unpartitioned {
-			return nil, Permanent(fault.New(fault.Invalid, "one file cannot make partitions").WithHint("give a folder and a pattern with {date}, {month}, {hour} or {key}"))
+			return nil, Permanent(fault.New(fault.Invalid, "a single file cannot make partitions").
+				WithHint("give a folder and a pattern with {date}, {month}, {hour} or {key}"))
 		}
 		return map[string][]string{dag.WholeKey: {f.file}}, nil
 	}
+
 	p, err := compilePattern(c.Pattern)
 	if err != nil {
 		return nil, Permanent(fault.New(fault.Invalid, "pattern: %w", err))
@@ -104,7 +111,7 @@ func (f *folder) groups(ctx context.Context, c fileSourceConfig, by dag.Partitio
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
 		case os.IsNotExist(err) && name != ".":
-			return nil // gone since it was listed
+			return nil // deleted since it was listed
 		case err != nil:
 			return err
 		case entry.IsDir() && name != "." && strings.Count(name, "/")+1 >= p.depth:
@@ -112,6 +119,7 @@ func (f *folder) groups(ctx context.Context, c fileSourceConfig, by dag.Partitio
 		case !entry.Type().IsRegular():
 			return nil
 		}
+
 		found, ok := p.match(name)
 		if !ok {
 			return nil
@@ -123,6 +131,7 @@ func (f *folder) groups(ctx context.Context, c fileSourceConfig, by dag.Partitio
 		if err != nil {
 			return Permanent(fmt.Errorf("%s: %w", name, err))
 		}
+
 		groups[key] = append(groups[key], name)
 		return nil
 	})
@@ -132,7 +141,7 @@ func (f *folder) groups(ctx context.Context, c fileSourceConfig, by dag.Partitio
 // pattern is a compiled `pattern`.
 type pattern struct {
 	expression *regexp.Regexp
-	depth      int // parts of the paths it matches
+	depth      int // number of parts of the paths that it matches
 }
 
 var placeholders = map[string]string{
@@ -149,8 +158,9 @@ func compilePattern(text string) (pattern, error) {
 		return pattern{}, nil
 	}
 	if text != path.Clean(text) || path.IsAbs(text) || strings.HasPrefix(text, "../") || text == ".." {
-		return pattern{}, fmt.Errorf("%q is not a plain path relative to the folder", text)
+		return pattern{}, fmt.Errorf("%q is not a plain relative path", text)
 	}
+
 	var b strings.Builder
 	seen := map[string]bool{}
 	for _, part := range patternPart.FindAllString(text, -1) {
@@ -161,21 +171,22 @@ func compilePattern(text string) (pattern, error) {
 			b.WriteString(`[^/]`)
 		case placeholders[part] != "":
 			if seen[part] {
-				return pattern{}, fmt.Errorf("%s is there twice", part)
+				return pattern{}, fmt.Errorf("%s appears twice", part)
 			}
 			seen[part] = true
 			b.WriteString(placeholders[part])
 		case strings.ContainsAny(part, "{}"):
-			return pattern{}, fmt.Errorf("%s is not known; there are {date}, {month}, {hour} and {key}", part)
+			return pattern{}, fmt.Errorf("unknown placeholder %s; use {date}, {month}, {hour} or {key}", part)
 		default:
 			b.WriteString(regexp.QuoteMeta(part))
 		}
 	}
+
 	expression, err := regexp.Compile("^" + b.String() + "$")
 	return pattern{expression: expression, depth: strings.Count(text, "/") + 1}, err
 }
 
-// found is what the placeholders stand for in one path.
+// found is the values of the placeholders in one path.
 type found map[string]string
 
 func (p pattern) match(name string) (found, bool) {
@@ -192,7 +203,7 @@ func (p pattern) match(name string) (found, bool) {
 	return f, true
 }
 
-// partition is the key of the partition that a file belongs to.
+// partition returns the key of the partition that a file belongs to.
 func (f found) partition(by dag.Partitioning) (string, error) {
 	switch by.Kind {
 	case dag.Unpartitioned:
@@ -219,8 +230,11 @@ func (f found) timeKey(unit dag.TimeUnit) (string, error) {
 	case text != "" && unit == dag.Hour && f["hour"] != "":
 		layout, text = "2006-01-02T15", text+"T"+f["hour"]
 	case text == "" || unit == dag.Hour:
-		return "", fault.New(fault.Invalid, "partition_by time: %s needs other placeholders in the pattern: {date} (and {hour}, for hours) or {month}", unit)
+		return "",
+			fault.New(fault.Invalid, "partition_by time: %s needs other placeholders in the pattern: {date} (and "+
+				"{hour}, for hours) or {month}", unit)
 	}
+
 	at, err := time.Parse(layout, text)
 	if err != nil {
 		return "", fault.New(fault.Invalid, "%s is not a date", text)

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// hashCache remembers the content hashes of files that have not changed by size, mtime and inode, so that a poll of a
-// large folder reads nothing twice.
+// hashCache remembers the content hashes of files whose size, mtime and inode have not changed, so that polling a large
+// folder reads no file twice.
 type hashCache struct {
 	mu     sync.Mutex
 	hashes map[fileIdentity]string
@@ -26,7 +26,7 @@ type fileIdentity struct {
 	inode    uint64
 }
 
-// maxHashes bounds the memory; past it the cache starts anew.
+// maxHashes bounds the memory; a full cache is emptied.
 const maxHashes = 100_000
 
 func newHashCache() *hashCache { return &hashCache{hashes: map[fileIdentity]string{}} }
@@ -37,6 +37,7 @@ func (c *hashCache) hash(ctx context.Context, root *os.Root, name string, now ti
 		return "", err
 	}
 	defer f.Close()
+
 	info, err := f.Stat()
 	if err != nil {
 		return "", err
@@ -45,6 +46,7 @@ func (c *hashCache) hash(ctx context.Context, root *os.Root, name string, now ti
 	if stat, ok := info.Sys().(*syscall.Stat_t); ok {
 		id.inode = stat.Ino
 	}
+
 	c.mu.Lock()
 	known, ok := c.hashes[id]
 	c.mu.Unlock()
@@ -55,6 +57,7 @@ func (c *hashCache) hash(ctx context.Context, root *os.Root, name string, now ti
 	if _, err := io.Copy(h, contextReader{ctx, f}); err != nil {
 		return "", err
 	}
+
 	sum := hex.EncodeToString(h.Sum(nil))
 	if now.Sub(info.ModTime()) >= settled {
 		c.mu.Lock()

@@ -19,12 +19,12 @@ import (
 	"github.com/dagctl/dagctl/internal/fault"
 )
 
-// fileSource reads files of the folders that the org's sources may read: a partition per file, or per group of files
-// that its pattern gives the same key. A unit's version is the hash of its files' content, so a file that is touched
-// and not changed is not read again.
+// fileSource reads files from the folders that the org's sources may read: a partition per file, or per group of files
+// to which its pattern gives the same key. A unit's version is the hash of the content of its files, so a file that is
+// touched but not changed is not read again.
 //
 // `path` is a file or a folder, relative to one of those folders (in `dagctl dev` the folder of the DAG file) or
-// absolute inside one. No link leads out of them.
+// absolute inside one. Links cannot lead out of them.
 type fileSource struct {
 	options Options
 	hashes  *hashCache
@@ -38,8 +38,11 @@ const fileSourceSchema = `{
   "additionalProperties": false,
   "required": ["path", "format"],
   "properties": {
-    "path": {"type": "string", "minLength": 1, "description": "A file, or a folder with files, inside one of the folders that this server lets the org read."},
-    "pattern": {"type": "string", "minLength": 1, "description": "Which files of the folder, as a path relative to it: * and ? match within a name; {date} (2024-01-31), {hour} (00-23), {month} (2024-01) and {key} (anything but a slash) match what they say and make the partition."},` + tabularSchema + `
+    "path": {"type": "string", "minLength": 1,
+      "description": "A file, or a folder of files, inside one of the folders that the org may read on this server."},
+    "pattern": {"type": "string", "minLength": 1,
+      "description": "Path in the folder; * and ? match within names; {date}, {month}, {hour}, {key} set the key."},` +
+	tabularSchema + `
   }
 }`
 
@@ -49,7 +52,7 @@ type fileSourceConfig struct {
 	Pattern string `json:"pattern"`
 }
 
-// fileUnit is the payload of a task: the files that make a partition, by their paths within the source's folder.
+// fileUnit is the payload of a task: the files of a partition, by their paths within the source's folder.
 type fileUnit struct {
 	Files []string `json:"files"`
 }
@@ -90,6 +93,7 @@ func (o *fileSource) Enumerate(ctx context.Context, e Enumeration) ([]Unit, erro
 		return nil, err
 	}
 	defer folder.root.Close()
+
 	groups, err := folder.groups(ctx, c, e.PartitionBy)
 	if err != nil {
 		return nil, err
@@ -107,8 +111,10 @@ func (o *fileSource) Enumerate(ctx context.Context, e Enumeration) ([]Unit, erro
 	return units, nil
 }
 
-// unit is what the files make. A file that has gone since it was listed is left out; nil: all have.
-func (o *fileSource) unit(ctx context.Context, folder *folder, key string, listed []string, now time.Time) (*Unit, error) {
+// unit returns the unit of some files, without those deleted since they were listed. It returns nil if none is left.
+func (o *fileSource) unit(
+	ctx context.Context, folder *folder, key string, listed []string, now time.Time,
+) (*Unit, error) {
 	slices.Sort(listed)
 	var names, contents []string
 	for _, name := range listed {
@@ -121,6 +127,7 @@ func (o *fileSource) unit(ctx context.Context, folder *folder, key string, liste
 		}
 		names, contents = append(names, name), append(contents, content)
 	}
+
 	if len(names) == 0 {
 		return nil, nil
 	}
@@ -128,8 +135,8 @@ func (o *fileSource) unit(ctx context.Context, folder *folder, key string, liste
 	return &Unit{Partition: key, Version: unitVersion(names, contents), Payload: payload}, err
 }
 
-// unitVersion is the hash of the content alone where there is one file, so that it may be renamed; of names and
-// contents where there are several, for their order is that of their names.
+// unitVersion returns the hash of the content alone if there is one file, so that it may be renamed. For several files
+// it hashes names and contents, because the order of the files is that of their names.
 func unitVersion(names, contents []string) string {
 	if len(contents) == 1 {
 		return "sha256:" + contents[0]
@@ -141,7 +148,7 @@ func unitVersion(names, contents []string) string {
 	return "sha256:" + hex.EncodeToString(h.Sum(nil))
 }
 
-// Run copies the unit's files, hashing what it copies, and reads the copies: what the version says is what was read,
+// Run copies the unit's files, hashing them on the way, and reads the copies. So the version describes what was read,
 // whatever happens to the files meanwhile.
 func (o *fileSource) Run(ctx context.Context, t *Task) (Result, error) {
 	c, configFault := parseFileConfig(t.Config)
@@ -153,6 +160,7 @@ func (o *fileSource) Run(ctx context.Context, t *Task) (Result, error) {
 		return Result{}, err
 	}
 	defer folder.root.Close()
+
 	names, err := o.names(ctx, t, c, folder)
 	if err != nil {
 		return Result{}, err
@@ -165,6 +173,7 @@ func (o *fileSource) Run(ctx context.Context, t *Task) (Result, error) {
 			return Result{}, fmt.Errorf("read %s: %w", name, err)
 		}
 	}
+
 	t.Progress(50, "reading rows")
 	rows, err := c.convert(ctx, t.Scratch, o.options, copies, filepath.Join(t.OutputDirs[0], "part.parquet"))
 	if err != nil {
@@ -174,7 +183,8 @@ func (o *fileSource) Run(ctx context.Context, t *Task) (Result, error) {
 	return Result{Result: result, SourceVersion: unitVersion(names, contents)}, err
 }
 
-// names are the files of the task's unit; a task that was made without an enumeration reads those of its partition.
+// names returns the files of the task's unit. A task that was created without an enumeration reads those of its
+// partition.
 func (o *fileSource) names(ctx context.Context, t *Task, c fileSourceConfig, folder *folder) ([]string, error) {
 	var unit fileUnit
 	if len(t.Payload) > 0 {
@@ -189,6 +199,7 @@ func (o *fileSource) names(ctx context.Context, t *Task, c fileSourceConfig, fol
 	if err != nil {
 		return nil, err
 	}
+
 	key := dag.WholeKey
 	if t.Partition != nil {
 		key = t.Partition.Key
@@ -197,11 +208,12 @@ func (o *fileSource) names(ctx context.Context, t *Task, c fileSourceConfig, fol
 	if len(names) == 0 {
 		return nil, fault.New(fault.NotFound, "there is no file for partition %q", key)
 	}
+
 	slices.Sort(names)
 	return names, nil
 }
 
-// copyHashed copies a file out of the folder and returns the hash of the bytes that were copied.
+// copyHashed copies a file out of the folder and returns the hash of the copied bytes.
 func copyHashed(ctx context.Context, root *os.Root, name, target string) (string, error) {
 	source, err := openRegular(root, name)
 	if err != nil {
@@ -217,7 +229,7 @@ func copyHashed(ctx context.Context, root *os.Root, name, target string) (string
 	return hex.EncodeToString(h.Sum(nil)), errors.Join(err, copied.Close())
 }
 
-// openRegular opens a file that is neither a folder nor a device nor a pipe, which could block forever.
+// openRegular opens a regular file. A device or a pipe could block forever.
 func openRegular(root *os.Root, name string) (*os.File, error) {
 	info, err := root.Stat(filepath.FromSlash(name))
 	if err != nil {
@@ -232,7 +244,7 @@ func openRegular(root *os.Root, name string) (*os.File, error) {
 
 func sourceError(name string, err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
-		return fault.New(fault.NotFound, "%s is not there", name)
+		return fault.New(fault.NotFound, "file %s does not exist", name)
 	}
 	return err
 }
@@ -250,6 +262,6 @@ func (r contextReader) Read(p []byte) (int, error) {
 	return r.reader.Read(p)
 }
 
-// settled is how old a file's mtime must be before it is believed: clocks of file systems tick coarsely, so a
-// younger file may change again without its mtime showing it.
+// settled is the age from which a file's mtime is trusted. Clocks of file systems tick coarsely, so a younger file may
+// change again with the same mtime.
 const settled = 2 * time.Second

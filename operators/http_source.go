@@ -22,11 +22,11 @@ import (
 	"github.com/dagctl/dagctl/internal/fault"
 )
 
-// httpSource reads one URL as a table. It asks conditionally (ETag, Last-Modified), and where the answer is 304 or the
-// content is what it was, nothing is published. What the URL answers now is all there is, so the source is
-// forward-only: it cannot be rebuilt.
+// httpSource reads one URL as a table. Its requests are conditional (ETag, Last-Modified). If the answer is 304 or the
+// content has not changed, nothing is published. The URL has only its present content, so the source is forward-only:
+// it cannot be rebuilt.
 //
-// Operator state: the URL and config it is about, the validators of the last answer and the hash of its content.
+// Operator state: the URL and config that it belongs to, the validators of the last answer and the hash of its content.
 type httpSource struct {
 	options Options
 	client  *http.Client
@@ -37,7 +37,7 @@ func newHTTPSource(o Options) (*httpSource, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &httpSource{options: o, client: d.Client(0)}, nil // the task's own timeout bounds the whole
+	return &httpSource{options: o, client: d.Client(0)}, nil // the task's own timeout bounds the request
 }
 
 const httpSourceSchema = `{
@@ -46,9 +46,12 @@ const httpSourceSchema = `{
   "additionalProperties": false,
   "required": ["url", "format"],
   "properties": {
-    "url": {"type": "string", "pattern": "^https?://", "description": "What to GET. {partition}, {start} and {end} stand for the partition being made and its time range (RFC 3339)."},
-    "headers": {"type": "object", "propertyNames": {"pattern": "^[A-Za-z0-9-]+$"}, "additionalProperties": {"type": "string"}, "description": "Request headers. A value may be {secret: NAME}."},
-    "max_bytes": {"type": "integer", "minimum": 1, "maximum": 17179869184, "description": "The longest answer to accept; 256 MiB by default."},` + tabularSchema + `
+    "url": {"type": "string", "pattern": "^https?://",
+      "description": "The URL to GET. {partition}, {start}, {end}: the task's partition and its range (RFC 3339)."},
+    "headers": {"type": "object", "propertyNames": {"pattern": "^[A-Za-z0-9-]+$"},
+      "additionalProperties": {"type": "string"}, "description": "Request headers. A value may be {secret: NAME}."},
+    "max_bytes": {"type": "integer", "minimum": 1, "maximum": 17179869184,
+      "description": "The longest answer to accept; 256 MiB by default."},` + tabularSchema + `
   }
 }`
 
@@ -83,12 +86,12 @@ func parseHTTPConfig(config map[string]any) (httpSourceConfig, *dag.ConfigError)
 		return c, &dag.ConfigError{Message: err.Error()}
 	}
 	if u, err := url.Parse(expandURL(c.URL, nil)); err != nil || u.Host == "" || u.User != nil {
-		return c, &dag.ConfigError{Key: "url", Message: "this is not a URL with a host and without a password"}
+		return c, &dag.ConfigError{Key: "url", Message: "it must be a URL with a host and without a password"}
 	}
 	return c, c.check()
 }
 
-// expandURL puts the partition into the URL, escaped so that it stays one part of a path or one value of a query.
+// expandURL puts the partition into the URL, escaped so that it stays one part of the path or one value of the query.
 func expandURL(text string, p *PartitionRange) string {
 	var key, start, end string
 	if p != nil {
@@ -105,7 +108,7 @@ func expandURL(text string, p *PartitionRange) string {
 
 // httpState is what the source remembers of the last answer.
 type httpState struct {
-	Request      string `json:"request"` // hash of URL and config: other validators mean nothing
+	Request      string `json:"request"` // hash of URL and config; validators of another request are useless
 	ETag         string `json:"etag,omitempty"`
 	LastModified string `json:"last_modified,omitempty"`
 	SHA256       string `json:"sha256"`
@@ -120,28 +123,34 @@ func (o *httpSource) Run(ctx context.Context, t *Task) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
+
 	response, err := o.get(ctx, t, c, state)
 	if err != nil {
 		return Result{}, err
 	}
 	defer response.Body.Close()
+
 	if response.StatusCode == http.StatusNotModified {
 		return Result{Unchanged: true, SourceVersion: "sha256:" + state.SHA256}, nil
 	}
 	if err := statusError(response); err != nil {
 		return Result{}, err
 	}
+
 	local := filepath.Join(t.Scratch, "body."+c.Format+responseCompression(response))
 	sum, err := download(ctx, response.Body, local, c.MaxBytes)
 	if err != nil {
 		return Result{}, err
 	}
+
 	unchanged := state.SHA256 == sum
-	state.ETag, state.LastModified, state.SHA256 = response.Header.Get("ETag"), response.Header.Get("Last-Modified"), sum
+	state.ETag, state.LastModified, state.SHA256 = response.Header.Get("ETag"), response.Header.Get("Last-Modified"),
+		sum
 	result := Result{SourceVersion: "sha256:" + sum, Unchanged: unchanged}
 	if result.State, err = json.Marshal(state); err != nil || unchanged {
 		return result, err
 	}
+
 	t.Progress(50, "reading rows")
 	rows, err := c.convert(ctx, t.Scratch, o.options, []string{local}, filepath.Join(t.OutputDirs[0], "part.parquet"))
 	if err != nil {
@@ -151,7 +160,7 @@ func (o *httpSource) Run(ctx context.Context, t *Task) (Result, error) {
 	return result, err
 }
 
-// priorState is the state as far as it is about this very request.
+// priorState returns the operator state if it belongs to this request, else an empty state.
 func priorState(t *Task, c httpSourceConfig) (httpState, error) {
 	text, err := json.Marshal(t.Config)
 	if err != nil {
@@ -169,7 +178,7 @@ func priorState(t *Task, c httpSourceConfig) (httpState, error) {
 func (o *httpSource) get(ctx context.Context, t *Task, c httpSourceConfig, state httpState) (*http.Response, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, expandURL(c.URL, t.Partition), nil)
 	if err != nil {
-		return nil, Permanent(fault.New(fault.Invalid, "config.url: this is not a URL"))
+		return nil, Permanent(fault.New(fault.Invalid, "config.url is not a URL"))
 	}
 	request.Header.Set("User-Agent", "dagctl")
 	for _, name := range sortedKeys(c.Headers) {
@@ -182,12 +191,14 @@ func (o *httpSource) get(ctx context.Context, t *Task, c httpSourceConfig, state
 		}
 		request.Header.Set(name, value)
 	}
+
 	if state.ETag != "" {
 		request.Header.Set("If-None-Match", state.ETag)
 	}
 	if state.LastModified != "" {
 		request.Header.Set("If-Modified-Since", state.LastModified)
 	}
+
 	t.Progress(0, "asking "+request.URL.Host)
 	response, err := o.client.Do(request)
 	if err != nil {
@@ -205,7 +216,7 @@ func (o *httpSource) get(ctx context.Context, t *Task, c httpSourceConfig, state
 	return response, nil
 }
 
-// statusError says whether an answer is one, and if a later one may be.
+// statusError returns an error unless the request succeeded. It is permanent if a later request would fail, too.
 func statusError(response *http.Response) error {
 	code := response.StatusCode
 	if code >= 200 && code < 300 {
@@ -213,13 +224,15 @@ func statusError(response *http.Response) error {
 	}
 	err := fault.New(fault.Unavailable, "GET %s: the server answered %s", response.Request.URL.Host, response.Status)
 	switch {
-	case code == http.StatusNotFound, code == http.StatusRequestTimeout, code == http.StatusTooEarly, code == http.StatusTooManyRequests, code >= 500:
+	case code == http.StatusNotFound, code == http.StatusRequestTimeout, code == http.StatusTooEarly,
+		code == http.StatusTooManyRequests, code >= 500:
 		return err
 	}
 	return Permanent(err)
 }
 
-// responseCompression is that of the file itself; the transport has already undone that of the transfer.
+// responseCompression returns the extension for the compression of the file itself. The transport has already undone
+// that of the transfer.
 func responseCompression(response *http.Response) string {
 	if ext := compression(path.Base(response.Request.URL.Path)); ext != "" {
 		return ext
@@ -242,13 +255,15 @@ func download(ctx context.Context, body io.Reader, target string, limit int64) (
 	if err != nil {
 		return "", err
 	}
+
 	h := sha256.New()
 	n, err := io.Copy(io.MultiWriter(f, h), contextReader{ctx, io.LimitReader(body, limit+1)})
 	if err := errors.Join(err, f.Close()); err != nil {
 		return "", fmt.Errorf("read the answer: %w", err)
 	}
 	if n > limit {
-		return "", Permanent(fault.New(fault.TooLarge, "the answer has more than %d bytes", limit).WithHint("raise config.max_bytes"))
+		return "", Permanent(fault.New(fault.TooLarge, "the answer has more than %d bytes", limit).
+			WithHint("raise config.max_bytes"))
 	}
 	return hex.EncodeToString(h.Sum(nil)), nil
 }

@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// lateAttrs is a handler that formats the attributes of a logger when something is logged, and not when it is made: most
+// lateAttrs is a handler that formats a logger's attributes when a line is logged, not when the logger is made: most
 // tasks log nothing.
 type lateAttrs struct {
 	slog.Handler
@@ -23,7 +23,7 @@ func (l lateAttrs) WithAttrs(attrs []slog.Attr) slog.Handler {
 	return lateAttrs{l.Handler, slices.Concat(l.attrs, attrs)}
 }
 
-// WithGroup implements slog.Handler: what comes after is in the group, and what came before is not.
+// WithGroup implements slog.Handler. Only later attributes are in the group.
 func (l lateAttrs) WithGroup(name string) slog.Handler {
 	return lateAttrs{Handler: l.Handler.WithAttrs(l.attrs).WithGroup(name)}
 }

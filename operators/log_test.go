@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestAttributesThatComeLateAreTheSame(t *testing.T) {
+func TestLateAttributesAreFormattedTheSame(t *testing.T) {
 	t.Parallel()
 	write := func(handler func(slog.Handler) slog.Handler) string {
 		var out bytes.Buffer
@@ -25,5 +25,7 @@ func TestAttributesThatComeLateAreTheSame(t *testing.T) {
 		log.With("more", true).Error("third")
 		return out.String()
 	}
-	require.Equal(t, write(func(h slog.Handler) slog.Handler { return h }), write(func(h slog.Handler) slog.Handler { return lateAttrs{Handler: h} }))
+	require.Equal(t, write(func(h slog.Handler) slog.Handler {
+		return h
+	}), write(func(h slog.Handler) slog.Handler { return lateAttrs{Handler: h} }))
 }

@@ -1,9 +1,9 @@
-// Package operators holds what a job can run: the Operator interface, the set of built-ins, and the Runner that
-// carries one claimed task from pinned inputs to sealed outputs.
+// Package operators has what a job can run: the Operator interface, the set of built-ins, and the Runner, which takes
+// one claimed task from pinned inputs to sealed outputs.
 //
-// Vocabulary: an operator declares a Spec and runs Tasks. It reads local Parquet files and writes local Parquet
-// files; the Runner fetches the former from storage and seals the latter, so no operator knows where bytes live.
-// A source operator that is replayable also enumerates Units, the things there are to read. It owns no tables.
+// Vocabulary: an operator declares a Spec and runs Tasks. It reads local Parquet files and writes local Parquet files.
+// The Runner fetches the inputs from storage and seals the outputs, so no operator knows where bytes live. A replayable
+// source operator also enumerates Units, the things that it can read. It owns no tables.
 package operators
 
 import (
@@ -22,20 +22,20 @@ import (
 // Operator is one kind of work. Implementations are stateless and safe for concurrent use.
 type Operator interface {
 	Spec() dag.OperatorSpec
-	// Run does the task's work and returns what it wrote. It stops soon after ctx ends.
-	// Errors that a retry cannot mend are wrapped in Permanent.
+	// Run does the task's work and returns what it wrote. It stops soon after ctx ends. It marks errors that a retry
+	// cannot mend with Permanent.
 	Run(ctx context.Context, t *Task) (Result, error)
 }
 
-// Enumerator is a source operator that can say what there is to read.
+// Enumerator is a source operator that can list what there is to read.
 type Enumerator interface {
 	Operator
-	// Enumerate lists the units there are now. The dispatcher makes a task for each whose Version differs from
-	// the one its partition was last made from.
+	// Enumerate lists the present units. The dispatcher creates a task for each unit whose Version differs from the one
+	// that its partition was last made from.
 	Enumerate(ctx context.Context, e Enumeration) ([]Unit, error)
 }
 
-// Enumeration is a source job about to be enumerated.
+// Enumeration is a source job that is to be enumerated.
 type Enumeration struct {
 	Config      map[string]any
 	PartitionBy dag.Partitioning
@@ -48,10 +48,10 @@ type Enumeration struct {
 type Unit struct {
 	Partition string          // output partition key
 	Version   string          // changes exactly when the content does (content hash, ETag); empty: always read it
-	Payload   json.RawMessage // given to the task that reads it
+	Payload   json.RawMessage // payload of the task that reads it
 }
 
-// Assignment is one claimed task with everything its run needs; the worker protocol carries the same fields.
+// Assignment is one claimed task with all that its run needs. The worker protocol has the same fields.
 type Assignment struct {
 	TaskID  uuid.UUID `json:"task_id"`
 	Attempt int       `json:"attempt"`
@@ -70,32 +70,33 @@ type Assignment struct {
 	Outputs         []AssignedOutput `json:"outputs"`
 	Cursor          *CursorPosition  `json:"cursor,omitempty"`         // outputs by cursor: where they end so far
 	State           json.RawMessage  `json:"operator_state,omitempty"` // operator state of the job, slot "default"
-	UDF             *dag.UDF         `json:"udf,omitempty"`            // the user's own code, of operator udf
+	UDF             *dag.UDF         `json:"udf,omitempty"`            // the user's code, for operator udf
 	Roots           []string         `json:"-"`
-	// Drain is closed when a task that goes on for long, of an always_on source, is to end where it likes, and soon.
+	// Drain is closed when a long-running task, of an always_on source, should end soon, wherever it likes.
 	Drain <-chan struct{} `json:"-"`
-	// Committer commits what a run has made while it goes on; nil where none may. Task.Commit is what operators call.
+	// Committer commits before the end of a run; nil: the run may not. Operators call Task.Commit.
 	Committer Committer `json:"-"`
-	// Secrets are the values of the secrets that Config names. They exist in the server's own process alone and are
+	// Secrets are the values of the secrets that Config names. They exist only in the server's own process and are
 	// never encoded.
 	Secrets   map[string]secret.Value `json:"-"`
 	TimeoutAt time.Time               `json:"timeout_at"`
-	// Part is which of the attempt's commits is being made, where it makes several: see storage.Attempt.
+	// Part numbers the commits of an attempt that makes several: see storage.Attempt.
 	Part int `json:"-"`
 }
 
-// PartitionRange is the output partition a task makes. Start and End are set where partitions are of time, half-open.
+// PartitionRange is the output partition that a task makes. Start and End, a half-open range, are set for partitions
+// of time.
 type PartitionRange struct {
 	Key   string     `json:"key"`
 	Start *time.Time `json:"start,omitempty"`
 	End   *time.Time `json:"end,omitempty"`
 }
 
-// CursorPosition is how far a cursor has come. A task that makes a segment writes rows whose cursor is greater than Value;
-// they become the segment (Value, highest].
+// CursorPosition is the position of a cursor. A task that makes a segment writes rows whose cursor is greater than
+// Value; they become the segment (Value, highest].
 type CursorPosition struct {
-	Epoch int64 `json:"epoch"` // how often the cursor was rewound
-	Value int64 `json:"value"` // -1: nothing is there yet
+	Epoch int64 `json:"epoch"` // number of times that the cursor was rewound
+	Value int64 `json:"value"` // -1: there is nothing yet
 }
 
 // AssignedInput is one input with the revisions that were pinned at claim.
@@ -107,10 +108,11 @@ type AssignedInput struct {
 	PartitionBy dag.Partitioning    `json:"partition_by"`
 	Generation  storage.Generation  `json:"generation"`
 	Partitions  []storage.Partition `json:"partitions"`
-	Schema      []storage.Column    `json:"schema,omitempty"` // of the generation, so that an empty input is still a relation
+	// That of the generation, so that an empty input is still a relation
+	Schema []storage.Column `json:"schema,omitempty"`
 }
 
-// AssignedOutput is one output the task may write, at the generation it was given.
+// AssignedOutput is one output that the task may write, with its generation.
 type AssignedOutput struct {
 	Index          int                `json:"index"`
 	Name           string             `json:"name"`
@@ -119,32 +121,37 @@ type AssignedOutput struct {
 	Base           *storage.Partition `json:"base,omitempty"` // append: the revision to add to
 }
 
-// Task is what an operator sees of an Assignment: local files instead of storage.
+// Task is an Assignment as an operator sees it: with local files instead of storage.
 type Task struct {
 	Assignment
-	InputFiles [][]string // local Parquet files by input, where-conditions NOT yet applied; see Assignment.Inputs for their keys
-	OutputDirs []string   // one empty folder per output; every *.parquet file in it is the output's content
-	Scratch    string     // an empty folder, removed after the run
-	// Progress tells people how far the task is: 0-100 and a short text. It may be called often.
+	// Local Parquet files by input, where-conditions NOT yet applied; see Assignment.Inputs for their keys
+	InputFiles [][]string
+	OutputDirs []string // one empty folder per output; every *.parquet file in it is the output's content
+	Scratch    string   // an empty folder, removed after the run
+	// Progress reports how far the task is, from 0 to 100, with a short text for people. It may be called often.
 	Progress func(percent int, state string)
 	Log      *slog.Logger
 
-	fetchCode func(ctx context.Context, dir string) error // of operator udf, where code can be had; puts it below dir
-	commits   int                                         // made on the way
+	// For operator udf: puts the code into dir; nil: there is none
+	fetchCode func(ctx context.Context, dir string) error
+	commits   int // number of commits so far
 }
 
 // Result is what a run produced.
 type Result struct {
-	Result        json.RawMessage `json:"result,omitempty"`         // light JSON for people, 64 KiB at most
-	State         json.RawMessage `json:"operator_state,omitempty"` // new operator state; nil leaves it as it was
-	SourceVersion string          `json:"source_version,omitempty"` // sources: the version of the unit that was really read
-	Unchanged     bool            `json:"unchanged,omitempty"`      // nothing new: publish nothing
-	Cursor        *int64          `json:"cursor,omitempty"`         // outputs by cursor: how far they go; by default the highest position written
-	Columns       []ColumnOrigin  `json:"column_lineage,omitempty"`
-	Tasks         []EnqueuedTask  `json:"tasks,omitempty"` // to be made, of jobs that the task's own job names in `enqueues`
+	Result json.RawMessage `json:"result,omitempty"`         // light JSON for people, 64 KiB at most
+	State  json.RawMessage `json:"operator_state,omitempty"` // new operator state; nil: unchanged
+	// Sources: the version of the unit that was actually read
+	SourceVersion string `json:"source_version,omitempty"`
+	Unchanged     bool   `json:"unchanged,omitempty"` // nothing new: publish nothing
+	// Outputs by cursor: up to where they are complete; by default the highest position written
+	Cursor  *int64         `json:"cursor,omitempty"`
+	Columns []ColumnOrigin `json:"column_lineage,omitempty"`
+	// Tasks to create, for jobs that the task's own job lists in `enqueues`
+	Tasks []EnqueuedTask `json:"tasks,omitempty"`
 }
 
-// EnqueuedTask asks for a task of a manual or timer job, with the commit of the task that asks.
+// EnqueuedTask asks for a task of a manual or timer job, which is created with the commit of the asking task.
 type EnqueuedTask struct {
 	Job            string          `json:"job"` // JOB of the same DAG, or DAG/JOB
 	IdempotencyKey string          `json:"idempotency_key,omitempty"`
@@ -157,7 +164,7 @@ type EnqueuedTask struct {
 	ConcurrencyKey string          `json:"concurrency_key,omitempty"`
 }
 
-// ColumnOrigin says that an output column was computed from an input column.
+// ColumnOrigin records that an output column was computed from an input column.
 type ColumnOrigin struct {
 	Output       int    `json:"output"`
 	OutputColumn string `json:"output_column"`
@@ -168,13 +175,14 @@ type ColumnOrigin struct {
 
 // Written is one output partition that a run sealed.
 type Written struct {
-	Output       int              `json:"output"`
-	Partition    string           `json:"partition"`
-	Manifest     storage.Manifest `json:"manifest"`
-	BaseRevision int64            `json:"base_revision,omitempty"` // append: the revision it was deduplicated against
+	Output    int              `json:"output"`
+	Partition string           `json:"partition"`
+	Manifest  storage.Manifest `json:"manifest"`
+	// Append: the revision that it was deduplicated against
+	BaseRevision int64 `json:"base_revision,omitempty"`
 }
 
-// Outcome is what the Runner reports of one assignment: exactly one of Err or the rest.
+// Outcome is what the Runner returns for one assignment: either Err or the other fields.
 type Outcome struct {
 	Result
 	Written   []Written

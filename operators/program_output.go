@@ -5,18 +5,18 @@ import (
 	"strings"
 )
 
-// lines make a task's log of what its program prints: stdout, and stderr as warnings.
+// lines returns writers that log a program's stdout, and its stderr as warnings.
 func (t *Task) lines() (said, complained *lines) {
 	return &lines{tell: func(line string) { t.Log.Info(line) }}, &lines{tell: func(line string) { t.Log.Warn(line) }}
 }
 
-// lines passes what a program writes on, line by line.
+// lines passes on a program's output line by line.
 type lines struct {
 	tell func(line string)
 	rest []byte
 }
 
-// longestLine is where a line without end is cut.
+// longestLine is the length at which a line is split, in bytes.
 const longestLine = 16 << 10
 
 func (l *lines) Write(p []byte) (int, error) {
@@ -34,7 +34,7 @@ func (l *lines) Write(p []byte) (int, error) {
 	}
 }
 
-// end passes on what has no end of line.
+// end passes on a last line without a line break.
 func (l *lines) end() {
 	if len(l.rest) > 0 {
 		l.tell(strings.ToValidUTF8(string(l.rest), "\uFFFD"))

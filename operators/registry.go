@@ -13,7 +13,7 @@ type Registry struct {
 	operators map[string]Operator
 }
 
-// NewRegistry makes a registry. Names must be given and differ.
+// NewRegistry returns a registry of operators, each of which must have a name of its own.
 func NewRegistry(ops ...Operator) (*Registry, error) {
 	r := &Registry{operators: make(map[string]Operator, len(ops))}
 	for _, op := range ops {
@@ -22,23 +22,24 @@ func NewRegistry(ops ...Operator) (*Registry, error) {
 			return nil, fmt.Errorf("operator %T has no name", op)
 		}
 		if _, ok := r.operators[name]; ok {
-			return nil, fmt.Errorf("operator %q is given twice", name)
+			return nil, fmt.Errorf("there are two operators %q", name)
 		}
 		r.operators[name] = op
 	}
 	return r, nil
 }
 
-// Options say what the built-in operators may do and use.
+// Options configure the built-in operators.
 type Options struct {
-	AllowCommand     bool     // command runs any program with this process's rights; off unless the config says so
-	AllowedAddresses []string // prefixes (CIDR) that http_source may reach though they are private, link-local or loopback
-	MemoryLimit      int64    // bytes for each DuckDB session; 0: 1 GiB
-	Threads          int      // for each DuckDB session; 0: as many as the machine has
+	AllowCommand bool // command runs any program with this process's rights, so it is off by default
+	// Prefixes (CIDR) that http_source may reach though they are private, link-local or loopback
+	AllowedAddresses []string
+	MemoryLimit      int64 // bytes for each DuckDB session; 0: 1 GiB
+	Threads          int   // for each DuckDB session; 0: as many as the machine has
 	UDF              UDFOptions
 }
 
-// Builtin is the registry of the operators that come with the platform.
+// Builtin returns the registry of the built-in operators.
 func Builtin(o Options) (*Registry, error) {
 	web, err := newHTTPSource(o)
 	if err != nil {
@@ -56,7 +57,7 @@ func (r *Registry) Get(name string) (Operator, bool) {
 // Names lists the operators, sorted.
 func (r *Registry) Names() []string { return sortedKeys(r.operators) }
 
-// Catalog is what DAG files are validated against. A nil list of runtimes is not checked.
+// Catalog returns what DAG files are validated against. A nil list of runtimes is not checked.
 func (r *Registry) Catalog(runtimes []string) dag.Catalog {
 	c := dag.Catalog{Operators: make(map[string]dag.OperatorSpec, len(r.operators)), Runtimes: slices.Clone(runtimes)}
 	for name, op := range r.operators {

@@ -19,25 +19,27 @@ import (
 	"github.com/dagctl/dagctl/storage"
 )
 
-// Runner carries one assignment at a time, or many at once, from pinned inputs to sealed outputs.
+// Runner takes assignments from pinned inputs to sealed outputs. It is safe for concurrent use.
 type Runner struct {
-	Registry   *Registry
-	Storage    *storage.Storage
-	Carrier    Carrier // nil: between Storage and the run's folders
-	ScratchDir string  // folder for the tasks' own folders; on the storage's file system, files are moved and not copied
+	Registry *Registry
+	Storage  *storage.Storage
+	Carrier  Carrier // nil: between Storage and the run's folders
+	// Parent of the tasks' folders; on the storage's file system, files are moved instead of copied
+	ScratchDir string
 	Log        *slog.Logger
 
-	// KeepLog makes of a logger one that keeps what a task says; end is called after the run. Nil: only Log has it.
-	KeepLog func(base *slog.Logger, org, task uuid.UUID, attempt int, redact func(string) string) (log *slog.Logger, end func())
+	// KeepLog returns a logger that also keeps a task's lines; end is called after the run. Nil: only Log gets them.
+	KeepLog func(base *slog.Logger, org, task uuid.UUID, attempt int, redact func(string) string) (log *slog.Logger,
+		end func())
 }
 
-// permanent is an error that a retry cannot mend.
+// permanent marks an error that a retry cannot mend.
 type permanent struct{ err error }
 
 func (p permanent) Error() string { return p.err.Error() }
 func (p permanent) Unwrap() error { return p.err }
 
-// Permanent marks an error that a retry cannot mend. Nil stays nil.
+// Permanent marks an error that a retry cannot mend. It returns nil for nil.
 func Permanent(err error) error {
 	if err == nil {
 		return nil
@@ -45,18 +47,19 @@ func Permanent(err error) error {
 	return permanent{err}
 }
 
-// IsPermanent reports whether a retry cannot mend the error: it was marked so, or lies in the SQL or in the data.
+// IsPermanent reports whether a retry cannot mend the error: it is marked so, or its cause is the SQL or the data.
 func IsPermanent(err error) bool {
 	var p permanent
 	return errors.As(err, &p) || duck.Deterministic(err) || fault.Is(err, fault.Invalid)
 }
 
-// Run runs the assignment. Whatever happens, the scratch folder is removed and an Outcome returned; sealed outputs of
-// a failed run stay at the attempt's locations, to be discarded by their record.
+// Run runs the assignment. It always removes the scratch folder and returns an Outcome. Sealed outputs of a failed run
+// stay at the attempt's locations; the record of the attempt leads to their removal.
 func (r *Runner) Run(ctx context.Context, a Assignment, progress func(percent int, state string)) Outcome {
 	if !a.TimeoutAt.IsZero() {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithDeadlineCause(ctx, a.TimeoutAt, fault.New(fault.Unavailable, "the task ran into its timeout"))
+		ctx, cancel = context.WithDeadlineCause(ctx, a.TimeoutAt,
+			fault.New(fault.Unavailable, "the task ran longer than its timeout"))
 		defer cancel()
 	}
 	if progress == nil {
@@ -65,6 +68,7 @@ func (r *Runner) Run(ctx context.Context, a Assignment, progress func(percent in
 	if tell := progress; len(a.Secrets) > 0 {
 		progress = func(percent int, state string) { tell(percent, secret.Redact(state, a.Secrets)) }
 	}
+
 	out, err := r.run(ctx, a, progress)
 	if err == nil {
 		return a.Redact(out)
@@ -79,16 +83,22 @@ func (r *Runner) run(ctx context.Context, a Assignment, progress func(int, strin
 	log := r.log(a)
 	if r.KeepLog != nil {
 		var end func()
-		log, end = r.KeepLog(log, a.OrgID, a.TaskID, a.Attempt, func(text string) string { return secret.Redact(text, a.Secrets) })
+		log, end = r.KeepLog(log, a.OrgID, a.TaskID, a.Attempt, func(text string) string {
+			return secret.Redact(text, a.Secrets)
+		})
 		defer end()
 	}
+
 	op, ok := r.Registry.Get(a.Operator)
 	if !ok {
-		return Outcome{}, fault.New(fault.Unavailable, "operator %q is not known here", a.Operator)
+		return Outcome{}, fault.New(fault.Unavailable, "operator %q is unknown here", a.Operator)
 	}
 	if v := op.Spec().Version; a.OperatorVersion != "" && a.OperatorVersion != v {
-		return Outcome{}, fault.New(fault.Unavailable, "operator %s is %s here; the task needs %s", a.Operator, v, a.OperatorVersion)
+		return Outcome{}, fault.New(fault.Unavailable, "operator %s has version %s here; the task needs %s", a.Operator,
+			v,
+			a.OperatorVersion)
 	}
+
 	if op.Spec().NoFiles {
 		return r.runWithoutFiles(ctx, op, a, progress, log)
 	}
@@ -106,6 +116,7 @@ func (r *Runner) run(ctx context.Context, a Assignment, progress func(int, strin
 	if err != nil {
 		return Outcome{}, err
 	}
+
 	if err := checkResult(result); err != nil {
 		return Outcome{}, err
 	}
@@ -117,8 +128,10 @@ func (r *Runner) run(ctx context.Context, a Assignment, progress func(int, strin
 	return r.carrier().Deliver(ctx, a, t.OutputDirs, result, filepath.Join(scratch, "seal"))
 }
 
-// runWithoutFiles spares the file system where an operator has no use for it.
-func (r *Runner) runWithoutFiles(ctx context.Context, op Operator, a Assignment, progress func(int, string), log *slog.Logger) (Outcome, error) {
+// runWithoutFiles runs an operator that needs no files, without touching the file system.
+func (r *Runner) runWithoutFiles(
+	ctx context.Context, op Operator, a Assignment, progress func(int, string), log *slog.Logger,
+) (Outcome, error) {
 	result, err := runRecovered(ctx, op, &Task{Assignment: a, Progress: progress, Log: log})
 	if err == nil {
 		err = checkResult(result)
@@ -130,38 +143,47 @@ const maxResult = 64 << 10
 
 func checkResult(result Result) error {
 	if len(result.Result) > maxResult {
-		return Permanent(fault.New(fault.TooLarge, "the result has %d bytes; %d are allowed", len(result.Result), maxResult))
+		return Permanent(fault.New(fault.TooLarge, "the result has %d bytes; %d are allowed", len(result.Result),
+			maxResult))
 	}
 	return nil
 }
 
 func (r *Runner) log(a Assignment) *slog.Logger {
-	return slog.New(lateAttrs{Handler: logOr(r.Log).Handler()}).With("org", a.OrgSlug, "dag", a.DAG, "job", a.Job, "task", a.TaskID, "attempt", a.Attempt)
+	return slog.New(lateAttrs{Handler: logOr(r.Log).Handler()}).With("org", a.OrgSlug, "dag", a.DAG, "job", a.Job,
+		"task", a.TaskID, "attempt", a.Attempt)
 }
 
-// task makes the folders and fetches the inputs.
-func (r *Runner) task(ctx context.Context, a Assignment, scratch string, progress func(int, string), log *slog.Logger) (*Task, error) {
+// task creates the task's folders and fetches its inputs.
+func (r *Runner) task(
+	ctx context.Context, a Assignment, scratch string, progress func(int, string), log *slog.Logger,
+) (*Task, error) {
 	t := &Task{Assignment: a, Scratch: filepath.Join(scratch, "scratch"), Progress: progress, Log: log}
 	if fetcher, ok := r.carrier().(codeFetcher); ok {
 		t.fetchCode = func(ctx context.Context, dir string) error { return fetcher.FetchCode(ctx, a, dir) }
 	}
-	if a.Cursor != nil { // its own: what it does with it changes nothing
+	if a.Cursor != nil { // a copy for the run, which may change it
 		began := *a.Cursor
 		t.Cursor = &began
 	}
+
 	mkdir := func(path string) error { return os.Mkdir(path, 0o700) }
 	if err := mkdir(t.Scratch); err != nil {
 		return nil, fmt.Errorf("make scratch folder: %w", err)
 	}
-	// Folders that nobody writes to are not made: for a short task the file system is most of what it costs here.
-	if r.Carrier != nil || slices.ContainsFunc(a.Outputs, func(o AssignedOutput) bool { return o.UpdateStrategy == dag.Append }) {
+
+	// Folders that nobody writes to are not created: the file system is most of the cost of a short task.
+	if r.Carrier != nil || slices.ContainsFunc(a.Outputs, func(o AssignedOutput) bool {
+		return o.UpdateStrategy == dag.Append
+	}) {
 		if err := mkdir(filepath.Join(scratch, "seal")); err != nil {
 			return nil, fmt.Errorf("make scratch folder: %w", err)
 		}
 	}
+
 	for i, in := range a.Inputs {
 		dir := filepath.Join(scratch, fmt.Sprintf("input%d", i))
-		if r.Carrier != nil || r.Storage.Copies(in.Generation.Kind) { // else nothing is made there
+		if r.Carrier != nil || r.Storage.Copies(in.Generation.Kind) { // otherwise nothing is written there
 			if err := mkdir(dir); err != nil {
 				return nil, fmt.Errorf("make scratch folder: %w", err)
 			}
@@ -172,6 +194,7 @@ func (r *Runner) task(ctx context.Context, a Assignment, scratch string, progres
 		}
 		t.InputFiles = append(t.InputFiles, files)
 	}
+
 	for i := range a.Outputs {
 		dir := filepath.Join(scratch, fmt.Sprintf("output%d", i))
 		if err := mkdir(dir); err != nil {
@@ -189,11 +212,12 @@ func logOr(log *slog.Logger) *slog.Logger {
 	return log
 }
 
-// runRecovered turns a panic into a permanent error: the same input would panic again.
+// runRecovered turns a panic into a permanent error, because the same input would panic again.
 func runRecovered(ctx context.Context, op Operator, t *Task) (result Result, err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			t.Log.ErrorContext(ctx, "operator panicked", "operator", t.Operator, "panic", secret.Redact(fmt.Sprint(p), t.Secrets),
+			t.Log.ErrorContext(ctx, "operator panicked", "operator", t.Operator, "panic",
+				secret.Redact(fmt.Sprint(p), t.Secrets),
 				"stack", secret.Redact(string(debug.Stack()), t.Secrets))
 			err = Permanent(fault.New(fault.Internal, "operator %s panicked: %v", t.Operator, p))
 		}

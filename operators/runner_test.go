@@ -34,21 +34,25 @@ func newWorld(t *testing.T, ops ...operators.Operator) world {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, st.Close()) })
 	scratch := t.TempDir()
-	return world{&operators.Runner{Registry: registry, Storage: st, ScratchDir: scratch, Log: slog.New(slog.DiscardHandler)}, scratch}
+	return world{&operators.Runner{Registry: registry, Storage: st, ScratchDir: scratch,
+		Log: slog.New(slog.DiscardHandler)}, scratch}
 }
 
 func generation() storage.Generation {
-	return storage.Generation{OrgID: uuid.New(), OrgSlug: "acme", Dataset: uuid.New(), Version: uuid.New(), Kind: storage.Parquet}
+	return storage.Generation{OrgID: uuid.New(), OrgSlug: "acme", Dataset: uuid.New(), Version: uuid.New(),
+		Kind: storage.Parquet}
 }
 
 func assignment(operator string, config map[string]any) operators.Assignment {
 	return operators.Assignment{
-		TaskID: uuid.New(), Attempt: 1, OrgSlug: "acme", DAG: "d", Job: "j", Operator: operator, OperatorVersion: "1.0.0", Config: config,
-		Outputs: []operators.AssignedOutput{{Index: 0, Name: "out", Generation: generation(), UpdateStrategy: dag.Replace}},
+		TaskID: uuid.New(), Attempt: 1, OrgSlug: "acme", DAG: "d", Job: "j", Operator: operator,
+		OperatorVersion: "1.0.0", Config: config,
+		Outputs: []operators.AssignedOutput{{Index: 0, Name: "out", Generation: generation(),
+			UpdateStrategy: dag.Replace}},
 	}
 }
 
-// input is what a run wrote, as the input of another.
+// input returns the output of a run as the input of another.
 func input(as string, a operators.Assignment, written operators.Written) operators.AssignedInput {
 	return operators.AssignedInput{
 		As: as, Generation: a.Outputs[written.Output].Generation, Schema: written.Manifest.Schema,
@@ -87,7 +91,8 @@ func TestFileToSQL(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	root := t.TempDir()
-	require.NoError(t, os.WriteFile(filepath.Join(root, "2024-01-31.csv"), []byte("iata,delay\nSFO,10\nSFO,20\nLAX,\n"), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(root, "2024-01-31.csv"), []byte("iata,delay\nSFO,10\nSFO,20\nLAX,\n"),
+		0o600))
 
 	source := assignment("file_source", map[string]any{"path": ".", "pattern": "{date}.csv", "format": "csv"})
 	source.Roots = []string{root}
@@ -107,7 +112,8 @@ func TestFileToSQL(t *testing.T) {
 	require.Equal(t, units[0].Version, read.SourceVersion)
 	require.Len(t, read.Written, 1)
 	require.Equal(t, int64(3), read.Written[0].Manifest.Rows)
-	require.Equal(t, []storage.Column{{Name: "iata", Type: "VARCHAR"}, {Name: "delay", Type: "BIGINT"}}, read.Written[0].Manifest.Schema)
+	require.Equal(t, []storage.Column{{Name: "iata", Type: "VARCHAR"}, {Name: "delay", Type: "BIGINT"}},
+		read.Written[0].Manifest.Schema)
 
 	query := assignment("sql", map[string]any{"query": `
 		SELECT iata, avg(delay) AS delay, getvariable('partition') AS day, getvariable('start') AS starts
@@ -119,13 +125,14 @@ func TestFileToSQL(t *testing.T) {
 		{"LAX", nil, "2024-01-31", "2024-01-31 00:00:00+00"},
 		{"SFO", 15.0, "2024-01-31", "2024-01-31 00:00:00+00"},
 	}, w.rows(t, query, result.Written[0]))
+
 	require.Equal(t, []operators.ColumnOrigin{
 		{OutputColumn: "iata", InputColumn: "iata", Transform: "identity"},
 		{OutputColumn: "delay", InputColumn: "delay", Transform: "aggregate"},
 	}, result.Columns)
 }
 
-// broken is an operator that fails as it is told.
+// broken is an operator that fails as its config says.
 type broken struct {
 	run func(context.Context, *operators.Task) (operators.Result, error)
 }
@@ -144,8 +151,12 @@ func TestRunnerFailures(t *testing.T) {
 		message   string
 		retryable bool
 	}{
-		"panic": {func(context.Context, *operators.Task) (operators.Result, error) { panic("boom") }, "operator broken panicked: boom", false},
-		"error": {func(context.Context, *operators.Task) (operators.Result, error) { return operators.Result{}, boom }, "boom", true},
+		"panic": {func(context.Context, *operators.Task) (operators.Result, error) {
+			panic("boom")
+		}, "operator broken panicked: boom", false},
+		"error": {func(context.Context, *operators.Task) (operators.Result, error) {
+			return operators.Result{}, boom
+		}, "boom", true},
 		"permanent error": {func(context.Context, *operators.Task) (operators.Result, error) {
 			return operators.Result{}, operators.Permanent(boom)
 		}, "boom", false},

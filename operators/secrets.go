@@ -8,8 +8,8 @@ import (
 	"github.com/dagctl/dagctl/internal/secret"
 )
 
-// secretFor is the value of a config field that may be text or {secret: NAME}. The secret is the zero Value where it is
-// text. at is the field's place, for errors.
+// secretFor returns the value of a config field that is either text or {secret: NAME}. For text, the secret is the zero
+// Value. at is the field's place, for errors.
 func (t *Task) secretFor(field any, at string) (text string, value secret.Value, isSecret bool, err error) {
 	if text, ok := field.(string); ok {
 		return text, value, false, nil
@@ -20,18 +20,18 @@ func (t *Task) secretFor(field any, at string) (text string, value secret.Value,
 			return "", value, true, nil
 		}
 	}
-	return "", value, false, Permanent(fault.New(fault.Invalid, "%s: its secret is not available to this task", at))
+	return "", value, false, Permanent(fault.New(fault.Invalid, "%s: the secret is not available to this task", at))
 }
 
-// Redact takes the task's secrets out of what a run says: errors, notes and results may quote what a server or a
-// program answered.
+// Redact removes the task's secrets from an outcome: errors, notes and results may quote what a server or a program
+// answered.
 func (a *Assignment) Redact(out Outcome) Outcome {
 	if len(a.Secrets) == 0 {
 		return out
 	}
 	if out.Err != nil {
 		if text := secret.Redact(out.Err.Error(), a.Secrets); text != out.Err.Error() {
-			// What it wraps could quote the value too: kind and hint are all that is kept.
+			// A wrapped error could quote the value, too, so only kind and hint are kept.
 			clean := &fault.Error{Kind: fault.KindOf(out.Err), Message: text}
 			var f *fault.Error
 			if errors.As(out.Err, &f) {
@@ -40,13 +40,13 @@ func (a *Assignment) Redact(out Outcome) Outcome {
 			out.Err = clean
 		}
 	}
+
 	out.Result.Result, out.State = a.redactJSON(out.Result.Result), a.redactJSON(out.State)
 	out.SourceVersion = secret.Redact(out.SourceVersion, a.Secrets)
 	return out
 }
 
-// redactJSON leaves JSON as it is that names no secret. Text in JSON may be escaped, so values are looked for in what it
-// decodes to.
+// redactJSON returns JSON without secrets. Text in JSON may be escaped, so it looks for the values in the decoded text.
 func (a *Assignment) redactJSON(text json.RawMessage) json.RawMessage {
 	var v any
 	if len(text) == 0 || json.Unmarshal(text, &v) != nil {
@@ -58,12 +58,13 @@ func (a *Assignment) redactJSON(text json.RawMessage) json.RawMessage {
 		changed = changed || clean != s
 		return clean
 	})
+
 	if !changed {
 		return text
 	}
 	clean, err := json.Marshal(v)
 	if err != nil {
-		return nil // never: it was just decoded
+		return nil // impossible: it was just decoded
 	}
 	return clean
 }

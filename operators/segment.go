@@ -11,14 +11,15 @@ import (
 	"github.com/dagctl/dagctl/internal/fault"
 )
 
-// segment is which segment of a cursor a run has made: from where the cursor was up to the highest position that it wrote,
-// or further where the operator says that there is nothing in between. Empty: it wrote no row that is new.
+// segment returns the segment of a cursor that a run has made: from the cursor's old position up to the highest
+// position written, or further if the operator says that there is nothing in between. It is empty if no row is new.
 func segment(ctx context.Context, a Assignment, dirs []string, result Result) (key string, err error) {
 	after := a.Cursor.Value
 	column, upTo := a.PartitionBy.Column, after
 	if result.Cursor != nil {
 		upTo = *result.Cursor
 	}
+
 	for i, output := range a.Outputs {
 		written, err := filepath.Glob(filepath.Join(dirs[i], "*.parquet"))
 		if err != nil {
@@ -27,6 +28,7 @@ func segment(ctx context.Context, a Assignment, dirs []string, result Result) (k
 		if len(written) == 0 {
 			continue
 		}
+
 		lowest, highest, nulls, err := positions(ctx, written, column)
 		if err != nil {
 			return "", fmt.Errorf("output %q: positions of cursor %s: %w", output.Name, column, err)
@@ -34,25 +36,31 @@ func segment(ctx context.Context, a Assignment, dirs []string, result Result) (k
 		refuse := func(format string, args ...any) error {
 			return Permanent(fault.New(fault.Invalid, "output %q: "+format, append([]any{output.Name}, args...)...))
 		}
+
 		switch {
 		case nulls > 0:
-			return "", refuse("%d rows have no %s, which is its cursor", nulls, column)
+			return "", refuse("%d rows have no %s, the cursor column", nulls, column)
 		case lowest.Valid && lowest.Int64 <= after:
-			return "", refuse("a row has %s %d, but everything up to %d is there already", column, lowest.Int64, after)
+			return "", refuse("a row has %s %d, but the rows up to %d exist already", column, lowest.Int64, after)
 		case result.Cursor != nil && highest.Valid && highest.Int64 > *result.Cursor:
-			return "", refuse("a row has %s %d, beyond the cursor that the run tells, %d", column, highest.Int64, *result.Cursor)
+			return "", refuse("a row has %s %d, beyond the run's own cursor %d", column, highest.Int64,
+				*result.Cursor)
 		}
+
 		if highest.Valid {
 			upTo = max(upTo, highest.Int64)
 		}
 	}
+
 	if upTo <= after {
 		return "", nil
 	}
 	return dag.Segment(after, upTo), nil
 }
 
-func positions(ctx context.Context, files []string, column string) (lowest, highest sql.NullInt64, nulls int64, err error) {
+func positions(
+	ctx context.Context, files []string, column string,
+) (lowest, highest sql.NullInt64, nulls int64, err error) {
 	session, err := duck.Open(ctx, duck.Config{AllowedPaths: files, Threads: 1})
 	if err != nil {
 		return lowest, highest, 0, err

@@ -36,6 +36,7 @@ func TestHTTPSourceRemembers(t *testing.T) {
 		}
 		fmt.Fprint(w, text)
 	}))
+
 	t.Cleanup(server.Close)
 	w := newWorld(t, builtin(t, "http_source"))
 	a := assignment("http_source", map[string]any{"url": server.URL, "format": "csv"})
@@ -47,6 +48,7 @@ func TestHTTPSourceRemembers(t *testing.T) {
 		}
 		return out
 	}
+
 	first := next()
 	require.Len(t, first.Written, 1)
 	again := next()
@@ -58,24 +60,28 @@ func TestHTTPSourceRemembers(t *testing.T) {
 	require.True(t, next().Unchanged)
 	require.True(t, next().Unchanged)
 	require.Equal(t, int64(1), conditional.Load())
+
 	body.Store("a\n2\n")
 	changed := next()
 	require.Equal(t, [][]any{{int64(2)}}, w.rows(t, a, changed.Written[0]))
 	require.NotEqual(t, first.SourceVersion, changed.SourceVersion)
 
-	// Another config is another table: what is remembered of the old one says nothing.
+	// Another config is another table, so the state of the old one does not count.
 	a.Config = map[string]any{"url": server.URL, "format": "csv", "types": map[string]any{"a": "VARCHAR"}}
 	require.Equal(t, [][]any{{"2"}}, w.rows(t, a, next().Written[0]))
 }
 
 func TestHTTPSourceReachesPublicAddressesOnly(t *testing.T) {
 	t.Parallel()
-	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("it was reached") }))
+	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		t.Error("it was reached")
+	}))
 	t.Cleanup(server.Close)
 	registry, err := operators.Builtin(operators.Options{})
 	require.NoError(t, err)
 	op, _ := registry.Get("http_source")
-	out := newWorld(t, op).run(t, assignment("http_source", map[string]any{"url": server.URL + "/?key=s3cret", "format": "csv"}))
+	out := newWorld(t, op).run(t, assignment("http_source", map[string]any{"url": server.URL + "/?key=s3cret",
+		"format": "csv"}))
 	require.ErrorContains(t, out.Err, "it is not public")
 	require.NotContains(t, out.Err.Error(), "s3cret")
 	require.False(t, out.Retryable)
@@ -97,24 +103,27 @@ func TestFileSourceSeesWhatChanged(t *testing.T) {
 		}
 		return found
 	}
+
 	writeFile(t, root, "a.csv", "x\n1\n")
 	writeFile(t, root, "b.csv", "x\n1\n")
 	now := time.Now()
 	first := versions(now)
 	require.Len(t, first, 2)
-	require.Equal(t, first["a"], first["b"], "a version is of the content")
+	require.Equal(t, first["a"], first["b"], "the version depends only on the content")
 
 	require.NoError(t, os.Chtimes(filepath.Join(root, "a.csv"), now, now.Add(-time.Hour)))
-	require.Equal(t, first, versions(now), "a touched file is the same file")
+	require.Equal(t, first, versions(now), "a touched file has the same version")
 
-	// Same size, same mtime, other content, within the time in which an mtime is not believed.
+	// Same size, same mtime, other content, while the mtime is too young to be trusted.
 	at := time.Now()
 	writeFile(t, root, "b.csv", "x\n2\n")
 	require.NoError(t, os.Chtimes(filepath.Join(root, "b.csv"), at, at))
+
 	second := versions(at.Add(time.Second))
 	require.NotEqual(t, first["b"], second["b"])
 	writeFile(t, root, "b.csv", "x\n3\n")
 	require.NoError(t, os.Chtimes(filepath.Join(root, "b.csv"), at, at))
+
 	third := versions(at.Add(time.Second))
 	require.NotEqual(t, second["b"], third["b"])
 

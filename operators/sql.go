@@ -14,15 +14,15 @@ import (
 	"github.com/dagctl/dagctl/storage"
 )
 
-// sqlOperator runs one SELECT per output over the job's inputs, each a relation by its `as` name.
+// sqlOperator runs one SELECT per output over the job's inputs. Each input is a relation with its `as` name.
 //
-// The partition being made is in getvariable('partition'), a VARCHAR, and where partitions are of time its half-open
-// range in getvariable('start') and getvariable('end'), TIMESTAMPTZ. They are values set before the statement is run,
-// never text put into it, so no partition key can change what a query means. Without one they are NULL.
+// getvariable('partition'), a VARCHAR, is the partition that the task makes. For partitions of time,
+// getvariable('start') and getvariable('end'), TIMESTAMPTZ, are its half-open range; otherwise they are NULL. They are
+// values that are set before the statement runs, never text in it, so no partition key can change what a query means.
 // TIMESTAMPTZ is shown and truncated in the time zone of partition_by, UTC by default.
 type sqlOperator struct {
 	options Options
-	parser  *duck.Shared // for all parsing; it may touch no file
+	parser  *duck.Shared // for all parsing; it cannot access files
 	forms   formCache
 }
 
@@ -35,8 +35,10 @@ const sqlSchema = `{
   "type": "object",
   "additionalProperties": false,
   "properties": {
-    "query": {"type": "string", "minLength": 1, "description": "One SELECT over the inputs, by their names. Its rows are the output, in its order."},
-    "queries": {"type": "object", "minProperties": 1, "additionalProperties": {"type": "string", "minLength": 1}, "description": "A SELECT for each output, by the output's name."}
+    "query": {"type": "string", "minLength": 1,
+      "description": "One SELECT over the inputs by name. Its rows, in order, are the output."},
+    "queries": {"type": "object", "minProperties": 1, "additionalProperties": {"type": "string", "minLength": 1},
+      "description": "A SELECT for each output, by the output's name."}
   }
 }`
 
@@ -48,9 +50,9 @@ func (o *sqlOperator) Spec() dag.OperatorSpec {
 	}
 }
 
-// canonical is the hash of the parsed form of each query, so that comments and layout rebuild nothing.
+// canonical returns the hash of each parsed query, so that comments and layout do not cause rebuilds.
 func (o *sqlOperator) canonical(config map[string]any) (any, *dag.ConfigError) {
-	ctx := context.Background() // the contract of Canonical has no context; parsing takes no time
+	ctx := context.Background() // Canonical takes no context, and parsing is quick
 	query, one := config["query"].(string)
 	queries, several := config["queries"].(map[string]any)
 	if one == several {
@@ -63,6 +65,7 @@ func (o *sqlOperator) canonical(config map[string]any) (any, *dag.ConfigError) {
 		}
 		return map[string]any{"query": form}, nil
 	}
+
 	forms := map[string]any{}
 	for _, name := range sortedKeys(queries) {
 		query, _ := queries[name].(string)
@@ -75,7 +78,7 @@ func (o *sqlOperator) canonical(config map[string]any) (any, *dag.ConfigError) {
 	return map[string]any{"queries": forms}, nil
 }
 
-// withHint tells an error with what to do about it, where there is but one line for both.
+// withHint returns the text of an error and its hint on one line.
 func withHint(err error) string {
 	var f *fault.Error
 	if errors.As(err, &f) && f.Hint != "" {
@@ -94,18 +97,21 @@ func (o *sqlOperator) Run(ctx context.Context, t *Task) (Result, error) {
 		return Result{}, err
 	}
 	defer session.Close()
+
 	run := sqlRun{Task: t, session: session, relations: map[string][]storage.Column{}, rows: map[string]int64{}}
 	for i := range t.Inputs {
 		if err := run.input(ctx, i); err != nil {
 			return Result{}, err
 		}
 	}
+
 	for i, query := range queries {
 		t.Progress(100*i/len(queries), "running the query of output "+t.Outputs[i].Name)
 		if err := run.output(ctx, i, query); err != nil {
 			return Result{}, fmt.Errorf("output %q: %w", t.Outputs[i].Name, err)
 		}
 	}
+
 	var result Result
 	if result.Columns, err = o.lineage(ctx, &run); err != nil {
 		return Result{}, err
@@ -114,7 +120,7 @@ func (o *sqlOperator) Run(ctx context.Context, t *Task) (Result, error) {
 	return result, err
 }
 
-// sqlRun is a task on its session.
+// sqlRun is the run of a task in a session.
 type sqlRun struct {
 	*Task
 	session   *duck.Session
@@ -138,7 +144,7 @@ func (r *sqlRun) input(ctx context.Context, i int) error {
 	return err
 }
 
-// output runs one query into its file.
+// output runs one query and writes its rows to the output's file.
 func (r *sqlRun) output(ctx context.Context, i int, query string) error {
 	parsed, err := r.session.Parse(ctx, query)
 	if err != nil {
@@ -151,6 +157,7 @@ func (r *sqlRun) output(ctx context.Context, i int, query string) error {
 	if err != nil {
 		return err
 	}
+
 	columns, err := r.session.Describe(ctx, view)
 	if err != nil {
 		return err
@@ -160,18 +167,20 @@ func (r *sqlRun) output(ctx context.Context, i int, query string) error {
 	return err
 }
 
-// lineage is worked out on the parser's session, which knows DuckDB's functions already.
+// lineage uses the parser's session, which has DuckDB's functions already.
 func (o *sqlOperator) lineage(ctx context.Context, r *sqlRun) ([]ColumnOrigin, error) {
 	session, err := o.parser.Get(ctx)
 	if err != nil {
 		return nil, err
 	}
+
 	var columns []ColumnOrigin
 	for i, parsed := range r.selects {
 		origins, err := session.Lineage(ctx, parsed, r.relations, r.columns[i])
 		if err != nil {
 			return nil, err
 		}
+
 		for _, origin := range origins {
 			input := slices.Index(r.known, origin.Relation)
 			columns = append(columns, ColumnOrigin{
@@ -183,7 +192,7 @@ func (o *sqlOperator) lineage(ctx context.Context, r *sqlRun) ([]ColumnOrigin, e
 	return columns, nil
 }
 
-// open starts a session that reaches the task's inputs, outputs and scratch, and nothing else.
+// open starts a session that can access only the task's inputs, outputs and scratch folder.
 func (o *sqlOperator) open(ctx context.Context, t *Task) (*duck.Session, error) {
 	return duck.Open(ctx, duck.Config{
 		AllowedPaths: slices.Concat(t.InputFiles...),
@@ -196,7 +205,7 @@ func (o *sqlOperator) open(ctx context.Context, t *Task) (*duck.Session, error) 
 	})
 }
 
-// partitionVariables are what getvariable() knows. All are set, so that a query may name any.
+// partitionVariables returns the variables for getvariable(). All are set, so that a query may use any.
 func partitionVariables(p *PartitionRange) map[string]any {
 	variables := map[string]any{"partition": nil, "start": nil, "end": nil}
 	if p != nil {
@@ -208,7 +217,8 @@ func partitionVariables(p *PartitionRange) map[string]any {
 	return variables
 }
 
-// relation is an input of the task: the rows that its `where` and, of a slice, the range of the output partition leave.
+// relation returns an input of the task with the rows that pass its `where` and, for a slice, lie in the range of the
+// output partition.
 func (t *Task) relation(i int) (duck.Relation, error) {
 	in := t.Inputs[i]
 	rel := relation(in, t.InputFiles[i])
@@ -220,7 +230,7 @@ func (t *Task) relation(i int) (duck.Relation, error) {
 	return rel, err
 }
 
-// relation is an input as SQL sees it.
+// relation is an input as a query sees it.
 func relation(in AssignedInput, files []string) duck.Relation {
 	where := make([]duck.Condition, len(in.Where))
 	for i, c := range in.Where {
@@ -233,20 +243,22 @@ func relation(in AssignedInput, files []string) duck.Relation {
 func queriesOf(t *Task) ([]string, error) {
 	if query, ok := t.Config["query"].(string); ok {
 		if len(t.Outputs) != 1 {
-			return nil, fault.New(fault.Invalid, "the job has %d outputs and one query", len(t.Outputs)).
+			return nil, fault.New(fault.Invalid, "the job has %d outputs but one query", len(t.Outputs)).
 				WithHint("give `queries` with one for each output's name")
 		}
 		return []string{query}, nil
 	}
+
 	named, _ := t.Config["queries"].(map[string]any)
 	queries := make([]string, len(t.Outputs))
 	for i, output := range t.Outputs {
 		query, ok := named[output.Name].(string)
 		if !ok {
-			return nil, fault.New(fault.Invalid, "queries: there is none for output %q", output.Name)
+			return nil, fault.New(fault.Invalid, "queries: there is no query for output %q", output.Name)
 		}
 		queries[i] = query
 	}
+
 	if len(named) != len(queries) {
 		return nil, fault.New(fault.Invalid, "queries: there are %d for %d outputs", len(named), len(queries))
 	}

@@ -9,15 +9,15 @@ import (
 	"github.com/dagctl/dagctl/internal/duck"
 )
 
-// formCache remembers the hashes of the parsed forms of queries. A plan and the deploy after it ask for those of all jobs,
-// for validation and for fingerprints, most of which the last deploy had too; parsing is most of what that takes.
+// formCache remembers the hashes of parsed queries. A plan and the deploy after it need those of all jobs, for
+// validation and for fingerprints, and most were in the last deploy, too; parsing takes most of the time.
 type formCache struct {
 	mu    sync.Mutex
 	forms map[string]string // SHA-256 in hex, by query
 	bytes int
 }
 
-// maxForms bounds the memory, in bytes; past it the cache starts anew.
+// maxForms bounds the memory, in bytes; a full cache is emptied.
 const maxForms = 32 << 20
 
 func (c *formCache) of(ctx context.Context, parser *duck.Shared, query string) (string, error) {
@@ -31,6 +31,7 @@ func (c *formCache) of(ctx context.Context, parser *duck.Shared, query string) (
 	if err != nil {
 		return "", err
 	}
+
 	parsed, err := session.Parse(ctx, query)
 	if err != nil {
 		return "", err
@@ -39,6 +40,7 @@ func (c *formCache) of(ctx context.Context, parser *duck.Shared, query string) (
 	form = hex.EncodeToString(sum[:])
 	c.mu.Lock()
 	defer c.mu.Unlock()
+
 	if c.bytes += len(query) + len(form); c.forms == nil || c.bytes > maxForms {
 		c.forms, c.bytes = map[string]string{}, len(query)+len(form)
 	}

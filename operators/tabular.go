@@ -14,7 +14,7 @@ import (
 	"github.com/dagctl/dagctl/internal/fault"
 )
 
-// tabular is how a source's bytes are read as rows. file_source and http_source share it, fields and schema.
+// tabular describes how to read a source's bytes as rows. file_source and http_source share its fields and schema.
 type tabular struct {
 	Format     string            `json:"format"`
 	Delimiter  string            `json:"delimiter"`
@@ -27,15 +27,21 @@ type tabular struct {
 
 // tabularSchema is the part of a config schema that describes a tabular.
 const tabularSchema = `
-    "format": {"enum": ["csv", "json", "ndjson", "parquet"], "description": "How to read the bytes. A name that ends in .gz or .zst is decompressed first."},
-    "delimiter": {"type": "string", "minLength": 1, "maxLength": 4, "description": "csv: what separates the fields; found out if it is not given."},
-    "header": {"type": "boolean", "description": "csv: whether the first line names the columns; found out if it is not given."},
-    "null_string": {"type": "string", "description": "csv: the text that stands for NULL; by default the empty field."},
-    "records": {"type": "string", "minLength": 1, "description": "json: path of the list that holds the rows, parts separated by dots; \"features\" for GeoJSON."},
-    "types": {"type": "object", "additionalProperties": {"type": "string", "minLength": 1, "maxLength": 1000}, "description": "DuckDB types of columns that should not be found out."},
-    "columns": {"type": "array", "minItems": 1, "uniqueItems": true, "items": {"type": "string", "minLength": 1}, "description": "The columns to keep, in this order. All, if it is not given."}`
+    "format": {"enum": ["csv", "json", "ndjson", "parquet"],
+      "description": "How to read the bytes. A name that ends in .gz or .zst is decompressed first."},
+    "delimiter": {"type": "string", "minLength": 1, "maxLength": 4,
+      "description": "csv: the separator of the fields; detected by default."},
+    "header": {"type": "boolean",
+      "description": "csv: whether the first line names the columns; detected by default."},
+    "null_string": {"type": "string", "description": "csv: the text for NULL; the empty field by default."},
+    "records": {"type": "string", "minLength": 1,
+      "description": "json: path of the list of rows, with dots between its parts; \"features\" for GeoJSON."},
+    "types": {"type": "object", "additionalProperties": {"type": "string", "minLength": 1, "maxLength": 1000},
+      "description": "DuckDB types of columns, instead of detected ones."},
+    "columns": {"type": "array", "minItems": 1, "uniqueItems": true, "items": {"type": "string", "minLength": 1},
+      "description": "The columns to keep, in this order; all by default."}`
 
-// typeName is what a DuckDB type may be written with; it goes into a statement as it stands.
+// typeName matches the names of DuckDB types, which go into statements as they are.
 var typeName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_ ,()\[\]"]*$`)
 
 // decodeConfig reads a config that has passed its schema into a struct.
@@ -50,19 +56,23 @@ func decodeConfig(config map[string]any, into any) error {
 	return nil
 }
 
-// check finds what the schema cannot say.
+// check checks what the schema cannot express.
 func (f tabular) check() *dag.ConfigError {
 	for _, column := range sortedKeys(f.Types) {
 		if !typeName.MatchString(f.Types[column]) {
-			return &dag.ConfigError{Key: "types", Message: fmt.Sprintf("%s: %q is not the name of a DuckDB type", column, f.Types[column])}
+			return &dag.ConfigError{Key: "types", Message: fmt.Sprintf("%s: %q is not the name of a DuckDB type",
+				column, f.Types[column])}
 		}
 	}
+
 	only := func(set bool, key string, formats ...string) *dag.ConfigError {
 		if set && !slices.Contains(formats, f.Format) {
-			return &dag.ConfigError{Key: key, Message: fmt.Sprintf("%s is for format %s, not %s", key, strings.Join(formats, " or "), f.Format)}
+			return &dag.ConfigError{Key: key, Message: fmt.Sprintf("%s is for format %s, not %s", key,
+				strings.Join(formats, " or "), f.Format)}
 		}
 		return nil
 	}
+
 	for _, fault := range []*dag.ConfigError{
 		only(f.Delimiter != "", "delimiter", "csv"), only(f.Header != nil, "header", "csv"),
 		only(f.NullString != nil, "null_string", "csv"), only(f.Records != "", "records", "json"),
@@ -74,13 +84,14 @@ func (f tabular) check() *dag.ConfigError {
 	return nil
 }
 
-// query is the SELECT that reads the files, which must be local and named with the extension that says their compression.
+// query returns the SELECT that reads the files. They must be local and have the extension of their compression.
 func (f tabular) query(files []string) (string, error) {
 	var from string
 	list := make([]string, len(files))
 	for i, file := range files {
 		list[i] = duck.Literal(file)
 	}
+
 	source := "[" + strings.Join(list, ", ") + "]"
 	casts := f.Types
 	switch f.Format {
@@ -95,26 +106,29 @@ func (f tabular) query(files []string) (string, error) {
 		if f.Format == "ndjson" {
 			layout = "newline_delimited"
 		}
-		from = fmt.Sprintf("SELECT * FROM read_json(%s, format = '%s', sample_size = -1, maximum_object_size = %d, union_by_name = true, hive_partitioning = false)",
+		from = fmt.Sprintf("SELECT * FROM read_json(%s, format = '%s', sample_size = -1, maximum_object_size = %d, "+
+			"union_by_name = true, hive_partitioning = false)",
 			source, layout, size)
 		if f.Records != "" {
 			parts := strings.Split(f.Records, ".")
 			for i, p := range parts {
 				parts[i] = duck.Quote(p)
 			}
-			from = fmt.Sprintf("SELECT record.* FROM (SELECT unnest(%s) AS record FROM (%s))", strings.Join(parts, "."), from)
+			from = fmt.Sprintf("SELECT record.* FROM (SELECT unnest(%s) AS record FROM (%s))", strings.Join(parts, "."),
+				from)
 		}
 	case "parquet":
 		from = "SELECT * FROM " + duck.ReadParquet(files)
 	default:
-		return "", fault.New(fault.Invalid, "format %q is not known", f.Format)
+		return "", fault.New(fault.Invalid, "unknown format %q", f.Format)
 	}
 	return "SELECT " + f.columns(casts) + " FROM (" + from + ")", nil
 }
 
-// csv looks at the whole file to find out types: a value that does not fit must not turn up half way through.
+// csv reads the whole file to detect types: a value that does not fit must not turn up halfway through.
 func (f tabular) csv(source string, several bool) string {
-	options := []string{source, "sample_size = -1", "hive_partitioning = false", fmt.Sprintf("union_by_name = %t", several)}
+	options := []string{source, "sample_size = -1", "hive_partitioning = false",
+		fmt.Sprintf("union_by_name = %t", several)}
 	if f.Delimiter != "" {
 		options = append(options, "delim = "+duck.Literal(f.Delimiter))
 	}
@@ -124,6 +138,7 @@ func (f tabular) csv(source string, several bool) string {
 	if f.NullString != nil {
 		options = append(options, "nullstr = "+duck.Literal(*f.NullString))
 	}
+
 	if len(f.Types) > 0 {
 		var types []string
 		for _, column := range sortedKeys(f.Types) {
@@ -141,6 +156,7 @@ func (f tabular) columns(casts map[string]string) string {
 		}
 		return duck.Quote(column)
 	}
+
 	if len(f.Columns) > 0 {
 		list := make([]string, len(f.Columns))
 		for i, column := range f.Columns {
@@ -148,6 +164,7 @@ func (f tabular) columns(casts map[string]string) string {
 		}
 		return strings.Join(list, ", ")
 	}
+
 	if len(casts) == 0 {
 		return "*"
 	}
@@ -158,7 +175,7 @@ func (f tabular) columns(casts map[string]string) string {
 	return "* REPLACE (" + strings.Join(list, ", ") + ")"
 }
 
-// objectSize is the largest JSON object to expect: a whole file may be one. DuckDB reserves a buffer of that size.
+// objectSize is the largest JSON object to expect, which may be a whole file. DuckDB reserves a buffer of that size.
 func objectSize(files []string) (int64, error) {
 	const least, most = 16 << 20, 256 << 20
 	size := int64(least)
@@ -176,7 +193,7 @@ func objectSize(files []string) (int64, error) {
 	return min(size, most), nil
 }
 
-// compression returns ".gz", ".zst" or nothing.
+// compression returns ".gz", ".zst" or "".
 func compression(name string) string {
 	for _, ext := range []string{".gz", ".zst"} {
 		if strings.HasSuffix(strings.ToLower(name), ext) {
@@ -189,21 +206,22 @@ func compression(name string) string {
 // convert writes the rows of local files to one Parquet file.
 func (f tabular) convert(ctx context.Context, scratch string, o Options, local []string, target string) (int64, error) {
 	session, err := duck.Open(ctx, duck.Config{
-		AllowedPaths: append(slices.Clone(local), target), AllowedDirs: []string{scratch}, TempDir: scratch, MemoryLimit: o.MemoryLimit, Threads: o.Threads,
+		AllowedPaths: append(slices.Clone(local), target), AllowedDirs: []string{scratch}, TempDir: scratch,
+		MemoryLimit: o.MemoryLimit, Threads: o.Threads,
 	})
 	if err != nil {
 		return 0, err
 	}
 	defer session.Close()
+
 	query, err := f.query(local)
 	if err != nil {
 		return 0, err
 	}
 	rows, err := session.CopyToParquet(ctx, query, target)
 	if err != nil && ctx.Err() == nil {
-		// Not wrapped: DuckDB calls a broken row an error of the input for good, but here the file may still be being
-		// written, and the next attempt finds it whole.
-		// The place of the copy is of no use to anybody.
+		// The error is not wrapped: for DuckDB a broken row is a permanent error of the input, but here the file may
+		// still be being written, and the next attempt finds it complete.
 		message := strings.ReplaceAll(err.Error(), scratch+string(os.PathSeparator), "")
 		return 0, fault.New(fault.Unavailable, "the input cannot be read as %s: %s", f.Format, message)
 	}

@@ -19,28 +19,29 @@ import (
 	"github.com/dagctl/dagctl/internal/sandbox"
 )
 
-// udfOperator runs code of the user's own that came with the deploy: the job's `udf`, a folder or a bundle with an
-// entrypoint. It runs on workers only, never in the server's process, and there behind walls (internal/sandbox): no
-// network, no secrets, no environment, no file but its code (/code), its task (/task, where it starts) and the system's
-// programs.
+// udfOperator runs the user's own code, which came with the deploy: the job's `udf`, a folder or a bundle with an
+// entrypoint. It runs only on workers, never in the server's process, and there in a sandbox (internal/sandbox):
+// without network, secrets and environment, and with access only to its code (/code), its task (/task, where it
+// starts) and the system's programs.
 //
-// The contract is that of the command operator: a CommandTask on stdin, files into the folders of the outputs, a Result as
-// the last line of stdout, exit codes of sysexits.h. What it says on stderr and, but for the last line, on stdout is the
+// The contract is that of the command operator: a CommandTask on stdin, files in the folders of the outputs, a Result
+// on the last line of stdout, exit codes of sysexits.h. Its stderr, and its stdout without the last line, are the
 // task's log.
 type udfOperator struct{ options Options }
 
-// UDFOptions say how a worker runs users' own code.
+// UDFOptions configure how a worker runs users' code.
 type UDFOptions struct {
-	// Unconfined runs it as an ordinary process: where the whole machine is its wall, as a Lambda function's is, or on a
-	// developer's own machine.
+	// Unconfined runs the code as an ordinary process, for machines that are the sandbox themselves, such as a Lambda
+	// function's, and for developers' own machines.
 	Unconfined bool
-	// Alone confines it without namespaces, on a machine that does nothing else: a Lambda function's. See sandbox.Hide.
+	// Alone confines the code without namespaces, on a machine that does nothing else: a Lambda function's. See
+	// sandbox.Hide.
 	Alone    bool
-	Programs []string // folders of interpreters besides the system's own, that it may read and run: a Python's, say
-	MemoryMB int64    // the most that a job may ask for; 0: 4096
+	Programs []string // more folders that it may read and run programs from, such as that of a Python
+	MemoryMB int64    // the most that a job may request; 0: 4096
 }
 
-// ownPaths reports whether the code sees its folders where they are.
+// ownPaths reports whether the code sees its folders under their real paths.
 func (o UDFOptions) ownPaths() bool { return o.Unconfined || o.Alone }
 
 const (
@@ -53,9 +54,11 @@ const udfSchema = `{
   "type": "object",
   "additionalProperties": false,
   "properties": {
-    "args": {"type": "array", "maxItems": 100, "items": {"type": "string"}, "description": "Arguments after the entrypoint."},
+    "args": {"type": "array", "maxItems": 100, "items": {"type": "string"},
+      "description": "Arguments after the entrypoint."},
     "params": {"type": "object", "description": "For the code: on stdin, as params."},
-    "memory_mb": {"type": "integer", "minimum": 16, "maximum": 65536, "description": "Memory that it and what it starts may take together. Default: 512."}
+    "memory_mb": {"type": "integer", "minimum": 16, "maximum": 65536,
+      "description": "Memory for the code and all processes that it starts. Default: 512."}
   }
 }`
 
@@ -65,7 +68,7 @@ type udfConfig struct {
 	MemoryMB int64           `json:"memory_mb"`
 }
 
-// UDFTask is what such code reads on stdin. Paths are those that it sees.
+// UDFTask is what the code reads on stdin. Its paths are those that the code sees.
 type UDFTask struct {
 	CommandTask
 	Params json.RawMessage `json:"params,omitempty"`
@@ -78,9 +81,9 @@ func (o *udfOperator) Spec() dag.OperatorSpec {
 	}
 }
 
-// codeFetcher is a Carrier that can bring a task's own code.
+// codeFetcher is a Carrier that can fetch the code of a task's job.
 type codeFetcher interface {
-	// FetchCode puts the code of the task's job below dir.
+	// FetchCode puts the code of the task's job into dir.
 	FetchCode(ctx context.Context, a Assignment, dir string) error
 }
 
@@ -90,8 +93,10 @@ func (o *udfOperator) Run(ctx context.Context, t *Task) (Result, error) {
 		return Result{}, Permanent(err)
 	}
 	if t.UDF == nil || t.fetchCode == nil {
-		return Result{}, Permanent(fault.New(fault.Unavailable, "users' own code does not run here").WithHint("give the job a runtime whose workers do"))
+		return Result{}, Permanent(fault.New(fault.Unavailable, "users' code cannot run here").
+			WithHint("give the job a runtime whose workers do"))
 	}
+
 	memory := c.MemoryMB
 	if memory == 0 {
 		memory = defaultUDFMemoryMB
@@ -100,15 +105,17 @@ func (o *udfOperator) Run(ctx context.Context, t *Task) (Result, error) {
 	if most == 0 {
 		most = mostUDFMemoryMB
 	}
+
 	if memory > most {
-		return Result{}, Permanent(fault.New(fault.TooLarge, "config.memory_mb is %d; this worker gives %d at most", memory, most))
+		return Result{}, Permanent(fault.New(fault.TooLarge, "config.memory_mb is %d; this worker allows %d at most",
+			memory, most))
 	}
 	u := udfRun{operator: o, t: t, config: c, memory: memory << 20,
 		code: filepath.Join(t.Scratch, "code"), work: filepath.Join(t.Scratch, "task")}
 	return u.run(ctx)
 }
 
-// udfRun is one run.
+// udfRun is one run of the code.
 type udfRun struct {
 	operator   *udfOperator
 	t          *Task
@@ -123,6 +130,7 @@ func (u *udfRun) run(ctx context.Context) (Result, error) {
 			return Result{}, err
 		}
 	}
+
 	u.t.Progress(0, "fetching the code")
 	if err := u.t.fetchCode(ctx, u.code); err != nil {
 		return Result{}, err
@@ -131,6 +139,7 @@ func (u *udfRun) run(ctx context.Context) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
+
 	stdout, stderr := &tail{limit: 2 * maxResult}, &tail{limit: 8 << 10}
 	said, complained := u.t.lines()
 	u.t.Progress(0, "running "+u.t.UDF.Entrypoint)
@@ -139,6 +148,7 @@ func (u *udfRun) run(ctx context.Context) (Result, error) {
 	} else {
 		err = u.confined(ctx, stdin, io.MultiWriter(stdout, said), io.MultiWriter(stderr, complained))
 	}
+
 	said.end()
 	complained.end()
 	if err != nil {
@@ -149,13 +159,14 @@ func (u *udfRun) run(ctx context.Context) (Result, error) {
 			return Result{}, Permanent(err)
 		}
 	}
+
 	if err := convertOutputs(ctx, u.operator.options, u.t); err != nil {
 		return Result{}, err
 	}
 	return lastLine(stdout.String())
 }
 
-// task lays out the task's folder and says what the code reads on stdin.
+// task creates the task's folders and returns what the code reads on stdin.
 func (u *udfRun) task(ctx context.Context) ([]byte, error) {
 	task, err := commandTask(ctx, u.operator.options, u.t, u.seen("."))
 	if err != nil {
@@ -174,6 +185,7 @@ func (u *udfRun) task(ctx context.Context) ([]byte, error) {
 			task.Inputs[i].Files[n] = u.seen("inputs", in.As, name)
 		}
 	}
+
 	for i, out := range task.Outputs {
 		dir := filepath.Join(u.work, "outputs", out.Name)
 		if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -184,7 +196,7 @@ func (u *udfRun) task(ctx context.Context) ([]byte, error) {
 	return json.Marshal(UDFTask{task, u.config.Params})
 }
 
-// seen is a path of the task's folder as the code sees it.
+// seen returns a path of the task's folder as the code sees it.
 func (u *udfRun) seen(path ...string) string {
 	if u.operator.options.UDF.ownPaths() {
 		return filepath.Join(append([]string{u.work}, path...)...)
@@ -192,8 +204,8 @@ func (u *udfRun) seen(path ...string) string {
 	return filepath.Join(append([]string{"/task"}, path...)...)
 }
 
-// command is the entrypoint with its arguments. Where it names a script without a first line that says what runs it, its
-// name does.
+// command returns the entrypoint with its arguments. A script whose first line names no interpreter runs with the one
+// that its extension stands for.
 func (u *udfRun) command(code string) []string {
 	argv := strings.Fields(u.t.UDF.Entrypoint)
 	name := filepath.Join(u.code, filepath.Clean("/"+argv[0]))
@@ -205,7 +217,8 @@ func (u *udfRun) command(code string) []string {
 			argv = append([]string{"/bin/sh"}, argv...)
 		}
 	}
-	for i, arg := range argv { // files of the code are named by where they are
+
+	for i, arg := range argv { // files of the code get their full path
 		if rest := filepath.Clean("/" + arg); i < 2 && isRegular(filepath.Join(u.code, rest)) {
 			argv[i] = filepath.Join(code, rest)
 		}
@@ -219,14 +232,16 @@ func (u *udfRun) confined(ctx context.Context, stdin []byte, stdout, stderr io.W
 		code, home, temporary = u.code, u.work, u.work
 	}
 	return sandbox.Run(ctx, sandbox.Program{
-		Command: u.command(code), Code: u.code, Work: u.work, Alone: u.operator.options.UDF.Alone, Stdin: bytes.NewReader(stdin), Stdout: stdout, Stderr: stderr,
-		Env:    []string{"PATH=" + strings.Join(append(u.bins(), "/usr/local/bin", "/usr/bin", "/bin"), ":"), "HOME=" + home, "TMPDIR=" + temporary, "LANG=C.UTF-8"},
+		Command: u.command(code), Code: u.code, Work: u.work, Alone: u.operator.options.UDF.Alone,
+		Stdin: bytes.NewReader(stdin), Stdout: stdout, Stderr: stderr,
+		Env: []string{"PATH=" + strings.Join(append(u.bins(), "/usr/local/bin", "/usr/bin", "/bin"), ":"),
+			"HOME=" + home, "TMPDIR=" + temporary, "LANG=C.UTF-8"},
 		Expose: u.operator.options.UDF.Programs,
 		Limits: sandbox.Limits{Memory: u.memory, Wall: noLimit},
 	})
 }
 
-// noLimit leaves the time to the task's own timeout, which ends ctx.
+// noLimit: the task's own timeout, which ends ctx, is the only limit.
 const noLimit = 1 << 62
 
 func (u *udfRun) bins() (dirs []string) {
@@ -241,19 +256,21 @@ func (u *udfRun) unconfined(ctx context.Context, stdin []byte, stdout, stderr io
 	path := os.Getenv("PATH")
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	cmd.Dir, cmd.Stdin, cmd.Stdout, cmd.Stderr = u.work, bytes.NewReader(stdin), stdout, stderr
-	cmd.Env = []string{"PATH=" + strings.Join(append(u.bins(), path), ":"), "HOME=" + u.work, "TMPDIR=" + u.work, "LANG=C.UTF-8"}
+	cmd.Env = []string{"PATH=" + strings.Join(append(u.bins(), path), ":"), "HOME=" + u.work, "TMPDIR=" + u.work,
+		"LANG=C.UTF-8"}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = grace
 	if err := cmd.Start(); err != nil {
 		return Permanent(fault.New(fault.Invalid, "start %s: %w", argv[0], err))
 	}
+
 	err := cmd.Wait()
-	_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // whatever of the group is left; there may be nothing
+	_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // what the code left running; there may be nothing
 	return err
 }
 
-// failure says why the code failed, with the end of what it wrote to stderr, and whether a retry could help.
+// failure returns why the code failed, with the end of its stderr. It is permanent if a retry cannot help.
 func (u *udfRun) failure(ctx context.Context, err error, stderr *tail) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -263,12 +280,14 @@ func (u *udfRun) failure(ctx context.Context, err error, stderr *tail) error {
 		inside  *sandbox.ExitError
 		outside *exec.ExitError
 	)
+
 	switch {
 	case errors.As(err, &inside):
 		code = inside.Code
 	case errors.As(err, &outside):
 		code = outside.ExitCode()
 	}
+
 	wrapped := fmt.Errorf("%s: %w", u.t.UDF.Entrypoint, err)
 	if text := strings.TrimSpace(stderr.String()); text != "" {
 		wrapped = fmt.Errorf("%s: %w\n%s", u.t.UDF.Entrypoint, err, text)

@@ -9,7 +9,7 @@ import (
 	"github.com/dagctl/dagctl/internal/fault"
 )
 
-// copyFile copies a file for somebody who may do with it as they like.
+// copyFile copies a file for code that may change it.
 func copyFile(from, to string) error {
 	in, err := os.Open(from)
 	if err != nil {
@@ -27,16 +27,17 @@ func copyFile(from, to string) error {
 	return out.Close()
 }
 
-// moveOut takes the regular files of a folder below work, where a stranger wrote what it liked, and which no longer runs.
-// Links, which could lead anywhere, are not followed and stay behind.
+// moveOut moves the regular files out of a folder below work, in which untrusted code, which no longer runs, wrote what
+// it liked. Links could lead anywhere, so they are not followed and stay behind.
 func moveOut(work, below, to string) error {
 	dir := work
 	for _, part := range strings.Split(below, "/") {
 		dir = filepath.Join(dir, part)
 		if info, err := os.Lstat(dir); err != nil || !info.IsDir() {
-			return fault.New(fault.Invalid, "folder %s of the task is gone, or is no folder any more", below)
+			return fault.New(fault.Invalid, "folder %s of the task was removed or replaced", below)
 		}
 	}
+
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return err

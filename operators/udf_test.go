@@ -17,7 +17,7 @@ import (
 	"github.com/dagctl/dagctl/operators"
 )
 
-// withCode is a carrier in this process that brings code along, as a worker's brings it from the server.
+// withCode is a carrier of this process that has code, as a worker's carrier fetches it from the server.
 type withCode struct {
 	*operators.Runner
 	files map[string]string
@@ -32,7 +32,9 @@ func (c withCode) Fetch(ctx context.Context, in operators.AssignedInput, dir str
 	return files, err
 }
 
-func (c withCode) Deliver(ctx context.Context, a operators.Assignment, dirs []string, result operators.Result, scratch string) (operators.Outcome, error) {
+func (c withCode) Deliver(
+	ctx context.Context, a operators.Assignment, dirs []string, result operators.Result, scratch string,
+) (operators.Outcome, error) {
 	return c.Seal(ctx, a, dirs, result, scratch)
 }
 
@@ -75,7 +77,8 @@ ls inputs/given/*.parquet | wc -l >> outputs/out/n.csv
 . "$(dirname "$0")/lib/finish.sh"
 `
 
-var countingCode = map[string]string{"count.sh": counting, "lib/finish.sh": `echo '{"result": {"who": "me"}, "operator_state": 7}'`}
+var countingCode = map[string]string{"count.sh": counting,
+	"lib/finish.sh": `echo '{"result": {"who": "me"}, "operator_state": 7}'`}
 
 func TestUDFsReadFilesAndWriteFiles(t *testing.T) {
 	t.Parallel()
@@ -86,7 +89,8 @@ func TestUDFsReadFilesAndWriteFiles(t *testing.T) {
 			given := assignment("command", self(t, "csv", nil))
 			made := w.Runner.Run(t.Context(), given, nil)
 			require.NoError(t, made.Err)
-			a := udfAssignment("count.sh", map[string]any{"args": []string{"inputs"}, "params": map[string]any{"unit": "files"}})
+			a := udfAssignment("count.sh", map[string]any{"args": []string{"inputs"},
+				"params": map[string]any{"unit": "files"}})
 			a.Inputs = []operators.AssignedInput{input("given", given, made.Written[0])}
 			out := w.Runner.Run(t.Context(), a, nil)
 			require.NoError(t, out.Err, log)
@@ -106,12 +110,13 @@ func TestUDFsFailPlainly(t *testing.T) {
 		want      string
 		retryable bool
 	}{
-		"by themselves":       {"echo oh no >&2; exit 1", nil, "oh no", true},
-		"for good":            {"exit 65", nil, "exit code 65", false},
-		"for memory":          {"x=$(head -c 200000000 /dev/zero | tr '\\0' x); sleep 5", map[string]any{"memory_mb": 32}, "32 MiB of memory", false},
-		"for asking much":     {"exit 0", map[string]any{"memory_mb": 65536}, "this worker gives 4096 at most", false},
+		"by themselves": {"echo oh no >&2; exit 1", nil, "oh no", true},
+		"for good":      {"exit 65", nil, "exit code 65", false},
+		"for memory": {"x=$(head -c 200000000 /dev/zero | tr '\\0' x); sleep 5",
+			map[string]any{"memory_mb": 32}, "32 MiB of memory", false},
+		"for asking much":     {"exit 0", map[string]any{"memory_mb": 65536}, "this worker allows 4096 at most", false},
 		"for what they wrote": {"echo 'no json' > outputs/out/x.ndjson", nil, `output "out"`, false},
-		"for a link away":     {"rmdir outputs/out; ln -s /etc outputs/out", nil, "no folder any more", false},
+		"for a link away":     {"rmdir outputs/out; ln -s /etc outputs/out", nil, "was removed or replaced", false},
 		"for no network":      {"cat < /dev/tcp/127.0.0.1/80", nil, "", true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -122,17 +127,19 @@ func TestUDFsFailPlainly(t *testing.T) {
 			require.Equal(t, c.retryable, out.Retryable)
 		})
 	}
+
 	w, _ := udfWorld(t, operators.UDFOptions{}, nil)
 	w.Runner.Carrier = nil
 	out := w.Runner.Run(t.Context(), udfAssignment("run.sh", nil), nil)
-	require.ErrorContains(t, out.Err, "does not run here")
+	require.ErrorContains(t, out.Err, "cannot run here")
 	require.False(t, out.Retryable)
 }
 
-// Links that a stranger leaves among its files lead nowhere.
+// Links that untrusted code leaves among its files lead nowhere.
 func TestUDFsCannotHandOverOtherFiles(t *testing.T) {
 	t.Parallel()
-	w, log := udfWorld(t, operators.UDFOptions{}, map[string]string{"run.sh": `ln -s /etc/passwd outputs/out/a.csv; ln -s ../../../../../../../../etc/passwd outputs/out/b.ndjson
+	w, log := udfWorld(t, operators.UDFOptions{}, map[string]string{"run.sh": `ln -s /etc/passwd outputs/out/a.csv
+ln -s ../../../../../../../../etc/passwd outputs/out/b.ndjson
 printf 'a\n1\n' > outputs/out/c.csv`})
 	a := udfAssignment("run.sh", nil)
 	out := w.Runner.Run(t.Context(), a, nil)

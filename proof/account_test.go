@@ -10,28 +10,30 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dagctl/dagctl/registry"
+	"github.com/dagctl/dagctl/registry/deploy"
 )
 
-// account holds a deploy to its plan: the partitions that it said it would compute, and those that tasks of it computed.
-// The two are the same set, but for what arrives after the plan was made: a file that is read later makes tasks of its
-// own, and they are of the partitions that it feeds and of no other.
+// account compares a deploy's plan with what ran: the partitions that the plan said it would compute, and those that
+// tasks did compute. The two sets are the same, apart from data that arrives after the plan was made: a file that is
+// read later makes tasks of its own, only for the partitions that it feeds.
 type account struct {
 	deployed registry.Deployment
 	planned  map[string]bool      // "job partition"
-	jobs     map[uuid.UUID]string // whose datasets are not the ones that serve anyway, by origin
-	before   map[uuid.UUID]string // tasks that had ended before the deploy was asked for
-	after    map[uuid.UUID]string // and when it had been answered
-	landed   map[string]int64     // what had been read before: revisions by partition
+	jobs     map[uuid.UUID]string // by origin, those whose datasets are not live already
+	before   map[uuid.UUID]string // tasks that had ended before the deploy
+	after    map[uuid.UUID]string // tasks that had ended when it was answered
+	landed   map[string]int64     // what had been read before the deploy: revisions by partition
 }
 
-// accounted deploys and opens the account of that.
+// accounted deploys and opens the account of the deploy.
 func (w *world) accounted(yaml string, change ...func(*registry.DeployRequest)) *account {
 	w.t.Helper()
-	a := &account{landed: w.landedRevisions(), before: w.ended(), planned: map[string]bool{}, jobs: map[uuid.UUID]string{}}
+	a := &account{landed: w.landedRevisions(), before: w.ended(), planned: map[string]bool{},
+		jobs: map[uuid.UUID]string{}}
 	a.deployed = w.deploy(yaml, change...)
 	a.after = w.ended()
 	for _, c := range a.deployed.Changes {
-		if c.Action == registry.Reuse || c.Action == registry.Remove {
+		if c.Action == deploy.Reuse || c.Action == deploy.Remove {
 			continue
 		}
 		a.jobs[c.Origin] = c.Job
@@ -42,7 +44,7 @@ func (w *world) accounted(yaml string, change ...func(*registry.DeployRequest)) 
 	return a
 }
 
-// ended are the tasks that computed something, each as "origin partition".
+// ended returns the tasks that computed something, each as "origin partition".
 func (w *world) ended() map[uuid.UUID]string {
 	w.t.Helper()
 	rows, err := w.pool.Query(w.t.Context(), `
@@ -56,7 +58,7 @@ func (w *world) ended() map[uuid.UUID]string {
 	return found
 }
 
-// landedRevisions are the revisions of the source's partitions.
+// landedRevisions returns the revisions of the source's partitions.
 func (w *world) landedRevisions() map[string]int64 {
 	w.t.Helper()
 	rows, err := w.pool.Query(w.t.Context(), `
@@ -71,11 +73,11 @@ func (w *world) landedRevisions() map[string]int64 {
 	return found
 }
 
-// close compares what was planned with what ran, once for every deploy and before anything else decides what is to be
-// computed. A build that did not come to its end is held only to have computed nothing else.
+// close compares the plan with the tasks that ran, once for every deploy, before anything else causes more tasks. A
+// build that did not finish must only have computed nothing else.
 func (a *account) close(w *world) {
 	w.t.Helper()
-	status, reason := w.status(a.deployed) // first: what is looked at later can only be more
+	status, reason := w.status(a.deployed) // first, because later queries can only find more
 	ended, landed := w.ended(), w.landedRevisions()
 	news := map[string]bool{}
 	for key, revision := range landed {
@@ -83,26 +85,32 @@ func (a *account) close(w *world) {
 			news[key], news["all"] = true, true
 		}
 	}
+
 	for id, unit := range ended {
 		job, ours := a.unit(id, unit)
 		_, old := a.after[id]
 		if _, key, _ := strings.Cut(unit, " "); ours && !old && !news[key] {
-			require.Contains(w.t, a.planned, job, "version %d (%s %s) computed what it had not planned", a.deployed.Version.Number, status, reason)
+			require.Contains(w.t, a.planned, job, "version %d (%s %s) computed what it had not planned",
+				a.deployed.Version.Number, status, reason)
 		}
 	}
-	// One that was ready before it was asked for again catches up when it is promoted.
+
+	// A version that was ready before it was deployed again catches up when it is promoted.
 	built := status == registry.Ready && a.deployed.Version.Status == registry.Building
 	if status != registry.Active && !built {
 		return
 	}
-	// What the version that served before had not computed either need not be there at the swap; it is under way.
+
+	// The swap does not wait for partitions that the version before had not computed either; their tasks are under way.
 	var missing []string
 	defer func() {
 		if len(missing) > 0 {
-			w.t.Logf("version %d is %s and does not compute %v of what it had planned: %v", a.deployed.Version.Number, status,
+			w.t.Logf("version %d is %s and does not compute %v of what it had planned: %v", a.deployed.Version.Number,
+				status,
 				missing, slices.Sorted(maps.Keys(a.planned)))
 		}
 	}()
+
 	w.eventually("the version to compute what it had planned", func() bool {
 		ran := map[string]bool{}
 		for id, unit := range w.ended() {
@@ -115,7 +123,8 @@ func (a *account) close(w *world) {
 	})
 }
 
-// unit tells which "job partition" of the deploy a task has computed since; false where it is another's or from before.
+// unit returns the "job partition" of the deploy that a task has computed since; false for other tasks and earlier
+// ones.
 func (a *account) unit(id uuid.UUID, computed string) (string, bool) {
 	origin, key, _ := strings.Cut(computed, " ")
 	job, ours := a.jobs[uuid.MustParse(origin)]

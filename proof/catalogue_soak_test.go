@@ -37,13 +37,14 @@ func catalogueDAG(name string, jobs int) string {
 			if o%5 == 0 {
 				tags = ", tags: [fifth]"
 			}
-			publish += fmt.Sprintf("  %s_%03d_%02d: { from: { job: job_%03d, output: %d }, description: \"Measurements of %d\"%s }\n", name, i, o, i, o, o, tags)
+			publish += fmt.Sprintf("  %s_%03d_%02d: { from: { job: job_%03d, output: %d }, description: "+
+				"\"Measurements of %d\"%s }\n", name, i, o, i, o, o, tags)
 		}
 	}
 	return b.String() + publish
 }
 
-// TestSoakCatalogueOf10000Datasets measures the list call and the catalogue page, and holds that paging through either
+// TestSoakCatalogueOf10000Datasets measures the list call and the catalogue page, and checks that paging through either
 // shows every dataset once.
 func TestSoakCatalogueOf10000Datasets(t *testing.T) {
 	t.Parallel()
@@ -53,12 +54,16 @@ func TestSoakCatalogueOf10000Datasets(t *testing.T) {
 	for i := range dags {
 		w.serve(catalogueDAG(fmt.Sprintf("dag_%d", i), jobs))
 	}
+
 	stop()
-	// A month of partitions each, which nobody wants to wait for.
+	// A month of partitions each, inserted because computing them would take too long.
 	w.exec(`
-		INSERT INTO partition_versions (org_id, dataset_uuid, dataset_version, partition_key, revision, state, location, row_count, bytes, schema, schema_hash, task_id, attempt)
-		SELECT p.org_id, p.dataset_uuid, p.dataset_version, '2026-01-' || lpad(n::text, 2, '0'), 1, 'Published', 'x', 1000, 10000, '[]', '', gen_random_uuid(), 1
+		INSERT INTO partition_versions (org_id, dataset_uuid, dataset_version, partition_key, revision, state, location,
+			row_count, bytes, schema, schema_hash, task_id, attempt)
+		SELECT p.org_id, p.dataset_uuid, p.dataset_version, '2026-01-' || lpad(n::text, 2, '0'), 1, 'Published', 'x',
+			1000, 10000, '[]', '', gen_random_uuid(), 1
 		FROM dataset_pointers p, generate_series(1, 30) AS n`)
+
 	api := w.listen()
 
 	seen := map[string]bool{}
@@ -78,8 +83,9 @@ func TestSoakCatalogueOf10000Datasets(t *testing.T) {
 	require.Equal(t, dags*jobs*16, len(seen))
 
 	for _, path := range []string{
-		"/static/style.css", // what a request costs that asks nothing of the database
-		"/v1/datasets", "/v1/datasets?limit=500", "/v1/datasets?tag=fifth", "/v1/datasets?search=9_062_15", "/v1/datasets?search=nowhere",
+		"/static/style.css", // the cost of a request without the database
+		"/v1/datasets", "/v1/datasets?limit=500", "/v1/datasets?tag=fifth", "/v1/datasets?search=9_062_15",
+		"/v1/datasets?search=nowhere",
 		"/datasets", "/datasets?after=dag_9_000_00", "/datasets?search=9_062_15",
 	} {
 		var took []time.Duration
@@ -89,7 +95,8 @@ func TestSoakCatalogueOf10000Datasets(t *testing.T) {
 			took = append(took, time.Since(start))
 		}
 		slices.Sort(took)
-		t.Logf("%-32s median %6.1f ms, p99 %6.1f ms", path, took[asked/2].Seconds()*1000, took[asked*99/100].Seconds()*1000)
+		t.Logf("%-32s median %6.1f ms, p99 %6.1f ms", path, took[asked/2].Seconds()*1000,
+			took[asked*99/100].Seconds()*1000)
 	}
 }
 

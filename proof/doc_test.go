@@ -1,6 +1,4 @@
-// Package proof_test holds deploys to what they promise, with everything real: PostgreSQL, files, DuckDB, dispatchers
-// that run, HTTP. What a single package promises is proved beside it; here is what only the whole can show: that no
-// reader ever sees two deploys mixed, that a rollback computes nothing, that what was planned is what was run.
-//
-// The long versions of the tests have the build tag soak: `make soak`.
+// Package proof_test checks what deploys promise, with everything real: PostgreSQL, files, DuckDB, running dispatchers,
+// HTTP. The promises of a single package are tested beside it. This package has what only the whole can show: that no
+// reader ever sees two deploys mixed, that a rollback computes nothing, that what ran is what was planned.
 package proof_test

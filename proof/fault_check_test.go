@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// watch looks at the database all along: each look is one statement, so what it sees was true at one moment.
+// watch looks at the database again and again. Each look is one statement, so it sees the state of one moment.
 type watch struct {
 	pool     *pgxpool.Pool
 	database *postgres
@@ -25,9 +25,9 @@ type watch struct {
 	load     *load
 
 	looks    int
-	wrong    []string       // limits that were exceeded, or whose count was not that of their tasks
-	peak     map[string]int // the most tasks of a limit that held a lease at once
-	recovery time.Duration  // the longest that a lease stayed after it had run out
+	wrong    []string       // limits that were exceeded, or whose count differed from their tasks
+	peak     map[string]int // by limit, the most tasks that held a lease at once
+	recovery time.Duration  // the longest time that a lease stayed after it had expired
 	worst    string
 }
 
@@ -53,10 +53,12 @@ func (w *watch) look(ctx context.Context) {
 			FROM open JOIN tasks t ON t.id = open.task_id, unnest(t.limits) AS key GROUP BY key)
 		SELECT l.key, l.max, l.held, coalesce(u.n, 0), coalesce(u.running, 0) FROM limits l LEFT JOIN used u USING (key)
 		WHERE u.n > 0 OR l.held > 0
-		UNION ALL SELECT 'function', $1, count(*), count(*), count(*) FROM leases WHERE worker_id = 'lambda:proof'`, calledAtOnce)
+		UNION ALL SELECT 'function', $1, count(*), count(*), count(*) FROM leases
+			WHERE worker_id = 'lambda:proof'`, calledAtOnce)
 	if err != nil {
 		return
 	}
+
 	var (
 		key                     string
 		most, held, of, running int
@@ -70,42 +72,47 @@ func (w *watch) look(ctx context.Context) {
 	}); err != nil {
 		return
 	}
+
 	var open int64
 	var earliest *time.Time
 	if err := w.pool.QueryRow(ctx, `
-		SELECT (SELECT count(*) FROM leases) + (SELECT count(*) FROM ready) + (SELECT count(*) FROM waiting) + (SELECT count(*) FROM outbox WHERE status <> 'Done'),
+		SELECT (SELECT count(*) FROM leases) + (SELECT count(*) FROM ready) + (SELECT count(*)
+			FROM waiting) + (SELECT count(*) FROM outbox WHERE status <> 'Done'),
 			(SELECT min(expires_at) FROM leases)`).Scan(&open, &earliest); err != nil {
 		return
 	}
+
 	w.load.open.Store(open)
 	w.looks++
-	// A server counts from when it is there to recover anything; a stopped one may hold locks that others wait for.
+	// Time counts only while a server can recover leases; a stopped one may hold locks that others wait for.
 	working, stopped := w.fleet.working()
 	up := w.database.since()
 	if earliest == nil || working.IsZero() || up.IsZero() || stopped {
 		return
 	}
+
 	from := slices.MaxFunc([]time.Time{*earliest, working, up}, time.Time.Compare)
 	if late := time.Since(from); late > w.recovery {
 		w.recovery = late
-		w.worst = fmt.Sprintf("at %s: lease until %s, a server since %s, PostgreSQL since %s", time.Now().Format(time.TimeOnly), earliest.Format(time.TimeOnly),
+		w.worst = fmt.Sprintf("at %s: lease until %s, a server since %s, PostgreSQL since %s", time.Now().
+			Format(time.TimeOnly), earliest.Format(time.TimeOnly),
 			working.Format(time.TimeOnly), up.Format(time.TimeOnly))
 	}
 }
 
-// mark is the beginning or the end of a run, as the program itself noted it.
+// mark is the beginning or the end of a run, as the program itself recorded it.
 type mark struct {
 	at    time.Time
 	begin bool
 }
 
-// mostAtOnce tells how many runs of a job there were at once at the most, each counted while its attempt held its lease:
-// what runs on after that is fenced, and no longer counts. The programs' own marks tell, not the database.
+// mostAtOnce returns the highest number of runs of a job at once. A run counts while its attempt holds its lease:
+// later it is fenced and no longer counts. The number comes from the programs' own marks, not from the database.
 func mostAtOnce(runs map[attemptOf][2]time.Time, lost map[attemptOf]time.Time) int {
 	var marks []mark
 	for a, r := range runs {
 		begin, end := r[0], r[1]
-		// A file's time is that of the kernel's last tick, up to 10 ms ago.
+		// A file's time is that of the kernel's last tick, up to 10 ms earlier.
 		if gone, ok := lost[a]; ok && (end.IsZero() || gone.Add(-10*time.Millisecond).Before(end)) {
 			end = gone.Add(-10 * time.Millisecond)
 		}
@@ -113,12 +120,14 @@ func mostAtOnce(runs map[attemptOf][2]time.Time, lost map[attemptOf]time.Time) i
 			marks = append(marks, mark{begin, true}, mark{end, false})
 		}
 	}
+
 	slices.SortFunc(marks, func(a, b mark) int {
 		if c := a.at.Compare(b.at); c != 0 {
 			return c
 		}
-		return cmp.Compare(strconv.FormatBool(a.begin), strconv.FormatBool(b.begin)) // who leaves goes first
+		return cmp.Compare(strconv.FormatBool(a.begin), strconv.FormatBool(b.begin)) // ends come before beginnings
 	})
+
 	now, most := 0, 0
 	for _, m := range marks {
 		if !m.begin {
@@ -137,11 +146,12 @@ type attemptOf struct {
 	number int
 }
 
-// runsOf reads the marks that the programs left.
+// runsOf reads the marks of the programs.
 func (w *world) runsOf(dir string) map[attemptOf][2]time.Time {
 	w.t.Helper()
 	entries, err := os.ReadDir(dir)
 	require.NoError(w.t, err)
+
 	runs := map[attemptOf][2]time.Time{}
 	for _, entry := range entries {
 		parts := strings.Split(entry.Name(), ".")
@@ -158,23 +168,28 @@ func (w *world) runsOf(dir string) map[attemptOf][2]time.Time {
 	return runs
 }
 
-// checkLimits holds the marks against the limits, and returns how many ran at once at the most, by job.
+// checkLimits compares the marks with the limits, and returns the highest number of runs at once by job.
 func (w *world) checkLimits(dir string, jobs []limitedJob) map[string]int {
 	w.t.Helper()
-	rows, err := w.pool.Query(w.t.Context(), `SELECT task_id, attempt, ended_at FROM task_attempts WHERE outcome <> 'Completed'`)
+	rows, err := w.pool.Query(w.t.Context(),
+		`SELECT task_id, attempt, ended_at FROM task_attempts WHERE outcome <> 'Completed'`)
 	require.NoError(w.t, err)
+
 	lost := map[attemptOf]time.Time{}
 	var (
 		a  attemptOf
 		at time.Time
 	)
+
 	_, err = pgx.ForEachRow(rows, []any{&a.task, &a.number, &at}, func() error { lost[a] = at; return nil })
 	require.NoError(w.t, err)
 	all := w.runsOf(dir)
 	found := map[string]int{}
 	for _, job := range jobs {
-		rows, err := w.pool.Query(w.t.Context(), `SELECT t.id FROM tasks t JOIN jobs j ON j.id = t.job_id WHERE j.name = $1`, job.name)
+		rows, err := w.pool.Query(w.t.Context(),
+			`SELECT t.id FROM tasks t JOIN jobs j ON j.id = t.job_id WHERE j.name = $1`, job.name)
 		require.NoError(w.t, err)
+
 		ids, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
 		require.NoError(w.t, err)
 		runs := map[attemptOf][2]time.Time{}
@@ -182,6 +197,7 @@ func (w *world) checkLimits(dir string, jobs []limitedJob) map[string]int {
 		for _, id := range ids {
 			of[id] = true
 		}
+
 		ran := map[uuid.UUID]bool{}
 		for a, r := range all {
 			if of[a.task] {
@@ -189,66 +205,81 @@ func (w *world) checkLimits(dir string, jobs []limitedJob) map[string]int {
 			}
 		}
 		require.Len(w.t, ran, len(ids), "every task of %s ran", job.name)
+
 		found[job.name] = mostAtOnce(runs, lost)
 		if job.limit == 0 {
 			continue
 		}
-		require.LessOrEqual(w.t, found[job.name], job.limit, "as many at once of %s as they counted themselves", job.name)
+		require.LessOrEqual(w.t, found[job.name], job.limit, "more tasks of %s ran at once, by their own marks",
+			job.name)
 	}
 	return found
 }
 
-// none asserts that a query finds nothing.
+// none requires that a query finds nothing.
 func (w *world) none(what, sql string, args ...any) {
 	w.t.Helper()
 	require.Empty(w.t, w.texts(`SELECT q::text FROM (`+sql+`) AS q LIMIT 20`, args...), what)
 }
 
-// checkAccounts reads the database after everything has come to rest.
+// checkAccounts checks the database after everything has settled.
 func (w *world) checkAccounts(l *load) {
 	w.t.Helper()
 	ids := make([]uuid.UUID, 0, len(l.acked))
 	for _, id := range l.acked {
 		ids = append(ids, id)
 	}
-	// What was acknowledged was done, once, and there is nothing else.
+
+	// Every acknowledged task was done, once, and there are no others.
 	w.none("a task that was acknowledged and is not completed", `
-		SELECT w.id, t.status, t.reason, t.error_message FROM unnest($1::uuid[]) AS w(id) LEFT JOIN tasks t ON t.id = w.id
+		SELECT w.id, t.status, t.reason, t.error_message FROM unnest($1::uuid[]) AS w(id) LEFT
+			JOIN tasks t ON t.id = w.id
 		WHERE t.status IS DISTINCT FROM 'Completed'`, ids)
-	require.Equal(w.t, len(ids), w.count(`SELECT FROM tasks WHERE kind = 'manual'`), "no task that nobody was told of")
-	w.none("a task without a terminal result", `SELECT id, status, reason FROM tasks WHERE status NOT IN ('Completed', 'Canceled')`)
-	w.none("a canceled task that nothing stands for", `SELECT id, reason, state FROM tasks WHERE status = 'Canceled' AND reason NOT IN ('superseded', 'merged')`)
+	require.Equal(w.t, len(ids), w.count(`SELECT FROM tasks WHERE kind = 'manual'`),
+		"there are no unacknowledged tasks")
+
+	w.none("a task without a terminal result",
+		`SELECT id, status, reason FROM tasks WHERE status NOT IN ('Completed', 'Canceled')`)
+	w.none("a canceled task that nothing stands for",
+		`SELECT id, reason, state FROM tasks WHERE status = 'Canceled' AND reason NOT IN ('superseded', 'merged')`)
 	w.none("a task without exactly one result on its trail", `
-		SELECT t.id, t.status, count(e.id) FROM tasks t LEFT JOIN task_events e ON e.task_id = t.id AND e.to_status = 'Completed'
+		SELECT t.id, t.status, count(e.id) FROM tasks t LEFT JOIN task_events e ON e.task_id = t.id
+			AND e.to_status = 'Completed'
 		GROUP BY t.id HAVING count(e.id) <> CASE t.status WHEN 'Completed' THEN 1 ELSE 0 END`)
+
 	w.none("a result that is not the last attempt's", `
 		SELECT t.id, t.attempt, e.attempt FROM tasks t JOIN task_events e ON e.task_id = t.id
 		WHERE e.to_status = 'Completed' AND (e.attempt <> t.attempt OR EXISTS (
 			SELECT FROM task_events later WHERE later.task_id = t.id AND later.attempt > e.attempt))`)
-	// Nothing is under way any more, and no capacity is lost.
+
+	// Nothing is under way, and no capacity is lost.
 	for _, set := range []string{"ready", "leases", "waiting", "outbox"} {
 		w.none("an open row of "+set, `SELECT * FROM `+set)
 	}
 	w.none("a limit that is held by nobody", `SELECT key, held FROM limits WHERE held <> 0`)
 
-	// Every partition was committed once, and the totals without a gap.
+	// Every partition was committed once, and the totals have no gap.
 	w.none("a revision beside its neighbours", `
 		SELECT dataset_version, partition_key, array_agg(revision ORDER BY revision) FROM partition_versions
 		GROUP BY dataset_version, partition_key
 		HAVING count(*) <> max(revision) OR min(revision) <> 1 OR count(*) FILTER (WHERE state = 'Published') <> 1
 			OR max(revision) FILTER (WHERE state = 'Published') <> max(revision)`)
+
 	w.none("a task that committed twice", `
-		SELECT task_id, dataset_version, count(*) FROM partition_versions GROUP BY task_id, dataset_version HAVING count(*) > 1`)
+		SELECT task_id, dataset_version, count(*) FROM partition_versions GROUP BY task_id, dataset_version
+			HAVING count(*) > 1`)
 	w.none("a revision that no completed task made", `
 		SELECT p.task_id FROM partition_versions p LEFT JOIN tasks t ON t.id = p.task_id
 		WHERE t.status IS DISTINCT FROM 'Completed' OR t.attempt <> p.attempt`)
+
 	for flow, keys := range l.keys {
 		dag := fmt.Sprintf("flow%d", flow)
 		for _, job := range []string{"landed", "copied"} {
 			made := w.texts(`
 				SELECT p.partition_key || '@' || p.revision FROM partition_versions p
 				JOIN dag_version_datasets d ON d.dataset_version = p.dataset_version
-				JOIN dag_versions v ON v.id = d.dag_version_id WHERE v.dag_name = $1 AND d.job_name = $2 ORDER BY 1`, dag, job)
+				JOIN dag_versions v ON v.id = d.dag_version_id WHERE v.dag_name = $1 AND d.job_name = $2
+					ORDER BY 1`, dag, job)
 			want := []string{}
 			for _, key := range keysOf(keys) {
 				want = append(want, key+"@1")
@@ -257,9 +288,11 @@ func (w *world) checkAccounts(l *load) {
 			require.Equal(w.t, want, made, "%s of %s: each partition once", job, dag)
 		}
 		if len(keys) > 0 {
-			require.Equal(w.t, []string{strconv.Itoa(len(keys))}, w.read(fmt.Sprintf("total%d", flow)), "what is read in the end")
+			require.Equal(w.t, []string{strconv.Itoa(len(keys))}, w.read(fmt.Sprintf("total%d", flow)),
+				"what is read in the end")
 		}
 	}
+
 	w.none("an event whose consumer never heard of it", `
 		SELECT e.id, e.partition_key, e.revision, consumer.name FROM events e
 		JOIN dag_version_datasets d ON d.dataset_version = e.dataset_version
@@ -268,7 +301,7 @@ func (w *world) checkAccounts(l *load) {
 		WHERE NOT EXISTS (SELECT FROM event_outcomes c WHERE c.event_id = e.id AND c.job_id = consumer.origin_job_id)`)
 }
 
-// The checker has eyes.
+// TestMostAtOnce shows that the checker finds what it looks for.
 func TestMostAtOnce(t *testing.T) {
 	t.Parallel()
 	at := func(second int) time.Time { return time.Unix(int64(second), 0) }
@@ -279,13 +312,17 @@ func TestMostAtOnce(t *testing.T) {
 		lost map[attemptOf]time.Time
 		want int
 	}{
-		"one after the other":              {map[attemptOf][2]time.Time{a: {at(1), at(2)}, b: {at(2), at(3)}}, nil, 1},
-		"two at once":                      {map[attemptOf][2]time.Time{a: {at(1), at(3)}, b: {at(2), at(4)}}, nil, 2},
-		"one that lost its lease before":   {map[attemptOf][2]time.Time{a: {at(1), at(9)}, again: {at(6), at(7)}}, map[attemptOf]time.Time{a: at(5)}, 1},
-		"one that lost its lease too late": {map[attemptOf][2]time.Time{a: {at(1), at(9)}, again: {at(6), at(7)}}, map[attemptOf]time.Time{a: at(8)}, 2},
-		"killed, so that it never ended":   {map[attemptOf][2]time.Time{a: {at(1)}, again: {at(6), at(7)}}, map[attemptOf]time.Time{a: at(5)}, 1},
-		"begun when its lease was gone":    {map[attemptOf][2]time.Time{a: {at(8), at(9)}, again: {at(6), at(10)}}, map[attemptOf]time.Time{a: at(5)}, 1},
-		"nothing":                          {nil, nil, 0},
+		"one after the other": {map[attemptOf][2]time.Time{a: {at(1), at(2)}, b: {at(2), at(3)}}, nil, 1},
+		"two at once":         {map[attemptOf][2]time.Time{a: {at(1), at(3)}, b: {at(2), at(4)}}, nil, 2},
+		"one that lost its lease before": {map[attemptOf][2]time.Time{a: {at(1), at(9)}, again: {at(6), at(7)}},
+			map[attemptOf]time.Time{a: at(5)}, 1},
+		"one that lost its lease too late": {map[attemptOf][2]time.Time{a: {at(1), at(9)}, again: {at(6), at(7)}},
+			map[attemptOf]time.Time{a: at(8)}, 2},
+		"killed, so that it never ended": {map[attemptOf][2]time.Time{a: {at(1)}, again: {at(6), at(7)}},
+			map[attemptOf]time.Time{a: at(5)}, 1},
+		"begun when its lease was gone": {map[attemptOf][2]time.Time{a: {at(8), at(9)}, again: {at(6), at(10)}},
+			map[attemptOf]time.Time{a: at(5)}, 1},
+		"nothing": {nil, nil, 0},
 	} {
 		require.Equal(t, c.want, mostAtOnce(c.runs, c.lost), name)
 	}

@@ -12,15 +12,15 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// talk is what a client of PostgreSQL has said on a connection, as far as it tells which transactions end.
+// talk is what a client of PostgreSQL has sent on a connection, as far as it shows which transactions end.
 type talk struct {
 	statements map[string]statement // by name
-	open       bool                 // since a BEGIN
-	closing    bool                 // a COMMIT goes with the next Sync
+	open       bool                 // whether a BEGIN came
+	closing    bool                 // whether a COMMIT comes with the next Sync
 	changes    map[string]bool      // of this transaction
 }
 
-// statement is what one begins with, which is all there is of BEGIN and COMMIT, and what it changes.
+// statement is the beginning of a statement, which for BEGIN and COMMIT is all of it, and the tables that it changes.
 type statement struct {
 	word    string
 	changes []string
@@ -31,7 +31,7 @@ func statementOf(sql string) statement {
 	return statement{word, changesOf(sql)}
 }
 
-// changing finds what a statement changes; what follows UPDATE in FOR UPDATE and ON CONFLICT is no table.
+// changing finds the tables that a statement changes. No table follows UPDATE in FOR UPDATE and ON CONFLICT.
 var changing = regexp.MustCompile(`(?i)\b(INSERT INTO|UPDATE|DELETE FROM)\s+([a-z_]+)`)
 
 func changesOf(sql string) (all []string) {
@@ -43,8 +43,8 @@ func changesOf(sql string) (all []string) {
 	return all
 }
 
-// hear takes a message of a client: its type and what follows its length. It tells whether that commits a transaction, and
-// of which kind: what it changes.
+// hear takes a message of a client: its type and the rest after its length. It reports whether the message commits a
+// transaction, and the transaction's kind, that is, what it changes.
 func (t *talk) hear(sort byte, body []byte) (kind string, commits bool) {
 	if t.statements == nil {
 		t.statements, t.changes = map[string]statement{}, map[string]bool{}
@@ -89,26 +89,36 @@ func (t *talk) end(ends bool) (kind string, commits bool) {
 	return kind, true
 }
 
-// The proxy has ears.
+// TestTalk shows that the proxy recognizes commits.
 func TestTalk(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		said []pgproto3.FrontendMessage
 		want []string
 	}{
-		"a transaction": {[]pgproto3.FrontendMessage{&pgproto3.Query{String: "begin"}, &pgproto3.Parse{Name: "a", Query: "UPDATE tasks SET x = 1"},
-			&pgproto3.Sync{}, &pgproto3.Bind{PreparedStatement: "a"}, &pgproto3.Sync{}, &pgproto3.Query{String: "commit"}}, []string{"update tasks"}},
-		"a statement by itself": {[]pgproto3.FrontendMessage{&pgproto3.Parse{Name: "a", Query: "WITH x AS (DELETE FROM ready q) INSERT INTO leases"},
-			&pgproto3.Sync{}, &pgproto3.Bind{PreparedStatement: "a"}, &pgproto3.Sync{}, &pgproto3.Bind{PreparedStatement: "a"}, &pgproto3.Sync{}},
+		"a transaction": {[]pgproto3.FrontendMessage{&pgproto3.Query{String: "begin"},
+			&pgproto3.Parse{Name: "a", Query: "UPDATE tasks SET x = 1"},
+			&pgproto3.Sync{}, &pgproto3.Bind{PreparedStatement: "a"}, &pgproto3.Sync{},
+			&pgproto3.Query{String: "commit"}}, []string{"update tasks"}},
+		"a statement by itself": {[]pgproto3.FrontendMessage{&pgproto3.Parse{Name: "a",
+			Query: "WITH x AS (DELETE FROM ready q) INSERT INTO leases"},
+			&pgproto3.Sync{}, &pgproto3.Bind{PreparedStatement: "a"}, &pgproto3.Sync{},
+			&pgproto3.Bind{PreparedStatement: "a"}, &pgproto3.Sync{}},
 			[]string{"delete ready, insert leases", "delete ready, insert leases"}},
-		"BEGIN with the first statements, COMMIT with the last": {[]pgproto3.FrontendMessage{&pgproto3.Parse{Name: "b", Query: "begin"}, &pgproto3.Parse{Name: "c", Query: "commit"},
-			&pgproto3.Parse{Name: "i", Query: "INSERT INTO events"}, &pgproto3.Parse{Name: "u", Query: "UPDATE tasks SET x = 1"}, &pgproto3.Sync{},
+		"BEGIN with the first statements, COMMIT with the last": {[]pgproto3.FrontendMessage{&pgproto3.Parse{Name: "b",
+			Query: "begin"}, &pgproto3.Parse{Name: "c", Query: "commit"},
+			&pgproto3.Parse{Name: "i", Query: "INSERT INTO events"},
+			&pgproto3.Parse{Name: "u", Query: "UPDATE tasks SET x = 1"}, &pgproto3.Sync{},
 			&pgproto3.Bind{PreparedStatement: "b"}, &pgproto3.Bind{PreparedStatement: "i"}, &pgproto3.Sync{},
 			&pgproto3.Bind{PreparedStatement: "u"}, &pgproto3.Bind{PreparedStatement: "c"}, &pgproto3.Sync{},
-			&pgproto3.Bind{PreparedStatement: "u"}, &pgproto3.Sync{}}, []string{"insert events, update tasks", "update tasks"}},
-		"what changes nothing": {[]pgproto3.FrontendMessage{&pgproto3.Parse{Query: "SELECT FROM t FOR UPDATE SKIP LOCKED"}, &pgproto3.Bind{}, &pgproto3.Sync{}}, nil},
-		"what is rolled back": {[]pgproto3.FrontendMessage{&pgproto3.Query{String: "begin"}, &pgproto3.Query{String: "DELETE FROM tasks"},
-			&pgproto3.Query{String: "rollback"}, &pgproto3.Query{String: "begin isolation level repeatable read"}, &pgproto3.Query{String: "commit"}}, []string{""}},
+			&pgproto3.Bind{PreparedStatement: "u"}, &pgproto3.Sync{}},
+			[]string{"insert events, update tasks", "update tasks"}},
+		"what changes nothing": {[]pgproto3.FrontendMessage{&pgproto3.Parse{Query: "SELECT FROM t FOR UPDATE SKIP " +
+			"LOCKED"}, &pgproto3.Bind{}, &pgproto3.Sync{}}, nil},
+		"what is rolled back": {[]pgproto3.FrontendMessage{&pgproto3.Query{String: "begin"},
+			&pgproto3.Query{String: "DELETE FROM tasks"},
+			&pgproto3.Query{String: "rollback"}, &pgproto3.Query{String: "begin isolation level repeatable read"},
+			&pgproto3.Query{String: "commit"}}, []string{""}},
 	} {
 		var heard talk
 		var kinds []string

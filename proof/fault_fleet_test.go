@@ -23,7 +23,7 @@ import (
 	"github.com/dagctl/dagctl/internal/pgdev"
 )
 
-// postgres is a PostgreSQL of the test's own, which is killed and comes back. Servers reach it through a proxy that
+// postgres is a PostgreSQL of the test's own that is killed and comes back. Servers reach it through a proxy that
 // misbehaves, the test through one that does not.
 type postgres struct {
 	t             *testing.T
@@ -43,18 +43,20 @@ func startPostgres(t *testing.T) *postgres {
 	return p
 }
 
-// start starts it on what it left. What a killed process had written is in the machine's memory, so only a commit must
-// wait for that, and not that for the disk.
+// start starts it with the data that it left. What a killed process has written is in the machine's memory, so a commit
+// must wait for the write, but not for the disk.
 func (p *postgres) start() {
 	p.t.Helper()
 	var server *pgdev.Server
-	// Until the last of its processes has noticed that the first is gone, another may not start.
+	// A new one cannot start before the last process has noticed that the first is gone.
 	require.EventuallyWithT(p.t, func(c *assert.CollectT) {
 		var err error
 		server, err = pgdev.Start(context.Background(), pgdev.Config{DataDir: p.dir,
-			Settings: map[string]string{"fsync": "off", "synchronous_commit": "on", "full_page_writes": "off", "log_min_messages": "fatal"}})
+			Settings: map[string]string{"fsync": "off", "synchronous_commit": "on", "full_page_writes": "off",
+				"log_min_messages": "fatal"}})
 		require.NoError(c, err)
 	}, time.Minute, 100*time.Millisecond)
+
 	parsed, err := url.Parse(server.LoopbackURL())
 	require.NoError(p.t, err)
 	p.faulty.upstream.Store(&parsed.Host)
@@ -64,7 +66,7 @@ func (p *postgres) start() {
 	p.server, p.upAt = server, time.Now()
 }
 
-// through is the database's address behind a proxy.
+// through returns the database's address behind a proxy.
 func (p *postgres) through(proxy *proxy) string {
 	parsed, err := url.Parse(p.server.LoopbackURL())
 	require.NoError(p.t, err)
@@ -84,7 +86,7 @@ func (p *postgres) down() {
 	p.upAt = time.Time{}
 }
 
-// kill ends the process that all others of PostgreSQL come from, and has it recover.
+// kill kills PostgreSQL's first process and lets it recover.
 func (p *postgres) kill() {
 	p.t.Helper()
 	text, err := os.ReadFile(filepath.Join(p.dir, "cluster", "postmaster.pid"))
@@ -99,34 +101,38 @@ func (p *postgres) kill() {
 	p.start()
 }
 
-// crash kills one of the processes that serve connections: PostgreSQL ends all of them and recovers by itself.
+// crash kills a process that serves a connection: PostgreSQL ends all of them and recovers by itself.
 func (p *postgres) crash(ctx context.Context) {
 	p.t.Helper()
 	conn, err := pgx.Connect(ctx, p.server.LoopbackURL())
 	require.NoError(p.t, err)
+
 	var pid int
-	err = conn.QueryRow(ctx, `SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend' ORDER BY random() LIMIT 1`).Scan(&pid)
+	err = conn.QueryRow(ctx,
+		`SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend' ORDER BY random() LIMIT 1`).Scan(&pid)
 	require.NoError(p.t, err)
+
 	p.down()
 	require.NoError(p.t, syscall.Kill(pid, syscall.SIGKILL))
 	_, err = conn.Exec(ctx, `SELECT pg_sleep(60)`)
 	require.Error(p.t, err, "the crash ends every connection")
+
 	_ = conn.Close(ctx)
 	require.EventuallyWithT(p.t, func(c *assert.CollectT) {
 		conn, err := pgx.Connect(ctx, p.server.LoopbackURL())
 		require.NoError(c, err)
 		require.NoError(c, conn.Close(ctx))
 	}, time.Minute, 20*time.Millisecond)
+
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.upAt = time.Now()
 }
 
-// member is a server or a worker in a process of its own. It is started again whenever it ends, as whatever runs services
-// does.
+// member is a server or a worker in a process of its own. It is restarted whenever it ends, as by a service manager.
 type member struct {
 	address string
-	ready   string // path of address that answers 200 once it is at work; empty: it is as soon as it is started
+	ready   string // path that answers 200 once the member works; empty: it works from its start
 	args    []string
 	env     []string
 	log     *os.File
@@ -137,7 +143,7 @@ type member struct {
 	stopped bool // by SIGSTOP
 	readyAt time.Time
 	resumed time.Time
-	deaths  int // those that the test did not bring about
+	deaths  int // not caused by the test
 	last    string
 }
 
@@ -148,14 +154,15 @@ type fleet struct {
 	stop    func()
 }
 
-// servers are the members of a fleet of servers.
+// servers returns the members of a fleet of servers.
 func servers(t *testing.T, n int, args ...string) (members []*member) {
 	t.Helper()
 	path, err := binary()
 	require.NoError(t, err)
 	for range n {
 		address := processtest.FreeAddress(t)
-		members = append(members, &member{address: address, ready: "/readyz", args: append([]string{path, "serve", "--listen", address}, args...)})
+		members = append(members, &member{address: address, ready: "/readyz",
+			args: append([]string{path, "serve", "--listen", address}, args...)})
 	}
 	return members
 }
@@ -171,16 +178,19 @@ func startFleet(t *testing.T, members []*member) *fleet {
 		require.NoError(t, err)
 		all.Go(func() { m.keep(ctx) })
 	}
+
 	f.stop = sync.OnceFunc(func() {
 		cancel()
 		all.Wait()
 		for _, m := range f.members {
 			if t.Failed() {
-				t.Logf("the end of what %s %s logged:\n%s", strings.Join(m.args[:min(len(m.args), 4)], " "), m.address, m.tail(4000))
+				t.Logf("the end of what %s %s logged:\n%s", strings.Join(m.args[:min(len(m.args), 4)], " "), m.address,
+					m.tail(4000))
 			}
 			_ = m.log.Close()
 		}
 	})
+
 	t.Cleanup(f.stop)
 	return f
 }
@@ -195,6 +205,7 @@ func (m *member) keep(ctx context.Context) {
 			fmt.Fprintln(m.log, "start:", err)
 			return
 		}
+
 		m.mu.Lock()
 		m.cmd, m.killed, m.stopped = cmd, false, false
 		m.mu.Unlock()
@@ -207,7 +218,8 @@ func (m *member) keep(ctx context.Context) {
 				_ = cmd.Process.Signal(syscall.SIGTERM) // it may have ended
 			}
 		})
-		_ = cmd.Wait() // how it ended is seen below
+
+		_ = cmd.Wait() // the code below looks at how it ended
 		done()
 		others.Wait()
 		m.mu.Lock()
@@ -215,13 +227,14 @@ func (m *member) keep(ctx context.Context) {
 			m.deaths++
 			m.last = fmt.Sprintf("%v: %s", cmd.ProcessState, m.tail(400))
 		}
+
 		m.readyAt = time.Time{}
 		m.mu.Unlock()
 	}
 }
 
 func (m *member) tail(most int) []byte {
-	text, _ := os.ReadFile(m.log.Name()) // what is missing is not what a test fails by
+	text, _ := os.ReadFile(m.log.Name()) // a missing log is no failure
 	return text[max(0, len(text)-most):]
 }
 
@@ -232,6 +245,7 @@ func (m *member) awaitReady(ctx context.Context) {
 		m.readyAt = time.Now()
 		return
 	}
+
 	for ctx.Err() == nil {
 		answer, err := http.Get("http://" + m.address + m.ready)
 		if err == nil {
@@ -250,7 +264,7 @@ func (m *member) awaitReady(ctx context.Context) {
 	}
 }
 
-// since tells from when on the member has been at work; zero where it is not.
+// since returns when the member began to work; zero: it does not work.
 func (m *member) since() time.Time {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -267,7 +281,7 @@ func (m *member) kill() {
 	_ = m.cmd.Process.Kill() // it may have ended
 }
 
-// halt stops the process where it is; resume lets it go on, unaware.
+// halt stops the process with SIGSTOP; resume lets it go on, unaware of the time lost.
 func (m *member) halt() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -288,8 +302,8 @@ func (m *member) pid() int {
 	return m.cmd.Process.Pid
 }
 
-// working tells since when some server has been at work without a break and without one beside it that is stopped: where
-// that holds a lock, others wait for it. It tells whether one is stopped now.
+// working returns since when some server has worked without a break and without a stopped one beside it, which may hold
+// locks that others wait for. It also reports whether a server is stopped now.
 func (f *fleet) working() (since time.Time, stopped bool) {
 	var resumed time.Time
 	for _, m := range f.members {
@@ -303,6 +317,7 @@ func (f *fleet) working() (since time.Time, stopped bool) {
 		}
 		m.mu.Unlock()
 	}
+
 	if !since.IsZero() && resumed.After(since) {
 		since = resumed
 	}

@@ -17,19 +17,19 @@ import (
 	"github.com/google/uuid"
 )
 
-// front stands before an endpoint of AWS's, and garbles what goes to it and comes back.
+// front is a proxy for an endpoint of AWS's that garbles calls and answers.
 type front struct {
 	*httptest.Server
 	target  string
 	client  *http.Client
-	garbled atomic.Uint64 // of 10,000: each sort of garbling
+	garbled atomic.Uint64 // of 10,000 calls, for each kind of garbling
 
 	sent, received, deleted            atomic.Int64 // messages, as the callers see it
 	lost, doubled, late, mixed         atomic.Int64 // of these; late: also calls
 	calls, refused, throttled, unheard atomic.Int64 // calls
 
 	mu   sync.Mutex
-	held []map[string]any // messages that were received, for a later answer
+	held []map[string]any // received messages that are kept for a later answer
 }
 
 func startFront(t *testing.T, target string, garble func(*call)) *front {
@@ -55,7 +55,7 @@ func (f *front) chance(counted *atomic.Int64) bool {
 	return false
 }
 
-// call is one that is on its way.
+// call is one call under way.
 type call struct {
 	*front
 	w    http.ResponseWriter
@@ -63,9 +63,10 @@ type call struct {
 	body []byte
 }
 
-// pass makes the call. Where there is no answer there is none for the caller either.
+// pass makes the call. If there is no answer, the caller gets none either.
 func (c *call) pass(body []byte) (status int, text []byte, ok bool) {
-	request, err := http.NewRequestWithContext(c.r.Context(), c.r.Method, c.target+c.r.URL.RequestURI(), bytes.NewReader(body))
+	request, err := http.NewRequestWithContext(c.r.Context(), c.r.Method, c.target+c.r.URL.RequestURI(),
+		bytes.NewReader(body))
 	if err != nil {
 		return 0, nil, false
 	}
@@ -80,7 +81,7 @@ func (c *call) pass(body []byte) (status int, text []byte, ok bool) {
 	return answer.StatusCode, text, err == nil
 }
 
-// passed passes the call on and answers what was answered.
+// passed forwards the call and its answer.
 func (c *call) passed() {
 	status, text, ok := c.pass(c.body)
 	if !ok {
@@ -103,14 +104,14 @@ func (c *call) say(status int, value any) {
 	c.answer(status, text)
 }
 
-// refuse answers an error as AWS's services do.
+// refuse answers with an error as AWS's services do.
 func (c *call) refuse(status int, code string) {
 	c.w.Header().Set("X-Amzn-Errortype", code)
 	c.say(status, map[string]string{"__type": code, "message": "as the test will have it"})
 }
 
-// garbleQueue loses, repeats, holds back and mixes up messages, on their way to the queue and from it, and says that all is
-// well; it loses deletions too, and answers of calls that were made.
+// garbleQueue loses, repeats, delays and mixes up messages, on their way to the queue and from it, and answers that
+// all is well. It also loses deletions, and answers of calls that were made.
 func garbleQueue(c *call) {
 	switch c.r.Header.Get("X-Amz-Target") {
 	case "AmazonSQS.SendMessageBatch":
@@ -124,7 +125,7 @@ func garbleQueue(c *call) {
 	}
 }
 
-// entries is a call for several messages.
+// entries returns the messages of a call for several messages.
 type entries struct {
 	QueueURL string           `json:"QueueUrl"`
 	Entries  []map[string]any `json:"Entries"`
@@ -146,7 +147,8 @@ func (c *call) send() {
 		switch c.sent.Add(1); {
 		case c.chance(&c.lost):
 			sum := md5.Sum([]byte(e["MessageBody"].(string))) //nolint:gosec // as SQS does
-			answer.Successful = append(answer.Successful, map[string]any{"Id": e["Id"], "MessageId": uuid.NewString(), "MD5OfMessageBody": hex.EncodeToString(sum[:])})
+			answer.Successful = append(answer.Successful, map[string]any{"Id": e["Id"], "MessageId": uuid.NewString(),
+				"MD5OfMessageBody": hex.EncodeToString(sum[:])})
 			continue
 		case c.chance(&c.doubled):
 			twice = append(twice, e)
@@ -155,6 +157,7 @@ func (c *call) send() {
 		}
 		once = append(once, e)
 	}
+
 	c.mix(once)
 	if len(twice) > 0 && !c.passEntries(entries{sent.QueueURL, twice}, &queueAnswer{}) ||
 		len(once) > 0 && !c.passEntries(entries{sent.QueueURL, once}, &answer) {
@@ -167,7 +170,7 @@ func (c *call) send() {
 	c.say(http.StatusOK, answer)
 }
 
-// passEntries passes on what is left of a call and adds to the answer. Where the queue refuses all of it, so does this.
+// passEntries forwards the rest of a call and completes the answer. If the queue refuses the call, so does passEntries.
 func (c *call) passEntries(left entries, answer *queueAnswer) bool {
 	body, err := json.Marshal(left)
 	if err != nil {
@@ -177,6 +180,7 @@ func (c *call) passEntries(left entries, answer *queueAnswer) bool {
 	if !ok {
 		panic(http.ErrAbortHandler)
 	}
+
 	if status != http.StatusOK {
 		c.answer(status, text)
 		return false
@@ -185,7 +189,9 @@ func (c *call) passEntries(left entries, answer *queueAnswer) bool {
 	if err := json.Unmarshal(text, &said); err != nil {
 		panic(err)
 	}
-	answer.Successful, answer.Failed = append(answer.Successful, said.Successful...), append(answer.Failed, said.Failed...)
+
+	answer.Successful, answer.Failed = append(answer.Successful, said.Successful...),
+		append(answer.Failed, said.Failed...)
 	return true
 }
 
@@ -203,6 +209,7 @@ func (c *call) delete() {
 		}
 		kept = append(kept, e)
 	}
+
 	if len(kept) > 0 && !c.passEntries(entries{asked.QueueURL, kept}, &answer) {
 		return
 	}
@@ -217,18 +224,20 @@ func (c *call) receive() {
 	var answer struct {
 		Messages []map[string]any `json:"Messages"`
 	}
+
 	if status != http.StatusOK || json.Unmarshal(text, &answer) != nil {
 		c.answer(status, text)
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+
 	said := c.held
 	c.held = nil
 	for _, m := range answer.Messages {
 		switch c.received.Add(1); {
 		case c.chance(&c.lost):
-			continue // it is hidden for as long as the caller asked
+			continue // it stays hidden as long as the caller asked
 		case c.chance(&c.doubled):
 			said = append(said, m)
 		case c.chance(&c.late):
@@ -237,6 +246,7 @@ func (c *call) receive() {
 		}
 		said = append(said, m)
 	}
+
 	c.mix(said)
 	c.say(http.StatusOK, map[string]any{"Messages": said})
 }
@@ -247,7 +257,7 @@ func (c *call) mix(messages []map[string]any) {
 	}
 }
 
-// garbleFunction refuses invocations, throttles them, has them run and says that they do not, and never answers.
+// garbleFunction refuses invocations, throttles them, runs them but answers with an error, or never answers.
 func garbleFunction(c *call) {
 	switch c.calls.Add(1); {
 	case c.chance(&c.refused):
@@ -261,7 +271,7 @@ func garbleFunction(c *call) {
 		if rand.IntN(2) == 0 {
 			_, _, _ = c.pass(c.body)
 		}
-		<-c.r.Context().Done() // until the caller has had enough
+		<-c.r.Context().Done() // until the caller gives up
 	default:
 		c.passed()
 	}

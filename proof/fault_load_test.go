@@ -22,15 +22,17 @@ import (
 	"github.com/dagctl/dagctl/internal/rest"
 )
 
-// faultLease is the length of a lease of the jobs below, the shortest there is.
+// faultLease is the lease length of the jobs below, the shortest possible.
 const faultLease = 5 * time.Second
 
-// limitedYAML has a job for each limit. Their tasks count themselves.
+// limitedYAML has a job for each limit, whose tasks count themselves.
 func limitedYAML(marks string, jobs []limitedJob) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "name: limited\ndefaults: { heartbeat_timeout_seconds: %d, max_attempts: 100, retry: { initial_seconds: 0.2, max_seconds: 2 } }\njobs:\n", faultLease/time.Second)
+	fmt.Fprintf(&b, "name: limited\ndefaults: { heartbeat_timeout_seconds: %d, max_attempts: 100, retry: { "+
+		"initial_seconds: 0.2, max_seconds: 2 } }\njobs:\n", faultLease/time.Second)
 	for _, j := range jobs {
-		runs := fmt.Sprintf("operator: command\n    config: { argv: [./count], env: { MARKS: %q, NAP: %q } }", marks, j.nap)
+		runs := fmt.Sprintf("operator: command\n    config: { argv: [./count], env: { MARKS: %q, NAP: %q } }", marks,
+			j.nap)
 		if j.runtime == called {
 			runs = fmt.Sprintf("operator: handler\n    config: { handler: count, marks: %q, nap: %s }", marks, j.nap)
 		}
@@ -47,32 +49,34 @@ func limitedYAML(marks string, jobs []limitedJob) string {
 	return b.String()
 }
 
-// limitedJob is a job of which only so many tasks may run at once.
+// limitedJob is a job with a limit on tasks that run at once.
 type limitedJob struct {
 	name    string
 	limit   int // 0: none
 	runtime string
-	nap     string // how long a task takes, in seconds
+	nap     string // duration of a task, in seconds
 	share   int    // of the load
 }
 
-// jobsWith are the jobs with limits, of tasks that take so long; elsewhere there are more.
+// jobsWith returns the jobs with limits, with tasks of the given durations; elsewhere adds jobs for workers.
 func jobsWith(naps [3]string, free int, elsewhere bool) []limitedJob {
-	jobs := []limitedJob{{"max1", 1, "dispatcher", naps[0], 1}, {"max3", 3, "dispatcher", naps[1], 4}, {"max20", 20, "dispatcher", naps[2], 12}}
+	jobs := []limitedJob{{"max1", 1, "dispatcher", naps[0], 1}, {"max3", 3, "dispatcher", naps[1], 4},
+		{"max20", 20, "dispatcher", naps[2], 12}}
 	if free > 0 {
 		jobs = append(jobs, limitedJob{"free", 0, "dispatcher", "0", free})
 	}
 	if elsewhere {
-		jobs = append(jobs, limitedJob{"polled2", 2, polled, "0.1", 2}, limitedJob{"queued4", 4, queued, "0.2", 1}, limitedJob{"called2", 2, called, "0.1", 1})
+		jobs = append(jobs, limitedJob{"polled2", 2, polled, "0.1", 2}, limitedJob{"queued4", 4, queued, "0.2", 1},
+			limitedJob{"called2", 2, called, "0.1", 1})
 	}
 	return jobs
 }
 
-// longNaps are long enough for as many tasks of each limit as may to meet.
+// longNaps are long enough for each limit to be reached.
 var longNaps = [3]string{"0.02", "0.05", "0.4"}
 
-// flowYAML is a chain whose every stage publishes: a task lands one row, the next copies it, the last counts all there is.
-// Elsewhere, the first two are for workers.
+// flowYAML is a chain in which every stage publishes: a task lands one row, the next copies it, the last counts all
+// rows. With elsewhere, the first two run on workers.
 func flowYAML(n int, elsewhere bool) string {
 	landing, copying, copies := "dispatcher", "dispatcher", `operator: sql
     config: { query: "SELECT n FROM input" }`
@@ -87,6 +91,7 @@ func flowYAML(n int, elsewhere bool) string {
 			copying = polled
 		}
 	}
+
 	return fmt.Sprintf(`name: flow%[1]d
 defaults: { heartbeat_timeout_seconds: %[2]d, max_attempts: 100, retry: { initial_seconds: 0.2, max_seconds: 2 } }
 jobs:
@@ -112,9 +117,9 @@ publish:
 `, n, faultLease/time.Second, landing, copying, copies)
 }
 
-// faultPrograms are what the tasks run. They read what they are to do from one line of JSON.
+// faultPrograms are the programs of the tasks. They read their task from one line of JSON.
 var faultPrograms = map[string]string{
-	// A file when it begins and one when it ends: their times tell how many ran at once.
+	// A file at the beginning and one at the end: their times show how many ran at once.
 	"count": `#!/bin/sh
 IFS= read -r task
 [ -n "$task" ] || exit 1 # whoever began this was killed before it could say what to do
@@ -132,19 +137,19 @@ printf 'n\n1\n' >"$dir/rows.csv"
 `,
 }
 
-// load asks for tasks until it is told to stop, and remembers what was acknowledged.
+// load enqueues tasks until it is told to stop, and remembers which were acknowledged.
 type load struct {
 	t       *testing.T
 	servers []*server
-	limited []string // jobs with limits, each as often as is its share
+	limited []string // jobs with limits, each repeated by its share
 	dose    doses
 
-	open  atomic.Int64 // as the watch sees it
-	asked atomic.Int64 // requests, with those that were not answered well
+	open  atomic.Int64 // as the watch counts them
+	asked atomic.Int64 // requests, including those without a good answer
 
 	mu    sync.Mutex
 	acked map[string]uuid.UUID // by idempotency key
-	keys  []map[string]bool    // of each flow: the partitions that were landed
+	keys  []map[string]bool    // by flow, the landed partitions
 	jobs  map[string]int       // tasks by job
 }
 
@@ -159,7 +164,7 @@ func newLoad(t *testing.T, servers []*server, limited []limitedJob, dose doses) 
 	return l
 }
 
-// writePrograms puts them where commands are looked for.
+// writePrograms puts the programs where commands are looked up.
 func writePrograms(t *testing.T, dir string) {
 	t.Helper()
 	for name, text := range faultPrograms {
@@ -167,7 +172,7 @@ func writePrograms(t *testing.T, dir string) {
 	}
 }
 
-// run asks until ctx ends; what it has begun to ask for it asks for until it is acknowledged.
+// run enqueues until ctx ends. It repeats each request until it is acknowledged.
 func (l *load) run(ctx context.Context, seed uint64) {
 	random := rand.New(rand.NewPCG(seed, 1))
 	for ctx.Err() == nil {
@@ -178,11 +183,13 @@ func (l *load) run(ctx context.Context, seed uint64) {
 			}
 			continue
 		}
+
 		dag, job, flow := "limited", l.limited[random.IntN(len(l.limited))], -1
 		if l.dose.flows > 0 && random.IntN(l.dose.landings) == 0 {
 			flow = random.IntN(l.dose.flows)
 			dag, job = fmt.Sprintf("flow%d", flow), "landed"
 		}
+
 		items := make([]dispatcher.EnqueueItem, 1+random.IntN(8))
 		for i := range items {
 			items[i].IdempotencyKey = uuid.NewString()
@@ -190,29 +197,32 @@ func (l *load) run(ctx context.Context, seed uint64) {
 				items[i].Partition = "p" + items[i].IdempotencyKey[:13]
 			}
 		}
+
 		l.ask(dag, job, flow, items)
-		if random.IntN(10) == 0 { // whoever did not hear the answer asks again
+		if random.IntN(10) == 0 { // as if the answer were lost
 			l.ask(dag, job, flow, items)
 		}
 	}
 }
 
-// ask asks one server after the other until one acknowledges. A server that is up may say that it cannot now, and
+// ask asks one server after the other until one acknowledges. A working server may answer that it is unavailable, and
 // nothing else.
 func (l *load) ask(dag, job string, flow int, items []dispatcher.EnqueueItem) {
-	// Bounds a failure; it outlasts the load, so that what was asked for is known to be acknowledged.
+	// Bounds a failure. It outlasts the load, so that every request is acknowledged.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(l.t.Context()), 3*time.Minute)
 	defer cancel()
 	for {
 		var answer rest.List[dispatcher.Enqueued]
 		n := l.asked.Add(1)
-		try, done := context.WithTimeout(ctx, 3*time.Second) // a server may be stopped where it is
-		err := l.servers[int(n)%len(l.servers)].call(try, http.MethodPost, "/v1/jobs/"+dag+"/"+job+"/tasks", map[string]any{"items": items}, &answer)
+		try, done := context.WithTimeout(ctx, 3*time.Second) // a server may be stopped meanwhile
+		err := l.servers[int(n)%len(l.servers)].call(try, http.MethodPost, "/v1/jobs/"+dag+"/"+job+"/tasks",
+			map[string]any{"items": items}, &answer)
 		done()
 		if err == nil {
 			l.acknowledge(dag+"/"+job, flow, items, answer.Items)
 			return
 		}
+
 		var no *refused
 		if errors.As(err, &no) && no.code != http.StatusServiceUnavailable {
 			l.t.Errorf("a server that is up answered %v", no)
@@ -236,6 +246,7 @@ func (l *load) acknowledge(job string, flow int, items []dispatcher.EnqueueItem,
 		l.t.Errorf("%d tasks were asked for, %d acknowledged", len(items), len(made))
 		return
 	}
+
 	for i, item := range items {
 		before, known := l.acked[item.IdempotencyKey]
 		switch {
@@ -251,7 +262,7 @@ func (l *load) acknowledge(job string, flow int, items []dispatcher.EnqueueItem,
 	}
 }
 
-// tell says each minute how far it is, for those who watch a long run.
+// tell logs the progress each minute, for watching a long run.
 func (l *load) tell(ctx context.Context) {
 	for tick := time.NewTicker(time.Minute); ; {
 		select {
@@ -263,7 +274,7 @@ func (l *load) tell(ctx context.Context) {
 	}
 }
 
-// runs tells how many DAG runs were asked for: partitions that were landed.
+// runs returns the number of requested DAG runs, that is, of landed partitions.
 func (l *load) runs() (n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -16,19 +16,20 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// proxy stands between servers and PostgreSQL. It knows the protocol well enough to cut a connection at a COMMIT, before
-// or after that took effect, and to lose, repeat and reorder wake-ups. Its address stays when PostgreSQL gets a new one.
+// proxy stands between servers and PostgreSQL. It knows enough of the protocol to cut a connection at a COMMIT, before
+// or after it takes effect, and to lose, repeat and reorder wake-ups. Its address stays when PostgreSQL gets a new one.
 type proxy struct {
 	listener net.Listener
 	upstream atomic.Pointer[string] // host:port
-	cuts     atomic.Uint64          // of 10,000 COMMITs, besides the points of each kind
+	cuts     atomic.Uint64          // of 10,000 COMMITs, besides the first ones of each kind
 	garbled  atomic.Uint64          // of 10,000 wake-ups
-	points   int                    // how many of each kind are cut on either side, whatever the share; set before it misbehaves
+	// How many of each kind are cut on either side, whatever the share; set before misbehave
+	points int
 
 	commits, before, after, wakeups, lost, doubled, late atomic.Int64
 
 	mu    sync.Mutex
-	kinds map[string]*sides // how many of each kind of transactions were cut
+	kinds map[string]*sides // cut transactions by kind
 }
 
 func startProxy(t *testing.T) *proxy {
@@ -38,11 +39,12 @@ func startProxy(t *testing.T) *proxy {
 	return p
 }
 
-// listen serves each connection to a port of this machine until the test ends; whoever is connected has ended before.
+// listen serves each connection to a port of this machine until the test ends. Its clients have ended by then.
 func listen(t *testing.T, serve func(net.Conn)) net.Listener {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
+
 	var all sync.WaitGroup
 	all.Go(func() {
 		for {
@@ -53,6 +55,7 @@ func listen(t *testing.T, serve func(net.Conn)) net.Listener {
 			all.Go(func() { serve(client) })
 		}
 	})
+
 	t.Cleanup(func() {
 		require.NoError(t, listener.Close())
 		all.Wait()
@@ -62,23 +65,25 @@ func listen(t *testing.T, serve func(net.Conn)) net.Listener {
 
 func (p *proxy) address() string { return p.listener.Addr().String() }
 
-// misbehave sets which share of COMMITs is cut, and of wake-ups each lost, repeated and held back.
+// misbehave sets the share of COMMITs that are cut, and of wake-ups that are lost, repeated and delayed each.
 func (p *proxy) misbehave(commits, wakeups float64) {
 	p.cuts.Store(uint64(commits * 10_000))
 	p.garbled.Store(uint64(wakeups * 10_000))
 }
 
-// sides counts the transactions of a kind that were cut before they were committed, and after.
+// sides counts the transactions of a kind that were cut before and after their commit.
 type sides struct{ before, after int }
 
-// fate tells whether a transaction is cut: of its kind the first points on either side, of one point one after the other,
-// of more every fourth, so that work goes on meanwhile; of the others a share, half of it before.
+// fate decides whether a transaction is cut. The first p.points of each kind are cut on either side of their commit:
+// the first two at once, later ones with a probability of one in four, so that work goes on meanwhile. Of the others a
+// share is cut, half of it before the commit.
 func (p *proxy) fate(kind string) (before, after bool) {
 	if p.cuts.Load() == 0 {
 		return false, false
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
 	cut := p.kinds[kind]
 	if cut == nil {
 		cut = &sides{}
@@ -93,6 +98,7 @@ func (p *proxy) fate(kind string) (before, after bool) {
 		before = rand.IntN(2) == 0
 		after = !before
 	}
+
 	if before {
 		cut.before++
 	}
@@ -102,7 +108,7 @@ func (p *proxy) fate(kind string) (before, after bool) {
 	return before, after
 }
 
-// report tells of how many kinds of transactions as many were cut on both sides as there should be, and of the others.
+// report logs for how many kinds enough transactions were cut on both sides, and lists the others.
 func (p *proxy) report() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -116,28 +122,32 @@ func (p *proxy) report() string {
 		}
 		fmt.Fprintf(&fewer, "\n%d before, %d after: %s", cut.before, cut.after, kind)
 	}
-	return fmt.Sprintf("each of %d kinds of transactions was cut %d times before it was committed and as often after; fewer came of %d:%s",
+
+	return fmt.Sprintf("each of %d kinds of transactions was cut %d times before it was committed and as often "+
+		"after; fewer came of %d:%s",
 		enough, p.points, len(p.kinds)-enough, fewer.String())
 }
 
 func chance(of *atomic.Uint64) bool { return rand.Uint64N(10_000) < of.Load() }
 
-// serve passes a connection on until either end closes it, or it is cut.
+// serve forwards a connection until either end closes it or it is cut.
 func (p *proxy) serve(client net.Conn) {
 	defer client.Close()
 	server, err := net.Dial("tcp", *p.upstream.Load())
 	if err != nil {
-		return // PostgreSQL is down: so is this
+		return // PostgreSQL is down, so this connection fails, too
 	}
 	defer server.Close()
-	var deaf atomic.Bool // a COMMIT is on its way whose answer is to be lost
+
+	var deaf atomic.Bool // set while the answer of a COMMIT is to be lost
 	var both sync.WaitGroup
 	pass := func(f func() error) {
 		both.Go(func() {
-			_ = f() // however it ends, the connection does
+			_ = f() // the connection ends in any case
 			_, _ = client.Close(), server.Close()
 		})
 	}
+
 	pass(func() error { return p.asks(client, server, &deaf) })
 	pass(func() error { return p.answers(server, client, &deaf) })
 	both.Wait()
@@ -145,7 +155,7 @@ func (p *proxy) serve(client net.Conn) {
 
 var errCut = errors.New("cut")
 
-// asks passes on what a client says. Its first message, unlike all others, has no type.
+// asks forwards a client's messages. The first message, unlike all others, has no type.
 func (p *proxy) asks(client io.Reader, server io.Writer, deaf *atomic.Bool) error {
 	head := make([]byte, 5)
 	if _, err := io.ReadFull(client, head[1:]); err != nil {
@@ -154,6 +164,7 @@ func (p *proxy) asks(client io.Reader, server io.Writer, deaf *atomic.Bool) erro
 	if err := forward(client, server, head[1:]); err != nil {
 		return err
 	}
+
 	var heard talk
 	for {
 		if _, err := io.ReadFull(client, head); err != nil {
@@ -165,6 +176,7 @@ func (p *proxy) asks(client io.Reader, server io.Writer, deaf *atomic.Bool) erro
 			}
 			continue
 		}
+
 		var message bytes.Buffer
 		if err := forward(client, &message, head); err != nil {
 			return err
@@ -180,13 +192,14 @@ func (p *proxy) asks(client io.Reader, server io.Writer, deaf *atomic.Bool) erro
 				deaf.Store(true)
 			}
 		}
+
 		if _, err := server.Write(message.Bytes()); err != nil {
 			return err
 		}
 	}
 }
 
-// answers passes on what PostgreSQL says.
+// answers forwards PostgreSQL's messages.
 func (p *proxy) answers(server io.Reader, client io.Writer, deaf *atomic.Bool) error {
 	head := make([]byte, 5)
 	var held []byte
@@ -203,12 +216,14 @@ func (p *proxy) answers(server io.Reader, client io.Writer, deaf *atomic.Bool) e
 			}
 			continue
 		}
+
 		if head[0] != 'A' { // NotificationResponse
 			if err := forward(server, client, head); err != nil {
 				return err
 			}
 			continue
 		}
+
 		var message bytes.Buffer
 		if err := forward(server, &message, head); err != nil {
 			return err
@@ -227,6 +242,7 @@ func (p *proxy) answers(server io.Reader, client io.Writer, deaf *atomic.Bool) e
 			held = said
 			continue
 		}
+
 		if _, err := client.Write(append(said, held...)); err != nil {
 			return err
 		}
@@ -234,7 +250,7 @@ func (p *proxy) answers(server io.Reader, client io.Writer, deaf *atomic.Bool) e
 	}
 }
 
-// forward passes on one message whose head, which ends with its length, was read.
+// forward forwards one message. Its head, which ends with its length, has been read.
 func forward(from io.Reader, to io.Writer, head []byte) error {
 	if _, err := to.Write(head); err != nil {
 		return err

@@ -24,17 +24,17 @@ import (
 	"github.com/dagctl/dagctl/worker/function"
 )
 
-// The runtimes outside of the servers, as DAG files call them.
+// The runtimes outside the servers, by their names in DAG files.
 const (
 	polled = "polled" // workers ask for tasks
-	queued = "queued" // workers are told by SQS
+	queued = "queued" // workers get messages from SQS
 	called = "called" // a Lambda function
 )
 
-// calledAtOnce is the concurrency of the function: so many bootstraps there are.
+// calledAtOnce is the concurrency of the function, and the number of bootstraps.
 const calledAtOnce = 3
 
-// remote is what runs tasks outside of the servers, and what stands between.
+// remote is all that runs tasks outside the servers, with the proxies before it.
 type remote struct {
 	door             *door
 	config           string // of servers
@@ -44,17 +44,19 @@ type remote struct {
 	bootstraps       *testaws.Bootstraps
 }
 
-// startRemote makes the queue and the function, and a config for servers.
+// startRemote creates the queue, the function and a config for servers.
 func startRemote(t *testing.T) *remote {
 	t.Helper()
 	queues := testaws.SQS(t)
 	r := &remote{door: startDoor(t), bootstraps: testaws.NewBootstraps(t)}
 	r.address, _ = queues.NewWithDLQ(t, 5, nil)
 	r.queue = startFront(t, queues.Endpoint, garbleQueue)
-	r.functions = startFront(t, testaws.Lambda(t, map[string]testaws.Function{"proof": r.bootstraps.Function()}), garbleFunction)
+	r.functions = startFront(t, testaws.Lambda(t, map[string]testaws.Function{"proof": r.bootstraps.Function()}),
+		garbleFunction)
 	key := filepath.Join(t.TempDir(), "task.pem")
 	_, err := authz.EnsureTaskKey(key)
 	require.NoError(t, err)
+
 	r.config = filepath.Join(t.TempDir(), "config.yaml")
 	require.NoError(t, os.WriteFile(r.config, fmt.Appendf(nil, `
 limits: { requests_per_second: 100000, burst: 100000, worker_requests_per_second: 100000, worker_burst: 100000 }
@@ -64,11 +66,12 @@ runtimes:
   %s: poll
   %s: { kind: sqs, queue_url: %q, endpoint: %q, region: %s, resend_seconds: 1 }
   %s: { kind: lambda, function: proof, endpoint: %q, region: %[7]s, concurrency: %[10]d }
-`, r.door.url(), key, polled, queued, r.address, r.queue.URL, testaws.Region, called, r.functions.URL, calledAtOnce), 0o600))
+`, r.door.url(), key, polled, queued, r.address, r.queue.URL, testaws.Region, called, r.functions.URL,
+		calledAtOnce), 0o600))
 	return r
 }
 
-// awsSettings are settings as AWS's own tools read them.
+// awsSettings returns environment variables that AWS's own tools read.
 var awsSettings = []string{"AWS_ACCESS_KEY_ID=AKIATEST", "AWS_SECRET_ACCESS_KEY=secret", "AWS_REGION=" + testaws.Region}
 
 // start starts n workers that poll, n behind the queue, and the bootstraps of the function.
@@ -76,35 +79,42 @@ func (r *remote) start(w *world, n int) {
 	w.t.Helper()
 	path, err := binary()
 	require.NoError(w.t, err)
-	secret, _, err := authz.CreateToken(w.t.Context(), w.pool, w.caller, authz.NewToken{Name: "workers", Kind: authz.KindWorker, Runtimes: []string{polled, queued}})
+
+	secret, _, err := authz.CreateToken(w.t.Context(), w.pool, w.caller,
+		authz.NewToken{Name: "workers", Kind: authz.KindWorker, Runtimes: []string{polled, queued}})
 	require.NoError(w.t, err)
+
 	var members []*member
 	for i := range 2 * n {
 		health := processtest.FreeAddress(w.t)
-		args := []string{path, "worker", "--runtime", polled, "--url", r.door.url(), "--pool-size", "4", "--threads", "1", "--health-address", health,
+		args := []string{path, "worker", "--runtime", polled, "--url", r.door.url(), "--pool-size", "4", "--threads",
+			"1", "--health-address", health,
 			"--allow-command", "--file-root", "acme=" + w.landing, "--scratch-dir", w.scratch, "--log-format", "text"}
 		if i >= n {
 			args[3] = queued
 			args = append(args, "--queue", r.address, "--endpoint", r.queue.URL, "--region", testaws.Region)
 		}
-		members = append(members, &member{address: health, ready: "/healthz", args: args, env: append([]string{"DAGCTL_TOKEN=" + secret}, awsSettings...)})
+		members = append(members, &member{address: health, ready: "/healthz", args: args,
+			env: append([]string{"DAGCTL_TOKEN=" + secret}, awsSettings...)})
 	}
+
 	itself, err := os.Executable()
 	require.NoError(w.t, err)
 	for range calledAtOnce {
-		members = append(members, &member{args: []string{itself}, env: []string{"AWS_LAMBDA_RUNTIME_API=" + r.bootstraps.Address(w.t)}})
+		members = append(members, &member{args: []string{itself},
+			env: []string{"AWS_LAMBDA_RUNTIME_API=" + r.bootstraps.Address(w.t)}})
 	}
 	r.fleet = startFleet(w.t, members)
 }
 
-// misbehave sets the share of messages, and of invocations, that each sort of garbling befalls.
+// misbehave sets the share of messages and of invocations for each kind of garbling.
 func (r *remote) misbehave(messages, calls float64) {
 	r.queue.misbehave(messages)
 	r.functions.misbehave(calls)
 }
 
-// bootstrap has this program be the bootstrap of a Lambda function, where it was started as one. What its handlers do is
-// what the programs of faultPrograms do elsewhere.
+// bootstrap makes this program the bootstrap of a Lambda function if it was started as one. Its handlers do what the
+// programs of faultPrograms do elsewhere.
 func bootstrap() {
 	if os.Getenv("AWS_LAMBDA_RUNTIME_API") == "" {
 		return
@@ -144,6 +154,7 @@ func copyRows(ctx context.Context, t *worker.Task, _ any) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	var rows []map[string]any
 	for row, err := range worker.Rows[map[string]any](ctx, in) {
 		if err != nil {
@@ -151,6 +162,7 @@ func copyRows(ctx context.Context, t *worker.Task, _ any) (any, error) {
 		}
 		rows = append(rows, row)
 	}
+
 	return len(rows), worker.Write(ctx, out, func(yield func(map[string]any) bool) {
 		for _, row := range rows {
 			if !yield(row) {
@@ -160,7 +172,7 @@ func copyRows(ctx context.Context, t *worker.Task, _ any) (any, error) {
 	})
 }
 
-// door is the one address of all servers: whoever connects gets to one that is up, and another the next time.
+// door is the common address of all servers. Each connection goes to a working server, in turn.
 type door struct {
 	listener net.Listener
 	servers  atomic.Pointer[fleet]
@@ -181,6 +193,7 @@ func (d *door) serve(client net.Conn) {
 	if fleet == nil {
 		return
 	}
+
 	at := rand.IntN(len(fleet.members))
 	for i := range fleet.members {
 		m := fleet.members[(at+i)%len(fleet.members)]
@@ -192,10 +205,11 @@ func (d *door) serve(client net.Conn) {
 			continue
 		}
 		defer server.Close()
+
 		var both sync.WaitGroup
 		for from, to := range map[net.Conn]net.Conn{client: server, server: client} {
 			both.Go(func() {
-				_, _ = io.Copy(to, from) // however it ends, the connection does
+				_, _ = io.Copy(to, from) // the connection ends in any case
 				_, _ = client.Close(), server.Close()
 			})
 		}
@@ -204,11 +218,13 @@ func (d *door) serve(client net.Conn) {
 	}
 }
 
-// report tells what befell messages and calls.
+// report logs the faults of messages and calls.
 func (r *remote) report(t *testing.T) {
 	q, f := r.queue, r.functions
-	t.Logf("%d messages sent, %d received and %d deleted: lost %d, twice %d, late %d, %d times mixed up, %d answers lost; %d invocations, refused %d, throttled %d, answered wrongly %d, never %d",
-		q.sent.Load(), q.received.Load(), q.deleted.Load(), q.lost.Load(), q.doubled.Load(), q.late.Load(), q.mixed.Load(), q.unheard.Load(),
+	t.Logf("%d messages sent, %d received and %d deleted: lost %d, twice %d, late %d, %d times mixed up, %d answers "+
+		"lost; %d invocations, refused %d, throttled %d, answered wrongly %d, never %d",
+		q.sent.Load(), q.received.Load(), q.deleted.Load(), q.lost.Load(), q.doubled.Load(), q.late.Load(),
+		q.mixed.Load(), q.unheard.Load(),
 		f.calls.Load(), f.refused.Load(), f.throttled.Load(), f.unheard.Load(), f.late.Load())
 	for _, m := range r.fleet.members {
 		require.Zero(t, m.deaths, "%s ended by itself: %s", strings.Join(m.args[:min(len(m.args), 4)], " "), m.last)

@@ -10,12 +10,13 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/dispatcher/builds"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/registry"
+	"github.com/dagctl/dagctl/registry/deploy"
 )
 
-// A forward-only deploy keeps what there is and computes what comes, whatever comes after it.
+// A forward-only deploy keeps existing partitions and computes new ones, whatever is deployed after it.
 
 func forwardOnly(r *registry.DeployRequest) { r.ForwardOnly = true }
 
@@ -23,13 +24,13 @@ func forwardFrom(partition string) func(*registry.DeployRequest) {
 	return func(r *registry.DeployRequest) { r.ForwardOnly, r.ForwardFrom = true, partition }
 }
 
-// lose takes a file out of the landing folder.
+// lose removes a file from the landing folder.
 func (w *world) lose(name string) {
 	w.t.Helper()
 	require.NoError(w.t, os.Remove(filepath.Join(w.landing, name)))
 }
 
-// change is what a deploy does to one job's dataset.
+// change returns what a deploy does to a job's dataset.
 func change(t *testing.T, d registry.Deployment, job string) registry.Change {
 	t.Helper()
 	i := slices.IndexFunc(d.Changes, func(c registry.Change) bool { return c.Job == job })
@@ -37,7 +38,7 @@ func change(t *testing.T, d registry.Deployment, job string) registry.Change {
 	return d.Changes[i]
 }
 
-func TestForwardOnlyIsTheWayOutWhereFilesAreGone(t *testing.T) {
+func TestForwardOnlyDeploysWithoutTheOldFiles(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.drop("a.csv", "n\n1\n")
@@ -52,17 +53,21 @@ func TestForwardOnlyIsTheWayOutWhereFilesAreGone(t *testing.T) {
 	w.eventually("the build to fail", func() bool { status, _ := w.status(failing); return status == registry.Failed })
 	_, reason := w.status(failing)
 	require.Contains(t, reason, "--forward-only")
+
 	made := w.count(`SELECT FROM tasks`)
 
 	second := w.serve(edited, forwardOnly)
 	require.NotEqual(t, failing.Version.ID, second.Version.ID)
 	require.True(t, second.Version.ForwardOnly)
-	require.Equal(t, map[string]string{"landing": "forward-only", "doubled": "forward-only", "summed": "forward-only"}, actions(second.Changes))
+	require.Equal(t, map[string]string{"landing": "forward-only", "doubled": "forward-only", "summed": "forward-only"},
+		actions(second.Changes))
+
 	for _, job := range []string{"landing", "doubled", "summed"} {
 		require.NotEqual(t, w.generation(first, job), w.generation(second, job))
 		require.Equal(t, 2, change(t, second, job).Kept)
 		require.Zero(t, *change(t, second, job).Partitions)
 	}
+
 	w.sweep()
 	w.poll()
 	w.settle()
@@ -70,7 +75,7 @@ func TestForwardOnlyIsTheWayOutWhereFilesAreGone(t *testing.T) {
 	require.Equal(t, []string{"2", "4"}, w.read("summed"))
 	require.Equal(t, []string{"2", "4"}, w.read("taken"))
 
-	// What comes is read by the new definition, and what changes, too.
+	// The new definition reads new files and changed ones.
 	w.drop("b.csv", "n\n20\n")
 	w.drop("c.csv", "n\n3\n")
 	w.poll()
@@ -78,9 +83,11 @@ func TestForwardOnlyIsTheWayOutWhereFilesAreGone(t *testing.T) {
 	w.settle()
 	require.Equal(t, []string{"2", "40", "6"}, w.read("summed"))
 
-	// The same document, with the flag or without, is the version that serves; and back and forth computes nothing but news.
+	// The same document, with the flag or without, is the live version; and back and forth computes nothing but
+	// news.
 	again := w.deploy(edited)
 	require.Equal(t, second.Version.ID, again.Version.ID)
+
 	again = w.deploy(edited, forwardOnly)
 	require.Equal(t, second.Version.ID, again.Version.ID)
 	w.rollback("chain")
@@ -88,13 +95,14 @@ func TestForwardOnlyIsTheWayOutWhereFilesAreGone(t *testing.T) {
 	w.poll()
 	w.settle()
 	require.Equal(t, []string{"2", "40", "6"}, w.read("summed"))
+
 	again = w.serve(edited)
 	require.Equal(t, second.Version.ID, again.Version.ID)
 	w.sweep()
 	require.Equal(t, []string{"2", "40", "6"}, w.read("taken"))
 }
 
-// days is a DAG of a landing folder by day and two steps; the first is in the storage given.
+// days returns a DAG of a landing folder by day and two steps, the first of which is in the given storage.
 func days(storage string, replace ...string) string {
 	return strings.NewReplacer(replace...).Replace(`
 name: days
@@ -137,14 +145,17 @@ func TestForwardOnlyFromTheMiddleOfTheHistory(t *testing.T) {
 			for _, day := range []string{"2024-01-30", "2024-01-31", "2024-02-01", "2024-02-02"} {
 				w.drop(day+".csv", "n\n1\n")
 			}
+
 			w.start(w.d)
 			first := w.serve(days(storage))
 			require.Equal(t, []string{"4", "4"}, w.read("month"))
+
 			edited := days(storage, "n * 2", "n * 10")
 
 			_, err := w.tryDeploy(edited, forwardFrom("yesterday"))
 			require.True(t, fault.Is(err, fault.Invalid), "%v", err)
 			require.ErrorContains(t, err, "yesterday")
+
 			_, err = w.tryDeploy(edited, forwardFrom("2023-01-01"))
 			require.True(t, fault.Is(err, fault.Invalid), "%v", err)
 			require.ErrorContains(t, err, "nothing to keep")
@@ -152,56 +163,68 @@ func TestForwardOnlyFromTheMiddleOfTheHistory(t *testing.T) {
 			computed, months := len(w.tasks("doubled")), len(w.tasks("month"))
 			second := w.serve(edited, forwardFrom("2024-02-02"))
 			require.Equal(t, "2024-02-02", second.Version.ForwardFrom)
-			require.Equal(t, map[string]string{"landing": "reuse", "doubled": "forward-only", "month": "forward-only", "total": "rebuild"}, actions(second.Changes))
+			require.Equal(t, map[string]string{"landing": "reuse", "doubled": "forward-only", "month": "forward-only",
+				"total": "rebuild"}, actions(second.Changes))
 			require.Equal(t, 3, change(t, second, "doubled").Kept)
 			require.Equal(t, 1, *change(t, second, "doubled").Partitions)
 			require.Equal(t, 1, change(t, second, "month").Kept)
 			require.Equal(t, []string{"10", "2", "2", "2"}, w.read("doubled"))
 			require.Equal(t, []string{"12", "4"}, w.read("month"))
 			require.Equal(t, []string{"16"}, w.read("total"))
+
 			w.sweep()
-			require.Equal(t, computed+1, len(w.tasks("doubled")), "the day after the bound, and no other")
+			require.Equal(t, computed+1, len(w.tasks("doubled")), "only the day after the bound")
 			require.NotContains(t, w.tasks("month")[months:], "2024-01 Completed")
+
 			if storage != "parquet" {
-				require.Equal(t, []string{"10", "2", "2", "2"}, w.texts(`SELECT n::text FROM data_acme.doubled ORDER BY 1`))
+				require.Equal(t, []string{"10", "2", "2", "2"},
+					w.texts(`SELECT n::text FROM data_acme.doubled ORDER BY 1`))
 			}
 
-			// Old files that change are read again, by the definition that serves; a later day comes as any.
+			// Changed old files are read again by the live definition; a later day is computed as usual.
 			w.drop("2024-01-30.csv", "n\n5\n")
 			w.drop("2024-02-03.csv", "n\n1\n")
 			w.poll()
 			w.eventually("the news", func() bool {
 				return slices.Equal([]string{"82"}, w.read("total")) || slices.Equal([]string{"74"}, w.read("total"))
 			})
+
 			w.settle()
 			require.Equal(t, []string{"10", "10", "2", "2", "50"}, w.read("doubled"))
 			require.Equal(t, []string{"22", "52"}, w.read("month"))
 
-			// Back, forth, and an edit on top of it, which rebuilds the last step alone.
+			// Back, forth, and then an edit that rebuilds only the last step.
 			w.rollback("days")
 			w.sweep()
 			require.Equal(t, []string{"10", "2", "2", "2", "2"}, w.read("doubled"))
+
 			w.serve(edited)
 			w.sweep()
 			require.Equal(t, []string{"10", "10", "2", "2", "50"}, w.read("doubled"))
-			third := w.serve(strings.Replace(edited, "SELECT sum(n) AS n FROM input\" }\npublish", "SELECT 0 + sum(n) AS n FROM input\" }\npublish", 1))
+
+			third := w.serve(strings.Replace(edited, "SELECT sum(n) AS n FROM input\" }\npublish",
+				"SELECT 0 + sum(n) AS n FROM input\" }\npublish", 1))
 			require.Equal(t, "reuse", actions(third.Changes)["doubled"])
 			require.Equal(t, []string{"74"}, w.read("total"))
 
-			// The way to have all of it by the new definition after all.
-			_, err = w.registry.Rematerialize(t.Context(), w.caller, "doubled", false, false)
+			// How to compute everything with the new definition after all.
+			_, err = deploy.New(w.registry).Rematerialize(t.Context(), w.caller, "doubled", false, false)
 			require.NoError(t, err)
+
 			w.settle()
 			w.sweep()
 			require.Equal(t, []string{"10", "10", "10", "10", "50"}, w.read("doubled"))
 			require.Equal(t, []string{"30", "60"}, w.read("month"))
 
-			// What was taken over does not need what it was taken from.
+			// A partition that was taken over does not need its origin.
 			w.exec(`UPDATE dag_versions SET ended_at = now() - interval '30 days' WHERE number = 1`)
-			_, err = w.d.CollectGarbage(t.Context(), w.caller, false, time.Now())
+			_, err = w.d.Upkeep.CollectGarbage(t.Context(), w.caller, false, time.Now())
 			require.NoError(t, err)
-			require.Equal(t, 1, w.count(`SELECT FROM dataset_versions WHERE id = $1 AND cleared_at IS NOT NULL`, w.generation(first, "doubled")))
-			v, err := w.d.Rollback(t.Context(), w.caller, "days", dispatcher.RollbackRequest{To: &second.Version.Number})
+			require.Equal(t, 1, w.count(`SELECT FROM dataset_versions WHERE id = $1 AND cleared_at IS NOT NULL`,
+				w.generation(first, "doubled")))
+
+			v, err := w.d.Builds.Rollback(t.Context(), w.caller, "days",
+				builds.RollbackRequest{To: &second.Version.Number})
 			require.NoError(t, err)
 			require.Equal(t, second.Version.ID, v.ID)
 			w.sweep()
@@ -210,7 +233,7 @@ func TestForwardOnlyFromTheMiddleOfTheHistory(t *testing.T) {
 	}
 }
 
-func TestForwardOnlyWhereItMakesNoSense(t *testing.T) {
+func TestForwardOnlyIsRefusedWithoutPartitions(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.drop("2024-01-30.csv", "n\n1\n")
@@ -219,10 +242,12 @@ func TestForwardOnlyWhereItMakesNoSense(t *testing.T) {
 	for name, test := range map[string]struct {
 		yaml, from, why string
 	}{
-		"no partitions":       {strings.Replace(days("parquet"), "SELECT sum(n) AS n FROM input\" }\npublish", "SELECT 0 + sum(n) AS n FROM input\" }\npublish", 1), "", "what this deploy rebuilds has none: total"},
-		"no such partition":   {days("parquet", "n * 2", "n * 3"), "2024-13-01", "2024-13-01"},
-		"another storage":     {days("{ postgres: {} }"), "", "is in parquet storage and is to be in postgres storage"},
-		"another partition":   {days("parquet", "partition_by: { time: month }", "partition_by: { time: week }", "window: month", "window: week"), "", "its partitions cannot stay"},
+		"no partitions": {strings.Replace(days("parquet"), "SELECT sum(n) AS n FROM input\" }\npublish",
+			"SELECT 0 + sum(n) AS n FROM input\" }\npublish", 1), "", "the jobs that this deploy rebuilds have none: total"},
+		"no such partition": {days("parquet", "n * 2", "n * 3"), "2024-13-01", "2024-13-01"},
+		"another storage":   {days("{ postgres: {} }"), "", "is in parquet storage and is to be in postgres storage"},
+		"another partition": {days("parquet", "partition_by: { time: month }", "partition_by: { time: week }",
+			"window: month", "window: week"), "", "its partitions cannot stay"},
 		"nothing that is old": {days("parquet", "n * 2", "n * 3"), "2023-12-31", "there is nothing to keep"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -232,9 +257,11 @@ func TestForwardOnlyWhereItMakesNoSense(t *testing.T) {
 		})
 	}
 	require.Equal(t, 1, w.count(`SELECT FROM dag_versions`))
-	// Where nothing is rebuilt there is nothing to bound, and no fault in asking.
+
+	// If nothing is rebuilt there is nothing to bound, and the flag does no harm.
 	again := w.deploy(days("parquet"), forwardOnly)
 	require.Equal(t, first.Version.ID, again.Version.ID)
+
 	second := w.serve(days("parquet", "n * 2", "n * 3"), forwardFrom("2024-01-31"))
 	require.True(t, second.Version.ForwardOnly)
 	_, err := w.tryDeploy(days("parquet", "n * 2", "n * 3"), forwardFrom("2024-01-30"))

@@ -16,6 +16,7 @@ import (
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/internal/rest"
 	"github.com/dagctl/dagctl/registry"
+	"github.com/dagctl/dagctl/registry/deploy"
 	"github.com/dagctl/dagctl/web"
 )
 
@@ -27,7 +28,8 @@ type server struct {
 }
 
 func newServer(url, token string) *server {
-	return &server{url, token, &http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 64}}}
+	return &server{url, token, &http.Client{Timeout: 30 * time.Second,
+		Transport: &http.Transport{MaxIdleConnsPerHost: 64}}}
 }
 
 // listen serves the API and the pages of a world in this process.
@@ -36,14 +38,19 @@ func (w *world) listen() *server {
 	api, err := authz.NewAPI(authz.Config{REST: rest.Config{Logger: slog.New(slog.NewTextHandler(io.Discard, nil))},
 		Authenticators: []authz.Authenticator{authz.NewTokens(w.pool)}})
 	require.NoError(w.t, err)
+
 	w.registry.AddRoutes(api)
-	w.d.AddRoutes(api)
+	deploy.New(w.registry).AddRoutes(api)
+	w.d.API.AddRoutes(api)
 	w.query.AddRoutes(api)
 	site, err := web.New(web.Config{Registry: w.registry, Dispatcher: w.d, Query: w.query})
 	require.NoError(w.t, err)
+
 	site.AddRoutes(api)
-	secret, _, err := authz.CreateToken(w.t.Context(), w.pool, w.caller, authz.NewToken{Name: "proof", Role: authz.RoleAdmin})
+	secret, _, err := authz.CreateToken(w.t.Context(), w.pool, w.caller,
+		authz.NewToken{Name: "proof", Role: authz.RoleAdmin})
 	require.NoError(w.t, err)
+
 	listener := httptest.NewServer(api.Handler())
 	s := newServer(listener.URL, secret)
 	w.t.Cleanup(func() {
@@ -53,7 +60,7 @@ func (w *world) listen() *server {
 	return s
 }
 
-// refused is an answer that is not the one that was asked for.
+// refused is an answer with an error status.
 type refused struct {
 	code int
 	body string
@@ -70,6 +77,7 @@ func (s *server) call(ctx context.Context, method, path string, body, answer any
 	if err != nil {
 		return err
 	}
+
 	req.Header.Set("Authorization", "Bearer "+s.token)
 	if body != nil {
 		req.Header.Set("Content-Type", "application/json")
@@ -79,6 +87,7 @@ func (s *server) call(ctx context.Context, method, path string, body, answer any
 		return err
 	}
 	defer resp.Body.Close()
+
 	text, err = io.ReadAll(resp.Body)
 	if err != nil {
 		return err
@@ -93,20 +102,21 @@ func (s *server) get(ctx context.Context, path string, answer any) error {
 	return s.call(ctx, http.MethodGet, path, nil, answer)
 }
 
-// deploy deploys a document that is to serve, and returns its version.
+// deploy deploys a document that should become active, and returns its version.
 func (s *server) deploy(ctx context.Context, dag, yaml string) (registry.Version, error) {
 	var d registry.Deployment
-	err := s.call(ctx, http.MethodPost, "/v1/dags/"+dag+"/versions", registry.DeployRequest{YAML: yaml, Supersede: true}, &d)
+	err := s.call(ctx, http.MethodPost, "/v1/dags/"+dag+"/versions",
+		registry.DeployRequest{YAML: yaml, Supersede: true}, &d)
 	return d.Version, err
 }
 
-// rollback goes back to a version by its number.
+// rollback rolls back to a version by its number.
 func (s *server) rollback(ctx context.Context, dag string, to int) error {
 	var v registry.Version
 	return s.call(ctx, http.MethodPost, "/v1/dags/"+dag+"/rollback", map[string]int{"to": to}, &v)
 }
 
-// version looks at a version.
+// version reads a version.
 func (s *server) version(ctx context.Context, dag string, number int) (registry.Version, error) {
 	var v registry.Version
 	return v, s.get(ctx, fmt.Sprintf("/v1/dags/%s/versions/%d", dag, number), &v)

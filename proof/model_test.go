@@ -8,15 +8,15 @@ import (
 	"strings"
 )
 
-// model is what a DAG of the property test should come to, worked out in plain Go: which files there are, and what the
-// version that serves makes of them.
+// model is the expected result of the property test's DAG, computed in plain Go: the files that exist and what the live
+// version makes of them.
 type model struct {
 	files  map[string]int  // by partition: the one number in it
-	active formula         // of the version that serves
+	active formula         // of the live version
 	byNum  map[int]formula // of every version, by number
 }
 
-// formula is one definition of the DAG: what each step does with n, what there is, and how it is called.
+// formula is one definition of the DAG: what each step does with n, and the jobs and their names.
 type formula struct {
 	factor, offset int
 	third          bool // a third job, published as well
@@ -26,17 +26,22 @@ type formula struct {
 
 func anyFormula(random *rand.Rand) formula {
 	coin := func() bool { return random.IntN(2) == 0 }
-	return formula{factor: 2 + random.IntN(2), offset: random.IntN(2), third: coin(), total: coin(), crossed: random.IntN(4) == 0}
+	return formula{factor: 2 + random.IntN(2), offset: random.IntN(2), third: coin(), total: coin(),
+		crossed: random.IntN(4) == 0}
 }
 
 func (f formula) yaml() string {
-	// Short leases, so that what a dispatcher leaves behind is soon taken up.
-	text := chain("name: chain\n", "name: chain\ndefaults: { heartbeat_timeout_seconds: 5 }\n", "n * 2 AS n", fmt.Sprintf("n * %d AS n", f.factor), "sum(n) AS n", fmt.Sprintf("sum(n) + %d AS n", f.offset))
+	// Short leases, so that the tasks of a killed dispatcher soon run elsewhere.
+	text := chain("name: chain\n", "name: chain\ndefaults: { heartbeat_timeout_seconds: 5 }\n", "n * 2 AS n",
+		fmt.Sprintf("n * %d AS n", f.factor), "sum(n) AS n", fmt.Sprintf("sum(n) + %d AS n", f.offset))
 	if f.crossed {
-		text = strings.NewReplacer("  doubled: { from:", "  summed: { from:", "  summed: { from:", "  doubled: { from:").Replace(text)
+		text = strings.NewReplacer("  doubled: { from:", "  summed: { from:", "  summed: { from:",
+			"  doubled: { from:").Replace(text)
 	}
+
 	add := func(name, job string) {
-		text = strings.Replace(text, "publish:\n", "  - name: "+name+"\n"+job+"publish:\n  "+name+": { from: { job: "+name+" } }\n", 1)
+		text = strings.Replace(text, "publish:\n", "  - name: "+name+"\n"+job+"publish:\n  "+name+": { from: { job: "+
+			name+" } }\n", 1)
 	}
 	if f.third {
 		add("also", `    operator: sql
@@ -45,6 +50,7 @@ func (f formula) yaml() string {
     config: { query: "SELECT n + 1 AS n FROM input" }
 `)
 	}
+
 	if f.total {
 		add("total", `    operator: sql
     inputs: [{ from: { job: doubled }, as: input }]
@@ -55,18 +61,20 @@ func (f formula) yaml() string {
 	return text
 }
 
-// want is what readers are to find in the end, by dataset.
+// want returns what readers should find in the end, by dataset.
 func (m *model) want() map[string][]string {
 	f := m.active
 	doubled, summed := "doubled", "summed"
 	if f.crossed {
 		doubled, summed = summed, doubled
 	}
+
 	all := map[string]func(n int) int{
 		"landed": func(n int) int { return n },
 		doubled:  func(n int) int { return n * f.factor },
 		summed:   func(n int) int { return n*f.factor + f.offset },
 	}
+
 	if f.third {
 		all["also"] = func(n int) int { return n*f.factor + f.offset + 1 }
 	}
@@ -78,6 +86,7 @@ func (m *model) want() map[string][]string {
 		}
 		slices.Sort(found[name])
 	}
+
 	if f.total {
 		sum := 0
 		for _, n := range m.files {

@@ -10,9 +10,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dagctl/dagctl/registry"
+	"github.com/dagctl/dagctl/registry/deploy"
 )
 
-// bigDAG has a landing folder, and rows of jobs each of which reads two of the row before.
+// bigDAG has a landing folder and rows of jobs, each of which reads two jobs of the row before.
 func bigDAG(jobs, width int, edit string) string {
 	var b strings.Builder
 	b.WriteString(`
@@ -24,12 +25,14 @@ jobs:
     partition_by: key
     config: { path: ".", pattern: "{key}.csv", format: csv }
 `)
+
 	name := func(i int) string {
 		if i < 0 {
 			return "landing"
 		}
 		return fmt.Sprintf("job_%04d", i)
 	}
+
 	for i := range jobs - 1 {
 		query := fmt.Sprintf("SELECT one.n + two.n AS n, %d AS made_by FROM one, two", i)
 		if name(i) == edit {
@@ -57,6 +60,7 @@ func TestADeployOf1000Jobs(t *testing.T) {
 	first := w.deploy(bigDAG(jobs, width, ""))
 	t.Logf("the first deploy of %d jobs: %v", jobs, time.Since(start).Round(time.Millisecond))
 	require.Len(t, first.Changes, jobs)
+
 	w.start(w.d)
 	w.reach(first, registry.Active)
 
@@ -64,42 +68,50 @@ func TestADeployOf1000Jobs(t *testing.T) {
 	for i := range 3 {
 		edited := fmt.Sprintf("job_%04d", 500+i)
 		start = time.Now()
-		plan, err := w.registry.Plan(t.Context(), w.caller, "big", registry.DeployRequest{YAML: bigDAG(jobs, width, edited)})
+		plan, err := deploy.New(w.registry).Plan(t.Context(), w.caller, "big",
+			registry.DeployRequest{YAML: bigDAG(jobs, width, edited)})
 		require.NoError(t, err)
 		plans = append(plans, time.Since(start))
 		start = time.Now()
 		deployed := w.deploy(bigDAG(jobs, width, edited))
 		edits = append(edits, time.Since(start))
-		require.Equal(t, actions(plan.Changes), actions(deployed.Changes), "the deploy does what was planned")
+		require.Equal(t, actions(plan.Changes), actions(deployed.Changes), "the deploy makes the planned changes")
 		require.Equal(t, "rebuild", actions(plan.Changes)[edited])
 		require.Equal(t, "reuse", actions(plan.Changes)["job_0499"])
 		w.reach(deployed, registry.Active)
 	}
-	t.Logf("one edit: plan %v, deploy %v (medians of %d)", median(plans).Round(time.Millisecond), median(edits).Round(time.Millisecond), len(edits))
+
+	t.Logf("one edit: plan %v, deploy %v (medians of %d)", median(plans).Round(time.Millisecond), median(edits).
+		Round(time.Millisecond), len(edits))
 }
 
-// TestAPlanSaysWhatASwapCatchesUpOn: a version that served before has its data, but not what came in since.
+// TestAPlanSaysWhatASwapCatchesUpOn deploys an earlier version, which has its data but not what has arrived since.
 func TestAPlanSaysWhatASwapCatchesUpOn(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	for _, name := range []string{"a.csv", "b.csv", "c.csv"} {
 		w.drop(name, "n\n1\n")
 	}
+
 	w.start(w.d)
 	w.serve(chain())
 	w.serve(chain(tripled...))
 	plan := func() map[string][]string {
-		p, err := w.d.Plan(t.Context(), w.caller, "chain", registry.DeployRequest{YAML: chain()})
+		p, err := w.d.Views.Plan(t.Context(), w.caller, "chain", registry.DeployRequest{YAML: chain()})
 		require.NoError(t, err)
-		require.Equal(t, map[string]string{"landing": "reuse", "doubled": "swap-only", "summed": "swap-only"}, actions(p.Changes))
+		require.Equal(t, map[string]string{"landing": "reuse", "doubled": "swap-only", "summed": "swap-only"},
+			actions(p.Changes))
 		return keysByJob(p.Changes)
 	}
 	require.Equal(t, map[string][]string{"landing": nil, "doubled": {}, "summed": {}}, plan())
 
-	w.drop("b.csv", "n\n10\n") // another revision of what it has
-	w.drop("d.csv", "n\n20\n") // what it has not
+	w.drop("b.csv", "n\n10\n") // a new revision of a partition that it has
+	w.drop("d.csv", "n\n20\n") // a partition that it lacks
 	w.poll()
-	w.eventually("the news to be served", func() bool { return slices.Equal([]string{"3", "3", "30", "60"}, w.read("summed")) })
+	w.eventually("the news to be served", func() bool {
+		return slices.Equal([]string{"3", "3", "30", "60"}, w.read("summed"))
+	})
+
 	w.settle()
 	require.Equal(t, map[string][]string{"landing": nil, "doubled": {"b", "d"}, "summed": {"b", "d"}}, plan())
 
@@ -107,5 +119,6 @@ func TestAPlanSaysWhatASwapCatchesUpOn(t *testing.T) {
 	w.reach(a.deployed, registry.Active)
 	a.close(w)
 	require.Equal(t, []string{"2", "2", "20", "40"}, w.read("summed"))
-	require.Equal(t, map[string]bool{"doubled b": true, "doubled d": true, "summed b": true, "summed d": true}, a.planned)
+	require.Equal(t, map[string]bool{"doubled b": true, "doubled d": true, "summed b": true, "summed d": true},
+		a.planned)
 }

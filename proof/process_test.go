@@ -17,13 +17,14 @@ var binary = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if text, err := exec.Command("go", "build", "-ldflags=-w", "-o", path, "../cmd/dagctl").CombinedOutput(); err != nil {
+	if text, err := exec.Command("go", "build", "-ldflags=-w", "-o", path, "../cmd/dagctl").
+		CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build: %w\n%s", err, text)
 	}
 	return path, nil
 })
 
-// unlimited is a config file without the limits that keep callers apart: a test is one caller, and has many at once.
+// unlimited returns a config file without rate limits: a test is one caller that makes many calls at once.
 func unlimited(t *testing.T) string {
 	t.Helper()
 	config := filepath.Join(t.TempDir(), "config.yaml")

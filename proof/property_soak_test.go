@@ -10,7 +10,7 @@ import (
 
 var soakWorlds = flag.Int("worlds", 200, "how many worlds the soak test of the model lives through")
 
-// TestSoakWhateverHappens is the same for many seeds, and longer. A seed that finds a fault goes to testdata/seeds.
+// TestSoakWhateverHappens runs many seeds, and longer. A seed that finds a fault goes to testdata/seeds.
 func TestSoakWhateverHappens(t *testing.T) {
 	for i := range *soakWorlds {
 		seed := *soakSeed + uint64(i)

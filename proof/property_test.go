@@ -13,11 +13,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/dispatcher/builds"
 	"github.com/dagctl/dagctl/registry"
 )
 
-// property does what chance wants, by one seed, and then compares what readers see with the model. Each deploy on the way
+// property makes random changes by one seed, and then compares what readers see with the model. Each deploy on the way
 // computes what its plan said.
 func property(t *testing.T, seed uint64, steps int) {
 	t.Logf("seed %d", seed)
@@ -29,6 +29,7 @@ func property(t *testing.T, seed uint64, steps int) {
 		m.files[key] = random.IntN(1000)
 		w.drop(key+".csv", fmt.Sprintf("n\n%d\n", m.files[key]))
 	}
+
 	put()
 	stop := w.start(w.d)
 	m.active = formula{factor: 2}
@@ -45,12 +46,14 @@ func property(t *testing.T, seed uint64, steps int) {
 		}
 	}
 
-	// sync reads which version serves: whether a build came through before it was abandoned is a race that anyone may win.
+	// sync reads the live version: whether a build finished before it was abandoned is a race that either side may
+	// win.
 	sync := func() {
 		var number int
 		w.one(`SELECT v.number FROM dag_current_versions c JOIN dag_versions v ON v.id = c.dag_version_id`)(&number)
 		m.active = m.byNum[number]
 	}
+
 	for range steps {
 		switch random.IntN(9) {
 		case 0, 1, 2:
@@ -70,34 +73,40 @@ func property(t *testing.T, seed uint64, steps int) {
 			}
 		case 5:
 			closeAccount()
-			_, err := w.d.Rollback(t.Context(), w.caller, "chain", dispatcher.RollbackRequest{})
+			_, err := w.d.Builds.Rollback(t.Context(), w.caller, "chain", builds.RollbackRequest{})
 			if err != nil {
-				require.ErrorContains(t, err, "roll back chain") // none before, or a build of the very version
+				// There is no version before, or that version is being built
+				require.ErrorContains(t, err, "roll back chain")
 			}
 		case 6:
 			closeAccount()
 			if random.IntN(2) == 0 {
-				_, _ = w.d.Abandon(t.Context(), w.caller, "chain") // nothing may be building
+				_, _ = w.d.Builds.Abandon(t.Context(), w.caller, "chain") // there may be no build
 			} else {
-				_, _ = w.d.Promote(t.Context(), w.caller, "chain", 1+random.IntN(len(m.byNum)))
+				_, _ = w.d.Builds.Promote(t.Context(), w.caller, "chain", 1+random.IntN(len(m.byNum)))
 			}
-		case 7: // what nothing reaches goes: now, or as if every window had ended
+		case 7: // gc: now, or as if every retention window had ended
 			closeAccount()
-			_, _ = w.d.CollectGarbage(t.Context(), w.caller, false, time.Now().Add(time.Duration(random.IntN(2))*9*24*time.Hour)) // its connection may have been ended
-		case 8: // the dispatcher goes, with what it was running, or its connections do
+			// Its connection may have been ended
+			_, _ = w.d.Upkeep.CollectGarbage(t.Context(), w.caller, false, time.Now().
+				Add(time.Duration(random.IntN(2))*9*24*time.Hour))
+		case 8: // stop the dispatcher with its running tasks, or cut its connections
 			if random.IntN(2) == 0 {
 				stop()
 				w.d = w.dispatcher(fmt.Sprintf("d%d", random.Uint32()), runtimes[0])
 				stop = w.start(w.d)
 			} else {
-				w.exec(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name = $1`, working)
+				w.exec(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()
+					AND application_name = $1`, working)
 			}
 		}
 	}
+
 	w.settle()
 	w.poll()
 	w.sweep()
-	// A source that is looking at its files just now has nothing open yet, so being settled is not the end.
+
+	// A source that is reading its folder has no open task yet, so a settled dispatcher may not be done.
 	var got map[string][]string
 	converged := func() bool {
 		sync()
@@ -107,31 +116,36 @@ func property(t *testing.T, seed uint64, steps int) {
 		}
 		return reflect.DeepEqual(m.want(), got)
 	}
+
 	for deadline := time.Now().Add(time.Minute); !converged() && time.Now().Before(deadline); {
 		w.poll()
 		w.sweep()
 	}
 	require.Equal(t, m.want(), got, "seed %d", seed)
+
 	w.settle()
-	require.Empty(t, w.texts(`SELECT format('%s of %s is %s: %s', t.id, j.name, t.status, t.error_message) FROM tasks t JOIN jobs j ON j.id = t.job_id
+	require.Empty(t, w.texts(`SELECT format('%s of %s is %s: %s', t.id, j.name, t.status, t.error_message) FROM tasks t
+		JOIN jobs j ON j.id = t.job_id
 		WHERE t.status NOT IN ('Completed', 'Canceled')`), "seed %d", seed)
 
-	// What is planned is what is run: of one more definition, now that all is quiet and nothing explains a difference.
+	// Tasks run as planned: one more definition, now that all is quiet and nothing else explains a difference.
 	closeAccount()
 	last := formula{factor: 5, offset: int(seed % 7), third: true, total: true}
-	plan, err := w.d.Plan(t.Context(), w.caller, "chain", registry.DeployRequest{YAML: last.yaml()})
+	plan, err := w.d.Views.Plan(t.Context(), w.caller, "chain", registry.DeployRequest{YAML: last.yaml()})
 	require.NoError(t, err)
+
 	open = w.accounted(last.yaml(), superseding)
-	require.Equal(t, keysByJob(plan.Changes), keysByJob(open.deployed.Changes), "the deploy is the plan")
+	require.Equal(t, keysByJob(plan.Changes), keysByJob(open.deployed.Changes), "the deploy computes what was planned")
 	w.reach(open.deployed, registry.Active)
 	w.settle()
 	require.Equal(t, 2*len(m.files)+len(m.files)+1, len(open.planned), "seed %d", seed)
+
 	closeAccount()
 	t.Logf("%d deploys computed the %d partitions of their plans", plans, units)
 	stop()
 }
 
-// keptSeeds are those by which a fault was found once.
+// keptSeeds returns the seeds that have found a fault.
 func keptSeeds(t *testing.T) (seeds []uint64) {
 	f, err := os.Open("testdata/seeds")
 	require.NoError(t, err)
@@ -146,7 +160,7 @@ func keptSeeds(t *testing.T) (seeds []uint64) {
 	return seeds
 }
 
-// TestWhateverHappensTheServedDataIsRight does what chance wants with a DAG, and compares the outcome with a model.
+// TestWhateverHappensTheServedDataIsRight changes a DAG at random and compares the result with a model.
 func TestWhateverHappensTheServedDataIsRight(t *testing.T) {
 	t.Parallel()
 	for _, seed := range append(keptSeeds(t), uint64(time.Now().UnixNano()), uint64(time.Now().UnixNano())+1) {

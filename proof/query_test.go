@@ -22,11 +22,13 @@ import (
 	"github.com/dagctl/dagctl/registry"
 )
 
-// deploysOf asks each dataset of the swap DAG, in one statement, by which deploys its rows were made, and how many they are.
+// deploysOf is one statement that returns, for each dataset of the swap DAG, the deploys that made its rows and the
+// number of rows.
 var deploysOf = func() string {
 	parts := make([]string, len(swapped))
 	for i, name := range swapped {
-		parts[i] = fmt.Sprintf("SELECT '%[1]s' AS name, string_agg(DISTINCT deploy, '+') AS deploys, count(*) AS n FROM %[1]s", name)
+		parts[i] = fmt.Sprintf("SELECT '%[1]s' AS name, string_agg(DISTINCT deploy, '+') AS deploys, count(*) AS n "+
+			"FROM %[1]s", name)
 	}
 	return strings.Join(parts, " UNION ALL ")
 }()
@@ -39,11 +41,13 @@ func ofOneDeploy(answer query.Answer, deployOf map[uuid.UUID]string) (string, er
 			return "", errTorn(fmt.Sprintf("pinned deploys %q and %q", deploy, deployOf[d.Version]))
 		}
 	}
+
 	for _, row := range answer.Rows {
 		if row[1] != any(deploy) || fmt.Sprint(row[2]) != fmt.Sprint(swapRows) {
 			return "", errTorn(fmt.Sprintf("pinned deploy %q, read %v", deploy, answer.Rows))
 		}
 	}
+
 	if len(answer.Rows) != len(swapped) {
 		return "", errTorn(fmt.Sprintf("read %v", answer.Rows))
 	}
@@ -63,7 +67,7 @@ func serveSwaps(w *world) *swapper {
 	return s
 }
 
-// TestQueriesNeverMixDeploys asks for all datasets of a DAG, of both kinds of storage, while it is swapped to and fro.
+// TestQueriesNeverMixDeploys reads all datasets of a DAG, in both kinds of storage, while it is swapped back and forth.
 func TestQueriesNeverMixDeploys(t *testing.T) {
 	const swaps = 50
 	w := newWorld(t)
@@ -77,6 +81,7 @@ func TestQueriesNeverMixDeploys(t *testing.T) {
 		seen    = map[string]int{}
 		wrong   []string
 	)
+
 	for range 3 {
 		asking.Go(func() {
 			for ctx.Err() == nil {
@@ -98,11 +103,13 @@ func TestQueriesNeverMixDeploys(t *testing.T) {
 			}
 		})
 	}
+
 	for i := range swaps {
 		before := answers.Load()
 		require.NoError(t, s.other(t.Context(), true), "swap %d", i)
 		w.eventually("another answer", func() bool { return answers.Load() > before })
 	}
+
 	stop()
 	asking.Wait()
 	require.Empty(t, first(wrong), "%d answers are wrong", len(wrong))
@@ -112,7 +119,7 @@ func TestQueriesNeverMixDeploys(t *testing.T) {
 	t.Logf("%d swaps, %d answers: %v", swaps, answers.Load(), seen)
 }
 
-// TestQueriesReadOtherMoments reads what does not serve: the candidate, and an earlier version until it is purged.
+// TestQueriesReadOtherMoments reads versions that are not live: the candidate, and an earlier one until it is purged.
 func TestQueriesReadOtherMoments(t *testing.T) {
 	w := newWorld(t)
 	s := serveSwaps(w)
@@ -123,6 +130,7 @@ func TestQueriesReadOtherMoments(t *testing.T) {
 	run := func(caller authz.Caller, sql string, at registry.Moment) (query.Answer, error) {
 		return w.query.Run(t.Context(), caller, query.Statement{SQL: sql, At: at})
 	}
+
 	anew := strings.ReplaceAll(deploysOf, "kept", "kept_anew")
 	for _, test := range []struct {
 		sql, want string
@@ -143,13 +151,14 @@ func TestQueriesReadOtherMoments(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, test.want, deploy, "%+v", test.at)
 	}
+
 	for _, test := range []struct {
 		sql  string
 		at   registry.Moment
 		kind fault.Kind
 	}{
 		{anew, registry.Moment{}, fault.NotFound},
-		{deploysOf, registry.Moment{Which: registry.Candidate}, fault.NotFound}, // kept is called otherwise there
+		{deploysOf, registry.Moment{Which: registry.Candidate}, fault.NotFound}, // kept has another name there
 		{"SELECT 1", registry.Moment{Which: "v4", DAG: "swap"}, fault.NotFound},
 		{"SELECT 1", registry.Moment{Which: registry.Candidate, DAG: "other"}, fault.NotFound},
 		{"SELECT 1", registry.Moment{Which: "v1"}, fault.Invalid},
@@ -157,18 +166,20 @@ func TestQueriesReadOtherMoments(t *testing.T) {
 		_, err := run(w.caller, test.sql, test.at)
 		require.Equal(t, test.kind, fault.KindOf(err), "%+v: %v", test.at, err)
 	}
+
 	reader := w.caller
 	reader.Role = authz.RoleReader
 	_, err := run(reader, "SELECT 1 FROM stamped", registry.Moment{Which: registry.Candidate})
 	require.Equal(t, fault.Forbidden, fault.KindOf(err))
+
 	_, err = run(w.caller, `SELECT count(*) FROM "swap/landing/0"`, registry.Moment{})
 	require.NoError(t, err)
 	_, err = run(reader, `SELECT count(*) FROM "swap/landing/0"`, registry.Moment{})
 	require.Equal(t, fault.NotFound, fault.KindOf(err))
 }
 
-// TestGCTakesNothingFromARunningQuery has gc come while a query reads a version that nothing else reaches any more. The
-// query is kept waiting by a lock on a table that it is to read.
+// TestGCTakesNothingFromARunningQuery runs gc while a query reads a version that nothing else refers to. A lock on one
+// of its tables keeps the query waiting.
 func TestGCTakesNothingFromARunningQuery(t *testing.T) {
 	w := newWorld(t)
 	s := serveSwaps(w)
@@ -177,18 +188,20 @@ func TestGCTakesNothingFromARunningQuery(t *testing.T) {
 	w.exec(`UPDATE dag_versions SET ended_at = now() - interval '90 days' WHERE number = 1`)
 	w.exec(`UPDATE dag_current_versions SET rollback_until = now() - interval '1 day'`)
 	gc := func(dry bool) int {
-		found, err := w.d.CollectGarbage(t.Context(), w.caller, dry, time.Now())
+		found, err := w.d.Upkeep.CollectGarbage(t.Context(), w.caller, dry, time.Now())
 		require.NoError(t, err)
 		return len(found.Generations)
 	}
 	require.Equal(t, len(swapped), gc(true), "without the query, all of version 1 is garbage")
 
 	table := ""
-	w.one(`SELECT format('%I.%I', 'data_acme', '_g_' || replace(p.dataset_version::text, '-', '')) FROM dag_version_datasets p JOIN dag_versions v ON v.id = p.dag_version_id
+	w.one(`SELECT format('%I.%I', 'data_acme', '_g_' || replace(p.dataset_version::text, '-', ''))
+		FROM dag_version_datasets p JOIN dag_versions v ON v.id = p.dag_version_id
 		WHERE v.number = 1 AND p.job_name = 'stored'`)(&table)
 	lock, err := w.pool.Begin(t.Context())
 	require.NoError(t, err)
 	defer func() { _ = lock.Rollback(context.WithoutCancel(t.Context())) }()
+
 	_, err = lock.Exec(t.Context(), `LOCK TABLE `+table+` IN ACCESS EXCLUSIVE MODE`)
 	require.NoError(t, err)
 
@@ -197,17 +210,20 @@ func TestGCTakesNothingFromARunningQuery(t *testing.T) {
 		answer query.Answer
 		err    error
 	}
+
 	answered := make(chan result, 1)
 	go func() {
 		answer, err := w.query.Run(t.Context(), w.caller, query.Statement{SQL: deploysOf, At: at})
 		answered <- result{answer, err}
 	}()
+
 	w.eventually("the query to wait for the table", func() bool {
 		return w.count(`SELECT FROM reader_leases`) == len(swapped) &&
 			w.count(`SELECT FROM pg_locks WHERE NOT granted AND relation = $1::regclass`, table) == 1
 	})
 	require.Zero(t, gc(false))
 	require.NoError(t, lock.Rollback(t.Context()))
+
 	r := <-answered
 	require.NoError(t, r.err)
 	deploy, err := ofOneDeploy(r.answer, deployOf)
@@ -221,7 +237,7 @@ func TestGCTakesNothingFromARunningQuery(t *testing.T) {
 	require.ErrorContains(t, err, "purged")
 }
 
-// A hold that comes too late is noticed: gc marks what a query has just resolved, before the hold is committed.
+// A late hold is noticed: gc marks what a query has just resolved before the hold is committed.
 func TestQueryNoticesThatGCWasFirst(t *testing.T) {
 	w := newWorld(t)
 	serveSwaps(w)
@@ -229,26 +245,30 @@ func TestQueryNoticesThatGCWasFirst(t *testing.T) {
 	tx, err := w.asked.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
 	require.NoError(t, err)
 	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
+
 	_, err = tx.Exec(t.Context(), `SELECT set_config('dagctl.org', $1, true)`, w.caller.OrgID.String())
 	require.NoError(t, err)
-	found, err := registry.Resolve(t.Context(), tx, w.caller, []string{"stamped"}, registry.Moment{Which: "v1", DAG: "swap"})
+	found, err := registry.Resolve(t.Context(), tx, w.caller, []string{"stamped"},
+		registry.Moment{Which: "v1", DAG: "swap"})
 	require.NoError(t, err)
 	require.Len(t, found, 1)
 
 	w.exec(`UPDATE dag_versions SET ended_at = now() - interval '90 days' WHERE number = 1`)
 	w.exec(`UPDATE dag_current_versions SET rollback_until = now() - interval '1 day'`)
-	_, err = w.d.CollectGarbage(t.Context(), w.caller, false, time.Now())
+	_, err = w.d.Upkeep.CollectGarbage(t.Context(), w.caller, false, time.Now())
 	require.NoError(t, err)
 	require.NoError(t, tx.Rollback(t.Context()))
 
 	held := []registry.Readable{found["stamped"]}
-	err = pgx.BeginFunc(t.Context(), w.pool, func(tx pgx.Tx) error { return registry.StillThere(t.Context(), tx, w.caller.OrgID, held) })
+	err = pgx.BeginFunc(t.Context(), w.pool, func(tx pgx.Tx) error {
+		return registry.StillThere(t.Context(), tx, w.caller.OrgID, held)
+	})
 	require.Equal(t, fault.Conflict, fault.KindOf(err))
 	require.ErrorContains(t, err, "dataset stamped of version v1 of DAG swap was purged")
 }
 
-// TestQueriesAreBounded fills every place with queries, has one more turned away, and takes the places back when those who
-// asked go away.
+// TestQueriesAreBounded fills every place with queries, checks that one more is refused, and that places become free
+// when the clients go away.
 func TestQueriesAreBounded(t *testing.T) {
 	w := newWorld(t)
 	limits := query.DefaultLimits
@@ -256,8 +276,9 @@ func TestQueriesAreBounded(t *testing.T) {
 	var err error
 	w.query, err = query.New(query.Config{Requests: w.asked, Registry: w.registry, Storage: w.storage, Limits: limits})
 	require.NoError(t, err)
+
 	api := w.listen()
-	// It starts, and runs until nobody waits for it.
+	// It runs until its client goes away.
 	const endless = `{"sql": "SELECT sum(range % 7) FROM range(100000000000)"}`
 	post := func(ctx context.Context, body string) (*http.Response, error) {
 		req, err := http.NewRequestWithContext(ctx, http.MethodPost, api.url+"/v1/query", strings.NewReader(body))
@@ -272,15 +293,17 @@ func TestQueriesAreBounded(t *testing.T) {
 		}
 		return resp, err
 	}
+
 	ctx, goAway := context.WithCancel(t.Context())
 	var asking sync.WaitGroup
 	for range limits.Concurrent {
 		asking.Go(func() {
-			for ctx.Err() == nil { // a place may be taken by what looks below
+			for ctx.Err() == nil { // the checks below may take a place for a moment
 				_, _ = post(ctx, endless)
 			}
 		})
 	}
+
 	w.eventually("a query to be turned away", func() bool {
 		resp, err := post(t.Context(), `{"sql": "SELECT 1"}`)
 		require.NoError(t, err)
@@ -291,6 +314,7 @@ func TestQueriesAreBounded(t *testing.T) {
 		require.Equal(t, http.StatusOK, resp.StatusCode)
 		return false
 	})
+
 	goAway()
 	asking.Wait()
 	w.eventually("a place to be free", func() bool {
@@ -298,13 +322,14 @@ func TestQueriesAreBounded(t *testing.T) {
 		require.NoError(t, err)
 		return resp.StatusCode == http.StatusOK
 	})
+
 	w.eventually("the folders of the queries to go", func() bool {
 		left, err := filepath.Glob(filepath.Join(os.TempDir(), fmt.Sprintf("dagctl-query-%d-*", os.Getpid())))
 		return err == nil && len(left) == 0
 	})
 }
 
-func TestSlowQueriesAreToldSo(t *testing.T) {
+func TestSlowQueriesAreStopped(t *testing.T) {
 	w := newWorld(t)
 	limits := query.DefaultLimits
 	limits.Timeout = time.Second
@@ -313,5 +338,6 @@ func TestSlowQueriesAreToldSo(t *testing.T) {
 	_, err = slow.Run(t.Context(), w.caller, query.Statement{SQL: "SELECT sum(range % 7) FROM range(100000000000)"})
 	require.Equal(t, fault.TooLarge, fault.KindOf(err))
 	require.ErrorContains(t, err, "took longer than the 1s")
-	require.Equal(t, 1, w.count(`SELECT FROM audit_log WHERE action = 'query.run' AND detail ->> 'failed' = 'too_large'`))
+	require.Equal(t, 1,
+		w.count(`SELECT FROM audit_log WHERE action = 'query.run' AND detail ->> 'failed' = 'too_large'`))
 }

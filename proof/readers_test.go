@@ -24,7 +24,7 @@ import (
 	"github.com/dagctl/dagctl/storage"
 )
 
-// swapDAG is a DAG whose every row says by which deploy it was made, over both kinds of storage.
+// swapDAG returns a DAG whose rows name the deploy that made them, in both kinds of storage.
 func swapDAG(deploy string) string {
 	return strings.ReplaceAll(`
 name: swap
@@ -69,23 +69,24 @@ var (
 	swapFiles = map[string]string{"one.csv": "n\n1\n2\n", "two.csv": "n\n3\n"}
 )
 
-// swapRows is how many rows each dataset has, whichever deploy made it.
+// swapRows is the number of rows of each dataset, whichever deploy made it.
 const swapRows = 3
 
-// readers read the datasets of a DAG without end and check every answer: all of one deploy, and all of it.
+// readers read the datasets of a DAG again and again and check that every answer is complete and of one deploy.
 type readers struct {
-	server   *server       // nil: none over HTTP
-	sql      *pgxpool.Pool // sessions of people who query the stable views; the owner's, for its rights do not matter here
+	server *server // nil: none over HTTP
+	// Sessions that query the stable views. They are the owner's, because rights do not matter here
+	sql      *pgxpool.Pool
 	asked    *pgxpool.Pool
 	registry *registry.Registry
 	storage  *storage.Storage
 	caller   authz.Caller
 	datasets []string
 	deployOf map[uuid.UUID]string // by generation
-	// pause is how long a reader thinks between two answers, so that many of them leave the machine time to swap; those who
-	// have files read think ten times as long.
+	// pause is a reader's pause between two answers, so that many readers leave the machine time to swap. Readers of
+	// files pause ten times as long.
 	pause time.Duration
-	// tolerant lets requests fail that a killed server cannot answer. It changes nothing about what answers may say.
+	// tolerant accepts failed requests, for killed servers. The answers are checked as ever.
 	tolerant bool
 
 	reads   [3]atomic.Int64 // over HTTP, by SQL, through the query path
@@ -101,7 +102,7 @@ const (
 	byQuery
 )
 
-// errTorn is what a reader saw that nobody may see.
+// errTorn is an inconsistent answer.
 type errTorn string
 
 func (e errTorn) Error() string { return string(e) }
@@ -138,7 +139,8 @@ func (r *readers) note(ctx context.Context, kind int, took time.Duration, err er
 	switch {
 	case err == nil:
 		r.reads[kind].Add(1)
-		for old := r.slowest[kind].Load(); int64(took) > old && !r.slowest[kind].CompareAndSwap(old, int64(took)); old = r.slowest[kind].Load() {
+		for old := r.slowest[kind].Load(); int64(took) > old &&
+			!r.slowest[kind].CompareAndSwap(old, int64(took)); old = r.slowest[kind].Load() {
 		}
 	case errors.As(err, &torn):
 		r.mu.Lock()
@@ -164,7 +166,7 @@ func (r *readers) once(ctx context.Context, kind, round int) error {
 	return r.transaction(ctx)
 }
 
-// http reads one dataset; its rows must be of the deploy that made the generation it says they are of.
+// http reads one dataset. Its rows must belong to the deploy that made the generation that the answer names.
 func (r *readers) http(ctx context.Context, name string) error {
 	var answer query.Rows
 	if err := r.server.get(ctx, "/v1/datasets/"+name+"/rows", &answer); err != nil {
@@ -182,7 +184,8 @@ func (r *readers) check(what, deploy string, rows [][]any) error {
 		seen[fmt.Sprint(row[0])] = true
 	}
 	if len(rows) != swapRows || len(seen) != 1 || !seen[deploy] {
-		return errTorn(fmt.Sprintf("%s: %d rows of deploys %v under a generation of deploy %q", what, len(rows), keysOf(seen), deploy))
+		return errTorn(fmt.Sprintf("%s: %d rows of deploys %v under a generation of deploy %q", what, len(rows),
+			keysOf(seen), deploy))
 	}
 	return nil
 }
@@ -190,33 +193,38 @@ func (r *readers) check(what, deploy string, rows [][]any) error {
 // pinned resolves several datasets in one snapshot, as a query over them does, and then reads one of them.
 func (r *readers) pinned(ctx context.Context, round int) error {
 	names := make([]string, min(8, len(r.datasets)))
-	for i := range names { // a different choice each time, from all over the DAG
+	for i := range names { // another random choice each time
 		names[i] = r.datasets[(round+i*(len(r.datasets)/len(names)))%len(r.datasets)]
 	}
 	var generations []storage.Generation
 	var partitions [][]storage.Partition
-	err := pgx.BeginTxFunc(ctx, r.asked, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, `SELECT set_config('dagctl.org', $1, true)`, r.caller.OrgID.String()); err != nil {
-			return err
-		}
-		for _, name := range names {
-			g, p, _, err := r.registry.ResolveForRead(ctx, tx, r.caller, name)
-			if err != nil {
+	err := pgx.BeginTxFunc(ctx, r.asked, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly},
+		func(tx pgx.Tx) error {
+			if _, err := tx.Exec(ctx, `SELECT set_config('dagctl.org', $1, true)`,
+				r.caller.OrgID.String()); err != nil {
 				return err
 			}
-			generations, partitions = append(generations, g), append(partitions, p)
-		}
-		return nil
-	})
+			for _, name := range names {
+				g, p, _, err := r.registry.ResolveForRead(ctx, tx, r.caller, name)
+				if err != nil {
+					return err
+				}
+				generations, partitions = append(generations, g), append(partitions, p)
+			}
+			return nil
+		})
 	if err != nil {
 		return err
 	}
+
 	deploy := r.deployOf[generations[0].Version]
 	for i, g := range generations {
 		if r.deployOf[g.Version] != deploy || deploy == "" {
-			return errTorn(fmt.Sprintf("in one snapshot: %s is of deploy %q, %s of deploy %q", names[0], deploy, names[i], r.deployOf[g.Version]))
+			return errTorn(fmt.Sprintf("in one snapshot: %s is of deploy %q, %s of deploy %q", names[0], deploy,
+				names[i], r.deployOf[g.Version]))
 		}
 	}
+
 	i := round % len(names)
 	_, rows, err := r.storage.Preview(ctx, generations[i], partitions[i], 100, 0)
 	if err != nil {
@@ -240,16 +248,17 @@ func (r *readers) statement(ctx context.Context) error {
 // transaction reads two stable views by two statements of one snapshot.
 func (r *readers) transaction(ctx context.Context) error {
 	var seen []string
-	err := pgx.BeginTxFunc(ctx, r.sql, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
-		for sql := range strings.SplitSeq(viewsOfDeploy, "UNION ALL") {
-			some, err := viewed(ctx, tx, sql)
-			if err != nil {
-				return err
+	err := pgx.BeginTxFunc(ctx, r.sql, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly},
+		func(tx pgx.Tx) error {
+			for sql := range strings.SplitSeq(viewsOfDeploy, "UNION ALL") {
+				some, err := viewed(ctx, tx, sql)
+				if err != nil {
+					return err
+				}
+				seen = append(seen, some...)
 			}
-			seen = append(seen, some...)
-		}
-		return nil
-	})
+			return nil
+		})
 	if err != nil {
 		return err
 	}
@@ -283,7 +292,7 @@ func sameDeploy(what string, seen []string) error {
 	return nil
 }
 
-// report prints what the readers came to, and fails the test where one of them saw what nobody may.
+// report logs the readers' figures and fails the test if one of them saw an inconsistent answer.
 func (r *readers) report(t *testing.T) {
 	t.Helper()
 	r.mu.Lock()
@@ -291,13 +300,14 @@ func (r *readers) report(t *testing.T) {
 	require.Empty(t, first(r.torn), "%d readers saw two deploys mixed", len(r.torn))
 	require.Empty(t, first(r.failed), "%d reads failed", len(r.failed))
 	for kind, name := range []string{"over HTTP", "by SQL", "query path"} {
-		t.Logf("%s: %d reads, the slowest %v", name, r.reads[kind].Load(), time.Duration(r.slowest[kind].Load()).Round(time.Millisecond))
+		t.Logf("%s: %d reads, the slowest %v", name, r.reads[kind].Load(), time.Duration(r.slowest[kind].Load()).
+			Round(time.Millisecond))
 	}
 }
 
 func first(s []string) []string { return s[:min(3, len(s))] }
 
-// lockWatch measures how long sessions wait for a lock on a relation, which is what a swap could make readers wait for.
+// lockWatch measures how long sessions wait for locks on relations, which a swap could cause.
 type lockWatch struct {
 	longest time.Duration
 	query   string
@@ -313,12 +323,15 @@ func (l *lockWatch) run(ctx context.Context, pool *pgxpool.Pool) {
 			return
 		case <-tick.C:
 		}
+
 		now := time.Now()
 		rows, err := pool.Query(ctx, `SELECT pid || ' ' || query_start, query FROM pg_stat_activity
-			WHERE datname = current_database() AND wait_event_type = 'Lock' AND wait_event = 'relation' AND query ~* '^\s*(SELECT|EXPLAIN)'`)
+			WHERE datname = current_database() AND wait_event_type = 'Lock' AND wait_event = 'relation'
+				AND query ~* '^\s*(SELECT|EXPLAIN)'`)
 		if err != nil {
 			continue
 		}
+
 		waits := map[string]time.Time{}
 		var id, query string
 		_, _ = pgx.ForEachRow(rows, []any{&id, &query}, func() error {
@@ -343,7 +356,7 @@ type swapper struct {
 	times    []time.Duration // of rollbacks, as the client sees them
 }
 
-// other deploys what does not serve, or rolls back to it.
+// other switches to the version that is not live, by a deploy or by a rollback.
 func (s *swapper) other(ctx context.Context, back bool) error {
 	to := "A"
 	if s.active == "A" {
@@ -352,8 +365,9 @@ func (s *swapper) other(ctx context.Context, back bool) error {
 	start := time.Now()
 	if back {
 		var r *refused
-		if err := s.server.rollback(ctx, "swap", s.versions[to]); errors.As(err, &r) && strings.Contains(r.body, "is active already") {
-			err = nil // a killed server had done it, and could not say so
+		if err := s.server.rollback(ctx, "swap", s.versions[to]); errors.As(err, &r) &&
+			strings.Contains(r.body, "is active already") {
+			err = nil // a killed server had done it but could not answer
 		} else if err != nil {
 			return err
 		}
@@ -361,6 +375,7 @@ func (s *swapper) other(ctx context.Context, back bool) error {
 		s.active = to
 		return nil
 	}
+
 	v, err := s.server.deploy(ctx, "swap", swapDAG(to))
 	if err != nil {
 		return err
@@ -369,7 +384,7 @@ func (s *swapper) other(ctx context.Context, back bool) error {
 		if v.Status == registry.Failed {
 			return errTorn("deploy " + to + " failed: " + v.Error)
 		}
-		select { // the machine has better to do than to be asked without a pause
+		select { // do not load the machine with constant requests
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-time.After(5 * time.Millisecond):
@@ -378,16 +393,18 @@ func (s *swapper) other(ctx context.Context, back bool) error {
 			return err
 		}
 	}
+
 	s.active, s.versions[to] = to, v.Number
 	return nil
 }
 
-// generationsOf tells which deploy made each generation.
+// generationsOf returns the deploy that made each generation.
 func generationsOf(t *testing.T, pool *pgxpool.Pool, dag string, versions map[string]int) map[uuid.UUID]string {
 	t.Helper()
 	of := map[uuid.UUID]string{}
 	for deploy, number := range versions {
-		rows, err := pool.Query(t.Context(), `SELECT p.dataset_version FROM dag_version_datasets p JOIN dag_versions v ON v.id = p.dag_version_id
+		rows, err := pool.Query(t.Context(), `SELECT p.dataset_version FROM dag_version_datasets p
+			JOIN dag_versions v ON v.id = p.dag_version_id
 			WHERE v.dag_name = $1 AND v.number = $2 AND p.job_name <> 'landing'`, dag, number)
 		require.NoError(t, err)
 		ids, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
@@ -399,22 +416,24 @@ func generationsOf(t *testing.T, pool *pgxpool.Pool, dag string, versions map[st
 	return of
 }
 
-// TestReadersNeverSeeTwoDeploys swaps a DAG to and fro under readers of every kind.
+// TestReadersNeverSeeTwoDeploys swaps a DAG back and forth under readers of every kind.
 func TestReadersNeverSeeTwoDeploys(t *testing.T) {
 	const swaps = 40
 	w := newWorld(t)
 	for name, content := range swapFiles {
 		w.drop(name, content)
 	}
+
 	w.start(w.d)
 	w.start(w.dispatcher("second", runtimes[0]))
 	api := w.listen()
 	s := &swapper{server: api, versions: map[string]int{}}
-	for range 2 { // both are built before anyone looks
+	for range 2 { // both are built before anyone reads
 		require.NoError(t, s.other(t.Context(), false))
 	}
 
-	r := &readers{server: api, sql: w.open(pg.Open, 12), asked: w.open(pg.OpenRequests, 6), registry: w.registry, storage: w.storage, caller: w.caller, datasets: swapped,
+	r := &readers{server: api, sql: w.open(pg.Open, 12), asked: w.open(pg.OpenRequests, 6), registry: w.registry,
+		storage: w.storage, caller: w.caller, datasets: swapped,
 		deployOf: generationsOf(t, w.pool, "swap", s.versions)}
 	ctx, stop := context.WithCancel(t.Context())
 	var watch lockWatch
@@ -425,19 +444,22 @@ func TestReadersNeverSeeTwoDeploys(t *testing.T) {
 	for i := range swaps {
 		require.NoError(t, s.other(t.Context(), i%2 == 1), "swap %d", i)
 	}
+
 	took := time.Since(start)
 	stop()
 	reading.Wait()
 	r.report(t)
-	t.Logf("%d swaps in %v; the median rollback %v as its caller saw it; the longest wait of a reader for a lock %v (%s)",
-		swaps, took.Round(time.Millisecond), median(s.times).Round(time.Millisecond), watch.longest.Round(time.Millisecond), cmp.Or(watch.query, "none"))
+	t.Logf("%d swaps in %v; the median rollback %v as its caller saw it; the longest wait of a reader for a lock %v "+
+		"(%s)",
+		swaps, took.Round(time.Millisecond), median(s.times).Round(time.Millisecond),
+		watch.longest.Round(time.Millisecond), cmp.Or(watch.query, "none"))
 	require.Equal(t, swaps+2, w.count(`SELECT FROM dag_activations`))
 	require.Equal(t, 2, w.count(`SELECT FROM dag_versions`), "the same documents are the same versions")
 }
 
 func median(d []time.Duration) time.Duration { return quantile(d, 0.5) }
 
-// quantile is what the share q of the durations does not exceed; 0 of none.
+// quantile returns the duration that the share q of the durations does not exceed; 0 if there are none.
 func quantile(d []time.Duration, q float64) time.Duration {
 	if len(d) == 0 {
 		return 0

@@ -4,8 +4,8 @@ package proof_test
 
 import "testing"
 
-// TestSoakRollbackOf500Jobs is the same with a job for each dataset, while many read.
+// TestSoakRollbackOf500Jobs has a job for each dataset and many readers.
 func TestSoakRollbackOf500Jobs(t *testing.T) { wide(t, 500, 1, 20, *soakReaders) }
 
-// TestSoakRollbackOf500Datasets is the same with few jobs that have many datasets each.
+// TestSoakRollbackOf500Datasets has few jobs with many datasets each.
 func TestSoakRollbackOf500Datasets(t *testing.T) { wide(t, 32, 16, 20, *soakReaders) }

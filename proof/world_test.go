@@ -22,12 +22,15 @@ import (
 
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/dispatcher/builds"
+	"github.com/dagctl/dagctl/dispatcher/service"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/internal/testdb"
 	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/query"
 	"github.com/dagctl/dagctl/registry"
+	"github.com/dagctl/dagctl/registry/deploy"
 	"github.com/dagctl/dagctl/storage"
 )
 
@@ -36,8 +39,8 @@ type world struct {
 	t        *testing.T
 	url      string
 	pool     *pgxpool.Pool
-	asked    *pgxpool.Pool // of requests
-	work     *pgxpool.Pool // of dispatchers, so that a test can end their connections and not its own
+	asked    *pgxpool.Pool // for requests
+	work     *pgxpool.Pool // for dispatchers, so that a test can cut their connections alone
 	storage  *storage.Storage
 	ops      *operators.Registry
 	registry *registry.Registry
@@ -45,15 +48,15 @@ type world struct {
 	caller   authz.Caller
 	landing  string // the folder that file sources read
 	scratch  string
-	root     string                 // of storage
-	d        *dispatcher.Dispatcher // takes the requests; it runs when start is called
+	root     string           // of storage
+	d        *service.Service // handles the requests; start makes it run
 }
 
 // working is the name of the connections that dispatchers work on.
 const working = "working"
 
-// runtimes are what the catalogue knows. Dispatchers serve the first; a test that wants tasks to stay queued puts their
-// job on the second; the others are for servers with workers.
+// runtimes are the runtimes of the catalogue. Dispatchers serve the first. A test that needs tasks to stay queued puts
+// their job on the second. The others are for servers with workers.
 var runtimes = []string{"dispatcher", "elsewhere", polled, queued, called}
 
 func newWorld(t *testing.T) *world {
@@ -61,7 +64,7 @@ func newWorld(t *testing.T) *world {
 	return newWorldOn(t, testdb.URL(t))
 }
 
-// newWorldOn makes it on a migrated database that holds nothing yet.
+// newWorldOn makes a world on a migrated, empty database.
 func newWorldOn(t *testing.T, url string) *world {
 	t.Helper()
 	w := &world{t: t, url: url, landing: t.TempDir(), scratch: t.TempDir(), root: t.TempDir()}
@@ -71,14 +74,19 @@ func newWorldOn(t *testing.T, url string) *world {
 	var err error
 	w.work, err = pgxpool.NewWithConfig(t.Context(), config)
 	require.NoError(t, err)
+
 	t.Cleanup(w.work.Close)
 	w.storage, err = storage.New(storage.Config{Root: w.root, Pool: w.pool})
 	require.NoError(t, err)
+
 	t.Cleanup(func() { require.NoError(t, w.storage.Close()) })
 	w.ops, err = operators.Builtin(operators.Options{AllowCommand: true, Threads: 1})
 	require.NoError(t, err)
-	w.registry, err = registry.New(registry.Config{Pool: w.pool, Requests: w.asked, Storage: w.storage, Catalog: w.ops.Catalog(runtimes), Log: w.log()})
+
+	w.registry, err = registry.New(registry.Config{Pool: w.pool, Requests: w.asked, Storage: w.storage,
+		Catalog: w.ops.Catalog(runtimes), Log: w.log()})
 	require.NoError(t, err)
+
 	w.query, err = query.New(query.Config{Requests: w.asked, Registry: w.registry, Storage: w.storage})
 	require.NoError(t, err)
 	w.caller = authz.Caller{OrgSlug: "acme", Actor: "user:test", Role: authz.RoleAdmin}
@@ -87,7 +95,9 @@ func newWorldOn(t *testing.T, url string) *world {
 	return w
 }
 
-func (w *world) open(open func(context.Context, string, ...pg.Option) (*pgxpool.Pool, error), conns int32) *pgxpool.Pool {
+func (w *world) open(
+	open func(context.Context, string, ...pg.Option) (*pgxpool.Pool, error), conns int32,
+) *pgxpool.Pool {
 	w.t.Helper()
 	pool, err := open(w.t.Context(), w.url, pg.WithMaxConns(conns))
 	require.NoError(w.t, err)
@@ -102,21 +112,21 @@ func (w *world) log() *slog.Logger {
 	return slog.New(slog.NewTextHandler(io.Discard, nil))
 }
 
-// dispatcher makes another process, as far as the database can tell.
-func (w *world) dispatcher(id string, serves ...string) *dispatcher.Dispatcher {
+// dispatcher makes another dispatcher, which looks like another process in the database.
+func (w *world) dispatcher(id string, serves ...string) *service.Service {
 	w.t.Helper()
-	d, err := dispatcher.New(dispatcher.Config{
+	d, err := service.New(service.Config{Config: dispatcher.Config{
 		Pool: w.work, Requests: w.asked, Registry: w.registry, Operators: w.ops, Storage: w.storage,
 		Runner:   &operators.Runner{Registry: w.ops, Storage: w.storage, ScratchDir: w.scratch, Log: w.log()},
 		Runtimes: serves, WorkerID: id, PoolSize: 4, Poll: 100 * time.Millisecond, Lease: 3 * time.Second, Log: w.log(),
 		Roots: func(string, string) []string { return []string{w.landing} },
-	})
+	}})
 	require.NoError(w.t, err)
 	return d
 }
 
 // start runs a dispatcher until the test ends or stop is called.
-func (w *world) start(d *dispatcher.Dispatcher) (stop func()) {
+func (w *world) start(d *service.Service) (stop func()) {
 	w.t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(w.t.Context()))
 	done := make(chan error, 1)
@@ -136,7 +146,7 @@ func (w *world) eventually(what string, cond func() bool) {
 
 // Deploying.
 
-// dagName reads the name off a document.
+// dagName returns the name in a document.
 func dagName(yaml string) string {
 	for line := range strings.Lines(yaml) {
 		if name, ok := strings.CutPrefix(line, "name: "); ok {
@@ -151,7 +161,7 @@ func (w *world) tryDeploy(yaml string, change ...func(*registry.DeployRequest)) 
 	for _, f := range change {
 		f(&req)
 	}
-	deployed, err := w.registry.Deploy(w.t.Context(), w.caller, dagName(yaml), req)
+	deployed, err := deploy.New(w.registry).Deploy(w.t.Context(), w.caller, dagName(yaml), req)
 	w.d.Wake()
 	return deployed, err
 }
@@ -176,19 +186,20 @@ func (w *world) serve(yaml string, change ...func(*registry.DeployRequest)) regi
 	return deployed
 }
 
-// reach waits until the version is in a state, and fails at once where it never will be.
+// reach waits until the version is in a state, and fails at once if it cannot get there.
 func (w *world) reach(deployed registry.Deployment, want registry.Status) {
 	w.t.Helper()
 	var status registry.Status
 	var reason string
 	defer func() {
 		if w.t.Failed() {
-			status, reason := w.status(deployed) // asked anew: the condition may still be at work on the others
+			status, reason := w.status(deployed) // read anew, because the condition may still use the other variables
 			w.t.Logf("version %d is %s %s; tasks: %q", deployed.Version.Number, status, reason, first(w.texts(`
 				SELECT concat_ws(' ', j.name, t.partitions[1], t.status, t.reason, t.attempt, t.error_message)
 				FROM tasks t JOIN jobs j ON j.id = t.job_id WHERE t.status <> 'Completed' ORDER BY t.id`)))
 		}
 	}()
+
 	w.eventually(fmt.Sprintf("version %d to be %s", deployed.Version.Number, want), func() bool {
 		status, reason = w.status(deployed)
 		return status == want || status == registry.Failed
@@ -204,7 +215,7 @@ func (w *world) status(deployed registry.Deployment) (status registry.Status, re
 
 func (w *world) rollback(dag string) registry.Version {
 	w.t.Helper()
-	v, err := w.d.Rollback(w.t.Context(), w.caller, dag, dispatcher.RollbackRequest{})
+	v, err := w.d.Builds.Rollback(w.t.Context(), w.caller, dag, builds.RollbackRequest{})
 	require.NoError(w.t, err)
 	return v
 }
@@ -214,17 +225,17 @@ func superseding(r *registry.DeployRequest) { r.Supersede = true }
 // parked keeps a version Ready instead of cutting over to it.
 func parked(r *registry.DeployRequest) { no := false; r.Activate = &no }
 
-// settle waits until there is nothing left to do but to wait for new input.
+// settle waits until there is nothing to do without new input.
 func (w *world) settle() {
 	w.t.Helper()
 	w.d.Wake()
 	w.eventually("everything to settle", func() bool {
-		settled, err := w.d.Settled(w.t.Context(), w.caller.OrgID)
-		return settled && err == nil // its connection may be one that the test has ended
+		settled, err := w.d.Views.Settled(w.t.Context(), w.caller.OrgID)
+		return settled && err == nil // the test may have cut its connection
 	})
 }
 
-// sweep reconciles all there is, as happens every half minute, and waits until what comes of it is done.
+// sweep reconciles everything, as happens every half minute, and waits until the resulting work is done.
 func (w *world) sweep() {
 	w.t.Helper()
 	w.settle()
@@ -244,7 +255,7 @@ func (w *world) drop(name, content string) {
 	require.NoError(w.t, os.Rename(draft, path))
 }
 
-// poll has every source look now.
+// poll makes every source look now.
 func (w *world) poll() {
 	w.t.Helper()
 	w.exec(`UPDATE sources SET next_fire_at = now() WHERE next_fire_at IS NOT NULL`)
@@ -253,7 +264,7 @@ func (w *world) poll() {
 
 // Looking.
 
-// one runs a statement that answers with one row; what it returns scans it.
+// one runs a statement that returns one row, and returns a function that scans it.
 func (w *world) one(sql string, args ...any) func(dest ...any) {
 	w.t.Helper()
 	return func(dest ...any) {
@@ -283,22 +294,24 @@ func (w *world) texts(sql string, args ...any) []string {
 	return found
 }
 
-// tasks tells of every task of a job, oldest first: "partition status reason".
+// tasks returns every task of a job as "partition status reason", oldest first.
 func (w *world) tasks(job string) []string {
 	w.t.Helper()
 	return w.texts(`
-		SELECT concat_ws(' ', coalesce(t.partitions[1], '-'), t.status, t.reason) FROM tasks t JOIN jobs j ON j.id = t.job_id
+		SELECT concat_ws(' ', coalesce(t.partitions[1], '-'), t.status, t.reason) FROM tasks t
+			JOIN jobs j ON j.id = t.job_id
 		WHERE j.name = $1 AND t.kind <> 'check' ORDER BY t.id`, job)
 }
 
-// generation is the dataset version that a DAG version pins for a job.
+// generation returns the dataset version that a DAG version pins for a job.
 func (w *world) generation(deployed registry.Deployment, job string) (id uuid.UUID) {
 	w.t.Helper()
-	w.one(`SELECT dataset_version FROM dag_version_datasets WHERE dag_version_id = $1 AND job_name = $2`, deployed.Version.ID, job)(&id)
+	w.one(`SELECT dataset_version FROM dag_version_datasets WHERE dag_version_id = $1 AND job_name = $2`,
+		deployed.Version.ID, job)(&id)
 	return id
 }
 
-// read gives a dataset's rows as its readers see them, values joined by commas, sorted.
+// read returns a dataset's rows as its readers see them, with values joined by commas, sorted.
 func (w *world) read(name string) []string {
 	w.t.Helper()
 	answer, err := w.query.Preview(w.t.Context(), w.caller, name, "", query.MaxRows, 0)
@@ -319,7 +332,7 @@ func lines(rows [][]any) []string {
 	return out
 }
 
-// actions tells what a plan does to each job's dataset.
+// actions returns what a plan does to each job's dataset.
 func actions(changes []registry.Change) map[string]string {
 	m := map[string]string{}
 	for _, c := range changes {
@@ -328,7 +341,7 @@ func actions(changes []registry.Change) map[string]string {
 	return m
 }
 
-// keysByJob tells which partitions a plan computes.
+// keysByJob returns the partitions that a plan computes, by job.
 func keysByJob(changes []registry.Change) map[string][]string {
 	m := map[string][]string{}
 	for _, c := range changes {

@@ -10,13 +10,12 @@ import (
 	"github.com/dagctl/dagctl/authz"
 )
 
-// use is what the audit log keeps of rows that were read: which datasets and columns, and how many rows; never what
-// was asked of them.
+// use is what the audit log keeps of a read: the datasets, the columns and the number of rows, but never the statement.
 type use struct {
 	Datasets []read `json:"datasets"`
 	Rows     int    `json:"rows"`
-	At       string `json:"at,omitempty"`     // where that is not live
-	Failed   string `json:"failed,omitempty"` // the kind of error that came in place of the rows
+	At       string `json:"at,omitempty"`     // empty: live
+	Failed   string `json:"failed,omitempty"` // the kind of error, if there was one
 }
 
 type read struct {

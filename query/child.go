@@ -16,22 +16,23 @@ import (
 	"github.com/dagctl/dagctl/storage"
 )
 
-// A child is a process of this same binary that runs one query. It starts with an empty environment in a folder that has
-// the query's files under numbers for names, takes rlimits upon itself before it reads anything, and talks with its
-// parent in four JSON values: task (in), parsed (out), relations (in), outcome (out). It lives no longer than its stdin.
+// A child is a process of this same binary that runs one query. It starts with an empty environment in a folder that
+// holds the query's files, with numbers as names. It limits itself with rlimits before it reads anything, and exchanges
+// four JSON values with its parent: task (in), parsed (out), relations (in), outcome (out). It ends when its stdin
+// ends.
 
 // childArg is the argument that makes a process a child.
 const childArg = "query-child"
 
-// Child does the child's part and ends the process, where it was started as a child. It is the first thing that main
-// calls, and TestMain where queries are run.
+// Child runs the query and ends the process, if the process was started as a child. main must call it first, and so
+// must TestMain of packages that run queries.
 func Child() {
 	if len(os.Args) == 2 && os.Args[1] == childArg {
 		os.Exit(child(os.Stdin, os.Stdout))
 	}
 }
 
-// task is what the child is to do.
+// task is the child's task.
 type task struct {
 	SQL     string
 	Memory  int64
@@ -41,25 +42,25 @@ type task struct {
 	Bytes   int64
 }
 
-// parsed is which relations the statement reads.
+// parsed has the relations that the statement reads.
 type parsed struct {
 	Relations []relationName
 	Failure   *failure
 }
 
 type relationName struct {
-	Name  string // in lower case, as datasets are called
+	Name  string // in lower case, like names of datasets
 	Place string
 }
 
-// relation is one of them: files in the child's folder, or what it looks like without.
+// relation is one relation: files in the child's folder or, without files, its columns.
 type relation struct {
 	Name   string
 	Files  []string
 	Schema []storage.Column
 }
 
-// outcome is the answer.
+// outcome is the child's answer.
 type outcome struct {
 	Columns   []storage.Column
 	Rows      []json.RawMessage // each a list of values
@@ -88,11 +89,12 @@ func child(in io.Reader, out io.Writer) int {
 	if to.Encode(parsed{Relations: names, Failure: failureOf(err, t)}) != nil || err != nil {
 		return 1
 	}
+
 	var relations []relation
 	if err := from.Decode(&relations); err != nil {
-		return 1 // the parent has found a reason not to go on
+		return 1 // the parent decided not to go on
 	}
-	go func() { // its end is the parent's, who kills a child whose answer nobody waits for
+	go func() { // stdin ends when the parent dies or no longer waits for the answer
 		_, _ = io.Copy(io.Discard, in)
 		os.Exit(1)
 	}()
@@ -104,13 +106,13 @@ func child(in io.Reader, out io.Writer) int {
 	return 0
 }
 
-// confine takes away what a query does not need, for good. DuckDB keeps to its memory by itself, so the limit of the
-// process is further out, and there for what DuckDB does not count.
+// confine limits the process to what a query needs, for good. DuckDB enforces its own memory limit; that of the process
+// is higher and bounds what DuckDB does not count.
 func confine(t task) error {
 	cpu := uint64((t.CPU + 5*time.Second) / time.Second)
 	for resource, most := range map[int]uint64{
-		syscall.RLIMIT_CORE:   0, // a core holds rows
-		syscall.RLIMIT_FSIZE:  0, // it writes no file
+		syscall.RLIMIT_CORE:   0, // a core dump would hold rows
+		syscall.RLIMIT_FSIZE:  0, // a query writes no file
 		syscall.RLIMIT_CPU:    cpu,
 		syscall.RLIMIT_DATA:   uint64(t.Memory) + uint64(t.Memory)/2 + 1<<30,
 		syscall.RLIMIT_NOFILE: 1 << 10,
@@ -119,6 +121,7 @@ func confine(t task) error {
 		if err := syscall.Getrlimit(resource, &now); err != nil {
 			return err
 		}
+
 		most = min(most, now.Max)
 		if err := syscall.Setrlimit(resource, &syscall.Rlimit{Cur: most, Max: most}); err != nil {
 			return err
@@ -127,7 +130,7 @@ func confine(t task) error {
 	return nil
 }
 
-// revealing are functions that tell of the server (its paths are among DuckDB's settings), run text as SQL, or write.
+// revealing lists functions that reveal the server (DuckDB's settings have its paths), run text as SQL, or write.
 var revealing = []string{"current_setting", "json_serialize_plan", "write_log", "getenv"}
 
 func parse(ctx context.Context, t task) ([]relationName, error) {
@@ -143,6 +146,7 @@ func parse(ctx context.Context, t task) ([]relationName, error) {
 	if err := statement.Refuse(revealing...); err != nil {
 		return nil, err
 	}
+
 	var names []relationName
 	for _, name := range statement.Relations {
 		names = append(names, relationName{strings.ToLower(name), statement.Place(name)})
@@ -150,7 +154,7 @@ func parse(ctx context.Context, t task) ([]relationName, error) {
 	return names, nil
 }
 
-// answer runs the statement over the relations, and nothing else: what is not among them does not exist in its session.
+// answer runs the statement over the relations. Nothing else exists in its session.
 func answer(ctx context.Context, t task, relations []relation) (outcome, error) {
 	answer := outcome{Read: map[string][]string{}}
 	dir, err := os.Getwd()
@@ -163,6 +167,7 @@ func answer(ctx context.Context, t task, relations []relation) (outcome, error) 
 			paths = append(paths, filepath.Join(dir, file))
 		}
 	}
+
 	session, err := duck.Open(ctx, duck.Config{AllowedPaths: paths, MemoryLimit: t.Memory, Threads: t.Threads})
 	if err != nil {
 		return answer, err
@@ -177,6 +182,7 @@ func answer(ctx context.Context, t task, relations []relation) (outcome, error) 
 			return answer, err
 		}
 	}
+
 	statement, err := session.Parse(ctx, t.SQL)
 	if err != nil {
 		return answer, err
@@ -186,6 +192,7 @@ func answer(ctx context.Context, t task, relations []relation) (outcome, error) 
 	if err != nil {
 		return answer, err
 	}
+
 	size := int64(0)
 	answer.Columns, err = storage.EachJSONRow(ctx, session, view, t.Rows+1, 0, func(row []any) error {
 		text, err := json.Marshal(row)
@@ -198,7 +205,8 @@ func answer(ctx context.Context, t task, relations []relation) (outcome, error) 
 			return storage.ErrEnough
 		}
 		if size > t.Bytes {
-			return fault.New(fault.TooLarge, "the first row alone has more than the %d MB that an answer may have", t.Bytes>>20)
+			return fault.New(fault.TooLarge, "the first row alone has more than the %d MB that an answer may have",
+				t.Bytes>>20)
 		}
 		answer.Rows = append(answer.Rows, text)
 		return nil
@@ -206,8 +214,8 @@ func answer(ctx context.Context, t task, relations []relation) (outcome, error) 
 	return answer, err
 }
 
-// failureOf says what went wrong so far as it may be told. Rows and paths are not in it: DuckDB's errors come without
-// values (duck.WithoutValues), and know the files by their numbers.
+// failureOf returns an error that users may see. It holds neither rows nor paths: DuckDB's errors come without values
+// (duck.WithoutValues), and name the files by their numbers.
 func failureOf(err error, t task) *failure {
 	var known *fault.Error
 	switch {

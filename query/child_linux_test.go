@@ -12,18 +12,21 @@ import (
 
 func TestChildIsConfined(t *testing.T) {
 	t.Parallel()
-	p, err := start(t.Context(), t.TempDir(), task{SQL: "SELECT 1", Memory: 128 << 20, Threads: 1, CPU: time.Minute, Rows: 1, Bytes: 1 << 20})
+	p, err := start(t.Context(), t.TempDir(),
+		task{SQL: "SELECT 1", Memory: 128 << 20, Threads: 1, CPU: time.Minute, Rows: 1, Bytes: 1 << 20})
 	require.NoError(t, err)
 	defer p.stop()
 	var names parsed
 	require.NoError(t, p.ask(t.Context(), p.task, &names))
+
 	text := func(name string) string {
 		content, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", p.cmd.Process.Pid, name))
 		require.NoError(t, err)
 		return string(content)
 	}
 	require.Empty(t, text("environ"))
-	for _, limit := range []string{"Max cpu time 65 65 seconds", "Max file size 0 0 bytes", "Max core file size 0 0 bytes", "Max data size 1275068416 1275068416 bytes"} {
+	for _, limit := range []string{"Max cpu time 65 65 seconds", "Max file size 0 0 bytes",
+		"Max core file size 0 0 bytes", "Max data size 1275068416 1275068416 bytes"} {
 		require.Contains(t, strings.Join(strings.Fields(text("limits")), " "), limit)
 	}
 }

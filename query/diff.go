@@ -30,29 +30,29 @@ type Diff struct {
 	Dataset    string          `json:"dataset"`
 	From       DiffSide        `json:"from"`
 	To         DiffSide        `json:"to"`
-	Columns    []ColumnDiff    `json:"columns" nullable:"false" doc:"Columns that one side lacks, or that have another type"`
-	Differ     int64           `json:"partitions_differ" doc:"Partitions that one side lacks, or that have another number of rows"`
+	Columns    []ColumnDiff    `json:"columns" nullable:"false" doc:"Those that one side lacks, or of another type"`
+	Differ     int64           `json:"partitions_differ" doc:"Those that one side lacks, or of another row count"`
 	Same       int64           `json:"partitions_same" doc:"Partitions with the same number of rows on both sides"`
 	Partitions []PartitionDiff `json:"partitions" nullable:"false" doc:"The first 200 of those that differ"`
-	Keys       *KeyDiff        `json:"keys,omitempty" doc:"Where the dataset has a unique key"`
+	Keys       *KeyDiff        `json:"keys,omitempty" doc:"If the dataset has a unique key"`
 }
 
 // DiffSide is one of the two generations.
 type DiffSide struct {
-	Name       string    `json:"name" doc:"As it was asked for"`
+	Name       string    `json:"name" doc:"As requested"`
 	Version    uuid.UUID `json:"dataset_version"`
 	Partitions int64     `json:"partitions"`
 	Rows       int64     `json:"rows"`
 }
 
-// ColumnDiff is one column; an empty type says that the side has no such column.
+// ColumnDiff is one column. An empty type means that the side has no such column.
 type ColumnDiff struct {
 	Name string `json:"name"`
 	From string `json:"from,omitempty"`
 	To   string `json:"to,omitempty"`
 }
 
-// PartitionDiff is the number of rows of one partition; none says that the side has no such partition.
+// PartitionDiff is the number of rows of one partition. Nil means that the side has no such partition.
 type PartitionDiff struct {
 	Key  string `json:"key"`
 	From *int64 `json:"rows_from,omitempty"`
@@ -62,7 +62,7 @@ type PartitionDiff struct {
 // KeyDiff compares rows by their unique key, in the first partitions that both sides have.
 type KeyDiff struct {
 	Columns    []string    `json:"columns"`
-	Partitions int         `json:"partitions" doc:"How many partitions were compared"`
+	Partitions int         `json:"partitions" doc:"The number of partitions compared"`
 	OnlyFrom   int64       `json:"only_from"`
 	OnlyTo     int64       `json:"only_to"`
 	Changed    int64       `json:"changed"`
@@ -76,7 +76,7 @@ type KeyChange struct {
 	Key       []any  `json:"key"`
 }
 
-// side is a generation that is to be compared.
+// side is a generation to compare.
 type side struct {
 	DiffSide
 	generation storage.Generation
@@ -111,11 +111,13 @@ func (q *Query) Diff(ctx context.Context, caller authz.Caller, name, from, to st
 	if err != nil {
 		return Diff{}, fmt.Errorf("compare versions of %s: %w", name, err)
 	}
+
 	diff.From, diff.To = sides[0].DiffSide, sides[1].DiffSide
 	if diff.From.Version == diff.To.Version {
 		diff.Same = diff.From.Partitions
 		return diff, nil
 	}
+
 	diff.Columns = columnDiffs(sides[0].columns, sides[1].columns)
 	diff.comparePartitions(sides[0].rows, sides[1].rows)
 	if diff.Keys, err = q.compareKeys(ctx, sides[0], sides[1]); err != nil {
@@ -132,6 +134,7 @@ func columnDiffs(from, to []registry.ColumnInfo) []ColumnDiff {
 		}
 		return ""
 	}
+
 	for _, c := range from {
 		if t := typeIn(to, c.Name); t != c.Type {
 			diffs = append(diffs, ColumnDiff{Name: c.Name, From: c.Type, To: t})
@@ -155,6 +158,7 @@ func (d *Diff) comparePartitions(from, to map[string]int64) {
 			keys = append(keys, key)
 		}
 	}
+
 	slices.Sort(keys)
 	for _, key := range keys {
 		p := PartitionDiff{Key: key}
@@ -186,6 +190,7 @@ func (q *Query) compareKeys(ctx context.Context, from, to side) (*KeyDiff, error
 	for _, b := range to.partitions {
 		others[b.Key] = b
 	}
+
 	budget := diffKeyBytes
 	for _, a := range from.partitions {
 		b, both := others[a.Key]
@@ -203,7 +208,7 @@ func (q *Query) compareKeys(ctx context.Context, from, to side) (*KeyDiff, error
 	return diff, nil
 }
 
-// sizeOf is what a partition counts against the budget; rows of Postgres storage are counted as few bytes, and there
+// sizeOf returns the bytes that a partition takes of the budget. Rows in Postgres storage count as few bytes; there,
 // the number of partitions is the limit.
 func sizeOf(p storage.Partition) (bytes int64) {
 	for _, f := range p.Files {
@@ -212,7 +217,7 @@ func sizeOf(p storage.Partition) (bytes int64) {
 	return bytes
 }
 
-// sharedColumns are the columns of one type on both sides.
+// sharedColumns returns the columns that have the same type on both sides.
 func sharedColumns(from, to []registry.ColumnInfo) (names []string) {
 	for _, c := range from {
 		if slices.ContainsFunc(to, func(o registry.ColumnInfo) bool { return o.Name == c.Name && o.Type == c.Type }) {
@@ -222,7 +227,8 @@ func sharedColumns(from, to []registry.ColumnInfo) (names []string) {
 	return names
 }
 
-func (q *Query) comparePartition(ctx context.Context, from, to storage.Generation, a, b storage.Partition, shared []string, diff *KeyDiff) error {
+func (q *Query) comparePartition(ctx context.Context, from, to storage.Generation, a, b storage.Partition,
+	shared []string, diff *KeyDiff) error {
 	dir, err := os.MkdirTemp("", "dagctl-diff-*")
 	if err != nil {
 		return err
@@ -233,7 +239,7 @@ func (q *Query) comparePartition(ctx context.Context, from, to storage.Generatio
 		generation storage.Generation
 		partition  storage.Partition
 	}{{from, a}, {to, b}} {
-		sub, err := os.MkdirTemp(dir, "side-*") // both sides may make files of one name
+		sub, err := os.MkdirTemp(dir, "side-*") // both sides may have files of the same name
 		if err != nil {
 			return err
 		}
@@ -243,21 +249,28 @@ func (q *Query) comparePartition(ctx context.Context, from, to storage.Generatio
 		}
 		files[i] = local[0]
 	}
-	session, err := duck.Open(ctx, duck.Config{AllowedPaths: slices.Concat(files[0], files[1]), AllowedDirs: []string{dir}, TempDir: dir, MemoryLimit: 512 << 20, Threads: 1})
+
+	session, err := duck.Open(ctx, duck.Config{AllowedPaths: slices.Concat(files[0], files[1]),
+		AllowedDirs: []string{dir}, TempDir: dir, MemoryLimit: 512 << 20, Threads: 1})
 	if err != nil {
 		return err
 	}
 	defer session.Close()
-	if err := session.Exec(ctx, "CREATE TEMP TABLE diff AS "+keyDiffQuery(files[0], files[1], diff.Columns, shared)); err != nil {
+	compare := keyDiffQuery(files[0], files[1], diff.Columns, shared)
+	if err := session.Exec(ctx, "CREATE TEMP TABLE diff AS "+compare); err != nil {
 		return err
 	}
-	for change, into := range map[string]*int64{"only_from": &diff.OnlyFrom, "only_to": &diff.OnlyTo, "changed": &diff.Changed} {
+
+	for change, into := range map[string]*int64{"only_from": &diff.OnlyFrom, "only_to": &diff.OnlyTo,
+		"changed": &diff.Changed} {
 		var n int64
-		if err := session.Value(ctx, &n, "SELECT count(*) FROM diff WHERE dagctl_change = "+duck.Literal(change)); err != nil {
+		count := "SELECT count(*) FROM diff WHERE dagctl_change = " + duck.Literal(change)
+		if err := session.Value(ctx, &n, count); err != nil {
 			return err
 		}
 		*into += n
 	}
+
 	if len(diff.Sample) >= diffSample {
 		return nil
 	}
@@ -271,9 +284,10 @@ func (q *Query) comparePartition(ctx context.Context, from, to storage.Generatio
 	return nil
 }
 
-// keyDiffQuery is a row for each key that differs: what changed, and the key.
+// keyDiffQuery returns a query with a row for each key that differs: the kind of change and the key.
 func keyDiffQuery(from, to []string, key, shared []string) string {
 	on, keys := make([]string, len(key)), make([]string, len(key))
+
 	for i, k := range key {
 		on[i] = fmt.Sprintf("a.%[1]s IS NOT DISTINCT FROM b.%[1]s", duck.Quote(k))
 		keys[i] = fmt.Sprintf("coalesce(a.%[1]s, b.%[1]s) AS %[1]s", duck.Quote(k))
@@ -283,8 +297,10 @@ func keyDiffQuery(from, to []string, key, shared []string) string {
 		differs = append(differs, fmt.Sprintf("a.%[1]s IS DISTINCT FROM b.%[1]s", duck.Quote(c)))
 	}
 	return fmt.Sprintf(`
-		SELECT CASE WHEN b.dagctl_side IS NULL THEN 'only_from' WHEN a.dagctl_side IS NULL THEN 'only_to' ELSE 'changed' END AS dagctl_change, %s
+		SELECT CASE WHEN b.dagctl_side IS NULL THEN 'only_from' WHEN a.dagctl_side IS NULL THEN 'only_to'
+			ELSE 'changed' END AS dagctl_change, %s
 		FROM (SELECT *, 1 AS dagctl_side FROM %s) AS a FULL JOIN (SELECT *, 1 AS dagctl_side FROM %s) AS b ON %s
 		WHERE a.dagctl_side IS NULL OR b.dagctl_side IS NULL OR %s`,
-		strings.Join(keys, ", "), duck.ReadParquet(from), duck.ReadParquet(to), strings.Join(on, " AND "), strings.Join(differs, " OR "))
+		strings.Join(keys, ", "), duck.ReadParquet(from), duck.ReadParquet(to),
+		strings.Join(on, " AND "), strings.Join(differs, " OR "))
 }

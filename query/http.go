@@ -15,57 +15,68 @@ import (
 // AddRoutes adds the operations to an API.
 func (q *Query) AddRoutes(api *authz.API) {
 	authz.Handle(api, authz.Reader, huma.Operation{
-		OperationID: "preview-dataset", Method: http.MethodGet, Path: "/v1/datasets/{name}/rows", Tags: []string{"datasets"},
+		OperationID: "preview-dataset", Method: http.MethodGet, Path: "/v1/datasets/{name}/rows",
+		Tags:    []string{"datasets"},
 		Summary: "Read some rows of a dataset",
 		Description: "Numbers that JSON cannot carry exactly, instants and bytes are text. " +
-			"An unpublished dataset is named dag/job/output; write the slashes as %2F, or use the dataset's id.",
+			"An unpublished dataset is named dag/job/output; write the slashes as %2F, or use the dataset's id. " +
+			"`version` is live (the default), candidate, the number of a DAG version, or a dataset version; all but " +
+			"live are for writers.",
 	}, q.handlePreview)
 
 	authz.Handle(api, authz.Writer, huma.Operation{
-		OperationID: "diff-dataset", Method: http.MethodGet, Path: "/v1/datasets/{name}/diff", Tags: []string{"datasets"},
+		OperationID: "diff-dataset", Method: http.MethodGet, Path: "/v1/datasets/{name}/diff",
+		Tags:    []string{"datasets"},
 		Summary: "Compare two versions of a dataset: columns, rows per partition, and some keys that differ",
 	}, q.handleDiff)
 
 	authz.Handle(api, authz.Reader, rest.WithTimeout(huma.Operation{
 		OperationID: "query", Method: http.MethodPost, Path: "/v1/query", Tags: []string{"datasets"},
-		Summary: "Answer one SELECT over the datasets you may read",
-		Description: "DuckDB's SQL. Datasets are read by their names, all as they are at one moment; an unpublished one is \"dag/job/output\", in quotation marks. " +
-			"Values are written as in the rows of a dataset. A server that is busy with others' queries answers 429 with Retry-After.",
+		Summary: "Run one SELECT over the datasets that you may read",
+		Description: "The SQL is DuckDB's. Name datasets by their names; an unpublished one is \"dag/job/output\", " +
+			"in " +
+			"quotation marks. All are read as of one moment. Values have the same form as in the rows of a dataset. " +
+			"`at` is live (the default), candidate, or the number of a version of the DAG in `dag`; all but live are " +
+			"for writers, and the datasets of other DAGs are read live. Without `dag`, candidate means the " +
+			"candidates " +
+			"of all DAGs. The server's settings bound `limit`. " +
+			"A server that is busy with other queries answers 429 with Retry-After.",
 	}, q.RequestTime()), q.handleQuery)
 }
 
-// RequestTime is what a request with a statement may take: more than the statement, so that it is told to be slow, and
-// what was read is still written down.
+// RequestTime is the time limit of a request with a statement. It is longer than that of the statement, so that there
+// is time to report a slow statement and to audit what was read.
 func (q *Query) RequestTime() time.Duration { return q.Limits.Timeout + 15*time.Second }
 
 type queryInput struct {
 	Body struct {
 		SQL   string `json:"sql" minLength:"1" maxLength:"100000" doc:"One SELECT"`
-		At    string `json:"at,omitempty" maxLength:"64" doc:"live (default), candidate, or the number of a version of the DAG; all but live are for writers"`
-		DAG   string `json:"dag,omitempty" maxLength:"200" doc:"Whose version at means; the datasets of other DAGs are read live. Of candidates, all without it"`
-		Limit int    `json:"limit,omitempty" minimum:"1" maximum:"1000000" doc:"The most rows to answer with; 1000 without it, and the server's settings bound it"`
+		At    string `json:"at,omitempty" maxLength:"64" doc:"live, candidate or a version number"`
+		DAG   string `json:"dag,omitempty" maxLength:"200" doc:"The DAG that at is about; default: all"`
+		Limit int    `json:"limit,omitempty" minimum:"1" maximum:"1000000" doc:"The most rows. Default: 1000"`
 	}
 }
 
 type queryOutput struct{ Body Answer }
 
 func (q *Query) handleQuery(ctx context.Context, caller authz.Caller, in *queryInput) (*queryOutput, error) {
-	answer, err := q.Run(ctx, caller, Statement{SQL: in.Body.SQL, At: registry.Moment{Which: in.Body.At, DAG: in.Body.DAG}, Limit: in.Body.Limit})
+	answer, err := q.Run(ctx, caller, Statement{SQL: in.Body.SQL,
+		At: registry.Moment{Which: in.Body.At, DAG: in.Body.DAG}, Limit: in.Body.Limit})
 	return &queryOutput{answer}, err
 }
 
 type previewInput struct {
 	registry.NameInput
-	Version   string `query:"version" maxLength:"64" doc:"live (default), candidate, the number of a DAG version, or a dataset version; all but live are for writers"`
-	Partition string `query:"partition" maxLength:"200" doc:"Of this partition only"`
+	Version   string `query:"version" maxLength:"64" doc:"live, candidate, a DAG or dataset version"`
+	Partition string `query:"partition" maxLength:"200" doc:"Only of this partition"`
 	Limit     int    `query:"limit" minimum:"1" maximum:"1000" default:"100"`
 	Offset    int    `query:"offset" minimum:"0" maximum:"100000"`
 }
 
 type diffInput struct {
 	registry.NameInput
-	From string `query:"from" maxLength:"64" default:"live" doc:"live, candidate, the number of a DAG version, or a dataset version"`
-	To   string `query:"to" maxLength:"64" default:"candidate" doc:"As from"`
+	From string `query:"from" maxLength:"64" default:"live" doc:"live, candidate, a DAG or dataset version"`
+	To   string `query:"to" maxLength:"64" default:"candidate" doc:"Like from"`
 }
 
 type diffOutput struct{ Body Diff }

@@ -6,30 +6,32 @@ import (
 	"github.com/dagctl/dagctl/internal/fault"
 )
 
-// Limits bound what SQL of users may take.
+// Limits bound the resources that users' SQL may take.
 type Limits struct {
 	Concurrent int           // queries at once in this process
-	Timeout    time.Duration // of one query, from asking to answer
+	Timeout    time.Duration // of one query, from request to answer
 	Memory     int64         // bytes of DuckDB, of each query; it does not spill to disk
 	Threads    int           // of each query
 	Rows       int           // the most that one answer has
 	Bytes      int64         // of the rows of one answer, as JSON
-	CopyBytes  int64         // of datasets in Postgres storage that one query may read, because their rows are copied first
+	// CopyBytes bounds the datasets in Postgres storage that one query may read, because their rows are copied first.
+	CopyBytes int64
 }
 
 // DefaultLimits suit a small server.
 var DefaultLimits = Limits{
-	Concurrent: 4, Timeout: 30 * time.Second, Memory: 512 << 20, Threads: 2, Rows: 10_000, Bytes: 16 << 20, CopyBytes: 1 << 30,
+	Concurrent: 4, Timeout: 30 * time.Second, Memory: 512 << 20, Threads: 2, Rows: 10_000, Bytes: 16 << 20,
+	CopyBytes: 1 << 30,
 }
 
-// The sizes of what a caller may ask.
+// The most that a caller may request.
 const (
 	maxSQL       = 100_000 // bytes
 	maxRelations = 100     // in one statement
 	defaultRows  = 1000
 )
 
-// Validate finds the first limit that lets nothing through, or too much.
+// Validate returns an error for the first limit that is too low or too high.
 func (l Limits) Validate() error {
 	for _, limit := range []struct {
 		name               string
@@ -43,8 +45,10 @@ func (l Limits) Validate() error {
 		{"MB of an answer", l.Bytes >> 20, 1, 1 << 10},
 		{"MB of Postgres storage in a query", l.CopyBytes >> 20, 1, 1 << 20},
 	} {
+
 		if limit.value < limit.least || limit.value > limit.most {
-			return fault.New(fault.Invalid, "%s: %d is not between %d and %d", limit.name, limit.value, limit.least, limit.most)
+			return fault.New(fault.Invalid, "%s: %d is not between %d and %d",
+				limit.name, limit.value, limit.least, limit.most)
 		}
 	}
 	return nil

@@ -12,22 +12,24 @@ import (
 	"github.com/dagctl/dagctl/storage"
 )
 
-// Selected is the answer of Over, each row a JSON list of values.
+// Selected is the answer of Over. Each row is a JSON list of values.
 type Selected struct {
 	Columns   []storage.Column
 	Rows      []json.RawMessage
 	Truncated bool
 }
 
-// Over answers one SELECT over relations that the caller hands it: what a task was given to read. open puts the Parquet files
-// of the relation of a name into dir, or refuses. The statement runs as every query does: see Run.
-func (q *Query) Over(ctx context.Context, sql string, limit int, open func(ctx context.Context, name, dir string) ([]string, error)) (Selected, error) {
+// Over runs one SELECT over relations that the caller provides, such as the inputs of a task. open puts the Parquet
+// files of a named relation into dir, or returns an error. The statement runs like every query: see Run.
+func (q *Query) Over(ctx context.Context, sql string, limit int,
+	open func(ctx context.Context, name, dir string) ([]string, error)) (Selected, error) {
 	return bounded(ctx, q, Statement{SQL: sql, Limit: limit}, func(ctx context.Context, s Statement) (Selected, error) {
 		return q.over(ctx, s, open)
 	})
 }
 
-func (q *Query) over(ctx context.Context, s Statement, open func(ctx context.Context, name, dir string) ([]string, error)) (Selected, error) {
+func (q *Query) over(ctx context.Context, s Statement,
+	open func(ctx context.Context, name, dir string) ([]string, error)) (Selected, error) {
 	dir, err := os.MkdirTemp("", fmt.Sprintf("dagctl-query-%d-*", os.Getpid()))
 	if err != nil {
 		return Selected{}, err
@@ -37,6 +39,7 @@ func (q *Query) over(ctx context.Context, s Statement, open func(ctx context.Con
 	if err != nil {
 		return Selected{}, err
 	}
+
 	defer child.stop()
 	relations := []relation{}
 	for i, n := range names.Relations {
@@ -60,11 +63,12 @@ func (q *Query) over(ctx context.Context, s Statement, open func(ctx context.Con
 	return Selected{out.Columns, out.Rows, out.Truncated}, out.Failure.err()
 }
 
-// begin starts the process of a statement and has it parsed.
+// begin starts the process of a statement and returns the relations that it reads.
 func (q *Query) begin(ctx context.Context, dir string, s Statement) (*process, parsed, error) {
 	l := q.Limits
 	var names parsed
-	child, err := start(ctx, dir, task{SQL: s.SQL, Memory: l.Memory, Threads: l.Threads, CPU: time.Duration(l.Threads) * l.Timeout, Rows: s.Limit, Bytes: l.Bytes})
+	child, err := start(ctx, dir, task{SQL: s.SQL, Memory: l.Memory, Threads: l.Threads,
+		CPU: time.Duration(l.Threads) * l.Timeout, Rows: s.Limit, Bytes: l.Bytes})
 	if err != nil {
 		return nil, names, err
 	}
@@ -75,9 +79,11 @@ func (q *Query) begin(ctx context.Context, dir string, s Statement) (*process, p
 		child.stop()
 		return nil, names, err
 	}
+
 	if len(names.Relations) > maxRelations {
 		child.stop()
-		return nil, names, fault.New(fault.TooLarge, "the query reads %d relations; %d is the most", len(names.Relations), maxRelations)
+		return nil, names, fault.New(fault.TooLarge, "the query reads %d relations; at most %d are allowed",
+			len(names.Relations), maxRelations)
 	}
 	return child, names, nil
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/dagctl/dagctl/internal/fault"
 )
 
-// process is a child as its parent sees it. What it says is believed as far as the caller's own word would be: it names
-// relations, which are resolved under the caller's rights, and gives rows.
+// process is a child as its parent sees it. The parent trusts it as far as the caller: the child names relations, which
+// the parent resolves with the caller's rights, and returns rows.
 type process struct {
 	task   task
 	cmd    *exec.Cmd
@@ -24,7 +24,7 @@ type process struct {
 	decode *json.Decoder
 }
 
-// program is this process's own binary, even where the file of that name is a newer one by now.
+// program is this process's own binary, even if a newer one has replaced its file.
 func program() (string, error) {
 	if runtime.GOOS == "linux" {
 		return "/proc/self/exe", nil
@@ -32,7 +32,7 @@ func program() (string, error) {
 	return os.Executable()
 }
 
-// start begins a child in a folder; it is killed when ctx ends.
+// start starts a child in a folder. It is killed when ctx ends.
 func start(ctx context.Context, dir string, t task) (*process, error) {
 	path, err := program()
 	if err != nil {
@@ -42,8 +42,9 @@ func start(ctx context.Context, dir string, t task) (*process, error) {
 	p.cmd.Args = []string{"dagctl", childArg}
 	p.cmd.Env = []string{}
 	p.cmd.Dir = dir
-	// A group of its own, so that Ctrl-C on a terminal does not end what the server would let finish. Stderr goes nowhere:
-	// what a dying process says may quote rows.
+
+	// A process group of its own, so that Ctrl-C does not end a query that the server would let finish. Stderr goes
+	// nowhere: what a dying process says may quote rows.
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if p.in, err = p.cmd.StdinPipe(); err != nil {
 		return nil, fmt.Errorf("start query: %w", err)
@@ -75,7 +76,7 @@ func (p *process) ask(ctx context.Context, question, answer any) error {
 	return p.death(ended, err)
 }
 
-// death says why a child that owes an answer has ended.
+// death returns why a child ended without an answer.
 func (p *process) death(ended, err error) error {
 	var exit *exec.ExitError
 	if !errors.As(ended, &exit) {
@@ -85,14 +86,15 @@ func (p *process) death(ended, err error) error {
 	switch {
 	case status.Signaled() && status.Signal() == syscall.SIGXCPU:
 		return fault.New(fault.TooLarge, "the query took more processor time than a query may")
-	case status.Signaled() || status.ExitStatus() == 2: // Go ends with 2 where it has no memory
-		// Whatever it died of, a query did that; the next one has a process of its own.
-		return outOfMemory(p.task.Memory).WithHint("or it is too much for DuckDB, by its depth for one: write it more plainly")
+	case status.Signaled() || status.ExitStatus() == 2: // Go exits with 2 if it runs out of memory
+		// Whatever the cause, only this query is affected: the next one has a process of its own.
+		return outOfMemory(p.task.Memory).WithHint(
+			"or it is too complex for DuckDB, for example nested too deeply: simplify it")
 	}
 	return fmt.Errorf("the process of the query ended: %w", ended)
 }
 
-// stop ends the child, at the latest now.
+// stop ends the child if it still runs.
 func (p *process) stop() error {
 	_ = p.in.Close() // it may have ended by itself
 	_ = p.cmd.Process.Kill()

@@ -1,8 +1,7 @@
-// Package query answers with rows of datasets, each read at what was served at one moment and only for whom the
-// dataset is visible.
+// Package query reads rows of datasets, all as of one moment, for callers who may see the datasets.
 //
-// Vocabulary: a preview is some rows of one dataset; a statement is SQL of a user's over several, which a child, a process
-// of its own, answers (run.go is its parent's part, child.go its own). It owns no tables.
+// Vocabulary: a preview is some rows of one dataset. A statement is a user's SQL over several datasets, which a child,
+// a process of its own, runs (run.go is the parent's side, child.go the child's). It owns no tables.
 package query
 
 import (
@@ -22,7 +21,7 @@ import (
 	"github.com/dagctl/dagctl/storage"
 )
 
-// Config is what reading datasets needs.
+// Config has the settings of a Query.
 type Config struct {
 	Requests *pgxpool.Pool
 	Registry *registry.Registry
@@ -36,7 +35,7 @@ type Query struct {
 	slots chan struct{} // one for each statement that runs
 }
 
-// New validates the config.
+// New returns a Query. It returns an error if the config is not complete or its limits are not valid.
 func New(c Config) (*Query, error) {
 	if c.Requests == nil || c.Registry == nil || c.Storage == nil {
 		return nil, errors.New("query: requests, registry and storage are needed")
@@ -50,7 +49,7 @@ func New(c Config) (*Query, error) {
 	return &Query{Config: c, slots: make(chan struct{}, c.Limits.Concurrent)}, nil
 }
 
-// Limits of a preview: it is for looking, not for taking data out.
+// Limits of a preview, which is for a look at the data and not for exports.
 const (
 	MaxRows   = 1000
 	MaxOffset = 100_000
@@ -59,22 +58,24 @@ const (
 // Rows is part of a dataset, partition by partition in the order of their keys.
 type Rows struct {
 	Dataset string           `json:"dataset"`
-	Version *uuid.UUID       `json:"dataset_version,omitempty" doc:"The generation that was read; none where nothing is served yet"`
+	Version *uuid.UUID       `json:"dataset_version,omitempty" doc:"The generation; none if none is live"`
 	Columns []storage.Column `json:"columns" nullable:"false"`
 	Rows    [][]any          `json:"rows" nullable:"false"`
 }
 
-// Preview reads rows of one dataset, or of one of its partitions, as its readers see them.
-func (q *Query) Preview(ctx context.Context, caller authz.Caller, name, partition string, limit, offset int) (Rows, error) {
+// Preview returns rows of one dataset, or of one of its partitions, as its readers see them.
+func (q *Query) Preview(ctx context.Context, caller authz.Caller, name, partition string, limit,
+	offset int) (Rows, error) {
 	return q.PreviewVersion(ctx, caller, name, registry.Live, partition, limit, offset)
 }
 
-// PreviewVersion is Preview for any generation of the dataset; see registry.Live.
-func (q *Query) PreviewVersion(ctx context.Context, caller authz.Caller, name, version, partition string, limit, offset int) (Rows, error) {
+// PreviewVersion is like Preview, for any generation of the dataset. See registry.Live.
+func (q *Query) PreviewVersion(ctx context.Context, caller authz.Caller, name, version, partition string, limit,
+	offset int) (Rows, error) {
 	const tries = 3
 	for try := 1; ; try++ {
 		rows, err := q.preview(ctx, caller, name, version, partition, limit, offset)
-		// Storage that keeps one revision only may have replaced the one that was pinned: pin again.
+		// Storage that keeps only one revision may have replaced the pinned one: pin again.
 		if fault.Is(err, fault.Conflict) && try < tries {
 			continue
 		}
@@ -85,7 +86,8 @@ func (q *Query) PreviewVersion(ctx context.Context, caller authz.Caller, name, v
 	}
 }
 
-func (q *Query) preview(ctx context.Context, caller authz.Caller, name, version, partition string, limit, offset int) (Rows, error) {
+func (q *Query) preview(ctx context.Context, caller authz.Caller, name, version, partition string, limit,
+	offset int) (Rows, error) {
 	var (
 		generation storage.Generation
 		partitions []storage.Partition
@@ -99,6 +101,7 @@ func (q *Query) preview(ctx context.Context, caller authz.Caller, name, version,
 	if err != nil {
 		return Rows{}, err
 	}
+
 	if partition != "" {
 		partitions = slices.DeleteFunc(partitions, func(p storage.Partition) bool { return p.Key != partition })
 		if len(partitions) == 0 {
@@ -110,6 +113,7 @@ func (q *Query) preview(ctx context.Context, caller authz.Caller, name, version,
 	for _, c := range dataset.Columns {
 		answer.Columns = append(answer.Columns, storage.Column{Name: c.Name, Type: c.Type})
 	}
+
 	if len(partitions) == 0 {
 		return answer, nil
 	}
@@ -126,7 +130,7 @@ func (q *Query) preview(ctx context.Context, caller authz.Caller, name, version,
 	return answer, q.writeDown(ctx, caller, version, answer)
 }
 
-// writeDown puts a preview into the audit log, before its rows leave.
+// writeDown records a preview in the audit log, before its rows leave.
 func (q *Query) writeDown(ctx context.Context, caller authz.Caller, version string, answer Rows) error {
 	d := read{Dataset: answer.Dataset, Version: *answer.Version, Columns: make([]string, len(answer.Columns))}
 	for i, c := range answer.Columns {

@@ -25,19 +25,19 @@ import (
 	"github.com/dagctl/dagctl/storage"
 )
 
-// Statement is SQL of a user's, and the moment that it is to be answered at.
+// Statement is a user's SQL and the moment to read the datasets at.
 type Statement struct {
 	SQL   string
 	At    registry.Moment
-	Limit int // rows; 0: 1000, or as many as the server allows
+	Limit int // rows; 0: 1000, or fewer if the server allows fewer
 }
 
-// Answer is the rows of a statement. All datasets were read as they were at one moment.
+// Answer holds the rows of a statement. All datasets were read as of one moment.
 type Answer struct {
 	Columns   []storage.Column `json:"columns" nullable:"false"`
 	Rows      [][]any          `json:"rows" nullable:"false"`
-	Truncated bool             `json:"truncated" doc:"There are more rows than the limit, or more bytes than an answer may have"`
-	Datasets  []Source         `json:"datasets" nullable:"false" doc:"What was read"`
+	Truncated bool             `json:"truncated" doc:"There are more rows, or more bytes than allowed"`
+	Datasets  []Source         `json:"datasets" nullable:"false" doc:"The datasets that were read"`
 }
 
 // Source is a dataset that was read.
@@ -48,7 +48,7 @@ type Source struct {
 	DAGVersion int       `json:"dag_version" doc:"The DAG version whose pointer was followed"`
 }
 
-// FirstStatement is what one may want to ask first about a dataset.
+// FirstStatement returns a statement to start with for a dataset.
 func FirstStatement(d registry.Dataset) string {
 	name := d.Name
 	if !d.Published {
@@ -57,9 +57,9 @@ func FirstStatement(d registry.Dataset) string {
 	return "SELECT * FROM " + name + " LIMIT 100"
 }
 
-// Run answers one SELECT over the datasets that the caller may see, by their names. The statement runs in a process of
-// its own (see Child) that has their files and nothing else. Storage that keeps one revision only may have replaced the
-// one that was pinned; then all are pinned again.
+// Run runs one SELECT over the datasets that the caller may see, by their names, in a process of its own (see Child)
+// that has their files and nothing else. Storage that keeps only one revision may have replaced a pinned one; Run then
+// pins all datasets again.
 func (q *Query) Run(ctx context.Context, caller authz.Caller, s Statement) (Answer, error) {
 	return bounded(ctx, q, s, func(ctx context.Context, s Statement) (Answer, error) {
 		answer, err := q.run(ctx, caller, s)
@@ -70,8 +70,9 @@ func (q *Query) Run(ctx context.Context, caller authz.Caller, s Statement) (Answ
 	})
 }
 
-// bounded answers a statement that is worth trying, within what this server answers at once and the time that one may take.
-func bounded[A any](ctx context.Context, q *Query, s Statement, answer func(ctx context.Context, s Statement) (A, error)) (none A, err error) {
+// bounded checks a statement and runs it, within the limits on concurrent statements and on time.
+func bounded[A any](ctx context.Context, q *Query, s Statement,
+	answer func(ctx context.Context, s Statement) (A, error)) (none A, err error) {
 	if err := q.check(&s); err != nil {
 		return none, err
 	}
@@ -79,11 +80,12 @@ func bounded[A any](ctx context.Context, q *Query, s Statement, answer func(ctx 
 	if err != nil {
 		return none, err
 	}
+
 	defer release()
 	ctx, cancel := context.WithTimeoutCause(ctx, q.Limits.Timeout, q.tooSlow())
 	defer cancel()
 	a, err := answer(ctx, s)
-	if errors.Is(err, context.DeadlineExceeded) { // the caller's own deadline, or a connection's way of saying ours
+	if errors.Is(err, context.DeadlineExceeded) { // the caller's own deadline, or ours as a connection reports it
 		err = q.tooSlow()
 	}
 	if err != nil {
@@ -92,13 +94,14 @@ func bounded[A any](ctx context.Context, q *Query, s Statement, answer func(ctx 
 	return a, nil
 }
 
-// slot takes one of the queries that this server answers at once.
+// slot takes one of the slots for concurrent queries.
 func (q *Query) slot() (release func(), err error) {
 	select {
 	case q.slots <- struct{}{}:
 		return func() { <-q.slots }, nil
 	default:
-		return nil, rest.RetryAfter(fault.New(fault.TooMany, "this server is answering %d queries already, as many as it does at once", q.Limits.Concurrent).
+		return nil, rest.RetryAfter(fault.New(fault.TooMany,
+			"this server is already running %d queries, the most that it runs at once", q.Limits.Concurrent).
 			WithHint("try again in a moment"), time.Second)
 	}
 }
@@ -108,11 +111,11 @@ func (q *Query) tooSlow() error {
 		WithHint("ask for fewer partitions or columns, or make it a job")
 }
 
-// check refuses what need not be tried.
+// check refuses statements that cannot succeed.
 func (q *Query) check(s *Statement) error {
 	switch {
 	case len(s.SQL) > maxSQL:
-		return fault.New(fault.TooLarge, "the statement has %d bytes; %d is the most", len(s.SQL), maxSQL)
+		return fault.New(fault.TooLarge, "the statement has %d bytes; at most %d are allowed", len(s.SQL), maxSQL)
 	case !utf8.ValidString(s.SQL) || strings.ContainsRune(s.SQL, 0):
 		return fault.New(fault.Invalid, "the statement is not valid UTF-8 text")
 	case strings.TrimSpace(s.SQL) == "":
@@ -135,6 +138,7 @@ func (q *Query) run(ctx context.Context, caller authz.Caller, s Statement) (Answ
 	if err != nil {
 		return Answer{}, err
 	}
+
 	defer child.stop()
 	const tries = 3
 	for try := 1; ; try++ {
@@ -155,7 +159,8 @@ func (q *Query) run(ctx context.Context, caller authz.Caller, s Statement) (Answ
 				err = out.Failure.err()
 			}
 		}
-		// Rows leave only once it is written down that they do.
+
+		// Rows leave only after the audit log records it.
 		if written := q.finish(ctx, caller, s.At, read, out, err); err == nil {
 			err = written
 		}
@@ -166,14 +171,15 @@ func (q *Query) run(ctx context.Context, caller authz.Caller, s Statement) (Answ
 	}
 }
 
-// reading is what one query holds.
+// reading holds the datasets that one query reads.
 type reading struct {
 	datasets []registry.Readable
 	hold     uuid.UUID
 }
 
-// pin resolves all datasets in one snapshot and keeps their generations from gc for as long as the query may take.
-func (q *Query) pin(ctx context.Context, caller authz.Caller, at registry.Moment, names []relationName) (reading, error) {
+// pin resolves all datasets in one snapshot and protects their generations from gc for as long as the query may take.
+func (q *Query) pin(ctx context.Context, caller authz.Caller, at registry.Moment,
+	names []relationName) (reading, error) {
 	wanted := make([]string, len(names))
 	for i, n := range names {
 		wanted[i] = n.Name
@@ -185,22 +191,26 @@ func (q *Query) pin(ctx context.Context, caller authz.Caller, at registry.Moment
 		if err != nil {
 			return err
 		}
+
 		for _, n := range names {
 			dataset, ok := found[n.Name]
 			if !ok {
-				return fault.New(fault.NotFound, "there is no dataset %q%s", n.Name, n.Place).WithHint("`dagctl datasets list` shows those you may read")
+				return fault.New(fault.NotFound, "there is no dataset %q%s", n.Name, n.Place).
+					WithHint("`dagctl datasets list` shows those you may read")
 			}
 			r.datasets = append(r.datasets, dataset)
 		}
 		if len(r.datasets) == 0 {
 			return nil
 		}
-		r.hold, err = registry.HoldForRead(ctx, tx, caller.OrgID, r.versions(), "query:"+caller.RequestID, time.Now(), q.Limits.Timeout+time.Minute)
+		r.hold, err = registry.HoldForRead(ctx, tx, caller.OrgID, r.versions(), "query:"+caller.RequestID, time.Now(),
+			q.Limits.Timeout+time.Minute)
 		return err
 	})
 	if err != nil || at.Live() || len(r.datasets) == 0 {
 		return r, err
 	}
+
 	err = pg.InOrgTx(ctx, q.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
 		return registry.StillThere(ctx, tx, caller.OrgID, r.datasets)
 	})
@@ -218,7 +228,7 @@ func (r reading) versions() []uuid.UUID {
 	return versions
 }
 
-// open puts the datasets' files into a folder, under numbers for names.
+// open puts the datasets' files into a folder, with numbers as names.
 func (q *Query) open(ctx context.Context, datasets []registry.Readable, dir, base string) ([]relation, error) {
 	relations := []relation{}
 	copied := int64(0)
@@ -227,9 +237,13 @@ func (q *Query) open(ctx context.Context, datasets []registry.Readable, dir, bas
 			copied += d.Bytes
 		}
 		if copied > q.Limits.CopyBytes {
-			return nil, fault.New(fault.TooLarge, "the query reads more than %d MB of datasets in Postgres storage or in a bucket", q.Limits.CopyBytes>>20).
-				WithHint("read those in PostgreSQL by SQL, from their views, or raise queries.max_copy_mb of the server's config")
+			return nil, fault.New(fault.TooLarge,
+				"the query reads more than %d MB of datasets in Postgres storage or in a "+
+					"bucket", q.Limits.CopyBytes>>20).
+				WithHint("query those in PostgreSQL through their views, or raise queries.max_copy_mb in the " +
+					"server's config")
 		}
+
 		own := filepath.Join(dir, fmt.Sprint(i))
 		if err := os.MkdirAll(filepath.Join(own, "rows"), 0o700); err != nil {
 			return nil, err
@@ -247,7 +261,7 @@ func (q *Query) open(ctx context.Context, datasets []registry.Readable, dir, bas
 	return relations, nil
 }
 
-// link puts files into a folder of the child's under numbers for names, and answers their paths there, where dir is called base.
+// link puts files into a folder of the child, with numbers as names, and returns their paths there, where dir is base.
 func link(files []string, dir, base string) (names []string, err error) {
 	for n, file := range files {
 		name := fmt.Sprintf("%d.parquet", n)
@@ -265,8 +279,9 @@ func (q *Query) release(ctx context.Context, caller authz.Caller, r reading) err
 	})
 }
 
-// finish ends the hold and writes down who read what.
-func (q *Query) finish(ctx context.Context, caller authz.Caller, at registry.Moment, r reading, out outcome, failed error) error {
+// finish releases the generations and records who read what.
+func (q *Query) finish(ctx context.Context, caller authz.Caller, at registry.Moment, r reading, out outcome,
+	failed error) error {
 	u := use{Datasets: []read{}, Rows: len(out.Rows)}
 	for _, d := range r.datasets {
 		u.Datasets = append(u.Datasets, read{d.Name, d.Generation.Version, append([]string{}, out.Read[d.Name]...)})
@@ -274,6 +289,7 @@ func (q *Query) finish(ctx context.Context, caller authz.Caller, at registry.Mom
 	if !at.Live() {
 		u.At = at.Which
 	}
+
 	switch {
 	case errors.Is(failed, context.Canceled):
 		u.Rows, u.Failed = 0, "canceled"
@@ -288,18 +304,20 @@ func (q *Query) finish(ctx context.Context, caller authz.Caller, at registry.Mom
 	})
 }
 
-// whateverHappened runs a transaction although nobody may wait for the query any more.
-func (q *Query) whateverHappened(ctx context.Context, caller authz.Caller, fn func(ctx context.Context, tx pgx.Tx) error) error {
+// whateverHappened runs a transaction even if nobody waits for the query any more.
+func (q *Query) whateverHappened(ctx context.Context, caller authz.Caller,
+	fn func(ctx context.Context, tx pgx.Tx) error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
 	return pg.InOrgTx(ctx, q.Requests, caller.OrgID, fn)
 }
 
 func (r reading) answer(out outcome) (Answer, error) {
-	a := Answer{Columns: out.Columns, Rows: make([][]any, len(out.Rows)), Truncated: out.Truncated, Datasets: []Source{}}
+	a := Answer{Columns: out.Columns, Rows: make([][]any, len(out.Rows)), Truncated: out.Truncated,
+		Datasets: []Source{}}
 	for i, text := range out.Rows {
 		decoder := json.NewDecoder(bytes.NewReader(text))
-		decoder.UseNumber() // as DuckDB wrote them
+		decoder.UseNumber() // keeps numbers as DuckDB wrote them
 		if err := decoder.Decode(&a.Rows[i]); err != nil {
 			return Answer{}, fmt.Errorf("read row %d: %w", i, err)
 		}
@@ -310,7 +328,7 @@ func (r reading) answer(out outcome) (Answer, error) {
 	return a, nil
 }
 
-// err is the failure as an error again.
+// err returns the failure as an error.
 func (f *failure) err() error {
 	switch {
 	case f == nil:

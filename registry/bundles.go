@@ -22,16 +22,16 @@ import (
 	"github.com/dagctl/dagctl/internal/pg"
 )
 
-// Bundle is a user's own code that was sent before the DAG that uses it, named by the hash of its content.
+// Bundle is a user's code that was sent before the DAG that uses it. The hash of its content is its name.
 type Bundle struct {
-	Bundle    string    `json:"bundle" doc:"Its id: SHA-256 over its paths and contents, as udf.bundle has it"`
+	Bundle    string    `json:"bundle" doc:"Its id, as in udf.bundle: SHA-256 over its paths and contents"`
 	Files     int       `json:"files"`
 	Bytes     int64     `json:"bytes"`
 	CreatedBy string    `json:"created_by"`
 	CreatedAt time.Time `json:"created_at"`
 }
 
-// PushBundle stores the code in a zip archive; the same content again is the same bundle.
+// PushBundle stores the code of a zip archive; the same content is the same bundle.
 func (r *Registry) PushBundle(ctx context.Context, caller authz.Caller, archive []byte) (b Bundle, err error) {
 	bundle, err := unzip(archive)
 	if err != nil {
@@ -41,14 +41,17 @@ func (r *Registry) PushBundle(ctx context.Context, caller authz.Caller, archive 
 	if err != nil {
 		return Bundle{}, err
 	}
+
 	size := int64(0)
 	for _, data := range bundle.Files {
 		size += int64(len(data))
 	}
+
 	err = pg.InOrgTx(ctx, r.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
 		tag, err := tx.Exec(ctx, `
 			INSERT INTO udf_bundles (org_id, hash, archive, files, bytes, created_by) VALUES ($1, $2, $3, $4, $5, $6)
-			ON CONFLICT (org_id, hash) DO NOTHING`, caller.OrgID, bundle.Hash, stored, len(bundle.Files), size, caller.Actor)
+			ON CONFLICT (org_id, hash) DO NOTHING`, caller.OrgID, bundle.Hash, stored, len(bundle.Files), size,
+			caller.Actor)
 		if err != nil {
 			return err
 		}
@@ -57,7 +60,9 @@ func (r *Registry) PushBundle(ctx context.Context, caller authz.Caller, archive 
 				return err
 			}
 		}
-		rows, err := tx.Query(ctx, `SELECT hash, files, bytes, created_by, created_at FROM udf_bundles WHERE org_id = $1 AND hash = $2`,
+
+		rows, err := tx.Query(ctx, `SELECT hash, files, bytes, created_by, created_at FROM udf_bundles
+			WHERE org_id = $1 AND hash = $2`,
 			caller.OrgID, bundle.Hash)
 		if err != nil {
 			return err
@@ -72,9 +77,11 @@ func (r *Registry) PushBundle(ctx context.Context, caller authz.Caller, archive 
 }
 
 // Bundles lists the org's bundles by id, beginning after one.
-func (r *Registry) Bundles(ctx context.Context, caller authz.Caller, after string, limit int) (bundles []Bundle, err error) {
+func (r *Registry) Bundles(ctx context.Context, caller authz.Caller, after string,
+	limit int) (bundles []Bundle, err error) {
 	err = pg.InOrgTx(ctx, r.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
-		rows, err := tx.Query(ctx, `SELECT hash, files, bytes, created_by, created_at FROM udf_bundles WHERE org_id = $1 AND hash > $2 ORDER BY hash LIMIT $3`,
+		rows, err := tx.Query(ctx, `SELECT hash, files, bytes, created_by, created_at FROM udf_bundles
+			WHERE org_id = $1 AND hash > $2 ORDER BY hash LIMIT $3`,
 			caller.OrgID, after, limit)
 		if err != nil {
 			return err
@@ -88,25 +95,28 @@ func (r *Registry) Bundles(ctx context.Context, caller authz.Caller, after strin
 	return bundles, nil
 }
 
-// refuseUnknownBundles refuses a document that names a bundle which the org has not.
-func refuseUnknownBundles(ctx context.Context, tx pgx.Tx, org uuid.UUID, doc *dag.Document) error {
+// RefuseUnknownBundles refuses a document that names a bundle which the org does not have.
+func RefuseUnknownBundles(ctx context.Context, tx pgx.Tx, org uuid.UUID, doc *dag.Document) error {
 	for _, job := range doc.Jobs {
 		if job.UDF == nil || job.UDF.Bundle == "" {
 			continue
 		}
 		var known bool
-		if err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM udf_bundles WHERE org_id = $1 AND hash = $2)`, org, job.UDF.Bundle).Scan(&known); err != nil {
+		if err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM udf_bundles WHERE org_id = $1 AND hash = $2)`, org,
+			job.UDF.Bundle).Scan(&known); err != nil {
 			return fmt.Errorf("bundle of job %s: %w", job.Name, err)
 		}
 		if !known {
-			return fault.New(fault.Invalid, "%s: job %s: there is no bundle %q", job.Position, job.Name, job.UDF.Bundle).
+			return fault.New(fault.Invalid, "%s: job %s: there is no bundle %q", job.Position, job.Name,
+				job.UDF.Bundle).
 				WithHint("`dagctl udf push FOLDER` sends code and prints its id; or name the folder itself")
 		}
 	}
 	return nil
 }
 
-// Code is the zip archive of a job's own code. Its entrypoint and what begins as programs do are executable in it.
+// Code returns the zip archive of a job's own code. Files that begin like a script or an ELF program are executable in
+// it.
 func (r *Registry) Code(ctx context.Context, job *Job) ([]byte, error) {
 	udf := job.Def.UDF
 	switch {
@@ -114,17 +124,20 @@ func (r *Registry) Code(ctx context.Context, job *Job) ([]byte, error) {
 		return nil, fault.New(fault.NotFound, "job %s has no code of its own", job.Address())
 	case udf.Bundle != "":
 		var archive []byte
-		err := r.Pool.QueryRow(ctx, `SELECT archive FROM udf_bundles WHERE org_id = $1 AND hash = $2`, job.OrgID, udf.Bundle).Scan(&archive)
+		err := r.Pool.QueryRow(ctx, `SELECT archive FROM udf_bundles WHERE org_id = $1 AND hash = $2`, job.OrgID,
+			udf.Bundle).Scan(&archive)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return nil, fault.New(fault.NotFound, "bundle %s of job %s is gone", udf.Bundle, job.Address())
 		}
 		return archive, err
 	}
+
 	var (
 		stored []byte
 		files  map[string][]byte
 	)
-	if err := r.Pool.QueryRow(ctx, `SELECT files FROM dag_versions WHERE org_id = $1 AND id = $2`, job.OrgID, job.VersionID).Scan(&stored); err != nil {
+	if err := r.Pool.QueryRow(ctx, `SELECT files FROM dag_versions WHERE org_id = $1 AND id = $2`, job.OrgID,
+		job.VersionID).Scan(&stored); err != nil {
 		return nil, fmt.Errorf("code of %s: %w", job.Address(), err)
 	}
 	if err := json.Unmarshal(stored, &files); err != nil {
@@ -133,7 +146,7 @@ func (r *Registry) Code(ctx context.Context, job *Job) ([]byte, error) {
 	return zipped(udf.Code(files))
 }
 
-// zipped is the archive of a bundle: the same for the same bundle, whenever and wherever it is made.
+// zipped returns the archive of a bundle. The same bundle always gives the same bytes.
 func zipped(b dag.Bundle) ([]byte, error) {
 	var out bytes.Buffer
 	w := zip.NewWriter(&out)
@@ -151,25 +164,30 @@ func zipped(b dag.Bundle) ([]byte, error) {
 			return nil, fmt.Errorf("archive %s: %w", name, err)
 		}
 	}
+
 	if err := w.Close(); err != nil {
 		return nil, err
 	}
 	return out.Bytes(), nil
 }
 
-// unzip reads an archive within the limits of a bundle; one folder around all of it is left out.
+// unzip reads an archive within the limits of a bundle. A single folder around everything is left out.
 func unzip(archive []byte) (dag.Bundle, error) {
 	r, err := zip.NewReader(bytes.NewReader(archive), int64(len(archive)))
 	if err != nil {
-		return dag.Bundle{}, fault.New(fault.Invalid, "this is no zip archive: %w", err).WithHint("send a folder, or a zip of one")
+		return dag.Bundle{}, fault.New(fault.Invalid, "not a zip archive: %w", err).
+			WithHint("send a folder, or a zip of one")
 	}
 	if err := valid(r); err != nil {
 		return dag.Bundle{}, err
 	}
+
 	root := "."
-	if entries, err := fs.ReadDir(r, "."); err == nil && len(entries) == 1 && entries[0].IsDir() && !strings.HasPrefix(entries[0].Name(), ".") {
+	if entries, err := fs.ReadDir(r, "."); err == nil && len(entries) == 1 && entries[0].IsDir() &&
+		!strings.HasPrefix(entries[0].Name(), ".") {
 		root = entries[0].Name()
 	}
+
 	bundle, err := dag.ReadBundle(r, root)
 	if err != nil {
 		return dag.Bundle{}, fault.New(fault.Invalid, "%w", err)
@@ -177,21 +195,25 @@ func unzip(archive []byte) (dag.Bundle, error) {
 	return bundle, nil
 }
 
-// valid refuses archives that no file system would hold.
+// valid refuses archives that cannot be unpacked as plain files and folders.
 func valid(r *zip.Reader) error {
 	if len(r.File) > 10*dag.MaxUDFFiles {
-		return fault.New(fault.TooLarge, "the archive has %d entries; a bundle may have %d files", len(r.File), dag.MaxUDFFiles)
+		return fault.New(fault.TooLarge, "the archive has %d entries; a bundle may have %d files", len(r.File),
+			dag.MaxUDFFiles)
 	}
+
 	for _, f := range r.File {
 		name := f.Name
 		if n := len(name); n > 0 && name[n-1] == '/' {
 			name = name[:n-1]
 		}
+
 		if !fs.ValidPath(name) {
-			return fault.New(fault.Invalid, "the archive has a file named %q, which leads out of it", f.Name)
+			return fault.New(fault.Invalid, "the archive has a file named %q, which is outside of the archive", f.Name)
 		}
 		if !f.Mode().IsRegular() && !f.Mode().IsDir() {
-			return fault.New(fault.Invalid, "%s in the archive is a link or a device; only files and folders are taken", f.Name)
+			return fault.New(fault.Invalid,
+				"%s in the archive is a link or a device; only files and folders are allowed", f.Name)
 		}
 	}
 	return nil

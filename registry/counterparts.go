@@ -18,12 +18,13 @@ type Counterpart struct {
 	Comparable bool      // both are cut into partitions alike
 }
 
-// Counterparts pairs the generations of a version with those that serve the same datasets, where they differ.
+// Counterparts pairs the generations of a version with the different ones that serve the same datasets.
 func Counterparts(ctx context.Context, tx pgx.Tx, version uuid.UUID) ([]Counterpart, error) {
 	rows, err := tx.Query(ctx, `
 		SELECT p.dataset_uuid, p.dataset_version, l.dataset_version, j.origin_job_id, g.partition_by = lg.partition_by
 		FROM dag_version_datasets p
-		JOIN dataset_pointers l ON l.org_id = p.org_id AND l.dataset_uuid = p.dataset_uuid AND l.dataset_version <> p.dataset_version
+		JOIN dataset_pointers l ON l.org_id = p.org_id AND l.dataset_uuid = p.dataset_uuid
+		  AND l.dataset_version <> p.dataset_version
 		JOIN dag_version_datasets lp ON lp.dag_version_id = l.dag_version_id AND lp.dataset_uuid = l.dataset_uuid
 		JOIN jobs j ON j.dag_version_id = l.dag_version_id AND j.name = lp.job_name
 		JOIN dataset_versions g ON g.id = p.dataset_version
@@ -35,19 +36,22 @@ func Counterparts(ctx context.Context, tx pgx.Tx, version uuid.UUID) ([]Counterp
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[Counterpart])
 }
 
-// Lacking lists, for pairs of a source's generations, the partitions that the candidate lacks and the one that serves has,
-// and how many it read before the one that serves read something else.
+// Lacking compares a pair of a source's generations. It returns the partitions that the live generation has and the
+// candidate lacks, and how many others the candidate read before the live generation read something else.
 func Lacking(ctx context.Context, tx pgx.Tx, c Counterpart) (missing []string, older int, err error) {
 	rows, err := tx.Query(ctx, `
 		SELECT l.partition_key, p.partition_key IS NULL
 		FROM partition_versions l
-		LEFT JOIN partition_versions p ON p.dataset_version = $2 AND p.partition_key = l.partition_key AND p.state = 'Published'
+		LEFT JOIN partition_versions p ON p.dataset_version = $2 AND p.partition_key = l.partition_key
+		  AND p.state = 'Published'
 		WHERE l.dataset_version = $1 AND l.state = 'Published'
-		  AND (p.partition_key IS NULL OR p.source_version IS DISTINCT FROM l.source_version AND p.materialized_at < l.materialized_at)
+		  AND (p.partition_key IS NULL
+		      OR p.source_version IS DISTINCT FROM l.source_version AND p.materialized_at < l.materialized_at)
 		ORDER BY 1`, c.Live, c.Candidate)
 	if err != nil {
 		return nil, 0, fmt.Errorf("compare sources of dataset %s: %w", c.Dataset, err)
 	}
+
 	var key string
 	var absent bool
 	_, err = pgx.ForEachRow(rows, []any{&key, &absent}, func() error {
@@ -61,7 +65,8 @@ func Lacking(ctx context.Context, tx pgx.Tx, c Counterpart) (missing []string, o
 	return missing, older, err
 }
 
-// Leaf is a revision that others go back to: of a dataset outside the generations that were followed, or of a source.
+// Leaf is a revision that other revisions were made from: of a dataset outside the generations that were followed, or
+// of a source.
 type Leaf struct {
 	Root          int // which of the revisions asked about, from 0
 	Dataset       uuid.UUID
@@ -72,8 +77,8 @@ type Leaf struct {
 	SourceVersion string
 }
 
-// Trace follows revisions to what they were made from, through the generations of a build and those it is to replace.
-// Of an appended partition every revision counts, because all that was ever read is inside it.
+// Trace follows revisions back to what they were made from, through the generations of a build and those it replaces.
+// For an appended partition every revision counts, because the partition contains everything that was ever read.
 func Trace(ctx context.Context, tx pgx.Tx, roots []Pin, through, appended []uuid.UUID) ([]Leaf, error) {
 	versions, keys, revisions := make([]uuid.UUID, len(roots)), make([]string, len(roots)), make([]int64, len(roots))
 	for i, r := range roots {
@@ -91,12 +96,15 @@ func Trace(ctx context.Context, tx pgx.Tx, roots []Pin, through, appended []uuid
 			WHERE w.version = ANY($4))
 		SELECT w.root, p.dataset_uuid, w.version, w.key, w.revision, p.materialized_at, coalesce(p.source_version, '')
 		FROM walk w
-		JOIN partition_versions p ON p.dataset_version = w.version AND p.partition_key = w.key AND p.revision = w.revision
+		JOIN partition_versions p ON p.dataset_version = w.version AND p.partition_key = w.key
+		  AND p.revision = w.revision
 		WHERE w.version <> ALL($4)
-		   OR NOT EXISTS (SELECT FROM partition_inputs i WHERE i.output_version = w.version AND i.output_key = w.key AND i.output_revision = w.revision)`,
+		   OR NOT EXISTS (SELECT FROM partition_inputs i
+		       WHERE i.output_version = w.version AND i.output_key = w.key AND i.output_revision = w.revision)`,
 		versions, keys, revisions, through, appended)
 	if err != nil {
 		return nil, fmt.Errorf("trace %d revisions: %w", len(roots), err)
 	}
+
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[Leaf])
 }

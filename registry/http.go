@@ -7,32 +7,11 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/dagctl/dagctl/authz"
-	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/internal/rest"
 )
 
-// MaxDeployBody holds the largest DAG file with the largest set of files, in base64.
-const MaxDeployBody = dag.MaxFilesBytes/3*4 + 2*dag.MaxFileBytes
-
-// AddRoutes adds the registry's operations to an API. What a DAG is doing is the dispatcher's to say: see its http.go.
+// AddRoutes adds the registry's operations to an API. The dispatcher's routes say what a DAG is doing.
 func (r *Registry) AddRoutes(api *authz.API) {
-	authz.Handle(api, authz.Writer, huma.Operation{
-		OperationID: "deploy", Method: http.MethodPost, Path: "/v1/dags/{dag}/versions", Tags: []string{"dags"},
-		Summary:      "Deploy a DAG file",
-		Description:  "Answers 201 for a new version, and 200 where this very document was deployed before.",
-		MaxBodyBytes: MaxDeployBody, DefaultStatus: http.StatusCreated,
-	}, r.handleDeploy)
-
-	authz.Handle(api, authz.Reader, huma.Operation{
-		OperationID: "list-versions", Method: http.MethodGet, Path: "/v1/dags/{dag}/versions", Tags: []string{"dags"},
-		Summary: "List the versions of a DAG, the newest first",
-	}, r.handleVersions)
-
-	authz.Handle(api, authz.Writer, huma.Operation{
-		OperationID: "diff-versions", Method: http.MethodGet, Path: "/v1/dags/{dag}/diff", Tags: []string{"dags"},
-		Summary: "Compare two versions: their text, and what going from one to the other does to each dataset",
-	}, r.handleDiff)
-
 	authz.Handle(api, authz.Reader, huma.Operation{
 		OperationID: "list-datasets", Method: http.MethodGet, Path: "/v1/datasets", Tags: []string{"datasets"},
 		Summary: "Search the catalogue",
@@ -40,17 +19,19 @@ func (r *Registry) AddRoutes(api *authz.API) {
 
 	authz.Handle(api, authz.Reader, huma.Operation{
 		OperationID: "get-dataset", Method: http.MethodGet, Path: "/v1/datasets/{name}", Tags: []string{"datasets"},
-		Summary: "Get a dataset with its columns and what its checks said", Description: nameDoc,
+		Summary: "Get a dataset with its columns and the results of its checks", Description: NameDoc,
 	}, r.handleDataset)
 
 	authz.Handle(api, authz.Reader, huma.Operation{
-		OperationID: "list-dataset-versions", Method: http.MethodGet, Path: "/v1/datasets/{name}/versions", Tags: []string{"datasets"},
-		Summary: "List the generations of a dataset, the newest first", Description: nameDoc,
+		OperationID: "list-dataset-versions", Method: http.MethodGet, Path: "/v1/datasets/{name}/versions",
+		Tags:    []string{"datasets"},
+		Summary: "List the generations of a dataset, the newest first", Description: NameDoc,
 	}, r.handleGenerations)
 
 	authz.Handle(api, authz.Reader, huma.Operation{
-		OperationID: "list-partitions", Method: http.MethodGet, Path: "/v1/datasets/{name}/partitions", Tags: []string{"datasets"},
-		Summary: "List the partitions that readers see", Description: nameDoc,
+		OperationID: "list-partitions", Method: http.MethodGet, Path: "/v1/datasets/{name}/partitions",
+		Tags:    []string{"datasets"},
+		Summary: "List the partitions that readers see", Description: NameDoc,
 	}, r.handlePartitions)
 
 	authz.Handle(api, authz.Reader, huma.Operation{
@@ -59,71 +40,15 @@ func (r *Registry) AddRoutes(api *authz.API) {
 	}, r.handleOperators)
 
 	r.addPinRoutes(api)
-	r.addRematerializeRoute(api)
 	r.addVerifyRoute(api)
 	r.addBundleRoutes(api)
 }
 
-const nameDoc = "An unpublished dataset is named dag/job/output; write the slashes as %2F, or use the dataset's id."
+const NameDoc = "An unpublished dataset is named dag/job/output; write the slashes as %2F, or use the dataset's id."
 
 // NameInput addresses a dataset.
 type NameInput struct {
 	Name string `path:"name" maxLength:"300" doc:"Name or id of the dataset"`
-}
-
-type deployInput struct {
-	DAG  string `path:"dag" maxLength:"63"`
-	Body DeployRequest
-}
-
-type deployOutput struct {
-	Status int
-	Body   Deployment
-}
-
-func (r *Registry) handleDeploy(ctx context.Context, caller authz.Caller, in *deployInput) (*deployOutput, error) {
-	deployed, err := r.Deploy(ctx, caller, in.DAG, in.Body)
-	if err != nil {
-		return nil, err
-	}
-	out := &deployOutput{Status: http.StatusOK, Body: deployed}
-	if deployed.Created {
-		out.Status = http.StatusCreated
-	}
-	return out, nil
-}
-
-type versionsInput struct {
-	rest.PageInput
-	DAG string `path:"dag" maxLength:"63"`
-}
-
-type versionsOutput struct{ Body rest.List[PastVersion] }
-
-func (r *Registry) handleVersions(ctx context.Context, caller authz.Caller, in *versionsInput) (*versionsOutput, error) {
-	var before int32
-	if _, err := in.After(&before); err != nil {
-		return nil, err
-	}
-	versions, err := r.History(ctx, caller, in.DAG, int(before), in.Limit+1)
-	if err != nil {
-		return nil, err
-	}
-	list, err := rest.NewList(versions, in.Limit, func(v PastVersion) any { return v.Number })
-	return &versionsOutput{list}, err
-}
-
-type diffInput struct {
-	DAG  string `path:"dag" maxLength:"63"`
-	From int    `query:"from" required:"true" minimum:"1" maximum:"2147483647"`
-	To   int    `query:"to" required:"true" minimum:"1" maximum:"2147483647"`
-}
-
-type diffOutput struct{ Body VersionDiff }
-
-func (r *Registry) handleDiff(ctx context.Context, caller authz.Caller, in *diffInput) (*diffOutput, error) {
-	diff, err := r.DiffVersions(ctx, caller, in.DAG, in.From, in.To)
-	return &diffOutput{diff}, err
 }
 
 type datasetsInput struct {
@@ -131,14 +56,16 @@ type datasetsInput struct {
 	Search      string `query:"search" maxLength:"200" doc:"Part of the name or of the description"`
 	Tag         string `query:"tag" maxLength:"100"`
 	DAG         string `query:"dag" maxLength:"63" doc:"Made by this DAG"`
-	Unpublished bool   `query:"unpublished" doc:"Those without a published name too; they are for writers"`
-	Late        bool   `query:"late" doc:"Only those that have not what was due by now"`
+	Unpublished bool   `query:"unpublished" doc:"Also those without a published name; for writers"`
+	Late        bool   `query:"late" doc:"Only those that lack data that is due by now"`
 }
 
 type datasetsOutput struct{ Body rest.List[Dataset] }
 
-func (r *Registry) handleDatasets(ctx context.Context, caller authz.Caller, in *datasetsInput) (*datasetsOutput, error) {
-	f := DatasetFilter{Search: in.Search, Tag: in.Tag, DAG: in.DAG, Unpublished: in.Unpublished, Late: in.Late, Limit: in.Limit + 1}
+func (r *Registry) handleDatasets(ctx context.Context, caller authz.Caller,
+	in *datasetsInput) (*datasetsOutput, error) {
+	f := DatasetFilter{Search: in.Search, Tag: in.Tag, DAG: in.DAG, Unpublished: in.Unpublished, Late: in.Late,
+		Limit: in.Limit + 1}
 	if _, err := in.After(&f.After); err != nil {
 		return nil, err
 	}
@@ -159,7 +86,8 @@ func (r *Registry) handleDataset(ctx context.Context, caller authz.Caller, in *N
 
 type generationsOutput struct{ Body rest.List[Generation] }
 
-func (r *Registry) handleGenerations(ctx context.Context, caller authz.Caller, in *NameInput) (*generationsOutput, error) {
+func (r *Registry) handleGenerations(ctx context.Context, caller authz.Caller,
+	in *NameInput) (*generationsOutput, error) {
 	generations, err := r.Generations(ctx, caller, in.Name)
 	if err != nil {
 		return nil, err
@@ -175,7 +103,8 @@ type partitionsInput struct {
 
 type partitionsOutput struct{ Body rest.List[Revision] }
 
-func (r *Registry) handlePartitions(ctx context.Context, caller authz.Caller, in *partitionsInput) (*partitionsOutput, error) {
+func (r *Registry) handlePartitions(ctx context.Context, caller authz.Caller,
+	in *partitionsInput) (*partitionsOutput, error) {
 	var after string
 	if _, err := in.After(&after); err != nil {
 		return nil, err

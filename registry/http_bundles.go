@@ -15,8 +15,9 @@ import (
 func (r *Registry) addBundleRoutes(api *authz.API) {
 	authz.Handle(api, authz.Writer, huma.Operation{
 		OperationID: "push-udf-bundle", Method: http.MethodPost, Path: "/v1/udf-bundles", Tags: []string{"dags"},
-		Summary:     "Send code that jobs with udf.bundle run",
-		Description: "The body is a zip archive. The same content again is the same bundle.", MaxBodyBytes: dag.MaxUDFBytes + 1<<20,
+		Summary:      "Send code that jobs with udf.bundle run",
+		Description:  "The body is a zip archive. The same content is the same bundle.",
+		MaxBodyBytes: dag.MaxUDFBytes + 1<<20,
 	}, r.handlePushBundle)
 
 	authz.Handle(api, authz.Reader, huma.Operation{

@@ -42,6 +42,7 @@ func (r *Registry) Jobs(ctx context.Context, tx pgx.Tx, ids []uuid.UUID) (map[uu
 	if len(missing) == 0 {
 		return found, nil
 	}
+
 	if err := r.loadJobs(ctx, tx, missing, found); err != nil {
 		return nil, fmt.Errorf("load %d jobs: %w", len(missing), err)
 	}
@@ -63,10 +64,12 @@ func (r *Registry) loadJobs(ctx context.Context, tx pgx.Tx, ids []uuid.UUID, fou
 	if err != nil {
 		return err
 	}
+
 	for rows.Next() {
 		j := new(Job)
 		var definition []byte
-		if err := rows.Scan(&j.ID, &j.OrgID, &j.OrgSlug, &j.DAG, &j.Name, &j.VersionID, &j.Origin, &definition); err != nil {
+		if err := rows.Scan(&j.ID, &j.OrgID, &j.OrgSlug, &j.DAG, &j.Name, &j.VersionID, &j.Origin,
+			&definition); err != nil {
 			return err
 		}
 		if err := json.Unmarshal(definition, &j.Def); err != nil {
@@ -77,6 +80,7 @@ func (r *Registry) loadJobs(ctx context.Context, tx pgx.Tx, ids []uuid.UUID, fou
 	if err := rows.Err(); err != nil {
 		return err
 	}
+
 	if err := loadOutputs(ctx, tx, ids, found); err != nil {
 		return err
 	}
@@ -93,6 +97,7 @@ func loadOutputs(ctx context.Context, tx pgx.Tx, ids []uuid.UUID, found map[uuid
 	if err != nil {
 		return err
 	}
+
 	var (
 		id, dataset, version uuid.UUID
 		index                int
@@ -106,7 +111,8 @@ func loadOutputs(ctx context.Context, tx pgx.Tx, ids []uuid.UUID, found map[uuid
 }
 
 func outputGeneration(j *Job, index int, dataset, version uuid.UUID) OutputGeneration {
-	g := storage.Generation{OrgID: j.OrgID, OrgSlug: j.OrgSlug, Dataset: dataset, Version: version, Kind: storage.Parquet}
+	g := storage.Generation{OrgID: j.OrgID, OrgSlug: j.OrgSlug, Dataset: dataset,
+		Version: version, Kind: storage.Parquet}
 	if index < len(j.Def.Storage) {
 		g.Kind, g.Indexes = storage.Kind(j.Def.Storage[index].Kind), j.Def.Storage[index].Indexes
 	}
@@ -130,6 +136,7 @@ func loadInputs(ctx context.Context, tx pgx.Tx, ids []uuid.UUID, found map[uuid.
 	if err != nil {
 		return err
 	}
+
 	var (
 		id          uuid.UUID
 		in          JobInput
@@ -137,39 +144,32 @@ func loadInputs(ctx context.Context, tx pgx.Tx, ids []uuid.UUID, found map[uuid.
 		version     *uuid.UUID
 		store       []byte
 	)
-	_, err = pgx.ForEachRow(rows, []any{&id, &in.Index, &in.Dataset, &in.InDAG, &partitionBy, &in.Producer, &version, &store}, func() error {
+	columns := []any{&id, &in.Index, &in.Dataset, &in.InDAG, &partitionBy, &in.Producer, &version, &store}
+	_, err = pgx.ForEachRow(rows, columns, func() error {
 		j := found[id]
 		in.Def, in.PartitionBy = j.Def.Inputs[in.Index], dag.Partitioning{}
 		if err := json.Unmarshal(partitionBy, &in.PartitionBy); err != nil {
 			return err
 		}
+
 		in.Generation = storage.Generation{OrgID: j.OrgID, OrgSlug: j.OrgSlug, Dataset: in.Dataset}
 		if version != nil {
-			if err := setGeneration(&in.Generation, *version, store); err != nil {
+			if err := SetGeneration(&in.Generation, *version, store); err != nil {
 				return err
 			}
 		}
+
 		j.Inputs = append(j.Inputs, in)
 		return nil
 	})
 	return err
 }
 
-// Consumers tells who reads the given generations: jobs of active versions and of those being built, through any input.
-// Origins that several versions share come up once, by their acting row.
-// It relies on idx_job_inputs_dataset, and looks every reader up by itself (LATERAL with LIMIT): a join would be planned to
-// read all the jobs of the versions in work.
-func (r *Registry) Consumers(ctx context.Context, tx pgx.Tx, generations []uuid.UUID) ([]Consumer, error) {
-	var b pg.Batch
-	found := r.QueueConsumers(&b, generations)
-	if err := b.Send(ctx, tx); err != nil {
-		return nil, err
-	}
-	return found(ctx, tx)
-}
-
-// QueueConsumers is Consumers as a part of a batch: what it returns tells the answer once that is sent.
-func (r *Registry) QueueConsumers(b *pg.Batch, generations []uuid.UUID) func(ctx context.Context, tx pgx.Tx) ([]Consumer, error) {
+// Consumers returns who reads the given generations: jobs of active versions and of those being built, through any
+// input. Origins that several versions share come up once, by their acting row. It relies on idx_job_inputs_dataset,
+// and looks every reader up by itself (LATERAL with LIMIT): a join would be planned to read all the jobs of the
+// versions in work.
+func (r *Registry) Consumers(b *pg.Batch, generations []uuid.UUID) *pg.Later[[]Consumer] {
 	type edge struct {
 		generation, job uuid.UUID
 		input           int
@@ -179,7 +179,9 @@ func (r *Registry) QueueConsumers(b *pg.Batch, generations []uuid.UUID) func(ctx
 		edges []edge
 		e     edge
 	)
-	b.Query(fmt.Sprintf("find consumers of %d generations", len(generations)), []any{&e.generation, &e.job, &e.input, &e.live}, func() error {
+
+	doing := fmt.Sprintf("find consumers of %d generations", len(generations))
+	b.Query(doing, []any{&e.generation, &e.job, &e.input, &e.live}, func() error {
 		edges = append(edges, e)
 		return nil
 	}, `
@@ -201,7 +203,8 @@ func (r *Registry) QueueConsumers(b *pg.Batch, generations []uuid.UUID) func(ctx
 		SELECT DISTINCT ON (origin_job_id, input_index, generation) generation, job_id, input_index, live
 		FROM edges
 		ORDER BY origin_job_id, input_index, generation, live DESC, created_at DESC`, generations)
-	return func(ctx context.Context, tx pgx.Tx) ([]Consumer, error) {
+
+	return pg.Then(pg.Answer(b, &edges), func(ctx context.Context, tx pgx.Tx, edges []edge) ([]Consumer, error) {
 		ids := make([]uuid.UUID, len(edges))
 		for i, e := range edges {
 			ids[i] = e.job
@@ -210,20 +213,22 @@ func (r *Registry) QueueConsumers(b *pg.Batch, generations []uuid.UUID) func(ctx
 		if err != nil {
 			return nil, err
 		}
+
 		consumers := make([]Consumer, len(edges))
 		for i, e := range edges {
 			consumers[i] = Consumer{Job: jobs[e.job], Input: e.input, Generation: e.generation, Live: e.live}
 		}
 		return consumers, nil
-	}
+	})
 }
 
-// ActingJobs tells by which job row each origin is run now. An origin that no active, building or ready version uses is absent.
+// ActingJobs returns the job row by which each origin is run now. An origin that no active, building or ready version
+// uses is absent.
 func (r *Registry) ActingJobs(ctx context.Context, tx pgx.Tx, origins []uuid.UUID) (map[uuid.UUID]Acting, error) {
 	return r.acting(ctx, tx, `j.origin_job_id = ANY($1)`, origins)
 }
 
-// JobsInWork tells the acting rows of every origin of one version, or of all versions the dispatcher works for where
+// JobsInWork returns the acting rows of every origin of one version, or of all versions the dispatcher works for where
 // version is nil.
 func (r *Registry) JobsInWork(ctx context.Context, tx pgx.Tx, version *uuid.UUID) (map[uuid.UUID]Acting, error) {
 	if version == nil {
@@ -242,6 +247,7 @@ func (r *Registry) acting(ctx context.Context, tx pgx.Tx, where string, args ...
 	if err != nil {
 		return nil, fmt.Errorf("find acting jobs: %w", err)
 	}
+
 	live := map[uuid.UUID]bool{}
 	var (
 		ids    []uuid.UUID
@@ -254,6 +260,7 @@ func (r *Registry) acting(ctx context.Context, tx pgx.Tx, where string, args ...
 	}); err != nil {
 		return nil, fmt.Errorf("find acting jobs: %w", err)
 	}
+
 	jobs, err := r.Jobs(ctx, tx, ids)
 	if err != nil {
 		return nil, err
@@ -265,10 +272,12 @@ func (r *Registry) acting(ctx context.Context, tx pgx.Tx, where string, args ...
 	return acting, nil
 }
 
-// InputGenerations resolves the generation that each input of the jobs reads at this moment, by the id of the job's row and
-// by input index. An input within the DAG reads what the job's version pins; one from another DAG what that DAG's readers
-// see. A dataset that nobody serves (its DAG has no active version) has the version uuid.Nil.
-func (r *Registry) InputGenerations(ctx context.Context, tx pgx.Tx, jobs ...*Job) (map[uuid.UUID][]storage.Generation, error) {
+// InputGenerations resolves the generation that each input of the jobs reads at this moment, by the id of the job's row
+// and by input index. An input within the DAG reads what the job's version pins; one from another DAG what that DAG's
+// readers see. A dataset that nobody serves (its DAG has no active version) has the version uuid.Nil.
+func (r *Registry) InputGenerations(
+	ctx context.Context, tx pgx.Tx, jobs ...*Job,
+) (map[uuid.UUID][]storage.Generation, error) {
 	generations := make(map[uuid.UUID][]storage.Generation, len(jobs))
 	var foreign []uuid.UUID
 	for _, j := range jobs {
@@ -284,6 +293,7 @@ func (r *Registry) InputGenerations(ctx context.Context, tx pgx.Tx, jobs ...*Job
 			foreign = append(foreign, j.ID)
 		}
 	}
+
 	if len(foreign) == 0 {
 		return generations, nil
 	}
@@ -296,13 +306,14 @@ func (r *Registry) InputGenerations(ctx context.Context, tx pgx.Tx, jobs ...*Job
 	if err != nil {
 		return nil, fmt.Errorf("resolve inputs of %d jobs: %w", len(foreign), err)
 	}
+
 	var (
 		job, version uuid.UUID
 		index        int
 		store        []byte
 	)
 	_, err = pgx.ForEachRow(rows, []any{&job, &index, &version, &store}, func() error {
-		return setGeneration(&generations[job][index], version, store)
+		return SetGeneration(&generations[job][index], version, store)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("resolve inputs of %d jobs: %w", len(foreign), err)
@@ -310,7 +321,7 @@ func (r *Registry) InputGenerations(ctx context.Context, tx pgx.Tx, jobs ...*Job
 	return generations, nil
 }
 
-func setGeneration(g *storage.Generation, version uuid.UUID, store []byte) error {
+func SetGeneration(g *storage.Generation, version uuid.UUID, store []byte) error {
 	var s dag.Storage
 	if err := json.Unmarshal(store, &s); err != nil {
 		return err

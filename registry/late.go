@@ -12,25 +12,28 @@ import (
 	"github.com/dagctl/dagctl/dag"
 )
 
-// Late says that a published dataset with `due` has not what it was to have by now.
+// Late says that a published dataset lacks data that is due by now.
 type Late struct {
-	Partition string    `json:"partition,omitempty" doc:"The partition that is not there; absent where the dataset has none in time"`
-	DueAt     time.Time `json:"due_at" doc:"When it was to be there"`
+	Partition string    `json:"partition,omitempty" doc:"The missing partition; absent if the dataset has none in time"`
+	DueAt     time.Time `json:"due_at" doc:"When it was due"`
 }
 
-// lateness decides whether a dataset is late: where it has partitions in time, if the last one that was due by now is not
-// published; otherwise, if it was last published longer ago than `due` allows. since is when that was, or when the
-// dataset came to be. It is pure.
-func lateness(p dag.Partitioning, within time.Duration, since time.Time, published func(key string) bool, now time.Time) *Late {
+// Lateness decides whether a dataset is late. A dataset with partitions in time is late if the last one that is due by
+// now is not published; any other, if it was last published longer ago than `due` allows. since is the time of that
+// publication, or of the dataset's creation. It is pure.
+func Lateness(p dag.Partitioning, within time.Duration, since time.Time,
+	published func(key string) bool, now time.Time) *Late {
 	if within <= 0 {
 		return nil
 	}
+
 	if p.Kind != dag.ByTime {
 		if due := since.Add(within); due.Before(now) {
 			return &Late{DueAt: due.UTC()}
 		}
 		return nil
 	}
+
 	key := p.LastComplete(now.Add(-within))
 	_, end, err := p.Bounds(key)
 	if err != nil || published(key) {
@@ -39,14 +42,14 @@ func lateness(p dag.Partitioning, within time.Duration, since time.Time, publish
 	return &Late{Partition: key, DueAt: end.Add(within).UTC()}
 }
 
-// dueOf is what the rules need of a dataset beyond its catalogue entry.
+// dueOf is what lateness needs to know about a dataset beyond its catalogue entry.
 type dueOf struct {
 	within  time.Duration
 	created time.Time
 }
 
-// markLate says of each dataset whether it is late. Two statements, however many there are; the second relies on
-// idx_partition_versions_published.
+// markLate marks the datasets that are late. It takes two statements, however many datasets there are; the second
+// relies on idx_partition_versions_published.
 func markLate(ctx context.Context, tx pgx.Tx, org uuid.UUID, found []Dataset, now time.Time) error {
 	ids := make([]uuid.UUID, len(found))
 	for i, d := range found {
@@ -57,6 +60,7 @@ func markLate(ctx context.Context, tx pgx.Tx, org uuid.UUID, found []Dataset, no
 	if err != nil {
 		return fmt.Errorf("find what is due: %w", err)
 	}
+
 	dues := map[uuid.UUID]dueOf{}
 	var (
 		id      uuid.UUID
@@ -69,6 +73,7 @@ func markLate(ctx context.Context, tx pgx.Tx, org uuid.UUID, found []Dataset, no
 	}); err != nil || len(dues) == 0 {
 		return err
 	}
+
 	wanted, partitionings, err := dueKeys(found, dues, now)
 	if err != nil {
 		return err
@@ -77,6 +82,7 @@ func markLate(ctx context.Context, tx pgx.Tx, org uuid.UUID, found []Dataset, no
 	if err != nil {
 		return err
 	}
+
 	for i := range found {
 		d := &found[i]
 		due, ok := dues[d.ID]
@@ -87,12 +93,13 @@ func markLate(ctx context.Context, tx pgx.Tx, org uuid.UUID, found []Dataset, no
 		if d.UpdatedAt != nil {
 			since = *d.UpdatedAt
 		}
-		d.Late = lateness(partitionings[d.ID], due.within, since, func(key string) bool { return there[Ref{*d.Version, key}] }, now)
+		d.Late = Lateness(partitionings[d.ID], due.within, since,
+			func(key string) bool { return there[Ref{*d.Version, key}] }, now)
 	}
 	return nil
 }
 
-// dueKeys lists the partitions that were due last, of the datasets that have any in time.
+// dueKeys lists the partitions that were due last, for datasets with partitions in time.
 func dueKeys(found []Dataset, dues map[uuid.UUID]dueOf, now time.Time) ([]Ref, map[uuid.UUID]dag.Partitioning, error) {
 	var wanted []Ref
 	partitionings := map[uuid.UUID]dag.Partitioning{}
@@ -101,12 +108,14 @@ func dueKeys(found []Dataset, dues map[uuid.UUID]dueOf, now time.Time) ([]Ref, m
 		if !ok || d.Version == nil {
 			continue
 		}
+
 		var p dag.Partitioning
 		if len(d.PartitionBy) > 0 {
 			if err := json.Unmarshal(d.PartitionBy, &p); err != nil {
 				return nil, nil, fmt.Errorf("partitioning of %s: %w", d.Name, err)
 			}
 		}
+
 		partitionings[d.ID] = p
 		if p.Kind == dag.ByTime {
 			wanted = append(wanted, Ref{*d.Version, p.LastComplete(now.Add(-due.within))})
@@ -120,13 +129,16 @@ func publishedKeys(ctx context.Context, tx pgx.Tx, wanted []Ref) (map[Ref]bool, 
 	for i, r := range wanted {
 		versions[i], keys[i] = r.Version, r.Key
 	}
+
 	rows, err := tx.Query(ctx, `
 		SELECT r.dataset_version, r.partition_key FROM partition_versions r
-		JOIN unnest($1::uuid[], $2::text[]) AS w(version, key) ON r.dataset_version = w.version AND r.partition_key = w.key
+		JOIN unnest($1::uuid[], $2::text[]) AS w(version, key) ON r.dataset_version = w.version
+		  AND r.partition_key = w.key
 		WHERE r.state = 'Published'`, versions, keys)
 	if err != nil {
 		return nil, fmt.Errorf("look for what is due: %w", err)
 	}
+
 	there := map[Ref]bool{}
 	var ref Ref
 	_, err = pgx.ForEachRow(rows, []any{&ref.Version, &ref.Key}, func() error { there[ref] = true; return nil })

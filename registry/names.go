@@ -10,8 +10,9 @@ import (
 	"github.com/dagctl/dagctl/authz"
 )
 
-// ReadableNames tells the names of those among the datasets that the caller may read; the others are absent.
-func (r *Registry) ReadableNames(ctx context.Context, tx pgx.Tx, caller authz.Caller, datasets []uuid.UUID) (map[uuid.UUID]string, error) {
+// ReadableNames returns the names of those datasets that the caller may read.
+func (r *Registry) ReadableNames(ctx context.Context, tx pgx.Tx, caller authz.Caller,
+	datasets []uuid.UUID) (map[uuid.UUID]string, error) {
 	known, err := r.producers(ctx, tx, caller, datasets)
 	if err != nil {
 		return nil, err
@@ -25,9 +26,10 @@ func (r *Registry) ReadableNames(ctx context.Context, tx pgx.Tx, caller authz.Ca
 	return names, nil
 }
 
-// DatasetByName finds one catalogue entry, in the caller's transaction, and says whether it is late; see Dataset.
-func (r *Registry) DatasetByName(ctx context.Context, tx pgx.Tx, caller authz.Caller, name string, now time.Time) (Dataset, error) {
-	found, err := r.dataset(ctx, tx, caller, name)
+// DatasetByName finds one catalogue entry in the caller's transaction and marks it if it is late; see Dataset.
+func (r *Registry) DatasetByName(ctx context.Context, tx pgx.Tx, caller authz.Caller, name string,
+	now time.Time) (Dataset, error) {
+	found, err := r.FindDataset(ctx, tx, caller, name)
 	if err != nil {
 		return Dataset{}, err
 	}

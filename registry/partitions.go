@@ -40,19 +40,13 @@ type Made struct {
 	Pins      []Pin
 }
 
-// Published tells the published revision numbers of whole generations, by partition key.
-func Published(ctx context.Context, tx pgx.Tx, generations []uuid.UUID) (map[uuid.UUID]map[string]int64, error) {
-	var b pg.Batch
-	found := QueuePublished(&b, generations)
-	return found, b.Send(ctx, tx)
-}
-
-// QueuePublished is Published as a part of a batch: the answer is filled in when that is sent.
-func QueuePublished(b *pg.Batch, generations []uuid.UUID) map[uuid.UUID]map[string]int64 {
+// Published returns the published revision numbers of whole generations, by partition key.
+func Published(b *pg.Batch, generations []uuid.UUID) *pg.Later[map[uuid.UUID]map[string]int64] {
 	found := map[uuid.UUID]map[string]int64{}
 	if len(generations) == 0 {
-		return found
+		return pg.Known(found)
 	}
+
 	var (
 		ref      Ref
 		revision int64
@@ -66,24 +60,18 @@ func QueuePublished(b *pg.Batch, generations []uuid.UUID) map[uuid.UUID]map[stri
 	}, `
 		SELECT dataset_version, partition_key, revision FROM partition_versions
 		WHERE dataset_version = ANY($1) AND state = 'Published'`, generations)
-	return found
+	return pg.Answer(b, &found)
 }
 
-// PublishedAt tells the published revision numbers of given partitions; absent ones have none.
-// It relies on idx_partition_versions_published. Each partition is looked up by itself (LATERAL with LIMIT), here and in
-// the statements below: a join is planned for the size that the table had once, and reads all of it ever after.
-func PublishedAt(ctx context.Context, tx pgx.Tx, refs []Ref) (map[Ref]int64, error) {
-	var b pg.Batch
-	found := QueuePublishedAt(&b, refs)
-	return found, b.Send(ctx, tx)
-}
-
-// QueuePublishedAt is PublishedAt as a part of a batch: the answer is filled in when that is sent.
-func QueuePublishedAt(b *pg.Batch, refs []Ref) map[Ref]int64 {
+// PublishedAt returns the published revision numbers of given partitions; absent ones have none. It relies on
+// idx_partition_versions_published. Each partition is looked up by itself (LATERAL with LIMIT), here and in the
+// statements below: a join is planned for the size that the table had once, and reads all of it ever after.
+func PublishedAt(b *pg.Batch, refs []Ref) *pg.Later[map[Ref]int64] {
 	found := make(map[Ref]int64, len(refs))
 	if len(refs) == 0 {
-		return found
+		return pg.Known(found)
 	}
+
 	var (
 		ref      Ref
 		revision int64
@@ -97,30 +85,36 @@ func QueuePublishedAt(b *pg.Batch, refs []Ref) map[Ref]int64 {
 		FROM unnest($1::uuid[], $2::text[]) AS w(version, key)
 		CROSS JOIN LATERAL (SELECT p.revision FROM partition_versions p
 			WHERE p.dataset_version = w.version AND p.partition_key = w.key AND p.state = 'Published' LIMIT 1) AS p`, versions, keys)
-	return found
+	return pg.Answer(b, &found)
 }
 
-// LastMade tells, for given output partitions, the newest revision and what it was made from. With all, the inputs of
-// every revision that was not rejected are told together, as an appending output has them all inside it.
-func LastMade(ctx context.Context, tx pgx.Tx, refs []Ref, all bool) (map[Ref]Made, error) {
-	var b pg.Batch
-	found := make(map[Ref]Made, len(refs))
-	QueueLastMade(&b, refs, all, found)
-	return found, b.Send(ctx, tx)
+// LastMade returns the newest revision of each output partition that has one, and what that was made from. A replaced
+// partition is made from the inputs of its newest revision; an appended one from those of every revision that was not
+// rejected, as it has them all inside it. A partition is in one of the two lists.
+func LastMade(b *pg.Batch, replaced, appended []Ref) *pg.Later[map[Ref]Made] {
+	found := make(map[Ref]Made, len(replaced)+len(appended))
+	if len(replaced)+len(appended) == 0 {
+		return pg.Known(found)
+	}
+	findLastMade(b, replaced, false, found)
+	findLastMade(b, appended, true, found)
+	return pg.Answer(b, &found)
 }
 
-// QueueLastMade is LastMade as a part of a batch: found is filled in when that is sent.
-func QueueLastMade(b *pg.Batch, refs []Ref, all bool, found map[Ref]Made) {
+// findLastMade fills in found when b is sent. With all, the inputs of all revisions count.
+func findLastMade(b *pg.Batch, refs []Ref, all bool, found map[Ref]Made) {
 	if len(refs) == 0 {
 		return
 	}
+
 	var (
 		ref  Ref
 		made Made
 		pins []byte
 	)
 	versions, keys := splitRefs(refs)
-	b.Query("last revisions", []any{&ref.Version, &ref.Key, &made.Revision, &made.State, &made.Inherited, &pins}, func() error {
+	b.Query("last revisions", []any{&ref.Version, &ref.Key, &made.Revision, &made.State, &made.Inherited,
+		&pins}, func() error {
 		made.Pins = nil
 		if err := json.Unmarshal(pins, &made.Pins); err != nil {
 			return err
@@ -170,9 +164,11 @@ func splitRefs(refs []Ref) (versions []uuid.UUID, keys []string) {
 	return versions, keys
 }
 
-// SourceVersions tells from which version of its unit each partition of a source's generation was last made: what the
-// next enumeration compares with. Rejected revisions count, so that bad data is not read again until it changes.
-func SourceVersions(ctx context.Context, tx pgx.Tx, generation uuid.UUID) (versions map[string]string, revisions map[string]int64, err error) {
+// SourceVersions returns the version of its unit from which each partition of a source's generation was last made: what
+// the next enumeration compares with. Rejected revisions count, so that bad data is not read again until it changes.
+func SourceVersions(
+	ctx context.Context, tx pgx.Tx, generation uuid.UUID,
+) (versions map[string]string, revisions map[string]int64, err error) {
 	rows, err := tx.Query(ctx, `
 		SELECT DISTINCT ON (partition_key) partition_key, coalesce(source_version, ''), revision
 		FROM partition_versions WHERE dataset_version = $1
@@ -180,6 +176,7 @@ func SourceVersions(ctx context.Context, tx pgx.Tx, generation uuid.UUID) (versi
 	if err != nil {
 		return nil, nil, fmt.Errorf("source versions: %w", err)
 	}
+
 	versions, revisions = map[string]string{}, map[string]int64{}
 	var (
 		key, version string
@@ -201,18 +198,13 @@ type Content struct {
 
 // Contents loads what pinned revisions consist of, whatever their state: a pinned revision stays readable after it was
 // replaced. Pins are looked up by generation, key and revision; see Pin.Content.
-func Contents(ctx context.Context, tx pgx.Tx, pins []Pin) (map[Pin]Content, error) {
-	var b pg.Batch
-	found := QueueContents(&b, pins)
-	return found, b.Send(ctx, tx)
-}
-
-// QueueContents is Contents as a part of a batch: the answer is filled in when that is sent.
-func QueueContents(b *pg.Batch, pins []Pin) map[Pin]Content {
+func Contents(b *pg.Batch, pins []Pin) *pg.Later[map[Pin]Content] {
 	found := make(map[Pin]Content, len(pins))
 	if len(pins) == 0 {
-		return found
+		return pg.Known(found)
 	}
+
+	// Several pins may name one revision: it is asked for once.
 	refs, revisions := make([]Ref, 0, len(pins)), make([]int64, 0, len(pins))
 	for _, p := range pins {
 		if _, asked := found[p.revision()]; asked {
@@ -221,6 +213,7 @@ func QueueContents(b *pg.Batch, pins []Pin) map[Pin]Content {
 		found[p.revision()] = Content{}
 		refs, revisions = append(refs, Ref{p.Version, p.Key}), append(revisions, p.Revision)
 	}
+
 	var (
 		pin           Pin
 		at            time.Time
@@ -243,7 +236,7 @@ func QueueContents(b *pg.Batch, pins []Pin) map[Pin]Content {
 		CROSS JOIN LATERAL (SELECT * FROM partition_versions p
 			WHERE p.dataset_version = w.version AND p.partition_key = w.key AND p.revision = w.revision LIMIT 1) AS p`,
 		versions, keys, revisions)
-	return found
+	return pg.Answer(b, &found)
 }
 
 // revision is the pin reduced to the revision it names.
@@ -264,7 +257,7 @@ func LockHeld(ctx context.Context, tx pgx.Tx, ref Ref, revision int64) (Revision
 }
 
 // PublishHeld lets readers see a held revision. Held revisions are published in their order: older ones that still wait
-// are rejected, and one that is older than what is published is rejected itself, which false tells.
+// are rejected, and one that is older than what is published is rejected itself: then PublishHeld returns false.
 func PublishHeld(ctx context.Context, tx pgx.Tx, ref Ref, revision int64) (bool, error) {
 	var newer bool
 	err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM partition_versions WHERE dataset_version = $1 AND partition_key = $2
@@ -275,8 +268,9 @@ func PublishHeld(ctx context.Context, tx pgx.Tx, ref Ref, revision int64) (bool,
 	if newer {
 		return false, RejectHeld(ctx, tx, ref, revision)
 	}
+
 	var b pg.Batch
-	queueReplace(&b, []Ref{ref})
+	endPublished(&b, []Ref{ref})
 	b.Exec(fmt.Sprintf("publish revision %d of partition %q", revision, ref.Key), `
 		UPDATE partition_versions SET state = CASE WHEN revision = $3 THEN 'Published' ELSE 'Rejected' END,
 			ended_at = CASE WHEN revision < $3 THEN now() END
@@ -300,7 +294,9 @@ func RejectHeld(ctx context.Context, tx pgx.Tx, ref Ref, revision int64) error {
 }
 
 // RecordChecks stores what the checks said of a revision.
-func RecordChecks(ctx context.Context, tx pgx.Tx, org uuid.UUID, ref Ref, revision int64, task uuid.UUID, results []CheckResult) error {
+func RecordChecks(
+	ctx context.Context, tx pgx.Tx, org uuid.UUID, ref Ref, revision int64, task uuid.UUID, results []CheckResult,
+) error {
 	_, err := tx.Exec(ctx, `
 		INSERT INTO check_results (org_id, dataset_version, partition_key, revision, name, severity, outcome, failures, sample, error, task_id)
 		SELECT $1, $2, $3, $4, w.name, w.severity, w.outcome, w.failures, NULLIF(w.sample, 'null'), NULLIF(w.error, ''), $5
@@ -327,6 +323,7 @@ func LoadRevision(ctx context.Context, tx pgx.Tx, ref Ref, revision int64) (Revi
 	if err != nil {
 		return r, fmt.Errorf("load revision %d of partition %q: %w", revision, ref.Key, err)
 	}
+
 	r.Manifest.Rows, r.Manifest.Bytes = r.Rows, r.Bytes
 	if err := json.Unmarshal(files, &r.Manifest.Files); err != nil {
 		return r, err
@@ -334,7 +331,7 @@ func LoadRevision(ctx context.Context, tx pgx.Tx, ref Ref, revision int64) (Revi
 	return r, json.Unmarshal(schema, &r.Manifest.Schema)
 }
 
-// PinsOf tells what one revision was made from.
+// PinsOf returns what one revision was made from.
 func PinsOf(ctx context.Context, tx pgx.Tx, ref Ref, revision int64) ([]Pin, error) {
 	rows, err := tx.Query(ctx, `
 		SELECT input_index, input_dataset, input_version, input_key, input_revision, compared FROM partition_inputs

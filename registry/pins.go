@@ -20,16 +20,18 @@ type VersionPin struct {
 	Number int        `json:"version"`
 	Actor  string     `json:"actor"`
 	Reason string     `json:"reason"`
-	Until  *time.Time `json:"until,omitempty" doc:"For good where it is left out"`
+	Until  *time.Time `json:"until,omitempty" doc:"For good if it is left out"`
 	At     time.Time  `json:"at"`
 }
 
-// Pin pins a version, or changes its pin. It is pinned as a whole, because a dataset alone is not what one rolls back to.
-func (r *Registry) Pin(ctx context.Context, caller authz.Caller, dagName string, number int, until *time.Time, reason string) (VersionPin, error) {
+// Pin pins a version, or changes its pin. A version is pinned as a whole, because a rollback moves all of its datasets.
+func (r *Registry) Pin(ctx context.Context, caller authz.Caller, dagName string, number int, until *time.Time,
+	reason string) (VersionPin, error) {
 	pin := VersionPin{DAG: dagName, Number: number, Actor: caller.Actor, Reason: reason, Until: until}
 	if until != nil && !until.After(time.Now()) {
 		return pin, fault.New(fault.Invalid, "pin %s v%d: %s has passed", dagName, number, until.Format(time.RFC3339))
 	}
+
 	err := pg.InOrgTx(ctx, r.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
 		// gc marks under the same lock, so what is not purged now stays.
 		if err := LockDAG(ctx, tx, caller.OrgID, dagName); err != nil {
@@ -42,14 +44,18 @@ func (r *Registry) Pin(ctx context.Context, caller authz.Caller, dagName string,
 		if err := refusePurged(ctx, tx, version, dagName, number); err != nil {
 			return err
 		}
+
 		err = tx.QueryRow(ctx, `
 			INSERT INTO pins (org_id, dag_name, dag_version_id, actor, reason, until) VALUES ($1, $2, $3, $4, $5, $6)
-			ON CONFLICT (dag_version_id) DO UPDATE SET actor = EXCLUDED.actor, reason = EXCLUDED.reason, until = EXCLUDED.until, at = now()
+			ON CONFLICT (dag_version_id) DO UPDATE
+			SET actor = EXCLUDED.actor, reason = EXCLUDED.reason, until = EXCLUDED.until, at = now()
 			RETURNING at`, caller.OrgID, dagName, version, caller.Actor, reason, until).Scan(&pin.At)
 		if err != nil {
 			return err
 		}
-		return authz.Audit(ctx, tx, caller, "dag.pin", fmt.Sprintf("%s v%d", dagName, number), map[string]any{"until": until, "reason": reason})
+
+		return authz.Audit(ctx, tx, caller, "dag.pin", fmt.Sprintf("%s v%d", dagName, number),
+			map[string]any{"until": until, "reason": reason})
 	})
 	if err != nil {
 		return pin, fmt.Errorf("pin %s v%d: %w", dagName, number, err)
@@ -57,13 +63,14 @@ func (r *Registry) Pin(ctx context.Context, caller authz.Caller, dagName string,
 	return pin, nil
 }
 
-// Unpin lets gc have a version again, once no window holds it either.
+// Unpin removes a version's pin, so that gc may remove the version's data once no window protects it either.
 func (r *Registry) Unpin(ctx context.Context, caller authz.Caller, dagName string, number int) error {
 	err := pg.InOrgTx(ctx, r.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
 		version, err := versionNumbered(ctx, tx, caller.OrgID, dagName, number)
 		if err != nil {
 			return err
 		}
+
 		tag, err := tx.Exec(ctx, `DELETE FROM pins WHERE org_id = $1 AND dag_version_id = $2`, caller.OrgID, version)
 		if err != nil {
 			return err
@@ -84,8 +91,11 @@ func (r *Registry) Pins(ctx context.Context, caller authz.Caller, dagName string
 	var pins []VersionPin
 	err := pg.InOrgTx(ctx, r.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, `
-			SELECT k.dag_name, v.number, k.actor, k.reason, k.until, k.at FROM pins k JOIN dag_versions v ON v.id = k.dag_version_id
-			WHERE k.org_id = $1 AND k.dag_name = $2 AND (k.until IS NULL OR k.until > now()) ORDER BY v.number DESC`, caller.OrgID, dagName)
+			SELECT k.dag_name, v.number, k.actor, k.reason, k.until, k.at FROM pins k
+			JOIN dag_versions v ON v.id = k.dag_version_id
+			WHERE k.org_id = $1 AND k.dag_name = $2 AND (k.until IS NULL OR k.until > now())
+			ORDER BY v.number DESC`, caller.OrgID, dagName)
+
 		if err != nil {
 			return err
 		}
@@ -98,10 +108,13 @@ func (r *Registry) Pins(ctx context.Context, caller authz.Caller, dagName string
 	return pins, nil
 }
 
-func versionNumbered(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName string, number int) (id uuid.UUID, err error) {
-	err = tx.QueryRow(ctx, `SELECT id FROM dag_versions WHERE org_id = $1 AND dag_name = $2 AND number = $3`, org, dagName, number).Scan(&id)
+func versionNumbered(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName string,
+	number int) (id uuid.UUID, err error) {
+	err = tx.QueryRow(ctx, `SELECT id FROM dag_versions WHERE org_id = $1 AND dag_name = $2 AND number = $3`, org,
+		dagName, number).Scan(&id)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return id, fault.New(fault.NotFound, "%s has no version %d", dagName, number).WithHint("`dagctl history %s` lists its versions", dagName)
+		return id, fault.New(fault.NotFound, "%s has no version %d", dagName, number).
+			WithHint("`dagctl history %s` lists its versions", dagName)
 	}
 	return id, err
 }
@@ -115,5 +128,5 @@ func refusePurged(ctx context.Context, tx pgx.Tx, version uuid.UUID, dagName str
 		return err
 	}
 	return fault.New(fault.Conflict, "%d datasets of version %d of %s were purged", purged, number, dagName).
-		WithHint("deploy its document again: that rebuilds what is gone")
+		WithHint("deploy its document again: that rebuilds the missing data")
 }

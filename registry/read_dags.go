@@ -20,11 +20,11 @@ type DAG struct {
 	Name      string     `json:"name"`
 	Active    *Version   `json:"active,omitempty" doc:"The version that readers see"`
 	Building  *Version   `json:"building,omitempty" doc:"The version that is being built, or is ready and not cut over"`
-	Failed    *Version   `json:"failed,omitempty" doc:"The latest version, where it failed"`
+	Failed    *Version   `json:"failed,omitempty" doc:"The latest version, if it failed"`
 	UpdatedAt *time.Time `json:"updated_at,omitempty" doc:"When the newest partition that readers see was published"`
 }
 
-// Shown is the version whose jobs stand for the DAG: the active one, else the one on its way, else the one that failed.
+// Shown returns the version whose jobs represent the DAG: the active one, else the one on its way, else the failed one.
 func (d DAG) Shown() *Version {
 	for _, v := range []*Version{d.Active, d.Building, d.Failed} {
 		if v != nil {
@@ -39,7 +39,7 @@ type JobView struct {
 	Name        string       `json:"name"`
 	Origin      uuid.UUID    `json:"-"`
 	Activation  string       `json:"activation"`
-	Source      string       `json:"source,omitempty" doc:"Of a source: cron, poll, webhook, manual, timer or always_on"`
+	Source      string       `json:"source,omitempty" doc:"cron, poll, webhook, manual, timer or always_on"`
 	Operator    string       `json:"operator"`
 	Runtime     string       `json:"runtime"`
 	Description string       `json:"description,omitempty"`
@@ -54,13 +54,13 @@ type InputView struct {
 	Job     string `json:"job"`
 	Output  int    `json:"output"`
 	Map     string `json:"map"`
-	Dataset string `json:"dataset,omitempty" doc:"Its name, where the caller may read it"`
+	Dataset string `json:"dataset,omitempty" doc:"Its name, if the caller may read it"`
 }
 
 // OutputView is one output of a job.
 type OutputView struct {
 	Name    string `json:"name"`
-	Dataset string `json:"dataset,omitempty" doc:"Its name, where the caller may read it"`
+	Dataset string `json:"dataset,omitempty" doc:"Its name, if the caller may read it"`
 }
 
 // DAGs lists the org's DAGs by name, beginning after the given one.
@@ -75,26 +75,29 @@ func (r *Registry) DAG(ctx context.Context, tx pgx.Tx, caller authz.Caller, name
 		return DAG{}, err
 	}
 	if len(found) == 0 {
-		return DAG{}, fault.New(fault.NotFound, "there is no DAG %q", name).WithHint("`dagctl status` lists those there are")
+		return DAG{}, fault.New(fault.NotFound, "there is no DAG %q", name).WithHint("`dagctl status` lists the DAGs")
 	}
 	return found[0], nil
 }
 
 // dags relies on the unique key (org_id, dag_name, number) of dag_versions: names come from a scan of it that the
-// limit cuts short, and each lookup per name is of one row; how fresh a DAG is comes from idx_partition_versions_newest,
-// one row for each of its datasets.
-func (r *Registry) dags(ctx context.Context, tx pgx.Tx, caller authz.Caller, where, name string, limit int) ([]DAG, error) {
+// limit cuts short, and each lookup per name reads one row. When a DAG was last updated comes from
+// idx_partition_versions_newest, one row for each of its datasets.
+func (r *Registry) dags(ctx context.Context, tx pgx.Tx, caller authz.Caller, where, name string,
+	limit int) ([]DAG, error) {
 	rows, err := tx.Query(ctx, `
 		WITH names AS (
 			SELECT DISTINCT d.dag_name FROM dag_versions d
 			WHERE d.org_id = $1 AND `+where+` AND (d.status IN ('Active', 'Building', 'Ready') OR d.status = 'Failed'
-				AND d.number = (SELECT max(n.number) FROM dag_versions n WHERE n.org_id = $1 AND n.dag_name = d.dag_name))
+				AND d.number = (SELECT max(n.number) FROM dag_versions n
+				    WHERE n.org_id = $1 AND n.dag_name = d.dag_name))
 			ORDER BY d.dag_name LIMIT $3)
 		SELECT n.dag_name, active.id, building.id, last.id,
 		       (SELECT max(newest.at)
 		        FROM dag_version_datasets p,
 		             LATERAL (SELECT r.materialized_at AS at FROM partition_versions r
-		                      WHERE r.dataset_version = p.dataset_version AND r.state = 'Published' AND r.materialized_at IS NOT NULL
+		                      WHERE r.dataset_version = p.dataset_version AND r.state = 'Published'
+		                        AND r.materialized_at IS NOT NULL
 		                      ORDER BY r.materialized_at DESC LIMIT 1) newest
 		        WHERE p.dag_version_id = active.id)
 		FROM names n
@@ -110,6 +113,7 @@ func (r *Registry) dags(ctx context.Context, tx pgx.Tx, caller authz.Caller, whe
 	if err != nil {
 		return nil, fmt.Errorf("list DAGs: %w", err)
 	}
+
 	var (
 		found                  []DAG
 		active, building, last []*uuid.UUID
@@ -129,10 +133,12 @@ func (r *Registry) dags(ctx context.Context, tx pgx.Tx, caller authz.Caller, whe
 	}); err != nil {
 		return nil, fmt.Errorf("list DAGs: %w", err)
 	}
+
 	versions, err := versionsByID(ctx, tx, caller, ids)
 	if err != nil {
 		return nil, err
 	}
+
 	pick := func(id *uuid.UUID) *Version {
 		if id == nil {
 			return nil
@@ -145,28 +151,32 @@ func (r *Registry) dags(ctx context.Context, tx pgx.Tx, caller authz.Caller, whe
 	return found, nil
 }
 
-func versionsByID(ctx context.Context, tx pgx.Tx, caller authz.Caller, ids []uuid.UUID) (map[uuid.UUID]*Version, error) {
-	rows, err := tx.Query(ctx, `SELECT `+versionColumns+` FROM dag_versions WHERE org_id = $1 AND id = ANY($2)`, caller.OrgID, ids)
+func versionsByID(ctx context.Context, tx pgx.Tx, caller authz.Caller,
+	ids []uuid.UUID) (map[uuid.UUID]*Version, error) {
+	rows, err := tx.Query(ctx, `SELECT `+VersionColumns+` FROM dag_versions WHERE org_id = $1 AND id = ANY($2)`,
+		caller.OrgID, ids)
 	if err != nil {
 		return nil, fmt.Errorf("read versions: %w", err)
 	}
+
 	defer rows.Close()
 	versions := make(map[uuid.UUID]*Version, len(ids))
 	for rows.Next() {
-		v, err := scanVersion(rows)
+		v, err := ScanVersion(rows)
 		if err != nil {
 			return nil, fmt.Errorf("read versions: %w", err)
 		}
 		v = v.shownTo(caller)
 		versions[v.ID] = &v
 	}
+
 	if err := rows.Err(); err != nil {
 		return nil, fmt.Errorf("read versions: %w", err)
 	}
 	return versions, nil
 }
 
-// shownTo leaves out the error, which may quote rows and SQL, where the caller may not write.
+// shownTo removes the error, which may quote rows and SQL, unless the caller is a writer.
 func (v Version) shownTo(caller authz.Caller) Version {
 	if !caller.Is(authz.RoleWriter) {
 		v.Error = ""
@@ -182,20 +192,22 @@ type VersionText struct {
 }
 
 // Versions lists a DAG's versions, the newest first, beginning before the given number (0: with the newest).
-func (r *Registry) Versions(ctx context.Context, caller authz.Caller, dagName string, before, limit int) ([]Version, error) {
+func (r *Registry) Versions(ctx context.Context, caller authz.Caller, dagName string,
+	before, limit int) ([]Version, error) {
 	var found []Version
 	err := pg.InOrgTx(ctx, r.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
 		if _, err := r.DAG(ctx, tx, caller, dagName); err != nil {
 			return err
 		}
-		rows, err := tx.Query(ctx, `SELECT `+versionColumns+` FROM dag_versions
+
+		rows, err := tx.Query(ctx, `SELECT `+VersionColumns+` FROM dag_versions
 			WHERE org_id = $1 AND dag_name = $2 AND ($3 = 0 OR number < $3)
 			ORDER BY number DESC LIMIT $4`, caller.OrgID, dagName, before, limit)
 		if err != nil {
 			return err
 		}
 		found, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (Version, error) {
-			v, err := scanVersion(row)
+			v, err := ScanVersion(row)
 			return v.shownTo(caller), err
 		})
 		return err
@@ -211,14 +223,17 @@ func (r *Registry) Version(ctx context.Context, caller authz.Caller, dagName str
 	var found VersionText
 	err := pg.InOrgTx(ctx, r.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
 		var id uuid.UUID
-		err := tx.QueryRow(ctx, `SELECT id, yaml, vars FROM dag_versions WHERE org_id = $1 AND dag_name = $2 AND number = $3`,
+		err := tx.QueryRow(ctx, `SELECT id, yaml, vars FROM dag_versions
+			WHERE org_id = $1 AND dag_name = $2 AND number = $3`,
 			caller.OrgID, dagName, number).Scan(&id, &found.YAML, &found.Vars)
 		if errors.Is(err, pgx.ErrNoRows) {
-			return fault.New(fault.NotFound, "DAG %q has no version %d", dagName, number).WithHint("`dagctl history %s` lists its versions", dagName)
+			return fault.New(fault.NotFound, "DAG %q has no version %d", dagName, number).
+				WithHint("`dagctl history %s` lists its versions", dagName)
 		}
 		if err != nil {
 			return err
 		}
+
 		versions, err := versionsByID(ctx, tx, caller, []uuid.UUID{id})
 		if err != nil {
 			return err
@@ -234,7 +249,8 @@ func (r *Registry) Version(ctx context.Context, caller authz.Caller, dagName str
 
 // JobsOf returns the jobs of a version in the order of its document.
 func (r *Registry) JobsOf(ctx context.Context, tx pgx.Tx, caller authz.Caller, version uuid.UUID) ([]JobView, error) {
-	rows, err := tx.Query(ctx, `SELECT id FROM jobs WHERE org_id = $1 AND dag_version_id = $2 ORDER BY id`, caller.OrgID, version)
+	rows, err := tx.Query(ctx, `SELECT id FROM jobs WHERE org_id = $1 AND dag_version_id = $2 ORDER BY id`,
+		caller.OrgID, version)
 	if err != nil {
 		return nil, fmt.Errorf("list jobs of version %s: %w", version, err)
 	}
@@ -242,10 +258,12 @@ func (r *Registry) JobsOf(ctx context.Context, tx pgx.Tx, caller authz.Caller, v
 	if err != nil {
 		return nil, fmt.Errorf("list jobs of version %s: %w", version, err)
 	}
+
 	jobs, err := r.Jobs(ctx, tx, ids)
 	if err != nil {
 		return nil, err
 	}
+
 	var datasets []uuid.UUID
 	for _, id := range ids {
 		for _, out := range jobs[id].Outputs {
@@ -255,10 +273,12 @@ func (r *Registry) JobsOf(ctx context.Context, tx pgx.Tx, caller authz.Caller, v
 			datasets = append(datasets, in.Dataset)
 		}
 	}
+
 	known, err := r.producers(ctx, tx, caller, datasets)
 	if err != nil {
 		return nil, err
 	}
+
 	views := make([]JobView, len(ids))
 	for i, id := range ids {
 		views[i] = jobView(jobs[id], known)
@@ -268,43 +288,49 @@ func (r *Registry) JobsOf(ctx context.Context, tx pgx.Tx, caller authz.Caller, v
 
 func jobView(j *Job, known map[uuid.UUID]producer) JobView {
 	v := JobView{
-		Name: j.Name, Origin: j.Origin, Activation: string(j.Def.Activation), Operator: j.Def.Operator, Runtime: j.Def.Runtime,
-		Description: j.Def.Description, Inputs: []InputView{}, Outputs: []OutputView{},
+		Name: j.Name, Origin: j.Origin, Activation: string(j.Def.Activation), Description: j.Def.Description,
+		Operator: j.Def.Operator, Runtime: j.Def.Runtime, Inputs: []InputView{}, Outputs: []OutputView{},
 	}
+
 	if j.Def.Source != nil {
 		v.Source = j.Def.Source.Kind
 	}
+
 	for _, in := range j.Inputs {
 		p := known[in.Dataset]
 		edge := InputView{As: in.Def.As, Map: string(in.Def.Map.Kind), Dataset: p.readable}
-		// The producer of another DAG is told only to whom its dataset is.
+		// A producer in another DAG is shown only to those who may read its dataset.
 		if in.InDAG || p.readable != "" {
 			edge.DAG, edge.Job, edge.Output = p.dag, p.job, p.output
 		}
 		v.Inputs = append(v.Inputs, edge)
 	}
+
 	for _, out := range j.Outputs {
 		v.Outputs = append(v.Outputs, OutputView{Name: out.Name, Dataset: known[out.Generation.Dataset].readable})
 	}
 	return v
 }
 
-// producer is where a dataset comes from, and its name where the caller may read it.
+// producer is the job that makes a dataset. readable is the dataset's name, empty if the caller may not read it.
 type producer struct {
 	dag, job string
 	output   int
 	readable string
 }
 
-func (r *Registry) producers(ctx context.Context, tx pgx.Tx, caller authz.Caller, datasets []uuid.UUID) (map[uuid.UUID]producer, error) {
+func (r *Registry) producers(ctx context.Context, tx pgx.Tx, caller authz.Caller,
+	datasets []uuid.UUID) (map[uuid.UUID]producer, error) {
 	args := []any{caller.OrgID, datasets}
-	visible := visibleTo(caller, &args)
+	visible := VisibleTo(caller, &args)
 	rows, err := tx.Query(ctx, `
-		SELECT d.id, d.producer_dag_name, d.producer_job_name, d.producer_output_index, CASE WHEN `+visible+` THEN d.name ELSE '' END
+		SELECT d.id, d.producer_dag_name, d.producer_job_name, d.producer_output_index,
+		       CASE WHEN `+visible+` THEN d.name ELSE '' END
 		FROM datasets d WHERE d.org_id = $1 AND d.id = ANY($2)`, args...)
 	if err != nil {
 		return nil, fmt.Errorf("find producers of %d datasets: %w", len(datasets), err)
 	}
+
 	known := make(map[uuid.UUID]producer, len(datasets))
 	var (
 		id uuid.UUID
@@ -319,8 +345,10 @@ func (r *Registry) producers(ctx context.Context, tx pgx.Tx, caller authz.Caller
 	return known, nil
 }
 
-// Origins finds the origins of a DAG's jobs, of every version, by id. An empty name stands for all; at least one is given.
-func (r *Registry) Origins(ctx context.Context, tx pgx.Tx, caller authz.Caller, dagName, job string) ([]uuid.UUID, error) {
+// Origins returns the origins of a DAG's jobs over all versions. An empty dagName or job matches all; one of them is
+// always given.
+func (r *Registry) Origins(ctx context.Context, tx pgx.Tx, caller authz.Caller,
+	dagName, job string) ([]uuid.UUID, error) {
 	rows, err := tx.Query(ctx, `
 		SELECT id FROM jobs
 		WHERE org_id = $1 AND id = origin_job_id AND ($2 = '' OR dag_name = $2) AND ($3 = '' OR name = $3)`,
@@ -335,13 +363,15 @@ func (r *Registry) Origins(ctx context.Context, tx pgx.Tx, caller authz.Caller, 
 	return ids, nil
 }
 
-// OriginsOf tells of which of the given versions each origin is a job. Versions may share origins.
-func (r *Registry) OriginsOf(ctx context.Context, tx pgx.Tx, caller authz.Caller, versions []uuid.UUID) (map[uuid.UUID][]uuid.UUID, error) {
+// OriginsOf returns the origins of each given version's jobs, by version. Versions may share origins.
+func (r *Registry) OriginsOf(ctx context.Context, tx pgx.Tx, caller authz.Caller,
+	versions []uuid.UUID) (map[uuid.UUID][]uuid.UUID, error) {
 	rows, err := tx.Query(ctx, `SELECT dag_version_id, array_agg(origin_job_id) FROM jobs
 		WHERE org_id = $1 AND dag_version_id = ANY($2) GROUP BY dag_version_id`, caller.OrgID, versions)
 	if err != nil {
 		return nil, fmt.Errorf("find origins of %d versions: %w", len(versions), err)
 	}
+
 	origins := make(map[uuid.UUID][]uuid.UUID, len(versions))
 	var (
 		version uuid.UUID
@@ -356,19 +386,22 @@ func (r *Registry) OriginsOf(ctx context.Context, tx pgx.Tx, caller authz.Caller
 	return origins, nil
 }
 
-// ReadableJobs tells which of the jobs the caller may look into: those all of whose outputs it may read. A job that
-// writes no dataset is for writers, as an unpublished dataset is.
-func (r *Registry) ReadableJobs(ctx context.Context, tx pgx.Tx, caller authz.Caller, jobs []*Job) (map[uuid.UUID]bool, error) {
+// ReadableJobs reports for each job whether the caller may look into it: whether the caller may read all of its
+// outputs. A job that writes no dataset is for writers only, like an unpublished dataset.
+func (r *Registry) ReadableJobs(ctx context.Context, tx pgx.Tx, caller authz.Caller,
+	jobs []*Job) (map[uuid.UUID]bool, error) {
 	var datasets []uuid.UUID
 	for _, j := range jobs {
 		for _, out := range j.Outputs {
 			datasets = append(datasets, out.Generation.Dataset)
 		}
 	}
+
 	known, err := r.producers(ctx, tx, caller, datasets)
 	if err != nil {
 		return nil, err
 	}
+
 	readable := make(map[uuid.UUID]bool, len(jobs))
 	for _, j := range jobs {
 		may := caller.Is(authz.RoleWriter) || len(j.Outputs) > 0
@@ -403,25 +436,38 @@ type SourceJob struct {
 	DAG, Job, Kind string
 }
 
-// HiddenOrigins lists the origins of the org into whose tasks the caller may not look: see ReadableJobs.
+// HiddenOrigins lists the origins of the org whose tasks the caller may not see; see ReadableJobs.
 func (r *Registry) HiddenOrigins(ctx context.Context, tx pgx.Tx, caller authz.Caller) ([]uuid.UUID, error) {
 	if caller.Is(authz.RoleAdmin) {
 		return []uuid.UUID{}, nil
 	}
+
 	args := []any{caller.OrgID, caller.Is(authz.RoleWriter)}
-	visible := visibleTo(caller, &args)
+	visible := VisibleTo(caller, &args)
 	rows, err := tx.Query(ctx, `
 		SELECT j.id FROM jobs j
 		WHERE j.org_id = $1 AND j.id = j.origin_job_id AND (
 			EXISTS (SELECT FROM dag_version_datasets p JOIN datasets d ON d.id = p.dataset_uuid
 			        WHERE p.dag_version_id = j.dag_version_id AND p.job_name = j.name AND NOT `+visible+`)
-			OR NOT $2 AND NOT EXISTS (SELECT FROM dag_version_datasets p WHERE p.dag_version_id = j.dag_version_id AND p.job_name = j.name))`, args...)
+			OR NOT $2 AND NOT EXISTS (SELECT FROM dag_version_datasets p
+			    WHERE p.dag_version_id = j.dag_version_id AND p.job_name = j.name))`, args...)
 	if err != nil {
 		return nil, fmt.Errorf("hidden jobs: %w", err)
 	}
+
 	hidden, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
 	if err != nil {
 		return nil, fmt.Errorf("hidden jobs: %w", err)
 	}
 	return append([]uuid.UUID{}, hidden...), nil
+}
+
+const VersionColumns = `id, dag_name, number, yaml_hash, source_hash, status, created_by, coalesce(source_ref, ''),
+	created_at, building_at, ready_at, activated_at, coalesce(error, ''), forward_only, coalesce(forward_from, '')`
+
+func ScanVersion(row pgx.Row) (Version, error) {
+	var v Version
+	err := row.Scan(&v.ID, &v.DAG, &v.Number, &v.Hash, &v.SourceHash, &v.Status, &v.CreatedBy, &v.SourceRef,
+		&v.CreatedAt, &v.BuildingAt, &v.ReadyAt, &v.ActivatedAt, &v.Error, &v.ForwardOnly, &v.ForwardFrom)
+	return v, err
 }

@@ -22,8 +22,8 @@ type DatasetFilter struct {
 	Search      string // part of the name or of the description
 	Tag         string
 	DAG         string
-	Unpublished bool   // those without a published name too; writers only
-	Late        bool   // only those that are late
+	Unpublished bool   // also those without a published name; writers only
+	Late        bool   // late ones only
 	After       string // begin after this name
 	Limit       int
 }
@@ -31,21 +31,21 @@ type DatasetFilter struct {
 // Generation is one dataset version, as people see it.
 type Generation struct {
 	ID         uuid.UUID  `json:"dataset_version"`
-	Served     bool       `json:"served" doc:"It is what readers see"`
+	Served     bool       `json:"served" doc:"Readers see it"`
 	DAGVersion int        `json:"dag_version" doc:"The DAG version that introduced it"`
 	Storage    string     `json:"storage"`
 	Partitions int64      `json:"partitions"`
-	Inherited  int64      `json:"inherited,omitempty" doc:"Of those, taken over from the generation before, as they were (forward-only)"`
+	Inherited  int64      `json:"inherited,omitempty" doc:"Partitions taken over unchanged from the generation before"`
 	Rows       int64      `json:"rows"`
 	Bytes      int64      `json:"bytes"`
 	CreatedAt  time.Time  `json:"created_at"`
 	PurgedAt   *time.Time `json:"purged_at,omitempty"`
 }
 
-// visibleTo is the condition, on datasets d, under which the caller may know of a dataset: it is published and open to
-// all readers or to one of the caller's org roles, or the caller may write, respectively administer. A dataset that is
-// hidden by it is as good as missing.
-func visibleTo(caller authz.Caller, args *[]any) string {
+// VisibleTo returns the condition, on datasets d, under which the caller may see a dataset. Readers see published
+// datasets that are open to all or to one of their org roles; writers also see unpublished ones; admins see all. A
+// dataset that it hides does not exist for the caller.
+func VisibleTo(caller authz.Caller, args *[]any) string {
 	if caller.Is(authz.RoleAdmin) {
 		return "true"
 	}
@@ -57,7 +57,7 @@ func visibleTo(caller authz.Caller, args *[]any) string {
 	return condition
 }
 
-// datasetColumns is a catalogue entry in one row, over datasets d.
+// datasetColumns are the columns of a catalogue entry, over datasets d.
 const datasetColumns = `
 	d.id, d.name, d.published, d.producer_dag_name, d.producer_job_name, d.producer_output_index,
 	coalesce(d.description, ''), coalesce(d.owner, ''), d.tags, d.columns, d.read_roles,
@@ -71,7 +71,8 @@ const datasetJoins = `
 	LEFT JOIN dag_version_datasets p ON p.dag_version_id = c.dag_version_id AND p.dataset_uuid = d.id
 	LEFT JOIN dataset_versions g ON g.id = p.dataset_version
 	LEFT JOIN LATERAL (
-		SELECT count(*) AS partitions, sum(r.row_count)::bigint AS rows, sum(r.bytes)::bigint AS bytes, max(r.materialized_at) AS updated_at
+		SELECT count(*) AS partitions, sum(r.row_count)::bigint AS rows, sum(r.bytes)::bigint AS bytes,
+		    max(r.materialized_at) AS updated_at
 		FROM partition_versions r WHERE r.dataset_version = p.dataset_version AND r.state = 'Published') s ON true`
 
 func scanDataset(row pgx.CollectableRow) (Dataset, error) {
@@ -82,11 +83,13 @@ func scanDataset(row pgx.CollectableRow) (Dataset, error) {
 		schema       []storage.Column
 		partitionBy  []byte
 	)
-	err := row.Scan(&d.ID, &d.Name, &d.Published, &d.DAG, &d.Job, &d.Output, &d.Description, &d.Owner, &d.Tags, &descriptions, &d.ReadRoles,
+	err := row.Scan(&d.ID, &d.Name, &d.Published, &d.DAG, &d.Job, &d.Output, &d.Description, &d.Owner, &d.Tags,
+		&descriptions, &d.ReadRoles,
 		&d.Version, &kind, &partitionBy, &schema, &d.Partitions, &d.Rows, &d.Bytes, &d.UpdatedAt)
 	if err != nil {
 		return Dataset{}, err
 	}
+
 	d.Storage, d.PartitionBy = string(kind.Kind), json.RawMessage(partitionBy)
 	d.Columns = []ColumnInfo{}
 	for _, c := range schema {
@@ -95,7 +98,7 @@ func scanDataset(row pgx.CollectableRow) (Dataset, error) {
 	return d, nil
 }
 
-// Datasets lists the catalogue as far as the caller may see it.
+// Datasets lists the catalogue entries that the caller may see.
 func (r *Registry) Datasets(ctx context.Context, caller authz.Caller, f DatasetFilter) ([]Dataset, error) {
 	var found []Dataset
 	err := pg.InOrgTx(ctx, r.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) (err error) {
@@ -114,16 +117,18 @@ func (r *Registry) Datasets(ctx context.Context, caller authz.Caller, f DatasetF
 	return found, nil
 }
 
-// datasetsPage lists entries without saying which are late; with f.Late, those that can be.
+// datasetsPage lists entries without marking late ones; with f.Late, it lists those that can be late.
 func datasetsPage(ctx context.Context, tx pgx.Tx, caller authz.Caller, f DatasetFilter) ([]Dataset, error) {
 	args := []any{caller.OrgID, f.Search, f.Tag, f.DAG, f.Unpublished, f.After, f.Limit, f.Late}
-	visible := visibleTo(caller, &args)
-	// The page is cut first, from the unique key on (org_id, name), so that figures are added up for its rows only.
+	visible := VisibleTo(caller, &args)
+
+	// The page is cut first, from the unique key on (org_id, name), so that sums are computed for its rows only.
 	rows, err := tx.Query(ctx, `
 		WITH page AS MATERIALIZED (
 			SELECT * FROM datasets d
 			WHERE d.org_id = $1 AND d.deleted_at IS NULL AND `+visible+`
-			  AND ($2 = '' OR position(lower($2) IN lower(d.name)) > 0 OR position(lower($2) IN lower(coalesce(d.description, ''))) > 0)
+			  AND ($2 = '' OR position(lower($2) IN lower(d.name)) > 0
+			      OR position(lower($2) IN lower(coalesce(d.description, ''))) > 0)
 			  AND ($3 = '' OR $3 = ANY(d.tags))
 			  AND ($4 = '' OR d.producer_dag_name = $4)
 			  AND ($5 OR d.published)
@@ -137,10 +142,12 @@ func datasetsPage(ctx context.Context, tx pgx.Tx, caller authz.Caller, f Dataset
 	return pgx.CollectRows(rows, scanDataset)
 }
 
-// lateDatasets looks through those that can be late, until it has found a page of those that are.
-func lateDatasets(ctx context.Context, tx pgx.Tx, caller authz.Caller, f DatasetFilter, now time.Time) (found []Dataset, err error) {
+// lateDatasets searches the datasets that can be late until it has found a page of late ones.
+func lateDatasets(ctx context.Context, tx pgx.Tx, caller authz.Caller, f DatasetFilter,
+	now time.Time) (found []Dataset, err error) {
 	wanted := f.Limit
 	f.Limit = max(wanted, 500)
+
 	for {
 		page, err := datasetsPage(ctx, tx, caller, f)
 		if err != nil {
@@ -149,6 +156,7 @@ func lateDatasets(ctx context.Context, tx pgx.Tx, caller authz.Caller, f Dataset
 		if err := markLate(ctx, tx, caller.OrgID, page, now); err != nil {
 			return nil, err
 		}
+
 		for _, d := range page {
 			if d.Late == nil {
 				continue
@@ -157,6 +165,7 @@ func lateDatasets(ctx context.Context, tx pgx.Tx, caller authz.Caller, f Dataset
 				return found, nil
 			}
 		}
+
 		if len(page) < f.Limit {
 			return found, nil
 		}
@@ -164,30 +173,34 @@ func lateDatasets(ctx context.Context, tx pgx.Tx, caller authz.Caller, f Dataset
 	}
 }
 
-// Dataset returns one catalogue entry with what the checks said of the data that readers see. The name may also be the
-// dataset's id, for callers whose way here does not let a slash pass.
+// Dataset returns one catalogue entry with the results of the checks on the data that readers see. The name may also be
+// the dataset's id, for callers whose route lets no slash pass.
 func (r *Registry) Dataset(ctx context.Context, caller authz.Caller, name string) (Dataset, error) {
 	var found Dataset
 	err := pg.InOrgTx(ctx, r.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
 		var err error
-		if found, err = r.dataset(ctx, tx, caller, name); err != nil {
+		if found, err = r.FindDataset(ctx, tx, caller, name); err != nil {
 			return err
 		}
+
 		one := []Dataset{found}
 		if err := markLate(ctx, tx, caller.OrgID, one, time.Now()); err != nil {
 			return err
 		}
 		found.Late = one[0].Late
+
 		if caller.Is(authz.RoleWriter) {
 			if found.Withheld, err = withheld(ctx, tx, found); err != nil {
 				return err
 			}
 		}
+
 		if found.Version == nil {
 			return nil
 		}
 		rows, err := tx.Query(ctx, `
-			SELECT k.partition_key, k.revision, k.name, k.severity, k.outcome, k.failures, k.sample, coalesce(k.error, ''), k.at
+			SELECT k.partition_key, k.revision, k.name, k.severity, k.outcome, k.failures, k.sample,
+			    coalesce(k.error, ''), k.at
 			FROM check_results k
 			JOIN partition_versions r ON r.dataset_version = k.dataset_version AND r.partition_key = k.partition_key
 			     AND r.revision = k.revision AND r.state = 'Published'
@@ -197,9 +210,11 @@ func (r *Registry) Dataset(ctx context.Context, caller authz.Caller, name string
 		if err != nil {
 			return err
 		}
+
 		found.Checks, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (CheckResult, error) {
 			var c CheckResult
-			err := row.Scan(&c.Partition, &c.Revision, &c.Name, &c.Severity, &c.Outcome, &c.Failures, &c.Sample, &c.Error, &c.At)
+			err := row.Scan(&c.Partition, &c.Revision, &c.Name, &c.Severity, &c.Outcome, &c.Failures, &c.Sample,
+				&c.Error, &c.At)
 			return c, err
 		})
 		return err
@@ -210,9 +225,9 @@ func (r *Registry) Dataset(ctx context.Context, caller authz.Caller, name string
 	return found, nil
 }
 
-func (r *Registry) dataset(ctx context.Context, tx pgx.Tx, caller authz.Caller, name string) (Dataset, error) {
+func (r *Registry) FindDataset(ctx context.Context, tx pgx.Tx, caller authz.Caller, name string) (Dataset, error) {
 	args := []any{caller.OrgID, name, idOf(name)}
-	visible := visibleTo(caller, &args)
+	visible := VisibleTo(caller, &args)
 	rows, err := tx.Query(ctx, `SELECT `+datasetColumns+` FROM datasets d `+datasetJoins+`
 		WHERE d.org_id = $1 AND (d.name = $2 OR d.id = $3) AND d.deleted_at IS NULL AND `+visible, args...)
 	if err != nil {
@@ -226,7 +241,8 @@ func (r *Registry) dataset(ctx context.Context, tx pgx.Tx, caller authz.Caller, 
 }
 
 func noDataset(name string) error {
-	return fault.New(fault.NotFound, "there is no dataset %q", name).WithHint("`dagctl datasets list` shows those you may read")
+	return fault.New(fault.NotFound, "there is no dataset %q", name).
+		WithHint("`dagctl datasets list` shows those you may read")
 }
 
 func idOf(name string) *uuid.UUID {
@@ -241,13 +257,15 @@ func idOf(name string) *uuid.UUID {
 func (r *Registry) Generations(ctx context.Context, caller authz.Caller, name string) ([]Generation, error) {
 	var found []Generation
 	err := pg.InOrgTx(ctx, r.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
-		d, err := r.dataset(ctx, tx, caller, name)
+		d, err := r.FindDataset(ctx, tx, caller, name)
 		if err != nil {
 			return err
 		}
+
 		rows, err := tx.Query(ctx, `
 			SELECT g.id, g.id IS NOT DISTINCT FROM $3::uuid, v.number, coalesce(g.storage ->> 'kind', ''),
-			       count(r.revision), count(r.inherited_from), coalesce(sum(r.row_count), 0)::bigint, coalesce(sum(r.bytes), 0)::bigint, g.created_at, g.purged_at
+			       count(r.revision), count(r.inherited_from), coalesce(sum(r.row_count), 0)::bigint,
+			           coalesce(sum(r.bytes), 0)::bigint, g.created_at, g.purged_at
 			FROM dataset_versions g
 			JOIN dag_versions v ON v.id = g.created_by_dag_version
 			LEFT JOIN partition_versions r ON r.dataset_version = g.id AND r.state = 'Published'
@@ -258,6 +276,7 @@ func (r *Registry) Generations(ctx context.Context, caller authz.Caller, name st
 		if err != nil {
 			return err
 		}
+
 		found, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Generation])
 		return err
 	})
@@ -269,13 +288,15 @@ func (r *Registry) Generations(ctx context.Context, caller authz.Caller, name st
 
 // Partitions lists the partitions that readers see, by key, beginning after the given one. It relies on
 // idx_partition_versions_published.
-func (r *Registry) Partitions(ctx context.Context, caller authz.Caller, name, after string, limit int) ([]Revision, error) {
+func (r *Registry) Partitions(ctx context.Context, caller authz.Caller, name, after string,
+	limit int) ([]Revision, error) {
 	var found []Revision
 	err := pg.InOrgTx(ctx, r.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
-		d, err := r.dataset(ctx, tx, caller, name)
+		d, err := r.FindDataset(ctx, tx, caller, name)
 		if err != nil || d.Version == nil {
 			return err
 		}
+
 		rows, err := tx.Query(ctx, `
 			SELECT dataset_uuid, dataset_version, partition_key, revision, state, materialized_at, row_count, bytes,
 			       coalesce(source_version, ''), task_id, attempt
@@ -285,6 +306,7 @@ func (r *Registry) Partitions(ctx context.Context, caller authz.Caller, name, af
 		if err != nil {
 			return err
 		}
+
 		found, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (Revision, error) {
 			var p Revision
 			err := row.Scan(&p.Dataset, &p.Version, &p.Key, &p.Revision, &p.State, &p.Materialized, &p.Rows, &p.Bytes,
@@ -299,10 +321,11 @@ func (r *Registry) Partitions(ctx context.Context, caller authz.Caller, name, af
 	return found, nil
 }
 
-// ResolveForRead pins what a dataset's readers see at this moment: its generation and the committed files of every
-// partition, by key. The files are listed in one statement, so they are what the generation consisted of at one moment; a
-// cutover meanwhile takes no file away, because reader grace keeps them. A dataset that nothing serves yet has the zero
-// Generation and no partitions.
-func (r *Registry) ResolveForRead(ctx context.Context, tx pgx.Tx, caller authz.Caller, name string) (storage.Generation, []storage.Partition, Dataset, error) {
+// ResolveForRead pins what a dataset's readers see now: its generation and the committed files of every partition, by
+// key. One statement lists the files, so they are the generation's content at one moment. A cutover in the meantime
+// removes none of them, because reader grace keeps them. A dataset that no version serves yet has the zero Generation
+// and no partitions.
+func (r *Registry) ResolveForRead(ctx context.Context, tx pgx.Tx, caller authz.Caller,
+	name string) (storage.Generation, []storage.Partition, Dataset, error) {
 	return r.ResolveVersion(ctx, tx, caller, name, Live)
 }

@@ -14,10 +14,10 @@ type OperatorCatalog struct {
 	Runtimes  []string       `json:"runtimes" nullable:"false" doc:"Names that this server has mapped"`
 }
 
-// OperatorView is what a DAG file may know of an operator.
+// OperatorView is what a DAG file needs to know about an operator.
 type OperatorView struct {
 	Name         string          `json:"name"`
-	Version      string          `json:"version" doc:"Of what it computes; a change of it makes outputs stale"`
+	Version      string          `json:"version" doc:"Version of what it computes; a change makes outputs stale"`
 	Source       bool            `json:"source"`
 	Reactive     bool            `json:"reactive"`
 	Replayable   bool            `json:"replayable"`
@@ -27,7 +27,7 @@ type OperatorView struct {
 	Operational  []string        `json:"operational,omitempty" doc:"Config keys that cannot change an output"`
 }
 
-// NewOperatorCatalog shows a catalog.
+// NewOperatorCatalog converts a catalog for clients.
 func NewOperatorCatalog(c dag.Catalog) OperatorCatalog {
 	view := OperatorCatalog{Operators: []OperatorView{}, Runtimes: append([]string{}, c.Runtimes...)}
 	for _, name := range slices.Sorted(maps.Keys(c.Operators)) {
@@ -40,13 +40,14 @@ func NewOperatorCatalog(c dag.Catalog) OperatorCatalog {
 	return view
 }
 
-// Catalog is the way back. Canonical forms stay with the server, which computes the hashes that count.
+// Catalog converts back. It has no canonical forms: only the server computes the hashes that count.
 func (c OperatorCatalog) Catalog() dag.Catalog {
 	catalog := dag.Catalog{Operators: make(map[string]dag.OperatorSpec, len(c.Operators)), Runtimes: c.Runtimes}
 	for _, v := range c.Operators {
 		catalog.Operators[v.Name] = dag.OperatorSpec{
 			Name: v.Name, Version: v.Version, Source: v.Source, Reactive: v.Reactive, Replayable: v.Replayable,
-			Effect: dag.Effect(v.Effect), Runtimes: v.Runtimes, ConfigSchema: v.ConfigSchema, Operational: v.Operational,
+			Effect: dag.Effect(v.Effect), Runtimes: v.Runtimes, ConfigSchema: v.ConfigSchema,
+			Operational: v.Operational,
 		}
 	}
 	return catalog

@@ -63,22 +63,15 @@ func New(c Config) (*Registry, error) {
 // LockDAG takes the DAG's lock for this transaction: a deploy or a cutover alone, routers and completions together.
 // Callers that take several take them through LockDAGs, in key order, so that two of them cannot deadlock.
 func LockDAG(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName string) error {
-	_, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock(hashtextextended($1, 0))`, dagKey(org, dagName))
+	_, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock(hashtextextended($1, 0))`, DagKey(org, dagName))
 	if err != nil {
 		return fmt.Errorf("lock DAG %s: %w", dagName, err)
 	}
 	return nil
 }
 
-// LockDAGsShared takes the locks of several DAGs shared.
-func LockDAGsShared(ctx context.Context, tx pgx.Tx, keys []string) error {
-	var b pg.Batch
-	QueueLockDAGsShared(&b, keys)
-	return b.Send(ctx, tx)
-}
-
-// QueueLockDAGsShared is LockDAGsShared as a part of a batch.
-func QueueLockDAGsShared(b *pg.Batch, keys []string) {
+// LockDAGsShared takes the locks of several DAGs shared, in the order of their hashes.
+func LockDAGsShared(b *pg.Batch, keys []string) {
 	b.Exec("lock DAGs", `
 		SELECT pg_advisory_xact_lock_shared(h)
 		FROM (SELECT DISTINCT hashtextextended(k, 0) AS h FROM unnest($1::text[]) AS k ORDER BY h) AS keys`, keys)
@@ -86,14 +79,16 @@ func QueueLockDAGsShared(b *pg.Batch, keys []string) {
 
 // LockDAGShared takes the lock of one DAG shared.
 func LockDAGShared(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName string) error {
-	return LockDAGsShared(ctx, tx, []string{dagKey(org, dagName)})
+	var b pg.Batch
+	LockDAGsShared(&b, []string{DagKey(org, dagName)})
+	return b.Send(ctx, tx)
 }
 
-// dagKey names the DAG's lock.
-func dagKey(org uuid.UUID, dagName string) string { return org.String() + "/" + dagName }
+// DagKey names the DAG's lock.
+func DagKey(org uuid.UUID, dagName string) string { return org.String() + "/" + dagName }
 
 // LockKey names the lock of the job's DAG.
-func (j *Job) LockKey() string { return dagKey(j.OrgID, j.DAG) }
+func (j *Job) LockKey() string { return DagKey(j.OrgID, j.DAG) }
 
 // Address is DAG/JOB, as people write it.
 func (j *Job) Address() string { return j.DAG + "/" + j.Name }

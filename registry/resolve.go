@@ -14,41 +14,45 @@ import (
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/storage"
 )
 
 // Moment says whose pointers a read over several datasets follows.
 type Moment struct {
-	Which string // Live, also when empty or latest; Candidate; or the number of a DAG version, such as v3
-	DAG   string // of this DAG only, and the others as they serve; a number needs it
+	Which string // Live, which empty and "latest" also mean; Candidate; or the number of a DAG version, such as v3
+	DAG   string // applies Which to this DAG only, and reads the others as they serve; a number needs it
 }
 
-// Live reports whether the moment is what readers see.
+// Live reports whether the moment shows what readers see.
 func (m Moment) Live() bool { return m.Which == "" || m.Which == Live || m.Which == "latest" }
 
-// Readable is a dataset as one moment has it: what to read, and where it comes from.
+// Readable is a dataset at one moment: what to read, and where it comes from.
 type Readable struct {
 	Name       string // at that moment
 	DAG        string
-	DAGVersion int // whose pointer it is
+	DAGVersion int // the version whose pointer it is
 	Generation storage.Generation
 	Partitions []storage.Partition
-	Columns    []storage.Column // none: not known yet
+	Columns    []storage.Column // empty if not known yet
 	Bytes      int64
 }
 
-// Resolve pins the datasets of the given names at one moment, by name. What the caller may not see is left out, as what
-// does not exist is. The transaction must have one snapshot, or two deploys may be mixed; and unless the moment is live,
-// StillThere has to be asked once what it returns is held.
-func Resolve(ctx context.Context, tx pgx.Tx, caller authz.Caller, names []string, at Moment) (map[string]Readable, error) {
+// Resolve pins the datasets of the given names at one moment, and returns them by name. It leaves out datasets that do
+// not exist or that the caller may not see. The transaction must have one snapshot, or two deploys may be mixed. Unless
+// the moment is live, the caller has to call StillThere after it has put a hold on the result.
+func Resolve(ctx context.Context, tx pgx.Tx, caller authz.Caller, names []string,
+	at Moment) (map[string]Readable, error) {
 	versions, err := versionsAt(ctx, tx, caller, at)
 	if err != nil {
 		return nil, err
 	}
+
 	args := []any{caller.OrgID, names, versions}
-	visible := visibleTo(caller, &args)
-	// The pointers of the versions that are meant, and of the others' those that serve. Names may have moved from DAG to
-	// DAG; the versions that are meant win.
+	visible := VisibleTo(caller, &args)
+
+	// Read the pointers of the versions that are meant, and the serving pointers of all other DAGs. A name may have
+	// moved from DAG to DAG; then the version that is meant wins.
 	rows, err := tx.Query(ctx, `
 		WITH meant AS (SELECT id, dag_name, number FROM dag_versions WHERE org_id = $1 AND id = ANY($3)),
 		pointed AS (
@@ -63,21 +67,26 @@ func Resolve(ctx context.Context, tx pgx.Tx, caller authz.Caller, names []string
 			LEFT JOIN dag_version_datasets p ON p.dag_version_id = c.dag_version_id AND p.dataset_uuid = d.id
 			WHERE d.org_id = $1 AND d.name = ANY($2) AND d.deleted_at IS NULL
 			  AND NOT EXISTS (SELECT FROM meant m WHERE m.dag_name = d.producer_dag_name))
-		SELECT DISTINCT ON (p.name) p.name, p.dag_name, p.number, d.id, g.id, org_slug(d.org_id), coalesce(g.storage, d.storage),
-		       coalesce(g.schema, '[]'), g.purged_at IS NOT NULL, s.partitions, s.bytes
+		SELECT DISTINCT ON (p.name) p.name, p.dag_name, p.number, d.id, g.id, org_slug(d.org_id),
+		       coalesce(g.storage, d.storage), coalesce(g.schema, '[]'), g.purged_at IS NOT NULL, s.partitions, s.bytes
 		FROM pointed p
 		JOIN datasets d ON d.org_id = $1 AND d.id = p.dataset_uuid AND `+visible+`
 		LEFT JOIN dataset_versions g ON g.id = p.dataset_version
 		LEFT JOIN LATERAL (
-			SELECT coalesce(jsonb_agg(jsonb_build_object('key', r.partition_key, 'revision', r.revision, 'files', r.files)
-			                          ORDER BY r.partition_key), '[]') AS partitions, coalesce(sum(r.bytes), 0)::bigint AS bytes
+			SELECT coalesce(jsonb_agg(
+			           jsonb_build_object('key', r.partition_key, 'revision', r.revision, 'files', r.files)
+			           ORDER BY r.partition_key), '[]') AS partitions,
+			       coalesce(sum(r.bytes), 0)::bigint AS bytes
 			FROM partition_versions r WHERE r.dataset_version = g.id AND r.state = 'Published') s ON true
 		ORDER BY p.name, p.serves, p.dag_name`, args...)
 	if err != nil {
 		return nil, fmt.Errorf("resolve datasets: %w", err)
 	}
+
 	found := map[string]Readable{}
-	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (Readable, error) { return scanReadable(row, caller) })
+	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (Readable, error) {
+		return scanReadable(row, caller)
+	})
 	for _, r := range all {
 		found[r.Name] = r
 	}
@@ -93,35 +102,42 @@ func scanReadable(row pgx.CollectableRow, caller authz.Caller) (Readable, error)
 		purged  bool
 	)
 	g := &r.Generation
-	err := row.Scan(&r.Name, &r.DAG, &r.DAGVersion, &g.Dataset, &version, &g.OrgSlug, &kind, &schema, &purged, &r.Partitions, &r.Bytes)
+	err := row.Scan(&r.Name, &r.DAG, &r.DAGVersion, &g.Dataset, &version, &g.OrgSlug, &kind, &schema, &purged,
+		&r.Partitions, &r.Bytes)
 	switch {
 	case err != nil:
 		return r, err
 	case version == nil:
-		return r, fault.New(fault.Conflict, "dataset %s has no data yet", r.Name).WithHint("`dagctl status %s` shows what its DAG is doing", r.DAG)
+		return r, fault.New(fault.Conflict, "dataset %s has no data yet", r.Name).
+			WithHint("`dagctl status %s` shows what its DAG is doing", r.DAG)
 	case purged:
 		return r, purgedAt(r.Name, r.DAG, r.DAGVersion)
 	}
+
 	g.OrgID, g.Version, g.Kind, g.Indexes = caller.OrgID, *version, storage.Kind(kind.Kind), kind.Indexes
 	return r, json.Unmarshal(schema, &r.Columns)
 }
 
 func purgedAt(name, dagName string, number int) error {
-	return fault.New(fault.Conflict, "dataset %s of version v%d of DAG %s was purged: its rows are gone", name, number, dagName).
+	return fault.New(fault.Conflict, "dataset %s of version v%d of DAG %s was purged: its rows are gone",
+		name, number, dagName).
 		WithHint("`dagctl history %s` lists the versions; what serves is read without --at", dagName)
 }
 
-// versionsAt are the DAG versions that are meant in place of those that serve.
+// versionsAt returns the DAG versions to read in place of those that serve.
 func versionsAt(ctx context.Context, tx pgx.Tx, caller authz.Caller, at Moment) ([]uuid.UUID, error) {
 	if at.Live() && at.DAG != "" {
-		return nil, fault.New(fault.Invalid, "which version of DAG %s?", at.DAG).WithHint("say --at candidate, or --at with the number of a version")
+		return nil, fault.New(fault.Invalid, "which version of DAG %s?", at.DAG).
+			WithHint("say --at candidate, or --at with the number of a version")
 	}
 	if at.Live() {
 		return []uuid.UUID{}, nil
 	}
 	if !caller.Is(authz.RoleWriter) {
-		return nil, fault.New(fault.Forbidden, "only writers read what does not serve").WithHint("leave --at out to read what is served")
+		return nil, fault.New(fault.Forbidden, "only writers read what does not serve").
+			WithHint("leave --at out to read what is served")
 	}
+
 	where, args, missing := "", []any{caller.OrgID, at.DAG}, ""
 	number, err := strconv.Atoi(strings.TrimPrefix(at.Which, "v"))
 	switch {
@@ -132,7 +148,7 @@ func versionsAt(ctx context.Context, tx pgx.Tx, caller authz.Caller, at Moment) 
 			missing = fmt.Sprintf("DAG %s has no candidate version", at.DAG)
 		}
 	case err != nil:
-		return nil, fault.New(fault.Invalid, "%q is no moment to read at", at.Which).
+		return nil, fault.New(fault.Invalid, "%q is not a moment to read at", at.Which).
 			WithHint("use live, candidate, or the number of a DAG version such as v3")
 	case at.DAG == "":
 		return nil, fault.New(fault.Invalid, "version %s of which DAG?", at.Which).WithHint("name it: --dag")
@@ -140,6 +156,7 @@ func versionsAt(ctx context.Context, tx pgx.Tx, caller authz.Caller, at Moment) 
 		where, args = `v.dag_name = $2 AND v.number = $3`, append(args, number)
 		missing = fmt.Sprintf("DAG %s has no version v%d", at.DAG, number)
 	}
+
 	rows, err := tx.Query(ctx, `
 		SELECT DISTINCT ON (v.dag_name) v.id FROM dag_versions v WHERE v.org_id = $1 AND `+where+`
 		ORDER BY v.dag_name, v.status = 'Failed', v.number DESC`, args...)
@@ -151,30 +168,38 @@ func versionsAt(ctx context.Context, tx pgx.Tx, caller authz.Caller, at Moment) 
 		return nil, fmt.Errorf("find versions: %w", err)
 	}
 	if len(versions) == 0 {
-		return nil, fault.New(fault.NotFound, "%s", missing).WithHint("`dagctl status` lists the DAGs, `dagctl history DAG` their versions")
+		return nil, fault.New(fault.NotFound, "%s", missing).
+			WithHint("`dagctl status` lists the DAGs, `dagctl history DAG` their versions")
 	}
 	return versions, nil
 }
 
-// StillThere makes sure that gc took none of the datasets while they were being held. It needs a transaction of its own,
-// begun after the hold was committed: gc looks at holds and marks what it takes under the lock of the DAG, so it has
-// either seen the hold or has marked by the time that the lock is had here.
+// StillThere makes sure that gc removed none of the datasets before their hold took effect. It needs a transaction of
+// its own, begun after the hold was committed: gc looks at holds and marks garbage under the DAG's lock. So by the time
+// this function has the lock, gc has either seen the hold or set its marks.
 func StillThere(ctx context.Context, tx pgx.Tx, org uuid.UUID, datasets []Readable) error {
-	keys, versions, byVersion := make([]string, len(datasets)), make([]uuid.UUID, len(datasets)), map[uuid.UUID]Readable{}
+	keys, versions, byVersion := make([]string, len(datasets)), make([]uuid.UUID, len(datasets)),
+		map[uuid.UUID]Readable{}
 	for i, r := range datasets {
-		keys[i], versions[i], byVersion[r.Generation.Version] = dagKey(org, r.DAG), r.Generation.Version, r
+		keys[i], versions[i], byVersion[r.Generation.Version] = DagKey(org, r.DAG), r.Generation.Version, r
 	}
-	if err := LockDAGsShared(ctx, tx, keys); err != nil {
+
+	var b pg.Batch
+	LockDAGsShared(&b, keys)
+	if err := b.Send(ctx, tx); err != nil {
 		return err
 	}
+
 	var gone uuid.UUID
-	err := tx.QueryRow(ctx, `SELECT id FROM dataset_versions WHERE org_id = $1 AND id = ANY($2) AND purged_at IS NOT NULL LIMIT 1`, org, versions).Scan(&gone)
+	err := tx.QueryRow(ctx, `SELECT id FROM dataset_versions
+		WHERE org_id = $1 AND id = ANY($2) AND purged_at IS NOT NULL LIMIT 1`, org, versions).Scan(&gone)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return nil
 	case err != nil:
-		return fmt.Errorf("look at what is held: %w", err)
+		return fmt.Errorf("check that held datasets still exist: %w", err)
 	}
+
 	r := byVersion[gone]
 	return purgedAt(r.Name, r.DAG, r.DAGVersion)
 }

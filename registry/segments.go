@@ -12,10 +12,10 @@ import (
 	"github.com/dagctl/dagctl/dag"
 )
 
-// A dataset by cursor consists of segments, each a partition whose range follows that of the one before: nothing is
-// published beyond a segment that is not, so whoever has read up to a position has read everything up to it.
+// A dataset by cursor consists of segments, each a partition whose range follows that of the one before. Nothing is
+// published beyond an unpublished segment, so a reader at a position has read everything up to it.
 
-// bounds is the range of a segment; what is none has none.
+// bounds returns the range of a segment; nil for a revision that is not a segment.
 func (n NewRevision) bounds() (start, end *int64, err error) {
 	if !n.Segment {
 		return nil, nil, nil
@@ -24,14 +24,14 @@ func (n NewRevision) bounds() (start, end *int64, err error) {
 	return &from, &to, err
 }
 
-// Head is where the segments of a generation end.
+// Head is the end of a generation's segments.
 type Head struct {
-	Position int64 // the last that they hold; -1: there are none
-	Held     bool  // the last one waits for its checks
+	Position int64 // the last position in them; -1 if there are none
+	Held     bool  // the last segment waits for its checks
 }
 
-// CursorHead tells where a generation's segments end, with one that is held. Purged ones count: their positions were had.
-// It relies on idx_partition_versions_range.
+// CursorHead returns the end of a generation's segments, including a held one. Purged segments count, because their
+// positions have been used. It relies on idx_partition_versions_range.
 func CursorHead(ctx context.Context, tx pgx.Tx, generation uuid.UUID) (Head, error) {
 	var (
 		h   Head
@@ -54,12 +54,13 @@ type Segment struct {
 	Revision int64
 }
 
-// Withdraw takes back the segments that readers see, and those held, from the one on that holds a position: what they say
-// does not hold any more. It returns them in order. The caller holds the DAG's lock.
+// Withdraw ends the published and held segments beyond a position, and the one that contains it, because their content
+// is no longer true. It returns them in order. The caller holds the DAG's lock.
 func Withdraw(ctx context.Context, tx pgx.Tx, generation uuid.UUID, position int64, now time.Time) ([]Segment, error) {
 	rows, err := tx.Query(ctx, `
 		WITH gone AS (
-			UPDATE partition_versions SET state = CASE state WHEN 'Held' THEN 'Rejected' ELSE 'Replaced' END, ended_at = $3
+			UPDATE partition_versions SET state = CASE state
+			  WHEN 'Held' THEN 'Rejected' ELSE 'Replaced' END, ended_at = $3
 			WHERE dataset_version = $1 AND range_end > $2 AND state IN ('Published', 'Held', 'Purged')
 			RETURNING partition_key, revision, range_start)
 		SELECT partition_key, revision FROM gone ORDER BY range_start`, generation, position, now)
@@ -69,40 +70,44 @@ func Withdraw(ctx context.Context, tx pgx.Tx, generation uuid.UUID, position int
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[Segment])
 }
 
-// SegmentsBetween lists the keys of the published segments that hold positions from one to another, in order.
+// SegmentsBetween lists the keys of the published segments with positions between from and to, in order.
 func SegmentsBetween(ctx context.Context, tx pgx.Tx, generation uuid.UUID, from, to int64) ([]string, error) {
 	rows, err := tx.Query(ctx, `
 		SELECT partition_key FROM partition_versions
-		WHERE dataset_version = $1 AND range_end > $2 AND range_start <= $3 AND state = 'Published' ORDER BY range_start`, generation, from, to)
+		WHERE dataset_version = $1 AND range_end > $2 AND range_start <= $3 AND state = 'Published'
+		ORDER BY range_start`, generation, from, to)
 	if err != nil {
 		return nil, fmt.Errorf("segments of %s: %w", generation, err)
 	}
 	return pgx.CollectRows(rows, pgx.RowTo[string])
 }
 
-// Span is a range of positions of a generation by cursor: from ≤ position < to.
+// Span is a range of positions of a generation by cursor: From ≤ position < To.
 type Span struct {
 	Generation uuid.UUID
 	From, To   int64
 }
 
-// SegmentsOf tells the published segments that hold positions of spans, each with its revision. It relies on
-// idx_partition_versions_range: segments follow each other, so the first that reaches a span's end is the last of it.
+// SegmentsOf returns the published segments with positions in the spans, and their revisions. It relies on
+// idx_partition_versions_range: segments are contiguous, so the first one that reaches a span's end is its last.
 func SegmentsOf(ctx context.Context, tx pgx.Tx, spans []Span) (map[Span]map[string]int64, error) {
 	found := make(map[Span]map[string]int64, len(spans))
 	if len(spans) == 0 {
 		return found, nil
 	}
+
 	versions, from, to := make([]uuid.UUID, len(spans)), make([]int64, len(spans)), make([]int64, len(spans))
 	for i, s := range spans {
 		versions[i], from[i], to[i] = s.Generation, s.From, s.To
 	}
+
 	rows, err := tx.Query(ctx, `
 		SELECT w.version, w.first, w.past, s.partition_key, s.revision
 		FROM unnest($1::uuid[], $2::bigint[], $3::bigint[]) AS w(version, first, past),
 			LATERAL (
 				SELECT p.partition_key, p.revision FROM partition_versions p
-				WHERE p.dataset_version = w.version AND p.range_end > w.first AND p.range_start < w.past AND p.state = 'Published'
+				WHERE p.dataset_version = w.version AND p.range_end > w.first AND p.range_start < w.past
+				  AND p.state = 'Published'
 				  AND p.range_end <= coalesce((
 					SELECT l.range_end FROM partition_versions l
 					WHERE l.dataset_version = w.version AND l.range_end >= w.past AND l.state = 'Published'
@@ -110,6 +115,7 @@ func SegmentsOf(ctx context.Context, tx pgx.Tx, spans []Span) (map[Span]map[stri
 	if err != nil {
 		return nil, fmt.Errorf("segments of %d spans: %w", len(spans), err)
 	}
+
 	var (
 		s        Span
 		key      string
@@ -128,9 +134,10 @@ func SegmentsOf(ctx context.Context, tx pgx.Tx, spans []Span) (map[Span]map[stri
 	return found, nil
 }
 
-// LiveGeneration is the generation of a dataset that readers see.
+// LiveGeneration returns the generation of a dataset that readers see; uuid.Nil if there is none.
 func LiveGeneration(ctx context.Context, tx pgx.Tx, org, dataset uuid.UUID) (version uuid.UUID, err error) {
-	err = tx.QueryRow(ctx, `SELECT dataset_version FROM dataset_pointers WHERE org_id = $1 AND dataset_uuid = $2`, org, dataset).Scan(&version)
+	err = tx.QueryRow(ctx, `SELECT dataset_version FROM dataset_pointers WHERE org_id = $1 AND dataset_uuid = $2`, org,
+		dataset).Scan(&version)
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 		return version, fmt.Errorf("generation of dataset %s: %w", dataset, err)
 	}

@@ -17,30 +17,35 @@ import (
 	"github.com/dagctl/dagctl/storage"
 )
 
-// Which generation of a dataset is meant: what readers see, that of the version on its way (or of the latest, where it
-// failed), that of a DAG version by its number, or one by its id. What does not serve is for writers.
+// These values say which generation of a dataset to read: the one that readers see, or that of the version on its way
+// (or of the latest version, if it failed). Other values are the number of a DAG version and the id of a generation.
+// Only writers may read a generation that does not serve.
 const (
 	Live      = "live"
 	Candidate = "candidate"
 )
 
-// candidateVersion is the condition, on dag_versions v, of the version that is on its way, or that failed and is the latest.
+// candidateVersion is the condition, on dag_versions v, for the version that is on its way, or that failed and is the
+// latest.
 const candidateVersion = `(v.status IN ('Building', 'Ready') OR v.status = 'Failed' AND v.number =
 	(SELECT max(l.number) FROM dag_versions l WHERE l.org_id = v.org_id AND l.dag_name = v.dag_name))`
 
-// datasetAt finds a dataset and the generation that is meant, nil where nothing serves yet. A dataset that no version
-// serves is also found by the name that it has in the candidate.
-func (r *Registry) datasetAt(ctx context.Context, tx pgx.Tx, caller authz.Caller, name, which string) (Dataset, *uuid.UUID, error) {
-	d, err := r.dataset(ctx, tx, caller, name)
+// datasetAt finds a dataset and the generation to read, nil if none serves yet. A dataset that does not serve yet is
+// also found by the name that it has in the candidate.
+func (r *Registry) datasetAt(ctx context.Context, tx pgx.Tx, caller authz.Caller,
+	name, which string) (Dataset, *uuid.UUID, error) {
+	d, err := r.FindDataset(ctx, tx, caller, name)
 	if which == "" || which == Live {
 		return d, d.Version, err
 	}
 	if !caller.Is(authz.RoleWriter) {
 		if err == nil {
-			err = fault.New(fault.Forbidden, "only writers read what does not serve").WithHint("leave the version out to read what is served")
+			err = fault.New(fault.Forbidden, "only writers read what does not serve").
+				WithHint("leave the version out to read what is served")
 		}
 		return Dataset{}, nil, err
 	}
+
 	if which == Candidate && fault.Is(err, fault.NotFound) {
 		if d, err = r.coming(ctx, tx, caller, name); err != nil {
 			return Dataset{}, nil, err
@@ -49,23 +54,25 @@ func (r *Registry) datasetAt(ctx context.Context, tx pgx.Tx, caller authz.Caller
 	if err != nil {
 		return Dataset{}, nil, err
 	}
+
 	generation, err := generationAt(ctx, tx, d, which)
 	return d, &generation, err
 }
 
-// coming finds a dataset by the name that it is to have.
+// coming finds a dataset by the name that it will have.
 func (r *Registry) coming(ctx context.Context, tx pgx.Tx, caller authz.Caller, name string) (Dataset, error) {
 	var id uuid.UUID
 	err := tx.QueryRow(ctx, `
 		SELECT p.dataset_uuid FROM dag_version_datasets p JOIN dag_versions v ON v.id = p.dag_version_id
-		WHERE p.org_id = $1 AND p.name = $2 AND `+candidateVersion+` ORDER BY v.created_at DESC LIMIT 1`, caller.OrgID, name).Scan(&id)
+		WHERE p.org_id = $1 AND p.name = $2 AND `+candidateVersion+`
+		ORDER BY v.created_at DESC LIMIT 1`, caller.OrgID, name).Scan(&id)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return Dataset{}, noDataset(name)
 	}
 	if err != nil {
 		return Dataset{}, err
 	}
-	return r.dataset(ctx, tx, caller, id.String())
+	return r.FindDataset(ctx, tx, caller, id.String())
 }
 
 func generationAt(ctx context.Context, tx pgx.Tx, d Dataset, which string) (uuid.UUID, error) {
@@ -74,6 +81,7 @@ func generationAt(ctx context.Context, tx pgx.Tx, d Dataset, which string) (uuid
 		purged     bool
 		err        error
 	)
+
 	number, notNumber := strconv.Atoi(strings.TrimPrefix(which, "v"))
 	id := idOf(which)
 	switch {
@@ -82,9 +90,11 @@ func generationAt(ctx context.Context, tx pgx.Tx, d Dataset, which string) (uuid
 			SELECT g.id, g.purged_at IS NOT NULL FROM dag_version_datasets p
 			JOIN dag_versions v ON v.id = p.dag_version_id AND `+candidateVersion+`
 			JOIN dataset_versions g ON g.id = p.dataset_version
-			WHERE p.dataset_uuid = $1 ORDER BY v.status = 'Failed', v.number DESC LIMIT 1`, d.ID).Scan(&generation, &purged)
+			WHERE p.dataset_uuid = $1
+			ORDER BY v.status = 'Failed', v.number DESC LIMIT 1`, d.ID).Scan(&generation, &purged)
 	case id != nil:
-		err = tx.QueryRow(ctx, `SELECT id, purged_at IS NOT NULL FROM dataset_versions WHERE dataset_uuid = $1 AND id = $2`,
+		err = tx.QueryRow(ctx, `SELECT id, purged_at IS NOT NULL FROM dataset_versions
+			WHERE dataset_uuid = $1 AND id = $2`,
 			d.ID, *id).Scan(&generation, &purged)
 	case notNumber == nil:
 		err = tx.QueryRow(ctx, `
@@ -93,13 +103,16 @@ func generationAt(ctx context.Context, tx pgx.Tx, d Dataset, which string) (uuid
 			JOIN dataset_versions g ON g.id = p.dataset_version
 			WHERE p.dataset_uuid = $1`, d.ID, d.DAG, number).Scan(&generation, &purged)
 	default:
-		return uuid.Nil, fault.New(fault.Invalid, "%q is no version of a dataset", which).
-			WithHint("use live, candidate, the number of a DAG version such as v3, or a dataset version from `dagctl datasets versions %s`", d.Name)
+		return uuid.Nil, fault.New(fault.Invalid, "%q is not a version of a dataset", which).
+			WithHint("use live, candidate, the number of a DAG version such as v3, "+
+				"or a dataset version from `dagctl datasets versions %s`", d.Name)
 	}
+
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return uuid.Nil, fault.New(fault.NotFound, "dataset %s has no version %s", d.Name, which).
-			WithHint("`dagctl datasets versions %s` lists its generations, `dagctl history %s` the versions of its DAG", d.Name, d.DAG)
+			WithHint("`dagctl datasets versions %s` lists its generations, `dagctl history %s` the versions of its DAG",
+				d.Name, d.DAG)
 	case err != nil:
 		return uuid.Nil, fmt.Errorf("find version %s of dataset %s: %w", which, d.Name, err)
 	case purged:
@@ -108,14 +121,16 @@ func generationAt(ctx context.Context, tx pgx.Tx, d Dataset, which string) (uuid
 	return generation, nil
 }
 
-// ResolveVersion is ResolveForRead for any generation of a dataset; see Live. The dataset it returns has the version and
-// the columns of what is read.
-func (r *Registry) ResolveVersion(ctx context.Context, tx pgx.Tx, caller authz.Caller, name, which string) (storage.Generation, []storage.Partition, Dataset, error) {
+// ResolveVersion is ResolveForRead for any generation of a dataset; see Live. The dataset that it returns has the
+// version and the columns of that generation.
+func (r *Registry) ResolveVersion(ctx context.Context, tx pgx.Tx, caller authz.Caller,
+	name, which string) (storage.Generation, []storage.Partition, Dataset, error) {
 	d, version, err := r.datasetAt(ctx, tx, caller, name, which)
 	if err != nil || version == nil {
 		return storage.Generation{}, nil, d, err
 	}
 	g := storage.Generation{OrgID: caller.OrgID, Dataset: d.ID, Version: *version}
+
 	var (
 		kind       dag.Storage
 		partitions []storage.Partition
@@ -123,12 +138,14 @@ func (r *Registry) ResolveVersion(ctx context.Context, tx pgx.Tx, caller authz.C
 	)
 	err = tx.QueryRow(ctx, `
 		SELECT org_slug(g.org_id), g.storage, coalesce(o.unique_key, '{}'), coalesce(g.schema, '[]'),
-		       (SELECT coalesce(jsonb_agg(jsonb_build_object('key', r.partition_key, 'revision', r.revision, 'files', r.files)
+		       (SELECT coalesce(jsonb_agg(
+		            jsonb_build_object('key', r.partition_key, 'revision', r.revision, 'files', r.files)
 		                                  ORDER BY r.partition_key), '[]')
 		        FROM partition_versions r WHERE r.dataset_version = g.id AND r.state = 'Published')
 		FROM dataset_versions g
 		JOIN jobs o ON o.org_id = g.org_id AND o.id = g.origin_job_id
-		WHERE g.org_id = $1 AND g.id = $2`, caller.OrgID, *version).Scan(&g.OrgSlug, &kind, &g.UniqueKey, &schema, &partitions)
+		WHERE g.org_id = $1 AND g.id = $2`, caller.OrgID, *version).Scan(&g.OrgSlug, &kind, &g.UniqueKey, &schema,
+		&partitions)
 	if err != nil {
 		return storage.Generation{}, nil, Dataset{}, fmt.Errorf("pin dataset %s: %w", name, err)
 	}
@@ -146,9 +163,10 @@ func (r *Registry) ResolveVersion(ctx context.Context, tx pgx.Tx, caller authz.C
 	return g, partitions, d, nil
 }
 
-// RowsByPartition tells how many rows each published partition of a generation has.
+// RowsByPartition returns the number of rows of each published partition of a generation.
 func RowsByPartition(ctx context.Context, tx pgx.Tx, generation uuid.UUID) (map[string]int64, error) {
-	rows, err := tx.Query(ctx, `SELECT partition_key, row_count FROM partition_versions WHERE dataset_version = $1 AND state = 'Published'`, generation)
+	rows, err := tx.Query(ctx, `SELECT partition_key, row_count FROM partition_versions
+		WHERE dataset_version = $1 AND state = 'Published'`, generation)
 	if err != nil {
 		return nil, fmt.Errorf("rows of generation %s: %w", generation, err)
 	}

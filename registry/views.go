@@ -39,36 +39,36 @@ type Version struct {
 	ReadyAt     *time.Time `json:"ready_at,omitempty"`
 	ActivatedAt *time.Time `json:"activated_at,omitempty"`
 	Error       string     `json:"error,omitempty"`
-	ForwardOnly bool       `json:"forward_only,omitempty" doc:"What it rebuilt took partitions over from what served before, and keeps them as they were made then, for good"`
-	ForwardFrom string     `json:"forward_from,omitempty" doc:"The first partition that it computed anew; absent: only what came after it"`
+	ForwardOnly bool       `json:"forward_only,omitempty" doc:"What it rebuilt keeps the partitions served before"`
+	ForwardFrom string     `json:"forward_from,omitempty" doc:"First partition computed anew; absent: only later ones"`
 }
 
-// DeployRequest is a DAG file with all it refers to.
+// DeployRequest is a DAG file with everything that it refers to.
 type DeployRequest struct {
 	YAML        string            `json:"yaml" maxLength:"1048576"`
-	Files       map[string][]byte `json:"files,omitempty" doc:"Files the document names, by path as written; base64"`
+	Files       map[string][]byte `json:"files,omitempty" doc:"Files that the document names, by path; base64"`
 	Vars        map[string]string `json:"vars,omitempty"`
-	SourceRef   string            `json:"source_ref,omitempty" maxLength:"200" doc:"For people: the git commit this file is from"`
-	Activate    *bool             `json:"activate,omitempty" doc:"Cut over as soon as the version is ready (default true)"`
-	Supersede   bool              `json:"supersede,omitempty" doc:"Abandon a running build of this DAG, and keep what it built"`
-	CancelTasks bool              `json:"cancel_tasks,omitempty" doc:"Cancel the open tasks of manual, timer and webhook jobs that go, or whose partitions the new definition does not have; refused with 409 where there are any and this is not said"`
-	Resume      bool              `json:"resume,omitempty" doc:"Only take a failed or abandoned version of this document up again; refused with 409 where there is none"`
-	// ForwardOnly and ForwardFrom bound what is rebuilt.
-	ForwardOnly bool   `json:"forward_only,omitempty" doc:"What is rebuilt keeps the partitions there are as they are, for good, and computes those that come; refused where nothing rebuilt has partitions"`
+	SourceRef   string            `json:"source_ref,omitempty" maxLength:"200" doc:"For people: the file's git commit"`
+	Activate    *bool             `json:"activate,omitempty" doc:"Cut over as soon as it is ready (default true)"`
+	Supersede   bool              `json:"supersede,omitempty" doc:"Abandon a running build, and keep what it built"`
+	CancelTasks bool              `json:"cancel_tasks,omitempty" doc:"Cancel the open tasks of manual, timer and webhook jobs that are removed, or whose partitions the new definition does not have; without it, a deploy with such tasks is refused with 409"`
+	Resume      bool              `json:"resume,omitempty" doc:"Only build a failed or abandoned version of this document again; refused with 409 if there is none"`
+	// ForwardOnly and ForwardFrom limit what is rebuilt.
+	ForwardOnly bool   `json:"forward_only,omitempty" doc:"Rebuilt datasets keep their existing partitions unchanged, for good, and compute later ones; refused if nothing rebuilt has partitions"`
 	ForwardFrom string `json:"forward_from,omitempty" maxLength:"200" doc:"With forward_only: compute this partition and those after it, too"`
 
-	Base *int `json:"base_version,omitempty" minimum:"0" doc:"The active version the deploy was planned against (0: none); refused with 409 where it has moved"`
+	Base *int `json:"base_version,omitempty" minimum:"0" doc:"The active version that the deploy was planned against (0: none); refused with 409 if another is active now"`
 
-	force []string // jobs to compute anew whatever there is
+	Force []string `json:"-"` // jobs to compute anew, whatever exists
 }
 
-// Deployment answers a deploy: the version, what it changes, and whether it is new.
+// Deployment is the answer to a deploy: the version, what it changes, and whether it is new.
 type Deployment struct {
 	Version Version         `json:"version"`
-	Created bool            `json:"created" doc:"False where this very document was deployed before"`
+	Created bool            `json:"created" doc:"False if this very document was deployed before"`
 	Changes []Change        `json:"changes"`
 	Meets   *Meeting        `json:"meets,omitempty" doc:"A build of the same DAG that was on its way"`
-	Cancels []CanceledQueue `json:"cancels,omitempty" doc:"What the cutover cancels of manual, timer and webhook jobs"`
+	Cancels []CanceledQueue `json:"cancels,omitempty" doc:"Tasks of manual, timer and webhook jobs that it cancels"`
 }
 
 // Change says what a deploy does to one dataset, and why.
@@ -79,34 +79,33 @@ type Change struct {
 	Action  string `json:"action" enum:"create,rebuild,forward-only,reuse,swap-only,remove"`
 	Reason  string `json:"reason"`
 
-	// Partitions is how many partitions are to be computed; absent where only the source can tell.
-	Partitions *int     `json:"partitions,omitempty" doc:"How many partitions are to be computed; absent where only reading the source can tell"`
-	Kept       int      `json:"kept,omitempty" doc:"How many partitions are taken over as they are, for good (forward-only)"`
+	Partitions *int     `json:"partitions,omitempty" doc:"How many to compute; absent if only the source can tell"`
+	Kept       int      `json:"kept,omitempty" doc:"How many are taken over unchanged (forward-only)"`
 	Bytes      int64    `json:"estimated_bytes,omitempty" doc:"From what the live generation holds"`
 	Seconds    float64  `json:"estimated_seconds,omitempty" doc:"From past tasks of the job, at its own concurrency"`
 	Consumers  []string `json:"consumers,omitempty" doc:"Jobs of other DAGs that read the dataset"`
 
-	Skipped int64 `json:"skipped,omitempty" doc:"Partitions that somebody has given up: the build goes on without them"`
+	Skipped int64 `json:"skipped,omitempty" doc:"Partitions given up by a person: the build continues without them"`
 
-	Keys     []string  `json:"-"` // the partitions to be computed, sorted
-	Origin   uuid.UUID `json:"-"` // of the job that is to compute it
+	Keys     []string  `json:"-"` // the partitions to compute, sorted
+	Origin   uuid.UUID `json:"-"` // of the job that computes it
 	Upstream []string  `json:"-"` // the jobs of the DAG that its job reads
-	id       uuid.UUID // of the dataset
+	ID       uuid.UUID `json:"-"` // of the dataset
 }
 
-// Plan is what a deploy of a document would do now. The deploy does the same: both come from one function.
+// Plan is what a deploy of a document would do now. Plan and deploy come from one function, so they agree.
 type Plan struct {
 	DAG     string          `json:"dag"`
-	Base    *int            `json:"base_version,omitempty" doc:"The active version it was made against"`
+	Base    *int            `json:"base_version,omitempty" doc:"The active version that it was made against"`
 	Version int             `json:"version" doc:"The number that the document has, or would get"`
 	Hash    string          `json:"yaml_hash"`
-	Status  Status          `json:"status,omitempty" doc:"Of the version, where the document was deployed before"`
+	Status  Status          `json:"status,omitempty" doc:"Of the version, if the document was deployed before"`
 	Changes []Change        `json:"changes"`
 	Meets   *Meeting        `json:"meets,omitempty" doc:"A build of the same DAG that is on its way"`
-	Cancels []CanceledQueue `json:"cancels,omitempty" doc:"What the cutover would cancel of manual, timer and webhook jobs: the deploy asks for cancel_tasks"`
+	Cancels []CanceledQueue `json:"cancels,omitempty" doc:"Tasks of manual, timer and webhook jobs that the cutover would cancel: the deploy needs cancel_tasks"`
 
 	CriticalPath    []string `json:"critical_path,omitempty" doc:"The chain of jobs that decides how long the deploy takes, upstream first"`
-	CriticalSeconds float64  `json:"critical_path_seconds,omitempty" doc:"How long that is estimated to take, from past tasks"`
+	CriticalSeconds float64  `json:"critical_path_seconds,omitempty" doc:"Its estimated duration, from past tasks"`
 }
 
 // Job is one job of one DAG version, as the engine runs it. Rows never change, so a Job may be kept.
@@ -117,7 +116,7 @@ type Job struct {
 	DAG       string
 	Name      string
 	VersionID uuid.UUID
-	Origin    uuid.UUID // the row that introduced this definition; tasks hang on it
+	Origin    uuid.UUID // the row that introduced this definition; tasks refer to it
 	Def       dag.Job
 	Inputs    []JobInput         // resolved, by input index
 	Outputs   []OutputGeneration // by output index: the generation this version pins
@@ -130,8 +129,8 @@ type JobInput struct {
 	InDAG       bool
 	Def         dag.Input
 	PartitionBy dag.Partitioning // of the upstream output
-	// Generation is what the job's version pins, where the input is InDAG. Otherwise its Version is uuid.Nil here:
-	// see InputGenerations.
+	// Generation is the one that the job's version pins, if the input is InDAG. Otherwise its Version is uuid.Nil; see
+	// InputGenerations.
 	Generation storage.Generation
 	Producer   string // DAG/JOB that makes it, for people
 }
@@ -179,9 +178,9 @@ type Dataset struct {
 	Rows        int64           `json:"rows"`
 	Bytes       int64           `json:"bytes"`
 	UpdatedAt   *time.Time      `json:"updated_at,omitempty" doc:"When its newest partition was published"`
-	Late        *Late           `json:"late,omitempty" doc:"Present where the dataset has not what was due by now"`
+	Late        *Late           `json:"late,omitempty" doc:"Present if the dataset lacks data that is due by now"`
 	Checks      []CheckResult   `json:"checks,omitempty"`
-	Withheld    []Withheld      `json:"withheld,omitempty" doc:"Partitions whose newest revision readers do not see; for writers"`
+	Withheld    []Withheld      `json:"withheld,omitempty" doc:"Partitions with a newer revision that readers do not see; for writers"`
 }
 
 // ColumnInfo is one column of a dataset.
@@ -191,7 +190,7 @@ type ColumnInfo struct {
 	Description string `json:"description,omitempty"`
 }
 
-// CheckResult is what one check said of one revision.
+// CheckResult is the result of one check on one revision.
 type CheckResult struct {
 	Partition string          `json:"partition"`
 	Revision  int64           `json:"revision"`
@@ -202,4 +201,18 @@ type CheckResult struct {
 	Sample    json.RawMessage `json:"sample,omitempty"`
 	Error     string          `json:"error,omitempty"`
 	At        time.Time       `json:"at"`
+}
+
+// CanceledQueue says how many open tasks of a job a cutover cancels.
+type CanceledQueue struct {
+	Job    string `json:"job"`
+	Tasks  int64  `json:"tasks"`
+	Reason string `json:"reason"`
+}
+
+// Meeting says what happens to a running build when the same DAG is deployed.
+type Meeting struct {
+	Version int    `json:"version" doc:"The version that is being built, or is ready and waits"`
+	Status  Status `json:"status"`
+	Outcome string `json:"outcome" enum:"passed,superseded,blocks" doc:"passed: it continues, based on this one; superseded: it is abandoned; blocks (in a plan): this one is refused until it ends, unless it supersedes it"`
 }

@@ -13,20 +13,20 @@ import (
 	"github.com/dagctl/dagctl/internal/fault"
 )
 
-// Withheld is a partition whose newest revision readers do not see: its checks have not decided, or they rejected it.
+// Withheld is a partition whose newest revision readers do not see, because its checks are pending or rejected it.
 type Withheld struct {
 	Partition    string    `json:"partition"`
 	Revision     int64     `json:"revision"`
 	State        string    `json:"state" enum:"Held,Rejected"`
 	Version      uuid.UUID `json:"dataset_version"`
-	Candidate    bool      `json:"candidate,omitempty" doc:"Of the version on its way, and not of the one that serves"`
+	Candidate    bool      `json:"candidate,omitempty" doc:"It belongs to the version on its way"`
 	Materialized time.Time `json:"materialized_at"`
 	Rows         int64     `json:"rows"`
 	Why          string    `json:"why,omitempty" doc:"The checks that failed"`
 }
 
-// withheld lists what readers do not see of a dataset, in the generation that is live and in the candidate's. Checks say
-// counts here, never rows. It relies on the primary key of partition_versions.
+// withheld lists the withheld partitions of a dataset, in the live generation and in the candidate's. Results of checks
+// are counts here, never rows. It relies on the primary key of partition_versions.
 func withheld(ctx context.Context, tx pgx.Tx, d Dataset) ([]Withheld, error) {
 	rows, err := tx.Query(ctx, `
 		WITH generations AS (
@@ -36,8 +36,10 @@ func withheld(ctx context.Context, tx pgx.Tx, d Dataset) ([]Withheld, error) {
 			JOIN dag_versions v ON v.id = p.dag_version_id AND `+candidateVersion+`
 			WHERE p.dataset_uuid = $1 AND p.dataset_version IS DISTINCT FROM $2)
 		SELECT n.partition_key, n.revision, n.state, n.dataset_version, n.candidate, n.materialized_at, n.row_count,
-		       coalesce((SELECT string_agg(format('%s: %s', k.name, coalesce(k.error, format('%s rows', k.failures))), '; ' ORDER BY k.name)
-		                 FROM check_results k WHERE k.dataset_version = n.dataset_version AND k.partition_key = n.partition_key
+		       coalesce((SELECT string_agg(format('%s: %s', k.name, coalesce(k.error, format('%s rows', k.failures))),
+		           '; ' ORDER BY k.name)
+		                 FROM check_results k WHERE k.dataset_version = n.dataset_version
+		                   AND k.partition_key = n.partition_key
 		                   AND k.revision = n.revision AND k.severity = 'error' AND k.outcome <> 'pass'), '')
 		FROM (SELECT DISTINCT ON (r.dataset_version, r.partition_key) r.*, g.candidate
 		      FROM generations g JOIN partition_versions r ON r.dataset_version = g.id
@@ -47,8 +49,10 @@ func withheld(ctx context.Context, tx pgx.Tx, d Dataset) ([]Withheld, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list withheld partitions: %w", err)
 	}
+
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (w Withheld, err error) {
-		return w, row.Scan(&w.Partition, &w.Revision, &w.State, &w.Version, &w.Candidate, &w.Materialized, &w.Rows, &w.Why)
+		return w, row.Scan(&w.Partition, &w.Revision, &w.State, &w.Version, &w.Candidate, &w.Materialized, &w.Rows,
+			&w.Why)
 	})
 }
 
@@ -57,52 +61,62 @@ type Withholding struct {
 	Dataset Dataset
 	Ref     Ref
 	Revision
-	Job    *Job // by which its origin is run now, or the version's own
+	Job    *Job // the row that its origin runs by now, or else the origin's own
 	Output int
 }
 
-// WithheldRevision finds the newest revision of a partition, which readers must not see yet: only such a one can be
-// accepted or rejected.
-func (r *Registry) WithheldRevision(ctx context.Context, tx pgx.Tx, caller authz.Caller, name, which, key string) (Withholding, error) {
+// WithheldRevision finds the newest revision of a partition. It is an error if readers see that revision already: only
+// a withheld revision can be accepted or rejected.
+func (r *Registry) WithheldRevision(ctx context.Context, tx pgx.Tx, caller authz.Caller,
+	name, which, key string) (Withholding, error) {
 	var w Withholding
 	d, generation, err := r.datasetAt(ctx, tx, caller, name, which)
 	if err != nil {
 		return w, err
 	}
 	if generation == nil {
-		return w, fault.New(fault.NotFound, "nothing serves dataset %s yet", name).WithHint("--version candidate decides over the version on its way")
+		return w, fault.New(fault.NotFound, "nothing serves dataset %s yet", name).
+			WithHint("use --version candidate for the version on its way")
 	}
+
 	w.Dataset, w.Ref = d, Ref{Version: *generation, Key: key}
 	var (
 		revision int64
 		purged   bool
 		origin   uuid.UUID
 	)
+
 	err = tx.QueryRow(ctx, `
-		SELECT p.revision, p.purged_at IS NOT NULL, g.origin_job_id FROM partition_versions p JOIN dataset_versions g ON g.id = p.dataset_version
+		SELECT p.revision, p.purged_at IS NOT NULL, g.origin_job_id FROM partition_versions p
+		JOIN dataset_versions g ON g.id = p.dataset_version
 		WHERE p.org_id = $1 AND p.dataset_version = $2 AND p.partition_key = $3 ORDER BY p.revision DESC LIMIT 1`,
 		caller.OrgID, *generation, key).Scan(&revision, &purged, &origin)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return w, fault.New(fault.NotFound, "dataset %s has no partition %q", d.Name, key).WithHint("`dagctl datasets get %s` lists what is withheld", d.Name)
+		return w, fault.New(fault.NotFound, "dataset %s has no partition %q", d.Name, key).
+			WithHint("`dagctl datasets get %s` lists what is withheld", d.Name)
 	}
 	if err != nil {
 		return w, fmt.Errorf("find partition %q: %w", key, err)
 	}
+
 	if w.Revision, err = LoadRevision(ctx, tx, w.Ref, revision); err != nil {
 		return w, err
 	}
 	switch {
 	case w.State != "Held" && w.State != "Rejected":
-		return w, fault.New(fault.Conflict, "revision %d of partition %q of %s is %s: only a held or rejected one can be decided over", revision, key, d.Name, w.State).
+		return w, fault.New(fault.Conflict,
+			"revision %d of partition %q of %s is %s: only a held or rejected revision can be accepted or rejected",
+			revision, key, d.Name, w.State).
 			WithHint("`dagctl datasets get %s` lists what is withheld", d.Name)
 	case purged:
-		return w, fault.New(fault.Conflict, "the rows of revision %d of partition %q of %s were removed", revision, key, d.Name).
+		return w, fault.New(fault.Conflict, "the rows of revision %d of partition %q of %s were removed",
+			revision, key, d.Name).
 			WithHint("run the task again")
 	}
 	return w, r.producerOf(ctx, tx, origin, &w)
 }
 
-// producerOf finds the job and the output that a generation is of.
+// producerOf finds the job and the output that make a generation.
 func (r *Registry) producerOf(ctx context.Context, tx pgx.Tx, origin uuid.UUID, w *Withholding) error {
 	acting, err := r.ActingJobs(ctx, tx, []uuid.UUID{origin})
 	if err != nil {
@@ -116,11 +130,13 @@ func (r *Registry) producerOf(ctx context.Context, tx pgx.Tx, origin uuid.UUID, 
 		}
 		w.Job = jobs[origin]
 	}
+
 	for i, o := range w.Job.Outputs {
 		if o.Generation.Version == w.Ref.Version {
 			w.Output = i
 			return nil
 		}
 	}
-	return fault.New(fault.Conflict, "no version that is in work makes this generation of %s", w.Dataset.Name).WithHint("deploy its document again")
+	return fault.New(fault.Conflict, "no active or building version makes this generation of %s", w.Dataset.Name).
+		WithHint("deploy its document again")
 }

@@ -6,14 +6,14 @@ import (
 	"strings"
 )
 
-// mostPolicy is how long a session policy may be; source: the limits of AssumeRole in the STS API reference.
+// mostPolicy is the longest session policy, from the limits of AssumeRole in the STS API reference.
 const mostPolicy = 2048
 
-// policyScope is what a session policy is about besides what it lets read.
+// policyScope is what a session policy is about, apart from the objects that it lets the task read.
 type policyScope struct {
 	partition string // of ARNs: aws, aws-cn
 	bucket    string
-	write     string // key prefix; empty: nothing may be written
+	write     string // key prefix; empty: writing is not allowed
 	plainPuts bool
 }
 
@@ -29,9 +29,9 @@ type policyStatement struct {
 	Condition map[string]map[string]string `json:",omitempty"`
 }
 
-// fit returns a policy of at most limit bytes that lets read all objects of as many inputs as there is room for, in their
-// order, and these objects. An input is in it as a whole or not at all, and never by a pattern that would let read more than
-// was pinned.
+// fit returns a policy of at most limit bytes that allows reading all objects of as many inputs as fit, in order, and
+// returns these objects. The policy has an input as a whole or not at all, and never a pattern that would allow reading
+// more than was pinned.
 func (s policyScope) fit(inputs [][]string, limit int) (policy string, reads []string) {
 	reads = []string{}
 	policy = s.document(nil)
@@ -49,7 +49,7 @@ func (s policyScope) fit(inputs [][]string, limit int) (policy string, reads []s
 	return policy, reads
 }
 
-// document writes the policy. What it does not allow is denied.
+// document returns the policy. It denies all that it does not allow.
 func (s policyScope) document(reads []string) string {
 	doc := policyDocument{Version: "2012-10-17"}
 	if len(reads) > 0 {
@@ -59,17 +59,19 @@ func (s policyScope) document(reads []string) string {
 		}
 		doc.Statement = append(doc.Statement, get)
 	}
+
 	if s.write != "" {
 		put := policyStatement{Effect: "Allow", Action: "s3:PutObject", Resource: []string{s.arn(s.write) + "*"}}
-		if !s.plainPuts { // only with If-None-Match, which S3 takes with * alone: what is there stays as it is
+		if !s.plainPuts { // only with If-None-Match, for which S3 accepts only *, so that nothing is overwritten
 			put.Condition = map[string]map[string]string{"Null": {"s3:if-none-match": "false"}}
 		}
 		doc.Statement = append(doc.Statement, put)
 	}
+
 	if len(doc.Statement) == 0 { // a policy needs a statement
 		doc.Statement = []policyStatement{{Effect: "Deny", Action: "*", Resource: []string{"*"}}}
 	}
-	text, _ := json.Marshal(doc) // strings alone: they always marshal
+	text, _ := json.Marshal(doc) // plain strings always marshal
 	return string(text)
 }
 
@@ -77,7 +79,7 @@ func (s policyScope) arn(key string) string {
 	return "arn:" + s.partition + ":s3:::" + s.bucket + "/" + key
 }
 
-// partitionOfARN is the second part of an ARN.
+// partitionOfARN returns the second part of an ARN.
 func partitionOfARN(arn string) string {
 	if parts := strings.Split(arn, ":"); len(parts) > 1 && parts[1] != "" {
 		return parts[1]

@@ -34,7 +34,7 @@ func openS3(t *testing.T, c *storage.S3Config) *storage.Storage {
 	return s
 }
 
-// everywhere runs a test of what every place of Parquet files must do.
+// everywhere runs a test against every kind of storage for Parquet files.
 func everywhere(t *testing.T, test func(t *testing.T, s *storage.Storage)) {
 	t.Run("files", func(t *testing.T) {
 		t.Parallel()
@@ -49,29 +49,34 @@ func everywhere(t *testing.T, test func(t *testing.T, s *storage.Storage)) {
 	})
 }
 
-// sealHostileKeys takes partitions of every name through their life.
+// sealHostileKeys seals, reads and discards partitions with hostile names.
 func sealHostileKeys(t *testing.T, s *storage.Storage) {
 	t.Helper()
 	locations := map[string]string{}
 	for _, key := range []string{
-		"2024-01-31", "../../../etc", "..", ".", "", "/etc/passwd", `..\..\x`, "a/b", "a//b", "a\x00b", "%2e%2e", "é", "a b", "*", "[x]", "a=1",
-		".hidden", "CON", "~", "$(id)", "'; DROP TABLE x; --", "\n", strings.Repeat("k", 1000), strings.Repeat("../", 300), "a.sealing",
+		"2024-01-31", "../../../etc", "..", ".", "", "/etc/passwd", `..\..\x`, "a/b", "a//b", "a\x00b", "%2e%2e", "é",
+		"a b", "*", "[x]", "a=1",
+		".hidden", "CON", "~", "$(id)", "'; DROP TABLE x; --", "\n", strings.Repeat("k", 1000),
+		strings.Repeat("../", 300), "a.sealing",
 	} {
 		a := attempt(storage.Parquet, key)
-		a.Generation.OrgSlug = "../acme" // however it came to be
+		a.Generation.OrgSlug = "../acme" // however it got there
 		location := s.Location(a)
 		require.True(t, filepath.IsLocal(location), location)
 		require.NotContains(t, locations, location)
+
 		locations[location] = key
 
 		m, err := s.Seal(t.Context(), a, []string{parquet(t, "SELECT 1 AS x")})
 		require.NoError(t, err, "key %q", key)
 		require.Equal(t, location, m.Location)
 		require.NoError(t, s.Verify(t.Context(), m))
+
 		published := []storage.Partition{{Key: key, Revision: 1, Files: m.Files}}
 		opened, err := s.Open(t.Context(), a.Generation, published, t.TempDir())
 		require.NoError(t, err)
 		require.FileExists(t, opened[0][0])
+
 		_, rows, err := s.Preview(t.Context(), a.Generation, published, 10, 0)
 		require.NoError(t, err)
 		require.Equal(t, [][]any{{int32(1)}}, rows)
@@ -91,30 +96,40 @@ func TestRefuse(t *testing.T) {
 		a := attempt(storage.Parquet, "all")
 		m, err := s.Seal(t.Context(), a, []string{parquet(t, "SELECT 1 AS x")})
 		require.NoError(t, err)
+
 		own := m.Files[0]
 		theirs, err := s.Seal(t.Context(), attempt(storage.Parquet, "all"), []string{parquet(t, "SELECT 2 AS x")})
 		require.NoError(t, err)
+
 		for name, path := range map[string]string{
 			"another generation's file": theirs.Files[0].Path,
 			"up and out":                filepath.Dir(own.Path) + "/../../../../../../secret.parquet",
-			"up and in again":           filepath.Dir(own.Path) + "/../" + filepath.Base(filepath.Dir(own.Path)) + "/00000.parquet",
-			"absolute":                  "/etc/passwd",
-			"missing":                   filepath.Dir(own.Path) + "/none.parquet",
-			"a folder":                  filepath.Dir(own.Path),
-			"nothing":                   "",
+			"up and in again": filepath.Dir(own.Path) + "/../" + filepath.Base(filepath.Dir(own.Path)) +
+				"/00000.parquet",
+			"absolute": "/etc/passwd",
+			"missing":  filepath.Dir(own.Path) + "/none.parquet",
+			"a folder": filepath.Dir(own.Path),
+			"nothing":  "",
 		} {
 			file := own
 			file.Path = path
-			require.Error(t, s.Verify(t.Context(), storage.Manifest{Location: m.Location, Files: []storage.File{file}}), name)
-			_, err := s.Open(t.Context(), a.Generation, []storage.Partition{{Key: "all", Files: []storage.File{file}}}, t.TempDir())
+			require.Error(t, s.Verify(t.Context(), storage.Manifest{Location: m.Location, Files: []storage.File{file}}),
+				name)
+			_, err := s.Open(t.Context(), a.Generation, []storage.Partition{{Key: "all", Files: []storage.File{file}}},
+				t.TempDir())
 			require.Error(t, err, name)
-			_, _, err = s.Preview(t.Context(), a.Generation, []storage.Partition{{Key: "all", Files: []storage.File{file}}}, 1, 0)
+			_, _, err = s.Preview(t.Context(), a.Generation,
+				[]storage.Partition{{Key: "all", Files: []storage.File{file}}}, 1, 0)
 			require.Error(t, err, name)
 		}
+
 		short := own
 		short.Bytes++
-		require.ErrorContains(t, s.Verify(t.Context(), storage.Manifest{Location: m.Location, Files: []storage.File{short}}), "its manifest says")
-		for _, location := range []string{"", "/", "../", "a/", "a/b/c/d/../", "a/b/c/d/e", "/a/b/c/d/e/", "acme/x/", "postgres:public.users"} {
+		require.ErrorContains(t, s.Verify(t.Context(),
+			storage.Manifest{Location: m.Location, Files: []storage.File{short}}), "in its manifest")
+
+		for _, location := range []string{"", "/", "../", "a/", "a/b/c/d/../", "a/b/c/d/e", "/a/b/c/d/e/", "acme/x/",
+			"postgres:public.users"} {
 			require.Error(t, s.Discard(t.Context(), location), location)
 		}
 		require.NoError(t, s.Verify(t.Context(), m), "nothing of it was discarded")
@@ -127,6 +142,7 @@ func TestSeals(t *testing.T) {
 		a := attempt(storage.Parquet, "all")
 		_, err := s.Seal(t.Context(), a, []string{parquet(t, "SELECT 1 AS x"), parquet(t, "SELECT 'a' AS x")})
 		require.True(t, fault.Is(err, fault.Invalid), "%v", err)
+
 		canceled, cancel := context.WithCancel(t.Context())
 		cancel()
 		_, err = s.Seal(canceled, a, []string{parquet(t, "SELECT 1 AS x")})
@@ -138,9 +154,11 @@ func TestSeals(t *testing.T) {
 		require.Equal(t, int64(6), m.Rows)
 		require.Len(t, m.Files, 2)
 		require.Equal(t, []storage.Column{{Name: "x", Type: "BIGINT"}}, m.Schema)
+
 		again, err := s.Seal(t.Context(), a, []string{parquet(t, one), parquet(t, two)})
 		require.NoError(t, err, "the same bytes")
 		require.Equal(t, m, again)
+
 		_, err = s.Seal(t.Context(), a, []string{parquet(t, "SELECT 2::BIGINT AS x")})
 		require.True(t, fault.Is(err, fault.Conflict), "other bytes: %v", err)
 		require.NoError(t, s.Verify(t.Context(), m))
@@ -148,7 +166,9 @@ func TestSeals(t *testing.T) {
 
 		local, err := s.OpenSealed(t.Context(), a.Generation, m, t.TempDir())
 		require.NoError(t, err)
-		require.Equal(t, "x BIGINT\n{'x': 1}\n{'x': 0}\n{'x': 1}\n{'x': 2}\n{'x': 3}\n{'x': 4}\n", content(t, "SELECT * FROM FILES", local...))
+		require.Equal(t, "x BIGINT\n{'x': 1}\n{'x': 0}\n{'x': 1}\n{'x': 2}\n{'x': 3}\n{'x': 4}\n",
+			content(t, "SELECT * FROM FILES", local...))
+
 		for range 2 {
 			require.NoError(t, s.DropGeneration(t.Context(), a.Generation, []string{m.Location}))
 		}
@@ -162,17 +182,20 @@ func TestTakeOver(t *testing.T) {
 		from := attempt(storage.Parquet, "a b/ü%")
 		m, err := s.Seal(t.Context(), from, []string{parquet(t, "SELECT 1 AS x"), parquet(t, "SELECT 2 AS x")})
 		require.NoError(t, err)
+
 		to := from
 		to.Generation.Version, to.Task = uuid.New(), uuid.New()
 		var taken storage.Manifest
-		for range 2 { // who crashed comes again
+		for range 2 { // as after a crash
 			taken, err = s.TakeOver(t.Context(), nil, from.Generation, to, 1, m)
 			require.NoError(t, err)
 			require.Equal(t, s.Location(to), taken.Location)
 			require.NoError(t, s.Verify(t.Context(), taken))
 		}
 		require.NoError(t, s.DropGeneration(t.Context(), from.Generation, []string{m.Location}))
-		files, err := s.Open(t.Context(), to.Generation, []storage.Partition{{Key: to.Partition, Files: taken.Files}}, t.TempDir())
+
+		files, err := s.Open(t.Context(), to.Generation, []storage.Partition{{Key: to.Partition, Files: taken.Files}},
+			t.TempDir())
 		require.NoError(t, err, "nothing is shared")
 		require.Equal(t, "x INTEGER\n{'x': 1}\n{'x': 2}\n", content(t, "SELECT * FROM FILES", files[0]...))
 
@@ -189,16 +212,21 @@ func TestPreviewValues(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, s *storage.Storage) {
 		a := attempt(storage.Parquet, "all")
-		m, err := s.Seal(t.Context(), a, []string{parquet(t, `SELECT 9007199254740993::BIGINT AS big, 1::BIGINT AS small, 'nan'::DOUBLE AS nan, 1.5::DOUBLE AS half,
-		0.1::DECIMAL(5,1) AS dec, DATE '2024-01-31' AS day, TIMESTAMPTZ '2024-01-31 01:00:00+01' AS at, [1, NULL] AS list, {'a': 'x'} AS struct,
-		'\xAA'::BLOB AS blob, NULL::VARCHAR AS nothing, true AS yes`)})
+		m, err := s.Seal(t.Context(), a, []string{parquet(t, `SELECT 9007199254740993::BIGINT AS big,
+			1::BIGINT AS small, 'nan'::DOUBLE AS nan, 1.5::DOUBLE AS half,
+			0.1::DECIMAL(5,1) AS dec, DATE '2024-01-31' AS day, TIMESTAMPTZ '2024-01-31 01:00:00+01' AS at,
+			[1, NULL] AS list, {'a': 'x'} AS struct,
+			'\xAA'::BLOB AS blob, NULL::VARCHAR AS nothing, true AS yes`)})
 		require.NoError(t, err)
-		columns, rows, err := s.Preview(t.Context(), a.Generation, []storage.Partition{{Key: "all", Revision: 1, Files: m.Files}}, 10, 0)
+		columns, rows, err := s.Preview(t.Context(), a.Generation,
+			[]storage.Partition{{Key: "all", Revision: 1, Files: m.Files}}, 10, 0)
 		require.NoError(t, err)
 		require.Equal(t, m.Schema, columns)
 		text, err := json.Marshal(rows)
 		require.NoError(t, err)
-		require.JSONEq(t, `[["9007199254740993", 1, "NaN", 1.5, "0.1", "2024-01-31", "2024-01-31 00:00:00+00", [1, null], {"a": "x"}, "\\xAA", null, true]]`, string(text))
+		require.JSONEq(t,
+			`[["9007199254740993", 1, "NaN", 1.5, "0.1", "2024-01-31", "2024-01-31 00:00:00+00",
+				[1, null], {"a": "x"}, "\\xAA", null, true]]`, string(text))
 	})
 }
 
@@ -213,6 +241,7 @@ func TestPreviewPages(t *testing.T) {
 			require.NoError(t, err)
 			partitions = append(partitions, storage.Partition{Key: key, Revision: 1, Files: m.Files})
 		}
+
 		for _, test := range []struct {
 			limit, offset int
 			want          string

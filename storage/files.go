@@ -22,26 +22,27 @@ import (
 )
 
 // files is Parquet in local files: <org slug>/<dataset>/<version>/<partition>/<task>-<attempt>/00000.parquet.
-// Every access goes through an os.Root, so no key and no link leads out of the folder.
+// Every access goes through an os.Root, so that no key and no link leads out of the folder.
 type files struct {
 	root *os.Root
 	top  *os.File // the same folder, for system calls
 }
 
-// errOtherFiles says that a folder is there already, with other files.
+// errOtherFiles means that the folder exists already, with other files.
 var errOtherFiles = errors.New("its folder has other files")
 
-// sealing is in the name of an attempt's folder until it is complete. Each seal has a folder of its own: a repeated
-// completion may seal what another process seals.
+// sealing marks the name of an attempt's folder until it is complete. Each seal has a folder of its own, because a
+// repeated completion may seal the same attempt in another process.
 const sealing = ".sealing-"
 
 func newFiles(root string) (*files, error) {
 	if root == "" {
-		return nil, fault.New(fault.Invalid, "storage: the root folder is not given")
+		return nil, fault.New(fault.Invalid, "storage: the config has no root folder")
 	}
 	if strings.ContainsAny(root, "*?[") {
 		return nil, fault.New(fault.Invalid, "storage: the root folder %s must not contain any of * ? [", root)
 	}
+
 	abs, err := filepath.Abs(root)
 	if err != nil {
 		return nil, fmt.Errorf("storage root: %w", err)
@@ -53,6 +54,7 @@ func newFiles(root string) (*files, error) {
 	if err != nil {
 		return nil, fmt.Errorf("storage root: %w", err)
 	}
+
 	top, err := openTop(r)
 	if err != nil {
 		return nil, fmt.Errorf("storage root: %w", errors.Join(err, r.Close()))
@@ -66,21 +68,23 @@ func generationDir(g Generation) string {
 
 func (*files) location(a Attempt) string { return attemptDir(a) }
 
-// attemptDir is where an attempt's files are, in a folder as in a bucket.
+// attemptDir returns the path of an attempt's files, in a folder or in a bucket.
 func attemptDir(a Attempt) string {
 	return path.Join(generationDir(a.Generation), escape(a.Partition), a.name()) + "/"
 }
 
 func (*files) owns(location string) bool { return isAttemptDir(location) }
 
-// isAttemptDir accepts what attemptDir makes, in its exact form: five parts, none of them special, and a slash at the end.
+// isAttemptDir reports whether a path has exactly the form that attemptDir returns: five parts, none of them special,
+// and a slash at the end.
 func isAttemptDir(location string) bool {
 	key, ok := strings.CutSuffix(location, "/")
-	return ok && key == path.Clean(key) && filepath.IsLocal(key) && strings.Count(key, "/") == 4 && !strings.Contains(key, "\\")
+	return ok && key == path.Clean(key) && filepath.IsLocal(key) && strings.Count(key, "/") == 4 &&
+		!strings.Contains(key, "\\")
 }
 
-// escape makes any string one part of a path: letters, digits, '-', '_' and inner dots stay, the rest is %XX.
-// A result too long for a file name is cut, and told apart by its hash.
+// escape turns any string into one part of a path: letters, digits, '-', '_' and inner dots stay, the rest becomes %XX.
+// A result too long for a file name is cut and made unique by its hash.
 func escape(key string) string {
 	var b strings.Builder
 	for i := range len(key) {
@@ -92,6 +96,7 @@ func escape(key string) string {
 			fmt.Fprintf(&b, "%%%02X", c)
 		}
 	}
+
 	escaped := b.String()
 	if escaped == "" {
 		return "%"
@@ -108,6 +113,7 @@ func (f *files) seal(ctx context.Context, a Attempt, local []string, m Manifest)
 	m.Location = f.location(a)
 	final := strings.TrimSuffix(m.Location, "/")
 	temporary := final + sealing + rand.Text()
+
 	err := f.sealFolder(final, temporary, func(dir int) error {
 		for i, source := range local {
 			if err := ctx.Err(); err != nil {
@@ -121,8 +127,9 @@ func (f *files) seal(ctx context.Context, a Attempt, local []string, m Manifest)
 		}
 		return nil
 	})
+
 	if errors.Is(err, errOtherFiles) {
-		err = fault.New(fault.Conflict, "attempt %d of task %s is sealed already: %w", a.Number, a.Task, err)
+		err = fault.New(fault.Conflict, "attempt %d of task %s is already sealed: %w", a.Number, a.Task, err)
 	}
 	return m, err
 }
@@ -134,7 +141,7 @@ func (f *files) sameFiles(a, b string) (bool, error) {
 	return slices.Equal(inA, inB), errors.Join(errA, errB)
 }
 
-// place moves a local file into the open folder, or copies it where that is another file system. It is on disk
+// place moves a local file into the open folder, or copies it if that is on another file system. The file is on disk
 // when place returns.
 func (f *files) place(dir int, source, target string) error {
 	local, err := os.Open(source)
@@ -142,7 +149,8 @@ func (f *files) place(dir int, source, target string) error {
 		return err
 	}
 	defer local.Close()
-	// What is committed is never written again, by whatever reads it.
+
+	// Read-only, because committed files never change.
 	if err := errors.Join(local.Chmod(0o440), local.Sync()); err != nil {
 		return err
 	}
@@ -150,6 +158,7 @@ func (f *files) place(dir int, source, target string) error {
 	if !errors.Is(err, unix.EXDEV) {
 		return err
 	}
+
 	copied, err := f.root.OpenFile(target, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o440)
 	if err != nil {
 		return err
@@ -174,12 +183,12 @@ func (f *files) syncParents(name string) error {
 	}
 }
 
-// ownPartition allows the files of the attempt itself, and of earlier revisions of the same partition (append).
+// ownPartition accepts files of the attempt itself and, for append, of earlier revisions of the same partition.
 func (m Manifest) ownPartition() error {
 	partition := path.Dir(strings.TrimSuffix(m.Location, "/")) + "/"
 	for _, file := range m.Files {
 		if !strings.HasPrefix(file.Path, partition) {
-			return fault.New(fault.Invalid, "file %q is not of partition %s", file.Path, partition)
+			return fault.New(fault.Invalid, "file %q does not belong to partition %s", file.Path, partition)
 		}
 	}
 	return nil
@@ -195,13 +204,13 @@ func (f *files) verify(_ context.Context, m Manifest) error {
 			return err
 		}
 		if size != file.Bytes {
-			return fault.New(fault.Invalid, "file %s has %d bytes; its manifest says %d", file.Path, size, file.Bytes)
+			return fault.New(fault.Invalid, "file %s has %d bytes, but %d in its manifest", file.Path, size, file.Bytes)
 		}
 	}
 	return nil
 }
 
-// stat tells the size of a file.
+// stat returns the size of a file.
 func (f *files) stat(name string) (int64, error) {
 	if name != path.Clean(name) || !filepath.IsLocal(name) {
 		return 0, fault.New(fault.Invalid, "file %q is not a plain relative path", name)
@@ -222,7 +231,7 @@ func (f *files) stat(name string) (int64, error) {
 // publish has nothing to do: the committed list is the publication.
 func (f *files) publish(context.Context, pgx.Tx, Attempt, int64, Manifest) error { return nil }
 
-// discard also removes what killed seals of the attempt left.
+// discard also removes what interrupted seals of the attempt have left.
 func (f *files) discard(_ context.Context, location string) error {
 	key := strings.TrimSuffix(location, "/")
 	partition := path.Dir(key)
@@ -233,6 +242,7 @@ func (f *files) discard(_ context.Context, location string) error {
 	if err != nil {
 		return err
 	}
+
 	for _, entry := range entries {
 		if name := entry.Name(); name == path.Base(key) || strings.HasPrefix(name, path.Base(key)+sealing) {
 			if err := f.root.RemoveAll(path.Join(partition, name)); err != nil {
@@ -263,7 +273,7 @@ func (f *files) head(_ context.Context, g Generation, partitions []Partition, n 
 	return f.local(g, firstFiles(partitions, n))
 }
 
-// firstFiles are the files that hold at least the first n rows, and one in any case.
+// firstFiles returns the files that hold at least the first n rows, and at least one file.
 func firstFiles(partitions []Partition, n int) []File {
 	var list []File
 	for _, p := range partitions {
@@ -278,12 +288,12 @@ func firstFiles(partitions []Partition, n int) []File {
 	return list
 }
 
-// ofGeneration refuses a list that names another generation's file.
+// ofGeneration returns an error if a list names another generation's file.
 func ofGeneration(g Generation, list []File) error {
 	prefix := generationDir(g) + "/"
 	for _, file := range list {
 		if !strings.HasPrefix(file.Path, prefix) {
-			return fault.New(fault.Invalid, "file %q is not of generation %s", file.Path, g.Version)
+			return fault.New(fault.Invalid, "file %q does not belong to generation %s", file.Path, g.Version)
 		}
 	}
 	return nil

@@ -12,18 +12,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Every task that publishes makes folders and looks at files, so these go to the system calls themselves: os.Root walks down
-// from the root again for each name, and a name of an attempt has five parts. That no link leads out of the folder holds as
-// it does there, since none is followed.
+// Every task that publishes creates folders and looks at files, so this file uses system calls: os.Root walks down from
+// the root again for each name, and an attempt's path has five parts. No link leads out of the folder here either,
+// because none is followed.
 
-// chain are the open folders from the root down to one of them.
+// chain is the open folders from the root down to one folder.
 type chain []int
 
-// descend opens a folder with all those above it, and makes those that are missing.
+// descend opens a folder and all folders above it, creating missing ones.
 func (f *files) descend(dir string) (_ chain, err error) {
 	c := chain{int(f.top.Fd())}
 	for part := range strings.SplitSeq(dir, "/") {
 		above := c[len(c)-1]
+
 		fd, err := openFolder(above, part)
 		if errors.Is(err, unix.ENOENT) {
 			if err = makeFolder(above, part); err == nil {
@@ -34,6 +35,7 @@ func (f *files) descend(dir string) (_ chain, err error) {
 			c.close()
 			return nil, &fs.PathError{Op: "open", Path: dir, Err: err}
 		}
+
 		c = append(c, fd)
 	}
 	return c, nil
@@ -47,7 +49,7 @@ func openFolder(above int, name string) (fd int, err error) {
 	return fd, err
 }
 
-// makeFolder makes a folder, unless somebody else just has.
+// makeFolder creates a folder. It is no error if somebody else has just done so.
 func makeFolder(above int, name string) error {
 	err := uninterrupted(func() error { return unix.Mkdirat(above, name, 0o750) })
 	if errors.Is(err, unix.EEXIST) {
@@ -56,7 +58,7 @@ func makeFolder(above int, name string) error {
 	return err
 }
 
-// uninterrupted goes on after a signal, as package os does.
+// uninterrupted retries a system call that a signal interrupts, as package os does.
 func uninterrupted(call func() error) error {
 	for {
 		if err := call(); !errors.Is(err, unix.EINTR) {
@@ -65,7 +67,7 @@ func uninterrupted(call func() error) error {
 	}
 }
 
-// last is the lowest folder.
+// last returns the lowest folder.
 func (c chain) last() int { return c[len(c)-1] }
 
 // close closes all but the root, which stays open.
@@ -75,7 +77,7 @@ func (c chain) close() {
 	}
 }
 
-// sync makes the names in the folders durable, the lowest first.
+// sync makes the entries of the folders durable, the lowest first.
 func (c chain) sync() error {
 	for _, fd := range slices.Backward(c) {
 		if err := uninterrupted(func() error { return unix.Fsync(fd) }); err != nil {
@@ -85,34 +87,38 @@ func (c chain) sync() error {
 	return nil
 }
 
-// sealFolder has fill put files into a new folder, which appears under its name when all are there and durable. Where there is
-// one of that name already, it has to be the same.
+// sealFolder lets fill put files into a new folder, which appears under its name when all files are there and durable.
+// An existing folder of that name must have the same files.
 func (f *files) sealFolder(final, temporary string, fill func(dir int) error) error {
 	above, err := f.descend(path.Dir(final))
 	if err != nil {
 		return err
 	}
 	defer above.close()
+
 	if err := makeFolder(above.last(), path.Base(temporary)); err != nil {
 		return &fs.PathError{Op: "mkdir", Path: temporary, Err: err}
 	}
 	named := false
 	defer func() {
 		if !named {
-			_ = f.root.RemoveAll(temporary) // discard finds what is left
+			_ = f.root.RemoveAll(temporary) // discard removes what is left
 		}
 	}()
+
 	dir, err := openFolder(above.last(), path.Base(temporary))
 	if err != nil {
 		return &fs.PathError{Op: "open", Path: temporary, Err: err}
 	}
 	defer unix.Close(dir)
+
 	if err := fill(dir); err != nil {
 		return err
 	}
 	if err := uninterrupted(func() error { return unix.Fsync(dir) }); err != nil {
 		return &fs.PathError{Op: "sync", Path: temporary, Err: err}
 	}
+
 	err = uninterrupted(func() error {
 		return unix.Renameat(above.last(), path.Base(temporary), above.last(), path.Base(final))
 	})
@@ -129,12 +135,12 @@ func (f *files) sealFolder(final, temporary string, fill func(dir int) error) er
 	return above.sync()
 }
 
-// size tells the size of a file, and that it is one.
+// size returns the size of a regular file.
 func (f *files) size(name string) (bytes int64, regular bool, err error) {
 	if bytes, regular, ok := sizeBeneath(int(f.top.Fd()), name); ok {
 		return bytes, regular, nil
 	}
-	info, err := f.root.Stat(filepath.FromSlash(name)) // it has the last word on what is missing or is a link
+	info, err := f.root.Stat(filepath.FromSlash(name)) // it decides what is missing or is a link
 	if err != nil {
 		return 0, false, err
 	}
@@ -144,5 +150,5 @@ func (f *files) size(name string) (bytes int64, regular bool, err error) {
 // close closes the root.
 func (f *files) close() error { return errors.Join(f.top.Close(), f.root.Close()) }
 
-// openTop opens the folder that a root is of.
+// openTop opens the folder of a root.
 func openTop(root *os.Root) (*os.File, error) { return root.Open(".") }

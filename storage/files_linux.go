@@ -2,9 +2,11 @@ package storage
 
 import "golang.org/x/sys/unix"
 
-// sizeBeneath looks at a file in one system call that follows no link and does not leave the folder; ok tells that it could.
+// sizeBeneath returns a file's size by one system call that follows no link and does not leave the folder. ok reports
+// whether it could.
 func sizeBeneath(folder int, name string) (bytes int64, regular, ok bool) {
-	fd, err := unix.Openat2(folder, name, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS})
+	fd, err := unix.Openat2(folder, name, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS})
 	if err != nil {
 		return 0, false, false
 	}

@@ -15,15 +15,16 @@ import (
 	"github.com/dagctl/dagctl/storage"
 )
 
-// What a file is sealed with does not depend on whether its schema was met before.
+// The columns of a sealed file do not depend on whether its schema is known already.
 func TestColumnsAreThoseOfDuckDB(t *testing.T) {
 	t.Parallel()
 	for name, query := range map[string]string{
-		"integers":    "SELECT 1::TINYINT AS a, 2::UBIGINT AS b, 3::HUGEINT AS c",
-		"renamed":     "SELECT 1::TINYINT AS a, 2::UBIGINT AS \"B b\"",
-		"decimals":    "SELECT 1.5::DECIMAL(10, 2) AS a",
-		"wider":       "SELECT 1.5::DECIMAL(12, 2) AS a",
-		"times":       "SELECT now() AS a, now()::TIMESTAMP AS b, DATE '2026-01-01' AS c, TIME '10:00' AS d, uuid() AS e",
+		"integers": "SELECT 1::TINYINT AS a, 2::UBIGINT AS b, 3::HUGEINT AS c",
+		"renamed":  "SELECT 1::TINYINT AS a, 2::UBIGINT AS \"B b\"",
+		"decimals": "SELECT 1.5::DECIMAL(10, 2) AS a",
+		"wider":    "SELECT 1.5::DECIMAL(12, 2) AS a",
+		"times": "SELECT now() AS a, now()::TIMESTAMP AS b, DATE '2026-01-01' AS c, TIME '10:00' AS d, uuid() " +
+			"AS e",
 		"nanoseconds": "SELECT '2026-01-01'::TIMESTAMP_NS AS a, 'x'::BLOB AS b",
 		"nested":      "SELECT {'x': 1, 'y': [1, 2]} AS a, MAP {'k': 1} AS b, ['a'] AS c",
 		"json":        "SELECT 'x' AS a, '{}'::JSON AS b, true AS c, 1.5::FLOAT AS d",
@@ -35,13 +36,15 @@ func TestColumnsAreThoseOfDuckDB(t *testing.T) {
 			session, err := duck.Open(t.Context(), duck.Config{AnyPath: true, Threads: 1})
 			require.NoError(t, err)
 			defer session.Close()
+
 			var first storage.Manifest
 			for n, rows := range []string{query, query + " UNION ALL " + query} {
 				file := parquet(t, rows)
 				columns, err := session.Describe(t.Context(), "SELECT * FROM "+duck.ReadParquet([]string{file}))
 				require.NoError(t, err)
 				var count int64
-				require.NoError(t, session.Value(t.Context(), &count, "SELECT count(*) FROM "+duck.ReadParquet([]string{file})))
+				require.NoError(t, session.Value(t.Context(), &count, "SELECT count(*) FROM "+
+					duck.ReadParquet([]string{file})))
 				sealed, err := s.Seal(t.Context(), attempt(storage.Parquet, "k"), []string{file})
 				require.NoError(t, err)
 				require.Equal(t, columns, sealed.Schema)
@@ -55,11 +58,12 @@ func TestColumnsAreThoseOfDuckDB(t *testing.T) {
 	}
 }
 
-// A footer that says what is not so is refused with DuckDB's words, and never a panic.
+// A wrong footer is refused with DuckDB's message, and never causes a panic.
 func TestBrokenFootersAreRefused(t *testing.T) {
 	t.Parallel()
 	good, err := os.ReadFile(parquet(t, "SELECT 1 AS a, 'x' AS b"))
 	require.NoError(t, err)
+
 	s := open(t, t.TempDir())
 	begin := len(good) - 8 - int(binary.LittleEndian.Uint32(good[len(good)-8:]))
 	for name, broken := range map[string][]byte{

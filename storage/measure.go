@@ -13,8 +13,8 @@ import (
 	"github.com/dagctl/dagctl/internal/fault"
 )
 
-// measure reads the files' footers. Files, Rows, Bytes and the schema are set; the files have no path yet.
-// What is not Parquet, or differs from the first file in its columns, is a fault of whoever wrote it.
+// measure reads the files' footers. It sets Files, Rows, Bytes and the schema; the files have no path yet. A file that
+// is not Parquet, or has other columns than the first, is a fault of its writer.
 func (s *Storage) measure(ctx context.Context, local []string) (Manifest, error) {
 	var m Manifest
 	if len(local) == 0 {
@@ -28,6 +28,7 @@ func (s *Storage) measure(ctx context.Context, local []string) (Manifest, error)
 		if !info.Mode().IsRegular() {
 			return m, fault.New(fault.Invalid, "%s is not a regular file", filepath.Base(path))
 		}
+
 		file := File{Bytes: info.Size()}
 		var columns []Column
 		if columns, file.Rows, err = s.columnsOf(ctx, path); err != nil {
@@ -36,18 +37,21 @@ func (s *Storage) measure(ctx context.Context, local []string) (Manifest, error)
 		if i == 0 {
 			m.Schema = columns
 		} else if !slices.Equal(columns, m.Schema) {
-			return m, fault.New(fault.Invalid, "%s has other columns than %s", filepath.Base(path), filepath.Base(local[0]))
+			return m, fault.New(fault.Invalid, "the columns of %s differ from those of %s", filepath.Base(path),
+				filepath.Base(local[0]))
 		}
+
 		m.Files = append(m.Files, file)
 		m.Rows += file.Rows
 		m.Bytes += file.Bytes
 	}
+
 	m.SchemaHash = SchemaHash(m.Schema)
 	return m, nil
 }
 
-// columnsOf tells which columns a file has, as DuckDB reads them, and how many rows. Files of one schema that come at the
-// same time wait for the first.
+// columnsOf returns the columns of a file, as DuckDB reads them, and the number of its rows. Of several files with a
+// new schema at the same time, one asks DuckDB and the others wait.
 func (s *Storage) columnsOf(ctx context.Context, path string) ([]Column, int64, error) {
 	f, err := readFooter(path)
 	if err != nil {
@@ -56,6 +60,7 @@ func (s *Storage) columnsOf(ctx context.Context, path string) ([]Column, int64, 
 	if columns, known := s.columns.get(f.schema); known {
 		return columns, f.rows, nil
 	}
+
 	answer, err, _ := s.columns.asked.Do(f.schema, func() (any, error) {
 		columns, _, err := s.askColumns(ctx, path)
 		if err == nil {
@@ -63,13 +68,13 @@ func (s *Storage) columnsOf(ctx context.Context, path string) ([]Column, int64, 
 		}
 		return columns, err
 	})
-	if err != nil { // of another file, it may be
+	if err != nil { // it may be the error of another file
 		return s.askColumns(ctx, path)
 	}
 	return slices.Clone(answer.([]Column)), f.rows, nil
 }
 
-// askColumns is columnsOf by DuckDB alone.
+// askColumns is columnsOf without the memory.
 func (s *Storage) askColumns(ctx context.Context, path string) (columns []Column, rows int64, err error) {
 	footers, err := s.footers.Get(ctx)
 	if err != nil {
@@ -86,7 +91,7 @@ func (s *Storage) askColumns(ctx context.Context, path string) (columns []Column
 	return columns, rows, err
 }
 
-// SchemaHash is equal exactly where names, types and order are.
+// SchemaHash returns a hash that is equal if and only if names, types and order are.
 func SchemaHash(columns []Column) string {
 	// Columns are plain strings: they always marshal.
 	text, _ := json.Marshal(columns)

@@ -14,9 +14,11 @@ import (
 )
 
 // Preview returns rows of published partitions, partition by partition in the given order, as values that JSON holds
-// without loss: numbers that a float64 cannot carry exactly, instants, bytes and the like are text as DuckDB writes
-// it, lists and structs are JSON.
-func (s *Storage) Preview(ctx context.Context, g Generation, partitions []Partition, limit, offset int) ([]Column, [][]any, error) {
+// without loss. Numbers that a float64 cannot hold exactly, instants, bytes and the like are text in DuckDB's format;
+// lists and structs are JSON.
+func (s *Storage) Preview(
+	ctx context.Context, g Generation, partitions []Partition, limit, offset int,
+) ([]Column, [][]any, error) {
 	if limit < 0 || offset < 0 {
 		return nil, nil, fault.New(fault.Invalid, "limit and offset must not be negative")
 	}
@@ -29,6 +31,7 @@ func (s *Storage) Preview(ctx context.Context, g Generation, partitions []Partit
 		return nil, nil, fmt.Errorf("preview: %w", err)
 	}
 	defer os.RemoveAll(dir)
+
 	local, err := b.head(ctx, g, partitions, offset+limit, dir)
 	if err != nil {
 		return nil, nil, fmt.Errorf("preview: %w", err)
@@ -36,11 +39,13 @@ func (s *Storage) Preview(ctx context.Context, g Generation, partitions []Partit
 	if len(local) == 0 {
 		return nil, nil, nil
 	}
+
 	session, err := duck.Open(ctx, duck.Config{AllowedPaths: local, Threads: 1, MemoryLimit: 512 << 20})
 	if err != nil {
 		return nil, nil, err
 	}
 	defer session.Close()
+
 	columns, rows, err := JSONRows(ctx, session, "SELECT * FROM "+duck.ReadParquet(local), limit, offset)
 	if err != nil {
 		return nil, nil, fmt.Errorf("preview: %w", err)
@@ -48,7 +53,7 @@ func (s *Storage) Preview(ctx context.Context, g Generation, partitions []Partit
 	return columns, rows, nil
 }
 
-// JSONRows runs a query and returns its rows as values that JSON holds without loss; see Preview.
+// JSONRows runs a query and returns its rows as values that JSON holds without loss, as Preview does.
 func JSONRows(ctx context.Context, session *duck.Session, query string, limit, offset int) ([]Column, [][]any, error) {
 	out := [][]any{}
 	columns, err := EachJSONRow(ctx, session, query, limit, offset, func(row []any) error {
@@ -64,8 +69,10 @@ func JSONRows(ctx context.Context, session *duck.Session, query string, limit, o
 // ErrEnough ends EachJSONRow without an error.
 var ErrEnough = errors.New("enough rows")
 
-// EachJSONRow is JSONRows for whoever does not want to hold all of them.
-func EachJSONRow(ctx context.Context, session *duck.Session, query string, limit, offset int, each func(row []any) error) ([]Column, error) {
+// EachJSONRow is JSONRows for callers that do not want to hold all rows.
+func EachJSONRow(
+	ctx context.Context, session *duck.Session, query string, limit, offset int, each func(row []any) error,
+) ([]Column, error) {
 	columns, err := session.Describe(ctx, query)
 	if err != nil {
 		return nil, err
@@ -74,11 +81,14 @@ func EachJSONRow(ctx context.Context, session *duck.Session, query string, limit
 	for i, c := range columns {
 		list[i] = jsonExpression(c)
 	}
-	rows, err := session.Query(ctx, fmt.Sprintf("SELECT %s FROM (%s) LIMIT %d OFFSET %d", strings.Join(list, ", "), query, limit, offset))
+
+	rows, err := session.Query(ctx, fmt.Sprintf("SELECT %s FROM (%s) LIMIT %d OFFSET %d", strings.Join(list, ", "),
+		query, limit, offset))
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
+
 	for rows.Next() {
 		row := make([]any, len(columns))
 		into := make([]any, len(columns))
@@ -120,11 +130,13 @@ func jsonExpression(c Column) string {
 
 // nested reports whether values of the type are written as JSON.
 func nested(t string) bool {
-	return t == "JSON" || strings.HasSuffix(t, "]") || strings.HasPrefix(t, "STRUCT(") || strings.HasPrefix(t, "MAP(") || strings.HasPrefix(t, "UNION(")
+	return t == "JSON" || strings.HasSuffix(t, "]") || strings.HasPrefix(t, "STRUCT(") ||
+		strings.HasPrefix(t, "MAP(") || strings.HasPrefix(t, "UNION(")
 }
 
 func jsonValue(c Column, v any) any {
 	const exact = 1 << 53 // the largest range of whole numbers that a float64 holds
+
 	switch v := v.(type) {
 	case int64:
 		if v > exact || v < -exact {
@@ -143,5 +155,6 @@ func jsonValue(c Column, v any) any {
 			return json.RawMessage(v)
 		}
 	}
+
 	return v
 }

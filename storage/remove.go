@@ -16,8 +16,8 @@ import (
 	"github.com/dagctl/dagctl/internal/pg"
 )
 
-// What is removed is told by rows: whoever calls has marked them first, so that nobody begins to read. Each removal may be
-// repeated after a crash.
+// Rows in the database decide what to remove. The caller has marked them first, so that nobody begins to read. Each
+// removal may be repeated after a crash.
 
 // DropGeneration removes a generation whose partitions were written to the given locations.
 func (s *Storage) DropGeneration(ctx context.Context, g Generation, locations []string) error {
@@ -36,7 +36,7 @@ func (s *Storage) DropGeneration(ctx context.Context, g Generation, locations []
 	return nil
 }
 
-// Forget removes what readers saw of a partition up to a revision, where that is not in files at the revision's location.
+// Forget removes what readers saw of a partition up to a revision, unless that is in files at the revision's location.
 func (s *Storage) Forget(ctx context.Context, g Generation, partition string, revision int64) error {
 	b, err := s.of(g.Kind)
 	if err != nil {
@@ -48,9 +48,11 @@ func (s *Storage) Forget(ctx context.Context, g Generation, partition string, re
 	return nil
 }
 
-// VerifyPublished checks that a published revision is there as its row says: every file with its size, or, in Postgres, the
-// revision itself.
-func (s *Storage) VerifyPublished(ctx context.Context, g Generation, partition string, revision int64, m Manifest) error {
+// VerifyPublished checks that a published revision exists as its row describes it: every file with its size, or, in
+// Postgres, the revision itself.
+func (s *Storage) VerifyPublished(
+	ctx context.Context, g Generation, partition string, revision int64, m Manifest,
+) error {
 	b, err := s.of(g.Kind)
 	if err != nil {
 		return err
@@ -58,7 +60,7 @@ func (s *Storage) VerifyPublished(ctx context.Context, g Generation, partition s
 	return b.verifyPublished(ctx, g, partition, revision, m)
 }
 
-// drop takes the emptied folders away. What is not empty holds what an attempt left, which goes with that attempt.
+// drop removes empty folders. A folder that is not empty has the files of an attempt, which are removed with it.
 func (f *files) drop(_ context.Context, g Generation, locations []string) error {
 	folders := []string{}
 	for _, location := range locations {
@@ -66,7 +68,8 @@ func (f *files) drop(_ context.Context, g Generation, locations []string) error 
 	}
 	for _, folder := range append(folders, generationDir(g)) {
 		err := f.root.Remove(folder)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, fs.ErrExist) {
+		if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTEMPTY) &&
+			!errors.Is(err, fs.ErrExist) {
 			return err
 		}
 	}
@@ -79,8 +82,8 @@ func (f *files) verifyPublished(ctx context.Context, _ Generation, _ string, _ i
 	return f.verify(ctx, m)
 }
 
-// drop removes the generation's table. The views of names that are published now have been defined without it before; one
-// that still reads it bears a name that nobody publishes any more.
+// drop removes the generation's table. The views of published names no longer use it; a view that still does has a name
+// that nobody publishes any more.
 func (t *tables) drop(ctx context.Context, g Generation, _ []string) error {
 	p, err := physicalOf(g)
 	if err != nil {
@@ -103,6 +106,7 @@ func (t *tables) drop(ctx context.Context, g Generation, _ []string) error {
 		if err != nil {
 			return err
 		}
+
 		views, err := pgx.CollectRows(rows, pgx.RowTo[string])
 		if err != nil {
 			return err
@@ -112,6 +116,7 @@ func (t *tables) drop(ctx context.Context, g Generation, _ []string) error {
 				return err
 			}
 		}
+
 		if _, err := tx.Exec(ctx, "DROP TABLE "+p.table); err != nil {
 			return err
 		}
@@ -128,8 +133,8 @@ func (t *tables) exists(ctx context.Context, tx querier, name string) (there boo
 	return pgx.CollectExactlyOneRow(rows, pgx.RowTo[bool])
 }
 
-// forget deletes rows by their revision: those of a revision that was published since stay. The partition's number stays
-// too, because the next one has to be above it.
+// forget deletes rows by their revision, so that a revision published since stays. The partition's number stays, too,
+// because the next one must be above it.
 func (t *tables) forget(ctx context.Context, g Generation, partition string, revision int64) error {
 	p, err := physicalOf(g)
 	if err != nil {
@@ -139,12 +144,15 @@ func (t *tables) forget(ctx context.Context, g Generation, partition string, rev
 	if err != nil || !there {
 		return err
 	}
-	_, err = t.pool.Exec(ctx, fmt.Sprintf(`DELETE FROM %s WHERE %s = $1 AND %s <= $2`, p.table, duck.Quote(partitionColumn), duck.Quote(revisionColumn)),
+	_, err = t.pool.Exec(ctx, fmt.Sprintf(`DELETE FROM %s WHERE %s = $1 AND %s <= $2`, p.table,
+		duck.Quote(partitionColumn), duck.Quote(revisionColumn)),
 		partition, revision)
 	return err
 }
 
-func (t *tables) verifyPublished(ctx context.Context, g Generation, partition string, revision int64, _ Manifest) error {
+func (t *tables) verifyPublished(
+	ctx context.Context, g Generation, partition string, revision int64, _ Manifest,
+) error {
 	p, err := physicalOf(g)
 	if err != nil {
 		return err
@@ -153,22 +161,27 @@ func (t *tables) verifyPublished(ctx context.Context, g Generation, partition st
 	if err != nil {
 		return err
 	}
+
 	have := int64(0)
 	if there {
-		err := t.pool.QueryRow(ctx, fmt.Sprintf(`SELECT coalesce(max(revision), 0) FROM %s WHERE generation = $1 AND partition = $2`, p.revisions),
+		err := t.pool.QueryRow(ctx,
+			fmt.Sprintf(`SELECT coalesce(max(revision), 0) FROM %s WHERE generation = $1 AND partition = $2`,
+				p.revisions),
 			g.Version, partition).Scan(&have)
 		if err != nil {
 			return err
 		}
 	}
+
 	if have != revision {
-		return fault.New(fault.NotFound, "the table of generation %s holds revision %d of partition %q, not %d", g.Version, have, partition, revision)
+		return fault.New(fault.NotFound, "the table of generation %s holds revision %d of partition %q, not %d",
+			g.Version, have, partition, revision)
 	}
 	return nil
 }
 
-// NarrowView defines a view over the generations that are left, the one that serves now first. Where their columns differ
-// it shows that one alone.
+// NarrowView defines a view over the remaining generations, the live one first. If their columns differ, it shows the
+// live one alone.
 func (s *Storage) NarrowView(ctx context.Context, v View) error {
 	if len(v.Generations) == 0 {
 		return nil
@@ -181,7 +194,7 @@ func (s *Storage) NarrowView(ctx context.Context, v View) error {
 	return err
 }
 
-// Renumber says that what a partition holds is another, higher revision from the end of the transaction on.
+// Renumber gives the content of a partition another, higher revision number in the transaction.
 func (s *Storage) Renumber(ctx context.Context, tx pgx.Tx, g Generation, partition string, revision int64) error {
 	b, err := s.of(g.Kind)
 	if err != nil {
@@ -190,7 +203,7 @@ func (s *Storage) Renumber(ctx context.Context, tx pgx.Tx, g Generation, partiti
 	return b.renumber(ctx, tx, g, partition, revision)
 }
 
-// renumber has nothing to do: the number is in the committed list's row.
+// renumber has nothing to do: the number is in the row of the committed list.
 func (f *files) renumber(context.Context, pgx.Tx, Generation, string, int64) error { return nil }
 
 func (t *tables) renumber(ctx context.Context, tx pgx.Tx, g Generation, partition string, revision int64) error {
@@ -198,7 +211,9 @@ func (t *tables) renumber(ctx context.Context, tx pgx.Tx, g Generation, partitio
 	if err != nil {
 		return err
 	}
-	_, err = tx.Exec(ctx, fmt.Sprintf(`UPDATE %s SET revision = $3 WHERE generation = $1 AND partition = $2 AND revision < $3`, p.revisions),
+	_, err = tx.Exec(ctx,
+		fmt.Sprintf(`UPDATE %s SET revision = $3 WHERE generation = $1 AND partition = $2 AND revision < $3`,
+			p.revisions),
 		g.Version, partition, revision)
 	if err != nil {
 		return fmt.Errorf("renumber partition %q of generation %s: %w", partition, g.Version, err)

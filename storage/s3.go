@@ -22,40 +22,41 @@ import (
 	"github.com/dagctl/dagctl/internal/fault"
 )
 
-// S3Config says which bucket holds the Parquet files, in AWS or any other place that speaks S3.
+// S3Config names the bucket of the Parquet files, in AWS or on another server that speaks S3.
 type S3Config struct {
 	Bucket    string
-	Prefix    string // of every key, without a slash at its ends; empty: the whole bucket is dagctl's
+	Prefix    string // of every key, without leading or trailing slash; empty: dagctl owns the whole bucket
 	Region    string // default: of the environment, else us-east-1
 	Endpoint  string // URL of a server that is not AWS
-	PathStyle bool   // the bucket is in the path and not in the host's name, as most servers that are not AWS want it
+	PathStyle bool   // the bucket is in the path instead of the host name, as most servers other than AWS need it
 
 	AccessKeyID, SecretAccessKey string // default: of the environment, the shared config or the machine's role
 
-	CacheBytes int64 // of objects kept in the root folder, to read again; 0: none
-	PartBytes  int64 // larger files are sent in parts of this size; default 16 MiB, at least 5 MiB
+	CacheBytes int64 // of objects cached in the root folder; 0: none
+	PartBytes  int64 // larger files are uploaded in parts of this size; default 16 MiB, at least 5 MiB
 
 	// What the credentials of tasks are made from; see Credentials.
-	RoleARN     string // empty: none are made; {org} stands for the org's slug
-	ExternalID  string // what the role's trust policy asks for; {org} stands for the org's slug
+	RoleARN     string // empty: tasks get none; {org} stands for the org's slug
+	ExternalID  string // as the role's trust policy requires; {org} stands for the org's slug
 	STSEndpoint string // URL of a server that is not AWS
-	// PlainPuts leaves the condition on If-None-Match out of the credentials' policy, for servers that do not know it.
+	// PlainPuts omits the condition on If-None-Match from the credentials' policy, for servers that do not support it.
 	PlainPuts bool
 }
 
-// bucket is Parquet in objects, under the keys that files has as paths, with a prefix of all.
+// bucket is Parquet in objects, whose keys are the paths of files below a common prefix.
 type bucket struct {
 	S3Config
 	client *s3.Client
 	sts    *sts.Client
-	prefix string   // with a slash at its end, or empty
-	work   *os.Root // folder of what is kept here
+	prefix string   // ending in a slash, or empty
+	work   *os.Root // local folder
 	cache  *cache
 
 	footers *duck.Shared
 
-	// checksum is what each part is sent with; none where the SDK was told (AWS_REQUEST_CHECKSUM_CALCULATION) that the server
-	// knows none. S3 wants to hear at the beginning of an upload what its parts will have.
+	// checksum is the algorithm for the checksums of parts; none if the SDK was told (AWS_REQUEST_CHECKSUM_CALCULATION)
+	// that the server does not support them. S3 needs to know at the beginning of an upload which checksums its parts
+	// will have.
 	checksum types.ChecksumAlgorithm
 }
 
@@ -65,23 +66,26 @@ const (
 	leastPartBytes   = 5 << 20 // S3's own
 )
 
-// What has a meaning in policies or URLs is no part of a prefix.
+// Characters with a meaning in policies or URLs cannot be in a prefix.
 var (
 	prefixPattern = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._=-]*(/[A-Za-z0-9_][A-Za-z0-9._=-]*)*$`)
 	bucketPattern = regexp.MustCompile(`^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$`)
 )
 
-// Validate finds what is wrong in itself, without a look at the bucket.
+// Validate checks the config without accessing the bucket.
 func (c S3Config) Validate() error {
 	switch {
 	case !bucketPattern.MatchString(c.Bucket):
-		return fault.New(fault.Invalid, "bucket %q is not a bucket's name", c.Bucket)
+		return fault.New(fault.Invalid, "bucket %q is not a valid bucket name", c.Bucket)
 	case c.Prefix != "" && !prefixPattern.MatchString(c.Prefix):
-		return fault.New(fault.Invalid, "prefix %q is not a plain prefix", c.Prefix).WithHint("letters, digits and . _ - =, divided by slashes, no slash at the ends")
+		return fault.New(fault.Invalid, "prefix %q is not valid", c.Prefix).
+			WithHint("use letters, digits and . _ - =, with slashes only between them")
 	case (c.AccessKeyID == "") != (c.SecretAccessKey == ""):
-		return fault.New(fault.Invalid, "access_key_id and secret_access_key go together").WithHint("leave both out to take them from the environment or the machine's role")
+		return fault.New(fault.Invalid, "access_key_id and secret_access_key go together").
+			WithHint("leave both out to take them from the environment or the machine's role")
 	case c.PartBytes != 0 && c.PartBytes < leastPartBytes:
-		return fault.New(fault.Invalid, "parts of %d bytes are too small; S3 takes %d and more", c.PartBytes, leastPartBytes)
+		return fault.New(fault.Invalid, "parts of %d bytes are too small; S3 needs at least %d", c.PartBytes,
+			leastPartBytes)
 	case c.CacheBytes < 0:
 		return fault.New(fault.Invalid, "the cache cannot have %d bytes", c.CacheBytes)
 	}
@@ -97,13 +101,16 @@ func newBucket(c S3Config, work *os.Root, footers *duck.Shared) (*bucket, error)
 		options = append(options, config.WithRegion(c.Region))
 	}
 	if c.AccessKeyID != "" {
-		options = append(options, config.WithCredentialsProvider(credentials.NewStaticCredentialsProvider(c.AccessKeyID, c.SecretAccessKey, "")))
+		options = append(options, config.WithCredentialsProvider(credentials.NewStaticCredentialsProvider(c.AccessKeyID,
+			c.SecretAccessKey, "")))
 	}
-	// It reads variables and files; the network is only asked for credentials, and at their first use.
+
+	// It reads variables and files. The network is needed for credentials only, at their first use.
 	loaded, err := config.LoadDefaultConfig(context.Background(), options...)
 	if err != nil {
 		return nil, fault.New(fault.Invalid, "storage.s3: %w", err)
 	}
+
 	loaded.Region = cmp.Or(loaded.Region, defaultRegion)
 	c.Region, c.PartBytes = loaded.Region, cmp.Or(c.PartBytes, defaultPartBytes)
 	b := &bucket{S3Config: c, work: work, footers: footers}
@@ -116,13 +123,15 @@ func newBucket(c S3Config, work *os.Root, footers *duck.Shared) (*bucket, error)
 	if c.Prefix != "" {
 		b.prefix = strings.TrimSuffix(c.Prefix, "/") + "/"
 	}
+
 	b.client = s3.NewFromConfig(loaded, func(o *s3.Options) {
 		o.UsePathStyle = c.PathStyle
-		o.DisableLogOutputChecksumValidationSkipped = true // of ranges and of parts there is none
+		o.DisableLogOutputChecksumValidationSkipped = true // ranges and parts have none
 		if c.Endpoint != "" {
 			o.BaseEndpoint = aws.String(c.Endpoint)
 		}
 	})
+
 	b.sts = sts.NewFromConfig(loaded, func(o *sts.Options) {
 		if c.STSEndpoint != "" {
 			o.BaseEndpoint = aws.String(c.STSEndpoint)
@@ -131,7 +140,7 @@ func newBucket(c S3Config, work *os.Root, footers *duck.Shared) (*bucket, error)
 	return b, nil
 }
 
-// key is the key of an object by its path, and name the way back.
+// key returns the key of an object by its path; name is its inverse.
 func (b *bucket) key(name string) string { return b.prefix + name }
 
 func (b *bucket) name(key string) string { return strings.TrimPrefix(key, b.prefix) }
@@ -140,9 +149,9 @@ func (*bucket) location(a Attempt) string { return attemptDir(a) }
 
 func (*bucket) owns(location string) bool { return isAttemptDir(location) }
 
-// seal puts each file under a key that nothing has yet. Until the manifest is committed nobody knows the objects, so half
-// of a seal is nothing; what a killed one left goes by the attempt's record. It takes nothing back itself: another process
-// may be sealing the same attempt after a repeated completion, and both then have the same objects.
+// seal puts each file under a new key. Nobody knows the objects until the manifest is committed, so half a seal does no
+// harm; the record of the attempt leads to what a killed seal has left. seal itself removes nothing, because another
+// process may be sealing the same attempt after a repeated completion, and both then have the same objects.
 func (b *bucket) seal(ctx context.Context, a Attempt, local []string, m Manifest) (Manifest, error) {
 	m.Location = attemptDir(a)
 	for i, source := range local {
@@ -151,7 +160,7 @@ func (b *bucket) seal(ctx context.Context, a Attempt, local []string, m Manifest
 		var err error
 		file.ETag, err = b.putFile(ctx, b.key(file.Path), source)
 		if fault.Is(err, fault.Conflict) {
-			return m, fault.New(fault.Conflict, "attempt %d of task %s is sealed already", a.Number, a.Task)
+			return m, fault.New(fault.Conflict, "attempt %d of task %s is already sealed", a.Number, a.Task)
 		}
 		if err != nil {
 			return m, err
@@ -175,7 +184,8 @@ func (b *bucket) verify(ctx context.Context, m Manifest) error {
 			return err
 		}
 		if have.bytes != file.Bytes || file.ETag != "" && have.etag != file.ETag {
-			return fault.New(fault.Invalid, "object %s has %d bytes and ETag %s; its manifest says %d and %s", b.key(file.Path), have.bytes, have.etag, file.Bytes, file.ETag)
+			return fault.New(fault.Invalid, "object %s has %d bytes and ETag %s, but %d and %s in its manifest",
+				b.key(file.Path), have.bytes, have.etag, file.Bytes, file.ETag)
 		}
 		return nil
 	})
@@ -199,29 +209,34 @@ func (b *bucket) discard(ctx context.Context, location string) error {
 	return b.removeAll(ctx, location)
 }
 
-// takeOver copies inside the bucket: an object has one name only.
-func (b *bucket) takeOver(ctx context.Context, _ pgx.Tx, from Generation, a Attempt, _ int64, m Manifest) (Manifest, error) {
+// takeOver copies within the bucket, because an object has only one name.
+func (b *bucket) takeOver(
+	ctx context.Context, _ pgx.Tx, from Generation, a Attempt, _ int64, m Manifest,
+) (Manifest, error) {
 	old := m.Files
 	if err := ofGeneration(from, old); err != nil {
 		return m, err
 	}
+
 	m.Location, m.Files = attemptDir(a), make([]File, len(old))
 	return m, inParallel(ctx, len(old), func(ctx context.Context, i int) error {
 		if err := plainPath(old[i].Path); err != nil {
 			return err
 		}
+
 		m.Files[i] = old[i]
 		m.Files[i].Path = fmt.Sprintf("%s%05d.parquet", m.Location, i)
+
 		etag, err := b.copy(ctx, old[i], b.key(m.Files[i].Path))
 		m.Files[i].ETag = etag
 		if fault.Is(err, fault.NotFound) || fault.Is(err, fault.Conflict) {
-			return fault.New(fault.Conflict, "object %s is gone", b.key(old[i].Path))
+			return fault.New(fault.Conflict, "object %s no longer exists", b.key(old[i].Path))
 		}
 		return err
 	})
 }
 
-// parallel is how many requests one call has on their way.
+// parallel is how many requests one call makes at the same time.
 const parallel = 8
 
 func inParallel(ctx context.Context, n int, do func(ctx context.Context, i int) error) error {

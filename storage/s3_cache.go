@@ -14,12 +14,12 @@ import (
 	"time"
 )
 
-// cache keeps objects on this machine's disk, by path and ETag: what is committed never changes, so what is here needs no
-// question to the bucket. A reader has a name of its own for a file, and keeps it when the cache lets go of it. What goes
-// wrong here costs a download and nothing else, so nothing here returns an error.
+// cache keeps objects on this machine's disk, by path and ETag. Committed objects never change, so a cached one needs
+// no request. A reader gets a file name of its own, which stays valid when the cache drops the file. A failure costs
+// no more than a download, so no function here returns an error.
 type cache struct {
 	dir   string
-	limit int64 // bytes; 0: nothing is kept
+	limit int64 // bytes; 0: no cache
 
 	mu   sync.Mutex
 	used int64
@@ -27,7 +27,7 @@ type cache struct {
 
 const cached = ".parquet"
 
-// openCache counts what an earlier process kept.
+// openCache opens the cache and measures what an earlier process has left in it.
 func openCache(dir string, limit int64) (*cache, error) {
 	c := &cache{dir: dir, limit: limit}
 	if limit == 0 {
@@ -45,7 +45,7 @@ func (c *cache) path(f File) string {
 	return filepath.Join(c.dir, hex.EncodeToString(sum[:])+cached)
 }
 
-// take makes a local file of what is kept, and reports whether it is.
+// take makes a local file of a cached object and reports whether the cache has it.
 func (c *cache) take(f File, local string) bool {
 	if c.limit == 0 || f.ETag == "" {
 		return false
@@ -56,11 +56,11 @@ func (c *cache) take(f File, local string) bool {
 		return false
 	}
 	now := time.Now()
-	_ = os.Chtimes(kept, now, now) // the order in which files go
+	_ = os.Chtimes(kept, now, now) // trim removes files in this order
 	return secondFile(kept, local) == nil
 }
 
-// keep takes a local file with the object's content, which nobody writes to any more.
+// keep adds a local file with an object's content, which nobody may write to any more.
 func (c *cache) keep(f File, local string) {
 	if c.limit == 0 || f.ETag == "" || f.Bytes > c.limit/2 {
 		return
@@ -77,7 +77,7 @@ func (c *cache) keep(f File, local string) {
 	}
 }
 
-// trim removes what was not read for longest until a tenth is free, where there is too much, and counts what is left.
+// trim removes the least recently used files until a tenth is free, if there is too much, and measures what is left.
 func (c *cache) trim() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -85,6 +85,7 @@ func (c *cache) trim() {
 	if err != nil {
 		return
 	}
+
 	var kept []os.FileInfo
 	c.used = 0
 	for _, entry := range entries {
@@ -92,7 +93,7 @@ func (c *cache) trim() {
 		if err != nil || !info.Mode().IsRegular() {
 			continue
 		}
-		if !strings.HasSuffix(info.Name(), cached) { // a copy that broke off, unless somebody makes it just now
+		if !strings.HasSuffix(info.Name(), cached) { // an interrupted copy, unless somebody is making it now
 			if time.Since(info.ModTime()) > time.Hour {
 				_ = os.Remove(filepath.Join(c.dir, info.Name()))
 			}
@@ -101,10 +102,14 @@ func (c *cache) trim() {
 		kept = append(kept, info)
 		c.used += info.Size()
 	}
+
 	if c.used <= c.limit {
 		return
 	}
-	slices.SortFunc(kept, func(a, b os.FileInfo) int { return cmp.Compare(a.ModTime().UnixNano(), b.ModTime().UnixNano()) })
+	slices.SortFunc(kept, func(a, b os.FileInfo) int {
+		return cmp.Compare(a.ModTime().UnixNano(), b.ModTime().UnixNano())
+	})
+
 	for _, info := range kept {
 		if c.used <= c.limit/10*9 {
 			return
@@ -115,7 +120,7 @@ func (c *cache) trim() {
 	}
 }
 
-// secondFile gives a file another name, or copies it where that is another file system.
+// secondFile gives a file another name, or copies it to another file system.
 func secondFile(name, other string) error {
 	err := os.Link(name, other)
 	if err == nil || errors.Is(err, os.ErrExist) {
@@ -126,6 +131,7 @@ func secondFile(name, other string) error {
 		return err
 	}
 	defer from.Close()
+
 	to, err := os.CreateTemp(filepath.Dir(other), "copy-*")
 	if err != nil {
 		return err

@@ -15,15 +15,16 @@ import (
 	"github.com/dagctl/dagctl/internal/fault"
 )
 
-// Finding is what Check says of one thing. One that is OK may have a hint all the same.
+// Finding is one result of Check. It may have a hint even if it is OK.
 type Finding struct {
 	OK     bool
 	Detail string
 	Hint   string
 }
 
-// Check tries the bucket with an object of its own, which it removes again: whether it can be written, read and deleted as
-// the storage does it, who else can read it, and what it keeps. Nothing where the files are in a folder.
+// Check tests the bucket with an object of its own, which it removes again: whether the bucket can be written, read and
+// deleted from as the storage needs it, who else can read it, and what it keeps. It returns nothing if files are in a
+// folder.
 func (s *Storage) Check(ctx context.Context) []Finding {
 	if s.s3 == nil {
 		return nil
@@ -33,13 +34,15 @@ func (s *Storage) Check(ctx context.Context) []Finding {
 
 func (b *bucket) check(ctx context.Context) []Finding {
 	if _, err := b.client.HeadBucket(ctx, &s3.HeadBucketInput{Bucket: &b.Bucket}); err != nil {
-		if statusOf(err) == 404 { // the answer to HEAD says no more
-			err = fault.New(fault.Unavailable, "bucket %s does not exist", b.Bucket).WithHint("make it, or name another in storage.s3.bucket")
+		if statusOf(err) == 404 { // the answer to HEAD has no details
+			err = fault.New(fault.Unavailable, "bucket %s does not exist", b.Bucket).
+				WithHint("create it, or name another in storage.s3.bucket")
 		} else {
 			err = b.failed(ctx, "look at", b.prefix, err)
 		}
 		return []Finding{notOK(err)}
 	}
+
 	probe := b.key(".doctor/" + rand.Text())
 	findings := []Finding{b.checkWrite(ctx, probe)}
 	if findings[0].OK {
@@ -63,12 +66,14 @@ func notOK(err error) Finding {
 	return f
 }
 
-// checkWrite puts the probe and reads it, with the conditions that the storage relies on.
+// checkWrite puts and reads the probe, with the conditions that the storage relies on.
 func (b *bucket) checkWrite(ctx context.Context, probe string) Finding {
 	const text = "dagctl doctor"
 	put := func() (*s3.PutObjectOutput, error) {
-		return b.client.PutObject(ctx, &s3.PutObjectInput{Bucket: &b.Bucket, Key: &probe, Body: strings.NewReader(text), IfNoneMatch: aws.String("*")})
+		return b.client.PutObject(ctx, &s3.PutObjectInput{Bucket: &b.Bucket, Key: &probe, Body: strings.NewReader(text),
+			IfNoneMatch: aws.String("*")})
 	}
+
 	out, err := put()
 	if err != nil {
 		return notOK(b.failed(ctx, "write", probe, err))
@@ -78,53 +83,61 @@ func (b *bucket) checkWrite(ctx context.Context, probe string) Finding {
 	if _, err := put(); statusOf(err) != 412 {
 		ignored = append(ignored, "If-None-Match")
 	}
-	if _, err := b.client.GetObject(ctx, &s3.GetObjectInput{Bucket: &b.Bucket, Key: &probe, IfMatch: aws.String(`"0123456789abcdef0123456789abcdef"`)}); statusOf(err) != 412 {
+
+	if _, err := b.client.GetObject(ctx, &s3.GetObjectInput{Bucket: &b.Bucket, Key: &probe,
+		IfMatch: aws.String(`"0123456789abcdef0123456789abcdef"`)}); statusOf(err) != 412 {
 		ignored = append(ignored, "If-Match")
 	}
 	read, err := b.client.GetObject(ctx, &s3.GetObjectInput{Bucket: &b.Bucket, Key: &probe, IfMatch: out.ETag})
 	if err != nil {
 		return notOK(b.failed(ctx, "read", probe, err))
 	}
+
 	_ = read.Body.Close()
 	if len(ignored) > 0 {
 		f.OK, f.Detail = false, fmt.Sprintf("bucket %s does not honor %s", b.Bucket, strings.Join(ignored, " and "))
-		f.Hint = "an object in the place of a committed one would go unnoticed: use a newer version of this S3 server, or another"
+		f.Hint = "an object that replaces a committed one would go unnoticed: use a newer version of this S3 " +
+			"server, or another"
 	}
 	return f
 }
 
-// checkPublic asks for the probe without credentials, as anybody could.
+// checkPublic requests the probe without credentials.
 func (b *bucket) checkPublic(ctx context.Context, probe string) Finding {
 	options := b.client.Options()
 	options.Credentials = aws.AnonymousCredentials{}
 	out, err := s3.New(options).GetObject(ctx, &s3.GetObjectInput{Bucket: &b.Bucket, Key: &probe})
 	if err == nil {
 		_ = out.Body.Close()
-		return Finding{Detail: fmt.Sprintf("anybody can read what is in bucket %s", b.Bucket), Hint: "block public access, and take policies and ACLs away that allow it"}
+		return Finding{Detail: fmt.Sprintf("anybody can read the objects in bucket %s", b.Bucket),
+			Hint: "block public access, and remove policies and ACLs that allow it"}
 	}
-	return Finding{OK: true, Detail: "without credentials nothing can be read"}
+	return Finding{OK: true, Detail: "nothing can be read without credentials"}
 }
 
 func (b *bucket) checkVersions(ctx context.Context) Finding {
 	out, err := b.client.GetBucketVersioning(ctx, &s3.GetBucketVersioningInput{Bucket: &b.Bucket})
 	switch {
 	case err != nil:
-		return Finding{OK: true, Detail: "whether old versions of objects are kept is not known", Hint: "allow s3:GetBucketVersioning to see it"}
+		return Finding{OK: true, Detail: "it is unknown whether old versions of objects are kept",
+			Hint: "allow s3:GetBucketVersioning to see it"}
 	case out.Status == types.BucketVersioningStatusEnabled:
 		return Finding{OK: true, Detail: "old versions of objects are kept",
-			Hint: "what gc removes stays until a lifecycle rule for noncurrent versions ends it; let that be longer than you keep backups of the database"}
+			Hint: "objects that gc removes stay until a lifecycle rule for noncurrent versions deletes them; let " +
+				"that take longer than you keep backups of the database"}
 	}
 	return Finding{OK: true, Detail: "old versions of objects are not kept",
 		Hint: "with versioning a backup of the database can be restored although gc has removed objects since"}
 }
 
-// checkRole asks for credentials that allow nothing.
+// checkRole requests credentials that allow nothing.
 func (b *bucket) checkRole(ctx context.Context) Finding {
 	switch {
 	case b.RoleARN == "":
-		return Finding{OK: true, Detail: "tasks get no credentials: what they read and write goes through the server"}
+		return Finding{OK: true, Detail: "tasks get no credentials: they read and write through the server"}
 	case strings.Contains(b.RoleARN+b.ExternalID, "{org}"):
-		return Finding{OK: true, Detail: fmt.Sprintf("tasks get credentials of role %s; each org's is to be tried by a task of it", b.RoleARN)}
+		return Finding{OK: true, Detail: fmt.Sprintf("tasks get credentials of role %s; test that of each org "+
+			"with one of its tasks", b.RoleARN)}
 	}
 	if _, err := b.credentials(ctx, Grant{Task: uuid.New(), Attempt: 1}); err != nil {
 		return notOK(err)

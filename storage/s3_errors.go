@@ -11,7 +11,7 @@ import (
 	"github.com/dagctl/dagctl/internal/fault"
 )
 
-// statusOf is the HTTP status of a request that the bucket refused, 0 of any other error and of none.
+// statusOf returns the HTTP status of a request that the bucket refused, and 0 for other errors and for nil.
 func statusOf(err error) int {
 	var answered *smithyhttp.ResponseError
 	if errors.As(err, &answered) && answered.Response != nil {
@@ -20,8 +20,8 @@ func statusOf(err error) int {
 	return 0
 }
 
-// failed classifies what went wrong with an object. What is wrong with the bucket or the credentials is mended by whoever
-// runs the server, and then the same request succeeds: it is never the fault of the request.
+// failed classifies the error of a request for an object. Whoever runs the server can mend errors of the bucket or of
+// the credentials, and then the same request succeeds, so they are never the fault of the request.
 func (b *bucket) failed(ctx context.Context, what, key string, err error) error {
 	if err == nil {
 		return nil
@@ -29,22 +29,25 @@ func (b *bucket) failed(ctx context.Context, what, key string, err error) error 
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
+
 	code := ""
 	var api smithy.APIError
 	if errors.As(err, &api) {
 		code = api.ErrorCode()
 	}
+
 	status := statusOf(err)
 	switch {
 	case code == "NoSuchBucket":
-		return fault.New(fault.Unavailable, "bucket %s does not exist: %w", b.Bucket, err).WithHint("make it, or name another in storage.s3.bucket")
+		return fault.New(fault.Unavailable, "bucket %s does not exist: %w", b.Bucket, err).
+			WithHint("create it, or name another in storage.s3.bucket")
 	case code == "InvalidAccessKeyId", status == http.StatusForbidden, status == http.StatusUnauthorized:
 		return fault.New(fault.Unavailable, "bucket %s refuses to let this server %s %s: %w", b.Bucket, what, key, err).
 			WithHint("check its credentials and their policy: docs/operations.md, A bucket for the files")
 	case status == http.StatusNotFound && (code == "NoSuchKey" || code == "NotFound" || code == "NoSuchUpload"):
 		return fault.New(fault.NotFound, "object %s is missing from bucket %s", key, b.Bucket)
 	case status == http.StatusPreconditionFailed:
-		return fault.New(fault.Conflict, "object %s of bucket %s is not what was committed", key, b.Bucket)
+		return fault.New(fault.Conflict, "object %s of bucket %s is not the committed one", key, b.Bucket)
 	}
 	return fault.New(fault.Unavailable, "%s object %s of bucket %s: %w", what, key, b.Bucket, err)
 }

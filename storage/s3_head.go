@@ -11,10 +11,10 @@ import (
 	"github.com/dagctl/dagctl/internal/duck"
 )
 
-// wholeBytes is up to what size an object is read as a whole: two more requests cost as much.
+// wholeBytes is the size up to which an object is read whole: two more requests would cost as much.
 const wholeBytes = 8 << 20
 
-// head reads of a large object its footer and its first row groups only.
+// head reads only the footer and the first row groups of a large object.
 func (b *bucket) head(ctx context.Context, g Generation, partitions []Partition, n int, dir string) ([]string, error) {
 	list := firstFiles(partitions, n)
 	if err := ofGeneration(g, list); err != nil {
@@ -34,8 +34,9 @@ func (b *bucket) head(ctx context.Context, g Generation, partitions []Partition,
 			if ctx.Err() != nil {
 				return nil, context.Cause(ctx)
 			}
-			// Whatever it is about the file, reading all of it tells it, or does without.
+			// Reading the whole file either works or reports what is wrong with it.
 		}
+
 		whole, err := b.fetch(ctx, g, list[i:i+1], dir)
 		if err != nil {
 			return nil, err
@@ -45,8 +46,8 @@ func (b *bucket) head(ctx context.Context, g Generation, partitions []Partition,
 	return local, nil
 }
 
-// firstRows makes a Parquet file of an object's first rows. It builds a file of the object's size in which only the footer
-// and the row groups that are read have their bytes, and has those rows copied out of it.
+// firstRows writes a Parquet file of an object's first rows. It creates a file of the object's size with only the
+// bytes of the footer and of the needed row groups, and copies the rows from it.
 func (b *bucket) firstRows(ctx context.Context, file File, rows int64, dir, local string) error {
 	if err := plainPath(file.Path); err != nil {
 		return err
@@ -57,12 +58,14 @@ func (b *bucket) firstRows(ctx context.Context, file File, rows int64, dir, loca
 	}
 	defer os.Remove(partial.Name())
 	defer partial.Close()
+
 	if err := partial.Truncate(file.Bytes); err != nil {
 		return err
 	}
 	read := func(from, to int64) error {
 		return b.read(ctx, b.key(file.Path), Upload{Bytes: file.Bytes, ETag: file.ETag}, from, to-from, partial)
 	}
+
 	// Parquet ends with the footer, four bytes of its length, and PAR1.
 	const guess, tail = 64 << 10, 8
 	if err := errors.Join(read(file.Bytes-guess, file.Bytes), read(0, 4)); err != nil {
@@ -72,15 +75,17 @@ func (b *bucket) firstRows(ctx context.Context, file File, rows int64, dir, loca
 	if _, err := partial.ReadAt(end[:], file.Bytes-tail); err != nil {
 		return err
 	}
+
 	footer := int64(binary.LittleEndian.Uint32(end[:4])) + tail
 	if string(end[4:]) != "PAR1" || footer > file.Bytes {
-		return errors.New("the object does not end as Parquet does")
+		return errors.New("the object does not end like a Parquet file")
 	}
 	if footer > guess {
 		if err := read(file.Bytes-footer, file.Bytes-guess); err != nil {
 			return err
 		}
 	}
+
 	session, err := b.footers.Get(ctx)
 	if err != nil {
 		return err
@@ -94,20 +99,24 @@ func (b *bucket) firstRows(ctx context.Context, file File, rows int64, dir, loca
 			return err
 		}
 	}
-	_, err = session.CopyToParquet(ctx, fmt.Sprintf("SELECT * FROM %s LIMIT %d", duck.ReadParquet([]string{partial.Name()}), rows), local)
+
+	_, err = session.CopyToParquet(ctx, fmt.Sprintf("SELECT * FROM %s LIMIT %d",
+		duck.ReadParquet([]string{partial.Name()}), rows), local)
 	return err
 }
 
-// rowGroups tells where the row groups end that hold the first rows, in bytes from the file's beginning.
+// rowGroups returns the offset of the end of the row groups that hold the first rows, in bytes.
 func rowGroups(ctx context.Context, session *duck.Session, file string, rows int64) (until int64, err error) {
 	groups, err := session.Query(ctx, fmt.Sprintf(`
-		SELECT any_value(row_group_num_rows), max(CASE WHEN dictionary_page_offset > 3 THEN least(dictionary_page_offset, data_page_offset)
+		SELECT any_value(row_group_num_rows), max(CASE
+			WHEN dictionary_page_offset > 3 THEN least(dictionary_page_offset, data_page_offset)
 			ELSE data_page_offset END + total_compressed_size)
 		FROM parquet_metadata(%s) GROUP BY row_group_id ORDER BY row_group_id`, duck.Literal(file)))
 	if err != nil {
 		return 0, err
 	}
 	defer groups.Close()
+
 	for groups.Next() && rows > 0 {
 		var held, end int64
 		if err := groups.Scan(&held, &end); err != nil {

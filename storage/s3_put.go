@@ -19,18 +19,18 @@ import (
 	"github.com/dagctl/dagctl/internal/fault"
 )
 
-// contentHash is the metadata that tells what is in an object, whatever its ETag is made of: that of an object in parts, or
-// of an encrypted one, is no hash of its content.
+// contentHash is the metadata key of the content's hash. The ETag of an object in parts, or of an encrypted one, is
+// not a hash of its content.
 const contentHash = "dagctl-sha256"
 
-// largestPut is what S3 takes or copies in one request.
+// largestPut is the most that S3 accepts or copies in one request, in bytes.
 const largestPut = 5 << 30
 
-// object is what a bucket says of an object.
+// object is the metadata of an object.
 type object struct {
 	bytes  int64
 	etag   string
-	sha256 string // of those that were put here
+	sha256 string // only of objects that this storage put
 }
 
 func (b *bucket) look(ctx context.Context, key string) (object, error) {
@@ -38,7 +38,8 @@ func (b *bucket) look(ctx context.Context, key string) (object, error) {
 	if err != nil {
 		return object{}, b.failed(ctx, "look at", key, err)
 	}
-	return object{bytes: aws.ToInt64(out.ContentLength), etag: unquote(out.ETag), sha256: out.Metadata[contentHash]}, nil
+	return object{bytes: aws.ToInt64(out.ContentLength), etag: unquote(out.ETag), sha256: out.Metadata[contentHash]},
+		nil
 }
 
 func unquote(etag *string) string { return strings.Trim(aws.ToString(etag), `"`) }
@@ -57,10 +58,10 @@ func (b *bucket) putFile(ctx context.Context, key, local string) (etag string, e
 	return b.put(ctx, key, file, object{bytes: size, sha256: hex.EncodeToString(hash.Sum(nil))})
 }
 
-// put makes an object under a key that nothing has, and returns its ETag. The same content that is there already is no
-// fault; other content is a fault.Conflict.
+// put creates an object under a new key and returns its ETag. An existing object with the same content is fine; other
+// content is a fault.Conflict.
 func (b *bucket) put(ctx context.Context, key string, content io.ReaderAt, o object) (etag string, err error) {
-	const tries = 3 // S3 answers 409 to one of two who put at once, and the other may have failed
+	const tries = 3 // S3 answers 409 to one of two concurrent puts, and the other may have failed
 	for range tries {
 		if o.bytes <= b.PartBytes {
 			etag, err = b.putWhole(ctx, key, content, o)
@@ -71,6 +72,7 @@ func (b *bucket) put(ctx context.Context, key string, content io.ReaderAt, o obj
 			break
 		}
 	}
+
 	switch statusOf(err) {
 	case 0:
 		if err != nil {
@@ -83,7 +85,7 @@ func (b *bucket) put(ctx context.Context, key string, content io.ReaderAt, o obj
 			return "", err
 		}
 		if there.bytes != o.bytes || there.sha256 != o.sha256 {
-			return "", fault.New(fault.Conflict, "object %s is there already, with other content", key)
+			return "", fault.New(fault.Conflict, "object %s exists already, with other content", key)
 		}
 		return there.etag, nil
 	}
@@ -102,9 +104,11 @@ func (b *bucket) putWhole(ctx context.Context, key string, content io.ReaderAt, 
 }
 
 func (b *bucket) putParts(ctx context.Context, key string, content io.ReaderAt, o object) (string, error) {
-	return b.inParts(ctx, key, o, b.PartBytes, func(ctx context.Context, id *string, number int32, from, size int64) (types.CompletedPart, error) {
+	return b.inParts(ctx, key, o, b.PartBytes, func(ctx context.Context, id *string, number int32, from,
+		size int64) (types.CompletedPart, error) {
 		out, err := b.client.UploadPart(ctx, &s3.UploadPartInput{
-			Bucket: &b.Bucket, Key: &key, UploadId: id, PartNumber: &number, Body: io.NewSectionReader(content, from, size), ContentLength: &size,
+			Bucket: &b.Bucket, Key: &key, UploadId: id, PartNumber: &number, Body: io.NewSectionReader(content, from,
+				size), ContentLength: &size,
 			ChecksumAlgorithm: b.checksum,
 		})
 		if err != nil {
@@ -114,8 +118,8 @@ func (b *bucket) putParts(ctx context.Context, key string, content io.ReaderAt, 
 	})
 }
 
-// inParts makes an object of parts. Nothing can be seen of it before the last step, and nothing is left where one fails:
-// unlike the SDK's own uploader this also takes the parts back where the context ended.
+// inParts uploads an object in parts. It is invisible before the last step, and a failure leaves nothing behind: unlike
+// the SDK's own uploader, inParts also removes the parts when the context ends.
 func (b *bucket) inParts(ctx context.Context, key string, o object, partBytes int64,
 	send func(ctx context.Context, id *string, number int32, from, size int64) (types.CompletedPart, error),
 ) (etag string, err error) {
@@ -134,6 +138,7 @@ func (b *bucket) inParts(ctx context.Context, key string, o object, partBytes in
 			err = errors.Join(err, b.abort(ctx, key, begun.UploadId))
 		}
 	}()
+
 	parts := make([]types.CompletedPart, (o.bytes+partBytes-1)/partBytes)
 	err = inParallel(ctx, len(parts), func(ctx context.Context, i int) (err error) {
 		from := int64(i) * partBytes
@@ -143,8 +148,10 @@ func (b *bucket) inParts(ctx context.Context, key string, o object, partBytes in
 	if err != nil {
 		return "", err
 	}
+
 	done, err := b.client.CompleteMultipartUpload(ctx, &s3.CompleteMultipartUploadInput{
-		Bucket: &b.Bucket, Key: &key, UploadId: begun.UploadId, IfNoneMatch: aws.String("*"), MultipartUpload: &types.CompletedMultipartUpload{Parts: parts},
+		Bucket: &b.Bucket, Key: &key, UploadId: begun.UploadId, IfNoneMatch: aws.String("*"),
+		MultipartUpload: &types.CompletedMultipartUpload{Parts: parts},
 	})
 	if err != nil {
 		return "", err
@@ -152,51 +159,59 @@ func (b *bucket) inParts(ctx context.Context, key string, o object, partBytes in
 	return unquote(done.ETag), nil
 }
 
-// abort removes parts, whether or not whoever sent them still waits.
+// abort removes parts, even if the context has ended.
 func (b *bucket) abort(ctx context.Context, key string, id *string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 	defer cancel()
-	_, err := b.client.AbortMultipartUpload(ctx, &s3.AbortMultipartUploadInput{Bucket: &b.Bucket, Key: &key, UploadId: id})
+	_, err := b.client.AbortMultipartUpload(ctx, &s3.AbortMultipartUploadInput{Bucket: &b.Bucket, Key: &key,
+		UploadId: id})
 	if err == nil || statusOf(err) == 404 {
 		return nil
 	}
 	return fmt.Errorf("abort the upload of %s: %w", key, err)
 }
 
-// copy makes an object of a committed one, if that is still what was committed. It may be repeated.
+// copy copies a committed object, if it is still the committed one. It may be repeated.
 func (b *bucket) copy(ctx context.Context, from File, key string) (etag string, err error) {
 	source := b.key(from.Path)
 	is, err := b.look(ctx, source)
 	if err != nil {
 		return "", err
 	}
+
 	if from.ETag != "" && is.etag != from.ETag || is.bytes != from.Bytes {
-		return "", fault.New(fault.Conflict, "object %s is not what was committed", source)
+		return "", fault.New(fault.Conflict, "object %s is not the committed one", source)
 	}
 	switch there, err := b.look(ctx, key); {
 	case err == nil && is.sha256 != "" && there.sha256 == is.sha256 && there.bytes == is.bytes:
-		return there.etag, nil // by one who crashed before it was recorded
+		return there.etag, nil // copied by a process that crashed before recording it
 	case err != nil && !fault.Is(err, fault.NotFound):
 		return "", err
 	}
-	// The SDK sends this as it is given.
+
+	// The SDK does not escape this.
 	escaped := (&url.URL{Path: b.Bucket + "/" + source}).EscapedPath()
 	if is.bytes <= largestPut {
-		out, err := b.client.CopyObject(ctx, &s3.CopyObjectInput{Bucket: &b.Bucket, Key: &key, CopySource: &escaped, CopySourceIfMatch: &is.etag})
+		out, err := b.client.CopyObject(ctx, &s3.CopyObjectInput{Bucket: &b.Bucket, Key: &key, CopySource: &escaped,
+			CopySourceIfMatch: &is.etag})
 		if err != nil {
 			return "", b.failed(ctx, "copy", source, err)
 		}
 		return unquote(out.CopyObjectResult.ETag), nil
 	}
-	etag, err = b.inParts(ctx, key, is, largestPut/10, func(ctx context.Context, id *string, number int32, first, size int64) (types.CompletedPart, error) {
+
+	etag, err = b.inParts(ctx, key, is, largestPut/10, func(ctx context.Context, id *string, number int32, first,
+		size int64) (types.CompletedPart, error) {
 		out, err := b.client.UploadPartCopy(ctx, &s3.UploadPartCopyInput{
-			Bucket: &b.Bucket, Key: &key, UploadId: id, PartNumber: &number, CopySource: &escaped, CopySourceIfMatch: &is.etag,
-			CopySourceRange: aws.String(fmt.Sprintf("bytes=%d-%d", first, first+size-1)),
+			Bucket: &b.Bucket, Key: &key, UploadId: id, PartNumber: &number, CopySource: &escaped,
+			CopySourceIfMatch: &is.etag,
+			CopySourceRange:   aws.String(fmt.Sprintf("bytes=%d-%d", first, first+size-1)),
 		})
 		if err != nil {
 			return types.CompletedPart{}, err
 		}
-		return types.CompletedPart{PartNumber: &number, ETag: out.CopyPartResult.ETag, ChecksumCRC32: out.CopyPartResult.ChecksumCRC32}, nil
+		return types.CompletedPart{PartNumber: &number, ETag: out.CopyPartResult.ETag,
+			ChecksumCRC32: out.CopyPartResult.ChecksumCRC32}, nil
 	})
 	if err != nil {
 		return "", b.failed(ctx, "copy", source, err)
@@ -204,14 +219,15 @@ func (b *bucket) copy(ctx context.Context, from File, key string) (etag string, 
 	return etag, nil
 }
 
-// removeAll removes all objects below a prefix, and the parts of those that were never finished.
+// removeAll removes all objects below a prefix, including parts of unfinished uploads.
 func (b *bucket) removeAll(ctx context.Context, prefix string) error {
 	prefix = b.key(prefix)
 	objects, err := b.list(ctx, prefix)
 	if err != nil {
 		return err
 	}
-	// One by one: deleting many in a request is what servers other than AWS's differ in.
+
+	// One by one, because servers other than AWS differ in deleting many at once.
 	err = inParallel(ctx, len(objects), func(ctx context.Context, i int) error {
 		_, err := b.client.DeleteObject(ctx, &s3.DeleteObjectInput{Bucket: &b.Bucket, Key: objects[i].Key})
 		return b.failed(ctx, "remove", *objects[i].Key, err)
@@ -219,7 +235,9 @@ func (b *bucket) removeAll(ctx context.Context, prefix string) error {
 	if err != nil {
 		return err
 	}
-	pages := s3.NewListMultipartUploadsPaginator(b.client, &s3.ListMultipartUploadsInput{Bucket: &b.Bucket, Prefix: &prefix})
+
+	pages := s3.NewListMultipartUploadsPaginator(b.client, &s3.ListMultipartUploadsInput{Bucket: &b.Bucket,
+		Prefix: &prefix})
 	for pages.HasMorePages() {
 		page, err := pages.NextPage(ctx)
 		if err != nil {

@@ -18,7 +18,7 @@ import (
 	"github.com/dagctl/dagctl/internal/fault"
 )
 
-// DuckDB reads local files: what is asked for is copied here first, checked against the committed list.
+// DuckDB reads local files, so objects are copied to this machine first and checked against the committed list.
 
 func (b *bucket) open(ctx context.Context, g Generation, partitions []Partition, dir string) ([][]string, error) {
 	var all []File
@@ -40,17 +40,19 @@ func (b *bucket) openSealed(ctx context.Context, g Generation, m Manifest, dir s
 	return b.fetch(ctx, g, m.Files, dir)
 }
 
-// fetch copies committed files of a generation to the folder, from the cache where it has them.
+// fetch copies committed files of a generation to the folder, from the cache if possible.
 func (b *bucket) fetch(ctx context.Context, g Generation, list []File, dir string) ([]string, error) {
 	if err := ofGeneration(g, list); err != nil {
 		return nil, err
 	}
+
 	local := make([]string, len(list))
 	return local, inParallel(ctx, len(list), func(ctx context.Context, i int) error {
 		file := list[i]
 		if err := plainPath(file.Path); err != nil {
 			return err
 		}
+
 		local[i] = filepath.Join(dir, localName(file, i))
 		if b.cache.take(file, local[i]) {
 			return nil
@@ -63,17 +65,17 @@ func (b *bucket) fetch(ctx context.Context, g Generation, list []File, dir strin
 	})
 }
 
-// localName is one for each place in a list, and for each file: a folder may be given twice.
+// localName returns a name that differs for each place in a list and each file, because a folder may be used twice.
 func localName(f File, place int) string {
 	sum := sha256.Sum256([]byte(f.Path))
 	return fmt.Sprintf("%05d-%s.parquet", place, hex.EncodeToString(sum[:8]))
 }
 
-// rangeBytes is how much of an object one request asks for.
+// rangeBytes is how much of an object one request reads.
 const rangeBytes = 32 << 20
 
-// download makes a local file of an object, if that has the size and the ETag: S3 itself holds the ETag against the object
-// that it reads from.
+// download makes a local file of an object that has the given size and ETag. S3 itself compares the ETag with the
+// object that it reads from.
 func (b *bucket) download(ctx context.Context, key string, want Upload, local string) error {
 	file, err := os.OpenFile(local, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
@@ -83,16 +85,17 @@ func (b *bucket) download(ctx context.Context, key string, want Upload, local st
 		from := int64(i) * rangeBytes
 		return b.read(ctx, key, want, from, min(rangeBytes, want.Bytes-from), file)
 	})
-	if err == nil { // nobody writes to what is committed
+	if err == nil { // committed files never change
 		err = file.Chmod(0o440)
 	}
+
 	if err := errors.Join(err, file.Close()); err != nil {
 		return errors.Join(err, os.Remove(local))
 	}
 	return nil
 }
 
-// read copies a range of an object to the same place of a file.
+// read copies a range of an object to the same range of a file.
 func (b *bucket) read(ctx context.Context, key string, want Upload, from, size int64, file *os.File) error {
 	in := &s3.GetObjectInput{Bucket: &b.Bucket, Key: &key}
 	if want.ETag != "" {
@@ -101,7 +104,8 @@ func (b *bucket) read(ctx context.Context, key string, want Upload, from, size i
 	if size < want.Bytes {
 		in.Range = aws.String(fmt.Sprintf("bytes=%d-%d", from, from+size-1))
 	}
-	const tries = 3 // the SDK tries again what was not answered; this is for answers that broke off
+
+	const tries = 3 // the SDK repeats requests without an answer; these are for answers that were cut short
 	var err error
 	for range tries {
 		var out *s3.GetObjectOutput
@@ -110,13 +114,16 @@ func (b *bucket) read(ctx context.Context, key string, want Upload, from, size i
 		}
 		if total, ok := totalBytes(out); ok && total != want.Bytes {
 			out.Body.Close()
-			return fault.New(fault.Conflict, "object %s of bucket %s has %d bytes; %d were committed", key, b.Bucket, total, want.Bytes)
+			return fault.New(fault.Conflict, "object %s of bucket %s has %d bytes, but %d were committed", key,
+				b.Bucket,
+				total, want.Bytes)
 		}
+
 		var n int64
 		n, err = io.Copy(io.NewOffsetWriter(file, from), io.LimitReader(out.Body, size+1))
 		err = errors.Join(err, out.Body.Close())
 		if err == nil && n != size {
-			err = fmt.Errorf("%d bytes of %d came", n, size)
+			err = fmt.Errorf("the answer was cut short after %d of %d bytes", n, size)
 		}
 		if err == nil {
 			return nil
@@ -128,7 +135,7 @@ func (b *bucket) read(ctx context.Context, key string, want Upload, from, size i
 	return b.failed(ctx, "read", key, err)
 }
 
-// totalBytes is the size of the object that an answer is of.
+// totalBytes returns the size of the object that an answer is part of.
 func totalBytes(out *s3.GetObjectOutput) (total int64, known bool) {
 	if out.ContentRange == nil {
 		return aws.ToInt64(out.ContentLength), out.ContentLength != nil
@@ -138,7 +145,7 @@ func totalBytes(out *s3.GetObjectOutput) (total int64, known bool) {
 	return total, err == nil
 }
 
-// plainPath refuses what could mean another place than it says.
+// plainPath returns an error for a path that could lead elsewhere.
 func plainPath(name string) error {
 	if name != path.Clean(name) || !fs.ValidPath(name) {
 		return fault.New(fault.Invalid, "file %q is not a plain relative path", name)

@@ -23,7 +23,7 @@ import (
 	"github.com/dagctl/dagctl/storage"
 )
 
-// keys are all objects of the bucket, and unfinished the uploads that were begun.
+// keys returns all objects of the bucket; unfinished returns the uploads that were begun.
 func keys(t *testing.T, srv *tests3.Server) (all []string, unfinished int) {
 	t.Helper()
 	out, err := srv.Client().ListObjectsV2(t.Context(), &s3.ListObjectsV2Input{Bucket: &srv.Bucket})
@@ -38,19 +38,25 @@ func keys(t *testing.T, srv *tests3.Server) (all []string, unfinished int) {
 
 const largeRows = "SELECT range AS x, hash(range) AS h, md5(range::VARCHAR) AS m FROM range(400000)"
 
-// large is a Parquet file of several parts and row groups.
+// large returns a Parquet file of several parts and row groups.
 func large(t *testing.T) string {
 	t.Helper()
 	return parquet(t, largeRows)
 }
 
-// between stands between a storage and its server, and does what the test says with a request.
-func between(t *testing.T, srv *tests3.Server, c *storage.S3Config, on func(w http.ResponseWriter, r *http.Request, next http.Handler)) {
+// between is a proxy between a storage and its server in which a test handles requests.
+func between(
+	t *testing.T, srv *tests3.Server, c *storage.S3Config, on func(w http.ResponseWriter, r *http.Request,
+		next http.Handler),
+) {
 	t.Helper()
 	target, err := url.Parse(srv.Endpoint)
 	require.NoError(t, err)
-	// The Host that was signed goes on as it is.
-	proxy := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target); r.Out.Host = r.In.Host }}
+	// It keeps the Host header, which is signed.
+	proxy := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
+		r.SetURL(target)
+		r.Out.Host = r.In.Host
+	}}
 	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { on(w, r, proxy) }))
 	t.Cleanup(front.Close)
 	c.Endpoint = front.URL
@@ -64,8 +70,10 @@ func TestS3Objects(t *testing.T) {
 	a := attempt(storage.Parquet, "all")
 	m, err := s.Seal(t.Context(), a, []string{parquet(t, largeRows+" LIMIT 1"), large(t)})
 	require.NoError(t, err)
+
 	all, unfinished := keys(t, srv)
-	require.Equal(t, []string{"team/dagctl/" + m.Files[0].Path, "team/dagctl/" + m.Files[1].Path}, all, "the prefix of the config, and the org's")
+	require.Equal(t, []string{"team/dagctl/" + m.Files[0].Path, "team/dagctl/" + m.Files[1].Path}, all,
+		"the prefix of the config, and the org's")
 	require.True(t, strings.HasPrefix(m.Files[0].Path, "acme/"+a.Generation.Dataset.String()+"/"))
 	require.Zero(t, unfinished)
 	require.Greater(t, m.Files[1].Bytes, 2*c.PartBytes)
@@ -74,22 +82,31 @@ func TestS3Objects(t *testing.T) {
 
 	t.Run("a large one reads back", func(t *testing.T) {
 		fresh := openS3(t, c)
-		files, err := fresh.Open(t.Context(), a.Generation, []storage.Partition{{Key: "all", Files: m.Files[1:]}}, t.TempDir())
+		files, err := fresh.Open(t.Context(), a.Generation, []storage.Partition{{Key: "all", Files: m.Files[1:]}},
+			t.TempDir())
 		require.NoError(t, err)
-		require.Contains(t, content(t, "SELECT count(*) AS n, sum(x) AS x FROM FILES", files[0]...), "{'n': 400000, 'x': 79999800000}")
+		require.Contains(t, content(t, "SELECT count(*) AS n, sum(x) AS x FROM FILES", files[0]...),
+			"{'n': 400000, 'x': 79999800000}")
 	})
+
 	t.Run("another object in its place is refused", func(t *testing.T) {
 		fresh := openS3(t, c)
 		o := attempt(storage.Parquet, "all")
 		m, err := fresh.Seal(t.Context(), o, []string{parquet(t, "SELECT 1 AS x")})
 		require.NoError(t, err)
+
 		text, err := os.ReadFile(parquet(t, "SELECT 2 AS x"))
 		require.NoError(t, err)
 		require.Equal(t, int(m.Files[0].Bytes), len(text), "of the same size")
-		_, err = srv.Client().PutObject(t.Context(), &s3.PutObjectInput{Bucket: &srv.Bucket, Key: aws.String("team/dagctl/" + m.Files[0].Path), Body: strings.NewReader(string(text))})
+
+		_, err = srv.Client().PutObject(t.Context(),
+			&s3.PutObjectInput{Bucket: &srv.Bucket, Key: aws.String("team/dagctl/" + m.Files[0].Path),
+				Body: strings.NewReader(string(text))})
 		require.NoError(t, err)
-		require.ErrorContains(t, fresh.Verify(t.Context(), m), "its manifest says")
-		_, err = openS3(t, c).Open(t.Context(), o.Generation, []storage.Partition{{Key: "all", Files: m.Files}}, t.TempDir())
+		require.ErrorContains(t, fresh.Verify(t.Context(), m), "in its manifest")
+
+		_, err = openS3(t, c).Open(t.Context(), o.Generation, []storage.Partition{{Key: "all", Files: m.Files}},
+			t.TempDir())
 		require.True(t, fault.Is(err, fault.Conflict), "%v", err)
 	})
 }
@@ -110,7 +127,8 @@ func TestS3Refuses(t *testing.T) {
 			t.Parallel()
 			c := s3Config(srv)
 			test.change(c)
-			_, err := openS3(t, c).Seal(t.Context(), attempt(storage.Parquet, "all"), []string{parquet(t, "SELECT 1 AS x")})
+			_, err := openS3(t, c).Seal(t.Context(), attempt(storage.Parquet, "all"),
+				[]string{parquet(t, "SELECT 1 AS x")})
 			require.ErrorContains(t, err, test.want)
 			require.True(t, fault.Is(err, fault.Unavailable), "%v", err)
 			require.NotContains(t, err.Error(), c.SecretAccessKey)
@@ -122,16 +140,17 @@ func TestS3Config(t *testing.T) {
 	t.Parallel()
 	good := storage.S3Config{Bucket: "a-bucket", Prefix: "a/b"}
 	require.NoError(t, good.Validate())
+
 	for want, change := range map[string]func(c *storage.S3Config){
-		"bucket":            func(c *storage.S3Config) { c.Bucket = "" },
-		"not a bucket's":    func(c *storage.S3Config) { c.Bucket = "Not_A_Bucket" },
-		"prefix":            func(c *storage.S3Config) { c.Prefix = "/a" },
-		"not a plain":       func(c *storage.S3Config) { c.Prefix = "a/*" },
-		"plain prefix":      func(c *storage.S3Config) { c.Prefix = "../a" },
-		"go together":       func(c *storage.S3Config) { c.AccessKeyID = "x" },
-		"too small":         func(c *storage.S3Config) { c.PartBytes = 1 },
-		"cannot have -1":    func(c *storage.S3Config) { c.CacheBytes = -1 },
-		"${aws:username}/a": func(c *storage.S3Config) { c.Prefix = "${aws:username}/a" },
+		"bucket":                  func(c *storage.S3Config) { c.Bucket = "" },
+		"not a valid bucket name": func(c *storage.S3Config) { c.Bucket = "Not_A_Bucket" },
+		"prefix":                  func(c *storage.S3Config) { c.Prefix = "/a" },
+		`"a/*" is not valid`:      func(c *storage.S3Config) { c.Prefix = "a/*" },
+		"is not valid":            func(c *storage.S3Config) { c.Prefix = "../a" },
+		"go together":             func(c *storage.S3Config) { c.AccessKeyID = "x" },
+		"too small":               func(c *storage.S3Config) { c.PartBytes = 1 },
+		"cannot have -1":          func(c *storage.S3Config) { c.CacheBytes = -1 },
+		"${aws:username}/a":       func(c *storage.S3Config) { c.Prefix = "${aws:username}/a" },
 	} {
 		c := good
 		change(&c)
@@ -143,7 +162,7 @@ func TestS3Config(t *testing.T) {
 	}
 }
 
-// TestS3BrokenParts interrupts uploads in parts, by an error and by the end of the one who waits for it.
+// TestS3BrokenParts interrupts uploads in parts, by an error and by the end of the context.
 func TestS3BrokenParts(t *testing.T) {
 	t.Parallel()
 	for name, waits := range map[string]bool{"a part is refused": true, "nobody waits any more": false} {
@@ -166,6 +185,7 @@ func TestS3BrokenParts(t *testing.T) {
 				}
 				next.ServeHTTP(w, r)
 			})
+
 			s := openS3(t, c)
 			a := attempt(storage.Parquet, "all")
 			file := large(t)
@@ -175,6 +195,7 @@ func TestS3BrokenParts(t *testing.T) {
 			} else {
 				require.ErrorIs(t, err, stopped)
 			}
+
 			all, unfinished := keys(t, srv)
 			require.Empty(t, all, "nothing can be seen of it")
 			require.Zero(t, unfinished, "and nothing is left")
@@ -187,7 +208,7 @@ func TestS3BrokenParts(t *testing.T) {
 	}
 }
 
-// TestS3KilledBetween leaves what a server leaves that is killed between the seal and the commit, or within a seal.
+// TestS3KilledBetween creates the leftovers of a server that is killed between seal and commit, or during a seal.
 func TestS3KilledBetween(t *testing.T) {
 	t.Parallel()
 	srv := tests3.Start(t)
@@ -195,8 +216,11 @@ func TestS3KilledBetween(t *testing.T) {
 	a := attempt(storage.Parquet, "all")
 	m, err := s.Seal(t.Context(), a, []string{parquet(t, "SELECT 1 AS x")})
 	require.NoError(t, err)
-	_, err = srv.Client().CreateMultipartUpload(t.Context(), &s3.CreateMultipartUploadInput{Bucket: &srv.Bucket, Key: aws.String("team/dagctl/" + m.Location + "00001.parquet")})
+
+	_, err = srv.Client().CreateMultipartUpload(t.Context(), &s3.CreateMultipartUploadInput{Bucket: &srv.Bucket,
+		Key: aws.String("team/dagctl/" + m.Location + "00001.parquet")})
 	require.NoError(t, err)
+
 	neighbor, err := s.Seal(t.Context(), attempt(storage.Parquet, "all"), []string{parquet(t, "SELECT 1 AS x")})
 	require.NoError(t, err)
 
@@ -208,7 +232,7 @@ func TestS3KilledBetween(t *testing.T) {
 	}
 }
 
-// TestS3ServerGoesAndComes kills the S3 server: what was acknowledged is there when it is back.
+// TestS3ServerGoesAndComes kills the S3 server: acknowledged objects exist when it is back.
 func TestS3ServerGoesAndComes(t *testing.T) {
 	t.Parallel()
 	srv := tests3.Start(t)
@@ -216,9 +240,11 @@ func TestS3ServerGoesAndComes(t *testing.T) {
 	a := attempt(storage.Parquet, "all")
 	m, err := s.Seal(t.Context(), a, []string{parquet(t, "SELECT 1 AS x")})
 	require.NoError(t, err)
+
 	key := uploadKey("x.parquet")
 	up, err := s.PutUpload(t.Context(), key, strings.NewReader("kept"))
 	require.NoError(t, err)
+
 	srv.Kill()
 	require.True(t, fault.Is(s.Verify(t.Context(), m), fault.Unavailable))
 	srv.Restart()
@@ -227,7 +253,7 @@ func TestS3ServerGoesAndComes(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestS3AnswersThatBreakOff has the connection break in the middle of objects.
+// TestS3AnswersThatBreakOff cuts the connection in the middle of objects.
 func TestS3AnswersThatBreakOff(t *testing.T) {
 	t.Parallel()
 	srv := tests3.Start(t)
@@ -244,10 +270,12 @@ func TestS3AnswersThatBreakOff(t *testing.T) {
 		}
 		next.ServeHTTP(w, r)
 	})
+
 	s := openS3(t, c)
 	a := attempt(storage.Parquet, "all")
 	m, err := s.Seal(t.Context(), a, []string{parquet(t, "SELECT range AS x FROM range(10000)")})
 	require.NoError(t, err)
+
 	c.CacheBytes = 0
 	fresh := openS3(t, c)
 	left.Store(2)
@@ -260,12 +288,13 @@ func TestS3AnswersThatBreakOff(t *testing.T) {
 	dir = t.TempDir()
 	_, err = fresh.Open(t.Context(), a.Generation, []storage.Partition{{Key: "all", Files: m.Files}}, dir)
 	require.True(t, fault.Is(err, fault.Unavailable), "%v", err)
+
 	entries, err := os.ReadDir(dir)
 	require.NoError(t, err)
 	require.Empty(t, entries, "half a file is no file")
 }
 
-// counted counts what is read of the bucket's objects.
+// counted counts the bytes read from the bucket's objects.
 func counted(t *testing.T, srv *tests3.Server, c *storage.S3Config) (requests, bytes *atomic.Int64) {
 	t.Helper()
 	requests, bytes = new(atomic.Int64), new(atomic.Int64)
@@ -299,6 +328,7 @@ func TestS3PreviewReadsLittle(t *testing.T) {
 	a := attempt(storage.Parquet, "all")
 	m, err := s.Seal(t.Context(), a, []string{large(t)})
 	require.NoError(t, err)
+
 	for _, test := range []struct {
 		limit, offset int
 		part          float64 // of the object's bytes that may be read
@@ -306,7 +336,8 @@ func TestS3PreviewReadsLittle(t *testing.T) {
 		{10, 0, 0.5}, {0, 0, 0.1}, {5, 130_000, 0.9}, {3, 399_990, 2},
 	} {
 		bytes.Store(0)
-		columns, rows, err := s.Preview(t.Context(), a.Generation, []storage.Partition{{Key: "all", Files: m.Files}}, test.limit, test.offset)
+		columns, rows, err := s.Preview(t.Context(), a.Generation, []storage.Partition{{Key: "all", Files: m.Files}},
+			test.limit, test.offset)
 		require.NoError(t, err)
 		require.Equal(t, m.Schema, columns)
 		require.Len(t, rows, test.limit)
@@ -330,12 +361,15 @@ func TestS3Cache(t *testing.T) {
 		require.NoError(t, err)
 		manifests = append(manifests, m)
 	}
+
 	read := func(s *storage.Storage, i int) []string {
-		files, err := s.Open(t.Context(), []storage.Attempt{first, second}[i].Generation, []storage.Partition{{Files: manifests[i].Files}}, t.TempDir())
+		files, err := s.Open(t.Context(), []storage.Attempt{first, second}[i].Generation,
+			[]storage.Partition{{Files: manifests[i].Files}}, t.TempDir())
 		require.NoError(t, err)
 		require.Contains(t, content(t, "SELECT count(*) AS n FROM FILES", files[0]...), "{'n': 20000}")
 		return files[0]
 	}
+
 	read(sealer, 0)
 	require.Zero(t, requests.Load(), "what was sealed here is here")
 
@@ -347,10 +381,12 @@ func TestS3Cache(t *testing.T) {
 		t.Cleanup(func() { require.NoError(t, s.Close()) })
 		return s
 	}
+
 	s := reopen(64 << 20)
 	read(s, 0)
 	read(s, 0)
 	require.Equal(t, int64(1), requests.Load(), "read once")
+
 	read(reopen(64<<20), 0)
 	require.Equal(t, int64(1), requests.Load(), "and after a restart too")
 
@@ -359,19 +395,22 @@ func TestS3Cache(t *testing.T) {
 	_, err := s.Open(t.Context(), first.Generation, []storage.Partition{{Files: []storage.File{other}}}, t.TempDir())
 	require.True(t, fault.Is(err, fault.Conflict), "another ETag is another object: %v", err)
 
-	// There is room for one and a half.
+	// The cache has room for one and a half objects.
 	s = reopen(manifests[0].Bytes * 3 / 2)
 	requests.Store(0)
 	read(s, 0)
 	require.Zero(t, requests.Load())
+
 	s = reopen(manifests[0].Bytes * 2)
 	held := read(s, 0)
 	read(s, 1)
 	s = reopen(manifests[0].Bytes * 3 / 2)
 	require.FileExists(t, held[0], "who reads a file keeps it")
+
 	entries, err := os.ReadDir(filepath.Join(root, ".cache"))
 	require.NoError(t, err)
 	require.Len(t, entries, 1)
+
 	requests.Store(0)
 	read(s, 1)
 	require.Zero(t, requests.Load(), "what was read last stays")

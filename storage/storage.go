@@ -1,12 +1,13 @@
-// Package storage keeps the bytes of datasets: Parquet files under a folder or in an S3 bucket, or rows in Postgres tables.
+// Package storage keeps the bytes of datasets: Parquet files in a folder or in an S3 bucket, or rows in Postgres
+// tables.
 //
 // Vocabulary: a generation (dataset version) holds partitions; each revision of a partition is a Manifest, the
-// committed list of its files. An attempt writes to a location of its own, which is sealed (checked, measured,
-// moved where readers can reach it) before the completion that names it, and published inside that completion's
+// committed list of its files. An attempt writes to a location of its own. Its output is sealed (checked, measured,
+// moved where readers can reach it) before the completion that names it, and published in that completion's
 // transaction. Readers use the committed list and never list a folder. It owns the data_<org slug> schemas.
 //
-// The life of an attempt's bytes: Location (recorded at claim) → Seal → Verify → Publish, or Discard. What a task on another
-// machine wrote comes to Seal by way of the upload area: PutUpload → FetchUploads → Seal → DropUploads.
+// The life of an attempt's bytes: Location (recorded at claim) → Seal → Verify → Publish, or Discard. What a task on
+// another machine wrote reaches Seal through the upload area: PutUpload → FetchUploads → Seal → DropUploads.
 package storage
 
 import (
@@ -35,7 +36,7 @@ const (
 	Postgres Kind = "postgres"
 )
 
-// Generation is one dataset version, as far as its bytes go.
+// Generation is one dataset version, as far as its bytes are concerned.
 type Generation struct {
 	OrgID     uuid.UUID
 	OrgSlug   string
@@ -53,10 +54,10 @@ type Attempt struct {
 	Task       uuid.UUID
 	Number     int // attempt number, from 1
 	Output     int // output index
-	Part       int // which of the attempt's commits, from 1; 0 for what is sealed once, as in the server's own process
+	Part       int // number of the attempt's commit, from 1; 0 if it seals once, as in the server's own process
 }
 
-// name is the attempt's own among those that write to the same partition.
+// name returns a name that is unique among the attempts that write to the same partition.
 func (a Attempt) name() string {
 	if a.Part == 0 {
 		return fmt.Sprintf("%s-%d", a.Task, a.Number)
@@ -73,10 +74,11 @@ type File struct {
 	Path  string `json:"path"`
 	Bytes int64  `json:"bytes"`
 	Rows  int64  `json:"rows"`
-	ETag  string `json:"etag,omitempty"` // of its object in S3, without quotes; an object with another one is another object
+	// ETag of the object in S3, without quotes. An object with another ETag is another object
+	ETag string `json:"etag,omitempty"`
 }
 
-// Manifest is what a sealed attempt offers for publication, and what a published revision consists of.
+// Manifest lists the content of a sealed attempt, and later that of the published revision.
 type Manifest struct {
 	Location   string   `json:"location"` // the attempt's own prefix or staging table
 	Files      []File   `json:"files"`    // empty for postgres storage
@@ -93,11 +95,12 @@ type Partition struct {
 	Files    []File `json:"files"`
 }
 
-// Config says where bytes live.
+// Config configures where bytes live.
 type Config struct {
-	Root           string        // folder of the Parquet files, or with S3 of what is kept of them here; made if it is missing
+	// Folder of the Parquet files, or with S3 of local copies. It is created if it does not exist
+	Root           string
 	S3             *S3Config     // bucket of the Parquet files; nil: they are in Root
-	Pool           *pgxpool.Pool // for generations stored in Postgres; nil where there are none, as on a worker
+	Pool           *pgxpool.Pool // for generations in Postgres; nil: there are none, as on a worker
 	MaxUploadBytes int64         // of one uploaded file; default DefaultMaxUploadBytes
 }
 
@@ -105,18 +108,18 @@ type Config struct {
 type Storage struct {
 	backends map[Kind]backend
 	files    *files
-	s3       *bucket // nil where there is none
+	s3       *bucket // nil: there is none
 	uploads  uploadArea
-	footers  *duck.Shared // reads Parquet footers, by fixed statements only
+	footers  *duck.Shared // reads Parquet footers, with fixed statements only
 	columns  knownColumns // by the schemas of footers
 
 	maxUpload int64
 }
 
-// backend is one kind of storage. Generations, attempts and manifests it is given are of its kind.
+// backend is one kind of storage. It gets only generations, attempts and manifests of its kind.
 type backend interface {
 	location(a Attempt) string
-	// seal makes the measured local files readable at the attempt's location, wholly or not at all.
+	// seal makes the measured local files readable at the attempt's location, all or none.
 	// It may move them.
 	seal(ctx context.Context, a Attempt, local []string, measured Manifest) (Manifest, error)
 	verify(ctx context.Context, m Manifest) error
@@ -126,19 +129,19 @@ type backend interface {
 	openSealed(ctx context.Context, g Generation, m Manifest, dir string) ([]string, error)
 	// head returns files that hold at least the first n rows of the partitions, in their order.
 	head(ctx context.Context, g Generation, partitions []Partition, n int, dir string) ([]string, error)
-	// drop removes a generation, of which the locations have been discarded already.
+	// drop removes a generation whose locations have been discarded already.
 	drop(ctx context.Context, g Generation, locations []string) error
-	// forget removes what was published of a partition up to a revision, where discard does not.
+	// forget removes what was published of a partition up to a revision, unless discard does that.
 	forget(ctx context.Context, g Generation, partition string, revision int64) error
 	renumber(ctx context.Context, tx pgx.Tx, g Generation, partition string, revision int64) error
-	// takeOver gives the attempt's generation another generation's revision.
+	// takeOver copies another generation's revision into the attempt's generation.
 	takeOver(ctx context.Context, tx pgx.Tx, from Generation, a Attempt, revision int64, m Manifest) (Manifest, error)
 	verifyPublished(ctx context.Context, g Generation, partition string, revision int64, m Manifest) error
-	// owns reports whether a location is of this kind.
+	// owns reports whether a location belongs to this kind.
 	owns(location string) bool
 }
 
-// New checks the config and opens the root folder. It does not reach for the bucket: see Check.
+// New checks the config and opens the root folder. It does not access the bucket: see Check.
 func New(cfg Config) (*Storage, error) {
 	files, err := newFiles(cfg.Root)
 	if err != nil {
@@ -149,6 +152,7 @@ func New(cfg Config) (*Storage, error) {
 		footers: footers, files: files, backends: map[Kind]backend{Parquet: files}, uploads: files,
 		maxUpload: cmp.Or(cfg.MaxUploadBytes, DefaultMaxUploadBytes),
 	}
+
 	if cfg.S3 != nil {
 		if s.s3, err = newBucket(*cfg.S3, files.root, footers); err != nil {
 			return nil, errors.Join(err, s.Close())
@@ -161,7 +165,7 @@ func New(cfg Config) (*Storage, error) {
 	return s, nil
 }
 
-// Close frees what New opened.
+// Close releases what New opened.
 func (s *Storage) Close() error { return errors.Join(s.footers.Close(), s.files.close()) }
 
 func (s *Storage) of(kind Kind) (backend, error) {
@@ -178,14 +182,14 @@ func (s *Storage) at(location string) (backend, error) {
 			return b, nil
 		}
 	}
-	return nil, fault.New(fault.Invalid, "location %q is of no storage that is available here", location)
+	return nil, fault.New(fault.Invalid, "no storage that is available here has location %q", location)
 }
 
-// Copies reports whether Open makes copies of what is in storage of a kind, so that reading costs time and room here.
+// Copies reports whether Open copies data of a kind to this machine, so that reading costs time and space here.
 func (s *Storage) Copies(kind Kind) bool { return kind == Postgres || s.s3 != nil }
 
-// Location is where the attempt's bytes will be. It is a function of the attempt alone, so it can be recorded before
-// anything is written, and cleaned up by that record.
+// Location returns where the attempt's bytes will be. It depends on the attempt alone, so it can be recorded before
+// anything is written, and the record leads to what must be cleaned up.
 func (s *Storage) Location(a Attempt) string {
 	b, err := s.of(a.Generation.Kind)
 	if err != nil {
@@ -194,9 +198,9 @@ func (s *Storage) Location(a Attempt) string {
 	return b.location(a)
 }
 
-// Seal checks and measures the attempt's local Parquet files and moves them to its location. It is all or nothing,
-// and durable when it returns. A second Seal of the same attempt
-// gives the same manifest where its bytes are the same, so a completion may be repeated, and else is a conflict.
+// Seal checks and measures the attempt's local Parquet files and moves them to its location, all or none. They are
+// durable when it returns. A second Seal of the same attempt returns the same manifest if its bytes are the same, so
+// that a completion may be repeated; otherwise it is a conflict.
 func (s *Storage) Seal(ctx context.Context, a Attempt, localFiles []string) (Manifest, error) {
 	b, err := s.of(a.Generation.Kind)
 	if err != nil {
@@ -213,7 +217,7 @@ func (s *Storage) Seal(ctx context.Context, a Attempt, localFiles []string) (Man
 	return m, nil
 }
 
-// Verify checks that all that the manifest names is there, with its size. It runs before the completion's transaction.
+// Verify checks that all files of the manifest exist with their sizes. It runs before the completion's transaction.
 func (s *Storage) Verify(ctx context.Context, m Manifest) error {
 	b, err := s.at(m.Location)
 	if err != nil {
@@ -222,20 +226,21 @@ func (s *Storage) Verify(ctx context.Context, m Manifest) error {
 	return b.verify(ctx, m)
 }
 
-// Publish makes a sealed attempt the partition's given revision, inside the transaction that records it as such.
+// Publish makes a sealed attempt a revision of the partition, in the transaction that records the revision.
 func (s *Storage) Publish(ctx context.Context, tx pgx.Tx, a Attempt, revision int64, m Manifest) error {
 	b, err := s.of(a.Generation.Kind)
 	if err != nil {
 		return err
 	}
 	if a.Part = partOf(m.Location); m.Location != b.location(a) {
-		return fault.New(fault.Invalid, "manifest of %q is not of attempt %d of task %s", m.Location, a.Number, a.Task)
+		return fault.New(fault.Invalid, "the manifest of %q does not belong to attempt %d of task %s", m.Location,
+			a.Number, a.Task)
 	}
 	return b.publish(ctx, tx, a, revision, m)
 }
 
-// partOf reads which of its attempt's commits a location is of: what follows the number of the attempt after a dot, or
-// the output's in the name of a staging table.
+// partOf returns the part of a location: what follows the number of the attempt after a dot, or the number of the
+// output in the name of a staging table.
 func partOf(location string) int {
 	text := ""
 	if parts := stagingPattern.FindStringSubmatch(location); parts != nil {
@@ -251,8 +256,8 @@ func partOf(location string) int {
 	return part
 }
 
-// Discard removes what an attempt wrote at its location, if anything. A location may be discarded only when no
-// manifest that is kept names a file under it: an appended revision shares the files of the one before.
+// Discard removes what an attempt wrote at its location, if anything. Discard a location only when no manifest that is
+// kept names a file under it: an appended revision shares files with the one before.
 func (s *Storage) Discard(ctx context.Context, location string) error {
 	b, err := s.at(location)
 	if err != nil {
@@ -261,8 +266,8 @@ func (s *Storage) Discard(ctx context.Context, location string) error {
 	return b.discard(ctx, location)
 }
 
-// Open returns local Parquet files for each of the published partitions. Those that have to be made are made in dir.
-// A revision that has been replaced meanwhile, where the storage keeps one only, is a fault.Conflict.
+// Open returns local Parquet files for each of the published partitions. It creates new files in dir. A revision that
+// has been replaced meanwhile, in storage that keeps only one, is a fault.Conflict.
 func (s *Storage) Open(ctx context.Context, g Generation, partitions []Partition, dir string) ([][]string, error) {
 	b, err := s.of(g.Kind)
 	if err != nil {
@@ -271,7 +276,8 @@ func (s *Storage) Open(ctx context.Context, g Generation, partitions []Partition
 	return b.open(ctx, g, partitions, dir)
 }
 
-// OpenSealed returns local Parquet files of a revision that is sealed and not published: one that is held for its checks.
+// OpenSealed returns local Parquet files of a revision that is sealed but not published: one that is held for its
+// checks.
 func (s *Storage) OpenSealed(ctx context.Context, g Generation, m Manifest, dir string) ([]string, error) {
 	b, err := s.of(g.Kind)
 	if err != nil {

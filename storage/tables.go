@@ -23,14 +23,14 @@ import (
 	"github.com/dagctl/dagctl/internal/pg"
 )
 
-// tables is rows in Postgres: in the schema data_<org slug> a table _g_<version> per generation, a staging table
-// _s_<task>_<attempt>_<output>[_<part>] per attempt until it is published, and _revisions, which says what revision of each
-// partition the generation's table holds. Published names begin with a letter, so they never meet these.
+// tables is rows in Postgres. The schema data_<org slug> has a table _g_<version> per generation, a staging table
+// _s_<task>_<attempt>_<output>[_<part>] per attempt until it is published, and _revisions with the revision of each
+// partition that the generation's table holds. Published names begin with a letter, so they cannot collide with these.
 type tables struct {
 	pool *pgxpool.Pool
 }
 
-// The columns that the tables have beside the dataset's own.
+// Columns of the tables besides the dataset's own.
 const (
 	partitionColumn = "_partition"
 	revisionColumn  = "_revision"
@@ -41,7 +41,8 @@ const tablePrefix = "postgres:"
 
 var (
 	slugPattern    = regexp.MustCompile(`^[a-z][a-z0-9_]{0,39}$`)
-	stagingPattern = regexp.MustCompile(`^postgres:(data_[a-z][a-z0-9_]{0,39})\.(_s_[0-9a-f]{32}_[0-9]+_[0-9]+(?:_([0-9]+))?)$`)
+	stagingPattern = regexp.MustCompile(
+		`^postgres:(data_[a-z][a-z0-9_]{0,39})\.(_s_[0-9a-f]{32}_[0-9]+_[0-9]+(?:_([0-9]+))?)$`)
 )
 
 func schemaOf(slug string) (string, error) {
@@ -54,7 +55,8 @@ func schemaOf(slug string) (string, error) {
 func hexOf(id uuid.UUID) string { return strings.ReplaceAll(id.String(), "-", "") }
 
 func (*tables) location(a Attempt) string {
-	location := fmt.Sprintf("%sdata_%s._s_%s_%d_%d", tablePrefix, a.Generation.OrgSlug, hexOf(a.Task), a.Number, a.Output)
+	location := fmt.Sprintf("%sdata_%s._s_%s_%d_%d", tablePrefix, a.Generation.OrgSlug, hexOf(a.Task), a.Number,
+		a.Output)
 	if a.Part > 0 {
 		location += fmt.Sprintf("_%d", a.Part)
 	}
@@ -63,11 +65,11 @@ func (*tables) location(a Attempt) string {
 
 func (*tables) owns(location string) bool { return stagingPattern.MatchString(location) }
 
-// staging is the quoted name of a location's table.
+// staging returns the quoted name of a location's table.
 func staging(location string) (string, error) {
 	parts := stagingPattern.FindStringSubmatch(location)
 	if parts == nil {
-		return "", fault.New(fault.Invalid, "location %q is no staging table", location)
+		return "", fault.New(fault.Invalid, "location %q is not a staging table", location)
 	}
 	return duck.Quote(parts[1]) + "." + duck.Quote(parts[2]), nil
 }
@@ -84,7 +86,8 @@ func physicalOf(g Generation) (physical, error) {
 		return physical{}, err
 	}
 	q := duck.Quote(schema)
-	return physical{schema: q, table: q + "." + duck.Quote("_g_"+hexOf(g.Version)), revisions: q + `."_revisions"`, generation: g}, nil
+	return physical{schema: q, table: q + "." + duck.Quote("_g_"+hexOf(g.Version)), revisions: q + `."_revisions"`,
+		generation: g}, nil
 }
 
 func (t *tables) seal(ctx context.Context, a Attempt, local []string, m Manifest) (Manifest, error) {
@@ -97,24 +100,28 @@ func (t *tables) seal(ctx context.Context, a Attempt, local []string, m Manifest
 	if err != nil {
 		return m, err
 	}
+
 	if err := checkColumns(m.Schema); err != nil {
 		return m, err
 	}
 	if err := t.ensureTable(ctx, p, m.Schema); err != nil {
 		return m, err
 	}
+
 	text := filepath.Join(filepath.Dir(local[0]), "rows.csv")
 	defer os.Remove(text)
 	if err := writeText(ctx, local, m.Schema, text); err != nil {
 		return m, err
 	}
-	// The table's comment says what it holds: the same again is no fault.
+
+	// The table's comment has the hash of its content: sealing the same content again is fine.
 	hash, err := hashOf(text)
 	if err != nil {
 		return m, err
 	}
 	err = pg.InTx(ctx, t.pool, func(ctx context.Context, tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, fmt.Sprintf("CREATE TABLE %s (%s, %s bigint NOT NULL)", stagingTable, columnList(m.Schema), rowColumn))
+		_, err := tx.Exec(ctx, fmt.Sprintf("CREATE TABLE %s (%s, %s bigint NOT NULL)", stagingTable,
+			columnList(m.Schema), rowColumn))
 		if err != nil {
 			return err
 		}
@@ -123,15 +130,18 @@ func (t *tables) seal(ctx context.Context, a Attempt, local []string, m Manifest
 		}
 		return copyIn(ctx, tx, stagingTable, text)
 	})
-	if !hasCode(err, duplicateTable) && !hasCode(err, uniqueViolation) { // the latter: of the catalogue, where two make it at once
+
+	// A unique violation is one of the catalogue, when two create the table at once.
+	if !hasCode(err, duplicateTable) && !hasCode(err, uniqueViolation) {
 		return m, err
 	}
 	var there *string
-	if err := t.pool.QueryRow(ctx, `SELECT obj_description(to_regclass($1), 'pg_class')`, stagingTable).Scan(&there); err != nil {
+	if err := t.pool.QueryRow(ctx, `SELECT obj_description(to_regclass($1), 'pg_class')`, stagingTable).
+		Scan(&there); err != nil {
 		return m, err
 	}
 	if there == nil || *there != hash {
-		return m, fault.New(fault.Conflict, "attempt %d of task %s is sealed already", a.Number, a.Task)
+		return m, fault.New(fault.Conflict, "attempt %d of task %s is already sealed", a.Number, a.Task)
 	}
 	return m, nil
 }
@@ -147,7 +157,7 @@ func hashOf(name string) (string, error) {
 	return hex.EncodeToString(hash.Sum(nil)), err
 }
 
-// writeText writes the rows, numbered, as text that Postgres copies in.
+// writeText writes the rows with their numbers as text for COPY.
 func writeText(ctx context.Context, local []string, columns []Column, file string) error {
 	session, err := duck.Open(ctx, duck.Config{AllowedPaths: append(slices.Clone(local), file), Threads: 1})
 	if err != nil {
@@ -158,8 +168,10 @@ func writeText(ctx context.Context, local []string, columns []Column, file strin
 	for i, c := range columns {
 		list[i] = toText(c)
 	}
-	return session.Exec(ctx, fmt.Sprintf(`COPY (SELECT %s, row_number() OVER () FROM %s) TO %s (FORMAT csv, HEADER false, FORCE_QUOTE *, NULLSTR '\N')`,
-		strings.Join(list, ", "), duck.ReadParquet(local), duck.Literal(file)))
+	return session.Exec(ctx,
+		fmt.Sprintf(`COPY (SELECT %s, row_number() OVER () FROM %s) TO %s (FORMAT csv, HEADER false, FORCE_QUOTE *,
+			NULLSTR '\N')`,
+			strings.Join(list, ", "), duck.ReadParquet(local), duck.Literal(file)))
 }
 
 func copyIn(ctx context.Context, tx pgx.Tx, table, file string) error {
@@ -170,8 +182,9 @@ func copyIn(ctx context.Context, tx pgx.Tx, table, file string) error {
 	defer f.Close()
 	_, err = tx.Conn().PgConn().CopyFrom(ctx, f, fmt.Sprintf(`COPY %s FROM STDIN (FORMAT csv, NULL '\N')`, table))
 	if e := new(pgconn.PgError); errors.As(err, &e) && strings.HasPrefix(e.Code, "22") { // data exceptions
-		what, _, _ := strings.Cut(e.Message, `"`) // what follows may be the value
-		return fault.New(fault.Invalid, "postgres storage cannot hold a value: %s (SQLSTATE %s)", strings.TrimSpace(what), e.Code)
+		what, _, _ := strings.Cut(e.Message, `"`) // the rest may quote the value
+		return fault.New(fault.Invalid, "postgres storage cannot hold a value: %s (SQLSTATE %s)",
+			strings.TrimSpace(what), e.Code)
 	}
 	return err
 }
@@ -179,7 +192,7 @@ func copyIn(ctx context.Context, tx pgx.Tx, table, file string) error {
 func columnList(columns []Column) string {
 	list := make([]string, len(columns))
 	for i, c := range columns {
-		// checkColumns has seen every type.
+		// It cannot fail: checkColumns has checked every type.
 		t, _ := postgresType(c)
 		list[i] = duck.Quote(c.Name) + " " + t
 	}
@@ -201,8 +214,8 @@ func (t *tables) verify(ctx context.Context, m Manifest) error {
 	return nil
 }
 
-// publish moves the attempt's rows. The row in _revisions is locked first, so two publications of a partition wait for
-// each other.
+// publish moves the attempt's rows. It locks the row in _revisions first, so that two publications of a partition wait
+// for each other.
 func (t *tables) publish(ctx context.Context, tx pgx.Tx, a Attempt, revision int64, m Manifest) error {
 	p, err := physicalOf(a.Generation)
 	if err != nil {
@@ -212,22 +225,29 @@ func (t *tables) publish(ctx context.Context, tx pgx.Tx, a Attempt, revision int
 	if err != nil {
 		return err
 	}
+
 	tag, err := tx.Exec(ctx, fmt.Sprintf(`
 		INSERT INTO %s AS r (generation, partition, revision) VALUES ($1, $2, $3)
-		ON CONFLICT (generation, partition) DO UPDATE SET revision = excluded.revision WHERE r.revision < excluded.revision`, p.revisions),
+		ON CONFLICT (generation, partition) DO UPDATE SET revision = excluded.revision
+			WHERE r.revision < excluded.revision`, p.revisions),
 		a.Generation.Version, a.Partition, revision)
 	if err != nil {
 		return fmt.Errorf("publish partition %q: %w", a.Partition, err)
 	}
+
 	if tag.RowsAffected() == 0 {
-		return fault.New(fault.Conflict, "partition %q of %s is past revision %d", a.Partition, a.Generation.Version, revision)
+		return fault.New(fault.Conflict, "partition %q of %s is already past revision %d", a.Partition,
+			a.Generation.Version,
+			revision)
 	}
 	moved, err := p.move(ctx, tx, from, m.Schema, a.Partition, revision)
 	if err != nil {
 		return fmt.Errorf("publish partition %q: %w", a.Partition, err)
 	}
+
 	if len(a.Generation.UniqueKey) == 0 && moved != m.Rows {
-		return fault.New(fault.Conflict, "staging table %s has %d rows; its manifest says %d", m.Location, moved, m.Rows)
+		return fault.New(fault.Conflict, "staging table %s has %d rows, but %d in its manifest", m.Location, moved,
+			m.Rows)
 	}
 	if _, err := tx.Exec(ctx, "DROP TABLE "+from); err != nil {
 		return fmt.Errorf("publish partition %q: %w", a.Partition, err)
@@ -235,17 +255,21 @@ func (t *tables) publish(ctx context.Context, tx pgx.Tx, a Attempt, revision int
 	return nil
 }
 
-// move replaces the partition's rows, or adds to them where there is a unique key: of rows with one key the last wins.
-func (p physical) move(ctx context.Context, tx pgx.Tx, from string, schema []Column, partition string, revision int64) (int64, error) {
+// move replaces the partition's rows, or merges new rows if there is a unique key: the last row with a key wins.
+func (p physical) move(
+	ctx context.Context, tx pgx.Tx, from string, schema []Column, partition string, revision int64,
+) (int64, error) {
 	list := duck.QuoteAll(columnNames(schema))
 	if len(p.generation.UniqueKey) == 0 {
 		if _, err := tx.Exec(ctx, fmt.Sprintf(`DELETE FROM %s WHERE _partition = $1`, p.table), partition); err != nil {
 			return 0, err
 		}
-		tag, err := tx.Exec(ctx, fmt.Sprintf(`INSERT INTO %s (%s, _partition, _revision) SELECT %s, $1, $2 FROM %s ORDER BY _row`,
-			p.table, list, list, from), partition, revision)
+		tag, err := tx.Exec(ctx,
+			fmt.Sprintf(`INSERT INTO %s (%s, _partition, _revision) SELECT %s, $1, $2 FROM %s ORDER BY _row`,
+				p.table, list, list, from), partition, revision)
 		return tag.RowsAffected(), err
 	}
+
 	var set []string
 	for _, c := range schema {
 		set = append(set, fmt.Sprintf("%s = excluded.%[1]s", duck.Quote(c.Name)))
@@ -253,7 +277,8 @@ func (p physical) move(ctx context.Context, tx pgx.Tx, from string, schema []Col
 	key := duck.QuoteAll(p.generation.UniqueKey)
 	tag, err := tx.Exec(ctx, fmt.Sprintf(`
 		INSERT INTO %s (%s, _partition, _revision)
-		SELECT %[2]s, $1, $2 FROM (SELECT DISTINCT ON (%[3]s) * FROM %[4]s ORDER BY %[3]s, _row DESC) AS last ORDER BY _row
+		SELECT %[2]s, $1, $2 FROM (SELECT DISTINCT ON (%[3]s) * FROM %[4]s ORDER BY %[3]s, _row DESC) AS last
+			ORDER BY _row
 		ON CONFLICT (_partition, %[3]s) DO UPDATE SET %[5]s, _revision = excluded._revision`,
 		p.table, list, key, from, strings.Join(set, ", ")), partition, revision)
 	return tag.RowsAffected(), err
@@ -278,7 +303,7 @@ func columnNames(columns []Column) []string {
 	return names
 }
 
-// SQLSTATE codes that mean something here.
+// The SQLSTATE codes that are handled.
 const (
 	duplicateTable   = "42P07"
 	undefinedColumn  = "42703"

@@ -14,7 +14,7 @@ import (
 	"github.com/dagctl/dagctl/internal/fault"
 )
 
-// Rows are read by fixed queries in one read-only snapshot, into Parquet: no user's SQL ever reaches Postgres.
+// Fixed queries copy rows from one read-only snapshot to Parquet: users' SQL never reaches Postgres.
 
 func (t *tables) open(ctx context.Context, g Generation, partitions []Partition, dir string) ([][]string, error) {
 	out := make([][]string, len(partitions))
@@ -38,6 +38,7 @@ func (t *tables) head(ctx context.Context, g Generation, partitions []Partition,
 			if n <= 0 && len(out) > 0 {
 				return nil
 			}
+
 			file, rows, err := r.partition(ctx, p, max(n, 0))
 			if err != nil {
 				return err
@@ -58,16 +59,17 @@ func (t *tables) openSealed(ctx context.Context, g Generation, m Manifest, dir s
 	var file string
 	err = t.read(ctx, g, dir, func(r *reader) error {
 		r.columns = m.Schema
-		file, _, err = r.copyOut(ctx, fmt.Sprintf("SELECT %s FROM %s ORDER BY _row", duck.QuoteAll(columnNames(m.Schema)), from))
+		file, _, err = r.copyOut(ctx, fmt.Sprintf("SELECT %s FROM %s ORDER BY _row",
+			duck.QuoteAll(columnNames(m.Schema)), from))
 		if hasCode(err, undefinedTable) {
-			return fault.New(fault.Conflict, "%s is published or discarded already", m.Location)
+			return fault.New(fault.Conflict, "%s is already published or discarded", m.Location)
 		}
 		return err
 	}, 1)
 	return []string{file}, err
 }
 
-// reader copies rows out of one snapshot.
+// reader copies rows from one snapshot.
 type reader struct {
 	physical
 	tx      pgx.Tx
@@ -90,10 +92,14 @@ func (t *tables) read(ctx context.Context, g Generation, dir string, with func(*
 		return err
 	}
 	defer session.Close()
+
 	options := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
 	return pgx.BeginTxFunc(ctx, t.pool, options, func(tx pgx.Tx) error {
-		// The text forms that fromText reads, whatever the role or the database says.
-		if _, err := tx.Exec(ctx, `SET LOCAL datestyle = 'ISO'; SET LOCAL timezone = 'UTC'; SET LOCAL intervalstyle = 'postgres'; SET LOCAL bytea_output = 'hex'; SET LOCAL extra_float_digits = 1`); err != nil {
+		// The text formats that fromText reads, whatever the settings of the role or the database.
+		if _,
+			err := tx.Exec(ctx,
+			`SET LOCAL datestyle = 'ISO'; SET LOCAL timezone = 'UTC'; SET LOCAL intervalstyle = 'postgres';
+				SET LOCAL bytea_output = 'hex'; SET LOCAL extra_float_digits = 1`); err != nil {
 			return err
 		}
 		columns, err := t.columns(ctx, tx, p)
@@ -104,29 +110,36 @@ func (t *tables) read(ctx context.Context, g Generation, dir string, with func(*
 	})
 }
 
-// partition copies a partition's rows, at most limit where it is not negative, if it is still at its revision.
+// partition copies a partition's rows if it is still at its revision: at most limit rows, or all if limit is negative.
 func (r *reader) partition(ctx context.Context, p Partition, limit int) (string, int64, error) {
 	var revision int64
 	err := pgx.ErrNoRows
 	if r.columns != nil {
-		err = r.tx.QueryRow(ctx, fmt.Sprintf(`SELECT revision FROM %s WHERE generation = $1 AND partition = $2`, r.revisions), r.generation.Version, p.Key).Scan(&revision)
+		err = r.tx.QueryRow(ctx, fmt.Sprintf(`SELECT revision FROM %s WHERE generation = $1 AND partition = $2`,
+			r.revisions), r.generation.Version, p.Key).Scan(&revision)
 	}
+
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
-		return "", 0, fault.New(fault.Conflict, "partition %q of %s has no rows in postgres storage", p.Key, r.generation.Version)
+		return "", 0, fault.New(fault.Conflict, "partition %q of %s has no rows in postgres storage", p.Key,
+			r.generation.Version)
 	case err != nil:
 		return "", 0, fmt.Errorf("open partition %q: %w", p.Key, err)
 	case revision != p.Revision:
-		return "", 0, fault.New(fault.Conflict, "partition %q of %s is at revision %d; %d was pinned", p.Key, r.generation.Version, revision, p.Revision)
+		return "", 0, fault.New(fault.Conflict, "partition %q of %s is at revision %d, but %d was pinned", p.Key,
+			r.generation.Version, revision, p.Revision)
 	}
-	// COPY takes no parameters, a setting of this transaction does.
+
+	// COPY takes no parameters, but it can read a setting of this transaction.
 	if _, err := r.tx.Exec(ctx, `SELECT set_config('dagctl.partition', $1, true)`, p.Key); err != nil {
 		return "", 0, fmt.Errorf("open partition %q: %w", p.Key, err)
 	}
-	query := fmt.Sprintf("SELECT %s FROM %s WHERE _partition = current_setting('dagctl.partition') ORDER BY ctid", duck.QuoteAll(columnNames(r.columns)), r.table)
+	query := fmt.Sprintf("SELECT %s FROM %s WHERE _partition = current_setting('dagctl.partition') ORDER BY ctid",
+		duck.QuoteAll(columnNames(r.columns)), r.table)
 	if limit >= 0 {
 		query += fmt.Sprintf(" LIMIT %d", limit)
 	}
+
 	file, rows, err := r.copyOut(ctx, query)
 	if err != nil {
 		return "", 0, fmt.Errorf("open partition %q: %w", p.Key, err)
@@ -134,7 +147,7 @@ func (r *reader) partition(ctx context.Context, p Partition, limit int) (string,
 	return file, rows, nil
 }
 
-// copyOut writes a query's rows to a Parquet file of their DuckDB types.
+// copyOut writes a query's rows to a Parquet file with their DuckDB types.
 func (r *reader) copyOut(ctx context.Context, query string) (string, int64, error) {
 	text := filepath.Join(r.dir, fmt.Sprintf("rows%d.csv", r.files))
 	file := filepath.Join(r.dir, fmt.Sprintf("rows%d.parquet", r.files))
@@ -144,19 +157,23 @@ func (r *reader) copyOut(ctx context.Context, query string) (string, int64, erro
 		return "", 0, err
 	}
 	defer os.Remove(text)
-	_, err = r.tx.Conn().PgConn().CopyTo(ctx, f, fmt.Sprintf(`COPY (%s) TO STDOUT (FORMAT csv, FORCE_QUOTE *, NULL '\N')`, query))
+
+	_, err = r.tx.Conn().PgConn().
+		CopyTo(ctx, f, fmt.Sprintf(`COPY (%s) TO STDOUT (FORMAT csv, FORCE_QUOTE *, NULL '\N')`, query))
 	if err := errors.Join(err, f.Close()); err != nil {
 		return "", 0, err
 	}
+
 	names, values := make([]string, len(r.columns)), make([]string, len(r.columns))
 	for i, c := range r.columns {
 		names[i], values[i] = duck.Literal(c.Name)+": 'VARCHAR'", fromText(c)
 	}
-	rows, err := r.session.CopyToParquet(ctx, fmt.Sprintf(`SELECT %s FROM read_csv(%s, columns = {%s}, auto_detect = false, header = false, delim = ',', quote = '"', escape = '"',
+	rows, err := r.session.CopyToParquet(ctx, fmt.Sprintf(`SELECT %s FROM read_csv(%s, columns = {%s},
+		auto_detect = false, header = false, delim = ',', quote = '"', escape = '"',
 		nullstr = '\N', allow_quoted_nulls = false, parallel = false, max_line_size = %d, buffer_size = %d)`,
 		strings.Join(values, ", "), duck.Literal(text), strings.Join(names, ", "), maxRow, 2*maxRow), file)
 	return file, rows, err
 }
 
-// maxRow is the most bytes that the text of one row may have.
+// maxRow is the longest text of a row, in bytes.
 const maxRow = 32 << 20

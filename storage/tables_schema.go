@@ -12,18 +12,20 @@ import (
 	"github.com/dagctl/dagctl/internal/pg"
 )
 
-// ensureTable makes the org's schema and the generation's table when its first columns are known, and from then on
-// holds every attempt to those columns: a generation in Postgres has one schema for good. It is a short transaction of
-// its own, because the completion must not wait for its locks.
+// ensureTable creates the org's schema and the generation's table when the columns become known, and later requires
+// every attempt to have these columns: a generation in Postgres has one schema for good. It uses a short transaction
+// of its own, because the completion must not wait for its locks.
 func (t *tables) ensureTable(ctx context.Context, p physical, columns []Column) error {
 	have, err := t.columns(ctx, t.pool, p)
 	if err != nil {
 		return err
 	}
+
 	if have == nil {
 		err = pg.InTx(ctx, t.pool, func(ctx context.Context, tx pgx.Tx) error {
-			// One maker per org at a time: CREATE SCHEMA IF NOT EXISTS is no protection against another that commits first.
-			if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock(hashtextextended('dagctl storage ' || $1, 0))`, p.schema); err != nil {
+			// One at a time per org: CREATE SCHEMA IF NOT EXISTS fails when another transaction commits first.
+			if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock(hashtextextended('dagctl storage ' || $1, 0))`,
+				p.schema); err != nil {
 				return err
 			}
 			if have, err = t.columns(ctx, tx, p); err != nil || have != nil {
@@ -32,12 +34,13 @@ func (t *tables) ensureTable(ctx context.Context, p physical, columns []Column) 
 			return p.create(ctx, tx, columns)
 		})
 		if err != nil {
-			return fmt.Errorf("make the table of generation %s: %w", p.generation.Version, err)
+			return fmt.Errorf("create the table of generation %s: %w", p.generation.Version, err)
 		}
 		if have == nil {
 			return nil
 		}
 	}
+
 	return sameColumns(p.generation, have, columns)
 }
 
@@ -48,39 +51,48 @@ func sameColumns(g Generation, have, columns []Column) error {
 		case i < 0:
 			return schemaMoved(g, "column %q is new", c.Name)
 		case have[i].Type != c.Type:
-			return schemaMoved(g, "column %q was %s and is %s", c.Name, have[i].Type, c.Type)
+			return schemaMoved(g, "column %q was %s and is now %s", c.Name, have[i].Type, c.Type)
 		}
 	}
+
 	for _, h := range have {
 		if !slices.Contains(columns, h) {
-			return schemaMoved(g, "column %q is gone", h.Name)
+			return schemaMoved(g, "column %q is missing", h.Name)
 		}
 	}
 	return nil
 }
 
 func schemaMoved(g Generation, format string, args ...any) error {
-	return fault.New(fault.Invalid, "generation %s in postgres storage keeps its columns: %s", g.Version, fmt.Sprintf(format, args...)).
-		WithHint("cast the columns in the job, so that every partition has the same")
+	return fault.New(fault.Invalid, "the columns of generation %s in postgres storage cannot change: %s", g.Version,
+		fmt.Sprintf(format, args...)).
+		WithHint("cast the columns in the job, so that all partitions have the same")
 }
 
 func (p physical) create(ctx context.Context, tx pgx.Tx, columns []Column) error {
 	statements := []string{
 		"CREATE SCHEMA IF NOT EXISTS " + p.schema,
-		"CREATE TABLE IF NOT EXISTS " + p.revisions + " (generation uuid, partition text, revision bigint NOT NULL, PRIMARY KEY (generation, partition))",
-		fmt.Sprintf("CREATE TABLE %s (%s, _partition text NOT NULL, _revision bigint NOT NULL)", p.table, columnList(columns)),
+		"CREATE TABLE IF NOT EXISTS " + p.revisions +
+			" (generation uuid, partition text, revision bigint NOT NULL, PRIMARY KEY (generation, partition))",
+		fmt.Sprintf("CREATE TABLE %s (%s, _partition text NOT NULL, _revision bigint NOT NULL)", p.table,
+			columnList(columns)),
 	}
+
 	if key := p.generation.UniqueKey; len(key) > 0 {
-		statements = append(statements, fmt.Sprintf("CREATE UNIQUE INDEX ON %s (_partition, %s) NULLS NOT DISTINCT", p.table, duck.QuoteAll(key)))
+		statements = append(statements, fmt.Sprintf("CREATE UNIQUE INDEX ON %s (_partition, %s) NULLS NOT DISTINCT",
+			p.table, duck.QuoteAll(key)))
 	} else {
 		statements = append(statements, fmt.Sprintf("CREATE INDEX ON %s (_partition)", p.table))
 	}
+
 	for _, index := range p.generation.Indexes {
 		statements = append(statements, fmt.Sprintf("CREATE INDEX ON %s (%s)", p.table, duck.QuoteAll(index)))
 	}
 	for _, c := range columns {
-		statements = append(statements, fmt.Sprintf("COMMENT ON COLUMN %s.%s IS %s", p.table, duck.Quote(c.Name), quoteText(c.Type)))
+		statements = append(statements, fmt.Sprintf("COMMENT ON COLUMN %s.%s IS %s", p.table, duck.Quote(c.Name),
+			quoteText(c.Type)))
 	}
+
 	for _, statement := range statements {
 		_, err := tx.Exec(ctx, statement)
 		if hasCode(err, undefinedColumn) {
@@ -98,16 +110,18 @@ type querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }
 
-// columns are those of the generation's table with their DuckDB types, in their order; nil: there is no table yet.
+// columns returns the columns of the generation's table with their DuckDB types; nil: there is no table yet.
 func (t *tables) columns(ctx context.Context, db querier, p physical) ([]Column, error) {
 	rows, err := db.Query(ctx, `
 		SELECT attname, col_description(attrelid, attnum)
 		FROM pg_attribute
-		WHERE attrelid = to_regclass($1) AND attnum > 0 AND NOT attisdropped AND attname NOT IN ('_partition', '_revision')
+		WHERE attrelid = to_regclass($1) AND attnum > 0 AND NOT attisdropped AND attname NOT IN ('_partition',
+			'_revision')
 		ORDER BY attnum`, p.table)
 	if err != nil {
 		return nil, fmt.Errorf("look up the columns of generation %s: %w", p.generation.Version, err)
 	}
+
 	columns, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Column])
 	if err != nil {
 		return nil, fmt.Errorf("look up the columns of generation %s: %w", p.generation.Version, err)

@@ -28,26 +28,32 @@ func openTables(t *testing.T) (*storage.Storage, *pgxpool.Pool) {
 }
 
 // publish seals a query's rows and publishes them in a transaction of its own.
-func publish(t *testing.T, s *storage.Storage, pool *pgxpool.Pool, a storage.Attempt, revision int64, query string) storage.Partition {
+func publish(
+	t *testing.T, s *storage.Storage, pool *pgxpool.Pool, a storage.Attempt, revision int64, query string,
+) storage.Partition {
 	t.Helper()
 	m, err := s.Seal(t.Context(), a, []string{parquet(t, query)})
 	require.NoError(t, err)
 	require.Equal(t, s.Location(a), m.Location)
 	require.NoError(t, s.Verify(t.Context(), m))
-	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error { return s.Publish(t.Context(), tx, a, revision, m) }))
+	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+		return s.Publish(t.Context(), tx, a, revision, m)
+	}))
 	require.True(t, fault.Is(s.Verify(t.Context(), m), fault.NotFound), "published rows leave the staging table")
 	return storage.Partition{Key: a.Partition, Revision: revision}
 }
 
-// content is what a query finds in files, row by row, with the types.
+// content returns the rows of files, with their types.
 func content(t *testing.T, query string, files ...string) string {
 	t.Helper()
 	session, err := duck.Open(t.Context(), duck.Config{AnyPath: true, Threads: 1})
 	require.NoError(t, err)
 	defer session.Close()
+
 	from := strings.ReplaceAll(query, "FILES", duck.ReadParquet(files))
 	columns, err := session.Describe(t.Context(), from)
 	require.NoError(t, err)
+
 	var b strings.Builder
 	for _, c := range columns {
 		b.WriteString(c.Name + " " + c.Type + "\n")
@@ -55,6 +61,7 @@ func content(t *testing.T, query string, files ...string) string {
 	rows, err := session.Query(t.Context(), "SELECT CAST(whole AS VARCHAR) FROM ("+from+") AS whole")
 	require.NoError(t, err)
 	defer rows.Close()
+
 	for rows.Next() {
 		var row string
 		require.NoError(t, rows.Scan(&row))
@@ -69,34 +76,48 @@ func TestTablesRoundTrip(t *testing.T) {
 	s, pool := openTables(t)
 	a := attempt(storage.Postgres, "all")
 	query := `SELECT * FROM (VALUES
-		(1, true, (-128)::TINYINT, 255::UTINYINT, (-32768)::SMALLINT, 65535::USMALLINT, 2147483647::INTEGER, 4294967295::UINTEGER, 9223372036854775807::BIGINT,
-		 18446744073709551615::UBIGINT, 170141183460469231731687303715884105727::HUGEINT, 0.1::FLOAT, 1e-300::DOUBLE, 12345.678::DECIMAL(18,3),
-		 E'quote " comma , back \\ line\nend', DATE '2024-02-29', TIME '12:34:56.789', TIMESTAMP '2024-01-31 12:34:56.123456', TIMESTAMPTZ '2024-01-31 12:34:56+02',
-		 INTERVAL '1 year 2 days 3 seconds', '6e1b9b3c-6d31-4e1a-8c0f-0a8f3a1b2c3d'::UUID, '\x00\xFFa'::BLOB, '{"a": [1, null]}'::JSON,
-		 [1, NULL, 3], ['a,b', '"', NULL], {'x': 1, 'y': {'z': DATE '2024-01-31'}}, MAP {'k': 1.5::DOUBLE}, 'sad'::ENUM('sad', 'happy')),
-		(2, false, 0, 0, 0, 0, 0, 0, 0, 0, (-1)::HUGEINT, 'inf'::FLOAT, 'nan'::DOUBLE, 0, '', DATE '0001-01-01', TIME '00:00:00', TIMESTAMP '1969-12-31 23:59:59.999999', TIMESTAMPTZ '1900-01-01 00:00:00+00',
-		 INTERVAL '1 month', '00000000-0000-0000-0000-000000000000'::UUID, ''::BLOB, 'null'::JSON, [], [''], {'x': NULL, 'y': NULL}, MAP {}, 'happy'),
-		(3, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL),
-		(4, true, 1, 1, 1, 1, 1, 1, 1, 1, 1, '-inf'::FLOAT, -0.0::DOUBLE, 1, '\N', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL),
-		(5, true, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 'é 😀 NULL', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)
-	) AS t(n, "Bool", tiny, utiny, small, usmall, int, uint, big, ubig, huge, float, double, dec, "te""xt", day, clock, ts, tstz, span, id, bytes, js, ints, texts, nested, dict, mood)`
+		(1, true, (-128)::TINYINT, 255::UTINYINT, (-32768)::SMALLINT, 65535::USMALLINT, 2147483647::INTEGER,
+			4294967295::UINTEGER, 9223372036854775807::BIGINT,
+		 18446744073709551615::UBIGINT, 170141183460469231731687303715884105727::HUGEINT, 0.1::FLOAT, 1e-300::DOUBLE,
+			12345.678::DECIMAL(18,3),
+		 E'quote " comma , back \\ line\nend', DATE '2024-02-29', TIME '12:34:56.789',
+			TIMESTAMP '2024-01-31 12:34:56.123456', TIMESTAMPTZ '2024-01-31 12:34:56+02',
+		 INTERVAL '1 year 2 days 3 seconds', '6e1b9b3c-6d31-4e1a-8c0f-0a8f3a1b2c3d'::UUID, '\x00\xFFa'::BLOB,
+			'{"a": [1, null]}'::JSON,
+		 [1, NULL, 3], ['a,b', '"', NULL], {'x': 1, 'y': {'z': DATE '2024-01-31'}}, MAP {'k': 1.5::DOUBLE},
+			'sad'::ENUM('sad', 'happy')),
+		(2, false, 0, 0, 0, 0, 0, 0, 0, 0, (-1)::HUGEINT, 'inf'::FLOAT, 'nan'::DOUBLE, 0, '', DATE '0001-01-01',
+			TIME '00:00:00', TIMESTAMP '1969-12-31 23:59:59.999999', TIMESTAMPTZ '1900-01-01 00:00:00+00',
+		 INTERVAL '1 month', '00000000-0000-0000-0000-000000000000'::UUID, ''::BLOB, 'null'::JSON, [], [''],
+			{'x': NULL, 'y': NULL}, MAP {}, 'happy'),
+		(3, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+			NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL),
+		(4, true, 1, 1, 1, 1, 1, 1, 1, 1, 1, '-inf'::FLOAT, -0.0::DOUBLE, 1, '\N', NULL, NULL, NULL, NULL, NULL, NULL,
+			NULL, NULL, NULL, NULL, NULL, NULL, NULL),
+		(5, true, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 'é 😀 NULL', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+			NULL, NULL, NULL, NULL)
+	) AS t(n, "Bool", tiny, utiny, small, usmall, int, uint, big, ubig, huge, float, double, dec, "te""xt", day, clock,
+		ts, tstz, span, id, bytes, js, ints, texts, nested, dict, mood)`
+
 	original := parquet(t, query)
 	columns := "SELECT * FROM FILES ORDER BY n"
 
 	p := publish(t, s, pool, a, 1, query)
 	files, err := s.Open(t.Context(), a.Generation, []storage.Partition{p}, t.TempDir())
 	require.NoError(t, err)
+
 	want := content(t, columns, original)
 	require.Contains(t, want, "18446744073709551615")
-	// Parquet has no type for an enumeration; it is text in the original file as well.
+	// Parquet has no enumerations; the original file has text, too.
 	require.Equal(t, want, content(t, columns, files[0]...))
 
-	// One column, all NULL and empty: an empty line is neither the end nor nothing.
+	// One column of NULLs and empty text: an empty line must not be lost or end the data.
 	one := attempt(storage.Postgres, "all")
 	p = publish(t, s, pool, one, 1, "SELECT unnest([NULL, '', NULL, 'x']) AS only")
 	files, err = s.Open(t.Context(), one.Generation, []storage.Partition{p}, t.TempDir())
 	require.NoError(t, err)
-	require.Equal(t, "only VARCHAR\n{'only': NULL}\n{'only': ''}\n{'only': NULL}\n{'only': x}\n", content(t, "SELECT * FROM FILES", files[0]...))
+	require.Equal(t, "only VARCHAR\n{'only': NULL}\n{'only': ''}\n{'only': NULL}\n{'only': x}\n",
+		content(t, "SELECT * FROM FILES", files[0]...))
 
 	none := attempt(storage.Postgres, "all")
 	p = publish(t, s, pool, none, 1, "SELECT 1 AS x WHERE false")
@@ -115,6 +136,7 @@ func TestTablesRevisions(t *testing.T) {
 		n.Partition, n.Task = partition, uuid.New()
 		return n
 	}
+
 	read := func(p storage.Partition) (string, error) {
 		files, err := s.Open(t.Context(), a.Generation, []storage.Partition{p}, t.TempDir())
 		if err != nil {
@@ -122,6 +144,7 @@ func TestTablesRevisions(t *testing.T) {
 		}
 		return content(t, "SELECT x FROM FILES", files[0]...), nil
 	}
+
 	first := publish(t, s, pool, next("d1"), 1, "SELECT range AS x, 'a' AS y FROM range(2)")
 	hostile := publish(t, s, pool, next("'; DROP TABLE x; --"), 1, "SELECT 7::BIGINT AS x, 'b' AS y")
 	second := publish(t, s, pool, next("d1"), 2, "SELECT 5::BIGINT AS x, 'a' AS y")
@@ -131,14 +154,16 @@ func TestTablesRevisions(t *testing.T) {
 	got, err := read(second)
 	require.NoError(t, err)
 	require.Equal(t, "x BIGINT\n{'x': 5}\n", got)
+
 	got, err = read(hostile)
 	require.NoError(t, err)
 	require.Equal(t, "x BIGINT\n{'x': 7}\n", got)
 
-	// A revision without rows is a revision: it is not taken for the one before.
+	// A revision without rows must not be mistaken for the one before.
 	empty := publish(t, s, pool, next("d1"), 3, "SELECT 5::BIGINT AS x, 'a' AS y WHERE false")
 	_, err = read(second)
 	require.True(t, fault.Is(err, fault.Conflict), "%v", err)
+
 	got, err = read(empty)
 	require.NoError(t, err)
 	require.Equal(t, "x BIGINT\n", got)
@@ -147,16 +172,20 @@ func TestTablesRevisions(t *testing.T) {
 	late := next("d1")
 	m, err := s.Seal(t.Context(), late, []string{parquet(t, "SELECT 1::BIGINT AS x, 'late' AS y")})
 	require.NoError(t, err)
+
 	err = pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error { return s.Publish(t.Context(), tx, late, 2, m) })
 	require.True(t, fault.Is(err, fault.Conflict), "%v", err)
 	require.NoError(t, s.Verify(t.Context(), m), "what was not published stays in staging")
+
 	sealed, err := s.OpenSealed(t.Context(), a.Generation, m, t.TempDir())
 	require.NoError(t, err)
 	require.Equal(t, "x BIGINT\ny VARCHAR\n{'x': 1, 'y': late}\n", content(t, "SELECT * FROM FILES", sealed...))
+
 	_, err = s.Seal(t.Context(), late, []string{parquet(t, "SELECT 2::BIGINT AS x, 'later' AS y")})
 	require.True(t, fault.Is(err, fault.Conflict), "%v", err)
 	require.NoError(t, s.Discard(t.Context(), m.Location))
 	require.NoError(t, s.Discard(t.Context(), m.Location), "twice is once")
+
 	_, err = s.OpenSealed(t.Context(), a.Generation, m, t.TempDir())
 	require.True(t, fault.Is(err, fault.Conflict), "%v", err)
 
@@ -175,16 +204,19 @@ func TestTablesRefuse(t *testing.T) {
 		change         func(*storage.Attempt)
 	}{
 		"a new column":     {query: "SELECT 1 AS x, 2 AS y", message: `column "y" is new`},
-		"another type":     {query: "SELECT 'a' AS x", message: `column "x" was INTEGER and is VARCHAR`},
+		"another type":     {query: "SELECT 'a' AS x", message: `column "x" was INTEGER and is now VARCHAR`},
 		"a missing column": {query: "SELECT 1 AS z", message: `column "z" is new`},
-		"our own column":   {query: "SELECT 1 AS _revision", message: `has a column of that name itself`},
+		"our own column":   {query: "SELECT 1 AS _revision", message: `uses a column with this name itself`},
 		"a long name":      {query: "SELECT 1 AS " + strings.Repeat("x", 64), message: "allows names of 63 bytes"},
 		"NUL in text":      {query: "SELECT chr(0) AS x", message: "cannot hold a value", change: fresh},
-		"no such index": {query: "SELECT 1 AS x", message: "storage.postgres.indexes", change: func(a *storage.Attempt) {
-			fresh(a)
-			a.Generation.Indexes = [][]string{{"nope"}}
+		"no such index": {query: "SELECT 1 AS x", message: "storage.postgres.indexes",
+			change: func(a *storage.Attempt) {
+				fresh(a)
+				a.Generation.Indexes = [][]string{{"nope"}}
+			}},
+		"a hostile slug": {query: "SELECT 1 AS x", message: "is not a staging table", change: func(a *storage.Attempt) {
+			a.Generation.OrgSlug = `x"; DROP SCHEMA public; --`
 		}},
-		"a hostile slug": {query: "SELECT 1 AS x", message: "is no staging table", change: func(a *storage.Attempt) { a.Generation.OrgSlug = `x"; DROP SCHEMA public; --` }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -212,7 +244,8 @@ func TestTablesAppend(t *testing.T) {
 	p := publish(t, s, pool, a, 2, "SELECT * FROM (VALUES (2, NULL, 'new'), (3, 'c', 'x'), (3, 'c', 'y')) t(k, l, v)")
 	files, err := s.Open(t.Context(), a.Generation, []storage.Partition{p}, t.TempDir())
 	require.NoError(t, err)
-	require.Equal(t, "v VARCHAR\n{'v': newer}\n{'v': new}\n{'v': y}\n", content(t, "SELECT v FROM FILES ORDER BY k", files[0]...))
+	require.Equal(t, "v VARCHAR\n{'v': newer}\n{'v': new}\n{'v': y}\n", content(t, "SELECT v FROM FILES ORDER BY k",
+		files[0]...))
 }
 
 func TestTablesMadeOnce(t *testing.T) {
@@ -233,12 +266,13 @@ func TestTablesMadeOnce(t *testing.T) {
 			errs <- err
 		}()
 	}
+
 	for range sealers {
 		require.NoError(t, <-errs)
 	}
 }
 
-// TestTablesSealedTwice repeats a completion, at once and one after the other.
+// TestTablesSealedTwice repeats a completion, concurrently and in sequence.
 func TestTablesSealedTwice(t *testing.T) {
 	t.Parallel()
 	s, pool := openTables(t)
@@ -251,17 +285,21 @@ func TestTablesSealedTwice(t *testing.T) {
 		file := parquet(t, query)
 		wait.Go(func() { manifests[i], errs[i] = s.Seal(t.Context(), a, []string{file}) })
 	}
+
 	wait.Wait()
 	for i := range manifests {
 		require.NoError(t, errs[i])
 		require.Equal(t, manifests[0], manifests[i])
 	}
+
 	_, err := s.Seal(t.Context(), a, []string{parquet(t, "SELECT 2 AS x")})
 	require.True(t, fault.Is(err, fault.Conflict), "other rows: %v", err)
-	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error { return s.Publish(t.Context(), tx, a, 1, manifests[0]) }))
+	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+		return s.Publish(t.Context(), tx, a, 1, manifests[0])
+	}))
 }
 
-func TestPublishOnlyWhatIsTheAttempts(t *testing.T) {
+func TestPublishRefusesAnotherAttemptsManifest(t *testing.T) {
 	t.Parallel()
 	s, pool := openTables(t)
 	for _, kind := range []storage.Kind{storage.Parquet, storage.Postgres} {

@@ -18,13 +18,16 @@ import (
 	"github.com/dagctl/dagctl/internal/fault"
 )
 
-// TakeOver gives a generation a revision of another one of the same dataset and kind, under the same number, and returns
-// its manifest at its new place, a.Location. Nothing is computed, and nothing is shared afterwards: either generation may go without the other.
-// Files get a second name, rows are copied inside the transaction. A revision that the other generation does not hold any
-// more is a fault.Conflict. It may be repeated after a crash.
-func (s *Storage) TakeOver(ctx context.Context, tx pgx.Tx, from Generation, a Attempt, revision int64, m Manifest) (Manifest, error) {
+// TakeOver gives a generation a revision of another generation of the same dataset and kind, under the same number, and
+// returns its manifest at its new place, a.Location. It computes nothing, and the generations share nothing
+// afterwards, so that each may be removed. Files get a second name; rows are copied inside the transaction. A revision
+// that the other generation no longer holds is a fault.Conflict. TakeOver may be repeated after a crash.
+func (s *Storage) TakeOver(
+	ctx context.Context, tx pgx.Tx, from Generation, a Attempt, revision int64, m Manifest,
+) (Manifest, error) {
 	if from.Kind != a.Generation.Kind {
-		return m, fault.New(fault.Invalid, "what is in %s storage cannot be taken over into %s storage", from.Kind, a.Generation.Kind)
+		return m, fault.New(fault.Invalid, "data in %s storage cannot be taken over into %s storage", from.Kind,
+			a.Generation.Kind)
 	}
 	b, err := s.of(from.Kind)
 	if err != nil {
@@ -37,34 +40,39 @@ func (s *Storage) TakeOver(ctx context.Context, tx pgx.Tx, from Generation, a At
 	return taken, nil
 }
 
-func (f *files) takeOver(ctx context.Context, _ pgx.Tx, from Generation, a Attempt, _ int64, m Manifest) (Manifest, error) {
+func (f *files) takeOver(
+	ctx context.Context, _ pgx.Tx, from Generation, a Attempt, _ int64, m Manifest,
+) (Manifest, error) {
 	old := m.Files
 	m.Location, m.Files = f.location(a), make([]File, len(old))
 	final := strings.TrimSuffix(m.Location, "/")
 	for i, file := range old {
 		if !strings.HasPrefix(file.Path, generationDir(from)+"/") {
-			return m, fault.New(fault.Invalid, "file %q is not of generation %s", file.Path, from.Version)
+			return m, fault.New(fault.Invalid, "file %q does not belong to generation %s", file.Path, from.Version)
 		}
 		m.Files[i] = file
 		m.Files[i].Path = path.Join(final, fmt.Sprintf("%05d.parquet", i))
 	}
+
 	if f.verify(ctx, m) == nil {
-		return m, nil // by one who crashed before it was recorded
+		return m, nil // placed by a process that crashed before recording it
 	}
 	temporary := final + sealing + rand.Text()
-	defer f.root.RemoveAll(temporary) // it is not there any more where all went well
+	defer f.root.RemoveAll(temporary) // it no longer exists if all went well
+
 	if err := errors.Join(f.root.RemoveAll(final), f.root.MkdirAll(temporary, 0o750)); err != nil {
 		return m, err
 	}
 	for i, file := range old {
 		err := f.secondName(file.Path, path.Join(temporary, path.Base(m.Files[i].Path)))
 		if errors.Is(err, fs.ErrNotExist) {
-			return m, fault.New(fault.Conflict, "file %s is gone", file.Path)
+			return m, fault.New(fault.Conflict, "file %s no longer exists", file.Path)
 		}
 		if err != nil {
 			return m, err
 		}
 	}
+
 	dir, err := f.root.Open(temporary)
 	if err != nil {
 		return m, err
@@ -75,8 +83,8 @@ func (f *files) takeOver(ctx context.Context, _ pgx.Tx, from Generation, a Attem
 	return m, f.syncParents(final)
 }
 
-// secondName gives a committed file, which nobody writes any more, another name, or copies it where the file system knows
-// one name only.
+// secondName gives a committed file, which never changes, another name, or copies it if the file system allows only one
+// name.
 func (f *files) secondName(name, other string) error {
 	err := f.root.Link(name, other)
 	if !errors.Is(err, unix.EPERM) && !errors.Is(err, unix.ENOTSUP) && !errors.Is(err, unix.EMLINK) {
@@ -87,6 +95,7 @@ func (f *files) secondName(name, other string) error {
 		return err
 	}
 	defer from.Close()
+
 	to, err := f.root.OpenFile(other, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o440)
 	if err != nil {
 		return err
@@ -95,8 +104,10 @@ func (f *files) secondName(name, other string) error {
 	return errors.Join(err, to.Sync(), to.Close())
 }
 
-// takeOver holds the partition of the other generation at its revision while its rows are copied.
-func (t *tables) takeOver(ctx context.Context, tx pgx.Tx, from Generation, a Attempt, revision int64, m Manifest) (Manifest, error) {
+// takeOver locks the other generation's partition at its revision while it copies the rows.
+func (t *tables) takeOver(
+	ctx context.Context, tx pgx.Tx, from Generation, a Attempt, revision int64, m Manifest,
+) (Manifest, error) {
 	m.Location, m.Files = t.location(a), nil
 	source, err := physicalOf(from)
 	if err != nil {
@@ -106,33 +117,42 @@ func (t *tables) takeOver(ctx context.Context, tx pgx.Tx, from Generation, a Att
 	if err != nil {
 		return m, err
 	}
+
 	columns, err := t.columns(ctx, tx, source)
 	if err != nil {
 		return m, err
 	}
 	if columns == nil {
-		return m, fault.New(fault.Conflict, "its table is gone")
+		return m, fault.New(fault.Conflict, "its table no longer exists")
 	}
+
 	if err := t.ensureTable(ctx, target, columns); err != nil {
 		return m, err
 	}
 	var have int64
-	err = tx.QueryRow(ctx, fmt.Sprintf(`SELECT revision FROM %s WHERE generation = $1 AND partition = $2 FOR SHARE`, source.revisions),
+	err = tx.QueryRow(ctx, fmt.Sprintf(`SELECT revision FROM %s WHERE generation = $1 AND partition = $2 FOR SHARE`,
+		source.revisions),
 		from.Version, a.Partition).Scan(&have)
 	if errors.Is(err, pgx.ErrNoRows) || err == nil && have != revision {
-		return m, fault.New(fault.Conflict, "it is at revision %d, not at %d", have, revision)
+		return m, fault.New(fault.Conflict, "it is at revision %d, not %d", have, revision)
 	}
 	if err != nil {
 		return m, err
 	}
-	tag, err := tx.Exec(ctx, fmt.Sprintf(`INSERT INTO %s (generation, partition, revision) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING`, target.revisions),
+
+	tag, err := tx.Exec(ctx,
+		fmt.Sprintf(`INSERT INTO %s (generation, partition, revision) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING`,
+			target.revisions),
 		a.Generation.Version, a.Partition, revision)
-	if err != nil || tag.RowsAffected() == 0 { // the generation has rows of its own there
+	if err != nil || tag.RowsAffected() == 0 { // the generation already has rows of its own there
 		return m, err
 	}
+
 	list := duck.QuoteAll(columnNames(columns))
-	_, err = tx.Exec(ctx, fmt.Sprintf(`INSERT INTO %s (%s, _partition, _revision) SELECT %[2]s, _partition, _revision FROM %[3]s WHERE _partition = $1 ORDER BY ctid`,
-		target.table, list, source.table), a.Partition)
+	_, err = tx.Exec(ctx,
+		fmt.Sprintf(`INSERT INTO %s (%s, _partition, _revision) SELECT %[2]s, _partition, _revision FROM %[3]s
+			WHERE _partition = $1 ORDER BY ctid`,
+			target.table, list, source.table), a.Partition)
 	if hasCode(err, uniqueViolation) {
 		return m, fault.New(fault.Invalid, "its rows are not unique by the new unique_key")
 	}

@@ -7,24 +7,25 @@ import (
 	"github.com/dagctl/dagctl/internal/fault"
 )
 
-// Rows travel between DuckDB and Postgres as CSV text in which every value is quoted and NULL is an unquoted \N.
-// A column of the physical table keeps DuckDB's name of its type as its comment, so that reading restores it.
+// Rows travel between DuckDB and Postgres as CSV text in which every value is quoted and NULL is an unquoted \N. The
+// comment of a physical column has DuckDB's name of its type, so that reading restores the type.
 //
-// TIMESTAMP_NS loses its nanoseconds: Postgres counts microseconds. Lists, structs and maps become jsonb, in which
-// NaN and infinity have no place; text cannot hold NUL. All else comes back as it was.
+// TIMESTAMP_NS loses its nanoseconds, because Postgres counts microseconds. Lists, structs and maps become jsonb, which
+// has no NaN and no infinity; text cannot hold NUL. All other values come back unchanged.
 
 // postgresTypes are the types without parameters; the others are in postgresType.
 var postgresTypes = map[string]string{
 	"BOOLEAN": "boolean", "TINYINT": "smallint", "UTINYINT": "smallint", "SMALLINT": "smallint", "USMALLINT": "integer",
 	"INTEGER": "integer", "UINTEGER": "bigint", "BIGINT": "bigint", "UBIGINT": "numeric", "HUGEINT": "numeric",
 	"UHUGEINT": "numeric", "BIGNUM": "numeric", "FLOAT": "real", "DOUBLE": "double precision", "VARCHAR": "text",
-	"DATE": "date", "TIME": "time", "TIME WITH TIME ZONE": "timetz", "TIMESTAMP": "timestamp", "TIMESTAMP_S": "timestamp",
+	"DATE": "date", "TIME": "time", "TIME WITH TIME ZONE": "timetz", "TIMESTAMP": "timestamp",
+	"TIMESTAMP_S":  "timestamp",
 	"TIMESTAMP_MS": "timestamp", "TIMESTAMP_NS": "timestamp", "TIMESTAMP WITH TIME ZONE": "timestamptz",
 	"INTERVAL": "interval", "UUID": "uuid", "BLOB": "bytea", "BIT": "text", "JSON": "jsonb",
 	`"NULL"`: "text", "NULL": "text",
 }
 
-// postgresType is the type of the physical column that holds a DuckDB type.
+// postgresType returns the type of the physical column for a DuckDB type.
 func postgresType(c Column) (string, error) {
 	if t, ok := postgresTypes[c.Type]; ok {
 		return t, nil
@@ -37,10 +38,11 @@ func postgresType(c Column) (string, error) {
 	case strings.HasPrefix(c.Type, "ENUM("):
 		return "text", nil
 	}
-	return "", fault.New(fault.Invalid, "column %q: postgres storage has no type for %s", c.Name, c.Type).WithHint("cast it, for example to VARCHAR")
+	return "", fault.New(fault.Invalid, "column %q: postgres storage has no type for %s", c.Name, c.Type).
+		WithHint("cast it, for example to VARCHAR")
 }
 
-// toText is the DuckDB expression that writes a column as Postgres reads it.
+// toText returns the DuckDB expression that writes a column as Postgres reads it.
 func toText(c Column) string {
 	name := duck.Quote(c.Name)
 	switch {
@@ -52,7 +54,7 @@ func toText(c Column) string {
 	return "CAST(" + name + " AS VARCHAR)"
 }
 
-// fromText is the DuckDB expression that reads back what Postgres wrote.
+// fromText returns the DuckDB expression that reads what Postgres wrote.
 func fromText(c Column) string {
 	name := duck.Quote(c.Name)
 	value := "CAST(" + name + " AS " + c.Type + ")"
@@ -65,16 +67,18 @@ func fromText(c Column) string {
 	return value + " AS " + name
 }
 
-// maxIdentifier is NAMEDATALEN-1: Postgres cuts longer names without a word, and two could become one.
+// maxIdentifier is NAMEDATALEN-1: Postgres silently cuts longer names, and two could become one.
 const maxIdentifier = 63
 
 func checkColumns(columns []Column) error {
 	for _, c := range columns {
 		if len(c.Name) > maxIdentifier {
-			return fault.New(fault.Invalid, "column %q: postgres storage allows names of %d bytes", c.Name, maxIdentifier)
+			return fault.New(fault.Invalid, "column %q: postgres storage allows names of %d bytes", c.Name,
+				maxIdentifier)
 		}
 		if c.Name == partitionColumn || c.Name == revisionColumn || c.Name == rowColumn {
-			return fault.New(fault.Invalid, "column %q: postgres storage has a column of that name itself", c.Name).WithHint("rename it in the query")
+			return fault.New(fault.Invalid, "column %q: postgres storage uses a column with this name itself", c.Name).
+				WithHint("rename it in the query")
 		}
 		if _, err := postgresType(c); err != nil {
 			return err

@@ -17,63 +17,63 @@ import (
 	"github.com/dagctl/dagctl/internal/fault"
 )
 
-// What a task on another machine writes goes to the upload area first: .uploads/<org>/<task>/<attempt>/<output>/<name>,
-// which no reader ever looks at. At its completion the server fetches the files, checks that they are what was said, and
-// seals them as it seals what an operator wrote in its own process: so nothing that holds a worker's credentials, which
-// outlive its lease, can change what is committed. See docs/decisions/0012-uploads-are-sealed-by-the-server.md.
+// A task on another machine writes to the upload area first: .uploads/<org>/<task>/<attempt>/<output>/<name>, which
+// readers never look at. At its completion the server fetches the files, checks that they are the declared ones, and
+// seals them like the output of an operator in its own process. So a worker's credentials, which outlive its lease,
+// cannot change what is committed. See docs/decisions/0012-uploads-are-sealed-by-the-server.md.
 //
-// No slug begins with a dot, so the area is beside the orgs' folders and a rule for its prefix concerns it alone.
+// No slug begins with a dot, so the area lies beside the orgs' folders and a rule for its prefix concerns it alone.
 
 // uploadsDir is the area's folder.
 const uploadsDir = ".uploads"
 
-// DefaultMaxUploadBytes is the most that one file may have, where Config does not say.
-const DefaultMaxUploadBytes = 5 << 30 // what S3 takes in one PutObject
+// DefaultMaxUploadBytes is the default size limit of one file.
+const DefaultMaxUploadBytes = 5 << 30 // the limit of S3's PutObject
 
 // UploadKey names a file that an attempt uploads for one of its outputs.
 type UploadKey struct {
 	Org, Task       uuid.UUID
 	Attempt, Output int
-	Name            string // a plain file name, see ValidateUploadName; not used where a whole output is meant
+	Name            string // a plain file name, see ValidateUploadName; unused for a whole output
 }
 
 // Upload is a file of the upload area.
 type Upload struct {
 	Name  string `json:"name"`
 	Bytes int64  `json:"bytes"`
-	ETag  string `json:"etag"` // what its content is known by; without quotes
+	ETag  string `json:"etag"` // identifies the content; without quotes
 }
 
-// UploadedAttempt is an attempt that has something in the upload area.
+// UploadedAttempt is an attempt with files in the upload area.
 type UploadedAttempt struct {
 	Task    uuid.UUID
 	Attempt int
 	Newest  time.Time // when the last of its files was written
 }
 
-// uploadArea keeps uploads under keys that UploadKey makes.
+// uploadArea keeps uploads under the keys of UploadKey.
 type uploadArea interface {
-	// putUpload is durable when it returns. The same bytes again are the same upload, others a conflict.
+	// putUpload stores a file durably. The same bytes again are the same upload; other bytes are a conflict.
 	putUpload(ctx context.Context, key string, r io.Reader, limit int64) (Upload, error)
 	// listUploads returns the files right below the prefix, with their ETags.
 	listUploads(ctx context.Context, prefix string) ([]Upload, error)
-	// fetchUpload makes a local file of an upload that has the given size and ETag.
+	// fetchUpload makes a local file of an upload with the given size and ETag.
 	fetchUpload(ctx context.Context, key string, want Upload, local string) error
 	// uploadTimes returns when each file below the prefix was written, by its key.
 	uploadTimes(ctx context.Context, prefix string) (map[string]time.Time, error)
-	// dropUpload removes a file, if it is there.
+	// dropUpload removes a file if it exists.
 	dropUpload(ctx context.Context, key string) error
-	// dropUploads removes all below the prefix, what is unfinished included.
+	// dropUploads removes all files below the prefix, including unfinished ones.
 	dropUploads(ctx context.Context, prefix string) error
 }
 
 var uploadName = regexp.MustCompile(`^[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}$`)
 
-// ValidateUploadName accepts a plain file name: letters, digits, '.', '_' and '-', at most 255, no dot in front.
+// ValidateUploadName accepts plain file names: at most 255 letters, digits, '.', '_' and '-', without a leading dot.
 func ValidateUploadName(name string) error {
 	if !uploadName.MatchString(name) {
 		return fault.New(fault.Invalid, "%q cannot name an uploaded file", name).
-			WithHint("use 1 to 255 of A-Z a-z 0-9 . _ - and no dot in front, for example part-0001.parquet")
+			WithHint("use 1 to 255 of A-Z a-z 0-9 . _ - without a leading dot, for example part-0001.parquet")
 	}
 	return nil
 }
@@ -91,17 +91,16 @@ func (k UploadKey) key() (string, error) {
 		return "", err
 	}
 	if k.Attempt < 1 || k.Output < 0 {
-		return "", fault.New(fault.Invalid, "attempt %d, output %d: there is none such", k.Attempt, k.Output)
+		return "", fault.New(fault.Invalid, "there is no attempt %d with output %d", k.Attempt, k.Output)
 	}
 	return k.outputPrefix() + k.Name, nil
 }
 
-// MaxUpload is how many bytes one uploaded file may have.
+// MaxUpload returns the size limit of one uploaded file, in bytes.
 func (s *Storage) MaxUpload() int64 { return s.maxUpload }
 
-// PutUpload keeps a file of a running attempt. It is durable when PutUpload returns. The same bytes under the same name
-// again are the same upload, so a request may be repeated; other bytes are a fault.Conflict, and more bytes than are
-// allowed a fault.TooLarge.
+// PutUpload stores a file of a running attempt durably. The same bytes under the same name are the same upload, so
+// that a request may be repeated. Other bytes are a fault.Conflict; more bytes than allowed are a fault.TooLarge.
 func (s *Storage) PutUpload(ctx context.Context, key UploadKey, r io.Reader) (Upload, error) {
 	name, err := key.key()
 	if err != nil {
@@ -114,8 +113,8 @@ func (s *Storage) PutUpload(ctx context.Context, key UploadKey, r io.Reader) (Up
 	return up, nil
 }
 
-// ListUploads returns what an attempt has uploaded for an output, by name. Names that PutUpload would refuse are left out:
-// who has storage credentials may have put them there.
+// ListUploads returns what an attempt has uploaded for an output, by name. It omits names that PutUpload would refuse,
+// which a task with storage credentials may have put there.
 func (s *Storage) ListUploads(ctx context.Context, key UploadKey) ([]Upload, error) {
 	list, err := s.uploads.listUploads(ctx, key.outputPrefix())
 	if err != nil {
@@ -126,9 +125,9 @@ func (s *Storage) ListUploads(ctx context.Context, key UploadKey) ([]Upload, err
 	return list, nil
 }
 
-// FetchUploads makes local files of an output's uploads in dir, named as they are, in the order given. A file that is
-// missing is a fault.NotFound, one that has another size or ETag than given a fault.Conflict. An empty ETag is not compared.
-// Seal may move the local files; the uploads stay until DropUploads.
+// FetchUploads copies an output's uploads to dir under their names, in the given order. A missing file is a
+// fault.NotFound; one with another size or ETag is a fault.Conflict. An empty ETag is not compared. Seal may move the
+// local files; the uploads stay until DropUploads.
 func (s *Storage) FetchUploads(ctx context.Context, key UploadKey, uploads []Upload, dir string) ([]string, error) {
 	local := make([]string, len(uploads))
 	for i, u := range uploads {
@@ -145,8 +144,8 @@ func (s *Storage) FetchUploads(ctx context.Context, key UploadKey, uploads []Upl
 	return local, nil
 }
 
-// UploadPrefix is where an output's uploads are, for one who puts them there with storage credentials: a key prefix of the
-// bucket, with a slash at its end. It is empty where the storage is no bucket.
+// UploadPrefix returns the key prefix, ending in a slash, under which a task with storage credentials puts an output's
+// uploads. It is empty if the storage is not a bucket.
 func (s *Storage) UploadPrefix(key UploadKey) string {
 	if s.s3 == nil {
 		return ""
@@ -154,7 +153,7 @@ func (s *Storage) UploadPrefix(key UploadKey) string {
 	return s.s3.key(key.outputPrefix())
 }
 
-// DropUpload removes a file that an attempt uploaded, which is needed no more. It may be repeated.
+// DropUpload removes an uploaded file that is no longer needed. It may be repeated.
 func (s *Storage) DropUpload(ctx context.Context, key UploadKey) error {
 	name, err := key.key()
 	if err == nil {
@@ -168,14 +167,15 @@ func (s *Storage) DropUpload(ctx context.Context, key UploadKey) error {
 
 // DropUploads removes all that an attempt uploaded. It may be repeated.
 func (s *Storage) DropUploads(ctx context.Context, org, task uuid.UUID, attempt int) error {
-	if err := s.uploads.dropUploads(ctx, UploadKey{Org: org, Task: task, Attempt: attempt}.attemptPrefix()); err != nil {
+	if err := s.uploads.dropUploads(ctx, UploadKey{Org: org, Task: task,
+		Attempt: attempt}.attemptPrefix()); err != nil {
 		return fmt.Errorf("drop the uploads of attempt %d of task %s: %w", attempt, task, err)
 	}
 	return nil
 }
 
-// UploadedAttempts returns the org's attempts that have something in the upload area: those that run, and those whose
-// uploads nobody dropped.
+// UploadedAttempts returns the org's attempts with files in the upload area: running attempts, and those whose uploads
+// were not dropped.
 func (s *Storage) UploadedAttempts(ctx context.Context, org uuid.UUID) ([]UploadedAttempt, error) {
 	times, err := s.uploads.uploadTimes(ctx, path.Join(uploadsDir, org.String())+"/")
 	if err != nil {
@@ -184,7 +184,7 @@ func (s *Storage) UploadedAttempts(ctx context.Context, org uuid.UUID) ([]Upload
 	return attemptsOf(times), nil
 }
 
-// attemptsOf reads tasks and attempts from keys, in their order. What has no such key is passed over.
+// attemptsOf reads tasks and attempts from keys, in their order. It skips other keys.
 func attemptsOf(times map[string]time.Time) []UploadedAttempt {
 	var found []UploadedAttempt
 	at := map[string]int{}
@@ -198,6 +198,7 @@ func attemptsOf(times map[string]time.Time) []UploadedAttempt {
 		if err != nil || err2 != nil || attempt < 1 {
 			continue
 		}
+
 		prefix := parts[2] + "/" + parts[3]
 		i, known := at[prefix]
 		if !known {
@@ -209,6 +210,7 @@ func attemptsOf(times map[string]time.Time) []UploadedAttempt {
 			found[i].Newest = written
 		}
 	}
+
 	slices.SortFunc(found, func(a, b UploadedAttempt) int {
 		if c := strings.Compare(a.Task.String(), b.Task.String()); c != 0 {
 			return c
@@ -219,10 +221,11 @@ func attemptsOf(times map[string]time.Time) []UploadedAttempt {
 }
 
 func uploadedAlready() error {
-	return fault.New(fault.Conflict, "a file of this name is uploaded already, with other content").WithHint("choose another name")
+	return fault.New(fault.Conflict, "a file with this name has already been uploaded, with other content").
+		WithHint("choose another name")
 }
 
-// limited reads at most the limit and fails where there is more.
+// limited reads at most limit bytes and fails if there are more.
 type limited struct {
 	r     io.Reader
 	left  int64
@@ -236,7 +239,8 @@ func (l *limited) Read(p []byte) (int, error) {
 	n, err := l.r.Read(p)
 	l.left -= int64(n)
 	if l.left < 0 {
-		return 0, fault.New(fault.TooLarge, "the file has more than %d bytes", l.limit).WithHint("write several smaller files")
+		return 0, fault.New(fault.TooLarge, "the file has more than %d bytes", l.limit).
+			WithHint("write several smaller files")
 	}
 	return n, err
 }

@@ -18,10 +18,10 @@ import (
 	"github.com/dagctl/dagctl/internal/fault"
 )
 
-// unfinished begins the name of an upload that is being written; no upload's own name does.
+// unfinished is the prefix of the name of an upload that is being written. No finished upload has it.
 const unfinished = "%"
 
-// putUpload writes beside the name and then gives the file its name, which fails where the name is taken. The ETag is the
+// putUpload writes a temporary file and then gives it its name, which fails if the name is taken. The ETag is the
 // SHA-256 of the content.
 func (f *files) putUpload(ctx context.Context, key string, r io.Reader, limit int64) (Upload, error) {
 	temporary := path.Join(path.Dir(key), unfinished+rand.Text())
@@ -30,13 +30,14 @@ func (f *files) putUpload(ctx context.Context, key string, r io.Reader, limit in
 		return Upload{}, err
 	}
 	defer f.root.Remove(temporary)
+
 	written, err := writeUpload(ctx, file, r, limit)
 	if err != nil {
 		return Upload{}, err
 	}
 	written.Name = path.Base(key)
 	err = f.root.Link(temporary, key)
-	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.ENOTSUP) { // a file system with one name for a file
+	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.ENOTSUP) { // a file system without hard links
 		if _, err = f.root.Lstat(key); errors.Is(err, fs.ErrNotExist) {
 			err = f.root.Rename(temporary, key)
 		} else if err == nil {
@@ -57,7 +58,7 @@ func (f *files) putUpload(ctx context.Context, key string, r io.Reader, limit in
 	return written, f.syncParents(key)
 }
 
-// createUpload tries again where a neighbor that is dropped takes a folder along that was there a moment ago.
+// createUpload retries when dropping another upload removes a folder that existed a moment ago.
 func (f *files) createUpload(name string) (file *os.File, err error) {
 	for range 10 {
 		if err = f.root.MkdirAll(path.Dir(name), 0o750); err == nil {
@@ -82,11 +83,11 @@ func writeUpload(ctx context.Context, file *os.File, r io.Reader, limit int64) (
 	return Upload{Bytes: n, ETag: hex.EncodeToString(hash.Sum(nil))}, nil
 }
 
-// upload reads what is there under a key.
+// upload returns the upload under a key.
 func (f *files) upload(key string) (Upload, error) {
 	file, err := f.root.Open(key)
 	if errors.Is(err, fs.ErrNotExist) {
-		return Upload{}, fault.New(fault.NotFound, "it is not there")
+		return Upload{}, fault.New(fault.NotFound, "it does not exist")
 	}
 	if err != nil {
 		return Upload{}, err
@@ -109,6 +110,7 @@ func (f *files) listUploads(ctx context.Context, prefix string) ([]Upload, error
 	if err != nil {
 		return nil, err
 	}
+
 	var list []Upload
 	for _, entry := range entries {
 		if err := ctx.Err(); err != nil {
@@ -125,7 +127,7 @@ func (f *files) listUploads(ctx context.Context, prefix string) ([]Upload, error
 	return list, nil
 }
 
-// fetchUpload gives the file a second name, so that it costs no copy where the folder is on the same file system.
+// fetchUpload gives the file a second name, which needs no copy on the same file system.
 func (f *files) fetchUpload(_ context.Context, key string, want Upload, local string) error {
 	if _, err := f.stat(key); err != nil {
 		return err
@@ -137,11 +139,13 @@ func (f *files) fetchUpload(_ context.Context, key string, want Upload, local st
 	if err != nil {
 		return err
 	}
+
 	file, err := os.Open(local)
 	if err != nil {
 		return err
 	}
 	defer file.Close()
+
 	have, err := measureUpload(want.Name, file)
 	if err != nil {
 		return err
@@ -151,7 +155,8 @@ func (f *files) fetchUpload(_ context.Context, key string, want Upload, local st
 
 func checkUpload(have, want Upload) error {
 	if have.Bytes != want.Bytes || want.ETag != "" && have.ETag != want.ETag {
-		return fault.New(fault.Conflict, "it has %d bytes and ETag %s; %d and %s were given", have.Bytes, have.ETag, want.Bytes, want.ETag)
+		return fault.New(fault.Conflict, "it has %d bytes and ETag %s, not %d and %s", have.Bytes, have.ETag,
+			want.Bytes, want.ETag)
 	}
 	return nil
 }
@@ -176,12 +181,13 @@ func (f *files) uploadTimes(ctx context.Context, prefix string) (map[string]time
 		if err == nil {
 			err = context.Cause(ctx)
 		}
-		if errors.Is(err, fs.ErrNotExist) { // dropped meanwhile
+		if errors.Is(err, fs.ErrNotExist) { // it was dropped meanwhile
 			return nil
 		}
 		if err != nil || entry.IsDir() {
 			return err
 		}
+
 		info, err := entry.Info()
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil
@@ -198,7 +204,7 @@ func (f *files) dropUpload(_ context.Context, key string) error {
 	return f.root.RemoveAll(key)
 }
 
-// dropUploads takes the task's and the org's folders away too, where nothing else is in them.
+// dropUploads also removes the folders of the task and of the org once they are empty.
 func (f *files) dropUploads(_ context.Context, prefix string) error {
 	dir := path.Clean(prefix)
 	if err := f.root.RemoveAll(dir); err != nil {
@@ -207,7 +213,7 @@ func (f *files) dropUploads(_ context.Context, prefix string) error {
 	for range 2 {
 		dir = path.Dir(dir)
 		if err := f.root.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			break // somebody uploads, or it is not ours to know: an empty folder harms nobody
+			break // somebody uploads, or access failed; an empty folder does no harm
 		}
 	}
 	return nil

@@ -17,13 +17,15 @@ import (
 	"github.com/dagctl/dagctl/internal/fault"
 )
 
-// putUpload writes to a nameless file here first: a request to S3 begins with the size and a hash of what it sends.
+// putUpload writes to a nameless local file first, because a request to S3 begins with the size and hash of its
+// content.
 func (b *bucket) putUpload(ctx context.Context, key string, r io.Reader, limit int64) (Upload, error) {
 	spool, err := os.CreateTemp(b.work.Name(), ".upload-*")
 	if err != nil {
 		return Upload{}, err
 	}
 	defer spool.Close()
+
 	if err := os.Remove(spool.Name()); err != nil {
 		return Upload{}, err
 	}
@@ -32,6 +34,7 @@ func (b *bucket) putUpload(ctx context.Context, key string, r io.Reader, limit i
 	if err != nil {
 		return Upload{}, err
 	}
+
 	etag, err := b.put(ctx, b.key(key), spool, object{bytes: n, sha256: hex.EncodeToString(hash.Sum(nil))})
 	if fault.Is(err, fault.Conflict) {
 		return Upload{}, uploadedAlready()
@@ -58,9 +61,10 @@ func (b *bucket) fetchUpload(ctx context.Context, key string, want Upload, local
 	err := b.download(ctx, b.key(key), want, local)
 	switch {
 	case fault.Is(err, fault.NotFound):
-		return fault.New(fault.NotFound, "it is not there")
+		return fault.New(fault.NotFound, "it does not exist")
 	case fault.Is(err, fault.Conflict):
-		return errors.Join(fault.New(fault.Conflict, "it is not the file of %d bytes and ETag %s", want.Bytes, want.ETag), err)
+		return errors.Join(fault.New(fault.Conflict, "it is not the file of %d bytes and ETag %s", want.Bytes,
+			want.ETag), err)
 	}
 	return err
 }

@@ -41,16 +41,19 @@ func TestUploads(t *testing.T) {
 		again, err := s.PutUpload(t.Context(), key, strings.NewReader("one"))
 		require.NoError(t, err, "a request may be repeated")
 		require.Equal(t, first, again)
+
 		_, err = s.PutUpload(t.Context(), key, strings.NewReader("two"))
 		require.True(t, fault.Is(err, fault.Conflict), "%v", err)
 
 		key.Name = "a.parquet"
 		empty, err := s.PutUpload(t.Context(), key, strings.NewReader(""))
 		require.NoError(t, err)
+
 		other := key
 		other.Output = 1
 		_, err = s.PutUpload(t.Context(), other, strings.NewReader("of another output"))
 		require.NoError(t, err)
+
 		list, err := s.ListUploads(t.Context(), key)
 		require.NoError(t, err)
 		require.Equal(t, []storage.Upload{empty, first}, list)
@@ -59,6 +62,7 @@ func TestUploads(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, local, 2)
 		require.Equal(t, "part-1.parquet", filepath.Base(local[0]))
+
 		text, err := os.ReadFile(local[0])
 		require.NoError(t, err)
 		require.Equal(t, "one", string(text))
@@ -67,6 +71,7 @@ func TestUploads(t *testing.T) {
 		later.Attempt = 2
 		_, err = s.PutUpload(t.Context(), later, strings.NewReader("of another attempt"))
 		require.NoError(t, err)
+
 		attempts, err := s.UploadedAttempts(t.Context(), key.Org)
 		require.NoError(t, err)
 		require.Len(t, attempts, 2)
@@ -80,16 +85,19 @@ func TestUploads(t *testing.T) {
 		list, err = s.ListUploads(t.Context(), key)
 		require.NoError(t, err)
 		require.Len(t, list, 1, "another file stays")
+
 		for range 2 {
 			require.NoError(t, s.DropUploads(t.Context(), key.Org, key.Task, 1))
 		}
 		list, err = s.ListUploads(t.Context(), key)
 		require.NoError(t, err)
 		require.Empty(t, list)
+
 		list, err = s.ListUploads(t.Context(), later)
 		require.NoError(t, err)
 		require.Len(t, list, 1, "another attempt's stay")
 		require.NoError(t, s.DropUploads(t.Context(), key.Org, key.Task, 2))
+
 		attempts, err = s.UploadedAttempts(t.Context(), key.Org)
 		require.NoError(t, err)
 		require.Empty(t, attempts)
@@ -109,7 +117,7 @@ func TestUploadsAreSealed(t *testing.T) {
 		require.NoError(t, err)
 
 		var manifests []storage.Manifest
-		for range 2 { // a completion may come twice: what it seals is the same
+		for range 2 { // a repeated completion seals the same manifest
 			local, err := s.FetchUploads(t.Context(), key, []storage.Upload{up}, t.TempDir())
 			require.NoError(t, err)
 			m, err := s.Seal(t.Context(), a, local)
@@ -119,8 +127,11 @@ func TestUploadsAreSealed(t *testing.T) {
 		require.Equal(t, manifests[0], manifests[1])
 		require.NoError(t, s.DropUploads(t.Context(), key.Org, key.Task, key.Attempt))
 		require.NoError(t, s.Verify(t.Context(), manifests[0]), "what is sealed does not go with what was uploaded")
-		files, err := s.Open(t.Context(), a.Generation, []storage.Partition{{Key: "all", Revision: 1, Files: manifests[0].Files}}, t.TempDir())
+
+		files, err := s.Open(t.Context(), a.Generation,
+			[]storage.Partition{{Key: "all", Revision: 1, Files: manifests[0].Files}}, t.TempDir())
 		require.NoError(t, err)
+
 		have, err := os.ReadFile(files[0][0])
 		require.NoError(t, err)
 		require.Equal(t, content, have)
@@ -131,7 +142,8 @@ func TestUploadsRefuse(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, s *storage.Storage) {
 		for _, name := range []string{
-			"", ".", "..", "../x", "a/b", "/etc/passwd", `a\b`, ".hidden", "%2e", "a b", "a\x00", "a\n", "é", "x*", "$(id)", strings.Repeat("k", 256),
+			"", ".", "..", "../x", "a/b", "/etc/passwd", `a\b`, ".hidden", "%2e", "a b", "a\x00", "a\n", "é", "x*",
+			"$(id)", strings.Repeat("k", 256),
 		} {
 			key := uploadKey(name)
 			_, err := s.PutUpload(t.Context(), key, strings.NewReader("x"))
@@ -139,20 +151,25 @@ func TestUploadsRefuse(t *testing.T) {
 			_, err = s.FetchUploads(t.Context(), key, []storage.Upload{{Name: name}}, t.TempDir())
 			require.True(t, fault.Is(err, fault.Invalid), "%q: %v", name, err)
 		}
-		for _, key := range []storage.UploadKey{{Attempt: 0, Name: "x"}, {Attempt: -1, Name: "x"}, {Attempt: 1, Output: -1, Name: "x"}} {
+
+		for _, key := range []storage.UploadKey{{Attempt: 0, Name: "x"}, {Attempt: -1, Name: "x"},
+			{Attempt: 1, Output: -1, Name: "x"}} {
 			_, err := s.PutUpload(t.Context(), key, strings.NewReader("x"))
 			require.True(t, fault.Is(err, fault.Invalid), "%+v: %v", key, err)
 		}
+
 		_, err := s.PutUpload(t.Context(), uploadKey(strings.Repeat("k", 255)), strings.NewReader("x"))
 		require.NoError(t, err)
 
 		key := uploadKey("x.parquet")
 		_, err = s.FetchUploads(t.Context(), key, []storage.Upload{{Name: "x.parquet", Bytes: 1}}, t.TempDir())
 		require.True(t, fault.Is(err, fault.NotFound), "%v", err)
+
 		up, err := s.PutUpload(t.Context(), key, strings.NewReader("content"))
 		require.NoError(t, err)
 		for _, wrong := range []storage.Upload{
-			{Name: up.Name, Bytes: up.Bytes + 1, ETag: up.ETag}, {Name: up.Name, Bytes: up.Bytes - 1}, {Name: up.Name, Bytes: up.Bytes, ETag: "0123456789abcdef0123456789abcdef"},
+			{Name: up.Name, Bytes: up.Bytes + 1, ETag: up.ETag}, {Name: up.Name, Bytes: up.Bytes - 1},
+			{Name: up.Name, Bytes: up.Bytes, ETag: "0123456789abcdef0123456789abcdef"},
 		} {
 			_, err := s.FetchUploads(t.Context(), key, []storage.Upload{wrong}, t.TempDir())
 			require.True(t, fault.Is(err, fault.Conflict), "%+v: %v", wrong, err)
@@ -167,10 +184,12 @@ func TestUploadsThatBreakOff(t *testing.T) {
 		broken := errors.New("the connection is gone")
 		_, err := s.PutUpload(t.Context(), key, io.MultiReader(strings.NewReader("half"), iotest.ErrReader(broken)))
 		require.ErrorIs(t, err, broken)
+
 		canceled, cancel := context.WithCancel(t.Context())
 		cancel()
 		_, err = s.PutUpload(canceled, key, strings.NewReader("x"))
 		require.ErrorIs(t, err, context.Canceled)
+
 		_, err = s.PutUpload(t.Context(), key, io.LimitReader(endless{}, maxTestUpload+1))
 		require.True(t, fault.Is(err, fault.TooLarge), "%v", err)
 		list, err := s.ListUploads(t.Context(), key)
@@ -183,7 +202,7 @@ func TestUploadsThatBreakOff(t *testing.T) {
 	})
 }
 
-// TestUploadsAtOnce has many writers of one name: one content wins, and who brought it is told so.
+// TestUploadsAtOnce has many writers of one name: one content wins, and only its writers succeed.
 func TestUploadsAtOnce(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, s *storage.Storage) {
@@ -193,13 +212,18 @@ func TestUploadsAtOnce(t *testing.T) {
 			got  [8]storage.Upload
 			errs [8]error
 		)
+
 		for i := range got {
-			wait.Go(func() { got[i], errs[i] = s.PutUpload(t.Context(), key, strings.NewReader(strings.Repeat("x", 1+i%2))) })
+			wait.Go(func() {
+				got[i], errs[i] = s.PutUpload(t.Context(), key, strings.NewReader(strings.Repeat("x", 1+i%2)))
+			})
 		}
+
 		wait.Wait()
 		list, err := s.ListUploads(t.Context(), key)
 		require.NoError(t, err)
 		require.Len(t, list, 1)
+
 		for i := range got {
 			if int64(1+i%2) == list[0].Bytes {
 				require.NoError(t, errs[i])

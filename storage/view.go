@@ -19,19 +19,20 @@ import (
 )
 
 // View is the stable view data_<org slug>.<name> over the generations that were or will be published under a name, in
-// postgres storage. Each generation shows only while the DAG's current version publishes it under that name, so a cutover
-// changes what the view shows by moving a pointer and runs no DDL, even where two datasets swap their names.
+// postgres storage. A generation shows only while the DAG's current version publishes it under that name. So a cutover
+// changes what the view shows by moving a pointer, without DDL, even if two datasets swap their names.
 type View struct {
 	OrgID       uuid.UUID
 	OrgSlug     string
-	DAG         string      // whose pointer decides
+	DAG         string      // the DAG whose pointer decides
 	Name        string      // published name
 	Generations []uuid.UUID // in any order
 }
 
 var publishedName = regexp.MustCompile(`^[a-z][a-z0-9_]{0,127}$`)
 
-// ViewName is the view's name for a published name: itself, or cut and told apart by its hash where Postgres would cut it.
+// ViewName returns the view's name for a published name: the name itself, or, if Postgres would cut it, a shorter one
+// that its hash makes unique.
 func ViewName(name string) string {
 	if len(name) <= maxIdentifier {
 		return name
@@ -40,15 +41,16 @@ func ViewName(name string) string {
 	return name[:maxIdentifier-13] + "_" + hex.EncodeToString(sum[:6])
 }
 
-// EnsureView makes or changes the view, in a short transaction of its own that waits for no reader longer than
-// lockTimeout, and tries again a few times. A view that is as it should be is left alone. Generations that have no rows
-// yet, and so no table, are left out. Generations whose columns differ cannot be shown by one view: that is a
-// fault.Conflict, and the caller calls ReplaceView with the one generation that is to be shown, in the swap.
+// EnsureView creates or changes the view, in a short transaction of its own that waits for readers no longer than
+// lockTimeout and is retried a few times. It does not touch a view that is up to date. It omits generations without
+// rows, which have no table yet. One view cannot show generations whose columns differ: that is a fault.Conflict, and
+// the caller calls ReplaceView with the generation to show, in the swap.
 func (s *Storage) EnsureView(ctx context.Context, v View) error {
 	t, err := s.viewable(v)
 	if err != nil {
 		return err
 	}
+
 	for try := range viewTries {
 		if try > 0 {
 			if err := wait(ctx, time.Duration(try)*lockTimeout); err != nil {
@@ -60,10 +62,11 @@ func (s *Storage) EnsureView(ctx context.Context, v View) error {
 			break
 		}
 	}
+
 	return viewFault(v, err)
 }
 
-// ReplaceView is EnsureView in the caller's transaction, once. Readers wait from here until it ends, so it comes last.
+// ReplaceView is EnsureView, once, in the caller's transaction. Readers wait until that ends, so call it last.
 func (s *Storage) ReplaceView(ctx context.Context, tx pgx.Tx, v View) error {
 	t, err := s.viewable(v)
 	if err != nil {
@@ -78,7 +81,7 @@ func (s *Storage) viewable(v View) (*tables, error) {
 		return nil, fault.New(fault.Invalid, "storage %q is not available here", Postgres)
 	}
 	if !publishedName.MatchString(v.Name) {
-		return nil, fault.New(fault.Invalid, "dataset name %q cannot name a view", v.Name)
+		return nil, fault.New(fault.Invalid, "dataset name %q cannot be the name of a view", v.Name)
 	}
 	return t, nil
 }
@@ -93,7 +96,7 @@ func viewFault(v View, err error) error {
 	return nil
 }
 
-// Readers who come while a change waits for those before them wait behind it, so it must not wait for long.
+// New readers queue behind a change that waits for earlier readers, so it must not wait for long.
 const (
 	lockTimeout = 40 * time.Millisecond
 	viewTries   = 10
@@ -115,16 +118,19 @@ func (t *tables) ensureView(ctx context.Context, tx pgx.Tx, v View) error {
 	if err != nil || query == "" {
 		return err
 	}
-	// The comment tells what the view was made from, which its definition, as Postgres writes it, does not show.
+
+	// The comment has a hash of the query: the definition as Postgres returns it differs from the query.
 	comment := fmt.Sprintf("made by dagctl from %x", sha256.Sum256([]byte(query)))
 	var made bool
-	if err := tx.QueryRow(ctx, `SELECT coalesce(obj_description(to_regclass($1), 'pg_class') = $2, false)`, name, comment).Scan(&made); err != nil || made {
+	if err := tx.QueryRow(ctx, `SELECT coalesce(obj_description(to_regclass($1), 'pg_class') = $2, false)`, name,
+		comment).Scan(&made); err != nil || made {
 		return err
 	}
 	if _, err := tx.Exec(ctx, fmt.Sprintf(`SET LOCAL lock_timeout = %d`, lockTimeout.Milliseconds())); err != nil {
 		return err
 	}
-	// A savepoint: a replacement with other columns fails, and the view is then made anew.
+
+	// A savepoint, because a replacement with other columns fails, and the view is then created anew.
 	err = pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, fmt.Sprintf("CREATE OR REPLACE VIEW %s AS %s", name, query))
 		return err
@@ -135,18 +141,22 @@ func (t *tables) ensureView(ctx context.Context, tx pgx.Tx, v View) error {
 	if err != nil {
 		return err
 	}
+
 	_, err = tx.Exec(ctx, fmt.Sprintf("COMMENT ON VIEW %s IS '%s'", name, comment))
 	return err
 }
 
-// viewQuery is the view's definition and quoted name. It is empty while no generation has a table.
+// viewQuery returns the view's definition and quoted name, or "" while no generation has a table.
 func (t *tables) viewQuery(ctx context.Context, tx pgx.Tx, v View) (query, name string, err error) {
 	var (
 		parts   []string
 		columns []Column
 	)
-	// In one order, so that the same generations are the same view whichever of them serves.
-	for _, version := range slices.SortedFunc(slices.Values(v.Generations), func(a, b uuid.UUID) int { return slices.Compare(a[:], b[:]) }) {
+
+	// Sorted, so that the same generations give the same view whichever of them is live.
+	for _, version := range slices.SortedFunc(slices.Values(v.Generations), func(a, b uuid.UUID) int {
+		return slices.Compare(a[:], b[:])
+	}) {
 		p, err := physicalOf(Generation{OrgSlug: v.OrgSlug, Version: version})
 		if err != nil {
 			return "", "", err
@@ -160,10 +170,12 @@ func (t *tables) viewQuery(ctx context.Context, tx pgx.Tx, v View) (query, name 
 		case columns == nil:
 			columns = have
 		case !slices.Equal(columns, have):
-			return "", "", fault.New(fault.Conflict, "its generations differ in their columns").WithHint("the view is made anew at the swap")
+			return "", "", fault.New(fault.Conflict, "the columns of its generations differ").
+				WithHint("the swap creates the view anew")
 		}
+
 		name = p.schema + "." + duck.Quote(ViewName(v.Name))
-		// One row by two unique keys, once per query: the planner makes it a one-time filter, so the generation that
+		// A subquery by two unique keys, once per query: the planner makes it a one-time filter, so a generation that
 		// does not show is not scanned. DDL takes no parameters; UUIDs are safe as text, and the DAG's name is quoted.
 		parts = append(parts, fmt.Sprintf(`SELECT %s FROM %s WHERE EXISTS (
 			SELECT FROM dag_current_versions c JOIN dag_version_datasets d ON d.dag_version_id = c.dag_version_id
@@ -173,7 +185,7 @@ func (t *tables) viewQuery(ctx context.Context, tx pgx.Tx, v View) (query, name 
 	return strings.Join(parts, " UNION ALL "), name, nil
 }
 
-// quoteText writes a Postgres string constant that no setting changes the reading of.
+// quoteText returns a Postgres string constant that means the same under any setting.
 func quoteText(s string) string {
 	return "E'" + strings.NewReplacer(`\`, `\\`, `'`, `\'`).Replace(s) + "'"
 }

@@ -21,7 +21,7 @@ func copyFile(t *testing.T, from, to string) {
 	require.NoError(t, os.WriteFile(to, content, 0o600))
 }
 
-// pointers writes the rows that the view looks at, and nothing of what they hang on.
+// pointers writes the rows that the view reads, without those that they refer to.
 type pointers struct {
 	pool     *pgxpool.Pool
 	view     storage.View
@@ -32,7 +32,8 @@ type pointers struct {
 func (p *pointers) exec(t *testing.T, sql string, args ...any) {
 	t.Helper()
 	require.NoError(t, pgx.BeginFunc(t.Context(), p.pool, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(t.Context(), `SET LOCAL session_replication_role = replica`); err != nil { // no foreign keys
+		// No foreign keys
+		if _, err := tx.Exec(t.Context(), `SET LOCAL session_replication_role = replica`); err != nil {
 			return err
 		}
 		_, err := tx.Exec(t.Context(), sql, args...)
@@ -43,7 +44,8 @@ func (p *pointers) exec(t *testing.T, sql string, args ...any) {
 func (p *pointers) pin(t *testing.T, generation uuid.UUID) {
 	t.Helper()
 	version := uuid.New()
-	p.exec(t, `INSERT INTO dag_version_datasets (org_id, dag_version_id, dataset_uuid, dataset_version, job_name, output_index, name, published_name)
+	p.exec(t, `INSERT INTO dag_version_datasets (org_id, dag_version_id, dataset_uuid, dataset_version, job_name,
+		output_index, name, published_name)
 		VALUES ($1, $2, $3, $4, 'j', 0, $5, $5)`, p.view.OrgID, version, p.dataset, generation, p.view.Name)
 	p.versions = append(p.versions, version)
 }
@@ -51,7 +53,8 @@ func (p *pointers) pin(t *testing.T, generation uuid.UUID) {
 func (p *pointers) cutover(t *testing.T, version uuid.UUID) {
 	t.Helper()
 	p.exec(t, `INSERT INTO dag_current_versions (org_id, dag_name, dag_version_id) VALUES ($1, $2, $3)
-		ON CONFLICT (org_id, dag_name) DO UPDATE SET dag_version_id = excluded.dag_version_id`, p.view.OrgID, p.view.DAG, version)
+		ON CONFLICT (org_id, dag_name) DO UPDATE
+			SET dag_version_id = excluded.dag_version_id`, p.view.OrgID, p.view.DAG, version)
 }
 
 func TestViewFollowsThePointer(t *testing.T) {
@@ -77,6 +80,7 @@ func TestViewFollowsThePointer(t *testing.T) {
 	}
 	require.NoError(t, s.EnsureView(t.Context(), v))
 	require.Empty(t, read(), "nothing is current yet")
+
 	p.cutover(t, p.versions[0])
 	require.Equal(t, []string{"old"}, read())
 
@@ -88,6 +92,7 @@ func TestViewFollowsThePointer(t *testing.T) {
 	before, err := pool.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
 	require.NoError(t, err)
 	defer before.Rollback(t.Context())
+
 	var value string
 	require.NoError(t, before.QueryRow(t.Context(), `SELECT v FROM data_acme.quakes`).Scan(&value))
 	p.cutover(t, p.versions[1])
@@ -95,9 +100,10 @@ func TestViewFollowsThePointer(t *testing.T) {
 	require.NoError(t, before.QueryRow(t.Context(), `SELECT v FROM data_acme.quakes`).Scan(&value))
 	require.Equal(t, "old", value)
 
-	// As it should be it is left alone; while it is read it cannot be narrowed, and nobody waits for long.
+	// A view that is up to date is not touched. While it is read it cannot be narrowed, and nobody waits for long.
 	v.Generations[0], v.Generations[1] = v.Generations[1], v.Generations[0]
 	require.NoError(t, s.EnsureView(t.Context(), v))
+
 	v.Generations = v.Generations[:1]
 	err = s.EnsureView(t.Context(), v)
 	require.True(t, fault.Is(err, fault.Unavailable), "%v", err)
@@ -106,8 +112,10 @@ func TestViewFollowsThePointer(t *testing.T) {
 	require.Equal(t, []string{"new"}, read())
 
 	// Only one generation is scanned.
-	rows, err := pool.Query(t.Context(), `EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF, SUMMARY OFF) SELECT * FROM data_acme.quakes`)
+	rows, err := pool.Query(t.Context(),
+		`EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF, SUMMARY OFF) SELECT * FROM data_acme.quakes`)
 	require.NoError(t, err)
+
 	plan, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	require.NoError(t, err)
 	require.Contains(t, strings.Join(plan, "\n"), "One-Time Filter")
@@ -133,6 +141,7 @@ func TestViewOfOtherColumns(t *testing.T) {
 	require.True(t, fault.Is(s.EnsureView(t.Context(), v), fault.Conflict))
 	v.Generations = v.Generations[1:]
 	require.NoError(t, s.EnsureView(t.Context(), v))
+
 	var value int
 	require.NoError(t, pool.QueryRow(t.Context(), `SELECT v FROM data_acme."`+storage.ViewName(long)+`"`).Scan(&value))
 	require.Equal(t, 2, value)

@@ -23,14 +23,15 @@ func (l *Logs) AddRoutes(api *authz.API) {
 	authz.HandleTask(api, huma.Operation{
 		OperationID: "task-logs", Method: http.MethodPost, Path: "/v1/task/logs", Tags: []string{"task protocol"},
 		Summary:      "Add lines to the log of a running attempt",
-		Description:  "Lines are numbered from 1. What is acknowledged is stored; a batch may be sent again.",
+		Description:  "Lines are numbered from 1. Acknowledged lines are stored; a batch may be sent again.",
 		MaxBodyBytes: 32 << 20,
 	}, l.handleAppend)
 
 	authz.Handle(api, authz.Reader, huma.Operation{
 		OperationID: "list-task-logs", Method: http.MethodGet, Path: "/v1/tasks/{id}/logs", Tags: []string{"tasks"},
-		Summary: "Read the log of a task, the first lines first",
-		Description: "With wait_seconds it waits for a line, so that a log can be followed from next_cursor to next_cursor. " +
+		Summary: "Read the log of a task, oldest lines first",
+		Description: "With wait_seconds, the call waits for a line, so that a client can follow a log from one " +
+			"next_cursor to the next. " +
 			"GET /v1/tasks/{id}/logs/stream is the same as server-sent events.",
 	}, l.handleRead)
 
@@ -49,16 +50,16 @@ func (l *Logs) handleAppend(ctx context.Context, c authz.Capability, in *appendI
 type readInput struct {
 	ID uuid.UUID `path:"id" format:"uuid"`
 	rest.PageInput
-	Attempt int  `query:"attempt" minimum:"0" doc:"Of this attempt only"`
+	Attempt int  `query:"attempt" minimum:"0" doc:"Only of this attempt"`
 	Tail    bool `query:"tail" doc:"The last lines instead of the first"`
-	Wait    int  `query:"wait_seconds" minimum:"0" maximum:"20" doc:"How long to wait for a line where there is none"`
+	Wait    int  `query:"wait_seconds" minimum:"0" maximum:"20" doc:"How long to wait if there is no line"`
 }
 
 // LogPage is a part of a task's log.
 type LogPage struct {
 	Items      []Line `json:"items" nullable:"false"`
-	NextCursor string `json:"next_cursor" doc:"Where what comes after these lines begins"`
-	Ended      bool   `json:"ended" doc:"The task has ended: what is not here does not come, unless it is taken up again"`
+	NextCursor string `json:"next_cursor" doc:"Continues after these lines"`
+	Ended      bool   `json:"ended" doc:"The task has ended; more lines follow only if it is retried"`
 }
 
 type readOutput struct{ Body LogPage }
@@ -81,13 +82,14 @@ func (l *Logs) handleRead(ctx context.Context, caller authz.Caller, in *readInpu
 	return &readOutput{page}, nil
 }
 
-// stream sends lines as server-sent events: `line` events with a Line each, then `end`. An event's id is its place, so a
-// browser that connects again goes on where it was.
+// stream sends lines as server-sent events: `line` events with a Line each, then `end`. An event's id is the line's
+// position, so a browser that reconnects continues where it was.
 func (l *Logs) stream(w http.ResponseWriter, r *http.Request, caller authz.Caller) error {
 	id, err := uuid.Parse(r.PathValue("id"))
 	if err != nil {
 		return fault.New(fault.NotFound, "%q is not the id of a task", r.PathValue("id"))
 	}
+
 	s := Selection{Limit: 500}
 	if s.After, err = eventPosition(r.Header.Get("Last-Event-ID")); err != nil {
 		return err
@@ -96,6 +98,7 @@ func (l *Logs) stream(w http.ResponseWriter, r *http.Request, caller authz.Calle
 	if err != nil {
 		return err
 	}
+
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("Cache-Control", "no-store")
 	out := http.NewResponseController(w)
@@ -105,11 +108,13 @@ func (l *Logs) stream(w http.ResponseWriter, r *http.Request, caller authz.Calle
 			if err != nil {
 				return nil
 			}
-			if _, err := fmt.Fprintf(w, "event: line\nid: %d.%d\ndata: %s\n\n", line.Attempt, line.Seq, text); err != nil {
-				return nil // it went away
+			if _, err := fmt.Fprintf(w, "event: line\nid: %d.%d\ndata: %s\n\n",
+				line.Attempt, line.Seq, text); err != nil {
+				return nil // the client went away
 			}
 			s.After = line.Position()
 		}
+
 		if ended && len(lines) < s.Limit {
 			_, _ = fmt.Fprint(w, "event: end\ndata: {}\n\n")
 			_ = out.Flush()
@@ -124,12 +129,12 @@ func (l *Logs) stream(w http.ResponseWriter, r *http.Request, caller authz.Calle
 			return nil
 		}
 		if lines, ended, err = l.Follow(r.Context(), caller, id, s, 15*time.Second); err != nil {
-			return nil // what was sent was an answer already; the browser asks again
+			return nil // the answer has begun, so an error cannot be sent; the browser reconnects
 		}
 	}
 }
 
-// eventPosition reads an event's id: ATTEMPT.SEQ, or nothing.
+// eventPosition parses an event's id: ATTEMPT.SEQ, or nothing.
 func eventPosition(id string) (p Position, err error) {
 	if id == "" {
 		return p, nil
@@ -140,7 +145,7 @@ func eventPosition(id string) (p Position, err error) {
 		p.Seq, err = strconv.ParseInt(seq, 10, 64)
 	}
 	if err != nil || p.Attempt < 0 || p.Seq < 0 || p.Attempt > 1<<30 {
-		return p, fault.New(fault.Invalid, "Last-Event-ID %q is of no line", id)
+		return p, fault.New(fault.Invalid, "Last-Event-ID %q is not the id of a line", id)
 	}
 	return p, nil
 }

@@ -15,20 +15,21 @@ import (
 	"github.com/dagctl/dagctl/worker/protocol"
 )
 
-// For a task that runs in this process: what its operator logs is kept as the task's. It is stored twice a second and at
-// the end; a process that dies takes the last half second with it, as nobody was told that it is kept. The process's own
-// log has only errors of it: what a user's program prints may quote rows.
+// A task that runs in this process logs through a slog.Logger, whose lines become the task's log. They are stored twice
+// a second and at the end. If the process dies, the last half second is lost; nobody was promised that it is kept. The
+// process's own log gets only the errors: what a user's program prints may quote rows.
 
 const storeEvery = 500 * time.Millisecond
 
-// Logger is base with what it logs kept as the attempt's log, cleaned of what must not be kept. end stores what is left;
-// it has to be called.
-func (l *Logs) Logger(base *slog.Logger, org, task uuid.UUID, attempt int, redact func(string) string) (log *slog.Logger, end func()) {
+// Logger returns a logger that writes to the attempt's log, with redact applied, and to base. The caller must call end,
+// which stores the remaining lines.
+func (l *Logs) Logger(base *slog.Logger, org, task uuid.UUID, attempt int,
+	redact func(string) string) (log *slog.Logger, end func()) {
 	s := &sink{logs: l, org: org, task: task, attempt: attempt, redact: redact}
 	return slog.New(&tee{base.Handler(), s, ""}), s.end
 }
 
-// sink gathers lines of one attempt.
+// sink collects lines of one attempt.
 type sink struct {
 	logs      *Logs
 	org, task uuid.UUID
@@ -39,7 +40,7 @@ type sink struct {
 	seq     int64
 	waiting []protocol.LogLine
 	timer   *time.Timer
-	storing sync.Mutex // one batch at a time, in their order
+	storing sync.Mutex // one batch at a time, in order
 }
 
 func (s *sink) add(at time.Time, level, text string) {
@@ -62,6 +63,7 @@ func (s *sink) store() {
 	if len(lines) == 0 {
 		return
 	}
+
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	err := pg.InTx(ctx, s.logs.Pool, func(ctx context.Context, tx pgx.Tx) error {
@@ -69,7 +71,8 @@ func (s *sink) store() {
 		return err
 	})
 	if err != nil {
-		s.logs.Log.Warn("lines of a task's log are lost", "task", s.task, "attempt", s.attempt, "lines", len(lines), "error", err)
+		s.logs.Log.Warn("lines of a task's log are lost", "task", s.task, "attempt", s.attempt, "lines",
+			len(lines), "error", err)
 	}
 }
 
@@ -82,14 +85,14 @@ func (s *sink) end() {
 	s.store()
 }
 
-// tee hands records to another handler and to a sink.
+// tee passes records to another handler and to a sink.
 type tee struct {
 	slog.Handler
 	to    *sink
-	attrs string // of the operator's own With, as text
+	attrs string // those of the operator's own With, as text
 }
 
-// Enabled is of the task's log: the process's own level does not thin it out.
+// Enabled applies the level of the task's log, which the process's own level does not affect.
 func (t *tee) Enabled(_ context.Context, level slog.Level) bool { return level >= slog.LevelInfo }
 
 func (t *tee) Handle(ctx context.Context, r slog.Record) error {

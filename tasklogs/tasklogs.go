@@ -1,8 +1,8 @@
-// Package tasklogs keeps what tasks say while they run, line by line, and shows it to people.
+// Package tasklogs keeps the logs of tasks, line by line, and shows them to people.
 //
-// Vocabulary: a line has a number within its attempt, from 1 without gaps; whoever sends lines may send them again, since
-// a number that is stored is passed over; what was acknowledged is stored. An attempt may say so much and no more: what is
-// beyond the cap is dropped, and a line says so. It owns task_logs.
+// Vocabulary: a line has a number within its attempt, from 1 without gaps. Lines may be sent again, because numbers
+// that are stored already are skipped; acknowledged lines are stored. An attempt may log up to a cap: lines beyond it
+// are dropped, and one line states that. It owns task_logs.
 package tasklogs
 
 import (
@@ -21,21 +21,23 @@ import (
 
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/dispatcher/views"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/worker/protocol"
 )
 
-// Config is what Logs need.
+// Config has the settings of Logs.
 type Config struct {
-	Pool       *pgxpool.Pool // the owner's: retention is for all orgs
+	Pool       *pgxpool.Pool // the owner's, for the retention of all orgs
 	Requests   *pgxpool.Pool // under row-level security
 	Dispatcher *dispatcher.Dispatcher
-	MaxBytes   int64         // of text that an attempt may say; default 8 MiB
+	Views      *views.Views
+	MaxBytes   int64         // of text that an attempt may log; default 8 MiB
 	Keep       time.Duration // how long lines stay; default 30 days
 	Log        *slog.Logger
 }
 
-// Logs keeps them.
+// Logs keeps the logs of tasks.
 type Logs struct{ Config }
 
 // The defaults of Config.
@@ -44,9 +46,9 @@ const (
 	DefaultKeep     = 30 * 24 * time.Hour
 )
 
-// New validates the config.
+// New returns Logs. It returns an error if the config is not complete.
 func New(c Config) (*Logs, error) {
-	if c.Pool == nil || c.Requests == nil || c.Dispatcher == nil {
+	if c.Pool == nil || c.Requests == nil || c.Dispatcher == nil || c.Views == nil {
 		return nil, errors.New("tasklogs: both pools and a dispatcher are needed")
 	}
 	c.MaxBytes = cmp.Or(c.MaxBytes, DefaultMaxBytes)
@@ -57,12 +59,13 @@ func New(c Config) (*Logs, error) {
 	return &Logs{c}, nil
 }
 
-// longest is the most bytes of one line; the rest of it is cut off.
+// longest is the most bytes of one line; longer lines are cut.
 const longest = 16 << 10
 
-// Append stores lines of a running attempt whose fence holds. Lines that leave a gap behind what is stored are not taken:
-// the answer says up to where there is something, and they are to be sent again from there.
-func (l *Logs) Append(ctx context.Context, c authz.Capability, f protocol.Fence, lines []protocol.LogLine) (answer protocol.LogsAnswer, err error) {
+// Append stores lines of a running attempt whose fence holds. It ignores lines that would leave a gap after the stored
+// ones. The answer has the number of the last stored line; the client must send the lines after it again.
+func (l *Logs) Append(ctx context.Context, c authz.Capability, f protocol.Fence,
+	lines []protocol.LogLine) (answer protocol.LogsAnswer, err error) {
 	err = l.Dispatcher.InAttempt(ctx, c, f, func(ctx context.Context, tx pgx.Tx) error {
 		answer, err = l.store(ctx, tx, c.OrgID, f.TaskID, f.Attempt, lines)
 		return err
@@ -70,28 +73,32 @@ func (l *Logs) Append(ctx context.Context, c authz.Capability, f protocol.Fence,
 	return answer, err
 }
 
-// store adds lines behind those that are there. Whoever calls it is the only one who does, for this attempt at this time.
-func (l *Logs) store(ctx context.Context, tx pgx.Tx, org, task uuid.UUID, attempt int, lines []protocol.LogLine) (protocol.LogsAnswer, error) {
-	var last, said int64
-	err := tx.QueryRow(ctx, `SELECT seq, bytes_so_far FROM task_logs WHERE task_id = $1 AND attempt = $2 AND org_id = $3 ORDER BY seq DESC LIMIT 1`,
-		task, attempt, org).Scan(&last, &said)
+// store adds lines after the stored ones. No two calls for the same attempt may run at the same time.
+func (l *Logs) store(ctx context.Context, tx pgx.Tx, org, task uuid.UUID, attempt int,
+	lines []protocol.LogLine) (protocol.LogsAnswer, error) {
+	var last, stored int64
+	err := tx.QueryRow(ctx, `SELECT seq, bytes_so_far FROM task_logs WHERE task_id = $1 AND attempt = $2 AND org_id = $3
+		ORDER BY seq DESC LIMIT 1`,
+		task, attempt, org).Scan(&last, &stored)
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 		return protocol.LogsAnswer{}, fmt.Errorf("log of task %s: %w", task, err)
 	}
-	fresh, answer := accept(last, said, l.MaxBytes, lines)
+	fresh, answer := accept(last, stored, l.MaxBytes, lines)
 	if len(fresh) == 0 {
 		return answer, nil
 	}
+
 	n := len(fresh)
 	numbers, sums := make([]int64, n), make([]int64, n)
 	times, levels, texts := make([]time.Time, n), make([]string, n), make([]string, n)
 	for i, line := range fresh {
-		said += int64(len(line.Text))
-		numbers[i], sums[i], times[i], levels[i], texts[i] = line.Seq, said, line.At, line.Level, line.Text
+		stored += int64(len(line.Text))
+		numbers[i], sums[i], times[i], levels[i], texts[i] = line.Seq, stored, line.At, line.Level, line.Text
 	}
 	_, err = tx.Exec(ctx, `
 		INSERT INTO task_logs (org_id, task_id, attempt, seq, at, level, text, bytes_so_far)
-		SELECT $1, $2, $3, w.* FROM unnest($4::bigint[], $5::timestamptz[], $6::text[], $7::text[], $8::bigint[]) AS w(seq, at, level, text, sum)
+		SELECT $1, $2, $3, w.* FROM unnest($4::bigint[], $5::timestamptz[], $6::text[], $7::text[], $8::bigint[])
+			AS w(seq, at, level, text, sum)
 		ON CONFLICT (task_id, attempt, seq) DO NOTHING`, org, task, attempt, numbers, times, levels, texts, sums)
 	if err != nil {
 		return protocol.LogsAnswer{}, fmt.Errorf("log of task %s: %w", task, err)
@@ -99,29 +106,31 @@ func (l *Logs) store(ctx context.Context, tx pgx.Tx, org, task uuid.UUID, attemp
 	return answer, nil
 }
 
-// accept decides which lines are new, and what is answered: last is the number of the last stored line, said the bytes of
-// all of them, most what an attempt may say. It is pure.
-func accept(last, said, most int64, lines []protocol.LogLine) (fresh []protocol.LogLine, answer protocol.LogsAnswer) {
+// accept returns the lines to store and the answer. It is pure. last is the number of the last stored line, stored the
+// bytes of all stored lines, and most the bytes that an attempt may log.
+func accept(last, stored, most int64, lines []protocol.LogLine) (fresh []protocol.LogLine, answer protocol.LogsAnswer) {
 	answer.Accepted = last
-	full := said >= most
+	full := stored >= most
 	for _, line := range lines {
 		switch {
 		case line.Seq <= answer.Accepted:
 			continue
-		case full: // what is dropped leaves no gap
+		case full: // dropped lines count as stored, so that they leave no gap
 			answer.Accepted = line.Seq
 			answer.Dropped++
 			continue
 		case line.Seq > answer.Accepted+1:
 			return fresh, answer
 		}
+
 		line.Text = clean(line.Text)
 		line.Level = cmp.Or(line.Level, "info")
 		answer.Accepted = line.Seq
-		if said += int64(len(line.Text)); said >= most {
+		if stored += int64(len(line.Text)); stored >= most {
 			full = true
 			line.Level = "warn"
-			line.Text = fmt.Sprintf("The attempt has said more than %d bytes: this line and those that follow are not kept.", most)
+			line.Text = fmt.Sprintf("The attempt has logged more than %d bytes: this line and those that follow are "+
+				"not kept.", most)
 			answer.Dropped++
 			fresh = append(fresh, line)
 			continue
@@ -131,7 +140,7 @@ func accept(last, said, most int64, lines []protocol.LogLine) (fresh []protocol.
 	return fresh, answer
 }
 
-// clean is a line as it may be stored and shown: valid text, without what moves a terminal's cursor, not too long.
+// clean returns a line that is safe to store and show: valid text, without terminal control, not too long.
 func clean(text string) string {
 	if len(text) > longest {
 		text = text[:longest] + "…"
@@ -156,34 +165,36 @@ type Line struct {
 	Text    string    `json:"text"`
 }
 
-// Position is a line's place in a task's log: attempts one after another.
+// Position is the position of a line in a task's log, in which attempts follow each other.
 type Position struct {
 	Attempt int   `json:"a"`
 	Seq     int64 `json:"s"`
 }
 
-// Position is the line's place.
+// Position returns the position of the line.
 func (l Line) Position() Position { return Position{l.Attempt, l.Seq} }
 
-// Selection says which lines to read.
+// Selection selects the lines to read.
 type Selection struct {
 	Attempt int // 0: of all
 	After   Position
 	Limit   int
-	Last    bool // the last ones instead of the first
+	Last    bool // the last lines instead of the first
 }
 
-// Read returns lines of a task, in their order, and whether the task has ended, so that no more will come unless it is
-// taken up again. Whoever may not read what the task makes sees no task.
-func (l *Logs) Read(ctx context.Context, caller authz.Caller, task uuid.UUID, s Selection) (lines []Line, ended bool, err error) {
-	// Asked first: lines that came before the end are there once it has ended.
-	if ended, err = l.Dispatcher.ReadableTask(ctx, caller, task); err != nil {
+// Read returns lines of a task, in order, and reports whether the task has ended, so that no more follow unless it is
+// retried. To a caller who may not read the task's outputs, the task does not exist.
+func (l *Logs) Read(ctx context.Context, caller authz.Caller, task uuid.UUID,
+	s Selection) (lines []Line, ended bool, err error) {
+	// Read the state first: once it is ended, all lines are stored.
+	if ended, err = l.Views.ReadableTask(ctx, caller, task); err != nil {
 		return nil, false, err
 	}
 	order := "ASC"
 	if s.Last {
 		order = "DESC"
 	}
+
 	err = pg.InOrgTx(ctx, l.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, `
 			SELECT attempt, seq, at, level, text FROM task_logs
@@ -207,11 +218,12 @@ func (l *Logs) Read(ctx context.Context, caller authz.Caller, task uuid.UUID, s 
 	return lines, ended, nil
 }
 
-// look is how often a log that is followed is looked at.
+// look is the interval at which Follow reads a log.
 const look = 250 * time.Millisecond
 
-// Follow is Read that waits for a first line, until the task has ended or the time is over.
-func (l *Logs) Follow(ctx context.Context, caller authz.Caller, task uuid.UUID, s Selection, wait time.Duration) (lines []Line, ended bool, err error) {
+// Follow is like Read, but waits for a first line until the task has ended or the time is over.
+func (l *Logs) Follow(ctx context.Context, caller authz.Caller, task uuid.UUID, s Selection,
+	wait time.Duration) (lines []Line, ended bool, err error) {
 	until := time.Now().Add(wait)
 	lines, ended, err = l.Read(ctx, caller, task, s)
 	for err == nil && len(lines) == 0 && !ended && time.Now().Before(until) {
@@ -228,14 +240,15 @@ func (l *Logs) Follow(ctx context.Context, caller authz.Caller, task uuid.UUID, 
 	return lines, ended, err
 }
 
-// news reports whether Read, which looks at far more, has more to tell than that a task goes on.
+// news reports whether Read, which is far more expensive, would find a new line or the end of the task.
 func (l *Logs) news(ctx context.Context, org, task uuid.UUID, s Selection) (news bool, err error) {
 	err = pg.InOrgTx(ctx, l.Requests, org, func(ctx context.Context, tx pgx.Tx) error {
-		if news, err = dispatcher.HasEnded(ctx, tx, org, task); err != nil || news {
+		if news, err = views.HasEnded(ctx, tx, org, task); err != nil || news {
 			return err
 		}
 		return tx.QueryRow(ctx, `
-			SELECT EXISTS (SELECT FROM task_logs WHERE task_id = $1 AND org_id = $2 AND (attempt, seq) > ($3, $4) AND ($5 = 0 OR attempt = $5))`,
+			SELECT EXISTS (SELECT FROM task_logs WHERE task_id = $1 AND org_id = $2 AND (attempt, seq) > ($3, $4)
+				AND ($5 = 0 OR attempt = $5))`,
 			task, org, s.After.Attempt, s.After.Seq, s.Attempt).Scan(&news) // task_logs_pkey
 	})
 	if err != nil {
@@ -244,10 +257,10 @@ func (l *Logs) news(ctx context.Context, org, task uuid.UUID, s Selection) (news
 	return news, nil
 }
 
-// sweepEvery is how often lines past their time are removed.
+// sweepEvery is the interval at which Run removes old lines.
 const sweepEvery = time.Hour
 
-// Run removes lines past their time until ctx ends.
+// Run removes old lines until ctx ends.
 func (l *Logs) Run(ctx context.Context) error {
 	for {
 		if err := l.Sweep(ctx, time.Now()); err != nil && ctx.Err() == nil {
@@ -261,12 +274,13 @@ func (l *Logs) Run(ctx context.Context) error {
 	}
 }
 
-// Sweep removes the lines that are past their time, in batches that hold no lock for long.
+// Sweep removes lines older than Keep, in batches that hold no lock for long.
 func (l *Logs) Sweep(ctx context.Context, now time.Time) error {
 	const batch = 10_000
 	for {
 		tag, err := l.Pool.Exec(ctx, `
-			DELETE FROM task_logs WHERE ctid = ANY(ARRAY(SELECT ctid FROM task_logs WHERE at < $1 LIMIT $2))`, // idx_task_logs_at
+			DELETE FROM task_logs WHERE ctid = ANY(ARRAY(SELECT ctid FROM task_logs WHERE at < $1
+				LIMIT $2))`, // idx_task_logs_at
 			now.Add(-l.Keep), batch)
 		if err != nil {
 			return fmt.Errorf("remove old task logs: %w", err)

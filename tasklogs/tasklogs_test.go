@@ -9,7 +9,7 @@ import (
 	"github.com/dagctl/dagctl/worker/protocol"
 )
 
-func TestLinesAreTakenOnceAndInOrder(t *testing.T) {
+func TestLinesAreStoredOnceAndInOrder(t *testing.T) {
 	t.Parallel()
 	lines := func(numbers ...int64) (out []protocol.LogLine) {
 		for _, n := range numbers {
@@ -17,11 +17,12 @@ func TestLinesAreTakenOnceAndInOrder(t *testing.T) {
 		}
 		return out
 	}
+
 	for name, c := range map[string]struct {
-		last, said int64
-		lines      []protocol.LogLine
-		fresh      []int64
-		answer     protocol.LogsAnswer
+		last, stored int64
+		lines        []protocol.LogLine
+		fresh        []int64
+		answer       protocol.LogsAnswer
 	}{
 		"first":         {0, 0, lines(1, 2), []int64{1, 2}, protocol.LogsAnswer{Accepted: 2}},
 		"again":         {2, 20, lines(1, 2, 3), []int64{3}, protocol.LogsAnswer{Accepted: 3}},
@@ -34,11 +35,12 @@ func TestLinesAreTakenOnceAndInOrder(t *testing.T) {
 		"over the cap":  {8, 80, lines(9, 10, 11, 12), []int64{9, 10}, protocol.LogsAnswer{Accepted: 12, Dropped: 3}},
 		"full":          {10, 200, lines(11, 12), nil, protocol.LogsAnswer{Accepted: 12, Dropped: 2}},
 	} {
-		fresh, answer := accept(c.last, c.said, 100, c.lines)
+		fresh, answer := accept(c.last, c.stored, 100, c.lines)
 		var numbers []int64
 		for _, line := range fresh {
 			numbers = append(numbers, line.Seq)
 		}
+
 		require.Equal(t, c.fresh, numbers, name)
 		require.Equal(t, c.answer, answer, name)
 	}

@@ -9,16 +9,16 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/dispatcher/sources"
 	"github.com/dagctl/dagctl/internal/pg"
 )
 
-// deliverBatch bounds what one transaction delivers.
+// deliverBatch is the most timers that one transaction delivers.
 const deliverBatch = 100
 
-// deliverDue makes the tasks of the timers that are due, each in the transaction that moves the timer on, so that an
-// occurrence is a task exactly once whichever process is killed. Others pass over the rows it has locked. It relies on
-// idx_scheduled_events_due.
+// deliverDue creates the tasks of the timers that are due, each in the transaction that moves the timer on, so that an
+// occurrence becomes a task exactly once, whichever process is killed. Other processes skip the rows that it has
+// locked. It relies on idx_scheduled_events_due.
 func (t *Timers) deliverDue(ctx context.Context, now time.Time) (more bool, err error) {
 	fired, seen := 0, 0
 	err = pg.InTx(ctx, t.Pool, func(ctx context.Context, tx pgx.Tx) error {
@@ -31,6 +31,7 @@ func (t *Timers) deliverDue(ctx context.Context, now time.Time) (more bool, err 
 		if err != nil {
 			return err
 		}
+
 		type dueTimer struct {
 			org uuid.UUID
 			Timer
@@ -41,9 +42,10 @@ func (t *Timers) deliverDue(ctx context.Context, now time.Time) (more bool, err 
 		if err != nil {
 			return err
 		}
+
 		seen = len(due)
 		for _, d := range due {
-			// Each in a savepoint: one that cannot be delivered holds up no other.
+			// Each in a savepoint: a timer that cannot be delivered does not hold up the others.
 			failed := pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) error { return t.deliver(ctx, tx, d.org, d.Timer, now) })
 			if failed == nil {
 				fired++
@@ -58,23 +60,26 @@ func (t *Timers) deliverDue(ctx context.Context, now time.Time) (more bool, err 
 	if err != nil {
 		return false, fmt.Errorf("deliver timers: %w", err)
 	}
+
 	if fired > 0 {
 		t.Dispatcher.Wake()
 	}
 	return seen == deliverBatch, nil
 }
 
-// deliver makes the task of one occurrence and moves the timer on to its next.
+// deliver creates the task of one occurrence and moves the timer on to its next.
 func (t *Timers) deliver(ctx context.Context, tx pgx.Tx, org uuid.UUID, timer Timer, now time.Time) error {
 	zone, err := loadZone(timer.Timezone)
 	if err != nil {
 		return err
 	}
-	err = t.Dispatcher.EnqueueTimer(ctx, tx, dispatcher.TimerTask{Org: org, DAG: timer.DAG, Job: timer.Job, Key: occurrence(timer),
+	err = t.Sources.EnqueueTimer(ctx, tx, sources.TimerTask{Org: org, DAG: timer.DAG, Job: timer.Job,
+		Key:     occurrence(timer),
 		Payload: timer.Payload, At: timer.UTC}, now)
 	if err != nil {
 		return err
 	}
+
 	local, again, err := next(timer, zone, now)
 	if err != nil {
 		return err
@@ -84,13 +89,15 @@ func (t *Timers) deliver(ctx context.Context, tx pgx.Tx, org uuid.UUID, timer Ti
 		status, local, utc = "COMPLETED", timer.local, timer.UTC
 	}
 	_, err = tx.Exec(ctx, `
-		UPDATE scheduled_events SET status = $3, target_timestamp_local = $4, target_timestamp_utc = $5, executed_at = $6,
+		UPDATE scheduled_events SET status = $3, target_timestamp_local = $4, target_timestamp_utc = $5,
+			executed_at = $6,
 			failure_reason = NULL, retry_count = 0, retry_at = NULL, version = version + 1, updated_at = $6
 		WHERE org_id = $1 AND id = $2 AND status = 'PENDING'`, org, timer.ID, status, local, utc, now)
 	return err
 }
 
-// The back-off of a delivery: 1 min, doubled to 1 h; after ten tries the timer has failed, until somebody changes it.
+// The back-off of a delivery: 1 min, doubled up to 1 h. After ten tries the timer has failed, until somebody changes
+// it.
 const (
 	deliverTries = 10
 	longestWait  = time.Hour
@@ -102,7 +109,8 @@ func postpone(ctx context.Context, tx pgx.Tx, org uuid.UUID, timer Timer, cause 
 		status = "FAILED"
 	}
 	_, err := tx.Exec(ctx, `
-		UPDATE scheduled_events SET status = $3, retry_count = retry_count + 1, retry_at = $4, failure_reason = $5, version = version + 1, updated_at = $6
+		UPDATE scheduled_events SET status = $3, retry_count = retry_count + 1, retry_at = $4, failure_reason = $5,
+			version = version + 1, updated_at = $6
 		WHERE org_id = $1 AND id = $2 AND status = 'PENDING'`, org, timer.ID, status, now.Add(wait), cause.Error(), now)
 	return err
 }

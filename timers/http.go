@@ -16,20 +16,34 @@ import (
 func (t *Timers) AddRoutes(api *authz.API) {
 	const all, one = "/v1/scheduled-events", "/v1/scheduled-events/{id}"
 	tags := []string{"timers"}
-	authz.Handle(api, authz.Writer, huma.Operation{OperationID: "create-timer", Method: http.MethodPost, Path: all, Tags: tags,
-		Summary: "Make a timer", DefaultStatus: http.StatusCreated}, t.handleCreate)
-	authz.Handle(api, authz.Reader, huma.Operation{OperationID: "list-timers", Method: http.MethodGet, Path: all, Tags: tags,
+	authz.Handle(api, authz.Writer, huma.Operation{OperationID: "create-timer",
+		Method: http.MethodPost, Path: all, Tags: tags,
+		Summary: "Create a timer", DefaultStatus: http.StatusCreated,
+		Description: "target_timestamp_local, such as 2027-03-14T09:00:00, is on the wall clock of the zone; with " +
+			"repeat cron it is the first time " +
+			"that counts, now if absent. Timers are moved and deleted by their group. If a timer was created with " +
+			"the same idempotency_key before, the answer is that timer, and none is created.",
+	}, t.handleCreate)
+
+	authz.Handle(api, authz.Reader, huma.Operation{OperationID: "list-timers",
+		Method: http.MethodGet, Path: all, Tags: tags,
 		Summary: "List timers, the oldest first"}, t.handleList)
-	authz.Handle(api, authz.Writer, huma.Operation{OperationID: "move-timers", Method: http.MethodPatch, Path: all, Tags: tags,
-		Summary: "Have the timers of a group fire by another zone, at the local times they have"}, t.handleMove)
-	authz.Handle(api, authz.Writer, huma.Operation{OperationID: "delete-timers", Method: http.MethodDelete, Path: all, Tags: tags,
+	authz.Handle(api, authz.Writer, huma.Operation{OperationID: "move-timers",
+		Method: http.MethodPatch, Path: all, Tags: tags,
+		Summary: "Move the timers of a group to another zone; they keep their local times"}, t.handleMove)
+	authz.Handle(api, authz.Writer, huma.Operation{OperationID: "delete-timers",
+		Method: http.MethodDelete, Path: all, Tags: tags,
 		Summary: "Delete every timer of a group"}, t.handleDeleteGroup)
-	authz.Handle(api, authz.Reader, huma.Operation{OperationID: "get-timer", Method: http.MethodGet, Path: one, Tags: tags,
+
+	authz.Handle(api, authz.Reader, huma.Operation{OperationID: "get-timer",
+		Method: http.MethodGet, Path: one, Tags: tags,
 		Summary: "Get a timer"}, t.handleGet)
-	authz.Handle(api, authz.Writer, huma.Operation{OperationID: "update-timer", Method: http.MethodPatch, Path: one, Tags: tags,
-		Summary: "TimerChange a timer"}, t.handleUpdate)
-	authz.Handle(api, authz.Writer, huma.Operation{OperationID: "delete-timer", Method: http.MethodDelete, Path: one, Tags: tags,
-		Summary: "Delete a timer; the tasks that it made stay"}, t.handleDelete)
+	authz.Handle(api, authz.Writer, huma.Operation{OperationID: "update-timer",
+		Method: http.MethodPatch, Path: one, Tags: tags,
+		Summary: "Change a timer"}, t.handleUpdate)
+	authz.Handle(api, authz.Writer, huma.Operation{OperationID: "delete-timer",
+		Method: http.MethodDelete, Path: one, Tags: tags,
+		Summary: "Delete a timer; its tasks stay"}, t.handleDelete)
 }
 
 type (
@@ -71,7 +85,7 @@ type (
 	}
 )
 
-// Counted says how many timers an operation on a group was about.
+// Counted is the number of timers that an operation on a group changed.
 type Counted struct {
 	Timers int `json:"timers"`
 }

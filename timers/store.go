@@ -16,37 +16,43 @@ import (
 	"github.com/dagctl/dagctl/internal/rest"
 )
 
-// columns is what scanTimer scans.
-const columns = `id, dag_name, job_name, event_type, coalesce(group_key, ''), status, target_timestamp_utc, target_timestamp_local, anchor_local,
-	target_timezone, coalesce(repeat, 'none'), coalesce(schedule, ''), executed_at, coalesce(failure_reason, ''), retry_count, version, idempotency_key,
-	delivery_payload, created_at, updated_at`
+// columns are the columns that scanTimer scans.
+const columns = `
+	id, dag_name, job_name, event_type, coalesce(group_key, ''), status,
+	target_timestamp_utc, target_timestamp_local, anchor_local, target_timezone,
+	coalesce(repeat, 'none'), coalesce(schedule, ''), executed_at, coalesce(failure_reason, ''), retry_count,
+	version, idempotency_key, delivery_payload, created_at, updated_at`
 
 func scanTimer(row pgx.CollectableRow, t *Timer, before ...any) error {
-	err := row.Scan(append(before, &t.ID, &t.DAG, &t.Job, &t.EventType, &t.Group, &t.Status, &t.UTC, &t.local, &t.anchor, &t.Timezone, &t.Repeat, &t.Schedule,
-		&t.ExecutedAt, &t.FailureReason, &t.RetryCount, &t.Version, &t.IdempotencyKey, &t.Payload, &t.CreatedAt, &t.UpdatedAt)...)
+	err := row.Scan(append(before,
+		&t.ID, &t.DAG, &t.Job, &t.EventType, &t.Group, &t.Status,
+		&t.UTC, &t.local, &t.anchor, &t.Timezone,
+		&t.Repeat, &t.Schedule, &t.ExecutedAt, &t.FailureReason, &t.RetryCount,
+		&t.Version, &t.IdempotencyKey, &t.Payload, &t.CreatedAt, &t.UpdatedAt)...)
 	t.Local = t.local.Format(localLayout)
 	return err
 }
 
 func scanOwn(row pgx.CollectableRow) (t Timer, err error) { return t, scanTimer(row, &t) }
 
-// NewTimer asks for a timer.
+// NewTimer describes a timer to create.
 type NewTimer struct {
 	DAG            string          `json:"dag" minLength:"1" maxLength:"63"`
 	Job            string          `json:"job" minLength:"1" maxLength:"63" doc:"A job whose source is of kind timer"`
-	EventType      string          `json:"event_type,omitempty" maxLength:"50" doc:"For people; timer when left out"`
-	Group          string          `json:"group,omitempty" maxLength:"200" doc:"What it is moved and deleted with, such as a user"`
-	Local          string          `json:"target_timestamp_local,omitempty" maxLength:"30" example:"2027-03-14T09:00:00" doc:"On the wall clock of the zone; with repeat cron the first that counts, now when left out"`
+	EventType      string          `json:"event_type,omitempty" maxLength:"50" doc:"For people. Default: timer"`
+	Group          string          `json:"group,omitempty" maxLength:"200" doc:"Such as a user"`
+	Local          string          `json:"target_timestamp_local,omitempty" maxLength:"30" doc:"Local time in the zone"`
 	Timezone       string          `json:"target_timezone" maxLength:"100" example:"Europe/Berlin"`
 	Repeat         string          `json:"repeat,omitempty" enum:"none,yearly,cron"`
-	Schedule       string          `json:"schedule,omitempty" maxLength:"100" doc:"Of repeat cron: five fields or @daily, ..."`
-	IdempotencyKey string          `json:"idempotency_key,omitempty" maxLength:"255" doc:"A timer made with this key before is answered, not made again"`
-	Payload        json.RawMessage `json:"delivery_payload,omitempty" doc:"Of its tasks"`
+	Schedule       string          `json:"schedule,omitempty" maxLength:"100" doc:"Five fields or @daily, ..."`
+	IdempotencyKey string          `json:"idempotency_key,omitempty" maxLength:"255" doc:"One timer per key"`
+	Payload        json.RawMessage `json:"delivery_payload,omitempty" doc:"The payload of its tasks"`
 }
 
-// timer is the request as a timer, with its first occurrence.
+// timer returns the requested timer, with its first occurrence.
 func (n NewTimer) timer(now time.Time) (Timer, error) {
-	t := Timer{ID: uuid.Must(uuid.NewV7()), DAG: n.DAG, Job: n.Job, EventType: n.EventType, Group: n.Group, Timezone: n.Timezone, Repeat: n.Repeat,
+	t := Timer{ID: uuid.Must(uuid.NewV7()), DAG: n.DAG, Job: n.Job, EventType: n.EventType, Group: n.Group,
+		Timezone: n.Timezone, Repeat: n.Repeat,
 		Schedule: n.Schedule, IdempotencyKey: n.IdempotencyKey, Payload: n.Payload}
 	if t.EventType == "" {
 		t.EventType = "timer"
@@ -54,6 +60,7 @@ func (n NewTimer) timer(now time.Time) (Timer, error) {
 	if t.Repeat == "" {
 		t.Repeat = never
 	}
+
 	if t.IdempotencyKey == "" {
 		t.IdempotencyKey = t.ID.String()
 	}
@@ -63,15 +70,16 @@ func (n NewTimer) timer(now time.Time) (Timer, error) {
 	return t, t.schedule(n.Local, now)
 }
 
-// schedule sets when the timer fires next, from a local time and what the timer has of zone, repetition and schedule.
+// schedule sets when the timer fires next, from a local time and the timer's zone, repetition and schedule.
 func (t *Timer) schedule(local string, now time.Time) error {
 	zone, err := loadZone(t.Timezone)
 	if err != nil {
 		return err
 	}
 	if (t.Repeat == byCron) != (t.Schedule != "") {
-		return fault.New(fault.Invalid, "`schedule` goes with `repeat: cron`")
+		return fault.New(fault.Invalid, "`schedule` is only allowed with `repeat: cron`")
 	}
+
 	switch {
 	case local != "":
 		if t.anchor, err = parseLocal(local); err != nil {
@@ -85,7 +93,7 @@ func (t *Timer) schedule(local string, now time.Time) error {
 	return t.place(zone, now)
 }
 
-// place works out the next occurrence of the timer in a zone.
+// place sets the next occurrence of the timer in a zone.
 func (t *Timer) place(zone *time.Location, now time.Time) (err error) {
 	if t.local, err = first(*t, zone, now); err != nil {
 		return err
@@ -94,30 +102,38 @@ func (t *Timer) place(zone *time.Location, now time.Time) (err error) {
 	return nil
 }
 
-// Create makes a timer. One that was made with the same idempotency key is answered instead, and made is false.
-func (t *Timers) Create(ctx context.Context, caller authz.Caller, n NewTimer, now time.Time) (timer Timer, made bool, err error) {
+// Create creates a timer. If one was created with the same idempotency key before, Create returns that one, and made is
+// false.
+func (t *Timers) Create(ctx context.Context, caller authz.Caller, n NewTimer,
+	now time.Time) (timer Timer, made bool, err error) {
 	wanted, err := n.timer(now)
 	if err != nil {
 		return timer, false, err
 	}
+
 	err = pg.InOrgTx(ctx, t.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
-		if err := t.Dispatcher.CheckTimer(ctx, tx, caller.OrgID, n.DAG, n.Job, n.Payload); err != nil {
+		if err := t.Sources.CheckTimer(ctx, tx, caller.OrgID, n.DAG, n.Job, n.Payload); err != nil {
 			return err
 		}
 		rows, err := tx.Query(ctx, `
-			INSERT INTO scheduled_events (id, org_id, dag_name, job_name, event_type, group_key, target_timestamp_utc, target_timestamp_local, anchor_local,
+			INSERT INTO scheduled_events (id, org_id, dag_name, job_name, event_type, group_key, target_timestamp_utc,
+				target_timestamp_local, anchor_local,
 				target_timezone, repeat, schedule, idempotency_key, delivery_payload, created_at, updated_at)
-			VALUES ($1, $2, $3, $4, $5, NULLIF($6, ''), $7, $8, $9, $10, NULLIF($11, 'none'), NULLIF($12, ''), $13, $14, $15, $15)
+			VALUES ($1, $2, $3, $4, $5, NULLIF($6, ''), $7, $8, $9, $10, NULLIF($11, 'none'), NULLIF($12, ''), $13,
+				$14, $15, $15)
 			ON CONFLICT (org_id, idempotency_key) DO NOTHING
 			RETURNING `+columns,
-			wanted.ID, caller.OrgID, wanted.DAG, wanted.Job, wanted.EventType, wanted.Group, wanted.UTC, wanted.local, wanted.anchor,
+			wanted.ID, caller.OrgID, wanted.DAG, wanted.Job, wanted.EventType, wanted.Group, wanted.UTC, wanted.local,
+			wanted.anchor,
 			wanted.Timezone, wanted.Repeat, wanted.Schedule, wanted.IdempotencyKey, wanted.Payload, now)
 		if err != nil {
 			return err
 		}
+
 		timer, err = pgx.CollectExactlyOneRow(rows, scanOwn)
 		if made = err == nil; made {
-			return authz.Audit(ctx, tx, caller, "timer.create", "timer:"+timer.ID.String(), map[string]any{"job": n.DAG + "/" + n.Job, "group": n.Group})
+			return authz.Audit(ctx, tx, caller, "timer.create", "timer:"+timer.ID.String(),
+				map[string]any{"job": n.DAG + "/" + n.Job, "group": n.Group})
 		}
 		if !errors.Is(err, pgx.ErrNoRows) {
 			return err
@@ -132,18 +148,19 @@ func (t *Timers) Create(ctx context.Context, caller authz.Caller, n NewTimer, no
 }
 
 func one(ctx context.Context, tx pgx.Tx, caller authz.Caller, where string, arg any) (Timer, error) {
-	rows, err := tx.Query(ctx, `SELECT `+columns+` FROM scheduled_events WHERE org_id = $1 AND `+where, caller.OrgID, arg)
+	rows, err := tx.Query(ctx, `SELECT `+columns+` FROM scheduled_events WHERE org_id = $1 AND `+where, caller.OrgID,
+		arg)
 	if err != nil {
 		return Timer{}, err
 	}
 	timer, err := pgx.CollectExactlyOneRow(rows, scanOwn)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return timer, fault.New(fault.NotFound, "there is no timer %v", arg).WithHint("`dagctl timers list` shows them")
+		return timer, fault.New(fault.NotFound, "there is no timer %v", arg).WithHint("`dagctl timers list` lists them")
 	}
 	return timer.seenBy(caller), err
 }
 
-// seenBy leaves out what only writers see.
+// seenBy returns the timer without the fields that only writers see, if the caller is none.
 func (t Timer) seenBy(caller authz.Caller) Timer {
 	if !caller.Is(authz.RoleWriter) {
 		t.Payload, t.FailureReason = nil, ""
@@ -160,7 +177,7 @@ func (t *Timers) Get(ctx context.Context, caller authz.Caller, id uuid.UUID) (ti
 	return timer, err
 }
 
-// Filter narrows a list. Empty fields do not.
+// Filter selects timers. Empty fields select all.
 type Filter struct {
 	DAG    string `query:"dag" maxLength:"63"`
 	Job    string `query:"job" maxLength:"63"`
@@ -168,8 +185,9 @@ type Filter struct {
 	Status string `query:"status" enum:"PENDING,PROCESSING,COMPLETED,FAILED"`
 }
 
-// List lists timers, the oldest first.
-func (t *Timers) List(ctx context.Context, caller authz.Caller, f Filter, page rest.PageInput) (list rest.List[Timer], err error) {
+// List returns timers, the oldest first.
+func (t *Timers) List(ctx context.Context, caller authz.Caller, f Filter,
+	page rest.PageInput) (list rest.List[Timer], err error) {
 	var after uuid.UUID
 	if _, err := page.After(&after); err != nil {
 		return list, err
@@ -177,11 +195,13 @@ func (t *Timers) List(ctx context.Context, caller authz.Caller, f Filter, page r
 	err = pg.InOrgTx(ctx, t.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, `
 			SELECT `+columns+` FROM scheduled_events
-			WHERE org_id = $1 AND id > $2 AND ($3 = '' OR dag_name = $3) AND ($4 = '' OR job_name = $4) AND ($5 = '' OR group_key = $5) AND ($6 = '' OR status = $6)
+			WHERE org_id = $1 AND id > $2 AND ($3 = '' OR dag_name = $3) AND ($4 = '' OR job_name = $4) AND ($5 = ''
+				OR group_key = $5) AND ($6 = '' OR status = $6)
 			ORDER BY id LIMIT $7`, caller.OrgID, after, f.DAG, f.Job, f.Group, f.Status, page.Limit+1)
 		if err != nil {
 			return err
 		}
+
 		found, err := pgx.CollectRows(rows, scanOwn)
 		if err != nil {
 			return err

@@ -1,11 +1,11 @@
-// Package timers keeps scheduled events: moments that somebody asked for, each to become a task of a timer job.
+// Package timers keeps scheduled events: moments at which a timer job gets a task.
 //
-// Vocabulary: a timer (scheduled event) names a local time and an IANA zone, which together are an instant; it fires
-// once, or repeats yearly or by a cron schedule on the zone's wall clock, and each firing is an occurrence, known by its
-// local time. A group holds the timers of one user or thing, to be moved to another zone or deleted together. A timer
-// names its job by DAG and job name, so it survives every edit of the job.
+// Vocabulary: a timer (scheduled event) has a local time and an IANA zone, which together are an instant. It fires
+// once, or repeats yearly or by a cron schedule on the zone's wall clock. Each firing is an occurrence, identified by
+// its local time. A group holds timers that are moved to another zone or deleted together, such as those of one user. A
+// timer names its job by DAG and job name, so it survives every edit of the job.
 //
-// It is a slice of its own, since all it wants of the dispatcher is one task. It owns scheduled_events.
+// It is a slice of its own, because all it needs of the dispatcher is to create one task. It owns scheduled_events.
 package timers
 
 import (
@@ -21,22 +21,24 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/dispatcher/sources"
 )
 
-// Config is what Timers need.
+// Config has the settings of Timers.
 type Config struct {
-	Pool       *pgxpool.Pool // the owner's: timers of all orgs come due
+	Pool       *pgxpool.Pool // the owner's, for the timers of all orgs that are due
 	Requests   *pgxpool.Pool // under row-level security
 	Dispatcher *dispatcher.Dispatcher
+	Sources    *sources.Sources
 	Log        *slog.Logger
 }
 
-// Timers keeps them and delivers those that are due. Any number of processes do so on one database.
+// Timers keeps timers and delivers those that are due. Any number of processes may do so on one database.
 type Timers struct{ Config }
 
-// New validates the config.
+// New returns Timers. It returns an error if the config is not complete.
 func New(c Config) (*Timers, error) {
-	if c.Pool == nil || c.Requests == nil || c.Dispatcher == nil {
+	if c.Pool == nil || c.Requests == nil || c.Dispatcher == nil || c.Sources == nil {
 		return nil, errors.New("timers: both pools and a dispatcher are needed")
 	}
 	if c.Log == nil {
@@ -54,20 +56,20 @@ type Timer struct {
 	Group          string          `json:"group,omitempty"`
 	Status         string          `json:"status" enum:"PENDING,PROCESSING,COMPLETED,FAILED"`
 	UTC            time.Time       `json:"target_timestamp_utc" doc:"When it fires next"`
-	Local          string          `json:"target_timestamp_local" doc:"The same on the wall clock of target_timezone" example:"2027-03-14T09:00:00"`
+	Local          string          `json:"target_timestamp_local" doc:"The same, in target_timezone"`
 	Timezone       string          `json:"target_timezone" example:"Europe/Berlin"`
 	Repeat         string          `json:"repeat" enum:"none,yearly,cron"`
-	Schedule       string          `json:"schedule,omitempty" doc:"Of repeat cron"`
+	Schedule       string          `json:"schedule,omitempty" doc:"For repeat cron"`
 	ExecutedAt     *time.Time      `json:"executed_at,omitempty" doc:"When it fired last"`
 	FailureReason  string          `json:"failure_reason,omitempty"`
 	RetryCount     int             `json:"retry_count"`
 	Version        int             `json:"version" doc:"Grows with every change; the ETag"`
 	IdempotencyKey string          `json:"idempotency_key"`
-	Payload        json.RawMessage `json:"delivery_payload,omitempty" doc:"Of the task; for writers"`
+	Payload        json.RawMessage `json:"delivery_payload,omitempty" doc:"The payload of its tasks; for writers"`
 	CreatedAt      time.Time       `json:"created_at"`
 	UpdatedAt      time.Time       `json:"updated_at"`
 
-	anchor time.Time // the local time that was asked for; yearly repetitions go by it
+	anchor time.Time // the requested local time, on which yearly repetitions are based
 	local  time.Time // as Local
 }
 

@@ -16,44 +16,47 @@ import (
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/dispatcher/service"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/internal/rest"
 	"github.com/dagctl/dagctl/internal/testdb"
 	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/registry"
+	"github.com/dagctl/dagctl/registry/deploy"
 	"github.com/dagctl/dagctl/storage"
 )
 
-// world is a database with an org, a dispatcher that runs, and timers whose sweep the test turns by hand.
+// world is a database with an org, a dispatcher that runs, and timers that the test delivers by hand.
 type world struct {
 	t              *testing.T
 	pool, requests *pgxpool.Pool
 	registry       *registry.Registry
-	dispatcher     *dispatcher.Dispatcher
+	dispatcher     *service.Service
 	timers         *Timers
 	caller         authz.Caller
-	told           *told
+	told           *recorder
 }
 
-// told is an operator that remembers the payloads of its tasks.
-type told struct {
+// recorder is an operator that records the payloads of its tasks.
+type recorder struct {
 	mu       sync.Mutex
 	payloads []string
 }
 
-func (*told) Spec() dag.OperatorSpec {
-	return dag.OperatorSpec{Name: "told", Version: "1.0.0", Source: true, Effect: dag.EffectExternal, ConfigSchema: json.RawMessage(`{}`)}
+func (*recorder) Spec() dag.OperatorSpec {
+	return dag.OperatorSpec{Name: "told", Version: "1.0.0", Source: true, Effect: dag.EffectExternal,
+		ConfigSchema: json.RawMessage(`{}`)}
 }
 
-func (o *told) Run(_ context.Context, t *operators.Task) (operators.Result, error) {
+func (o *recorder) Run(_ context.Context, t *operators.Task) (operators.Result, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.payloads = append(o.payloads, string(t.Payload))
 	return operators.Result{}, nil
 }
 
-func (o *told) count() int {
+func (o *recorder) count() int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return len(o.payloads)
@@ -72,7 +75,7 @@ jobs:
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{t: t, told: &told{}}
+	w := &world{t: t, told: &recorder{}}
 	url, log := testdb.URL(t), slog.New(slog.DiscardHandler)
 	open := func(opener func(context.Context, string, ...pg.Option) (*pgxpool.Pool, error)) *pgxpool.Pool {
 		pool, err := opener(t.Context(), url, pg.WithMaxConns(8))
@@ -83,16 +86,21 @@ func newWorld(t *testing.T) *world {
 	w.pool, w.requests = open(pg.Open), open(pg.OpenRequests)
 	store, err := storage.New(storage.Config{Root: t.TempDir(), Pool: w.pool})
 	require.NoError(t, err)
+
 	t.Cleanup(func() { require.NoError(t, store.Close()) })
 	ops, err := operators.NewRegistry(w.told)
 	require.NoError(t, err)
-	w.registry, err = registry.New(registry.Config{Pool: w.pool, Requests: w.requests, Storage: store, Catalog: ops.Catalog([]string{"dispatcher"}), Log: log})
+	w.registry, err = registry.New(registry.Config{Pool: w.pool, Requests: w.requests, Storage: store,
+		Catalog: ops.Catalog([]string{"dispatcher"}), Log: log})
 	require.NoError(t, err)
-	w.dispatcher, err = dispatcher.New(dispatcher.Config{Pool: w.pool, Requests: w.requests, Registry: w.registry, Operators: ops, Storage: store,
+	w.dispatcher, err = service.New(service.Config{Config: dispatcher.Config{Pool: w.pool, Requests: w.requests, Registry: w.registry,
+		Operators: ops, Storage: store,
 		Runner:   &operators.Runner{Registry: ops, Storage: store, ScratchDir: t.TempDir(), Log: log},
-		Runtimes: []string{"dispatcher"}, WorkerID: "one", Poll: 50 * time.Millisecond, Log: log})
+		Runtimes: []string{"dispatcher"}, WorkerID: "one", Poll: 50 * time.Millisecond, Log: log,
+	}})
 	require.NoError(t, err)
-	w.timers, err = New(Config{Pool: w.pool, Requests: w.requests, Dispatcher: w.dispatcher, Log: log})
+
+	w.timers, err = New(Config{Pool: w.pool, Requests: w.requests, Dispatcher: w.dispatcher.Dispatcher, Sources: w.dispatcher.Sources, Log: log})
 	require.NoError(t, err)
 	org, err := authz.CreateOrg(t.Context(), w.pool, "acme", "Acme")
 	require.NoError(t, err)
@@ -107,12 +115,14 @@ func newWorld(t *testing.T) *world {
 
 func (w *world) deploy(attempts int) {
 	w.t.Helper()
-	deployed, err := w.registry.Deploy(w.t.Context(), w.caller, "mail", registry.DeployRequest{YAML: fmt.Sprintf(birthdays, attempts)})
+	deployed, err := deploy.New(w.registry).Deploy(w.t.Context(), w.caller, "mail",
+		registry.DeployRequest{YAML: fmt.Sprintf(birthdays, attempts)})
 	require.NoError(w.t, err)
 	w.dispatcher.Wake()
 	require.Eventually(w.t, func() bool {
 		var status string
-		err := w.pool.QueryRow(w.t.Context(), `SELECT status FROM dag_versions WHERE id = $1`, deployed.Version.ID).Scan(&status)
+		err := w.pool.QueryRow(w.t.Context(), `SELECT status FROM dag_versions WHERE id = $1`,
+			deployed.Version.ID).Scan(&status)
 		return err == nil && status == "Active"
 	}, time.Minute, 10*time.Millisecond)
 }
@@ -154,8 +164,10 @@ func TestATimerFiresOnceAndRepeats(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	now := at(t, "2027-01-01T00:00:00Z")
-	once := w.create(NewTimer{Local: "2027-03-14T02:30", Timezone: "America/New_York", Payload: json.RawMessage(`{"user": 1}`)}, now)
-	every := w.create(NewTimer{Local: "1992-02-29T09:00", Timezone: "Europe/London", Repeat: "yearly", Payload: json.RawMessage(`{"user": 2}`)}, now)
+	once := w.create(NewTimer{Local: "2027-03-14T02:30", Timezone: "America/New_York",
+		Payload: json.RawMessage(`{"user": 1}`)}, now)
+	every := w.create(NewTimer{Local: "1992-02-29T09:00", Timezone: "Europe/London", Repeat: "yearly",
+		Payload: json.RawMessage(`{"user": 2}`)}, now)
 	w.deliver(now)
 	require.Zero(t, w.made())
 	w.deliver(every.UTC)
@@ -173,19 +185,20 @@ func TestATimerFiresOnceAndRepeats(t *testing.T) {
 	require.Equal(t, "PENDING", again.Status)
 	require.Equal(t, "2028-02-29T09:00:00", again.Local)
 
-	// It survives an edit of its job.
+	// The timer survives an edit of its job.
 	w.deploy(5)
 	w.deliver(again.UTC)
 	require.Equal(t, 3, w.made())
 }
 
-func TestManyDeliverTheSameTimers(t *testing.T) {
+func TestManyProcessesDeliverEachTimerOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	now := at(t, "2027-01-01T00:00:00Z")
 	const n = 250
 	for i := range n {
-		w.create(NewTimer{Local: "2027-01-02T00:00", Timezone: "UTC", Payload: json.RawMessage(fmt.Sprintf(`{"user": %d}`, i))}, now)
+		w.create(NewTimer{Local: "2027-01-02T00:00", Timezone: "UTC",
+			Payload: json.RawMessage(fmt.Sprintf(`{"user": %d}`, i))}, now)
 	}
 	due := at(t, "2027-01-02T00:00:00Z")
 	var all sync.WaitGroup
@@ -199,6 +212,7 @@ func TestManyDeliverTheSameTimers(t *testing.T) {
 			}
 		})
 	}
+
 	all.Wait()
 	w.deliver(due)
 	require.Equal(t, n, w.made())
@@ -214,7 +228,8 @@ func TestTimersAreIdempotentAndVersioned(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	now := at(t, "2027-01-01T00:00:00Z")
-	ask := NewTimer{DAG: "mail", Job: "birthday", Local: "2027-05-01T09:00", Timezone: "Europe/London", IdempotencyKey: "user-1/2027", Group: "user-1"}
+	ask := NewTimer{DAG: "mail", Job: "birthday", Local: "2027-05-01T09:00", Timezone: "Europe/London",
+		IdempotencyKey: "user-1/2027", Group: "user-1"}
 	timer := w.create(ask, now)
 	again, made, err := w.timers.Create(t.Context(), w.caller, ask, now)
 	require.NoError(t, err)
@@ -230,15 +245,16 @@ func TestTimersAreIdempotentAndVersioned(t *testing.T) {
 	require.True(t, fault.Is(w.timers.Delete(t.Context(), w.caller, timer.ID, rest.ETag("1")), fault.Conflict))
 
 	for name, n := range map[string]NewTimer{
-		"a manual job":  {DAG: "mail", Job: "other", Local: "2027-05-01T09:00", Timezone: "UTC"},
-		"no job":        {DAG: "mail", Job: "nobody", Local: "2027-05-01T09:00", Timezone: "UTC"},
-		"a bad payload": {DAG: "mail", Job: "birthday", Local: "2027-05-01T09:00", Timezone: "UTC", Payload: json.RawMessage(`{"user": "x"}`)},
+		"a manual job": {DAG: "mail", Job: "other", Local: "2027-05-01T09:00", Timezone: "UTC"},
+		"no job":       {DAG: "mail", Job: "nobody", Local: "2027-05-01T09:00", Timezone: "UTC"},
+		"a bad payload": {DAG: "mail", Job: "birthday", Local: "2027-05-01T09:00", Timezone: "UTC",
+			Payload: json.RawMessage(`{"user": "x"}`)},
 	} {
 		_, _, err := w.timers.Create(t.Context(), w.caller, n, now)
 		require.Error(t, err, name)
 		require.NotEqual(t, fault.Internal, fault.KindOf(err), "%s: %v", name, err)
 	}
-	// Another org sees none of it, and a reader no payload.
+	// Another org sees no timer, and a reader sees no payload.
 	org, err := authz.CreateOrg(t.Context(), w.pool, "other", "")
 	require.NoError(t, err)
 	stranger := authz.Caller{OrgID: org.ID, OrgSlug: "other", Actor: "token:x", Role: authz.RoleAdmin}
@@ -255,11 +271,12 @@ func TestTimersAreIdempotentAndVersioned(t *testing.T) {
 	require.Nil(t, seen.Payload)
 }
 
-func TestAGroupMovesAndGoesTogether(t *testing.T) {
+func TestAGroupIsMovedAndDeletedTogether(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	now := at(t, "2027-01-01T00:00:00Z")
-	mine := w.create(NewTimer{Local: "2027-07-01T09:00", Timezone: "America/New_York", Group: "user-1", Repeat: "yearly"}, now)
+	mine := w.create(NewTimer{Local: "2027-07-01T09:00", Timezone: "America/New_York", Group: "user-1",
+		Repeat: "yearly"}, now)
 	late := w.create(NewTimer{Local: "2027-01-01T09:00", Timezone: "America/Los_Angeles", Group: "user-1"}, now)
 	other := w.create(NewTimer{Local: "2027-07-01T09:00", Timezone: "America/New_York", Group: "user-2"}, now)
 	moved, err := w.timers.MoveGroup(t.Context(), w.caller, "user-1", "Asia/Kathmandu", now)
@@ -268,7 +285,7 @@ func TestAGroupMovesAndGoesTogether(t *testing.T) {
 	require.Equal(t, at(t, "2027-07-01T03:15:00Z"), w.get(mine.ID).UTC.UTC())
 	require.Equal(t, mine.Local, w.get(mine.ID).Local)
 	require.Equal(t, other.UTC, w.get(other.ID).UTC)
-	// One whose time is past in the new zone fires at once, and once.
+	// A timer whose time is past in the new zone fires at once, and only once.
 	w.deliver(at(t, "2027-01-01T04:00:00Z"))
 	require.Equal(t, 1, w.made())
 	require.Equal(t, "COMPLETED", w.get(late.ID).Status)
@@ -301,6 +318,7 @@ func TestATimerThatCannotBeDelivered(t *testing.T) {
 	require.Equal(t, "COMPLETED", w.get(good.ID).Status, "one holds up no other")
 	require.Equal(t, 1, w.get(broken.ID).RetryCount)
 	require.Contains(t, w.get(broken.ID).FailureReason, "gone")
+
 	w.deliver(now)
 	require.Equal(t, 1, w.get(broken.ID).RetryCount, "not before its back-off")
 	for range deliverTries {

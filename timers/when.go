@@ -32,24 +32,25 @@ func parseLocal(text string) (time.Time, error) {
 func loadZone(name string) (*time.Location, error) {
 	zone, err := time.LoadLocation(name)
 	if err != nil || name == "" || name == "Local" {
-		return nil, fault.New(fault.Invalid, "%q is not an IANA time zone", name).WithHint("such as Europe/Berlin or UTC")
+		return nil, fault.New(fault.Invalid, "%q is not an IANA time zone", name).
+			WithHint("such as Europe/Berlin or UTC")
 	}
 	return zone, nil
 }
 
-// instant is when a zone's clocks show a local time. One that they skip is when they have skipped it; one that they show
-// twice is the first.
+// instant returns when a zone's clocks show a local time. For a time that they skip it is the end of the gap; of two
+// instants at which they show the same time it is the first.
 func instant(local time.Time, zone *time.Location) time.Time {
 	return dag.FirstInstant(local, zone).UTC()
 }
 
-// wall is what a zone's clocks show at t.
+// wall returns what a zone's clocks show at t.
 func wall(t time.Time, zone *time.Location) time.Time {
 	_, offset := t.In(zone).Zone()
 	return t.UTC().Add(time.Duration(offset) * time.Second)
 }
 
-// first is the first occurrence of a timer that is asked for at now: the local time itself, or, of one that repeats, the
+// first returns the first occurrence of a timer that is created at now: the local time itself or, if it repeats, the
 // first that is not past.
 func first(t Timer, zone *time.Location, now time.Time) (time.Time, error) {
 	switch t.Repeat {
@@ -68,8 +69,8 @@ func first(t Timer, zone *time.Location, now time.Time) (time.Time, error) {
 	return t.anchor, nil
 }
 
-// next is the occurrence that follows the one at t.local, now that this has fired: the first after now, so that what was
-// missed while nobody looked is made up for by the one that fired late. ok is false where there is none.
+// next returns the occurrence after the one at t.local, which has fired: the first after now, so that one late firing
+// makes up for all that were missed while no process ran. ok is false if there is none.
 func next(t Timer, zone *time.Location, now time.Time) (local time.Time, ok bool, err error) {
 	after := instant(t.local, zone)
 	if now.After(after) {
@@ -85,7 +86,8 @@ func next(t Timer, zone *time.Location, now time.Time) (local time.Time, ok bool
 	return time.Time{}, false, nil
 }
 
-// yearlyAfter is the first anniversary of anchor after an instant. That of the 29 February is the 28th in common years.
+// yearlyAfter returns the first anniversary of anchor after an instant. That of 29 February is the 28th in common
+// years.
 func yearlyAfter(anchor time.Time, zone *time.Location, after time.Time) time.Time {
 	for year := max(after.Year()-1, anchor.Year()+1); ; year++ {
 		day := anchor.Day()
@@ -101,7 +103,7 @@ func yearlyAfter(anchor time.Time, zone *time.Location, after time.Time) time.Ti
 
 func leap(year int) bool { return year%4 == 0 && (year%100 != 0 || year%400 == 0) }
 
-// cronAfter is the first local time after from that a schedule names and whose instant is after another.
+// cronAfter returns the first local time after from that a schedule names and whose instant is after another.
 func cronAfter(text string, from time.Time, zone *time.Location, after time.Time) (time.Time, error) {
 	schedule, err := parseSchedule(text)
 	if err != nil {
@@ -119,18 +121,20 @@ func cronAfter(text string, from time.Time, zone *time.Location, after time.Time
 }
 
 func parseSchedule(text string) (cron.Schedule, error) {
-	// A zone of its own, and intervals, are no business of a schedule on a wall clock.
+	// A schedule on a wall clock has neither a zone of its own nor intervals.
 	if len(text) > 100 || len(text) == 0 || strings.Contains(text, "TZ=") || strings.HasPrefix(text, "@every") {
-		return nil, fault.New(fault.Invalid, "schedule %.100q is not a cron schedule", text).WithHint("five fields, or @hourly, @daily, @weekly, @monthly, @yearly")
+		return nil, fault.New(fault.Invalid, "schedule %.100q is not a cron schedule", text).
+			WithHint("use five fields, or @hourly, @daily, @weekly, @monthly, @yearly")
 	}
 	schedule, err := cron.ParseStandard(text)
 	if err != nil {
-		return nil, fault.New(fault.Invalid, "schedule %q is not a cron schedule: %w", text, err).WithHint("five fields, or @hourly, @daily, @weekly, @monthly, @yearly")
+		return nil, fault.New(fault.Invalid, "schedule %q is not a cron schedule: %w", text, err).
+			WithHint("use five fields, or @hourly, @daily, @weekly, @monthly, @yearly")
 	}
 	return schedule, nil
 }
 
-// occurrence names one firing of a timer. It goes by the local time, so that a change of zone makes no second one.
+// occurrence returns the name of one firing of a timer. It has the local time, so that a change of zone adds no firing.
 func occurrence(t Timer) string {
 	return fmt.Sprintf("timer:%s@%s", t.ID, t.local.Format(localLayout))
 }

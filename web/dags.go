@@ -4,7 +4,7 @@ import (
 	"net/http"
 
 	"github.com/dagctl/dagctl/authz"
-	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/dispatcher/views"
 	"github.com/dagctl/dagctl/registry"
 )
 
@@ -12,12 +12,12 @@ import (
 const pageSize = 100
 
 type dagsView struct {
-	DAGs []dispatcher.DAGStatus
-	Next string // name to go on after; empty at the end
+	DAGs []views.DAGStatus
+	Next string // name that the next page starts after; empty on the last page
 }
 
 func (s *Site) dags(w http.ResponseWriter, r *http.Request, caller authz.Caller) error {
-	dags, err := s.Dispatcher.DAGs(r.Context(), caller, r.URL.Query().Get("after"), pageSize+1)
+	dags, err := s.Dispatcher.Views.DAGs(r.Context(), caller, r.URL.Query().Get("after"), pageSize+1)
 	if err != nil {
 		return err
 	}
@@ -29,14 +29,14 @@ func (s *Site) dags(w http.ResponseWriter, r *http.Request, caller authz.Caller)
 }
 
 type dagView struct {
-	dispatcher.DAGDetail
+	views.DAGDetail
 	Graph    graph
 	Versions []registry.Version
 }
 
 func (s *Site) dag(w http.ResponseWriter, r *http.Request, caller authz.Caller) error {
 	name := r.PathValue("dag")
-	detail, err := s.Dispatcher.DAG(r.Context(), caller, name)
+	detail, err := s.Dispatcher.Views.DAG(r.Context(), caller, name)
 	if err != nil {
 		return err
 	}

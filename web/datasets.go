@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/dagctl/dagctl/authz"
-	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/dispatcher/why"
 	"github.com/dagctl/dagctl/query"
 	"github.com/dagctl/dagctl/registry"
 )
@@ -14,7 +14,7 @@ type datasetsView struct {
 	Filter   registry.DatasetFilter
 	Datasets []registry.Dataset
 	Writer   bool
-	Next     string // query of the next page; empty at the end
+	Next     string // query of the next page; empty on the last page
 }
 
 func (s *Site) datasets(w http.ResponseWriter, r *http.Request, caller authz.Caller) error {
@@ -23,6 +23,7 @@ func (s *Site) datasets(w http.ResponseWriter, r *http.Request, caller authz.Cal
 		Search: q.Get("search"), Tag: q.Get("tag"), DAG: q.Get("dag"), Unpublished: q.Get("unpublished") != "",
 		After: q.Get("after"), Limit: pageSize + 1,
 	}
+
 	datasets, err := s.Registry.Datasets(r.Context(), caller, f)
 	if err != nil {
 		return err
@@ -33,19 +34,21 @@ func (s *Site) datasets(w http.ResponseWriter, r *http.Request, caller authz.Cal
 		q.Set("after", datasets[pageSize-1].Name)
 		v.Next = q.Encode()
 	}
-	return render(w, http.StatusOK, "datasets.html", layout{Title: "Datasets", Tab: "datasets", Caller: caller, View: v})
+
+	return render(w, http.StatusOK, "datasets.html",
+		layout{Title: "Datasets", Tab: "datasets", Caller: caller, View: v})
 }
 
 type datasetView struct {
 	registry.Dataset
-	SQL        string // a statement to begin with
-	Partition  string // of which rows are shown; empty: of all
+	SQL        string // a statement to start from
+	Partition  string // whose rows are shown; empty: all partitions
 	Preview    query.Rows
 	PreviewErr string
 	Revisions  []registry.Revision
-	More       bool // there are partitions that are not shown
+	More       bool // some partitions are not shown
 	Calendar   []month
-	Why        []dispatcher.Reason
+	Why        []why.Reason
 }
 
 func (s *Site) dataset(w http.ResponseWriter, r *http.Request, caller authz.Caller) error {
@@ -54,6 +57,7 @@ func (s *Site) dataset(w http.ResponseWriter, r *http.Request, caller authz.Call
 	if err != nil {
 		return err
 	}
+
 	v := datasetView{Dataset: d, SQL: query.FirstStatement(d), Partition: r.URL.Query().Get("partition")}
 	const shown = 400 // more than a year of days
 	if v.Revisions, err = s.Registry.Partitions(r.Context(), caller, d.ID.String(), "", shown+1); err != nil {
@@ -63,14 +67,16 @@ func (s *Site) dataset(w http.ResponseWriter, r *http.Request, caller authz.Call
 		v.Revisions, v.More = v.Revisions[:shown], true
 	}
 	v.Calendar = calendar(v.Revisions)
-	// The page is of use without rows, so their error is shown in their place.
+
+	// The page is useful without rows, so an error takes their place.
 	if v.Preview, err = s.Query.Preview(r.Context(), caller, d.ID.String(), v.Partition, 20, 0); err != nil {
 		v.PreviewErr = rowsError(err)
 	}
-	why, err := s.Dispatcher.DatasetWhy(r.Context(), caller, d.ID.String(), time.Now())
+	why, err := s.Dispatcher.Why.DatasetWhy(r.Context(), caller, d.ID.String(), time.Now())
 	if err != nil {
 		return err
 	}
+
 	v.Why = why.Reasons
 	return render(w, http.StatusOK, "dataset.html", layout{Title: d.Name, Tab: "datasets", Caller: caller, View: v})
 }
@@ -82,13 +88,13 @@ type month struct {
 }
 
 type day struct {
-	Number int // 0: outside of the month
+	Number int // 0: outside the month
 	Key    string
 	Rows   int64
 	There  bool
 }
 
-// calendar lays partitions out by day. Other partitionings have none.
+// calendar lays out a dataset's partitions by day. It returns nil unless the dataset is partitioned by day.
 func calendar(revisions []registry.Revision) []month {
 	rows := map[string]int64{}
 	for _, r := range revisions {
@@ -97,6 +103,7 @@ func calendar(revisions []registry.Revision) []month {
 		}
 		rows[r.Key] = r.Rows
 	}
+
 	if len(revisions) == 0 {
 		return nil
 	}
@@ -104,7 +111,8 @@ func calendar(revisions []registry.Revision) []month {
 	last, _ := time.Parse(time.DateOnly, revisions[len(revisions)-1].Key)
 	var months []month
 	const most = 24 // a gap of decades is no calendar
-	for at := time.Date(first.Year(), first.Month(), 1, 0, 0, 0, 0, time.UTC); !at.After(last) && len(months) < most; at = at.AddDate(0, 1, 0) {
+	at := time.Date(first.Year(), first.Month(), 1, 0, 0, 0, 0, time.UTC)
+	for ; !at.After(last) && len(months) < most; at = at.AddDate(0, 1, 0) {
 		months = append(months, monthOf(at, rows))
 	}
 	return months

@@ -2,7 +2,7 @@ package web
 
 import "github.com/dagctl/dagctl/internal/rest"
 
-// rowsError is what a reader may know of an error inside a page.
+// rowsError returns the text of an error that a reader may see within a page.
 func rowsError(err error) string {
 	p := rest.ProblemOf(err)
 	if p.Hint != "" {

@@ -10,13 +10,13 @@ import (
 	"time"
 )
 
-// functions are what templates may call; all of them are about wording.
+// functions are the functions that templates may call; all of them format values.
 var functions = template.FuncMap{
 	"ago": ago, "between": between, "size": Size, "join": strings.Join, "json": indent, "cell": cell,
 	"datasetPath": datasetPath, "number": number, "class": class,
 }
 
-// ago is how long before now something was; a zero or missing time is nothing.
+// ago returns how long before now a time is. It returns "" for a zero or missing time.
 func ago(now time.Time, at any) string {
 	var t time.Time
 	switch v := at.(type) {
@@ -28,6 +28,7 @@ func ago(now time.Time, at any) string {
 		}
 		t = *v
 	}
+
 	switch d := now.Sub(t); {
 	case t.IsZero():
 		return ""
@@ -38,7 +39,7 @@ func ago(now time.Time, at any) string {
 	}
 }
 
-// between is how long something took.
+// between returns how long something took.
 func between(from, to *time.Time) string {
 	if from == nil || to == nil {
 		return ""
@@ -60,7 +61,7 @@ func rough(d time.Duration) string {
 	return fmt.Sprintf("%d days", int(d.Hours())/24)
 }
 
-// Size is a number of bytes, for people.
+// Size formats a number of bytes for people.
 func Size(n int64) string {
 	const unit = 1024
 	if n < unit {
@@ -73,10 +74,10 @@ func Size(n int64) string {
 	return fmt.Sprintf("%.1f %cB", value, names[0])
 }
 
-// class is the CSS class of a state, whatever type the state has.
+// class returns the CSS class of a state of any type.
 func class(state any) string { return strings.ToLower(fmt.Sprint(state)) }
 
-// number groups digits, for columns that people compare.
+// number groups the digits of a number, for columns that people compare.
 func number(n int64) string {
 	text := fmt.Sprint(n)
 	for i := len(text) - 3; i > 0 && text[i-1] != '-'; i -= 3 {
@@ -85,7 +86,7 @@ func number(n int64) string {
 	return text
 }
 
-// indent is JSON for reading.
+// indent returns indented JSON, or "" for a missing or null value.
 func indent(v json.RawMessage) string {
 	var b bytes.Buffer
 	if len(v) == 0 || string(v) == "null" || json.Indent(&b, v, "", "  ") != nil {
@@ -94,7 +95,7 @@ func indent(v json.RawMessage) string {
 	return b.String()
 }
 
-// cell is one value of a dataset's row.
+// cell formats one value of a dataset's row.
 func cell(v any) string {
 	switch v := v.(type) {
 	case nil:
@@ -111,7 +112,7 @@ func cell(v any) string {
 	return string(text)
 }
 
-// datasetPath is the page of a dataset; the slashes of an unpublished one's name stay slashes.
+// datasetPath returns the path of a dataset's page. Slashes in the name of an unpublished dataset stay slashes.
 func datasetPath(name string) string {
 	parts := strings.Split(name, "/")
 	for i, p := range parts {

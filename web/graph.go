@@ -3,10 +3,10 @@ package web
 import (
 	"fmt"
 
-	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/dispatcher/views"
 )
 
-// graph is a DAG drawn in layers from left to right: each job one layer to the right of the last job it reads.
+// graph is a DAG drawn in layers from left to right. Each job is one layer to the right of the last job that it reads.
 type graph struct {
 	Width, Height int
 	Nodes         []node
@@ -27,16 +27,17 @@ const (
 	gapX, gapY, margin    = 60, 18, 10
 )
 
-func draw(dag string, jobs []dispatcher.JobStatus) graph {
+func draw(dag string, jobs []views.JobStatus) graph {
 	layers := layersOf(dag, jobs)
-	rows := map[int]int{} // by layer, how many nodes it has
+	rows := map[int]int{} // number of nodes by layer
 	place := map[string]node{}
 	var g graph
 	for _, j := range jobs {
 		layer := layers[j.Name]
 		n := node{
-			X: margin + layer*(nodeWidth+gapX), Y: margin + rows[layer]*(nodeHeight+gapY), Width: nodeWidth, Height: nodeHeight,
-			Name: shorten(j.Name, 24), Detail: shorten(j.Operator, 26), State: stateOf(j.Tasks),
+			X: margin + layer*(nodeWidth+gapX), Y: margin + rows[layer]*(nodeHeight+gapY), Width: nodeWidth,
+			Height: nodeHeight,
+			Name:   shorten(j.Name, 24), Detail: shorten(j.Operator, 26), State: stateOf(j.Tasks),
 			Link: "/tasks?dag=" + dag + "&job=" + j.Name,
 		}
 		rows[layer]++
@@ -44,6 +45,7 @@ func draw(dag string, jobs []dispatcher.JobStatus) graph {
 		g.Nodes = append(g.Nodes, n)
 		g.Width, g.Height = max(g.Width, n.X+nodeWidth+margin), max(g.Height, n.Y+nodeHeight+margin)
 	}
+
 	for _, j := range jobs {
 		for _, in := range j.Inputs {
 			from, ok := place[in.Job]
@@ -52,14 +54,15 @@ func draw(dag string, jobs []dispatcher.JobStatus) graph {
 			}
 			to := place[j.Name]
 			x1, y1, x2, y2 := from.X+nodeWidth, from.Y+nodeHeight/2, to.X, to.Y+nodeHeight/2
-			g.Edges = append(g.Edges, edge{fmt.Sprintf("M %d %d C %d %d, %d %d, %d %d", x1, y1, x1+gapX/2, y1, x2-gapX/2, y2, x2, y2)})
+			g.Edges = append(g.Edges, edge{fmt.Sprintf("M %d %d C %d %d, %d %d, %d %d", x1, y1, x1+gapX/2, y1,
+				x2-gapX/2, y2, x2, y2)})
 		}
 	}
 	return g
 }
 
-// layersOf gives each job its layer. Documents have no cycles, but a picture must not depend on that.
-func layersOf(dag string, jobs []dispatcher.JobStatus) map[string]int {
+// layersOf returns the layer of each job. Documents have no cycles, but drawing must end all the same.
+func layersOf(dag string, jobs []views.JobStatus) map[string]int {
 	inputs := map[string][]string{}
 	for _, j := range jobs {
 		inputs[j.Name] = nil
@@ -69,6 +72,7 @@ func layersOf(dag string, jobs []dispatcher.JobStatus) map[string]int {
 			}
 		}
 	}
+
 	layers, onPath := map[string]int{}, map[string]bool{}
 	var layer func(name string) int
 	layer = func(name string) int {
@@ -86,14 +90,15 @@ func layersOf(dag string, jobs []dispatcher.JobStatus) map[string]int {
 		layers[name] = l
 		return l
 	}
+
 	for name := range inputs {
 		layer(name)
 	}
 	return layers
 }
 
-// stateOf is what a job's tasks say of it: the worst first.
-func stateOf(c dispatcher.Counts) string {
+// stateOf returns the worst state that any of a job's tasks is in.
+func stateOf(c views.Counts) string {
 	switch {
 	case c.Dead > 0:
 		return "dead"

@@ -7,11 +7,11 @@ import (
 	"github.com/dagctl/dagctl/registry"
 )
 
-// lateView is what is overdue, of the datasets that the caller may see.
+// lateView is the overdue datasets that the caller may see.
 type lateView struct {
 	DAG      string
 	Datasets []registry.Dataset
-	Next     string // query of the next page; empty at the end
+	Next     string // query of the next page; empty on the last page
 }
 
 func (s *Site) late(w http.ResponseWriter, r *http.Request, caller authz.Caller) error {

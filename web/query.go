@@ -9,7 +9,7 @@ import (
 	"github.com/dagctl/dagctl/registry"
 )
 
-// shownRows is how many rows of an answer a page shows; the command line takes out more.
+// shownRows is how many rows of an answer a page shows; the command line exports more.
 const shownRows = 500
 
 type queryView struct {
@@ -20,7 +20,8 @@ type queryView struct {
 	Problem      *rest.Problem
 }
 
-// queryForm shows the box. A statement in the address is only written into it: to follow a link must run nothing.
+// queryForm shows the form. It fills in a statement from the address but does not run it: following a link must run
+// nothing.
 func (s *Site) queryForm(w http.ResponseWriter, r *http.Request, caller authz.Caller) error {
 	q := r.URL.Query()
 	return renderQuery(w, http.StatusOK, caller, queryView{SQL: q.Get("sql"), At: q.Get("at"), DAG: q.Get("dag")})
@@ -30,8 +31,10 @@ func (s *Site) query(w http.ResponseWriter, r *http.Request, caller authz.Caller
 	v := queryView{SQL: r.PostFormValue("sql"), At: r.PostFormValue("at"), DAG: r.PostFormValue("dag")}
 	limit := min(shownRows, s.Query.Limits.Rows)
 	var err error
-	v.Answer, err = s.Query.Run(r.Context(), caller, query.Statement{SQL: v.SQL, At: registry.Moment{Which: v.At, DAG: v.DAG}, Limit: limit})
-	// What is wrong with a statement is shown beside it; what is wrong with the server is a page of its own.
+	v.Answer, err = s.Query.Run(r.Context(), caller,
+		query.Statement{SQL: v.SQL, At: registry.Moment{Which: v.At, DAG: v.DAG}, Limit: limit})
+
+	// An error in the statement is shown beside it; an error of the server gets its own page.
 	if p := rest.ProblemOf(err); err != nil && p.Status < 500 && p.Status != http.StatusTooManyRequests {
 		v.Problem = p
 		return renderQuery(w, p.Status, caller, v)
@@ -39,6 +42,7 @@ func (s *Site) query(w http.ResponseWriter, r *http.Request, caller authz.Caller
 	if err != nil {
 		return err
 	}
+
 	v.Ran = true
 	return renderQuery(w, http.StatusOK, caller, v)
 }

@@ -9,32 +9,38 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/dagctl/dagctl/authz"
-	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/dispatcher/views"
+	"github.com/dagctl/dagctl/dispatcher/why"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/tasklogs"
 )
 
 type tasksView struct {
-	Filter   dispatcher.TaskFilter
+	Filter   views.TaskFilter
 	Statuses []string
-	Tasks    []dispatcher.Task
-	Next     string // query of the next page; empty at the end
+	Tasks    []views.Task
+	Next     string // query of the next page; empty on the last page
 }
 
 var statuses = []string{"Queued", "Running", "Completed", "Failed", "Canceled"}
 
 func (s *Site) tasks(w http.ResponseWriter, r *http.Request, caller authz.Caller) error {
 	q := r.URL.Query()
-	f := dispatcher.TaskFilter{TaskSelection: dispatcher.TaskSelection{DAG: q.Get("dag"), Job: q.Get("job"), Status: q.Get("status"),
-		Partition: q.Get("partition"), Dead: q.Get("dead") != "", ErrorGroup: q.Get("error_group")}, Limit: pageSize + 1}
+	f := views.TaskFilter{
+		TaskSelection: views.TaskSelection{DAG: q.Get("dag"), Job: q.Get("job"), Status: q.Get("status"),
+			Partition: q.Get("partition"), Dead: q.Get("dead") != "", ErrorGroup: q.Get("error_group")},
+		Limit: pageSize + 1,
+	}
+
 	if before := q.Get("before"); before != "" {
 		id, err := uuid.Parse(before)
 		if err != nil {
-			return fault.New(fault.Invalid, "before is not the id of a task")
+			return fault.New(fault.Invalid, "`before` is not the id of a task")
 		}
 		f.Before = id
 	}
-	tasks, err := s.Dispatcher.Tasks(r.Context(), caller, f)
+
+	tasks, err := s.Dispatcher.Views.Tasks(r.Context(), caller, f)
 	if err != nil {
 		return err
 	}
@@ -48,15 +54,15 @@ func (s *Site) tasks(w http.ResponseWriter, r *http.Request, caller authz.Caller
 }
 
 type taskView struct {
-	dispatcher.TaskDetail
+	views.TaskDetail
 	MayRetry  bool
 	MayCancel bool
-	Why       []dispatcher.Reason // of a task that is open, or whose work is withheld
-	Log       []tasklogs.Line     // the last ones
+	Why       []why.Reason    // of an open task, or of one whose output is withheld
+	Log       []tasklogs.Line // the last lines
 	LogGoesOn bool
 }
 
-// logTail is how many of a log's last lines the page of a task has.
+// logTail is how many of a log's last lines a task's page shows.
 const logTail = 200
 
 func (s *Site) task(w http.ResponseWriter, r *http.Request, caller authz.Caller) error {
@@ -64,32 +70,40 @@ func (s *Site) task(w http.ResponseWriter, r *http.Request, caller authz.Caller)
 	if err != nil {
 		return err
 	}
-	detail, err := s.Dispatcher.Task(r.Context(), caller, id)
+	detail, err := s.Dispatcher.Views.Task(r.Context(), caller, id)
 	if err != nil {
 		return err
 	}
+
 	writer := caller.Is(authz.RoleWriter)
 	v := taskView{
 		TaskDetail: detail,
 		MayRetry:   writer && detail.Status == "Failed",
 		MayCancel:  writer && (detail.Status == "Queued" || detail.Status == "Running" || detail.Status == "Failed"),
 	}
-	why, err := s.Dispatcher.TaskWhy(r.Context(), caller, id, time.Now())
+
+	why, err := s.Dispatcher.Why.TaskWhy(r.Context(), caller, id, time.Now())
 	if err != nil {
 		return err
 	}
-	if ended := why.State == "Completed" || why.State == "Canceled"; !ended || len(why.Reasons) > 0 && len(why.Reasons[0].Because) > 0 {
+	ended := why.State == "Completed" || why.State == "Canceled"
+	withheld := len(why.Reasons) > 0 && len(why.Reasons[0].Because) > 0
+	if !ended || withheld {
 		v.Why = why.Reasons
 	}
+
 	v.Log, v.LogGoesOn, err = s.logTail(r.Context(), caller, id)
 	if err != nil {
 		return err
 	}
-	return render(w, http.StatusOK, "task.html", layout{Title: "Task " + detail.DAG + "/" + detail.Job, Tab: "tasks", Caller: caller, View: v})
+	return render(w, http.StatusOK, "task.html", layout{Title: "Task " + detail.DAG + "/" + detail.Job, Tab: "tasks",
+		Caller: caller, View: v})
 }
 
-// logTail is the end of a task's log, for those who may read what the task makes.
-func (s *Site) logTail(ctx context.Context, caller authz.Caller, id uuid.UUID) (lines []tasklogs.Line, goesOn bool, err error) {
+// logTail returns the last lines of a task's log, or none if the caller may not read what the task makes.
+func (s *Site) logTail(
+	ctx context.Context, caller authz.Caller, id uuid.UUID,
+) (lines []tasklogs.Line, goesOn bool, err error) {
 	if s.Logs == nil {
 		return nil, false, nil
 	}
@@ -101,15 +115,18 @@ func (s *Site) logTail(ctx context.Context, caller authz.Caller, id uuid.UUID) (
 }
 
 func (s *Site) retryTask(w http.ResponseWriter, r *http.Request, caller authz.Caller) error {
-	return act(w, r, caller, s.Dispatcher.Retry)
+	return act(w, r, caller, s.Dispatcher.Control.Retry)
 }
 
 func (s *Site) cancelTask(w http.ResponseWriter, r *http.Request, caller authz.Caller) error {
-	return act(w, r, caller, s.Dispatcher.Cancel)
+	return act(w, r, caller, s.Dispatcher.Control.Cancel)
 }
 
-// act does something to a task and goes back to its page.
-func act(w http.ResponseWriter, r *http.Request, caller authz.Caller, do func(context.Context, authz.Caller, uuid.UUID) (dispatcher.Task, error)) error {
+// act applies a change to a task and redirects to the task's page.
+func act(
+	w http.ResponseWriter, r *http.Request, caller authz.Caller,
+	do func(context.Context, authz.Caller, uuid.UUID) (views.Task, error),
+) error {
 	id, err := taskID(r)
 	if err != nil {
 		return err

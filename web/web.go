@@ -1,7 +1,7 @@
-// Package web shows DAGs, tasks and datasets to people as plain HTML pages. Everything can be read without JavaScript,
-// no page asks another host for anything, and a page shows what the same caller would get from the API.
+// Package web shows DAGs, tasks and datasets to people as plain HTML pages. All pages work without JavaScript, load
+// nothing from other hosts, and show a caller what the API would return to the same caller.
 //
-// Vocabulary: a page is a template with the layout around it; a view is the data one page shows. It owns no tables.
+// Vocabulary: a page is a template within the layout; a view is the data that a page shows. It owns no tables.
 package web
 
 import (
@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/dagctl/dagctl/authz"
-	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/dispatcher/service"
 	"github.com/dagctl/dagctl/internal/rest"
 	"github.com/dagctl/dagctl/query"
 	"github.com/dagctl/dagctl/registry"
@@ -26,10 +26,10 @@ import (
 //go:embed templates static
 var files embed.FS
 
-// Config is what the pages show.
+// Config has the slices that the pages read.
 type Config struct {
 	Registry   *registry.Registry
-	Dispatcher *dispatcher.Dispatcher
+	Dispatcher *service.Service
 	Query      *query.Query
 	Logs       *tasklogs.Logs
 }
@@ -64,6 +64,7 @@ func (s *Site) AddRoutes(api *authz.API) {
 	api.HandlePage(authz.Writer, "POST /dead/skip", s.actOnDead("skip"))
 	api.HandlePage(authz.Reader, "GET /late", s.late)
 	api.HandlePage(authz.Reader, "GET /datasets", s.datasets)
+
 	// An unpublished dataset has slashes in its name.
 	api.HandlePage(authz.Reader, "GET /datasets/{name...}", s.dataset)
 	api.HandlePage(authz.Reader, "GET /query", s.queryForm)
@@ -73,7 +74,7 @@ func (s *Site) AddRoutes(api *authz.API) {
 	api.HandlePage(authz.Public, "GET /static/{file}", static)
 }
 
-// layout is what every page has around its view.
+// layout is the data of the frame that every page has around its view.
 type layout struct {
 	Title  string
 	Tab    string // dags, tasks, dead, late, datasets, query or workers
@@ -82,8 +83,8 @@ type layout struct {
 	View   any
 }
 
-// pages are the parsed templates by name. The templates are part of the binary, so a broken one is a broken build:
-// a test executes each.
+// pages are the parsed templates by name. The templates are part of the binary, so parsing panics on a broken one; a
+// test executes each.
 var pages = parsePages()
 
 func parsePages() map[string]*template.Template {
@@ -101,7 +102,7 @@ func parsePages() map[string]*template.Template {
 	return parsed
 }
 
-// render writes a page whole or not at all: a template that fails half way must not look like a page.
+// render writes a page whole or not at all: a template that fails halfway must not look like a page.
 func render(w http.ResponseWriter, status int, page string, l layout) error {
 	l.Now = time.Now()
 	var b bytes.Buffer
@@ -112,12 +113,12 @@ func render(w http.ResponseWriter, status int, page string, l layout) error {
 	w.WriteHeader(status)
 	_, err := b.WriteTo(w)
 	if err != nil {
-		return nil // the reader is gone; nothing can be told any more
+		return nil // the reader is gone, and nobody would see the error
 	}
 	return nil
 }
 
-// RenderError shows a page's error.
+// RenderError writes a page that shows a problem.
 func RenderError(w http.ResponseWriter, _ *http.Request, p *rest.Problem) {
 	if err := render(w, p.Status, "error.html", layout{Title: p.Title, View: p}); err != nil {
 		http.Error(w, p.Detail, p.Status)

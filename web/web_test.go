@@ -8,13 +8,13 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/dispatcher/views"
 	"github.com/dagctl/dagctl/internal/rest"
 	"github.com/dagctl/dagctl/registry"
 )
 
-func job(name string, inputs ...string) dispatcher.JobStatus {
-	j := dispatcher.JobStatus{JobView: registry.JobView{Name: name, Operator: "sql"}}
+func job(name string, inputs ...string) views.JobStatus {
+	j := views.JobStatus{JobView: registry.JobView{Name: name, Operator: "sql"}}
 	for _, in := range inputs {
 		j.Inputs = append(j.Inputs, registry.InputView{DAG: "d", Job: in})
 	}
@@ -23,19 +23,23 @@ func job(name string, inputs ...string) dispatcher.JobStatus {
 
 func TestDraw(t *testing.T) {
 	t.Parallel()
-	jobs := []dispatcher.JobStatus{job("landing"), job("daily", "landing"), job("monthly", "daily", "landing"), job("other", "landing")}
+	jobs := []views.JobStatus{job("landing"), job("daily", "landing"), job("monthly", "daily", "landing"),
+		job("other", "landing")}
 	jobs[3].Tasks.Dead = 1
-	jobs[3].Inputs = append(jobs[3].Inputs, registry.InputView{DAG: "elsewhere", Job: "daily"}, registry.InputView{As: "hidden"})
+	jobs[3].Inputs = append(jobs[3].Inputs, registry.InputView{DAG: "elsewhere", Job: "daily"},
+		registry.InputView{As: "hidden"})
 
 	g := draw("d", jobs)
 	require.Len(t, g.Nodes, 4)
 	require.Len(t, g.Edges, 4, "edges from other DAGs are not drawn")
+
 	x := func(i int) int { return g.Nodes[i].X }
 	require.Less(t, x(0), x(1))
 	require.Less(t, x(1), x(2), "one layer to the right of the last job it reads")
 	require.Equal(t, x(1), x(3))
 	require.NotEqual(t, g.Nodes[1].Y, g.Nodes[3].Y)
 	require.Equal(t, "dead", g.Nodes[3].State)
+
 	for _, n := range g.Nodes {
 		require.LessOrEqual(t, n.X+n.Width, g.Width)
 		require.LessOrEqual(t, n.Y+n.Height, g.Height)
@@ -44,7 +48,7 @@ func TestDraw(t *testing.T) {
 
 func TestDrawEndsOnACircle(t *testing.T) {
 	t.Parallel()
-	require.Len(t, draw("d", []dispatcher.JobStatus{job("a", "b"), job("b", "a"), job("c", "c")}).Nodes, 3)
+	require.Len(t, draw("d", []views.JobStatus{job("a", "b"), job("b", "a"), job("c", "c")}).Nodes, 3)
 	require.Empty(t, draw("d", nil).Nodes)
 }
 
@@ -57,6 +61,7 @@ func TestCalendar(t *testing.T) {
 		}
 		return list
 	}
+
 	months := calendar(revisions("2026-01-31", "2026-02-02"))
 	require.Len(t, months, 2)
 	require.Equal(t, "January 2026", months[0].Name)
@@ -96,7 +101,8 @@ func TestWording(t *testing.T) {
 func TestErrorPageEscapes(t *testing.T) {
 	t.Parallel()
 	w := httptest.NewRecorder()
-	RenderError(w, nil, &rest.Problem{Status: 404, Title: "Not Found", Detail: `no <script>alert(1)</script>`, Hint: "look", RequestID: "r1"})
+	RenderError(w, nil, &rest.Problem{Status: 404, Title: "Not Found", Detail: `no <script>alert(1)</script>`,
+		Hint: "look", RequestID: "r1"})
 	require.Equal(t, 404, w.Code)
 	require.Contains(t, w.Body.String(), "no &lt;script&gt;")
 	require.NotContains(t, w.Body.String(), "<script>")

@@ -8,7 +8,7 @@ import (
 	"github.com/dagctl/dagctl/dispatcher"
 )
 
-// mostWorkers bounds the page; the API lists on.
+// mostWorkers is how many workers the page lists; the API lists all of them.
 const mostWorkers = 500
 
 func (s *Site) workers(w http.ResponseWriter, r *http.Request, caller authz.Caller) error {
@@ -16,7 +16,8 @@ func (s *Site) workers(w http.ResponseWriter, r *http.Request, caller authz.Call
 	if err != nil {
 		return err
 	}
-	return render(w, http.StatusOK, "workers.html", layout{Title: "Workers", Tab: "workers", Caller: caller, View: struct{ Workers []dispatcher.Worker }{workers}})
+	return render(w, http.StatusOK, "workers.html", layout{Title: "Workers", Tab: "workers", Caller: caller,
+		View: struct{ Workers []dispatcher.Worker }{workers}})
 }
 
 func (s *Site) drainWorker(w http.ResponseWriter, r *http.Request, caller authz.Caller) error {

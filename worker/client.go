@@ -18,30 +18,31 @@ import (
 	"github.com/dagctl/dagctl/worker/protocol"
 )
 
-// Client makes the calls of the worker protocol, one method per endpoint. A method makes its call once, but for those
-// that say otherwise; refusals are StatusErrors.
+// Client makes the calls of the worker protocol, one method per endpoint. A method makes its call once, unless it says
+// otherwise. A call that the server refuses returns a StatusError.
 type Client struct {
 	base  string
-	token string // the worker's
+	token string // of the worker
 	http  *http.Client
 }
 
-// NewClient is for a server's base URL. client may be nil.
+// NewClient returns a client for the server at a base URL. client may be nil.
 func NewClient(base, token string, client *http.Client) *Client {
 	if client == nil {
 		transport := http.DefaultTransport.(*http.Transport).Clone()
-		transport.MaxIdleConns, transport.MaxIdleConnsPerHost = 0, 1000 // the tasks of the largest pool, which all call at once
+		// The tasks of the largest pool may all call at once.
+		transport.MaxIdleConns, transport.MaxIdleConnsPerHost = 0, 1000
 		transport.DialContext = (&net.Dialer{Timeout: 10 * time.Second, KeepAlive: 15 * time.Second}).DialContext
 		client = &http.Client{
 			Transport: transport,
-			// A redirect to another place is a misconfiguration, and would take the token along.
+			// A redirect to another host is a misconfiguration, and following it would leak the token.
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		}
 	}
 	return &Client{base: strings.TrimRight(base, "/"), token: token, http: client}
 }
 
-// patience is how long an answer may take that needs no waiting on the server.
+// patience is how long the server may take to answer a call that it need not wait for anything to answer.
 const patience = 30 * time.Second
 
 // Calls with the worker's token.
@@ -65,8 +66,10 @@ func (c *Client) Fetch(ctx context.Context, task uuid.UUID) (answer protocol.Tas
 	return answer, err
 }
 
-// HeartbeatWorker says that the worker lives.
-func (c *Client) HeartbeatWorker(ctx context.Context, beat protocol.WorkerHeartbeat) (answer protocol.WorkerOrders, err error) {
+// HeartbeatWorker reports that the worker is alive.
+func (c *Client) HeartbeatWorker(
+	ctx context.Context, beat protocol.WorkerHeartbeat,
+) (answer protocol.WorkerOrders, err error) {
 	err = c.call(ctx, patience, c.asWorker, http.MethodPost, "/internal/worker-heartbeat", beat, &answer)
 	return answer, err
 }
@@ -74,58 +77,80 @@ func (c *Client) HeartbeatWorker(ctx context.Context, beat protocol.WorkerHeartb
 // Calls with the capability of a task's attempt.
 
 // Heartbeat extends the lease.
-func (c *Client) Heartbeat(ctx context.Context, capability string, beat protocol.Heartbeat) (answer protocol.HeartbeatAnswer, err error) {
+func (c *Client) Heartbeat(
+	ctx context.Context, capability string, beat protocol.Heartbeat,
+) (answer protocol.HeartbeatAnswer, err error) {
 	err = c.call(ctx, patience, asTask(capability), http.MethodPost, "/v1/task/heartbeat", beat, &answer)
 	return answer, err
 }
 
-// Events commits something while the task goes on.
-func (c *Client) Events(ctx context.Context, capability string, events protocol.Events) (answer protocol.EventsAnswer, err error) {
+// Events commits outputs, events, tasks and state while the task goes on.
+func (c *Client) Events(
+	ctx context.Context, capability string, events protocol.Events,
+) (answer protocol.EventsAnswer, err error) {
 	err = c.call(ctx, patience, asTask(capability), http.MethodPost, "/v1/task/events", events, &answer)
 	return answer, err
 }
 
-// Complete ends the attempt. The server seals what was uploaded meanwhile, which may take long.
-func (c *Client) Complete(ctx context.Context, capability string, completion protocol.Completion) (answer protocol.TaskState, err error) {
+// Complete ends the attempt. The server seals the uploads before it answers, which may take minutes.
+func (c *Client) Complete(
+	ctx context.Context, capability string, completion protocol.Completion,
+) (answer protocol.TaskState, err error) {
 	err = c.call(ctx, 10*time.Minute, asTask(capability), http.MethodPost, "/v1/task/complete", completion, &answer)
 	return answer, err
 }
 
-// Logs stores lines.
-func (c *Client) Logs(ctx context.Context, capability string, logs protocol.Logs) (answer protocol.LogsAnswer, err error) {
+// Logs stores lines of the task's log.
+func (c *Client) Logs(
+	ctx context.Context, capability string, logs protocol.Logs,
+) (answer protocol.LogsAnswer, err error) {
 	err = c.call(ctx, patience, asTask(capability), http.MethodPost, "/v1/task/logs", logs, &answer)
 	return answer, err
 }
 
-// Secrets are the values of the secrets that the task's job names.
-func (c *Client) Secrets(ctx context.Context, capability string, fence protocol.Fence) (answer protocol.Secrets, err error) {
-	err = c.call(ctx, patience, asTask(capability), http.MethodPost, "/v1/task/secrets", protocol.SecretsRequest{Fence: fence}, &answer)
+// Secrets returns the values of the secrets that the task's job names.
+func (c *Client) Secrets(
+	ctx context.Context, capability string, fence protocol.Fence,
+) (answer protocol.Secrets, err error) {
+	err = c.call(ctx, patience, asTask(capability), http.MethodPost, "/v1/task/secrets",
+		protocol.SecretsRequest{Fence: fence}, &answer)
 	return answer, err
 }
 
-// Credentials are short-lived storage credentials.
-func (c *Client) Credentials(ctx context.Context, capability string, fence protocol.Fence) (answer protocol.Credentials, err error) {
-	err = c.call(ctx, patience, asTask(capability), http.MethodPost, "/v1/task/credentials", protocol.CredentialsRequest{Fence: fence}, &answer)
+// Credentials returns short-lived storage credentials.
+func (c *Client) Credentials(
+	ctx context.Context, capability string, fence protocol.Fence,
+) (answer protocol.Credentials, err error) {
+	err = c.call(ctx, patience, asTask(capability), http.MethodPost, "/v1/task/credentials",
+		protocol.CredentialsRequest{Fence: fence}, &answer)
 	return answer, err
 }
 
-// Assignment is the task as it was claimed, for a claim that carries only a reference.
-func (c *Client) Assignment(ctx context.Context, capability string, fence protocol.Fence) (answer protocol.Task, err error) {
+// Assignment returns the task as it was claimed, for a claim that carries only a reference.
+func (c *Client) Assignment(
+	ctx context.Context, capability string, fence protocol.Fence,
+) (answer protocol.Task, err error) {
 	err = c.call(ctx, patience, asTask(capability), http.MethodPost, "/v1/task/assignment", fence, &answer)
 	return answer, err
 }
 
 // Query runs SQL over the pinned inputs.
-func (c *Client) Query(ctx context.Context, capability string, query protocol.QueryRequest) (answer protocol.QueryAnswer, err error) {
+func (c *Client) Query(
+	ctx context.Context, capability string, query protocol.QueryRequest,
+) (answer protocol.QueryAnswer, err error) {
 	err = c.call(ctx, 5*time.Minute, asTask(capability), http.MethodPost, "/v1/task/query", query, &answer)
 	return answer, err
 }
 
-// Upload puts a file of an output. The same content may be sent again; other content under the same name is a Conflict.
-func (c *Client) Upload(ctx context.Context, capability string, fence protocol.Fence, output int, file string, format Format, content io.Reader, size int64) (answer protocol.UploadedFile, err error) {
+// Upload puts a file of an output. Sending the same content again is fine; other content under the same name is an
+// ErrConflict.
+func (c *Client) Upload(
+	ctx context.Context, capability string, fence protocol.Fence, output int, file string, format Format,
+	content io.Reader, size int64,
+) (answer protocol.UploadedFile, err error) {
 	path := fmt.Sprintf("/v1/task/outputs/%d/%s?format=%s", output, url.PathEscape(file), format)
 	if size == 0 {
-		content = http.NoBody // a length of 0 would otherwise mean that it is not known
+		content = http.NoBody // otherwise a length of 0 means that it is unknown
 	}
 	request, err := http.NewRequestWithContext(ctx, http.MethodPut, c.base+path, content)
 	if err != nil {
@@ -139,8 +164,10 @@ func (c *Client) Upload(ctx context.Context, capability string, fence protocol.F
 	return answer, err
 }
 
-// Download opens an input's content, all of what was pinned of it, with the job's conditions applied.
-func (c *Client) Download(ctx context.Context, capability string, fence protocol.Fence, input int, format Format) (io.ReadCloser, error) {
+// Download opens an input's content: all that was pinned, filtered by the job's conditions.
+func (c *Client) Download(
+	ctx context.Context, capability string, fence protocol.Fence, input int, format Format,
+) (io.ReadCloser, error) {
 	path := fmt.Sprintf("/v1/task/inputs/%d?format=%s", input, format)
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.base+path, nil)
 	if err != nil {
@@ -155,7 +182,7 @@ func (c *Client) Download(ctx context.Context, capability string, fence protocol
 	return response.Body, nil
 }
 
-// Code is the zip archive of the job's own code, of operator udf.
+// Code returns the zip archive of the job's own code, for operator udf.
 func (c *Client) Code(ctx context.Context, capability string, fence protocol.Fence) ([]byte, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.base+"/v1/task/udf", nil)
 	if err != nil {
@@ -177,14 +204,16 @@ func asTask(capability string) func(http.Header) {
 	return func(h http.Header) { h.Set(protocol.CapabilityHeader, capability) }
 }
 
-// showFence says which attempt calls, where the body is data.
+// showFence puts the fence into the headers of a call whose body is data.
 func showFence(h http.Header, fence protocol.Fence) {
 	h.Set(protocol.TaskHeader, fence.TaskID.String())
 	h.Set(protocol.AttemptHeader, strconv.Itoa(fence.Attempt))
 	h.Set(protocol.LeaseTokenHeader, fence.LeaseToken.String())
 }
 
-func (c *Client) call(ctx context.Context, wait time.Duration, as func(http.Header), method, path string, body, answer any) error {
+func (c *Client) call(
+	ctx context.Context, wait time.Duration, as func(http.Header), method, path string, body, answer any,
+) error {
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	var content io.Reader
@@ -195,6 +224,7 @@ func (c *Client) call(ctx context.Context, wait time.Duration, as func(http.Head
 		}
 		content = bytes.NewReader(text)
 	}
+
 	request, err := http.NewRequestWithContext(ctx, method, c.base+path, content)
 	if err != nil {
 		return err
@@ -206,7 +236,7 @@ func (c *Client) call(ctx context.Context, wait time.Duration, as func(http.Head
 	return c.send(request, answer)
 }
 
-// maxAnswer bounds what is read of an answer in JSON.
+// maxAnswer bounds a JSON answer, in bytes.
 const maxAnswer = 256 << 20
 
 func (c *Client) send(request *http.Request, answer any) error {
@@ -215,15 +245,16 @@ func (c *Client) send(request *http.Request, answer any) error {
 		return err
 	}
 	defer response.Body.Close()
+
 	text, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
 	if err != nil {
-		return fmt.Errorf("%s: the answer broke off: %w", callOf(request), err)
+		return fmt.Errorf("%s: the answer was cut short: %w", callOf(request), err)
 	}
 	if len(text) == 0 {
 		return nil
 	}
 	if err := json.Unmarshal(text, answer); err != nil {
-		return fmt.Errorf("%s: the answer is not what a dagctl server sends: %w", callOf(request), err)
+		return fmt.Errorf("%s: the answer is not that of a dagctl server: %w", callOf(request), err)
 	}
 	return nil
 }
@@ -244,7 +275,7 @@ func (c *Client) do(request *http.Request) (*http.Response, error) {
 
 func callOf(request *http.Request) string { return request.Method + " " + request.URL.Path }
 
-// refusal reads an answer that is a problem document, or whatever a proxy sends in its place.
+// refusal returns the StatusError for an answer, which is a problem document or whatever a proxy sends instead.
 func refusal(request *http.Request, response *http.Response) error {
 	e := &StatusError{Status: response.StatusCode, Call: callOf(request), Message: http.StatusText(response.StatusCode)}
 	if seconds, err := strconv.Atoi(response.Header.Get("Retry-After")); err == nil && seconds > 0 {
@@ -258,6 +289,7 @@ func refusal(request *http.Request, response *http.Response) error {
 			Message  string `json:"message"`
 		} `json:"errors"`
 	}
+
 	text, _ := io.ReadAll(io.LimitReader(response.Body, 1<<20))
 	if json.Unmarshal(text, &problem) != nil || problem.Detail == "" {
 		return e
@@ -269,7 +301,7 @@ func refusal(request *http.Request, response *http.Response) error {
 	return e
 }
 
-// at makes the same calls of a server at another address.
+// at returns a client that makes the same calls to a server at another address.
 func (c *Client) at(base string) *Client {
 	other := *c
 	other.base = strings.TrimRight(base, "/")

@@ -13,10 +13,10 @@ import (
 	"github.com/dagctl/dagctl/worker/protocol"
 )
 
-// gathered is what a task wants committed with its end, or before.
+// gathered is what a task has asked to commit, with its end or earlier.
 type gathered struct {
 	mu            sync.Mutex
-	outputs       []protocol.CommittedOutput // by index
+	outputs       []protocol.CommittedOutput
 	events        []protocol.Event
 	tasks         []protocol.EnqueuedTask
 	state         json.RawMessage
@@ -36,11 +36,13 @@ func (g *gathered) complete(c *protocol.Completion) {
 	}
 }
 
-// uploaded adds a file to those of its output.
+// uploaded adds a file to those of its output. It replaces a file of the same name.
 func (g *gathered) uploaded(output int, partition string, file protocol.UploadedFile) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	i := slices.IndexFunc(g.outputs, func(o protocol.CommittedOutput) bool { return o.Index == output && o.Partition == partition })
+	i := slices.IndexFunc(g.outputs, func(o protocol.CommittedOutput) bool {
+		return o.Index == output && o.Partition == partition
+	})
 	if i < 0 {
 		i = len(g.outputs)
 		g.outputs = append(g.outputs, protocol.CommittedOutput{Index: output, Partition: partition})
@@ -50,21 +52,23 @@ func (g *gathered) uploaded(output int, partition string, file protocol.Uploaded
 	*files = append(*files, file)
 }
 
-// Emit says that something is new, of one of the task's own outputs. It is committed with the task's end, or by Commit.
+// Emit reports that a partition or position of one of the task's own outputs is new. It is committed with the task's
+// end, or by Commit.
 func (t *Task) Emit(events ...protocol.Event) {
 	t.gathered.mu.Lock()
 	defer t.gathered.mu.Unlock()
 	t.gathered.events = append(t.gathered.events, events...)
 }
 
-// Enqueue asks for tasks of jobs that this task's job names in `enqueues`. It is committed with the task's end, or by Commit.
+// Enqueue asks for tasks of jobs that this task's job lists in `enqueues`. They are committed with the task's end, or
+// by Commit.
 func (t *Task) Enqueue(tasks ...protocol.EnqueuedTask) {
 	t.gathered.mu.Lock()
 	defer t.gathered.mu.Unlock()
 	t.gathered.tasks = append(t.gathered.tasks, tasks...)
 }
 
-// SetState leaves operator state for the job's next task. It is committed with the task's end, or by Commit.
+// SetState sets the operator state for the job's next task. It is committed with the task's end, or by Commit.
 func (t *Task) SetState(state any) error {
 	text, err := json.Marshal(state)
 	if err != nil {
@@ -76,46 +80,48 @@ func (t *Task) SetState(state any) error {
 	return nil
 }
 
-// Unchanged says that nothing is new: nothing is published, whatever was written.
+// Unchanged declares that nothing is new: the task publishes nothing, whatever it wrote.
 func (t *Task) Unchanged() {
 	t.gathered.mu.Lock()
 	defer t.gathered.mu.Unlock()
 	t.gathered.unchanged = true
 }
 
-// SourceVersion says which version of its source the task has read.
+// SourceVersion records which version of its source the task has read.
 func (t *Task) SourceVersion(version string) {
 	t.gathered.mu.Lock()
 	defer t.gathered.mu.Unlock()
 	t.gathered.sourceVersion = version
 }
 
-// CursorTo says how far outputs by cursor go; without it that is the highest position written.
+// CursorTo sets the position up to which outputs by cursor are complete. The default is the highest position written.
 func (t *Task) CursorTo(position int64) {
 	t.gathered.mu.Lock()
 	defer t.gathered.mu.Unlock()
 	t.gathered.cursor = &position
 }
 
-// Lineage says which columns of outputs were computed from which of the inputs.
+// Lineage records which output columns were computed from which input columns.
 func (t *Task) Lineage(origins ...protocol.ColumnOrigin) {
 	t.gathered.mu.Lock()
 	defer t.gathered.mu.Unlock()
 	t.gathered.columns = append(t.gathered.columns, origins...)
 }
 
-// Commit commits now, in one transaction, what was written, emitted, enqueued and left as state so far, instead of with
-// the task's end. The answer says what became of each event and which tasks were made, in their order.
+// Commit commits at once, in one transaction, what was written, emitted, enqueued and set as state so far, instead of
+// with the task's end. The answer lists the outcomes of the events and the ids of the tasks, each in their order.
 func (t *Task) Commit(ctx context.Context) (protocol.EventsAnswer, error) {
 	g := &t.gathered
 	g.mu.Lock()
-	events := protocol.Events{Fence: t.fence, Events: g.events, Outputs: g.outputs, Tasks: g.tasks, OperatorState: g.state}
+	events := protocol.Events{Fence: t.fence, Events: g.events, Outputs: g.outputs, Tasks: g.tasks,
+		OperatorState: g.state}
 	g.events, g.outputs, g.tasks, g.state = nil, nil, nil, nil
 	g.mu.Unlock()
 	var answer protocol.EventsAnswer
 	if len(events.Events)+len(events.Outputs)+len(events.Tasks)+len(events.OperatorState) == 0 {
 		return protocol.EventsAnswer{Accepted: true, Events: []protocol.EventOutcome{}, Tasks: []uuid.UUID{}}, nil
 	}
+
 	err := Repeat(ctx, func(ctx context.Context) (err error) {
 		answer, err = t.client.Events(ctx, t.capability(), events)
 		return err

@@ -16,7 +16,7 @@ import (
 	"github.com/dagctl/dagctl/worker/protocol"
 )
 
-// Format is how rows are written down on the way between a task and the server, which converts them.
+// Format is the format of rows between a task and the server, which converts them.
 type Format string
 
 // The formats.
@@ -36,13 +36,13 @@ func (f Format) mediaType() string {
 	return "application/vnd.apache.parquet"
 }
 
-// Input is one input of a task: what was pinned of it at the claim.
+// Input is one input of a task, as it was pinned at the claim.
 type Input struct {
 	protocol.Input
 	task *Task
 }
 
-// Input finds an input by the name that the job gives it.
+// Input returns the input that the job calls by a name.
 func (t *Task) Input(as string) (*Input, error) {
 	i := slices.IndexFunc(t.Inputs, func(in protocol.Input) bool { return in.As == as })
 	if i < 0 {
@@ -55,7 +55,7 @@ func (t *Task) Input(as string) (*Input, error) {
 	return &Input{t.Inputs[i], t}, nil
 }
 
-// Save downloads the input's rows to a file in a folder and gives its name. A download that breaks off is made again.
+// Save downloads the input's rows to a file in a folder and returns its name. It repeats a download that is cut short.
 func (in *Input) Save(ctx context.Context, dir string, format Format) (string, error) {
 	var name string
 	err := Repeat(ctx, func(ctx context.Context) error {
@@ -64,21 +64,23 @@ func (in *Input) Save(ctx context.Context, dir string, format Format) (string, e
 			return err
 		}
 		defer body.Close()
+
 		file, err := os.CreateTemp(dir, fmt.Sprintf("input%d-*.%s", in.Index, format))
 		if err != nil {
 			return ours{err}
 		}
 		_, err = io.Copy(onDisk{file}, body)
 		if err = errors.Join(err, file.Close()); err != nil {
-			return errors.Join(fmt.Errorf("input %q broke off: %w", in.As, err), os.Remove(file.Name()))
+			return errors.Join(fmt.Errorf("input %q was cut short: %w", in.As, err), os.Remove(file.Name()))
 		}
+
 		name = file.Name()
 		return nil
 	})
 	return name, err
 }
 
-// onDisk tells an error of this machine's disk from one of the network.
+// onDisk marks errors of this machine's disk, which tells them from those of the network.
 type onDisk struct{ *os.File }
 
 func (f onDisk) Write(p []byte) (int, error) {
@@ -89,7 +91,7 @@ func (f onDisk) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Open reads the input's rows in a format. They are on this machine when it returns.
+// Open downloads the input's rows in a format and opens them.
 func (in *Input) Open(ctx context.Context, format Format) (io.ReadCloser, error) {
 	dir, err := in.task.Scratch()
 	if err != nil {
@@ -106,12 +108,12 @@ func (in *Input) Open(ctx context.Context, format Format) (io.ReadCloser, error)
 	return &scratchFile{file}, nil
 }
 
-// scratchFile is removed once it is read.
+// scratchFile is a file that Close removes.
 type scratchFile struct{ *os.File }
 
 func (f *scratchFile) Close() error { return errors.Join(f.File.Close(), os.Remove(f.Name())) }
 
-// Rows reads an input row by row, each as its JSON fits R: a struct with json tags, or a map.
+// Rows reads an input row by row. R is what a row's JSON decodes into: a struct with json tags, or a map.
 func Rows[R any](ctx context.Context, in *Input) iter.Seq2[R, error] {
 	return func(yield func(R, error) bool) {
 		var none R
@@ -121,6 +123,7 @@ func Rows[R any](ctx context.Context, in *Input) iter.Seq2[R, error] {
 			return
 		}
 		defer content.Close()
+
 		decoder := json.NewDecoder(bufio.NewReaderSize(content, 1<<20))
 		decoder.UseNumber() // a number in an any keeps its digits
 		for n := 1; ; n++ {
@@ -147,7 +150,7 @@ type Output struct {
 	partition string
 }
 
-// Output finds an output by its name. The name may be empty where the job has only one.
+// Output returns the output with a name. The name may be empty if the job has only one output.
 func (t *Task) Output(name string) (*Output, error) {
 	if name == "" && len(t.Outputs) == 1 {
 		return &Output{Output: t.Outputs[0], task: t}, nil
@@ -163,15 +166,15 @@ func (t *Task) Output(name string) (*Output, error) {
 	return &Output{Output: t.Outputs[i], task: t}, nil
 }
 
-// Of is the output's partition with a key; without it, what is written is the task's own partition.
+// Of returns the output's partition with a key. Without Of, what is written is the task's own partition.
 func (o *Output) Of(partition string) *Output {
 	of := *o
 	of.partition = partition
 	return &of
 }
 
-// Upload sends a local file as one of the output's files. It is published when it is committed, with the task's end or by
-// Task.Commit. The same name again replaces what was sent before.
+// Upload sends a local file as one of the output's files. It is published when it is committed, with the task's end or
+// by Task.Commit. A second file with the same name replaces the first.
 func (o *Output) Upload(ctx context.Context, name string, format Format, path string) error {
 	var sent protocol.UploadedFile
 	err := Repeat(ctx, func(ctx context.Context) error {
@@ -184,7 +187,8 @@ func (o *Output) Upload(ctx context.Context, name string, format Format, path st
 		if err != nil {
 			return ours{err}
 		}
-		sent, err = o.task.client.Upload(ctx, o.task.capability(), o.task.fence, o.Index, name, format, file, info.Size())
+		sent, err = o.task.client.Upload(ctx, o.task.capability(), o.task.fence, o.Index, name, format, file,
+			info.Size())
 		return err
 	})
 	if err != nil {
@@ -193,13 +197,14 @@ func (o *Output) Upload(ctx context.Context, name string, format Format, path st
 		}
 		return fmt.Errorf("upload %s of output %q: %w", name, o.Name, err)
 	}
-	// Rows as text are kept as Parquet, under a name that says so: what is committed is what the server calls it.
+
+	// The server keeps rows of text as Parquet under another name. The commit needs that name.
 	o.task.gathered.uploaded(o.Index, o.partition, sent)
 	return nil
 }
 
-// Create opens a file of the output for writing. It is kept on this machine and sent when it is closed; Close says
-// whether that went well, so its error must be looked at.
+// Create opens a file of the output for writing. The file stays on this machine until Close sends it, so check the
+// error of Close.
 func (o *Output) Create(ctx context.Context, name string, format Format) (*File, error) {
 	dir, err := o.task.Scratch()
 	if err != nil {
@@ -209,12 +214,13 @@ func (o *Output) Create(ctx context.Context, name string, format Format) (*File,
 	if err != nil {
 		return nil, err
 	}
-	return &File{ctx: ctx, output: o, name: name, format: format, file: file, buffered: bufio.NewWriterSize(file, 1<<20)}, nil
+	return &File{ctx: ctx, output: o, name: name, format: format, file: file,
+		buffered: bufio.NewWriterSize(file, 1<<20)}, nil
 }
 
-// File is a file of an output on its way. It is not safe for concurrent use.
+// File is a file of an output that is being written. It is not safe for concurrent use.
 type File struct {
-	ctx      context.Context // of Create: Close has no argument to bring one
+	ctx      context.Context // the one passed to Create, because Close takes none
 	output   *Output
 	name     string
 	format   Format
@@ -222,10 +228,10 @@ type File struct {
 	buffered *bufio.Writer
 }
 
-// Write adds to the file.
+// Write implements io.Writer.
 func (f *File) Write(p []byte) (int, error) { return f.buffered.Write(p) }
 
-// Row adds a row as a line of JSON, for format NDJSON.
+// Row writes a row as a line of JSON. The file must be NDJSON.
 func (f *File) Row(row any) error {
 	text, err := json.Marshal(row)
 	if err != nil {
@@ -260,5 +266,5 @@ func Write[R any](ctx context.Context, o *Output, rows iter.Seq[R]) error {
 	return file.Close()
 }
 
-// abandon forgets a file that is not to be sent.
+// abandon removes a file that will not be sent.
 func (f *File) abandon() error { return errors.Join(f.file.Close(), os.Remove(f.file.Name())) }

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Why a run's context ended: context.Cause says which.
+// Reasons why a run's context ends; context.Cause returns one of them.
 var (
 	ErrCanceled = errors.New("the task was canceled")
 	ErrFenced   = errors.New("the lease was lost: the task may run elsewhere")
@@ -15,23 +15,24 @@ var (
 	ErrStopped  = errors.New("the worker was stopped")
 )
 
-// What a server refuses, for errors.Is. A StatusError has the details.
+// Kinds of refusals, for errors.Is. A StatusError has the details.
 var (
 	ErrUnauthorized = errors.New("the token is not accepted")   // 401
 	ErrForbidden    = errors.New("the token does not allow it") // 403
-	ErrNotFound     = errors.New("there is none")               // 404
-	ErrConflict     = errors.New("the fence is stale")          // 409: a newer attempt, an ended task, or another body
-	ErrInvalid      = errors.New("the call is wrong")           // 400, 413, 422
+	ErrNotFound     = errors.New("not found")                   // 404
+	// 409: a newer attempt runs, the task has ended, or the call was made before with another body
+	ErrConflict = errors.New("the fence is stale")
+	ErrInvalid  = errors.New("the call is invalid") // 400, 413, 422
 )
 
-// StatusError is an answer that refuses a call.
+// StatusError is the answer of a server that refuses a call.
 type StatusError struct {
-	Status     int // of HTTP
+	Status     int // HTTP status
 	Call       string
 	Message    string
 	Hint       string
-	Problems   []string      // every fault of a call with a bad shape
-	RetryAfter time.Duration // what the server asks for, if anything
+	Problems   []string      // all that is wrong with a malformed call
+	RetryAfter time.Duration // how long the server asks to wait; 0: it does not say
 }
 
 func (e *StatusError) Error() string {
@@ -45,7 +46,7 @@ func (e *StatusError) Error() string {
 	return text
 }
 
-// Is lets errors.Is tell the refusals apart.
+// Is reports whether the refusal is of a kind, for errors.Is.
 func (e *StatusError) Is(target error) bool {
 	switch target {
 	case ErrUnauthorized:
@@ -57,18 +58,19 @@ func (e *StatusError) Is(target error) bool {
 	case ErrConflict:
 		return e.Status == http.StatusConflict
 	case ErrInvalid:
-		return e.Status == http.StatusUnprocessableEntity || e.Status == http.StatusBadRequest || e.Status == http.StatusRequestEntityTooLarge
+		return e.Status == http.StatusUnprocessableEntity || e.Status == http.StatusBadRequest ||
+			e.Status == http.StatusRequestEntityTooLarge
 	}
 	return false
 }
 
-// lasting reports whether the same call would be refused again.
+// lasting reports whether the server would refuse the same call again.
 func (e *StatusError) lasting() bool {
-	return e.Status < 500 && e.Status != http.StatusTooManyRequests && e.Status != http.StatusRequestTimeout && e.Status != http.StatusTooEarly
+	return e.Status < 500 && e.Status != http.StatusTooManyRequests && e.Status != http.StatusRequestTimeout &&
+		e.Status != http.StatusTooEarly
 }
 
-// refused reports whether there is no use in making a call again: the server has answered that it will not have it, or
-// the call failed on this side.
+// refused reports whether repeating a call is useless: the server has refused it for good, or it failed on this side.
 func refused(err error) bool {
 	var (
 		status *StatusError
@@ -77,21 +79,24 @@ func refused(err error) bool {
 	return errors.As(err, &status) && status.lasting() || errors.As(err, &here)
 }
 
-// ours is an error of this machine, and not of the way to the server.
+// ours marks an error of this machine, rather than of the network or the server.
 type ours struct{ error }
 
 func (e ours) Unwrap() error { return e.error }
 
-// fenced reports whether a task's call was refused for what it is and not for what it says: it is another's now, or over.
+// fenced reports whether a call was refused because of the attempt that made it, and not because of what it says: the
+// task has ended or runs elsewhere.
+// over.
 func fenced(err error) bool {
-	return errors.Is(err, ErrConflict) || errors.Is(err, ErrUnauthorized) || errors.Is(err, ErrForbidden) || errors.Is(err, ErrNotFound)
+	return errors.Is(err, ErrConflict) || errors.Is(err, ErrUnauthorized) || errors.Is(err, ErrForbidden) ||
+		errors.Is(err, ErrNotFound)
 }
 
 type notRetryable struct{ error }
 
 func (e notRetryable) Unwrap() error { return e.error }
 
-// NotRetryable marks an error that another attempt would meet again. Nil stays nil.
+// NotRetryable marks an error that would occur in every attempt. It returns nil for nil.
 func NotRetryable(err error) error {
 	if err == nil {
 		return nil
@@ -99,7 +104,7 @@ func NotRetryable(err error) error {
 	return notRetryable{err}
 }
 
-// Retryable reports whether another attempt could help: the error was not marked otherwise.
+// Retryable reports whether another attempt could succeed, that is, whether err is not marked with NotRetryable.
 func Retryable(err error) bool {
 	var lasting notRetryable
 	return !errors.As(err, &lasting)

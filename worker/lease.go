@@ -8,7 +8,7 @@ import (
 	"github.com/dagctl/dagctl/worker/protocol"
 )
 
-// progressNote is the latest that a task said of how far it is.
+// progressNote is the progress that a task has last reported.
 type progressNote struct {
 	mu      sync.Mutex
 	percent int
@@ -27,8 +27,9 @@ func (p *progressNote) get() (int, string) {
 	return p.percent, p.state
 }
 
-// keepLease extends the lease at a third of its length until ctx ends, which is when the server was told of the run's end:
-// a run that is to stop may take a while. It stops the run when it was canceled or fenced off. A heartbeat without an answer is made again soon, so that one lost call does not cost the lease.
+// keepLease extends the lease at a third of its length until ctx ends. That is after the server has taken the end of
+// the run, because a run may take a while to stop. keepLease stops the run when it is canceled or fenced off. It
+// repeats a heartbeat that got no answer soon, so that one lost call does not cost the lease.
 func (t *Task) keepLease(ctx context.Context) {
 	every := t.lease / 3
 	wait := every
@@ -38,17 +39,20 @@ func (t *Task) keepLease(ctx context.Context) {
 		}
 		percent, state := t.progress.get()
 		call, cancel := context.WithTimeout(ctx, max(every, time.Second))
-		answer, err := t.client.Heartbeat(call, t.capability(), protocol.Heartbeat{Fence: t.fence, Progress: percent, State: state})
+		answer, err := t.client.Heartbeat(call, t.capability(), protocol.Heartbeat{Fence: t.fence, Progress: percent,
+			State: state})
 		cancel()
+
 		switch {
 		case err == nil:
 			n, wait = 0, every
 		case ctx.Err() != nil:
 			return
-		case fenced(err) && t.telling.Load():
-			return // the end was taken before this heartbeat
+		case fenced(err) && t.reporting.Load():
+			return // the server took the end of the run before this heartbeat
 		case fenced(err):
-			t.worker.cfg.Log.WarnContext(ctx, "the lease was lost", "task", t.TaskID, "attempt", t.Attempt, "error", err)
+			t.worker.cfg.Log.WarnContext(ctx, "the lease was lost", "task", t.TaskID, "attempt", t.Attempt, "error",
+				err)
 			t.stop(ErrFenced)
 			return
 		default:
@@ -57,6 +61,7 @@ func (t *Task) keepLease(ctx context.Context) {
 			t.worker.cfg.Log.WarnContext(ctx, "heartbeat failed", "task", t.TaskID, "attempt", t.Attempt, "error", err)
 			continue
 		}
+
 		if answer.CapabilityToken != "" {
 			t.token.Store(answer.CapabilityToken)
 		}

@@ -16,25 +16,25 @@ import (
 // How lines are sent, and how many are kept while the server does not answer.
 const (
 	shipEvery   = time.Second
-	shipLines   = 500     // lines of a batch, at most
-	shipBytes   = 1 << 20 // text of a batch, about
+	shipLines   = 500     // at most this many lines in a batch
+	shipBytes   = 1 << 20 // about this much text in a batch
 	keptLines   = 20_000
 	longestLine = 16 << 10 // bytes
 	flushFor    = 20 * time.Second
 )
 
-// logShipper sends a task's lines, in batches, again until the server says that it has them.
+// logShipper sends a task's lines in batches. It repeats a batch until the server acknowledges it.
 type logShipper struct {
 	task *Task
-	full chan struct{} // a batch is full
+	full chan struct{} // signaled when a batch is full
 
-	sending sync.Mutex // one batch at a time, so that they arrive in their order
+	sending sync.Mutex // held while a batch is sent, so that lines arrive in order
 
 	mu      sync.Mutex
-	lines   []protocol.LogLine // that the server has not acknowledged
+	lines   []protocol.LogLine // not acknowledged yet
 	seq     int64              // of the last line
-	dropped int64              // lines that could not be kept
-	refused bool               // the server takes none
+	dropped int64              // lines dropped since the last one kept
+	refused bool               // the server accepts no more lines
 
 	text   bytes.Buffer // under mu
 	render slog.Handler // writes a record's attributes to text
@@ -54,7 +54,7 @@ func newLogShipper(t *Task) *logShipper {
 	return s
 }
 
-// add keeps a line until it is sent.
+// add queues a line.
 func (s *logShipper) add(ctx context.Context, render slog.Handler, r slog.Record) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -69,11 +69,14 @@ func (s *logShipper) add(ctx context.Context, render slog.Handler, r slog.Record
 	if err := render.Handle(ctx, r); err != nil {
 		return err
 	}
+
 	text := strings.TrimSpace(r.Message + " " + strings.TrimSpace(s.text.String()))
 	if s.dropped > 0 {
-		s.append(r.Time, slog.LevelWarn, fmt.Sprintf("%d lines are missing here: the server did not answer for too long", s.dropped))
+		s.append(r.Time, slog.LevelWarn, fmt.Sprintf("%d lines are missing here: the server was away for too "+
+			"long", s.dropped))
 		s.dropped = 0
 	}
+
 	s.append(r.Time, r.Level, text)
 	if len(s.lines) >= shipLines {
 		select {
@@ -89,7 +92,8 @@ func (s *logShipper) append(at time.Time, level slog.Level, text string) {
 		at = time.Now()
 	}
 	s.seq++
-	s.lines = append(s.lines, protocol.LogLine{Seq: s.seq, At: at.UTC(), Level: levelName(level), Text: cut(strings.ToValidUTF8(text, "\uFFFD"), longestLine)})
+	s.lines = append(s.lines, protocol.LogLine{Seq: s.seq, At: at.UTC(), Level: levelName(level),
+		Text: cut(strings.ToValidUTF8(text, "\uFFFD"), longestLine)})
 }
 
 func levelName(l slog.Level) string {
@@ -104,7 +108,7 @@ func levelName(l slog.Level) string {
 	return "error"
 }
 
-// ship sends what there is, every now and then, until ctx ends.
+// ship sends queued lines every second, and at once when a batch is full, until ctx ends.
 func (s *logShipper) ship(ctx context.Context) {
 	tick := time.NewTicker(shipEvery)
 	defer tick.Stop()
@@ -115,31 +119,35 @@ func (s *logShipper) ship(ctx context.Context) {
 		case <-tick.C:
 		case <-s.full:
 		}
-		_ = s.send(ctx) // it is told of where it is final, and sent again otherwise
+		_ = s.send(ctx) // lines that were not sent stay queued; a final refusal is logged
 	}
 }
 
-// flush sends what is left before the end is told: lines of an attempt that is over are refused.
+// flush sends the remaining lines before the run's end is reported: lines of an ended attempt are refused.
 func (s *logShipper) flush(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, flushFor)
 	defer cancel()
 	if err := s.send(ctx); err != nil {
-		s.task.worker.cfg.Log.WarnContext(ctx, "a task's last lines could not be sent", "task", s.task.TaskID, "attempt", s.task.fence.Attempt, "error", err)
+		s.task.worker.cfg.Log.WarnContext(ctx, "the last lines of a task could not be sent", "task", s.task.TaskID,
+			"attempt", s.task.fence.Attempt, "error", err)
 	}
 }
 
-// send sends all lines that were there when it began.
+// send sends all lines that were queued when it was called.
 func (s *logShipper) send(ctx context.Context) error {
 	s.sending.Lock()
 	defer s.sending.Unlock()
+
 	s.mu.Lock()
 	last := s.seq
 	s.mu.Unlock()
+
 	for {
 		batch := s.batch(last)
 		if len(batch) == 0 {
 			return nil
 		}
+
 		var answer protocol.LogsAnswer
 		err := Repeat(ctx, func(ctx context.Context) (err error) {
 			answer, err = s.task.client.Logs(ctx, s.task.capability(), protocol.Logs{Fence: s.task.fence, Lines: batch})
@@ -148,6 +156,7 @@ func (s *logShipper) send(ctx context.Context) error {
 			}
 			return err
 		})
+
 		if refused(err) {
 			s.refuse(err)
 			return nil
@@ -184,17 +193,18 @@ func (s *logShipper) refuse(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.refused, s.lines = true, nil
-	s.task.worker.cfg.Log.Warn("the server takes no lines of this task", "task", s.task.TaskID, "attempt", s.task.fence.Attempt, "error", err)
+	s.task.worker.cfg.Log.Warn("the server accepts no lines of this task", "task", s.task.TaskID, "attempt",
+		s.task.fence.Attempt, "error", err)
 }
 
-// logHandler hands records to the server and to the worker's own log.
+// logHandler passes records to the server and to the worker's own log.
 type logHandler struct {
 	ship *logShipper
 	line slog.Handler // renders the attributes, with those of the logger
 	own  slog.Handler
 }
 
-// Enabled is always so: what is not for the worker's own log may be for the server's.
+// Enabled returns true: a record that the worker's own log drops is still sent to the server.
 func (h *logHandler) Enabled(context.Context, slog.Level) bool { return true }
 
 func (h *logHandler) Handle(ctx context.Context, r slog.Record) error {

@@ -7,15 +7,15 @@ import (
 	"time"
 )
 
-// Calls that get no answer, or one that says "later", are repeated: first after about firstPause, then after twice as
-// long each time, up to longestPause. A server that restarts is back well within that.
+// Calls that get no answer, or an answer that asks to come back later, are repeated: first after about firstPause, then
+// after twice as long each time, up to longestPause. A restarting server is back well within that.
 const (
 	firstPause   = 200 * time.Millisecond
 	longestPause = 10 * time.Second
 )
 
-// pauseAfter is how long to wait after the n-th failure in a row, from 1; half of it is chance, so that many workers do
-// not come back at once.
+// pauseAfter returns how long to wait after the n-th failure in a row, counted from 1. Half of it is random, so that
+// many workers do not come back at once.
 func pauseAfter(n int, err error) time.Duration {
 	pause := longestPause
 	if n < 7 {
@@ -29,7 +29,7 @@ func pauseAfter(n int, err error) time.Duration {
 	return pause
 }
 
-// Repeat makes a call until the server has decided on it, or ctx ends.
+// Repeat makes a call until the server accepts or refuses it, or ctx ends.
 func Repeat(ctx context.Context, call func(context.Context) error) error {
 	for n := 1; ; n++ {
 		err := call(ctx)
@@ -40,7 +40,7 @@ func Repeat(ctx context.Context, call func(context.Context) error) error {
 			return context.Cause(ctx)
 		}
 		if sleep(ctx, pauseAfter(n, err)) != nil {
-			return err // says more than that the time is up
+			return err // it says more than that the time is up
 		}
 	}
 }

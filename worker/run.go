@@ -13,24 +13,26 @@ import (
 	"github.com/dagctl/dagctl/worker/protocol"
 )
 
-// reportFor bounds how long a worker tries to tell the server how a run ended. The server takes that even after the lease
-// ran out, as long as no other attempt has begun.
+// reportFor bounds how long a worker tries to report the end of a run. The server accepts it even after the lease has
+// expired, as long as no other attempt has begun.
 const reportFor = 10 * time.Minute
 
-// RunClaim runs a claimed task to its end and tells the server how it ended. The run is stopped when its time is up, when
-// it is canceled, when its lease is lost, and when ctx ends. An error says that the server did not take the end: the task
-// was given to another, or the server could not be reached.
+// RunClaim runs a claimed task and reports its end to the server. The run stops when its time is up, when it is
+// canceled, when its lease is lost, and when ctx ends. RunClaim returns an error if the server did not accept the end:
+// because the task runs elsewhere, or because the server could not be reached.
 func (w *Worker) RunClaim(ctx context.Context, claim protocol.Claim) error {
 	if claim.Status != protocol.Claimed || claim.Task == nil || claim.LeaseToken == nil {
-		return fmt.Errorf("worker: a claim that is %s %s is nothing to run", claim.Status, claim.Reason)
+		return fmt.Errorf("worker: there is no task to run: the claim is %s %s", claim.Status, claim.Reason)
 	}
 	runCtx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
+
 	if !claim.Task.TimeoutAt.IsZero() {
 		var cancel context.CancelFunc
 		runCtx, cancel = context.WithDeadlineCause(runCtx, claim.Task.TimeoutAt, ErrTimedOut)
 		defer cancel()
 	}
+
 	t := w.newTask(claim, stop)
 	defer t.close()
 	alive, ended := context.WithCancel(context.WithoutCancel(ctx))
@@ -38,18 +40,20 @@ func (w *Worker) RunClaim(ctx context.Context, claim protocol.Claim) error {
 	beside.Go(func() { t.keepLease(alive) })
 	beside.Go(func() { t.logs.ship(alive) })
 	result, err := w.runFunc(runCtx, t)
-	// What the context says counts only where the function did not get to its end.
+
+	// The cause counts only if the function did not finish.
 	cause := context.Cause(runCtx)
 	report, cancel := context.WithTimeout(context.WithoutCancel(ctx), reportFor)
 	defer cancel()
-	defer context.AfterFunc(w.exit, cancel)() // a worker that exits does not wait for a server that is away
+	defer context.AfterFunc(w.exit, cancel)() // an exiting worker does not wait for a server that is away
+
 	err = t.end(report, result, err, cause)
 	ended()
 	beside.Wait()
 	return err
 }
 
-// runFunc runs the task's function. A panic is an error that another attempt would meet again.
+// runFunc runs the task's function. It turns a panic into an error that is not retryable.
 func (w *Worker) runFunc(ctx context.Context, t *Task) (result json.RawMessage, err error) {
 	run, err := w.function(&t.Task)
 	if err != nil {
@@ -64,14 +68,15 @@ func (w *Worker) runFunc(ctx context.Context, t *Task) (result json.RawMessage, 
 	return run(ctx, t)
 }
 
-// end tells the server how the run ended.
+// end reports how the run ended.
 func (t *Task) end(ctx context.Context, result json.RawMessage, err, cause error) error {
 	if errors.Is(cause, ErrFenced) {
 		return cause
 	}
 	if err != nil && errors.Is(cause, ErrStopped) {
-		return cause // the worker's last heartbeat gives it to others, without counting a failure
+		return cause // the worker's last heartbeat hands the task to others, without counting a failure
 	}
+
 	t.logs.flush(ctx)
 	completion := protocol.Completion{Fence: t.fence}
 	switch {
@@ -91,11 +96,13 @@ func (t *Task) end(ctx context.Context, result json.RawMessage, err, cause error
 		}
 		t.fail(&completion, err)
 	}
-	t.telling.Store(true)
+
+	t.reporting.Store(true)
 	answer := t.complete(ctx, completion)
 	if errors.Is(answer, ErrInvalid) || errors.Is(answer, ErrForbidden) {
 		if completion.Status == protocol.Completed {
-			// What was worked out is not what the server takes. It must not run out of its lease and be tried for ever.
+			// The server does not accept what the run produced. Without a failure the lease would expire, and the task
+			// would be tried again for ever.
 			refused := protocol.Completion{Fence: t.fence}
 			t.fail(&refused, NotRetryable(answer))
 			return t.complete(ctx, refused)
@@ -104,7 +111,7 @@ func (t *Task) end(ctx context.Context, result json.RawMessage, err, cause error
 	return answer
 }
 
-// maxMessage is how long an error's message may be, in bytes.
+// maxMessage is the longest message of an error, in bytes.
 const maxMessage = 10_000
 
 func (t *Task) fail(c *protocol.Completion, err error) {
@@ -117,17 +124,19 @@ func (t *Task) complete(ctx context.Context, c protocol.Completion) error {
 	err := Repeat(ctx, func(ctx context.Context) error {
 		_, err := t.client.Complete(ctx, t.capability(), c)
 		if err != nil && !refused(err) {
-			t.worker.cfg.Log.WarnContext(ctx, "the end of a task was not taken yet", "task", t.TaskID, "attempt", t.Attempt, "error", err)
+			t.worker.cfg.Log.WarnContext(ctx, "the server has not accepted the end of a task yet", "task", t.TaskID,
+				"attempt",
+				t.Attempt, "error", err)
 		}
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("tell the end of attempt %d of task %s: %w", t.Attempt, t.TaskID, err)
+		return fmt.Errorf("report the end of attempt %d of task %s: %w", t.Attempt, t.TaskID, err)
 	}
 	return nil
 }
 
-// cut shortens a text to so many bytes, at a rune.
+// cut shortens a text to at most so many bytes, between two runes.
 func cut(text string, bytes int) string {
 	if len(text) <= bytes {
 		return text

@@ -14,24 +14,24 @@ import (
 // Given is a claimed task from a Source.
 type Given struct {
 	Claim protocol.Claim
-	// Done is called after the run, if it is not nil: err is what RunClaim said.
+	// Done is called after the run, unless it is nil. err is what RunClaim returned.
 	Done func(err error)
 }
 
-// Source is where a worker's tasks come from.
+// Source provides a worker's tasks.
 type Source interface {
-	// Next waits for claimed tasks, at most max. ErrIdle says that there will be none for long, ErrDrained that the worker
-	// is to claim no more; after any other error it is called again.
+	// Next waits for claimed tasks, at most max. It returns ErrIdle when no tasks are to be expected for long, and
+	// ErrDrained when the worker must claim no more. After any other error it is called again.
 	Next(ctx context.Context, max int) ([]Given, error)
 }
 
-// What a Source says besides tasks.
+// What a Source returns besides tasks.
 var (
 	ErrIdle    = errors.New("every job of the runtime is idle")
 	ErrDrained = errors.New("the worker is drained")
 )
 
-// Drain lets the worker finish what it runs and claim no more; then Run ends.
+// Drain makes the worker finish its tasks and claim no more; then Run returns.
 func (w *Worker) Drain() {
 	if w.drain.Err() == nil {
 		w.cfg.Log.Info("draining: no more tasks are claimed", "worker", w.cfg.ID, "running", w.running.Load())
@@ -39,13 +39,13 @@ func (w *Worker) Drain() {
 	w.drainNow(ErrDrained)
 }
 
-// Run claims tasks by long poll and runs them until ctx ends, the worker is drained, or the runtime is idle where the
-// config says that the worker ends then. What runs when ctx ends has DrainTimeout to come to its end.
+// Run claims tasks by long poll and runs them. It returns when ctx ends, when the worker is drained, and, with
+// Config.IdleExit, when the runtime is idle. Tasks that run when ctx ends have DrainTimeout to finish.
 func (w *Worker) Run(ctx context.Context) error {
 	return w.Serve(ctx, &poll{w})
 }
 
-// Serve is Run with tasks from another source.
+// Serve is like Run, with tasks from another source.
 func (w *Worker) Serve(ctx context.Context, source Source) error {
 	if err := w.ready(); err != nil {
 		return err
@@ -54,7 +54,7 @@ func (w *Worker) Serve(ctx context.Context, source Source) error {
 	defer stop(nil)
 	defer context.AfterFunc(w.drain, func() { stop(ErrDrained) })()
 
-	// What runs outlives ctx, for as long as the drain lasts.
+	// Running tasks outlive ctx by the time that draining takes.
 	running, abandon := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer abandon(nil)
 	registered := make(chan struct{})
@@ -63,6 +63,7 @@ func (w *Worker) Serve(ctx context.Context, source Source) error {
 		defer close(registered)
 		w.register(registry)
 	}()
+
 	tasks := &sync.WaitGroup{}
 	w.claim(claiming, running, source, tasks)
 	w.Drain()
@@ -81,24 +82,26 @@ func (w *Worker) ready() error {
 	if w.cfg.Token == "" {
 		problems = append(problems, errors.New("worker: the config has no token"))
 	}
+
 	if w.cfg.Runtime == "" {
 		problems = append(problems, errors.New("worker: the config has no runtime"))
 	}
 	if operators, _ := w.offer(); len(operators) == 0 {
-		problems = append(problems, errors.New("worker: there is nothing that it could run: no handler and no operator"))
+		problems = append(problems, errors.New("worker: it has nothing to run: no handler and no "+
+			"operator"))
 	}
 	return errors.Join(problems...)
 }
 
-// claim takes tasks and starts them while there are free slots, until ctx ends.
+// claim claims and starts tasks while there are free slots, until ctx ends.
 func (w *Worker) claim(ctx, running context.Context, source Source, tasks *sync.WaitGroup) {
 	slots := make(chan struct{}, w.cfg.PoolSize)
 	for failures := 0; ctx.Err() == nil; {
 		if !waitForSlots(ctx, slots) {
 			return
 		}
-		given, err := source.Next(ctx, cap(slots)-len(slots)) // only this loop takes slots
-		for _, g := range given {                             // even with an error: what was claimed is to be run
+		given, err := source.Next(ctx, cap(slots)-len(slots))
+		for _, g := range given { // even after an error: tasks that were claimed must run
 			slots <- struct{}{}
 			w.running.Add(1)
 			tasks.Go(func() {
@@ -106,9 +109,10 @@ func (w *Worker) claim(ctx, running context.Context, source Source, tasks *sync.
 				w.runGiven(running, g)
 			})
 		}
+
 		switch {
 		case errors.Is(err, ErrIdle) && w.cfg.IdleExit && w.running.Load() == 0:
-			w.cfg.Log.Info("idle: the worker ends", "worker", w.cfg.ID)
+			w.cfg.Log.Info("idle: the worker exits", "worker", w.cfg.ID)
 			return
 		case errors.Is(err, ErrDrained):
 			return
@@ -122,18 +126,19 @@ func (w *Worker) claim(ctx, running context.Context, source Source, tasks *sync.
 	}
 }
 
-// gatherFor is how long the worker waits for more than one free slot, where short tasks end many at a time: a claim of many
-// costs the server hardly more than a claim of one.
+// gatherFor is how long the worker waits for more than one free slot. Where short tasks end many at a time, one claim
+// of many tasks costs the server hardly more than a claim of one.
 const gatherFor = 2 * time.Millisecond
 
-// waitForSlots waits until one slot is free, and a moment longer for a quarter of them to be; it is false when ctx ends
-// first. Only who waits here takes slots.
+// waitForSlots waits until a slot is free, and a moment longer for a quarter of them. It reports whether it got there
+// before ctx ended. Only its caller takes slots, so they are still free when it returns.
 func waitForSlots(ctx context.Context, slots chan struct{}) bool {
 	select {
 	case <-ctx.Done():
 		return false
 	case slots <- struct{}{}:
 	}
+
 	free, moment := 1, time.NewTimer(gatherFor)
 	defer moment.Stop()
 	for more := true; more && free < cap(slots)/4; {
@@ -146,6 +151,7 @@ func waitForSlots(ctx context.Context, slots chan struct{}) bool {
 			free++
 		}
 	}
+
 	for range free {
 		<-slots
 	}
@@ -154,25 +160,27 @@ func waitForSlots(ctx context.Context, slots chan struct{}) bool {
 
 func (w *Worker) runGiven(ctx context.Context, g Given) {
 	task := g.Claim.Task
-	log := w.cfg.Log.With("org", task.Org, "dag", task.Job.DAGName, "job", task.Job.Name, "task", task.TaskID, "attempt", g.Claim.Attempt)
+	log := w.cfg.Log.With("org", task.Org, "dag", task.Job.DAGName, "job", task.Job.Name, "task", task.TaskID,
+		"attempt", g.Claim.Attempt)
 	err := w.RunClaim(ctx, g.Claim)
 	switch {
 	case errors.Is(err, ErrFenced), errors.Is(err, ErrConflict):
-		log.Warn("the task went on without this attempt", "error", err)
+		log.Warn("the task continues without this attempt", "error", err)
 	case errors.Is(err, ErrStopped):
-		log.Info("the run was stopped; others take it up")
+		log.Info("the run was stopped; the task goes to another worker")
 	case err != nil:
-		log.Error("the end of a run could not be told: its lease will run out", "error", err)
+		log.Error("the end of a run could not be reported; its lease will expire", "error", err)
 	}
+
 	if g.Done != nil {
 		g.Done(err)
 	}
 }
 
-// lastWords is how long runs that were stopped may take to tell how they ended.
+// lastWords is how long stopped runs may take to report their end.
 const lastWords = 2 * time.Second
 
-// finish waits for what runs: until it is done where the worker is drained, for DrainTimeout once it is told to stop.
+// finish waits for running tasks: until they end if the worker is drained, and for DrainTimeout once ctx has ended.
 func (w *Worker) finish(ctx context.Context, tasks *sync.WaitGroup, abandon context.CancelCauseFunc) {
 	done := make(chan struct{})
 	go func() { tasks.Wait(); close(done) }()
@@ -181,12 +189,14 @@ func (w *Worker) finish(ctx context.Context, tasks *sync.WaitGroup, abandon cont
 		return
 	case <-ctx.Done():
 	}
+
 	w.cfg.Log.Info("stopping", "worker", w.cfg.ID, "running", w.running.Load(), "drain_timeout", w.cfg.DrainTimeout)
 	select {
 	case <-done:
 		return
 	case <-time.After(w.cfg.DrainTimeout):
 	}
+
 	abandon(ErrStopped)
 	select {
 	case <-done:
@@ -195,11 +205,11 @@ func (w *Worker) finish(ctx context.Context, tasks *sync.WaitGroup, abandon cont
 	}
 }
 
-// beatEvery is how often a worker says that it lives. A server takes it for dead after ten seconds of silence, and gives
-// what it ran to others then.
+// beatEvery is the interval of a worker's heartbeats. A server takes a worker for dead after ten seconds of silence and
+// gives its tasks to others.
 const beatEvery = 3 * time.Second
 
-// register says that the worker lives, until ctx ends, and hears whether somebody drains it.
+// register sends the worker's heartbeats until ctx ends, and drains the worker when the server asks for it.
 func (w *Worker) register(ctx context.Context) {
 	for n := 0; ; {
 		call, cancel := context.WithTimeout(ctx, beatEvery)
@@ -216,8 +226,9 @@ func (w *Worker) register(ctx context.Context) {
 			return
 		default:
 			n++
-			w.cfg.Log.Warn("the server does not hear this worker", "worker", w.cfg.ID, "error", err)
+			w.cfg.Log.Warn("the worker's heartbeat failed", "worker", w.cfg.ID, "error", err)
 		}
+
 		wait := beatEvery
 		if n > 0 {
 			wait = min(wait, pauseAfter(n, err))
@@ -228,12 +239,12 @@ func (w *Worker) register(ctx context.Context) {
 	}
 }
 
-// leave says that the worker exits, so that what it still ran goes to others at once.
+// leave reports that the worker exits, so that its unfinished tasks go to others at once.
 func (w *Worker) leave(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, lastWords)
 	defer cancel()
 	if _, err := w.client.HeartbeatWorker(ctx, w.beat(true)); err != nil {
-		w.cfg.Log.Warn("the server did not hear that this worker exits", "worker", w.cfg.ID, "error", err)
+		w.cfg.Log.Warn("the worker's exit could not be reported", "worker", w.cfg.ID, "error", err)
 	}
 }
 
@@ -243,14 +254,17 @@ func (w *Worker) beat(stopping bool) protocol.WorkerHeartbeat {
 		host = "unknown"
 	}
 	operators, handlers := w.offer()
-	return protocol.WorkerHeartbeat{WorkerID: w.cfg.ID, Hostname: host, Version: w.cfg.Version, PoolSize: w.cfg.PoolSize,
-		CurrentTasks: int(w.running.Load()), Runtimes: slices.DeleteFunc([]string{w.cfg.Runtime}, func(r string) bool { return r == "" }),
+	return protocol.WorkerHeartbeat{WorkerID: w.cfg.ID, Hostname: host, Version: w.cfg.Version,
+		PoolSize:     w.cfg.PoolSize,
+		CurrentTasks: int(w.running.Load()), Runtimes: slices.DeleteFunc([]string{w.cfg.Runtime}, func(r string) bool {
+			return r == ""
+		}),
 		Operators: operators, Handlers: handlers, Stopping: stopping}
 }
 
-// Health tells how the worker is, for a load balancer or a scheduler of containers.
+// Health is the state of a worker, for a load balancer or a container scheduler.
 type Health struct {
-	OK       bool   `json:"ok"` // the server heard of it lately
+	OK       bool   `json:"ok"` // a heartbeat succeeded lately
 	Worker   string `json:"worker"`
 	Running  int    `json:"running"` // tasks
 	Draining bool   `json:"draining"`
@@ -258,10 +272,10 @@ type Health struct {
 	LastHeartbeat time.Time `json:"last_heartbeat,omitzero"`
 }
 
-// heardWithin is how long ago a server must have answered for the worker to count as healthy.
+// heardWithin is how recent the last successful heartbeat of a healthy worker is.
 const heardWithin = time.Minute
 
-// Health tells how the worker is at a time.
+// Health returns the worker's state at a time.
 func (w *Worker) Health(now time.Time) Health {
 	h := Health{Worker: w.cfg.ID, Running: int(w.running.Load()), Draining: w.drain.Err() != nil}
 	if last := w.lastBeat.Load(); last > 0 {

@@ -1,16 +1,16 @@
-// Package worker runs tasks of a dagctl server in a program of one's own. A program names functions that jobs with
+// Package worker lets a Go program run tasks of a dagctl server. The program names the functions that jobs with
 // operator `handler` call, and runs until it is told to stop:
 //
 //	w, err := worker.New(worker.Config{URL: url, Token: token, Runtime: "ecs_platform"})
 //	worker.Handle(w, "email:send", func(ctx context.Context, t *worker.Task, email Email) (Receipt, error) { ... })
 //	err = w.Run(ctx)
 //
-// Vocabulary: a worker is this process, with a token that lets it claim tasks; a claim is a task under a lease, which is
-// extended as long as its function runs; a fence is what each call of a task shows, so that a run whose lease went to
-// another can change nothing any more. What a task writes, emits and enqueues is committed with its end, or before by
-// Task.Commit. A worker never decides on retries: it says what happened, and whether trying again could help. The words on
-// the wire are those of worker/protocol. Built-in operators are in worker/builtin, tasks named by SQS messages in
-// worker/queue. It owns no tables.
+// Vocabulary: a worker is this process, with a token that lets it claim tasks; a claim is a task under a lease, which
+// is extended as long as its function runs; a fence identifies the attempt in each of its calls, so that a run that has
+// lost its lease can change nothing. What a task writes, emits and enqueues is committed with its end, or earlier by
+// Task.Commit. A worker does not decide on retries: it reports what happened and whether another attempt could help.
+// Package worker/protocol defines the messages, worker/builtin has the built-in operators, and worker/queue takes tasks
+// from SQS messages. It owns no tables.
 package worker
 
 import (
@@ -36,29 +36,30 @@ import (
 	"github.com/dagctl/dagctl/worker/protocol"
 )
 
-// Config says whom a worker works for.
+// Config configures a worker.
 type Config struct {
 	URL     string // of the server, or of its address for workers
 	Token   string // worker token; `dagctl tokens create --kind worker` makes one
-	Runtime string // runtime of DAG files whose tasks it claims
+	Runtime string // the runtime, as DAG files name it, whose tasks it claims
 	// PoolSize is how many tasks run at once; 4 where it is 0.
 	PoolSize int
-	// ID names this process among all workers; host, process id and a random part where it is empty.
+	// ID is unique among all workers. By default it is made of the host, the process id and a random part.
 	ID      string
-	Version string // of the program, for people
-	// DrainTimeout is how long tasks may go on once the worker is told to stop; 24 s where it is 0. What still runs then
-	// goes to other workers at once.
+	Version string // the program's, for people
+	// DrainTimeout is how long tasks may go on once the worker is told to stop; 24 s where it is 0. Tasks that still
+	// run then go to other workers at once.
 	DrainTimeout time.Duration
-	// IdleExit ends Run when every job of the runtime has been idle for its idle_timeout, so that a scheduler of
-	// containers can scale to zero.
+	// IdleExit makes Run return when every job of the runtime has been idle for its idle_timeout, so that a container
+	// scheduler can scale to zero.
 	IdleExit bool
-	// ScratchDir is where tasks' temporary files go; the system's folder where it is empty.
+	// ScratchDir is the folder for tasks' temporary files; by default that of the system.
 	ScratchDir string
 	Log        *slog.Logger // slog.Default() where it is nil
 	HTTP       *http.Client // one with sensible limits where it is nil; it must have no timeout of its own
 }
 
-// Func runs a claimed task to its end. What it returns is told to the server; its context ends when the run is to stop.
+// Func runs a claimed task to its end. The worker reports its result or error to the server. ctx ends when the run must
+// stop.
 type Func func(ctx context.Context, t *Task) (result json.RawMessage, err error)
 
 // Worker claims tasks and runs them.
@@ -72,9 +73,9 @@ type Worker struct {
 
 	running  atomic.Int64
 	lastBeat atomic.Int64    // Unix nanoseconds of the last answer to a heartbeat of the worker
-	drain    context.Context // ends when no more tasks are to be claimed
+	drain    context.Context // ends when the worker must claim no more tasks
 	drainNow context.CancelCauseFunc
-	exit     context.Context // ends when nothing is waited for any more
+	exit     context.Context // ends when the worker waits for nothing more
 	exitNow  context.CancelFunc
 }
 
@@ -86,20 +87,22 @@ const (
 
 var goodRuntime = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,62}$`)
 
-// New checks the config.
+// New returns a worker with a valid config.
 func New(cfg Config) (*Worker, error) {
 	cfg.PoolSize = cmp.Or(cfg.PoolSize, DefaultPoolSize)
 	cfg.DrainTimeout = cmp.Or(cfg.DrainTimeout, DefaultDrainTimeout)
 	cfg.ID = cmp.Or(cfg.ID, newID())
 	cfg.Log = cmp.Or(cfg.Log, slog.Default())
 	var problems []error
-	if cfg.URL != "" { // a worker that is given its claims takes the address from them
+	if cfg.URL != "" { // a worker that is handed its claims takes the address from them
 		if u, err := url.Parse(cfg.URL); err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https") {
-			problems = append(problems, fmt.Errorf("URL %q is not of the form https://host[:port]", cfg.URL))
+			problems = append(problems, fmt.Errorf("URL %q does not have the form https://host[:port]", cfg.URL))
 		}
 	}
+
 	if cfg.Runtime != "" && !goodRuntime.MatchString(cfg.Runtime) {
-		problems = append(problems, fmt.Errorf("runtime %q is not a name of letters, digits, '_', '.' and '-'", cfg.Runtime))
+		problems = append(problems, fmt.Errorf("runtime %q is not a name: use letters, digits, '_', '.' and '-'",
+			cfg.Runtime))
 	}
 	if cfg.PoolSize < 1 || cfg.PoolSize > 1000 {
 		problems = append(problems, fmt.Errorf("pool size %d is not between 1 and 1000", cfg.PoolSize))
@@ -108,18 +111,20 @@ func New(cfg Config) (*Worker, error) {
 		problems = append(problems, fmt.Errorf("drain timeout %s is negative", cfg.DrainTimeout))
 	}
 	if strings.ContainsAny(cfg.Token, " \r\n\t") {
-		problems = append(problems, errors.New("the token has white space in it"))
+		problems = append(problems, errors.New("the token contains white space"))
 	}
+
 	if err := errors.Join(problems...); err != nil {
 		return nil, fmt.Errorf("worker: %w", err)
 	}
-	w := &Worker{cfg: cfg, client: NewClient(cfg.URL, cfg.Token, cfg.HTTP), handlers: map[string]Func{}, operators: map[protocol.Operator]Func{}}
+	w := &Worker{cfg: cfg, client: NewClient(cfg.URL, cfg.Token, cfg.HTTP), handlers: map[string]Func{},
+		operators: map[protocol.Operator]Func{}}
 	w.drain, w.drainNow = context.WithCancelCause(context.Background())
 	w.exit, w.exitNow = context.WithCancel(context.Background())
 	return w, nil
 }
 
-// newID names this process among all that ever run tasks.
+// newID returns an id that no other process has or has had.
 func newID() string {
 	host, err := os.Hostname()
 	if err != nil {
@@ -128,8 +133,8 @@ func newID() string {
 	return fmt.Sprintf("%s-%d-%s", cmp.Or(host, "unknown"), os.Getpid(), strings.ToLower(rand.Text()[:6]))
 }
 
-// Handle names a function that jobs with operator `handler` call. A payload that does not fit P fails the task for good.
-// A later function of the same name takes the place of an earlier one.
+// Handle registers a function that jobs with operator `handler` call by name. A payload that does not fit P fails the
+// task for good. A function replaces an earlier one of the same name.
 func Handle[P, R any](w *Worker, name string, run func(ctx context.Context, t *Task, payload P) (R, error)) {
 	w.handle(name, func(ctx context.Context, t *Task) (json.RawMessage, error) {
 		var payload P
@@ -140,6 +145,7 @@ func Handle[P, R any](w *Worker, name string, run func(ctx context.Context, t *T
 				return nil, NotRetryable(fmt.Errorf("the payload does not fit %s: %w", name, err))
 			}
 		}
+
 		result, err := run(ctx, t, payload)
 		if err != nil {
 			return nil, err
@@ -158,17 +164,17 @@ func (w *Worker) handle(name string, run Func) {
 	w.handlers[name] = run
 }
 
-// HandleOperator runs tasks of an operator, at a version where it has one.
+// HandleOperator registers a function that runs tasks of an operator, of one version if the operator has a version.
 func (w *Worker) HandleOperator(operator protocol.Operator, run Func) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.operators[operator] = run
 }
 
-// HandlerOperator is the operator of jobs that call a function of a worker: config {handler: NAME}.
+// HandlerOperator is the operator of jobs that call a worker's function, with config {handler: NAME}.
 const HandlerOperator = "handler"
 
-// function is what runs a task.
+// function returns the function that runs a task.
 func (w *Worker) function(t *protocol.Task) (Func, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -179,21 +185,23 @@ func (w *Worker) function(t *protocol.Task) (Func, error) {
 		}
 		return nil, fmt.Errorf("this worker has no handler %q", name)
 	}
+
 	if run, ok := w.operators[protocol.Operator{Name: t.Operator, Version: t.OperatorVersion}]; ok {
 		return run, nil
 	}
 	if run, ok := w.operators[protocol.Operator{Name: t.Operator}]; ok {
 		return run, nil
 	}
+
 	for operator, run := range w.operators {
-		if operator.Name == t.Operator && t.OperatorVersion == "" { // any version will do
+		if operator.Name == t.Operator && t.OperatorVersion == "" { // the task takes any version
 			return run, nil
 		}
 	}
 	return nil, fmt.Errorf("this worker does not run operator %s %s", t.Operator, t.OperatorVersion)
 }
 
-// offer is what this worker runs.
+// offer returns the operators and handlers that this worker runs.
 func (w *Worker) offer() (operators []protocol.Operator, handlers []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -206,11 +214,11 @@ func (w *Worker) offer() (operators []protocol.Operator, handlers []string) {
 	return operators, slices.Sorted(maps.Keys(w.handlers))
 }
 
-// Client is the worker's own.
+// Client returns the worker's client.
 func (w *Worker) Client() *Client { return w.client }
 
-// ID names this process among all workers.
+// ID returns the worker's id, which is unique among all workers.
 func (w *Worker) ID() string { return w.cfg.ID }
 
-// Log is where the worker tells what it does.
+// Log returns the worker's logger.
 func (w *Worker) Log() *slog.Logger { return w.cfg.Log }

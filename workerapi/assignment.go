@@ -10,12 +10,13 @@ import (
 	"github.com/dagctl/dagctl/worker/protocol"
 )
 
-// addAssignment adds the route by which an attempt that was given a reference asks for its task.
+// addAssignment adds the route by which an attempt that got a reference asks for its task.
 func (a *API) addAssignment(api *authz.API) {
 	authz.HandleTask(api, huma.Operation{
 		OperationID: "get-task-assignment", Method: http.MethodPost, Path: "/v1/task/assignment", Tags: taskTags,
-		Summary:     "The task as it was claimed",
-		Description: "For a claim with `by_reference`: an event of a Lambda function carries 256 KiB at most, and some tasks need more.",
+		Summary: "Read the task as it was claimed",
+		Description: "For a claim with `by_reference`: an event of a Lambda function holds at most 256 KiB, and some " +
+			"tasks need more.",
 	}, func(ctx context.Context, c authz.Capability, in *body[protocol.Fence]) (*body[protocol.Task], error) {
 		task, err := a.dispatcher.AssignedTask(ctx, c, in.Body)
 		return &body[protocol.Task]{task}, err

@@ -23,67 +23,79 @@ import (
 	"github.com/dagctl/dagctl/worker/protocol"
 )
 
-// What a running attempt reads and writes by way of the server, so that it needs neither storage credentials nor a Parquet
+// Running attempts read and write data through the server, so that they need neither storage credentials nor a Parquet
 // library.
 
-var contentTypes = map[string]string{"ndjson": "application/x-ndjson", "csv": "text/csv", "parquet": "application/vnd.apache.parquet"}
+var contentTypes = map[string]string{"ndjson": "application/x-ndjson", "csv": "text/csv",
+	"parquet": "application/vnd.apache.parquet"}
 
 func (a *API) addDataRoutes(api *authz.API) {
 	index := &huma.Param{Name: "index", In: "path", Required: true, Schema: &huma.Schema{Type: huma.TypeInteger}}
-	format := &huma.Param{Name: "format", In: "query", Description: "Default: by the ending of the file's name, or ndjson",
-		Schema: &huma.Schema{Type: huma.TypeString, Enum: []any{"ndjson", "csv", "parquet"}}}
+	format := &huma.Param{Name: "format", In: "query",
+		Description: "Default: the extension of the file's name, or ndjson",
+		Schema:      &huma.Schema{Type: huma.TypeString, Enum: []any{"ndjson", "csv", "parquet"}}}
 	authz.HandleTaskRaw(api, withFence(huma.Operation{
 		OperationID: "read-task-input", Method: http.MethodGet, Path: "/v1/task/inputs/{index}", Tags: taskTags,
 		Summary:     "Read the rows of an input, as they were pinned at the claim",
-		Description: "Those that the job's `where` leaves.",
-		Parameters: []*huma.Param{index, format, {Name: "partition", In: "query", Schema: &huma.Schema{Type: huma.TypeString},
-			Description: "Of this partition only"}},
+		Description: "Without the rows that the job's `where` excludes.",
+		Parameters: []*huma.Param{index, format, {Name: "partition", In: "query",
+			Schema:      &huma.Schema{Type: huma.TypeString},
+			Description: "Only rows of this partition"}},
 	}), 0, a.readInput)
+
 	authz.HandleTaskRaw(api, withFence(huma.Operation{
-		OperationID: "write-task-output", Method: http.MethodPut, Path: "/v1/task/outputs/{index}/{file}", Tags: taskTags,
+		OperationID: "write-task-output", Method: http.MethodPut, Path: "/v1/task/outputs/{index}/{file}",
+		Tags:    taskTags,
 		Summary: "Upload a file of an output",
-		Description: "Rows as text are made Parquet. Readers see nothing of it before the attempt completes. The same content may be sent again; " +
-			"other content under the same name is 409.",
-		Parameters: []*huma.Param{index, {Name: "file", In: "path", Required: true, Schema: &huma.Schema{Type: huma.TypeString}}, format},
+		Description: "Rows of text become Parquet. No reader sees them before the attempt completes. The same " +
+			"content may be sent again; other content under the same name is 409.",
+		Parameters: []*huma.Param{index, {Name: "file", In: "path", Required: true,
+			Schema: &huma.Schema{Type: huma.TypeString}}, format},
 	}), a.storage.MaxUpload(), a.writeOutput)
+
 	authz.HandleTaskRaw(api, withFence(huma.Operation{
 		OperationID: "read-task-code", Method: http.MethodGet, Path: "/v1/task/udf", Tags: taskTags,
-		Summary: "Read the job's own code, as a zip archive", Description: "Of operator udf.",
+		Summary: "Read the job's own code, as a zip archive", Description: "For operator udf.",
 	}), 0, a.readCode)
 	authz.HandleTask(api, huma.Operation{
 		OperationID: "task-credentials", Method: http.MethodPost, Path: "/v1/task/credentials", Tags: taskTags,
-		Summary: "Get storage credentials for fifteen minutes", Description: "To read what was pinned, and to put new objects under the attempt's prefixes. 404 where the server hands out none.",
+		Summary: "Get storage credentials for fifteen minutes",
+		Description: "To read the pinned inputs and to put new objects under the attempt's prefixes. 404 where the " +
+			"server has none to give.",
 	}, a.credentials)
+
 	authz.HandleTask(api, huma.Operation{
 		OperationID: "task-query", Method: http.MethodPost, Path: "/v1/task/query", Tags: taskTags,
-		Summary: "Run one SELECT over the pinned inputs", Description: "Each input is a relation of its name.",
+		Summary: "Run one SELECT over the pinned inputs", Description: "Each input is a relation with its name.",
 	}, a.query)
 }
 
-// withFence declares the headers that have the fence of a call whose body is data.
+// withFence declares the headers that carry the fence of a call whose body is data.
 func withFence(op huma.Operation) huma.Operation {
 	text := &huma.Schema{Type: huma.TypeString}
 	op.Parameters = append(op.Parameters,
 		&huma.Param{Name: protocol.TaskHeader, In: "header", Required: true, Schema: text},
-		&huma.Param{Name: protocol.AttemptHeader, In: "header", Required: true, Schema: &huma.Schema{Type: huma.TypeInteger}},
+		&huma.Param{Name: protocol.AttemptHeader, In: "header", Required: true,
+			Schema: &huma.Schema{Type: huma.TypeInteger}},
 		&huma.Param{Name: protocol.LeaseTokenHeader, In: "header", Required: true, Schema: text})
 	return op
 }
 
-// given is the attempt that the headers name.
-func (a *API) given(r *http.Request, c authz.Capability) (dispatcher.Given, error) {
+// given returns the attempt that the headers name.
+func (a *API) given(r *http.Request, c authz.Capability) (dispatcher.RemoteAttempt, error) {
 	f, err := authz.FenceOf(r, c)
 	if err != nil {
-		return dispatcher.Given{}, err
+		return dispatcher.RemoteAttempt{}, err
 	}
-	return a.dispatcher.Given(r.Context(), c, f)
+	return a.dispatcher.RunningAttempt(r.Context(), c, f)
 }
 
-// pathIndex reads the index of an input or output, of which there are n.
+// pathIndex reads the index of one of n inputs or outputs from the path.
 func pathIndex(r *http.Request, what string, n int) (int, error) {
 	i, err := strconv.Atoi(r.PathValue("index"))
 	if err != nil || i < 0 || i >= n {
-		return 0, fault.New(fault.NotFound, "the task has no %s %q; it has %d, counted from 0", what, r.PathValue("index"), n)
+		return 0, fault.New(fault.NotFound, "the task has no %s %q; it has %d, counted from 0", what,
+			r.PathValue("index"), n)
 	}
 	return i, nil
 }
@@ -96,7 +108,7 @@ func formatOf(r *http.Request, file string) (string, error) {
 		}
 	}
 	if !slices.Contains(operators.Formats, format) {
-		return "", fault.New(fault.Invalid, "format %q is none of %s", format, strings.Join(operators.Formats, ", "))
+		return "", fault.New(fault.Invalid, "format %q is not one of %s", format, strings.Join(operators.Formats, ", "))
 	}
 	return format, nil
 }
@@ -110,6 +122,7 @@ func (a *API) readInput(w http.ResponseWriter, r *http.Request, c authz.Capabili
 	if err != nil {
 		return err
 	}
+
 	format, err := formatOf(r, "")
 	if err != nil {
 		return err
@@ -122,11 +135,13 @@ func (a *API) readInput(w http.ResponseWriter, r *http.Request, c authz.Capabili
 			return fault.New(fault.NotFound, "partition %q of input %q was not pinned for this task", key, in.As)
 		}
 	}
+
 	dir, err := os.MkdirTemp(a.runner.ScratchDir, "input-*")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(dir)
+
 	file, err := a.runner.Export(r.Context(), g.Assignment, in, format, dir)
 	if err != nil {
 		return err
@@ -147,7 +162,7 @@ func send(w http.ResponseWriter, file, contentType string) error {
 	w.Header().Set("Content-Type", contentType)
 	w.Header().Set("Content-Length", strconv.FormatInt(info.Size(), 10))
 	w.Header().Set("Cache-Control", "no-store")
-	_, _ = io.Copy(w, content) // whoever reads it sees by its length that it broke off
+	_, _ = io.Copy(w, content) // the reader sees by the length if it is cut short
 	return nil
 }
 
@@ -160,6 +175,7 @@ func (a *API) writeOutput(w http.ResponseWriter, r *http.Request, c authz.Capabi
 	if err != nil {
 		return err
 	}
+
 	key := storage.UploadKey{Org: g.OrgID, Task: g.TaskID, Attempt: g.Attempt, Output: i, Name: r.PathValue("file")}
 	if err := storage.ValidateUploadName(key.Name); err != nil {
 		return err
@@ -168,6 +184,7 @@ func (a *API) writeOutput(w http.ResponseWriter, r *http.Request, c authz.Capabi
 	if err != nil {
 		return err
 	}
+
 	var uploaded storage.Upload
 	if format == "parquet" {
 		uploaded, err = a.storage.PutUpload(r.Context(), key, r.Body)
@@ -177,18 +194,22 @@ func (a *API) writeOutput(w http.ResponseWriter, r *http.Request, c authz.Capabi
 	if err != nil {
 		return err
 	}
+
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(http.StatusOK)
 	return json.NewEncoder(w).Encode(uploaded)
 }
 
-// importRows makes Parquet of rows as text, and keeps that under the name with .parquet at its end.
-func (a *API) importRows(ctx context.Context, key storage.UploadKey, format string, rows io.Reader) (storage.Upload, error) {
+// importRows converts rows of text to Parquet and keeps that under the file's name with .parquet appended.
+func (a *API) importRows(
+	ctx context.Context, key storage.UploadKey, format string, rows io.Reader,
+) (storage.Upload, error) {
 	dir, err := os.MkdirTemp(a.runner.ScratchDir, "output-*")
 	if err != nil {
 		return storage.Upload{}, err
 	}
 	defer os.RemoveAll(dir)
+
 	local, target := filepath.Join(dir, "rows."+format), filepath.Join(dir, "rows.parquet")
 	file, err := os.Create(local)
 	if err != nil {
@@ -201,6 +222,7 @@ func (a *API) importRows(ctx context.Context, key storage.UploadKey, format stri
 	if err != nil {
 		return storage.Upload{}, fmt.Errorf("receive %s: %w", key.Name, err)
 	}
+
 	if err := operators.Import(ctx, local, format, target); err != nil {
 		return storage.Upload{}, err
 	}
@@ -209,6 +231,7 @@ func (a *API) importRows(ctx context.Context, key storage.UploadKey, format stri
 		return storage.Upload{}, err
 	}
 	defer content.Close()
+
 	key.Name += ".parquet"
 	if err := storage.ValidateUploadName(key.Name); err != nil {
 		return storage.Upload{}, err
@@ -231,8 +254,10 @@ func (a *API) readCode(w http.ResponseWriter, r *http.Request, c authz.Capabilit
 	return nil
 }
 
-func (a *API) credentials(ctx context.Context, c authz.Capability, in *body[protocol.CredentialsRequest]) (*body[protocol.Credentials], error) {
-	g, err := a.dispatcher.Given(ctx, c, in.Body.Fence)
+func (a *API) credentials(
+	ctx context.Context, c authz.Capability, in *body[protocol.CredentialsRequest],
+) (*body[protocol.Credentials], error) {
+	g, err := a.dispatcher.RunningAttempt(ctx, c, in.Body.Fence)
 	if err != nil {
 		return nil, err
 	}
@@ -240,6 +265,7 @@ func (a *API) credentials(ctx context.Context, c authz.Capability, in *body[prot
 	for _, out := range g.Assignment.Outputs {
 		grant.Outputs = append(grant.Outputs, out.Index)
 	}
+
 	for _, in := range g.Assignment.Inputs {
 		grant.Inputs = append(grant.Inputs, storage.GrantedInput{Generation: in.Generation, Partitions: in.Partitions})
 	}
@@ -247,29 +273,37 @@ func (a *API) credentials(ctx context.Context, c authz.Capability, in *body[prot
 	if err != nil {
 		return nil, err
 	}
-	return &body[protocol.Credentials]{protocol.Credentials{AccessKeyID: given.AccessKeyID, SecretAccessKey: given.SecretAccessKey,
-		SessionToken: given.SessionToken, ExpiresAt: given.ExpiresAt, Endpoint: given.Endpoint, Region: given.Region, Bucket: given.Bucket,
-		ReadPrefixes: append([]string{}, given.ReadPrefixes...), WritePrefixes: append([]string{}, given.WritePrefixes...)}}, nil
+
+	return &body[protocol.Credentials]{protocol.Credentials{AccessKeyID: given.AccessKeyID,
+		SecretAccessKey: given.SecretAccessKey,
+		SessionToken:    given.SessionToken, ExpiresAt: given.ExpiresAt, Endpoint: given.Endpoint, Region: given.Region,
+		Bucket:        given.Bucket,
+		ReadPrefixes:  append([]string{}, given.ReadPrefixes...),
+		WritePrefixes: append([]string{}, given.WritePrefixes...)}}, nil
 }
 
-func (a *API) query(ctx context.Context, c authz.Capability, in *body[protocol.QueryRequest]) (*body[protocol.QueryAnswer], error) {
-	g, err := a.dispatcher.Given(ctx, c, in.Body.Fence)
+func (a *API) query(
+	ctx context.Context, c authz.Capability, in *body[protocol.QueryRequest],
+) (*body[protocol.QueryAnswer], error) {
+	g, err := a.dispatcher.RunningAttempt(ctx, c, in.Body.Fence)
 	if err != nil {
 		return nil, err
 	}
-	answer, err := a.queries.Over(ctx, in.Body.SQL, in.Body.MaxRows, func(ctx context.Context, name, dir string) ([]string, error) {
-		for _, input := range g.Assignment.Inputs {
-			if !strings.EqualFold(input.As, name) {
-				continue
+	answer, err := a.queries.Over(ctx, in.Body.SQL, in.Body.MaxRows,
+		func(ctx context.Context, name, dir string) ([]string, error) {
+			for _, input := range g.Assignment.Inputs {
+				if !strings.EqualFold(input.As, name) {
+					continue
+				}
+				file, err := a.runner.Export(ctx, g.Assignment, input, "parquet", dir)
+				return []string{file}, err
 			}
-			file, err := a.runner.Export(ctx, g.Assignment, input, "parquet", dir)
-			return []string{file}, err
-		}
-		return nil, fault.New(fault.NotFound, "the task has no input %q", name)
-	})
+			return nil, fault.New(fault.NotFound, "the task has no input %q", name)
+		})
 	if err != nil {
 		return nil, err
 	}
+
 	out := protocol.QueryAnswer{Columns: []protocol.Column{}, Rows: [][]json.RawMessage{}, Truncated: answer.Truncated}
 	for _, column := range answer.Columns {
 		out.Columns = append(out.Columns, protocol.Column{Name: column.Name, Type: column.Type})

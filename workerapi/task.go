@@ -12,43 +12,57 @@ import (
 	"github.com/dagctl/dagctl/worker/protocol"
 )
 
+// What a commit may take: sealing reads all that was uploaded, and column lineage has a row for each column.
+const (
+	longestCommit = 10 * time.Minute
+	maxCommit     = 16 << 20 // bytes
+)
+
 func (a *API) addTaskRoutes(api *authz.API) {
 	a.addSecrets(api)
 	a.addAssignment(api)
 	authz.HandleTask(api, huma.Operation{
 		OperationID: "heartbeat-task", Method: http.MethodPost, Path: "/v1/task/heartbeat", Tags: taskTags,
 		Summary:     "Extend the lease",
-		Description: "409 once the lease has run out, and how the task stands.",
-	}, func(ctx context.Context, c authz.Capability, in *body[protocol.Heartbeat]) (*body[protocol.HeartbeatAnswer], error) {
-		answer, err := a.dispatcher.Heartbeat(ctx, c, in.Body, time.Now())
-		return &body[protocol.HeartbeatAnswer]{answer}, err
-	})
+		Description: "409, with the state of the task, once the lease has expired.",
+	}, a.heartbeat)
 
-	events := rest.WithTimeout(huma.Operation{
-		OperationID: "commit-task-events", Method: http.MethodPost, Path: "/v1/task/events", Tags: taskTags, MaxBodyBytes: maxCommit,
-		Summary: "Commit outputs, events and operator state while the task goes on",
-		Description: "All of it or nothing, in the transaction that checks the fence; an always_on source commits like this. The last call again " +
-			"is answered as it was. 409 once the lease has run out. Files are named, and are those that this attempt has uploaded.",
-	}, longestCommit)
-	authz.HandleTask(api, events, func(ctx context.Context, c authz.Capability, in *body[protocol.Events]) (*body[protocol.EventsAnswer], error) {
-		answer, err := a.dispatcher.CommitEvents(ctx, c, in.Body, time.Now())
-		return &body[protocol.EventsAnswer]{answer}, err
-	})
+	authz.HandleTask(api, rest.WithTimeout(huma.Operation{
+		OperationID: "commit-task-events", Method: http.MethodPost, Path: "/v1/task/events", Tags: taskTags,
+		MaxBodyBytes: maxCommit,
+		Summary:      "Commit outputs, events and operator state while the task goes on",
+		Description: "Commits all or nothing, in the transaction that checks the fence. Sources that are always_on " +
+			"commit like this. Files are named, and must be uploads of this attempt. The last call, when repeated, " +
+			"gets the same answer. 409 once the lease has expired.",
+	}, longestCommit), a.events)
 
-	complete := rest.WithTimeout(huma.Operation{
-		OperationID: "complete-task", Method: http.MethodPost, Path: "/v1/task/complete", Tags: taskTags, MaxBodyBytes: maxCommit,
-		Summary: "End the attempt",
-		Description: "The answer is the task as it stands then: where what was uploaded cannot be published, the attempt has failed. The same call " +
-			"again changes nothing; one that says something else is a conflict. After the lease ran out it is still heard, while no newer attempt has begun.",
-	}, longestCommit)
-	authz.HandleTask(api, complete, func(ctx context.Context, c authz.Capability, in *body[protocol.Completion]) (*body[protocol.TaskState], error) {
-		state, err := a.dispatcher.Complete(ctx, c, in.Body, time.Now())
-		return &body[protocol.TaskState]{state}, err
-	})
+	authz.HandleTask(api, rest.WithTimeout(huma.Operation{
+		OperationID: "complete-task", Method: http.MethodPost, Path: "/v1/task/complete", Tags: taskTags,
+		MaxBodyBytes: maxCommit,
+		Summary:      "End the attempt",
+		Description: "Answers with the state of the task: the attempt has failed if its uploads cannot be published. " +
+			"Repeating the call changes nothing; a different completion is a conflict. The server accepts a " +
+			"completion after the lease has expired, as long as no newer attempt has begun.",
+	}, longestCommit), a.complete)
 }
 
-// What a commit may take: sealing what was uploaded reads all of it, and column lineage has a row for each column.
-const (
-	longestCommit = 10 * time.Minute
-	maxCommit     = 16 << 20
-)
+func (a *API) heartbeat(
+	ctx context.Context, c authz.Capability, in *body[protocol.Heartbeat],
+) (*body[protocol.HeartbeatAnswer], error) {
+	answer, err := a.dispatcher.Heartbeat(ctx, c, in.Body, time.Now())
+	return &body[protocol.HeartbeatAnswer]{answer}, err
+}
+
+func (a *API) events(
+	ctx context.Context, c authz.Capability, in *body[protocol.Events],
+) (*body[protocol.EventsAnswer], error) {
+	answer, err := a.dispatcher.CommitEvents(ctx, c, in.Body, time.Now())
+	return &body[protocol.EventsAnswer]{answer}, err
+}
+
+func (a *API) complete(
+	ctx context.Context, c authz.Capability, in *body[protocol.Completion],
+) (*body[protocol.TaskState], error) {
+	state, err := a.dispatcher.Complete(ctx, c, in.Body, time.Now())
+	return &body[protocol.TaskState]{state}, err
+}

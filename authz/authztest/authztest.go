@@ -1,4 +1,4 @@
-// Package authztest shows that every route of a server holds to its rule, for every role and against a foreign org.
+// Package authztest tests that every route of a server enforces its rule, for every role and against a foreign org.
 package authztest
 
 import (
@@ -17,16 +17,17 @@ import (
 	"github.com/dagctl/dagctl/worker/protocol"
 )
 
-// Tokens are service tokens of an org, one of each sort, and an admin's of another org.
+// Tokens are service tokens of an org, one of each kind, and one of an admin of another org.
 type Tokens struct {
 	Reader, Writer, Admin, Worker, Foreign string
 }
 
-// NewTokens makes the tokens, and the foreign org with them. The pool is the owner's.
+// NewTokens creates the tokens and the foreign org. The pool is the owner's.
 func NewTokens(t testing.TB, owner *pgxpool.Pool, org authz.Org) Tokens {
 	t.Helper()
 	foreign, err := authz.CreateOrg(t.Context(), owner, "authztest_foreign", "Foreign")
 	require.NoError(t, err)
+
 	token := func(org authz.Org, n authz.NewToken) string {
 		t.Helper()
 		maker := authz.Caller{OrgID: org.ID, OrgSlug: org.Slug, Actor: "system", Role: authz.RoleAdmin}
@@ -35,25 +36,26 @@ func NewTokens(t testing.TB, owner *pgxpool.Pool, org authz.Org) Tokens {
 		return secret
 	}
 	return Tokens{
-		Reader:  token(org, authz.NewToken{Name: "authztest-reader", Role: authz.RoleReader}),
-		Writer:  token(org, authz.NewToken{Name: "authztest-writer", Role: authz.RoleWriter}),
-		Admin:   token(org, authz.NewToken{Name: "authztest-admin", Role: authz.RoleAdmin}),
-		Worker:  token(org, authz.NewToken{Name: "authztest-worker", Kind: authz.KindWorker, Runtimes: []string{"dispatcher"}}),
+		Reader: token(org, authz.NewToken{Name: "authztest-reader", Role: authz.RoleReader}),
+		Writer: token(org, authz.NewToken{Name: "authztest-writer", Role: authz.RoleWriter}),
+		Admin:  token(org, authz.NewToken{Name: "authztest-admin", Role: authz.RoleAdmin}),
+		Worker: token(org, authz.NewToken{Name: "authztest-worker", Kind: authz.KindWorker,
+			Runtimes: []string{"dispatcher"}}),
 		Foreign: token(foreign, authz.NewToken{Name: "authztest-foreign", Role: authz.RoleAdmin}),
 	}
 }
 
-// Matrix is a server to be walked.
+// Matrix describes a server whose routes Check walks.
 type Matrix struct {
 	Handler http.Handler
 	Routes  []authz.Route
 	Tokens  Tokens
-	// Param names something that exists in the org, for a parameter of a route's path; the walk may change or delete it.
-	// A route whose parameter has no value fails the test, so that none is forgotten.
+	// Param returns the name of something that exists in the org, for a parameter of a route's path. The walk may
+	// change or delete it. A route whose parameter has no value fails the test, so that none is forgotten.
 	Param func(route authz.Route, name string) string
-	// Capability is the token of an attempt, for routes of tasks.
+	// Capability is the token of an attempt, for routes for tasks.
 	Capability string
-	// Marks are texts that only the org's own rows hold: no stranger's answer may hold one.
+	// Marks are texts that only the org's own rows hold. No answer to a stranger may hold one.
 	Marks []string
 }
 
@@ -72,8 +74,10 @@ func (m Matrix) Check(t *testing.T) {
 			require.NotContains(t, []int{401, 403, 500}, ask("").Code, "%s is public", name)
 			continue
 		}
+
 		if route.Rule.Principal() == authz.Sender {
-			for _, token := range []string{"", "junk", m.Tokens.Worker, m.Tokens.Reader, m.Tokens.Admin, m.Tokens.Foreign} {
+			for _, token := range []string{"", "junk", m.Tokens.Worker, m.Tokens.Reader, m.Tokens.Admin,
+				m.Tokens.Foreign} {
 				require.Equal(t, http.StatusNotFound, ask(token).Code, "%s: a token is no signature", name)
 			}
 			continue
@@ -82,14 +86,17 @@ func (m Matrix) Check(t *testing.T) {
 			m.checkRemote(t, route, method, path)
 			continue
 		}
-		strangers := map[string]string{"nobody": "", "junk": "junk", "capability": m.Capability, "unknown token": "dagctl_user_" + strings.Repeat("0", 43), "worker token": m.Tokens.Worker}
+		strangers := map[string]string{"nobody": "", "junk": "junk", "capability": m.Capability,
+			"unknown token": "dagctl_user_" + strings.Repeat("0", 43), "worker token": m.Tokens.Worker}
 		for who, token := range strangers {
 			w := ask(token)
 			require.Equal(t, http.StatusUnauthorized, w.Code, "%s as %s: %s", name, who, w.Body)
 			require.Contains(t, w.Header().Get("WWW-Authenticate"), "Bearer", "%s as %s", name, who)
 			m.requireNoMarks(t, w, name+" as "+who)
 		}
-		require.Equal(t, http.StatusUnauthorized, send(m.Handler, method, path, "", m.Capability).Code, "%s as a task", name)
+		require.Equal(t, http.StatusUnauthorized, send(m.Handler, method, path, "", m.Capability).Code, "%s as a task",
+			name)
+
 		// The foreign admin has every role, and nothing here is theirs.
 		w := ask(m.Tokens.Foreign)
 		require.NotContains(t, []int{401, 403, 500}, w.Code, "%s from the foreign org: %s", name, w.Body)
@@ -97,7 +104,8 @@ func (m Matrix) Check(t *testing.T) {
 			require.GreaterOrEqual(t, w.Code, 400, "%s from the foreign org reached something: %s", name, w.Body)
 		}
 		m.requireNoMarks(t, w, name+" from the foreign org")
-		// Least first: the walk may destroy what it names.
+
+		// The least role first: the walk may delete what the path names.
 		for _, as := range []struct {
 			role  authz.Role
 			token string
@@ -110,16 +118,19 @@ func (m Matrix) Check(t *testing.T) {
 	}
 }
 
-// checkRemote holds a route of workers or of tasks against every other principal: none stands in for another.
+// checkRemote checks that a route for workers or tasks refuses every other principal.
 func (m Matrix) checkRemote(t *testing.T, route authz.Route, method, path string) {
 	t.Helper()
 	worker, capability := m.Tokens.Worker, ""
 	strangers := map[string][2]string{ // bearer token and capability
-		"nobody": {}, "junk": {"junk", "junk"}, "reader": {m.Tokens.Reader}, "writer": {m.Tokens.Writer}, "admin": {m.Tokens.Admin},
+		"nobody": {}, "junk": {"junk", "junk"}, "reader": {m.Tokens.Reader}, "writer": {m.Tokens.Writer},
+		"admin":         {m.Tokens.Admin},
 		"foreign admin": {m.Tokens.Foreign}, "capability as a bearer": {m.Capability},
-		"worker token as a capability": {m.Tokens.Admin, m.Tokens.Worker}, "user token as a capability": {"", m.Tokens.Admin},
-		"unknown worker token": {"dagctl_worker_" + strings.Repeat("0", 43)},
+		"worker token as a capability": {m.Tokens.Admin, m.Tokens.Worker},
+		"user token as a capability":   {"", m.Tokens.Admin},
+		"unknown worker token":         {"dagctl_worker_" + strings.Repeat("0", 43)},
 	}
+
 	if route.Rule.Principal() == authz.AWorker {
 		strangers["task"] = [2]string{"", m.Capability}
 	} else {
@@ -145,7 +156,7 @@ func (m Matrix) requireNoMarks(t *testing.T, w *httptest.ResponseRecorder, what 
 
 var pathParam = regexp.MustCompile(`\{([A-Za-z_]\w*)(\.\.\.)?\}`)
 
-// path fills in a route's parameters.
+// path returns the path of a route with its parameters filled in.
 func (m Matrix) path(t *testing.T, route authz.Route) string {
 	t.Helper()
 	path := strings.TrimSuffix(route.Path, "{$}")
@@ -177,7 +188,7 @@ func send(h http.Handler, method, path, token, capability string) *httptest.Resp
 	return w
 }
 
-// endAtFlush leaves a stream as soon as it has begun.
+// endAtFlush ends the request as soon as a stream begins.
 type endAtFlush struct {
 	*httptest.ResponseRecorder
 	leave context.CancelFunc

@@ -1,11 +1,14 @@
 // Command dagctl-lambda is the bootstrap of an AWS Lambda function (runtime provided.al2023) that runs the platform's
-// operators: the server invokes it with claimed tasks. Functions of one's own need a program of one's own, see
-// worker/function; docs/aws.md says how to set either up.
+// operators. The server invokes the function with claimed tasks. Functions of your own need a program of your own, see
+// worker/function; docs/aws.md describes how to set up both.
 //
-// It reads DAGCTL_OPERATORS, names of the operators to run divided by commas, all if empty; DAGCTL_ALLOW_ADDRESSES,
-// prefixes (CIDR) that http_source may reach though they are private; DAGCTL_MEMORY_MB, of each DuckDB session, by
-// default half of the function's memory; DAGCTL_UDF, on to run code of operator udf, and nothing else; and DAGCTL_UDF_PATH,
-// folders of interpreters for such code divided by colons, by default /opt, where layers are.
+// These variables configure it:
+//
+//   - DAGCTL_OPERATORS: names of the operators to run, separated by commas; empty means all
+//   - DAGCTL_ALLOW_ADDRESSES: private prefixes (CIDR) that http_source may reach all the same, separated by commas
+//   - DAGCTL_MEMORY_MB: memory of each DuckDB session, by default half of the function's memory
+//   - DAGCTL_UDF: on to run users' code of operator udf, and nothing else
+//   - DAGCTL_UDF_PATH: folders of interpreters for such code, separated by colons, by default /opt, where layers are
 package main
 
 import (
@@ -45,9 +48,10 @@ func main() {
 	lambda.Start(handle)
 }
 
-// newWorker has the operators that the environment names.
+// newWorker returns a worker with the operators that the environment names.
 func newWorker(getenv func(string) string) (*worker.Worker, error) {
-	w, err := worker.New(worker.Config{PoolSize: 1, ScratchDir: os.TempDir(), Log: slog.New(slog.NewJSONHandler(os.Stderr, nil))})
+	log := slog.New(slog.NewJSONHandler(os.Stderr, nil))
+	w, err := worker.New(worker.Config{PoolSize: 1, ScratchDir: os.TempDir(), Log: log})
 	if err != nil {
 		return nil, err
 	}
@@ -55,18 +59,23 @@ func newWorker(getenv func(string) string) (*worker.Worker, error) {
 	if err != nil {
 		return nil, err
 	}
-	options := operators.Options{MemoryLimit: memory << 20, AllowedAddresses: list(getenv("DAGCTL_ALLOW_ADDRESSES"), ",")}
+
+	options := operators.Options{MemoryLimit: memory << 20,
+		AllowedAddresses: list(getenv("DAGCTL_ALLOW_ADDRESSES"), ",")}
 	only := list(getenv("DAGCTL_OPERATORS"), ",")
 	if runsOwnCode(getenv) {
 		if err := confineOwnCode(getenv); err != nil {
 			return nil, err
 		}
 		if len(only) > 0 && !slices.Equal(only, []string{dag.OwnCode}) {
-			return nil, errors.New("with DAGCTL_UDF a function runs operator udf alone: leave DAGCTL_OPERATORS empty, and have another function for the others")
+			return nil, errors.New("with DAGCTL_UDF a function runs operator udf alone: " +
+				"leave DAGCTL_OPERATORS empty, and create another function for the other operators")
 		}
 		only = []string{dag.OwnCode}
-		options.UDF = operators.UDFOptions{Alone: true, Programs: list(cmp.Or(getenv("DAGCTL_UDF_PATH"), "/opt"), ":"), MemoryMB: memory}
+		programs := list(cmp.Or(getenv("DAGCTL_UDF_PATH"), "/opt"), ":")
+		options.UDF = operators.UDFOptions{Alone: true, Programs: programs, MemoryMB: memory}
 	}
+
 	registry, err := operators.Builtin(options)
 	if err != nil {
 		return nil, err
@@ -74,14 +83,16 @@ func newWorker(getenv func(string) string) (*worker.Worker, error) {
 	return w, builtin.Register(w, builtin.Options{Registry: registry, Only: only, ScratchDir: os.TempDir()})
 }
 
-// runsOwnCode reports whether the function is for users' own code.
+// runsOwnCode reports whether the function runs users' code.
 func runsOwnCode(getenv func(string) string) bool { return getenv("DAGCTL_UDF") == "on" }
 
-// confineOwnCode hides this process from what it is going to run, and refuses where that cannot be confined. What the code
-// must not have is here: the credentials of the function's role, and the capability of the task.
+// confineOwnCode hides this process from the code that it is going to run, and fails where that code cannot be
+// confined. This process has what the code must not get: the credentials of the function's role, and the capability of
+// the task.
 func confineOwnCode(getenv func(string) string) error {
 	if getenv("AWS_LAMBDA_FUNCTION_NAME") == "" {
-		return errors.New("DAGCTL_UDF is for Lambda functions, whose machine does nothing else; elsewhere `dagctl worker` runs operator udf")
+		return errors.New("DAGCTL_UDF is for Lambda functions, whose machine does nothing else; " +
+			"elsewhere `dagctl worker` runs operator udf")
 	}
 	if err := sandbox.Hide(); err != nil {
 		return err
@@ -89,9 +100,12 @@ func confineOwnCode(getenv func(string) string) error {
 	return sandbox.AvailableAlone()
 }
 
-// inCleanFolder runs each task with nothing left of the one before, which may have been another org's: Lambda keeps the
-// folder of temporary files from one invocation to the next.
-func inCleanFolder(dir string, handle func(context.Context, protocol.Claim) error) func(context.Context, protocol.Claim) error {
+// handler works on one claimed task.
+type handler = func(context.Context, protocol.Claim) error
+
+// inCleanFolder removes the files of the previous task, which may have been another org's, before each task: Lambda
+// keeps the folder of temporary files from one invocation to the next.
+func inCleanFolder(dir string, handle handler) handler {
 	return func(ctx context.Context, claim protocol.Claim) error {
 		left, err := os.ReadDir(dir)
 		if err != nil {
@@ -99,14 +113,14 @@ func inCleanFolder(dir string, handle func(context.Context, protocol.Claim) erro
 		}
 		for _, entry := range left {
 			if err := removeAll(filepath.Join(dir, entry.Name())); err != nil {
-				return fmt.Errorf("clean up after the task before: %w", err)
+				return fmt.Errorf("clean up after the previous task: %w", err)
 			}
 		}
 		return handle(ctx, claim)
 	}
 }
 
-// removeAll removes folders too whose rights were taken away.
+// removeAll removes a path, even if it has folders that nobody may write to.
 func removeAll(path string) error {
 	if os.RemoveAll(path) == nil {
 		return nil
@@ -120,12 +134,12 @@ func removeAll(path string) error {
 	return os.RemoveAll(path)
 }
 
-// memoryMB is what each DuckDB session may take.
+// memoryMB returns the memory of each DuckDB session.
 func memoryMB(getenv func(string) string) (int64, error) {
 	if text := getenv("DAGCTL_MEMORY_MB"); text != "" {
 		n, err := strconv.ParseInt(text, 10, 64)
 		if err != nil || n < 64 {
-			return 0, fmt.Errorf("DAGCTL_MEMORY_MB %q is not a number of 64 or more", text)
+			return 0, fmt.Errorf("DAGCTL_MEMORY_MB %q is not a number of at least 64", text)
 		}
 		return n, nil
 	}
@@ -136,7 +150,7 @@ func memoryMB(getenv func(string) string) (int64, error) {
 	return max(n/2, 64), nil
 }
 
-// list divides a text.
+// list returns the items of a text, without blanks and empty ones.
 func list(text, by string) (items []string) {
 	for item := range strings.SplitSeq(text, by) {
 		if item = strings.TrimSpace(item); item != "" {

@@ -25,7 +25,7 @@ import (
 	"github.com/dagctl/dagctl/worker/protocol"
 )
 
-// This binary is the bootstrap too, with its real loop, and the stage of what it confines.
+// TestMain makes this binary the bootstrap too, with its real loop, and the first stage of the code that it confines.
 func TestMain(m *testing.M) {
 	if os.Getenv("AWS_LAMBDA_RUNTIME_API") != "" || len(os.Args) == 2 && os.Args[1] == "sandbox-stage" {
 		main()
@@ -40,7 +40,7 @@ const (
 	capability = "capability-of-the-task"
 )
 
-// machine is that of a function: its bootstrap runs as an ordinary user, and nothing else does.
+// machine imitates the machine of a function: its bootstrap runs as an ordinary user, and nothing else runs.
 type machine struct {
 	cmd    *exec.Cmd
 	folder string // of temporary files
@@ -60,7 +60,8 @@ func newMachine(t *testing.T, env ...string) *machine {
 	dir, err := os.MkdirTemp("", "dagctl-lambda-")
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, removeAll(dir)) })
-	m := &machine{folder: filepath.Join(dir, "tmp"), events: make(chan []byte), results: make(chan string), completions: make(chan protocol.Completion, 1)}
+	m := &machine{folder: filepath.Join(dir, "tmp"), events: make(chan []byte), results: make(chan string),
+		completions: make(chan protocol.Completion, 1)}
 	require.NoError(t, os.Chmod(dir, 0o755))
 	require.NoError(t, os.Mkdir(m.folder, 0o700))
 	program := filepath.Join(dir, "bootstrap")
@@ -75,7 +76,8 @@ func newMachine(t *testing.T, env ...string) *machine {
 	m.server = server.URL
 
 	m.cmd = exec.Command(program)
-	m.cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "TMPDIR=" + m.folder, "AWS_LAMBDA_RUNTIME_API=" + m.api, "AWS_SECRET_ACCESS_KEY=" + roleKey}, env...)
+	m.cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "TMPDIR=" + m.folder, "AWS_LAMBDA_RUNTIME_API=" + m.api,
+		"AWS_SECRET_ACCESS_KEY=" + roleKey}, env...)
 	m.cmd.Dir, m.cmd.Stdout, m.cmd.Stderr = "/", t.Output(), t.Output()
 	if os.Geteuid() == 0 {
 		m.cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: stranger, Gid: stranger}}
@@ -93,7 +95,8 @@ func (m *machine) start(t *testing.T) {
 	})
 }
 
-// runtimeAPI is what Lambda shows a bootstrap: https://docs.aws.amazon.com/lambda/latest/dg/runtimes-api.html.
+// runtimeAPI imitates the API that Lambda offers a bootstrap:
+// https://docs.aws.amazon.com/lambda/latest/dg/runtimes-api.html.
 func (m *machine) runtimeAPI(w http.ResponseWriter, r *http.Request) {
 	if strings.HasSuffix(r.URL.Path, "/invocation/next") {
 		select {
@@ -110,7 +113,7 @@ func (m *machine) runtimeAPI(w http.ResponseWriter, r *http.Request) {
 	m.results <- r.URL.Path[strings.LastIndexByte(r.URL.Path, '/')+1:] + " " + string(body)
 }
 
-// tasks is the server's side of one task of operator udf.
+// tasks imitates the server for one task of operator udf.
 func (m *machine) tasks(t *testing.T) http.Handler {
 	mux := http.NewServeMux()
 	answer := func(path string, body any) {
@@ -148,11 +151,14 @@ func (m *machine) run(t *testing.T, name, entrypoint string, params map[string]a
 	require.NoError(t, files.Close())
 	m.archive = archive.Bytes()
 	lease := uuid.New()
-	event, err := json.Marshal(protocol.Claim{Status: protocol.Claimed, Attempt: 1, LeaseToken: &lease, CapabilityToken: capability, BaseURL: m.server,
-		Task: &protocol.Task{TaskID: uuid.New(), Attempt: 1, Org: "acme", Job: protocol.Job{DAGName: "d", Name: "j"}, Kind: "manual", Operator: dag.OwnCode, OperatorVersion: "1.0.0",
-			Config:  map[string]any{"params": params, "memory_mb": 256},
-			UDF:     &protocol.UDF{Hash: bundle.Hash, Entrypoint: entrypoint},
-			Outputs: []protocol.Output{{Index: 0, Name: "j", UpdateStrategy: "replace", Storage: "parquet"}}, TimeoutAt: time.Now().Add(time.Minute), LeaseSeconds: 30}})
+	event, err := json.Marshal(protocol.Claim{Status: protocol.Claimed, Attempt: 1, LeaseToken: &lease,
+		CapabilityToken: capability, BaseURL: m.server,
+		Task: &protocol.Task{TaskID: uuid.New(), Attempt: 1, Org: "acme", Job: protocol.Job{DAGName: "d", Name: "j"},
+			Kind: "manual", Operator: dag.OwnCode, OperatorVersion: "1.0.0",
+			Config:    map[string]any{"params": params, "memory_mb": 256},
+			UDF:       &protocol.UDF{Hash: bundle.Hash, Entrypoint: entrypoint},
+			Outputs:   []protocol.Output{{Index: 0, Name: "j", UpdateStrategy: "replace", Storage: "parquet"}},
+			TimeoutAt: time.Now().Add(time.Minute), LeaseSeconds: 30}})
 	require.NoError(t, err)
 	m.events <- event
 	select {
@@ -165,14 +171,16 @@ func (m *machine) run(t *testing.T, name, entrypoint string, params map[string]a
 	}
 }
 
-// Code of somebody else runs in a function, twice, and gets at nothing: neither the credentials of the function's role, nor
-// the task's capability, nor the Runtime API that would hand it the next task, nor what the run before it left.
+// Somebody else's code runs in a function, twice, and reaches nothing: not the credentials of the function's role, not
+// the task's capability, not the Runtime API, which would give it the next task, and not the files of the run before
+// it.
 func TestOwnCodeInAFunctionGetsAtNothing(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, "AWS_LAMBDA_FUNCTION_NAME=own-code", "AWS_LAMBDA_FUNCTION_MEMORY_SIZE=1024", "DAGCTL_UDF=on")
 	m.start(t)
 	for range 2 {
-		c := m.run(t, "attack", "attack.py", map[string]any{"wanted": []string{roleKey, capability}, "runtime_api": m.api, "folder": m.folder, "address": 0x400000})
+		c := m.run(t, "attack", "attack.py", map[string]any{"wanted": []string{roleKey, capability},
+			"runtime_api": m.api, "folder": m.folder, "address": 0x400000})
 		require.Equal(t, "Completed", c.Status, c.Error)
 		var result struct {
 			Got   []string
@@ -182,7 +190,8 @@ func TestOwnCodeInAFunctionGetsAtNothing(t *testing.T) {
 		require.NoError(t, json.Unmarshal(c.Result, &result))
 		require.Empty(t, result.Got)
 		require.NotZero(t, result.UID)
-		require.Eventually(t, func() bool { return over(result.Stays) }, time.Minute, 10*time.Millisecond, "what it started ends with it")
+		require.Eventually(t, func() bool { return over(result.Stays) }, time.Minute, 10*time.Millisecond,
+			"what it started ends with it")
 	}
 	if os.Geteuid() == 0 { // who may read everything
 		environment, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(m.cmd.Process.Pid), "environ"))
@@ -191,13 +200,13 @@ func TestOwnCodeInAFunctionGetsAtNothing(t *testing.T) {
 	}
 }
 
-// over reports whether a process has ended; somebody may still have to take note of it.
+// over reports whether a process has ended, even if its parent has not waited for it yet.
 func over(pid int) bool {
 	stat, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
 	return err != nil || strings.Contains(string(stat), ") Z ")
 }
 
-// A function that was not made for it runs no such code, and one that cannot confine it does not start.
+// A function without DAGCTL_UDF runs no such code, and one that cannot confine the code does not start.
 func TestOwnCodeNeedsItsOwnFunction(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -205,8 +214,9 @@ func TestOwnCodeNeedsItsOwnFunction(t *testing.T) {
 		root bool
 		says string
 	}{
-		"no function":        {[]string{"DAGCTL_UDF=on"}, false, "is for Lambda functions"},
-		"others beside it":   {[]string{"DAGCTL_UDF=on", "AWS_LAMBDA_FUNCTION_NAME=f", "DAGCTL_OPERATORS=sql,udf"}, false, "runs operator udf alone"},
+		"no function": {[]string{"DAGCTL_UDF=on"}, false, "is for Lambda functions"},
+		"others beside it": {[]string{"DAGCTL_UDF=on", "AWS_LAMBDA_FUNCTION_NAME=f", "DAGCTL_OPERATORS=sql,udf"},
+			false, "runs operator udf alone"},
 		"root hides nothing": {[]string{"DAGCTL_UDF=on", "AWS_LAMBDA_FUNCTION_NAME=f"}, true, "rights of root"},
 	} {
 		t.Run(name, func(t *testing.T) {

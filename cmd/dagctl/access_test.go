@@ -13,13 +13,14 @@ import (
 	"github.com/dagctl/dagctl/authz"
 )
 
-// placeholders of route paths, as net/http and OpenAPI write them.
+// placeholders matches the placeholders of route paths, as net/http and OpenAPI write them.
 var placeholder = regexp.MustCompile(`\{[^}]*\}`)
 
-// address fills in a route's path with things of org acme that exist.
+// address fills the placeholders of a route's path with names that exist in org acme.
 func address(path, task string) string {
 	values := map[string]string{
-		"{dag}": "readings", "{job}": "note", "{version}": "1", "{name}": "daily_highest", "{name...}": "daily_highest", "{org}": "acme", "{path...}": "readings/hook",
+		"{dag}": "readings", "{job}": "note", "{version}": "1", "{name}": "daily_highest", "{name...}": "daily_highest",
+		"{org}": "acme", "{path...}": "readings/hook",
 		"{index}": "0", "{id}": task, "{key}": "2026-01-01", "{file}": "style.css", "{$}": "",
 	}
 	if strings.HasPrefix(path, "/v1/tokens/") {
@@ -28,7 +29,7 @@ func address(path, task string) string {
 	return placeholder.ReplaceAllStringFunc(path, func(p string) string { return values[p] })
 }
 
-// lastPart is what an answer may repeat, because the request named it.
+// lastPart returns the last part of a path, which an answer may repeat because the request named it.
 func lastPart(path string) string {
 	for _, part := range []string{"daily_highest", "readings"} {
 		if strings.Contains(path, part) {
@@ -38,15 +39,16 @@ func lastPart(path string) string {
 	return path
 }
 
-// TestEveryRouteKeepsItsRule walks the route table with every sort of caller.
+// TestEveryRouteKeepsItsRule calls every route as every kind of caller.
 func TestEveryRouteKeepsItsRule(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.deployReadings(t, "2026-01-01")
 	someTask := w.tasks(t)[0].ID.String()
-	roles := map[string]authz.Role{reader: authz.RoleReader, writer: authz.RoleWriter, admin: authz.RoleAdmin, foreign: authz.RoleAdmin}
+	roles := map[string]authz.Role{reader: authz.RoleReader, writer: authz.RoleWriter, admin: authz.RoleAdmin,
+		foreign: authz.RoleAdmin}
 	acme := regexp.MustCompile(`daily_highest|harbour|landing|token:writer`)
-	for _, route := range w.app.api.Routes() {
+	for _, route := range w.app.API.Routes() {
 		path := address(route.Path, someTask)
 		for _, caller := range []string{nobody, reader, writer, admin, foreign, anyWorker, anyTask} {
 			status, body := w.send(t, caller, route.Method, path, "application/json", strings.NewReader("{}"))
@@ -77,7 +79,7 @@ func TestEveryRouteKeepsItsRule(t *testing.T) {
 			if caller != foreign {
 				continue
 			}
-			// What is another org's is answered exactly as what does not exist.
+			// The server answers for things of another org exactly as for things that do not exist.
 			absent := placeholder.ReplaceAllStringFunc(route.Path, func(p string) string {
 				if p == "{id}" {
 					return "01a1fd91-0000-7000-8000-000000000000"
@@ -112,7 +114,7 @@ func TestNoRouteTakesTheOrgFromTheRequest(t *testing.T) {
 	require.JSONEq(t, `{"items": []}`, string(text))
 }
 
-// endless is a body without an end that does not look like one.
+// endless is a request body that never ends and has no length.
 type endless struct{ sent int }
 
 func (e *endless) Read(p []byte) (int, error) {
@@ -129,31 +131,38 @@ func (e *endless) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestHostileInputIsNeverOurFault sends what nobody should to every route that a writer may call.
+// TestHostileInputIsNeverOurFault sends hostile input to every route that a writer may call.
 func TestHostileInputIsNeverOurFault(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.deployReadings(t, "2026-01-01")
 	deep := strings.Repeat("[", 50_000) + strings.Repeat("]", 50_000)
 	bodies := map[string]string{
-		"nothing": "", "not JSON": "{", "null": "null", "a list": "[]", "a number": "1e999", "deep": deep, "NUL": `{"yaml": "\u0000"}`,
-		"not UTF-8": "{\"yaml\": \"\xff\xfe\"}", "wrong types": `{"yaml": 1, "items": {}, "payload": [], "files": "x", "vars": {"a": 1}}`,
-		"empty items": `{"items": []}`, "null items": `{"items": [null]}`, "no file": `{"yaml": "name: readings\njobs: [{name: a, operator: sql, config: {query_file: ../../etc/passwd}}]"}`,
+		"nothing": "", "not JSON": "{", "null": "null", "a list": "[]", "a number": "1e999", "deep": deep,
+		"NUL":         `{"yaml": "\u0000"}`,
+		"not UTF-8":   "{\"yaml\": \"\xff\xfe\"}",
+		"wrong types": `{"yaml": 1, "items": {}, "payload": [], "files": "x", "vars": {"a": 1}}`,
+		"empty items": `{"items": []}`, "null items": `{"items": [null]}`,
+		"no file":     `{"yaml": "name: readings\njobs: [{name: a, operator: sql, config: {query_file: ../../etc/passwd}}]"}`,
 		"YAML bomb":   `{"yaml": "a: &a [x,x,x]\nb: &b [*a,*a,*a]\nc: [*b,*b,*b]"}`,
 		"bad base64":  `{"yaml": "name: a", "files": {"x": "%%%"}}`,
 		"odd paths":   `{"yaml": "name: a", "files": {"../x": "YQ==", "/etc/passwd": "YQ==", "": "YQ=="}}`,
 		"big numbers": `{"payload": {"text": "x"}, "priority": 99999999999999999999, "max_attempts": -1}`,
-		"odd run_at":  `{"payload": {"text": "x"}, "run_at": "0000-00-00T99:99:99Z"}`, "far run_at": `{"payload": {"text": "x"}, "run_at": "9999-12-31T23:59:59Z", "idempotency_key": "far"}`,
+		"odd run_at":  `{"payload": {"text": "x"}, "run_at": "0000-00-00T99:99:99Z"}`,
+		"far run_at":  `{"payload": {"text": "x"}, "run_at": "9999-12-31T23:59:59Z", "idempotency_key": "far"}`,
 	}
 	names := []string{
-		"readings", "..", "%2e%2e%2fetc", "%00", "%ff", "a%2fb%2fc", "'; DROP TABLE tasks; --", "${jndi:x}", strings.Repeat("x", 5000),
+		"readings", "..", "%2e%2e%2fetc", "%00", "%ff", "a%2fb%2fc", "'; DROP TABLE tasks; --", "${jndi:x}",
+		strings.Repeat("x", 5000),
 		"00000000-0000-0000-0000-000000000000", "-1", "99999999999999999999", "%E2%80%AE", ":retry", "x:explode",
 	}
 	queries := []string{
-		"", "?limit=-1", "?limit=0", "?limit=99999999999999999999", "?limit=x", "?cursor=x", "?cursor=bnVsbA", "?cursor=W10", "?cursor=IlwwIg", "?cursor=" + strings.Repeat("A", 3000),
-		"?offset=-5", "?offset=100000", "?partition=%00", "?partition=%27", "?search=%25_%5c", "?status=Nonsense", "?dead=perhaps", "?before=x", "?after=%ff", "?tag=%FF", "?a=%zz",
+		"", "?limit=-1", "?limit=0", "?limit=99999999999999999999", "?limit=x", "?cursor=x", "?cursor=bnVsbA",
+		"?cursor=W10", "?cursor=IlwwIg", "?cursor=" + strings.Repeat("A", 3000),
+		"?offset=-5", "?offset=100000", "?partition=%00", "?partition=%27", "?search=%25_%5c", "?status=Nonsense",
+		"?dead=perhaps", "?before=x", "?after=%ff", "?tag=%FF", "?a=%zz",
 	}
-	for _, route := range w.app.api.Routes() {
+	for _, route := range w.app.API.Routes() {
 		if route.Rule == authz.Public || route.Rule == authz.Admin {
 			continue
 		}
@@ -187,7 +196,9 @@ func requireNotOurs(t *testing.T, w *world, method, path string, body io.Reader)
 	request.URL.Opaque, request.URL.RawQuery = strings.TrimPrefix(w.url, "http:")+before, query
 	request.Header.Set("Authorization", "Bearer "+w.tokens[writer])
 	request.Header.Set("Content-Type", "application/json")
-	noRedirects := http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	noRedirects := http.Client{
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
 	response, err := noRedirects.Do(request)
 	if _, large := body.(*endless); large && err != nil {
 		return // the server may close the connection on a body it will not read

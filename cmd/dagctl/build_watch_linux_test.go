@@ -16,11 +16,11 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/cmd/dagctl/cli"
 	"github.com/dagctl/dagctl/registry"
 )
 
-// waitingDAG has a job between what it reads and what is published, which goes on when somebody writes to the pipe.
+// waitingDAG publishes the output of a job that waits until somebody writes to a pipe.
 const waitingDAG = `name: waiting
 jobs:
 ` + landingJob + `  - name: copied
@@ -55,7 +55,7 @@ func (w *world) waiting(t *testing.T) (file, pipes string) {
 	return writeDAG(t, t.TempDir(), "x", strings.ReplaceAll(waitingDAG, "PIPES", pipes)), pipes
 }
 
-// let ends the tasks that wait at the pipes of the days, as soon as they do.
+// let ends the tasks that wait at the pipes of the given days, or will wait there.
 func let(t *testing.T, pipes string, days ...string) {
 	for _, day := range days {
 		f, err := os.OpenFile(filepath.Join(pipes, day), os.O_WRONLY, 0) // opens when somebody reads
@@ -65,7 +65,7 @@ func let(t *testing.T, pipes string, days ...string) {
 	}
 }
 
-// screen is what a terminal shows after everything that was written to it: it knows the sequences that a redraw uses.
+// screen holds what a terminal shows. It understands the escape sequences that a redraw uses.
 type screen struct {
 	mu    sync.Mutex
 	lines []string
@@ -134,7 +134,9 @@ func TestDeployDrawsBarsOnATerminal(t *testing.T) {
 	var out bytes.Buffer
 	ended := make(chan int, 1)
 	go func() {
-		ended <- run(t.Context(), []string{"deploy", file, "--yes"}, environment{in: strings.NewReader(""), out: &out, err: command, getenv: func(name string) string { return env[name] }})
+		ended <- run(t.Context(), []string{"deploy", file, "--yes"},
+			cli.Environment{In: strings.NewReader(""), Out: &out, Err: command,
+				Getenv: func(name string) string { return env[name] }})
 	}()
 	shows := func(what, pattern string) {
 		t.Helper()
@@ -143,7 +145,8 @@ func TestDeployDrawsBarsOnATerminal(t *testing.T) {
 			return wanted.MatchString(s.text())
 		}, 30*time.Second, 20*time.Millisecond, "%s\n%s", what, pattern)
 	}
-	shows("what is done, and what is at work", `(?s)waiting v1 is Building: .*\nlanding +\[#{20}\] +2/2.*\ncopied +\[#{20}\] +2/2.*\ngated +\[\.{20}\] +0/2`)
+	shows("what is done, and what is at work",
+		`(?s)waiting v1 is Building: .*\nlanding +\[#{20}\] +2/2.*\ncopied +\[#{20}\] +2/2.*\ngated +\[\.{20}\] +0/2`)
 	require.NotContains(t, s.text(), "\nCritical", "no task of gated has ever ended")
 	let(t, pipes, "2026-01-01")
 	shows("half of it", `\ngated +\[#{10}\.{10}\] +1/2 +0\.\d/s +~\d+s|\ngated +\[#{10}\.{10}\] +1/2 +\d\.\d/s +<1s`)
@@ -165,7 +168,8 @@ func TestStatusWatchesABuild(t *testing.T) {
 	eventually(t, "both tasks of gated run", func() (bool, error) {
 		return running.MatchString(must(t, env, "status", "waiting")), nil
 	})
-	require.Regexp(t, `waiting v1 is Building: .*\nlanding +\[#{20}\] +2/2(.*\n)+gated +\[\.{20}\] +0/2`, must(t, env, "status", "waiting"))
+	require.Regexp(t, `waiting v1 is Building: .*\nlanding +\[#{20}\] +2/2(.*\n)+gated +\[\.{20}\] +0/2`,
+		must(t, env, "status", "waiting"))
 	let(t, pipes, "2026-01-01", "2026-01-02")
 }
 
@@ -181,78 +185,29 @@ func TestDeployTellsEvents(t *testing.T) {
 	require.Regexp(t, `\nwaiting v1 gated: 2/2 .*\n|\nwaiting v1 is Active`, r.err)
 	require.NotContains(t, r.err, "\x1b")
 
-	file = writeDAG(t, t.TempDir(), "x", strings.ReplaceAll(strings.Replace(waitingDAG, "SELECT *", "SELECT station", 1), "PIPES", pipes))
+	file = writeDAG(t, t.TempDir(), "x", strings.ReplaceAll(strings.Replace(waitingDAG, "SELECT *", "SELECT station",
+		1), "PIPES", pipes))
 	go let(t, pipes, "2026-01-01", "2026-01-02")
 	r = dagctl(t, env, "deploy", file, "--output", "json")
 	require.Zero(t, r.code, r.err)
 	var deployed registry.Deployment
 	require.NoError(t, json.Unmarshal([]byte(r.out), &deployed))
 	require.Equal(t, registry.Active, deployed.Version.Status)
-	var events []buildEvent
+	type event struct {
+		Event  string          `json:"event"`
+		Status registry.Status `json:"status"`
+	}
+	var events []event
 	for line := range strings.Lines(r.err) {
 		if !strings.HasPrefix(line, "{") {
 			require.Regexp(t, "^Target ", line)
 			continue
 		}
-		var e buildEvent
+		var e event
 		require.NoError(t, json.Unmarshal([]byte(line), &e), line)
 		events = append(events, e)
 	}
 	require.Equal(t, "status", events[0].Event)
 	require.Equal(t, registry.Building, events[0].Status)
 	require.Equal(t, registry.Active, events[len(events)-1].Status)
-}
-
-func TestBuildEvents(t *testing.T) {
-	t.Parallel()
-	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	look := func(status registry.Status, datasets ...dispatcher.DatasetProgress) *dispatcher.VersionDetail {
-		v := &dispatcher.VersionDetail{Build: &dispatcher.BuildProgress{Datasets: datasets, Seconds: 90, CriticalPath: []string{"a", "b"}}}
-		v.DAG, v.Number, v.Status = "flights", 3, status
-		return v
-	}
-	at := func(done, total int, running, failed int64) dispatcher.DatasetProgress {
-		return dispatcher.DatasetProgress{Job: "b", Dataset: "delays", Done: done, Total: &total, Running: running, Failed: failed, Rate: 2.5, Seconds: 90}
-	}
-	for name, c := range map[string]struct {
-		before, v *dispatcher.VersionDetail
-		lines     []string
-	}{
-		"first look":     {nil, look(registry.Building, at(0, 100, 0, 0)), []string{"flights v3 is Building, critical path ~1m30s left (a → b)"}},
-		"nothing new":    {look(registry.Building, at(0, 100, 0, 0)), look(registry.Building, at(0, 100, 0, 0)), nil},
-		"it begins":      {look(registry.Building, at(0, 100, 0, 0)), look(registry.Building, at(0, 100, 1, 0)), []string{"flights v3 delays: 0/100 2.5/s ~1m30s"}},
-		"not a tenth":    {look(registry.Building, at(11, 100, 1, 0)), look(registry.Building, at(19, 100, 1, 0)), nil},
-		"another tenth":  {look(registry.Building, at(19, 100, 1, 0)), look(registry.Building, at(20, 100, 1, 0)), []string{"flights v3 delays: 20/100 2.5/s ~1m30s"}},
-		"a failure":      {look(registry.Building, at(20, 100, 1, 0)), look(registry.Building, at(20, 100, 1, 1)), []string{"flights v3 delays: 20/100 1 failed 2.5/s ~1m30s"}},
-		"a new status":   {look(registry.Building), look(registry.Ready), []string{"flights v3 is Ready, critical path ~1m30s left (a → b)"}},
-		"nobody can say": {look(registry.Building), look(registry.Building, dispatcher.DatasetProgress{Job: "raw", Output: 1, Running: 1}), []string{"flights v3 raw/1: 0/?"}},
-	} {
-		var lines []string
-		for _, e := range buildEvents(c.before, *c.v, now) {
-			lines = append(lines, e.line())
-			require.Equal(t, now, e.At)
-		}
-		require.Equal(t, c.lines, lines, name)
-	}
-	text, err := json.Marshal(buildEvents(nil, *look(registry.Building), now)[0])
-	require.NoError(t, err)
-	require.JSONEq(t, `{"event": "status", "at": "2026-01-02T03:04:05Z", "dag": "flights", "version": 3, "status": "Building", "critical_path": ["a", "b"], "remaining_seconds": 90}`, string(text))
-}
-
-func TestBuildLinesFit(t *testing.T) {
-	t.Parallel()
-	build := &dispatcher.BuildProgress{Seconds: 5, CriticalPath: []string{"x"}}
-	for i := range 50 {
-		total := 10
-		build.Datasets = append(build.Datasets, dispatcher.DatasetProgress{Job: fmt.Sprintf("job%02d", i), Done: 10, Total: &total})
-	}
-	build.Datasets[40].Done, build.Datasets[40].Running, build.Datasets[45].Done = 3, 1, 0
-	lines := buildLines(registry.Version{DAG: "d", Number: 1, Status: registry.Building}, build, false, 60, 10)
-	require.Len(t, lines, 10)
-	require.Contains(t, strings.Join(lines, "\n"), "job40")
-	require.Contains(t, strings.Join(lines, "\n"), "job45")
-	require.Equal(t, "and 43 more datasets", lines[8])
-	for _, line := range lines {
-		require.LessOrEqual(t, len([]rune(line)), 60)
-	}
 }

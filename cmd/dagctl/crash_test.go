@@ -12,7 +12,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/cmd/dagctl/cli"
+	"github.com/dagctl/dagctl/dispatcher/views"
 	"github.com/dagctl/dagctl/examples/processtest"
 	"github.com/dagctl/dagctl/internal/testdb"
 	"github.com/dagctl/dagctl/registry"
@@ -30,7 +31,7 @@ var binary = sync.OnceValues(func() (string, error) {
 	return path, nil
 })
 
-// process is a server or a worker in a process of its own.
+// process is a server or a worker that runs in a process of its own.
 type process struct {
 	cmd *exec.Cmd
 	log *output
@@ -82,8 +83,8 @@ publish:
   copied: { from: { job: copied } }
 `
 
-// TestKilledServerLosesAndRepeatsNothing kills the server while tasks run, twice, and holds the outcome against what an
-// undisturbed run gives.
+// TestKilledServerLosesAndRepeatsNothing kills the server twice while tasks run, and compares the result with that of a
+// run without kills.
 func TestKilledServerLosesAndRepeatsNothing(t *testing.T) {
 	t.Parallel()
 	const days = 31
@@ -94,10 +95,11 @@ func TestKilledServerLosesAndRepeatsNothing(t *testing.T) {
 		require.NoError(t, os.WriteFile(name, fmt.Appendf(nil, "n\n%d\n", day), 0o600))
 	}
 	database, address := testdb.Empty(t), processtest.FreeAddress(t)
-	args := []string{"--database-url", database, "--listen", address, "--storage-root", t.TempDir(), "--file-root", "acme=" + roots, "--migrate"}
+	args := []string{"--database-url", database, "--listen", address, "--storage-root", t.TempDir(), "--file-root",
+		"acme=" + roots, "--migrate"}
 	server := startServer(t, args...)
 	env := map[string]string{"DAGCTL_URL": "http://" + address, "DAGCTL_DATABASE_URL": database, "HOME": t.TempDir()}
-	ready := func() (bool, error) { return dagctl(t, env, "doctor").code == exitOK, nil }
+	ready := func() (bool, error) { return dagctl(t, env, "doctor").code == cli.ExitOK, nil }
 	eventually(t, "the schema", func() (bool, error) {
 		return strings.Contains(dagctl(t, env, "doctor").out, "needs a token"), nil
 	})
@@ -108,7 +110,8 @@ func TestKilledServerLosesAndRepeatsNothing(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, []byte(slowDAG), 0o600))
 	must(t, env, "deploy", file, "--wait=false")
 	completed := func() int {
-		r := dagctl(t, env, "tasks", "list", "--job", "copied", "--dag", "slow", "--status", "Completed", "--limit", "1000", "-o", "json")
+		r := dagctl(t, env, "tasks", "list", "--job", "copied", "--dag", "slow", "--status", "Completed",
+			"--limit", "1000", "-o", "json")
 		return strings.Count(r.out, `"id"`)
 	}
 	for _, share := range []int{days / 4, days / 2} {
@@ -118,7 +121,7 @@ func TestKilledServerLosesAndRepeatsNothing(t *testing.T) {
 		eventually(t, "ready again", ready)
 	}
 	eventually(t, "everything done", func() (bool, error) {
-		status := decode[dispatcher.DAGDetail](t, env, "status", "slow")
+		status := decode[views.DAGDetail](t, env, "status", "slow")
 		return status.Active != nil && status.Tasks.Open() == 0, nil
 	})
 
@@ -128,7 +131,7 @@ func TestKilledServerLosesAndRepeatsNothing(t *testing.T) {
 		require.EqualValues(t, 1, p.Revision, "partition %s was committed once", p.Key)
 		require.EqualValues(t, 1, p.Rows)
 	}
-	require.Zero(t, decode[dispatcher.DAGDetail](t, env, "status", "slow").Tasks.Dead)
+	require.Zero(t, decode[views.DAGDetail](t, env, "status", "slow").Tasks.Dead)
 
 	require.NoError(t, server.cmd.Process.Signal(syscall.SIGTERM))
 	require.NoError(t, server.cmd.Wait(), "a server that is told to stop ends well")
@@ -150,6 +153,6 @@ func TestServeWaitsForTheSchema(t *testing.T) {
 	})
 	require.NoError(t, server.cmd.Process.Signal(syscall.SIGINT))
 	_ = server.cmd.Wait() // the exit code is asked for below
-	require.Equal(t, exitInterrupted, server.cmd.ProcessState.ExitCode())
+	require.Equal(t, cli.ExitInterrupted, server.cmd.ProcessState.ExitCode())
 	require.Contains(t, server.log.String(), "msg=stopped", "it ended cleanly all the same")
 }

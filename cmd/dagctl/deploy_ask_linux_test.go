@@ -10,10 +10,11 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/dagctl/dagctl/cmd/dagctl/cli"
 	"github.com/dagctl/dagctl/registry"
 )
 
-// terminal is a pseudo-terminal: what the test types, and where a command reads it.
+// terminal returns the two ends of a pseudo-terminal: that of the person, and that of the command.
 func terminal(t *testing.T) (typist, command *os.File) {
 	t.Helper()
 	typist, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
@@ -40,17 +41,18 @@ func TestDeployAsksOnATerminal(t *testing.T) {
 		require.NoError(t, err)
 		p := &prompts{asked: asked}
 		var out bytes.Buffer
-		code := run(t.Context(), []string{"deploy", file}, environment{in: command, out: &out, err: p, getenv: func(name string) string { return env[name] }})
+		code := run(t.Context(), []string{"deploy", file},
+			cli.Environment{In: command, Out: &out, Err: p, Getenv: func(name string) string { return env[name] }})
 		return code, p.text.String()
 	}
 	code, said := ask("n\n", nil)
-	require.Equal(t, exitAborted, code, said)
+	require.Equal(t, cli.ExitAborted, code, said)
 	require.Contains(t, said, "readings · base v1 → v2")
 	require.Regexp(t, `~ +daily_highest +rebuild +definition changed`, said)
 	require.Contains(t, said, "Deploy readings v2? [y/N] ")
 	require.Len(t, decode[[]registry.Version](t, env, "history", "readings"), 1, "nothing was started")
 
-	// Somebody else deploys between the question and the answer: it asks again.
+	// Somebody else deploys between the question and the answer, so deploy asks again.
 	other := writeDAG(t, dir, "y", strings.Replace(readingsDAG, "max(celsius)", "2 + max(celsius)", 1))
 	code, said = ask("y\ny\n", func(p *prompts) {
 		if p.n == 1 {
@@ -58,7 +60,7 @@ func TestDeployAsksOnATerminal(t *testing.T) {
 		}
 	})
 	require.Zero(t, code, said)
-	require.Contains(t, said, "The DAG has moved meanwhile")
+	require.Contains(t, said, "The DAG has changed meanwhile")
 	require.Contains(t, said, "Deploy readings v3? [y/N] ")
 	require.Equal(t, "v3", activeOf(t, env, "readings"))
 
@@ -67,7 +69,7 @@ func TestDeployAsksOnATerminal(t *testing.T) {
 	require.NotContains(t, said, "[y/N]", "there is nothing to agree to")
 }
 
-// prompts is what a person reads, who does something when asked.
+// prompts collects what a person reads, and acts for the person when a question comes.
 type prompts struct {
 	text  bytes.Buffer
 	n     int

@@ -8,21 +8,24 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/cmd/dagctl/cli"
+	"github.com/dagctl/dagctl/cmd/dagctl/dagfile"
+	"github.com/dagctl/dagctl/dispatcher/views"
 	"github.com/dagctl/dagctl/query"
 	"github.com/dagctl/dagctl/registry"
+	"github.com/dagctl/dagctl/registry/deploy"
 )
 
 // writeDAG writes a DAG file into a folder of its own.
 func writeDAG(t *testing.T, dir, name, text string) string {
 	t.Helper()
-	path := filepath.Join(dir, name, dagFileName)
+	path := filepath.Join(dir, name, dagfile.FileName)
 	require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
 	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 	return path
 }
 
-// doublesDAG reads what readings publishes.
+// doublesDAG reads the dataset that readings publishes.
 const doublesDAG = `name: doubles
 jobs:
   - name: doubled
@@ -46,26 +49,27 @@ func TestDeployOfAFolder(t *testing.T) {
 	require.Regexp(t, `^readings v1 \([0-9a-f]{7}\) is Active\ndoubles v1 \([0-9a-f]{7}\) is Active\n$`, out)
 	require.Equal(t, []string{"2026-01-01"}, w.partitions(t, "doubled"))
 
-	require.Contains(t, dagctl(t, env, "deploy", dir, "--wait=false").err, "holds several DAGs")
+	require.Contains(t, dagctl(t, env, "deploy", dir, "--wait=false").err, "has several DAGs in it")
 	writeDAG(t, dir, "c", strings.NewReplacer("doubles", "triples", "doubled", "tripled").Replace(doublesDAG))
 	writeDAG(t, dir, "a", strings.Replace(doublesDAG, "2 * highest", "2 * nothing", 1))
 	r := dagctl(t, env, "deploy", dir)
-	require.Equal(t, exitFailed, r.code)
+	require.Equal(t, cli.ExitFailed, r.code)
 	require.Contains(t, r.err, "Deployed: readings. Failed: doubles. Not tried: triples.")
 	require.Contains(t, r.err, "nothing")
 	require.Equal(t, "v1", activeOf(t, env, "doubles"))
 
-	// A circle is seen before anything is deployed.
+	// Deploy finds a circle before it deploys anything.
 	writeDAG(t, dir, "a", strings.Replace(doublesDAG, "dataset: daily_highest", "dataset: tripled", 1))
-	writeDAG(t, dir, "c", strings.NewReplacer("doubles", "triples", "doubled", "tripled", "daily_highest", "doubled").Replace(doublesDAG))
+	writeDAG(t, dir, "c", strings.NewReplacer("doubles", "triples", "doubled", "tripled", "daily_highest",
+		"doubled").Replace(doublesDAG))
 	r = dagctl(t, env, "deploy", dir)
-	require.Equal(t, exitConflict, r.code)
+	require.Equal(t, cli.ExitConflict, r.code)
 	require.Contains(t, r.err, "circle: triples reads doubles reads triples")
 }
 
 func activeOf(t *testing.T, env map[string]string, dag string) string {
 	t.Helper()
-	for _, v := range decode[[]registry.PastVersion](t, env, "history", dag) {
+	for _, v := range decode[[]deploy.PastVersion](t, env, "history", dag) {
 		if v.Status == registry.Active {
 			return "v" + string(rune('0'+v.Number))
 		}
@@ -73,38 +77,44 @@ func activeOf(t *testing.T, env map[string]string, dag string) string {
 	return ""
 }
 
-// TestAFailedBuildIsLookedAtMendedAndResumed follows a version whose check fails: what it made can be seen, compared and
-// accepted before it serves.
-func TestAFailedBuildIsLookedAtMendedAndResumed(t *testing.T) {
+// TestAFailedBuildIsInspectedAndResumed follows a version whose check fails: people can see, compare and accept its
+// data before it serves.
+func TestAFailedBuildIsInspectedAndResumed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.deployReadings(t, "2026-01-01", "2026-01-02")
 	env, dir := w.env(t, writer), t.TempDir()
-	file := writeDAG(t, dir, "x", strings.Replace(readingsDAG, "SELECT station, max(celsius) AS highest", "SELECT nullif(station, 'summit') AS station, 1 + max(celsius) AS highest", 1))
+	file := writeDAG(t, dir, "x", strings.Replace(readingsDAG, "SELECT station, max(celsius) AS highest",
+		"SELECT nullif(station, 'summit') AS station, 1 + max(celsius) AS highest", 1))
 	r := dagctl(t, env, "deploy", file, "--resume")
-	require.Equal(t, exitConflict, r.code)
+	require.Equal(t, cli.ExitConflict, r.code)
 	require.Contains(t, r.err, "nothing to resume: no version of readings has failed")
 	r = dagctl(t, env, "deploy", file)
-	require.Equal(t, exitFailed, r.code)
+	require.Equal(t, cli.ExitFailed, r.code)
 	require.Contains(t, r.err, "not_null(station): 1 rows")
 
 	shown := must(t, env, "datasets", "get", "daily_highest")
 	require.Regexp(t, `WITHHELD +REVISION +STATE +OF +ROWS +MADE +CHECKS\n`, shown)
-	require.Regexp(t, `(?m)^2026-01-0[12] +1 +Rejected +candidate +2 .* not_null\(station\): 1 rows`, shown, "whichever day was first")
+	require.Regexp(t, `(?m)^2026-01-0[12] +1 +Rejected +candidate +2 .* not_null\(station\): 1 rows`, shown,
+		"whichever day was first")
 	require.NotContains(t, must(t, w.env(t, reader), "datasets", "get", "daily_highest"), "WITHHELD")
 	require.NotContains(t, must(t, env, "datasets", "preview", "daily_highest", "--version", "candidate"), "harbour")
 
-	decide := []string{"datasets", "accept", "daily_highest", "--version", "candidate", "--reason", "the summit has lost its name"}
+	decide := []string{"datasets", "accept", "daily_highest", "--version", "candidate", "--reason",
+		"the summit has lost its name"}
 	require.Contains(t, dagctl(t, env, append(decide, "--partition", "2026-01-01")...).err, "admin")
 	for _, day := range []string{"2026-01-01", "2026-01-02"} {
-		require.Equal(t, "revision 1 of partition "+day+" of daily_highest is Published\n", must(t, w.env(t, admin), append(decide, "--partition", day)...))
+		require.Equal(t, "revision 1 of partition "+day+" of daily_highest is Published\n",
+			must(t, w.env(t, admin), append(decide, "--partition", day)...))
 	}
-	rows := decode[query.Rows](t, env, "datasets", "preview", "daily_highest", "--version", "candidate", "--partition", "2026-01-01")
+	rows := decode[query.Rows](t, env, "datasets", "preview", "daily_highest", "--version", "candidate",
+		"--partition", "2026-01-01")
 	require.ElementsMatch(t, [][]any{{"harbour", 6.25}, {nil, -7.0}}, rows.Rows)
 	r = dagctl(t, w.env(t, reader), "datasets", "preview", "daily_highest", "--version", "candidate")
 	require.Contains(t, r.err, "only writers read what does not serve")
 	require.NotContains(t, must(t, env, "datasets", "preview", "daily_highest"), "6.25", "readers see nothing of it")
-	require.Contains(t, must(t, env, "datasets", "diff", "daily_highest", "live", "candidate"), "0 partitions with another number of rows, 2 with the same")
+	require.Contains(t, must(t, env, "datasets", "diff", "daily_highest", "live", "candidate"),
+		"0 partitions with different numbers of rows, 2 with the same")
 	for _, wrong := range []string{"v9", "yesterday", "01a1fd91-0000-7000-8000-000000000000"} {
 		require.NotZero(t, dagctl(t, env, "datasets", "preview", "daily_highest", "--version", wrong).code)
 	}
@@ -117,8 +127,9 @@ func TestAFailedBuildIsLookedAtMendedAndResumed(t *testing.T) {
 	history := must(t, env, "history", "readings")
 	require.Regexp(t, `(?m)^v2 +Active .* deploy by token:writer`, history)
 	require.Regexp(t, `(?m)^v1 +Superseded .* \d{4}-\d{2}-\d{2} \d{2}:\d{2}`, history)
-	versions := decode[[]registry.PastVersion](t, env, "history", "readings")
-	require.Equal(t, []registry.Activation{{At: versions[0].Activations[0].At, Reason: "deploy", Actor: "token:writer", From: new(1)}}, versions[0].Activations)
+	versions := decode[[]deploy.PastVersion](t, env, "history", "readings")
+	require.Equal(t, []deploy.Activation{{At: versions[0].Activations[0].At, Reason: "deploy", Actor: "token:writer",
+		From: new(1)}}, versions[0].Activations)
 	require.NotNil(t, versions[1].InstantUntil)
 	diff := must(t, env, "diff", "readings", "v1", "v2")
 	require.Contains(t, diff, "-    config: { query: \"SELECT station, max(celsius)")
@@ -145,9 +156,9 @@ func TestTasksAreSkipped(t *testing.T) {
 	w.land(t, "2026-01-02")
 	file := writeDAG(t, t.TempDir(), "x", skipsDAG)
 	r := dagctl(t, env, "deploy", file)
-	require.Equal(t, exitFailed, r.code)
+	require.Equal(t, cli.ExitFailed, r.code)
 	require.Contains(t, r.err, "not this day")
-	dead := decode[[]dispatcher.Task](t, env, "tasks", "list", "--dead")
+	dead := decode[[]views.Task](t, env, "tasks", "list", "--dead")
 	require.Len(t, dead, 1)
 	id := dead[0].ID.String()
 	require.Contains(t, dagctl(t, env, "tasks", "skip", id).err, `required flag(s) "reason" not set`)
@@ -161,7 +172,8 @@ func TestDatasetDiffByKey(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	env, dir := w.env(t, writer), t.TempDir()
-	text := strings.Replace(strings.Replace(readingsDAG, "update_strategy: replace", "update_strategy: append\n    unique_key: [station]", 1),
+	text := strings.Replace(strings.Replace(readingsDAG, "update_strategy: replace",
+		"update_strategy: append\n    unique_key: [station]", 1),
 		"SELECT station, max(celsius) AS highest FROM landing GROUP BY station ORDER BY station",
 		"SELECT station, max(celsius) AS highest, count(*) AS n FROM landing GROUP BY station", 1)
 	w.land(t, "2026-01-01")
@@ -171,12 +183,14 @@ func TestDatasetDiffByKey(t *testing.T) {
 	must(t, env, "deploy", writeDAG(t, dir, "x", next), "--no-activate")
 	diff := decode[query.Diff](t, env, "datasets", "diff", "daily_highest", "live", "candidate")
 	require.Equal(t, []query.ColumnDiff{{Name: "n", From: "BIGINT"}, {Name: "note", To: "VARCHAR"}}, diff.Columns)
-	require.Equal(t, &query.KeyDiff{Columns: []string{"station"}, Partitions: 1, OnlyFrom: 1, OnlyTo: 1, Changed: 1, Sample: []query.KeyChange{
-		{Change: "changed", Partition: "2026-01-01", Key: []any{"harbour"}},
-		{Change: "only_from", Partition: "2026-01-01", Key: []any{"summit"}},
-		{Change: "only_to", Partition: "2026-01-01", Key: []any{"peak"}},
-	}}, diff.Keys)
+	require.Equal(t, &query.KeyDiff{Columns: []string{"station"}, Partitions: 1, OnlyFrom: 1, OnlyTo: 1, Changed: 1,
+		Sample: []query.KeyChange{
+			{Change: "changed", Partition: "2026-01-01", Key: []any{"harbour"}},
+			{Change: "only_from", Partition: "2026-01-01", Key: []any{"summit"}},
+			{Change: "only_to", Partition: "2026-01-01", Key: []any{"peak"}},
+		}}, diff.Keys)
 	text = must(t, env, "datasets", "diff", "daily_highest", "v1", "v2")
-	require.Contains(t, text, "By station, in the first 1 partition: 1 only in v1, 1 only in v2, 1 with other values.")
-	require.Contains(t, must(t, env, "datasets", "diff", "daily_highest", "live", "v1"), "It is the same generation.")
+	require.Contains(t, text, "By station, in the first 1 partition: 1 only in v1, 1 only in v2, 1 with different values.")
+	require.Contains(t, must(t, env, "datasets", "diff", "daily_highest", "live", "v1"),
+		"Both are the same dataset version.")
 }

@@ -15,11 +15,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/cmd/dagctl/cli"
+	"github.com/dagctl/dagctl/dispatcher/views"
 	"github.com/dagctl/dagctl/worker"
 )
 
-// Every job has a runtime of its own, and the one that reads files too.
+// everywhereDAG has a runtime of its own for every job, including the one that reads files.
 const everywhereDAG = `name: everywhere
 jobs:
   - name: landing
@@ -49,14 +50,15 @@ publish:
   shouted: { from: { job: shouted } }
 `
 
-// A file that names runtimes of a large installation runs under `dagctl dev` as it is: there is a worker for each. Of the
-// function that only the user has, dev says where it is to come from.
+// TestDevServesEveryRuntime runs a DAG file that names the runtimes of a large installation. dagctl dev has a worker
+// for each of them, and explains how to start the worker with the user's own function.
 func TestDevServesEveryRuntime(t *testing.T) {
 	t.Parallel()
 	dir, data := t.TempDir(), dataFolder(t)
 	require.NoError(t, os.Mkdir(filepath.Join(dir, "count"), 0o700))
 	for name, text := range map[string]string{
-		"dag.yaml": everywhereDAG, "numbers.csv": "n\n21\n", "count/run.sh": "#!/bin/sh\ncat > task.json\nprintf 'files\\n1\\n' > outputs/out/n.csv\necho counting\n",
+		"dag.yaml": everywhereDAG, "numbers.csv": "n\n21\n",
+		"count/run.sh": "#!/bin/sh\ncat > task.json\nprintf 'files\\n1\\n' > outputs/out/n.csv\necho counting\n",
 	} {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
@@ -64,20 +66,21 @@ func TestDevServesEveryRuntime(t *testing.T) {
 	said := regexp.MustCompile(`waits everywhere/shouted is for a worker of yours: handler rows:shout on the runtime python\n  start it with DAGCTL_URL=(\S+) DAGCTL_TOKEN=\$\(cat (\S+)\)\n`)
 	eventually(t, "dev says what it lacks", func() (bool, error) { return said.MatchString(dev.log.String()), nil })
 	url, tokenFile := said.FindStringSubmatch(dev.log.String())[1], said.FindStringSubmatch(dev.log.String())[2]
-	var waiting dispatcher.Task
+	var waiting views.Task
 	eventually(t, "the rest is done", func() (bool, error) {
-		tasks := decode[[]dispatcher.Task](t, nil, "tasks", "list", "--job", "shouted", "--data", data)
+		tasks := decode[[]views.Task](t, nil, "tasks", "list", "--job", "shouted", "--data", data)
 		if len(tasks) > 0 {
 			waiting = tasks[0]
 		}
 		return len(tasks) > 0, nil
 	})
 	require.Contains(t, must(t, nil, "why", waiting.ID.String(), "--data", data),
-		"no living worker serves the runtime python with the handler rows:shout; start one: DAGCTL_URL="+url+" DAGCTL_TOKEN=$(cat "+tokenFile+") PROGRAM")
+		"no live worker serves the runtime python with the handler rows:shout; start one: DAGCTL_URL="+url+" DAGCTL_TOKEN=$(cat "+tokenFile+") PROGRAM")
 
 	token, err := os.ReadFile(tokenFile)
 	require.NoError(t, err)
-	own, err := worker.New(worker.Config{URL: url, Token: strings.TrimSpace(string(token)), Runtime: "python", Log: slog.New(slog.NewTextHandler(t.Output(), nil)), DrainTimeout: time.Second})
+	own, err := worker.New(worker.Config{URL: url, Token: strings.TrimSpace(string(token)), Runtime: "python",
+		Log: slog.New(slog.NewTextHandler(t.Output(), nil)), DrainTimeout: time.Second})
 	require.NoError(t, err)
 	worker.Handle(own, "rows:shout", func(ctx context.Context, task *worker.Task, _ struct{}) (any, error) {
 		out, err := task.Output("")
@@ -89,49 +92,55 @@ func TestDevServesEveryRuntime(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- own.Run(ctx) }()
-	eventually(t, "all is done", func() (bool, error) { return strings.Contains(dev.log.String(), "everywhere v1 is Active"), nil })
+	eventually(t, "all is done", func() (bool, error) {
+		return strings.Contains(dev.log.String(),
+			"everywhere v1 is Active"), nil
+	})
 	stop()
 	require.NoError(t, <-ended)
-	for dataset, row := range map[string]string{"doubled": " n\n42\n", "counted": "files\n    1\n", "shouted": "word\nHELLO\n"} {
+	for dataset, row := range map[string]string{"doubled": " n\n42\n", "counted": "files\n    1\n",
+		"shouted": "word\nHELLO\n"} {
 		require.Contains(t, must(t, nil, "datasets", "preview", dataset, "--data", data), row)
 	}
 
 	require.NoError(t, dev.cmd.Process.Signal(syscall.SIGINT))
-	require.ErrorContains(t, dev.cmd.Wait(), fmt.Sprint("exit status ", exitInterrupted))
+	require.ErrorContains(t, dev.cmd.Wait(), fmt.Sprint("exit status ", cli.ExitInterrupted))
 	require.NoFileExists(t, tokenFile)
 	log, err := os.ReadFile(filepath.Join(data, "dagctl.log"))
 	require.NoError(t, err)
-	require.NotContains(t, string(log), "did not hear that this worker exits", "the server outlives its workers")
+	require.NotContains(t, string(log), "the worker's exit could not be reported", "the server outlives its workers")
 }
 
-// A config file maps what it maps; dev's own workers leave that alone.
+// TestDevTakesAConfig maps a runtime in the config file; dev then starts no worker for it.
 func TestDevTakesAConfig(t *testing.T) {
 	t.Parallel()
 	dir := starterFolder(t)
 	file := filepath.Join(dir, "dag.yaml")
 	text, err := os.ReadFile(file)
 	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(file, []byte(strings.Replace(string(text), "    operator: sql", "    runtime: here\n    operator: sql", 1)), 0o600))
+	require.NoError(t, os.WriteFile(file, []byte(strings.Replace(string(text), "    operator: sql",
+		"    runtime: here\n    operator: sql", 1)), 0o600))
 	config := filepath.Join(t.TempDir(), "dev.yaml")
 	start := func(lines string) result {
 		require.NoError(t, os.WriteFile(config, []byte(lines), 0o600))
-		return dagctl(t, nil, "dev", dir, "--once", "--config", config, "--addr", "127.0.0.1:0", "--data", dataFolder(t))
+		return dagctl(t, nil, "dev", dir, "--once", "--config", config, "--addr", "127.0.0.1:0",
+			"--data", dataFolder(t))
 	}
 	r := start("runtimes: { here: in-process }\nworkers: { pool_size: 2 }\n")
 	require.Zero(t, r.code, r.err)
 	require.Contains(t, r.out, "daily_temperatures: 4 rows")
 
 	for lines, says := range map[string]string{
-		"runtimes: { here: cloud }": `"cloud" is no kind of runtime`,
+		"runtimes: { here: cloud }": `"cloud" is not a kind of runtime`,
 		"runtime: {}":               "field runtime not found",
 		"worker_listen: :7071":      "not for dagctl dev",
 	} {
 		r := start(lines)
-		require.Equal(t, exitFailed, r.code, lines)
+		require.Equal(t, cli.ExitFailed, r.code, lines)
 		require.Contains(t, r.err, says)
 	}
 	require.NoError(t, os.WriteFile(config, []byte("listen: 0.0.0.0:7070"), 0o600))
 	open := dagctl(t, nil, "dev", dir, "--config", config, "--data", dataFolder(t))
-	require.Equal(t, exitFailed, open.code)
+	require.Equal(t, cli.ExitFailed, open.code)
 	require.Contains(t, open.err, "does not listen on 0.0.0.0:7070")
 }

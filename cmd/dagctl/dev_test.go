@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/net/html"
 
+	"github.com/dagctl/dagctl/cmd/dagctl/cli"
 	"github.com/dagctl/dagctl/internal/pgdev"
 )
 
@@ -37,7 +38,7 @@ func (o *output) String() string {
 	return o.b.String()
 }
 
-// starterFolder is what `dagctl init` writes.
+// starterFolder returns a folder with the files that `dagctl init` writes.
 func starterFolder(t *testing.T) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "starter")
@@ -45,7 +46,7 @@ func starterFolder(t *testing.T) string {
 	return dir
 }
 
-// dataFolder is a data folder whose cluster goes with the test, wherever it came to lie.
+// dataFolder returns a data folder. The test removes its PostgreSQL cluster, wherever dev has put it.
 func dataFolder(t *testing.T) string {
 	t.Helper()
 	data := filepath.Join(t.TempDir(), ".dagctl")
@@ -60,9 +61,10 @@ func TestDevOnceRunsTheStarter(t *testing.T) {
 	out := must(t, nil, args...)
 	require.Regexp(t, `^dagctl dev: http://127\.0\.0\.1:\d+/\?token=\S+\n`, out)
 	require.Contains(t, out, "starter v1 is Active")
-	require.Contains(t, out, "daily_temperatures: 4 rows in 2 partitions\nstation  lowest  mean  highest  readings\nharbour     3.1   4.2      5.4         3\n")
-	require.NoFileExists(t, filepath.Join(data, devServerFile))
-	require.NoFileExists(t, filepath.Join(data, devTokenFile))
+	require.Contains(t, out, "daily_temperatures: 4 rows in 2 partitions\nstation  lowest  mean  highest  "+
+		"readings\nharbour     3.1   4.2      5.4         3\n")
+	require.NoFileExists(t, filepath.Join(data, cli.DevServerFile))
+	require.NoFileExists(t, filepath.Join(data, cli.DevTokenFile))
 
 	again := must(t, nil, args...)
 	require.NotContains(t, again, "new version")
@@ -80,13 +82,13 @@ func TestDevOnceFailsWhereATaskDoes(t *testing.T) {
 	broken := filepath.Join(dir, "sql", "daily.sql")
 	require.NoError(t, os.WriteFile(broken, []byte("SELECT CAST(station AS INTEGER) AS station FROM readings"), 0o600))
 	r := dagctl(t, nil, "dev", dir, "--once", "--addr", "127.0.0.1:0", "--data", dataFolder(t))
-	require.Equal(t, exitFailed, r.code, r.out+r.err)
+	require.Equal(t, cli.ExitFailed, r.code, r.out+r.err)
 	require.Contains(t, r.out, "dead starter/daily")
 	require.Contains(t, r.err, "not everything completed")
 
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "dag.yaml"), []byte("name: x\n"), 0o600))
 	r = dagctl(t, nil, "dev", dir, "--once", "--addr", "127.0.0.1:0", "--data", dataFolder(t))
-	require.Equal(t, exitFailed, r.code)
+	require.Equal(t, cli.ExitFailed, r.code)
 	require.Contains(t, r.err, "dag.yaml:1:1")
 }
 
@@ -99,17 +101,21 @@ func TestDevServesAndFollowsSaves(t *testing.T) {
 	ended := make(chan int, 1)
 	go func() {
 		ended <- run(ctx, []string{"dev", dir, "--addr", "127.0.0.1:0", "--data", data},
-			environment{in: strings.NewReader(""), out: &out, err: &errs, getenv: func(string) string { return "" }})
+			cli.Environment{In: strings.NewReader(""), Out: &out, Err: &errs,
+				Getenv: func(string) string { return "" }})
 	}()
-	eventually(t, "v1 is active", func() (bool, error) { return strings.Contains(out.String(), "starter v1 is Active"), nil })
+	eventually(t, "v1 is active", func() (bool, error) {
+		return strings.Contains(out.String(), "starter v1 is Active"),
+			nil
+	})
 
-	info, err := os.Stat(filepath.Join(data, devTokenFile))
+	info, err := os.Stat(filepath.Join(data, cli.DevTokenFile))
 	require.NoError(t, err)
 	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
 	require.Contains(t, must(t, nil, "status", "--data", data), "starter  v1")
 	require.Equal(t, "dev, admin of local\n", must(t, nil, "whoami", "--data", data))
 	second := dagctl(t, nil, "dev", dir, "--addr", "127.0.0.1:0", "--data", data)
-	require.Equal(t, exitConflict, second.code)
+	require.Equal(t, cli.ExitConflict, second.code)
 	require.Contains(t, second.err, "a dev server runs on the data folder")
 
 	address := regexp.MustCompile(`http://\S+`).FindString(out.String())
@@ -129,25 +135,34 @@ func TestDevServesAndFollowsSaves(t *testing.T) {
 	require.Equal(t, http.StatusUnauthorized, stranger.StatusCode)
 
 	sql := filepath.Join(dir, "sql", "daily.sql")
-	require.NoError(t, os.WriteFile(sql, []byte("SELECT station, count(*) AS readings FROM readings GROUP BY station"), 0o600))
-	eventually(t, "the save is deployed", func() (bool, error) { return strings.Contains(out.String(), "starter v2 is Active"), nil })
+	require.NoError(t, os.WriteFile(sql, []byte("SELECT station, count(*) AS readings FROM readings GROUP BY station"),
+		0o600))
+	eventually(t, "the save is deployed", func() (bool, error) {
+		return strings.Contains(out.String(),
+			"starter v2 is Active"), nil
+	})
 
 	dag := filepath.Join(dir, "dag.yaml")
 	good, err := os.ReadFile(dag)
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(dag, append(good, "nonsense: 1\n"...), 0o600))
-	eventually(t, "the problem is told", func() (bool, error) { return strings.Contains(errs.String(), `nonsense`), nil })
+	eventually(t, "the problem is told", func() (bool, error) {
+		return strings.Contains(errs.String(), `nonsense`),
+			nil
+	})
 	require.NoError(t, os.WriteFile(dag, good, 0o600))
 
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "data", "readings", "2026-01-03.csv"), []byte("station,time,celsius\nharbour,2026-01-03T06:00:00Z,1\n"), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "data", "readings", "2026-01-03.csv"),
+		[]byte("station,time,celsius\nharbour,2026-01-03T06:00:00Z,1\n"), 0o600))
 	must(t, nil, "datasets", "get", "daily_temperatures", "--data", data)
 	eventually(t, "the new file flows through", func() (bool, error) {
-		return strings.Contains(dagctl(t, nil, "datasets", "partitions", "daily_temperatures", "--data", data).out, "2026-01-03"), nil
+		return strings.Contains(dagctl(t, nil, "datasets", "partitions", "daily_temperatures", "--data", data).out,
+			"2026-01-03"), nil
 	})
 
 	interrupt(errInterrupted)
-	require.Equal(t, exitInterrupted, <-ended, errs.String())
-	require.NoFileExists(t, filepath.Join(data, devServerFile))
+	require.Equal(t, cli.ExitInterrupted, <-ended, errs.String())
+	require.NoFileExists(t, filepath.Join(data, cli.DevServerFile))
 }
 
 const producerDAG = `name: producer
@@ -181,7 +196,8 @@ publish:
   doubled: { from: { job: doubled } }
 `)
 	write("b-producer", producerDAG)
-	write("c-other", strings.NewReplacer("name: producer", "name: other", "  numbers: {", "  others: {").Replace(producerDAG))
+	write("c-other", strings.NewReplacer("name: producer", "name: other", "  numbers: {",
+		"  others: {").Replace(producerDAG))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "b-producer", "numbers.csv"), []byte("n\n21\n"), 0o600))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "c-other", "numbers.csv"), []byte("n\n7\n"), 0o600))
 	out := must(t, nil, "dev", dir, "--once", "--addr", "127.0.0.1:0", "--data", dataFolder(t))
@@ -189,7 +205,7 @@ publish:
 	require.Contains(t, out, "others: 1 row in 1 partition\nn\n7\n", "a path is relative to its own DAG file")
 }
 
-// TestDevRecoversFromAKill kills a dev server and starts another on what it left.
+// TestDevRecoversFromAKill kills a dev server and starts another one on the same data folder.
 func TestDevRecoversFromAKill(t *testing.T) {
 	t.Parallel()
 	path, err := binary()
@@ -203,7 +219,7 @@ func TestDevRecoversFromAKill(t *testing.T) {
 	_ = cmd.Wait() // it says: killed
 
 	stale := dagctl(t, nil, "status", "--data", data)
-	require.Equal(t, exitServer, stale.code)
+	require.Equal(t, cli.ExitServer, stale.code)
 	require.Contains(t, stale.err, "does not answer")
 	out := must(t, nil, "dev", dir, "--once", "--addr", "127.0.0.1:0", "--data", data)
 	require.Contains(t, out, "daily_temperatures: 4 rows in 2 partitions")

@@ -13,11 +13,13 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/require"
+
+	"github.com/dagctl/dagctl/cmd/dagctl/cli"
 )
 
 var update = flag.Bool("update", false, "write golden files")
 
-// golden compares with a file, or writes it with -update.
+// golden compares got with a file, or writes the file with -update.
 func golden(t *testing.T, path string, got []byte) {
 	t.Helper()
 	if *update {
@@ -28,14 +30,15 @@ func golden(t *testing.T, path string, got []byte) {
 	want, err := os.ReadFile(path)
 	require.NoError(t, err)
 	if !bytes.Equal(want, got) { // a whole document in the message would hide it
-		t.Fatalf("%s is not current: run `go test ./cmd/dagctl -run %s -update` and look at the difference", path, t.Name())
+		t.Fatalf("%s is not current: run `go test ./cmd/dagctl -run %s -update` and look at the difference", path,
+			t.Name())
 	}
 }
 
 func TestCommandReferenceIsCurrent(t *testing.T) {
 	t.Parallel()
-	c := &cli{environment: environment{getenv: func(string) string { return "" }}}
-	root := c.rootCommand()
+	c := &cli.CLI{Environment: cli.Environment{Getenv: func(string) string { return "" }}}
+	root := rootCommand(c)
 	root.InitDefaultCompletionCmd()
 	var b bytes.Buffer
 	fmt.Fprintln(&b, "# Commands\n\nGenerated from the commands themselves; `dagctl COMMAND --help` prints the same.")

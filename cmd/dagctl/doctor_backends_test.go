@@ -8,12 +8,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/cmd/dagctl/cli"
 	"github.com/dagctl/dagctl/internal/testaws"
 )
 
-// It is not parallel, because AWS's settings come from the environment of the process.
+// Not parallel: AWS's settings come from the environment of the process.
 func TestDoctorLooksAtTheQueuesOfAConfig(t *testing.T) {
-	for name, value := range map[string]string{"AWS_ACCESS_KEY_ID": "AKIATEST", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": testaws.Region} {
+	for name, value := range map[string]string{"AWS_ACCESS_KEY_ID": "AKIATEST", "AWS_SECRET_ACCESS_KEY": "secret",
+		"AWS_REGION": testaws.Region} {
 		t.Setenv(name, value)
 	}
 	q := testaws.SQS(t)
@@ -26,11 +28,13 @@ func TestDoctorLooksAtTheQueuesOfAConfig(t *testing.T) {
 		code int
 		text string
 	}{
-		good: {exitOK, "ok   runtime    ecs_platform, queue " + good},
-		bad:  {exitFailed, "FAIL runtime    ecs_platform, queue " + bad + ": it has no redrive policy"},
+		good: {cli.ExitOK, "ok   runtime    ecs_platform, queue " + good},
+		bad:  {cli.ExitFailed, "FAIL runtime    ecs_platform, queue " + bad + ": it has no redrive policy"},
 	} {
-		out, code := diagnose(t, fmt.Sprintf("database_url: postgres://x@127.0.0.1/x\nstorage: {root: /tmp}\nbase_url: https://dagctl.example.com\n"+
-			"runtimes:\n  ecs_platform: { kind: sqs, queue_url: %q, endpoint: %q }\ntasks: { key_files: [%s] }\n", url, q.Endpoint, key))
+		out, code := diagnose(t, fmt.Sprintf("database_url: postgres://x@127.0.0.1/x\nstorage: {root: "+
+			"/tmp}\nbase_url: https://dagctl.example.com\n"+
+			"runtimes:\n  ecs_platform: { kind: sqs, queue_url: %q, endpoint: %q }\ntasks: { key_files: [%s] }\n", url,
+			q.Endpoint, key))
 		require.Equal(t, want.code, code, out)
 		require.Contains(t, out, want.text)
 	}

@@ -11,15 +11,17 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/cmd/dagctl/cli"
 )
 
-// diagnose runs doctor over a config file, without a server, and returns what it says of it.
+// diagnose runs doctor on a config file, without a server, and returns its output.
 func diagnose(t *testing.T, text string) (findings string, code int) {
 	t.Helper()
 	dir := t.TempDir()
 	path := filepath.Join(dir, "config.yaml")
 	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
-	r := dagctl(t, map[string]string{"HOME": dir, "DAGCTL_DATA_DIR": dir, "DAGCTL_CONFIG": filepath.Join(dir, "none")}, "doctor", "--config", path)
+	r := dagctl(t, map[string]string{"HOME": dir, "DAGCTL_DATA_DIR": dir, "DAGCTL_CONFIG": filepath.Join(dir, "none")},
+		"doctor", "--config", path)
 	require.Empty(t, r.err)
 	return r.out, r.code
 }
@@ -46,10 +48,10 @@ func TestDoctorChecksRuntimesAndKeys(t *testing.T) {
 	require.Regexp(t, `ok +task keys +.*old.pem: ES256, id \S{43}, 0 days old`, out)
 
 	out, code = diagnose(t, strings.Replace(config(fresh), ", orgs: [acme]", ", operators: [sqll]", 1))
-	require.Equal(t, exitFailed, code)
+	require.Equal(t, cli.ExitFailed, code)
 	require.Contains(t, out, `there is no operator "sqll"`)
 	out, code = diagnose(t, config(fresh))
-	require.Equal(t, exitFailed, code)
+	require.Equal(t, cli.ExitFailed, code)
 	require.Contains(t, out, "runtimes.ecs_udf: tasks of any operator have nowhere to go")
 
 	require.NoError(t, os.Chtimes(old, time.Time{}, time.Now().AddDate(-2, 0, 0)))
@@ -57,20 +59,20 @@ func TestDoctorChecksRuntimesAndKeys(t *testing.T) {
 	require.Contains(t, out, "make a new key and let both verify for a day")
 	require.NoError(t, os.Chmod(old, 0o640))
 	out, code = diagnose(t, config(fresh, old))
-	require.Equal(t, exitFailed, code)
+	require.Equal(t, cli.ExitFailed, code)
 	require.Contains(t, out, "others than its owner may use it (mode 0640)")
 	require.Contains(t, out, "chmod 600 "+old)
 
 	out, code = diagnose(t, config(fresh, fresh))
-	require.Equal(t, exitFailed, code)
+	require.Equal(t, cli.ExitFailed, code)
 	require.Contains(t, out, "is the same key as")
 	out, code = diagnose(t, config(filepath.Join(dir, "nothing.pem")))
-	require.Equal(t, exitFailed, code)
+	require.Equal(t, cli.ExitFailed, code)
 	require.Contains(t, out, "openssl genpkey")
 	out, code = diagnose(t, base)
 	require.Zero(t, code, out)
-	require.Contains(t, out, "none: tasks run in the server's process alone")
+	require.Contains(t, out, "none: tasks run only in the server's process")
 	out, code = diagnose(t, "runtimes: { a: { kynd: poll } }\n")
-	require.Equal(t, exitFailed, code)
+	require.Equal(t, cli.ExitFailed, code)
 	require.Contains(t, out, `line 1: runtimes.a has no field "kynd"`)
 }

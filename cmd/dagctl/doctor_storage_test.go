@@ -9,6 +9,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dagctl/dagctl/cmd/dagctl/cli"
 	"github.com/dagctl/dagctl/internal/tests3"
 )
 
@@ -23,29 +24,30 @@ storage:
 	out, code := diagnose(t, config)
 	require.Zero(t, code, out)
 	require.Contains(t, out, "bucket "+srv.Bucket+" can be written, read and listed")
-	require.Contains(t, out, "without credentials nothing can be read")
+	require.Contains(t, out, "nothing can be read without credentials")
 	require.Contains(t, out, "old versions of objects are not kept")
 	require.Contains(t, out, "tasks get no credentials")
 	left, err := srv.Client().ListObjectsV2(t.Context(), &s3.ListObjectsV2Input{Bucket: &srv.Bucket})
 	require.NoError(t, err)
 	require.Empty(t, left.Contents, "the probe is gone")
 
-	_, err = srv.Client().PutBucketPolicy(t.Context(), &s3.PutBucketPolicyInput{Bucket: &srv.Bucket, Policy: aws.String(fmt.Sprintf(
-		`{"Version":"2012-10-17","Statement":[{"Effect":"Allow","Principal":"*","Action":"s3:GetObject","Resource":"arn:aws:s3:::%s/*"}]}`, srv.Bucket))})
+	_, err = srv.Client().PutBucketPolicy(t.Context(),
+		&s3.PutBucketPolicyInput{Bucket: &srv.Bucket, Policy: aws.String(fmt.Sprintf(
+			`{"Version":"2012-10-17","Statement":[{"Effect":"Allow","Principal":"*","Action":"s3:GetObject","Resource":"arn:aws:s3:::%s/*"}]}`, srv.Bucket))})
 	require.NoError(t, err)
 	out, code = diagnose(t, config)
-	require.Equal(t, exitFailed, code)
-	require.Contains(t, out, "anybody can read what is in bucket")
+	require.Equal(t, cli.ExitFailed, code)
+	require.Contains(t, out, "anybody can read the objects in bucket")
 
 	for what, change := range map[string]func(string) string{
-		"does not exist":       func(c string) string { return strings.Replace(c, srv.Bucket, "dagctl-nowhere", 1) },
-		"refuses to let":       func(c string) string { return strings.Replace(c, srv.SecretAccessKey, "wrong", 1) },
-		"connection refused":   func(c string) string { return strings.Replace(c, srv.Endpoint, "http://127.0.0.1:1", 1) },
-		"not a bucket's name":  func(c string) string { return strings.Replace(c, srv.Bucket, "Not_A_Bucket", 1) },
-		"storage.s3: access_k": func(c string) string { return strings.Replace(c, srv.SecretAccessKey, `""`, 1) },
+		"does not exist":          func(c string) string { return strings.Replace(c, srv.Bucket, "dagctl-nowhere", 1) },
+		"refuses to let":          func(c string) string { return strings.Replace(c, srv.SecretAccessKey, "wrong", 1) },
+		"connection refused":      func(c string) string { return strings.Replace(c, srv.Endpoint, "http://127.0.0.1:1", 1) },
+		"not a valid bucket name": func(c string) string { return strings.Replace(c, srv.Bucket, "Not_A_Bucket", 1) },
+		"storage.s3: access_k":    func(c string) string { return strings.Replace(c, srv.SecretAccessKey, `""`, 1) },
 	} {
 		out, code := diagnose(t, change(config))
-		require.Equal(t, exitFailed, code, what)
+		require.Equal(t, cli.ExitFailed, code, what)
 		require.Contains(t, out, what)
 		require.NotContains(t, out, srv.SecretAccessKey)
 	}

@@ -7,11 +7,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/cmd/dagctl/cli"
+	"github.com/dagctl/dagctl/dispatcher/control"
 	"github.com/dagctl/dagctl/registry"
 )
 
-// handDAG has an output made by hand, which is late as soon as it is there.
+// handDAG has a manual output that is late as soon as it exists.
 const handDAG = `name: hand
 jobs:
   - name: note
@@ -44,19 +45,21 @@ func TestEventsAndLatenessOnTheCommandLine(t *testing.T) {
 		return d.Partitions == 1, nil
 	})
 	publish := []string{"events", "publish", "notes", "--partition", "a", "--idempotency-key", "k"}
-	first := decode[dispatcher.PublishedEvent](t, env, publish...)
+	first := decode[control.PublishedEvent](t, env, publish...)
 	require.Equal(t, int64(2), first.Revision)
-	again := decode[dispatcher.PublishedEvent](t, env, publish...)
+	again := decode[control.PublishedEvent](t, env, publish...)
 	require.True(t, again.Duplicate)
 	require.Equal(t, first.ID, again.ID)
 	require.Contains(t, must(t, env, publish...), "published before, as revision 2")
 	require.Contains(t, must(t, env, "events", "publish", "notes", "--partition", "a"), "revision 3")
 	require.Contains(t, dagctl(t, env, "events", "publish", "notes", "--partition", "b").err, `no partition "b"`)
 	require.Contains(t, dagctl(t, env, "events", "publish", "counted").err, "neither a manual nor a webhook source")
-	require.Equal(t, exitFailed, dagctl(t, w.env(t, reader), publish...).code)
-	for body, want := range map[string]int{`{"partition_key": "a"}`: http.StatusCreated, `{"partition_key": "a", "idempotency_key": "k"}`: http.StatusOK,
-		`{"partition_key": "a", "data": [1]}`: http.StatusUnprocessableEntity} {
-		status, answer := w.send(t, writer, http.MethodPost, "/v1/datasets/notes/events", "application/json", strings.NewReader(body))
+	require.Equal(t, cli.ExitFailed, dagctl(t, w.env(t, reader), publish...).code)
+	for body, want := range map[string]int{`{"partition_key": "a"}`: http.StatusCreated,
+		`{"partition_key": "a", "idempotency_key": "k"}`: http.StatusOK,
+		`{"partition_key": "a", "data": [1]}`:            http.StatusUnprocessableEntity} {
+		status, answer := w.send(t, writer, http.MethodPost, "/v1/datasets/notes/events", "application/json",
+			strings.NewReader(body))
 		require.Equal(t, want, status, answer)
 	}
 
@@ -73,7 +76,7 @@ func TestEventsAndLatenessOnTheCommandLine(t *testing.T) {
 	require.Equal(t, []string{"notes"}, rows(w.page(t, reader, "/late"), 0)[0][:1])
 	require.Contains(t, text(w.page(t, reader, "/late?dag=other")), "Nothing is late.")
 
-	// Who may not see a dataset does not hear of it here either.
+	// A caller who may not see a dataset does not learn that it is late.
 	w.exec(t, `UPDATE datasets SET read_roles = '{auditors}' WHERE name = 'notes'`)
 	require.Contains(t, text(w.page(t, reader, "/late")), "Nothing is late.")
 	require.NotContains(t, must(t, w.env(t, reader), "status"), "LATE DATASET")

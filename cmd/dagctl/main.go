@@ -1,8 +1,8 @@
 // Command dagctl is the server, the command line and the development environment in one binary.
 //
 // Vocabulary: a target is a server that commands talk to; every command but serve, dev, migrate and admin is a thin
-// client over the HTTP API. app.go wires the server from the slices; each command has a file of its own.
-// It owns no tables.
+// client over the HTTP API. The commands are in the packages below, by subject; root.go has the table of them. The
+// server is wired in server/app.go. It owns no tables.
 package main
 
 import (
@@ -12,11 +12,12 @@ import (
 	"os/signal"
 	"syscall"
 
+	"github.com/dagctl/dagctl/cmd/dagctl/cli"
 	"github.com/dagctl/dagctl/internal/sandbox"
 	"github.com/dagctl/dagctl/query"
 )
 
-// Why the process was told to stop; the cause of the context's end.
+// The causes of the end of the context that commands run in.
 var (
 	errInterrupted = errors.New("interrupted")
 	errTerminated  = errors.New("terminated")
@@ -25,6 +26,7 @@ var (
 func main() {
 	sandbox.Stage()
 	query.Child()
+
 	ctx, cancel := context.WithCancelCause(context.Background())
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
@@ -33,8 +35,10 @@ func main() {
 		if <-signals == os.Interrupt {
 			cause = errInterrupted
 		}
-		signal.Stop(signals) // whoever asks a second time does not want to wait for a clean end
+		signal.Stop(signals) // a second signal ends the process at once
 		cancel(cause)
 	}()
-	os.Exit(run(ctx, os.Args[1:], environment{in: os.Stdin, out: os.Stdout, err: os.Stderr, getenv: os.Getenv}))
+
+	env := cli.Environment{In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Getenv: os.Getenv}
+	os.Exit(run(ctx, os.Args[1:], env))
 }

@@ -16,7 +16,8 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// Whoever asks on the API's address sees the figures of their own org; the address for metrics tells of all.
+// TestMetricsOfOneOrgAndOfAll: the address of the API serves the metrics of the caller's org, that of metrics those of
+// all.
 func TestMetricsOfOneOrgAndOfAll(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -31,7 +32,7 @@ func TestMetricsOfOneOrgAndOfAll(t *testing.T) {
 	require.NotContains(t, theirs, "acme")
 	require.Contains(t, theirs, `dagctl_outbox_pending_rows{org="umbrella"} 1`)
 
-	server := httptest.NewServer(w.app.metricsHandler())
+	server := httptest.NewServer(w.app.MetricsHandler())
 	defer server.Close()
 	response, err := http.Get(server.URL + "/metrics")
 	require.NoError(t, err)
@@ -48,15 +49,15 @@ func TestMetricsOfOneOrgAndOfAll(t *testing.T) {
 
 func (w *world) exec(t *testing.T, sql string, args ...any) {
 	t.Helper()
-	_, err := w.app.pool.Exec(t.Context(), sql, args...)
+	_, err := w.pool.Exec(t.Context(), sql, args...)
 	require.NoError(t, err)
 }
 
-// described are the names of all metrics that this program can tell, and whether each is a histogram.
+// described returns the names of all metrics that the server has.
 func described(t *testing.T, w *world) []string {
 	t.Helper()
 	descs := make(chan *prometheus.Desc)
-	go func() { w.app.metrics.Describe(descs); close(descs) }()
+	go func() { w.app.Metrics.Describe(descs); close(descs) }()
 	name := regexp.MustCompile(`fqName: "(dagctl_\w+)"`)
 	var names []string
 	for d := range descs {
@@ -70,7 +71,7 @@ func described(t *testing.T, w *world) []string {
 
 var metricName = regexp.MustCompile(`\bdagctl_[a-z_]+\b`)
 
-// TestDocumentedMetricsExist holds the table of docs/operations.md, the dashboard and the alerts against the program.
+// TestDocumentedMetricsExist compares docs/operations.md, the dashboard and the alerts with the metrics of the server.
 func TestDocumentedMetricsExist(t *testing.T) {
 	t.Parallel()
 	names := described(t, newWorld(t))
@@ -153,7 +154,7 @@ func TestDocumentedMetricsExist(t *testing.T) {
 	}
 }
 
-// balanced holds that an expression closes what it opens.
+// balanced checks that the parentheses and quotes of an expression match.
 func balanced(t *testing.T, expression string) {
 	t.Helper()
 	for _, pair := range []string{"()", "{}", "[]"} {

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/dagctl/dagctl/cmd/dagctl/cli"
 )
 
 func TestInitWritesADAGThatIsValid(t *testing.T) {
@@ -17,8 +19,8 @@ func TestInitWritesADAGThatIsValid(t *testing.T) {
 	require.Empty(t, must(t, nil, "fmt", "--check", dir), "the starter is in the usual form")
 
 	again := dagctl(t, nil, "init", dir)
-	require.Equal(t, exitConflict, again.code)
-	require.Contains(t, again.err, "is there already")
+	require.Equal(t, cli.ExitConflict, again.code)
+	require.Contains(t, again.err, "exists already")
 	require.Contains(t, again.err, "Next: choose another folder")
 }
 
@@ -28,13 +30,13 @@ func TestValidateTellsWhereAndWhat(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, []byte("name: x\njobs:\n  - name: a\n    operater: sql\n"), 0o600))
 
 	pretty := dagctl(t, nil, "validate", file)
-	require.Equal(t, exitFailed, pretty.code)
+	require.Equal(t, cli.ExitFailed, pretty.code)
 	require.Contains(t, pretty.err, file+":4:5")
 	require.Contains(t, pretty.err, `did you mean "operator"?`)
 	require.Empty(t, pretty.out)
 
 	machine := dagctl(t, nil, "validate", file, "-o", "json")
-	require.Equal(t, exitFailed, machine.code)
+	require.Equal(t, cli.ExitFailed, machine.code)
 	var problems []map[string]any
 	require.NoError(t, json.Unmarshal([]byte(machine.out), &problems))
 	require.Len(t, problems, 2)
@@ -47,7 +49,7 @@ func TestFmt(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, []byte("jobs:\n    - operator: sql\n      name: a\nname: x\n"), 0o640))
 
 	check := dagctl(t, nil, "fmt", "--check", file)
-	require.Equal(t, exitFailed, check.code)
+	require.Equal(t, cli.ExitFailed, check.code)
 	require.Equal(t, file+"\n", check.out)
 
 	require.Equal(t, file+"\n", must(t, nil, "fmt", file))
@@ -75,21 +77,25 @@ func TestUsageErrors(t *testing.T) {
 		code int
 		says string
 	}{
-		"unknown command":  {[]string{"deplyo"}, exitFailed, "unknown command"},
-		"unknown flag":     {[]string{"status", "--wach"}, exitFailed, "Next: `dagctl status --help`"},
-		"unknown output":   {[]string{"version", "-o", "xml"}, exitFailed, "use table, json or yaml"},
-		"missing file":     {[]string{"validate", "/nowhere/dag.yaml"}, exitFailed, "there is no file /nowhere/dag.yaml"},
-		"no server":        {[]string{"status", "--data", "/nowhere/.dagctl"}, exitServer, "no server to talk to"},
-		"server down":      {[]string{"status", "--target", "http://127.0.0.1:1"}, exitServer, "does not answer"},
-		"not a job":        {[]string{"run", "mail"}, exitFailed, "is not DAG/JOB"},
-		"bad payload":      {[]string{"run", "mail/send", "--payload", "{"}, exitFailed, "is not JSON"},
-		"bad variable":     {[]string{"validate", "--var", "novalue", "."}, exitFailed, "no file"},
-		"dev on all":       {[]string{"dev", "--addr", "0.0.0.0:7070"}, exitFailed, "does not listen on 0.0.0.0:7070"},
-		"serve unset":      {[]string{"serve"}, exitFailed, "database_url: is not set"},
-		"runtime not here": {[]string{"serve", "--runtime", "lambda=moon"}, exitFailed, `"moon" is no kind of runtime`},
-		"migrate unset":    {[]string{"migrate"}, exitFailed, "DAGCTL_DATABASE_URL"},
-		"unknown target":   {[]string{"status", "--target", "prod"}, exitFailed, `no target "prod"`},
-		"target not a URL": {[]string{"target", "add", "prod", "--url", "prod.example.com"}, exitFailed, "is not the URL of a server"},
+		"unknown command": {[]string{"deplyo"}, cli.ExitFailed, "unknown command"},
+		"unknown flag":    {[]string{"status", "--wach"}, cli.ExitFailed, "Next: `dagctl status --help`"},
+		"unknown output":  {[]string{"version", "-o", "xml"}, cli.ExitFailed, "use table, json or yaml"},
+		"missing file": {[]string{"validate", "/nowhere/dag.yaml"}, cli.ExitFailed,
+			"there is no file /nowhere/dag.yaml"},
+		"no server":    {[]string{"status", "--data", "/nowhere/.dagctl"}, cli.ExitServer, "no server to talk to"},
+		"server down":  {[]string{"status", "--target", "http://127.0.0.1:1"}, cli.ExitServer, "does not answer"},
+		"not a job":    {[]string{"run", "mail"}, cli.ExitFailed, "is not DAG/JOB"},
+		"bad payload":  {[]string{"run", "mail/send", "--payload", "{"}, cli.ExitFailed, "is not JSON"},
+		"bad variable": {[]string{"validate", "--var", "novalue", "."}, cli.ExitFailed, "no file"},
+		"dev on all": {[]string{"dev", "--addr", "0.0.0.0:7070"}, cli.ExitFailed,
+			"does not listen on 0.0.0.0:7070"},
+		"serve unset": {[]string{"serve"}, cli.ExitFailed, "database_url: is not set"},
+		"runtime not here": {[]string{"serve", "--runtime", "lambda=moon"}, cli.ExitFailed,
+			`"moon" is not a kind of runtime`},
+		"migrate unset":  {[]string{"migrate"}, cli.ExitFailed, "DAGCTL_DATABASE_URL"},
+		"unknown target": {[]string{"status", "--target", "prod"}, cli.ExitFailed, `no target "prod"`},
+		"target not a URL": {[]string{"target", "add", "prod", "--url", "prod.example.com"}, cli.ExitFailed,
+			"is not the URL of a server"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -101,39 +107,41 @@ func TestUsageErrors(t *testing.T) {
 	}
 }
 
+// listedTarget is a target as `dagctl target list` shows it.
+type listedTarget struct {
+	Name    string `json:"name"`
+	URL     string `json:"url"`
+	Current bool   `json:"current"`
+}
+
 func TestTargets(t *testing.T) {
 	t.Parallel()
 	env := map[string]string{"HOME": t.TempDir()}
-	r := dagctlWithInput(t, env, "dagctl_user_secret\n", "target", "add", "prod", "--url", "https://dagctl.example.com/", "--token-file", "-")
+	r := dagctlWithInput(t, env, "dagctl_user_secret\n", "target", "add", "prod", "--url",
+		"https://dagctl.example.com/", "--token-file", "-")
 	require.Zero(t, r.code, r.err)
 	must(t, env, "target", "add", "test", "--url", "http://127.0.0.1:1")
 	require.Contains(t, must(t, env, "target", "list"), "*  prod  https://dagctl.example.com\n")
 	must(t, env, "target", "use", "test")
-	list := decode[[]targetView](t, env, "target", "list")
-	require.Equal(t, []targetView{{"prod", "https://dagctl.example.com", false}, {"test", "http://127.0.0.1:1", true}}, list)
+	list := decode[[]listedTarget](t, env, "target", "list")
+	require.Equal(t, []listedTarget{{"prod", "https://dagctl.example.com", false},
+		{"test", "http://127.0.0.1:1", true}}, list)
 
 	path := filepath.Join(env["HOME"], ".config", "dagctl", "config.yaml")
 	info, err := os.Stat(path)
 	require.NoError(t, err)
 	require.Equal(t, os.FileMode(0o600), info.Mode().Perm(), "it holds a token")
 
-	c := &cli{environment: environment{getenv: func(name string) string { return env[name] }}}
-	chosen, err := c.resolveTarget()
+	c := &cli.CLI{Environment: cli.Environment{Getenv: func(name string) string { return env[name] }}}
+	chosen, err := c.ResolveTarget()
 	require.NoError(t, err)
 	require.Equal(t, "test", chosen.Name)
-	c.target = "prod"
-	chosen, err = c.resolveTarget()
+	c.Target = "prod"
+	chosen, err = c.ResolveTarget()
 	require.NoError(t, err)
 	require.Equal(t, "dagctl_user_secret", chosen.Token)
-	c.target, env["DAGCTL_URL"], env["DAGCTL_TOKEN"] = "", "http://other", "mine"
-	chosen, err = c.resolveTarget()
+	c.Target, env["DAGCTL_URL"], env["DAGCTL_TOKEN"] = "", "http://other", "mine"
+	chosen, err = c.ResolveTarget()
 	require.NoError(t, err)
-	require.Equal(t, target{"DAGCTL_URL", "http://other", "mine"}, chosen)
-}
-
-func TestTableAlignsAndYAMLKeepsOrder(t *testing.T) {
-	t.Parallel()
-	out, err := yamlFromJSON([]byte(`{"b": "1", "a": [{"x": null, "on": true}], "s": "yes"}`))
-	require.NoError(t, err)
-	require.Equal(t, "b: \"1\"\na:\n    - x: null\n      \"on\": true\ns: \"yes\"\n", string(out))
+	require.Equal(t, cli.Target{Name: "DAGCTL_URL", URL: "http://other", Token: "mine"}, chosen)
 }

@@ -21,7 +21,7 @@ func (w *world) page(t *testing.T, caller, path string) *html.Node {
 	return root
 }
 
-// all finds the elements of a name.
+// all returns the elements with a name.
 func all(root *html.Node, name string) []*html.Node {
 	var found []*html.Node
 	for n := range root.Descendants() {
@@ -41,7 +41,7 @@ func attribute(n *html.Node, name string) string {
 	return ""
 }
 
-// text is what a person reads of an element.
+// text returns the visible text of an element.
 func text(n *html.Node) string {
 	var words []string
 	for d := range n.Descendants() {
@@ -52,7 +52,7 @@ func text(n *html.Node) string {
 	return strings.Join(words, " ")
 }
 
-// rows are the body rows of the page's nth table, cell by cell.
+// rows returns the rows in the body of the page's nth table, cell by cell.
 func rows(root *html.Node, n int) [][]string {
 	var out [][]string
 	for _, tr := range all(all(all(root, "table")[n], "tbody")[0], "tr") {
@@ -102,7 +102,7 @@ func TestPagesShowWhatThereIs(t *testing.T) {
 	require.Equal(t, "readings/landing/0", text(all(w.page(t, writer, "/datasets/readings/landing/0"), "h1")[0]))
 }
 
-// sources are the attributes by which a page can make a browser ask for something.
+// sources are the attributes by which a page makes a browser load something.
 var sources = regexp.MustCompile(`^(src|href|action|srcset|data|poster|formaction|xlink:href)$`)
 
 func TestPagesAreSafeAndAccessible(t *testing.T) {
@@ -110,7 +110,8 @@ func TestPagesAreSafeAndAccessible(t *testing.T) {
 	w := newWorld(t)
 	w.deployReadings(t, "2026-01-01")
 	task := w.tasks(t)[0].ID.String()
-	for _, path := range []string{"/dags", "/dags/readings", "/dead", "/late", "/tasks", "/tasks/" + task, "/datasets", "/datasets/daily_highest", "/query"} {
+	for _, path := range []string{"/dags", "/dags/readings", "/dead", "/late", "/tasks", "/tasks/" + task, "/datasets",
+		"/datasets/daily_highest", "/query"} {
 		root := w.page(t, writer, path)
 		require.Equal(t, "en", attribute(all(root, "html")[0], "lang"), path)
 		require.Len(t, all(root, "h1"), 1, path)
@@ -127,7 +128,8 @@ func TestPagesAreSafeAndAccessible(t *testing.T) {
 			}
 		}
 		for _, input := range slices.Concat(all(root, "input"), all(root, "select"), all(root, "textarea")) {
-			require.True(t, input.Parent.Data == "label" || attribute(input, "type") == "hidden", "%s: a field without a label", path)
+			require.True(t, input.Parent.Data == "label" || attribute(input, "type") == "hidden",
+				"%s: a field without a label", path)
 		}
 		for _, th := range all(root, "th") {
 			require.NotEmpty(t, attribute(th, "scope"), path)

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/cmd/dagctl/cli"
 	"github.com/dagctl/dagctl/query"
 	"github.com/dagctl/dagctl/registry"
 )
@@ -19,18 +20,21 @@ func TestQueryOverTheCommandLine(t *testing.T) {
 	w.deployReadings(t, "2026-01-01", "2026-01-02")
 	env := w.env(t, writer)
 
-	answer := decode[query.Answer](t, env, "query", "SELECT station, max(highest) AS top FROM daily_highest GROUP BY ALL ORDER BY 1")
+	answer := decode[query.Answer](t, env, "query",
+		"SELECT station, max(highest) AS top FROM daily_highest GROUP BY ALL ORDER BY 1")
 	require.Equal(t, [][]any{{"harbour", 5.25}, {"summit", -8.0}}, answer.Rows)
 	require.False(t, answer.Truncated)
 	require.Equal(t, "daily_highest", answer.Datasets[0].Dataset)
 	require.Equal(t, 1, answer.Datasets[0].DAGVersion)
-	require.Equal(t, "station,highest\nharbour,5.25\n", must(t, env, "query", "FROM daily_highest ORDER BY highest DESC", "--limit", "1", "--output", "csv"))
+	require.Equal(t, "station,highest\nharbour,5.25\n",
+		must(t, env, "query", "FROM daily_highest ORDER BY highest DESC", "--limit", "1", "--output", "csv"))
 	require.Equal(t, "n\n6\n", must(t, env, "query", `SELECT count(*) AS n FROM "readings/landing/0"`))
 
 	cut := dagctl(t, env, "query", "FROM daily_highest", "--limit", "3")
 	require.Zero(t, cut.code)
-	require.Contains(t, cut.err, "There are more rows than these 3")
-	piped := dagctlWithInput(t, env, "SELECT 'a' || chr(10) || ',' AS odd, NULL AS nothing\n", "query", "-", "--output", "csv")
+	require.Contains(t, cut.err, "There are more than these 3 rows")
+	piped := dagctlWithInput(t, env, "SELECT 'a' || chr(10) || ',' AS odd, NULL AS nothing\n", "query",
+		"-", "--output", "csv")
 	require.Equal(t, "odd,nothing\n\"a\n,\",\n", piped.out)
 
 	for _, test := range []struct {
@@ -38,25 +42,26 @@ func TestQueryOverTheCommandLine(t *testing.T) {
 		want string
 		code int
 	}{
-		{[]string{"SELECT * FROM\n  nothing"}, `there is no dataset "nothing" (line 2, column 3)`, exitFailed},
-		{[]string{"SELECT nope FROM daily_highest"}, "LINE 1: SELECT nope FROM", exitFailed},
-		{[]string{"SELECT 1 FROM FROM"}, "(line 1, column 15)", exitFailed},
-		{[]string{"DROP TABLE daily_highest"}, "only a SELECT is allowed", exitFailed},
-		{[]string{"SELECT 1; SELECT 2"}, "2 statements", exitFailed},
-		{[]string{" "}, "there is no statement", exitFailed},
-		{[]string{"SELECT 1", "--limit", "20000"}, "limit 20000 is not between 1 and 10000", exitFailed},
-		{[]string{"FROM daily_highest", "--at", "candidate"}, "no DAG has a candidate version", exitFailed},
-		{[]string{"FROM daily_highest", "--at", "v1"}, "version v1 of which DAG?", exitFailed},
-		{[]string{"FROM daily_highest", "--at", "v7", "--dag", "readings"}, "DAG readings has no version v7", exitFailed},
-		{[]string{"FROM daily_highest", "--at", "yesterday", "--dag", "readings"}, `"yesterday" is no moment`, exitFailed},
-		{[]string{"FROM daily_highest", "--dag", "readings"}, "which version of DAG readings?", exitFailed},
-		{[]string{"SELECT 1", "--output", "markdown"}, "--output", exitFailed},
+		{[]string{"SELECT * FROM\n  nothing"}, `there is no dataset "nothing" (line 2, column 3)`, cli.ExitFailed},
+		{[]string{"SELECT nope FROM daily_highest"}, "LINE 1: SELECT nope FROM", cli.ExitFailed},
+		{[]string{"SELECT 1 FROM FROM"}, "(line 1, column 15)", cli.ExitFailed},
+		{[]string{"DROP TABLE daily_highest"}, "only a SELECT is allowed", cli.ExitFailed},
+		{[]string{"SELECT 1; SELECT 2"}, "2 statements", cli.ExitFailed},
+		{[]string{" "}, "there is no statement", cli.ExitFailed},
+		{[]string{"SELECT 1", "--limit", "20000"}, "limit 20000 is not between 1 and 10000", cli.ExitFailed},
+		{[]string{"FROM daily_highest", "--at", "candidate"}, "no DAG has a candidate version", cli.ExitFailed},
+		{[]string{"FROM daily_highest", "--at", "v1"}, "version v1 of which DAG?", cli.ExitFailed},
+		{[]string{"FROM daily_highest", "--at", "v7", "--dag", "readings"}, "DAG readings has no version v7", cli.ExitFailed},
+		{[]string{"FROM daily_highest", "--at", "yesterday", "--dag", "readings"}, `"yesterday" is not a moment`, cli.ExitFailed},
+		{[]string{"FROM daily_highest", "--dag", "readings"}, "which version of DAG readings?", cli.ExitFailed},
+		{[]string{"SELECT 1", "--output", "markdown"}, "--output", cli.ExitFailed},
 	} {
 		r := dagctl(t, env, append([]string{"query"}, test.args...)...)
 		require.Equal(t, test.code, r.code, "%v\n%s", test.args, r.err)
 		require.Contains(t, r.err, test.want, test.args)
 	}
-	require.Contains(t, must(t, env, "query", "SELECT count(*) AS n FROM daily_highest", "--at", "v1", "--dag", "readings"), "4")
+	require.Contains(t, must(t, env, "query", "SELECT count(*) AS n FROM daily_highest", "--at", "v1",
+		"--dag", "readings"), "4")
 }
 
 func TestQueryShowsOnlyWhatTheCallerMaySee(t *testing.T) {
@@ -66,11 +71,11 @@ func TestQueryShowsOnlyWhatTheCallerMaySee(t *testing.T) {
 	missing := dagctl(t, w.env(t, reader), "query", "SELECT 1 FROM daily_lowest__")
 	for caller, name := range map[string]string{reader: `"readings/landing/0"`, foreign: "daily_highest"} {
 		r := dagctl(t, w.env(t, caller), "query", "SELECT 1 FROM "+name)
-		require.Equal(t, exitFailed, r.code)
+		require.Equal(t, cli.ExitFailed, r.code)
 		require.Contains(t, r.err, "there is no dataset")
 	}
 	must(t, w.env(t, reader), "query", "FROM daily_highest")
-	_, err := w.app.pool.Exec(t.Context(), `UPDATE datasets SET read_roles = '{role:finance}' WHERE name = 'daily_highest'`)
+	_, err := w.pool.Exec(t.Context(), `UPDATE datasets SET read_roles = '{role:finance}' WHERE name = 'daily_highest'`)
 	require.NoError(t, err)
 	for _, caller := range []string{reader, writer} {
 		hidden := dagctl(t, w.env(t, caller), "query", "SELECT 1 FROM daily_highest")
@@ -80,9 +85,10 @@ func TestQueryShowsOnlyWhatTheCallerMaySee(t *testing.T) {
 		}
 		require.Equal(t, name(missing), name(hidden), "hidden is as missing")
 		at := dagctl(t, w.env(t, caller), "query", "SELECT 1 FROM daily_highest", "--at", "v1", "--dag", "readings")
-		require.Equal(t, exitFailed, at.code)
+		require.Equal(t, cli.ExitFailed, at.code)
 	}
-	require.Contains(t, dagctl(t, w.env(t, reader), "query", "SELECT 1 FROM daily_lowest__", "--at", "v1", "--dag", "readings").err, "only writers")
+	require.Contains(t, dagctl(t, w.env(t, reader), "query", "SELECT 1 FROM daily_lowest__", "--at", "v1", "--dag",
+		"readings").err, "only writers")
 	must(t, w.env(t, admin), "query", "FROM daily_highest")
 }
 
@@ -94,7 +100,7 @@ func TestQueryIsAudited(t *testing.T) {
 	dagctl(t, w.env(t, reader), "query", "SELECT station::INTEGER FROM daily_highest")
 	must(t, w.env(t, writer), "query", "SELECT 1", "--output", "json")
 	var list struct{ Items []authz.AuditEntry }
-	require.NoError(t, w.as(admin).get(t.Context(), "/v1/audit?action=query.run", nil, &list))
+	require.NoError(t, w.as(admin).Get(t.Context(), "/v1/audit?action=query.run", nil, &list))
 	require.Len(t, list.Items, 3)
 	none, failed, count := list.Items[0], list.Items[1], list.Items[2]
 	version := decode[registry.Dataset](t, w.env(t, writer), "datasets", "get", "daily_highest").Version
@@ -103,11 +109,11 @@ func TestQueryIsAudited(t *testing.T) {
 	require.JSONEq(t, `{"datasets": [{"dataset": "daily_highest", "dataset_version": "`+version.String()+`", "columns": ["station"]}], "rows": 0, "failed": "invalid"}`, string(failed.Detail))
 	require.JSONEq(t, `{"datasets": [], "rows": 1}`, string(none.Detail))
 	must(t, w.env(t, reader), "datasets", "preview", "daily_highest", "--limit", "1")
-	require.NoError(t, w.as(admin).get(t.Context(), "/v1/audit?action=dataset.preview", nil, &list))
+	require.NoError(t, w.as(admin).Get(t.Context(), "/v1/audit?action=dataset.preview", nil, &list))
 	require.Len(t, list.Items, 1)
 	require.JSONEq(t, `{"datasets": [{"dataset": "daily_highest", "dataset_version": "`+version.String()+`", "columns": ["station", "highest"]}], "rows": 1}`, string(list.Items[0].Detail))
 	var held int
-	require.NoError(t, w.app.pool.QueryRow(t.Context(), `SELECT count(*) FROM reader_leases`).Scan(&held))
+	require.NoError(t, w.pool.QueryRow(t.Context(), `SELECT count(*) FROM reader_leases`).Scan(&held))
 	require.Zero(t, held, "nothing is held once it is answered")
 }
 
@@ -116,7 +122,8 @@ func TestQueryPage(t *testing.T) {
 	w := newWorld(t)
 	w.deployReadings(t, "2026-01-01")
 	post := func(caller, sql string) (int, string) {
-		return w.send(t, caller, http.MethodPost, "/query", "application/x-www-form-urlencoded", strings.NewReader(url.Values{"sql": {sql}}.Encode()))
+		return w.send(t, caller, http.MethodPost, "/query", "application/x-www-form-urlencoded",
+			strings.NewReader(url.Values{"sql": {sql}}.Encode()))
 	}
 	require.Contains(t, text(all(w.page(t, reader, "/query?sql=SELECT+1"), "textarea")[0]), "SELECT 1")
 	status, body := post(reader, "SELECT station, '<script>' AS odd FROM daily_highest ORDER BY 1")
@@ -136,7 +143,7 @@ func TestQueryPage(t *testing.T) {
 	require.Contains(t, links, "/query?sql=SELECT%20%2a%20FROM%20daily_highest%20LIMIT%20100")
 }
 
-// TestQuerySizes sends what is too large, and what is no text.
+// TestQuerySizes sends statements that are too large, and ones that are not text.
 func TestQuerySizes(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -144,16 +151,21 @@ func TestQuerySizes(t *testing.T) {
 		body   string
 		status []int
 	}{
-		"10 MB":     {`{"sql": "SELECT 1 -- ` + strings.Repeat("x", 10<<20) + `"}`, []int{http.StatusRequestEntityTooLarge, 0}},
-		"200 KB":    {`{"sql": "SELECT 1 -- ` + strings.Repeat("x", 200_000) + `"}`, []int{http.StatusUnprocessableEntity}},
-		"wide":      {`{"sql": "SELECT 1 -- ` + strings.Repeat("ü", 99_000) + `"}`, []int{http.StatusRequestEntityTooLarge}},
+		"10 MB": {`{"sql": "SELECT 1 -- ` + strings.Repeat("x", 10<<20) + `"}`,
+			[]int{http.StatusRequestEntityTooLarge, 0}},
+		"200 KB": {`{"sql": "SELECT 1 -- ` + strings.Repeat("x", 200_000) + `"}`,
+			[]int{http.StatusUnprocessableEntity}},
+		"wide": {`{"sql": "SELECT 1 -- ` + strings.Repeat("ü", 99_000) + `"}`,
+			[]int{http.StatusRequestEntityTooLarge}},
 		"not UTF-8": {"{\"sql\": \"SELECT '\xff'\"}", []int{http.StatusBadRequest, http.StatusUnprocessableEntity}},
 		"NUL":       {`{"sql": "SELECT '\u0000'"}`, []int{http.StatusBadRequest, http.StatusUnprocessableEntity}},
 		"no SQL":    {`{}`, []int{http.StatusUnprocessableEntity}},
 		"no object": {`[]`, []int{http.StatusUnprocessableEntity}},
-		"deep":      {`{"sql": "SELECT ` + strings.Repeat("(", 40_000) + `1"}`, []int{http.StatusUnprocessableEntity, http.StatusRequestEntityTooLarge}},
+		"deep": {`{"sql": "SELECT ` + strings.Repeat("(", 40_000) + `1"}`,
+			[]int{http.StatusUnprocessableEntity, http.StatusRequestEntityTooLarge}},
 	} {
-		status, body := w.send(t, reader, http.MethodPost, "/v1/query", "application/json", strings.NewReader(test.body))
+		status, body := w.send(t, reader, http.MethodPost, "/v1/query", "application/json",
+			strings.NewReader(test.body))
 		require.Contains(t, test.status, status, "%s: %.300s", name, body)
 	}
 }

@@ -3,73 +3,61 @@ package main
 import (
 	"context"
 	"errors"
-	"io"
-	"slices"
 
 	"github.com/spf13/cobra"
 
+	"github.com/dagctl/dagctl/cmd/dagctl/access"
+	"github.com/dagctl/dagctl/cmd/dagctl/cli"
+	"github.com/dagctl/dagctl/cmd/dagctl/dagfile"
+	"github.com/dagctl/dagctl/cmd/dagctl/dags"
+	"github.com/dagctl/dagctl/cmd/dagctl/datasets"
+	"github.com/dagctl/dagctl/cmd/dagctl/dev"
+	"github.com/dagctl/dagctl/cmd/dagctl/server"
+	"github.com/dagctl/dagctl/cmd/dagctl/tasks"
+	"github.com/dagctl/dagctl/cmd/dagctl/workers"
 	"github.com/dagctl/dagctl/internal/fault"
 )
 
-// environment is the world that a command runs in; tests bring their own.
-type environment struct {
-	in     io.Reader
-	out    io.Writer
-	err    io.Writer
-	getenv func(string) string
-}
-
-// cli is one invocation: its world and the flags that every command has.
-type cli struct {
-	environment
-	target  string
-	output  string
-	dataDir string
-}
-
 // run executes one command line and returns the exit code.
-func run(ctx context.Context, args []string, env environment) int {
-	c := &cli{environment: env}
-	root := c.rootCommand()
+func run(ctx context.Context, args []string, env cli.Environment) int {
+	c := &cli.CLI{Environment: env}
+	root := rootCommand(c)
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
 	if errors.Is(context.Cause(ctx), errInterrupted) {
-		return exitInterrupted
+		return cli.ExitInterrupted
 	}
 	if err != nil {
-		c.printError(err)
+		c.PrintError(err)
 	}
-	return exitCode(err)
+	return cli.ExitCode(err)
 }
 
-// rootCommand holds the table of commands.
-func (c *cli) rootCommand() *cobra.Command {
+// rootCommand returns the command with all commands below it, in groups.
+func rootCommand(c *cli.CLI) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "dagctl",
 		Short: "Deploy DAGs of jobs over datasets, and run them",
-		Long: `dagctl describes a pipeline as one YAML file, deploys it as an immutable version, rebuilds only what an edit
-really changes, and swaps every dataset of the DAG in one transaction.
+		Long: `dagctl describes a pipeline as one YAML file, deploys it as an immutable version, rebuilds only what an
+edit really changes, and swaps every dataset of the DAG in one transaction.
 
 Start with ` + "`dagctl init`" + ` and ` + "`dagctl dev`" + `.
 
-Exit codes: 0 ok, 1 failed, 2 changes present (plan --detailed-exitcode), 3 aborted, 4 conflict, 5 server or network, 130 interrupted.`,
-		SilenceErrors:     true,
-		SilenceUsage:      true,
-		Args:              cobra.NoArgs,
-		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return c.checkOutput(cmd) },
-		RunE:              func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+Exit codes: 0 ok, 1 failed, 2 changes present (plan --detailed-exitcode), 3 aborted, 4 conflict, 5 server or network,
+130 interrupted.`,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args:          cobra.NoArgs,
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	root.SetIn(c.in)
-	root.SetOut(c.out)
-	root.SetErr(c.err)
+
+	root.SetIn(c.In)
+	root.SetOut(c.Out)
+	root.SetErr(c.Err)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return fault.New(fault.Invalid, "%w", err).WithHint("`%s --help` lists the flags", cmd.CommandPath())
 	})
-	flags := root.PersistentFlags()
-	flags.StringVar(&c.target, "target", "", "server to talk to: the name of a target, or a URL")
-	flags.StringVarP(&c.output, "output", "o", "table", "output: table, json or yaml")
-	flags.StringVar(&c.dataDir, "data", ".dagctl", "data folder of the dev server")
-	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(outputs, cobra.ShellCompDirectiveNoFileComp))
+	c.AddFlags(root)
 
 	root.AddGroup(
 		&cobra.Group{ID: "author", Title: "Write a DAG:"},
@@ -78,26 +66,25 @@ Exit codes: 0 ok, 1 failed, 2 changes present (plan --detailed-exitcode), 3 abor
 		&cobra.Group{ID: "upkeep", Title: "Keep and remove data:"},
 		&cobra.Group{ID: "server", Title: "Run the server:"},
 	)
+
 	add := func(group string, commands ...*cobra.Command) {
 		for _, cmd := range commands {
 			cmd.GroupID = group
 			root.AddCommand(cmd)
 		}
 	}
-	add("author", c.initCommand(), c.validateCommand(), c.fmtCommand(), c.schemaCommand())
-	add("deploy", c.planCommand(), c.deployCommand(), c.promoteCommand(), c.rollbackCommand(), c.abandonCommand(), c.historyCommand(), c.diffCommand(), c.runCommand(), c.eventsCommand(), c.timersCommand(), c.udfCommand())
-	add("look", c.statusCommand(), c.whyCommand(), c.whyNotCommand(), c.tasksCommand(), c.datasetsCommand(), c.queryCommand(), c.sourcesCommand(), c.whoamiCommand())
-	add("upkeep", c.pauseCommand(), c.resumeCommand(), c.deleteCommand(), c.rematerializeCommand(), c.backfillCommand(), c.invalidateCommand(), c.pinCommand(), c.unpinCommand(), c.gcCommand())
-	add("server", c.devCommand(), c.serveCommand(), c.migrateCommand(), c.doctorCommand(), c.adminCommand(), c.workerCommand(), c.workersCommand(), c.tokensCommand())
-	add("server", c.secretsCommand())
-	root.AddCommand(c.targetCommand(), c.versionCommand())
+	add("author", dagfile.InitCommand(c), dagfile.ValidateCommand(c), dagfile.FmtCommand(c), dagfile.SchemaCommand(c))
+	add("deploy", dags.PlanCommand(c), dags.DeployCommand(c), dags.PromoteCommand(c), dags.RollbackCommand(c),
+		dags.AbandonCommand(c), dags.HistoryCommand(c), dags.DiffCommand(c), dags.UDFCommand(c),
+		tasks.RunCommand(c), tasks.EventsCommand(c), tasks.TimersCommand(c))
+	add("look", dags.StatusCommand(c), dags.SourcesCommand(c), tasks.WhyCommand(c), tasks.WhyNotCommand(c),
+		tasks.Command(c), datasets.Command(c), datasets.QueryCommand(c), access.WhoamiCommand(c))
+	add("upkeep", dags.PauseCommand(c), dags.ResumeCommand(c), dags.DeleteCommand(c), dags.RematerializeCommand(c),
+		dags.PinCommand(c), dags.UnpinCommand(c), tasks.BackfillCommand(c), datasets.InvalidateCommand(c),
+		datasets.GCCommand(c))
+	add("server", dev.Command(c), server.ServeCommand(c), server.MigrateCommand(c), server.DoctorCommand(c),
+		workers.WorkerCommand(c), workers.WorkersCommand(c),
+		access.AdminCommand(c), access.TokensCommand(c), access.SecretsCommand(c))
+	root.AddCommand(c.TargetCommand(), c.VersionCommand())
 	return root
-}
-
-// checkOutput refuses an unknown --output before anything is done.
-func (c *cli) checkOutput(cmd *cobra.Command) error {
-	if slices.Contains(outputs, c.output) || c.output == outputMarkdown && cmd.Name() == "plan" || c.output == outputCSV && cmd.Name() == "query" {
-		return nil
-	}
-	return fault.New(fault.Invalid, "--output %q is not known", c.output).WithHint("use table, json or yaml")
 }

@@ -6,15 +6,19 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/dagctl/dagctl/cmd/dagctl/cli"
 )
 
-// A secret is bound to where a job would send it before the job is deployed, not found out when it runs.
-func TestDeployHoldsSecretsAgainstTheirHosts(t *testing.T) {
+// TestDeployChecksTheHostsOfSecrets: a deploy is refused if a job would send a secret to a host that it is not bound
+// to.
+func TestDeployChecksTheHostsOfSecrets(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	admins := w.env(t, admin)
 	require.Zero(t, dagctlWithInput(t, admins, "hunter2", "secrets", "set", "KEY").code)
-	must(t, admins, "secrets", "bind", "KEY", "--job", "d/j", "--host", "api.example.com", "--host", "http://127.0.0.1:9")
+	must(t, admins, "secrets", "bind", "KEY", "--job", "d/j", "--host", "api.example.com",
+		"--host", "http://127.0.0.1:9")
 	for name, c := range map[string]struct {
 		job   string
 		lacks string // the host; empty: it is deployed
@@ -34,7 +38,7 @@ func TestDeployHoldsSecretsAgainstTheirHosts(t *testing.T) {
 				require.Zero(t, r.code, r.err)
 				return
 			}
-			require.Equal(t, exitFailed, r.code)
+			require.Equal(t, cli.ExitFailed, r.code)
 			require.Contains(t, r.err, "dag.yaml:3:5: d/j: secret KEY may not be ")
 			require.Contains(t, r.err, "dagctl secrets bind KEY --host "+c.lacks)
 		})

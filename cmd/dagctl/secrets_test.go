@@ -12,7 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dagctl/dagctl/authz"
-	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/cmd/dagctl/cli"
+	"github.com/dagctl/dagctl/dispatcher/views"
 )
 
 const leakyDAG = `name: leaky
@@ -25,8 +26,8 @@ jobs:
     config: { argv: [/bin/sh, -c, "echo \"the key is $KEY\" >&2; test -z \"$1\" && exit 64; echo \"{\\\"result\\\": \\\"$KEY\\\"}\"", sh, "%s"], env: { KEY: { secret: API_KEY } } }
 `
 
-// TestASecretIsNeverSeenAgain sets one, has programs shout it, and looks for it in every answer, in the log and in every
-// row of the database.
+// TestASecretIsNeverSeenAgain sets a secret, lets programs print it, and searches for it in every answer, in the log
+// and in every row of the database.
 func TestASecretIsNeverSeenAgain(t *testing.T) {
 	t.Parallel()
 	const value = "hunter2-correct-horse"
@@ -49,17 +50,18 @@ func TestASecretIsNeverSeenAgain(t *testing.T) {
 	must(t, admins, "secrets", "bind", "API_KEY", "--host", "*")
 	require.Zero(t, deploy("").code)
 
-	outcome := func() dispatcher.TaskDetail {
+	outcome := func() views.TaskDetail {
 		id := strings.TrimSpace(must(t, writers, "run", "leaky/shout"))
-		var detail dispatcher.TaskDetail
+		var detail views.TaskDetail
 		eventually(t, "the task ends", func() (bool, error) {
-			detail = decode[dispatcher.TaskDetail](t, writers, "tasks", "get", id)
+			detail = decode[views.TaskDetail](t, writers, "tasks", "get", id)
 			return detail.Status == "Completed" || detail.Status == "Failed", nil
 		})
 		return detail
 	}
 	must(t, admins, "secrets", "bind", "API_KEY", "--host", "*", "--remove")
-	require.Contains(t, outcome().Error, "may not be given to a program", "its job may use it, but nobody says any more where it may be sent")
+	require.Contains(t, outcome().Error, "may not be given to a program",
+		"its job may use it, but nobody says any more where it may be sent")
 	must(t, admins, "secrets", "bind", "API_KEY", "--host", "*")
 	require.Contains(t, outcome().Error, "the key is [secret]")
 	require.Zero(t, deploy("result").code)
@@ -71,28 +73,31 @@ func TestASecretIsNeverSeenAgain(t *testing.T) {
 	require.Equal(t, []string{"leaky/shout"}, list[0].Jobs)
 	require.Equal(t, []string{"*"}, list[0].Hosts)
 	for _, shown := range []string{
-		must(t, admins, "secrets", "list"), must(t, writers, "plan", file, "--output", "json"), must(t, writers, "history", "leaky", "--output", "json"),
-		must(t, writers, "tasks", "list", "--output", "json"), must(t, writers, "tasks", "get", done.ID.String(), "--output", "json"),
+		must(t, admins, "secrets", "list"), must(t, writers, "plan", file, "--output", "json"),
+		must(t, writers, "history", "leaky", "--output", "json"),
+		must(t, writers, "tasks", "list", "--output", "json"),
+		must(t, writers, "tasks", "get", done.ID.String(), "--output", "json"),
 	} {
 		require.NotContains(t, shown, value)
 	}
-	tables, err := w.app.pool.Query(t.Context(), `SELECT relname FROM pg_class WHERE relkind = 'r' AND relnamespace = current_schema()::regnamespace`)
+	tables, err := w.pool.Query(t.Context(),
+		`SELECT relname FROM pg_class WHERE relkind = 'r' AND relnamespace = current_schema()::regnamespace`)
 	require.NoError(t, err)
 	names, err := pgx.CollectRows(tables, pgx.RowTo[string])
 	require.NoError(t, err)
 	for _, name := range names {
 		var found int
 		sql := `SELECT count(*) FROM ` + pgx.Identifier{name}.Sanitize() + ` AS t WHERE t::text LIKE '%' || $1 || '%' OR t::text LIKE '%' || $2 || '%'`
-		require.NoError(t, w.app.pool.QueryRow(t.Context(), sql, value, encodedHex(value)).Scan(&found))
+		require.NoError(t, w.pool.QueryRow(t.Context(), sql, value, encodedHex(value)).Scan(&found))
 		require.Zero(t, found, "table %s holds the secret", name)
 	}
 
-	// What nobody may: to use it elsewhere, to go on using it, to read the ciphertext under the requests' role.
+	// Nobody may use it elsewhere, use it after its binding ends, or read the ciphertext under the role of requests.
 	must(t, admins, "secrets", "bind", "API_KEY", "--job", "leaky/shout", "--remove")
 	require.Contains(t, outcome().Error, "is not bound to leaky/shout")
 	must(t, admins, "secrets", "delete", "API_KEY", "--yes")
-	require.Equal(t, exitFailed, dagctl(t, admins, "secrets", "delete", "API_KEY", "--yes").code)
-	_, err = w.app.requests.Exec(t.Context(), `SELECT ciphertext FROM secrets`)
+	require.Equal(t, cli.ExitFailed, dagctl(t, admins, "secrets", "delete", "API_KEY", "--yes").code)
+	_, err = w.requests.Exec(t.Context(), `SELECT ciphertext FROM secrets`)
 	require.ErrorContains(t, err, "permission denied")
 
 	audit := must(t, admins, "whoami") // the command that lists the log is the API's own
@@ -105,7 +110,7 @@ func TestASecretIsNeverSeenAgain(t *testing.T) {
 	require.NotContains(t, log, value)
 }
 
-// encodedHex is how a BYTEA column shows a text.
+// encodedHex returns a text as a BYTEA column shows it.
 func encodedHex(text string) string {
 	const digits = "0123456789abcdef"
 	var b strings.Builder
@@ -126,17 +131,20 @@ func TestSecretsAreSetFromStandardInputOnly(t *testing.T) {
 	require.NotZero(t, dagctl(t, env, "secrets", "bind", "KEY").code)
 	require.NotZero(t, dagctl(t, env, "secrets", "bind", "KEY", "--job", "a/b").code, "there is none yet")
 	require.Zero(t, dagctlWithInput(t, env, "line\n", "secrets", "set", "KEY").code)
-	for _, bad := range [][]string{{"--job", "not a job"}, {"--job", "a/b/c"}, {"--host", "https://x"}, {"--host", "x/y"}} {
+	for _, bad := range [][]string{{"--job", "not a job"}, {"--job", "a/b/c"},
+		{"--host", "https://x"}, {"--host", "x/y"}} {
 		require.NotZero(t, dagctl(t, env, append([]string{"secrets", "bind", "KEY"}, bad...)...).code, bad)
 	}
 	for _, caller := range []string{reader, writer} {
 		require.Contains(t, dagctlWithInput(t, w.env(t, caller), "x", "secrets", "set", "KEY").err, "admin")
 		require.Contains(t, dagctl(t, w.env(t, caller), "secrets", "list").err, "admin")
 	}
-	status, body := w.send(t, foreign, http.MethodPatch, "/v1/secrets/KEY", "application/json", strings.NewReader(`{"add_hosts": ["*"]}`))
+	status, body := w.send(t, foreign, http.MethodPatch, "/v1/secrets/KEY", "application/json",
+		strings.NewReader(`{"add_hosts": ["*"]}`))
 	require.Equal(t, http.StatusNotFound, status, body)
-	// A body that is wrong is not told back.
-	status, body = w.send(t, admin, http.MethodPut, "/v1/secrets/KEY", "application/json", strings.NewReader(`{"value": ["hunter2"]}`))
+	// The answer to a wrong body does not repeat it.
+	status, body = w.send(t, admin, http.MethodPut, "/v1/secrets/KEY", "application/json",
+		strings.NewReader(`{"value": ["hunter2"]}`))
 	require.Equal(t, http.StatusUnprocessableEntity, status)
 	require.NotContains(t, body, "hunter2")
 	require.True(t, json.Valid([]byte(body)))

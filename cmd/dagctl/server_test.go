@@ -10,7 +10,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/cmd/dagctl/cli"
 	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/dispatcher/views"
 	"github.com/dagctl/dagctl/query"
 	"github.com/dagctl/dagctl/registry"
 )
@@ -58,10 +60,12 @@ func TestDatasetsOverTheCommandLine(t *testing.T) {
 	require.EqualValues(t, 2, list[0].Rows)
 	require.Len(t, decode[[]registry.Dataset](t, env, "datasets", "list", "--all"), 2)
 	require.Empty(t, decode[[]registry.Dataset](t, env, "datasets", "list", "--search", "no such"))
-	require.Len(t, decode[[]registry.Dataset](t, env, "datasets", "list", "--search", "HIGHEST of", "--tag", "weather"), 1)
+	require.Len(t, decode[[]registry.Dataset](t, env, "datasets", "list", "--search", "HIGHEST of", "--tag", "weather"),
+		1)
 
 	d := decode[registry.Dataset](t, env, "datasets", "get", "daily_highest")
-	require.Equal(t, []registry.ColumnInfo{{Name: "station", Type: "VARCHAR"}, {Name: "highest", Type: "DOUBLE"}}, d.Columns)
+	require.Equal(t, []registry.ColumnInfo{{Name: "station", Type: "VARCHAR"}, {Name: "highest", Type: "DOUBLE"}},
+		d.Columns)
 	require.Len(t, d.Checks, 1)
 	require.Equal(t, "pass", d.Checks[0].Outcome)
 
@@ -76,7 +80,7 @@ func TestDatasetsOverTheCommandLine(t *testing.T) {
 	require.Equal(t, *d.Version, generations[0].ID)
 
 	missing := dagctl(t, env, "datasets", "get", "nothing")
-	require.Equal(t, exitFailed, missing.code)
+	require.Equal(t, cli.ExitFailed, missing.code)
 	require.Contains(t, missing.err, `there is no dataset "nothing"`)
 }
 
@@ -84,7 +88,7 @@ func TestWhatAReaderMayNotSeeIsNotThere(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.deployReadings(t, "2026-01-01")
-	_, err := w.app.pool.Exec(t.Context(), `UPDATE datasets SET read_roles = '{role:finance}' WHERE name = 'daily_highest'`)
+	_, err := w.pool.Exec(t.Context(), `UPDATE datasets SET read_roles = '{role:finance}' WHERE name = 'daily_highest'`)
 	require.NoError(t, err)
 
 	env := w.env(t, reader)
@@ -92,20 +96,20 @@ func TestWhatAReaderMayNotSeeIsNotThere(t *testing.T) {
 	for _, name := range []string{"daily_highest", "readings/landing/0"} {
 		for _, command := range []string{"get", "preview", "partitions", "versions"} {
 			r := dagctl(t, env, "datasets", command, name)
-			require.Equal(t, exitFailed, r.code)
+			require.Equal(t, cli.ExitFailed, r.code)
 			require.Contains(t, r.err, "there is no dataset", "%s %s", command, name)
 		}
 	}
-	for _, task := range decode[[]dispatcher.Task](t, env, "tasks", "list") {
+	for _, task := range decode[[]views.Task](t, env, "tasks", "list") {
 		require.Empty(t, task.Partition)
-		detail := decode[dispatcher.TaskDetail](t, env, "tasks", "get", task.ID.String())
+		detail := decode[views.TaskDetail](t, env, "tasks", "get", task.ID.String())
 		require.Empty(t, string(detail.Payload)+string(detail.Outputs)+string(detail.InputVersions)+string(detail.Result)+detail.Error)
 		for _, e := range detail.Events {
 			require.Empty(t, e.Detail)
 		}
 	}
-	var dag dispatcher.DAGDetail
-	require.NoError(t, w.as(reader).get(t.Context(), "/v1/dags/readings", nil, &dag))
+	var dag views.DAGDetail
+	require.NoError(t, w.as(reader).Get(t.Context(), "/v1/dags/readings", nil, &dag))
 	require.Len(t, dag.Jobs, 3)
 	for _, j := range dag.Jobs {
 		for _, out := range j.Outputs {
@@ -120,8 +124,10 @@ func TestManualTasks(t *testing.T) {
 	w.deployReadings(t, "2026-01-01")
 	env := w.env(t, writer)
 
-	first := decode[[]dispatcher.Enqueued](t, env, "run", "readings/note", "--payload", `{"text": "hello"}`, "--idempotency-key", "one")
-	again := decode[[]dispatcher.Enqueued](t, env, "run", "readings/note", "--payload", `{"text": "hello"}`, "--idempotency-key", "one")
+	first := decode[[]dispatcher.Enqueued](t, env, "run", "readings/note", "--payload", `{"text": "hello"}`,
+		"--idempotency-key", "one")
+	again := decode[[]dispatcher.Enqueued](t, env, "run", "readings/note", "--payload", `{"text": "hello"}`,
+		"--idempotency-key", "one")
 	require.True(t, first[0].Created)
 	require.Equal(t, dispatcher.Enqueued{ID: first[0].ID}, again[0])
 
@@ -130,20 +136,21 @@ func TestManualTasks(t *testing.T) {
 	require.Len(t, decode[[]dispatcher.Enqueued](t, env, "run", "readings/note", "--batch", batch), 25)
 
 	wrong := dagctl(t, env, "run", "readings/note", "--payload", `{"text": 7}`)
-	require.Equal(t, exitFailed, wrong.code)
+	require.Equal(t, cli.ExitFailed, wrong.code)
 	require.Contains(t, wrong.err, "text")
 	unknown := dagctl(t, env, "run", "readings/nothing", "--payload", `{}`)
-	require.Equal(t, exitFailed, unknown.code)
+	require.Equal(t, cli.ExitFailed, unknown.code)
 
 	eventually(t, "all notes done", func() (bool, error) {
-		done := decode[[]dispatcher.Task](t, env, "tasks", "list", "--dag", "readings", "--job", "note", "--status", "Completed")
+		done := decode[[]views.Task](t, env, "tasks", "list", "--dag", "readings", "--job", "note",
+			"--status", "Completed")
 		return len(done) == 26, nil
 	})
-	detail := decode[dispatcher.TaskDetail](t, env, "tasks", "get", first[0].ID.String())
+	detail := decode[views.TaskDetail](t, env, "tasks", "get", first[0].ID.String())
 	require.JSONEq(t, `{"text": "hello"}`, string(detail.Payload))
-	require.NotEmpty(t, decode[[]dispatcher.TaskEvent](t, env, "tasks", "events", first[0].ID.String()))
+	require.NotEmpty(t, decode[[]views.TaskEvent](t, env, "tasks", "events", first[0].ID.String()))
 	retry := dagctl(t, env, "tasks", "retry", first[0].ID.String())
-	require.Equal(t, exitConflict, retry.code, retry.err)
+	require.Equal(t, cli.ExitConflict, retry.code, retry.err)
 	require.Contains(t, must(t, env, "tasks", "get", first[0].ID.String()), "Status         Completed")
 }
 
@@ -152,7 +159,8 @@ func TestListsGoOnWhereTheyStopped(t *testing.T) {
 	w := newWorld(t)
 	w.deployReadings(t, "2026-01-01", "2026-01-02", "2026-01-03", "2026-01-04", "2026-01-05")
 	api := w.as(writer)
-	for _, path := range []string{"/v1/tasks", "/v1/datasets?unpublished=true", "/v1/datasets/daily_highest/partitions"} {
+	for _, path := range []string{"/v1/tasks", "/v1/datasets?unpublished=true",
+		"/v1/datasets/daily_highest/partitions"} {
 		seen := map[string]bool{}
 		cursor, pages := "", 0
 		for {
@@ -167,7 +175,8 @@ func TestListsGoOnWhereTheyStopped(t *testing.T) {
 				} `json:"items"`
 				Next string `json:"next_cursor"`
 			}
-			require.NoError(t, api.get(t.Context(), path+separator+url.Values{"limit": {"1"}, "cursor": {cursor}}.Encode(), nil, &page))
+			require.NoError(t, api.Get(t.Context(), path+separator+url.Values{"limit": {"1"},
+				"cursor": {cursor}}.Encode(), nil, &page))
 			for _, item := range page.Items {
 				require.False(t, seen[item.ID+item.Key], "twice on %s", path)
 				seen[item.ID+item.Key] = true
@@ -192,15 +201,15 @@ func TestTokens(t *testing.T) {
 	require.Contains(t, must(t, env, "tokens", "list"), "ci")
 
 	asks := dagctl(t, env, "tokens", "revoke", "ci")
-	require.Equal(t, exitFailed, asks.code)
+	require.Equal(t, cli.ExitFailed, asks.code)
 	require.Contains(t, asks.err, "pass --yes")
 	must(t, env, "tokens", "revoke", "ci", "--yes")
 	gone := dagctl(t, other, "whoami")
-	require.Equal(t, exitFailed, gone.code)
+	require.Equal(t, cli.ExitFailed, gone.code)
 	require.Contains(t, gone.err, "the token is not valid")
 
 	forbidden := dagctl(t, w.env(t, writer), "tokens", "list")
-	require.Equal(t, exitFailed, forbidden.code)
+	require.Equal(t, cli.ExitFailed, forbidden.code)
 	require.Contains(t, forbidden.err, "needs the role admin")
 }
 
@@ -208,23 +217,26 @@ func TestWorkerTokens(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	env := w.env(t, admin)
-	made := decode[authz.CreatedToken](t, env, "tokens", "create", "fleet", "--kind", "worker", "--runtime", "lambda", "--runtime", "python", "--operator", "sql", "--org", "acme")
+	made := decode[authz.CreatedToken](t, env, "tokens", "create", "fleet", "--kind", "worker", "--runtime", "lambda",
+		"--runtime", "python", "--operator", "sql", "--org", "acme")
 	require.Regexp(t, "^dagctl_worker_", made.Secret)
 	require.Equal(t, []string{"lambda", "python"}, made.Runtimes)
 	require.Regexp(t, `fleet +worker +lambda,python +sql +token:admin`, must(t, env, "tokens", "list"))
 	who := dagctl(t, map[string]string{"DAGCTL_URL": w.url, "DAGCTL_TOKEN": made.Secret}, "whoami")
-	require.Equal(t, exitFailed, who.code)
+	require.Equal(t, cli.ExitFailed, who.code)
 	require.Contains(t, who.err, "a worker token does not act for a user")
 
-	several := dagctl(t, env, "tokens", "create", "both", "--kind", "worker", "--runtime", "lambda", "--org", "acme", "--org", "umbrella")
-	require.Equal(t, exitFailed, several.code)
+	several := dagctl(t, env, "tokens", "create", "both", "--kind", "worker", "--runtime", "lambda", "--org",
+		"acme", "--org", "umbrella")
+	require.Equal(t, cli.ExitFailed, several.code)
 	require.Contains(t, several.err, "dagctl admin create-worker-token")
 
-	database := map[string]string{"DAGCTL_DATABASE_URL": w.app.pool.Config().ConnString()}
-	made = decode[authz.CreatedToken](t, database, "admin", "create-worker-token", "both", "--runtime", "lambda", "--org", "acme", "--org", "umbrella", "--ttl", "1h")
+	database := map[string]string{"DAGCTL_DATABASE_URL": w.pool.Config().ConnString()}
+	made = decode[authz.CreatedToken](t, database, "admin", "create-worker-token", "both", "--runtime", "lambda",
+		"--org", "acme", "--org", "umbrella", "--ttl", "1h")
 	require.Equal(t, 2, made.Orgs)
 	refused := dagctl(t, env, "tokens", "revoke", "both", "--yes")
-	require.Equal(t, exitFailed, refused.code)
+	require.Equal(t, cli.ExitFailed, refused.code)
 	require.Contains(t, refused.err, "dagctl admin revoke-token both --org acme")
 	must(t, database, "admin", "revoke-token", "both", "--org", "acme", "--yes")
 	require.NotNil(t, decode[[]authz.Token](t, env, "tokens", "list", "--limit", "100")[1].RevokedAt)
@@ -237,10 +249,10 @@ func TestDeployShowsProblemsOfTheServersOwnCatalog(t *testing.T) {
 	text := strings.Replace(readingsDAG, "operator: file_source", "operator: file_source\n    runtime: moon", 1)
 	require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
 	r := dagctl(t, w.env(t, writer), "deploy", file)
-	require.Equal(t, exitFailed, r.code)
+	require.Equal(t, cli.ExitFailed, r.code)
 	require.Contains(t, r.err, file+":5:")
 	require.Contains(t, r.err, "dispatcher", "the mapped runtimes are listed")
-	require.Empty(t, decode[[]dispatcher.DAGStatus](t, w.env(t, writer), "status"))
+	require.Empty(t, decode[[]views.DAGStatus](t, w.env(t, writer), "status"))
 }
 
 func TestDoctor(t *testing.T) {

@@ -12,6 +12,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dagctl/dagctl/cmd/dagctl/cli"
+	"github.com/dagctl/dagctl/cmd/dagctl/server"
 	"github.com/dagctl/dagctl/registry"
 	"github.com/dagctl/dagctl/worker"
 	"github.com/dagctl/dagctl/worker/protocol"
@@ -29,7 +31,7 @@ publish:
   scores: { from: { job: score } }
 `
 
-// claimAway deploys a job whose function is a worker's, and claims its task.
+// claimAway deploys a job that calls a worker's function, and claims its task.
 func claimAway(t *testing.T, w *world) (*worker.Client, protocol.Claim) {
 	t.Helper()
 	w.land(t, "2026-01-01")
@@ -39,7 +41,8 @@ func claimAway(t *testing.T, w *world) (*worker.Client, protocol.Claim) {
 	api := worker.NewClient(w.url, w.tokens[anyWorker], nil)
 	var claim protocol.Claim
 	eventually(t, "the task can be claimed", func() (bool, error) {
-		answer, err := api.Poll(t.Context(), protocol.PollRequest{WorkerID: "w", Runtime: "elsewhere", Handlers: []string{"score:day"}, Max: 1, WaitSeconds: 5})
+		answer, err := api.Poll(t.Context(), protocol.PollRequest{WorkerID: "w", Runtime: "elsewhere",
+			Handlers: []string{"score:day"}, Max: 1, WaitSeconds: 5})
 		if err == nil && len(answer.Tasks) == 1 {
 			claim = answer.Tasks[0]
 		}
@@ -48,7 +51,8 @@ func claimAway(t *testing.T, w *world) (*worker.Client, protocol.Claim) {
 	return api, claim
 }
 
-// What a task reads is what was pinned for it, and only the rows that its job asks for; what it uploads nobody else sees.
+// TestTasksElsewhereReadAndWriteByTheServer: a task reads the revisions that were pinned for it, and only the rows that
+// its job asks for. Nobody else sees what it uploads.
 func TestTasksElsewhereReadAndWriteByTheServer(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -67,14 +71,16 @@ func TestTasksElsewhereReadAndWriteByTheServer(t *testing.T) {
 	require.True(t, strings.HasPrefix(read(worker.CSV), "station,"))
 	require.True(t, strings.HasPrefix(read(worker.Parquet), "PAR1"))
 
-	answer, err := api.Query(t.Context(), claim.CapabilityToken, protocol.QueryRequest{Fence: claim.Fence(), SQL: "SELECT count(*) AS n FROM landing"})
+	answer, err := api.Query(t.Context(), claim.CapabilityToken,
+		protocol.QueryRequest{Fence: claim.Fence(), SQL: "SELECT count(*) AS n FROM landing"})
 	require.NoError(t, err)
 	require.Equal(t, "n", answer.Columns[0].Name)
 	require.Len(t, answer.Rows, 1)
-	_, err = api.Query(t.Context(), claim.CapabilityToken, protocol.QueryRequest{Fence: claim.Fence(), SQL: "SELECT * FROM scores"})
+	_, err = api.Query(t.Context(), claim.CapabilityToken,
+		protocol.QueryRequest{Fence: claim.Fence(), SQL: "SELECT * FROM scores"})
 	require.ErrorContains(t, err, "no input")
 
-	// What came with the claim can be asked for, by the attempt alone.
+	// Only the attempt itself can ask for its claim again.
 	task, err := api.Assignment(t.Context(), claim.CapabilityToken, claim.Fence())
 	require.NoError(t, err)
 	require.WithinDuration(t, claim.Task.TimeoutAt, task.TimeoutAt, time.Microsecond, "as the database keeps it")
@@ -88,7 +94,8 @@ func TestTasksElsewhereReadAndWriteByTheServer(t *testing.T) {
 	require.ErrorIs(t, err, worker.ErrConflict, "a lease that is over")
 
 	upload := func(content string, format worker.Format) (protocol.UploadedFile, error) {
-		return api.Upload(t.Context(), claim.CapabilityToken, claim.Fence(), 0, "part", format, strings.NewReader(content), int64(len(content)))
+		return api.Upload(t.Context(), claim.CapabilityToken, claim.Fence(), 0, "part", format,
+			strings.NewReader(content), int64(len(content)))
 	}
 	first, err := upload("{\"day\":\"2026-01-01\",\"score\":1}\n", worker.NDJSON)
 	require.NoError(t, err)
@@ -97,10 +104,11 @@ func TestTasksElsewhereReadAndWriteByTheServer(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, first, again, "a repeated call is the same upload")
 	_, err = upload("{\"day\":\"2026-01-01\",\"score\":2}\n", worker.NDJSON)
-	require.ErrorContains(t, err, "uploaded already")
+	require.ErrorContains(t, err, "already been uploaded")
 	_, err = upload("no json at all", worker.NDJSON)
 	require.ErrorContains(t, err, "cannot be read as ndjson")
-	_, err = fetch[registry.Revision](t.Context(), w.as(writer), datasetPath("scores")+"/partitions", nil, pageFlags{limit: 10})
+	_, err = cli.Fetch[registry.Revision](t.Context(), w.as(writer), cli.DatasetPath("scores")+"/partitions",
+		nil, cli.Page{Limit: 10})
 	require.ErrorContains(t, err, "no dataset", "its first version is not whole yet")
 
 	lines := []protocol.LogLine{{Seq: 1, Text: "one"}, {Seq: 2, Text: "two"}}
@@ -111,16 +119,18 @@ func TestTasksElsewhereReadAndWriteByTheServer(t *testing.T) {
 	}
 	require.Equal(t, 2, strings.Count(must(t, w.env(t, writer), "tasks", "logs", claim.Task.TaskID.String()), "\n"))
 	_, err = api.Credentials(t.Context(), claim.CapabilityToken, claim.Fence())
-	require.ErrorContains(t, err, "hands out no credentials")
+	require.ErrorContains(t, err, "issues no credentials")
 	_, err = api.Code(t.Context(), claim.CapabilityToken, claim.Fence())
 	require.ErrorContains(t, err, "no code of its own")
 
-	state, err := api.Complete(t.Context(), claim.CapabilityToken, protocol.Completion{Fence: claim.Fence(), Status: "Completed",
-		Outputs: []protocol.CommittedOutput{{Index: 0, Files: []protocol.UploadedFile{first}}}})
+	state, err := api.Complete(t.Context(), claim.CapabilityToken,
+		protocol.Completion{Fence: claim.Fence(), Status: "Completed",
+			Outputs: []protocol.CommittedOutput{{Index: 0, Files: []protocol.UploadedFile{first}}}})
 	require.NoError(t, err)
 	require.Equal(t, "Completed", state.Status)
 	eventually(t, "the version serves", func() (bool, error) {
-		_, err := fetch[registry.Revision](t.Context(), w.as(writer), datasetPath("scores")+"/partitions", nil, pageFlags{limit: 10})
+		_, err := cli.Fetch[registry.Revision](t.Context(), w.as(writer), cli.DatasetPath("scores")+"/partitions",
+			nil, cli.Page{Limit: 10})
 		return err == nil, err
 	})
 	require.Equal(t, []string{"2026-01-01"}, w.partitions(t, "scores"))
@@ -130,10 +140,10 @@ func TestTasksElsewhereReadAndWriteByTheServer(t *testing.T) {
 	require.ErrorIs(t, err, worker.ErrConflict)
 }
 
-// Whatever a task sends, it gets a plain answer.
+// TestHostileTasksGetPlainAnswers: whatever a task sends, the server answers and does not fail.
 func TestHostileTasksGetPlainAnswers(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, func(c *serverConfig) { c.Storage.MaxUploadMB = 1 })
+	w := newWorld(t, func(c *server.Config) { c.Storage.MaxUploadMB = 1 })
 	_, claim := claimAway(t, w)
 	tooMuch := strings.Repeat("1\n", 1<<19) + "1"
 	call := func(method, path, body string, change func(http.Header)) (int, string) {
@@ -167,15 +177,16 @@ func TestHostileTasksGetPlainAnswers(t *testing.T) {
 		"another partition":   {"GET", "/v1/task/inputs/0?partition=2020-01-01", "", nil, 404},
 		"no token":            {"GET", "/v1/task/inputs/0", "", set(protocol.CapabilityHeader, ""), 401},
 		"another attempt":     {"GET", "/v1/task/inputs/0", "", set(protocol.AttemptHeader, "2"), 403},
-		"a made-up lease":     {"GET", "/v1/task/inputs/0", "", set(protocol.LeaseTokenHeader, "0199a2f4-5c1e-7b0c-9a3e-1f2d3c4b5a69"), 409},
-		"no fence":            {"GET", "/v1/task/inputs/0", "", set(protocol.LeaseTokenHeader, ""), 422},
-		"no such output":      {"PUT", "/v1/task/outputs/7/a.csv", "a\n1\n", nil, 404},
-		"a way out":           {"PUT", "/v1/task/outputs/0/..%2F..%2Fa.csv", "a\n1\n", nil, 422},
-		"a hidden name":       {"PUT", "/v1/task/outputs/0/.a.csv", "a\n1\n", nil, 422},
-		"too large a text":    {"PUT", "/v1/task/outputs/0/a.csv", "a\n" + tooMuch, nil, 413},
-		"too large a file":    {"PUT", "/v1/task/outputs/0/a.parquet", tooMuch, nil, 413},
-		"no rows":             {"PUT", "/v1/task/outputs/0/a.ndjson", "[1,", nil, 422},
-		"an old protocol":     {"GET", "/v1/task/inputs/0", "", set(protocol.VersionHeader, "99"), 422},
+		"a made-up lease": {"GET", "/v1/task/inputs/0", "",
+			set(protocol.LeaseTokenHeader, "0199a2f4-5c1e-7b0c-9a3e-1f2d3c4b5a69"), 409},
+		"no fence":         {"GET", "/v1/task/inputs/0", "", set(protocol.LeaseTokenHeader, ""), 422},
+		"no such output":   {"PUT", "/v1/task/outputs/7/a.csv", "a\n1\n", nil, 404},
+		"a way out":        {"PUT", "/v1/task/outputs/0/..%2F..%2Fa.csv", "a\n1\n", nil, 422},
+		"a hidden name":    {"PUT", "/v1/task/outputs/0/.a.csv", "a\n1\n", nil, 422},
+		"too large a text": {"PUT", "/v1/task/outputs/0/a.csv", "a\n" + tooMuch, nil, 413},
+		"too large a file": {"PUT", "/v1/task/outputs/0/a.parquet", tooMuch, nil, 413},
+		"no rows":          {"PUT", "/v1/task/outputs/0/a.ndjson", "[1,", nil, 422},
+		"an old protocol":  {"GET", "/v1/task/inputs/0", "", set(protocol.VersionHeader, "99"), 422},
 	} {
 		status, text := call(c.method, c.path, c.body, c.change)
 		require.Equal(t, c.want, status, "%s: %s", name, text)

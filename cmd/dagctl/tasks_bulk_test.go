@@ -8,7 +8,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/cmd/dagctl/cli"
+	"github.com/dagctl/dagctl/dispatcher/control"
+	"github.com/dagctl/dagctl/dispatcher/views"
 )
 
 const failingDAG = `name: mails
@@ -21,7 +23,7 @@ jobs:
     config: { argv: [/bin/sh, -c, "grep -q good && exit 0; echo mailbox $$ is full >&2; exit 65"] }
 `
 
-// deadMails serves failingDAG with n dead tasks.
+// deadMails deploys failingDAG and waits for n dead tasks.
 func (w *world) deadMails(t *testing.T, n int) map[string]string {
 	t.Helper()
 	env := w.env(t, writer)
@@ -30,7 +32,7 @@ func (w *world) deadMails(t *testing.T, n int) map[string]string {
 		must(t, env, "run", "mails/send", "--payload", `{"to": "bad"}`)
 	}
 	eventually(t, "all are dead", func() (bool, error) {
-		return len(decode[[]dispatcher.Task](t, env, "tasks", "list", "--dead")) == n, nil
+		return len(decode[[]views.Task](t, env, "tasks", "list", "--dead")) == n, nil
 	})
 	return env
 }
@@ -39,21 +41,22 @@ func TestBulkVerbsOnTheCommandLine(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	env := w.deadMails(t, 3)
-	groups := decode[[]dispatcher.ErrorGroup](t, env, "tasks", "list", "--dead", "--group-by", "error")
+	groups := decode[[]views.ErrorGroup](t, env, "tasks", "list", "--dead", "--group-by", "error")
 	require.Len(t, groups, 1)
 	require.Equal(t, int64(3), groups[0].Count)
 	require.Contains(t, groups[0].Error, "mailbox N is full")
 	require.Contains(t, must(t, env, "tasks", "list", "--dead", "--group-by", "error"), "mailbox N is full")
 	require.Contains(t, dagctl(t, env, "tasks", "list", "--group-by", "age").err, "grouped by error")
 
-	require.Equal(t, "3 tasks to retry.\n", must(t, env, "tasks", "retry", "--error-group", groups[0].Group, "--dry-run"))
+	require.Equal(t, "3 tasks to retry.\n", must(t, env, "tasks", "retry", "--error-group", groups[0].Group,
+		"--dry-run"))
 	r := dagctl(t, env, "tasks", "retry", "--dead")
-	require.Equal(t, exitFailed, r.code)
+	require.Equal(t, cli.ExitFailed, r.code)
 	require.Contains(t, r.err, "pass --yes")
 	for args, want := range map[string]string{
-		"tasks retry":                        "which tasks?",
+		"tasks retry":                        "no tasks are selected",
 		"tasks retry x --dead --yes":         `"x" is not the id of a task`,
-		"tasks retry --dead --rate fast":     "is no rate",
+		"tasks retry --dead --rate fast":     "is not a rate",
 		"tasks list --created-after morning": "neither a date nor a time",
 		"tasks skip --dead --yes":            "reason",
 	} {
@@ -63,16 +66,16 @@ func TestBulkVerbsOnTheCommandLine(t *testing.T) {
 	}
 	require.NotZero(t, dagctl(t, w.env(t, reader), "tasks", "retry", "--dead", "--yes").code)
 
-	b := decode[dispatcher.BulkAction](t, env, "tasks", "retry", "--dag", "mails", "--dead", "--rate", "2/s", "--yes")
+	b := decode[control.BulkAction](t, env, "tasks", "retry", "--dag", "mails", "--dead", "--rate", "2/s", "--yes")
 	require.Equal(t, []int64{3, 3}, []int64{b.Matched, b.Done})
 	require.Equal(t, "Completed", b.Status)
 	eventually(t, "all are dead again", func() (bool, error) {
-		return len(decode[[]dispatcher.Task](t, env, "tasks", "list", "--dead")) == 3, nil
+		return len(decode[[]views.Task](t, env, "tasks", "list", "--dead")) == 3, nil
 	})
 	require.Contains(t, must(t, env, "tasks", "skip", "--dead", "--reason", "lost", "--yes"), "Completed")
-	require.Empty(t, decode[[]dispatcher.Task](t, env, "tasks", "list", "--dead"))
-	require.Len(t, decode[[]dispatcher.BulkAction](t, env, "tasks", "bulk", "list"), 2)
-	require.Equal(t, exitConflict, dagctl(t, env, "tasks", "bulk", "cancel", b.ID.String()).code)
+	require.Empty(t, decode[[]views.Task](t, env, "tasks", "list", "--dead"))
+	require.Len(t, decode[[]control.BulkAction](t, env, "tasks", "bulk", "list"), 2)
+	require.Equal(t, cli.ExitConflict, dagctl(t, env, "tasks", "bulk", "cancel", b.ID.String()).code)
 }
 
 func TestVerbsNeedTheStateThatWasLookedAt(t *testing.T) {
@@ -119,16 +122,20 @@ func TestDeadLettersPage(t *testing.T) {
 		}
 	}
 	send := func(caller, path string, form url.Values) int {
-		status, _ := w.send(t, caller, http.MethodPost, path, "application/x-www-form-urlencoded", strings.NewReader(form.Encode()))
+		status, _ := w.send(t, caller, http.MethodPost, path, "application/x-www-form-urlencoded",
+			strings.NewReader(form.Encode()))
 		return status
 	}
-	require.Equal(t, http.StatusForbidden, send(reader, "/dead/skip", url.Values{"error_group": {group}, "reason": {"x"}}))
-	require.NotEqual(t, http.StatusSeeOther, send(writer, "/dead/skip", url.Values{"error_group": {group}}), "without a reason")
+	require.Equal(t, http.StatusForbidden, send(reader, "/dead/skip", url.Values{"error_group": {group},
+		"reason": {"x"}}))
+	require.NotEqual(t, http.StatusSeeOther, send(writer, "/dead/skip", url.Values{"error_group": {group}}),
+		"without a reason")
 	require.NotEqual(t, http.StatusSeeOther, send(writer, "/dead/retry", url.Values{}), "without a group")
 	require.Equal(t, http.StatusSeeOther, send(writer, "/dead/retry", url.Values{"error_group": {group}}))
 	eventually(t, "they have died again", func() (bool, error) {
-		return len(decode[[]dispatcher.Task](t, w.env(t, writer), "tasks", "list", "--dead")) == 2, nil
+		return len(decode[[]views.Task](t, w.env(t, writer), "tasks", "list", "--dead")) == 2, nil
 	})
-	require.Equal(t, http.StatusSeeOther, send(writer, "/dead/skip", url.Values{"error_group": {group}, "reason": {"x"}}))
+	require.Equal(t, http.StatusSeeOther, send(writer, "/dead/skip", url.Values{"error_group": {group},
+		"reason": {"x"}}))
 	require.Contains(t, text(w.page(t, writer, "/dead")), "Nothing is dead.")
 }

@@ -27,7 +27,7 @@ jobs:
     config: { argv: [/bin/sh, -c, %s] }
 `
 
-// What a task prints is its log: of each attempt, in order, for those who may read what it makes.
+// TestATaskHasALog: callers who may read a task's outputs see what it printed, attempt by attempt, in order.
 func TestATaskHasALog(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -48,7 +48,8 @@ func TestATaskHasALog(t *testing.T) {
 	require.Contains(t, out, " #2 info no end of line\n")
 	require.Equal(t, 1, strings.Count(must(t, writers, "tasks", "logs", id, "--attempt", "2", "--tail", "1"), "\n"))
 	var first tasklogs.Line
-	require.NoError(t, json.NewDecoder(strings.NewReader(must(t, writers, "tasks", "logs", id, "--output", "json"))).Decode(&first))
+	require.NoError(t, json.NewDecoder(strings.NewReader(must(t, writers, "tasks", "logs", id, "--output",
+		"json"))).Decode(&first))
 	require.Equal(t, 1, first.Attempt)
 	require.EqualValues(t, 1, first.Seq)
 
@@ -71,8 +72,9 @@ func TestATaskHasALog(t *testing.T) {
 	status, page := w.send(t, writer, "GET", "/tasks/"+id, "", nil)
 	require.Equal(t, http.StatusOK, status)
 	require.Contains(t, page, "no end of line")
-	for path, want := range map[string]int{"/v1/tasks/" + id + "/logs?cursor=x": 422, "/v1/tasks/0199a2f4-5c1e-7b0c-9a3e-1f2d3c4b5a69/logs": 404,
-		"/v1/tasks/none/logs/stream": 404, "/v1/tasks/none/logs": 422} {
+	for path, want := range map[string]int{"/v1/tasks/" + id + "/logs?cursor=x": 422,
+		"/v1/tasks/0199a2f4-5c1e-7b0c-9a3e-1f2d3c4b5a69/logs": 404,
+		"/v1/tasks/none/logs/stream":                          404, "/v1/tasks/none/logs": 422} {
 		status, body := w.send(t, writer, "GET", path, "", nil)
 		require.Equal(t, want, status, "%s: %s", path, body)
 	}
@@ -87,8 +89,8 @@ func TestOldLinesGo(t *testing.T) {
 	must(t, writers, "deploy", file)
 	id := strings.TrimSpace(must(t, writers, "run", "talkative/say"))
 	require.Contains(t, must(t, writers, "tasks", "logs", id, "-f"), "one")
-	require.NoError(t, w.app.logs.Sweep(t.Context(), time.Now().Add(29*24*time.Hour)))
+	require.NoError(t, w.app.Logs.Sweep(t.Context(), time.Now().Add(29*24*time.Hour)))
 	require.Contains(t, must(t, writers, "tasks", "logs", id), "one")
-	require.NoError(t, w.app.logs.Sweep(t.Context(), time.Now().Add(31*24*time.Hour)))
+	require.NoError(t, w.app.Logs.Sweep(t.Context(), time.Now().Add(31*24*time.Hour)))
 	require.Empty(t, must(t, writers, "tasks", "logs", id))
 }

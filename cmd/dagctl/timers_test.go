@@ -14,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dagctl/dagctl/cmd/dagctl/cli"
 	"github.com/dagctl/dagctl/timers"
 )
 
@@ -23,8 +24,8 @@ jobs:
   - { name: take, operator: command, source: { kind: webhook, path: inbox/take, secret: HOOK }, outputs: 0, config: { argv: [/bin/sh, -c, "cat > /dev/null"] } }
 `
 
-// TestTimersAndWebhooksOnARealServer makes timers by the command line and delivers to a webhook over HTTP, and waits until
-// their tasks have run.
+// TestTimersAndWebhooksOnARealServer creates timers on the command line, delivers to a webhook over HTTP, and waits
+// until their tasks have run.
 func TestTimersAndWebhooksOnARealServer(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -35,25 +36,32 @@ func TestTimersAndWebhooksOnARealServer(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, []byte(inboxDAG), 0o600))
 	must(t, env, "deploy", file)
 
-	past := decode[timers.Timer](t, env, "timers", "create", "inbox/remind", "--at", "2020-02-29T09:00", "--timezone", "Europe/London", "--group", "g", "--payload", `{"n": 1}`)
-	next := decode[timers.Timer](t, env, "timers", "create", "inbox/remind", "--at", "2020-02-29T09:00", "--timezone", "Europe/London", "--group", "g", "--repeat", "yearly")
+	past := decode[timers.Timer](t, env, "timers", "create", "inbox/remind", "--at", "2020-02-29T09:00", "--timezone",
+		"Europe/London", "--group", "g", "--payload", `{"n": 1}`)
+	next := decode[timers.Timer](t, env, "timers", "create", "inbox/remind", "--at", "2020-02-29T09:00", "--timezone",
+		"Europe/London", "--group", "g", "--repeat", "yearly")
 	require.True(t, next.UTC.After(time.Now()))
 	eventually(t, "the timer fires", func() (bool, error) {
 		return decode[timers.Timer](t, env, "timers", "get", past.ID.String()).Status == "COMPLETED", nil
 	})
-	require.Equal(t, exitConflict, dagctl(t, env, "timers", "update", next.ID.String(), "--at", "2030-01-01T00:00", "--if-version", "7").code)
-	require.Contains(t, must(t, env, "timers", "update", "--group", "g", "--timezone", "Asia/Kathmandu"), "1 timer of group g moved")
+	require.Equal(t, cli.ExitConflict, dagctl(t, env, "timers", "update", next.ID.String(), "--at", "2030-01-01T00:00",
+		"--if-version", "7").code)
+	require.Contains(t, must(t, env, "timers", "update", "--group", "g", "--timezone", "Asia/Kathmandu"),
+		"1 timer of group g moved")
 	require.Contains(t, must(t, env, "timers", "list", "--group", "g"), "Asia/Kathmandu")
 	require.Contains(t, must(t, env, "timers", "delete", "--group", "g", "--yes"), "2 timers deleted")
-	require.NotZero(t, dagctl(t, w.env(t, reader), "timers", "create", "inbox/remind", "--at", "2030-01-01T00:00", "--timezone", "UTC").code)
+	require.NotZero(t, dagctl(t, w.env(t, reader), "timers", "create", "inbox/remind", "--at", "2030-01-01T00:00",
+		"--timezone", "UTC").code)
 
 	send := func(key, id, body string) int {
 		stamp := fmt.Sprint(time.Now().Unix())
 		mac := hmac.New(sha256.New, []byte(key))
 		fmt.Fprintf(mac, "%s.%s.%s", id, stamp, body)
-		request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, w.url+"/v1/hooks/acme/inbox/take", strings.NewReader(body))
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, w.url+"/v1/hooks/acme/inbox/take",
+			strings.NewReader(body))
 		require.NoError(t, err)
-		for name, value := range map[string]string{"Content-Type": "application/json", "webhook-id": id, "webhook-timestamp": stamp,
+		for name, value := range map[string]string{"Content-Type": "application/json", "webhook-id": id,
+			"webhook-timestamp": stamp,
 			"webhook-signature": "v1," + base64.StdEncoding.EncodeToString(mac.Sum(nil))} {
 			request.Header.Set(name, value)
 		}

@@ -12,17 +12,19 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dagctl/dagctl/cmd/dagctl/cli"
 	"github.com/dagctl/dagctl/registry"
 )
 
-// A bundle that was sent takes the place of a folder with the same content, and nothing is rebuilt.
+// TestCodeIsSentAndNamed: a bundle can replace a folder with the same content, and nothing is rebuilt.
 func TestCodeIsSentAndNamed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	writers := w.env(t, writer)
 	dir := t.TempDir()
 	require.NoError(t, os.MkdirAll(filepath.Join(dir, "score/__pycache__"), 0o755))
-	for name, text := range map[string]string{"score/main.py": "print(1)\n", "score/.env": "SECRET=1", "score/__pycache__/x.pyc": "x"} {
+	for name, text := range map[string]string{"score/main.py": "print(1)\n", "score/.env": "SECRET=1",
+		"score/__pycache__/x.pyc": "x"} {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
 	id := strings.TrimSpace(must(t, writers, "udf", "push", filepath.Join(dir, "score")))
@@ -38,14 +40,16 @@ func TestCodeIsSentAndNamed(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, archive.Close())
 	require.NoError(t, file.Close())
-	require.Equal(t, id, strings.TrimSpace(must(t, writers, "udf", "push", zipped)), "one folder around all of it is not its content")
+	require.Equal(t, id, strings.TrimSpace(must(t, writers, "udf", "push", zipped)),
+		"one folder around all of it is not its content")
 	bundles := decode[[]registry.Bundle](t, writers, "udf", "list")
 	require.Len(t, bundles, 1)
 	require.Equal(t, 1, bundles[0].Files)
 
 	path := filepath.Join(dir, "dag.yaml")
 	deploy := func(udf string) result {
-		text := "name: scoring\njobs:\n  - { name: score, operator: udf, runtime: elsewhere, source: { kind: manual }, udf: " + udf + " }\n"
+		text := "name: scoring\njobs:\n  - { name: score, operator: udf, runtime: elsewhere, source: { kind: manual " +
+			"}, udf: " + udf + " }\n"
 		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 		return dagctl(t, writers, "deploy", path)
 	}
@@ -95,15 +99,15 @@ func TestHostileArchivesAreRefused(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			status, text := w.send(t, writer, "POST", bundlesPath, "application/zip", bytes.NewReader(body))
+			status, text := w.send(t, writer, "POST", "/v1/udf-bundles", "application/zip", bytes.NewReader(body))
 			require.GreaterOrEqual(t, status, 400, text)
 			require.Less(t, status, 500, text)
 		})
 	}
 }
 
-// Code of one's own runs on a worker, reads its job's input and makes its output, and its log is kept.
-func TestAWorkerRunsCodeOfOnesOwn(t *testing.T) {
+// TestAWorkerRunsUsersCode: users' code runs on a worker, reads its input and writes its output, and its log is kept.
+func TestAWorkerRunsUsersCode(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.land(t, "2026-01-01")
@@ -130,7 +134,8 @@ publish:
 	go func() {
 		env := map[string]string{"DAGCTL_TOKEN": w.tokens[anyWorker]}
 		ended <- run(ctx, []string{"worker", "--url", w.url, "--runtime", "elsewhere", "--scratch-dir", t.TempDir()},
-			environment{in: strings.NewReader(""), out: &said, err: &said, getenv: func(name string) string { return env[name] }})
+			cli.Environment{In: strings.NewReader(""), Out: &said, Err: &said,
+				Getenv: func(name string) string { return env[name] }})
 	}()
 	t.Cleanup(func() {
 		stop()

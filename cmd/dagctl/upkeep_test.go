@@ -15,9 +15,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/cmd/dagctl/cli"
+	"github.com/dagctl/dagctl/cmd/dagctl/server"
 	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/dispatcher/control"
+	"github.com/dagctl/dagctl/dispatcher/upkeep"
 	"github.com/dagctl/dagctl/internal/tests3"
 	"github.com/dagctl/dagctl/registry"
+	"github.com/dagctl/dagctl/registry/deploy"
 )
 
 func TestPinAndGC(t *testing.T) {
@@ -26,18 +31,19 @@ func TestPinAndGC(t *testing.T) {
 	w.deployReadings(t, "2026-01-01")
 	env := w.env(t, writer)
 
-	require.Contains(t, must(t, env, "pin", "readings", "v1", "--until", "2099-03-31", "--reason", "annual report"), "until 2099-04-01 00:00 UTC")
+	require.Contains(t, must(t, env, "pin", "readings", "v1", "--until", "2099-03-31", "--reason", "annual report"),
+		"until 2099-04-01 00:00 UTC")
 	pins := decode[[]registry.VersionPin](t, env, "pin", "readings")
 	require.Len(t, pins, 1)
 	require.Equal(t, "annual report", pins[0].Reason)
 	require.Contains(t, must(t, env, "pin", "readings"), "annual report")
 	must(t, env, "unpin", "readings", "v1")
-	require.Equal(t, exitConflict, dagctl(t, env, "unpin", "readings", "v1").code)
-	require.Equal(t, exitFailed, dagctl(t, env, "pin", "readings", "v1", "--until", "soon").code)
-	require.Equal(t, exitFailed, dagctl(t, env, "pin", "readings", "v9").code)
+	require.Equal(t, cli.ExitConflict, dagctl(t, env, "unpin", "readings", "v1").code)
+	require.Equal(t, cli.ExitFailed, dagctl(t, env, "pin", "readings", "v1", "--until", "soon").code)
+	require.Equal(t, cli.ExitFailed, dagctl(t, env, "pin", "readings", "v9").code)
 
 	require.Contains(t, dagctl(t, env, "gc").err, "admin", "gc is for admins")
-	found := decode[dispatcher.Garbage](t, w.env(t, admin), "gc", "--dry-run")
+	found := decode[upkeep.Garbage](t, w.env(t, admin), "gc", "--dry-run")
 	require.True(t, found.DryRun)
 	require.Empty(t, found.Generations)
 	require.Contains(t, must(t, w.env(t, admin), "gc"), "Removed 0 dataset versions")
@@ -48,7 +54,7 @@ func TestRematerializeCommand(t *testing.T) {
 	w := newWorld(t)
 	w.deployReadings(t, "2026-01-01", "2026-01-02")
 	env := w.env(t, writer)
-	dry := decode[[]registry.Rematerialized](t, env, "rematerialize", "daily_highest", "--dry-run")
+	dry := decode[[]deploy.Rematerialized](t, env, "rematerialize", "daily_highest", "--dry-run")
 	require.Nil(t, dry[0].Version)
 	done := dagctl(t, env, "rematerialize", "daily_highest")
 	require.Zero(t, done.code, done.err)
@@ -68,15 +74,15 @@ func TestPurgeCommand(t *testing.T) {
 	args := []string{"datasets", "purge", "daily_highest", "--partitions", "2026-01-01"}
 	require.Contains(t, dagctl(t, w.env(t, admin), args...).err, "reason")
 	args = append(args, "--reason", "request 17")
-	require.Equal(t, exitFailed, dagctl(t, w.env(t, writer), append(args, "--yes")...).code, "purge is for admins")
-	dry := decode[dispatcher.Purged](t, w.env(t, admin), append(args, "--dry-run")...)
+	require.Equal(t, cli.ExitFailed, dagctl(t, w.env(t, writer), append(args, "--yes")...).code, "purge is for admins")
+	dry := decode[upkeep.Purged](t, w.env(t, admin), append(args, "--dry-run")...)
 	require.Len(t, dry.Partitions, 1)
 	require.Contains(t, dagctl(t, w.env(t, admin), args...).err, "--yes", "nobody is there to confirm")
 	require.Equal(t, []string{"2026-01-01", "2026-01-02"}, w.partitions(t, "daily_highest"))
 	require.Contains(t, must(t, w.env(t, admin), append(args, "--yes")...), "Deleted 1 partition")
 	require.Equal(t, []string{"2026-01-02"}, w.partitions(t, "daily_highest"))
 	var audit struct{ Items []authz.AuditEntry }
-	require.NoError(t, w.as(admin).get(t.Context(), "/v1/audit?action=dataset.purge", nil, &audit))
+	require.NoError(t, w.as(admin).Get(t.Context(), "/v1/audit?action=dataset.purge", nil, &audit))
 	require.Len(t, audit.Items, 1)
 	var detail map[string]any
 	require.NoError(t, json.Unmarshal(audit.Items[0].Detail, &detail))
@@ -88,12 +94,12 @@ func TestDeleteCommand(t *testing.T) {
 	w := newWorld(t)
 	w.deployReadings(t, "2026-01-01")
 	env := w.env(t, writer)
-	plan := decode[registry.Deletion](t, env, "delete", "readings", "--dry-run")
+	plan := decode[deploy.Deletion](t, env, "delete", "readings", "--dry-run")
 	require.Equal(t, "daily_highest", plan.Datasets[0].Name)
 	require.Contains(t, dagctl(t, env, "delete", "readings").err, "--yes")
 	require.Contains(t, must(t, env, "delete", "readings", "--yes"), "readings is deleted")
 	require.Contains(t, dagctl(t, env, "datasets", "get", "daily_highest").err, "no dataset")
-	require.Equal(t, exitFailed, dagctl(t, env, "delete", "readings", "--yes").code)
+	require.Equal(t, cli.ExitFailed, dagctl(t, env, "delete", "readings", "--yes").code)
 	must(t, env, "rollback", "readings", "--to", "v1", "--yes")
 	require.Equal(t, []string{"2026-01-01"}, w.partitions(t, "daily_highest"))
 }
@@ -105,7 +111,7 @@ func TestDoctorVerifiesFiles(t *testing.T) {
 	env := w.env(t, admin)
 	whole := dagctl(t, env, "doctor", "--verify-files")
 	require.Zero(t, whole.code, whole.out+whole.err)
-	require.Contains(t, whole.out, "all of 2 committed revisions are there")
+	require.Contains(t, whole.out, "2 committed revisions: no file is missing")
 	removed := ""
 	require.NoError(t, filepath.WalkDir(w.files, func(path string, e fs.DirEntry, err error) error {
 		if err == nil && removed == "" && strings.HasSuffix(path, ".parquet") {
@@ -116,22 +122,23 @@ func TestDoctorVerifiesFiles(t *testing.T) {
 	}))
 	require.NotEmpty(t, removed)
 	short := dagctl(t, env, "doctor", "--verify-files")
-	require.Equal(t, exitFailed, short.code)
+	require.Equal(t, cli.ExitFailed, short.code)
 	require.Contains(t, short.out, "is missing from the storage")
 	require.Contains(t, short.out, "dagctl rematerialize")
 }
 
-// Of a bucket it finds objects that are gone, and those that are not what was committed though they are as long.
+// TestDoctorVerifiesObjects: doctor finds objects that are missing, and objects of the right size with other content.
 func TestDoctorVerifiesObjects(t *testing.T) {
 	t.Parallel()
 	bucket := tests3.Start(t)
-	w := newWorld(t, func(c *serverConfig) {
-		c.Storage.S3 = &s3Config{Bucket: bucket.Bucket, Region: bucket.Region, Endpoint: bucket.Endpoint, PathStyle: true,
+	w := newWorld(t, func(c *server.Config) {
+		c.Storage.S3 = &server.S3Config{Bucket: bucket.Bucket, Region: bucket.Region,
+			Endpoint: bucket.Endpoint, PathStyle: true,
 			AccessKeyID: bucket.AccessKeyID, SecretAccessKey: bucket.SecretAccessKey}
 	})
 	w.deployReadings(t, "2026-01-01", "2026-01-02")
 	env := w.env(t, admin)
-	require.Contains(t, must(t, env, "doctor", "--verify-files"), "all of 4 committed revisions are there")
+	require.Contains(t, must(t, env, "doctor", "--verify-files"), "4 committed revisions: no file is missing")
 
 	client := bucket.Client()
 	list, err := client.ListObjectsV2(t.Context(), &s3.ListObjectsV2Input{Bucket: &bucket.Bucket})
@@ -144,13 +151,14 @@ func TestDoctorVerifiesObjects(t *testing.T) {
 	}
 	require.Len(t, objects, 4)
 	changed, gone := objects[0], objects[3]
-	_, err = client.PutObject(t.Context(), &s3.PutObjectInput{Bucket: &bucket.Bucket, Key: changed.Key, Body: bytes.NewReader(make([]byte, *changed.Size))})
+	_, err = client.PutObject(t.Context(), &s3.PutObjectInput{Bucket: &bucket.Bucket, Key: changed.Key,
+		Body: bytes.NewReader(make([]byte, *changed.Size))})
 	require.NoError(t, err)
 	_, err = client.DeleteObject(t.Context(), &s3.DeleteObjectInput{Bucket: &bucket.Bucket, Key: gone.Key})
 	require.NoError(t, err)
 	r := dagctl(t, env, "doctor", "--verify-files")
-	require.Equal(t, exitFailed, r.code)
-	require.Contains(t, r.out, "2 of 4 committed revisions lack something")
+	require.Equal(t, cli.ExitFailed, r.code)
+	require.Contains(t, r.out, "2 of 4 committed revisions lack files")
 	require.Contains(t, r.out, *gone.Key+" is missing from bucket")
 	require.Contains(t, r.out, fmt.Sprintf("object %s has %d bytes and ETag", *changed.Key, *changed.Size))
 	require.Contains(t, r.out, "dagctl rematerialize")
@@ -162,11 +170,13 @@ func TestInvalidateCommand(t *testing.T) {
 	w.deployReadings(t, "2026-01-01", "2026-01-02")
 	env := w.env(t, writer)
 	require.Contains(t, dagctl(t, env, "invalidate", "daily_highest").err, "either --partition or --range")
-	made := decode[[]dispatcher.Invalidated](t, env, "invalidate", "daily_highest", "--range", "2026-01-01..2026-01-31", "--reason", "correction")
+	made := decode[[]dispatcher.Invalidated](t, env, "invalidate", "daily_highest", "--range", "2026-01-01..2026-01-31",
+		"--reason", "correction")
 	require.Len(t, made, 2)
 	require.Equal(t, int64(2), made[0].Revision)
-	require.Equal(t, exitFailed, dagctl(t, env, "invalidate", "daily_highest", "--partition", "1999-01-01").code)
-	require.Equal(t, exitFailed, dagctl(t, env, "invalidate", "daily_highest", "--partition", "2026-01-01", "--reason", "whim").code)
+	require.Equal(t, cli.ExitFailed, dagctl(t, env, "invalidate", "daily_highest", "--partition", "1999-01-01").code)
+	require.Equal(t, cli.ExitFailed, dagctl(t, env, "invalidate", "daily_highest", "--partition", "2026-01-01",
+		"--reason", "whim").code)
 }
 
 func TestBackfillCommand(t *testing.T) {
@@ -176,11 +186,11 @@ func TestBackfillCommand(t *testing.T) {
 	env := w.env(t, writer)
 	args := []string{"backfill", "readings/daily", "--from", "2026-01-01", "--to", "2026-01-31"}
 	require.Contains(t, dagctl(t, env, "backfill", "readings", "--from", "a", "--to", "b").err, "write DAG/JOB")
-	done := decode[dispatcher.Backfill](t, env, append(args, "--existing", "all")...)
+	done := decode[control.Backfill](t, env, append(args, "--existing", "all")...)
 	require.Equal(t, "Completed", done.Status)
 	require.Equal(t, 2, done.Done)
-	require.Zero(t, decode[dispatcher.Backfill](t, env, args...).Done, "everything is there")
-	require.Len(t, decode[[]dispatcher.Backfill](t, env, "backfill", "list", "readings"), 2)
-	require.Equal(t, exitConflict, dagctl(t, env, "backfill", "cancel", "readings", done.ID.String()).code)
-	require.Equal(t, exitFailed, dagctl(t, env, "backfill", "readings/note", "--from", "all", "--to", "all").code)
+	require.Zero(t, decode[control.Backfill](t, env, args...).Done, "everything is there")
+	require.Len(t, decode[[]control.Backfill](t, env, "backfill", "list", "readings"), 2)
+	require.Equal(t, cli.ExitConflict, dagctl(t, env, "backfill", "cancel", "readings", done.ID.String()).code)
+	require.Equal(t, cli.ExitFailed, dagctl(t, env, "backfill", "readings/note", "--from", "all", "--to", "all").code)
 }

@@ -25,27 +25,35 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dagctl/dagctl/cmd/dagctl/cli"
+	"github.com/dagctl/dagctl/cmd/dagctl/dagfile"
+	"github.com/dagctl/dagctl/cmd/dagctl/server"
 	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/dispatcher/backends"
 	"github.com/dagctl/dagctl/query"
 	"github.com/dagctl/dagctl/worker/conformance"
 	"github.com/dagctl/dagctl/worker/protocol"
 )
 
-// conformanceDAG has a job for each function of the suite. Those with an input have no payload: they run for each day whose
-// file comes to a folder named as the job is.
+// conformanceDAG has a job for each function of the suite. Jobs with an input have no payload: they run for each day
+// whose file arrives in the folder with the job's name.
 func conformanceDAG() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "name: conformance\ndefaults: { runtime: conformance, max_attempts: 3, heartbeat_timeout_seconds: %d, retry: { initial_seconds: 1, max_seconds: 1 } }\njobs:\n", conformance.LeaseSeconds)
+	fmt.Fprintf(&b, "name: conformance\ndefaults: { runtime: conformance, max_attempts: 3, heartbeat_timeout_seconds: "+
+		"%d, retry: { initial_seconds: 1, max_seconds: 1 } }\njobs:\n", conformance.LeaseSeconds)
 	for _, handler := range conformance.Handlers() {
 		job, more := jobOf(handler), ""
 		switch handler {
 		case conformance.Copy, conformance.Query:
-			fmt.Fprintf(&b, "  - { name: %[1]s_rows, runtime: dispatcher, operator: file_source, source: { kind: poll, every: 1s }, partition_by: { time: day }, config: { path: %[1]s, pattern: \"{date}.csv\", format: csv } }\n", job)
+			fmt.Fprintf(&b, "  - { name: %[1]s_rows, runtime: dispatcher, operator: file_source, source: { kind: "+
+				"poll, every: 1s }, partition_by: { time: day }, config: { path: %[1]s, pattern: \"{date}.csv\", "+
+				"format: csv } }\n", job)
 			outputs := 0
 			if handler == conformance.Copy {
 				outputs = 1
 			}
-			fmt.Fprintf(&b, "  - { name: %[1]s, operator: handler, inputs: [{ from: { job: %[1]s_rows }, as: rows }], outputs: %[2]d, config: { handler: %[3]q } }\n", job, outputs, handler)
+			fmt.Fprintf(&b, "  - { name: %[1]s, operator: handler, inputs: [{ from: { job: %[1]s_rows }, as: rows }], "+
+				"outputs: %[2]d, config: { handler: %[3]q } }\n", job, outputs, handler)
 			continue
 		case conformance.Commit:
 			more = ", enqueues: [" + jobOf(conformance.Echo) + "]"
@@ -54,7 +62,8 @@ func conformanceDAG() string {
 		if handler == conformance.Secrets {
 			config += ", key: { secret: " + conformance.SecretName + " }"
 		}
-		fmt.Fprintf(&b, "  - { name: %s, operator: handler, source: { kind: manual }, outputs: 0%s, config: { %s } }\n", job, more, config)
+		fmt.Fprintf(&b, "  - { name: %s, operator: handler, source: { kind: manual }, outputs: 0%s, config: { %s } }\n",
+			job, more, config)
 	}
 	fmt.Fprintf(&b, "publish:\n  copied: { from: { job: %s } }\n", jobOf(conformance.Copy))
 	return b.String()
@@ -62,7 +71,7 @@ func conformanceDAG() string {
 
 func jobOf(handler string) string { return strings.TrimPrefix(handler, "conformance:") }
 
-// realBackend is a server with its database as the suite sees it.
+// realBackend lets the suite use a server and its database.
 type realBackend struct {
 	http.Handler
 	t    *testing.T
@@ -72,24 +81,28 @@ type realBackend struct {
 
 func newRealBackend(t *testing.T) realBackend {
 	t.Helper()
-	w := newWorld(t, func(cfg *serverConfig) {
+	w := newWorld(t, func(cfg *server.Config) {
 		cfg.Runtimes = maps.Clone(cfg.Runtimes)
-		cfg.Runtimes[conformance.Runtime] = []dispatcher.Backend{{Kind: dispatcher.Poll}}
+		cfg.Runtimes[conformance.Runtime] = []backends.Backend{{Kind: backends.Poll}}
 	})
 	for _, job := range []string{jobOf(conformance.Copy), jobOf(conformance.Query)} {
 		require.NoError(t, os.Mkdir(filepath.Join(w.roots, job), 0o700))
 	}
 	set := dagctlWithInput(t, w.env(t, admin), conformance.SecretValue, "secrets", "set", conformance.SecretName)
 	require.Zero(t, set.code, set.err)
-	must(t, w.env(t, admin), "secrets", "bind", conformance.SecretName, "--job", "conformance/"+jobOf(conformance.Secrets))
+	must(t, w.env(t, admin), "secrets", "bind", conformance.SecretName, "--job",
+		"conformance/"+jobOf(conformance.Secrets))
 	must(t, w.env(t, admin), "secrets", "bind", conformance.SecretName, "--host", "*") // a program may send it anywhere
-	file := filepath.Join(t.TempDir(), dagFileName)
+	file := filepath.Join(t.TempDir(), dagfile.FileName)
 	require.NoError(t, os.WriteFile(file, []byte(conformanceDAG()), 0o600))
 	must(t, w.env(t, admin), "deploy", file, "--yes", "--wait")
 	server, err := url.Parse(w.url)
 	require.NoError(t, err)
 	proxy := httputil.NewSingleHostReverseProxy(server)
-	proxy.ErrorHandler = func(rw http.ResponseWriter, _ *http.Request, _ error) { rw.WriteHeader(http.StatusBadGateway) }
+	proxy.ErrorHandler = func(rw http.ResponseWriter, _ *http.Request,
+		_ error) {
+		rw.WriteHeader(http.StatusBadGateway)
+	}
 	return realBackend{proxy, t, w, new(atomic.Int64)}
 }
 
@@ -104,14 +117,14 @@ func (b realBackend) Create(ctx context.Context, handler string, payload any) (u
 	var made struct {
 		Items []dispatcher.Enqueued `json:"items"`
 	}
-	err := b.w.as(admin).post(ctx, "/v1/jobs/conformance/"+jobOf(handler)+"/tasks", body, &made)
+	err := b.w.as(admin).Post(ctx, "/v1/jobs/conformance/"+jobOf(handler)+"/tasks", body, &made)
 	if err != nil || len(made.Items) != 1 {
 		return uuid.Nil, fmt.Errorf("%d tasks were made: %w", len(made.Items), err)
 	}
 	return made.Items[0].ID, nil
 }
 
-// land puts another day's rows where a job's input reads them, and waits for the task that comes of it.
+// land writes the rows of another day into a job's input folder, and waits for the resulting task.
 func (b realBackend) land(ctx context.Context, job string) (task uuid.UUID, err error) {
 	var text bytes.Buffer
 	lines := csv.NewWriter(&text)
@@ -122,11 +135,14 @@ func (b realBackend) land(ctx context.Context, job string) (task uuid.UUID, err 
 	lines.Flush()
 	day := time.Date(2026, 1, int(b.days.Add(1)), 0, 0, 0, 0, time.UTC).Format(time.DateOnly)
 	file := filepath.Join(b.w.roots, job, day+".csv")
-	if err := errors.Join(lines.Error(), os.WriteFile(file+".new", text.Bytes(), 0o600), os.Rename(file+".new", file)); err != nil {
+	if err := errors.Join(lines.Error(), os.WriteFile(file+".new", text.Bytes(), 0o600),
+		os.Rename(file+".new", file)); err != nil {
 		return uuid.Nil, err
 	}
 	eventually(b.t, "the task of "+day, func() (bool, error) {
-		err := b.w.app.pool.QueryRow(ctx, `SELECT t.id FROM tasks t JOIN jobs j ON j.id = t.job_id WHERE j.name = $1 AND $2 = ANY(t.partitions)`, job, day).Scan(&task)
+		err := b.w.pool.QueryRow(ctx,
+			`SELECT t.id FROM tasks t JOIN jobs j ON j.id = t.job_id WHERE j.name = $1 AND $2 = ANY(t.partitions)`, job,
+			day).Scan(&task)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return false, nil
 		}
@@ -136,11 +152,11 @@ func (b realBackend) land(ctx context.Context, job string) (task uuid.UUID, err 
 }
 
 func (b realBackend) Cancel(ctx context.Context, task uuid.UUID) error {
-	return b.w.as(admin).post(ctx, "/v1/tasks/"+task.String()+":cancel", nil, nil)
+	return b.w.as(admin).Post(ctx, "/v1/tasks/"+task.String()+":cancel", nil, nil)
 }
 
-// Expire puts the end of the lease into the past, as if no heartbeat had come for long, until the server has taken the
-// task back: a heartbeat that comes first extends the lease again.
+// Expire ends the lease, as if no heartbeat had come for a long time. It does so until the server has taken the task
+// back, because a heartbeat in between extends the lease again.
 func (b realBackend) Expire(ctx context.Context, task uuid.UUID) error {
 	given, err := b.Task(ctx, task)
 	if err != nil {
@@ -150,7 +166,8 @@ func (b realBackend) Expire(ctx context.Context, task uuid.UUID) error {
 		return fmt.Errorf("task %s has no lease: it is %s", task, given.Status)
 	}
 	eventually(b.t, "the lease is lost", func() (bool, error) {
-		if _, err := b.w.app.pool.Exec(ctx, `UPDATE leases SET expires_at = now() WHERE task_id = $1 AND attempt = $2`, task, given.Attempt); err != nil {
+		if _, err := b.w.pool.Exec(ctx, `UPDATE leases SET expires_at = now() WHERE task_id = $1 AND attempt = $2`,
+			task, given.Attempt); err != nil {
 			return false, err
 		}
 		now, err := b.Task(ctx, task)
@@ -160,17 +177,19 @@ func (b realBackend) Expire(ctx context.Context, task uuid.UUID) error {
 }
 
 func (b realBackend) Task(ctx context.Context, task uuid.UUID) (state protocol.TaskState, err error) {
-	err = b.w.app.pool.QueryRow(ctx, `SELECT status, attempt FROM tasks WHERE id = $1`, task).Scan(&state.Status, &state.Attempt)
+	err = b.w.pool.QueryRow(ctx, `SELECT status, attempt FROM tasks WHERE id = $1`,
+		task).Scan(&state.Status, &state.Attempt)
 	return state, err
 }
 
 func (b realBackend) Output(ctx context.Context, task uuid.UUID) ([]map[string]any, error) {
 	var day string
-	if err := b.w.app.pool.QueryRow(ctx, `SELECT partitions[1] FROM tasks WHERE id = $1`, task).Scan(&day); err != nil {
+	if err := b.w.pool.QueryRow(ctx, `SELECT partitions[1] FROM tasks WHERE id = $1`, task).Scan(&day); err != nil {
 		return nil, err
 	}
 	var answer query.Rows
-	if err := b.w.as(admin).get(ctx, datasetPath("copied")+"/rows", url.Values{"partition": {day}}, &answer); err != nil {
+	if err := b.w.as(admin).Get(ctx, cli.DatasetPath("copied")+"/rows",
+		url.Values{"partition": {day}}, &answer); err != nil {
 		return nil, err
 	}
 	var rows []map[string]any
@@ -181,12 +200,16 @@ func (b realBackend) Output(ctx context.Context, task uuid.UUID) ([]map[string]a
 		}
 		rows = append(rows, row)
 	}
-	slices.SortFunc(rows, func(a, b map[string]any) int { return strings.Compare(fmt.Sprint(a["n"]), fmt.Sprint(b["n"])) })
+	slices.SortFunc(rows, func(a, b map[string]any) int {
+		return strings.Compare(fmt.Sprint(a["n"]),
+			fmt.Sprint(b["n"]))
+	})
 	return rows, nil
 }
 
 func (b realBackend) Lines(ctx context.Context, task uuid.UUID, attempt int) ([]protocol.LogLine, error) {
-	rows, err := b.w.app.pool.Query(ctx, `SELECT seq, text FROM task_logs WHERE task_id = $1 AND attempt = $2 ORDER BY seq`, task, attempt)
+	rows, err := b.w.pool.Query(ctx, `SELECT seq, text FROM task_logs WHERE task_id = $1 AND attempt = $2 ORDER BY seq`,
+		task, attempt)
 	if err != nil {
 		return nil, err
 	}
@@ -212,13 +235,15 @@ func goWorker(t *testing.T) string {
 	return binary
 }
 
-// What the scripted server of the suite says is what a real one says: every scenario passes against both. What a server
-// does only when it is in trouble (503, 429, 422 and broken connections) the suite does itself, before whichever it is.
+// TestARealServerPlaysTheSuiteAsTheScriptedOneDoes: the scripted server of the suite answers as a real one does, so
+// every scenario passes against both. The suite itself simulates trouble (503, 429, 422 and broken connections) in
+// front of either.
 func TestARealServerPlaysTheSuiteAsTheScriptedOneDoes(t *testing.T) {
 	t.Parallel()
 	b := newRealBackend(t)
 	began := time.Now()
-	report, err := conformance.Run(t.Context(), conformance.Options{Command: []string{goWorker(t)}, Backend: b, Token: b.w.tokens[anyWorker], Stderr: t.Output()})
+	report, err := conformance.Run(t.Context(), conformance.Options{Command: []string{goWorker(t)}, Backend: b,
+		Token: b.w.tokens[anyWorker], Stderr: t.Output()})
 	require.NoError(t, err)
 	for _, c := range report.Checks {
 		assert.True(t, c.Passed, "%s: %s: %s", c.Scenario, c.Check, c.Reason)
@@ -232,13 +257,14 @@ func TestWorkerConformanceCommand(t *testing.T) {
 	program := goWorker(t)
 	env := map[string]string{"HOME": t.TempDir()}
 	var report conformance.Report
-	require.NoError(t, json.Unmarshal([]byte(must(t, env, "worker", "conformance", "--only", "normal run", "--output", "json", "--", program)), &report))
+	require.NoError(t, json.Unmarshal([]byte(must(t, env, "worker", "conformance", "--only", "normal run", "--output",
+		"json", "--", program)), &report))
 	require.Zero(t, report.Failed)
 	require.NotZero(t, report.Passed)
 	require.Contains(t, must(t, env, "worker", "conformance", "--only", "query", "--", program), "2 passed, 0 failed")
 
 	failed := dagctl(t, env, "worker", "conformance", "--only", "normal run", "--output", "json", "--", "false")
-	require.Equal(t, exitFailed, failed.code)
+	require.Equal(t, cli.ExitFailed, failed.code)
 	require.NoError(t, json.Unmarshal([]byte(failed.out), &report))
 	require.Equal(t, 1, report.Failed)
 	require.Contains(t, report.Checks[0].Reason, "the program has ended")

@@ -18,13 +18,16 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/cmd/dagctl/dagfile"
+	"github.com/dagctl/dagctl/cmd/dagctl/server"
+	"github.com/dagctl/dagctl/dispatcher/backends"
+	"github.com/dagctl/dagctl/dispatcher/views"
 	"github.com/dagctl/dagctl/query"
 	"github.com/dagctl/dagctl/registry"
 	"github.com/dagctl/dagctl/worker/protocol"
 )
 
-// Each attempt makes a row that no other makes.
+// Each attempt writes a row that no other attempt writes.
 const staleDAG = `name: stale
 jobs:
 ` + landingJob + `  - name: drawn
@@ -37,7 +40,7 @@ publish:
   drawn: { from: { job: drawn } }
 `
 
-// ending is a completion that is on its way to the server: it gets there once released.
+// ending is a completion on its way to the server, which it reaches once it is released.
 type ending struct {
 	completion protocol.Completion
 	release    chan struct{}
@@ -56,13 +59,16 @@ func comes(t *testing.T, endings <-chan *ending, worker *process) *ending {
 	}
 }
 
-// heldBack is the way of one worker to the server. Completions are held there.
+// heldBack is a proxy between one worker and the server, which holds completions back.
 func heldBack(t *testing.T, server string) (address string, endings chan *ending) {
 	t.Helper()
 	target, err := url.Parse(server)
 	require.NoError(t, err)
 	proxy := httputil.NewSingleHostReverseProxy(target)
-	proxy.ErrorHandler = func(rw http.ResponseWriter, _ *http.Request, _ error) { rw.WriteHeader(http.StatusBadGateway) }
+	proxy.ErrorHandler = func(rw http.ResponseWriter, _ *http.Request,
+		_ error) {
+		rw.WriteHeader(http.StatusBadGateway)
+	}
 	endings = make(chan *ending, 10)
 	way := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/v1/task/complete" {
@@ -93,25 +99,27 @@ func heldBack(t *testing.T, server string) (address string, endings chan *ending
 	return way.URL, endings
 }
 
-// A worker is frozen when it has uploaded its rows and is about to say so. Its lease runs out, another worker makes the
-// next attempt, and the first goes on as if nothing had been.
+// TestAStaleWorkerProcessCommitsNothing freezes a worker after it has uploaded its rows and before it completes. Its
+// lease expires, another worker runs the next attempt, and then the first worker continues.
 func TestAStaleWorkerProcessCommitsNothing(t *testing.T) {
 	t.Parallel()
-	for name, ended := range map[string]bool{"while the next attempt runs": false, "after the next attempt has ended": true} {
+	for name, ended := range map[string]bool{"while the next attempt runs": false,
+		"after the next attempt has ended": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, func(cfg *serverConfig) {
+			w := newWorld(t, func(cfg *server.Config) {
 				cfg.Runtimes = maps.Clone(cfg.Runtimes)
-				cfg.Runtimes["elsewhere"] = []dispatcher.Backend{{Kind: dispatcher.Poll}}
+				cfg.Runtimes["elsewhere"] = []backends.Backend{{Kind: backends.Poll}}
 			})
 			env := w.env(t, admin)
-			file := filepath.Join(t.TempDir(), dagFileName)
+			file := filepath.Join(t.TempDir(), dagfile.FileName)
 			require.NoError(t, os.WriteFile(file, []byte(staleDAG), 0o600))
 			require.NoError(t, os.Mkdir(filepath.Join(w.roots, "landing"), 0o700))
 			must(t, env, "deploy", file, "--yes") // it serves, with nothing so far
 			w.land(t, "2026-01-01")
 			worker := func(address string) *process {
-				return startProcess(t, []string{"DAGCTL_TOKEN=" + w.tokens[anyWorker]}, "worker", "--url", address, "--runtime", "elsewhere", "--pool-size", "1", "--log-format", "text")
+				return startProcess(t, []string{"DAGCTL_TOKEN=" + w.tokens[anyWorker]}, "worker", "--url", address,
+					"--runtime", "elsewhere", "--pool-size", "1", "--log-format", "text")
 			}
 
 			firstWay, firstEndings := heldBack(t, w.url)
@@ -156,9 +164,9 @@ func TestAStaleWorkerProcessCommitsNothing(t *testing.T) {
 	}
 }
 
-// taskAndData is what an attempt could have changed.
+// taskAndData returns everything that an attempt could have changed.
 type taskAndData struct {
-	task       dispatcher.TaskDetail
+	task       views.TaskDetail
 	partitions []registry.Revision
 	rows       [][]any
 }
@@ -167,7 +175,7 @@ func staleState(t *testing.T, w *world, task uuid.UUID) taskAndData {
 	t.Helper()
 	env := w.env(t, admin)
 	s := taskAndData{
-		task:       decode[dispatcher.TaskDetail](t, env, "tasks", "get", task.String()),
+		task:       decode[views.TaskDetail](t, env, "tasks", "get", task.String()),
 		partitions: decode[[]registry.Revision](t, env, "datasets", "partitions", "drawn"),
 		rows:       decode[query.Rows](t, env, "datasets", "preview", "drawn").Rows,
 	}

@@ -31,10 +31,12 @@ func TestWorkersAreListedAndDrained(t *testing.T) {
 	r := dagctl(t, env, "workers", "drain", id, "--yes")
 	require.Equal(t, 1, r.code)
 	require.Contains(t, r.err, "--database-url", "acme is not alone on this server")
-	require.Contains(t, must(t, env, "workers", "drain", id, "--yes", "--database-url", w.app.pool.Config().ConnString()), "claims no more")
+	require.Contains(t, must(t, env, "workers", "drain", id, "--yes", "--database-url", w.pool.Config().ConnString()),
+		"claims no more")
 	eventually(t, "the page shows it", func() (bool, error) {
 		_, page := w.send(t, admin, http.MethodGet, "/workers", "", nil)
-		return decode[[]dispatcher.Worker](t, env, "workers", "list")[0].State == "drained" && !strings.Contains(page, "/drain"), nil
+		return decode[[]dispatcher.Worker](t, env, "workers", "list")[0].State == "drained" &&
+			!strings.Contains(page, "/drain"), nil
 	})
 	require.NotZero(t, dagctl(t, w.env(t, writer), "workers", "list").code)
 }

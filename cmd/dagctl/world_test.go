@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -16,49 +17,58 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
 	"github.com/dagctl/dagctl/authz"
-	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/cmd/dagctl/cli"
+	"github.com/dagctl/dagctl/cmd/dagctl/server"
+	"github.com/dagctl/dagctl/dispatcher/backends"
+	"github.com/dagctl/dagctl/dispatcher/views"
+	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/internal/testdb"
 	"github.com/dagctl/dagctl/registry"
 	"github.com/dagctl/dagctl/worker/protocol"
 )
 
-// world is a running server on a database of its own, with callers of every sort.
+// world is a running server on a database of its own, with callers of every kind.
 type world struct {
-	url    string
-	app    *app
-	roots  string // folder that org acme's file sources may read
-	files  string // where the storage keeps files
-	tokens map[string]string
+	url      string
+	app      *server.App
+	pool     *pgxpool.Pool // the owner's
+	requests *pgxpool.Pool // under row-level security
+	roots    string        // folder that org acme's file sources may read
+	files    string        // where the storage keeps files
+	tokens   map[string]string
 }
 
-// The callers of a world. foreign is an admin of another org; anyWorker has a worker token, for every runtime there is, and anyTask
-// a capability of an attempt that never was.
+// The callers of a world. foreign is an admin of another org; anyWorker has a worker token, for every runtime there is,
+// and anyTask a capability of an attempt that never was.
 const (
 	nobody, reader, writer, admin, foreign = "nobody", "reader", "writer", "admin", "foreign"
 	anyWorker, anyTask                     = "worker", "task"
 )
 
-func newWorld(t *testing.T, change ...func(*serverConfig)) *world {
+func newWorld(t *testing.T, change ...func(*server.Config)) *world {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
 	w := &world{roots: t.TempDir(), files: t.TempDir(), tokens: map[string]string{nobody: ""}}
-	cfg := defaultConfig
+	cfg := server.DefaultConfig
 	cfg.DatabaseURL, cfg.Storage.Root = testdb.URL(t), w.files
 	cfg.FileRoots = map[string][]string{"acme": {w.roots}}
 	cfg.Operators.AllowCommand = true
-	cfg.Runtimes = runtimesConfig{"dispatcher": {{Kind: dispatcher.InProcess}}, "elsewhere": {{Kind: dispatcher.Poll}}}
-	cfg.Limits = limitsConfig{RequestsPerSecond: 10_000, Burst: 10_000, WorkerRequestsPerSecond: 10_000, WorkerBurst: 10_000}
-	cfg.secretKeys = []string{authz.NewVaultKey()}
+	cfg.Runtimes = server.RuntimesConfig{"dispatcher": {{Kind: backends.InProcess}},
+		"elsewhere": {{Kind: backends.Poll}}}
+	cfg.Limits = server.LimitsConfig{RequestsPerSecond: 10_000, Burst: 10_000,
+		WorkerRequestsPerSecond: 10_000, WorkerBurst: 10_000}
+	cfg.SecretKeys = []string{authz.NewVaultKey()}
 	key, err := authz.EnsureTaskKey(filepath.Join(t.TempDir(), "task.pem"))
 	require.NoError(t, err)
-	cfg.taskKeys = []authz.TaskKey{key}
+	cfg.TaskKeys = []authz.TaskKey{key}
 	for _, f := range change {
 		f(&cfg)
 	}
-	require.NoError(t, cfg.validate())
+	require.NoError(t, cfg.Validate())
 
 	log := new(output)
 	t.Cleanup(func() {
@@ -66,47 +76,58 @@ func newWorld(t *testing.T, change ...func(*serverConfig)) *world {
 			t.Log(log.String())
 		}
 	})
-	a, err := newApp(ctx, cfg, cfg.roots, nil, slog.New(slog.NewTextHandler(log, nil)))
+	a, err := server.New(ctx, cfg, cfg.Roots, nil, slog.New(slog.NewTextHandler(log, nil)))
 	require.NoError(t, err)
-	listener, err := listen("127.0.0.1:0")
+	listener, err := server.Listen("127.0.0.1:0")
 	require.NoError(t, err)
 	w.app, w.url = a, "http://"+listener.Addr().String()
+	w.pool, err = pg.Open(ctx, cfg.DatabaseURL, pg.WithMaxConns(2))
+	require.NoError(t, err)
+	t.Cleanup(w.pool.Close)
+	w.requests, err = pg.OpenRequests(ctx, cfg.DatabaseURL, pg.WithMaxConns(2))
+	require.NoError(t, err)
+	t.Cleanup(w.requests.Close)
 	ended := make(chan error, 1)
-	go func() { ended <- a.run(ctx, listener) }()
+	go func() { ended <- a.Run(ctx, listener) }()
 	t.Cleanup(func() {
 		stop()
 		require.NoError(t, <-ended)
-		a.close()
+		a.Close()
 	})
 
-	secret, org, err := authz.Bootstrap(ctx, a.pool, authz.FirstToken{OrgSlug: "acme", TokenName: "admin"})
+	secret, org, err := authz.Bootstrap(ctx, w.pool, authz.FirstToken{OrgSlug: "acme", TokenName: "admin"})
 	require.NoError(t, err)
 	w.tokens[admin] = secret
 	caller := authz.Caller{OrgID: org.ID, OrgSlug: org.Slug, Actor: "token:admin", Role: authz.RoleAdmin}
 	for name, role := range map[string]authz.Role{reader: authz.RoleReader, writer: authz.RoleWriter} {
-		w.tokens[name], _, err = authz.CreateToken(ctx, a.requests, caller, authz.NewToken{Name: name, Role: role})
+		w.tokens[name], _, err = authz.CreateToken(ctx, w.requests, caller, authz.NewToken{Name: name, Role: role})
 		require.NoError(t, err)
 	}
-	w.tokens[anyWorker], _, err = authz.CreateToken(ctx, a.requests, caller, authz.NewToken{Name: anyWorker, Kind: authz.KindWorker, Runtimes: cfg.runtimes().Names()})
+	w.tokens[anyWorker], _, err = authz.CreateToken(ctx, w.requests, caller,
+		authz.NewToken{Name: anyWorker, Kind: authz.KindWorker, Runtimes: cfg.RuntimeMap().Names()})
 	require.NoError(t, err)
-	w.tokens[anyTask], err = a.signer.Issue(authz.Capability{OrgID: org.ID, TaskID: uuid.New(), Attempt: 1, ExpiresAt: time.Now().Add(time.Hour)}, time.Now())
+	signer, err := authz.NewSigner(authz.SignerConfig{Issuer: cmp.Or(cfg.BaseURL, "dagctl"), Keys: cfg.TaskKeys})
 	require.NoError(t, err)
-	w.tokens[foreign], _, err = authz.Bootstrap(ctx, a.pool, authz.FirstToken{OrgSlug: "umbrella", TokenName: "admin", Another: true})
+	w.tokens[anyTask], err = signer.Issue(authz.Capability{OrgID: org.ID, TaskID: uuid.New(), Attempt: 1,
+		ExpiresAt: time.Now().Add(time.Hour)}, time.Now())
+	require.NoError(t, err)
+	w.tokens[foreign], _, err = authz.Bootstrap(ctx, w.pool,
+		authz.FirstToken{OrgSlug: "umbrella", TokenName: "admin", Another: true})
 	require.NoError(t, err)
 	return w
 }
 
-// as is the API for one of the callers.
-func (w *world) as(name string) *client {
-	return newClient(target{Name: name, URL: w.url, Token: w.tokens[name]})
+// as returns a client for one of the callers.
+func (w *world) as(name string) *cli.Client {
+	return cli.NewClient(cli.Target{Name: name, URL: w.url, Token: w.tokens[name]})
 }
 
-// env is the environment of one of the callers' command lines.
+// env returns the environment for command lines of one of the callers.
 func (w *world) env(t *testing.T, caller string) map[string]string {
 	return map[string]string{"DAGCTL_URL": w.url, "DAGCTL_TOKEN": w.tokens[caller], "HOME": t.TempDir()}
 }
 
-// result is what a command line did.
+// result is the outcome of a command line.
 type result struct {
 	out, err string
 	code     int
@@ -121,11 +142,12 @@ func dagctl(t *testing.T, env map[string]string, args ...string) result {
 func dagctlWithInput(t *testing.T, env map[string]string, input string, args ...string) result {
 	t.Helper()
 	var out, errs bytes.Buffer
-	code := run(t.Context(), args, environment{in: strings.NewReader(input), out: &out, err: &errs, getenv: func(name string) string { return env[name] }})
+	code := run(t.Context(), args, cli.Environment{In: strings.NewReader(input), Out: &out, Err: &errs,
+		Getenv: func(name string) string { return env[name] }})
 	return result{out.String(), errs.String(), code}
 }
 
-// must runs a command line that has to succeed.
+// must runs a command line that must succeed, and returns its output.
 func must(t *testing.T, env map[string]string, args ...string) string {
 	t.Helper()
 	r := dagctl(t, env, args...)
@@ -133,7 +155,7 @@ func must(t *testing.T, env map[string]string, args ...string) string {
 	return r.out
 }
 
-// decode runs a command line with --output json and returns what it says.
+// decode runs a command line with --output json, and returns the decoded output.
 func decode[T any](t *testing.T, env map[string]string, args ...string) T {
 	t.Helper()
 	var v T
@@ -142,7 +164,7 @@ func decode[T any](t *testing.T, env map[string]string, args ...string) T {
 	return v
 }
 
-// landingJob reads the files that land puts: a partition a day.
+// landingJob reads the files that land writes, into one partition per day.
 const landingJob = `  - name: landing
     operator: file_source
     source: { kind: poll, every: 1s }
@@ -150,8 +172,8 @@ const landingJob = `  - name: landing
     config: { path: landing, pattern: "{date}.csv", format: csv }
 `
 
-// readingsDAG is a small DAG over files of the world's folder: a partition a day, one published dataset, one hidden
-// intermediate, a manual job.
+// readingsDAG is a small DAG over files of the world's folder, with one partition per day, one published dataset, one
+// hidden intermediate and a manual job.
 const readingsDAG = `name: readings
 jobs:
 ` + landingJob + `  - name: daily
@@ -184,7 +206,7 @@ func (w *world) deployReadings(t *testing.T, days ...string) {
 	must(t, w.env(t, writer), "deploy", file)
 }
 
-// land puts a day's file into the landing folder.
+// land writes a day's file into the landing folder.
 func (w *world) land(t *testing.T, day string) {
 	t.Helper()
 	dir := filepath.Join(w.roots, "landing")
@@ -207,14 +229,15 @@ func eventually(t *testing.T, what string, ask func() (bool, error)) {
 			require.NoError(t, err)
 			require.Fail(t, "never happened: "+what)
 		}
-		require.NoError(t, pause(t.Context(), 50*time.Millisecond))
+		require.NoError(t, cli.Sleep(t.Context(), 50*time.Millisecond))
 	}
 }
 
-// partitions lists the keys of a dataset's partitions.
+// partitions returns the keys of a dataset's partitions.
 func (w *world) partitions(t *testing.T, dataset string) []string {
 	t.Helper()
-	list, err := fetch[registry.Revision](t.Context(), w.as(writer), datasetPath(dataset)+"/partitions", nil, pageFlags{limit: 1000})
+	list, err := cli.Fetch[registry.Revision](t.Context(), w.as(writer), cli.DatasetPath(dataset)+"/partitions",
+		nil, cli.Page{Limit: 1000})
 	require.NoError(t, err)
 	keys := []string{}
 	for _, p := range list {
@@ -223,14 +246,14 @@ func (w *world) partitions(t *testing.T, dataset string) []string {
 	return keys
 }
 
-func (w *world) tasks(t *testing.T) []dispatcher.Task {
+func (w *world) tasks(t *testing.T) []views.Task {
 	t.Helper()
-	list, err := fetch[dispatcher.Task](t.Context(), w.as(writer), "/v1/tasks", nil, pageFlags{limit: 1000})
+	list, err := cli.Fetch[views.Task](t.Context(), w.as(writer), "/v1/tasks", nil, cli.Page{Limit: 1000})
 	require.NoError(t, err)
 	return list
 }
 
-// send makes a raw request as one of the callers.
+// send sends a raw request as one of the callers.
 func (w *world) send(t *testing.T, caller, method, path, contentType string, body io.Reader) (int, string) {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), method, w.url+path, body)
@@ -246,7 +269,10 @@ func (w *world) send(t *testing.T, caller, method, path, contentType string, bod
 	if contentType != "" {
 		request.Header.Set("Content-Type", contentType)
 	}
-	noRedirects := http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	noRedirects := http.Client{CheckRedirect: func(*http.Request,
+		[]*http.Request) error {
+		return http.ErrUseLastResponse
+	}}
 	response, err := noRedirects.Do(request)
 	if errors.Is(err, io.EOF) {
 		return 0, ""

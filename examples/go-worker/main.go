@@ -1,5 +1,5 @@
-// Command go-worker is a worker with functions of its own, in Go: `email:send` for jobs without data, `rows:upper` for jobs
-// that read rows and write rows. docs/workers.md has the DAG file that calls them.
+// Command go-worker is a worker with functions of its own, in Go: `email:send` for jobs without data, `rows:upper` for
+// jobs that read rows and write rows. docs/workers.md has the DAG file that calls them.
 package main
 
 import (
@@ -15,7 +15,8 @@ import (
 )
 
 func main() {
-	w, err := worker.New(worker.Config{URL: os.Getenv("DAGCTL_URL"), Token: os.Getenv("DAGCTL_TOKEN"), Runtime: "ecs_platform"})
+	w, err := worker.New(worker.Config{URL: os.Getenv("DAGCTL_URL"), Token: os.Getenv("DAGCTL_TOKEN"),
+		Runtime: "ecs_platform"})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -39,7 +40,7 @@ type receipt struct {
 
 func sendEmail(_ context.Context, t *worker.Task, e email) (receipt, error) {
 	if !strings.Contains(e.To, "@") {
-		return receipt{}, worker.NotRetryable(fmt.Errorf("%q is no address", e.To))
+		return receipt{}, worker.NotRetryable(fmt.Errorf("%q is not an address", e.To))
 	}
 	t.Log.Info("sending", "to", e.To, "subject", e.Subject)
 	return receipt{Sent: e.To}, nil
@@ -55,6 +56,7 @@ func upper(ctx context.Context, t *worker.Task, _ struct{}) (map[string]int, err
 	if err != nil {
 		return nil, err
 	}
+
 	file, err := out.Create(ctx, "names.ndjson", worker.NDJSON)
 	if err != nil {
 		return nil, err

@@ -1,4 +1,4 @@
-// Package processtest runs dagctl as people do: the real binary, as processes of their own.
+// Package processtest runs dagctl as people do: the real binary, in processes of its own.
 package processtest
 
 import (
@@ -19,11 +19,11 @@ import (
 	"github.com/dagctl/dagctl/internal/freeport"
 )
 
-// binary is the dagctl that Main has built.
+// binary is the path of the dagctl that Main has built.
 var binary string
 
-// Main builds dagctl, runs a package's tests and removes it again. It is built without the race detector, whatever the
-// tests run with: these tests are about processes, and the packages' own look for races.
+// Main builds dagctl, runs a package's tests and removes dagctl again. It builds without the race detector, even for
+// tests that use it: these tests are about processes, and the packages' own tests look for races.
 func Main(m *testing.M) int {
 	dir, err := os.MkdirTemp("", "dagctl-binary-*")
 	if err != nil {
@@ -47,13 +47,13 @@ type Result struct {
 	CPU      time.Duration // user and system time of the process
 }
 
-// Run runs a command to its end. Settings of whoever runs the tests do not reach it.
+// Run runs a command to its end, without the settings in the environment of the tests.
 func Run(t testing.TB, dir string, args ...string) Result {
 	t.Helper()
 	return RunWith(t, dir, nil, args...)
 }
 
-// RunWith is Run with variables besides.
+// RunWith is like Run, with more environment variables.
 func RunWith(t testing.TB, dir string, env []string, args ...string) Result {
 	t.Helper()
 	var out, errs bytes.Buffer
@@ -75,7 +75,7 @@ func Must(t testing.TB, dir string, args ...string) string {
 	return r.Out
 }
 
-// Decode runs a command that has to succeed and returns what it says for programs.
+// Decode runs a command that has to succeed and decodes its JSON output.
 func Decode[T any](t testing.TB, dir string, args ...string) T {
 	t.Helper()
 	var v T
@@ -84,7 +84,7 @@ func Decode[T any](t testing.TB, dir string, args ...string) T {
 	return v
 }
 
-// command is a dagctl command in a folder, ready to start.
+// command returns a dagctl command in a folder.
 func command(t testing.TB, dir string, args ...string) *exec.Cmd {
 	t.Helper()
 	require.NotEmpty(t, binary, "the package's TestMain does not call processtest.Main")
@@ -93,10 +93,11 @@ func command(t testing.TB, dir string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// Environment finds dagctl on the PATH, and nobody's settings.
+// Environment returns an environment with dagctl on the PATH and without settings.
 func Environment(t testing.TB) []string {
 	t.Helper()
-	env := []string{"PATH=" + filepath.Dir(binary) + string(os.PathListSeparator) + os.Getenv("PATH"), "HOME=" + t.TempDir(), "LANG=C.UTF-8"}
+	env := []string{"PATH=" + filepath.Dir(binary) + string(os.PathListSeparator) + os.Getenv("PATH"),
+		"HOME=" + t.TempDir(), "LANG=C.UTF-8"}
 	if value, ok := os.LookupEnv("TMPDIR"); ok {
 		env = append(env, "TMPDIR="+value)
 	}
@@ -105,7 +106,7 @@ func Environment(t testing.TB) []string {
 
 // Server is a running `dagctl dev`.
 type Server struct {
-	Data string // its data folder, by which other commands find it
+	Data string // its data folder, which other commands need to find it
 	cmd  *exec.Cmd
 	out  *bytes.Buffer
 	done chan struct{}
@@ -115,13 +116,15 @@ type Server struct {
 func Dev(t testing.TB, dir, data string, args ...string) *Server {
 	t.Helper()
 	cmd := command(t, dir, append([]string{"dev", dir, "--addr", "127.0.0.1:0", "--data", data}, args...)...)
-	// As Ctrl-C does, so that a PostgreSQL of its own ends with it.
+	// Like Ctrl-C, so that its own PostgreSQL ends with it.
 	cmd.Cancel, cmd.WaitDelay = func() error { return cmd.Process.Signal(syscall.SIGINT) }, time.Minute
 	stdout, err := cmd.StdoutPipe()
 	require.NoError(t, err)
+
 	s := &Server{Data: data, cmd: cmd, out: new(bytes.Buffer), done: make(chan struct{})}
 	cmd.Stderr = s.out
 	require.NoError(t, cmd.Start())
+
 	serves := make(chan bool, 1)
 	go func() {
 		defer close(s.done)
@@ -132,6 +135,7 @@ func Dev(t testing.TB, dir, data string, args ...string) *Server {
 			}
 		}
 	}()
+
 	t.Cleanup(func() { s.end(syscall.SIGINT) })
 	require.True(t, <-serves, "dagctl dev has ended: %s", s.out)
 	return s
@@ -152,11 +156,11 @@ func (s *Server) end(signal os.Signal) {
 		return
 	}
 	_ = s.cmd.Process.Signal(signal) // it may have ended by itself
-	<-s.done                         // all of its output is read
+	<-s.done                         // until all of its output is read
 	_ = s.cmd.Wait()                 // how it ended is in ProcessState
 }
 
-// Eventually asks until the answer is yes, and fails after two minutes.
+// Eventually waits until a condition holds, and fails after two minutes.
 func Eventually(t testing.TB, what string, ask func() bool) {
 	t.Helper()
 	tick := time.NewTicker(50 * time.Millisecond)
@@ -171,8 +175,8 @@ func Eventually(t testing.TB, what string, ask func() bool) {
 	}
 }
 
-// FreeAddress is an address of this machine where nothing listens, for a server that is to be found there again after it
-// was killed.
+// FreeAddress returns an address of this machine where nothing listens, for a server that must have the same address
+// after it was killed.
 func FreeAddress(t testing.TB) string {
 	t.Helper()
 	port, err := freeport.Find()

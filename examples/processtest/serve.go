@@ -18,11 +18,13 @@ func Serve(t testing.TB, databaseURL string, args ...string) (url string) {
 	cmd := command(t, t.TempDir(), args...)
 	cmd.Stderr = &said
 	require.NoError(t, cmd.Start())
+
 	ended := make(chan struct{})
 	go func() {
 		_ = cmd.Wait() // how it ended is in ProcessState
 		close(ended)
 	}()
+
 	t.Cleanup(func() {
 		_ = cmd.Process.Signal(syscall.SIGTERM) // it may have ended by itself
 		<-ended

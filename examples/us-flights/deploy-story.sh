@@ -47,7 +47,7 @@ diff deployed/sql/airport_delays.sql work/sql/airport_delays.sql || true
 say "What a deploy would do: two datasets are computed anew, the flights and the routes are not."
 run plan work
 
-say "Deploy it. Somebody reads all the while; these are the different answers that they get, in their order."
+say "Deploy it while somebody keeps reading. These are the different answers they get, in order."
 printf '$ dagctl deploy work\n'
 dagctl deploy work >deployed.txt 2>deploy.log &
 deploy=$!

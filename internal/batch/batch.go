@@ -5,8 +5,8 @@ package batch
 
 import "sync"
 
-// Batcher gathers items into batches: while one batch is under way, what comes waits and makes the next. So under load the
-// cost of a transaction, or a request, is shared by many, and an idle system loses no time waiting for company.
+// Batcher gathers items into batches: while one batch is under way, what comes waits and makes the next. So under load
+// the cost of a transaction, or a request, is shared by many, and an idle system loses no time waiting for company.
 type Batcher[T any] struct {
 	size  int
 	lanes int
@@ -17,12 +17,12 @@ type Batcher[T any] struct {
 	busy    int
 }
 
-// New has do called with batches of up to size items, as many as lanes at the same time.
+// New returns a Batcher that calls do with batches of up to size items, as many as lanes at the same time.
 func New[T any](size, lanes int, do func([]T)) *Batcher[T] {
 	return &Batcher[T]{size: size, lanes: lanes, do: do}
 }
 
-// Add returns at once; what do does with the item tells the caller.
+// Add returns at once; do answers the caller through the item.
 func (b *Batcher[T]) Add(item T) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -1,9 +1,9 @@
 // Package dial opens connections to addresses that a user can name: sources' URLs, webhooks, issuers, S3 endpoints.
 //
-// Vocabulary: an address is public when it may be reached from anywhere; the others (private, loopback, link-local and
-// the like) belong to the machine or its network and are refused unless the server's config allows their prefix. The
-// address is checked when the connection is made, after the name has been resolved, so a name that resolves to
-// something else on the second look gains nothing. It owns no tables.
+// Vocabulary: an address is public if it can be reached from anywhere. Others (private, loopback, link-local and so on)
+// belong to the machine or its network, and are refused unless the server's config allows their prefix. The address is
+// checked when the connection is made, after the name was resolved, so a name that resolves differently the second time
+// gains nothing. It owns no tables.
 package dial
 
 import (
@@ -18,18 +18,18 @@ import (
 	"github.com/dagctl/dagctl/internal/fault"
 )
 
-// Config says what may be reached.
+// Config lists what may be reached.
 type Config struct {
-	Allowed []string // prefixes (CIDR) that may be reached though they are not public
+	Allowed []string // prefixes (CIDR) that may be reached although they are not public
 }
 
-// Dialer connects to what its Config allows.
+// Dialer connects to the addresses that its Config allows.
 type Dialer struct {
 	net.Dialer
 	allowed []netip.Prefix
 }
 
-// New checks the config.
+// New returns a Dialer. It returns an error if a prefix is not valid.
 func New(cfg Config) (*Dialer, error) {
 	d := &Dialer{Dialer: net.Dialer{Timeout: 10 * time.Second, KeepAlive: 30 * time.Second}}
 	for _, text := range cfg.Allowed {
@@ -43,7 +43,7 @@ func New(cfg Config) (*Dialer, error) {
 	return d, nil
 }
 
-// check sees the very address of the connection that is about to be made.
+// check returns an error if the address of a connection that is about to be made is not allowed.
 func (d *Dialer) check(address string) error {
 	ap, err := netip.ParseAddrPort(address)
 	if err != nil {
@@ -63,7 +63,8 @@ func (d *Dialer) check(address string) error {
 // notPublic are the special-purpose networks of RFC 6890 and its successors that netip's predicates do not cover.
 var notPublic = prefixes(
 	"0.0.0.0/8", "100.64.0.0/10", "192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "198.18.0.0/15", "198.51.100.0/24",
-	"203.0.113.0/24", "240.0.0.0/4", "64:ff9b:1::/48", "100::/64", "2001::/23", "2001:db8::/32", "3fff::/20", "5f00::/16", "fec0::/10",
+	"203.0.113.0/24", "240.0.0.0/4", "64:ff9b:1::/48", "100::/64", "2001::/23", "2001:db8::/32", "3fff::/20",
+	"5f00::/16", "fec0::/10",
 )
 
 func prefixes(texts ...string) []netip.Prefix {
@@ -75,7 +76,9 @@ func prefixes(texts ...string) []netip.Prefix {
 }
 
 func public(a netip.Addr) bool {
-	return a.IsGlobalUnicast() && !a.IsPrivate() && !slices.ContainsFunc(notPublic, func(p netip.Prefix) bool { return p.Contains(a) })
+	return a.IsGlobalUnicast() && !a.IsPrivate() && !slices.ContainsFunc(notPublic, func(p netip.Prefix) bool {
+		return p.Contains(a)
+	})
 }
 
 var (
@@ -83,7 +86,7 @@ var (
 	sixTo = netip.MustParsePrefix("2002::/16")
 )
 
-// embedded is the IPv4 address that an IPv6 address leads to: mapped, by NAT64 or by 6to4. Others lead to themselves.
+// embedded returns the IPv4 address that an IPv6 address leads to (mapped, NAT64 or 6to4), or the address itself.
 func embedded(a netip.Addr) netip.Addr {
 	a = a.Unmap()
 	if !a.Is6() {
@@ -91,7 +94,8 @@ func embedded(a netip.Addr) netip.Addr {
 	}
 	b := a.As16()
 	switch {
-	case nat64.Contains(a), b[0]|b[1]|b[2]|b[3]|b[4]|b[5]|b[6]|b[7]|b[8]|b[9]|b[10]|b[11] == 0 && (b[12]|b[13]|b[14]) != 0:
+	case nat64.Contains(a), b[0]|b[1]|b[2]|b[3]|b[4]|b[5]|b[6]|b[7]|b[8]|b[9]|b[10]|b[11] == 0 &&
+		(b[12]|b[13]|b[14]) != 0:
 		return netip.AddrFrom4([4]byte(b[12:16]))
 	case sixTo.Contains(a):
 		return netip.AddrFrom4([4]byte(b[2:6]))
@@ -99,8 +103,8 @@ func embedded(a netip.Addr) netip.Addr {
 	return a
 }
 
-// Client makes HTTP requests through the dialer. It uses no proxy from the environment, and follows redirects to the
-// same host and scheme only, five at most.
+// Client returns an HTTP client that connects through the dialer. It uses no proxy from the environment, and follows at
+// most five redirects, only to the same host and scheme.
 func (d *Dialer) Client(timeout time.Duration) *http.Client {
 	return &http.Client{
 		Timeout: timeout,
@@ -115,9 +119,11 @@ func (d *Dialer) Client(timeout time.Duration) *http.Client {
 		},
 		CheckRedirect: func(next *http.Request, via []*http.Request) error {
 			if next.URL.Host != via[0].URL.Host || next.URL.Scheme != via[0].URL.Scheme {
-				return fault.New(fault.Forbidden, "%s redirects to another host, which is not followed", via[0].URL.Host).
+				return fault.New(fault.Forbidden, "%s redirects to another host, which is not followed",
+					via[0].URL.Host).
 					WithHint("name the other address itself, if it is the right one")
 			}
+
 			if len(via) > 5 {
 				return fault.New(fault.Invalid, "%s redirects too often", via[0].URL.Host)
 			}

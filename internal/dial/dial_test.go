@@ -19,9 +19,12 @@ func TestRefusedAddresses(t *testing.T) {
 	d, err := dial.New(dial.Config{})
 	require.NoError(t, err)
 	for _, address := range []string{
-		"127.0.0.1", "127.1.2.3", "10.0.0.1", "172.16.0.1", "192.168.1.1", "169.254.169.254", "0.0.0.0", "100.64.0.1", "192.0.0.8", "198.18.0.1", "224.0.0.1", "255.255.255.255",
-		"240.0.0.1", "::", "::1", "fe80::1", "fc00::1", "fd12::1", "ff02::1", "::ffff:127.0.0.1", "::ffff:10.0.0.1", "::ffff:169.254.169.254", "::127.0.0.1",
-		"64:ff9b::7f00:1", "64:ff9b::a9fe:a9fe", "2002:7f00:1::", "2002:a9fe:a9fe::1", "2001:db8::1", "2001::1", "fec0::1", "localhost",
+		"127.0.0.1", "127.1.2.3", "10.0.0.1", "172.16.0.1", "192.168.1.1", "169.254.169.254", "0.0.0.0", "100.64.0.1",
+		"192.0.0.8", "198.18.0.1", "224.0.0.1", "255.255.255.255",
+		"240.0.0.1", "::", "::1", "fe80::1", "fc00::1", "fd12::1", "ff02::1", "::ffff:127.0.0.1", "::ffff:10.0.0.1",
+		"::ffff:169.254.169.254", "::127.0.0.1",
+		"64:ff9b::7f00:1", "64:ff9b::a9fe:a9fe", "2002:7f00:1::", "2002:a9fe:a9fe::1", "2001:db8::1", "2001::1",
+		"fec0::1", "localhost",
 	} {
 		_, err := d.DialContext(t.Context(), "tcp", net.JoinHostPort(address, "9"))
 		require.True(t, fault.Is(err, fault.Forbidden), "%s: %v", address, err)
@@ -32,7 +35,8 @@ func TestAllowed(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {}))
 	t.Cleanup(server.Close)
-	for allowed, want := range map[string]bool{"127.0.0.0/8": true, "127.0.0.1/32": true, "10.0.0.0/8": false, "::1/128": false} {
+	for allowed, want := range map[string]bool{"127.0.0.0/8": true, "127.0.0.1/32": true, "10.0.0.0/8": false,
+		"::1/128": false} {
 		d, err := dial.New(dial.Config{Allowed: []string{allowed}})
 		require.NoError(t, err)
 		response, err := d.Client(time.Minute).Get(server.URL)
@@ -43,6 +47,7 @@ func TestAllowed(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, response.Body.Close())
 	}
+
 	// What is allowed in IPv4 is allowed in its IPv6 clothes, and what is not is not.
 	d, err := dial.New(dial.Config{Allowed: []string{"127.0.0.0/8"}})
 	require.NoError(t, err)
@@ -56,7 +61,9 @@ func TestAllowed(t *testing.T) {
 
 func TestRedirects(t *testing.T) {
 	t.Parallel()
-	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("the redirect was followed") }))
+	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		t.Error("the redirect was followed")
+	}))
 	t.Cleanup(other.Close)
 	mux := http.NewServeMux()
 	mux.Handle("/other", http.RedirectHandler(other.URL, http.StatusFound))
@@ -67,6 +74,7 @@ func TestRedirects(t *testing.T) {
 	t.Cleanup(server.Close)
 	d, err := dial.New(dial.Config{Allowed: []string{"127.0.0.0/8"}})
 	require.NoError(t, err)
+
 	client := d.Client(time.Minute)
 	_, err = client.Get(server.URL + "/other")
 	require.True(t, fault.Is(err, fault.Forbidden), "%v", err)

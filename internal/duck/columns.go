@@ -1,8 +1,8 @@
 package duck
 
-// Columns tells which columns of the relations a statement may read, in their order: never fewer than it does. It goes
-// by names alone, so a column counts wherever a name of the statement is its own; and all columns of all relations do
-// where the statement reads some without naming them (*, COLUMNS, a whole row, PIVOT, NATURAL).
+// Columns returns the columns of the relations that a statement may read, in their order: never fewer than it reads. It
+// compares only names, so a column counts if any name in the statement equals its own. All columns of all relations
+// count if the statement reads some without naming them (*, COLUMNS, a whole row, PIVOT, NATURAL).
 func (q *Select) Columns(relations map[string][]Column) map[string][]string {
 	n := columnNames{names: map[string]bool{}, whole: map[string]bool{}, rows: map[string]bool{}}
 	n.walk(q.tree)
@@ -50,15 +50,18 @@ func (c *columnNames) walk(node any) {
 				}
 			}
 		}
+
 		switch text(n, "type") {
 		case "BASE_TABLE":
 			c.rows[lower(text(n, "table_name"))] = true
 		case "PIVOT", "SHOW_REF":
 			c.all = true
 		}
-		if alias := text(n, "alias"); alias != "" && text(n, "class") == "" { // expressions have a class, what is in a FROM has none
+		// expressions have a class, what is in a FROM has none
+		if alias := text(n, "alias"); alias != "" && text(n, "class") == "" {
 			c.rows[lower(alias)] = true
 		}
+
 		c.all = c.all || text(n, "ref_type") == "NATURAL"
 		using, _ := n["using_columns"].([]any)
 		for _, name := range using {

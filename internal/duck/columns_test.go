@@ -41,6 +41,7 @@ func TestColumns(t *testing.T) {
 	} {
 		q, err := s.Parse(t.Context(), test.query)
 		require.NoError(t, err, test.query)
+
 		read := q.Columns(relations)
 		require.ElementsMatch(t, test.t, read["t"], test.query)
 		require.ElementsMatch(t, test.u, read["u"], test.query)
@@ -57,10 +58,14 @@ func TestPlaceAndRefuse(t *testing.T) {
 	require.Empty(t, q.Place("nothing"))
 	require.NoError(t, q.Refuse("lower"))
 	require.True(t, fault.Is(q.Refuse("lower", "upper"), fault.Invalid))
+
 	for _, query := range []string{
-		"SELECT CURRENT_SETTING('x')", "SELECT main.current_setting('x')", "SELECT ('x').current_setting()", "SELECT [\"current_setting\"('x')]",
-		"SELECT list_transform(['x'], lambda s: current_setting(s))", "WITH c AS (SELECT system.main.current_setting('x')) SELECT 1",
-		"SELECT 1 ORDER BY current_setting('x')", "SELECT 1 LIMIT current_setting('x')", "SELECT max(1) FILTER (current_setting('x') = 'y')",
+		"SELECT CURRENT_SETTING('x')", "SELECT main.current_setting('x')", "SELECT ('x').current_setting()",
+		"SELECT [\"current_setting\"('x')]",
+		"SELECT list_transform(['x'], lambda s: current_setting(s))",
+		"WITH c AS (SELECT system.main.current_setting('x')) SELECT 1",
+		"SELECT 1 ORDER BY current_setting('x')", "SELECT 1 LIMIT current_setting('x')",
+		"SELECT max(1) FILTER (current_setting('x') = 'y')",
 		"SELECT sum(1) OVER (ORDER BY current_setting('x'))", "FROM range(current_setting('x'))",
 	} {
 		q, err := s.Parse(t.Context(), query)

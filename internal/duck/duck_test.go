@@ -46,10 +46,14 @@ func TestSandbox(t *testing.T) {
 		"EXPORT DATABASE " + duck.Literal(other),
 		"INSTALL httpfs", "LOAD httpfs", "LOAD '/tmp/x.duckdb_extension'",
 		"SELECT * FROM read_csv('https://example.org/x.csv')",
-		"SET enable_external_access = true", "SET allowed_directories = ['/']", "SET allowed_paths = ['/etc/passwd']", "SET lock_configuration = false",
-		"RESET lock_configuration", "RESET enable_external_access", "SET memory_limit = '1TB'", "SET threads = 64", "SET temp_directory = '/'",
-		"SET autoload_known_extensions = true", "PRAGMA enable_external_access", "SET custom_extension_repository = 'http://example.org'",
-		"CREATE PERSISTENT SECRET s (TYPE http)", "SET home_directory = '/'", "SET secret_directory = '/'", "SET GLOBAL log_query_path = '/tmp/x'",
+		"SET enable_external_access = true", "SET allowed_directories = ['/']", "SET allowed_paths = ['/etc/passwd']",
+		"SET lock_configuration = false",
+		"RESET lock_configuration", "RESET enable_external_access",
+		"SET memory_limit = '1TB'", "SET threads = 64", "SET temp_directory = '/'",
+		"SET autoload_known_extensions = true", "PRAGMA enable_external_access",
+		"SET custom_extension_repository = 'http://example.org'",
+		"CREATE PERSISTENT SECRET s (TYPE http)",
+		"SET home_directory = '/'", "SET secret_directory = '/'", "SET GLOBAL log_query_path = '/tmp/x'",
 	} {
 		require.Error(t, s.Exec(t.Context(), statement), statement)
 	}
@@ -80,8 +84,10 @@ func TestVariables(t *testing.T) {
 	t.Parallel()
 	at := time.Date(2024, 3, 31, 1, 30, 0, 123456000, time.FixedZone("", 7200))
 	s := open(t, duck.Config{TimeZone: "Europe/Berlin", Variables: map[string]any{
-		"text": `it's "x" \ '); DROP TABLE t; --`, "whole": int64(1) << 60, "half": 0.5, "yes": true, "at": at, "none": nil, `od"d`: "name",
+		"text": `it's "x" \ '); DROP TABLE t; --`, "whole": int64(1) << 60, "half": 0.5, "yes": true, "at": at,
+		"none": nil, `od"d`: "name",
 	}})
+
 	for expression, want := range map[string]string{
 		"getvariable('text')":                            `it's "x" \ '); DROP TABLE t; --`,
 		"getvariable('whole')::VARCHAR":                  "1152921504606846976",
@@ -107,7 +113,8 @@ func TestParse(t *testing.T) {
 		err       string
 	}{
 		{query: "SELECT 1"},
-		{query: "FROM a JOIN B USING (id), (SELECT * FROM c) WHERE x IN (FROM d) ORDER BY (SELECT max(y) FROM e)", relations: []string{"B", "a", "c", "d", "e"}},
+		{query: "FROM a JOIN B USING (id), (SELECT * FROM c) WHERE x IN (FROM d) ORDER BY (SELECT max(y) FROM e)",
+			relations: []string{"B", "a", "c", "d", "e"}},
 		{query: "SELECT * FROM t, T, \"t\"", relations: []string{"t"}},
 		{query: "WITH c AS (FROM a) SELECT * FROM c UNION ALL FROM C", relations: []string{"a"}},
 		{query: "WITH c AS (FROM c) SELECT * FROM c", relations: []string{"c"}},
@@ -143,6 +150,7 @@ func TestParse(t *testing.T) {
 		if test.err != "" {
 			require.ErrorContains(t, err, test.err, test.query)
 			require.True(t, fault.Is(err, fault.Invalid), "%s: %v", test.query, err)
+
 			continue
 		}
 		require.NoError(t, err, test.query)
@@ -151,11 +159,12 @@ func TestParse(t *testing.T) {
 	}
 }
 
-func TestViewKeepsTheStatementApart(t *testing.T) {
+func TestViewIsolatesTheStatement(t *testing.T) {
 	t.Parallel()
 	s := open(t, duck.Config{})
 	require.NoError(t, s.Exec(t.Context(), "CREATE VIEW t AS SELECT 3 AS n UNION ALL SELECT 1 UNION ALL SELECT 2"))
-	for _, query := range []string{"SELECT n FROM t ORDER BY n DESC; -- end", "SELECT n FROM t ORDER BY n DESC -- end", "/* a */ FROM t ORDER BY n DESC;"} {
+	for _, query := range []string{"SELECT n FROM t ORDER BY n DESC; -- end", "SELECT n FROM t ORDER BY n DESC -- end",
+		"/* a */ FROM t ORDER BY n DESC;"} {
 		q, err := s.Parse(t.Context(), query)
 		require.NoError(t, err)
 		view, err := s.View(t.Context(), q)
@@ -164,6 +173,7 @@ func TestViewKeepsTheStatementApart(t *testing.T) {
 		require.NoError(t, s.Value(t.Context(), &got, "SELECT string_agg(n::VARCHAR, ' ') FROM ("+view+")"))
 		require.Equal(t, "3 2 1", got)
 	}
+
 	q, err := s.Parse(t.Context(), "SELECT 1,\n  nope FROM t")
 	require.NoError(t, err)
 	_, err = s.View(t.Context(), q)
@@ -176,12 +186,14 @@ func TestRelation(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "a=1 'x'.parquet")
 	w := open(t, duck.Config{AllowedDirs: []string{dir}})
-	n, err := w.CopyToParquet(t.Context(), "SELECT range AS n, 'v' || range AS \"te\"\"xt\", CASE WHEN range > 1 THEN DATE '2024-01-01' + range::INTEGER END AS day FROM range(4)", file)
+	n, err := w.CopyToParquet(t.Context(), "SELECT range AS n, 'v' || range AS \"te\"\"xt\", CASE WHEN range > 1 "+
+		"THEN DATE '2024-01-01' + range::INTEGER END AS day FROM range(4)", file)
 	require.NoError(t, err)
 	require.Equal(t, int64(4), n)
 	columns, err := w.Describe(t.Context(), "SELECT * FROM "+duck.ReadParquet([]string{file}))
 	require.NoError(t, err)
-	require.Equal(t, []duck.Column{{Name: "n", Type: "BIGINT"}, {Name: `te"xt`, Type: "VARCHAR"}, {Name: "day", Type: "DATE"}}, columns, "hive partitioning is off")
+	require.Equal(t, []duck.Column{{Name: "n", Type: "BIGINT"}, {Name: `te"xt`, Type: "VARCHAR"},
+		{Name: "day", Type: "DATE"}}, columns, "hive partitioning is off")
 
 	for _, test := range []struct {
 		where []duck.Condition
@@ -218,7 +230,8 @@ func TestRelation(t *testing.T) {
 
 func FuzzParse(f *testing.F) {
 	s := open(f, duck.Config{})
-	for _, seed := range []string{"SELECT 1", "FROM t", "WITH a AS (SELECT 1) FROM a", "SELECT '", "\x00", "SELECT $1; --", "((((", "SELECT * FROM 'x.csv'"} {
+	for _, seed := range []string{"SELECT 1", "FROM t", "WITH a AS (SELECT 1) FROM a", "SELECT '", "\x00",
+		"SELECT $1; --", "((((", "SELECT * FROM 'x.csv'"} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, query string) {

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// Origin says that an output column is computed from a column of a relation.
+// Origin states that an output column is computed from a column of a relation.
 type Origin struct {
 	OutputColumn string
 	Relation     string
@@ -13,18 +13,19 @@ type Origin struct {
 	Transform    string // Identity, Expression or Aggregate
 }
 
-// The transforms, from the plainest to the furthest. What is built of several is as far as the furthest.
+// The transforms, from the weakest to the strongest. A column built with several has the strongest of them.
 const (
 	Identity   = "identity"
 	Expression = "expression"
 	Aggregate  = "aggregate"
 )
 
-// Lineage tells which columns of the relations each output column is computed from, read off the parsed statement.
-// It tells only what is certain: a statement with parts that it does not follow (set operations, PIVOT, table
-// functions, NATURAL joins) has no lineage, a column with such parts (a subquery, a lambda) has none. Columns that only
-// filter, group, join or order are no origins.
-func (s *Session) Lineage(ctx context.Context, q *Select, relations map[string][]Column, output []Column) ([]Origin, error) {
+// Lineage returns the columns of the relations that each output column is computed from, according to the parsed
+// statement. It returns only what is certain: a statement with parts that it does not follow (set operations, PIVOT,
+// table functions, NATURAL joins) has no lineage, nor does a column with such parts (a subquery, a lambda). Columns
+// that only filter, group, join or order are not origins.
+func (s *Session) Lineage(ctx context.Context, q *Select, relations map[string][]Column,
+	output []Column) ([]Origin, error) {
 	aggregates, err := s.aggregates(ctx)
 	if err != nil {
 		return nil, err
@@ -33,10 +34,12 @@ func (s *Session) Lineage(ctx context.Context, q *Select, relations map[string][
 	for name, columns := range relations {
 		from := source{}
 		for _, c := range columns {
-			from = append(from, derived{name: c.Name, origins: []origin{{relation: name, column: c.Name, transform: Identity}}, certain: true})
+			from = append(from, derived{name: c.Name,
+				origins: []origin{{relation: name, column: c.Name, transform: Identity}}, certain: true})
 		}
 		l.relations[lower(name)] = from
 	}
+
 	node, _ := q.tree["node"].(map[string]any)
 	columns, ok := l.selectNode(node, nil)
 	if !ok || len(columns) != len(output) {
@@ -45,18 +48,19 @@ func (s *Session) Lineage(ctx context.Context, q *Select, relations map[string][
 	var found []Origin
 	for i, c := range columns {
 		if c.name != "" && lower(c.name) != lower(output[i].Name) {
-			return nil, nil // a star was expanded otherwise than DuckDB does: trust nothing of it
+			return nil, nil // a star was not expanded as DuckDB does: return no lineage
 		}
 		for _, o := range c.origins {
 			if c.certain {
-				found = append(found, Origin{OutputColumn: output[i].Name, Relation: o.relation, Column: o.column, Transform: o.transform})
+				found = append(found, Origin{OutputColumn: output[i].Name, Relation: o.relation, Column: o.column,
+					Transform: o.transform})
 			}
 		}
 	}
 	return found, nil
 }
 
-// aggregates are the names of DuckDB's aggregate functions, asked for once.
+// aggregates returns the names of DuckDB's aggregate functions, queried once.
 func (s *Session) aggregates(ctx context.Context) (map[string]bool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -67,6 +71,7 @@ func (s *Session) aggregates(ctx context.Context) (map[string]bool, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	defer rows.Close()
 	names := map[string]bool{"count_star": true}
 	for rows.Next() {
@@ -129,6 +134,7 @@ func (l lineage) selectNode(n map[string]any, outer with) (source, bool) {
 	if !ok {
 		return nil, false
 	}
+
 	var out source
 	list, _ := n["select_list"].([]any)
 	for _, item := range list {
@@ -151,6 +157,7 @@ func (l lineage) withClause(n map[string]any, outer with) (with, bool) {
 	for name, columns := range outer {
 		visible[name] = columns
 	}
+
 	cteMap, _ := n["cte_map"].(map[string]any)
 	entries, _ := cteMap["map"].([]any)
 	for _, e := range entries {
@@ -199,6 +206,7 @@ func (l lineage) from(n map[string]any, ctes with) (scope, bool) {
 				return scope{}, false
 			}
 		}
+
 		if name == "" {
 			name = text(n, "table_name")
 		}
@@ -216,6 +224,7 @@ func (l lineage) from(n map[string]any, ctes with) (scope, bool) {
 	}
 	aliases, _ := n["column_name_alias"].([]any)
 	columns, ok := columns.renamed(aliases)
+
 	// A column whose name DuckDB makes up could be meant by any reference that seems to mean another.
 	if !ok || slices.ContainsFunc(columns, func(c derived) bool { return c.name == "" }) {
 		return scope{}, false
@@ -234,6 +243,7 @@ func (l lineage) join(n map[string]any, ctes with) (scope, bool) {
 	if !ok {
 		return scope{}, false
 	}
+
 	using, _ := n["using_columns"].([]any)
 	switch {
 	case text(n, "ref_type") == "NATURAL", len(using) > 0 && (len(left.sources) > 1 || len(right.sources) > 1):
@@ -241,12 +251,17 @@ func (l lineage) join(n map[string]any, ctes with) (scope, bool) {
 	case text(n, "join_type") == "SEMI", text(n, "join_type") == "ANTI":
 		return left, true
 	}
-	joined := scope{sources: slices.Concat(left.sources, right.sources), star: slices.Clone(left.star), merged: map[string][]origin{}}
+	joined := scope{sources: slices.Concat(left.sources, right.sources), star: slices.Clone(left.star),
+		merged: map[string][]origin{}}
 	for name, origins := range left.merged {
 		joined.merged[name] = origins
 	}
+
 	for _, c := range right.star {
-		shared := slices.ContainsFunc(using, func(u any) bool { name, _ := u.(string); return lower(name) == lower(c.name) })
+		shared := slices.ContainsFunc(using, func(u any) bool {
+			name, _ := u.(string)
+			return lower(name) == lower(c.name)
+		})
 		i := slices.IndexFunc(joined.star, func(have derived) bool { return lower(have.name) == lower(c.name) })
 		switch {
 		case !shared:
@@ -269,6 +284,7 @@ func (in scope) expand(star map[string]any) (source, bool) {
 			return nil, false
 		}
 	}
+
 	columns := in.star
 	if relation := lower(text(star, "relation_name")); relation != "" {
 		i := slices.IndexFunc(in.sources, func(s named) bool { return s.alias == relation })
@@ -279,7 +295,10 @@ func (in scope) expand(star map[string]any) (source, bool) {
 	}
 	excluded, _ := star["exclude_list"].([]any)
 	return slices.DeleteFunc(slices.Clone(columns), func(c derived) bool {
-		return slices.ContainsFunc(excluded, func(e any) bool { name, _ := e.(string); return lower(name) == lower(c.name) })
+		return slices.ContainsFunc(excluded, func(e any) bool {
+			name, _ := e.(string)
+			return lower(name) == lower(c.name)
+		})
 	}), true
 }
 
@@ -332,6 +351,7 @@ func (r *referenced) expression(node any, transform string) {
 		default:
 			transform = further(transform, Expression)
 		}
+
 		for _, key := range sortedKeys(n) {
 			r.expression(n[key], transform)
 		}
@@ -358,6 +378,7 @@ func (r *referenced) column(n map[string]any, transform string) {
 		}
 		transform = further(transform, Expression)
 	}
+
 	if origins, ok := r.in.merged[path[0]]; ok {
 		r.append(origins, transform)
 		return
@@ -368,6 +389,7 @@ func (r *referenced) column(n map[string]any, transform string) {
 			holding = append(holding, s.columns)
 		}
 	}
+
 	switch {
 	case len(holding) == 1:
 		r.add(holding[0], path[0], transform)
@@ -390,7 +412,9 @@ func (r *referenced) add(columns source, name, transform string) {
 func (r *referenced) append(origins []origin, transform string) {
 	for _, o := range origins {
 		o.transform = further(o.transform, transform)
-		i := slices.IndexFunc(r.origins, func(have origin) bool { return have.relation == o.relation && have.column == o.column })
+		i := slices.IndexFunc(r.origins, func(have origin) bool {
+			return have.relation == o.relation && have.column == o.column
+		})
 		if i < 0 {
 			r.origins = append(r.origins, o)
 			continue

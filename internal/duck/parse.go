@@ -11,11 +11,11 @@ import (
 	"github.com/dagctl/dagctl/internal/fault"
 )
 
-// Select is one parsed SELECT statement that reads named relations and nothing else.
+// Select is one parsed SELECT statement that reads only named relations.
 type Select struct {
 	SQL string
-	// Canonical is the parsed form, the same for every layout, comment and keyword case. It depends on DuckDB's
-	// parser: fields at their default are left out so that new ones in a later version change nothing.
+	// Canonical is the parsed form, which does not depend on layout, comments and keyword case. It depends on DuckDB's
+	// parser: fields with their default value are left out, so that new ones in a later version change nothing.
 	Canonical json.RawMessage
 	// Relations are the names it reads that it does not define itself, sorted, in the case they were first written.
 	Relations []string
@@ -25,14 +25,16 @@ type Select struct {
 	functions map[string]bool   // by lower-case name
 }
 
-// tableFunctions are those that read no file, no catalogue and no other database, and run no text as SQL.
+// tableFunctions lists those that read no file, no catalogue and no other database, and run no text as SQL.
 var tableFunctions = []string{"range", "generate_series", "unnest", "json_each", "json_tree"}
 
-// Parse reads a statement without running it. It refuses, as fault.Invalid, everything that is not exactly one SELECT,
-// and every relation that is not a plain name: files, other schemas and catalogues, table functions that read either.
+// Parse parses a statement without running it. It returns a fault.Invalid for everything that is not exactly one
+// SELECT, and for every relation that is not a plain name: files, other schemas and catalogues, table functions that
+// read them.
 func (s *Session) Parse(ctx context.Context, query string) (*Select, error) {
 	var text string
-	err := s.Value(ctx, &text, "SELECT json_serialize_sql(?::VARCHAR, skip_default := true, skip_empty := true, skip_null := true)::VARCHAR", query)
+	err := s.Value(ctx, &text, "SELECT json_serialize_sql(?::VARCHAR, skip_default := true, skip_empty := true, "+
+		"skip_null := true)::VARCHAR", query)
 	if err != nil {
 		return nil, fmt.Errorf("parse SQL: %w", err)
 	}
@@ -43,6 +45,7 @@ func (s *Session) Parse(ctx context.Context, query string) (*Select, error) {
 		Position   json.Number
 		Statements []map[string]any
 	}
+
 	decoder := json.NewDecoder(strings.NewReader(text))
 	decoder.UseNumber() // a literal may be larger than a float64 holds
 	if err := decoder.Decode(&parsed); err != nil {
@@ -54,10 +57,13 @@ func (s *Session) Parse(ctx context.Context, query string) (*Select, error) {
 	case parsed.Error:
 		return nil, fault.New(fault.Invalid, "%s%s", parsed.Message, lineOf(query, parsed.Position))
 	case len(parsed.Statements) != 1:
-		return nil, fault.New(fault.Invalid, "there are %d statements; there must be exactly one SELECT", len(parsed.Statements))
+		return nil, fault.New(fault.Invalid, "there are %d statements; there must be exactly one SELECT",
+			len(parsed.Statements))
 	}
+
 	tree := parsed.Statements[0]
-	relations := relationScan{query: query, seen: map[string]string{}, places: map[string]string{}, functions: map[string]bool{}}
+	relations := relationScan{query: query, seen: map[string]string{}, places: map[string]string{},
+		functions: map[string]bool{}}
 	relations.walk(tree, nil)
 	if relations.err != nil {
 		return nil, relations.err
@@ -68,10 +74,11 @@ func (s *Session) Parse(ctx context.Context, query string) (*Select, error) {
 		return nil, fmt.Errorf("parse SQL: %w", err)
 	}
 	names := slices.Sorted(maps.Values(relations.seen))
-	return &Select{SQL: query, Canonical: canonical, Relations: names, tree: tree, places: relations.places, functions: relations.functions}, nil
+	return &Select{SQL: query, Canonical: canonical, Relations: names, tree: tree, places: relations.places,
+		functions: relations.functions}, nil
 }
 
-// Place is where a relation is first named, such as " (line 1, column 15)", or empty where that is not known.
+// Place returns where a relation is first named, such as " (line 1, column 15)", or an empty text if that is unknown.
 func (q *Select) Place(relation string) string { return q.places[lower(relation)] }
 
 // Refuse returns a fault.Invalid if the statement calls one of the functions, which are given in lower case.
@@ -84,11 +91,12 @@ func (q *Select) Refuse(functions ...string) error {
 	return nil
 }
 
-// Check refuses relations that are not among those known. Names are compared as DuckDB does, without case.
+// Check returns an error for relations that are not known. It ignores case in names, like DuckDB.
 func (q *Select) Check(known []string) error {
 	for _, name := range q.Relations {
 		if !slices.ContainsFunc(known, func(k string) bool { return lower(k) == lower(name) }) {
-			return fault.New(fault.Invalid, "there is no relation %q", name).WithHint("the inputs are %s", strings.Join(known, ", "))
+			return fault.New(fault.Invalid, "there is no relation %q", name).
+				WithHint("the inputs are %s", strings.Join(known, ", "))
 		}
 	}
 	return nil
@@ -108,7 +116,8 @@ func lineOf(query string, position json.Number) string {
 		return ""
 	}
 	before := query[:offset]
-	return fmt.Sprintf(" (line %d, column %d)", strings.Count(before, "\n")+1, offset-int64(strings.LastIndexByte(before, '\n')))
+	return fmt.Sprintf(" (line %d, column %d)", strings.Count(before, "\n")+1,
+		offset-int64(strings.LastIndexByte(before, '\n')))
 }
 
 // strip removes the positions, in place.
@@ -164,6 +173,7 @@ func (r *relationScan) walk(node any, ctes []string) {
 			r.err = fault.New(fault.Invalid, "parameters ($name, ?) are not allowed").
 				WithHint("use getvariable('partition'), getvariable('start') and getvariable('end')")
 		}
+
 		for _, key := range sortedKeys(n) {
 			if key != "cte_map" {
 				r.walk(n[key], ctes)
@@ -187,6 +197,7 @@ func (r *relationScan) with(node map[string]any, ctes []string) []string {
 				inner = append(slices.Clip(ctes), name)
 			}
 		}
+
 		r.walk(value, inner)
 		ctes = append(slices.Clip(ctes), name)
 	}

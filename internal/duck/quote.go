@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// Quote writes a name as an identifier.
+// Quote returns a name as an identifier.
 func Quote(name string) string { return `"` + strings.ReplaceAll(name, `"`, `""`) + `"` }
 
-// QuoteAll writes names as a list of identifiers.
+// QuoteAll returns names as a list of identifiers.
 func QuoteAll(names []string) string {
 	quoted := make([]string, len(names))
 	for i, n := range names {
@@ -21,8 +21,8 @@ func QuoteAll(names []string) string {
 	return strings.Join(quoted, ", ")
 }
 
-// Literal writes a JSON scalar, an integer or an instant as a literal. In DuckDB a backslash in '...' is a backslash,
-// so doubling the quotes is all there is to escape.
+// Literal returns a JSON scalar, an integer or an instant as a literal. In DuckDB, a backslash in '...' is a backslash,
+// so only quotes need escaping, by doubling them.
 func Literal(v any) string {
 	switch v := v.(type) {
 	case nil:
@@ -42,6 +42,7 @@ func Literal(v any) string {
 		if _, err := strconv.ParseInt(v.String(), 10, 64); err == nil {
 			return v.String()
 		}
+
 		f, _ := v.Float64()
 		return "'" + strconv.FormatFloat(f, 'g', -1, 64) + "'::DOUBLE"
 	case time.Time:

@@ -26,13 +26,14 @@ type Condition struct {
 	Values []any  `json:"values"`
 }
 
-// ReadParquet is the FROM clause that reads the files, columns matched by name. Hive partitioning is off: a folder
-// called "a=1" is no column.
+// ReadParquet returns the FROM clause that reads the files and matches columns by name. Hive partitioning is off: a
+// folder called "a=1" is not a column.
 func ReadParquet(files []string) string {
-	return fmt.Sprintf("read_parquet(%s, union_by_name = %t, hive_partitioning = false)", literalList(files), len(files) > 1)
+	return fmt.Sprintf("read_parquet(%s, union_by_name = %t, hive_partitioning = false)",
+		literalList(files), len(files) > 1)
 }
 
-// Empty is a SELECT of no rows with the given columns.
+// Empty returns a SELECT of no rows with the given columns.
 func Empty(columns []Column) string {
 	list := make([]string, len(columns))
 	for i, c := range columns {
@@ -45,7 +46,7 @@ func Empty(columns []Column) string {
 type Relation struct {
 	Name   string
 	Files  []string    // Parquet
-	Schema []Column    // what it looks like while there are no files
+	Schema []Column    // its columns if there are no files
 	Where  []Condition // ANDed
 	Range  *Range      // nil: all rows
 }
@@ -56,7 +57,7 @@ type Range struct {
 	From, To int64
 }
 
-// Create makes the relation a view.
+// Create creates the relation as a view.
 func (s *Session) Create(ctx context.Context, r Relation) error {
 	from := "SELECT * FROM " + ReadParquet(r.Files)
 	if len(r.Files) == 0 {
@@ -65,17 +66,20 @@ func (s *Session) Create(ctx context.Context, r Relation) error {
 		}
 		from = Empty(r.Schema)
 	}
+
 	where, err := s.conditions(ctx, r, from)
 	if err != nil {
 		return err
 	}
-	if err := s.Exec(ctx, fmt.Sprintf("CREATE VIEW %s AS SELECT * FROM (%s)%s", Quote(r.Name), from, where)); err != nil {
+	if err := s.Exec(ctx, fmt.Sprintf("CREATE VIEW %s AS SELECT * FROM (%s)%s",
+		Quote(r.Name), from, where)); err != nil {
 		return fmt.Errorf("read input %q: %w", r.Name, err)
 	}
 	return nil
 }
 
-// conditions writes the WHERE clause. Columns are looked up in the relation, so a misspelled one is an error of its own.
+// conditions writes the WHERE clause. Columns are looked up in the relation, so a misspelled one is an error of its
+// own.
 func (s *Session) conditions(ctx context.Context, r Relation, from string) (string, error) {
 	if len(r.Where) == 0 && r.Range == nil {
 		return "", nil
@@ -92,6 +96,7 @@ func (s *Session) conditions(ctx context.Context, r Relation, from string) (stri
 		}
 		return columns[i], nil
 	}
+
 	var all []string
 	if r.Range != nil {
 		if _, err := find(r.Range.Column); err != nil {
@@ -100,6 +105,7 @@ func (s *Session) conditions(ctx context.Context, r Relation, from string) (stri
 		column := Quote(r.Range.Column)
 		all = append(all, fmt.Sprintf("%[1]s >= %[2]d AND %[1]s < %[3]d", column, r.Range.From, r.Range.To))
 	}
+
 	for _, c := range r.Where {
 		column, err := find(c.Column)
 		if err != nil {
@@ -110,7 +116,7 @@ func (s *Session) conditions(ctx context.Context, r Relation, from string) (stri
 	return " WHERE " + strings.Join(all, " AND "), nil
 }
 
-// SQL compares in the column's own type, so that "2024-01-01" is found in a column of dates.
+// SQL returns a condition that compares in the column's own type, so that "2024-01-01" matches in a column of dates.
 func (c Condition) SQL(columnType string) string {
 	var anyOf []string
 	for _, v := range c.Values {
@@ -153,7 +159,8 @@ func (s *Session) CopyToParquet(ctx context.Context, query, file string) (int64,
 
 // CopyTo writes the query's rows, in the query's order, as parquet, csv (with a header) or ndjson.
 func (s *Session) CopyTo(ctx context.Context, query, file, format string) error {
-	options, ok := map[string]string{"parquet": "FORMAT parquet, COMPRESSION zstd", "csv": "FORMAT csv, HEADER", "ndjson": "FORMAT json"}[format]
+	options, ok := map[string]string{"parquet": "FORMAT parquet, COMPRESSION zstd", "csv": "FORMAT csv, HEADER",
+		"ndjson": "FORMAT json"}[format]
 	if !ok {
 		return fault.New(fault.Invalid, "format %q is not known", format)
 	}
@@ -168,8 +175,8 @@ func names(columns []Column) []string {
 	return out
 }
 
-// View makes a parsed statement a view and returns the SELECT that reads it. Whatever ends the statement (a semicolon,
-// a comment) ends it there, so its text never meets another statement's.
+// View creates a view of a parsed statement and returns the SELECT that reads it. Whatever ends the statement (a
+// semicolon, a comment) ends it in the view, so that its text never mixes with another statement's.
 func (s *Session) View(ctx context.Context, q *Select) (string, error) {
 	s.views++
 	name := Quote(fmt.Sprintf("dagctl view %d", s.views))
@@ -181,7 +188,8 @@ func (s *Session) View(ctx context.Context, q *Select) (string, error) {
 
 var lineNumber = regexp.MustCompile(`LINE (\d+):`)
 
-// oneLineUp tells DuckDB's line numbers as those of the statement itself, which began on the second line.
+// oneLineUp changes DuckDB's line numbers to those of the statement itself, which begins on the second line of the
+// view.
 func oneLineUp(err error) error {
 	var e *duckdb.Error
 	if errors.As(err, &e) {

@@ -16,9 +16,9 @@ var dataErrors = []duckdb.ErrorType{
 	duckdb.ErrorTypeMismatchType, duckdb.ErrorTypeConstraint,
 }
 
-// WithoutValues takes what was read out of an error's message, because messages end in logs and in front of people who
-// may not read the data: what went wrong stays, with the column, the types and the line. Errors that lie in the
-// statement alone stay as they are.
+// WithoutValues removes values from an error's message, because messages end up in logs and are shown to people who may
+// not read the data. It keeps what went wrong, the column, the types and the line. It does not change errors that lie
+// in the statement alone.
 func WithoutValues(err error) error {
 	var e *duckdb.Error
 	if errors.As(err, &e) && slices.Contains(dataErrors, e.Type) {
@@ -28,7 +28,8 @@ func WithoutValues(err error) error {
 }
 
 var (
-	// value is where the first value of a message may begin: a quotation, or a number that is no part of a name such as INT32.
+	// value is where the first value of a message may begin: a quotation, or a number that is no part of a name such as
+	// INT32.
 	value       = regexp.MustCompile(`['"]|(^|[^A-Za-z0-9_])[-+]?[0-9]`)
 	intoType    = regexp.MustCompile(`.*['")0-9] (to (?:type )?'?[A-Z][A-Z0-9_]*(?:\([0-9, ]+\))?'?)`)
 	fromColumn  = regexp.MustCompile(`.* when casting from source column (\S+)$`)
@@ -36,7 +37,11 @@ var (
 	jsonPlace   = regexp.MustCompile(`^(.*Malformed JSON).* (in (?:line|record/value) \d+)`)
 	csvLine     = regexp.MustCompile(`CSV Error on Line: (\d+)`)
 	csvColumn   = regexp.MustCompile(`\nError when converting column "([^"\n]*)"\. [^\n]* to '([^'\n]*)'\n`)
-	csvComplain = regexp.MustCompile(`\n((?:Expected Number of Columns: \d+ Found: \d+|Value with unterminated quote found|Maximum line size of \d+ bytes exceeded|Invalid unicode[^.\n]*))`)
+	csvComplain = regexp.MustCompile(`\n((?:` +
+		`Expected Number of Columns: \d+ Found: \d+|` +
+		`Value with unterminated quote found|` +
+		`Maximum line size of \d+ bytes exceeded|` +
+		`Invalid unicode[^.\n]*))`)
 )
 
 // scrub keeps of a message what cannot be a value. What it does not know ends where the first value may begin.
@@ -54,6 +59,7 @@ func scrub(message string) string {
 		statement = fmt.Sprintf(", LINE %s of the statement", text[last[2]:last[3]])
 		text = text[:last[0]]
 	}
+
 	if place := jsonPlace.FindStringSubmatch(text); place != nil {
 		return kind + ": " + "Malformed JSON " + place[2] + statement
 	}

@@ -1,5 +1,5 @@
-// Package duck runs DuckDB for the platform: locked-down sessions, relations over Parquet files, and what can be
-// known of a SELECT statement without running it.
+// Package duck runs DuckDB for the platform: locked-down sessions, relations over Parquet files, and the analysis of
+// SELECT statements without running them.
 //
 // Vocabulary: a Session is one in-memory database with one connection, which can touch only the paths it was opened
 // with. A relation is a view over Parquet files. A Select is a parsed statement, checked to be one SELECT over known
@@ -22,7 +22,7 @@ import (
 	duckdb "github.com/duckdb/duckdb-go/v2"
 )
 
-// Config says what a session may use. The zero value may touch no file at all.
+// Config lists what a session may use. With the zero value, it may use no file.
 type Config struct {
 	AnyPath      bool           // for the platform's own fixed statements only: every path may be read and written
 	AllowedDirs  []string       // folders it may read and write, absolute
@@ -36,7 +36,7 @@ type Config struct {
 
 const defaultMemory = 1 << 30
 
-// Session is an in-memory database that can reach nothing but what its Config allows.
+// Session is an in-memory database that can reach only what its Config allows.
 // It is for one goroutine, except for Parse, Lineage, Describe and Value, which several may call.
 type Session struct {
 	db    *sql.DB
@@ -64,8 +64,9 @@ func Open(ctx context.Context, cfg Config) (*Session, error) {
 	return s, nil
 }
 
-// statements is the order that held against every attempt to get out: limits first, then what may be reached,
-// then no external access, and the lock last, so that no later statement undoes any of it.
+// statements returns the statements that lock a session down, in the order that withstood every attempt to escape:
+// limits first, then what may be reached, then no external access, and the lock last, so that no later statement undoes
+// any of it.
 func (c Config) statements() string {
 	var b strings.Builder
 	set := func(name, value string) { fmt.Fprintf(&b, "SET %s = %s;\n", name, value) }
@@ -78,6 +79,7 @@ func (c Config) statements() string {
 	for _, name := range sortedKeys(c.Variables) {
 		fmt.Fprintf(&b, "SET VARIABLE %s = %s;\n", Quote(name), Literal(c.Variables[name]))
 	}
+
 	if c.AnyPath {
 		set("lock_configuration", "true")
 		return b.String()
@@ -119,7 +121,7 @@ func (s *Session) Value(ctx context.Context, dest any, query string, args ...any
 	return s.ended(ctx, s.conn.QueryRowContext(ctx, query, args...).Scan(dest))
 }
 
-// ended tells an interrupted statement by its cause: the context, not DuckDB's wording of it; and no error by a value.
+// ended returns the context's cause for an interrupted statement, and other errors without values.
 func (s *Session) ended(ctx context.Context, err error) error {
 	note(&s.lost, err)
 	if err != nil && ctx.Err() != nil {
@@ -136,21 +138,22 @@ func Deterministic(err error) bool {
 		return false
 	}
 	return slices.Contains([]duckdb.ErrorType{
-		duckdb.ErrorTypeOutOfRange, duckdb.ErrorTypeConversion, duckdb.ErrorTypeUnknownType, duckdb.ErrorTypeMismatchType,
-		duckdb.ErrorTypeDivideByZero, duckdb.ErrorTypeInvalidType, duckdb.ErrorTypeNotImplemented, duckdb.ErrorTypeExpression,
-		duckdb.ErrorTypeCatalog, duckdb.ErrorTypeParser, duckdb.ErrorTypePlanner, duckdb.ErrorTypeConstraint,
-		duckdb.ErrorTypeSyntax, duckdb.ErrorTypeBinder, duckdb.ErrorTypeInvalidInput, duckdb.ErrorTypePermission,
+		duckdb.ErrorTypeOutOfRange, duckdb.ErrorTypeConversion, duckdb.ErrorTypeUnknownType,
+		duckdb.ErrorTypeMismatchType, duckdb.ErrorTypeDivideByZero, duckdb.ErrorTypeInvalidType,
+		duckdb.ErrorTypeNotImplemented, duckdb.ErrorTypeExpression, duckdb.ErrorTypeCatalog,
+		duckdb.ErrorTypeParser, duckdb.ErrorTypePlanner, duckdb.ErrorTypeConstraint, duckdb.ErrorTypeSyntax,
+		duckdb.ErrorTypeBinder, duckdb.ErrorTypeInvalidInput, duckdb.ErrorTypePermission,
 		duckdb.ErrorTypeParameterNotResolved, duckdb.ErrorTypeParameterNotAllowed, duckdb.ErrorTypeMissingExtension,
 	}, e.Type)
 }
 
-// OutOfMemory reports whether a session's memory did not do for a statement.
+// OutOfMemory reports whether a statement needed more than a session's memory.
 func OutOfMemory(err error) bool {
 	var e *duckdb.Error
 	return errors.As(err, &e) && e.Type == duckdb.ErrorTypeOutOfMemory
 }
 
-// OfStatement reports whether err is DuckDB's, and not about a file: a statement that it cannot run, or not to its end.
+// OfStatement reports whether err is an error of DuckDB about a statement and not about a file.
 func OfStatement(err error) bool {
 	var e *duckdb.Error
 	return errors.As(err, &e) && e.Type != duckdb.ErrorTypeIO && e.Type != duckdb.ErrorTypeInterrupt

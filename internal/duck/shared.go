@@ -9,9 +9,8 @@ import (
 	duckdb "github.com/duckdb/duckdb-go/v2"
 )
 
-// Shared is one session that many use for the platform's own small statements: parsing, reading footers. DuckDB gives
-// a database up for good after an internal error, which a hostile file or statement may cause; the next user then gets
-// a new one.
+// Shared is one session for the platform's own small statements: parsing, reading footers. After an internal error,
+// which a hostile file or statement may cause, DuckDB refuses to use a database again; Get then returns a new session.
 type Shared struct {
 	Config Config
 
@@ -19,7 +18,7 @@ type Shared struct {
 	session *Session
 }
 
-// Get returns the session, which is not to be closed by whoever gets it.
+// Get returns the session, which the caller must not close.
 func (s *Shared) Get(ctx context.Context) (*Session, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -32,7 +32,8 @@ func TestSharedIsReplacedWhenLost(t *testing.T) {
 
 func TestNote(t *testing.T) {
 	t.Parallel()
-	for kind, want := range map[duckdb.ErrorType]bool{duckdb.ErrorTypeFatal: true, duckdb.ErrorTypeInternal: true, duckdb.ErrorTypeIO: false, duckdb.ErrorTypeBinder: false} {
+	for kind, want := range map[duckdb.ErrorType]bool{duckdb.ErrorTypeFatal: true, duckdb.ErrorTypeInternal: true,
+		duckdb.ErrorTypeIO: false, duckdb.ErrorTypeBinder: false} {
 		var lost atomic.Bool
 		note(&lost, &duckdb.Error{Type: kind})
 		require.Equal(t, want, lost.Load())

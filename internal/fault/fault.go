@@ -1,8 +1,8 @@
-// Package fault classifies errors at their source, so that the API maps them to HTTP in one place
-// and the CLI to exit codes in one place.
+// Package fault classifies errors at their source, so that the API maps them to HTTP in one place and the CLI maps them
+// to exit codes in one place.
 //
-// Vocabulary: a fault has a Kind (what sort of thing went wrong), a message for people (what and where)
-// and, where there is one, a Hint (what to do next). It owns no tables.
+// Vocabulary: a fault has a Kind, a message for people (what went wrong, and where) and perhaps a Hint (what to do
+// next). It owns no tables.
 package fault
 
 import (
@@ -10,27 +10,28 @@ import (
 	"fmt"
 )
 
-// Kind says what sort of thing went wrong.
+// Kind is the kind of an error.
 type Kind int
 
-// The kinds, with the HTTP status each becomes.
+// The kinds, with their HTTP statuses.
 const (
-	Internal        Kind = iota // 500: ours to mend
+	Internal        Kind = iota // 500: a fault of the server
 	Invalid                     // 422: the input's shape or meaning is wrong
-	Unauthenticated             // 401: nobody we know
-	Forbidden                   // 403: known, but not allowed
+	Unauthenticated             // 401: the caller is unknown
+	Forbidden                   // 403: the caller is known, but not allowed
 	NotFound                    // 404: missing, or hidden from the caller
-	Conflict                    // 409: the state has moved, or forbids this
+	Conflict                    // 409: the state has changed, or forbids this
 	TooLarge                    // 413: beyond a documented limit
 	TooMany                     // 429: slow down
 	Unavailable                 // 503: try again later
 )
 
-var kindNames = [...]string{"internal", "invalid", "unauthenticated", "forbidden", "not_found", "conflict", "too_large", "too_many", "unavailable"}
+var kindNames = [...]string{"internal", "invalid", "unauthenticated", "forbidden", "not_found", "conflict", "too_large",
+	"too_many", "unavailable"}
 
 func (k Kind) String() string { return kindNames[k] }
 
-// Problem is one thing wrong with an input, with its place.
+// Problem is one fault of an input, with its position.
 type Problem struct {
 	Location   string `json:"location,omitempty"` // where: "dag.yaml:3:7" or a JSON path such as "body.jobs[0].name"
 	Message    string `json:"message"`
@@ -44,7 +45,7 @@ type Error struct {
 	Message  string
 	Hint     string    // what to do next; may be empty
 	Problems []Problem // every fault of an invalid input
-	Err      error     // the cause, already told in Message; may be nil
+	Err      error     // the cause, which Message includes; may be nil
 }
 
 func (e *Error) Error() string {
@@ -62,14 +63,14 @@ func New(kind Kind, format string, args ...any) *Error {
 	return &Error{Kind: kind, Message: err.Error(), Err: errors.Unwrap(err)}
 }
 
-// WithHint returns a copy of e that says what to do next.
+// WithHint returns a copy of e with a hint what to do next.
 func (e *Error) WithHint(format string, args ...any) *Error {
 	c := *e
 	c.Hint = fmt.Sprintf(format, args...)
 	return &c
 }
 
-// KindOf classifies any error; an unclassified one is Internal.
+// KindOf returns the kind of any error. An unclassified error is Internal.
 func KindOf(err error) Kind {
 	var e *Error
 	if errors.As(err, &e) {
@@ -78,5 +79,13 @@ func KindOf(err error) Kind {
 	return Internal
 }
 
-// Is reports whether err is of the given kind. A nil error is of none.
+// Is reports whether err is of the given kind. A nil error has no kind.
 func Is(err error, kind Kind) bool { return err != nil && KindOf(err) == kind }
+
+// Wrap says in an error what was being done; nil stays nil.
+func Wrap(err error, doing string) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", doing, err)
+}

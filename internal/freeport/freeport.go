@@ -1,5 +1,5 @@
-// Package freeport finds ports for servers that cannot say which one they were given, or are to be found where they were
-// before. It owns no tables.
+// Package freeport finds ports for servers that cannot report which port they got, or that must restart on the same
+// port. It owns no tables.
 package freeport
 
 import (
@@ -8,8 +8,8 @@ import (
 	"net"
 )
 
-// Find is a port of the loopback that nobody listens on. It is none of those that systems give to connections, one of which
-// could take it before the server listens.
+// Find returns a port of the loopback address on which nothing listens. It is outside the range that systems use for
+// outgoing connections, one of which could take it before the server listens.
 func Find() (int, error) {
 	const first, ports, tries = 12_000, 20_000, 1000
 	var err error

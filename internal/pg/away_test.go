@@ -27,6 +27,7 @@ func TestAway(t *testing.T) {
 		require.NoError(t, err)
 		return conn
 	}
+
 	t.Run("a connection that was ended", func(t *testing.T) {
 		t.Parallel()
 		conn := ended(t)
@@ -40,6 +41,7 @@ func TestAway(t *testing.T) {
 		_, err := pgx.Connect(t.Context(), "postgres://u:p@127.0.0.1:1/db?sslmode=disable")
 		require.True(t, pg.Away(err), "%v", err)
 	})
+
 	t.Run("what it says while it starts", func(t *testing.T) {
 		t.Parallel()
 		require.True(t, pg.Away(&pgconn.PgError{Code: "57P03"}))

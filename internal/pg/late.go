@@ -35,7 +35,7 @@ type lateTx struct {
 
 // start begins the transaction if nothing has yet, and sends what was to go with COMMIT: it is not the last after all.
 func (t *lateTx) start(ctx context.Context) (err error) {
-	last := t.last.take()
+	last, _ := t.last.take()
 	if t.Tx == nil && last.Len() == 0 {
 		if t.Tx, err = t.conn.BeginTx(ctx, t.options); err != nil {
 			t.Tx = nil
@@ -61,16 +61,17 @@ func (t *lateTx) send(ctx context.Context, queued pgx.Batch) error {
 	return results.Close()
 }
 
-// Commit sends COMMIT, with what was to go with it. Of statements that are sent together PostgreSQL runs none after one that
-// fails, so it commits all of them or nothing.
+// Commit sends COMMIT, with what was to go with it. Of statements that are sent together PostgreSQL runs none after one
+// that fails, so it commits all of them or nothing.
 func (t *lateTx) Commit(ctx context.Context) error {
-	last := t.last.take()
+	last, _ := t.last.take()
 	if last.Len() == 0 {
 		if t.Tx == nil {
 			return nil
 		}
 		return t.Tx.Commit(ctx)
 	}
+
 	var tag pgconn.CommandTag
 	last.Queue("commit").Exec(func(said pgconn.CommandTag) error { tag = said; return nil })
 	if err := t.send(ctx, last); err != nil {
@@ -135,7 +136,8 @@ func (t *lateTx) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
 }
 
 // CopyFrom is pgx's.
-func (t *lateTx) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, rows pgx.CopyFromSource) (int64, error) {
+func (t *lateTx) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string,
+	rows pgx.CopyFromSource) (int64, error) {
 	if err := t.start(ctx); err != nil {
 		return 0, err
 	}

@@ -5,22 +5,26 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// poolMetrics tells how busy a pool is.
+// poolMetrics collects metrics of a pool's use.
 type poolMetrics struct {
 	pool                                    *pgxpool.Pool
 	conns, most, acquires, waits, acquiring *prometheus.Desc
 }
 
-// Metrics is a pool's figures, labelled with a name for it.
+// Metrics returns a collector of a pool's metrics, labelled with the pool's name.
 func Metrics(name string, pool *pgxpool.Pool) prometheus.Collector {
 	labelled := prometheus.Labels{"pool": name}
 	return &poolMetrics{
-		pool:      pool,
-		conns:     prometheus.NewDesc("dagctl_db_connections", "Connections of a pool, by state: idle, used, opening.", []string{"state"}, labelled),
-		most:      prometheus.NewDesc("dagctl_db_connections_max", "Connections that a pool may have.", nil, labelled),
-		acquires:  prometheus.NewDesc("dagctl_db_acquires_total", "Times that a connection was taken from a pool.", nil, labelled),
-		waits:     prometheus.NewDesc("dagctl_db_waits_total", "Times that none was free and somebody had to wait for one.", nil, labelled),
-		acquiring: prometheus.NewDesc("dagctl_db_acquire_seconds_total", "Time spent taking connections from a pool.", nil, labelled),
+		pool: pool,
+		conns: prometheus.NewDesc("dagctl_db_connections", "Connections of a pool, by state: idle, used, opening.",
+			[]string{"state"}, labelled),
+		most: prometheus.NewDesc("dagctl_db_connections_max", "Connections that a pool may have.", nil, labelled),
+		acquires: prometheus.NewDesc("dagctl_db_acquires_total", "Times that a connection was taken from a pool.",
+			nil, labelled),
+		waits: prometheus.NewDesc("dagctl_db_waits_total",
+			"Times that none was free and somebody had to wait for one.", nil, labelled),
+		acquiring: prometheus.NewDesc("dagctl_db_acquire_seconds_total", "Time spent taking connections from a pool.",
+			nil, labelled),
 	}
 }
 

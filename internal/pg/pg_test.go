@@ -19,7 +19,7 @@ import (
 	"github.com/dagctl/dagctl/internal/testdb"
 )
 
-func TestOpenSetsWhatTheURLLeavesOpen(t *testing.T) {
+func TestOpenSetsDefaults(t *testing.T) {
 	t.Parallel()
 	show := func(pool *pgxpool.Pool, setting string) (value string) {
 		require.NoError(t, pool.QueryRow(t.Context(), `SELECT current_setting($1)`, setting).Scan(&value))
@@ -45,7 +45,7 @@ func TestOpenSetsWhatTheURLLeavesOpen(t *testing.T) {
 	require.EqualValues(t, 2, pool.Config().MaxConns)
 }
 
-func TestOpenSaysWhatIsWrong(t *testing.T) {
+func TestOpenReportsWhatIsWrong(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		url  string
@@ -60,6 +60,7 @@ func TestOpenSaysWhatIsWrong(t *testing.T) {
 			_, err := pg.Open(t.Context(), c.url)
 			require.Equal(t, c.kind, fault.KindOf(err), "%v", err)
 			require.NotContains(t, err.Error(), "secret")
+
 			var f *fault.Error
 			require.ErrorAs(t, err, &f)
 			require.NotEmpty(t, f.Hint)
@@ -74,14 +75,16 @@ func TestUUIDsAreNative(t *testing.T) {
 	require.NoError(t, err)
 	a, b := uuid.New(), uuid.New()
 
-	n, err := pool.CopyFrom(t.Context(), pgx.Identifier{"things"}, []string{"id", "parent", "friends", "note"}, pgx.CopyFromRows([][]any{
-		{a, &b, []uuid.UUID{a, b}, json.RawMessage(`{"n": 1}`)},
-		{b, (*uuid.UUID)(nil), []uuid.UUID(nil), nil},
-	}))
+	n, err := pool.CopyFrom(t.Context(), pgx.Identifier{"things"}, []string{"id", "parent", "friends", "note"},
+		pgx.CopyFromRows([][]any{
+			{a, &b, []uuid.UUID{a, b}, json.RawMessage(`{"n": 1}`)},
+			{b, (*uuid.UUID)(nil), []uuid.UUID(nil), nil},
+		}))
 	require.NoError(t, err)
 	require.EqualValues(t, 2, n)
 
-	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol} {
+	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeExec,
+		pgx.QueryExecModeSimpleProtocol} {
 		t.Run(mode.String(), func(t *testing.T) {
 			type row struct {
 				ID      uuid.UUID
@@ -105,13 +108,15 @@ func TestUUIDsAreNative(t *testing.T) {
 		})
 	}
 
-	rows, _ := pool.Query(t.Context(), `SELECT u.id FROM unnest($1::uuid[]) WITH ORDINALITY AS u (id, n) ORDER BY n`, []uuid.UUID{b, a})
+	rows, _ := pool.Query(t.Context(), `SELECT u.id FROM unnest($1::uuid[]) WITH ORDINALITY AS u (id, n) ORDER BY n`,
+		[]uuid.UUID{b, a})
 	ids, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
 	require.NoError(t, err)
 	require.Equal(t, []uuid.UUID{b, a}, ids)
 
 	var found int
-	require.NoError(t, pool.QueryRow(t.Context(), `SELECT count(*) FROM things WHERE id = ANY($1)`, []uuid.UUID{a, b}).Scan(&found))
+	require.NoError(t, pool.QueryRow(t.Context(), `SELECT count(*) FROM things WHERE id = ANY($1)`,
+		[]uuid.UUID{a, b}).Scan(&found))
 	require.Equal(t, 2, found)
 
 	var optional []*uuid.UUID
@@ -138,7 +143,10 @@ func TestInTx(t *testing.T) {
 	}
 
 	wrong := errors.New("wrong")
-	require.ErrorIs(t, pg.InTx(t.Context(), pool, func(_ context.Context, tx pgx.Tx) error { insert(tx); return wrong }), wrong)
+	require.ErrorIs(t, pg.InTx(t.Context(), pool, func(_ context.Context, tx pgx.Tx) error {
+		insert(tx)
+		return wrong
+	}), wrong)
 	require.Zero(t, count(), "an error rolls back")
 	require.PanicsWithValue(t, "bad", func() {
 		_ = pg.InTx(t.Context(), pool, func(_ context.Context, tx pgx.Tx) error { insert(tx); panic("bad") })
@@ -148,7 +156,7 @@ func TestInTx(t *testing.T) {
 	require.Equal(t, 1, count())
 }
 
-func TestInTxRunsTheLoserOfADeadlockAgain(t *testing.T) {
+func TestInTxRepeatsAfterADeadlock(t *testing.T) {
 	t.Parallel()
 	pool := open(t, testdb.Empty(t))
 	_, err := pool.Exec(t.Context(), `CREATE TABLE n (id INT PRIMARY KEY, n INT); INSERT INTO n VALUES (1, 0), (2, 0)`)
@@ -203,7 +211,8 @@ func TestRequestsSeeOneOrg(t *testing.T) {
 	url := testdb.URL(t)
 	owner := open(t, url)
 	acme, other := uuid.New(), uuid.New()
-	_, err := owner.Exec(t.Context(), `INSERT INTO orgs (id, name, slug) VALUES ($1, 'Acme', 'acme'), ($2, 'Other', 'other')`, acme, other)
+	_, err := owner.Exec(t.Context(), `INSERT INTO orgs (id, name, slug)
+		VALUES ($1, 'Acme', 'acme'), ($2, 'Other', 'other')`, acme, other)
 	require.NoError(t, err)
 	requests, err := pg.OpenRequests(t.Context(), url, pg.WithMaxConns(1))
 	require.NoError(t, err)

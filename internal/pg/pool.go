@@ -1,9 +1,9 @@
 // Package pg opens pools of PostgreSQL connections and runs transactions on them.
 //
-// Vocabulary: the owner's pool (Open) is for migrations, dispatcher loops and whatever acts for the platform itself;
-// the requests' pool (OpenRequests) is for everything a user's request does. A connection of the latter has the
-// non-owner role RequestRole, so that row-level security holds, and sees rows only inside InOrgTx, which names the org.
-// It owns no tables.
+// Vocabulary: the owner's pool (Open) is for migrations, dispatcher loops and everything that acts for the platform.
+// The requests' pool (OpenRequests) is for everything that a user's request does. Its connections have the role
+// RequestRole, which owns nothing, so that row-level security applies. They see rows only inside InOrgTx, which sets
+// the org. It owns no tables.
 package pg
 
 import (
@@ -24,24 +24,24 @@ const RequestRole = "dagctl_app"
 // Option changes a pool's settings before it opens.
 type Option func(*pgxpool.Config)
 
-// WithMaxConns bounds the pool. It wins over pool_max_conns in the URL.
+// WithMaxConns bounds the pool. It overrides pool_max_conns in the URL.
 func WithMaxConns(n int32) Option {
 	return func(c *pgxpool.Config) { c.MaxConns = n }
 }
 
-// WithApplicationName names the connections in pg_stat_activity; without it they are called dagctl.
+// WithApplicationName sets the name of the connections in pg_stat_activity. The default is dagctl.
 func WithApplicationName(name string) Option {
 	return func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["application_name"] = name }
 }
 
-// Open opens the owner's pool on a database and checks that it answers.
+// Open opens the owner's pool on a database and checks that the database answers.
 func Open(ctx context.Context, url string, opts ...Option) (*pgxpool.Pool, error) {
 	return open(ctx, url, append([]Option{planOnce}, opts...)...)
 }
 
-// planOnce has a connection plan each of its statements once, for whatever its parameters are. The server would compare with
-// plans for the very parameters and, taking lists in generic plans to be of ten, find those cheaper nearly every time: it
-// would plan again for every call, which takes longer than most of the calls.
+// planOnce makes a connection plan each of its statements once, for any parameters. By default, the server compares the
+// generic plan with plans for the actual parameters. Because it assumes ten elements for lists in generic plans, it
+// nearly always finds the latter cheaper, and so plans for every call, which takes longer than most of the calls.
 func planOnce(c *pgxpool.Config) { setDefault(c, "plan_cache_mode", "force_generic_plan") }
 
 func open(ctx context.Context, url string, opts ...Option) (*pgxpool.Pool, error) {
@@ -53,9 +53,10 @@ func open(ctx context.Context, url string, opts ...Option) (*pgxpool.Pool, error
 	}
 	defaults(cfg)
 	if !strings.Contains(url, "pool_max_conns") {
-		// pgx takes the number of CPUs, which is too few where loops spend most of their time waiting.
+		// pgx's default is the number of CPUs, which is too few for loops that spend most of their time waiting.
 		cfg.MaxConns = max(cfg.MaxConns, 20)
 	}
+
 	for _, opt := range opts {
 		opt(cfg)
 	}
@@ -71,28 +72,29 @@ func open(ctx context.Context, url string, opts ...Option) (*pgxpool.Pool, error
 	return pool, nil
 }
 
-// OpenRequests opens the pool for users' requests: its connections start as RequestRole and stay it, because RESET ROLE
-// returns to what the connection started with.
+// OpenRequests opens the pool for users' requests. Its connections start with RequestRole and keep it, because RESET
+// ROLE returns to the role that the connection started with.
 func OpenRequests(ctx context.Context, url string, opts ...Option) (*pgxpool.Pool, error) {
 	asRequest := func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["role"] = RequestRole }
 	return open(ctx, url, append(opts[:len(opts):len(opts)], asRequest)...)
 }
 
-// defaults sets what the URL leaves open.
+// defaults sets the parameters that the URL does not set.
 func defaults(cfg *pgxpool.Config) {
 	for name, value := range map[string]string{
 		"application_name": "dagctl",
 		"timezone":         "UTC",
 		// Long statements are bounded by their context; a limit on the server would cut migrations and sweeps.
 		"statement_timeout": "0",
-		// Lookups by index, and not by reading whole tables: plans are made early, while a table is small, and kept. With
-		// the server's default, which is that of a spinning disk, they stay for the small table.
+		// Prefer index look-ups to reading whole tables. Plans are made early, while a table is small, and kept. With
+		// the server's default, which suits a spinning disk, they would stay those for the small table.
 		"random_page_cost": "1.1",
-		// A transaction left open by a hung process must not hold its locks, nor vacuum back, for ever.
+		// A transaction that a hung process leaves open must not hold locks or block vacuum forever.
 		"idle_in_transaction_session_timeout": "60s",
 	} {
 		setDefault(cfg, name, value)
 	}
+
 	cfg.MaxConnIdleTime = 5 * time.Minute
 	cfg.AfterConnect = func(_ context.Context, conn *pgx.Conn) error {
 		registerUUID(conn.TypeMap())

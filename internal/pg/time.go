@@ -6,10 +6,12 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// registerUTC makes a connection read times in UTC, as they are stored and shown. pgx would give them the zone of the
-// machine that the server happens to run on.
+// registerUTC makes a connection read times in UTC, in which they are stored and shown. pgx would use the time zone of
+// the machine that the server runs on.
 func registerUTC(m *pgtype.Map) {
-	element := &pgtype.Type{Name: "timestamptz", OID: pgtype.TimestamptzOID, Codec: &pgtype.TimestamptzCodec{ScanLocation: time.UTC}}
+	element := &pgtype.Type{Name: "timestamptz", OID: pgtype.TimestamptzOID,
+		Codec: &pgtype.TimestamptzCodec{ScanLocation: time.UTC}}
 	m.RegisterType(element)
-	m.RegisterType(&pgtype.Type{Name: "_timestamptz", OID: pgtype.TimestamptzArrayOID, Codec: &pgtype.ArrayCodec{ElementType: element}})
+	m.RegisterType(&pgtype.Type{Name: "_timestamptz", OID: pgtype.TimestamptzArrayOID,
+		Codec: &pgtype.ArrayCodec{ElementType: element}})
 }

@@ -14,16 +14,18 @@ import (
 	"github.com/dagctl/dagctl/internal/fault"
 )
 
-// maxAttempts bounds how often InTx runs a transaction that keeps losing against others.
+// maxAttempts bounds how often InTx runs a transaction that PostgreSQL keeps rolling back in favour of others.
 const maxAttempts = 8
 
-// InTx runs fn in a transaction and commits it, or rolls back when fn returns an error or panics. A transaction that
-// PostgreSQL ended to resolve a deadlock or a serialization failure is run again, so fn must have no effect outside tx.
+// InTx runs fn in a transaction and commits it, or rolls it back if fn returns an error or panics. It runs a
+// transaction again that PostgreSQL rolled back to resolve a deadlock or a serialization failure, so fn must have no
+// effect outside tx.
 func InTx(ctx context.Context, pool *pgxpool.Pool, fn func(ctx context.Context, tx pgx.Tx) error) error {
 	return inTx(ctx, pool, pgx.TxOptions{}, fn)
 }
 
-func inTx(ctx context.Context, pool *pgxpool.Pool, options pgx.TxOptions, fn func(ctx context.Context, tx pgx.Tx) error) error {
+func inTx(ctx context.Context, pool *pgxpool.Pool, options pgx.TxOptions,
+	fn func(ctx context.Context, tx pgx.Tx) error) error {
 	for attempt := 1; ; attempt++ {
 		var committed afterCommit
 		err := once(ctx, pool, options, func(tx pgx.Tx) error {
@@ -33,6 +35,7 @@ func inTx(ctx context.Context, pool *pgxpool.Pool, options pgx.TxOptions, fn fun
 			committed.run()
 			return nil
 		}
+
 		if !lostToOthers(err) {
 			return err
 		}
@@ -46,7 +49,7 @@ func inTx(ctx context.Context, pool *pgxpool.Pool, options pgx.TxOptions, fn fun
 	}
 }
 
-// afterCommit is what is to follow a transaction's COMMIT.
+// afterCommit holds the functions to call after a transaction's COMMIT.
 type afterCommit []func()
 
 type afterCommitKey struct{}
@@ -57,25 +60,29 @@ func (a afterCommit) run() {
 	}
 }
 
-// AfterCommit has fn called once the transaction that ctx came with is committed, and never if it is not. It is for what
-// only tells of what was done, such as counting; whatever must not be lost belongs into the transaction.
+// AfterCommit calls fn after the transaction of ctx has committed, and never if it does not commit. It is for what only
+// reports on the work, such as metrics; what must not be lost belongs in the transaction.
 func AfterCommit(ctx context.Context, fn func()) {
 	if a, ok := ctx.Value(afterCommitKey{}).(*afterCommit); ok {
 		*a = append(*a, fn)
 	}
 }
 
-// InOrgTx is InTx with the rows of one org in sight: row-level security on the requests' pool shows and takes no others.
-func InOrgTx(ctx context.Context, pool *pgxpool.Pool, orgID uuid.UUID, fn func(ctx context.Context, tx pgx.Tx) error) error {
+// InOrgTx is like InTx for one org: on the requests' pool, row-level security lets the transaction read and write only
+// that org's rows.
+func InOrgTx(ctx context.Context, pool *pgxpool.Pool, orgID uuid.UUID,
+	fn func(ctx context.Context, tx pgx.Tx) error) error {
 	return inOrgTx(ctx, pool, orgID, pgx.TxOptions{}, fn)
 }
 
-// InOrgSnapshot is InOrgTx with one snapshot for all of its statements, so that what they find was so at one moment.
-func InOrgSnapshot(ctx context.Context, pool *pgxpool.Pool, orgID uuid.UUID, fn func(ctx context.Context, tx pgx.Tx) error) error {
+// InOrgSnapshot is like InOrgTx, with one snapshot for all statements, so that they all see the same moment.
+func InOrgSnapshot(ctx context.Context, pool *pgxpool.Pool, orgID uuid.UUID,
+	fn func(ctx context.Context, tx pgx.Tx) error) error {
 	return inOrgTx(ctx, pool, orgID, pgx.TxOptions{IsoLevel: pgx.RepeatableRead}, fn)
 }
 
-func inOrgTx(ctx context.Context, pool *pgxpool.Pool, orgID uuid.UUID, options pgx.TxOptions, fn func(ctx context.Context, tx pgx.Tx) error) error {
+func inOrgTx(ctx context.Context, pool *pgxpool.Pool, orgID uuid.UUID, options pgx.TxOptions,
+	fn func(ctx context.Context, tx pgx.Tx) error) error {
 	if orgID == uuid.Nil {
 		return errors.New("transaction for an org: no org given")
 	}
@@ -89,7 +96,7 @@ func inOrgTx(ctx context.Context, pool *pgxpool.Pool, orgID uuid.UUID, options p
 	})
 }
 
-// lostToOthers reports whether PostgreSQL rolled the transaction back only because of what ran beside it.
+// lostToOthers reports whether PostgreSQL rolled the transaction back only because of concurrent transactions.
 func lostToOthers(err error) bool {
 	var pgErr *pgconn.PgError
 	if !errors.As(err, &pgErr) {
@@ -99,7 +106,7 @@ func lostToOthers(err error) bool {
 	return pgErr.Code == serializationFailure || pgErr.Code == deadlockDetected
 }
 
-// backoff doubles from 4 ms to half a second, with jitter so that the losers do not meet again.
+// backoff doubles from 4 ms to half a second, with jitter so that the same transactions do not collide again.
 func backoff(attempt int) time.Duration {
 	ceiling := min(4*time.Millisecond<<attempt, 500*time.Millisecond)
 	return ceiling/2 + rand.N(ceiling/2)

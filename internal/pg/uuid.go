@@ -8,13 +8,13 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// registerUUID makes uuid.UUID a native type of a connection. Without it pgx takes the way through its text form, and a
-// NULL leaves it at zero without an error, because that is what uuid.UUID's own Scan does; *uuid.UUID is for columns that
-// may be NULL.
+// registerUUID makes uuid.UUID a native type of a connection. Otherwise pgx converts through text, and a NULL becomes
+// the zero UUID without an error, because uuid.UUID's own Scan does that. Use *uuid.UUID for columns that may be NULL.
 func registerUUID(m *pgtype.Map) {
 	element := &pgtype.Type{Name: "uuid", OID: pgtype.UUIDOID, Codec: uuidCodec{}}
 	m.RegisterType(element)
-	m.RegisterType(&pgtype.Type{Name: "_uuid", OID: pgtype.UUIDArrayOID, Codec: &pgtype.ArrayCodec{ElementType: element}})
+	m.RegisterType(&pgtype.Type{Name: "_uuid", OID: pgtype.UUIDArrayOID,
+		Codec: &pgtype.ArrayCodec{ElementType: element}})
 }
 
 type uuidCodec struct{ pgtype.UUIDCodec }
@@ -36,7 +36,7 @@ func (c uuidCodec) PlanEncode(m *pgtype.Map, oid uint32, format int16, value any
 	return encodeUUIDText{}
 }
 
-// DecodeValue serves rows.Values and targets of type any.
+// DecodeValue is for rows.Values and targets of type any.
 func (uuidCodec) DecodeValue(_ *pgtype.Map, _ uint32, _ int16, src []byte) (any, error) {
 	if src == nil {
 		return nil, nil

@@ -27,6 +27,7 @@ func unprivileged() (account, error) {
 		if err != nil {
 			continue
 		}
+
 		uid, err := strconv.ParseUint(u.Uid, 10, 32)
 		if err != nil {
 			return account{}, fmt.Errorf("user %s: %w", name, err)
@@ -37,11 +38,12 @@ func unprivileged() (account, error) {
 		}
 		return account{&syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}}, nil
 	}
-	return account{}, errors.New("PostgreSQL does not run as root, and there is neither a user postgres nor a user nobody to run it as")
+	return account{}, errors.New("PostgreSQL does not run as root, and there is neither a user postgres nor a user " +
+		"nobody to run it as")
 }
 
-// command makes cmd run as the account, in dir, apart from our terminal's signals and from our environment: a PGDATA or
-// a locale of the caller's has no say in it.
+// command makes cmd run as the account, in dir, without our terminal's signals and our environment, so that the
+// caller's PGDATA and locale do not affect it.
 func (a account) command(cmd *exec.Cmd, dir string) *exec.Cmd {
 	cmd.Dir = dir
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "LC_ALL=C"}
@@ -96,8 +98,8 @@ func (a account) socketDir() (string, error) {
 	return a.makeDir(root, prefix)
 }
 
-// memoryDir makes a folder of the account's for data that need not last: in memory where there is plenty, because making
-// a database means making a thousand files, which takes a disk six times as long.
+// memoryDir makes a folder of the account's for data that need not last: in memory where there is plenty, because
+// making a database means making a thousand files, which takes a disk six times as long.
 func (a account) memoryDir() (string, error) {
 	const prefix, plenty = "dagctl-pgdata-", 4 << 30
 	root := os.TempDir()

@@ -40,8 +40,8 @@ var places = []string{
 	"/usr/local/pgsql/bin",                               // built from source
 }
 
-// findBinaries returns the newest PostgreSQL of this machine, or exactly version major when that is not 0, because a
-// cluster can only be served by the version that made it.
+// findBinaries returns the newest PostgreSQL of this machine or, if major is not 0, exactly that version, because only
+// the version that made a cluster can serve it.
 func findBinaries(ctx context.Context, major int, download bool, log *slog.Logger) (binaries, error) {
 	best, err := choose(installed(ctx), major)
 	if err != nil && major == 0 && download {
@@ -57,11 +57,13 @@ func choose(all []binaries, major int) (binaries, error) {
 			best = b
 		}
 	}
+
 	switch {
 	case best.major != 0:
 		return best, nil
 	case major != 0:
-		return best, fault.New(fault.Unavailable, "the data folder was made by PostgreSQL %d, which is not installed", major).
+		return best, fault.New(fault.Unavailable, "the data folder was made by PostgreSQL %d, which is not installed",
+			major).
 			WithHint("install PostgreSQL %d, or start empty with --reset", major)
 	case len(all) > 0:
 		return best, notInstalled("PostgreSQL %d is installed, but %d or newer is needed", all[0].major, oldest)
@@ -69,7 +71,7 @@ func choose(all []binaries, major int) (binaries, error) {
 	return best, notInstalled("PostgreSQL %d or newer is not installed", oldest)
 }
 
-// installed lists what is on the PATH and then what lies in the usual places.
+// installed returns the versions on the PATH, followed by those in the usual places.
 func installed(ctx context.Context) []binaries {
 	var dirs []string
 	if path, err := exec.LookPath("postgres"); err == nil {
@@ -81,6 +83,7 @@ func installed(ctx context.Context) []binaries {
 		found, _ := filepath.Glob(pattern) // the patterns are constant and well-formed
 		dirs = append(dirs, found...)
 	}
+
 	var all []binaries
 	for _, dir := range dirs {
 		if major := versionIn(ctx, dir); major != 0 {
@@ -92,7 +95,7 @@ func installed(ctx context.Context) []binaries {
 
 var versionLine = regexp.MustCompile(`^postgres \(PostgreSQL\) (\d+)`)
 
-// versionIn is the major version of the server in dir, 0 when a program of it is missing or does not run.
+// versionIn returns the major version of the server in dir, or 0 if one of its programs is missing or does not run.
 func versionIn(ctx context.Context, dir string) int {
 	for _, name := range []string{"postgres", "initdb", "pg_ctl"} {
 		if _, err := exec.LookPath(filepath.Join(dir, name)); err != nil {
@@ -113,7 +116,7 @@ func versionIn(ctx context.Context, dir string) int {
 
 const fetchedVersion = embedded.V17
 
-// fetchedDir is the folder of downloaded programs; as root it must be one that the account can reach.
+// fetchedDir returns the folder of downloaded programs. For root, it must be one that the account can reach.
 func fetchedDir(version string) string {
 	root := elsewhere
 	if os.Geteuid() != 0 {
@@ -126,8 +129,9 @@ func fetchedDir(version string) string {
 	return filepath.Join(root, "postgresql-"+version, "bin")
 }
 
-// fetchBinaries downloads PostgreSQL's programs once. The library can only do that by starting a server, so it starts one
-// on scratch data; what counts is whether the programs are there afterwards (as root they are, and its server is not).
+// fetchBinaries downloads PostgreSQL's programs once. The library can only do that by starting a server, so
+// fetchBinaries starts one on scratch data and then checks only that the programs are there: for root, the download
+// works but the server does not start.
 func fetchBinaries(ctx context.Context, log *slog.Logger) (binaries, error) {
 	log.Info("PostgreSQL is not installed: downloading it once", "version", fetchedVersion)
 	scratch, err := os.MkdirTemp("", "dagctl-pgfetch-")
@@ -139,6 +143,7 @@ func fetchBinaries(ctx context.Context, log *slog.Logger) (binaries, error) {
 	if err != nil {
 		return binaries{}, err
 	}
+
 	dir := fetchedDir(string(fetchedVersion))
 	server := embedded.NewDatabase(embedded.DefaultConfig().
 		Version(fetchedVersion).
@@ -157,5 +162,6 @@ func fetchBinaries(ctx context.Context, log *slog.Logger) (binaries, error) {
 	if major := versionIn(ctx, dir); major != 0 {
 		return binaries{dir: dir, major: major}, nil
 	}
-	return binaries{}, notInstalled("PostgreSQL %d or newer is not installed, and could not be downloaded: %w", oldest, fetchErr)
+	return binaries{}, notInstalled("PostgreSQL %d or newer is not installed, and could not be downloaded: %w",
+		oldest, fetchErr)
 }

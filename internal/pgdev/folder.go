@@ -20,7 +20,7 @@ import (
 	"github.com/dagctl/dagctl/internal/fault"
 )
 
-// elsewhere holds clusters whose data folder lies where the server's account cannot go, such as below root's home.
+// elsewhere holds clusters whose data folder the server's account cannot reach, such as one below root's home.
 const elsewhere = "/var/lib/dagctl"
 
 // folder is a data folder that this process has locked.
@@ -28,13 +28,13 @@ type folder struct {
 	dir       string // Config.DataDir
 	cluster   string // where initdb put the cluster: dir/cluster, or below elsewhere
 	throwaway bool
-	orphan    bool // the cluster is that of an earlier data folder of the same path, which was deleted
+	orphan    bool // the cluster belongs to a deleted data folder of the same path
 	lock      *os.File
 }
 
 func (f folder) path(name string) string { return filepath.Join(f.dir, name) }
 
-// openFolder makes the data folder if needed, locks it and finds its cluster.
+// openFolder creates the data folder if needed, locks it and finds its cluster.
 func openFolder(dataDir string, acct account) (folder, error) {
 	f := folder{throwaway: dataDir == ""}
 	var err error
@@ -47,6 +47,7 @@ func openFolder(dataDir string, acct account) (folder, error) {
 	} else if err = os.MkdirAll(f.dir, 0o700); err != nil {
 		return folder{}, fmt.Errorf("make data folder: %w", err)
 	}
+
 	if err := f.acquire(); err != nil {
 		return folder{}, err
 	}
@@ -66,11 +67,13 @@ func (f *folder) acquire() error {
 		holder, _ := bufio.NewReader(lock).ReadString('\n')
 		_ = lock.Close()
 		if errors.Is(err, syscall.EWOULDBLOCK) {
-			return fault.New(fault.Conflict, "data folder %s is in use by process %s", f.dir, strings.TrimSpace(holder)).
+			return fault.New(fault.Conflict, "data folder %s is in use by process %s",
+				f.dir, strings.TrimSpace(holder)).
 				WithHint("stop that process, or use another data folder")
 		}
 		return fmt.Errorf("lock data folder %s: %w", f.dir, err)
 	}
+
 	f.lock = lock
 	if err := lock.Truncate(0); err != nil {
 		return fmt.Errorf("lock data folder: %w", err)
@@ -81,12 +84,12 @@ func (f *folder) acquire() error {
 	return nil
 }
 
-// locate decides where the cluster lies. Where the account cannot reach the data folder, dir/cluster is a link to a
-// folder below elsewhere that is named after the data folder's path.
+// locate determines where the cluster lies. If the account cannot reach the data folder, dir/cluster is a link to a
+// folder below elsewhere, which is named after the data folder's path.
 func (f *folder) locate(acct account) error {
 	link := f.path("cluster")
 	if acct.credential != nil {
-		// The account passes through; password and log stay closed to it.
+		// The account may pass through the folder, but not read the password and the log.
 		if err := os.Chmod(f.dir, 0o711); err != nil {
 			return fmt.Errorf("open data folder to PostgreSQL's user: %w", err)
 		}
@@ -95,6 +98,7 @@ func (f *folder) locate(acct account) error {
 		f.cluster = link
 		return nil
 	}
+
 	f.cluster = filepath.Join(elsewhere, fmt.Sprintf("pg-%x", sha256.Sum256([]byte(f.dir)))[:19])
 	if err := os.MkdirAll(elsewhere, 0o711); err != nil {
 		return fmt.Errorf("make a folder for PostgreSQL's data: %w", err)
@@ -107,7 +111,7 @@ func (f *folder) locate(acct account) error {
 	return err
 }
 
-// clusterVersion is the PostgreSQL major version that made the cluster, 0 before the first start.
+// clusterVersion returns the PostgreSQL major version that made the cluster, or 0 before the first start.
 func (f *folder) clusterVersion() int {
 	if f.orphan {
 		return 0
@@ -120,8 +124,8 @@ func (f *folder) clusterVersion() int {
 	return major
 }
 
-// authentication is how a password is asked for. Scram makes a client hash it four thousand times for each connection, of
-// which tests make thousands.
+// authentication returns the method of authentication. With scram, a client hashes the password four thousand times for
+// each connection, which is too slow for tests, which make thousands of connections.
 func (f *folder) authentication() string {
 	if f.throwaway {
 		return "md5"
@@ -129,10 +133,11 @@ func (f *folder) authentication() string {
 	return "scram-sha-256"
 }
 
-// init makes the cluster if there is none and returns the superuser's password. scratch is a folder of the account's.
-// The cluster and the password appear together: initdb works beside the final place, so that a start that was cut short
-// leaves nothing that looks whole.
-func (f *folder) init(ctx context.Context, bin binaries, acct account, scratch string, log *slog.Logger) (string, error) {
+// init creates the cluster if there is none and returns the superuser's password. scratch is a folder of the account.
+// The cluster and the password appear together: initdb works beside the final place, so that an interrupted start
+// leaves nothing that looks complete.
+func (f *folder) init(ctx context.Context, bin binaries, acct account, scratch string,
+	log *slog.Logger) (string, error) {
 	passwordFile := f.path("password")
 	if f.clusterVersion() != 0 {
 		password, err := os.ReadFile(passwordFile)
@@ -142,7 +147,8 @@ func (f *folder) init(ctx context.Context, bin binaries, acct account, scratch s
 		}
 		return string(password), acct.ownAll(f.cluster)
 	}
-	log.Info("making a PostgreSQL cluster", "version", bin.major, "dir", f.cluster)
+
+	log.Info("creating a PostgreSQL cluster", "version", bin.major, "dir", f.cluster)
 	password := newPassword()
 	given := filepath.Join(scratch, "password")
 	if err := os.WriteFile(given, []byte(password), 0o600); err != nil {
@@ -157,8 +163,10 @@ func (f *folder) init(ctx context.Context, bin binaries, acct account, scratch s
 	if runtime.GOOS == "darwin" {
 		ctype = "UTF-8"
 	}
-	// Text sorts by code point, on every machine alike; upper and lower know Unicode.
-	args := []string{"-D", fresh, "-U", superuser, "--pwfile", given, "--auth", f.authentication(), "--encoding", "UTF8", "--locale", "C", "--lc-ctype", ctype}
+
+	// Text sorts by code point, alike on every machine; upper and lower support Unicode.
+	args := []string{"-D", fresh, "-U", superuser, "--pwfile", given, "--auth", f.authentication(), "--encoding",
+		"UTF8", "--locale", "C", "--lc-ctype", ctype}
 	if f.throwaway {
 		args = append(args, "--no-sync")
 	}
@@ -175,8 +183,8 @@ func (f *folder) init(ctx context.Context, bin binaries, acct account, scratch s
 	return password, nil
 }
 
-// endLeftover ends a server that still runs on the cluster although nobody holds the folder's lock (its guard is about to
-// stop it, or was killed too), and removes the pid file of one that is gone.
+// endLeftover ends a server that still runs on the cluster although no process holds the folder's lock: its guard is
+// about to stop it, or was killed too. It removes the pid file of a server that is gone.
 func (f *folder) endLeftover(ctx context.Context) error {
 	pidFile := filepath.Join(f.cluster, "postmaster.pid")
 	pid, ok := readPid(pidFile)
@@ -190,6 +198,7 @@ func (f *folder) endLeftover(ctx context.Context) error {
 	if serves(pid, f.cluster) {
 		_ = syscall.Kill(pid, syscall.SIGINT)
 	}
+
 	for serves(pid, f.cluster) {
 		select {
 		case <-tick.C:
@@ -198,7 +207,7 @@ func (f *folder) endLeftover(ctx context.Context) error {
 				WithHint("end it: kill -QUIT %d", pid)
 		}
 	}
-	// The number may since belong to a process that has nothing to do with us, and PostgreSQL would take it for its own.
+	// The process id may belong to an unrelated process by now, which PostgreSQL would mistake for its own.
 	if err := os.Remove(pidFile); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("remove a stale pid file: %w", err)
 	}
@@ -215,15 +224,15 @@ func readPid(pidFile string) (int, bool) {
 	return pid, err == nil && pid > 1
 }
 
-// newPassword has 128 random bits.
+// newPassword returns a password of 128 random bits.
 func newPassword() string { return rand.Text() }
 
-// remove deletes the data, wherever it lies.
+// remove deletes the data folder and the cluster.
 func (f *folder) remove() error {
 	return errors.Join(os.RemoveAll(f.cluster), os.RemoveAll(f.cluster+".new"), os.RemoveAll(f.dir))
 }
 
-// close gives the lock back; a throwaway folder goes with it.
+// close releases the lock, and deletes a throwaway folder.
 func (f *folder) close() error {
 	var err error
 	if f.throwaway {

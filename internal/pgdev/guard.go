@@ -7,16 +7,17 @@ import (
 	"strconv"
 )
 
-// guard is a shell that waits for our process to end and then stops the server. Its standard input is a pipe of ours:
-// the kernel closes it on exit, panic and kill -9 alike. (A parent-death signal does the same on Linux only, and follows
+// guard is a shell that waits for our process to end and then stops the server. Its standard input is a pipe from our
+// process, which the kernel closes on exit, panic and kill -9. (A parent-death signal works only on Linux, and follows
 // the thread, not the process.)
 type guard struct {
 	cmd   *exec.Cmd
 	stdin io.WriteCloser
 }
 
-// The arguments: pg_ctl, the cluster, the server's process id, the shutdown mode, the folder of sockets, and the throwaway
-// folder or nothing. The cluster's pid file is asked first: the server may be gone, and another one may serve the cluster.
+// The arguments are pg_ctl, the cluster, the server's process id, the shutdown mode, the folder of sockets, and the
+// throwaway folder or nothing. The script checks the cluster's pid file first: the server may be gone, and another one
+// may serve the cluster.
 const guardScript = `
 read -r word
 [ "$word" = released ] && exit 0
@@ -41,9 +42,9 @@ func startGuard(bin binaries, s *Server) (*guard, error) {
 	return &guard{cmd: cmd, stdin: stdin}, nil
 }
 
-// release ends the guard without its work.
+// release ends the guard without stopping the server.
 func (g *guard) release() {
-	_, _ = io.WriteString(g.stdin, "released\n") // it may be gone; then there is nothing to release
+	_, _ = io.WriteString(g.stdin, "released\n") // an error means that it is gone already
 	_ = g.stdin.Close()
 	_ = g.cmd.Wait()
 }

@@ -1,14 +1,13 @@
-// Package pgdev runs a real PostgreSQL for development and tests: it finds installed binaries, makes a cluster, starts a
-// server on it, and stops the server when its process ends, in whatever way that happens.
+// Package pgdev runs a real PostgreSQL for development and tests. It finds installed binaries, creates a cluster,
+// starts a server on it, and stops the server when its own process ends, however it ends.
 //
-// Vocabulary: a cluster is the folder that initdb makes; a data folder (Config.DataDir) holds the cluster, its password,
-// its lock and the server's log; the account is the unprivileged user that the server runs as when we are root; a
-// throwaway server has no data folder of the caller's and leaves nothing behind. The guard is a small process beside the
-// server that ends it when ours is gone.
+// Vocabulary: a cluster is the folder that initdb makes. A data folder (Config.DataDir) holds the cluster, its
+// password, its lock and the server's log. The account is the unprivileged user that runs the server if this process is
+// root. A throwaway server has no data folder of the caller's and leaves nothing behind. The guard is a small process
+// that stops the server when this process is gone.
 //
-// Nobody but the password's owner may connect, on the Unix socket and on the loopback address: scram, or md5 where the server
-// is a throwaway one; folders 0700.
-// It owns no tables.
+// Only the owner of the password can connect, on the Unix socket and on the loopback address: authentication is scram,
+// or md5 for a throwaway server, and folders have mode 0700. It owns no tables.
 package pgdev
 
 import (
@@ -39,16 +38,16 @@ const (
 	database  = "dagctl"
 )
 
-// Config says which server to start. The zero value is a throwaway server.
+// Config describes the server to start. The zero value is a throwaway server.
 type Config struct {
-	// DataDir keeps the data between starts; it is made when missing. Empty: a throwaway server, whose data lies in a
-	// folder of its own, is never synced to disk and goes when the server stops or this process ends.
+	// DataDir keeps the data between starts; Start creates it if needed. Empty: a throwaway server, whose data lies in
+	// a folder of its own, is never synced to disk and is deleted when the server stops or this process ends.
 	DataDir string
-	// AllowDownload lets a machine without PostgreSQL fetch its binaries once, where the network allows it.
+	// AllowDownload lets a machine without PostgreSQL download its binaries once.
 	AllowDownload bool
-	// Settings adds to the server's parameters, or replaces ours.
+	// Settings adds to the server's parameters or replaces them.
 	Settings map[string]string
-	// Log is told what takes time; nil is silence. The server's own lines go to postgres.log in the data folder.
+	// Log gets messages about slow steps; nil: none. The server's own lines go to postgres.log in the data folder.
 	Log *slog.Logger
 }
 
@@ -57,7 +56,7 @@ type Server struct {
 	folder   folder
 	account  account
 	password string
-	port     int    // names the socket; on the loopback address too, unless it is a throwaway server
+	port     int    // of the socket; also on the loopback address, unless this is a throwaway server
 	sockets  string // the folder of the Unix socket
 	cmd      *exec.Cmd
 	guard    *guard
@@ -75,6 +74,7 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	dir, err := openFolder(cfg.DataDir, acct)
 	if err != nil {
 		return nil, err
@@ -100,6 +100,7 @@ func (s *Server) start(ctx context.Context, cfg Config) error {
 	if s.password, err = s.folder.init(ctx, bin, s.account, s.sockets, cfg.Log); err != nil {
 		return err
 	}
+
 	// A port that was free a moment ago may be taken when the server binds it.
 	for attempt := 1; ; attempt++ {
 		err = s.launch(ctx, bin, cfg.Settings)
@@ -109,7 +110,7 @@ func (s *Server) start(ctx context.Context, cfg Config) error {
 	}
 }
 
-// launch runs the server and waits until it answers.
+// launch starts the server and waits until it accepts connections.
 func (s *Server) launch(ctx context.Context, bin binaries, settings map[string]string) error {
 	params, err := s.parameters()
 	if err != nil {
@@ -125,15 +126,17 @@ func (s *Server) launch(ctx context.Context, bin binaries, settings map[string]s
 		return fmt.Errorf("open the server's log: %w", err)
 	}
 	defer log.Close()
+
 	// Not CommandContext: the server outlives the context of its start.
 	cmd := s.account.command(exec.Command(bin.path("postgres"), args...), s.folder.cluster)
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start PostgreSQL: %w", err)
 	}
+
 	s.cmd, s.done = cmd, make(chan struct{})
 	go func() {
-		_ = cmd.Wait() // how it ended is in its log
+		_ = cmd.Wait() // the server's log has the reason
 		close(s.done)
 	}()
 	if s.guard, err = startGuard(bin, s); err != nil {
@@ -145,7 +148,7 @@ func (s *Server) launch(ctx context.Context, bin binaries, settings map[string]s
 	return nil
 }
 
-// parameters are the server's settings: modest memory, room for many small pools, no noise.
+// parameters returns the server's settings: modest memory, many small pools, a quiet log.
 func (s *Server) parameters() (map[string]string, error) {
 	params := map[string]string{
 		"unix_socket_directories":      s.sockets,
@@ -159,7 +162,7 @@ func (s *Server) parameters() (map[string]string, error) {
 		"wal_level":                    "minimal",
 		"max_wal_senders":              "0",
 		"random_page_cost":             "1.1",
-		"jit":                          "off", // it compiles for longer than our short statements run
+		"jit":                          "off", // compiling takes longer than our short statements
 		"log_checkpoints":              "off",
 		"log_timezone":                 "UTC",
 		"timezone":                     "UTC",
@@ -169,6 +172,7 @@ func (s *Server) parameters() (map[string]string, error) {
 		"autovacuum_naptime":           "10s",
 		"autovacuum_vacuum_cost_delay": "0",
 	}
+
 	if s.folder.throwaway {
 		s.port = 5432 // only names the socket
 		maps.Copy(params, map[string]string{
@@ -177,7 +181,7 @@ func (s *Server) parameters() (map[string]string, error) {
 			"synchronous_commit": "off",
 			"full_page_writes":   "off",
 			"shared_buffers":     "64MB",
-			"max_wal_size":       "128MB", // it may lie in memory
+			"max_wal_size":       "128MB", // the folder may lie in memory
 		})
 	} else {
 		var err error
@@ -189,9 +193,9 @@ func (s *Server) parameters() (map[string]string, error) {
 	return params, nil
 }
 
-// awaitReady connects until the server accepts, and makes the database if this is its first start.
+// awaitReady waits until the server accepts connections, and creates the database at the first start.
 func (s *Server) awaitReady(ctx context.Context) error {
-	// Recovery after a crash replays the log: seconds usually, so a minute is long.
+	// Recovery after a crash replays the log, which usually takes seconds.
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	tick := time.NewTicker(10 * time.Millisecond)
@@ -201,6 +205,7 @@ func (s *Server) awaitReady(ctx context.Context) error {
 		if err == nil {
 			return nil
 		}
+
 		select {
 		case <-tick.C:
 		case <-s.done:
@@ -226,28 +231,30 @@ func (s *Server) createDatabase(ctx context.Context) error {
 	return err
 }
 
-// URL reaches the server's database over its Unix socket, as the owner of everything in it. It holds the password.
+// URL returns the URL of the server's database on its Unix socket, for the owner of everything. It has the password.
 func (s *Server) URL() string { return s.url(database) }
 
 func (s *Server) url(db string) string {
 	query := url.Values{"host": {s.sockets}, "port": {strconv.Itoa(s.port)}, "sslmode": {"disable"}}
-	return (&url.URL{Scheme: "postgres", User: url.UserPassword(superuser, s.password), Path: "/" + db, RawQuery: query.Encode()}).String()
+	return (&url.URL{Scheme: "postgres", User: url.UserPassword(superuser, s.password), Path: "/" + db,
+		RawQuery: query.Encode()}).String()
 }
 
-// LoopbackURL reaches the same database over TCP, for programs that know no Unix sockets; empty for a throwaway server.
+// LoopbackURL returns the URL of the same database over TCP. It is empty for a throwaway server.
 func (s *Server) LoopbackURL() string {
 	if s.folder.throwaway {
 		return ""
 	}
 	host := net.JoinHostPort("127.0.0.1", strconv.Itoa(s.port))
-	return (&url.URL{Scheme: "postgres", User: url.UserPassword(superuser, s.password), Host: host, Path: "/" + database, RawQuery: "sslmode=disable"}).String()
+	return (&url.URL{Scheme: "postgres", User: url.UserPassword(superuser, s.password), Host: host,
+		Path: "/" + database, RawQuery: "sslmode=disable"}).String()
 }
 
-// Done is closed when the server has ended, be it by Stop or by itself.
+// Done returns a channel that is closed when the server has ended.
 func (s *Server) Done() <-chan struct{} { return s.done }
 
-// Stop ends the server cleanly: open transactions are rolled back, the data is flushed. When ctx ends first, the server
-// is ended at once and recovers at its next start. Stopping twice is the same as once.
+// Stop ends the server cleanly: it rolls back open transactions and flushes the data. If ctx ends first, Stop ends the
+// server at once, and the server recovers at its next start. A second call does nothing.
 func (s *Server) Stop(ctx context.Context) error {
 	s.stop.Do(func() { s.stopErr = errors.Join(s.halt(ctx), s.discard()) })
 	return s.stopErr
@@ -264,11 +271,12 @@ func (s *Server) halt(ctx context.Context) error {
 		_ = s.cmd.Process.Signal(syscall.SIGQUIT) // immediate shutdown
 		select {
 		case <-s.done:
-		case <-time.After(5 * time.Second): // its own limit before it kills its children
+		case <-time.After(5 * time.Second): // the server's own limit before it kills its children
 			_ = s.cmd.Process.Kill()
 			<-s.done
 		}
 	}
+
 	if s.guard != nil {
 		s.guard.release()
 		s.guard = nil
@@ -276,7 +284,7 @@ func (s *Server) halt(ctx context.Context) error {
 	return err
 }
 
-// discard removes what is only of use while the server runs, and gives the data folder free.
+// discard removes what is needed only while the server runs, and releases the data folder.
 func (s *Server) discard() error {
 	var err error
 	if s.sockets != "" {
@@ -285,7 +293,7 @@ func (s *Server) discard() error {
 	return errors.Join(err, s.folder.close())
 }
 
-// lastLog is the end of the server's log, for errors.
+// lastLog returns the end of the server's log, for errors.
 func (s *Server) lastLog() string {
 	const most = 2000
 	text, err := os.ReadFile(s.folder.path("postgres.log"))
@@ -295,7 +303,7 @@ func (s *Server) lastLog() string {
 	return strings.TrimSpace(string(text[max(0, len(text)-most):]))
 }
 
-// Remove deletes a data folder and its cluster. It refuses while a server runs on it.
+// Remove deletes a data folder and its cluster. It returns an error if a server runs on it.
 func Remove(dataDir string) error {
 	if _, err := os.Lstat(dataDir); errors.Is(err, os.ErrNotExist) {
 		return nil
@@ -314,8 +322,10 @@ func Remove(dataDir string) error {
 	return errors.Join(dir.remove(), dir.close())
 }
 
-// notInstalled says what to install; the same words serve every place that needs PostgreSQL.
+// notInstalled returns an error with the hint what to install.
 func notInstalled(format string, args ...any) error {
-	return fault.New(fault.Unavailable, format, args...).WithHint("install it: apt-get install postgresql (Debian, Ubuntu), " +
-		"dnf install postgresql-server (Fedora), brew install postgresql@17 (macOS); or name a running one with --database-url")
+	return fault.New(fault.Unavailable, format, args...).
+		WithHint("install it: apt-get install postgresql (Debian, Ubuntu), " +
+			"dnf install postgresql-server (Fedora), brew install postgresql@17 (macOS); or name a running one with " +
+			"--database-url")
 }

@@ -55,18 +55,20 @@ func TestDataOutlivesACleanStop(t *testing.T) {
 	require.Equal(t, 7, queryInt(t, s.URL(), "SELECT n FROM kept"))
 }
 
-func TestNobodyElseGetsIn(t *testing.T) {
+func TestOnlyThePasswordsOwnerConnects(t *testing.T) {
 	t.Parallel()
 	s := start(t, filepath.Join(t.TempDir(), "data"))
 	for _, open := range []string{s.URL(), s.LoopbackURL()} {
 		u, err := url.Parse(open)
 		require.NoError(t, err)
-		for _, user := range []*url.Userinfo{url.User(superuser), url.UserPassword(superuser, "guess"), url.UserPassword("postgres", "")} {
+		for _, user := range []*url.Userinfo{url.User(superuser), url.UserPassword(superuser, "guess"),
+			url.UserPassword("postgres", "")} {
 			u.User = user
 			_, err = pgx.Connect(t.Context(), u.String())
 			require.ErrorContains(t, err, "28P01", "%s must be refused", user.Username())
 		}
 	}
+
 	for path, mode := range map[string]os.FileMode{
 		s.sockets:                     0o700 | os.ModeDir,
 		s.folder.cluster:              0o700 | os.ModeDir,
@@ -82,7 +84,7 @@ func TestNobodyElseGetsIn(t *testing.T) {
 	require.Equal(t, "on", queryText(t, s.URL(), "SHOW fsync"))
 }
 
-func TestOneProcessADataFolder(t *testing.T) {
+func TestOneProcessPerDataFolder(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "data")
 	s := start(t, dir)
@@ -111,7 +113,7 @@ func TestRecoversFromTheServersDeath(t *testing.T) {
 	require.Equal(t, 7, queryInt(t, s.URL(), "SELECT n FROM kept"))
 }
 
-func TestStalePidFileOfALivingStranger(t *testing.T) {
+func TestStalePidFileOfAnUnrelatedProcess(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "data")
 	s := start(t, dir)
@@ -122,7 +124,8 @@ func TestStalePidFileOfALivingStranger(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, stranger.Start())
 	pidFile := filepath.Join(s.folder.cluster, "postmaster.pid")
-	require.NoError(t, os.WriteFile(pidFile, fmt.Appendf(nil, "%d\n%s\n", stranger.Process.Pid, s.folder.cluster), 0o600))
+	require.NoError(t, os.WriteFile(pidFile, fmt.Appendf(nil, "%d\n%s\n", stranger.Process.Pid, s.folder.cluster),
+		0o600))
 	require.NoError(t, s.account.own(pidFile))
 
 	start(t, dir)
@@ -142,7 +145,7 @@ func TestKilledParentLeavesNoServer(t *testing.T) {
 	require.Equal(t, 7, queryInt(t, s.URL(), "SELECT n FROM kept"))
 }
 
-func TestThrowawayServerGoesWithItsProcess(t *testing.T) {
+func TestThrowawayServerEndsWithItsProcess(t *testing.T) {
 	t.Parallel()
 	cmd, url, dir := startChild(t, "")
 	exec1(t, url, "SELECT 1")
@@ -169,7 +172,7 @@ func TestThrowawayServer(t *testing.T) {
 	require.NoDirExists(t, s.sockets)
 }
 
-func TestInterruptedInitIsMadeAnew(t *testing.T) {
+func TestInterruptedInitIsRepeated(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "data")
 	acct, err := unprivileged()
@@ -193,7 +196,7 @@ func TestDeletedDataFolderStartsEmpty(t *testing.T) {
 	require.Equal(t, 0, queryInt(t, s.URL(), "SELECT count(*) FROM pg_class WHERE relname = 'gone'"))
 }
 
-func TestLostPasswordIsNotALostCluster(t *testing.T) {
+func TestALostPasswordKeepsTheCluster(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "data")
 	s := start(t, dir)
@@ -204,7 +207,7 @@ func TestLostPasswordIsNotALostCluster(t *testing.T) {
 	require.DirExists(t, filepath.Join(s.folder.cluster, "base"))
 }
 
-func TestStartTellsWhatTheServerSaid(t *testing.T) {
+func TestStartReportsTheServersError(t *testing.T) {
 	t.Parallel()
 	_, err := Start(t.Context(), Config{Settings: map[string]string{"shared_buffers": "lots"}})
 	require.ErrorContains(t, err, `invalid value for parameter "shared_buffers"`)
@@ -222,13 +225,15 @@ func TestChoose(t *testing.T) {
 		"the PATH's, of equals": {[]binaries{{"path", 16}, {"place", 16}}, 0, "path", ""},
 		"the cluster's own":     {[]binaries{{"a", 15}, {"b", 17}}, 15, "a", ""},
 		"the cluster's is gone": {[]binaries{{"b", 17}}, 15, "", "made by PostgreSQL 15, which is not installed"},
-		"too old":               {[]binaries{{"a", 13}}, 0, "", "PostgreSQL 13 is installed, but 15 or newer is needed"},
-		"nothing":               {nil, 0, "", "PostgreSQL 15 or newer is not installed"},
+		"too old": {[]binaries{{"a", 13}}, 0, "",
+			"PostgreSQL 13 is installed, but 15 or newer is needed"},
+		"nothing": {nil, 0, "", "PostgreSQL 15 or newer is not installed"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			got, err := choose(c.installed, c.major)
 			require.Equal(t, c.want, got.dir)
+
 			if c.err == "" {
 				require.NoError(t, err)
 				return

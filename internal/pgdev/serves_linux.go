@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 )
 
-// serves reports whether the process is a server on the cluster: PostgreSQL's working folder is its cluster.
+// serves reports whether the process is a server on the cluster. PostgreSQL's working folder is its cluster.
 func serves(pid int, cluster string) bool {
 	cwd, err := os.Readlink(fmt.Sprintf("/proc/%d/cwd", pid))
 	if err != nil {

@@ -20,8 +20,11 @@ func TestActionsShareAPattern(t *testing.T) {
 	type answer struct{ Body string }
 	for _, action := range []string{"retry", "cancel"} {
 		op := huma.Operation{OperationID: action, Method: http.MethodPost, Path: "/things/{id}:" + action}
-		Register(api, op, func(_ context.Context, in *input) (*answer, error) { return &answer{action + " " + in.ID}, nil })
+		Register(api, op, func(_ context.Context, in *input) (*answer, error) {
+			return &answer{action + " " + in.ID}, nil
+		})
 	}
+
 	tests := []struct {
 		method, path string
 		status       int
@@ -35,6 +38,7 @@ func TestActionsShareAPattern(t *testing.T) {
 		{http.MethodPost, "/things/retry", 404, "no such route"},
 		{http.MethodGet, "/things/7:retry", 405, "does not take GET"},
 	}
+
 	for _, test := range tests {
 		w := httptest.NewRecorder()
 		api.Handler().ServeHTTP(w, httptest.NewRequest(test.method, test.path, nil))

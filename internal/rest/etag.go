@@ -6,10 +6,11 @@ import (
 	"github.com/dagctl/dagctl/internal/fault"
 )
 
-// ETag quotes a version for the ETag header. It must hold no quotes.
+// ETag returns a version in quotes, for the ETag header. The version must not have quotes.
 func ETag(version string) string { return `"` + version + `"` }
 
-// CheckIfMatch refuses a write made for another state than etag, the current one. Without the header every state will do.
+// CheckIfMatch returns an error if a write was made for another state than the current one, etag. Without the header, a
+// write may change any state.
 func CheckIfMatch(ifMatch, etag string) error {
 	if ifMatch == "" || ifMatch == "*" {
 		return nil
@@ -19,6 +20,6 @@ func CheckIfMatch(ifMatch, etag string) error {
 			return nil
 		}
 	}
-	return fault.New(fault.Conflict, "%w: it is %s", ErrPreconditionFailed, etag).
+	return fault.New(fault.Conflict, "%w, which is %s", ErrPreconditionFailed, etag).
 		WithHint("read it again, then repeat the change with the new ETag")
 }

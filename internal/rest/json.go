@@ -9,8 +9,8 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 )
 
-// jsonFormat is huma's JSON, minus what encoding/json lets through and PostgreSQL does not: bytes that are no UTF-8
-// (encoding/json quietly replaces them) and the NUL character.
+// jsonFormat is huma's JSON without what encoding/json accepts and PostgreSQL does not: bytes that are not UTF-8, which
+// encoding/json replaces silently, and the NUL character.
 var jsonFormat = huma.Format{
 	Marshal: huma.DefaultJSONFormat.Marshal,
 	Unmarshal: func(data []byte, v any) error {
@@ -24,7 +24,7 @@ var jsonFormat = huma.Format{
 	},
 }
 
-// hasNUL finds the escape \u0000: one with an odd number of backslashes before its u.
+// hasNUL reports whether a text has the escape \u0000, with an odd number of backslashes before its u.
 func hasNUL(data []byte) bool {
 	escape := []byte(`u0000`)
 	for from := 0; ; {
@@ -32,6 +32,7 @@ func hasNUL(data []byte) bool {
 		if i < 0 {
 			return false
 		}
+
 		i += from
 		backslashes := 0
 		for i-1-backslashes >= 0 && data[i-1-backslashes] == '\\' {

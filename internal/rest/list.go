@@ -10,12 +10,13 @@ import (
 
 // PageInput is embedded in the input of an operation that lists.
 type PageInput struct {
-	Limit  int    `query:"limit" minimum:"1" maximum:"500" default:"100" doc:"How many to answer with at most"`
-	Cursor string `query:"cursor" maxLength:"2000" doc:"Where to go on: next_cursor of the answer before"`
+	Limit  int    `query:"limit" minimum:"1" maximum:"500" default:"100" doc:"The most items of the answer"`
+	Cursor string `query:"cursor" maxLength:"2000" doc:"next_cursor of the previous answer"`
 }
 
-// After reads the cursor into position, a pointer to the type that NewList's key returns. It reports false on the first
-// page, which starts at no position. A cursor is a position and no permission: it does not matter who made it up.
+// After reads the cursor into position, a pointer to the type that NewList's key returns. It returns false for the
+// first page, which has no cursor. A cursor is a position and grants nothing, so it does not matter if a client invents
+// one.
 func (p PageInput) After(position any) (bool, error) {
 	if p.Cursor == "" {
 		return false, nil
@@ -28,8 +29,8 @@ func (p PageInput) After(position any) (bool, error) {
 		err = json.Unmarshal(data, position)
 	}
 	if err != nil {
-		return false, fault.New(fault.Invalid, "the cursor is not one of this list's").
-			WithHint("take next_cursor of the answer before, or leave it out to start again")
+		return false, fault.New(fault.Invalid, "the cursor is not from this list").
+			WithHint("use next_cursor of the previous answer, or leave the cursor out to start again")
 	}
 	return true, nil
 }
@@ -37,11 +38,11 @@ func (p PageInput) After(position any) (bool, error) {
 // List is the answer of an operation that lists.
 type List[T any] struct {
 	Items      []T    `json:"items" nullable:"false"`
-	NextCursor string `json:"next_cursor,omitempty" doc:"There is more; pass this as cursor"`
+	NextCursor string `json:"next_cursor,omitempty" doc:"If there are more items: the cursor of the next page"`
 }
 
-// NewList shapes up to limit+1 rows, which is what the query must have asked for, into an answer of at most limit: the
-// extra row only shows that there is more. key is the position of a row in the list's order.
+// NewList returns an answer of at most limit rows. The query must have asked for limit+1 rows: the extra row only shows
+// that there are more. key returns the position of a row in the list's order.
 func NewList[T any](rows []T, limit int, key func(T) any) (List[T], error) {
 	if len(rows) <= limit {
 		if rows == nil {
@@ -54,7 +55,7 @@ func NewList[T any](rows []T, limit int, key func(T) any) (List[T], error) {
 	return List[T]{Items: rows, NextCursor: next}, err
 }
 
-// Cursor is a position as PageInput.After reads it.
+// Cursor encodes a position for PageInput.After.
 func Cursor(position any) (string, error) {
 	text, err := json.Marshal(position)
 	if err != nil {

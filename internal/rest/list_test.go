@@ -22,6 +22,7 @@ func TestPagesMeetWithoutGapOrOverlap(t *testing.T) {
 			list, err := NewList(rows, limit, func(n int) any { return n })
 			require.NoError(t, err)
 			require.LessOrEqual(t, len(list.Items), limit)
+
 			got = append(got, list.Items...)
 			if list.NextCursor == "" {
 				break
@@ -49,7 +50,8 @@ func TestIfMatch(t *testing.T) {
 	for _, tc := range []struct {
 		header string
 		ok     bool
-	}{{"", true}, {"*", true}, {`"v2"`, true}, {`"v1", "v2"`, true}, {`"v1"`, false}, {`W/"v2"`, false}, {`v2`, false}} {
+	}{{"", true}, {"*", true}, {`"v2"`, true}, {`"v1", "v2"`, true}, {`"v1"`, false}, {`W/"v2"`, false}, {`v2`,
+		false}} {
 		err := CheckIfMatch(tc.header, ETag("v2"))
 		require.Equal(t, tc.ok, err == nil, tc.header)
 	}
@@ -80,7 +82,7 @@ func TestLimiter(t *testing.T) {
 	}
 }
 
-func TestLimiterForgetsTheIdle(t *testing.T) {
+func TestLimiterForgetsIdleCallers(t *testing.T) {
 	t.Parallel()
 	limiter, err := NewLimiter(1, 1)
 	require.NoError(t, err)

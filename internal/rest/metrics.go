@@ -28,6 +28,7 @@ func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
 			Name: "dagctl_http_requests_in_flight", Help: "HTTP requests being answered.",
 		}),
 	}
+
 	if registerer == nil {
 		return m, nil
 	}
@@ -39,7 +40,7 @@ func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
 	return m, nil
 }
 
-// done labels by route, never by path: paths are without number.
+// done labels metrics by route and never by path, because the number of paths is unbounded.
 func (m *metrics) done(r *http.Request, status int, took time.Duration) {
 	route := r.Pattern
 	if route == "" {

@@ -19,13 +19,13 @@ const RequestIDHeader = "X-Request-Id"
 
 type requestIDKey struct{}
 
-// RequestID is the id of the request that ctx belongs to.
+// RequestID returns the id of the request that ctx belongs to.
 func RequestID(ctx context.Context) string {
 	id, _ := ctx.Value(requestIDKey{}).(string)
 	return id
 }
 
-// goodRequestID is what is taken from a client: nothing that could forge a line of a log or a header.
+// goodRequestID matches ids that a client may choose: they cannot forge a line of a log or a header.
 var goodRequestID = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
 
 func (a *API) withRequestID(next http.Handler) http.Handler {
@@ -39,8 +39,8 @@ func (a *API) withRequestID(next http.Handler) http.Handler {
 	})
 }
 
-// observe counts and times a request, and logs it at debug. The mux leaves the matched pattern in r, so nothing
-// between here and the mux may replace r. Queries are not logged: they may hold a sign-in token.
+// observe counts and times requests and logs them at debug level. The mux stores the matched pattern in r, so nothing
+// between observe and the mux may replace r. Queries are not logged, because they may hold a sign-in token.
 func (a *API) observe(m *metrics, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		start := time.Now()
@@ -59,7 +59,7 @@ func (a *API) observe(m *metrics, next http.Handler) http.Handler {
 	})
 }
 
-// answer remembers what was answered. Unwrap gives http.ResponseController the connection's own abilities.
+// answer records the status and size of an answer. Unwrap gives http.ResponseController access to the connection.
 type answer struct {
 	http.ResponseWriter
 	status int
@@ -94,11 +94,12 @@ func (a *API) recoverPanics(next http.Handler) http.Handler {
 			if v == http.ErrAbortHandler {
 				panic(v)
 			}
+
 			a.log.LogAttrs(r.Context(), slog.LevelError, "request panicked",
 				slog.String("request_id", RequestID(r.Context())), slog.String("route", r.Pattern),
 				slog.Any("panic", v), slog.String("stack", string(debug.Stack())))
 			if answered, ok := w.(*answer); ok && answered.status != 0 {
-				panic(http.ErrAbortHandler) // half an answer must not look like a whole one
+				panic(http.ErrAbortHandler) // half an answer must not look complete
 			}
 			p := &Problem{Status: http.StatusInternalServerError}
 			p.Detail, p.Hint = unclassified()
@@ -108,7 +109,7 @@ func (a *API) recoverPanics(next http.Handler) http.Handler {
 	})
 }
 
-// securityHeaders sets the strictest policy; pages loosen theirs with PagePolicy.
+// securityHeaders sets the strictest policy. Pages relax it with PagePolicy.
 func securityHeaders(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
@@ -127,10 +128,11 @@ func securityHeaders(next http.Handler) http.Handler {
 }
 
 // PagePolicy is the Content-Security-Policy of HTML pages: their own files, no inline script, no other host.
-const PagePolicy = "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+const PagePolicy = "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; form-action " +
+	"'self'; frame-ancestors 'none'"
 
-// refuseMalformed turns away text that PostgreSQL could not hold, in the path, the query or a header; jsonFormat does
-// it for bodies. Otherwise each would surface as a failed statement somewhere deep.
+// refuseMalformed refuses requests whose path, query or headers have text that PostgreSQL cannot store; jsonFormat does
+// so for bodies. Otherwise such text would surface as a failed statement much later.
 func (a *API) refuseMalformed(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		where := ""
@@ -145,13 +147,15 @@ func (a *API) refuseMalformed(next http.Handler) http.Handler {
 				}
 			}
 		}
+
 		if where != "" {
-			WriteProblem(w, r, &Problem{Status: http.StatusBadRequest, Detail: "the request's " + where + " is not valid UTF-8 text"})
+			WriteProblem(w, r, &Problem{Status: http.StatusBadRequest,
+				Detail: "the request's " + where + " is not valid UTF-8 text"})
 			return
 		}
 		next.ServeHTTP(w, r)
 	})
 }
 
-// storable reports whether PostgreSQL's text type takes s.
+// storable reports whether PostgreSQL's text type can store s.
 func storable(s string) bool { return utf8.ValidString(s) && !strings.ContainsRune(s, 0) }

@@ -16,35 +16,36 @@ import (
 	"github.com/dagctl/dagctl/internal/pg"
 )
 
-// Problem is what every error looks like over HTTP (application/problem+json, RFC 9457).
+// Problem is the form of every error over HTTP (application/problem+json, RFC 9457).
 type Problem struct {
 	Title     string          `json:"title" doc:"What the status means"`
 	Status    int             `json:"status" doc:"HTTP status"`
-	Kind      string          `json:"kind" doc:"What sort of error this is" example:"not_found"`
+	Kind      string          `json:"kind" doc:"The kind of error" example:"not_found"`
 	Detail    string          `json:"detail" doc:"What went wrong, and where"`
 	Hint      string          `json:"hint,omitempty" doc:"What to do next"`
-	RequestID string          `json:"request_id,omitempty" doc:"Quote this when asking for help"`
-	Errors    []fault.Problem `json:"errors,omitempty" doc:"Every single thing wrong with the input"`
+	RequestID string          `json:"request_id,omitempty" doc:"Quote it when you ask for help"`
+	Errors    []fault.Problem `json:"errors,omitempty" doc:"Everything that is wrong with the input"`
 
-	header http.Header // of the answer, beside it
+	header http.Header // additional headers of the answer
 }
 
 func (p *Problem) Error() string           { return p.Detail }
 func (p *Problem) GetStatus() int          { return p.Status }
 func (p *Problem) GetHeaders() http.Header { return p.header }
 
-// ContentType is how huma asks for the media type of an error.
+// ContentType returns the media type of an error, for huma.
 func (p *Problem) ContentType(string) string { return "application/problem+json" }
 
-// Fault turns a problem that a client received back into the error it was made from.
+// Fault converts a problem that a client received back to an error.
 func (p *Problem) Fault() *fault.Error {
 	return &fault.Error{Kind: kindOf(p.Status), Message: p.Detail, Hint: p.Hint, Problems: p.Errors}
 }
 
-// ErrPreconditionFailed is for a write whose If-Match names a state that is gone: 412 where a conflict is otherwise 409.
+// ErrPreconditionFailed is the error of a write whose If-Match names a former state. Its status is 412; that of other
+// conflicts is 409.
 var ErrPreconditionFailed = errors.New("the state named in If-Match is not the current one")
 
-// statuses maps the kinds of faults to HTTP. A kind's name does for its wire form.
+// statuses maps the kinds of faults to HTTP statuses. Over the wire, a kind is its name.
 var statuses = [...]int{
 	fault.Internal:        http.StatusInternalServerError,
 	fault.Invalid:         http.StatusUnprocessableEntity,
@@ -57,13 +58,14 @@ var statuses = [...]int{
 	fault.Unavailable:     http.StatusServiceUnavailable,
 }
 
-// kindOf is the way back, for statuses of huma's and net/http's own making too.
+// kindOf returns the kind for a status, including those that huma and net/http set themselves.
 func kindOf(status int) fault.Kind {
 	for kind, s := range statuses {
 		if s == status {
 			return fault.Kind(kind)
 		}
 	}
+
 	switch {
 	case status == http.StatusMethodNotAllowed:
 		return fault.NotFound
@@ -77,7 +79,7 @@ func kindOf(status int) fault.Kind {
 	return fault.Internal
 }
 
-// ProblemOf is the one place where an error becomes HTTP. An error that nobody classified says nothing of itself.
+// ProblemOf converts an error to HTTP; nothing else does. The answer to an unclassified error reveals nothing about it.
 func ProblemOf(err error) *Problem {
 	var p *Problem
 	if errors.As(err, &p) {
@@ -92,15 +94,18 @@ func ProblemOf(err error) *Problem {
 			p.Status = http.StatusPreconditionFailed
 		}
 	case errors.As(err, &tooLarge):
-		p.Status, p.Detail = http.StatusRequestEntityTooLarge, "the request's body is larger than "+strconv.FormatInt(tooLarge.Limit, 10)+" bytes"
+		p.Status, p.Detail = http.StatusRequestEntityTooLarge,
+			"the request's body is larger than "+strconv.FormatInt(tooLarge.Limit, 10)+" bytes"
 	case errors.Is(err, context.DeadlineExceeded):
-		p.Status, p.Detail, p.Hint = http.StatusServiceUnavailable, "the request took too long", "try again, or ask for less at once"
+		p.Status, p.Detail, p.Hint = http.StatusServiceUnavailable, "the request took too long",
+			"try again, or ask for less at once"
 	case pg.Away(err):
-		p.Status, p.Detail, p.Hint = http.StatusServiceUnavailable, "something that the server needs does not answer",
-			"try again in a moment; what has an idempotency key is not done twice"
+		p.Status, p.Detail, p.Hint = http.StatusServiceUnavailable, "a service that the server needs does not respond",
+			"try again in a moment; a request with an idempotency key takes effect only once"
 	default:
 		p.Detail, p.Hint = unclassified()
 	}
+
 	var wait *retryError
 	if errors.As(err, &wait) {
 		seconds := max(1, int64((wait.after+time.Second-1)/time.Second))
@@ -109,12 +114,12 @@ func ProblemOf(err error) *Problem {
 	return p
 }
 
-// unclassified is all that is told of an error nobody classified.
+// unclassified returns the detail and the hint for errors that are not classified.
 func unclassified() (detail, hint string) {
-	return "something went wrong on the server", "the server's log says more under this request id"
+	return "something went wrong on the server", "the server's log has details under this request id"
 }
 
-// RetryAfter makes the answer to err say when to try again.
+// RetryAfter returns err with a Retry-After header for its answer.
 func RetryAfter(err error, d time.Duration) error { return &retryError{err, d} }
 
 type retryError struct {
@@ -124,24 +129,26 @@ type retryError struct {
 
 func (e *retryError) Unwrap() error { return e.error }
 
-// problem is ProblemOf, and logs what is the server's own fault.
+// problem returns the problem of an error, and logs the error if it is the server's fault.
 func (a *API) problem(ctx context.Context, err error) *Problem {
 	p := ProblemOf(err).in(ctx)
 	switch {
 	case clientGone(ctx, err):
 		a.log.LogAttrs(ctx, slog.LevelDebug, "client gone", slog.String("request_id", p.RequestID))
 	case p.Status == http.StatusInternalServerError:
-		a.log.LogAttrs(ctx, slog.LevelError, "request failed", slog.String("request_id", p.RequestID), slog.Any("error", err))
+		a.log.LogAttrs(ctx, slog.LevelError, "request failed", slog.String("request_id", p.RequestID),
+			slog.Any("error", err))
 	case pg.Away(err):
-		a.log.LogAttrs(ctx, slog.LevelWarn, "request could not be served", slog.String("request_id", p.RequestID), slog.Any("error", err))
+		a.log.LogAttrs(ctx, slog.LevelWarn, "request could not be served",
+			slog.String("request_id", p.RequestID), slog.Any("error", err))
 	}
 	return p
 }
 
-// Problem says what an error is to the caller, and logs it when it is the server's own fault.
+// Problem returns the problem that answers an error, and logs the error if it is the server's fault.
 func (a *API) Problem(r *http.Request, err error) *Problem { return a.problem(r.Context(), err) }
 
-// WriteError answers a plain route's request with an error.
+// WriteError answers a request to a plain route with an error.
 func (a *API) WriteError(w http.ResponseWriter, r *http.Request, err error) {
 	WriteProblem(w, r, a.Problem(r, err))
 }
@@ -156,10 +163,10 @@ func WriteProblem(w http.ResponseWriter, r *http.Request, p *Problem) {
 	w.WriteHeader(p.Status)
 	enc := json.NewEncoder(w)
 	enc.SetEscapeHTML(false)
-	_ = enc.Encode(p) // the client may be gone; there is nobody else to tell
+	_ = enc.Encode(p) // an error means that the client is gone
 }
 
-// in completes a copy of p with what follows from its status and the request.
+// in returns a copy of p, completed with what follows from its status and the request.
 func (p *Problem) in(ctx context.Context) *Problem {
 	c := *p
 	c.Title = http.StatusText(c.Status)
@@ -168,8 +175,8 @@ func (p *Problem) in(ctx context.Context) *Problem {
 	return &c
 }
 
-// useProblems makes huma's own errors (validation, bodies, content types) Problems, in answers and in the OpenAPI
-// document. huma offers this as two package variables and nothing else.
+// useProblems makes huma use Problems for its own errors (validation, bodies, content types), in answers and in the
+// OpenAPI document. huma has only two package variables for that.
 var useProblems = sync.OnceFunc(func() {
 	huma.NewError = func(status int, msg string, errs ...error) huma.StatusError {
 		return newProblem(context.Background(), status, msg, errs)
@@ -189,13 +196,14 @@ func newProblem(ctx context.Context, status int, msg string, errs []error) *Prob
 		case errors.As(err, &tooLarge):
 			return ProblemOf(err).in(ctx)
 		case errors.As(err, &detailed):
-			// The value itself is not repeated: it may be a secret.
+			// The value is not repeated, because it may be a secret.
 			d := detailed.ErrorDetail()
 			p.Errors = append(p.Errors, fault.Problem{Location: d.Location, Message: d.Message})
 		case status < 500:
 			p.Errors = append(p.Errors, fault.Problem{Message: err.Error()})
 		}
 	}
+
 	if len(p.Errors) == 1 && msg == "validation failed" {
 		p.Detail = "the request is not valid: " + p.Errors[0].Message
 	}

@@ -10,10 +10,10 @@ import (
 	"github.com/dagctl/dagctl/internal/fault"
 )
 
-// maxBuckets bounds a Limiter's memory; beyond it the buckets that are full again are dropped.
+// maxBuckets bounds a Limiter's memory. Beyond it, buckets that are full again are dropped.
 const maxBuckets = 10_000
 
-// Limiter gives every caller a token bucket of its own. It counts within this process only: it is there to stop one
+// Limiter gives every caller a token bucket of its own. It counts only within this process: its purpose is to stop a
 // runaway client, not to bill.
 type Limiter struct {
 	perSecond rate.Limit
@@ -23,15 +23,15 @@ type Limiter struct {
 	buckets map[string]*rate.Limiter
 }
 
-// NewLimiter allows each caller perSecond requests on average and burst at once.
+// NewLimiter returns a Limiter that allows each caller perSecond requests on average and burst at once.
 func NewLimiter(perSecond float64, burst int) (*Limiter, error) {
 	if perSecond <= 0 || burst < 1 {
-		return nil, fmt.Errorf("new limiter: %g per second with a burst of %d lets nothing through", perSecond, burst)
+		return nil, fmt.Errorf("new limiter: %g per second with a burst of %d allows no request", perSecond, burst)
 	}
 	return &Limiter{perSecond: rate.Limit(perSecond), burst: burst, buckets: map[string]*rate.Limiter{}}, nil
 }
 
-// Take takes one token from the caller's bucket, or says when there will be one. A nil Limiter has no limit.
+// Take takes one token from the caller's bucket, or returns an error with the time to wait. A nil Limiter has no limit.
 func (l *Limiter) Take(caller string, now time.Time) error {
 	if l == nil {
 		return nil
@@ -60,7 +60,7 @@ func (l *Limiter) bucket(caller string, now time.Time) *rate.Limiter {
 	return b
 }
 
-// dropFull forgets buckets that say no more than a new one would.
+// dropFull drops full buckets, which are the same as new ones.
 func (l *Limiter) dropFull(now time.Time) {
 	for caller, b := range l.buckets {
 		if b.TokensAt(now) >= float64(l.burst) {

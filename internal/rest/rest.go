@@ -1,9 +1,9 @@
-// Package rest is the glue between net/http, huma and the errors of package fault. It knows nothing of who calls:
-// package authz puts every route behind a rule and registers it here.
+// Package rest connects net/http, huma and the errors of package fault. It does not know callers: package authz gives
+// every route a rule and registers it here.
 //
-// Vocabulary: an API is a set of routes on one mux with one OpenAPI document; an operation is a route that takes and
-// answers JSON and is in that document; a plain route (pages, metrics, streams) is not; a Problem is the one shape of
-// every error, RFC 9457's problem+json. It owns no tables.
+// Vocabulary: an API is a set of routes on one mux with one OpenAPI document. An operation is a route in that document,
+// which reads and writes JSON. A plain route (pages, metrics, streams) is not in it. A Problem is the form of every
+// error, RFC 9457's problem+json. It owns no tables.
 package rest
 
 import (
@@ -30,16 +30,16 @@ import (
 	"github.com/dagctl/dagctl/internal/fault"
 )
 
-// Limits of a request that neither the Config nor the operation sets otherwise.
+// Limits of a request, unless the Config or the operation sets others.
 const (
 	DefaultTimeout  = 30 * time.Second
 	DefaultMaxBody  = 1 << 20 // bytes
 	bodyReadTimeout = 30 * time.Second
-	// grace is how long past its timeout a request's connection may still be busy with it.
+	// grace is how long after its timeout a request may still occupy its connection.
 	grace = 30 * time.Second
 )
 
-// Config says how an API is built. The zero value is usable.
+// Config has the settings of an API. The zero value is usable.
 type Config struct {
 	Version string                // of dagctl, shown in the OpenAPI document
 	Timeout time.Duration         // of one request; DefaultTimeout when zero
@@ -55,7 +55,7 @@ type API struct {
 	log     *slog.Logger
 	timeout time.Duration
 
-	document func() (openAPI, error) // encoded at its first reading, when every route is registered
+	document func() (openAPI, error) // encoded at the first request, when every route is registered
 }
 
 type openAPI struct {
@@ -63,7 +63,7 @@ type openAPI struct {
 	etag string
 }
 
-// New builds an API without routes.
+// New returns an API without routes.
 func New(cfg Config) (*API, error) {
 	if cfg.Timeout < 0 {
 		return nil, fmt.Errorf("new API: timeout %s is negative", cfg.Timeout)
@@ -74,16 +74,17 @@ func New(cfg Config) (*API, error) {
 		log:     cmp.Or(cfg.Logger, slog.Default()),
 		timeout: cmp.Or(cfg.Timeout, DefaultTimeout),
 	}
+
 	hc := huma.DefaultConfig("dagctl", cmp.Or(cfg.Version, "dev"))
 	hc.DocsPath = ""    // huma's page loads its scripts from another host
-	hc.OpenAPIPath = "" // ServeOpenAPI: that route declares its rule like any other
+	hc.OpenAPIPath = "" // ServeOpenAPI serves it, on a route with a rule
 	hc.SchemasPath = ""
 	hc.CreateHooks = nil // no $schema links in answers: their URL would come from the Host header
 	hc.Components.Schemas = huma.NewMapRegistry("#/components/schemas/", schemaName)
 	hc.Formats = map[string]huma.Format{"application/json": jsonFormat, "json": jsonFormat}
 	a.huma = humago.New(&actionMux{a.mux, map[string]map[string]http.HandlerFunc{}}, hc)
 	a.document = sync.OnceValues(func() (openAPI, error) {
-		// net/http's wildcard for the rest of a path is none of OpenAPI's.
+		// OpenAPI has no wildcard for the rest of a path.
 		paths := a.huma.OpenAPI().Paths
 		for path, item := range paths {
 			if plain := strings.ReplaceAll(path, "...}", "}"); plain != path {
@@ -91,6 +92,7 @@ func New(cfg Config) (*API, error) {
 				paths[plain] = item
 			}
 		}
+
 		doc, err := json.Marshal(a.huma.OpenAPI())
 		if err != nil {
 			return openAPI{}, fmt.Errorf("encode OpenAPI document: %w", err)
@@ -105,8 +107,8 @@ func New(cfg Config) (*API, error) {
 	return a, nil
 }
 
-// schemaName names a type in the OpenAPI document. Packages do not count there, but for the words of the worker protocol,
-// and two types are a Problem.
+// schemaName returns the name of a type in the OpenAPI document. It leaves out the package, except for types of the
+// worker protocol and for one of the two types named Problem.
 func schemaName(t reflect.Type, hint string) string {
 	named := t
 	for named.Kind() == reflect.Pointer || named.Kind() == reflect.Slice {
@@ -121,19 +123,19 @@ func schemaName(t reflect.Type, hint string) string {
 	return huma.DefaultSchemaNamer(t, hint)
 }
 
-// Handler serves every route registered so far and later.
+// Handler returns a handler of every route, including those registered later.
 func (a *API) Handler() http.Handler {
 	return a.HandlerOf(func(string) bool { return true })
 }
 
-// HandlerOf serves the routes whose pattern, as net/http has it, is chosen. The others are as absent as those that were
-// never registered.
+// HandlerOf returns a handler of the routes whose net/http pattern is chosen. It answers requests to others as if they
+// were not registered.
 func (a *API) HandlerOf(chosen func(pattern string) bool) http.Handler {
 	route := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { a.route(w, r, chosen) })
 	return a.withRequestID(a.observe(a.metrics, a.recoverPanics(securityHeaders(a.refuseMalformed(route)))))
 }
 
-// OpenAPI is the document that operations add themselves to. It may be changed until it is first served.
+// OpenAPI returns the document to which operations are added. It may be changed until it is first served.
 func (a *API) OpenAPI() *huma.OpenAPI { return a.huma.OpenAPI() }
 
 // ServeOpenAPI answers with the OpenAPI document.
@@ -153,8 +155,8 @@ func (a *API) ServeOpenAPI(w http.ResponseWriter, r *http.Request) error {
 	return err
 }
 
-// Register adds an operation. The body is limited to DefaultMaxBody and the handler to the API's timeout unless the
-// operation says otherwise (MaxBodyBytes, WithTimeout). Its errors become Problems.
+// Register adds an operation. The body is limited to DefaultMaxBody and the handler to the API's timeout, unless the
+// operation sets other limits (MaxBodyBytes, WithTimeout). Its errors become Problems.
 func Register[I, O any](a *API, op huma.Operation, fn func(context.Context, *I) (*O, error)) {
 	timeout := a.timeout
 	if d, ok := op.Metadata[timeoutKey].(time.Duration); ok {
@@ -166,6 +168,7 @@ func Register[I, O any](a *API, op huma.Operation, fn func(context.Context, *I) 
 	if op.MaxBodyBytes == 0 {
 		op.MaxBodyBytes = DefaultMaxBody
 	}
+
 	op.Middlewares = append(huma.Middlewares{func(hc huma.Context, next func(huma.Context)) {
 		_, w := humago.Unwrap(hc)
 		ctx, cancel := limitTime(hc.Context(), w, timeout)
@@ -181,8 +184,8 @@ func Register[I, O any](a *API, op huma.Operation, fn func(context.Context, *I) 
 	})
 }
 
-// RegisterRaw adds an operation whose body or answer is a stream. fn reads r.Body, of which there are at most maxBody
-// bytes, and writes its own answer and errors. The operation itself describes parameters, body and responses.
+// RegisterRaw adds an operation whose body or answer is a stream. fn reads at most maxBody bytes of r.Body and writes
+// the answer and errors itself. The operation describes its own parameters, body and responses.
 func RegisterRaw(a *API, op huma.Operation, maxBody int64, fn http.HandlerFunc) {
 	timeout := a.timeout
 	if d, ok := op.Metadata[timeoutKey].(time.Duration); ok {
@@ -191,7 +194,8 @@ func RegisterRaw(a *API, op huma.Operation, maxBody int64, fn http.HandlerFunc) 
 	responses := map[string]*huma.Response{"200": {Description: http.StatusText(http.StatusOK)}}
 	maps.Copy(responses, op.Responses)
 	problem := a.huma.OpenAPI().Components.Schemas.Schema(reflect.TypeFor[Problem](), true, "")
-	responses["default"] = &huma.Response{Description: "Error", Content: map[string]*huma.MediaType{"application/problem+json": {Schema: problem}}}
+	responses["default"] = &huma.Response{Description: "Error",
+		Content: map[string]*huma.MediaType{"application/problem+json": {Schema: problem}}}
 	op.Responses = responses
 	a.huma.OpenAPI().AddOperation(&op)
 	a.handle(op.Method+" "+op.Path, timeout, maxBody, fn)
@@ -253,12 +257,14 @@ func (a *API) route(w http.ResponseWriter, r *http.Request, chosen func(pattern 
 	}
 	refusal := refusal{header: http.Header{}}
 	if pattern == "" && a.takesAnother(r, chosen) {
-		a.mux.ServeHTTP(&refusal, r) // another method: its answer says which
+		a.mux.ServeHTTP(&refusal, r) // another method: the answer lists those allowed
 	}
+
 	if allow := refusal.header.Get("Allow"); allow != "" {
 		w.Header().Set("Allow", allow)
 	}
-	p := &Problem{Status: cmp.Or(refusal.status, http.StatusNotFound), Detail: fmt.Sprintf("%s %s: there is no such route", r.Method, r.URL.Path)}
+	p := &Problem{Status: cmp.Or(refusal.status, http.StatusNotFound),
+		Detail: fmt.Sprintf("%s %s: there is no such route", r.Method, r.URL.Path)}
 	if p.Status == http.StatusMethodNotAllowed {
 		p.Detail = fmt.Sprintf("%s does not take %s", r.URL.Path, r.Method)
 	}
@@ -267,7 +273,8 @@ func (a *API) route(w http.ResponseWriter, r *http.Request, chosen func(pattern 
 
 // takesAnother reports whether a chosen route has r's path with another method.
 func (a *API) takesAnother(r *http.Request, chosen func(pattern string) bool) bool {
-	for _, method := range []string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete} {
+	for _, method := range []string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch,
+		http.MethodDelete} {
 		other := &http.Request{Method: method, URL: r.URL, Host: r.Host}
 		if _, pattern := a.mux.Handler(other); pattern != "" && chosen(pattern) {
 			return true

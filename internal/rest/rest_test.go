@@ -97,25 +97,32 @@ func TestErrorsBecomeProblems(t *testing.T) {
 	}{
 		{"invalid", &fault.Error{Kind: fault.Invalid, Message: "2 faults", Problems: problems},
 			Problem{Status: 422, Kind: "invalid", Detail: "2 faults", Errors: problems}},
-		{"unauthenticated", fault.New(fault.Unauthenticated, "who?"), Problem{Status: 401, Kind: "unauthenticated", Detail: "who?"}},
+		{"unauthenticated", fault.New(fault.Unauthenticated, "who?"),
+			Problem{Status: 401, Kind: "unauthenticated", Detail: "who?"}},
 		{"forbidden", fault.New(fault.Forbidden, "no"), Problem{Status: 403, Kind: "forbidden", Detail: "no"}},
 		{"not found", fault.New(fault.NotFound, "no DAG %q", "x").WithHint("dagctl status"),
 			Problem{Status: 404, Kind: "not_found", Detail: `no DAG "x"`, Hint: "dagctl status"}},
-		{"conflict, wrapped", fmt.Errorf("deploy x: %w", fault.New(fault.Conflict, "moved on")), Problem{Status: 409, Kind: "conflict", Detail: "moved on"}},
+		{"conflict, wrapped", fmt.Errorf("deploy x: %w", fault.New(fault.Conflict, "moved on")),
+			Problem{Status: 409, Kind: "conflict", Detail: "moved on"}},
 		{"stale If-Match", CheckIfMatch(`"1"`, `"2"`), Problem{Status: 412, Kind: "conflict",
-			Detail: `the state named in If-Match is not the current one: it is "2"`, Hint: "read it again, then repeat the change with the new ETag"}},
+			Detail: `the state named in If-Match is not the current one, which is "2"`,
+			Hint:   "read it again, then repeat the change with the new ETag"}},
 		{"too large", fault.New(fault.TooLarge, "big"), Problem{Status: 413, Kind: "too_large", Detail: "big"}},
 		{"too many", fault.New(fault.TooMany, "slow"), Problem{Status: 429, Kind: "too_many", Detail: "slow"}},
-		{"unavailable", fault.New(fault.Unavailable, "later"), Problem{Status: 503, Kind: "unavailable", Detail: "later"}},
+		{"unavailable", fault.New(fault.Unavailable, "later"),
+			Problem{Status: 503, Kind: "unavailable", Detail: "later"}},
 		{"timeout", fmt.Errorf("query: %w", context.DeadlineExceeded),
-			Problem{Status: 503, Kind: "unavailable", Detail: "the request took too long", Hint: "try again, or ask for less at once"}},
+			Problem{Status: 503, Kind: "unavailable", Detail: "the request took too long",
+				Hint: "try again, or ask for less at once"}},
 		{"the database went away", fmt.Errorf("look up token of hunter2: %w", io.ErrUnexpectedEOF),
-			Problem{Status: 503, Kind: "unavailable", Detail: "something that the server needs does not answer",
-				Hint: "try again in a moment; what has an idempotency key is not done twice"}},
+			Problem{Status: 503, Kind: "unavailable", Detail: "a service that the server needs does not respond",
+				Hint: "try again in a moment; a request with an idempotency key takes effect only once"}},
 		{"unclassified", errors.New(`password "hunter2" rejected by db-7`),
-			Problem{Status: 500, Kind: "internal", Detail: "something went wrong on the server", Hint: "the server's log says more under this request id"}},
+			Problem{Status: 500, Kind: "internal", Detail: "something went wrong on the server",
+				Hint: "the server's log has details under this request id"}},
 		{"internal by name", fault.New(fault.Internal, "hunter2"),
-			Problem{Status: 500, Kind: "internal", Detail: "something went wrong on the server", Hint: "the server's log says more under this request id"}},
+			Problem{Status: 500, Kind: "internal", Detail: "something went wrong on the server",
+				Hint: "the server's log has details under this request id"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
@@ -124,12 +131,15 @@ func TestErrorsBecomeProblems(t *testing.T) {
 			got := problemIn(t, send(api, "POST", "/item", `{"name":"ab","count":1}`, RequestIDHeader, "r-1"))
 			tc.want.Title, tc.want.RequestID = http.StatusText(tc.want.Status), "r-1"
 			require.Equal(t, tc.want, got)
-			require.Equal(t, tc.want.Status == 500, strings.Contains(lines.String(), "request failed"), "only the server's own faults are logged: %s", lines)
+			require.Equal(t, tc.want.Status == 500, strings.Contains(lines.String(), "request failed"),
+				"only the server's own faults are logged: %s", lines)
+
 			if tc.want.Status == 500 {
 				require.Equal(t, 1, strings.Count(lines.String(), "hunter2"), "logged once, in full")
 				require.Contains(t, lines.String(), "request_id=r-1")
 			}
-			if tc.want.Status != 412 { // HTTP tells two conflicts apart, the kind does not
+
+			if tc.want.Status != 412 { // HTTP distinguishes two conflicts, the kind does not
 				require.Equal(t, fault.KindOf(ProblemOf(tc.err).Fault()), got.Fault().Kind)
 			}
 		})
@@ -148,14 +158,17 @@ func TestHostileBodies(t *testing.T) {
 		{"good", `{"name":"ab","count":1}`, 200, nil},
 		{"none", ``, 400, nil},
 		{"no JSON", `{"name":`, 400, []fault.Problem{{Location: "body", Message: "unexpected end of JSON input"}}},
-		{"two documents", `{"name":"ab","count":1}{}`, 400, []fault.Problem{{Location: "body", Message: "invalid character '{' after top-level value"}}},
+		{"two documents", `{"name":"ab","count":1}{}`,
+			400, []fault.Problem{{Location: "body", Message: "invalid character '{' after top-level value"}}},
 		{"every fault at once", `{"name":"a","count":0,"more":true}`, 422, []fault.Problem{
 			{Location: "body.name", Message: "expected length >= 2"},
 			{Location: "body.count", Message: "expected number >= 1"},
 			{Location: "body.more", Message: "unexpected property"}}},
 		{"wrong type", `{"name":["secret"],"count":1}`, 422, nil},
-		{"not UTF-8", "{\"name\":\"a\xff\",\"count\":1}", 400, []fault.Problem{{Location: "body", Message: "the body is not valid UTF-8"}}},
-		{"NUL", `{"name":"a\u0000b","count":1}`, 400, []fault.Problem{{Location: "body", Message: "the body holds the character U+0000, which no text may"}}},
+		{"not UTF-8", "{\"name\":\"a\xff\",\"count\":1}",
+			400, []fault.Problem{{Location: "body", Message: "the body is not valid UTF-8"}}},
+		{"NUL", `{"name":"a\u0000b","count":1}`, 400,
+			[]fault.Problem{{Location: "body", Message: "the body holds the character U+0000, which no text may"}}},
 		{"a backslash and u0000", `{"name":"a\\u0000b","count":1}`, 200, nil},
 		{"too deep", strings.Repeat("[", 20_000) + strings.Repeat("]", 20_000), 400, nil},
 		{"too large", `{"name":"` + strings.Repeat("x", DefaultMaxBody) + `","count":1}`, 413, nil},
@@ -163,10 +176,12 @@ func TestHostileBodies(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			w := send(api, "POST", "/item", tc.body, "Content-Type", "application/json")
 			require.Equal(t, tc.status, w.Code, w.Body.String())
+
 			if tc.status == 200 {
 				return
 			}
 			require.NotContains(t, w.Body.String(), "secret", "values are not echoed")
+
 			p := problemIn(t, w)
 			if tc.errors != nil {
 				require.ElementsMatch(t, tc.errors, p.Errors)
@@ -192,7 +207,7 @@ func TestMaxBodyOfAnOperation(t *testing.T) {
 	require.Equal(t, "too_large", problemIn(t, w).Kind)
 }
 
-func TestHostileLines(t *testing.T) {
+func TestHostileRequestLines(t *testing.T) {
 	t.Parallel()
 	api, lines := newTestAPI(t, Config{})
 	type input struct {
@@ -200,6 +215,7 @@ func TestHostileLines(t *testing.T) {
 		Limit int    `query:"limit" minimum:"1"`
 		Match string `header:"If-Match"`
 	}
+
 	Register(api, huma.Operation{OperationID: "get", Method: "GET", Path: "/things/{name}"},
 		func(context.Context, *input) (*struct{}, error) { return nil, nil })
 	for _, tc := range []struct {
@@ -222,6 +238,7 @@ func TestHostileLines(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			w := send(api, tc.method, tc.path, "", tc.header...)
 			require.Equal(t, tc.status, w.Code, w.Body.String())
+
 			if tc.status != 204 {
 				problemIn(t, w)
 			}
@@ -240,7 +257,8 @@ func TestRequestIDs(t *testing.T) {
 		require.Equal(t, good, send(api, "GET", "/", "", RequestIDHeader, good).Header().Get(RequestIDHeader))
 	}
 	seen := map[string]bool{}
-	for _, bad := range []string{"", "a b", "a\r\nSet-Cookie: x=1", "a\nb", "é", `"`, "<script>", strings.Repeat("a", 65)} {
+	for _, bad := range []string{"", "a b", "a\r\nSet-Cookie: x=1", "a\nb", "é", `"`, "<script>",
+		strings.Repeat("a", 65)} {
 		w := send(api, "GET", "/", "", RequestIDHeader, bad)
 		id := w.Header().Get(RequestIDHeader)
 		require.Regexp(t, `^[0-9a-f-]{36}$`, id)
@@ -263,7 +281,9 @@ func TestPanics(t *testing.T) {
 	require.NotContains(t, w.Body.String(), "hunter2")
 	require.Equal(t, 500, problemIn(t, w).Status)
 	require.Equal(t, 1, strings.Count(lines.String(), "panic=hunter2"))
-	require.PanicsWithValue(t, http.ErrAbortHandler, func() { send(api, "GET", "/half", "") }, "half an answer breaks the connection")
+	require.PanicsWithValue(t, http.ErrAbortHandler, func() {
+		send(api, "GET", "/half", "")
+	}, "half an answer breaks the connection")
 }
 
 func TestTimeouts(t *testing.T) {
@@ -297,6 +317,7 @@ func TestOpenAPIDocument(t *testing.T) {
 	})
 	w := send(api, "GET", "/openapi.json", "")
 	require.Equal(t, "application/openapi+json", w.Header().Get("Content-Type"))
+
 	var doc struct {
 		OpenAPI string
 		Info    struct{ Title, Version string }
@@ -351,6 +372,7 @@ func TestMetricsAreByRoute(t *testing.T) {
 	send(api, "GET", "/random-2", "")
 	families, err := registry.Gather()
 	require.NoError(t, err)
+
 	counts := map[string]float64{}
 	for _, f := range families {
 		if f.GetName() == "dagctl_http_requests_total" {

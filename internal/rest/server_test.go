@@ -43,7 +43,8 @@ func raw(t *testing.T, addr, request string) *http.Response {
 func TestHostileConnections(t *testing.T) {
 	t.Parallel()
 	api, lines := newTestAPI(t, Config{})
-	Register(api, huma.Operation{OperationID: "slow", Method: "POST", Path: "/slow", BodyReadTimeout: 20 * time.Millisecond},
+	Register(api, huma.Operation{OperationID: "slow", Method: "POST", Path: "/slow",
+		BodyReadTimeout: 20 * time.Millisecond},
 		func(_ context.Context, in *itemInput) (*itemOutput, error) { return &itemOutput{in.Body}, nil })
 	failing(api, nil)
 	addr := serve(t, api)
@@ -55,13 +56,15 @@ func TestHostileConnections(t *testing.T) {
 	require.NoError(t, json.NewDecoder(slow.Body).Decode(&p))
 	require.Equal(t, "unavailable", p.Kind)
 
-	endless := fmt.Sprintf(head, "/item") + "Transfer-Encoding: chunked\r\n\r\n" + strings.Repeat("1000\r\n"+strings.Repeat("x", 0x1000)+"\r\n", 350)
+	endless := fmt.Sprintf(head, "/item") + "Transfer-Encoding: chunked\r\n\r\n" +
+		strings.Repeat("1000\r\n"+strings.Repeat("x", 0x1000)+"\r\n", 350)
 	require.Equal(t, 413, raw(t, addr, endless).StatusCode)
 
 	injected := raw(t, addr, "GET / HTTP/1.1\r\nHost: x\r\nX-Request-Id: a\r\n Set-Cookie: b=c\r\n\r\n")
 	require.Empty(t, injected.Header.Get("Set-Cookie"))
 	require.NotContains(t, injected.Header.Get(RequestIDHeader), "Cookie")
 	require.Equal(t, 400, raw(t, addr, "GET / HTTP/1.1\r\nHost: x\r\nX-Request-Id: a\x00b\r\n\r\n").StatusCode)
-	require.Equal(t, 431, raw(t, addr, "GET / HTTP/1.1\r\nHost: x\r\nX: "+strings.Repeat("x", 80<<10)+"\r\n\r\n").StatusCode)
+	require.Equal(t, 431, raw(t, addr, "GET / HTTP/1.1\r\nHost: x\r\nX: "+strings.Repeat("x", 80<<10)+"\r\n\r\n").
+		StatusCode)
 	require.Empty(t, lines.String())
 }

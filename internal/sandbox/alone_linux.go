@@ -19,13 +19,13 @@ import (
 	"github.com/dagctl/dagctl/internal/fault"
 )
 
-// Some machines let nobody make namespaces, and are there for one function alone, as that of a Lambda function is. A program
-// that is Alone shares the user and the files of its supervisor there. The walls that are left need no rights: the
-// supervisor hides itself; the program has no sockets, so neither the network nor a server of this machine; it cannot trace,
-// and what it starts stays in its process group and ends with it.
+// Some machines let nobody make namespaces, and are there for one function alone, as that of a Lambda function is. A
+// program that is Alone shares the user and the files of its supervisor there. The walls that are left need no rights:
+// the supervisor hides itself; the program has no sockets, so neither the network nor a server of this machine; it
+// cannot trace, and what it starts stays in its process group and ends with it.
 
-// Hide keeps the memory, the environment and the open files of this process from all others of its user, and from core
-// dumps. A supervisor calls it before anything else runs whose programs are Alone.
+// Hide hides the memory, the environment and the open files of this process from all other processes of its user, and
+// from core dumps. A supervisor of programs that are Alone must call it before it does anything else.
 func Hide() error {
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return fmt.Errorf("hide the process: %w", err)
@@ -33,7 +33,7 @@ func Hide() error {
 	return nil
 }
 
-// AvailableAlone reports why programs cannot be confined without namespaces here; nil where they can. It tries.
+// AvailableAlone tries to confine a program without namespaces. It returns the reason if this machine cannot, or nil.
 var AvailableAlone = sync.OnceValue(func() error {
 	refused := func(err error) error {
 		return fault.New(fault.Unavailable, "this process cannot confine programs by itself: %w", err)
@@ -46,21 +46,23 @@ var AvailableAlone = sync.OnceValue(func() error {
 		return refused(err)
 	}
 	if os.Geteuid() == 0 || rights[0].Permitted|rights[1].Permitted != 0 {
-		return refused(errors.New("it has rights of root, from which nothing is hidden")) // the program would have them too
+		// the program would have them too
+		return refused(errors.New("it has rights of root, from which nothing is hidden"))
 	}
 	dir, err := os.MkdirTemp("", "dagctl-sandbox-*")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	if err := run(context.Background(), Program{Command: []string{"/bin/sh", "-c", "exit 0"}, Work: dir, Alone: true, Limits: Limits{Wall: 20 * time.Second}}); err != nil {
+	if err := run(context.Background(), Program{Command: []string{"/bin/sh", "-c", "exit 0"}, Work: dir, Alone: true,
+		Limits: Limits{Wall: 20 * time.Second}}); err != nil {
 		return refused(err)
 	}
 	return nil
 })
 
-// endGroup waits for the end of a program and ends all that it has started with it. The program is not reaped before, so nobody else
-// has its number yet.
+// endGroup waits for the end of a program and ends all that it has started with it. The program is not reaped before,
+// so nobody else has its number yet.
 func endGroup(pid int) {
 	for {
 		err := unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil)

@@ -1,11 +1,11 @@
-// Package sandbox runs a program that nobody here has read, so that it can harm nothing: in namespaces of its own (users,
-// mounts, processes, network, IPC), as an unprivileged user, with an empty environment but what it is given, a file system
-// of the system's programs read-only and one folder to write to, no way to the network unless it is asked for, seccomp
-// against the system calls that have been used to break out, and limits on memory, time, files and processes.
+// Package sandbox runs untrusted programs: in namespaces of their own (users, mounts, processes, network, IPC), as an
+// unprivileged user, with only the given environment, a read-only file system of the system's programs and one folder
+// to write to, without network unless the caller asks for it, with seccomp against the system calls that have been used
+// to break out, and with limits on memory, time, files and processes.
 //
-// Vocabulary: the supervisor is the process that calls Run; the stage is this same binary, started in the namespaces to
-// build the walls and then become the program. Where the machine cannot give all of these, Available says so and Run
-// refuses. It owns no tables.
+// Vocabulary: the supervisor is the process that calls Run. The stage is this same binary, started in the namespaces to
+// build the walls and then become the program. If the machine does not support all of these, Available and Run return
+// an error. It owns no tables.
 package sandbox
 
 import (
@@ -19,12 +19,12 @@ import (
 // Program is what to run.
 type Program struct {
 	Command []string // the program and its arguments; a relative path is below Code
-	Code    string   // folder of its code, seen as /code, read-only
-	Work    string   // folder that it may write to, seen as /task, its working folder
+	Code    string   // folder of its code, visible as /code, read-only
+	Work    string   // folder that it may write to, visible as /task, its working folder
 	Env     []string // its whole environment
-	Expose  []string // further folders of the system that it may read, at their own paths: a Python, say
+	Expose  []string // more folders of the system that it may read, at their own paths, such as that of a Python
 	Network bool     // it may reach the network as this machine does
-	Alone   bool     // the machine is this program's alone: see Hide. Code and Work are seen at their own paths
+	Alone   bool     // nothing else runs on this machine: see Hide. Code and Work are visible at their own paths
 
 	Limits Limits
 	Stdin  io.Reader
@@ -71,9 +71,9 @@ func (p Program) validate() error {
 	return nil
 }
 
-// ExitError says that the program ended in failure by itself.
+// ExitError is the error of a program that failed by itself.
 type ExitError struct {
-	Code   int    // its exit code; -1 where a signal ended it
+	Code   int    // its exit code; -1 if a signal ended it
 	Signal string // the signal that ended it
 }
 

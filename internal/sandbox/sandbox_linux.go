@@ -22,7 +22,7 @@ import (
 // strangerID is the user and group that programs run as where the supervisor is root: nobody's, and not even nobody's.
 const strangerID = 64533
 
-// Available reports why programs cannot be confined here; nil where they can. It tries.
+// Available tries to confine a program. It returns the reason if this machine cannot, or nil.
 var Available = sync.OnceValue(func() error {
 	dir, err := os.MkdirTemp("", "dagctl-sandbox-*")
 	if err != nil {
@@ -33,13 +33,14 @@ var Available = sync.OnceValue(func() error {
 		Limits: Limits{Wall: 20 * time.Second}}
 	if err := run(context.Background(), p); err != nil {
 		return fault.New(fault.Unavailable, "this machine cannot confine programs: %w", err).
-			WithHint("user namespaces must be allowed: sysctl kernel.unprivileged_userns_clone=1, or a container with SYS_ADMIN or seccomp=unconfined")
+			WithHint("user namespaces must be allowed: sysctl kernel.unprivileged_userns_clone=1, or a container " +
+				"with SYS_ADMIN or seccomp=unconfined")
 	}
 	return nil
 })
 
-// Run runs the program to its end, or until ctx or one of its limits ends it with all that it started. An *ExitError is
-// the program's own failure; a fault.TooLarge names the limit that it met.
+// Run runs the program until it ends, or until ctx or one of its limits ends it with all that it started. An *ExitError
+// is the program's own failure; a fault.TooLarge names the limit that it exceeded.
 func Run(ctx context.Context, p Program) error {
 	available := Available
 	if p.Alone {
@@ -70,7 +71,8 @@ func run(ctx context.Context, p Program) (err error) {
 		return err
 	}
 	limits := p.Limits.orDefault()
-	ctx, cancel := context.WithTimeoutCause(ctx, limits.Wall, fault.New(fault.TooLarge, "it took longer than %s", limits.Wall))
+	ctx, cancel := context.WithTimeoutCause(ctx, limits.Wall,
+		fault.New(fault.TooLarge, "it took longer than %s", limits.Wall))
 	defer cancel()
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -103,7 +105,8 @@ func run(ctx context.Context, p Program) (err error) {
 	if err != nil {
 		return fmt.Errorf("sandbox: start: %w", err)
 	}
-	encoded := json.NewEncoder(tell).Encode(stage{Command: p.Command, Env: p.Env, Code: p.Code, Work: p.Work, Become: become, Expose: p.Expose,
+	encoded := json.NewEncoder(tell).Encode(stage{Command: p.Command, Env: p.Env, Code: p.Code, Work: p.Work,
+		Become: become, Expose: p.Expose,
 		Network: p.Network, Alone: p.Alone, Limits: limits})
 	tell.Close()
 	var watched sync.WaitGroup
@@ -127,9 +130,9 @@ func run(ctx context.Context, p Program) (err error) {
 	return ended(waited)
 }
 
-// outside says how the stage is started: in which namespaces, and as whom. It is to become another user there, unless that
-// is 0. The stage is root in its namespaces, which is this process's user outside; the program is a stranger there where
-// this process may give itself one.
+// outside says how the stage is started: in which namespaces, and as whom. It is to become another user there, unless
+// that is 0. The stage is root in its namespaces, which is this process's user outside; the program is a stranger there
+// where this process may give itself one.
 func (p Program) outside() (attributes *syscall.SysProcAttr, become int, err error) {
 	if p.Alone {
 		return &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}, 0, nil
@@ -144,7 +147,9 @@ func (p Program) outside() (attributes *syscall.SysProcAttr, become int, err err
 			return nil, 0, err
 		}
 	}
-	flags := uintptr(syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWIPC | syscall.CLONE_NEWUTS)
+
+	flags := uintptr(syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS | syscall.CLONE_NEWPID |
+		syscall.CLONE_NEWIPC | syscall.CLONE_NEWUTS)
 	if !p.Network {
 		flags |= syscall.CLONE_NEWNET
 	}

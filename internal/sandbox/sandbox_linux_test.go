@@ -73,6 +73,7 @@ func strange(what string, args []string) int {
 			}
 			held = append(held, page)
 		}
+
 		fmt.Println(len(held))
 	case "shared-memory":
 		all, mapped := unix.Mmap(-1, 0, 4<<30, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_ANONYMOUS)
@@ -110,6 +111,7 @@ func strange(what string, args []string) int {
 		host, _ := os.Hostname()
 		fmt.Print(os.Getpid(), " ", host)
 	}
+
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
@@ -121,7 +123,8 @@ func newProgram(t *testing.T, what ...string) (Program, *bytes.Buffer) {
 	dir := filepath.Join(t.TempDir(), "private")
 	require.NoError(t, os.Mkdir(dir, 0o700)) // where the stranger's user does not get through to
 	var out bytes.Buffer
-	p := Program{Command: append([]string{"program", "stranger"}, what...), Code: filepath.Join(dir, "code"), Work: filepath.Join(dir, "work"),
+	p := Program{Command: append([]string{"program", "stranger"}, what...), Code: filepath.Join(dir, "code"),
+		Work:   filepath.Join(dir, "work"),
 		Stdout: &out, Stderr: &out, Limits: Limits{Wall: time.Minute}}
 	for _, d := range []string{p.Code, p.Work} {
 		require.NoError(t, os.Mkdir(d, 0o755))
@@ -135,7 +138,8 @@ func newProgram(t *testing.T, what ...string) (Program, *bytes.Buffer) {
 func TestAProgramReadsItsCodeAndWritesItsFolder(t *testing.T) {
 	t.Parallel()
 	p, out := newProgram(t)
-	require.NoError(t, os.WriteFile(filepath.Join(p.Code, "run.sh"), []byte("#!/bin/sh\necho said\ncat /task/in > out\ntouch /tmp/x\n"), 0o755))
+	require.NoError(t, os.WriteFile(filepath.Join(p.Code, "run.sh"),
+		[]byte("#!/bin/sh\necho said\ncat /task/in > out\ntouch /tmp/x\n"), 0o755))
 	require.NoError(t, os.WriteFile(filepath.Join(p.Work, "in"), []byte("given"), 0o600))
 	p.Command = []string{"run.sh"}
 	require.NoError(t, Run(t.Context(), p), out)
@@ -158,7 +162,8 @@ func TestAProgramHasTheEnvironmentItIsGiven(t *testing.T) {
 
 func TestAProgramSaysHowItEnded(t *testing.T) {
 	t.Parallel()
-	for command, want := range map[string]ExitError{"exit 3": {Code: 3}, "kill -9 $$; exit 4": {Code: 4}, "kill -SEGV $(sh -c 'echo $PPID'); exit 5": {Code: 5}} {
+	for command, want := range map[string]ExitError{"exit 3": {Code: 3}, "kill -9 $$; exit 4": {Code: 4},
+		"kill -SEGV $(sh -c 'echo $PPID'); exit 5": {Code: 5}} {
 		p, out := newProgram(t)
 		p.Command = []string{"/bin/sh", "-c", command}
 		var exit *ExitError
@@ -176,6 +181,7 @@ func TestAProgramHarmsNothing(t *testing.T) {
 	require.NoError(t, os.WriteFile(secret, []byte("s"), 0o644))
 	server, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
+
 	t.Cleanup(func() { server.Close() })
 	for name, attack := range map[string][]string{
 		"files of others":          {"read", secret},
@@ -229,6 +235,7 @@ func TestAProgramKeepsToItsLimits(t *testing.T) {
 			require.True(t, fault.Is(err, fault.TooLarge))
 		})
 	}
+
 	t.Run("one file", func(t *testing.T) {
 		t.Parallel()
 		p, out := newProgram(t, "file")
@@ -238,6 +245,7 @@ func TestAProgramKeepsToItsLimits(t *testing.T) {
 		require.NoError(t, err)
 		require.LessOrEqual(t, info.Size(), int64(8<<20))
 	})
+
 	t.Run("processes", func(t *testing.T) {
 		t.Parallel()
 		p, out := newProgram(t, "fork")

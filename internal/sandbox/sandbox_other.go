@@ -9,18 +9,19 @@ import (
 	"github.com/dagctl/dagctl/internal/fault"
 )
 
-// Available says why programs cannot be confined here.
+// Available returns an error: programs cannot be confined on this system.
 func Available() error {
-	return fault.New(fault.Unavailable, "programs cannot be confined on %s/%s; run the worker on Linux", runtime.GOOS, runtime.GOARCH)
+	return fault.New(fault.Unavailable, "programs cannot be confined on %s/%s; run the worker on Linux",
+		runtime.GOOS, runtime.GOARCH)
 }
 
-// Run refuses.
+// Run returns an error.
 func Run(context.Context, Program) error { return Available() }
 
-// AvailableAlone says why programs cannot be confined here.
+// AvailableAlone returns an error: programs cannot be confined on this system.
 func AvailableAlone() error { return Available() }
 
-// Hide refuses.
+// Hide returns an error.
 func Hide() error { return Available() }
 
 // Stage does nothing: there are no stages here.

@@ -21,8 +21,8 @@ import (
 // stageArg is the argument that makes a process a stage.
 const stageArg = "sandbox-stage"
 
-// Stage builds the walls and becomes the program, where the process was started to. It is the first thing that main
-// calls, and TestMain where programs are confined.
+// Stage builds the walls and becomes the program, if the process was started as a stage. main must call it first, and
+// so must TestMain of packages that confine programs.
 func Stage() {
 	if len(os.Args) != 2 || os.Args[1] != stageArg {
 		return
@@ -52,13 +52,14 @@ func (s *stage) become() error {
 			return fmt.Errorf("host name: %w", err)
 		}
 	}
+
 	for resource, most := range map[int]uint64{
 		unix.RLIMIT_CORE:   0,
 		unix.RLIMIT_FSIZE:  uint64(s.Limits.Disk),
 		unix.RLIMIT_NOFILE: 1024,
 		unix.RLIMIT_NPROC:  uint64(s.Limits.Processes),
-		// Processes together are watched from outside; this is against one that takes all in an instant. Runtimes reserve
-		// address space which they never touch, so it is not the limit itself.
+		// Processes together are watched from outside; this is against one that takes all in an instant. Runtimes
+		// reserve address space which they never touch, so it is not the limit itself.
 		unix.RLIMIT_DATA: uint64(s.Limits.Memory) + 1<<30,
 	} {
 		var now unix.Rlimit
@@ -73,6 +74,7 @@ func (s *stage) become() error {
 	if err := s.dropPrivileges(); err != nil {
 		return err
 	}
+
 	command, err := s.program(code)
 	if err != nil {
 		return err
@@ -83,6 +85,7 @@ func (s *stage) become() error {
 	if err := forbidCalls(s.Alone); err != nil {
 		return fmt.Errorf("seccomp: %w", err)
 	}
+
 	for tries := 0; ; tries++ {
 		err = unix.Exec(command, s.Command, s.Env)
 		// A process that the supervisor is just starting holds, for a moment, all files that it has open: the code too,
@@ -103,6 +106,7 @@ func (s *stage) program(code string) (string, error) {
 	if path := filepath.Join(code, filepath.Clean("/"+name)); s.Code != "" && isFile(path) {
 		return path, nil
 	}
+
 	if !strings.Contains(name, "/") {
 		places := []string{"/usr/local/bin", "/usr/bin", "/bin"}
 		for _, dir := range s.Expose {
@@ -123,14 +127,16 @@ func isFile(path string) bool {
 }
 
 // system are what programs need of the system, and no more: no home folders, no configuration but that of the linker.
-var system = []string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime", "/etc/mime.types"}
+var system = []string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/ld.so.cache", "/etc/alternatives",
+	"/etc/localtime", "/etc/mime.types"}
 
 // networked are what it takes to use the network besides.
-var networked = []string{"/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/ssl", "/etc/ca-certificates", "/etc/pki"}
+var networked = []string{"/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/ssl", "/etc/ca-certificates",
+	"/etc/pki"}
 
 var devices = []string{"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"}
 
-// mounts gives the process a file system of its own, of which only /task and /tmp can be written to.
+// mounts gives the process a file system of its own, in which only /task, /tmp and /dev/shm are writable.
 func (s *stage) mounts() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("mounts: %w", err)
@@ -142,6 +148,17 @@ func (s *stage) mounts() error {
 	if err := unix.Mount("tmpfs", root, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "size=1m,mode=755"); err != nil {
 		return fmt.Errorf("mounts: root: %w", err)
 	}
+
+	for _, fill := range []func(root string) error{s.showSystem, s.showTask, s.mountMemory, mountProc} {
+		if err := fill(root); err != nil {
+			return err
+		}
+	}
+	return enterRoot(root)
+}
+
+// showSystem makes the files and devices of the machine that programs need visible below the new root.
+func (s *stage) showSystem(root string) error {
 	shown := append([]string{}, system...)
 	if s.Network {
 		shown = append(shown, networked...)
@@ -152,11 +169,17 @@ func (s *stage) mounts() error {
 			return fmt.Errorf("mounts: %s: %w", path, err)
 		}
 	}
+
 	for _, path := range devices {
 		if err := show(root, path, false); err != nil {
 			return fmt.Errorf("mounts: %s: %w", path, err)
 		}
 	}
+	return nil
+}
+
+// showTask makes the code and the work folder of the task visible below the new root.
+func (s *stage) showTask(root string) error {
 	if s.Code != "" {
 		if err := showFolder(s.Code, filepath.Join(root, "code"), true); err != nil {
 			return fmt.Errorf("mounts: code: %w", err)
@@ -165,23 +188,40 @@ func (s *stage) mounts() error {
 	if err := showFolder(s.Work, filepath.Join(root, "task"), false); err != nil {
 		return fmt.Errorf("mounts: task: %w", err)
 	}
+	return nil
+}
+
+// mountMemory mounts the folders below the new root that live in memory.
+func (s *stage) mountMemory(root string) error {
 	for path, size := range map[string]int64{"/tmp": min(s.Limits.Disk, 64<<20), "/dev/shm": 16 << 20} {
 		at := filepath.Join(root, path)
 		if err := os.MkdirAll(at, 0o755); err != nil {
 			return err
 		}
-		if err := unix.Mount("tmpfs", at, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=1777,size="+strconv.FormatInt(size, 10)); err != nil {
+		options := "mode=1777,size=" + strconv.FormatInt(size, 10)
+		if err := unix.Mount("tmpfs", at, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, options); err != nil {
 			return fmt.Errorf("mounts: %s: %w", path, err)
 		}
 	}
+	return nil
+}
+
+// mountProc mounts a /proc below the new root.
+func mountProc(root string) error {
 	proc := filepath.Join(root, "proc")
 	if err := os.MkdirAll(proc, 0o555); err != nil {
 		return err
 	}
-	// Inside some containers a process may not mount a /proc of its own; programs do without.
-	if err := unix.Mount("proc", proc, "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil && !errors.Is(err, unix.EPERM) {
+	// Inside some containers a process may not mount a /proc of its own; programs do without it there.
+	err := unix.Mount("proc", proc, "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "")
+	if err != nil && !errors.Is(err, unix.EPERM) {
 		return fmt.Errorf("mounts: proc: %w", err)
 	}
+	return nil
+}
+
+// enterRoot makes root the root of the process, read-only, and detaches the old one.
+func enterRoot(root string) error {
 	old := filepath.Join(root, ".old")
 	if err := os.Mkdir(old, 0o700); err != nil {
 		return err
@@ -198,7 +238,9 @@ func (s *stage) mounts() error {
 	if err := os.Remove("/.old"); err != nil {
 		return err
 	}
-	if err := unix.Mount("", "/", "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV, ""); err != nil {
+
+	const readOnly = unix.MS_REMOUNT | unix.MS_BIND | unix.MS_RDONLY | unix.MS_NOSUID | unix.MS_NODEV
+	if err := unix.Mount("", "/", "", readOnly, ""); err != nil {
 		return fmt.Errorf("mounts: read-only root: %w", err)
 	}
 	return nil
@@ -235,6 +277,7 @@ func show(root, path string, readOnly bool) error {
 	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
 		return err
 	}
+
 	switch {
 	case info.Mode()&fs.ModeSymlink != 0:
 		target, err := os.Readlink(path)
@@ -267,6 +310,7 @@ func restrict(to string, readOnly bool) error {
 	if readOnly {
 		flags |= unix.MS_RDONLY
 	}
+
 	for bit, flag := range map[int64]uintptr{unix.ST_NOEXEC: unix.MS_NOEXEC, unix.ST_NOATIME: unix.MS_NOATIME,
 		unix.ST_NODIRATIME: unix.MS_NODIRATIME, unix.ST_RELATIME: unix.MS_RELATIME} {
 		if int64(held.Flags)&bit != 0 {
@@ -291,13 +335,15 @@ func (s *stage) dropPrivileges() error {
 			return fmt.Errorf("become a stranger: %w", err)
 		}
 	}
+
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var none [2]unix.CapUserData
 	if err := unix.Capset(&header, &none[0]); err != nil {
 		return fmt.Errorf("capabilities: %w", err)
 	}
 	// Of all threads: the one that goes on as the program may be any of them.
-	if _, _, errno := syscall.AllThreadsSyscall6(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0); errno != 0 && errno != unix.ENOTSUP {
+	if _, _, errno := syscall.AllThreadsSyscall6(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0); errno != 0 &&
+		errno != unix.ENOTSUP {
 		return fmt.Errorf("no new privileges: %w", errno)
 	}
 	return unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)

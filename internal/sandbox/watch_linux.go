@@ -13,8 +13,8 @@ import (
 	"github.com/dagctl/dagctl/internal/fault"
 )
 
-// looks is how often what a program holds is counted. Between two looks one process may pass the limit, by what RLIMIT_DATA
-// leaves it at most.
+// looks is how often what a program holds is counted. Between two looks one process may pass the limit, by what
+// RLIMIT_DATA leaves it at most.
 const looks = 100 * time.Millisecond
 
 // watch ends the program when its processes together hold more memory, or its folder more bytes, than it may.
@@ -27,6 +27,7 @@ func watch(ctx context.Context, held func() int64, work string, limits Limits, s
 			return
 		case <-tick.C:
 		}
+
 		if memory := held(); memory > limits.Memory {
 			stop(fault.New(fault.TooLarge, "it took more than %d MiB of memory", limits.Memory>>20))
 			return

@@ -28,7 +28,7 @@ func TestAValueIsNeverShown(t *testing.T) {
 	require.Equal(t, "hunter2", v.Reveal())
 }
 
-func TestWhereAValueMayGo(t *testing.T) {
+func TestHostsOfAValue(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		hosts []string
@@ -52,6 +52,7 @@ func TestWhereAValueMayGo(t *testing.T) {
 	} {
 		u, err := url.Parse(tc.url)
 		require.NoError(t, err)
+
 		for _, h := range tc.hosts {
 			require.NoError(t, ValidHost(h))
 		}
@@ -61,10 +62,12 @@ func TestWhereAValueMayGo(t *testing.T) {
 			require.Equal(t, "hunter2", text)
 			continue
 		}
+
 		require.True(t, fault.Is(err, fault.Forbidden), "%v", tc)
 		require.Empty(t, text)
 		require.NotContains(t, err.Error(), "hunter2")
 	}
+
 	_, err := New("key", "hunter2", []string{"api.example.com"}).ForProgram()
 	require.True(t, fault.Is(err, fault.Forbidden))
 	text, err := New("key", "hunter2", []string{"*"}).ForProgram()
@@ -77,6 +80,7 @@ func TestWhereAValueMayGo(t *testing.T) {
 
 func TestRedact(t *testing.T) {
 	t.Parallel()
-	values := map[string]Value{"a": New("a", "hunter2", nil), "b": New("b", "hunter2-longer", nil), "c": New("c", "abc", nil), "d": New("d", "first\nsecond", nil)}
+	values := map[string]Value{"a": New("a", "hunter2", nil), "b": New("b", "hunter2-longer", nil),
+		"c": New("c", "abc", nil), "d": New("d", "first\nsecond", nil)}
 	require.Equal(t, "[secret] and [secret], abc: [secret]", Redact("hunter2-longer and hunter2, abc: second", values))
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// Bootstraps are the processes of a function whose runtime is one's own: programs that speak Lambda's Runtime API. The
-// server of the tests runs Node and Python only, so its function hands each event to one of them.
+// Bootstraps are the processes of a function with a custom runtime: programs that speak Lambda's Runtime API. The
+// server of the tests runs only Node and Python, so its function passes each event to one of them.
 type Bootstraps struct {
 	events chan *invocation
 	intake *httptest.Server
@@ -26,7 +26,7 @@ type invocation struct {
 	ended chan error // buffered
 }
 
-// NewBootstraps has none yet: each is a process that is given an address by Address.
+// NewBootstraps returns Bootstraps without processes. Each process gets its address from Address.
 func NewBootstraps(t testing.TB) *Bootstraps {
 	b := &Bootstraps{events: make(chan *invocation)}
 	b.intake = httptest.NewServer(http.HandlerFunc(b.take))
@@ -34,13 +34,13 @@ func NewBootstraps(t testing.TB) *Bootstraps {
 	return b
 }
 
-// relay hands an event on, and fails where the bootstrap says that it has.
+// relay passes an event on, and fails if the bootstrap reports a failure.
 const relay = `export const handler = async (event) => {
 	const answer = await fetch(process.env.BOOTSTRAPS, { method: "POST", body: JSON.stringify(event) })
 	if (!answer.ok) throw new Error(await answer.text())
 }`
 
-// Function is what Lambda is to have.
+// Function returns the function for Lambda.
 func (b *Bootstraps) Function() Function {
 	return Function{Code: relay, Environment: map[string]string{"BOOTSTRAPS": b.intake.URL}, Timeout: 300}
 }
@@ -57,6 +57,7 @@ func (b *Bootstraps) take(w http.ResponseWriter, r *http.Request) {
 	case <-r.Context().Done():
 		return
 	}
+
 	select {
 	case err := <-i.ended:
 		if err != nil {
@@ -66,15 +67,15 @@ func (b *Bootstraps) take(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// Address is the AWS_LAMBDA_RUNTIME_API of one bootstrap, and of whatever is started in its place when it has died: what
-// that ran has failed then.
+// Address returns the AWS_LAMBDA_RUNTIME_API of one bootstrap, and of one that replaces it when it has died. The event
+// that the dead one ran has failed.
 func (b *Bootstraps) Address(t testing.TB) string {
 	api := httptest.NewServer(&runtimeAPI{events: b.events})
 	t.Cleanup(api.Close)
 	return strings.TrimPrefix(api.URL, "http://")
 }
 
-// runtimeAPI is what Lambda shows one bootstrap, which runs one event at a time:
+// runtimeAPI is Lambda's API for one bootstrap, which runs one event at a time:
 // https://docs.aws.amazon.com/lambda/latest/dg/runtimes-api.html.
 type runtimeAPI struct {
 	events <-chan *invocation
@@ -83,7 +84,7 @@ type runtimeAPI struct {
 	now *invocation // nil: none
 }
 
-// turn ends the invocation that was under way, if there was one, and begins another.
+// turn ends the current invocation, if there is one, and begins another.
 func (a *runtimeAPI) turn(next *invocation, end error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -99,6 +100,7 @@ func (a *runtimeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		return
 	}
+
 	switch path := r.URL.Path; {
 	case strings.HasSuffix(path, "/invocation/next"):
 		a.turn(nil, errors.New("the bootstrap exited without an answer"))
@@ -107,8 +109,9 @@ func (a *runtimeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			a.turn(i, nil)
 			w.Header().Set("Lambda-Runtime-Aws-Request-Id", uuid.NewString())
 			w.Header().Set("Lambda-Runtime-Deadline-Ms", fmt.Sprint(time.Now().Add(time.Minute).UnixMilli()))
-			w.Header().Set("Lambda-Runtime-Invoked-Function-Arn", "arn:aws:lambda:"+Region+":000000000000:function:dagctl")
-			_, _ = w.Write(i.event) // whoever does not hear it has exited
+			w.Header().Set("Lambda-Runtime-Invoked-Function-Arn",
+				"arn:aws:lambda:"+Region+":000000000000:function:dagctl")
+			_, _ = w.Write(i.event) // an error means that the bootstrap has exited
 		case <-r.Context().Done():
 		}
 	case strings.HasSuffix(path, "/response"):

@@ -20,8 +20,8 @@ type Function struct {
 	Timeout     int               // in seconds; default 6
 }
 
-// Lambda starts an endpoint that has these functions, by name, and stops it with the test. Whoever has timed out is
-// broken afterwards, which AWS's own is not: give what must time out a function of its own.
+// Lambda starts an endpoint with these functions, by name, and stops it with the test. Unlike AWS's, a function that
+// has timed out is broken afterwards: use a function of its own for what must time out.
 func Lambda(t testing.TB, functions map[string]Function) (endpoint string) {
 	t.Helper()
 	endpoint, stop, err := ServeLambda(t.TempDir(), functions, func(line string) { t.Logf("lambda: %s", line) })
@@ -32,9 +32,10 @@ func Lambda(t testing.TB, functions map[string]Function) (endpoint string) {
 	return endpoint
 }
 
-// ServeLambda starts an endpoint of the caller's own, which stop ends. Its functions are written to the folder; log hears
-// what they say.
-func ServeLambda(folder string, functions map[string]Function, log func(line string)) (endpoint string, stop func() error, err error) {
+// ServeLambda starts an endpoint of the caller's own, which stop ends. It writes the functions to the folder and their
+// output to log.
+func ServeLambda(folder string, functions map[string]Function, log func(line string)) (
+	endpoint string, stop func() error, err error) {
 	type definition struct {
 		Handler     string            `json:"handler"`
 		Runtime     string            `json:"runtime,omitempty"`
@@ -49,16 +50,19 @@ func ServeLambda(folder string, functions map[string]Function, log func(line str
 	if config.Port, err = freeport.Find(); err != nil {
 		return "", nil, err
 	}
+
 	for name, f := range functions {
 		ending, runtime := ".mjs", ""
 		if f.Python {
-			ending, runtime = ".py", "python3.13" // the server runs python3, and wants a name that AWS knows
+			ending, runtime = ".py", "python3.13" // the server runs python3, but requires a name that AWS knows
 		}
 		if err := os.WriteFile(filepath.Join(folder, name+ending), []byte(f.Code), 0o600); err != nil {
 			return "", nil, fmt.Errorf("write function %s: %w", name, err)
 		}
-		config.Functions[name] = definition{Handler: name + ".handler", Runtime: runtime, Environment: f.Environment, Timeout: f.Timeout}
+		config.Functions[name] = definition{Handler: name + ".handler",
+			Runtime: runtime, Environment: f.Environment, Timeout: f.Timeout}
 	}
+
 	text, err := json.Marshal(config)
 	if err != nil {
 		return "", nil, err
@@ -71,6 +75,7 @@ func ServeLambda(folder string, functions map[string]Function, log func(line str
 	if err != nil {
 		return "", nil, fmt.Errorf("start serverless-offline: %w", err)
 	}
+
 	cmd.Stderr = cmd.Stdout
 	if err := cmd.Start(); err != nil {
 		return "", nil, fmt.Errorf("start serverless-offline: %w", err)
@@ -78,8 +83,10 @@ func ServeLambda(folder string, functions map[string]Function, log func(line str
 	said := bufio.NewScanner(out)
 	said.Buffer(nil, 8<<20)
 	if !said.Scan() || said.Text() != "ready" {
-		return "", nil, errors.Join(fmt.Errorf("start serverless-offline: it said %q", said.Text()), life.Close(), cmd.Wait())
+		return "", nil, errors.Join(fmt.Errorf("start serverless-offline: it said %q", said.Text()), life.Close(),
+			cmd.Wait())
 	}
+
 	read := make(chan struct{})
 	go func() {
 		defer close(read)

@@ -41,7 +41,9 @@ func SQS(t testing.TB) *Queues {
 		keepOpen = append(keepOpen, stop)
 	}
 	endpoint := started.endpoint
-	return &Queues{Endpoint: endpoint, Client: sqs.NewFromConfig(Config(t), func(o *sqs.Options) { o.BaseEndpoint = &endpoint })}
+	return &Queues{Endpoint: endpoint, Client: sqs.NewFromConfig(Config(t), func(o *sqs.Options) {
+		o.BaseEndpoint = &endpoint
+	})}
 }
 
 // keepOpen holds the pipes whose closing ends a server, until this process is gone.
@@ -57,6 +59,7 @@ func ServeSQS() (endpoint string, stop func() error, err error) {
 	if err != nil {
 		return "", nil, fmt.Errorf("start fauxqs: %w", err)
 	}
+
 	cmd.Stderr = os.Stderr
 	if err := cmd.Start(); err != nil {
 		return "", nil, fmt.Errorf("start fauxqs: %w", err)
@@ -69,21 +72,23 @@ func ServeSQS() (endpoint string, stop func() error, err error) {
 	return strings.TrimSpace(line), stop, nil
 }
 
-// New makes a queue of the test's own and returns its URL.
+// New creates a queue of the test's own and returns its URL.
 func (q *Queues) New(t testing.TB, attributes map[string]string) string {
 	t.Helper()
-	made, err := q.Client.CreateQueue(t.Context(), &sqs.CreateQueueInput{QueueName: aws.String("test-" + strings.ToLower(rand.Text())), Attributes: attributes})
+	made, err := q.Client.CreateQueue(t.Context(),
+		&sqs.CreateQueueInput{QueueName: aws.String("test-" + strings.ToLower(rand.Text())), Attributes: attributes})
 	if err != nil {
 		t.Fatalf("create a queue: %v", err)
 	}
 	return *made.QueueUrl
 }
 
-// NewWithDLQ makes a queue whose messages go to another one after they were received often enough.
+// NewWithDLQ creates a queue whose messages move to another one after they were received too often.
 func (q *Queues) NewWithDLQ(t testing.TB, receives int, attributes map[string]string) (queue, dlq string) {
 	t.Helper()
 	dlq = q.New(t, nil)
-	policy, err := json.Marshal(map[string]string{"deadLetterTargetArn": q.ARN(t, dlq), "maxReceiveCount": fmt.Sprint(receives)})
+	policy, err := json.Marshal(map[string]string{"deadLetterTargetArn": q.ARN(t, dlq),
+		"maxReceiveCount": fmt.Sprint(receives)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,7 +99,7 @@ func (q *Queues) NewWithDLQ(t testing.TB, receives int, attributes map[string]st
 	return q.New(t, all), dlq
 }
 
-// ARN is how policies name a queue.
+// ARN returns the name of a queue in policies.
 func (q *Queues) ARN(t testing.TB, url string) string {
 	t.Helper()
 	got, err := q.Client.GetQueueAttributes(t.Context(), &sqs.GetQueueAttributesInput{QueueUrl: &url,
@@ -105,11 +110,12 @@ func (q *Queues) ARN(t testing.TB, url string) string {
 	return got.Attributes[string(types.QueueAttributeNameQueueArn)]
 }
 
-// Receive takes what is in a queue now, ten messages at most, waiting up to some seconds for the first.
+// Receive returns up to ten messages of a queue. It waits up to some seconds for the first.
 func (q *Queues) Receive(t testing.TB, url string, seconds int) []types.Message {
 	t.Helper()
-	got, err := q.Client.ReceiveMessage(t.Context(), &sqs.ReceiveMessageInput{QueueUrl: &url, MaxNumberOfMessages: 10, WaitTimeSeconds: int32(seconds),
-		MessageSystemAttributeNames: []types.MessageSystemAttributeName{types.MessageSystemAttributeNameAll}})
+	got, err := q.Client.ReceiveMessage(t.Context(),
+		&sqs.ReceiveMessageInput{QueueUrl: &url, MaxNumberOfMessages: 10, WaitTimeSeconds: int32(seconds),
+			MessageSystemAttributeNames: []types.MessageSystemAttributeName{types.MessageSystemAttributeNameAll}})
 	if err != nil {
 		t.Fatalf("receive from %s: %v", url, err)
 	}
@@ -120,7 +126,8 @@ func (q *Queues) Receive(t testing.TB, url string, seconds int) []types.Message 
 func (q *Queues) Delete(t testing.TB, url string, messages ...types.Message) {
 	t.Helper()
 	for _, m := range messages {
-		if _, err := q.Client.DeleteMessage(t.Context(), &sqs.DeleteMessageInput{QueueUrl: &url, ReceiptHandle: m.ReceiptHandle}); err != nil {
+		if _, err := q.Client.DeleteMessage(t.Context(),
+			&sqs.DeleteMessageInput{QueueUrl: &url, ReceiptHandle: m.ReceiptHandle}); err != nil {
 			t.Fatalf("delete from %s: %v", url, err)
 		}
 	}

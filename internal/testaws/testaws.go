@@ -1,9 +1,10 @@
-// Package testaws gives tests, and benchmarks, an SQS server and Lambda endpoints on loopback ports: fauxqs and serverless-offline, which
-// tools/ pins and scripts/test_servers.sh installs. They run on Node, start in under a second, and never outlive the test
-// process. Neither checks credentials, but both speak AWS's own protocols, so product code talks to them unchanged.
+// Package testaws gives tests, and benchmarks, an SQS server and Lambda endpoints on loopback ports: fauxqs and
+// serverless-offline, which tools/ pins and scripts/test_servers.sh installs. They run on Node, start in under a
+// second, and never outlive the test process. Neither checks credentials, but both speak AWS's own protocols, so
+// product code talks to them unchanged.
 //
-// Vocabulary: an endpoint is the URL that stands where AWS's own would. ServeX starts a server for whoever stops it, X one
-// that a test shares or owns. It owns no tables.
+// Vocabulary: an endpoint is the URL that replaces AWS's own. ServeX starts a server that the caller stops, X one that
+// a test shares or owns. It owns no tables.
 package testaws
 
 import (
@@ -26,11 +27,11 @@ import (
 	"github.com/aws/aws-sdk-go-v2/credentials"
 )
 
-// Region is where everything is.
+// Region is the region of every server.
 const Region = "us-east-1"
 
-// Config has the region and credentials that the servers take, and connections that end with the test. Endpoints are given
-// to each client.
+// Config returns a config with the region and credentials that the servers accept, and connections that end with the
+// test. Each client gets its endpoint separately.
 func Config(t testing.TB) aws.Config {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	t.Cleanup(transport.CloseIdleConnections)
@@ -38,8 +39,8 @@ func Config(t testing.TB) aws.Config {
 		HTTPClient: &http.Client{Transport: transport}}
 }
 
-// node prepares the serve.js of one of our tools. The process ends when the returned pipe is closed, by us or because this
-// process is gone.
+// node prepares the command for the serve.js of one of our tools. The process ends when the returned pipe is closed, by
+// us or because this process is gone.
 func node(tool string, args ...string) (*exec.Cmd, io.WriteCloser, error) {
 	root, err := projectRoot()
 	if err != nil {
@@ -54,6 +55,7 @@ func node(tool string, args ...string) (*exec.Cmd, io.WriteCloser, error) {
 	if missing == nil {
 		_, missing = exec.LookPath(program)
 	}
+
 	if missing != nil {
 		return nil, nil, fmt.Errorf("%s is not installed: run scripts/test_servers.sh: %w", tool, missing)
 	}
@@ -66,7 +68,7 @@ func node(tool string, args ...string) (*exec.Cmd, io.WriteCloser, error) {
 	return cmd, life, nil
 }
 
-// projectRoot is the folder of go.mod, above the one that this process runs in.
+// projectRoot returns the folder of go.mod, at or above the one that this process runs in.
 func projectRoot() (string, error) {
 	folder, err := os.Getwd()
 	for err == nil {
@@ -82,16 +84,19 @@ func projectRoot() (string, error) {
 	return "", fmt.Errorf("there is no go.mod above the folder that this runs in: %w", cmp.Or(err, fs.ErrNotExist))
 }
 
-// Front stands between a client and an endpoint, for faults that a server does not make by itself: what it returns
-// answers instead of the server, nil passes the request on with the body as it is then.
-func Front(t testing.TB, endpoint string, meddle func(r *http.Request, body []byte) (passed []byte, answer *http.Response)) string {
+// Front stands between a client and an endpoint, for faults that a server does not produce by itself. The response that
+// it returns replaces the server's; nil passes the request on, with its current body.
+func Front(t testing.TB, endpoint string, meddle func(r *http.Request,
+	body []byte) (passed []byte, answer *http.Response)) string {
 	t.Helper()
 	target, err := url.Parse(endpoint)
 	if err != nil {
 		t.Fatal(err)
 	}
 	transport := http.DefaultTransport.(*http.Transport).Clone()
-	proxy := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target) }, Transport: meddler{transport, meddle}}
+	proxy := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
+		r.SetURL(target)
+	}, Transport: meddler{transport, meddle}}
 	front := httptest.NewServer(proxy)
 	t.Cleanup(func() { front.Close(); transport.CloseIdleConnections() })
 	return front.URL
@@ -119,13 +124,14 @@ func (m meddler) RoundTrip(r *http.Request) (*http.Response, error) {
 	return m.next.RoundTrip(r)
 }
 
-// Answer is an answer with a body in JSON, which may be empty.
+// Answer returns an answer with a body in JSON, which may be empty.
 func Answer(status int, body string) *http.Response {
-	return &http.Response{StatusCode: status, ProtoMajor: 1, ProtoMinor: 1, Header: http.Header{"Content-Type": {"application/json"}},
-		Body: io.NopCloser(strings.NewReader(body))}
+	return &http.Response{StatusCode: status, ProtoMajor: 1, ProtoMinor: 1,
+		Header: http.Header{"Content-Type": {"application/json"}},
+		Body:   io.NopCloser(strings.NewReader(body))}
 }
 
-// Refusal is an error as AWS's services answer it.
+// Refusal returns an error in the form of AWS's services.
 func Refusal(status int, code, message string) *http.Response {
 	r := Answer(status, `{"__type": "`+code+`", "message": "`+message+`"}`)
 	r.Header.Set("X-Amzn-Errortype", code)

@@ -16,7 +16,8 @@ func TestAQueueGivesWhatItWasSentAndThenItsDLQ(t *testing.T) {
 	t.Parallel()
 	q := testaws.SQS(t)
 	queue, dlq := q.NewWithDLQ(t, 1, map[string]string{"VisibilityTimeout": "0"})
-	_, err := q.Client.SendMessage(t.Context(), &sqs.SendMessageInput{QueueUrl: &queue, MessageBody: aws.String("hello")})
+	_, err := q.Client.SendMessage(t.Context(),
+		&sqs.SendMessageInput{QueueUrl: &queue, MessageBody: aws.String("hello")})
 	require.NoError(t, err)
 	got := q.Receive(t, queue, 1)
 	require.Len(t, got, 1)
@@ -30,20 +31,25 @@ func TestAQueueGivesWhatItWasSentAndThenItsDLQ(t *testing.T) {
 func TestAFunctionIsInvoked(t *testing.T) {
 	t.Parallel()
 	endpoint := testaws.Lambda(t, map[string]testaws.Function{
-		"double":  {Code: `export const handler = async (e) => ({ n: e.n * 2 })`},
-		"triple":  {Code: "import os\ndef handler(e, context):\n    return {'n': e['n'] * int(os.environ['BY'])}\n", Python: true, Environment: map[string]string{"BY": "3"}},
+		"double": {Code: `export const handler = async (e) => ({ n: e.n * 2 })`},
+		"triple": {Code: "import os\ndef handler(e, context):\n    return {'n': e['n'] * int(os.environ['BY'])}\n",
+			Python: true, Environment: map[string]string{"BY": "3"}},
 		"failing": {Code: `export const handler = async () => { throw new Error("no") }`},
 	})
+
 	client := lambda.NewFromConfig(testaws.Config(t), func(o *lambda.Options) { o.BaseEndpoint = &endpoint })
 	for range 2 { // one that fails takes nothing down
-		got, err := client.Invoke(t.Context(), &lambda.InvokeInput{FunctionName: aws.String("failing"), InvocationType: types.InvocationTypeEvent, Payload: []byte(`{}`)})
+		got, err := client.Invoke(t.Context(), &lambda.InvokeInput{FunctionName: aws.String("failing"),
+			InvocationType: types.InvocationTypeEvent, Payload: []byte(`{}`)})
 		require.NoError(t, err)
 		require.EqualValues(t, 202, got.StatusCode)
-		got, err = client.Invoke(t.Context(), &lambda.InvokeInput{FunctionName: aws.String("double"), Payload: []byte(`{"n": 21}`)})
+		got, err = client.Invoke(t.Context(),
+			&lambda.InvokeInput{FunctionName: aws.String("double"), Payload: []byte(`{"n": 21}`)})
 		require.NoError(t, err)
 		require.JSONEq(t, `{"n": 42}`, string(got.Payload))
 	}
-	got, err := client.Invoke(t.Context(), &lambda.InvokeInput{FunctionName: aws.String("triple"), Payload: []byte(`{"n": 21}`)})
+	got, err := client.Invoke(t.Context(), &lambda.InvokeInput{FunctionName: aws.String("triple"),
+		Payload: []byte(`{"n": 21}`)})
 	require.NoError(t, err)
 	require.JSONEq(t, `{"n": 63}`, string(got.Payload))
 	_, err = client.Invoke(t.Context(), &lambda.InvokeInput{FunctionName: aws.String("nobody"), Payload: []byte(`{}`)})

@@ -1,11 +1,11 @@
 // Package testdb gives each test a PostgreSQL database of its own, cloned from a migrated template.
 //
-// Vocabulary: the test server is a throwaway PostgreSQL that the first test of a process starts and that goes with the
-// process, or the one that DAGCTL_TEST_DATABASE_URL names (its user must be a superuser); the template is a database
-// that was migrated once per content of the migrations.
+// Vocabulary: the test server is a throwaway PostgreSQL, which the first test of a process starts and which ends with
+// the process, or the one that DAGCTL_TEST_DATABASE_URL names (its user must be a superuser). The template is a
+// database that was migrated once per content of the migrations.
 //
-// A server a process costs under a second and shares nothing between packages that run side by side, roles included;
-// nobody has to stop it. It owns no tables.
+// One server per process takes less than a second, and packages tested at the same time share nothing, not even roles.
+// It owns no tables.
 package testdb
 
 import (
@@ -27,8 +27,8 @@ import (
 	"github.com/dagctl/dagctl/migrations"
 )
 
-// New returns a pool on a migrated database that is the test's alone and goes with it. The pool is the owner's; a test of
-// what a user's request may do opens pg.OpenRequests on URL.
+// New returns a pool on a migrated database of the test's own, which is dropped with the test. The pool is the owner's.
+// A test of what a user's request may do opens pg.OpenRequests on URL instead.
 func New(t testing.TB) *pgxpool.Pool {
 	t.Helper()
 	return open(t, URL(t))
@@ -46,8 +46,8 @@ func open(t testing.TB, url string) *pgxpool.Pool {
 	return pool
 }
 
-// URL returns the address of a migrated database of the test's own, for tests that start processes. It outlives those,
-// killed or not, and goes with the test.
+// URL returns the address of a migrated database of the test's own, for tests that start processes. The database
+// outlives the processes and is dropped with the test.
 func URL(t testing.TB) string {
 	t.Helper()
 	srv := server(t)
@@ -64,7 +64,7 @@ func Empty(t testing.TB) string {
 	return server(t).create(t, "template0")
 }
 
-// testServer makes databases on one PostgreSQL.
+// testServer creates databases on one PostgreSQL.
 type testServer struct {
 	url      string
 	template func() (string, error)
@@ -107,17 +107,20 @@ func (s *testServer) makeTemplate(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer conn.Close(ctx) // gives the lock back
+	defer conn.Close(ctx) // releases the lock
 	if _, err := conn.Exec(ctx, `SELECT pg_advisory_lock(hashtext($1))`, name); err != nil {
 		return "", err
 	}
 	var ready bool
-	if err := conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_database WHERE datname = $1)`, name).Scan(&ready); err != nil || ready {
+	if err := conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_database WHERE datname = $1)`,
+		name).Scan(&ready); err != nil || ready {
 		return name, err
 	}
-	// It gets its name when it is whole.
+
+	// It gets its name only when it is complete.
 	draft := name + "_draft"
-	for _, sql := range []string{"DROP DATABASE IF EXISTS " + draft + " WITH (FORCE)", "CREATE DATABASE " + draft + " TEMPLATE template0"} {
+	for _, sql := range []string{"DROP DATABASE IF EXISTS " + draft + " WITH (FORCE)",
+		"CREATE DATABASE " + draft + " TEMPLATE template0"} {
 		if _, err := conn.Exec(ctx, sql); err != nil {
 			return "", err
 		}
@@ -129,7 +132,7 @@ func (s *testServer) makeTemplate(ctx context.Context) (string, error) {
 	return name, err
 }
 
-// create makes a database and drops it when the test ends, with whatever is still connected to it.
+// create creates a database and drops it when the test ends, even if connections are still open.
 func (s *testServer) create(t testing.TB, template string) string {
 	t.Helper()
 	name := "dagctl_test_" + strings.ToLower(rand.Text())
@@ -150,11 +153,11 @@ func (s *testServer) exec(t testing.TB, ctx context.Context, sql string) {
 	}
 }
 
-// database is the address of another database of the server.
+// database returns the address of another database of the server.
 func (s *testServer) database(name string) string {
 	u, err := url.Parse(s.url)
 	if err != nil || u.Scheme == "" {
-		return s.url + " dbname=" + name // libpq's keywords, of which the last counts
+		return s.url + " dbname=" + name // libpq's keywords: the last one of a name counts
 	}
 	u.Path = "/" + name
 	return u.String()

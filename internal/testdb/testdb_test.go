@@ -43,7 +43,8 @@ func TestEmptyHasNoTables(t *testing.T) {
 	require.NoError(t, err)
 	defer conn.Close(context.Background())
 	var tables int
-	require.NoError(t, conn.QueryRow(t.Context(), `SELECT count(*) FROM pg_tables WHERE schemaname = 'public'`).Scan(&tables))
+	require.NoError(t, conn.QueryRow(t.Context(), `SELECT count(*) FROM pg_tables WHERE schemaname = 'public'`).
+		Scan(&tables))
 	require.Zero(t, tables)
 }
 

@@ -23,10 +23,12 @@ func StartIAM(t testing.TB) *Server {
 	if err := os.Mkdir(users, 0o700); err != nil {
 		t.Fatal(err)
 	}
+
 	id, secret := "AKIA"+rand.Text()[:16], rand.Text()
 	accounts := newProcess(t, filepath.Join(dir, "iam.log"))
 	err = accounts.begin(t.Context(), func(address string) []string {
-		return []string{"--access", id, "--secret", secret, "--port", address, "--health", "/healthz", "--quiet", "iam", "--dir", users, "--private-ports", socket}
+		return []string{"--access", id, "--secret", secret, "--port", address, "--health", "/healthz", "--quiet", "iam",
+			"--dir", users, "--private-ports", socket}
 	})
 	if err != nil {
 		t.Fatalf("start the IAM server of the tests: %v", err)
@@ -39,14 +41,15 @@ func StartIAM(t testing.TB) *Server {
 	return s
 }
 
-// User makes a user who may do what a policy says, and returns the user's keys.
+// User creates a user with a policy, and returns the user's keys.
 func (s *Server) User(t testing.TB, policy string) (id, secret string) {
 	t.Helper()
 	name := rand.Text()
 	if _, err := s.iam.CreateUser(t.Context(), &iam.CreateUserInput{UserName: &name}); err != nil {
 		t.Fatalf("make a user: %v", err)
 	}
-	if _, err := s.iam.PutUserPolicy(t.Context(), &iam.PutUserPolicyInput{UserName: &name, PolicyName: &name, PolicyDocument: &policy}); err != nil {
+	if _, err := s.iam.PutUserPolicy(t.Context(),
+		&iam.PutUserPolicyInput{UserName: &name, PolicyName: &name, PolicyDocument: &policy}); err != nil {
 		t.Fatalf("give a user a policy: %v", err)
 	}
 	key, err := s.iam.CreateAccessKey(t.Context(), &iam.CreateAccessKeyInput{UserName: &name})

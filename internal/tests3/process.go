@@ -21,11 +21,11 @@ import (
 	"github.com/dagctl/dagctl/internal/freeport"
 )
 
-// process is one that listens on a port and ends with the test.
+// process is a process that listens on a port and ends with the test.
 type process struct {
-	log   string // file of what it says
+	log   string // file of its output
 	port  int
-	stdin io.Closer // what it lives as long as
+	stdin io.Closer // the process ends when it is closed
 	ended chan struct{}
 }
 
@@ -39,13 +39,14 @@ func (p *process) address() string { return fmt.Sprintf("127.0.0.1:%d", p.port) 
 
 func (p *process) url() string { return "http://" + p.address() }
 
-// begin returns when the process answers at its address: the one it had, or a free one. The port is free when we look, and
-// may not be when the process does.
+// begin starts the process and returns when it answers at its address: the one it had, or a free one. A port that is
+// free when begin looks may be taken when the process binds it.
 func (p *process) begin(ctx context.Context, flags func(address string) []string) error {
 	binary, err := build()
 	if err != nil {
 		return fmt.Errorf("build it: %w", err)
 	}
+
 	again := p.port != 0
 	const tries = 5
 	for range tries {
@@ -66,14 +67,16 @@ func (p *process) begin(ctx context.Context, flags func(address string) []string
 	return fmt.Errorf("%w; it says: %s", err, said)
 }
 
-// run starts the process below a shell that kills it when our end of a pipe closes, as it does however this process ends.
+// run starts the process below a shell that kills it when our end of a pipe closes, which happens however this process
+// ends.
 func (p *process) run(binary string, flags []string) error {
 	log, err := os.OpenFile(p.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
 	defer log.Close()
-	cmd := exec.Command("/bin/sh", append([]string{"-c", `"$@" </dev/null & pid=$!; read -r _; kill -9 $pid; wait $pid`, "guard", binary}, flags...)...)
+	cmd := exec.Command("/bin/sh", append([]string{"-c", `"$@" </dev/null & pid=$!; read -r _; kill -9 $pid; wait $pid`,
+		"guard", binary}, flags...)...)
 	cmd.Stdout, cmd.Stderr = log, log
 	if p.stdin, err = cmd.StdinPipe(); err != nil {
 		return err
@@ -81,6 +84,7 @@ func (p *process) run(binary string, flags []string) error {
 	if err := cmd.Start(); err != nil {
 		return err
 	}
+
 	ended := make(chan struct{})
 	p.ended = ended
 	go func() {
@@ -100,6 +104,7 @@ func (p *process) answers(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+
 		response, err := http.DefaultClient.Do(request)
 		if err == nil {
 			_ = response.Body.Close()
@@ -127,7 +132,7 @@ func (p *process) kill() {
 	p.stdin = nil
 }
 
-// build returns the server's program. Its name has the hash of what it is made from, so another version is another program.
+// build returns the server's program. Its name has the hash of its sources, so another version is another program.
 var build = sync.OnceValues(func() (string, error) {
 	_, file, _, ok := runtime.Caller(0)
 	if !ok {
@@ -153,14 +158,15 @@ var build = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	defer lock.Close()
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil { // packages are tested side by side
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil { // packages are tested at the same time
 		return "", err
 	}
 	if _, err := os.Stat(binary); err == nil {
 		return binary, nil
 	}
 	fmt.Fprintln(os.Stderr, "tests3: building the S3 server of the tests, once, in a minute or two")
-	cmd := exec.Command("go", "build", "-C", tool, "-buildvcs=false", "-o", binary+".new", "github.com/versity/versitygw/cmd/versitygw")
+	cmd := exec.Command("go", "build", "-C", tool, "-buildvcs=false", "-o", binary+".new",
+		"github.com/versity/versitygw/cmd/versitygw")
 	cmd.Env = append(os.Environ(), "GOFLAGS=", "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("%w: %s", err, out)

@@ -1,8 +1,8 @@
-// Package tests3 starts a real S3 server for a test: versitygw, which somebody else wrote, checks signatures and keeps its
-// objects in a folder of the test's. It owns no tables.
+// Package tests3 starts a real S3 server for a test: versitygw, an independent implementation that checks signatures
+// and keeps its objects in a folder of the test. It owns no tables.
 //
-// The server's version is pinned in tools/versitygw/go.mod. The first test that needs it builds it, once for a machine,
-// under .cache of the repository.
+// The server's version is pinned in tools/versitygw/go.mod. The first test that needs it builds it, once per machine,
+// in .cache of the repository.
 package tests3
 
 import (
@@ -41,12 +41,14 @@ func Start(t testing.TB) *Server {
 
 func start(t testing.TB, dir, id, secret string, args ...string) *Server {
 	t.Helper()
-	s := &Server{t: t, dir: dir, args: args, Region: "us-east-1", Bucket: "dagctl-" + strings.ToLower(rand.Text()[:12]), AccessKeyID: id, SecretAccessKey: secret}
+	s := &Server{t: t, dir: dir, args: args, Region: "us-east-1", Bucket: "dagctl-" + strings.ToLower(rand.Text()[:12]),
+		AccessKeyID: id, SecretAccessKey: secret}
 	for _, dir := range []string{"data", "versions"} {
 		if err := os.Mkdir(filepath.Join(s.dir, dir), 0o700); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	s.process = newProcess(t, filepath.Join(dir, "server.log"))
 	if err := s.process.begin(s.t.Context(), s.flags); err != nil {
 		t.Fatalf("start the S3 server of the tests: %v", err)
@@ -58,14 +60,15 @@ func start(t testing.TB, dir, id, secret string, args ...string) *Server {
 	return s
 }
 
-// flags are those of the gateway.
+// flags returns the flags of the gateway.
 func (s *Server) flags(address string) []string {
-	args := []string{"--access", s.AccessKeyID, "--secret", s.SecretAccessKey, "--port", address, "--region", s.Region, "--health", "/healthz", "--quiet"}
+	args := []string{"--access", s.AccessKeyID, "--secret", s.SecretAccessKey, "--port", address, "--region",
+		s.Region, "--health", "/healthz", "--quiet"}
 	args = append(args, s.args...)
 	return append(args, "posix", "--versioning-dir", filepath.Join(s.dir, "versions"), filepath.Join(s.dir, "data"))
 }
 
-// Restart starts a killed server again, at its old address and with what it had.
+// Restart starts a killed server again, at its old address and with its data.
 func (s *Server) Restart() {
 	s.t.Helper()
 	if err := s.process.begin(s.t.Context(), s.flags); err != nil {
@@ -76,12 +79,12 @@ func (s *Server) Restart() {
 // Kill ends the server at once, as kill -9 does. It may be called again.
 func (s *Server) Kill() { s.process.kill() }
 
-// Client is one of the server's own root user.
+// Client returns a client with the credentials of the server's root user.
 func (s *Server) Client() *s3.Client {
 	return s.ClientAs(s.AccessKeyID, s.SecretAccessKey, "")
 }
 
-// ClientAs is one with other credentials.
+// ClientAs returns a client with other credentials.
 func (s *Server) ClientAs(id, secret, session string) *s3.Client {
 	return s3.New(s3.Options{
 		Region: s.Region, BaseEndpoint: &s.Endpoint, UsePathStyle: true,

@@ -1,7 +1,8 @@
-// Package operatortest holds every operator to what the platform relies on: a sound spec, a config schema that says
-// what it means, runs that depend on their inputs alone, stop when told to, and write only where they may.
+// Package operatortest checks that an operator does what the platform relies on: its spec is sound, its config schema
+// is strict, and its runs depend only on their inputs, stop when told to, and write only where they may.
 //
-// Vocabulary: a Case is a config with what it is to be run on, or with why it is to be refused. It owns no tables.
+// Vocabulary: a Case is a config with the inputs that it runs on, or with the reason why it is refused. It owns no
+// tables.
 package operatortest
 
 import (
@@ -30,14 +31,14 @@ import (
 	"github.com/dagctl/dagctl/storage"
 )
 
-// Case is one config and what it does.
+// Case is one config and its expected effect.
 type Case struct {
 	Name    string
 	Config  map[string]any
-	Refused string // part of the message with which the config is refused; such a case is not run
+	Refused string // part of the message that refuses the config; such a case does not run
 
 	Inputs      []Input
-	Outputs     []string // names; one called "out" by default
+	Outputs     []string // names; default: "out"
 	PartitionBy dag.Partitioning
 	Partition   *operators.PartitionRange
 	Payload     json.RawMessage
@@ -45,13 +46,13 @@ type Case struct {
 	Roots       []string
 
 	Fails     string // part of the error of the run
-	Permanent bool   // whether that error is one that a retry cannot mend
-	Endless   bool   // the run would go on for minutes: it is canceled at its first progress
+	Permanent bool   // whether that error is permanent
+	Endless   bool   // the run would take minutes; it is canceled at its first progress
 
-	// Want is the rows of each output as DuckDB writes them, in order; an absent output must not be written.
-	// Nil: the rows are not looked at.
+	// Want is the rows of each output as DuckDB writes them, in order. An output that is missing here must not be
+	// written. Nil: the rows are not checked.
 	Want map[string][]string
-	// Check looks at the result of a successful run.
+	// Check checks the result of a successful run.
 	Check func(t *testing.T, r operators.Result)
 }
 
@@ -60,10 +61,10 @@ type Input struct {
 	As    string
 	Query string // SELECT of its rows
 	Where []dag.Condition
-	Empty bool // its columns are known, and there are no files
+	Empty bool // it has columns but no files
 }
 
-// Run holds op to the rules, and to its cases.
+// Run checks op against the rules and its cases.
 func Run(t *testing.T, op operators.Operator, cases ...Case) {
 	t.Helper()
 	spec := op.Spec()
@@ -83,15 +84,16 @@ func Run(t *testing.T, op operators.Operator, cases ...Case) {
 	}
 }
 
-// checkSpec is what the catalog relies on.
+// checkSpec checks what the catalog relies on.
 func checkSpec(t *testing.T, op operators.Operator, spec dag.OperatorSpec) *jsonschema.Schema {
 	t.Helper()
 	require.Regexp(t, `^[a-z][a-z0-9_]*$`, spec.Name)
 	require.Regexp(t, `^\d+\.\d+\.\d+$`, spec.Version)
 	require.True(t, spec.Source || spec.Reactive, "it is a source, reactive, or both")
 	require.Contains(t, []dag.Effect{dag.EffectInternal, dag.EffectExternal}, spec.Effect)
+
 	_, enumerates := op.(operators.Enumerator)
-	require.Equal(t, spec.Replayable, enumerates, "what is replayable can enumerate, and the other way round")
+	require.Equal(t, spec.Replayable, enumerates, "an operator is replayable if and only if it enumerates")
 	require.False(t, spec.Replayable && !spec.Source, "only a source is replayable")
 
 	document, err := jsonschema.UnmarshalJSON(strings.NewReader(string(spec.ConfigSchema)))
@@ -101,23 +103,26 @@ func checkSpec(t *testing.T, op operators.Operator, spec dag.OperatorSpec) *json
 	require.Equal(t, "https://json-schema.org/draft/2020-12/schema", root["$schema"])
 	require.Equal(t, "object", root["type"])
 	require.Equal(t, false, root["additionalProperties"], "an unknown field is refused")
+
 	properties, ok := root["properties"].(map[string]any)
 	require.True(t, ok)
 	for name, property := range properties {
 		require.NotEmpty(t, property.(map[string]any)["description"], "%s has a description", name)
 	}
+
 	for _, name := range spec.Operational {
-		require.Contains(t, properties, name, "an operational field is a field")
+		require.Contains(t, properties, name, "an operational field is in the schema")
 	}
 	compiler := jsonschema.NewCompiler()
 	require.NoError(t, compiler.AddResource("config.json", document))
+
 	schema, err := compiler.Compile("config.json")
 	require.NoError(t, err)
 	require.Error(t, schema.Validate(map[string]any{"no_such_field": 1}))
 	return schema
 }
 
-// validate refuses what the schema or the operator itself refuses.
+// validate validates a config as the platform does: by the schema and by the operator.
 func validate(spec dag.OperatorSpec, schema *jsonschema.Schema, config map[string]any) error {
 	if err := schema.Validate(config); err != nil {
 		return err
@@ -125,6 +130,7 @@ func validate(spec dag.OperatorSpec, schema *jsonschema.Schema, config map[strin
 	if spec.Canonical == nil {
 		return nil
 	}
+
 	form, fault := spec.Canonical(config)
 	if fault != nil {
 		return fmt.Errorf("%s: %s", fault.Key, fault.Message)
@@ -132,7 +138,7 @@ func validate(spec dag.OperatorSpec, schema *jsonschema.Schema, config map[strin
 	again, _ := spec.Canonical(config)
 	one, err := json.Marshal(form)
 	if err != nil {
-		return fmt.Errorf("the canonical form is no JSON: %w", err)
+		return fmt.Errorf("the canonical form is not JSON: %w", err)
 	}
 	if two, _ := json.Marshal(again); string(one) != string(two) {
 		return fmt.Errorf("the canonical form differs from call to call")
@@ -146,6 +152,7 @@ func checkCase(t *testing.T, op operators.Operator, c Case) {
 		cancels(t, op, c)
 		return
 	}
+
 	first := perform(t.Context(), t, op, c)
 	if c.Fails != "" {
 		require.ErrorContains(t, first.err, c.Fails)
@@ -153,24 +160,28 @@ func checkCase(t *testing.T, op operators.Operator, c Case) {
 		return
 	}
 	require.NoError(t, first.err)
+
 	second := perform(t.Context(), t, op, c)
 	require.NoError(t, second.err)
 	require.Equal(t, first.rows, second.rows, "the same inputs make the same outputs")
+
 	if c.Want != nil {
 		require.Equal(t, c.Want, first.rows)
 	}
 	if c.Check != nil {
 		c.Check(t, first.result)
 	}
+
 	canceled, cancel := context.WithCancel(t.Context())
 	cancel()
-	require.ErrorIs(t, perform(canceled, t, op, c).err, context.Canceled, "it does not begin what is canceled")
+	require.ErrorIs(t, perform(canceled, t, op, c).err, context.Canceled, "a canceled run does not begin")
+
 	if e, ok := op.(operators.Enumerator); ok {
 		enumerates(t, e, c)
 	}
 }
 
-// cancels cancels a run from within its first report of progress.
+// cancels cancels a run at its first report of progress.
 func cancels(t *testing.T, op operators.Operator, c Case) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -183,7 +194,7 @@ func cancels(t *testing.T, op operators.Operator, c Case) {
 	require.Less(t, time.Since(begun), 20*time.Second)
 }
 
-// run is what one run did.
+// run is the effect of one run.
 type run struct {
 	result operators.Result
 	rows   map[string][]string
@@ -200,6 +211,7 @@ func perform(ctx context.Context, t *testing.T, op operators.Operator, c Case) r
 	if r.err != nil {
 		return r
 	}
+
 	r.rows = map[string][]string{}
 	for i, dir := range task.OutputDirs {
 		files, err := filepath.Glob(filepath.Join(dir, "*.parquet"))
@@ -212,18 +224,20 @@ func perform(ctx context.Context, t *testing.T, op operators.Operator, c Case) r
 	return r
 }
 
-// newTask lays out a task's folders below one.
+// newTask creates a task with its folders below one folder.
 func newTask(t *testing.T, c Case) (*operators.Task, string) {
 	t.Helper()
 	base := t.TempDir()
 	if c.Outputs == nil {
 		c.Outputs = []string{"out"}
 	}
+
 	dir := func(name string) string {
 		path := filepath.Join(base, name)
 		require.NoError(t, os.Mkdir(path, 0o700))
 		return path
 	}
+
 	task := &operators.Task{
 		Assignment: operators.Assignment{
 			TaskID: uuid.New(), Attempt: 1, OrgSlug: "acme", DAG: "d", Job: "j", Config: c.Config,
@@ -233,8 +247,10 @@ func newTask(t *testing.T, c Case) (*operators.Task, string) {
 		Progress: func(int, string) {},
 		Log:      slog.New(slog.DiscardHandler),
 	}
+
 	for i, in := range c.Inputs {
-		input := operators.AssignedInput{Index: i, As: in.As, Where: in.Where, Partitions: []storage.Partition{{Key: dag.WholeKey, Revision: 1}}}
+		input := operators.AssignedInput{Index: i, As: in.As, Where: in.Where,
+			Partitions: []storage.Partition{{Key: dag.WholeKey, Revision: 1}}}
 		file := filepath.Join(dir(fmt.Sprintf("input%d", i)), "part.parquet")
 		input.Schema = write(t, in.Query, file)
 		files := []string{file}
@@ -244,6 +260,7 @@ func newTask(t *testing.T, c Case) (*operators.Task, string) {
 		}
 		task.Inputs, task.InputFiles = append(task.Inputs, input), append(task.InputFiles, files)
 	}
+
 	for i, name := range c.Outputs {
 		task.Outputs = append(task.Outputs, operators.AssignedOutput{Index: i, Name: name, UpdateStrategy: dag.Replace})
 		task.OutputDirs = append(task.OutputDirs, dir(fmt.Sprintf("output%d", i)))
@@ -251,7 +268,7 @@ func newTask(t *testing.T, c Case) (*operators.Task, string) {
 	return task, base
 }
 
-// elsewhere is the hash of every file that the task may not write.
+// elsewhere returns the hash of every file that the task may not write.
 func elsewhere(t *testing.T, base string, task *operators.Task) map[string]string {
 	t.Helper()
 	found := map[string]string{}
@@ -274,30 +291,32 @@ func elsewhere(t *testing.T, base string, task *operators.Task) map[string]strin
 	return found
 }
 
-// enumerates holds the units to their versions: listing changes nothing, and reading a unit gives what was listed.
+// enumerates checks the units: listing changes nothing, and reading a unit gives the version that was listed.
 func enumerates(t *testing.T, e operators.Enumerator, c Case) {
 	t.Helper()
 	list := func() []operators.Unit {
-		units, err := e.Enumerate(t.Context(), operators.Enumeration{Config: c.Config, PartitionBy: c.PartitionBy, Roots: c.Roots, Now: time.Now()})
+		units, err := e.Enumerate(t.Context(), operators.Enumeration{Config: c.Config, PartitionBy: c.PartitionBy,
+			Roots: c.Roots, Now: time.Now()})
 		require.NoError(t, err)
 		return units
 	}
+
 	units := list()
 	require.Equal(t, units, list(), "the same files make the same units")
 	seen := map[string]bool{}
 	for _, unit := range units {
 		require.NoError(t, c.PartitionBy.Valid(unit.Partition))
-		require.False(t, seen[unit.Partition], "partition %q is there twice", unit.Partition)
+		require.False(t, seen[unit.Partition], "partition %q is listed twice", unit.Partition)
 		seen[unit.Partition] = true
 		one := c
 		one.Payload, one.Partition = unit.Payload, &operators.PartitionRange{Key: unit.Partition}
 		r := perform(t.Context(), t, e, one)
 		require.NoError(t, r.err)
-		require.Equal(t, unit.Version, r.result.SourceVersion, "what is listed is what is read")
+		require.Equal(t, unit.Version, r.result.SourceVersion, "reading a unit gives the version that was listed")
 	}
 }
 
-// plain is a config as it comes out of the database.
+// plain returns a config as it comes from the database.
 func plain(t *testing.T, config map[string]any) map[string]any {
 	t.Helper()
 	text, err := json.Marshal(config)
@@ -325,7 +344,7 @@ func write(t *testing.T, query, file string) []storage.Column {
 	return columns
 }
 
-// structName is what is left out of a row's text: the names are in the query.
+// structName is removed from a row's text: the names are in the query.
 var structName = regexp.MustCompile(`^\{|\}$`)
 
 func rows(t *testing.T, query string) []string {

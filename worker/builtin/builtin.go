@@ -1,8 +1,6 @@
-// Package builtin runs the platform's own operators on a worker: the same operators and the same Runner as in the server's
-// process, with inputs that come over HTTP and outputs that go there. So a worker needs no credentials of storage or
-// database; the server seals what was uploaded when the task completes.
-//
-// Vocabulary: that of worker and operators. It owns no tables.
+// Package builtin runs the platform's own operators on a worker: the same operators and the same Runner as in the
+// server's process, with inputs and outputs that go over HTTP. So a worker needs no credentials for storage or
+// database; the server seals the uploads when the task completes.
 package builtin
 
 import (
@@ -27,13 +25,13 @@ import (
 // Options say which operators a worker runs, and how.
 type Options struct {
 	Registry   *operators.Registry
-	Only       []string // names; all where it is empty
-	ScratchDir string   // folder for the tasks' own folders; the system's where it is empty
+	Only       []string // names; empty: all
+	ScratchDir string   // for the tasks' folders; empty: the system's
 	// Roots are the folders that an org's file sources may read here; nil: none.
 	Roots func(org, dag string) []string
 }
 
-// Register has the worker run the operators.
+// Register registers the operators with the worker.
 func Register(w *worker.Worker, o Options) error {
 	names := o.Only
 	if len(names) == 0 {
@@ -42,7 +40,7 @@ func Register(w *worker.Worker, o Options) error {
 	for _, name := range names {
 		op, ok := o.Registry.Get(name)
 		if !ok {
-			return fmt.Errorf("operator %q is not known; there are: %q", name, o.Registry.Names())
+			return fmt.Errorf("unknown operator %q; the operators are %q", name, o.Registry.Names())
 		}
 		w.HandleOperator(protocol.Operator{Name: name, Version: op.Spec().Version}, o.run)
 	}
@@ -56,7 +54,8 @@ func (o Options) run(ctx context.Context, t *worker.Task) (json.RawMessage, erro
 		return nil, err
 	}
 	a.Committer = &committer{task: t, outputs: a.Outputs}
-	runner := operators.Runner{Registry: o.Registry, Carrier: carrier{t}, ScratchDir: o.ScratchDir, Log: t.Log, KeepLog: keepLog(t)}
+	runner := operators.Runner{Registry: o.Registry, Carrier: carrier{t}, ScratchDir: o.ScratchDir, Log: t.Log,
+		KeepLog: keepLog(t)}
 	out := runner.Run(ctx, a, t.Progress)
 	switch {
 	case out.Err != nil && !out.Retryable:
@@ -64,6 +63,7 @@ func (o Options) run(ctx context.Context, t *worker.Task) (json.RawMessage, erro
 	case out.Err != nil:
 		return nil, out.Err
 	}
+
 	if out.Unchanged {
 		t.Unchanged()
 	}
@@ -79,27 +79,32 @@ func (o Options) run(ctx context.Context, t *worker.Task) (json.RawMessage, erro
 	for _, c := range out.Columns {
 		t.Lineage(protocol.ColumnOrigin(c))
 	}
+
 	for _, asked := range out.Tasks {
 		t.Enqueue(protocol.EnqueuedTask(asked))
 	}
 	return out.Result.Result, nil
 }
 
-// assignment is the task as operators know it. The server has applied `where` and the bounds of a slice to what it sends.
+// assignment returns the task as operators know it. The server has already applied `where` and the bounds of a slice to
+// the data that it sends.
 func (o Options) assignment(ctx context.Context, t *worker.Task) (operators.Assignment, error) {
 	a := operators.Assignment{TaskID: t.TaskID, Attempt: t.Attempt, OrgSlug: t.Org, DAG: t.Job.DAGName, Job: t.Job.Name,
-		Operator: t.Operator, OperatorVersion: t.OperatorVersion, Config: t.Config, Payload: t.Payload, State: t.OperatorState, TimeoutAt: t.TimeoutAt}
+		Operator: t.Operator, OperatorVersion: t.OperatorVersion, Config: t.Config, Payload: t.Payload,
+		State: t.OperatorState, TimeoutAt: t.TimeoutAt}
 	if len(t.PartitionBy) > 0 {
 		if err := json.Unmarshal(t.PartitionBy, &a.PartitionBy); err != nil {
 			return a, worker.NotRetryable(fmt.Errorf("partition_by: %w", err))
 		}
 	}
+
 	if p := t.Partition; p != nil {
 		a.Partition = &operators.PartitionRange{Key: p.Key, Start: p.Start, End: p.End}
 	}
 	if c := t.Cursor; c != nil {
 		a.Cursor = &operators.CursorPosition{Epoch: c.Epoch, Value: c.From}
 	}
+
 	for _, in := range t.Inputs {
 		assigned := operators.AssignedInput{Index: in.Index, As: in.As}
 		for _, p := range in.Partitions {
@@ -110,12 +115,15 @@ func (o Options) assignment(ctx context.Context, t *worker.Task) (operators.Assi
 		}
 		a.Inputs = append(a.Inputs, assigned)
 	}
+
 	for _, out := range t.Outputs {
-		a.Outputs = append(a.Outputs, operators.AssignedOutput{Index: out.Index, Name: out.Name, UpdateStrategy: dag.UpdateStrategy(out.UpdateStrategy)})
+		a.Outputs = append(a.Outputs, operators.AssignedOutput{Index: out.Index, Name: out.Name,
+			UpdateStrategy: dag.UpdateStrategy(out.UpdateStrategy)})
 	}
 	if t.UDF != nil {
 		a.UDF = &dag.UDF{Hash: t.UDF.Hash, Entrypoint: t.UDF.Entrypoint}
 	}
+
 	if o.Roots != nil {
 		a.Roots = o.Roots(t.Org, t.Job.DAGName)
 	}
@@ -132,7 +140,7 @@ func (o Options) assignment(ctx context.Context, t *worker.Task) (operators.Assi
 	return a, nil
 }
 
-// carrier carries over HTTP.
+// carrier moves inputs and outputs over HTTP.
 type carrier struct{ task *worker.Task }
 
 func (c carrier) Fetch(ctx context.Context, in operators.AssignedInput, dir string) ([]string, error) {
@@ -141,7 +149,7 @@ func (c carrier) Fetch(ctx context.Context, in operators.AssignedInput, dir stri
 	}
 	i := slices.IndexFunc(c.task.Inputs, func(have protocol.Input) bool { return have.Index == in.Index })
 	if i < 0 {
-		return nil, errors.New("the claim does not have it")
+		return nil, errors.New("the claim does not have this input")
 	}
 	input, err := c.task.Input(c.task.Inputs[i].As)
 	if err != nil {
@@ -151,12 +159,15 @@ func (c carrier) Fetch(ctx context.Context, in operators.AssignedInput, dir stri
 	return []string{file}, err
 }
 
-// Deliver uploads; what became of it is known when the server has taken the completion.
-func (c carrier) Deliver(ctx context.Context, a operators.Assignment, dirs []string, result operators.Result, _ string) (operators.Outcome, error) {
+// Deliver uploads the outputs. The server publishes them when it accepts the completion.
+func (c carrier) Deliver(
+	ctx context.Context, a operators.Assignment, dirs []string, result operators.Result, _ string,
+) (operators.Outcome, error) {
 	outcome := operators.Outcome{Result: result}
 	if result.Unchanged {
 		return outcome, nil
 	}
+
 	for i, assigned := range a.Outputs {
 		files, err := filepath.Glob(filepath.Join(dirs[i], "*.parquet"))
 		if err != nil {
@@ -166,6 +177,7 @@ func (c carrier) Deliver(ctx context.Context, a operators.Assignment, dirs []str
 		if err != nil {
 			return outcome, err
 		}
+
 		slices.Sort(files)
 		for _, file := range files {
 			if err := output.Upload(ctx, filepath.Base(file), worker.Parquet, file); err != nil {
@@ -176,7 +188,7 @@ func (c carrier) Deliver(ctx context.Context, a operators.Assignment, dirs []str
 	return outcome, nil
 }
 
-// keepLog sends what an operator logs to the server as the task's log, as it is but for secrets.
+// keepLog sends an operator's log to the server as the task's log, with secrets redacted.
 func keepLog(t *worker.Task) func(*slog.Logger, uuid.UUID, uuid.UUID, int, func(string) string) (*slog.Logger, func()) {
 	return func(_ *slog.Logger, _, _ uuid.UUID, _ int, redact func(string) string) (*slog.Logger, func()) {
 		return slog.New(redacting{t.Log.Handler(), redact}), func() {}

@@ -38,9 +38,11 @@ func newWorld(t *testing.T) *world {
 	session, err := duck.Open(t.Context(), duck.Config{AllowedDirs: []string{w.dir}})
 	require.NoError(t, err)
 	defer session.Close()
+
 	input := filepath.Join(w.dir, "input.parquet")
 	_, err = session.CopyToParquet(t.Context(), "SELECT i AS id, 'station ' || i AS name FROM range(5) AS r(i)", input)
 	require.NoError(t, err)
+
 	w.input, err = os.ReadFile(input)
 	require.NoError(t, err)
 
@@ -51,6 +53,7 @@ func newWorld(t *testing.T) *world {
 		_, err := rw.Write(w.input)
 		assert.NoError(t, err)
 	})
+
 	mux.HandleFunc("PUT /v1/task/outputs/0/{file}", func(rw http.ResponseWriter, r *http.Request) {
 		content, err := io.ReadAll(r.Body)
 		assert.NoError(t, err)
@@ -59,6 +62,7 @@ func newWorld(t *testing.T) *world {
 		w.uploads = append(w.uploads, path)
 		assert.NoError(t, json.NewEncoder(rw).Encode(protocol.UploadedFile{Name: r.PathValue("file"), ETag: "etag"}))
 	})
+
 	mux.HandleFunc("POST /v1/task/secrets", func(rw http.ResponseWriter, _ *http.Request) {
 		assert.NoError(t, json.NewEncoder(rw).Encode(w.secrets))
 	})
@@ -66,41 +70,51 @@ func newWorld(t *testing.T) *world {
 		assert.NoError(t, json.NewDecoder(r.Body).Decode(&w.completed))
 		assert.NoError(t, json.NewEncoder(rw).Encode(protocol.TaskState{Status: "Completed"}))
 	})
+
 	mux.HandleFunc("POST /v1/task/logs", func(rw http.ResponseWriter, r *http.Request) {
 		var lines protocol.Logs
 		assert.NoError(t, json.NewDecoder(r.Body).Decode(&lines))
-		assert.NoError(t, json.NewEncoder(rw).Encode(protocol.LogsAnswer{Accepted: lines.Lines[len(lines.Lines)-1].Seq}))
+		assert.NoError(t, json.NewEncoder(rw).
+			Encode(protocol.LogsAnswer{Accepted: lines.Lines[len(lines.Lines)-1].Seq}))
 	})
+
 	server := httptest.NewServer(mux)
 	t.Cleanup(server.Close)
 	w.url = server.URL
 	return w
 }
 
-// run has a worker run a task of an operator. The claim names the server, as on Lambda.
+// run runs a task of an operator on a worker. The claim names the server, as on Lambda.
 func (w *world) run(t *testing.T, change func(*protocol.Task)) {
 	t.Helper()
 	registry, err := operators.Builtin(operators.Options{Threads: 1, AllowedAddresses: []string{"127.0.0.0/8"}})
 	require.NoError(t, err)
+
 	work, err := worker.New(worker.Config{Log: slog.New(slog.NewTextHandler(t.Output(), nil)), ScratchDir: t.TempDir()})
 	require.NoError(t, err)
 	scratch := t.TempDir()
 	require.NoError(t, builtin.Register(work, builtin.Options{Registry: registry, ScratchDir: scratch}))
-	task := protocol.Task{TaskID: uuid.New(), Attempt: 1, Org: "acme", Job: protocol.Job{DAGName: "d", Name: "j"}, Kind: "reactive", Operator: "sql",
-		Inputs: []protocol.Input{{Index: 0, As: "stations", Partitions: []protocol.InputPartition{{Key: "whole", Revision: 1, Rows: 5}},
-			Schema: []protocol.Column{{Name: "id", Type: "BIGINT"}, {Name: "name", Type: "VARCHAR"}}}},
+
+	task := protocol.Task{TaskID: uuid.New(), Attempt: 1, Org: "acme", Job: protocol.Job{DAGName: "d", Name: "j"},
+		Kind: "reactive", Operator: "sql",
+		Inputs: []protocol.Input{{Index: 0, As: "stations",
+			Partitions: []protocol.InputPartition{{Key: "whole", Revision: 1, Rows: 5}},
+			Schema:     []protocol.Column{{Name: "id", Type: "BIGINT"}, {Name: "name", Type: "VARCHAR"}}}},
 		Outputs:   []protocol.Output{{Index: 0, Name: "j", UpdateStrategy: "replace", Storage: "parquet"}},
 		TimeoutAt: time.Now().Add(time.Minute), LeaseSeconds: 30}
+
 	change(&task)
 	lease := uuid.New()
-	err = work.RunClaim(t.Context(), protocol.Claim{Status: protocol.Claimed, Attempt: 1, LeaseToken: &lease, CapabilityToken: "token", BaseURL: w.url, Task: &task})
+	err = work.RunClaim(t.Context(), protocol.Claim{Status: protocol.Claimed, Attempt: 1, LeaseToken: &lease,
+		CapabilityToken: "token", BaseURL: w.url, Task: &task})
 	require.NoError(t, err)
+
 	left, err := os.ReadDir(scratch)
 	require.NoError(t, err)
 	require.Empty(t, left, "the task's folders are removed")
 }
 
-// value is what a query finds in what was uploaded.
+// value runs a query over the uploaded files.
 func (w *world) value(t *testing.T, query string) (value string) {
 	t.Helper()
 	session, err := duck.Open(t.Context(), duck.Config{AllowedPaths: w.uploads})
@@ -121,11 +135,13 @@ func TestSQLRunsWithoutStorage(t *testing.T) {
 	require.Len(t, w.completed.Outputs, 1)
 	require.Len(t, w.uploads, len(w.completed.Outputs[0].Files))
 	require.Equal(t, "etag", w.completed.Outputs[0].Files[0].ETag)
-	require.Equal(t, "4:station 2,6:station 3,8:station 4", w.value(t, "SELECT string_agg(twice || ':' || name, ',' ORDER BY twice)"))
-	require.Contains(t, w.completed.ColumnLineage, protocol.ColumnOrigin{OutputColumn: "name", InputColumn: "name", Transform: "identity"})
+	require.Equal(t, "4:station 2,6:station 3,8:station 4",
+		w.value(t, "SELECT string_agg(twice || ':' || name, ',' ORDER BY twice)"))
+	require.Contains(t, w.completed.ColumnLineage, protocol.ColumnOrigin{OutputColumn: "name", InputColumn: "name",
+		Transform: "identity"})
 }
 
-func TestAnInputWithoutRowsIsARelationAllTheSame(t *testing.T) {
+func TestAnInputWithoutRowsIsAnEmptyRelation(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.run(t, func(task *protocol.Task) {
@@ -136,14 +152,16 @@ func TestAnInputWithoutRowsIsARelationAllTheSame(t *testing.T) {
 	require.Equal(t, "0", w.value(t, "SELECT n::VARCHAR"))
 }
 
-func TestWhatARetryCannotMendIsToldSo(t *testing.T) {
+func TestErrorsSayWhetherARetryCanHelp(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		change    func(*protocol.Task)
 		says      string
 		retryable bool
 	}{
-		"SQL that fails":     {func(task *protocol.Task) { task.Config = map[string]any{"query": "SELECT nothing FROM stations"} }, "nothing", false},
+		"SQL that fails": {func(task *protocol.Task) {
+			task.Config = map[string]any{"query": "SELECT nothing FROM stations"}
+		}, "nothing", false},
 		"a version not here": {func(task *protocol.Task) { task.OperatorVersion = "0.0.1" }, "0.0.1", true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -172,15 +190,19 @@ func TestSecretsKeepTheirHosts(t *testing.T) {
 				assert.NoError(t, err)
 			}))
 			defer source.Close()
+
 			w := newWorld(t)
 			host := "api.example.com"
 			if c.allow {
 				host = source.URL
 			}
-			w.secrets = protocol.Secrets{Secrets: map[string]string{"KEY": "s3cret"}, Hosts: map[string][]string{"KEY": {host}}}
+
+			w.secrets = protocol.Secrets{Secrets: map[string]string{"KEY": "s3cret"},
+				Hosts: map[string][]string{"KEY": {host}}}
 			w.run(t, func(task *protocol.Task) {
 				task.Operator, task.Inputs, task.Secrets = "http_source", nil, []string{"KEY"}
-				task.Config = map[string]any{"url": source.URL, "format": "csv", "headers": map[string]any{"Authorization": map[string]any{"secret": "KEY"}}}
+				task.Config = map[string]any{"url": source.URL, "format": "csv",
+					"headers": map[string]any{"Authorization": map[string]any{"secret": "KEY"}}}
 			})
 			require.Equal(t, c.status, w.completed.Status, w.completed.Error)
 		})

@@ -14,8 +14,8 @@ import (
 	"github.com/dagctl/dagctl/worker"
 )
 
-// FetchCode unpacks the code of the task's job below dir. It is compared with the hash that the claim names: what runs is
-// what was deployed.
+// FetchCode unpacks the code of the task's job into dir. It compares the code with the hash that the claim names, so
+// that only deployed code runs.
 func (c carrier) FetchCode(ctx context.Context, a operators.Assignment, dir string) error {
 	archive, err := c.task.Code(ctx)
 	if err != nil {
@@ -25,13 +25,15 @@ func (c carrier) FetchCode(ctx context.Context, a operators.Assignment, dir stri
 	if err != nil {
 		return fmt.Errorf("code of the task: %w", err)
 	}
+
 	bundle, err := dag.ReadBundle(files, ".")
 	if err != nil {
 		return worker.NotRetryable(err)
 	}
 	if bundle.Hash != a.UDF.Hash {
-		return fmt.Errorf("code of the task: it has hash %s, and the claim names %s", bundle.Hash, a.UDF.Hash)
+		return fmt.Errorf("code of the task: its hash is %s, but the claim names %s", bundle.Hash, a.UDF.Hash)
 	}
+
 	executable := map[string]bool{}
 	for _, f := range files.File {
 		executable[f.Name] = f.Mode()&0o111 != 0
@@ -41,6 +43,7 @@ func (c carrier) FetchCode(ctx context.Context, a operators.Assignment, dir stri
 		return err
 	}
 	defer root.Close()
+
 	for name, data := range bundle.Files {
 		mode := fs.FileMode(0o644)
 		if executable[name] {

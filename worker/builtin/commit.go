@@ -10,14 +10,15 @@ import (
 	"github.com/dagctl/dagctl/worker/protocol"
 )
 
-// committer commits for a run that goes on as any function of a worker does: files go up, and Task.Commit names them.
+// committer commits in the middle of a run as any function of a worker does: it uploads files, and Task.Commit names
+// them.
 type committer struct {
 	task    *worker.Task
 	outputs []operators.AssignedOutput
 	commits int
 }
 
-// Rest implements operators.Committer: what the end goes on top of, the server knows.
+// Rest implements operators.Committer. The server knows what was committed before the end.
 func (k *committer) Rest(_ context.Context, a operators.Assignment) (operators.Assignment, error) {
 	return a, nil
 }
@@ -32,24 +33,27 @@ func (k *committer) Commit(ctx context.Context, c operators.Commit) (done operat
 			return done, err
 		}
 		for n, file := range o.Files {
-			// What is not committed must not be mistaken for what is, so a name is used once.
+			// Each name is used once, so that a file left by a failed commit is not taken for another.
 			name := fmt.Sprintf("commit%d-%d-%d.parquet", k.commits, i, n)
 			if err := output.Of(o.Partition).Upload(ctx, name, worker.Parquet, file); err != nil {
 				return done, err
 			}
 		}
 	}
+
 	for _, e := range c.Events {
 		t.Emit(protocol.Event(e))
 	}
 	for _, asked := range c.Tasks {
 		t.Enqueue(protocol.EnqueuedTask(asked))
 	}
+
 	if c.State != nil {
 		if err := t.SetState(c.State); err != nil {
 			return done, err
 		}
 	}
+
 	answer, err := t.Commit(ctx)
 	if errors.Is(err, worker.ErrInvalid) {
 		err = operators.Permanent(err)
@@ -57,6 +61,7 @@ func (k *committer) Commit(ctx context.Context, c operators.Commit) (done operat
 	if err != nil {
 		return done, err
 	}
+
 	done.Tasks = answer.Tasks
 	for _, e := range answer.Events {
 		done.Events = append(done.Events, operators.EventOutcome(e))

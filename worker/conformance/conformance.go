@@ -1,10 +1,11 @@
-// Package conformance checks that an SDK speaks the worker protocol. It plays the server's side over HTTP, runs the SDK's
-// program against it, and judges the calls that it makes, above all when answers are lost, late or refused.
+// Package conformance checks that an SDK speaks the worker protocol. It plays the server's side over HTTP, runs the
+// SDK's program against it, and judges the calls that the program makes, above all when answers are lost, late or
+// refused.
 //
-// Vocabulary: a program is a worker built with the SDK under test, with the functions of Handlers; a backend is the server's
-// side, which is scripted here, and a real server where this suite is checked itself; a recorder stands before it, remembers
-// every call and meets some with faults; a scenario creates tasks, waits and checks. docs/workers.md says what a program
-// must offer. It owns no tables.
+// Vocabulary: a program is a worker built with the SDK under test, with the functions of Handlers; a backend is the
+// server's side: a script here, and a real server where the suite itself is checked; a recorder stands before the
+// backend, remembers every call and injects faults into some; a scenario creates tasks, waits and checks.
+// docs/workers.md describes what a program must offer. It owns no tables.
 package conformance
 
 import (
@@ -24,7 +25,7 @@ import (
 	"github.com/dagctl/dagctl/worker/protocol"
 )
 
-// Runtime is the one whose tasks the program claims.
+// Runtime is the runtime whose tasks the program claims.
 const Runtime = "conformance"
 
 // The functions that a program must offer. docs/workers.md describes them.
@@ -39,25 +40,25 @@ const (
 	Query   = "conformance:query"
 )
 
-// Handlers lists them.
+// Handlers lists the functions that a program must offer.
 func Handlers() []string { return []string{Echo, Fail, Sleep, Log, Copy, Commit, Secrets, Query} }
 
-// LeaseSeconds is how long the leases of the suite's tasks are.
+// LeaseSeconds is the length of the leases of the suite's tasks.
 const LeaseSeconds = 5
 
-// Secret is what the job of Secrets names, with its value.
+// The secret that the job of Secrets names.
 const (
 	SecretName  = "greeting"
 	SecretValue = "hello, world"
 )
 
-// Rows are what the input named "rows" of Copy and Query has.
+// Rows returns the rows of the input "rows" of Copy and Query.
 func Rows() []map[string]any {
 	return []map[string]any{{"n": 1, "s": "one"}, {"n": 2, "s": "two, and \"more\""}, {"n": 3, "s": "drei ☃"}}
 }
 
-// Backend is the server's side of the protocol. The tasks of a function are those of one job, named as the function
-// without "conformance:"; its leases are of LeaseSeconds, and it may have three attempts.
+// Backend is the server's side of the protocol. The tasks of a function belong to one job, which has the function's
+// name without "conformance:". Leases last LeaseSeconds, and a task has three attempts.
 type Backend interface {
 	http.Handler // the endpoints of the protocol
 	// Create makes a task that calls a function. Copy and Query read Rows and get no payload.
@@ -66,41 +67,41 @@ type Backend interface {
 	Cancel(ctx context.Context, task uuid.UUID) error
 	// Expire ends a running task's lease, so that a newer attempt can be claimed.
 	Expire(ctx context.Context, task uuid.UUID) error
-	// Task is the task as it stands.
+	// Task returns the present state of a task.
 	Task(ctx context.Context, task uuid.UUID) (protocol.TaskState, error)
-	// Output are the rows that a task has published of its output.
+	// Output returns the rows that a task has published.
 	Output(ctx context.Context, task uuid.UUID) ([]map[string]any, error)
-	// Lines are the lines of a task's attempt that are stored, in their order.
+	// Lines returns the stored lines of an attempt, in order.
 	Lines(ctx context.Context, task uuid.UUID, attempt int) ([]protocol.LogLine, error)
 }
 
-// Options say what is to be checked.
+// Options select what to check.
 type Options struct {
 	Command []string // the program; it gets DAGCTL_URL, DAGCTL_TOKEN and DAGCTL_RUNTIME
-	Dir     string   // where it runs; here where it is empty
+	Dir     string   // working directory of the program; default: the current one
 	Stderr  io.Writer
-	Backend Backend // the scripted one where it is nil
+	Backend Backend // nil: the scripted one
 	Token   string  // worker token of the backend; only with Backend
-	// Only are the scenarios to run, by name; all where it is empty.
+	// Only lists the scenarios to run by name; none: all.
 	Only []string
 }
 
-// Check is one thing that was looked at.
+// Check is the result of one check.
 type Check struct {
 	Scenario string `json:"scenario"`
 	Check    string `json:"check"`
 	Passed   bool   `json:"passed"`
-	Reason   string `json:"reason,omitempty"` // why it has not passed
+	Reason   string `json:"reason,omitempty"` // why it failed
 }
 
-// Report is what came of all of them.
+// Report is the result of a run.
 type Report struct {
 	Checks []Check `json:"checks"`
 	Passed int     `json:"passed"`
 	Failed int     `json:"failed"`
 }
 
-// Run runs the program through the scenarios. An error says that it could not be checked at all.
+// Run runs the program through the scenarios. It returns an error if the program could not be checked at all.
 func Run(ctx context.Context, o Options) (Report, error) {
 	chosen, err := choose(o.Only)
 	if err != nil {
@@ -110,13 +111,14 @@ func Run(ctx context.Context, o Options) (Report, error) {
 		scripted := NewScripted()
 		o.Backend, o.Token = scripted, scripted.Token
 	}
+
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return Report{}, fmt.Errorf("listen for the program: %w", err)
 	}
 	recorder := newRecorder(o.Backend)
 	server := &http.Server{Handler: recorder, ReadHeaderTimeout: 10 * time.Second}
-	go server.Serve(listener) //nolint:errcheck // it ends by Close
+	go server.Serve(listener) //nolint:errcheck // it ends with Close
 	defer server.Close()
 
 	r := &runner{options: o, url: "http://" + listener.Addr().String(), recorder: recorder, backend: o.Backend}
@@ -129,7 +131,7 @@ func Run(ctx context.Context, o Options) (Report, error) {
 	return r.report(), nil
 }
 
-// choose finds scenarios by name.
+// choose returns the scenarios with the given names, or all.
 func choose(names []string) ([]scenario, error) {
 	if len(names) == 0 {
 		return scenarios(), nil
@@ -140,6 +142,7 @@ func choose(names []string) ([]scenario, error) {
 			chosen = append(chosen, sc)
 		}
 	}
+
 	for _, name := range names {
 		if !slices.ContainsFunc(chosen, func(sc scenario) bool { return sc.name == name }) {
 			return nil, fmt.Errorf("there is no scenario %q; there are: %s", name, strings.Join(Scenarios(), ", "))
@@ -148,7 +151,7 @@ func choose(names []string) ([]scenario, error) {
 	return chosen, nil
 }
 
-// Scenarios lists the names of all there are.
+// Scenarios lists the names of all scenarios.
 func Scenarios() []string {
 	var names []string
 	for _, sc := range scenarios() {
@@ -157,17 +160,17 @@ func Scenarios() []string {
 	return names
 }
 
-// runner runs scenarios and keeps what they found.
+// runner runs scenarios and collects their checks.
 type runner struct {
 	options  Options
 	url      string
 	recorder *recorder
 	backend  Backend
-	program  *program // that runs now; nil: none
+	program  *program // the running one; nil: none
 
 	mu     sync.Mutex
 	checks []Check
-	later  []func() // checks of what must not happen until the end
+	later  []func() // checks that something has not happened until the end
 }
 
 func (r *runner) add(c Check) {
@@ -191,7 +194,7 @@ func (r *runner) report() Report {
 	return report
 }
 
-// sameJSON reports whether two texts say the same, digits of numbers included.
+// sameJSON reports whether two JSON texts have the same value, with all digits of numbers.
 func sameJSON(a, b []byte) bool {
 	x, errX := normal(a)
 	y, errY := normal(b)

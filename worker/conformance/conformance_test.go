@@ -40,9 +40,12 @@ func TestASloppySDKFails(t *testing.T) {
 	build := exec.Command("go", "build", "-o", binary, "./testdata/sloppy")
 	build.Stderr = os.Stderr
 	require.NoError(t, build.Run())
+
 	report, err := conformance.Run(t.Context(), conformance.Options{Command: []string{binary}, Only: []string{
-		"registration", "normal run", "side by side", "heartbeats", "answer to the completion lost", "asked to wait", "server away at the poll", "logs"}})
+		"registration", "normal run", "side by side", "heartbeats", "answer to the completion lost", "asked to wait",
+		"server away at the poll", "logs"}})
 	require.NoError(t, err)
+
 	failed := map[string]bool{}
 	for _, c := range report.Checks {
 		if !c.Passed {
@@ -50,11 +53,15 @@ func TestASloppySDKFails(t *testing.T) {
 			require.NotEmpty(t, c.Reason)
 		}
 	}
+
 	for _, check := range []string{
-		"registration: the worker tells of itself", "registration: it polls long", "registration: every call says X-Dagctl-Protocol: 1",
+		"registration: the worker registers", "registration: it uses long polls",
+		"registration: every call says X-Dagctl-Protocol: 1",
 		"registration: no call of a task shows the worker's token", "normal run: the result is the payload",
-		"side by side: tasks run at the same time", "heartbeats: the lease is kept", "answer to the completion lost: the end is told",
-		"asked to wait: with the same body", "asked to wait: not before Retry-After", "server away at the poll: after a pause",
+		"side by side: tasks run at the same time", "heartbeats: the lease is kept",
+		"answer to the completion lost: the end is reported",
+		"asked to wait: with the same body", "asked to wait: not before Retry-After",
+		"server away at the poll: after a pause",
 		"logs: every line arrives",
 	} {
 		require.Contains(t, failed, check, "found: %v", failed)
@@ -63,9 +70,10 @@ func TestASloppySDKFails(t *testing.T) {
 	require.NotContains(t, failed, "normal run: the fence is that of the claim")
 }
 
-func TestAProgramThatEndsIsToldOf(t *testing.T) {
+func TestTheReportQuotesAProgramThatEnds(t *testing.T) {
 	t.Parallel()
-	report, err := conformance.Run(t.Context(), conformance.Options{Command: []string{"sh", "-c", "echo no such module >&2; exit 3"}, Only: []string{"normal run"}})
+	report, err := conformance.Run(t.Context(), conformance.Options{Command: []string{"sh", "-c",
+		"echo no such module >&2; exit 3"}, Only: []string{"normal run"}})
 	require.NoError(t, err)
 	require.Equal(t, 1, report.Failed)
 	require.Contains(t, report.Checks[0].Reason, "no such module")

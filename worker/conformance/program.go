@@ -16,7 +16,7 @@ import (
 type program struct {
 	cmd    *exec.Cmd
 	output *tail
-	ended  chan struct{} // closed at its end
+	ended  chan struct{} // closed when it has ended
 	err    error         // how it ended
 }
 
@@ -25,15 +25,17 @@ func start(o Options, url string) (*program, error) {
 	if len(o.Command) == 0 {
 		return nil, errors.New("there is no command to run")
 	}
-	p := &program{cmd: exec.Command(o.Command[0], o.Command[1:]...), output: &tail{copy: o.Stderr}, ended: make(chan struct{})}
+	p := &program{cmd: exec.Command(o.Command[0], o.Command[1:]...), output: &tail{copy: o.Stderr},
+		ended: make(chan struct{})}
 	p.cmd.Dir = o.Dir
 	p.cmd.Env = append(os.Environ(), "DAGCTL_URL="+url, "DAGCTL_TOKEN="+o.Token, "DAGCTL_RUNTIME="+Runtime)
 	p.cmd.Stdout, p.cmd.Stderr = p.output, p.output
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a shell around the program goes with it
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // so that a shell around the program is killed with it
 	p.cmd.WaitDelay = 5 * time.Second
 	if err := p.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start %s: %w", o.Command[0], err)
 	}
+
 	go func() {
 		p.err = p.cmd.Wait()
 		close(p.ended)
@@ -50,10 +52,10 @@ func (p *program) running() bool {
 	}
 }
 
-// terminate tells it to stop, as a scheduler of containers does: the process itself, not those that it started.
+// terminate sends SIGTERM, as a container scheduler does: to the process itself, not to those that it started.
 func (p *program) terminate() error { return p.cmd.Process.Signal(syscall.SIGTERM) }
 
-// end waits for it to end by itself.
+// end waits for the program to exit by itself.
 func (p *program) end(ctx context.Context, within time.Duration) error {
 	select {
 	case <-p.ended:
@@ -72,7 +74,7 @@ func (p *program) kill() {
 	}
 }
 
-// kill ends the program, if it runs.
+// kill kills the program if it runs.
 func (r *runner) kill() {
 	if r.program != nil {
 		r.program.kill()
@@ -80,7 +82,7 @@ func (r *runner) kill() {
 	}
 }
 
-// ensure has a program run.
+// ensure starts the program unless it runs.
 func (r *runner) ensure() error {
 	if r.program != nil && r.program.running() {
 		return nil
@@ -90,7 +92,7 @@ func (r *runner) ensure() error {
 	return err
 }
 
-// tail keeps the last of what a program says.
+// tail keeps the end of a program's output.
 type tail struct {
 	copy io.Writer
 	mu   sync.Mutex

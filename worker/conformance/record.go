@@ -32,14 +32,14 @@ const (
 	downloadCall   = "GET /v1/task/inputs/"
 )
 
-// call is one request of the program, and what it was answered.
+// call is one request of the program and its answer.
 type call struct {
 	endpoint string // one of the above
 	path     string
 	header   http.Header
 	body     []byte
 	began    time.Time
-	task     uuid.UUID // that it is about; zero: none
+	task     uuid.UUID // the task it is about; zero: none
 	attempt  int
 
 	ended  time.Time // zero: not yet
@@ -47,21 +47,21 @@ type call struct {
 	answer []byte
 }
 
-// fault is what a call meets.
+// fault is what happens to a call.
 type fault struct {
 	endpoint string
-	task     uuid.UUID // zero: of whatever task
-	times    int       // how many calls it meets
+	task     uuid.UUID // zero: any task
+	times    int       // how many calls it happens to
 
-	status  int                        // answers with this, without acting, where it is not 0
-	header  http.Header                // of that answer
-	before  func()                     // happens first
-	rewrite func(answer []byte) []byte // changes what the backend answered
+	status  int                        // unless 0, the answer, without calling the backend
+	header  http.Header                // headers of that answer
+	before  func()                     // called first
+	rewrite func(answer []byte) []byte // changes the backend's answer
 	cut     bool                       // cuts the connection after the backend has acted
-	half    bool                       // cuts it in the middle of the answer
+	half    bool                       // cuts the connection in the middle of the answer
 }
 
-// recorder stands before a backend.
+// recorder stands between the program and a backend.
 type recorder struct {
 	backend http.Handler
 
@@ -75,7 +75,7 @@ func newRecorder(backend http.Handler) *recorder {
 	return &recorder{backend: backend, changed: make(chan struct{})}
 }
 
-// meet lets calls meet a fault from now on.
+// meet adds a fault for calls from now on.
 func (r *recorder) meet(f *fault) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -85,7 +85,7 @@ func (r *recorder) meet(f *fault) {
 	r.faults = append(r.faults, f)
 }
 
-// find lists the calls that a condition picks, oldest first, as they stand now.
+// find returns copies of the calls that satisfy a condition, oldest first.
 func (r *recorder) find(pick func(*call) bool) []call {
 	r.mu.Lock()
 	calls := make([]call, len(r.calls))
@@ -104,7 +104,7 @@ func (r *recorder) change(what func()) {
 	r.changed = make(chan struct{})
 }
 
-// next is closed at the next change.
+// next returns a channel that is closed at the next change.
 func (r *recorder) next() <-chan struct{} {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -114,25 +114,28 @@ func (r *recorder) next() <-chan struct{} {
 func (r *recorder) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 	body, err := io.ReadAll(request.Body)
 	if err != nil {
-		return // the program broke off; that is no call
+		return // the program broke off, so there is no call
 	}
-	c := &call{endpoint: endpointOf(request), path: request.URL.RequestURI(), header: request.Header.Clone(), body: body, began: time.Now()}
+	c := &call{endpoint: endpointOf(request), path: request.URL.RequestURI(), header: request.Header.Clone(),
+		body: body, began: time.Now()}
 	c.task, c.attempt = about(request.Header, body)
 	r.change(func() { r.calls = append(r.calls, c) })
 	f := r.meets(c)
 	if f != nil && f.before != nil {
 		f.before()
 	}
+
 	answer := &answer{header: http.Header{}, status: http.StatusOK}
 	if f != nil && f.status != 0 {
 		maps.Copy(answer.header, f.header)
-		problem(answer, f.status, "the server answers so on purpose")
+		problem(answer, f.status, "this answer is part of the test")
 	} else {
 		request.Body = io.NopCloser(bytes.NewReader(body))
 		r.unmask(request.Header)
 		r.backend.ServeHTTP(answer, request)
 	}
-	if f == nil { // one that came while the call waited for its answer
+
+	if f == nil { // a fault may have been added while the call waited for its answer
 		f = r.meetsAnswer(c)
 	}
 	text := answer.body.Bytes()
@@ -140,6 +143,7 @@ func (r *recorder) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 		text = f.rewrite(text)
 		answer.header.Del("Content-Length")
 	}
+
 	done := func(status int) {
 		r.change(func() { c.ended, c.status, c.answer = time.Now(), status, text })
 	}
@@ -148,16 +152,17 @@ func (r *recorder) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 		cut(w, answer, text, f.half)
 		return
 	}
-	done(answer.status) // before the program can have seen it
+
+	done(answer.status) // before the program can see it
 	maps.Copy(w.Header(), answer.header)
 	w.WriteHeader(answer.status)
 	w.Write(text) //nolint:errcheck // the program may have gone
 }
 
-// meets takes the first fault that waits for the call.
+// meets uses up the first fault that fits the call.
 func (r *recorder) meets(c *call) *fault { return r.take(c, func(*fault) bool { return true }) }
 
-// meetsAnswer takes the first fault that waits for what the call is answered.
+// meetsAnswer uses up the first fault that fits the answer of the call.
 func (r *recorder) meetsAnswer(c *call) *fault {
 	return r.take(c, func(f *fault) bool { return f.status == 0 && f.before == nil })
 }
@@ -184,12 +189,12 @@ func cut(w http.ResponseWriter, a *answer, text []byte, half bool) {
 	if half {
 		fmt.Fprintf(buffered, "HTTP/1.1 200 OK\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n%s",
 			a.header.Get("Content-Type"), len(text), text[:len(text)/2])
-		buffered.Flush() //nolint:errcheck // it is to break off
+		buffered.Flush() //nolint:errcheck // it is meant to be cut short
 	}
 }
 
-// renewal is what the recorder puts before a capability token to make another of it, which it understands itself: so a
-// token is renewed at any time, whatever the backend does.
+// renewal is a prefix that the recorder puts before a capability token to make a new token of it, and removes again.
+// So a token can be renewed at any time, whatever the backend does.
 const renewal = "renewed."
 
 func (r *recorder) renew(token string) string { return renewal + token }
@@ -210,7 +215,7 @@ func endpointOf(request *http.Request) string {
 	return endpoint
 }
 
-// about finds out which attempt a call is about, by its headers or its body.
+// about returns the attempt that a call is about, from its headers or its body.
 func about(h http.Header, body []byte) (uuid.UUID, int) {
 	if id, err := uuid.Parse(h.Get(protocol.TaskHeader)); err == nil {
 		attempt, _ := strconv.Atoi(h.Get(protocol.AttemptHeader))
@@ -226,7 +231,7 @@ func about(h http.Header, body []byte) (uuid.UUID, int) {
 	return fence.TaskID, fence.Attempt
 }
 
-// answer takes what a backend says.
+// answer collects a backend's answer.
 type answer struct {
 	header http.Header
 	status int
@@ -251,7 +256,8 @@ func (a *answer) Write(p []byte) (int, error) {
 func problem(w http.ResponseWriter, status int, detail string) {
 	w.Header().Set("Content-Type", "application/problem+json")
 	w.WriteHeader(status)
-	json.NewEncoder(w).Encode(map[string]any{"title": http.StatusText(status), "status": status, "detail": detail}) //nolint:errcheck // a map of texts
+	//nolint:errcheck // a map of texts
+	json.NewEncoder(w).Encode(map[string]any{"title": http.StatusText(status), "status": status, "detail": detail})
 }
 
 // forget drops the faults of an endpoint.

@@ -17,14 +17,19 @@ func copying(s *scene) {
 	claim := s.claim(task, 1)
 	c := s.ends(task, 1, "Completed")
 	s.expect("the result counts the rows", sameJSON(c.Result, []byte(`{"rows":3}`)), "it is %s", c.Result)
-	s.expect("the completion names the output", len(c.Outputs) == 1 && c.Outputs[0].Index == 0, "outputs are %+v", c.Outputs)
+	s.expect("the completion names the output", len(c.Outputs) == 1 && c.Outputs[0].Index == 0, "outputs are %+v",
+		c.Outputs)
+
 	for _, endpoint := range []string{downloadCall, uploadCall} {
 		calls := s.calls(task, endpoint)
 		s.must(endpoint+" is called", len(calls) > 0, "it is not")
 		h := calls[0].header
-		s.expect(endpoint+" shows its fence in headers", h.Get(protocol.LeaseTokenHeader) == claim.LeaseToken.String() && h.Get(protocol.AttemptHeader) == "1",
-			"%s is %q, %s is %q", protocol.LeaseTokenHeader, h.Get(protocol.LeaseTokenHeader), protocol.AttemptHeader, h.Get(protocol.AttemptHeader))
-		s.expect(endpoint+" says its format", strings.Contains(calls[0].path, "format="), "the call is %s", calls[0].path)
+		s.expect(endpoint+" shows its fence in headers",
+			h.Get(protocol.LeaseTokenHeader) == claim.LeaseToken.String() && h.Get(protocol.AttemptHeader) == "1",
+			"%s is %q, %s is %q", protocol.LeaseTokenHeader, h.Get(protocol.LeaseTokenHeader), protocol.AttemptHeader,
+			h.Get(protocol.AttemptHeader))
+		s.expect(endpoint+" names its format", strings.Contains(calls[0].path, "format="), "the call is %s",
+			calls[0].path)
 	}
 	s.published(task)
 }
@@ -34,7 +39,7 @@ func (s *scene) published(task uuid.UUID) {
 	rows, err := s.backend.Output(s.ctx, task)
 	s.must("the output can be read", err == nil, "%v", err)
 	got, want := texts(rows), texts(Rows())
-	s.expect("the rows arrive unaltered", got == want, "they are %s, not %s", got, want)
+	s.expect("the rows arrive unchanged", got == want, "they are %s, not %s", got, want)
 }
 
 func texts(rows []map[string]any) string {
@@ -51,17 +56,19 @@ func brokenCopying(s *scene) {
 	task := s.create(Copy, nil)
 	s.ends(task, 1, "Completed")
 	downloads := s.calls(task, downloadCall)
-	s.expect("a download that breaks off is made again", len(downloads) >= 2, "it was made %d times", len(downloads))
+	s.expect("a download that is cut short is repeated", len(downloads) >= 2, "it was made %d times", len(downloads))
 	uploads := s.calls(task, uploadCall)
-	s.expect("an upload without an answer is made again", len(uploads) >= 2 && uploads[0].path == uploads[1].path && bytes.Equal(uploads[0].body, uploads[1].body),
+	s.expect("an upload without an answer is repeated", len(uploads) >= 2 && uploads[0].path == uploads[1].path &&
+		bytes.Equal(uploads[0].body, uploads[1].body),
 		"there were %d uploads; the second must put the same file again", len(uploads))
 	s.published(task)
 }
 
-// toCommit is a payload of Commit.
+// toCommit returns a payload for Commit.
 func toCommit() map[string]any {
 	return map[string]any{"state": map[string]any{"page": 7},
-		"tasks": []any{map[string]any{"job": "echo", "idempotency_key": uuid.NewString(), "payload": map[string]any{"from": "commit"}}}}
+		"tasks": []any{map[string]any{"job": "echo", "idempotency_key": uuid.NewString(),
+			"payload": map[string]any{"from": "commit"}}}}
 }
 
 func committing(s *scene) {
@@ -69,21 +76,27 @@ func committing(s *scene) {
 	task := s.create(Commit, payload)
 	c := s.ends(task, 1, "Completed")
 	calls := s.calls(task, eventsCall)
-	s.must("it commits while it runs", len(calls) == 1 && calls[0].status == http.StatusOK, "there were %d calls of %s", len(calls), eventsCall)
+	s.must("it commits while it runs", len(calls) == 1 && calls[0].status == http.StatusOK, "there were %d calls of %s",
+		len(calls), eventsCall)
 	var body protocol.Events
 	s.must("the call is JSON", json.Unmarshal(calls[0].body, &body) == nil, "%s", calls[0].body)
-	s.expect("with the state", sameJSON(body.OperatorState, []byte(`{"page":7}`)), "operator_state is %s", body.OperatorState)
-	s.expect("with the task", len(body.Tasks) == 1 && body.Tasks[0].Job == "echo" && sameJSON(body.Tasks[0].Payload, []byte(`{"from":"commit"}`)), "tasks are %+v", body.Tasks)
-	s.expect("what is committed is not told again at the end", len(c.Tasks) == 0 && len(c.OperatorState) == 0, "the completion has %d tasks and state %s", len(c.Tasks), c.OperatorState)
+	s.expect("with the state", sameJSON(body.OperatorState, []byte(`{"page":7}`)), "operator_state is %s",
+		body.OperatorState)
+	s.expect("with the task", len(body.Tasks) == 1 && body.Tasks[0].Job == "echo" &&
+		sameJSON(body.Tasks[0].Payload, []byte(`{"from":"commit"}`)), "tasks are %+v", body.Tasks)
+	s.expect("the completion does not repeat what was committed", len(c.Tasks) == 0 && len(c.OperatorState) == 0,
+		"the completion has %d tasks and state %s", len(c.Tasks), c.OperatorState)
 	s.made(calls[0], c)
 }
 
-// made checks that the function got the ids of the tasks, and that they run.
+// made checks that the function got the ids of the tasks and that the tasks run.
 func (s *scene) made(committed call, c protocol.Completion) {
 	var answer protocol.EventsAnswer
-	s.must("the answer is JSON", json.Unmarshal(committed.answer, &answer) == nil && len(answer.Tasks) == 1, "%s", committed.answer)
+	s.must("the answer is JSON", json.Unmarshal(committed.answer, &answer) == nil && len(answer.Tasks) == 1, "%s",
+		committed.answer)
 	want, err := json.Marshal(map[string]any{"tasks": answer.Tasks})
-	s.expect("the function gets the answer", err == nil && sameJSON(c.Result, want), "the result is %s, not %s", c.Result, want)
+	s.expect("the function gets the answer", err == nil && sameJSON(c.Result, want), "the result is %s, not %s",
+		c.Result, want)
 	s.ends(answer.Tasks[0], 1, "Completed")
 }
 
@@ -100,9 +113,12 @@ func lostCommit(s *scene) {
 func secrets(s *scene) {
 	task := s.create(Secrets, nil)
 	c := s.ends(task, 1, "Completed")
-	s.expect("the function gets the secret", sameJSON(c.Result, fmt.Appendf(nil, `{%q:%d}`, SecretName, len(SecretValue))), "the result is %s", c.Result)
-	leaked := s.recorder.find(func(c *call) bool { return c.task == task && bytes.Contains(c.body, []byte(SecretValue)) })
-	s.expect("no call has its value", len(leaked) == 0, "%s has", first(leaked))
+	s.expect("the function gets the secret", sameJSON(c.Result,
+		fmt.Appendf(nil, `{%q:%d}`, SecretName, len(SecretValue))), "the result is %s", c.Result)
+	leaked := s.recorder.find(func(c *call) bool {
+		return c.task == task && bytes.Contains(c.body, []byte(SecretValue))
+	})
+	s.expect("no call contains its value", len(leaked) == 0, "%s has", first(leaked))
 }
 
 func querying(s *scene) {
@@ -130,14 +146,18 @@ func lostLogs(s *scene) {
 
 func partialLogs(s *scene) {
 	task := s.create(Log, map[string]any{"lines": loggedLines})
-	// As if a server had stored three of them before it went away.
-	s.recorder.meet(&fault{endpoint: logsCall, task: task, rewrite: func([]byte) []byte { return []byte(`{"accepted":3}`) }})
+	// As if the server had stored three lines before it went away.
+	s.recorder.meet(&fault{endpoint: logsCall, task: task, rewrite: func([]byte) []byte {
+		return []byte(`{"accepted":3}`)
+	}})
 	s.ends(task, 1, "Completed")
 	calls := s.calls(task, logsCall)
 	s.must("the rest is sent again", len(calls) >= 2, "there were %d calls", len(calls))
 	var again protocol.Logs
-	s.must("the call is JSON", json.Unmarshal(calls[1].body, &again) == nil && len(again.Lines) > 0, "%s", calls[1].body)
-	s.expect("from the first that was not taken", again.Lines[0].Seq == 4, "it begins with line %d, not 4", again.Lines[0].Seq)
+	s.must("the call is JSON", json.Unmarshal(calls[1].body, &again) == nil && len(again.Lines) > 0, "%s",
+		calls[1].body)
+	s.expect("from the first line that was not stored", again.Lines[0].Seq == 4, "it begins with line %d, not 4",
+		again.Lines[0].Seq)
 	s.logged(task)
 }
 
@@ -152,8 +172,11 @@ func (s *scene) logged(task uuid.UUID) {
 			next++
 		}
 	}
+
 	s.expect("every line arrives", next == loggedLines+1, "line %d is missing; %d are stored", next, len(stored))
 	ended := s.calls(task, completeCall)[0].began
-	late := s.recorder.find(func(c *call) bool { return c.task == task && c.endpoint == logsCall && c.began.After(ended) })
-	s.expect("before the end is told", len(late) == 0, "%d calls came after it", len(late))
+	late := s.recorder.find(func(c *call) bool {
+		return c.task == task && c.endpoint == logsCall && c.began.After(ended)
+	})
+	s.expect("before the end is reported", len(late) == 0, "%d calls came after it", len(late))
 }

@@ -15,23 +15,30 @@ func heartbeats(s *scene) {
 	s.claim(task, 1)
 	s.ends(task, 1, "Completed")
 	beats := s.calls(task, beatCall)
-	s.must("the lease is kept", len(beats) >= 2, "there were %d heartbeats in six seconds; the lease is of %d", len(beats), LeaseSeconds)
+	s.must("the lease is kept", len(beats) >= 2, "there were %d heartbeats in six seconds; the lease is of %d",
+		len(beats), LeaseSeconds)
 	longest := beats[0].began.Sub(s.givenAt(task, 1))
 	for i := range beats[1:] {
 		longest = max(longest, beats[i+1].began.Sub(beats[i].began))
 	}
-	s.expect("at a third of it", longest <= 3*time.Second, "the longest pause was %s; the lease is of %d s", longest.Round(time.Millisecond), LeaseSeconds)
+
+	s.expect("at a third of its length", longest <= 3*time.Second, "the longest pause was %s; the lease is of %d s",
+		longest.Round(time.Millisecond), LeaseSeconds)
 	told := s.recorder.find(func(c *call) bool {
 		body := strings.ReplaceAll(string(c.body), " ", "")
-		return c.task == task && c.endpoint == beatCall && strings.Contains(body, `"progress":40`) && strings.Contains(body, "halfway")
+		return c.task == task && c.endpoint == beatCall && strings.Contains(body, `"progress":40`) &&
+			strings.Contains(body, "halfway")
 	})
-	s.expect("with how far it is", len(told) > 0, "no heartbeat had progress 40 and state %q", "half way")
+	s.expect("with the progress", len(told) > 0, "no heartbeat had progress 40 and state %q", "half way")
 }
 
-// givenAt is when the program got an attempt.
+// givenAt returns when the program got an attempt.
 func (s *scene) givenAt(task uuid.UUID, attempt int) time.Time {
-	for _, c := range s.recorder.find(func(c *call) bool { return c.endpoint == pollCall && strings.Contains(string(c.answer), task.String()) }) {
-		if claim := s.claimed(task, attempt); claim != nil && strings.Contains(string(c.answer), claim.LeaseToken.String()) {
+	for _, c := range s.recorder.find(func(c *call) bool {
+		return c.endpoint == pollCall && strings.Contains(string(c.answer), task.String())
+	}) {
+		if claim := s.claimed(task, attempt); claim != nil &&
+			strings.Contains(string(c.answer), claim.LeaseToken.String()) {
 			return c.ended
 		}
 	}
@@ -43,9 +50,12 @@ func shakyHeartbeats(s *scene) {
 	s.recorder.meet(&fault{endpoint: beatCall, task: task, times: 2, status: http.StatusServiceUnavailable})
 	s.claim(task, 1)
 	s.ends(task, 1, "Completed")
-	kept := s.recorder.find(func(c *call) bool { return c.task == task && c.endpoint == beatCall && c.status == http.StatusOK })
-	s.expect("the lease is kept all the same", len(kept) > 0 && kept[0].began.Sub(s.givenAt(task, 1)) < LeaseSeconds*time.Second,
-		"no heartbeat got through before the lease ran out")
+	kept := s.recorder.find(func(c *call) bool {
+		return c.task == task && c.endpoint == beatCall && c.status == http.StatusOK
+	})
+	s.expect("the lease is kept", len(kept) > 0 &&
+		kept[0].began.Sub(s.givenAt(task, 1)) < LeaseSeconds*time.Second,
+		"no heartbeat arrived before the lease expired")
 }
 
 func renewed(s *scene) {
@@ -55,10 +65,13 @@ func renewed(s *scene) {
 	s.recorder.meet(&fault{endpoint: beatCall, task: task, rewrite: func(answer []byte) []byte {
 		return append(answer[:strings.LastIndex(string(answer), "}")], `,"capability_token":"`+token+`"}`...)
 	}})
+
 	s.ends(task, 1, "Completed")
 	after := s.recorder.find(func(c *call) bool {
-		return c.task == task && strings.HasPrefix(c.path, "/v1/task/") && c.began.After(s.calls(task, beatCall)[0].ended)
+		return c.task == task && strings.HasPrefix(c.path, "/v1/task/") &&
+			c.began.After(s.calls(task, beatCall)[0].ended)
 	})
+
 	s.must("there are calls after it", len(after) > 0, "there was none")
 	old := 0
 	for _, c := range after {
@@ -80,27 +93,38 @@ func canceled(s *scene) {
 func fencedOff(s *scene) {
 	task := s.create(Sleep, sleepFor(120))
 	s.claim(task, 1)
-	s.must("the task runs", s.until(patience, func() bool { return len(s.calls(task, beatCall)) > 0 }), "there was no heartbeat")
+	s.must("the task runs", s.until(patience, func() bool {
+		return len(s.calls(task, beatCall)) > 0
+	}), "there was no heartbeat")
+
 	err := s.backend.Expire(s.ctx, task)
 	s.must("the lease ends", err == nil, "%v", err)
 	s.claim(task, 2)
 	var fenced []call
 	s.until(patience, func() bool {
-		fenced = s.recorder.find(func(c *call) bool { return c.task == task && c.attempt == 1 && c.status == http.StatusConflict })
+		fenced = s.recorder.find(func(c *call) bool {
+			return c.task == task && c.attempt == 1 && c.status == http.StatusConflict
+		})
 		return len(fenced) > 0
 	})
-	s.must("the old attempt hears of it", len(fenced) > 0, "no call of attempt 1 was refused")
+
+	s.must("the old attempt is refused", len(fenced) > 0, "no call of attempt 1 was refused")
 	s.must("the new attempt runs", s.until(patience, func() bool {
-		return len(s.recorder.find(func(c *call) bool { return c.task == task && c.attempt == 2 && c.endpoint == beatCall })) > 1
+		return len(s.recorder.find(func(c *call) bool {
+			return c.task == task && c.attempt == 2 && c.endpoint == beatCall
+		})) > 1
 	}), "attempt 2 has no heartbeats")
+
 	err = s.backend.Cancel(s.ctx, task)
 	s.must("the new attempt can be canceled", err == nil, "%v", err)
 	s.ends(task, 2, "Canceled")
 	s.finally(func() {
 		late := s.recorder.find(func(c *call) bool {
-			return c.task == task && c.attempt == 1 && c.began.After(fenced[0].ended.Add(500*time.Millisecond)) && c.endpoint != logsCall
+			return c.task == task && c.attempt == 1 && c.began.After(fenced[0].ended.Add(500*time.Millisecond)) &&
+				c.endpoint != logsCall
 		})
-		s.expect("the old attempt is stopped", len(late) == 0, "it made %d calls after it was refused, the first being %s", len(late), first(late))
+		s.expect("the old attempt is stopped", len(late) == 0,
+			"it made %d calls after it was refused, the first being %s", len(late), first(late))
 	})
 }
 
@@ -111,6 +135,7 @@ func lateCompletion(s *scene) {
 			s.until(patience, func() bool { return s.claimed(task, 2) != nil })
 		}
 	}})
+
 	s.claim(task, 2)
 	s.ends(task, 2, "Completed")
 	s.must("the old attempt is refused", s.until(patience, func() bool {
@@ -118,9 +143,12 @@ func lateCompletion(s *scene) {
 			return c.task == task && c.attempt == 1 && c.endpoint == completeCall && c.status == http.StatusConflict
 		})) > 0
 	}), "no completion of attempt 1 was answered 409")
+
 	s.finally(func() {
-		told := s.recorder.find(func(c *call) bool { return c.task == task && c.attempt == 1 && c.endpoint == completeCall })
-		s.expect("it is not told again", len(told) == 1, "attempt 1 was completed %d times", len(told))
+		told := s.recorder.find(func(c *call) bool {
+			return c.task == task && c.attempt == 1 && c.endpoint == completeCall
+		})
+		s.expect("it is reported once", len(told) == 1, "attempt 1 was completed %d times", len(told))
 	})
 }
 
@@ -129,7 +157,8 @@ func lostCompletion(s *scene) {
 	s.recorder.meet(&fault{endpoint: completeCall, task: task, cut: true})
 	s.repeats(s.completions(task, 1, patience), 2)
 	state, err := s.backend.Task(s.ctx, task)
-	s.expect("the task is Completed", err == nil && state.Status == "Completed" && state.Attempt == 1, "it is %s, attempt %d (%v)", state.Status, state.Attempt, err)
+	s.expect("the task is Completed", err == nil && state.Status == "Completed" && state.Attempt == 1,
+		"it is %s, attempt %d (%v)", state.Status, state.Attempt, err)
 }
 
 func awayAtCompletion(s *scene) {
@@ -138,21 +167,25 @@ func awayAtCompletion(s *scene) {
 	calls := s.completions(task, 1, 45*time.Second)
 	s.repeats(calls, 4)
 	pause := calls[len(calls)-1].began.Sub(calls[0].began)
-	s.expect("after pauses", pause >= 200*time.Millisecond, "four calls came within %s: a server that is away would be stormed", pause)
+	s.expect("after pauses", pause >= 200*time.Millisecond,
+		"four calls came within %s: a server that is away would be flooded", pause)
 }
 
 func askedToWait(s *scene) {
 	task := s.create(Echo, "later")
-	s.recorder.meet(&fault{endpoint: completeCall, task: task, status: http.StatusTooManyRequests, header: http.Header{"Retry-After": {"2"}}})
+	s.recorder.meet(&fault{endpoint: completeCall, task: task, status: http.StatusTooManyRequests,
+		header: http.Header{"Retry-After": {"2"}}})
 	calls := s.completions(task, 1, patience)
 	s.repeats(calls, 2)
 	pause := calls[len(calls)-1].began.Sub(calls[0].began)
-	s.expect("not before Retry-After", pause >= 1900*time.Millisecond, "it came after %s, not 2 s", pause.Round(time.Millisecond))
+	s.expect("not before Retry-After", pause >= 1900*time.Millisecond, "it came after %s, not 2 s",
+		pause.Round(time.Millisecond))
 }
 
 func refusedCompletion(s *scene) {
 	task := s.create(Echo, "not taken")
 	s.recorder.meet(&fault{endpoint: completeCall, task: task, status: http.StatusUnprocessableEntity})
 	c := s.completion(task, 1, patience)
-	s.expect("the task is reported Failed", c.Status == "Failed" && c.Error != nil, "it was reported %s: what is refused once is refused always, and its lease would run out", c.Status)
+	s.expect("the task is reported Failed", c.Status == "Failed" && c.Error != nil,
+		"it was reported %s: the server will not accept it later either, and the lease would expire", c.Status)
 }

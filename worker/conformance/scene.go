@@ -12,23 +12,23 @@ import (
 	"github.com/dagctl/dagctl/worker/protocol"
 )
 
-// scenario is one story that a program is put through.
+// scenario is a sequence of tasks and faults that a program goes through.
 type scenario struct {
 	name string
 	play func(*scene)
 }
 
-// scene is a scenario while it is played.
+// scene is a scenario that is being played.
 type scene struct {
 	*runner
 	ctx  context.Context
 	name string
 }
 
-// errOver ends a scenario whose rest makes no sense: what failed is told already.
+// errOver ends a scenario after a failure that makes the rest pointless. The failure is recorded already.
 var errOver = errors.New("over")
 
-// patience bounds how long a scenario waits for what should happen at once.
+// patience is how long a scenario waits for something that should happen at once.
 const patience = 15 * time.Second
 
 func (r *runner) run(ctx context.Context, sc scenario) (err error) {
@@ -45,6 +45,7 @@ func (r *runner) run(ctx context.Context, sc scenario) (err error) {
 			panic(p)
 		}
 	}()
+
 	sc.play(s)
 	return ctx.Err()
 }
@@ -59,7 +60,7 @@ func (s *scene) expect(check string, ok bool, reason string, args ...any) bool {
 	return ok
 }
 
-// must records a check only where it fails, and ends the scenario then.
+// must records a check that fails, and ends the scenario.
 func (s *scene) must(check string, ok bool, reason string, args ...any) {
 	if !ok {
 		s.expect(check, false, reason, args...)
@@ -67,15 +68,17 @@ func (s *scene) must(check string, ok bool, reason string, args ...any) {
 	}
 }
 
-// until waits for a condition on the calls. It reports whether it came true in time.
+// until waits for a condition on the calls and reports whether it became true in time.
 func (s *scene) until(within time.Duration, condition func() bool) bool {
 	timer := time.NewTimer(within)
 	defer timer.Stop()
+
 	for {
 		changed := s.recorder.next()
 		if condition() {
 			return true
 		}
+
 		select {
 		case <-changed:
 		case <-s.program.ended:
@@ -91,16 +94,16 @@ func (s *scene) until(within time.Duration, condition func() bool) bool {
 // create makes a task.
 func (s *scene) create(handler string, payload any) uuid.UUID {
 	id, err := s.backend.Create(s.ctx, handler, payload)
-	s.must("the task is made", err == nil, "%v", err)
+	s.must("the task is created", err == nil, "%v", err)
 	return id
 }
 
-// calls are those about a task at one endpoint.
+// calls returns the calls about a task to one endpoint.
 func (s *scene) calls(task uuid.UUID, endpoint string) []call {
 	return s.recorder.find(func(c *call) bool { return c.task == task && c.endpoint == endpoint })
 }
 
-// claim waits until the program was given an attempt.
+// claim waits until the program has claimed an attempt.
 func (s *scene) claim(task uuid.UUID, attempt int) protocol.Claim {
 	var claim *protocol.Claim
 	s.until(patience, func() bool {
@@ -111,7 +114,7 @@ func (s *scene) claim(task uuid.UUID, attempt int) protocol.Claim {
 	return *claim
 }
 
-// claimed is the claim of an attempt as the program has it from a poll; nil: there is none yet.
+// claimed returns the claim of an attempt as a poll returned it to the program; nil: none yet.
 func (s *scene) claimed(task uuid.UUID, attempt int) *protocol.Claim {
 	for _, c := range s.recorder.find(func(c *call) bool { return c.endpoint == pollCall && c.status == 200 }) {
 		var answer protocol.PollResponse
@@ -127,7 +130,7 @@ func (s *scene) claimed(task uuid.UUID, attempt int) *protocol.Claim {
 	return nil
 }
 
-// state tells of a program that has ended.
+// state describes a program that has ended; "" while it runs.
 func (s *scene) state() string {
 	if s.program.running() {
 		return ""
@@ -135,13 +138,14 @@ func (s *scene) state() string {
 	return fmt.Sprintf("; the program has ended (%v): %s", s.program.err, s.program.output)
 }
 
-// completions waits for the server to take an attempt's end, and gives all calls that told it.
+// completions waits until the server has accepted the end of an attempt, and returns all calls that reported it.
 func (s *scene) completions(task uuid.UUID, attempt int, within time.Duration) []call {
 	of := func() []call {
 		return s.recorder.find(func(c *call) bool {
 			return c.endpoint == completeCall && c.task == task && c.attempt == attempt && !c.ended.IsZero()
 		})
 	}
+
 	ok := s.until(within, func() bool {
 		for _, c := range of() {
 			if c.status == 200 {
@@ -150,15 +154,16 @@ func (s *scene) completions(task uuid.UUID, attempt int, within time.Duration) [
 		}
 		return false
 	})
+
 	said := ""
 	for _, c := range of() {
 		said = fmt.Sprintf("; the last call was answered %d: %s", c.status, c.answer)
 	}
-	s.must("the end is told", ok, "attempt %d was not ended within %s%s%s", attempt, within, said, s.state())
+	s.must("the end is reported", ok, "attempt %d was not ended within %s%s%s", attempt, within, said, s.state())
 	return of()
 }
 
-// completion is what the server took as an attempt's end.
+// completion returns the completion that the server accepted for an attempt.
 func (s *scene) completion(task uuid.UUID, attempt int, within time.Duration) protocol.Completion {
 	calls := s.completions(task, attempt, within)
 	for _, c := range calls {
@@ -178,9 +183,9 @@ func (s *scene) ends(task uuid.UUID, attempt int, want string) protocol.Completi
 	return c
 }
 
-// repeats checks that a call was made again with the same body.
+// repeats checks that a call was repeated with the same body.
 func (s *scene) repeats(calls []call, least int) {
-	s.expect("the call is made again", len(calls) >= least, "there were %d calls, not %d", len(calls), least)
+	s.expect("the call is repeated", len(calls) >= least, "there were %d calls, not %d", len(calls), least)
 	for _, c := range calls[1:] {
 		if !sameJSON(c.body, calls[0].body) {
 			s.expect("with the same body", false, "first %s, then %s", calls[0].body, c.body)
@@ -190,5 +195,5 @@ func (s *scene) repeats(calls []call, least int) {
 	s.expect("with the same body", true, "")
 }
 
-// finally checks something at the very end.
+// finally registers a check for the end of the run.
 func (s *scene) finally(check func()) { s.later = append(s.later, check) }

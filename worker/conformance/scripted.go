@@ -17,7 +17,7 @@ import (
 )
 
 // Scripted is a backend without a database: it keeps tasks in memory and answers as a server does, as far as the suite
-// looks. A test runs the scenarios against a real server too, so that the two say the same.
+// can see. A test runs the scenarios against a real server too, so that the two agree.
 type Scripted struct {
 	Token string // worker token
 	mux   *http.ServeMux
@@ -28,7 +28,7 @@ type Scripted struct {
 	arrived chan struct{} // closed when a task is queued
 }
 
-// scriptedTask is a task with what became of it.
+// scriptedTask is a task and its history.
 type scriptedTask struct {
 	id       uuid.UUID
 	handler  string
@@ -38,28 +38,29 @@ type scriptedTask struct {
 	lease    uuid.UUID
 	expires  time.Time
 	canceled bool // asked to stop
-	// capabilities are the tokens of attempts, which are good for their own only.
+	// capabilities are the tokens by attempt; each is valid for its own attempt only.
 	capabilities map[string]int
-	completion   []byte // body of the one that was taken
+	completion   []byte // body of the accepted one
 	progress     int
 	state        string
 	lines        map[int][]protocol.LogLine
-	files        map[string][]byte // that the attempt uploaded, "name?format"
+	files        map[string][]byte // uploaded by the attempt, by "name?format"
 	published    map[string][]byte
-	events       []byte // body of the last one that was taken
+	events       []byte // body of the last accepted one
 	eventsAnswer protocol.EventsAnswer
 }
 
-// NewScripted makes one with a token of its own.
+// NewScripted returns a backend with a token of its own.
 func NewScripted() *Scripted {
-	s := &Scripted{Token: "dagctl_worker_" + rand.Text(), mux: http.NewServeMux(), tasks: map[uuid.UUID]*scriptedTask{}, arrived: make(chan struct{})}
+	s := &Scripted{Token: "dagctl_worker_" + rand.Text(), mux: http.NewServeMux(), tasks: map[uuid.UUID]*scriptedTask{},
+		arrived: make(chan struct{})}
 	s.routes()
 	return s
 }
 
 func (s *Scripted) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if v := r.Header.Get(protocol.VersionHeader); v != "1" && v != "" {
-		problem(w, http.StatusBadRequest, fmt.Sprintf("%s %q is not spoken here", protocol.VersionHeader, v))
+		problem(w, http.StatusBadRequest, fmt.Sprintf("%s %q is not supported", protocol.VersionHeader, v))
 		return
 	}
 	s.mux.ServeHTTP(w, r)
@@ -124,7 +125,7 @@ func (s *Scripted) Expire(_ context.Context, task uuid.UUID) error {
 	return nil
 }
 
-// Task is the task as it stands.
+// Task returns the present state of a task.
 func (s *Scripted) Task(_ context.Context, task uuid.UUID) (protocol.TaskState, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -136,7 +137,8 @@ func (s *Scripted) Task(_ context.Context, task uuid.UUID) (protocol.TaskState, 
 }
 
 func (t *scriptedTask) stands() protocol.TaskState {
-	return protocol.TaskState{TaskID: t.id, Org: "conformance", Job: t.job(), Status: t.status, Attempt: t.attempt, Runtime: Runtime,
+	return protocol.TaskState{TaskID: t.id, Org: "conformance", Job: t.job(), Status: t.status, Attempt: t.attempt,
+		Runtime:  Runtime,
 		Operator: "handler", Payload: t.payload, Progress: t.progress, State: t.state, CancelRequested: t.canceled}
 }
 
@@ -144,7 +146,7 @@ func (t *scriptedTask) job() protocol.Job {
 	return protocol.Job{DAGName: "conformance", Name: strings.TrimPrefix(t.handler, "conformance:")}
 }
 
-// Output are the rows that were published.
+// Output returns the published rows.
 func (s *Scripted) Output(_ context.Context, task uuid.UUID) ([]map[string]any, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -155,7 +157,7 @@ func (s *Scripted) Output(_ context.Context, task uuid.UUID) ([]map[string]any, 
 	return rowsOf(t.published)
 }
 
-// Lines are those that are stored.
+// Lines returns the stored lines.
 func (s *Scripted) Lines(_ context.Context, task uuid.UUID, attempt int) ([]protocol.LogLine, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -166,18 +168,24 @@ func (s *Scripted) Lines(_ context.Context, task uuid.UUID, attempt int) ([]prot
 	return slices.Clone(t.lines[attempt]), nil
 }
 
-// lease gives a task to a worker.
+// lease claims a task for a worker.
 func (s *Scripted) lease(t *scriptedTask) protocol.Claim {
 	now := time.Now()
 	t.attempt++
-	t.status, t.lease, t.expires, t.files = "Running", uuid.New(), now.Add(LeaseSeconds*time.Second), map[string][]byte{}
+	t.status, t.lease, t.expires, t.files = "Running", uuid.New(), now.Add(LeaseSeconds*time.Second),
+		map[string][]byte{}
 	capability := rand.Text() + "." + rand.Text()
 	t.capabilities[capability] = t.attempt
 	lease, expires := t.lease, t.expires
-	claim := protocol.Claim{Status: protocol.Claimed, Attempt: t.attempt, LeaseToken: &lease, LeaseExpiresAt: &expires, CapabilityToken: capability}
-	claim.Task = &protocol.Task{TaskID: t.id, Attempt: t.attempt, Org: "conformance", Job: t.job(), Kind: "manual", Operator: "handler",
-		Config: map[string]any{"handler": t.handler}, Payload: t.payload, Inputs: []protocol.Input{}, Outputs: []protocol.Output{},
-		TimeoutAt: now.Add(10 * time.Minute), LeaseSeconds: LeaseSeconds, Traceparent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
+	claim := protocol.Claim{Status: protocol.Claimed, Attempt: t.attempt, LeaseToken: &lease, LeaseExpiresAt: &expires,
+		CapabilityToken: capability}
+	claim.Task = &protocol.Task{TaskID: t.id, Attempt: t.attempt, Org: "conformance", Job: t.job(), Kind: "manual",
+		Operator: "handler",
+		Config:   map[string]any{"handler": t.handler}, Payload: t.payload, Inputs: []protocol.Input{},
+		Outputs:   []protocol.Output{},
+		TimeoutAt: now.Add(10 * time.Minute), LeaseSeconds: LeaseSeconds,
+		Traceparent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
+
 	dataset := uuid.NewSHA1(uuid.NameSpaceURL, []byte("rows"))
 	switch t.handler {
 	case Secrets:
@@ -187,20 +195,22 @@ func (s *Scripted) lease(t *scriptedTask) protocol.Claim {
 			Partitions: []protocol.InputPartition{{Key: "whole", Revision: 1, Rows: 3, Bytes: 100}},
 			Schema:     []protocol.Column{{Name: "n", Type: "BIGINT"}, {Name: "s", Type: "VARCHAR"}}}}
 	}
+
 	if t.handler == Copy {
 		own := uuid.NewSHA1(uuid.NameSpaceURL, []byte("copy"))
-		claim.Task.Outputs = []protocol.Output{{Index: 0, Name: "copy", DatasetUUID: own, DatasetVersion: own, UpdateStrategy: "replace", Storage: "parquet"}}
+		claim.Task.Outputs = []protocol.Output{{Index: 0, Name: "copy", DatasetUUID: own, DatasetVersion: own,
+			UpdateStrategy: "replace", Storage: "parquet"}}
 	}
 	return claim
 }
 
-// take claims what is queued and runs on the worker.
+// take claims queued tasks that the worker can run.
 func (s *Scripted) take(handlers []string, max int) []protocol.Claim {
 	var claims []protocol.Claim
 	s.queue = slices.DeleteFunc(s.queue, func(id uuid.UUID) bool {
 		t := s.tasks[id]
 		if t.status != "Queued" {
-			return true // the attempt before came to its end after all
+			return true // an earlier attempt has ended the task after all
 		}
 		if len(claims) == max || !slices.Contains(handlers, t.handler) {
 			return false
@@ -211,7 +221,7 @@ func (s *Scripted) take(handlers []string, max int) []protocol.Claim {
 	return claims
 }
 
-// log stores lines that are not stored yet, and says up to which all are.
+// log stores new lines and returns the number of the line up to which all are stored.
 func (t *scriptedTask) log(attempt int, lines []protocol.LogLine) int64 {
 	stored := t.lines[attempt]
 	for _, line := range lines {

@@ -22,9 +22,11 @@ import (
 func (s *Scripted) routes() {
 	s.mux.HandleFunc(pollCall, asWorker(s, s.poll))
 	s.mux.HandleFunc("POST /internal/task-claim", asWorker(s, s.claim))
-	s.mux.HandleFunc(workerBeatCall, asWorker(s, func(http.ResponseWriter, *http.Request, protocol.WorkerHeartbeat) (any, error) {
+	s.mux.HandleFunc(workerBeatCall, asWorker(s, func(http.ResponseWriter, *http.Request,
+		protocol.WorkerHeartbeat) (any, error) {
 		return protocol.WorkerOrders{}, nil
 	}))
+
 	s.mux.HandleFunc(beatCall, asTask(s, holding, s.heartbeat))
 	s.mux.HandleFunc(eventsCall, asTask(s, holding, s.events))
 	s.mux.HandleFunc(completeCall, asTask(s, ending, s.complete))
@@ -62,7 +64,7 @@ func reply(w http.ResponseWriter, body any, err error) {
 
 func read[B any](r *http.Request) (body B, err error) {
 	if err := json.NewDecoder(r.Body).Decode(&body); err != nil {
-		return body, refuse(http.StatusUnprocessableEntity, "the body is not what the protocol says: %v", err)
+		return body, refuse(http.StatusUnprocessableEntity, "the body does not fit the protocol: %v", err)
 	}
 	return body, nil
 }
@@ -83,15 +85,15 @@ func asWorker[B any](s *Scripted, answer func(http.ResponseWriter, *http.Request
 	}
 }
 
-// What a call needs of the attempt that makes it.
+// What an attempt must have in order to make a call.
 type need int
 
 const (
 	holding need = iota // the lease
-	ending              // to be the current attempt, or the one that has ended the task
+	ending              // it is the current attempt, or the one that has ended the task
 )
 
-// fenceOf reads the fence out of a body or the headers.
+// fenceOf reads the fence from a body or from the headers.
 func fenceOf(h http.Header, body []byte) (f protocol.Fence, err error) {
 	if h.Get(protocol.TaskHeader) == "" {
 		return f, json.Unmarshal(body, &f)
@@ -105,11 +107,11 @@ func fenceOf(h http.Header, body []byte) (f protocol.Fence, err error) {
 	return f, err
 }
 
-// check finds the task that may make the call. It holds s.mu.
+// check returns the task that may make the call. The caller holds s.mu.
 func (s *Scripted) check(h http.Header, body []byte, n need) (*scriptedTask, error) {
 	fence, err := fenceOf(h, body)
 	if err != nil {
-		return nil, refuse(http.StatusUnprocessableEntity, "the call shows no fence: %v", err)
+		return nil, refuse(http.StatusUnprocessableEntity, "the call has no fence: %v", err)
 	}
 	capability := h.Get(protocol.CapabilityHeader)
 	var owner *scriptedTask
@@ -118,15 +120,18 @@ func (s *Scripted) check(h http.Header, body []byte, n need) (*scriptedTask, err
 			owner = t
 		}
 	}
+
 	switch {
 	case owner == nil:
 		return nil, refuse(http.StatusUnauthorized, "the capability token is missing or wrong")
 	case owner.id != fence.TaskID || owner.capabilities[capability] != fence.Attempt:
-		return nil, refuse(http.StatusForbidden, "the capability token is another attempt's")
+		return nil, refuse(http.StatusForbidden, "the capability token belongs to another attempt")
 	}
+
 	current := owner.attempt == fence.Attempt && owner.lease == fence.LeaseToken
 	if !current || n == holding && (owner.status != "Running" || !time.Now().Before(owner.expires)) {
-		return nil, refuse(http.StatusConflict, "the fence is stale: task %s is %s, attempt %d", owner.id, owner.status, owner.attempt)
+		return nil, refuse(http.StatusConflict, "the fence is stale: task %s is %s, attempt %d", owner.id, owner.status,
+			owner.attempt)
 	}
 	return owner, nil
 }
@@ -143,6 +148,7 @@ func asTask[B any](s *Scripted, n need, answer func(*scriptedTask, []byte, B) (a
 			reply(w, nil, err)
 			return
 		}
+
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		t, err := s.check(r.Header, text, n)
@@ -161,6 +167,7 @@ func (s *Scripted) poll(_ http.ResponseWriter, r *http.Request, p protocol.PollR
 	}
 	wait := time.NewTimer(time.Duration(p.WaitSeconds) * time.Second)
 	defer wait.Stop()
+
 	for {
 		s.mu.Lock()
 		var claims []protocol.Claim
@@ -182,7 +189,7 @@ func (s *Scripted) poll(_ http.ResponseWriter, r *http.Request, p protocol.PollR
 	}
 }
 
-// claim gives a task to a worker that knows its id, from a message.
+// claim claims a task by the id that a worker got from a message.
 func (s *Scripted) claim(_ http.ResponseWriter, _ *http.Request, c protocol.ClaimRequest) (any, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -228,17 +235,19 @@ func (s *Scripted) complete(t *scriptedTask, text []byte, c protocol.Completion)
 	case t.status != "Running" && t.status != "Queued", t.completion != nil:
 		return nil, refuse(http.StatusConflict, "task %s is %s already", t.id, t.status)
 	}
+
 	switch c.Status {
 	case "Completed", "Canceled":
 		t.status = c.Status
 	case "Failed":
 		if c.Error == nil || c.Error.Message == "" {
-			return nil, refuse(http.StatusUnprocessableEntity, "error.message: what is Failed needs one")
+			return nil, refuse(http.StatusUnprocessableEntity, "error.message: a failure needs one")
 		}
 		t.status = c.Status
 	default:
 		return nil, refuse(http.StatusUnprocessableEntity, "status: %q is not Completed, Failed or Canceled", c.Status)
 	}
+
 	for _, o := range c.Outputs {
 		for _, f := range o.Files {
 			if _, ok := t.file(f.Name); !ok {
@@ -247,6 +256,7 @@ func (s *Scripted) complete(t *scriptedTask, text []byte, c protocol.Completion)
 			}
 		}
 	}
+
 	if len(c.Outputs) > 0 && c.Status == "Completed" {
 		t.published = t.files
 	}
@@ -274,14 +284,16 @@ func (s *Scripted) secrets(t *scriptedTask, _ []byte, _ protocol.SecretsRequest)
 	return protocol.Secrets{Secrets: map[string]string{SecretName: SecretValue}}, nil
 }
 
-// theQuery is what Query asks.
+// theQuery is the SQL of Query.
 const theQuery = "SELECT count(*) AS rows, sum(n)::BIGINT AS total FROM rows"
 
 func (s *Scripted) query(_ *scriptedTask, _ []byte, q protocol.QueryRequest) (any, error) {
 	if strings.TrimSpace(q.SQL) != theQuery {
-		return nil, refuse(http.StatusUnprocessableEntity, "sql: the scripted server knows one query only: %s", theQuery)
+		return nil, refuse(http.StatusUnprocessableEntity, "sql: the scripted server knows one query only: %s",
+			theQuery)
 	}
-	return protocol.QueryAnswer{Columns: []protocol.Column{{Name: "rows", Type: "BIGINT"}, {Name: "total", Type: "BIGINT"}},
+	return protocol.QueryAnswer{Columns: []protocol.Column{{Name: "rows", Type: "BIGINT"},
+		{Name: "total", Type: "BIGINT"}},
 		Rows: [][]json.RawMessage{{json.RawMessage("3"), json.RawMessage("6")}}}, nil
 }
 
@@ -292,6 +304,7 @@ func (s *Scripted) upload(w http.ResponseWriter, r *http.Request) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	t, err := s.check(r.Header, nil, holding)
 	format, name := r.FormValue("format"), r.PathValue("file")
 	switch {
@@ -302,7 +315,7 @@ func (s *Scripted) upload(w http.ResponseWriter, r *http.Request) {
 		err = refuse(http.StatusUnprocessableEntity, "format: %q is not ndjson, csv or parquet", format)
 	default:
 		if format != "parquet" {
-			name += ".parquet" // as servers keep rows that came as text
+			name += ".parquet" // servers keep text rows as Parquet
 		}
 		t.files[path.Base(name)+"?"+format] = content
 	}
@@ -322,6 +335,7 @@ func (s *Scripted) download(w http.ResponseWriter, r *http.Request) {
 		reply(w, nil, err)
 		return
 	}
+
 	var b bytes.Buffer
 	switch r.FormValue("format") {
 	case "ndjson", "":
@@ -343,7 +357,7 @@ func (s *Scripted) download(w http.ResponseWriter, r *http.Request) {
 	w.Write(b.Bytes()) //nolint:errcheck // the program may have gone
 }
 
-// rowsOf reads files that were published.
+// rowsOf reads the rows of published files.
 func rowsOf(files map[string][]byte) ([]map[string]any, error) {
 	var rows []map[string]any
 	for name, content := range files {
@@ -367,6 +381,7 @@ func rowsOf(files map[string][]byte) ([]map[string]any, error) {
 			}
 			continue
 		}
+
 		decoder := json.NewDecoder(bytes.NewReader(content))
 		for {
 			var row map[string]any

@@ -34,8 +34,14 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	worker.Handle(w, conformance.Echo, func(_ context.Context, _ *worker.Task, payload any) (any, error) { return payload, nil })
-	worker.Handle(w, conformance.Fail, func(context.Context, *worker.Task, any) (any, error) { return nil, fmt.Errorf("no luck") })
+
+	worker.Handle(w, conformance.Echo, func(_ context.Context, _ *worker.Task, payload any) (any, error) {
+		return payload, nil
+	})
+	worker.Handle(w, conformance.Fail, func(context.Context, *worker.Task, any) (any, error) {
+		return nil, fmt.Errorf("no luck")
+	})
+
 	worker.Handle(w, conformance.Sleep, func(ctx context.Context, _ *worker.Task, _ any) (any, error) {
 		<-ctx.Done()
 		return nil, ctx.Err()
@@ -43,7 +49,7 @@ func TestMain(m *testing.M) {
 	lambda.Start(function.Handler(w))
 }
 
-// runtimeAPI is the side of AWS's Runtime API that Lambda has: it hands events out, one after the other, and hears what came
+// runtimeAPI is AWS's Runtime API as Lambda serves it: it hands out events one after the other and receives the outcome
 // of each. https://docs.aws.amazon.com/lambda/latest/dg/runtimes-api.html
 type runtimeAPI struct {
 	events  chan event
@@ -52,7 +58,7 @@ type runtimeAPI struct {
 
 type event struct {
 	payload []byte
-	time    time.Duration // that the invocation has
+	time    time.Duration // the time limit of the invocation
 }
 
 func (a *runtimeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -78,8 +84,8 @@ type world struct {
 	*conformance.Scripted
 	api    *runtimeAPI
 	server string
-	claim  atomic.Pointer[protocol.Claim] // whose task the server tells on request
-	away   atomic.Int64                   // calls of tasks that it answers 503 before it takes any
+	claim  atomic.Pointer[protocol.Claim] // whose task the server returns on request
+	away   atomic.Int64                   // how many calls of tasks it answers with 503 first
 }
 
 func newWorld(t *testing.T) *world {
@@ -96,16 +102,19 @@ func newWorld(t *testing.T) *world {
 		}
 		w.ServeHTTP(response, r)
 	}))
+
 	t.Cleanup(server.Close)
 	w.server = server.URL
 	api := httptest.NewServer(w.api)
 	t.Cleanup(api.Close)
 	program, err := os.Executable()
 	require.NoError(t, err)
+
 	cmd := exec.Command(program)
 	cmd.Env = append(os.Environ(), "AWS_LAMBDA_RUNTIME_API="+strings.TrimPrefix(api.URL, "http://"))
 	cmd.Stdout, cmd.Stderr = t.Output(), t.Output()
 	require.NoError(t, cmd.Start())
+
 	t.Cleanup(func() {
 		require.NoError(t, cmd.Process.Kill())
 		_ = cmd.Wait()
@@ -113,19 +122,21 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// claimed makes a task and claims it, as the server does before it invokes.
+// claimed creates a task and claims it, as the server does before it invokes the function.
 func (w *world) claimed(t *testing.T, handler string, payload any) protocol.Claim {
 	t.Helper()
 	task, err := w.Create(t.Context(), handler, payload)
 	require.NoError(t, err)
-	claim, err := worker.NewClient(w.server, w.Token, nil).Claim(t.Context(), protocol.ClaimRequest{TaskID: task, WorkerID: "lambda:test", Runtime: conformance.Runtime, Handlers: conformance.Handlers()})
+	claim, err := worker.NewClient(w.server, w.Token, nil).
+		Claim(t.Context(), protocol.ClaimRequest{TaskID: task, WorkerID: "lambda:test", Runtime: conformance.Runtime,
+			Handlers: conformance.Handlers()})
 	require.NoError(t, err)
 	require.Equal(t, protocol.Claimed, claim.Status, claim.Reason)
 	claim.BaseURL = w.server
 	return claim
 }
 
-// invoke gives an event to the function, and tells what came of the invocation.
+// invoke passes an event to the function and returns the outcome of the invocation.
 func (w *world) invoke(t *testing.T, claim any, limit time.Duration) string {
 	t.Helper()
 	payload, err := json.Marshal(claim)
@@ -150,11 +161,12 @@ func TestAFunctionRunsOneTaskAfterTheOther(t *testing.T) {
 		require.Equal(t, "Completed", w.state(t, claim).Status)
 	}
 	failing := w.claimed(t, conformance.Fail, nil)
-	require.Equal(t, "response: null", w.invoke(t, failing, time.Minute), "the server was told: for Lambda that is a success")
+	require.Equal(t, "response: null", w.invoke(t, failing, time.Minute),
+		"the server knows of the failure, so the invocation succeeds")
 	require.NotEqual(t, "Running", w.state(t, failing).Status)
 }
 
-func TestAnOldEventIsLeftAlone(t *testing.T) {
+func TestAnOldEventIsIgnored(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	claim := w.claimed(t, conformance.Echo, nil)
@@ -167,7 +179,7 @@ func TestAnOldEventIsLeftAlone(t *testing.T) {
 	require.Equal(t, "Completed", w.state(t, twice).Status)
 }
 
-func TestARunIsStoppedWhileThereIsTimeToTell(t *testing.T) {
+func TestARunIsStoppedInTimeToReportIt(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	claim := w.claimed(t, conformance.Sleep, map[string]any{"seconds": 600})
@@ -177,19 +189,20 @@ func TestARunIsStoppedWhileThereIsTimeToTell(t *testing.T) {
 	require.NotEqual(t, "Completed", state.Status)
 }
 
-func TestATaskByReferenceIsFetched(t *testing.T) {
+func TestATaskByReferenceIsFetchedFromTheServer(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	claim := w.claimed(t, conformance.Echo, map[string]any{"text": "long"})
 	whole := claim
 	w.claim.Store(&whole)
 	claim.ByReference = true
-	claim.Task = &protocol.Task{TaskID: whole.Task.TaskID, Attempt: whole.Attempt, Inputs: []protocol.Input{}, Outputs: []protocol.Output{}}
+	claim.Task = &protocol.Task{TaskID: whole.Task.TaskID, Attempt: whole.Attempt, Inputs: []protocol.Input{},
+		Outputs: []protocol.Output{}}
 	require.Equal(t, "response: null", w.invoke(t, claim, time.Minute))
 	require.Equal(t, "Completed", w.state(t, whole).Status)
 }
 
-func TestAServerThatIsAwayForAMomentIsAskedAgain(t *testing.T) {
+func TestCallsAreRepeatedWhileTheServerIsAway(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	claim := w.claimed(t, conformance.Echo, nil)
@@ -198,10 +211,10 @@ func TestAServerThatIsAwayForAMomentIsAskedAgain(t *testing.T) {
 	require.Equal(t, "Completed", w.state(t, claim).Status)
 }
 
-func TestWhatIsNoClaimIsRefused(t *testing.T) {
+func TestAnEventThatIsNoClaimIsRefused(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	require.Contains(t, w.invoke(t, map[string]any{"key": "value"}, time.Minute), "error: ")
 	claim := w.claimed(t, conformance.Echo, nil)
-	require.Equal(t, "response: null", w.invoke(t, claim, time.Minute), "and the next is run")
+	require.Equal(t, "response: null", w.invoke(t, claim, time.Minute), "and the next event runs")
 }

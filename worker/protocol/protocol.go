@@ -1,8 +1,8 @@
-// Package protocol holds the words of the worker protocol, version 1: what travels as JSON between a server and its
-// workers and their tasks. Servers and clients share these types, so that neither can say what the other does not read.
-// docs/workers.md describes the conversation; docs/openapi.json has the same shapes for other languages.
+// Package protocol defines the messages of the worker protocol, version 1: the JSON between a server and its workers
+// and their tasks. Servers and clients share these types, so that neither can send what the other cannot read.
+// docs/workers.md describes the conversation; docs/openapi.json has the same schemas for other languages.
 //
-// Vocabulary: a worker is a process with a worker token that claims tasks; a task, once claimed, speaks for itself with the
+// Vocabulary: a worker is a process with a worker token that claims tasks; a claimed task speaks for itself, with the
 // capability token of its attempt; a fence is (task, attempt, lease token). It owns no tables.
 package protocol
 
@@ -13,19 +13,19 @@ import (
 	"github.com/google/uuid"
 )
 
-// Version is what X-Dagctl-Protocol says. A server accepts the version before its own.
+// Version is the value of X-Dagctl-Protocol. A server also accepts the version before its own.
 const Version = 1
 
 // Headers of the protocol.
 const (
 	VersionHeader    = "X-Dagctl-Protocol"
-	CapabilityHeader = "X-Dagctl-Task-Capability" // ES256 JWT of the attempt
-	AttemptHeader    = "X-Dagctl-Attempt"         // fence of calls whose body is data
-	LeaseTokenHeader = "X-Dagctl-Lease-Token"     // as above
-	TaskHeader       = "X-Dagctl-Task"            // as above
+	CapabilityHeader = "X-Dagctl-Task-Capability" // the attempt's token, an ES256 JWT
+	AttemptHeader    = "X-Dagctl-Attempt"         // with the next two, the fence of a call whose body is data
+	LeaseTokenHeader = "X-Dagctl-Lease-Token"
+	TaskHeader       = "X-Dagctl-Task"
 )
 
-// Fence is what a task shows with each call: the attempt it was given, and the token only it was given.
+// Fence identifies the attempt that makes a call, with a token that only this attempt knows.
 type Fence struct {
 	TaskID     uuid.UUID `json:"task_id"`
 	Attempt    int       `json:"attempt" minimum:"1"`
@@ -44,18 +44,18 @@ const (
 	Completed      = "Completed"
 	Canceled       = "Canceled"
 	Failed         = "Failed"
-	NotFound       = "NotFound"  // there is none, or none that this worker's token may claim
-	Throttled      = "Throttled" // it waits: for a limit, a pause, a back-off or a sibling
+	NotFound       = "NotFound"  // there is no such task, or this worker's token may not claim it
+	Throttled      = "Throttled" // it waits for a limit, a pause, a back-off or a sibling
 )
 
 // PollRequest asks for tasks; POST /internal/task-poll.
 type PollRequest struct {
 	WorkerID    string     `json:"worker_id" minLength:"1" maxLength:"200"`
 	Runtime     string     `json:"runtime" minLength:"1" maxLength:"63"`
-	Operators   []Operator `json:"operators,omitempty" maxItems:"200" doc:"That it runs; its token may allow fewer"`
-	Handlers    []string   `json:"handlers,omitempty" maxItems:"1000" doc:"Functions of its own that it runs for jobs with operator handler"`
+	Operators   []Operator `json:"operators,omitempty" maxItems:"200" doc:"The token may allow fewer"`
+	Handlers    []string   `json:"handlers,omitempty" maxItems:"1000" doc:"Functions for jobs with operator handler"`
 	Max         int        `json:"max" minimum:"1" maximum:"1000"`
-	WaitSeconds int        `json:"wait_seconds,omitempty" minimum:"0" maximum:"60" doc:"How long to wait for the first task"`
+	WaitSeconds int        `json:"wait_seconds,omitempty" minimum:"0" maximum:"60" doc:"Wait for the first task"`
 }
 
 // Operator names an operator at a version.
@@ -67,9 +67,11 @@ type Operator struct {
 // PollResponse has the claimed tasks.
 type PollResponse struct {
 	Tasks []Claim `json:"tasks" nullable:"false"`
-	// Idle says that every job of this runtime has been idle for its idle_timeout: the worker may exit and be scaled to zero.
-	Idle  bool `json:"idle,omitempty" doc:"Every job of this runtime has been idle for its idle_timeout: the worker may exit"`
-	Drain bool `json:"drain,omitempty" doc:"Somebody drains this worker: it should finish what it has, claim no more and exit"`
+	// Idle is set when every job of this runtime has been idle for its idle_timeout, so that the worker may exit and be
+	// scaled to zero.
+	Idle bool `json:"idle,omitempty" doc:"Every job of this runtime is idle: the worker may exit"`
+	// Drain is set when somebody drains this worker.
+	Drain bool `json:"drain,omitempty" doc:"Finish what runs, claim no more, exit"`
 }
 
 // ClaimRequest asks for one task by id; POST /internal/task-claim.
@@ -81,21 +83,25 @@ type ClaimRequest struct {
 	Handlers  []string   `json:"handlers,omitempty" maxItems:"1000"`
 }
 
-// Claim is a claimed task with all that its run needs, or why it was not claimed.
+// Claim is a claimed task with all that its run needs, or the reason why it was not claimed.
 type Claim struct {
-	Status          string     `json:"status" enum:"Claimed,NotClaimed"`
-	Reason          string     `json:"reason,omitempty" enum:"AlreadyRunning,Completed,Canceled,Failed,NotFound,Throttled" doc:"Of NotClaimed"`
-	Attempt         int        `json:"attempt,omitempty"`
-	LeaseToken      *uuid.UUID `json:"lease_token,omitempty"`
-	LeaseExpiresAt  *time.Time `json:"lease_expires_at,omitempty"`
-	CapabilityToken string     `json:"capability_token,omitempty" doc:"For the header X-Dagctl-Task-Capability of all calls of this attempt"`
-	BaseURL         string     `json:"base_url,omitempty" doc:"Where the task's calls go; from the server's config"`
-	Task            *Task      `json:"task,omitempty"`
-	// ByReference is set in an event of a Lambda function that would have been too large.
-	ByReference bool `json:"by_reference,omitempty" doc:"Of the task there is only what names it: POST /v1/task/assignment tells the rest"`
+	Status string `json:"status" enum:"Claimed,NotClaimed"`
+	// Reason is that of NotClaimed.
+	Reason string `json:"reason,omitempty" enum:"AlreadyRunning,Completed,Canceled,Failed,NotFound,Throttled"`
+
+	Attempt        int        `json:"attempt,omitempty"`
+	LeaseToken     *uuid.UUID `json:"lease_token,omitempty"`
+	LeaseExpiresAt *time.Time `json:"lease_expires_at,omitempty"`
+
+	CapabilityToken string `json:"capability_token,omitempty" doc:"For the header X-Dagctl-Task-Capability"`
+	BaseURL         string `json:"base_url,omitempty" doc:"Address for the task's calls, from the server's config"`
+	Task            *Task  `json:"task,omitempty"`
+
+	// ByReference is set in an event of a Lambda function that would be too large.
+	ByReference bool `json:"by_reference,omitempty" doc:"task has only ids: POST /v1/task/assignment has the rest"`
 }
 
-// Fence is that of a claimed task.
+// Fence returns the fence of a claimed task.
 func (c Claim) Fence() Fence {
 	return Fence{TaskID: c.Task.TaskID, Attempt: c.Attempt, LeaseToken: *c.LeaseToken}
 }
@@ -130,22 +136,23 @@ type Job struct {
 	Name    string `json:"name"`
 }
 
-// Partition is the output partition that a task makes. Start and End are set where partitions are of time, half-open.
+// Partition is the output partition that a task makes. Start and End, a half-open range, are set for partitions of
+// time.
 type Partition struct {
 	Key   string     `json:"key"`
 	Start *time.Time `json:"start,omitempty"`
 	End   *time.Time `json:"end,omitempty"`
 }
 
-// Cursor is the range of positions a task works on: those above From. To is nil where the task itself finds out how far
-// there is something, as sources do.
+// Cursor is the range of positions a task works on: those above From. To is nil if the task itself finds out how far
+// there is data, as sources do.
 type Cursor struct {
-	Epoch int64  `json:"epoch" doc:"How often the cursor was rewound"`
-	From  int64  `json:"from" doc:"Exclusive; -1: nothing is there yet"`
+	Epoch int64  `json:"epoch" doc:"Number of times that the cursor was rewound"`
+	From  int64  `json:"from" doc:"Exclusive; -1: there is nothing yet"`
 	To    *int64 `json:"to,omitempty" doc:"Inclusive"`
 }
 
-// Input is one input with what was pinned of it at claim.
+// Input is one input with the revisions that were pinned at the claim.
 type Input struct {
 	Index          int              `json:"index"`
 	As             string           `json:"as"`
@@ -177,16 +184,18 @@ type Output struct {
 	DatasetVersion uuid.UUID `json:"dataset_version"`
 	UpdateStrategy string    `json:"update_strategy" enum:"replace,append"`
 	Storage        string    `json:"storage"`
-	Prefix         string    `json:"prefix,omitempty" doc:"Where workers with credentials of their own upload to, on S3 storage"`
+
+	// Prefix is set on S3 storage.
+	Prefix string `json:"prefix,omitempty" doc:"Upload prefix for workers with S3 credentials of their own"`
 }
 
-// UDF is code of a job; its archive by GET /v1/task/udf.
+// UDF is the code of a job; GET /v1/task/udf returns its archive.
 type UDF struct {
 	Hash       string `json:"hash" doc:"SHA-256 over its paths and contents"`
 	Entrypoint string `json:"entrypoint"`
 }
 
-// WorkerHeartbeat says that a worker lives; POST /internal/worker-heartbeat.
+// WorkerHeartbeat reports that a worker is alive; POST /internal/worker-heartbeat.
 type WorkerHeartbeat struct {
 	WorkerID     string     `json:"worker_id" minLength:"1" maxLength:"200"`
 	Hostname     string     `json:"hostname,omitempty" maxLength:"255"`
@@ -211,15 +220,15 @@ type Heartbeat struct {
 	State    string `json:"state,omitempty" maxLength:"1000" doc:"For people"`
 }
 
-// HeartbeatAnswer tells a task how things stand.
+// HeartbeatAnswer is the answer to a task's heartbeat.
 type HeartbeatAnswer struct {
 	LeaseExpiresAt  time.Time `json:"lease_expires_at"`
 	CancelRequested bool      `json:"cancel_requested"`
 	DrainRequested  bool      `json:"drain_requested"`
-	CapabilityToken string    `json:"capability_token,omitempty" doc:"To be used from now on, where it was renewed"`
+	CapabilityToken string    `json:"capability_token,omitempty" doc:"New token to use from now on"`
 }
 
-// Event says that something is new, of one of the task's own outputs: a partition or a position of its cursor.
+// Event reports that a partition or a cursor position of one of the task's own outputs is new.
 type Event struct {
 	Output int        `json:"output" minimum:"0" doc:"Index of the output"`
 	Key    string     `json:"partition_key,omitempty" maxLength:"512"`
@@ -233,11 +242,12 @@ type Event struct {
 	Reason string `json:"reason,omitempty" enum:"reorg,correction,manual,schema"`
 }
 
-// CommittedOutput names what was uploaded of one output and is to be published.
+// CommittedOutput names the uploads of one output that are to be published.
 type CommittedOutput struct {
-	Index     int            `json:"index" minimum:"0"`
-	Partition string         `json:"partition_key,omitempty" maxLength:"512" doc:"Default: the task's own"`
-	Files     []UploadedFile `json:"files,omitempty" maxItems:"10000" doc:"Default: all that this attempt has uploaded of the output"`
+	Index     int    `json:"index" minimum:"0"`
+	Partition string `json:"partition_key,omitempty" maxLength:"512" doc:"Default: the task's own"`
+
+	Files []UploadedFile `json:"files,omitempty" maxItems:"10000" doc:"Default: all that the attempt uploaded"`
 }
 
 // UploadedFile is a file under the attempt's prefix.
@@ -246,7 +256,7 @@ type UploadedFile struct {
 	ETag string `json:"etag,omitempty" maxLength:"200"`
 }
 
-// EnqueuedTask asks for a task of a manual job which the task's own job names in `enqueues`.
+// EnqueuedTask asks for a task of a manual job that the task's own job lists in `enqueues`.
 type EnqueuedTask struct {
 	Job            string          `json:"job" minLength:"1" maxLength:"200" doc:"JOB of the same DAG, or DAG/JOB"`
 	IdempotencyKey string          `json:"idempotency_key,omitempty" maxLength:"512"`
@@ -259,7 +269,7 @@ type EnqueuedTask struct {
 	ConcurrencyKey string          `json:"concurrency_key,omitempty" maxLength:"200"`
 }
 
-// Events commit something while a task goes on; POST /v1/task/events.
+// Events commits outputs, events, tasks and state while a task goes on; POST /v1/task/events.
 type Events struct {
 	Fence
 	Events        []Event           `json:"events,omitempty" maxItems:"1000"`
@@ -268,15 +278,16 @@ type Events struct {
 	OperatorState json.RawMessage   `json:"operator_state,omitempty"`
 }
 
-// EventsAnswer says what became of each event, in their order.
+// EventsAnswer has the outcome of each event, in their order.
 type EventsAnswer struct {
 	Accepted bool           `json:"accepted"`
 	Events   []EventOutcome `json:"events" nullable:"false"`
-	Tasks    []uuid.UUID    `json:"tasks" nullable:"false" doc:"Of the enqueued tasks, in their order; that of the existing one where the idempotency key is known"`
-	Cursor   *Cursor        `json:"cursor,omitempty" doc:"Outputs by cursor: where the next rows begin"`
+	// Tasks are the ids of the enqueued tasks, in their order.
+	Tasks  []uuid.UUID `json:"tasks" nullable:"false" doc:"A known idempotency key gives the id of the existing task"`
+	Cursor *Cursor     `json:"cursor,omitempty" doc:"Outputs by cursor: start of the next rows"`
 }
 
-// EventOutcome says what became of one event.
+// EventOutcome is the outcome of one event.
 type EventOutcome struct {
 	Outcome string     `json:"outcome" enum:"accepted,duplicate,rejected"`
 	EventID *uuid.UUID `json:"event_id,omitempty"`
@@ -295,17 +306,17 @@ type Completion struct {
 	Error         *Error            `json:"error,omitempty" doc:"Of Failed"`
 	OperatorState json.RawMessage   `json:"operator_state,omitempty"`
 	SourceVersion string            `json:"source_version,omitempty"`
-	Cursor        *int64            `json:"cursor,omitempty" doc:"Outputs by cursor: how far they go; default: the highest position written"`
+	Cursor        *int64            `json:"cursor,omitempty" doc:"Outputs by cursor: end; default: the highest written"`
 	ColumnLineage []ColumnOrigin    `json:"column_lineage,omitempty" maxItems:"100000"`
 }
 
-// Error is why an attempt failed.
+// Error is the reason why an attempt failed.
 type Error struct {
 	Message   string `json:"message" minLength:"1" maxLength:"10000"`
 	Retryable *bool  `json:"retryable,omitempty" doc:"Default: true"`
 }
 
-// ColumnOrigin says that an output column was computed from an input column.
+// ColumnOrigin records that an output column was computed from an input column.
 type ColumnOrigin struct {
 	Output       int    `json:"output"`
 	OutputColumn string `json:"output_column"`
@@ -314,7 +325,7 @@ type ColumnOrigin struct {
 	Transform    string `json:"transform" enum:"identity,expression,aggregate"`
 }
 
-// TaskState is a task as it stands: the answer to a completion and to GET /internal/task-fetch.
+// TaskState is the present state of a task: the answer to a completion and to GET /internal/task-fetch.
 type TaskState struct {
 	TaskID          uuid.UUID       `json:"task_id"`
 	Org             string          `json:"org,omitempty"`
@@ -337,11 +348,12 @@ type SecretsRequest struct {
 	Fence
 }
 
-// Secrets are their values, by name.
+// Secrets are values of secrets by name.
 type Secrets struct {
 	Secrets map[string]string `json:"secrets"`
-	// Hosts says where an admin allows each to be sent. Built-in operators keep to it; one without hosts goes nowhere.
-	Hosts map[string][]string `json:"hosts,omitempty" doc:"Where an admin allows each to be sent, by name: host[:port], http://host[:port], or * for anywhere"`
+	// Hosts lists where an admin allows each secret to be sent. Built-in operators keep to it: they send a secret
+	// without hosts nowhere.
+	Hosts map[string][]string `json:"hosts,omitempty" doc:"By secret: host[:port], http://host[:port] or * for any"`
 }
 
 // Logs are lines of a task; POST /v1/task/logs.
@@ -350,8 +362,8 @@ type Logs struct {
 	Lines []LogLine `json:"lines" maxItems:"1000"`
 }
 
-// LogLine is one line. Seq numbers an attempt's lines from 1 without gaps; a line whose number is stored already is passed
-// over, so that a batch may be sent again.
+// LogLine is one line. Seq numbers an attempt's lines from 1 without gaps. The server skips lines that it has stored
+// already, so that a batch may be sent again.
 type LogLine struct {
 	Seq   int64     `json:"seq" minimum:"1"`
 	At    time.Time `json:"at"`
@@ -359,10 +371,10 @@ type LogLine struct {
 	Text  string    `json:"text" maxLength:"16384"`
 }
 
-// LogsAnswer says up to which line all is stored.
+// LogsAnswer has the number of the line up to which all are stored.
 type LogsAnswer struct {
-	Accepted int64 `json:"accepted" doc:"Every line up to this number is stored, or was dropped for the cap on size"`
-	Dropped  int64 `json:"dropped,omitempty" doc:"Lines that were dropped for the cap on size"`
+	Accepted int64 `json:"accepted" doc:"All lines up to this one are stored, or dropped over the size limit"`
+	Dropped  int64 `json:"dropped,omitempty" doc:"Number of lines dropped over the size limit"`
 }
 
 // CredentialsRequest asks for storage credentials; POST /v1/task/credentials.
@@ -370,7 +382,8 @@ type CredentialsRequest struct {
 	Fence
 }
 
-// Credentials are short-lived S3 credentials: to read what was pinned, and to put new objects under the attempt's prefixes.
+// Credentials are short-lived S3 credentials: to read what was pinned, and to put new objects under the attempt's
+// prefixes.
 type Credentials struct {
 	AccessKeyID     string    `json:"access_key_id"`
 	SecretAccessKey string    `json:"secret_access_key"`
@@ -383,21 +396,22 @@ type Credentials struct {
 	WritePrefixes   []string  `json:"write_prefixes" nullable:"false"`
 }
 
-// QueryRequest asks for rows over the pinned inputs, each of which is a relation named as the input; POST /v1/task/query.
+// QueryRequest asks for rows over the pinned inputs, each of which is a relation named as the input; POST
+// /v1/task/query.
 type QueryRequest struct {
 	Fence
 	SQL     string `json:"sql" minLength:"1" maxLength:"1000000"`
 	MaxRows int    `json:"max_rows,omitempty" minimum:"0"`
 }
 
-// QueryAnswer has the rows.
+// QueryAnswer has the rows of a query.
 type QueryAnswer struct {
 	Columns   []Column            `json:"columns" nullable:"false"`
 	Rows      [][]json.RawMessage `json:"rows" nullable:"false"`
 	Truncated bool                `json:"truncated,omitempty"`
 }
 
-// Message is the body of a queue's message: it names a task and says nothing else.
+// Message is the body of a queue's message. It only names a task.
 type Message struct {
 	TaskID uuid.UUID `json:"task_id"`
 }

@@ -13,18 +13,17 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 )
 
-// deleteLanes is how many calls may delete messages at the same time: the fewer, the more messages share one.
+// deleteLanes is how many calls may delete messages at the same time. With fewer calls, more messages share one.
 const deleteLanes = 2
 
-// deletion is a message that is done with.
+// deletion is a message to delete.
 type deletion struct {
 	message types.Message
 	deleted chan struct{} // closed when err is the answer
 	err     error
 }
 
-// delete removes a message, in one call with others that are done with at the same time. One that stays does no harm: its
-// task is not claimed again.
+// delete removes a message, in one call with others. A message that stays does no harm: its task is not claimed again.
 func (q *Queue) delete(m types.Message, log *slog.Logger) {
 	x := &deletion{message: m, deleted: make(chan struct{})}
 	q.done.Add(x)
@@ -46,9 +45,12 @@ func (q *Queue) deleteAll(some []*deletion) {
 	defer cancel()
 	entries := make([]types.DeleteMessageBatchRequestEntry, len(some))
 	for i, x := range some {
-		entries[i] = types.DeleteMessageBatchRequestEntry{Id: aws.String(strconv.Itoa(i)), ReceiptHandle: x.message.ReceiptHandle}
+		entries[i] = types.DeleteMessageBatchRequestEntry{Id: aws.String(strconv.Itoa(i)),
+			ReceiptHandle: x.message.ReceiptHandle}
 	}
-	answer, err := q.client.DeleteMessageBatch(ctx, &sqs.DeleteMessageBatchInput{QueueUrl: &q.cfg.URL, Entries: entries})
+
+	answer, err := q.client.DeleteMessageBatch(ctx, &sqs.DeleteMessageBatchInput{QueueUrl: &q.cfg.URL,
+		Entries: entries})
 	for _, x := range some {
 		x.err = err
 	}
@@ -59,6 +61,7 @@ func (q *Queue) deleteAll(some []*deletion) {
 			}
 		}
 	}
+
 	for _, x := range some {
 		close(x.deleted)
 	}

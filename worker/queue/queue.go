@@ -1,9 +1,9 @@
-// Package queue gives a worker the tasks that the messages of an SQS queue name. A message says which task, and nothing
-// else: the worker claims it from the server, so messages that come twice, late, out of order or never do no harm.
+// Package queue lets a worker take tasks from the messages of an SQS queue. A message only names a task, which the
+// worker claims from the server. So messages that come twice, late, out of order or never do no harm.
 //
-// Vocabulary: a message is hidden from others for a while when it is received, which is extended as long as its task runs;
-// it is deleted once the server has decided on it. A message that nobody understands is left alone, so that the queue
-// itself moves it to its dead-letter queue. It owns no tables.
+// Vocabulary: a received message is hidden from others for a while, which is extended as long as its task runs; it is
+// deleted once the server has decided on it. The worker leaves a message that it does not understand to the queue,
+// which moves it to its dead-letter queue. It owns no tables.
 package queue
 
 import (
@@ -28,16 +28,16 @@ import (
 	"github.com/dagctl/dagctl/worker/protocol"
 )
 
-// Config says which queue, and how it is reached. Credentials are found as AWS tools find them.
+// Config names a queue. The AWS SDK finds the credentials where AWS tools do.
 type Config struct {
 	URL      string
-	Endpoint string // of another server that speaks SQS; AWS where it is empty
-	Region   string // as AWS tools find it where it is empty
-	// Visibility is how long a received message stays hidden unless it is extended; 60 s where it is 0.
+	Endpoint string // of another server that speaks SQS; empty: AWS
+	Region   string // empty: as AWS tools find it
+	// Visibility is how long a received message stays hidden unless that is extended; default 60 s.
 	Visibility time.Duration
-	// IdleAfter is how long the queue must have been empty for the worker to count as idle; 5 min where it is 0.
+	// IdleAfter is how long the queue must have been empty for the worker to count as idle; default 5 min.
 	IdleAfter time.Duration
-	HTTP      *http.Client // the SDK's own where it is nil
+	HTTP      *http.Client // nil: the SDK's own
 }
 
 // Queue is a worker's source of tasks.
@@ -46,27 +46,29 @@ type Queue struct {
 	client *sqs.Client
 	worker *worker.Worker
 	log    *slog.Logger
-	filled time.Time // when it last had a message; one loop calls Next
+	filled time.Time // when it last had a message; only one loop calls Next
 	done   *batch.Batcher[*deletion]
 }
 
 const (
 	defaultVisibility = time.Minute
 	defaultIdleAfter  = 5 * time.Minute
-	longPoll          = 20 // seconds, which is the longest that SQS allows
-	atOnce            = 10 // messages, which are the most that SQS gives, and deletes, at once
+	longPoll          = 20 // seconds; SQS allows no more
+	atOnce            = 10 // messages; SQS returns and deletes no more in one call
+	receiveCount      = types.MessageSystemAttributeNameApproximateReceiveCount
 )
 
-// New reads the credentials and connects to nothing yet.
+// New finds the credentials. It does not connect yet.
 func New(ctx context.Context, w *worker.Worker, cfg Config) (*Queue, error) {
 	if cfg.URL == "" {
-		return nil, errors.New("queue: the URL is not given")
+		return nil, errors.New("queue: the config has no URL")
 	}
 	cfg.Visibility, cfg.IdleAfter = cmp.Or(cfg.Visibility, defaultVisibility), cmp.Or(cfg.IdleAfter, defaultIdleAfter)
 	var options []func(*config.LoadOptions) error
 	if cfg.Region != "" {
 		options = append(options, config.WithRegion(cfg.Region))
 	}
+
 	if cfg.HTTP != nil {
 		options = append(options, config.WithHTTPClient(cfg.HTTP))
 	}
@@ -74,21 +76,24 @@ func New(ctx context.Context, w *worker.Worker, cfg Config) (*Queue, error) {
 	if err != nil {
 		return nil, fmt.Errorf("queue: AWS settings: %w", err)
 	}
+
 	client := sqs.NewFromConfig(account, func(o *sqs.Options) {
 		if cfg.Endpoint != "" {
 			o.BaseEndpoint = &cfg.Endpoint
 		}
 	})
+
 	q := &Queue{cfg: cfg, client: client, worker: w, log: w.Log(), filled: time.Now()}
 	q.done = batch.New(atOnce, deleteLanes, q.deleteAll)
 	return q, nil
 }
 
-// Next receives messages and claims the tasks that they name.
+// Next implements worker.Source: it receives messages and claims the tasks that they name.
 func (q *Queue) Next(ctx context.Context, max int) ([]worker.Given, error) {
-	received, err := q.client.ReceiveMessage(ctx, &sqs.ReceiveMessageInput{QueueUrl: &q.cfg.URL, MaxNumberOfMessages: int32(min(max, atOnce)),
-		WaitTimeSeconds: longPoll, VisibilityTimeout: int32(q.cfg.Visibility / time.Second),
-		MessageSystemAttributeNames: []types.MessageSystemAttributeName{types.MessageSystemAttributeNameApproximateReceiveCount}})
+	received, err := q.client.ReceiveMessage(ctx, &sqs.ReceiveMessageInput{QueueUrl: &q.cfg.URL,
+		MaxNumberOfMessages: int32(min(max, atOnce)), WaitTimeSeconds: longPoll,
+		VisibilityTimeout:           int32(q.cfg.Visibility / time.Second),
+		MessageSystemAttributeNames: []types.MessageSystemAttributeName{receiveCount}})
 	if err != nil {
 		return nil, fmt.Errorf("receive messages: %w", err)
 	}
@@ -98,6 +103,7 @@ func (q *Queue) Next(ctx context.Context, max int) ([]worker.Given, error) {
 		}
 		return nil, nil
 	}
+
 	q.filled = time.Now()
 	var (
 		mu    sync.Mutex
@@ -105,6 +111,7 @@ func (q *Queue) Next(ctx context.Context, max int) ([]worker.Given, error) {
 		wrong error
 		all   sync.WaitGroup
 	)
+
 	for _, m := range received.Messages {
 		all.Go(func() {
 			g, err := q.take(ctx, m)
@@ -116,18 +123,21 @@ func (q *Queue) Next(ctx context.Context, max int) ([]worker.Given, error) {
 			wrong = errors.Join(wrong, err)
 		})
 	}
+
 	all.Wait()
 	return given, wrong
 }
 
-// take claims the task of a message. Nil: there is nothing to run for it.
+// take claims the task that a message names. It returns nil if there is nothing to run.
 func (q *Queue) take(ctx context.Context, m types.Message) (*worker.Given, error) {
 	var message protocol.Message
 	log := q.log.With("message", aws.ToString(m.MessageId))
 	if err := json.Unmarshal([]byte(aws.ToString(m.Body)), &message); err != nil || message.TaskID == [16]byte{} {
-		log.Error("a message does not say which task; it is left to the dead-letter queue", "received", m.Attributes["ApproximateReceiveCount"])
+		log.Error("a message names no task; it is left to the dead-letter queue", "received",
+			m.Attributes[string(receiveCount)])
 		return nil, nil
 	}
+
 	hidden, reveal := context.WithCancel(context.WithoutCancel(ctx))
 	var keeping sync.WaitGroup
 	keeping.Go(func() { q.keepHidden(hidden, m, log) })
@@ -145,16 +155,18 @@ func (q *Queue) take(ctx context.Context, m types.Message) (*worker.Given, error
 		q.delete(m, log)
 		return nil, nil
 	}
+
 	return &worker.Given{Claim: claim, Done: func(err error) {
 		stop()
-		if err == nil || errors.Is(err, worker.ErrFenced) || errors.Is(err, worker.ErrConflict) || errors.Is(err, worker.ErrStopped) {
-			q.delete(m, log) // decided, or given to others by the server itself
+		if err == nil || errors.Is(err, worker.ErrFenced) || errors.Is(err, worker.ErrConflict) ||
+			errors.Is(err, worker.ErrStopped) {
+			q.delete(m, log) // the server has decided, or gives the task to others by itself
 		}
 	}}, nil
 }
 
-// keepHidden extends a message's visibility until ctx ends. One that shows itself all the same is claimed by nobody else
-// as long as the lease is kept.
+// keepHidden extends a message's visibility until ctx ends. Should the message reappear nevertheless, nobody else can
+// claim its task as long as the lease is kept.
 func (q *Queue) keepHidden(ctx context.Context, m types.Message, log *slog.Logger) {
 	tick := time.NewTicker(q.cfg.Visibility / 3)
 	defer tick.Stop()
@@ -173,22 +185,23 @@ func (q *Queue) keepHidden(ctx context.Context, m types.Message, log *slog.Logge
 func (q *Queue) hide(ctx context.Context, m types.Message, d time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, callFor)
 	defer cancel()
-	_, err := q.client.ChangeMessageVisibility(ctx, &sqs.ChangeMessageVisibilityInput{QueueUrl: &q.cfg.URL, ReceiptHandle: m.ReceiptHandle,
+	_, err := q.client.ChangeMessageVisibility(ctx, &sqs.ChangeMessageVisibilityInput{QueueUrl: &q.cfg.URL,
+		ReceiptHandle:     m.ReceiptHandle,
 		VisibilityTimeout: int32(d / time.Second)})
 	return err
 }
 
-// callFor bounds a call that is made although the worker may be about to stop.
+// callFor bounds a call that a stopping worker still makes.
 const callFor = 5 * time.Second
 
-// release shows a message again soon: to another worker where this one stops. The pause keeps a server that refuses from
-// using up the message's receives.
+// release makes a message visible again soon, for another worker if this one stops. The pause keeps a server that
+// refuses claims from using up the message's receives.
 func (q *Queue) release(ctx context.Context, m types.Message, log *slog.Logger) {
 	pause := time.Duration(0)
 	if ctx.Err() == nil {
 		pause = 10*time.Second + rand.N(20*time.Second)
 	}
 	if err := q.hide(context.WithoutCancel(ctx), m, pause); err != nil {
-		log.Warn("a message could not be given back; it shows itself again by and by", "error", err)
+		log.Warn("a message could not be released; it reappears when its visibility ends", "error", err)
 	}
 }

@@ -27,8 +27,9 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// The SDK looks for credentials where AWS tools have them; the server of the tests takes any.
-	for name, value := range map[string]string{"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": "us-east-1"} {
+	// The SDK looks for credentials where AWS tools keep them; the test server accepts any.
+	for name, value := range map[string]string{"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test",
+		"AWS_REGION": "us-east-1"} {
 		if err := os.Setenv(name, value); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
@@ -63,6 +64,7 @@ func newWorld(t *testing.T, receives int, attributes map[string]string) *world {
 		}
 		w.ServeHTTP(response, r)
 	}))
+
 	t.Cleanup(server.Close)
 	w.server = server.URL
 	return w
@@ -74,6 +76,7 @@ func (w *world) start(t *testing.T, visibility time.Duration) {
 	work, err := worker.New(worker.Config{URL: w.server, Token: w.Token, Runtime: conformance.Runtime,
 		Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	require.NoError(t, err)
+
 	count := func(task *worker.Task) {
 		n, _ := w.ran.LoadOrStore(task.TaskID, new(atomic.Int64))
 		n.(*atomic.Int64).Add(1)
@@ -82,7 +85,9 @@ func (w *world) start(t *testing.T, visibility time.Duration) {
 		count(t)
 		return payload, nil
 	})
-	worker.Handle(work, conformance.Sleep, func(ctx context.Context, t *worker.Task, p struct{ Seconds int }) (any, error) {
+
+	worker.Handle(work, conformance.Sleep, func(ctx context.Context, t *worker.Task, p struct{ Seconds int }) (any,
+		error) {
 		count(t)
 		select {
 		case <-ctx.Done():
@@ -91,8 +96,11 @@ func (w *world) start(t *testing.T, visibility time.Duration) {
 			return nil, nil
 		}
 	})
-	messages, err := queue.New(t.Context(), work, queue.Config{URL: w.url, Endpoint: w.queues.Endpoint, Visibility: visibility})
+
+	messages, err := queue.New(t.Context(), work, queue.Config{URL: w.url, Endpoint: w.queues.Endpoint,
+		Visibility: visibility})
 	require.NoError(t, err)
+
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
 	ended := make(chan error, 1)
 	go func() { ended <- work.Serve(ctx, messages) }()
@@ -113,7 +121,8 @@ func (w *world) create(t *testing.T, handler string, payload any) uuid.UUID {
 func (w *world) send(t *testing.T, bodies ...string) {
 	t.Helper()
 	for _, body := range bodies {
-		_, err := w.queues.Client.SendMessage(t.Context(), &sqs.SendMessageInput{QueueUrl: &w.url, MessageBody: aws.String(body)})
+		_, err := w.queues.Client.SendMessage(t.Context(),
+			&sqs.SendMessageInput{QueueUrl: &w.url, MessageBody: aws.String(body)})
 		require.NoError(t, err)
 	}
 }
@@ -132,7 +141,7 @@ func (w *world) status(t *testing.T, task uuid.UUID) string {
 	return state.Status
 }
 
-// timesRun is how often a task's function was called.
+// timesRun returns how often a task's function was called.
 func (w *world) timesRun(task uuid.UUID) int64 {
 	n, ok := w.ran.Load(task)
 	if !ok {
@@ -141,32 +150,36 @@ func (w *world) timesRun(task uuid.UUID) int64 {
 	return n.(*atomic.Int64).Load()
 }
 
-// left is how many messages the queue has, hidden ones included.
+// left counts the messages of a queue as "visible+hidden".
 func (w *world) left(t *testing.T, url string) string {
 	t.Helper()
-	got, err := w.queues.Client.GetQueueAttributes(t.Context(), &sqs.GetQueueAttributesInput{QueueUrl: &url, AttributeNames: []types.QueueAttributeName{types.QueueAttributeNameAll}})
+	got, err := w.queues.Client.GetQueueAttributes(t.Context(), &sqs.GetQueueAttributesInput{QueueUrl: &url,
+		AttributeNames: []types.QueueAttributeName{types.QueueAttributeNameAll}})
 	require.NoError(t, err)
 	return got.Attributes["ApproximateNumberOfMessages"] + "+" + got.Attributes["ApproximateNumberOfMessagesNotVisible"]
 }
 
 func eventually(t *testing.T, what string, condition func() bool) {
 	t.Helper()
-	require.Eventually(t, condition, 2*time.Minute, 20*time.Millisecond, what) // bounds a failure: the machine may be busy
+	// Bounds a failure: the machine may be busy
+	require.Eventually(t, condition, 2*time.Minute, 20*time.Millisecond, what)
 }
 
-func TestDuplicatesAndDisorderAreNormal(t *testing.T) {
+func TestDuplicatesAndDisorderDoNoHarm(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 5, nil)
 	var tasks []uuid.UUID
 	for i := range 12 {
 		tasks = append(tasks, w.create(t, conformance.Echo, i))
 	}
+
 	gone := w.create(t, conformance.Echo, "canceled meanwhile")
 	require.NoError(t, w.Cancel(t.Context(), gone))
 	w.send(t, names(t, gone), names(t, uuid.New()))
-	for i := range tasks { // the last first, and each twice
+	for i := range tasks { // in reverse order, and each twice
 		w.send(t, names(t, tasks[len(tasks)-1-i]))
 	}
+
 	for _, task := range tasks {
 		w.send(t, names(t, task))
 	}
@@ -189,10 +202,10 @@ func TestAMessageStaysHiddenWhileItsTaskRuns(t *testing.T) {
 	eventually(t, "the task to run", func() bool { return w.timesRun(task) == 1 })
 	eventually(t, "the task to complete", func() bool { return w.status(t, task) == "Completed" })
 	eventually(t, "the message to be gone", func() bool { return w.left(t, w.url) == "0+0" })
-	require.EqualValues(t, 1, w.claims.Load(), "the message showed itself while the task ran")
+	require.EqualValues(t, 1, w.claims.Load(), "the message reappeared while the task ran")
 }
 
-func TestAPoisonMessageEndsInTheDLQAndBlocksNobody(t *testing.T) {
+func TestAPoisonMessageEndsInTheDLQAndBlocksNoOther(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 2, nil)
 	w.send(t, "who am I", `{"task_id":"no id"}`, `{}`)
@@ -204,8 +217,9 @@ func TestAPoisonMessageEndsInTheDLQAndBlocksNobody(t *testing.T) {
 	require.Equal(t, "0+0", w.left(t, w.url))
 }
 
-// A server that restarts must not use up a message's receives: it would end in the DLQ, and with it a task's announcement.
-func TestAServerThatIsAwayUsesUpNoMessage(t *testing.T) {
+// A server that restarts must not use up a message's receives: it would end in the DLQ, and with it a task's
+// announcement.
+func TestAServerThatIsAwayUsesUpNoReceives(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1, nil)
 	w.away.Store(true)

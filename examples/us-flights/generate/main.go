@@ -1,6 +1,7 @@
 // Command generate cuts the example's landing files, one gzip CSV a day, out of a Parquet file of flights.
 //
-//	go run ./examples/us-flights/generate -from 2001-01-01 -days 31 -out examples/us-flights/data/flights flights-3m.parquet
+//	go run ./examples/us-flights/generate -from 2001-01-01 -days 31 \
+//		-out examples/us-flights/data/flights flights-3m.parquet
 //
 // The same input and the same version of Go give the same bytes: rows are sorted and the gzip header has no time.
 package main
@@ -39,15 +40,18 @@ func run(parquet, from string, days int, out string) error {
 	if err != nil {
 		return fmt.Errorf("-from: %w", err)
 	}
+
 	ctx := context.Background()
 	session, err := duck.Open(ctx, duck.Config{AnyPath: true})
 	if err != nil {
 		return err
 	}
 	defer session.Close()
+
 	for i := range days {
 		day := first.AddDate(0, 0, i)
-		if err := writeDay(ctx, session, parquet, day, filepath.Join(out, day.Format(time.DateOnly)+".csv.gz")); err != nil {
+		if err := writeDay(ctx, session, parquet, day,
+			filepath.Join(out, day.Format(time.DateOnly)+".csv.gz")); err != nil {
 			return fmt.Errorf("%s: %w", day.Format(time.DateOnly), err)
 		}
 	}
@@ -64,6 +68,7 @@ func writeDay(ctx context.Context, session *duck.Session, parquet string, day ti
 		return err
 	}
 	defer rows.Close()
+
 	records := [][]string{{"date", "delay", "distance", "origin", "destination"}}
 	for rows.Next() {
 		var date time.Time
@@ -73,9 +78,11 @@ func writeDay(ctx context.Context, session *duck.Session, parquet string, day ti
 			return err
 		}
 		records = append(records, []string{
-			date.Format("2006-01-02 15:04:05"), strconv.FormatInt(delay, 10), strconv.FormatInt(distance, 10), origin, destination,
+			date.Format("2006-01-02 15:04:05"), strconv.FormatInt(delay, 10), strconv.FormatInt(distance, 10), origin,
+			destination,
 		})
 	}
+
 	if err := rows.Err(); err != nil {
 		return err
 	}

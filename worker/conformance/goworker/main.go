@@ -28,12 +28,16 @@ func main() {
 }
 
 func run(ctx context.Context) error {
-	w, err := worker.New(worker.Config{URL: os.Getenv("DAGCTL_URL"), Token: os.Getenv("DAGCTL_TOKEN"), Runtime: os.Getenv("DAGCTL_RUNTIME"),
-		Log: slog.New(slog.NewTextHandler(os.Stderr, nil))})
+	w, err := worker.New(worker.Config{URL: os.Getenv("DAGCTL_URL"), Token: os.Getenv("DAGCTL_TOKEN"),
+		Runtime: os.Getenv("DAGCTL_RUNTIME"),
+		Log:     slog.New(slog.NewTextHandler(os.Stderr, nil))})
 	if err != nil {
 		return err
 	}
-	worker.Handle(w, "conformance:echo", func(_ context.Context, _ *worker.Task, payload any) (any, error) { return payload, nil })
+
+	worker.Handle(w, "conformance:echo", func(_ context.Context, _ *worker.Task, payload any) (any, error) {
+		return payload, nil
+	})
 	worker.Handle(w, "conformance:fail", fail)
 	worker.Handle(w, "conformance:sleep", sleep)
 	worker.Handle(w, "conformance:log", log)
@@ -100,6 +104,7 @@ func copyRows(ctx context.Context, t *worker.Task, _ any) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	file, err := out.Create(ctx, "rows.ndjson", worker.NDJSON)
 	if err != nil {
 		return nil, err

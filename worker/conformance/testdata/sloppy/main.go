@@ -1,5 +1,5 @@
-// Command sloppy is a worker that does what SDKs get wrong: it keeps no lease, tells an end once and differently the next
-// time, sends logs late, and dies when it is told to stop.
+// Command sloppy is a worker that does what SDKs get wrong: it keeps no lease, tells an end once and differently the
+// next time, sends logs late, and dies when it is told to stop.
 package main
 
 import (
@@ -20,6 +20,7 @@ func post(path string, header map[string]string, body any) (int, []byte) {
 	if err != nil {
 		panic(err)
 	}
+
 	request.Header.Set("Authorization", "Bearer "+os.Getenv("DAGCTL_TOKEN"))
 	for name, value := range header {
 		request.Header.Set(name, value)
@@ -29,6 +30,7 @@ func post(path string, header map[string]string, body any) (int, []byte) {
 		return 0, nil
 	}
 	defer response.Body.Close()
+
 	answer, _ := io.ReadAll(response.Body)
 	return response.StatusCode, answer
 }
@@ -50,7 +52,9 @@ func main() {
 		var answer struct {
 			Tasks []claim `json:"tasks"`
 		}
-		_, text := post("/internal/task-poll", nil, map[string]any{"worker_id": "sloppy", "runtime": os.Getenv("DAGCTL_RUNTIME"), "max": 8, "handlers": handlers})
+		_, text := post("/internal/task-poll", nil,
+			map[string]any{"worker_id": "sloppy", "runtime": os.Getenv("DAGCTL_RUNTIME"), "max": 8,
+				"handlers": handlers})
 		if json.Unmarshal(text, &answer) != nil {
 			continue
 		}
@@ -67,6 +71,7 @@ func work(c claim) {
 		more["task_id"], more["attempt"], more["lease_token"] = c.Task.TaskID, c.Attempt, c.LeaseToken
 		return more
 	}
+
 	var asked struct {
 		Seconds int `json:"seconds"`
 		Lines   int `json:"lines"`
@@ -75,11 +80,14 @@ func work(c claim) {
 	time.Sleep(time.Duration(asked.Seconds) * time.Second)
 	var rounded any
 	_ = json.Unmarshal(c.Task.Payload, &rounded)
+
 	for try := 0; ; try++ {
-		status, _ := post("/v1/task/complete", header, fence(map[string]any{"status": "Completed", "result": rounded, "source_version": string(rune('a' + try))}))
+		status, _ := post("/v1/task/complete", header,
+			fence(map[string]any{"status": "Completed", "result": rounded, "source_version": string(rune('a' + try))}))
 		if status == http.StatusOK || status == http.StatusConflict || try == 5 {
 			break
 		}
 	}
-	post("/v1/task/logs", header, fence(map[string]any{"lines": []any{map[string]any{"seq": 1, "at": time.Now(), "text": "line 1"}}}))
+	post("/v1/task/logs", header,
+		fence(map[string]any{"lines": []any{map[string]any{"seq": 1, "at": time.Now(), "text": "line 1"}}}))
 }

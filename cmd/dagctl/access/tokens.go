@@ -1,0 +1,144 @@
+// Package access has the commands about who may do what: service tokens, secrets, the caller's own identity, and the
+// first org of an installation.
+package access
+
+import (
+	"fmt"
+	"io"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/cmd/dagctl/cli"
+)
+
+// TokensCommand returns `dagctl tokens` with its subcommands.
+func TokensCommand(c *cli.CLI) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "tokens",
+		Short: "Create, list and revoke service tokens",
+		Args:  cobra.NoArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(tokensCreateCommand(c), tokensListCommand(c), tokensRevokeCommand(c))
+	return cmd
+}
+
+func tokensCreateCommand(c *cli.CLI) *cobra.Command {
+	var (
+		request authz.CreateTokenRequest
+		kind    string
+		role    string
+		ttl     time.Duration
+	)
+	cmd := &cobra.Command{
+		Use:   "create NAME",
+		Short: "Create a service token, and print its secret once",
+		Long: `Creates a service token of one of two kinds. A user token has a role and acts for its org. A worker token
+claims tasks of the runtimes and operators that it names, and can do nothing else. To create a worker token for several
+orgs takes access to the database: ` + "`dagctl admin create-worker-token`.",
+		Example: `  dagctl tokens create ci --role writer --ttl 720h
+  dagctl tokens create fleet --kind worker --runtime ecs_platform
+  dagctl tokens create python --kind worker --runtime python --operator handler`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			api, err := c.Connect()
+			if err != nil {
+				return err
+			}
+			request.Name, request.Kind, request.Role = args[0], authz.TokenKind(kind), authz.Role(role)
+			request.TTLSeconds = int64(ttl.Seconds())
+			var made authz.CreatedToken
+			if err := api.Post(cmd.Context(), "/v1/tokens", request, &made); err != nil {
+				return err
+			}
+			return printToken(c, made)
+		},
+	}
+
+	f := cmd.Flags()
+	f.StringVar(&kind, "kind", string(authz.KindUser), "user or worker")
+	f.StringVar(&role, "role", "", "role of a user token: reader, writer or admin")
+	f.StringArrayVar(&request.Runtimes, "runtime", nil, "runtime that a worker token may serve (repeatable)")
+	f.StringArrayVar(&request.Operators, "operator", nil,
+		"operator that a worker token may run (repeatable; default: all)")
+	f.StringArrayVar(&request.Orgs, "org", nil, "org whose tasks a worker token may claim: the org of the target")
+	f.DurationVar(&ttl, "ttl", authz.DefaultTTL, "lifetime of the token")
+	for name, values := range map[string][]string{"kind": {"user", "worker"}, "role": {"reader", "writer", "admin"}} {
+		_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
+	}
+	return cmd
+}
+
+// printToken prints a new token's secret, which nobody can see again.
+func printToken(c *cli.CLI, made authz.CreatedToken) error {
+	return c.Print(made, func(w io.Writer) {
+		fmt.Fprintln(w, made.Secret)
+		fmt.Fprintf(c.Err, "Keep it: it is not shown again. It expires on %s.\n", made.ExpiresAt.Format(time.DateOnly))
+	})
+}
+
+func tokensListCommand(c *cli.CLI) *cobra.Command {
+	var page cli.Page
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List the org's service tokens",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			api, err := c.Connect()
+			if err != nil {
+				return err
+			}
+			tokens, err := cli.Fetch[authz.Token](cmd.Context(), api, "/v1/tokens", nil, page)
+			if err != nil {
+				return err
+			}
+
+			return c.Print(tokens, func(w io.Writer) {
+				now := time.Now()
+				t := cli.Table{Style: c.Style(c.Out), Header: []string{
+					"NAME", "KIND", "ROLE", "RUNTIMES", "OPERATORS", "BY", "CREATED", "USED", "EXPIRES", "REVOKED",
+				}}
+				for _, token := range tokens {
+					t.Add(token.Name, string(token.Kind), string(token.Role),
+						strings.Join(token.Runtimes, ","), strings.Join(token.Operators, ","), token.CreatedBy,
+						cli.Ago(&token.CreatedAt, now), cli.Ago(token.LastUsedAt, now),
+						cli.Ago(&token.ExpiresAt, now), cli.Ago(token.RevokedAt, now))
+				}
+				t.Write(w)
+			})
+		},
+	}
+
+	page.AddFlags(cmd)
+	return cmd
+}
+
+func tokensRevokeCommand(c *cli.CLI) *cobra.Command {
+	var yes bool
+	cmd := &cobra.Command{
+		Use:   "revoke NAME",
+		Short: "Revoke a service token at once",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			api, err := c.Connect()
+			if err != nil {
+				return err
+			}
+			if err := c.Confirm(yes, "Revoke token %s? It stops working at once.", args[0]); err != nil {
+				return err
+			}
+			if err := api.Delete(cmd.Context(), "/v1/tokens/"+url.PathEscape(args[0])); err != nil {
+				return err
+			}
+			fmt.Fprintf(c.Err, "Token %s is revoked.\n", args[0])
+			return nil
+		},
+	}
+
+	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
+	return cmd
+}

@@ -1,0 +1,76 @@
+// Package cli has what all commands share: the streams and flags of one command line, the forms of output, the target
+// that it talks to with the client of its HTTP API, and the exit codes.
+//
+// Vocabulary: a target is a server with a name. A dev server is a target that announces itself in a file.
+package cli
+
+import (
+	"context"
+	"io"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/dagctl/dagctl/internal/fault"
+)
+
+// Environment is what a command line gets from its process; tests bring their own.
+type Environment struct {
+	In     io.Reader
+	Out    io.Writer
+	Err    io.Writer
+	Getenv func(string) string
+}
+
+// CLI is one command line: its environment, and the flags that every command has.
+type CLI struct {
+	Environment
+	Target  string
+	Output  string
+	DataDir string
+}
+
+// AddFlags adds the flags that every command has to the root command, and refuses a wrong --output before any of them
+// runs.
+func (c *CLI) AddFlags(root *cobra.Command) {
+	flags := root.PersistentFlags()
+	flags.StringVar(&c.Target, "target", "", "server to talk to: the name of a target, or a URL")
+	flags.StringVarP(&c.Output, "output", "o", "table", "output: table, json or yaml")
+	flags.StringVar(&c.DataDir, "data", ".dagctl", "data folder of the dev server")
+	_ = root.RegisterFlagCompletionFunc("output",
+		cobra.FixedCompletions(outputs, cobra.ShellCompDirectiveNoFileComp))
+	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return c.checkOutput(cmd.Name()) }
+}
+
+func (c *CLI) checkOutput(command string) error {
+	if slices.Contains(outputs, c.Output) || c.Output == OutputMarkdown && command == "plan" ||
+		c.Output == OutputCSV && command == "query" {
+		return nil
+	}
+	return fault.New(fault.Invalid, "--output %q is not known", c.Output).WithHint("use table, json or yaml")
+}
+
+// DatabaseURL returns the value of a --database-url flag, or else that of DAGCTL_DATABASE_URL.
+func (c *CLI) DatabaseURL(flag string) (string, error) {
+	if flag != "" {
+		return flag, nil
+	}
+	if value := c.Getenv("DAGCTL_DATABASE_URL"); value != "" {
+		return value, nil
+	}
+	return "", fault.New(fault.Invalid, "no database is named").
+		WithHint("pass --database-url, or set DAGCTL_DATABASE_URL")
+}
+
+// Sleep waits for d, or until ctx ends, and then returns the error of ctx.
+func Sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return nil
+	}
+}

@@ -1,0 +1,179 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/rest"
+)
+
+// Client calls the HTTP API of a target.
+type Client struct {
+	Target Target
+	http   *http.Client
+	header http.Header
+}
+
+// Connect returns a client of the target. It prints which target that is, so that nobody has to guess where a command
+// did what it did.
+func (c *CLI) Connect() (*Client, error) {
+	t, err := c.ResolveTarget()
+	if err != nil {
+		return nil, err
+	}
+	fmt.Fprintln(c.Err, c.Style(c.Err).Dim(fmt.Sprintf("Target %s · %s", t.Name, t.URL)))
+	return NewClient(t), nil
+}
+
+// NewClient returns a client of the API at t.URL.
+func NewClient(t Target) *Client {
+	header := http.Header{}
+	header.Set("Accept", "application/json")
+	header.Set("User-Agent", "dagctl/"+Version())
+	if t.Token != "" {
+		header.Set("Authorization", "Bearer "+t.Token)
+	}
+
+	t.URL = strings.TrimRight(t.URL, "/")
+	return &Client{
+		Target: t,
+		header: header,
+		http: &http.Client{
+			Timeout: time.Minute,
+			// A redirect to another place is a misconfiguration, and would send the token there.
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		},
+	}
+}
+
+// Get decodes the answer to a GET request.
+func (c *Client) Get(ctx context.Context, path string, query url.Values, answer any) error {
+	if len(query) > 0 {
+		path += "?" + query.Encode()
+	}
+	return c.Do(ctx, http.MethodGet, path, nil, answer)
+}
+
+// Post sends a body as JSON and decodes the answer.
+func (c *Client) Post(ctx context.Context, path string, body, answer any) error {
+	return c.Do(ctx, http.MethodPost, path, body, answer)
+}
+
+// Put is Post with the method PUT.
+func (c *Client) Put(ctx context.Context, path string, body, answer any) error {
+	return c.Do(ctx, http.MethodPut, path, body, answer)
+}
+
+// Patch is Post with the method PATCH.
+func (c *Client) Patch(ctx context.Context, path string, body, answer any) error {
+	return c.Do(ctx, http.MethodPatch, path, body, answer)
+}
+
+// Delete sends a DELETE request without a body, and ignores the answer.
+func (c *Client) Delete(ctx context.Context, path string) error {
+	return c.Do(ctx, http.MethodDelete, path, nil, nil)
+}
+
+// Do sends a body, if there is one, as JSON, and decodes the answer. The status of the answer classifies the error,
+// from which the exit code follows.
+func (c *Client) Do(ctx context.Context, method, path string, body, answer any) error {
+	if body == nil {
+		return c.DoRaw(ctx, method, path, "", nil, answer)
+	}
+	text, err := json.Marshal(body)
+	if err != nil {
+		return fmt.Errorf("%s %s: %w", method, path, err)
+	}
+	return c.DoRaw(ctx, method, path, "application/json", bytes.NewReader(text), answer)
+}
+
+// DoRaw sends content of any type, or none, and decodes the answer.
+func (c *Client) DoRaw(ctx context.Context, method, path, contentType string, content io.Reader, answer any) error {
+	request, err := http.NewRequestWithContext(ctx, method, c.Target.URL+path, content)
+	if err != nil {
+		return fmt.Errorf("%s %s: %w", method, path, err)
+	}
+
+	request.Header = c.header.Clone()
+	if contentType != "" {
+		request.Header.Set("Content-Type", contentType)
+	}
+	response, err := c.http.Do(request)
+	if err != nil {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		return fault.New(fault.Unavailable, "%s does not answer: %w", c.Target.URL, Cause(err)).
+			WithHint("check that the server runs there, or choose another with --target")
+	}
+	defer response.Body.Close()
+
+	text, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
+	if err != nil {
+		return fault.New(fault.Unavailable, "the answer to %s %s broke off: %w", method, path, err)
+	}
+
+	if response.StatusCode >= 300 {
+		return c.refusal(method, path, response, text)
+	}
+	if answer == nil || len(text) == 0 {
+		return nil
+	}
+	if err := json.Unmarshal(text, answer); err != nil {
+		return fault.New(fault.Unavailable,
+			"the answer to %s %s is not that of a dagctl server: %w", method, path, err).
+			WithHint("check that %s is a dagctl server of this version", c.Target.URL)
+	}
+	return nil
+}
+
+// maxAnswer is the limit in bytes of an answer; pages are far smaller.
+const maxAnswer = 64 << 20
+
+// Cause returns a network error without its method and URL, which messages name already.
+func Cause(err error) error {
+	var network *url.Error
+	if errors.As(err, &network) {
+		return network.Err
+	}
+	return err
+}
+
+// refusal returns the error of an answer whose status is one.
+func (c *Client) refusal(method, path string, response *http.Response, text []byte) error {
+	p := rest.Problem{Status: response.StatusCode}
+	if kind, _, _ := mime.ParseMediaType(response.Header.Get("Content-Type")); kind == "application/problem+json" {
+		_ = json.Unmarshal(text, &p) // without it, the status has to do
+	}
+	err := p.Fault()
+	if err.Message == "" {
+		err.Message = fmt.Sprintf("%s %s answered %s", method, path, response.Status)
+	}
+	if err.Kind == fault.Internal && p.RequestID != "" {
+		err.Message += " (request " + p.RequestID + ")"
+	}
+	if err.Kind == fault.Unauthenticated {
+		err.Hint = "set DAGCTL_TOKEN, or store a token with `dagctl target add --token-file`"
+	}
+	return err
+}
+
+// Patient gives calls 20 minutes, for work that the server itself ends when it takes too long.
+func (c *Client) Patient() { c.http.Timeout = 20 * time.Minute }
+
+// NoTimeout lets calls take as long as the server allows.
+func (c *Client) NoTimeout() { c.http.Timeout = 0 }
+
+// IfMatch makes later calls fail unless what they change has this version.
+func (c *Client) IfMatch(version string) { c.header.Set("If-Match", strconv.Quote(version)) }

@@ -1,0 +1,46 @@
+package cli
+
+import (
+	"context"
+	"net/url"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"github.com/dagctl/dagctl/internal/rest"
+)
+
+// Page limits how much of a list a command shows.
+type Page struct {
+	Limit int
+}
+
+// AddFlags adds --limit.
+func (p *Page) AddFlags(cmd *cobra.Command) {
+	cmd.Flags().IntVar(&p.Limit, "limit", 100, "maximum number of items to show")
+}
+
+// mostPerRequest is how many items one request asks for at most; the API sets the limit.
+const mostPerRequest = 500
+
+// Fetch reads a list from the API, page by page, up to the limit.
+func Fetch[T any](ctx context.Context, api *Client, path string, query url.Values, page Page) ([]T, error) {
+	if query == nil {
+		query = url.Values{}
+	}
+	all := []T{}
+	for len(all) < page.Limit {
+		query.Set("limit", strconv.Itoa(min(page.Limit-len(all), mostPerRequest)))
+		var list rest.List[T]
+		if err := api.Get(ctx, path, query, &list); err != nil {
+			return nil, err
+		}
+
+		all = append(all, list.Items...)
+		if list.NextCursor == "" {
+			break
+		}
+		query.Set("cursor", list.NextCursor)
+	}
+	return all, nil
+}

@@ -1,0 +1,18 @@
+package cli
+
+import (
+	"fmt"
+	"net/url"
+)
+
+// DAGPath returns the path of a DAG in the API.
+func DAGPath(dag string) string { return "/v1/dags/" + url.PathEscape(dag) }
+
+// VersionPath returns the path of a version of a DAG in the API.
+func VersionPath(dag string, number int) string {
+	return fmt.Sprintf("%s/versions/%d", DAGPath(dag), number)
+}
+
+// DatasetPath returns the path of a dataset in the API. An unpublished dataset has slashes in its name, which are part
+// of the segment.
+func DatasetPath(name string) string { return "/v1/datasets/" + url.PathEscape(name) }

@@ -1,0 +1,188 @@
+package dagfile
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/internal/fault"
+)
+
+// File is a DAG file as it is on disk now.
+type File struct {
+	Source
+	Doc      *dag.Document // nil where there are problems
+	Problems dag.Problems
+	Hash     [sha256.Size]byte // of everything that a deploy would send
+}
+
+// Find reads every DAG file under dir, except in hidden folders, and returns producers before consumers.
+func Find(dir string, vars map[string]string) ([]*File, error) {
+	catalog, err := builtinCatalog()
+	if err != nil {
+		return nil, err
+	}
+
+	var found []*File
+	err = filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil && path != dir:
+			return nil // the folder vanished, or this account may not read it
+		case err != nil:
+			return fault.New(fault.NotFound, "%w", err)
+		case entry.IsDir() && path != dir && strings.HasPrefix(entry.Name(), "."):
+			return fs.SkipDir
+		case entry.IsDir() || entry.Name() != FileName:
+			return nil
+		}
+		d, err := readFile(path, vars, catalog)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // it vanished
+		}
+		found = append(found, d)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if len(found) == 0 {
+		return nil, fault.New(fault.NotFound, "there is no %s under %s", FileName, dir).
+			WithHint("`dagctl init %s` writes a first one", dir)
+	}
+	return inOrder(found), nil
+}
+
+// readFile reads and parses one DAG file.
+func readFile(path string, vars map[string]string, catalog dag.Catalog) (*File, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("read DAG file: %w", err)
+	}
+	if path, err = filepath.Abs(path); err != nil {
+		return nil, fmt.Errorf("read DAG file: %w", err)
+	}
+	d := &File{Source: Source{Path: path, Text: text, Vars: vars}}
+	if d.Doc, d.Problems, err = d.Parse(catalog); err != nil {
+		return nil, err
+	}
+	d.Hash = d.contentHash()
+	return d, nil
+}
+
+func (d *File) contentHash() [sha256.Size]byte {
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "%d\n%s", len(d.Text), d.Text)
+	if d.Doc == nil {
+		fmt.Fprint(&b, d.Problems.Error()) // which change with the files that the document names
+		return sha256.Sum256(b.Bytes())
+	}
+	for _, name := range slices.Sorted(maps.Keys(d.Doc.Files)) {
+		fmt.Fprintf(&b, "%s %d\n%s", name, len(d.Doc.Files[name]), d.Doc.Files[name])
+	}
+	return sha256.Sum256(b.Bytes())
+}
+
+// inOrder returns the files with producers before the consumers of their datasets. It ignores circles, which a deploy
+// reports.
+func inOrder(dags []*File) []*File {
+	producers := producersOf(dags)
+	var ordered []*File
+	visited := map[*File]bool{}
+	var visit func(d *File)
+	visit = func(d *File) {
+		if visited[d] {
+			return
+		}
+		visited[d] = true
+		for _, name := range d.Reads() {
+			if producer := producers[name]; producer != nil {
+				visit(producer)
+			}
+		}
+		ordered = append(ordered, d)
+	}
+
+	for _, d := range dags {
+		visit(d)
+	}
+	return ordered
+}
+
+// producersOf returns the files by the datasets that they publish.
+func producersOf(dags []*File) map[string]*File {
+	producers := map[string]*File{}
+	for _, d := range dags {
+		if d.Doc != nil {
+			for _, p := range d.Doc.Publish {
+				producers[p.Name] = d
+			}
+		}
+	}
+	return producers
+}
+
+// Reads returns the names of the published datasets that the DAG reads.
+func (d *File) Reads() []string {
+	var names []string
+	if d.Doc != nil {
+		for _, job := range d.Doc.Jobs {
+			for _, in := range job.Inputs {
+				if in.Dataset != "" {
+					names = append(names, in.Dataset)
+				}
+			}
+		}
+	}
+	return names
+}
+
+// Circle returns the names of DAGs that read each other's datasets in a circle, the first one twice, or nil if there is
+// no circle.
+func Circle(dags []*File) []string {
+	const open, closed = 1, 2
+	producers := producersOf(dags)
+	state := map[*File]int{}
+	var way []string // from the first DAG to the one being visited
+	var visit func(d *File) []string
+	visit = func(d *File) []string {
+		if state[d] == closed {
+			return nil
+		}
+		way = append(way, d.Doc.Name)
+		defer func() { way = way[:len(way)-1] }()
+		if state[d] == open {
+			first := 0
+			for way[first] != d.Doc.Name {
+				first++
+			}
+			return append([]string{}, way[first:]...)
+		}
+
+		state[d] = open
+		for _, name := range d.Reads() {
+			if producer := producers[name]; producer != nil {
+				if circle := visit(producer); circle != nil {
+					return circle
+				}
+			}
+		}
+
+		state[d] = closed
+		return nil
+	}
+
+	for _, d := range dags {
+		if circle := visit(d); circle != nil {
+			return circle
+		}
+	}
+	return nil
+}

@@ -1,0 +1,97 @@
+// Package dagfile reads DAG files from disk, and has the commands that write, check and format them without a server:
+// init, validate, fmt and schema.
+package dagfile
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/dagctl/dagctl/cmd/dagctl/cli"
+	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/operators"
+)
+
+// FileName is the name of the DAG file where a command names only its folder.
+const FileName = "dag.yaml"
+
+// Source is the text of a DAG file, with the values of its variables.
+type Source struct {
+	Path string
+	Text []byte
+	Vars map[string]string
+}
+
+// Read reads a DAG file. Of a folder it reads the dag.yaml.
+func Read(path string, vars []string) (Source, error) {
+	if info, err := os.Stat(path); err == nil && info.IsDir() {
+		path = filepath.Join(path, FileName)
+	}
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return Source{}, fault.New(fault.NotFound, "there is no file %s", path).
+			WithHint("name a DAG file or its folder, or write a first one with `dagctl init`")
+	}
+	if err != nil {
+		return Source{}, fmt.Errorf("read DAG file: %w", err)
+	}
+	values, err := ParseVars(vars)
+	return Source{Path: path, Text: text, Vars: values}, err
+}
+
+// ParseVars returns the variables that --var flags set.
+func ParseVars(vars []string) (map[string]string, error) {
+	values := map[string]string{}
+	for _, v := range vars {
+		name, value, ok := strings.Cut(v, "=")
+		if !ok || name == "" {
+			return nil, fault.New(fault.Invalid, "--var %q is not NAME=VALUE", v)
+		}
+		values[name] = value
+	}
+	return values, nil
+}
+
+// Parse validates the document against a catalog. It reads files in the DAG file's own folder and below it only, and
+// does not follow links that lead elsewhere.
+func (s Source) Parse(catalog dag.Catalog) (*dag.Document, dag.Problems, error) {
+	root, err := os.OpenRoot(filepath.Dir(s.Path))
+	if err != nil {
+		return nil, nil, fmt.Errorf("open the DAG file's folder: %w", err)
+	}
+	defer root.Close()
+	doc, problems := dag.Parse(dag.File{Name: s.Path, Text: s.Text, Files: root.FS(), Vars: s.Vars}, catalog)
+	return doc, problems, nil
+}
+
+// builtinCatalog returns what this program validates against without a server: its own operators, and any runtime.
+func builtinCatalog() (dag.Catalog, error) {
+	builtin, err := operators.Builtin(operators.Options{AllowCommand: true})
+	if err != nil {
+		return dag.Catalog{}, fmt.Errorf("built-in operators: %w", err)
+	}
+	return builtin.Catalog(nil), nil
+}
+
+// Report prints what is wrong with a DAG file, and returns the error that ends the command.
+func Report(c *cli.CLI, problems dag.Problems) error {
+	if c.Output != "table" {
+		if err := c.Print(problems, nil); err != nil {
+			return err
+		}
+		return cli.ErrReported
+	}
+	fmt.Fprint(c.Err, problems.Pretty())
+	return cli.ErrReported
+}
+
+// VarFlag adds --var, which every command that reads DAG files has.
+func VarFlag(cmd *cobra.Command, vars *[]string) {
+	cmd.Flags().StringArrayVar(vars, "var", nil, "value of a variable, NAME=VALUE (repeatable)")
+}

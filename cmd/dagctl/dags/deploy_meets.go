@@ -1,0 +1,34 @@
+package dags
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/dagctl/dagctl/registry"
+	"github.com/dagctl/dagctl/registry/deploy"
+)
+
+// writeMeeting prints what becomes of a running build of the same DAG.
+func writeMeeting(w io.Writer, m *registry.Meeting) {
+	if m == nil {
+		return
+	}
+	switch m.Outcome {
+	case deploy.BuildPassed:
+		fmt.Fprintf(w, "v%d is %s: this deploy rebuilds nothing, so it passes. "+
+			"v%d continues on top of it, and brings its own settings once it serves.\n", m.Version, m.Status, m.Version)
+	case deploy.BuildSuperseded:
+		fmt.Fprintf(w, "v%d is %s: this deploy abandons it, and keeps what it built.\n", m.Version, m.Status)
+	case deploy.BuildBlocks:
+		fmt.Fprintf(w, "v%d is %s: this deploy is refused until it ends. "+
+			"Wait for it, or pass --supersede to abandon it.\n", m.Version, m.Status)
+	}
+}
+
+// writeCanceled prints which tasks the cutover cancels.
+func writeCanceled(w io.Writer, lost []registry.CanceledQueue) {
+	for _, l := range lost {
+		fmt.Fprintf(w, "The cutover cancels %d open tasks of %s: %s. This deploy needs --cancel-tasks.\n",
+			l.Tasks, l.Job, l.Reason)
+	}
+}

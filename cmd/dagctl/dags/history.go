@@ -1,0 +1,81 @@
+package dags
+
+import (
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/dagctl/dagctl/cmd/dagctl/cli"
+	"github.com/dagctl/dagctl/registry"
+	"github.com/dagctl/dagctl/registry/deploy"
+)
+
+// HistoryCommand returns `dagctl history`.
+func HistoryCommand(c *cli.CLI) *cobra.Command {
+	page := cli.Page{}
+	cmd := &cobra.Command{
+		Use:   "history DAG",
+		Short: "List the versions of a DAG",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			api, err := c.Connect()
+			if err != nil {
+				return err
+			}
+			path := cli.DAGPath(args[0]) + "/versions"
+			versions, err := cli.Fetch[deploy.PastVersion](cmd.Context(), api, path, nil, page)
+			if err != nil {
+				return err
+			}
+
+			return c.Print(versions, func(w io.Writer) {
+				style, now := c.Style(c.Out), time.Now()
+				t := cli.Table{Style: style, Header: []string{
+					"VERSION", "STATUS", "HASH", "DEPLOYED", "BY", "SERVED", "INSTANT UNTIL", "SOURCE", "ERROR",
+				}, Paint: map[int]func(string) string{1: style.Status}}
+				for _, v := range versions {
+					t.Add(fmt.Sprintf("v%d", v.Number), string(v.Status)+forwardOnly(v.Version), short(v.Hash),
+						cli.Ago(&v.CreatedAt, now), cli.OneLine(v.CreatedBy, 30), served(v, now), instantUntil(v),
+						cli.OneLine(v.SourceRef, 20), cli.OneLine(v.Error, 80))
+				}
+				t.Write(w)
+			})
+		},
+	}
+
+	page.AddFlags(cmd)
+	return cmd
+}
+
+// forwardOnly returns a note on a forward-only version, with the first partition that it computed.
+func forwardOnly(v registry.Version) string {
+	switch {
+	case v.ForwardFrom != "":
+		return ", forward-only from " + v.ForwardFrom
+	case v.ForwardOnly:
+		return ", forward-only"
+	}
+	return ""
+}
+
+// served returns when a version was last activated, why and by whom.
+func served(v deploy.PastVersion, now time.Time) string {
+	if len(v.Activations) == 0 {
+		return ""
+	}
+	last := v.Activations[0]
+	return fmt.Sprintf("%s, %s by %s", cli.Ago(&last.At, now), last.Reason, cli.OneLine(last.Actor, 30))
+}
+
+// instantUntil returns until when a rollback to the version is certain to be instant.
+func instantUntil(v deploy.PastVersion) string {
+	switch {
+	case v.Pinned:
+		return "pinned"
+	case v.InstantUntil == nil:
+		return ""
+	}
+	return v.InstantUntil.Local().Format("2006-01-02 15:04")
+}

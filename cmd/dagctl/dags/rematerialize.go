@@ -1,0 +1,65 @@
+package dags
+
+import (
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/dagctl/dagctl/cmd/dagctl/cli"
+	"github.com/dagctl/dagctl/internal/rest"
+	"github.com/dagctl/dagctl/registry/deploy"
+)
+
+// RematerializeCommand returns `dagctl rematerialize`.
+func RematerializeCommand(c *cli.CLI) *cobra.Command {
+	var (
+		request deploy.RematerializeRequest
+		wait    bool
+	)
+	cmd := &cobra.Command{
+		Use:   "rematerialize DATASET",
+		Short: "Compute a whole dataset again, beside the live data",
+		Long: `Builds the active document as a new version that computes the dataset and everything downstream of it in
+its DAG again, and cuts over once all of it is built. Deploying the same file afterwards changes nothing. DAGs that read
+the dataset follow in place, partition by partition; with --downstream each of them, too, is rebuilt beside its live
+data, in a version of its own.`,
+		Example: "  dagctl rematerialize airport_delays --dry-run",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			api, err := c.Connect()
+			if err != nil {
+				return err
+			}
+			var made rest.List[deploy.Rematerialized]
+			if err := api.Post(cmd.Context(), cli.DatasetPath(args[0])+"/rematerialize", request, &made); err != nil {
+				return err
+			}
+
+			for i, m := range made.Items {
+				writePlanned(c, c.Err, m.Plan)
+				if m.Version == nil || !wait {
+					continue
+				}
+				v, err := waitForVersion(cmd.Context(), c, api, *m.Version, true)
+				if err != nil {
+					return err
+				}
+				made.Items[i].Version = &v
+			}
+
+			return c.Print(made.Items, func(w io.Writer) {
+				for _, m := range made.Items {
+					if v := m.Version; v != nil {
+						writeServing(c, w, *v)
+					}
+				}
+			})
+		},
+	}
+
+	cmd.Flags().BoolVar(&request.Downstream, "downstream", false,
+		"also rebuild the DAGs that read it beside their live data")
+	cmd.Flags().BoolVar(&request.DryRun, "dry-run", false, "only print what would be rebuilt")
+	cmd.Flags().BoolVar(&wait, "wait", true, "wait until the versions serve or have failed")
+	return cmd
+}

@@ -1,0 +1,320 @@
+// Package datasets has the commands about datasets and their data: search, show, compare and query them, accept and
+// reject revisions, invalidate and purge partitions, and collect garbage.
+package datasets
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/dagctl/dagctl/cmd/dagctl/cli"
+	"github.com/dagctl/dagctl/query"
+	"github.com/dagctl/dagctl/registry"
+	"github.com/dagctl/dagctl/web"
+)
+
+// Command returns `dagctl datasets` with its subcommands.
+func Command(c *cli.CLI) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "datasets",
+		Short: "Search, show, compare and change datasets",
+		Args:  cobra.NoArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(
+		datasetsListCommand(c), datasetsGetCommand(c), datasetsPreviewCommand(c), datasetsPartitionsCommand(c),
+		datasetsVersionsCommand(c), datasetsDiffCommand(c), datasetsAcceptCommand(c), datasetsRejectCommand(c),
+		datasetsPurgeCommand(c),
+	)
+	return cmd
+}
+
+func datasetsListCommand(c *cli.CLI) *cobra.Command {
+	var (
+		search, tag, dag string
+		all, late        bool
+		page             cli.Page
+	)
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List the datasets you may read",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			api, err := c.Connect()
+			if err != nil {
+				return err
+			}
+
+			query := url.Values{}
+			for name, value := range map[string]string{"search": search, "tag": tag, "dag": dag} {
+				if value != "" {
+					query.Set(name, value)
+				}
+			}
+
+			if all {
+				query.Set("unpublished", "true")
+			}
+			if late {
+				query.Set("late", "true")
+			}
+			datasets, err := cli.Fetch[registry.Dataset](cmd.Context(), api, "/v1/datasets", query, page)
+			if err != nil {
+				return err
+			}
+
+			return c.Print(datasets, func(w io.Writer) {
+				now := time.Now()
+				t := cli.Table{Style: c.Style(c.Out), Header: []string{
+					"DATASET", "MADE BY", "PARTITIONS", "ROWS", "SIZE", "UPDATED", "LATE", "TAGS", "DESCRIPTION",
+				}}
+				for _, d := range datasets {
+					t.Add(d.Name, d.DAG+"/"+d.Job, fmt.Sprint(d.Partitions), fmt.Sprint(d.Rows), web.Size(d.Bytes),
+						cli.Ago(d.UpdatedAt, now), LateSince(d.Late, now),
+						cli.OneLine(strings.Join(d.Tags, ","), 30), cli.OneLine(d.Description, 60))
+				}
+				t.Write(w)
+			})
+		},
+	}
+
+	flags := cmd.Flags()
+	flags.StringVar(&search, "search", "", "text in the name or in the description")
+	flags.StringVar(&tag, "tag", "", "only datasets with this tag")
+	flags.StringVar(&dag, "dag", "", "only datasets of this DAG")
+	flags.BoolVar(&late, "late", false, "only late datasets, which lack data that was due")
+	flags.BoolVar(&all, "all", false, "also datasets without a published name")
+	page.AddFlags(cmd)
+	return cmd
+}
+
+// LateSince returns what is overdue and since when, or an empty text.
+func LateSince(late *registry.Late, now time.Time) string {
+	if late == nil {
+		return ""
+	}
+	return strings.TrimSpace(late.Partition + " was due " + cli.Ago(&late.DueAt, now))
+}
+
+func datasetsGetCommand(c *cli.CLI) *cobra.Command {
+	return &cobra.Command{
+		Use:   "get NAME",
+		Short: "Show a dataset's columns, figures and checks",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			api, err := c.Connect()
+			if err != nil {
+				return err
+			}
+			var d registry.Dataset
+			if err := api.Get(cmd.Context(), cli.DatasetPath(args[0]), nil, &d); err != nil {
+				return err
+			}
+
+			return c.Print(d, func(w io.Writer) { writeDataset(c, w, d) })
+		},
+	}
+}
+
+// writeDataset writes what is known about a dataset.
+func writeDataset(c *cli.CLI, w io.Writer, d registry.Dataset) {
+	style, now := c.Style(c.Out), time.Now()
+	field := func(name, value string) {
+		if value != "" {
+			fmt.Fprintf(w, "%-12s %s\n", name, value)
+		}
+	}
+	field("Dataset", style.Bold(d.Name))
+	field("Description", cli.OneLine(d.Description, 300))
+	field("Owner", cli.OneLine(d.Owner, 100))
+	field("Tags", cli.OneLine(strings.Join(d.Tags, ", "), 100))
+	field("Made by", fmt.Sprintf("%s/%s, output %d", d.DAG, d.Job, d.Output))
+	field("Storage", d.Storage)
+	field("Readers", strings.Join(d.ReadRoles, ", "))
+	if d.Version == nil {
+		field("Served", "nothing yet")
+	} else {
+		field("Served", d.Version.String())
+	}
+	field("Partitions", fmt.Sprint(d.Partitions))
+	field("Rows", fmt.Sprint(d.Rows))
+	field("Size", web.Size(d.Bytes))
+	field("Updated", cli.Ago(d.UpdatedAt, now))
+	field("Late", LateSince(d.Late, now))
+	if len(d.Columns) > 0 {
+		fmt.Fprintln(w)
+		t := cli.Table{Style: style, Header: []string{"COLUMN", "TYPE", "DESCRIPTION"}}
+		for _, column := range d.Columns {
+			t.Add(column.Name, column.Type, cli.OneLine(column.Description, 100))
+		}
+		t.Write(w)
+	}
+
+	if len(d.Checks) > 0 {
+		fmt.Fprintln(w)
+		t := cli.Table{
+			Style: style, Header: []string{"CHECK", "PARTITION", "OUTCOME", "SEVERITY", "FAILURES", "ERROR"},
+			Paint: map[int]func(string) string{2: style.Status},
+		}
+		for _, check := range d.Checks {
+			t.Add(cli.OneLine(check.Name, 40), cli.OneLine(check.Partition, 30), check.Outcome, check.Severity,
+				fmt.Sprint(check.Failures), cli.OneLine(check.Error, 80))
+		}
+		t.Write(w)
+	}
+
+	writeWithheld(c, w, d.Withheld)
+}
+
+func datasetsPreviewCommand(c *cli.CLI) *cobra.Command {
+	var (
+		limit, offset int
+		partition     string
+		version       string
+	)
+	cmd := &cobra.Command{
+		Use:   "preview NAME",
+		Short: "Show rows of a dataset",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			api, err := c.Connect()
+			if err != nil {
+				return err
+			}
+
+			q := url.Values{"limit": {strconv.Itoa(limit)}, "offset": {strconv.Itoa(offset)}}
+			if partition != "" {
+				q.Set("partition", partition)
+			}
+			if version != "" {
+				q.Set("version", version)
+			}
+			var rows query.Rows
+			if err := api.Get(cmd.Context(), cli.DatasetPath(args[0])+"/rows", q, &rows); err != nil {
+				return err
+			}
+			return c.Print(rows, func(w io.Writer) { WriteRows(w, c.Style(c.Out), rows) })
+		},
+	}
+
+	cmd.Flags().IntVar(&limit, "limit", 20, "number of rows to show")
+	cmd.Flags().IntVar(&offset, "offset", 0, "number of rows to skip first")
+	cmd.Flags().StringVar(&partition, "partition", "", "show only this partition")
+	cmd.Flags().StringVar(&version, "version", "",
+		"live (default), candidate, a DAG version such as v3, or a dataset version")
+	return cmd
+}
+
+// WriteRows writes rows of data as a table.
+func WriteRows(w io.Writer, style cli.Style, rows query.Rows) {
+	t := cli.Table{Style: style}
+	for _, column := range rows.Columns {
+		t.Header = append(t.Header, cli.OneLine(column.Name, 40))
+	}
+	for _, row := range rows.Rows {
+		cells := make([]string, len(row))
+		for i, value := range row {
+			cells[i] = cli.OneLine(cell(value), 60)
+		}
+		t.Add(cells...)
+	}
+	t.Write(w)
+}
+
+// cell returns a value of a row as text.
+func cell(value any) string {
+	switch v := value.(type) {
+	case nil:
+		return ""
+	case string:
+		return v
+	case float64:
+		return strconv.FormatFloat(v, 'f', -1, 64)
+	}
+	text, err := json.Marshal(value)
+	if err != nil {
+		return fmt.Sprint(value)
+	}
+	return string(text)
+}
+
+func datasetsPartitionsCommand(c *cli.CLI) *cobra.Command {
+	var page cli.Page
+	cmd := &cobra.Command{
+		Use:   "partitions NAME",
+		Short: "List the partitions that readers see",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			api, err := c.Connect()
+			if err != nil {
+				return err
+			}
+			partitions, err := cli.Fetch[registry.Revision](cmd.Context(), api,
+				cli.DatasetPath(args[0])+"/partitions", nil, page)
+			if err != nil {
+				return err
+			}
+
+			return c.Print(partitions, func(w io.Writer) {
+				now := time.Now()
+				t := cli.Table{Style: c.Style(c.Out), Header: []string{
+					"PARTITION", "REVISION", "ROWS", "SIZE", "MADE", "TASK",
+				}}
+				for _, p := range partitions {
+					t.Add(cli.OneLine(p.Key, 60), fmt.Sprint(p.Revision), fmt.Sprint(p.Rows), web.Size(p.Bytes),
+						cli.Ago(&p.Materialized, now), p.TaskID.String())
+				}
+				t.Write(w)
+			})
+		},
+	}
+
+	page.AddFlags(cmd)
+	return cmd
+}
+
+func datasetsVersionsCommand(c *cli.CLI) *cobra.Command {
+	return &cobra.Command{
+		Use:   "versions NAME",
+		Short: "List the versions of a dataset, the newest first",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			api, err := c.Connect()
+			if err != nil {
+				return err
+			}
+			path := cli.DatasetPath(args[0]) + "/versions"
+			generations, err := cli.Fetch[registry.Generation](cmd.Context(), api, path, nil, cli.Page{Limit: 500})
+			if err != nil {
+				return err
+			}
+
+			return c.Print(generations, func(w io.Writer) {
+				now := time.Now()
+				t := cli.Table{Style: c.Style(c.Out), Header: []string{
+					"", "DATASET VERSION", "SINCE", "STORAGE", "PARTITIONS", "ROWS", "SIZE", "CREATED",
+				}}
+				for _, g := range generations {
+					mark := ""
+					if g.Served {
+						mark = "*"
+					}
+					partitions := fmt.Sprint(g.Partitions)
+					if g.Inherited > 0 {
+						partitions += fmt.Sprintf(", %d kept", g.Inherited)
+					}
+					t.Add(mark, g.ID.String(), fmt.Sprintf("v%d", g.DAGVersion), g.Storage,
+						partitions, fmt.Sprint(g.Rows), web.Size(g.Bytes), cli.Ago(&g.CreatedAt, now))
+				}
+
+				t.Write(w)
+			})
+		},
+	}
+}

@@ -1,0 +1,100 @@
+package datasets
+
+import (
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/dagctl/dagctl/cmd/dagctl/cli"
+	"github.com/dagctl/dagctl/dispatcher/upkeep"
+	"github.com/dagctl/dagctl/web"
+)
+
+func datasetsPurgeCommand(c *cli.CLI) *cobra.Command {
+	var (
+		request    upkeep.PurgeRequest
+		partitions string
+		yes        bool
+	)
+	cmd := &cobra.Command{
+		Use:   "purge NAME",
+		Short: "Delete data of a dataset for good",
+		Long: `Deletes partitions, or a whole dataset, from every dataset version: rows, files, and the payloads,
+results and errors of the tasks that made them. It is for data that must be deleted; gc removes by itself what nobody
+needs any more.
+
+A purged partition is computed again only when its inputs change. If the inputs still contain the data, purge or correct
+them first. Nobody can roll back to a version with purged data: if that version is still within its rollback window, the
+command needs --break-window.`,
+		Example: "  dagctl datasets purge orders --partitions 2026-01-01..2026-01-31 --downstream " +
+			"--reason \"erasure request 17\" --dry-run",
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			request.From, request.To = partitionRange(partitions)
+			api, err := c.Connect()
+			if err != nil {
+				return err
+			}
+
+			api.Patient()
+			path := cli.DatasetPath(args[0]) + "/purge"
+			plan := request
+			plan.DryRun = true
+			var purged upkeep.Purged
+			if err := api.Post(cmd.Context(), path, plan, &purged); err != nil {
+				return err
+			}
+
+			if request.DryRun {
+				return c.Print(purged, func(w io.Writer) { writePurged(c, w, purged) })
+			}
+			writePurged(c, c.Err, purged)
+			if err := c.Confirm(yes, "Delete this for good?"); err != nil {
+				return err
+			}
+			if err := api.Post(cmd.Context(), path, request, &purged); err != nil {
+				return err
+			}
+
+			return c.Print(purged, func(w io.Writer) {
+				fmt.Fprintf(w, "Deleted %s and the traces of %s.\n",
+					cli.Count(len(purged.Partitions), "partition"), cli.Count(purged.Tasks, "task"))
+			})
+		},
+	}
+
+	flags := cmd.Flags()
+	flags.StringVar(&partitions, "partitions", "", "partitions to purge: one, or A..B, both included (default: all)")
+	flags.BoolVar(&request.Downstream, "downstream", false, "also purge everything that was made from them")
+	flags.StringVar(&request.Reason, "reason", "", "why; kept in the audit log")
+	flags.BoolVar(&request.BreakWindow, "break-window", false, "purge even data that a rollback still needs")
+	flags.BoolVar(&request.DryRun, "dry-run", false, "only print what would be deleted")
+	flags.BoolVar(&yes, "yes", false, "do not ask")
+	_ = cmd.MarkFlagRequired("reason")
+	return cmd
+}
+
+// partitionRange reads A..B, or one partition.
+func partitionRange(text string) (from, to string) {
+	if from, to, found := strings.Cut(text, ".."); found {
+		return from, to
+	}
+	return text, text
+}
+
+// writePurged writes the partitions that a purge deletes.
+func writePurged(c *cli.CLI, w io.Writer, purged upkeep.Purged) {
+	t := cli.Table{Style: c.Style(w), Header: []string{
+		"DAG", "DATASET", "PARTITION", "DATASET VERSION", "SERVED", "SIZE",
+	}}
+	for _, p := range purged.Partitions {
+		served := ""
+		if p.Live {
+			served = "yes"
+		}
+		t.Add(p.DAG, p.Dataset, cli.OneLine(p.Key, 60), p.Version.String(), served, web.Size(p.Bytes))
+	}
+	t.Write(w)
+}

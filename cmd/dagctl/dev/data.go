@@ -1,0 +1,116 @@
+package dev
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/cmd/dagctl/cli"
+	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/pgdev"
+)
+
+// The files in the data folder, besides those that other commands read.
+const (
+	workerTokenFile = "worker-token" // token for workers of the running dev server
+	taskKeyFile     = "task.pem"     // signs capability tokens
+	secretsKeyFile  = "secrets.key"  // encrypts secrets
+)
+
+// dataFolder is the data folder of a dev server, locked by this process.
+type dataFolder struct {
+	dir  string
+	lock *os.File
+}
+
+// openDataFolder creates the folder if there is none, and locks it until this process ends, however it ends.
+func openDataFolder(dir string) (*dataFolder, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, fmt.Errorf("data folder: %w", err)
+	}
+
+	// PostgreSQL may run under another account, which must be able to enter its own folder. Files here are private.
+	if err := os.MkdirAll(dir, 0o711); err != nil {
+		return nil, fmt.Errorf("data folder: %w", err)
+	}
+
+	lock, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock the data folder: %w", err)
+	}
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		holder, _ := bufio.NewReader(lock).ReadString('\n') // only for the message
+		_ = lock.Close()
+		if errors.Is(err, syscall.EWOULDBLOCK) {
+			return nil, fault.New(fault.Conflict, "a dev server runs on the data folder %s already (process %s)",
+				dir, strings.TrimSpace(holder)).
+				WithHint("use that server, stop it, or pass another folder with --data")
+		}
+		return nil, fmt.Errorf("lock the data folder %s: %w", dir, err)
+	}
+
+	err = lock.Truncate(0)
+	if err == nil {
+		_, err = fmt.Fprintln(lock, os.Getpid())
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("lock the data folder: %w", err), lock.Close())
+	}
+	return &dataFolder{dir: dir, lock: lock}, nil
+}
+
+func (d *dataFolder) path(name string) string { return filepath.Join(d.dir, name) }
+
+// reset deletes everything that earlier dev servers left.
+func (d *dataFolder) reset() error {
+	if err := pgdev.Remove(d.path("postgres")); err != nil {
+		return err
+	}
+	for _, name := range []string{"storage", cli.DevServerFile, cli.DevTokenFile, workerTokenFile, secretsKeyFile} {
+		if err := os.RemoveAll(d.path(name)); err != nil {
+			return fmt.Errorf("reset: %w", err)
+		}
+	}
+	return nil
+}
+
+// secretsKey returns the key that encrypts secrets, and creates it if there is none. Only this account may read it.
+func (d *dataFolder) secretsKey() (string, error) {
+	text, err := os.ReadFile(d.path(secretsKeyFile))
+	if err == nil {
+		return string(text), nil
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return "", fmt.Errorf("key of the secrets: %w", err)
+	}
+	key := authz.NewVaultKey()
+	return key, cli.WritePrivate(d.path(secretsKeyFile), []byte(key+"\n"))
+}
+
+// openLog opens the server's own log. What a person should see is printed instead.
+func (d *dataFolder) openLog() (*os.File, *slog.Logger, error) {
+	file, err := os.OpenFile(d.path("dagctl.log"), os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	if err != nil {
+		return nil, nil, fmt.Errorf("open the log: %w", err)
+	}
+	return file, slog.New(slog.NewTextHandler(file, nil)), nil
+}
+
+// close removes the files that announce the server, and unlocks the folder.
+func (d *dataFolder) close() error {
+	var errs []error
+	for _, name := range []string{cli.DevServerFile, cli.DevTokenFile, workerTokenFile} {
+		if err := os.Remove(d.path(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(append(errs, d.lock.Close())...)
+}

@@ -1,0 +1,337 @@
+package dev
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"maps"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/dagctl/dagctl/cmd/dagctl/cli"
+	"github.com/dagctl/dagctl/cmd/dagctl/dagfile"
+	"github.com/dagctl/dagctl/cmd/dagctl/dags"
+	"github.com/dagctl/dagctl/cmd/dagctl/datasets"
+	"github.com/dagctl/dagctl/cmd/dagctl/server"
+	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/dispatcher/backends"
+	"github.com/dagctl/dagctl/dispatcher/views"
+	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/query"
+	"github.com/dagctl/dagctl/registry"
+)
+
+// pollInterval is how often a session looks for saved DAG files and for changes on the server.
+const pollInterval = 500 * time.Millisecond
+
+// deployedDAG is the last deploy of a DAG file.
+type deployedDAG struct {
+	hash    [sha256.Size]byte
+	version *registry.Version // nil where the deploy failed
+}
+
+// session deploys what is saved and prints what happens.
+type session struct {
+	*cli.CLI
+	api     *cli.Client
+	app     *server.App
+	org     uuid.UUID
+	options options
+	vars    map[string]string
+	folders *dagFolders
+
+	runtimes backends.RuntimeMap
+	workers  platformWorkers
+
+	deployed map[string]deployedDAG       // by path
+	seen     map[string][sha256.Size]byte // by path, at the previous look
+	tasks    map[uuid.UUID]string         // the state that was last printed
+	versions map[string]string            // by id, the state that was last printed
+}
+
+// run looks and deploys until ctx ends or, with --once, until the work is done.
+func (s *session) run(ctx context.Context) error {
+	s.tasks, s.versions, s.seen = map[uuid.UUID]string{}, map[string]string{}, map[string][sha256.Size]byte{}
+	for {
+		if err := s.deployChanged(ctx); err != nil {
+			return err
+		}
+		if err := s.report(ctx); err != nil {
+			return err
+		}
+
+		if s.options.once {
+			done, err := s.finished(ctx)
+			if err != nil {
+				return err
+			}
+			if done {
+				return s.finish(ctx)
+			}
+		}
+		if err := cli.Sleep(ctx, pollInterval); err != nil {
+			return err
+		}
+	}
+}
+
+// deployChanged deploys every DAG file that differs from what was deployed last.
+func (s *session) deployChanged(ctx context.Context) error {
+	files, err := dagfile.Find(s.options.dir, s.vars)
+	if err != nil {
+		if s.options.once || len(s.deployed) == 0 {
+			return err
+		}
+		return nil // an editor may be between two writes; the next look shows
+	}
+	s.folders.add(files)
+
+	for _, d := range files {
+		last, deployedBefore := s.deployed[d.Path]
+		// An editor may still be writing: a change counts once it looks the same twice.
+		settled := s.seen[d.Path] == d.Hash
+		s.seen[d.Path] = d.Hash
+		if deployedBefore && (last.hash == d.Hash || !settled) {
+			continue
+		}
+
+		if err := s.waitForProducers(ctx, d, files); err != nil {
+			return err
+		}
+		version, err := s.deploy(ctx, d)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err != nil && !errors.Is(err, cli.ErrReported) {
+			fmt.Fprintf(s.Err, "%s: ", d.Path)
+			s.PrintError(err)
+		}
+		if err != nil && s.options.once {
+			return cli.ErrReported
+		}
+		s.deployed[d.Path] = deployedDAG{d.Hash, version}
+	}
+	return nil
+}
+
+// deploy deploys a DAG file, and replaces a build of it that is still running.
+func (s *session) deploy(ctx context.Context, d *dagfile.File) (*registry.Version, error) {
+	if len(d.Problems) > 0 {
+		return nil, dagfile.Report(s.CLI, d.Problems)
+	}
+	for _, job := range d.Doc.Jobs {
+		if _, mapped := s.runtimes[job.Runtime]; !mapped {
+			return nil, fault.New(fault.Conflict,
+				"job %s names the runtime %s, which no DAG file named when this dev server started",
+				job.Name, job.Runtime).
+				WithHint("restart the dev server: it then starts a worker for that runtime too")
+		}
+	}
+
+	request, name, err := dags.NewRequest(ctx, s.CLI, s.api, d.Source)
+	if err != nil {
+		return nil, err
+	}
+	request.Supersede = true // the file that was saved last counts
+	deployed, err := dags.SendDeploy(ctx, s.api, name, request)
+	if err != nil {
+		return nil, err
+	}
+	if deployed.Created {
+		dags.PrintPlan(s.CLI, s.Out, deployed)
+	}
+	if err := s.reportWaiting(ctx, d.Doc); err != nil {
+		return nil, err
+	}
+	s.app.Dispatcher.Wake()
+	return &deployed.Version, nil
+}
+
+// waitForProducers waits until the DAGs whose datasets d reads serve them, because inputs bind to what is served.
+func (s *session) waitForProducers(ctx context.Context, d *dagfile.File, files []*dagfile.File) error {
+	for _, producer := range files {
+		last := s.deployed[producer.Path]
+		if producer == d || last.version == nil || !reads(d, producer) {
+			continue
+		}
+
+		for {
+			v, err := s.version(ctx, *last.version)
+			if err != nil {
+				return err
+			}
+			if !inProgress(v) {
+				break
+			}
+			if err := s.report(ctx); err != nil {
+				return err
+			}
+			if err := cli.Sleep(ctx, pollInterval); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// reads reports whether a DAG reads a dataset that the producer publishes.
+func reads(d, producer *dagfile.File) bool {
+	if producer.Doc == nil {
+		return false
+	}
+	wanted := d.Reads()
+	return slices.ContainsFunc(producer.Doc.Publish, func(p dag.Publication) bool {
+		return slices.Contains(wanted, p.Name)
+	})
+}
+
+// inProgress reports whether a version is still being built or about to be cut over to.
+func inProgress(v registry.Version) bool {
+	return v.Status == registry.Building || v.Status == registry.Ready
+}
+
+func (s *session) version(ctx context.Context, v registry.Version) (registry.Version, error) {
+	err := s.api.Get(ctx, cli.VersionPath(v.DAG, v.Number), nil, &v)
+	return v, err
+}
+
+// report prints what has happened since the previous call: a line for each task that failed, each job whose tasks
+// completed, and each version whose state changed.
+func (s *session) report(ctx context.Context) error {
+	tasks, err := cli.Fetch[views.Task](ctx, s.api, "/v1/tasks", nil, cli.Page{Limit: 500})
+	if err != nil {
+		return err
+	}
+
+	style := s.Style(s.Out)
+	done := map[string][]string{} // partitions by job
+	for _, t := range slices.Backward(tasks) {
+		state := t.Status
+		if t.Waiting == "dead" || t.Waiting == "backoff" {
+			state = fmt.Sprint(t.Waiting, t.Failures)
+		}
+		if s.tasks[t.ID] == state {
+			continue
+		}
+		s.tasks[t.ID] = state
+
+		what := t.DAG + "/" + t.Job
+		if t.Kind == "check" {
+			what += " checks"
+		}
+		switch {
+		case t.Status == "Completed":
+			done[what] = append(done[what], t.Partition)
+		case t.Waiting == "dead":
+			fmt.Fprintf(s.Out, "%s %s %s: %s\n", style.Bad("dead"), what, t.Partition, cli.OneLine(t.Error, 1000))
+			fmt.Fprintf(s.Out, "  `dagctl tasks retry %s` retries it\n", t.ID)
+		case t.Waiting == "backoff":
+			text := cli.OneLine(t.Error, 300)
+			fmt.Fprintf(s.Out, "%s %s %s, will retry: %s\n", style.Busy("failed"), what, t.Partition, text)
+		}
+	}
+
+	for _, what := range slices.Sorted(maps.Keys(done)) {
+		fmt.Fprintln(s.Out, strings.TrimSpace(fmt.Sprintf("%s %s %s", style.Good("done"), what, few(done[what]))))
+	}
+	return s.reportVersions(ctx)
+}
+
+func (s *session) reportVersions(ctx context.Context) error {
+	dags, err := cli.Fetch[views.DAGStatus](ctx, s.api, "/v1/dags", nil, cli.Page{Limit: 500})
+	if err != nil {
+		return err
+	}
+	for _, d := range dags {
+		for _, v := range []*registry.Version{d.Failed, d.Building, d.Active} {
+			if v == nil || s.versions[v.ID.String()] == string(v.Status) {
+				continue
+			}
+
+			s.versions[v.ID.String()] = string(v.Status)
+			fmt.Fprintf(s.Out, "%s v%d is %s", v.DAG, v.Number, s.Style(s.Out).Status(string(v.Status)))
+			if v.Error != "" {
+				fmt.Fprintf(s.Out, ": %s", cli.OneLine(v.Error, 1000))
+			}
+			fmt.Fprintln(s.Out)
+		}
+	}
+	return nil
+}
+
+// few names the first few partitions, and counts the others.
+func few(keys []string) string {
+	keys = slices.DeleteFunc(keys, func(k string) bool { return k == dag.WholeKey })
+	slices.Sort(keys)
+	const shown = 3
+	if len(keys) <= shown {
+		return strings.Join(keys, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(keys[:shown], ", "), len(keys)-shown)
+}
+
+// finished reports whether no version is in progress and nothing is left to do.
+func (s *session) finished(ctx context.Context) (bool, error) {
+	for _, last := range s.deployed {
+		v, err := s.version(ctx, *last.version)
+		if err != nil || inProgress(v) {
+			return false, err
+		}
+	}
+	return s.app.Dispatcher.Views.Settled(ctx, s.org)
+}
+
+// finish prints the published datasets. It ends the dev server, with an error if something failed.
+func (s *session) finish(ctx context.Context) error {
+	if err := s.report(ctx); err != nil {
+		return err
+	}
+	published, err := cli.Fetch[registry.Dataset](ctx, s.api, "/v1/datasets", nil, cli.Page{Limit: 500})
+	if err != nil {
+		return err
+	}
+	for _, d := range published {
+		var rows query.Rows
+		if err := s.api.Get(ctx, cli.DatasetPath(d.Name)+"/rows", url.Values{"limit": {"5"}}, &rows); err != nil {
+			return err
+		}
+		fmt.Fprintf(s.Out, "\n%s: %s in %s\n", s.Style(s.Out).Bold(d.Name),
+			cli.Count(int(d.Rows), "row"), cli.Count(int(d.Partitions), "partition"))
+		datasets.WriteRows(s.Out, s.Style(s.Out), rows)
+	}
+
+	failed, err := s.failures(ctx)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(s.Out, "\nPages: `dagctl dev %s` serves them at %s\n", s.options.dir, s.api.Target.URL)
+	if len(failed) > 0 {
+		list := strings.Join(failed, "; ")
+		fmt.Fprintf(s.Err, "%s not everything completed: %s\n", s.Style(s.Err).Bad("Error:"), list)
+		return cli.ErrReported
+	}
+	return errDone
+}
+
+// failures lists the failed versions, and the DAGs with failed tasks.
+func (s *session) failures(ctx context.Context) ([]string, error) {
+	dags, err := cli.Fetch[views.DAGStatus](ctx, s.api, "/v1/dags", nil, cli.Page{Limit: 500})
+	if err != nil {
+		return nil, err
+	}
+	var failed []string
+	for _, d := range dags {
+		if d.Failed != nil {
+			failed = append(failed, fmt.Sprintf("%s v%d is Failed", d.Name, d.Failed.Number))
+		}
+		if n := d.Tasks.Dead + d.Tasks.Retrying; n > 0 {
+			failed = append(failed, fmt.Sprintf("%s of %s failed", cli.Count(int(n), "task"), d.Name))
+		}
+	}
+	return failed, nil
+}

@@ -1,0 +1,364 @@
+// Package server wires the slices into a server and runs it: its config, start-up, metrics and traces, and the commands
+// serve, migrate and doctor.
+package server
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/cmd/dagctl/cli"
+	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/dispatcher/backends"
+	"github.com/dagctl/dagctl/dispatcher/service"
+	"github.com/dagctl/dagctl/internal/dial"
+	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/pg"
+	"github.com/dagctl/dagctl/internal/rest"
+	"github.com/dagctl/dagctl/migrations"
+	"github.com/dagctl/dagctl/operators"
+	"github.com/dagctl/dagctl/query"
+	"github.com/dagctl/dagctl/registry"
+	"github.com/dagctl/dagctl/registry/deploy"
+	"github.com/dagctl/dagctl/storage"
+	"github.com/dagctl/dagctl/tasklogs"
+	"github.com/dagctl/dagctl/timers"
+	"github.com/dagctl/dagctl/web"
+	"github.com/dagctl/dagctl/workerapi"
+)
+
+// App is a server, wired and not yet running.
+type App struct {
+	API        *authz.API
+	Dispatcher *service.Service
+	Logs       *tasklogs.Logs
+	Metrics    *prometheus.Registry
+
+	log        *slog.Logger
+	pool       *pgxpool.Pool // as the owner of the tables
+	requests   *pgxpool.Pool // under row-level security
+	storage    *storage.Storage
+	vault      *authz.Vault
+	signer     *authz.Signer
+	registry   *registry.Registry
+	timers     *timers.Timers
+	builtin    *operators.Registry
+	runner     *operators.Runner
+	stopTraces func(context.Context) error
+}
+
+// New wires the slices. It is the one place that knows all of them. roots returns the folders that the file sources of
+// an org's DAG may read; dev is nil except in a dev server.
+func New(ctx context.Context, cfg Config, roots func(org, dag string) []string, dev *authz.Dev, log *slog.Logger) (
+	_ *App, err error,
+) {
+	a := &App{log: log}
+	defer func() {
+		if err != nil {
+			a.Close()
+		}
+	}()
+
+	for _, wire := range []func() error{
+		func() error { return a.openStores(ctx, cfg) },
+		func() error { return a.openKeys(ctx, cfg) },
+		func() error { return a.newRegistry(cfg) },
+		func() error { return a.newDispatcher(ctx, cfg, roots) },
+		func() error { return a.newTimersAndLogs(cfg) },
+		func() (err error) { a.Metrics, err = a.newMetrics(); return err },
+		func() error { return a.addRoutes(cfg, dev) },
+	} {
+		if err := wire(); err != nil {
+			return nil, err
+		}
+	}
+	return a, nil
+}
+
+// openStores opens what holds the server's state: the database, under both of its roles, and the storage.
+func (a *App) openStores(ctx context.Context, cfg Config) (err error) {
+	if a.pool, err = pg.Open(ctx, cfg.DatabaseURL); err != nil {
+		return err
+	}
+	if a.requests, err = pg.OpenRequests(ctx, cfg.DatabaseURL); err != nil {
+		return err
+	}
+	a.storage, err = storage.New(cfg.Storage.storage(a.pool))
+	return err
+}
+
+// openKeys reads the keys that encrypt secrets and sign capability tokens.
+func (a *App) openKeys(ctx context.Context, cfg Config) (err error) {
+	a.vault, err = authz.NewVault(authz.VaultConfig{Owner: a.pool, Requests: a.requests, Keys: cfg.SecretKeys})
+	if err != nil {
+		return err
+	}
+	a.signer, err = cfg.newSigner(ctx)
+	return err
+}
+
+// newRegistry makes the registry, and the operators whose specs it validates DAG files against.
+func (a *App) newRegistry(cfg Config) (err error) {
+	if a.builtin, err = operators.Builtin(cfg.OperatorOptions()); err != nil {
+		return err
+	}
+	catalog, err := cfg.catalog(a.builtin)
+	if err != nil {
+		return err
+	}
+	a.registry, err = registry.New(registry.Config{
+		Pool: a.pool, Requests: a.requests, Storage: a.storage, Catalog: catalog, Vault: a.vault, Log: a.log,
+	})
+	return err
+}
+
+// newDispatcher makes the dispatcher, with the runner that works on tasks in this process.
+func (a *App) newDispatcher(ctx context.Context, cfg Config, roots func(org, dag string) []string) error {
+	// The scratch folder is beside the storage, so that the files a task wrote are moved and not copied.
+	scratch := filepath.Join(cfg.Storage.Root, ".scratch")
+	if err := os.MkdirAll(scratch, 0o700); err != nil {
+		return fmt.Errorf("scratch folder: %w", err)
+	}
+	a.runner = &operators.Runner{Registry: a.builtin, Storage: a.storage, ScratchDir: scratch, Log: a.log}
+
+	hooks, err := rest.NewLimiter(cfg.Limits.RequestsPerSecond, cfg.Limits.Burst)
+	if err != nil {
+		return err
+	}
+	dialer, err := dial.New(dial.Config{Allowed: cfg.Operators.AllowedAddresses})
+	if err != nil {
+		return err
+	}
+	amazon, err := cfg.aws(ctx)
+	if err != nil {
+		return err
+	}
+	worker := workerID()
+	tracer, stopTraces, err := newTracer(ctx, worker)
+	if err != nil {
+		return err
+	}
+	a.stopTraces = stopTraces
+
+	a.Dispatcher, err = service.New(service.Config{Config: dispatcher.Config{
+		Pool: a.pool, Requests: a.requests, Registry: a.registry, Storage: a.storage, Vault: a.vault,
+		Operators: a.builtin, Runner: a.runner, Roots: roots,
+		Runtimes: cfg.RuntimeMap().Of(backends.InProcess),
+		Signer:   a.signer, BaseURL: cfg.workerBaseURL(),
+		WorkerID: worker, PoolSize: cfg.Workers.PoolSize, Thresholds: cfg.Backpressure.thresholds(),
+
+		Version: cli.Version(), Log: a.log, Tracer: tracer,
+	}, HookLimiter: hooks, NoticeDialer: dialer, Backends: cfg.RuntimeMap(), AWS: amazon, WorkerToken: cfg.WorkerToken})
+	return err
+}
+
+func (a *App) newTimersAndLogs(cfg Config) (err error) {
+	a.Logs, err = tasklogs.New(tasklogs.Config{
+		Pool: a.pool, Requests: a.requests, Dispatcher: a.Dispatcher.Dispatcher, Views: a.Dispatcher.Views, Log: a.log,
+		MaxBytes: cfg.TaskLogs.MaxMB << 20, Keep: time.Duration(cfg.TaskLogs.KeepDays) * 24 * time.Hour,
+	})
+	if err != nil {
+		return err
+	}
+	a.runner.KeepLog = a.Logs.Logger
+
+	a.timers, err = timers.New(timers.Config{
+		Pool: a.pool, Requests: a.requests, Dispatcher: a.Dispatcher.Dispatcher, Sources: a.Dispatcher.Sources,
+		Log: a.log,
+	})
+	return err
+}
+
+// addRoutes builds the API from the routes of all slices, each with its rule.
+func (a *App) addRoutes(cfg Config, dev *authz.Dev) (err error) {
+	if a.API, err = a.newAPI(cfg, dev); err != nil {
+		return err
+	}
+	queries, err := query.New(query.Config{
+		Requests: a.requests, Registry: a.registry, Storage: a.storage, Limits: cfg.Queries.limits(),
+	})
+	if err != nil {
+		return err
+	}
+	remote, err := workerapi.New(workerapi.Config{
+		Dispatcher: a.Dispatcher.Dispatcher, Registry: a.registry, Storage: a.storage, Runner: a.runner,
+		Queries: queries,
+	})
+	if err != nil {
+		return err
+	}
+	site, err := web.New(web.Config{Registry: a.registry, Dispatcher: a.Dispatcher, Logs: a.Logs, Query: queries})
+	if err != nil {
+		return err
+	}
+
+	authz.Register(a.API, a.requests)
+	a.vault.AddRoutes(a.API)
+	a.registry.AddRoutes(a.API)
+	deploy.New(a.registry).AddRoutes(a.API)
+	a.Dispatcher.API.AddRoutes(a.API)
+	a.timers.AddRoutes(a.API)
+	a.Logs.AddRoutes(a.API)
+	queries.AddRoutes(a.API)
+	remote.AddRoutes(a.API)
+	site.AddRoutes(a.API)
+
+	a.API.HandlePage(authz.Public, "GET /healthz", func(w http.ResponseWriter, r *http.Request, _ authz.Caller) error {
+		healthz(w, r)
+		return nil
+	})
+	a.API.HandlePage(authz.Public, "GET /readyz", func(w http.ResponseWriter, r *http.Request, _ authz.Caller) error {
+		readyz(a.pool)(w, r)
+		return nil
+	})
+	a.API.HandlePage(authz.Reader, "GET /metrics", a.serveMetrics)
+	return nil
+}
+
+// newAPI makes the API, without routes: who may call it, and how often.
+func (a *App) newAPI(cfg Config, dev *authz.Dev) (*authz.API, error) {
+	callers, err := rest.NewLimiter(cfg.Limits.RequestsPerSecond, cfg.Limits.Burst)
+	if err != nil {
+		return nil, err
+	}
+	workers, err := rest.NewLimiter(cfg.Limits.WorkerRequestsPerSecond, cfg.Limits.WorkerBurst)
+	if err != nil {
+		return nil, err
+	}
+	tokens := authz.NewTokens(a.pool)
+	return authz.NewAPI(authz.Config{
+		REST:           rest.Config{Version: cli.Version(), Logger: a.log, Metrics: a.Metrics},
+		Authenticators: []authz.Authenticator{tokens}, Limiter: callers, Dev: dev,
+		Workers: tokens, WorkerLimiter: workers, Signer: a.signer,
+		Origins: cfg.Origins, RenderError: web.RenderError,
+	})
+}
+
+// notReady returns the reason why the server cannot serve requests, or an empty text if it can.
+func notReady(ctx context.Context, pool *pgxpool.Pool) string {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	pending, err := migrations.Pending(ctx, pool)
+	switch {
+	case err != nil:
+		return "the database does not answer"
+	case len(pending) > 0:
+		lacks := cli.Count(len(pending), "migration")
+		return "the database lacks " + lacks + "; run `dagctl migrate`, or start with --migrate"
+	}
+	return ""
+}
+
+// healthz answers that the process is alive.
+func healthz(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "application/json")
+	fmt.Fprintln(w, `{"status": "ok"}`)
+}
+
+// readyz answers whether the server can serve requests now, and if not, why.
+func readyz(pool *pgxpool.Pool) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if reason := notReady(r.Context(), pool); reason != "" {
+			rest.WriteProblem(w, r, &rest.Problem{
+				Status: http.StatusServiceUnavailable, Detail: "not ready: " + reason,
+			})
+			return
+		}
+		healthz(w, r)
+	}
+}
+
+// Run serves the listener and works on tasks until ctx ends. It then finishes the requests in progress and returns the
+// leases that it holds.
+func (a *App) Run(ctx context.Context, listener net.Listener) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return ServeHTTP(ctx, listener, a.API.Handler()) })
+	g.Go(func() error { return a.work(ctx) })
+	return g.Wait()
+}
+
+// work runs the loops of the slices until ctx ends, which is no error however early it comes.
+func (a *App) work(ctx context.Context) error {
+	g, working := errgroup.WithContext(ctx)
+	g.Go(func() error { return a.Dispatcher.Run(working) })
+	g.Go(func() error { return a.timers.Run(working) })
+	g.Go(func() error { return a.Logs.Run(working) })
+	if err := g.Wait(); err != nil && ctx.Err() == nil {
+		return err
+	}
+	return nil
+}
+
+// ServeHTTP serves until ctx ends, then lets requests finish for at most 10 seconds.
+func ServeHTTP(ctx context.Context, listener net.Listener, handler http.Handler) error {
+	server := rest.NewServer(listener.Addr().String(), handler)
+	failed := make(chan error, 1)
+	go func() { failed <- server.Serve(listener) }()
+	select {
+	case err := <-failed:
+		return fmt.Errorf("serve HTTP: %w", err)
+	case <-ctx.Done():
+	}
+
+	patience, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	defer cancel()
+	if err := server.Shutdown(patience); err != nil {
+		return errors.Join(err, server.Close())
+	}
+	return nil
+}
+
+// Close releases what New opened.
+func (a *App) Close() {
+	if a.stopTraces != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		if err := a.stopTraces(ctx); err != nil {
+			a.log.Warn("could not send the last traces", "error", err)
+		}
+	}
+	if a.storage != nil {
+		if err := a.storage.Close(); err != nil {
+			a.log.Error("close storage", "error", err)
+		}
+	}
+
+	for _, pool := range []*pgxpool.Pool{a.requests, a.pool} {
+		if pool != nil {
+			pool.Close()
+		}
+	}
+}
+
+// workerID returns a name that no other process that runs tasks has, or had before.
+func workerID() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	return fmt.Sprintf("%s-%d-%s", cmp.Or(host, "unknown"), os.Getpid(), strings.ToLower(rand.Text()[:6]))
+}
+
+// Listen listens on an address. Its error has a hint.
+func Listen(address string) (net.Listener, error) {
+	listener, err := net.Listen("tcp", address)
+	if err != nil {
+		return nil, fault.New(fault.Unavailable, "listen on %s: %w", address, cli.Cause(err)).
+			WithHint("stop the program that listens there, or choose another address")
+	}
+	return listener, nil
+}

@@ -1,0 +1,278 @@
+package server
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"gopkg.in/yaml.v3"
+
+	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/dispatcher/backends"
+	"github.com/dagctl/dagctl/dispatcher/pressure"
+	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/operators"
+	"github.com/dagctl/dagctl/query"
+	"github.com/dagctl/dagctl/tasklogs"
+)
+
+// Config is the configuration of a server. Flags win over DAGCTL_* variables, those over the config file, and that over
+// the defaults.
+type Config struct {
+	DatabaseURL string `yaml:"database_url"`
+	// DatabaseWaitSeconds is how long a starting server waits for a database that does not answer.
+	DatabaseWaitSeconds int `yaml:"database_wait_seconds"`
+
+	Listen         string   `yaml:"listen"`
+	WorkerListen   string   `yaml:"worker_listen"`   // serves workers and tasks only; empty: Listen serves all
+	BaseURL        string   `yaml:"base_url"`        // address of this server in what it sends to callers
+	WorkerBaseURL  string   `yaml:"worker_base_url"` // address of this server for workers and tasks; empty: BaseURL
+	MetricsAddress string   `yaml:"metrics_address"` // serves /metrics of all orgs without a token; empty: not served
+	Origins        []string `yaml:"origins"`         // of browsers that may call the API: https://dagctl.example.com
+
+	Runtimes  RuntimesConfig      `yaml:"runtimes"` // by the names that DAG files use
+	Tasks     TasksConfig         `yaml:"tasks"`
+	FileRoots map[string][]string `yaml:"file_roots"` // org slug → folders that its file sources may read
+
+	Storage      StorageConfig      `yaml:"storage"`
+	Operators    OperatorsConfig    `yaml:"operators"`
+	Workers      WorkersConfig      `yaml:"workers"`
+	Queries      QueriesConfig      `yaml:"queries"`
+	Limits       LimitsConfig       `yaml:"limits"`
+	Backpressure BackpressureConfig `yaml:"backpressure"`
+	TaskLogs     TaskLogsConfig     `yaml:"task_logs"`
+	Secrets      SecretsConfig      `yaml:"secrets"`
+	Log          LogConfig          `yaml:"log"`
+
+	// The following are not part of the config file.
+	TaskKeys    []authz.TaskKey `yaml:"-"` // come before the keys of Tasks; a dev server sets them
+	WorkerToken string          `yaml:"-"` // shell command that prints a token for workers; a dev server sets it
+	SecretKeys  []string        `yaml:"-"` // from DAGCTL_SECRETS_KEY or the key file
+}
+
+// SecretsConfig names the keys that secrets are encrypted with.
+type SecretsConfig struct {
+	KeyFile string `yaml:"key_file"` // one key a line, the newest first
+}
+
+// TasksConfig names the keys of the capability tokens that tasks present, the newest first.
+type TasksConfig struct {
+	KeyFiles    []string `yaml:"key_files"`    // PEM; the first signs unless KMSKeyID is set, all verify
+	KMSKeyID    string   `yaml:"kms_key_id"`   // id, ARN or alias of an AWS KMS key that signs
+	KMSEndpoint string   `yaml:"kms_endpoint"` // empty: the endpoint of AWS
+	KMSRegion   string   `yaml:"kms_region"`   // empty: the region in the AWS settings of the process
+}
+
+// OperatorsConfig limits what the built-in operators may do in this process.
+type OperatorsConfig struct {
+	AllowCommand     bool     `yaml:"allow_command"`     // command runs any program with this process's rights
+	AllowedAddresses []string `yaml:"allowed_addresses"` // private prefixes that http_source may reach all the same
+	MemoryMB         int64    `yaml:"memory_mb"`         // of each DuckDB session
+	Threads          int      `yaml:"threads"`           // of each DuckDB session
+}
+
+// WorkersConfig sizes the worker inside the server's process.
+type WorkersConfig struct {
+	PoolSize int `yaml:"pool_size"` // tasks that run at once
+}
+
+// QueriesConfig limits users' SQL. Each query runs in a process of its own.
+type QueriesConfig struct {
+	Concurrent     int   `yaml:"concurrent"`      // queries at once in this server
+	TimeoutSeconds int   `yaml:"timeout_seconds"` // per query
+	MemoryMB       int64 `yaml:"memory_mb"`       // per query
+	Threads        int   `yaml:"threads"`         // per query
+	MaxRows        int   `yaml:"max_rows"`        // per answer
+	MaxMB          int64 `yaml:"max_mb"`          // per answer
+	// that a query may read of datasets in Postgres storage or in a bucket
+	MaxCopyMB int64 `yaml:"max_copy_mb"`
+}
+
+func (c QueriesConfig) limits() query.Limits {
+	return query.Limits{
+		Concurrent: c.Concurrent, Timeout: time.Duration(c.TimeoutSeconds) * time.Second,
+		Memory: c.MemoryMB << 20, Threads: c.Threads,
+		Rows: c.MaxRows, Bytes: c.MaxMB << 20, CopyBytes: c.MaxCopyMB << 20,
+	}
+}
+
+// TaskLogsConfig limits the logs of tasks that the server keeps.
+type TaskLogsConfig struct {
+	MaxMB    int64 `yaml:"max_mb"` // per attempt
+	KeepDays int   `yaml:"keep_days"`
+}
+
+// LimitsConfig limits the rate of requests.
+type LimitsConfig struct {
+	RequestsPerSecond float64 `yaml:"requests_per_second"` // per caller
+	Burst             int     `yaml:"burst"`
+	// Per worker token, which a whole fleet may share.
+	WorkerRequestsPerSecond float64 `yaml:"worker_requests_per_second"`
+	WorkerBurst             int     `yaml:"worker_burst"`
+}
+
+// BackpressureConfig says how long the queue must be for sources, backfills and builds to wait. Zero means never.
+type BackpressureConfig struct {
+	MaxQueued     int `yaml:"max_queued"`      // queued tasks of all orgs
+	MaxAgeSeconds int `yaml:"max_age_seconds"` // how long the task next in line may have waited
+	// queued tasks at which the server refuses deliveries; 0: twice MaxQueued
+	RefuseAt int `yaml:"refuse_at"`
+}
+
+func (c BackpressureConfig) thresholds() pressure.Thresholds {
+	return pressure.Thresholds{
+		MaxQueued: c.MaxQueued, MaxAge: time.Duration(c.MaxAgeSeconds) * time.Second, RefuseAt: c.RefuseAt,
+	}
+}
+
+// LogConfig describes the log of the process.
+type LogConfig struct {
+	Level  string `yaml:"level"`  // debug, info, warn or error
+	Format string `yaml:"format"` // json or text
+}
+
+// The defaults, by section.
+var (
+	DefaultOperators = OperatorsConfig{MemoryMB: 1024}
+	defaultWorkers   = WorkersConfig{PoolSize: 4}
+	defaultQueries   = QueriesConfig{
+		Concurrent: query.DefaultLimits.Concurrent, TimeoutSeconds: int(query.DefaultLimits.Timeout / time.Second),
+		MemoryMB: query.DefaultLimits.Memory >> 20, Threads: query.DefaultLimits.Threads,
+		MaxRows: query.DefaultLimits.Rows, MaxMB: query.DefaultLimits.Bytes >> 20,
+		MaxCopyMB: query.DefaultLimits.CopyBytes >> 20,
+	}
+	defaultLimits = LimitsConfig{
+		RequestsPerSecond: 50, Burst: 200, WorkerRequestsPerSecond: 2000, WorkerBurst: 4000,
+	}
+	defaultTaskLogs = TaskLogsConfig{
+		MaxMB: tasklogs.DefaultMaxBytes >> 20, KeepDays: int(tasklogs.DefaultKeep / (24 * time.Hour)),
+	}
+	DefaultLog = LogConfig{Level: "info", Format: "json"}
+
+	DefaultConfig = Config{
+		DatabaseWaitSeconds: 60, Listen: "127.0.0.1:7070",
+		Runtimes: RuntimesConfig{"dispatcher": {{Kind: backends.InProcess}}},
+		Storage:  defaultStorage, Operators: DefaultOperators, Workers: defaultWorkers, Queries: defaultQueries,
+		Limits: defaultLimits, Backpressure: BackpressureConfig{MaxQueued: 1_000_000}, TaskLogs: defaultTaskLogs,
+		Log: DefaultLog,
+	}
+)
+
+// loadConfig returns the defaults, changed by a config file and by the environment.
+func loadConfig(path string, getenv func(string) string) (Config, error) {
+	cfg := DefaultConfig
+	return cfg, cfg.Load(path, getenv)
+}
+
+// Load changes the config by a config file, which it decodes strictly, and then by the environment. An empty path means
+// no file.
+func (cfg *Config) Load(path string, getenv func(string) string) error {
+	cfg.Runtimes = maps.Clone(cfg.Runtimes) // decoding adds to the map, which may be that of the defaults
+
+	if path != "" {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return fault.New(fault.NotFound, "config: %w", err)
+		}
+		decoder := yaml.NewDecoder(bytes.NewReader(text))
+		decoder.KnownFields(true)
+		if err := decoder.Decode(cfg); err != nil && !errors.Is(err, io.EOF) {
+			return fault.New(fault.Invalid, "config %s: %w", path, err).WithHint("docs/config.md lists every field")
+		}
+	}
+
+	if err := cfg.applyEnvironment(getenv); err != nil {
+		return err
+	}
+	return cfg.readSecretKeys(getenv("DAGCTL_SECRETS_KEY"))
+}
+
+// readSecretKeys sets the keys that secrets are encrypted with: from the environment, separated by commas, or else from
+// the key file. The newest key comes first; the others still decrypt what they encrypted.
+func (cfg *Config) readSecretKeys(env string) error {
+	text := strings.ReplaceAll(env, ",", "\n")
+	if text == "" && cfg.Secrets.KeyFile != "" {
+		file, err := os.ReadFile(cfg.Secrets.KeyFile)
+		if err != nil {
+			return fault.New(fault.NotFound, "secrets.key_file: %w", err)
+		}
+		text = string(file)
+	}
+	cfg.SecretKeys = strings.Fields(text)
+	return nil
+}
+
+// applyEnvironment sets the fields that differ from machine to machine from DAGCTL_* variables.
+func (cfg *Config) applyEnvironment(getenv func(string) string) error {
+	for name, field := range map[string]*string{
+		"DAGCTL_DATABASE_URL":    &cfg.DatabaseURL,
+		"DAGCTL_LISTEN":          &cfg.Listen,
+		"DAGCTL_WORKER_LISTEN":   &cfg.WorkerListen,
+		"DAGCTL_BASE_URL":        &cfg.BaseURL,
+		"DAGCTL_WORKER_BASE_URL": &cfg.WorkerBaseURL,
+		"DAGCTL_METRICS_ADDRESS": &cfg.MetricsAddress,
+		"DAGCTL_STORAGE_ROOT":    &cfg.Storage.Root,
+		"DAGCTL_LOG_LEVEL":       &cfg.Log.Level,
+		"DAGCTL_LOG_FORMAT":      &cfg.Log.Format,
+	} {
+		if value := getenv(name); value != "" {
+			*field = value
+		}
+	}
+
+	for name, field := range map[string]*int{
+		"DAGCTL_POOL_SIZE":             &cfg.Workers.PoolSize,
+		"DAGCTL_DATABASE_WAIT_SECONDS": &cfg.DatabaseWaitSeconds,
+	} {
+		if value := getenv(name); value != "" {
+			n, err := strconv.Atoi(value)
+			if err != nil {
+				return fault.New(fault.Invalid, "%s %q is not a number", name, value)
+			}
+			*field = n
+		}
+	}
+
+	if value := getenv("DAGCTL_ALLOW_COMMAND"); value != "" {
+		allowed, err := strconv.ParseBool(value)
+		if err != nil {
+			return fault.New(fault.Invalid, "DAGCTL_ALLOW_COMMAND %q is not true or false", value)
+		}
+		cfg.Operators.AllowCommand = allowed
+	}
+	return nil
+}
+
+// OperatorOptions returns the options of the built-in operators in this process.
+func (cfg *Config) OperatorOptions() operators.Options {
+	return operators.Options{
+		AllowCommand: cfg.Operators.AllowCommand, AllowedAddresses: cfg.Operators.AllowedAddresses,
+		MemoryLimit: cfg.Operators.MemoryMB << 20, Threads: cfg.Operators.Threads,
+	}
+}
+
+// Roots returns the folders that an org's file sources may read, which are the same for all of its DAGs.
+func (cfg *Config) Roots(org, _ string) []string { return cfg.FileRoots[org] }
+
+// NewLogger returns a logger that writes to w.
+func NewLogger(w io.Writer, cfg LogConfig) (*slog.Logger, error) {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(cfg.Level)); err != nil {
+		return nil, fmt.Errorf("level %q is not debug, info, warn or error", cfg.Level)
+	}
+	options := &slog.HandlerOptions{Level: level}
+	switch cfg.Format {
+	case "json":
+		return slog.New(slog.NewJSONHandler(w, options)), nil
+	case "text":
+		return slog.New(slog.NewTextHandler(w, options)), nil
+	}
+	return nil, fmt.Errorf("format %q is not json or text", cfg.Format)
+}

@@ -1,0 +1,73 @@
+package server
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dagctl/dagctl/internal/fault"
+)
+
+func noEnv(string) string { return "" }
+
+// TestDocumentedConfigIsValid reads the example in docs/config.md, and compares its defaults with those of the code.
+func TestDocumentedConfigIsValid(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../../docs/config.md")
+	require.NoError(t, err)
+	example := regexp.MustCompile("(?s)```yaml[^\n]*\n(.*?)```").FindSubmatch(text)
+	require.NotNil(t, example)
+	path := filepath.Join(t.TempDir(), "config.yaml")
+	require.NoError(t, os.WriteFile(path, example[1], 0o600))
+	cfg, err := loadConfig(path, noEnv)
+	require.NoError(t, err)
+	require.Equal(t, DefaultConfig.Listen, cfg.Listen)
+	require.Equal(t, DefaultConfig.Runtimes, cfg.Runtimes)
+	require.Equal(t, defaultWorkers, cfg.Workers)
+	require.Equal(t, defaultQueries, cfg.Queries)
+	require.Equal(t, defaultLimits, cfg.Limits)
+	require.Equal(t, DefaultLog, cfg.Log)
+	require.Equal(t, DefaultOperators.MemoryMB, cfg.Operators.MemoryMB)
+	require.Equal(t, DefaultOperators.AllowCommand, cfg.Operators.AllowCommand)
+}
+
+func TestConfigSaysEverythingThatIsWrong(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "config.yaml")
+	require.NoError(t, os.WriteFile(path, []byte("databse_url: x\n"), 0o600))
+	_, err := loadConfig(path, noEnv)
+	require.ErrorContains(t, err, "databse_url")
+
+	cfg := Config{Runtimes: RuntimesConfig{"lambda": {{Kind: "lambda"}}},
+		FileRoots: map[string][]string{"acme": {"relative", "/nowhere/at/all"}}}
+	err = cfg.Validate()
+	var f *fault.Error
+	require.ErrorAs(t, err, &f)
+	require.Equal(t, fault.Invalid, f.Kind)
+	var places []string
+	for _, p := range f.Problems {
+		places = append(places, p.Location)
+	}
+	require.Equal(t, []string{"database_url", "storage.root", "storage.max_upload_mb", "runtimes.lambda.function",
+		"worker_base_url", "tasks.key_files", "file_roots.acme", "file_roots.acme",
+		"operators.memory_mb", "workers.pool_size", "queries", "limits", "task_logs.max_mb",
+		"task_logs.keep_days", "log"}, places)
+}
+
+func TestEnvironmentWinsOverFile(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "config.yaml")
+	require.NoError(t, os.WriteFile(path, []byte("listen: 127.0.0.1:1\nworkers: {pool_size: 2}\n"), 0o600))
+	env := map[string]string{"DAGCTL_LISTEN": "127.0.0.1:2", "DAGCTL_POOL_SIZE": "9", "DAGCTL_ALLOW_COMMAND": "true"}
+	cfg, err := loadConfig(path, func(name string) string { return env[name] })
+	require.NoError(t, err)
+	require.Equal(t, "127.0.0.1:2", cfg.Listen)
+	require.Equal(t, 9, cfg.Workers.PoolSize)
+	require.True(t, cfg.Operators.AllowCommand)
+	env["DAGCTL_POOL_SIZE"] = "many"
+	_, err = loadConfig(path, func(name string) string { return env[name] })
+	require.ErrorContains(t, err, "DAGCTL_POOL_SIZE")
+}

@@ -1,0 +1,151 @@
+package server
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/dagctl/dagctl/cmd/dagctl/cli"
+	"github.com/dagctl/dagctl/dispatcher/backends"
+	"github.com/dagctl/dagctl/internal/fault"
+)
+
+// problems collects what is wrong with a config, each with the field that it is about.
+type problems []fault.Problem
+
+func (p *problems) add(field, format string, args ...any) {
+	*p = append(*p, fault.Problem{Location: field, Message: fmt.Sprintf(format, args...)})
+}
+
+// between adds a problem unless lowest ≤ n ≤ highest.
+func (p *problems) between(field string, n, lowest, highest int64) {
+	if n < lowest || n > highest {
+		p.add(field, "%d is not between %d and %d", n, lowest, highest)
+	}
+}
+
+// err returns all problems as one error, or nil where there is none.
+func (p problems) err() error {
+	if len(p) == 0 {
+		return nil
+	}
+	message := "the server's config has " + cli.Count(len(p), "problem")
+	return &fault.Error{Kind: fault.Invalid, Message: message, Problems: p}
+}
+
+// Validate reports everything that is wrong with the config, section by section.
+func (cfg *Config) Validate() error {
+	var found problems
+	cfg.checkDatabase(&found)
+	cfg.Storage.check(&found)
+	cfg.checkRuntimes(&found)
+	cfg.checkAddresses(&found)
+	cfg.checkRemote(&found)
+	cfg.checkFileRoots(&found)
+
+	if cfg.Operators.MemoryMB < 64 {
+		found.add("operators.memory_mb", "%d is too little; 64 is the least", cfg.Operators.MemoryMB)
+	}
+	found.between("workers.pool_size", int64(cfg.Workers.PoolSize), 1, 1000)
+	if err := cfg.Queries.limits().Validate(); err != nil {
+		found.add("queries", "%v", err)
+	}
+
+	cfg.Limits.check(&found)
+	cfg.Backpressure.check(&found)
+	found.between("task_logs.max_mb", cfg.TaskLogs.MaxMB, 1, 1024)
+	found.between("task_logs.keep_days", int64(cfg.TaskLogs.KeepDays), 1, 3650)
+	if _, err := NewLogger(io.Discard, cfg.Log); err != nil {
+		found.add("log", "%v", err)
+	}
+	return found.err()
+}
+
+func (cfg *Config) checkDatabase(found *problems) {
+	if cfg.DatabaseURL == "" {
+		found.add("database_url", "is not set: --database-url, DAGCTL_DATABASE_URL or the config file")
+	}
+	found.between("database_wait_seconds", int64(cfg.DatabaseWaitSeconds), 0, 3600)
+}
+
+// checkRuntimes checks the map of runtimes, but for the names of operators, which only a catalog knows.
+func (cfg *Config) checkRuntimes(found *problems) {
+	if len(cfg.Runtimes) == 0 {
+		found.add("runtimes", "maps no runtime, so no DAG could run")
+	}
+	*found = append(*found, cfg.RuntimeMap().Check(nil)...)
+}
+
+func (cfg *Config) checkAddresses(found *problems) {
+	if cfg.MetricsAddress != "" && cfg.MetricsAddress == cfg.Listen {
+		found.add("metrics_address", "%s is where the server listens; it needs an address of its own", cfg.Listen)
+	}
+	if cfg.WorkerListen != "" && (cfg.WorkerListen == cfg.Listen || cfg.WorkerListen == cfg.MetricsAddress) {
+		found.add("worker_listen", "%s is taken by the server already; it needs an address of its own",
+			cfg.WorkerListen)
+	}
+	for _, base := range []struct{ field, address string }{
+		{"base_url", cfg.BaseURL}, {"worker_base_url", cfg.WorkerBaseURL},
+	} {
+		if base.address != "" && !isBaseURL(base.address) {
+			found.add(base.field, "%q is not like https://dagctl.example.com", base.address)
+		}
+	}
+}
+
+// isBaseURL reports whether text is an HTTP address that paths can be appended to.
+func isBaseURL(text string) bool {
+	u, err := url.Parse(text)
+	if err != nil || (u.Scheme != "http" && u.Scheme != "https") {
+		return false
+	}
+	return u.Host != "" && u.User == nil && u.RawQuery == "" && u.Fragment == ""
+}
+
+// checkRemote checks what runtimes outside of the server's process need.
+func (cfg *Config) checkRemote(found *problems) {
+	if functions := cfg.RuntimeMap().Of(backends.Lambda); len(functions) > 0 && cfg.workerBaseURL() == "" {
+		found.add("worker_base_url", "is not set, and functions of the runtime %s need to know where to report",
+			functions[0])
+	}
+
+	hasKey := len(cfg.Tasks.KeyFiles) > 0 || cfg.Tasks.KMSKeyID != "" || len(cfg.TaskKeys) > 0
+	if cfg.RuntimeMap().Remote() && !hasKey {
+		found.add("tasks.key_files",
+			"is not set, nor is tasks.kms_key_id: tasks that run outside of this process need "+
+				"capability tokens, and these a key; make one with "+
+				"`openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -out FILE`")
+	}
+}
+
+func (cfg *Config) checkFileRoots(found *problems) {
+	for _, org := range slices.Sorted(maps.Keys(cfg.FileRoots)) {
+		for _, root := range cfg.FileRoots[org] {
+			if !filepath.IsAbs(root) {
+				found.add("file_roots."+org, "%q is not an absolute path", root)
+			} else if info, err := os.Stat(root); err != nil || !info.IsDir() {
+				found.add("file_roots."+org, "%q is not a folder here", root)
+			}
+		}
+	}
+}
+
+func (c LimitsConfig) check(found *problems) {
+	if c.RequestsPerSecond <= 0 || c.Burst < 1 || c.WorkerRequestsPerSecond <= 0 || c.WorkerBurst < 1 {
+		found.add("limits", "let nothing through")
+	}
+}
+
+func (c BackpressureConfig) check(found *problems) {
+	if c.MaxQueued < 0 || c.MaxAgeSeconds < 0 || c.RefuseAt < 0 {
+		found.add("backpressure", "a threshold is negative; 0 means none")
+	} else if c.RefuseAt > 0 && c.RefuseAt < c.MaxQueued {
+		found.add("backpressure.refuse_at",
+			"%d is less than max_queued, %d: the server would refuse deliveries before sources wait",
+			c.RefuseAt, c.MaxQueued)
+	}
+}

@@ -1,0 +1,171 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
+	"path/filepath"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/cmd/dagctl/cli"
+	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/pg"
+	"github.com/dagctl/dagctl/migrations"
+)
+
+// finding is the result of one check of doctor.
+type finding struct {
+	Check  string `json:"check"`
+	OK     bool   `json:"ok"`
+	Detail string `json:"detail"`
+	Hint   string `json:"hint,omitempty"`
+}
+
+// DoctorCommand returns `dagctl doctor`.
+func DoctorCommand(c *cli.CLI) *cobra.Command {
+	var (
+		databaseURL string
+		config      string
+		verifyFiles bool
+	)
+	cmd := &cobra.Command{
+		Use:   "doctor",
+		Short: "Check this machine, the database and the server",
+		Long: `Checks this machine and the server that commands talk to. With --database-url it also checks the
+database, with --config the config of a server: its bucket, its runtimes and the keys of tasks. It prints a hint for
+what fails.`,
+		Example: "  dagctl doctor\n" +
+			"  dagctl doctor --config /etc/dagctl/config.yaml --database-url postgres://dagctl@db/dagctl",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			findings := []finding{
+				{Check: "version", OK: true, Detail: cli.Version()},
+				findPostgres(),
+				checkServer(cmd.Context(), c),
+			}
+			if address, err := c.DatabaseURL(databaseURL); err == nil {
+				findings = append(findings, checkDatabase(cmd.Context(), address))
+			}
+			if config != "" {
+				findings = append(findings, checkConfig(cmd.Context(), c, config)...)
+			}
+			if verifyFiles {
+				findings = append(findings, checkFiles(cmd.Context(), c)...)
+			}
+
+			unwell := slices.ContainsFunc(findings, func(f finding) bool { return !f.OK })
+			if err := c.Print(findings, func(w io.Writer) { writeFindings(c, w, findings) }); err != nil {
+				return err
+			}
+
+			if unwell {
+				return cli.ErrReported
+			}
+			return nil
+		},
+	}
+
+	cmd.Flags().StringVar(&databaseURL, "database-url", "", "also check this PostgreSQL (DAGCTL_DATABASE_URL)")
+	cmd.Flags().StringVar(&config, "config", c.Getenv("DAGCTL_SERVER_CONFIG"),
+		"also check this config file of a server, with its bucket, runtimes and keys (DAGCTL_SERVER_CONFIG)")
+	cmd.Flags().BoolVar(&verifyFiles, "verify-files", false,
+		"also check that every committed file exists and has its size; for admins")
+	return cmd
+}
+
+// writeFindings writes one line per finding, and its hint below it.
+func writeFindings(c *cli.CLI, w io.Writer, findings []finding) {
+	style := c.Style(c.Out)
+	for _, f := range findings {
+		mark := style.Good("ok  ")
+		if !f.OK {
+			mark = style.Bad("FAIL")
+		}
+		fmt.Fprintf(w, "%s %-10s %s\n", mark, f.Check, f.Detail)
+		if f.Hint != "" {
+			fmt.Fprintf(w, "     %-10s %s\n", "", f.Hint)
+		}
+	}
+}
+
+// failed returns the finding of an error, with its hint.
+func failed(check string, err error) finding {
+	f := finding{Check: check, Detail: err.Error()}
+	var classified *fault.Error
+	if errors.As(err, &classified) {
+		f.Hint = classified.Hint
+	}
+	return f
+}
+
+// findPostgres looks for the PostgreSQL that `dagctl dev` would start. A machine without one passes the check, because
+// a server does not need it.
+func findPostgres() finding {
+	if path, err := exec.LookPath("postgres"); err == nil {
+		return finding{Check: "postgres", OK: true, Detail: path}
+	}
+	for _, pattern := range []string{
+		"/usr/lib/postgresql/*/bin/postgres", "/opt/homebrew/opt/postgresql@*/bin/postgres",
+		"/usr/local/opt/postgresql@*/bin/postgres",
+	} {
+		if found, _ := filepath.Glob(pattern); len(found) > 0 {
+			return finding{Check: "postgres", OK: true, Detail: found[len(found)-1]}
+		}
+	}
+	return finding{
+		Check: "postgres", OK: true, Detail: "not installed",
+		Hint: "`dagctl dev` needs it: apt-get install postgresql, brew install postgresql@17, or --database-url",
+	}
+}
+
+// checkServer asks the target, if there is one, whether it is ready and who the caller is.
+func checkServer(ctx context.Context, c *cli.CLI) finding {
+	t, err := c.ResolveTarget()
+	if err != nil {
+		return finding{Check: "server", OK: true, Detail: "no target: " + err.Error()}
+	}
+	api := cli.NewClient(t)
+	if err := api.Get(ctx, "/readyz", nil, nil); err != nil {
+		return failed("server", err)
+	}
+
+	var me authz.Identity
+	if err := api.Get(ctx, "/v1/whoami", nil, &me); err != nil {
+		return failed("server", err)
+	}
+	return finding{
+		Check: "server", OK: true,
+		Detail: fmt.Sprintf("%s is ready; you are %s, %s of %s", t.URL, me.Actor, me.Role, me.Org),
+	}
+}
+
+// checkDatabase checks that the database answers and that its schema is up to date.
+func checkDatabase(ctx context.Context, address string) finding {
+	pool, err := pg.Open(ctx, address, pg.WithMaxConns(2))
+	if err != nil {
+		return failed("database", err)
+	}
+	defer pool.Close()
+
+	var version string
+	if err := pool.QueryRow(ctx, `SHOW server_version`).Scan(&version); err != nil {
+		return failed("database", err)
+	}
+	pending, err := migrations.Pending(ctx, pool)
+	if err != nil {
+		return failed("database", err)
+	}
+
+	if len(pending) > 0 {
+		return finding{
+			Check: "database", Hint: "run `dagctl migrate`",
+			Detail: fmt.Sprintf("PostgreSQL %s lacks %s", version, cli.Count(len(pending), "migration")),
+		}
+	}
+	return finding{Check: "database", OK: true, Detail: "PostgreSQL " + version + ", schema up to date"}
+}

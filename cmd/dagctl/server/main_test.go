@@ -1,0 +1,15 @@
+package server
+
+import (
+	"os"
+	"testing"
+
+	"github.com/dagctl/dagctl/internal/sandbox"
+	"github.com/dagctl/dagctl/query"
+)
+
+func TestMain(m *testing.M) {
+	sandbox.Stage()
+	query.Child()
+	os.Exit(m.Run())
+}

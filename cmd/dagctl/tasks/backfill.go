@@ -1,0 +1,160 @@
+package tasks
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/dagctl/dagctl/cmd/dagctl/cli"
+	"github.com/dagctl/dagctl/dispatcher/control"
+	"github.com/dagctl/dagctl/internal/fault"
+)
+
+// BackfillCommand returns `dagctl backfill` with its subcommands.
+func BackfillCommand(c *cli.CLI) *cobra.Command {
+	var (
+		request control.BackfillRequest
+		wait    bool
+	)
+	cmd := &cobra.Command{
+		Use:   "backfill DAG/JOB",
+		Short: "Compute a range of partitions of a job",
+		Long: `Lets a job of the active version compute its partitions in a range, both ends included: in place, a few
+at a time, and after live work and builds. "backfill list" shows its progress, "backfill cancel" stops it from creating
+tasks.
+
+--existing chooses the partitions: skip computes those that do not exist, failed also those that failed for good, and
+all every partition. --propagate chooses when consumers run: each runs them after every partition, once runs them at the
+end, and none does not run them.`,
+		Example: "  dagctl backfill us-flights/airport_delays --from 2001-01-01 --to 2001-01-31 --existing all " +
+			"--propagate once",
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			dag, job, found := strings.Cut(args[0], "/")
+			if !found {
+				return fault.New(fault.Invalid, "%q names no job: write DAG/JOB", args[0])
+			}
+			request.Job = job
+			api, err := c.Connect()
+			if err != nil {
+				return err
+			}
+			var b control.Backfill
+			if err := api.Post(cmd.Context(), cli.DAGPath(dag)+"/backfills", request, &b); err != nil {
+				return err
+			}
+
+			if wait {
+				if b, err = waitForBackfill(cmd.Context(), c, api, b); err != nil {
+					return err
+				}
+			}
+			if err := c.Print(b, func(w io.Writer) { writeBackfills(c, w, []control.Backfill{b}) }); err != nil {
+				return err
+			}
+
+			if wait && b.Status != "Completed" {
+				return cli.ErrReported
+			}
+			return nil
+		},
+	}
+
+	flags := cmd.Flags()
+	flags.StringVar(&request.From, "from", "", "first partition")
+	flags.StringVar(&request.To, "to", "", "last partition")
+	flags.StringVar(&request.Existing, "existing", "skip", "partitions to compute: skip, failed or all")
+	flags.StringVar(&request.Propagate, "propagate", "each", "when consumers run: none, once or each")
+	flags.IntVar(&request.Concurrency, "concurrency", 4, "number of tasks that run at once")
+	flags.BoolVar(&wait, "wait", true, "wait until it ends")
+	_ = cmd.MarkFlagRequired("from")
+	_ = cmd.MarkFlagRequired("to")
+	cmd.AddCommand(backfillListCommand(c), backfillCancelCommand(c))
+	return cmd
+}
+
+// waitForBackfill shows the progress of a backfill until it ends.
+func waitForBackfill(ctx context.Context, c *cli.CLI, api *cli.Client, b control.Backfill) (
+	control.Backfill, error,
+) {
+	progress := c.NewProgress()
+	defer progress.End()
+	for b.Status == "Running" {
+		all := b.Pending + b.Open + b.Done + b.Skipped + b.Failed
+		text := fmt.Sprintf("%s/%s: %d of %d partitions done", b.DAG, b.Job, b.Done, all)
+		progress.Show(all-b.Pending-b.Open, all, text)
+		if err := cli.Sleep(ctx, 300*time.Millisecond); err != nil {
+			return b, err
+		}
+		if err := api.Get(ctx, backfillPath(b.DAG, b.ID.String()), nil, &b); err != nil {
+			return b, err
+		}
+	}
+	return b, nil
+}
+
+func backfillPath(dag, id string) string {
+	return cli.DAGPath(dag) + "/backfills/" + url.PathEscape(id)
+}
+
+func backfillListCommand(c *cli.CLI) *cobra.Command {
+	var page cli.Page
+	cmd := &cobra.Command{
+		Use:   "list DAG",
+		Short: "List a DAG's backfills, the newest first",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			api, err := c.Connect()
+			if err != nil {
+				return err
+			}
+			found, err := cli.Fetch[control.Backfill](cmd.Context(), api,
+				cli.DAGPath(args[0])+"/backfills", nil, page)
+			if err != nil {
+				return err
+			}
+			return c.Print(found, func(w io.Writer) { writeBackfills(c, w, found) })
+		},
+	}
+
+	page.AddFlags(cmd)
+	return cmd
+}
+
+func backfillCancelCommand(c *cli.CLI) *cobra.Command {
+	return &cobra.Command{
+		Use:   "cancel DAG ID",
+		Short: "Stop a backfill from creating tasks",
+		Args:  cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			api, err := c.Connect()
+			if err != nil {
+				return err
+			}
+			var b control.Backfill
+			if err := api.Post(cmd.Context(), backfillPath(args[0], args[1])+"/cancel", struct{}{}, &b); err != nil {
+				return err
+			}
+
+			return c.Print(b, func(w io.Writer) { writeBackfills(c, w, []control.Backfill{b}) })
+		},
+	}
+}
+
+func writeBackfills(c *cli.CLI, w io.Writer, found []control.Backfill) {
+	style, now := c.Style(w), time.Now()
+	t := cli.Table{Style: style, Header: []string{
+		"BACKFILL", "JOB", "PARTITIONS", "STATUS", "DONE", "OPEN", "LEFT", "SKIPPED", "FAILED", "BY", "STARTED",
+	}, Paint: map[int]func(string) string{3: style.Status}}
+	for _, b := range found {
+		t.Add(b.ID.String(), b.Job, cli.OneLine(b.From+".."+b.To, 50), b.Status,
+			fmt.Sprint(b.Done), fmt.Sprint(b.Open), fmt.Sprint(b.Pending), fmt.Sprint(b.Skipped), fmt.Sprint(b.Failed),
+			cli.OneLine(b.CreatedBy, 30), cli.Ago(&b.CreatedAt, now))
+	}
+	t.Write(w)
+}

@@ -1,0 +1,219 @@
+package tasks
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/dagctl/dagctl/cmd/dagctl/cli"
+	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/dispatcher/httpapi"
+	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/rest"
+)
+
+// runFlags are the flags of `dagctl run`: those of one task, or a batch.
+type runFlags struct {
+	payload, metadata string
+	runAt             string
+	priority          int
+	item              dispatcher.EnqueueItem // the fields that flags set as they are
+	batch             string
+}
+
+// RunCommand returns `dagctl run`.
+func RunCommand(c *cli.CLI) *cobra.Command {
+	var flags runFlags
+	cmd := &cobra.Command{
+		Use:   "run DAG/JOB",
+		Short: "Create a task of a manual job, or a batch of them",
+		Example: `  dagctl run mail/send --payload '{"to": "a@example.com"}' --idempotency-key welcome-17
+  dagctl run mail/send --payload @mail.json --run-at 2026-01-31T09:00:00Z --max-attempts 5
+  dagctl run mail/send --batch mails.ndjson`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			dag, job, ok := strings.Cut(args[0], "/")
+			if !ok || dag == "" || job == "" {
+				return fault.New(fault.Invalid, "%q is not DAG/JOB", args[0]).
+					WithHint("`dagctl status DAG` lists a DAG's jobs")
+			}
+			items, err := flags.items(c, cmd.Flags().Changed("priority"))
+			if err != nil {
+				return err
+			}
+			api, err := c.Connect()
+			if err != nil {
+				return err
+			}
+
+			path := "/v1/jobs/" + url.PathEscape(dag) + "/" + url.PathEscape(job) + "/tasks"
+			enqueued, err := enqueue(cmd.Context(), c, api, path, items)
+			if err != nil {
+				return err
+			}
+			return c.Print(enqueued, func(w io.Writer) {
+				for _, e := range enqueued {
+					note := ""
+					if !e.Created {
+						note = "  (known idempotency key)"
+					}
+					fmt.Fprintln(w, e.ID.String()+note)
+				}
+			})
+		},
+	}
+	flags.add(cmd)
+	return cmd
+}
+
+func (r *runFlags) add(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringVar(&r.payload, "payload", "", "JSON for the task; @FILE reads a file, @- standard input")
+	flags.StringVar(&r.metadata, "metadata", "",
+		"JSON that is kept with the task and shown, but not passed to its operator; @FILE reads a file")
+	flags.StringVar(&r.item.IdempotencyKey, "idempotency-key", "",
+		"if a task was created with this key before, answer with that task and create none")
+	flags.StringVar(&r.item.Partition, "partition", "", "key of the output partition that the task writes")
+	flags.IntVar(&r.priority, "priority", 0, "tasks of higher priority run first")
+	flags.StringVar(&r.runAt, "run-at", "", "do not run it before then: a date, or an RFC 3339 time")
+	flags.IntVar(&r.item.MaxAttempts, "max-attempts", 0, "limit of attempts (default: that of the job)")
+	flags.StringVar(&r.item.ConcurrencyKey, "concurrency-key", "",
+		"run at most one task of this key at a time in the org (default: that of the job)")
+	flags.StringVar(&r.batch, "batch", "",
+		"file with one task a line, {\"payload\": …, \"idempotency_key\": …}; - reads standard input")
+
+	for _, flag := range []string{
+		"payload", "metadata", "idempotency-key", "partition", "priority", "run-at", "max-attempts", "concurrency-key",
+	} {
+		cmd.MarkFlagsMutuallyExclusive(flag, "batch")
+	}
+}
+
+// items returns the tasks that the flags ask for.
+func (r *runFlags) items(c *cli.CLI, hasPriority bool) ([]dispatcher.EnqueueItem, error) {
+	if r.batch != "" {
+		return readBatch(c, r.batch)
+	}
+
+	item := r.item
+	if hasPriority {
+		item.Priority = &r.priority
+	}
+	if r.runAt != "" {
+		at, err := parseTime(r.runAt)
+		if err != nil {
+			return nil, err
+		}
+		item.RunAt = &at
+	}
+	var err error
+	if item.Metadata, err = readPayload(c, r.metadata); err != nil {
+		return nil, err
+	}
+	if item.Payload, err = readPayload(c, r.payload); err != nil {
+		return nil, err
+	}
+	return []dispatcher.EnqueueItem{item}, nil
+}
+
+// batchSize is how many tasks one request may create, in one transaction; the API sets the limit.
+const batchSize = 1000
+
+// enqueue creates the tasks in as few requests as possible. Where one fails, the tasks of those before it remain.
+func enqueue(ctx context.Context, c *cli.CLI, api *cli.Client, path string, items []dispatcher.EnqueueItem) (
+	[]dispatcher.Enqueued, error,
+) {
+	all := []dispatcher.Enqueued{}
+	for len(items) > 0 {
+		n := min(len(items), batchSize)
+		var enqueued rest.List[dispatcher.Enqueued]
+		if err := api.Post(ctx, path, httpapi.EnqueueRequest{Items: items[:n]}, &enqueued); err != nil {
+			if len(all) > 0 {
+				fmt.Fprintf(c.Err, "%s created before the error; "+
+					"where tasks have idempotency keys, it is safe to run the batch again.\n",
+					cli.Count(len(all), "task"))
+			}
+			return nil, err
+		}
+		all, items = append(all, enqueued.Items...), items[n:]
+	}
+	return all, nil
+}
+
+// open opens a file, or standard input where the path is "-".
+func open(c *cli.CLI, path string) (io.ReadCloser, error) {
+	if path == "-" {
+		return io.NopCloser(c.In), nil
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fault.New(fault.NotFound, "%w", err)
+	}
+	return f, nil
+}
+
+// readPayload returns the JSON of a flag, which is the flag's text or, after an @, the name of a file.
+func readPayload(c *cli.CLI, payload string) (json.RawMessage, error) {
+	text := []byte(payload)
+	if path, ok := strings.CutPrefix(payload, "@"); ok {
+		f, err := open(c, path)
+		if err != nil {
+			return nil, err
+		}
+		defer f.Close()
+		if text, err = io.ReadAll(f); err != nil {
+			return nil, fmt.Errorf("read the payload: %w", err)
+		}
+	}
+
+	if len(text) == 0 {
+		return nil, nil
+	}
+	if !json.Valid(text) {
+		return nil, fault.New(fault.Invalid, "the payload is not JSON").
+			WithHint("quote it for the shell, or pass @FILE")
+	}
+	return text, nil
+}
+
+// readBatch reads a file with one task a line, and skips empty lines.
+func readBatch(c *cli.CLI, path string) ([]dispatcher.EnqueueItem, error) {
+	f, err := open(c, path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+
+	var items []dispatcher.EnqueueItem
+	lines := bufio.NewScanner(f)
+	lines.Buffer(nil, 16<<20)
+	for n := 1; lines.Scan(); n++ {
+		if len(bytes.TrimSpace(lines.Bytes())) == 0 {
+			continue
+		}
+		decoder := json.NewDecoder(bytes.NewReader(lines.Bytes()))
+		decoder.DisallowUnknownFields()
+		var item dispatcher.EnqueueItem
+		if err := decoder.Decode(&item); err != nil {
+			return nil, fault.New(fault.Invalid, "%s:%d: %w", path, n, err)
+		}
+		items = append(items, item)
+	}
+
+	if err := lines.Err(); err != nil {
+		return nil, fmt.Errorf("read %s: %w", path, err)
+	}
+	if len(items) == 0 {
+		return nil, errors.New(path + " has no tasks in it")
+	}
+	return items, nil
+}

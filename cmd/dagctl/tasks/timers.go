@@ -1,0 +1,290 @@
+package tasks
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/dagctl/dagctl/cmd/dagctl/cli"
+	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/timers"
+)
+
+const timersPath = "/v1/scheduled-events"
+
+func timerPath(id string) string { return timersPath + "/" + url.PathEscape(id) }
+
+// TimersCommand returns `dagctl timers` with its subcommands.
+func TimersCommand(c *cli.CLI) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "timers",
+		Short: "Create, list, change and delete timers",
+		Long: `A timer is a local time in a zone at which the server creates a task of a timer job: once, every year, or
+by a cron schedule. It follows daylight saving time, and survives every edit of its job.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(timersCreateCommand(c), timersListCommand(c), timersGetCommand(c), timersUpdateCommand(c),
+		timersDeleteCommand(c))
+	return cmd
+}
+
+func timersCreateCommand(c *cli.CLI) *cobra.Command {
+	var (
+		n       timers.NewTimer
+		payload string
+	)
+	cmd := &cobra.Command{
+		Use:   "create DAG/JOB --at LOCAL --timezone ZONE",
+		Short: "Create a timer",
+		Example: `  dagctl timers create mail/birthday --at 2027-02-28T09:00 --timezone Europe/Berlin --repeat yearly \
+    --group user-17 --payload '{"user": 17}'
+  dagctl timers create mail/digest --schedule "0 8 * * 1-5" --timezone America/New_York`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			var ok bool
+			if n.DAG, n.Job, ok = strings.Cut(args[0], "/"); !ok || n.DAG == "" || n.Job == "" {
+				return fault.New(fault.Invalid, "%q is not DAG/JOB", args[0])
+			}
+			if n.Schedule != "" && n.Repeat == "" {
+				n.Repeat = "cron"
+			}
+			if n.Payload, err = readPayload(c, payload); err != nil {
+				return err
+			}
+			api, err := c.Connect()
+			if err != nil {
+				return err
+			}
+			var t timers.Timer
+			if err := api.Post(cmd.Context(), timersPath, n, &t); err != nil {
+				return err
+			}
+			return c.Print(t, func(w io.Writer) { writeTimers(c, w, []timers.Timer{t}) })
+		},
+	}
+
+	f := cmd.Flags()
+	f.StringVar(&n.Local, "at", "", "local time, such as 2027-03-14T09:00")
+	f.StringVar(&n.Timezone, "timezone", "", "IANA zone, such as Europe/Berlin")
+	f.StringVar(&n.Repeat, "repeat", "", "none, yearly or cron")
+	f.StringVar(&n.Schedule, "schedule", "", "cron schedule in the local time of the zone")
+	f.StringVar(&n.Group, "group", "",
+		"group of timers that can be moved and deleted together, such as those of a user")
+	f.StringVar(&n.EventType, "event-type", "", "note for people what the timer is for")
+	f.StringVar(&n.IdempotencyKey, "idempotency-key", "",
+		"if a timer was created with this key before, answer with that timer and create none")
+	f.StringVar(&payload, "payload", "", "JSON for its tasks; @FILE reads a file, @- standard input")
+	_ = cmd.MarkFlagRequired("timezone")
+	return cmd
+}
+
+func timersListCommand(c *cli.CLI) *cobra.Command {
+	var (
+		page cli.Page
+		f    timers.Filter
+	)
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List timers",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			api, err := c.Connect()
+			if err != nil {
+				return err
+			}
+
+			query := url.Values{}
+			for name, value := range map[string]string{"dag": f.DAG, "job": f.Job,
+				"group": f.Group, "status": f.Status} {
+				if value != "" {
+					query.Set(name, value)
+				}
+			}
+
+			found, err := cli.Fetch[timers.Timer](cmd.Context(), api, timersPath, query, page)
+			if err != nil {
+				return err
+			}
+			return c.Print(found, func(w io.Writer) { writeTimers(c, w, found) })
+		},
+	}
+
+	flags := cmd.Flags()
+	flags.StringVar(&f.DAG, "dag", "", "only timers of this DAG")
+	flags.StringVar(&f.Job, "job", "", "only timers of jobs with this name")
+	flags.StringVar(&f.Group, "group", "", "only timers of this group")
+	flags.StringVar(&f.Status, "status", "", "only timers that are PENDING, COMPLETED or FAILED")
+	page.AddFlags(cmd)
+	return cmd
+}
+
+func writeTimers(c *cli.CLI, w io.Writer, found []timers.Timer) {
+	now := time.Now()
+	t := cli.Table{Style: c.Style(c.Out), Header: []string{
+		"ID", "JOB", "GROUP", "STATUS", "LOCAL", "ZONE", "IN", "REPEAT", "FIRED", "PROBLEM",
+	}}
+	for _, timer := range found {
+		repeat := timer.Repeat
+		if timer.Schedule != "" {
+			repeat = timer.Schedule
+		}
+		t.Add(timer.ID.String(), timer.DAG+"/"+timer.Job, timer.Group, timer.Status, timer.Local, timer.Timezone,
+			cli.Ago(&timer.UTC, now), repeat, cli.Ago(timer.ExecutedAt, now), cli.OneLine(timer.FailureReason, 100))
+	}
+	t.Write(w)
+}
+
+func timersGetCommand(c *cli.CLI) *cobra.Command {
+	return &cobra.Command{
+		Use:   "get ID",
+		Short: "Show a timer",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			api, err := c.Connect()
+			if err != nil {
+				return err
+			}
+			var t timers.Timer
+			if err := api.Get(cmd.Context(), timerPath(args[0]), nil, &t); err != nil {
+				return err
+			}
+
+			return c.Print(t, func(w io.Writer) {
+				writeTimers(c, w, []timers.Timer{t})
+				if len(t.Payload) > 0 && string(t.Payload) != "null" {
+					fmt.Fprintf(w, "\nPayload: %s\n", t.Payload)
+				}
+			})
+		},
+	}
+}
+
+func timersUpdateCommand(c *cli.CLI) *cobra.Command {
+	var (
+		at, zone, repeat, schedule, group, payload string
+		version                                    int
+	)
+	cmd := &cobra.Command{
+		Use:   "update [ID]",
+		Short: "Change a timer, or the zone of a group",
+		Long: `Changes the fields of a timer that flags name. With a new zone alone, the timer keeps its local time.
+Without an ID, --group and --timezone move all pending timers of a group to another zone.`,
+		Example: `  dagctl timers update 01a1fd91-0000-7000-8000-000000000000 --at 2027-03-15T09:00
+  dagctl timers update --group user-17 --timezone Asia/Tokyo`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			api, err := c.Connect()
+			if err != nil {
+				return err
+			}
+
+			if len(args) == 0 {
+				return moveTimers(cmd.Context(), c, api, group, zone)
+			}
+
+			// Only the fields whose flags were given change.
+			changed := cmd.Flags().Changed
+			var change timers.TimerChange
+			for name, field := range map[string]struct {
+				value *string
+				to    **string
+			}{
+				"at": {&at, &change.Local}, "timezone": {&zone, &change.Timezone}, "repeat": {&repeat, &change.Repeat},
+				"schedule": {&schedule, &change.Schedule}, "group": {&group, &change.Group},
+			} {
+				if changed(name) {
+					*field.to = field.value
+				}
+			}
+			if changed("payload") {
+				if change.Payload, err = readPayload(c, payload); err != nil {
+					return err
+				}
+			}
+
+			if changed("if-version") {
+				api.IfMatch(strconv.Itoa(version))
+			}
+			var t timers.Timer
+			if err := api.Patch(cmd.Context(), timerPath(args[0]), change, &t); err != nil {
+				return err
+			}
+			return c.Print(t, func(w io.Writer) { writeTimers(c, w, []timers.Timer{t}) })
+		},
+	}
+
+	f := cmd.Flags()
+	f.StringVar(&at, "at", "", "local time")
+	f.StringVar(&zone, "timezone", "", "IANA zone")
+	f.StringVar(&repeat, "repeat", "", "none, yearly or cron")
+	f.StringVar(&schedule, "schedule", "", "cron schedule")
+	f.StringVar(&group, "group", "", "group of the timer; without an ID, the group whose zone changes")
+	f.StringVar(&payload, "payload", "", "JSON for its tasks; @FILE reads a file, @- standard input")
+	f.IntVar(&version, "if-version", 0, "version that the timer must have")
+	return cmd
+}
+
+// moveTimers moves the pending timers of a group to another zone.
+func moveTimers(ctx context.Context, c *cli.CLI, api *cli.Client, group, zone string) error {
+	if group == "" || zone == "" {
+		return fault.New(fault.Invalid, "name a timer, or a group and its new zone").
+			WithHint("`dagctl timers update --group G --timezone ZONE`")
+	}
+	var moved timers.Counted
+	path := timersPath + "?" + url.Values{"group": {group}}.Encode()
+	if err := api.Patch(ctx, path, map[string]string{"target_timezone": zone}, &moved); err != nil {
+		return err
+	}
+	return c.Print(moved, func(w io.Writer) {
+		fmt.Fprintf(w, "%s of group %s moved to %s\n", cli.Count(moved.Timers, "timer"), group, zone)
+	})
+}
+
+func timersDeleteCommand(c *cli.CLI) *cobra.Command {
+	var (
+		group string
+		yes   bool
+	)
+	cmd := &cobra.Command{
+		Use:   "delete [ID]",
+		Short: "Delete a timer, or all timers of a group",
+		Args:  cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if (len(args) == 0) == (group == "") {
+				return fault.New(fault.Invalid, "name either a timer or a group")
+			}
+			api, err := c.Connect()
+			if err != nil {
+				return err
+			}
+
+			if group == "" {
+				return api.Delete(cmd.Context(), timerPath(args[0]))
+			}
+			if err := c.Confirm(yes, "Delete every timer of group %s?", group); err != nil {
+				return err
+			}
+
+			var deleted timers.Counted
+			path := timersPath + "?" + url.Values{"group": {group}}.Encode()
+			if err := api.Do(cmd.Context(), http.MethodDelete, path, nil, &deleted); err != nil {
+				return err
+			}
+			return c.Print(deleted, func(w io.Writer) {
+				fmt.Fprintf(w, "%s deleted\n", cli.Count(deleted.Timers, "timer"))
+			})
+		},
+	}
+
+	cmd.Flags().StringVar(&group, "group", "", "delete every timer of this group")
+	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
+	return cmd
+}

@@ -1,0 +1,131 @@
+package tasks
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/spf13/cobra"
+
+	"github.com/dagctl/dagctl/cmd/dagctl/cli"
+	"github.com/dagctl/dagctl/dispatcher/why"
+	"github.com/dagctl/dagctl/internal/fault"
+)
+
+// WhyCommand returns `dagctl why`.
+func WhyCommand(c *cli.CLI) *cobra.Command {
+	return &cobra.Command{
+		Use:   "why TASK|DATASET|JOB",
+		Short: "Explain why a task, a dataset or a job makes no progress",
+		Long: `Explains what a task, a dataset or a job (DAG/JOB) waits for: a missing input, a running task, a limit
+and the tasks that hold it, a pause, the next attempt, or a build and what keeps it from serving. With --output json
+each reason has a code whose meaning does not change.`,
+		Example: `  dagctl why 0199a2f4-5c1e-7b0c-9a3e-1f2d3c4b5a69
+  dagctl why daily_delays
+  dagctl why us-flights/landing`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			api, err := c.Connect()
+			if err != nil {
+				return err
+			}
+			why, err := askWhy(cmd.Context(), api, args[0])
+			if err != nil {
+				return err
+			}
+
+			return c.Print(why, func(w io.Writer) { writeWhy(c, w, why) })
+		},
+	}
+}
+
+// WhyNotCommand returns `dagctl why-not`.
+func WhyNotCommand(c *cli.CLI) *cobra.Command {
+	return &cobra.Command{
+		Use:   "why-not DATASET PARTITION",
+		Short: "Explain why readers do not see a partition, or not a newer revision of it",
+		Long: `Explains why a partition of a dataset does not exist, or was not made from the latest revisions of its
+inputs: what it waits for, as far upstream as that goes. With --output json each reason has a code whose meaning does
+not change.`,
+		Example: "  dagctl why-not daily_delays 2026-01-03",
+		Args:    cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			api, err := c.Connect()
+			if err != nil {
+				return err
+			}
+			var why why.Why
+			path := cli.DatasetPath(args[0]) + "/partitions/" + url.PathEscape(args[1]) + "/why-not"
+			if err := api.Get(cmd.Context(), path, nil, &why); err != nil {
+				return err
+			}
+
+			return c.Print(why, func(w io.Writer) { writeWhy(c, w, why) })
+		},
+	}
+}
+
+// askWhy asks about a task, a job or a dataset, according to the form of the name: an id is that of a task or of a
+// dataset, DAG/JOB that of a job, and anything else that of a dataset.
+func askWhy(ctx context.Context, api *cli.Client, name string) (why why.Why, err error) {
+	if _, notID := uuid.Parse(name); notID == nil {
+		if err = api.Get(ctx, "/v1/tasks/"+url.PathEscape(name)+"/why", nil, &why); !fault.Is(err, fault.NotFound) {
+			return why, err
+		}
+		if api.Get(ctx, cli.DatasetPath(name)+"/why", nil, &why) == nil {
+			return why, nil
+		}
+		return why, err
+	}
+
+	if dag, job, ok := strings.Cut(name, "/"); ok && !strings.Contains(job, "/") {
+		err = api.Get(ctx, "/v1/jobs/"+url.PathEscape(dag)+"/"+url.PathEscape(job)+"/why", nil, &why)
+		return why, err
+	}
+	err = api.Get(ctx, cli.DatasetPath(name)+"/why", nil, &why)
+	return why, err
+}
+
+// writeWhy writes the reasons as a tree.
+func writeWhy(c *cli.CLI, w io.Writer, why why.Why) {
+	style := c.Style(c.Out)
+	name := why.Dataset
+	if name == "" {
+		name = why.DAG + "/" + why.Job
+	}
+	if why.Task != nil {
+		name = "task " + why.Task.String() + " of " + name
+	}
+	head := style.Bold(cli.OneLine(name, 300)) + " " + cli.OneLine(why.Partition, 200) + " " + style.Status(why.State)
+	fmt.Fprintln(w, strings.TrimSpace(head))
+	if len(why.Reasons) == 0 {
+		fmt.Fprintln(w, "└─ nothing holds it up")
+	}
+	writeReasons(c, w, why.Reasons, "", why.At)
+}
+
+// writeReasons writes one level of the tree, and the levels below it.
+func writeReasons(c *cli.CLI, w io.Writer, reasons []why.Reason, indent string, now time.Time) {
+	style := c.Style(c.Out)
+	for i, r := range reasons {
+		branch, below := "├─ ", "│  "
+		if i == len(reasons)-1 {
+			branch, below = "└─ ", "   "
+		}
+
+		text := cli.OneLine(r.Text, 400)
+		if r.Until != nil {
+			text += style.Dim(" (" + cli.Ago(r.Until, now) + ")")
+		}
+		if r.Task != nil {
+			text += style.Dim(" task " + r.Task.String())
+		}
+
+		fmt.Fprintln(w, indent+branch+text)
+		writeReasons(c, w, r.Because, indent+below, now)
+	}
+}

@@ -1,0 +1,420 @@
+package builds
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/dispatcher/notices"
+	"github.com/dagctl/dagctl/dispatcher/stale"
+	"github.com/dagctl/dagctl/dispatcher/tasks"
+	"github.com/dagctl/dagctl/dispatcher/wakeup"
+	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/pg"
+	"github.com/dagctl/dagctl/operators"
+	"github.com/dagctl/dagctl/registry"
+	"github.com/dagctl/dagctl/registry/deploy"
+)
+
+// AdvanceBuilds advances every version that is being built: it enumerates the sources, reconciles the reactive jobs
+// and, when the gate opens, cuts over.
+func (bs *Builds) AdvanceBuilds(ctx context.Context, now time.Time) (more bool, err error) {
+	var builds []registry.Build
+	err = pg.InTx(ctx, bs.pool, func(ctx context.Context, tx pgx.Tx) error {
+		builds, err = deploy.Builds(ctx, tx)
+		return err
+	})
+	if err != nil {
+		return false, err
+	}
+	bs.dispatcher.Building.Store(len(builds) > 0)
+
+	var failed []error
+	for _, b := range builds {
+		if err := bs.advance(ctx, b, now); err != nil {
+			failed = append(failed, fmt.Errorf("build %s v%d: %w", b.DAG, b.Number, err))
+		}
+	}
+	return false, errors.Join(failed...)
+}
+
+// advance takes a build one step further: it inherits partitions, reads the sources, makes the tasks that are wanted,
+// and cuts over or fails when the gate says so.
+func (bs *Builds) advance(ctx context.Context, b registry.Build, now time.Time) error {
+	var jobs []*registry.Job
+	err := pg.InTx(ctx, bs.pool, func(ctx context.Context, tx pgx.Tx) (err error) {
+		jobs, err = bs.registry.BuildJobs(ctx, tx, b.ID)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+
+	// Inherited partitions come first: until they are published, nobody can say what is to be made from them.
+	more, err := bs.deployer.Inherit(ctx, b, inheritBatch)
+	switch {
+	case fault.Is(err, fault.Invalid):
+		return bs.failBuild(ctx, b, err.Error(), now)
+	case err != nil || more:
+		bs.wake.Send(wakeup.Build)
+		return err
+	}
+
+	// A job with effects outside, or a source that cannot be read again, does its work after the cutover.
+	jobs = slices.DeleteFunc(jobs, bs.registry.ForwardOnly)
+	unread, err := bs.readSources(ctx, b, jobs, now)
+	if err != nil {
+		return err
+	}
+	p, near, err := bs.measure(ctx, b, jobs, unread, now)
+	if err != nil || p == nil {
+		return err
+	}
+	ready, failed, err := bs.passesGate(ctx, b, jobs, p, now)
+	if err != nil {
+		return err
+	}
+
+	switch {
+	case failed != "":
+		return bs.failBuild(ctx, b, failed, now)
+	case ready:
+		return bs.cutover(ctx, b, jobs, now)
+	case near:
+		return bs.HoldLive(ctx, b, now)
+	case p.Stale > 0 || p.Held > 0:
+		bs.wake.Send(wakeup.Claim)
+	}
+	return nil
+}
+
+// measure reconciles a build and returns its progress, and whether it is near enough to what is live to hold that back.
+// The progress is nil where the build has been abandoned since it was listed, and its queued tasks canceled.
+func (bs *Builds) measure(
+	ctx context.Context, b registry.Build, jobs []*registry.Job, unread []string, now time.Time,
+) (p *Progress, near bool, err error) {
+	err = pg.InTx(ctx, bs.pool, func(ctx context.Context, tx pgx.Tx) error {
+		p = nil
+		if err := registry.LockDAGShared(ctx, tx, b.OrgID, b.DAG); err != nil {
+			return err
+		}
+		if inWork, err := deploy.InWork(ctx, tx, b); err != nil || !inWork {
+			return err
+		}
+
+		p = &Progress{Unread: unread}
+		if err := bs.reconcileBuild(ctx, tx, b, jobs, p, now); err != nil || !p.Open || len(p.Dead) > 0 {
+			return err
+		}
+		near, err = bs.CatchesUp(ctx, tx, b, jobs, p)
+		return err
+	})
+	return p, near, err
+}
+
+// passesGate asks the gate three times, as each question costs more than the one before: whether the version's own work
+// is done, whether the checks of what it reuses pass, and whether its sources still have what is live.
+func (bs *Builds) passesGate(
+	ctx context.Context, b registry.Build, jobs []*registry.Job, p *Progress, now time.Time,
+) (ready bool, failed string, err error) {
+	if ready, failed = Gate(*p); !ready {
+		return false, failed, nil
+	}
+
+	err = pg.InTx(ctx, bs.pool, func(ctx context.Context, tx pgx.Tx) error {
+		return bs.checkReused(ctx, tx, b, p, now)
+	})
+	if err != nil {
+		return false, "", err
+	}
+	if ready, failed = Gate(*p); !ready {
+		return false, failed, nil
+	}
+
+	again, lost, err := bs.readAgain(ctx, b, jobs, now)
+	if err != nil {
+		return false, "", err
+	}
+	bs.wake.Send(wakeup.Claim)
+	return !again && lost == "", lost, nil
+}
+
+// inheritBatch is how many partitions a build inherits before other builds have their turn.
+const inheritBatch = 200
+
+// readSources enumerates every source of the build once since it began, and returns those that could not be read.
+func (bs *Builds) readSources(
+	ctx context.Context, b registry.Build, jobs []*registry.Job, now time.Time,
+) (unread []string, err error) {
+	done, rowIDs := map[uuid.UUID]bool{}, make([]uuid.UUID, len(jobs))
+	for i, job := range jobs {
+		rowIDs[i] = job.ID
+	}
+	rows, err := bs.pool.Query(ctx, `
+		SELECT job_id FROM enumerations WHERE job_id = ANY($1) AND enumerated_at >= $2 AND error IS NULL`,
+		rowIDs, b.Started)
+	if err != nil {
+		return nil, fmt.Errorf("enumerated sources: %w", err)
+	}
+	var id uuid.UUID
+	if _, err := pgx.ForEachRow(rows, []any{&id}, func() error { done[id] = true; return nil }); err != nil {
+		return nil, fmt.Errorf("enumerated sources: %w", err)
+	}
+
+	for _, job := range jobs {
+		if job.Def.Source == nil || done[job.ID] || !job.Def.Source.OnDeploy {
+			continue
+		}
+		op, ok := bs.sources.Enumerator(job)
+		if !ok {
+			continue
+		}
+		if bs.pressure.High() {
+			unread = append(unread, job.Name)
+			continue
+		}
+		if _, err := bs.sources.Enumerate(ctx, job, op, false, now); err != nil {
+			if operators.IsPermanent(err) || now.Sub(b.Started) > EnumerateFor {
+				return nil, bs.failBuild(ctx, b, fmt.Sprintf("source %s: %v", job.Name, err), now)
+			}
+			bs.log.Warn("source cannot be read yet", "dag", b.DAG, "job", job.Name, "error", err)
+			unread = append(unread, job.Name)
+		}
+		bs.wake.Send(wakeup.Claim)
+	}
+	return unread, nil
+}
+
+// EnumerateFor is how long a build tries to read a source that answers with errors.
+const EnumerateFor = time.Minute
+
+// reconcileBuild looks for open and dead tasks and, where there are none, makes the tasks that are still wanted: the
+// same events that drive live work drive a build, and this does where an event was lost.
+func (bs *Builds) reconcileBuild(
+	ctx context.Context, tx pgx.Tx, b registry.Build, jobs []*registry.Job, p *Progress, now time.Time,
+) error {
+	origins := make([]uuid.UUID, len(jobs))
+	var generations []uuid.UUID
+	for i, job := range jobs {
+		origins[i] = job.Origin
+		for _, o := range job.Outputs {
+			generations = append(generations, o.Generation.Version)
+		}
+	}
+	if err := tasks.LockOrigins(ctx, tx, origins); err != nil {
+		return err
+	}
+
+	if err := bs.retryOld(ctx, tx, b, origins, now); err != nil {
+		return err
+	}
+	var err error
+	if p.Open, err = AnyOpen(ctx, tx, origins); err != nil {
+		return err
+	}
+	if p.Dead, err = DeadTasks(ctx, tx, origins); err != nil {
+		return err
+	}
+	if p.Open || len(p.Dead) > 0 {
+		return nil
+	}
+
+	findings, err := bs.stale.ExamineAll(ctx, tx, jobs)
+	if err != nil {
+		return err
+	}
+	if bs.pressure.High() {
+		if p.Stale = countStale(findings); p.Stale > 0 {
+			return nil
+		}
+	}
+	made, err := bs.dispatcher.CreateFound(ctx, tx, findings, dispatcher.LookAround(findings, nil), now)
+	if err != nil {
+		return err
+	}
+	p.Stale = len(made.By)
+	if err := bs.givenUp(ctx, tx, b, findings, made, p); err != nil {
+		return err
+	}
+	return bs.recheck(ctx, tx, b, jobs, generations, p, now)
+}
+
+func countStale(findings []stale.Finding) (n int) {
+	for _, f := range findings {
+		if f.Verdict == stale.Stale {
+			n++
+		}
+	}
+	return n
+}
+
+// retryOld retries the tasks that had failed before this build began: that is what deploying it again is for.
+func (bs *Builds) retryOld(
+	ctx context.Context, tx pgx.Tx, b registry.Build, origins []uuid.UUID, now time.Time,
+) error {
+	_, err := bs.tasks.PromoteFailed(ctx, tx, `reason = 'dead' AND job_id = ANY($1) AND EXISTS (
+		SELECT FROM tasks t WHERE t.id = waiting.task_id AND t.completed_at < $2)`, "SYSTEM", now, origins, b.Started)
+	return err
+}
+
+// givenUp handles targets that are wanted but got no task, because their task exists. If it is completed, it had
+// nothing to publish; if it was skipped, the build goes on without it. If it was canceled, the version would lack the
+// partition: the build fails, unless the cancellation is older than the build, for then the task is tried again.
+func (bs *Builds) givenUp(
+	ctx context.Context, tx pgx.Tx, b registry.Build, findings []stale.Finding, made tasks.Created, p *Progress,
+) error {
+	var origins []uuid.UUID
+	var keys []string
+	for _, f := range findings {
+		if _, ok := made.By[tasks.Slot{Origin: f.Job.Origin, Key: f.Key}]; f.Verdict == stale.Stale && !ok {
+			origins, keys = append(origins, f.Job.Origin), append(keys, f.Dedupe)
+		}
+	}
+	if len(keys) == 0 {
+		return nil
+	}
+
+	tag, err := tx.Exec(ctx, `
+		UPDATE tasks t SET reason = $4 FROM unnest($1::uuid[], $2::text[]) AS w(job_id, dedupe_key)
+		WHERE t.job_id = w.job_id AND t.dedupe_key = w.dedupe_key AND t.status = 'Canceled' AND t.completed_at < $3
+		  AND t.reason IS DISTINCT FROM $5`,
+		origins, keys, b.Started, tasks.ReasonAbandoned, tasks.ReasonSkipped)
+	if err != nil {
+		return fmt.Errorf("want canceled tasks again: %w", err)
+	}
+	p.Stale += int(tag.RowsAffected())
+
+	rows, err := tx.Query(ctx, `
+		SELECT format('task %s of %s was canceled', t.id, job_address(t.job_id) || coalesce(' ' || t.partitions[1], ''))
+		FROM tasks t
+		JOIN unnest($1::uuid[], $2::text[]) AS w(job_id, dedupe_key)
+		  ON t.job_id = w.job_id AND t.dedupe_key = w.dedupe_key
+		WHERE t.status = 'Canceled' AND t.completed_at >= $3 AND t.reason IS DISTINCT FROM $4
+		ORDER BY t.id LIMIT 10`,
+		origins, keys, b.Started, tasks.ReasonSkipped)
+	if err != nil {
+		return fmt.Errorf("find canceled tasks: %w", err)
+	}
+	canceled, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	p.Dead = append(p.Dead, canceled...)
+	return err
+}
+
+// AnyOpen reports whether a task of the origins is open and may still end. It runs after every completion, so it must
+// not count: each part is one look into an index that begins with job_id.
+func AnyOpen(ctx context.Context, tx pgx.Tx, origins []uuid.UUID) (open bool, err error) {
+	err = tx.QueryRow(ctx, `
+		SELECT EXISTS (SELECT FROM ready WHERE job_id = ANY($1)) OR EXISTS (SELECT FROM leases WHERE job_id = ANY($1))
+		    OR EXISTS (SELECT FROM waiting WHERE job_id = ANY($1) AND reason <> 'dead')`, origins).Scan(&open)
+	if err != nil {
+		return false, fmt.Errorf("look for open tasks: %w", err)
+	}
+	return open, nil
+}
+
+// DeadTasks describes the first ten tasks of the origins that failed for good.
+func DeadTasks(ctx context.Context, tx pgx.Tx, origins []uuid.UUID) ([]string, error) {
+	rows, err := tx.Query(ctx, `
+		SELECT format('task %s of %s failed for good: %s',
+			t.id, job_address(t.job_id) || coalesce(' ' || t.partitions[1], ''), t.error_message)
+		FROM waiting w JOIN tasks t ON t.id = w.task_id
+		WHERE w.job_id = ANY($1) AND w.reason = 'dead' ORDER BY t.id LIMIT 10`, origins)
+	if err != nil {
+		return nil, fmt.Errorf("find dead tasks: %w", err)
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[string])
+}
+
+// recheck counts the revisions of a build that readers would not see, and makes checks for those that lack one. A
+// revision that was rejected before this build began is checked again, for its checks may have been mended since.
+func (bs *Builds) recheck(
+	ctx context.Context, tx pgx.Tx, b registry.Build,
+	jobs []*registry.Job, generations []uuid.UUID, p *Progress, now time.Time,
+) error {
+	undecided, err := deploy.Unsettled(ctx, tx, generations)
+	if err != nil {
+		return err
+	}
+	type output struct {
+		job   *registry.Job
+		index int
+	}
+	outputs := map[uuid.UUID]output{}
+	for _, job := range jobs {
+		for i, o := range job.Outputs {
+			outputs[o.Generation.Version] = output{job, i}
+		}
+	}
+
+	for _, u := range undecided {
+		if !u.Held && (u.Decided == nil || !u.Decided.Before(b.Started)) {
+			text, err := rejection(ctx, tx, jobs, u)
+			if err != nil {
+				return err
+			}
+			p.Rejected = append(p.Rejected, text)
+			continue
+		}
+
+		// Nothing is open and nothing is dead: a held revision has lost its check, a rejected one gets another.
+		o := outputs[u.Version]
+		check, err := dispatcher.CheckTask(o.job, o.index, u.Key, u.Revision, tasks.ClassBuild)
+		if err != nil {
+			return err
+		}
+		if canceled, err := canceledSince(ctx, tx, check, b.Started); err != nil {
+			return err
+		} else if canceled {
+			text := fmt.Sprintf("the check of %s on partition %s was canceled", o.job.Address(), u.Key)
+			p.Rejected = append(p.Rejected, text)
+			continue
+		}
+		p.Held++
+		check.Dedupe += ":" + b.Started.UTC().Format(time.RFC3339Nano)
+		if err := deploy.HoldAgain(ctx, tx, u.Ref, u.Revision); err != nil {
+			return err
+		}
+		if _, err := bs.tasks.Create(ctx, tx, tasks.Creation{Wanted: []tasks.Request{check}}, now); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// canceledSince reports whether a task of the same slot as t was canceled at since or later.
+func canceledSince(ctx context.Context, tx pgx.Tx, t tasks.Request, since time.Time) (canceled bool, err error) {
+	err = tx.QueryRow(ctx, `
+		SELECT EXISTS (
+			SELECT FROM tasks WHERE job_id = $1 AND slot = $2 AND status = 'Canceled' AND completed_at >= $3)`,
+		t.Job.Origin, t.Slot, since).Scan(&canceled)
+	if err != nil {
+		return false, fmt.Errorf("look for canceled checks: %w", err)
+	}
+	return canceled, nil
+}
+
+func (bs *Builds) failBuild(ctx context.Context, b registry.Build, reason string, now time.Time) error {
+	err := pg.InTx(ctx, bs.pool, func(ctx context.Context, tx pgx.Tx) error {
+		if err := registry.LockDAG(ctx, tx, b.OrgID, b.DAG); err != nil {
+			return err
+		}
+		if changed, err := deploy.MarkFailed(ctx, tx, b, reason); err != nil || !changed {
+			return err
+		}
+		if err := notices.DeployFailed(ctx, tx, b, now); err != nil {
+			return err
+		}
+		return bs.CancelUnused(ctx, tx, b.OrgID, b.DAG, tasks.ReasonAbandoned, now)
+	})
+
+	if err == nil {
+		bs.log.Warn("build failed", "dag", b.DAG, "version", b.Number, "reason", reason)
+	}
+	return err
+}

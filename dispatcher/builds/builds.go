@@ -1,0 +1,60 @@
+// Package builds makes new DAG versions ready and switches to them: it fills the generations that a version does not
+// share, keeps them caught up, opens the gate, swaps all pointers in one transaction, and swaps back.
+package builds
+
+import (
+	"log/slog"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/dispatcher/metrics"
+	"github.com/dagctl/dagctl/dispatcher/pressure"
+	"github.com/dagctl/dagctl/dispatcher/sources"
+	"github.com/dagctl/dagctl/dispatcher/stale"
+	"github.com/dagctl/dagctl/dispatcher/tasks"
+	"github.com/dagctl/dagctl/dispatcher/wakeup"
+	"github.com/dagctl/dagctl/registry"
+	"github.com/dagctl/dagctl/registry/deploy"
+	"github.com/dagctl/dagctl/storage"
+)
+
+// Builds advances the versions that are being built.
+type Builds struct {
+	dispatcher     *dispatcher.Dispatcher
+	pool, requests *pgxpool.Pool
+	registry       *registry.Registry
+	deployer       *deploy.Deployer
+	storage        *storage.Storage
+	tasks          *tasks.Store
+	stale          *stale.Examiner
+	sources        *sources.Sources
+	pressure       *pressure.Gauge
+	metrics        *metrics.Metrics
+	wake           *wakeup.Hub
+	log            *slog.Logger
+
+	behind chan registry.Build // versions that serve again after a rollback
+	// holds records, by build, when the live counterparts were last held back. Only the build loop uses it.
+	holds map[uuid.UUID]liveHold
+}
+
+// New returns the builds of a dispatcher; src reads their sources.
+func New(d *dispatcher.Dispatcher, src *sources.Sources) *Builds {
+	return &Builds{
+		dispatcher: d, pool: d.Pool, requests: d.Requests, registry: d.Registry, deployer: deploy.New(d.Registry),
+		storage: d.Storage,
+		tasks:   d.Tasks, stale: d.Stale, sources: src, pressure: d.Pressure, metrics: d.Metrics,
+		wake: d.Wakeups, log: d.Log,
+		behind: make(chan registry.Build, behindAtOnce), holds: map[uuid.UUID]liveHold{},
+	}
+}
+
+// Loops returns the loops that advance builds and catch up versions that serve again.
+func (bs *Builds) Loops() []dispatcher.Loop {
+	return []dispatcher.Loop{
+		{Name: "build", Woken: bs.wake.Build, Body: bs.dispatcher.HalfTime(bs.AdvanceBuilds)},
+		{Name: "catch up", Run: bs.CatchUpBehind},
+	}
+}

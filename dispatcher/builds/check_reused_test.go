@@ -1,0 +1,82 @@
+package builds_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dagctl/dagctl/dispatcher/dispatchertest"
+	"github.com/dagctl/dagctl/registry"
+	"github.com/dagctl/dagctl/registry/deploy"
+)
+
+// unchecked is checked without its check.
+var unchecked = dispatchertest.Edit(dispatchertest.Checked,
+	"    checks:\n      - { name: short, sql: \"SELECT * FROM output WHERE n > 3\" }\n", "")
+
+func TestNewChecksOnAReusedOutputGate(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.Put("raw", "2024-01-01", "ab")
+	w.Probe.Put("raw", "2024-01-02", "toolong")
+	w.Serve(unchecked)
+	runs := w.Attempts("good")
+
+	failed := w.Deploy(dispatchertest.Checked)
+	require.Equal(t, deploy.Reuse, failed.Changes[1].Action)
+	w.Settle()
+	status, reason := w.Status(failed.Version.ID)
+	require.Equal(t, registry.Failed, status)
+	require.Equal(t, "new checks of checked/good fail on partition 2024-01-02, which is reused: short: 1 rows", reason)
+	require.Equal(t, map[string][]string{"2024-01-01": {"ab,2"}, "2024-01-02": {"toolong,7"}}, w.Read("checked_good"),
+		"live is untouched")
+	require.Zero(t, w.Count(`SELECT FROM check_results WHERE outcome <> 'pass'`),
+		"readers hear nothing of checks that do not serve")
+
+	// The same again fails again; with the data mended it serves, and has computed nothing else.
+	w.Deploy(dispatchertest.Checked)
+	w.Settle()
+	status, _ = w.Status(failed.Version.ID)
+	require.Equal(t, registry.Failed, status)
+	w.Probe.Put("raw", "2024-01-02", "cd")
+	w.Poll()
+	w.Settle()
+	require.Equal(t, runs+1, w.Attempts("good"))
+	w.Serve(dispatchertest.Checked)
+	require.Equal(t, runs+1, w.Attempts("good"))
+	require.Equal(t, []string{"2024-01-01 pass", "2024-01-02 pass"}, dispatchertest.Texts(t, w.Pool,
+		`SELECT k.partition_key || ' ' || k.outcome FROM check_results k
+			JOIN partition_versions p USING (dataset_version, partition_key, revision) WHERE p.state = 'Published'
+			ORDER BY 1`))
+
+	// From now on it decides over publication.
+	w.Probe.Put("raw", "2024-01-02", "toolong")
+	w.Poll()
+	w.Settle()
+	require.Equal(t, []string{"cd,2"}, w.Read("checked_good")["2024-01-02"])
+
+	// What has passed a check is not held against it again.
+	checks := w.Count(`SELECT FROM tasks WHERE kind = 'check'`)
+	w.Serve(unchecked)
+	w.Serve(dispatchertest.Edit(dispatchertest.Checked, "name: raw", "name: raw\n    max_attempts: 9"))
+	w.Serve(dispatchertest.Checked)
+	require.Equal(t, checks, w.Count(`SELECT FROM tasks WHERE kind = 'check'`))
+}
+
+func TestNewChecksOnAnOutputOfAnEarlierVersionGate(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.Put("raw", "2024-01-01", "toolong")
+	w.Serve(unchecked)
+	w.Serve(dispatchertest.Edit(unchecked, "length(content) AS n", "1 AS n"))
+	failed := w.Deploy(dispatchertest.Checked)
+	require.Equal(t, deploy.SwapOnly, failed.Changes[1].Action)
+	w.Settle()
+	status, reason := w.Status(failed.Version.ID)
+	require.Equal(t, registry.Failed, status)
+	require.Contains(t, reason, "new checks of checked/good fail on partition 2024-01-01")
+	require.Equal(t, map[string][]string{"2024-01-01": {"toolong,1"}}, w.Read("checked_good"))
+	runs := w.Runs()
+	w.Serve(unchecked)
+	require.Equal(t, runs, w.Runs(), "a version that served needs no check to serve again")
+}

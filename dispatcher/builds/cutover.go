@@ -1,0 +1,426 @@
+package builds
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/dispatcher/stale"
+	"github.com/dagctl/dagctl/dispatcher/tasks"
+	"github.com/dagctl/dagctl/dispatcher/wakeup"
+	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/pg"
+	"github.com/dagctl/dagctl/registry"
+	"github.com/dagctl/dagctl/registry/deploy"
+	"github.com/dagctl/dagctl/storage"
+)
+
+// cutover makes a version ready and, unless it is to wait for a promotion, lets it serve: it moves pointers, names and
+// sources, and ends the tasks that are no longer wanted, in one transaction under the DAG's lock. The views over
+// Postgres storage, which readers use, are defined before.
+func (bs *Builds) cutover(ctx context.Context, b registry.Build, jobs []*registry.Job, now time.Time) error {
+	remade, err := bs.defineViews(ctx, b)
+	if err != nil {
+		return err
+	}
+
+	moved := false
+	err = inSwapTx(ctx, bs.pool, func(ctx context.Context, tx pgx.Tx) (err error) {
+		moved, err = bs.cutoverTx(ctx, tx, b, jobs, remade, now)
+		return err
+	})
+	if fault.Is(err, fault.Conflict) {
+		return bs.failBuild(ctx, b, err.Error(), now)
+	}
+	if err != nil || !moved {
+		return err
+	}
+	bs.log.Info("cut over", "dag", b.DAG, "version", b.Number)
+	bs.wake.All()
+	return nil
+}
+
+// cutoverTx asks the gate once more, under the lock, and then makes the version ready and swaps it in.
+func (bs *Builds) cutoverTx(
+	ctx context.Context, tx pgx.Tx, b registry.Build, jobs []*registry.Job, remade []storage.View, now time.Time,
+) (moved bool, err error) {
+	if err := deploy.LockSwap(ctx, tx, b.OrgID, b.DAG); err != nil {
+		return false, err
+	}
+	if passing, err := deploy.Passing(ctx, tx, b); err != nil || passing {
+		return false, err
+	}
+
+	// From here on nothing of the DAG is committed: what the gate saw before may be out of date.
+	if ready, err := bs.stillReady(ctx, tx, b, jobs, now); err != nil || !ready {
+		return false, err
+	}
+	if b.Status == registry.Building {
+		if changed, err := deploy.MarkReady(ctx, tx, b, now); err != nil || !changed {
+			return false, err
+		}
+	}
+	if !b.Activate {
+		return false, nil
+	}
+
+	reason := deploy.ByDeploy
+	if b.Status == registry.Ready {
+		reason = deploy.ByPromote
+	}
+	return bs.Swap(ctx, tx, b, reason, b.CreatedBy, remade, now)
+}
+
+// stillReady reports whether the gate of a build is open under the lock. Where it is not, the build has made tasks, or
+// waits for some.
+func (bs *Builds) stillReady(
+	ctx context.Context, tx pgx.Tx, b registry.Build, jobs []*registry.Job, now time.Time,
+) (bool, error) {
+	p := Progress{}
+	if err := bs.reconcileBuild(ctx, tx, b, jobs, &p, now); err != nil {
+		return false, err
+	}
+
+	if p.Open {
+		if _, err := bs.CatchesUp(ctx, tx, b, jobs, &p); err != nil {
+			return false, err
+		}
+	}
+
+	ready, _ := Gate(p)
+	if !ready {
+		bs.wake.Send(wakeup.Claim)
+	}
+	return ready, nil
+}
+
+// swapTries bounds how often a swap is tried that gives way to readers of a view which it has to replace.
+const swapTries = 10
+
+// inSwapTx runs a swap's transaction, and repeats it where it gave way to others.
+func inSwapTx(ctx context.Context, pool *pgxpool.Pool, fn func(ctx context.Context, tx pgx.Tx) error) (err error) {
+	for range swapTries {
+		err = pg.InTx(ctx, pool, func(ctx context.Context, tx pgx.Tx) error {
+			if _, err := tx.Exec(ctx, `SET LOCAL lock_timeout = '5s'`); err != nil {
+				return err
+			}
+			return fn(ctx, tx)
+		})
+		if !fault.Is(err, fault.Unavailable) {
+			return err
+		}
+	}
+	return err
+}
+
+// Swap is what every cutover and rollback does in its one transaction: it moves the pointers and names, makes the
+// sources those of the version, ends open tasks that are no longer wanted, and replaces the views that could not show
+// two generations at once.
+func (bs *Builds) Swap(
+	ctx context.Context, tx pgx.Tx, b registry.Build, reason, actor string, remade []storage.View, now time.Time,
+) (bool, error) {
+	began := time.Now()
+	pointers, err := deploy.PointersToMove(ctx, tx, b)
+	if err != nil {
+		return false, err
+	}
+	queues, err := queueMoves(ctx, tx, b)
+	if err != nil {
+		return false, err
+	}
+
+	moved, err := deploy.Cutover(ctx, tx, b, reason, actor, now)
+	if err != nil || !moved {
+		return false, err
+	}
+	for _, m := range queues {
+		if err := bs.carryQueue(ctx, tx, m, now); err != nil {
+			return false, err
+		}
+	}
+	if err := stale.CarryEffects(ctx, tx, b.OrgID, pointers, now); err != nil {
+		return false, err
+	}
+	if err := stale.BeginEffects(ctx, tx, b, now); err != nil {
+		return false, err
+	}
+
+	jobs, err := bs.registry.VersionJobs(ctx, tx, b.ID)
+	if err != nil {
+		return false, err
+	}
+	if err := bs.sources.Sync(ctx, tx, b, jobs, reason, now); err != nil {
+		return false, err
+	}
+	if err := bs.CancelUnused(ctx, tx, b.OrgID, b.DAG, tasks.ReasonSuperseded, now); err != nil {
+		return false, err
+	}
+	if err := tellOtherDAGs(ctx, tx, b, now); err != nil {
+		return false, err
+	}
+	for _, v := range remade {
+		if err := bs.storage.ReplaceView(ctx, tx, v); err != nil {
+			return false, err
+		}
+	}
+
+	pg.AfterCommit(ctx, func() { bs.metrics.Cutovers.Observe(time.Since(began).Seconds()) })
+	return true, nil
+}
+
+// tellOtherDAGs makes the router compare the jobs of other DAGs that read this one's datasets with the generations that
+// they see from now on. They follow in place; the outbox row ensures that whatever crashes.
+func tellOtherDAGs(ctx context.Context, tx pgx.Tx, b registry.Build, now time.Time) error {
+	generations, err := deploy.ReadElsewhere(ctx, tx, b)
+	if err != nil || len(generations) == 0 {
+		return err
+	}
+	if _, err := tx.Exec(ctx, `
+		INSERT INTO outbox (org_id, kind, payload, available_at, created_at) VALUES ($1, 'route_event', $2, $3, $3)`,
+		b.OrgID, dispatcher.RoutePayload{Generations: generations}, now); err != nil {
+		return fmt.Errorf("tell other DAGs of the swap of %s: %w", b.DAG, err)
+	}
+	return nil
+}
+
+// Rollback cuts over to a version that served before: the one before the active one, or the one that the request names.
+// Nothing is computed before the swap; afterwards the old generations catch up with what arrived since they were
+// replaced.
+func (bs *Builds) Rollback(
+	ctx context.Context, caller authz.Caller, dagName string, req RollbackRequest,
+) (registry.Version, error) {
+	now := time.Now()
+	b, err := bs.rollbackTarget(ctx, caller, dagName, req.To)
+	if err != nil {
+		return registry.Version{}, fmt.Errorf("roll back %s: %w", dagName, err)
+	}
+	b.CancelTasks = req.CancelTasks
+	remade, err := bs.defineViews(ctx, b)
+	if err != nil {
+		return registry.Version{}, fmt.Errorf("roll back %s: %w", dagName, err)
+	}
+
+	// As the owner, like every cutover, because views may have to be replaced.
+	err = inSwapTx(ctx, bs.pool, func(ctx context.Context, tx pgx.Tx) error {
+		if err := deploy.LockSwap(ctx, tx, caller.OrgID, dagName); err != nil {
+			return err
+		}
+		moved, err := bs.Swap(ctx, tx, b, deploy.ByRollback, caller.Actor, remade, now)
+		if err != nil {
+			return err
+		}
+		if !moved {
+			return fault.New(fault.Conflict, "version %d of %s is active or being built by now", b.Number, dagName).
+				WithHint("look at `dagctl history %s` and try again", dagName)
+		}
+		return authz.Audit(ctx, tx, caller, "dag.rollback", fmt.Sprintf("%s v%d", dagName, b.Number), nil)
+	})
+	if err != nil {
+		return registry.Version{}, fmt.Errorf("roll back %s: %w", dagName, err)
+	}
+
+	bs.log.Info("rolled back", "dag", dagName, "version", b.Number, "actor", caller.Actor)
+	bs.wake.All()
+	bs.catchUp(b)
+	version, err := bs.registry.Version(ctx, caller, dagName, b.Number)
+	return version.Version, err
+}
+
+// rollbackTarget finds the version to go back to.
+func (bs *Builds) rollbackTarget(
+	ctx context.Context, caller authz.Caller, dagName string, to *int,
+) (b registry.Build, err error) {
+	err = pg.InOrgTx(ctx, bs.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+		b, err = deploy.RollbackTarget(ctx, tx, caller.OrgID, dagName, to)
+		return err
+	})
+	return b, err
+}
+
+// behindAtOnce bounds how many rollbacks wait to catch up; the next sweep takes any more.
+const behindAtOnce = 16
+
+// catchUp asks for the version's generations to be brought up to date, which they were not while another version
+// served. The next sweep would do it too, only later.
+func (bs *Builds) catchUp(b registry.Build) {
+	select {
+	case bs.behind <- b:
+	default:
+	}
+}
+
+// CatchUpBehind makes the tasks that generations lack when they serve again, until ctx ends.
+func (bs *Builds) CatchUpBehind(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case b := <-bs.behind:
+			if err := bs.catchUpVersion(ctx, b); err != nil && ctx.Err() == nil {
+				bs.log.Warn("catching up is left to the next sweep", "dag", b.DAG, "version", b.Number, "error", err)
+			}
+		}
+	}
+}
+
+func (bs *Builds) catchUpVersion(ctx context.Context, b registry.Build) error {
+	var acting map[uuid.UUID]registry.Acting
+	err := pg.InTx(ctx, bs.pool, func(ctx context.Context, tx pgx.Tx) (err error) {
+		acting, err = bs.registry.JobsInWork(ctx, tx, &b.ID)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+
+	for _, a := range acting {
+		if a.Job.Def.Activation != dag.ActivationReactive {
+			continue
+		}
+		if err := bs.dispatcher.ReconcileJob(ctx, a, time.Now()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Promote cuts over to a version that is ready, once it has caught up, and to one that is being built as soon as it is
+// ready.
+func (bs *Builds) Promote(
+	ctx context.Context, caller authz.Caller, dagName string, number int,
+) (registry.Version, error) {
+	err := pg.InOrgTx(ctx, bs.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+		if err := registry.LockDAG(ctx, tx, caller.OrgID, dagName); err != nil {
+			return err
+		}
+		if err := deploy.Activate(ctx, tx, caller.OrgID, dagName, number); err != nil {
+			return err
+		}
+		return authz.Audit(ctx, tx, caller, "dag.promote", fmt.Sprintf("%s v%d", dagName, number), nil)
+	})
+
+	if err != nil {
+		return registry.Version{}, fmt.Errorf("promote %s: %w", dagName, err)
+	}
+	bs.wake.Send(wakeup.Build)
+	version, err := bs.registry.Version(ctx, caller, dagName, number)
+	return version.Version, err
+}
+
+// Abandon stops building a version. What it built stays, for when the document is deployed again.
+func (bs *Builds) Abandon(ctx context.Context, caller authz.Caller, dagName string) (registry.Version, error) {
+	var number int
+	now := time.Now()
+	err := pg.InOrgTx(ctx, bs.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) (err error) {
+		if err := registry.LockDAG(ctx, tx, caller.OrgID, dagName); err != nil {
+			return err
+		}
+		number, err = deploy.AbandonBuild(ctx, tx, caller.OrgID, dagName, "abandoned by "+caller.Actor)
+		if err != nil {
+			return err
+		}
+		if err := bs.CancelUnused(ctx, tx, caller.OrgID, dagName, tasks.ReasonAbandoned, now); err != nil {
+			return err
+		}
+		return authz.Audit(ctx, tx, caller, "dag.abandon", fmt.Sprintf("%s v%d", dagName, number), nil)
+	})
+
+	if err != nil {
+		return registry.Version{}, fmt.Errorf("abandon %s: %w", dagName, err)
+	}
+	bs.wake.Send(wakeup.Claim)
+	version, err := bs.registry.Version(ctx, caller, dagName, number)
+	return version.Version, err
+}
+
+// defineViews makes the stable views of published Postgres tables read the new generation once the pointer moves to it.
+// It returns the views that cannot show two generations, because their columns differ: the swap replaces those.
+func (bs *Builds) defineViews(ctx context.Context, b registry.Build) (remade []storage.View, err error) {
+	var views []storage.View
+	var moving map[string]bool
+	err = pg.InTx(ctx, bs.pool, func(ctx context.Context, tx pgx.Tx) (err error) {
+		if views, err = bs.deployer.Views(ctx, tx, b); err != nil {
+			return err
+		}
+		remade, moving, err = bs.movingViews(ctx, tx, b)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+
+	for _, v := range views {
+		if moving[v.Name] { // a view belongs to one DAG: it cannot show the other's rows before the swap
+			v.Generations = v.Generations[:1]
+			remade = append(remade, v)
+			continue
+		}
+		err := bs.storage.EnsureView(ctx, v)
+		if fault.Is(err, fault.Conflict) {
+			v.Generations = v.Generations[:1]
+			remade = append(remade, v)
+		} else if err != nil {
+			return nil, err
+		}
+	}
+	return remade, nil
+}
+
+// CancelUnused cancels the open tasks of a DAG's origins that no version in work uses any more. A task that is wanted
+// again after a rollback or another deploy reuses its row. Running tasks learn of it at their next heartbeat.
+func (bs *Builds) CancelUnused(
+	ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName string, reason tasks.Reason, now time.Time,
+) error {
+	unused, err := deploy.UnusedOrigins(ctx, tx, org, dagName)
+	if err != nil || len(unused) == 0 {
+		return err
+	}
+	if _, err := tx.Exec(ctx, `UPDATE leases SET cancel_requested = true WHERE org_id = $1 AND job_id = ANY($2)`,
+		org, unused); err != nil {
+		return fmt.Errorf("request cancellation: %w", err)
+	}
+
+	rows, err := tx.Query(ctx, `
+		WITH gone AS (
+			DELETE FROM ready WHERE org_id = $1 AND job_id = ANY($2) RETURNING task_id, true AS held),
+		left_waiting AS (
+			DELETE FROM waiting WHERE org_id = $1 AND job_id = ANY($2) AND reason <> 'dead'
+			RETURNING task_id, false AS held),
+		done AS (
+			UPDATE tasks t SET status = 'Canceled', reason = $3, completed_at = $4, next_retry_at = NULL,
+				version = version + 1
+			FROM (SELECT * FROM gone UNION ALL SELECT * FROM left_waiting) AS g
+			WHERE t.id = g.task_id AND t.status IN ('Queued', 'Failed')
+			RETURNING t.id, t.org_id, t.attempt, t.limits, g.held),
+		told AS (
+			INSERT INTO task_events (id, org_id, task_id, attempt, to_status, actor, detail, at)
+			SELECT uuid_v7(), org_id, id, attempt, 'Canceled', 'SYSTEM', jsonb_build_object('reason', $3::text), $4
+			FROM done)
+		SELECT limits FROM done WHERE held AND limits <> '{}'`, org, unused, reason, now)
+	if err != nil {
+		return fmt.Errorf("cancel unused tasks: %w", err)
+	}
+	limits, err := pgx.CollectRows(rows, pgx.RowTo[[]string])
+	if err != nil {
+		return fmt.Errorf("cancel unused tasks: %w", err)
+	}
+
+	freed := map[tasks.Limit]int{}
+	for _, keys := range limits {
+		tasks.AddFreed(freed, org, keys)
+	}
+	return bs.tasks.ReleaseAll(ctx, tx, freed, now)
+}
+
+// RollbackRequest names the version to go back to.
+type RollbackRequest struct {
+	To          *int `json:"to,omitempty" minimum:"1" maximum:"2147483647" doc:"The one before the active version, where it is left out"`
+	CancelTasks bool `json:"cancel_tasks,omitempty" doc:"Cancel the open tasks of manual, timer and webhook jobs that this version does not have; refused with 409 where there are any and this is not said"`
+}

@@ -1,0 +1,281 @@
+package builds_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dagctl/dagctl/dispatcher/dispatchertest"
+	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/registry"
+	"github.com/dagctl/dagctl/registry/deploy"
+)
+
+func TestFirstDeployBuildsAndCutsOver(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.LettersWorld(t)
+	deployed := w.Deploy(dispatchertest.Letters)
+	require.True(t, deployed.Created)
+	require.Equal(t, 1, deployed.Version.Number)
+	for _, c := range deployed.Changes {
+		require.Equal(t, deploy.Create, c.Action)
+	}
+	// Step by step, nobody sees anything until everything is there.
+	for range 3 {
+		w.Route()
+		w.Advance()
+		for _, name := range []string{"letters_upper", "letters_joined"} {
+			rows, err := w.TryRead(name)
+			require.True(t, err != nil && fault.Is(err, fault.NotFound) || len(rows) == 0, "%s is seen: %v", name, rows)
+		}
+		for _, task := range w.Claim(w.D) {
+			dispatchertest.Execute(t.Context(), w.D, task)
+		}
+		w.Check()
+	}
+	w.Settle()
+	status, _ := w.Status(deployed.Version.ID)
+	require.Equal(t, registry.Active, status)
+	require.Equal(t, map[string][]string{"2024-01-01": {"A"}, "2024-01-02": {"B"}}, w.Read("letters_upper"))
+	require.Equal(t, map[string][]string{"all": {"AB"}}, w.Read("letters_joined"))
+	require.Equal(t, 1, w.Count(`SELECT FROM dag_activations`))
+	settled, err := w.D.Views.Settled(t.Context(), w.Caller.OrgID)
+	require.NoError(t, err)
+	require.True(t, settled)
+}
+
+func TestTheSameDocumentIsTheSameVersion(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.LettersWorld(t)
+	first := w.Serve(dispatchertest.Letters)
+	made := `SELECT FROM datasets UNION ALL SELECT FROM dataset_versions UNION ALL SELECT FROM tasks
+		UNION ALL SELECT FROM (SELECT DISTINCT origin_job_id FROM jobs) AS o`
+	before := w.Count(made)
+	for _, yaml := range []string{dispatchertest.Letters, "# about letters\n" + dispatchertest.Letters,
+		dispatchertest.Edit(dispatchertest.Letters, "operator: listed", "operator: listed\n    max_attempts: 3")} {
+		again := w.Deploy(yaml)
+		require.False(t, again.Created)
+		require.Equal(t, first.Version.ID, again.Version.ID)
+		require.Equal(t, registry.Active, again.Version.Status)
+		require.Equal(t, 1, w.Count(`SELECT FROM dag_versions`))
+	}
+	// The same query in other words may be another version, which rebuilds nothing.
+	for _, yaml := range []string{
+		dispatchertest.Edit(dispatchertest.Letters, `"SELECT upper(content)`, `"SELECT /* loud */ upper(content)`),
+		dispatchertest.Edit(dispatchertest.Letters, `upper(content) AS content FROM raw`,
+			`UPPER( content )   as content from raw`),
+	} {
+		for _, c := range w.Serve(yaml).Changes {
+			require.Equal(t, deploy.Reuse, c.Action, "%s/%d: %s", c.Job, c.Output, c.Reason)
+		}
+	}
+	require.Equal(t, before, w.Count(made), "something was made")
+}
+
+func TestOperationalEditsRebuildNothing(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.LettersWorld(t)
+	w.Serve(dispatchertest.Letters)
+	runs := w.Runs()
+	second := w.Serve(dispatchertest.Edit(dispatchertest.Letters, "operator: listed",
+		"operator: listed\n    max_attempts: 7\n    priority: 5", "every: 1h", "every: 2h"))
+	require.True(t, second.Created)
+	require.Equal(t, 2, second.Version.Number)
+	require.Equal(t, runs, w.Runs())
+	// The new settings are the ones that count, for the same origin.
+	w.Probe.Put("raw", "2024-01-03", "c")
+	w.Poll()
+	w.Settle()
+	require.Equal(t, 1, w.Count(`SELECT FROM tasks WHERE max_attempts = 7 AND priority = 5`))
+	require.Equal(t, map[string][]string{"all": {"ABC"}}, w.Read("letters_joined"))
+}
+
+func TestOneChangedQueryRebuildsItsDownstreamAlone(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.LettersWorld(t)
+	first := w.Serve(dispatchertest.Letters)
+	attempts := map[string]int{"raw": w.Attempts("raw"), "other": w.Attempts("other")}
+
+	second := w.Deploy(dispatchertest.Edit(dispatchertest.Letters, "upper(content) AS content",
+		"upper(content) || upper(content) AS content"))
+	actions := map[string]string{}
+	for _, c := range second.Changes {
+		actions[c.Job] = c.Action + ": " + c.Reason
+	}
+	require.Equal(t, map[string]string{"raw": "reuse: same definition", "other": "reuse: same definition",
+		"upper": "rebuild: definition changed", "joined": "rebuild: upstream changed"}, actions)
+	for job, same := range map[string]bool{"raw": true, "other": true, "upper": false, "joined": false} {
+		require.Equal(t, same, w.Generation(first.Version.ID, job) == w.Generation(second.Version.ID, job), job)
+		require.Equal(t, same, origin(w.Tenant, first.Version.ID, job) == origin(w.Tenant, second.Version.ID, job), job)
+	}
+	for range 2 { // the old numbers are served until everything is new
+		w.Advance()
+		require.Equal(t, map[string][]string{"2024-01-01": {"A"}, "2024-01-02": {"B"}}, w.Read("letters_upper"))
+		require.Equal(t, map[string][]string{"all": {"AB"}}, w.Read("letters_joined"))
+		for _, task := range w.Claim(w.D) {
+			dispatchertest.Execute(t.Context(), w.D, task)
+		}
+		w.Route()
+	}
+	w.Settle()
+	require.Equal(t, map[string][]string{"2024-01-01": {"AA"}, "2024-01-02": {"BB"}}, w.Read("letters_upper"))
+	require.Equal(t, map[string][]string{"all": {"AABB"}}, w.Read("letters_joined"))
+	for job, n := range attempts {
+		require.Equal(t, n, w.Attempts(job), "%s was computed again", job)
+	}
+
+	// The first document again: its generations are still there, nothing is computed.
+	runs := w.Runs()
+	third := w.Serve(dispatchertest.Letters)
+	require.False(t, third.Created)
+	require.Equal(t, first.Version.ID, third.Version.ID)
+	require.Equal(t, runs, w.Runs())
+	require.Equal(t, map[string][]string{"all": {"AB"}}, w.Read("letters_joined"))
+}
+
+// What arrives while a version is built reaches the live generation and the candidate.
+func TestWhatArrivesDuringABuildReachesBoth(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.LettersWorld(t)
+	w.Serve(dispatchertest.Letters)
+	w.Deploy(dispatchertest.Edit(dispatchertest.Letters, "upper(content) AS content",
+		"upper(content) || '2' AS content"))
+	w.Advance()
+	w.Probe.Put("raw", "2024-01-03", "c")
+	w.Poll()
+	for _, task := range w.Claim(w.D) {
+		dispatchertest.Execute(t.Context(), w.D, task)
+	}
+	w.Route()
+	require.Equal(t, 2, w.Count(`SELECT FROM ready r JOIN jobs j ON j.id = r.job_id WHERE j.name = 'upper'
+		AND r.slot = '2024-01-03'`))
+	w.Settle()
+	require.Equal(t, map[string][]string{"all": {"A2B2C2"}}, w.Read("letters_joined"))
+}
+
+func origin(tn *dispatchertest.Tenant, version uuid.UUID, job string) (id uuid.UUID) {
+	tn.W.T.Helper()
+	tn.W.Row(`SELECT origin_job_id FROM jobs WHERE dag_version_id = $1 AND name = $2`, version, job)(&id)
+	return id
+}
+
+func TestADeployDuringABuild(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.LettersWorld(t)
+	w.Serve(dispatchertest.Letters)
+	slow := dispatchertest.Edit(dispatchertest.Letters, "upper(content) AS content", "upper(content) || '2' AS content")
+	first := w.Deploy(slow)
+	w.Advance()
+	running := w.Claim(w.D) // its two tasks run
+	require.Len(t, running, 2)
+	dispatchertest.Execute(t.Context(), w.D, running[0])
+	w.Check()
+
+	hotfix := dispatchertest.Edit(dispatchertest.Letters, "content || '!' AS content", "content || '?' AS content")
+	_, err := w.TryDeploy(hotfix)
+	require.True(t, fault.Is(err, fault.Conflict), "%v", err)
+	var f *fault.Error
+	require.True(t, errors.As(err, &f))
+	require.Contains(t, f.Hint, "--supersede")
+
+	second := w.Deploy(hotfix, dispatchertest.Supersede)
+	status, _ := w.Status(first.Version.ID)
+	require.Equal(t, registry.Abandoned, status)
+	w.Settle()
+	status, _ = w.Status(second.Version.ID)
+	require.Equal(t, registry.Active, status)
+	// The one that still runs for nobody hears of it, and what was queued is canceled.
+	require.Equal(t, 1, w.Count(`SELECT FROM leases WHERE task_id = $1 AND cancel_requested`, running[1].TaskID))
+	require.NoError(t, w.D.CancelRunning(t.Context(), running[1], running[1].TimeoutAt))
+	require.Zero(t, w.Count(`SELECT FROM ready`))
+	w.Check()
+
+	// Deployed once more, it goes on from what it had.
+	again := w.Serve(slow)
+	require.False(t, again.Created)
+	require.Equal(t, map[string][]string{"all": {"A2B2"}}, w.Read("letters_joined"))
+	require.Equal(t, 3, w.AttemptsOf(`SELECT * FROM tasks WHERE job_id = $1`, origin(w.Tenant, first.Version.ID,
+		"upper")),
+		"one was done and stays, one was canceled and is done again")
+}
+
+func TestADatasetOfAnotherDAG(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.LettersWorld(t)
+	_, err := w.TryDeploy(dispatchertest.Consumer)
+	require.True(t, fault.Is(err, fault.Invalid), "%v", err)
+	require.Len(t, dispatchertest.ProblemsOf(err), 1)
+	require.Regexp(t, `^dag.yaml:6:\d+: job shout reads dataset "letters_upper", which no DAG publishes$`,
+		dispatchertest.ProblemsOf(err)[0])
+
+	w.Serve(dispatchertest.Letters)
+	w.Serve(dispatchertest.Consumer)
+	require.Equal(t, map[string][]string{"2024-01-01": {"A!!"}, "2024-01-02": {"B!!"}}, w.Read("shouts"))
+	w.Probe.Put("raw", "2024-01-03", "c")
+	w.Poll()
+	w.Settle()
+	require.Equal(t, []string{"C!!"}, w.Read("shouts")["2024-01-03"])
+
+	// The producer's new generation is followed in place.
+	w.Serve(dispatchertest.Edit(dispatchertest.Letters, "upper(content) AS content",
+		"upper(content) || '2' AS content"))
+	require.NoError(t, w.D.Reconcile(t.Context(), dispatchertest.Later(0)))
+	w.Settle()
+	require.Equal(t, map[string][]string{"2024-01-01": {"A2!!"}, "2024-01-02": {"B2!!"}, "2024-01-03": {"C2!!"}},
+		w.Read("shouts"))
+	// And back.
+	w.Serve(dispatchertest.Letters)
+	require.NoError(t, w.D.Reconcile(t.Context(), dispatchertest.Later(0)))
+	w.Settle()
+	require.Equal(t, map[string][]string{"2024-01-01": {"A!!"}, "2024-01-02": {"B!!"}, "2024-01-03": {"C!!"}},
+		w.Read("shouts"))
+}
+
+func TestANameBelongsToOneDAG(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.LettersWorld(t)
+	w.Serve(dispatchertest.Letters)
+	thief := dispatchertest.Edit(dispatchertest.Letters, "name: letters\n", "name: thief\n")
+	_, err := w.TryDeploy(thief)
+	require.True(t, fault.Is(err, fault.Conflict), "%v", err)
+	require.Contains(t, dispatchertest.ProblemsOf(err)[0], `dataset name "letters_`)
+	require.Zero(t, w.Count(`SELECT FROM dag_versions WHERE dag_name = 'thief'`))
+
+	// Two that are built at the same moment: the second to arrive fails, and says why.
+	a, b := dispatchertest.Edit(dispatchertest.Letters, "name: letters\n", "name: a\n", "letters_", "mine_"),
+		dispatchertest.Edit(dispatchertest.Letters, "name: letters\n", "name: b\n", "letters_", "mine_")
+	first := w.Deploy(a)
+	// as if it had come later
+	w.Exec(`UPDATE dag_version_datasets SET published_name = NULL WHERE dag_version_id = $1`, first.Version.ID)
+	second := w.Deploy(b)
+	w.Exec(`UPDATE dag_version_datasets SET published_name = name WHERE dag_version_id = $1 AND name LIKE 'mine_%'`,
+		first.Version.ID)
+	w.Settle()
+	statuses := map[registry.Status]string{}
+	for _, id := range []uuid.UUID{first.Version.ID, second.Version.ID} {
+		status, reason := w.Status(id)
+		statuses[status] = reason
+	}
+	require.Contains(t, statuses, registry.Active)
+	require.Contains(t, statuses[registry.Failed], "another DAG publishes a name")
+}
+
+// Whoever deploys what serves already, over a build, wants what serves to stay.
+func TestTheActiveVersionOverABuild(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.LettersWorld(t)
+	first := w.Serve(dispatchertest.Letters)
+	second := w.Deploy(dispatchertest.Edit(dispatchertest.Letters, "upper(content) AS content",
+		"upper(content) || '2' AS content"))
+	w.Advance()
+	again := w.Deploy(dispatchertest.Letters, dispatchertest.Supersede)
+	require.Equal(t, first.Version.ID, again.Version.ID)
+	w.Settle()
+	status, _ := w.Status(second.Version.ID)
+	require.Equal(t, registry.Abandoned, status)
+	status, _ = w.Status(first.Version.ID)
+	require.Equal(t, registry.Active, status)
+	require.Equal(t, map[string][]string{"all": {"AB"}}, w.Read("letters_joined"))
+}

@@ -1,0 +1,114 @@
+package builds_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dagctl/dagctl/dispatcher/builds"
+	"github.com/dagctl/dagctl/dispatcher/dispatchertest"
+	"github.com/dagctl/dagctl/operators"
+	"github.com/dagctl/dagctl/registry"
+	"github.com/dagctl/dagctl/registry/deploy"
+)
+
+func actions(changes []registry.Change) map[string]string {
+	found := map[string]string{}
+	for _, c := range changes {
+		found[c.Job] = c.Action + ": " + c.Reason
+	}
+	return found
+}
+
+func TestRematerialize(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.Put("raw", "2024-01-01", "a")
+	w.Probe.Put("raw", "2024-01-02", "b")
+	one := w.Serve(dispatchertest.Upkept)
+	w.Probe.On("made", func(ctx context.Context, task *operators.Task) (operators.Result, error) {
+		return operators.Result{}, w.Probe.Write(ctx, task, "mended")
+	})
+	before := w.Read("letters_made")
+
+	dry, err := deploy.New(w.D.Registry).Rematerialize(t.Context(), w.Caller, "letters_made", false, true)
+	require.NoError(t, err)
+	require.Len(t, dry, 1)
+	require.Nil(t, dry[0].Version)
+	require.Equal(t, map[string]string{"raw": "reuse: same definition", "made": "rebuild: forced"},
+		actions(dry[0].Plan.Changes))
+	require.Equal(t, 1, w.Count(`SELECT FROM dag_versions`), "a dry run leaves nothing")
+
+	made, err := deploy.New(w.D.Registry).Rematerialize(t.Context(), w.Caller, "letters_made", false, false)
+	require.NoError(t, err)
+	require.Equal(t, 2, made[0].Version.Number)
+	require.Equal(t, dry[0].Plan.Hash, made[0].Version.Hash, "what is planned is what is done")
+	require.Equal(t, before, w.Read("letters_made"), "live data is untouched until the swap")
+	w.Settle()
+	require.Equal(t, map[string][]string{"2024-01-01": {"mended"}, "2024-01-02": {"mended"}}, w.Read("letters_made"))
+	require.Equal(t, 4, w.Attempts("made"))
+	require.Equal(t, w.Generation(one.Version.ID, "raw"), w.Generation(made[0].Version.ID, "raw"))
+
+	again := w.Deploy(dispatchertest.Upkept)
+	require.False(t, again.Created, "the epochs are in the hash: the same file is the same version")
+	require.Equal(t, made[0].Version.ID, again.Version.ID)
+	_, err = w.D.Builds.Rollback(t.Context(), w.Caller, "letters", builds.RollbackRequest{})
+	require.NoError(t, err)
+	require.Equal(t, before, w.Read("letters_made"))
+
+	_, err = w.D.Builds.Rollback(t.Context(), w.Caller, "letters", builds.RollbackRequest{})
+	require.NoError(t, err)
+
+	next, err := deploy.New(w.D.Registry).Rematerialize(t.Context(), w.Caller, "letters/raw/0", false, false)
+	require.NoError(t, err)
+	require.Equal(t, map[string]string{"raw": "rebuild: forced", "made": "rebuild: upstream changed"},
+		actions(next[0].Plan.Changes))
+	w.Settle()
+	require.Equal(t, map[string][]string{"2024-01-01": {"mended"}, "2024-01-02": {"mended"}}, w.Read("letters_made"))
+	_, err = deploy.New(w.D.Registry).Rematerialize(t.Context(), w.Caller, "nothing", false, false)
+	require.ErrorContains(t, err, `no dataset "nothing"`)
+}
+
+func TestRematerializeAcrossDAGs(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.Put("raw", "2024-01-01", "a")
+	w.Serve(dispatchertest.Upkept)
+	words := w.Serve(dispatchertest.WordsDAG)
+	require.Equal(t, map[string][]string{"2024-01-01": {"w(m(a))"}}, w.Read("words"))
+
+	made, err := deploy.New(w.D.Registry).Rematerialize(t.Context(), w.Caller, "letters_made", true, false)
+	require.NoError(t, err)
+	require.Len(t, made, 2)
+	require.Equal(t, "words", made[1].Plan.DAG)
+	require.Equal(t, map[string]string{"spelled": "rebuild: forced"}, actions(made[1].Plan.Changes))
+	w.Settle()
+	for _, m := range made {
+		status, reason := w.Status(m.Version.ID)
+		require.Equal(t, registry.Active, status, reason)
+	}
+	require.NotEqual(t, w.Generation(words.Version.ID, "spelled"), w.Generation(made[1].Version.ID, "spelled"))
+	require.Equal(t, map[string][]string{"2024-01-01": {"w(m(a))"}}, w.Read("words"))
+}
+
+// What came as a request or did something outside cannot be had again: computing it anew would swap in emptiness.
+func TestRematerializeRefuses(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Serve(`
+name: notes
+jobs:
+  - name: note
+    operator: hook
+    source: { kind: manual }
+publish:
+  notes: { from: { job: note } }
+`)
+	_, err := deploy.New(w.D.Registry).Rematerialize(t.Context(), w.Caller, "notes", false, false)
+	require.ErrorContains(t, err, "cannot be computed anew")
+	w.Serve(dispatchertest.Upkept)
+	w.Deploy(dispatchertest.Tagged("two"), func(r *registry.DeployRequest) { r.Activate = new(bool) })
+	_, err = deploy.New(w.D.Registry).Rematerialize(t.Context(), w.Caller, "letters_made", false, false)
+	require.ErrorContains(t, err, "is Building")
+}

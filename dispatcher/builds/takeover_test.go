@@ -1,0 +1,162 @@
+package builds_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dagctl/dagctl/dispatcher/builds"
+	"github.com/dagctl/dagctl/dispatcher/dispatchertest"
+	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/registry"
+)
+
+// old and new both make `stations`; only one may publish it.
+const (
+	oldStations = `
+name: old
+jobs:
+  - name: raw
+    operator: listed
+    source: { kind: poll, every: 1h }
+    partition_by: { time: day }
+    config: { list: raw }
+  - name: made
+    operator: sql
+    inputs: [{ from: { job: raw } }]
+    execution_strategy: PerPartition
+    config: { query: "SELECT 'old ' || content AS content FROM raw" }
+publish:
+  stations: { from: { job: made }, description: The old ones. }
+`
+	readsStations = `
+name: reader
+jobs:
+  - name: shout
+    operator: sql
+    inputs: [{ from: { dataset: stations }, as: st }]
+    execution_strategy: PerPartition
+    partition_by: { time: day }
+    config: { query: "SELECT content || '!' AS content FROM st" }
+publish:
+  shouted: { from: { job: shout } }
+`
+)
+
+var (
+	newStations = dispatchertest.Edit(oldStations, "name: old", "name: new", "'old '", "'new '", "The old ones.",
+		"The new ones., takes_over: old")
+	greedy     = dispatchertest.Edit(newStations, ", takes_over: old", "")
+	oldWithout = dispatchertest.Edit(oldStations, "publish:\n  stations: { from: { job: made }, description: The old ones. }\n", "")
+)
+
+func TestAPublishedNameMovesToAnotherDAG(t *testing.T) {
+	t.Parallel()
+	for name, storage := range map[string]string{"parquet": "", "postgres": "    storage: { postgres: {} }\n"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			stored := func(yaml string) string {
+				return dispatchertest.Edit(yaml, "    execution_strategy: PerPartition\n",
+					"    execution_strategy: PerPartition\n"+storage)
+			}
+			w := dispatchertest.NewWorld(t)
+			w.Probe.Put("raw", "2024-01-01", "a")
+			w.Serve(stored(oldStations))
+			w.Serve(readsStations)
+			w.Exec(`UPDATE datasets SET read_roles = '{finance}' WHERE name = 'stations'`)
+
+			_, err := w.TryDeploy(stored(greedy))
+			require.True(t, fault.Is(err, fault.Conflict), "%v", err)
+			require.Contains(t, err.Error(), `dataset name "stations" is published by DAG old`)
+			first := w.Serve(dispatchertest.Edit(stored(greedy), "stations:", "others:"))
+			deployed := w.Deploy(stored(newStations))
+			require.Equal(t, "same definition, takes its name over from old, whose dataset [reader/shout] go on reading until they are deployed again", deployed.Changes[1].Reason)
+			require.Equal(t, []string{"old a"}, w.Read("stations")["2024-01-01"], "until the swap")
+			w.Settle()
+			require.Equal(t, []string{"new a"}, w.Read("stations")["2024-01-01"])
+			require.Equal(t, []string{"old a"}, w.Read("old/made/0")["2024-01-01"])
+			require.Equal(t, []string{"old a!"}, w.Read("shouted")["2024-01-01"])
+			require.Equal(t, []string{"new {finance} true", "old {finance} false"}, dispatchertest.Texts(t, w.Pool,
+				`SELECT concat_ws(' ', producer_dag_name, read_roles, published::text) FROM datasets
+					WHERE producer_job_name = 'made' ORDER BY 1`))
+			if storage != "" {
+				require.Equal(t, []string{"new a"}, dispatchertest.Texts(t, w.Pool, `SELECT content
+					FROM data_acme.stations`))
+			}
+
+			// The old DAG does not get it back by itself, and can go on without it.
+			_, err = w.TryDeploy(dispatchertest.Edit(stored(oldStations), "'old '", "'older '"))
+			require.True(t, fault.Is(err, fault.Conflict), "%v", err)
+			w.Serve(dispatchertest.Edit(stored(newStations), "'new '", "'newer '"))
+			require.Equal(t, []string{"newer a"}, w.Read("stations")["2024-01-01"])
+
+			// Rolled back to before it took the name, the new DAG gives it back.
+			to := first.Version.Number
+			_, err = w.D.Builds.Rollback(t.Context(), w.Caller, "new", builds.RollbackRequest{To: &to})
+			require.NoError(t, err)
+			w.Settle()
+			require.Equal(t, []string{"old a"}, w.Read("stations")["2024-01-01"])
+			require.Equal(t, []string{"new a"}, w.Read("others")["2024-01-01"])
+			if storage != "" {
+				require.Equal(t, []string{"old a"}, dispatchertest.Texts(t, w.Pool, `SELECT content
+					FROM data_acme.stations`))
+			}
+		})
+	}
+}
+
+func TestANameIsNotTakenFromABuild(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.Put("raw", "2024-01-01", "a")
+	w.Serve(oldStations)
+	w.Deploy(dispatchertest.Edit(oldStations, "'old '", "'older '"))
+	_, err := w.TryDeploy(newStations)
+	require.True(t, fault.Is(err, fault.Conflict), "%v", err)
+	require.Contains(t, err.Error(), "cannot be taken over from DAG old, whose version 2 publishes it and is on its way")
+	w.Settle()
+
+	// While the new one is on its way, the old one cannot want the name either.
+	taking := w.Deploy(newStations)
+	_, err = w.TryDeploy(dispatchertest.Edit(oldStations, "'old '", "'oldest '"))
+	require.True(t, fault.Is(err, fault.Conflict), "%v", err)
+	w.Settle()
+	status, reason := w.Status(taking.Version.ID)
+	require.Equal(t, registry.Active, status, reason)
+	// Going back to a version that had the name is refused, and says why.
+	_, err = w.D.Builds.Rollback(t.Context(), w.Caller, "old", builds.RollbackRequest{})
+	require.ErrorContains(t, err, "another DAG publishes a name of old")
+	w.Serve(oldWithout)
+}
+
+func TestADeployThatClosesACycleOverDAGsIsRefused(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.Put("raw", "2024-01-01", "a")
+	w.Serve(oldStations)
+	w.Serve(readsStations)
+	w.Serve(dispatchertest.Edit(readsStations, "name: reader", "name: second", "stations", "shouted", "shouted:",
+		"twice:"))
+	closing := dispatchertest.Edit(oldStations, "    inputs: [{ from: { job: raw } }]\n",
+		"    inputs: [{ from: { job: raw } }, { from: { dataset: twice }, as: back }]\n")
+	_, err := w.TryDeploy(closing)
+	require.True(t, fault.Is(err, fault.Conflict), "%v", err)
+	require.ErrorContains(t, err, "the deploy would close a cycle over DAGs: old reads second reads reader reads old")
+	require.Equal(t, 1, w.Count(`SELECT FROM dag_versions WHERE dag_name = 'old'`))
+	w.Serve(dispatchertest.Edit(oldStations, "'old '", "'other '"))
+	w.Serve(oldStations)
+}
+
+func TestARollbackThatClosesACycleOverDAGsIsRefused(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.Put("raw", "2024-01-01", "a")
+	w.Serve(oldStations)
+	w.Serve(readsStations)
+	w.Serve(dispatchertest.Edit(oldStations, "name: old", "name: reader", "stations:", "shouted:"))
+	w.Serve(dispatchertest.Edit(oldStations, "    inputs: [{ from: { job: raw } }]\n",
+		"    inputs: [{ from: { job: raw } }, { from: { dataset: shouted }, as: back, map: latest }]\n"))
+	_, err := w.D.Builds.Rollback(t.Context(), w.Caller, "reader", builds.RollbackRequest{})
+	require.True(t, fault.Is(err, fault.Conflict), "%v", err)
+	require.ErrorContains(t, err, "would close a cycle over DAGs: reader reads old reads reader")
+}

@@ -1,0 +1,214 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/dispatcher/tasks"
+	"github.com/dagctl/dagctl/dispatcher/views"
+	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/pg"
+)
+
+// A verb over many tasks is an object that the dispatchers work off, not a request that somebody has to keep open: the
+// caller may disconnect, a server may be killed, and the work goes on at its rate. Its tasks are fixed when it begins,
+// so that a task which fails again after its retry is not retried for ever, and a dry run returns the number of tasks
+// that the verb would be applied to.
+
+// BulkRequest selects the tasks that a verb is applied to. Tasks that it does not fit (a retry: those that have not
+// failed) are left out.
+type BulkRequest struct {
+	Filter     views.TaskSelection `json:"filter" doc:"Which tasks; at least one condition"`
+	Downstream bool                `json:"downstream,omitempty" doc:"retry: also the dead tasks of what is made from theirs"`
+	Reason     string              `json:"reason,omitempty" maxLength:"500" doc:"Required for skip; kept in the audit log"`
+	Rate       float64             `json:"rate,omitempty" minimum:"0" maximum:"100000" doc:"Tasks a second; 0: no bound"`
+	DryRun     bool                `json:"dry_run,omitempty" doc:"Only count the tasks"`
+}
+
+// BulkAction is a verb over many tasks, and its progress.
+type BulkAction struct {
+	ID        uuid.UUID  `json:"id,omitzero" doc:"Absent after a dry run"`
+	Verb      string     `json:"verb" enum:"retry,cancel,skip"`
+	Reason    string     `json:"reason,omitempty"`
+	Rate      float64    `json:"rate,omitempty" doc:"Tasks a second; absent: no bound"`
+	Matched   int64      `json:"matched" doc:"Tasks when it began"`
+	Done      int64      `json:"done"`
+	Refused   int64      `json:"refused" doc:"Tasks whose state changed before their turn"`
+	Status    string     `json:"status,omitempty" enum:"Running,Completed,Canceled"`
+	CreatedBy string     `json:"created_by,omitempty"`
+	CreatedAt time.Time  `json:"created_at,omitzero"`
+	EndedAt   *time.Time `json:"ended_at,omitempty"`
+}
+
+// StartBulk begins to apply a verb to all tasks of a selection. It does itself what fits into bulkInline.
+func (ctl *Control) StartBulk(
+	ctx context.Context, caller authz.Caller, verb string, req BulkRequest, now time.Time,
+) (BulkAction, error) {
+	b := BulkAction{Verb: verb, Reason: req.Reason, Rate: req.Rate}
+	if err := req.check(verb); err != nil {
+		return b, err
+	}
+
+	err := pg.InOrgTx(ctx, ctl.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+		b.ID = uuid.Nil
+		tasks, err := ctl.bulkTasks(ctx, tx, caller, verb, req)
+		if err != nil {
+			return err
+		}
+		if b.Matched = int64(len(tasks)); req.DryRun {
+			return nil
+		}
+		b.ID, b.Status, b.CreatedBy, b.CreatedAt = uuid.Must(uuid.NewV7()), statusRunning, caller.Actor, now
+		return insertBulk(ctx, tx, caller, b, req, tasks)
+	})
+	if err != nil || req.DryRun {
+		return b, fault.Wrap(err, verb+" tasks")
+	}
+
+	for more := true; more; {
+		if more, err = ctl.stepBulk(ctx, b.ID, now); err != nil {
+			// The loops take it up again; nothing is lost.
+			ctl.log.Warn("bulk action goes on later", "id", b.ID, "verb", verb, "error", err)
+			break
+		}
+		if time.Since(now) > bulkInline {
+			break
+		}
+	}
+	return ctl.Bulk(ctx, caller, b.ID)
+}
+
+// check returns what is wrong with a request for a verb.
+func (req BulkRequest) check(verb string) error {
+	switch {
+	case req.Filter.Empty():
+		return fault.New(fault.Invalid, "the filter is empty, and would select every task").
+			WithHint("name a DAG, a job, ids, a time, or `dead`")
+	case verb == VerbSkip && req.Reason == "":
+		return fault.New(fault.Invalid, "a reason is needed to skip tasks").
+			WithHint("give --reason; it is kept in the audit log")
+	case verb != VerbSkip && req.Reason != "":
+		return fault.New(fault.Invalid, "a reason is for skip")
+	case req.Downstream && verb != VerbRetry:
+		return fault.New(fault.Invalid, "downstream is for retry")
+	}
+	return nil
+}
+
+// insertBulk stores a bulk action with its tasks. It may begin at once: it counts as last paced a second ago.
+func insertBulk(
+	ctx context.Context, tx pgx.Tx, caller authz.Caller, b BulkAction, req BulkRequest, tasks []uuid.UUID,
+) error {
+	var rate *float64
+	if req.Rate > 0 {
+		rate = &req.Rate
+	}
+	if _, err := tx.Exec(ctx, `
+		INSERT INTO bulk_actions (
+			id, org_id, verb, filter, reason, rate, matched, paced_at, created_by, created_at)
+		VALUES ($1, $2, $3, $4, NULLIF($5, ''), $6, $7, $8, $9, $10)`,
+		b.ID, caller.OrgID, b.Verb, req.Filter, req.Reason, rate, b.Matched,
+		b.CreatedAt.Add(-time.Second), b.CreatedBy, b.CreatedAt); err != nil {
+		return err
+	}
+
+	if _, err := tx.Exec(ctx, `INSERT INTO bulk_action_tasks (bulk_action_id, org_id, task_id)
+		SELECT $1, $2, id FROM unnest($3::uuid[]) AS t(id)`, b.ID, caller.OrgID, tasks); err != nil {
+		return err
+	}
+	detail := map[string]any{"request": req, "tasks": b.Matched}
+	return authz.Audit(ctx, tx, caller, "tasks."+b.Verb, b.ID.String(), detail)
+}
+
+// bulkInline is how long a request works on its bulk action itself; then the loops go on.
+const bulkInline = time.Second
+
+// bulkTasks selects the tasks that a verb is applied to.
+func (ctl *Control) bulkTasks(
+	ctx context.Context, tx pgx.Tx, caller authz.Caller, verb string, req BulkRequest,
+) ([]uuid.UUID, error) {
+	where, args, err := ctl.views.Selected(ctx, tx, caller, req.Filter)
+	if err != nil {
+		return nil, err
+	}
+
+	rows, err := tx.Query(ctx, `SELECT t.id FROM tasks t WHERE `+where+` AND `+applicable[verb], args...)
+	if err != nil {
+		return nil, err
+	}
+	list, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
+	if err != nil || !req.Downstream {
+		return tasks.SortedIDs(list), err
+	}
+
+	below, err := ctl.deadBelow(ctx, tx, list)
+	return tasks.SortedIDs(append(list, below...)), err
+}
+
+const bulkColumns = `id, verb, coalesce(reason, ''), coalesce(rate, 0), matched, done, refused, status,
+	created_by, created_at, ended_at`
+
+// Bulk returns a bulk action.
+func (ctl *Control) Bulk(ctx context.Context, caller authz.Caller, id uuid.UUID) (b BulkAction, err error) {
+	err = pg.InOrgTx(ctx, ctl.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, `SELECT `+bulkColumns+` FROM bulk_actions WHERE org_id = $1 AND id = $2`,
+			caller.OrgID, id)
+		if err != nil {
+			return err
+		}
+		b, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[BulkAction])
+		if errors.Is(err, pgx.ErrNoRows) {
+			return fault.New(fault.NotFound, "there is no bulk action %s", id)
+		}
+		return err
+	})
+	return b, fault.Wrap(err, "bulk action")
+}
+
+// Bulks lists the org's bulk actions older than an id, the newest first. It relies on idx_bulk_actions_org.
+func (ctl *Control) Bulks(
+	ctx context.Context, caller authz.Caller, before uuid.UUID, limit int,
+) (found []BulkAction, err error) {
+	err = pg.InOrgTx(ctx, ctl.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, `SELECT `+bulkColumns+` FROM bulk_actions
+			WHERE org_id = $1 AND ($2 OR id < $3) ORDER BY id DESC LIMIT $4`,
+			caller.OrgID, before == uuid.Nil, before, limit)
+		if err != nil {
+			return err
+		}
+		found, err = pgx.CollectRows(rows, pgx.RowToStructByPos[BulkAction])
+		return err
+	})
+	return found, fault.Wrap(err, "list bulk actions")
+}
+
+// CancelBulk stops a bulk action; what it did stays done.
+func (ctl *Control) CancelBulk(
+	ctx context.Context, caller authz.Caller, id uuid.UUID, now time.Time,
+) (BulkAction, error) {
+	err := pg.InOrgTx(ctx, ctl.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+		tag, err := tx.Exec(ctx, `UPDATE bulk_actions SET status = 'Canceled', ended_at = $3
+			WHERE org_id = $1 AND id = $2 AND status = 'Running'`, caller.OrgID, id, now)
+		if err != nil {
+			return err
+		}
+		if tag.RowsAffected() == 0 {
+			return fault.New(fault.Conflict, "no bulk action %s is running", id)
+		}
+		if _, err := tx.Exec(ctx, `DELETE FROM bulk_action_tasks WHERE org_id = $1 AND bulk_action_id = $2`,
+			caller.OrgID, id); err != nil {
+			return err
+		}
+		return authz.Audit(ctx, tx, caller, "tasks.bulk_cancel", id.String(), nil)
+	})
+
+	if err != nil {
+		return BulkAction{}, fault.Wrap(err, "cancel bulk action")
+	}
+	return ctl.Bulk(ctx, caller, id)
+}

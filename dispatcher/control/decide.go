@@ -1,0 +1,220 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/dispatcher/stale"
+	"github.com/dagctl/dagctl/dispatcher/tasks"
+	"github.com/dagctl/dagctl/dispatcher/wakeup"
+	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/pg"
+	"github.com/dagctl/dagctl/registry"
+	"github.com/dagctl/dagctl/registry/deploy"
+	"github.com/dagctl/dagctl/storage"
+)
+
+// DecideRequest is what a person decides over the newest revision of a partition, in place of its checks.
+type DecideRequest struct {
+	Partition string `json:"partition" minLength:"1" maxLength:"200"`
+	Version   string `json:"version,omitempty" maxLength:"64" doc:"live (default), candidate, the number of a DAG version, or a dataset version"`
+	Reason    string `json:"reason" minLength:"1" maxLength:"500" doc:"Kept in the audit log"`
+}
+
+// Decided is a revision that a person decided over.
+type Decided struct {
+	Dataset   string    `json:"dataset"`
+	Version   uuid.UUID `json:"dataset_version"`
+	Partition string    `json:"partition"`
+	Revision  int64     `json:"revision"`
+	State     string    `json:"state" enum:"Published,Rejected"`
+	Why       string    `json:"why,omitempty" doc:"The checks that had failed"`
+}
+
+// Accept publishes the newest revision of a partition although its checks failed or have not decided. Once it commits,
+// readers see the revision and consumers run.
+func (ctl *Control) Accept(ctx context.Context, caller authz.Caller, name string, req DecideRequest) (Decided, error) {
+	decided, err := ctl.decide(ctx, caller, name, req, "accept", ctl.acceptTx)
+	if err != nil {
+		return Decided{}, fmt.Errorf("accept partition %q of %s: %w", req.Partition, name, err)
+	}
+	return decided, nil
+}
+
+// Reject keeps readers from ever seeing the newest revision of a partition, on which its checks have not decided.
+func (ctl *Control) Reject(ctx context.Context, caller authz.Caller, name string, req DecideRequest) (Decided, error) {
+	decided, err := ctl.decide(ctx, caller, name, req, "reject", rejectTx)
+	if err != nil {
+		return Decided{}, fmt.Errorf("reject partition %q of %s: %w", req.Partition, name, err)
+	}
+	return decided, nil
+}
+
+// decide carries out act on the newest withheld revision of a partition, and records it. It runs on the owner's pool,
+// because requests may not publish rows of Postgres storage. It takes locks in the order of completions: the DAG, the
+// task, the revision.
+func (ctl *Control) decide(
+	ctx context.Context, caller authz.Caller, name string, req DecideRequest, verb string,
+	act func(context.Context, pgx.Tx, registry.Withholding, time.Time) error,
+) (Decided, error) {
+	var (
+		decided Decided
+		now     = time.Now()
+	)
+	err := pg.InOrgTx(ctx, ctl.pool, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+		w, err := ctl.registry.WithheldRevision(ctx, tx, caller, name, req.Version, req.Partition)
+		if err != nil {
+			return err
+		}
+		if err := registry.LockDAGShared(ctx, tx, w.Job.OrgID, w.Job.DAG); err != nil {
+			return err
+		}
+		if err := ctl.endChecks(ctx, tx, caller, w, now); err != nil {
+			return err
+		}
+
+		// The checks may have decided, or a newer revision come, before the locks were held.
+		again, err := ctl.registry.WithheldRevision(ctx, tx, caller, name, req.Version, req.Partition)
+		if err != nil {
+			return err
+		}
+		if again.Revision.Revision != w.Revision.Revision || again.State != w.State {
+			return fault.New(fault.Conflict, "partition %q changed meanwhile", req.Partition).
+				WithHint("look at it again")
+		}
+
+		why, err := deploy.FailedChecks(ctx, tx, w.Ref, w.Revision.Revision)
+		if err != nil {
+			return err
+		}
+		if err := act(ctx, tx, w, now); err != nil {
+			return err
+		}
+
+		decided = Decided{
+			Dataset: w.Dataset.Name, Version: w.Ref.Version, Partition: w.Key, Revision: w.Revision.Revision, Why: why,
+			State: map[string]string{"accept": "Published", "reject": "Rejected"}[verb],
+		}
+		detail := map[string]any{
+			"dataset_version": w.Ref.Version, "revision": w.Revision.Revision,
+			"before": w.State, "after": decided.State, "failed_checks": why, "reason": req.Reason,
+		}
+		return authz.Audit(ctx, tx, caller, "dataset."+verb, w.Dataset.Name+" "+w.Key, detail)
+	})
+
+	if err == nil {
+		ctl.wake.Send(append(ctl.dispatcher.Progressed(), wakeup.Route)...)
+	}
+	return decided, err
+}
+
+// endChecks cancels the check tasks of a revision that do not run, because a person decides in their place. A running
+// check finds that the revision is decided, and only records its result.
+func (ctl *Control) endChecks(
+	ctx context.Context, tx pgx.Tx, caller authz.Caller, w registry.Withholding, now time.Time,
+) error {
+	if err := tasks.LockOrigins(ctx, tx, []uuid.UUID{w.Job.Origin}); err != nil {
+		return err
+	}
+
+	check, err := dispatcher.CheckTask(w.Job, w.Output, w.Key, w.Revision.Revision, tasks.ClassLive)
+	if err != nil {
+		return err
+	}
+	rows, err := tx.Query(ctx, `
+		SELECT id FROM tasks
+		WHERE org_id = $1 AND job_id = $2 AND slot = $3 AND kind = 'check' AND status IN ('Queued', 'Failed')
+		ORDER BY id`,
+		caller.OrgID, w.Job.Origin, check.Slot)
+	if err != nil {
+		return fmt.Errorf("find checks: %w", err)
+	}
+	open, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
+	if err != nil {
+		return fmt.Errorf("find checks: %w", err)
+	}
+
+	for _, id := range open {
+		row, err := tasks.LockTask(ctx, tx, tasks.Fence{TaskID: id})
+		if err != nil {
+			return err
+		}
+		if row.Status != tasks.Queued && row.Status != tasks.Failed {
+			continue
+		}
+		ended := []tasks.Ended{{Row: row, Ending: tasks.Ending{
+			Status: tasks.Canceled, Reason: tasks.ReasonSkipped, Message: "a person decided", Actor: caller.Actor,
+		}}}
+		if err := ctl.tasks.Finish(ctx, tx, new(pg.Batch), ended, nil, now); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// rejectTx rejects a revision that is held.
+func rejectTx(ctx context.Context, tx pgx.Tx, w registry.Withholding, _ time.Time) error {
+	if w.State == "Rejected" {
+		return fault.New(fault.Conflict, "revision %d is rejected already", w.Revision.Revision)
+	}
+	return registry.RejectHeld(ctx, tx, w.Ref, w.Revision.Revision)
+}
+
+// acceptTx publishes a revision that is held or was rejected. Until then, Postgres storage keeps its rows in the
+// staging table of the attempt; gc removes them long after a rejection, and then nothing is left to accept.
+func (ctl *Control) acceptTx(ctx context.Context, tx pgx.Tx, w registry.Withholding, now time.Time) error {
+	number := w.Revision.Revision
+	if err := ctl.storage.Verify(ctx, w.Manifest); err != nil {
+		if fault.Is(err, fault.NotFound) {
+			return fault.New(fault.Conflict, "the rows of revision %d are gone: %w", number, err).
+				WithHint("run the task again")
+		}
+		return err
+	}
+
+	if err := stale.MayContinue(ctx, tx, w); err != nil {
+		return err
+	}
+
+	if err := deploy.HoldAgain(ctx, tx, w.Ref, number); err != nil {
+		return err
+	}
+	if _, held, err := registry.LockHeld(ctx, tx, w.Ref, number); err != nil || !held {
+		return errors.Join(err, fault.New(fault.Conflict, "revision %d is not held any more", number))
+	}
+
+	published, err := registry.PublishHeld(ctx, tx, w.Ref, number)
+	if err != nil {
+		return err
+	}
+	if !published {
+		return fault.New(fault.Conflict, "a newer revision than %d is published", number)
+	}
+
+	attempt := storage.Attempt{
+		Generation: w.Job.Outputs[w.Output].Generation, Partition: stale.WrittenAt(w.Job, w.Key),
+		Task: w.TaskID, Number: w.Attempt, Output: w.Output,
+	}
+	if err := ctl.storage.Publish(ctx, tx, attempt, number, w.Manifest); err != nil {
+		return err
+	}
+
+	event := dispatcher.Event{
+		ID: uuid.Must(uuid.NewV7()), OrgID: w.Job.OrgID, Dataset: w.Revision.Dataset,
+		Version: w.Ref.Version, Key: w.Key, Revision: number, Producer: w.TaskID,
+	}
+	event, err = dispatcher.AsSegment(ctx, tx, w.Job.Def.PartitionBy, event)
+	if err != nil {
+		return err
+	}
+	var b pg.Batch
+	dispatcher.Accept(&b, []dispatcher.Event{event}, dispatcher.ByRouter, now)
+	return b.Send(ctx, tx)
+}

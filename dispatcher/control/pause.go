@@ -1,0 +1,221 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/dispatcher/tasks"
+	"github.com/dagctl/dagctl/dispatcher/wakeup"
+	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/pg"
+)
+
+// A pause applies to a name: a job, a DAG, or a whole org. It outlives deploys and rollbacks, and applies to the
+// version that serves and to those being built. Running tasks go on; queued tasks wait outside the claimable set, and
+// sources do not fire. Tasks are still made meanwhile, so that nothing is missing afterwards. After Resume everything
+// goes on by itself; a schedule makes up for what it missed if it says `catchup`.
+
+// Pause keeps tasks of a job, of a DAG or, without names, of the whole org from beginning. Pausing again replaces the
+// reason.
+func (ctl *Control) Pause(
+	ctx context.Context, caller authz.Caller, dagName, job, reason string, now time.Time,
+) (tasks.Pause, error) {
+	p := tasks.Pause{DAG: dagName, Job: job, Actor: caller.Actor, Reason: reason, At: now}
+	err := pg.InOrgTx(ctx, ctl.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+		if err := ctl.pausable(ctx, tx, caller, dagName, job); err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, `
+			INSERT INTO pauses (org_id, dag_name, job_name, actor, reason, at)
+			VALUES ($1, $2, $3, $4, NULLIF($5, ''), $6)
+			ON CONFLICT (org_id, dag_name, job_name)
+			DO UPDATE SET actor = EXCLUDED.actor, reason = EXCLUDED.reason, at = EXCLUDED.at`,
+			caller.OrgID, dagName, job, caller.Actor, reason, now); err != nil {
+			return err
+		}
+		if err := ctl.setAside(ctx, tx, caller.OrgID, p, now); err != nil {
+			return err
+		}
+		return authz.Audit(ctx, tx, caller, "pause.set", p.What(), map[string]any{"reason": reason})
+	})
+
+	return p, fault.Wrap(err, "pause "+p.What())
+}
+
+// pausable returns an error if there is no DAG or job of the name.
+func (ctl *Control) pausable(ctx context.Context, tx pgx.Tx, caller authz.Caller, dagName, job string) error {
+	if dagName == "" {
+		return nil
+	}
+
+	origins, err := ctl.registry.Origins(ctx, tx, caller, dagName, job)
+	if err != nil {
+		return err
+	}
+	if len(origins) > 0 {
+		return nil
+	}
+
+	if job == "" {
+		return fault.New(fault.NotFound, "there is no DAG %q", dagName).
+			WithHint("`dagctl status` lists those there are")
+	}
+	return fault.New(fault.NotFound, "there is no job %s/%s", dagName, job).
+		WithHint("`dagctl status %s` lists the jobs there are", dagName)
+}
+
+// Resume removes a pause. Tasks that no other pause covers go on.
+func (ctl *Control) Resume(ctx context.Context, caller authz.Caller, dagName, job string, now time.Time) error {
+	p := tasks.Pause{DAG: dagName, Job: job}
+	err := pg.InOrgTx(ctx, ctl.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+		tag, err := tx.Exec(ctx, `
+			DELETE FROM pauses WHERE org_id = $1 AND dag_name = $2 AND job_name = $3`, caller.OrgID, dagName, job)
+		if err != nil {
+			return err
+		}
+		if tag.RowsAffected() == 0 {
+			return fault.New(fault.NotFound, "%s is not paused", p.What()).WithHint("`dagctl status` shows what is")
+		}
+
+		if err := ctl.takeBack(ctx, tx, caller.OrgID, now); err != nil {
+			return err
+		}
+		return authz.Audit(ctx, tx, caller, "pause.remove", p.What(), nil)
+	})
+
+	if err != nil {
+		return fmt.Errorf("resume %s: %w", p.What(), err)
+	}
+	ctl.wake.Send(wakeup.Claim, wakeup.Sources, wakeup.Build)
+	return nil
+}
+
+// setAside takes the queued tasks that a pause covers out of the claimable set, and releases the limits that admitted
+// them.
+func (ctl *Control) setAside(ctx context.Context, tx pgx.Tx, org uuid.UUID, p tasks.Pause, now time.Time) error {
+	origins, err := ctl.registry.Origins(ctx, tx, authz.Caller{OrgID: org}, p.DAG, p.Job)
+	if err != nil {
+		return err
+	}
+
+	rows, err := tx.Query(ctx, `SELECT DISTINCT job_id FROM ready WHERE org_id = $1 AND job_id = ANY($2)`, org, origins)
+	if err != nil {
+		return fmt.Errorf("tasks to set aside: %w", err)
+	}
+	if origins, err = pgx.CollectRows(rows, pgx.RowTo[uuid.UUID]); err != nil || len(origins) == 0 {
+		return err
+	}
+
+	if err := tasks.LockOrigins(ctx, tx, origins); err != nil {
+		return err
+	}
+	rows, err = tx.Query(ctx, `
+		WITH picked AS MATERIALIZED (
+			SELECT task_id FROM ready WHERE org_id = $1 AND job_id = ANY($2) ORDER BY task_id FOR UPDATE SKIP LOCKED),
+		taken AS (
+			DELETE FROM ready r USING picked k WHERE r.task_id = k.task_id
+			RETURNING r.task_id, r.org_id, r.job_id, r.slot, r.rank),
+		put AS (
+			INSERT INTO waiting (task_id, org_id, job_id, slot, reason, blocker, rank)
+			SELECT task_id, org_id, job_id, slot, 'paused', $3, rank FROM taken)
+		SELECT t.limits FROM taken k JOIN tasks t ON t.id = k.task_id WHERE t.limits <> '{}'`, org, origins, p.What())
+	if err != nil {
+		return fmt.Errorf("set tasks aside: %w", err)
+	}
+	limits, err := pgx.CollectRows(rows, pgx.RowTo[[]string])
+	if err != nil {
+		return fmt.Errorf("set tasks aside: %w", err)
+	}
+
+	freed := map[tasks.Limit]int{}
+	for _, keys := range limits {
+		tasks.AddFreed(freed, org, keys)
+	}
+	return ctl.tasks.ReleaseAll(ctx, tx, freed, now)
+}
+
+// takeBack places the tasks that no pause covers any more.
+func (ctl *Control) takeBack(ctx context.Context, tx pgx.Tx, org uuid.UUID, now time.Time) error {
+	pauses, err := tasks.PausesOf(ctx, tx, org)
+	if err != nil {
+		return err
+	}
+
+	rows, err := tx.Query(ctx, `SELECT DISTINCT job_id FROM waiting WHERE org_id = $1 AND reason = 'paused'`, org)
+	if err != nil {
+		return fmt.Errorf("paused jobs: %w", err)
+	}
+	origins, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
+	if err != nil {
+		return fmt.Errorf("paused jobs: %w", err)
+	}
+	jobs, err := ctl.registry.Jobs(ctx, tx, origins)
+	if err != nil {
+		return err
+	}
+
+	var over []uuid.UUID
+	for _, origin := range origins {
+		if tasks.WidestPause(pauses, jobs[origin].DAG, jobs[origin].Name) == nil {
+			over = append(over, origin)
+		}
+	}
+	if len(over) == 0 {
+		return nil
+	}
+
+	if err := tasks.LockOrigins(ctx, tx, over); err != nil {
+		return err
+	}
+	_, err = ctl.tasks.PromoteWhere(ctx, tx, now,
+		`q.reason = 'paused' AND q.org_id = $1 AND q.job_id = ANY($2)`, org, over)
+	return err
+}
+
+// Pauses lists what is paused in the caller's org.
+func (ctl *Control) Pauses(ctx context.Context, caller authz.Caller) (found []tasks.Pause, err error) {
+	err = pg.InOrgTx(ctx, ctl.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+		found, err = tasks.PausesOf(ctx, tx, caller.OrgID)
+		return err
+	})
+	return found, err
+}
+
+// ReviewPauses sets aside tasks that became claimable just as their job was paused: the transaction that placed them
+// did not see the pause yet. It locks each pause, so that no Resume comes in between.
+func (ctl *Control) ReviewPauses(ctx context.Context, now time.Time) (more bool, err error) {
+	rows, err := ctl.pool.Query(ctx, `
+		SELECT org_id, dag_name, job_name FROM pauses ORDER BY org_id, dag_name, job_name`)
+	if err != nil {
+		return false, fmt.Errorf("list pauses: %w", err)
+	}
+	type set struct {
+		Org uuid.UUID
+		DAG string
+		Job string
+	}
+	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[set])
+	if err != nil {
+		return false, fmt.Errorf("list pauses: %w", err)
+	}
+
+	var failed []error
+	for _, s := range all {
+		failed = append(failed, pg.InTx(ctx, ctl.pool, func(ctx context.Context, tx pgx.Tx) error {
+			tag, err := tx.Exec(ctx, `
+				SELECT FROM pauses WHERE org_id = $1 AND dag_name = $2 AND job_name = $3 FOR SHARE`,
+				s.Org, s.DAG, s.Job)
+			if err != nil || tag.RowsAffected() == 0 {
+				return err
+			}
+			return ctl.setAside(ctx, tx, s.Org, tasks.Pause{DAG: s.DAG, Job: s.Job}, now)
+		}))
+	}
+	return false, errors.Join(failed...)
+}

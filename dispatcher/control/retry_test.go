@@ -1,0 +1,167 @@
+package control_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dagctl/dagctl/dispatcher/dispatchertest"
+	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/operators"
+)
+
+func TestAFailureIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.PairWorld(t)
+	runs := 0
+	w.Probe.On("made", func(ctx context.Context, task *operators.Task) (operators.Result, error) {
+		if runs++; runs < 3 {
+			return operators.Result{}, errors.New("not yet")
+		}
+		return operators.Result{}, w.Probe.Write(ctx, task, "at last")
+	})
+	w.Change("b")
+	now := dispatchertest.Later(0)
+	w.Work()
+	var id uuid.UUID
+	var available time.Time
+	w.Row(`SELECT task_id, available_at FROM waiting WHERE reason = 'backoff'`)(&id, &available)
+	require.WithinRange(t, available, now.Add(500*time.Millisecond), dispatchertest.Later(1600*time.Millisecond))
+	w.Promote(available.Add(-time.Millisecond))
+	require.Equal(t, "Failed error waiting:backoff", w.Task(id))
+	w.Promote(available)
+	require.Equal(t, "Queued error ready", w.Task(id))
+	w.Work()
+	w.Promote(dispatchertest.Later(time.Minute))
+	w.Settle()
+	require.Equal(t, []string{"at last"}, w.Read("pair_made")[dispatchertest.FirstDay])
+	require.Equal(t, []string{"1 Failed not yet", "2 Failed not yet", "3 Completed"},
+		dispatchertest.Texts(t, w.Pool, `SELECT concat_ws(' ', attempt, outcome, error) FROM task_attempts
+			WHERE task_id = $1 ORDER BY attempt`, id))
+	require.Equal(t, []string{"Queued", "Running", "Failed", "Queued", "Running", "Failed", "Queued", "Running",
+		"Completed"},
+		trail(w, id))
+}
+
+// trail is what a task went through, as people are told.
+func trail(w *dispatchertest.World, id uuid.UUID) (statuses []string) {
+	w.T.Helper()
+	events, err := w.D.Views.TaskEvents(w.T.Context(), w.Caller, id, uuid.Nil, 100)
+	require.NoError(w.T, err)
+	for _, e := range slices.Backward(events) {
+		statuses = append(statuses, e.To)
+	}
+	return statuses
+}
+
+func TestWhatFailsForGoodIsDead(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		fail func(context.Context, *operators.Task) (operators.Result, error)
+		runs int
+	}{
+		"each attempt": {func(context.Context, *operators.Task) (operators.Result, error) {
+			return operators.Result{}, errors.New("never")
+		}, 3},
+		"not to be retried": {func(context.Context, *operators.Task) (operators.Result, error) {
+			return operators.Result{}, operators.Permanent(errors.New("never"))
+		}, 1},
+		"a panic of its code": {func(context.Context, *operators.Task) (operators.Result, error) { panic("never") }, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := dispatchertest.PairWorld(t)
+			w.Probe.On("made", c.fail)
+			w.Change("b")
+			for range 5 {
+				w.Work()
+				w.Promote(dispatchertest.Later(time.Hour))
+			}
+			var id uuid.UUID
+			w.Row(`SELECT task_id FROM waiting WHERE reason = 'dead'`)(&id)
+			require.Equal(t, "Failed error waiting:dead", w.Task(id))
+			require.Equal(t, c.runs, w.Count(`SELECT FROM task_attempts WHERE task_id = $1`, id))
+			w.Check()
+			settled, err := w.D.Views.Settled(t.Context(), w.Caller.OrgID)
+			require.NoError(t, err)
+			require.True(t, settled, "what is dead is waited for by nobody")
+
+			// By hand it gets all its attempts anew.
+			w.Probe.On("made", nil)
+			task, err := w.D.Control.Retry(t.Context(), w.Caller, id)
+			require.NoError(t, err)
+			require.Equal(t, "Queued", task.Status)
+			require.Zero(t, task.Failures)
+			_, err = w.D.Control.Retry(t.Context(), w.Caller, id)
+			dispatchertest.Refused(t, err)
+			w.Settle()
+			require.Equal(t, []string{"m(b)"}, w.Read("pair_made")[dispatchertest.FirstDay])
+		})
+	}
+}
+
+func TestCancel(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.PairWorld(t)
+	w.Change("b")
+	var queued uuid.UUID
+	w.Row(`SELECT task_id FROM ready`)(&queued)
+	task, err := w.D.Control.Cancel(t.Context(), w.Caller, queued)
+	require.NoError(t, err)
+	require.Equal(t, "Canceled", task.Status)
+	require.Empty(t, w.Claim(w.D))
+	_, err = w.D.Control.Cancel(t.Context(), w.Caller, queued)
+	dispatchertest.Refused(t, err)
+	w.Check()
+	_, err = w.D.Control.Cancel(t.Context(), w.Caller, uuid.New())
+	require.True(t, fault.Is(err, fault.NotFound), "%v", err)
+	// What was canceled by hand is not made again,
+	require.NoError(t, w.D.Reconcile(t.Context(), dispatchertest.Later(0)))
+	require.Empty(t, w.Claim(w.D))
+	// but what is new is.
+	w.Change("c")
+	w.Settle()
+	require.Equal(t, []string{"m(c)"}, w.Read("pair_made")[dispatchertest.FirstDay])
+}
+
+// A run hears of its cancellation, and of its timeout, while it goes on.
+func TestARunIsStopped(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		stop func(w *dispatchertest.World, id uuid.UUID)
+		yaml string
+		left string
+	}{
+		"canceled": {func(w *dispatchertest.World, id uuid.UUID) {
+			_, err := w.D.Control.Cancel(w.T.Context(), w.Caller, id)
+			require.NoError(w.T, err)
+		}, "heartbeat_timeout_seconds: 5", "Canceled canceled"},
+		"timed out": {func(*dispatchertest.World, uuid.UUID) {}, "timeout_seconds: 1",
+			"Failed timeout waiting:backoff"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := dispatchertest.NewWorld(t)
+			w.Probe.Put("raw", dispatchertest.FirstDay, "a")
+			w.Serve(dispatchertest.Edit(dispatchertest.Pair, "    config: { tag: m }", "    "+c.yaml+
+				"\n    config: { tag: m }"))
+			w.Change("b")
+			m := dispatchertest.NewMeeting()
+			w.Probe.On("made", func(ctx context.Context, task *operators.Task) (operators.Result, error) {
+				return operators.Result{}, m.Wait(ctx, task)
+			})
+			task := w.One(w.D)
+			over := make(chan struct{})
+			go func() { defer close(over); dispatchertest.Execute(t.Context(), w.D, task) }()
+			c.stop(w, <-m.Arrived)
+			<-over
+			require.Equal(t, c.left, w.Task(task.TaskID))
+			w.Check()
+		})
+	}
+}

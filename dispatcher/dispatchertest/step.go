@@ -1,0 +1,136 @@
+package dispatchertest
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/dispatcher/service"
+)
+
+// Settle works until only a clock can bring more work: every source that is due has fired, every event is routed, every
+// task has run and every build is decided.
+func (w *World) Settle() {
+	w.T.Helper()
+	for range 200 {
+		w.Fire()
+		w.Route()
+		w.Advance()
+		worked := w.Work()
+		var pending bool
+		w.Row(`SELECT EXISTS (SELECT FROM outbox WHERE status = 'Pending' AND kind <> 'notify'
+			AND available_at <= now()) OR EXISTS (SELECT FROM ready)
+			OR EXISTS (SELECT FROM sources WHERE next_fire_at <= now())`)(&pending)
+		if worked == 0 && !pending {
+			w.Check()
+			return
+		}
+	}
+	require.Fail(w.T, "does not settle")
+}
+
+// Unrouted calls do while another transaction locks every origin, which leaves the events that do causes to the router.
+func (w *World) Unrouted(do func()) {
+	w.T.Helper()
+	require.NoError(w.T, pgx.BeginFunc(w.T.Context(), w.Pool, func(tx pgx.Tx) error {
+		_, err := tx.Exec(w.T.Context(), `SELECT pg_advisory_xact_lock(hashtextextended(o.origin_job_id::text, 1))
+			FROM (SELECT DISTINCT origin_job_id FROM jobs) AS o`)
+		do()
+		return err
+	}))
+}
+
+// Route routes every event of the outbox.
+func (w *World) Route() {
+	w.T.Helper()
+	for more := true; more; {
+		var err error
+		more, err = w.D.RouteOnce(w.T.Context(), time.Now())
+		require.NoError(w.T, err)
+	}
+}
+
+// Advance moves every build one step on.
+func (w *World) Advance() {
+	w.T.Helper()
+	_, err := w.D.Builds.AdvanceBuilds(w.T.Context(), time.Now())
+	require.NoError(w.T, err)
+}
+
+// Fire fires every source that is due.
+func (w *World) Fire() {
+	w.T.Helper()
+	_, err := w.D.Sources.Fire(w.T.Context(), time.Now())
+	require.NoError(w.T, err)
+}
+
+// Poll makes every source with a clock due and fires it.
+func (w *World) Poll() {
+	w.T.Helper()
+	w.Exec(`UPDATE sources SET next_fire_at = now() WHERE next_fire_at IS NOT NULL`)
+	w.Fire()
+}
+
+// Work runs every claimable task, one by one, and returns their number.
+func (w *World) Work() (n int) {
+	w.T.Helper()
+	for {
+		tasks := w.Claim(w.D)
+		if len(tasks) == 0 {
+			return n
+		}
+		for _, t := range tasks {
+			Execute(w.T.Context(), w.D, t)
+		}
+		n += len(tasks)
+	}
+}
+
+// Claim leases all claimable tasks of the runtimes in process.
+func (w *World) Claim(d *service.Service) (tasks []dispatcher.Claimed) {
+	w.T.Helper()
+	tasks, err := d.Claim(w.T.Context(), d.InProcessRuntimes(), d.WorkerID, 100, time.Now())
+	require.NoError(w.T, err)
+	return tasks
+}
+
+// One claims and requires that exactly one task comes.
+func (w *World) One(d *service.Service) dispatcher.Claimed {
+	w.T.Helper()
+	tasks := w.Claim(d)
+	require.Len(w.T, tasks, 1)
+	return tasks[0]
+}
+
+// Do runs a claimed task and does not report it.
+func (w *World) Do(d *service.Service, t dispatcher.Claimed) dispatcher.Completion {
+	w.T.Helper()
+	c := d.RunTask(w.T.Context(), t, &dispatcher.ProgressNote{})
+	require.NoError(w.T, c.Outcome.Err)
+	return c
+}
+
+// Promote readies the tasks whose time has come.
+func (w *World) Promote(now time.Time) {
+	w.T.Helper()
+	_, err := w.D.PromoteDue(w.T.Context(), now)
+	require.NoError(w.T, err)
+}
+
+// Reap takes back the leases that have expired.
+func (w *World) Reap(now time.Time) {
+	w.T.Helper()
+	_, err := w.D.Reap(w.T.Context(), now)
+	require.NoError(w.T, err)
+}
+
+// Later returns the time d from now, for code that is given the time.
+func Later(d time.Duration) time.Time { return time.Now().Add(d) }
+
+// Execute runs one claimed task to its end, and no other.
+func Execute(ctx context.Context, d *service.Service, t dispatcher.Claimed) {
+	d.Attempt(ctx, t, nil)
+}

@@ -1,0 +1,70 @@
+package dispatcher
+
+import (
+	"context"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dagctl/dagctl/dispatcher/stale"
+	"github.com/dagctl/dagctl/dispatcher/tasks"
+	"github.com/dagctl/dagctl/internal/pg"
+)
+
+// A finding is package stale's verdict on one output partition. Its verdict alone does not decide whether a task is
+// made: a running backfill may hold it back, and its slot may have a task already.
+
+// surroundings is the state that decides, besides the findings themselves, which tasks are made for them.
+type surroundings struct {
+	filled *pg.Later[[]uuid.UUID]     // see generationsFilled
+	slots  *pg.Later[tasks.Occupancy] // the tasks in the findings' slots
+	live   map[uuid.UUID]bool         // by origin; a task of any other builds
+	Next   *tasks.Collector           // collects the tasks that become claimable; nil: the claim loop is woken
+}
+
+// LookAround returns the surroundings of findings.
+func LookAround(findings []stale.Finding, live map[uuid.UUID]bool) surroundings {
+	var (
+		b     pg.Batch
+		slots []tasks.Slot
+		read  []uuid.UUID
+	)
+
+	for _, f := range findings {
+		if f.Verdict == stale.Stale {
+			slots = append(slots, tasks.Slot{Origin: f.Job.Origin, Key: f.Key})
+			for _, p := range f.Pins {
+				read = append(read, p.Version)
+			}
+		}
+	}
+
+	filled := generationsFilled(&b, tasks.SortedIDs(read))
+	return surroundings{filled: filled, slots: tasks.Occupied(&b, slots), live: live}
+}
+
+// CreateFound makes the tasks that findings call for.
+func (d *Dispatcher) CreateFound(
+	ctx context.Context, tx pgx.Tx, findings []stale.Finding, around surroundings, now time.Time,
+) (tasks.Created, error) {
+	filled, err := around.filled.Get(ctx, tx)
+	if err != nil {
+		return tasks.Created{}, err
+	}
+	holdBack(findings, filled)
+
+	var wanted []tasks.Request
+	for _, f := range findings {
+		if f.Verdict != stale.Stale {
+			continue
+		}
+		t := tasks.Request{Job: f.Job, Kind: tasks.KindReactive, Slot: f.Key, Partition: f.Key, Dedupe: f.Dedupe,
+			Class: tasks.ClassLive, Trace: f.Trace, Pins: f.Pins}
+		if !around.live[f.Job.Origin] {
+			t.Kind, t.Class = tasks.KindBuild, tasks.ClassBuild
+		}
+		wanted = append(wanted, t)
+	}
+	return d.Tasks.Create(ctx, tx, tasks.Creation{Wanted: wanted, Slots: around.slots, Next: around.Next}, now)
+}

@@ -1,0 +1,49 @@
+package httpapi
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/internal/rest"
+)
+
+// addWorkerRoutes adds the operations on workers. Workers belong to the platform and not to an org, so only admins may
+// use them.
+func (a *API) addWorkerRoutes(api *authz.API) {
+	type listInput struct{ rest.PageInput }
+	type listOutput struct{ Body rest.List[dispatcher.Worker] }
+	authz.Handle(api, authz.Admin, huma.Operation{
+		OperationID: "list-workers", Method: http.MethodGet, Path: "/v1/workers", Tags: []string{"workers"},
+		Summary: "List the processes that run tasks",
+	}, func(ctx context.Context, caller authz.Caller, in *listInput) (*listOutput, error) {
+		var after string
+		if _, err := in.After(&after); err != nil {
+			return nil, err
+		}
+		workers, err := a.dispatcher.Workers(ctx, caller, after, in.Limit+1, time.Now())
+		if err != nil {
+			return nil, err
+		}
+		list, err := rest.NewList(workers, in.Limit, func(w dispatcher.Worker) any { return w.ID })
+		return &listOutput{list}, err
+	})
+
+	type drainInput struct {
+		ID string `path:"id" maxLength:"200"`
+	}
+	type drainOutput struct{ Body dispatcher.Worker }
+	authz.Handle(api, authz.Admin, huma.Operation{
+		OperationID: "drain-worker", Method: http.MethodPost, Path: "/v1/workers/{id}:drain", Tags: []string{"workers"},
+		Summary: "Keep a process from claiming more tasks",
+		Description: "It hears of it within a second, finishes what it runs, and goes on with everything else " +
+			"that a server does.",
+	}, func(ctx context.Context, caller authz.Caller, in *drainInput) (*drainOutput, error) {
+		w, err := a.dispatcher.Drain(ctx, caller, in.ID, time.Now())
+		return &drainOutput{w}, err
+	})
+}

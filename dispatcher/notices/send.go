@@ -1,0 +1,151 @@
+package notices
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dagctl/dagctl/dispatcher/tasks"
+	"github.com/dagctl/dagctl/internal/dial"
+	"github.com/dagctl/dagctl/internal/fault"
+)
+
+const (
+	batchSize  = 16               // notices that a process sends at once
+	tryTimeout = 10 * time.Second // bounds one try, unless the config says otherwise
+	lease      = time.Minute      // a notice not delivered by then is tried again; longer than a try
+)
+
+// newClient returns the client for the webhooks of DAGs. It uses the dialer, which keeps to public addresses unless the
+// server's config allows more, and does not follow redirects, which could lead elsewhere.
+func newClient(dialer *dial.Dialer, timeout time.Duration) *http.Client {
+	client := dialer.Client(timeout)
+	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	return client
+}
+
+// Send delivers a batch of notices, each at least once. No transaction is open meanwhile: a receiver may take its time.
+// A notice that a process took and neither delivered nor postponed is tried again after its lease.
+func (n *Notices) Send(ctx context.Context, now time.Time) (more bool, err error) {
+	rows, err := n.pool.Query(ctx, `
+		UPDATE outbox SET available_at = $2 WHERE id IN (
+			SELECT id FROM outbox WHERE status = 'Pending' AND available_at <= $1 AND kind = 'notify'
+			ORDER BY available_at, id LIMIT $3 FOR UPDATE SKIP LOCKED)
+		RETURNING id, org_id, payload, attempts`, now, now.Add(lease), batchSize)
+	if err != nil {
+		return false, fmt.Errorf("take notices: %w", err)
+	}
+	taken, err := pgx.CollectRows(rows, pgx.RowToStructByPos[tasks.OutboxRow])
+	if err != nil {
+		return false, fmt.Errorf("take notices: %w", err)
+	}
+
+	var wg sync.WaitGroup
+	failed := make([]error, len(taken))
+	for i, row := range taken {
+		wg.Go(func() { failed[i] = n.sendOne(ctx, row) })
+	}
+	wg.Wait()
+	return len(taken) == batchSize, errors.Join(failed...)
+}
+
+// sendOne tries to deliver a notice once, and removes or postpones it.
+func (n *Notices) sendOne(ctx context.Context, row tasks.OutboxRow) error {
+	err := n.post(ctx, row)
+	if ctx.Err() != nil {
+		return ctx.Err() // it is not the receiver's fault
+	}
+	if err != nil {
+		return n.tasks.Postpone(ctx, []tasks.OutboxRow{row}, err, time.Now())
+	}
+	if _, err := n.pool.Exec(ctx, `DELETE FROM outbox WHERE id = $1`, row.ID); err != nil {
+		return fmt.Errorf("remove notice: %w", err)
+	}
+	return nil
+}
+
+// post sends a notice. Its errors are stored and logged, so they do not name the receiver: the URL is a secret.
+func (n *Notices) post(ctx context.Context, row tasks.OutboxRow) error {
+	var p notifyPayload
+	if err := json.Unmarshal(row.Payload, &p); err != nil {
+		return fmt.Errorf("payload of notice: %w", err)
+	}
+
+	values, err := n.vault.Reveal(ctx, row.OrgID, p.Notice.Data.DAG, []string{p.Secret})
+	if err != nil {
+		return err
+	}
+	target, key, err := targetOf(p.Secret, values[p.Secret].Reveal())
+	if err != nil {
+		return err
+	}
+	if _, err := values[p.Secret].For(target); err != nil {
+		return err
+	}
+	req, err := request(ctx, p, target, key)
+	if err != nil {
+		return err
+	}
+
+	resp, err := n.client.Do(req)
+	if err != nil {
+		var named *url.Error // contains the URL
+		if errors.As(err, &named) {
+			err = named.Err
+		}
+		return fmt.Errorf("webhook of secret %s: %w", p.Secret, err)
+	}
+	defer resp.Body.Close()
+
+	_, _ = io.CopyN(io.Discard, resp.Body, 4<<10) // so that the connection can be used again
+	if resp.StatusCode < 200 || resp.StatusCode > 299 {
+		return fault.New(fault.Unavailable, "webhook of secret %s answered %d", p.Secret, resp.StatusCode)
+	}
+	return nil
+}
+
+// request returns the signed request that delivers a notice.
+func request(ctx context.Context, p notifyPayload, target *url.URL, key string) (*http.Request, error) {
+	body, err := json.Marshal(p.Notice)
+	if err != nil {
+		return nil, err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, target.String(), bytes.NewReader(body))
+	if err != nil {
+		return nil, fault.New(fault.Invalid, "secret %s is not a URL to send to", p.Secret)
+	}
+
+	stamp := strconv.FormatInt(time.Now().Unix(), 10)
+	for name, value := range map[string]string{
+		"Content-Type": "application/json", "User-Agent": "dagctl", "Idempotency-Key": p.Notice.ID,
+		"webhook-id": p.Notice.ID, "webhook-timestamp": stamp, "webhook-signature": Sign(key, p.Notice.ID, stamp, body),
+	} {
+		req.Header.Set(name, value)
+	}
+	return req, nil
+}
+
+// targetOf reads a secret as the URL to send to and the key to sign with. The key is the fragment behind #, which is
+// never sent, or else the whole text, which only the receiver knows as well.
+func targetOf(name, text string) (*url.URL, string, error) {
+	target, err := url.Parse(text)
+	if err != nil || target.Host == "" || target.Scheme != "https" && target.Scheme != "http" {
+		return nil, "", fault.New(fault.Invalid, "secret %s is not a URL to send to", name).
+			WithHint("set it to https://HOST/PATH, or https://HOST/PATH#KEY to sign with a key of its own")
+	}
+	key := text
+	if target.Fragment != "" {
+		key, target.Fragment, target.RawFragment = target.Fragment, "", ""
+	}
+	return target, key, nil
+}

@@ -1,0 +1,126 @@
+package pressure_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/dispatcher/control"
+	"github.com/dagctl/dagctl/dispatcher/dispatchertest"
+	"github.com/dagctl/dagctl/dispatcher/pressure"
+	"github.com/dagctl/dagctl/dispatcher/service"
+	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/rest"
+	"github.com/dagctl/dagctl/registry"
+)
+
+// Too much is queued: what brings more work waits, says so, and goes on by itself with nothing lost.
+func TestBackpressure(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.MonthWorld(t, "01", "02", "03")
+	w.Secret("ORDERS", "hunter22", dispatchertest.BoundTo("shop/orders"))
+	w.Serve(dispatchertest.HookDAG)
+	w.Serve(dispatchertest.Mail)
+	first := time.Now()
+	look := func(after time.Duration) pressure.Pressure {
+		t.Helper()
+		_, err := w.D.Pressure.Review(t.Context(), first.Add(after))
+		require.NoError(t, err)
+		p, err := w.D.Pressure.Pressure(t.Context(), authz.Caller{OrgID: w.Caller.OrgID, Role: authz.RoleReader})
+		require.NoError(t, err)
+		return p
+	}
+	deliver := func(id string) error {
+		t.Helper()
+		_, err := w.D.Sources.AcceptHook(t.Context(), dispatchertest.Signed("hunter22", id, time.Now(), `{"order": 1}`),
+			time.Now())
+		return err
+	}
+	w.D = w.Dispatcher("one", func(c *service.Config) { c.Thresholds = pressure.Thresholds{MaxQueued: 4, RefuseAt: 8} })
+	w.D.Stepped = true
+	require.Nil(t, look(0).Since)
+	to := dispatchertest.Payload(map[string]string{"to": "a"})
+	for range 5 {
+		w.Enqueue("send", dispatcher.EnqueueItem{Payload: to})
+	}
+	require.Nil(t, look(time.Millisecond).Since, "it is measured once a second")
+	p := look(2 * time.Second)
+	require.NotNil(t, p.Since)
+	require.Equal(t, int64(5), p.Queued)
+
+	// Sources, a backfill and a build wait.
+	w.Probe.Put("raw", "2024-01-04", "04")
+	w.Poll()
+	b := w.Backfill(control.BackfillRequest{Job: "made", From: "2024-01-01", To: "2024-01-03", Existing: "all",
+		Propagate: "none"})
+	_, err := w.D.Control.AdvanceBackfills(t.Context(), time.Now())
+	require.NoError(t, err)
+	changed := w.Deploy(dispatchertest.Edit(dispatchertest.January, "config: { tag: m }", "config: { tag: changed }"))
+	w.Advance()
+	require.Equal(t, 5, w.Count(`SELECT FROM ready`), "nothing was added")
+	require.Contains(t, dispatchertest.CodesIn(w.WhyJob("letters", "raw").Reasons), "backpressure")
+	require.Contains(t, dispatchertest.CodesIn(w.WhyNot("letters_made", "2024-01-04").Reasons),
+		"waits_for_inputs/input_missing/backpressure")
+	why, err := w.D.Why.DatasetWhy(t.Context(), w.Caller, "letters_made", time.Now())
+	require.NoError(t, err)
+	require.Contains(t, dispatchertest.CodesIn(why.Reasons), "gate/backpressure")
+	require.Equal(t, 1.0, w.FiguresOf(w.D)["backpressure{}"])
+
+	// What is handed over is taken as long as there is room, and then refused with the time to come again.
+	for i := range 3 {
+		require.NoError(t, deliver(fmt.Sprint("m", i)))
+	}
+	look(4 * time.Second)
+	refused := deliver("late")
+	require.True(t, fault.Is(refused, fault.Unavailable), "%v", refused)
+	require.Equal(t, "30", rest.ProblemOf(refused).GetHeaders().Get("Retry-After"))
+	_, err = w.D.Enqueue(t.Context(), w.Caller, "mail", "send", []dispatcher.EnqueueItem{{Payload: to}})
+	require.True(t, fault.Is(err, fault.Unavailable), "%v", err)
+
+	// It lasts until half of it is done.
+	one, err := w.D.Claim(t.Context(), w.D.InProcessRuntimes(), "one", 5, time.Now())
+	require.NoError(t, err)
+	require.Len(t, one, 5)
+	for _, c := range one {
+		dispatchertest.Execute(t.Context(), w.D, c)
+	}
+	require.NotNil(t, look(6*time.Second).Since, "three are left of the four that may be: more than half")
+	w.Work()
+	require.Nil(t, look(8*time.Second).Since)
+	require.NotContains(t, dispatchertest.CodesIn(w.WhyJob("letters", "raw").Reasons), "backpressure")
+	require.NoError(t, deliver("late"))
+	w.Settle()
+	w.Follow(b)
+	status, reason := w.Status(changed.Version.ID)
+	require.Equal(t, registry.Active, status, reason)
+	require.Len(t, w.Read("letters_made"), 4, "the source was read once there was room")
+}
+
+// The next in line of a runtime that nobody serves has waited for ever, and no producer is to blame.
+func TestTheAgeOfWhatIsNext(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Serve(dispatchertest.Mail)
+	w.D = w.Dispatcher("one", func(c *service.Config) { c.Thresholds = pressure.Thresholds{MaxAge: time.Minute} })
+	priority := 3
+	w.Enqueue("send", dispatcher.EnqueueItem{Payload: dispatchertest.Payload(map[string]string{"to": "a"}),
+		Priority: &priority})
+	age := func(at time.Time) time.Duration {
+		t.Helper()
+		longest, err := w.D.Pressure.WaitOfNext(t.Context(), at)
+		require.NoError(t, err)
+		return longest
+	}
+	require.Less(t, age(dispatchertest.Later(0)), 10*time.Second)
+	w.Exec(`UPDATE workers SET last_heartbeat = now() + interval '1 hour'`)
+	require.InDelta(t, 120, age(dispatchertest.Later(2*time.Minute)).Seconds(), 10)
+	_, err := w.D.Pressure.Review(t.Context(), dispatchertest.Later(2*time.Minute))
+	require.NoError(t, err)
+	require.True(t, w.D.Pressure.High())
+	w.Exec(`UPDATE workers SET last_heartbeat = now() + interval '1 hour', runtimes = '{elsewhere}'`)
+	require.Zero(t, age(dispatchertest.Later(2*time.Minute)))
+}

@@ -1,0 +1,336 @@
+package sources
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/dispatcher/tasks"
+	"github.com/dagctl/dagctl/dispatcher/wakeup"
+	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/pg"
+	"github.com/dagctl/dagctl/operators"
+	"github.com/dagctl/dagctl/registry"
+	"github.com/dagctl/dagctl/registry/deploy"
+)
+
+// dueSource is a source of an active version whose time has come.
+type dueSource struct {
+	Org     uuid.UUID
+	DAG     string
+	Name    string
+	FireAt  time.Time
+	job     *registry.Job // the active one
+	nextDue *time.Time    // nil: no clock fires it again
+	failed  error
+
+	enumerated bool // its operator was asked for the units to read
+}
+
+// Fire fires the sources that are due, each once across all dispatchers: one transaction locks its row, sets its next
+// time and, for cron, makes its task.
+func (src *Sources) Fire(ctx context.Context, now time.Time) (more bool, err error) {
+	if src.pressure.High() {
+		return false, nil // they stay due
+	}
+	due, err := src.takeDue(ctx, now)
+	if err != nil {
+		return false, err
+	}
+
+	var failed []error
+	for _, s := range due {
+		if s.failed == nil {
+			if op, ok := src.Enumerator(s.job); ok {
+				s.enumerated = true
+				_, s.failed = src.Enumerate(ctx, s.job, op, true, now)
+			}
+		}
+		failed = append(failed, src.noteSource(ctx, s))
+		more = more || s.nextDue != nil && !s.nextDue.After(now) // it is still catching up
+	}
+
+	if len(due) > 0 {
+		src.wake.Send(wakeup.Claim)
+	}
+	return more, errors.Join(failed...)
+}
+
+// takeDue moves due sources on to their next time. A source that makes one task each time it fires makes it here. A
+// source that enumerates does so afterwards, outside the transaction; if that is lost, the next enumeration finds the
+// same units.
+func (src *Sources) takeDue(ctx context.Context, now time.Time) ([]dueSource, error) {
+	var due []dueSource
+	err := pg.InTx(ctx, src.pool, func(ctx context.Context, tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, `
+			SELECT org_id, dag_name, job_name, next_fire_at FROM sources
+			WHERE next_fire_at <= $1 AND state <> 'Draining' AND `+tasks.NotPaused+`
+			ORDER BY next_fire_at LIMIT 100 FOR UPDATE SKIP LOCKED`, now)
+		if err != nil {
+			return err
+		}
+		due, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (s dueSource, err error) {
+			return s, row.Scan(&s.Org, &s.DAG, &s.Name, &s.FireAt)
+		})
+		if err != nil {
+			return err
+		}
+
+		for i := range due {
+			// Each source has a savepoint: one that cannot be fired holds up no other, and is tried again later.
+			s := &due[i]
+			s.failed = pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) error { return src.fireOne(ctx, tx, s, now) })
+			if s.failed == nil {
+				continue
+			}
+			if err := setNextFire(ctx, tx, s.Org, s.DAG, s.Name, now.Add(fireAgain)); err != nil {
+				return errors.Join(s.failed, err)
+			}
+		}
+		return nil
+	})
+	return due, err
+}
+
+// setNextFire sets when a source fires next.
+func setNextFire(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName, name string, at time.Time) error {
+	_, err := tx.Exec(ctx, `
+		UPDATE sources SET next_fire_at = $4 WHERE org_id = $1 AND dag_name = $2 AND job_name = $3`,
+		org, dagName, name, at)
+	return err
+}
+
+const (
+	// fireAgain is how long a source that could not be fired waits.
+	fireAgain = time.Minute
+	// readingFor is how long a source counts as being read without a word of its end: its process may be gone.
+	readingFor = time.Minute
+)
+
+// fireOne moves a source on to its next time and, unless it enumerates, makes its task.
+func (src *Sources) fireOne(ctx context.Context, tx pgx.Tx, s *dueSource, now time.Time) error {
+	job, err := src.registry.ActiveJob(ctx, tx, s.Org, s.DAG, s.Name)
+	if err != nil {
+		return err
+	}
+	s.job = job
+	if s.nextDue, err = nextFire(job.Def.Source, s.FireAt, now); err != nil {
+		return err
+	}
+
+	_, enumerated := src.Enumerator(job)
+	var readingUntil *time.Time
+	if enumerated {
+		until := now.Add(readingFor)
+		readingUntil = &until
+	}
+	if _, err := tx.Exec(ctx, `
+		UPDATE sources SET next_fire_at = $4, last_fire_at = $5, state = 'Running', reading_until = $6, error = NULL,
+			updated_at = $5
+		WHERE org_id = $1 AND dag_name = $2 AND job_name = $3`,
+		s.Org, s.DAG, s.Name, s.nextDue, now, readingUntil); err != nil || enumerated {
+		return err
+	}
+
+	if err := tasks.LockOrigins(ctx, tx, []uuid.UUID{job.Origin}); err != nil {
+		return err
+	}
+	_, err = src.tasks.Create(ctx, tx, tasks.Creation{Wanted: []tasks.Request{firedTask(job, s.FireAt)}}, now)
+	return err
+}
+
+// firedTask returns the one task of a source that cannot enumerate. It makes the partition of that instant or, on a
+// schedule, the last window that was complete then. The instant is its dedupe key, so that it is made once.
+func firedTask(job *registry.Job, at time.Time) tasks.Request {
+	key := dag.WholeKey
+	if job.Def.PartitionBy.Kind == dag.ByTime {
+		if job.Def.Source.Kind == "cron" {
+			key = job.Def.PartitionBy.LastComplete(at)
+		} else {
+			key = job.Def.PartitionBy.KeyAt(at)
+		}
+	}
+	payload, _ := json.Marshal(map[string]string{"scheduled_at": at.UTC().Format(time.RFC3339)})
+	return tasks.Request{Job: job, Kind: tasks.KindSource, Slot: key, Partition: key, Payload: payload,
+		Dedupe: "fire:" + at.UTC().Format(time.RFC3339Nano)}
+}
+
+// noteSource records that a source has been read, or why it could not be fired or enumerated.
+func (src *Sources) noteSource(ctx context.Context, s dueSource) error {
+	if s.failed == nil && !s.enumerated {
+		return nil
+	}
+	text := ""
+	if s.failed != nil {
+		text = s.failed.Error()
+	}
+
+	_, err := src.pool.Exec(ctx, `
+		UPDATE sources SET error = NULLIF($4, ''), reading_until = NULL
+		WHERE org_id = $1 AND dag_name = $2 AND job_name = $3`, s.Org, s.DAG, s.Name, text)
+	if s.failed == nil {
+		return err
+	}
+	return errors.Join(fmt.Errorf("source %s/%s: %w", s.DAG, s.Name, s.failed), err)
+}
+
+// Enumerator returns the operator of a job if it can list the units that there are to read.
+func (src *Sources) Enumerator(job *registry.Job) (operators.Enumerator, bool) {
+	op, ok := src.operators.Get(job.Def.Operator)
+	if !ok {
+		return nil, false
+	}
+	e, ok := op.(operators.Enumerator)
+	return e, ok
+}
+
+// Enumerate lists the units that there are to read, and makes a task for each one that its partition was not yet made
+// from. It returns the number of units.
+func (src *Sources) Enumerate(
+	ctx context.Context, job *registry.Job, op operators.Enumerator, live bool, now time.Time,
+) (units int, err error) {
+	generation := job.Outputs[0].Generation.Version
+	known, revisions := map[string]string{}, map[string]int64{}
+	err = pg.InTx(ctx, src.pool, func(ctx context.Context, tx pgx.Tx) error {
+		known, revisions, err = registry.SourceVersions(ctx, tx, generation)
+		return err
+	})
+	if err != nil {
+		return 0, err
+	}
+
+	found, err := op.Enumerate(ctx, operators.Enumeration{Config: job.Def.Config, PartitionBy: job.Def.PartitionBy,
+		Roots: src.roots(job.OrgSlug, job.DAG), Known: known, Now: now})
+	if err != nil {
+		return 0, fmt.Errorf("enumerate: %w", err)
+	}
+
+	var wanted []tasks.Request
+	for _, u := range found {
+		if u.Version != "" && known[u.Partition] == u.Version {
+			continue
+		}
+		t := tasks.Request{Job: job, Kind: tasks.KindSource, Slot: u.Partition, Partition: u.Partition,
+			Payload: u.Payload}
+		if u.Version != "" {
+			// The dedupe key names the revision to be replaced: content that comes back is read again.
+			t.Dedupe = fmt.Sprintf("source:%s@%s#%d", u.Partition, u.Version, revisions[u.Partition])
+		}
+		if !live {
+			t.Kind, t.Class = tasks.KindBuild, tasks.ClassBuild
+		}
+		wanted = append(wanted, t)
+	}
+
+	err = pg.InTx(ctx, src.pool, func(ctx context.Context, tx pgx.Tx) error {
+		if err := tasks.LockOrigins(ctx, tx, []uuid.UUID{job.Origin}); err != nil {
+			return err
+		}
+		if _, err := src.tasks.Create(ctx, tx, tasks.Creation{Wanted: wanted}, now); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, `
+			INSERT INTO enumerations (job_id, org_id, enumerated_at, units) VALUES ($1, $2, $3, $4)
+			ON CONFLICT (job_id) DO UPDATE
+			SET enumerated_at = EXCLUDED.enumerated_at, units = EXCLUDED.units, error = NULL`,
+			job.ID, job.OrgID, now, len(found))
+		return err
+	})
+	return len(found), err
+}
+
+// Sync makes the rows of a DAG's sources those of its new version, in the transaction of the cutover. A source that
+// existed before keeps its time. After a rollback, sources that poll look at once for data that came while the other
+// version was active.
+func (src *Sources) Sync(
+	ctx context.Context, tx pgx.Tx, b registry.Build, jobs []*registry.Job, reason string, now time.Time,
+) error {
+	before, err := fireTimes(ctx, tx, b)
+	if err != nil {
+		return err
+	}
+
+	names, nexts, paths, steady := []string{}, []*time.Time{}, []*string{}, []bool{}
+	for _, job := range jobs {
+		if job.Def.Source == nil {
+			continue
+		}
+		next, err := src.firstFire(job, now)
+		if err != nil {
+			return err
+		}
+		if reason == deploy.ByRollback && job.Def.Source.Kind == "poll" {
+			next = &now
+		}
+		if next, err = resumeAt(job.Def.Source, before[job.Name], next); err != nil {
+			return err
+		}
+		names, nexts = append(names, job.Name), append(nexts, next)
+		paths = append(paths, tasks.Optional(job.Def.Source.Path))
+		steady = append(steady, job.Def.Source.Kind == dag.SourceAlwaysOn)
+	}
+
+	// Two jobs may swap their paths, which are unique.
+	if _, err := tx.Exec(ctx, `
+		UPDATE sources SET hook_path = NULL WHERE org_id = $1 AND dag_name = $2 AND hook_path IS NOT NULL`,
+		b.OrgID, b.DAG); err != nil {
+		return fmt.Errorf("sources of %s: %w", b.DAG, err)
+	}
+	_, err = tx.Exec(ctx, `
+		INSERT INTO sources (org_id, dag_name, job_name, state, next_fire_at, hook_path, updated_at, always_on)
+		SELECT $1, $2, w.name, 'Pending', w.next, w.path, $6, w.steady
+		FROM unnest($3::text[], $4::timestamptz[], $5::text[], $7::boolean[]) AS w(name, next, path, steady)
+		ON CONFLICT (org_id, dag_name, job_name) DO UPDATE
+		SET next_fire_at = EXCLUDED.next_fire_at, hook_path = EXCLUDED.hook_path, updated_at = $6,
+			always_on = EXCLUDED.always_on`,
+		b.OrgID, b.DAG, names, nexts, paths, now, steady)
+	if taken := new(pgconn.PgError); errors.As(err, &taken) && taken.ConstraintName == "idx_sources_hook" {
+		return fault.New(fault.Conflict, "a webhook of %s has the path of another DAG's by now", b.DAG).
+			WithHint("give one of them another path")
+	}
+	if err != nil {
+		return fmt.Errorf("sources of %s: %w", b.DAG, err)
+	}
+
+	if _, err = tx.Exec(ctx, `
+		DELETE FROM sources WHERE org_id = $1 AND dag_name = $2 AND job_name <> ALL($3)`,
+		b.OrgID, b.DAG, names); err != nil {
+		return err
+	}
+	return drainChanged(ctx, tx, b, jobs, now)
+}
+
+// fireTimes locks a DAG's sources and returns when each fires next, by job name.
+func fireTimes(ctx context.Context, tx pgx.Tx, b registry.Build) (map[string]*time.Time, error) {
+	rows, err := tx.Query(ctx, `
+		SELECT job_name, next_fire_at FROM sources
+		WHERE org_id = $1 AND dag_name = $2 ORDER BY job_name FOR UPDATE`, b.OrgID, b.DAG)
+	if err != nil {
+		return nil, fmt.Errorf("sources of %s: %w", b.DAG, err)
+	}
+	times := map[string]*time.Time{}
+	var name string
+	var at *time.Time
+	_, err = pgx.ForEachRow(rows, []any{&name, &at}, func() error { times[name] = at; return nil })
+	return times, err
+}
+
+// firstFire returns when a source that just became active fires for the first time; nil: no clock fires it. With
+// on_deploy that is at once, unless the build has already read everything.
+func (src *Sources) firstFire(job *registry.Job, now time.Time) (*time.Time, error) {
+	_, enumerable := src.Enumerator(job)
+	if job.Def.Source.Kind == dag.SourceAlwaysOn {
+		return nil, nil // Supervise starts it
+	}
+	if job.Def.Source.OnDeploy && (!enumerable || src.registry.ForwardOnly(job)) && job.Def.Source.Kind != "manual" {
+		return &now, nil
+	}
+	return nextFire(job.Def.Source, now, now)
+}

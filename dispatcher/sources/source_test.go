@@ -1,0 +1,283 @@
+package sources_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/dagctl/dagctl/dispatcher/builds"
+	"github.com/dagctl/dagctl/dispatcher/dispatchertest"
+	"github.com/dagctl/dagctl/operators"
+	"github.com/dagctl/dagctl/registry"
+)
+
+func TestFilesFlow(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Drop("2024-01-01.csv", "n\n1\n2\n")
+	w.Drop("2024-01-02.csv", "n\n10\n")
+	w.Serve(dispatchertest.Landed)
+	require.Equal(t, map[string][]string{"2024-01-01": {"3"}, "2024-01-02": {"10"}}, w.Read("landed_sums"))
+	runs := map[string]int{"raw": 2, "sums": 2}
+	expect := func(what, day, sum string, raw, sums int) {
+		t.Helper()
+		w.Poll()
+		w.Settle()
+		runs["raw"], runs["sums"] = runs["raw"]+raw, runs["sums"]+sums
+		require.Equal(t, []string{sum}, w.Read("landed_sums")[day], what)
+		require.Equal(t, runs["raw"], w.Attempts("raw"), what)
+		require.Equal(t, runs["sums"], w.Attempts("sums"), what)
+	}
+	w.Drop("2024-01-03.csv", "n\n5\n")
+	expect("a new file", "2024-01-03", "5", 1, 1)
+	expect("nothing new", "2024-01-03", "5", 0, 0)
+	w.Drop("2024-01-03.csv", "n\n5\n")
+	expect("written again, with the same content", "2024-01-03", "5", 0, 0)
+	w.Drop("2024-01-01.csv", "n\n7\n")
+	expect("a changed file", "2024-01-01", "7", 1, 1)
+	w.Drop("2024-01-01.csv", "n\n1\n2\n")
+	expect("changed back", "2024-01-01", "3", 1, 1)
+	w.Drop("2024-01-01.csv", "n\n7\n")
+	expect("and once more", "2024-01-01", "7", 1, 1)
+	require.Equal(t, map[string]int64{"2024-01-01": 4, "2024-01-02": 1, "2024-01-03": 1}, w.Published("sums"))
+}
+
+func TestAFileThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Drop("2024-01-01.csv", "n\n1\n")
+	w.Serve(dispatchertest.Landed)
+	w.Drop("2024-01-02.csv", "n\nnot a number\n")
+	w.Poll()
+	for range 5 {
+		w.Settle()
+		w.Promote(dispatchertest.Later(time.Hour))
+	}
+	require.Equal(t, []string{"2024-01-01 Completed", "2024-01-02 Failed error"}, w.Tasks("raw"))
+	require.Equal(t, 1, w.Count(`SELECT FROM waiting WHERE reason = 'dead'`))
+	w.Poll()
+	w.Settle()
+	require.Len(t, w.Tasks("raw"), 2, "the same file is not tried for ever")
+
+	w.Drop("2024-01-02.csv", "n\n4\n")
+	w.Poll()
+	w.Settle()
+	require.Equal(t, []string{"2024-01-01 Completed", "2024-01-02 Canceled merged", "2024-01-02 Completed"},
+		w.Tasks("raw"))
+	require.Equal(t, map[string][]string{"2024-01-01": {"1"}, "2024-01-02": {"4"}}, w.Read("landed_sums"))
+	require.Zero(t, w.Count(`SELECT FROM waiting`))
+}
+
+// A content that failed, was replaced by another that failed, and came back is tried again: its task had only given
+// way.
+func TestContentThatComesBackAfterFailures(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.PairWorld(t)
+	for _, content := range []string{"bad 1", "bad 2"} {
+		w.Probe.Put("raw", dispatchertest.FirstDay, content)
+		w.Poll()
+		for range 4 {
+			w.Settle()
+			w.Promote(dispatchertest.Later(time.Hour))
+		}
+	}
+	require.Equal(t, []string{dispatchertest.FirstDay + " Completed", dispatchertest.FirstDay + " Canceled merged",
+		dispatchertest.FirstDay + " Failed error"}, w.Tasks("raw"))
+	w.Probe.Put("raw", dispatchertest.FirstDay, "bad 1")
+	w.Poll()
+	require.Equal(t, []string{dispatchertest.FirstDay + " Completed", dispatchertest.FirstDay + " Queued",
+		dispatchertest.FirstDay + " Canceled merged"}, w.Tasks("raw"))
+	w.Check()
+}
+
+// What is read while it changes is told by what was read, not by what was found.
+func TestAFileThatChangesBetweenFindingAndReading(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Drop("2024-01-01.csv", "n\n1\n")
+	w.Serve(dispatchertest.Landed)
+	w.Drop("2024-01-01.csv", "n\n2\n")
+	w.Poll()
+	w.Drop("2024-01-01.csv", "n\n3\n")
+	w.Settle()
+	require.Equal(t, []string{"3"}, w.Read("landed_sums")["2024-01-01"])
+	w.Poll()
+	w.Settle()
+	require.Equal(t, []string{"3"}, w.Read("landed_sums")["2024-01-01"])
+	require.Equal(t, 2, w.Attempts("raw"))
+}
+
+func TestABuildWhoseSourceCannotBeRead(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.Put("raw", dispatchertest.FirstDay, "a")
+	w.Probe.Fail("raw", errors.New("unplugged"))
+	deployed := w.Deploy(dispatchertest.Pair)
+	w.Advance()
+	status, _ := w.Status(deployed.Version.ID)
+	require.Equal(t, registry.Building, status, "it may be there in a moment")
+	w.Probe.Fail("raw", nil)
+	w.Settle()
+	require.Equal(t, []string{"m(a)"}, w.Read("pair_made")[dispatchertest.FirstDay])
+
+	for name, c := range map[string]struct {
+		err error
+		at  time.Duration
+	}{"for long": {errors.New("unplugged"), 2 * builds.EnumerateFor},
+		"for good": {operators.Permanent(errors.New("unplugged")), 0}} {
+		t.Run(name, func(t *testing.T) {
+			w.Probe.Fail("raw", c.err)
+			deployed := w.Deploy(dispatchertest.Edit(dispatchertest.Pair, "list: raw",
+				fmt.Sprintf("list: raw, note: %q", name)))
+			_, err := w.D.Builds.AdvanceBuilds(t.Context(), dispatchertest.Later(c.at))
+			require.NoError(t, err)
+			status, reason := w.Status(deployed.Version.ID)
+			require.Equal(t, registry.Failed, status)
+			require.Equal(t, "source raw: enumerate: unplugged", reason)
+			require.Equal(t, []string{"m(a)"}, w.Read("pair_made")[dispatchertest.FirstDay])
+			require.Zero(t, w.Count(`SELECT FROM ready`))
+			w.Probe.Fail("raw", nil)
+			w.Settle()
+			w.Serve(dispatchertest.Edit(dispatchertest.Pair, "list: raw", fmt.Sprintf("list: raw, note: %q", name)))
+		})
+	}
+}
+
+const scheduled = `
+name: scheduled
+jobs:
+  - name: tick
+    operator: hook
+    source: { kind: cron, schedule: "0 6 * * *", timezone: America/New_York }
+    partition_by: { time: day, timezone: America/New_York }
+    config: { tag: t }
+  - name: after
+    operator: hook
+    inputs: [{ from: { job: tick } }]
+    execution_strategy: PerPartition
+    config: { tag: a }
+publish:
+  ticks: { from: { job: after } }
+`
+
+func TestAScheduleFiresOnceOverAllDispatchers(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Serve(scheduled)
+	require.Empty(t, w.Tasks("tick"), "a schedule waits for its time")
+	at := instant(t, "2027-11-07T11:00:00Z") // 06:00, on the day the clocks were set back
+	w.Exec(`UPDATE sources SET next_fire_at = $1`, at)
+	g, ctx := errgroup.WithContext(t.Context())
+	for i := range 4 {
+		d := w.Dispatcher(fmt.Sprint("process", i))
+		g.Go(func() error {
+			_, err := d.Sources.Fire(ctx, at.Add(time.Second))
+			return err
+		})
+	}
+	require.NoError(t, g.Wait())
+	require.Equal(t, []string{"2027-11-06 Queued"}, w.Tasks("tick"), "the last day that was over then")
+	var next time.Time
+	w.Row(`SELECT next_fire_at FROM sources`)(&next)
+	require.Equal(t, instant(t, "2027-11-08T11:00:00Z"), next.UTC())
+	w.Exec(`UPDATE sources SET next_fire_at = $1`, at) // a clock that was set back, a row that was restored
+	_, err := w.D.Sources.Fire(t.Context(), at.Add(time.Second))
+	require.NoError(t, err)
+	require.Len(t, w.Tasks("tick"), 1, "an instant fires once")
+	w.Settle()
+	require.Equal(t, map[string][]string{"2027-11-06": {"a(t())"}}, w.Read("ticks"))
+}
+
+// What a schedule missed is caught up on without waiting between the windows, or passed over, as it says.
+func TestAScheduleThatMissedWindows(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		yaml string
+		want []string
+	}{
+		"passed over": {scheduled, []string{"2026-10-31 Queued"}},
+		"caught up": {dispatchertest.Edit(scheduled, "timezone: America/New_York }\n    partition_by",
+			"timezone: America/New_York, catchup: true }\n    partition_by"), []string{"2026-10-31 Queued",
+			"2026-11-01 Queued", "2026-11-02 Queued"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := dispatchertest.NewWorld(t)
+			w.Serve(c.yaml)
+			w.Exec(`UPDATE sources SET next_fire_at = $1`, instant(t, "2026-11-01T11:00:00Z"))
+			for more := true; more; {
+				var err error
+				more, err = w.D.Sources.Fire(t.Context(), instant(t, "2026-11-03T12:00:00Z"))
+				require.NoError(t, err)
+			}
+			require.Equal(t, c.want, w.Tasks("tick"))
+			w.Check()
+		})
+	}
+}
+
+// A changed schedule is followed from the cutover on: the old one does not fire once more.
+func TestAChangedSchedule(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Serve(dispatchertest.Edit(scheduled, `"0 6 * * *"`, `"*/5 * * * *"`))
+	var before, after time.Time
+	w.Row(`SELECT next_fire_at FROM sources`)(&before)
+	w.Serve(dispatchertest.Edit(scheduled, `"0 6 * * *"`, `"*/5 * * * *"`, "{ tag: a }", "{ tag: b }"))
+	w.Row(`SELECT next_fire_at FROM sources`)(&after)
+	require.Equal(t, before, after, "an edit elsewhere leaves it alone")
+	w.Serve(dispatchertest.Edit(scheduled, `"0 6 * * *"`, `"0 0 1 1 *"`))
+	w.Row(`SELECT next_fire_at FROM sources`)(&after)
+	require.Equal(t, time.January, after.Month())
+	require.Equal(t, 5, after.UTC().Hour())
+	w.Serve(dispatchertest.Edit(scheduled, "source: { kind: cron, schedule: \"0 6 * * *\", timezone: America/New_York }", "source: { kind: manual }"))
+	require.Zero(t, w.Count(`SELECT FROM sources WHERE next_fire_at IS NOT NULL`))
+}
+
+// One source that cannot be fired holds up no other.
+func TestAPoisonedSource(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Serve(scheduled)
+	w.Exec(`UPDATE sources SET next_fire_at = now() - interval '1 second'`)
+	w.Exec(`INSERT INTO sources (org_id, dag_name, job_name, next_fire_at)
+		SELECT org_id, 'gone', 'gone', now() - interval '1 hour' FROM sources`)
+	_, err := w.D.Sources.Fire(t.Context(), dispatchertest.Later(0))
+	require.ErrorContains(t, err, "gone/gone")
+	require.Len(t, w.Tasks("tick"), 1)
+	var reason string
+	w.Row(`SELECT error FROM sources WHERE dag_name = 'gone' AND next_fire_at > now()`)(&reason)
+	require.Contains(t, reason, "there is no job gone/gone")
+}
+
+func TestAPollOfWhatCannotBeEnumerated(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Serve(dispatchertest.Edit(scheduled, `kind: cron, schedule: "0 6 * * *", timezone: America/New_York`,
+		"kind: poll, every: 1h"))
+	today := time.Now().In(must(time.LoadLocation("America/New_York"))).Format(time.DateOnly)
+	require.Contains(t, w.Read("ticks"), today, "it fires at deploy, for the day there is")
+	w.Poll()
+	w.Settle()
+	require.Equal(t, 2, w.Attempts("tick"))
+	require.Equal(t, int64(2), w.Published("after")[today])
+}
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
+// instant reads a time as people write it.
+func instant(t *testing.T, s string) time.Time {
+	t.Helper()
+	at, err := time.Parse(time.RFC3339, s)
+	require.NoError(t, err)
+	return at
+}

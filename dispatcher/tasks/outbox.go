@@ -1,0 +1,74 @@
+package tasks
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// OutboxRow announces a change that was committed together with it and whose consequences are still to be drawn.
+type OutboxRow struct {
+	ID       int64
+	OrgID    uuid.UUID
+	Payload  []byte
+	Attempts int
+}
+
+// TakeOutbox locks a batch of pending rows; other drainers pass over them. It relies on idx_outbox_pending.
+func TakeOutbox(ctx context.Context, tx pgx.Tx, kind string, limit int, now time.Time) ([]OutboxRow, error) {
+	rows, err := tx.Query(ctx, `
+		SELECT id, org_id, payload, attempts FROM outbox
+		WHERE status = 'Pending' AND available_at <= $2 AND kind = $1
+		ORDER BY available_at, id LIMIT $3
+		FOR UPDATE SKIP LOCKED`, kind, now, limit)
+	if err != nil {
+		return nil, fmt.Errorf("take outbox rows: %w", err)
+	}
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[OutboxRow])
+}
+
+// TakeOutboxRow locks one row and reports whether it is still pending and no other drainer holds it.
+func TakeOutboxRow(ctx context.Context, tx pgx.Tx, id int64) (bool, error) {
+	tag, err := tx.Exec(ctx, `SELECT FROM outbox WHERE id = $1 AND status = 'Pending' FOR UPDATE SKIP LOCKED`, id)
+	return tag.RowsAffected() == 1, err
+}
+
+// DeleteOutbox removes rows whose consequences are drawn.
+func DeleteOutbox(ctx context.Context, tx pgx.Tx, rows []OutboxRow) error {
+	_, err := tx.Exec(ctx, `DELETE FROM outbox WHERE id = ANY($1)`, OutboxIDs(rows))
+	return err
+}
+
+// OutboxIDs returns the ids of rows.
+func OutboxIDs(rows []OutboxRow) []int64 {
+	ids := make([]int64, len(rows))
+	for i, r := range rows {
+		ids[i] = r.ID
+	}
+	return ids
+}
+
+// OutboxTries is how often an outbox row is tried before it is left for people to see. Between tries it backs off: 1 s,
+// doubling up to 5 min.
+const OutboxTries = 20
+
+// Postpone schedules rows for another try later and records why they failed. Without rows it returns the cause.
+func (st *Store) Postpone(ctx context.Context, rows []OutboxRow, cause error, now time.Time) error {
+	if len(rows) == 0 {
+		return cause
+	}
+	_, err := st.pool.Exec(ctx, `
+		UPDATE outbox SET attempts = attempts + 1, last_error = $2,
+			available_at = $3::timestamptz + least(300, power(2, attempts)) * interval '1 second',
+			status = CASE WHEN attempts + 1 >= $4 THEN 'Failed' ELSE 'Pending' END
+		WHERE id = ANY($1) AND status = 'Pending'`, OutboxIDs(rows), cause.Error(), now, OutboxTries)
+	if err != nil {
+		return fmt.Errorf("postpone outbox rows after %w: %v", cause, err)
+	}
+	st.metrics.Postponed.Add(float64(len(rows)))
+	st.log.Error("outbox row postponed", "rows", OutboxIDs(rows), "error", cause)
+	return nil
+}

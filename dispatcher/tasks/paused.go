@@ -1,0 +1,63 @@
+package tasks
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// Pause is a pause that somebody set on an org, a DAG or a job.
+type Pause struct {
+	DAG    string    `json:"dag,omitempty" doc:"Absent: the whole org"`
+	Job    string    `json:"job,omitempty" doc:"Absent: the whole DAG"`
+	Actor  string    `json:"actor"`
+	Reason string    `json:"reason,omitempty"`
+	At     time.Time `json:"at"`
+}
+
+// covers reports whether the pause applies to a job.
+func (p Pause) covers(dagName, job string) bool {
+	return p.DAG == "" || p.DAG == dagName && (p.Job == "" || p.Job == job)
+}
+
+// What names what is paused, for people and as the blocker of the tasks that wait.
+func (p Pause) What() string {
+	switch {
+	case p.DAG == "":
+		return "the org"
+	case p.Job == "":
+		return p.DAG
+	}
+	return p.DAG + "/" + p.Job
+}
+
+// WidestPause returns the widest pause that applies to a job, or nil. The pauses are in the order of PausesOf.
+func WidestPause(pauses []Pause, dagName, job string) *Pause {
+	for i, p := range pauses {
+		if p.covers(dagName, job) {
+			return &pauses[i]
+		}
+	}
+	return nil
+}
+
+// PausesOf lists an org's pauses: that of the org first, then those of DAGs, then those of jobs.
+func PausesOf(ctx context.Context, tx pgx.Tx, org uuid.UUID) ([]Pause, error) {
+	rows, err := tx.Query(ctx, `SELECT dag_name, job_name, actor, coalesce(reason, ''), at FROM pauses WHERE org_id = $1
+		ORDER BY dag_name <> '', job_name <> '', dag_name, job_name`, org)
+	if err != nil {
+		return nil, fmt.Errorf("list pauses: %w", err)
+	}
+	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Pause])
+	if err != nil {
+		return nil, fmt.Errorf("list pauses: %w", err)
+	}
+	return append([]Pause{}, found...), nil
+}
+
+// NotPaused is the SQL condition on sources that no pause applies.
+const NotPaused = `NOT EXISTS (SELECT FROM pauses p WHERE p.org_id = sources.org_id
+	AND (p.dag_name = '' OR p.dag_name = sources.dag_name AND p.job_name IN ('', sources.job_name)))`

@@ -1,0 +1,91 @@
+package upkeep
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/dispatcher/tasks"
+	"github.com/dagctl/dagctl/dispatcher/wakeup"
+	"github.com/dagctl/dagctl/internal/pg"
+	"github.com/dagctl/dagctl/registry/deploy"
+)
+
+// PlanDeletion returns what deleting a DAG would remove, and who reads that.
+func (u *Upkeep) PlanDeletion(
+	ctx context.Context, caller authz.Caller, dagName string, now time.Time,
+) (plan deploy.Deletion, err error) {
+	err = pg.InOrgTx(ctx, u.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+		plan, err = planDeletion(ctx, tx, caller, dagName, now)
+		return err
+	})
+	if err != nil {
+		return plan, fmt.Errorf("delete %s: %w", dagName, err)
+	}
+	return plan, nil
+}
+
+func planDeletion(
+	ctx context.Context, tx pgx.Tx, caller authz.Caller, dagName string, now time.Time,
+) (deploy.Deletion, error) {
+	plan, err := deploy.PlanDeletion(ctx, tx, caller.OrgID, dagName, now)
+	if err != nil {
+		return plan, err
+	}
+	origins, err := deploy.OriginsOf(ctx, tx, caller.OrgID, dagName)
+	if err != nil {
+		return plan, err
+	}
+
+	err = tx.QueryRow(ctx, `
+		SELECT (SELECT count(*) FROM ready WHERE job_id = ANY($1))
+		     + (SELECT count(*) FROM leases WHERE job_id = ANY($1))
+		     + (SELECT count(*) FROM waiting WHERE job_id = ANY($1))`, origins).Scan(&plan.OpenTasks)
+	return plan, err
+}
+
+// DeleteDAG takes a DAG out of service with its datasets, sources and timers, and cancels its open tasks. It refuses
+// while another DAG reads one of the datasets.
+func (u *Upkeep) DeleteDAG(
+	ctx context.Context, caller authz.Caller, dagName string, now time.Time,
+) (deleted deploy.Deletion, err error) {
+	err = pg.InOrgTx(ctx, u.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+		if err := tasks.LockDAGBriefly(ctx, tx, caller.OrgID, dagName); err != nil {
+			return err
+		}
+
+		if deleted, err = planDeletion(ctx, tx, caller, dagName, now); err != nil {
+			return err
+		}
+		if err := deploy.DeleteDAG(ctx, tx, caller.OrgID, deleted, now); err != nil {
+			return err
+		}
+
+		for _, sql := range []string{
+			`DELETE FROM sources WHERE org_id = $1 AND dag_name = $2`,
+			`DELETE FROM pauses WHERE org_id = $1 AND dag_name = $2`,
+			`DELETE FROM scheduled_events WHERE org_id = $1 AND dag_name = $2`,
+		} {
+			if _, err := tx.Exec(ctx, sql, caller.OrgID, dagName); err != nil {
+				return err
+			}
+		}
+
+		if err := u.builds.CancelUnused(ctx, tx, caller.OrgID, dagName, tasks.ReasonSuperseded, now); err != nil {
+			return err
+		}
+
+		detail := map[string]any{"version": deleted.Version, "datasets": len(deleted.Datasets)}
+		return authz.Audit(ctx, tx, caller, "dag.delete", dagName, detail)
+	})
+
+	if err != nil {
+		return deleted, fmt.Errorf("delete %s: %w", dagName, err)
+	}
+	u.log.Info("deleted", "dag", dagName, "actor", caller.Actor)
+	u.wake.Send(wakeup.Claim)
+	return deleted, nil
+}

@@ -1,0 +1,67 @@
+package upkeep_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dagctl/dagctl/dispatcher/builds"
+	"github.com/dagctl/dagctl/dispatcher/dispatchertest"
+	"github.com/dagctl/dagctl/registry"
+)
+
+func TestDeleteDAG(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.Put("raw", "2024-01-01", "a")
+	w.Serve(dispatchertest.Upkept)
+	w.Serve(dispatchertest.WordsDAG)
+
+	plan, err := w.D.Upkeep.PlanDeletion(t.Context(), w.Caller, "letters", time.Now())
+	require.NoError(t, err)
+	require.Equal(t, []string{"words/spelled"}, plan.Datasets[0].Consumers)
+	_, err = w.D.Upkeep.DeleteDAG(t.Context(), w.Caller, "letters", time.Now())
+	require.ErrorContains(t, err, "letters_made is read by words/spelled")
+	require.Equal(t, map[string][]string{"2024-01-01": {"m(a)"}}, w.Read("letters_made"))
+
+	_, err = w.D.Upkeep.DeleteDAG(t.Context(), w.Caller, "words", time.Now())
+	require.NoError(t, err)
+	w.Probe.Put("raw", "2024-01-02", "b")
+	w.Poll() // a task is open
+	w.Deploy(dispatchertest.Tagged("two"), func(r *registry.DeployRequest) { r.Activate = new(bool) })
+	deleted, err := w.D.Upkeep.DeleteDAG(t.Context(), w.Caller, "letters", time.Now())
+	require.NoError(t, err)
+	require.Equal(t, 1, deleted.Version)
+	require.Equal(t, 2, deleted.Building)
+	require.Equal(t, 1, deleted.OpenTasks)
+	w.Settle()
+	_, err = w.TryRead("letters_made")
+	require.ErrorContains(t, err, "no dataset")
+	require.Zero(t, w.Count(`SELECT FROM sources`))
+	require.Equal(t, 1, w.Count(`SELECT FROM tasks WHERE status = 'Canceled'`))
+	dags, err := w.D.Views.DAGs(t.Context(), w.Caller, "", 10)
+	require.NoError(t, err)
+	require.Empty(t, dags)
+	_, err = w.D.Upkeep.DeleteDAG(t.Context(), w.Caller, "letters", time.Now())
+	require.ErrorContains(t, err, `no DAG "letters"`)
+
+	// Within the window nothing is lost.
+	require.Empty(t, w.GC(time.Now().Add(6*24*time.Hour)).Generations)
+	first := 1
+	_, err = w.D.Builds.Rollback(t.Context(), w.Caller, "letters", builds.RollbackRequest{To: &first})
+	require.NoError(t, err)
+	w.Poll()
+	w.Settle()
+	require.Equal(t, map[string][]string{"2024-01-01": {"m(a)"}, "2024-01-02": {"m(b)"}}, w.Read("letters_made"))
+
+	// After it, everything goes; and the name is anybody's.
+	_, err = w.D.Upkeep.DeleteDAG(t.Context(), w.Caller, "letters", time.Now())
+	require.NoError(t, err)
+	require.NotEmpty(t, w.GC(time.Now().Add(dispatchertest.PastWindow)).Generations)
+	require.Empty(t, w.Files())
+	_, err = w.D.Builds.Rollback(t.Context(), w.Caller, "letters", builds.RollbackRequest{To: &first})
+	require.ErrorContains(t, err, "purged")
+	w.Serve(dispatchertest.Upkept)
+	require.Len(t, w.Read("letters_made"), 2)
+}

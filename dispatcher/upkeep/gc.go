@@ -1,0 +1,474 @@
+package upkeep
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/riverqueue/river"
+
+	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/dispatcher/tasks"
+	"github.com/dagctl/dagctl/internal/pg"
+	"github.com/dagctl/dagctl/registry"
+	"github.com/dagctl/dagctl/storage"
+)
+
+// Garbage is what a collection removed, or would remove.
+type Garbage struct {
+	DryRun        bool                         `json:"dry_run"`
+	Generations   []registry.GarbageGeneration `json:"generations" nullable:"false" doc:"Dataset versions that nothing can reach any more"`
+	Revisions     int                          `json:"revisions" doc:"Replaced and rejected revisions that nobody reads"`
+	RevisionBytes int64                        `json:"revision_bytes" doc:"Size of those revisions, with the files that they share with others"`
+	Staging       int                          `json:"staging" doc:"Locations with data that attempts wrote and did not commit"`
+	Uploads       int                          `json:"uploads" doc:"Ended attempts that left uploads"`
+}
+
+// stagingGrace is how long the data of an attempt stays after the attempt ended: a worker that was fenced off may not
+// know that yet, and still write.
+const stagingGrace = 24 * time.Hour
+
+// gcBatch is how many rows a collection holds in memory at most.
+const gcBatch = 500
+
+// CollectGarbage removes the data of the caller's org that nothing can reach. With dryRun it only returns what it would
+// remove.
+func (u *Upkeep) CollectGarbage(
+	ctx context.Context, caller authz.Caller, dryRun bool, now time.Time,
+) (Garbage, error) {
+	if dryRun {
+		return u.findGarbage(ctx, caller.OrgID, now)
+	}
+	found, err := u.collect(ctx, caller.OrgID, now)
+	if err != nil {
+		return found, fmt.Errorf("collect garbage: %w", err)
+	}
+
+	detail := map[string]any{
+		"generations": len(found.Generations), "revisions": found.Revisions,
+		"staging": found.Staging, "uploads": found.Uploads,
+	}
+	return found, pg.InOrgTx(ctx, u.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+		return authz.Audit(ctx, tx, caller, "gc.run", caller.OrgSlug, detail)
+	})
+}
+
+// gcArgs asks for one collection over all orgs.
+type gcArgs struct{}
+
+func (gcArgs) Kind() string { return "gc" }
+
+type gcWorker struct {
+	river.WorkerDefaults[gcArgs]
+	upkeep *Upkeep
+}
+
+func (w *gcWorker) Work(ctx context.Context, _ *river.Job[gcArgs]) error {
+	return w.upkeep.CollectAll(ctx, time.Now())
+}
+
+// Timeout bounds a collection, which may remove many files. The next one removes what this one leaves.
+func (w *gcWorker) Timeout(*river.Job[gcArgs]) time.Duration { return gcEvery / 2 }
+
+// CollectAll collects the garbage of all orgs.
+func (u *Upkeep) CollectAll(ctx context.Context, now time.Time) error {
+	var orgs []uuid.UUID
+	err := pg.InTx(ctx, u.pool, func(ctx context.Context, tx pgx.Tx) (err error) {
+		orgs, err = registry.OrgsWithData(ctx, tx)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+
+	var failed []error
+	for _, org := range orgs {
+		found, err := u.collect(ctx, org, now)
+		if err != nil {
+			failed = append(failed, fmt.Errorf("collect garbage of org %s: %w", org, err))
+		}
+		if len(found.Generations) > 0 || found.Revisions > 0 || found.Staging > 0 || found.Uploads > 0 {
+			u.log.Info("collected garbage", "org", org, "generations", len(found.Generations),
+				"revisions", found.Revisions, "staging", found.Staging, "uploads", found.Uploads)
+		}
+	}
+	return errors.Join(failed...)
+}
+
+// findGarbage returns what a collection would remove.
+func (u *Upkeep) findGarbage(ctx context.Context, org uuid.UUID, now time.Time) (Garbage, error) {
+	found := Garbage{DryRun: true, Generations: []registry.GarbageGeneration{}}
+	err := pg.InOrgTx(ctx, u.requests, org, func(ctx context.Context, tx pgx.Tx) error {
+		use, err := inUse(ctx, tx, org)
+		if err != nil {
+			return err
+		}
+		generations, err := registry.UnreachableGenerations(ctx, tx, org, "", use, now)
+		if err != nil {
+			return err
+		}
+		found.Generations = append(found.Generations, generations...)
+		revisions, err := registry.GarbageRevisions(ctx, tx, org, use, now)
+		found.count(revisions)
+		return err
+	})
+
+	if err == nil {
+		found.Staging, err = u.sweepStaging(ctx, org, now, nil)
+	}
+	if err == nil {
+		found.Uploads, err = u.sweepUploads(ctx, org, now, false)
+	}
+	if err != nil {
+		return found, fmt.Errorf("find garbage: %w", err)
+	}
+	return found, nil
+}
+
+// count sets the figures of the revisions.
+func (g *Garbage) count(revisions []registry.GarbageRevision) {
+	g.Revisions = len(revisions)
+	for _, r := range revisions {
+		g.RevisionBytes += r.Bytes
+	}
+}
+
+// collect marks what nothing reaches, then removes what this run has marked, and an earlier one that did not finish.
+func (u *Upkeep) collect(ctx context.Context, org uuid.UUID, now time.Time) (Garbage, error) {
+	found := Garbage{Generations: []registry.GarbageGeneration{}}
+	if err := u.MarkGarbage(ctx, org, &found, now); err != nil {
+		return found, err
+	}
+	var stagingErr, uploadsErr error
+	found.Staging, stagingErr = u.sweepStaging(ctx, org, now, u.storage)
+	found.Uploads, uploadsErr = u.sweepUploads(ctx, org, now, true)
+	return found, errors.Join(stagingErr, uploadsErr, u.RemoveMarked(ctx, org, now))
+}
+
+// MarkGarbage marks the generations and revisions that nothing reaches, and adds them to found.
+func (u *Upkeep) MarkGarbage(ctx context.Context, org uuid.UUID, found *Garbage, now time.Time) error {
+	var dags []string
+	err := pg.InOrgTx(ctx, u.requests, org, func(ctx context.Context, tx pgx.Tx) error {
+		use, err := inUse(ctx, tx, org)
+		if err != nil {
+			return err
+		}
+		candidates, err := registry.UnreachableGenerations(ctx, tx, org, "", use, now)
+		dags = dags[:0]
+		for _, c := range candidates {
+			dags = append(dags, c.DAG)
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+
+	for _, name := range slices.Compact(dags) {
+		marked, err := u.markGenerations(ctx, org, name, now)
+		if err != nil {
+			return err
+		}
+		found.Generations = append(found.Generations, marked...)
+	}
+
+	return pg.InOrgTx(ctx, u.requests, org, func(ctx context.Context, tx pgx.Tx) error {
+		use, err := inUse(ctx, tx, org)
+		if err != nil {
+			return err
+		}
+		revisions, err := registry.MarkGarbageRevisions(ctx, tx, org, use, now)
+		*found = Garbage{Generations: found.Generations}
+		found.count(revisions)
+		return err
+	})
+}
+
+// markGenerations marks the unreachable generations of a DAG. It finds them once more under the DAG's lock, so that no
+// deploy, rollback or completion comes in between.
+func (u *Upkeep) markGenerations(
+	ctx context.Context, org uuid.UUID, dagName string, now time.Time,
+) (marked []registry.GarbageGeneration, err error) {
+	err = pg.InOrgTx(ctx, u.requests, org, func(ctx context.Context, tx pgx.Tx) error {
+		if err := tasks.LockDAGBriefly(ctx, tx, org, dagName); err != nil {
+			return err
+		}
+
+		use, err := inUse(ctx, tx, org)
+		if err != nil {
+			return err
+		}
+		if marked, err = registry.UnreachableGenerations(ctx, tx, org, dagName, use, now); err != nil {
+			return err
+		}
+
+		ids := make([]uuid.UUID, len(marked))
+		for i, g := range marked {
+			ids[i] = g.Version
+		}
+		return registry.MarkPurged(ctx, tx, org, ids, now)
+	})
+	return marked, err
+}
+
+// inUse returns what tasks hold: running ones, and those whose lease ran out, for their completion may still come. It
+// also returns the revisions that open checks decide on.
+func inUse(ctx context.Context, tx pgx.Tx, org uuid.UUID) (use registry.InUse, err error) {
+	rows, err := tx.Query(ctx, `
+		SELECT t.job_id, coalesce(t.input_versions, '[]') FROM tasks t
+		WHERE t.id IN (SELECT task_id FROM leases WHERE org_id = $1)
+		   OR t.reason = 'lease_expired' AND t.id IN (
+			SELECT task_id FROM ready WHERE org_id = $1 UNION ALL SELECT task_id FROM waiting WHERE org_id = $1)`, org)
+	if err != nil {
+		return use, fmt.Errorf("find what tasks hold: %w", err)
+	}
+
+	var (
+		origin uuid.UUID
+		pinned []byte
+	)
+	if _, err := pgx.ForEachRow(rows, []any{&origin, &pinned}, func() error {
+		var pins []registry.Pin
+		use.Origins = append(use.Origins, origin)
+		err := json.Unmarshal(pinned, &pins)
+		use.Pins = append(use.Pins, pins...)
+		return err
+	}); err != nil {
+		return use, fmt.Errorf("find what tasks hold: %w", err)
+	}
+
+	rows, err = tx.Query(ctx, `
+		SELECT t.job_id, t.payload FROM tasks t
+		WHERE t.kind = 'check' AND t.id IN (
+			SELECT task_id FROM leases WHERE org_id = $1 UNION ALL SELECT task_id FROM ready WHERE org_id = $1
+			UNION ALL SELECT task_id FROM waiting WHERE org_id = $1)`, org)
+	if err != nil {
+		return use, fmt.Errorf("find open checks: %w", err)
+	}
+
+	var payload []byte
+	_, err = pgx.ForEachRow(rows, []any{&origin, &payload}, func() error {
+		var p dispatcher.CheckPayload
+		err := json.Unmarshal(payload, &p)
+		use.Checks = append(use.Checks, registry.Checked{Origin: origin, Key: p.Partition, Revision: p.Revision})
+		return err
+	})
+
+	use.Origins = tasks.SortedIDs(use.Origins)
+	return use, err
+}
+
+// RemoveMarked removes the bytes of the marked revisions and generations, and then their rows.
+func (u *Upkeep) RemoveMarked(ctx context.Context, org uuid.UUID, now time.Time) error {
+	for {
+		more, err := u.removeRevisions(ctx, org)
+		if err != nil {
+			return err
+		}
+		if !more {
+			break
+		}
+	}
+
+	for {
+		more, err := u.removeGenerations(ctx, org, now)
+		if err != nil || !more {
+			return err
+		}
+	}
+}
+
+// removeRevisions removes a batch of marked revisions, and reports whether there may be more.
+func (u *Upkeep) removeRevisions(ctx context.Context, org uuid.UUID) (more bool, err error) {
+	var marked []registry.MarkedRevision
+	err = pg.InOrgTx(ctx, u.requests, org, func(ctx context.Context, tx pgx.Tx) (err error) {
+		marked, err = registry.MarkedRevisions(ctx, tx, org, gcBatch)
+		return err
+	})
+	if err != nil {
+		return false, err
+	}
+
+	for _, m := range marked {
+		if m.Whole {
+			if err := u.storage.Forget(ctx, m.Generation, m.Key, m.Revision); err != nil {
+				return false, err
+			}
+		}
+		if err := u.storage.Discard(ctx, m.Location); err != nil {
+			return false, err
+		}
+	}
+
+	err = pg.InOrgTx(ctx, u.requests, org, func(ctx context.Context, tx pgx.Tx) error {
+		for _, m := range marked {
+			if err := registry.ClearRevision(ctx, tx, m); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return len(marked) == gcBatch, err
+}
+
+// removeGenerations removes a batch of marked generations, and reports whether there may be more.
+func (u *Upkeep) removeGenerations(ctx context.Context, org uuid.UUID, now time.Time) (more bool, err error) {
+	const batch = 20 // each may have thousands of locations
+	var marked []registry.MarkedGeneration
+	err = pg.InOrgTx(ctx, u.requests, org, func(ctx context.Context, tx pgx.Tx) (err error) {
+		marked, err = registry.MarkedGenerations(ctx, tx, org, batch)
+		return err
+	})
+	if err != nil {
+		return false, err
+	}
+
+	for _, m := range marked {
+		if err := u.narrowViews(ctx, m); err != nil {
+			return false, err
+		}
+		if err := u.storage.DropGeneration(ctx, m.Generation, m.Locations); err != nil {
+			return false, err
+		}
+
+		err := pg.InOrgTx(ctx, u.requests, org, func(ctx context.Context, tx pgx.Tx) error {
+			if _, err := tx.Exec(ctx, `
+				DELETE FROM dataset_cursors WHERE org_id = $1 AND dataset_version = $2`, org, m.Version); err != nil {
+				return err
+			}
+			return registry.ClearGeneration(ctx, tx, org, m.Version, now)
+		})
+		if err != nil {
+			return false, err
+		}
+	}
+	return len(marked) == batch, nil
+}
+
+// narrowViews removes a purged generation from the stable views that may be defined over it. It holds the DAG's lock: a
+// swap that came in between would find its new generation missing from the view.
+func (u *Upkeep) narrowViews(ctx context.Context, m registry.MarkedGeneration) error {
+	if m.Kind != storage.Postgres {
+		return nil
+	}
+
+	return pg.InOrgTx(ctx, u.requests, m.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+		if err := tasks.LockDAGBriefly(ctx, tx, m.OrgID, m.DAG); err != nil {
+			return err
+		}
+
+		views, err := registry.ViewsWithout(ctx, tx, m)
+		if err != nil {
+			return err
+		}
+		for _, v := range views {
+			if err := u.storage.NarrowView(ctx, v); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// sweepStaging removes what ended attempts wrote and did not commit, at the locations recorded at their claims, and
+// returns the number of these locations. Without a storage it only counts them. It leaves attempts whose completion may
+// still come.
+func (u *Upkeep) sweepStaging(
+	ctx context.Context, org uuid.UUID, now time.Time, remove *storage.Storage,
+) (locations int, err error) {
+	var (
+		after   uuid.UUID
+		attempt int
+	)
+	for {
+		var ended []endedAttempt
+		var useless []string
+
+		err := pg.InOrgTx(ctx, u.requests, org, func(ctx context.Context, tx pgx.Tx) (err error) {
+			if ended, err = endedAttempts(ctx, tx, org, after, attempt, now.Add(-stagingGrace)); err != nil {
+				return err
+			}
+
+			tasks := make([]uuid.UUID, len(ended))
+			for i, e := range ended {
+				tasks[i] = e.Task
+			}
+			committed, err := registry.Committed(ctx, tx, org, tasks)
+			useless = useless[:0]
+			for _, e := range ended {
+				for _, location := range e.Staging {
+					if location != "" && !committed[location] {
+						useless = append(useless, location)
+					}
+				}
+			}
+			return err
+		})
+
+		if err != nil {
+			return locations, err
+		}
+		locations += len(useless)
+		if remove != nil {
+			for _, location := range useless {
+				if err := remove.Discard(ctx, location); err != nil {
+					return locations, err
+				}
+			}
+			if err := u.forgetStaging(ctx, org, ended); err != nil {
+				return locations, err
+			}
+		}
+
+		if len(ended) < gcBatch {
+			return locations, nil
+		}
+		after, attempt = ended[gcBatch-1].Task, ended[gcBatch-1].Attempt
+	}
+}
+
+// endedAttempt is an attempt that can commit no more, with the locations that it wrote to.
+type endedAttempt struct {
+	Task    uuid.UUID
+	Attempt int
+	Staging []string
+}
+
+// endedAttempts lists the attempts that ended before a time and can commit no more, in the order of the primary key and
+// after the given one.
+func endedAttempts(
+	ctx context.Context, tx pgx.Tx, org, after uuid.UUID, attempt int, before time.Time,
+) ([]endedAttempt, error) {
+	rows, err := tx.Query(ctx, `
+		SELECT a.task_id, a.attempt, a.staging
+		FROM task_attempts a LEFT JOIN tasks t ON t.id = a.task_id
+		WHERE a.org_id = $1 AND (a.task_id, a.attempt) > ($2, $3) AND a.staging <> '{}'
+		  AND coalesce(a.ended_at, a.started_at) < $4
+		  AND (t.id IS NULL OR a.attempt < t.attempt OR t.status IN ('Completed', 'Canceled')
+		       OR t.status IN ('Queued', 'Failed') AND t.reason IS DISTINCT FROM 'lease_expired')
+		ORDER BY a.task_id, a.attempt LIMIT $5`, org, after, attempt, before, gcBatch)
+	if err != nil {
+		return nil, fmt.Errorf("find ended attempts: %w", err)
+	}
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[endedAttempt])
+}
+
+// forgetStaging clears the recorded locations of attempts.
+func (u *Upkeep) forgetStaging(ctx context.Context, org uuid.UUID, ended []endedAttempt) error {
+	return pg.InOrgTx(ctx, u.requests, org, func(ctx context.Context, tx pgx.Tx) error {
+		tasks, attempts := make([]uuid.UUID, len(ended)), make([]int, len(ended))
+		for i, e := range ended {
+			tasks[i], attempts[i] = e.Task, e.Attempt
+		}
+		_, err := tx.Exec(ctx, `
+			UPDATE task_attempts a SET staging = '{}' FROM unnest($2::uuid[], $3::int[]) AS w(task, attempt)
+			WHERE a.org_id = $1 AND a.task_id = w.task AND a.attempt = w.attempt`, org, tasks, attempts)
+		return err
+	})
+}

@@ -1,0 +1,373 @@
+package upkeep_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dagctl/dagctl/dispatcher/builds"
+	"github.com/dagctl/dagctl/dispatcher/dispatchertest"
+	"github.com/dagctl/dagctl/dispatcher/upkeep"
+	"github.com/dagctl/dagctl/internal/pg"
+	"github.com/dagctl/dagctl/operators"
+	"github.com/dagctl/dagctl/registry"
+)
+
+// purged tells which versions of a job's dataset were purged, by the tag of each row, oldest first.
+func purged(w *dispatchertest.World, job string) (marks []bool) {
+	w.T.Helper()
+	rows, err := w.Pool.Query(w.T.Context(), `
+		SELECT g.purged_at IS NOT NULL FROM dataset_versions g JOIN jobs j ON j.id = g.origin_job_id WHERE j.name = $1
+		ORDER BY g.created_at`, job)
+	require.NoError(w.T, err)
+	marks, err = pgx.CollectRows(rows, pgx.RowTo[bool])
+	require.NoError(w.T, err)
+	return marks
+}
+
+func TestGCKeepsTheWindow(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.Put("raw", "2024-01-01", "a")
+	one := w.Serve(dispatchertest.Tagged("one"))
+	w.Serve(dispatchertest.Tagged("two"))
+	now := time.Now()
+
+	require.Empty(t, w.GC(now.Add(6*24*time.Hour)).Generations, "the window guarantees the version before")
+	require.Equal(t, []bool{false, false}, purged(w, "made"))
+	_, err := w.D.Builds.Rollback(t.Context(), w.Caller, "letters", builds.RollbackRequest{})
+	require.NoError(t, err)
+	require.Equal(t, map[string][]string{"2024-01-01": {"one(a)"}}, w.Read("letters_made"))
+	require.Empty(t, w.GC(now.Add(6*24*time.Hour)).Generations)
+	_, err = w.D.Builds.Rollback(t.Context(), w.Caller, "letters", builds.RollbackRequest{})
+	require.NoError(t, err)
+
+	found := w.GC(time.Now().Add(dispatchertest.PastWindow))
+	require.Len(t, found.Generations, 1)
+	require.Equal(t, w.Generation(one.Version.ID, "made"), found.Generations[0].Version)
+	require.Equal(t, []bool{true, false}, purged(w, "made"), "the source's generation is the same in both versions")
+	require.Equal(t, w.Named(), w.Files())
+	require.Equal(t, map[string][]string{"2024-01-01": {"two(a)"}}, w.Read("letters_made"))
+	_, err = w.D.Builds.Rollback(t.Context(), w.Caller, "letters", builds.RollbackRequest{})
+	require.ErrorContains(t, err, "were purged")
+}
+
+func TestGCKeepsWhatIsPinned(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.Put("raw", "2024-01-01", "a")
+	w.Serve(dispatchertest.Tagged("one"))
+	w.Serve(dispatchertest.Tagged("two"))
+	until := time.Now().Add(3 * dispatchertest.PastWindow)
+	_, err := w.D.Registry.Pin(t.Context(), w.Caller, "letters", 1, &until, "quarterly figures")
+	require.NoError(t, err)
+	require.Empty(t, w.GC(time.Now().Add(2*dispatchertest.PastWindow)).Generations)
+	require.NoError(t, w.D.Registry.Unpin(t.Context(), w.Caller, "letters", 1))
+	require.ErrorContains(t, w.D.Registry.Unpin(t.Context(), w.Caller, "letters", 1), "not pinned")
+	_, err = w.D.Registry.Pin(t.Context(), w.Caller, "letters", 1, &until, "quarterly figures")
+	require.NoError(t, err)
+	require.Len(t, w.GC(until.Add(time.Second)).Generations, 1, "a pin that ran out holds nothing")
+	_, err = w.D.Registry.Pin(t.Context(), w.Caller, "letters", 1, nil, "too late")
+	require.ErrorContains(t, err, "purged")
+	require.Equal(t, 3, w.Count(`SELECT FROM audit_log WHERE action IN ('dag.pin', 'dag.unpin')`))
+}
+
+func TestGCKeepsWhatAQueryReads(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.Put("raw", "2024-01-01", "a")
+	one := w.Serve(dispatchertest.Tagged("one"))
+	held := w.Generation(one.Version.ID, "made")
+	w.Serve(dispatchertest.Tagged("two"))
+	now := time.Now()
+	var hold uuid.UUID
+	inOrg := func(f func(ctx context.Context, tx pgx.Tx) error) {
+		require.NoError(t, pg.InOrgTx(t.Context(), w.Requests, w.Caller.OrgID, f))
+	}
+	inOrg(func(ctx context.Context, tx pgx.Tx) (err error) {
+		hold, err = registry.HoldForRead(ctx, tx, w.Caller.OrgID, []uuid.UUID{held, held}, "query:1", now,
+			2*dispatchertest.PastWindow)
+		return err
+	})
+	require.Empty(t, w.GC(now.Add(dispatchertest.PastWindow)).Generations)
+	inOrg(func(ctx context.Context, tx pgx.Tx) error { return registry.ReleaseRead(ctx, tx, w.Caller.OrgID, hold) })
+	require.Len(t, w.GC(now.Add(dispatchertest.PastWindow)).Generations, 1)
+}
+
+// A build that is going on, one that failed, and one that was abandoned keep what they built for as long as a window.
+func TestGCKeepsBuilds(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.Put("raw", "2024-01-01", "a")
+	w.Serve(dispatchertest.Tagged("one"))
+	w.Deploy(dispatchertest.Tagged("two"), func(r *registry.DeployRequest) { r.Activate = new(bool) })
+	w.Settle()
+	require.Len(t, purged(w, "made"), 2)
+	require.Empty(t, w.GC(time.Now().Add(3*dispatchertest.PastWindow)).Generations,
+		"a version that is ready is on its way")
+	_, err := w.D.Builds.Abandon(t.Context(), w.Caller, "letters")
+	require.NoError(t, err)
+	require.Empty(t, w.GC(time.Now().Add(6*24*time.Hour)).Generations)
+	require.Len(t, w.GC(time.Now().Add(dispatchertest.PastWindow)).Generations, 1)
+}
+
+// What a running task has pinned stays, however long ago it was replaced; the same for one whose lease ran out, because
+// its completion may still come.
+func TestGCKeepsWhatTasksRead(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.Put("raw", "2024-01-01", "a")
+	w.Serve(dispatchertest.Upkept)
+	w.Probe.Put("raw", "2024-01-01", "b")
+	w.Poll()
+	w.Work() // the source's
+	w.Route()
+	reader := w.One(w.D) // of b
+	w.Probe.Put("raw", "2024-01-01", "c")
+	w.Poll()
+	dispatchertest.Execute(t.Context(), w.D, w.One(w.D)) // c replaces b
+	require.Equal(t, 1, w.GC(time.Now().Add(dispatchertest.PastGrace)).Revisions,
+		"only the first, which nobody reads any more")
+	require.Equal(t, 2, w.Count(`SELECT FROM partition_versions p JOIN dataset_versions g ON g.id = p.dataset_version
+		JOIN jobs j ON j.id = g.origin_job_id WHERE j.name = 'raw'`))
+
+	w.Reap(time.Now().Add(time.Minute))
+	require.Contains(t, w.Task(reader.TaskID), "lease_expired")
+	require.Zero(t, w.GC(time.Now().Add(dispatchertest.PastGrace)).Revisions)
+	require.NoError(t, w.D.CompleteAttempt(t.Context(), reader, w.Do(w.D, reader), time.Now()))
+	w.Settle()
+	require.Equal(t, map[string][]string{"2024-01-01": {"m(c)"}}, w.Read("letters_made"))
+	require.Positive(t, w.GC(time.Now().Add(dispatchertest.PastGrace)).Revisions)
+	require.Equal(t, w.Named(), w.Files())
+	require.Zero(t, w.Count(`SELECT FROM partition_versions WHERE state = 'Replaced'`))
+}
+
+// Whoever resolved a revision just before it was replaced has the grace to read it.
+func TestGCReaderGrace(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	for _, content := range []string{"a", "b", "c"} {
+		w.Probe.Put("raw", "2024-01-01", content)
+		if content == "a" {
+			w.Serve(dispatchertest.Upkept)
+		}
+		w.Poll()
+		w.Settle()
+	}
+	require.Zero(t, w.GC(time.Now().Add(14*time.Minute)).Revisions)
+	found := w.GC(time.Now().Add(16 * time.Minute))
+	require.Equal(t, 4, found.Revisions)
+	require.Positive(t, found.RevisionBytes)
+	require.Equal(t, w.Named(), w.Files())
+	require.Equal(t, map[string]int64{"2024-01-01": 3}, w.Published("made"), "revisions are never numbered anew")
+	w.Probe.Put("raw", "2024-01-01", "d")
+	w.Poll()
+	w.Settle()
+	require.Equal(t, map[string]int64{"2024-01-01": 4}, w.Published("made"))
+}
+
+const appending = `
+name: letters
+jobs:
+  - name: raw
+    operator: listed
+    source: { kind: poll, every: 1h }
+    partition_by: { time: day }
+    config: { list: raw }
+  - name: log
+    operator: sql
+    inputs: [{ from: { job: raw } }]
+    execution_strategy: PerUpdate
+    update_strategy: append
+    unique_key: [content]
+    config: { query: "SELECT content FROM raw" }
+publish:
+  log: { from: { job: log } }
+`
+
+// An appended revision shares the files of those before it: they stay as long as one that is kept names them, and what
+// was read once is not read again.
+func TestGCOfAppendedRevisions(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	var all []string
+	for day := 1; day <= 4; day++ {
+		content := fmt.Sprintf("day %d", day)
+		all = append(all, content)
+		w.Probe.Put("raw", fmt.Sprintf("2024-01-%02d", day), content)
+		if day == 1 {
+			w.Serve(appending)
+		}
+		w.Poll()
+		w.Settle()
+	}
+	require.Equal(t, map[string][]string{"all": all}, w.Read("log"))
+	attempts := w.Attempts("log")
+	require.Zero(t, w.GC(time.Now().Add(dispatchertest.PastGrace)).Revisions,
+		"the last revision names the files of all of them")
+	require.Equal(t, map[string][]string{"all": all}, w.Read("log"))
+
+	w.Probe.Put("raw", "2024-01-05", "day 1") // a key that is there: everything is rewritten as one file
+	w.Poll()
+	w.Settle()
+	require.Equal(t, 4, w.GC(time.Now().Add(dispatchertest.PastGrace)).Revisions)
+	require.Equal(t, w.Named(), w.Files())
+	slices.Sort(all)
+	require.Equal(t, map[string][]string{"all": all}, w.Read("log"))
+	require.NoError(t, w.D.Reconcile(t.Context(), time.Now()))
+	w.Settle()
+	require.Equal(t, attempts+1, w.Attempts("log"), "it is still known what was read")
+}
+
+// A crash between marking and removing leaves the marks; whoever collects next goes by them.
+func TestGCAfterACrash(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.Put("raw", "2024-01-01", "a")
+	w.Serve(dispatchertest.Tagged("one"))
+	w.Probe.Put("raw", "2024-01-01", "b")
+	w.Poll()
+	w.Settle()
+	w.Serve(dispatchertest.Tagged("two"))
+	before := w.Files()
+	later := time.Now().Add(dispatchertest.PastWindow)
+	var found upkeep.Garbage
+	require.NoError(t, w.D.Upkeep.MarkGarbage(t.Context(), w.Caller.OrgID, &found, later))
+	require.Len(t, found.Generations, 1)
+	require.Equal(t, 1, found.Revisions)
+	require.Equal(t, before, w.Files())
+	require.Equal(t, map[string][]string{"2024-01-01": {"two(b)"}}, w.Read("letters_made"))
+
+	// And another between removing bytes and rows.
+	locations := dispatchertest.Texts(t, w.Pool, `SELECT location FROM partition_versions WHERE purged_at IS NOT NULL`)
+	require.NotEmpty(t, locations)
+	require.NoError(t, w.Storage.Discard(t.Context(), locations[0]))
+
+	again, err := w.D.Upkeep.CollectGarbage(t.Context(), w.Caller, false, later)
+	require.NoError(t, err)
+	require.Empty(t, again.Generations, "they were marked before")
+	require.Equal(t, w.Named(), w.Files())
+	require.Less(t, len(w.Files()), len(before))
+	require.Equal(t, 1, w.Count(`SELECT FROM dataset_versions WHERE cleared_at IS NOT NULL`))
+	require.Equal(t, map[string][]string{"2024-01-01": {"two(b)"}}, w.Read("letters_made"))
+}
+
+// What an attempt left behind goes by its record, once its completion cannot come any more.
+func TestGCOfStaging(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.Put("raw", "2024-01-01", "a")
+	w.Deploy(dispatchertest.Upkept)
+	w.Advance()
+	lost := w.One(w.D)
+	w.Do(w.D, lost) // sealed, and never reported
+	require.Len(t, w.Files(), 1)
+	w.Reap(time.Now().Add(time.Minute))
+	require.Zero(t, w.GC(time.Now().Add(dispatchertest.PastWindow)).Staging, "a late completion still counts")
+	w.Promote(time.Now().Add(2 * time.Hour))
+	w.Settle()
+	require.Len(t, w.Files(), 3)
+	require.Equal(t, 1, w.GC(time.Now().Add(dispatchertest.PastWindow)).Staging)
+	require.Equal(t, w.Named(), w.Files())
+	require.Zero(t, w.GC(time.Now().Add(dispatchertest.PastWindow)).Staging)
+}
+
+// So does what an attempt wrote that ended well and published nothing; of one that published all there is no record.
+func TestGCOfWhatWasNotPublished(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.Put("raw", "2024-01-01", "a")
+	w.Deploy(dispatchertest.Upkept)
+	w.Advance()
+	first := w.One(w.D)
+	done := w.Do(w.D, first)
+	require.Zero(t, w.Count(`SELECT FROM task_attempts`))
+	done.Outcome.Unchanged = true // it says so after all
+	require.NoError(t, w.D.CompleteAttempt(t.Context(), first, done, dispatchertest.Later(0)))
+	require.Equal(t, []string{"1 Completed 1"}, dispatchertest.Texts(t, w.Pool, `SELECT concat_ws(' ', attempt, outcome,
+		cardinality(staging)) FROM task_attempts`))
+	w.Settle()
+	require.Equal(t, 1, w.Count(`SELECT FROM task_attempts`))
+	require.Equal(t, 1, w.GC(time.Now().Add(dispatchertest.PastWindow)).Staging)
+	require.Empty(t, w.Files())
+}
+
+// A generation that was purged is never found again: deploying its document once more builds it anew, under a raised
+// epoch.
+func TestPurgedGenerationIsWantedAgain(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.Put("raw", "2024-01-01", "a")
+	one := w.Serve(dispatchertest.Tagged("one"))
+	w.Serve(dispatchertest.Tagged("two"))
+	require.Len(t, w.GC(time.Now().Add(dispatchertest.PastWindow)).Generations, 1)
+
+	third := w.Serve(dispatchertest.Tagged("one"))
+	require.True(t, third.Created)
+	require.Equal(t, 3, third.Version.Number)
+	require.NotEqual(t, one.Version.Hash, third.Version.Hash)
+	require.NotEqual(t, w.Generation(one.Version.ID, "made"), w.Generation(third.Version.ID, "made"))
+	require.Equal(t, w.Generation(one.Version.ID, "raw"), w.Generation(third.Version.ID, "raw"))
+	require.Equal(t, map[string][]string{"2024-01-01": {"one(a)"}}, w.Read("letters_made"))
+	again := w.Deploy(dispatchertest.Tagged("one"))
+	require.False(t, again.Created, "the epoch is part of the version")
+	require.Equal(t, third.Version.ID, again.Version.ID)
+}
+
+// A completion that comes after its generation was purged commits nothing.
+func TestCompletionIntoAPurgedGeneration(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.Put("raw", "2024-01-01", "a")
+	w.Serve(dispatchertest.Tagged("one"))
+	w.Probe.On("made", func(ctx context.Context, task *operators.Task) (operators.Result, error) {
+		return operators.Result{}, w.Probe.Write(ctx, task, "late")
+	})
+	w.Probe.Put("raw", "2024-01-01", "b")
+	w.Poll()
+	w.Work()
+	w.Exec(`UPDATE dataset_versions SET purged_at = now() WHERE id IN (SELECT p.dataset_version
+		FROM dag_version_datasets p WHERE p.job_name = 'made')`)
+	w.Route()
+	late := w.One(w.D)
+	require.ErrorContains(t, w.D.CompleteAttempt(t.Context(), late, w.Do(w.D, late), time.Now()), "was purged")
+}
+
+// In Postgres storage a generation is a table that a view reads: the view is narrowed, and never stops showing what
+// serves.
+func TestGCOfTables(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.Put("raw", "2024-01-01", "a")
+	w.Serve(dispatchertest.InTables)
+	w.Serve(strings.ReplaceAll(dispatchertest.InTables, "tag: one", "tag: two"))
+	tables := `SELECT FROM pg_class WHERE relname LIKE '\_g\_%' AND relkind = 'r'`
+	require.Equal(t, 2, w.Count(tables))
+	require.Len(t, w.GC(time.Now().Add(dispatchertest.PastWindow)).Generations, 1)
+	require.Equal(t, 1, w.Count(tables))
+	require.Equal(t, []string{"two(a)"}, dispatchertest.Texts(t, w.Pool, `SELECT content FROM data_acme.letters_made`))
+	require.Equal(t, map[string][]string{"2024-01-01": {"two(a)"}}, w.Read("letters_made"))
+}
+
+func TestGCSeesOneOrg(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	other := w.Org("umbrella")
+	w.Probe.Put("raw", "2024-01-01", "a")
+	for _, tn := range []*dispatchertest.Tenant{w.Tenant, other} {
+		tn.Serve(dispatchertest.Tagged("one"))
+		tn.Serve(dispatchertest.Tagged("two"))
+	}
+	require.Len(t, w.GC(time.Now().Add(dispatchertest.PastWindow)).Generations, 1)
+	require.Equal(t, 1, w.Count(`SELECT FROM dataset_versions WHERE purged_at IS NOT NULL`))
+	require.NoError(t, w.D.Upkeep.CollectAll(t.Context(), time.Now().Add(dispatchertest.PastWindow)))
+	require.Equal(t, 2, w.Count(`SELECT FROM dataset_versions WHERE cleared_at IS NOT NULL`))
+	require.Equal(t, w.Named(), w.Files())
+}

@@ -1,0 +1,174 @@
+package upkeep_test
+
+import (
+	"context"
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/dispatcher/builds"
+	"github.com/dagctl/dagctl/dispatcher/dispatchertest"
+	"github.com/dagctl/dagctl/dispatcher/upkeep"
+	"github.com/dagctl/dagctl/operators"
+)
+
+func purge(w *dispatchertest.World, name string, req upkeep.PurgeRequest) (upkeep.Purged, error) {
+	w.T.Helper()
+	req.Reason = "erasure request 17"
+	return w.D.Upkeep.Purge(w.T.Context(), w.Caller, name, req, time.Now())
+}
+
+// purgedKeys tells what was purged as "dataset partition", live dataset versions with a star.
+func purgedKeys(p upkeep.Purged) (keys []string) {
+	for _, gone := range p.Partitions {
+		mark := ""
+		if gone.Live {
+			mark = "*"
+		}
+		keys = append(keys, mark+gone.Dataset+" "+gone.Key)
+	}
+	return keys
+}
+
+func TestPurge(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.Put("raw", "2024-01-01", "a")
+	w.Probe.Put("raw", "2024-01-02", "b")
+	w.Serve(dispatchertest.Tagged("one"))
+	w.Serve(dispatchertest.Tagged("two"))
+	w.Serve(dispatchertest.WordsDAG)
+	require.Len(t, w.Read("words"), 2)
+
+	first := upkeep.PurgeRequest{From: "2024-01-01", To: "2024-01-01", Downstream: true}
+	_, err := purge(w, "letters/raw/0", first)
+	require.ErrorContains(t, err, "rolling back to letters v1 would not be possible")
+	first.BreakWindow = true
+	dry := first
+	dry.DryRun = true
+	plan, err := purge(w, "letters/raw/0", dry)
+	require.NoError(t, err)
+	require.Len(t, w.Read("letters_made"), 2, "a dry run deletes nothing")
+	done, err := purge(w, "letters/raw/0", first)
+	require.NoError(t, err)
+	require.Equal(t, []string{"*letters/raw/0 2024-01-01", "letters_made 2024-01-01", "*letters_made 2024-01-01",
+		"*words 2024-01-01"}, purgedKeys(done))
+	require.Equal(t, plan.Tasks, done.Tasks)
+
+	require.Equal(t, map[string][]string{"2024-01-02": {"two(b)"}}, w.Read("letters_made"))
+	require.Equal(t, map[string][]string{"2024-01-02": {"w(two(b))"}}, w.Read("words"))
+	require.Equal(t, w.Named(), w.Files(), "the bytes are gone")
+	require.Zero(t, w.Count(`SELECT FROM tasks WHERE partitions[1] = '2024-01-01' AND (outputs IS NOT NULL
+		OR payload IS NOT NULL OR error_message IS NOT NULL)`))
+	require.Equal(t, 1, w.Count(`SELECT FROM audit_log WHERE action = 'dataset.purge'
+		AND detail ->> 'reason' = 'erasure request 17'`))
+	_, err = w.D.Builds.Rollback(t.Context(), w.Caller, "letters", builds.RollbackRequest{})
+	require.ErrorContains(t, err, "purged", "nobody rolls back to what is gone")
+
+	// It does not come back by itself: not by a sweep, not because the source has it still.
+	w.Poll()
+	require.NoError(t, w.D.Reconcile(t.Context(), time.Now()))
+	w.Settle()
+	require.Equal(t, map[string][]string{"2024-01-02": {"two(b)"}}, w.Read("letters_made"))
+	_, err = purge(w, "letters/raw/0", first)
+	require.ErrorContains(t, err, "no such partition")
+
+	// Once the source has something else, it does; under a number that was never given.
+	w.Probe.Put("raw", "2024-01-01", "mended")
+	w.Poll()
+	w.Settle()
+	require.Equal(t, map[string][]string{"2024-01-01": {"two(mended)"}, "2024-01-02": {"two(b)"}},
+		w.Read("letters_made"))
+	require.Equal(t, map[string]int64{"2024-01-01": 2, "2024-01-02": 1}, w.Published("made"))
+	require.Equal(t, map[string][]string{"2024-01-01": {"w(two(mended))"}, "2024-01-02": {"w(two(b))"}},
+		w.Read("words"))
+}
+
+func TestPurgeOfAll(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.Put("raw", "2024-01-01", "a")
+	w.Serve(dispatchertest.Tagged("one"))
+	w.Serve(dispatchertest.Tagged("two"))
+	_, err := w.D.Registry.Pin(t.Context(), w.Caller, "letters", 1, nil, "kept")
+	require.NoError(t, err)
+	_, err = purge(w, "letters_made", upkeep.PurgeRequest{})
+	require.ErrorContains(t, err, "letters v1")
+	_, err = purge(w, "letters_made", upkeep.PurgeRequest{BreakWindow: true})
+	require.NoError(t, err)
+	require.Empty(t, w.Read("letters_made"))
+	require.Equal(t, w.Named(), w.Files())
+	require.Len(t, w.Files(), 1, "the source's")
+
+	// Purged, then wanted again: a new generation has it all.
+	third := w.Serve(dispatchertest.Tagged("one"))
+	require.True(t, third.Created)
+	require.Equal(t, map[string][]string{"2024-01-01": {"one(a)"}}, w.Read("letters_made"))
+}
+
+func TestPurgeInTables(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.Put("raw", "2024-01-01", "a")
+	w.Probe.Put("raw", "2024-01-02", "b")
+	w.Serve(dispatchertest.InTables)
+	_, err := purge(w, "letters_made", upkeep.PurgeRequest{From: "2024-01-01", To: "2024-01-01"})
+	require.NoError(t, err)
+	require.Equal(t, []string{"one(b)"}, dispatchertest.Texts(t, w.Pool, `SELECT content FROM data_acme.letters_made`))
+	w.Probe.Put("raw", "2024-01-01", "c")
+	w.Poll()
+	w.Settle()
+	require.Equal(t, []string{"one(b)", "one(c)"}, dispatchertest.Texts(t, w.Pool, `SELECT content
+		FROM data_acme.letters_made ORDER BY 1`))
+	require.NoError(t, w.D.Upkeep.RemoveMarked(t.Context(), w.Caller.OrgID, time.Now()))
+	require.Equal(t, map[string][]string{"2024-01-01": {"one(c)"}, "2024-01-02": {"one(b)"}}, w.Read("letters_made"))
+}
+
+// What a task was given, returned and failed with goes too, and what its attempts left.
+func TestPurgeOfTasks(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Serve(`
+name: notes
+jobs:
+  - name: note
+    operator: hook
+    source: { kind: manual }
+publish:
+  notes: { from: { job: note } }
+`)
+	w.Probe.On("note", func(ctx context.Context, task *operators.Task) (operators.Result, error) {
+		return operators.Result{Result: json.RawMessage(`{"name": "Ada"}`)}, w.Probe.Write(ctx, task, "Ada")
+	})
+	made, err := w.D.Enqueue(t.Context(), w.Caller, "notes", "note",
+		[]dispatcher.EnqueueItem{{Payload: json.RawMessage(`{"name": "Ada"}`)}})
+	require.NoError(t, err)
+	running := w.One(w.D)
+	_, err = purge(w, "notes", upkeep.PurgeRequest{})
+	require.ErrorContains(t, err, "no such partition")
+	require.NoError(t, w.D.CompleteAttempt(t.Context(), running, w.Do(w.D, running), time.Now()))
+
+	second, err := w.D.Enqueue(t.Context(), w.Caller, "notes", "note",
+		[]dispatcher.EnqueueItem{{Payload: json.RawMessage(`{"name": "Ada"}`)}})
+	require.NoError(t, err)
+	busy := w.One(w.D)
+	_, err = purge(w, "notes", upkeep.PurgeRequest{})
+	require.ErrorContains(t, err, "a task is at work")
+	require.NoError(t, w.D.CompleteAttempt(t.Context(), busy, w.Do(w.D, busy), time.Now()))
+
+	purged, err := purge(w, "notes", upkeep.PurgeRequest{})
+	require.NoError(t, err)
+	require.Equal(t, 2, purged.Tasks)
+	for _, id := range []uuid.UUID{made[0].ID, second[0].ID} {
+		task, err := w.D.Views.Task(t.Context(), w.Caller, id)
+		require.NoError(t, err)
+		text, err := json.Marshal(task)
+		require.NoError(t, err)
+		require.NotContains(t, string(text), "Ada")
+	}
+	require.Empty(t, w.Files())
+}

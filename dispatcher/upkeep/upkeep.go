@@ -1,0 +1,44 @@
+// Package upkeep removes what nobody needs any more: garbage, data that people purge, rows past their retention, and
+// deleted DAGs. Slow work that one process does for all is a River job.
+package upkeep
+
+import (
+	"log/slog"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/dispatcher/builds"
+	"github.com/dagctl/dagctl/dispatcher/views"
+	"github.com/dagctl/dagctl/dispatcher/wakeup"
+	"github.com/dagctl/dagctl/registry"
+	"github.com/dagctl/dagctl/storage"
+)
+
+// Upkeep removes data that nobody needs any more.
+type Upkeep struct {
+	dispatcher     *dispatcher.Dispatcher
+	pool, requests *pgxpool.Pool
+	registry       *registry.Registry
+	storage        *storage.Storage
+	builds         *builds.Builds
+	views          *views.Views
+	wake           *wakeup.Hub
+	log            *slog.Logger
+	workerID       string
+	poll           time.Duration
+}
+
+// New returns the upkeep of a dispatcher.
+func New(d *dispatcher.Dispatcher, b *builds.Builds, v *views.Views) *Upkeep {
+	return &Upkeep{
+		dispatcher: d, pool: d.Pool, requests: d.Requests, registry: d.Registry, storage: d.Storage,
+		builds: b, views: v, wake: d.Wakeups, log: d.Log, workerID: d.WorkerID, poll: d.Poll,
+	}
+}
+
+// Loops returns the loop that runs River.
+func (u *Upkeep) Loops() []dispatcher.Loop {
+	return []dispatcher.Loop{{Name: "periodic", Run: u.runPeriodic}}
+}

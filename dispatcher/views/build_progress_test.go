@@ -1,0 +1,97 @@
+package views_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/dispatcher/dispatchertest"
+	"github.com/dagctl/dagctl/dispatcher/views"
+	"github.com/dagctl/dagctl/registry"
+	"github.com/dagctl/dagctl/registry/deploy"
+)
+
+// progressOf tells done/total by job; -1 is a total nobody knows yet.
+func progressOf(b *views.BuildProgress) map[string][2]int {
+	found := map[string][2]int{}
+	for _, d := range b.Datasets {
+		total := -1
+		if d.Total != nil {
+			total = *d.Total
+		}
+		found[d.Job] = [2]int{d.Done, total}
+	}
+	return found
+}
+
+func TestProgressOfABuild(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.LettersWorld(t)
+	first := w.Deploy(dispatchertest.Letters)
+	look := func(number int) views.VersionDetail {
+		t.Helper()
+		v, err := w.D.Views.VersionDetail(t.Context(), w.Caller, "letters", number, time.Now())
+		require.NoError(t, err)
+		return v
+	}
+	// Before its source is read nobody can tell; then everything downstream of it follows by the mappings.
+	require.Equal(t, map[string][2]int{"raw": {0, -1}, "upper": {0, -1}, "other": {0, -1}, "joined": {0, -1}},
+		progressOf(look(1).Build))
+	w.Advance()
+	require.Equal(t, map[string][2]int{"raw": {0, 2}, "upper": {0, 2}, "other": {0, 2}, "joined": {0, 1}},
+		progressOf(look(1).Build))
+	tasks := w.Claim(w.D)
+	require.Len(t, tasks, 2)
+	dispatchertest.Execute(t.Context(), w.D, tasks[0])
+	b := look(1).Build
+	require.Equal(t, [2]int{1, 2}, progressOf(b)["raw"])
+	require.Equal(t, int64(1), b.Datasets[0].Running)
+	require.Positive(t, b.Datasets[0].Rate)
+	require.Equal(t, deploy.Create, b.Datasets[0].Action)
+	require.Equal(t, "letters_upper", b.Datasets[1].Dataset)
+	require.Equal(t, []string{"raw"}, b.CriticalPath)
+	require.Positive(t, b.Seconds)
+	require.Equal(t, int64(1), b.Completed)
+	dispatchertest.Execute(t.Context(), w.D, tasks[1])
+	w.Settle()
+	status, reason := w.Status(first.Version.ID)
+	require.Equal(t, registry.Active, status, reason)
+	require.Nil(t, look(1).Build, "it serves")
+
+	// An edit: only what it changes is shown, against what serves and what failed.
+	w.Deploy(dispatchertest.Edit(dispatchertest.Letters, "SELECT upper(content) AS content",
+		"SELECT CAST(upper(content) || 'x' AS INTEGER) AS content"))
+	w.Advance()
+	require.Equal(t, map[string][2]int{"upper": {0, 2}, "joined": {0, 1}}, progressOf(look(2).Build))
+	require.Equal(t, deploy.Rebuild, look(2).Build.Datasets[0].Action)
+	require.Equal(t, []string{"upper", "joined"}, look(2).Build.CriticalPath)
+	dispatchertest.Execute(t.Context(), w.D, w.Claim(w.D)[0])
+	b = look(2).Build
+	require.Equal(t, int64(1), b.Datasets[0].Failed+b.Retrying, "%+v", b)
+
+	// A reader who may not know of a dataset is told of its job alone.
+	reader := w.Caller
+	reader.Role = authz.RoleReader
+	dag, err := w.D.Views.DAG(t.Context(), reader, "letters")
+	require.NoError(t, err)
+	require.Equal(t, progressOf(b), progressOf(dag.Build))
+	w.Exec(`UPDATE datasets SET read_roles = '{finance}' WHERE name = 'letters_upper'`)
+	dag, err = w.D.Views.DAG(t.Context(), reader, "letters")
+	require.NoError(t, err)
+	require.Empty(t, dag.Build.Datasets[0].Dataset)
+	require.Equal(t, "letters_joined", dag.Build.Datasets[1].Dataset)
+}
+
+func TestAPlanHasACriticalPath(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.LettersWorld(t)
+	w.Serve(dispatchertest.Letters)
+	changed := dispatchertest.Edit(dispatchertest.Letters, "SELECT upper(content) AS content",
+		"SELECT upper(content) || '?' AS content")
+	p, err := w.D.Views.Plan(t.Context(), w.Caller, "letters", registry.DeployRequest{YAML: changed})
+	require.NoError(t, err)
+	require.Equal(t, []string{"upper", "joined"}, p.CriticalPath)
+	require.Positive(t, p.CriticalSeconds)
+}

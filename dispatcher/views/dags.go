@@ -1,0 +1,340 @@
+package views
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/dispatcher/tasks"
+	"github.com/dagctl/dagctl/internal/pg"
+	"github.com/dagctl/dagctl/registry"
+)
+
+// Counts is how many tasks are in each state.
+type Counts struct {
+	Queued    int64 `json:"queued"`
+	Running   int64 `json:"running"`
+	Retrying  int64 `json:"retrying" doc:"Failed, and waiting for their next attempt"`
+	Dead      int64 `json:"dead" doc:"Out of attempts, waiting for a person"`
+	Completed int64 `json:"completed,omitempty" doc:"Where a single DAG is asked for: of the tasks made in the last day, counted up to 10,000 a job; of a build: of those made since its version was"`
+	Skipped   int64 `json:"skipped,omitempty" doc:"Given up by somebody; where a single DAG is asked for"`
+}
+
+// Open returns how many tasks are still to be done.
+func (c Counts) Open() int64 { return c.Queued + c.Running + c.Retrying }
+
+// DAGStatus is a DAG with the counts of its tasks.
+type DAGStatus struct {
+	registry.DAG
+	Paused *tasks.Pause `json:"paused,omitempty" doc:"Where the whole DAG, or the org, is paused"`
+	Tasks  Counts       `json:"tasks" doc:"Of the active version and of the one being built"`
+}
+
+// DAGDetail is a DAG with the jobs of the version it shows, and its sources.
+type DAGDetail struct {
+	DAGStatus
+	Build   *BuildProgress `json:"build,omitempty" doc:"Of the version being built"`
+	Jobs    []JobStatus    `json:"jobs"`
+	Sources []SourceStatus `json:"sources"`
+}
+
+// JobStatus is a job with its tasks.
+type JobStatus struct {
+	registry.JobView
+	Tasks  Counts       `json:"tasks"`
+	Paused *tasks.Pause `json:"paused,omitempty" doc:"Where it, its DAG or the org is paused"`
+}
+
+// SourceStatus is the state of a source job.
+type SourceStatus struct {
+	DAG        string     `json:"dag"`
+	Job        string     `json:"job"`
+	Kind       string     `json:"kind"`
+	State      string     `json:"state"`
+	NextFireAt *time.Time `json:"next_fire_at,omitempty"`
+	LastFireAt *time.Time `json:"last_fire_at,omitempty"`
+	Error      string     `json:"error,omitempty"`
+}
+
+// DAGs lists the org's DAGs in the order of their names, from the first one after the given name.
+func (vs *Views) DAGs(ctx context.Context, caller authz.Caller, after string, limit int) ([]DAGStatus, error) {
+	var list []DAGStatus
+	err := pg.InOrgTx(ctx, vs.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+		dags, err := vs.registry.DAGs(ctx, tx, caller, after, limit)
+		if err != nil {
+			return err
+		}
+
+		origins, err := vs.registry.OriginsOf(ctx, tx, caller, workedFor(dags...))
+		if err != nil {
+			return err
+		}
+		open, err := countOpen(ctx, tx, caller.OrgID, flatten(origins))
+		if err != nil {
+			return err
+		}
+		pauses, err := tasks.PausesOf(ctx, tx, caller.OrgID)
+		if err != nil {
+			return err
+		}
+
+		list = make([]DAGStatus, len(dags))
+		for i, dag := range dags {
+			list[i] = DAGStatus{
+				DAG: dag, Paused: tasks.WidestPause(pauses, dag.Name, ""), Tasks: sum(open, origins, workedFor(dag)),
+			}
+		}
+		return nil
+	})
+
+	if err != nil {
+		return nil, fmt.Errorf("list DAGs: %w", err)
+	}
+	return list, nil
+}
+
+// DAG returns one DAG with its jobs, sources and tasks.
+func (vs *Views) DAG(ctx context.Context, caller authz.Caller, name string) (DAGDetail, error) {
+	var detail DAGDetail
+	err := pg.InOrgTx(ctx, vs.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+		dag, err := vs.registry.DAG(ctx, tx, caller, name)
+		if err != nil {
+			return err
+		}
+		detail.DAG = dag
+
+		origins, err := vs.registry.OriginsOf(ctx, tx, caller, workedFor(dag))
+		if err != nil {
+			return err
+		}
+		counts, err := countTasks(ctx, tx, caller.OrgID, flatten(origins), time.Now().Add(-Lately), CompletedAtMost)
+		if err != nil {
+			return err
+		}
+
+		pauses, err := tasks.PausesOf(ctx, tx, caller.OrgID)
+		if err != nil {
+			return err
+		}
+		detail.Paused = tasks.WidestPause(pauses, name, "")
+		detail.Tasks = sum(counts, origins, workedFor(dag))
+
+		if dag.Building != nil {
+			if detail.Build, err = vs.buildProgress(ctx, tx, caller, *dag.Building, time.Now()); err != nil {
+				return err
+			}
+		}
+		if detail.Jobs, err = vs.jobs(ctx, tx, caller, dag, counts, pauses); err != nil {
+			return err
+		}
+		detail.Sources, err = vs.sources(ctx, tx, caller, name)
+		return err
+	})
+
+	if err != nil {
+		return DAGDetail{}, fmt.Errorf("DAG %s: %w", name, err)
+	}
+	return detail, nil
+}
+
+// jobs lists the jobs of the version that a DAG shows, never nil.
+func (vs *Views) jobs(
+	ctx context.Context, tx pgx.Tx, caller authz.Caller, dag registry.DAG,
+	counts map[uuid.UUID]Counts, pauses []tasks.Pause,
+) ([]JobStatus, error) {
+	list := []JobStatus{}
+	shown := dag.Shown()
+	if shown == nil {
+		return list, nil
+	}
+
+	jobs, err := vs.registry.JobsOf(ctx, tx, caller, shown.ID)
+	if err != nil {
+		return nil, err
+	}
+	for _, j := range jobs {
+		paused := tasks.WidestPause(pauses, dag.Name, j.Name)
+		list = append(list, JobStatus{JobView: j, Tasks: counts[j.Origin], Paused: paused})
+	}
+	return list, nil
+}
+
+// workedFor lists the versions that tasks are made for.
+func workedFor(dags ...registry.DAG) []uuid.UUID {
+	var ids []uuid.UUID
+	for _, d := range dags {
+		for _, v := range []*registry.Version{d.Active, d.Building} {
+			if v != nil {
+				ids = append(ids, v.ID)
+			}
+		}
+	}
+	return ids
+}
+
+// flatten returns the origins of all versions.
+func flatten(byVersion map[uuid.UUID][]uuid.UUID) []uuid.UUID {
+	var all []uuid.UUID
+	for _, ids := range byVersion {
+		all = append(all, ids...)
+	}
+	return all
+}
+
+// sum adds up the counts of the versions' origins. An origin that several versions share counts once.
+func sum(counts map[uuid.UUID]Counts, origins map[uuid.UUID][]uuid.UUID, versions []uuid.UUID) Counts {
+	var total Counts
+	seen := map[uuid.UUID]bool{}
+
+	for _, version := range versions {
+		for _, origin := range origins[version] {
+			if c := counts[origin]; !seen[origin] {
+				seen[origin] = true
+				total.Queued += c.Queued
+				total.Running += c.Running
+				total.Retrying += c.Retrying
+				total.Dead += c.Dead
+				total.Completed += c.Completed
+				total.Skipped += c.Skipped
+			}
+		}
+	}
+	return total
+}
+
+// countOpen counts the open tasks of origins. Every open task is in one of three small sets, so it reads no history.
+func countOpen(ctx context.Context, tx pgx.Tx, org uuid.UUID, origins []uuid.UUID) (map[uuid.UUID]Counts, error) {
+	rows, err := tx.Query(ctx, `
+		SELECT job_id, sum(queued)::bigint, sum(running)::bigint, sum(retrying)::bigint, sum(dead)::bigint
+		FROM (
+			SELECT job_id, count(*) AS queued, 0 AS running, 0 AS retrying, 0 AS dead
+			FROM ready WHERE org_id = $1 AND job_id = ANY($2) GROUP BY job_id
+			UNION ALL
+			SELECT job_id, count(*) FILTER (WHERE reason NOT IN ('backoff', 'dead')), 0,
+			       count(*) FILTER (WHERE reason = 'backoff'), count(*) FILTER (WHERE reason = 'dead')
+			FROM waiting WHERE org_id = $1 AND job_id = ANY($2) GROUP BY job_id
+			UNION ALL
+			SELECT job_id, 0, count(*), 0, 0 FROM leases WHERE org_id = $1 AND job_id = ANY($2) GROUP BY job_id) AS sets
+		GROUP BY job_id`, org, origins)
+	if err != nil {
+		return nil, fmt.Errorf("count open tasks: %w", err)
+	}
+
+	counts := map[uuid.UUID]Counts{}
+	var (
+		id uuid.UUID
+		c  Counts
+	)
+	if _, err := pgx.ForEachRow(rows, []any{&id, &c.Queued, &c.Running, &c.Retrying, &c.Dead}, func() error {
+		counts[id] = c
+		return nil
+	}); err != nil {
+		return nil, fmt.Errorf("count open tasks: %w", err)
+	}
+	return counts, nil
+}
+
+// A year of history, or a job of a thousand tasks a second, must not make it slow to look at a DAG.
+const (
+	// Lately is the age of the oldest tasks whose completion DAG counts.
+	Lately = 24 * time.Hour
+	// CompletedAtMost is how many completed tasks DAG counts for a job at most.
+	CompletedAtMost = 10_000
+)
+
+// addCompleted counts the completed tasks that were made at since or later, up to most for each origin. It relies on
+// idx_tasks_job and reads only the end of that, because ids begin with their time.
+func addCompleted(
+	ctx context.Context, tx pgx.Tx, org uuid.UUID, origins []uuid.UUID, since time.Time, most int64,
+	counts map[uuid.UUID]Counts,
+) error {
+	rows, err := tx.Query(ctx, `
+		SELECT o.id, done.n FROM unnest($2::uuid[]) AS o(id),
+			LATERAL (SELECT count(*) AS n FROM (
+				SELECT FROM tasks t
+				WHERE t.org_id = $1 AND t.job_id = o.id AND t.id >= $3 AND t.status = 'Completed'
+				LIMIT $4) AS newest) AS done
+		WHERE done.n > 0`, org, origins, tasks.FirstID(since), most)
+	if err != nil {
+		return fmt.Errorf("count completed tasks: %w", err)
+	}
+
+	var (
+		id uuid.UUID
+		n  int64
+	)
+	if _, err := pgx.ForEachRow(rows, []any{&id, &n}, func() error {
+		c := counts[id]
+		c.Completed = n
+		counts[id] = c
+		return nil
+	}); err != nil {
+		return fmt.Errorf("count completed tasks: %w", err)
+	}
+	return nil
+}
+
+// Sources lists the source jobs of the active versions.
+func (vs *Views) Sources(ctx context.Context, caller authz.Caller) ([]SourceStatus, error) {
+	var list []SourceStatus
+	err := pg.InOrgTx(ctx, vs.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+		var err error
+		list, err = vs.sources(ctx, tx, caller, "")
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list sources: %w", err)
+	}
+	return list, nil
+}
+
+// sources lists the source jobs of the active version of a DAG or, without a name, of all DAGs.
+func (vs *Views) sources(
+	ctx context.Context, tx pgx.Tx, caller authz.Caller, dagName string,
+) ([]SourceStatus, error) {
+	jobs, err := vs.registry.SourceJobs(ctx, tx, caller)
+	if err != nil {
+		return nil, err
+	}
+
+	rows, err := tx.Query(ctx, `
+		SELECT dag_name, job_name, state, next_fire_at, last_fire_at, coalesce(error, '')
+		FROM sources WHERE org_id = $1 AND ($2 = '' OR dag_name = $2)`, caller.OrgID, dagName)
+	if err != nil {
+		return nil, fmt.Errorf("read sources: %w", err)
+	}
+
+	type key struct{ dag, job string }
+	known := map[key]SourceStatus{}
+	var s SourceStatus
+	var next, last *time.Time
+	if _, err := pgx.ForEachRow(rows, []any{&s.DAG, &s.Job, &s.State, &next, &last, &s.Error}, func() error {
+		s.NextFireAt, s.LastFireAt = next, last
+		known[key{s.DAG, s.Job}] = s
+		return nil
+	}); err != nil {
+		return nil, fmt.Errorf("read sources: %w", err)
+	}
+
+	list := []SourceStatus{}
+	for _, j := range jobs {
+		if dagName != "" && j.DAG != dagName {
+			continue
+		}
+
+		status := known[key{j.DAG, j.Job}]
+		status.DAG, status.Job, status.Kind = j.DAG, j.Job, j.Kind
+		if status.State == "" {
+			status.State = "Pending" // the dispatcher has not come to it yet
+		}
+		if !caller.Is(authz.RoleWriter) {
+			status.Error = "" // it may quote paths and rows
+		}
+		list = append(list, status)
+	}
+	return list, nil
+}

@@ -1,0 +1,146 @@
+package views_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dagctl/dagctl/dispatcher/dispatchertest"
+	"github.com/dagctl/dagctl/dispatcher/views"
+	"github.com/dagctl/dagctl/operators"
+)
+
+func TestAttemptsAreCountedOnceEach(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.PairWorld(t)
+	before := w.FiguresOf(w.D)
+	runs := 0
+	w.Probe.On("made", func(ctx context.Context, task *operators.Task) (operators.Result, error) {
+		if runs++; runs < 3 {
+			return operators.Result{}, errors.New("not yet")
+		}
+		return operators.Result{}, w.Probe.Write(ctx, task, "at last")
+	})
+	w.Change("b")
+	w.Work()
+	w.Promote(dispatchertest.Later(time.Minute))
+	w.Work()
+	w.Promote(dispatchertest.Later(time.Minute))
+	w.Settle()
+
+	w.Change("c") // a lease that is lost, then a late completion
+	lost := w.One(w.D)
+	w.Reap(dispatchertest.Later(time.Hour))
+	require.NoError(t, w.D.CompleteAttempt(t.Context(), lost, w.Do(w.D, lost), dispatchertest.Later(0)))
+	w.Settle()
+
+	w.Probe.On("made", func(context.Context, *operators.Task) (operators.Result, error) {
+		return operators.Result{}, operators.Permanent(errors.New("never"))
+	})
+	w.Change("d")
+	w.Work()
+
+	after := w.FiguresOf(w.D)
+	grown := map[string]float64{}
+	for name, v := range after {
+		if grew := v - before[name]; grew != 0 && strings.Contains(name, "_total{") {
+			grown[name] = grew
+		}
+	}
+	require.Equal(t, map[string]float64{
+		"attempts_total{org=acme,outcome=Failed}": 3, "attempts_total{org=acme,outcome=lease_expired}": 1,
+		"attempts_total{org=acme,outcome=Completed}": grown["attempts_total{org=acme,outcome=Completed}"],
+		"retries_total{org=acme}":                    3, "dead_tasks_total{org=acme}": 1,
+		"lease_expiries_total{org=acme}": 1,
+		"events_routed_total{org=acme}":  grown["events_routed_total{org=acme}"],
+	}, grown)
+	require.Equal(t, w.Count(`SELECT FROM tasks WHERE status = 'Completed'`),
+		int(after["attempts_total{org=acme,outcome=Completed}"]))
+	require.Equal(t, w.Count(`SELECT FROM events`), int(after["events_routed_total{org=acme}"]))
+	for _, step := range []string{"claim", "complete", "route"} {
+		require.Positive(t, after["batch_size{step="+step+"}"], step)
+		require.Equal(t, after["batch_size{step="+step+"}"], after["batch_seconds{step="+step+"}"], step)
+	}
+	require.Positive(t, after["cutover_seconds{}"])
+	require.Equal(t, 1.0, after["waiting_tasks{org=acme,reason=dead}"])
+	require.NotContains(t, after, "running_tasks{org=acme}")
+}
+
+// What a transaction did that was rolled back is not counted.
+func TestWhatWasNotCommittedIsNotCounted(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.PairWorld(t)
+	w.Change("b")
+	w.Route()
+	task := w.One(w.D)
+	done := w.Do(w.D, task)
+	w.Exec(`ALTER TABLE task_events RENAME TO hidden`)
+	require.Error(t, w.D.CompleteAttempt(t.Context(), task, done, dispatchertest.Later(0)))
+	w.Exec(`ALTER TABLE hidden RENAME TO task_events`)
+	before := w.FiguresOf(w.D)["attempts_total{org=acme,outcome=Completed}"]
+	require.NoError(t, w.D.CompleteAttempt(t.Context(), task, done, dispatchertest.Later(0)))
+	require.NoError(t, w.D.CompleteAttempt(t.Context(), task, done, dispatchertest.Later(0)), "said again")
+	require.Equal(t, before+1, w.FiguresOf(w.D)["attempts_total{org=acme,outcome=Completed}"])
+}
+
+func TestFiguresOfTheDatabase(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.PairWorld(t)
+	w.Probe.Put("raw", dispatchertest.FirstDay, "b")
+	w.Poll()
+	w.Work()
+	w.Exec(`UPDATE outbox SET created_at = now() - interval '1 hour'`)
+	f := w.FiguresOf(w.D)
+	require.Equal(t, 1.0, f["outbox_pending_rows{org=acme}"])
+	require.InDelta(t, 3600, f["outbox_oldest_seconds{org=acme}"], 60)
+	w.Exec(`UPDATE outbox SET status = 'Failed'`)
+	require.Equal(t, 1.0, w.FiguresOf(w.D)["outbox_failed_rows{org=acme}"])
+	w.Exec(`UPDATE outbox SET status = 'Pending'`)
+	w.Route()
+	f = w.FiguresOf(w.D)
+	require.NotContains(t, f, "outbox_pending_rows{org=acme}")
+	require.Equal(t, 1.0, f["queue_tasks{org=acme,runtime=dispatcher}"])
+	require.InDelta(t, 0, f["queue_oldest_seconds{org=acme,runtime=dispatcher}"], 60)
+	w.One(w.D)
+	f = w.FiguresOf(w.D)
+	require.Equal(t, 1.0, f["running_tasks{org=acme}"])
+	require.NotContains(t, f, "queue_tasks{org=acme,runtime=dispatcher}")
+	w.Exec(`UPDATE sources SET next_fire_at = now() - interval '10 minutes'`)
+	if n := w.Count(`SELECT FROM sources`); n > 0 {
+		f = w.FiguresOf(w.D)
+		require.Equal(t, float64(n), f["sources_due{org=acme}"])
+		require.InDelta(t, 600, f["source_lag_seconds{org=acme}"], 60)
+	}
+}
+
+// However often somebody asks, the database is asked every five seconds at most; and a database that does not answer is
+// told of, and takes nothing else away.
+func TestFiguresAreReadSeldomAndMayFail(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	g := &views.Gauges{Views: w.D.Views}
+	read := func(now time.Time) (names []string) {
+		out := make(chan prometheus.Metric, 100)
+		g.Collect(out, now)
+		close(out)
+		for m := range out {
+			names = append(names, fmt.Sprint(m.Desc()))
+		}
+		return names
+	}
+	now := time.Now()
+	first := read(now)
+	w.Exec(`ALTER TABLE ready RENAME TO hidden`)
+	require.Equal(t, first, read(now.Add(views.GaugesEvery-time.Millisecond)))
+	require.Len(t, read(now.Add(views.GaugesEvery)), 1, "how long it took")
+	w.Exec(`ALTER TABLE hidden RENAME TO ready`)
+	require.Len(t, read(now.Add(views.GaugesEvery+time.Second)), 1, "nor is a failure repeated at once")
+	require.Equal(t, first, read(now.Add(2*views.GaugesEvery)))
+	require.Equal(t, 1.0, w.FiguresOf(w.D)["gauge_failures_total{}"])
+}

@@ -1,0 +1,55 @@
+package views_test
+
+import (
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dagctl/dagctl/dispatcher/dispatchertest"
+	"github.com/dagctl/dagctl/dispatcher/tasks"
+	"github.com/dagctl/dagctl/dispatcher/views"
+)
+
+// A source that has fired and is still being read may be about to find work.
+func TestNothingIsSettledWhileASourceIsRead(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.Put("raw", dispatchertest.FirstDay, "a")
+	w.Serve(dispatchertest.Pair)
+	w.Probe.Put("raw", "2024-01-02", "b")
+	asked := false
+	w.Probe.Enumerating = func() {
+		asked = true
+		settled, err := w.D.Views.Settled(t.Context(), w.Caller.OrgID)
+		require.NoError(t, err)
+		require.False(t, settled, "what is there to be found has no task yet")
+	}
+	w.Poll()
+	require.True(t, asked)
+	require.Zero(t, w.Count(`SELECT FROM sources WHERE reading_until IS NOT NULL`))
+	w.Probe.Enumerating = nil
+	w.Settle()
+	settled, err := w.D.Views.Settled(t.Context(), w.Caller.OrgID)
+	require.NoError(t, err)
+	require.True(t, settled)
+}
+
+// What a DAG has done is told of the last day, whatever has gathered before.
+func TestCompletedTasksAreCountedOfTheLastDay(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.Put("raw", dispatchertest.FirstDay, "a")
+	w.Serve(dispatchertest.Pair)
+	completed := func() (n int64) {
+		t.Helper()
+		dag, err := w.D.Views.DAG(t.Context(), w.Caller, "pair")
+		require.NoError(t, err)
+		return dag.Tasks.Completed
+	}
+	require.Equal(t, int64(2), completed())
+	var old uuid.UUID
+	w.Row(`SELECT id FROM tasks ORDER BY id LIMIT 1`)(&old)
+	w.Exec(`UPDATE tasks SET id = $1 WHERE id = $2`, tasks.FirstID(dispatchertest.Later(-2*views.Lately)), old)
+	require.Equal(t, int64(1), completed())
+}

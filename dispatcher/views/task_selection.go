@@ -1,0 +1,226 @@
+package views
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/dispatcher/tasks"
+	"github.com/dagctl/dagctl/internal/fault"
+)
+
+// TaskSelection selects tasks that meet all of its conditions; an empty field is no condition. Lists, the verbs over
+// many tasks and purges share it.
+type TaskSelection struct {
+	DAG    string `json:"dag,omitempty" query:"dag" maxLength:"63"`
+	Job    string `json:"job,omitempty" query:"job" maxLength:"63" doc:"A job by its name"`
+	Status string `json:"status,omitempty" query:"status" enum:"Queued,Running,Completed,Failed,Canceled"`
+	Dead   bool   `json:"dead,omitempty" query:"dead" doc:"Only those out of attempts, waiting for a person"`
+
+	Kind string `json:"kind,omitempty" query:"kind" enum:"reactive,source,manual,timer,build,backfill,invalidation,check"`
+
+	Partition string `json:"partition,omitempty" query:"partition" maxLength:"410" doc:"Tasks that make this partition or, with A..B, a partition from A to B, both included"`
+
+	Error         string    `json:"error,omitempty" query:"error" maxLength:"500" doc:"Tasks whose error contains this text"`
+	ErrorGroup    string    `json:"error_group,omitempty" query:"error_group" maxLength:"32" doc:"Tasks whose error is of this group, as /v1/tasks/errors names it"`
+	CreatedAfter  time.Time `json:"created_after,omitzero" query:"created_after" doc:"Made at this time or later"`
+	CreatedBefore time.Time `json:"created_before,omitzero" query:"created_before" doc:"Made before this time"`
+
+	IDs []uuid.UUID `json:"ids,omitempty" maxItems:"1000" doc:"Only these"`
+}
+
+// Empty reports whether the selection has no condition, and so selects every task.
+func (s TaskSelection) Empty() bool {
+	return s.DAG == "" && s.Job == "" && s.Status == "" && !s.Dead && s.Kind == "" && s.Partition == "" &&
+		s.Error == "" && s.ErrorGroup == "" && s.CreatedAfter.IsZero() && s.CreatedBefore.IsZero() && len(s.IDs) == 0
+}
+
+// openSet holds conditions on the small sets that hold all open tasks of a status, so that a query for them reads no
+// history.
+var openSet = map[tasks.Status]string{
+	tasks.Queued: `t.id IN (
+		SELECT task_id FROM ready WHERE org_id = $1 UNION ALL SELECT task_id FROM waiting WHERE org_id = $1)`,
+	tasks.Running: `t.id IN (SELECT task_id FROM leases WHERE org_id = $1)`,
+}
+
+// deadSet is the condition that tasks t are dead.
+const deadSet = `t.id IN (SELECT task_id FROM waiting WHERE org_id = $1 AND reason = 'dead')`
+
+// conditions collects SQL conditions on tasks t that all must hold, and their arguments.
+type conditions struct {
+	texts []string
+	args  []any
+}
+
+// add adds a condition; each ? in it stands for one of the values.
+func (c *conditions) add(condition string, values ...any) {
+	for _, v := range values {
+		c.args = append(c.args, v)
+		condition = strings.Replace(condition, "?", fmt.Sprintf("$%d", len(c.args)), 1)
+	}
+	c.texts = append(c.texts, condition)
+}
+
+func (c *conditions) where() string { return strings.Join(c.texts, " AND ") }
+
+// Selected returns a selection as a condition on tasks t, with its arguments. The first argument is the org.
+func (vs *Views) Selected(
+	ctx context.Context, tx pgx.Tx, caller authz.Caller, s TaskSelection,
+) (where string, args []any, err error) {
+	c := &conditions{}
+	c.add("t.org_id = ?", caller.OrgID)
+	if s.DAG != "" || s.Job != "" {
+		origins, err := vs.registry.Origins(ctx, tx, caller, s.DAG, s.Job)
+		if err != nil {
+			return "", nil, err
+		}
+		c.add("t.job_id = ANY(?)", origins)
+	}
+
+	s.addState(c)
+	if err := vs.addPartition(ctx, tx, c, s.Partition); err != nil {
+		return "", nil, err
+	}
+	if err := vs.addError(ctx, tx, caller, c, s); err != nil {
+		return "", nil, err
+	}
+	s.addTimes(c)
+	if len(s.IDs) > 0 {
+		c.add("t.id = ANY(?)", s.IDs)
+	}
+	return c.where(), c.args, nil
+}
+
+// addState adds the conditions on the status and kind of tasks.
+func (s TaskSelection) addState(c *conditions) {
+	if s.Status != "" {
+		c.add("t.status = ?", s.Status)
+		if set, ok := openSet[tasks.Status(s.Status)]; ok {
+			c.add(set)
+		}
+	}
+	if s.Dead {
+		c.add(deadSet)
+	}
+	if s.Kind != "" {
+		c.add("t.kind = ?", s.Kind)
+	}
+}
+
+// addPartition adds the condition that tasks make a partition, or one of a range FIRST..LAST.
+func (vs *Views) addPartition(
+	ctx context.Context, tx pgx.Tx, c *conditions, partition string,
+) error {
+	from, to, isRange := strings.Cut(partition, "..")
+	switch {
+	case isRange:
+		keys, err := vs.partitionsBetween(ctx, tx, *c, from, to)
+		if err != nil {
+			return err
+		}
+		c.add("t.partitions && ?", keys)
+	case partition != "":
+		c.add("? = ANY(t.partitions)", partition)
+	}
+	return nil
+}
+
+// addError adds the conditions on the errors of tasks. A caller who may not read a task's error must not find the task
+// by it either, so tasks of hidden jobs are left out.
+func (vs *Views) addError(
+	ctx context.Context, tx pgx.Tx, caller authz.Caller, c *conditions, s TaskSelection,
+) error {
+	if s.Error == "" && s.ErrorGroup == "" {
+		return nil
+	}
+	if s.Error != "" {
+		c.add("position(lower(?) IN lower(t.error_message)) > 0", s.Error)
+	}
+	if s.ErrorGroup != "" {
+		c.add("t.error_message IS NOT NULL AND error_group(t.error_message) = ?", s.ErrorGroup)
+	}
+
+	hidden, err := vs.registry.HiddenOrigins(ctx, tx, caller)
+	if err != nil {
+		return err
+	}
+	c.add("t.job_id <> ALL(?)", hidden)
+	return nil
+}
+
+// addTimes adds the conditions on when tasks were made.
+func (s TaskSelection) addTimes(c *conditions) {
+	if !s.CreatedAfter.IsZero() {
+		c.add("t.created_at >= ?", s.CreatedAfter)
+	}
+	if !s.CreatedBefore.IsZero() {
+		c.add("t.created_at < ?", s.CreatedBefore)
+	}
+}
+
+// partitionsBetween lists the partitions from one to another that tasks make which meet the conditions so far. Ranges
+// are compared by number, other keys as text, which is the order of time for times.
+func (vs *Views) partitionsBetween(
+	ctx context.Context, tx pgx.Tx, c conditions, from, to string,
+) ([]string, error) {
+	if from == "" || to == "" {
+		return nil, fault.New(fault.Invalid, "%q is not a range of partitions", from+".."+to).
+			WithHint("write A..B: the first partition and the last")
+	}
+
+	rows, err := tx.Query(ctx, `SELECT DISTINCT t.job_id, t.partitions[1] FROM tasks t
+		WHERE `+c.where()+` AND t.partitions[1] IS NOT NULL`, c.args...)
+	if err != nil {
+		return nil, fmt.Errorf("partitions of tasks: %w", err)
+	}
+	type made struct {
+		Origin uuid.UUID
+		Key    string
+	}
+	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[made])
+	if err != nil {
+		return nil, fmt.Errorf("partitions of tasks: %w", err)
+	}
+
+	var origins []uuid.UUID
+	for _, m := range all {
+		origins = append(origins, m.Origin)
+	}
+	jobs, err := vs.registry.Jobs(ctx, tx, tasks.SortedIDs(origins))
+	if err != nil {
+		return nil, err
+	}
+
+	keys := []string{}
+	for _, m := range all {
+		by := dag.Partitioning{}
+		if job := jobs[m.Origin]; job != nil {
+			by = job.Def.PartitionBy
+		}
+		if Between(by, from, to, m.Key) {
+			keys = append(keys, m.Key)
+		}
+	}
+	slices.Sort(keys)
+	return slices.Compact(keys), nil
+}
+
+// Between reports whether a key lies between two others: it compares ranges by number, and other keys as text, which is
+// the order of time for times.
+func Between(by dag.Partitioning, from, to, key string) bool {
+	if by.Kind != dag.ByRange && by.Kind != dag.ByCursor {
+		return from <= key && key <= to
+	}
+	first, _, err1 := by.Range(from)
+	_, last, err2 := by.Range(to)
+	start, end, err3 := by.Range(key)
+	return errors.Join(err1, err2, err3) == nil && first <= start && end <= last
+}

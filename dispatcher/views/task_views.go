@@ -1,0 +1,322 @@
+package views
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/pg"
+	"github.com/dagctl/dagctl/registry"
+)
+
+// Task is one unit of work, as people see it.
+type Task struct {
+	ID            uuid.UUID       `json:"id"`
+	DAG           string          `json:"dag"`
+	Job           string          `json:"job"`
+	Kind          string          `json:"kind" enum:"reactive,source,manual,timer,build,backfill,invalidation,check"`
+	Status        string          `json:"status" enum:"Queued,Running,Completed,Failed,Canceled"`
+	Reason        string          `json:"reason,omitempty"`
+	Waiting       string          `json:"waiting,omitempty" enum:"sibling,limit,backoff,run_at,paused,dead" doc:"Why an open task may not be claimed now"`
+	Partition     string          `json:"partition,omitempty"`
+	Attempt       int             `json:"attempt"`
+	Failures      int             `json:"failures"`
+	MaxAttempts   int             `json:"max_attempts"`
+	Priority      int             `json:"priority"`
+	Runtime       string          `json:"runtime"`
+	Progress      int             `json:"progress"`
+	State         string          `json:"state,omitempty"`
+	Worker        string          `json:"worker_id,omitempty"`
+	Error         string          `json:"error,omitempty"`
+	DedupeKey     string          `json:"dedupe_key,omitempty"`
+	Payload       json.RawMessage `json:"payload,omitempty"`
+	InputVersions json.RawMessage `json:"input_versions,omitempty"`
+	Outputs       json.RawMessage `json:"outputs,omitempty"`
+	Result        json.RawMessage `json:"result,omitempty"`
+	Version       int             `json:"version"`
+	CreatedAt     time.Time       `json:"created_at"`
+	StartedAt     *time.Time      `json:"started_at,omitempty"`
+	CompletedAt   *time.Time      `json:"completed_at,omitempty"`
+	NextRetryAt   *time.Time      `json:"next_retry_at,omitempty"`
+}
+
+// TaskFilter says which tasks to list, the newest first.
+type TaskFilter struct {
+	TaskSelection
+	Before uuid.UUID // begin with tasks older than this one; uuid.Nil: with the newest
+	Limit  int
+}
+
+// Attempt is one attempt at a task.
+type Attempt struct {
+	Number    int        `json:"attempt"`
+	Worker    string     `json:"worker_id"`
+	StartedAt time.Time  `json:"started_at"`
+	EndedAt   *time.Time `json:"ended_at,omitempty"`
+	Outcome   string     `json:"outcome,omitempty"`
+	Error     string     `json:"error,omitempty"`
+}
+
+// TaskDetail is a task with its attempts and its last events.
+type TaskDetail struct {
+	Task
+	Attempts []Attempt   `json:"attempts"`
+	Events   []TaskEvent `json:"events"`
+}
+
+// taskColumns selects a found, from tasks t, waiting w and leases l. A running task has its progress and state in the
+// lease, to which heartbeats write.
+const taskColumns = `
+	t.id, t.job_id, t.kind, t.status, coalesce(t.reason, ''), coalesce(w.reason, ''),
+	coalesce(array_to_string(t.partitions, ','), ''),
+	t.attempt, t.failures, t.max_attempts, t.priority, t.runtime,
+	coalesce(l.progress, t.progress), coalesce(l.state, t.state, ''),
+	coalesce(l.worker_id, t.worker_id, ''), coalesce(t.error_message, ''), coalesce(t.dedupe_key, ''), t.version,
+	t.created_at, t.started_at, t.completed_at, coalesce(w.available_at, t.next_retry_at)`
+
+// found is a task with its origin.
+type found struct {
+	Task
+	origin uuid.UUID
+}
+
+// columns returns where to scan taskColumns.
+func (f *found) columns() []any {
+	return []any{
+		&f.ID, &f.origin, &f.Kind, &f.Status, &f.Reason, &f.Waiting, &f.Partition,
+		&f.Attempt, &f.Failures, &f.MaxAttempts, &f.Priority, &f.Runtime, &f.Progress, &f.State,
+		&f.Worker, &f.Error, &f.DedupeKey, &f.Version,
+		&f.CreatedAt, &f.StartedAt, &f.CompletedAt, &f.NextRetryAt,
+	}
+}
+
+// Tasks lists tasks. It relies on idx_tasks_org and idx_tasks_job, whose ids are in the order of creation.
+func (vs *Views) Tasks(ctx context.Context, caller authz.Caller, f TaskFilter) ([]Task, error) {
+	tasks := []Task{}
+	err := pg.InOrgTx(ctx, vs.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+		where, args, err := vs.Selected(ctx, tx, caller, f.TaskSelection)
+		if err != nil {
+			return err
+		}
+
+		if f.Before != uuid.Nil {
+			args = append(args, f.Before)
+			where += fmt.Sprintf(" AND t.id < $%d", len(args))
+		}
+
+		args = append(args, f.Limit)
+		rows, err := tx.Query(ctx, `
+			SELECT `+taskColumns+`
+			FROM tasks t
+			LEFT JOIN waiting w ON w.task_id = t.id
+			LEFT JOIN leases l ON l.task_id = t.id
+			WHERE `+where+fmt.Sprintf(" ORDER BY t.id DESC LIMIT $%d", len(args)), args...)
+		if err != nil {
+			return err
+		}
+
+		list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (found, error) {
+			var t found
+			err := row.Scan(t.columns()...)
+			return t, err
+		})
+		if err != nil {
+			return err
+		}
+		tasks, err = vs.show(ctx, tx, caller, list)
+		return err
+	})
+
+	if err != nil {
+		return nil, fmt.Errorf("list tasks: %w", err)
+	}
+	return tasks, nil
+}
+
+// show adds the names of the tasks' jobs, and removes what the caller may not read. A caller who may not see a dataset
+// may see that a task made it, but not what went in, what came out or what an error quotes.
+func (vs *Views) show(ctx context.Context, tx pgx.Tx, caller authz.Caller, list []found) ([]Task, error) {
+	origins := make([]uuid.UUID, 0, len(list))
+	seen := map[uuid.UUID]bool{}
+	for _, t := range list {
+		if !seen[t.origin] {
+			seen[t.origin] = true
+			origins = append(origins, t.origin)
+		}
+	}
+
+	jobs, err := vs.registry.Jobs(ctx, tx, origins)
+	if err != nil {
+		return nil, err
+	}
+	all := make([]*registry.Job, 0, len(jobs))
+	for _, j := range jobs {
+		all = append(all, j)
+	}
+	readable, err := vs.registry.ReadableJobs(ctx, tx, caller, all)
+	if err != nil {
+		return nil, err
+	}
+
+	tasks := make([]Task, len(list))
+	for i, t := range list {
+		t.DAG, t.Job = jobs[t.origin].DAG, jobs[t.origin].Name
+		if !readable[t.origin] {
+			t.Task = t.redacted()
+		}
+		tasks[i] = t.Task
+	}
+	return tasks, nil
+}
+
+// redacted returns what everybody in the org may know of a task.
+func (t Task) redacted() Task {
+	t.Partition, t.State, t.Error, t.DedupeKey = "", "", "", ""
+	t.Payload, t.InputVersions, t.Outputs, t.Result = nil, nil, nil, nil
+	return t
+}
+
+// Task returns one task with its attempts and its last 100 events, the newest first.
+func (vs *Views) Task(ctx context.Context, caller authz.Caller, id uuid.UUID) (TaskDetail, error) {
+	var detail TaskDetail
+	err := pg.InOrgTx(ctx, vs.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+		t, readable, err := vs.FindTask(ctx, tx, caller, id)
+		if err != nil {
+			return err
+		}
+		detail.Task = t
+		if detail.Attempts, err = attempts(ctx, tx, caller.OrgID, t); err != nil {
+			return err
+		}
+		if detail.Events, err = taskEvents(ctx, tx, t, uuid.Nil, 100); err != nil {
+			return err
+		}
+
+		if !readable {
+			for i := range detail.Attempts {
+				detail.Attempts[i].Error = ""
+			}
+			redactEvents(detail.Events)
+		}
+		return nil
+	})
+
+	if err != nil {
+		return TaskDetail{}, fmt.Errorf("task %s: %w", id, err)
+	}
+	return detail, nil
+}
+
+// TaskByID returns one task.
+func (vs *Views) TaskByID(ctx context.Context, caller authz.Caller, id uuid.UUID) (Task, error) {
+	var t Task
+	err := pg.InOrgTx(ctx, vs.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+		var err error
+		t, _, err = vs.FindTask(ctx, tx, caller, id)
+		return err
+	})
+	if err != nil {
+		return Task{}, fmt.Errorf("task %s: %w", id, err)
+	}
+	return t, nil
+}
+
+// FindTask returns one task, and reports whether the caller may read its contents; if not, they are removed.
+func (vs *Views) FindTask(ctx context.Context, tx pgx.Tx, caller authz.Caller, id uuid.UUID) (Task, bool, error) {
+	var t found
+	err := tx.QueryRow(ctx, `
+		SELECT `+taskColumns+`, t.payload, t.input_versions, t.outputs, r.payload
+		FROM tasks t
+		LEFT JOIN waiting w ON w.task_id = t.id
+		LEFT JOIN leases l ON l.task_id = t.id
+		LEFT JOIN task_results r ON r.task_id = t.id
+		WHERE t.org_id = $1 AND t.id = $2`, caller.OrgID, id).
+		Scan(append(t.columns(), &t.Payload, &t.InputVersions, &t.Outputs, &t.Result)...)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return Task{}, false, fault.New(fault.NotFound, "there is no task %s", id).
+			WithHint("`dagctl tasks list` shows those there are")
+	}
+	if err != nil {
+		return Task{}, false, err
+	}
+
+	jobs, err := vs.registry.Jobs(ctx, tx, []uuid.UUID{t.origin})
+	if err != nil {
+		return Task{}, false, err
+	}
+	readable, err := vs.registry.ReadableJobs(ctx, tx, caller, []*registry.Job{jobs[t.origin]})
+	if err != nil {
+		return Task{}, false, err
+	}
+
+	t.DAG, t.Job = jobs[t.origin].DAG, jobs[t.origin].Name
+	if !readable[t.origin] {
+		return t.redacted(), false, nil
+	}
+	return t.Task, true, nil
+}
+
+// attempts lists the attempts at a task. The current one may have no row yet, because that is written when it ends; the
+// task's own row then describes it.
+func attempts(ctx context.Context, tx pgx.Tx, org uuid.UUID, t Task) ([]Attempt, error) {
+	rows, err := tx.Query(ctx, `
+		SELECT attempt, worker_id, started_at, ended_at, coalesce(outcome, ''), coalesce(error, '')
+		FROM task_attempts WHERE org_id = $1 AND task_id = $2 ORDER BY attempt`, org, t.ID)
+	if err != nil {
+		return nil, err
+	}
+	list, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Attempt])
+	if err != nil {
+		return nil, err
+	}
+
+	if t.StartedAt != nil && (len(list) == 0 || list[len(list)-1].Number < t.Attempt) {
+		current := Attempt{
+			Number: t.Attempt, Worker: t.Worker, StartedAt: *t.StartedAt, EndedAt: t.CompletedAt, Error: t.Error,
+		}
+		if t.CompletedAt != nil {
+			current.Outcome = t.Status
+		}
+		list = append(list, current)
+	}
+	return append([]Attempt{}, list...), nil
+}
+
+// ReadableTask reports whether a task has ended. For a caller who may not read what the task makes, the error is
+// fault.NotFound.
+func (vs *Views) ReadableTask(ctx context.Context, caller authz.Caller, id uuid.UUID) (ended bool, err error) {
+	err = pg.InOrgTx(ctx, vs.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+		_, readable, err := vs.FindTask(ctx, tx, caller, id)
+		if err != nil {
+			return err
+		}
+		if !readable {
+			return fault.New(fault.NotFound, "there is no log of task %s", id)
+		}
+		ended, err = HasEnded(ctx, tx, caller.OrgID, id)
+		return err
+	})
+	if err != nil {
+		return false, fmt.Errorf("task %s: %w", id, err)
+	}
+	return ended, nil
+}
+
+// HasEnded reports whether a task has ended: completed, canceled, or failed with no attempt to come. A task that no
+// longer exists has ended.
+func HasEnded(ctx context.Context, tx pgx.Tx, org, id uuid.UUID) (ended bool, err error) {
+	err = tx.QueryRow(ctx, `
+		SELECT NOT EXISTS (
+			SELECT FROM tasks t LEFT JOIN waiting w ON w.task_id = t.id
+			WHERE t.org_id = $1 AND t.id = $2 AND t.status NOT IN ('Completed', 'Canceled')
+			      AND (t.status <> 'Failed' OR coalesce(w.available_at, t.next_retry_at) IS NOT NULL))`, org, id).
+		Scan(&ended)
+	return ended, err
+}

@@ -1,0 +1,439 @@
+package why
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/dispatcher/stale"
+	"github.com/dagctl/dagctl/dispatcher/tasks"
+	"github.com/dagctl/dagctl/dispatcher/views"
+	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/pg"
+	"github.com/dagctl/dagctl/registry"
+	"github.com/dagctl/dagctl/registry/deploy"
+)
+
+// partition explains why an output partition of a job is as it is: what withholds it, the tasks that are open for it
+// and, upstream as far as it goes, what it is waiting for.
+func (e *explainer) partition(ctx context.Context, job *registry.Job, key string) ([]Reason, error) {
+	if !e.step(job.ID, key) {
+		return nil, nil
+	}
+	reasons, err := e.withheld(ctx, job, key)
+	if err != nil {
+		return nil, err
+	}
+	open, _, err := e.openOf(ctx, []uuid.UUID{job.Origin}, &key, 2) // one queued, one running
+	if err != nil {
+		return nil, err
+	}
+
+	tasks, err := e.tasks(ctx, open)
+	if err != nil {
+		return nil, err
+	}
+	reasons = append(reasons, tasks...)
+	var more []Reason
+	switch {
+	case job.Def.Activation == dag.ActivationReactive:
+		more, err = e.target(ctx, stale.Target{Job: job, Key: key}, len(reasons) > 0)
+	case len(reasons) == 0:
+		more, err = e.source(ctx, job, key)
+	}
+	return append(reasons, more...), err
+}
+
+// withheld says what keeps the newest revision of a job's output partition from its readers.
+func (e *explainer) withheld(ctx context.Context, job *registry.Job, key string) (reasons []Reason, err error) {
+	for i, o := range job.Outputs {
+		ref := registry.Ref{Version: o.Generation.Version, Key: key}
+		newest, err := registry.LastMade(new(pg.Batch), []registry.Ref{ref}, nil).Get(ctx, e.tx)
+		if err != nil {
+			return nil, err
+		}
+		made, ok := newest[ref]
+		if !ok {
+			continue
+		}
+		r := Reason{Partition: key}
+		switch made.State {
+		case "Held":
+			r.Code = whyChecksPending
+			err = e.checking(ctx, job, i, ref, made.Revision, &r)
+		case "Rejected":
+			r.Code = whyRejected
+			if e.writer() {
+				r.Error, err = deploy.FailedChecks(ctx, e.tx, ref, made.Revision)
+			}
+		case "Purged":
+			r.Code = whyPurged
+		default:
+			continue
+		}
+		if err == nil {
+			r, err = e.about(ctx, job, r)
+		}
+		if err != nil {
+			return nil, err
+		}
+		reasons = append(reasons, r)
+	}
+	return reasons, nil
+}
+
+// allWithheld lists the partitions of a job's outputs whose newest revision readers do not see.
+func (e *explainer) allWithheld(ctx context.Context, job *registry.Job, limit int) (reasons []Reason, err error) {
+	var generations []uuid.UUID
+	for _, o := range job.Outputs {
+		generations = append(generations, o.Generation.Version)
+	}
+	undecided, err := deploy.Unsettled(ctx, e.tx, generations)
+	if err != nil {
+		return nil, err
+	}
+
+	for _, u := range undecided[:min(len(undecided), limit)] {
+		r, err := e.withheld(ctx, job, u.Key)
+		if err != nil {
+			return nil, err
+		}
+		reasons = append(reasons, r...)
+	}
+	return reasons, nil
+}
+
+// checking puts the check task behind a revision that waits for it.
+func (e *explainer) checking(
+	ctx context.Context, job *registry.Job, output int, ref registry.Ref, revision int64, r *Reason,
+) error {
+	loaded, err := registry.LoadRevision(ctx, e.tx, ref, revision)
+	if err != nil {
+		return err
+	}
+	r.Since = &loaded.Materialized
+	check, err := dispatcher.CheckTask(job, output, ref.Key, revision, tasks.ClassLive)
+	if err != nil {
+		return err
+	}
+	open, _, err := e.openOf(ctx, []uuid.UUID{job.Origin}, &check.Slot, 1)
+	if err != nil {
+		return err
+	}
+	r.Because, err = e.tasks(ctx, open)
+	return err
+}
+
+// target explains a partition of a reactive job by what decide says of it.
+func (e *explainer) target(ctx context.Context, t stale.Target, explained bool) ([]Reason, error) {
+	targets := []stale.Target{t}
+	wants, err := e.d.stale.Wants(ctx, e.tx, targets)
+	if err != nil {
+		return nil, err
+	}
+	facts, err := e.d.stale.Facts(new(pg.Batch), targets, wants).Get(ctx, e.tx)
+	if err != nil {
+		return nil, err
+	}
+
+	f := stale.DecideAll(targets, facts)[0]
+	r := Reason{Partition: t.Key}
+	switch f.Verdict {
+	case stale.Incomplete:
+		r.Code, r.Trigger = whyWaits, string(t.Job.Def.Trigger)
+		if r.Because, err = e.conditions(ctx, t.Job, wants[0]); err != nil {
+			return nil, err
+		}
+	case stale.Current:
+		if explained {
+			return nil, nil
+		}
+		r.Code = whyUpToDate
+	case stale.Stale:
+		if explained {
+			return nil, nil
+		}
+		known, err := e.known(ctx, []stale.Finding{f})
+		if err != nil {
+			return nil, err
+		}
+		if r = unmade(f, known); r.Code == whyUndecided {
+			if r.Count, err = e.unrouted(ctx); err != nil {
+				return nil, err
+			}
+		}
+	}
+	r, err = e.about(ctx, t.Job, r)
+	return []Reason{r}, err
+}
+
+// workOf names a unit of work, whatever task did it or is to do it.
+type workOf struct {
+	origin uuid.UUID
+	dedupe string
+}
+
+// known finds the tasks that there are, open or ended, for what findings call for.
+func (e *explainer) known(ctx context.Context, findings []stale.Finding) (map[workOf]placed, error) {
+	origins, keys := make([]uuid.UUID, len(findings)), make([]string, len(findings))
+	for i, f := range findings {
+		origins[i], keys[i] = f.Job.Origin, f.Dedupe
+	}
+	rows, err := e.tx.Query(ctx, `SELECT t.dedupe_key, `+placedColumns+`
+		FROM unnest($2::uuid[], $3::text[]) AS f(job_id, dedupe_key)
+		JOIN tasks t ON t.job_id = f.job_id AND t.dedupe_key = f.dedupe_key `+placedJoins+` WHERE t.org_id = $1`, e.caller.OrgID, origins, keys)
+	if err != nil {
+		return nil, fmt.Errorf("tasks known: %w", err)
+	}
+
+	tasks := map[workOf]placed{}
+	var (
+		dedupe string
+		p      placed
+	)
+	_, err = pgx.ForEachRow(rows, append([]any{&dedupe}, p.columns()...), func() error {
+		tasks[workOf{p.origin, dedupe}] = p
+		return nil
+	})
+	return tasks, err
+}
+
+// unmade says why something that is wanted has no open task: its task is known and ended, or it is yet to be made. It
+// is pure.
+func unmade(f stale.Finding, known map[workOf]placed) Reason {
+	r := Reason{Code: whyUndecided, Partition: f.Key}
+	p, ok := known[workOf{f.Job.Origin, f.Dedupe}]
+
+	switch {
+	case !ok:
+		return r
+	case p.status == tasks.Completed:
+		r.Code = whyUnchanged
+	case p.status == tasks.Canceled && p.reason == tasks.ReasonSkipped:
+		r.Code, r.Detail, r.Since = whySkipped, p.skippedFor(), p.ended
+	case p.status == tasks.Canceled && !p.reason.Revivable():
+		r.Code, r.Detail, r.Since = WhyCanceled, p.state, p.ended
+	default:
+		return r
+	}
+	r.Task = &p.id
+	return r
+}
+
+// unrouted is how many events of the org wait for a router.
+func (e *explainer) unrouted(ctx context.Context) (n int, err error) {
+	err = e.tx.QueryRow(ctx, `SELECT count(*) FROM outbox WHERE org_id = $1 AND kind = 'route_event' AND status IN ('Pending', 'Processing')`,
+		e.caller.OrgID).Scan(&n)
+	if err != nil {
+		return 0, fmt.Errorf("count events to route: %w", err)
+	}
+	return n, nil
+}
+
+// missingKeys is how many of an input's missing partitions are followed upstream.
+const missingKeys = 2
+
+// conditions lists the inputs of a target: which have what it needs and, behind those that have not, why not.
+func (e *explainer) conditions(ctx context.Context, job *registry.Job, inputs []stale.InputFacts) ([]Reason, error) {
+	datasets := make([]uuid.UUID, len(inputs))
+	for i, in := range inputs {
+		datasets[i] = in.Dataset
+	}
+	names, err := e.d.registry.ReadableNames(ctx, e.tx, e.caller, datasets)
+	if err != nil {
+		return nil, err
+	}
+
+	var list []Reason
+	for _, in := range inputs {
+		r := Reason{Code: whyInputMet, Input: in.Def.As, Dataset: names[in.Dataset], Hidden: names[in.Dataset] == ""}
+		pins := in.Pins()
+		if r.Count = len(pins); !in.Satisfied(len(pins)) {
+			if err := e.lacks(ctx, job, in, &r); err != nil {
+				return nil, err
+			}
+		}
+		if r.Hidden {
+			r.Input, r.Partition, r.Count = "", "", 0
+		} else {
+			r.Job = in.Producer
+		}
+		list = append(list, r)
+	}
+	return list, nil
+}
+
+// lacks says what an input has not got, and why not where the caller may see it.
+func (e *explainer) lacks(ctx context.Context, job *registry.Job, in stale.InputFacts, r *Reason) error {
+	var lacking []string
+	for _, key := range in.Wanted {
+		if _, ok := in.Published[key]; !ok {
+			lacking = append(lacking, key)
+		}
+	}
+	r.Code, r.Count = whyInputMissing, len(lacking)
+	if in.Slice != nil && !r.Hidden {
+		r.Detail = in.Slice.Missing(in.Producer)
+	}
+	if len(lacking) > 0 {
+		r.Partition = lacking[0]
+	}
+	if r.Hidden {
+		return nil
+	}
+
+	producer, err := e.producer(ctx, job, in)
+	if err != nil {
+		return err
+	}
+	if producer == nil {
+		r.Because = []Reason{{Code: whyNoLiveVersion}}
+		return nil
+	}
+	if len(lacking) == 0 {
+		r.Because, err = e.activity(ctx, producer, missingKeys)
+		return err
+	}
+	for _, key := range lacking[:min(len(lacking), missingKeys)] {
+		because, err := e.partition(ctx, producer, key)
+		if err != nil {
+			return err
+		}
+		r.Because = append(r.Because, because...)
+	}
+	return nil
+}
+
+// producer is the job that makes an input: that of the same version, or of the other DAG's version that serves. nil
+// where none does.
+func (e *explainer) producer(ctx context.Context, job *registry.Job, in stale.InputFacts) (*registry.Job, error) {
+	if job.Inputs[in.Index].InDAG {
+		jobs, err := e.d.registry.VersionJobs(ctx, e.tx, job.VersionID)
+		if err != nil {
+			return nil, err
+		}
+		for _, j := range jobs {
+			if slices.ContainsFunc(j.Outputs,
+				func(o registry.OutputGeneration) bool { return o.Generation.Dataset == in.Dataset }) {
+				return j, nil
+			}
+		}
+		return nil, nil
+	}
+
+	dagName, name, _ := strings.Cut(in.Producer, "/")
+	found, err := e.d.registry.ActiveJob(ctx, e.tx, e.caller.OrgID, dagName, name)
+	if fault.Is(err, fault.NotFound) {
+		return nil, nil
+	}
+	return found, err
+}
+
+// examined is how many partitions of a job are compared with their inputs to explain it, the last ones.
+const examined = 500
+
+// activity explains what a job does, or why it does nothing: its open tasks, what of it is withheld, its source, and
+// what it waits for.
+func (e *explainer) activity(ctx context.Context, job *registry.Job, limit int) (reasons []Reason, err error) {
+	if !e.step(job.ID, "") {
+		return nil, nil
+	}
+	pauses, err := e.pauses(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if p := tasks.WidestPause(pauses, job.DAG, job.Name); p != nil {
+		r, err := e.about(ctx, job, pausedReason(p, Reason{}))
+		if err != nil {
+			return nil, err
+		}
+		reasons = append(reasons, r)
+	}
+	open, all, err := e.openOf(ctx, []uuid.UUID{job.Origin}, nil, limit)
+	if err != nil {
+		return nil, err
+	}
+
+	tasks, err := e.tasks(ctx, open)
+	if err != nil {
+		return nil, err
+	}
+	if reasons = append(reasons, tasks...); all > len(open) {
+		reasons = append(reasons, Reason{Code: whyMore, Count: all - len(open)})
+	}
+	more, err := e.allWithheld(ctx, job, limit)
+	if err != nil {
+		return nil, err
+	}
+	reasons = append(reasons, more...)
+	if job.Def.Activation == dag.ActivationReactive {
+		more, err = e.targets(ctx, job, limit, len(reasons) > 0)
+	} else {
+		more, err = e.source(ctx, job, "")
+	}
+	return append(reasons, more...), err
+}
+
+// targets explains the last partitions of a reactive job that are not made from what their inputs have and have no
+// task.
+func (e *explainer) targets(
+	ctx context.Context, job *registry.Job, limit int, busy bool,
+) (reasons []Reason, err error) {
+	all, err := e.d.stale.AllTargets(ctx, e.tx, job)
+	if err != nil {
+		return nil, err
+	}
+	skipped := max(len(all)-examined, 0)
+	findings, err := e.d.stale.Examine(ctx, e.tx, all[skipped:])
+	if err != nil {
+		return nil, err
+	}
+	open, err := views.OpenPartitions(ctx, e.tx, e.caller.OrgID, []uuid.UUID{job.Origin})
+	if err != nil {
+		return nil, err
+	}
+
+	findings = slices.DeleteFunc(findings, func(f stale.Finding) bool {
+		return f.Verdict == stale.Current || slices.Contains(open[job.Origin], f.Key) // its task says it
+	})
+	slices.Reverse(findings) // the last ones first
+	for _, f := range findings[:min(len(findings), limit)] {
+		because, err := e.target(ctx, f.Target, false)
+		if err != nil {
+			return nil, err
+		}
+		reasons = append(reasons, because...)
+	}
+	if len(reasons) == 0 && !busy {
+		r := Reason{Code: whyUpToDate}
+		if len(all) == 0 {
+			r.Code = whyNotFed
+			if r.Because, err = e.unfed(ctx, job); err != nil {
+				return nil, err
+			}
+		}
+		if r, err = e.about(ctx, job, r); err != nil {
+			return nil, err
+		}
+		reasons = append(reasons, r)
+	}
+	if skipped > 0 {
+		reasons = append(reasons, Reason{Code: whyNotExamined, Count: skipped})
+	}
+	return reasons, nil
+}
+
+// unfed explains a job none of whose inputs has anything.
+func (e *explainer) unfed(ctx context.Context, job *registry.Job) ([]Reason, error) {
+	inputs := make([]stale.InputFacts, len(job.Inputs))
+	for i, in := range job.Inputs {
+		inputs[i] = stale.InputFacts{Index: i, Def: in.Def, Dataset: in.Dataset, Producer: in.Producer, All: true}
+	}
+	return e.conditions(ctx, job, inputs)
+}

@@ -1,0 +1,104 @@
+package why
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dagctl/dagctl/dispatcher/pressure"
+	"github.com/dagctl/dagctl/dispatcher/tasks"
+	"github.com/dagctl/dagctl/registry"
+)
+
+// firing is the state of a source.
+type firing struct {
+	kind       string     // cron, poll, manual, ...
+	registered bool       // its DAG's version serves, so that it fires
+	next       *time.Time // when it fires next
+	failed     string     // the error of the last time
+	read       *time.Time // when this version last read it in full
+	units      int        // how many partitions it found then
+}
+
+// source explains why a source does not bring a partition or, where key is empty, anything.
+func (e *explainer) source(ctx context.Context, job *registry.Job, key string) ([]Reason, error) {
+	pauses, err := e.pauses(ctx)
+	if err != nil {
+		return nil, err
+	}
+	f, err := e.firing(ctx, job)
+	if err != nil {
+		return nil, err
+	}
+
+	reasons := sourceReasons(f, key != "")
+	if p := tasks.WidestPause(pauses, job.DAG, job.Name); p != nil && key != "" {
+		reasons = append([]Reason{pausedReason(p, Reason{})}, reasons...)
+	}
+	if held, err := e.pressure(ctx); err != nil {
+		return nil, err
+	} else if held != nil {
+		reasons = append([]Reason{*held}, reasons...)
+	}
+
+	for i := range reasons {
+		if reasons[i], err = e.about(ctx, job, reasons[i]); err != nil {
+			return nil, err
+		}
+		if !e.writer() {
+			reasons[i].Error = "" // it may quote paths and rows
+		}
+	}
+	return reasons, nil
+}
+
+// pressure returns the reason for which everything that brings more work waits, or nil where nothing makes it wait.
+func (e *explainer) pressure(ctx context.Context) (*Reason, error) {
+	p, err := pressure.Current(ctx, e.tx)
+	if err != nil || !p.On() {
+		return nil, err
+	}
+	return &Reason{Code: whyBackpressure, Since: p.Since, Count: int(p.Queued)}, nil
+}
+
+// sourceReasons returns the reasons why a source brings nothing now. It is pure.
+func sourceReasons(f firing, wanted bool) []Reason {
+	var reasons []Reason
+	if f.failed != "" {
+		reasons = append(reasons, Reason{Code: whySourceFailed, Error: f.failed})
+	}
+	if wanted && f.read != nil {
+		reasons = append(reasons, Reason{Code: whySourceLacks, Since: f.read, Count: f.units})
+	}
+
+	switch {
+	case f.kind == "manual":
+		return append(reasons, Reason{Code: whySourceManual})
+	case !f.registered:
+		return append(reasons, Reason{Code: whySourcePending})
+	case f.next == nil:
+		return append(reasons, Reason{Code: whySourceIdle, Detail: f.kind})
+	}
+	return append(reasons, Reason{Code: whySourceWaits, Until: f.next})
+}
+
+func (e *explainer) firing(ctx context.Context, job *registry.Job) (firing, error) {
+	f := firing{kind: job.Def.Source.Kind}
+	err := e.tx.QueryRow(ctx, `
+		SELECT true, next_fire_at, coalesce(error, '') FROM sources
+		WHERE org_id = $1 AND dag_name = $2 AND job_name = $3`,
+		e.caller.OrgID, job.DAG, job.Name).Scan(&f.registered, &f.next, &f.failed)
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		return f, fmt.Errorf("source %s: %w", job.Address(), err)
+	}
+	err = e.tx.QueryRow(ctx, `
+		SELECT enumerated_at, units FROM enumerations WHERE org_id = $1 AND job_id = $2 AND error IS NULL`,
+		e.caller.OrgID, job.ID).Scan(&f.read, &f.units)
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		return f, fmt.Errorf("enumeration of %s: %w", job.Address(), err)
+	}
+	return f, nil
+}

@@ -1,0 +1,36 @@
+package why
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestSourceReasons(t *testing.T) {
+	t.Parallel()
+	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	for name, c := range map[string]struct {
+		f      firing
+		wanted bool
+		texts  []string
+	}{
+		"waits":      {firing{kind: "poll", registered: true, next: &at}, false, []string{"the source fires next at 2026-01-02T03:04:05Z"}},
+		"failed":     {firing{kind: "cron", registered: true, next: &at, failed: "no route"}, false, []string{"the source could not be read: no route", "the source fires next at 2026-01-02T03:04:05Z"}},
+		"lacks":      {firing{kind: "poll", registered: true, next: &at, read: &at, units: 3}, true, []string{"the source was read at 2026-01-02T03:04:05Z, but this is not among its 3 partitions", "the source fires next at 2026-01-02T03:04:05Z"}},
+		"manual":     {firing{kind: "manual"}, true, []string{"the source runs when somebody asks for it"}},
+		"not served": {firing{kind: "poll"}, true, []string{"the source has not been read yet"}},
+		"webhook":    {firing{kind: "webhook", registered: true}, true, []string{"the source waits for its webhook"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			reasons := sourceReasons(c.f, c.wanted)
+			addTexts(reasons)
+			var said []string
+			for _, r := range reasons {
+				said = append(said, r.Text)
+			}
+			require.Equal(t, c.texts, said)
+		})
+	}
+}

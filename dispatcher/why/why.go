@@ -1,0 +1,394 @@
+package why
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/google/uuid"
+)
+
+// An explanation of why a task does not run, a partition is missing or a job does nothing is a tree of reasons. It asks
+// the code that decides (decide for what is wanted, gate for builds, the sets for tasks), so it cannot differ from what
+// happens. why_task.go explains tasks, why_data.go partitions by what they are made from, why_source.go sources,
+// why_build.go versions that are being built; why_read.go has the questions that callers ask.
+
+// Why is the explanation of one task, job, dataset or partition.
+type Why struct {
+	Task      *uuid.UUID `json:"task,omitempty"`
+	DAG       string     `json:"dag,omitempty"`
+	Job       string     `json:"job,omitempty"`
+	Dataset   string     `json:"dataset,omitempty"`
+	Partition string     `json:"partition,omitempty"`
+	State     string     `json:"state,omitempty" doc:"A task's status"`
+	At        time.Time  `json:"at" doc:"The moment that is explained"`
+	Reasons   []Reason   `json:"reasons" nullable:"false"`
+}
+
+// Reason is one cause, with the causes behind it. It leaves out what the caller may not see, and is then hidden.
+type Reason struct {
+	Code      Code       `json:"code"`
+	Text      string     `json:"text" doc:"For people; programs look at the code"`
+	Job       string     `json:"job,omitempty" doc:"DAG/JOB"`
+	Dataset   string     `json:"dataset,omitempty"`
+	Partition string     `json:"partition,omitempty"`
+	Input     string     `json:"input,omitempty" doc:"The name by which the job reads it"`
+	Trigger   string     `json:"trigger,omitempty" enum:"all,any" doc:"waits_for_inputs: all inputs, or any one"`
+	Task      *uuid.UUID `json:"task,omitempty"`
+	Version   int        `json:"version,omitempty" doc:"The DAG's version number"`
+	Worker    string     `json:"worker_id,omitempty"`
+	Runtime   string     `json:"runtime,omitempty"`
+	Operator  string     `json:"operator,omitempty" doc:"no_worker: the operator that no worker there runs"`
+	Handler   string     `json:"handler,omitempty" doc:"no_worker: the handler that no worker there has"`
+	Command   string     `json:"command,omitempty" doc:"A shell command that helps; replace the words in capitals"`
+	Limit     string     `json:"limit,omitempty" doc:"job:DAG/JOB, key:CONCURRENCY_KEY or output:DAG/JOB/PARTITION"`
+	Held      int        `json:"held,omitempty" doc:"Tasks that hold the limit"`
+	Max       int        `json:"max,omitempty" doc:"The size of the limit, the attempts allowed, or the workers' slots"`
+	Count     int        `json:"count,omitempty" doc:"Tasks before it, failures, or what the code counts"`
+	Since     *time.Time `json:"since,omitempty"`
+	Until     *time.Time `json:"until,omitempty"`
+	Actor     string     `json:"actor,omitempty"`
+	Detail    string     `json:"detail,omitempty" doc:"The reason that somebody gave, or the text of a state"`
+	Error     string     `json:"error,omitempty"`
+	Hidden    bool       `json:"hidden,omitempty" doc:"The reason is about something that the caller may not see"`
+	Because   []Reason   `json:"because,omitempty" doc:"The reasons behind it"`
+}
+
+// Code identifies a kind of reason, for programs. A code never changes its meaning.
+type Code string
+
+// The codes, by subject.
+const (
+	// Tasks that are open.
+	WhyQueued      Code = "queued"
+	WhyNoWorker    Code = "no_worker"
+	whyWorkersBusy Code = "workers_busy"
+	WhySibling     Code = "sibling"
+	WhyLimit       Code = "limit"
+	WhyBackoff     Code = "backoff"
+	WhyRunAt       Code = "run_at"
+	WhyHeldBack    Code = "held_back"
+	WhyPaused      Code = "paused"
+	WhyDead        Code = "dead"
+	WhyRunning     Code = "running"
+	WhyLeaseLost   Code = "lease_lost"
+	WhyCanceling   Code = "canceling"
+	whyMore        Code = "more_tasks"
+	// Tasks that have ended.
+	WhyCompleted  Code = "completed"
+	WhyFailed     Code = "failed"
+	WhyCanceled   Code = "canceled"
+	WhySuperseded Code = "superseded"
+	whySkipped    Code = "skipped"
+	// Partitions.
+	whyPublished     Code = "published"
+	whyLate          Code = "late"
+	whyUpToDate      Code = "up_to_date"
+	whyChecksPending Code = "checks_pending"
+	whyRejected      Code = "rejected"
+	whyPurged        Code = "purged"
+	whyWaits         Code = "waits_for_inputs"
+	whyInputMet      Code = "input_met"
+	whyInputMissing  Code = "input_missing"
+	whyUndecided     Code = "undecided"
+	whyUnchanged     Code = "unchanged"
+	whyNotFed        Code = "no_input"
+	whyNotExamined   Code = "more_partitions"
+	// Sources.
+	whySourceWaits   Code = "source_waits"
+	whySourceManual  Code = "source_manual"
+	whySourceIdle    Code = "source_idle"
+	whySourceFailed  Code = "source_failed"
+	whySourceLacks   Code = "source_lacks"
+	whySourcePending Code = "source_pending"
+	// Everything that brings more work.
+	whyBackpressure Code = "backpressure"
+	// Versions.
+	whyNoLiveVersion Code = "no_live_version"
+	whyNotInVersion  Code = "not_in_version"
+	whyBuildFailed   Code = "build_failed"
+	whyGate          Code = "gate"
+	whyGateDead      Code = "gate_dead"
+	whyGateRejected  Code = "gate_rejected"
+	whyGateUnread    Code = "gate_unread"
+	whyGateOpen      Code = "gate_open"
+	whyGateStale     Code = "gate_stale"
+	whyGateHeld      Code = "gate_held"
+	whyPromotion     Code = "awaiting_promotion"
+	whyCuttingOver   Code = "cutting_over"
+)
+
+// Codes lists every code.
+var Codes = []Code{
+	WhyQueued, WhyNoWorker, whyWorkersBusy, WhySibling, WhyLimit, WhyBackoff, WhyRunAt, WhyHeldBack, WhyPaused, WhyDead,
+	WhyRunning, WhyLeaseLost, WhyCanceling, whyMore,
+	WhyCompleted, WhyFailed, WhyCanceled, WhySuperseded, whySkipped,
+	whyPublished, whyLate, whyUpToDate, whyChecksPending, whyRejected, whyPurged, whyWaits, whyInputMet,
+	whyInputMissing, whyUndecided, whyUnchanged, whyNotFed, whyNotExamined,
+	whySourceWaits, whySourceManual, whySourceIdle, whySourceFailed, whySourceLacks, whySourcePending,
+	whyBackpressure,
+	whyNoLiveVersion, whyNotInVersion, whyBuildFailed, whyGate, whyGateDead, whyGateRejected, whyGateUnread,
+	whyGateOpen, whyGateStale, whyGateHeld, whyPromotion, whyCuttingOver,
+}
+
+// Schema lists the codes in the API's description.
+func (Code) Schema(huma.Registry) *huma.Schema {
+	s := &huma.Schema{Type: huma.TypeString, Description: "The kind of reason; docs/operations.md explains each"}
+	for _, c := range Codes {
+		s.Enum = append(s.Enum, string(c))
+	}
+	return s
+}
+
+// addTexts fills in the texts of a tree. It makes them from the fields alone, so that a text cannot reveal what was
+// left out of the fields.
+func addTexts(reasons []Reason) {
+	for i := range reasons {
+		reasons[i].Text = sentence(reasons[i])
+		addTexts(reasons[i].Because)
+	}
+}
+
+// wording is how reasons of one code are put into words.
+type wording struct {
+	hidden string // names the subject where the caller may not see it; empty: the text names its own subject
+	text   func(Reason) string
+}
+
+// sentence returns the text of a reason. It is pure.
+func sentence(r Reason) string {
+	for _, wordings := range []map[Code]wording{taskWordings, dataWordings, sourceWordings, buildWordings} {
+		w, ok := wordings[r.Code]
+		switch {
+		case !ok:
+			continue
+		case w.hidden == "":
+			return w.text(r)
+		}
+		return r.subject(w.hidden) + w.text(r)
+	}
+	return string(r.Code)
+}
+
+// subject returns the beginning of a text: the job and the partition, as far as the caller may know them.
+func (r Reason) subject(hidden string) string {
+	switch {
+	case r.Hidden:
+		return hidden + " that you may not see: "
+	case r.Job == "":
+		return ""
+	case r.Partition == "":
+		return r.Job + ": "
+	}
+	return r.Job + " " + r.Partition + ": "
+}
+
+// fixed is a text that does not depend on the fields of a reason.
+func fixed(text string) func(Reason) string { return func(Reason) string { return text } }
+
+var taskWordings = map[Code]wording{
+	WhyQueued: {"a task", func(r Reason) string {
+		return fmt.Sprintf("it is ready, with %s before it in its org", counted(r.Count, "task"))
+	}},
+	WhyNoWorker: {"a task", noWorker},
+	whyWorkersBusy: {"a task", func(r Reason) string {
+		return fmt.Sprintf("all %d slots of the workers for %s are taken", r.Max, r.Runtime)
+	}},
+	WhySibling: {"a task", fixed("another task of the same output is running, and it waits for that one")},
+	WhyLimit:   {"a task", limitSentence},
+	WhyBackoff: {"a task", func(r Reason) string {
+		return fmt.Sprintf("it failed %d of %d times and is retried%s%s", r.Count, r.Max, at(r.Until), saying(r.Error))
+	}},
+	WhyRunAt: {"a task", func(r Reason) string { return "it is due to run" + at(r.Until) }},
+	WhyHeldBack: {"a task", func(r Reason) string {
+		return "it is held back for a moment, so that a build can catch up," + until(r.Until)
+	}},
+	WhyPaused: {"a task", func(r Reason) string {
+		if r.Actor == "" {
+			return "it was paused, and goes on by itself"
+		}
+		return fmt.Sprintf("it is paused by %s%s%s", r.Actor, since(r.Since), saying(r.Detail))
+	}},
+	WhyDead: {"a task", func(r Reason) string {
+		return fmt.Sprintf("it failed %s and is out of attempts: retry or skip it%s",
+			counted(r.Count, "time"), saying(r.Error))
+	}},
+	WhyRunning: {"a task", func(r Reason) string {
+		return fmt.Sprintf("it has been running on %s%s, %d %% done", r.Worker, since(r.Since), r.Count)
+	}},
+	WhyLeaseLost: {"a task", func(r Reason) string {
+		return fmt.Sprintf("%s sent no heartbeat in time, and the task is about to be taken back from it", r.Worker)
+	}},
+	WhyCanceling: {"a task", func(r Reason) string {
+		return fmt.Sprintf("it was canceled, and ends at the next heartbeat of %s", r.Worker)
+	}},
+	whyMore:       {"a task", func(r Reason) string { return counted(r.Count, "more open task") }},
+	WhyCompleted:  {"a task", func(r Reason) string { return "it completed" + at(r.Since) }},
+	WhyFailed:     {"a task", func(r Reason) string { return "it failed" + saying(r.Error) }},
+	WhyCanceled:   {"a task", func(r Reason) string { return "it was canceled" + saying(r.Detail) }},
+	WhySuperseded: {"a task", func(r Reason) string { return "it was no longer wanted" + saying(r.Detail) }},
+	whySkipped:    {"a task", func(r Reason) string { return "somebody skipped it" + saying(r.Detail) }},
+}
+
+func noWorker(r Reason) string {
+	text := fmt.Sprintf("no live worker serves the runtime %s", r.Runtime)
+	switch {
+	case r.Handler != "":
+		text += " with the handler " + r.Handler
+	case r.Operator != "":
+		text += " with the operator " + r.Operator
+	}
+	if r.Command != "" {
+		text += "; start one: " + r.Command
+	}
+	return text
+}
+
+func limitSentence(r Reason) string {
+	if r.Held < r.Max {
+		return fmt.Sprintf("the limit%s has room again, and it is about to be let in", named(r.Limit))
+	}
+	return fmt.Sprintf("the limit%s is full, %d of %d, with %s before it",
+		named(r.Limit), r.Held, r.Max, counted(r.Count, "task"))
+}
+
+var dataWordings = map[Code]wording{
+	whyPublished: {"something", func(r Reason) string { return "it has been published" + since(r.Since) }},
+	whyLate:      {"something", func(r Reason) string { return "it is late: it was due" + at(r.Since) }},
+	whyUpToDate:  {"something", fixed("it is up to date with its inputs")},
+	whyChecksPending: {"something", func(r Reason) string {
+		return "its newest revision has been waiting for its checks" + since(r.Since)
+	}},
+	whyRejected: {"something", func(r Reason) string {
+		return "its checks rejected the newest revision" + saying(r.Error)
+	}},
+	whyPurged: {"something", fixed("it was purged")},
+	whyWaits: {"something", func(r Reason) string {
+		if r.Trigger == "any" {
+			return "it waits for any of its inputs"
+		}
+		return "it waits for all of its inputs"
+	}},
+	whyInputMet: {"", func(r Reason) string {
+		return fmt.Sprintf("%s is there%s", r.input(), countedIn(r.Count))
+	}},
+	whyInputMissing: {"", func(r Reason) string {
+		if r.Partition == "" {
+			return r.input() + " has nothing that it needs" + saying(r.Detail)
+		}
+		return fmt.Sprintf("%s lacks %s%s", r.input(), r.Partition, others(r.Count-1))
+	}},
+	whyUndecided: {"something", func(r Reason) string {
+		if r.Count > 0 {
+			return fmt.Sprintf("it is wanted, with %s still to be routed", counted(r.Count, "event"))
+		}
+		return "it is wanted, and its task is about to be made"
+	}},
+	whyUnchanged: {"something", fixed("a task read its inputs as they are now, and published nothing")},
+	whyNotFed:    {"something", fixed("no partition of its inputs feeds it")},
+	whyNotExamined: {"", func(r Reason) string {
+		return "not examined: " + counted(r.Count, "more partition")
+	}},
+}
+
+var sourceWordings = map[Code]wording{
+	whySourceWaits: {"a source", func(r Reason) string {
+		if r.Until == nil {
+			return "the source is not scheduled to fire again"
+		}
+		return "the source fires next" + at(r.Until)
+	}},
+	whySourceManual: {"a source", fixed("the source runs when somebody asks for it")},
+	whySourceIdle:   {"a source", func(r Reason) string { return "the source waits for its " + r.Detail }},
+	whySourceFailed: {"a source", func(r Reason) string { return "the source could not be read" + saying(r.Error) }},
+	whySourceLacks: {"a source", func(r Reason) string {
+		return fmt.Sprintf("the source was read%s, but this is not among its %s",
+			at(r.Since), counted(r.Count, "partition"))
+	}},
+	whySourcePending: {"a source", fixed("the source has not been read yet")},
+	whyBackpressure: {"it", func(r Reason) string {
+		return fmt.Sprintf("sources, backfills and builds have been waiting%s because too much is queued in all orgs "+
+			"together: %s at the last count", since(r.Since), counted(r.Count, "task"))
+	}},
+}
+
+var buildWordings = map[Code]wording{
+	whyNoLiveVersion: {"", fixed("no version of the DAG serves yet")},
+	whyNotInVersion:  {"a job", fixed("no version that serves or is being built has this job")},
+	whyBuildFailed:   {"", func(r Reason) string { return r.version() + " failed" + saying(r.Error) }},
+	whyGate:          {"", func(r Reason) string { return r.version() + " is not ready" }},
+	whyGateDead: {"", func(r Reason) string {
+		return "failed for good or canceled: " + counted(r.Count, "task")
+	}},
+	whyGateRejected: {"", func(r Reason) string {
+		return "its checks rejected " + counted(r.Count, "partition")
+	}},
+	whyGateUnread: {"a source", fixed("its source has not been read in full since the build began")},
+	whyGateOpen:   {"", func(r Reason) string { return "still to be done: " + counted(r.Count, "task") }},
+	whyGateStale:  {"", func(r Reason) string { return "still to be computed: " + counted(r.Count, "partition") }},
+	whyGateHeld:   {"", func(r Reason) string { return "still to be checked: " + counted(r.Count, "partition") }},
+	whyPromotion:  {"", func(r Reason) string { return r.version() + " is ready, and waits to be promoted" }},
+	whyCuttingOver: {"", func(r Reason) string {
+		return r.version() + " is ready, and about to serve"
+	}},
+}
+
+func (r Reason) version() string { return fmt.Sprintf("v%d", r.Version) }
+
+// input returns the name of what an input reads.
+func (r Reason) input() string {
+	switch {
+	case r.Hidden:
+		return "an input that you may not see"
+	case r.Dataset != "":
+		return r.Dataset
+	}
+	return r.Job
+}
+
+func counted(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+func countedIn(n int) string {
+	if n < 2 {
+		return ""
+	}
+	return ": " + counted(n, "partition")
+}
+
+func others(n int) string {
+	if n < 1 {
+		return ""
+	}
+	return fmt.Sprintf(" and %d more", n)
+}
+
+func named(name string) string {
+	if name == "" {
+		return ""
+	}
+	return " " + name
+}
+
+func saying(text string) string {
+	if text = strings.TrimSpace(text); text == "" {
+		return ""
+	}
+	return ": " + text
+}
+
+func at(t *time.Time) string    { return stamp(" at ", t) }
+func since(t *time.Time) string { return stamp(" since ", t) }
+func until(t *time.Time) string { return stamp(" until ", t) }
+
+func stamp(word string, t *time.Time) string {
+	if t == nil {
+		return ""
+	}
+	return word + t.UTC().Format(time.RFC3339)
+}

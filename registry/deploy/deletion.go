@@ -1,0 +1,112 @@
+package deploy
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/registry"
+)
+
+// DeletedDataset is a dataset that is deleted with its DAG.
+type DeletedDataset struct {
+	Name       string   `json:"name"`
+	Published  bool     `json:"published"`
+	Partitions int64    `json:"partitions"`
+	Bytes      int64    `json:"bytes"`
+	Consumers  []string `json:"consumers" doc:"Jobs of other DAGs that read it; if any, the DAG cannot be deleted"`
+}
+
+// Deletion is what deleting a DAG removes.
+type Deletion struct {
+	DAG       string           `json:"dag"`
+	Version   int              `json:"version,omitempty" doc:"The active version"`
+	Building  int              `json:"building,omitempty" doc:"The version on its way; it is abandoned"`
+	Datasets  []DeletedDataset `json:"datasets" nullable:"false"`
+	OpenTasks int              `json:"open_tasks" doc:"Tasks that are canceled"`
+	KeptUntil time.Time        `json:"kept_until" doc:"Until then, a rollback to the version restores it"`
+}
+
+// PlanDeletion returns what deleting a DAG removes, and who reads it.
+func PlanDeletion(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName string, now time.Time) (Deletion, error) {
+	d := Deletion{DAG: dagName, KeptUntil: now.Add(registry.RollbackWindow)}
+	err := tx.QueryRow(ctx, `
+		SELECT coalesce((SELECT v.number FROM dag_current_versions c JOIN dag_versions v ON v.id = c.dag_version_id
+		                 WHERE c.org_id = $1 AND c.dag_name = $2), 0),
+		       coalesce((SELECT max(number) FROM dag_versions
+		           WHERE org_id = $1 AND dag_name = $2 AND status IN ('Building', 'Ready')), 0)`,
+		org, dagName).Scan(&d.Version, &d.Building)
+	if err != nil {
+		return d, fmt.Errorf("plan deletion of %s: %w", dagName, err)
+	}
+	if d.Version == 0 && d.Building == 0 {
+		return d, fault.New(fault.NotFound, "there is no DAG %q", dagName).WithHint("`dagctl status` lists the DAGs")
+	}
+
+	rows, err := tx.Query(ctx, `
+		SELECT d.name, d.published, coalesce(s.partitions, 0), coalesce(s.bytes, 0),
+		       ARRAY(SELECT DISTINCT j.dag_name || '/' || j.name FROM job_inputs i
+		             JOIN jobs j ON j.id = i.job_id AND j.dag_name <> $2
+		             JOIN dag_versions v ON v.id = j.dag_version_id AND v.status IN ('Active', 'Building', 'Ready')
+		             WHERE i.dataset_uuid = d.id ORDER BY 1)
+		FROM datasets d
+		LEFT JOIN dataset_pointers p ON p.org_id = d.org_id AND p.dataset_uuid = d.id
+		LEFT JOIN LATERAL (SELECT count(*) AS partitions, sum(r.bytes)::bigint AS bytes FROM partition_versions r
+		                   WHERE r.dataset_version = p.dataset_version AND r.state = 'Published') s ON true
+		WHERE d.org_id = $1 AND d.producer_dag_name = $2 AND d.deleted_at IS NULL
+		ORDER BY d.published DESC, d.name`, org, dagName)
+	if err != nil {
+		return d, fmt.Errorf("plan deletion of %s: %w", dagName, err)
+	}
+	if d.Datasets, err = pgx.CollectRows(rows, pgx.RowToStructByPos[DeletedDataset]); err != nil {
+		return d, fmt.Errorf("plan deletion of %s: %w", dagName, err)
+	}
+	return d, nil
+}
+
+// DeleteDAG takes a DAG out of service in the caller's transaction, which holds the DAG's lock: none of its versions is
+// active any more, its datasets lose their names, and gc may remove their data once the window has passed. Until then,
+// a rollback to one of its versions restores it.
+func DeleteDAG(ctx context.Context, tx pgx.Tx, org uuid.UUID, d Deletion, now time.Time) error {
+	for _, dataset := range d.Datasets {
+		if len(dataset.Consumers) > 0 {
+			return fault.New(fault.Conflict, "dataset %s is read by %s", dataset.Name,
+				strings.Join(dataset.Consumers, ", ")).
+				WithHint("deploy those DAGs without that input first")
+		}
+	}
+	if d.Building > 0 {
+		if _, err := AbandonBuild(ctx, tx, org, d.DAG, "the DAG was deleted"); err != nil {
+			return err
+		}
+	}
+
+	for _, sql := range []string{
+		`UPDATE dag_versions SET status = 'Superseded', ended_at = $3
+		WHERE org_id = $1 AND dag_name = $2 AND status = 'Active'`,
+		`DELETE FROM dag_current_versions WHERE org_id = $1 AND dag_name = $2 AND $3::timestamptz IS NOT NULL`,
+		`UPDATE datasets SET deleted_at = $3, published = false, updated_at = $3,
+			name = producer_dag_name || '/' || producer_job_name || '/' || producer_output_index
+		 WHERE org_id = $1 AND producer_dag_name = $2`,
+	} {
+		if _, err := tx.Exec(ctx, sql, org, d.DAG, now); err != nil {
+			return fmt.Errorf("delete %s: %w", d.DAG, err)
+		}
+	}
+	return nil
+}
+
+// OriginsOf lists the origins of a DAG's jobs, over all versions.
+func OriginsOf(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName string) ([]uuid.UUID, error) {
+	rows, err := tx.Query(ctx, `SELECT id FROM jobs WHERE org_id = $1 AND dag_name = $2 AND id = origin_job_id`,
+		org, dagName)
+	if err != nil {
+		return nil, fmt.Errorf("origins of %s: %w", dagName, err)
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
+}

@@ -1,0 +1,378 @@
+package deploy
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/pg"
+	"github.com/dagctl/dagctl/registry"
+)
+
+// Deploy makes a version of the document. The dispatcher builds it, and cuts over to it once it is ready. The same
+// document is the same version: deploying it again changes nothing, unless the version had failed or been replaced;
+// then it is built again and keeps everything that it built before.
+func (dp *Deployer) Deploy(ctx context.Context, caller authz.Caller, dagName string,
+	req registry.DeployRequest) (registry.Deployment, error) {
+	doc, definitions, err := dp.define(dagName, req)
+	if err != nil {
+		return registry.Deployment{}, err
+	}
+
+	var deployed registry.Deployment
+	err = pg.InOrgTx(ctx, dp.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+		d := &deploy{deployer: dp, caller: caller, req: req, doc: doc, definitions: definitions,
+			now: time.Now(), force: req.Force}
+		if err := registry.LockDAG(ctx, tx, caller.OrgID, dagName); err != nil {
+			return err
+		}
+		deployed, err = d.run(ctx, tx)
+		if err != nil {
+			return err
+		}
+
+		// A deploy is rare, so it may pay for its own notification; the dispatcher would find the version without it.
+		_, err = tx.Exec(ctx, `SELECT pg_notify('dagctl', 'build')`)
+		return err
+	})
+
+	if err != nil {
+		return registry.Deployment{}, fmt.Errorf("deploy %s: %w", dagName, err)
+	}
+	return deployed, nil
+}
+
+// parse parses a document that was sent to a DAG, and refuses one that the DAG or this server cannot take.
+func (dp *Deployer) parse(dagName string, req registry.DeployRequest) (*dag.Document, error) {
+	doc, problems := dag.Parse(dag.File{Name: "dag.yaml", Text: []byte(req.YAML),
+		Files: dag.InMemory(req.Files), Vars: req.Vars}, dp.catalog)
+	if len(problems) > 0 {
+		return nil, problems.Fault()
+	}
+	if doc.Name != dagName {
+		return nil, fault.New(fault.Invalid, "the document defines DAG %q, but was sent to %q", doc.Name, dagName).
+			WithHint("deploy it to /v1/dags/%s/versions", doc.Name)
+	}
+	return doc, refuseUnserved(doc, dp.catalog.Operators)
+}
+
+// define parses a document and hashes the definitions of its jobs: the part of a deploy that needs no lock.
+func (dp *Deployer) define(dagName string, req registry.DeployRequest) (*dag.Document, *dag.Definitions, error) {
+	doc, err := dp.parse(dagName, req)
+	if err != nil {
+		return nil, nil, err
+	}
+	definitions, err := dag.Define(doc, dp.catalog)
+	return doc, definitions, err
+}
+
+// deploy is one deploy in its transaction, under the DAG's lock.
+type deploy struct {
+	deployer    *Deployer
+	caller      authz.Caller
+	req         registry.DeployRequest
+	doc         *dag.Document
+	definitions *dag.Definitions
+	now         time.Time
+	planning    bool     // it is rolled back at its end, so no build is in its way
+	force       []string // jobs to rebuild even if their outputs exist
+
+	prints   map[string]dag.Fingerprint // by job name
+	epoch    map[string]int             // build epochs, by job name
+	version  uuid.UUID
+	datasets map[outputRef]uuid.UUID
+	reads    map[inputRef]edge
+	// generations has each output's dataset version, and whether it has published revisions already.
+	generations map[outputRef]generationRef
+	origins     map[string]uuid.UUID     // by job name
+	rows        map[string]uuid.UUID     // the version's own job rows, by job name
+	meets       *registry.Meeting        // the build of the DAG that was on its way
+	taken       map[string]takenName     // published names of other DAGs
+	continued   map[string]*continuation // by job name: what a forward-only deploy takes over
+}
+
+type outputRef struct {
+	job   string
+	index int
+}
+
+type generationRef struct {
+	id     uuid.UUID
+	filled bool
+}
+
+// run makes the document's version the one that is built next, and refuses if that would cancel tasks unasked.
+func (d *deploy) run(ctx context.Context, tx pgx.Tx) (registry.Deployment, error) {
+	deployed, err := d.decide(ctx, tx)
+	if err != nil {
+		return registry.Deployment{}, err
+	}
+	deployed.Cancels, err = d.queues(ctx, tx, deployed.Version)
+	return deployed, err
+}
+
+// decide returns the version that the document already is, builds that version again, or makes a new one.
+func (d *deploy) decide(ctx context.Context, tx pgx.Tx) (registry.Deployment, error) {
+	live, err := d.prepare(ctx, tx)
+	if err != nil {
+		return registry.Deployment{}, err
+	}
+	existing, hash, err := d.find(ctx, tx, live)
+	if err != nil {
+		return registry.Deployment{}, err
+	}
+
+	if existing != nil && (existing.Status == registry.Active || existing.Status == registry.Building ||
+		existing.Status == registry.Ready) {
+		// What is being built would replace the version that this deploy asks for.
+		if existing.Status == registry.Active && d.req.Supersede {
+			if err := d.makeRoom(ctx, tx); err != nil {
+				return registry.Deployment{}, err
+			}
+		}
+		return d.again(ctx, tx, *existing, live)
+	}
+
+	for _, step := range []func(context.Context, pgx.Tx) error{d.makeRoom, d.checkSecrets, d.claimHooks} {
+		if err := step(ctx, tx); err != nil {
+			return registry.Deployment{}, err
+		}
+	}
+	if existing != nil {
+		return d.takeUp(ctx, tx, *existing, live)
+	}
+	return d.introduce(ctx, tx, live, hash)
+}
+
+// prepare checks what the document refers to and computes its fingerprints. It returns the live pointer set.
+func (d *deploy) prepare(ctx context.Context, tx pgx.Tx) ([]planned, error) {
+	if err := registry.RefuseUnknownBundles(ctx, tx, d.caller.OrgID, d.doc); err != nil {
+		return nil, err
+	}
+	if err := d.fingerprint(ctx, tx); err != nil {
+		return nil, err
+	}
+	live, err := d.live(ctx, tx)
+	if err != nil {
+		return nil, err
+	}
+	return live, d.checkBase(ctx, tx)
+}
+
+// find returns the version that the document already is, nil if it is new, and its hash.
+func (d *deploy) find(ctx context.Context, tx pgx.Tx, live []planned) (*registry.Version, string, error) {
+	existing, hash, err := d.identify(ctx, tx, live)
+	if err == nil && d.req.ForwardOnly {
+		existing, hash, err = d.bound(ctx, tx, live, existing, hash)
+	}
+	if err == nil && d.req.Resume {
+		err = d.resumable(ctx, tx, existing)
+	}
+	return existing, hash, err
+}
+
+// introduce makes a new version and returns it with what it changes.
+func (d *deploy) introduce(ctx context.Context, tx pgx.Tx, live []planned, hash string) (registry.Deployment, error) {
+	version, err := d.create(ctx, tx, hash)
+	if err != nil {
+		return registry.Deployment{}, err
+	}
+	changes, err := d.changes(ctx, tx, live, d.planned())
+	if err != nil {
+		return registry.Deployment{}, err
+	}
+
+	err = authz.Audit(ctx, tx, d.caller, "dag.deploy", fmt.Sprintf("%s v%d", d.doc.Name, version.Number),
+		map[string]any{"yaml_hash": hash})
+	return registry.Deployment{Version: version, Created: true, Changes: changes, Meets: d.meets}, err
+}
+
+// again answers a deploy of a version that is active or on its way.
+func (d *deploy) again(ctx context.Context, tx pgx.Tx, v registry.Version,
+	live []planned) (registry.Deployment, error) {
+	if v.Status == registry.Ready && d.activate() {
+		if _, err := tx.Exec(ctx, `UPDATE dag_versions SET activate = true
+			WHERE org_id = $1 AND id = $2 AND status = 'Ready'`,
+			d.caller.OrgID, v.ID); err != nil {
+			return registry.Deployment{}, err
+		}
+	}
+
+	next, err := pointerSet(ctx, tx, d.caller.OrgID, v.ID)
+	if err != nil {
+		return registry.Deployment{}, err
+	}
+	changes, err := d.changes(ctx, tx, live, next)
+	return registry.Deployment{Version: v, Changes: changes, Meets: d.meets}, err
+}
+
+// takeUp builds again a version that failed, was abandoned or was replaced. What it built is still there.
+func (d *deploy) takeUp(ctx context.Context, tx pgx.Tx, v registry.Version,
+	live []planned) (registry.Deployment, error) {
+	d.version = v.ID
+	if err := d.claimNames(ctx, tx); err != nil {
+		return registry.Deployment{}, err
+	}
+	if err := d.refuseCycle(ctx, tx); err != nil {
+		return registry.Deployment{}, err
+	}
+
+	tag, err := tx.Exec(ctx, `
+		UPDATE dag_versions SET status = 'Building', building_at = $3, ready_at = NULL, error = NULL, activate = $4, passes = $5,
+			base_version_id = (SELECT dag_version_id FROM dag_current_versions WHERE org_id = $1 AND dag_name = dag_versions.dag_name)
+		WHERE org_id = $1 AND id = $2 AND status IN ('Staged', 'Failed', 'Abandoned', 'Superseded')`,
+		d.caller.OrgID, v.ID, d.now, d.activate(), d.passes())
+	if err != nil {
+		return registry.Deployment{}, err
+	}
+	if tag.RowsAffected() == 0 {
+		return registry.Deployment{}, fault.New(fault.Conflict, "somebody else is changing version %d of %s",
+			v.Number, v.DAG)
+	}
+
+	v.Status, v.Error, v.ReadyAt = registry.Building, "", nil
+	next, err := pointerSet(ctx, tx, d.caller.OrgID, v.ID)
+	if err != nil {
+		return registry.Deployment{}, err
+	}
+	changes, err := d.changes(ctx, tx, live, next)
+	if err != nil {
+		return registry.Deployment{}, err
+	}
+	err = authz.Audit(ctx, tx, d.caller, "dag.deploy", fmt.Sprintf("%s v%d", v.DAG, v.Number),
+		map[string]any{"yaml_hash": v.Hash, "again": true})
+	return registry.Deployment{Version: v, Changes: changes, Meets: d.meets}, err
+}
+
+// activate reports whether the version is cut over to as soon as it is ready.
+func (d *deploy) activate() bool { return d.req.Activate == nil || *d.req.Activate }
+
+// create writes the version with its jobs, datasets, generations, pointer set and edges.
+func (d *deploy) create(ctx context.Context, tx pgx.Tx, hash string) (registry.Version, error) {
+	version, err := d.insertVersion(ctx, tx, hash)
+	if err != nil {
+		return registry.Version{}, err
+	}
+	d.version = version.ID
+	for _, step := range []func(context.Context, pgx.Tx) error{
+		d.claimNames, d.insertDatasets, d.resolveInputs, d.insertJobs, d.insertGenerations,
+		d.insertPointers, d.insertInputs, d.holdInherited, d.refuseCycle,
+	} {
+		if err := step(ctx, tx); err != nil {
+			return registry.Version{}, err
+		}
+	}
+	return version, nil
+}
+
+// insertVersion writes the version's own row under the DAG's next number.
+func (d *deploy) insertVersion(ctx context.Context, tx pgx.Tx, hash string) (registry.Version, error) {
+	files, err := json.Marshal(d.doc.Files)
+	if err != nil {
+		return registry.Version{}, err
+	}
+
+	row := tx.QueryRow(ctx, `
+		INSERT INTO dag_versions (id, org_id, dag_name, number, yaml_hash, source_hash, yaml, files, vars, status, activate,
+		                          created_by, source_ref, base_version_id, created_at, building_at, forward_only, forward_from, passes, notify)
+		SELECT $1, $2, $3, coalesce((SELECT max(number) FROM dag_versions WHERE org_id = $2 AND dag_name = $3), 0) + 1,
+		       $4, $5, $6, $7, $8, 'Building', $9, $10, NULLIF($11, ''),
+		       (SELECT dag_version_id FROM dag_current_versions WHERE org_id = $2 AND dag_name = $3), $12, $12, $13, NULLIF($14, ''), $15, coalesce($16::jsonb, '[]')
+		RETURNING `+registry.VersionColumns,
+		uuid.Must(uuid.NewV7()), d.caller.OrgID, d.doc.Name, hash, dag.SourceHash([]byte(d.req.YAML)), d.req.YAML,
+		files,
+		d.doc.Vars, d.activate(), d.caller.Actor, d.req.SourceRef, d.now, len(d.continued) > 0,
+		d.req.ForwardFrom, d.passes(), d.doc.Notify)
+
+	v, err := registry.ScanVersion(row)
+	if err != nil {
+		return registry.Version{}, fmt.Errorf("insert version: %w", err)
+	}
+	return v, nil
+}
+
+// planned returns the version's own pointer set, in the order of the document.
+func (d *deploy) planned() []planned {
+	var out []planned
+	for _, job := range d.doc.Jobs {
+		for i := range job.Outputs {
+			ref := outputRef{job.Name, i}
+			out = append(out, planned{job: job.Name, output: i, id: d.datasets[ref], dataset: d.datasetName(ref),
+				generation: d.generations[ref].id, origin: d.origins[job.Name],
+				configHash: d.definitions.Local(job.Name), epoch: d.epoch[job.Name], reset: resets(job),
+				exists: d.generations[ref].filled, continues: d.continues(ref)})
+		}
+	}
+	return out
+}
+
+// datasetName returns the name of an output's dataset once the version serves.
+func (d *deploy) datasetName(ref outputRef) string {
+	for _, p := range d.doc.Publish {
+		if p.Job == ref.job && p.Output == ref.index {
+			return p.Name
+		}
+	}
+	job, _ := d.doc.Job(ref.job)
+	return derivedName(d.doc.Name, ref.job, job.Outputs[ref.index])
+}
+
+// derivedName returns the name of a dataset that is not published.
+func derivedName(dagName, job, output string) string { return dagName + "/" + job + "/" + output }
+
+// live returns the pointer set that serves now; nil if none does.
+func (d *deploy) live(ctx context.Context, tx pgx.Tx) ([]planned, error) {
+	var current uuid.UUID
+	err := tx.QueryRow(ctx, `SELECT dag_version_id FROM dag_current_versions WHERE org_id = $1 AND dag_name = $2`,
+		d.caller.OrgID, d.doc.Name).Scan(&current)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return pointerSet(ctx, tx, d.caller.OrgID, current)
+}
+
+// pointerSet reads a version's pointer set for a plan.
+func pointerSet(ctx context.Context, tx pgx.Tx, org, version uuid.UUID) ([]planned, error) {
+	rows, err := tx.Query(ctx, `
+		SELECT p.job_name, p.output_index, p.dataset_uuid, p.name, p.dataset_version, j.origin_job_id, j.config_hash, j.build_epoch,
+		       EXISTS (SELECT FROM partition_versions r WHERE r.dataset_version = p.dataset_version AND r.state = 'Published'),
+		       coalesce((SELECT sum(r.bytes) FROM partition_versions r WHERE r.dataset_version = p.dataset_version AND r.state = 'Published'), 0)::bigint,
+		       (SELECT g.continues FROM dataset_versions g WHERE g.id = p.dataset_version AND NOT EXISTS (
+		           SELECT FROM dag_version_datasets s JOIN dag_versions v ON v.id = s.dag_version_id AND v.activated_at IS NOT NULL
+		           WHERE s.dataset_version = g.id))
+		FROM dag_version_datasets p
+		JOIN jobs j ON j.dag_version_id = p.dag_version_id AND j.name = p.job_name
+		WHERE p.org_id = $1 AND p.dag_version_id = $2
+		ORDER BY j.id, p.output_index`, org, version)
+	if err != nil {
+		return nil, err
+	}
+
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (planned, error) {
+		var p planned
+		err := row.Scan(&p.job, &p.output, &p.id, &p.dataset, &p.generation, &p.origin, &p.configHash, &p.epoch,
+			&p.exists, &p.bytes, &p.continues)
+		return p, err
+	})
+}
+
+// versionByHash returns the DAG's version with a hash; nil if there is none.
+func versionByHash(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName, hash string) (*registry.Version, error) {
+	v, err := registry.ScanVersion(tx.QueryRow(ctx, `SELECT `+registry.VersionColumns+` FROM dag_versions
+		WHERE org_id = $1 AND dag_name = $2 AND yaml_hash = $3`, org, dagName, hash))
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, nil
+	}
+	return &v, err
+}

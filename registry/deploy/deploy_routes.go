@@ -1,0 +1,95 @@
+package deploy
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/internal/rest"
+	"github.com/dagctl/dagctl/registry"
+)
+
+// MaxDeployBody is the limit of a deploy's body in bytes: the largest DAG file with the largest set of files, in
+// base64.
+const MaxDeployBody = dag.MaxFilesBytes/3*4 + 2*dag.MaxFileBytes
+
+// AddRoutes adds the operations on deploys and versions to an API.
+func (dp *Deployer) AddRoutes(api *authz.API) {
+	authz.Handle(api, authz.Writer, huma.Operation{
+		OperationID: "deploy", Method: http.MethodPost, Path: "/v1/dags/{dag}/versions", Tags: []string{"dags"},
+		Summary:      "Deploy a DAG file",
+		Description:  "Answers 201 for a new version, and 200 if this very document was deployed before.",
+		MaxBodyBytes: MaxDeployBody, DefaultStatus: http.StatusCreated,
+	}, dp.handleDeploy)
+
+	authz.Handle(api, authz.Reader, huma.Operation{
+		OperationID: "list-versions", Method: http.MethodGet, Path: "/v1/dags/{dag}/versions", Tags: []string{"dags"},
+		Summary: "List the versions of a DAG, the newest first",
+	}, dp.handleVersions)
+
+	authz.Handle(api, authz.Writer, huma.Operation{
+		OperationID: "diff-versions", Method: http.MethodGet, Path: "/v1/dags/{dag}/diff", Tags: []string{"dags"},
+		Summary: "Compare two versions: their text, and what going from one to the other does to each dataset",
+	}, dp.handleDiff)
+
+	dp.addRematerializeRoute(api)
+}
+
+type deployInput struct {
+	DAG  string `path:"dag" maxLength:"63"`
+	Body registry.DeployRequest
+}
+
+type deployOutput struct {
+	Status int
+	Body   registry.Deployment
+}
+
+func (dp *Deployer) handleDeploy(ctx context.Context, caller authz.Caller, in *deployInput) (*deployOutput, error) {
+	deployed, err := dp.Deploy(ctx, caller, in.DAG, in.Body)
+	if err != nil {
+		return nil, err
+	}
+	out := &deployOutput{Status: http.StatusOK, Body: deployed}
+	if deployed.Created {
+		out.Status = http.StatusCreated
+	}
+	return out, nil
+}
+
+type versionsInput struct {
+	rest.PageInput
+	DAG string `path:"dag" maxLength:"63"`
+}
+
+type versionsOutput struct{ Body rest.List[PastVersion] }
+
+func (dp *Deployer) handleVersions(ctx context.Context, caller authz.Caller,
+	in *versionsInput) (*versionsOutput, error) {
+	var before int32
+	if _, err := in.After(&before); err != nil {
+		return nil, err
+	}
+	versions, err := dp.History(ctx, caller, in.DAG, int(before), in.Limit+1)
+	if err != nil {
+		return nil, err
+	}
+	list, err := rest.NewList(versions, in.Limit, func(v PastVersion) any { return v.Number })
+	return &versionsOutput{list}, err
+}
+
+type diffInput struct {
+	DAG  string `path:"dag" maxLength:"63"`
+	From int    `query:"from" required:"true" minimum:"1" maximum:"2147483647"`
+	To   int    `query:"to" required:"true" minimum:"1" maximum:"2147483647"`
+}
+
+type diffOutput struct{ Body VersionDiff }
+
+func (dp *Deployer) handleDiff(ctx context.Context, caller authz.Caller, in *diffInput) (*diffOutput, error) {
+	diff, err := dp.DiffVersions(ctx, caller, in.DAG, in.From, in.To)
+	return &diffOutput{diff}, err
+}

@@ -1,0 +1,139 @@
+package deploy
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/internal/fault"
+)
+
+type inputRef struct {
+	job   string
+	index int
+}
+
+// edge is the dataset that an input of a job reads, and its partitioning.
+type edge struct {
+	dataset     uuid.UUID
+	partitionBy dag.Partitioning
+}
+
+// resolveInputs finds the dataset that every input reads. An input from another DAG is bound to the dataset's identity
+// now. The caller must be allowed to read it: a dataset that is hidden from them counts as absent.
+func (d *deploy) resolveInputs(ctx context.Context, tx pgx.Tx) error {
+	foreign, err := d.foreignDatasets(ctx, tx)
+	if err != nil {
+		return err
+	}
+
+	d.reads = map[inputRef]edge{}
+	var problems []fault.Problem
+	for _, job := range d.doc.Jobs {
+		for i, in := range job.Inputs {
+			if in.Job != "" {
+				upstream, _ := d.doc.Job(in.Job)
+				d.reads[inputRef{job.Name, i}] = edge{d.datasets[outputRef{in.Job, in.Output}], upstream.PartitionBy}
+			} else if f, ok := foreign[in.Dataset]; ok {
+				d.reads[inputRef{job.Name, i}] = edge{f.id, f.partitionBy}
+			} else {
+				problems = append(problems, fault.Problem{Location: in.Position.String(), Code: "unknown_dataset",
+					Message: fmt.Sprintf("job %s reads dataset %q, which no DAG publishes", job.Name, in.Dataset)})
+			}
+		}
+	}
+
+	if len(problems) > 0 {
+		e := fault.New(fault.Invalid, "%s", problems[0].Message).
+			WithHint("see `dagctl datasets list`; deploy the producing DAG first")
+		e.Problems = problems
+		return e
+	}
+	return nil
+}
+
+// insertInputs writes the edges into the version's job rows.
+func (d *deploy) insertInputs(ctx context.Context, tx pgx.Tx) error {
+	type row struct {
+		Job         uuid.UUID        `json:"job"`
+		Index       int              `json:"index"`
+		Dataset     uuid.UUID        `json:"dataset"`
+		InDAG       bool             `json:"in_dag"`
+		Triggers    bool             `json:"triggers"`
+		PartitionBy dag.Partitioning `json:"partition_by"`
+	}
+
+	rows := make([]row, 0, len(d.reads))
+	for _, job := range d.doc.Jobs {
+		for i, in := range job.Inputs {
+			e := d.reads[inputRef{job.Name, i}]
+			rows = append(rows, row{d.rows[job.Name], i, e.dataset, in.Job != "", in.Triggers(), e.partitionBy})
+		}
+	}
+
+	if _, err := tx.Exec(ctx, `
+		INSERT INTO job_inputs (org_id, job_id, input_index, dataset_uuid, in_dag, triggers, partition_by)
+		SELECT $1, w.job, w.index, w.dataset, w.in_dag, w.triggers, w.partition_by
+		FROM jsonb_to_recordset($2) AS w(job uuid, index int, dataset uuid, in_dag boolean, triggers boolean, partition_by jsonb)`,
+		d.caller.OrgID, rows); err != nil {
+		return fmt.Errorf("insert edges: %w", err)
+	}
+	return nil
+}
+
+type foreignDataset struct {
+	id          uuid.UUID
+	generation  uuid.UUID // that readers see
+	partitionBy dag.Partitioning
+}
+
+// foreignDatasets returns, by name, the published datasets of other DAGs that the document reads and the caller may
+// read.
+func (d *deploy) foreignDatasets(ctx context.Context, tx pgx.Tx) (map[string]foreignDataset, error) {
+	var names []string
+	for _, job := range d.doc.Jobs {
+		for _, in := range job.Inputs {
+			if in.Dataset != "" {
+				names = append(names, in.Dataset)
+			}
+		}
+	}
+	found := map[string]foreignDataset{}
+	if len(names) == 0 {
+		return found, nil
+	}
+
+	rows, err := tx.Query(ctx, `
+		SELECT d.name, d.id, g.id, d.read_roles, d.published, g.partition_by
+		FROM datasets d
+		JOIN dataset_pointers p ON p.org_id = d.org_id AND p.dataset_uuid = d.id
+		JOIN dataset_versions g ON g.id = p.dataset_version
+		WHERE d.org_id = $1 AND d.name = ANY($2) AND d.published`, d.caller.OrgID, names)
+	if err != nil {
+		return nil, fmt.Errorf("find datasets of other DAGs: %w", err)
+	}
+
+	var (
+		name        string
+		f           foreignDataset
+		roles       []string
+		published   bool
+		partitionBy []byte
+	)
+	_, err = pgx.ForEachRow(rows, []any{&name, &f.id, &f.generation, &roles, &published, &partitionBy}, func() error {
+		if !d.caller.CanRead(roles, published) {
+			return nil
+		}
+		f.partitionBy = dag.Partitioning{}
+		if err := json.Unmarshal(partitionBy, &f.partitionBy); err != nil {
+			return err
+		}
+		found[name] = f
+		return nil
+	})
+	return found, err
+}

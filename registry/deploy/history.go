@@ -1,0 +1,238 @@
+package deploy
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/pmezard/go-difflib/difflib"
+
+	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/pg"
+	"github.com/dagctl/dagctl/registry"
+)
+
+// PastVersion is a version with the times at which it served.
+type PastVersion struct {
+	registry.Version
+	InstantUntil *time.Time   `json:"instant_until,omitempty" doc:"A rollback to it is instant until then"`
+	Pinned       bool         `json:"pinned,omitempty" doc:"Kept whatever its age: a rollback to it stays instant"`
+	Activations  []Activation `json:"activations,omitempty" doc:"The latest times it was cut over to, the newest first"`
+}
+
+// Activation is one cutover to a version.
+type Activation struct {
+	At     time.Time `json:"at"`
+	Reason string    `json:"reason" enum:"deploy,promote,rollback"`
+	Actor  string    `json:"actor"`
+	From   *int      `json:"from_version,omitempty" doc:"The version that served before"`
+}
+
+// History lists a DAG's versions, the newest first, beginning before the given number (0: with the newest).
+func (dp *Deployer) History(ctx context.Context, caller authz.Caller, dagName string,
+	before, limit int) ([]PastVersion, error) {
+	versions, err := dp.registry.Versions(ctx, caller, dagName, before, limit)
+	if err != nil {
+		return nil, err
+	}
+
+	list, at := make([]PastVersion, len(versions)), make(map[uuid.UUID]*PastVersion, len(versions))
+	for i, v := range versions {
+		list[i].Version = v
+		at[v.ID] = &list[i]
+	}
+
+	err = pg.InOrgTx(ctx, dp.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+		if err := addActivations(ctx, tx, caller.OrgID, at); err != nil {
+			return err
+		}
+		return addWindows(ctx, tx, caller.OrgID, dagName, at)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("history of %s: %w", dagName, err)
+	}
+	return list, nil
+}
+
+// addActivations adds to each version its latest activations. It relies on idx_dag_activations_dag, which has few rows
+// per DAG: people cause cutovers.
+func addActivations(ctx context.Context, tx pgx.Tx, org uuid.UUID, versions map[uuid.UUID]*PastVersion) error {
+	rows, err := tx.Query(ctx, `
+		SELECT a.dag_version_id, a.at, a.reason, a.actor, f.number
+		FROM (SELECT *, row_number() OVER (PARTITION BY dag_version_id ORDER BY at DESC, id DESC) AS n
+		      FROM dag_activations WHERE org_id = $1 AND dag_version_id = ANY($2)) AS a
+		LEFT JOIN dag_versions f ON f.id = a.from_version_id
+		WHERE a.n <= 10 ORDER BY a.dag_version_id, a.n`, org, slices.Collect(maps.Keys(versions)))
+	if err != nil {
+		return fmt.Errorf("list activations: %w", err)
+	}
+
+	var (
+		id   uuid.UUID
+		a    Activation
+		from *int
+	)
+	_, err = pgx.ForEachRow(rows, []any{&id, &a.At, &a.Reason, &a.Actor, &from}, func() error {
+		a.From = from
+		versions[id].Activations = append(versions[id].Activations, a)
+		return nil
+	})
+	return err
+}
+
+// addWindows adds to the versions until when a rollback to them is instant.
+func addWindows(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName string,
+	versions map[uuid.UUID]*PastVersion) error {
+	rows, err := tx.Query(ctx, `SELECT previous_version_id, rollback_until FROM dag_current_versions
+		WHERE org_id = $1 AND dag_name = $2 AND rollback_until > now()`, org, dagName)
+	if err != nil {
+		return fmt.Errorf("read rollback window: %w", err)
+	}
+
+	var (
+		id    uuid.UUID
+		until time.Time
+	)
+	if _, err = pgx.ForEachRow(rows, []any{&id, &until}, func() error {
+		if v := versions[id]; v != nil {
+			v.InstantUntil = &until
+		}
+		return nil
+	}); err != nil {
+		return fmt.Errorf("read rollback window: %w", err)
+	}
+
+	return addPins(ctx, tx, org, versions)
+}
+
+// addPins extends the window to the end of a pin, if that is later.
+func addPins(ctx context.Context, tx pgx.Tx, org uuid.UUID, versions map[uuid.UUID]*PastVersion) error {
+	rows, err := tx.Query(ctx, `SELECT dag_version_id, until FROM pins
+		WHERE org_id = $1 AND dag_version_id = ANY($2) AND (until IS NULL OR until > now())`,
+		org, slices.Collect(maps.Keys(versions)))
+	if err != nil {
+		return fmt.Errorf("read pins: %w", err)
+	}
+
+	var (
+		id    uuid.UUID
+		until *time.Time
+	)
+	_, err = pgx.ForEachRow(rows, []any{&id, &until}, func() error {
+		v := versions[id]
+		v.Pinned = v.Pinned || until == nil
+		if until != nil && (v.InstantUntil == nil || v.InstantUntil.Before(*until)) {
+			v.InstantUntil = until
+		}
+		return nil
+	})
+	return err
+}
+
+// VersionDiff is the difference between two versions of a DAG.
+type VersionDiff struct {
+	DAG     string            `json:"dag"`
+	From    int               `json:"from_version"`
+	To      int               `json:"to_version"`
+	Text    string            `json:"text" doc:"Unified diff of the DAG file and the files it names"`
+	Changes []registry.Change `json:"changes" doc:"What going from one to the other does to each dataset"`
+}
+
+// DiffVersions compares two versions: their texts, and their datasets, by the same function that plans a deploy.
+func (dp *Deployer) DiffVersions(ctx context.Context, caller authz.Caller, dagName string,
+	from, to int) (VersionDiff, error) {
+	diff := VersionDiff{DAG: dagName, From: from, To: to}
+	err := pg.InOrgTx(ctx, dp.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+		var texts [2]map[string]string
+		var sets [2][]planned
+		for i, number := range []int{from, to} {
+			id, files, err := documentOf(ctx, tx, caller.OrgID, dagName, number)
+			if err != nil {
+				return err
+			}
+			texts[i] = files
+			if sets[i], err = pointerSet(ctx, tx, caller.OrgID, id); err != nil {
+				return err
+			}
+		}
+
+		diff.Changes = plan(sets[0], sets[1])
+		var err error
+		diff.Text, err = unified(texts[0], texts[1], fmt.Sprintf("v%d", from), fmt.Sprintf("v%d", to))
+		return err
+	})
+	if err != nil {
+		return VersionDiff{}, fmt.Errorf("compare versions %d and %d of %s: %w", from, to, dagName, err)
+	}
+	return diff, nil
+}
+
+// documentOf returns all the text of a version: the DAG file, the files it names, and its variables.
+func documentOf(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName string,
+	number int) (id uuid.UUID, texts map[string]string, err error) {
+	var (
+		yaml  string
+		files map[string][]byte
+		vars  map[string]string
+	)
+	err = tx.QueryRow(ctx, `SELECT id, yaml, files, vars FROM dag_versions
+		WHERE org_id = $1 AND dag_name = $2 AND number = $3`,
+		org, dagName, number).Scan(&id, &yaml, &files, &vars)
+	if err == pgx.ErrNoRows {
+		return id, nil, fault.New(fault.NotFound, "DAG %q has no version %d", dagName, number).
+			WithHint("`dagctl history %s` lists its versions", dagName)
+	}
+	if err != nil {
+		return id, nil, fmt.Errorf("read version %d: %w", number, err)
+	}
+
+	texts = map[string]string{"dag.yaml": yaml}
+	for name, content := range files {
+		texts[name] = string(content)
+	}
+	for _, name := range slices.Sorted(maps.Keys(vars)) {
+		texts["variables"] += name + "=" + vars[name] + "\n"
+	}
+	return id, texts, nil
+}
+
+// maxDiffLines limits the comparison line by line, whose cost is quadratic at worst.
+const maxDiffLines = 20_000
+
+// unified compares the texts of two versions, file by file.
+func unified(from, to map[string]string, fromName, toName string) (string, error) {
+	names := map[string]bool{}
+	for _, texts := range []map[string]string{from, to} {
+		for name := range texts {
+			names[name] = true
+		}
+	}
+
+	var b strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		a, z := from[name], to[name]
+		if a == z {
+			continue
+		}
+		if strings.Count(a, "\n")+strings.Count(z, "\n") > maxDiffLines || strings.ContainsRune(a+z, 0) {
+			fmt.Fprintf(&b, "%s differs between %s and %s\n", name, fromName, toName)
+			continue
+		}
+
+		text, err := difflib.GetUnifiedDiffString(difflib.UnifiedDiff{
+			A: difflib.SplitLines(a), B: difflib.SplitLines(z),
+			FromFile: fromName + "/" + name, ToFile: toName + "/" + name, Context: 3,
+		})
+		if err != nil {
+			return "", fmt.Errorf("compare %s: %w", name, err)
+		}
+		b.WriteString(text)
+	}
+	return b.String(), nil
+}

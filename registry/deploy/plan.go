@@ -1,0 +1,235 @@
+package deploy
+
+import (
+	"fmt"
+	"slices"
+	"sort"
+
+	"github.com/google/uuid"
+
+	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/registry"
+)
+
+// The actions of a plan.
+const (
+	Create      = "create"
+	Rebuild     = "rebuild"
+	ForwardOnly = "forward-only" // a rebuild that takes over what was before a bound
+	Reuse       = "reuse"
+	SwapOnly    = "swap-only"
+	Remove      = "remove"
+)
+
+// planned is one output of a version, as far as the plan is concerned.
+type planned struct {
+	job        string
+	output     int
+	id         uuid.UUID // of the dataset: a job may have been renamed
+	dataset    string    // for people
+	generation uuid.UUID
+	origin     uuid.UUID
+	configHash string     // of the job alone, without its upstream
+	epoch      int        // build epoch
+	reset      bool       // its job begins anew with every version
+	exists     bool       // the generation holds revisions already
+	bytes      int64      // what the generation holds
+	continues  *uuid.UUID // the generation that it takes partitions over from, unless it has served
+}
+
+// plan compares the live pointer set with the one that is to follow it, and returns what happens to each dataset of the
+// DAG, and why. It is pure; live is empty where nothing serves.
+func plan(live, next []planned) []registry.Change {
+	before := make(map[uuid.UUID]planned, len(live))
+	for _, p := range live {
+		before[p.id] = p
+	}
+
+	changes := make([]registry.Change, 0, len(next))
+	for _, n := range next {
+		c := registry.Change{Job: n.job, Output: n.output, Dataset: n.dataset, Origin: n.origin, ID: n.id}
+		if l, was := before[n.id]; was {
+			c.Action, c.Reason = replace(l, n)
+			if c.Action == Rebuild || c.Action == ForwardOnly {
+				c.Bytes = l.bytes
+			}
+			delete(before, n.id)
+		} else {
+			c.Action, c.Reason = introduce(n)
+		}
+		changes = append(changes, c)
+	}
+
+	return append(changes, removals(before)...)
+}
+
+// introduce returns the action for an output that is not live, and the reason.
+func introduce(next planned) (action, reason string) {
+	if next.exists {
+		return SwapOnly, "an earlier version made it"
+	}
+	return Create, "new"
+}
+
+// replace returns the action for an output whose dataset is live, and the reason.
+func replace(live, next planned) (action, reason string) {
+	switch {
+	case live.generation == next.generation:
+		return Reuse, "same definition"
+	case next.exists && next.continues == nil:
+		return SwapOnly, "an earlier version made it"
+	}
+
+	action = Rebuild
+	if next.continues != nil && *next.continues == live.generation {
+		action = ForwardOnly
+	}
+	switch {
+	case live.configHash != next.configHash:
+		return action, "definition changed"
+	case live.epoch != next.epoch && next.reset:
+		return action, "outputs reset"
+	case live.epoch != next.epoch && next.continues == nil:
+		return action, "forced"
+	}
+	return action, "upstream changed"
+}
+
+// removals returns the changes for live outputs that the next version does not have, ordered by job and output.
+func removals(left map[uuid.UUID]planned) []registry.Change {
+	removed := make([]registry.Change, 0, len(left))
+	for _, l := range left {
+		removed = append(removed, registry.Change{Job: l.job, Output: l.output, ID: l.id, Dataset: l.dataset,
+			Action: Remove,
+			Reason: fmt.Sprintf("job %s is no longer in the document", l.job)})
+	}
+	sort.Slice(removed, func(i, j int) bool {
+		return removed[i].Job < removed[j].Job || removed[i].Job == removed[j].Job &&
+			removed[i].Output < removed[j].Output
+	})
+	return removed
+}
+
+// partitions are the keys that an output has, or will have once a plan is carried out; unknown if only its source
+// knows.
+type partitions struct {
+	keys    []string
+	unknown bool
+}
+
+// forecast works out which partitions each output will have, from those that sources and other DAGs have now, by the
+// same mappings that routing uses. It is pure.
+type forecast struct {
+	doc     *dag.Document
+	sources map[string]partitions       // by job name
+	foreign map[string]partitions       // by dataset name
+	shapes  map[string]dag.Partitioning // of foreign datasets, by name
+	done    map[string]partitions       // by job name
+}
+
+// of returns the partitions that a job's outputs will have.
+func (f *forecast) of(name string) partitions {
+	if p, ok := f.done[name]; ok {
+		return p
+	}
+	job, ok := f.doc.Job(name)
+	if !ok {
+		return partitions{unknown: true}
+	}
+	p, reads := f.sources[name]
+	if !reads {
+		p = f.reactive(job)
+	}
+	f.done[name] = p
+	return p
+}
+
+// reactive returns the partitions that the inputs of a job without a source will make it compute.
+func (f *forecast) reactive(job *dag.Job) partitions {
+	fed := map[string]bool{}
+	for _, in := range job.Inputs {
+		if !in.Triggers() {
+			continue
+		}
+		have, by := f.input(in)
+		if have.unknown {
+			return partitions{unknown: true}
+		}
+		for _, key := range have.keys {
+			outputs, err := in.Map.OutputKeys(by, job.PartitionBy, key)
+			if err != nil {
+				return partitions{unknown: true}
+			}
+			for _, k := range outputs {
+				fed[k] = true
+			}
+		}
+	}
+
+	var p partitions
+	for key := range fed {
+		if f.complete(job, key) {
+			p.keys = append(p.keys, key)
+		}
+	}
+	sort.Strings(p.keys)
+	return p
+}
+
+// complete reports whether the inputs will have what the output partition is made of: every one that does not trigger,
+// and one of those that trigger, or all of them where the job says so.
+func (f *forecast) complete(job *dag.Job, key string) bool {
+	met := 0
+	for _, in := range job.Inputs {
+		ok, err := f.enough(in, job.PartitionBy, key)
+		switch {
+		case err != nil:
+			return false
+		case ok && in.Triggers():
+			met++
+		case !ok && (!in.Triggers() || job.Trigger == dag.TriggerAll):
+			return false
+		}
+	}
+	return met > 0
+}
+
+// enough reports whether one input will have what the output partition key is made of. An input whose partitions only
+// its source knows is taken to have it.
+func (f *forecast) enough(in dag.Input, outputBy dag.Partitioning, key string) (bool, error) {
+	have, by := f.input(in)
+	wanted, all, err := in.Map.InputKeys(by, outputBy, key)
+	if err != nil {
+		return false, err
+	}
+	if have.unknown {
+		return true, nil
+	}
+	if in.Map.Kind == dag.MapSlice {
+		_, reached, err := outputBy.Slice(key, have.keys)
+		return err == nil && reached, nil
+	}
+
+	found := 0
+	for _, k := range wanted {
+		if _, there := slices.BinarySearch(have.keys, k); there {
+			found++
+		}
+	}
+	if all {
+		found = len(have.keys)
+	}
+	if in.Map.Kind == dag.MapWindow && in.Map.Require != "available" {
+		return found == len(wanted), nil
+	}
+	return found > 0, nil
+}
+
+// input returns the partitions that an input will have, and their partitioning.
+func (f *forecast) input(in dag.Input) (partitions, dag.Partitioning) {
+	if in.Job == "" {
+		return f.foreign[in.Dataset], f.shapes[in.Dataset]
+	}
+	upstream, _ := f.doc.Job(in.Job)
+	return f.of(in.Job), upstream.PartitionBy
+}

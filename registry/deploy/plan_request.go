@@ -1,0 +1,268 @@
+package deploy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/pg"
+	"github.com/dagctl/dagctl/registry"
+)
+
+// errOnlyPlanned rolls back a deploy that is only planned.
+var errOnlyPlanned = errors.New("only planned")
+
+// Plan returns what a deploy of the document would do. It runs that deploy in a transaction that is rolled back at its
+// end, so the plan cannot differ from the deploy.
+func (dp *Deployer) Plan(ctx context.Context, caller authz.Caller, dagName string,
+	req registry.DeployRequest) (registry.Plan, error) {
+	doc, definitions, err := dp.define(dagName, req)
+	if err != nil {
+		return registry.Plan{}, err
+	}
+
+	var p registry.Plan
+	err = pg.InOrgTx(ctx, dp.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+		if err := registry.LockDAG(ctx, tx, caller.OrgID, dagName); err != nil {
+			return err
+		}
+		base, err := activeNumber(ctx, tx, caller.OrgID, dagName)
+		if err != nil {
+			return err
+		}
+
+		d := &deploy{deployer: dp, caller: caller, req: req, doc: doc, definitions: definitions,
+			now: time.Now(), force: req.Force, planning: true}
+		deployed, err := d.run(ctx, tx)
+		if err != nil {
+			return err
+		}
+
+		p = registry.Plan{DAG: dagName, Version: deployed.Version.Number, Hash: deployed.Version.Hash,
+			Changes: deployed.Changes, Meets: deployed.Meets, Cancels: deployed.Cancels}
+		if base > 0 {
+			p.Base = &base
+		}
+		if !deployed.Created {
+			p.Status = deployed.Version.Status
+		}
+		return errOnlyPlanned
+	})
+
+	if !errors.Is(err, errOnlyPlanned) {
+		return registry.Plan{}, fmt.Errorf("plan %s: %w", dagName, err)
+	}
+	return p, nil
+}
+
+// activeNumber returns the number of the DAG's active version; 0 if there is none.
+func activeNumber(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName string) (int, error) {
+	var number int
+	err := tx.QueryRow(ctx, `
+		SELECT v.number FROM dag_current_versions c JOIN dag_versions v ON v.id = c.dag_version_id
+		WHERE c.org_id = $1 AND c.dag_name = $2`, org, dagName).Scan(&number)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return 0, nil
+	}
+	return number, err
+}
+
+// checkBase refuses a deploy that was planned against a version that is no longer active.
+func (d *deploy) checkBase(ctx context.Context, tx pgx.Tx) error {
+	if d.req.Base == nil {
+		return nil
+	}
+	number, err := activeNumber(ctx, tx, d.caller.OrgID, d.doc.Name)
+	if err != nil || number == *d.req.Base {
+		return err
+	}
+
+	var who string
+	if err := tx.QueryRow(ctx, `SELECT actor FROM dag_activations
+		WHERE org_id = $1 AND dag_name = $2 ORDER BY at DESC, id DESC LIMIT 1`,
+		d.caller.OrgID, d.doc.Name).Scan(&who); err != nil {
+		return err
+	}
+	return fault.New(fault.Conflict,
+		"the plan is stale: it was made against version %d of %s, and %s has activated version %d since",
+		*d.req.Base, d.doc.Name, who, number).
+		WithHint("plan again, look at the new plan, and deploy it")
+}
+
+// changes compares the live pointer set with the next one, and works out what has to be computed.
+func (d *deploy) changes(ctx context.Context, tx pgx.Tx, live, next []planned) ([]registry.Change, error) {
+	changes := plan(live, next)
+	b, err := d.forecast(ctx, tx, live, next)
+	if err != nil {
+		return nil, err
+	}
+	if err := b.loadMade(ctx, tx, changes); err != nil {
+		return nil, err
+	}
+	kept, err := keptKeys(ctx, tx, next)
+	if err != nil {
+		return nil, err
+	}
+
+	for i := range changes {
+		c := &changes[i]
+		stays := kept[outputRef{c.Job, c.Output}]
+		c.Kept = len(stays)
+
+		job, ok := d.doc.Job(c.Job)
+		if ok {
+			c.Upstream = upstreamOf(job)
+		}
+		if !ok || c.Action == Reuse && c.Reason == "same definition" {
+			continue
+		}
+
+		if p := b.of(c.Job); !p.unknown && !job.ForwardOnly(d.deployer.catalog.Operators[job.Operator]) {
+			c.Keys = slices.DeleteFunc(slices.Clone(p.keys), func(key string) bool {
+				return stays[key] || !b.wants(job, key)
+			})
+			n := len(c.Keys)
+			c.Partitions = &n
+			if c.Kept > 0 {
+				c.Bytes = c.Bytes * int64(n) / int64(n+c.Kept)
+			}
+		}
+	}
+
+	d.noteTakeovers(changes)
+	return changes, d.consumers(ctx, tx, live, changes)
+}
+
+// upstreamOf names the jobs of the DAG that a job reads.
+func upstreamOf(job *dag.Job) []string {
+	var names []string
+	for _, in := range job.Inputs {
+		if in.Job != "" && !slices.Contains(names, in.Job) {
+			names = append(names, in.Job)
+		}
+	}
+	return names
+}
+
+// forecast gathers what is known of the partitions to come: sources will have those that the generation itself has
+// already, or those of its live counterpart.
+func (d *deploy) forecast(ctx context.Context, tx pgx.Tx, live, next []planned) (*behind, error) {
+	foreign, err := d.foreignDatasets(ctx, tx)
+	if err != nil {
+		return nil, err
+	}
+
+	var generations []uuid.UUID
+	for _, p := range slices.Concat(live, next) {
+		generations = append(generations, p.generation)
+	}
+	for _, ds := range foreign {
+		generations = append(generations, ds.generation)
+	}
+
+	published, err := registry.Published(new(pg.Batch), generations).Get(ctx, tx)
+	if err != nil {
+		return nil, err
+	}
+
+	f := &forecast{doc: d.doc, sources: map[string]partitions{}, foreign: map[string]partitions{},
+		shapes: map[string]dag.Partitioning{}, done: map[string]partitions{}}
+	b := &behind{forecast: f, generations: map[outputRef]uuid.UUID{}, elsewhere: map[string]uuid.UUID{},
+		published: published, known: map[registry.Ref]bool{}}
+
+	liveKeys := map[uuid.UUID][]string{}
+	for _, p := range live {
+		liveKeys[p.id] = sortedKeys(published[p.generation])
+	}
+	for _, p := range next {
+		b.generations[outputRef{p.job, p.output}] = p.generation
+		if job, _ := d.doc.Job(p.job); p.output == 0 && job.Source != nil {
+			keys := sortedKeys(published[p.generation])
+			if len(keys) == 0 || p.continues != nil {
+				keys = liveKeys[p.id]
+			}
+			f.sources[p.job] = partitions{keys: keys, unknown: len(keys) == 0}
+		}
+	}
+
+	for _, job := range d.doc.Jobs {
+		if _, known := f.sources[job.Name]; job.Source != nil && !known {
+			f.sources[job.Name] = partitions{unknown: true}
+		}
+	}
+
+	for name, ds := range foreign {
+		f.foreign[name], f.shapes[name] = partitions{keys: sortedKeys(published[ds.generation])}, ds.partitionBy
+		b.elsewhere[name] = ds.generation
+	}
+	return b, nil
+}
+
+func sortedKeys(m map[string]int64) []string {
+	keys := make([]string, 0, len(m))
+	for key := range m {
+		keys = append(keys, key)
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+// consumers adds to each change the jobs of other DAGs that read its dataset. It refuses to remove or unpublish a
+// dataset that a version in work of another DAG has as an input.
+func (d *deploy) consumers(ctx context.Context, tx pgx.Tx, live []planned, changes []registry.Change) error {
+	datasets := map[uuid.UUID]uuid.UUID{} // by generation
+	var ids []uuid.UUID
+	for _, p := range live {
+		datasets[p.generation] = p.id
+		ids = append(ids, p.generation)
+	}
+
+	rows, err := tx.Query(ctx, `
+		SELECT g.id, array_agg(DISTINCT j.dag_name || '/' || j.name ORDER BY j.dag_name || '/' || j.name)
+		FROM dataset_versions g
+		JOIN job_inputs i ON i.dataset_uuid = g.dataset_uuid AND NOT i.in_dag
+		JOIN jobs j ON j.id = i.job_id
+		JOIN dag_versions v ON v.id = j.dag_version_id AND v.status IN ('Active', 'Building', 'Ready')
+		WHERE g.org_id = $1 AND g.id = ANY($2)
+		GROUP BY g.id`, d.caller.OrgID, ids)
+	if err != nil {
+		return fmt.Errorf("find consumers in other DAGs: %w", err)
+	}
+
+	read := map[uuid.UUID][]string{}
+	var (
+		id   uuid.UUID
+		jobs []string
+	)
+	if _, err := pgx.ForEachRow(rows, []any{&id, &jobs}, func() error {
+		read[datasets[id]] = jobs
+		return nil
+	}); err != nil {
+		return fmt.Errorf("find consumers in other DAGs: %w", err)
+	}
+
+	for i := range changes {
+		c := &changes[i]
+		ref := outputRef{c.Job, c.Output}
+		c.Consumers = read[c.ID]
+		if len(c.Consumers) > 0 && (c.Action == Remove || !d.published(ref)) {
+			return fault.New(fault.Conflict, "dataset %s would be removed, but %v read it", c.Dataset, c.Consumers).
+				WithHint("deploy those DAGs without that input first")
+		}
+	}
+	return nil
+}
+
+func (d *deploy) published(ref outputRef) bool {
+	return slices.ContainsFunc(d.doc.Publish, func(p dag.Publication) bool {
+		return p.Job == ref.job && p.Output == ref.index
+	})
+}

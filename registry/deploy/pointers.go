@@ -1,0 +1,225 @@
+package deploy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/registry"
+)
+
+// InWork reports whether a version that was listed as a build still is one. While the caller holds the DAG's lock, the
+// answer stays true.
+func InWork(ctx context.Context, tx pgx.Tx, b registry.Build) (is bool, err error) {
+	err = tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM dag_versions WHERE org_id = $1 AND id = $2 AND (status = 'Building' OR status = 'Ready' AND activate))`,
+		b.OrgID, b.ID).Scan(&is)
+	if err != nil {
+		return false, fmt.Errorf("version %d of %s: %w", b.Number, b.DAG, err)
+	}
+	return is, nil
+}
+
+// Builds lists the versions that are to become active: those being built, and ready ones that do not wait for a
+// promotion.
+func Builds(ctx context.Context, tx pgx.Tx) ([]registry.Build, error) {
+	rows, err := tx.Query(ctx, `
+		SELECT id, org_id, dag_name, number, status, activate, created_by, building_at, cancel_tasks
+		FROM dag_versions WHERE status = 'Building' OR status = 'Ready' AND activate
+		ORDER BY building_at`)
+	if err != nil {
+		return nil, fmt.Errorf("list builds: %w", err)
+	}
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[registry.Build])
+}
+
+// Undecided is a partition whose newest revision readers do not see.
+type Undecided struct {
+	registry.Ref
+	Revision int64
+	Held     bool       // its checks are pending; otherwise they rejected it
+	Decided  *time.Time // when the checks decided
+}
+
+// Unsettled lists the partitions of generations whose newest revision is held or rejected.
+func Unsettled(ctx context.Context, tx pgx.Tx, generations []uuid.UUID) ([]Undecided, error) {
+	rows, err := tx.Query(ctx, `
+		SELECT n.dataset_version, n.partition_key, n.revision, n.state = 'Held',
+		       (SELECT max(c.at) FROM check_results c WHERE c.dataset_version = n.dataset_version
+		          AND c.partition_key = n.partition_key AND c.revision = n.revision)
+		FROM (SELECT DISTINCT ON (dataset_version, partition_key) dataset_version, partition_key, revision, state
+		      FROM partition_versions WHERE dataset_version = ANY($1)
+		      ORDER BY dataset_version, partition_key, revision DESC) AS n
+		WHERE n.state IN ('Held', 'Rejected')
+		ORDER BY 1, 2`, generations)
+	if err != nil {
+		return nil, fmt.Errorf("unsettled partitions: %w", err)
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (u Undecided, err error) {
+		return u, row.Scan(&u.Version, &u.Key, &u.Revision, &u.Held, &u.Decided)
+	})
+}
+
+// HoldAgain holds a rejected revision for another check, because the checks may have changed.
+func HoldAgain(ctx context.Context, tx pgx.Tx, ref registry.Ref, revision int64) error {
+	_, err := tx.Exec(ctx, `UPDATE partition_versions SET state = 'Held', ended_at = NULL
+		WHERE dataset_version = $1 AND partition_key = $2 AND revision = $3 AND state = 'Rejected' AND purged_at IS NULL`, ref.Version, ref.Key, revision)
+	return err
+}
+
+// FailedChecks describes for people which checks keep a revision from being published: counts, never rows.
+func FailedChecks(ctx context.Context, tx pgx.Tx, ref registry.Ref, revision int64) (string, error) {
+	var text string
+	err := tx.QueryRow(ctx, `
+		SELECT coalesce(string_agg(format('%s: %s', name, coalesce(error, format('%s rows', failures))), '; ' ORDER BY name), '')
+		FROM check_results WHERE dataset_version = $1 AND partition_key = $2 AND revision = $3
+		AND severity = 'error' AND outcome <> 'pass'`, ref.Version, ref.Key, revision).Scan(&text)
+	return text, err
+}
+
+// MarkReady takes a version from Building to Ready, and reports whether it was still building.
+func MarkReady(ctx context.Context, tx pgx.Tx, b registry.Build, now time.Time) (bool, error) {
+	tag, err := tx.Exec(ctx, `UPDATE dag_versions SET status = 'Ready', ready_at = $3 WHERE org_id = $1 AND id = $2 AND status = 'Building'`,
+		b.OrgID, b.ID, now)
+	return tag.RowsAffected() == 1, err
+}
+
+// MarkFailed takes a version from Building or Ready to Failed, and reports whether it did. What the version built
+// stays, so that deploying it again continues from there.
+func MarkFailed(ctx context.Context, tx pgx.Tx, b registry.Build, reason string) (bool, error) {
+	tag, err := tx.Exec(ctx, `UPDATE dag_versions SET status = 'Failed', error = $3, ended_at = now() WHERE org_id = $1 AND id = $2 AND status IN ('Building', 'Ready')`,
+		b.OrgID, b.ID, reason)
+	return tag.RowsAffected() == 1, err
+}
+
+// The reasons of an activation.
+const (
+	ByDeploy   = "deploy"
+	ByPromote  = "promote"
+	ByRollback = "rollback"
+)
+
+// Cutover moves every pointer of the DAG to another version, in the caller's transaction, which holds the DAG's lock:
+// forward to one that is ready, or back to one that served before. Names and catalogue entries follow the pointers. It
+// returns false if the version is no longer in that state, or one of its generations was purged.
+func Cutover(ctx context.Context, tx pgx.Tx, b registry.Build, reason, actor string, now time.Time) (bool, error) {
+	from := registry.Ready
+	if reason == ByRollback {
+		from = registry.Superseded
+	}
+	tag, err := tx.Exec(ctx, `UPDATE dag_versions SET status = 'Active', activated_at = $3, error = NULL WHERE org_id = $1 AND id = $2 AND status = $4
+		AND NOT EXISTS (SELECT FROM dag_version_datasets p JOIN dataset_versions g ON g.id = p.dataset_version
+		                WHERE p.dag_version_id = $2 AND g.purged_at IS NOT NULL)`, b.OrgID, b.ID, now, from)
+	if err != nil || tag.RowsAffected() == 0 {
+		return false, err
+	}
+
+	previous, err := movePointer(ctx, tx, b, reason == ByRollback, now)
+	if err != nil {
+		return false, fmt.Errorf("cut over to %s v%d: %w", b.DAG, b.Number, err)
+	}
+
+	if _, err := tx.Exec(ctx, `
+		INSERT INTO dag_activations (id, org_id, dag_name, dag_version_id, from_version_id, reason, actor, at)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8)`,
+		uuid.Must(uuid.NewV7()), b.OrgID, b.DAG, b.ID, previous, reason, actor, now); err != nil {
+		return false, fmt.Errorf("record activation: %w", err)
+	}
+	return true, moveNames(ctx, tx, b, previous, now)
+}
+
+// movePointer makes a version the DAG's current one, and returns the version that it replaces.
+func movePointer(ctx context.Context, tx pgx.Tx, b registry.Build, back bool,
+	now time.Time) (previous *uuid.UUID, err error) {
+	err = tx.QueryRow(ctx, `SELECT dag_version_id FROM dag_current_versions WHERE org_id = $1 AND dag_name = $2 FOR UPDATE`,
+		b.OrgID, b.DAG).Scan(&previous)
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		return nil, err
+	}
+	if !back {
+		if err := checkServing(ctx, tx, b, previous); err != nil {
+			return nil, err
+		}
+	}
+
+	if previous != nil {
+		if _, err := tx.Exec(ctx, `UPDATE dag_versions SET status = 'Superseded', ended_at = $3 WHERE org_id = $1 AND id = $2 AND status = 'Active'`,
+			b.OrgID, *previous, now); err != nil {
+			return nil, err
+		}
+	}
+
+	_, err = tx.Exec(ctx, `
+		INSERT INTO dag_current_versions (org_id, dag_name, dag_version_id, updated_at) VALUES ($1, $2, $3, $4)
+		ON CONFLICT (org_id, dag_name) DO UPDATE SET previous_version_id = dag_current_versions.dag_version_id,
+			dag_version_id = EXCLUDED.dag_version_id, rollback_until = $5, updated_at = EXCLUDED.updated_at`,
+		b.OrgID, b.DAG, b.ID, now, now.Add(registry.RollbackWindow))
+	if err != nil {
+		return nil, err
+	}
+	return previous, rebase(ctx, tx, b)
+}
+
+// moveNames rewrites the DAG's catalogue entries from the version's pointer set. Two published names may swap: the
+// unique key on names is checked at the end of the transaction.
+func moveNames(ctx context.Context, tx pgx.Tx, b registry.Build, previous *uuid.UUID, now time.Time) error {
+	if _, err := tx.Exec(ctx, `SET CONSTRAINTS datasets_org_id_name_key DEFERRED`); err != nil {
+		return err
+	}
+	if err := takeOverNames(ctx, tx, b, previous, now); err != nil {
+		return err
+	}
+
+	// Most entries are after a cutover what they were before it; they are not written.
+	_, err := tx.Exec(ctx, `
+		WITH entries AS (
+			SELECT d.id,
+				coalesce(p.name, d.producer_dag_name || '/' || d.producer_job_name || '/' || d.producer_output_index) AS name,
+				p.published_name IS NOT NULL AS published,
+				CASE WHEN p.dataset_uuid IS NULL THEN d.deleted_at END AS deleted_at,
+				coalesce(p.job_name, d.producer_job_name) AS producer_job_name,
+				p.publication ->> 'description' AS description,
+				p.publication ->> 'owner' AS owner,
+				coalesce((SELECT array_agg(t) FROM jsonb_array_elements_text(p.publication -> 'tags') AS t), '{}') AS tags,
+				coalesce(p.publication -> 'columns', '{}') AS columns,
+				(p.publication ->> 'due_within')::bigint / 1000000000 AS due_within_seconds,
+				coalesce(g.storage, d.storage) AS storage
+			FROM datasets d
+			LEFT JOIN dag_version_datasets p ON p.dag_version_id = $3 AND p.dataset_uuid = d.id
+			LEFT JOIN dataset_versions g ON g.id = p.dataset_version
+			WHERE d.org_id = $1 AND d.producer_dag_name = $2)
+		UPDATE datasets d SET name = e.name, published = e.published, deleted_at = e.deleted_at, producer_job_name = e.producer_job_name,
+			description = e.description, owner = e.owner, tags = e.tags, columns = e.columns,
+			due_within_seconds = e.due_within_seconds, storage = e.storage, updated_at = $4
+		FROM entries e
+		WHERE d.id = e.id AND (d.name, d.published, d.deleted_at, d.producer_job_name, d.description, d.owner, d.tags, d.columns, d.due_within_seconds, d.storage)
+			IS DISTINCT FROM (e.name, e.published, e.deleted_at, e.producer_job_name, e.description, e.owner, e.tags, e.columns, e.due_within_seconds, e.storage)`,
+		b.OrgID, b.DAG, b.ID, now)
+	if err != nil {
+		return fmt.Errorf("move names of %s: %w", b.DAG, err)
+	}
+
+	// Checked here and not at commit, so that the refusal can say what it is about.
+	if _, err := tx.Exec(ctx, `SET CONSTRAINTS datasets_org_id_name_key IMMEDIATE`); err != nil {
+		return fault.New(fault.Conflict, "another DAG publishes a name of %s: %w", b.DAG, err).
+			WithHint("`dagctl datasets list` shows who publishes it")
+	}
+	return nil
+}
+
+// UnusedOrigins returns the origins of a DAG that neither its active version nor one being built uses.
+func UnusedOrigins(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName string) ([]uuid.UUID, error) {
+	rows, err := tx.Query(ctx, `
+		SELECT DISTINCT j.origin_job_id FROM jobs j
+		WHERE j.org_id = $1 AND j.dag_name = $2 AND NOT EXISTS (
+			SELECT FROM jobs u JOIN dag_versions v ON v.id = u.dag_version_id AND v.status IN ('Active', 'Building', 'Ready')
+			WHERE u.origin_job_id = j.origin_job_id)`, org, dagName)
+	if err != nil {
+		return nil, fmt.Errorf("unused origins of %s: %w", dagName, err)
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
+}

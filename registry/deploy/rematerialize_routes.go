@@ -1,0 +1,49 @@
+package deploy
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/internal/rest"
+	"github.com/dagctl/dagctl/registry"
+)
+
+func (dp *Deployer) addRematerializeRoute(api *authz.API) {
+	authz.Handle(api, authz.Writer, huma.Operation{
+		OperationID: "rematerialize", Method: http.MethodPost, Path: "/v1/datasets/{name}/rematerialize",
+		Tags:    []string{"upkeep"},
+		Summary: "Compute a whole dataset anew",
+		Description: "The active document is built as a new version, with new dataset versions of this dataset and " +
+			"everything downstream of it, beside what serves. Deploying the same file afterwards changes nothing. " +
+			registry.NameDoc,
+	}, dp.handleRematerialize)
+}
+
+// RematerializeRequest says how far a dataset is rebuilt.
+type RematerializeRequest struct {
+	Downstream bool `json:"downstream,omitempty" doc:"Also rebuild DAGs that read it; otherwise they follow in place"`
+	DryRun     bool `json:"dry_run,omitempty" doc:"Only say what would be rebuilt"`
+}
+
+type rematerializeInput struct {
+	registry.NameInput
+	Body *RematerializeRequest
+}
+
+type rematerializeOutput struct{ Body rest.List[Rematerialized] }
+
+func (dp *Deployer) handleRematerialize(ctx context.Context, caller authz.Caller,
+	in *rematerializeInput) (*rematerializeOutput, error) {
+	var request RematerializeRequest
+	if in.Body != nil {
+		request = *in.Body
+	}
+	made, err := dp.Rematerialize(ctx, caller, in.Name, request.Downstream, request.DryRun)
+	if err != nil {
+		return nil, err
+	}
+	return &rematerializeOutput{rest.List[Rematerialized]{Items: made}}, nil
+}

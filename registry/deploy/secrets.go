@@ -1,0 +1,35 @@
+package deploy
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dagctl/dagctl/authz"
+)
+
+// checkSecrets refuses a document with a secret that no admin has bound to the job that names it and to the hosts that
+// the job sends it to. The binding is checked again whenever the value is read, because it may be removed.
+func (d *deploy) checkSecrets(ctx context.Context, tx pgx.Tx) error {
+	var uses []authz.SecretUse
+	for _, job := range d.doc.Jobs {
+		use := authz.SecretUse{By: d.doc.Name + "/" + job.Name, At: job.Position.String()}
+		if job.Source != nil && job.Source.Secret != "" { // the key of a signature goes nowhere
+			use.Name = job.Source.Secret
+			uses = append(uses, use)
+		}
+
+		if to := d.deployer.catalog.Operators[job.Operator].SecretsTo; to != nil {
+			use.To = to(job.Config)
+		}
+		for _, name := range job.Secrets {
+			use.Name = name
+			uses = append(uses, use)
+		}
+	}
+
+	for _, n := range d.doc.Notify {
+		uses = append(uses, authz.SecretUse{Name: n.WebhookSecret, By: d.doc.Name, At: "notify"})
+	}
+	return d.deployer.vault.CheckSecrets(ctx, tx, d.caller.OrgID, uses)
+}

@@ -1,0 +1,44 @@
+package deploy
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dagctl/dagctl/registry"
+	"github.com/dagctl/dagctl/storage"
+)
+
+// viewMemory is the number of past activations whose generations stay in a view, so that a reader in an older snapshot
+// still finds the generation that served then.
+const viewMemory = 8
+
+// Views returns the stable views of a version's published datasets in Postgres storage. Each covers the version's own
+// generation, which comes first, and those that recently served under the same name, including the present one.
+func (dp *Deployer) Views(ctx context.Context, tx pgx.Tx, b registry.Build) ([]storage.View, error) {
+	rows, err := tx.Query(ctx, `
+		WITH served AS (
+			SELECT dag_version_id AS id FROM dag_activations WHERE org_id = $1 AND dag_name = $3 ORDER BY at DESC
+			  LIMIT $4),
+		tabled AS (
+			SELECT p.dag_version_id, p.published_name, p.dataset_version
+			FROM dag_version_datasets p
+			JOIN dataset_versions g ON g.id = p.dataset_version AND g.storage ->> 'kind' = 'postgres'
+			  AND g.purged_at IS NULL
+			WHERE p.dag_version_id = $2 OR p.dag_version_id IN (SELECT id FROM served))
+		SELECT org_slug($1), own.published_name, own.dataset_version || ARRAY(
+			SELECT DISTINCT o.dataset_version FROM tabled o
+			WHERE o.published_name = own.published_name AND o.dataset_version <> own.dataset_version)
+		FROM tabled own WHERE own.dag_version_id = $2 AND own.published_name IS NOT NULL
+		ORDER BY own.published_name`, b.OrgID, b.ID, b.DAG, viewMemory)
+	if err != nil {
+		return nil, fmt.Errorf("views of %s v%d: %w", b.DAG, b.Number, err)
+	}
+
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (storage.View, error) {
+		v := storage.View{OrgID: b.OrgID, DAG: b.DAG}
+		err := row.Scan(&v.OrgSlug, &v.Name, &v.Generations)
+		return v, err
+	})
+}

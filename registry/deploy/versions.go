@@ -1,0 +1,155 @@
+package deploy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/registry"
+)
+
+// RollbackTarget finds the version to roll back to: the one that served before the active one, or the one numbered to.
+// It must have served, and all of its generations must still exist.
+func RollbackTarget(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName string, to *int) (registry.Build, error) {
+	var (
+		b      registry.Build
+		served bool
+		purged int
+	)
+	err := tx.QueryRow(ctx, `
+		SELECT v.id, v.org_id, v.dag_name, v.number, v.status, v.activate, v.created_by, v.building_at,
+		    v.activated_at IS NOT NULL,
+		       (SELECT count(*) FROM dag_version_datasets p JOIN dataset_versions g ON g.id = p.dataset_version
+		        WHERE p.dag_version_id = v.id AND g.purged_at IS NOT NULL)
+		FROM dag_versions v
+		WHERE v.org_id = $1 AND v.dag_name = $2 AND CASE WHEN $3::int IS NULL
+			THEN v.id = (SELECT previous_version_id FROM dag_current_versions WHERE org_id = $1 AND dag_name = $2)
+			ELSE v.number = $3 END`, org, dagName, to).
+		Scan(&b.ID, &b.OrgID, &b.DAG, &b.Number, &b.Status, &b.Activate, &b.CreatedBy, &b.Started, &served, &purged)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows) && to == nil:
+		return b, fault.New(fault.Conflict, "no version of %s served before the active one", dagName).
+			WithHint("`dagctl history %s` lists its versions", dagName)
+	case errors.Is(err, pgx.ErrNoRows):
+		return b, fault.New(fault.NotFound, "%s has no version %d", dagName, *to).
+			WithHint("`dagctl history %s` lists its versions", dagName)
+	case err != nil:
+		return b, fmt.Errorf("find version to roll back to: %w", err)
+	case b.Status == registry.Active:
+		return b, fault.New(fault.Conflict, "version %d of %s is active already", b.Number, dagName)
+	case b.Status != registry.Superseded || !served:
+		return b,
+			fault.New(fault.Conflict, "version %d of %s is %s: only a version that has served can be rolled back to",
+				b.Number, dagName, b.Status).
+				WithHint("deploy its document instead")
+	case purged > 0:
+		return b, fault.New(fault.Conflict, "%d datasets of version %d of %s were purged", purged, b.Number, dagName).
+			WithHint("deploy its document again: that rebuilds the missing data")
+	}
+
+	path, err := cycleOver(ctx, tx, org, dagName, b.ID)
+	if err != nil {
+		return b, err
+	}
+	if path != nil {
+		return b, fault.New(fault.Conflict, "a rollback to version %d would close a cycle over DAGs: %s", b.Number,
+			strings.Join(path, " reads ")).
+			WithHint("change one of them to read something else first")
+	}
+	return b, nil
+}
+
+// Activate lets a version be cut over to as soon as it is ready.
+func Activate(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName string, number int) error {
+	var status registry.Status
+	err := tx.QueryRow(ctx, `
+		UPDATE dag_versions SET activate = activate OR status IN ('Building', 'Ready')
+		WHERE org_id = $1 AND dag_name = $2 AND number = $3 RETURNING status`, org, dagName, number).Scan(&status)
+
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return fault.New(fault.NotFound, "%s has no version %d", dagName, number).
+			WithHint("`dagctl history %s` lists its versions", dagName)
+	case err != nil:
+		return fmt.Errorf("activate version %d: %w", number, err)
+	case status == registry.Superseded:
+		return fault.New(fault.Conflict, "version %d of %s has been replaced", number, dagName).
+			WithHint("`dagctl rollback %s --to %d` goes back to it", dagName, number)
+	case status == registry.Failed || status == registry.Abandoned || status == registry.Staged:
+		return fault.New(fault.Conflict, "version %d of %s is %s", number, dagName, status).
+			WithHint("deploy its document again")
+	}
+	return nil
+}
+
+// AbandonBuild abandons the version that is being built, or is ready and waits, and returns its number.
+func AbandonBuild(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName, reason string) (int, error) {
+	var number int
+	err := tx.QueryRow(ctx, `
+		UPDATE dag_versions SET status = 'Abandoned', error = $3, ended_at = now()
+		WHERE org_id = $1 AND dag_name = $2 AND status IN ('Building', 'Ready')
+		RETURNING number`, org, dagName, reason).Scan(&number)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return 0, fault.New(fault.Conflict, "no version of %s is being built", dagName)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("abandon build: %w", err)
+	}
+	return number, nil
+}
+
+// OriginsByJob returns, by job name, the three newest origins of each job of a DAG, the newest first.
+func OriginsByJob(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName string) (map[string][]uuid.UUID, error) {
+	rows, err := tx.Query(ctx, `
+		SELECT name, (array_agg(id ORDER BY id DESC))[1:3] FROM jobs
+		WHERE org_id = $1 AND dag_name = $2 AND id = origin_job_id GROUP BY name`, org, dagName)
+	if err != nil {
+		return nil, fmt.Errorf("origins of %s: %w", dagName, err)
+	}
+
+	origins := map[string][]uuid.UUID{}
+	var (
+		name string
+		ids  []uuid.UUID
+	)
+	_, err = pgx.ForEachRow(rows, []any{&name, &ids}, func() error { origins[name] = ids; return nil })
+	return origins, err
+}
+
+// ReadElsewhere returns the generations of a version that jobs of other DAGs read, in versions that are active, being
+// built or ready.
+func ReadElsewhere(ctx context.Context, tx pgx.Tx, b registry.Build) ([]uuid.UUID, error) {
+	rows, err := tx.Query(ctx, `
+		SELECT DISTINCT p.dataset_version
+		FROM dag_version_datasets p
+		JOIN job_inputs i ON i.dataset_uuid = p.dataset_uuid AND NOT i.in_dag
+		JOIN jobs j ON j.id = i.job_id
+		JOIN dag_versions v ON v.id = j.dag_version_id AND v.status IN ('Active', 'Building', 'Ready')
+		WHERE p.org_id = $1 AND p.dag_version_id = $2`, b.OrgID, b.ID)
+	if err != nil {
+		return nil, fmt.Errorf("generations of %s v%d read elsewhere: %w", b.DAG, b.Number, err)
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
+}
+
+// PointerMove is a dataset whose readers a cutover moves to another generation.
+type PointerMove struct{ Dataset, From, To uuid.UUID }
+
+// PointersToMove lists the served datasets whose generation changes when a version is cut over to.
+func PointersToMove(ctx context.Context, tx pgx.Tx, b registry.Build) ([]PointerMove, error) {
+	rows, err := tx.Query(ctx, `
+		SELECT p.dataset_uuid, s.dataset_version, p.dataset_version
+		FROM dag_version_datasets p
+		JOIN dataset_pointers s ON s.org_id = p.org_id AND s.dataset_uuid = p.dataset_uuid
+		  AND s.dataset_version <> p.dataset_version
+		WHERE p.org_id = $1 AND p.dag_version_id = $2`, b.OrgID, b.ID)
+	if err != nil {
+		return nil, fmt.Errorf("pointers of %s v%d: %w", b.DAG, b.Number, err)
+	}
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[PointerMove])
+}

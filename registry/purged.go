@@ -1,0 +1,170 @@
+package registry
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dagctl/dagctl/internal/fault"
+)
+
+// A purge deletes data because somebody has to, not because nobody needs it. It leaves a tombstone: the revision's row
+// without files, figures and check results. The tombstone prevents a revision number from being used twice, and says
+// which inputs the partition was made from, so that it is made again only after those have changed.
+
+// PurgeScope says what to purge: the partitions from From to To of one dataset, in all of its generations. Both ends
+// are included and compared as text; if both are empty, all partitions are meant. With Downstream, every partition that
+// was made from one of those is purged as well.
+type PurgeScope struct {
+	Dataset    uuid.UUID
+	From, To   string
+	Downstream bool
+}
+
+// PurgedPartition is a partition of one generation that a purge removes.
+type PurgedPartition struct {
+	Dataset string    `json:"dataset"`
+	DAG     string    `json:"dag"`
+	Version uuid.UUID `json:"dataset_version"`
+	Key     string    `json:"partition"`
+	Live    bool      `json:"live" doc:"Readers see this dataset version now; others are removed as a whole"`
+	Bytes   int64     `json:"bytes"`
+
+	Origin uuid.UUID `json:"-"`
+}
+
+// PurgedPartitions lists what a purge removes.
+func PurgedPartitions(ctx context.Context, tx pgx.Tx, org uuid.UUID, s PurgeScope) ([]PurgedPartition, error) {
+	rows, err := tx.Query(ctx, `
+		WITH RECURSIVE gone AS (
+			SELECT DISTINCT r.dataset_version AS version, r.partition_key AS key FROM partition_versions r
+			WHERE r.org_id = $1 AND r.dataset_uuid = $2
+			  AND ($3 = '' OR r.partition_key COLLATE "C" >= $3) AND ($4 = '' OR r.partition_key COLLATE "C" <= $4)
+			UNION
+			SELECT i.output_version, i.output_key FROM gone g
+			JOIN partition_inputs i ON i.org_id = $1 AND i.input_version = g.version AND i.input_key = g.key
+			WHERE $5)
+		SELECT d.name, d.producer_dag_name, g.version, g.key,
+		       EXISTS (SELECT FROM dataset_pointers p WHERE p.org_id = $1 AND p.dataset_version = g.version),
+		       coalesce((SELECT sum(r.bytes) FROM partition_versions r
+		           WHERE r.dataset_version = g.version AND r.partition_key = g.key), 0)::bigint,
+		       v.origin_job_id
+		FROM gone g
+		JOIN dataset_versions v ON v.id = g.version
+		JOIN datasets d ON d.org_id = $1 AND d.id = v.dataset_uuid
+		WHERE EXISTS (SELECT FROM partition_versions r
+		    WHERE r.dataset_version = g.version AND r.partition_key = g.key AND r.state <> 'Purged')
+		ORDER BY d.producer_dag_name, d.name, g.version, g.key`, org, s.Dataset, s.From, s.To, s.Downstream)
+	if err != nil {
+		return nil, fmt.Errorf("find what to purge: %w", err)
+	}
+
+	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[PurgedPartition])
+	if err != nil {
+		return nil, fmt.Errorf("find what to purge: %w", err)
+	}
+	return found, nil
+}
+
+// RefusePurge returns an error if a purge is not allowed: while one of its DAGs is being built, or, unless breakWindow
+// is set, if it would make a rollback impossible that is possible now.
+func RefusePurge(ctx context.Context, tx pgx.Tx, org uuid.UUID, gone []PurgedPartition, breakWindow bool,
+	now time.Time) error {
+	versions := purgedVersions(gone, func(PurgedPartition) bool { return true })
+
+	rows, err := tx.Query(ctx, `
+		SELECT DISTINCT v.dag_name || ' v' || v.number, v.status IN ('Building', 'Ready')
+		FROM dag_version_datasets p
+		JOIN dag_versions v ON v.id = p.dag_version_id
+		LEFT JOIN dag_current_versions c ON c.org_id = v.org_id AND c.dag_name = v.dag_name
+		WHERE p.org_id = $1 AND p.dataset_version = ANY($2) AND v.status <> 'Active' AND (
+			v.status IN ('Building', 'Ready') OR v.activated_at IS NOT NULL AND (
+				v.id = c.previous_version_id AND c.rollback_until > $3
+				OR EXISTS (SELECT FROM pins k WHERE k.dag_version_id = v.id AND (k.until IS NULL OR k.until > $3))))
+		ORDER BY 2 DESC, 1`, org, versions, now)
+	if err != nil {
+		return fmt.Errorf("find versions that a purge breaks: %w", err)
+	}
+	var (
+		broken   []string
+		name     string
+		building bool
+	)
+	if _, err := pgx.ForEachRow(rows, []any{&name, &building}, func() error {
+		if building {
+			return fault.New(fault.Conflict, "%s is being built", name).
+				WithHint("wait for the build or abandon it, then purge")
+		}
+		broken = append(broken, name)
+		return nil
+	}); err != nil {
+		return err
+	}
+	if len(broken) > 0 && !breakWindow {
+		return fault.New(fault.Conflict, "rolling back to %s would not be possible any more",
+			strings.Join(broken, ", ")).
+			WithHint("pass --break-window to purge nevertheless")
+	}
+	return nil
+}
+
+// Purge removes partitions in the caller's transaction, which holds the locks of their DAGs; once it is committed,
+// readers no longer see them. Generations that do not serve are marked as a whole, so that nobody can roll back to
+// incomplete data. It returns the tasks that made the partitions.
+func Purge(ctx context.Context, tx pgx.Tx, org uuid.UUID, gone []PurgedPartition,
+	now time.Time) (tasks []uuid.UUID, err error) {
+	versions, keys := make([]uuid.UUID, len(gone)), make([]string, len(gone))
+	for i, p := range gone {
+		versions[i], keys[i] = p.Version, p.Key
+	}
+
+	rows, err := tx.Query(ctx, `
+		UPDATE partition_versions r SET state = 'Purged', ended_at = $4, purged_at = $4, row_count = 0, bytes = 0
+		FROM unnest($2::uuid[], $3::text[]) AS w(version, key)
+		WHERE r.org_id = $1 AND r.dataset_version = w.version AND r.partition_key = w.key AND r.state <> 'Purged'
+		RETURNING r.task_id`, org, versions, keys, now)
+	if err != nil {
+		return nil, fmt.Errorf("purge %d partitions: %w", len(gone), err)
+	}
+	if tasks, err = pgx.CollectRows(rows, pgx.RowTo[uuid.UUID]); err != nil {
+		return nil, fmt.Errorf("purge %d partitions: %w", len(gone), err)
+	}
+
+	if _, err := tx.Exec(ctx, `
+		DELETE FROM check_results k USING unnest($2::uuid[], $3::text[]) AS w(version, key)
+		WHERE k.org_id = $1 AND k.dataset_version = w.version
+		  AND k.partition_key = w.key`, org, versions, keys); err != nil {
+		return nil, fmt.Errorf("purge check results: %w", err)
+	}
+	return tasks, MarkPurged(ctx, tx, org, purgedVersions(gone, func(p PurgedPartition) bool { return !p.Live }), now)
+}
+
+func purgedVersions(gone []PurgedPartition, want func(PurgedPartition) bool) []uuid.UUID {
+	versions := []uuid.UUID{}
+	for _, p := range gone {
+		if want(p) && !slices.Contains(versions, p.Version) {
+			versions = append(versions, p.Version)
+		}
+	}
+	return versions
+}
+
+// LockDAGs takes the exclusive locks of several DAGs of one org, in an order that cannot deadlock.
+func LockDAGs(ctx context.Context, tx pgx.Tx, org uuid.UUID, dags []string) error {
+	keys := make([]string, len(dags))
+	for i, name := range dags {
+		keys[i] = DagKey(org, name)
+	}
+	_, err := tx.Exec(ctx, `
+		SELECT pg_advisory_xact_lock(h)
+		FROM (SELECT DISTINCT hashtextextended(k, 0) AS h FROM unnest($1::text[]) AS k ORDER BY h) AS keys`, keys)
+	if err != nil {
+		return fmt.Errorf("lock %d DAGs: %w", len(dags), err)
+	}
+	return nil
+}
