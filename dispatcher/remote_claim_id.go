@@ -26,6 +26,7 @@ type Claiming struct {
 	Claimed *Claimed // nil: the task was not claimed, for Reason
 	Reason  string
 	Err     error
+	passed  bool // another transaction had locked the task, to claim it or for a look at what is queued
 }
 
 // claimBatch is how many claims by id one transaction may make; claimLanes is how many such transactions a process runs
@@ -72,6 +73,9 @@ func (d *Dispatcher) ClaimAll(claims []*Claiming) {
 		all.Go(func() {
 			batch.Together(some, d.claimTogether, func(x *Claiming, err error) { x.Err = err })
 			for _, x := range some {
+				if x.passed && x.Err == nil {
+					x.Err = d.claimTogether([]*Claiming{x})
+				}
 				close(x.Done)
 			}
 		})
@@ -90,7 +94,7 @@ func (d *Dispatcher) claimTogether(claims []*Claiming) error {
 		if _, twice := first[x.Task]; !twice {
 			first[x.Task] = x
 		}
-		x.Reason = protocol.AlreadyRunning // claimed by the first of these, or by another claimant
+		x.Reason, x.passed = protocol.AlreadyRunning, false // claimed by the first of these, or by another claimant
 		if x.Now.After(now) {
 			now = x.Now
 		}
@@ -116,6 +120,9 @@ func (d *Dispatcher) claimTogether(claims []*Claiming) error {
 }
 
 // takeThese removes the wanted tasks from the ready set. It sets the reason of those that it cannot take.
+//
+// A locked task is not always being claimed: who makes or merges tasks locks what is queued for a moment. A claim of one
+// task waits for the lock. A claim of several holds locks of its own while it would wait, so it passes the task by.
 func (d *Dispatcher) takeThese(
 	ctx context.Context, tx pgx.Tx, c Claimant, wanted map[uuid.UUID]*Claiming,
 ) ([]tasks.Taken, error) {
@@ -145,7 +152,7 @@ func (d *Dispatcher) takeThese(
 		case !c.takes(org, runtime, needs, d.Operators): // as if the task did not exist
 		case status == tasks.Queued && waiting == "":
 			ready = append(ready, id)
-			wanted[id].Reason = protocol.AlreadyRunning // for a task that another claimant locks
+			wanted[id].Reason = protocol.AlreadyRunning // unless it is taken below
 		default:
 			wanted[id].Reason = notClaimable(status, waiting)
 		}
@@ -154,10 +161,17 @@ func (d *Dispatcher) takeThese(
 		return nil, err
 	}
 
-	taken, err := tasks.TakePicked(new(pg.Batch),
-		`SELECT q.task_id FROM ready q WHERE q.task_id = ANY($1) FOR UPDATE SKIP LOCKED`, ready).Get(ctx, tx)
+	pick := `SELECT q.task_id FROM ready q WHERE q.task_id = ANY($1) FOR UPDATE`
+	if len(wanted) > 1 {
+		pick += ` SKIP LOCKED`
+	}
+	taken, err := tasks.TakePicked(new(pg.Batch), pick, ready).Get(ctx, tx)
+	for _, id := range ready {
+		wanted[id].passed = len(wanted) > 1
+	}
 	for _, t := range taken {
-		wanted[t.Task].Reason = protocol.Canceled // a task that is taken and not leased has nothing left to do
+		x := wanted[t.Task]
+		x.passed, x.Reason = false, protocol.Canceled // a task that is taken and not leased has nothing left to do
 	}
 	return taken, err
 }

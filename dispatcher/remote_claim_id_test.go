@@ -46,3 +46,35 @@ func TestClaimsThatComeTogetherAreAnsweredEachForItself(t *testing.T) {
 	}
 	require.Equal(t, 3, w.Count(`SELECT FROM leases`))
 }
+
+// Who makes tasks locks what is queued for a moment. A worker that is told AlreadyRunning then deletes its message, and
+// nobody would claim the task until its message is sent again.
+func TestClaimsWaitForALookAtWhatIsQueued(t *testing.T) {
+	t.Parallel()
+	w := remoteWorld(t)
+	load, mail := w.Want("loads"), w.Want("mails")
+	looker, err := w.Pool.Begin(t.Context())
+	require.NoError(t, err)
+	_, err = looker.Exec(t.Context(), `SELECT FROM ready FOR SHARE`)
+	require.NoError(t, err)
+
+	var batch []*dispatcher.Claiming
+	for _, task := range []uuid.UUID{load, mail, load} {
+		batch = append(batch, &dispatcher.Claiming{Claimant: claimant(w.Tenant), Task: task, Now: time.Now(),
+			Done: make(chan struct{})})
+	}
+	go w.D.ClaimAll(batch)
+	require.Eventually(t, func() bool {
+		return w.Count(`SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) > 0
+	}, time.Minute, time.Millisecond)
+	require.NoError(t, looker.Commit(t.Context()))
+
+	for _, x := range batch {
+		<-x.Done
+		require.NoError(t, x.Err)
+	}
+	require.Equal(t, load, batch[0].Claimed.TaskID)
+	require.Equal(t, mail, batch[1].Claimed.TaskID)
+	require.Nil(t, batch[2].Claimed)
+	require.Equal(t, protocol.AlreadyRunning, batch[2].Reason)
+}
