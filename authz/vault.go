@@ -33,13 +33,18 @@ import (
 type Vault struct {
 	owner, requests *pgxpool.Pool
 	keys            []vaultKey // the first encrypts, each decrypts
+	users           SecretUsers
 }
+
+// SecretUsers returns what uses a secret at present: DAG/JOB, or DAG for a DAG's notifications, sorted.
+type SecretUsers func(ctx context.Context, tx pgx.Tx, org uuid.UUID, name string) ([]string, error)
 
 // VaultConfig has the settings of a Vault.
 type VaultConfig struct {
 	Owner    *pgxpool.Pool // reads values, which the requests' role cannot
 	Requests *pgxpool.Pool
-	Keys     []string // base64 of 32 bytes each, the newest first; if there are none, the server keeps no secrets
+	Keys     []string    // base64 of 32 bytes each, the newest first; if there are none, the server keeps no secrets
+	Users    SecretUsers // nil: no secret is in use, so each can be deleted
 }
 
 type vaultKey struct {
@@ -49,7 +54,7 @@ type vaultKey struct {
 
 // NewVault returns a Vault. It returns an error if a key is not valid.
 func NewVault(c VaultConfig) (*Vault, error) {
-	v := &Vault{owner: c.Owner, requests: c.Requests}
+	v := &Vault{owner: c.Owner, requests: c.Requests, users: c.Users}
 	for i, text := range c.Keys {
 		key, err := base64.StdEncoding.DecodeString(strings.TrimSpace(text))
 		if err != nil || len(key) != 32 {
@@ -213,9 +218,12 @@ func (v *Vault) ListSecrets(ctx context.Context, caller Caller, page rest.PageIn
 	return list, nil
 }
 
-// DeleteSecret deletes a secret. Jobs that use it fail from now on with an error that names it.
+// DeleteSecret deletes a secret. It refuses while something that the secret is bound to uses it.
 func (v *Vault) DeleteSecret(ctx context.Context, caller Caller, name string) error {
 	return pg.InOrgTx(ctx, v.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+		if err := v.checkUnused(ctx, tx, caller, name); err != nil {
+			return err
+		}
 		before, err := updateSecret(ctx, tx, caller,
 			`DELETE FROM secrets WHERE org_id = $1 AND name = $2 RETURNING `+secretColumns, name)
 		if err != nil {
@@ -223,6 +231,27 @@ func (v *Vault) DeleteSecret(ctx context.Context, caller Caller, name string) er
 		}
 		return Audit(ctx, tx, caller, "secret.delete", "secret:"+name, map[string]any{"before": bindings(before)})
 	})
+}
+
+// checkUnused locks a secret against deploys that would use it, and returns an error if something uses it already.
+func (v *Vault) checkUnused(ctx context.Context, tx pgx.Tx, caller Caller, name string) error {
+	s, err := updateSecret(ctx, tx, caller,
+		`SELECT `+secretColumns+` FROM secrets WHERE org_id = $1 AND name = $2 FOR UPDATE`, name)
+	if err != nil || v.users == nil {
+		return err
+	}
+
+	users, err := v.users(ctx, tx, caller.OrgID, name)
+	if err != nil {
+		return err
+	}
+	users = slices.DeleteFunc(users, func(by string) bool { return !slices.Contains(s.Jobs, by) })
+	if len(users) == 0 {
+		return nil
+	}
+	return fault.New(fault.Conflict, "secret %s is used by %s", name, strings.Join(users, ", ")).
+		WithHint("deploy without it first; `dagctl secrets set %s` replaces its value, and "+
+			"`dagctl secrets bind %s --job %s --remove` takes it away at once", name, name, users[0])
 }
 
 // Binding changes what may use a secret, and where it may be sent.
@@ -328,7 +357,12 @@ func (v *Vault) CheckSecrets(ctx context.Context, tx pgx.Tx, org uuid.UUID, uses
 	if err := v.open(); err != nil {
 		return err
 	}
-	rows, err := tx.Query(ctx, `SELECT name, jobs, hosts FROM secrets WHERE org_id = $1`, org)
+	names := make([]string, len(uses))
+	for i, use := range uses {
+		names[i] = use.Name
+	}
+	rows, err := tx.Query(ctx, `
+		SELECT name, jobs, hosts FROM secrets WHERE org_id = $1 AND name = ANY($2) ORDER BY name FOR SHARE`, org, names)
 	if err != nil {
 		return fmt.Errorf("check secrets: %w", err)
 	}

@@ -67,7 +67,7 @@ func NewWorld(t *testing.T, change ...func(*storage.Config)) *World {
 	w.Storage, err = storage.New(keeps)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, w.Storage.Close()) })
-	w.Vault, err = authz.NewVault(authz.VaultConfig{Owner: w.Pool, Requests: w.Requests,
+	w.Vault, err = authz.NewVault(authz.VaultConfig{Owner: w.Pool, Requests: w.Requests, Users: registry.SecretUsers,
 		Keys: []string{authz.NewVaultKey()}})
 	require.NoError(t, err)
 	w.Ops, err = operators.NewRegistry(slices.Concat(builtins(t), w.Probe.operators())...)

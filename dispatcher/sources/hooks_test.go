@@ -138,6 +138,25 @@ func TestAStrangerLearnsNothing(t *testing.T) {
 	require.Equal(t, answers[0], err.Error())
 }
 
+func TestASecretInUseIsNotDeleted(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Secret("ORDERS", "hunter22", dispatchertest.BoundTo("shop/orders"))
+	w.Serve(dispatchertest.HookDAG)
+
+	err := w.Vault.DeleteSecret(t.Context(), w.Caller, "ORDERS")
+	require.True(t, fault.Is(err, fault.Conflict), "%v", err)
+	require.ErrorContains(t, err, "secret ORDERS is used by shop/orders")
+	_, err = w.D.Sources.AcceptHook(t.Context(),
+		dispatchertest.Signed("hunter22", "msg-1", time.Now(), `{"a": 1}`), time.Now())
+	require.NoError(t, err)
+
+	// What the secret is not bound to any more does not get it in any case.
+	_, err = w.Vault.BindSecret(t.Context(), w.Caller, "ORDERS", authz.Binding{RemoveJobs: []string{"shop/orders"}})
+	require.NoError(t, err)
+	require.NoError(t, w.Vault.DeleteSecret(t.Context(), w.Caller, "ORDERS"))
+}
+
 func TestAPathThatCannotBeGuessed(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.NewWorld(t)

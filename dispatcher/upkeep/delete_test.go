@@ -65,3 +65,42 @@ func TestDeleteDAG(t *testing.T) {
 	w.Serve(dispatchertest.Upkept)
 	require.Len(t, w.Read("letters_made"), 2)
 }
+
+// A DAG whose versions all failed or were abandoned holds names, and the list of DAGs shows it.
+func TestDeleteADAGThatNeverServed(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(w *dispatchertest.World){
+		"failed": func(w *dispatchertest.World) {
+			w.Probe.Put("raw", "2024-01-01", "toolong")
+			failed := w.Deploy(dispatchertest.Checked)
+			w.Settle()
+			status, _ := w.Status(failed.Version.ID)
+			require.Equal(t, registry.Failed, status)
+		},
+		"abandoned": func(w *dispatchertest.World) {
+			w.Deploy(dispatchertest.Checked, func(r *registry.DeployRequest) { r.Activate = new(bool) })
+			_, err := w.D.Builds.Abandon(t.Context(), w.Caller, "checked")
+			require.NoError(t, err)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := dispatchertest.NewWorld(t)
+			end(w)
+			_, err := w.D.Upkeep.DeleteDAG(t.Context(), w.Caller, "checked", time.Now())
+			require.NoError(t, err)
+			dags, err := w.D.Views.DAGs(t.Context(), w.Caller, "", 10)
+			require.NoError(t, err)
+			require.Empty(t, dags)
+			require.Zero(t, w.Count(`SELECT FROM datasets WHERE deleted_at IS NULL`))
+			require.Zero(t, w.Count(`SELECT FROM datasets WHERE name = 'checked_good'`), "the name is anybody's")
+			_, err = w.D.Upkeep.DeleteDAG(t.Context(), w.Caller, "checked", time.Now())
+			require.ErrorContains(t, err, `no DAG "checked"`)
+
+			// The same document can be deployed again.
+			w.Probe.Put("raw", "2024-01-01", "ab")
+			w.Serve(dispatchertest.Checked)
+			require.Equal(t, map[string][]string{"2024-01-01": {"ab,2"}}, w.Read("checked_good"))
+		})
+	}
+}

@@ -35,16 +35,19 @@ type Deletion struct {
 // PlanDeletion returns what deleting a DAG removes, and who reads it.
 func PlanDeletion(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName string, now time.Time) (Deletion, error) {
 	d := Deletion{DAG: dagName, KeptUntil: now.Add(registry.RollbackWindow)}
+	var left bool // datasets, or a version that the list of DAGs shows because it failed
 	err := tx.QueryRow(ctx, `
 		SELECT coalesce((SELECT v.number FROM dag_current_versions c JOIN dag_versions v ON v.id = c.dag_version_id
 		                 WHERE c.org_id = $1 AND c.dag_name = $2), 0),
 		       coalesce((SELECT max(number) FROM dag_versions
-		           WHERE org_id = $1 AND dag_name = $2 AND status IN ('Building', 'Ready')), 0)`,
-		org, dagName).Scan(&d.Version, &d.Building)
+		           WHERE org_id = $1 AND dag_name = $2 AND status IN ('Building', 'Ready')), 0),
+		       EXISTS (SELECT FROM datasets WHERE org_id = $1 AND producer_dag_name = $2 AND deleted_at IS NULL)
+		           OR EXISTS (SELECT FROM dag_versions WHERE org_id = $1 AND dag_name = $2 AND status = 'Failed')`,
+		org, dagName).Scan(&d.Version, &d.Building, &left)
 	if err != nil {
 		return d, fmt.Errorf("plan deletion of %s: %w", dagName, err)
 	}
-	if d.Version == 0 && d.Building == 0 {
+	if d.Version == 0 && d.Building == 0 && !left {
 		return d, fault.New(fault.NotFound, "there is no DAG %q", dagName).WithHint("`dagctl status` lists the DAGs")
 	}
 
@@ -89,6 +92,8 @@ func DeleteDAG(ctx context.Context, tx pgx.Tx, org uuid.UUID, d Deletion, now ti
 	for _, sql := range []string{
 		`UPDATE dag_versions SET status = 'Superseded', ended_at = $3
 		WHERE org_id = $1 AND dag_name = $2 AND status = 'Active'`,
+		`UPDATE dag_versions SET status = 'Abandoned', ended_at = $3
+		WHERE org_id = $1 AND dag_name = $2 AND status = 'Failed'`, // its error stays, for history
 		`DELETE FROM dag_current_versions WHERE org_id = $1 AND dag_name = $2 AND $3::timestamptz IS NOT NULL`,
 		`UPDATE datasets SET deleted_at = $3, published = false, updated_at = $3,
 			name = producer_dag_name || '/' || producer_job_name || '/' || producer_output_index

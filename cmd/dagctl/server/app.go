@@ -103,7 +103,8 @@ func (a *App) openStores(ctx context.Context, cfg Config) (err error) {
 
 // openKeys reads the keys that encrypt secrets and sign capability tokens.
 func (a *App) openKeys(ctx context.Context, cfg Config) (err error) {
-	a.vault, err = authz.NewVault(authz.VaultConfig{Owner: a.pool, Requests: a.requests, Keys: cfg.SecretKeys})
+	a.vault, err = authz.NewVault(authz.VaultConfig{Owner: a.pool, Requests: a.requests, Keys: cfg.SecretKeys,
+		Users: registry.SecretUsers})
 	if err != nil {
 		return err
 	}
