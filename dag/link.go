@@ -217,11 +217,10 @@ func (d *decoder) linkPartitions(j *Job, v value, unclear map[string]bool) {
 
 // needsTrigger reports a job whose inputs never create a task.
 func (d *decoder) needsTrigger(j *Job, v value) {
-	createsTasks := func(in Input) bool { return in.Triggers() || in.Refresh }
-	if len(j.Inputs) > 0 && !slices.ContainsFunc(j.Inputs, createsTasks) {
-		d.node(v.key("inputs"), CodeMapping, "nothing creates tasks for job %q: none of its inputs triggers it",
-			j.Name).
-			suggest("leave `map` out of one, or add `refresh: true` to a `map: latest`")
+	if len(j.Inputs) > 0 && !slices.ContainsFunc(j.Inputs, Input.Triggers) {
+		d.node(v.key("inputs"), CodeMapping,
+			"nothing creates tasks for job %q: none of its inputs triggers it, and it has no `source`", j.Name).
+			suggest("leave `map` out of one input; `map: latest` and `map: slice` read what another input's task needs")
 	}
 }
 

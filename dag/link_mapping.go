@@ -3,6 +3,7 @@ package dag
 import (
 	"cmp"
 	"fmt"
+	"slices"
 )
 
 // A mismatch reports why the partitions of an input do not lead to those of a job, and suggests a way out.
@@ -42,11 +43,14 @@ func (d *decoder) maps(node value, in Input, from Partitioning, j *Job) {
 		p := d.node(place, CodeMapping, "job %q has %s, but input %q has %s: %s",
 			j.Name, to, in.As, from, fmt.Sprintf(format, args...))
 		p.Suggestion = suggestion
+		if suggestion == useLatest && onlyTrigger(in, j) {
+			p.Suggestion = followInput
+		}
 	}
 	switch in.Map.Kind {
 	case MapSlice:
 		if from.Kind != ByCursor {
-			differ("`map: latest` reads all of it", "`map: slice` takes rows of a cursor input")
+			differ(useLatest, "`map: slice` takes rows of a cursor input")
 		}
 	case MapWindow:
 		mapsWindow(in.Map, from, to, differ)
@@ -57,10 +61,15 @@ func (d *decoder) maps(node value, in Input, from Partitioning, j *Job) {
 	}
 }
 
+// onlyTrigger reports whether no other input triggers the job.
+func onlyTrigger(in Input, j *Job) bool {
+	return !slices.ContainsFunc(j.Inputs, func(other Input) bool { return other.Triggers() && other.As != in.As })
+}
+
 func mapsWindow(m Mapping, from, to Partitioning, differ mismatch) {
 	switch {
 	case from.Kind != ByTime:
-		differ("`map: latest` reads all of it", "a window is made of time partitions")
+		differ(useLatest, "a window is made of time partitions")
 	case from.Timezone != to.Timezone:
 		differ(fmt.Sprintf("set `timezone: %s`", from.Timezone), "the time zones differ")
 	case m.Last > 0 && from.Unit != to.Unit:
@@ -69,7 +78,7 @@ func mapsWindow(m Mapping, from, to Partitioning, differ mismatch) {
 	case m.Last == 0 && from.Unit == to.Unit:
 		differ("leave `map` out", "each window would hold a single partition")
 	case m.Last == 0 && !nests(from.Unit, to.Unit):
-		differ("`map: latest` reads all of it", "a %s is not made of whole %ss", to.Unit, from.Unit)
+		differ(useLatest, "a %s is not made of whole %ss", to.Unit, from.Unit)
 	}
 }
 
@@ -88,7 +97,9 @@ func mapsSame(from, to Partitioning, differ mismatch) {
 }
 
 const (
-	useLatest    = "`map: latest` reads what is current without triggering"
+	useLatest = "`map: latest` reads what is current without triggering"
+	// followInput stands for useLatest where no other input would trigger the job then.
+	followInput  = "leave `map` and `partition_by` out: the job's partitions follow from the input's"
 	usePerUpdate = "use `execution_strategy: PerUpdate`"
 	noneSame     = "no partition of it is the same"
 	noneAlone    = "a cursor has no partitions that could be computed one by one"
