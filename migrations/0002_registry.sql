@@ -18,7 +18,7 @@ CREATE TABLE dag_versions (
     passes          BOOLEAN NOT NULL DEFAULT false, -- it rebuilt nothing, so it goes before the build that was on its way
     forward_only    BOOLEAN NOT NULL DEFAULT false, -- what it rebuilds takes partitions over from what served, for good:
     forward_from    TEXT,                           -- those before this one; NULL: all there were
-    cancel_tasks    BOOLEAN NOT NULL DEFAULT false, -- its cutover may cancel what waits for manual, timer and webhook jobs that go
+    consents        TEXT[] NOT NULL DEFAULT '{}' CHECK (consents <@ ARRAY['cancel-tasks', 'allow-removals']), -- what its deploy agreed to
     created_by      TEXT NOT NULL,
     source_ref      TEXT,
     base_version_id UUID REFERENCES dag_versions (id), -- what serves when it is cut over to; follows every cutover before

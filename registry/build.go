@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -22,9 +23,11 @@ type Build struct {
 	Activate  bool
 	CreatedBy string
 	Started   time.Time // when it was last taken to Building
-	// CancelTasks allows its cutover to cancel what waits for queues that go.
-	CancelTasks bool
+	Consents  []Consent
 }
+
+// Allows reports whether the person who deployed the version has agreed to something.
+func (b Build) Allows(c Consent) bool { return slices.Contains(b.Consents, c) }
 
 // LockKey names the DAG for LockDAGsShared.
 func (b Build) LockKey() string { return DagKey(b.OrgID, b.DAG) }

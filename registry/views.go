@@ -41,6 +41,7 @@ type Version struct {
 	Error       string     `json:"error,omitempty"`
 	ForwardOnly bool       `json:"forward_only,omitempty" doc:"What it rebuilt keeps the partitions served before"`
 	ForwardFrom string     `json:"forward_from,omitempty" doc:"First partition computed anew; absent: only later ones"`
+	Consents    []Consent  `json:"consents,omitempty" enum:"cancel-tasks,allow-removals" doc:"What its deploy agreed to, by the flags of the command"`
 }
 
 // DeployRequest is a DAG file with everything that it refers to.
@@ -52,7 +53,10 @@ type DeployRequest struct {
 	Activate    *bool             `json:"activate,omitempty" doc:"Cut over as soon as it is ready (default true)"`
 	Supersede   bool              `json:"supersede,omitempty" doc:"Abandon a running build, and keep what it built"`
 	CancelTasks bool              `json:"cancel_tasks,omitempty" doc:"Cancel the open tasks of manual, timer and webhook jobs that are removed, or whose partitions the new definition does not have; without it, a deploy with such tasks is refused with 409"`
-	Resume      bool              `json:"resume,omitempty" doc:"Only build a failed or abandoned version of this document again; refused with 409 if there is none"`
+	// AllowRemovals is the consent to Change.Removes.
+	AllowRemovals bool `json:"allow_removals,omitempty" doc:"Let partitions go that are served and that the version does not have; without it, a deploy or build that would lose some is refused with 409 or fails"`
+
+	Resume bool `json:"resume,omitempty" doc:"Only build a failed or abandoned version of this document again; refused with 409 if there is none"`
 	// ForwardOnly and ForwardFrom limit what is rebuilt.
 	ForwardOnly bool   `json:"forward_only,omitempty" doc:"Rebuilt datasets keep their existing partitions unchanged, for good, and compute later ones; refused if nothing rebuilt has partitions"`
 	ForwardFrom string `json:"forward_from,omitempty" maxLength:"200" doc:"With forward_only: compute this partition and those after it, too"`
@@ -84,6 +88,8 @@ type Change struct {
 	Bytes      int64    `json:"estimated_bytes,omitempty" doc:"From what the live generation holds"`
 	Seconds    float64  `json:"estimated_seconds,omitempty" doc:"From past tasks of the job, at its own concurrency"`
 	Consumers  []string `json:"consumers,omitempty" doc:"Jobs of other DAGs that read the dataset"`
+
+	Removes *Removal `json:"removes,omitempty" doc:"Partitions that readers would lose: the deploy needs allow_removals"`
 
 	Skipped int64 `json:"skipped,omitempty" doc:"Partitions given up by a person: the build continues without them"`
 

@@ -119,7 +119,8 @@ func (bs *Builds) measure(
 }
 
 // passesGate asks the gate three times, as each question costs more than the one before: whether the version's own work
-// is done, whether the checks of what it reuses pass, and whether its sources still have what is live.
+// is done, whether the checks of what it reuses pass, and whether its sources still have what is live. Only then does
+// it know what readers would lose.
 func (bs *Builds) passesGate(
 	ctx context.Context, b registry.Build, jobs []*registry.Job, p *Progress, now time.Time,
 ) (ready bool, failed string, err error) {
@@ -142,6 +143,9 @@ func (bs *Builds) passesGate(
 		return false, "", err
 	}
 	bs.wake.Send(wakeup.Claim)
+	if lost == "" && !again {
+		lost = refusal(p.Lost)
+	}
 	return !again && lost == "", lost, nil
 }
 
@@ -225,6 +229,10 @@ func (bs *Builds) reconcileBuild(
 		return nil
 	}
 
+	// Before the look at what is stale: a partition that live has since then is not missed.
+	if p.Lost, err = bs.removals(ctx, tx, b, jobs); err != nil {
+		return err
+	}
 	findings, err := bs.stale.ExamineAll(ctx, tx, jobs)
 	if err != nil {
 		return err

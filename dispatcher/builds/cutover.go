@@ -95,6 +95,7 @@ func (bs *Builds) stillReady(
 	}
 
 	ready, _ := Gate(p)
+	ready = ready && len(p.Lost) == 0
 	if !ready {
 		bs.wake.Send(wakeup.Claim)
 	}
@@ -201,7 +202,10 @@ func (bs *Builds) Rollback(
 	if err != nil {
 		return registry.Version{}, fmt.Errorf("roll back %s: %w", dagName, err)
 	}
-	b.CancelTasks = req.CancelTasks
+	b.Consents = nil
+	if req.CancelTasks {
+		b.Consents = []registry.Consent{registry.CancelTasks}
+	}
 	remade, err := bs.defineViews(ctx, b)
 	if err != nil {
 		return registry.Version{}, fmt.Errorf("roll back %s: %w", dagName, err)

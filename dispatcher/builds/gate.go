@@ -21,13 +21,14 @@ import (
 
 // Progress is the state of a build that gate decides over.
 type Progress struct {
-	Open     bool     // tasks are queued, running, or waiting for a retry
-	CaughtUp bool     // tasks are open, but readers of the live generations would miss nothing that they would bring
-	Dead     []string // tasks that failed for good or were canceled, with their errors
-	Rejected []string // revisions whose checks failed
-	Unread   []string // sources not enumerated since the build began
-	Stale    int      // output partitions that wanted a task just now
-	Held     int      // revisions whose checks have not decided
+	Open     bool               // tasks are queued, running, or waiting for a retry
+	CaughtUp bool               // tasks are open, but readers of the live generations would miss nothing that they would bring
+	Dead     []string           // tasks that failed for good or were canceled, with their errors
+	Rejected []string           // revisions whose checks failed
+	Unread   []string           // sources not enumerated since the build began
+	Stale    int                // output partitions that wanted a task just now
+	Held     int                // revisions whose checks have not decided
+	Lost     []registry.Removal // what readers would lose, once nothing is open
 }
 
 // Gate reports whether a build is ready and, if it can never be, why. It is pure.
@@ -115,10 +116,16 @@ func (bs *Builds) CatchesUp(
 	if err != nil || len(pairs) == 0 {
 		return false, err
 	}
+	// Before the look at what is unfinished: a partition that is published meanwhile is not missed then.
+	lost, err := bs.removals(ctx, tx, b, jobs)
+	if err != nil {
+		return false, err
+	}
 	unfinished, err := bs.unfinished(ctx, tx, b, jobs, generations, p)
 	if err != nil {
 		return false, err
 	}
+	p.Lost = withoutTargets(lost, unfinished)
 	behind, err := lagging(ctx, tx, b, jobs, pairs, unfinished)
 	p.CaughtUp = err == nil && !behind
 	return true, err
@@ -462,7 +469,7 @@ func (bs *Builds) readAgain(
 			return false, "", err
 		case open:
 			again = true
-		case len(missing) > 0:
+		case len(missing) > 0 && !b.Allows(registry.AllowRemovals):
 			return false, wouldBeLost(job, missing), nil
 		}
 	}
@@ -471,7 +478,7 @@ func (bs *Builds) readAgain(
 
 func wouldBeLost(job *registry.Job, missing []string) string {
 	return fmt.Sprintf("source %s does not find %d partitions that are served now, such as %s: they would be lost. "+
-		"Restore them, or keep them as they are with `dagctl deploy --forward-only`",
+		"Restore them, keep them as they are with `dagctl deploy --forward-only`, or let them go with --allow-removals",
 		job.Name, len(missing), missing[0])
 }
 

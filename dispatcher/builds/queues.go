@@ -18,7 +18,7 @@ import (
 // unless the deploy allows that.
 func queueMoves(ctx context.Context, tx pgx.Tx, b registry.Build) ([]deploy.QueueMove, error) {
 	moves, err := deploy.QueueMoves(ctx, tx, b.OrgID, b.DAG, b.ID)
-	if err != nil || b.CancelTasks {
+	if err != nil || b.Allows(registry.CancelTasks) {
 		return moves, err
 	}
 	lost, err := deploy.CanceledByMoves(ctx, tx, moves)

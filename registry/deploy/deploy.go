@@ -115,7 +115,17 @@ func (d *deploy) run(ctx context.Context, tx pgx.Tx) (registry.Deployment, error
 	if err != nil {
 		return registry.Deployment{}, err
 	}
-	deployed.Cancels, err = d.queues(ctx, tx, deployed.Version)
+	if deployed.Version.Status == registry.Active {
+		return deployed, nil
+	}
+
+	if err := d.refuseRemovals(deployed.Changes); err != nil {
+		return registry.Deployment{}, err
+	}
+	if deployed.Cancels, err = d.queues(ctx, tx, deployed.Version); err != nil {
+		return registry.Deployment{}, err
+	}
+	deployed.Version.Consents, err = d.consent(ctx, tx, deployed.Version.ID)
 	return deployed, err
 }
 
@@ -308,7 +318,7 @@ func (d *deploy) planned() []planned {
 			out = append(out, planned{job: job.Name, output: i, id: d.datasets[ref], dataset: d.datasetName(ref),
 				generation: d.generations[ref].id, origin: d.origins[job.Name],
 				configHash: d.definitions.Local(job.Name), epoch: d.epoch[job.Name], reset: resets(job),
-				exists: d.generations[ref].filled, continues: d.continues(ref)})
+				exists: d.generations[ref].filled, continues: d.continues(ref), partitionBy: job.PartitionBy})
 		}
 	}
 	return out
@@ -348,10 +358,12 @@ func pointerSet(ctx context.Context, tx pgx.Tx, org, version uuid.UUID) ([]plann
 		SELECT p.job_name, p.output_index, p.dataset_uuid, p.name, p.dataset_version, j.origin_job_id, j.config_hash, j.build_epoch,
 		       EXISTS (SELECT FROM partition_versions r WHERE r.dataset_version = p.dataset_version AND r.state = 'Published'),
 		       coalesce((SELECT sum(r.bytes) FROM partition_versions r WHERE r.dataset_version = p.dataset_version AND r.state = 'Published'), 0)::bigint,
-		       (SELECT g.continues FROM dataset_versions g WHERE g.id = p.dataset_version AND NOT EXISTS (
+		       CASE WHEN NOT EXISTS (
 		           SELECT FROM dag_version_datasets s JOIN dag_versions v ON v.id = s.dag_version_id AND v.activated_at IS NOT NULL
-		           WHERE s.dataset_version = g.id))
+		           WHERE s.dataset_version = g.id) THEN g.continues END,
+		       g.partition_by
 		FROM dag_version_datasets p
+		JOIN dataset_versions g ON g.id = p.dataset_version
 		JOIN jobs j ON j.dag_version_id = p.dag_version_id AND j.name = p.job_name
 		WHERE p.org_id = $1 AND p.dag_version_id = $2
 		ORDER BY j.id, p.output_index`, org, version)
@@ -362,7 +374,7 @@ func pointerSet(ctx context.Context, tx pgx.Tx, org, version uuid.UUID) ([]plann
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (planned, error) {
 		var p planned
 		err := row.Scan(&p.job, &p.output, &p.id, &p.dataset, &p.generation, &p.origin, &p.configHash, &p.epoch,
-			&p.exists, &p.bytes, &p.continues)
+			&p.exists, &p.bytes, &p.continues, &p.partitionBy)
 		return p, err
 	})
 }

@@ -23,18 +23,19 @@ const (
 
 // planned is one output of a version, as far as the plan is concerned.
 type planned struct {
-	job        string
-	output     int
-	id         uuid.UUID // of the dataset: a job may have been renamed
-	dataset    string    // for people
-	generation uuid.UUID
-	origin     uuid.UUID
-	configHash string     // of the job alone, without its upstream
-	epoch      int        // build epoch
-	reset      bool       // its job begins anew with every version
-	exists     bool       // the generation holds revisions already
-	bytes      int64      // what the generation holds
-	continues  *uuid.UUID // the generation that it takes partitions over from, unless it has served
+	job         string
+	output      int
+	id          uuid.UUID // of the dataset: a job may have been renamed
+	dataset     string    // for people
+	generation  uuid.UUID
+	origin      uuid.UUID
+	configHash  string // of the job alone, without its upstream
+	epoch       int    // build epoch
+	reset       bool   // its job begins anew with every version
+	exists      bool   // the generation holds revisions already
+	bytes       int64  // what the generation holds
+	partitionBy dag.Partitioning
+	continues   *uuid.UUID // the generation that it takes partitions over from, unless it has served
 }
 
 // plan compares the live pointer set with the one that is to follow it, and returns what happens to each dataset of the

@@ -112,6 +112,14 @@ func (d *deploy) changes(ctx context.Context, tx pgx.Tx, live, next []planned) (
 		return nil, err
 	}
 
+	before, after := map[uuid.UUID]planned{}, map[uuid.UUID]planned{}
+	for _, p := range live {
+		before[p.id] = p
+	}
+	for _, p := range next {
+		after[p.id] = p
+	}
+
 	for i := range changes {
 		c := &changes[i]
 		stays := kept[outputRef{c.Job, c.Output}]
@@ -133,6 +141,9 @@ func (d *deploy) changes(ctx context.Context, tx pgx.Tx, live, next []planned) (
 			c.Partitions = &n
 			if c.Kept > 0 {
 				c.Bytes = c.Bytes * int64(n) / int64(n+c.Kept)
+			}
+			if l, serves := before[c.ID]; serves {
+				c.Removes = b.removed(l, after[c.ID], job, stays)
 			}
 		}
 	}
@@ -185,10 +196,9 @@ func (d *deploy) forecast(ctx context.Context, tx pgx.Tx, live, next []planned) 
 	for _, p := range next {
 		b.generations[outputRef{p.job, p.output}] = p.generation
 		if job, _ := d.doc.Job(p.job); p.output == 0 && job.Source != nil {
-			keys := sortedKeys(published[p.generation])
-			if len(keys) == 0 || p.continues != nil {
-				keys = liveKeys[p.id]
-			}
+			keys := slices.Concat(sortedKeys(published[p.generation]), liveKeys[p.id])
+			slices.Sort(keys)
+			keys = slices.Compact(keys)
 			f.sources[p.job] = partitions{keys: keys, unknown: len(keys) == 0}
 		}
 	}

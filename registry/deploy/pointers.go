@@ -28,7 +28,7 @@ func InWork(ctx context.Context, tx pgx.Tx, b registry.Build) (is bool, err erro
 // promotion.
 func Builds(ctx context.Context, tx pgx.Tx) ([]registry.Build, error) {
 	rows, err := tx.Query(ctx, `
-		SELECT id, org_id, dag_name, number, status, activate, created_by, building_at, cancel_tasks
+		SELECT id, org_id, dag_name, number, status, activate, created_by, building_at, consents
 		FROM dag_versions WHERE status = 'Building' OR status = 'Ready' AND activate
 		ORDER BY building_at`)
 	if err != nil {

@@ -174,8 +174,7 @@ func RefuseLoss(dagName string, lost []registry.CanceledQueue) error {
 		WithHint("have them done first, or pass --cancel-tasks")
 }
 
-// queues returns the tasks that the cutover to the version cancels, refuses that unless the deploy asks for it, and
-// records what was asked.
+// queues returns the tasks that the cutover to the version cancels, and refuses that unless the deploy asks for it.
 func (d *deploy) queues(ctx context.Context, tx pgx.Tx, v registry.Version) ([]registry.CanceledQueue, error) {
 	if v.Status == registry.Active {
 		return nil, nil
@@ -195,7 +194,5 @@ func (d *deploy) queues(ctx context.Context, tx pgx.Tx, v registry.Version) ([]r
 			return nil, err
 		}
 	}
-	_, err = tx.Exec(ctx, `UPDATE dag_versions SET cancel_tasks = $3 WHERE org_id = $1 AND id = $2 AND cancel_tasks <> $3`,
-		d.caller.OrgID, v.ID, d.req.CancelTasks)
-	return lost, err
+	return lost, nil
 }

@@ -22,6 +22,7 @@ type deployOptions struct {
 	noActivate bool
 	supersede  bool
 	cancel     bool
+	removals   bool
 	resume     bool
 	forward    forwardFlag
 	yes        bool
@@ -89,6 +90,8 @@ the build has ended.`,
 		"continue this document's failed or abandoned version, and try again what failed")
 	flags.BoolVar(&options.cancel, "cancel-tasks", false,
 		"cancel the open tasks of manual, timer and webhook jobs that the version removes (the plan says how many)")
+	flags.BoolVar(&options.removals, "allow-removals", false,
+		"let partitions go that are served and that the version does not have (the plan says which)")
 	options.forward.add(flags)
 	flags.BoolVar(&options.yes, "yes", false, "do not ask")
 	flags.StringVar(&options.sourceRef, "source-ref", "",
@@ -108,6 +111,7 @@ func deployPath(ctx context.Context, c *cli.CLI, api *cli.Client, path string, o
 	activate := !options.noActivate
 	request.SourceRef, request.Activate = options.sourceRef, &activate
 	request.Supersede, request.Resume, request.CancelTasks = options.supersede, options.resume, options.cancel
+	request.AllowRemovals = options.removals
 	options.forward.apply(&request)
 	deployed, err := agreedDeploy(ctx, c, api, name, request, options.yes)
 	if err != nil {
@@ -170,6 +174,7 @@ func PrintPlan(c *cli.CLI, w io.Writer, d registry.Deployment) {
 	printChanges(c, w, d.Changes, 0)
 	writeMeeting(w, d.Meets)
 	writeCanceled(w, d.Cancels)
+	writeRemoved(w, d.Changes)
 }
 
 // SendDeploy sends a request to deploy.

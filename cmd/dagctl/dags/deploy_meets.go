@@ -32,3 +32,12 @@ func writeCanceled(w io.Writer, lost []registry.CanceledQueue) {
 			l.Tasks, l.Job, l.Reason)
 	}
 }
+
+// writeRemoved prints which partitions readers would lose.
+func writeRemoved(w io.Writer, changes []registry.Change) {
+	for _, c := range changes {
+		if c.Removes != nil {
+			fmt.Fprintf(w, "%s. This deploy needs --allow-removals, or --forward-only to keep them.\n", c.Removes)
+		}
+	}
+}

@@ -36,7 +36,7 @@ func HistoryCommand(c *cli.CLI) *cobra.Command {
 					"VERSION", "STATUS", "HASH", "DEPLOYED", "BY", "SERVED", "INSTANT UNTIL", "SOURCE", "ERROR",
 				}, Paint: map[int]func(string) string{1: style.Status}}
 				for _, v := range versions {
-					t.Add(fmt.Sprintf("v%d", v.Number), string(v.Status)+forwardOnly(v.Version), short(v.Hash),
+					t.Add(fmt.Sprintf("v%d", v.Number), string(v.Status)+terms(v.Version), short(v.Hash),
 						cli.Ago(&v.CreatedAt, now), cli.OneLine(v.CreatedBy, 30), served(v, now), instantUntil(v),
 						cli.OneLine(v.SourceRef, 20), cli.OneLine(v.Error, 80))
 				}
@@ -49,15 +49,20 @@ func HistoryCommand(c *cli.CLI) *cobra.Command {
 	return cmd
 }
 
-// forwardOnly returns a note on a forward-only version, with the first partition that it computed.
-func forwardOnly(v registry.Version) string {
+// terms returns a note on how a version was deployed: forward-only, with the first partition that it computed, and what
+// its deploy agreed to.
+func terms(v registry.Version) string {
+	note := ""
 	switch {
 	case v.ForwardFrom != "":
-		return ", forward-only from " + v.ForwardFrom
+		note = ", forward-only from " + v.ForwardFrom
 	case v.ForwardOnly:
-		return ", forward-only"
+		note = ", forward-only"
 	}
-	return ""
+	for _, c := range v.Consents {
+		note += ", " + string(c)
+	}
+	return note
 }
 
 // served returns when a version was last activated, why and by whom.

@@ -1,0 +1,105 @@
+package builds
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dagctl/dagctl/dispatcher/stale"
+	"github.com/dagctl/dagctl/dispatcher/tasks"
+	"github.com/dagctl/dagctl/registry"
+)
+
+// removals returns what readers would lose if a build served as it is. A partition that a person has skipped is given
+// up, and so is everything that was made by a job with reset outputs, or from its outputs.
+func (bs *Builds) removals(
+	ctx context.Context, tx pgx.Tx, b registry.Build, jobs []*registry.Job,
+) ([]registry.Removal, error) {
+	if b.Allows(registry.AllowRemovals) {
+		return nil, nil
+	}
+	all, err := registry.Removals(ctx, tx, b.ID)
+	if err != nil || len(all) == 0 {
+		return nil, err
+	}
+
+	origin, reset := map[uuid.UUID]uuid.UUID{}, beginAnew(jobs)
+	var origins []uuid.UUID
+	for _, job := range jobs {
+		for _, o := range job.Outputs {
+			if !reset[o.Generation.Dataset] {
+				origin[o.Generation.Version] = job.Origin
+			}
+		}
+		origins = append(origins, job.Origin)
+	}
+	skipped, err := skippedKeys(ctx, tx, origins)
+	if err != nil {
+		return nil, err
+	}
+
+	return registry.KeepRemovals(all, func(generation uuid.UUID, key string) bool {
+		by, counts := origin[generation]
+		return counts && !skipped[tasks.Slot{Origin: by, Key: key}]
+	}), nil
+}
+
+// beginAnew returns the datasets of jobs with reset outputs, and all that are made from them.
+func beginAnew(jobs []*registry.Job) map[uuid.UUID]bool {
+	anew := map[uuid.UUID]bool{}
+	for before := -1; len(anew) > before; {
+		before = len(anew)
+		for _, job := range jobs {
+			reads := func(in registry.JobInput) bool { return anew[in.Dataset] }
+			if job.Def.Bootstrap != nil && job.Def.Bootstrap.ResetOutputs || slices.ContainsFunc(job.Inputs, reads) {
+				for _, o := range job.Outputs {
+					anew[o.Generation.Dataset] = true
+				}
+			}
+		}
+	}
+	return anew
+}
+
+// skippedKeys returns the partitions whose tasks were skipped. It relies on idx_tasks_skipped.
+func skippedKeys(ctx context.Context, tx pgx.Tx, origins []uuid.UUID) (map[tasks.Slot]bool, error) {
+	rows, err := tx.Query(ctx, `
+		SELECT job_id, partitions[1] FROM tasks
+		WHERE job_id = ANY($1) AND reason = 'skipped' AND partitions[1] IS NOT NULL`, origins)
+	if err != nil {
+		return nil, fmt.Errorf("find skipped partitions: %w", err)
+	}
+
+	skipped := map[tasks.Slot]bool{}
+	var s tasks.Slot
+	_, err = pgx.ForEachRow(rows, []any{&s.Origin, &s.Key}, func() error { skipped[s] = true; return nil })
+	return skipped, err
+}
+
+// withoutTargets removes the partitions that are targets of open or wanted tasks.
+func withoutTargets(lost []registry.Removal, unfinished []stale.Finding) []registry.Removal {
+	coming := map[registry.Ref]bool{}
+	for _, f := range unfinished {
+		if ref, ok := f.Ref(); ok {
+			coming[ref] = true
+		}
+	}
+	return registry.KeepRemovals(lost, func(generation uuid.UUID, key string) bool {
+		return !coming[registry.Ref{Version: generation, Key: key}]
+	})
+}
+
+// refusal returns the text with which a build fails that would lose partitions; empty if it would lose none.
+func refusal(lost []registry.Removal) string {
+	if len(lost) == 0 {
+		return ""
+	}
+	text := lost[0].String()
+	if n := len(lost) - 1; n > 0 {
+		text += fmt.Sprintf(", and %d more datasets would lose some", n)
+	}
+	return text + ". Deploy it with --allow-removals to let them go, or with --forward-only to keep them as they are"
+}

@@ -1,0 +1,116 @@
+package builds_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dagctl/dagctl/dispatcher/dispatchertest"
+	"github.com/dagctl/dagctl/dispatcher/upkeep"
+	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/registry"
+)
+
+// daily is raw → made, and extra, which version 2 joins.
+const daily = `
+name: letters
+jobs:
+  - name: raw
+    operator: listed
+    source: { kind: poll, every: 1h }
+    partition_by: { time: day }
+    config: { list: raw }
+  - name: extra
+    operator: listed
+    source: { kind: poll, every: 1h }
+    partition_by: { time: day }
+    config: { list: extra }
+  - name: made
+    operator: hook
+    inputs: [{ from: { job: raw } }]
+    execution_strategy: PerPartition
+    config: { tag: m }
+publish:
+  letters_made: { from: { job: made } }
+`
+
+var joined = strings.Replace(daily, "inputs: [{ from: { job: raw } }]",
+	"inputs: [{ from: { job: raw } }, { from: { job: extra } }]", 1)
+
+func allowRemovals(r *registry.DeployRequest) { r.AllowRemovals = true }
+
+func TestAnEditThatLosesPartitionsAsks(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.Put("raw", "2024-01-01", "a")
+	w.Probe.Put("raw", "2024-01-02", "b")
+	w.Probe.Put("extra", "2024-01-02", "x")
+	w.Serve(daily)
+	before := map[string][]string{"2024-01-01": {"m(a)"}, "2024-01-02": {"m(b)"}}
+	require.Equal(t, before, w.Read("letters_made"))
+
+	_, err := w.TryDeploy(joined)
+	require.True(t, fault.Is(err, fault.Conflict), "%v", err)
+	require.ErrorContains(t, err, `letters_made would lose 1 partition that it serves: 2024-01-01 (input "extra" has nothing for it)`)
+	require.Equal(t, before, w.Read("letters_made"))
+
+	deployed := w.Serve(joined, allowRemovals)
+	require.Equal(t, []registry.Consent{registry.AllowRemovals}, deployed.Version.Consents)
+	require.Equal(t, map[string][]string{"2024-01-02": {"m(b,x)"}}, w.Read("letters_made"))
+}
+
+// Of a source that was not read yet, the plan knows nothing: the gate keeps what it would lose.
+func TestAGateThatFindsPartitionsLostFails(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.Put("raw", "2024-01-01", "a")
+	w.Probe.Put("raw", "2024-01-02", "b")
+	w.Probe.Put("extra", "2024-01-02", "x")
+	old := strings.Replace(daily, "name: extra", "name: spare", 1)
+	w.Serve(old)
+
+	failed := w.Deploy(joined)
+	w.Settle()
+	status, reason := w.Status(failed.Version.ID)
+	require.Equal(t, registry.Failed, status)
+	require.Equal(t, "letters_made would lose 1 partition that it serves: 2024-01-01. "+
+		"Deploy it with --allow-removals to let them go, or with --forward-only to keep them as they are", reason)
+	require.Len(t, w.Read("letters_made"), 2)
+
+	w.Serve(joined, allowRemovals)
+	require.Equal(t, map[string][]string{"2024-01-02": {"m(b,x)"}}, w.Read("letters_made"))
+}
+
+func TestAPartitionPurgedUpstreamIsNotLostByAnEdit(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.Put("raw", "2024-01-01", "a")
+	w.Probe.Put("raw", "2024-01-02", "b")
+	w.Serve(daily)
+	_, err := w.D.Upkeep.Purge(t.Context(), w.Caller, "letters/raw/0", upkeep.PurgeRequest{Reason: "erasure request 17",
+		From: "2024-01-01", To: "2024-01-01", BreakWindow: true}, time.Now())
+	require.NoError(t, err)
+	require.Len(t, w.Read("letters_made"), 2)
+
+	edited := strings.Replace(daily, "tag: m", "tag: n", 1)
+	_, err = w.TryDeploy(edited)
+	require.ErrorContains(t, err, "letters_made would lose 1 partition that it serves: 2024-01-01")
+	w.Serve(edited, func(r *registry.DeployRequest) { r.ForwardOnly = true })
+	require.Equal(t, map[string][]string{"2024-01-01": {"m(a)"}, "2024-01-02": {"m(b)"}}, w.Read("letters_made"))
+}
+
+// An earlier definition that comes back catches up with what it missed, and loses nothing.
+func TestAnEarlierDefinitionThatReturnsLosesNothing(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.Put("raw", "2024-01-01", "a")
+	w.Serve(daily)
+	w.Serve(strings.Replace(daily, "tag: m", "tag: n", 1))
+	w.Probe.Put("raw", "2024-01-02", "b")
+	w.Poll()
+	w.Settle()
+	w.Serve(daily)
+	require.Equal(t, map[string][]string{"2024-01-01": {"m(a)"}, "2024-01-02": {"m(b)"}}, w.Read("letters_made"))
+}

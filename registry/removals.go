@@ -1,0 +1,95 @@
+package registry
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// Consent is what the person who deploys a version has agreed to, by the name of the flag that asks for it.
+type Consent string
+
+const (
+	CancelTasks   Consent = "cancel-tasks"   // its cutover may cancel what waits for queues that go
+	AllowRemovals Consent = "allow-removals" // it need not have all partitions that are served
+)
+
+// Removal is what readers of a dataset would lose: partitions that are served and that a version does not have.
+type Removal struct {
+	Dataset    string   `json:"dataset"`
+	Partitions int      `json:"partitions" doc:"How many"`
+	Examples   []string `json:"examples" doc:"The first three" nullable:"false"`
+	Why        string   `json:"why,omitempty" doc:"Why the version does not have the first of them, if that is known"`
+
+	Generation uuid.UUID `json:"-"` // of the version
+	Keys       []string  `json:"-"` // all of them, sorted
+}
+
+// Only keeps the partitions for which keep returns true, and reports whether any are left.
+func (r *Removal) Only(keep func(key string) bool) bool {
+	var kept []string
+	for _, key := range r.Keys {
+		if keep(key) {
+			kept = append(kept, key)
+		}
+	}
+	r.Keys, r.Partitions, r.Examples = kept, len(kept), kept[:min(len(kept), 3)]
+	return len(kept) > 0
+}
+
+// KeepRemovals returns the removals without the partitions that keep refuses.
+func KeepRemovals(all []Removal, keep func(generation uuid.UUID, key string) bool) (kept []Removal) {
+	for _, r := range all {
+		if r.Only(func(key string) bool { return keep(r.Generation, key) }) {
+			kept = append(kept, r)
+		}
+	}
+	return kept
+}
+
+// String says what would be lost.
+func (r Removal) String() string {
+	noun, more := "partitions", ""
+	if r.Partitions == 1 {
+		noun = "partition"
+	}
+	if r.Partitions > len(r.Examples) {
+		more = ", ..."
+	}
+
+	text := fmt.Sprintf("%s would lose %d %s that it serves: %s%s", r.Dataset, r.Partitions, noun,
+		strings.Join(r.Examples, ", "), more)
+	if r.Why != "" {
+		text += " (" + r.Why + ")"
+	}
+	return text
+}
+
+// Removals compares each generation of a version with the one that serves the same dataset, where both are cut into
+// partitions alike. A cursor's segments are no partitions that a reader could miss.
+func Removals(ctx context.Context, tx pgx.Tx, version uuid.UUID) ([]Removal, error) {
+	rows, err := tx.Query(ctx, `
+		SELECT p.name, p.dataset_version, array_agg(l.partition_key ORDER BY l.partition_key)
+		FROM dag_version_datasets p
+		JOIN dataset_pointers s ON s.org_id = p.org_id AND s.dataset_uuid = p.dataset_uuid
+		  AND s.dataset_version <> p.dataset_version
+		JOIN dataset_versions g ON g.id = p.dataset_version
+		JOIN dataset_versions lg ON lg.id = s.dataset_version AND lg.partition_by = g.partition_by
+		JOIN partition_versions l ON l.dataset_version = s.dataset_version AND l.state = 'Published'
+		WHERE p.dag_version_id = $1 AND g.partition_by->>'kind' IS DISTINCT FROM 'cursor'
+		  AND NOT EXISTS (SELECT FROM partition_versions n WHERE n.dataset_version = p.dataset_version
+		                  AND n.partition_key = l.partition_key AND n.state = 'Published')
+		GROUP BY p.name, p.dataset_version ORDER BY p.name`, version)
+	if err != nil {
+		return nil, fmt.Errorf("partitions that version %s would remove: %w", version, err)
+	}
+
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (r Removal, err error) {
+		err = row.Scan(&r.Dataset, &r.Generation, &r.Keys)
+		r.Only(func(string) bool { return true })
+		return r, err
+	})
+}
