@@ -270,7 +270,7 @@ func (d *Dispatcher) lease(
 				$10::timestamptz[], $11::timestamptz[], $12::text[], $13::text[], $14::text[])
 				AS w(task, org, origin, slot, attempt, token, seconds, expires_at, timeout_at, pins, staging, given)),
 		leased AS (
-			INSERT INTO leases (task_id, org_id, job_id, slot, attempt, lease_token, worker_id, lease_seconds,
+			INSERT INTO leases (task_id, org_id, origin_job_id, slot, attempt, lease_token, worker_id, lease_seconds,
 				expires_at, timeout_at, heartbeat_at, staging)
 			SELECT task, org, origin, slot, attempt, token, $1, seconds, expires_at, timeout_at, $2,
 				CASE WHEN attempt = 1 AND given = '' THEN string_to_array(staging, E'\n') ELSE '{}' END FROM w),

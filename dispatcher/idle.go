@@ -103,8 +103,10 @@ func workOfAll(ctx context.Context, tx pgx.Tx, acting map[uuid.UUID]registry.Act
 
 	rows, err := tx.Query(ctx, `
 		SELECT o.id,
-			EXISTS (SELECT FROM ready r WHERE r.job_id = o.id) OR EXISTS (SELECT FROM leases l WHERE l.job_id = o.id)
-				OR EXISTS (SELECT FROM waiting w WHERE w.job_id = o.id AND w.reason IN ('sibling', 'limit', 'backoff')),
+			EXISTS (SELECT FROM ready r WHERE r.origin_job_id = o.id)
+				OR EXISTS (SELECT FROM leases l WHERE l.origin_job_id = o.id)
+				OR EXISTS (SELECT FROM waiting w
+					WHERE w.origin_job_id = o.id AND w.reason IN ('sibling', 'limit', 'backoff')),
 			(SELECT coalesce(t.completed_at, t.created_at) FROM tasks t
 				WHERE t.job_id = o.id ORDER BY t.id DESC LIMIT 1)
 		FROM unnest($1::uuid[]) AS o(id)`, origins)

@@ -339,7 +339,7 @@ publish:
 		}
 	}
 	running := func(attempt int) {
-		require.Equal(t, 1, w.Count(`SELECT FROM leases l JOIN jobs j ON j.id = l.job_id WHERE j.name = 'ticks'
+		require.Equal(t, 1, w.Count(`SELECT FROM leases l JOIN jobs j ON j.id = l.origin_job_id WHERE j.name = 'ticks'
 			AND l.attempt = $1`, attempt))
 	}
 	w.Eventually("the first ticks are followed", published("10"))

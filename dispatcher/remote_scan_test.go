@@ -71,13 +71,13 @@ func TestTasksElsewhereAreLookedUpAmongMany(t *testing.T) {
 			`', gen_random_uuid(), 'dedupe_key', n::text)) AS copy`, many)
 	}
 	for _, set := range []string{
-		`leases (task_id, org_id, job_id, slot, attempt, lease_token, worker_id, lease_seconds, expires_at, timeout_at,
-			heartbeat_at)
+		`leases (task_id, org_id, origin_job_id, slot, attempt, lease_token, worker_id, lease_seconds, expires_at,
+			timeout_at, heartbeat_at)
 			SELECT gen_random_uuid(), $2, gen_random_uuid(), '', 1, gen_random_uuid(), 'lambda:other', 60, now(), now(),
 			now()`,
-		`waiting (task_id, org_id, job_id, slot, reason, rank)
+		`waiting (task_id, org_id, origin_job_id, slot, reason, rank)
 			SELECT gen_random_uuid(), $2, gen_random_uuid(), '', 'dead', 0`,
-		`ready (task_id, org_id, job_id, slot, runtime, rank)
+		`ready (task_id, org_id, origin_job_id, slot, runtime, rank)
 			SELECT gen_random_uuid(), $2, gen_random_uuid(), '', 'other', 0`,
 	} {
 		w.Exec(`INSERT INTO `+set+` FROM generate_series(1, $1)`, many, w.Caller.OrgID)

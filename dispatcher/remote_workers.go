@@ -78,7 +78,7 @@ func (d *Dispatcher) WorkerHeartbeat(
 // handBackAll makes the tasks that a worker runs claimable again.
 func (d *Dispatcher) handBackAll(ctx context.Context, w authz.Worker, id string, now time.Time) error {
 	rows, err := d.Pool.Query(ctx, `
-		SELECT task_id, attempt, lease_token, job_id FROM leases
+		SELECT task_id, attempt, lease_token, origin_job_id FROM leases
 		WHERE worker_id = $1 AND org_id = ANY($2) ORDER BY task_id`, id, w.Orgs)
 	if err != nil {
 		return fmt.Errorf("find the leases of worker %s: %w", id, err)

@@ -169,7 +169,7 @@ func (d *Dispatcher) pickNext(candidates, known, origins []uuid.UUID, max int) (
 	return fmt.Sprintf(`
 		SELECT q.task_id FROM ready q
 		CROSS JOIN LATERAL (SELECT FROM tasks WHERE id = q.task_id LIMIT 1 FOR UPDATE SKIP LOCKED) AS t
-		WHERE q.task_id = ANY($1) AND q.runtime = ANY($2) AND q.job_id = ANY($%d) AND %s
+		WHERE q.task_id = ANY($1) AND q.runtime = ANY($2) AND q.origin_job_id = ANY($%d) AND %s
 		  AND NOT EXISTS (SELECT FROM ready o WHERE o.runtime = ANY($2) AND o.task_id <> ALL($4))
 		ORDER BY q.rank, q.task_id LIMIT $3 FOR UPDATE OF q SKIP LOCKED`, len(args), where), args
 }

@@ -146,8 +146,8 @@ func (d *Dispatcher) PromoteDue(ctx context.Context, now time.Time) (more bool, 
 	err = pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) error {
 		n = 0
 		rows, err := tx.Query(ctx, `
-			SELECT DISTINCT job_id FROM (
-				SELECT job_id FROM waiting WHERE available_at <= $1 AND reason IN ('backoff', 'run_at')
+			SELECT DISTINCT origin_job_id FROM (
+				SELECT origin_job_id FROM waiting WHERE available_at <= $1 AND reason IN ('backoff', 'run_at')
 				ORDER BY available_at LIMIT $2) AS due`, now, sweepBatch)
 		if err != nil {
 			return err
@@ -161,12 +161,12 @@ func (d *Dispatcher) PromoteDue(ctx context.Context, now time.Time) (more bool, 
 		}
 
 		_, err = d.Tasks.PromoteWhere(ctx, tx, now,
-			`q.reason = 'run_at' AND q.available_at <= $1 AND q.job_id = ANY($2)`, now, origins)
+			`q.reason = 'run_at' AND q.available_at <= $1 AND q.origin_job_id = ANY($2)`, now, origins)
 		if err != nil {
 			return err
 		}
 		n, err = d.Tasks.PromoteFailed(ctx, tx,
-			`reason = 'backoff' AND available_at <= $1 AND job_id = ANY($2)`, "SYSTEM", now, now, origins)
+			`reason = 'backoff' AND available_at <= $1 AND origin_job_id = ANY($2)`, "SYSTEM", now, now, origins)
 		return err
 	})
 	if err != nil {

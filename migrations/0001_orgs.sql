@@ -1,8 +1,8 @@
--- Who there is: orgs, people, tokens, secrets, and what they did. Owned by authz.
+-- Orgs, users, roles, tokens, secrets and the audit log. Package authz owns these tables.
 -- +goose Up
 
--- The role under which everything runs that a user's request does. It owns nothing, so row-level security holds it.
--- Roles belong to the cluster: another database's migration may be creating it at this moment.
+-- Requests of users run as dagctl_app. The role owns no table, so row-level security applies to it. Roles belong to
+-- the cluster, so the migration of another database may create it at the same moment.
 -- +goose StatementBegin
 DO $$
 BEGIN
@@ -32,7 +32,8 @@ CREATE TABLE orgs (
     created_at TIMESTAMPTZ NOT NULL DEFAULT now()
 );
 
--- What other slices may know of an org: the name that its storage is laid out by, and who may read what it makes.
+-- Other slices read orgs through these two functions: org_slug returns the name in the org's storage paths, and
+-- org_default_read_roles returns the roles that may read its datasets where a dataset sets none.
 CREATE FUNCTION org_slug(org UUID) RETURNS TEXT STABLE LANGUAGE sql AS 'SELECT slug FROM orgs WHERE id = $1';
 -- +goose StatementBegin
 CREATE FUNCTION org_default_read_roles(org UUID) RETURNS TEXT[] STABLE LANGUAGE sql AS $$
@@ -44,7 +45,7 @@ CREATE TABLE users (
     id           UUID PRIMARY KEY DEFAULT gen_random_uuid(),
     org_id       UUID NOT NULL REFERENCES orgs (id),
     issuer       TEXT NOT NULL,
-    external_id  TEXT NOT NULL, -- IdP subject, unique within its issuer only
+    external_id  TEXT NOT NULL, -- the subject at the identity provider, unique only within its issuer
     email        TEXT,
     display_name TEXT,
     role         TEXT NOT NULL CHECK (role IN ('reader', 'writer', 'admin')),
@@ -75,12 +76,12 @@ CREATE TABLE org_role_memberships (
 );
 CREATE INDEX idx_org_role_memberships_user ON org_role_memberships (user_id);
 
--- A token is kind user (it has a role) or worker (it says what it may claim), never both.
+-- A token is either of kind user, with a role, or of kind worker, with what it may claim.
 CREATE TABLE service_tokens (
     id           UUID PRIMARY KEY DEFAULT gen_random_uuid(),
     org_id       UUID NOT NULL REFERENCES orgs (id),
     name         TEXT NOT NULL,
-    hash         BYTEA NOT NULL UNIQUE, -- SHA-256 of the secret; the secret itself is shown once
+    hash         BYTEA NOT NULL UNIQUE, -- SHA-256 of the secret, which is shown once and never stored
     kind         TEXT NOT NULL CHECK (kind IN ('user', 'worker')),
     role         TEXT CHECK (role IN ('reader', 'writer', 'admin')),
     runtimes     TEXT[],
@@ -101,7 +102,7 @@ CREATE TABLE secrets (
     name       TEXT NOT NULL,
     ciphertext BYTEA NOT NULL,
     key_id     TEXT NOT NULL,
-    jobs       TEXT[] NOT NULL DEFAULT '{}', -- DAG/JOB that may name it
+    jobs       TEXT[] NOT NULL DEFAULT '{}', -- the DAG/JOBs that may use it
     hosts      TEXT[] NOT NULL DEFAULT '{}',
     created_at TIMESTAMPTZ NOT NULL DEFAULT now(),
     updated_at TIMESTAMPTZ NOT NULL DEFAULT now(),

@@ -1,38 +1,38 @@
--- What is defined and what exists: DAG versions, jobs, datasets, generations, partitions. Owned by registry.
+-- DAG versions, jobs, datasets, their generations and their partitions. Package registry owns these tables.
 -- +goose Up
 
 CREATE TABLE dag_versions (
     id              UUID PRIMARY KEY DEFAULT gen_random_uuid(),
     org_id          UUID NOT NULL REFERENCES orgs (id),
     dag_name        TEXT NOT NULL,
-    number          INT NOT NULL,   -- v1, v2, ... of this DAG, for people
+    number          INT NOT NULL,   -- v1, v2, ... within the DAG
     yaml_hash       TEXT NOT NULL,  -- of the resolved document
     source_hash     TEXT NOT NULL,  -- of the file's text
     yaml            TEXT NOT NULL,
-    files           JSONB NOT NULL DEFAULT '{}', -- path -> text or base64, as uploaded with it
+    files           JSONB NOT NULL DEFAULT '{}', -- the files deployed with it: path -> text or base64
     vars            JSONB NOT NULL DEFAULT '{}',
-    notify          JSONB NOT NULL DEFAULT '[]', -- whom the document has told of trouble
+    notify          JSONB NOT NULL DEFAULT '[]', -- whom to notify of problems, from the document
     status          TEXT NOT NULL DEFAULT 'Staged'
                     CHECK (status IN ('Staged', 'Building', 'Ready', 'Active', 'Superseded', 'Failed', 'Abandoned')),
-    activate        BOOLEAN NOT NULL DEFAULT true, -- cut over when Ready, or stop there until promoted
-    passes          BOOLEAN NOT NULL DEFAULT false, -- it rebuilt nothing, so it goes before the build that was on its way
-    forward_only    BOOLEAN NOT NULL DEFAULT false, -- what it rebuilds takes partitions over from what served, for good:
-    forward_from    TEXT,                           -- those before this one; NULL: all there were
+    activate        BOOLEAN NOT NULL DEFAULT true, -- false: a Ready version waits until it is promoted
+    passes          BOOLEAN NOT NULL DEFAULT false, -- it rebuilds nothing, so it does not wait for the build in progress
+    forward_only    BOOLEAN NOT NULL DEFAULT false, -- what it rebuilds permanently takes over the partitions of what served:
+    forward_from    TEXT,                           -- only those before this one; NULL: all of them
     consents        TEXT[] NOT NULL DEFAULT '{}' CHECK (consents <@ ARRAY['cancel-tasks', 'allow-removals']), -- what its deploy agreed to
     created_by      TEXT NOT NULL,
     source_ref      TEXT,
-    base_version_id UUID REFERENCES dag_versions (id), -- what serves when it is cut over to; follows every cutover before
+    base_version_id UUID REFERENCES dag_versions (id), -- the version it replaces; every earlier cutover updates it
     created_at      TIMESTAMPTZ NOT NULL DEFAULT now(),
     building_at     TIMESTAMPTZ,
     ready_at        TIMESTAMPTZ,
     activated_at    TIMESTAMPTZ,
-    ended_at        TIMESTAMPTZ, -- when it was last replaced, failed, abandoned or deleted; gc counts from here
+    ended_at        TIMESTAMPTZ, -- when it was last replaced, failed, abandoned or deleted; gc counts its retention from here
     error           TEXT,
     UNIQUE (org_id, dag_name, yaml_hash),
     UNIQUE (org_id, dag_name, number),
     UNIQUE (org_id, id)
 );
--- The versions that the dispatcher works for; a handful at any time.
+-- The few versions that the dispatcher works on.
 CREATE INDEX idx_dag_versions_open ON dag_versions (org_id, dag_name) WHERE status IN ('Building', 'Ready', 'Active');
 
 CREATE TABLE dag_current_versions (
@@ -61,20 +61,21 @@ CREATE TABLE dag_activations (
 );
 CREATE INDEX idx_dag_activations_dag ON dag_activations (org_id, dag_name, at DESC);
 
--- Versions that gc may not break into, whatever their age.
+-- Versions that gc keeps, whatever their age.
 CREATE TABLE pins (
     org_id         UUID NOT NULL REFERENCES orgs (id),
     dag_name       TEXT NOT NULL,
     dag_version_id UUID NOT NULL,
     actor          TEXT NOT NULL,
     reason         TEXT NOT NULL,
-    until          TIMESTAMPTZ, -- NULL: until it is taken away
+    until          TIMESTAMPTZ, -- NULL: until somebody removes the pin
     at             TIMESTAMPTZ NOT NULL DEFAULT now(),
     PRIMARY KEY (dag_version_id),
     FOREIGN KEY (org_id, dag_version_id) REFERENCES dag_versions (org_id, id)
 );
 
--- Users' own code, sent before the DAGs that use it. What a deploy sends with it is in dag_versions.files.
+-- User code that is uploaded before the DAGs that use it. Files that a deploy uploads itself are in
+-- dag_versions.files.
 CREATE TABLE udf_bundles (
     org_id     UUID NOT NULL REFERENCES orgs (id),
     hash       TEXT NOT NULL, -- SHA-256 over paths and contents
@@ -86,11 +87,11 @@ CREATE TABLE udf_bundles (
     PRIMARY KEY (org_id, hash)
 );
 
--- One row per job and version. origin_job_id is the row that introduced (org, dag, name, fingerprint): tasks,
--- dedupe keys, cursors and operator state hang on the origin, so an unchanged job keeps them over any number of deploys.
+-- One row per job and version. origin_job_id is the row that introduced (org, dag, name, fingerprint): tasks, dedupe
+-- keys, cursors and operator state belong to the origin, so an unchanged job keeps them over any number of deploys.
 CREATE TABLE jobs (
     id                        UUID PRIMARY KEY DEFAULT gen_random_uuid(),
-    org_id                    UUID NOT NULL, -- the foreign keys below hold it
+    org_id                    UUID NOT NULL, -- the foreign keys below check it
     name                      TEXT NOT NULL,
     dag_name                  TEXT NOT NULL,
     dag_version_id            UUID NOT NULL,
@@ -122,7 +123,7 @@ CREATE TABLE jobs (
     timeout_seconds           INT,
     heartbeat_timeout_seconds INT,
     max_attempts              INT NOT NULL DEFAULT 3,
-    definition                JSONB NOT NULL, -- the whole job as the DAG file resolves it (dag.Job); what the engine runs by
+    definition                JSONB NOT NULL, -- the resolved job (dag.Job), which the engine runs
     created_at                TIMESTAMPTZ NOT NULL DEFAULT now(),
     updated_at                TIMESTAMPTZ NOT NULL DEFAULT now(),
     UNIQUE (dag_version_id, name),
@@ -131,10 +132,10 @@ CREATE TABLE jobs (
     FOREIGN KEY (org_id, origin_job_id) REFERENCES jobs (org_id, id)
 );
 CREATE INDEX idx_jobs_origin ON jobs (origin_job_id);
--- One origin per definition, enforced: two deploys that introduce the same job cannot both become its origin.
+-- One origin per definition: two deploys that introduce the same job cannot both insert its origin.
 CREATE UNIQUE INDEX idx_jobs_one_origin ON jobs (org_id, dag_name, name, fingerprint) WHERE id = origin_job_id;
 
--- How people call a job, for messages made where jobs are not loaded.
+-- job_address returns DAG/JOB, for messages of statements that do not load jobs.
 CREATE FUNCTION job_address(job UUID) RETURNS TEXT STABLE LANGUAGE sql AS 'SELECT dag_name || ''/'' || name FROM jobs WHERE id = $1';
 
 CREATE TABLE build_epochs (
@@ -161,19 +162,19 @@ CREATE TABLE datasets (
     tags                  TEXT[] NOT NULL DEFAULT '{}',
     columns               JSONB NOT NULL DEFAULT '{}', -- column -> description
     due_within_seconds    INT,
-    late_noted            JSONB, -- the lateness that was announced last
+    late_noted            JSONB, -- the lateness that was last announced
     deleted_at            TIMESTAMPTZ,
     created_at            TIMESTAMPTZ NOT NULL DEFAULT now(),
     updated_at            TIMESTAMPTZ NOT NULL DEFAULT now(),
-    CONSTRAINT datasets_org_id_name_key UNIQUE (org_id, name) DEFERRABLE INITIALLY IMMEDIATE, -- so that a cutover can swap two names
+    CONSTRAINT datasets_org_id_name_key UNIQUE (org_id, name) DEFERRABLE INITIALLY IMMEDIATE, -- a cutover may swap two names
     UNIQUE (org_id, producer_dag_name, producer_job_name, producer_output_index),
     UNIQUE (org_id, id)
 );
 
--- A generation: one config hash, one storage location.
+-- A generation of a dataset has one config hash and one storage location.
 CREATE TABLE dataset_versions (
     id                     UUID PRIMARY KEY DEFAULT gen_random_uuid(),
-    org_id                 UUID NOT NULL, -- the foreign keys below hold it
+    org_id                 UUID NOT NULL, -- the foreign keys below check it
     dataset_uuid           UUID NOT NULL,
     origin_job_id          UUID NOT NULL,
     storage_location       TEXT NOT NULL,
@@ -187,8 +188,8 @@ CREATE TABLE dataset_versions (
     continues              UUID, -- the generation whose partitions it takes over (deploy --forward-only)
     created_by_dag_version UUID NOT NULL,
     created_at             TIMESTAMPTZ NOT NULL DEFAULT now(),
-    purged_at              TIMESTAMPTZ, -- never found again from here on
-    cleared_at             TIMESTAMPTZ, -- its bytes and its partitions' rows are gone too
+    purged_at              TIMESTAMPTZ, -- from then on nothing finds it
+    cleared_at             TIMESTAMPTZ, -- when its bytes and the rows of its partitions were removed
     UNIQUE NULLS NOT DISTINCT (dataset_uuid, config_hash, range_start, range_end),
     UNIQUE (org_id, id),
     FOREIGN KEY (org_id, dataset_uuid) REFERENCES datasets (org_id, id),
@@ -199,9 +200,9 @@ CREATE INDEX idx_dataset_versions_origin ON dataset_versions (origin_job_id);
 CREATE INDEX idx_dataset_versions_config ON dataset_versions (org_id, config_hash);
 CREATE INDEX idx_dataset_versions_uncleared ON dataset_versions (org_id) WHERE purged_at IS NOT NULL AND cleared_at IS NULL;
 
--- Generations that a query is reading which may outlast the reader grace.
+-- The generations that queries read which may take longer than the reader grace.
 CREATE TABLE reader_leases (
-    id              UUID NOT NULL, -- of the read, which may hold several
+    id              UUID NOT NULL, -- of the read, which may hold several generations
     org_id          UUID NOT NULL,
     dataset_version UUID NOT NULL,
     reader          TEXT NOT NULL,
@@ -211,9 +212,9 @@ CREATE TABLE reader_leases (
 );
 CREATE INDEX idx_reader_leases_version ON reader_leases (dataset_version);
 
--- The pointer set of a DAG version. The rows of the current version are what readers see.
+-- The pointer set of a DAG version. Readers see the rows of the current version.
 CREATE TABLE dag_version_datasets (
-    org_id          UUID NOT NULL, -- the foreign keys below hold it
+    org_id          UUID NOT NULL, -- the foreign keys below check it
     dag_version_id  UUID NOT NULL,
     dataset_uuid    UUID NOT NULL,
     dataset_version UUID NOT NULL,
@@ -221,7 +222,7 @@ CREATE TABLE dag_version_datasets (
     output_index    INT NOT NULL,
     name            TEXT NOT NULL, -- what the dataset is called while this version serves
     published_name  TEXT,
-    publication     JSONB, -- description, owner, tags, columns, due: cutover copies them to datasets
+    publication     JSONB, -- description, owner, tags, columns, due; the cutover copies them to datasets
     PRIMARY KEY (dag_version_id, dataset_uuid),
     FOREIGN KEY (org_id, dag_version_id) REFERENCES dag_versions (org_id, id),
     FOREIGN KEY (org_id, dataset_uuid) REFERENCES datasets (org_id, id),
@@ -230,23 +231,23 @@ CREATE TABLE dag_version_datasets (
 CREATE INDEX idx_dag_version_datasets_version ON dag_version_datasets (dataset_version);
 CREATE UNIQUE INDEX idx_dag_version_datasets_name ON dag_version_datasets (dag_version_id, published_name) WHERE published_name IS NOT NULL;
 
--- The edges into a job row. An edge within the DAG reads the generation its own version pins; one from
--- another DAG reads whatever that DAG's current version points at.
+-- The inputs of a job row. An input from the same DAG reads the generation that the job's own version pins; an input
+-- from another DAG reads the one that DAG's current version points at.
 CREATE TABLE job_inputs (
-    org_id       UUID NOT NULL, -- the foreign keys below hold it
+    org_id       UUID NOT NULL, -- the foreign keys below check it
     job_id       UUID NOT NULL,
     input_index  INT NOT NULL,
     dataset_uuid UUID NOT NULL,
     in_dag       BOOLEAN NOT NULL,
     triggers     BOOLEAN NOT NULL,
-    partition_by JSONB NOT NULL DEFAULT '{}', -- of the dataset, when the job was deployed
+    partition_by JSONB NOT NULL DEFAULT '{}', -- the dataset's, when the job was deployed
     PRIMARY KEY (job_id, input_index),
     FOREIGN KEY (org_id, job_id) REFERENCES jobs (org_id, id),
     FOREIGN KEY (org_id, dataset_uuid) REFERENCES datasets (org_id, id)
 );
 CREATE INDEX idx_job_inputs_dataset ON job_inputs (dataset_uuid);
 
--- What exists: every revision of every partition. Readers use the committed file list, never a folder listing.
+-- Every revision of every partition. Readers use the committed list of files and never list a folder.
 CREATE TABLE partition_versions (
     org_id          UUID NOT NULL,
     dataset_uuid    UUID NOT NULL,
@@ -256,19 +257,19 @@ CREATE TABLE partition_versions (
     state           TEXT NOT NULL CHECK (state IN ('Held', 'Published', 'Replaced', 'Rejected', 'Purged')),
     materialized_at TIMESTAMPTZ NOT NULL DEFAULT now(),
     ended_at        TIMESTAMPTZ, -- when it was replaced, rejected or purged
-    purged_at       TIMESTAMPTZ, -- its bytes go, or went: location is empty once they have
+    purged_at       TIMESTAMPTZ, -- when it was purged; location is empty once its bytes are removed
     location        TEXT NOT NULL,
     files           JSONB NOT NULL DEFAULT '[]',
     row_count       BIGINT NOT NULL,
     bytes           BIGINT NOT NULL,
     schema          JSONB NOT NULL DEFAULT '[]',
     schema_hash     TEXT NOT NULL,
-    source_version  TEXT, -- sources: version of the unit it was read from
+    source_version  TEXT, -- of a source: the version of the unit that was read
     task_id         UUID NOT NULL,
     attempt         INT NOT NULL,
     range_start     BIGINT,
     range_end       BIGINT,
-    inherited_from  UUID, -- the generation whose revision of the same number this is, taken over and not computed
+    inherited_from  UUID, -- the generation whose revision of the same number this row took over instead of computing it
     PRIMARY KEY (dataset_version, partition_key, revision),
     FOREIGN KEY (org_id, dataset_version) REFERENCES dataset_versions (org_id, id)
 );
@@ -276,11 +277,12 @@ CREATE UNIQUE INDEX idx_partition_versions_published ON partition_versions (data
 CREATE INDEX idx_partition_versions_held ON partition_versions (dataset_version, partition_key) WHERE state = 'Held';
 CREATE INDEX idx_partition_versions_ended ON partition_versions (org_id, ended_at) WHERE state IN ('Replaced', 'Rejected', 'Purged') AND location <> '';
 CREATE INDEX idx_partition_versions_range ON partition_versions (dataset_version, range_end) WHERE range_end IS NOT NULL; -- segments of cursors
--- How fresh a dataset is. It never is NULL: that is for whoever looks up a partition not to be given this index.
+-- For the freshness of a dataset. materialized_at is never NULL; the condition keeps the planner from using this index
+-- to look up a partition.
 CREATE INDEX idx_partition_versions_newest ON partition_versions (dataset_version, materialized_at) WHERE state = 'Published' AND materialized_at IS NOT NULL;
-CREATE INDEX idx_partition_versions_task ON partition_versions (task_id); -- what a task's attempts became
+CREATE INDEX idx_partition_versions_task ON partition_versions (task_id); -- the revisions that a task's attempts wrote
 
--- What an output revision was made from; this, and not any task row, decides staleness.
+-- The input revisions that an output revision was made from. These rows, and no task, decide whether it is stale.
 CREATE TABLE partition_inputs (
     org_id          UUID NOT NULL,
     output_version  UUID NOT NULL,
@@ -291,8 +293,8 @@ CREATE TABLE partition_inputs (
     input_version   UUID NOT NULL,
     input_key       TEXT NOT NULL,
     input_revision  BIGINT NOT NULL,
-    compared        BOOLEAN NOT NULL, -- false for latest inputs without refresh: recorded, never stale
-    accepted        BIGINT,           -- a later revision that somebody declared to make no difference
+    compared        BOOLEAN NOT NULL, -- false for latest inputs without refresh, which never make it stale
+    accepted        BIGINT,           -- a later revision that somebody declared equivalent
     PRIMARY KEY (output_version, output_key, output_revision, input_index, input_key),
     FOREIGN KEY (output_version, output_key, output_revision)
         REFERENCES partition_versions (dataset_version, partition_key, revision) ON DELETE CASCADE
@@ -307,7 +309,7 @@ CREATE TABLE check_results (
     severity        TEXT NOT NULL CHECK (severity IN ('error', 'warn')),
     outcome         TEXT NOT NULL CHECK (outcome IN ('pass', 'fail', 'error')),
     failures        BIGINT NOT NULL DEFAULT 0,
-    sample          JSONB, -- failing rows: under the dataset's read_roles
+    sample          JSONB, -- failing rows, visible to the dataset's read_roles
     error           TEXT,
     task_id         UUID NOT NULL,
     at              TIMESTAMPTZ NOT NULL DEFAULT now(),
@@ -316,7 +318,7 @@ CREATE TABLE check_results (
         REFERENCES partition_versions (dataset_version, partition_key, revision) ON DELETE CASCADE
 );
 
--- What readers see at this moment, one row per dataset.
+-- The generations that readers see now, one row per dataset.
 CREATE VIEW dataset_pointers WITH (security_invoker = true) AS
 SELECT p.org_id, p.dataset_uuid, p.dataset_version, c.dag_name, c.dag_version_id, p.published_name
 FROM dag_current_versions c

@@ -1,4 +1,4 @@
--- Where columns come from. Owned by lineage.
+-- The columns that columns are computed from. Package lineage owns this table.
 -- +goose Up
 
 CREATE TABLE column_lineage (

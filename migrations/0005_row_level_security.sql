@@ -1,4 +1,5 @@
--- The second wall: under dagctl_app a transaction sees one org, the one it named in its first statement.
+-- Row-level security, behind the checks in the code: as dagctl_app a transaction sees only the org that its first
+-- statement names.
 -- +goose Up
 
 -- +goose StatementBegin
@@ -26,13 +27,13 @@ CREATE POLICY one_org ON orgs TO dagctl_app USING (id = NULLIF(current_setting('
 GRANT SELECT ON orgs TO dagctl_app;
 
 GRANT SELECT ON dataset_pointers, task_inputs, event_outcomes TO dagctl_app;
-GRANT SELECT ON workers TO dagctl_app; -- processes, not tenant data
-GRANT SELECT ON backpressure TO dagctl_app; -- how much is queued over all orgs
+GRANT SELECT ON workers TO dagctl_app; -- processes belong to no org
+GRANT SELECT ON backpressure TO dagctl_app; -- the number of queued tasks of all orgs
 GRANT USAGE ON SEQUENCE outbox_id_seq TO dagctl_app;
 
--- What was done stays done, and a credential is changed only by the routes that own it.
+-- Requests append to the audit log and cannot change it.
 REVOKE UPDATE, DELETE ON audit_log FROM dagctl_app;
 
--- A request may set a secret, and never read one back.
+-- A request can set a secret but not read its ciphertext.
 REVOKE SELECT ON secrets FROM dagctl_app;
 GRANT SELECT (id, org_id, name, key_id, jobs, hosts, created_at, updated_at) ON secrets TO dagctl_app;

@@ -212,7 +212,7 @@ func TestSeveralDAGsBuildAtOnce(t *testing.T) {
 	}
 
 	w.eventually("all to be half built", func() bool {
-		return w.count(`SELECT FROM ready r JOIN jobs j ON j.id = r.job_id WHERE j.name = 'summed'`) == len(names)
+		return w.count(`SELECT FROM ready r JOIN jobs j ON j.id = r.origin_job_id WHERE j.name = 'summed'`) == len(names)
 	})
 	require.Equal(t, len(names), w.count(`SELECT FROM dag_versions WHERE status = 'Building'`))
 

@@ -169,7 +169,7 @@ func (be *Backends) announcements(
 
 	err = pg.InTx(ctx, be.pool, func(ctx context.Context, tx pgx.Tx) error {
 		wanted = nil
-		found, err := tx.Query(ctx, `SELECT task_id, org_id, job_id FROM ready WHERE task_id = ANY($1)`,
+		found, err := tx.Query(ctx, `SELECT task_id, org_id, origin_job_id FROM ready WHERE task_id = ANY($1)`,
 			slices.Collect(maps.Keys(rows)))
 		if err != nil {
 			return err

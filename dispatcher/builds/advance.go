@@ -266,7 +266,7 @@ func countStale(findings []stale.Finding) (n int) {
 func (bs *Builds) retryOld(
 	ctx context.Context, tx pgx.Tx, b registry.Build, origins []uuid.UUID, now time.Time,
 ) error {
-	_, err := bs.tasks.PromoteFailed(ctx, tx, `reason = 'dead' AND job_id = ANY($1) AND EXISTS (
+	_, err := bs.tasks.PromoteFailed(ctx, tx, `reason = 'dead' AND origin_job_id = ANY($1) AND EXISTS (
 		SELECT FROM tasks t WHERE t.id = waiting.task_id AND t.completed_at < $2)`, "SYSTEM", now, origins, b.Started)
 	return err
 }
@@ -315,11 +315,12 @@ func (bs *Builds) givenUp(
 }
 
 // AnyOpen reports whether a task of the origins is open and may still end. It runs after every completion, so it must
-// not count: each part is one look into an index that begins with job_id.
+// not count: each part is one look into an index that begins with origin_job_id.
 func AnyOpen(ctx context.Context, tx pgx.Tx, origins []uuid.UUID) (open bool, err error) {
 	err = tx.QueryRow(ctx, `
-		SELECT EXISTS (SELECT FROM ready WHERE job_id = ANY($1)) OR EXISTS (SELECT FROM leases WHERE job_id = ANY($1))
-		    OR EXISTS (SELECT FROM waiting WHERE job_id = ANY($1) AND reason <> 'dead')`, origins).Scan(&open)
+		SELECT EXISTS (SELECT FROM ready WHERE origin_job_id = ANY($1))
+		    OR EXISTS (SELECT FROM leases WHERE origin_job_id = ANY($1))
+		    OR EXISTS (SELECT FROM waiting WHERE origin_job_id = ANY($1) AND reason <> 'dead')`, origins).Scan(&open)
 	if err != nil {
 		return false, fmt.Errorf("look for open tasks: %w", err)
 	}
@@ -332,7 +333,7 @@ func DeadTasks(ctx context.Context, tx pgx.Tx, origins []uuid.UUID) ([]string, e
 		SELECT format('task %s of %s failed for good: %s',
 			t.id, job_address(t.job_id) || coalesce(' ' || t.partitions[1], ''), t.error_message)
 		FROM waiting w JOIN tasks t ON t.id = w.task_id
-		WHERE w.job_id = ANY($1) AND w.reason = 'dead' ORDER BY t.id LIMIT 10`, origins)
+		WHERE w.origin_job_id = ANY($1) AND w.reason = 'dead' ORDER BY t.id LIMIT 10`, origins)
 	if err != nil {
 		return nil, fmt.Errorf("find dead tasks: %w", err)
 	}

@@ -386,16 +386,16 @@ func (bs *Builds) CancelUnused(
 	if err != nil || len(unused) == 0 {
 		return err
 	}
-	if _, err := tx.Exec(ctx, `UPDATE leases SET cancel_requested = true WHERE org_id = $1 AND job_id = ANY($2)`,
+	if _, err := tx.Exec(ctx, `UPDATE leases SET cancel_requested = true WHERE org_id = $1 AND origin_job_id = ANY($2)`,
 		org, unused); err != nil {
 		return fmt.Errorf("request cancellation: %w", err)
 	}
 
 	rows, err := tx.Query(ctx, `
 		WITH gone AS (
-			DELETE FROM ready WHERE org_id = $1 AND job_id = ANY($2) RETURNING task_id, true AS held),
+			DELETE FROM ready WHERE org_id = $1 AND origin_job_id = ANY($2) RETURNING task_id, true AS held),
 		left_waiting AS (
-			DELETE FROM waiting WHERE org_id = $1 AND job_id = ANY($2) AND reason <> 'dead'
+			DELETE FROM waiting WHERE org_id = $1 AND origin_job_id = ANY($2) AND reason <> 'dead'
 			RETURNING task_id, false AS held),
 		done AS (
 			UPDATE tasks t SET status = 'Canceled', reason = $3, completed_at = $4, next_retry_at = NULL,

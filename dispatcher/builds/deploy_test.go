@@ -149,7 +149,7 @@ func TestWhatArrivesDuringABuildReachesBoth(t *testing.T) {
 		dispatchertest.Execute(t.Context(), w.D, task)
 	}
 	w.Route()
-	require.Equal(t, 2, w.Count(`SELECT FROM ready r JOIN jobs j ON j.id = r.job_id WHERE j.name = 'upper'
+	require.Equal(t, 2, w.Count(`SELECT FROM ready r JOIN jobs j ON j.id = r.origin_job_id WHERE j.name = 'upper'
 		AND r.slot = '2024-01-03'`))
 	w.Settle()
 	require.Equal(t, map[string][]string{"all": {"A2B2C2"}}, w.Read("letters_joined"))

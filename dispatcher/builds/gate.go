@@ -73,10 +73,11 @@ type openTask struct {
 
 func openTasks(ctx context.Context, tx pgx.Tx, origins []uuid.UUID, limit int) ([]openTask, error) {
 	rows, err := tx.Query(ctx, `
-		SELECT o.job_id, o.slot, t.kind FROM (
-			(SELECT task_id, job_id, slot FROM ready WHERE job_id = ANY($1) LIMIT $2) UNION ALL
-			(SELECT task_id, job_id, slot FROM leases WHERE job_id = ANY($1) LIMIT $2) UNION ALL
-			(SELECT task_id, job_id, slot FROM waiting WHERE job_id = ANY($1) AND reason <> 'dead' LIMIT $2)) AS o
+		SELECT o.origin_job_id, o.slot, t.kind FROM (
+			(SELECT task_id, origin_job_id, slot FROM ready WHERE origin_job_id = ANY($1) LIMIT $2) UNION ALL
+			(SELECT task_id, origin_job_id, slot FROM leases WHERE origin_job_id = ANY($1) LIMIT $2) UNION ALL
+			(SELECT task_id, origin_job_id, slot FROM waiting
+			 WHERE origin_job_id = ANY($1) AND reason <> 'dead' LIMIT $2)) AS o
 		JOIN tasks t ON t.id = o.task_id`, origins, limit)
 	if err != nil {
 		return nil, fmt.Errorf("list open tasks: %w", err)
@@ -410,7 +411,7 @@ func (bs *Builds) holdLiveUntil(ctx context.Context, tx pgx.Tx, b registry.Build
 	}
 
 	rows, err := tx.Query(ctx, `
-		WITH held AS (DELETE FROM ready WHERE job_id = ANY($1) RETURNING task_id, rank)
+		WITH held AS (DELETE FROM ready WHERE origin_job_id = ANY($1) RETURNING task_id, rank)
 		SELECT t.id, t.org_id, t.job_id, t.slot, t.runtime, t.needs, h.rank, t.limits
 		FROM held h JOIN tasks t ON t.id = h.task_id`, tasks.SortedIDs(origins))
 	if err != nil {

@@ -49,13 +49,13 @@ func (bs *Builds) carryQueue(ctx context.Context, tx pgx.Tx, m deploy.QueueMove,
 		moved := int64(0)
 		needs := tasks.NeedsOf(m.Next, "")
 		// The sets come in the direction in which tasks move, and before tasks, as claimers lock them.
-		for _, set := range []string{"waiting s SET job_id = $2", "ready s SET job_id = $2, needs = $5"} {
+		for _, set := range []string{"waiting s SET origin_job_id = $2", "ready s SET origin_job_id = $2, needs = $5"} {
 			tag, err := tx.Exec(ctx, `
 				WITH moved AS (
 					UPDATE `+set+`
 					FROM tasks t
 					JOIN unnest($3::text[], $4::text[]) AS f(key, next) ON f.key = coalesce(t.partitions[1], '')
-					WHERE s.job_id = $1 AND t.id = s.task_id AND `+carried+`
+					WHERE s.origin_job_id = $1 AND t.id = s.task_id AND `+carried+`
 					RETURNING s.task_id, f.next)
 				UPDATE tasks t SET job_id = $2, needs = $5, partitions = CASE WHEN m.next <> '' THEN ARRAY[m.next] END
 				FROM moved m WHERE t.id = m.task_id`, m.From, m.To, keys, next, needs)
@@ -90,9 +90,9 @@ func fitting(ctx context.Context, tx pgx.Tx, m deploy.QueueMove) (keys, next []s
 	rows, err := tx.Query(ctx, `
 		SELECT DISTINCT coalesce(t.partitions[1], '') FROM tasks t
 		WHERE t.id IN (
-			SELECT task_id FROM waiting WHERE job_id = $1 UNION ALL
-			SELECT task_id FROM ready WHERE job_id = $1 UNION ALL
-			SELECT task_id FROM leases WHERE job_id = $1)`, m.From)
+			SELECT task_id FROM waiting WHERE origin_job_id = $1 UNION ALL
+			SELECT task_id FROM ready WHERE origin_job_id = $1 UNION ALL
+			SELECT task_id FROM leases WHERE origin_job_id = $1)`, m.From)
 	if err != nil {
 		return nil, nil, fmt.Errorf("open tasks of %s: %w", m.Job, err)
 	}
@@ -112,7 +112,7 @@ func fitting(ctx context.Context, tx pgx.Tx, m deploy.QueueMove) (keys, next []s
 func carryRunning(ctx context.Context, tx pgx.Tx, m deploy.QueueMove, keys, next []string) ([]uuid.UUID, error) {
 	rows, err := tx.Query(ctx, `
 		SELECT t.id FROM tasks t JOIN leases l ON l.task_id = t.id
-		WHERE l.job_id = $1 AND coalesce(t.partitions[1], '') = ANY($3) AND `+carried+`
+		WHERE l.origin_job_id = $1 AND coalesce(t.partitions[1], '') = ANY($3) AND `+carried+`
 		ORDER BY t.id FOR UPDATE OF t`, m.From, m.To, keys)
 	if err != nil {
 		return nil, fmt.Errorf("running tasks of %s: %w", m.Job, err)
@@ -123,7 +123,7 @@ func carryRunning(ctx context.Context, tx pgx.Tx, m deploy.QueueMove, keys, next
 	}
 
 	rows, err = tx.Query(ctx, `
-		WITH moved AS (UPDATE leases SET job_id = $2 WHERE task_id = ANY($1) RETURNING task_id)
+		WITH moved AS (UPDATE leases SET origin_job_id = $2 WHERE task_id = ANY($1) RETURNING task_id)
 		UPDATE tasks t SET job_id = $2, needs = $5, partitions = CASE WHEN f.next <> '' THEN ARRAY[f.next] END
 		FROM moved m, unnest($3::text[], $4::text[]) AS f(key, next)
 		WHERE t.id = m.task_id AND f.key = coalesce(t.partitions[1], '')

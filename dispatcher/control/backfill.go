@@ -226,7 +226,7 @@ func leftToBackfill(
 		return nil, err
 	}
 
-	rows, err := tx.Query(ctx, `SELECT slot FROM waiting WHERE job_id = $1 AND reason = 'dead'`, job.Origin)
+	rows, err := tx.Query(ctx, `SELECT slot FROM waiting WHERE origin_job_id = $1 AND reason = 'dead'`, job.Origin)
 	if err != nil {
 		return nil, fmt.Errorf("find dead tasks: %w", err)
 	}

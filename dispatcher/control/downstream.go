@@ -65,7 +65,7 @@ func (ctl *Control) deadBelow(ctx context.Context, tx pgx.Tx, list []uuid.UUID) 
 	// It relies on idx_waiting_slot.
 	rows, err = tx.Query(ctx, `
 		SELECT w.task_id FROM waiting w
-		JOIN unnest($1::uuid[], $2::text[]) AS s(origin, slot) ON w.job_id = s.origin AND w.slot = s.slot
+		JOIN unnest($1::uuid[], $2::text[]) AS s(origin, slot) ON w.origin_job_id = s.origin AND w.slot = s.slot
 		WHERE w.reason = 'dead'`, origins, slots)
 	if err != nil {
 		return nil, fmt.Errorf("dead tasks downstream: %w", err)

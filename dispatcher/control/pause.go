@@ -104,7 +104,8 @@ func (ctl *Control) setAside(ctx context.Context, tx pgx.Tx, org uuid.UUID, p ta
 		return err
 	}
 
-	rows, err := tx.Query(ctx, `SELECT DISTINCT job_id FROM ready WHERE org_id = $1 AND job_id = ANY($2)`, org, origins)
+	rows, err := tx.Query(ctx, `
+		SELECT DISTINCT origin_job_id FROM ready WHERE org_id = $1 AND origin_job_id = ANY($2)`, org, origins)
 	if err != nil {
 		return fmt.Errorf("tasks to set aside: %w", err)
 	}
@@ -117,13 +118,14 @@ func (ctl *Control) setAside(ctx context.Context, tx pgx.Tx, org uuid.UUID, p ta
 	}
 	rows, err = tx.Query(ctx, `
 		WITH picked AS MATERIALIZED (
-			SELECT task_id FROM ready WHERE org_id = $1 AND job_id = ANY($2) ORDER BY task_id FOR UPDATE SKIP LOCKED),
+			SELECT task_id FROM ready WHERE org_id = $1 AND origin_job_id = ANY($2)
+			ORDER BY task_id FOR UPDATE SKIP LOCKED),
 		taken AS (
 			DELETE FROM ready r USING picked k WHERE r.task_id = k.task_id
-			RETURNING r.task_id, r.org_id, r.job_id, r.slot, r.rank),
+			RETURNING r.task_id, r.org_id, r.origin_job_id, r.slot, r.rank),
 		put AS (
-			INSERT INTO waiting (task_id, org_id, job_id, slot, reason, blocker, rank)
-			SELECT task_id, org_id, job_id, slot, 'paused', $3, rank FROM taken)
+			INSERT INTO waiting (task_id, org_id, origin_job_id, slot, reason, blocker, rank)
+			SELECT task_id, org_id, origin_job_id, slot, 'paused', $3, rank FROM taken)
 		SELECT t.limits FROM taken k JOIN tasks t ON t.id = k.task_id WHERE t.limits <> '{}'`, org, origins, p.What())
 	if err != nil {
 		return fmt.Errorf("set tasks aside: %w", err)
@@ -147,7 +149,8 @@ func (ctl *Control) takeBack(ctx context.Context, tx pgx.Tx, org uuid.UUID, now 
 		return err
 	}
 
-	rows, err := tx.Query(ctx, `SELECT DISTINCT job_id FROM waiting WHERE org_id = $1 AND reason = 'paused'`, org)
+	rows, err := tx.Query(ctx, `
+		SELECT DISTINCT origin_job_id FROM waiting WHERE org_id = $1 AND reason = 'paused'`, org)
 	if err != nil {
 		return fmt.Errorf("paused jobs: %w", err)
 	}
@@ -174,7 +177,7 @@ func (ctl *Control) takeBack(ctx context.Context, tx pgx.Tx, org uuid.UUID, now 
 		return err
 	}
 	_, err = ctl.tasks.PromoteWhere(ctx, tx, now,
-		`q.reason = 'paused' AND q.org_id = $1 AND q.job_id = ANY($2)`, org, over)
+		`q.reason = 'paused' AND q.org_id = $1 AND q.origin_job_id = ANY($2)`, org, over)
 	return err
 }
 

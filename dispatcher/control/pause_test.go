@@ -120,7 +120,7 @@ func TestPausedTasksHoldNoLimits(t *testing.T) {
 	w.Exec(`UPDATE leases SET expires_at = now() - interval '1 hour'`)
 	w.Enqueue("send", dispatcher.EnqueueItem{Payload: to}) // placed while it is paused
 	w.Check()
-	require.Equal(t, 0, w.Count(`SELECT FROM ready r JOIN jobs j ON j.id = r.job_id WHERE j.name = 'send'`))
+	require.Equal(t, 0, w.Count(`SELECT FROM ready r JOIN jobs j ON j.id = r.origin_job_id WHERE j.name = 'send'`))
 	resume(w.Tenant, "mail", "send")
 	w.Reap(dispatchertest.Later(0))
 	w.Promote(dispatchertest.Later(time.Hour))

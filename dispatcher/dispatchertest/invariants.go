@@ -21,9 +21,9 @@ func Violations(t *testing.T, pool *pgxpool.Pool) []string {
 	return Texts(t, pool, `
 		WITH placed AS (
 			SELECT t.id, t.org_id, t.job_id, t.slot, t.status, t.limits, t.attempt, t.lease_token,
-				(SELECT count(*) FROM ready r WHERE r.task_id = t.id AND r.job_id = t.job_id
+				(SELECT count(*) FROM ready r WHERE r.task_id = t.id AND r.origin_job_id = t.job_id
 				AND r.slot = t.slot) AS ready,
-				(SELECT count(*) FROM leases l WHERE l.task_id = t.id AND l.job_id = t.job_id AND l.slot = t.slot
+				(SELECT count(*) FROM leases l WHERE l.task_id = t.id AND l.origin_job_id = t.job_id AND l.slot = t.slot
 				   AND l.attempt = t.attempt AND l.lease_token = t.lease_token) AS leased,
 				(SELECT string_agg(q.reason, ',') FROM waiting q WHERE q.task_id = t.id) AS waits
 			FROM tasks t)

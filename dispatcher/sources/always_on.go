@@ -139,7 +139,7 @@ func (src *Sources) superviseOne(
 	}
 	if drain {
 		if _, err := tx.Exec(ctx, `
-			UPDATE leases SET drain_requested_at = $2 WHERE job_id = $1 AND drain_requested_at IS NULL`,
+			UPDATE leases SET drain_requested_at = $2 WHERE origin_job_id = $1 AND drain_requested_at IS NULL`,
 			job.Origin, now); err != nil {
 			return made, fmt.Errorf("drain: %w", err)
 		}
@@ -154,15 +154,16 @@ func (src *Sources) superviseOne(
 	return made, fault.Wrap(err, "note state")
 }
 
-// standingOf reads the state of an origin's always_on task. It relies on the keys by (job, slot) of the small sets.
+// standingOf reads the state of an origin's always_on task. It relies on the keys by (origin_job_id, slot) of the small
+// sets.
 func standingOf(ctx context.Context, tx pgx.Tx, origin uuid.UUID) (s standing, err error) {
 	rows, err := tx.Query(ctx, `
 		SELECT l.task_id, 'running', l.drain_requested_at IS NOT NULL, l.timeout_at, ''
-		FROM leases l WHERE l.job_id = $1 AND l.slot = $2
-		UNION ALL SELECT r.task_id, 'queued', false, NULL, '' FROM ready r WHERE r.job_id = $1 AND r.slot = $2
+		FROM leases l WHERE l.origin_job_id = $1 AND l.slot = $2
+		UNION ALL SELECT r.task_id, 'queued', false, NULL, '' FROM ready r WHERE r.origin_job_id = $1 AND r.slot = $2
 		UNION ALL SELECT w.task_id, w.reason, false, t.completed_at, coalesce(t.error_message, '')
 		FROM waiting w JOIN tasks t ON t.id = w.task_id
-		WHERE w.job_id = $1 AND w.slot = $2`, origin, dispatcher.AlwaysOnSlot)
+		WHERE w.origin_job_id = $1 AND w.slot = $2`, origin, dispatcher.AlwaysOnSlot)
 	if err != nil {
 		return s, fmt.Errorf("look for its task: %w", err)
 	}
@@ -216,7 +217,7 @@ func drainChanged(ctx context.Context, tx pgx.Tx, b registry.Build, jobs []*regi
 				WHERE org_id = $1 AND dag_name = $2 AND job_name = $3 AND definition IS DISTINCT FROM $4
 				RETURNING org_id)
 			UPDATE leases l SET drain_requested_at = $6 FROM changed c
-			WHERE l.org_id = c.org_id AND l.job_id = $5 AND l.slot = $7 AND l.drain_requested_at IS NULL`,
+			WHERE l.org_id = c.org_id AND l.origin_job_id = $5 AND l.slot = $7 AND l.drain_requested_at IS NULL`,
 			b.OrgID, b.DAG, job.Name, definition, job.Origin, now, dispatcher.AlwaysOnSlot); err != nil {
 			return fmt.Errorf("drain %s: %w", job.Address(), err)
 		}

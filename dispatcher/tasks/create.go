@@ -275,32 +275,35 @@ func Occupied(b *pg.Batch, slots []Slot) *pg.Later[Occupancy] {
 		}
 		return nil
 	}, `
-		SELECT q.job_id, q.slot, q.task_id, q.reason IN ('backoff', 'dead') FROM waiting q
-		JOIN unnest($1::uuid[], $2::text[]) AS w(job_id, slot) ON q.job_id = w.job_id AND q.slot = w.slot
+		SELECT q.origin_job_id, q.slot, q.task_id, q.reason IN ('backoff', 'dead') FROM waiting q
+		JOIN unnest($1::uuid[], $2::text[]) AS w(origin, slot) ON q.origin_job_id = w.origin AND q.slot = w.slot
 		ORDER BY q.task_id FOR SHARE OF q`, origins, names)
 	b.Query("find claimable tasks", []any{&s.Origin, &s.Key, &id}, func() error {
 		found.queued[s] = id
 		return nil
 	}, `
-		SELECT r.job_id, r.slot, r.task_id FROM ready r WHERE r.task_id = ANY (ARRAY(
-			SELECT o.task_id FROM unnest($1::uuid[], $2::text[]) AS w(job_id, slot)
-			CROSS JOIN LATERAL (SELECT task_id FROM ready o WHERE o.job_id = w.job_id AND o.slot = w.slot LIMIT 1) AS o
+		SELECT r.origin_job_id, r.slot, r.task_id FROM ready r WHERE r.task_id = ANY (ARRAY(
+			SELECT o.task_id FROM unnest($1::uuid[], $2::text[]) AS w(origin, slot)
+			CROSS JOIN LATERAL (
+				SELECT task_id FROM ready o WHERE o.origin_job_id = w.origin AND o.slot = w.slot LIMIT 1) AS o
 			WHERE NOT EXISTS (
-				SELECT FROM waiting q WHERE q.job_id = w.job_id AND q.slot = w.slot
+				SELECT FROM waiting q WHERE q.origin_job_id = w.origin AND q.slot = w.slot
 				AND q.reason NOT IN ('backoff', 'dead') OFFSET 0)))
 		ORDER BY r.task_id FOR SHARE OF r`, origins, names)
 	b.Query("lock leases", []any{&s.Origin, &s.Key, &id, &dedupe}, func() error {
 		found.running[s], found.doing[s] = id, dedupe
 		return nil
 	}, `
-		SELECT l.job_id, l.slot, l.task_id, coalesce((SELECT t.dedupe_key FROM tasks t WHERE t.id = l.task_id), '')
+		SELECT l.origin_job_id, l.slot, l.task_id,
+			coalesce((SELECT t.dedupe_key FROM tasks t WHERE t.id = l.task_id), '')
 		FROM leases l WHERE l.task_id = ANY (ARRAY(
-			SELECT o.task_id FROM unnest($1::uuid[], $2::text[]) AS w(job_id, slot)
-			CROSS JOIN LATERAL (SELECT task_id FROM leases o WHERE o.job_id = w.job_id AND o.slot = w.slot LIMIT 1) AS o
+			SELECT o.task_id FROM unnest($1::uuid[], $2::text[]) AS w(origin, slot)
+			CROSS JOIN LATERAL (
+				SELECT task_id FROM leases o WHERE o.origin_job_id = w.origin AND o.slot = w.slot LIMIT 1) AS o
 			WHERE NOT EXISTS (
-				SELECT FROM waiting q WHERE q.job_id = w.job_id AND q.slot = w.slot
+				SELECT FROM waiting q WHERE q.origin_job_id = w.origin AND q.slot = w.slot
 				AND q.reason NOT IN ('backoff', 'dead') OFFSET 0)
-			  AND NOT EXISTS (SELECT FROM ready r WHERE r.job_id = w.job_id AND r.slot = w.slot OFFSET 0)))
+			  AND NOT EXISTS (SELECT FROM ready r WHERE r.origin_job_id = w.origin AND r.slot = w.slot OFFSET 0)))
 		ORDER BY l.task_id FOR SHARE OF l`, origins, names)
 	return pg.Answer(b, &found)
 }
@@ -309,7 +312,7 @@ func Occupied(b *pg.Batch, slots []Slot) *pg.Later[Occupancy] {
 // that is taken up again, and uuid.Nil if the dedupe key belongs to work that is done or given up.
 func insertTasks(b *pg.Batch, wanted []Request, now time.Time) (*pg.Later[[]uuid.UUID], error) {
 	var (
-		ids, orgs, jobs                                   []uuid.UUID
+		ids, orgs, origins                                []uuid.UUID
 		kinds, slots, runtimes, needs, partitions, limits []string
 		dedupes, payloads, hashes, concurrency, metadata  []*string
 		maxAttempts, priorities                           []int
@@ -335,7 +338,7 @@ func insertTasks(b *pg.Batch, wanted []Request, now time.Time) (*pg.Later[[]uuid
 			w.ID = uuid.Must(uuid.NewV7())
 		}
 
-		ids, orgs, jobs = append(ids, w.ID), append(orgs, w.Job.OrgID), append(jobs, w.Job.Origin)
+		ids, orgs, origins = append(ids, w.ID), append(orgs, w.Job.OrgID), append(origins, w.Job.Origin)
 		index[Slot{w.Job.Origin, w.Slot}] = i
 
 		keys := ""
@@ -372,16 +375,16 @@ func insertTasks(b *pg.Batch, wanted []Request, now time.Time) (*pg.Later[[]uuid
 		WITH made AS (
 			INSERT INTO tasks (id, org_id, job_id, kind, dedupe_key, slot, max_attempts, runtime, needs, priority,
 				partitions, payload, input_hash, concurrency_key, limits, metadata, run_at, created_at)
-			SELECT id, org, job, kind, dedupe, slot, max_attempts, runtime, needs, priority,
+			SELECT id, org, origin, kind, dedupe, slot, max_attempts, runtime, needs, priority,
 				CASE WHEN partition <> '' THEN ARRAY[partition] END, NULLIF(payload::jsonb, 'null'), hash, concurrency,
 				CASE WHEN limits = '' THEN '{}' ELSE ARRAY(SELECT jsonb_array_elements_text(limits::jsonb)) END,
 				coalesce(NULLIF(metadata::jsonb, 'null'), '{}'), run_at, $1
 			FROM unnest($2::uuid[], $3::uuid[], $4::uuid[], $5::text[], $6::text[], $7::text[], $8::int[], $9::text[],
 				$10::int[], $11::text[], $12::text[], $13::text[], $14::text[], $15::text[], $16::text[],
 				$17::timestamptz[], $18::text[])
-				AS w(id, org, job, kind, dedupe, slot, max_attempts, runtime, priority, partition, payload, hash,
+				AS w(id, org, origin, kind, dedupe, slot, max_attempts, runtime, priority, partition, payload, hash,
 					concurrency, limits, metadata, run_at, needs)
-			ORDER BY job, dedupe
+			ORDER BY origin, dedupe
 			ON CONFLICT (job_id, dedupe_key) WHERE dedupe_key IS NOT NULL DO UPDATE
 			SET status = 'Queued', kind = EXCLUDED.kind, reason = NULL, failures = 0, error_message = NULL,
 			    completed_at = NULL, cancel_requested_at = NULL, next_retry_at = NULL, runtime = EXCLUDED.runtime,
@@ -393,7 +396,7 @@ func insertTasks(b *pg.Batch, wanted []Request, now time.Time) (*pg.Later[[]uuid
 			INSERT INTO task_events (id, org_id, task_id, attempt, from_status, to_status, actor, at)
 			SELECT uuid_v7(), org_id, id, attempt, 'Canceled', 'Queued', 'SYSTEM', $1 FROM made WHERE revived)
 		SELECT id, job_id, slot, coalesce(dedupe_key, '') FROM made`,
-		now, ids, orgs, jobs, kinds, dedupes, slots, maxAttempts, runtimes, priorities, partitions, payloads, hashes,
+		now, ids, orgs, origins, kinds, dedupes, slots, maxAttempts, runtimes, priorities, partitions, payloads, hashes,
 		concurrency, limits, metadata, runAts, needs)
 	return pg.Answer(b, &made), nil
 }

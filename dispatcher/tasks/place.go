@@ -127,14 +127,14 @@ func (st *Store) insertReady(b *pg.Batch, tasks []Placement) *pg.Later[map[uuid.
 	}
 
 	var (
-		ids, orgs, jobs []uuid.UUID
-		slots, runtimes []string
-		needs           []string
-		ranks           []int64
-		id              uuid.UUID
+		ids, orgs, origins []uuid.UUID
+		slots, runtimes    []string
+		needs              []string
+		ranks              []int64
+		id                 uuid.UUID
 	)
 	for _, p := range tasks {
-		ids, orgs, jobs = append(ids, p.Task), append(orgs, p.Org), append(jobs, p.Origin)
+		ids, orgs, origins = append(ids, p.Task), append(orgs, p.Org), append(origins, p.Origin)
 		slots, runtimes, ranks = append(slots, p.slot), append(runtimes, p.runtime), append(ranks, p.Rank)
 		needs = append(needs, p.needs)
 	}
@@ -145,20 +145,21 @@ func (st *Store) insertReady(b *pg.Batch, tasks []Placement) *pg.Later[map[uuid.
 	}, `
 		WITH wanted AS (
 			SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::text[], $5::text[], $6::text[], $7::bigint[])
-				AS w(task_id, org_id, job_id, slot, runtime, needs, rank)
+				AS w(task_id, org_id, origin_job_id, slot, runtime, needs, rank)
 			WHERE EXISTS (SELECT FROM tasks t WHERE t.id = w.task_id OFFSET 0)),
 		paused AS MATERIALIZED (
 			SELECT DISTINCT ON (w.task_id) w.task_id,
 				concat_ws('/', NULLIF(p.dag_name, ''), NULLIF(p.job_name, '')) AS blocker
 			FROM wanted w JOIN pauses p ON p.org_id = w.org_id
-			WHERE p.dag_name = '' OR job_address(w.job_id) = p.dag_name || '/' || p.job_name
-			   OR p.job_name = '' AND starts_with(job_address(w.job_id), p.dag_name || '/')),
+			WHERE p.dag_name = '' OR job_address(w.origin_job_id) = p.dag_name || '/' || p.job_name
+			   OR p.job_name = '' AND starts_with(job_address(w.origin_job_id), p.dag_name || '/')),
 		ready_now AS (
-			INSERT INTO ready (task_id, org_id, job_id, slot, runtime, needs, rank)
+			INSERT INTO ready (task_id, org_id, origin_job_id, slot, runtime, needs, rank)
 			SELECT * FROM wanted w WHERE NOT EXISTS (SELECT FROM paused p WHERE p.task_id = w.task_id)),
 		put AS (
-			INSERT INTO waiting (task_id, org_id, job_id, slot, reason, blocker, rank)
-			SELECT w.task_id, w.org_id, w.job_id, w.slot, 'paused', coalesce(NULLIF(p.blocker, ''), 'the org'), w.rank
+			INSERT INTO waiting (task_id, org_id, origin_job_id, slot, reason, blocker, rank)
+			SELECT w.task_id, w.org_id, w.origin_job_id, w.slot, 'paused',
+				coalesce(NULLIF(p.blocker, ''), 'the org'), w.rank
 			FROM wanted w JOIN paused p ON p.task_id = w.task_id),
 		announced AS (
 			INSERT INTO outbox AS o (org_id, kind, payload)
@@ -168,13 +169,13 @@ func (st *Store) insertReady(b *pg.Batch, tasks []Placement) *pg.Later[map[uuid.
 			SET payload = EXCLUDED.payload, status = 'Pending', available_at = EXCLUDED.available_at,
 				attempts = 0, last_error = NULL, created_at = EXCLUDED.created_at, processed_at = NULL)
 		SELECT task_id FROM paused`,
-		ids, orgs, jobs, slots, runtimes, needs, ranks, st.queued)
+		ids, orgs, origins, slots, runtimes, needs, ranks, st.queued)
 	return pg.Answer(b, &paused)
 }
 
 // waitRow is a row of the waiting set.
 type waitRow struct {
-	Task, Org, Job        uuid.UUID
+	Task, Org, Origin     uuid.UUID
 	Slot, Reason, Blocker string
 	Available             *time.Time
 	Rank                  int64
@@ -191,11 +192,11 @@ func insertWaiting(b *pg.Batch, rows []waitRow) {
 		return
 	}
 	b.Exec(fmt.Sprintf("make %d tasks wait", len(rows)), `
-		INSERT INTO waiting (task_id, org_id, job_id, slot, reason, blocker, available_at, rank)
-		SELECT id, org, job, slot, reason, NULLIF(blocker, ''), available, rank
+		INSERT INTO waiting (task_id, org_id, origin_job_id, slot, reason, blocker, available_at, rank)
+		SELECT id, org, origin, slot, reason, NULLIF(blocker, ''), available, rank
 		FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::text[], $5::text[], $6::text[], $7::timestamptz[],
 			$8::bigint[])
-			AS w(id, org, job, slot, reason, blocker, available, rank)`, pg.Columns(rows)...)
+			AS w(id, org, origin, slot, reason, blocker, available, rank)`, pg.Columns(rows)...)
 }
 
 // freeSiblings takes out of the waiting set the tasks that waited for the slots of freed, whose leases the caller has
@@ -205,16 +206,16 @@ func freeSiblings(b *pg.Batch, freed []Ended) *pg.Later[[]Placement] {
 	if len(freed) == 0 {
 		return pg.Known[[]Placement](nil)
 	}
-	jobs, slots := slotsOf(freed)
-	return promote(b, `q.task_id = ANY(ARRAY(`+waitingSiblings+`))`, jobs, slots)
+	origins, slots := slotsOf(freed)
+	return promote(b, `q.task_id = ANY(ARRAY(`+waitingSiblings+`))`, origins, slots)
 }
 
-// waitingSiblings is the SQL that finds the tasks that wait for slots, one by one; its arguments are jobs and slots. It
-// relies on idx_waiting_queued.
+// waitingSiblings is the SQL that finds the tasks that wait for slots, one by one; its arguments are origins and slots.
+// It relies on idx_waiting_queued.
 const waitingSiblings = `
-	SELECT s.task_id FROM unnest($1::uuid[], $2::text[]) AS w(job_id, slot) CROSS JOIN LATERAL (
+	SELECT s.task_id FROM unnest($1::uuid[], $2::text[]) AS w(origin, slot) CROSS JOIN LATERAL (
 		SELECT task_id, reason FROM waiting
-		WHERE job_id = w.job_id AND slot = w.slot AND reason IN ('sibling', 'limit', 'paused') LIMIT 1) AS s
+		WHERE origin_job_id = w.origin AND slot = w.slot AND reason IN ('sibling', 'limit', 'paused') LIMIT 1) AS s
 	WHERE s.reason = 'sibling'`
 
 // PromoteWhere takes the tasks that meet a condition out of the waiting set, places them anew, and reports whether

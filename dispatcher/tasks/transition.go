@@ -213,21 +213,22 @@ func lockLeases(b *pg.Batch, running []Ended) {
 	for i, t := range running {
 		tasks[i] = t.ID
 	}
-	jobs, slots := slotsOf(running)
+	origins, slots := slotsOf(running)
 	b.Exec("lock siblings", `
-		SELECT FROM waiting WHERE task_id = ANY(ARRAY(`+waitingSiblings+`)) ORDER BY task_id FOR UPDATE`, jobs, slots)
+		SELECT FROM waiting WHERE task_id = ANY(ARRAY(`+waitingSiblings+`)) ORDER BY task_id FOR UPDATE`,
+		origins, slots)
 	// The lock is a statement of its own: one that both sorts and deletes is planned as a join, which reads the whole
 	// table.
 	b.Exec("lock leases", `SELECT FROM leases WHERE task_id = ANY($1) ORDER BY task_id FOR UPDATE`, tasks)
 }
 
-// slotsOf returns the jobs and slots of tasks, in order.
-func slotsOf(tasks []Ended) (jobs []uuid.UUID, slots []string) {
-	jobs, slots = make([]uuid.UUID, len(tasks)), make([]string, len(tasks))
+// slotsOf returns the origins and slots of tasks, in order.
+func slotsOf(tasks []Ended) (origins []uuid.UUID, slots []string) {
+	origins, slots = make([]uuid.UUID, len(tasks)), make([]string, len(tasks))
 	for i, t := range tasks {
-		jobs[i], slots[i] = t.Origin, t.Slot
+		origins[i], slots[i] = t.Origin, t.Slot
 	}
-	return jobs, slots
+	return origins, slots
 }
 
 // leaveQueue removes an open task that is not running from its set, and reports whether it held its limits there. A
@@ -356,7 +357,7 @@ func setAside(b *pg.Batch, r Row, e Ending, now time.Time) {
 		placed = *e.RetryAt
 	}
 	b.Exec(fmt.Sprintf("set task %s aside", r.ID), `
-		INSERT INTO waiting (task_id, org_id, job_id, slot, reason, available_at, rank)
+		INSERT INTO waiting (task_id, org_id, origin_job_id, slot, reason, available_at, rank)
 		VALUES ($1, $2, $3, $4, $5, $6, $7)`,
 		r.ID, r.Org, r.Origin, r.Slot, reason, e.RetryAt, rankOf(ClassOf(r.Kind), r.priority, placed))
 }

@@ -41,9 +41,9 @@ func planDeletion(
 	}
 
 	err = tx.QueryRow(ctx, `
-		SELECT (SELECT count(*) FROM ready WHERE job_id = ANY($1))
-		     + (SELECT count(*) FROM leases WHERE job_id = ANY($1))
-		     + (SELECT count(*) FROM waiting WHERE job_id = ANY($1))`, origins).Scan(&plan.OpenTasks)
+		SELECT (SELECT count(*) FROM ready WHERE origin_job_id = ANY($1))
+		     + (SELECT count(*) FROM leases WHERE origin_job_id = ANY($1))
+		     + (SELECT count(*) FROM waiting WHERE origin_job_id = ANY($1))`, origins).Scan(&plan.OpenTasks)
 	return plan, err
 }
 

@@ -202,22 +202,22 @@ func OpenPartitions(
 	ctx context.Context, tx pgx.Tx, org uuid.UUID, origins []uuid.UUID,
 ) (map[uuid.UUID][]string, error) {
 	rows, err := tx.Query(ctx, `
-		SELECT o.job_id, array_agg(DISTINCT t.partitions[1])
-		FROM (SELECT task_id, job_id FROM ready WHERE org_id = $1 AND job_id = ANY($2) UNION ALL
-		      SELECT task_id, job_id FROM leases WHERE org_id = $1 AND job_id = ANY($2) UNION ALL
-		      SELECT task_id, job_id FROM waiting WHERE org_id = $1 AND job_id = ANY($2)) AS o
+		SELECT o.origin_job_id, array_agg(DISTINCT t.partitions[1])
+		FROM (SELECT task_id, origin_job_id FROM ready WHERE org_id = $1 AND origin_job_id = ANY($2) UNION ALL
+		      SELECT task_id, origin_job_id FROM leases WHERE org_id = $1 AND origin_job_id = ANY($2) UNION ALL
+		      SELECT task_id, origin_job_id FROM waiting WHERE org_id = $1 AND origin_job_id = ANY($2)) AS o
 		JOIN tasks t ON t.id = o.task_id AND t.kind <> 'check' AND t.partitions[1] IS NOT NULL
-		GROUP BY o.job_id`, org, origins)
+		GROUP BY o.origin_job_id`, org, origins)
 	if err != nil {
 		return nil, fmt.Errorf("partitions of open tasks: %w", err)
 	}
 
 	open := map[uuid.UUID][]string{}
 	var (
-		id   uuid.UUID
-		keys []string
+		origin uuid.UUID
+		keys   []string
 	)
-	_, err = pgx.ForEachRow(rows, []any{&id, &keys}, func() error { open[id] = keys; return nil })
+	_, err = pgx.ForEachRow(rows, []any{&origin, &keys}, func() error { open[origin] = keys; return nil })
 	return open, err
 }
 

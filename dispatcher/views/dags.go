@@ -209,28 +209,29 @@ func sum(counts map[uuid.UUID]Counts, origins map[uuid.UUID][]uuid.UUID, version
 // countOpen counts the open tasks of origins. Every open task is in one of three small sets, so it reads no history.
 func countOpen(ctx context.Context, tx pgx.Tx, org uuid.UUID, origins []uuid.UUID) (map[uuid.UUID]Counts, error) {
 	rows, err := tx.Query(ctx, `
-		SELECT job_id, sum(queued)::bigint, sum(running)::bigint, sum(retrying)::bigint, sum(dead)::bigint
+		SELECT origin_job_id, sum(queued)::bigint, sum(running)::bigint, sum(retrying)::bigint, sum(dead)::bigint
 		FROM (
-			SELECT job_id, count(*) AS queued, 0 AS running, 0 AS retrying, 0 AS dead
-			FROM ready WHERE org_id = $1 AND job_id = ANY($2) GROUP BY job_id
+			SELECT origin_job_id, count(*) AS queued, 0 AS running, 0 AS retrying, 0 AS dead
+			FROM ready WHERE org_id = $1 AND origin_job_id = ANY($2) GROUP BY origin_job_id
 			UNION ALL
-			SELECT job_id, count(*) FILTER (WHERE reason NOT IN ('backoff', 'dead')), 0,
+			SELECT origin_job_id, count(*) FILTER (WHERE reason NOT IN ('backoff', 'dead')), 0,
 			       count(*) FILTER (WHERE reason = 'backoff'), count(*) FILTER (WHERE reason = 'dead')
-			FROM waiting WHERE org_id = $1 AND job_id = ANY($2) GROUP BY job_id
+			FROM waiting WHERE org_id = $1 AND origin_job_id = ANY($2) GROUP BY origin_job_id
 			UNION ALL
-			SELECT job_id, 0, count(*), 0, 0 FROM leases WHERE org_id = $1 AND job_id = ANY($2) GROUP BY job_id) AS sets
-		GROUP BY job_id`, org, origins)
+			SELECT origin_job_id, 0, count(*), 0, 0
+			FROM leases WHERE org_id = $1 AND origin_job_id = ANY($2) GROUP BY origin_job_id) AS sets
+		GROUP BY origin_job_id`, org, origins)
 	if err != nil {
 		return nil, fmt.Errorf("count open tasks: %w", err)
 	}
 
 	counts := map[uuid.UUID]Counts{}
 	var (
-		id uuid.UUID
-		c  Counts
+		origin uuid.UUID
+		c      Counts
 	)
-	if _, err := pgx.ForEachRow(rows, []any{&id, &c.Queued, &c.Running, &c.Retrying, &c.Dead}, func() error {
-		counts[id] = c
+	if _, err := pgx.ForEachRow(rows, []any{&origin, &c.Queued, &c.Running, &c.Retrying, &c.Dead}, func() error {
+		counts[origin] = c
 		return nil
 	}); err != nil {
 		return nil, fmt.Errorf("count open tasks: %w", err)

@@ -92,11 +92,11 @@ func (e *explainer) openOf(
 ) (found []placed, all int, err error) {
 	const sets = `(
 		SELECT task_id, 0 AS n FROM leases
-		WHERE org_id = $1 AND job_id = ANY($2) AND ($3::text IS NULL OR slot = $3) UNION ALL
+		WHERE org_id = $1 AND origin_job_id = ANY($2) AND ($3::text IS NULL OR slot = $3) UNION ALL
 		SELECT task_id, CASE reason WHEN 'dead' THEN 1 ELSE 2 END FROM waiting
-		WHERE org_id = $1 AND job_id = ANY($2) AND ($3::text IS NULL OR slot = $3) UNION ALL
+		WHERE org_id = $1 AND origin_job_id = ANY($2) AND ($3::text IS NULL OR slot = $3) UNION ALL
 		SELECT task_id, 3 FROM ready
-		WHERE org_id = $1 AND job_id = ANY($2) AND ($3::text IS NULL OR slot = $3)) AS o`
+		WHERE org_id = $1 AND origin_job_id = ANY($2) AND ($3::text IS NULL OR slot = $3)) AS o`
 	if err := e.tx.QueryRow(ctx, `SELECT count(*) FROM `+sets, e.caller.OrgID, origins, slot).Scan(&all); err != nil {
 		return nil, 0, fmt.Errorf("count open tasks: %w", err)
 	}

@@ -271,9 +271,10 @@ func makerOf(jobs []*registry.Job, generation uuid.UUID) *registry.Job {
 func (e *explainer) someOpen(ctx context.Context, origins []uuid.UUID, dead bool) ([]Reason, error) {
 	rows, err := e.tx.Query(ctx, `
 		SELECT task_id FROM (
-			SELECT task_id, 0 AS n FROM leases WHERE org_id = $1 AND job_id = ANY($2) AND NOT $3 UNION ALL
-			SELECT task_id, 1 FROM waiting WHERE org_id = $1 AND job_id = ANY($2) AND (reason = 'dead') = $3 UNION ALL
-			SELECT task_id, 2 FROM ready WHERE org_id = $1 AND job_id = ANY($2) AND NOT $3) AS o
+			SELECT task_id, 0 AS n FROM leases WHERE org_id = $1 AND origin_job_id = ANY($2) AND NOT $3 UNION ALL
+			SELECT task_id, 1 FROM waiting
+			WHERE org_id = $1 AND origin_job_id = ANY($2) AND (reason = 'dead') = $3 UNION ALL
+			SELECT task_id, 2 FROM ready WHERE org_id = $1 AND origin_job_id = ANY($2) AND NOT $3) AS o
 		ORDER BY n, task_id LIMIT $4`, e.caller.OrgID, origins, dead, behind)
 	if err != nil {
 		return nil, fmt.Errorf("open tasks of a build: %w", err)

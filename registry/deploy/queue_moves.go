@@ -133,7 +133,7 @@ func CanceledByMoves(ctx context.Context, tx pgx.Tx, moves []QueueMove) ([]regis
 		}
 	}
 
-	rows, err := tx.Query(ctx, `SELECT job_id, partition_key, tasks FROM open_queue($1)`, origins)
+	rows, err := tx.Query(ctx, `SELECT origin_job_id, partition_key, tasks FROM open_queue($1)`, origins)
 	if err != nil {
 		return nil, fmt.Errorf("count open tasks: %w", err)
 	}
