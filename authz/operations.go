@@ -15,7 +15,7 @@ import (
 func Register(api *API, requests *pgxpool.Pool) {
 	Handle(api, Reader, huma.Operation{
 		OperationID: "whoami", Method: http.MethodGet, Path: "/v1/whoami", Tags: []string{"access"},
-		Summary: "Who the caller is, and what it may do",
+		Summary: "Get who the caller is, and what it may do",
 	}, whoami)
 
 	type listInput struct{ rest.PageInput }

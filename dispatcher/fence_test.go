@@ -30,10 +30,10 @@ func TestALateCompletionCountsUntilANewerAttemptBegins(t *testing.T) {
 	require.Equal(t, "Completed", w.Task(task.TaskID))
 	require.Equal(t, []string{"m(b)"}, w.Read("pair_made")[dispatchertest.FirstDay])
 	w.Check()
-	// Reported again, it is acknowledged and changes nothing.
+	// A repeated report is acknowledged and changes nothing.
 	require.NoError(t, w.D.CompleteAttempt(t.Context(), task, done, dispatchertest.Later(0)))
 	require.Equal(t, map[string]int64{dispatchertest.FirstDay: 2}, w.Published("made"))
-	// Another completion of the same attempt is not.
+	// A different completion of the same attempt is refused.
 	other := done
 	other.Outcome.Result.Result = []byte(`{"n": 1}`)
 	dispatchertest.Refused(t, w.D.CompleteAttempt(t.Context(), task, other, dispatchertest.Later(0)))
@@ -88,7 +88,7 @@ func TestAnAttemptIsFencedOffByTheNext(t *testing.T) {
 	w.Check()
 }
 
-// After a timeout, a failure, a hand-back or a cancellation, nothing of the attempt counts any more.
+// After a timeout, a failure, a hand-back or a cancellation, calls of the attempt have no effect.
 func TestWhatEndedOtherwiseCannotComplete(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -152,7 +152,7 @@ func TestWhatEndedOtherwiseCannotComplete(t *testing.T) {
 	}
 }
 
-// A worker that hangs beyond its lease and wakes up after another has done its work makes no second revision.
+// A worker that hangs beyond its lease, and resumes after another has done its work, creates no second revision.
 func TestAZombieChangesNothing(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.NewWorld(t)
@@ -184,7 +184,7 @@ func TestAZombieChangesNothing(t *testing.T) {
 	require.Equal(t, 2, w.Count(`SELECT FROM task_attempts WHERE task_id = $1`, task.TaskID))
 }
 
-// The task that read less and ends last publishes nothing.
+// A task that has read older inputs and ends last publishes nothing.
 func TestTheOlderTaskEndsLast(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.PairWorld(t)
@@ -224,7 +224,7 @@ func TestADeadWorkerFreesItsTasks(t *testing.T) {
 	require.Equal(t, []string{"m(b)"}, w.Read("pair_made")[dispatchertest.FirstDay])
 }
 
-// Nor does one that read a source before another did.
+// A task that read a source before another task did publishes nothing either.
 func TestTheOlderReadingEndsLast(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.PairWorld(t)

@@ -31,7 +31,7 @@ func TestDrain(t *testing.T) {
 	require.NotNil(t, drained.DrainedAt)
 	again, err := b.Drain(t.Context(), w.Caller, "a", dispatchertest.Later(time.Second))
 	require.NoError(t, err)
-	require.Equal(t, drained.DrainedAt, again.DrainedAt, "it is drained already")
+	require.Equal(t, drained.DrainedAt, again.DrainedAt, "it is already drained")
 	beat(a)
 	require.True(t, a.Drained())
 	require.False(t, b.Drained())

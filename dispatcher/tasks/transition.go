@@ -117,7 +117,7 @@ func (r Row) MayComplete(f Fence, hash string) (repeated bool, err error) {
 	case r.Status == Running, (r.Status == Failed || r.Status == Queued) && r.reason == ReasonLeaseExpired:
 		return false, nil
 	}
-	return false, r.WithState(fault.New(fault.Conflict, "task %s is %s already", r.ID, r.Status))
+	return false, r.WithState(fault.New(fault.Conflict, "task %s is already %s", r.ID, r.Status))
 }
 
 // Ending is how an attempt, or an open task, ends.
@@ -431,7 +431,7 @@ func (r Row) MustRun(f Fence) error {
 	case !r.Holds(f):
 		return r.FencedOff(f)
 	case r.Status != Running:
-		return r.WithState(fault.New(fault.Conflict, "task %s is %s already", r.ID, r.Status))
+		return r.WithState(fault.New(fault.Conflict, "task %s is already %s", r.ID, r.Status))
 	}
 	return nil
 }

@@ -130,7 +130,7 @@ func (e *explainer) checking(
 	return err
 }
 
-// target explains a partition of a reactive job by what decide says of it.
+// target explains a partition of a reactive job by the verdict on it.
 func (e *explainer) target(ctx context.Context, t stale.Target, explained bool) ([]Reason, error) {
 	targets := []stale.Target{t}
 	wants, err := e.d.stale.Wants(ctx, e.tx, targets)

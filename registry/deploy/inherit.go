@@ -232,7 +232,7 @@ func (dp *Deployer) holdAnew(ctx context.Context, tx pgx.Tx, p pending) error {
 	return dp.hold(ctx, tx, p.heir, published)
 }
 
-// publishInherited publishes a revision that has its bytes, unless a newer one is published already. The generation's
+// publishInherited publishes a revision that has its bytes, unless a newer one is already published. The generation's
 // schema is that of its own revisions, once it has made one.
 func publishInherited(ctx context.Context, tx pgx.Tx, p pending, m storage.Manifest) error {
 	files, err := json.Marshal(m.Files)
