@@ -47,7 +47,7 @@ func (d *Dispatcher) ClaimByID(ctx context.Context, c Claimant, task uuid.UUID, 
 	d.claims.Add(x)
 	select {
 	case <-x.Done:
-	case <-ctx.Done(): // if the task is claimed all the same, its lease runs out
+	case <-ctx.Done(): // if the task is claimed nevertheless, its lease expires
 		return protocol.Claim{}, fmt.Errorf("claim task %s: %w", task, context.Cause(ctx))
 	}
 

@@ -196,7 +196,7 @@ type Content struct {
 	At     time.Time // when it was made
 }
 
-// Contents loads what pinned revisions consist of, whatever their state: a pinned revision stays readable after it was
+// Contents loads the content of pinned revisions in any state: a pinned revision stays readable after it was
 // replaced. Pins are looked up by generation, key and revision; see Pin.Content.
 func Contents(b *pg.Batch, pins []Pin) *pg.Later[map[Pin]Content] {
 	found := make(map[Pin]Content, len(pins))

@@ -59,7 +59,7 @@ type DeployRequest struct {
 
 	Base *int `json:"base_version,omitempty" minimum:"0" doc:"The active version that the deploy was planned against (0: none); refused with 409 if another is active now"`
 
-	Force []string `json:"-"` // jobs to compute anew, whatever exists
+	Force []string `json:"-"` // jobs to compute anew, even if their outputs exist
 }
 
 // Deployment is the answer to a deploy: the version, what it changes, and whether it is new.

@@ -69,7 +69,8 @@ func TestInspectingAQueueCountsDeadMessages(t *testing.T) {
 	require.Contains(t, found[0].Detail, "about 1 messages")
 }
 
-// The endpoint of the test supports neither dry runs nor settings: the front answers those as AWS documents them.
+// The test's endpoint supports neither dry runs nor settings: a proxy in front of it answers those as AWS documents
+// them.
 func TestInspectingFunctions(t *testing.T) {
 	t.Parallel()
 	endpoint := testaws.Lambda(t, map[string]testaws.Function{"f": {Code: `export const handler = async () => {}`}})

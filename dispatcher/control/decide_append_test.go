@@ -30,7 +30,7 @@ publish:
   log: { from: { job: log } }
 `
 
-// What a person accepts is appended to what was there, and what comes next to that.
+// A revision that a person accepts is appended to the existing data, and the next revision is appended to it.
 func TestAPersonAcceptsAnAppend(t *testing.T) {
 	t.Parallel()
 	for name, yaml := range map[string]string{

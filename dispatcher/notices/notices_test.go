@@ -25,7 +25,7 @@ import (
 	"github.com/dagctl/dagctl/operators"
 )
 
-// receiver is a webhook that keeps what it is sent.
+// receiver is a webhook that keeps the notices it receives.
 type receiver struct {
 	*httptest.Server
 	mu     sync.Mutex
@@ -69,7 +69,7 @@ func (r *receiver) answerWith(f http.HandlerFunc) {
 	r.answer = f
 }
 
-// notices are those that came, however they were answered, with the header of each.
+// notices returns the received notices with their headers, however they were answered.
 func (r *receiver) notices() ([]notices.Notice, []http.Header) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -94,7 +94,7 @@ jobs:
 notify: [{ on: [dead, late, failed_deploy, failed_check], webhook: { secret: HOOK } }]
 `
 
-// die has a task of orders fail for good.
+// die makes a task of orders fail for good.
 func die(w *dispatchertest.World) {
 	w.T.Helper()
 	w.Probe.On("orders", func(context.Context, *operators.Task) (operators.Result, error) {

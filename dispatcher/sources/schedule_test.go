@@ -57,7 +57,7 @@ func TestNextCronAcrossClockChanges(t *testing.T) {
 	}
 }
 
-// Whatever a zone's clocks do, a daily schedule goes forward and fires once on each local day.
+// A daily schedule fires exactly once on each local day, whatever a zone's clocks do.
 func TestNextCronFiresOncePerLocalDay(t *testing.T) {
 	t.Parallel()
 	for _, zone := range []string{"America/New_York", "Europe/London", "Australia/Lord_Howe", "Asia/Kathmandu", "UTC"} {

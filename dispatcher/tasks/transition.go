@@ -99,7 +99,7 @@ func RowOf(rows map[uuid.UUID]Row, id uuid.UUID) (Row, error) {
 	return row, nil
 }
 
-// Holds reports whether the fence is that of the task's current attempt.
+// Holds reports whether the fence belongs to the task's current attempt.
 func (r Row) Holds(f Fence) bool {
 	return r.Attempt == f.Attempt && r.token != nil && *r.token == f.LeaseToken
 }
@@ -425,7 +425,7 @@ func (r Row) WithState(e *fault.Error) *fault.Error {
 	return e
 }
 
-// MustRun returns a conflict unless the fence is that of the running attempt.
+// MustRun returns a conflict unless the fence belongs to the running attempt.
 func (r Row) MustRun(f Fence) error {
 	switch {
 	case !r.Holds(f):

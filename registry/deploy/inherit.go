@@ -233,7 +233,7 @@ func (dp *Deployer) holdAnew(ctx context.Context, tx pgx.Tx, p pending) error {
 }
 
 // publishInherited publishes a revision that has its bytes, unless a newer one is already published. The generation's
-// schema is that of its own revisions, once it has made one.
+// schema is the schema of its own revisions, once it has one.
 func publishInherited(ctx context.Context, tx pgx.Tx, p pending, m storage.Manifest) error {
 	files, err := json.Marshal(m.Files)
 	if err != nil {
