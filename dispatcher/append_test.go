@@ -67,7 +67,7 @@ func TestTheBaseOfAnAppendMoved(t *testing.T) {
 	step("b.csv", "id,v\n2,x\n")
 	first := w.One(w.D)
 	done := w.Do(w.D, first)
-	w.Reap(dispatchertest.Later(time.Hour)) // it is thought lost
+	w.Reap(dispatchertest.Later(time.Hour)) // takes its lease back
 	step("c.csv", "id,v\n3,x\n")
 	second := w.One(w.D)
 	require.NoError(t, w.D.CompleteAttempt(t.Context(), second, w.Do(w.D, second), dispatchertest.Later(0)))

@@ -133,7 +133,7 @@ func TestARangeIsKeptOverRetries(t *testing.T) {
 	l.Set("ab")
 	w.Poll()
 	dispatchertest.Execute(t.Context(), w.D, w.One(w.D))
-	grow(w, l, "abc") // two events, and the one task that is queued for the first takes the second in
+	grow(w, l, "abc") // two events; the task that the first one queues covers both
 	w.Settle()
 	require.Equal(t, "0:0", cursor(w, "news"), "only an accepted completion moves it")
 	l.Set("abcd") // while it waits for its retry
@@ -163,7 +163,7 @@ func TestTheSameCursorValueAfterAReorganization(t *testing.T) {
 	w.Settle()
 	require.Equal(t, []string{"w(a+b+c+d)"}, w.Read("chained_whole")["all"])
 	l.Set("abxy")
-	made := reorganize(w, "3") // in the middle of a segment: all of it goes
+	made := reorganize(w, "3") // in the middle of a segment, which is withdrawn as a whole
 	require.Len(t, made, 1)
 	require.Equal(t, "2-4", made[0].Partition)
 	require.True(t, made[0].Withdrawn)

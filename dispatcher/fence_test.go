@@ -164,7 +164,7 @@ func TestAZombieChangesNothing(t *testing.T) {
 	w.Probe.On("made", func(ctx context.Context, task *operators.Task) (operators.Result, error) {
 		if task.Attempt == 1 {
 			held.Arrived <- task.TaskID
-			<-held.Leave // deaf to its context, as a process is that was suspended
+			<-held.Leave // ignores its context, like a suspended process
 		}
 		return operators.Result{}, w.Probe.Write(ctx, task, "by attempt")
 	})
@@ -192,7 +192,7 @@ func TestTheOlderTaskEndsLast(t *testing.T) {
 	older := w.One(w.D)
 	done := w.Do(w.D, older)
 	w.Change("c")
-	w.Reap(dispatchertest.Later(time.Minute)) // the slot is free, the newer task goes
+	w.Reap(dispatchertest.Later(time.Minute)) // frees the slot for the newer task
 	newer := w.One(w.D)
 	require.NotEqual(t, older.TaskID, newer.TaskID)
 	require.NoError(t, w.D.CompleteAttempt(t.Context(), newer, w.Do(w.D, newer), dispatchertest.Later(0)))
@@ -231,13 +231,13 @@ func TestTheOlderReadingEndsLast(t *testing.T) {
 	read := func(content string) (dispatcher.Claimed, dispatcher.Completion) {
 		w.Probe.Put("raw", dispatchertest.FirstDay, content)
 		w.Poll()
-		w.Reap(dispatchertest.Later(time.Minute)) // whoever holds the slot is thought lost
+		w.Reap(dispatchertest.Later(time.Minute)) // takes back the lease of the slot's holder
 		task := w.One(w.D)
 		return task, w.Do(w.D, task)
 	}
 	older, old := read("b")
 	w.Probe.Put("raw", dispatchertest.FirstDay, "c")
-	w.Poll() // waits for the slot, so that the older one is not replaced but late
+	w.Poll() // its task waits for the slot, so the older task is late and not replaced
 	newer, young := read("c")
 	require.NoError(t, w.D.CompleteAttempt(t.Context(), newer, young, dispatchertest.Later(0)))
 	require.NoError(t, w.D.CompleteAttempt(t.Context(), older, old, dispatchertest.Later(0)))

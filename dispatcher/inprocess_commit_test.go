@@ -124,7 +124,7 @@ func TestARunCommitsOnItsWay(t *testing.T) {
 		})
 		require.NoError(t, err)
 		require.Len(t, done.Tasks, 1)
-		w.Settle() // whoever follows
+		w.Settle() // runs the consumers
 		require.Equal(t, "Running leased", w.Task(task.TaskID))
 		news["all"] = append(news["all"], "n("+strings.Join(strings.Split(blocks, ""), "+")+")")
 		require.Equal(t, news, w.Read("onway_news"))
@@ -278,7 +278,7 @@ publish:
 				require.NoError(t, err)
 				done = true
 			default:
-				w.Work() // the check of the one before
+				w.Work() // runs the check of the commit before
 			}
 		}
 	}

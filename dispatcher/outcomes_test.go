@@ -75,7 +75,7 @@ func TestWhatATaskWasTriggeredBy(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		then func(w *dispatchertest.World, id uuid.UUID)
-		left string // of the task
+		left string // status and set of the task
 		rows int    // rows of accounts, for answers that the task no longer records
 	}{
 		"it is queued": {func(*dispatchertest.World, uuid.UUID) {}, "Queued ready", 0},

@@ -68,7 +68,7 @@ publish:
 type run struct {
 	*dispatchertest.World
 	random    *rand.Rand
-	units     map[string]map[string]string // what the lists hold
+	units     map[string]map[string]string // contents of the lists
 	tag       string                       // of the version deployed last
 	running   []dispatcher.Claimed
 	late      []func() error // completions that their workers have not sent yet
@@ -77,7 +77,7 @@ type run struct {
 
 const (
 	keysOfHistory  = 4
-	stepsOfHistory = 800 // with the seeds that are kept, some 5,000 operations a run
+	stepsOfHistory = 800 // with the kept seeds, about 5,000 operations in a run
 )
 
 func (r *run) pick(n int) int { return r.random.IntN(n) }
@@ -129,7 +129,7 @@ func (r *run) step() string {
 			}
 			return "complete " + task.Job.Name + " " + task.Slot
 		}
-	case n < 73: // worked out, not reported yet
+	case n < 73: // computed, but not reported yet
 		if task, ok := take(); ok {
 			c := d.RunTask(t.Context(), task, &dispatcher.ProgressNote{})
 			require.NoError(t, c.Outcome.Err)

@@ -527,7 +527,7 @@ func TestWorkersElsewhereAreRegistered(t *testing.T) {
 func TestAPollIsWoken(t *testing.T) {
 	t.Parallel()
 	w := remoteWorld(t)
-	d := w.Dispatcher("two", func(c *service.Config) { c.Poll = time.Hour }) // it finds nothing by itself
+	d := w.Dispatcher("two", func(c *service.Config) { c.Poll = time.Hour }) // it does not poll
 	w.Start(d)
 	got := make(chan protocol.PollResponse, 1)
 	go func() {

@@ -152,7 +152,7 @@ func TestEverythingTwice(t *testing.T) {
 				return err
 			}
 			for i := range events {
-				events[i].ID = uuid.Must(uuid.NewV7()) // reported by another
+				events[i].ID = uuid.Must(uuid.NewV7()) // another id, as if another caller had reported it
 			}
 			var b pg.Batch
 			dispatcher.Accept(&b, events, dispatcher.ByRouter, dispatchertest.Later(0))

@@ -93,7 +93,7 @@ func TestWhatATaskHasRead(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, readByTask(w, w.Caller, id), "nothing came of what failed")
 
-	bring("raw", "b") // its event is not routed yet, so the next attempt is the same task's
+	bring("raw", "b") // its event is not routed yet, so the same task has the next attempt
 	w.Promote(dispatchertest.Later(time.Hour))
 	second := claimFarAgain(w.Tenant, id)
 	require.Empty(t, readByTask(w, w.Caller, id))

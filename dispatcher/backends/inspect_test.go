@@ -21,7 +21,7 @@ func TestInspectingQueues(t *testing.T) {
 	for name, tc := range map[string]struct {
 		backend Backend
 		ok      bool
-		want    []string // in the findings, in their order
+		want    []string // texts of the findings, in order
 	}{
 		"as it should be": {Backend{QueueURL: good}, true, []string{"visibility 30 s"}},
 		"with its DLQ":    {Backend{QueueURL: good, DLQURL: dead}, true, []string{"visibility 30 s"}},

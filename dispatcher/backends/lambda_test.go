@@ -146,7 +146,7 @@ func TestErrorsOfInvoke(t *testing.T) {
 	endpoint := testaws.Lambda(t, map[string]testaws.Function{"told": {Code: tellBase}})
 	for name, tc := range map[string]struct {
 		function string
-		answer   *http.Response // of the front; nil: the endpoint's own
+		answer   *http.Response // the proxy's answer; nil: forward to the endpoint
 		task     string
 		failures int
 		outcome  string
@@ -243,7 +243,7 @@ func TestAFunctionNeverHasMoreThanItsConcurrency(t *testing.T) {
 	w.Start(w.D)
 	w.Start(w.Dispatcher("two", inLambda(t, base, backend)))
 	done := map[uuid.UUID]bool{}
-	for len(done) < 40 { // each reports as it ends, and makes room
+	for len(done) < 40 { // each invocation reports its end and makes room
 		claim := <-heard
 		require.False(t, done[claim.Task.TaskID], "once each")
 		done[claim.Task.TaskID] = true

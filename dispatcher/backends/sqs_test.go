@@ -164,7 +164,7 @@ func TestALostMessageIsSentAgainWithBackOff(t *testing.T) {
 	w, q, url := queuedWorld(t)
 	asked := ask(w.Tenant, "pack", 1)
 	announce(w, dispatchertest.Later(0))
-	require.Equal(t, asked, messages(t, q, url)) // it was received, deleted, and nobody claimed
+	require.Equal(t, asked, messages(t, q, url)) // the first message was deleted, but nobody claimed
 	at := dispatchertest.Later(0)
 	for _, gap := range []time.Duration{5, 10, 20, 40, 60, 60} {
 		review(w, at.Add(gap*time.Minute-10*time.Second))
@@ -184,7 +184,7 @@ func TestWhatIsNotReadyAnyMoreIsNotAnnounced(t *testing.T) {
 	t.Parallel()
 	w, q, url := queuedWorld(t)
 	ask(w.Tenant, "pack", 1)
-	oneOf(w, "other") // another server's Lambda, say, or a poller
+	oneOf(w, "other") // as another server or a polling worker would
 	announce(w, dispatchertest.Later(0))
 	require.Empty(t, messages(t, q, url))
 	require.Empty(t, outbox(w))
@@ -222,7 +222,7 @@ func TestMessagesThatAreRefusedDoNotHoldUpOthers(t *testing.T) {
 	require.Equal(t, 20.0, figures["message_failures_total{runtime=other}"])
 	require.Equal(t, 1.0, figures["messages_failed{runtime=other}"])
 
-	spoiled.Store(nil) // somebody mended it
+	spoiled.Store(nil) // the message is no longer damaged
 	w.Exec(`UPDATE outbox SET available_at = now() WHERE status = 'Failed'`)
 	review(w, dispatchertest.Later(0))
 	announce(w, dispatchertest.Later(0))

@@ -80,7 +80,7 @@ func TestRestoreWithNewerFiles(t *testing.T) {
 	w.Probe.Put("raw", "2024-01-01", "a")
 	w.Serve(dispatchertest.Upkept)
 	w.Probe.Put("raw", "2024-01-02", "b")
-	w.Poll() // its task is queued, and is so in the backup
+	w.Poll() // its task is queued, also in the backup
 	backup := backup(w)
 	w.Settle()
 	w.Probe.Put("raw", "2024-01-03", "c")

@@ -54,7 +54,7 @@ func bulk(w *dispatchertest.World, verb string, req control.BulkRequest) control
 	w.T.Helper()
 	b, err := w.D.Control.StartBulk(w.T.Context(), w.Caller, verb, req, time.Now())
 	require.NoError(w.T, err)
-	for b.Status == "Running" { // what a slow machine does not get done before it is answered
+	for b.Status == "Running" { // on a slow machine, the answer comes before the end
 		_, err = w.D.Control.AdvanceBulkActions(w.T.Context(), time.Now())
 		require.NoError(w.T, err)
 		b, err = w.D.Control.Bulk(w.T.Context(), w.Caller, b.ID)

@@ -95,7 +95,7 @@ func TestSkipDuringABuild(t *testing.T) {
 	w.Probe.Put("raw", "2024-01-02", "b")
 	failsFor(w, "made", "2024-01-02")
 	deployed := w.Deploy(hooks)
-	for range 4 { // up to where its task is dead, and the build not looked at
+	for range 4 { // until its task is dead; the build has not noticed yet
 		w.Route()
 		if w.Count(`SELECT FROM waiting WHERE reason = 'dead'`) > 0 {
 			break

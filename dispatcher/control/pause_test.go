@@ -26,7 +26,7 @@ func TestPauses(t *testing.T) {
 			t.Parallel()
 			w := dispatchertest.PairWorld(t)
 			other := w.Org("other")
-			w.Change("b") // queued before
+			w.Change("b") // queued before the pause
 			w.Pause(c.dag, c.job)
 			require.Empty(t, w.Claim(w.D))
 			id := w.TaskOf("made", dispatchertest.FirstDay)
@@ -89,7 +89,7 @@ func TestPausesUnderPauses(t *testing.T) {
 	w := dispatchertest.PairWorld(t)
 	w.Pause("pair", "made")
 	w.Pause("pair", "")
-	w.Change("b") // raw does not even fire
+	w.Change("b") // raw does not fire
 	id := w.TaskOf("made", dispatchertest.FirstDay)
 	resume(w.Tenant, "pair", "")
 	w.Settle()

@@ -151,9 +151,9 @@ func TestReceiversThatMisbehave(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		answer http.HandlerFunc
-		public bool   // the dispatcher keeps to public addresses
-		unbind bool   // an admin takes the binding back
-		says   string // in the row that stays
+		public bool   // the dispatcher may reach only public addresses
+		unbind bool   // an admin removes the binding
+		says   string // last_error of the outbox row
 	}{
 		"redirects": {answer: func(out http.ResponseWriter, in *http.Request) {
 			http.Redirect(out, in, "/elsewhere", http.StatusTemporaryRedirect)

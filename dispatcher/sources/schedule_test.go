@@ -100,7 +100,7 @@ func TestNextFire(t *testing.T) {
 
 	for name, c := range map[string]struct {
 		source        dag.Source
-		at, now, want string // an empty want: no clock makes it fire
+		at, now, want string // an empty want: it never fires by the clock
 	}{
 		"cron: in time": {daily, "2024-01-01T00:00:00Z", "2024-01-01T00:00:01Z",
 			"2024-01-02T00:00:00Z"},

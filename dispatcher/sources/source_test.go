@@ -185,7 +185,7 @@ func TestAScheduleFiresOnceOverAllDispatchers(t *testing.T) {
 	var next time.Time
 	w.Row(`SELECT next_fire_at FROM sources`)(&next)
 	require.Equal(t, instant(t, "2027-11-08T11:00:00Z"), next.UTC())
-	w.Exec(`UPDATE sources SET next_fire_at = $1`, at) // a clock that was set back, a row that was restored
+	w.Exec(`UPDATE sources SET next_fire_at = $1`, at) // as after the clock was set back or the row was restored
 	_, err := w.D.Sources.Fire(t.Context(), at.Add(time.Second))
 	require.NoError(t, err)
 	require.Len(t, w.Tasks("tick"), 1, "an instant fires once")

@@ -214,7 +214,7 @@ func TestGCOfAppendedRevisions(t *testing.T) {
 		"the last revision names the files of all of them")
 	require.Equal(t, map[string][]string{"all": all}, w.Read("log"))
 
-	w.Probe.Put("raw", "2024-01-05", "day 1") // a key that is there: everything is rewritten as one file
+	w.Probe.Put("raw", "2024-01-05", "day 1") // an existing key: everything is rewritten as one file
 	w.Poll()
 	w.Settle()
 	require.Equal(t, 4, w.GC(time.Now().Add(dispatchertest.PastGrace)).Revisions)
@@ -290,7 +290,7 @@ func TestGCOfWhatWasNotPublished(t *testing.T) {
 	first := w.One(w.D)
 	done := w.Do(w.D, first)
 	require.Zero(t, w.Count(`SELECT FROM task_attempts`))
-	done.Outcome.Unchanged = true // it says so after all
+	done.Outcome.Unchanged = true // its completion reports Unchanged
 	require.NoError(t, w.D.CompleteAttempt(t.Context(), first, done, dispatchertest.Later(0)))
 	require.Equal(t, []string{"1 Completed 1"}, dispatchertest.Texts(t, w.Pool, `SELECT concat_ws(' ', attempt, outcome,
 		cardinality(staging)) FROM task_attempts`))
