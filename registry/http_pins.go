@@ -57,7 +57,7 @@ func (r *Registry) handlePins(ctx context.Context, caller authz.Caller, in *pins
 // PinRequest says why a version is pinned, and for how long.
 type PinRequest struct {
 	Reason string     `json:"reason,omitempty" maxLength:"500" doc:"For people"`
-	Until  *time.Time `json:"until,omitempty" doc:"For good if it is left out"`
+	Until  *time.Time `json:"until,omitempty" doc:"Absent: forever"`
 }
 
 type pinInput struct {
