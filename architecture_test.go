@@ -482,7 +482,7 @@ func literals(file *ast.File) []string {
 
 var (
 	createTable = regexp.MustCompile(`(?m)^\s*CREATE (?:UNLOGGED )?TABLE (?:IF NOT EXISTS )?(\w+)`)
-	// Our SQL has its keywords in capitals, which tells it from prose.
+	// Our SQL has its keywords in capitals, which distinguishes it from prose.
 	statement  = regexp.MustCompile(`\b(SELECT\s.*\sFROM|INSERT\s+INTO|UPDATE\s+\w+\s+SET|DELETE\s+FROM)\b`)
 	tableAfter = regexp.MustCompile(`\b(?:FROM|JOIN|INTO|UPDATE|TABLE|USING)\s+(?:ONLY\s+)?((?:\w+(?:\s+(?:AS\s+)?[a-z]\w*)?\s*,\s*)*\w+)`)
 	listed     = regexp.MustCompile(`(?:^|,)\s*(\w+)`)

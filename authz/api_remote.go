@@ -159,7 +159,7 @@ func (api *API) addJWKS() {
 	}
 	Handle(api, Public, huma.Operation{
 		OperationID: "task-jwks", Method: http.MethodGet, Path: "/internal/jwks/task", Tags: []string{"task"},
-		Summary:     "The public keys of capability tokens",
+		Summary:     "List the public keys of capability tokens",
 		Description: "Includes former keys, as long as the server still accepts tokens that they signed.",
 	}, func(context.Context, Caller, *struct{}) (*output, error) {
 		return &output{CacheControl: "public, max-age=300", Body: api.signer.JWKS()}, nil

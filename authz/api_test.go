@@ -118,7 +118,7 @@ func TestEveryRouteEnforcesItsRule(t *testing.T) {
 	authztest.Matrix{
 		Handler: api.Handler(), Routes: api.Routes(), Tokens: authztest.NewTokens(t, w.owner, w.org),
 		Param: func(route authz.Route, _ string) string {
-			// Each route gets something of its own to revoke or delete.
+			// Each route gets its own object to revoke or delete.
 			if strings.HasPrefix(route.Path, "/v1/secrets/") {
 				_, err := w.vault(t, authz.NewVaultKey()).SetSecret(t.Context(), w.admin(), "victim", "its value")
 				require.NoError(t, err)

@@ -36,7 +36,7 @@ func TestKnownTokensFromManyCalls(t *testing.T) {
 	var calls sync.WaitGroup
 	for n := range 8 {
 		calls.Go(func() {
-			for i := range 1000 { // of all, no more than are remembered for certain
+			for i := range 1000 { // all calls together put no more tokens than are surely remembered
 				token := fmt.Sprint(n, i)
 				k.put(token, Capability{Attempt: i, Prefixes: []string{token}})
 				c, ok := k.get(token)

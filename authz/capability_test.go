@@ -59,14 +59,14 @@ func TestACapabilityIsVerifiedAsIssued(t *testing.T) {
 	s, want := signer(t, key), someCapability()
 	token, err := s.Issue(want, noon)
 	require.NoError(t, err)
-	stranger := signer(t, key) // another server, which did not issue it and has the signature checked
+	stranger := signer(t, key) // another server, which did not issue the token and therefore checks its signature
 	for _, s := range []*authz.Signer{s, stranger, stranger} {
 		got, err := s.Verify(token, noon.Add(59*time.Minute))
 		require.NoError(t, err)
 		require.True(t, want.ExpiresAt.Equal(got.ExpiresAt))
 		got.ExpiresAt = want.ExpiresAt
 		require.Equal(t, want, got)
-		got.Datasets[0], got.Prefixes[0] = uuid.Nil, "/" // what one call does with it is not what the next one sees
+		got.Datasets[0], got.Prefixes[0] = uuid.Nil, "/" // the next call must not see this change
 	}
 
 	header, claims := part(t, token, 0), part(t, token, 1)
@@ -98,7 +98,7 @@ func encode(t *testing.T, v any) string {
 	return base64.RawURLEncoding.EncodeToString(text)
 }
 
-// forge signs a header and claims as they are, whatever they say.
+// forge signs a header and claims without checking them.
 func forge(t *testing.T, key any, alg jose.SignatureAlgorithm, header map[jose.HeaderKey]any,
 	claims map[string]any) string {
 	t.Helper()
@@ -205,7 +205,7 @@ func TestInvalidCapabilities(t *testing.T) {
 	}
 	fresh := signer(t, key)
 	for name, at := range map[string]time.Time{"at its end": good.ExpiresAt, "long after": noon.AddDate(1, 0, 0)} {
-		for _, s := range []*authz.Signer{s, fresh} { // the one knows the token, which it issued
+		for _, s := range []*authz.Signer{s, fresh} { // the first one issued the token and remembers it
 			_, err := s.Verify(token, at)
 			require.True(t, fault.Is(err, fault.Unauthenticated), "%s: %v", name, err)
 		}
@@ -247,7 +247,7 @@ func TestKeysRotateWithOverlap(t *testing.T) {
 	before, err := signer(t, old).Issue(c, noon)
 	require.NoError(t, err)
 
-	// The new key is known everywhere first, then it signs, then the old one goes.
+	// First every server gets the new key, then the new key signs, then the old key is removed.
 	announced, both := signer(t, old, fresh), signer(t, fresh, old)
 	after, err := both.Issue(c, noon)
 	require.NoError(t, err)
@@ -259,7 +259,7 @@ func TestKeysRotateWithOverlap(t *testing.T) {
 		}
 		require.Len(t, s.JWKS().Keys, 2)
 	}
-	// The public half is enough for the old tokens.
+	// The public half is enough to verify old tokens.
 	private := privateKey(t, oldPath)
 	der, err := x509.MarshalPKIXPublicKey(&private.PublicKey)
 	require.NoError(t, err)

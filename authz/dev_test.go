@@ -174,13 +174,13 @@ func TestACookieAloneChangesNothing(t *testing.T) {
 		require.Equal(t, tc.want, answer.Code, "%s: %s", tc.name, answer.Body)
 	}
 
-	// Operations are held to the same, and a token of the command line needs neither.
+	// The same checks apply to operations; a token of the command line needs neither.
 	answer := call(api, "POST", "/v1/tokens", `{"name":"x"}`, "Host", local, "Cookie", cookie, "Origin", origin)
 	require.Equal(t, 403, answer.Code)
 	require.Equal(t, 200, call(api, "POST", "/form", "", append(as(dev.Token()), "Host", local)...).Code)
 }
 
-// Workers of a dev server have a token of their own, which makes nobody an admin.
+// The token of a dev server's workers gives nobody the rights of an admin.
 func TestDevWorkerToken(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -15,7 +15,7 @@ import (
 func Register(api *API, requests *pgxpool.Pool) {
 	Handle(api, Reader, huma.Operation{
 		OperationID: "whoami", Method: http.MethodGet, Path: "/v1/whoami", Tags: []string{"access"},
-		Summary: "Who the caller is, and what it may do",
+		Summary: "Get who the caller is, and what it may do",
 	}, whoami)
 
 	type listInput struct{ rest.PageInput }
@@ -31,7 +31,7 @@ func Register(api *API, requests *pgxpool.Pool) {
 	Handle(api, Admin, huma.Operation{
 		OperationID: "create-token", Method: http.MethodPost, Path: "/v1/tokens", Tags: []string{"access"},
 		Summary: "Create a service token", DefaultStatus: http.StatusCreated,
-		Description: "`runtimes`, `operators` and `orgs` are those that a worker token may claim tasks of. Only the " +
+		Description: "A worker token may claim tasks of the given `runtimes`, `operators` and `orgs`. Only the " +
 			"server's administrator can create a token for several orgs.",
 	}, func(ctx context.Context, caller Caller, in *createTokenInput) (*createTokenOutput, error) {
 		secret, token, err := CreateToken(ctx, requests, caller, in.Body.token())

@@ -55,7 +55,7 @@ func createOrg(ctx context.Context, tx pgx.Tx, slug, name string) (Org, error) {
 	org := Org{Slug: slug, Name: name}
 	err := tx.QueryRow(ctx, `INSERT INTO orgs (slug, name) VALUES ($1, $2) RETURNING id`, slug, name).Scan(&org.ID)
 	if violates(err, "orgs_slug_key") {
-		return Org{}, fault.New(fault.Conflict, "the org %s exists already", slug)
+		return Org{}, fault.New(fault.Conflict, "the org %s already exists", slug)
 	}
 	if err != nil {
 		return Org{}, fmt.Errorf("create org %s: %w", slug, err)
@@ -107,7 +107,7 @@ type FirstToken struct {
 	OrgName   string
 	TokenName string
 	TTL       time.Duration // DefaultTTL when zero
-	Another   bool          // create another org if there is one already
+	Another   bool          // create another org even if there already is one
 }
 
 // Bootstrap creates an org and its first admin token on an installation that has none. The pool is the owner's.

@@ -25,7 +25,7 @@ import (
 type KMSConfig struct {
 	KeyID    string // id, ARN or alias
 	Endpoint string // if it is not AWS's own
-	Region   string // empty: that of the process's AWS settings
+	Region   string // empty: the region of the process's AWS settings
 }
 
 // kmsTimeout bounds one signature, the client's retries included.

@@ -21,10 +21,10 @@ import (
 	"github.com/dagctl/dagctl/internal/fault"
 )
 
-// kmsServer stands where AWS KMS is: a local HTTP server that speaks the two calls of its JSON protocol that matter
-// here, as AWS documents them, and signs with a real ECDSA key. No package of Node's or Go's registry is a KMS server
-// with asymmetric keys, so this one is our own reading of the documentation; that the requests are signed is checked by
-// their header only.
+// kmsServer imitates AWS KMS: a local HTTP server that speaks the two calls of its JSON protocol that matter here, as
+// AWS documents them, and signs with a real ECDSA key. Neither Go's nor Node's registry has a KMS server with
+// asymmetric keys, so this one follows our reading of the documentation; of the requests' signatures it checks only
+// the header.
 type kmsServer struct {
 	*httptest.Server
 	arn      string
@@ -106,7 +106,8 @@ func (s *kmsServer) answer(t *testing.T, w http.ResponseWriter, r *http.Request)
 	require.NoError(t, json.NewEncoder(w).Encode(out))
 }
 
-// setAWS gives the process credentials, as a server on AWS finds some. Tests that need them cannot be parallel.
+// setAWS gives the process credentials in the environment, like a server on AWS. Tests that call it cannot be
+// parallel.
 func setAWS(t *testing.T) {
 	t.Helper()
 	for name, value := range map[string]string{

@@ -104,7 +104,7 @@ func TestInvalidTokens(t *testing.T) {
 		require.Equal(t, tc.refused, fault.Is(err, fault.Unauthenticated), "%s: %v", tc.name, err)
 		require.Equal(t, tc.ok, caller.Is(authz.RoleReader), tc.name)
 	}
-	// Even a worker's row under a user's prefix yields nobody.
+	// Even a worker's row under a user's prefix identifies no caller.
 	_, err = w.owner.Exec(t.Context(), `UPDATE service_tokens
 		SET hash = sha256(convert_to('dagctl_user_' || repeat('w', 43), 'UTF8')) WHERE name = 'worker'`)
 	require.NoError(t, err)
@@ -188,7 +188,7 @@ func TestBootstrap(t *testing.T) {
 	_, err = authz.OrgBySlug(t.Context(), w.owner, "b")
 	require.True(t, fault.Is(err, fault.NotFound), "an org without its token is not left behind")
 
-	// Of any number at once, one gets it.
+	// If several callers ask at once, exactly one gets it.
 	var wg sync.WaitGroup
 	results := make(chan error, 4)
 	for range cap(results) {
@@ -246,7 +246,7 @@ func TestAuditPages(t *testing.T) {
 		want = append([]string{"token:" + name}, want...)
 	}
 
-	// Entries of one instant are the hard case for paging.
+	// Entries with the same time are the hard case for paging.
 	_, err := w.owner.Exec(t.Context(), `UPDATE audit_log SET at = '2024-01-01' WHERE action = 'token.create'`)
 	require.NoError(t, err)
 	var got []string

@@ -137,7 +137,7 @@ var (
 	goodSecretUser = regexp.MustCompile(`^[a-z][a-z0-9_-]{0,62}(/[a-z][a-z0-9_-]{0,62})?$`)
 )
 
-// SetSecret stores the value of a new secret, or replaces that of an existing one, whose bindings stay.
+// SetSecret stores the value of a new secret, or replaces the value of an existing one and keeps its bindings.
 func (v *Vault) SetSecret(ctx context.Context, caller Caller, name, value string) (s Secret, err error) {
 	if err := v.open(); err != nil {
 		return s, err

@@ -31,7 +31,7 @@ func TestTheWallBetweenOrgs(t *testing.T) {
 		WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'p')
 		ORDER BY 1`)
 	require.Greater(t, len(tables), 30)
-	// The rows are nonsense: what is tested is the wall and not what holds rows together.
+	// The rows are nonsense: the test is about the separation of orgs and not about references between rows.
 	for _, drop := range w.column(t, `
 		SELECT format('ALTER TABLE %s DROP CONSTRAINT %I', conrelid::regclass, conname) FROM pg_constraint
 		WHERE connamespace = 'public'::regnamespace AND contype IN ('c', 'f')`) {
@@ -98,7 +98,7 @@ func TestTheRequestsRoleHasNoOtherRights(t *testing.T) {
 		WHERE relnamespace = 'public'::regnamespace AND relkind IN ('v', 'm')
 		  AND has_table_privilege('dagctl_app', oid, 'SELECT')
 			AND NOT COALESCE('security_invoker=true' = ANY (reloptions), false)`),
-		"views that look over the wall")
+		"views that show rows of other orgs")
 
 	require.Empty(t, w.column(t, `
 		SELECT proname FROM pg_proc WHERE pronamespace = 'public'::regnamespace
@@ -107,7 +107,7 @@ func TestTheRequestsRoleHasNoOtherRights(t *testing.T) {
 		SELECT concat_ws(' ', rolsuper::text, rolbypassrls::text, rolcreaterole::text) FROM pg_roles
 		WHERE rolname = 'dagctl_app'`))
 	require.Empty(t, w.column(t, `SELECT relname FROM pg_class WHERE pg_get_userbyid(relowner) = 'dagctl_app'`),
-		"an owner is above the wall")
+		"row-level security does not apply to owners")
 }
 
 // insert is a statement that puts a row of the org $1 into a table, with any value that will do in the other columns.

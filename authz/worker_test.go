@@ -52,7 +52,7 @@ func TestWhatAWorkerMayClaim(t *testing.T) {
 	}
 }
 
-// remote is an API with a route for workers and for tasks of either sort, that say who asked.
+// remote is an API with a route for workers and one for tasks; both return the caller.
 func (w world) remote(t *testing.T, cfg authz.Config) (*authz.API, *authz.Signer) {
 	t.Helper()
 	_, key := taskKey(t, "key")
@@ -108,7 +108,7 @@ func asWorker(token string) []string {
 	return append(as(token), protocol.VersionHeader, protocolVersion)
 }
 
-// live is a capability of a running attempt.
+// live returns a capability of a running attempt.
 func live(t *testing.T, s *authz.Signer, org uuid.UUID) (string, authz.Capability) {
 	t.Helper()
 	c := authz.Capability{OrgID: org, TaskID: uuid.New(), Attempt: 2, ExpiresAt: time.Now().Add(time.Hour)}
@@ -209,7 +209,7 @@ func TestInvalidWorkerTokens(t *testing.T) {
 	}
 	require.Equal(t, 401, call(api, "GET", "/v1/whoami", "", as(good)...).Code, "a worker is no user")
 
-	// Even a user's row under a worker's prefix yields no worker.
+	// Even a user's row under a worker's prefix identifies no worker.
 	_, err = w.owner.Exec(t.Context(), `UPDATE service_tokens
 		SET hash = sha256(convert_to('dagctl_worker_' || repeat('u', 43), 'UTF8')) WHERE name = 'user'`)
 	require.NoError(t, err)
@@ -357,7 +357,7 @@ func TestAWorkerTokenOfSeveralOrgs(t *testing.T) {
 		require.Equal(t, object, list.Items[0].Object)
 		require.NotContains(t, string(list.Items[0].Detail), secret)
 	}
-	// What other orgs rely on, no admin of one takes away.
+	// The admin of one org cannot revoke a token that other orgs use.
 	admin := authz.Caller{OrgID: umbrella.ID, OrgSlug: "umbrella", Actor: "token:root", Role: authz.RoleAdmin}
 	require.True(t, fault.Is(authz.RevokeToken(t.Context(), w.requests, admin, "fleet"), fault.Forbidden))
 	require.Equal(t, 200, call(api, "POST", "/remote/worker", "{}", asWorker(secret)...).Code)

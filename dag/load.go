@@ -147,7 +147,7 @@ func reportSyntax(err error, line int, r *report) {
 		suggest("look at the brackets, quotes and indentation of this line and the one before it")
 }
 
-// checkTree reports what YAML allows and a DAG file does not. It returns false if the tree is of no further use.
+// checkTree reports what YAML allows and a DAG file does not. It returns false if the tree cannot be used any further.
 func checkTree(n *yaml.Node, depth int, r *report) bool {
 	if depth > MaxDepth {
 		r.node(n, CodeLimit, "nested more than %d levels deep", MaxDepth)

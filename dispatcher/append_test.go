@@ -52,7 +52,7 @@ func TestAppendReadsWhatIsNew(t *testing.T) {
 	require.Equal(t, 3, w.Attempts("all"))
 }
 
-// Two that append at the same time: the second finds that its base has moved, and does it again without a failure.
+// Two tasks append at the same time: the second finds that its base has moved, and appends again without a failure.
 func TestTheBaseOfAnAppendMoved(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.NewWorld(t)
@@ -67,7 +67,7 @@ func TestTheBaseOfAnAppendMoved(t *testing.T) {
 	step("b.csv", "id,v\n2,x\n")
 	first := w.One(w.D)
 	done := w.Do(w.D, first)
-	w.Reap(dispatchertest.Later(time.Hour)) // it is thought lost
+	w.Reap(dispatchertest.Later(time.Hour)) // takes its lease back
 	step("c.csv", "id,v\n3,x\n")
 	second := w.One(w.D)
 	require.NoError(t, w.D.CompleteAttempt(t.Context(), second, w.Do(w.D, second), dispatchertest.Later(0)))
@@ -91,7 +91,7 @@ func TestTheBaseOfAnAppendMoved(t *testing.T) {
 	require.Equal(t, map[string]int64{"all": 3}, w.Published("all"))
 }
 
-// What was appended and rejected leaves the way free for what comes next.
+// An appended revision that is rejected does not block the next one.
 func TestAnAppendAfterARejectedOne(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.NewWorld(t)
@@ -107,7 +107,7 @@ func TestAnAppendAfterARejectedOne(t *testing.T) {
 	w.Settle()
 	require.Equal(t, []string{"1,x", "2,good"}, w.Read("log")["all"])
 	require.Equal(t, 3, w.Attempts("all"))
-	// Nor does it turn in circles while a revision waits for its check.
+	// The task is not repeated in a loop while a revision waits for its check.
 	w.Drop("c.csv", "id,v\n3,x\n")
 	w.Poll()
 	dispatchertest.Execute(t.Context(), w.D, w.One(w.D))

@@ -31,7 +31,7 @@ func TestAFailingCheckFailsTheVersion(t *testing.T) {
 		AND p.partition_key = e.partition_key
 		AND p.revision = e.revision WHERE p.state = 'Rejected'`), "nobody downstream heard of it")
 
-	// The same again fails again, for the same reason, and computes nothing.
+	// Deployed again unchanged, it fails for the same reason and computes nothing.
 	runs := w.Attempts("good")
 	w.Deploy(doubled)
 	w.Settle()
@@ -39,7 +39,7 @@ func TestAFailingCheckFailsTheVersion(t *testing.T) {
 	require.Equal(t, registry.Failed, status)
 	require.Equal(t, runs, w.Attempts("good"))
 
-	// With the check mended it passes, and still computes nothing.
+	// Once the check is fixed, it passes, and still computes nothing.
 	mended := w.Serve(dispatchertest.Edit(doubled, "n > 3", "n > 4"))
 	require.Equal(t, w.Generation(failed.Version.ID, "good"), w.Generation(mended.Version.ID, "good"))
 	require.Equal(t, runs, w.Attempts("good"))
@@ -60,12 +60,12 @@ func TestARevisionIsHeldUntilItsChecksPass(t *testing.T) {
 	require.Equal(t, []string{"Replaced", "Rejected"}[1:], dispatchertest.Texts(t, w.Pool, `SELECT state
 		FROM partition_versions WHERE dataset_version IN
 		(SELECT dataset_version FROM dag_version_datasets WHERE job_name = 'good') AND revision = 2`))
-	// It is not tried again as long as nothing changes,
+	// It is not tried again while nothing changes,
 	runs := w.Attempts("good")
 	require.NoError(t, w.D.Reconcile(t.Context(), dispatchertest.Later(0)))
 	w.Settle()
 	require.Equal(t, runs, w.Attempts("good"))
-	// and what comes next is published.
+	// and the next revision is published.
 	w.Probe.Put("raw", "2024-01-01", "abc")
 	w.Poll()
 	w.Settle()
@@ -83,7 +83,7 @@ func TestAWarningOnlyRecords(t *testing.T) {
 		severity, outcome, failures) FROM check_results`))
 }
 
-// Held revisions are decided in their order, whichever check ends first.
+// Held revisions are decided in order, whichever check ends first.
 func TestChecksEndInAnyOrder(t *testing.T) {
 	t.Parallel()
 	for name, order := range map[string][]int{"in order": {0, 1}, "the newer first": {1, 0}} {
@@ -115,7 +115,7 @@ func TestChecksEndInAnyOrder(t *testing.T) {
 	}
 }
 
-// A check that cannot be made fails the build; it must not wait for it for ever.
+// A check that cannot be run fails the build, which must not wait for it forever.
 func TestABuildWithADeadOrCanceledCheck(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(w *dispatchertest.World, check dispatcher.Claimed){

@@ -115,7 +115,7 @@ func (d *Dispatcher) CompleteAttempt(ctx context.Context, t Claimed, c Completio
 	case <-x.done:
 		err = x.err
 	case <-ctx.Done():
-		err = context.Cause(ctx) // the completion may be committed all the same
+		err = context.Cause(ctx) // the completion may be committed nevertheless
 	}
 
 	if err != nil { // a task that was claimed with such a completion is ready again when its lease runs out

@@ -17,7 +17,7 @@ import (
 	"github.com/dagctl/dagctl/operators"
 )
 
-// chained is a source by cursor, a job that is made of all of it, and one that takes what is new.
+// chained has a source by cursor, a job that reads all of it, and a job that reads only new segments.
 const chained = `
 name: chained
 jobs:
@@ -50,7 +50,7 @@ func chainWorld(t *testing.T, blocks string) (*dispatchertest.World, *dispatcher
 	return w, l
 }
 
-// grow reads what the ledger has by now, and leaves what follows to the test.
+// grow reads the ledger's new rows, and leaves the tasks that follow to the test.
 func grow(w *dispatchertest.World, l *dispatchertest.Ledger, blocks string) {
 	w.T.Helper()
 	l.Set(blocks)
@@ -61,7 +61,7 @@ func grow(w *dispatchertest.World, l *dispatchertest.Ledger, blocks string) {
 	w.Route()
 }
 
-// claimed takes the task of a job out of what is claimable.
+// claimed claims the task of a job.
 func claimOf(w *dispatchertest.World, job string) dispatcher.Claimed {
 	w.T.Helper()
 	var found *dispatcher.Claimed
@@ -76,7 +76,7 @@ func claimOf(w *dispatchertest.World, job string) dispatcher.Claimed {
 	return *found
 }
 
-// cursor tells "epoch:position" of a consumer.
+// cursor returns the cursor of a consumer as "epoch:position".
 func cursor(w *dispatchertest.World, job string) (text string) {
 	w.T.Helper()
 	w.Row(`SELECT string_agg(format('%s:%s', c.epoch, c.cursor_value), ' ') FROM dataset_cursors c
@@ -115,8 +115,8 @@ func TestSegmentsOfACursor(t *testing.T) {
 	require.Equal(t, "0:4", cursor(w, "news"))
 }
 
-// What is queued takes in what comes; what was claimed once reads the same again however often it fails, and what came
-// meanwhile is read by the task after it.
+// A queued task also reads rows that arrive later. Once claimed, it reads the same rows however often it fails, and
+// the next task reads rows that arrived in the meantime.
 func TestARangeIsKeptOverRetries(t *testing.T) {
 	t.Parallel()
 	w, l := chainWorld(t, "a")
@@ -133,7 +133,7 @@ func TestARangeIsKeptOverRetries(t *testing.T) {
 	l.Set("ab")
 	w.Poll()
 	dispatchertest.Execute(t.Context(), w.D, w.One(w.D))
-	grow(w, l, "abc") // two events, and the one task that is queued for the first takes the second in
+	grow(w, l, "abc") // two events; the task that the first one queues covers both
 	w.Settle()
 	require.Equal(t, "0:0", cursor(w, "news"), "only an accepted completion moves it")
 	l.Set("abcd") // while it waits for its retry
@@ -155,7 +155,7 @@ func TestARangeIsKeptOverRetries(t *testing.T) {
 	w.Check()
 }
 
-// The same positions with other rows: nothing of it is taken for what was read before.
+// The same positions come with other rows: none of them is mistaken for a row that was read before.
 func TestTheSameCursorValueAfterAReorganization(t *testing.T) {
 	t.Parallel()
 	w, l := chainWorld(t, "ab")
@@ -163,7 +163,7 @@ func TestTheSameCursorValueAfterAReorganization(t *testing.T) {
 	w.Settle()
 	require.Equal(t, []string{"w(a+b+c+d)"}, w.Read("chained_whole")["all"])
 	l.Set("abxy")
-	made := reorganize(w, "3") // in the middle of a segment: all of it goes
+	made := reorganize(w, "3") // in the middle of a segment, which is withdrawn as a whole
 	require.Len(t, made, 1)
 	require.Equal(t, "2-4", made[0].Partition)
 	require.True(t, made[0].Withdrawn)
@@ -184,7 +184,7 @@ func TestTheSameCursorValueAfterAReorganization(t *testing.T) {
 	require.Equal(t, runs, w.Attempts("whole"))
 }
 
-// A re-organisation that comes while a task reads what it takes back: the task's work is not published.
+// A reorg arrives while a task reads the rows that it takes back: the task's output is not published.
 func TestATaskOfAnOlderEpochIsSuperseded(t *testing.T) {
 	t.Parallel()
 	for _, job := range []string{"whole", "news"} {
@@ -212,8 +212,8 @@ func TestATaskOfAnOlderEpochIsSuperseded(t *testing.T) {
 	}
 }
 
-// The claim and the invalidation at the same moment, the consumer's first one too: either the task is pinned in the new
-// epoch or its work is not published.
+// The claim and the invalidation happen at the same moment, also for the consumer's first claim: either the task is
+// pinned in the new epoch or its output is not published.
 func TestAClaimThatMeetsAReorganization(t *testing.T) {
 	t.Parallel()
 	for _, first := range []bool{true, false} {
@@ -248,7 +248,7 @@ func TestAClaimThatMeetsAReorganization(t *testing.T) {
 	}
 }
 
-// A correction changes no row of the segments: who followed the cursor reads them again, in a new epoch.
+// A correction changes no row of the segments: consumers that follow the cursor read them again, in a new epoch.
 func TestACorrectionOfSegments(t *testing.T) {
 	t.Parallel()
 	w, l := chainWorld(t, "ab")
@@ -277,7 +277,7 @@ func TestACorrectionOfSegments(t *testing.T) {
 	}
 }
 
-// What lies beyond a segment that waits for its checks is not published, and once they rejected it, it is read again.
+// Segments after one that waits for its checks are not published; once the checks reject it, they are read again.
 func TestAHeldSegmentBlocksLaterOnes(t *testing.T) {
 	t.Parallel()
 	w, l := dispatchertest.NewWorld(t), &dispatchertest.Ledger{Blocks: "ab"}
@@ -307,7 +307,7 @@ func TestAHeldSegmentBlocksLaterOnes(t *testing.T) {
 	require.ErrorContains(t, err, "does not follow")
 }
 
-// Two attempts that read the same part: one is published, and the other reads on from there.
+// Two attempts read the same part: one is published, and the other reads on from there.
 func TestTwoSegmentsFromTheSamePosition(t *testing.T) {
 	t.Parallel()
 	w, l := dispatchertest.NewWorld(t), &dispatchertest.Ledger{Blocks: "ab"}

@@ -10,8 +10,8 @@ import (
 	"github.com/dagctl/dagctl/dispatcher/dispatchertest"
 )
 
-// A queue's mail is not lost because its job was edited: queued tasks stay, under their ids and keys, and run by the
-// definition that serves then.
+// Editing a job loses no mail of its queue: queued tasks keep their ids and keys, and run with the definition that
+// serves at that time.
 func TestDirectTasksSurviveEdits(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string][]string{

@@ -16,7 +16,7 @@ import (
 	"github.com/dagctl/dagctl/operators"
 )
 
-// asking has a job whose tasks ask for tasks of others.
+// asking has a job whose tasks enqueue tasks of other jobs.
 const asking = `
 name: asking
 jobs:
@@ -87,14 +87,14 @@ func TestTasksAskForTasks(t *testing.T) {
 	w.Settle()
 	require.Len(t, w.Read("asked_loaded"), 1)
 
-	// The same again: one that is known by its key is not made twice.
+	// Enqueued again: a task with the same key is not created twice.
 	plan(w.Tenant)
 	w.Settle()
 	require.Equal(t, 1, w.Count(`SELECT FROM tasks WHERE payload->>'to' = 'a'`))
 	require.Equal(t, 2, w.Count(`SELECT FROM tasks WHERE payload->>'to' = 'b'`))
 	w.Promote(dispatchertest.Later(2 * time.Hour))
 
-	// What is open survives an edit of its job.
+	// Open tasks survive an edit of their job.
 	plan(w.Tenant)
 	w.Serve(dispatchertest.Edit(asking, "config: { tag: l }", "config: { tag: changed }"))
 	w.Settle()
@@ -103,7 +103,7 @@ func TestTasksAskForTasks(t *testing.T) {
 		`SELECT id::text FROM tasks WHERE status IN ('Canceled', 'Failed')`))
 }
 
-// What cannot be made ends the attempt for good and says where; nothing of it is made.
+// A request that cannot be met ends the attempt for good with an error that names it; none of its tasks is created.
 func TestWhatMayNotBeAskedFor(t *testing.T) {
 	t.Parallel()
 	good := operators.EnqueuedTask{Job: "send", Payload: dispatchertest.Payload(map[string]string{"to": "a"})}
@@ -133,7 +133,7 @@ func TestWhatMayNotBeAskedFor(t *testing.T) {
 	}
 }
 
-// An attempt that was fenced off has asked for nothing.
+// The requests of an attempt that was fenced off have no effect.
 func TestAFencedAttemptAsksForNothing(t *testing.T) {
 	t.Parallel()
 	w := askingWorld(t, operators.EnqueuedTask{Job: "send",
@@ -150,8 +150,7 @@ func TestAFencedAttemptAsksForNothing(t *testing.T) {
 	require.Equal(t, 2, w.Count(`SELECT FROM tasks`))
 }
 
-// Tasks that ask for each other's, under limits, from many processes: none waits for another for ever, and none is
-// lost.
+// Many processes run tasks that enqueue each other's tasks under limits: there is no deadlock, and no task is lost.
 func TestManyTasksAskAtOnce(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.NewWorld(t)

@@ -35,13 +35,13 @@ func TestEnqueueIsIdempotent(t *testing.T) {
 		w.Enqueue("send", dispatcher.EnqueueItem{IdempotencyKey: "k1", Payload: to})[0], "after it was done")
 	require.True(t, w.Enqueue("once", dispatcher.EnqueueItem{IdempotencyKey: "k1", Payload: to})[0].Created,
 		"a key is of its job")
-	// An edit of the job changes nothing about its queue.
+	// An edit of the job does not change its queue.
 	w.Serve(dispatchertest.Edit(dispatchertest.Mail, "name: send\n",
 		"name: send\n    max_attempts: 9\n    config: { tag: edited }\n"))
 	require.Equal(t, dispatcher.Enqueued{ID: first[0].ID},
 		w.Enqueue("send", dispatcher.EnqueueItem{IdempotencyKey: "k1", Payload: to})[0])
 
-	// Eight at the same moment make one.
+	// Eight simultaneous requests create one task.
 	g, ctx := errgroup.WithContext(t.Context())
 	var mu sync.Mutex
 	ids, made := map[uuid.UUID]bool{}, 0
@@ -67,8 +67,8 @@ func TestEnqueueIsIdempotent(t *testing.T) {
 	w.Check()
 }
 
-// One request of a job does not wait for the next one's COMMIT, unless both name one key: then the first makes the
-// task.
+// One request for a job does not wait for another one's COMMIT, unless both name the same key: then the first creates
+// the task.
 func TestRequestsOfOneJobDoNotWaitForEachOther(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.NewWorld(t)
@@ -144,7 +144,7 @@ func TestEnqueueRefuses(t *testing.T) {
 	}
 }
 
-// Each task asked for by hand is done with its own payload; those of one output partition one after the other.
+// Each manual task runs with its own payload; tasks for one output partition run one after the other.
 func TestEnqueuedForOnePartition(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.NewWorld(t)

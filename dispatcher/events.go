@@ -37,7 +37,7 @@ const (
 	byCaller routedBy = false // the caller does, in its own transaction
 )
 
-// Accept stores events in the caller's transaction. An event that is known already changes nothing.
+// Accept stores events in the caller's transaction. An event that is already known changes nothing.
 func Accept(b *pg.Batch, events []Event, by routedBy, now time.Time) {
 	if len(events) == 0 {
 		return

@@ -30,10 +30,10 @@ func TestALateCompletionCountsUntilANewerAttemptBegins(t *testing.T) {
 	require.Equal(t, "Completed", w.Task(task.TaskID))
 	require.Equal(t, []string{"m(b)"}, w.Read("pair_made")[dispatchertest.FirstDay])
 	w.Check()
-	// Reported again, it is acknowledged and changes nothing.
+	// A repeated report is acknowledged and changes nothing.
 	require.NoError(t, w.D.CompleteAttempt(t.Context(), task, done, dispatchertest.Later(0)))
 	require.Equal(t, map[string]int64{dispatchertest.FirstDay: 2}, w.Published("made"))
-	// Another completion of the same attempt is not.
+	// A different completion of the same attempt is refused.
 	other := done
 	other.Outcome.Result.Result = []byte(`{"n": 1}`)
 	dispatchertest.Refused(t, w.D.CompleteAttempt(t.Context(), task, other, dispatchertest.Later(0)))
@@ -88,7 +88,7 @@ func TestAnAttemptIsFencedOffByTheNext(t *testing.T) {
 	w.Check()
 }
 
-// After a timeout, a failure, a hand-back or a cancellation, nothing of the attempt counts any more.
+// After a timeout, a failure, a hand-back or a cancellation, calls of the attempt have no effect.
 func TestWhatEndedOtherwiseCannotComplete(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -152,7 +152,7 @@ func TestWhatEndedOtherwiseCannotComplete(t *testing.T) {
 	}
 }
 
-// A worker that hangs beyond its lease and wakes up after another has done its work makes no second revision.
+// A worker that hangs beyond its lease, and resumes after another has done its work, creates no second revision.
 func TestAZombieChangesNothing(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.NewWorld(t)
@@ -164,7 +164,7 @@ func TestAZombieChangesNothing(t *testing.T) {
 	w.Probe.On("made", func(ctx context.Context, task *operators.Task) (operators.Result, error) {
 		if task.Attempt == 1 {
 			held.Arrived <- task.TaskID
-			<-held.Leave // deaf to its context, as a process is that was suspended
+			<-held.Leave // ignores its context, like a suspended process
 		}
 		return operators.Result{}, w.Probe.Write(ctx, task, "by attempt")
 	})
@@ -184,7 +184,7 @@ func TestAZombieChangesNothing(t *testing.T) {
 	require.Equal(t, 2, w.Count(`SELECT FROM task_attempts WHERE task_id = $1`, task.TaskID))
 }
 
-// The task that read less and ends last publishes nothing.
+// A task that has read older inputs and ends last publishes nothing.
 func TestTheOlderTaskEndsLast(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.PairWorld(t)
@@ -192,7 +192,7 @@ func TestTheOlderTaskEndsLast(t *testing.T) {
 	older := w.One(w.D)
 	done := w.Do(w.D, older)
 	w.Change("c")
-	w.Reap(dispatchertest.Later(time.Minute)) // the slot is free, the newer task goes
+	w.Reap(dispatchertest.Later(time.Minute)) // frees the slot for the newer task
 	newer := w.One(w.D)
 	require.NotEqual(t, older.TaskID, newer.TaskID)
 	require.NoError(t, w.D.CompleteAttempt(t.Context(), newer, w.Do(w.D, newer), dispatchertest.Later(0)))
@@ -224,20 +224,20 @@ func TestADeadWorkerFreesItsTasks(t *testing.T) {
 	require.Equal(t, []string{"m(b)"}, w.Read("pair_made")[dispatchertest.FirstDay])
 }
 
-// Nor does one that read a source before another did.
+// A task that read a source before another task did publishes nothing either.
 func TestTheOlderReadingEndsLast(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.PairWorld(t)
 	read := func(content string) (dispatcher.Claimed, dispatcher.Completion) {
 		w.Probe.Put("raw", dispatchertest.FirstDay, content)
 		w.Poll()
-		w.Reap(dispatchertest.Later(time.Minute)) // whoever holds the slot is thought lost
+		w.Reap(dispatchertest.Later(time.Minute)) // takes back the lease of the slot's holder
 		task := w.One(w.D)
 		return task, w.Do(w.D, task)
 	}
 	older, old := read("b")
 	w.Probe.Put("raw", dispatchertest.FirstDay, "c")
-	w.Poll() // waits for the slot, so that the older one is not replaced but late
+	w.Poll() // its task waits for the slot, so the older task is late and not replaced
 	newer, young := read("c")
 	require.NoError(t, w.D.CompleteAttempt(t.Context(), newer, young, dispatchertest.Later(0)))
 	require.NoError(t, w.D.CompleteAttempt(t.Context(), older, old, dispatchertest.Later(0)))

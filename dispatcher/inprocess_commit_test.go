@@ -21,7 +21,7 @@ import (
 	"github.com/dagctl/dagctl/operators"
 )
 
-// onTheWay are always_on sources, by cursor and by append, with who follows them.
+// onTheWay is a DAG of always_on sources, by cursor and by append, with their consumers.
 const onTheWay = `
 name: onway
 jobs:
@@ -40,7 +40,7 @@ func block(ctx context.Context, t *operators.Task, height int64, content string)
 		filepath.Join(t.OutputDirs[0], fmt.Sprintf("%d.parquet", height)))
 }
 
-// told is what a test has a run do, one after the other: each is answered with what became of it.
+// told is a queue of actions for a run; the run answers each with its result.
 type told struct {
 	do  chan dispatchertest.Hook
 	did chan error
@@ -48,7 +48,7 @@ type told struct {
 
 func newTold() told { return told{make(chan dispatchertest.Hook), make(chan error)} }
 
-// run is a run that does as it is told, until there is nothing more.
+// run is a run that executes its actions one by one, until there are no more.
 func (o told) run(ctx context.Context, t *operators.Task) (operators.Result, error) {
 	for f := range o.do {
 		result, err := f(ctx, t)
@@ -60,13 +60,13 @@ func (o told) run(ctx context.Context, t *operators.Task) (operators.Result, err
 	return operators.Result{}, nil
 }
 
-// now has the run do something.
+// now makes the run do something.
 func (o told) now(f dispatchertest.Hook) error {
 	o.do <- f
 	return <-o.did
 }
 
-// commit has the run write the blocks from its cursor on, a letter each, and commit them.
+// commit makes the run write the blocks from its cursor on, one per letter, and commit them.
 func (o told) commit(blocks string, change ...func(*operators.Commit)) (done operators.Committed, err error) {
 	err = o.now(func(ctx context.Context, t *operators.Task) (operators.Result, error) {
 		for i, letter := range blocks {
@@ -85,7 +85,7 @@ func (o told) commit(blocks string, change ...func(*operators.Commit)) (done ope
 	return done, err
 }
 
-// running is the always_on task of a job, claimed and under way; it ends when there is nothing more to do.
+// running returns the claimed, running task of an always_on job; it ends when there are no more actions.
 func running(w *dispatchertest.World, name string) (t dispatcher.Claimed, o told, ended chan struct{}) {
 	w.T.Helper()
 	o, ended = newTold(), make(chan struct{})
@@ -112,7 +112,7 @@ func state(text string) func(*operators.Commit) {
 	return func(c *operators.Commit) { c.State = json.RawMessage(text) }
 }
 
-// What a run commits is published and followed while it goes on.
+// Commits of a run are published, and consumers follow them, while the run continues.
 func TestARunCommitsOnItsWay(t *testing.T) {
 	t.Parallel()
 	w := alwaysWorld(t, onTheWay)
@@ -124,7 +124,7 @@ func TestARunCommitsOnItsWay(t *testing.T) {
 		})
 		require.NoError(t, err)
 		require.Len(t, done.Tasks, 1)
-		w.Settle() // whoever follows
+		w.Settle() // runs the consumers
 		require.Equal(t, "Running leased", w.Task(task.TaskID))
 		news["all"] = append(news["all"], "n("+strings.Join(strings.Split(blocks, ""), "+")+")")
 		require.Equal(t, news, w.Read("onway_news"))
@@ -135,7 +135,7 @@ func TestARunCommitsOnItsWay(t *testing.T) {
 	require.Equal(t, 1, w.Count(`SELECT FROM task_attempts WHERE commits = 3 AND cardinality(staging) = 1`),
 		"what is committed is not in the attempt's record any more")
 
-	// What is refused changes nothing, and the run goes on.
+	// A refused commit changes nothing, and the run continues.
 	before := committed(w)
 	require.NoError(t, o.now(func(ctx context.Context, t *operators.Task) (operators.Result, error) {
 		_, err := t.Commit(ctx, operators.Commit{State: json.RawMessage(`"\u0000"`),
@@ -152,7 +152,7 @@ func TestARunCommitsOnItsWay(t *testing.T) {
 	}))
 	require.Equal(t, before, committed(w))
 
-	// Its end commits the rest.
+	// The end of the run commits the rest.
 	require.NoError(t, o.now(func(ctx context.Context, t *operators.Task) (operators.Result, error) {
 		require.JSONEq(w.T, `{"commit":3}`, string(t.State))
 		return operators.Result{}, block(ctx, t, 6, "g")
@@ -166,7 +166,7 @@ func TestARunCommitsOnItsWay(t *testing.T) {
 	require.Zero(t, w.Count(`SELECT FROM tasks WHERE failures > 0`))
 }
 
-// A run whose lease was lost commits nothing any more and is stopped; the next goes on after its last commit.
+// A run that has lost its lease can commit nothing more and is stopped; the next run continues after its last commit.
 func TestACommitOfAStaleAttempt(t *testing.T) {
 	t.Parallel()
 	for name, lose := range map[string]func(w *dispatchertest.World, task dispatcher.Claimed) uuid.UUID{
@@ -211,7 +211,7 @@ func TestACommitOfAStaleAttempt(t *testing.T) {
 	}
 }
 
-// The database goes away between commits, and an answer with it: what was committed is not committed again.
+// The database becomes unreachable between commits, and an answer is lost: committed blocks are not committed again.
 func TestCommitsWhileTheDatabaseGoesAway(t *testing.T) {
 	t.Parallel()
 	w := alwaysWorld(t, onTheWay)
@@ -222,7 +222,8 @@ func TestCommitsWhileTheDatabaseGoesAway(t *testing.T) {
 		w.Exec(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()
 			AND pid <> pg_backend_pid()`)
 	}
-	// Commits on the way are tried again on another connection. The completion is not, and its connection must be whole.
+	// Commits along the way are retried on another connection. The completion is not, and its connection must be
+	// intact.
 	w.Pool.Reset()
 	close(o.do)
 	<-ended
@@ -248,7 +249,7 @@ func TestCommitsWhileTheDatabaseGoesAway(t *testing.T) {
 	require.Equal(t, before, committed(w))
 }
 
-// Appends go on from each other, the end's from the last; and each waits for the checks of the one before.
+// Each append continues from the one before, also the append at the end; each waits for the checks of the one before.
 func TestAppendsOnTheWay(t *testing.T) {
 	t.Parallel()
 	w := alwaysWorld(t, `
@@ -277,7 +278,7 @@ publish:
 				require.NoError(t, err)
 				done = true
 			default:
-				w.Work() // the check of the one before
+				w.Work() // runs the check of the commit before
 			}
 		}
 	}
@@ -293,7 +294,7 @@ publish:
 	require.Equal(t, 1, w.Attempts("tail"))
 }
 
-// documented finds a block of a page by its first line, and the one before it.
+// documented returns a page's code block with the given first line, and the block before it.
 func documented(t *testing.T, page, info string) (before, block string) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("..", "docs", page))
@@ -310,8 +311,8 @@ func documented(t *testing.T, page, info string) (before, block string) {
 	return "", ""
 }
 
-// The program in the documentation publishes as it goes on; one that lost its lease is followed by another, which loses
-// nothing and repeats nothing.
+// The program in the documentation publishes while it runs. After it loses its lease, the next attempt loses nothing
+// and repeats nothing.
 func TestTheDocumentedProgramCommits(t *testing.T) {
 	t.Parallel()
 	job, program := documented(t, "operators.md", "python follow.py")

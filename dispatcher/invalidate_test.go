@@ -36,7 +36,7 @@ func TestInvalidate(t *testing.T) {
 		JOIN data_invalidations i ON i.id = e.invalidation_id AND i.reason = 'correction' WHERE e.scope = 'invalidation'
 		AND c.outcome = 'triggered'`))
 
-	// The new revision has the files of the one before: gc knows.
+	// The new revision shares the files of the one before, which gc takes into account.
 	require.NoError(t, w.D.Reconcile(t.Context(), time.Now()))
 	w.Settle()
 	require.Equal(t, 5, w.Attempts("made"), "once is enough")
@@ -56,7 +56,7 @@ func TestInvalidate(t *testing.T) {
 	require.ErrorContains(t, err, "no such partition")
 }
 
-// The event may be lost: what something was made from tells.
+// The event may be lost: the recorded inputs of a revision are enough to find that it is stale.
 func TestInvalidationWithoutItsEvent(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.NewWorld(t)

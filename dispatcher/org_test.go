@@ -37,7 +37,7 @@ func TestOrgsAreApart(t *testing.T) {
 		Payload: dispatchertest.Payload(map[string]any{"to": "b"})})[0]
 	require.True(t, a.Created && b.Created && a.ID != b.ID)
 
-	// What one knows of the other by name or id is of no use.
+	// Names and ids of the other org's objects are of no use to an org.
 	for name, try := range map[string]func() error{
 		"cancel": func() error { _, err := w.D.Control.Cancel(t.Context(), other.Caller, a.ID); return err },
 		"retry":  func() error { _, err := w.D.Control.Retry(t.Context(), other.Caller, a.ID); return err },

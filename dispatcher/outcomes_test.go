@@ -18,7 +18,7 @@ import (
 	"github.com/dagctl/dagctl/internal/pg"
 )
 
-// answers tells how each (event, consumer) ended: outcome and task.
+// answers returns the outcome and the task of each (event, consumer).
 func answers(w *dispatchertest.World) map[string]string {
 	w.T.Helper()
 	rows, err := w.Pool.Query(w.T.Context(), `SELECT concat_ws(' ', event_id, job_id), concat_ws(' ', outcome, task_id)
@@ -43,13 +43,13 @@ func routeAgain(w *dispatchertest.World) {
 	w.Route()
 }
 
-// keepsAnswers holds that what was answered stays so.
+// keepsAnswers checks that existing answers do not change.
 func keepsAnswers(w *dispatchertest.World, before map[string]string) {
 	w.T.Helper()
 	require.Subset(w.T, answers(w), before)
 }
 
-// newest tells the answers about the event of the newest revisions of raw, as far as made is concerned.
+// newest returns the answers of made to the events of the newest revisions of raw.
 func newest(w *dispatchertest.World, n int) []string {
 	w.T.Helper()
 	return dispatchertest.Texts(w.T, w.Pool, `
@@ -58,8 +58,8 @@ func newest(w *dispatchertest.World, n int) []string {
 		LEFT JOIN event_outcomes o ON o.event_id = e.id ORDER BY e.revision`, n)
 }
 
-// That an event triggered a task is told by the task, whatever becomes of it, without a row of its own; and once it is
-// gone by a row. Delivered again, the event changes nothing.
+// The task itself records that an event triggered it, whatever happens to the task; only when the task is removed does
+// the answer get a row of its own. Delivering the event again changes nothing.
 func TestWhatATaskWasTriggeredBy(t *testing.T) {
 	t.Parallel()
 	took := func(w *dispatchertest.World) dispatcher.Claimed { w.T.Helper(); return w.One(w.D) }
@@ -75,8 +75,8 @@ func TestWhatATaskWasTriggeredBy(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		then func(w *dispatchertest.World, id uuid.UUID)
-		left string // of the task
-		rows int    // of accounts, written for what the task does not tell any more
+		left string // status and set of the task
+		rows int    // rows of accounts, for answers that the task no longer records
 	}{
 		"it is queued": {func(*dispatchertest.World, uuid.UUID) {}, "Queued ready", 0},
 		"it runs":      {func(w *dispatchertest.World, _ uuid.UUID) { took(w) }, "Running leased", 0},
@@ -138,8 +138,8 @@ func TestWhatATaskWasTriggeredBy(t *testing.T) {
 	}
 }
 
-// Of events that are found together, the one that the task is named by triggered it; of those that no single event
-// decides over, each did.
+// If several events are found together, the event that names the task triggered it; if no single event is decisive,
+// each of them triggered it.
 func TestEventsThatAreFoundTogether(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.PairWorld(t)
@@ -172,7 +172,7 @@ func TestEventsThatAreFoundTogether(t *testing.T) {
 	require.Equal(t, 2, joined.Count(`SELECT FROM event_consumers`))
 }
 
-// An answer is looked up by event and consumer, and is the org's own.
+// An answer is looked up by event and consumer, and visible only to its org.
 func TestAnswersOfOneOrg(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.PairWorld(t)

@@ -64,11 +64,11 @@ publish:
   h_total: { from: { job: total } }
 `
 
-// run is one random history and what it is to come to.
+// run is one random history with its expected result.
 type run struct {
 	*dispatchertest.World
 	random    *rand.Rand
-	units     map[string]map[string]string // what the lists hold
+	units     map[string]map[string]string // contents of the lists
 	tag       string                       // of the version deployed last
 	running   []dispatcher.Claimed
 	late      []func() error // completions that their workers have not sent yet
@@ -77,7 +77,7 @@ type run struct {
 
 const (
 	keysOfHistory  = 4
-	stepsOfHistory = 800 // with the seeds that are kept, some 5,000 operations a run
+	stepsOfHistory = 800 // with the kept seeds, about 5,000 operations in a run
 )
 
 func (r *run) pick(n int) int { return r.random.IntN(n) }
@@ -86,7 +86,7 @@ func (r *run) pick(n int) int { return r.random.IntN(n) }
 func (r *run) step() string {
 	t := r.T
 	d := r.processes[r.pick(len(r.processes))]
-	// A refusal is what a fence is for.
+	// Fences may refuse the call.
 	fenced := func(err error) {
 		if err != nil {
 			dispatchertest.Refused(t, err)
@@ -129,7 +129,7 @@ func (r *run) step() string {
 			}
 			return "complete " + task.Job.Name + " " + task.Slot
 		}
-	case n < 73: // worked out, not reported yet
+	case n < 73: // computed, but not reported yet
 		if task, ok := take(); ok {
 			c := d.RunTask(t.Context(), task, &dispatcher.ProgressNote{})
 			require.NoError(t, c.Outcome.Err)
@@ -188,7 +188,7 @@ func (r *run) step() string {
 	return "nothing"
 }
 
-// want is what the last contents come to, worked out without the engine.
+// want returns the expected result of the last contents, computed without the engine.
 func (r *run) want() map[string]map[string][]string {
 	made, both := map[string][]string{}, map[string][]string{}
 	for key, content := range r.units["raw"] {
@@ -209,7 +209,7 @@ func (r *run) want() map[string]map[string][]string {
 	return want
 }
 
-// converge lets everything come to rest, as time would.
+// converge waits until nothing is left to do, and moves the time forward.
 func (r *run) converge() {
 	t := r.T
 	for _, report := range r.late {
@@ -220,7 +220,7 @@ func (r *run) converge() {
 	for range 30 {
 		r.Reap(dispatchertest.Later(2 * time.Hour))
 		r.Promote(dispatchertest.Later(24 * time.Hour))
-		// as people would
+		// as a person would
 		for _, id := range dispatchertest.Texts(t, r.Pool, `SELECT task_id::text FROM waiting WHERE reason = 'dead'`) {
 			_, err := r.D.Control.Retry(t.Context(), r.Caller, uuid.MustParse(id))
 			require.NoError(t, err)
@@ -247,8 +247,8 @@ func (r *run) got() map[string]map[string][]string {
 	return got
 }
 
-// Whatever happens in whatever order, each open task is in one set all along and has a reason, and in the end each
-// published partition was made from the newest there is. Seeds that found something stay in testdata/seeds.
+// After any sequence of steps, each open task is in exactly one set and has a reason, and in the end each published
+// partition was made from the newest inputs. Seeds that found a bug stay in testdata/seeds.
 func TestRandomHistories(t *testing.T) {
 	t.Parallel()
 	now := uint64(time.Now().UnixNano())
@@ -304,7 +304,7 @@ func TestRandomHistories(t *testing.T) {
 	}
 }
 
-// explained holds that every open task has a reason, and every partition of some datasets by key, whether it is there
+// explained checks that every open task has a reason, and so has every partition of some datasets, whether it exists
 // or not.
 func explained(w *dispatchertest.World, datasets ...string) {
 	w.T.Helper()

@@ -12,7 +12,7 @@ import (
 	"github.com/dagctl/dagctl/dispatcher/tasks"
 )
 
-// Leases that are lost at once are taken back at once, but not the one whose worker was heard of in between.
+// Leases that expire together are taken back together, except a lease whose worker has sent a heartbeat in between.
 func TestManyLostLeasesAreTakenBackTogether(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.PairWorld(t)

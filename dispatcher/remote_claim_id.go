@@ -47,7 +47,7 @@ func (d *Dispatcher) ClaimByID(ctx context.Context, c Claimant, task uuid.UUID, 
 	d.claims.Add(x)
 	select {
 	case <-x.Done:
-	case <-ctx.Done(): // if the task is claimed all the same, its lease runs out
+	case <-ctx.Done(): // if the task is claimed nevertheless, its lease expires
 		return protocol.Claim{}, fmt.Errorf("claim task %s: %w", task, context.Cause(ctx))
 	}
 
@@ -121,8 +121,8 @@ func (d *Dispatcher) claimTogether(claims []*Claiming) error {
 
 // takeThese removes the wanted tasks from the ready set. It sets the reason of those that it cannot take.
 //
-// A locked task is not always being claimed: who makes or merges tasks locks what is queued for a moment. A claim of
-// one task waits for the lock. A claim of several holds locks of its own while it would wait, so it passes the task by.
+// A locked task is not always being claimed: creating or merging tasks locks queued tasks for a moment. A claim of
+// one task waits for the lock. A claim of several would hold locks of its own while it waits, so it skips the task.
 func (d *Dispatcher) takeThese(
 	ctx context.Context, tx pgx.Tx, c Claimant, wanted map[uuid.UUID]*Claiming,
 ) ([]tasks.Taken, error) {

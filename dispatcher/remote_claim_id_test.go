@@ -47,8 +47,8 @@ func TestClaimsThatComeTogetherAreAnsweredEachForItself(t *testing.T) {
 	require.Equal(t, 3, w.Count(`SELECT FROM leases`))
 }
 
-// Who makes tasks locks what is queued for a moment. A worker that is told AlreadyRunning then deletes its message, and
-// nobody would claim the task until its message is sent again.
+// The creation of tasks locks queued tasks for a moment. If a worker got AlreadyRunning in that moment, it would
+// delete its message, and nobody would claim the task until its message is sent again.
 func TestClaimsWaitForALookAtWhatIsQueued(t *testing.T) {
 	t.Parallel()
 	w := remoteWorld(t)

@@ -23,7 +23,8 @@ import (
 	"github.com/dagctl/dagctl/worker/protocol"
 )
 
-// farDAG is made by workers elsewhere, from what they upload; twice is made of it in the servers' own process.
+// farDAG has jobs that workers elsewhere run, from uploads, and a job twice that reads them in the server's own
+// process.
 const farDAG = `
 name: work
 jobs:
@@ -38,7 +39,7 @@ publish:
   far_twice: { from: { job: twice } }
 `
 
-// far is a task elsewhere: what its worker has in hand.
+// far is a claimed task elsewhere, with everything that its worker has received.
 type far struct {
 	w     *dispatchertest.World
 	id    uuid.UUID
@@ -77,7 +78,7 @@ func (f far) upload(name, query string) []protocol.CommittedOutput {
 	return []protocol.CommittedOutput{{Files: []protocol.UploadedFile{{Name: up.Name, ETag: up.ETag}}}}
 }
 
-// uploaded names what is in the upload area.
+// uploaded lists the names of the files in the upload area.
 func (f far) uploaded() (names []string) {
 	f.w.T.Helper()
 	list, err := f.w.Storage.ListUploads(f.w.T.Context(), storage.UploadKey{Org: f.c.OrgID, Task: f.id,
@@ -130,7 +131,7 @@ func farWorld(t *testing.T) *dispatchertest.World {
 	return w
 }
 
-// committed is all that commits change, as text.
+// committed returns everything that commits change, as text.
 func committed(w *dispatchertest.World) (text string) {
 	w.T.Helper()
 	w.Row(`SELECT jsonb_build_array(
@@ -173,7 +174,7 @@ func TestWhatAWorkerUploadsIsPublishedAndFollowed(t *testing.T) {
 	other := body
 	other.Result = json.RawMessage(`{"rows":3}`)
 	_, err = f.complete(other, time.Now())
-	requireConflict(t, err, "is Completed already")
+	requireConflict(t, err, "is already Completed")
 	require.Equal(t, before, committed(w))
 
 	next := claimFar(w.Tenant, "daily", "b")
@@ -204,7 +205,7 @@ func TestAnAttemptThatWasFencedOffChangesNothing(t *testing.T) {
 	requireConflict(t, err, "was fenced off")
 	require.Equal(t, before, committed(w))
 
-	// The next attempt's fence with the token of the one before, and the other way round.
+	// The next attempt's fence is sent with the previous attempt's token, and vice versa.
 	_, err = w.D.Complete(t.Context(), f.c, next.completed(nil), time.Now())
 	require.True(t, fault.Is(err, fault.Forbidden), "%v", err)
 	mixed := next.claim.Fence()
@@ -343,7 +344,7 @@ func TestCommitsOnTheWay(t *testing.T) {
 	require.Equal(t, before, committed(w), "the last call again")
 	require.Empty(t, f.uploaded(), "what is committed is kept once")
 
-	// A call whose answer was lost comes again while the first is on its way.
+	// A call is repeated after its answer was lost, while the first one is still being handled.
 	doubled := protocol.Events{Outputs: f.upload("twice.parquet", rows("t")), Events: nil}
 	answers := make(chan error, 4)
 	for range cap(answers) {
@@ -363,7 +364,7 @@ func TestCommitsOnTheWay(t *testing.T) {
 	_, err = f.commit(protocol.Events{Outputs: []protocol.CommittedOutput{{Files: []protocol.UploadedFile{{Name: "2.parquet"}}}}, OperatorState: json.RawMessage(`{"at":1}`)}, time.Now())
 	require.True(t, fault.Is(err, fault.Invalid), "it is committed: %v", err)
 	all := f.completed(f.upload("3.parquet", rows("c")))
-	all.Outputs[0].Files = nil // whatever was uploaded since
+	all.Outputs[0].Files = nil // all files that were uploaded since
 	state, err := f.complete(all, time.Now())
 	require.NoError(t, err)
 	require.Equal(t, "Completed", state.Status)
@@ -400,7 +401,7 @@ func TestACursorElsewhere(t *testing.T) {
 	w.Check()
 }
 
-// An append whose base another has replaced meanwhile is sealed again on top of that.
+// An append whose base has been replaced meanwhile is sealed again on top of the new base.
 func TestTwoAppendsElsewhere(t *testing.T) {
 	t.Parallel()
 	w := farWorld(t)
@@ -446,7 +447,7 @@ func TestFaultsOfACommitAreListed(t *testing.T) {
 	require.Equal(t, "Completed", state.Status)
 }
 
-// What is no Parquet file fails the attempt, as it would in the servers' own process.
+// A file that is not Parquet fails the attempt, as it would in the server's own process.
 func TestAnUploadThatCannotBePublished(t *testing.T) {
 	t.Parallel()
 	w := farWorld(t)
@@ -526,7 +527,7 @@ func TestWorkersElsewhereAreRegistered(t *testing.T) {
 func TestAPollIsWoken(t *testing.T) {
 	t.Parallel()
 	w := remoteWorld(t)
-	d := w.Dispatcher("two", func(c *service.Config) { c.Poll = time.Hour }) // it finds nothing by itself
+	d := w.Dispatcher("two", func(c *service.Config) { c.Poll = time.Hour }) // it does not poll
 	w.Start(d)
 	got := make(chan protocol.PollResponse, 1)
 	go func() {

@@ -20,7 +20,7 @@ import (
 	"github.com/dagctl/dagctl/worker/protocol"
 )
 
-// A connection keeps the plans that it made while the tables were small.
+// A connection keeps the query plans that it chose while the tables were small.
 func TestTasksElsewhereAreLookedUpAmongMany(t *testing.T) {
 	t.Parallel()
 	w := remoteWorld(t)

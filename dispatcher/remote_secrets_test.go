@@ -70,7 +70,8 @@ func TestSecretsGoToTheAttemptTheyAreFor(t *testing.T) {
 	_, err = ask(stale, mailer)
 	require.True(t, fault.Is(err, fault.Conflict), "another lease: %v", err)
 
-	// What an admin takes back is gone at once; a function of a worker's may have only what may go anywhere.
+	// A binding that an admin removes has no effect any more; a worker's handler may get only secrets that may be sent
+	// to any host.
 	_, err = w.Vault.BindSecret(t.Context(), w.Caller, "API", authz.Binding{RemoveJobs: []string{"work/loads"}})
 	require.NoError(t, err)
 	_, err = ask(load, loader)
@@ -83,7 +84,7 @@ func TestSecretsGoToTheAttemptTheyAreFor(t *testing.T) {
 	require.ErrorContains(t, err, "SMTP")
 	require.NotContains(t, err.Error(), "hunter22")
 
-	// A task that came to the runtime of uploaded code all the same gets nothing there.
+	// A task that is on the runtime of uploaded code nevertheless gets no secrets there.
 	_, err = w.Pool.Exec(t.Context(), `UPDATE tasks SET runtime = 'ecs_udf' WHERE id = $1`, mail.Task.TaskID)
 	require.NoError(t, err)
 	_, err = ask(mail, mailer)

@@ -17,8 +17,8 @@ import (
 	"github.com/dagctl/dagctl/registry"
 )
 
-// A completion that commits alone routes its events, unless it would have to wait or cannot: then the router does. What
-// comes of them is the same.
+// A completion that commits alone routes its own events, unless it cannot or would have to wait: then the router
+// routes them. The result is the same.
 func TestALoneCompletionRoutesItsEventsIfNothingStandsInTheWay(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -65,7 +65,7 @@ func runRaw(w *dispatchertest.World) {
 	require.Equal(w.T, "Completed", w.Task(task.TaskID))
 }
 
-// A runner whose completion made a task gets that with it, under a lease, if it would be the next anyway.
+// If a completion creates a task that would be the next one anyway, its runner gets that task at once, under a lease.
 func TestARunnerGoesOnWithWhatItsCompletionMade(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -115,8 +115,7 @@ func TestARunnerGoesOnWithWhatItsCompletionMade(t *testing.T) {
 	}
 }
 
-// A canceled task whose work is wanted again is ready once, under its old id, though its round trip asked for another;
-// what is new goes on beside it.
+// A canceled task whose work is needed again becomes ready once, under its old id; new work gets tasks of its own.
 func TestARunnerGoesOnBesideWhatIsTakenUpAgain(t *testing.T) {
 	t.Parallel()
 	const (

@@ -190,7 +190,7 @@ func slotsOfTargets(targets []stale.Target) []tasks.Slot {
 	return slots
 }
 
-// lockConsumers returns the consumers of the generations, and takes the locks of those that are not in locked.
+// lockConsumers returns the consumers of the generations, and locks the consumers that are not in locked.
 func (d *Dispatcher) lockConsumers(
 	ctx context.Context, tx pgx.Tx, generations []uuid.UUID, locked []registry.Consumer,
 ) ([]registry.Consumer, error) {

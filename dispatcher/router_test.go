@@ -18,7 +18,7 @@ import (
 	"github.com/dagctl/dagctl/internal/pg"
 )
 
-// joined: left and right are read together.
+// joined is a DAG with a job that reads left and right together.
 const join = `
 name: join
 jobs:
@@ -128,7 +128,7 @@ func TestADimensionDoesNotTrigger(t *testing.T) {
 	}
 }
 
-// Whatever is delivered twice is done once.
+// Everything that is delivered twice is processed once.
 func TestEverythingTwice(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.PairWorld(t)
@@ -152,7 +152,7 @@ func TestEverythingTwice(t *testing.T) {
 				return err
 			}
 			for i := range events {
-				events[i].ID = uuid.Must(uuid.NewV7()) // reported by another
+				events[i].ID = uuid.Must(uuid.NewV7()) // another id, as if another caller had reported it
 			}
 			var b pg.Batch
 			dispatcher.Accept(&b, events, dispatcher.ByRouter, dispatchertest.Later(0))
@@ -207,7 +207,7 @@ func TestManyClaimersLeaseEachTaskOnce(t *testing.T) {
 	w.Check()
 }
 
-// A row that cannot be routed is put off, and the others of its batch are routed.
+// A row that cannot be routed is postponed, and the others of its batch are routed.
 func TestAPoisonedOutboxRow(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.PairWorld(t)
@@ -232,7 +232,7 @@ func TestAPoisonedOutboxRow(t *testing.T) {
 	require.Equal(t, []string{"m(b)"}, w.Read("pair_made")[dispatchertest.FirstDay])
 }
 
-// Events, outbox rows and wake-ups are hints: what they would have brought about comes about without them.
+// Events, outbox rows and wake-ups are only hints: without them, the same tasks are created later.
 func TestLostHints(t *testing.T) {
 	t.Parallel()
 	for name, lose := range map[string]string{
@@ -259,7 +259,7 @@ func TestLostHints(t *testing.T) {
 	}
 }
 
-// Finished tasks may be forgotten: what is stale is told by what was made.
+// Finished tasks may be deleted: staleness is decided by the recorded inputs of revisions.
 func TestRetentionMakesNothingAgain(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.PairWorld(t)
@@ -274,7 +274,8 @@ func TestRetentionMakesNothingAgain(t *testing.T) {
 	require.Equal(t, []string{"m(b)"}, w.Read("pair_made")[dispatchertest.FirstDay])
 }
 
-// An open task that is in no set, as after a restore by hand, is placed again; one whose slot is taken waits for it.
+// An open task that is in no set, for example after a manual restore, is placed again; if its slot is taken, it waits
+// for it.
 func TestStrayTasks(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.PairWorld(t)

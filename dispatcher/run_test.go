@@ -15,7 +15,7 @@ import (
 	"github.com/dagctl/dagctl/operators"
 )
 
-// The whole engine: two processes, files that arrive, a deploy, and nothing turned by hand.
+// The whole engine runs by itself: two processes, files that arrive, and a deploy.
 func TestTwoProcesses(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.NewWorld(t)
@@ -38,7 +38,7 @@ func TestTwoProcesses(t *testing.T) {
 	w.Check()
 }
 
-// A process that is stopped hands back what it runs; another goes on at once, and no failure is counted.
+// A process that is stopped hands back its tasks; another continues them at once, and no failure is counted.
 func TestStoppingHandsBack(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.PairWorld(t)
@@ -63,8 +63,7 @@ func TestStoppingHandsBack(t *testing.T) {
 	require.Equal(t, []string{"by the other"}, w.Read("pair_made")[dispatchertest.FirstDay])
 }
 
-// Connections that break and calls that are cut off in the middle leave nothing half done: what was to be made is made,
-// once.
+// Broken connections and interrupted calls leave nothing half done: each task is done once.
 func TestCrashesInBetween(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.NewWorld(t)
@@ -91,7 +90,7 @@ func TestCrashesInBetween(t *testing.T) {
 			w.Probe.Put("raw", fmt.Sprintf("k%02d", i), content)
 		}
 		for range 25 {
-			// Somebody's connection, in the middle of whatever it does.
+			// Close the connection of any process, in the middle of any call.
 			_, err := killer.Exec(t.Context(), `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 				WHERE datname = current_database() AND pid <> pg_backend_pid() AND state <> 'idle' ORDER BY random()
 				LIMIT 1`)
@@ -116,8 +115,8 @@ func TestCrashesInBetween(t *testing.T) {
 		}
 	}
 	w.Eventually("all is as the last contents say", func() bool {
-		// Leases whose claim was answered by a broken connection run out by themselves; for the rest nobody waits: not
-		// for the next poll, and not for back-offs that the crashes made long.
+		// Leases whose claim was answered by a broken connection expire by themselves. For everything else, the test
+		// skips the next poll and the back-offs, which the crashes made long.
 		_, _ = killer.Exec(t.Context(), `UPDATE sources SET next_fire_at = now()
 			WHERE next_fire_at > now() + interval '1 minute'`)
 		_, _ = killer.Exec(t.Context(), `UPDATE waiting SET available_at = now() WHERE available_at > now()`)
@@ -143,8 +142,7 @@ func TestCrashesInBetween(t *testing.T) {
 		WHERE state = 'Published' GROUP BY dataset_version, partition_key HAVING count(*) > 1`))
 }
 
-// A process that starts finds every connection of its pool dead, as after a restart of the database: it starts all the
-// same.
+// A process finds every connection of its pool dead, as after a restart of the database, and starts nevertheless.
 func TestStartingOverDeadConnections(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.NewWorld(t)

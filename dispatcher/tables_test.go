@@ -28,7 +28,7 @@ publish:
   kept: { from: { job: kept } }
 `
 
-// Rows in Postgres are seen through the stable view once they are published, never before, and are replaced as a whole.
+// The stable view shows rows in Postgres storage once they are published, never before, and replaces them as a whole.
 func TestRowsInPostgres(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.NewWorld(t)
@@ -60,7 +60,7 @@ func TestRowsInPostgres(t *testing.T) {
 	w.Settle()
 	require.Equal(t, []string{"b", "c"}, view(), "nor are rejected ones")
 
-	// A second version is seen when it serves, and not before.
+	// A second version is visible when it serves, and not before.
 	w.Probe.Put("raw", "k", "b2")
 	w.Poll()
 	w.Settle()

@@ -18,7 +18,7 @@ import (
 	"github.com/dagctl/dagctl/worker/protocol"
 )
 
-// farReader reads elsewhere what is made here.
+// farReader is a DAG with a job that reads elsewhere the outputs of a job that runs in the server.
 const farReader = `
 name: work
 jobs:
@@ -37,7 +37,7 @@ publish:
   far_made: { from: { job: made } }
 `
 
-// readByTask tells what task_inputs says of a task to one org's requests, and what it relies on for that.
+// readByTask returns the task_inputs of a task as requests of one org see them, and the index that the read uses.
 func readByTask(w *dispatchertest.World, caller authz.Caller, task uuid.UUID) (inputs []string) {
 	w.T.Helper()
 	require.NoError(w.T, pg.InOrgTx(w.T.Context(), w.Requests, caller.OrgID,
@@ -69,7 +69,7 @@ func readByTask(w *dispatchertest.World, caller authz.Caller, task uuid.UUID) (i
 	return inputs
 }
 
-// What a task has read is what the attempt read that committed something.
+// The inputs of a task are the inputs of the attempt that committed something.
 func TestWhatATaskHasRead(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.NewWorld(t)
@@ -93,7 +93,7 @@ func TestWhatATaskHasRead(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, readByTask(w, w.Caller, id), "nothing came of what failed")
 
-	bring("raw", "b") // its event is not routed yet, so the next attempt is the same task's
+	bring("raw", "b") // its event is not routed yet, so the same task has the next attempt
 	w.Promote(dispatchertest.Later(time.Hour))
 	second := claimFarAgain(w.Tenant, id)
 	require.Empty(t, readByTask(w, w.Caller, id))

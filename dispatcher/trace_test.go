@@ -22,7 +22,7 @@ import (
 	"github.com/dagctl/dagctl/dispatcher/tasks"
 )
 
-// spanCollector takes traces by OTLP over HTTP, with the codec of the OpenTelemetry spanCollector.
+// spanCollector receives traces by OTLP over HTTP, with the codec of the OpenTelemetry collector.
 type spanCollector struct {
 	mu    sync.Mutex
 	spans []ptrace.Span
@@ -101,8 +101,8 @@ publish:
   chain_twice: { from: { job: twice } }
 `
 
-// From the source to the last completion, over two hops, an event is one trace, and every step is the child of the one
-// before.
+// From the source to the last completion, over two hops, an event is one trace, and every step is the child of the
+// step before.
 func TestOneTraceOverTwoHops(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.NewWorld(t)
@@ -139,7 +139,7 @@ func TestOneTraceOverTwoHops(t *testing.T) {
 	require.Zero(t, w.Count(`SELECT FROM tasks WHERE metadata->>'traceparent' IS NULL`))
 }
 
-// A request's own trace goes on in the tasks that it makes, and what a caller says of itself stays as it is.
+// A request's own trace continues in the tasks that it creates, and the caller's own metadata stays unchanged.
 func TestARequestsTraceGoesOn(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.NewWorld(t)
@@ -168,7 +168,7 @@ func TestARequestsTraceGoesOn(t *testing.T) {
 	require.Contains(t, metadata["traceparent"], "00-"+trace+"-")
 }
 
-// Without a tracer nothing about traces is stored.
+// Without a tracer, nothing about traces is stored.
 func TestNoTracerStoresNothing(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.PairWorld(t)

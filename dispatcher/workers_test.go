@@ -21,7 +21,7 @@ func TestDrain(t *testing.T) {
 		_, err := d.HeartbeatWorker(t.Context(), time.Now())
 		require.NoError(t, err)
 	}
-	beat(a) // which registers it
+	beat(a) // the first heartbeat registers it
 	beat(b)
 	w.Change("b")
 	running := w.One(a)
@@ -42,7 +42,7 @@ func TestDrain(t *testing.T) {
 	require.Zero(t, n, "drained")
 	require.Len(t, w.Claim(b), 1)
 
-	w.Exec(`DELETE FROM workers WHERE id = 'a'`) // forgotten, because it was frozen
+	w.Exec(`DELETE FROM workers WHERE id = 'a'`) // removed, because it was frozen
 	beat(a)
 	require.Equal(t, 1, w.Count(`SELECT FROM workers WHERE id = 'a' AND drained_at IS NOT NULL`))
 	require.Equal(t, 1, w.Count(`SELECT FROM audit_log WHERE action = 'worker.drain' AND object = 'a' LIMIT 1`))

@@ -137,7 +137,7 @@ printf 'n\n1\n' >"$dir/rows.csv"
 `,
 }
 
-// load enqueues tasks until it is told to stop, and remembers which were acknowledged.
+// load enqueues tasks until it is asked to stop, and remembers which were acknowledged.
 type load struct {
 	t       *testing.T
 	servers []*server

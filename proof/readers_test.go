@@ -366,7 +366,7 @@ func (s *swapper) other(ctx context.Context, back bool) error {
 	if back {
 		var r *refused
 		if err := s.server.rollback(ctx, "swap", s.versions[to]); errors.As(err, &r) &&
-			strings.Contains(r.body, "is active already") {
+			strings.Contains(r.body, "is already active") {
 			err = nil // a killed server had done it but could not answer
 		} else if err != nil {
 			return err

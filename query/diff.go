@@ -30,10 +30,10 @@ type Diff struct {
 	Dataset    string          `json:"dataset"`
 	From       DiffSide        `json:"from"`
 	To         DiffSide        `json:"to"`
-	Columns    []ColumnDiff    `json:"columns" nullable:"false" doc:"Those that one side lacks, or of another type"`
-	Differ     int64           `json:"partitions_differ" doc:"Those that one side lacks, or of another row count"`
+	Columns    []ColumnDiff    `json:"columns" nullable:"false" doc:"Columns of one side only, or of different types"`
+	Differ     int64           `json:"partitions_differ" doc:"Partitions of one side only, or of different row counts"`
 	Same       int64           `json:"partitions_same" doc:"Partitions with the same number of rows on both sides"`
-	Partitions []PartitionDiff `json:"partitions" nullable:"false" doc:"The first 200 of those that differ"`
+	Partitions []PartitionDiff `json:"partitions" nullable:"false" doc:"The first 200 keys that differ"`
 	Keys       *KeyDiff        `json:"keys,omitempty" doc:"If the dataset has a unique key"`
 }
 

@@ -52,7 +52,7 @@ type queryInput struct {
 	Body struct {
 		SQL   string `json:"sql" minLength:"1" maxLength:"100000" doc:"One SELECT"`
 		At    string `json:"at,omitempty" maxLength:"64" doc:"live, candidate or a version number"`
-		DAG   string `json:"dag,omitempty" maxLength:"200" doc:"The DAG that at is about; default: all"`
+		DAG   string `json:"dag,omitempty" maxLength:"200" doc:"DAG to which at applies; default: all"`
 		Limit int    `json:"limit,omitempty" minimum:"1" maximum:"1000000" doc:"The most rows. Default: 1000"`
 	}
 }

@@ -58,7 +58,7 @@ const (
 // Rows is part of a dataset, partition by partition in the order of their keys.
 type Rows struct {
 	Dataset string           `json:"dataset"`
-	Version *uuid.UUID       `json:"dataset_version,omitempty" doc:"The generation; none if none is live"`
+	Version *uuid.UUID       `json:"dataset_version,omitempty" doc:"The live generation; absent if there is none"`
 	Columns []storage.Column `json:"columns" nullable:"false"`
 	Rows    [][]any          `json:"rows" nullable:"false"`
 }

@@ -111,7 +111,7 @@ func TestAPlanSwapsToWhatAnEarlierVersionMade(t *testing.T) {
 		"ranking swap-only: an earlier version made it (0)",
 	}, actions(back.Changes))
 
-	// What came in since has to be caught up on: a new day, and a day that was read again.
+	// Data that has arrived since then has to be caught up on: a new day, and a day that was read again.
 	w.publish(second, "orders", "2026-01-02")
 	w.publish(second, "orders", "2026-01-03")
 	require.Equal(t, []string{

@@ -56,8 +56,8 @@ type datasetsInput struct {
 	Search      string `query:"search" maxLength:"200" doc:"Part of the name or of the description"`
 	Tag         string `query:"tag" maxLength:"100"`
 	DAG         string `query:"dag" maxLength:"63" doc:"Made by this DAG"`
-	Unpublished bool   `query:"unpublished" doc:"Also those without a published name; for writers"`
-	Late        bool   `query:"late" doc:"Only those that lack data that is due by now"`
+	Unpublished bool   `query:"unpublished" doc:"Also datasets without a published name; for writers"`
+	Late        bool   `query:"late" doc:"Only datasets that lack data that is due by now"`
 }
 
 type datasetsOutput struct{ Body rest.List[Dataset] }

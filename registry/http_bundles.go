@@ -15,7 +15,7 @@ import (
 func (r *Registry) addBundleRoutes(api *authz.API) {
 	authz.Handle(api, authz.Writer, huma.Operation{
 		OperationID: "push-udf-bundle", Method: http.MethodPost, Path: "/v1/udf-bundles", Tags: []string{"dags"},
-		Summary:      "Send code that jobs with udf.bundle run",
+		Summary:      "Upload code, to be named in udf.bundle",
 		Description:  "The body is a zip archive. The same content is the same bundle.",
 		MaxBodyBytes: dag.MaxUDFBytes + 1<<20,
 	}, r.handlePushBundle)

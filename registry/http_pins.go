@@ -21,14 +21,14 @@ func (r *Registry) addPinRoutes(api *authz.API) {
 	authz.Handle(api, authz.Writer, huma.Operation{
 		OperationID: "pin-version", Method: http.MethodPut, Path: "/v1/dags/{dag}/versions/{version}/pin",
 		Tags:        []string{"upkeep"},
-		Summary:     "Keep a version, with all its data, from gc",
+		Summary:     "Keep a version's data from gc",
 		Description: "Rolling back to it stays instant for as long as the pin lasts.",
 	}, r.handlePin)
 
 	authz.Handle(api, authz.Writer, huma.Operation{
 		OperationID: "unpin-version", Method: http.MethodDelete, Path: "/v1/dags/{dag}/versions/{version}/pin",
 		Tags:    []string{"upkeep"},
-		Summary: "Let gc remove a version again",
+		Summary: "Let gc remove a version's data again",
 	}, func(ctx context.Context, caller authz.Caller, in *versionInput) (*struct{}, error) {
 		return nil, r.Unpin(ctx, caller, in.DAG, in.Version)
 	})
@@ -57,7 +57,7 @@ func (r *Registry) handlePins(ctx context.Context, caller authz.Caller, in *pins
 // PinRequest says why a version is pinned, and for how long.
 type PinRequest struct {
 	Reason string     `json:"reason,omitempty" maxLength:"500" doc:"For people"`
-	Until  *time.Time `json:"until,omitempty" doc:"For good if it is left out"`
+	Until  *time.Time `json:"until,omitempty" doc:"Absent: forever"`
 }
 
 type pinInput struct {

@@ -38,7 +38,7 @@ func ListenersOfJobs(ctx context.Context, tx pgx.Tx, jobs []uuid.UUID, on string
 		SELECT d.id, org_slug(d.org_id), d.dag_name, d.name, `+secretsFor+`
 		FROM jobs d `+speaking+` WHERE d.id = ANY($2)`, on, jobs)
 	if err != nil {
-		return nil, fmt.Errorf("find who is told of %s: %w", on, err)
+		return nil, fmt.Errorf("find the listeners for %s: %w", on, err)
 	}
 
 	found := map[uuid.UUID]Listener{}
@@ -54,7 +54,7 @@ func ListenersOfJobs(ctx context.Context, tx pgx.Tx, jobs []uuid.UUID, on string
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("find who is told of %s: %w", on, err)
+		return nil, fmt.Errorf("find the listeners for %s: %w", on, err)
 	}
 	return found, nil
 }
@@ -76,7 +76,7 @@ func ListenerOfVersion(ctx context.Context, tx pgx.Tx, org, version uuid.UUID, o
 func listener(ctx context.Context, tx pgx.Tx, on, sql string, args ...any) (l Listener, err error) {
 	err = tx.QueryRow(ctx, sql, args...).Scan(&l.Org, &l.DAG, &l.Secrets)
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
-		return l, fmt.Errorf("find who is told of %s: %w", on, err)
+		return l, fmt.Errorf("find the listeners for %s: %w", on, err)
 	}
 	return l, nil
 }

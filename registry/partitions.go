@@ -196,7 +196,7 @@ type Content struct {
 	At     time.Time // when it was made
 }
 
-// Contents loads what pinned revisions consist of, whatever their state: a pinned revision stays readable after it was
+// Contents loads the content of pinned revisions in any state: a pinned revision stays readable after it was
 // replaced. Pins are looked up by generation, key and revision; see Pin.Content.
 func Contents(b *pg.Batch, pins []Pin) *pg.Later[map[Pin]Content] {
 	found := make(map[Pin]Content, len(pins))
@@ -204,7 +204,7 @@ func Contents(b *pg.Batch, pins []Pin) *pg.Later[map[Pin]Content] {
 		return pg.Known(found)
 	}
 
-	// Several pins may name one revision: it is asked for once.
+	// Several pins may name one revision: load it once.
 	refs, revisions := make([]Ref, 0, len(pins)), make([]int64, 0, len(pins))
 	for _, p := range pins {
 		if _, asked := found[p.revision()]; asked {
@@ -242,7 +242,7 @@ func Contents(b *pg.Batch, pins []Pin) *pg.Later[map[Pin]Content] {
 // revision is the pin reduced to the revision it names.
 func (p Pin) revision() Pin { return Pin{Version: p.Version, Key: p.Key, Revision: p.Revision} }
 
-// Content is that of the pin's revision, among those loaded.
+// Content returns the content of the pin's revision, if it was loaded.
 func (p Pin) Content(loaded map[Pin]Content) Content { return loaded[p.revision()] }
 
 // LockHeld locks a held revision for the transaction that decides over it; false where it is held no longer.
@@ -293,7 +293,7 @@ func RejectHeld(ctx context.Context, tx pgx.Tx, ref Ref, revision int64) error {
 	return nil
 }
 
-// RecordChecks stores what the checks said of a revision.
+// RecordChecks stores the results of a revision's checks.
 func RecordChecks(
 	ctx context.Context, tx pgx.Tx, org uuid.UUID, ref Ref, revision int64, task uuid.UUID, results []CheckResult,
 ) error {

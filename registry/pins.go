@@ -20,7 +20,7 @@ type VersionPin struct {
 	Number int        `json:"version"`
 	Actor  string     `json:"actor"`
 	Reason string     `json:"reason"`
-	Until  *time.Time `json:"until,omitempty" doc:"For good if it is left out"`
+	Until  *time.Time `json:"until,omitempty" doc:"Absent: forever"`
 	At     time.Time  `json:"at"`
 }
 

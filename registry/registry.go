@@ -1,5 +1,5 @@
 // Package registry knows what is defined and what exists: DAG versions, their jobs, datasets, their generations,
-// the pointer sets and the partitions. It deploys documents, tells the dispatcher who consumes what, records
+// the pointer sets and the partitions. It deploys documents, finds the consumers of each dataset, records
 // revisions inside the completions that made them, and moves the pointers at cutover.
 //
 // Vocabulary: a DAG version is immutable and keyed by its hash. Each of its jobs has a row, and an origin: the row

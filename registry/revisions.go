@@ -32,10 +32,11 @@ type NewRevision struct {
 	Now           time.Time
 }
 
-// Commit adds to a batch what records revisions, each numbered one above the highest that its caller has found in this
-// transaction, and publishes those that are not held. It belongs inside the fenced completion of the tasks that made
-// them; two that come to the same number at once collide on the key, and one of them is done again. The Replaced update
-// and the insert are two statements: in one they would both be checked against the index of published revisions.
+// Commit adds statements to a batch that record revisions, each numbered one above the highest that its caller has
+// found in this transaction, and that publish revisions that are not held. It belongs inside the fenced completion of
+// the tasks that made them; if two transactions use the same number, they collide on the key, and one of them is
+// repeated. The Replaced update and the insert are two statements: in one they would both be checked against the index
+// of published revisions.
 func Commit(b *pg.Batch, revisions []NewRevision) error {
 	if len(revisions) == 0 {
 		return nil

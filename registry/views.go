@@ -35,7 +35,7 @@ type Version struct {
 	CreatedBy   string     `json:"created_by"`
 	SourceRef   string     `json:"source_ref,omitempty"`
 	CreatedAt   time.Time  `json:"created_at"`
-	BuildingAt  *time.Time `json:"building_at,omitempty" doc:"When its build was last taken up"`
+	BuildingAt  *time.Time `json:"building_at,omitempty" doc:"When its build last began or resumed"`
 	ReadyAt     *time.Time `json:"ready_at,omitempty"`
 	ActivatedAt *time.Time `json:"activated_at,omitempty"`
 	Error       string     `json:"error,omitempty"`
@@ -63,7 +63,7 @@ type DeployRequest struct {
 
 	Base *int `json:"base_version,omitempty" minimum:"0" doc:"The active version that the deploy was planned against (0: none); refused with 409 if another is active now"`
 
-	Force []string `json:"-"` // jobs to compute anew, whatever exists
+	Force []string `json:"-"` // jobs to compute anew, even if their outputs exist
 }
 
 // Deployment is the answer to a deploy: the version, what it changes, and whether it is new.
@@ -71,7 +71,7 @@ type Deployment struct {
 	Version Version         `json:"version"`
 	Created bool            `json:"created" doc:"False if this very document was deployed before"`
 	Changes []Change        `json:"changes"`
-	Meets   *Meeting        `json:"meets,omitempty" doc:"A build of the same DAG that was on its way"`
+	Meets   *Meeting        `json:"meets,omitempty" doc:"A build of the same DAG that was running"`
 	Cancels []CanceledQueue `json:"cancels,omitempty" doc:"Tasks of manual, timer and webhook jobs that it cancels"`
 }
 
@@ -107,7 +107,7 @@ type Plan struct {
 	Hash    string          `json:"yaml_hash"`
 	Status  Status          `json:"status,omitempty" doc:"Of the version, if the document was deployed before"`
 	Changes []Change        `json:"changes"`
-	Meets   *Meeting        `json:"meets,omitempty" doc:"A build of the same DAG that is on its way"`
+	Meets   *Meeting        `json:"meets,omitempty" doc:"A running build of the same DAG"`
 	Cancels []CanceledQueue `json:"cancels,omitempty" doc:"Tasks of manual, timer and webhook jobs that the cutover would cancel: the deploy needs cancel_tasks"`
 
 	CriticalPath    []string `json:"critical_path,omitempty" doc:"The chain of jobs that decides how long the deploy takes, upstream first"`

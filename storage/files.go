@@ -28,7 +28,7 @@ type files struct {
 	top  *os.File // the same folder, for system calls
 }
 
-// errOtherFiles means that the folder exists already, with other files.
+// errOtherFiles means that the folder already exists, with other files.
 var errOtherFiles = errors.New("its folder has other files")
 
 // sealing marks the name of an attempt's folder until it is complete. Each seal has a folder of its own, because a

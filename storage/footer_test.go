@@ -15,7 +15,7 @@ import (
 	"github.com/dagctl/dagctl/storage"
 )
 
-// The columns of a sealed file do not depend on whether its schema is known already.
+// The columns of a sealed file do not depend on whether its schema is already known.
 func TestColumnsAreThoseOfDuckDB(t *testing.T) {
 	t.Parallel()
 	for name, query := range map[string]string{

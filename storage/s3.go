@@ -54,8 +54,8 @@ type bucket struct {
 
 	footers *duck.Shared
 
-	// checksum is the algorithm for the checksums of parts; none if the SDK was told (AWS_REQUEST_CHECKSUM_CALCULATION)
-	// that the server does not support them. S3 needs to know at the beginning of an upload which checksums its parts
+	// checksum is the algorithm for the checksums of parts; none if AWS_REQUEST_CHECKSUM_CALCULATION says that
+	// the server does not support them. S3 needs to know at the beginning of an upload which checksums its parts
 	// will have.
 	checksum types.ChecksumAlgorithm
 }

@@ -85,7 +85,7 @@ func (b *bucket) put(ctx context.Context, key string, content io.ReaderAt, o obj
 			return "", err
 		}
 		if there.bytes != o.bytes || there.sha256 != o.sha256 {
-			return "", fault.New(fault.Conflict, "object %s exists already, with other content", key)
+			return "", fault.New(fault.Conflict, "object %s already exists, with other content", key)
 		}
 		return there.etag, nil
 	}

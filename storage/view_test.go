@@ -21,7 +21,7 @@ func copyFile(t *testing.T, from, to string) {
 	require.NoError(t, os.WriteFile(to, content, 0o600))
 }
 
-// pointers writes the rows that the view reads, without those that they refer to.
+// pointers writes the rows that the view reads, without the rows that they refer to.
 type pointers struct {
 	pool     *pgxpool.Pool
 	view     storage.View
@@ -88,7 +88,7 @@ func TestViewFollowsThePointer(t *testing.T) {
 	require.NoError(t, s.EnsureView(t.Context(), v))
 	require.Equal(t, []string{"old"}, read(), "a candidate does not show")
 
-	// A snapshot taken before the cutover goes on seeing the old generation.
+	// A snapshot taken before the cutover still sees the old generation.
 	before, err := pool.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
 	require.NoError(t, err)
 	defer before.Rollback(t.Context())

@@ -52,7 +52,7 @@ type readInput struct {
 	rest.PageInput
 	Attempt int  `query:"attempt" minimum:"0" doc:"Only of this attempt"`
 	Tail    bool `query:"tail" doc:"The last lines instead of the first"`
-	Wait    int  `query:"wait_seconds" minimum:"0" maximum:"20" doc:"How long to wait if there is no line"`
+	Wait    int  `query:"wait_seconds" minimum:"0" maximum:"20" doc:"How long to wait if there is no log line yet"`
 }
 
 // LogPage is a part of a task's log.

@@ -33,7 +33,7 @@ type Config struct {
 	Log        *slog.Logger
 }
 
-// Timers keeps timers and delivers those that are due. Any number of processes may do so on one database.
+// Timers keeps timers and delivers due ones. Any number of processes may do so on one database.
 type Timers struct{ Config }
 
 // New returns Timers. It returns an error if the config is not complete.

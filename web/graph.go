@@ -61,7 +61,7 @@ func draw(dag string, jobs []views.JobStatus) graph {
 	return g
 }
 
-// layersOf returns the layer of each job. Documents have no cycles, but drawing must end all the same.
+// layersOf returns the layer of each job. Documents have no cycles, but drawing must end even if one had.
 func layersOf(dag string, jobs []views.JobStatus) map[string]int {
 	inputs := map[string][]string{}
 	for _, j := range jobs {

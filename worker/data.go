@@ -80,7 +80,7 @@ func (in *Input) Save(ctx context.Context, dir string, format Format) (string, e
 	return name, err
 }
 
-// onDisk marks errors of this machine's disk, which tells them from those of the network.
+// onDisk marks errors of this machine's disk, to distinguish them from errors of the network.
 type onDisk struct{ *os.File }
 
 func (f onDisk) Write(p []byte) (int, error) {

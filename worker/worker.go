@@ -1,5 +1,5 @@
 // Package worker lets a Go program run tasks of a dagctl server. The program names the functions that jobs with
-// operator `handler` call, and runs until it is told to stop:
+// operator `handler` call, and runs until it is stopped:
 //
 //	w, err := worker.New(worker.Config{URL: url, Token: token, Runtime: "ecs_platform"})
 //	worker.Handle(w, "email:send", func(ctx context.Context, t *worker.Task, email Email) (Receipt, error) { ... })
@@ -46,7 +46,7 @@ type Config struct {
 	// ID is unique among all workers. By default it is made of the host, the process id and a random part.
 	ID      string
 	Version string // the program's, for people
-	// DrainTimeout is how long tasks may go on once the worker is told to stop; 24 s where it is 0. Tasks that still
+	// DrainTimeout is how long tasks may go on once the worker is asked to stop; 0 means 24 s. Tasks that still
 	// run then go to other workers at once.
 	DrainTimeout time.Duration
 	// IdleExit makes Run return when every job of the runtime has been idle for its idle_timeout, so that a container

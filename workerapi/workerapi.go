@@ -80,7 +80,7 @@ func (a *API) addWorkerRoutes(api *authz.API) {
 	authz.HandleWorker(api, huma.Operation{
 		OperationID: "claim-task", Method: http.MethodPost, Path: "/internal/task-claim", Tags: workerTags,
 		Summary: "Claim one task",
-		Description: "Of two workers that claim a task at once, one gets it. A task that the token does not allow, " +
+		Description: "If two workers claim a task at once, one gets it. A task that the token does not allow, " +
 			"or that the worker does not run, is NotFound.",
 	}, a.claim)
 

@@ -134,7 +134,7 @@ func TestKilledServerLosesAndRepeatsNothing(t *testing.T) {
 	require.Zero(t, decode[views.DAGDetail](t, env, "status", "slow").Tasks.Dead)
 
 	require.NoError(t, server.cmd.Process.Signal(syscall.SIGTERM))
-	require.NoError(t, server.cmd.Wait(), "a server that is told to stop ends well")
+	require.NoError(t, server.cmd.Wait(), "a server that is asked to stop exits without an error")
 }
 
 // TestServeWaitsForTheSchema starts a server on an empty database.
@@ -152,7 +152,7 @@ func TestServeWaitsForTheSchema(t *testing.T) {
 		return strings.Contains(dagctl(t, env, "whoami").err, "needs a token"), nil
 	})
 	require.NoError(t, server.cmd.Process.Signal(syscall.SIGINT))
-	_ = server.cmd.Wait() // the exit code is asked for below
+	_ = server.cmd.Wait() // the exit code is read below
 	require.Equal(t, cli.ExitInterrupted, server.cmd.ProcessState.ExitCode())
 	require.Contains(t, server.log.String(), "msg=stopped", "it ended cleanly all the same")
 }

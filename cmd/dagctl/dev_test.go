@@ -146,7 +146,7 @@ func TestDevServesAndFollowsSaves(t *testing.T) {
 	good, err := os.ReadFile(dag)
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(dag, append(good, "nonsense: 1\n"...), 0o600))
-	eventually(t, "the problem is told", func() (bool, error) {
+	eventually(t, "the problem is printed", func() (bool, error) {
 		return strings.Contains(errs.String(), `nonsense`),
 			nil
 	})

@@ -20,7 +20,7 @@ func TestInitWritesADAGThatIsValid(t *testing.T) {
 
 	again := dagctl(t, nil, "init", dir)
 	require.Equal(t, cli.ExitConflict, again.code)
-	require.Contains(t, again.err, "exists already")
+	require.Contains(t, again.err, "already exists")
 	require.Contains(t, again.err, "Next: choose another folder")
 }
 

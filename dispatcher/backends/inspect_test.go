@@ -21,7 +21,7 @@ func TestInspectingQueues(t *testing.T) {
 	for name, tc := range map[string]struct {
 		backend Backend
 		ok      bool
-		want    []string // in the findings, in their order
+		want    []string // texts of the findings, in order
 	}{
 		"as it should be": {Backend{QueueURL: good}, true, []string{"visibility 30 s"}},
 		"with its DLQ":    {Backend{QueueURL: good, DLQURL: dead}, true, []string{"visibility 30 s"}},
@@ -69,7 +69,8 @@ func TestInspectingAQueueCountsDeadMessages(t *testing.T) {
 	require.Contains(t, found[0].Detail, "about 1 messages")
 }
 
-// The endpoint of the test supports neither dry runs nor settings: the front answers those as AWS documents them.
+// The test's endpoint supports neither dry runs nor settings: a proxy in front of it answers those as AWS documents
+// them.
 func TestInspectingFunctions(t *testing.T) {
 	t.Parallel()
 	endpoint := testaws.Lambda(t, map[string]testaws.Function{"f": {Code: `export const handler = async () => {}`}})

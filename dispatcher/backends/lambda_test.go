@@ -23,12 +23,12 @@ import (
 	"github.com/dagctl/dagctl/worker/protocol"
 )
 
-// tellBase is a function that posts what it was invoked with to where the claim says the server is.
+// tellBase is a function that posts its event to the server's address in the claim.
 const tellBase = `export const handler = async (claim) => {
 	await fetch(claim.base_url + "/invoked", { method: "POST", body: JSON.stringify(claim) })
 }`
 
-// invoked is a server's address that functions tell of their invocations.
+// invoked is a server that functions report their invocations to.
 func invoked(t *testing.T) (string, <-chan protocol.Claim) {
 	heard := make(chan protocol.Claim, 1000)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -47,7 +47,7 @@ func invoked(t *testing.T) (string, <-chan protocol.Claim) {
 	return server.URL, heard
 }
 
-// inLambda has the runtime `other` run in functions, which report to an address.
+// inLambda runs the tasks of the runtime `other` in functions, which report to an address.
 func inLambda(t *testing.T, base string, functions ...backends.Backend) func(*service.Config) {
 	for i := range functions {
 		functions[i].Kind = backends.Lambda
@@ -58,7 +58,7 @@ func inLambda(t *testing.T, base string, functions ...backends.Backend) func(*se
 	}
 }
 
-// invoke turns the loops of all functions once.
+// invoke runs the loops of all functions once.
 func invoke(w *dispatchertest.World, now time.Time) {
 	w.T.Helper()
 	for _, f := range w.D.Backends.Functions() {
@@ -114,7 +114,7 @@ func TestAFunctionIsInvokedWithTheClaim(t *testing.T) {
 	require.Empty(t, heard, "an attempt is one invocation")
 }
 
-// What becomes of a function only its lease tells: Lambda hands an event over, and answers before it runs.
+// Only the lease shows whether a function has died: Lambda accepts the event before the function runs.
 func TestAFunctionThatDiesIsFoundByItsLease(t *testing.T) {
 	t.Parallel()
 	for name, f := range map[string]testaws.Function{
@@ -140,13 +140,13 @@ func TestAFunctionThatDiesIsFoundByItsLease(t *testing.T) {
 	}
 }
 
-// What the endpoint does not do by itself, the front does: it answers as AWS documents it.
+// A proxy answers what the test's endpoint does not support, as AWS documents it.
 func TestErrorsOfInvoke(t *testing.T) {
 	t.Parallel()
 	endpoint := testaws.Lambda(t, map[string]testaws.Function{"told": {Code: tellBase}})
 	for name, tc := range map[string]struct {
 		function string
-		answer   *http.Response // of the front; nil: the endpoint's own
+		answer   *http.Response // the proxy's answer; nil: forward to the endpoint
 		task     string
 		failures int
 		outcome  string
@@ -212,7 +212,7 @@ func TestAFunctionThatThrottlesIsLeftAlone(t *testing.T) {
 	require.WithinRange(t, f.Throttled(at), at, at.Add(2*time.Second))
 }
 
-// Two servers share the room of a function.
+// Two servers share the concurrency of a function.
 func TestAFunctionNeverHasMoreThanItsConcurrency(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.NewWorld(t)
@@ -243,7 +243,7 @@ func TestAFunctionNeverHasMoreThanItsConcurrency(t *testing.T) {
 	w.Start(w.D)
 	w.Start(w.Dispatcher("two", inLambda(t, base, backend)))
 	done := map[uuid.UUID]bool{}
-	for len(done) < 40 { // each reports as it ends, and makes room
+	for len(done) < 40 { // each invocation reports its end and makes room
 		claim := <-heard
 		require.False(t, done[claim.Task.TaskID], "once each")
 		done[claim.Task.TaskID] = true
@@ -255,7 +255,7 @@ func TestAFunctionNeverHasMoreThanItsConcurrency(t *testing.T) {
 	require.Greater(t, most.Load(), int64(1))
 }
 
-// A loop that is woken by nothing else would find the room that an end makes only at its next look.
+// Without a wake-up, the loop would find the room that an ended task leaves only at its next look.
 func TestAFunctionGetsTheNextTaskWhenOneEnds(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.NewWorld(t)

@@ -22,7 +22,7 @@ import (
 	"github.com/dagctl/dagctl/internal/testaws"
 )
 
-// parcels is a DAG whose tasks are asked for by hand, two jobs in a runtime of their own and one in the server's.
+// parcels is a DAG of manual jobs: two on a runtime of their own and one on the server's.
 const parcels = `
 name: parcels
 jobs:
@@ -42,7 +42,7 @@ jobs:
     outputs: 0
 `
 
-// queued has the runtime `other` announce its tasks on queues.
+// queued makes the runtime `other` announce its tasks on queues.
 func queued(t *testing.T, queues ...backends.Backend) func(*service.Config) {
 	for i := range queues {
 		queues[i].Kind = backends.SQS
@@ -52,7 +52,7 @@ func queued(t *testing.T, queues ...backends.Backend) func(*service.Config) {
 	}
 }
 
-// queuedWorld has a dispatcher with one queue.
+// queuedWorld returns a world whose dispatcher has one queue.
 func queuedWorld(t *testing.T) (*dispatchertest.World, *testaws.Queues, string) {
 	w, q := dispatchertest.NewWorld(t), testaws.SQS(t)
 	url := q.New(t, nil)
@@ -74,7 +74,7 @@ func ask(tn *dispatchertest.Tenant, job string, n int) (ids []uuid.UUID) {
 
 func compareIDs(a, b uuid.UUID) int { return bytes.Compare(a[:], b[:]) }
 
-// announce turns the loop that sends messages.
+// announce runs the loop that sends messages once.
 func announce(w *dispatchertest.World, now time.Time) {
 	w.T.Helper()
 	_, err := w.D.Backends.SendTasks(w.T.Context(), now)
@@ -87,7 +87,7 @@ func review(w *dispatchertest.World, now time.Time) {
 	require.NoError(w.T, err)
 }
 
-// messages takes everything out of a queue: the tasks that are announced, and of which orgs.
+// messages empties a queue and returns the announced tasks with their orgs.
 func messages(t *testing.T, q *testaws.Queues, url string) (tasks []uuid.UUID) {
 	t.Helper()
 	for {
@@ -106,7 +106,7 @@ func messages(t *testing.T, q *testaws.Queues, url string) (tasks []uuid.UUID) {
 	}
 }
 
-// outbox tells how messages stand: "status attempts".
+// outbox returns the state of each message as "status attempts".
 func outbox(w *dispatchertest.World) []string {
 	w.T.Helper()
 	return dispatchertest.Texts(w.T, w.Pool, `SELECT concat_ws(' ', status, attempts) FROM outbox
@@ -138,7 +138,7 @@ func TestATaskIsAnnouncedWhenItBecomesReadyAndNotBefore(t *testing.T) {
 	announce(w, dispatchertest.Later(0))
 	require.Equal(t, []uuid.UUID{made[0].ID}, messages(t, q, url))
 
-	// A retry is announced anew, though the first message's row is still there.
+	// A retry is announced with a new message, although the first one's row is still there.
 	task := oneOf(w, "other")
 	require.NoError(t, w.D.Fail(t.Context(), task, tasks.ReasonError, fmt.Errorf("no luck"), true,
 		dispatchertest.Later(0)))
@@ -164,13 +164,13 @@ func TestALostMessageIsSentAgainWithBackOff(t *testing.T) {
 	w, q, url := queuedWorld(t)
 	asked := ask(w.Tenant, "pack", 1)
 	announce(w, dispatchertest.Later(0))
-	require.Equal(t, asked, messages(t, q, url)) // it was received, deleted, and nobody claimed
+	require.Equal(t, asked, messages(t, q, url)) // the first message was deleted, but nobody claimed
 	at := dispatchertest.Later(0)
 	for _, gap := range []time.Duration{5, 10, 20, 40, 60, 60} {
 		review(w, at.Add(gap*time.Minute-10*time.Second))
 		announce(w, at.Add(gap*time.Minute-10*time.Second))
 		require.Empty(t, messages(t, q, url))
-		// markSent reads the clock: pretend that it was then.
+		// markSent uses the current time, so set an earlier one.
 		review(w, dispatchertest.Later(gap*time.Minute))
 		announce(w, dispatchertest.Later(gap*time.Minute))
 		require.Equal(t, asked, messages(t, q, url), "after %d minutes", gap)
@@ -184,13 +184,13 @@ func TestWhatIsNotReadyAnyMoreIsNotAnnounced(t *testing.T) {
 	t.Parallel()
 	w, q, url := queuedWorld(t)
 	ask(w.Tenant, "pack", 1)
-	oneOf(w, "other") // another server's Lambda, say, or a poller
+	oneOf(w, "other") // as another server or a polling worker would
 	announce(w, dispatchertest.Later(0))
 	require.Empty(t, messages(t, q, url))
 	require.Empty(t, outbox(w))
 }
 
-// A front between us and the queue spoils single messages: the server refuses those, and takes the others.
+// A proxy before the queue damages single messages: the queue refuses those, and accepts the others.
 func TestMessagesThatAreRefusedDoNotHoldUpOthers(t *testing.T) {
 	t.Parallel()
 	w, q := dispatchertest.NewWorld(t), testaws.SQS(t)
@@ -222,7 +222,7 @@ func TestMessagesThatAreRefusedDoNotHoldUpOthers(t *testing.T) {
 	require.Equal(t, 20.0, figures["message_failures_total{runtime=other}"])
 	require.Equal(t, 1.0, figures["messages_failed{runtime=other}"])
 
-	spoiled.Store(nil) // somebody mended it
+	spoiled.Store(nil) // the message is no longer damaged
 	w.Exec(`UPDATE outbox SET available_at = now() WHERE status = 'Failed'`)
 	review(w, dispatchertest.Later(0))
 	announce(w, dispatchertest.Later(0))
@@ -300,7 +300,7 @@ func TestMessagesAreGroupedByOrg(t *testing.T) {
 	require.NotContains(t, groups.Load().(string), "Delay")
 }
 
-// Its runtime was of another kind when it became ready.
+// Its runtime was of another kind when the task became ready.
 func TestTasksThatWereReadyBeforeThereWasAQueueAreAnnounced(t *testing.T) {
 	t.Parallel()
 	w, q := dispatchertest.NewWorld(t), testaws.SQS(t)

@@ -10,7 +10,7 @@ import (
 	"github.com/dagctl/dagctl/registry/deploy"
 )
 
-// unchecked is checked without its check.
+// unchecked is dispatchertest.Checked without its check.
 var unchecked = dispatchertest.Edit(dispatchertest.Checked,
 	"    checks:\n      - { name: short, sql: \"SELECT * FROM output WHERE n > 3\" }\n", "")
 
@@ -33,7 +33,7 @@ func TestNewChecksOnAReusedOutputGate(t *testing.T) {
 	require.Zero(t, w.Count(`SELECT FROM check_results WHERE outcome <> 'pass'`),
 		"readers hear nothing of checks that do not serve")
 
-	// The same again fails again; with the data mended it serves, and has computed nothing else.
+	// Deployed again unchanged, it fails again; with the data fixed it serves, and computes nothing else.
 	w.Deploy(dispatchertest.Checked)
 	w.Settle()
 	status, _ = w.Status(failed.Version.ID)
@@ -49,13 +49,13 @@ func TestNewChecksOnAReusedOutputGate(t *testing.T) {
 			JOIN partition_versions p USING (dataset_version, partition_key, revision) WHERE p.state = 'Published'
 			ORDER BY 1`))
 
-	// From now on it decides over publication.
+	// From now on, the check decides on publication.
 	w.Probe.Put("raw", "2024-01-02", "toolong")
 	w.Poll()
 	w.Settle()
 	require.Equal(t, []string{"cd,2"}, w.Read("checked_good")["2024-01-02"])
 
-	// What has passed a check is not held against it again.
+	// A partition that has passed a check is not checked again.
 	checks := w.Count(`SELECT FROM tasks WHERE kind = 'check'`)
 	w.Serve(unchecked)
 	w.Serve(dispatchertest.Edit(dispatchertest.Checked, "name: raw", "name: raw\n    max_attempts: 9"))

@@ -22,7 +22,7 @@ func TestFirstDeployBuildsAndCutsOver(t *testing.T) {
 	for _, c := range deployed.Changes {
 		require.Equal(t, deploy.Create, c.Action)
 	}
-	// Step by step, nobody sees anything until everything is there.
+	// Readers see nothing at any step until everything is there.
 	for range 3 {
 		w.Route()
 		w.Advance()
@@ -61,7 +61,7 @@ func TestTheSameDocumentIsTheSameVersion(t *testing.T) {
 		require.Equal(t, registry.Active, again.Version.Status)
 		require.Equal(t, 1, w.Count(`SELECT FROM dag_versions`))
 	}
-	// The same query in other words may be another version, which rebuilds nothing.
+	// The same query in other words may be another version, but rebuilds nothing.
 	for _, yaml := range []string{
 		dispatchertest.Edit(dispatchertest.Letters, `"SELECT upper(content)`, `"SELECT /* loud */ upper(content)`),
 		dispatchertest.Edit(dispatchertest.Letters, `upper(content) AS content FROM raw`,
@@ -84,7 +84,7 @@ func TestOperationalEditsRebuildNothing(t *testing.T) {
 	require.True(t, second.Created)
 	require.Equal(t, 2, second.Version.Number)
 	require.Equal(t, runs, w.Runs())
-	// The new settings are the ones that count, for the same origin.
+	// The new settings apply to the same origin.
 	w.Probe.Put("raw", "2024-01-03", "c")
 	w.Poll()
 	w.Settle()
@@ -126,7 +126,7 @@ func TestOneChangedQueryRebuildsItsDownstreamAlone(t *testing.T) {
 		require.Equal(t, n, w.Attempts(job), "%s was computed again", job)
 	}
 
-	// The first document again: its generations are still there, nothing is computed.
+	// Deploy the first document again: its generations still exist, so nothing is computed.
 	runs := w.Runs()
 	third := w.Serve(dispatchertest.Letters)
 	require.False(t, third.Created)
@@ -135,7 +135,7 @@ func TestOneChangedQueryRebuildsItsDownstreamAlone(t *testing.T) {
 	require.Equal(t, map[string][]string{"all": {"AB"}}, w.Read("letters_joined"))
 }
 
-// What arrives while a version is built reaches the live generation and the candidate.
+// Data that arrives during a build reaches both the live generation and the candidate.
 func TestWhatArrivesDuringABuildReachesBoth(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.LettersWorld(t)
@@ -186,13 +186,13 @@ func TestADeployDuringABuild(t *testing.T) {
 	w.Settle()
 	status, _ = w.Status(second.Version.ID)
 	require.Equal(t, registry.Active, status)
-	// The one that still runs for nobody hears of it, and what was queued is canceled.
+	// The task that runs for nobody any more is asked to stop, and queued ones are canceled.
 	require.Equal(t, 1, w.Count(`SELECT FROM leases WHERE task_id = $1 AND cancel_requested`, running[1].TaskID))
 	require.NoError(t, w.D.CancelRunning(t.Context(), running[1], running[1].TimeoutAt))
 	require.Zero(t, w.Count(`SELECT FROM ready`))
 	w.Check()
 
-	// Deployed once more, it goes on from what it had.
+	// Deployed again, the build continues with what it had.
 	again := w.Serve(slow)
 	require.False(t, again.Created)
 	require.Equal(t, map[string][]string{"all": {"A2B2"}}, w.Read("letters_joined"))
@@ -218,14 +218,14 @@ func TestADatasetOfAnotherDAG(t *testing.T) {
 	w.Settle()
 	require.Equal(t, []string{"C!!"}, w.Read("shouts")["2024-01-03"])
 
-	// The producer's new generation is followed in place.
+	// Consumers follow the producer's new generation in place.
 	w.Serve(dispatchertest.Edit(dispatchertest.Letters, "upper(content) AS content",
 		"upper(content) || '2' AS content"))
 	require.NoError(t, w.D.Reconcile(t.Context(), dispatchertest.Later(0)))
 	w.Settle()
 	require.Equal(t, map[string][]string{"2024-01-01": {"A2!!"}, "2024-01-02": {"B2!!"}, "2024-01-03": {"C2!!"}},
 		w.Read("shouts"))
-	// And back.
+	// They follow the rollback, too.
 	w.Serve(dispatchertest.Letters)
 	require.NoError(t, w.D.Reconcile(t.Context(), dispatchertest.Later(0)))
 	w.Settle()
@@ -243,7 +243,7 @@ func TestANameBelongsToOneDAG(t *testing.T) {
 	require.Contains(t, dispatchertest.ProblemsOf(err)[0], `dataset name "letters_`)
 	require.Zero(t, w.Count(`SELECT FROM dag_versions WHERE dag_name = 'thief'`))
 
-	// Two that are built at the same moment: the second to arrive fails, and says why.
+	// Two versions are built at the same moment: the second one to finish fails, and says why.
 	a, b := dispatchertest.Edit(dispatchertest.Letters, "name: letters\n", "name: a\n", "letters_", "mine_"),
 		dispatchertest.Edit(dispatchertest.Letters, "name: letters\n", "name: b\n", "letters_", "mine_")
 	first := w.Deploy(a)
@@ -262,7 +262,7 @@ func TestANameBelongsToOneDAG(t *testing.T) {
 	require.Contains(t, statuses[registry.Failed], "another DAG publishes a name")
 }
 
-// Whoever deploys what serves already, over a build, wants what serves to stay.
+// Deploying the live version during a build ends the build, and the live version stays.
 func TestTheActiveVersionOverABuild(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.LettersWorld(t)

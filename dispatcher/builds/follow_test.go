@@ -9,7 +9,7 @@ import (
 	"github.com/dagctl/dagctl/dispatcher/dispatchertest"
 )
 
-// Jobs of other DAGs follow a swap by themselves, whichever way it goes, and without waiting for a sweep.
+// Jobs of other DAGs follow a swap in either direction by themselves, without waiting for a sweep.
 func TestOtherDAGsFollowASwap(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.NewWorld(t)

@@ -19,7 +19,7 @@ import (
 
 func cancelTasks(r *registry.DeployRequest) { r.CancelTasks = true }
 
-// queue tells of tasks where they are, and of which origin: "now" is the active version's.
+// queue lists tasks with their place and origin; "now" is the origin of the active version.
 func queue(w *dispatchertest.World, items ...dispatcher.Enqueued) (states []string) {
 	w.T.Helper()
 	for _, e := range items {
@@ -46,7 +46,7 @@ func TestAQueueFollowsItsEditedJob(t *testing.T) {
 	require.Equal(t, []string{"Queued ready now eu", "Queued waiting:limit now eu", "Queued waiting:run_at now us",
 		"Queued ready now asia"}, queue(w, queued...))
 
-	// The edit makes it one output: every task is for that, none is lost, and its keys are known.
+	// The edit leaves one output: every task is for that output, none is lost, and their keys still count.
 	edited := dispatchertest.Edit(dispatchertest.Mail, "    partition_by: key\n", "")
 	w.Serve(edited)
 	w.Check()
@@ -61,7 +61,7 @@ func TestAQueueFollowsItsEditedJob(t *testing.T) {
 	require.Equal(t, dispatcher.Enqueued{ID: done[0].ID},
 		w.Enqueue("load", dispatcher.EnqueueItem{IdempotencyKey: "done"})[0], "done under the definition before")
 
-	// Back, with one that was queued under the newer definition.
+	// Roll back, with a task that was queued under the newer definition.
 	newer := w.Enqueue("load", dispatcher.EnqueueItem{IdempotencyKey: "d"})
 	_, err := w.D.Builds.Rollback(t.Context(), w.Caller, "mail", builds.RollbackRequest{})
 	require.NoError(t, err)
@@ -145,7 +145,7 @@ func TestAQueueIsNotCanceledUnasked(t *testing.T) {
 			dispatchertest.Refused(t, err)
 			require.ErrorContains(t, err, "2 of mail/"+c.job)
 
-			// What comes between the deploy and the cutover counts too.
+			// Tasks that are enqueued between the deploy and the cutover count too.
 			require.Equal(t, 2, w.Work())
 			deployed := w.Deploy(c.yaml)
 			late := w.Enqueue(c.job, item("c"))
@@ -159,7 +159,7 @@ func TestAQueueIsNotCanceledUnasked(t *testing.T) {
 			require.Equal(t, "Canceled superseded", w.Task(late[0].ID))
 			require.Equal(t, "Completed", w.Task(tasks[0].ID))
 
-			// A rollback that takes a job away asks as well.
+			// A rollback that removes a job needs confirmation as well.
 			w.Serve(dispatchertest.Edit(c.yaml, "name: send\n", "name: post\n"))
 			post := w.Enqueue("post", dispatcher.EnqueueItem{Payload: dispatchertest.Payload(map[string]any{"to": "a"})})
 			_, err = w.D.Builds.Rollback(t.Context(), w.Caller, "mail",
@@ -174,7 +174,7 @@ func TestAQueueIsNotCanceledUnasked(t *testing.T) {
 	}
 }
 
-// Whoever enqueues while a cutover gives the job another origin has a task that is run.
+// A task that is enqueued while a cutover gives its job another origin is run.
 func TestEnqueueDuringACutover(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.NewWorld(t)

@@ -92,7 +92,7 @@ func TestRematerializeAcrossDAGs(t *testing.T) {
 	require.Equal(t, map[string][]string{"2024-01-01": {"w(m(a))"}}, w.Read("words"))
 }
 
-// What came as a request or did something outside cannot be had again: computing it anew would swap in emptiness.
+// Requests and external effects cannot be repeated: computing them anew would swap in empty data.
 func TestRematerializeRefuses(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.NewWorld(t)

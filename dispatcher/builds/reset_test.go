@@ -10,8 +10,8 @@ import (
 	"github.com/dagctl/dagctl/dispatcher/dispatchertest"
 )
 
-// A source with reset_outputs begins anew with every version, once for each; and deploying a version again is no new
-// one.
+// A source with reset_outputs starts over with every version, once for each; deploying an existing version again does
+// not reset it.
 func TestResetOutputs(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.NewWorld(t)

@@ -17,7 +17,7 @@ import (
 	"github.com/dagctl/dagctl/storage"
 )
 
-// client finds one of PostgreSQL's client programs, which come with the server that the tests run.
+// client returns the path of one of PostgreSQL's client programs, which are installed beside the tests' server.
 func client(t *testing.T, name string) string {
 	t.Helper()
 	if path, err := exec.LookPath(name); err == nil {
@@ -42,7 +42,7 @@ func backup(w *dispatchertest.World) string {
 	return file
 }
 
-// restored is the world after its database was lost and restored from a backup. The files are as they are.
+// restored returns the world after its database was lost and restored from a backup. The files are unchanged.
 func restored(w *dispatchertest.World, backup string) *dispatchertest.World {
 	w.T.Helper()
 	url := testdb.Empty(w.T)
@@ -60,7 +60,7 @@ func restored(w *dispatchertest.World, backup string) *dispatchertest.World {
 	return r
 }
 
-// settleOver settles and lets time pass, until no retry is waiting.
+// settleOver settles and moves the time forward, until no retry is waiting.
 func settleOver(w *dispatchertest.World) {
 	w.T.Helper()
 	for range 10 {
@@ -73,14 +73,14 @@ func settleOver(w *dispatchertest.World) {
 	require.Fail(w.T, "retries do not end")
 }
 
-// What was written after the backup is harmless: the same work is done again beside it.
+// Files written after the backup are harmless: the same work is done again beside them.
 func TestRestoreWithNewerFiles(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.NewWorld(t)
 	w.Probe.Put("raw", "2024-01-01", "a")
 	w.Serve(dispatchertest.Upkept)
 	w.Probe.Put("raw", "2024-01-02", "b")
-	w.Poll() // its task is queued, and is so in the backup
+	w.Poll() // its task is queued, also in the backup
 	backup := backup(w)
 	w.Settle()
 	w.Probe.Put("raw", "2024-01-03", "c")
@@ -99,7 +99,7 @@ func TestRestoreWithNewerFiles(t *testing.T) {
 	r.Check()
 }
 
-// What gc removed since the backup is missing from it. doctor finds it, and computing it anew mends it.
+// Files that gc removed since the backup are missing. doctor finds them, and rematerialize repairs the dataset.
 func TestRestoreWithoutOlderFiles(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.NewWorld(t)
@@ -131,7 +131,7 @@ func TestRestoreWithoutOlderFiles(t *testing.T) {
 	require.Equal(t, before, r.Read("letters_made"))
 }
 
-// A file that is cut short is found by its size.
+// A truncated file is found by its size.
 func TestVerifyFindsAShortFile(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.NewWorld(t)

@@ -22,7 +22,7 @@ import (
 // must pass the new checks before the version is ready. The check tasks belong to the reused job and carry the
 // version's own job row: until the cutover, the checks of the version that serves decide what is published.
 
-// reusedOutput is an output that a version takes over as it is, with the checks that it has not been held against.
+// reusedOutput is an output that a version takes over unchanged, with the checks that it has not passed yet.
 type reusedOutput struct {
 	job    *registry.Job // the version's own row
 	output int
@@ -151,7 +151,7 @@ func (bs *Builds) CheckOutput(
 	var missing []tasks.Request
 	for i, r := range revisions {
 		if !o.live && !r.Materialized.Before(b.Started) {
-			continue // made for this build, and held against its checks then
+			continue // made for this build, and checked then
 		}
 
 		state := decided[slots[i]]

@@ -11,7 +11,7 @@ import (
 	"github.com/dagctl/dagctl/registry"
 )
 
-// old and new both make `stations`; only one may publish it.
+// old and new both have an output `stations`; only one of them may publish it.
 const (
 	oldStations = `
 name: old
@@ -84,13 +84,13 @@ func TestAPublishedNameMovesToAnotherDAG(t *testing.T) {
 					FROM data_acme.stations`))
 			}
 
-			// The old DAG does not get it back by itself, and can go on without it.
+			// The old DAG does not get the name back by itself, and can continue without it.
 			_, err = w.TryDeploy(dispatchertest.Edit(stored(oldStations), "'old '", "'older '"))
 			require.True(t, fault.Is(err, fault.Conflict), "%v", err)
 			w.Serve(dispatchertest.Edit(stored(newStations), "'new '", "'newer '"))
 			require.Equal(t, []string{"newer a"}, w.Read("stations")["2024-01-01"])
 
-			// Rolled back to before it took the name, the new DAG gives it back.
+			// Rolled back to a version without the name, the new DAG gives it back.
 			to := first.Version.Number
 			_, err = w.D.Builds.Rollback(t.Context(), w.Caller, "new", builds.RollbackRequest{To: &to})
 			require.NoError(t, err)
@@ -116,14 +116,14 @@ func TestANameIsNotTakenFromABuild(t *testing.T) {
 	require.Contains(t, err.Error(), "cannot be taken over from DAG old, whose version 2 publishes it and is on its way")
 	w.Settle()
 
-	// While the new one is on its way, the old one cannot want the name either.
+	// While a build of the new DAG is to take the name, the old DAG cannot claim it either.
 	taking := w.Deploy(newStations)
 	_, err = w.TryDeploy(dispatchertest.Edit(oldStations, "'old '", "'oldest '"))
 	require.True(t, fault.Is(err, fault.Conflict), "%v", err)
 	w.Settle()
 	status, reason := w.Status(taking.Version.ID)
 	require.Equal(t, registry.Active, status, reason)
-	// Going back to a version that had the name is refused, and says why.
+	// A rollback to a version that had the name is refused with the reason.
 	_, err = w.D.Builds.Rollback(t.Context(), w.Caller, "old", builds.RollbackRequest{})
 	require.ErrorContains(t, err, "another DAG publishes a name of old")
 	w.Serve(oldWithout)

@@ -15,7 +15,7 @@ func TestAllowance(t *testing.T) {
 		rate float64
 		ago  time.Duration
 		n    int
-		left time.Duration // how much of the past is not used up
+		left time.Duration // the part of the past that is still unused
 	}{
 		"a second":          {10, time.Second, 10, 0},
 		"a part":            {10, 250 * time.Millisecond, 2, 50 * time.Millisecond},

@@ -86,7 +86,7 @@ func TestBackfillExisting(t *testing.T) {
 	require.Len(t, w.Read("letters_made"), 4)
 	w.Check()
 
-	// A source reads again what it has.
+	// The source reads the same data again.
 	raw := w.Attempts("raw")
 	b = w.Follow(w.Backfill(control.BackfillRequest{Job: "raw", From: "2024-01-02", To: "2024-01-03", Existing: "all"}))
 	require.Equal(t, 2, b.Done)
@@ -111,7 +111,7 @@ func TestBackfillCanceled(t *testing.T) {
 	_, err = w.D.Control.CancelBackfill(t.Context(), w.Caller, "letters", b.ID, time.Now())
 	require.ErrorContains(t, err, "no backfill")
 
-	// One whose job is replaced ends.
+	// A backfill ends when its job is replaced.
 	b = w.Backfill(control.BackfillRequest{Job: "made", From: "2024-01-01", To: "2024-01-03", Existing: "all",
 		Concurrency: 1})
 	w.Serve(strings.ReplaceAll(dispatchertest.January, "tag: m", "tag: other"))

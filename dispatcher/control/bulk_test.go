@@ -20,7 +20,7 @@ import (
 	"github.com/dagctl/dagctl/operators"
 )
 
-// deadMail serves mail and has n of its tasks die, each with the error that say tells.
+// deadMail serves mail and makes n of its tasks die, each with the error that say returns.
 func deadMail(t *testing.T, n int, say func(i int) string) (*dispatchertest.World, []uuid.UUID) {
 	t.Helper()
 	w := dispatchertest.NewWorld(t)
@@ -54,7 +54,7 @@ func bulk(w *dispatchertest.World, verb string, req control.BulkRequest) control
 	w.T.Helper()
 	b, err := w.D.Control.StartBulk(w.T.Context(), w.Caller, verb, req, time.Now())
 	require.NoError(w.T, err)
-	for b.Status == "Running" { // what a slow machine does not get done before it is answered
+	for b.Status == "Running" { // on a slow machine, the answer comes before the end
 		_, err = w.D.Control.AdvanceBulkActions(w.T.Context(), time.Now())
 		require.NoError(w.T, err)
 		b, err = w.D.Control.Bulk(w.T.Context(), w.Caller, b.ID)
@@ -120,7 +120,7 @@ func TestDeadTasksAreGroupedByError(t *testing.T) {
 		require.NoError(t, err, name)
 		require.Len(t, tasks, c.n, name)
 	}
-	// Who may not read an error cannot find it either, nor group by it.
+	// A caller who may not read an error can neither search for it nor group by it.
 	reader := w.Caller
 	reader.Role = authz.RoleReader
 	groups, err = w.D.Views.ErrorGroups(t.Context(), reader, views.TaskSelection{Dead: true})
@@ -195,7 +195,7 @@ func TestBulkVerbs(t *testing.T) {
 	require.Equal(t, 3, w.Count(`SELECT FROM audit_log WHERE action IN ('tasks.retry', 'tasks.skip', 'tasks.cancel')`))
 	require.Zero(t, w.Count(`SELECT FROM bulk_action_tasks`))
 
-	// Another org sees and touches none of it.
+	// Another org can neither see nor change the action.
 	other := w.Org("other")
 	_, err := w.D.Control.Bulk(t.Context(), other.Caller, canceled.ID)
 	require.True(t, fault.Is(err, fault.NotFound), "%v", err)
@@ -205,7 +205,7 @@ func TestBulkVerbs(t *testing.T) {
 	require.Zero(t, b.Matched)
 }
 
-// claimOne claims a single task of those that are ready.
+// claimOne claims one ready task.
 func claimOne(w *dispatchertest.World, t *testing.T) dispatcher.Claimed {
 	t.Helper()
 	tasks, err := w.D.Claim(t.Context(), w.D.InProcessRuntimes(), w.D.WorkerID, 1, time.Now())
@@ -229,7 +229,8 @@ func TestBulkKeepsItsRate(t *testing.T) {
 		require.NoError(t, err)
 		return 30 - dead(w)
 	}
-	// Whoever asked is gone; another process goes on with it, at its rate, and makes up for nothing.
+	// The process that began the action is gone; another one continues it at its rate, without making up for lost
+	// time.
 	require.Equal(t, 10, step(50*time.Millisecond))
 	require.Equal(t, 15, step(500*time.Millisecond))
 	w.D = w.Dispatcher("two")
@@ -238,7 +239,7 @@ func TestBulkKeepsItsRate(t *testing.T) {
 	b, err = w.D.Control.Bulk(t.Context(), w.Caller, b.ID)
 	require.NoError(t, err)
 	require.Equal(t, "Completed", b.Status)
-	// A task that dies again is not taken up again: the set was fixed.
+	// A task that dies again is not retried again: the set of tasks is fixed.
 	_, err = w.D.Control.CancelBulk(t.Context(), w.Caller, b.ID, time.Now())
 	dispatchertest.Refused(t, err)
 

@@ -162,7 +162,7 @@ func (ctl *Control) endChecks(
 // rejectTx rejects a revision that is held.
 func rejectTx(ctx context.Context, tx pgx.Tx, w registry.Withholding, _ time.Time) error {
 	if w.State == "Rejected" {
-		return fault.New(fault.Conflict, "revision %d is rejected already", w.Revision.Revision)
+		return fault.New(fault.Conflict, "revision %d is already rejected", w.Revision.Revision)
 	}
 	return registry.RejectHeld(ctx, tx, w.Ref, w.Revision.Revision)
 }

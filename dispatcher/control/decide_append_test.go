@@ -30,7 +30,7 @@ publish:
   log: { from: { job: log } }
 `
 
-// What a person accepts is appended to what was there, and what comes next to that.
+// A revision that a person accepts is appended to the existing data, and the next revision is appended to it.
 func TestAPersonAcceptsAnAppend(t *testing.T) {
 	t.Parallel()
 	for name, yaml := range map[string]string{
@@ -55,7 +55,7 @@ func TestAPersonAcceptsAnAppend(t *testing.T) {
 			w.Settle()
 			state := dispatchertest.Texts(t, w.Pool, `SELECT state FROM partition_versions ORDER BY materialized_at DESC
 				LIMIT 1`)[0]
-			if state == "Rejected" { // the check sees the whole output, of which a part was let pass
+			if state == "Rejected" { // the check reads the whole output, with the accepted part
 				_, err = w.D.Control.Accept(t.Context(), w.Caller, "log", control.DecideRequest{Partition: "2024-01-01",
 					Reason: "still fine"})
 				require.NoError(t, err)

@@ -32,7 +32,7 @@ publish:
   letters_made: { from: { job: made } }
 `
 
-// failsFor makes the runs of a job fail for good for one partition.
+// failsFor makes a job fail for good for one partition.
 func failsFor(w *dispatchertest.World, job, partition string) {
 	w.Probe.On(job, func(ctx context.Context, t *operators.Task) (operators.Result, error) {
 		if t.Partition.Key == partition {
@@ -76,7 +76,7 @@ func TestABuildGoesOnWithoutASkippedPartition(t *testing.T) {
 	require.Equal(t, 1, w.Count(`SELECT FROM audit_log WHERE action = 'task.skip'
 		AND detail ->> 'reason' = 'the file is lost'`))
 
-	// Neither does the sweep want it again; new input does.
+	// The sweep does not create its task again; new input does.
 	require.NoError(t, w.D.Reconcile(t.Context(), time.Now()))
 	w.Settle()
 	require.Equal(t, runs, w.Attempts("made"))
@@ -87,7 +87,7 @@ func TestABuildGoesOnWithoutASkippedPartition(t *testing.T) {
 	require.Equal(t, []string{"made of 2024-01-02"}, w.Read("letters_made")["2024-01-02"])
 }
 
-// A skip in the middle of a build lets it become Ready without being deployed again.
+// Skipping a task of a build lets the build become Ready without another deploy.
 func TestSkipDuringABuild(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.NewWorld(t)
@@ -95,7 +95,7 @@ func TestSkipDuringABuild(t *testing.T) {
 	w.Probe.Put("raw", "2024-01-02", "b")
 	failsFor(w, "made", "2024-01-02")
 	deployed := w.Deploy(hooks)
-	for range 4 { // up to where its task is dead, and the build not looked at
+	for range 4 { // until its task is dead; the build has not noticed yet
 		w.Route()
 		if w.Count(`SELECT FROM waiting WHERE reason = 'dead'`) > 0 {
 			break
@@ -161,7 +161,7 @@ func TestAPersonAcceptsWhatChecksRejected(t *testing.T) {
 	}
 }
 
-// What a build's checks rejected can be accepted too; the version is then Ready without computing anything.
+// A person can also accept what a build's checks rejected; the version then becomes Ready without computing anything.
 func TestAPersonAcceptsWhatFailedABuild(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.NewWorld(t)
@@ -183,7 +183,7 @@ func TestAPersonAcceptsWhatFailedABuild(t *testing.T) {
 	require.Equal(t, map[string][]string{"all": {"7"}}, w.Read("checked_count"))
 }
 
-// A revision whose check never ended is decided by a person: the check is given up with it.
+// A person decides on a revision whose check never ended; the check is given up with that.
 func TestAPersonDecidesOverAHeldRevision(t *testing.T) {
 	t.Parallel()
 	for _, verb := range []string{"accept", "reject"} {
@@ -213,7 +213,8 @@ func TestAPersonDecidesOverAHeldRevision(t *testing.T) {
 	}
 }
 
-// What has been removed, or is about to be, cannot be let through: it would take the place of what readers have.
+// A revision that was removed or is about to be removed cannot be accepted: it would replace the data that readers
+// see.
 func TestWhatIsPurgedIsNotAccepted(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.NewWorld(t)

@@ -26,7 +26,7 @@ func TestPauses(t *testing.T) {
 			t.Parallel()
 			w := dispatchertest.PairWorld(t)
 			other := w.Org("other")
-			w.Change("b") // queued before
+			w.Change("b") // queued before the pause
 			w.Pause(c.dag, c.job)
 			require.Empty(t, w.Claim(w.D))
 			id := w.TaskOf("made", dispatchertest.FirstDay)
@@ -35,7 +35,7 @@ func TestPauses(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, "paused", task.Waiting)
 
-			// Shown, and nobody else's.
+			// The pause is listed, and only to its org.
 			dag, err := w.D.Views.DAG(t.Context(), w.Caller, "pair")
 			require.NoError(t, err)
 			require.Equal(t, "a reason", dag.Jobs[1].Paused.Reason)
@@ -45,7 +45,7 @@ func TestPauses(t *testing.T) {
 			require.NoError(t, err)
 			require.Empty(t, none)
 
-			// What comes meanwhile is decided, and waits too; a deploy changes nothing about it.
+			// Tasks for new data are created, and wait too; a deploy does not end the pause.
 			w.Probe.Put("raw", dispatchertest.FirstDay, "c")
 			if c.job == "" {
 				w.Exec(`UPDATE sources SET next_fire_at = now()`)
@@ -89,7 +89,7 @@ func TestPausesUnderPauses(t *testing.T) {
 	w := dispatchertest.PairWorld(t)
 	w.Pause("pair", "made")
 	w.Pause("pair", "")
-	w.Change("b") // raw does not even fire
+	w.Change("b") // raw does not fire
 	id := w.TaskOf("made", dispatchertest.FirstDay)
 	resume(w.Tenant, "pair", "")
 	w.Settle()
@@ -105,7 +105,7 @@ func TestPausesUnderPauses(t *testing.T) {
 	}
 }
 
-// A paused task holds no limit, so that nothing else waits for it.
+// A paused task holds no slot of a limit, so nothing else waits for it.
 func TestPausedTasksHoldNoLimits(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.NewWorld(t)
@@ -128,7 +128,7 @@ func TestPausedTasksHoldNoLimits(t *testing.T) {
 	require.Equal(t, 4, w.Count(`SELECT FROM tasks WHERE status = 'Completed'`))
 }
 
-// What was placed at the very moment of the pause is found by the sweep.
+// The sweep finds a task that was placed at the very moment of the pause.
 func TestAPauseIsReviewed(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.PairWorld(t)

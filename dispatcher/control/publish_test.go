@@ -53,7 +53,7 @@ func TestAPublishedEventHasTheConsumersRunOnce(t *testing.T) {
 	require.Equal(t, 2, w.Attempts("load"))
 	require.Equal(t, 3, w.Attempts("sorted"))
 
-	// The same again, also many at once, is acknowledged and changes nothing.
+	// Publishing the same again, also many times at once, is acknowledged and changes nothing.
 	var g errgroup.Group
 	for range 8 {
 		g.Go(func() error {
@@ -71,7 +71,7 @@ func TestAPublishedEventHasTheConsumersRunOnce(t *testing.T) {
 	_, err = publish(control.PublishRequest{Partition: "b", IdempotencyKey: "k1"})
 	require.True(t, fault.Is(err, fault.Conflict), err)
 
-	// Without a key each is an event; and it may be lost, for the revision tells.
+	// Without a key, each call is an event of its own. The event may be lost, because the revision records it.
 	_, err = publish(control.PublishRequest{Partition: "b"})
 	require.NoError(t, err)
 	w.Exec(`DELETE FROM outbox`)

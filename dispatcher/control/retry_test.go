@@ -48,7 +48,7 @@ func TestAFailureIsTriedAgain(t *testing.T) {
 		trail(w, id))
 }
 
-// trail is what a task went through, as people are told.
+// trail returns a task's audit trail, as people see it.
 func trail(w *dispatchertest.World, id uuid.UUID) (statuses []string) {
 	w.T.Helper()
 	events, err := w.D.Views.TaskEvents(w.T.Context(), w.Caller, id, uuid.Nil, 100)
@@ -91,7 +91,7 @@ func TestWhatFailsForGoodIsDead(t *testing.T) {
 			require.NoError(t, err)
 			require.True(t, settled, "what is dead is waited for by nobody")
 
-			// By hand it gets all its attempts anew.
+			// A manual retry gives the task all its attempts again.
 			w.Probe.On("made", nil)
 			task, err := w.D.Control.Retry(t.Context(), w.Caller, id)
 			require.NoError(t, err)
@@ -120,16 +120,16 @@ func TestCancel(t *testing.T) {
 	w.Check()
 	_, err = w.D.Control.Cancel(t.Context(), w.Caller, uuid.New())
 	require.True(t, fault.Is(err, fault.NotFound), "%v", err)
-	// What was canceled by hand is not made again,
+	// A task that a person canceled is not created again,
 	require.NoError(t, w.D.Reconcile(t.Context(), dispatchertest.Later(0)))
 	require.Empty(t, w.Claim(w.D))
-	// but what is new is.
+	// but tasks for new data are.
 	w.Change("c")
 	w.Settle()
 	require.Equal(t, []string{"m(c)"}, w.Read("pair_made")[dispatchertest.FirstDay])
 }
 
-// A run hears of its cancellation, and of its timeout, while it goes on.
+// A running task learns of its cancellation, and of its timeout, while it runs.
 func TestARunIsStopped(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -46,7 +46,7 @@ func (a Act) refuses(r tasks.Row) error {
 	case a.Verb == VerbRetry && r.Status != tasks.Failed:
 		return fault.New(fault.Conflict, "task %s is %s: only a failed task can be retried", r.ID, r.Status)
 	case a.Verb == VerbCancel && (r.Status == tasks.Completed || r.Status == tasks.Canceled):
-		return fault.New(fault.Conflict, "task %s is %s already", r.ID, r.Status)
+		return fault.New(fault.Conflict, "task %s is already %s", r.ID, r.Status)
 	case a.Verb == VerbSkip && r.Kind == tasks.KindCheck:
 		return fault.New(fault.Conflict, "task %s checks a revision, which would stay held without it", r.ID).
 			WithHint("decide over the revision instead: `dagctl datasets accept` or `dagctl datasets reject`")

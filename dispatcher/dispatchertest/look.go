@@ -230,7 +230,7 @@ func (w *World) FiguresOf(d *service.Service) map[string]float64 {
 	return found
 }
 
-// Lost lists the revisions that lack a file as "dataset partition", with a star before those that are served.
+// Lost lists the revisions that lack a file as "dataset partition", with a star before revisions that are served.
 func (w *World) Lost() (names []string) {
 	w.T.Helper()
 	var after registry.RevisionPosition

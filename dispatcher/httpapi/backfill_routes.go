@@ -37,7 +37,7 @@ func (a *API) addBackfillRoutes(api *authz.API) {
 	authz.Handle(api, authz.Writer, huma.Operation{
 		OperationID: "cancel-backfill", Method: http.MethodPost,
 		Path: "/v1/dags/{dag}/backfills/{id}/cancel", Tags: []string{"upkeep"},
-		Summary: "Cancel a backfill: it makes no more tasks",
+		Summary: "Stop a backfill from creating tasks",
 	}, a.handleCancelBackfill)
 }
 

@@ -56,7 +56,7 @@ func (a *API) addPauseRoutes(api *authz.API) {
 
 	authz.Handle(api, authz.Writer, huma.Operation{
 		OperationID: "pause-dag", Method: http.MethodPost, Path: "/v1/dags/{dag}/pause", Tags: []string{"dags"},
-		Summary: "Keep the tasks of a DAG from beginning",
+		Summary: "Pause a DAG: let none of its tasks begin",
 		Description: "What runs goes on; what is queued waits; its sources do not fire. It holds over deploys " +
 			"and rollbacks, until it is resumed.",
 	}, func(ctx context.Context, caller authz.Caller, in *pauseInput) (*pauseOutput, error) {
@@ -65,14 +65,14 @@ func (a *API) addPauseRoutes(api *authz.API) {
 
 	authz.Handle(api, authz.Writer, huma.Operation{
 		OperationID: "resume-dag", Method: http.MethodDelete, Path: "/v1/dags/{dag}/pause", Tags: []string{"dags"},
-		Summary: "Let the tasks of a DAG begin again",
+		Summary: "End the pause of a DAG",
 	}, func(ctx context.Context, caller authz.Caller, in *dagInput) (*struct{}, error) {
 		return nil, a.control.Resume(ctx, caller, in.DAG, "", time.Now())
 	})
 
 	authz.Handle(api, authz.Writer, huma.Operation{
 		OperationID: "pause-job", Method: http.MethodPost, Path: "/v1/jobs/{dag}/{job}/pause", Tags: []string{"dags"},
-		Summary: "Keep the tasks of a job from beginning; a source does not fire",
+		Summary: "Pause a job: let none of its tasks begin; a source does not fire",
 	}, func(ctx context.Context, caller authz.Caller, in *pauseJobInput) (*pauseOutput, error) {
 		return pause(ctx, caller, in.DAG, in.Job, in.Body)
 	})
@@ -80,21 +80,21 @@ func (a *API) addPauseRoutes(api *authz.API) {
 	authz.Handle(api, authz.Writer, huma.Operation{
 		OperationID: "resume-job", Method: http.MethodDelete,
 		Path: "/v1/jobs/{dag}/{job}/pause", Tags: []string{"dags"},
-		Summary: "Let the tasks of a job begin again",
+		Summary: "End the pause of a job",
 	}, func(ctx context.Context, caller authz.Caller, in *jobPath) (*struct{}, error) {
 		return nil, a.control.Resume(ctx, caller, in.DAG, in.Job, time.Now())
 	})
 
 	authz.Handle(api, authz.Admin, huma.Operation{
 		OperationID: "pause-org", Method: http.MethodPost, Path: "/v1/org/pause", Tags: []string{"upkeep"},
-		Summary: "Keep the tasks of the org from beginning",
+		Summary: "Pause the org: let none of its tasks begin",
 	}, func(ctx context.Context, caller authz.Caller, in *pauseOrgInput) (*pauseOutput, error) {
 		return pause(ctx, caller, "", "", in.Body)
 	})
 
 	authz.Handle(api, authz.Admin, huma.Operation{
 		OperationID: "resume-org", Method: http.MethodDelete, Path: "/v1/org/pause", Tags: []string{"upkeep"},
-		Summary: "Let the tasks of the org begin again",
+		Summary: "End the pause of the org",
 	}, func(ctx context.Context, caller authz.Caller, _ *struct{}) (*struct{}, error) {
 		return nil, a.control.Resume(ctx, caller, "", "", time.Now())
 	})

@@ -49,7 +49,7 @@ func (a *API) AddRoutes(api *authz.API) {
 	authz.Handle(api, authz.Writer, huma.Operation{
 		OperationID: "enqueue-tasks", Method: http.MethodPost, Path: "/v1/jobs/{dag}/{job}/tasks",
 		Tags:    []string{"tasks"},
-		Summary: "Make tasks of a manual job, one or a batch",
+		Summary: "Create a task of a manual job, or a batch of them",
 		Description: "The body is one item, or {\"items\": [...]} for up to 1000 in one transaction. " +
 			"A known idempotency key returns the task that it made the first time.",
 		MaxBodyBytes: maxEnqueueBody, DefaultStatus: http.StatusCreated,

@@ -19,23 +19,23 @@ const whyDoc = "A tree of reasons, each with a stable code. " +
 func (a *API) addWhyRoutes(api *authz.API) {
 	authz.Handle(api, authz.Reader, huma.Operation{
 		OperationID: "why-task", Method: http.MethodGet, Path: "/v1/tasks/{id}/why", Tags: []string{"tasks"},
-		Summary: "Say why a task is where it is", Description: whyDoc,
+		Summary: "Explain why a task makes no progress", Description: whyDoc,
 	}, a.handleTaskWhy)
 
 	authz.Handle(api, authz.Reader, huma.Operation{
 		OperationID: "why-job", Method: http.MethodGet, Path: "/v1/jobs/{dag}/{job}/why", Tags: []string{"dags"},
-		Summary: "Say what a job does, or why it does nothing", Description: whyDoc,
+		Summary: "Explain what a job does, or why it does nothing", Description: whyDoc,
 	}, a.handleJobWhy)
 
 	authz.Handle(api, authz.Reader, huma.Operation{
 		OperationID: "why-dataset", Method: http.MethodGet, Path: "/v1/datasets/{name}/why", Tags: []string{"datasets"},
-		Summary: "Say why a dataset is not further than it is", Description: whyDoc,
+		Summary: "Explain why a dataset makes no progress", Description: whyDoc,
 	}, a.handleDatasetWhy)
 
 	authz.Handle(api, authz.Reader, huma.Operation{
 		OperationID: "why-not-partition", Method: http.MethodGet,
 		Path: "/v1/datasets/{name}/partitions/{key}/why-not", Tags: []string{"datasets"},
-		Summary: "Say why readers do not see a partition, or not a newer one", Description: whyDoc,
+		Summary: "Explain why readers do not see a partition, or not a newer revision of it", Description: whyDoc,
 	}, a.handlePartitionWhyNot)
 }
 

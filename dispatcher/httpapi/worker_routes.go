@@ -39,7 +39,7 @@ func (a *API) addWorkerRoutes(api *authz.API) {
 	type drainOutput struct{ Body dispatcher.Worker }
 	authz.Handle(api, authz.Admin, huma.Operation{
 		OperationID: "drain-worker", Method: http.MethodPost, Path: "/v1/workers/{id}:drain", Tags: []string{"workers"},
-		Summary: "Keep a process from claiming more tasks",
+		Summary: "Stop a process from claiming tasks",
 		Description: "It hears of it within a second, finishes what it runs, and goes on with everything else " +
 			"that a server does.",
 	}, func(ctx context.Context, caller authz.Caller, in *drainInput) (*drainOutput, error) {

@@ -7,8 +7,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Metrics counts what this process does. Its label for an org is the org's id: whoever shows the figures knows the
-// names, and who may see them. Everything is counted after its COMMIT.
+// Metrics counts what this process does. Its label for an org is the org's id: the code that shows the figures knows
+// the names, and who may see them. Everything is counted after its COMMIT.
 type Metrics struct {
 	Attempts    *prometheus.CounterVec // org, outcome
 	Retries     *prometheus.CounterVec // org

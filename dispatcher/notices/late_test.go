@@ -40,7 +40,7 @@ publish: { raw: { from: { job: raw }, due: { within: 1s } } }
 	day, err := time.Parse(time.DateOnly, missing.Partition)
 	require.NoError(t, err)
 	require.Equal(t, day.Add(24*time.Hour+time.Second), missing.DueAt)
-	// Midnight may pass meanwhile: the day after is there as well.
+	// Midnight may pass during the test, so the next day's file is there as well.
 	w.Probe.Put("raw", missing.Partition, "b")
 	w.Probe.Put("raw", day.Add(24*time.Hour).Format(time.DateOnly), "c")
 	w.Poll()

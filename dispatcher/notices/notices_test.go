@@ -25,7 +25,7 @@ import (
 	"github.com/dagctl/dagctl/operators"
 )
 
-// receiver is a webhook that keeps what it is sent.
+// receiver is a webhook that keeps the notices it receives.
 type receiver struct {
 	*httptest.Server
 	mu     sync.Mutex
@@ -69,7 +69,7 @@ func (r *receiver) answerWith(f http.HandlerFunc) {
 	r.answer = f
 }
 
-// notices are those that came, however they were answered, with the header of each.
+// notices returns the received notices with their headers, however they were answered.
 func (r *receiver) notices() ([]notices.Notice, []http.Header) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -94,7 +94,7 @@ jobs:
 notify: [{ on: [dead, late, failed_deploy, failed_check], webhook: { secret: HOOK } }]
 `
 
-// die has a task of orders fail for good.
+// die makes a task of orders fail for good.
 func die(w *dispatchertest.World) {
 	w.T.Helper()
 	w.Probe.On("orders", func(context.Context, *operators.Task) (operators.Result, error) {
@@ -151,9 +151,9 @@ func TestReceiversThatMisbehave(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		answer http.HandlerFunc
-		public bool   // the dispatcher keeps to public addresses
-		unbind bool   // an admin takes the binding back
-		says   string // in the row that stays
+		public bool   // the dispatcher may reach only public addresses
+		unbind bool   // an admin removes the binding
+		says   string // last_error of the outbox row
 	}{
 		"redirects": {answer: func(out http.ResponseWriter, in *http.Request) {
 			http.Redirect(out, in, "/elsewhere", http.StatusTemporaryRedirect)

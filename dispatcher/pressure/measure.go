@@ -182,7 +182,7 @@ func waitIn(ctx context.Context, tx pgx.Tx, queues []tasks.Queue, now time.Time)
 		kind     tasks.Kind
 	)
 	_, err = pgx.ForEachRow(rows, []any{&rank, &priority, &kind}, func() error {
-		// The rank is the time of placing less the worth of the priority plus that of the class.
+		// The rank is the time of placing, minus the bonus of the priority, plus the penalty of the class.
 		placed := rank + int64(priority)*tasks.PriorityWorth.Milliseconds()
 		placed -= int64(tasks.ClassOf(kind)) * tasks.ClassWorth.Milliseconds()
 		longest = max(longest, time.Duration(now.UnixMilli()-placed)*time.Millisecond)

@@ -18,7 +18,7 @@ import (
 	"github.com/dagctl/dagctl/registry"
 )
 
-// Too much is queued: what brings more work waits, says so, and goes on by itself with nothing lost.
+// When too much is queued, everything that adds work waits, says so, and continues by itself without losing anything.
 func TestBackpressure(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.MonthWorld(t, "01", "02", "03")
@@ -70,7 +70,7 @@ func TestBackpressure(t *testing.T) {
 	require.Contains(t, dispatchertest.CodesIn(why.Reasons), "gate/backpressure")
 	require.Equal(t, 1.0, w.FiguresOf(w.D)["backpressure{}"])
 
-	// What is handed over is taken as long as there is room, and then refused with the time to come again.
+	// Enqueues and deliveries are accepted while there is room, and then refused with the time of the next try.
 	for i := range 3 {
 		require.NoError(t, deliver(fmt.Sprint("m", i)))
 	}
@@ -81,7 +81,7 @@ func TestBackpressure(t *testing.T) {
 	_, err = w.D.Enqueue(t.Context(), w.Caller, "mail", "send", []dispatcher.EnqueueItem{{Payload: to}})
 	require.True(t, fault.Is(err, fault.Unavailable), "%v", err)
 
-	// It lasts until half of it is done.
+	// It lasts until the queue has shrunk to half.
 	one, err := w.D.Claim(t.Context(), w.D.InProcessRuntimes(), "one", 5, time.Now())
 	require.NoError(t, err)
 	require.Len(t, one, 5)
@@ -100,7 +100,7 @@ func TestBackpressure(t *testing.T) {
 	require.Len(t, w.Read("letters_made"), 4, "the source was read once there was room")
 }
 
-// The next in line of a runtime that nobody serves has waited for ever, and no producer is to blame.
+// The next task of a runtime that nobody serves waits forever; that does not cause backpressure.
 func TestTheAgeOfWhatIsNext(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.NewWorld(t)

@@ -48,7 +48,7 @@ func TestAnAlwaysOnSource(t *testing.T) {
 	dispatchertest.Execute(t.Context(), w.D, first)
 	require.Equal(t, map[string][]string{"0-3": {"0,a", "1,b", "2,c"}}, w.Read("tailed"))
 
-	// The next goes on from there. Its worker dies: it is tried again, by whoever is there.
+	// The next task continues from there. Its worker dies: any other process retries it.
 	l.Set("abcde")
 	require.Equal(t, "Pending", supervise(w, dispatchertest.Later(0)))
 	lost := w.One(w.D)
@@ -62,7 +62,7 @@ func TestAnAlwaysOnSource(t *testing.T) {
 	dispatchertest.Execute(t.Context(), w.D, again)
 	require.Len(t, w.Read("tailed"), 2)
 
-	// It fails for good: it is dead, which is told, and after a while it is tried again.
+	// It fails for good: it is dead, which is reported, and after a while it is tried again.
 	supervise(w, dispatchertest.Later(0))
 	w.Probe.On("tail", func(context.Context, *operators.Task) (operators.Result, error) {
 		return operators.Result{}, operators.Permanent(context.DeadlineExceeded)
@@ -79,7 +79,7 @@ func TestAnAlwaysOnSource(t *testing.T) {
 	require.Len(t, w.Read("tailed"), 3)
 	w.Check()
 
-	// A pause takes what is queued out; nothing new is made until it is over.
+	// A pause removes its task from the queue; no new task is created before the pause ends.
 	_, err = w.D.Control.Pause(t.Context(), w.Caller, "steady", "tail", "", time.Now())
 	require.NoError(t, err)
 	require.Equal(t, "Pending", supervise(w, dispatchertest.Later(0)))
@@ -89,8 +89,8 @@ func TestAnAlwaysOnSource(t *testing.T) {
 	w.One(w.D)
 }
 
-// A cutover that changes it has the task end where it likes, commit, and the next begin under the new definition; one
-// that does not leaves it alone.
+// A cutover that changes the job lets the running task end where it chooses and commit; the next task begins with the
+// new definition. A cutover that does not change the job does not affect it.
 func TestAlwaysOnIsDrainedByACutoverThatChangesIt(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.NewWorld(t)
@@ -126,7 +126,7 @@ func TestAlwaysOnIsDrainedByACutoverThatChangesIt(t *testing.T) {
 	require.Equal(t, int32(1), drained.Load())
 	require.Len(t, w.Read("tailed"), 1, "what it had when it was asked to end was committed")
 
-	// Paused, it is drained as well, and goes on when it is resumed.
+	// A pause drains the running task as well, and it continues after the resume.
 	_, err := w.D.Control.Pause(t.Context(), w.Caller, "steady", "", "", time.Now())
 	require.NoError(t, err)
 	w.Eventually("it ends", func() bool { return drained.Load() == 2 })
@@ -134,7 +134,7 @@ func TestAlwaysOnIsDrainedByACutoverThatChangesIt(t *testing.T) {
 	require.NoError(t, w.D.Control.Resume(t.Context(), w.Caller, "steady", "", time.Now()))
 	require.Equal(t, "u", <-tags)
 
-	// Told to stop, the process has it end where it likes, commits what it had, and another goes on from there.
+	// A process that is stopped lets the task end where it chooses and commit; another task continues from there.
 	l.Set("abcd")
 	stop()
 	require.Equal(t, int32(3), drained.Load())

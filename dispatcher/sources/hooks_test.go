@@ -37,10 +37,10 @@ func TestADeliveryIsATaskOnce(t *testing.T) {
 		now)
 	require.NoError(t, err)
 	require.False(t, first.Duplicate)
-	// It is stored: another dispatcher finds it, whatever becomes of this one.
+	// The delivery is stored: another dispatcher finds it, even if this one ends.
 	require.Equal(t, "Queued ready", w.Task(*first.TaskID))
 
-	// The same delivery, again and signed anew, changes nothing.
+	// The same delivery, signed again, changes nothing.
 	for _, at := range []time.Time{now, now.Add(time.Minute)} {
 		again, err := w.D.Sources.AcceptHook(t.Context(), dispatchertest.Signed("hunter22", "msg-1", at,
 			`{"order": 1}`), at)
@@ -48,7 +48,7 @@ func TestADeliveryIsATaskOnce(t *testing.T) {
 		require.True(t, again.Duplicate)
 		require.Equal(t, first.TaskID, again.TaskID)
 	}
-	// Others are tasks of their own, though all are for one output.
+	// Other deliveries are tasks of their own, although all are for one output.
 	for n := 2; n <= 3; n++ {
 		_, err := w.D.Sources.AcceptHook(t.Context(), dispatchertest.Signed("hunter22", fmt.Sprint("msg-", n), now,
 			fmt.Sprintf(`{"order": %d}`, n)), now)
@@ -123,14 +123,14 @@ func TestAStrangerLearnsNothing(t *testing.T) {
 	}
 	require.Zero(t, w.Count(`SELECT FROM tasks`))
 
-	// Signed, and still not right: now it may be told what is wrong.
+	// The signature is right but the delivery is not: now the answer may give the reason.
 	for name, body := range map[string]string{"no JSON": `{`, "NUL": `{"a": "\u0000"}`, "no UTF-8": "\"\xff\""} {
 		_, err := w.D.Sources.AcceptHook(t.Context(), dispatchertest.Signed("hunter22", "msg-9", now, body), now)
 		require.True(t, fault.Is(err, fault.Invalid), "%s: %v", name, err)
 	}
 	require.Zero(t, w.Count(`SELECT FROM tasks`))
 
-	// A binding taken back closes the door at once.
+	// Removing a binding takes effect at once.
 	_, err := w.Vault.BindSecret(t.Context(), w.Caller, "ORDERS", authz.Binding{RemoveJobs: []string{"shop/orders"}})
 	require.NoError(t, err)
 	_, err = w.D.Sources.AcceptHook(t.Context(), good, now)
@@ -232,7 +232,7 @@ jobs:
   - { name: b, operator: hook, source: { kind: webhook, path: x/y, secret: ORDERS } }
 `)
 	require.True(t, fault.Is(err, fault.Invalid), "%v", err)
-	// Another org may have it.
+	// Another org may use the same path.
 	other := w.Org("other")
 	other.Secret("ORDERS", "key of theirs", dispatchertest.BoundTo("shop/orders"))
 	other.Serve(dispatchertest.HookDAG)
@@ -241,7 +241,7 @@ jobs:
 	require.NoError(t, err)
 	require.Zero(t, w.Count(`SELECT FROM tasks WHERE org_id = $1`, other.Caller.OrgID))
 
-	// Two jobs of one DAG may swap theirs, and a DAG that goes gives its paths back.
+	// Two jobs of one DAG may swap their paths, and deleting a DAG frees its paths.
 	const pair = "name: pair\njobs:\n  - { name: a, operator: hook, source: { kind: webhook, path: %s, secret: K } }\n  - { name: b, operator: hook, source: { kind: webhook, path: %s, secret: K } }\n"
 	w.Secret("K", "hunter22", dispatchertest.BoundTo("pair/a", "pair/b"))
 	w.Serve(fmt.Sprintf(pair, "one", "two"))

@@ -57,7 +57,7 @@ func TestNextCronAcrossClockChanges(t *testing.T) {
 	}
 }
 
-// Whatever a zone's clocks do, a daily schedule goes forward and fires once on each local day.
+// A daily schedule fires exactly once on each local day, whatever a zone's clocks do.
 func TestNextCronFiresOncePerLocalDay(t *testing.T) {
 	t.Parallel()
 	for _, zone := range []string{"America/New_York", "Europe/London", "Australia/Lord_Howe", "Asia/Kathmandu", "UTC"} {
@@ -100,7 +100,7 @@ func TestNextFire(t *testing.T) {
 
 	for name, c := range map[string]struct {
 		source        dag.Source
-		at, now, want string // an empty want: no clock makes it fire
+		at, now, want string // an empty want: it never fires by the clock
 	}{
 		"cron: in time": {daily, "2024-01-01T00:00:00Z", "2024-01-01T00:00:01Z",
 			"2024-01-02T00:00:00Z"},

@@ -12,7 +12,7 @@ import (
 
 func TestSeveralSignaturesAndEncodedKeys(t *testing.T) {
 	t.Parallel()
-	// The example of the Standard Webhooks specification's reference libraries.
+	// This is the example of the Standard Webhooks specification's reference libraries.
 	const (
 		key   = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 		id    = "msg_p5jXN8AQM9LWM0D4loKWxJek"

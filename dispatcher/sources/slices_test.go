@@ -10,7 +10,7 @@ import (
 	"github.com/dagctl/dagctl/registry"
 )
 
-// slicing has ranges that somebody asks for, and takes of each the rows of a cursor.
+// slicing is a DAG with a source of ranges, and a job that reads, for each range, a cursor's rows in it.
 const slicing = `
 name: slicing
 jobs:
@@ -73,7 +73,7 @@ func TestSlicesOfACursor(t *testing.T) {
 	w.Settle()
 	require.Equal(t, 3, w.Attempts("sliced"), "what triggers has changed")
 
-	// A plan counts what is computed: a range that the cursor has not come to the end of is not.
+	// A plan counts only partitions that are computed, which excludes a range whose end the cursor has not reached.
 	changed := dispatchertest.Edit(slicing, "count(*) AS n", "count(*) + 1 AS n")
 	plan, err := w.D.Views.Plan(t.Context(), w.Caller, "slicing", registry.DeployRequest{YAML: changed})
 	require.NoError(t, err)
@@ -81,7 +81,7 @@ func TestSlicesOfACursor(t *testing.T) {
 	w.Serve(changed)
 	require.Equal(t, map[string][]string{"0-10": {"0,9,11"}, "10-20": {"10,19,11"}}, w.Read("sliced"))
 
-	// Of a segment far wider than a range, each takes its own.
+	// Each range reads only its part of a segment that is far wider.
 	w.Probe.Put("asked", "30-40", "x")
 	long := make([]byte, 50)
 	for i := range long {

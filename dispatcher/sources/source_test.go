@@ -72,8 +72,8 @@ func TestAFileThatCannotBeRead(t *testing.T) {
 	require.Zero(t, w.Count(`SELECT FROM waiting`))
 }
 
-// A content that failed, was replaced by another that failed, and came back is tried again: its task had only given
-// way.
+// Content that failed, was replaced by other content that failed, and came back is tried again: its first task had
+// only been merged into another one.
 func TestContentThatComesBackAfterFailures(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.PairWorld(t)
@@ -94,7 +94,8 @@ func TestContentThatComesBackAfterFailures(t *testing.T) {
 	w.Check()
 }
 
-// What is read while it changes is told by what was read, not by what was found.
+// If a file changes while it is read, its revision is identified by the content that was read, not by the content that
+// was found.
 func TestAFileThatChangesBetweenFindingAndReading(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.NewWorld(t)
@@ -184,7 +185,7 @@ func TestAScheduleFiresOnceOverAllDispatchers(t *testing.T) {
 	var next time.Time
 	w.Row(`SELECT next_fire_at FROM sources`)(&next)
 	require.Equal(t, instant(t, "2027-11-08T11:00:00Z"), next.UTC())
-	w.Exec(`UPDATE sources SET next_fire_at = $1`, at) // a clock that was set back, a row that was restored
+	w.Exec(`UPDATE sources SET next_fire_at = $1`, at) // as after the clock was set back or the row was restored
 	_, err := w.D.Sources.Fire(t.Context(), at.Add(time.Second))
 	require.NoError(t, err)
 	require.Len(t, w.Tasks("tick"), 1, "an instant fires once")
@@ -192,7 +193,7 @@ func TestAScheduleFiresOnceOverAllDispatchers(t *testing.T) {
 	require.Equal(t, map[string][]string{"2027-11-06": {"a(t())"}}, w.Read("ticks"))
 }
 
-// What a schedule missed is caught up on without waiting between the windows, or passed over, as it says.
+// Missed times of a schedule are caught up on without pauses between them, or skipped, depending on catchup.
 func TestAScheduleThatMissedWindows(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -220,7 +221,7 @@ func TestAScheduleThatMissedWindows(t *testing.T) {
 	}
 }
 
-// A changed schedule is followed from the cutover on: the old one does not fire once more.
+// A changed schedule applies from the cutover on: the old one does not fire again.
 func TestAChangedSchedule(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.NewWorld(t)
@@ -238,7 +239,7 @@ func TestAChangedSchedule(t *testing.T) {
 	require.Zero(t, w.Count(`SELECT FROM sources WHERE next_fire_at IS NOT NULL`))
 }
 
-// One source that cannot be fired holds up no other.
+// One source that cannot be fired does not delay others.
 func TestAPoisonedSource(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.NewWorld(t)
@@ -274,7 +275,7 @@ func must[T any](v T, err error) T {
 	return v
 }
 
-// instant reads a time as people write it.
+// instant parses a time in RFC 3339.
 func instant(t *testing.T, s string) time.Time {
 	t.Helper()
 	at, err := time.Parse(time.RFC3339, s)

@@ -207,7 +207,7 @@ func missing(in InputFacts, have []registry.Pin) string {
 	return ""
 }
 
-// pinKey identifies the partition that a pin is of.
+// pinKey identifies the partition that a pin refers to.
 type pinKey struct {
 	input   int
 	version uuid.UUID

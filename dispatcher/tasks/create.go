@@ -52,7 +52,7 @@ type Slot struct {
 	Key    string
 }
 
-// Made is the task that stands for a request: a new one, or the one that was queued already.
+// Made is the task that stands for a request: a new one, or the one that was already queued.
 type Made struct {
 	ID    uuid.UUID
 	IsNew bool

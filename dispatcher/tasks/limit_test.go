@@ -16,7 +16,7 @@ import (
 	"github.com/dagctl/dagctl/operators"
 )
 
-// Limits are exact, whoever claims, completes and fails at the same time.
+// Limits are exact, however many processes claim, complete and fail at the same time.
 func TestMaxConcurrencyIsExact(t *testing.T) {
 	t.Parallel()
 	for _, max := range []int{1, 3} {
@@ -77,7 +77,7 @@ func TestMaxConcurrencyIsExact(t *testing.T) {
 	}
 }
 
-// Jobs that share keys in different combinations neither lose a slot nor stop.
+// Jobs that share keys in different combinations neither lose a slot nor deadlock.
 func TestConcurrencyKeysAcrossJobs(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.NewWorld(t)
@@ -127,7 +127,7 @@ func TestConcurrencyKeysAcrossJobs(t *testing.T) {
 	w.Settle()
 }
 
-// A raised bound lets those in that wait for it.
+// Raising a limit admits tasks that wait for it.
 func TestABoundThatIsRaised(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.NewWorld(t)
@@ -147,7 +147,7 @@ func TestABoundThatIsRaised(t *testing.T) {
 	require.Len(t, w.Claim(w.D), 1)
 }
 
-// What a completion lets in goes on in the slot of its runner, as much as its limits allow and no more.
+// Tasks that a completion admits continue in the slot of its runner, as far as their limits allow.
 func TestARunnerGoesOnWithWhatItLetIn(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.NewWorld(t)

@@ -174,7 +174,7 @@ func (r Room) lock(ctx context.Context, tx pgx.Tx, tasks []Placement) error {
 	return b.Send(ctx, tx)
 }
 
-// lockRows locks limits in the given order, which must be that of SortedLimits, and reads how many slots are free.
+// lockRows locks limits in the given order, which must be the order of SortedLimits, and reads how many slots are free.
 func (r Room) lockRows(b *pg.Batch, orgs []uuid.UUID, keys []string) {
 	var (
 		l Limit

@@ -44,7 +44,7 @@ func WidestPause(pauses []Pause, dagName, job string) *Pause {
 	return nil
 }
 
-// PausesOf lists an org's pauses: that of the org first, then those of DAGs, then those of jobs.
+// PausesOf lists an org's pauses: first the pause of the org itself, then pauses of DAGs, then pauses of jobs.
 func PausesOf(ctx context.Context, tx pgx.Tx, org uuid.UUID) ([]Pause, error) {
 	rows, err := tx.Query(ctx, `SELECT dag_name, job_name, actor, coalesce(reason, ''), at FROM pauses WHERE org_id = $1
 		ORDER BY dag_name <> '', job_name <> '', dag_name, job_name`, org)

@@ -22,7 +22,7 @@ func TestAnEventDuringARunWaitsAsSibling(t *testing.T) {
 	require.Equal(t, 1, w.Count(`SELECT FROM waiting WHERE reason = 'sibling' AND blocker = $1`,
 		running.TaskID.String()))
 	require.Empty(t, w.Claim(w.D))
-	// The one that waits takes in whatever else comes.
+	// The waiting task also covers everything that arrives later.
 	w.Change("d")
 	w.Change("e")
 	require.Len(t, w.Tasks("made"), 3)
@@ -37,7 +37,7 @@ func TestAnEventDuringARunWaitsAsSibling(t *testing.T) {
 	require.Equal(t, 3, w.Attempts("made"))
 }
 
-// A task that failed makes room for the one that was made since.
+// A failed task makes room for the task that was created since.
 func TestARetryMeetsASibling(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -99,7 +99,7 @@ func RowOf(rows map[uuid.UUID]Row, id uuid.UUID) (Row, error) {
 	return row, nil
 }
 
-// Holds reports whether the fence is that of the task's current attempt.
+// Holds reports whether the fence belongs to the task's current attempt.
 func (r Row) Holds(f Fence) bool {
 	return r.Attempt == f.Attempt && r.token != nil && *r.token == f.LeaseToken
 }
@@ -117,7 +117,7 @@ func (r Row) MayComplete(f Fence, hash string) (repeated bool, err error) {
 	case r.Status == Running, (r.Status == Failed || r.Status == Queued) && r.reason == ReasonLeaseExpired:
 		return false, nil
 	}
-	return false, r.WithState(fault.New(fault.Conflict, "task %s is %s already", r.ID, r.Status))
+	return false, r.WithState(fault.New(fault.Conflict, "task %s is already %s", r.ID, r.Status))
 }
 
 // Ending is how an attempt, or an open task, ends.
@@ -426,13 +426,13 @@ func (r Row) WithState(e *fault.Error) *fault.Error {
 	return e
 }
 
-// MustRun returns a conflict unless the fence is that of the running attempt.
+// MustRun returns a conflict unless the fence belongs to the running attempt.
 func (r Row) MustRun(f Fence) error {
 	switch {
 	case !r.Holds(f):
 		return r.FencedOff(f)
 	case r.Status != Running:
-		return r.WithState(fault.New(fault.Conflict, "task %s is %s already", r.ID, r.Status))
+		return r.WithState(fault.New(fault.Conflict, "task %s is already %s", r.ID, r.Status))
 	}
 	return nil
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/dagctl/dagctl/storage"
 )
 
-// inBucket has a world's Parquet in a bucket.
+// inBucket puts a world's Parquet files into a bucket.
 func inBucket(srv *tests3.Server) func(*storage.Config) {
 	return func(c *storage.Config) {
 		c.S3 = &storage.S3Config{Bucket: srv.Bucket, Endpoint: srv.Endpoint, PathStyle: true,
@@ -23,7 +23,7 @@ func inBucket(srv *tests3.Server) func(*storage.Config) {
 	}
 }
 
-// objects are the keys of a bucket.
+// objects returns the keys of a bucket.
 func objects(t *testing.T, srv *tests3.Server) (names []string) {
 	t.Helper()
 	out, err := srv.Client().ListObjectsV2(t.Context(), &s3.ListObjectsV2Input{Bucket: &srv.Bucket})
@@ -34,8 +34,8 @@ func objects(t *testing.T, srv *tests3.Server) (names []string) {
 	return names
 }
 
-// TestSameRowsInABucket has one DAG computed with files and with a bucket: built, deployed again, rolled back and
-// cleaned up.
+// TestSameRowsInABucket computes one DAG with files and with a bucket: built, deployed again, rolled back and cleaned
+// up.
 func TestSameRowsInABucket(t *testing.T) {
 	t.Parallel()
 	srv := tests3.Start(t)
@@ -78,7 +78,7 @@ func TestSameRowsInABucket(t *testing.T) {
 	same()
 }
 
-// TestGCOfUploads removes uploads by their attempt's record, and those that no record knows.
+// TestGCOfUploads removes the uploads of recorded attempts, and uploads that belong to no record.
 func TestGCOfUploads(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.NewWorld(t)

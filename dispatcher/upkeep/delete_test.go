@@ -55,7 +55,7 @@ func TestDeleteDAG(t *testing.T) {
 	w.Settle()
 	require.Equal(t, map[string][]string{"2024-01-01": {"m(a)"}, "2024-01-02": {"m(b)"}}, w.Read("letters_made"))
 
-	// After it, everything goes; and the name is anybody's.
+	// After it, everything is removed, and any DAG may take the name.
 	_, err = w.D.Upkeep.DeleteDAG(t.Context(), w.Caller, "letters", time.Now())
 	require.NoError(t, err)
 	require.NotEmpty(t, w.GC(time.Now().Add(dispatchertest.PastWindow)).Generations)

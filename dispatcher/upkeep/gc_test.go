@@ -20,7 +20,7 @@ import (
 	"github.com/dagctl/dagctl/registry"
 )
 
-// purged tells which versions of a job's dataset were purged, by the tag of each row, oldest first.
+// purged returns the purged versions of a job's dataset by the tag of each row, oldest first.
 func purged(w *dispatchertest.World, job string) (marks []bool) {
 	w.T.Helper()
 	rows, err := w.Pool.Query(w.T.Context(), `
@@ -101,7 +101,7 @@ func TestGCKeepsWhatAQueryReads(t *testing.T) {
 	require.Len(t, w.GC(now.Add(dispatchertest.PastWindow)).Generations, 1)
 }
 
-// A build that is going on, one that failed, and one that was abandoned keep what they built for as long as a window.
+// A running build, a failed one and an abandoned one keep what they built for one window.
 func TestGCKeepsBuilds(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.NewWorld(t)
@@ -118,8 +118,8 @@ func TestGCKeepsBuilds(t *testing.T) {
 	require.Len(t, w.GC(time.Now().Add(dispatchertest.PastWindow)).Generations, 1)
 }
 
-// What a running task has pinned stays, however long ago it was replaced; the same for one whose lease ran out, because
-// its completion may still come.
+// Revisions that a running task has pinned stay, however long ago they were replaced. So do those of a task whose
+// lease has expired, because its completion may still come.
 func TestGCKeepsWhatTasksRead(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.NewWorld(t)
@@ -149,7 +149,7 @@ func TestGCKeepsWhatTasksRead(t *testing.T) {
 	require.Zero(t, w.Count(`SELECT FROM partition_versions WHERE state = 'Replaced'`))
 }
 
-// Whoever resolved a revision just before it was replaced has the grace to read it.
+// A reader that resolved a revision just before it was replaced can read it during the grace period.
 func TestGCReaderGrace(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.NewWorld(t)
@@ -192,8 +192,8 @@ publish:
   log: { from: { job: log } }
 `
 
-// An appended revision shares the files of those before it: they stay as long as one that is kept names them, and what
-// was read once is not read again.
+// An appended revision shares the files of the revisions before it: files stay as long as a kept revision names them,
+// and rows that were read once are not read again.
 func TestGCOfAppendedRevisions(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.NewWorld(t)
@@ -214,7 +214,7 @@ func TestGCOfAppendedRevisions(t *testing.T) {
 		"the last revision names the files of all of them")
 	require.Equal(t, map[string][]string{"all": all}, w.Read("log"))
 
-	w.Probe.Put("raw", "2024-01-05", "day 1") // a key that is there: everything is rewritten as one file
+	w.Probe.Put("raw", "2024-01-05", "day 1") // an existing key: everything is rewritten as one file
 	w.Poll()
 	w.Settle()
 	require.Equal(t, 4, w.GC(time.Now().Add(dispatchertest.PastGrace)).Revisions)
@@ -226,7 +226,7 @@ func TestGCOfAppendedRevisions(t *testing.T) {
 	require.Equal(t, attempts+1, w.Attempts("log"), "it is still known what was read")
 }
 
-// A crash between marking and removing leaves the marks; whoever collects next goes by them.
+// A crash between marking and removing leaves the marks, and the next collection removes what is marked.
 func TestGCAfterACrash(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.NewWorld(t)
@@ -245,7 +245,7 @@ func TestGCAfterACrash(t *testing.T) {
 	require.Equal(t, before, w.Files())
 	require.Equal(t, map[string][]string{"2024-01-01": {"two(b)"}}, w.Read("letters_made"))
 
-	// And another between removing bytes and rows.
+	// Another crash, between removing bytes and removing rows.
 	locations := dispatchertest.Texts(t, w.Pool, `SELECT location FROM partition_versions WHERE purged_at IS NOT NULL`)
 	require.NotEmpty(t, locations)
 	require.NoError(t, w.Storage.Discard(t.Context(), locations[0]))
@@ -259,7 +259,7 @@ func TestGCAfterACrash(t *testing.T) {
 	require.Equal(t, map[string][]string{"2024-01-01": {"two(b)"}}, w.Read("letters_made"))
 }
 
-// What an attempt left behind goes by its record, once its completion cannot come any more.
+// Files that an attempt left behind are removed by its record, once its completion cannot come any more.
 func TestGCOfStaging(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.NewWorld(t)
@@ -279,7 +279,8 @@ func TestGCOfStaging(t *testing.T) {
 	require.Zero(t, w.GC(time.Now().Add(dispatchertest.PastWindow)).Staging)
 }
 
-// So does what an attempt wrote that ended well and published nothing; of one that published all there is no record.
+// The same holds for files of an attempt that ended well and published nothing. An attempt that published all of its
+// files has no record.
 func TestGCOfWhatWasNotPublished(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.NewWorld(t)
@@ -289,7 +290,7 @@ func TestGCOfWhatWasNotPublished(t *testing.T) {
 	first := w.One(w.D)
 	done := w.Do(w.D, first)
 	require.Zero(t, w.Count(`SELECT FROM task_attempts`))
-	done.Outcome.Unchanged = true // it says so after all
+	done.Outcome.Unchanged = true // its completion reports Unchanged
 	require.NoError(t, w.D.CompleteAttempt(t.Context(), first, done, dispatchertest.Later(0)))
 	require.Equal(t, []string{"1 Completed 1"}, dispatchertest.Texts(t, w.Pool, `SELECT concat_ws(' ', attempt, outcome,
 		cardinality(staging)) FROM task_attempts`))
@@ -299,8 +300,7 @@ func TestGCOfWhatWasNotPublished(t *testing.T) {
 	require.Empty(t, w.Files())
 }
 
-// A generation that was purged is never found again: deploying its document once more builds it anew, under a raised
-// epoch.
+// A purged generation is never reused: deploying its document again builds it anew, in the next epoch.
 func TestPurgedGenerationIsWantedAgain(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.NewWorld(t)
@@ -321,7 +321,7 @@ func TestPurgedGenerationIsWantedAgain(t *testing.T) {
 	require.Equal(t, third.Version.ID, again.Version.ID)
 }
 
-// A completion that comes after its generation was purged commits nothing.
+// A completion that arrives after its generation was purged commits nothing.
 func TestCompletionIntoAPurgedGeneration(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.NewWorld(t)
@@ -340,8 +340,8 @@ func TestCompletionIntoAPurgedGeneration(t *testing.T) {
 	require.ErrorContains(t, w.D.CompleteAttempt(t.Context(), late, w.Do(w.D, late), time.Now()), "was purged")
 }
 
-// In Postgres storage a generation is a table that a view reads: the view is narrowed, and never stops showing what
-// serves.
+// In Postgres storage, a generation is a table that a view reads: gc narrows the view, which never stops showing the
+// live data.
 func TestGCOfTables(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.NewWorld(t)

@@ -92,7 +92,7 @@ func TestPurgeWhatTasksHeldKeepsWhatIsThere(t *testing.T) {
 	w.Settle()
 	require.Equal(t, []string{"m(b)"}, w.Read("pair_made")[dispatchertest.FirstDay])
 
-	// What a rollback would take up again takes more than a reason.
+	// Tasks that a rollback would run again need more than a reason.
 	w.Change("c")
 	id := w.TaskOf("made", dispatchertest.FirstDay)
 	_, err = w.D.Upkeep.PurgeTasks(t.Context(), w.Caller,

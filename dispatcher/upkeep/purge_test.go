@@ -22,7 +22,7 @@ func purge(w *dispatchertest.World, name string, req upkeep.PurgeRequest) (upkee
 	return w.D.Upkeep.Purge(w.T.Context(), w.Caller, name, req, time.Now())
 }
 
-// purgedKeys tells what was purged as "dataset partition", live dataset versions with a star.
+// purgedKeys lists the purged partitions as "dataset partition", with a star if the dataset version is live.
 func purgedKeys(p upkeep.Purged) (keys []string) {
 	for _, gone := range p.Partitions {
 		mark := ""
@@ -69,7 +69,7 @@ func TestPurge(t *testing.T) {
 	_, err = w.D.Builds.Rollback(t.Context(), w.Caller, "letters", builds.RollbackRequest{})
 	require.ErrorContains(t, err, "purged", "nobody rolls back to what is gone")
 
-	// It does not come back by itself: not by a sweep, not because the source has it still.
+	// It does not come back by itself: not by a sweep, and not because the source still has it.
 	w.Poll()
 	require.NoError(t, w.D.Reconcile(t.Context(), time.Now()))
 	w.Settle()
@@ -77,7 +77,7 @@ func TestPurge(t *testing.T) {
 	_, err = purge(w, "letters/raw/0", first)
 	require.ErrorContains(t, err, "no such partition")
 
-	// Once the source has something else, it does; under a number that was never given.
+	// Once the source has other content, it does, under a revision number that was never used.
 	w.Probe.Put("raw", "2024-01-01", "mended")
 	w.Poll()
 	w.Settle()
@@ -104,7 +104,7 @@ func TestPurgeOfAll(t *testing.T) {
 	require.Equal(t, w.Named(), w.Files())
 	require.Len(t, w.Files(), 1, "the source's")
 
-	// Purged, then wanted again: a new generation has it all.
+	// When a purged generation is needed again, a new generation has all of its data.
 	third := w.Serve(dispatchertest.Tagged("one"))
 	require.True(t, third.Created)
 	require.Equal(t, map[string][]string{"2024-01-01": {"one(a)"}}, w.Read("letters_made"))
@@ -128,7 +128,7 @@ func TestPurgeInTables(t *testing.T) {
 	require.Equal(t, map[string][]string{"2024-01-01": {"one(c)"}, "2024-01-02": {"one(b)"}}, w.Read("letters_made"))
 }
 
-// What a task was given, returned and failed with goes too, and what its attempts left.
+// A purge also deletes the payloads, results and errors of tasks, and the files that their attempts left.
 func TestPurgeOfTasks(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.NewWorld(t)

@@ -67,7 +67,7 @@ func TestFinishedTasksStayAsLongAsTheirJobSays(t *testing.T) {
 	require.Zero(t, w.Count(`SELECT FROM task_events`))
 }
 
-// What is open stays, however old it is.
+// Open tasks stay, however old they are.
 func TestRetentionSparesWhatIsOpen(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.NewWorld(t)
@@ -89,7 +89,7 @@ func TestRetentionSparesWhatIsOpen(t *testing.T) {
 	w.Check()
 }
 
-// A dataset that says for how long loses the partitions that are older, and nobody makes them again.
+// A dataset with a retention loses older partitions, and nothing creates them again.
 func TestPartitionsPastTheirRetentionGo(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.NewWorld(t)
@@ -123,7 +123,7 @@ func keysOf(m map[string][]string) (keys []string) {
 	return keys
 }
 
-// While a task works with what is past its retention, it stays.
+// Data past its retention stays while a task uses it.
 func TestRetentionWaitsForWhoReads(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.NewWorld(t)

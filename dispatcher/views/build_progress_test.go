@@ -13,7 +13,7 @@ import (
 	"github.com/dagctl/dagctl/registry/deploy"
 )
 
-// progressOf tells done/total by job; -1 is a total nobody knows yet.
+// progressOf returns done/total by job; a total of -1 is not known yet.
 func progressOf(b *views.BuildProgress) map[string][2]int {
 	found := map[string][2]int{}
 	for _, d := range b.Datasets {
@@ -36,7 +36,8 @@ func TestProgressOfABuild(t *testing.T) {
 		require.NoError(t, err)
 		return v
 	}
-	// Before its source is read nobody can tell; then everything downstream of it follows by the mappings.
+	// Before the source is read, the totals are unknown; afterwards the mappings give the totals of everything
+	// downstream.
 	require.Equal(t, map[string][2]int{"raw": {0, -1}, "upper": {0, -1}, "other": {0, -1}, "joined": {0, -1}},
 		progressOf(look(1).Build))
 	w.Advance()
@@ -60,7 +61,7 @@ func TestProgressOfABuild(t *testing.T) {
 	require.Equal(t, registry.Active, status, reason)
 	require.Nil(t, look(1).Build, "it serves")
 
-	// An edit: only what it changes is shown, against what serves and what failed.
+	// After an edit, only the changed jobs are shown.
 	w.Deploy(dispatchertest.Edit(dispatchertest.Letters, "SELECT upper(content) AS content",
 		"SELECT CAST(upper(content) || 'x' AS INTEGER) AS content"))
 	w.Advance()
@@ -71,7 +72,7 @@ func TestProgressOfABuild(t *testing.T) {
 	b = look(2).Build
 	require.Equal(t, int64(1), b.Datasets[0].Failed+b.Retrying, "%+v", b)
 
-	// A reader who may not know of a dataset is told of its job alone.
+	// A reader who may not see a dataset sees only its job.
 	reader := w.Caller
 	reader.Role = authz.RoleReader
 	dag, err := w.D.Views.DAG(t.Context(), reader, "letters")

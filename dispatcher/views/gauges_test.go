@@ -72,7 +72,7 @@ func TestAttemptsAreCountedOnceEach(t *testing.T) {
 	require.NotContains(t, after, "running_tasks{org=acme}")
 }
 
-// What a transaction did that was rolled back is not counted.
+// The work of a transaction that was rolled back is not counted.
 func TestWhatWasNotCommittedIsNotCounted(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.PairWorld(t)
@@ -119,8 +119,8 @@ func TestFiguresOfTheDatabase(t *testing.T) {
 	}
 }
 
-// However often somebody asks, the database is asked every five seconds at most; and a database that does not answer is
-// told of, and takes nothing else away.
+// The database is queried every five seconds at most, however often somebody asks. If it does not answer, that is
+// reported, and the other metrics stay.
 func TestFiguresAreReadSeldomAndMayFail(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.NewWorld(t)

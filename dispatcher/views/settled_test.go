@@ -11,7 +11,7 @@ import (
 	"github.com/dagctl/dagctl/dispatcher/views"
 )
 
-// A source that has fired and is still being read may be about to find work.
+// A source that has fired and is still being read may find work.
 func TestNothingIsSettledWhileASourceIsRead(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.NewWorld(t)
@@ -35,7 +35,7 @@ func TestNothingIsSettledWhileASourceIsRead(t *testing.T) {
 	require.True(t, settled)
 }
 
-// What a DAG has done is told of the last day, whatever has gathered before.
+// The summary of a DAG covers only the last day, however long its history is.
 func TestCompletedTasksAreCountedOfTheLastDay(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.NewWorld(t)

@@ -130,7 +130,7 @@ func (e *explainer) checking(
 	return err
 }
 
-// target explains a partition of a reactive job by what decide says of it.
+// target explains a partition of a reactive job by the verdict on it.
 func (e *explainer) target(ctx context.Context, t stale.Target, explained bool) ([]Reason, error) {
 	targets := []stale.Target{t}
 	wants, err := e.d.stale.Wants(ctx, e.tx, targets)
@@ -173,7 +173,7 @@ func (e *explainer) target(ctx context.Context, t stale.Target, explained bool) 
 	return []Reason{r}, err
 }
 
-// workOf names a unit of work, whatever task did it or is to do it.
+// workOf names a unit of work, independent of the task that did it or will do it.
 type workOf struct {
 	origin uuid.UUID
 	dedupe string
@@ -310,7 +310,7 @@ func (e *explainer) lacks(ctx context.Context, job *registry.Job, in stale.Input
 	return nil
 }
 
-// producer is the job that makes an input: that of the same version, or of the other DAG's version that serves. nil
+// producer returns the job that makes an input: a job of the same version, or of another DAG's live version. nil
 // where none does.
 func (e *explainer) producer(ctx context.Context, job *registry.Job, in stale.InputFacts) (*registry.Job, error) {
 	if job.Inputs[in.Index].InDAG {

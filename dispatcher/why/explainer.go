@@ -21,7 +21,7 @@ type Config struct {
 	Builds     *builds.Builds
 	Views      *views.Views
 	Runtimes   backends.RuntimeMap
-	// WorkerToken is a shell command that prints a token for workers; empty: there is one for whoever makes one.
+	// WorkerToken is a shell command that prints a token for workers; empty: tokens have to be created.
 	WorkerToken string
 }
 

@@ -85,8 +85,8 @@ func (e *explainer) tasksByID(ctx context.Context, tasks ...uuid.UUID) ([]placed
 		WHERE t.org_id = $1 AND t.id = ANY($2) ORDER BY t.id`, e.caller.OrgID, tasks))
 }
 
-// openOf loads up to limit open tasks of origins, first those that run, then those that wait, then those that are
-// ready, and counts them all. slot limits it to one slot. It reads the three sets, never history.
+// openOf loads up to limit open tasks of origins (running tasks first, then waiting, then ready ones) and counts them
+// all. slot limits it to one slot. It reads the three sets, never history.
 func (e *explainer) openOf(
 	ctx context.Context, origins []uuid.UUID, slot *string, limit int,
 ) (found []placed, all int, err error) {

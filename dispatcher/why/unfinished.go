@@ -267,7 +267,7 @@ func makerOf(jobs []*registry.Job, generation uuid.UUID) *registry.Job {
 	return nil
 }
 
-// someOpen explains the first open tasks of a build's origins, or those that are dead.
+// someOpen explains the first open tasks of a build's origins; if dead, only the dead ones.
 func (e *explainer) someOpen(ctx context.Context, origins []uuid.UUID, dead bool) ([]Reason, error) {
 	rows, err := e.tx.Query(ctx, `
 		SELECT task_id FROM (

@@ -56,7 +56,7 @@ func busyWorld(t *testing.T) *dispatchertest.World {
 	for _, name := range []string{"failing", "doomed", "paused", "ending", "lost", "alone"} {
 		w.Serve(dispatchertest.Edit(busy, "NAME", name, "name: busy", "name: "+name))
 	}
-	// held_back: a build that is close has what serves wait for it.
+	// held_back: a build that is almost done lets the live version's tasks wait.
 	w.Change("b")
 	w.Deploy(dispatchertest.Edit(dispatchertest.Pair, "tag: m", "tag: edited"))
 	var builds []registry.Build
@@ -66,11 +66,11 @@ func busyWorld(t *testing.T) *dispatchertest.World {
 	}))
 	require.Len(t, builds, 1)
 	require.NoError(t, w.D.Builds.HoldLive(t.Context(), builds[0], time.Now()))
-	// checks: a revision that is held, whose check is ready.
+	// checks: a held revision whose check is ready.
 	for _, task := range w.Claim(w.D) {
 		dispatchertest.Execute(t.Context(), w.D, task)
 	}
-	// The others, each from a unit of its own list.
+	// The remaining reasons, each from a unit of its own list.
 	for _, name := range []string{"failing", "doomed", "paused", "ending", "lost"} {
 		w.Probe.Put(name, "k", "a")
 	}
@@ -91,7 +91,7 @@ func busyWorld(t *testing.T) *dispatchertest.World {
 			w.Exec(`UPDATE leases SET expires_at = now() - interval '1 s' WHERE task_id = $1`, task.TaskID)
 		}
 	}
-	// limit, and what holds it; running and sibling.
+	// limit with its holders; running; sibling.
 	for _, key := range []string{"a", "b", "c"} {
 		w.Probe.Put("many", key, "a")
 	}
@@ -100,7 +100,7 @@ func busyWorld(t *testing.T) *dispatchertest.World {
 	w.Fire()
 	for _, task := range w.Claim(w.D) {
 		require.Contains(t, []string{"raw", "alone"}, task.Job.Name)
-		// however slow this machine
+		// long enough for any machine
 		w.Exec(`UPDATE leases SET expires_at = now() + interval '1 hour' WHERE task_id = $1`, task.TaskID)
 	}
 	w.Probe.Put("alone", "k", "b")
@@ -114,7 +114,7 @@ func busyWorld(t *testing.T) *dispatchertest.World {
 	return w
 }
 
-// Every open task has a reason, whatever state it is in and whoever asks.
+// Every open task has a reason, in every state and for every caller.
 func TestEveryOpenTaskHasAReason(t *testing.T) {
 	t.Parallel()
 	w := busyWorld(t)
@@ -142,7 +142,7 @@ func TestEveryOpenTaskHasAReason(t *testing.T) {
 		require.Equal(t, []why.Code{why.WhyBackoff, why.WhyCanceling, why.WhyDead, why.WhyHeldBack, why.WhyLeaseLost,
 			why.WhyLimit, why.WhyPaused, why.WhyQueued, why.WhyRunAt, why.WhyRunning, why.WhySibling}, codes)
 	}
-	// Nobody is there to run what is ready.
+	// No worker serves the runtime of the ready tasks.
 	w.Exec(`UPDATE workers SET last_heartbeat = now() - interval '1 h'`)
 	for _, id := range dispatchertest.Texts(t, w.Pool, `SELECT task_id::text FROM ready`) {
 		require.Equal(t, []string{"queued", "queued/no_worker"},
@@ -191,7 +191,7 @@ func TestWhyATaskWaits(t *testing.T) {
 	require.Equal(t, "a reason", paused.Detail)
 	require.Contains(t, paused.Text, "paused/paused k: it is paused by user:acme since ")
 
-	// Those that are ready have an order.
+	// Ready tasks have an order.
 	var first, second uuid.UUID
 	w.Row(`SELECT min(r.task_id::text)::uuid, max(r.task_id::text)::uuid FROM ready r JOIN tasks t ON t.id = r.task_id
 		AND t.kind = 'manual'`)(&first, &second)
@@ -257,7 +257,7 @@ func TestWhyNotFollowsMissingInputs(t *testing.T) {
 	require.Equal(t, dispatchertest.CodesIn(why.Reasons[0].Because[0].Because),
 		dispatchertest.CodesIn(job.Reasons[0].Because[0].Because))
 
-	// For a reader, who sees what is published only, the way upstream has no names.
+	// A reader sees only published datasets, so jobs upstream are shown without names.
 	reader := w.Caller
 	reader.Role, reader.OrgRoles = authz.RoleReader, []string{}
 	seen, err := w.D.Why.PartitionWhyNot(t.Context(), reader, "joined_last", dispatchertest.FirstDay, time.Now())
@@ -270,7 +270,7 @@ func TestWhyNotFollowsMissingInputs(t *testing.T) {
 	_, err = w.D.Why.PartitionWhyNot(t.Context(), w.Caller, "joined_last", "not a day", time.Now())
 	require.True(t, fault.Is(err, fault.Invalid), "%v", err)
 
-	// It comes, and each step on its way is said.
+	// The data arrives, and each step on its way has an explanation.
 	w.Probe.Put("right", dispatchertest.FirstDay, "b")
 	w.Poll()
 	require.Contains(t, dispatchertest.CodesIn(w.WhyNot("joined_last", dispatchertest.FirstDay).Reasons),
@@ -290,8 +290,7 @@ func TestWhyNotFollowsMissingInputs(t *testing.T) {
 	require.Equal(t, []string{"up_to_date"}, dispatchertest.CodesIn(w.WhyJob("joined", "last").Reasons))
 }
 
-// What decide says and what an explanation says are one: whatever inputs there are, a target is explained by its
-// verdict.
+// Explanations agree with the verdict: for any inputs, a target is explained by the reason that the verdict gives.
 func TestWhyNotOfPartitionsThatSomebodyDecidedOver(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.NewWorld(t)

@@ -61,7 +61,7 @@ func TestWhyNamesTheWorkerThatIsMissing(t *testing.T) {
 	beat(protocol.WorkerHeartbeat{Handlers: []string{"email:send"}})
 	require.Empty(t, missing(mail))
 	require.Len(t, missing(load), 1)
-	beat(protocol.WorkerHeartbeat{}) // whatever there is
+	beat(protocol.WorkerHeartbeat{}) // any operator and handler
 	require.Empty(t, missing(load))
 	w.Exec(`UPDATE workers SET orgs = $1`, []uuid.UUID{uuid.New()})
 	require.Len(t, missing(load), 1, "it works for others")

@@ -48,7 +48,7 @@ func TestAllowed(t *testing.T) {
 		require.NoError(t, response.Body.Close())
 	}
 
-	// What is allowed in IPv4 is allowed in its IPv6 clothes, and what is not is not.
+	// An IPv4 address that is written as IPv6 is treated like the IPv4 address.
 	d, err := dial.New(dial.Config{Allowed: []string{"127.0.0.0/8"}})
 	require.NoError(t, err)
 	u, err := url.Parse(server.URL)

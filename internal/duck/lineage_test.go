@@ -53,7 +53,7 @@ func TestLineage(t *testing.T) {
 		{"FROM flights", "origin=flights.origin identity, delay=flights.delay identity, day=flights.day identity"},
 		{"SELECT CAST(delay AS VARCHAR) AS d, origin || '!' AS o, origin IN ('a') AS i FROM flights",
 			"d=flights.delay expression, o=flights.origin expression, i=flights.origin expression"},
-		// What is not followed has no lineage; what stands beside it has, where that is certain.
+		// Expressions that are not followed have no lineage; the columns beside them have, where it is certain.
 		{"SELECT origin, (SELECT max(iata) FROM airports) AS m FROM flights", "origin=flights.origin identity"},
 		{"SELECT day, list_transform([delay], lambda x: x + delay) AS l FROM flights", "day=flights.day identity"},
 		{"SELECT origin FROM flights UNION ALL SELECT iata FROM airports", ""},

@@ -165,7 +165,7 @@ func TestLater(t *testing.T) {
 	}
 }
 
-// Every answer of a batch that failed is that error, whether its own statement ran or not, and Then is not made of it.
+// Every answer of a failed batch is the error, whether or not its own statement ran, and Then is not called.
 func TestLaterOfABatchThatFailed(t *testing.T) {
 	t.Parallel()
 	pool := open(t, testdb.Empty(t))
@@ -198,7 +198,8 @@ func TestLaterOfABatchThatFailed(t *testing.T) {
 	}
 }
 
-// An answer that was asked for with BEGIN, and one that what was left to COMMIT goes before.
+// One answer is of a statement sent with BEGIN; the other is of a statement sent after those that were left for
+// COMMIT.
 func TestLaterInATransactionThatBeginsLate(t *testing.T) {
 	t.Parallel()
 	pool := open(t, testdb.Empty(t))

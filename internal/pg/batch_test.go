@@ -36,7 +36,7 @@ func TestBatch(t *testing.T) {
 	require.ErrorContains(t, err, "division by zero")
 }
 
-// What goes with COMMIT is committed with the rest, or spoils it.
+// Statements that are sent with COMMIT are committed with the rest, or make the whole transaction fail.
 func TestBatchSendLast(t *testing.T) {
 	t.Parallel()
 	pool := open(t, testdb.Empty(t), pg.WithMaxConns(1))

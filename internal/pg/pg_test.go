@@ -162,7 +162,7 @@ func TestInTxRepeatsAfterADeadlock(t *testing.T) {
 	_, err := pool.Exec(t.Context(), `CREATE TABLE n (id INT PRIMARY KEY, n INT); INSERT INTO n VALUES (1, 0), (2, 0)`)
 	require.NoError(t, err)
 
-	// Each holds one row before either asks for the other's; from the second run on nobody is waited for.
+	// Each transaction holds one row before either requests the other's; from the second run on, nobody waits.
 	arrived := make(chan struct{}, 2)
 	bothHold := make(chan struct{})
 	go func() { <-arrived; <-arrived; close(bothHold) }()

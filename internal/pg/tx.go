@@ -89,7 +89,7 @@ func inOrgTx(ctx context.Context, pool *pgxpool.Pool, orgID uuid.UUID, options p
 	return inTx(ctx, pool, options, func(ctx context.Context, tx pgx.Tx) error {
 		var b Batch
 		b.Exec("name org "+orgID.String(), `SELECT set_config('dagctl.org', $1, true)`, orgID.String())
-		if err := b.SendLast(ctx, tx); err != nil { // with BEGIN, before whatever comes first
+		if err := b.SendLast(ctx, tx); err != nil { // with BEGIN, before the first statement
 			return err
 		}
 		return fn(ctx, tx)

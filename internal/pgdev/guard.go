@@ -44,7 +44,7 @@ func startGuard(bin binaries, s *Server) (*guard, error) {
 
 // release ends the guard without stopping the server.
 func (g *guard) release() {
-	_, _ = io.WriteString(g.stdin, "released\n") // an error means that it is gone already
+	_, _ = io.WriteString(g.stdin, "released\n") // an error means that it is already gone
 	_ = g.stdin.Close()
 	_ = g.cmd.Wait()
 }

@@ -118,7 +118,7 @@ func TestStalePidFileOfAnUnrelatedProcess(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
 	s := start(t, dir)
 	require.NoError(t, s.Stop(t.Context()))
-	// PostgreSQL judges a pid file by whether that process lives and is of its own user.
+	// PostgreSQL accepts a pid file if its process is alive and belongs to the same user.
 	stranger := s.account.command(exec.Command("/bin/cat"), "/")
 	stdin, err := stranger.StdinPipe()
 	require.NoError(t, err)
@@ -141,7 +141,7 @@ func TestKilledParentLeavesNoServer(t *testing.T) {
 	require.NoError(t, cmd.Process.Signal(syscall.SIGKILL))
 	_ = cmd.Wait()
 
-	s := start(t, dir) // at once, beside the guard that stops the old server
+	s := start(t, dir) // at once, while the guard still stops the old server
 	require.Equal(t, 7, queryInt(t, s.URL(), "SELECT n FROM kept"))
 }
 

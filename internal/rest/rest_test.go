@@ -139,7 +139,7 @@ func TestErrorsBecomeProblems(t *testing.T) {
 				require.Contains(t, lines.String(), "request_id=r-1")
 			}
 
-			if tc.want.Status != 412 { // HTTP distinguishes two conflicts, the kind does not
+			if tc.want.Status != 412 { // HTTP has two statuses for the kind Conflict
 				require.Equal(t, fault.KindOf(ProblemOf(tc.err).Fault()), got.Fault().Kind)
 			}
 		})

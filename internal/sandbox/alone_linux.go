@@ -19,10 +19,10 @@ import (
 	"github.com/dagctl/dagctl/internal/fault"
 )
 
-// Some machines let nobody make namespaces, and are there for one function alone, as that of a Lambda function is. A
-// program that is Alone shares the user and the files of its supervisor there. The walls that are left need no rights:
-// the supervisor hides itself; the program has no sockets, so neither the network nor a server of this machine; it
-// cannot trace, and what it starts stays in its process group and ends with it.
+// Some machines let nobody create namespaces and serve only one function, as Lambda's do. There, a program that is
+// Alone shares the user and the files of its supervisor. The remaining protection needs no rights: the supervisor
+// hides itself; the program has no sockets, so it reaches neither the network nor a server on this machine; it cannot
+// trace, and the processes that it starts stay in its process group and end with it.
 
 // Hide hides the memory, the environment and the open files of this process from all other processes of its user, and
 // from core dumps. A supervisor of programs that are Alone must call it before it does anything else.

@@ -34,7 +34,7 @@ var forbiddenAlone = []string{
 	"rt_tgsigqueueinfo",
 }
 
-// forbidCalls loads the filter, for the process and whatever it starts.
+// forbidCalls loads the filter, for the process and all that it starts.
 func forbidCalls(alone bool) error {
 	machine, err := arch.GetInfo("")
 	if err != nil {

@@ -4,7 +4,7 @@
 // to break out, and with limits on memory, time, files and processes.
 //
 // Vocabulary: the supervisor is the process that calls Run. The stage is this same binary, started in the namespaces to
-// build the walls and then become the program. If the machine does not support all of these, Available and Run return
+// confine itself and then become the program. If the machine does not support all of these, Available and Run return
 // an error. It owns no tables.
 package sandbox
 

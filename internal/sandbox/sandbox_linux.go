@@ -52,14 +52,14 @@ func Run(ctx context.Context, p Program) error {
 	return run(ctx, p)
 }
 
-// stage is what a supervisor tells the stage, on its file 3. File 4 tells of failures to build the walls; the program
-// that takes the stage's place never has it.
+// stage is what a supervisor sends the stage, on its file 3. File 4 reports failures to confine the process; the
+// program that takes the stage's place never has it.
 type stage struct {
 	Command []string
 	Env     []string
 	Code    string
 	Work    string
-	Become  int // user and group to become once the walls stand, as the namespace numbers them; 0: stay
+	Become  int // user and group to become once the process is confined, as the namespace numbers them; 0: stay
 	Expose  []string
 	Network bool
 	Alone   bool

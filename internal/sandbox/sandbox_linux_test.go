@@ -21,7 +21,7 @@ import (
 	"github.com/dagctl/dagctl/internal/fault"
 )
 
-// The test binary is the stage, and the stranger's program too: what it tries is its second argument.
+// The test binary is both the stage and the untrusted program, whose second argument says what to try.
 func TestMain(m *testing.M) {
 	Stage()
 	if len(os.Args) > 2 && os.Args[1] == "stranger" {
@@ -30,7 +30,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// strange does one thing a stranger may try; 0: it worked, 1: it was refused, which it says.
+// strange does one thing that untrusted code may try. It returns 0 if that worked, and 1 if it was refused, and prints
+// the refusal.
 func strange(what string, args []string) int {
 	var err error
 	switch what {
@@ -121,7 +122,7 @@ func strange(what string, args []string) int {
 
 func newProgram(t *testing.T, what ...string) (Program, *bytes.Buffer) {
 	dir := filepath.Join(t.TempDir(), "private")
-	require.NoError(t, os.Mkdir(dir, 0o700)) // where the stranger's user does not get through to
+	require.NoError(t, os.Mkdir(dir, 0o700)) // the program's user cannot reach folders below it
 	var out bytes.Buffer
 	p := Program{Command: append([]string{"program", "stranger"}, what...), Code: filepath.Join(dir, "code"),
 		Work:   filepath.Join(dir, "work"),
@@ -255,7 +256,7 @@ func TestAProgramKeepsToItsLimits(t *testing.T) {
 	})
 }
 
-// What a program started ends with it, and it ends with whoever asked for it.
+// The processes that a program started end with the program, and the program ends with the process that ran it.
 func TestNothingIsLeftBehind(t *testing.T) {
 	t.Parallel()
 	p, out := newProgram(t)

@@ -21,8 +21,8 @@ import (
 // stageArg is the argument that makes a process a stage.
 const stageArg = "sandbox-stage"
 
-// Stage builds the walls and becomes the program, if the process was started as a stage. main must call it first, and
-// so must TestMain of packages that confine programs.
+// Stage confines the process and becomes the program, if the process was started as a stage. main must call it first,
+// and so must TestMain of packages that confine programs.
 func Stage() {
 	if len(os.Args) != 2 || os.Args[1] != stageArg {
 		return
@@ -40,7 +40,7 @@ func Stage() {
 	os.Exit(125)
 }
 
-// become builds the walls, from the outermost in, and then is the program.
+// become confines the process, from the outermost layer inwards, and then runs the program in it.
 func (s *stage) become() error {
 	code, work := s.Code, s.Work
 	if !s.Alone {
@@ -322,7 +322,7 @@ func restrict(to string, readOnly bool) error {
 
 // dropPrivileges takes away what the process may do as root of its own namespaces, for good.
 func (s *stage) dropPrivileges() error {
-	for c := 0; !s.Alone; c++ { // whoever is alone has none, and cannot get any
+	for c := 0; !s.Alone; c++ { // a program that is alone has none, and cannot get any
 		if err := unix.Prctl(unix.PR_CAPBSET_DROP, uintptr(c), 0, 0, 0); err != nil {
 			if errors.Is(err, unix.EINVAL) {
 				break // beyond the last capability there is

@@ -39,7 +39,7 @@ func watch(ctx context.Context, held func() int64, work string, limits Limits, s
 	}
 }
 
-// family tells what the processes of a program hold in memory, in bytes.
+// family returns a function that measures the memory that a program's processes hold, in bytes.
 func (p Program) family(pid int) (held func() int64) {
 	if p.Alone {
 		return func() int64 { return heldByGroup(pid) }

@@ -38,7 +38,7 @@ func TestAFunctionIsInvoked(t *testing.T) {
 	})
 
 	client := lambda.NewFromConfig(testaws.Config(t), func(o *lambda.Options) { o.BaseEndpoint = &endpoint })
-	for range 2 { // one that fails takes nothing down
+	for range 2 { // a failing invocation does not stop the server
 		got, err := client.Invoke(t.Context(), &lambda.InvokeInput{FunctionName: aws.String("failing"),
 			InvocationType: types.InvocationTypeEvent, Payload: []byte(`{}`)})
 		require.NoError(t, err)

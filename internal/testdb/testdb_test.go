@@ -29,7 +29,7 @@ func TestTheDatabaseGoesWithItsTest(t *testing.T) {
 	var url string
 	t.Run("inner", func(t *testing.T) {
 		url = testdb.URL(t)
-		// A server process that a test forgot, or killed, is no obstacle.
+		// A server process that a test left behind or killed does no harm.
 		_, err := pgx.Connect(t.Context(), url)
 		require.NoError(t, err)
 	})

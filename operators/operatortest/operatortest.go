@@ -1,5 +1,5 @@
 // Package operatortest checks that an operator does what the platform relies on: its spec is sound, its config schema
-// is strict, and its runs depend only on their inputs, stop when told to, and write only where they may.
+// is strict, and its runs depend only on their inputs, stop when asked to, and write only where they may.
 //
 // Vocabulary: a Case is a config with the inputs that it runs on, or with the reason why it is refused. It owns no
 // tables.

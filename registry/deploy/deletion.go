@@ -26,7 +26,7 @@ type DeletedDataset struct {
 type Deletion struct {
 	DAG       string           `json:"dag"`
 	Version   int              `json:"version,omitempty" doc:"The active version"`
-	Building  int              `json:"building,omitempty" doc:"The version on its way; it is abandoned"`
+	Building  int              `json:"building,omitempty" doc:"The version that was being built; it is abandoned"`
 	Datasets  []DeletedDataset `json:"datasets" nullable:"false"`
 	OpenTasks int              `json:"open_tasks" doc:"Tasks that are canceled"`
 	KeptUntil time.Time        `json:"kept_until" doc:"Until then, a rollback to the version restores it"`

@@ -22,7 +22,7 @@ type Filling struct {
 	Name     string // of the dataset, where the caller may read it
 	Action   string // Create, Rebuild or SwapOnly
 	Upstream []string
-	Total    *int // partitions it will have; nil while only reading its source can tell
+	Total    *int // partitions it will have; nil until its source has been read
 	Done     int  // of those, how many are published
 	Recent   int  // of those, how many were published since the time asked about
 }

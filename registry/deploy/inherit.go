@@ -232,8 +232,8 @@ func (dp *Deployer) holdAnew(ctx context.Context, tx pgx.Tx, p pending) error {
 	return dp.hold(ctx, tx, p.heir, published)
 }
 
-// publishInherited publishes a revision that has its bytes, unless a newer one is published already. The generation's
-// schema is that of its own revisions, once it has made one.
+// publishInherited publishes a revision that has its bytes, unless a newer one is already published. The generation's
+// schema is the schema of its own revisions, once it has one.
 func publishInherited(ctx context.Context, tx pgx.Tx, p pending, m storage.Manifest) error {
 	files, err := json.Marshal(m.Files)
 	if err != nil {

@@ -128,7 +128,7 @@ func rebase(ctx context.Context, tx pgx.Tx, b registry.Build) error {
 }
 
 // checkServing refuses a cutover to a version that was not made, or rebased, to replace what serves. It is the last
-// fence between two that want to be next; every cutover rebases the others, so only something unforeseen meets it.
+// fence between two that want to be next; every cutover rebases the others, so only an unforeseen change fails here.
 func checkServing(ctx context.Context, tx pgx.Tx, b registry.Build, previous *uuid.UUID) error {
 	var base *uuid.UUID
 	if err := tx.QueryRow(ctx, `SELECT base_version_id FROM dag_versions WHERE org_id = $1 AND id = $2`,

@@ -41,7 +41,7 @@ func RollbackTarget(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName strin
 	case err != nil:
 		return b, fmt.Errorf("find version to roll back to: %w", err)
 	case b.Status == registry.Active:
-		return b, fault.New(fault.Conflict, "version %d of %s is active already", b.Number, dagName)
+		return b, fault.New(fault.Conflict, "version %d of %s is already active", b.Number, dagName)
 	case b.Status != registry.Superseded || !served:
 		return b,
 			fault.New(fault.Conflict, "version %d of %s is %s: only a version that has served can be rolled back to",

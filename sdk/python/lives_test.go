@@ -58,7 +58,7 @@ func TestLives(t *testing.T) {
 	t.Run("a stale worker commits nothing", w.staleWorker)
 	t.Run("a killed worker's task goes on elsewhere", w.killedWorker)
 	t.Run("a canceled task hears of it", w.canceledTask)
-	t.Run("a worker that is told to stop ends what it has", w.drained)
+	t.Run("a stopping worker finishes its tasks", w.drained)
 	t.Run("and hands back what does not end", w.handedBack)
 	t.Run("a worker that is drained ends", w.drainedWorker)
 }

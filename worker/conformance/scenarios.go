@@ -222,7 +222,7 @@ func drained(s *scene) {
 		return !asked.IsZero()
 	})
 
-	s.must("the worker is told to drain", told, "there was no %s within %s", workerBeatCall, patience)
+	s.must("a heartbeat asks the worker to drain", told, "there was no %s within %s", workerBeatCall, patience)
 	s.ends(task, 1, "Completed")
 	s.leaves(asked)
 	s.recorder.forget(workerBeatCall)

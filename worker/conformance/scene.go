@@ -25,7 +25,7 @@ type scene struct {
 	name string
 }
 
-// errOver ends a scenario after a failure that makes the rest pointless. The failure is recorded already.
+// errOver ends a scenario after a failure that makes the rest pointless. The failure is already recorded.
 var errOver = errors.New("over")
 
 // patience is how long a scenario waits for something that should happen at once.

@@ -233,7 +233,7 @@ func (s *Scripted) complete(t *scriptedTask, text []byte, c protocol.Completion)
 	case t.completion != nil && sameJSON(t.completion, text):
 		return t.stands(), nil
 	case t.status != "Running" && t.status != "Queued", t.completion != nil:
-		return nil, refuse(http.StatusConflict, "task %s is %s already", t.id, t.status)
+		return nil, refuse(http.StatusConflict, "task %s is already %s", t.id, t.status)
 	}
 
 	switch c.Status {

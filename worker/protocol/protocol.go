@@ -71,7 +71,7 @@ type PollResponse struct {
 	// scaled to zero.
 	Idle bool `json:"idle,omitempty" doc:"Every job of this runtime is idle: the worker may exit"`
 	// Drain is set when somebody drains this worker.
-	Drain bool `json:"drain,omitempty" doc:"Finish what runs, claim no more, exit"`
+	Drain bool `json:"drain,omitempty" doc:"Finish running tasks, claim no more, exit"`
 }
 
 // ClaimRequest asks for one task by id; POST /internal/task-claim.
@@ -205,12 +205,12 @@ type WorkerHeartbeat struct {
 	Runtimes     []string   `json:"runtimes" maxItems:"50"`
 	Operators    []Operator `json:"operators,omitempty" maxItems:"200"`
 	Handlers     []string   `json:"handlers,omitempty" maxItems:"1000"`
-	Stopping     bool       `json:"stopping,omitempty" doc:"It exits now: what it still runs goes to others at once"`
+	Stopping     bool       `json:"stopping,omitempty" doc:"It exits now: its running tasks go to others at once"`
 }
 
 // WorkerOrders answer a worker's heartbeat.
 type WorkerOrders struct {
-	Drain bool `json:"drain" doc:"Finish what runs, claim no more, exit"`
+	Drain bool `json:"drain" doc:"Finish running tasks, claim no more, exit"`
 }
 
 // Heartbeat extends a lease; POST /v1/task/heartbeat.

@@ -51,7 +51,7 @@ func (c *CLI) checkOutput(command string) error {
 	return fault.New(fault.Invalid, "--output %q is not known", c.Output).WithHint("use table, json or yaml")
 }
 
-// DatabaseURL returns the value of a --database-url flag, or else that of DAGCTL_DATABASE_URL.
+// DatabaseURL returns the value of a --database-url flag, or else of DAGCTL_DATABASE_URL.
 func (c *CLI) DatabaseURL(flag string) (string, error) {
 	if flag != "" {
 		return flag, nil

@@ -52,7 +52,7 @@ func writeNew(dir string, files fs.FS, c *cli.CLI) error {
 		paths = append(paths, path)
 		place := filepath.Join(dir, filepath.FromSlash(path))
 		if _, err := os.Lstat(place); err == nil {
-			return fault.New(fault.Conflict, "%s exists already", place).
+			return fault.New(fault.Conflict, "%s already exists", place).
 				WithHint("choose another folder: `dagctl init DIR`")
 		} else if !errors.Is(err, fs.ErrNotExist) {
 			return err

@@ -250,8 +250,8 @@ func buildLines(v registry.Version, build *views.BuildProgress, style cli.Style,
 	return lines
 }
 
-// foremost returns as many datasets as fit, in their order, and counts the others. It prefers datasets that run or have
-// failures, then those that are not done, then those that are.
+// foremost returns as many datasets as fit, in their order, and counts the others. It prefers datasets that run or
+// have failures, then unfinished ones, then finished ones.
 func foremost(all []views.DatasetProgress, fit int) (shown []views.DatasetProgress, hidden int) {
 	if len(all) <= fit {
 		return all, 0

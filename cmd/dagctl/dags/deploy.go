@@ -49,7 +49,7 @@ With --output json the events go to standard error, one JSON object per line, an
 output.
 
 With --forward-only, the datasets to be rebuilt keep their existing partitions as they are, for good, and compute only
-those that come later. With --forward-only=PARTITION, they also compute that partition and those after it. This saves
+later ones. With --forward-only=PARTITION, they also compute that partition and the ones after it. This saves
 computing a long history again, which may be impossible where the files that it was read from are gone.
 
 A DAG has one build at a time. A deploy that rebuilds nothing passes a running build; any other deploy is refused until

@@ -8,7 +8,7 @@ import (
 	"github.com/dagctl/dagctl/registry/deploy"
 )
 
-// writeMeeting prints what becomes of a running build of the same DAG.
+// writeMeeting prints what happens to a running build of the same DAG.
 func writeMeeting(w io.Writer, m *registry.Meeting) {
 	if m == nil {
 		return

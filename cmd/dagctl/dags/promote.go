@@ -24,7 +24,7 @@ func PromoteCommand(c *cli.CLI) *cobra.Command {
 		Use:   "promote DAG [VERSION]",
 		Short: "Cut over to a version that is ready",
 		Long: `Lets a version that was deployed with --no-activate catch up with new data, and cuts over to it. Without
-VERSION it takes the version that is ready or being built, of which there is at most one.`,
+VERSION it takes the version that is ready or being built; there is at most one.`,
 		Args: cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			api, err := c.Connect()

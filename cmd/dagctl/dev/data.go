@@ -50,7 +50,7 @@ func openDataFolder(dir string) (*dataFolder, error) {
 		holder, _ := bufio.NewReader(lock).ReadString('\n') // only for the message
 		_ = lock.Close()
 		if errors.Is(err, syscall.EWOULDBLOCK) {
-			return nil, fault.New(fault.Conflict, "a dev server runs on the data folder %s already (process %s)",
+			return nil, fault.New(fault.Conflict, "a dev server is already running on the data folder %s (process %s)",
 				dir, strings.TrimSpace(holder)).
 				WithHint("use that server, stop it, or pass another folder with --data")
 		}

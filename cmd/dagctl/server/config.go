@@ -73,7 +73,7 @@ type TasksConfig struct {
 // OperatorsConfig limits what the built-in operators may do in this process.
 type OperatorsConfig struct {
 	AllowCommand     bool     `yaml:"allow_command"`     // command runs any program with this process's rights
-	AllowedAddresses []string `yaml:"allowed_addresses"` // private prefixes that http_source may reach all the same
+	AllowedAddresses []string `yaml:"allowed_addresses"` // private prefixes that http_source may reach nevertheless
 	MemoryMB         int64    `yaml:"memory_mb"`         // of each DuckDB session
 	Threads          int      `yaml:"threads"`           // of each DuckDB session
 }

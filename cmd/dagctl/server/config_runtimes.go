@@ -22,7 +22,7 @@ import (
 // RuntimesConfig is the `runtimes` of the config file. Each name has a kind alone, a mapping, or a list of either:
 type RuntimesConfig backends.RuntimeMap
 
-// UnmarshalYAML adds the runtimes of the node to those there are. A name that is there already is replaced.
+// UnmarshalYAML adds the runtimes of the node to those there are. A name that is already there is replaced.
 func (c *RuntimesConfig) UnmarshalYAML(node *yaml.Node) error {
 	if node.Kind != yaml.MappingNode {
 		return wrongAt(node, "runtimes", "is not a mapping of names")

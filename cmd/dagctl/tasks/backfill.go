@@ -28,7 +28,7 @@ func BackfillCommand(c *cli.CLI) *cobra.Command {
 at a time, and after live work and builds. "backfill list" shows its progress, "backfill cancel" stops it from creating
 tasks.
 
---existing chooses the partitions: skip computes those that do not exist, failed also those that failed for good, and
+--existing chooses the partitions: skip computes missing partitions, failed also those that failed for good, and
 all every partition. --propagate chooses when consumers run: each runs them after every partition, once runs them at the
 end, and none does not run them.`,
 		Example: "  dagctl backfill us-flights/airport_delays --from 2001-01-01 --to 2001-01-31 --existing all " +

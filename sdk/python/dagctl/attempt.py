@@ -110,7 +110,7 @@ class Attempt:
         )
 
     def progress(self, percent: Optional[int], state: Optional[str]) -> None:
-        """Record the progress for the next heartbeat, of which there is at most one a second."""
+        """Record the progress for the next heartbeat; there is at most one heartbeat a second."""
         if percent is not None:
             self._percent = min(100, max(0, int(percent)))
         if state is not None:

@@ -121,13 +121,13 @@ class Worker:
         return self._handlers.names()
 
     def run(self) -> None:
-        """Take tasks by long poll until the process is told to stop. Raises errors that waiting cannot mend, such as 401."""
+        """Take tasks by long poll until the process is stopped. Raises errors that waiting cannot fix, such as 401."""
         if not self.runtime:
             raise ValueError("a worker that polls needs a runtime of the server's config: Worker(..., runtime=NAME)")
         self._serve(lambda: PollSource(self))
 
     def run_sqs(self, queue_url: str, **options: Any) -> None:
-        """Take tasks from an SQS queue until the process is told to stop.
+        """Take tasks from an SQS queue until the process is stopped.
 
         Options: endpoint and region (by default those of the queue's URL, or AWS_REGION), visibility_seconds (60), and
         credentials, a function that returns `dagctl.AWSCredentials`; by default the environment's or the ECS task role's.

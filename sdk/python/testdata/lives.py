@@ -36,7 +36,7 @@ def waits(ctx, payload):
 
 @worker.handler("listens")
 def listens(ctx):
-    """Stops when it is told to."""
+    """Stops when it is asked to."""
     ctx.progress(25, "a quarter")
     print(f"begins {ctx.attempt}", flush=True)
     try:

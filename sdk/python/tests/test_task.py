@@ -1,4 +1,4 @@
-"""One claimed task, from its handler to what the server is told."""
+"""One claimed task, from its handler to the calls that the server receives."""
 
 import contextlib
 import csv

@@ -1,4 +1,4 @@
-"""Tries what code of a stranger may try in a function, and tells what it got. Each that works is named in the result."""
+"""Tries attacks that uploaded code may try in a function. The result names each attack that worked."""
 import ctypes, glob, json, os, resource, signal, socket, subprocess, sys
 
 task = json.load(sys.stdin)

@@ -1,5 +1,5 @@
-// Command sloppy is a worker that does what SDKs get wrong: it keeps no lease, tells an end once and differently the
-// next time, sends logs late, and dies when it is told to stop.
+// Command sloppy is a worker that does what SDKs get wrong: it extends no lease, reports an end once and
+// differently the next time, sends logs late, and dies when it is asked to stop.
 package main
 
 import (
