@@ -250,7 +250,7 @@ type EnqueueItem struct {
 // Enqueued answers one EnqueueItem.
 type Enqueued struct {
 	ID      uuid.UUID `json:"id"`
-	Created bool      `json:"created" doc:"False where the idempotency key was known: the id is the existing task's"`
+	Created bool      `json:"created" doc:"False if the idempotency key was known: the id is the existing task's"`
 }
 
 // SharedJob returns a job as LockedJob does, and shares the lock of its origin: several transactions may make tasks of

@@ -165,7 +165,7 @@ func (d *Dispatcher) Drain(ctx context.Context, caller authz.Caller, id string, 
 
 		if serves > 1 {
 			return fault.New(fault.Forbidden, "worker %s runs tasks of other orgs too", id).
-				WithHint("whoever runs the server may drain it: `dagctl workers drain %s --database-url URL`", id)
+				WithHint("those who run the server may drain it: `dagctl workers drain %s --database-url URL`", id)
 		}
 		return authz.Audit(ctx, tx, caller, "worker.drain", id, nil)
 	})

@@ -20,10 +20,10 @@ func (a *API) addBulkRoutes(api *authz.API) {
 		"Its tasks are fixed when it begins, and the first of them are done before the answer."
 
 	for _, v := range []struct{ verb, summary, description string }{
-		{control.VerbRetry, "Retry failed tasks", "Those of the filter that failed, with all their attempts, " +
+		{control.VerbRetry, "Retry failed tasks", "Retries the failed tasks that match the filter, with all their attempts, " +
 			"and the dead tasks downstream of them if the request asks for these."},
 		{control.VerbCancel, "Cancel tasks",
-			"Those of the filter that are open; a running one stops at its next heartbeat."},
+			"Cancels the open tasks that match the filter; a running one stops at its next heartbeat."},
 		{control.VerbSkip, "Give up failed tasks, with a reason", "Those of the filter that failed, except checks; " +
 			"builds that wait for them go on without them."},
 	} {

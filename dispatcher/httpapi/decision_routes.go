@@ -33,7 +33,7 @@ func (a *API) addDecisionRoutes(api *authz.API) {
 	authz.Handle(api, authz.Admin, huma.Operation{
 		OperationID: "reject-partition", Method: http.MethodPost,
 		Path: "/v1/datasets/{name}/reject", Tags: []string{"datasets"},
-		Summary: "Keep a held revision of a partition from ever being seen",
+		Summary: "Reject a held revision of a partition, so that readers never see it",
 	}, a.handleReject)
 }
 

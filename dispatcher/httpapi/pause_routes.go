@@ -14,7 +14,7 @@ import (
 
 // PauseRequest gives the reason for a pause.
 type PauseRequest struct {
-	Reason string `json:"reason,omitempty" maxLength:"500" doc:"Shown to whoever asks why nothing runs"`
+	Reason string `json:"reason,omitempty" maxLength:"500" doc:"Shown to everybody who asks why nothing runs"`
 }
 
 type pauseInput struct {
@@ -57,7 +57,7 @@ func (a *API) addPauseRoutes(api *authz.API) {
 	authz.Handle(api, authz.Writer, huma.Operation{
 		OperationID: "pause-dag", Method: http.MethodPost, Path: "/v1/dags/{dag}/pause", Tags: []string{"dags"},
 		Summary: "Pause a DAG: let none of its tasks begin",
-		Description: "What runs goes on; what is queued waits; its sources do not fire. It holds over deploys " +
+		Description: "Running tasks finish, queued tasks wait, and sources do not fire. The pause outlasts deploys " +
 			"and rollbacks, until it is resumed.",
 	}, func(ctx context.Context, caller authz.Caller, in *pauseInput) (*pauseOutput, error) {
 		return pause(ctx, caller, in.DAG, "", in.Body)

@@ -19,8 +19,8 @@ func (a *API) addPublishRoutes(api *authz.API) {
 		OperationID: "publish-event", Method: http.MethodPost,
 		Path: "/v1/datasets/{name}/events", Tags: []string{"datasets"},
 		Summary: "Run the consumers of a partition, for outputs of manual and webhook sources",
-		Description: "Brings no data: the partition is to be there, and keeps its content under a new revision. " +
-			"Answers 201, and 200 with what was answered before where the idempotency key is known.",
+		Description: "Brings no data: the partition must exist, and keeps its content under a new revision. " +
+			"Answers 201, or 200 with the earlier answer if the idempotency key is known.",
 		DefaultStatus: http.StatusCreated,
 	}, a.handlePublish)
 }

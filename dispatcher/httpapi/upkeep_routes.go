@@ -39,7 +39,7 @@ func (a *API) addUpkeepRoutes(api *authz.API) {
 		Summary: "Delete the contents of tasks for good",
 		Description: "Payloads, metadata, results, errors, audit trails, idempotency keys and staging. Open " +
 			"tasks are refused: cancel them first. " +
-			"What they made stays; purge the datasets for that.",
+			"Their outputs stay; to delete these, purge the datasets.",
 	}, longOperation), func(ctx context.Context, caller authz.Caller, in *purgeTasksInput) (*purgeTasksOutput, error) {
 		purged, err := a.upkeep.PurgeTasks(ctx, caller, in.Body, time.Now())
 		return &purgeTasksOutput{purged}, err

@@ -19,7 +19,7 @@ func (a *API) addVersionRoutes(api *authz.API) {
 	authz.Handle(api, authz.Writer, huma.Operation{
 		OperationID: "get-version", Method: http.MethodGet,
 		Path: "/v1/dags/{dag}/versions/{version}", Tags: []string{"dags"},
-		Summary: "Get a version with its document and, while it is being built, the progress of that",
+		Summary: "Get a version with its document and, while it is being built, the progress of the build",
 	}, a.handleVersion)
 
 	authz.Handle(api, authz.Writer, huma.Operation{

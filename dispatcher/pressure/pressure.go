@@ -31,7 +31,7 @@ type Thresholds struct {
 type Pressure struct {
 	Since  *time.Time `json:"since,omitempty" doc:"When producers were made to wait; absent: they are not"`
 	Queued int64      `json:"queued" doc:"Tasks of all orgs that were queued when last counted, as far as that went"`
-	Oldest float64    `json:"oldest_seconds" doc:"How long the next in line has waited"`
+	Oldest float64    `json:"oldest_seconds" doc:"How long the next task in line has waited"`
 	At     time.Time  `json:"measured_at"`
 }
 

@@ -30,7 +30,7 @@ type PurgeRequest struct {
 type Purged struct {
 	DryRun     bool                       `json:"dry_run"`
 	Partitions []registry.PurgedPartition `json:"partitions" nullable:"false"`
-	Tasks      int                        `json:"tasks" doc:"Tasks whose payloads, results and errors went with them"`
+	Tasks      int                        `json:"tasks" doc:"Tasks whose payloads, results and errors were deleted, too"`
 }
 
 // errDryRun rolls a dry run back.

@@ -20,7 +20,7 @@ import (
 // BuildProgress is the progress of the build of a version.
 type BuildProgress struct {
 	Counts
-	Datasets     []DatasetProgress `json:"datasets" nullable:"false" doc:"Those that the build makes, in the order of the document"`
+	Datasets     []DatasetProgress `json:"datasets" nullable:"false" doc:"Datasets that the build makes, in the order of the document"`
 	CriticalPath []string          `json:"critical_path,omitempty" doc:"The chain of jobs that decides how long it takes, upstream first"`
 	Seconds      float64           `json:"remaining_seconds,omitempty" doc:"How long the critical path is estimated to take from here, from past tasks"`
 }

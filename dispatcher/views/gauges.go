@@ -67,7 +67,7 @@ var (
 		"Open tasks that may not be claimed now, by reason; at most 100,000 are counted.", "org", "reason")
 	descRunning = gauge("dagctl_running_tasks", "Leases: tasks that run.", "org")
 	descOutbox  = gauge("dagctl_outbox_pending_rows",
-		"Announcements whose consequences are still to be drawn.", "org")
+		"Outbox rows that are still to be processed.", "org")
 	descOutboxAge = gauge("dagctl_outbox_oldest_seconds",
 		"Time since the oldest pending announcement was made.", "org")
 	descOutboxLost = gauge("dagctl_outbox_failed_rows", "Announcements given up after 20 tries.", "org")
@@ -81,7 +81,7 @@ var (
 		"Time since the build of a version began.", "org", "dag")
 	descBuildTasks = gauge("dagctl_build_tasks",
 		"Open and dead tasks of a version that is being built, by state.", "org", "dag", "state")
-	descSources   = gauge("dagctl_sources_due", "Sources whose time to fire has come.", "org")
+	descSources   = gauge("dagctl_sources_due", "Sources that are due to fire.", "org")
 	descSourceLag = gauge("dagctl_source_lag_seconds",
 		"Time since the source that is due longest should have fired.", "org")
 	descWorkers = gauge("dagctl_workers",

@@ -23,7 +23,7 @@ type TaskSelection struct {
 	DAG    string `json:"dag,omitempty" query:"dag" maxLength:"63"`
 	Job    string `json:"job,omitempty" query:"job" maxLength:"63" doc:"A job by its name"`
 	Status string `json:"status,omitempty" query:"status" enum:"Queued,Running,Completed,Failed,Canceled"`
-	Dead   bool   `json:"dead,omitempty" query:"dead" doc:"Only those out of attempts, waiting for a person"`
+	Dead   bool   `json:"dead,omitempty" query:"dead" doc:"Only tasks that are out of attempts and wait for a person"`
 
 	Kind string `json:"kind,omitempty" query:"kind" enum:"reactive,source,manual,timer,build,backfill,invalidation,check"`
 
