@@ -121,8 +121,8 @@ func (d *Dispatcher) claimTogether(claims []*Claiming) error {
 
 // takeThese removes the wanted tasks from the ready set. It sets the reason of those that it cannot take.
 //
-// A locked task is not always being claimed: who makes or merges tasks locks what is queued for a moment. A claim of one
-// task waits for the lock. A claim of several holds locks of its own while it would wait, so it passes the task by.
+// A locked task is not always being claimed: who makes or merges tasks locks what is queued for a moment. A claim of
+// one task waits for the lock. A claim of several holds locks of its own while it would wait, so it passes the task by.
 func (d *Dispatcher) takeThese(
 	ctx context.Context, tx pgx.Tx, c Claimant, wanted map[uuid.UUID]*Claiming,
 ) ([]tasks.Taken, error) {

@@ -160,12 +160,12 @@ func (d *Dispatcher) drainAsked(ctx context.Context, c Claimant, now time.Time) 
 		)
 		SELECT drained_at IS NOT NULL FROM worker`,
 		c.WorkerID, tokenOf(c.Worker), now).Scan(&drained)
-
 	if errors.Is(err, pgx.ErrNoRows) {
 		return false, nil
 	}
 	if err != nil {
 		return false, fmt.Errorf("poll of worker %s: %w", c.WorkerID, err)
 	}
+
 	return drained, nil
 }

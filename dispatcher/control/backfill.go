@@ -220,12 +220,12 @@ func leftToBackfill(
 	if existing == "all" {
 		return wanted, nil
 	}
+
 	generation := job.Outputs[0].Generation.Version
 	published, err := registry.Published(new(pg.Batch), []uuid.UUID{generation}).Get(ctx, tx)
 	if err != nil {
 		return nil, err
 	}
-
 	rows, err := tx.Query(ctx, `SELECT slot FROM waiting WHERE job_id = $1 AND reason = 'dead'`, job.Origin)
 	if err != nil {
 		return nil, fmt.Errorf("find dead tasks: %w", err)
@@ -299,13 +299,13 @@ func (ctl *Control) Backfill(
 		if err != nil {
 			return err
 		}
+
 		b, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[Backfill])
 		if errors.Is(err, pgx.ErrNoRows) {
 			return fault.New(fault.NotFound, "%s has no backfill %s", dagName, id)
 		}
 		return err
 	})
-
 	if err != nil {
 		return b, fmt.Errorf("backfill: %w", err)
 	}
@@ -326,7 +326,6 @@ func (ctl *Control) Backfills(
 		found, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Backfill])
 		return err
 	})
-
 	if err != nil {
 		return nil, fmt.Errorf("list backfills of %s: %w", dagName, err)
 	}
@@ -346,9 +345,9 @@ func (ctl *Control) CancelBackfill(
 		if tag.RowsAffected() == 0 {
 			return fault.New(fault.Conflict, "no backfill %s of %s is running", id, dagName)
 		}
+
 		return authz.Audit(ctx, tx, caller, "job.backfill_cancel", id.String(), nil)
 	})
-
 	if err != nil {
 		return Backfill{}, fmt.Errorf("cancel backfill: %w", err)
 	}

@@ -51,12 +51,10 @@ func (u *Upkeep) Purge(
 		purged Purged
 		tasks  []uuid.UUID
 	)
-
 	err = pg.InOrgTx(ctx, u.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
 		purged, err = u.purgeTx(ctx, tx, caller, scope, req, &tasks, now)
 		return err
 	})
-
 	if errors.Is(err, errDryRun) {
 		purged.DryRun = true
 		return purged, nil

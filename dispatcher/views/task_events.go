@@ -36,16 +36,15 @@ func (vs *Views) TaskEvents(
 		if err != nil {
 			return err
 		}
+
 		if events, err = taskEvents(ctx, tx, t, before, limit); err != nil {
 			return err
 		}
-
 		if !readable {
 			redactEvents(events)
 		}
 		return nil
 	})
-
 	if err != nil {
 		return nil, fmt.Errorf("events of task %s: %w", id, err)
 	}
@@ -88,6 +87,7 @@ func withUnwritten(t Task, stored []TaskEvent, first, last bool) []TaskEvent {
 	if first && tasks.Status(t.Status) == tasks.Running {
 		events = append(events, began(t.ID))
 	}
+
 	for _, e := range stored {
 		events = append(events, e)
 		completed := tasks.Status(e.From) == tasks.Running && tasks.Status(e.To) == tasks.Completed
