@@ -259,10 +259,10 @@ func ClearRevision(ctx context.Context, tx pgx.Tx, m MarkedRevision) error {
 		WHERE dataset_version = $1 AND partition_key = $2 AND revision = $3 AND purged_at IS NOT NULL
 		  AND NOT EXISTS (SELECT FROM kept)`,
 		m.Version, m.Key, m.Revision)
-
 	if err != nil {
 		return fmt.Errorf("clear revision %d of partition %q: %w", m.Revision, m.Key, err)
 	}
+
 	return nil
 }
 

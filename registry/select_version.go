@@ -38,6 +38,7 @@ func (r *Registry) datasetAt(ctx context.Context, tx pgx.Tx, caller authz.Caller
 	if which == "" || which == Live {
 		return d, d.Version, err
 	}
+
 	if !caller.Is(authz.RoleWriter) {
 		if err == nil {
 			err = fault.New(fault.Forbidden, "only writers read what does not serve").
@@ -129,8 +130,8 @@ func (r *Registry) ResolveVersion(ctx context.Context, tx pgx.Tx, caller authz.C
 	if err != nil || version == nil {
 		return storage.Generation{}, nil, d, err
 	}
-	g := storage.Generation{OrgID: caller.OrgID, Dataset: d.ID, Version: *version}
 
+	g := storage.Generation{OrgID: caller.OrgID, Dataset: d.ID, Version: *version}
 	var (
 		kind       dag.Storage
 		partitions []storage.Partition
@@ -149,6 +150,7 @@ func (r *Registry) ResolveVersion(ctx context.Context, tx pgx.Tx, caller authz.C
 	if err != nil {
 		return storage.Generation{}, nil, Dataset{}, fmt.Errorf("pin dataset %s: %w", name, err)
 	}
+
 	g.Kind, g.Indexes = storage.Kind(kind.Kind), kind.Indexes
 	if d.Version == nil || *d.Version != *version {
 		var columns []storage.Column

@@ -43,7 +43,6 @@ func (dp *Deployer) Deploy(ctx context.Context, caller authz.Caller, dagName str
 		_, err = tx.Exec(ctx, `SELECT pg_notify('dagctl', 'build')`)
 		return err
 	})
-
 	if err != nil {
 		return registry.Deployment{}, fmt.Errorf("deploy %s: %w", dagName, err)
 	}
@@ -125,11 +124,11 @@ func (d *deploy) decide(ctx context.Context, tx pgx.Tx) (registry.Deployment, er
 	if err != nil {
 		return registry.Deployment{}, err
 	}
+
 	existing, hash, err := d.find(ctx, tx, live)
 	if err != nil {
 		return registry.Deployment{}, err
 	}
-
 	if existing != nil && (existing.Status == registry.Active || existing.Status == registry.Building ||
 		existing.Status == registry.Ready) {
 		// What is being built would replace the version that this deploy asks for.

@@ -148,7 +148,6 @@ func (dp *Deployer) Inherit(ctx context.Context, b registry.Build, limit int) (m
 		more = len(left) > 0
 		return err
 	})
-
 	if err != nil {
 		return false, fmt.Errorf("take over partitions for %s v%d: %w", b.DAG, b.Number, err)
 	}

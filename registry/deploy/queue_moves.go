@@ -195,6 +195,7 @@ func (d *deploy) queues(ctx context.Context, tx pgx.Tx, v registry.Version) ([]r
 			return nil, err
 		}
 	}
+
 	_, err = tx.Exec(ctx, `UPDATE dag_versions SET cancel_tasks = $3 WHERE org_id = $1 AND id = $2 AND cancel_tasks <> $3`,
 		d.caller.OrgID, v.ID, d.req.CancelTasks)
 	return lost, err
