@@ -56,11 +56,11 @@ func NewVault(c VaultConfig) (*Vault, error) {
 			return nil, fault.New(fault.Invalid, "secrets key %d is not base64 of 32 bytes", i+1).
 				WithHint("create one with `openssl rand -base64 32`")
 		}
+
 		block, err := aes.NewCipher(key)
 		if err != nil {
 			return nil, err
 		}
-
 		aead, err := cipher.NewGCM(block)
 		if err != nil {
 			return nil, err
@@ -328,11 +328,11 @@ func (v *Vault) CheckSecrets(ctx context.Context, tx pgx.Tx, org uuid.UUID, uses
 	if err := v.open(); err != nil {
 		return err
 	}
+
 	rows, err := tx.Query(ctx, `SELECT name, jobs, hosts FROM secrets WHERE org_id = $1`, org)
 	if err != nil {
 		return fmt.Errorf("check secrets: %w", err)
 	}
-
 	jobsOf, hostsOf := map[string][]string{}, map[string][]string{}
 	var name string
 	var jobs, hosts []string
@@ -342,6 +342,7 @@ func (v *Vault) CheckSecrets(ctx context.Context, tx pgx.Tx, org uuid.UUID, uses
 	}); err != nil {
 		return fmt.Errorf("check secrets: %w", err)
 	}
+
 	var problems []fault.Problem
 	var hint string
 	for _, use := range uses {
@@ -362,6 +363,7 @@ func (v *Vault) CheckSecrets(ctx context.Context, tx pgx.Tx, org uuid.UUID, uses
 	if len(problems) == 0 {
 		return nil
 	}
+
 	e := fault.New(fault.Invalid, "%s", problems[0].Message).WithHint("%s", hint)
 	e.Problems = problems
 	return e

@@ -307,10 +307,10 @@ func (r *commitRequest) outputs(asked []CommandCommittedOutput) []CommittedOutpu
 				}
 			}
 		}
-
 		for n, name := range o.Files {
 			r.take(&out, fmt.Sprintf("%s.files[%d]", where, n), filepath.Join(dir, filepath.Base(name)), name)
 		}
+
 		if !everything || len(out.Files) > 0 {
 			found = append(found, out)
 		}
