@@ -64,7 +64,6 @@ func (f *fileReader) file(name string, limit int) ([]byte, error) {
 	}
 
 	data, err := io.ReadAll(io.LimitReader(file, int64(limit)+1))
-
 	switch {
 	case err != nil:
 		return nil, errors.New("it cannot be read")
