@@ -191,6 +191,7 @@ func (v *Vault) ListSecrets(ctx context.Context, caller Caller, page rest.PageIn
 	if _, err := page.After(&after); err != nil {
 		return list, err
 	}
+
 	err = pg.InOrgTx(ctx, v.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, `
 			SELECT `+secretColumns+` FROM secrets
@@ -199,7 +200,6 @@ func (v *Vault) ListSecrets(ctx context.Context, caller Caller, page rest.PageIn
 		if err != nil {
 			return err
 		}
-
 		secrets, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Secret])
 		if err != nil {
 			return err

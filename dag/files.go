@@ -156,7 +156,6 @@ func (f *fileReader) folder(root string) (string, error) {
 // wanted reports whether a walk of a folder reads an entry. If not, the walk returns the error, which may be nil.
 func wanted(root, name string, entry fs.DirEntry, err error) (bool, error) {
 	base := path.Base(name)
-
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return false, errors.New("there is no such folder")

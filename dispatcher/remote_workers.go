@@ -166,6 +166,5 @@ func (d *Dispatcher) drainAsked(ctx context.Context, c Claimant, now time.Time) 
 	if err != nil {
 		return false, fmt.Errorf("poll of worker %s: %w", c.WorkerID, err)
 	}
-
 	return drained, nil
 }

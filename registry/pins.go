@@ -104,7 +104,6 @@ func (r *Registry) Pins(ctx context.Context, caller authz.Caller, dagName string
 	if err != nil {
 		return nil, fmt.Errorf("pins of %s: %w", dagName, err)
 	}
-
 	return pins, nil
 }
 

@@ -63,7 +63,6 @@ func PurgedPartitions(ctx context.Context, tx pgx.Tx, org uuid.UUID, s PurgeScop
 	if err != nil {
 		return nil, fmt.Errorf("find what to purge: %w", err)
 	}
-
 	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[PurgedPartition])
 	if err != nil {
 		return nil, fmt.Errorf("find what to purge: %w", err)

@@ -276,7 +276,6 @@ func (r *Registry) Generations(ctx context.Context, caller authz.Caller, name st
 		if err != nil {
 			return err
 		}
-
 		found, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Generation])
 		return err
 	})
@@ -306,7 +305,6 @@ func (r *Registry) Partitions(ctx context.Context, caller authz.Caller, name, af
 		if err != nil {
 			return err
 		}
-
 		found, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (Revision, error) {
 			var p Revision
 			err := row.Scan(&p.Dataset, &p.Version, &p.Key, &p.Revision, &p.State, &p.Materialized, &p.Rows, &p.Bytes,

@@ -108,7 +108,6 @@ func generationAt(ctx context.Context, tx pgx.Tx, d Dataset, which string) (uuid
 			WithHint("use live, candidate, the number of a DAG version such as v3, "+
 				"or a dataset version from `dagctl datasets versions %s`", d.Name)
 	}
-
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return uuid.Nil, fault.New(fault.NotFound, "dataset %s has no version %s", d.Name, which).

@@ -160,7 +160,6 @@ func inspectDLQ(ctx context.Context, client *sqs.Client, what, url, target strin
 				"then purge the queue: tasks are announced until claimed",
 		}}
 	}
-
 	return nil
 }
 

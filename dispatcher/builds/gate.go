@@ -291,7 +291,6 @@ type sourcePartition struct {
 // origin, the datasets that each job is made from.
 func (c *comparison) behind(leaves []registry.Leaf, reads map[uuid.UUID]map[uuid.UUID]bool) bool {
 	newest := c.newestRead(leaves)
-
 	for _, l := range leaves {
 		r := c.askedFor[l.Root]
 		switch {

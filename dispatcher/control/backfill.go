@@ -299,7 +299,6 @@ func (ctl *Control) Backfill(
 		if err != nil {
 			return err
 		}
-
 		b, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[Backfill])
 		if errors.Is(err, pgx.ErrNoRows) {
 			return fault.New(fault.NotFound, "%s has no backfill %s", dagName, id)

@@ -199,7 +199,6 @@ func forgetTasks(
 	if err != nil {
 		return nil, fmt.Errorf("purge tasks: %w", err)
 	}
-
 	ids, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
 	if err != nil {
 		return nil, fmt.Errorf("purge tasks: %w", err)

@@ -174,6 +174,5 @@ func forgetAll(ctx context.Context, tx pgx.Tx, caller authz.Caller, tasks []uuid
 	if err != nil {
 		return fmt.Errorf("empty %d tasks: %w", len(tasks), err)
 	}
-
 	return nil
 }

@@ -61,7 +61,6 @@ func taskEvents(ctx context.Context, tx pgx.Tx, t Task, before uuid.UUID, limit 
 	if err != nil {
 		return nil, err
 	}
-
 	stored, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (TaskEvent, error) {
 		var e TaskEvent
 		err := row.Scan(&e.ID, &e.At, &e.Attempt, &e.From, &e.To, &e.Actor, &e.State, &e.Detail)

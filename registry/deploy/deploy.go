@@ -357,7 +357,6 @@ func pointerSet(ctx context.Context, tx pgx.Tx, org, version uuid.UUID) ([]plann
 	if err != nil {
 		return nil, err
 	}
-
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (planned, error) {
 		var p planned
 		err := row.Scan(&p.job, &p.output, &p.id, &p.dataset, &p.generation, &p.origin, &p.configHash, &p.epoch,
