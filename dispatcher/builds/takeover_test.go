@@ -16,12 +16,7 @@ const (
 	oldStations = `
 name: old
 jobs:
-  - name: raw
-    operator: listed
-    source: { kind: poll, every: 1h }
-    partition_by: { time: day }
-    config: { list: raw }
-  - name: made
+` + dispatchertest.Raw + `  - name: made
     operator: sql
     inputs: [{ from: { job: raw } }]
     execution_strategy: PerPartition
