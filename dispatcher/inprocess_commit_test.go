@@ -222,7 +222,8 @@ func TestCommitsWhileTheDatabaseGoesAway(t *testing.T) {
 		w.Exec(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()
 			AND pid <> pg_backend_pid()`)
 	}
-	// Commits on the way are tried again on another connection. The completion is not, and its connection must be whole.
+	// Commits on the way are tried again on another connection. The completion is not, and its connection must be
+	// whole.
 	w.Pool.Reset()
 	close(o.do)
 	<-ended

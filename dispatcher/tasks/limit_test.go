@@ -83,7 +83,9 @@ func TestConcurrencyKeysAcrossJobs(t *testing.T) {
 	w := dispatchertest.NewWorld(t)
 	yaml := "name: keys\njobs:\n"
 	for i := range 3 {
-		yaml += fmt.Sprintf("  - { name: job%d, operator: listed, source: { kind: poll, every: 1h }, partition_by: key, config: { list: l%d }, scaling: { max_concurrency: 2 }, concurrency_key: \"account-{partition}\" }\n", i, i)
+		yaml += fmt.Sprintf("  - { name: job%d, operator: listed, source: { kind: poll, every: 1h }, "+
+			"partition_by: key, config: { list: l%d }, scaling: { max_concurrency: 2 }, "+
+			"concurrency_key: \"account-{partition}\" }\n", i, i)
 		for k := range 12 {
 			w.Probe.Put(fmt.Sprint("l", i), fmt.Sprint("k", k), "a")
 		}
