@@ -29,6 +29,7 @@ func TestMaxConcurrencyIsExact(t *testing.T) {
 				w.Probe.Put("raw", fmt.Sprintf("k%02d", i), "a")
 			}
 			w.Poll()
+
 			var running, most, failed atomic.Int32
 			w.Probe.On("raw", func(context.Context, *operators.Task) (operators.Result, error) {
 				now := running.Add(1)
@@ -41,6 +42,7 @@ func TestMaxConcurrencyIsExact(t *testing.T) {
 				}
 				return operators.Result{Unchanged: true}, nil
 			})
+
 			g, ctx := errgroup.WithContext(t.Context())
 			for i := range 8 {
 				d := w.Dispatcher(fmt.Sprint("worker", i))
@@ -65,6 +67,7 @@ func TestMaxConcurrencyIsExact(t *testing.T) {
 					}
 				})
 			}
+
 			require.NoError(t, g.Wait())
 			require.LessOrEqual(t, int(most.Load()), max)
 			require.Equal(t, n, w.Count(`SELECT FROM tasks WHERE status = 'Completed'`))
@@ -90,6 +93,7 @@ func TestConcurrencyKeysAcrossJobs(t *testing.T) {
 			w.Probe.Put(fmt.Sprint("l", i), fmt.Sprint("k", k), "a")
 		}
 	}
+
 	w.Probe.On("job0", func(context.Context, *operators.Task) (operators.Result, error) {
 		return operators.Result{Unchanged: true}, nil
 	})
@@ -97,6 +101,7 @@ func TestConcurrencyKeysAcrossJobs(t *testing.T) {
 	w.Probe.On("job2", w.Probe.Hooks["job0"])
 	w.Deploy(yaml)
 	w.Advance()
+
 	g, ctx := errgroup.WithContext(t.Context())
 	for i := range 6 {
 		d := w.Dispatcher(fmt.Sprint("worker", i))
@@ -124,6 +129,7 @@ func TestConcurrencyKeysAcrossJobs(t *testing.T) {
 			}
 		})
 	}
+
 	require.NoError(t, g.Wait())
 	require.Zero(t, w.Count(`SELECT FROM limits WHERE held <> 0`))
 	w.Settle()
