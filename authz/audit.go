@@ -87,12 +87,11 @@ func ListAudit(ctx context.Context, pool *pgxpool.Pool, caller Caller, f AuditFi
 		if err != nil {
 			return err
 		}
-
 		entries, err := pgx.CollectRows(rows, pgx.RowToStructByPos[AuditEntry])
-
 		if err != nil {
 			return err
 		}
+
 		list, err = rest.NewList(entries, page.Limit, func(e AuditEntry) any { return auditPosition{e.At, e.ID} })
 		return err
 	})

@@ -151,6 +151,7 @@ func (s *Signer) Verify(token string, now time.Time) (Capability, error) {
 	if s == nil {
 		return Capability{}, badCapability()
 	}
+
 	c, ok := s.known.get(token)
 	if !ok {
 		var err error

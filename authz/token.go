@@ -170,6 +170,7 @@ func insertToken(ctx context.Context, tx pgx.Tx, caller Caller, n NewToken, orgs
 	if n.Kind != KindWorker {
 		orgs = nil
 	}
+
 	rows, err := tx.Query(ctx, `
 		INSERT INTO service_tokens (org_id, name, hash, kind, role, runtimes, operators, orgs, created_by, expires_at)
 		VALUES ($1, $2, $3, $4, NULLIF($5, ''), $6, $7, $8, $9, now() + $10)
@@ -178,7 +179,6 @@ func insertToken(ctx context.Context, tx pgx.Tx, caller Caller, n NewToken, orgs
 	if err != nil {
 		return "", Token{}, fmt.Errorf("create token %s: %w", n.Name, err)
 	}
-
 	t, err := pgx.CollectExactlyOneRow(rows, scanToken)
 	if violates(err, "service_tokens_org_id_name_key") {
 		return "", Token{}, fault.New(fault.Conflict, "a token %s exists or existed already", n.Name).
@@ -206,12 +206,11 @@ func ListTokens(ctx context.Context, pool *pgxpool.Pool, caller Caller,
 		if err != nil {
 			return err
 		}
-
 		tokens, err := pgx.CollectRows(rows, scanToken)
-
 		if err != nil {
 			return err
 		}
+
 		list, err = rest.NewList(tokens, page.Limit, func(t Token) any { return t.Name })
 		return err
 	})
@@ -315,6 +314,7 @@ func (a *Tokens) Authenticate(r *http.Request) (Caller, bool, error) {
 func (a *Tokens) find(ctx context.Context, secret string) (Caller, error) {
 	var c Caller
 	var name string
+
 	// Uses service_tokens_hash_key. Writes last_used_at at most once a minute, so that a busy token is not a hot row.
 	err := a.pool.QueryRow(ctx, `
 		WITH token AS (
@@ -331,7 +331,6 @@ func (a *Tokens) find(ctx context.Context, secret string) (Caller, error) {
 	if errors.Is(err, pgx.ErrNoRows) {
 		return Caller{}, badToken()
 	}
-
 	if err != nil {
 		return Caller{}, fmt.Errorf("look up token: %w", err)
 	}

@@ -61,11 +61,11 @@ func NewVault(c VaultConfig) (*Vault, error) {
 			return nil, fault.New(fault.Invalid, "secrets key %d is not base64 of 32 bytes", i+1).
 				WithHint("create one with `openssl rand -base64 32`")
 		}
+
 		block, err := aes.NewCipher(key)
 		if err != nil {
 			return nil, err
 		}
-
 		aead, err := cipher.NewGCM(block)
 		if err != nil {
 			return nil, err
@@ -196,6 +196,7 @@ func (v *Vault) ListSecrets(ctx context.Context, caller Caller, page rest.PageIn
 	if _, err := page.After(&after); err != nil {
 		return list, err
 	}
+
 	err = pg.InOrgTx(ctx, v.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, `
 			SELECT `+secretColumns+` FROM secrets
@@ -204,7 +205,6 @@ func (v *Vault) ListSecrets(ctx context.Context, caller Caller, page rest.PageIn
 		if err != nil {
 			return err
 		}
-
 		secrets, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Secret])
 		if err != nil {
 			return err
@@ -366,7 +366,6 @@ func (v *Vault) CheckSecrets(ctx context.Context, tx pgx.Tx, org uuid.UUID, uses
 	if err != nil {
 		return fmt.Errorf("check secrets: %w", err)
 	}
-
 	jobsOf, hostsOf := map[string][]string{}, map[string][]string{}
 	var name string
 	var jobs, hosts []string
@@ -376,6 +375,7 @@ func (v *Vault) CheckSecrets(ctx context.Context, tx pgx.Tx, org uuid.UUID, uses
 	}); err != nil {
 		return fmt.Errorf("check secrets: %w", err)
 	}
+
 	var problems []fault.Problem
 	var hint string
 	for _, use := range uses {
@@ -396,6 +396,7 @@ func (v *Vault) CheckSecrets(ctx context.Context, tx pgx.Tx, org uuid.UUID, uses
 	if len(problems) == 0 {
 		return nil
 	}
+
 	e := fault.New(fault.Invalid, "%s", problems[0].Message).WithHint("%s", hint)
 	e.Problems = problems
 	return e

@@ -126,7 +126,6 @@ func (a *Tokens) workersOf(ctx context.Context, hashes [][]byte, found func(hash
 	if err != nil {
 		return err
 	}
-
 	for rows.Next() {
 		var (
 			hash []byte

@@ -17,7 +17,6 @@ func (d *decoder) input(v value, j *Job) Input {
 		Read:     ReadMode(v.get("read").text()),
 		Position: v.position(d.file),
 	}
-
 	in.As = cmp.Or(v.get("as").text(), in.Job, in.Dataset)
 
 	for column, values := range v.get("where").pairs() {
@@ -35,6 +34,7 @@ func (d *decoder) input(v value, j *Job) Input {
 		d.node(v.get("read").node, CodeConflict, "`read: new` is for inputs that trigger; `map: %s` does not",
 			in.Map.Kind)
 	}
+
 	if in.Refresh && in.Map.Kind != MapLatest {
 		d.node(v.key("refresh"), CodeConflict, "`refresh` is only allowed with `map: latest`")
 	}

@@ -64,7 +64,6 @@ func (f *fileReader) file(name string, limit int) ([]byte, error) {
 	}
 
 	data, err := io.ReadAll(io.LimitReader(file, int64(limit)+1))
-
 	switch {
 	case err != nil:
 		return nil, errors.New("it cannot be read")
@@ -157,7 +156,6 @@ func (f *fileReader) folder(root string) (string, error) {
 // wanted reports whether a walk of a folder reads an entry. If not, the walk returns the error, which may be nil.
 func wanted(root, name string, entry fs.DirEntry, err error) (bool, error) {
 	base := path.Base(name)
-
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return false, errors.New("there is no such folder")

@@ -174,7 +174,6 @@ func space(text string) []byte {
 			}
 			inJobs = strings.HasPrefix(line, "jobs:")
 			firstJob = inJobs
-
 		case inJobs && jobItem.MatchString(line):
 			if !firstJob {
 				out = emptyLine(out, "  #")

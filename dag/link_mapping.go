@@ -12,7 +12,6 @@ type mismatch func(suggestion, format string, args ...any)
 // mapsAlone checks the rules that hold for a mapping of any input.
 func (d *decoder) mapsAlone(node value, in Input, j *Job) {
 	place := cmp.Or(node.key("map"), node.node)
-
 	switch {
 	case in.Map.Kind == MapWindow && j.ExecutionStrategy == PerUpdate:
 		d.node(place, CodeMapping, "`window` is for jobs that compute per partition").

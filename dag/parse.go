@@ -26,6 +26,7 @@ func Parse(file File, cat Catalog) (*Document, Problems) {
 	if root == nil {
 		return nil, r.sorted()
 	}
+
 	d := &decoder{
 		checker:  &checker{report: r, unresolved: map[*yaml.Node]bool{}},
 		cat:      cat,
@@ -53,7 +54,6 @@ type decoder struct {
 
 func (d *decoder) document(root value, given map[string]string) *Document {
 	doc := &Document{Vars: resolveVariables(root, given, d.checker)}
-
 	for key, val := range root.pairs() {
 		if key.Value != "vars" {
 			substitute(val, doc.Vars, false, d.checker)

@@ -29,6 +29,7 @@ func Schema(cat Catalog) []byte {
 	if len(cat.Runtimes) > 0 {
 		fields["runtime"] = described(orVariable(map[string]any{"enum": cat.Runtimes}), fields["runtime"])
 	}
+
 	conditions := []any{}
 	for _, name := range sortedKeys(cat.Operators) {
 		if config := configFields(cat.Operators[name].ConfigSchema); config != nil {

@@ -53,6 +53,7 @@ func (s objectShape) check(n *yaml.Node, label string, c *checker) {
 		c.wrongType(n, label, "a mapping")
 		return
 	}
+
 	v := value{node: n}
 	misspelled := s.checkFields(v, c)
 

@@ -47,7 +47,6 @@ func (s textShape) notText(n *yaml.Node, label string, c *checker) {
 
 func (s textShape) checkText(n *yaml.Node, label string, c *checker) {
 	count := utf8.RuneCountInString(n.Value)
-
 	switch {
 	case n.Value == "":
 		c.node(n, CodeValue, "%s is empty", label)

@@ -97,7 +97,8 @@ func TestAnAppendAfterARejectedOne(t *testing.T) {
 	w := dispatchertest.NewWorld(t)
 	w.Drop("a.csv", "id,v\n1,x\n")
 	w.Serve(dispatchertest.Edit(log, "config: { query: \"SELECT id, v FROM raw\" }",
-		"config: { query: \"SELECT id, v FROM raw\" }\n    checks: [{ name: good, sql: \"SELECT * FROM output WHERE v = 'bad'\" }]"))
+		"config: { query: \"SELECT id, v FROM raw\" }\n"+
+			"    checks: [{ name: good, sql: \"SELECT * FROM output WHERE v = 'bad'\" }]"))
 	w.Drop("b.csv", "id,v\n2,bad\n")
 	w.Poll()
 	w.Settle()

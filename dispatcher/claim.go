@@ -77,7 +77,6 @@ func (d *Dispatcher) ClaimTaken(
 		dropped = len(out) < len(taken)
 		return err
 	})
-
 	if err != nil {
 		return nil, err
 	}
@@ -132,11 +131,11 @@ func (d *Dispatcher) pin(
 ) ([][]registry.Pin, map[uuid.UUID]string, error) {
 	pins := make([][]registry.Pin, len(taken))
 	obsolete := map[uuid.UUID]string{}
+
 	var (
 		targets []stale.Target
 		index   []int
 	)
-
 	for i, c := range taken {
 		a, ok := acting[c.Origin]
 		if !ok {

@@ -117,7 +117,6 @@ func (d *Dispatcher) CompleteAttempt(ctx context.Context, t Claimed, c Completio
 	case <-ctx.Done():
 		err = context.Cause(ctx) // the completion may be committed nevertheless
 	}
-
 	if err != nil { // a task that was claimed with such a completion is ready again when its lease runs out
 		return fmt.Errorf("complete task %s: %w", t.TaskID, err)
 	}

@@ -114,7 +114,6 @@ func (d *Dispatcher) compareBase(
 		if err != nil {
 			return err
 		}
-
 		// A revision that waits for its checks may become the base; one that they rejected never will.
 		if w.BaseRevision != published[ref] || made.State == "Held" {
 			x.err = ErrBaseMoved

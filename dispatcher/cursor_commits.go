@@ -71,7 +71,6 @@ func compareEpochs(ctx context.Context, tx pgx.Tx, batch []*Completing) error {
 	if err != nil {
 		return err
 	}
-
 	for _, x := range batch {
 		for c, pinned := range x.cursors {
 			if row, ok := rows[c]; ok && row.Epoch != pinned.Epoch {

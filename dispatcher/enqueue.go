@@ -55,6 +55,7 @@ func (d *Dispatcher) Enqueue(
 	if err != nil {
 		return nil, fmt.Errorf("enqueue %s/%s: %w", dagName, jobName, err)
 	}
+
 	d.Wakeups.Send(wakeup.Claim)
 	return out, nil
 }

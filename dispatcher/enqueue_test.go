@@ -113,7 +113,8 @@ func TestEnqueueDedupesByFields(t *testing.T) {
 	require.Equal(t, dispatcher.Enqueued{ID: first.ID},
 		w.Enqueue("once", dispatcher.EnqueueItem{Payload: dispatchertest.Payload(map[string]any{"n": 2,
 			"to": "a"})})[0])
-	require.True(t, w.Enqueue("once", dispatcher.EnqueueItem{Payload: dispatchertest.Payload(map[string]any{"to": "b"})})[0].Created)
+	require.True(t, w.Enqueue("once", dispatcher.EnqueueItem{
+		Payload: dispatchertest.Payload(map[string]any{"to": "b"})})[0].Created)
 	_, err := w.D.Enqueue(t.Context(), w.Caller, "mail", "once",
 		[]dispatcher.EnqueueItem{{Payload: json.RawMessage(`[1]`)}})
 	require.True(t, fault.Is(err, fault.Invalid), "%v", err)

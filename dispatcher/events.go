@@ -99,7 +99,6 @@ func LoadEvents(ctx context.Context, tx pgx.Tx, ids []uuid.UUID) ([]Event, error
 	if err != nil {
 		return nil, fmt.Errorf("load %d events: %w", len(ids), err)
 	}
-
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (e Event, err error) {
 		err = row.Scan(&e.ID, &e.OrgID, &e.Dataset, &e.Version, &e.Key, &e.Revision, &e.Producer, &e.Epoch, &e.Position)
 		return e, err

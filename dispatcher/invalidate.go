@@ -47,7 +47,6 @@ func (d *Dispatcher) Invalidate(
 	}
 
 	var made []Invalidated
-
 	// The owner's pool is needed, because rows in Postgres storage are renumbered.
 	err = pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) error {
 		made = nil

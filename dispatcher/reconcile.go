@@ -108,7 +108,6 @@ func (d *Dispatcher) PlaceStrays(ctx context.Context, now time.Time) error {
 		if err != nil {
 			return fmt.Errorf("find stray tasks: %w", err)
 		}
-
 		strays, err := tasks.CollectPlacements(rows)
 		if err != nil || len(strays) == 0 {
 			return err

@@ -91,7 +91,6 @@ func (d *Dispatcher) notHeld(ctx context.Context, c authz.Capability, f protocol
 		if err != nil {
 			return err
 		}
-
 		row, err := tasks.RowOf(rows, f.TaskID)
 		if err != nil {
 			return err

@@ -126,7 +126,6 @@ func (d *Dispatcher) publishRemote(
 		state := new(protocol.TaskState)
 		err = d.CompleteAttempt(ctx, g.Task, Completion{Outcome: out, requestHash: hash, emits: len(body.Events) > 0,
 			extras: eventExtras(d, body.Events, nil), taskState: state}, now)
-
 		switch {
 		case err == nil:
 			return state, nil

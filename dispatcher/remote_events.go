@@ -138,7 +138,6 @@ func (d *Dispatcher) baseStands(ctx context.Context, g *RemoteAttempt, list []se
 		}
 		return err
 	})
-
 	switch {
 	case err != nil:
 		return err
@@ -303,7 +302,6 @@ func (g *RemoteAttempt) checkEvents(events []protocol.Event) (problems []fault.P
 // then at what each scope needs, then at what identifies a partition.
 func (g *RemoteAttempt) checkEvent(e protocol.Event) (field string, err error) {
 	byCursor := g.Job.Def.PartitionBy.Kind == dag.ByCursor
-
 	switch {
 	case e.Output < 0 || e.Output >= len(g.Assignment.Outputs):
 		return "output", fmt.Errorf("the job has %d outputs, none with index %d", len(g.Assignment.Outputs), e.Output)

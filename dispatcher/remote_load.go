@@ -70,7 +70,6 @@ func (d *Dispatcher) loadAttempt(ctx context.Context, c authz.Capability, f prot
 	case <-ctx.Done():
 		err = context.Cause(ctx)
 	}
-
 	if err != nil {
 		return RemoteAttempt{}, fmt.Errorf("attempt %d of task %s: %w", f.Attempt, f.TaskID, err)
 	}

@@ -38,6 +38,7 @@ func TestTasksElsewhereAreLookedUpAmongMany(t *testing.T) {
 		c.Backends = backends.RuntimeMap{"lambda": {there}}
 	})
 	f := w.D.Backends.Functions()[0]
+
 	work := func() {
 		first := w.Want("mails")
 		claims := []protocol.Claim{claimID(w, claimant(w.Tenant), first)}
@@ -62,7 +63,9 @@ func TestTasksElsewhereAreLookedUpAmongMany(t *testing.T) {
 		}
 		require.Equal(t, "acme", fetch(w, first).Org)
 	}
+
 	work()
+
 	const many = 3000
 	for table, id := range map[string]string{"tasks": "id", "task_attempts": "task_id", "task_events": "id"} {
 		w.Exec(`INSERT INTO `+table+` SELECT copy.* FROM (SELECT * FROM `+table+
@@ -82,9 +85,11 @@ func TestTasksElsewhereAreLookedUpAmongMany(t *testing.T) {
 	} {
 		w.Exec(`INSERT INTO `+set+` FROM generate_series(1, $1)`, many, w.Caller.OrgID)
 	}
+
 	for range 3 {
 		work()
 	}
+
 	owner.Close()
 	asked.Close()
 	for w.Count(`SELECT FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'watched'`) > 0 {

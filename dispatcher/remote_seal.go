@@ -93,7 +93,6 @@ func (d *Dispatcher) sealings(
 	ctx context.Context, g *RemoteAttempt, outputs []protocol.CommittedOutput, onTheWay bool,
 ) (list []sealing, problems []fault.Problem, err error) {
 	p := placements{attempt: g, seen: map[string]bool{}}
-
 	for i, o := range outputs {
 		where := fmt.Sprintf("body.outputs[%d]", i)
 		s, ok := p.place(where, o)
@@ -105,6 +104,7 @@ func (d *Dispatcher) sealings(
 			continue
 		}
 		files, faults, err := d.uploadsOf(ctx, g, o, where)
+
 		if err != nil {
 			return nil, nil, err
 		}

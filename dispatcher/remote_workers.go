@@ -160,7 +160,6 @@ func (d *Dispatcher) drainAsked(ctx context.Context, c Claimant, now time.Time) 
 		)
 		SELECT drained_at IS NOT NULL FROM worker`,
 		c.WorkerID, tokenOf(c.Worker), now).Scan(&drained)
-
 	if errors.Is(err, pgx.ErrNoRows) {
 		return false, nil
 	}

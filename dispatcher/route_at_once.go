@@ -116,6 +116,7 @@ func (a *ownRouting) route(
 		leaveToRouter(&b, events, now)
 		return wakeup.Topics{wakeup.Route}, b.Send(ctx, tx)
 	}
+
 	pg.AfterCommit(ctx, func() { countRouted(d.Metrics, events, began) })
 	if len(consumers) == 0 {
 		return nil, nil
@@ -127,6 +128,7 @@ func (a *ownRouting) route(
 	if err != nil || a.by.Then == nil {
 		return made.Topics(), err
 	}
+
 	jobs := make([]*registry.Job, len(consumers))
 	for i, c := range consumers {
 		jobs[i] = c.Job

@@ -29,7 +29,6 @@ const routeBatch = 200
 func (d *Dispatcher) RouteOnce(ctx context.Context, now time.Time) (more bool, err error) {
 	var rows []tasks.OutboxRow
 	var made tasks.Created
-
 	err = pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) error {
 		made = tasks.Created{}
 		rows, err = tasks.TakeOutbox(ctx, tx, "route_event", routeBatch, now)
@@ -39,7 +38,6 @@ func (d *Dispatcher) RouteOnce(ctx context.Context, now time.Time) (more bool, e
 		made, err = d.routeRows(ctx, tx, rows, now)
 		return err
 	})
-
 	if err == nil {
 		d.Wakeups.Send(made.Topics()...)
 		return len(rows) == routeBatch, nil
@@ -48,6 +46,7 @@ func (d *Dispatcher) RouteOnce(ctx context.Context, now time.Time) (more bool, e
 		return false, err
 	}
 
+	// One event that cannot be routed must not hold back the others.
 	err = batch.OneByOne(rows, err, func(row tasks.OutboxRow) error { return d.routeRow(ctx, row, now) },
 		func(row tasks.OutboxRow, err error) error {
 			return d.Tasks.Postpone(ctx, []tasks.OutboxRow{row}, err, now)
@@ -121,7 +120,6 @@ func (d *Dispatcher) route(
 	for _, e := range events {
 		generations = append(generations, e.Version)
 	}
-
 	generations = tasks.SortedIDs(generations)
 	consumers, err := d.lockConsumers(ctx, tx, generations, nil)
 	if err != nil || len(consumers) == 0 {
@@ -325,12 +323,12 @@ func (d *Dispatcher) hitSlices(e Event) func(context.Context, pgx.Tx, *hits, *re
 		if e.Position == nil {
 			return d.addWhole(ctx, tx, h, job)
 		}
+
 		span := registry.Span{Generation: e.Version, From: *e.Position, To: *e.Position + 1}
 		found, err := registry.SegmentsOf(ctx, tx, []registry.Span{span})
 		if err != nil {
 			return err
 		}
-
 		for segment := range found[span] {
 			keys, all, err := job.Def.PartitionBy.RangesOver(segment, rangesAtOnce)
 			if err != nil {

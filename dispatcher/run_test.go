@@ -74,16 +74,20 @@ func TestCrashesInBetween(t *testing.T) {
 	for i := range 3 {
 		w.Start(w.Dispatcher(fmt.Sprint("process", i)))
 	}
+
 	killer, err := pgx.Connect(t.Context(), w.URL)
 	require.NoError(t, err)
 	defer killer.Close(context.WithoutCancel(t.Context()))
+
 	seed := time.Now().UnixNano()
 	t.Log("seed", seed)
 	random := rand.New(rand.NewPCG(uint64(seed), 0))
+
 	yaml := dispatchertest.Edit(dispatchertest.Pair, "partition_by: { time: day }",
 		"partition_by: key\n    max_attempts: 50\n    heartbeat_timeout_seconds: 5", "    config: { tag: m }",
 		"    max_attempts: 50\n    heartbeat_timeout_seconds: 5\n    config: { tag: m }")
 	w.Eventually("the deploy gets through", func() bool { _, err := w.TryDeploy(yaml); return err == nil })
+
 	contents := []string{"a", "b", "c"}
 	for _, content := range contents {
 		for i := range n {
@@ -95,6 +99,7 @@ func TestCrashesInBetween(t *testing.T) {
 				WHERE datname = current_database() AND pid <> pg_backend_pid() AND state <> 'idle' ORDER BY random()
 				LIMIT 1`)
 			require.NoError(t, err)
+
 			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(random.IntN(20))*time.Millisecond)
 			d := w.D
 			switch random.IntN(4) {
@@ -114,6 +119,7 @@ func TestCrashesInBetween(t *testing.T) {
 			cancel()
 		}
 	}
+
 	w.Eventually("all is as the last contents say", func() bool {
 		// Leases whose claim was answered by a broken connection expire by themselves. For everything else, the test
 		// skips the next poll and the back-offs, which the crashes made long.
@@ -134,6 +140,7 @@ func TestCrashesInBetween(t *testing.T) {
 		}
 		return true
 	})
+
 	w.Eventually("nothing is left over", func() bool {
 		settled, err := w.D.Views.Settled(t.Context(), w.Caller.OrgID)
 		return err == nil && settled && len(dispatchertest.Violations(t, w.Pool)) == 0

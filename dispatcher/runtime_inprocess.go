@@ -188,7 +188,6 @@ func (d *Dispatcher) RunTask(ctx context.Context, t Claimed, progress *ProgressN
 func (d *Dispatcher) Report(ctx context.Context, t Claimed, done Completion, cause error, stopping bool) error {
 	now := time.Now()
 	err := done.Outcome.Err
-
 	switch {
 	case err == nil:
 		err = d.CompleteAttempt(ctx, t, done, now)
@@ -198,6 +197,7 @@ func (d *Dispatcher) Report(ctx context.Context, t Claimed, done Completion, cau
 		case errors.Is(err, ErrBaseMoved):
 			return d.HandBack(ctx, t, err.Error(), now.Add(baseMovedAgain), now)
 		}
+
 		// The work was done but cannot be committed: files are gone, a foreign key is violated, a disk is full.
 		return d.Fail(ctx, t, tasks.ReasonError, err, !fault.Is(err, fault.Invalid), now)
 	case errors.Is(cause, ErrTimedOut):
@@ -345,7 +345,6 @@ func (d *Dispatcher) ExtendLease(
 	if err != nil {
 		return false, false, fmt.Errorf("heartbeat of task %s: %w", f.TaskID, err)
 	}
-
 	defer rows.Close()
 	for rows.Next() {
 		held = true

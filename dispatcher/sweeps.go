@@ -34,7 +34,6 @@ func (d *Dispatcher) Reap(ctx context.Context, now time.Time) (more bool, err er
 	if err != nil {
 		return false, fmt.Errorf("find lost leases: %w", err)
 	}
-
 	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[LostLease])
 	if err != nil {
 		return false, fmt.Errorf("find lost leases: %w", err)

@@ -82,12 +82,7 @@ func (c *spanCollector) line(t *testing.T, span ptrace.Span) string {
 const threeSteps = `
 name: chain
 jobs:
-  - name: raw
-    operator: listed
-    source: { kind: poll, every: 1h }
-    partition_by: { time: day }
-    config: { list: raw }
-  - name: once
+` + dispatchertest.Raw + `  - name: once
     operator: hook
     inputs: [{ from: { job: raw } }]
     execution_strategy: PerPartition

@@ -76,7 +76,6 @@ func (d *Dispatcher) HeartbeatWorker(ctx context.Context, now time.Time) (more b
 			leader_until = l.expires_at
 		FROM (SELECT) AS one LEFT JOIN river_leader l ON l.leader_id = $1 AND l.expires_at > $2
 		WHERE w.id = $1 RETURNING w.drained_at IS NOT NULL`, d.WorkerID, now, len(d.slots)).Scan(&drained)
-
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return false, d.Register(ctx)

@@ -204,7 +204,8 @@ var needed = map[string][]string{
 }
 
 // whose has the role of the process that each package runs in.
-var whose = map[string]string{"authz": "server", "dispatcher/backends": "server", "storage": "server", "worker/queue": "worker"}
+var whose = map[string]string{"authz": "server", "dispatcher/backends": "server", "storage": "server",
+	"worker/queue": "worker"}
 
 // TestAWSPoliciesAllowTheCallsOfTheCode checks that each role may do what the calls of its process need, and nothing
 // else.

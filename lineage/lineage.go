@@ -88,7 +88,6 @@ func columnEdges(ctx context.Context, tx pgx.Tx, which string, orgID, datasetVer
 	if err != nil {
 		return nil, fmt.Errorf("list column lineage of dataset version %s: %w", datasetVersion, err)
 	}
-
 	edges, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (e ColumnEdge, err error) {
 		err = row.Scan(&e.Output.DatasetUUID, &e.Output.DatasetVersion, &e.Output.Name,
 			&e.Input.DatasetUUID, &e.Input.DatasetVersion, &e.Input.Name, &e.Transform)

@@ -307,10 +307,10 @@ func (r *commitRequest) outputs(asked []CommandCommittedOutput) []CommittedOutpu
 				}
 			}
 		}
-
 		for n, name := range o.Files {
 			r.take(&out, fmt.Sprintf("%s.files[%d]", where, n), filepath.Join(dir, filepath.Base(name)), name)
 		}
+
 		if !everything || len(out.Files) > 0 {
 			found = append(found, out)
 		}
@@ -322,7 +322,6 @@ func (r *commitRequest) outputs(asked []CommandCommittedOutput) []CommittedOutpu
 func (r *commitRequest) take(out *CommittedOutput, where, file string, named ...string) {
 	name := filepath.Base(file)
 	info, err := os.Lstat(file)
-
 	switch {
 	case len(named) > 0 && named[0] != name:
 		r.wrong(where, "%q is not the name of a file in the output's folder", named[0])

@@ -83,7 +83,6 @@ func rootedFile(name string, roots []string) (string, error) {
 		if closing := root.Close(); closing != nil {
 			return "", closing
 		}
-
 		switch {
 		case os.IsNotExist(err):
 		case err != nil:

@@ -73,12 +73,13 @@ func (t *Task) Commit(ctx context.Context, c Commit) (Committed, error) {
 	if t.Committer == nil {
 		return Committed{}, Permanent(fault.New(fault.Invalid, "tasks that run here commit only with their end"))
 	}
+
 	outputs, err := t.toCommit(c.Outputs)
 	if err != nil {
 		return Committed{}, err
 	}
-
 	c.Outputs = outputs
+
 	files := slices.ContainsFunc(outputs, func(o CommittedOutput) bool { return len(o.Files) > 0 })
 	if !files && len(c.Events)+len(c.Tasks)+len(c.State) == 0 {
 		return Committed{Cursor: t.Cursor}, nil

@@ -22,6 +22,7 @@ func (r *Runner) Export(
 	if err != nil {
 		return "", fmt.Errorf("input %q: %w", in.As, err)
 	}
+
 	t := Task{Assignment: a, InputFiles: make([][]string, in.Index+1)}
 	t.InputFiles[in.Index] = files
 	t.Inputs = slices.Clone(a.Inputs)
@@ -30,10 +31,10 @@ func (r *Runner) Export(
 	if err != nil {
 		return "", err
 	}
-
 	if format == "parquet" && len(files) == 1 && len(rel.Where) == 0 && rel.Range == nil {
 		return files[0], nil
 	}
+
 	target := filepath.Join(dir, "rows."+format)
 	session, err := duck.Open(ctx, duck.Config{AllowedPaths: append(slices.Clone(files), target),
 		AllowedDirs: []string{dir}, TempDir: dir})

@@ -124,6 +124,7 @@ func (f *folder) groups(ctx context.Context, c fileSourceConfig, by dag.Partitio
 		if !ok {
 			return nil
 		}
+
 		key, err := found.partition(by)
 		if err == nil {
 			err = by.Valid(key)
@@ -131,7 +132,6 @@ func (f *folder) groups(ctx context.Context, c fileSourceConfig, by dag.Partitio
 		if err != nil {
 			return Permanent(fmt.Errorf("%s: %w", name, err))
 		}
-
 		groups[key] = append(groups[key], name)
 		return nil
 	})

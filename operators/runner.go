@@ -102,6 +102,7 @@ func (r *Runner) run(ctx context.Context, a Assignment, progress func(int, strin
 	if op.Spec().NoFiles {
 		return r.runWithoutFiles(ctx, op, a, progress, log)
 	}
+
 	scratch, err := os.MkdirTemp(r.ScratchDir, fmt.Sprintf("%s-%d-*", a.TaskID, a.Attempt))
 	if err != nil {
 		return Outcome{}, fmt.Errorf("make scratch folder: %w", err)
@@ -112,11 +113,11 @@ func (r *Runner) run(ctx context.Context, a Assignment, progress func(int, strin
 	if err != nil {
 		return Outcome{}, err
 	}
+
 	result, err := runRecovered(ctx, op, t)
 	if err != nil {
 		return Outcome{}, err
 	}
-
 	if err := checkResult(result); err != nil {
 		return Outcome{}, err
 	}

@@ -33,10 +33,10 @@ func segment(ctx context.Context, a Assignment, dirs []string, result Result) (k
 		if err != nil {
 			return "", fmt.Errorf("output %q: positions of cursor %s: %w", output.Name, column, err)
 		}
+
 		refuse := func(format string, args ...any) error {
 			return Permanent(fault.New(fault.Invalid, "output %q: "+format, append([]any{output.Name}, args...)...))
 		}
-
 		switch {
 		case nulls > 0:
 			return "", refuse("%d rows have no %s, the cursor column", nulls, column)

@@ -27,20 +27,20 @@ func (c *formCache) of(ctx context.Context, parser *duck.Shared, query string) (
 	if ok {
 		return form, nil
 	}
+
 	session, err := parser.Get(ctx)
 	if err != nil {
 		return "", err
 	}
-
 	parsed, err := session.Parse(ctx, query)
 	if err != nil {
 		return "", err
 	}
 	sum := sha256.Sum256(parsed.Canonical)
 	form = hex.EncodeToString(sum[:])
+
 	c.mu.Lock()
 	defer c.mu.Unlock()
-
 	if c.bytes += len(query) + len(form); c.forms == nil || c.bytes > maxForms {
 		c.forms, c.bytes = map[string]string{}, len(query)+len(form)
 	}

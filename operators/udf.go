@@ -275,12 +275,12 @@ func (u *udfRun) failure(ctx context.Context, err error, stderr *tail) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
+
 	code := -1
 	var (
 		inside  *sandbox.ExitError
 		outside *exec.ExitError
 	)
-
 	switch {
 	case errors.As(err, &inside):
 		code = inside.Code

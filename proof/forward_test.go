@@ -243,7 +243,8 @@ func TestForwardOnlyIsRefusedWithoutPartitions(t *testing.T) {
 		yaml, from, why string
 	}{
 		"no partitions": {strings.Replace(days("parquet"), "SELECT sum(n) AS n FROM input\" }\npublish",
-			"SELECT 0 + sum(n) AS n FROM input\" }\npublish", 1), "", "the jobs that this deploy rebuilds have none: total"},
+			"SELECT 0 + sum(n) AS n FROM input\" }\npublish", 1), "",
+			"the jobs that this deploy rebuilds have none: total"},
 		"no such partition": {days("parquet", "n * 2", "n * 3"), "2024-13-01", "2024-13-01"},
 		"another storage":   {days("{ postgres: {} }"), "", "is in parquet storage and is to be in postgres storage"},
 		"another partition": {days("parquet", "partition_by: { time: month }", "partition_by: { time: week }",

@@ -287,15 +287,16 @@ func (q *Query) comparePartition(ctx context.Context, from, to storage.Generatio
 // keyDiffQuery returns a query with a row for each key that differs: the kind of change and the key.
 func keyDiffQuery(from, to []string, key, shared []string) string {
 	on, keys := make([]string, len(key)), make([]string, len(key))
-
 	for i, k := range key {
 		on[i] = fmt.Sprintf("a.%[1]s IS NOT DISTINCT FROM b.%[1]s", duck.Quote(k))
 		keys[i] = fmt.Sprintf("coalesce(a.%[1]s, b.%[1]s) AS %[1]s", duck.Quote(k))
 	}
+
 	differs := []string{"false"}
 	for _, c := range shared {
 		differs = append(differs, fmt.Sprintf("a.%[1]s IS DISTINCT FROM b.%[1]s", duck.Quote(c)))
 	}
+
 	return fmt.Sprintf(`
 		SELECT CASE WHEN b.dagctl_side IS NULL THEN 'only_from' WHEN a.dagctl_side IS NULL THEN 'only_to'
 			ELSE 'changed' END AS dagctl_change, %s

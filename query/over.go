@@ -35,12 +35,13 @@ func (q *Query) over(ctx context.Context, s Statement,
 		return Selected{}, err
 	}
 	defer os.RemoveAll(dir)
+
 	child, names, err := q.begin(ctx, dir, s)
 	if err != nil {
 		return Selected{}, err
 	}
-
 	defer child.stop()
+
 	relations := []relation{}
 	for i, n := range names.Relations {
 		own := filepath.Join(dir, fmt.Sprint(i))
@@ -56,6 +57,7 @@ func (q *Query) over(ctx context.Context, s Statement,
 		}
 		relations = append(relations, relation{Name: n.Name, Files: files})
 	}
+
 	var out outcome
 	if err := child.ask(ctx, relations, &out); err != nil {
 		return Selected{}, err

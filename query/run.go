@@ -76,14 +76,15 @@ func bounded[A any](ctx context.Context, q *Query, s Statement,
 	if err := q.check(&s); err != nil {
 		return none, err
 	}
+
 	release, err := q.slot()
 	if err != nil {
 		return none, err
 	}
-
 	defer release()
 	ctx, cancel := context.WithTimeoutCause(ctx, q.Limits.Timeout, q.tooSlow())
 	defer cancel()
+
 	a, err := answer(ctx, s)
 	if errors.Is(err, context.DeadlineExceeded) { // the caller's own deadline, or ours as a connection reports it
 		err = q.tooSlow()
@@ -134,12 +135,13 @@ func (q *Query) run(ctx context.Context, caller authz.Caller, s Statement) (Answ
 		return Answer{}, err
 	}
 	defer os.RemoveAll(dir)
+
 	child, names, err := q.begin(ctx, dir, s)
 	if err != nil {
 		return Answer{}, err
 	}
-
 	defer child.stop()
+
 	const tries = 3
 	for try := 1; ; try++ {
 		read, err := q.pin(ctx, caller, s.At, names.Relations)
@@ -153,6 +155,7 @@ func (q *Query) run(ctx context.Context, caller authz.Caller, s Statement) (Answ
 			}
 			continue
 		}
+
 		var out outcome
 		if err == nil {
 			if err = child.ask(ctx, relations, &out); err == nil {
@@ -184,6 +187,7 @@ func (q *Query) pin(ctx context.Context, caller authz.Caller, at registry.Moment
 	for i, n := range names {
 		wanted[i] = n.Name
 	}
+
 	var r reading
 	err := pg.InOrgSnapshot(ctx, q.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
 		r = reading{}
@@ -200,6 +204,7 @@ func (q *Query) pin(ctx context.Context, caller authz.Caller, at registry.Moment
 			}
 			r.datasets = append(r.datasets, dataset)
 		}
+
 		if len(r.datasets) == 0 {
 			return nil
 		}

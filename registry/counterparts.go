@@ -105,6 +105,5 @@ func Trace(ctx context.Context, tx pgx.Tx, roots []Pin, through, appended []uuid
 	if err != nil {
 		return nil, fmt.Errorf("trace %d revisions: %w", len(roots), err)
 	}
-
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[Leaf])
 }

@@ -36,7 +36,6 @@ func Expired(ctx context.Context, tx pgx.Tx, now time.Time) ([]Expiry, error) {
 	if err != nil {
 		return nil, fmt.Errorf("datasets with a retention: %w", err)
 	}
-
 	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (e Expiry, err error) {
 		return e, row.Scan(&e.OrgID, &e.DAG, &e.Dataset, &e.version, &e.origin, &e.by, &e.retention)
 	})

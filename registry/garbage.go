@@ -85,7 +85,6 @@ func UnreachableGenerations(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagNa
 	if err != nil {
 		return nil, fmt.Errorf("find unreachable generations: %w", err)
 	}
-
 	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[GarbageGeneration])
 	if err != nil {
 		return nil, fmt.Errorf("find unreachable generations: %w", err)
@@ -201,7 +200,6 @@ func MarkGarbageRevisions(ctx context.Context, tx pgx.Tx, org uuid.UUID, use InU
 	if err != nil {
 		return nil, fmt.Errorf("mark garbage revisions: %w", err)
 	}
-
 	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[GarbageRevision])
 	if err != nil {
 		return nil, fmt.Errorf("mark garbage revisions: %w", err)
@@ -231,7 +229,6 @@ func MarkedRevisions(ctx context.Context, tx pgx.Tx, org uuid.UUID, limit int) (
 	if err != nil {
 		return nil, fmt.Errorf("marked revisions: %w", err)
 	}
-
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (MarkedRevision, error) {
 		m := MarkedRevision{Generation: storage.Generation{OrgID: org}}
 		var store []byte
@@ -259,7 +256,6 @@ func ClearRevision(ctx context.Context, tx pgx.Tx, m MarkedRevision) error {
 		WHERE dataset_version = $1 AND partition_key = $2 AND revision = $3 AND purged_at IS NOT NULL
 		  AND NOT EXISTS (SELECT FROM kept)`,
 		m.Version, m.Key, m.Revision)
-
 	if err != nil {
 		return fmt.Errorf("clear revision %d of partition %q: %w", m.Revision, m.Key, err)
 	}
@@ -285,7 +281,6 @@ func MarkedGenerations(ctx context.Context, tx pgx.Tx, org uuid.UUID, limit int)
 	if err != nil {
 		return nil, fmt.Errorf("marked generations: %w", err)
 	}
-
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (MarkedGeneration, error) {
 		m := MarkedGeneration{Generation: storage.Generation{OrgID: org}}
 		var (
@@ -318,7 +313,6 @@ func ViewsWithout(ctx context.Context, tx pgx.Tx, m MarkedGeneration) ([]storage
 	if err != nil {
 		return nil, fmt.Errorf("views of generation %s: %w", m.Version, err)
 	}
-
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (storage.View, error) {
 		v := storage.View{OrgID: m.OrgID, OrgSlug: m.OrgSlug, DAG: m.DAG}
 		return v, row.Scan(&v.Name, &v.Generations)
@@ -347,7 +341,6 @@ func Committed(ctx context.Context, tx pgx.Tx, org uuid.UUID, tasks []uuid.UUID)
 	if err != nil {
 		return nil, fmt.Errorf("locations of %d tasks: %w", len(tasks), err)
 	}
-
 	locations, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	found := make(map[string]bool, len(locations))
 	for _, location := range locations {

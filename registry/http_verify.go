@@ -35,6 +35,7 @@ func (r *Registry) handleVerify(ctx context.Context, caller authz.Caller,
 	if _, err := in.After(&after); err != nil {
 		return nil, err
 	}
+
 	lost, checked, next, err := r.VerifyFiles(ctx, caller, after, in.Limit)
 	if err != nil {
 		return nil, err

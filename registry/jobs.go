@@ -64,7 +64,6 @@ func (r *Registry) loadJobs(ctx context.Context, tx pgx.Tx, ids []uuid.UUID, fou
 	if err != nil {
 		return err
 	}
-
 	for rows.Next() {
 		j := new(Job)
 		var definition []byte

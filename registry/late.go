@@ -55,12 +55,12 @@ func markLate(ctx context.Context, tx pgx.Tx, org uuid.UUID, found []Dataset, no
 	for i, d := range found {
 		ids[i] = d.ID
 	}
+
 	rows, err := tx.Query(ctx, `SELECT id, due_within_seconds, created_at FROM datasets
 		WHERE org_id = $1 AND id = ANY($2) AND due_within_seconds > 0 AND published`, org, ids)
 	if err != nil {
 		return fmt.Errorf("find what is due: %w", err)
 	}
-
 	dues := map[uuid.UUID]dueOf{}
 	var (
 		id      uuid.UUID

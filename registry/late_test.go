@@ -40,7 +40,8 @@ func TestLateness(t *testing.T) {
 		"a long day": {daily("America/New_York"), time.Hour, "2027-01-01T00:00:00Z",
 			[]string{"2027-11-06"}, "2027-11-08T05:59:00Z", nil},
 		"a long day is over": {daily("America/New_York"), time.Hour, "2027-01-01T00:00:00Z",
-			[]string{"2027-11-06"}, "2027-11-08T06:00:00Z", &registry.Late{Partition: "2027-11-07", DueAt: at("2027-11-08T06:00:00Z")}},
+			[]string{"2027-11-06"}, "2027-11-08T06:00:00Z",
+			&registry.Late{Partition: "2027-11-07", DueAt: at("2027-11-08T06:00:00Z")}},
 		"half an hour": {daily("Australia/Lord_Howe"), time.Hour, "2027-01-01T00:00:00Z", nil,
 			"2027-10-03T14:30:00Z", &registry.Late{Partition: "2027-10-03", DueAt: at("2027-10-03T14:00:00Z")}},
 		"a quarter of one": {daily("Asia/Kathmandu"), time.Hour, "2027-01-01T00:00:00Z", nil,
@@ -59,7 +60,8 @@ func TestLateness(t *testing.T) {
 		for _, key := range tc.published {
 			there[key] = true
 		}
-		got := registry.Lateness(tc.by, tc.within, at(tc.since), func(key string) bool { return there[key] }, at(tc.now))
+		got := registry.Lateness(tc.by, tc.within, at(tc.since),
+			func(key string) bool { return there[key] }, at(tc.now))
 		require.Equal(t, tc.want, got, name)
 	}
 }

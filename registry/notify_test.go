@@ -12,26 +12,28 @@ import (
 func TestLatenessIsNewsOnce(t *testing.T) {
 	t.Parallel()
 	at := func(hour int) time.Time { return time.Date(2027, 1, 10, hour, 0, 0, 0, time.UTC) }
+	late := func(partition string, due int) *registry.Late {
+		return &registry.Late{Partition: partition, DueAt: at(due)}
+	}
+	noted := func(partition string, due int, over bool) *registry.Noted {
+		return &registry.Noted{Partition: partition, DueAt: at(due), Over: over}
+	}
 	for name, c := range map[string]struct {
 		before *registry.Noted
 		late   *registry.Late
 		news   bool
 		after  *registry.Noted
 	}{
-		"the first": {nil, &registry.Late{Partition: "a", DueAt: at(1)}, true, &registry.Noted{Partition: "a", DueAt: at(1), Over: false}},
-		"the same again": {&registry.Noted{Partition: "a", DueAt: at(1), Over: false}, &registry.Late{Partition: "a", DueAt: at(1)}, false,
-			&registry.Noted{Partition: "a", DueAt: at(1), Over: false}},
-		"the same, due otherwise": {&registry.Noted{Partition: "a", DueAt: at(1), Over: false}, &registry.Late{Partition: "a", DueAt: at(2)}, false,
-			&registry.Noted{Partition: "a", DueAt: at(1), Over: false}},
-		"the next": {&registry.Noted{Partition: "a", DueAt: at(1), Over: false}, &registry.Late{Partition: "b", DueAt: at(2)}, true,
-			&registry.Noted{Partition: "b", DueAt: at(2), Over: false}},
-		"one before, after a rollback": {&registry.Noted{Partition: "b", DueAt: at(2), Over: false}, &registry.Late{Partition: "a", DueAt: at(1)}, false,
-			&registry.Noted{Partition: "b", DueAt: at(2), Over: false}},
-		"there at last":                 {&registry.Noted{Partition: "a", DueAt: at(1), Over: false}, nil, false, &registry.Noted{Partition: "a", DueAt: at(1), Over: true}},
-		"gone again":                    {&registry.Noted{Partition: "a", DueAt: at(1), Over: true}, &registry.Late{Partition: "a", DueAt: at(1)}, false, &registry.Noted{Partition: "a", DueAt: at(1), Over: true}},
-		"whole: still, by a cutover":    {&registry.Noted{Partition: "", DueAt: at(1), Over: false}, &registry.Late{Partition: "", DueAt: at(2)}, false, &registry.Noted{Partition: "", DueAt: at(1), Over: false}},
-		"whole: anew":                   {&registry.Noted{Partition: "", DueAt: at(1), Over: true}, &registry.Late{Partition: "", DueAt: at(2)}, true, &registry.Noted{Partition: "", DueAt: at(2), Over: false}},
-		"whole: as it was, by rollback": {&registry.Noted{Partition: "", DueAt: at(1), Over: true}, &registry.Late{Partition: "", DueAt: at(1)}, false, &registry.Noted{Partition: "", DueAt: at(1), Over: true}},
+		"the first":                     {nil, late("a", 1), true, noted("a", 1, false)},
+		"the same again":                {noted("a", 1, false), late("a", 1), false, noted("a", 1, false)},
+		"the same, due otherwise":       {noted("a", 1, false), late("a", 2), false, noted("a", 1, false)},
+		"the next":                      {noted("a", 1, false), late("b", 2), true, noted("b", 2, false)},
+		"one before, after a rollback":  {noted("b", 2, false), late("a", 1), false, noted("b", 2, false)},
+		"there at last":                 {noted("a", 1, false), nil, false, noted("a", 1, true)},
+		"gone again":                    {noted("a", 1, true), late("a", 1), false, noted("a", 1, true)},
+		"whole: still, by a cutover":    {noted("", 1, false), late("", 2), false, noted("", 1, false)},
+		"whole: anew":                   {noted("", 1, true), late("", 2), true, noted("", 2, false)},
+		"whole: as it was, by rollback": {noted("", 1, true), late("", 1), false, noted("", 1, true)},
 		"never":                         {nil, nil, false, nil},
 	} {
 		next, news := c.before.After(c.late)

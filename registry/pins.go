@@ -95,7 +95,6 @@ func (r *Registry) Pins(ctx context.Context, caller authz.Caller, dagName string
 			JOIN dag_versions v ON v.id = k.dag_version_id
 			WHERE k.org_id = $1 AND k.dag_name = $2 AND (k.until IS NULL OR k.until > now())
 			ORDER BY v.number DESC`, caller.OrgID, dagName)
-
 		if err != nil {
 			return err
 		}

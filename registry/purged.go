@@ -63,7 +63,6 @@ func PurgedPartitions(ctx context.Context, tx pgx.Tx, org uuid.UUID, s PurgeScop
 	if err != nil {
 		return nil, fmt.Errorf("find what to purge: %w", err)
 	}
-
 	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[PurgedPartition])
 	if err != nil {
 		return nil, fmt.Errorf("find what to purge: %w", err)
@@ -76,7 +75,6 @@ func PurgedPartitions(ctx context.Context, tx pgx.Tx, org uuid.UUID, s PurgeScop
 func RefusePurge(ctx context.Context, tx pgx.Tx, org uuid.UUID, gone []PurgedPartition, breakWindow bool,
 	now time.Time) error {
 	versions := purgedVersions(gone, func(PurgedPartition) bool { return true })
-
 	rows, err := tx.Query(ctx, `
 		SELECT DISTINCT v.dag_name || ' v' || v.number, v.status IN ('Building', 'Ready')
 		FROM dag_version_datasets p
@@ -105,6 +103,7 @@ func RefusePurge(ctx context.Context, tx pgx.Tx, org uuid.UUID, gone []PurgedPar
 	}); err != nil {
 		return err
 	}
+
 	if len(broken) > 0 && !breakWindow {
 		return fault.New(fault.Conflict, "rolling back to %s would not be possible any more",
 			strings.Join(broken, ", ")).

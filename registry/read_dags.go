@@ -158,7 +158,6 @@ func versionsByID(ctx context.Context, tx pgx.Tx, caller authz.Caller,
 	if err != nil {
 		return nil, fmt.Errorf("read versions: %w", err)
 	}
-
 	defer rows.Close()
 	versions := make(map[uuid.UUID]*Version, len(ids))
 	for rows.Next() {
@@ -454,7 +453,6 @@ func (r *Registry) HiddenOrigins(ctx context.Context, tx pgx.Tx, caller authz.Ca
 	if err != nil {
 		return nil, fmt.Errorf("hidden jobs: %w", err)
 	}
-
 	hidden, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
 	if err != nil {
 		return nil, fmt.Errorf("hidden jobs: %w", err)

@@ -198,6 +198,7 @@ func (r *Registry) Dataset(ctx context.Context, caller authz.Caller, name string
 		if found.Version == nil {
 			return nil
 		}
+
 		rows, err := tx.Query(ctx, `
 			SELECT k.partition_key, k.revision, k.name, k.severity, k.outcome, k.failures, k.sample,
 			    coalesce(k.error, ''), k.at
@@ -210,7 +211,6 @@ func (r *Registry) Dataset(ctx context.Context, caller authz.Caller, name string
 		if err != nil {
 			return err
 		}
-
 		found.Checks, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (CheckResult, error) {
 			var c CheckResult
 			err := row.Scan(&c.Partition, &c.Revision, &c.Name, &c.Severity, &c.Outcome, &c.Failures, &c.Sample,
@@ -276,7 +276,6 @@ func (r *Registry) Generations(ctx context.Context, caller authz.Caller, name st
 		if err != nil {
 			return err
 		}
-
 		found, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Generation])
 		return err
 	})
@@ -306,7 +305,6 @@ func (r *Registry) Partitions(ctx context.Context, caller authz.Caller, name, af
 		if err != nil {
 			return err
 		}
-
 		found, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (Revision, error) {
 			var p Revision
 			err := row.Scan(&p.Dataset, &p.Version, &p.Key, &p.Revision, &p.State, &p.Materialized, &p.Rows, &p.Bytes,

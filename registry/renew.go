@@ -37,7 +37,6 @@ func Renew(ctx context.Context, tx pgx.Tx, org, dataset uuid.UUID, from, to stri
 	if err != nil {
 		return nil, fmt.Errorf("find partitions to renew: %w", err)
 	}
-
 	renewed, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (Renewed, error) {
 		r := Renewed{Generation: storage.Generation{OrgID: org}}
 		var store []byte

@@ -82,7 +82,6 @@ func Resolve(ctx context.Context, tx pgx.Tx, caller authz.Caller, names []string
 	if err != nil {
 		return nil, fmt.Errorf("resolve datasets: %w", err)
 	}
-
 	found := map[string]Readable{}
 	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (Readable, error) {
 		return scanReadable(row, caller)

@@ -38,6 +38,7 @@ func (r *Registry) datasetAt(ctx context.Context, tx pgx.Tx, caller authz.Caller
 	if which == "" || which == Live {
 		return d, d.Version, err
 	}
+
 	if !caller.Is(authz.RoleWriter) {
 		if err == nil {
 			err = fault.New(fault.Forbidden, "only writers read what does not serve").
@@ -107,7 +108,6 @@ func generationAt(ctx context.Context, tx pgx.Tx, d Dataset, which string) (uuid
 			WithHint("use live, candidate, the number of a DAG version such as v3, "+
 				"or a dataset version from `dagctl datasets versions %s`", d.Name)
 	}
-
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return uuid.Nil, fault.New(fault.NotFound, "dataset %s has no version %s", d.Name, which).
@@ -129,8 +129,8 @@ func (r *Registry) ResolveVersion(ctx context.Context, tx pgx.Tx, caller authz.C
 	if err != nil || version == nil {
 		return storage.Generation{}, nil, d, err
 	}
-	g := storage.Generation{OrgID: caller.OrgID, Dataset: d.ID, Version: *version}
 
+	g := storage.Generation{OrgID: caller.OrgID, Dataset: d.ID, Version: *version}
 	var (
 		kind       dag.Storage
 		partitions []storage.Partition
@@ -149,6 +149,7 @@ func (r *Registry) ResolveVersion(ctx context.Context, tx pgx.Tx, caller authz.C
 	if err != nil {
 		return storage.Generation{}, nil, Dataset{}, fmt.Errorf("pin dataset %s: %w", name, err)
 	}
+
 	g.Kind, g.Indexes = storage.Kind(kind.Kind), kind.Indexes
 	if d.Version == nil || *d.Version != *version {
 		var columns []storage.Column

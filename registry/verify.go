@@ -73,6 +73,7 @@ func (r *Registry) VerifyFiles(ctx context.Context, caller authz.Caller, after R
 		})
 		return err
 	})
+
 	for _, v := range found {
 		if err != nil {
 			break
@@ -89,10 +90,10 @@ func (r *Registry) VerifyFiles(ctx context.Context, caller authz.Caller, after R
 			err = e
 		}
 	}
-
 	if err != nil {
 		return nil, 0, nil, fmt.Errorf("verify files: %w", err)
 	}
+
 	if n := len(found); n == limit {
 		next = &RevisionPosition{found[n-1].Version, found[n-1].Key, found[n-1].Revision}
 	}

@@ -49,7 +49,6 @@ func withheld(ctx context.Context, tx pgx.Tx, d Dataset) ([]Withheld, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list withheld partitions: %w", err)
 	}
-
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (w Withheld, err error) {
 		return w, row.Scan(&w.Partition, &w.Revision, &w.State, &w.Version, &w.Candidate, &w.Materialized, &w.Rows,
 			&w.Why)
@@ -85,7 +84,6 @@ func (r *Registry) WithheldRevision(ctx context.Context, tx pgx.Tx, caller authz
 		purged   bool
 		origin   uuid.UUID
 	)
-
 	err = tx.QueryRow(ctx, `
 		SELECT p.revision, p.purged_at IS NOT NULL, g.origin_job_id FROM partition_versions p
 		JOIN dataset_versions g ON g.id = p.dataset_version
@@ -102,6 +100,7 @@ func (r *Registry) WithheldRevision(ctx context.Context, tx pgx.Tx, caller authz
 	if w.Revision, err = LoadRevision(ctx, tx, w.Ref, revision); err != nil {
 		return w, err
 	}
+
 	switch {
 	case w.State != "Held" && w.State != "Rejected":
 		return w, fault.New(fault.Conflict,

@@ -71,15 +71,16 @@ func (b *bucket) credentials(ctx context.Context, g Grant) (Credentials, error) 
 	role := strings.ReplaceAll(b.RoleARN, "{org}", g.OrgSlug)
 	scope := policyScope{partition: partitionOfARN(role), bucket: b.Bucket, plainPuts: b.PlainPuts}
 	attempt := UploadKey{Org: g.Org, Task: g.Task, Attempt: g.Attempt}
+
 	var writes []string
 	for _, output := range g.Outputs {
 		attempt.Output = output
 		writes = append(writes, b.key(attempt.outputPrefix()))
 	}
-
 	if len(writes) > 0 {
 		scope.write = b.key(attempt.attemptPrefix())
 	}
+
 	inputs := b.keysOf(g.Inputs)
 	for limit := mostPolicy; ; limit /= 2 {
 		policy, reads := scope.fit(inputs, limit)
@@ -88,12 +89,11 @@ func (b *bucket) credentials(ctx context.Context, g Grant) (Credentials, error) 
 			Policy:          &policy,
 			DurationSeconds: aws.Int32(int32(CredentialsLifetime / time.Second)),
 		}
-
 		if b.ExternalID != "" {
 			in.ExternalId = aws.String(strings.ReplaceAll(b.ExternalID, "{org}", g.OrgSlug))
 		}
-		out, err := b.sts.AssumeRole(ctx, in)
 
+		out, err := b.sts.AssumeRole(ctx, in)
 		// The limit of the packed policy cannot be computed in advance.
 		if large := new(types.PackedPolicyTooLargeException); errors.As(err, &large) && len(reads) > 0 {
 			continue

@@ -127,7 +127,6 @@ func (f *files) seal(ctx context.Context, a Attempt, local []string, m Manifest)
 		}
 		return nil
 	})
-
 	if errors.Is(err, errOtherFiles) {
 		err = fault.New(fault.Conflict, "attempt %d of task %s is already sealed: %w", a.Number, a.Task, err)
 	}

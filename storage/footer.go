@@ -42,6 +42,7 @@ func readFooter(path string) (f footer, err error) {
 	if err != nil {
 		return f, err
 	}
+
 	const tail = 8 // the length of the footer and the magic number
 	var end [tail]byte
 	if _, err := file.ReadAt(end[:], info.Size()-tail); err != nil {

@@ -155,6 +155,5 @@ func jsonValue(c Column, v any) any {
 			return json.RawMessage(v)
 		}
 	}
-
 	return v
 }

@@ -106,7 +106,6 @@ func (t *tables) drop(ctx context.Context, g Generation, _ []string) error {
 		if err != nil {
 			return err
 		}
-
 		views, err := pgx.CollectRows(rows, pgx.RowTo[string])
 		if err != nil {
 			return err

@@ -78,22 +78,23 @@ func (b *bucket) checkWrite(ctx context.Context, probe string) Finding {
 	if err != nil {
 		return notOK(b.failed(ctx, "write", probe, err))
 	}
+
 	f := Finding{OK: true, Detail: fmt.Sprintf("bucket %s can be written, read and listed", b.Bucket)}
 	var ignored []string
 	if _, err := put(); statusOf(err) != 412 {
 		ignored = append(ignored, "If-None-Match")
 	}
-
 	if _, err := b.client.GetObject(ctx, &s3.GetObjectInput{Bucket: &b.Bucket, Key: &probe,
 		IfMatch: aws.String(`"0123456789abcdef0123456789abcdef"`)}); statusOf(err) != 412 {
 		ignored = append(ignored, "If-Match")
 	}
+
 	read, err := b.client.GetObject(ctx, &s3.GetObjectInput{Bucket: &b.Bucket, Key: &probe, IfMatch: out.ETag})
 	if err != nil {
 		return notOK(b.failed(ctx, "read", probe, err))
 	}
-
 	_ = read.Body.Close()
+
 	if len(ignored) > 0 {
 		f.OK, f.Detail = false, fmt.Sprintf("bucket %s does not honor %s", b.Bucket, strings.Join(ignored, " and "))
 		f.Hint = "an object that replaces a committed one would go unnoticed: use a newer version of this S3 " +

@@ -20,6 +20,7 @@ func (b *bucket) head(ctx context.Context, g Generation, partitions []Partition,
 	if err := ofGeneration(g, list); err != nil {
 		return nil, err
 	}
+
 	local := make([]string, len(list))
 	left := int64(max(n, 0))
 	for i, file := range list {

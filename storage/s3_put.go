@@ -178,10 +178,10 @@ func (b *bucket) copy(ctx context.Context, from File, key string) (etag string, 
 	if err != nil {
 		return "", err
 	}
-
 	if from.ETag != "" && is.etag != from.ETag || is.bytes != from.Bytes {
 		return "", fault.New(fault.Conflict, "object %s is not the committed one", source)
 	}
+
 	switch there, err := b.look(ctx, key); {
 	case err == nil && is.sha256 != "" && there.sha256 == is.sha256 && there.bytes == is.bytes:
 		return there.etag, nil // copied by a process that crashed before recording it

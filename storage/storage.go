@@ -147,6 +147,7 @@ func New(cfg Config) (*Storage, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	footers := &duck.Shared{Config: duck.Config{AnyPath: true, Threads: 1, MemoryLimit: 256 << 20}}
 	s := &Storage{
 		footers: footers, files: files, backends: map[Kind]backend{Parquet: files}, uploads: files,

@@ -130,11 +130,11 @@ func (t *tables) seal(ctx context.Context, a Attempt, local []string, m Manifest
 		}
 		return copyIn(ctx, tx, stagingTable, text)
 	})
-
 	// A unique violation is one of the catalogue, when two create the table at once.
 	if !hasCode(err, duplicateTable) && !hasCode(err, uniqueViolation) {
 		return m, err
 	}
+
 	var there *string
 	if err := t.pool.QueryRow(ctx, `SELECT obj_description(to_regclass($1), 'pg_class')`, stagingTable).
 		Scan(&there); err != nil {
@@ -234,17 +234,16 @@ func (t *tables) publish(ctx context.Context, tx pgx.Tx, a Attempt, revision int
 	if err != nil {
 		return fmt.Errorf("publish partition %q: %w", a.Partition, err)
 	}
-
 	if tag.RowsAffected() == 0 {
 		return fault.New(fault.Conflict, "partition %q of %s is already past revision %d", a.Partition,
 			a.Generation.Version,
 			revision)
 	}
+
 	moved, err := p.move(ctx, tx, from, m.Schema, a.Partition, revision)
 	if err != nil {
 		return fmt.Errorf("publish partition %q: %w", a.Partition, err)
 	}
-
 	if len(a.Generation.UniqueKey) == 0 && moved != m.Rows {
 		return fault.New(fault.Conflict, "staging table %s has %d rows, but %d in its manifest", m.Location, moved,
 			m.Rows)

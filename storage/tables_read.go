@@ -118,7 +118,6 @@ func (r *reader) partition(ctx context.Context, p Partition, limit int) (string,
 		err = r.tx.QueryRow(ctx, fmt.Sprintf(`SELECT revision FROM %s WHERE generation = $1 AND partition = $2`,
 			r.revisions), r.generation.Version, p.Key).Scan(&revision)
 	}
-
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return "", 0, fault.New(fault.Conflict, "partition %q of %s has no rows in postgres storage", p.Key,

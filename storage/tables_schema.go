@@ -121,7 +121,6 @@ func (t *tables) columns(ctx context.Context, db querier, p physical) ([]Column,
 	if err != nil {
 		return nil, fmt.Errorf("look up the columns of generation %s: %w", p.generation.Version, err)
 	}
-
 	columns, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Column])
 	if err != nil {
 		return nil, fmt.Errorf("look up the columns of generation %s: %w", p.generation.Version, err)

@@ -25,10 +25,10 @@ func (b *bucket) putUpload(ctx context.Context, key string, r io.Reader, limit i
 		return Upload{}, err
 	}
 	defer spool.Close()
-
 	if err := os.Remove(spool.Name()); err != nil {
 		return Upload{}, err
 	}
+
 	hash := sha256.New()
 	n, err := io.Copy(io.MultiWriter(spool, hash), &limited{r: r, left: limit, limit: limit})
 	if err != nil {

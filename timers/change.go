@@ -140,6 +140,7 @@ func (t *Timers) MoveGroup(ctx context.Context, caller authz.Caller, group, zone
 	if err != nil {
 		return 0, err
 	}
+
 	err = pg.InOrgTx(ctx, t.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
 		// Uses idx_scheduled_events_group, in the order of ids so that two moves cannot deadlock.
 		rows, err := tx.Query(ctx, `SELECT `+columns+` FROM scheduled_events

@@ -31,7 +31,6 @@ func (t *Timers) deliverDue(ctx context.Context, now time.Time) (more bool, err 
 		if err != nil {
 			return err
 		}
-
 		type dueTimer struct {
 			org uuid.UUID
 			Timer

@@ -129,7 +129,6 @@ func (t *Timers) Create(ctx context.Context, caller authz.Caller, n NewTimer,
 		if err != nil {
 			return err
 		}
-
 		timer, err = pgx.CollectExactlyOneRow(rows, scanOwn)
 		if made = err == nil; made {
 			return authz.Audit(ctx, tx, caller, "timer.create", "timer:"+timer.ID.String(),
@@ -192,6 +191,7 @@ func (t *Timers) List(ctx context.Context, caller authz.Caller, f Filter,
 	if _, err := page.After(&after); err != nil {
 		return list, err
 	}
+
 	err = pg.InOrgTx(ctx, t.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, `
 			SELECT `+columns+` FROM scheduled_events
@@ -201,7 +201,6 @@ func (t *Timers) List(ctx context.Context, caller authz.Caller, f Filter,
 		if err != nil {
 			return err
 		}
-
 		found, err := pgx.CollectRows(rows, scanOwn)
 		if err != nil {
 			return err

@@ -93,14 +93,16 @@ func newWorld(t *testing.T) *world {
 	w.registry, err = registry.New(registry.Config{Pool: w.pool, Requests: w.requests, Storage: store,
 		Catalog: ops.Catalog([]string{"dispatcher"}), Log: log})
 	require.NoError(t, err)
-	w.dispatcher, err = service.New(service.Config{Config: dispatcher.Config{Pool: w.pool, Requests: w.requests, Registry: w.registry,
+	w.dispatcher, err = service.New(service.Config{Config: dispatcher.Config{Pool: w.pool, Requests: w.requests,
+		Registry:  w.registry,
 		Operators: ops, Storage: store,
 		Runner:   &operators.Runner{Registry: ops, Storage: store, ScratchDir: t.TempDir(), Log: log},
 		Runtimes: []string{"dispatcher"}, WorkerID: "one", Poll: 50 * time.Millisecond, Log: log,
 	}})
 	require.NoError(t, err)
 
-	w.timers, err = New(Config{Pool: w.pool, Requests: w.requests, Dispatcher: w.dispatcher.Dispatcher, Sources: w.dispatcher.Sources, Log: log})
+	w.timers, err = New(Config{Pool: w.pool, Requests: w.requests, Dispatcher: w.dispatcher.Dispatcher,
+		Sources: w.dispatcher.Sources, Log: log})
 	require.NoError(t, err)
 	org, err := authz.CreateOrg(t.Context(), w.pool, "acme", "Acme")
 	require.NoError(t, err)

@@ -42,7 +42,6 @@ func (t *Task) keepLease(ctx context.Context) {
 		answer, err := t.client.Heartbeat(call, t.capability(), protocol.Heartbeat{Fence: t.fence, Progress: percent,
 			State: state})
 		cancel()
-
 		switch {
 		case err == nil:
 			n, wait = 0, every

@@ -156,7 +156,6 @@ func (s *logShipper) send(ctx context.Context) error {
 			}
 			return err
 		})
-
 		if refused(err) {
 			s.refuse(err)
 			return nil

@@ -27,6 +27,7 @@ func (p *poll) Next(ctx context.Context, max int) ([]Given, error) {
 	for i, claim := range answer.Tasks {
 		given[i].Claim = claim
 	}
+
 	switch {
 	case answer.Drain:
 		return given, ErrDrained

@@ -57,6 +57,7 @@ func (w *Worker) Serve(ctx context.Context, source Source) error {
 	// Running tasks outlive ctx by the time that draining takes.
 	running, abandon := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer abandon(nil)
+
 	registered := make(chan struct{})
 	registry, unregister := context.WithCancel(context.WithoutCancel(ctx))
 	go func() {
@@ -82,10 +83,10 @@ func (w *Worker) ready() error {
 	if w.cfg.Token == "" {
 		problems = append(problems, errors.New("worker: the config has no token"))
 	}
-
 	if w.cfg.Runtime == "" {
 		problems = append(problems, errors.New("worker: the config has no runtime"))
 	}
+
 	if operators, _ := w.offer(); len(operators) == 0 {
 		problems = append(problems, errors.New("worker: it has nothing to run: no handler and no "+
 			"operator"))
@@ -109,7 +110,6 @@ func (w *Worker) claim(ctx, running context.Context, source Source, tasks *sync.
 				w.runGiven(running, g)
 			})
 		}
-
 		switch {
 		case errors.Is(err, ErrIdle) && w.cfg.IdleExit && w.running.Load() == 0:
 			w.cfg.Log.Info("idle: the worker exits", "worker", w.cfg.ID)

@@ -327,13 +327,19 @@ func TestAStoppedWorkerGivesItsTasksBack(t *testing.T) {
 
 func TestAStoppedWorkerLetsRunsEnd(t *testing.T) {
 	t.Parallel()
+	release := make(chan struct{})
 	w := start(t, func(context.Context, *worker.Task, map[string]any) (any, error) {
-		time.Sleep(time.Second)
+		<-release
 		return nil, nil
 	})
 	id := w.act(t, `{}`)
 	w.Ended(t, id, "Running")
-	require.NoError(t, w.stop())
+
+	stopped := make(chan error, 1)
+	go func() { stopped <- w.stop() }()
+	w.Eventually(t, "the worker to stop", func() bool { return w.worker.Health(time.Now()).Draining })
+	close(release)
+	require.NoError(t, <-stopped)
 	require.Equal(t, protocol.Completed, string(w.Task(t, id).Status))
 }
 

@@ -261,19 +261,19 @@ func (a *API) credentials(
 	if err != nil {
 		return nil, err
 	}
+
 	grant := storage.Grant{Org: g.OrgID, OrgSlug: g.Job.OrgSlug, Task: g.TaskID, Attempt: g.Attempt}
 	for _, out := range g.Assignment.Outputs {
 		grant.Outputs = append(grant.Outputs, out.Index)
 	}
-
 	for _, in := range g.Assignment.Inputs {
 		grant.Inputs = append(grant.Inputs, storage.GrantedInput{Generation: in.Generation, Partitions: in.Partitions})
 	}
+
 	given, err := a.storage.Credentials(ctx, grant)
 	if err != nil {
 		return nil, err
 	}
-
 	return &body[protocol.Credentials]{protocol.Credentials{AccessKeyID: given.AccessKeyID,
 		SecretAccessKey: given.SecretAccessKey,
 		SessionToken:    given.SessionToken, ExpiresAt: given.ExpiresAt, Endpoint: given.Endpoint, Region: given.Region,

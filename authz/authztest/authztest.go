@@ -138,11 +138,13 @@ func (m Matrix) checkRemote(t *testing.T, route authz.Route, method, path string
 		strangers["worker"] = [2]string{m.Tokens.Worker}
 		worker, capability = "", m.Capability
 	}
+
 	for who, credentials := range strangers {
 		w := send(m.Handler, method, path, credentials[0], credentials[1])
 		require.Equal(t, http.StatusUnauthorized, w.Code, "%s %s as %s: %s", method, route.Path, who, w.Body)
 		m.requireNoMarks(t, w, method+" "+route.Path+" as "+who)
 	}
+
 	w := send(m.Handler, method, path, worker, capability)
 	require.NotContains(t, []int{401, 500}, w.Code, "%s %s as a %s: %s", method, route.Path, route.Rule, w.Body)
 }

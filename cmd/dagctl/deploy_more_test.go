@@ -190,7 +190,8 @@ func TestDatasetDiffByKey(t *testing.T) {
 			{Change: "only_to", Partition: "2026-01-01", Key: []any{"peak"}},
 		}}, diff.Keys)
 	text = must(t, env, "datasets", "diff", "daily_highest", "v1", "v2")
-	require.Contains(t, text, "By station, in the first 1 partition: 1 only in v1, 1 only in v2, 1 with different values.")
+	require.Contains(t, text,
+		"By station, in the first 1 partition: 1 only in v1, 1 only in v2, 1 with different values.")
 	require.Contains(t, must(t, env, "datasets", "diff", "daily_highest", "live", "v1"),
 		"Both are the same dataset version.")
 }

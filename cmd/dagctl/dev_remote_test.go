@@ -75,7 +75,8 @@ func TestDevServesEveryRuntime(t *testing.T) {
 		return len(tasks) > 0, nil
 	})
 	require.Contains(t, must(t, nil, "why", waiting.ID.String(), "--data", data),
-		"no live worker serves the runtime python with the handler rows:shout; start one: DAGCTL_URL="+url+" DAGCTL_TOKEN=$(cat "+tokenFile+") PROGRAM")
+		"no live worker serves the runtime python with the handler rows:shout; start one: "+
+			"DAGCTL_URL="+url+" DAGCTL_TOKEN=$(cat "+tokenFile+") PROGRAM")
 
 	token, err := os.ReadFile(tokenFile)
 	require.NoError(t, err)

@@ -40,9 +40,11 @@ storage:
 	require.Contains(t, out, "anybody can read the objects in bucket")
 
 	for what, change := range map[string]func(string) string{
-		"does not exist":          func(c string) string { return strings.Replace(c, srv.Bucket, "dagctl-nowhere", 1) },
-		"refuses to let":          func(c string) string { return strings.Replace(c, srv.SecretAccessKey, "wrong", 1) },
-		"connection refused":      func(c string) string { return strings.Replace(c, srv.Endpoint, "http://127.0.0.1:1", 1) },
+		"does not exist": func(c string) string { return strings.Replace(c, srv.Bucket, "dagctl-nowhere", 1) },
+		"refuses to let": func(c string) string { return strings.Replace(c, srv.SecretAccessKey, "wrong", 1) },
+		"connection refused": func(c string) string {
+			return strings.Replace(c, srv.Endpoint, "http://127.0.0.1:1", 1)
+		},
 		"not a valid bucket name": func(c string) string { return strings.Replace(c, srv.Bucket, "Not_A_Bucket", 1) },
 		"storage.s3: access_k":    func(c string) string { return strings.Replace(c, srv.SecretAccessKey, `""`, 1) },
 	} {

@@ -89,7 +89,8 @@ func TestDocumentedMetricsExist(t *testing.T) {
 		require.NotEmpty(t, used, "%s: %s", where, expression)
 		for _, name := range used {
 			base := regexp.MustCompile(`_(bucket|sum|count)$`).ReplaceAllString(name, "")
-			require.True(t, slices.Contains(names, name) || slices.Contains(names, base), "%s: there is no metric %s", where, name)
+			require.True(t, slices.Contains(names, name) || slices.Contains(names, base),
+				"%s: there is no metric %s", where, name)
 		}
 	}
 	var dashboard struct {

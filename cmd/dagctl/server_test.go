@@ -103,7 +103,8 @@ func TestWhatAReaderMayNotSeeIsNotThere(t *testing.T) {
 	for _, task := range decode[[]views.Task](t, env, "tasks", "list") {
 		require.Empty(t, task.Partition)
 		detail := decode[views.TaskDetail](t, env, "tasks", "get", task.ID.String())
-		require.Empty(t, string(detail.Payload)+string(detail.Outputs)+string(detail.InputVersions)+string(detail.Result)+detail.Error)
+		require.Empty(t, string(detail.Payload)+string(detail.Outputs)+string(detail.InputVersions)+
+			string(detail.Result)+detail.Error)
 		for _, e := range detail.Events {
 			require.Empty(t, e.Detail)
 		}

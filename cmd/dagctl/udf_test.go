@@ -114,7 +114,8 @@ func TestAWorkerRunsUsersCode(t *testing.T) {
 	writers := w.env(t, writer)
 	dir := t.TempDir()
 	require.NoError(t, os.MkdirAll(filepath.Join(dir, "count"), 0o755))
-	script := "#!/bin/sh\ncat > task.json\necho counting\nprintf 'files\\n' > outputs/out/n.csv\nls inputs/landing | wc -l >> outputs/out/n.csv\nid -u\nenv | grep -c DAGCTL\ntrue\n"
+	script := "#!/bin/sh\ncat > task.json\necho counting\nprintf 'files\\n' > outputs/out/n.csv\n" +
+		"ls inputs/landing | wc -l >> outputs/out/n.csv\nid -u\nenv | grep -c DAGCTL\ntrue\n"
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "count/run.sh"), []byte(script), 0o600))
 	path := filepath.Join(dir, "dag.yaml")
 	require.NoError(t, os.WriteFile(path, []byte(`name: own

@@ -19,7 +19,8 @@ func TestWhy(t *testing.T) {
 	env := w.env(t, writer)
 
 	require.Contains(t, must(t, env, "why", "daily_highest"), "└─ readings/daily: it is up to date with its inputs")
-	require.Contains(t, must(t, env, "why-not", "daily_highest", "2026-01-01"), "├─ readings/daily 2026-01-01: it has been published since 20")
+	require.Contains(t, must(t, env, "why-not", "daily_highest", "2026-01-01"),
+		"├─ readings/daily 2026-01-01: it has been published since 20")
 	tree := must(t, env, "why-not", "daily_highest", "2026-02-03")
 	lines := strings.Split(strings.TrimSpace(tree), "\n")
 	require.Equal(t, "daily_highest 2026-02-03", lines[0])

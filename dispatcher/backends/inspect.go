@@ -77,6 +77,7 @@ func inspectQueue(ctx context.Context, b Backend, client *sqs.Client) []Finding 
 	wrong := func(hint, format string, args ...any) {
 		found = append(found, Finding{Detail: "queue " + b.QueueURL + ": " + fmt.Sprintf(format, args...), Hint: hint})
 	}
+
 	if queue["FifoQueue"] == "true" {
 		wrong("use a standard queue: the org of a task makes it a fair one",
 			"it is a FIFO queue: one task would hold up all others of its org")
@@ -90,7 +91,6 @@ func inspectQueue(ctx context.Context, b Backend, client *sqs.Client) []Finding 
 		wrong("set DelaySeconds to 0", "it delays each task by %s s", queue["DelaySeconds"])
 	}
 	found = append(found, inspectRedrive(ctx, b, client, queue["RedrivePolicy"])...)
-
 	if len(found) == 0 {
 		found = []Finding{{OK: true, Detail: fmt.Sprintf("queue %s: visibility %s s, about %s messages",
 			b.QueueURL, queue["VisibilityTimeout"], queue["ApproximateNumberOfMessages"])}}
@@ -144,7 +144,6 @@ func inspectRedrive(ctx context.Context, b Backend, client *sqs.Client, policy s
 // inspectDLQ inspects the dead letter queue at url; target is the ARN that the redrive policy names.
 func inspectDLQ(ctx context.Context, client *sqs.Client, what, url, target string) []Finding {
 	dead, err := queueAttributes(ctx, client, url)
-
 	switch {
 	case err != nil:
 		return []Finding{refusedBy("dead letter queue "+url, err, "sqs:GetQueueAttributes",

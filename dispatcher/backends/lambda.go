@@ -120,10 +120,10 @@ func (be *Backends) InvokeTasks(ctx context.Context, f *Function, now time.Time)
 	if err != nil || free == 0 {
 		return false, err
 	}
-
 	take := func(ctx context.Context, tx pgx.Tx) ([]tasks.Taken, error) {
 		return be.TakeForFunction(ctx, tx, f, free)
 	}
+
 	claimed, err := be.dispatcher.ClaimTaken(ctx, dispatcher.Holder{Worker: f.Holder(), Remote: true}, now, take)
 	if err != nil {
 		return false, fmt.Errorf("claim tasks for %s: %w", f.Holder(), err)
@@ -257,13 +257,13 @@ func (be *Backends) invokeFunction(ctx context.Context, f *Function, t dispatche
 	if err != nil {
 		return err
 	}
-
 	in := &lambda.InvokeInput{
 		FunctionName: &f.Backend.Function, InvocationType: types.InvocationTypeEvent, Payload: payload,
 	}
 	if f.Backend.Qualifier != "" {
 		in.Qualifier = aws.String(f.Backend.Qualifier)
 	}
+
 	ctx, cancel := context.WithTimeout(ctx, invokeTime)
 	defer cancel()
 	_, err = be.clients.functions[f.Backend.site()].Invoke(ctx, in)

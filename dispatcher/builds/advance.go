@@ -76,11 +76,11 @@ func (bs *Builds) advance(ctx context.Context, b registry.Build, now time.Time) 
 	if err != nil || p == nil {
 		return err
 	}
+
 	ready, failed, err := bs.passesGate(ctx, b, jobs, p, now)
 	if err != nil {
 		return err
 	}
-
 	switch {
 	case failed != "":
 		return bs.failBuild(ctx, b, failed, now)
@@ -413,6 +413,7 @@ func (bs *Builds) failBuild(ctx context.Context, b registry.Build, reason string
 		if err := registry.LockDAG(ctx, tx, b.OrgID, b.DAG); err != nil {
 			return err
 		}
+
 		if changed, err := deploy.MarkFailed(ctx, tx, b, reason); err != nil || !changed {
 			return err
 		}
@@ -421,7 +422,6 @@ func (bs *Builds) failBuild(ctx context.Context, b registry.Build, reason string
 		}
 		return bs.CancelUnused(ctx, tx, b.OrgID, b.DAG, tasks.ReasonAbandoned, now)
 	})
-
 	if err == nil {
 		bs.log.Warn("build failed", "dag", b.DAG, "version", b.Number, "reason", reason)
 	}

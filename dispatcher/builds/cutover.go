@@ -233,6 +233,7 @@ func (bs *Builds) Rollback(
 	bs.log.Info("rolled back", "dag", dagName, "version", b.Number, "actor", caller.Actor)
 	bs.wake.All()
 	bs.catchUp(b)
+
 	version, err := bs.registry.Version(ctx, caller, dagName, b.Number)
 	return version.Version, err
 }
@@ -309,10 +310,10 @@ func (bs *Builds) Promote(
 		}
 		return authz.Audit(ctx, tx, caller, "dag.promote", fmt.Sprintf("%s v%d", dagName, number), nil)
 	})
-
 	if err != nil {
 		return registry.Version{}, fmt.Errorf("promote %s: %w", dagName, err)
 	}
+
 	bs.wake.Send(wakeup.Build)
 	version, err := bs.registry.Version(ctx, caller, dagName, number)
 	return version.Version, err
@@ -335,10 +336,10 @@ func (bs *Builds) Abandon(ctx context.Context, caller authz.Caller, dagName stri
 		}
 		return authz.Audit(ctx, tx, caller, "dag.abandon", fmt.Sprintf("%s v%d", dagName, number), nil)
 	})
-
 	if err != nil {
 		return registry.Version{}, fmt.Errorf("abandon %s: %w", dagName, err)
 	}
+
 	bs.wake.Send(wakeup.Claim)
 	version, err := bs.registry.Version(ctx, caller, dagName, number)
 	return version.Version, err

@@ -22,13 +22,13 @@ import (
 // Progress is the state of a build that gate decides over.
 type Progress struct {
 	Open     bool               // tasks are queued, running, or waiting for a retry
-	CaughtUp bool               // tasks are open, but readers of the live generations would miss nothing that they would bring
+	CaughtUp bool               // tasks are open, but readers would miss nothing that they bring
 	Dead     []string           // tasks that failed for good or were canceled, with their errors
 	Rejected []string           // revisions whose checks failed
 	Unread   []string           // sources not enumerated since the build began
 	Stale    int                // output partitions that wanted a task just now
 	Held     int                // revisions whose checks have not decided
-	Lost     []registry.Removal // what readers would lose, once nothing is open
+	Lost     []registry.Removal // what readers would lose
 }
 
 // Gate reports whether a build is ready and, if it can never be, why. It is pure.
@@ -299,7 +299,6 @@ type sourcePartition struct {
 // origin, the datasets that each job is made from.
 func (c *comparison) behind(leaves []registry.Leaf, reads map[uuid.UUID]map[uuid.UUID]bool) bool {
 	newest := c.newestRead(leaves)
-
 	for _, l := range leaves {
 		r := c.askedFor[l.Root]
 		switch {

@@ -161,7 +161,8 @@ func TestAQueueIsNotCanceledUnasked(t *testing.T) {
 
 			// A rollback that removes a job needs confirmation as well.
 			w.Serve(dispatchertest.Edit(c.yaml, "name: send\n", "name: post\n"))
-			post := w.Enqueue("post", dispatcher.EnqueueItem{Payload: dispatchertest.Payload(map[string]any{"to": "a"})})
+			post := w.Enqueue("post", dispatcher.EnqueueItem{
+				Payload: dispatchertest.Payload(map[string]any{"to": "a"})})
 			_, err = w.D.Builds.Rollback(t.Context(), w.Caller, "mail",
 				builds.RollbackRequest{To: &first.Version.Number})
 			dispatchertest.Refused(t, err)

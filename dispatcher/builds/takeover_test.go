@@ -16,12 +16,7 @@ const (
 	oldStations = `
 name: old
 jobs:
-  - name: raw
-    operator: listed
-    source: { kind: poll, every: 1h }
-    partition_by: { time: day }
-    config: { list: raw }
-  - name: made
+` + dispatchertest.Raw + `  - name: made
     operator: sql
     inputs: [{ from: { job: raw } }]
     execution_strategy: PerPartition
@@ -47,7 +42,8 @@ var (
 	newStations = dispatchertest.Edit(oldStations, "name: old", "name: new", "'old '", "'new '", "The old ones.",
 		"The new ones., takes_over: old")
 	greedy     = dispatchertest.Edit(newStations, ", takes_over: old", "")
-	oldWithout = dispatchertest.Edit(oldStations, "publish:\n  stations: { from: { job: made }, description: The old ones. }\n", "")
+	oldWithout = dispatchertest.Edit(oldStations, "publish:\n"+
+		"  stations: { from: { job: made }, description: The old ones. }\n", "")
 )
 
 func TestAPublishedNameMovesToAnotherDAG(t *testing.T) {
@@ -70,7 +66,8 @@ func TestAPublishedNameMovesToAnotherDAG(t *testing.T) {
 			require.Contains(t, err.Error(), `dataset name "stations" is published by DAG old`)
 			first := w.Serve(dispatchertest.Edit(stored(greedy), "stations:", "others:"))
 			deployed := w.Deploy(stored(newStations))
-			require.Equal(t, "same definition, takes its name over from old, whose dataset [reader/shout] go on reading until they are deployed again", deployed.Changes[1].Reason)
+			require.Equal(t, "same definition, takes its name over from old, whose dataset [reader/shout] "+
+				"go on reading until they are deployed again", deployed.Changes[1].Reason)
 			require.Equal(t, []string{"old a"}, w.Read("stations")["2024-01-01"], "until the swap")
 			w.Settle()
 			require.Equal(t, []string{"new a"}, w.Read("stations")["2024-01-01"])
@@ -113,7 +110,8 @@ func TestANameIsNotTakenFromABuild(t *testing.T) {
 	w.Deploy(dispatchertest.Edit(oldStations, "'old '", "'older '"))
 	_, err := w.TryDeploy(newStations)
 	require.True(t, fault.Is(err, fault.Conflict), "%v", err)
-	require.Contains(t, err.Error(), "cannot be taken over from DAG old, whose version 2 publishes it and is on its way")
+	require.Contains(t, err.Error(),
+		"cannot be taken over from DAG old, whose version 2 publishes it and is on its way")
 	w.Settle()
 
 	// While a build of the new DAG is to take the name, the old DAG cannot claim it either.

@@ -220,12 +220,12 @@ func leftToBackfill(
 	if existing == "all" {
 		return wanted, nil
 	}
+
 	generation := job.Outputs[0].Generation.Version
 	published, err := registry.Published(new(pg.Batch), []uuid.UUID{generation}).Get(ctx, tx)
 	if err != nil {
 		return nil, err
 	}
-
 	rows, err := tx.Query(ctx, `SELECT slot FROM waiting WHERE origin_job_id = $1 AND reason = 'dead'`, job.Origin)
 	if err != nil {
 		return nil, fmt.Errorf("find dead tasks: %w", err)
@@ -305,7 +305,6 @@ func (ctl *Control) Backfill(
 		}
 		return err
 	})
-
 	if err != nil {
 		return b, fmt.Errorf("backfill: %w", err)
 	}
@@ -326,7 +325,6 @@ func (ctl *Control) Backfills(
 		found, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Backfill])
 		return err
 	})
-
 	if err != nil {
 		return nil, fmt.Errorf("list backfills of %s: %w", dagName, err)
 	}
@@ -346,9 +344,9 @@ func (ctl *Control) CancelBackfill(
 		if tag.RowsAffected() == 0 {
 			return fault.New(fault.Conflict, "no backfill %s of %s is running", id, dagName)
 		}
+
 		return authz.Audit(ctx, tx, caller, "job.backfill_cancel", id.String(), nil)
 	})
-
 	if err != nil {
 		return Backfill{}, fmt.Errorf("cancel backfill: %w", err)
 	}

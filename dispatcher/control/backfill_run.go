@@ -92,10 +92,10 @@ func (ctl *Control) advanceBackfill(ctx context.Context, b running, now time.Tim
 		ended, err = ctl.finishBackfill(ctx, tx, b, now)
 		return err
 	})
-
 	if err != nil {
 		return err
 	}
+
 	ctl.wake.Send(made.Topics()...)
 	if ended && b.Propagate == "once" {
 		return ctl.followBackfill(ctx, b, now)
@@ -147,6 +147,7 @@ func (ctl *Control) fillUp(
 	if err != nil || len(next) == 0 {
 		return tasks.Created{}, err
 	}
+
 	if err := tasks.LockOrigins(ctx, tx, []uuid.UUID{job.Origin}); err != nil {
 		return tasks.Created{}, err
 	}

@@ -200,13 +200,13 @@ func (ctl *Control) CancelBulk(
 		if tag.RowsAffected() == 0 {
 			return fault.New(fault.Conflict, "no bulk action %s is running", id)
 		}
+
 		if _, err := tx.Exec(ctx, `DELETE FROM bulk_action_tasks WHERE org_id = $1 AND bulk_action_id = $2`,
 			caller.OrgID, id); err != nil {
 			return err
 		}
 		return authz.Audit(ctx, tx, caller, "tasks.bulk_cancel", id.String(), nil)
 	})
-
 	if err != nil {
 		return BulkAction{}, fault.Wrap(err, "cancel bulk action")
 	}

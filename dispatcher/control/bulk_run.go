@@ -52,7 +52,6 @@ func (ctl *Control) stepBulk(ctx context.Context, id uuid.UUID, now time.Time) (
 			rate    *float64
 			pacedAt time.Time
 		)
-
 		err := tx.QueryRow(ctx, `
 			SELECT org_id, verb, coalesce(reason, ''), created_by, rate, paced_at FROM bulk_actions
 			WHERE id = $1 AND status = 'Running' FOR UPDATE SKIP LOCKED`, id).
@@ -94,7 +93,6 @@ func (ctl *Control) stepBulk(ctx context.Context, id uuid.UUID, now time.Time) (
 			WHERE b.id = $1`, id, done, refused, pacedAt, now)
 		return err
 	})
-
 	if err == nil {
 		ctl.wake.Send(ctl.dispatcher.Progressed()...)
 	}
@@ -140,10 +138,10 @@ func (ctl *Control) doSeveral(
 
 	able := slices.DeleteFunc(rows, func(r tasks.Row) bool { return a.refuses(r) != nil })
 	refused = len(list) - len(able)
+
 	inSavepoint := func(rows ...tasks.Row) error {
 		return pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) error { return ctl.doTx(ctx, tx, a, rows, now) })
 	}
-
 	err = inSavepoint(able...)
 	if err == nil || !fault.Is(err, fault.Conflict) {
 		return len(able), refused, nil, err

@@ -265,7 +265,7 @@ func TestRetryDownstream(t *testing.T) {
 	w := dispatchertest.NewWorld(t)
 	w.Probe.Put("raw", "2024-01-01", "a")
 	w.Probe.Put("raw", "2024-01-02", "b")
-	w.Serve(dispatchertest.Edit(hooks, "publish:", `  - name: next
+	w.Serve(dispatchertest.Edit(dispatchertest.Upkept, "publish:", `  - name: next
     operator: hook
     inputs: [{ from: { job: made } }]
     execution_strategy: PerPartition

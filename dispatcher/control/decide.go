@@ -68,6 +68,7 @@ func (ctl *Control) decide(
 		decided Decided
 		now     = time.Now()
 	)
+
 	err := pg.InOrgTx(ctx, ctl.pool, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
 		w, err := ctl.registry.WithheldRevision(ctx, tx, caller, name, req.Version, req.Partition)
 		if err != nil {
@@ -108,7 +109,6 @@ func (ctl *Control) decide(
 		}
 		return authz.Audit(ctx, tx, caller, "dataset."+verb, w.Dataset.Name+" "+w.Key, detail)
 	})
-
 	if err == nil {
 		ctl.wake.Send(append(ctl.dispatcher.Progressed(), wakeup.Route)...)
 	}

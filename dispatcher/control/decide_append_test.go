@@ -12,12 +12,7 @@ import (
 const logged = `
 name: logged
 jobs:
-  - name: raw
-    operator: listed
-    source: { kind: poll, every: 1h }
-    partition_by: { time: day }
-    config: { list: raw }
-  - name: log
+` + dispatchertest.Raw + `  - name: log
     operator: sql
     inputs: [{ from: { job: raw } }]
     execution_strategy: PerPartition

@@ -15,23 +15,6 @@ import (
 	"github.com/dagctl/dagctl/registry"
 )
 
-const hooks = `
-name: letters
-jobs:
-  - name: raw
-    operator: listed
-    source: { kind: poll, every: 1h }
-    partition_by: { time: day }
-    config: { list: raw }
-  - name: made
-    operator: hook
-    inputs: [{ from: { job: raw } }]
-    execution_strategy: PerPartition
-    config: { tag: m }
-publish:
-  letters_made: { from: { job: made } }
-`
-
 // failsFor makes a job fail for good for one partition.
 func failsFor(w *dispatchertest.World, job, partition string) {
 	w.Probe.On(job, func(ctx context.Context, t *operators.Task) (operators.Result, error) {
@@ -48,7 +31,7 @@ func TestABuildGoesOnWithoutASkippedPartition(t *testing.T) {
 	w.Probe.Put("raw", "2024-01-01", "a")
 	w.Probe.Put("raw", "2024-01-02", "b")
 	failsFor(w, "made", "2024-01-02")
-	deployed := w.Deploy(hooks)
+	deployed := w.Deploy(dispatchertest.Upkept)
 	w.Settle()
 	status, reason := w.Status(deployed.Version.ID)
 	require.Equal(t, registry.Failed, status)
@@ -65,11 +48,11 @@ func TestABuildGoesOnWithoutASkippedPartition(t *testing.T) {
 	require.True(t, fault.Is(err, fault.Conflict), "%v", err)
 	w.Check()
 
-	plan, err := w.D.Views.Plan(t.Context(), w.Caller, "letters", registry.DeployRequest{YAML: hooks})
+	plan, err := w.D.Views.Plan(t.Context(), w.Caller, "letters", registry.DeployRequest{YAML: dispatchertest.Upkept})
 	require.NoError(t, err)
 	require.Equal(t, []int64{0, 1}, []int64{plan.Changes[0].Skipped, plan.Changes[1].Skipped})
 	runs := w.Attempts("made")
-	again := w.Serve(hooks)
+	again := w.Serve(dispatchertest.Upkept)
 	require.Equal(t, deployed.Version.ID, again.Version.ID)
 	require.Equal(t, map[string][]string{"2024-01-01": {"made of 2024-01-01"}}, w.Read("letters_made"))
 	require.Equal(t, runs, w.Attempts("made"), "what was skipped is not tried again")
@@ -94,7 +77,7 @@ func TestSkipDuringABuild(t *testing.T) {
 	w.Probe.Put("raw", "2024-01-01", "a")
 	w.Probe.Put("raw", "2024-01-02", "b")
 	failsFor(w, "made", "2024-01-02")
-	deployed := w.Deploy(hooks)
+	deployed := w.Deploy(dispatchertest.Upkept)
 	for range 4 { // until its task is dead; the build has not noticed yet
 		w.Route()
 		if w.Count(`SELECT FROM waiting WHERE reason = 'dead'`) > 0 {

@@ -88,7 +88,6 @@ func (ctl *Control) Resume(ctx context.Context, caller authz.Caller, dagName, jo
 		}
 		return authz.Audit(ctx, tx, caller, "pause.remove", p.What(), nil)
 	})
-
 	if err != nil {
 		return fmt.Errorf("resume %s: %w", p.What(), err)
 	}
@@ -112,10 +111,10 @@ func (ctl *Control) setAside(ctx context.Context, tx pgx.Tx, org uuid.UUID, p ta
 	if origins, err = pgx.CollectRows(rows, pgx.RowTo[uuid.UUID]); err != nil || len(origins) == 0 {
 		return err
 	}
-
 	if err := tasks.LockOrigins(ctx, tx, origins); err != nil {
 		return err
 	}
+
 	rows, err = tx.Query(ctx, `
 		WITH picked AS MATERIALIZED (
 			SELECT task_id FROM ready WHERE org_id = $1 AND origin_job_id = ANY($2)

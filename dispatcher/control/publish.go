@@ -139,12 +139,12 @@ func publishedBefore(
 	if req.IdempotencyKey == "" {
 		return nil, nil
 	}
+
 	found := PublishedEvent{Duplicate: true}
 	err := tx.QueryRow(ctx, `
 		SELECT id, partition_key, revision FROM events
 		WHERE org_id = $1 AND dataset_uuid = $2 AND idempotency_key = $3`,
 		org, dataset, req.IdempotencyKey).Scan(&found.ID, &found.Partition, &found.Revision)
-
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return nil, nil

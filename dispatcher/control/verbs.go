@@ -167,7 +167,6 @@ func (ctl *Control) Do(
 		}
 		return authz.Audit(ctx, tx, caller, "task."+a.Verb, id.String(), detail)
 	})
-
 	if err != nil {
 		return views.Task{}, fmt.Errorf("%s task: %w", a.Verb, err)
 	}

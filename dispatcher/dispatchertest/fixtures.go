@@ -12,29 +12,48 @@ import (
 	"github.com/dagctl/dagctl/dispatcher/sources"
 )
 
-// January is raw → made → summed, from a partition a day to one of all.
-const January = `
-name: letters
-jobs:
-  - name: raw
+// Raw is the job that most of these DAGs begin with. It lists what a test puts under "raw", a partition a day.
+const Raw = `  - name: raw
     operator: listed
     source: { kind: poll, every: 1h }
     partition_by: { time: day }
     config: { list: raw }
-  - name: made
+`
+
+// Edit returns a DAG with some texts replaced: old, new, and so on.
+func Edit(yaml string, pairs ...string) string { return strings.NewReplacer(pairs...).Replace(yaml) }
+
+// Pair is raw → made, a partition a day, both quick.
+const Pair = `
+name: pair
+jobs:
+` + Raw + `  - name: made
     operator: hook
     inputs: [{ from: { job: raw } }]
     execution_strategy: PerPartition
-    max_attempts: 1
+    config: { tag: m }
+publish:
+  pair_made: { from: { job: made } }
+`
+
+// Upkept is Pair under another name. It publishes letters_made.
+var Upkept = Edit(Pair, "name: pair", "name: letters", "pair_made", "letters_made")
+
+// Tagged returns Upkept with another definition of its second job.
+func Tagged(tag string) string { return Edit(Upkept, "tag: m", "tag: "+tag) }
+
+// InTables is Upkept with the rows of made in PostgreSQL.
+var InTables = Edit(Upkept, "    config: { tag: m }\n", "    storage: postgres\n    config: { tag: one }\n")
+
+// January is Upkept, without further attempts, and a third job: summed, from a partition a day to one of all.
+var January = Edit(Upkept, "    config: { tag: m }\n", `    max_attempts: 1
     config: { tag: m }
   - name: summed
     operator: hook
     inputs: [{ from: { job: made } }]
     partition_by: none
     execution_strategy: PerUpdate
-publish:
-  letters_made: { from: { job: made } }
-`
+`)
 
 // MonthWorld returns a world that serves January with some of its days.
 func MonthWorld(t *testing.T, days ...string) *World {
@@ -50,12 +69,7 @@ func MonthWorld(t *testing.T, days ...string) *World {
 const Checked = `
 name: checked
 jobs:
-  - name: raw
-    operator: listed
-    source: { kind: poll, every: 1h }
-    partition_by: { time: day }
-    config: { list: raw }
-  - name: good
+` + Raw + `  - name: good
     operator: sql
     inputs: [{ from: { job: raw } }]
     execution_strategy: PerPartition
@@ -76,12 +90,7 @@ publish:
 const Letters = `
 name: letters
 jobs:
-  - name: raw
-    operator: listed
-    source: { kind: poll, every: 1h }
-    partition_by: { time: day }
-    config: { list: raw }
-  - name: upper
+` + Raw + `  - name: upper
     operator: sql
     inputs: [{ from: { job: raw } }]
     execution_strategy: PerPartition
@@ -109,9 +118,6 @@ func LettersWorld(t *testing.T) *World {
 	w.Probe.Put("raw", "2024-01-02", "b")
 	return w
 }
-
-// Edit returns a DAG with some texts replaced: old, new, and so on.
-func Edit(yaml string, pairs ...string) string { return strings.NewReplacer(pairs...).Replace(yaml) }
 
 // Consumer is a DAG that reads a dataset of Letters.
 const Consumer = `
@@ -153,24 +159,6 @@ publish:
 // Payload encodes the payload of a task.
 func Payload(v any) json.RawMessage { b, _ := json.Marshal(v); return b }
 
-// Pair is raw → made, a partition a day, both quick.
-const Pair = `
-name: pair
-jobs:
-  - name: raw
-    operator: listed
-    source: { kind: poll, every: 1h }
-    partition_by: { time: day }
-    config: { list: raw }
-  - name: made
-    operator: hook
-    inputs: [{ from: { job: raw } }]
-    execution_strategy: PerPartition
-    config: { tag: m }
-publish:
-  pair_made: { from: { job: made } }
-`
-
 // FirstDay is the one partition of PairWorld.
 const FirstDay = "2024-01-01"
 
@@ -182,46 +170,6 @@ func PairWorld(t *testing.T) *World {
 	w.Serve(Pair)
 	return w
 }
-
-// Upkept is raw → made, a partition a day. It publishes letters_made.
-const Upkept = `
-name: letters
-jobs:
-  - name: raw
-    operator: listed
-    source: { kind: poll, every: 1h }
-    partition_by: { time: day }
-    config: { list: raw }
-  - name: made
-    operator: hook
-    inputs: [{ from: { job: raw } }]
-    execution_strategy: PerPartition
-    config: { tag: m }
-publish:
-  letters_made: { from: { job: made } }
-`
-
-// Tagged returns Upkept with another definition of its second job.
-func Tagged(tag string) string { return strings.ReplaceAll(Upkept, "tag: m", "tag: "+tag) }
-
-// InTables is Upkept with the rows of made in PostgreSQL.
-const InTables = `
-name: letters
-jobs:
-  - name: raw
-    operator: listed
-    source: { kind: poll, every: 1h }
-    partition_by: { time: day }
-    config: { list: raw }
-  - name: made
-    operator: hook
-    inputs: [{ from: { job: raw } }]
-    execution_strategy: PerPartition
-    storage: postgres
-    config: { tag: one }
-publish:
-  letters_made: { from: { job: made } }
-`
 
 // HookDAG is shop, whose jobs run upon deliveries: signed ones to shop/orders, unsigned ones to a
 // path that nobody guesses.

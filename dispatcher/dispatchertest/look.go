@@ -151,6 +151,7 @@ func (tn *Tenant) TryRead(name string) (map[string][]string, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	out := map[string][]string{}
 	for _, p := range partitions {
 		columns, rows, err := w.Storage.Preview(w.T.Context(), generation, []storage.Partition{p}, 10_000, 0)

@@ -59,6 +59,7 @@ func NewWorld(t *testing.T, change ...func(*storage.Config)) *World {
 	w := &World{T: t, URL: testdb.URL(t), Probe: newProbe(t.TempDir()), Scratch: t.TempDir(), Data: t.TempDir()}
 	w.Pool = w.Open(pg.Open)
 	w.Requests = w.Open(pg.OpenRequests)
+
 	var err error
 	keeps := storage.Config{Root: w.Data, Pool: w.Pool}
 	for _, f := range change {
@@ -67,15 +68,19 @@ func NewWorld(t *testing.T, change ...func(*storage.Config)) *World {
 	w.Storage, err = storage.New(keeps)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, w.Storage.Close()) })
+
 	w.Vault, err = authz.NewVault(authz.VaultConfig{Owner: w.Pool, Requests: w.Requests, Users: registry.SecretUsers,
 		Keys: []string{authz.NewVaultKey()}})
 	require.NoError(t, err)
+
 	w.Ops, err = operators.NewRegistry(slices.Concat(builtins(t), w.Probe.operators())...)
 	require.NoError(t, err)
+
 	key, err := authz.EnsureTaskKey(filepath.Join(t.TempDir(), "tasks.pem"))
 	require.NoError(t, err)
 	w.Signer, err = authz.NewSigner(authz.SignerConfig{Issuer: "http://dagctl.test", Keys: []authz.TaskKey{key}})
 	require.NoError(t, err)
+
 	w.Tenant = w.Org("acme")
 	w.D = w.Dispatcher("one")
 	w.D.Stepped = true

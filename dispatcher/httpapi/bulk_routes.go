@@ -20,12 +20,12 @@ func (a *API) addBulkRoutes(api *authz.API) {
 		"Its tasks are fixed when it begins, and the first of them are done before the answer."
 
 	for _, v := range []struct{ verb, summary, description string }{
-		{control.VerbRetry, "Retry failed tasks", "Retries the failed tasks that match the filter, with all their attempts, " +
-			"and the dead tasks downstream of them if the request asks for these."},
+		{control.VerbRetry, "Retry failed tasks", "Retries the failed tasks that match the filter, with all their " +
+			"attempts, and the dead tasks downstream of them if the request asks for these."},
 		{control.VerbCancel, "Cancel tasks",
 			"Cancels the open tasks that match the filter; a running one stops at its next heartbeat."},
-		{control.VerbSkip, "Give up failed tasks, with a reason", "Those of the filter that failed, except checks; " +
-			"builds that wait for them go on without them."},
+		{control.VerbSkip, "Give up failed tasks, with a reason", "Gives up the failed tasks that match the filter, " +
+			"except checks; builds that wait for them go on without them."},
 	} {
 		authz.Handle(api, authz.Writer, huma.Operation{
 			OperationID: v.verb + "-tasks", Method: http.MethodPost,

@@ -16,12 +16,7 @@ func TestADatasetIsLateUntilItsPartitionIsThere(t *testing.T) {
 	w.Probe.Put("raw", "2024-01-01", "a")
 	w.Serve(`name: lists
 jobs:
-  - name: raw
-    operator: listed
-    source: { kind: poll, every: 1h }
-    partition_by: { time: day }
-    config: { list: raw }
-publish: { raw: { from: { job: raw }, due: { within: 1s } } }
+` + dispatchertest.Raw + `publish: { raw: { from: { job: raw }, due: { within: 1s } } }
 `)
 	late := func() *registry.Late {
 		one, err := w.D.Registry.Dataset(t.Context(), w.Caller, "raw")

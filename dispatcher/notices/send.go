@@ -92,11 +92,11 @@ func (n *Notices) post(ctx context.Context, row tasks.OutboxRow) error {
 	if _, err := values[p.Secret].For(target); err != nil {
 		return err
 	}
+
 	req, err := request(ctx, p, target, key)
 	if err != nil {
 		return err
 	}
-
 	resp, err := n.client.Do(req)
 	if err != nil {
 		var named *url.Error // contains the URL

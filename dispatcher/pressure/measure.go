@@ -136,6 +136,7 @@ func (g *Gauge) WaitOfNext(ctx context.Context, now time.Time) (longest time.Dur
 	if g.thresholds.MaxAge <= 0 {
 		return 0, nil
 	}
+
 	err = pg.InTx(ctx, g.pool, func(ctx context.Context, tx pgx.Tx) error {
 		longest = 0
 		rows, err := tx.Query(ctx, `SELECT DISTINCT unnest(runtimes) FROM workers WHERE last_heartbeat > $1`,

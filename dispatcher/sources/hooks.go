@@ -193,6 +193,7 @@ func (src *Sources) enqueueDelivery(
 	if len(in.ID) > maxDeliveryID {
 		return Accepted{}, fault.New(fault.Invalid, "the delivery's id has more than %d characters", maxDeliveryID)
 	}
+
 	job, err := src.dispatcher.SharedJob(ctx, tx, job.OrgID, job.DAG, job.Name)
 	if fault.Is(err, fault.NotFound) {
 		return Accepted{}, noSuchHook()

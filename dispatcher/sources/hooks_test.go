@@ -223,7 +223,8 @@ func TestPathsOfAnOrgDiffer(t *testing.T) {
 	w.Secret("ORDERS", "hunter22", authz.Binding{AddJobs: []string{"shop/orders", "second/orders", "twice/a",
 		"twice/b"}})
 	w.Serve(dispatchertest.HookDAG)
-	_, err := w.TryDeploy("name: second\njobs:\n  - { name: orders, operator: hook, source: { kind: webhook, path: shop/orders, secret: ORDERS } }\n")
+	_, err := w.TryDeploy("name: second\njobs:\n" +
+		"  - { name: orders, operator: hook, source: { kind: webhook, path: shop/orders, secret: ORDERS } }\n")
 	require.True(t, fault.Is(err, fault.Invalid), "%v", err)
 	require.ErrorContains(t, err, "shop/orders")
 	_, err = w.TryDeploy(`name: twice
@@ -242,7 +243,9 @@ jobs:
 	require.Zero(t, w.Count(`SELECT FROM tasks WHERE org_id = $1`, other.Caller.OrgID))
 
 	// Two jobs of one DAG may swap their paths, and deleting a DAG frees its paths.
-	const pair = "name: pair\njobs:\n  - { name: a, operator: hook, source: { kind: webhook, path: %s, secret: K } }\n  - { name: b, operator: hook, source: { kind: webhook, path: %s, secret: K } }\n"
+	const pair = "name: pair\njobs:\n" +
+		"  - { name: a, operator: hook, source: { kind: webhook, path: %s, secret: K } }\n" +
+		"  - { name: b, operator: hook, source: { kind: webhook, path: %s, secret: K } }\n"
 	w.Secret("K", "hunter22", dispatchertest.BoundTo("pair/a", "pair/b"))
 	w.Serve(fmt.Sprintf(pair, "one", "two"))
 	w.Serve(fmt.Sprintf(pair, "two", "one"))

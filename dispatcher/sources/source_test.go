@@ -235,7 +235,8 @@ func TestAChangedSchedule(t *testing.T) {
 	w.Row(`SELECT next_fire_at FROM sources`)(&after)
 	require.Equal(t, time.January, after.Month())
 	require.Equal(t, 5, after.UTC().Hour())
-	w.Serve(dispatchertest.Edit(scheduled, "source: { kind: cron, schedule: \"0 6 * * *\", timezone: America/New_York }", "source: { kind: manual }"))
+	w.Serve(dispatchertest.Edit(scheduled,
+		"source: { kind: cron, schedule: \"0 6 * * *\", timezone: America/New_York }", "source: { kind: manual }"))
 	require.Zero(t, w.Count(`SELECT FROM sources WHERE next_fire_at IS NOT NULL`))
 }
 

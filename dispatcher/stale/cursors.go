@@ -154,11 +154,11 @@ func (e *Examiner) addCursors(ctx context.Context, tx pgx.Tx, targets []Target, 
 	if len(cursors) == 0 {
 		return nil
 	}
+
 	rows, err := ReadCursors(ctx, tx, cursors, "")
 	if err != nil {
 		return err
 	}
-
 	for i, t := range targets {
 		for n, in := range t.Job.Inputs {
 			f := &wants[i][n]

@@ -41,6 +41,7 @@ func CarryEffects(ctx context.Context, tx pgx.Tx, org uuid.UUID, pointers []depl
 		if err != nil {
 			return err
 		}
+
 		var keys []string
 		var acted, carried []int64
 		for key, revision := range published[p.To] {
@@ -48,7 +49,6 @@ func CarryEffects(ctx context.Context, tx pgx.Tx, org uuid.UUID, pointers []depl
 				keys, acted, carried = append(keys, key), append(acted, was), append(carried, revision)
 			}
 		}
-
 		if _, err := tx.Exec(ctx, `
 			UPDATE effect_positions e SET dataset_version = $4, revision = w.carried, updated_at = $8
 			FROM unnest($5::text[], $6::bigint[], $7::bigint[]) AS w(key, acted, carried)

@@ -284,6 +284,7 @@ func effectsOfActing(b *pg.Batch, targets []Target) *pg.Later[effectsDone] {
 			datasets, keys = append(datasets, in.Dataset), append(keys, key)
 		}
 	}
+
 	done := effectsDone{}
 	if len(orgs) == 0 {
 		return pg.Known(done)

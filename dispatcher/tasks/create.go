@@ -261,6 +261,7 @@ func Occupied(b *pg.Batch, slots []Slot) *pg.Later[Occupancy] {
 	for i, s := range slots {
 		origins[i], names[i] = s.Origin, s.Key
 	}
+
 	var (
 		s      Slot
 		id     uuid.UUID
@@ -278,6 +279,7 @@ func Occupied(b *pg.Batch, slots []Slot) *pg.Later[Occupancy] {
 		SELECT q.origin_job_id, q.slot, q.task_id, q.reason IN ('backoff', 'dead') FROM waiting q
 		JOIN unnest($1::uuid[], $2::text[]) AS w(origin, slot) ON q.origin_job_id = w.origin AND q.slot = w.slot
 		ORDER BY q.task_id FOR SHARE OF q`, origins, names)
+
 	b.Query("find claimable tasks", []any{&s.Origin, &s.Key, &id}, func() error {
 		found.queued[s] = id
 		return nil
@@ -290,6 +292,7 @@ func Occupied(b *pg.Batch, slots []Slot) *pg.Later[Occupancy] {
 				SELECT FROM waiting q WHERE q.origin_job_id = w.origin AND q.slot = w.slot
 				AND q.reason NOT IN ('backoff', 'dead') OFFSET 0)))
 		ORDER BY r.task_id FOR SHARE OF r`, origins, names)
+
 	b.Query("lock leases", []any{&s.Origin, &s.Key, &id, &dedupe}, func() error {
 		found.running[s], found.doing[s] = id, dedupe
 		return nil

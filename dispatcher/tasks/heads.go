@@ -105,6 +105,7 @@ func (h *heads) claimed(taken []Taken) {
 func (h *heads) next(runtimes []string, limit int) (queues []Queue, ranks []int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+
 	start, _ := slices.BinarySearchFunc(h.order, h.last, func(k Queue, after uuid.UUID) int {
 		if bytes.Compare(k.Org[:], after[:]) <= 0 {
 			return -1

@@ -29,6 +29,7 @@ func TestMaxConcurrencyIsExact(t *testing.T) {
 				w.Probe.Put("raw", fmt.Sprintf("k%02d", i), "a")
 			}
 			w.Poll()
+
 			var running, most, failed atomic.Int32
 			w.Probe.On("raw", func(context.Context, *operators.Task) (operators.Result, error) {
 				now := running.Add(1)
@@ -41,6 +42,7 @@ func TestMaxConcurrencyIsExact(t *testing.T) {
 				}
 				return operators.Result{Unchanged: true}, nil
 			})
+
 			g, ctx := errgroup.WithContext(t.Context())
 			for i := range 8 {
 				d := w.Dispatcher(fmt.Sprint("worker", i))
@@ -65,6 +67,7 @@ func TestMaxConcurrencyIsExact(t *testing.T) {
 					}
 				})
 			}
+
 			require.NoError(t, g.Wait())
 			require.LessOrEqual(t, int(most.Load()), max)
 			require.Equal(t, n, w.Count(`SELECT FROM tasks WHERE status = 'Completed'`))
@@ -83,11 +86,14 @@ func TestConcurrencyKeysAcrossJobs(t *testing.T) {
 	w := dispatchertest.NewWorld(t)
 	yaml := "name: keys\njobs:\n"
 	for i := range 3 {
-		yaml += fmt.Sprintf("  - { name: job%d, operator: listed, source: { kind: poll, every: 1h }, partition_by: key, config: { list: l%d }, scaling: { max_concurrency: 2 }, concurrency_key: \"account-{partition}\" }\n", i, i)
+		yaml += fmt.Sprintf("  - { name: job%d, operator: listed, source: { kind: poll, every: 1h }, "+
+			"partition_by: key, config: { list: l%d }, scaling: { max_concurrency: 2 }, "+
+			"concurrency_key: \"account-{partition}\" }\n", i, i)
 		for k := range 12 {
 			w.Probe.Put(fmt.Sprint("l", i), fmt.Sprint("k", k), "a")
 		}
 	}
+
 	w.Probe.On("job0", func(context.Context, *operators.Task) (operators.Result, error) {
 		return operators.Result{Unchanged: true}, nil
 	})
@@ -95,6 +101,7 @@ func TestConcurrencyKeysAcrossJobs(t *testing.T) {
 	w.Probe.On("job2", w.Probe.Hooks["job0"])
 	w.Deploy(yaml)
 	w.Advance()
+
 	g, ctx := errgroup.WithContext(t.Context())
 	for i := range 6 {
 		d := w.Dispatcher(fmt.Sprint("worker", i))
@@ -122,6 +129,7 @@ func TestConcurrencyKeysAcrossJobs(t *testing.T) {
 			}
 		})
 	}
+
 	require.NoError(t, g.Wait())
 	require.Zero(t, w.Count(`SELECT FROM limits WHERE held <> 0`))
 	w.Settle()

@@ -88,6 +88,7 @@ func TestARetryMeetsASibling(t *testing.T) {
 			w := dispatchertest.PairWorld(t)
 			w.Change("b")
 			c.steps(w, w.One(w.D))
+
 			w.Check()
 			w.Settle()
 			require.Equal(t, []string{"m(c)"}, w.Read("pair_made")[dispatchertest.FirstDay])

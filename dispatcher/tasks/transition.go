@@ -69,6 +69,7 @@ func ReadTasks(b *pg.Batch, tasks []uuid.UUID) *pg.Later[map[uuid.UUID]Row] {
 // taskRows reads the rows that a FROM clause, whose argument $1 is the ids, yields.
 func taskRows(b *pg.Batch, tasks []uuid.UUID, from string) *pg.Later[map[uuid.UUID]Row] {
 	found := make(map[uuid.UUID]Row, len(tasks))
+
 	var (
 		r    Row
 		pins []byte
@@ -76,7 +77,6 @@ func taskRows(b *pg.Batch, tasks []uuid.UUID, from string) *pg.Later[map[uuid.UU
 	into := []any{&r.ID, &r.Org, &r.Origin, &r.Kind, &r.Slot, &r.Status, &r.reason, &r.Attempt, &r.token, &r.failures,
 		&r.maxAttempts, &r.Runtime, &r.priority, &r.Limits, &pins, &r.completionHash, &r.CancelAsked, &r.Worker,
 		&r.startedAt}
-
 	b.Query(fmt.Sprintf("lock %d tasks", len(tasks)), into, func() error {
 		r.Pins = nil
 		err := json.Unmarshal(pins, &r.Pins)
@@ -264,12 +264,12 @@ func writeEndings(b *pg.Batch, tasks []Ended, now time.Time) error {
 				return err
 			}
 		}
-
 		rows[i] = endingRow{
 			t.ID, t.Org, string(t.Ending.Status), string(t.Ending.Reason), t.Ending.State, t.Message, t.Hash,
 			string(notes), t.RetryAt,
 			t.Failed, string(t.Row.Status), t.Attempt, t.Worker, t.startedAt, t.Spare,
 		}
+
 		if t.Row.Status == Running && t.Ending.Status != Completed {
 			trail = append(trail, onTrail(t.Row, Queued, Running, t.Worker, "", nil, *t.startedAt))
 		}

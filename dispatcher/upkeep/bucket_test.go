@@ -109,7 +109,8 @@ func TestGCOfUploads(t *testing.T) {
 		Name: "x.parquet"}, strings.NewReader("x"))
 	require.NoError(t, err)
 
-	require.Zero(t, w.GC(time.Now()).Uploads, "an upload may be older than its task's row, as far as one can tell from here")
+	require.Zero(t, w.GC(time.Now()).Uploads,
+		"an upload may be older than its task's row, as far as one can tell from here")
 	require.Equal(t, 1, w.GC(time.Now().Add(dispatchertest.PastWindow)).Uploads, "nobody knows its task")
 	require.Equal(t, []storage.UploadedAttempt{{Task: task, Attempt: 1}}, left(), "it runs")
 

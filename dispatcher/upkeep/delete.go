@@ -35,11 +35,11 @@ func planDeletion(
 	if err != nil {
 		return plan, err
 	}
+
 	origins, err := deploy.OriginsOf(ctx, tx, caller.OrgID, dagName)
 	if err != nil {
 		return plan, err
 	}
-
 	err = tx.QueryRow(ctx, `
 		SELECT (SELECT count(*) FROM ready WHERE origin_job_id = ANY($1))
 		     + (SELECT count(*) FROM leases WHERE origin_job_id = ANY($1))
@@ -81,10 +81,10 @@ func (u *Upkeep) DeleteDAG(
 		detail := map[string]any{"version": deleted.Version, "datasets": len(deleted.Datasets)}
 		return authz.Audit(ctx, tx, caller, "dag.delete", dagName, detail)
 	})
-
 	if err != nil {
 		return deleted, fmt.Errorf("delete %s: %w", dagName, err)
 	}
+
 	u.log.Info("deleted", "dag", dagName, "actor", caller.Actor)
 	u.wake.Send(wakeup.Claim)
 	return deleted, nil

@@ -45,6 +45,7 @@ func (u *Upkeep) CollectGarbage(
 	if dryRun {
 		return u.findGarbage(ctx, caller.OrgID, now)
 	}
+
 	found, err := u.collect(ctx, caller.OrgID, now)
 	if err != nil {
 		return found, fmt.Errorf("collect garbage: %w", err)
@@ -109,16 +110,17 @@ func (u *Upkeep) findGarbage(ctx context.Context, org uuid.UUID, now time.Time) 
 		if err != nil {
 			return err
 		}
+
 		generations, err := registry.UnreachableGenerations(ctx, tx, org, "", use, now)
 		if err != nil {
 			return err
 		}
 		found.Generations = append(found.Generations, generations...)
+
 		revisions, err := registry.GarbageRevisions(ctx, tx, org, use, now)
 		found.count(revisions)
 		return err
 	})
-
 	if err == nil {
 		found.Staging, err = u.sweepStaging(ctx, org, now, nil)
 	}
@@ -389,7 +391,6 @@ func (u *Upkeep) sweepStaging(
 	for {
 		var ended []endedAttempt
 		var useless []string
-
 		err := pg.InOrgTx(ctx, u.requests, org, func(ctx context.Context, tx pgx.Tx) (err error) {
 			if ended, err = endedAttempts(ctx, tx, org, after, attempt, now.Add(-stagingGrace)); err != nil {
 				return err
@@ -410,10 +411,10 @@ func (u *Upkeep) sweepStaging(
 			}
 			return err
 		})
-
 		if err != nil {
 			return locations, err
 		}
+
 		locations += len(useless)
 		if remove != nil {
 			for _, location := range useless {

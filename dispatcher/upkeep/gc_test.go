@@ -176,12 +176,7 @@ func TestGCReaderGrace(t *testing.T) {
 const appending = `
 name: letters
 jobs:
-  - name: raw
-    operator: listed
-    source: { kind: poll, every: 1h }
-    partition_by: { time: day }
-    config: { list: raw }
-  - name: log
+` + dispatchertest.Raw + `  - name: log
     operator: sql
     inputs: [{ from: { job: raw } }]
     execution_strategy: PerUpdate

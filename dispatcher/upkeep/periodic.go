@@ -96,7 +96,6 @@ func (u *Upkeep) runPeriodicOnce(ctx context.Context) error {
 	river.AddWorker(workers, &gcWorker{upkeep: u})
 
 	once := &river.InsertOpts{UniqueOpts: river.UniqueOpts{ByArgs: true, ByPeriod: reconcileEvery}}
-
 	client, err := river.NewClient(riverpgxv5.New(u.pool), &river.Config{
 		ID:      u.workerID,
 		Logger:  slog.New(u.log.Handler().WithAttrs([]slog.Attr{slog.String("part", "periodic")})),

@@ -51,12 +51,10 @@ func (u *Upkeep) Purge(
 		purged Purged
 		tasks  []uuid.UUID
 	)
-
 	err = pg.InOrgTx(ctx, u.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
 		purged, err = u.purgeTx(ctx, tx, caller, scope, req, &tasks, now)
 		return err
 	})
-
 	if errors.Is(err, errDryRun) {
 		purged.DryRun = true
 		return purged, nil
@@ -201,7 +199,6 @@ func forgetTasks(
 	if err != nil {
 		return nil, fmt.Errorf("purge tasks: %w", err)
 	}
-
 	ids, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
 	if err != nil {
 		return nil, fmt.Errorf("purge tasks: %w", err)

@@ -171,7 +171,6 @@ func forgetAll(ctx context.Context, tx pgx.Tx, caller authz.Caller, tasks []uuid
 		INSERT INTO task_events (id, org_id, task_id, attempt, from_status, to_status, actor, state, at)
 		SELECT uuid_v7(), $1, id, attempt, status, status, $3, 'purged', $4 FROM emptied`,
 		caller.OrgID, tasks, caller.Actor, now)
-
 	if err != nil {
 		return fmt.Errorf("empty %d tasks: %w", len(tasks), err)
 	}

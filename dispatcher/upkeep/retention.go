@@ -155,6 +155,7 @@ func (u *Upkeep) expire(ctx context.Context, e registry.Expiry, now time.Time) e
 		if err := registry.LockDAGs(ctx, tx, e.OrgID, []string{e.DAG}); err != nil {
 			return err
 		}
+
 		gone, err := e.Still(ctx, tx, now)
 		if err != nil || len(gone) == 0 {
 			return err

@@ -67,7 +67,6 @@ func (vs *Views) VersionDetail(
 		detail.Build, err = vs.buildProgress(ctx, tx, caller, text.Version, now)
 		return err
 	})
-
 	if err != nil {
 		return VersionDetail{}, fmt.Errorf("progress of %s v%d: %w", dagName, number, err)
 	}

@@ -90,7 +90,6 @@ func (vs *Views) DAGs(ctx context.Context, caller authz.Caller, after string, li
 		}
 		return nil
 	})
-
 	if err != nil {
 		return nil, fmt.Errorf("list DAGs: %w", err)
 	}
@@ -128,13 +127,13 @@ func (vs *Views) DAG(ctx context.Context, caller authz.Caller, name string) (DAG
 				return err
 			}
 		}
+
 		if detail.Jobs, err = vs.jobs(ctx, tx, caller, dag, counts, pauses); err != nil {
 			return err
 		}
 		detail.Sources, err = vs.sources(ctx, tx, caller, name)
 		return err
 	})
-
 	if err != nil {
 		return DAGDetail{}, fmt.Errorf("DAG %s: %w", name, err)
 	}
@@ -189,7 +188,6 @@ func flatten(byVersion map[uuid.UUID][]uuid.UUID) []uuid.UUID {
 func sum(counts map[uuid.UUID]Counts, origins map[uuid.UUID][]uuid.UUID, versions []uuid.UUID) Counts {
 	var total Counts
 	seen := map[uuid.UUID]bool{}
-
 	for _, version := range versions {
 		for _, origin := range origins[version] {
 			if c := counts[origin]; !seen[origin] {
@@ -203,6 +201,7 @@ func sum(counts map[uuid.UUID]Counts, origins map[uuid.UUID][]uuid.UUID, version
 			}
 		}
 	}
+
 	return total
 }
 

@@ -55,7 +55,6 @@ func (vs *Views) ErrorGroups(ctx context.Context, caller authz.Caller, s TaskSel
 		groups, err = pgx.CollectRows(rows, pgx.RowToStructByPos[ErrorGroup])
 		return err
 	})
-
 	if err != nil {
 		return nil, fmt.Errorf("group tasks by error: %w", err)
 	}

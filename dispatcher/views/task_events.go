@@ -36,16 +36,15 @@ func (vs *Views) TaskEvents(
 		if err != nil {
 			return err
 		}
+
 		if events, err = taskEvents(ctx, tx, t, before, limit); err != nil {
 			return err
 		}
-
 		if !readable {
 			redactEvents(events)
 		}
 		return nil
 	})
-
 	if err != nil {
 		return nil, fmt.Errorf("events of task %s: %w", id, err)
 	}
@@ -62,7 +61,6 @@ func taskEvents(ctx context.Context, tx pgx.Tx, t Task, before uuid.UUID, limit 
 	if err != nil {
 		return nil, err
 	}
-
 	stored, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (TaskEvent, error) {
 		var e TaskEvent
 		err := row.Scan(&e.ID, &e.At, &e.Attempt, &e.From, &e.To, &e.Actor, &e.State, &e.Detail)
@@ -88,6 +86,7 @@ func withUnwritten(t Task, stored []TaskEvent, first, last bool) []TaskEvent {
 	if first && tasks.Status(t.Status) == tasks.Running {
 		events = append(events, began(t.ID))
 	}
+
 	for _, e := range stored {
 		events = append(events, e)
 		completed := tasks.Status(e.From) == tasks.Running && tasks.Status(e.To) == tasks.Completed

@@ -121,7 +121,6 @@ func (vs *Views) Tasks(ctx context.Context, caller authz.Caller, f TaskFilter) (
 		if err != nil {
 			return err
 		}
-
 		list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (found, error) {
 			var t found
 			err := row.Scan(t.columns()...)
@@ -130,10 +129,10 @@ func (vs *Views) Tasks(ctx context.Context, caller authz.Caller, f TaskFilter) (
 		if err != nil {
 			return err
 		}
+
 		tasks, err = vs.show(ctx, tx, caller, list)
 		return err
 	})
-
 	if err != nil {
 		return nil, fmt.Errorf("list tasks: %w", err)
 	}
@@ -207,7 +206,6 @@ func (vs *Views) Task(ctx context.Context, caller authz.Caller, id uuid.UUID) (T
 		}
 		return nil
 	})
-
 	if err != nil {
 		return TaskDetail{}, fmt.Errorf("task %s: %w", id, err)
 	}

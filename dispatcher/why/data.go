@@ -26,20 +26,22 @@ func (e *explainer) partition(ctx context.Context, job *registry.Job, key string
 	if !e.step(job.ID, key) {
 		return nil, nil
 	}
+
 	reasons, err := e.withheld(ctx, job, key)
 	if err != nil {
 		return nil, err
 	}
+
 	open, _, err := e.openOf(ctx, []uuid.UUID{job.Origin}, &key, 2) // one queued, one running
 	if err != nil {
 		return nil, err
 	}
-
 	tasks, err := e.tasks(ctx, open)
 	if err != nil {
 		return nil, err
 	}
 	reasons = append(reasons, tasks...)
+
 	var more []Reason
 	switch {
 	case job.Def.Activation == dag.ActivationReactive:
@@ -62,6 +64,7 @@ func (e *explainer) withheld(ctx context.Context, job *registry.Job, key string)
 		if !ok {
 			continue
 		}
+
 		r := Reason{Partition: key}
 		switch made.State {
 		case "Held":
@@ -77,6 +80,7 @@ func (e *explainer) withheld(ctx context.Context, job *registry.Job, key string)
 		default:
 			continue
 		}
+
 		if err == nil {
 			r, err = e.about(ctx, job, r)
 		}
@@ -94,11 +98,11 @@ func (e *explainer) allWithheld(ctx context.Context, job *registry.Job, limit in
 	for _, o := range job.Outputs {
 		generations = append(generations, o.Generation.Version)
 	}
+
 	undecided, err := deploy.Unsettled(ctx, e.tx, generations)
 	if err != nil {
 		return nil, err
 	}
-
 	for _, u := range undecided[:min(len(undecided), limit)] {
 		r, err := e.withheld(ctx, job, u.Key)
 		if err != nil {
@@ -118,6 +122,7 @@ func (e *explainer) checking(
 		return err
 	}
 	r.Since = &loaded.Materialized
+
 	check, err := dispatcher.CheckTask(job, output, ref.Key, revision, tasks.ClassLive)
 	if err != nil {
 		return err
@@ -141,8 +146,8 @@ func (e *explainer) target(ctx context.Context, t stale.Target, explained bool) 
 	if err != nil {
 		return nil, err
 	}
-
 	f := stale.DecideAll(targets, facts)[0]
+
 	r := Reason{Partition: t.Key}
 	switch f.Verdict {
 	case stale.Incomplete:
@@ -169,6 +174,7 @@ func (e *explainer) target(ctx context.Context, t stale.Target, explained bool) 
 			}
 		}
 	}
+
 	r, err = e.about(ctx, t.Job, r)
 	return []Reason{r}, err
 }
@@ -185,13 +191,13 @@ func (e *explainer) known(ctx context.Context, findings []stale.Finding) (map[wo
 	for i, f := range findings {
 		origins[i], keys[i] = f.Job.Origin, f.Dedupe
 	}
+
 	rows, err := e.tx.Query(ctx, `SELECT t.dedupe_key, `+placedColumns+`
 		FROM unnest($2::uuid[], $3::text[]) AS f(job_id, dedupe_key)
 		JOIN tasks t ON t.job_id = f.job_id AND t.dedupe_key = f.dedupe_key `+placedJoins+` WHERE t.org_id = $1`, e.caller.OrgID, origins, keys)
 	if err != nil {
 		return nil, fmt.Errorf("tasks known: %w", err)
 	}
-
 	tasks := map[workOf]placed{}
 	var (
 		dedupe string
@@ -209,7 +215,6 @@ func (e *explainer) known(ctx context.Context, findings []stale.Finding) (map[wo
 func unmade(f stale.Finding, known map[workOf]placed) Reason {
 	r := Reason{Code: whyUndecided, Partition: f.Key}
 	p, ok := known[workOf{f.Job.Origin, f.Dedupe}]
-
 	switch {
 	case !ok:
 		return r
@@ -222,6 +227,7 @@ func unmade(f stale.Finding, known map[workOf]placed) Reason {
 	default:
 		return r
 	}
+
 	r.Task = &p.id
 	return r
 }
@@ -277,6 +283,7 @@ func (e *explainer) lacks(ctx context.Context, job *registry.Job, in stale.Input
 			lacking = append(lacking, key)
 		}
 	}
+
 	r.Code, r.Count = whyInputMissing, len(lacking)
 	if in.Slice != nil && !r.Hidden {
 		r.Detail = in.Slice.Missing(in.Producer)
@@ -344,6 +351,7 @@ func (e *explainer) activity(ctx context.Context, job *registry.Job, limit int) 
 	if !e.step(job.ID, "") {
 		return nil, nil
 	}
+
 	pauses, err := e.pauses(ctx)
 	if err != nil {
 		return nil, err
@@ -355,11 +363,11 @@ func (e *explainer) activity(ctx context.Context, job *registry.Job, limit int) 
 		}
 		reasons = append(reasons, r)
 	}
+
 	open, all, err := e.openOf(ctx, []uuid.UUID{job.Origin}, nil, limit)
 	if err != nil {
 		return nil, err
 	}
-
 	tasks, err := e.tasks(ctx, open)
 	if err != nil {
 		return nil, err
@@ -367,11 +375,13 @@ func (e *explainer) activity(ctx context.Context, job *registry.Job, limit int) 
 	if reasons = append(reasons, tasks...); all > len(open) {
 		reasons = append(reasons, Reason{Code: whyMore, Count: all - len(open)})
 	}
+
 	more, err := e.allWithheld(ctx, job, limit)
 	if err != nil {
 		return nil, err
 	}
 	reasons = append(reasons, more...)
+
 	if job.Def.Activation == dag.ActivationReactive {
 		more, err = e.targets(ctx, job, limit, len(reasons) > 0)
 	} else {
@@ -394,15 +404,16 @@ func (e *explainer) targets(
 	if err != nil {
 		return nil, err
 	}
+
 	open, err := views.OpenPartitions(ctx, e.tx, e.caller.OrgID, []uuid.UUID{job.Origin})
 	if err != nil {
 		return nil, err
 	}
-
 	findings = slices.DeleteFunc(findings, func(f stale.Finding) bool {
 		return f.Verdict == stale.Current || slices.Contains(open[job.Origin], f.Key) // its task says it
 	})
 	slices.Reverse(findings) // the last ones first
+
 	for _, f := range findings[:min(len(findings), limit)] {
 		because, err := e.target(ctx, f.Target, false)
 		if err != nil {
@@ -410,6 +421,7 @@ func (e *explainer) targets(
 		}
 		reasons = append(reasons, because...)
 	}
+
 	if len(reasons) == 0 && !busy {
 		r := Reason{Code: whyUpToDate}
 		if len(all) == 0 {
@@ -423,6 +435,7 @@ func (e *explainer) targets(
 		}
 		reasons = append(reasons, r)
 	}
+
 	if skipped > 0 {
 		reasons = append(reasons, Reason{Code: whyNotExamined, Count: skipped})
 	}

@@ -94,6 +94,7 @@ func (e *explainer) firing(ctx context.Context, job *registry.Job) (firing, erro
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 		return f, fmt.Errorf("source %s: %w", job.Address(), err)
 	}
+
 	err = e.tx.QueryRow(ctx, `
 		SELECT enumerated_at, units FROM enumerations WHERE org_id = $1 AND job_id = $2 AND error IS NULL`,
 		e.caller.OrgID, job.ID).Scan(&f.read, &f.units)

@@ -15,9 +15,13 @@ func TestSourceReasons(t *testing.T) {
 		wanted bool
 		texts  []string
 	}{
-		"waits":      {firing{kind: "poll", registered: true, next: &at}, false, []string{"the source fires next at 2026-01-02T03:04:05Z"}},
-		"failed":     {firing{kind: "cron", registered: true, next: &at, failed: "no route"}, false, []string{"the source could not be read: no route", "the source fires next at 2026-01-02T03:04:05Z"}},
-		"lacks":      {firing{kind: "poll", registered: true, next: &at, read: &at, units: 3}, true, []string{"the source was read at 2026-01-02T03:04:05Z, but this is not among its 3 partitions", "the source fires next at 2026-01-02T03:04:05Z"}},
+		"waits": {firing{kind: "poll", registered: true, next: &at}, false,
+			[]string{"the source fires next at 2026-01-02T03:04:05Z"}},
+		"failed": {firing{kind: "cron", registered: true, next: &at, failed: "no route"}, false,
+			[]string{"the source could not be read: no route", "the source fires next at 2026-01-02T03:04:05Z"}},
+		"lacks": {firing{kind: "poll", registered: true, next: &at, read: &at, units: 3}, true,
+			[]string{"the source was read at 2026-01-02T03:04:05Z, but this is not among its 3 partitions",
+				"the source fires next at 2026-01-02T03:04:05Z"}},
 		"manual":     {firing{kind: "manual"}, true, []string{"the source runs when somebody asks for it"}},
 		"not served": {firing{kind: "poll"}, true, []string{"the source has not been read yet"}},
 		"webhook":    {firing{kind: "webhook", registered: true}, true, []string{"the source waits for its webhook"}},

@@ -110,6 +110,7 @@ func (e *explainer) about(ctx context.Context, job *registry.Job, r Reason) (Rea
 		r.Job = job.Address()
 		return r, nil
 	}
+
 	r.Hidden = true
 	r.Job, r.Dataset, r.Partition, r.Input, r.Task, r.Limit, r.Error = "", "", "", "", nil, "", ""
 	if r.Code != WhyPaused { // everybody may see what people say about a pause, as in status
@@ -258,6 +259,7 @@ func (e *explainer) maker(ctx context.Context, name string, w *Why) (registry.Da
 		return found, nil, err
 	}
 	w.Dataset, w.DAG, w.Job = found.Name, found.DAG, found.Job
+
 	job, err := e.jobNamed(ctx, found.DAG, found.Job)
 	if fault.Is(err, fault.NotFound) {
 		w.Reasons = []Reason{{Code: whyNotInVersion, Job: found.DAG + "/" + found.Job}}
@@ -296,6 +298,7 @@ func (e *explainer) served(ctx context.Context, d registry.Dataset, key string) 
 	if d.Version == nil {
 		return e.version(ctx, d.DAG)
 	}
+
 	ref := registry.Ref{Version: *d.Version, Key: key}
 	published, err := registry.PublishedAt(new(pg.Batch), []registry.Ref{ref}).Get(ctx, e.tx)
 	if err != nil || len(published) == 0 {

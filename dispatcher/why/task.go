@@ -166,12 +166,14 @@ func (e *explainer) queued(ctx context.Context, p placed, job *registry.Job, r *
 	if backend.Kind == backends.Lambda && p.runtime != dispatcher.CheckRuntime {
 		return nil // a function needs no worker
 	}
+
 	needs := tasks.NeedsOf(&job.Def, p.kind)
 	operator := tasks.OperatorOf(needs)
 	offer, handler := operator, "" // as in the registry of workers, where operators have no version
 	if operator == dag.Handler {
 		offer, handler = needs, strings.TrimPrefix(needs, dag.Handler+":")
 	}
+
 	var workers, slots, taken int
 	err = e.tx.QueryRow(ctx, `
 		SELECT count(*), coalesce(sum(pool_size), 0), coalesce(sum(current_tasks), 0) FROM workers
@@ -244,7 +246,6 @@ func (e *explainer) waits(ctx context.Context, p placed, job *registry.Job, r *R
 		return e.limited(ctx, p, r, behind)
 	case tasks.WaitBackoff:
 		r.Code, r.Until, r.Count, r.Max, r.Error = WhyBackoff, p.available, p.failures, p.maxAttempts, p.err
-
 	case tasks.WaitRunAt:
 		r.Code, r.Until = WhyRunAt, p.available
 		// One of the two times is rounded, the other cut.

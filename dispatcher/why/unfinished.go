@@ -87,6 +87,7 @@ func gateReasons(p builds.Progress, openTasks int) (reasons []Reason) {
 	if ready {
 		return nil
 	}
+
 	add := func(code Code, n int) {
 		if n > 0 {
 			reasons = append(reasons, Reason{Code: code, Count: n})
@@ -112,6 +113,7 @@ func (e *explainer) look(ctx context.Context, b registry.Build) (g gated, err er
 		return g, err
 	}
 	g.jobs = slices.DeleteFunc(g.jobs, e.d.registry.ForwardOnly)
+
 	var origins, generations []uuid.UUID
 	for _, job := range g.jobs {
 		origins = append(origins, job.Origin)
@@ -132,6 +134,7 @@ func (e *explainer) look(ctx context.Context, b registry.Build) (g gated, err er
 	if g.undecided, err = deploy.Unsettled(ctx, e.tx, generations); err != nil {
 		return g, err
 	}
+
 	if !g.Open {
 		return g, e.lookAtData(ctx, b, &g)
 	}
@@ -149,6 +152,7 @@ func (e *explainer) unreadSources(ctx context.Context, b registry.Build, jobs []
 	if err != nil {
 		return nil, err
 	}
+
 	var unread []string
 	for _, job := range jobs {
 		_, enumerable := e.d.sources.Enumerator(job)
@@ -166,6 +170,7 @@ func (e *explainer) lookAtData(ctx context.Context, b registry.Build, g *gated) 
 		return err
 	}
 	findings = slices.DeleteFunc(findings, func(f stale.Finding) bool { return f.Verdict != stale.Stale })
+
 	known, err := e.known(ctx, findings)
 	if err != nil {
 		return err

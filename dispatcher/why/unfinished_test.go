@@ -15,12 +15,13 @@ func TestGateReasons(t *testing.T) {
 		p     builds.Progress
 		codes []string
 	}{
-		"ready":       {builds.Progress{}, nil},
-		"open":        {builds.Progress{Open: true}, []string{"gate_open"}},
-		"caught up":   {builds.Progress{Open: true, CaughtUp: true}, nil},
-		"dead":        {builds.Progress{Dead: []string{"a", "b"}, Open: true}, []string{"gate_dead", "gate_open"}},
-		"rejected":    {builds.Progress{Rejected: []string{"a"}}, []string{"gate_rejected"}},
-		"unread":      {builds.Progress{Unread: []string{"d/raw"}, Open: true, CaughtUp: true}, []string{"gate_unread"}},
+		"ready":     {builds.Progress{}, nil},
+		"open":      {builds.Progress{Open: true}, []string{"gate_open"}},
+		"caught up": {builds.Progress{Open: true, CaughtUp: true}, nil},
+		"dead":      {builds.Progress{Dead: []string{"a", "b"}, Open: true}, []string{"gate_dead", "gate_open"}},
+		"rejected":  {builds.Progress{Rejected: []string{"a"}}, []string{"gate_rejected"}},
+		"unread": {builds.Progress{Unread: []string{"d/raw"}, Open: true, CaughtUp: true},
+			[]string{"gate_unread"}},
 		"stale, held": {builds.Progress{Stale: 3, Held: 2}, []string{"gate_stale", "gate_held"}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -56,6 +56,7 @@ func busyWorld(t *testing.T) *dispatchertest.World {
 	for _, name := range []string{"failing", "doomed", "paused", "ending", "lost", "alone"} {
 		w.Serve(dispatchertest.Edit(busy, "NAME", name, "name: busy", "name: "+name))
 	}
+
 	// held_back: a build that is almost done lets the live version's tasks wait.
 	w.Change("b")
 	w.Deploy(dispatchertest.Edit(dispatchertest.Pair, "tag: m", "tag: edited"))
@@ -66,10 +67,12 @@ func busyWorld(t *testing.T) *dispatchertest.World {
 	}))
 	require.Len(t, builds, 1)
 	require.NoError(t, w.D.Builds.HoldLive(t.Context(), builds[0], time.Now()))
+
 	// checks: a held revision whose check is ready.
 	for _, task := range w.Claim(w.D) {
 		dispatchertest.Execute(t.Context(), w.D, task)
 	}
+
 	// The remaining reasons, each from a unit of its own list.
 	for _, name := range []string{"failing", "doomed", "paused", "ending", "lost"} {
 		w.Probe.Put(name, "k", "a")
@@ -91,6 +94,7 @@ func busyWorld(t *testing.T) *dispatchertest.World {
 			w.Exec(`UPDATE leases SET expires_at = now() - interval '1 s' WHERE task_id = $1`, task.TaskID)
 		}
 	}
+
 	// limit with its holders; running; sibling.
 	for _, key := range []string{"a", "b", "c"} {
 		w.Probe.Put("many", key, "a")
@@ -106,10 +110,12 @@ func busyWorld(t *testing.T) *dispatchertest.World {
 	w.Probe.Put("alone", "k", "b")
 	w.Exec(`UPDATE sources SET next_fire_at = now() WHERE dag_name = 'alone'`)
 	w.Fire()
+
 	// run_at, and queued.
 	far := dispatchertest.Later(time.Hour)
 	_, err := w.D.Enqueue(t.Context(), w.Caller, "asked", "note", []dispatcher.EnqueueItem{{RunAt: &far}, {}, {}})
 	require.NoError(t, err)
+
 	w.Check()
 	return w
 }

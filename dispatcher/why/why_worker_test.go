@@ -41,7 +41,8 @@ func TestWhyNamesTheWorkerThatIsMissing(t *testing.T) {
 		_, err := w.D.WorkerHeartbeat(t.Context(), w.Worker(), h, time.Now())
 		require.NoError(t, err)
 	}
-	const token = "DAGCTL_URL=https://dagctl.example.com DAGCTL_TOKEN=$(dagctl tokens create NAME --kind worker --runtime poll) "
+	const token = "DAGCTL_URL=https://dagctl.example.com " +
+		"DAGCTL_TOKEN=$(dagctl tokens create NAME --kind worker --runtime poll) "
 	forMail := why.Reason{Code: why.WhyNoWorker, Runtime: "poll", Operator: "handler", Handler: "email:send",
 		Command: token + "PROGRAM",
 		Text:    "no live worker serves the runtime poll with the handler email:send; start one: " + token + "PROGRAM"}

@@ -24,7 +24,8 @@ func TestTogether(t *testing.T) {
 		{"all at once", []string{"a", "b"}, "", []string{"[a b]"}, nil},
 		{"one", []string{"a"}, "", []string{"[a]"}, nil},
 		{"one that fails is not tried again", []string{"a"}, "a", []string{"[a]"}, []string{"a: [a]"}},
-		{"one of three fails", []string{"a", "b", "c"}, "b", []string{"[a b c]", "[a]", "[b]", "[c]"}, []string{"b: [b]"}},
+		{"one of three fails", []string{"a", "b", "c"}, "b", []string{"[a b c]", "[a]", "[b]", "[c]"},
+			[]string{"b: [b]"}},
 		{"all fail", []string{"a", "a"}, "a", []string{"[a a]", "[a]", "[a]"}, []string{"a: [a]", "a: [a]"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

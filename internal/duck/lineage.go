@@ -67,11 +67,11 @@ func (s *Session) aggregates(ctx context.Context) (map[string]bool, error) {
 	if s.aggregateNames != nil {
 		return s.aggregateNames, nil
 	}
+
 	rows, err := s.Query(ctx, "SELECT DISTINCT function_name FROM duckdb_functions() WHERE function_type = 'aggregate'")
 	if err != nil {
 		return nil, err
 	}
-
 	defer rows.Close()
 	names := map[string]bool{"count_star": true}
 	for rows.Next() {
@@ -222,9 +222,9 @@ func (l lineage) from(n map[string]any, ctes with) (scope, bool) {
 	default:
 		return scope{}, false
 	}
+
 	aliases, _ := n["column_name_alias"].([]any)
 	columns, ok := columns.renamed(aliases)
-
 	// A column whose name DuckDB makes up could be meant by any reference that seems to mean another.
 	if !ok || slices.ContainsFunc(columns, func(c derived) bool { return c.name == "" }) {
 		return scope{}, false

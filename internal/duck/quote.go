@@ -42,7 +42,6 @@ func Literal(v any) string {
 		if _, err := strconv.ParseInt(v.String(), 10, 64); err == nil {
 			return v.String()
 		}
-
 		f, _ := v.Float64()
 		return "'" + strconv.FormatFloat(f, 'g', -1, 64) + "'::DOUBLE"
 	case time.Time:

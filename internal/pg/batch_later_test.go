@@ -68,30 +68,32 @@ func TestLater(t *testing.T) {
 				require.Equal(t, []int{1, 2}, found)
 			}
 		}},
-		{"one Get sends for all of the batch, also what was added after it", []int{3}, func(t *testing.T, ctx context.Context, tx pgx.Tx) {
-			var b pg.Batch
-			first := numbers(&b, 1)
-			second := numbers(&b, 2)
-			b.Exec("nothing", `SELECT`)
-			found, err := second.Get(ctx, tx)
-			require.NoError(t, err)
-			require.Equal(t, []int{1, 2}, found)
-			found, err = first.Get(ctx, tx)
-			require.NoError(t, err)
-			require.Equal(t, []int{1}, found)
-		}},
-		{"Get after Send sends nothing, also not what was added since", []int{1, 1}, func(t *testing.T, ctx context.Context, tx pgx.Tx) {
-			var b pg.Batch
-			first := numbers(&b, 1)
-			require.NoError(t, b.Send(ctx, tx))
-			second := numbers(&b, 2)
-			found, err := first.Get(ctx, tx)
-			require.NoError(t, err)
-			require.Equal(t, []int{1}, found)
-			found, err = second.Get(ctx, tx)
-			require.NoError(t, err)
-			require.Equal(t, []int{1, 2}, found)
-		}},
+		{"one Get sends for all of the batch, also what was added after it", []int{3},
+			func(t *testing.T, ctx context.Context, tx pgx.Tx) {
+				var b pg.Batch
+				first := numbers(&b, 1)
+				second := numbers(&b, 2)
+				b.Exec("nothing", `SELECT`)
+				found, err := second.Get(ctx, tx)
+				require.NoError(t, err)
+				require.Equal(t, []int{1, 2}, found)
+				found, err = first.Get(ctx, tx)
+				require.NoError(t, err)
+				require.Equal(t, []int{1}, found)
+			}},
+		{"Get after Send sends nothing, also not what was added since", []int{1, 1},
+			func(t *testing.T, ctx context.Context, tx pgx.Tx) {
+				var b pg.Batch
+				first := numbers(&b, 1)
+				require.NoError(t, b.Send(ctx, tx))
+				second := numbers(&b, 2)
+				found, err := first.Get(ctx, tx)
+				require.NoError(t, err)
+				require.Equal(t, []int{1}, found)
+				found, err = second.Get(ctx, tx)
+				require.NoError(t, err)
+				require.Equal(t, []int{1, 2}, found)
+			}},
 		{"several statements fill one answer", []int{2}, func(t *testing.T, ctx context.Context, tx pgx.Tx) {
 			var (
 				b   pg.Batch
@@ -114,28 +116,32 @@ func TestLater(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, 8, found)
 		}},
-		{"an answer keeps statements from waiting for COMMIT", []int{1}, func(t *testing.T, ctx context.Context, tx pgx.Tx) {
-			var b pg.Batch
-			b.Exec("nothing", `SELECT`)
-			known := 1
-			later := pg.Answer(&b, &known)
-			require.NoError(t, b.SendLast(ctx, tx))
-			_, err := later.Get(ctx, tx)
-			require.NoError(t, err)
-		}},
-		{"Then is made once, of an answer that it sends for", []int{1}, func(t *testing.T, ctx context.Context, tx pgx.Tx) {
-			var calls int
-			later := pg.Then(numbers(new(pg.Batch), 4), sum(&calls))
-			require.Zero(t, calls)
-			for range 2 {
-				found, err := later.Get(ctx, tx)
+		{"an answer keeps statements from waiting for COMMIT", []int{1},
+			func(t *testing.T, ctx context.Context, tx pgx.Tx) {
+				var b pg.Batch
+				b.Exec("nothing", `SELECT`)
+				known := 1
+				later := pg.Answer(&b, &known)
+				require.NoError(t, b.SendLast(ctx, tx))
+				_, err := later.Get(ctx, tx)
 				require.NoError(t, err)
-				require.Equal(t, 10, found)
-			}
-			require.Equal(t, 1, calls)
-		}},
+			}},
+		{"Then is made once, of an answer that it sends for", []int{1},
+			func(t *testing.T, ctx context.Context, tx pgx.Tx) {
+				var calls int
+				later := pg.Then(numbers(new(pg.Batch), 4), sum(&calls))
+				require.Zero(t, calls)
+				for range 2 {
+					found, err := later.Get(ctx, tx)
+					require.NoError(t, err)
+					require.Equal(t, 10, found)
+				}
+				require.Equal(t, 1, calls)
+			}},
 		{"Then may send statements of its own", []int{1, 1}, func(t *testing.T, ctx context.Context, tx pgx.Tx) {
-			found, err := pg.Then(numbers(new(pg.Batch), 2), func(ctx context.Context, tx pgx.Tx, list []int) ([]int, error) {
+			found, err := pg.Then(numbers(new(pg.Batch), 2), func(
+				ctx context.Context, tx pgx.Tx, list []int,
+			) ([]int, error) {
 				return numbers(new(pg.Batch), len(list)+1).Get(ctx, tx)
 			}).Get(ctx, tx)
 			require.NoError(t, err)
@@ -143,7 +149,9 @@ func TestLater(t *testing.T) {
 		}},
 		{"Then returns its error again", []int{1}, func(t *testing.T, ctx context.Context, tx pgx.Tx) {
 			refused := errors.New("refused")
-			later := pg.Then(numbers(new(pg.Batch), 1), func(context.Context, pgx.Tx, []int) (int, error) { return 1, refused })
+			later := pg.Then(numbers(new(pg.Batch), 1), func(context.Context, pgx.Tx, []int) (int, error) {
+				return 1, refused
+			})
 			for range 2 {
 				found, err := later.Get(ctx, tx)
 				require.ErrorIs(t, err, refused)
@@ -178,7 +186,10 @@ func TestLaterOfABatchThatFailed(t *testing.T) {
 				before := numbers(&b, 3)
 				b.Exec("divide", `SELECT 1 / $1::int`, 0)
 				after := numbers(&b, 2)
-				then := pg.Then(before, func(context.Context, pgx.Tx, []int) (int, error) { t.Error("made of nothing"); return 1, nil })
+				then := pg.Then(before, func(context.Context, pgx.Tx, []int) (int, error) {
+					t.Error("made of nothing")
+					return 1, nil
+				})
 				if sent {
 					require.ErrorContains(t, b.Send(ctx, counting), "divide: ")
 				}

@@ -63,7 +63,8 @@ func TestBatchSendLast(t *testing.T) {
 		left []int // in the table
 	}{
 		{"nothing", func(context.Context, pgx.Tx) error { return nil }, "", []int{}},
-		{"first and last at once", func(ctx context.Context, tx pgx.Tx) error { return insert(1).SendLast(ctx, tx) }, "", []int{1}},
+		{"first and last at once", func(ctx context.Context, tx pgx.Tx) error { return insert(1).SendLast(ctx, tx) },
+			"", []int{1}},
 		{"after others", func(ctx context.Context, tx pgx.Tx) error {
 			require.NoError(t, insert(2).Send(ctx, tx))
 			return insert(3).SendLast(ctx, tx)
@@ -79,7 +80,8 @@ func TestBatchSendLast(t *testing.T) {
 			require.NoError(t, insert(8).SendLast(ctx, tx))
 			return insert(1).SendLast(ctx, tx)
 		}, "insert: ", []int{1, 2, 3, 4, 5, 6}},
-		{"the first fails", func(ctx context.Context, tx pgx.Tx) error { return insert(1).Send(ctx, tx) }, "insert: ", []int{1, 2, 3, 4, 5, 6}},
+		{"the first fails", func(ctx context.Context, tx pgx.Tx) error { return insert(1).Send(ctx, tx) }, "insert: ",
+			[]int{1, 2, 3, 4, 5, 6}},
 		{"fn fails", func(ctx context.Context, tx pgx.Tx) error {
 			require.NoError(t, insert(7).SendLast(ctx, tx))
 			return context.Canceled

@@ -70,6 +70,7 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
+
 	acct, err := unprivileged()
 	if err != nil {
 		return nil, err

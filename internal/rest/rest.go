@@ -100,6 +100,7 @@ func New(cfg Config) (*API, error) {
 		sum := sha256.Sum256(doc)
 		return openAPI{json: doc, etag: ETag(hex.EncodeToString(sum[:8]))}, nil
 	})
+
 	var err error
 	if a.metrics, err = newMetrics(cfg.Metrics); err != nil {
 		return nil, fmt.Errorf("new API: %w", err)

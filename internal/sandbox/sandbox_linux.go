@@ -105,12 +105,15 @@ func run(ctx context.Context, p Program) (err error) {
 	if err != nil {
 		return fmt.Errorf("sandbox: start: %w", err)
 	}
+
 	encoded := json.NewEncoder(tell).Encode(stage{Command: p.Command, Env: p.Env, Code: p.Code, Work: p.Work,
 		Become: become, Expose: p.Expose,
 		Network: p.Network, Alone: p.Alone, Limits: limits})
 	tell.Close()
+
 	var watched sync.WaitGroup
 	watched.Go(func() { watch(ctx, p.family(cmd.Process.Pid), p.Work, limits, stop) })
+
 	var failure string
 	_ = json.NewDecoder(trouble).Decode(&failure) // nothing, once the program has taken over
 	if p.Alone {
@@ -119,6 +122,7 @@ func run(ctx context.Context, p Program) (err error) {
 	waited := cmd.Wait()
 	stop(nil)
 	watched.Wait()
+
 	switch cause := context.Cause(ctx); {
 	case failure != "":
 		return fmt.Errorf("sandbox: %s", failure)

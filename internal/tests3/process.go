@@ -99,12 +99,12 @@ func (p *process) answers(ctx context.Context) error {
 	defer cancel()
 	again := time.NewTicker(10 * time.Millisecond)
 	defer again.Stop()
+
 	for {
 		request, err := http.NewRequestWithContext(ctx, http.MethodGet, p.url()+"/healthz", nil)
 		if err != nil {
 			return err
 		}
-
 		response, err := http.DefaultClient.Do(request)
 		if err == nil {
 			_ = response.Body.Close()
@@ -112,6 +112,7 @@ func (p *process) answers(ctx context.Context) error {
 				return nil
 			}
 		}
+
 		select {
 		case <-ctx.Done():
 			return errors.Join(errors.New("it does not answer"), err)

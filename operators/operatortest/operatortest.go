@@ -303,6 +303,7 @@ func enumerates(t *testing.T, e operators.Enumerator, c Case) {
 
 	units := list()
 	require.Equal(t, units, list(), "the same files make the same units")
+
 	seen := map[string]bool{}
 	for _, unit := range units {
 		require.NoError(t, c.PartitionBy.Valid(unit.Partition))

@@ -38,8 +38,10 @@ func TestBehind(t *testing.T) {
 		"appended, from a newer revision":   {&registry.Made{Pins: pin(orders, 2, true)}, 1, true, false},
 		"appended, from what went":          {&registry.Made{Pins: pin(orders, 1, true)}, 0, true, false},
 		"inherited, from another partition": {&registry.Made{Inherited: true}, 1, false, false},
-		"inherited, from an older revision": {&registry.Made{Inherited: true, Pins: pin(orders, 1, true)}, 2, false, true},
-		"inherited, from what went":         {&registry.Made{Inherited: true, Pins: pin(orders, 1, true)}, 0, false, false},
+		"inherited, from an older revision": {&registry.Made{Inherited: true, Pins: pin(orders, 1, true)},
+			2, false, true},
+		"inherited, from what went": {&registry.Made{Inherited: true, Pins: pin(orders, 1, true)},
+			0, false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -43,7 +43,6 @@ func (dp *Deployer) Deploy(ctx context.Context, caller authz.Caller, dagName str
 		_, err = tx.Exec(ctx, `SELECT pg_notify('dagctl', 'build')`)
 		return err
 	})
-
 	if err != nil {
 		return registry.Deployment{}, fmt.Errorf("deploy %s: %w", dagName, err)
 	}
@@ -135,11 +134,11 @@ func (d *deploy) decide(ctx context.Context, tx pgx.Tx) (registry.Deployment, er
 	if err != nil {
 		return registry.Deployment{}, err
 	}
+
 	existing, hash, err := d.find(ctx, tx, live)
 	if err != nil {
 		return registry.Deployment{}, err
 	}
-
 	if existing != nil && (existing.Status == registry.Active || existing.Status == registry.Building ||
 		existing.Status == registry.Ready) {
 		// What is being built would replace the version that this deploy asks for.
@@ -370,7 +369,6 @@ func pointerSet(ctx context.Context, tx pgx.Tx, org, version uuid.UUID) ([]plann
 	if err != nil {
 		return nil, err
 	}
-
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (planned, error) {
 		var p planned
 		err := row.Scan(&p.job, &p.output, &p.id, &p.dataset, &p.generation, &p.origin, &p.configHash, &p.epoch,

@@ -148,7 +148,6 @@ func (dp *Deployer) Inherit(ctx context.Context, b registry.Build, limit int) (m
 		more = len(left) > 0
 		return err
 	})
-
 	if err != nil {
 		return false, fmt.Errorf("take over partitions for %s v%d: %w", b.DAG, b.Number, err)
 	}
@@ -171,7 +170,6 @@ func pendingOf(ctx context.Context, tx pgx.Tx, b registry.Build, limit int) ([]p
 	if err != nil {
 		return nil, fmt.Errorf("find what is to be taken over: %w", err)
 	}
-
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (pending, error) {
 		p := pending{heir: heir{Generation: storage.Generation{OrgID: b.OrgID}}}
 		var (

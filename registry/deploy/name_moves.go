@@ -188,7 +188,6 @@ func Handovers(ctx context.Context, tx pgx.Tx, b registry.Build) ([]Handover, er
 	if err != nil {
 		return nil, fmt.Errorf("names that move: %w", err)
 	}
-
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[Handover])
 }
 

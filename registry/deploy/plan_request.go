@@ -56,7 +56,6 @@ func (dp *Deployer) Plan(ctx context.Context, caller authz.Caller, dagName strin
 		}
 		return errOnlyPlanned
 	})
-
 	if !errors.Is(err, errOnlyPlanned) {
 		return registry.Plan{}, fmt.Errorf("plan %s: %w", dagName, err)
 	}

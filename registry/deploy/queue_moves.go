@@ -194,5 +194,6 @@ func (d *deploy) queues(ctx context.Context, tx pgx.Tx, v registry.Version) ([]r
 			return nil, err
 		}
 	}
+
 	return lost, nil
 }

@@ -32,10 +32,10 @@ func (dp *Deployer) Rematerialize(ctx context.Context, caller authz.Caller, name
 	if err != nil {
 		return nil, err
 	}
+
 	var done []Rematerialized
 	waiting, seen := []string{dataset.DAG}, map[string]bool{dataset.DAG: true}
 	jobs := map[string][]string{dataset.DAG: {dataset.Job}} // by DAG
-
 	for len(waiting) > 0 {
 		dagName := waiting[0]
 		waiting = waiting[1:]
@@ -124,13 +124,13 @@ func (dp *Deployer) activeRequest(ctx context.Context, caller authz.Caller,
 			WHERE c.org_id = $1 AND c.dag_name = $2`, caller.OrgID, dagName).Scan(&req.YAML, &files, &req.Vars,
 			&req.SourceRef, &number)
 	})
-
 	if errors.Is(err, pgx.ErrNoRows) {
 		return req, fault.New(fault.Conflict, "no version of %s is active", dagName).WithHint("deploy it first")
 	}
 	if err != nil {
 		return req, fmt.Errorf("active document of %s: %w", dagName, err)
 	}
+
 	req.Base = &number
 	return req, json.Unmarshal(files, &req.Files)
 }

@@ -26,7 +26,6 @@ func (d *deploy) resumable(ctx context.Context, tx pgx.Tx, existing *registry.Ve
 	err := tx.QueryRow(ctx, `SELECT number FROM dag_versions WHERE org_id = $1 AND dag_name = $2 AND status = 'Failed'
 		    ORDER BY number DESC LIMIT 1`,
 		d.caller.OrgID, d.doc.Name).Scan(&number)
-
 	if errors.Is(err, pgx.ErrNoRows) {
 		return fault.New(fault.Conflict, "there is nothing to resume: no version of %s has failed", d.doc.Name).
 			WithHint("deploy without --resume")

@@ -35,7 +35,6 @@ func (dp *Deployer) Views(ctx context.Context, tx pgx.Tx, b registry.Build) ([]s
 	if err != nil {
 		return nil, fmt.Errorf("views of %s v%d: %w", b.DAG, b.Number, err)
 	}
-
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (storage.View, error) {
 		v := storage.View{OrgID: b.OrgID, DAG: b.DAG}
 		err := row.Scan(&v.OrgSlug, &v.Name, &v.Generations)

@@ -28,6 +28,7 @@ func refuseUnserved(doc *dag.Document, operators map[string]dag.OperatorSpec) er
 					job.Name, job.Source.Kind)
 			}
 		}
+
 		if k := job.PartitionBy.Kind; job.Source != nil && job.Source.Kind == "timer" && len(job.Outputs) > 0 &&
 			(k == dag.ByKey || k == dag.ByRange) {
 			refuse(job.Position, "job %s: a timer has no partition key; partition_by is a unit of time, or none",

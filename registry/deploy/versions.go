@@ -70,7 +70,6 @@ func Activate(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName string, num
 	err := tx.QueryRow(ctx, `
 		UPDATE dag_versions SET activate = activate OR status IN ('Building', 'Ready')
 		WHERE org_id = $1 AND dag_name = $2 AND number = $3 RETURNING status`, org, dagName, number).Scan(&status)
-
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return fault.New(fault.NotFound, "%s has no version %d", dagName, number).

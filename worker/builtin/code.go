@@ -25,7 +25,6 @@ func (c carrier) FetchCode(ctx context.Context, a operators.Assignment, dir stri
 	if err != nil {
 		return fmt.Errorf("code of the task: %w", err)
 	}
-
 	bundle, err := dag.ReadBundle(files, ".")
 	if err != nil {
 		return worker.NotRetryable(err)

@@ -38,7 +38,6 @@ func registration(s *scene) {
 			return c.endpoint == workerBeatCall && c.status == 200 && json.Unmarshal(c.body, &beat) == nil
 		})) > 0
 	})
-
 	if s.expect("the worker registers", heard, "there was no %s within %s%s", workerBeatCall, patience,
 		s.state()) {
 		s.expect("it names itself", beat.WorkerID != "", "worker_id is empty")
@@ -55,7 +54,6 @@ func registration(s *scene) {
 			return c.endpoint == pollCall && json.Unmarshal(c.body, &poll) == nil
 		})) > 0
 	})
-
 	s.must("it polls", polled, "there was no %s within %s%s", pollCall, patience, s.state())
 	s.expect("it polls under the same name", poll.WorkerID == beat.WorkerID, "worker_id is %q, but %q in the heartbeat",
 		poll.WorkerID, beat.WorkerID)
@@ -65,6 +63,7 @@ func registration(s *scene) {
 		"max is %d with a pool of %d", poll.Max, beat.PoolSize)
 	s.expect("it uses long polls", poll.WaitSeconds >= 1, "wait_seconds is %d: the worker would poll all the time",
 		poll.WaitSeconds)
+
 	s.finally(func() {
 		silent := s.recorder.find(func(c *call) bool { return c.header.Get(protocol.VersionHeader) != "1" })
 		s.expect("every call says "+protocol.VersionHeader+": 1", len(silent) == 0,
@@ -165,8 +164,8 @@ func lostPoll(s *scene) {
 			return c.endpoint == pollCall && c.status == 0 && !c.ended.IsZero()
 		})) > 0
 	})
-
 	s.must("a poll is cut", cutOff, "there was none within %s%s", patience, s.state())
+
 	// The worker never got the task: its lease expires, as on a server.
 	if state, err := s.backend.Task(s.ctx, lost); err == nil && state.Status == "Running" {
 		s.must("the lease ends", s.backend.Expire(s.ctx, lost) == nil, "it could not be ended")
@@ -197,7 +196,6 @@ func awayAtPoll(s *scene) {
 	for i := 2; i < len(refusals); i++ {
 		shortest = min(shortest, refusals[i].began.Sub(refusals[i-2].began))
 	}
-
 	s.expect("after a pause", shortest >= 100*time.Millisecond,
 		"three polls came within %s: a server that is away would be flooded", shortest)
 	s.ends(task, 1, "Completed")

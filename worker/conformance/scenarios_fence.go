@@ -71,8 +71,8 @@ func renewed(s *scene) {
 		return c.task == task && strings.HasPrefix(c.path, "/v1/task/") &&
 			c.began.After(s.calls(task, beatCall)[0].ended)
 	})
-
 	s.must("there are calls after it", len(after) > 0, "there was none")
+
 	old := 0
 	for _, c := range after {
 		if c.header.Get(protocol.CapabilityHeader) != token {

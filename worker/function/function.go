@@ -81,6 +81,7 @@ func (h *handler) run(ctx context.Context, claim protocol.Claim) error {
 		ctx, cancel = context.WithDeadlineCause(ctx, deadline.Add(-min(spareMost, left/10)), errTimeIsUp)
 		defer cancel()
 	}
+
 	err = h.worker.RunClaim(ctx, claim)
 	if over(err) {
 		log.Warn("the task continues without this attempt", "error", err)

@@ -64,11 +64,11 @@ func New(ctx context.Context, w *worker.Worker, cfg Config) (*Queue, error) {
 		return nil, errors.New("queue: the config has no URL")
 	}
 	cfg.Visibility, cfg.IdleAfter = cmp.Or(cfg.Visibility, defaultVisibility), cmp.Or(cfg.IdleAfter, defaultIdleAfter)
+
 	var options []func(*config.LoadOptions) error
 	if cfg.Region != "" {
 		options = append(options, config.WithRegion(cfg.Region))
 	}
-
 	if cfg.HTTP != nil {
 		options = append(options, config.WithHTTPClient(cfg.HTTP))
 	}
@@ -105,13 +105,13 @@ func (q *Queue) Next(ctx context.Context, max int) ([]worker.Given, error) {
 	}
 
 	q.filled = time.Now()
+
 	var (
 		mu    sync.Mutex
 		given []worker.Given
 		wrong error
 		all   sync.WaitGroup
 	)
-
 	for _, m := range received.Messages {
 		all.Go(func() {
 			g, err := q.take(ctx, m)
@@ -123,7 +123,6 @@ func (q *Queue) Next(ctx context.Context, max int) ([]worker.Given, error) {
 			wrong = errors.Join(wrong, err)
 		})
 	}
-
 	all.Wait()
 	return given, wrong
 }

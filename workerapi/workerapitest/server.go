@@ -115,12 +115,14 @@ func (s *Server) serve(t *testing.T, requests *pgxpool.Pool) {
 	}})
 	require.NoError(t, err)
 
-	lines, err := tasklogs.New(tasklogs.Config{Pool: s.Pool, Requests: requests, Dispatcher: d.Dispatcher, Views: d.Views, Log: log})
+	lines, err := tasklogs.New(tasklogs.Config{Pool: s.Pool, Requests: requests, Dispatcher: d.Dispatcher,
+		Views: d.Views, Log: log})
 	require.NoError(t, err)
 	rows, err := query.New(query.Config{Requests: requests, Registry: versions, Storage: kept})
 	require.NoError(t, err)
 
-	remote, err := workerapi.New(workerapi.Config{Dispatcher: d.Dispatcher, Registry: versions, Storage: kept, Runner: runner,
+	remote, err := workerapi.New(workerapi.Config{Dispatcher: d.Dispatcher, Registry: versions, Storage: kept,
+		Runner:  runner,
 		Queries: rows})
 	require.NoError(t, err)
 

@@ -59,7 +59,6 @@ func writeNew(dir string, files fs.FS, c *cli.CLI) error {
 		}
 		return nil
 	})
-
 	if err != nil {
 		return err
 	}

@@ -44,10 +44,10 @@ func newTracer(ctx context.Context, worker string) (tracer trace.Tracer, stop fu
 		return nil, stop, fault.New(fault.Invalid, "OTEL_EXPORTER_OTLP_PROTOCOL %q is not available", protocol).
 			WithHint("use http/protobuf or grpc")
 	}
-
 	if err != nil {
 		return nil, stop, fmt.Errorf("export traces: %w", err)
 	}
+
 	about, err := resource.New(ctx, resource.WithTelemetrySDK(), resource.WithAttributes(
 		otelattribute.String("service.name", "dagctl"), otelattribute.String("service.version", cli.Version()),
 		otelattribute.String("service.instance.id", worker),

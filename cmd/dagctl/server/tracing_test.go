@@ -15,9 +15,10 @@ func TestTracesAreAskedForByTheStandardVariables(t *testing.T) {
 		on      bool
 		problem string
 	}{
-		"nothing":          {},
-		"an endpoint":      {env: map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4318"}, on: true},
-		"for traces alone": {env: map[string]string{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://127.0.0.1:4318/v1/traces"}, on: true},
+		"nothing":     {},
+		"an endpoint": {env: map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4318"}, on: true},
+		"for traces alone": {env: map[string]string{
+			"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://127.0.0.1:4318/v1/traces"}, on: true},
 		"grpc": {env: map[string]string{"OTEL_TRACES_EXPORTER": "otlp",
 			"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, on: true},
 		"disabled": {env: map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4318",
