@@ -40,8 +40,8 @@ func (a *API) addWorkerRoutes(api *authz.API) {
 	authz.Handle(api, authz.Admin, huma.Operation{
 		OperationID: "drain-worker", Method: http.MethodPost, Path: "/v1/workers/{id}:drain", Tags: []string{"workers"},
 		Summary: "Stop a process from claiming tasks",
-		Description: "The process learns of it within a second, finishes its running tasks, and continues with everything " +
-			"else that a server does.",
+		Description: "The process learns of it within a second, finishes its running tasks, and continues with " +
+			"everything else that a server does.",
 	}, func(ctx context.Context, caller authz.Caller, in *drainInput) (*drainOutput, error) {
 		w, err := a.dispatcher.Drain(ctx, caller, in.ID, time.Now())
 		return &drainOutput{w}, err
