@@ -128,7 +128,7 @@ type Dispatcher struct {
 	// loads gathers the attempts elsewhere whose calls come at the same time.
 	loads *batch.Batcher[*loading]
 	// claims gathers the tasks that workers claim by id at the same time.
-	claims  *batch.Batcher[*Claiming]
+	claims  *batch.Batcher[*claiming]
 	tracing attemptTraces
 	drained atomic.Bool // somebody asked this process to claim no more
 	idle    idleness
@@ -155,7 +155,7 @@ func New(c Config) (*Dispatcher, error) {
 	d.stop = sync.OnceFunc(func() { close(d.stopping) })
 	d.loads = batch.New(loadBatch, loadLanes, d.loadAll)
 	d.completions = batch.New(completeBatch, completeLanes, d.completeAll)
-	d.claims = batch.New(claimBatch, claimLanes, d.ClaimAll)
+	d.claims = batch.New(claimBatch, claimLanes, d.claimAll)
 	return d, nil
 }
 

@@ -15,16 +15,16 @@ import (
 // A finding is package stale's verdict on one output partition. Its verdict alone does not decide whether a task is
 // made: a running backfill may hold it back, and its slot may have a task already.
 
-// surroundings is the state that decides, besides the findings themselves, which tasks are made for them.
-type surroundings struct {
+// Surroundings is the state that decides, besides the findings themselves, which tasks are made for them.
+type Surroundings struct {
 	filled *pg.Later[[]uuid.UUID]     // see generationsFilled
 	slots  *pg.Later[tasks.Occupancy] // the tasks in the findings' slots
 	live   map[uuid.UUID]bool         // by origin; a task of any other builds
 	Next   *tasks.Collector           // collects the tasks that become claimable; nil: the claim loop is woken
 }
 
-// LookAround returns the surroundings of findings.
-func LookAround(findings []stale.Finding, live map[uuid.UUID]bool) surroundings {
+// NewSurroundings returns the surroundings of findings.
+func NewSurroundings(findings []stale.Finding, live map[uuid.UUID]bool) Surroundings {
 	var (
 		b     pg.Batch
 		slots []tasks.Slot
@@ -41,12 +41,12 @@ func LookAround(findings []stale.Finding, live map[uuid.UUID]bool) surroundings 
 	}
 
 	filled := generationsFilled(&b, tasks.SortedIDs(read))
-	return surroundings{filled: filled, slots: tasks.Occupied(&b, slots), live: live}
+	return Surroundings{filled: filled, slots: tasks.Occupied(&b, slots), live: live}
 }
 
 // CreateFound makes the tasks that findings call for.
 func (d *Dispatcher) CreateFound(
-	ctx context.Context, tx pgx.Tx, findings []stale.Finding, around surroundings, now time.Time,
+	ctx context.Context, tx pgx.Tx, findings []stale.Finding, around Surroundings, now time.Time,
 ) (tasks.Created, error) {
 	filled, err := around.filled.Get(ctx, tx)
 	if err != nil {

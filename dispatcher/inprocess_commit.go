@@ -26,8 +26,8 @@ import (
 // on the code of remote_load.go, remote_seal.go and remote_events.go loads, checks, seals and commits each commit. Two
 // things differ: its files are here and need no upload, and its calls are recognised by their number.
 
-// OwnCommits makes the commits on the way of one attempt in this process.
-type OwnCommits struct {
+// inProcessCommits makes the commits on the way of one attempt in this process.
+type inProcessCommits struct {
 	D    *Dispatcher
 	T    Claimed
 	Stop context.CancelCauseFunc // ends the run
@@ -39,7 +39,7 @@ type OwnCommits struct {
 }
 
 // Commit implements operators.Committer.
-func (o *OwnCommits) Commit(ctx context.Context, c operators.Commit) (done operators.Committed, err error) {
+func (o *inProcessCommits) Commit(ctx context.Context, c operators.Commit) (done operators.Committed, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.calls++
@@ -52,16 +52,16 @@ func (o *OwnCommits) Commit(ctx context.Context, c operators.Commit) (done opera
 }
 
 // Rest implements operators.Committer.
-func (o *OwnCommits) Rest(ctx context.Context, a operators.Assignment) (operators.Assignment, error) {
+func (o *inProcessCommits) Rest(ctx context.Context, a operators.Assignment) (operators.Assignment, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	err := o.repeat(ctx, func() error {
-		g, err := o.loadAttempt(ctx)
+		attempt, err := o.loadAttempt(ctx)
 		if err != nil {
 			return err
 		}
-		a.Cursor, a.Outputs = g.Assignment.Cursor, g.Assignment.Outputs
-		return o.D.baseStands(ctx, &g, ownOutputs(a))
+		a.Cursor, a.Outputs = attempt.Assignment.Cursor, attempt.Assignment.Outputs
+		return o.D.baseStands(ctx, &attempt, ownOutputs(a))
 	})
 	if err == nil {
 		o.rest = &a
@@ -78,7 +78,7 @@ func ownOutputs(a operators.Assignment) (list []sealing) {
 }
 
 // finalAssignment returns the assignment of the attempt's completion: a, going on from the last commit.
-func (o *OwnCommits) finalAssignment(a operators.Assignment) operators.Assignment {
+func (o *inProcessCommits) finalAssignment(a operators.Assignment) operators.Assignment {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.rest != nil {
@@ -89,7 +89,7 @@ func (o *OwnCommits) finalAssignment(a operators.Assignment) operators.Assignmen
 
 // repeat calls do until it succeeds, fails for good or the run is to end. It tries again where the database is away or
 // the checks of the commit before are not done. It stops the run once nothing more of the attempt can count.
-func (o *OwnCommits) repeat(ctx context.Context, do func() error) error {
+func (o *inProcessCommits) repeat(ctx context.Context, do func() error) error {
 	for n := 1; ; n++ {
 		err := do()
 		switch {
@@ -119,14 +119,14 @@ func (o *OwnCommits) repeat(ctx context.Context, do func() error) error {
 }
 
 // loadAttempt loads the attempt as a call of an attempt elsewhere does.
-func (o *OwnCommits) loadAttempt(ctx context.Context) (RemoteAttempt, error) {
-	attempt := authz.Capability{OrgID: o.T.Job.OrgID, TaskID: o.T.TaskID, Attempt: o.T.Attempt}
-	return o.D.loadAttempt(ctx, attempt, protocol.Fence(o.T.Fence))
+func (o *inProcessCommits) loadAttempt(ctx context.Context) (RemoteAttempt, error) {
+	who := authz.Capability{OrgID: o.T.Job.OrgID, TaskID: o.T.TaskID, Attempt: o.T.Attempt}
+	return o.D.loadAttempt(ctx, who, protocol.Fence(o.T.Fence))
 }
 
 // Try commits, unless a call with the same hash has committed already: its answer may have been lost with the
 // connection.
-func (o *OwnCommits) Try(
+func (o *inProcessCommits) Try(
 	ctx context.Context, c operators.Commit, hash string, now time.Time,
 ) (done operators.Committed, err error) {
 	if !o.recorded {
@@ -136,13 +136,13 @@ func (o *OwnCommits) Try(
 		o.recorded = true
 	}
 
-	g, err := o.loadAttempt(ctx)
+	attempt, err := o.loadAttempt(ctx)
 	if err != nil {
 		return done, err
 	}
-	answer := g.lastCall.Answer
-	if g.lastCall.Hash != hash {
-		if answer, err = o.D.commitLocal(ctx, &g, c, hash, now); err != nil {
+	answer := attempt.lastCall.Answer
+	if attempt.lastCall.Hash != hash {
+		if answer, err = o.D.commitLocal(ctx, &attempt, c, hash, now); err != nil {
 			return done, err
 		}
 	}
@@ -159,13 +159,13 @@ func (o *OwnCommits) Try(
 
 // commitLocal commits for a run in this process what CommitEvents commits for an attempt elsewhere.
 func (d *Dispatcher) commitLocal(
-	ctx context.Context, g *RemoteAttempt, c operators.Commit, hash string, now time.Time,
+	ctx context.Context, attempt *RemoteAttempt, c operators.Commit, hash string, now time.Time,
 ) (answer protocol.EventsAnswer, err error) {
-	if err := g.row.MustRun(g.Fence); err != nil {
+	if err := attempt.row.MustRun(attempt.Fence); err != nil {
 		return answer, err
 	}
 
-	body := protocol.Events{Fence: protocol.Fence(g.Fence), OperatorState: c.State}
+	body := protocol.Events{Fence: protocol.Fence(attempt.Fence), OperatorState: c.State}
 	for _, e := range c.Events {
 		body.Events = append(body.Events, protocol.Event(e))
 	}
@@ -173,7 +173,7 @@ func (d *Dispatcher) commitLocal(
 		body.Tasks = append(body.Tasks, protocol.EnqueuedTask(t))
 	}
 
-	p := placements{attempt: g, seen: map[string]bool{}}
+	p := placements{attempt: attempt, seen: map[string]bool{}}
 	var list []sealing
 	for i, out := range c.Outputs {
 		where := fmt.Sprintf("body.outputs[%d]", i)
@@ -184,12 +184,12 @@ func (d *Dispatcher) commitLocal(
 		}
 	}
 
-	problems := append(p.problems, g.checkEvents(body.Events)...)
+	problems := append(p.problems, attempt.checkEvents(body.Events)...)
 	problems = append(problems, checkJSON("body.operator_state", c.State)...)
 	if err := refuse(problems); err != nil {
 		return answer, err
 	}
-	return d.commitOnTheWay(ctx, g, list, body, hash, now)
+	return d.commitOnTheWay(ctx, attempt, list, body, hash, now)
 }
 
 // recordClaim records the claim of an attempt in this process, as a claim from elsewhere is recorded at once.

@@ -36,7 +36,7 @@ type outcomes struct {
 
 func (o *outcomes) add(e Event, job, org uuid.UUID, outcome, reason string, task *uuid.UUID) {
 	o.events, o.jobs, o.orgs = append(o.events, e.ID), append(o.jobs, job), append(o.orgs, org)
-	o.keys, o.tasks = append(o.keys, tasks.Optional(e.taskKey())), append(o.tasks, task)
+	o.keys, o.tasks = append(o.keys, tasks.NullIfEmpty(e.taskKey())), append(o.tasks, task)
 	o.outcomes, o.reasons = append(o.outcomes, outcome), append(o.reasons, reason)
 }
 

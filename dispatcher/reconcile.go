@@ -81,7 +81,7 @@ func (d *Dispatcher) ReconcileJob(ctx context.Context, a registry.Acting, now ti
 			if err != nil {
 				return err
 			}
-			around := LookAround(findings, map[uuid.UUID]bool{a.Job.Origin: a.Live})
+			around := NewSurroundings(findings, map[uuid.UUID]bool{a.Job.Origin: a.Live})
 			made, err = d.CreateFound(ctx, tx, findings, around, now)
 			return err
 		})
@@ -122,7 +122,7 @@ func (d *Dispatcher) PlaceStrays(ctx context.Context, now time.Time) error {
 
 		d.Log.Warn("queued tasks were in no set and are placed again", "tasks", len(strays))
 		// A task whose slot has another queued task is left until that one has run.
-		placing, _, err := tasks.TakeSlots(ctx, tx, strays)
+		placing, _, err := tasks.CheckSlots(ctx, tx, strays)
 		if err != nil {
 			return err
 		}

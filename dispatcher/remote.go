@@ -40,14 +40,14 @@ type RemoteAttempt struct {
 // credentials. If the attempt is over it returns a Conflict with the task's state; for a task of another org it returns
 // NotFound.
 func (d *Dispatcher) RunningAttempt(ctx context.Context, c authz.Capability, f protocol.Fence) (RemoteAttempt, error) {
-	g, err := d.loadAttempt(ctx, c, f)
+	attempt, err := d.loadAttempt(ctx, c, f)
 	if err == nil {
-		err = g.row.MustRun(g.Fence)
+		err = attempt.row.MustRun(attempt.Fence)
 	}
 	if err != nil {
 		return RemoteAttempt{}, err
 	}
-	return g, nil
+	return attempt, nil
 }
 
 // Heartbeat extends the lease of a running attempt. It returns a Conflict if the lease has run out, even if no newer

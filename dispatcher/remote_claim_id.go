@@ -15,9 +15,9 @@ import (
 	"github.com/dagctl/dagctl/worker/protocol"
 )
 
-// Claiming is the claim of one task by its id, on its way into a batch: a worker that receives ten messages claims ten
+// claiming is the claim of one task by its id, on its way into a batch: a worker that receives ten messages claims ten
 // tasks at once.
-type Claiming struct {
+type claiming struct {
 	Claimant Claimant
 	Task     uuid.UUID
 	Now      time.Time
@@ -43,7 +43,7 @@ func (d *Dispatcher) ClaimByID(ctx context.Context, c Claimant, task uuid.UUID, 
 		return protocol.Claim{}, err
 	}
 
-	x := &Claiming{Claimant: c, Task: task, Now: now, Done: make(chan struct{})}
+	x := &claiming{Claimant: c, Task: task, Now: now, Done: make(chan struct{})}
 	d.claims.Add(x)
 	select {
 	case <-x.Done:
@@ -60,9 +60,9 @@ func (d *Dispatcher) ClaimByID(ctx context.Context, c Claimant, task uuid.UUID, 
 	return d.WireClaim(*x.Claimed, now)
 }
 
-// ClaimAll makes claims, those of each claimant in transactions of their own.
-func (d *Dispatcher) ClaimAll(claims []*Claiming) {
-	by := map[string][]*Claiming{}
+// claimAll makes claims, those of each claimant in transactions of their own.
+func (d *Dispatcher) claimAll(claims []*claiming) {
+	by := map[string][]*claiming{}
 	for _, x := range claims {
 		who := fmt.Sprintf("%q", []any{x.Claimant})
 		by[who] = append(by[who], x)
@@ -71,10 +71,10 @@ func (d *Dispatcher) ClaimAll(claims []*Claiming) {
 	var all sync.WaitGroup
 	for _, some := range by {
 		all.Go(func() {
-			batch.Together(some, d.claimTogether, func(x *Claiming, err error) { x.Err = err })
+			batch.Together(some, d.claimTogether, func(x *claiming, err error) { x.Err = err })
 			for _, x := range some {
 				if x.passed && x.Err == nil {
-					x.Err = d.claimTogether([]*Claiming{x})
+					x.Err = d.claimTogether([]*claiming{x})
 				}
 				close(x.Done)
 			}
@@ -84,12 +84,12 @@ func (d *Dispatcher) ClaimAll(claims []*Claiming) {
 }
 
 // claimTogether claims tasks for one claimant in one transaction.
-func (d *Dispatcher) claimTogether(claims []*Claiming) error {
+func (d *Dispatcher) claimTogether(claims []*claiming) error {
 	ctx, cancel := context.WithTimeout(context.Background(), claimTimeout)
 	defer cancel()
 
 	c, now := claims[0].Claimant, claims[0].Now
-	first := map[uuid.UUID]*Claiming{}
+	first := map[uuid.UUID]*claiming{}
 	for _, x := range claims {
 		if _, twice := first[x.Task]; !twice {
 			first[x.Task] = x
@@ -124,7 +124,7 @@ func (d *Dispatcher) claimTogether(claims []*Claiming) error {
 // A locked task is not always being claimed: creating or merging tasks locks queued tasks for a moment. A claim of
 // one task waits for the lock. A claim of several would hold locks of its own while it waits, so it skips the task.
 func (d *Dispatcher) takeThese(
-	ctx context.Context, tx pgx.Tx, c Claimant, wanted map[uuid.UUID]*Claiming,
+	ctx context.Context, tx pgx.Tx, c Claimant, wanted map[uuid.UUID]*claiming,
 ) ([]tasks.Taken, error) {
 	list := make([]uuid.UUID, 0, len(wanted))
 	for id, x := range wanted {

@@ -28,7 +28,7 @@ import (
 func (d *Dispatcher) Complete(
 	ctx context.Context, c authz.Capability, body protocol.Completion, now time.Time,
 ) (state protocol.TaskState, err error) {
-	g, err := d.loadAttempt(ctx, c, body.Fence)
+	attempt, err := d.loadAttempt(ctx, c, body.Fence)
 	if err != nil {
 		return state, err
 	}
@@ -37,24 +37,24 @@ func (d *Dispatcher) Complete(
 	if err != nil {
 		return state, err
 	}
-	repeated, err := g.row.MayComplete(g.Fence, hash)
+	repeated, err := attempt.row.MayComplete(attempt.Fence, hash)
 	if err != nil {
 		return state, err
 	}
 
 	if !repeated {
-		read, err := d.completeRemote(ctx, &g, body, hash, now)
+		read, err := d.completeRemote(ctx, &attempt, body, hash, now)
 		if err != nil {
-			return state, fmt.Errorf("complete task %s: %w", g.TaskID, err)
+			return state, fmt.Errorf("complete task %s: %w", attempt.TaskID, err)
 		}
-		d.dropUploads(ctx, &g)
+		d.dropUploads(ctx, &attempt)
 		if read != nil {
 			return *read, nil
 		}
 	}
 
-	err = pg.InOrgTx(ctx, d.Requests, g.OrgID, func(ctx context.Context, tx pgx.Tx) (err error) {
-		state, _, _, err = d.taskState(ctx, tx, g.TaskID)
+	err = pg.InOrgTx(ctx, d.Requests, attempt.OrgID, func(ctx context.Context, tx pgx.Tx) (err error) {
+		state, _, _, err = d.taskState(ctx, tx, attempt.TaskID)
 		return err
 	})
 	return state, err
@@ -70,40 +70,40 @@ func hashOf(body any) (string, error) {
 }
 
 // dropUploads removes the uploads of an ended attempt. A sweep finds those that stay because storage is away.
-func (d *Dispatcher) dropUploads(ctx context.Context, g *RemoteAttempt) {
-	if len(g.Assignment.Outputs) == 0 {
+func (d *Dispatcher) dropUploads(ctx context.Context, attempt *RemoteAttempt) {
+	if len(attempt.Assignment.Outputs) == 0 {
 		return
 	}
-	if err := d.Storage.DropUploads(ctx, g.OrgID, g.TaskID, g.Attempt); err != nil {
+	if err := d.Storage.DropUploads(ctx, attempt.OrgID, attempt.TaskID, attempt.Attempt); err != nil {
 		d.Log.Warn("cannot remove the uploads of an ended attempt yet",
-			"task", g.TaskID, "attempt", g.Attempt, "error", err)
+			"task", attempt.TaskID, "attempt", attempt.Attempt, "error", err)
 	}
 }
 
 // completeRemote ends the attempt as a completion says. It returns the task's state where that was read in the same
 // transaction.
 func (d *Dispatcher) completeRemote(
-	ctx context.Context, g *RemoteAttempt, body protocol.Completion, hash string, now time.Time,
+	ctx context.Context, attempt *RemoteAttempt, body protocol.Completion, hash string, now time.Time,
 ) (*protocol.TaskState, error) {
-	list, problems, err := d.sealings(ctx, g, body.Outputs, false)
+	list, problems, err := d.sealings(ctx, attempt, body.Outputs, false)
 	if err != nil {
 		return nil, err
 	}
-	problems = append(problems, g.checkCompletion(body)...)
+	problems = append(problems, attempt.checkCompletion(body)...)
 	if err := refuse(problems); err != nil {
 		return nil, err
 	}
-	if err := d.revealFor(ctx, g); err != nil {
+	if err := d.revealFor(ctx, attempt); err != nil {
 		return nil, err
 	}
 
 	switch body.Status {
 	case protocol.Failed:
-		return nil, d.endRemote(ctx, g, g.failed(body), hash, now)
+		return nil, d.endRemote(ctx, attempt, attempt.failed(body), hash, now)
 	case protocol.Canceled:
-		return nil, d.endRemote(ctx, g, canceledByWorker, hash, now)
+		return nil, d.endRemote(ctx, attempt, canceledByWorker, hash, now)
 	}
-	return d.publishRemote(ctx, g, list, body, hash, now)
+	return d.publishRemote(ctx, attempt, list, body, hash, now)
 }
 
 // publishTries bounds how often a completion is sealed on top of a base that others replace meanwhile.
@@ -111,34 +111,34 @@ const publishTries = 3
 
 // publishRemote commits what a completed attempt has uploaded. Where that cannot be published, the attempt has failed.
 func (d *Dispatcher) publishRemote(
-	ctx context.Context, g *RemoteAttempt, list []sealing, body protocol.Completion, hash string, now time.Time,
+	ctx context.Context, attempt *RemoteAttempt, list []sealing, body protocol.Completion, hash string, now time.Time,
 ) (*protocol.TaskState, error) {
 	for try := 1; ; try++ {
-		out, err := d.sealUploads(ctx, g, list, runOf(body))
+		out, err := d.sealUploads(ctx, attempt, list, runOf(body))
 		if err != nil {
 			return nil, err
 		}
-		out = g.Assignment.Redact(out)
+		out = attempt.Assignment.Redact(out)
 		if out.Err != nil {
-			return nil, d.endRemote(ctx, g, failedBy(g, out.Err, false), hash, now)
+			return nil, d.endRemote(ctx, attempt, failedBy(attempt, out.Err, false), hash, now)
 		}
 
 		state := new(protocol.TaskState)
-		err = d.CompleteAttempt(ctx, g.Task, Completion{Outcome: out, requestHash: hash, emits: len(body.Events) > 0,
-			extras: eventExtras(d, body.Events, nil), taskState: state}, now)
+		err = d.CompleteAttempt(ctx, attempt.Task, Completion{Outcome: out, requestHash: hash,
+			emits: len(body.Events) > 0, extras: eventExtras(d, body.Events, nil), taskState: state}, now)
 		switch {
 		case err == nil:
 			return state, nil
 		case fault.Is(err, fault.Conflict), pg.Away(err), ctx.Err() != nil:
 			return nil, err
-		case errors.Is(err, ErrBaseMoved) && try < publishTries && g.Assignment.Cursor == nil:
+		case errors.Is(err, ErrBaseMoved) && try < publishTries && attempt.Assignment.Cursor == nil:
 			// The revision that it appends to was replaced meanwhile: its rows are sealed again, on top of the new one.
-			attempt := authz.Capability{OrgID: g.OrgID, TaskID: g.TaskID, Attempt: g.Attempt}
-			if *g, err = d.loadAttempt(ctx, attempt, body.Fence); err != nil {
+			who := authz.Capability{OrgID: attempt.OrgID, TaskID: attempt.TaskID, Attempt: attempt.Attempt}
+			if *attempt, err = d.loadAttempt(ctx, who, body.Fence); err != nil {
 				return nil, err
 			}
 		default:
-			return nil, d.endUncommitted(ctx, g, err, len(body.Tasks) > 0, hash, now)
+			return nil, d.endUncommitted(ctx, attempt, err, len(body.Tasks) > 0, hash, now)
 		}
 	}
 }
@@ -146,38 +146,40 @@ func (d *Dispatcher) publishRemote(
 // endUncommitted ends an attempt whose completion cannot be committed because of cause. An attempt that asked for tasks
 // it may not have goes on instead: it gets the cause as its answer.
 func (d *Dispatcher) endUncommitted(
-	ctx context.Context, g *RemoteAttempt, cause error, asks bool, hash string, now time.Time,
+	ctx context.Context, attempt *RemoteAttempt, cause error, asks bool, hash string, now time.Time,
 ) error {
 	switch {
 	case errors.Is(cause, ErrBaseMoved):
-		return d.endRemote(ctx, g, handedBack(now.Add(baseMovedAgain)), hash, now)
+		return d.endRemote(ctx, attempt, handedBack(now.Add(baseMovedAgain)), hash, now)
 	case fault.Is(cause, fault.Invalid) && asks:
 		return cause
 	case fault.Is(cause, fault.Invalid):
-		return d.endRemote(ctx, g, failedBy(g, cause, false), hash, now)
+		return d.endRemote(ctx, attempt, failedBy(attempt, cause, false), hash, now)
 	}
 	// The work was done but cannot be committed: files are gone, a foreign key is violated, a disk is full.
-	return d.endRemote(ctx, g, failedBy(g, cause, true), hash, now)
+	return d.endRemote(ctx, attempt, failedBy(attempt, cause, true), hash, now)
 }
 
 // endingOf returns how an attempt ends, given its locked row; asked says whether somebody asked for the end.
 type endingOf func(row tasks.Row, asked bool, now time.Time) tasks.Ending
 
 // endRemote ends an attempt that publishes nothing, in the transaction that checks its fence.
-func (d *Dispatcher) endRemote(ctx context.Context, g *RemoteAttempt, how endingOf, hash string, now time.Time) error {
-	err := pg.InOrgTx(ctx, d.Pool, g.OrgID, func(ctx context.Context, tx pgx.Tx) error {
-		row, err := tasks.LockTask(ctx, tx, g.Fence)
+func (d *Dispatcher) endRemote(
+	ctx context.Context, attempt *RemoteAttempt, how endingOf, hash string, now time.Time,
+) error {
+	err := pg.InOrgTx(ctx, d.Pool, attempt.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+		row, err := tasks.LockTask(ctx, tx, attempt.Fence)
 		if err != nil {
 			return err
 		}
-		repeated, err := row.MayComplete(g.Fence, hash)
+		repeated, err := row.MayComplete(attempt.Fence, hash)
 		if err != nil || repeated {
 			return err
 		}
 		var asked bool
 		err = tx.QueryRow(ctx, `
 			SELECT coalesce(bool_or(cancel_requested), false) FROM leases WHERE task_id = $1 AND lease_token = $2`,
-			g.TaskID, g.LeaseToken).Scan(&asked)
+			attempt.TaskID, attempt.LeaseToken).Scan(&asked)
 		if err != nil {
 			return err
 		}
@@ -210,29 +212,31 @@ func handedBack(from time.Time) endingOf {
 }
 
 // failed ends an attempt that says it has failed.
-func (g *RemoteAttempt) failed(body protocol.Completion) endingOf {
+func (attempt *RemoteAttempt) failed(body protocol.Completion) endingOf {
 	retryable := body.Error.Retryable == nil || *body.Error.Retryable
 	reported := operators.Outcome{Err: errors.New(body.Error.Message)}
-	return failedBy(g, g.Assignment.Redact(reported).Err, retryable)
+	return failedBy(attempt, attempt.Assignment.Redact(reported).Err, retryable)
 }
 
 // failedBy ends an attempt that failed by a cause. One whose lease has run out was counted as failed before.
-func failedBy(g *RemoteAttempt, cause error, retryable bool) endingOf {
+func failedBy(attempt *RemoteAttempt, cause error, retryable bool) endingOf {
 	return func(row tasks.Row, _ bool, now time.Time) tasks.Ending {
 		counts := 1
 		if row.Status != tasks.Running {
 			counts = 0
 		}
 		return tasks.Ending{Status: tasks.Failed, Reason: tasks.ReasonError, Message: cause.Error(), Actor: "WORKER",
-			Failed: counts, RetryAt: tasks.RetryAfter(row, g.Job.Def.Retry, retryable, counts, now, rand.Float64())}
+			Failed:  counts,
+			RetryAt: tasks.RetryAfter(row, attempt.Job.Def.Retry, retryable, counts, now, rand.Float64())}
 	}
 }
 
 // revealFor puts the values of the job's secrets into the assignment, so that they can be redacted from what the
 // attempt reports.
-func (d *Dispatcher) revealFor(ctx context.Context, g *RemoteAttempt) (err error) {
-	if names := g.Job.Def.Secrets; len(names) > 0 && d.Vault != nil && dag.Trusted(g.Runtime, g.Job.Def.Operator) {
-		g.Assignment.Secrets, err = d.Vault.Reveal(ctx, g.OrgID, g.Job.Address(), names)
+func (d *Dispatcher) revealFor(ctx context.Context, attempt *RemoteAttempt) (err error) {
+	names, trusted := attempt.Job.Def.Secrets, dag.Trusted(attempt.Runtime, attempt.Job.Def.Operator)
+	if len(names) > 0 && d.Vault != nil && trusted {
+		attempt.Assignment.Secrets, err = d.Vault.Reveal(ctx, attempt.OrgID, attempt.Job.Address(), names)
 		if fault.Is(err, fault.Forbidden) || fault.Is(err, fault.NotFound) {
 			err = nil // the attempt did not get them either
 		}
@@ -247,12 +251,12 @@ const (
 )
 
 // checkCompletion lists what is wrong with a completion, apart from its outputs. It is pure.
-func (g *RemoteAttempt) checkCompletion(body protocol.Completion) (problems []fault.Problem) {
+func (attempt *RemoteAttempt) checkCompletion(body protocol.Completion) (problems []fault.Problem) {
 	problems = append(problems, checkStatus(body)...)
-	problems = append(problems, g.checkReport(body)...)
+	problems = append(problems, attempt.checkReport(body)...)
 	problems = append(problems, checkJSON("body.result", body.Result)...)
 	problems = append(problems, checkJSON("body.operator_state", body.OperatorState)...)
-	return append(problems, g.checkEvents(body.Events)...)
+	return append(problems, attempt.checkEvents(body.Events)...)
 }
 
 // checkStatus lists the parts of a completion that do not go with its status.
@@ -277,22 +281,22 @@ func checkStatus(body protocol.Completion) (problems []fault.Problem) {
 }
 
 // checkReport lists what is wrong with what a completion says about its run.
-func (g *RemoteAttempt) checkReport(body protocol.Completion) (problems []fault.Problem) {
+func (attempt *RemoteAttempt) checkReport(body protocol.Completion) (problems []fault.Problem) {
 	wrong := func(where, format string, args ...any) {
 		problems = append(problems, fault.Problem{Location: "body." + where, Message: fmt.Sprintf(format, args...)})
 	}
 	if len(body.Result) > maxResultBytes {
 		wrong("result", "has %d bytes; at most %d are allowed", len(body.Result), maxResultBytes)
 	}
-	if body.Cursor != nil && g.Assignment.Cursor == nil {
+	if body.Cursor != nil && attempt.Assignment.Cursor == nil {
 		wrong("cursor", "the job's outputs are not partitioned by cursor")
 	}
 
 	for i, o := range body.ColumnLineage {
-		if o.Output < 0 || o.Output >= len(g.Assignment.Outputs) {
+		if o.Output < 0 || o.Output >= len(attempt.Assignment.Outputs) {
 			wrong(fmt.Sprintf("column_lineage[%d].output", i), "the job has no output %d", o.Output)
 		}
-		if o.Input < 0 || o.Input >= len(g.Assignment.Inputs) {
+		if o.Input < 0 || o.Input >= len(attempt.Assignment.Inputs) {
 			wrong(fmt.Sprintf("column_lineage[%d].input", i), "the job has no input %d", o.Input)
 		}
 	}

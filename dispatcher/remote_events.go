@@ -39,8 +39,8 @@ func (d *Dispatcher) CommitEvents(
 	if fault.Is(err, fault.Invalid) || fault.Is(err, fault.Conflict) || fault.Is(err, fault.Unavailable) {
 		// An earlier copy of the same call may have been under way: it committed the uploads that this one misses,
 		// moved the base that this one was to append to, or published what now waits for its checks.
-		if g, gone := d.loadAttempt(ctx, c, body.Fence); gone == nil && g.lastCall.Hash == hash {
-			return g.lastCall.Answer, nil
+		if attempt, gone := d.loadAttempt(ctx, c, body.Fence); gone == nil && attempt.lastCall.Hash == hash {
+			return attempt.lastCall.Answer, nil
 		}
 	}
 	return answer, err
@@ -50,30 +50,30 @@ func (d *Dispatcher) commitEvents(
 	ctx context.Context, c authz.Capability, body protocol.Events, hash string, now time.Time,
 ) (protocol.EventsAnswer, error) {
 	answer := protocol.EventsAnswer{Events: []protocol.EventOutcome{}, Tasks: []uuid.UUID{}}
-	g, err := d.loadAttempt(ctx, c, body.Fence)
+	attempt, err := d.loadAttempt(ctx, c, body.Fence)
 	if err != nil {
 		return answer, err
 	}
-	if g.lastCall.Hash == hash {
-		return g.lastCall.Answer, nil
+	if attempt.lastCall.Hash == hash {
+		return attempt.lastCall.Answer, nil
 	}
-	if err := g.row.MustRun(g.Fence); err != nil {
+	if err := attempt.row.MustRun(attempt.Fence); err != nil {
 		return answer, err
 	}
 
-	list, problems, err := d.sealings(ctx, &g, body.Outputs, true)
+	list, problems, err := d.sealings(ctx, &attempt, body.Outputs, true)
 	if err != nil {
 		return answer, err
 	}
-	problems = append(problems, g.checkEvents(body.Events)...)
+	problems = append(problems, attempt.checkEvents(body.Events)...)
 	problems = append(problems, checkJSON("body.operator_state", body.OperatorState)...)
 	if err := refuse(problems); err != nil {
 		return answer, err
 	}
 
-	answer, err = d.commitOnTheWay(ctx, &g, list, body, hash, now)
+	answer, err = d.commitOnTheWay(ctx, &attempt, list, body, hash, now)
 	if err == nil {
-		d.dropCommitted(ctx, &g, list)
+		d.dropCommitted(ctx, &attempt, list)
 	}
 	return answer, err
 }
@@ -82,31 +82,32 @@ func (d *Dispatcher) commitEvents(
 // nothing. Workers' calls and runs in this process both use it. Unavailable means that the same can be committed later;
 // a Conflict of ErrBaseMoved means that it never can, because somebody else moved a cursor.
 func (d *Dispatcher) commitOnTheWay(
-	ctx context.Context, g *RemoteAttempt, list []sealing, body protocol.Events, hash string, now time.Time,
+	ctx context.Context, attempt *RemoteAttempt, list []sealing, body protocol.Events, hash string, now time.Time,
 ) (protocol.EventsAnswer, error) {
 	mid := &midCommit{hash: hash}
-	if err := d.baseStands(ctx, g, list); err != nil {
+	if err := d.baseStands(ctx, attempt, list); err != nil {
 		return mid.answer, err
 	}
 
-	if err := d.revealFor(ctx, g); err != nil {
+	if err := d.revealFor(ctx, attempt); err != nil {
 		return mid.answer, err
 	}
-	out, err := d.sealUploads(ctx, g, list, operators.Result{State: body.OperatorState, Tasks: asksOf(body.Tasks)})
+	result := operators.Result{State: body.OperatorState, Tasks: asksOf(body.Tasks)}
+	out, err := d.sealUploads(ctx, attempt, list, result)
 	if err == nil {
-		out = g.Assignment.Redact(out)
+		out = attempt.Assignment.Redact(out)
 		err = out.Err
 	}
 	if err != nil {
-		return mid.answer, fmt.Errorf("commit of task %s: %w", g.TaskID, err)
+		return mid.answer, fmt.Errorf("commit of task %s: %w", attempt.TaskID, err)
 	}
 
 	out.Unchanged = len(out.Written) == 0
-	err = d.CompleteAttempt(ctx, g.Task, Completion{Outcome: out, requestHash: hash, emits: len(body.Events) > 0,
+	err = d.CompleteAttempt(ctx, attempt.Task, Completion{Outcome: out, requestHash: hash, emits: len(body.Events) > 0,
 		extras: eventExtras(d, body.Events, &mid.answer), mid: mid}, now)
 	if errors.Is(err, ErrBaseMoved) {
-		if err = d.baseStands(ctx, g, list); err == nil { // the checks that it had to wait for have just ended
-			err = fault.New(fault.Unavailable, "commit of task %s: %w", g.TaskID, ErrBaseMoved)
+		if err = d.baseStands(ctx, attempt, list); err == nil { // the checks that it had to wait for have just ended
+			err = fault.New(fault.Unavailable, "commit of task %s: %w", attempt.TaskID, ErrBaseMoved)
 		}
 	}
 	return mid.answer, err
@@ -115,22 +116,22 @@ func (d *Dispatcher) commitOnTheWay(
 // baseStands returns an error where a commit cannot be made on top of the newest revisions: Unavailable while those
 // wait for their checks, and Conflict where another attempt has moved the cursor that this one goes on from. It saves
 // the work of sealing what could not be published; the commit's own transaction decides.
-func (d *Dispatcher) baseStands(ctx context.Context, g *RemoteAttempt, list []sealing) error {
-	if len(list) == 0 || g.Assignment.Cursor == nil && g.Job.Def.UpdateStrategy != dag.Append {
+func (d *Dispatcher) baseStands(ctx context.Context, attempt *RemoteAttempt, list []sealing) error {
+	if len(list) == 0 || attempt.Assignment.Cursor == nil && attempt.Job.Def.UpdateStrategy != dag.Append {
 		return nil
 	}
 
 	var moved, held bool
-	err := pg.InOrgTx(ctx, d.Requests, g.OrgID, func(ctx context.Context, tx pgx.Tx) (err error) {
-		if g.Assignment.Cursor != nil {
-			moved, held, err = cursorMoved(ctx, tx, g)
+	err := pg.InOrgTx(ctx, d.Requests, attempt.OrgID, func(ctx context.Context, tx pgx.Tx) (err error) {
+		if attempt.Assignment.Cursor != nil {
+			moved, held, err = cursorMoved(ctx, tx, attempt)
 			return err
 		}
 
 		moved, held = false, false
 		var refs []registry.Ref
 		for _, s := range list {
-			refs = append(refs, registry.Ref{Version: g.Job.Outputs[s.output].Generation.Version, Key: s.key})
+			refs = append(refs, registry.Ref{Version: attempt.Job.Outputs[s.output].Generation.Version, Key: s.key})
 		}
 		last, err := registry.LastMade(new(pg.Batch), refs, nil).Get(ctx, tx)
 		for _, made := range last {
@@ -142,23 +143,24 @@ func (d *Dispatcher) baseStands(ctx context.Context, g *RemoteAttempt, list []se
 	case err != nil:
 		return err
 	case moved:
-		return g.row.WithState(fault.New(fault.Conflict, "commit of task %s: %w", g.TaskID, ErrBaseMoved))
+		return attempt.row.WithState(fault.New(fault.Conflict, "commit of task %s: %w", attempt.TaskID, ErrBaseMoved))
 	case held:
-		return fault.New(fault.Unavailable, "commit of task %s: the revision before it waits for its checks", g.TaskID)
+		return fault.New(fault.Unavailable, "commit of task %s: the revision before it waits for its checks",
+			attempt.TaskID)
 	}
 	return nil
 }
 
 // cursorMoved reports whether the cursor that an attempt began at has moved since, and whether the newest segment waits
 // for its checks.
-func cursorMoved(ctx context.Context, tx pgx.Tx, g *RemoteAttempt) (moved, held bool, err error) {
-	began := g.Assignment.Cursor
-	now, err := stale.CursorPosition(ctx, tx, g.Job)
+func cursorMoved(ctx context.Context, tx pgx.Tx, attempt *RemoteAttempt) (moved, held bool, err error) {
+	began := attempt.Assignment.Cursor
+	now, err := stale.CursorPosition(ctx, tx, attempt.Job)
 	if err != nil {
 		return false, false, err
 	}
 	moved = *now != *began
-	for _, o := range g.Job.Outputs {
+	for _, o := range attempt.Job.Outputs {
 		head, err := registry.CursorHead(ctx, tx, o.Generation.Version)
 		if err != nil {
 			return false, false, err
@@ -170,13 +172,14 @@ func cursorMoved(ctx context.Context, tx pgx.Tx, g *RemoteAttempt) (moved, held 
 
 // dropCommitted removes the uploads that a commit has sealed, for an attempt that goes on for days commits many.
 // Uploads that stay because storage is away are removed at the attempt's end.
-func (d *Dispatcher) dropCommitted(ctx context.Context, g *RemoteAttempt, list []sealing) {
+func (d *Dispatcher) dropCommitted(ctx context.Context, attempt *RemoteAttempt, list []sealing) {
 	for _, s := range list {
 		for _, file := range s.files {
-			key := g.uploads(s.output)
+			key := attempt.uploads(s.output)
 			key.Name = file.Name
 			if err := d.Storage.DropUpload(ctx, key); err != nil {
-				d.Log.Warn("cannot remove committed uploads yet", "task", g.TaskID, "attempt", g.Attempt, "error", err)
+				d.Log.Warn("cannot remove committed uploads yet",
+					"task", attempt.TaskID, "attempt", attempt.Attempt, "error", err)
 				return
 			}
 		}
@@ -282,13 +285,13 @@ func eventExtras(d *Dispatcher, events []protocol.Event, answer *protocol.Events
 }
 
 // checkEvents lists what is wrong with events. It is pure.
-func (g *RemoteAttempt) checkEvents(events []protocol.Event) (problems []fault.Problem) {
+func (attempt *RemoteAttempt) checkEvents(events []protocol.Event) (problems []fault.Problem) {
 	for i, e := range events {
 		wrong := func(field, message string) {
 			where := fmt.Sprintf("body.events[%d].%s", i, field)
 			problems = append(problems, fault.Problem{Location: where, Message: message})
 		}
-		if field, err := g.checkEvent(e); err != nil {
+		if field, err := attempt.checkEvent(e); err != nil {
 			wrong(field, err.Error())
 		}
 		if e.Reason != "" && e.Scope == "" {
@@ -300,11 +303,12 @@ func (g *RemoteAttempt) checkEvents(events []protocol.Event) (problems []fault.P
 
 // checkEvent returns the first field of an event that is wrong, and why. It looks at the words that an event may use,
 // then at what each scope needs, then at what identifies a partition.
-func (g *RemoteAttempt) checkEvent(e protocol.Event) (field string, err error) {
-	byCursor := g.Job.Def.PartitionBy.Kind == dag.ByCursor
+func (attempt *RemoteAttempt) checkEvent(e protocol.Event) (field string, err error) {
+	byCursor := attempt.Job.Def.PartitionBy.Kind == dag.ByCursor
 	switch {
-	case e.Output < 0 || e.Output >= len(g.Assignment.Outputs):
-		return "output", fmt.Errorf("the job has %d outputs, none with index %d", len(g.Assignment.Outputs), e.Output)
+	case e.Output < 0 || e.Output >= len(attempt.Assignment.Outputs):
+		return "output", fmt.Errorf("the job has %d outputs, none with index %d",
+			len(attempt.Assignment.Outputs), e.Output)
 	case e.Scope != "" && e.Scope != "partition" && e.Scope != "range":
 		return "scope", fmt.Errorf("%q is not a scope: use partition or range", e.Scope)
 	case e.Reason != "" && !slices.Contains([]string{"reorg", "correction", "manual", "schema"}, e.Reason):
@@ -316,7 +320,7 @@ func (g *RemoteAttempt) checkEvent(e protocol.Event) (field string, err error) {
 	case byCursor:
 		return checkPositionEvent(e)
 	}
-	return g.checkPartitionEvent(e)
+	return attempt.checkPartitionEvent(e)
 }
 
 func checkRangeEvent(e protocol.Event, byCursor bool) (field string, err error) {
@@ -339,16 +343,16 @@ func checkPositionEvent(e protocol.Event) (field string, err error) {
 	return "", nil
 }
 
-func (g *RemoteAttempt) checkPartitionEvent(e protocol.Event) (field string, err error) {
+func (attempt *RemoteAttempt) checkPartitionEvent(e protocol.Event) (field string, err error) {
 	if e.Cursor != nil {
 		return "cursor", errors.New("the job's outputs are not partitioned by cursor")
 	}
-	key, err := g.partitionOf(protocol.CommittedOutput{Partition: e.Key})
+	key, err := attempt.partitionOf(protocol.CommittedOutput{Partition: e.Key})
 	if err != nil {
 		return "partition_key", err
 	}
 
-	by := g.Job.Def.PartitionBy
+	by := attempt.Job.Def.PartitionBy
 	if by.Kind != dag.ByTime || e.Start == nil || e.End == nil {
 		return "", nil
 	}

@@ -33,9 +33,9 @@ type sealing struct {
 
 // partitionOf returns the output partition for which an attempt commits an output: the task's own if it has one, or the
 // one that the request names, as sources do that make many partitions.
-func (g *RemoteAttempt) partitionOf(o protocol.CommittedOutput) (string, error) {
-	by := g.Job.Def.PartitionBy
-	own := g.Assignment.Partition
+func (attempt *RemoteAttempt) partitionOf(o protocol.CommittedOutput) (string, error) {
+	by := attempt.Job.Def.PartitionBy
+	own := attempt.Assignment.Partition
 
 	switch {
 	case by.Kind == dag.ByCursor:
@@ -90,9 +90,9 @@ func (p *placements) place(where string, o protocol.CommittedOutput) (s sealing,
 // sealings returns the output partitions of a commit with their uploads, and the problems of all of them. onTheWay is
 // set for an attempt that goes on afterwards.
 func (d *Dispatcher) sealings(
-	ctx context.Context, g *RemoteAttempt, outputs []protocol.CommittedOutput, onTheWay bool,
+	ctx context.Context, attempt *RemoteAttempt, outputs []protocol.CommittedOutput, onTheWay bool,
 ) (list []sealing, problems []fault.Problem, err error) {
-	p := placements{attempt: g, seen: map[string]bool{}}
+	p := placements{attempt: attempt, seen: map[string]bool{}}
 	for i, o := range outputs {
 		where := fmt.Sprintf("body.outputs[%d]", i)
 		s, ok := p.place(where, o)
@@ -103,7 +103,7 @@ func (d *Dispatcher) sealings(
 			p.wrong(where+".files", "name the files: the server does not know which of them were committed before")
 			continue
 		}
-		files, faults, err := d.uploadsOf(ctx, g, o, where)
+		files, faults, err := d.uploadsOf(ctx, attempt, o, where)
 
 		if err != nil {
 			return nil, nil, err
@@ -116,9 +116,9 @@ func (d *Dispatcher) sealings(
 
 // uploadsOf returns the uploads that an output names, or all uploads if it names none.
 func (d *Dispatcher) uploadsOf(
-	ctx context.Context, g *RemoteAttempt, o protocol.CommittedOutput, where string,
+	ctx context.Context, attempt *RemoteAttempt, o protocol.CommittedOutput, where string,
 ) (files []storage.Upload, problems []fault.Problem, err error) {
-	uploaded, err := d.Storage.ListUploads(ctx, g.uploads(o.Index))
+	uploaded, err := d.Storage.ListUploads(ctx, attempt.uploads(o.Index))
 	if err != nil || len(o.Files) == 0 {
 		return uploaded, nil, err
 	}
@@ -143,40 +143,41 @@ func (d *Dispatcher) uploadsOf(
 	return files, problems, nil
 }
 
-func (g *RemoteAttempt) uploads(output int) storage.UploadKey {
-	return storage.UploadKey{Org: g.OrgID, Task: g.TaskID, Attempt: g.Attempt, Output: output}
+func (attempt *RemoteAttempt) uploads(output int) storage.UploadKey {
+	return storage.UploadKey{Org: attempt.OrgID, Task: attempt.TaskID, Attempt: attempt.Attempt, Output: output}
 }
 
 // reserve records the locations of one more commit of the attempt, and returns its number.
-func (d *Dispatcher) reserve(ctx context.Context, g *RemoteAttempt, list []sealing) (part int, err error) {
-	err = pg.InOrgTx(ctx, d.Pool, g.OrgID, func(ctx context.Context, tx pgx.Tx) error {
-		row, err := tasks.LockTask(ctx, tx, g.Fence)
+func (d *Dispatcher) reserve(ctx context.Context, attempt *RemoteAttempt, list []sealing) (part int, err error) {
+	err = pg.InOrgTx(ctx, d.Pool, attempt.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+		row, err := tasks.LockTask(ctx, tx, attempt.Fence)
 		if err != nil {
 			return err
 		}
-		if !row.Holds(g.Fence) {
-			return row.FencedOff(g.Fence)
+		if !row.Holds(attempt.Fence) {
+			return row.FencedOff(attempt.Fence)
 		}
 
 		err = tx.QueryRow(ctx, `
 			UPDATE task_attempts SET commits = commits + 1 WHERE task_id = $1 AND attempt = $2 RETURNING commits`,
-			g.TaskID, g.Attempt).Scan(&part)
+			attempt.TaskID, attempt.Attempt).Scan(&part)
 		if err != nil {
 			return err
 		}
 		var locations []string
 		for _, s := range list {
 			locations = append(locations, d.Storage.Location(storage.Attempt{
-				Generation: g.Assignment.Outputs[s.output].Generation, Partition: stale.WrittenAt(g.Job, s.key),
-				Task: g.TaskID, Number: g.Attempt, Output: s.output, Part: part}))
+				Generation: attempt.Assignment.Outputs[s.output].Generation,
+				Partition:  stale.WrittenAt(attempt.Job, s.key),
+				Task:       attempt.TaskID, Number: attempt.Attempt, Output: s.output, Part: part}))
 		}
 		_, err = tx.Exec(ctx, `
 			UPDATE task_attempts SET staging = staging || $3 WHERE task_id = $1 AND attempt = $2`,
-			g.TaskID, g.Attempt, locations)
+			attempt.TaskID, attempt.Attempt, locations)
 		return err
 	})
 	if err != nil {
-		return 0, fmt.Errorf("reserve locations of task %s: %w", g.TaskID, err)
+		return 0, fmt.Errorf("reserve locations of task %s: %w", attempt.TaskID, err)
 	}
 	return part, nil
 }
@@ -184,20 +185,20 @@ func (d *Dispatcher) reserve(ctx context.Context, g *RemoteAttempt, list []seali
 // sealUploads seals the files of a commit. If the outcome has an Err, the files themselves are wrong, and no retry of
 // the call can succeed.
 func (d *Dispatcher) sealUploads(
-	ctx context.Context, g *RemoteAttempt, list []sealing, result operators.Result,
+	ctx context.Context, attempt *RemoteAttempt, list []sealing, result operators.Result,
 ) (operators.Outcome, error) {
 	list = slices.DeleteFunc(slices.Clone(list), func(s sealing) bool { return len(s.files)+len(s.local) == 0 })
 	if result.Unchanged || len(list) == 0 {
-		result.Unchanged = result.Unchanged || g.Assignment.Cursor != nil // no rows, so no new position
+		result.Unchanged = result.Unchanged || attempt.Assignment.Cursor != nil // no rows, so no new position
 		return operators.Outcome{Result: result}, nil
 	}
 
-	part, err := d.reserve(ctx, g, list)
+	part, err := d.reserve(ctx, attempt, list)
 	if err != nil {
 		return operators.Outcome{}, err
 	}
 
-	dir, err := os.MkdirTemp(d.Runner.ScratchDir, fmt.Sprintf("%s-%d-*", g.TaskID, g.Attempt))
+	dir, err := os.MkdirTemp(d.Runner.ScratchDir, fmt.Sprintf("%s-%d-*", attempt.TaskID, attempt.Attempt))
 	if err != nil {
 		return operators.Outcome{}, fmt.Errorf("make scratch folder: %w", err)
 	}
@@ -208,7 +209,7 @@ func (d *Dispatcher) sealUploads(
 		key := list[0].key
 		of := slices.DeleteFunc(slices.Clone(list), func(s sealing) bool { return s.key != key })
 		list = slices.DeleteFunc(list, func(s sealing) bool { return s.key == key })
-		one, err := d.sealPartition(ctx, g, key, of, part, result, dir)
+		one, err := d.sealPartition(ctx, attempt, key, of, part, result, dir)
 		if err != nil || one.Err != nil {
 			return one, err
 		}
@@ -219,16 +220,16 @@ func (d *Dispatcher) sealUploads(
 
 // sealPartition seals the files of one output partition.
 func (d *Dispatcher) sealPartition(
-	ctx context.Context, g *RemoteAttempt, key string, list []sealing,
+	ctx context.Context, attempt *RemoteAttempt, key string, list []sealing,
 	part int, result operators.Result, scratch string,
 ) (operators.Outcome, error) {
-	a := g.Assignment
+	a := attempt.Assignment
 	a.Part = part
 	if key != "" && a.Partition == nil {
-		if err := setPartition(&a, g.Job, key); err != nil {
+		if err := setPartition(&a, attempt.Job, key); err != nil {
 			return operators.Outcome{}, err
 		}
-		if err := d.assignBases(ctx, g, &a); err != nil {
+		if err := d.assignBases(ctx, attempt, &a); err != nil {
 			return operators.Outcome{}, err
 		}
 	}
@@ -246,7 +247,7 @@ func (d *Dispatcher) sealPartition(
 	}
 
 	for _, s := range list {
-		if err := d.fetch(ctx, g, s, dir, dirs[s.output]); err != nil {
+		if err := d.fetch(ctx, attempt, s, dir, dirs[s.output]); err != nil {
 			return operators.Outcome{}, err
 		}
 	}
@@ -263,7 +264,7 @@ func (d *Dispatcher) sealPartition(
 }
 
 // fetch brings an output's files into its folder, in the order in which they were named.
-func (d *Dispatcher) fetch(ctx context.Context, g *RemoteAttempt, s sealing, dir, into string) error {
+func (d *Dispatcher) fetch(ctx context.Context, attempt *RemoteAttempt, s sealing, dir, into string) error {
 	for n, file := range s.local {
 		if err := copyFile(file, filepath.Join(into, fmt.Sprintf("%05d.parquet", n))); err != nil {
 			return fmt.Errorf("take over a written file: %w", err)
@@ -274,7 +275,7 @@ func (d *Dispatcher) fetch(ctx context.Context, g *RemoteAttempt, s sealing, dir
 	if err := os.Mkdir(fetched, 0o700); err != nil {
 		return fmt.Errorf("make scratch folder: %w", err)
 	}
-	local, err := d.Storage.FetchUploads(ctx, g.uploads(s.output), s.files, fetched)
+	local, err := d.Storage.FetchUploads(ctx, attempt.uploads(s.output), s.files, fetched)
 	if err != nil {
 		if fault.Is(err, fault.Conflict) || fault.Is(err, fault.NotFound) { // it has changed since it was listed
 			err = fault.New(fault.Invalid, "%w", err)
@@ -291,9 +292,9 @@ func (d *Dispatcher) fetch(ctx context.Context, g *RemoteAttempt, s sealing, dir
 }
 
 // assignBases sets the revisions that appends to the assignment's partition add to.
-func (d *Dispatcher) assignBases(ctx context.Context, g *RemoteAttempt, a *operators.Assignment) error {
-	return pg.InOrgTx(ctx, d.Requests, g.OrgID, func(ctx context.Context, tx pgx.Tx) (err error) {
-		a.Outputs, err = assignOutputs(ctx, tx, g.Job, partitionOf(*a))
+func (d *Dispatcher) assignBases(ctx context.Context, attempt *RemoteAttempt, a *operators.Assignment) error {
+	return pg.InOrgTx(ctx, d.Requests, attempt.OrgID, func(ctx context.Context, tx pgx.Tx) (err error) {
+		a.Outputs, err = assignOutputs(ctx, tx, attempt.Job, partitionOf(*a))
 		return err
 	})
 }

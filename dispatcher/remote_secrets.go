@@ -15,27 +15,27 @@ import (
 // that are returned with them.
 func (d *Dispatcher) Secrets(ctx context.Context, c authz.Capability, f protocol.Fence) (protocol.Secrets, error) {
 	answer := protocol.Secrets{Secrets: map[string]string{}, Hosts: map[string][]string{}}
-	g, err := d.RunningAttempt(ctx, c, f)
+	attempt, err := d.RunningAttempt(ctx, c, f)
 	if err != nil {
 		return answer, err
 	}
-	if !dag.Trusted(g.Runtime, g.Job.Def.Operator) {
+	if !dag.Trusted(attempt.Runtime, attempt.Job.Def.Operator) {
 		return answer, fault.New(fault.Forbidden,
-			"task %s runs code that users upload, which gets no secrets", g.TaskID)
+			"task %s runs code that users upload, which gets no secrets", attempt.TaskID)
 	}
 
-	if len(g.Job.Def.Secrets) == 0 {
+	if len(attempt.Job.Def.Secrets) == 0 {
 		return answer, nil
 	}
 
-	values, err := d.Vault.Reveal(ctx, g.OrgID, g.Job.Address(), g.Job.Def.Secrets)
+	values, err := d.Vault.Reveal(ctx, attempt.OrgID, attempt.Job.Address(), attempt.Job.Def.Secrets)
 	if err != nil {
 		return answer, err
 	}
 
 	for name, value := range values {
 		text := value.Reveal()
-		if g.Job.Def.Operator == dag.Handler {
+		if attempt.Job.Def.Operator == dag.Handler {
 			if text, err = value.ForProgram(); err != nil {
 				return protocol.Secrets{}, err
 			}

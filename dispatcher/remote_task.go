@@ -10,9 +10,9 @@ import (
 // AssignedTask returns the task of a running attempt as its claim assigned it, for an attempt that was started with
 // only a reference to it.
 func (d *Dispatcher) AssignedTask(ctx context.Context, c authz.Capability, f protocol.Fence) (protocol.Task, error) {
-	g, err := d.RunningAttempt(ctx, c, f)
+	attempt, err := d.RunningAttempt(ctx, c, f)
 	if err != nil {
 		return protocol.Task{}, err
 	}
-	return d.wireTask(g.Task)
+	return d.wireTask(attempt.Task)
 }

@@ -123,7 +123,7 @@ func (a *ownRouting) route(
 	}
 
 	elsewhere := slices.ContainsFunc(consumers, func(c registry.Consumer) bool { return !d.runsJob(c.Job) })
-	next := d.NewNextClaim(a.by.Then != nil && !d.Tasks.Bloated() && !elsewhere)
+	next := d.newNextClaim(a.by.Then != nil && !d.Tasks.Bloated() && !elsewhere)
 	made, err := d.routeTo(ctx, tx, consumers, events, nil, &next.Collector, now)
 	if err != nil || a.by.Then == nil {
 		return made.Topics(), err
@@ -151,9 +151,9 @@ type nextClaim struct {
 	loaded *pg.Later[claimInputs]
 }
 
-// NewNextClaim returns a nextClaim. If early is set, it takes a task in the round trip that makes it ready; the caller
+// newNextClaim returns a nextClaim. If early is set, it takes a task in the round trip that makes it ready; the caller
 // sets early only if every task that can be made is for this process.
-func (d *Dispatcher) NewNextClaim(early bool) *nextClaim {
+func (d *Dispatcher) newNextClaim(early bool) *nextClaim {
 	n := &nextClaim{}
 	if early {
 		n.TakeFirst = func(b *pg.Batch, made []tasks.Request, placing []tasks.Placement) { n.take(d, b, made, placing) }

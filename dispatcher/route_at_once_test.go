@@ -156,7 +156,7 @@ func TestARunnerGoesOnBesideWhatIsTakenUpAgain(t *testing.T) {
 				findings, err := w.D.Stale.Examine(ctx, tx, targets)
 				require.NoError(t, err)
 				next := w.D.NewNextClaim(true)
-				around := dispatcher.LookAround(findings, map[uuid.UUID]bool{origin: true})
+				around := dispatcher.NewSurroundings(findings, map[uuid.UUID]bool{origin: true})
 				around.Next = &next.Collector
 				made, err := w.D.CreateFound(ctx, tx, findings, around, time.Now())
 				require.NoError(t, err)

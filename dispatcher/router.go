@@ -154,7 +154,7 @@ func (d *Dispatcher) routeTo(
 	}
 	var b pg.Batch
 	facts := d.Stale.Facts(&b, hits.targets, wants)
-	around := surroundings{filled: generationsFilled(&b, generationsOf(wants)),
+	around := Surroundings{filled: generationsFilled(&b, generationsOf(wants)),
 		slots: tasks.Occupied(&b, slotsOfTargets(hits.targets)), live: hits.live, Next: next}
 	known, err := facts.Get(ctx, tx)
 	if err != nil {

@@ -116,7 +116,7 @@ func (d *Dispatcher) Attempt(ctx context.Context, t Claimed, then func(Claimed))
 		t.Assignment.Drain = drain
 	}
 
-	commits := &OwnCommits{D: d, T: t, Stop: stop}
+	commits := &inProcessCommits{D: d, T: t, Stop: stop}
 	t.Assignment.Committer = commits
 
 	progress := &ProgressNote{}

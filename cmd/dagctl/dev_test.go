@@ -116,7 +116,7 @@ func TestDevServesAndFollowsSaves(t *testing.T) {
 	require.Equal(t, "dev, admin of local\n", must(t, nil, "whoami", "--data", data))
 	second := dagctl(t, nil, "dev", dir, "--addr", "127.0.0.1:0", "--data", data)
 	require.Equal(t, cli.ExitConflict, second.code)
-	require.Contains(t, second.err, "a dev server runs on the data folder")
+	require.Contains(t, second.err, "a dev server is already running on the data folder")
 
 	address := regexp.MustCompile(`http://\S+`).FindString(out.String())
 	jar, err := cookiejar.New(nil)

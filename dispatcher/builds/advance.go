@@ -229,12 +229,15 @@ func (bs *Builds) reconcileBuild(
 		return nil
 	}
 
-	// Before the look at what is stale: a partition that live has since then is not missed.
-	if p.Lost, err = bs.removals(ctx, tx, b, jobs); err != nil {
+	lost, err := bs.removals(ctx, tx, b, jobs)
+	if err != nil {
 		return err
 	}
 	findings, err := bs.stale.ExamineAll(ctx, tx, jobs)
 	if err != nil {
+		return err
+	}
+	if p.Lost, err = bs.stillLost(ctx, tx, b, jobs, lost); err != nil {
 		return err
 	}
 	if bs.pressure.High() {
@@ -242,7 +245,7 @@ func (bs *Builds) reconcileBuild(
 			return nil
 		}
 	}
-	made, err := bs.dispatcher.CreateFound(ctx, tx, findings, dispatcher.LookAround(findings, nil), now)
+	made, err := bs.dispatcher.CreateFound(ctx, tx, findings, dispatcher.NewSurroundings(findings, nil), now)
 	if err != nil {
 		return err
 	}

@@ -117,7 +117,6 @@ func (bs *Builds) CatchesUp(
 	if err != nil || len(pairs) == 0 {
 		return false, err
 	}
-	// Before the look at what is unfinished: a partition that is published meanwhile is not missed then.
 	lost, err := bs.removals(ctx, tx, b, jobs)
 	if err != nil {
 		return false, err
@@ -126,7 +125,9 @@ func (bs *Builds) CatchesUp(
 	if err != nil {
 		return false, err
 	}
-	p.Lost = withoutTargets(lost, unfinished)
+	if p.Lost, err = bs.stillLost(ctx, tx, b, jobs, withoutTargets(lost, unfinished)); err != nil {
+		return false, err
+	}
 	behind, err := lagging(ctx, tx, b, jobs, pairs, unfinished)
 	p.CaughtUp = err == nil && !behind
 	return true, err

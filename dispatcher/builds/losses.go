@@ -47,6 +47,31 @@ func (bs *Builds) removals(
 	}), nil
 }
 
+// stillLost returns the removals that were there before a look at what is open or wanted, and are still there after it.
+// Of two looks, neither alone is enough: tasks end between the statements of a transaction, so the first may miss what
+// the build has published since, and the second finds what live has published since and the build is about to.
+func (bs *Builds) stillLost(
+	ctx context.Context, tx pgx.Tx, b registry.Build, jobs []*registry.Job, before []registry.Removal,
+) ([]registry.Removal, error) {
+	if len(before) == 0 {
+		return nil, nil
+	}
+	after, err := bs.removals(ctx, tx, b, jobs)
+	if err != nil {
+		return nil, err
+	}
+
+	lost := map[registry.Ref]bool{}
+	for _, r := range before {
+		for _, key := range r.Keys {
+			lost[registry.Ref{Version: r.Generation, Key: key}] = true
+		}
+	}
+	return registry.KeepRemovals(after, func(generation uuid.UUID, key string) bool {
+		return lost[registry.Ref{Version: generation, Key: key}]
+	}), nil
+}
+
 // beginAnew returns the datasets of jobs with reset outputs, and all that are made from them.
 func beginAnew(jobs []*registry.Job) map[uuid.UUID]bool {
 	anew := map[uuid.UUID]bool{}

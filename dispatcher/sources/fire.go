@@ -273,7 +273,7 @@ func (src *Sources) Sync(
 			return err
 		}
 		names, nexts = append(names, job.Name), append(nexts, next)
-		paths = append(paths, tasks.Optional(job.Def.Source.Path))
+		paths = append(paths, tasks.NullIfEmpty(job.Def.Source.Path))
 		steady = append(steady, job.Def.Source.Kind == dag.SourceAlwaysOn)
 	}
 

@@ -355,10 +355,10 @@ func insertTasks(b *pg.Batch, wanted []Request, now time.Time) (*pg.Later[[]uuid
 
 		kinds, slots, runtimes = append(kinds, string(w.Kind)), append(slots, w.Slot), append(runtimes, w.Runtime)
 		needs, limits = append(needs, NeedsOf(&w.Job.Def, w.Kind)), append(limits, keys)
-		partitions, dedupes = append(partitions, w.Partition), append(dedupes, Optional(w.Dedupe))
-		payloads = append(payloads, Optional(string(w.Payload)))
-		metadata = append(metadata, Optional(string(w.Metadata)))
-		hashes, concurrency = append(hashes, Optional(w.InputHash)), append(concurrency, Optional(w.Concurrency))
+		partitions, dedupes = append(partitions, w.Partition), append(dedupes, NullIfEmpty(w.Dedupe))
+		payloads = append(payloads, NullIfEmpty(string(w.Payload)))
+		metadata = append(metadata, NullIfEmpty(string(w.Metadata)))
+		hashes, concurrency = append(hashes, NullIfEmpty(w.InputHash)), append(concurrency, NullIfEmpty(w.Concurrency))
 		maxAttempts, priorities = append(maxAttempts, w.MaxAttempts), append(priorities, w.Priority)
 		runAts = append(runAts, w.RunAt)
 	}
@@ -404,8 +404,8 @@ func insertTasks(b *pg.Batch, wanted []Request, now time.Time) (*pg.Later[[]uuid
 	return pg.Answer(b, &made), nil
 }
 
-// Optional returns nil for an empty string, which becomes NULL in SQL.
-func Optional(s string) *string {
+// NullIfEmpty returns nil for an empty string, which becomes NULL in SQL.
+func NullIfEmpty(s string) *string {
 	if s == "" {
 		return nil
 	}

@@ -14,9 +14,9 @@ func SortedIDs(ids []uuid.UUID) []uuid.UUID {
 	return slices.Compact(ids)
 }
 
-// FirstID returns the lowest id that a row made at a given time can have. Ids begin with their time, so old rows are at
-// one end of the primary key.
-func FirstID(at time.Time) (id uuid.UUID) {
+// LowestIDAt returns the lowest id that a row made at a given time can have. Ids begin with their time, so old rows are
+// at one end of the primary key.
+func LowestIDAt(at time.Time) (id uuid.UUID) {
 	binary.BigEndian.PutUint64(id[:8], uint64(at.UnixMilli())<<16)
 	return id
 }

@@ -29,7 +29,7 @@ func (st *Store) PromoteFailed(
 		return 0, err
 	}
 
-	placing, merged, err := TakeSlots(ctx, tx, due)
+	placing, merged, err := CheckSlots(ctx, tx, due)
 	if err != nil {
 		return 0, err
 	}
@@ -44,9 +44,9 @@ func (st *Store) PromoteFailed(
 	return len(due), st.Place(ctx, tx, NewRoom(nil), placing, now)
 }
 
-// TakeSlots returns the tasks that may be queued for their slots, each with the running sibling it waits for, and the
+// CheckSlots returns the tasks that may be queued for their slots, each with the running sibling it waits for, and the
 // ids of those that may not, because another task is queued there.
-func TakeSlots(ctx context.Context, tx pgx.Tx, tasks []Placement) (placing []Placement, taken []uuid.UUID, err error) {
+func CheckSlots(ctx context.Context, tx pgx.Tx, tasks []Placement) (placing []Placement, taken []uuid.UUID, err error) {
 	slots := make([]Slot, len(tasks))
 	for i, p := range tasks {
 		slots[i] = Slot{p.Origin, p.slot}

@@ -49,7 +49,7 @@ func (u *Upkeep) SweepRetention(ctx context.Context, now time.Time) error {
 		  t AS (DELETE FROM bulk_action_tasks USING old WHERE bulk_action_id = old.id)
 		  DELETE FROM bulk_actions USING old WHERE bulk_actions.id = old.id`, now.Add(-keepActions)},
 	} {
-		err := u.sweepRows(ctx, sweep.sql, sweep.before, tasks.FirstID(sweep.before), retentionBatch)
+		err := u.sweepRows(ctx, sweep.sql, sweep.before, tasks.LowestIDAt(sweep.before), retentionBatch)
 		failed = append(failed, err)
 	}
 
@@ -114,7 +114,7 @@ func (u *Upkeep) forgetFinished(ctx context.Context, of string, origins any, bef
 		a AS (DELETE FROM task_attempts USING old WHERE task_id = old.id),
 		e AS (DELETE FROM task_events USING old WHERE task_id = old.id),
 		r AS (DELETE FROM task_results USING old WHERE task_id = old.id)
-		DELETE FROM tasks USING old WHERE tasks.id = old.id`, before, tasks.FirstID(before), retentionBatch, origins)
+		DELETE FROM tasks USING old WHERE tasks.id = old.id`, before, tasks.LowestIDAt(before), retentionBatch, origins)
 }
 
 // SweepExpired removes partitions past the retention of their dataset. It counts from the end of a partition's time

@@ -258,7 +258,7 @@ func addCompleted(
 				SELECT FROM tasks t
 				WHERE t.org_id = $1 AND t.job_id = o.id AND t.id >= $3 AND t.status = 'Completed'
 				LIMIT $4) AS newest) AS done
-		WHERE done.n > 0`, org, origins, tasks.FirstID(since), most)
+		WHERE done.n > 0`, org, origins, tasks.LowestIDAt(since), most)
 	if err != nil {
 		return fmt.Errorf("count completed tasks: %w", err)
 	}

@@ -50,6 +50,6 @@ func TestCompletedTasksAreCountedOfTheLastDay(t *testing.T) {
 	require.Equal(t, int64(2), completed())
 	var old uuid.UUID
 	w.Row(`SELECT id FROM tasks ORDER BY id LIMIT 1`)(&old)
-	w.Exec(`UPDATE tasks SET id = $1 WHERE id = $2`, tasks.FirstID(dispatchertest.Later(-2*views.Lately)), old)
+	w.Exec(`UPDATE tasks SET id = $1 WHERE id = $2`, tasks.LowestIDAt(dispatchertest.Later(-2*views.Lately)), old)
 	require.Equal(t, int64(1), completed())
 }

@@ -22,8 +22,8 @@ const (
 	BuildBlocks     = "blocks"
 )
 
-// inWork is a version that is being built, or is ready and waits.
-type inWork struct {
+// openVersion is a version that is being built, or is ready and waits.
+type openVersion struct {
 	Number   int
 	Status   registry.Status
 	Passes   bool
@@ -42,7 +42,7 @@ func (d *deploy) makeRoom(ctx context.Context, tx pgx.Tx) error {
 	if err != nil {
 		return fmt.Errorf("look for builds of %s: %w", d.doc.Name, err)
 	}
-	builds, err := pgx.CollectRows(rows, pgx.RowToStructByPos[inWork])
+	builds, err := pgx.CollectRows(rows, pgx.RowToStructByPos[openVersion])
 	if err != nil {
 		return fmt.Errorf("look for builds of %s: %w", d.doc.Name, err)
 	}
