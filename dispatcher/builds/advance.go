@@ -237,6 +237,11 @@ func (bs *Builds) reconcileBuild(
 	if err != nil {
 		return err
 	}
+	if len(lost) > 0 { // a task that began since then may be about to make it
+		if p.Open, err = AnyOpen(ctx, tx, origins); err != nil || p.Open {
+			return err
+		}
+	}
 	if p.Lost, err = bs.stillLost(ctx, tx, b, jobs, lost); err != nil {
 		return err
 	}
