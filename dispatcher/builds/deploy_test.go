@@ -279,3 +279,21 @@ func TestTheActiveVersionOverABuild(t *testing.T) {
 	require.Equal(t, registry.Active, status)
 	require.Equal(t, map[string][]string{"all": {"AB"}}, w.Read("letters_joined"))
 }
+
+// Jobs of other DAGs read a published name; a rename or a swap of names would bind them to something else.
+func TestANameThatOthersReadIsNotGivenAway(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.Put("raw", "2024-01-01", "a")
+	w.Serve(dispatchertest.Upkept)
+	renamed := dispatchertest.Edit(dispatchertest.Upkept, "letters_made:", "letters_renamed:")
+	w.Serve(renamed)
+	w.Serve(dispatchertest.Upkept)
+
+	w.Serve(dispatchertest.WordsDAG)
+	_, err := w.TryDeploy(renamed)
+	require.True(t, fault.Is(err, fault.Conflict), "%v", err)
+	require.ErrorContains(t, err,
+		"dataset letters_made would be renamed to letters_renamed, but words/spelled read it by its name")
+	require.Len(t, w.Read("letters_made"), 1)
+}

@@ -317,7 +317,8 @@ func (d *deploy) planned() []planned {
 			out = append(out, planned{job: job.Name, output: i, id: d.datasets[ref], dataset: d.datasetName(ref),
 				generation: d.generations[ref].id, origin: d.origins[job.Name],
 				configHash: d.definitions.Local(job.Name), epoch: d.epoch[job.Name], reset: resets(job),
-				exists: d.generations[ref].filled, continues: d.continues(ref), partitionBy: job.PartitionBy})
+				exists: d.generations[ref].filled, continues: d.continues(ref), partitionBy: job.PartitionBy,
+				published: d.published(ref)})
 		}
 	}
 	return out
@@ -360,7 +361,7 @@ func pointerSet(ctx context.Context, tx pgx.Tx, org, version uuid.UUID) ([]plann
 		       CASE WHEN NOT EXISTS (
 		           SELECT FROM dag_version_datasets s JOIN dag_versions v ON v.id = s.dag_version_id AND v.activated_at IS NOT NULL
 		           WHERE s.dataset_version = g.id) THEN g.continues END,
-		       g.partition_by
+		       g.partition_by, p.published_name IS NOT NULL
 		FROM dag_version_datasets p
 		JOIN dataset_versions g ON g.id = p.dataset_version
 		JOIN jobs j ON j.dag_version_id = p.dag_version_id AND j.name = p.job_name
@@ -372,7 +373,7 @@ func pointerSet(ctx context.Context, tx pgx.Tx, org, version uuid.UUID) ([]plann
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (planned, error) {
 		var p planned
 		err := row.Scan(&p.job, &p.output, &p.id, &p.dataset, &p.generation, &p.origin, &p.configHash, &p.epoch,
-			&p.exists, &p.bytes, &p.continues, &p.partitionBy)
+			&p.exists, &p.bytes, &p.continues, &p.partitionBy, &p.published)
 		return p, err
 	})
 }

@@ -82,9 +82,9 @@ func (dp *Deployer) hold(ctx context.Context, tx pgx.Tx, h heir, keys map[string
 
 	for _, sql := range []string{`
 		INSERT INTO partition_versions (org_id, dataset_uuid, dataset_version, partition_key, revision, state, materialized_at, location,
-			row_count, bytes, schema, schema_hash, source_version, task_id, attempt, range_start, range_end, inherited_from)
+			row_count, bytes, schema, schema_hash, source_version, task_id, attempt, range_start, range_end, passed_checks, inherited_from)
 		SELECT o.org_id, o.dataset_uuid, $3, o.partition_key, o.revision, 'Held', o.materialized_at, w.location,
-			o.row_count, o.bytes, o.schema, o.schema_hash, o.source_version, o.task_id, o.attempt, o.range_start, o.range_end,
+			o.row_count, o.bytes, o.schema, o.schema_hash, o.source_version, o.task_id, o.attempt, o.range_start, o.range_end, o.passed_checks,
 			coalesce(o.inherited_from, o.dataset_version)
 		FROM jsonb_to_recordset($4) AS w(key text, revision bigint, location text)
 		JOIN partition_versions o ON o.org_id = $1 AND o.dataset_version = $2 AND o.partition_key = w.key AND o.revision = w.revision

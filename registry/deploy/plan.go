@@ -27,6 +27,7 @@ type planned struct {
 	output      int
 	id          uuid.UUID // of the dataset: a job may have been renamed
 	dataset     string    // for people
+	published   bool      // dataset is the name that it is published under
 	generation  uuid.UUID
 	origin      uuid.UUID
 	configHash  string // of the job alone, without its upstream

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -225,12 +226,16 @@ func sortedKeys(m map[string]int64) []string {
 }
 
 // consumers adds to each change the jobs of other DAGs that read its dataset. It refuses to remove or unpublish a
-// dataset that a version in work of another DAG has as an input.
+// dataset that a version in work of another DAG has as an input, and to rename it.
 func (d *deploy) consumers(ctx context.Context, tx pgx.Tx, live []planned, changes []registry.Change) error {
 	datasets := map[uuid.UUID]uuid.UUID{} // by generation
+	names := map[uuid.UUID]string{}       // published names that serve, by dataset
 	var ids []uuid.UUID
 	for _, p := range live {
 		datasets[p.generation] = p.id
+		if p.published {
+			names[p.id] = p.dataset
+		}
 		ids = append(ids, p.generation)
 	}
 
@@ -263,8 +268,14 @@ func (d *deploy) consumers(ctx context.Context, tx pgx.Tx, live []planned, chang
 		ref := outputRef{c.Job, c.Output}
 		c.Consumers = read[c.ID]
 		if len(c.Consumers) > 0 && (c.Action == Remove || !d.published(ref)) {
-			return fault.New(fault.Conflict, "dataset %s would be removed, but %v read it", c.Dataset, c.Consumers).
+			return fault.New(fault.Conflict, "dataset %s would be removed, but %s read it", c.Dataset,
+				strings.Join(c.Consumers, ", ")).
 				WithHint("deploy those DAGs without that input first")
+		}
+		if name, serves := names[c.ID]; len(c.Consumers) > 0 && serves && name != c.Dataset {
+			return fault.New(fault.Conflict, "dataset %s would be renamed to %s, but %s read it by its name", name,
+				c.Dataset, strings.Join(c.Consumers, ", ")).
+				WithHint("keep the name, or deploy those DAGs without that input first")
 		}
 	}
 	return nil
