@@ -1,6 +1,8 @@
 package dag
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"slices"
 	"time"
@@ -264,6 +266,17 @@ type Check struct {
 	Within   time.Duration  `json:"within,omitempty"` // freshness
 	To       *CheckRelation `json:"to,omitempty"`     // relationships
 	SQL      string         `json:"sql,omitempty"`    // rows are failures; the output is the relation "output"
+}
+
+// Hash identifies what a check demands of a revision, whatever its name and its severity are.
+func (c Check) Hash() string {
+	c.Name, c.Severity, c.Output = "", "", 0
+	text, err := json.Marshal(c)
+	if err != nil {
+		panic(err) // all of it was decoded from a document
+	}
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:8])
 }
 
 // CheckRelation is the other side of a relationships check.

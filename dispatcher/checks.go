@@ -157,7 +157,7 @@ func (d *Dispatcher) settleHeld(
 		return nil, recordAhead(ctx, tx, t, outcomes)
 	}
 
-	results, passed := checkResults(outcomes)
+	results, passed := checkResults(check.checks, outcomes)
 	if err := registry.RecordChecks(ctx, tx, t.Job.OrgID, check.ref, check.Revision, t.TaskID, results); err != nil {
 		return nil, err
 	}
@@ -188,7 +188,14 @@ func (d *Dispatcher) settleHeld(
 }
 
 // checkResults returns the outcomes as they are stored, and reports whether the revision passed.
-func checkResults(outcomes []operators.CheckOutcome) (results []registry.CheckResult, passed bool) {
+func checkResults(
+	checks []dag.Check, outcomes []operators.CheckOutcome,
+) (results []registry.CheckResult, passed bool) {
+	hashes := map[string]string{}
+	for _, c := range checks {
+		hashes[c.Name] = c.Hash()
+	}
+
 	results, passed = make([]registry.CheckResult, len(outcomes)), true
 	for i, o := range outcomes {
 		outcome := "pass"
@@ -200,7 +207,7 @@ func checkResults(outcomes []operators.CheckOutcome) (results []registry.CheckRe
 		}
 		passed = passed && (outcome == "pass" || o.Severity != "error")
 		results[i] = registry.CheckResult{Name: o.Name, Severity: o.Severity, Outcome: outcome, Failures: o.Failures,
-			Sample: o.Sample, Error: o.Error}
+			Sample: o.Sample, Error: o.Error, Hash: hashes[o.Name]}
 	}
 	return results, passed
 }
@@ -213,7 +220,7 @@ type AheadResult struct {
 // recordAhead stores the results of checks of a version that does not serve yet. Readers of the dataset see them only
 // if all checks passed: a failure concerns only the new version.
 func recordAhead(ctx context.Context, tx pgx.Tx, t Claimed, outcomes []operators.CheckOutcome) error {
-	results, passed := checkResults(outcomes)
+	results, passed := checkResults(t.Check.checks, outcomes)
 	var result AheadResult
 	for _, r := range results {
 		if r.Outcome == "pass" {

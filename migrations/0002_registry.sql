@@ -269,6 +269,7 @@ CREATE TABLE partition_versions (
     attempt         INT NOT NULL,
     range_start     BIGINT,
     range_end       BIGINT,
+    passed_checks   TEXT[] NOT NULL DEFAULT '{}', -- hashes of the checks that it has passed, whichever version asked
     inherited_from  UUID, -- the generation whose revision of the same number this row took over instead of computing it
     PRIMARY KEY (dataset_version, partition_key, revision),
     FOREIGN KEY (org_id, dataset_version) REFERENCES dataset_versions (org_id, id)

@@ -307,6 +307,28 @@ func RecordChecks(
 	if err != nil {
 		return fmt.Errorf("record checks of partition %q: %w", ref.Key, err)
 	}
+
+	var passed []string
+	for _, r := range results {
+		if r.Outcome == "pass" {
+			passed = append(passed, r.Hash)
+		}
+	}
+	return RecordPassed(ctx, tx, ref, revision, passed)
+}
+
+// RecordPassed adds checks, by hash, to those that a revision has passed.
+func RecordPassed(ctx context.Context, tx pgx.Tx, ref Ref, revision int64, hashes []string) error {
+	if len(hashes) == 0 {
+		return nil
+	}
+	_, err := tx.Exec(ctx, `
+		UPDATE partition_versions SET passed_checks = ARRAY(SELECT unnest(passed_checks) UNION SELECT unnest($4::text[]))
+		WHERE dataset_version = $1 AND partition_key = $2 AND revision = $3 AND NOT passed_checks @> $4`,
+		ref.Version, ref.Key, revision, hashes)
+	if err != nil {
+		return fmt.Errorf("record passed checks of partition %q: %w", ref.Key, err)
+	}
 	return nil
 }
 

@@ -69,12 +69,12 @@ func renew(ctx context.Context, tx pgx.Tx, r *Renewed, now time.Time) error {
 		INSERT INTO partition_versions (
 			org_id, dataset_uuid, dataset_version, partition_key, revision, state, materialized_at,
 			location, files, row_count, bytes, schema, schema_hash, source_version, task_id, attempt,
-			range_start, range_end)
+			range_start, range_end, passed_checks)
 		SELECT org_id, dataset_uuid, dataset_version, partition_key,
 			(SELECT max(revision) FROM partition_versions
 			    WHERE dataset_version = $1 AND partition_key = $2) + 1, 'Published', $4,
 			location, files, row_count, bytes, schema, schema_hash, source_version, task_id, attempt,
-			range_start, range_end
+			range_start, range_end, passed_checks
 		FROM partition_versions WHERE dataset_version = $1 AND partition_key = $2 AND revision = $3
 		RETURNING revision`, r.Version, r.Key, old, now).Scan(&r.Revision)
 	if err != nil {

@@ -9,57 +9,31 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// ServedJobs returns the job rows that each origin had in versions that have served, the active version first. Of rows
-// with the same checks it returns one, because a DAG may have served in hundreds of versions.
-func (r *Registry) ServedJobs(ctx context.Context, tx pgx.Tx, origins []uuid.UUID) (map[uuid.UUID][]Acting, error) {
-	rows, err := tx.Query(ctx, `
-		SELECT DISTINCT ON (v.status = 'Active', j.origin_job_id, j.definition -> 'checks') j.id, v.status = 'Active'
-		FROM jobs j
-		JOIN dag_versions v ON v.id = j.dag_version_id AND v.activated_at IS NOT NULL
-		WHERE j.origin_job_id = ANY($1)
-		ORDER BY v.status = 'Active' DESC, j.origin_job_id, j.definition -> 'checks', v.number DESC`, origins)
-	if err != nil {
-		return nil, fmt.Errorf("find jobs that served: %w", err)
-	}
-
-	var (
-		ids  []uuid.UUID
-		id   uuid.UUID
-		live bool
-	)
-	isLive := map[uuid.UUID]bool{}
-	if _, err := pgx.ForEachRow(rows, []any{&id, &live}, func() error {
-		ids, isLive[id] = append(ids, id), live
-		return nil
-	}); err != nil {
-		return nil, fmt.Errorf("find jobs that served: %w", err)
-	}
-
-	jobs, err := r.Jobs(ctx, tx, ids)
-	if err != nil {
-		return nil, err
-	}
-	served := map[uuid.UUID][]Acting{}
-	for _, id := range ids {
-		j := jobs[id]
-		served[j.Origin] = append(served[j.Origin], Acting{Job: j, Live: isLive[id]})
-	}
-	return served, nil
-}
-
-// PublishedRevision is the revision of one partition that readers of a generation see.
-type PublishedRevision struct {
+// UncheckedRevision is the revision of one partition that readers of a generation see, with the checks that it has not
+// passed.
+type UncheckedRevision struct {
 	Key          string
 	Revision     int64
 	Materialized time.Time
+	Checks       []string // hashes, sorted
 }
 
-// PublishedRevisions lists the revisions that readers of a generation see, by key.
-func PublishedRevisions(ctx context.Context, tx pgx.Tx, generation uuid.UUID) ([]PublishedRevision, error) {
-	rows, err := tx.Query(ctx, `SELECT partition_key, revision, materialized_at FROM partition_versions
-		WHERE dataset_version = $1 AND state = 'Published' ORDER BY partition_key`, generation)
+// Unchecked returns the published revisions of a generation that have not passed all of some checks, by key. Checks are
+// named by their hashes. Revisions that were taken over from another generation count only once their own has served.
+func Unchecked(
+	ctx context.Context, tx pgx.Tx, generation uuid.UUID, hashes []string,
+) ([]UncheckedRevision, error) {
+	rows, err := tx.Query(ctx, `
+		SELECT r.partition_key, r.revision, r.materialized_at, 
+			ARRAY(SELECT unnest($2::text[]) EXCEPT SELECT unnest(r.passed_checks) ORDER BY 1)
+		FROM partition_versions r
+		WHERE r.dataset_version = $1 AND r.state = 'Published' AND NOT r.passed_checks @> $2
+		  AND (r.inherited_from IS NULL OR EXISTS (
+		      SELECT FROM dag_version_datasets p JOIN dag_versions v ON v.id = p.dag_version_id AND v.activated_at IS NOT NULL
+		      WHERE p.dataset_version = $1))
+		ORDER BY r.partition_key`, generation, hashes)
 	if err != nil {
-		return nil, fmt.Errorf("published revisions: %w", err)
+		return nil, fmt.Errorf("unchecked revisions: %w", err)
 	}
-	return pgx.CollectRows(rows, pgx.RowToStructByPos[PublishedRevision])
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[UncheckedRevision])
 }

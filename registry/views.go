@@ -207,6 +207,8 @@ type CheckResult struct {
 	Sample    json.RawMessage `json:"sample,omitempty"`
 	Error     string          `json:"error,omitempty"`
 	At        time.Time       `json:"at"`
+
+	Hash string `json:"-"` // of the check
 }
 
 // CanceledQueue says how many open tasks of a job a cutover cancels.

@@ -27,7 +27,7 @@ func TestNewChecksOnAReusedOutputGate(t *testing.T) {
 	w.Settle()
 	status, reason := w.Status(failed.Version.ID)
 	require.Equal(t, registry.Failed, status)
-	require.Equal(t, "new checks of checked/good fail on partition 2024-01-02, which is reused: short: 1 rows", reason)
+	require.Equal(t, "checks of checked/good fail on partition 2024-01-02, which was made before: short: 1 rows", reason)
 	require.Equal(t, map[string][]string{"2024-01-01": {"ab,2"}, "2024-01-02": {"toolong,7"}}, w.Read("checked_good"),
 		"live is untouched")
 	require.Zero(t, w.Count(`SELECT FROM check_results WHERE outcome <> 'pass'`),
@@ -74,9 +74,45 @@ func TestNewChecksOnAnOutputOfAnEarlierVersionGate(t *testing.T) {
 	w.Settle()
 	status, reason := w.Status(failed.Version.ID)
 	require.Equal(t, registry.Failed, status)
-	require.Contains(t, reason, "new checks of checked/good fail on partition 2024-01-01")
+	require.Contains(t, reason, "checks of checked/good fail on partition 2024-01-01")
 	require.Equal(t, map[string][]string{"2024-01-01": {"toolong,1"}}, w.Read("checked_good"))
 	runs := w.Runs()
 	w.Serve(unchecked)
 	require.Equal(t, runs, w.Runs(), "a version that served needs no check to serve again")
+}
+
+// What a candidate computed under fewer checks is held against those of the version that takes it over.
+func TestChecksThatACandidateDidNotHave(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.Put("raw", "2024-01-01", "toolong")
+	w.Deploy(unchecked, func(r *registry.DeployRequest) { r.Activate = new(bool) })
+	w.Settle()
+
+	failed := w.Deploy(dispatchertest.Checked, dispatchertest.Supersede)
+	w.Settle()
+	status, reason := w.Status(failed.Version.ID)
+	require.Equal(t, registry.Failed, status)
+	require.Equal(t, "checks of checked/good fail on partition 2024-01-01, which was made before: short: 1 rows",
+		reason)
+}
+
+// A check that an old version had proves nothing about what came while another version served.
+func TestAnOldDocumentReturnsToWhatItNeverChecked(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.Put("raw", "2024-01-01", "ab")
+	w.Serve(dispatchertest.Checked)
+	w.Serve(unchecked)
+	w.Probe.Put("raw", "2024-01-02", "toolong")
+	w.Poll()
+	w.Settle()
+	require.Len(t, w.Read("checked_good"), 2)
+	w.Serve(unchecked + "description: the same again\n")
+
+	failed := w.Deploy(dispatchertest.Checked)
+	w.Settle()
+	status, reason := w.Status(failed.Version.ID)
+	require.Equal(t, registry.Failed, status)
+	require.Contains(t, reason, "partition 2024-01-02, which was made before: short: 1 rows")
 }

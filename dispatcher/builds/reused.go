@@ -2,11 +2,10 @@ package builds
 
 import (
 	"context"
-	"crypto/sha256"
 	"encoding/json"
 	"fmt"
-	"reflect"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -18,83 +17,64 @@ import (
 	"github.com/dagctl/dagctl/registry"
 )
 
-// A version may bring new error checks for outputs that it does not rebuild. The published revisions of those outputs
-// must pass the new checks before the version is ready. The check tasks belong to the reused job and carry the
+// A revision has passed a check if that very check, by its hash, passed on that very revision: what other checks, other
+// revisions or other versions came to proves nothing. So before a version is ready, each revision that it would serve
+// must have passed each of its error checks. Revisions that it computes are held until then; those that it reuses, and
+// those that an earlier candidate computed, are checked here. The check tasks belong to the job's origin and carry the
 // version's own job row: until the cutover, the checks of the version that serves decide what is published.
 
-// reusedOutput is an output that a version takes over unchanged, with the checks that it has not passed yet.
-type reusedOutput struct {
-	job    *registry.Job // the version's own row
-	output int
-	checks []dag.Check
-	live   bool
+// uncheckedOutput is an output of a version with the revisions that have not passed all of its error checks.
+type uncheckedOutput struct {
+	job       *registry.Job // the version's own row
+	output    int
+	checks    []dag.Check
+	revisions []registry.UncheckedRevision
 }
 
-// newChecks returns the error checks of an output that none of the jobs before had.
-func newChecks(job *registry.Job, output int, before []*registry.Job) (added []dag.Check) {
-	checks, _ := dispatcher.ChecksOf(job, output)
-	for _, check := range checks {
-		known := slices.ContainsFunc(before, func(b *registry.Job) bool {
-			return slices.ContainsFunc(b.Def.Checks, func(c dag.Check) bool { return reflect.DeepEqual(c, check) })
-		})
-		if check.Severity == "error" && !known {
-			added = append(added, check)
-		}
-	}
-	return added
-}
-
-// UncheckedOutputs finds the outputs of a version that other versions filled under other checks. An output that serves
-// was held against the checks of the active version; one that served before, against those of every version in which it
-// served.
-func (bs *Builds) UncheckedOutputs(ctx context.Context, tx pgx.Tx, b registry.Build) ([]reusedOutput, error) {
+// UncheckedOutputs finds the outputs of a version that have revisions which did not pass all of its error checks. A
+// partition that a build takes over unchanged (forward-only) passed the checks of its time, and needs no others as long
+// as its generation has not served.
+func (bs *Builds) UncheckedOutputs(ctx context.Context, tx pgx.Tx, b registry.Build) ([]uncheckedOutput, error) {
 	jobs, err := bs.registry.VersionJobs(ctx, tx, b.ID)
 	if err != nil {
 		return nil, err
 	}
-	jobs = slices.DeleteFunc(jobs, func(job *registry.Job) bool {
-		return !slices.ContainsFunc(job.Def.Checks, func(c dag.Check) bool { return c.Severity == "error" })
-	})
 
-	origins := make([]uuid.UUID, len(jobs))
-	for i, job := range jobs {
-		origins[i] = job.Origin
-	}
-	served, err := bs.registry.ServedJobs(ctx, tx, origins)
-	if err != nil {
-		return nil, err
-	}
-
-	var found []reusedOutput
+	var found []uncheckedOutput
 	for _, job := range jobs {
-		before := served[job.Origin]
-		if len(before) == 0 {
-			continue // filled by this version, under these checks
-		}
-		live := before[0].Live
-		if live {
-			before = before[:1]
-		}
-
-		rows := make([]*registry.Job, len(before))
-		for i, a := range before {
-			rows[i] = a.Job
-		}
-		for output := range job.Outputs {
-			if added := newChecks(job, output, rows); len(added) > 0 {
-				found = append(found, reusedOutput{job, output, added, live})
+		for output, o := range job.Outputs {
+			checks := errorChecks(job, output)
+			if len(checks) == 0 {
+				continue
+			}
+			hashes := make([]string, len(checks))
+			for i, c := range checks {
+				hashes[i] = c.Hash()
+			}
+			revisions, err := registry.Unchecked(ctx, tx, o.Generation.Version, hashes)
+			if err != nil {
+				return nil, err
+			}
+			if len(revisions) > 0 {
+				found = append(found, uncheckedOutput{job, output, checks, revisions})
 			}
 		}
 	}
 	return found, nil
 }
 
+// errorChecks returns the checks that hold an output's revisions back.
+func errorChecks(job *registry.Job, output int) []dag.Check {
+	checks, _ := dispatcher.ChecksOf(job, output)
+	return slices.DeleteFunc(checks, func(c dag.Check) bool { return c.Severity != "error" })
+}
+
 // newestUnchecked is the age below which a build does not wait for the check of a revision that came after the build
 // began: otherwise a steady stream of revisions could keep a version from ever being ready.
 const newestUnchecked = 5 * time.Second
 
-// checkReused holds what a version reuses against its new checks. It adds to the progress the revisions that wait for a
-// decision and those that were rejected.
+// checkReused holds what a version would serve against those of its checks that it has not passed yet. It adds to the
+// progress the revisions that wait for a decision and those that were rejected.
 func (bs *Builds) checkReused(ctx context.Context, tx pgx.Tx, b registry.Build, p *Progress, now time.Time) error {
 	outputs, err := bs.UncheckedOutputs(ctx, tx, b)
 	if err != nil || len(outputs) == 0 {
@@ -121,20 +101,15 @@ func (bs *Builds) checkReused(ctx context.Context, tx pgx.Tx, b registry.Build, 
 	return err
 }
 
-// CheckOutput returns the check tasks that a reused output still needs, and adds to the progress the revisions that
-// wait for a decision and those that were rejected.
+// CheckOutput returns the check tasks that an output still needs, and adds to the progress the revisions that wait for
+// a decision and those that were rejected.
 func (bs *Builds) CheckOutput(
-	ctx context.Context, tx pgx.Tx, b registry.Build, o reusedOutput, p *Progress, now time.Time,
+	ctx context.Context, tx pgx.Tx, b registry.Build, o uncheckedOutput, p *Progress, now time.Time,
 ) ([]tasks.Request, error) {
-	generation := o.job.Outputs[o.output].Generation.Version
-	revisions, err := registry.PublishedRevisions(ctx, tx, generation)
-	if err != nil {
-		return nil, err
-	}
 
 	var wanted []tasks.Request
-	slots := make([]string, len(revisions))
-	for i, r := range revisions {
+	slots := make([]string, len(o.revisions))
+	for i, r := range o.revisions {
 		t, err := aheadTask(o, r)
 		if err != nil {
 			return nil, err
@@ -149,18 +124,14 @@ func (bs *Builds) CheckOutput(
 	}
 
 	var missing []tasks.Request
-	for i, r := range revisions {
-		if !o.live && !r.Materialized.Before(b.Started) {
-			continue // made for this build, and checked then
-		}
-
+	for i, r := range o.revisions {
 		state := decided[slots[i]]
 		switch {
 		case state.passed:
 		case state.open:
 			p.Held++
 		case state.failed != "" && !state.at.Before(b.Started):
-			p.Rejected = append(p.Rejected, fmt.Sprintf("new checks of %s fail on partition %s, which is reused: %s",
+			p.Rejected = append(p.Rejected, fmt.Sprintf("checks of %s fail on partition %s, which was made before: %s",
 				o.job.Address(), r.Key, state.failed))
 		default:
 			missing = append(missing, wanted[i])
@@ -175,20 +146,17 @@ func (bs *Builds) CheckOutput(
 
 // aheadTask returns the request for a task that checks a published revision by the checks of a version that does not
 // serve yet.
-func aheadTask(o reusedOutput, r registry.PublishedRevision) (tasks.Request, error) {
+func aheadTask(o uncheckedOutput, r registry.UncheckedRevision) (tasks.Request, error) {
 	t, err := dispatcher.CheckTask(o.job, o.output, r.Key, r.Revision, tasks.ClassBuild)
 	if err != nil {
 		return t, err
 	}
 
-	names := make([]string, len(o.checks))
-	for i, c := range o.checks {
-		names[i] = c.Name
-	}
-
-	definition, err := json.Marshal(o.checks)
-	if err != nil {
-		return t, err
+	var names []string
+	for _, c := range o.checks {
+		if slices.Contains(r.Checks, c.Hash()) {
+			names = append(names, c.Name)
+		}
 	}
 	t.Payload, err = json.Marshal(dispatcher.CheckPayload{
 		Output: o.output, Partition: r.Key, Revision: r.Revision,
@@ -199,7 +167,7 @@ func aheadTask(o reusedOutput, r registry.PublishedRevision) (tasks.Request, err
 	}
 
 	// Another definition of the checks is another slot.
-	t.Slot = fmt.Sprintf("%s:%x", t.Slot, sha256.Sum256(definition))
+	t.Slot = fmt.Sprintf("%s:%s", t.Slot, strings.Join(r.Checks, ","))
 	t.Dedupe = t.Slot
 	return t, nil
 }

@@ -194,6 +194,15 @@ func (ctl *Control) acceptTx(ctx context.Context, tx pgx.Tx, w registry.Withhold
 	if err != nil {
 		return err
 	}
+	// What a person accepts counts as having passed the checks that held it.
+	var hashes []string
+	checks, _ := dispatcher.ChecksOf(w.Job, w.Output)
+	for _, c := range checks {
+		hashes = append(hashes, c.Hash())
+	}
+	if err := registry.RecordPassed(ctx, tx, w.Ref, number, hashes); err != nil {
+		return err
+	}
 	if !published {
 		return fault.New(fault.Conflict, "a newer revision than %d is published", number)
 	}
