@@ -27,7 +27,8 @@ func TestNewChecksOnAReusedOutputGate(t *testing.T) {
 	w.Settle()
 	status, reason := w.Status(failed.Version.ID)
 	require.Equal(t, registry.Failed, status)
-	require.Equal(t, "checks of checked/good fail on partition 2024-01-02, which was made before: short: 1 rows", reason)
+	require.Equal(t, "checks of checked/good fail on partition 2024-01-02, which was made before: short: 1 rows",
+		reason)
 	require.Equal(t, map[string][]string{"2024-01-01": {"ab,2"}, "2024-01-02": {"toolong,7"}}, w.Read("checked_good"),
 		"live is untouched")
 	require.Zero(t, w.Count(`SELECT FROM check_results WHERE outcome <> 'pass'`),

@@ -7,6 +7,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dagctl/dagctl/dispatcher/builds"
 	"github.com/dagctl/dagctl/dispatcher/dispatchertest"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/registry"
@@ -296,4 +297,23 @@ func TestANameThatOthersReadIsNotGivenAway(t *testing.T) {
 	require.ErrorContains(t, err,
 		"dataset letters_made would be renamed to letters_renamed, but words/spelled read it by its name")
 	require.Len(t, w.Read("letters_made"), 1)
+}
+
+// What was tried with a document since it served takes nothing away from it.
+func TestRollbackToAVersionWhoseDocumentWasTriedAgain(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.Put("raw", "2024-01-01", "a")
+	w.Serve(dispatchertest.Upkept)
+	w.Serve(dispatchertest.Tagged("two"))
+	w.Deploy(dispatchertest.Upkept, func(r *registry.DeployRequest) { r.Activate = new(bool) })
+
+	first := 1
+	_, err := w.D.Builds.Rollback(t.Context(), w.Caller, "letters", builds.RollbackRequest{To: &first})
+	require.ErrorContains(t, err, "version 1 of letters is being built again")
+	_, err = w.D.Builds.Abandon(t.Context(), w.Caller, "letters")
+	require.NoError(t, err)
+	_, err = w.D.Builds.Rollback(t.Context(), w.Caller, "letters", builds.RollbackRequest{To: &first})
+	require.NoError(t, err)
+	require.Equal(t, map[string][]string{"2024-01-01": {"m(a)"}}, w.Read("letters_made"))
 }

@@ -107,11 +107,11 @@ const (
 // forward to one that is ready, or back to one that served before. Names and catalogue entries follow the pointers. It
 // returns false if the version is no longer in that state, or one of its generations was purged.
 func Cutover(ctx context.Context, tx pgx.Tx, b registry.Build, reason, actor string, now time.Time) (bool, error) {
-	from := registry.Ready
+	from := []registry.Status{registry.Ready}
 	if reason == ByRollback {
-		from = registry.Superseded
+		from = ended
 	}
-	tag, err := tx.Exec(ctx, `UPDATE dag_versions SET status = 'Active', activated_at = $3, error = NULL WHERE org_id = $1 AND id = $2 AND status = $4
+	tag, err := tx.Exec(ctx, `UPDATE dag_versions SET status = 'Active', activated_at = $3, error = NULL WHERE org_id = $1 AND id = $2 AND status = ANY($4)
 		AND NOT EXISTS (SELECT FROM dag_version_datasets p JOIN dataset_versions g ON g.id = p.dataset_version
 		                WHERE p.dag_version_id = $2 AND g.purged_at IS NOT NULL)`, b.OrgID, b.ID, now, from)
 	if err != nil || tag.RowsAffected() == 0 {

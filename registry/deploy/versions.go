@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/google/uuid"
@@ -12,6 +13,10 @@ import (
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/registry"
 )
+
+// ended are the statuses in which a version that has served can be rolled back to: a build of the same document that
+// failed or was abandoned since takes nothing away from it.
+var ended = []registry.Status{registry.Superseded, registry.Failed, registry.Abandoned}
 
 // RollbackTarget finds the version to roll back to: the one that served before the active one, or the one numbered to.
 // It must have served, and all of its generations must still exist.
@@ -42,11 +47,14 @@ func RollbackTarget(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName strin
 		return b, fmt.Errorf("find version to roll back to: %w", err)
 	case b.Status == registry.Active:
 		return b, fault.New(fault.Conflict, "version %d of %s is already active", b.Number, dagName)
-	case b.Status != registry.Superseded || !served:
+	case !served:
 		return b,
 			fault.New(fault.Conflict, "version %d of %s is %s: only a version that has served can be rolled back to",
 				b.Number, dagName, b.Status).
 				WithHint("deploy its document instead")
+	case !slices.Contains(ended, b.Status):
+		return b, fault.New(fault.Conflict, "version %d of %s is being built again", b.Number, dagName).
+			WithHint("wait for it, or `dagctl abandon %s` and try again", dagName)
 	case purged > 0:
 		return b, fault.New(fault.Conflict, "%d datasets of version %d of %s were purged", purged, b.Number, dagName).
 			WithHint("deploy its document again: that rebuilds the missing data")
