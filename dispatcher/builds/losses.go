@@ -3,6 +3,7 @@ package builds
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/google/uuid"
@@ -36,14 +37,15 @@ func (bs *Builds) removals(
 		}
 		origins = append(origins, job.Origin)
 	}
-	skipped, err := skippedKeys(ctx, tx, origins)
+	givenUp, err := skippedKeys(ctx, tx, origins)
 	if err != nil {
 		return nil, err
 	}
+	spreadSkips(givenUp, jobs)
 
 	return registry.KeepRemovals(all, func(generation uuid.UUID, key string) bool {
 		by, counts := origin[generation]
-		return counts && !skipped[tasks.Slot{Origin: by, Key: key}]
+		return counts && !givenUp[tasks.Slot{Origin: by, Key: key}]
 	}), nil
 }
 
@@ -104,6 +106,43 @@ func skippedKeys(ctx context.Context, tx pgx.Tx, origins []uuid.UUID) (map[tasks
 	return skipped, err
 }
 
+// spreadSkips adds the partitions that cannot be made because those were skipped that they are made from.
+func spreadSkips(skipped map[tasks.Slot]bool, jobs []*registry.Job) {
+	for before := -1; len(skipped) > before; {
+		before = len(skipped)
+		for _, job := range jobs {
+			for _, in := range job.Inputs {
+				up := producerOf(jobs, in.Dataset)
+				if up == nil {
+					continue
+				}
+				for s := range maps.Clone(skipped) {
+					if s.Origin != up.Origin {
+						continue
+					}
+					keys, err := in.Def.Map.OutputKeys(up.Def.PartitionBy, job.Def.PartitionBy, s.Key)
+					if err != nil {
+						continue // no partition of the job is made from it
+					}
+					for _, key := range keys {
+						skipped[tasks.Slot{Origin: job.Origin, Key: key}] = true
+					}
+				}
+			}
+		}
+	}
+}
+
+// producerOf returns the job that makes a dataset; nil if none of them does.
+func producerOf(jobs []*registry.Job, dataset uuid.UUID) *registry.Job {
+	for _, job := range jobs {
+		if slices.ContainsFunc(job.Outputs, func(o registry.OutputGeneration) bool { return o.Generation.Dataset == dataset }) {
+			return job
+		}
+	}
+	return nil
+}
+
 // withoutTargets removes the partitions that are targets of open or wanted tasks.
 func withoutTargets(lost []registry.Removal, unfinished []stale.Finding) []registry.Removal {
 	coming := map[registry.Ref]bool{}
@@ -124,7 +163,12 @@ func refusal(lost []registry.Removal) string {
 	}
 	text := lost[0].String()
 	if n := len(lost) - 1; n > 0 {
-		text += fmt.Sprintf(", and %d more datasets would lose some", n)
+		for _, more := range lost[1:min(len(lost), 4)] {
+			text += "; " + more.String()
+		}
+		if n > 3 {
+			text += fmt.Sprintf("; %d more datasets would lose some, too", n-3)
+		}
 	}
-	return text + ". Deploy it with --allow-removals to let them go, or with --forward-only to keep them as they are"
+	return text + ". Deploy it with --allow-removals to let them go; --forward-only keeps what would be rebuilt as it is"
 }

@@ -1,6 +1,8 @@
 package builds_test
 
 import (
+	"context"
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -10,6 +12,7 @@ import (
 	"github.com/dagctl/dagctl/dispatcher/dispatchertest"
 	"github.com/dagctl/dagctl/dispatcher/upkeep"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/registry"
 )
 
@@ -76,7 +79,7 @@ func TestAGateThatFindsPartitionsLostFails(t *testing.T) {
 	status, reason := w.Status(failed.Version.ID)
 	require.Equal(t, registry.Failed, status)
 	require.Equal(t, "letters_made would lose 1 partition that it serves: 2024-01-01. "+
-		"Deploy it with --allow-removals to let them go, or with --forward-only to keep them as they are", reason)
+		"Deploy it with --allow-removals to let them go; --forward-only keeps what would be rebuilt as it is", reason)
 	require.Len(t, w.Read("letters_made"), 2)
 
 	w.Serve(joined, allowRemovals)
@@ -113,4 +116,77 @@ func TestAnEarlierDefinitionThatReturnsLosesNothing(t *testing.T) {
 	w.Settle()
 	w.Serve(daily)
 	require.Equal(t, map[string][]string{"2024-01-01": {"m(a)"}, "2024-01-02": {"m(b)"}}, w.Read("letters_made"))
+}
+
+// A plan reads what reused and kept datasets have, not what their sources would give.
+func TestWhatIsReusedCountsAsItIs(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.Put("raw", "2024-01-01", "a")
+	w.Probe.Put("raw", "2024-01-02", "b")
+	last := `  - name: last
+    operator: hook
+    inputs: [{ from: { job: made } }]
+    execution_strategy: PerPartition
+    config: { tag: l }
+publish:
+  letters_last: { from: { job: last } }
+`
+	chain := strings.Replace(daily, "publish:\n", last, 1)
+	w.Serve(chain)
+	purge := func(dataset, key string) {
+		_, err := w.D.Upkeep.Purge(t.Context(), w.Caller, dataset, upkeep.PurgeRequest{Reason: "erasure request 17",
+			From: key, To: key, BreakWindow: true}, time.Now())
+		require.NoError(t, err)
+	}
+
+	// made keeps what its source has lost, and last can be made from it.
+	purge("letters/raw/0", "2024-01-01")
+	kept := strings.Replace(chain, "tag: m", "tag: n", 1)
+	w.Serve(kept, func(r *registry.DeployRequest) { r.ForwardOnly = true })
+	edited := strings.Replace(kept, "tag: l", "tag: k", 1)
+	w.Serve(edited)
+	require.Len(t, w.Read("letters_last"), 2)
+
+	// made lacks what its source still has.
+	purge("letters_made", "2024-01-02")
+	_, err := w.TryDeploy(strings.Replace(kept, "tag: l", "tag: j", 1))
+	require.ErrorContains(t, err, "letters_last would lose 1 partition that it serves: 2024-01-02")
+}
+
+func TestASkippedPartitionIsGivenUpDownstreamToo(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.Put("raw", "2024-01-01", "a")
+	w.Probe.Put("raw", "2024-01-02", "b")
+	chain := strings.Replace(daily, "publish:\n", `  - name: last
+    operator: hook
+    inputs: [{ from: { job: made } }]
+    execution_strategy: PerPartition
+    config: { tag: l }
+publish:
+`, 1)
+	w.Serve(chain)
+	w.Probe.On("made", func(ctx context.Context, task *operators.Task) (operators.Result, error) {
+		if task.Partition.Key == "2024-01-02" {
+			return operators.Result{}, operators.Permanent(errors.New("no"))
+		}
+		return operators.Result{}, w.Probe.Write(ctx, task, "again")
+	})
+	edited := strings.Replace(chain, "tag: m", "tag: n", 1)
+	deployed := w.Deploy(edited)
+	for w.Count(`SELECT FROM waiting WHERE reason = 'dead'`) == 0 {
+		w.Route()
+		w.Advance()
+		w.Work()
+	}
+	_, err := w.D.Control.Skip(t.Context(), w.Caller, w.TaskOf("made", "2024-01-02"), "lost")
+	require.NoError(t, err)
+
+	// The build may have seen the dead task before it was skipped.
+	w.Deploy(edited)
+	w.Settle()
+	status, reason := w.Status(deployed.Version.ID)
+	require.Equal(t, registry.Active, status, reason)
+	require.Len(t, w.Read("letters_made"), 1)
 }

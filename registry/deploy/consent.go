@@ -46,7 +46,7 @@ func (b *behind) whyNot(job *dag.Job, key string) string {
 
 // refuseRemovals refuses to lose partitions that are served, unless the deploy agrees to it.
 func (d *deploy) refuseRemovals(changes []registry.Change) error {
-	if d.planning || d.req.AllowRemovals {
+	if d.planning || slices.Contains(d.given, registry.AllowRemovals) {
 		return nil
 	}
 	var lost []registry.Removal
@@ -68,23 +68,30 @@ func RefuseRemovals(lost []registry.Removal) error {
 		texts[i] = r.String()
 	}
 	return fault.New(fault.Conflict, "%s", strings.Join(texts, "; ")).
-		WithHint("pass --allow-removals to let them go, or --forward-only to keep them as they are")
+		WithHint("pass --allow-removals to let them go; --forward-only keeps what would be rebuilt as it is")
 }
 
 // consent records what the deploy agreed to.
-func (d *deploy) consent(ctx context.Context, tx pgx.Tx, version uuid.UUID) ([]registry.Consent, error) {
-	given := []registry.Consent{}
-	if d.req.CancelTasks {
-		given = append(given, registry.CancelTasks)
-	}
-	if d.req.AllowRemovals {
-		given = append(given, registry.AllowRemovals)
-	}
-
+func (d *deploy) consent(ctx context.Context, tx pgx.Tx, version uuid.UUID) error {
 	_, err := tx.Exec(ctx, `UPDATE dag_versions SET consents = $3 WHERE org_id = $1 AND id = $2 AND consents <> $3`,
-		d.caller.OrgID, version, given)
+		d.caller.OrgID, version, d.given)
 	if err != nil {
-		return nil, fmt.Errorf("record what the deploy agreed to: %w", err)
+		return fmt.Errorf("record what the deploy agreed to: %w", err)
 	}
-	return given, nil
+	return nil
+}
+
+// consents returns what the deploy agrees to, with what was agreed to when the build that it joins began.
+func (d *deploy) consents(before []registry.Consent) []registry.Consent {
+	given := slices.Clone(before)
+	if given == nil {
+		given = []registry.Consent{} // nil would be NULL
+	}
+	asked := map[registry.Consent]bool{registry.CancelTasks: d.req.CancelTasks, registry.AllowRemovals: d.req.AllowRemovals}
+	for _, c := range []registry.Consent{registry.CancelTasks, registry.AllowRemovals} {
+		if asked[c] && !slices.Contains(given, c) {
+			given = append(given, c)
+		}
+	}
+	return given
 }

@@ -96,6 +96,7 @@ type deploy struct {
 	meets       *registry.Meeting        // the build of the DAG that was on its way
 	taken       map[string]takenName     // published names of other DAGs
 	continued   map[string]*continuation // by job name: what a forward-only deploy takes over
+	given       []registry.Consent
 }
 
 type outputRef struct {
@@ -118,14 +119,15 @@ func (d *deploy) run(ctx context.Context, tx pgx.Tx) (registry.Deployment, error
 		return deployed, nil
 	}
 
+	d.given = d.consents(deployed.Version.Consents)
 	if err := d.refuseRemovals(deployed.Changes); err != nil {
 		return registry.Deployment{}, err
 	}
 	if deployed.Cancels, err = d.queues(ctx, tx, deployed.Version); err != nil {
 		return registry.Deployment{}, err
 	}
-	deployed.Version.Consents, err = d.consent(ctx, tx, deployed.Version.ID)
-	return deployed, err
+	deployed.Version.Consents = d.given
+	return deployed, d.consent(ctx, tx, deployed.Version.ID)
 }
 
 // decide returns the version that the document already is, builds that version again, or makes a new one.
@@ -247,7 +249,7 @@ func (d *deploy) takeUp(ctx context.Context, tx pgx.Tx, v registry.Version,
 			v.Number, v.DAG)
 	}
 
-	v.Status, v.Error, v.ReadyAt = registry.Building, "", nil
+	v.Status, v.Error, v.ReadyAt, v.Consents = registry.Building, "", nil, nil
 	next, err := pointerSet(ctx, tx, d.caller.OrgID, v.ID)
 	if err != nil {
 		return registry.Deployment{}, err

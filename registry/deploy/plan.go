@@ -126,6 +126,8 @@ type forecast struct {
 	sources map[string]partitions       // by job name
 	foreign map[string]partitions       // by dataset name
 	shapes  map[string]dag.Partitioning // of foreign datasets, by name
+	reused  map[string]partitions       // by job name: what a job that is not rebuilt has
+	kept    map[string][]string         // by job name: what a rebuilt job takes over
 	done    map[string]partitions       // by job name
 }
 
@@ -138,9 +140,17 @@ func (f *forecast) of(name string) partitions {
 	if !ok {
 		return partitions{unknown: true}
 	}
-	p, reads := f.sources[name]
-	if !reads {
+	p, known := f.reused[name]
+	if !known {
+		p, known = f.sources[name]
+	}
+	if !known {
 		p = f.reactive(job)
+	}
+	if kept := f.kept[name]; len(kept) > 0 {
+		p.keys = slices.Concat(p.keys, kept)
+		slices.Sort(p.keys)
+		p.keys = slices.Compact(p.keys)
 	}
 	f.done[name] = p
 	return p

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -111,6 +112,11 @@ func (d *deploy) changes(ctx context.Context, tx pgx.Tx, live, next []planned) (
 	if err != nil {
 		return nil, err
 	}
+	for ref, keys := range kept {
+		if ref.index == 0 {
+			b.kept[ref.job] = slices.Sorted(maps.Keys(keys))
+		}
+	}
 
 	before, after := map[uuid.UUID]planned{}, map[uuid.UUID]planned{}
 	for _, p := range live {
@@ -185,7 +191,8 @@ func (d *deploy) forecast(ctx context.Context, tx pgx.Tx, live, next []planned) 
 	}
 
 	f := &forecast{doc: d.doc, sources: map[string]partitions{}, foreign: map[string]partitions{},
-		shapes: map[string]dag.Partitioning{}, done: map[string]partitions{}}
+		shapes: map[string]dag.Partitioning{}, reused: map[string]partitions{}, kept: map[string][]string{},
+		done: map[string]partitions{}}
 	b := &behind{forecast: f, generations: map[outputRef]uuid.UUID{}, elsewhere: map[string]uuid.UUID{},
 		published: published, known: map[registry.Ref]bool{}}
 
@@ -193,8 +200,15 @@ func (d *deploy) forecast(ctx context.Context, tx pgx.Tx, live, next []planned) 
 	for _, p := range live {
 		liveKeys[p.id] = sortedKeys(published[p.generation])
 	}
+	serves := map[uuid.UUID]bool{}
+	for _, p := range live {
+		serves[p.generation] = true
+	}
 	for _, p := range next {
 		b.generations[outputRef{p.job, p.output}] = p.generation
+		if p.output == 0 && serves[p.generation] {
+			f.reused[p.job] = partitions{keys: sortedKeys(published[p.generation])}
+		}
 		if job, _ := d.doc.Job(p.job); p.output == 0 && job.Source != nil {
 			keys := slices.Concat(sortedKeys(published[p.generation]), liveKeys[p.id])
 			slices.Sort(keys)

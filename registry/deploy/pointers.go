@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/registry"
@@ -205,7 +206,11 @@ func moveNames(ctx context.Context, tx pgx.Tx, b registry.Build, previous *uuid.
 
 	// Checked here and not at commit, so that the refusal can say what it is about.
 	if _, err := tx.Exec(ctx, `SET CONSTRAINTS datasets_org_id_name_key IMMEDIATE`); err != nil {
-		return fault.New(fault.Conflict, "another DAG publishes a name of %s: %w", b.DAG, err).
+		var taken *pgconn.PgError
+		if !errors.As(err, &taken) || taken.Code != "23505" {
+			return fmt.Errorf("move names of %s: %w", b.DAG, err)
+		}
+		return fault.New(fault.Conflict, "another DAG publishes a name of %s by now", b.DAG).
 			WithHint("`dagctl datasets list` shows who publishes it")
 	}
 	return nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/google/uuid"
@@ -189,7 +190,7 @@ func (d *deploy) queues(ctx context.Context, tx pgx.Tx, v registry.Version) ([]r
 		return lost, err
 	}
 
-	if !d.req.CancelTasks {
+	if !slices.Contains(d.given, registry.CancelTasks) {
 		if err := RefuseLoss(d.doc.Name, lost); err != nil {
 			return nil, err
 		}

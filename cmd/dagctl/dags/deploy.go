@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -174,7 +175,7 @@ func PrintPlan(c *cli.CLI, w io.Writer, d registry.Deployment) {
 	printChanges(c, w, d.Changes, 0)
 	writeMeeting(w, d.Meets)
 	writeCanceled(w, d.Cancels)
-	writeRemoved(w, d.Changes)
+	writeRemoved(w, d.Changes, slices.Contains(d.Version.Consents, registry.AllowRemovals))
 }
 
 // SendDeploy sends a request to deploy.

@@ -3,6 +3,7 @@ package dags
 import (
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/dagctl/dagctl/registry"
 	"github.com/dagctl/dagctl/registry/deploy"
@@ -34,10 +35,20 @@ func writeCanceled(w io.Writer, lost []registry.CanceledQueue) {
 }
 
 // writeRemoved prints which partitions readers would lose.
-func writeRemoved(w io.Writer, changes []registry.Change) {
+func writeRemoved(w io.Writer, changes []registry.Change, allowed bool) {
 	for _, c := range changes {
-		if c.Removes != nil {
-			fmt.Fprintf(w, "%s. This deploy needs --allow-removals, or --forward-only to keep them.\n", c.Removes)
+		switch {
+		case c.Removes == nil:
+		case allowed:
+			fmt.Fprintf(w, "%s. --allow-removals lets them go.\n", c.Removes)
+		default:
+			fmt.Fprintf(w, "%s. This deploy needs --allow-removals, or --forward-only if they are to stay.\n", c.Removes)
 		}
 	}
+}
+
+// refused reports whether a server would refuse to carry out a plan, because the request does not agree to it.
+func refused(plan registry.Plan, request registry.DeployRequest) bool {
+	loses := slices.ContainsFunc(plan.Changes, func(c registry.Change) bool { return c.Removes != nil })
+	return loses && !request.AllowRemovals || len(plan.Cancels) > 0 && !request.CancelTasks
 }
