@@ -177,7 +177,11 @@ func Register[I, O any](a *API, op huma.Operation, fn func(context.Context, *I) 
 		next(huma.WithContext(hc, ctx))
 	}}, op.Middlewares...)
 	huma.Register(a.huma, op, func(ctx context.Context, in *I) (*O, error) {
-		out, err := fn(ctx, in)
+		err := checkTimes(in)
+		var out *O
+		if err == nil {
+			out, err = fn(ctx, in)
+		}
 		if err != nil {
 			return nil, a.problem(ctx, err)
 		}
