@@ -136,8 +136,10 @@ func spreadSkips(skipped map[tasks.Slot]bool, jobs []*registry.Job) {
 // producerOf returns the job that makes a dataset; nil if none of them does.
 func producerOf(jobs []*registry.Job, dataset uuid.UUID) *registry.Job {
 	for _, job := range jobs {
-		if slices.ContainsFunc(job.Outputs, func(o registry.OutputGeneration) bool { return o.Generation.Dataset == dataset }) {
-			return job
+		for _, o := range job.Outputs {
+			if o.Generation.Dataset == dataset {
+				return job
+			}
 		}
 	}
 	return nil
@@ -170,5 +172,6 @@ func refusal(lost []registry.Removal) string {
 			text += fmt.Sprintf("; %d more datasets would lose some, too", n-3)
 		}
 	}
-	return text + ". Deploy it with --allow-removals to let them go; --forward-only keeps what would be rebuilt as it is"
+	return text +
+		". Deploy it with --allow-removals to let them go; --forward-only keeps what would be rebuilt as it is"
 }

@@ -87,7 +87,9 @@ func (d *deploy) consents(before []registry.Consent) []registry.Consent {
 	if given == nil {
 		given = []registry.Consent{} // nil would be NULL
 	}
-	asked := map[registry.Consent]bool{registry.CancelTasks: d.req.CancelTasks, registry.AllowRemovals: d.req.AllowRemovals}
+	asked := map[registry.Consent]bool{
+		registry.CancelTasks: d.req.CancelTasks, registry.AllowRemovals: d.req.AllowRemovals,
+	}
 	for _, c := range []registry.Consent{registry.CancelTasks, registry.AllowRemovals} {
 		if asked[c] && !slices.Contains(given, c) {
 			given = append(given, c)
