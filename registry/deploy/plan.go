@@ -140,6 +140,7 @@ func (f *forecast) of(name string) partitions {
 	if !ok {
 		return partitions{unknown: true}
 	}
+
 	p, known := f.reused[name]
 	if !known {
 		p, known = f.sources[name]

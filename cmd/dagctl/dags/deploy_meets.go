@@ -42,7 +42,8 @@ func writeRemoved(w io.Writer, changes []registry.Change, allowed bool) {
 		case allowed:
 			fmt.Fprintf(w, "%s. --allow-removals lets them go.\n", c.Removes)
 		default:
-			fmt.Fprintf(w, "%s. This deploy needs --allow-removals, or --forward-only if they are to stay.\n", c.Removes)
+			fmt.Fprintf(w, "%s. This deploy needs --allow-removals, or --forward-only if they are to stay.\n",
+				c.Removes)
 		}
 	}
 }
