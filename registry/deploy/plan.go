@@ -126,8 +126,8 @@ type forecast struct {
 	sources map[string]partitions       // by job name
 	foreign map[string]partitions       // by dataset name
 	shapes  map[string]dag.Partitioning // of foreign datasets, by name
-	reused  map[string]partitions       // by job name: what a job that is not rebuilt has
-	kept    map[string][]string         // by job name: what a rebuilt job takes over
+	kept    map[string][]string         // by job name: what a job has already, or takes over
+	gone    map[string]map[string]bool  // by job name: what was purged, and does not come back by itself
 	done    map[string]partitions       // by job name
 }
 
@@ -141,17 +141,17 @@ func (f *forecast) of(name string) partitions {
 		return partitions{unknown: true}
 	}
 
-	p, known := f.reused[name]
-	if !known {
-		p, known = f.sources[name]
-	}
-	if !known {
+	p, reads := f.sources[name]
+	if !reads {
 		p = f.reactive(job)
 	}
 	if kept := f.kept[name]; len(kept) > 0 {
 		p.keys = slices.Concat(p.keys, kept)
 		slices.Sort(p.keys)
 		p.keys = slices.Compact(p.keys)
+	}
+	if gone := f.gone[name]; len(gone) > 0 {
+		p.keys = slices.DeleteFunc(slices.Clone(p.keys), func(key string) bool { return gone[key] })
 	}
 	f.done[name] = p
 	return p

@@ -114,7 +114,7 @@ func (d *deploy) changes(ctx context.Context, tx pgx.Tx, live, next []planned) (
 	}
 	for ref, keys := range kept {
 		if ref.index == 0 {
-			b.kept[ref.job] = slices.Sorted(maps.Keys(keys))
+			b.kept[ref.job] = slices.Concat(b.kept[ref.job], slices.Sorted(maps.Keys(keys)))
 		}
 	}
 
@@ -191,7 +191,7 @@ func (d *deploy) forecast(ctx context.Context, tx pgx.Tx, live, next []planned) 
 	}
 
 	f := &forecast{doc: d.doc, sources: map[string]partitions{}, foreign: map[string]partitions{},
-		shapes: map[string]dag.Partitioning{}, reused: map[string]partitions{}, kept: map[string][]string{},
+		shapes: map[string]dag.Partitioning{}, kept: map[string][]string{}, gone: map[string]map[string]bool{},
 		done: map[string]partitions{}}
 	b := &behind{forecast: f, generations: map[outputRef]uuid.UUID{}, elsewhere: map[string]uuid.UUID{},
 		published: published, known: map[registry.Ref]bool{}}
@@ -200,6 +200,11 @@ func (d *deploy) forecast(ctx context.Context, tx pgx.Tx, live, next []planned) 
 	for _, p := range live {
 		liveKeys[p.id] = sortedKeys(published[p.generation])
 	}
+	gone, err := purgedKeys(ctx, tx, generations)
+	if err != nil {
+		return nil, err
+	}
+
 	serves := map[uuid.UUID]bool{}
 	for _, p := range live {
 		serves[p.generation] = true
@@ -207,7 +212,8 @@ func (d *deploy) forecast(ctx context.Context, tx pgx.Tx, live, next []planned) 
 	for _, p := range next {
 		b.generations[outputRef{p.job, p.output}] = p.generation
 		if p.output == 0 && serves[p.generation] {
-			f.reused[p.job] = partitions{keys: sortedKeys(published[p.generation])}
+			f.kept[p.job] = sortedKeys(published[p.generation])
+			f.gone[p.job] = gone[p.generation]
 		}
 		if job, _ := d.doc.Job(p.job); p.output == 0 && job.Source != nil {
 			keys := slices.Concat(sortedKeys(published[p.generation]), liveKeys[p.id])
@@ -228,6 +234,32 @@ func (d *deploy) forecast(ctx context.Context, tx pgx.Tx, live, next []planned) 
 		b.elsewhere[name] = ds.generation
 	}
 	return b, nil
+}
+
+// purgedKeys returns the partitions of generations that were purged and not made again.
+func purgedKeys(ctx context.Context, tx pgx.Tx, generations []uuid.UUID) (map[uuid.UUID]map[string]bool, error) {
+	rows, err := tx.Query(ctx, `
+		SELECT r.dataset_version, r.partition_key FROM partition_versions r
+		WHERE r.dataset_version = ANY($1) AND r.state = 'Purged' AND NOT EXISTS (
+			SELECT FROM partition_versions n WHERE n.dataset_version = r.dataset_version
+			  AND n.partition_key = r.partition_key AND n.revision > r.revision)`, generations)
+	if err != nil {
+		return nil, fmt.Errorf("purged partitions: %w", err)
+	}
+
+	gone := map[uuid.UUID]map[string]bool{}
+	var (
+		generation uuid.UUID
+		key        string
+	)
+	_, err = pgx.ForEachRow(rows, []any{&generation, &key}, func() error {
+		if gone[generation] == nil {
+			gone[generation] = map[string]bool{}
+		}
+		gone[generation][key] = true
+		return nil
+	})
+	return gone, err
 }
 
 func sortedKeys(m map[string]int64) []string {
