@@ -203,14 +203,7 @@ const EnumerateFor = time.Minute
 func (bs *Builds) reconcileBuild(
 	ctx context.Context, tx pgx.Tx, b registry.Build, jobs []*registry.Job, p *Progress, now time.Time,
 ) error {
-	origins := make([]uuid.UUID, len(jobs))
-	var generations []uuid.UUID
-	for i, job := range jobs {
-		origins[i] = job.Origin
-		for _, o := range job.Outputs {
-			generations = append(generations, o.Generation.Version)
-		}
-	}
+	origins, generations := filledBy(jobs)
 	if err := tasks.LockOrigins(ctx, tx, origins); err != nil {
 		return err
 	}
@@ -237,14 +230,10 @@ func (bs *Builds) reconcileBuild(
 	if err != nil {
 		return err
 	}
-	if len(lost) > 0 { // a task that began since then may be about to make it
-		if p.Open, err = AnyOpen(ctx, tx, origins); err != nil || p.Open {
-			return err
-		}
-	}
-	if p.Lost, err = bs.stillLost(ctx, tx, b, jobs, lost); err != nil {
+	if err := bs.confirmLost(ctx, tx, b, jobs, origins, lost, p); err != nil || p.Open {
 		return err
 	}
+
 	if bs.pressure.High() {
 		if p.Stale = countStale(findings); p.Stale > 0 {
 			return nil
@@ -259,6 +248,17 @@ func (bs *Builds) reconcileBuild(
 		return err
 	}
 	return bs.recheck(ctx, tx, b, jobs, generations, p, now)
+}
+
+// filledBy returns the origins of jobs, and the generations that they fill.
+func filledBy(jobs []*registry.Job) (origins, generations []uuid.UUID) {
+	for _, job := range jobs {
+		origins = append(origins, job.Origin)
+		for _, o := range job.Outputs {
+			generations = append(generations, o.Generation.Version)
+		}
+	}
+	return origins, generations
 }
 
 func countStale(findings []stale.Finding) (n int) {

@@ -14,7 +14,6 @@ import (
 	"github.com/dagctl/dagctl/dispatcher/stale"
 	"github.com/dagctl/dagctl/dispatcher/tasks"
 	"github.com/dagctl/dagctl/internal/pg"
-	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/registry"
 	"github.com/dagctl/dagctl/registry/deploy"
 )
@@ -344,13 +343,7 @@ func older(a, b registry.Leaf) bool {
 // inputsOf returns, by origin, the datasets outside a build that its jobs are made from in the end. The build's own
 // sources count as outside.
 func inputsOf(jobs []*registry.Job) map[uuid.UUID]map[uuid.UUID]bool {
-	producer := map[uuid.UUID]*registry.Job{}
-	for _, job := range jobs {
-		for _, o := range job.Outputs {
-			producer[o.Generation.Dataset] = job
-		}
-	}
-
+	producer := producersOf(jobs)
 	reads := map[uuid.UUID]map[uuid.UUID]bool{}
 	var visit func(job *registry.Job) map[uuid.UUID]bool
 	visit = func(job *registry.Job) map[uuid.UUID]bool {
@@ -433,72 +426,13 @@ func (bs *Builds) holdLiveUntil(ctx context.Context, tx pgx.Tx, b registry.Build
 	return bs.tasks.Place(ctx, tx, tasks.NewRoom(nil), held, now)
 }
 
-// readAgain reads the sources of a build that is otherwise ready once more where they lack partitions that are live: a
-// changed source must not swap in emptiness. The build fails where a source does not find them again.
-func (bs *Builds) readAgain(
-	ctx context.Context, b registry.Build, jobs []*registry.Job, now time.Time,
-) (again bool, failed string, err error) {
+// producersOf returns, by dataset, the jobs of a build that make it.
+func producersOf(jobs []*registry.Job) map[uuid.UUID]*registry.Job {
+	producer := map[uuid.UUID]*registry.Job{}
 	for _, job := range jobs {
-		op, ok := bs.sources.Enumerator(job)
-		if job.Def.Source == nil || !ok || job.Def.Bootstrap != nil && job.Def.Bootstrap.ResetOutputs {
-			continue
-		}
-		missing, older, err := bs.lacking(ctx, b, job)
-		if err != nil {
-			return false, "", err
-		}
-		if len(missing) == 0 && older == 0 {
-			continue
-		}
-
-		if _, err := bs.sources.Enumerate(ctx, job, op, false, now); err != nil {
-			if operators.IsPermanent(err) || now.Sub(b.Started) > EnumerateFor {
-				return false, fmt.Sprintf("source %s: %v", job.Name, err), nil
-			}
-			bs.log.Warn("source cannot be read yet", "dag", b.DAG, "job", job.Name, "error", err)
-			again = true
-			continue
-		}
-
-		var open bool
-		err = pg.InTx(ctx, bs.pool, func(ctx context.Context, tx pgx.Tx) error {
-			open, err = AnyOpen(ctx, tx, []uuid.UUID{job.Origin})
-			return err
-		})
-		switch {
-		case err != nil:
-			return false, "", err
-		case open:
-			again = true
-		case len(missing) > 0 && !b.Allows(registry.AllowRemovals):
-			return false, wouldBeLost(job, missing), nil
+		for _, o := range job.Outputs {
+			producer[o.Generation.Dataset] = job
 		}
 	}
-	return again, "", nil
-}
-
-func wouldBeLost(job *registry.Job, missing []string) string {
-	return fmt.Sprintf("source %s does not find %d partitions that are served now, such as %s: they would be lost. "+
-		"Restore them, keep them as they are with `dagctl deploy --forward-only`, or let them go with --allow-removals",
-		job.Name, len(missing), missing[0])
-}
-
-// lacking returns the live partitions that a build's source lacks, and how many of its own are older than the live
-// ones.
-func (bs *Builds) lacking(
-	ctx context.Context, b registry.Build, job *registry.Job,
-) (missing []string, older int, err error) {
-	err = pg.InTx(ctx, bs.pool, func(ctx context.Context, tx pgx.Tx) error {
-		pairs, err := registry.Counterparts(ctx, tx, b.ID)
-		if err != nil {
-			return err
-		}
-		for _, c := range pairs {
-			if c.Candidate == job.Outputs[0].Generation.Version && c.Comparable {
-				missing, older, err = registry.Lacking(ctx, tx, c)
-			}
-		}
-		return err
-	})
-	return missing, older, err
+	return producer
 }

@@ -5,12 +5,16 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/dispatcher/stale"
 	"github.com/dagctl/dagctl/dispatcher/tasks"
+	"github.com/dagctl/dagctl/internal/pg"
+	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/registry"
 )
 
@@ -74,6 +78,27 @@ func (bs *Builds) stillLost(
 	}), nil
 }
 
+// confirmLost sets in p what was lost before a look at what is wanted and is still lost after it. A task that began since
+// the first look may be about to make it: then the build is open.
+func (bs *Builds) confirmLost(
+	ctx context.Context, tx pgx.Tx, b registry.Build, jobs []*registry.Job, origins []uuid.UUID,
+	before []registry.Removal, p *Progress,
+) (err error) {
+	if len(before) == 0 {
+		return nil
+	}
+	if p.Open, err = AnyOpen(ctx, tx, origins); err != nil || p.Open {
+		return err
+	}
+	p.Lost, err = bs.stillLost(ctx, tx, b, jobs, before)
+	return err
+}
+
+// resets reports whether a job's outputs begin anew with the version.
+func resets(job *registry.Job) bool {
+	return job.Def.Bootstrap != nil && job.Def.Bootstrap.ResetOutputs
+}
+
 // beginAnew returns the datasets of jobs with reset outputs, and all that are made from them.
 func beginAnew(jobs []*registry.Job) map[uuid.UUID]bool {
 	anew := map[uuid.UUID]bool{}
@@ -81,7 +106,7 @@ func beginAnew(jobs []*registry.Job) map[uuid.UUID]bool {
 		before = len(anew)
 		for _, job := range jobs {
 			reads := func(in registry.JobInput) bool { return anew[in.Dataset] }
-			if job.Def.Bootstrap != nil && job.Def.Bootstrap.ResetOutputs || slices.ContainsFunc(job.Inputs, reads) {
+			if resets(job) || slices.ContainsFunc(job.Inputs, reads) {
 				for _, o := range job.Outputs {
 					anew[o.Generation.Dataset] = true
 				}
@@ -108,41 +133,34 @@ func skippedKeys(ctx context.Context, tx pgx.Tx, origins []uuid.UUID) (map[tasks
 
 // spreadSkips adds the partitions that cannot be made because those were skipped that they are made from.
 func spreadSkips(skipped map[tasks.Slot]bool, jobs []*registry.Job) {
+	producer := producersOf(jobs)
 	for before := -1; len(skipped) > before; {
 		before = len(skipped)
 		for _, job := range jobs {
 			for _, in := range job.Inputs {
-				up := producerOf(jobs, in.Dataset)
-				if up == nil {
-					continue
-				}
-				for s := range maps.Clone(skipped) {
-					if s.Origin != up.Origin {
-						continue
-					}
-					keys, err := in.Def.Map.OutputKeys(up.Def.PartitionBy, job.Def.PartitionBy, s.Key)
-					if err != nil {
-						continue // no partition of the job is made from it
-					}
-					for _, key := range keys {
-						skipped[tasks.Slot{Origin: job.Origin, Key: key}] = true
-					}
+				if up, inside := producer[in.Dataset]; inside {
+					skipThrough(skipped, in.Def.Map, up, job)
 				}
 			}
 		}
 	}
 }
 
-// producerOf returns the job that makes a dataset; nil if none of them does.
-func producerOf(jobs []*registry.Job, dataset uuid.UUID) *registry.Job {
-	for _, job := range jobs {
-		for _, o := range job.Outputs {
-			if o.Generation.Dataset == dataset {
-				return job
-			}
+// skipThrough adds the partitions of job that a mapping leads to from the skipped ones of the job up.
+func skipThrough(skipped map[tasks.Slot]bool, mapping dag.Mapping, up, job *registry.Job) {
+	for s := range maps.Clone(skipped) {
+		if s.Origin != up.Origin {
+			continue
+		}
+		keys, err := mapping.OutputKeys(up.Def.PartitionBy, job.Def.PartitionBy, s.Key)
+		if err != nil {
+			continue // no partition of the job is made from it
+		}
+
+		for _, key := range keys {
+			skipped[tasks.Slot{Origin: job.Origin, Key: key}] = true
 		}
 	}
-	return nil
 }
 
 // withoutTargets removes the partitions that are targets of open or wanted tasks.
@@ -174,4 +192,74 @@ func refusal(lost []registry.Removal) string {
 	}
 	return text +
 		". Deploy it with --allow-removals to let them go; --forward-only keeps what would be rebuilt as it is"
+}
+
+// readAgain reads the sources of a build that is otherwise ready once more where they lack partitions that are live: a
+// changed source must not swap in emptiness. The build fails where a source does not find them again.
+func (bs *Builds) readAgain(
+	ctx context.Context, b registry.Build, jobs []*registry.Job, now time.Time,
+) (again bool, failed string, err error) {
+	for _, job := range jobs {
+		op, ok := bs.sources.Enumerator(job)
+		if job.Def.Source == nil || !ok || resets(job) {
+			continue
+		}
+		missing, older, err := bs.lacking(ctx, b, job)
+		if err != nil {
+			return false, "", err
+		}
+		if len(missing) == 0 && older == 0 {
+			continue
+		}
+
+		if _, err := bs.sources.Enumerate(ctx, job, op, false, now); err != nil {
+			if operators.IsPermanent(err) || now.Sub(b.Started) > EnumerateFor {
+				return false, fmt.Sprintf("source %s: %v", job.Name, err), nil
+			}
+			bs.log.Warn("source cannot be read yet", "dag", b.DAG, "job", job.Name, "error", err)
+			again = true
+			continue
+		}
+
+		var open bool
+		err = pg.InTx(ctx, bs.pool, func(ctx context.Context, tx pgx.Tx) error {
+			open, err = AnyOpen(ctx, tx, []uuid.UUID{job.Origin})
+			return err
+		})
+		switch {
+		case err != nil:
+			return false, "", err
+		case open:
+			again = true
+		case len(missing) > 0 && !b.Allows(registry.AllowRemovals):
+			return false, wouldBeLost(job, missing), nil
+		}
+	}
+	return again, "", nil
+}
+
+func wouldBeLost(job *registry.Job, missing []string) string {
+	return fmt.Sprintf("source %s does not find %d partitions that are served now, such as %s: they would be lost. "+
+		"Restore them, keep them as they are with `dagctl deploy --forward-only`, or let them go with --allow-removals",
+		job.Name, len(missing), missing[0])
+}
+
+// lacking returns the live partitions that a build's source lacks, and how many of its own are older than the live
+// ones.
+func (bs *Builds) lacking(
+	ctx context.Context, b registry.Build, job *registry.Job,
+) (missing []string, older int, err error) {
+	err = pg.InTx(ctx, bs.pool, func(ctx context.Context, tx pgx.Tx) error {
+		pairs, err := registry.Counterparts(ctx, tx, b.ID)
+		if err != nil {
+			return err
+		}
+		for _, c := range pairs {
+			if c.Candidate == job.Outputs[0].Generation.Version && c.Comparable {
+				missing, older, err = registry.Lacking(ctx, tx, c)
+			}
+		}
+		return err
+	})
+	return missing, older, err
 }

@@ -40,27 +40,38 @@ func (bs *Builds) UncheckedOutputs(ctx context.Context, tx pgx.Tx, b registry.Bu
 		return nil, err
 	}
 
-	var found []uncheckedOutput
+	var all []uncheckedOutput
+	var demands []registry.Demand
 	for _, job := range jobs {
 		for output, o := range job.Outputs {
 			checks := errorChecks(job, output)
 			if len(checks) == 0 {
 				continue
 			}
-			hashes := make([]string, len(checks))
-			for i, c := range checks {
-				hashes[i] = c.Hash()
+			demand := registry.Demand{Generation: o.Generation.Version}
+			for _, c := range checks {
+				demand.Checks = append(demand.Checks, c.Hash())
 			}
-			revisions, err := registry.Unchecked(ctx, tx, o.Generation.Version, hashes)
-			if err != nil {
-				return nil, err
-			}
-			if len(revisions) > 0 {
-				found = append(found, uncheckedOutput{job, output, checks, revisions})
-			}
+			demands = append(demands, demand)
+			all = append(all, uncheckedOutput{job: job, output: output, checks: checks})
 		}
 	}
-	return found, nil
+	if len(demands) == 0 {
+		return nil, nil
+	}
+
+	revisions, err := registry.Unchecked(ctx, tx, demands)
+	if err != nil {
+		return nil, err
+	}
+	of := map[uuid.UUID][]registry.UncheckedRevision{}
+	for _, r := range revisions {
+		of[r.Generation] = append(of[r.Generation], r)
+	}
+	for i := range all {
+		all[i].revisions = of[demands[i].Generation]
+	}
+	return slices.DeleteFunc(all, func(o uncheckedOutput) bool { return len(o.revisions) == 0 }), nil
 }
 
 // errorChecks returns the checks that hold an output's revisions back.

@@ -49,23 +49,14 @@ func (d *deploy) refuseRemovals(changes []registry.Change) error {
 	if d.planning || slices.Contains(d.given, registry.AllowRemovals) {
 		return nil
 	}
-	var lost []registry.Removal
+	var texts []string
 	for _, c := range changes {
 		if c.Removes != nil {
-			lost = append(lost, *c.Removes)
+			texts = append(texts, c.Removes.String())
 		}
 	}
-	return RefuseRemovals(lost)
-}
-
-// RefuseRemovals returns an error that refuses to lose partitions; nil if there are none to lose.
-func RefuseRemovals(lost []registry.Removal) error {
-	if len(lost) == 0 {
+	if len(texts) == 0 {
 		return nil
-	}
-	texts := make([]string, len(lost))
-	for i, r := range lost {
-		texts[i] = r.String()
 	}
 	return fault.New(fault.Conflict, "%s", strings.Join(texts, "; ")).
 		WithHint("pass --allow-removals to let them go; --forward-only keeps what would be rebuilt as it is")
@@ -87,13 +78,12 @@ func (d *deploy) consents(before []registry.Consent) []registry.Consent {
 	if given == nil {
 		given = []registry.Consent{} // nil would be NULL
 	}
-	asked := map[registry.Consent]bool{
-		registry.CancelTasks: d.req.CancelTasks, registry.AllowRemovals: d.req.AllowRemovals,
-	}
-	for _, c := range []registry.Consent{registry.CancelTasks, registry.AllowRemovals} {
-		if asked[c] && !slices.Contains(given, c) {
+	add := func(c registry.Consent, asked bool) {
+		if asked && !slices.Contains(given, c) {
 			given = append(given, c)
 		}
 	}
+	add(registry.CancelTasks, d.req.CancelTasks)
+	add(registry.AllowRemovals, d.req.AllowRemovals)
 	return given
 }

@@ -123,9 +123,8 @@ func (dp *Deployer) buildForecast(ctx context.Context, tx pgx.Tx, version uuid.U
 			f.sources[job.Name] = partitions{keys: sortedKeys(published[own])}
 		case job.Def.Source != nil:
 			other, serves := live[own]
-			keys := slices.Concat(sortedKeys(published[own]), sortedKeys(published[other]), open[job.Origin])
-			slices.Sort(keys)
-			f.sources[job.Name] = partitions{keys: slices.Compact(keys), unknown: !serves && !enumerated[job.ID]}
+			keys := union(sortedKeys(published[own]), sortedKeys(published[other]), open[job.Origin])
+			f.sources[job.Name] = partitions{keys: keys, unknown: !serves && !enumerated[job.ID]}
 		}
 	}
 	return published, f, nil

@@ -42,11 +42,7 @@ type planned struct {
 // plan compares the live pointer set with the one that is to follow it, and returns what happens to each dataset of the
 // DAG, and why. It is pure; live is empty where nothing serves.
 func plan(live, next []planned) []registry.Change {
-	before := make(map[uuid.UUID]planned, len(live))
-	for _, p := range live {
-		before[p.id] = p
-	}
-
+	before := byDataset(live)
 	changes := make([]registry.Change, 0, len(next))
 	for _, n := range next {
 		c := registry.Change{Job: n.job, Output: n.output, Dataset: n.dataset, Origin: n.origin, ID: n.id}
@@ -63,6 +59,15 @@ func plan(live, next []planned) []registry.Change {
 	}
 
 	return append(changes, removals(before)...)
+}
+
+// byDataset returns a pointer set by dataset.
+func byDataset(set []planned) map[uuid.UUID]planned {
+	by := make(map[uuid.UUID]planned, len(set))
+	for _, p := range set {
+		by[p.id] = p
+	}
+	return by
 }
 
 // introduce returns the action for an output that is not live, and the reason.
@@ -145,16 +150,16 @@ func (f *forecast) of(name string) partitions {
 	if !reads {
 		p = f.reactive(job)
 	}
-	if kept := f.kept[name]; len(kept) > 0 {
-		p.keys = slices.Concat(p.keys, kept)
-		slices.Sort(p.keys)
-		p.keys = slices.Compact(p.keys)
-	}
-	if gone := f.gone[name]; len(gone) > 0 {
-		p.keys = slices.DeleteFunc(slices.Clone(p.keys), func(key string) bool { return gone[key] })
-	}
+	p.keys = slices.DeleteFunc(union(p.keys, f.kept[name]), func(key string) bool { return f.gone[name][key] })
 	f.done[name] = p
 	return p
+}
+
+// union returns the keys of all lists, sorted and each once.
+func union(lists ...[]string) []string {
+	keys := slices.Concat(lists...)
+	slices.Sort(keys)
+	return slices.Compact(keys)
 }
 
 // reactive returns the partitions that the inputs of a job without a source will make it compute.

@@ -112,20 +112,9 @@ func (d *deploy) changes(ctx context.Context, tx pgx.Tx, live, next []planned) (
 	if err != nil {
 		return nil, err
 	}
-	for ref, keys := range kept {
-		if ref.index == 0 {
-			b.kept[ref.job] = slices.Concat(b.kept[ref.job], slices.Sorted(maps.Keys(keys)))
-		}
-	}
+	b.keep(kept)
 
-	before, after := map[uuid.UUID]planned{}, map[uuid.UUID]planned{}
-	for _, p := range live {
-		before[p.id] = p
-	}
-	for _, p := range next {
-		after[p.id] = p
-	}
-
+	before, after := byDataset(live), byDataset(next)
 	for i := range changes {
 		c := &changes[i]
 		stays := kept[outputRef{c.Job, c.Output}]
@@ -156,6 +145,15 @@ func (d *deploy) changes(ctx context.Context, tx pgx.Tx, live, next []planned) (
 
 	d.noteTakeovers(changes)
 	return changes, d.consumers(ctx, tx, live, changes)
+}
+
+// keep adds to the forecast what jobs take over unchanged.
+func (b *behind) keep(kept map[outputRef]map[string]bool) {
+	for ref, keys := range kept {
+		if ref.index == 0 {
+			b.kept[ref.job] = union(b.kept[ref.job], slices.Collect(maps.Keys(keys)))
+		}
+	}
 }
 
 // upstreamOf names the jobs of the DAG that a job reads.
@@ -196,44 +194,40 @@ func (d *deploy) forecast(ctx context.Context, tx pgx.Tx, live, next []planned) 
 	b := &behind{forecast: f, generations: map[outputRef]uuid.UUID{}, elsewhere: map[string]uuid.UUID{},
 		published: published, known: map[registry.Ref]bool{}}
 
-	liveKeys := map[uuid.UUID][]string{}
-	for _, p := range live {
-		liveKeys[p.id] = sortedKeys(published[p.generation])
-	}
 	gone, err := purgedKeys(ctx, tx, generations)
 	if err != nil {
 		return nil, err
 	}
 
-	serves := map[uuid.UUID]bool{}
-	for _, p := range live {
-		serves[p.generation] = true
-	}
+	serving := byDataset(live)
 	for _, p := range next {
+		l, serves := serving[p.id]
 		b.generations[outputRef{p.job, p.output}] = p.generation
-		if p.output == 0 && serves[p.generation] {
+		if p.output == 0 && serves && l.generation == p.generation {
 			f.kept[p.job] = sortedKeys(published[p.generation])
 			f.gone[p.job] = gone[p.generation]
 		}
 		if job, _ := d.doc.Job(p.job); p.output == 0 && job.Source != nil {
-			keys := slices.Concat(sortedKeys(published[p.generation]), liveKeys[p.id])
-			slices.Sort(keys)
-			keys = slices.Compact(keys)
+			keys := union(sortedKeys(published[p.generation]), sortedKeys(published[l.generation]))
 			f.sources[p.job] = partitions{keys: keys, unknown: len(keys) == 0}
 		}
 	}
 
-	for _, job := range d.doc.Jobs {
-		if _, known := f.sources[job.Name]; job.Source != nil && !known {
-			f.sources[job.Name] = partitions{unknown: true}
-		}
-	}
-
+	f.unknownSources()
 	for name, ds := range foreign {
 		f.foreign[name], f.shapes[name] = partitions{keys: sortedKeys(published[ds.generation])}, ds.partitionBy
 		b.elsewhere[name] = ds.generation
 	}
 	return b, nil
+}
+
+// unknownSources adds the sources of which nothing is known.
+func (f *forecast) unknownSources() {
+	for _, job := range f.doc.Jobs {
+		if _, known := f.sources[job.Name]; job.Source != nil && !known {
+			f.sources[job.Name] = partitions{unknown: true}
+		}
+	}
 }
 
 // purgedKeys returns the partitions of generations that were purged and not made again.
