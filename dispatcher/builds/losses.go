@@ -78,8 +78,8 @@ func (bs *Builds) stillLost(
 	}), nil
 }
 
-// confirmLost sets in p what was lost before a look at what is wanted and is still lost after it. A task that began since
-// the first look may be about to make it: then the build is open.
+// confirmLost sets in p what was lost before a look at what is wanted and is still lost after it. A task that began
+// since the first look may be about to make it: then the build is open.
 func (bs *Builds) confirmLost(
 	ctx context.Context, tx pgx.Tx, b registry.Build, jobs []*registry.Job, origins []uuid.UUID,
 	before []registry.Removal, p *Progress,
