@@ -119,8 +119,7 @@ func (bs *Builds) measure(
 }
 
 // passesGate asks the gate three times, as each question costs more than the one before: whether the version's own work
-// is done, whether the checks of what it reuses pass, and whether its sources still have what is live. Only then does
-// it know what readers would lose.
+// is done, whether the checks of what it reuses pass, and whether its sources still have what is live.
 func (bs *Builds) passesGate(
 	ctx context.Context, b registry.Build, jobs []*registry.Job, p *Progress, now time.Time,
 ) (ready bool, failed string, err error) {
@@ -143,9 +142,6 @@ func (bs *Builds) passesGate(
 		return false, "", err
 	}
 	bs.wake.Send(wakeup.Claim)
-	if lost == "" && !again {
-		lost = refusal(p.Lost)
-	}
 	return !again && lost == "", lost, nil
 }
 
@@ -222,18 +218,10 @@ func (bs *Builds) reconcileBuild(
 		return nil
 	}
 
-	lost, err := bs.removals(ctx, tx, b, jobs)
-	if err != nil {
-		return err
-	}
 	findings, err := bs.stale.ExamineAll(ctx, tx, jobs)
 	if err != nil {
 		return err
 	}
-	if err := bs.confirmLost(ctx, tx, b, jobs, origins, lost, p); err != nil || p.Open {
-		return err
-	}
-
 	if bs.pressure.High() {
 		if p.Stale = countStale(findings); p.Stale > 0 {
 			return nil

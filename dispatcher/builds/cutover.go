@@ -79,7 +79,7 @@ func (bs *Builds) cutoverTx(
 }
 
 // stillReady reports whether the gate of a build is open under the lock. Where it is not, the build has made tasks, or
-// waits for some.
+// waits for some. It refuses a build that has come as far as it can and that readers would lose partitions by.
 func (bs *Builds) stillReady(
 	ctx context.Context, tx pgx.Tx, b registry.Build, jobs []*registry.Job, now time.Time,
 ) (bool, error) {
@@ -94,12 +94,15 @@ func (bs *Builds) stillReady(
 		}
 	}
 
-	ready, _ := Gate(p)
-	ready = ready && len(p.Lost) == 0
-	if !ready {
+	if ready, _ := Gate(p); !ready {
 		bs.wake.Send(wakeup.Claim)
+		return false, nil
 	}
-	return ready, nil
+	lost, err := bs.removals(ctx, tx, b, jobs)
+	if err != nil {
+		return false, err
+	}
+	return true, refuseLosses(withoutTargets(lost, p.unfinished))
 }
 
 // swapTries bounds how often a swap is tried that gives way to readers of a view which it has to replace.

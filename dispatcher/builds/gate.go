@@ -27,7 +27,8 @@ type Progress struct {
 	Unread   []string           // sources not enumerated since the build began
 	Stale    int                // output partitions that wanted a task just now
 	Held     int                // revisions whose checks have not decided
-	Lost     []registry.Removal // what readers would lose
+
+	unfinished []stale.Finding // targets that open tasks are to make, where the build has caught up
 }
 
 // Gate reports whether a build is ready and, if it can never be, why. It is pure.
@@ -116,18 +117,11 @@ func (bs *Builds) CatchesUp(
 	if err != nil || len(pairs) == 0 {
 		return false, err
 	}
-	lost, err := bs.removals(ctx, tx, b, jobs)
+	p.unfinished, err = bs.unfinished(ctx, tx, b, jobs, generations, p)
 	if err != nil {
 		return false, err
 	}
-	unfinished, err := bs.unfinished(ctx, tx, b, jobs, generations, p)
-	if err != nil {
-		return false, err
-	}
-	if p.Lost, err = bs.stillLost(ctx, tx, b, jobs, withoutTargets(lost, unfinished)); err != nil {
-		return false, err
-	}
-	behind, err := lagging(ctx, tx, b, jobs, pairs, unfinished)
+	behind, err := lagging(ctx, tx, b, jobs, pairs, p.unfinished)
 	p.CaughtUp = err == nil && !behind
 	return true, err
 }

@@ -13,13 +13,15 @@ import (
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/dispatcher/stale"
 	"github.com/dagctl/dagctl/dispatcher/tasks"
+	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/registry"
 )
 
 // removals returns what readers would lose if a build served as it is. A partition that a person has skipped is given
-// up, and so is everything that was made by a job with reset outputs, or from its outputs.
+// up, and so is everything that was made by a job with reset outputs, or from its outputs. It is asked under the lock
+// of a cutover only: without it, tasks end between the statements, and what they just made would count as lost.
 func (bs *Builds) removals(
 	ctx context.Context, tx pgx.Tx, b registry.Build, jobs []*registry.Job,
 ) ([]registry.Removal, error) {
@@ -51,47 +53,6 @@ func (bs *Builds) removals(
 		by, counts := origin[generation]
 		return counts && !givenUp[tasks.Slot{Origin: by, Key: key}]
 	}), nil
-}
-
-// stillLost returns the removals that were there before a look at what is open or wanted, and are still there after it.
-// Of two looks, neither alone is enough: tasks end between the statements of a transaction, so the first may miss what
-// the build has published since, and the second finds what live has published since and the build is about to.
-func (bs *Builds) stillLost(
-	ctx context.Context, tx pgx.Tx, b registry.Build, jobs []*registry.Job, before []registry.Removal,
-) ([]registry.Removal, error) {
-	if len(before) == 0 {
-		return nil, nil
-	}
-	after, err := bs.removals(ctx, tx, b, jobs)
-	if err != nil {
-		return nil, err
-	}
-
-	lost := map[registry.Ref]bool{}
-	for _, r := range before {
-		for _, key := range r.Keys {
-			lost[registry.Ref{Version: r.Generation, Key: key}] = true
-		}
-	}
-	return registry.KeepRemovals(after, func(generation uuid.UUID, key string) bool {
-		return lost[registry.Ref{Version: generation, Key: key}]
-	}), nil
-}
-
-// confirmLost sets in p what was lost before a look at what is wanted and is still lost after it. A task that began
-// since the first look may be about to make it: then the build is open.
-func (bs *Builds) confirmLost(
-	ctx context.Context, tx pgx.Tx, b registry.Build, jobs []*registry.Job, origins []uuid.UUID,
-	before []registry.Removal, p *Progress,
-) (err error) {
-	if len(before) == 0 {
-		return nil
-	}
-	if p.Open, err = AnyOpen(ctx, tx, origins); err != nil || p.Open {
-		return err
-	}
-	p.Lost, err = bs.stillLost(ctx, tx, b, jobs, before)
-	return err
 }
 
 // resets reports whether a job's outputs begin anew with the version.
@@ -163,12 +124,12 @@ func skipThrough(skipped map[tasks.Slot]bool, mapping dag.Mapping, up, job *regi
 	}
 }
 
-// withoutTargets removes the partitions that are targets of open or wanted tasks.
+// withoutTargets removes the partitions that unfinished targets are going to publish.
 func withoutTargets(lost []registry.Removal, unfinished []stale.Finding) []registry.Removal {
 	coming := map[registry.Ref]bool{}
 	for _, f := range unfinished {
-		if ref, ok := f.Ref(); ok {
-			coming[ref] = true
+		for _, o := range f.Job.Outputs {
+			coming[registry.Ref{Version: o.Generation.Version, Key: f.Key}] = true
 		}
 	}
 	return registry.KeepRemovals(lost, func(generation uuid.UUID, key string) bool {
@@ -176,10 +137,10 @@ func withoutTargets(lost []registry.Removal, unfinished []stale.Finding) []regis
 	})
 }
 
-// refusal returns the text with which a build fails that would lose partitions; empty if it would lose none.
-func refusal(lost []registry.Removal) string {
+// refuseLosses returns the error with which a build fails that would lose partitions.
+func refuseLosses(lost []registry.Removal) error {
 	if len(lost) == 0 {
-		return ""
+		return nil
 	}
 	text := lost[0].String()
 	if n := len(lost) - 1; n > 0 {
@@ -190,8 +151,8 @@ func refusal(lost []registry.Removal) string {
 			text += fmt.Sprintf("; %d more datasets would lose some, too", n-3)
 		}
 	}
-	return text +
-		". Deploy it with --allow-removals to let them go; --forward-only keeps what would be rebuilt as it is"
+	return fault.New(fault.Conflict, "%s. Deploy it with --allow-removals to let them go; "+
+		"--forward-only keeps what would be rebuilt as it is", text)
 }
 
 // readAgain reads the sources of a build that is otherwise ready once more where they lack partitions that are live: a
