@@ -18,7 +18,7 @@ CREATE TABLE dag_versions (
     passes          BOOLEAN NOT NULL DEFAULT false, -- it rebuilds nothing, so it does not wait for the build in progress
     forward_only    BOOLEAN NOT NULL DEFAULT false, -- what it rebuilds permanently takes over the partitions of what served:
     forward_from    TEXT,                           -- only those before this one; NULL: all of them
-    consents        TEXT[] NOT NULL DEFAULT '{}' CHECK (consents <@ ARRAY['cancel-tasks', 'allow-removals']), -- what its deploy agreed to
+    consents        TEXT[] NOT NULL DEFAULT '{}' CHECK (consents <@ ARRAY['cancel-tasks', 'allow-removals', 'allow-moves']), -- what its deploy agreed to
     created_by      TEXT NOT NULL,
     source_ref      TEXT,
     base_version_id UUID REFERENCES dag_versions (id), -- the version it replaces; every earlier cutover updates it
@@ -167,9 +167,25 @@ CREATE TABLE datasets (
     created_at            TIMESTAMPTZ NOT NULL DEFAULT now(),
     updated_at            TIMESTAMPTZ NOT NULL DEFAULT now(),
     CONSTRAINT datasets_org_id_name_key UNIQUE (org_id, name) DEFERRABLE INITIALLY IMMEDIATE, -- a cutover may swap two names
-    UNIQUE (org_id, producer_dag_name, producer_job_name, producer_output_index),
     UNIQUE (org_id, id)
 );
+-- Which job fills a dataset is what a version says (dag_version_datasets.job_name). The producer's name here is the one
+-- in the version that serves, or the last one that the dataset had, so several may have had it.
+CREATE INDEX idx_datasets_producer ON datasets (org_id, producer_dag_name, producer_job_name);
+
+-- What DAGs publish, by name. The newest claim owns the name; when it goes, the one before it owns the name again. A
+-- cutover writes the claims of its own DAG.
+CREATE TABLE dataset_names (
+    org_id        UUID NOT NULL, -- the foreign keys below check it
+    name          TEXT NOT NULL,
+    dag_name      TEXT NOT NULL,
+    dataset_uuid  UUID NOT NULL,
+    activation_id UUID NOT NULL REFERENCES dag_activations (id), -- the cutover that made the claim
+    claim         BIGINT GENERATED ALWAYS AS IDENTITY, -- the order of claims
+    PRIMARY KEY (org_id, name, dag_name),
+    FOREIGN KEY (org_id, dataset_uuid) REFERENCES datasets (org_id, id)
+);
+CREATE INDEX idx_dataset_names_dag ON dataset_names (org_id, dag_name);
 
 -- A generation of a dataset has one config hash and one storage location.
 CREATE TABLE dataset_versions (
@@ -319,8 +335,15 @@ CREATE TABLE check_results (
         REFERENCES partition_versions (dataset_version, partition_key, revision) ON DELETE CASCADE
 );
 
--- The generations that readers see now, one row per dataset.
+-- The owners of names.
+CREATE VIEW dataset_name_owners WITH (security_invoker = true) AS
+SELECT n.org_id, n.name, n.dag_name, n.dataset_uuid, n.activation_id FROM dataset_names n
+WHERE NOT EXISTS (SELECT FROM dataset_names m WHERE m.org_id = n.org_id AND m.name = n.name AND m.claim > n.claim);
+
+-- The generations that readers see now, one row per dataset. published_name is NULL where another DAG owns the name.
 CREATE VIEW dataset_pointers WITH (security_invoker = true) AS
-SELECT p.org_id, p.dataset_uuid, p.dataset_version, c.dag_name, c.dag_version_id, p.published_name
+SELECT p.org_id, p.dataset_uuid, p.dataset_version, c.dag_name, c.dag_version_id,
+    (SELECT o.name FROM dataset_name_owners o WHERE o.org_id = p.org_id AND o.name = p.published_name
+     AND o.dataset_uuid = p.dataset_uuid) AS published_name
 FROM dag_current_versions c
 JOIN dag_version_datasets p ON p.dag_version_id = c.dag_version_id;

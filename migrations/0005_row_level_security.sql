@@ -26,7 +26,7 @@ ALTER TABLE orgs ENABLE ROW LEVEL SECURITY;
 CREATE POLICY one_org ON orgs TO dagctl_app USING (id = NULLIF(current_setting('dagctl.org', true), '')::uuid);
 GRANT SELECT ON orgs TO dagctl_app;
 
-GRANT SELECT ON dataset_pointers, task_inputs, event_outcomes TO dagctl_app;
+GRANT SELECT ON dataset_pointers, dataset_name_owners, task_inputs, event_outcomes TO dagctl_app;
 GRANT SELECT ON workers TO dagctl_app; -- processes belong to no org
 GRANT SELECT ON backpressure TO dagctl_app; -- the number of queued tasks of all orgs
 GRANT USAGE ON SEQUENCE outbox_id_seq TO dagctl_app;

@@ -15,6 +15,7 @@ type Consent string
 const (
 	CancelTasks   Consent = "cancel-tasks"   // its cutover may cancel what waits for queues that go
 	AllowRemovals Consent = "allow-removals" // it need not have all partitions that are served
+	AllowMoves    Consent = "allow-moves"    // a published name may move to another dataset or DAG
 )
 
 // Removal is what readers of a dataset would lose: partitions that are served and that a version does not have.

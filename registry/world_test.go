@@ -163,7 +163,7 @@ func (w *world) cutover(deployed registry.Deployment) {
 func (w *world) move(b registry.Build, reason string) (moved bool) {
 	w.t.Helper()
 	w.inTx(func(ctx context.Context, tx pgx.Tx) (err error) {
-		if err := deploy.LockSwap(ctx, tx, b.OrgID, b.DAG); err != nil {
+		if err := deploy.LockSwap(ctx, tx, b); err != nil {
 			return err
 		}
 		moved, err = deploy.Cutover(ctx, tx, b, reason, w.caller.Actor, time.Now())

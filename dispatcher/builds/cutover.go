@@ -51,7 +51,7 @@ func (bs *Builds) cutover(ctx context.Context, b registry.Build, jobs []*registr
 func (bs *Builds) cutoverTx(
 	ctx context.Context, tx pgx.Tx, b registry.Build, jobs []*registry.Job, remade []storage.View, now time.Time,
 ) (moved bool, err error) {
-	if err := deploy.LockSwap(ctx, tx, b.OrgID, b.DAG); err != nil {
+	if err := deploy.LockSwap(ctx, tx, b); err != nil {
 		return false, err
 	}
 	if passing, err := deploy.Passing(ctx, tx, b); err != nil || passing {
@@ -205,10 +205,7 @@ func (bs *Builds) Rollback(
 	if err != nil {
 		return registry.Version{}, fmt.Errorf("roll back %s: %w", dagName, err)
 	}
-	b.Consents = nil
-	if req.CancelTasks {
-		b.Consents = []registry.Consent{registry.CancelTasks}
-	}
+	b.Consents = req.consents()
 	remade, err := bs.defineViews(ctx, b)
 	if err != nil {
 		return registry.Version{}, fmt.Errorf("roll back %s: %w", dagName, err)
@@ -216,7 +213,7 @@ func (bs *Builds) Rollback(
 
 	// As the owner, like every cutover, because views may have to be replaced.
 	err = inSwapTx(ctx, bs.pool, func(ctx context.Context, tx pgx.Tx) error {
-		if err := deploy.LockSwap(ctx, tx, caller.OrgID, dagName); err != nil {
+		if err := deploy.LockSwap(ctx, tx, b); err != nil {
 			return err
 		}
 		moved, err := bs.Swap(ctx, tx, b, deploy.ByRollback, caller.Actor, remade, now)
@@ -431,4 +428,16 @@ func (bs *Builds) CancelUnused(
 type RollbackRequest struct {
 	To          *int `json:"to,omitempty" minimum:"1" maximum:"2147483647" doc:"The one before the active version, where it is left out"`
 	CancelTasks bool `json:"cancel_tasks,omitempty" doc:"Cancel the open tasks of manual, timer and webhook jobs that this version does not have; refused with 409 where there are any and this is not said"`
+	AllowMoves  bool `json:"allow_moves,omitempty" doc:"Take published names back that belong to other DAGs by now; refused with 409 where there are any and this is not said"`
+}
+
+// consents returns what the person who rolls back agrees to.
+func (r RollbackRequest) consents() (given []registry.Consent) {
+	if r.CancelTasks {
+		given = append(given, registry.CancelTasks)
+	}
+	if r.AllowMoves {
+		given = append(given, registry.AllowMoves)
+	}
+	return given
 }

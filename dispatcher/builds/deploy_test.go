@@ -260,7 +260,7 @@ func TestANameBelongsToOneDAG(t *testing.T) {
 		statuses[status] = reason
 	}
 	require.Contains(t, statuses, registry.Active)
-	require.Contains(t, statuses[registry.Failed], "another DAG publishes a name")
+	require.Contains(t, statuses[registry.Failed], "belongs to DAG ")
 }
 
 // Deploying the live version during a build ends the build, and the live version stays.

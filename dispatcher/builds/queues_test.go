@@ -187,7 +187,7 @@ func TestEnqueueDuringACutover(t *testing.T) {
 	var made []dispatcher.Enqueued
 	var g errgroup.Group
 	require.NoError(t, pg.InTx(t.Context(), w.Pool, func(ctx context.Context, tx pgx.Tx) error {
-		if err := deploy.LockSwap(ctx, tx, w.Caller.OrgID, "mail"); err != nil {
+		if err := deploy.LockSwap(ctx, tx, registry.Build{OrgID: w.Caller.OrgID, DAG: "mail"}); err != nil {
 			return err
 		}
 		g.Go(func() (err error) {

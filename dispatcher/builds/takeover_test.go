@@ -66,8 +66,8 @@ func TestAPublishedNameMovesToAnotherDAG(t *testing.T) {
 			require.Contains(t, err.Error(), `dataset name "stations" is published by DAG old`)
 			first := w.Serve(dispatchertest.Edit(stored(greedy), "stations:", "others:"))
 			deployed := w.Deploy(stored(newStations))
-			require.Equal(t, "same definition, takes its name over from old, whose dataset [reader/shout] "+
-				"go on reading until they are deployed again", deployed.Changes[1].Reason)
+			require.Equal(t, "same definition, takes its name over from old, whose dataset stays an input of "+
+				"reader/shout until they are deployed again", deployed.Changes[1].Reason)
 			require.Equal(t, []string{"old a"}, w.Read("stations")["2024-01-01"], "until the swap")
 			w.Settle()
 			require.Equal(t, []string{"new a"}, w.Read("stations")["2024-01-01"])
@@ -123,7 +123,7 @@ func TestANameIsNotTakenFromABuild(t *testing.T) {
 	require.Equal(t, registry.Active, status, reason)
 	// A rollback to a version that had the name is refused with the reason.
 	_, err = w.D.Builds.Rollback(t.Context(), w.Caller, "old", builds.RollbackRequest{})
-	require.ErrorContains(t, err, "another DAG publishes a name of old")
+	require.ErrorContains(t, err, `dataset name "stations" belongs to DAG new by now`)
 	w.Serve(oldWithout)
 }
 

@@ -89,21 +89,23 @@ func DeleteDAG(ctx context.Context, tx pgx.Tx, org uuid.UUID, d Deletion, now ti
 		}
 	}
 
+	heirs, err := releaseNames(ctx, tx, org, d.DAG)
+	if err != nil {
+		return err
+	}
 	for _, sql := range []string{
 		`UPDATE dag_versions SET status = 'Superseded', ended_at = $3
 		WHERE org_id = $1 AND dag_name = $2 AND status = 'Active'`,
 		`UPDATE dag_versions SET status = 'Abandoned', ended_at = $3
 		WHERE org_id = $1 AND dag_name = $2 AND status = 'Failed'`, // its error stays, for history
 		`DELETE FROM dag_current_versions WHERE org_id = $1 AND dag_name = $2 AND $3::timestamptz IS NOT NULL`,
-		`UPDATE datasets SET deleted_at = $3, published = false, updated_at = $3,
-			name = producer_dag_name || '/' || producer_job_name || '/' || producer_output_index
-		 WHERE org_id = $1 AND producer_dag_name = $2`,
+		`UPDATE datasets SET deleted_at = $3 WHERE org_id = $1 AND producer_dag_name = $2`,
 	} {
 		if _, err := tx.Exec(ctx, sql, org, d.DAG, now); err != nil {
 			return fmt.Errorf("delete %s: %w", d.DAG, err)
 		}
 	}
-	return nil
+	return renameEntries(ctx, tx, org, append(heirs, d.DAG), now)
 }
 
 // OriginsOf lists the origins of a DAG's jobs, over all versions.

@@ -4,23 +4,26 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/registry"
 	"github.com/dagctl/dagctl/storage"
 )
 
-// A published name moves to another DAG only where that DAG's document says so: `takes_over: OTHER_DAG`. It moves in
-// the cutover of the version that says it: the other DAG's dataset keeps its identity, its data and its readers by id,
-// goes on under its derived name, unpublished, and hands its read roles over with the name. Jobs that read it by the
-// name were bound to the dataset when they were deployed, so they go on reading it until they are deployed again. A
-// cutover to a version without the name, such as a rollback, gives it back.
+// Who owns a published name is what dataset_names says: each DAG claims the names that its version publishes, and the
+// newest claim on a name owns it. A DAG claims a name of another one only where its document says so, with
+// `takes_over: OTHER_DAG`, or where a person who rolls back agrees to it. The dataset that loses its name keeps its
+// identity, its data and its readers by id, goes on under its derived name, unpublished, and hands its read roles over.
+// Jobs that read it by the name were bound to the dataset when they were deployed, so they go on reading it until they
+// are deployed again. When the newer claim goes, by a rollback, an edit or the deletion of the DAG, the name is back.
 
-// claimNames refuses a published name that another DAG has, or is building towards, unless it is to be taken over from
+// claimNames refuses a published name that another DAG owns, or is building towards, unless it is to be taken over from
 // the active version of that very DAG. Names are unique in an org.
 func (d *deploy) claimNames(ctx context.Context, tx pgx.Tx) error {
 	names, takes := make([]string, len(d.doc.Publish)), map[string]string{}
@@ -29,37 +32,41 @@ func (d *deploy) claimNames(ctx context.Context, tx pgx.Tx) error {
 	}
 
 	rows, err := tx.Query(ctx, `
-		SELECT p.published_name, v.dag_name, bool_and(v.status = 'Active'), coalesce(min(v.number) FILTER (WHERE v.status <> 'Active'), 0),
+		WITH owners AS (
+			SELECT name, dag_name, dataset_uuid FROM dataset_name_owners
+			WHERE org_id = $1 AND name = ANY($2) AND dag_name <> $3),
+		coming AS (
+			SELECT p.published_name AS name, v.dag_name, p.dataset_uuid, v.number
+			FROM dag_versions v JOIN dag_version_datasets p ON p.dag_version_id = v.id AND p.published_name = ANY($2)
+			WHERE v.org_id = $1 AND v.dag_name <> $3 AND v.status IN ('Building', 'Ready'))
+		SELECT h.name, h.dag_name, coalesce((SELECT min(c.number) FROM coming c WHERE c.name = h.name AND c.dag_name = h.dag_name), 0),
 		       s.read_roles, s.published,
 		       ARRAY(SELECT DISTINCT j.dag_name || '/' || j.name FROM job_inputs i JOIN jobs j ON j.id = i.job_id
 		             JOIN dag_versions r ON r.id = j.dag_version_id AND r.status IN ('Active', 'Building', 'Ready')
 		             WHERE i.dataset_uuid = s.id AND NOT i.in_dag ORDER BY 1)
-		FROM dag_version_datasets p
-		JOIN dag_versions v ON v.id = p.dag_version_id AND v.status IN ('Active', 'Building', 'Ready')
-		JOIN datasets s ON s.id = p.dataset_uuid
-		WHERE p.org_id = $1 AND p.published_name = ANY($2) AND v.dag_name <> $3
-		GROUP BY p.published_name, v.dag_name, s.id
+		FROM (SELECT * FROM owners UNION SELECT name, dag_name, dataset_uuid FROM coming) AS h
+		JOIN datasets s ON s.org_id = $1 AND s.id = h.dataset_uuid
 		ORDER BY 1, 2`, d.caller.OrgID, names, d.doc.Name)
 	if err != nil {
 		return err
 	}
 
 	var (
-		problems          []fault.Problem
-		name, holder      string
-		active, published bool
-		building          int
-		roles, readers    []string
+		problems       []fault.Problem
+		name, holder   string
+		published      bool
+		building       int
+		roles, readers []string
 	)
 
 	d.taken = map[string]takenName{}
-	columns := []any{&name, &holder, &active, &building, &roles, &published, &readers}
+	columns := []any{&name, &holder, &building, &roles, &published, &readers}
 	_, err = pgx.ForEachRow(rows, columns, func() error {
 		problem := fault.Problem{Location: "publish." + name, Code: "name_taken", Suggestion: "choose another name"}
 		switch {
 		case takes[name] != holder || !d.caller.CanRead(roles, published):
 			problem.Message = fmt.Sprintf("dataset name %q is published by DAG %s", name, holder)
-		case !active:
+		case building > 0:
 			problem.Message = fmt.Sprintf("dataset name %q cannot be taken over from DAG %s, "+
 				"whose version %d publishes it and is on its way", name, holder, building)
 			problem.Suggestion = "wait for it, or abandon it"
@@ -96,69 +103,165 @@ func (d *deploy) noteTakeovers(changes []registry.Change) {
 		if t, ok := d.taken[c.Dataset]; ok && c.Action != Remove {
 			c.Reason += ", takes its name over from " + t.from
 			if len(t.readers) > 0 {
-				c.Reason += fmt.Sprintf(", whose dataset %v go on reading until they are deployed again", t.readers)
+				c.Reason += ", whose dataset stays an input of " + strings.Join(t.readers, ", ") +
+					" until they are deployed again"
 			}
 		}
 	}
 }
 
-// LockSwap takes the locks that a cutover needs: its DAG's, and those of the DAGs whose names its versions take over.
-func LockSwap(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName string) error {
+// LockSwap takes the locks that a cutover to a version needs: its DAG's, and those of the DAGs that claim a name which
+// the version has or which its DAG has now.
+func LockSwap(ctx context.Context, tx pgx.Tx, b registry.Build) error {
 	_, err := tx.Exec(ctx, `
 		SELECT pg_advisory_xact_lock(h) FROM (
-			SELECT DISTINCT hashtextextended($1::text || '/' || name, 0) AS h FROM (
-				SELECT $2::text AS name
-				UNION SELECT p.publication ->> 'takes_over' FROM dag_version_datasets p JOIN dag_versions v ON v.id = p.dag_version_id
-				WHERE v.org_id = $3 AND v.dag_name = $2 AND p.publication ->> 'takes_over' <> '') AS names
-			ORDER BY h) AS keys`, org.String(), dagName, org)
+			SELECT DISTINCT hashtextextended($1::text || '/' || dag, 0) AS h FROM (
+				SELECT $3::text AS dag
+				UNION SELECT n.dag_name FROM dataset_names n WHERE n.org_id = $2 AND n.name IN (
+					SELECT own.name FROM dataset_names own WHERE own.org_id = $2 AND own.dag_name = $3
+					UNION SELECT p.published_name FROM dag_version_datasets p WHERE p.dag_version_id = $4)) AS dags
+			ORDER BY h) AS keys`, b.OrgID.String(), b.OrgID, b.DAG, b.ID)
 	if err != nil {
-		return fmt.Errorf("lock DAG %s for a cutover: %w", dagName, err)
+		return fmt.Errorf("lock DAG %s for a cutover: %w", b.DAG, err)
 	}
 	return nil
 }
 
-// takeOverNames moves names between this DAG and those it takes them from, or took them from, before moveNames gives
-// this DAG's datasets theirs. The pointer sets of the other DAGs follow, so that their next cutover does not want a
-// name back that is not theirs.
-func takeOverNames(ctx context.Context, tx pgx.Tx, b registry.Build, previous *uuid.UUID, now time.Time) error {
-	_, err := tx.Exec(ctx, `
-		WITH wanted AS (
-			SELECT p.published_name AS name, p.publication ->> 'takes_over' AS dag, p.dataset_uuid FROM dag_version_datasets p
-			WHERE p.dag_version_id = $2 AND p.publication ->> 'takes_over' <> ''),
-		lost AS (
-			UPDATE dag_version_datasets o SET published_name = NULL, name = s.producer_dag_name || '/' || s.producer_job_name || '/' || (j.definition -> 'outputs' ->> o.output_index)
-			FROM wanted w
-			JOIN dag_current_versions c ON c.org_id = $1 AND c.dag_name = w.dag
-			JOIN datasets s ON s.org_id = $1 AND s.producer_dag_name = w.dag
-			JOIN jobs j ON j.dag_version_id = c.dag_version_id
-			WHERE o.dag_version_id = c.dag_version_id AND o.published_name = w.name AND s.id = o.dataset_uuid AND j.name = o.job_name
-			RETURNING o.dataset_uuid, o.name, w.dataset_uuid AS heir),
-		unnamed AS (
-			UPDATE datasets s SET name = l.name, published = false, updated_at = $3 FROM lost l WHERE s.org_id = $1 AND s.id = l.dataset_uuid
-			RETURNING l.heir, s.read_roles)
-		UPDATE datasets s SET read_roles = u.read_roles FROM unnamed u WHERE s.org_id = $1 AND s.id = u.heir`, b.OrgID, b.ID, now)
+// moveNames makes the DAG's claims those of its version, and rewrites the catalogue entries of all DAGs whose names
+// that changes. Two published names may swap: the unique key on names is checked at the end.
+func moveNames(ctx context.Context, tx pgx.Tx, b registry.Build, activation uuid.UUID, now time.Time) error {
+	if err := refuseNames(ctx, tx, b); err != nil {
+		return err
+	}
+	dags, err := namedWith(ctx, tx, b)
 	if err != nil {
-		return fmt.Errorf("take names over: %w", err)
+		return err
 	}
 
-	if previous == nil {
+	for _, sql := range []string{
+		// A dataset that takes a name over takes the roles that may read it.
+		`UPDATE datasets s SET read_roles = loser.read_roles
+		FROM dag_version_datasets p
+		JOIN dataset_name_owners o ON o.org_id = p.org_id AND o.name = p.published_name AND o.dag_name <> $3
+		JOIN datasets loser ON loser.id = o.dataset_uuid
+		WHERE p.dag_version_id = $2 AND s.org_id = $1 AND s.id = p.dataset_uuid AND $4::uuid IS NOT NULL`,
+		// A claim that another DAG's has outdone is made anew.
+		`DELETE FROM dataset_names n WHERE n.org_id = $1 AND n.dag_name = $3 AND $4::uuid IS NOT NULL AND (
+			NOT EXISTS (SELECT FROM dag_version_datasets p WHERE p.dag_version_id = $2 AND p.published_name = n.name)
+			OR EXISTS (SELECT FROM dataset_name_owners o WHERE o.org_id = $1 AND o.name = n.name AND o.dag_name <> $3))`,
+		`INSERT INTO dataset_names (org_id, name, dag_name, dataset_uuid, activation_id)
+		SELECT $1, p.published_name, $3, p.dataset_uuid, $4 FROM dag_version_datasets p
+		WHERE p.dag_version_id = $2 AND p.published_name IS NOT NULL
+		ON CONFLICT (org_id, name, dag_name) DO UPDATE SET dataset_uuid = EXCLUDED.dataset_uuid, activation_id = EXCLUDED.activation_id
+		WHERE dataset_names.dataset_uuid <> EXCLUDED.dataset_uuid`,
+	} {
+		if _, err := tx.Exec(ctx, sql, b.OrgID, b.ID, b.DAG, activation); err != nil {
+			return fmt.Errorf("claim the names of %s: %w", b.DAG, err)
+		}
+	}
+	return renameEntries(ctx, tx, b.OrgID, dags, now)
+}
+
+// refuseNames refuses names that another DAG owns by now, unless the version takes them over from it or a person has
+// agreed to that.
+func refuseNames(ctx context.Context, tx pgx.Tx, b registry.Build) error {
+	if b.Allows(registry.AllowMoves) {
 		return nil
 	}
-
-	_, err = tx.Exec(ctx, `
-		WITH free AS (
-			SELECT p.published_name AS name, p.publication ->> 'takes_over' AS dag FROM dag_version_datasets p
-			WHERE p.dag_version_id = $4 AND p.publication ->> 'takes_over' <> ''
-			  AND NOT EXISTS (SELECT FROM dag_version_datasets n WHERE n.dag_version_id = $2 AND n.published_name = p.published_name)),
-		regained AS (
-			UPDATE dag_version_datasets o SET published_name = f.name, name = f.name
-			FROM free f JOIN dag_current_versions c ON c.org_id = $1 AND c.dag_name = f.dag
-			WHERE o.dag_version_id = c.dag_version_id AND o.published_name IS NULL AND o.publication ->> 'name' = f.name
-			RETURNING o.dataset_uuid, o.name)
-		UPDATE datasets s SET name = r.name, published = true, updated_at = $3 FROM regained r WHERE s.org_id = $1 AND s.id = r.dataset_uuid`,
-		b.OrgID, b.ID, now, *previous)
+	var name, owner string
+	err := tx.QueryRow(ctx, `
+		SELECT o.name, o.dag_name FROM dag_version_datasets p
+		JOIN dataset_name_owners o ON o.org_id = p.org_id AND o.name = p.published_name
+		WHERE p.org_id = $1 AND p.dag_version_id = $2 AND o.dag_name <> $3
+		  AND coalesce(p.publication ->> 'takes_over', '') <> o.dag_name
+		ORDER BY 1 LIMIT 1`, b.OrgID, b.ID, b.DAG).Scan(&name, &owner)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil
+	}
 	if err != nil {
-		return fmt.Errorf("give names back: %w", err)
+		return fmt.Errorf("names of other DAGs that %s wants: %w", b.DAG, err)
+	}
+	return fault.New(fault.Conflict, "dataset name %q belongs to DAG %s by now", name, owner).
+		WithHint("pass --allow-moves to take it, or deploy a document of %s that does not publish it", b.DAG)
+}
+
+// namedWith returns the DAG of a build and all others that claim one of its names, before or after the cutover.
+func namedWith(ctx context.Context, tx pgx.Tx, b registry.Build) ([]string, error) {
+	rows, err := tx.Query(ctx, `
+		SELECT $2::text UNION
+		SELECT n.dag_name FROM dataset_names n WHERE n.org_id = $1 AND n.name IN (
+			SELECT own.name FROM dataset_names own WHERE own.org_id = $1 AND own.dag_name = $2
+			UNION SELECT p.published_name FROM dag_version_datasets p WHERE p.dag_version_id = $3)`, b.OrgID, b.DAG, b.ID)
+	if err != nil {
+		return nil, fmt.Errorf("DAGs with names of %s: %w", b.DAG, err)
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[string])
+}
+
+// releaseNames gives up all claims of a DAG that is deleted, and returns the other DAGs that claim its names.
+func releaseNames(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName string) ([]string, error) {
+	rows, err := tx.Query(ctx, `
+		WITH gone AS (DELETE FROM dataset_names WHERE org_id = $1 AND dag_name = $2 RETURNING name)
+		SELECT DISTINCT n.dag_name FROM gone JOIN dataset_names n ON n.org_id = $1 AND n.name = gone.name AND n.dag_name <> $2`,
+		org, dagName)
+	if err != nil {
+		return nil, fmt.Errorf("release the names of %s: %w", dagName, err)
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[string])
+}
+
+// renameEntries rewrites the catalogue entries of DAGs from the versions that serve and the names that are theirs.
+func renameEntries(ctx context.Context, tx pgx.Tx, org uuid.UUID, dags []string, now time.Time) error {
+	if _, err := tx.Exec(ctx, `SET CONSTRAINTS datasets_org_id_name_key DEFERRED`); err != nil {
+		return err
+	}
+
+	// Most entries are after a cutover what they were before it; they are not written. A dataset that no version in
+	// service has keeps its producer's name, and shows its own id where another has that name now.
+	_, err := tx.Exec(ctx, `
+		WITH entries AS (
+			SELECT d.id, p.dataset_uuid IS NOT NULL AS serves, o.name AS owned,
+				d.producer_dag_name || '/' || coalesce(p.job_name, d.producer_job_name) || '/' || coalesce(
+					j.definition -> 'outputs' ->> p.output_index, d.producer_output_index::text) AS derived,
+				CASE WHEN p.dataset_uuid IS NULL THEN d.deleted_at END AS deleted_at,
+				coalesce(p.job_name, d.producer_job_name) AS producer_job_name,
+				coalesce(p.output_index, d.producer_output_index) AS producer_output_index,
+				p.publication ->> 'description' AS description,
+				p.publication ->> 'owner' AS owner,
+				coalesce((SELECT array_agg(t) FROM jsonb_array_elements_text(p.publication -> 'tags') AS t), '{}') AS tags,
+				coalesce(p.publication -> 'columns', '{}') AS columns,
+				(p.publication ->> 'due_within')::bigint / 1000000000 AS due_within_seconds,
+				coalesce(g.storage, d.storage) AS storage
+			FROM datasets d
+			LEFT JOIN dag_current_versions c ON c.org_id = $1 AND c.dag_name = d.producer_dag_name
+			LEFT JOIN dag_version_datasets p ON p.dag_version_id = c.dag_version_id AND p.dataset_uuid = d.id
+			LEFT JOIN jobs j ON j.dag_version_id = c.dag_version_id AND j.name = p.job_name
+			LEFT JOIN dataset_name_owners o ON o.org_id = $1 AND o.name = p.published_name AND o.dataset_uuid = d.id
+			LEFT JOIN dataset_versions g ON g.id = p.dataset_version
+			WHERE d.org_id = $1 AND d.producer_dag_name = ANY($2)),
+		named AS (
+			SELECT *, coalesce(owned, derived || CASE WHEN NOT serves AND count(*) OVER (PARTITION BY derived) > 1
+				THEN '/' || id ELSE '' END) AS name FROM entries)
+		UPDATE datasets d SET name = e.name, published = e.owned IS NOT NULL, deleted_at = e.deleted_at,
+			producer_job_name = e.producer_job_name, producer_output_index = e.producer_output_index,
+			description = e.description, owner = e.owner, tags = e.tags, columns = e.columns,
+			due_within_seconds = e.due_within_seconds, storage = e.storage, updated_at = $3
+		FROM named e
+		WHERE d.id = e.id AND (d.name, d.published, d.deleted_at, d.producer_job_name, d.producer_output_index, d.description, d.owner, d.tags, d.columns, d.due_within_seconds, d.storage)
+			IS DISTINCT FROM (e.name, e.owned IS NOT NULL, e.deleted_at, e.producer_job_name, e.producer_output_index, e.description, e.owner, e.tags, e.columns, e.due_within_seconds, e.storage)`,
+		org, dags, now)
+	if err != nil {
+		return fmt.Errorf("rename entries of %s: %w", strings.Join(dags, ", "), err)
+	}
+
+	// Checked here and not at commit, so that the refusal can say what it is about.
+	if _, err := tx.Exec(ctx, `SET CONSTRAINTS datasets_org_id_name_key IMMEDIATE`); err != nil {
+		var taken *pgconn.PgError
+		if !errors.As(err, &taken) || taken.Code != "23505" {
+			return fmt.Errorf("rename entries of %s: %w", strings.Join(dags, ", "), err)
+		}
+		return fault.New(fault.Conflict, "another DAG publishes a name of %s by now", dags[0]).
+			WithHint("`dagctl datasets list` shows who publishes it")
 	}
 	return nil
 }
@@ -166,24 +269,23 @@ func takeOverNames(ctx context.Context, tx pgx.Tx, b registry.Build, previous *u
 // Handover is a name that a cutover moves from one DAG to another.
 type Handover struct {
 	Name     string
-	From, To string // DAGs
+	From, To string    // DAGs
+	Dataset  uuid.UUID // that gets it
 }
 
 // Handovers returns the names that a cutover to a version would move between DAGs.
 func Handovers(ctx context.Context, tx pgx.Tx, b registry.Build) ([]Handover, error) {
 	rows, err := tx.Query(ctx, `
-		SELECT p.published_name, o.dag_name, $3::text FROM dag_version_datasets p
-		JOIN dag_current_versions o ON o.org_id = $1 AND o.dag_name = p.publication ->> 'takes_over'
+		SELECT o.name, o.dag_name, $3::text, p.dataset_uuid FROM dag_version_datasets p
+		JOIN dataset_name_owners o ON o.org_id = $1 AND o.name = p.published_name AND o.dag_name <> $3
 		WHERE p.dag_version_id = $2
-		  AND EXISTS (SELECT FROM dag_version_datasets h WHERE h.dag_version_id = o.dag_version_id AND h.published_name = p.published_name)
 		UNION ALL
-		SELECT p.published_name, $3::text, o.dag_name FROM dag_current_versions c
-		JOIN dag_version_datasets p ON p.dag_version_id = c.dag_version_id
-		JOIN dag_current_versions o ON o.org_id = $1 AND o.dag_name = p.publication ->> 'takes_over'
-		WHERE c.org_id = $1 AND c.dag_name = $3
-		  AND NOT EXISTS (SELECT FROM dag_version_datasets n WHERE n.dag_version_id = $2 AND n.published_name = p.published_name)
-		  AND EXISTS (SELECT FROM dag_version_datasets h WHERE h.dag_version_id = o.dag_version_id AND h.published_name IS NULL
-		              AND h.publication ->> 'name' = p.published_name)
+		SELECT o.name, $3::text, heir.dag_name, heir.dataset_uuid FROM dataset_name_owners o
+		CROSS JOIN LATERAL (
+			SELECT n.dag_name, n.dataset_uuid FROM dataset_names n
+			WHERE n.org_id = $1 AND n.name = o.name AND n.dag_name <> $3 ORDER BY n.claim DESC LIMIT 1) AS heir
+		WHERE o.org_id = $1 AND o.dag_name = $3
+		  AND NOT EXISTS (SELECT FROM dag_version_datasets n WHERE n.dag_version_id = $2 AND n.published_name = o.name)
 		ORDER BY 1`, b.OrgID, b.ID, b.DAG)
 	if err != nil {
 		return nil, fmt.Errorf("names that move: %w", err)
@@ -196,10 +298,9 @@ func Handovers(ctx context.Context, tx pgx.Tx, b registry.Build) ([]Handover, er
 func ReturnedView(ctx context.Context, tx pgx.Tx, org uuid.UUID, h Handover) (storage.View, bool, error) {
 	v := storage.View{OrgID: org, DAG: h.To, Name: h.Name, Generations: make([]uuid.UUID, 1)}
 	err := tx.QueryRow(ctx, `
-		SELECT org_slug($1), g.id FROM dag_current_versions c
-		JOIN dag_version_datasets p ON p.dag_version_id = c.dag_version_id AND p.published_name IS NULL AND p.publication ->> 'name' = $3
+		SELECT org_slug($1), g.id FROM dataset_pointers p
 		JOIN dataset_versions g ON g.id = p.dataset_version AND g.storage ->> 'kind' = 'postgres' AND g.purged_at IS NULL
-		WHERE c.org_id = $1 AND c.dag_name = $2`, org, h.To, h.Name).Scan(&v.OrgSlug, &v.Generations[0])
+		WHERE p.org_id = $1 AND p.dag_name = $2 AND p.dataset_uuid = $3`, org, h.To, h.Dataset).Scan(&v.OrgSlug, &v.Generations[0])
 	if errors.Is(err, pgx.ErrNoRows) {
 		return v, false, nil
 	}

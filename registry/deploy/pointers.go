@@ -8,9 +8,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/registry"
 )
 
@@ -124,13 +122,14 @@ func Cutover(ctx context.Context, tx pgx.Tx, b registry.Build, reason, actor str
 		return false, fmt.Errorf("cut over to %s v%d: %w", b.DAG, b.Number, err)
 	}
 
+	activation := uuid.Must(uuid.NewV7())
 	if _, err := tx.Exec(ctx, `
 		INSERT INTO dag_activations (id, org_id, dag_name, dag_version_id, from_version_id, reason, actor, at)
 		VALUES ($1, $2, $3, $4, $5, $6, $7, $8)`,
-		uuid.Must(uuid.NewV7()), b.OrgID, b.DAG, b.ID, previous, reason, actor, now); err != nil {
+		activation, b.OrgID, b.DAG, b.ID, previous, reason, actor, now); err != nil {
 		return false, fmt.Errorf("record activation: %w", err)
 	}
-	return true, moveNames(ctx, tx, b, previous, now)
+	return true, moveNames(ctx, tx, b, activation, now)
 }
 
 // movePointer makes a version the DAG's current one, and returns the version that it replaces.
@@ -163,57 +162,6 @@ func movePointer(ctx context.Context, tx pgx.Tx, b registry.Build, back bool,
 		return nil, err
 	}
 	return previous, rebase(ctx, tx, b)
-}
-
-// moveNames rewrites the DAG's catalogue entries from the version's pointer set. Two published names may swap: the
-// unique key on names is checked at the end of the transaction.
-func moveNames(ctx context.Context, tx pgx.Tx, b registry.Build, previous *uuid.UUID, now time.Time) error {
-	if _, err := tx.Exec(ctx, `SET CONSTRAINTS datasets_org_id_name_key DEFERRED`); err != nil {
-		return err
-	}
-	if err := takeOverNames(ctx, tx, b, previous, now); err != nil {
-		return err
-	}
-
-	// Most entries are after a cutover what they were before it; they are not written.
-	_, err := tx.Exec(ctx, `
-		WITH entries AS (
-			SELECT d.id,
-				coalesce(p.name, d.producer_dag_name || '/' || d.producer_job_name || '/' || d.producer_output_index) AS name,
-				p.published_name IS NOT NULL AS published,
-				CASE WHEN p.dataset_uuid IS NULL THEN d.deleted_at END AS deleted_at,
-				coalesce(p.job_name, d.producer_job_name) AS producer_job_name,
-				p.publication ->> 'description' AS description,
-				p.publication ->> 'owner' AS owner,
-				coalesce((SELECT array_agg(t) FROM jsonb_array_elements_text(p.publication -> 'tags') AS t), '{}') AS tags,
-				coalesce(p.publication -> 'columns', '{}') AS columns,
-				(p.publication ->> 'due_within')::bigint / 1000000000 AS due_within_seconds,
-				coalesce(g.storage, d.storage) AS storage
-			FROM datasets d
-			LEFT JOIN dag_version_datasets p ON p.dag_version_id = $3 AND p.dataset_uuid = d.id
-			LEFT JOIN dataset_versions g ON g.id = p.dataset_version
-			WHERE d.org_id = $1 AND d.producer_dag_name = $2)
-		UPDATE datasets d SET name = e.name, published = e.published, deleted_at = e.deleted_at, producer_job_name = e.producer_job_name,
-			description = e.description, owner = e.owner, tags = e.tags, columns = e.columns,
-			due_within_seconds = e.due_within_seconds, storage = e.storage, updated_at = $4
-		FROM entries e
-		WHERE d.id = e.id AND (d.name, d.published, d.deleted_at, d.producer_job_name, d.description, d.owner, d.tags, d.columns, d.due_within_seconds, d.storage)
-			IS DISTINCT FROM (e.name, e.published, e.deleted_at, e.producer_job_name, e.description, e.owner, e.tags, e.columns, e.due_within_seconds, e.storage)`,
-		b.OrgID, b.DAG, b.ID, now)
-	if err != nil {
-		return fmt.Errorf("move names of %s: %w", b.DAG, err)
-	}
-
-	// Checked here and not at commit, so that the refusal can say what it is about.
-	if _, err := tx.Exec(ctx, `SET CONSTRAINTS datasets_org_id_name_key IMMEDIATE`); err != nil {
-		var taken *pgconn.PgError
-		if !errors.As(err, &taken) || taken.Code != "23505" {
-			return fmt.Errorf("move names of %s: %w", b.DAG, err)
-		}
-		return fault.New(fault.Conflict, "another DAG publishes a name of %s by now", b.DAG).
-			WithHint("`dagctl datasets list` shows who publishes it")
-	}
-	return nil
 }
 
 // UnusedOrigins returns the origins of a DAG that neither its active version nor one being built uses.

@@ -13,13 +13,13 @@ import (
 // The rows of a deploy are written a table at a time: the rows go over as one JSON array and become a set in
 // jsonb_populate_recordset, so a DAG of a thousand jobs costs a handful of statements.
 
-// insertDatasets gives every output an identity. A dataset is found by its producer, under the producer's former name
-// where the job was renamed, and made where there is none.
+// insertDatasets gives every output an identity, and makes the datasets that are new.
 func (d *deploy) insertDatasets(ctx context.Context, tx pgx.Tx) error {
 	known, err := d.knownDatasets(ctx, tx)
 	if err != nil {
 		return err
 	}
+	d.datasets = assign(d.doc, known)
 
 	type row struct {
 		ID    uuid.UUID `json:"id"`
@@ -27,21 +27,19 @@ func (d *deploy) insertDatasets(ctx context.Context, tx pgx.Tx) error {
 		Job   string    `json:"job"`
 		Index int       `json:"index"`
 	}
-
 	var made []row
-	d.datasets = make(map[outputRef]uuid.UUID, len(known))
 	for _, job := range d.doc.Jobs {
 		for i, output := range job.Outputs {
 			ref := outputRef{job.Name, i}
-			id, ok := known[ref]
-			if !ok && job.RenamedFrom != "" {
-				id, ok = known[outputRef{job.RenamedFrom, i}]
+			if _, ok := d.datasets[ref]; ok {
+				continue
 			}
-			if !ok {
-				id = uuid.Must(uuid.NewV7())
-				made = append(made, row{id, derivedName(d.doc.Name, job.Name, output), job.Name, i})
+			id, name := uuid.Must(uuid.NewV7()), derivedName(d.doc.Name, job.Name, output)
+			if known.names[name] { // until the cutover, another one has it
+				name += "/" + id.String()
 			}
 			d.datasets[ref] = id
+			made = append(made, row{id, name, job.Name, i})
 		}
 	}
 
@@ -57,24 +55,89 @@ func (d *deploy) insertDatasets(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-// knownDatasets returns all datasets that jobs of the DAG have ever produced.
-func (d *deploy) knownDatasets(ctx context.Context, tx pgx.Tx) (map[outputRef]uuid.UUID, error) {
-	rows, err := tx.Query(ctx, `SELECT id, producer_job_name, producer_output_index FROM datasets WHERE org_id = $1 AND producer_dag_name = $2`,
-		d.caller.OrgID, d.doc.Name)
+// knownOutputs are the datasets of a DAG by the output that fills them, or last filled them.
+type knownOutputs struct {
+	serving map[outputRef]uuid.UUID   // in the version that serves
+	retired map[outputRef][]uuid.UUID // in none that serves, the newest first
+	names   map[string]bool           // of all of them
+}
+
+// assign finds the dataset of each output that has one. A job of the version that serves keeps its datasets, also
+// under a new name that says `renamed_from`; any other job gets those that a job of its name had last. It is pure.
+func assign(doc *dag.Document, known knownOutputs) map[outputRef]uuid.UUID {
+	found, taken := map[outputRef]uuid.UUID{}, map[uuid.UUID]bool{}
+	give := func(was func(dag.Job) string, have func(outputRef) []uuid.UUID) {
+		for _, job := range doc.Jobs {
+			for i := range job.Outputs {
+				ref := outputRef{job.Name, i}
+				if _, ok := found[ref]; ok || was(job) == "" {
+					continue
+				}
+				for _, id := range have(outputRef{was(job), i}) {
+					if !taken[id] {
+						found[ref], taken[id] = id, true
+						break
+					}
+				}
+			}
+		}
+	}
+	serving := func(ref outputRef) []uuid.UUID {
+		if id, ok := known.serving[ref]; ok {
+			return []uuid.UUID{id}
+		}
+		return nil
+	}
+	retired := func(ref outputRef) []uuid.UUID { return known.retired[ref] }
+	serves := func(name string) bool { _, ok := known.serving[outputRef{name, 0}]; return ok }
+
+	// Renames come first: the job that serves under the old name is theirs, unless their own name serves already.
+	give(func(job dag.Job) string {
+		if serves(job.Name) {
+			return ""
+		}
+		return job.RenamedFrom
+	}, serving)
+	own := func(job dag.Job) string { return job.Name }
+	former := func(job dag.Job) string { return job.RenamedFrom }
+	give(own, serving)
+	give(own, retired)
+	give(former, retired)
+	return found
+}
+
+// knownDatasets returns all datasets that jobs of the DAG have ever filled.
+func (d *deploy) knownDatasets(ctx context.Context, tx pgx.Tx) (knownOutputs, error) {
+	known := knownOutputs{serving: map[outputRef]uuid.UUID{}, retired: map[outputRef][]uuid.UUID{},
+		names: map[string]bool{}}
+	rows, err := tx.Query(ctx, `
+		SELECT d.id, d.name, coalesce(p.job_name, d.producer_job_name), coalesce(p.output_index, d.producer_output_index),
+		       p.dataset_uuid IS NOT NULL
+		FROM datasets d
+		LEFT JOIN dag_current_versions c ON c.org_id = d.org_id AND c.dag_name = d.producer_dag_name
+		LEFT JOIN dag_version_datasets p ON p.dag_version_id = c.dag_version_id AND p.dataset_uuid = d.id
+		WHERE d.org_id = $1 AND d.producer_dag_name = $2
+		ORDER BY d.id DESC`, d.caller.OrgID, d.doc.Name)
 	if err != nil {
-		return nil, fmt.Errorf("find datasets: %w", err)
+		return known, fmt.Errorf("find datasets: %w", err)
 	}
 
-	known := map[outputRef]uuid.UUID{}
 	var (
-		id  uuid.UUID
-		ref outputRef
+		id     uuid.UUID
+		name   string
+		ref    outputRef
+		serves bool
 	)
-	if _, err := pgx.ForEachRow(rows, []any{&id, &ref.job, &ref.index}, func() error {
-		known[ref] = id
+	if _, err := pgx.ForEachRow(rows, []any{&id, &name, &ref.job, &ref.index, &serves}, func() error {
+		known.names[name] = true
+		if serves {
+			known.serving[ref] = id
+		} else {
+			known.retired[ref] = append(known.retired[ref], id)
+		}
 		return nil
 	}); err != nil {
-		return nil, fmt.Errorf("find datasets: %w", err)
+		return known, fmt.Errorf("find datasets: %w", err)
 	}
 	return known, nil
 }

@@ -84,6 +84,7 @@ func RollbackCommand(c *cli.CLI) *cobra.Command {
 	var (
 		to     string
 		cancel bool
+		moves  bool
 		yes    bool
 	)
 	cmd := &cobra.Command{
@@ -95,7 +96,7 @@ since.`,
 		Example: "  dagctl rollback us-flights\n  dagctl rollback us-flights --to v3 --yes",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			request := builds.RollbackRequest{CancelTasks: cancel}
+			request := builds.RollbackRequest{CancelTasks: cancel, AllowMoves: moves}
 			which := "the version before the active one"
 			if to != "" {
 				n, err := versionNumber(to)
@@ -121,6 +122,8 @@ since.`,
 	}
 
 	cmd.Flags().StringVar(&to, "to", "", "version to go back to (default: the one before the active one)")
+	cmd.Flags().BoolVar(&moves, "allow-moves", false,
+		"take published names back that belong to other DAGs by now")
 	cmd.Flags().BoolVar(&cancel, "cancel-tasks", false,
 		"cancel the open tasks of manual, timer and webhook jobs that the version does not have")
 	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")

@@ -1,0 +1,125 @@
+package builds_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dagctl/dagctl/dispatcher/builds"
+	"github.com/dagctl/dagctl/dispatcher/dispatchertest"
+	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/registry"
+)
+
+func rollBack(w *dispatchertest.World, dagName string, to int, edit ...func(*builds.RollbackRequest)) error {
+	req := builds.RollbackRequest{To: &to}
+	for _, e := range edit {
+		e(&req)
+	}
+	_, err := w.D.Builds.Rollback(w.T.Context(), w.Caller, dagName, req)
+	w.Settle()
+	return err
+}
+
+func allowMoves(req *builds.RollbackRequest) { req.AllowMoves = true }
+
+// A name that was taken over comes back with the rollback of the taker, whatever its former owner did meanwhile.
+func TestANameReturnsAfterRollbacksOnBothSides(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.Put("raw", "2024-01-01", "a")
+	w.Serve(oldStations)
+	w.Serve(dispatchertest.Edit(oldStations, "'old '", "'older '"))
+	w.Serve(dispatchertest.Edit(greedy, "stations:", "others:"))
+	w.Serve(newStations)
+	require.Equal(t, []string{"new a"}, w.Read("stations")["2024-01-01"])
+	stored := dispatchertest.Texts(t, w.Pool, `SELECT concat_ws(' ', v.dag_name, v.number, p.published_name)
+		FROM dag_version_datasets p JOIN dag_versions v ON v.id = p.dag_version_id
+		WHERE p.published_name IS NOT NULL ORDER BY 1`)
+	require.Equal(t, []string{"new 1 others", "new 2 stations", "old 1 stations", "old 2 stations"}, stored,
+		"no version is written again")
+
+	// The old DAG may not take the name back unasked.
+	err := rollBack(w, "old", 1)
+	require.True(t, fault.Is(err, fault.Conflict), "%v", err)
+	require.ErrorContains(t, err, `dataset name "stations" belongs to DAG new by now`)
+	require.Equal(t, []string{"new a"}, w.Read("stations")["2024-01-01"])
+
+	require.NoError(t, rollBack(w, "new", 1))
+	require.Equal(t, []string{"older a"}, w.Read("stations")["2024-01-01"])
+	require.NoError(t, rollBack(w, "old", 1))
+	require.Equal(t, []string{"old a"}, w.Read("stations")["2024-01-01"])
+	require.Equal(t, []string{"new a"}, w.Read("others")["2024-01-01"])
+}
+
+func TestARollbackTakesANameBackIfAsked(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.Put("raw", "2024-01-01", "a")
+	w.Serve(oldStations)
+	w.Serve(dispatchertest.Edit(oldStations, "'old '", "'older '"))
+	w.Serve(newStations)
+
+	require.NoError(t, rollBack(w, "old", 1, allowMoves))
+	require.Equal(t, []string{"old a"}, w.Read("stations")["2024-01-01"])
+	require.Equal(t, []string{"new a"}, w.Read("new/made/0")["2024-01-01"])
+}
+
+func TestDeletingTheTakerGivesItsNameBack(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.Put("raw", "2024-01-01", "a")
+	w.Serve(oldStations)
+	w.Serve(newStations)
+	_, err := w.D.Upkeep.DeleteDAG(t.Context(), w.Caller, "new", time.Now())
+	require.NoError(t, err)
+	require.Equal(t, []string{"old a"}, w.Read("stations")["2024-01-01"])
+
+	// Its rollback would take the name again, as its document says.
+	require.NoError(t, rollBack(w, "new", 1))
+	require.Equal(t, []string{"new a"}, w.Read("stations")["2024-01-01"])
+}
+
+// A renamed job keeps its dataset, and a new job under the old name has one of its own, through any rollback.
+func TestANewJobUnderAnOldNameSurvivesRollbacks(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.Put("raw", "2024-01-01", "a")
+	w.Serve(oldStations)
+	renamed := dispatchertest.Edit(oldStations, "name: made", "name: built\n    renamed_from: made", "job: made",
+		"job: built")
+	w.Serve(renamed)
+	reused := dispatchertest.Edit(renamed, "\n    renamed_from: made", "", "publish:\n", `  - name: made
+    operator: sql
+    inputs: [{ from: { job: raw } }]
+    execution_strategy: PerPartition
+    config: { query: "SELECT 'again ' || content AS content FROM raw" }
+publish:
+`)
+	w.Serve(reused)
+	require.Equal(t, []string{"old a"}, w.Read("stations")["2024-01-01"])
+	require.Equal(t, []string{"again a"}, w.Read("old/made/0")["2024-01-01"])
+	tasks := w.Count(`SELECT FROM tasks`)
+
+	require.NoError(t, rollBack(w, "old", 1))
+	require.Equal(t, []string{"old a"}, w.Read("stations")["2024-01-01"])
+	for range 2 {
+		again := w.Serve(reused)
+		require.Equal(t, registry.Active, statusOf(w, again))
+		require.Equal(t, []string{"again a"}, w.Read("old/made/0")["2024-01-01"])
+		w.Serve(oldStations)
+		require.Equal(t, []string{"old a"}, w.Read("stations")["2024-01-01"])
+	}
+	require.Equal(t, tasks, w.Count(`SELECT FROM tasks`), "a name is not data")
+
+	// Both at once: the rename and the new job under the old name.
+	w.Serve(dispatchertest.Edit(reused, "'again '", "'once more '"))
+	require.Equal(t, []string{"once more a"}, w.Read("old/made/0")["2024-01-01"])
+	require.Equal(t, []string{"old a"}, w.Read("stations")["2024-01-01"])
+}
+
+func statusOf(w *dispatchertest.World, d registry.Deployment) registry.Status {
+	status, _ := w.Status(d.Version.ID)
+	return status
+}
