@@ -51,8 +51,9 @@ var mayImport = map[string][]string{
 		anyInternal},
 
 	"dag":                 {"internal/fault"},
-	"registry":            {"dag", "authz", "storage", anyInternal},
-	"registry/deploy":     {"registry", "dag", "authz", "storage", anyInternal},
+	"registry":            {"registry/contract", "dag", "authz", "storage", anyInternal},
+	"registry/contract":   {"dag", anyInternal},
+	"registry/deploy":     {"registry", "registry/contract", "dag", "authz", "storage", anyInternal},
 	"dispatcher/wakeup":   {},
 	"dispatcher/metrics":  {},
 	"dispatcher/tasks":    {"dispatcher/wakeup", "dispatcher/metrics", "dag", "registry", anyInternal},

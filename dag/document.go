@@ -362,6 +362,21 @@ type OperatorSpec struct {
 	// Canonical returns a form of the output-affecting config that is equal exactly if the meaning is equal (for SQL,
 	// its parsed form). If it is nil, the config itself is that form. An error is a fault of the config, at Key.
 	Canonical func(config map[string]any) (any, *ConfigError)
+
+	// Shape returns which columns a job reads and writes, as far as its config says it. If it is nil, nothing is known.
+	Shape func(job *Job, inputs [][]Column) Shape
+}
+
+// Column is a column of a dataset, with DuckDB's name of its type.
+type Column struct {
+	Name string `json:"name"`
+	Type string `json:"type"`
+}
+
+// Shape is what is known of the columns of a job. Nil stands for whatever is not known.
+type Shape struct {
+	Reads  [][]string // by input index: the columns that it reads by name; nil also where it reads whatever there is
+	Writes [][]Column // by output index
 }
 
 // ToProgram is the destination of secrets that a program gets: it may send them anywhere.

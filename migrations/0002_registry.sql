@@ -18,7 +18,7 @@ CREATE TABLE dag_versions (
     passes          BOOLEAN NOT NULL DEFAULT false, -- it rebuilds nothing, so it does not wait for the build in progress
     forward_only    BOOLEAN NOT NULL DEFAULT false, -- what it rebuilds permanently takes over the partitions of what served:
     forward_from    TEXT,                           -- only those before this one; NULL: all of them
-    consents        TEXT[] NOT NULL DEFAULT '{}' CHECK (consents <@ ARRAY['cancel-tasks', 'allow-removals', 'allow-moves']), -- what its deploy agreed to
+    consents        TEXT[] NOT NULL DEFAULT '{}' CHECK (consents <@ ARRAY['cancel-tasks', 'allow-removals', 'allow-moves', 'allow-breaking']), -- what its deploy agreed to
     created_by      TEXT NOT NULL,
     source_ref      TEXT,
     base_version_id UUID REFERENCES dag_versions (id), -- the version it replaces; every earlier cutover updates it

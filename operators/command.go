@@ -103,7 +103,7 @@ func (o *commandOperator) Spec() dag.OperatorSpec {
 		SecretsTo:    func(map[string]any) string { return dag.ToProgram },
 		Canonical: func(config map[string]any) (any, *dag.ConfigError) {
 			if err := o.allowed(); err != nil {
-				return nil, &dag.ConfigError{Key: "argv", Message: withHint(err)}
+				return nil, &dag.ConfigError{Key: "argv", Message: fault.Text(err)}
 			}
 			return config, nil
 		},

@@ -3,7 +3,6 @@ package operators
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -24,10 +23,12 @@ type sqlOperator struct {
 	options Options
 	parser  *duck.Shared // for all parsing; it cannot access files
 	forms   formCache
+	shapes  *shapes
 }
 
 func newSQL(o Options) *sqlOperator {
-	return &sqlOperator{options: o, parser: &duck.Shared{Config: duck.Config{Threads: 1, MemoryLimit: 256 << 20}}}
+	return &sqlOperator{options: o, shapes: newShapes(),
+		parser: &duck.Shared{Config: duck.Config{Threads: 1, MemoryLimit: 256 << 20}}}
 }
 
 const sqlSchema = `{
@@ -47,6 +48,7 @@ func (o *sqlOperator) Spec() dag.OperatorSpec {
 		Name: "sql", Version: "1.0.0", Reactive: true, Effect: dag.EffectInternal,
 		ConfigSchema: json.RawMessage(sqlSchema),
 		Canonical:    o.canonical,
+		Shape:        o.shape,
 	}
 }
 
@@ -61,7 +63,7 @@ func (o *sqlOperator) canonical(config map[string]any) (any, *dag.ConfigError) {
 	if one {
 		form, err := o.forms.of(ctx, o.parser, query)
 		if err != nil {
-			return nil, &dag.ConfigError{Key: "query", Message: withHint(err)}
+			return nil, &dag.ConfigError{Key: "query", Message: fault.Text(err)}
 		}
 		return map[string]any{"query": form}, nil
 	}
@@ -71,20 +73,11 @@ func (o *sqlOperator) canonical(config map[string]any) (any, *dag.ConfigError) {
 		query, _ := queries[name].(string)
 		form, err := o.forms.of(ctx, o.parser, query)
 		if err != nil {
-			return nil, &dag.ConfigError{Key: "queries", Message: name + ": " + withHint(err)}
+			return nil, &dag.ConfigError{Key: "queries", Message: name + ": " + fault.Text(err)}
 		}
 		forms[name] = form
 	}
 	return map[string]any{"queries": forms}, nil
-}
-
-// withHint returns the text of an error and its hint on one line.
-func withHint(err error) string {
-	var f *fault.Error
-	if errors.As(err, &f) && f.Hint != "" {
-		return err.Error() + "; " + f.Hint
-	}
-	return err.Error()
 }
 
 func (o *sqlOperator) Run(ctx context.Context, t *Task) (Result, error) {
@@ -241,20 +234,29 @@ func relation(in AssignedInput, files []string) duck.Relation {
 
 // queriesOf returns the query of each output, by its index.
 func queriesOf(t *Task) ([]string, error) {
-	if query, ok := t.Config["query"].(string); ok {
-		if len(t.Outputs) != 1 {
-			return nil, fault.New(fault.Invalid, "the job has %d outputs but one query", len(t.Outputs)).
+	outputs := make([]string, len(t.Outputs))
+	for i, output := range t.Outputs {
+		outputs[i] = output.Name
+	}
+	return queriesFor(t.Config, outputs)
+}
+
+// queriesFor returns the query of each of the named outputs.
+func queriesFor(config map[string]any, outputs []string) ([]string, error) {
+	if query, ok := config["query"].(string); ok {
+		if len(outputs) != 1 {
+			return nil, fault.New(fault.Invalid, "the job has %d outputs but one query", len(outputs)).
 				WithHint("give `queries` with one for each output's name")
 		}
 		return []string{query}, nil
 	}
 
-	named, _ := t.Config["queries"].(map[string]any)
-	queries := make([]string, len(t.Outputs))
-	for i, output := range t.Outputs {
-		query, ok := named[output.Name].(string)
+	named, _ := config["queries"].(map[string]any)
+	queries := make([]string, len(outputs))
+	for i, output := range outputs {
+		query, ok := named[output].(string)
 		if !ok {
-			return nil, fault.New(fault.Invalid, "queries: there is no query for output %q", output.Name)
+			return nil, fault.New(fault.Invalid, "queries: there is no query for output %q", output)
 		}
 		queries[i] = query
 	}

@@ -293,7 +293,7 @@ func TestTwoNamesSwapAndRollBack(t *testing.T) {
 	w.serve(swappable("x", "y"))
 	looks("one", "two")
 	tasks := w.count(`SELECT FROM tasks`)
-	w.serve(swappable("y", "x"))
+	w.serve(swappable("y", "x"), func(r *registry.DeployRequest) { r.AllowMoves = true })
 	looks("two", "one")
 	w.rollback("names")
 	looks("one", "two")

@@ -94,7 +94,8 @@ func TestAReadyVersionWaitsForItsPromotion(t *testing.T) {
 	require.Empty(t, builds())
 
 	w.inTx(func(ctx context.Context, tx pgx.Tx) error {
-		return deploy.Activate(ctx, tx, w.caller.OrgID, "shop", 1)
+		_, err := deploy.Activate(ctx, tx, w.caller.OrgID, "shop", 1)
+		return err
 	})
 	require.Equal(t, []int{1}, builds())
 }
@@ -182,7 +183,9 @@ func TestTwoPublishedNamesSwapInOneCutover(t *testing.T) {
 	first := w.serve(both("one", "two"), "2026-01-01")
 	require.Equal(t, w.generation(first, "ranking"), w.served("one"))
 
-	w.serve(both("two", "one"))
+	_, err := w.tryDeploy(both("two", "one"))
+	require.ErrorContains(t, err, "the name one would move from the dataset of job ranking to that of job daily")
+	w.cutover(w.deploy(both("two", "one"), func(r *registry.DeployRequest) { r.AllowMoves = true }))
 	require.Equal(t, w.generation(first, "ranking"), w.served("two"))
 	require.Equal(t, w.generation(first, "daily"), w.served("one"))
 }

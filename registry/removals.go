@@ -7,15 +7,18 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+
+	"github.com/dagctl/dagctl/registry/contract"
 )
 
-// Consent is what the person who deploys a version has agreed to, by the name of the flag that asks for it.
-type Consent string
+// Consent is what the person who deploys a version has agreed to; see contract.Consent.
+type Consent = contract.Consent
 
 const (
-	CancelTasks   Consent = "cancel-tasks"   // its cutover may cancel what waits for queues that go
-	AllowRemovals Consent = "allow-removals" // it need not have all partitions that are served
-	AllowMoves    Consent = "allow-moves"    // a published name may move to another dataset or DAG
+	CancelTasks   = contract.CancelTasks
+	AllowRemovals = contract.AllowRemovals
+	AllowMoves    = contract.AllowMoves
+	AllowBreaking = contract.AllowBreaking
 )
 
 // Removal is what readers of a dataset would lose: partitions that are served and that a version does not have.
@@ -69,21 +72,31 @@ func (r Removal) String() string {
 	return text
 }
 
-// Removals compares each generation of a version with the one that serves the same dataset, where both are cut into
-// partitions alike. A cursor's segments are no partitions that a reader could miss.
+// Removals compares each generation of a version with the one that readers have now, of the same dataset or under the
+// same published name, where both are cut into partitions alike. A cursor's segments are no partitions that a reader
+// could miss.
 func Removals(ctx context.Context, tx pgx.Tx, version uuid.UUID) ([]Removal, error) {
 	rows, err := tx.Query(ctx, `
-		SELECT p.name, p.dataset_version, array_agg(l.partition_key ORDER BY l.partition_key)
-		FROM dag_version_datasets p
-		JOIN dataset_pointers s ON s.org_id = p.org_id AND s.dataset_uuid = p.dataset_uuid
-		  AND s.dataset_version <> p.dataset_version
-		JOIN dataset_versions g ON g.id = p.dataset_version
-		JOIN dataset_versions lg ON lg.id = s.dataset_version AND lg.partition_by = g.partition_by
-		JOIN partition_versions l ON l.dataset_version = s.dataset_version AND l.state = 'Published'
-		WHERE p.dag_version_id = $1 AND g.partition_by->>'kind' IS DISTINCT FROM 'cursor'
-		  AND NOT EXISTS (SELECT FROM partition_versions n WHERE n.dataset_version = p.dataset_version
+		WITH pairs AS (
+			SELECT p.name, p.dataset_version AS next, s.dataset_version AS live
+			FROM dag_version_datasets p
+			JOIN dataset_pointers s ON s.org_id = p.org_id AND s.dataset_uuid = p.dataset_uuid
+			WHERE p.dag_version_id = $1
+			UNION
+			SELECT p.name, p.dataset_version, s.dataset_version
+			FROM dag_version_datasets p
+			JOIN dataset_name_owners o ON o.org_id = p.org_id AND o.name = p.published_name AND o.dataset_uuid <> p.dataset_uuid
+			JOIN dataset_pointers s ON s.org_id = p.org_id AND s.dataset_uuid = o.dataset_uuid
+			WHERE p.dag_version_id = $1)
+		SELECT p.name, p.next, array_agg(DISTINCT l.partition_key ORDER BY l.partition_key)
+		FROM pairs p
+		JOIN dataset_versions g ON g.id = p.next
+		JOIN dataset_versions lg ON lg.id = p.live AND lg.partition_by = g.partition_by
+		JOIN partition_versions l ON l.dataset_version = p.live AND l.state = 'Published'
+		WHERE p.live <> p.next AND g.partition_by->>'kind' IS DISTINCT FROM 'cursor'
+		  AND NOT EXISTS (SELECT FROM partition_versions n WHERE n.dataset_version = p.next
 		                  AND n.partition_key = l.partition_key AND n.state = 'Published')
-		GROUP BY p.name, p.dataset_version ORDER BY p.name`, version)
+		GROUP BY p.name, p.next ORDER BY p.name`, version)
 	if err != nil {
 		return nil, fmt.Errorf("partitions that version %s would remove: %w", version, err)
 	}

@@ -7,6 +7,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/registry/contract"
 	"github.com/dagctl/dagctl/storage"
 )
 
@@ -53,7 +54,9 @@ type DeployRequest struct {
 	Activate    *bool             `json:"activate,omitempty" doc:"Cut over as soon as it is ready (default true)"`
 	Supersede   bool              `json:"supersede,omitempty" doc:"Abandon a running build, and keep what it built"`
 	CancelTasks bool              `json:"cancel_tasks,omitempty" doc:"Cancel the open tasks of manual, timer and webhook jobs that are removed, or whose partitions the new definition does not have; without it, a deploy with such tasks is refused with 409"`
-	// AllowRemovals is the consent to Change.Removes.
+	// Each is the consent of that name to findings of the plan.
+	AllowMoves    bool `json:"allow_moves,omitempty" doc:"Let published names move to other datasets; without it, a deploy that moves one is refused with 409"`
+	AllowBreaking bool `json:"allow_breaking,omitempty" doc:"Let columns go or change that jobs of other DAGs may read; without it, a deploy or build that would is refused with 409 or fails"`
 	AllowRemovals bool `json:"allow_removals,omitempty" doc:"Let partitions go that are served and that the version does not have; without it, a deploy or build that would lose some is refused with 409 or fails"`
 
 	Resume bool `json:"resume,omitempty" doc:"Only build a failed or abandoned version of this document again; refused with 409 if there is none"`
@@ -68,11 +71,13 @@ type DeployRequest struct {
 
 // Deployment is the answer to a deploy: the version, what it changes, and whether it is new.
 type Deployment struct {
-	Version Version         `json:"version"`
-	Created bool            `json:"created" doc:"False if this very document was deployed before"`
-	Changes []Change        `json:"changes"`
-	Meets   *Meeting        `json:"meets,omitempty" doc:"A build of the same DAG that was running"`
-	Cancels []CanceledQueue `json:"cancels,omitempty" doc:"Tasks of manual, timer and webhook jobs that it cancels"`
+	Version Version  `json:"version"`
+	Created bool     `json:"created" doc:"False if this very document was deployed before"`
+	Changes []Change `json:"changes"`
+	Meets   *Meeting `json:"meets,omitempty" doc:"A build of the same DAG that was running"`
+
+	Findings []contract.Finding `json:"findings,omitempty" doc:"What readers of the datasets have to know"`
+	Cancels  []CanceledQueue    `json:"cancels,omitempty" doc:"Tasks of manual, timer and webhook jobs that it cancels"`
 }
 
 // Change says what a deploy does to one dataset, and why.
@@ -101,13 +106,16 @@ type Change struct {
 
 // Plan is what a deploy of a document would do now. Plan and deploy come from one function, so they agree.
 type Plan struct {
-	DAG     string          `json:"dag"`
-	Base    *int            `json:"base_version,omitempty" doc:"The active version that it was made against"`
-	Version int             `json:"version" doc:"The number that the document has, or would get"`
-	Hash    string          `json:"yaml_hash"`
-	Status  Status          `json:"status,omitempty" doc:"Of the version, if the document was deployed before"`
-	Changes []Change        `json:"changes"`
-	Meets   *Meeting        `json:"meets,omitempty" doc:"A running build of the same DAG"`
+	DAG     string   `json:"dag"`
+	Base    *int     `json:"base_version,omitempty" doc:"The active version that it was made against"`
+	Version int      `json:"version" doc:"The number that the document has, or would get"`
+	Hash    string   `json:"yaml_hash"`
+	Status  Status   `json:"status,omitempty" doc:"Of the version, if the document was deployed before"`
+	Changes []Change `json:"changes"`
+	Meets   *Meeting `json:"meets,omitempty" doc:"A running build of the same DAG"`
+
+	Findings []contract.Finding `json:"findings,omitempty" doc:"What readers of the datasets have to know; a deploy has to agree to what asks, and is refused by what refuses"`
+
 	Cancels []CanceledQueue `json:"cancels,omitempty" doc:"Tasks of manual, timer and webhook jobs that the cutover would cancel: the deploy needs cancel_tasks"`
 
 	CriticalPath    []string `json:"critical_path,omitempty" doc:"The chain of jobs that decides how long the deploy takes, upstream first"`

@@ -37,7 +37,7 @@ func (bs *Builds) cutover(ctx context.Context, b registry.Build, jobs []*registr
 		return err
 	})
 	if fault.Is(err, fault.Conflict) {
-		return bs.failBuild(ctx, b, err.Error(), now)
+		return bs.failBuild(ctx, b, fault.Text(err), now)
 	}
 	if err != nil || !moved {
 		return err
@@ -102,7 +102,7 @@ func (bs *Builds) stillReady(
 	if err != nil {
 		return false, err
 	}
-	return true, refuseLosses(withoutTargets(lost, p.unfinished))
+	return true, bs.deployer.Judge(ctx, tx, b, withoutTargets(lost, p.unfinished), false)
 }
 
 // swapTries bounds how often a swap is tried that gives way to readers of a view which it has to replace.
@@ -216,6 +216,9 @@ func (bs *Builds) Rollback(
 		if err := deploy.LockSwap(ctx, tx, b); err != nil {
 			return err
 		}
+		if err := bs.deployer.Judge(ctx, tx, b, nil, true); err != nil {
+			return err
+		}
 		moved, err := bs.Swap(ctx, tx, b, deploy.ByRollback, caller.Actor, remade, now)
 		if err != nil {
 			return err
@@ -305,8 +308,15 @@ func (bs *Builds) Promote(
 		if err := registry.LockDAG(ctx, tx, caller.OrgID, dagName); err != nil {
 			return err
 		}
-		if err := deploy.Activate(ctx, tx, caller.OrgID, dagName, number); err != nil {
+		b, err := deploy.Activate(ctx, tx, caller.OrgID, dagName, number)
+		if err != nil {
 			return err
+		}
+		// A version that waits is refused now, and goes on waiting; one that is being built, by its gate.
+		if b.Status == registry.Ready {
+			if err := bs.deployer.Judge(ctx, tx, b, nil, false); err != nil {
+				return err
+			}
 		}
 		return authz.Audit(ctx, tx, caller, "dag.promote", fmt.Sprintf("%s v%d", dagName, number), nil)
 	})
@@ -428,7 +438,9 @@ func (bs *Builds) CancelUnused(
 type RollbackRequest struct {
 	To          *int `json:"to,omitempty" minimum:"1" maximum:"2147483647" doc:"The one before the active version, where it is left out"`
 	CancelTasks bool `json:"cancel_tasks,omitempty" doc:"Cancel the open tasks of manual, timer and webhook jobs that this version does not have; refused with 409 where there are any and this is not said"`
-	AllowMoves  bool `json:"allow_moves,omitempty" doc:"Take published names back that belong to other DAGs by now; refused with 409 where there are any and this is not said"`
+	// Each is the consent of that name to what others would miss.
+	AllowBreaking bool `json:"allow_breaking,omitempty" doc:"Go back although jobs of other DAGs read datasets or columns that the version does not have; refused with 409 where there are any and this is not said"`
+	AllowMoves    bool `json:"allow_moves,omitempty" doc:"Take published names back that belong to other DAGs by now; refused with 409 where there are any and this is not said"`
 }
 
 // consents returns what the person who rolls back agrees to.
@@ -438,6 +450,9 @@ func (r RollbackRequest) consents() (given []registry.Consent) {
 	}
 	if r.AllowMoves {
 		given = append(given, registry.AllowMoves)
+	}
+	if r.AllowBreaking {
+		given = append(given, registry.AllowBreaking)
 	}
 	return given
 }

@@ -13,7 +13,6 @@ import (
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/dispatcher/stale"
 	"github.com/dagctl/dagctl/dispatcher/tasks"
-	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/registry"
@@ -135,24 +134,6 @@ func withoutTargets(lost []registry.Removal, unfinished []stale.Finding) []regis
 	return registry.KeepRemovals(lost, func(generation uuid.UUID, key string) bool {
 		return !coming[registry.Ref{Version: generation, Key: key}]
 	})
-}
-
-// refuseLosses returns the error with which a build fails that would lose partitions.
-func refuseLosses(lost []registry.Removal) error {
-	if len(lost) == 0 {
-		return nil
-	}
-	text := lost[0].String()
-	if n := len(lost) - 1; n > 0 {
-		for _, more := range lost[1:min(len(lost), 4)] {
-			text += "; " + more.String()
-		}
-		if n > 3 {
-			text += fmt.Sprintf("; %d more datasets would lose some, too", n-3)
-		}
-	}
-	return fault.New(fault.Conflict, "%s. Deploy it with --allow-removals to let them go; "+
-		"--forward-only keeps what would be rebuilt as it is", text)
 }
 
 // readAgain reads the sources of a build that is otherwise ready once more where they lack partitions that are live: a

@@ -78,8 +78,8 @@ func TestAGateThatFindsPartitionsLostFails(t *testing.T) {
 	w.Settle()
 	status, reason := w.Status(failed.Version.ID)
 	require.Equal(t, registry.Failed, status)
-	require.Equal(t, "letters_made would lose 1 partition that it serves: 2024-01-01. "+
-		"Deploy it with --allow-removals to let them go; --forward-only keeps what would be rebuilt as it is", reason)
+	require.Equal(t, "letters_made would lose 1 partition that it serves: 2024-01-01; "+
+		"pass --allow-removals to agree to it; --forward-only keeps what would be rebuilt as it is", reason)
 	require.Len(t, w.Read("letters_made"), 2)
 
 	w.Serve(joined, allowRemovals)

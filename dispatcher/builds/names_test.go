@@ -22,6 +22,8 @@ func rollBack(w *dispatchertest.World, dagName string, to int, edit ...func(*bui
 	return err
 }
 
+func movesAllowed(r *registry.DeployRequest) { r.AllowMoves = true }
+
 func allowMoves(req *builds.RollbackRequest) { req.AllowMoves = true }
 
 // A name that was taken over comes back with the rollback of the taker, whatever its former owner did meanwhile.
@@ -114,7 +116,7 @@ publish:
 	require.Equal(t, tasks, w.Count(`SELECT FROM tasks`), "a name is not data")
 
 	// Both at once: the rename and the new job under the old name.
-	w.Serve(dispatchertest.Edit(reused, "'again '", "'once more '"))
+	w.Serve(dispatchertest.Edit(reused, "'again '", "'once more '"), movesAllowed)
 	require.Equal(t, []string{"once more a"}, w.Read("old/made/0")["2024-01-01"])
 	require.Equal(t, []string{"old a"}, w.Read("stations")["2024-01-01"])
 }

@@ -151,7 +151,8 @@ func TestARollbackThatClosesACycleOverDAGsIsRefused(t *testing.T) {
 	w.Probe.Put("raw", "2024-01-01", "a")
 	w.Serve(oldStations)
 	w.Serve(readsStations)
-	w.Serve(dispatchertest.Edit(oldStations, "name: old", "name: reader", "stations:", "shouted:"))
+	w.Serve(dispatchertest.Edit(oldStations, "name: old", "name: reader", "stations:", "shouted:"),
+		movesAllowed)
 	w.Serve(dispatchertest.Edit(oldStations, "    inputs: [{ from: { job: raw } }]\n",
 		"    inputs: [{ from: { job: raw } }, { from: { dataset: shouted }, as: back, map: latest }]\n"))
 	_, err := w.D.Builds.Rollback(t.Context(), w.Caller, "reader", builds.RollbackRequest{})

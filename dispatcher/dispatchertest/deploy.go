@@ -31,6 +31,15 @@ func (tn *Tenant) TryDeploy(yaml string, change ...func(*registry.DeployRequest)
 	return deploy.New(tn.W.D.Registry).Deploy(tn.W.T.Context(), tn.Caller, dagName(yaml), req)
 }
 
+// Plan plans a DAG.
+func (tn *Tenant) Plan(yaml string) registry.Plan {
+	tn.W.T.Helper()
+	plan, err := deploy.New(tn.W.D.Registry).Plan(tn.W.T.Context(), tn.Caller, dagName(yaml),
+		registry.DeployRequest{YAML: yaml})
+	require.NoError(tn.W.T, err)
+	return plan
+}
+
 // Supersede makes a deployment replace a build that is under way.
 func Supersede(r *registry.DeployRequest) { r.Supersede = true }
 

@@ -4,11 +4,7 @@ package duck
 // compares only names, so a column counts if any name in the statement equals its own. All columns of all relations
 // count if the statement reads some without naming them (*, COLUMNS, a whole row, PIVOT, NATURAL).
 func (q *Select) Columns(relations map[string][]Column) map[string][]string {
-	n := columnNames{names: map[string]bool{}, whole: map[string]bool{}, rows: map[string]bool{}}
-	n.walk(q.tree)
-	for row := range n.rows {
-		n.all = n.all || n.whole[row]
-	}
+	n := q.columnNames()
 	read := make(map[string][]string, len(relations))
 	for relation, columns := range relations {
 		read[relation] = []string{}
@@ -19,6 +15,19 @@ func (q *Select) Columns(relations map[string][]Column) map[string][]string {
 		}
 	}
 	return read
+}
+
+// NamesColumns reports whether a statement reads columns by their names only, so that it reads no others than Columns
+// returns, whatever is added to its relations.
+func (q *Select) NamesColumns() bool { return !q.columnNames().all }
+
+func (q *Select) columnNames() columnNames {
+	n := columnNames{names: map[string]bool{}, whole: map[string]bool{}, rows: map[string]bool{}}
+	n.walk(q.tree)
+	for row := range n.rows {
+		n.all = n.all || n.whole[row]
+	}
+	return n
 }
 
 // columnNames collects, in lower case, what a statement's names may stand for.

@@ -150,6 +150,28 @@ func (s *Session) Describe(ctx context.Context, query string) ([]Column, error) 
 	return columns, s.ended(ctx, rows.Err())
 }
 
+// DescribeOver returns the columns of a parsed statement over relations of which only the columns are known, and leaves
+// nothing behind. The session is busy meanwhile.
+func (s *Session) DescribeOver(
+	ctx context.Context, q *Select, relations map[string][]Column,
+) (columns []Column, err error) {
+	if err := s.Exec(ctx, "BEGIN"); err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, s.Exec(ctx, "ROLLBACK")) }()
+
+	for _, name := range sortedKeys(relations) {
+		if err := s.Exec(ctx, "CREATE VIEW "+Quote(name)+" AS "+Empty(relations[name])); err != nil {
+			return nil, err
+		}
+	}
+	view, err := s.View(ctx, q)
+	if err != nil {
+		return nil, err
+	}
+	return s.Describe(ctx, view)
+}
+
 // CopyToParquet writes the query's rows, in the query's order, and returns their number.
 func (s *Session) CopyToParquet(ctx context.Context, query, file string) (int64, error) {
 	var rows int64

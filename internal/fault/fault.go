@@ -79,6 +79,15 @@ func KindOf(err error) Kind {
 	return Internal
 }
 
+// Text returns the text of an error with its hint, on one line.
+func Text(err error) string {
+	var e *Error
+	if errors.As(err, &e) && e.Hint != "" {
+		return err.Error() + "; " + e.Hint
+	}
+	return err.Error()
+}
+
 // Is reports whether err is of the given kind. A nil error has no kind.
 func Is(err error, kind Kind) bool { return err != nil && KindOf(err) == kind }
 

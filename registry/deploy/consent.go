@@ -4,26 +4,29 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dagctl/dagctl/dag"
-	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/registry"
+	"github.com/dagctl/dagctl/registry/contract"
 )
 
 // removed returns what readers of an output would lose; nil if that is nothing, or if only the build can tell. Where
 // the output is partitioned in another way than before, no partition is the same, and the plan says that instead.
-func (b *behind) removed(live, next planned, job *dag.Job, stays map[string]bool) *registry.Removal {
+func (b *behind) removed(live []planned, next planned, job *dag.Job, stays map[string]bool) *registry.Removal {
 	will := b.of(job.Name)
-	if will.unknown || live.generation == next.generation || live.partitionBy != next.partitionBy ||
-		next.partitionBy.Kind == dag.ByCursor || next.reset {
+	if will.unknown || next.partitionBy.Kind == dag.ByCursor || next.reset {
 		return nil
 	}
 
-	r := registry.Removal{Dataset: next.dataset, Keys: sortedKeys(b.published[live.generation])}
+	r := registry.Removal{Dataset: next.dataset}
+	for _, l := range live {
+		if l.generation != next.generation && l.partitionBy == next.partitionBy {
+			r.Keys = union(r.Keys, sortedKeys(b.published[l.generation]))
+		}
+	}
 	if !r.Only(func(key string) bool {
 		_, comes := slices.BinarySearch(will.keys, key)
 		return !comes && !stays[key]
@@ -44,22 +47,12 @@ func (b *behind) whyNot(job *dag.Job, key string) string {
 	return ""
 }
 
-// refuseRemovals refuses to lose partitions that are served, unless the deploy agrees to it.
-func (d *deploy) refuseRemovals(changes []registry.Change) error {
-	if d.planning || slices.Contains(d.given, registry.AllowRemovals) {
+// refuseFindings refuses what readers would miss, unless the deploy agrees to it.
+func (d *deploy) refuseFindings() error {
+	if d.planning {
 		return nil
 	}
-	var texts []string
-	for _, c := range changes {
-		if c.Removes != nil {
-			texts = append(texts, c.Removes.String())
-		}
-	}
-	if len(texts) == 0 {
-		return nil
-	}
-	return fault.New(fault.Conflict, "%s", strings.Join(texts, "; ")).
-		WithHint("pass --allow-removals to let them go; --forward-only keeps what would be rebuilt as it is")
+	return contract.Refusal(d.findings, d.given)
 }
 
 // consent records what the deploy agreed to.
@@ -85,5 +78,7 @@ func (d *deploy) consents(before []registry.Consent) []registry.Consent {
 	}
 	add(registry.CancelTasks, d.req.CancelTasks)
 	add(registry.AllowRemovals, d.req.AllowRemovals)
+	add(registry.AllowMoves, d.req.AllowMoves)
+	add(registry.AllowBreaking, d.req.AllowBreaking)
 	return given
 }

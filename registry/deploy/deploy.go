@@ -15,6 +15,7 @@ import (
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/registry"
+	"github.com/dagctl/dagctl/registry/contract"
 )
 
 // Deploy makes a version of the document. The dispatcher builds it, and cuts over to it once it is ready. The same
@@ -96,6 +97,8 @@ type deploy struct {
 	meets       *registry.Meeting        // the build of the DAG that was on its way
 	taken       map[string]takenName     // published names of other DAGs
 	continued   map[string]*continuation // by job name: what a forward-only deploy takes over
+	serves      uuid.UUID                // the version that serves; Nil if none does
+	findings    []contract.Finding
 	given       []registry.Consent
 }
 
@@ -115,12 +118,13 @@ func (d *deploy) run(ctx context.Context, tx pgx.Tx) (registry.Deployment, error
 	if err != nil {
 		return registry.Deployment{}, err
 	}
+	deployed.Findings = d.findings
 	if deployed.Version.Status == registry.Active {
 		return deployed, nil
 	}
 
 	d.given = d.consents(deployed.Version.Consents)
-	if err := d.refuseRemovals(deployed.Changes); err != nil {
+	if err := d.refuseFindings(); err != nil {
 		return registry.Deployment{}, err
 	}
 	if deployed.Cancels, err = d.queues(ctx, tx, deployed.Version); err != nil {
@@ -196,7 +200,7 @@ func (d *deploy) introduce(ctx context.Context, tx pgx.Tx, live []planned, hash 
 	if err != nil {
 		return registry.Deployment{}, err
 	}
-	changes, err := d.changes(ctx, tx, live, d.planned())
+	changes, err := d.changes(ctx, tx, live, d.planned(), version.ID)
 	if err != nil {
 		return registry.Deployment{}, err
 	}
@@ -221,7 +225,7 @@ func (d *deploy) again(ctx context.Context, tx pgx.Tx, v registry.Version,
 	if err != nil {
 		return registry.Deployment{}, err
 	}
-	changes, err := d.changes(ctx, tx, live, next)
+	changes, err := d.changes(ctx, tx, live, next, v.ID)
 	return registry.Deployment{Version: v, Changes: changes, Meets: d.meets}, err
 }
 
@@ -254,7 +258,7 @@ func (d *deploy) takeUp(ctx context.Context, tx pgx.Tx, v registry.Version,
 	if err != nil {
 		return registry.Deployment{}, err
 	}
-	changes, err := d.changes(ctx, tx, live, next)
+	changes, err := d.changes(ctx, tx, live, next, v.ID)
 	if err != nil {
 		return registry.Deployment{}, err
 	}
@@ -342,16 +346,15 @@ func derivedName(dagName, job, output string) string { return dagName + "/" + jo
 
 // live returns the pointer set that serves now; nil if none does.
 func (d *deploy) live(ctx context.Context, tx pgx.Tx) ([]planned, error) {
-	var current uuid.UUID
 	err := tx.QueryRow(ctx, `SELECT dag_version_id FROM dag_current_versions WHERE org_id = $1 AND dag_name = $2`,
-		d.caller.OrgID, d.doc.Name).Scan(&current)
+		d.caller.OrgID, d.doc.Name).Scan(&d.serves)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	return pointerSet(ctx, tx, d.caller.OrgID, current)
+	return pointerSet(ctx, tx, d.caller.OrgID, d.serves)
 }
 
 // pointerSet reads a version's pointer set for a plan.

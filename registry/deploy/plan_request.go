@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -49,7 +48,7 @@ func (dp *Deployer) Plan(ctx context.Context, caller authz.Caller, dagName strin
 		}
 
 		p = registry.Plan{DAG: dagName, Version: deployed.Version.Number, Hash: deployed.Version.Hash,
-			Changes: deployed.Changes, Meets: deployed.Meets, Cancels: deployed.Cancels}
+			Changes: deployed.Changes, Findings: deployed.Findings, Meets: deployed.Meets, Cancels: deployed.Cancels}
 		if base > 0 {
 			p.Base = &base
 		}
@@ -99,7 +98,9 @@ func (d *deploy) checkBase(ctx context.Context, tx pgx.Tx) error {
 }
 
 // changes compares the live pointer set with the next one, and works out what has to be computed.
-func (d *deploy) changes(ctx context.Context, tx pgx.Tx, live, next []planned) ([]registry.Change, error) {
+func (d *deploy) changes(
+	ctx context.Context, tx pgx.Tx, live, next []planned, version uuid.UUID,
+) ([]registry.Change, error) {
 	changes := plan(live, next)
 	b, err := d.forecast(ctx, tx, live, next)
 	if err != nil {
@@ -114,7 +115,7 @@ func (d *deploy) changes(ctx context.Context, tx pgx.Tx, live, next []planned) (
 	}
 	b.keep(kept)
 
-	before, after := byDataset(live), byDataset(next)
+	now, after := readableNow(live), byDataset(next)
 	for i := range changes {
 		c := &changes[i]
 		stays := kept[outputRef{c.Job, c.Output}]
@@ -124,11 +125,15 @@ func (d *deploy) changes(ctx context.Context, tx pgx.Tx, live, next []planned) (
 		if ok {
 			c.Upstream = upstreamOf(job)
 		}
-		if !ok || c.Action == Reuse && c.Reason == "same definition" {
+		if !ok || job.ForwardOnly(d.deployer.catalog.Operators[job.Operator]) {
+			continue
+		}
+		c.Removes = b.removed(now.inPlaceOf(after[c.ID]), after[c.ID], job, stays)
+		if c.Action == Reuse && c.Reason == "same definition" {
 			continue
 		}
 
-		if p := b.of(c.Job); !p.unknown && !job.ForwardOnly(d.deployer.catalog.Operators[job.Operator]) {
+		if p := b.of(c.Job); !p.unknown {
 			c.Keys = slices.DeleteFunc(slices.Clone(p.keys), func(key string) bool {
 				return stays[key] || !b.wants(job, key)
 			})
@@ -137,14 +142,39 @@ func (d *deploy) changes(ctx context.Context, tx pgx.Tx, live, next []planned) (
 			if c.Kept > 0 {
 				c.Bytes = c.Bytes * int64(n) / int64(n+c.Kept)
 			}
-			if l, serves := before[c.ID]; serves {
-				c.Removes = b.removed(l, after[c.ID], job, stays)
-			}
 		}
 	}
 
 	d.noteTakeovers(changes)
-	return changes, d.consumers(ctx, tx, live, changes)
+	d.findings, err = d.verdict(ctx, tx, live, changes, version)
+	return changes, err
+}
+
+// readable finds what readers have now.
+type readable struct {
+	byID   map[uuid.UUID]planned
+	byName map[string]planned // published names
+}
+
+func readableNow(live []planned) readable {
+	r := readable{byID: byDataset(live), byName: map[string]planned{}}
+	for _, l := range live {
+		if l.published {
+			r.byName[l.dataset] = l
+		}
+	}
+	return r
+}
+
+// inPlaceOf returns what readers have now in place of an output: the same dataset, and the one that has its name.
+func (r readable) inPlaceOf(next planned) (pairs []planned) {
+	if l, ok := r.byID[next.id]; ok {
+		pairs = append(pairs, l)
+	}
+	if l, ok := r.byName[next.dataset]; ok && next.published && l.id != next.id {
+		pairs = append(pairs, l)
+	}
+	return pairs
 }
 
 // keep adds to the forecast what jobs take over unchanged.
@@ -263,62 +293,6 @@ func sortedKeys(m map[string]int64) []string {
 	}
 	slices.Sort(keys)
 	return keys
-}
-
-// consumers adds to each change the jobs of other DAGs that read its dataset. It refuses to remove or unpublish a
-// dataset that a version in work of another DAG has as an input, and to rename it.
-func (d *deploy) consumers(ctx context.Context, tx pgx.Tx, live []planned, changes []registry.Change) error {
-	datasets := map[uuid.UUID]uuid.UUID{} // by generation
-	names := map[uuid.UUID]string{}       // published names that serve, by dataset
-	var ids []uuid.UUID
-	for _, p := range live {
-		datasets[p.generation] = p.id
-		if p.published {
-			names[p.id] = p.dataset
-		}
-		ids = append(ids, p.generation)
-	}
-
-	rows, err := tx.Query(ctx, `
-		SELECT g.id, array_agg(DISTINCT j.dag_name || '/' || j.name ORDER BY j.dag_name || '/' || j.name)
-		FROM dataset_versions g
-		JOIN job_inputs i ON i.dataset_uuid = g.dataset_uuid AND NOT i.in_dag
-		JOIN jobs j ON j.id = i.job_id
-		JOIN dag_versions v ON v.id = j.dag_version_id AND v.status IN ('Active', 'Building', 'Ready')
-		WHERE g.org_id = $1 AND g.id = ANY($2)
-		GROUP BY g.id`, d.caller.OrgID, ids)
-	if err != nil {
-		return fmt.Errorf("find consumers in other DAGs: %w", err)
-	}
-
-	read := map[uuid.UUID][]string{}
-	var (
-		id   uuid.UUID
-		jobs []string
-	)
-	if _, err := pgx.ForEachRow(rows, []any{&id, &jobs}, func() error {
-		read[datasets[id]] = jobs
-		return nil
-	}); err != nil {
-		return fmt.Errorf("find consumers in other DAGs: %w", err)
-	}
-
-	for i := range changes {
-		c := &changes[i]
-		ref := outputRef{c.Job, c.Output}
-		c.Consumers = read[c.ID]
-		if len(c.Consumers) > 0 && (c.Action == Remove || !d.published(ref)) {
-			return fault.New(fault.Conflict, "dataset %s would be removed, but %s read it", c.Dataset,
-				strings.Join(c.Consumers, ", ")).
-				WithHint("deploy those DAGs without that input first")
-		}
-		if name, serves := names[c.ID]; len(c.Consumers) > 0 && serves && name != c.Dataset {
-			return fault.New(fault.Conflict, "dataset %s would be renamed to %s, but %s read it by its name", name,
-				c.Dataset, strings.Join(c.Consumers, ", ")).
-				WithHint("keep the name, or deploy those DAGs without that input first")
-		}
-	}
-	return nil
 }
 
 func (d *deploy) published(ref outputRef) bool {

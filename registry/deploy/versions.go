@@ -73,25 +73,28 @@ func RollbackTarget(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName strin
 }
 
 // Activate lets a version be cut over to as soon as it is ready.
-func Activate(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName string, number int) error {
-	var status registry.Status
-	err := tx.QueryRow(ctx, `
+func Activate(
+	ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName string, number int,
+) (b registry.Build, err error) {
+	b = registry.Build{OrgID: org, DAG: dagName, Number: number, Activate: true}
+	err = tx.QueryRow(ctx, `
 		UPDATE dag_versions SET activate = activate OR status IN ('Building', 'Ready')
-		WHERE org_id = $1 AND dag_name = $2 AND number = $3 RETURNING status`, org, dagName, number).Scan(&status)
+		WHERE org_id = $1 AND dag_name = $2 AND number = $3 RETURNING id, status, consents`, org, dagName, number).
+		Scan(&b.ID, &b.Status, &b.Consents)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
-		return fault.New(fault.NotFound, "%s has no version %d", dagName, number).
+		return b, fault.New(fault.NotFound, "%s has no version %d", dagName, number).
 			WithHint("`dagctl history %s` lists its versions", dagName)
 	case err != nil:
-		return fmt.Errorf("activate version %d: %w", number, err)
-	case status == registry.Superseded:
-		return fault.New(fault.Conflict, "version %d of %s has been replaced", number, dagName).
+		return b, fmt.Errorf("activate version %d: %w", number, err)
+	case b.Status == registry.Superseded:
+		return b, fault.New(fault.Conflict, "version %d of %s has been replaced", number, dagName).
 			WithHint("`dagctl rollback %s --to %d` goes back to it", dagName, number)
-	case status == registry.Failed || status == registry.Abandoned || status == registry.Staged:
-		return fault.New(fault.Conflict, "version %d of %s is %s", number, dagName, status).
+	case b.Status == registry.Failed || b.Status == registry.Abandoned || b.Status == registry.Staged:
+		return b, fault.New(fault.Conflict, "version %d of %s is %s", number, dagName, b.Status).
 			WithHint("deploy its document again")
 	}
-	return nil
+	return b, nil
 }
 
 // AbandonBuild abandons the version that is being built, or is ready and waits, and returns its number.

@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -24,6 +23,8 @@ type deployOptions struct {
 	supersede  bool
 	cancel     bool
 	removals   bool
+	moves      bool
+	breaking   bool
 	resume     bool
 	forward    forwardFlag
 	yes        bool
@@ -93,6 +94,10 @@ the build has ended.`,
 		"cancel the open tasks of manual, timer and webhook jobs that the version removes (the plan says how many)")
 	flags.BoolVar(&options.removals, "allow-removals", false,
 		"let partitions go that are served and that the version does not have (the plan says which)")
+	flags.BoolVar(&options.moves, "allow-moves", false,
+		"let published names move to other datasets (the plan says which)")
+	flags.BoolVar(&options.breaking, "allow-breaking", false,
+		"let columns go or change that jobs of other DAGs may read (the plan says which)")
 	options.forward.add(flags)
 	flags.BoolVar(&options.yes, "yes", false, "do not ask")
 	flags.StringVar(&options.sourceRef, "source-ref", "",
@@ -112,7 +117,7 @@ func deployPath(ctx context.Context, c *cli.CLI, api *cli.Client, path string, o
 	activate := !options.noActivate
 	request.SourceRef, request.Activate = options.sourceRef, &activate
 	request.Supersede, request.Resume, request.CancelTasks = options.supersede, options.resume, options.cancel
-	request.AllowRemovals = options.removals
+	request.AllowRemovals, request.AllowMoves, request.AllowBreaking = options.removals, options.moves, options.breaking
 	options.forward.apply(&request)
 	deployed, err := agreedDeploy(ctx, c, api, name, request, options.yes)
 	if err != nil {
@@ -175,7 +180,7 @@ func PrintPlan(c *cli.CLI, w io.Writer, d registry.Deployment) {
 	printChanges(c, w, d.Changes, 0)
 	writeMeeting(w, d.Meets)
 	writeCanceled(w, d.Cancels)
-	writeRemoved(w, d.Changes, slices.Contains(d.Version.Consents, registry.AllowRemovals))
+	writeFindings(w, d.Findings, d.Version.Consents)
 }
 
 // SendDeploy sends a request to deploy.

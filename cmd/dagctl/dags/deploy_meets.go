@@ -4,8 +4,10 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 
 	"github.com/dagctl/dagctl/registry"
+	"github.com/dagctl/dagctl/registry/contract"
 	"github.com/dagctl/dagctl/registry/deploy"
 )
 
@@ -34,22 +36,56 @@ func writeCanceled(w io.Writer, lost []registry.CanceledQueue) {
 	}
 }
 
-// writeRemoved prints which partitions readers would lose.
-func writeRemoved(w io.Writer, changes []registry.Change, allowed bool) {
-	for _, c := range changes {
+// writeFindings prints what readers have to know, and which of it keeps a deploy that agrees to given from happening.
+func writeFindings(w io.Writer, findings []contract.Finding, given []contract.Consent) {
+	for _, f := range findings {
 		switch {
-		case c.Removes == nil:
-		case allowed:
-			fmt.Fprintf(w, "%s. --allow-removals lets them go.\n", c.Removes)
+		case f.Level == contract.Says:
+			fmt.Fprintf(w, "%s.\n", sentence(f.Text))
+		case f.Level == contract.Asks && !f.Needs(given):
+			fmt.Fprintf(w, "%s. --%s agrees to it.\n", sentence(f.Text), f.Consent)
+		case f.Level == contract.Asks:
+			fmt.Fprintf(w, "%s. This deploy needs --%s%s.\n", sentence(f.Text), f.Consent, hint(f))
 		default:
-			fmt.Fprintf(w, "%s. This deploy needs --allow-removals, or --forward-only if they are to stay.\n",
-				c.Removes)
+			fmt.Fprintf(w, "%s. This deploy is refused%s.\n", sentence(f.Text), hint(f))
 		}
 	}
 }
 
+func hint(f contract.Finding) string {
+	if f.Hint == "" {
+		return ""
+	}
+	return ": " + f.Hint
+}
+
+// sentence begins a text with a capital, unless it begins with a name.
+func sentence(text string) string {
+	for _, word := range []string{"dataset ", "the "} {
+		if strings.HasPrefix(text, word) {
+			return strings.ToUpper(text[:1]) + text[1:]
+		}
+	}
+	return text
+}
+
+// consents returns what a request agrees to.
+func consents(r registry.DeployRequest) (given []contract.Consent) {
+	for _, c := range []struct {
+		given bool
+		contract.Consent
+	}{{r.CancelTasks, contract.CancelTasks}, {r.AllowRemovals, contract.AllowRemovals},
+		{r.AllowMoves, contract.AllowMoves}, {r.AllowBreaking, contract.AllowBreaking}} {
+		if c.given {
+			given = append(given, c.Consent)
+		}
+	}
+	return given
+}
+
 // refused reports whether a server would refuse to carry out a plan, because the request does not agree to it.
 func refused(plan registry.Plan, request registry.DeployRequest) bool {
-	loses := slices.ContainsFunc(plan.Changes, func(c registry.Change) bool { return c.Removes != nil })
-	return loses && !request.AllowRemovals || len(plan.Cancels) > 0 && !request.CancelTasks
+	given := consents(request)
+	needs := func(f contract.Finding) bool { return f.Needs(given) }
+	return slices.ContainsFunc(plan.Findings, needs) || len(plan.Cancels) > 0 && !request.CancelTasks
 }

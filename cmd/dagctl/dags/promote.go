@@ -82,10 +82,11 @@ func versionNumber(text string) (int, error) {
 // RollbackCommand returns `dagctl rollback`.
 func RollbackCommand(c *cli.CLI) *cobra.Command {
 	var (
-		to     string
-		cancel bool
-		moves  bool
-		yes    bool
+		to       string
+		cancel   bool
+		moves    bool
+		breaking bool
+		yes      bool
 	)
 	cmd := &cobra.Command{
 		Use:   "rollback DAG",
@@ -96,7 +97,7 @@ since.`,
 		Example: "  dagctl rollback us-flights\n  dagctl rollback us-flights --to v3 --yes",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			request := builds.RollbackRequest{CancelTasks: cancel, AllowMoves: moves}
+			request := builds.RollbackRequest{CancelTasks: cancel, AllowMoves: moves, AllowBreaking: breaking}
 			which := "the version before the active one"
 			if to != "" {
 				n, err := versionNumber(to)
@@ -122,6 +123,8 @@ since.`,
 	}
 
 	cmd.Flags().StringVar(&to, "to", "", "version to go back to (default: the one before the active one)")
+	cmd.Flags().BoolVar(&breaking, "allow-breaking", false,
+		"go back although jobs of other DAGs read datasets or columns that the version does not have")
 	cmd.Flags().BoolVar(&moves, "allow-moves", false,
 		"take published names back that belong to other DAGs by now")
 	cmd.Flags().BoolVar(&cancel, "cancel-tasks", false,

@@ -1,0 +1,131 @@
+package builds_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dagctl/dagctl/dispatcher/builds"
+	"github.com/dagctl/dagctl/dispatcher/dispatchertest"
+	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/registry"
+)
+
+// wideStations has two columns; its readers name one of them, or none.
+var (
+	wideStations = dispatchertest.Edit(oldStations, "content FROM raw", "content, length(content) AS size FROM raw")
+	narrow       = dispatchertest.Edit(wideStations, ", length(content) AS size", "")
+	sizes        = dispatchertest.Edit(readsStations, "content || '!' AS content", "size + 1 AS content")
+	anything     = dispatchertest.Edit(readsStations, "content || '!' AS content", "*")
+)
+
+func planned(t *testing.T, w *dispatchertest.World, yaml string) (texts []string) {
+	t.Helper()
+	for _, f := range w.Plan(yaml).Findings {
+		texts = append(texts, string(f.Level)+": "+f.Text)
+	}
+	return texts
+}
+
+func TestAColumnThatOthersReadIsNotTakenAway(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ reader, finding string }{
+		"nobody":      {"", "says: dataset stations would lose column size"},
+		"another one": {readsStations, "says: dataset stations would lose column size"},
+		"that one":    {sizes, "refuses: dataset stations would lose column size, but reader/shout reads size"},
+		"all of them": {anything, "asks: dataset stations would lose column size, and reader/shout may read it"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := dispatchertest.NewWorld(t)
+			w.Probe.Put("raw", "2024-01-01", "a")
+			w.Serve(wideStations)
+			if c.reader != "" {
+				w.Serve(c.reader)
+			}
+			require.Equal(t, []string{c.finding}, planned(t, w, narrow))
+
+			refused := c.finding[:4] != "says"
+			_, err := w.TryDeploy(narrow)
+			require.Equal(t, refused, fault.Is(err, fault.Conflict), "%v", err)
+			if !refused {
+				return
+			}
+			require.ErrorContains(t, err, "dataset stations would lose column size")
+			_, err = w.TryDeploy(narrow, func(r *registry.DeployRequest) { r.AllowBreaking = true })
+			require.Equal(t, name == "that one", fault.Is(err, fault.Conflict), "%v", err)
+		})
+	}
+}
+
+// What only the build finds out, it is refused by.
+func TestAGateThatFindsColumnsGoneFails(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.Put("raw", "2024-01-01", "a")
+	w.Serve(wideStations)
+	w.Serve(sizes)
+	failed := w.Deploy(dispatchertest.Edit(narrow, "config: { list: raw }", "config: { list: raw, note: other }"))
+	w.Settle()
+	status, reason := w.Status(failed.Version.ID)
+	require.Equal(t, registry.Failed, status, reason)
+	require.Contains(t, reason,
+		"dataset stations would lose column size, but reader/shout reads size; deploy those DAGs")
+	require.Equal(t, []string{"2"}, w.Read("shouted")["2024-01-01"])
+}
+
+func TestARollbackPastAConsumerAsks(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.Put("raw", "2024-01-01", "a")
+	w.Serve(oldWithout)
+	w.Serve(narrow)
+	w.Serve(wideStations)
+	w.Serve(sizes)
+
+	err := rollBack(w, "old", 2)
+	require.True(t, fault.Is(err, fault.Conflict), "%v", err)
+	require.ErrorContains(t, err, "dataset stations would lose column size, but reader/shout reads size")
+	err = rollBack(w, "old", 1)
+	require.ErrorContains(t, err, "dataset stations would no longer be published, but reader/shout read it")
+	require.NoError(t, rollBack(w, "old", 2, func(r *builds.RollbackRequest) { r.AllowBreaking = true }))
+}
+
+func TestAPromotionThatWouldBreakAConsumerIsRefused(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.Put("raw", "2024-01-01", "a")
+	w.Serve(wideStations)
+	parked := w.Deploy(narrow, func(r *registry.DeployRequest) { off := false; r.Activate = &off })
+	w.Settle()
+	w.Serve(sizes)
+
+	_, err := w.D.Builds.Promote(t.Context(), w.Caller, "old", parked.Version.Number)
+	require.True(t, fault.Is(err, fault.Conflict), "%v", err)
+	require.ErrorContains(t, err, "dataset stations would lose column size, but reader/shout reads size")
+	status, _ := w.Status(parked.Version.ID)
+	require.Equal(t, registry.Ready, status, "it waits until the consumer has changed")
+	w.Serve(dispatchertest.Edit(sizes, "size + 1", "1"))
+	_, err = w.D.Builds.Promote(t.Context(), w.Caller, "old", parked.Version.Number)
+	require.NoError(t, err)
+}
+
+// A name that moves to another dataset takes its readers along: what that one lacks is lost to them.
+func TestAMovedNameLosesPartitions(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.Put("raw", "2024-01-01", "a")
+	w.Probe.Put("raw", "2024-01-02", "b")
+	w.Probe.Put("extra", "2024-01-02", "x")
+	w.Serve(daily)
+	moved := dispatchertest.Edit(daily, "from: { job: made }", "from: { job: extra }")
+	require.Equal(t, []string{
+		"says: dataset letters_made would no longer be published",
+		"asks: the name letters_made would move from the dataset of job made to that of job extra: " +
+			"whoever reads it by name gets other rows",
+		"asks: letters_made would lose 1 partition that it serves: 2024-01-01"}, planned(t, w, moved))
+	_, err := w.TryDeploy(moved, movesAllowed)
+	require.ErrorContains(t, err, "letters_made would lose 1 partition")
+	w.Serve(moved, movesAllowed, allowRemovals)
+	require.Equal(t, map[string][]string{"2024-01-02": {"x"}}, w.Read("letters_made"))
+}

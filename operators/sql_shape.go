@@ -1,0 +1,116 @@
+package operators
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/internal/duck"
+)
+
+// shapes describes queries over relations of which only the columns are known.
+type shapes struct {
+	mu      sync.Mutex // the session has one set of relations
+	session *duck.Shared
+}
+
+func newShapes() *shapes {
+	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	return &shapes{session: &duck.Shared{Config: duck.Config{Threads: 1, MemoryLimit: 256 << 20,
+		Variables: map[string]any{"partition": "", "start": at, "end": at.AddDate(0, 0, 1)}}}}
+}
+
+// describe returns the columns of a query, nil if it cannot be bound to the relations.
+func (s *shapes) describe(ctx context.Context, q *duck.Select, relations map[string][]duck.Column) []dag.Column {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	session, err := s.session.Get(ctx)
+	if err != nil {
+		return nil
+	}
+	columns, err := session.DescribeOver(ctx, q, relations)
+	if err != nil {
+		return nil
+	}
+	return columnsOf(columns)
+}
+
+// shape returns the columns that the queries of a job read and write.
+func (o *sqlOperator) shape(job *dag.Job, inputs [][]dag.Column) (shape dag.Shape) {
+	ctx := context.Background() // Shape takes no context, and nothing is run
+	parser, err := o.parser.Get(ctx)
+	if err != nil {
+		return shape
+	}
+	queries, err := queriesFor(job.Config, job.Outputs)
+	if err != nil {
+		return shape
+	}
+
+	relations, complete := relationsOf(job, inputs)
+	shape.Writes = make([][]dag.Column, len(queries))
+	read, named := map[string][]string{}, true
+	for i, query := range queries {
+		q, err := parser.Parse(ctx, query)
+		if err != nil {
+			return dag.Shape{}
+		}
+		for relation, columns := range q.Columns(relations) {
+			read[relation] = append(read[relation], columns...)
+		}
+		named = named && q.NamesColumns()
+
+		// Of a partition without times, start and end are NULL, whose type only a run knows.
+		timeless := job.PartitionBy.Kind != dag.ByTime && strings.Contains(strings.ToLower(query), "getvariable")
+		if complete && !timeless {
+			shape.Writes[i] = o.shapes.describe(ctx, q, relations)
+		}
+	}
+
+	shape.Reads = make([][]string, len(job.Inputs))
+	for i, in := range job.Inputs {
+		if named && inputs[i] != nil {
+			shape.Reads[i] = readOf(in, read[in.As])
+		}
+	}
+	return shape
+}
+
+// readOf returns the columns that a query names, and those that select the rows of its input.
+func readOf(in dag.Input, named []string) []string {
+	read := append([]string{}, named...)
+	for _, c := range in.Where {
+		read = append(read, c.Column)
+	}
+	slices.Sort(read)
+	return slices.Compact(read)
+}
+
+// relationsOf returns the inputs of a job whose columns are known, by the names that queries use, and whether that is
+// all of them.
+func relationsOf(job *dag.Job, inputs [][]dag.Column) (relations map[string][]duck.Column, complete bool) {
+	relations, complete = map[string][]duck.Column{}, true
+	for i, in := range job.Inputs {
+		if inputs[i] == nil {
+			complete = false
+			continue
+		}
+		columns := make([]duck.Column, len(inputs[i]))
+		for n, c := range inputs[i] {
+			columns[n] = duck.Column(c)
+		}
+		relations[in.As] = columns
+	}
+	return relations, complete
+}
+
+func columnsOf(columns []duck.Column) []dag.Column {
+	list := make([]dag.Column, len(columns))
+	for i, c := range columns {
+		list[i] = dag.Column{Name: c.Name, Type: c.Type}
+	}
+	return list
+}

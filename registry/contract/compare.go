@@ -1,0 +1,283 @@
+package contract
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/google/uuid"
+
+	"github.com/dagctl/dagctl/dag"
+)
+
+// Compare returns what readers have to know, agree to, or are kept from when next takes the place of live, ordered by
+// dataset. It is pure. Without a live contract there are no readers yet.
+func Compare(live, next Contract, facts Facts) []Finding {
+	c := comparison{facts: facts, was: byID(live), now: byID(next), heirs: map[string]*Dataset{}}
+	for i := range next.Datasets {
+		if d := &next.Datasets[i]; d.Published {
+			c.heirs[d.Name] = d
+		}
+	}
+
+	for i := range live.Datasets {
+		was := &live.Datasets[i]
+		now := c.now[was.ID]
+		c.name(was, now)
+		if now != nil {
+			c.shape(was, now)
+			c.columns(was, now)
+			c.checks(was, now)
+		}
+	}
+
+	for i := range next.Datasets {
+		if now := &next.Datasets[i]; now.TakesOver != "" {
+			c.takeover(now)
+		}
+	}
+	for _, l := range facts.Lost {
+		c.add(Finding{Kind: PartitionsRemoved, Level: Asks, Consent: AllowRemovals, Dataset: l.Dataset, Text: l.Text,
+			Partitions: l.Partitions, Breaking: true,
+			Hint: "--forward-only keeps what would be rebuilt as it is"})
+	}
+	slices.SortStableFunc(c.findings, func(a, b Finding) int { return strings.Compare(a.Dataset, b.Dataset) })
+	return c.findings
+}
+
+func byID(c Contract) map[uuid.UUID]*Dataset {
+	datasets := make(map[uuid.UUID]*Dataset, len(c.Datasets))
+	for i := range c.Datasets {
+		datasets[c.Datasets[i].ID] = &c.Datasets[i]
+	}
+	return datasets
+}
+
+// comparison collects findings.
+type comparison struct {
+	facts    Facts
+	was, now map[uuid.UUID]*Dataset
+	heirs    map[string]*Dataset // of the next contract, by published name
+	findings []Finding
+}
+
+func (c *comparison) add(f Finding) { c.findings = append(c.findings, f) }
+
+// readers returns the addresses of the jobs of other DAGs that read a dataset.
+func (c *comparison) readers(dataset uuid.UUID) []string {
+	var readers []string
+	for _, consumer := range c.facts.Consumers[dataset] {
+		readers = append(readers, consumer.Address())
+	}
+	slices.Sort(readers)
+	return slices.Compact(readers)
+}
+
+// name compares what a dataset is called.
+func (c *comparison) name(was, now *Dataset) {
+	if !was.Published {
+		if readers := c.readers(was.ID); now == nil && len(readers) > 0 {
+			c.broken(DatasetRemoved, was, readers, "would be removed", "")
+		}
+		return
+	}
+	heir := c.heirs[was.Name]
+	switch {
+	case now != nil && now.Published && now.Name == was.Name:
+		return
+	case now == nil:
+		c.broken(DatasetRemoved, was, c.readers(was.ID), "would be removed", "")
+	case !now.Published:
+		c.broken(DatasetUnpublished, was, c.readers(was.ID), "would no longer be published", "")
+	default:
+		c.broken(DatasetRenamed, was, c.readers(was.ID), "would be renamed to "+now.Name, " by its name")
+	}
+
+	if heir == nil {
+		return
+	}
+	text := fmt.Sprintf("the name %s would move from the dataset of job %s to that of job %s: whoever reads it by "+
+		"name gets other rows", was.Name, was.Job, heir.Job)
+	f := Finding{Kind: NameMoved, Level: Asks, Consent: AllowMoves, Dataset: was.Name, Text: text, Breaking: true,
+		Hint: "if it is the same job under another name, write `renamed_from` there"}
+	if c.facts.Back {
+		f.Level, f.Consent = Says, ""
+	}
+	c.add(f)
+}
+
+// broken adds that a dataset goes under the name that it has. Where other DAGs read it, a deploy is refused, and
+// somebody who goes back has to agree to it.
+func (c *comparison) broken(kind Kind, was *Dataset, readers []string, what, how string) {
+	f := Finding{Kind: kind, Level: Says, Dataset: was.Name, Text: fmt.Sprintf("dataset %s %s", was.Name, what),
+		Consumers: readers}
+	if len(readers) > 0 {
+		f.Text += fmt.Sprintf(", but %s read it%s", strings.Join(readers, ", "), how)
+		f.Breaking, f.Hint = true, "keep the name, or deploy those DAGs without that input first"
+		f.Level, f.Consent = c.harm()
+	}
+	c.add(f)
+}
+
+// harm is the level of what is known to break somebody.
+func (c *comparison) harm() (Level, Consent) {
+	if c.facts.Back {
+		return Asks, AllowBreaking
+	}
+	return Refuses, ""
+}
+
+// takeover says whose name a dataset takes.
+func (c *comparison) takeover(now *Dataset) {
+	if was := c.was[now.ID]; was != nil && was.Published && was.Name == now.Name {
+		return
+	}
+	c.add(Finding{Kind: NameTakenOver, Level: Says, Dataset: now.Name,
+		Text: fmt.Sprintf("the name %s is taken over from DAG %s", now.Name, now.TakesOver)})
+}
+
+// shape compares partitioning and storage.
+func (c *comparison) shape(was, now *Dataset) {
+	if !reflect.DeepEqual(was.PartitionBy, now.PartitionBy) {
+		text := fmt.Sprintf("dataset %s would have %s instead of %s", was.Name, now.PartitionBy, was.PartitionBy)
+		c.add(Finding{Kind: PartitioningChanged, Level: Says, Dataset: was.Name, Breaking: true, Text: text,
+			Consumers: c.readers(was.ID)})
+	}
+	if was.Storage != now.Storage {
+		c.add(Finding{Kind: StorageMoved, Level: Says, Dataset: was.Name,
+			Text: fmt.Sprintf("dataset %s would move from %s to %s storage", was.Name, was.Storage, now.Storage)})
+	}
+}
+
+// checks compares the checks that keep bad revisions from readers.
+func (c *comparison) checks(was, now *Dataset) {
+	added, removed := without(now.Checks, was.Checks), without(was.Checks, now.Checks)
+	if len(added) > 0 {
+		text := fmt.Sprintf("dataset %s would be checked by %s, too", was.Name, strings.Join(added, ", "))
+		if was.Generation == now.Generation {
+			text += ": what it has now is checked before the version serves"
+		}
+		c.add(Finding{Kind: ChecksAdded, Level: Says, Dataset: was.Name, Text: text})
+	}
+	if len(removed) > 0 {
+		c.add(Finding{Kind: ChecksRemoved, Level: Says, Dataset: was.Name,
+			Text: fmt.Sprintf("dataset %s would no longer be checked by %s", was.Name, strings.Join(removed, ", "))})
+	}
+}
+
+// without returns the names of the checks in a that b does not have, with the same severity.
+func without(a, b []Check) (names []string) {
+	for _, check := range a {
+		same := func(other Check) bool { return other.Hash == check.Hash && other.Severity == check.Severity }
+		if !slices.ContainsFunc(b, same) {
+			names = append(names, check.Name)
+		}
+	}
+	return names
+}
+
+// columns compares the columns of a dataset, where both are known.
+func (c *comparison) columns(was, now *Dataset) {
+	if was.Columns == nil || now.Columns == nil {
+		return
+	}
+
+	d := diffColumns(was.Columns, now.Columns)
+	if len(d.added) > 0 {
+		c.add(Finding{Kind: ColumnsAdded, Level: Says, Dataset: was.Name, Columns: d.added,
+			Text: fmt.Sprintf("dataset %s would gain %s", was.Name, listed("column", d.added))})
+	}
+	if columns, texts := split(d.widened); len(columns) > 0 {
+		c.add(Finding{Kind: ColumnsWidened, Level: Says, Dataset: was.Name, Columns: columns,
+			Text: fmt.Sprintf("dataset %s would have wider columns: %s", was.Name, strings.Join(texts, ", "))})
+	}
+
+	if len(d.removed) > 0 {
+		c.missed(ColumnsRemoved, was, d.removed, fmt.Sprintf("dataset %s would lose %s", was.Name,
+			listed("column", d.removed)))
+	}
+	if columns, texts := split(d.narrowed); len(columns) > 0 {
+		c.missed(ColumnsNarrowed, was, columns, fmt.Sprintf("dataset %s would have columns of other types: %s",
+			was.Name, strings.Join(texts, ", ")))
+	}
+}
+
+// missed adds that columns go or change. A consumer that names one keeps a deploy from it; one that may read it makes
+// it ask.
+func (c *comparison) missed(kind Kind, was *Dataset, columns []string, text string) {
+	var reads, may []string
+	for _, consumer := range c.facts.Consumers[was.ID] {
+		if consumer.Columns == nil {
+			may = append(may, consumer.Address())
+			continue
+		}
+		for _, column := range columns {
+			if slices.ContainsFunc(consumer.Columns, func(s string) bool { return strings.EqualFold(s, column) }) {
+				reads = append(reads, fmt.Sprintf("%s reads %s", consumer.Address(), column))
+			}
+		}
+	}
+
+	f := Finding{Kind: kind, Level: Says, Dataset: was.Name, Columns: columns, Text: text, Breaking: true}
+	switch {
+	case len(reads) > 0:
+		f.Level, f.Consent = c.harm()
+		f.Text += ", but " + strings.Join(reads, ", ")
+		f.Hint = "deploy those DAGs without the column first"
+	case len(may) > 0:
+		f.Level, f.Consent = Asks, AllowBreaking
+		f.Text += fmt.Sprintf(", and %s may read it", strings.Join(may, ", "))
+		f.Hint = "a consumer whose query names its columns is known to do without the others"
+	}
+	f.Consumers = c.readers(was.ID)
+	c.add(f)
+}
+
+// columnDiff is the difference of two schemas.
+type columnDiff struct {
+	added, removed    []string
+	widened, narrowed []retyped
+}
+
+// retyped is a column with another type than before, and its text "name OLD → NEW".
+type retyped struct{ name, text string }
+
+// split returns the names of columns, and their texts.
+func split(columns []retyped) (names, texts []string) {
+	for _, c := range columns {
+		names, texts = append(names, c.name), append(texts, c.text)
+	}
+	return names, texts
+}
+
+func diffColumns(was, now []dag.Column) (d columnDiff) {
+	for _, w := range was {
+		i := slices.IndexFunc(now, func(n dag.Column) bool { return strings.EqualFold(n.Name, w.Name) })
+		switch {
+		case i < 0:
+			d.removed = append(d.removed, w.Name)
+		case now[i].Type != w.Type && now[i].Type != "" && w.Type != "":
+			changed := retyped{w.Name, fmt.Sprintf("%s %s → %s", w.Name, w.Type, now[i].Type)}
+			if widens(w.Type, now[i].Type) {
+				d.widened = append(d.widened, changed)
+			} else {
+				d.narrowed = append(d.narrowed, changed)
+			}
+		}
+	}
+	for _, n := range now {
+		if !slices.ContainsFunc(was, func(w dag.Column) bool { return strings.EqualFold(n.Name, w.Name) }) {
+			d.added = append(d.added, n.Name)
+		}
+	}
+	return d
+}
+
+// listed returns "column a" or "columns a, b".
+func listed(noun string, list []string) string {
+	if len(list) > 1 {
+		noun += "s"
+	}
+	return noun + " " + strings.Join(list, ", ")
+}

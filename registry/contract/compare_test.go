@@ -1,0 +1,134 @@
+package contract_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/registry/contract"
+)
+
+var (
+	one  = uuid.MustParse("00000000-0000-0000-0000-000000000001")
+	two  = uuid.MustParse("00000000-0000-0000-0000-000000000002")
+	days = dag.Partitioning{Kind: dag.ByTime, Unit: "day"}
+)
+
+func dataset(id uuid.UUID, name string, edit ...func(*contract.Dataset)) contract.Dataset {
+	d := contract.Dataset{ID: id, Job: fmt.Sprintf("job%c", id.String()[35]), Name: name, Published: name[0] != '/',
+		Storage: "parquet", PartitionBy: days,
+		Columns: []dag.Column{{Name: "day", Type: "DATE"}, {Name: "n", Type: "INTEGER"}}}
+	for _, e := range edit {
+		e(&d)
+	}
+	return d
+}
+
+func columns(list ...dag.Column) func(*contract.Dataset) {
+	return func(d *contract.Dataset) { d.Columns = list }
+}
+
+func reader(read ...string) contract.Facts {
+	return contract.Facts{Consumers: map[uuid.UUID][]contract.Consumer{
+		one: {{DAG: "other", Input: contract.Input{Job: "sums", Dataset: one, Columns: read}}}}}
+}
+
+func of(datasets ...contract.Dataset) contract.Contract { return contract.Contract{Datasets: datasets} }
+
+func TestCompare(t *testing.T) {
+	t.Parallel()
+	x := of(dataset(one, "x"))
+	wide := of(dataset(one, "x", columns(dag.Column{Name: "day", Type: "DATE"}, dag.Column{Name: "n", Type: "BIGINT"},
+		dag.Column{Name: "more", Type: "VARCHAR"})))
+	less := of(dataset(one, "x", columns(dag.Column{Name: "day", Type: "DATE"})))
+	text := of(dataset(one, "x", columns(dag.Column{Name: "day", Type: "DATE"},
+		dag.Column{Name: "n", Type: "VARCHAR"})))
+	back := func(f contract.Facts) contract.Facts { f.Back = true; return f }
+
+	checked := func(list ...contract.Check) contract.Contract {
+		return of(dataset(one, "x", func(d *contract.Dataset) { d.Checks = list }))
+	}
+	lost := contract.Facts{Lost: []contract.Loss{{Dataset: "x", Partitions: 2, Text: "x would lose 2 partitions"}}}
+
+	for name, c := range map[string]struct {
+		live, next contract.Contract
+		facts      contract.Facts
+		want       []string
+	}{
+		"the first version": {contract.Contract{}, x, contract.Facts{}, nil},
+		"the same":          {x, x, reader("n"), nil},
+		"not computed yet":  {x, of(dataset(one, "x", columns())), reader("n"), nil},
+		"removed":           {x, of(), contract.Facts{}, []string{"says dataset_removed: dataset x would be removed"}},
+		"removed while read": {x, of(), reader(), []string{
+			"refuses dataset_removed: dataset x would be removed, but other/sums read it"}},
+		"gone back to before it": {x, of(), back(reader()), []string{
+			"asks allow-breaking dataset_removed: dataset x would be removed, but other/sums read it"}},
+		"unpublished": {x, of(dataset(one, "x", func(d *contract.Dataset) { d.Published = false })), reader(), []string{
+			"refuses dataset_unpublished: dataset x would no longer be published, but other/sums read it"}},
+		"renamed": {x, of(dataset(one, "y")), reader(), []string{
+			"refuses dataset_renamed: dataset x would be renamed to y, but other/sums read it by its name"}},
+		"moved": {x, of(dataset(two, "x")), contract.Facts{}, []string{
+			"says dataset_removed: dataset x would be removed",
+			"asks allow-moves name_moved: the name x would move from the dataset of job job1 to that of job job2: " +
+				"whoever reads it by name gets other rows"}},
+		"taken over": {x, of(dataset(one, "x"), dataset(two, "z", func(d *contract.Dataset) { d.TakesOver = "old" })),
+			contract.Facts{}, []string{"says name_taken_over: the name z is taken over from DAG old"}},
+		"gained and widened": {x, wide, reader("n"), []string{
+			"says columns_added: dataset x would gain column more",
+			"says columns_widened: dataset x would have wider columns: n INTEGER → BIGINT"}},
+		"lost what nobody reads": {x, less, contract.Facts{}, []string{
+			"says columns_removed: dataset x would lose column n"}},
+		"lost what others name": {x, less, reader("n"), []string{
+			"refuses columns_removed: dataset x would lose column n, but other/sums reads n"}},
+		"lost what others leave out": {x, less, reader("day"), []string{
+			"says columns_removed: dataset x would lose column n"}},
+		"lost what others may read": {x, less, reader(), []string{
+			"asks allow-breaking columns_removed: dataset x would lose column n, and other/sums may read it"}},
+		"narrowed": {wide, x, reader("n"), []string{
+			"says columns_removed: dataset x would lose column more",
+			"refuses columns_narrowed: dataset x would have columns of other types: n BIGINT → INTEGER, " +
+				"but other/sums reads n"}},
+		"another type": {x, text, back(reader("N")), []string{
+			"asks allow-breaking columns_narrowed: dataset x would have columns of other types: n INTEGER → VARCHAR, " +
+				"but other/sums reads n"}},
+		"partitions lost": {x, x, lost, []string{
+			"asks allow-removals partitions_removed: x would lose 2 partitions"}},
+		"moved to Postgres by months": {x, of(dataset(one, "x", func(d *contract.Dataset) {
+			d.Storage, d.PartitionBy.Unit = "postgres", "month"
+		})), contract.Facts{}, []string{
+			"says partitioning_changed: dataset x would have month partitions instead of day partitions",
+			"says storage_moved: dataset x would move from parquet to postgres storage"}},
+		"checks": {checked(contract.Check{Hash: "a", Name: "unique(n)"}),
+			checked(contract.Check{Hash: "b", Name: "not_null(n)"}), contract.Facts{}, []string{
+				"says checks_added: dataset x would be checked by not_null(n), too: " +
+					"what it has now is checked before the version serves",
+				"says checks_removed: dataset x would no longer be checked by unique(n)"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var got []string
+			for _, f := range contract.Compare(c.live, c.next, c.facts) {
+				level := string(f.Level)
+				if f.Consent != "" {
+					level += " " + string(f.Consent)
+				}
+				got = append(got, fmt.Sprintf("%s %s: %s", level, f.Kind, f.Text))
+			}
+			require.Equal(t, c.want, got)
+		})
+	}
+}
+
+func TestRefusal(t *testing.T) {
+	t.Parallel()
+	asks := contract.Finding{Level: contract.Asks, Consent: contract.AllowMoves, Text: "x moves", Hint: "rename it"}
+	require.NoError(t, contract.Refusal([]contract.Finding{{Level: contract.Says, Text: "more"}}, nil))
+	require.NoError(t, contract.Refusal([]contract.Finding{asks}, []contract.Consent{contract.AllowMoves}))
+	require.ErrorContains(t, contract.Refusal([]contract.Finding{asks}, nil), "x moves")
+	refused := contract.Refusal([]contract.Finding{asks, {Level: contract.Refuses, Text: "x goes"}},
+		[]contract.Consent{contract.AllowMoves})
+	require.EqualError(t, refused, "x goes")
+}

@@ -1,0 +1,128 @@
+// Package contract compares what two versions of a DAG promise to those who read its datasets. Plan, deploy, the gate
+// of a build, promote and rollback all ask Compare, so they say the same in the same words.
+package contract
+
+import (
+	"github.com/google/uuid"
+
+	"github.com/dagctl/dagctl/dag"
+)
+
+// Contract is what a version promises.
+type Contract struct {
+	Datasets []Dataset `json:"datasets"`
+	Inputs   []Input   `json:"inputs,omitempty"`
+}
+
+// Dataset is an output of a version, as its readers see it.
+type Dataset struct {
+	ID          uuid.UUID        `json:"id"`
+	Job         string           `json:"job"`
+	Output      int              `json:"output"`
+	Name        string           `json:"name"` // the published name, or dag/job/output
+	Published   bool             `json:"published,omitempty"`
+	Owner       string           `json:"owner,omitempty"`
+	TakesOver   string           `json:"takes_over,omitempty"` // the DAG that the name is taken from
+	Generation  uuid.UUID        `json:"generation"`
+	PartitionBy dag.Partitioning `json:"partition_by"`
+	Storage     string           `json:"storage"` // its kind
+	Columns     []dag.Column     `json:"columns"` // nil: not known yet; a type that is not known is empty
+	Checks      []Check          `json:"checks,omitempty"`
+	UniqueKey   []string         `json:"unique_key,omitempty"`
+}
+
+// Check is a check of a dataset. Two checks with one hash look for the same.
+type Check struct {
+	Hash     string `json:"hash"`
+	Name     string `json:"name"`
+	Severity string `json:"severity"`
+}
+
+// Input is what a job of a version reads from another DAG.
+type Input struct {
+	Job     string           `json:"job"`
+	As      string           `json:"as"`
+	Dataset uuid.UUID        `json:"dataset"` // that the name meant when the version was deployed
+	Name    string           `json:"name"`
+	By      dag.Partitioning `json:"partition_by"`
+	Map     dag.Mapping      `json:"map"`
+	Columns []string         `json:"columns"` // nil: not known, or all of them
+}
+
+// Consumer is a job of another DAG, in a version that is active or on its way, that reads a dataset.
+type Consumer struct {
+	DAG string
+	Input
+}
+
+// Address returns DAG/JOB.
+func (c Consumer) Address() string { return c.DAG + "/" + c.Job }
+
+// Loss is what readers of a dataset would lose: partitions that are served and that the next version does not have.
+type Loss struct {
+	Dataset    string
+	Partitions int
+	Examples   []string
+	Text       string
+}
+
+// Facts is what Compare knows beside the two contracts.
+type Facts struct {
+	Lost      []Loss
+	Consumers map[uuid.UUID][]Consumer // by dataset
+	Back      bool                     // the next version is an earlier one, which a person goes back to
+}
+
+// Level is what a finding means for the transition.
+type Level string
+
+const (
+	Says    Level = "says"
+	Asks    Level = "asks" // it needs a person's consent
+	Refuses Level = "refuses"
+)
+
+// Consent is what the person who deploys a version, or rolls back to one, has agreed to, by the name of the flag that
+// asks for it.
+type Consent string
+
+const (
+	CancelTasks   Consent = "cancel-tasks"   // what waits for queues that go may be canceled
+	AllowRemovals Consent = "allow-removals" // partitions that are served may go
+	AllowMoves    Consent = "allow-moves"    // a published name may move to another dataset or DAG
+	AllowBreaking Consent = "allow-breaking" // columns that others may read may go or change
+)
+
+// Kind is what a finding is about.
+type Kind string
+
+const (
+	DatasetRemoved      Kind = "dataset_removed"
+	DatasetUnpublished  Kind = "dataset_unpublished"
+	DatasetRenamed      Kind = "dataset_renamed"
+	NameMoved           Kind = "name_moved"
+	NameTakenOver       Kind = "name_taken_over"
+	StorageMoved        Kind = "storage_moved"
+	PartitioningChanged Kind = "partitioning_changed"
+	PartitionsRemoved   Kind = "partitions_removed"
+	ColumnsRemoved      Kind = "columns_removed"
+	ColumnsNarrowed     Kind = "columns_narrowed"
+	ColumnsAdded        Kind = "columns_added"
+	ColumnsWidened      Kind = "columns_widened"
+	ChecksAdded         Kind = "checks_added"
+	ChecksRemoved       Kind = "checks_removed"
+)
+
+// Finding is one difference that somebody who reads the DAG's datasets may care about.
+type Finding struct {
+	Kind       Kind     `json:"kind"`
+	Level      Level    `json:"level" enum:"says,asks,refuses"`
+	Consent    Consent  `json:"consent,omitempty" doc:"What a deploy has to agree to, if the level is asks: the name of its flag"`
+	Dataset    string   `json:"dataset"`
+	Text       string   `json:"text" doc:"The whole finding, for people"`
+	Hint       string   `json:"hint,omitempty" doc:"How to mend or avoid it"`
+	Breaking   bool     `json:"breaking,omitempty" doc:"Whoever reads the dataset may fail by it"`
+	Columns    []string `json:"columns,omitempty"`
+	Partitions int      `json:"partitions,omitempty"`
+	Consumers  []string `json:"consumers,omitempty" doc:"Jobs of other DAGs that it concerns"`
+}

@@ -1,0 +1,153 @@
+package deploy
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/registry/contract"
+)
+
+// columnsAhead works out the columns of datasets that are not computed yet: those that a job of the same definition
+// had, and those that its config says it writes, over the columns of its inputs.
+type columnsAhead struct {
+	d       *deploy
+	next    map[outputRef]*contract.Dataset
+	same    map[string][]dag.Column // by dataset name, where the definition of its job is the live one
+	foreign map[string][]dag.Column // of other DAGs' datasets, by name
+	done    map[string]bool         // by job name
+}
+
+// workOutColumns adds to the contract of a version the columns that can be told ahead.
+func (d *deploy) workOutColumns(
+	ctx context.Context, tx pgx.Tx, was contract.Contract, next *contract.Contract, live []planned,
+) error {
+	w := columnsAhead{d: d, next: map[outputRef]*contract.Dataset{}, same: map[string][]dag.Column{},
+		done: map[string]bool{}}
+	unknown := false
+	for i := range next.Datasets {
+		n := &next.Datasets[i]
+		w.next[outputRef{n.Job, n.Output}] = n
+		unknown = unknown || n.Columns == nil
+	}
+	if !unknown {
+		return nil
+	}
+
+	columns := map[uuid.UUID][]dag.Column{}
+	for _, d := range was.Datasets {
+		columns[d.ID] = d.Columns
+	}
+	for _, l := range live {
+		for _, n := range next.Datasets {
+			if n.ID == l.id && d.definitions.Local(n.Job) == l.configHash {
+				w.same[n.Name] = columns[l.id]
+			}
+		}
+	}
+	var err error
+	if w.foreign, err = d.foreignColumns(ctx, tx); err != nil {
+		return err
+	}
+	for _, job := range d.doc.Jobs {
+		w.job(job.Name)
+	}
+	return nil
+}
+
+// job works out the columns of a job's outputs, after those of its inputs.
+func (w *columnsAhead) job(name string) {
+	if w.done[name] {
+		return
+	}
+	w.done[name] = true
+	job, ok := w.d.doc.Job(name)
+	if !ok {
+		return
+	}
+
+	inputs := make([][]dag.Column, len(job.Inputs))
+	for i, in := range job.Inputs {
+		if in.Job == "" {
+			inputs[i] = w.foreign[in.Dataset]
+			continue
+		}
+		w.job(in.Job)
+		if up := w.next[outputRef{in.Job, in.Output}]; up != nil {
+			inputs[i] = up.Columns
+		}
+	}
+
+	var shape *dag.Shape
+	for i := range job.Outputs {
+		n := w.next[outputRef{name, i}]
+		if n == nil || n.Columns != nil {
+			continue
+		}
+		spec := w.d.deployer.catalog.Operators[job.Operator]
+		switch {
+		case spec.Shape == nil && len(job.Inputs) == 0:
+			n.Columns = w.same[n.Name]
+		case spec.Shape != nil:
+			if shape == nil {
+				s := spec.Shape(job, inputs)
+				shape = &s
+			}
+			if len(shape.Writes) > i {
+				n.Columns = kept(shape.Writes[i], n.Storage)
+			}
+		}
+	}
+}
+
+// keeps are the types that come back from Parquet files as they were written.
+var keeps = []string{"BOOLEAN", "TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER",
+	"UBIGINT", "FLOAT", "DOUBLE", "VARCHAR", "DATE", "TIMESTAMP", "TIMESTAMP WITH TIME ZONE", "BLOB"}
+
+// kept returns columns as storage will have them: without the type where that is known only once it is written.
+func kept(columns []dag.Column, storage string) []dag.Column {
+	columns = slices.Clone(columns)
+	for i := range columns {
+		c := &columns[i]
+		if storage != "parquet" || !slices.Contains(keeps, c.Type) && !strings.HasPrefix(c.Type, "DECIMAL(") {
+			c.Type = ""
+		}
+	}
+	return columns
+}
+
+// foreignColumns returns the columns of the datasets of other DAGs that the document reads, by name.
+func (d *deploy) foreignColumns(ctx context.Context, tx pgx.Tx) (map[string][]dag.Column, error) {
+	foreign, err := d.foreignDatasets(ctx, tx)
+	if err != nil || len(foreign) == 0 {
+		return nil, err
+	}
+	names := map[uuid.UUID]string{}
+	var generations []uuid.UUID
+	for name, f := range foreign {
+		names[f.generation] = name
+		generations = append(generations, f.generation)
+	}
+
+	rows, err := tx.Query(ctx, `SELECT id, schema FROM dataset_versions WHERE org_id = $1 AND id = ANY($2) AND schema IS NOT NULL`,
+		d.caller.OrgID, generations)
+	if err != nil {
+		return nil, fmt.Errorf("columns of datasets of other DAGs: %w", err)
+	}
+	found := map[string][]dag.Column{}
+	var (
+		id      uuid.UUID
+		columns []dag.Column
+	)
+	_, err = pgx.ForEachRow(rows, []any{&id, &columns}, func() error {
+		found[names[id]] = columns
+		columns = nil
+		return nil
+	})
+	return found, err
+}

@@ -1,0 +1,178 @@
+package deploy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/registry"
+	"github.com/dagctl/dagctl/registry/contract"
+)
+
+// Judge compares a version with the one that serves, under the lock of a swap, and refuses what readers would miss and
+// nobody agreed to. Lost are the partitions that they would lose; back says that a person goes back to the version.
+func (dp *Deployer) Judge(ctx context.Context, tx pgx.Tx, b registry.Build, lost []registry.Removal, back bool) error {
+	var serves uuid.UUID
+	err := tx.QueryRow(ctx, `SELECT dag_version_id FROM dag_current_versions WHERE org_id = $1 AND dag_name = $2`,
+		b.OrgID, b.DAG).Scan(&serves)
+	if errors.Is(err, pgx.ErrNoRows) || serves == b.ID {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("version of %s that serves: %w", b.DAG, err)
+	}
+
+	live, err := promised(ctx, tx, b.OrgID, serves, true)
+	if err != nil {
+		return err
+	}
+	next, err := promised(ctx, tx, b.OrgID, b.ID, false)
+	if err != nil {
+		return err
+	}
+	facts := contract.Facts{Lost: losses(lost), Back: back}
+	if facts.Consumers, err = dp.consumers(ctx, tx, b.OrgID, b.DAG, live); err != nil {
+		return err
+	}
+	return contract.Refusal(contract.Compare(live, next, facts), b.Consents)
+}
+
+func losses(removals []registry.Removal) []contract.Loss {
+	lost := make([]contract.Loss, len(removals))
+	for i, r := range removals {
+		lost[i] = contract.Loss{Dataset: r.Dataset, Partitions: r.Partitions, Examples: r.Examples, Text: r.String()}
+	}
+	return lost
+}
+
+// promised reads the contract of a version from its rows. The columns are those of each generation's newest revision.
+// Of the version that serves, a name counts only where its DAG still owns it.
+func promised(ctx context.Context, tx pgx.Tx, org, version uuid.UUID, serves bool) (c contract.Contract, err error) {
+	rows, err := tx.Query(ctx, `
+		SELECT p.dataset_uuid, p.job_name, p.output_index, p.name, p.published_name IS NOT NULL AND (NOT $3 OR o.name IS NOT NULL),
+		       coalesce(p.publication ->> 'owner', ''), coalesce(p.publication ->> 'takes_over', ''), p.dataset_version,
+		       g.partition_by, coalesce(g.storage ->> 'kind', ''), g.schema, j.definition -> 'checks', j.unique_key
+		FROM dag_version_datasets p
+		JOIN dataset_versions g ON g.id = p.dataset_version
+		JOIN jobs j ON j.dag_version_id = p.dag_version_id AND j.name = p.job_name
+		LEFT JOIN dataset_name_owners o ON o.org_id = p.org_id AND o.name = p.published_name AND o.dataset_uuid = p.dataset_uuid
+		WHERE p.org_id = $1 AND p.dag_version_id = $2
+		ORDER BY p.name`, org, version, serves)
+	if err != nil {
+		return c, fmt.Errorf("contract of version %s: %w", version, err)
+	}
+
+	c.Datasets, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (d contract.Dataset, err error) {
+		var checks []dag.Check
+		err = row.Scan(&d.ID, &d.Job, &d.Output, &d.Name, &d.Published, &d.Owner, &d.TakesOver, &d.Generation,
+			&d.PartitionBy, &d.Storage, &d.Columns, &checks, &d.UniqueKey)
+		for _, check := range checks {
+			if check.Output == d.Output {
+				c := contract.Check{Hash: check.Hash(), Name: check.Name, Severity: check.Severity}
+				d.Checks = append(d.Checks, c)
+			}
+		}
+		return d, err
+	})
+	if err != nil {
+		return c, fmt.Errorf("contract of version %s: %w", version, err)
+	}
+	return c, nil
+}
+
+// consumers returns, by dataset, the jobs of other DAGs that read what a version promises, in versions that are active
+// or on their way.
+func (dp *Deployer) consumers(
+	ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName string, live contract.Contract,
+) (map[uuid.UUID][]contract.Consumer, error) {
+	ids, columns := make([]uuid.UUID, len(live.Datasets)), map[uuid.UUID][]dag.Column{}
+	for i, d := range live.Datasets {
+		ids[i], columns[d.ID] = d.ID, d.Columns
+	}
+	rows, err := tx.Query(ctx, `
+		SELECT DISTINCT ON (j.dag_name, j.name, i.input_index, i.dataset_uuid, j.origin_job_id)
+		       i.dataset_uuid, i.input_index, i.partition_by, j.dag_name, j.definition
+		FROM job_inputs i
+		JOIN jobs j ON j.id = i.job_id
+		JOIN dag_versions v ON v.id = j.dag_version_id AND v.status IN ('Active', 'Building', 'Ready')
+		WHERE i.org_id = $1 AND i.dataset_uuid = ANY($2) AND NOT i.in_dag AND j.dag_name <> $3
+		ORDER BY j.dag_name, j.name, i.input_index, i.dataset_uuid, j.origin_job_id`, org, ids, dagName)
+	if err != nil {
+		return nil, fmt.Errorf("find consumers in other DAGs: %w", err)
+	}
+
+	found := map[uuid.UUID][]contract.Consumer{}
+	var (
+		index int
+		job   dag.Job
+		c     contract.Consumer
+	)
+	_, err = pgx.ForEachRow(rows, []any{&c.Dataset, &index, &c.By, &c.DAG, &job}, func() error {
+		in := job.Inputs[index]
+		c.Job, c.As, c.Name, c.Map = job.Name, in.As, in.Dataset, in.Map
+		c.Columns = dp.reads(&job, index, columns[c.Dataset])
+		found[c.Dataset] = append(found[c.Dataset], c)
+		c, job = contract.Consumer{}, dag.Job{}
+		return nil
+	})
+	return found, err
+}
+
+// reads returns the columns that a job reads of one of its inputs by name; nil if that is not known.
+func (dp *Deployer) reads(job *dag.Job, input int, columns []dag.Column) []string {
+	spec := dp.catalog.Operators[job.Operator]
+	if spec.Shape == nil || columns == nil {
+		return nil
+	}
+	inputs := make([][]dag.Column, len(job.Inputs))
+	inputs[input] = columns
+	if shape := spec.Shape(job, inputs); len(shape.Reads) > input {
+		return shape.Reads[input]
+	}
+	return nil
+}
+
+// verdict compares the version of a deploy with the one that serves. Columns that are not computed yet are worked out
+// from what the jobs say.
+func (d *deploy) verdict(
+	ctx context.Context, tx pgx.Tx, live []planned, changes []registry.Change, version uuid.UUID,
+) ([]contract.Finding, error) {
+	if len(live) == 0 {
+		return nil, nil
+	}
+	was, err := promised(ctx, tx, d.caller.OrgID, d.serves, true)
+	if err != nil {
+		return nil, err
+	}
+	next, err := promised(ctx, tx, d.caller.OrgID, version, false)
+	if err != nil {
+		return nil, err
+	}
+	if err := d.workOutColumns(ctx, tx, was, &next, live); err != nil {
+		return nil, err
+	}
+
+	var lost []registry.Removal
+	for _, c := range changes {
+		if c.Removes != nil {
+			lost = append(lost, *c.Removes)
+		}
+	}
+	facts := contract.Facts{Lost: losses(lost)}
+	if facts.Consumers, err = d.deployer.consumers(ctx, tx, d.caller.OrgID, d.doc.Name, was); err != nil {
+		return nil, err
+	}
+	for i := range changes {
+		for _, c := range facts.Consumers[changes[i].ID] {
+			if at := c.Address(); !slices.Contains(changes[i].Consumers, at) {
+				changes[i].Consumers = append(changes[i].Consumers, at)
+			}
+		}
+	}
+	return contract.Compare(was, next, facts), nil
+}
