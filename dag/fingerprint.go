@@ -40,6 +40,8 @@ func (j *Job) Identity() string { return cmp.Or(j.RenamedFrom, j.Name) }
 type Definitions struct {
 	local map[string]string   // by job name
 	reads map[string][]string // by job name: the jobs whose fingerprints are part of the job's own
+	names map[string][]string // by job name: the datasets of other DAGs that it reads
+	bound map[string]string   // by name: the datasets of other DAGs
 }
 
 // Define hashes each job of a document by itself.
@@ -49,7 +51,8 @@ func Define(doc *Document, cat Catalog) (*Definitions, error) {
 		jobs[doc.Jobs[i].Name] = &doc.Jobs[i]
 	}
 
-	d := &Definitions{local: make(map[string]string, len(jobs)), reads: make(map[string][]string, len(jobs))}
+	d := &Definitions{local: make(map[string]string, len(jobs)), reads: make(map[string][]string, len(jobs)),
+		names: map[string][]string{}}
 	for name, job := range jobs {
 		op, ok := cat.Operators[job.Operator]
 		if !ok {
@@ -71,11 +74,17 @@ func Define(doc *Document, cat Catalog) (*Definitions, error) {
 		for _, in := range job.Inputs {
 			if in.Job != "" {
 				d.reads[name] = append(d.reads[name], in.Job)
+			} else {
+				d.names[name] = append(d.names[name], in.Dataset)
 			}
 		}
 	}
 	return d, nil
 }
+
+// Bind says which datasets the names of other DAGs' datasets mean now. A job that reads one by a name that means
+// another dataset than before computes something else.
+func (d *Definitions) Bind(ids map[string]string) { d.bound = ids }
 
 // Local returns the hash of a job by itself, without upstream jobs and epochs. If it is the same and the fingerprint is
 // not, the change came from upstream or an epoch.
@@ -97,6 +106,11 @@ func (d *Definitions) Fingerprints(epochs map[string]int) (map[string]Fingerprin
 		}
 
 		value, base := fmt.Appendf(nil, "%s/%d", local, epochs[name]), fmt.Appendf(nil, "%s/0", local)
+		for _, dataset := range d.names[name] {
+			if id := d.bound[dataset]; id != "" {
+				value, base = fmt.Appendf(value, "/%s", id), fmt.Appendf(base, "/%s", id)
+			}
+		}
 		for _, upstream := range d.reads[name] {
 			up, err := print(upstream, depth+1)
 			if err != nil {

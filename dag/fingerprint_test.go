@@ -286,10 +286,10 @@ func TestHash(t *testing.T) {
 	t.Parallel()
 	text := []byte(chain)
 	doc := parsed(t, chain)
-	require.Len(t, Hash(doc, nil), 64)
-	require.Equal(t, Hash(doc, nil), Hash(parsed(t, "# comment\n"+chain), map[string]int{"target": 0, "gone": 1}))
+	require.Len(t, Hash(doc, nil, nil), 64)
+	require.Equal(t, Hash(doc, nil, nil), Hash(parsed(t, "# comment\n"+chain), map[string]int{"target": 0, "gone": 1}, nil))
 	require.NotEqual(t, SourceHash(text), SourceHash([]byte("# comment\n"+chain)))
-	require.NotEqual(t, Hash(doc, nil), Hash(doc, map[string]int{"target": 1}))
+	require.NotEqual(t, Hash(doc, nil, nil), Hash(doc, map[string]int{"target": 1}, nil))
 
 	formatted, problems := Format(text)
 	require.Empty(t, problems)
@@ -301,10 +301,10 @@ func TestHash(t *testing.T) {
 	upgraded.Operators["sql"] = op
 	newer, problems := Parse(File{Text: text}, upgraded)
 	require.Empty(t, problems)
-	require.NotEqual(t, Hash(doc, nil), Hash(newer, nil), "an operator's new meaning is a new version")
+	require.NotEqual(t, Hash(doc, nil, nil), Hash(newer, nil, nil), "an operator's new meaning is a new version")
 
 	described := parsed(t, chain+"publish: { delays: { from: { job: target } } }\n")
-	require.NotEqual(t, Hash(doc, nil), Hash(described, nil))
+	require.NotEqual(t, Hash(doc, nil, nil), Hash(described, nil, nil))
 	require.Equal(t, prints(t, doc, nil), prints(t, described, nil), "publishing rebuilds nothing")
 }
 

@@ -44,7 +44,7 @@ func FuzzParse(f *testing.F) {
 		if doc == nil {
 			return
 		}
-		require.Len(t, Hash(doc, nil), 64)
+		require.Len(t, Hash(doc, nil, nil), 64)
 		definitions, err := Define(doc, catalog)
 		require.NoError(t, err)
 		_, err = definitions.Fingerprints(nil)

@@ -19,14 +19,18 @@ func (d *Document) Canonical() []byte {
 
 // Hash returns dag_versions.yaml_hash: the hash of the canonical form, which has the operators' semantic versions, and
 // of the build epochs by job name. It ignores epochs of 0 and of jobs that are not in the document.
-func Hash(doc *Document, epochs map[string]int) string {
+func Hash(doc *Document, epochs map[string]int, bound map[string]string) string {
 	raised := map[string]int{}
 	for _, job := range doc.Jobs {
 		if epoch := epochs[job.Name]; epoch != 0 {
 			raised[job.Name] = epoch
 		}
 	}
-	text, err := canonicalJSON(map[string]any{"document": doc, "epochs": raised})
+	content := map[string]any{"document": doc, "epochs": raised}
+	if len(bound) > 0 {
+		content["inputs"] = bound
+	}
+	text, err := canonicalJSON(content)
 	if err != nil {
 		panic(fmt.Sprintf("dag: document %q cannot be written as JSON: %v", doc.Name, err))
 	}

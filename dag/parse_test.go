@@ -101,7 +101,7 @@ jobs:
 
 	other, problems := Parse(File{Text: []byte(text), Vars: map[string]string{"name": "first"}}, testCatalog())
 	require.Empty(t, problems)
-	require.NotEqual(t, Hash(doc, nil), Hash(other, nil), "variables are hashed")
+	require.NotEqual(t, Hash(doc, nil, nil), Hash(other, nil, nil), "variables are hashed")
 
 	_, problems = Parse(File{Text: []byte(text), Vars: map[string]string{"name": "first", "pth": "x",
 		"n": strings.Repeat("1", MaxVariableBytes+1)}}, testCatalog())

@@ -55,6 +55,27 @@ func TestANameReturnsAfterRollbacksOnBothSides(t *testing.T) {
 	require.Equal(t, []string{"new a"}, w.Read("others")["2024-01-01"])
 }
 
+// A consumer's file stays the same; what its input means does not.
+func TestAnInputThatMeansAnotherDatasetIsAnotherVersion(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.Put("raw", "2024-01-01", "a")
+	w.Serve(oldStations)
+	first := w.Serve(readsStations)
+	w.Serve(newStations)
+	require.Equal(t, []string{"old a!"}, w.Read("shouted")["2024-01-01"], "until it is deployed again")
+
+	require.Equal(t, []string{"says: stations, which job shout reads, is another dataset by now: that of new/made, " +
+		"not of old/made"}, planned(t, w, readsStations))
+	again := w.Serve(readsStations)
+	require.NotEqual(t, first.Version.Number, again.Version.Number)
+	require.Equal(t, []string{"new a!"}, w.Read("shouted")["2024-01-01"])
+	require.Equal(t, again.Version.Number, w.Serve(readsStations).Version.Number)
+
+	require.NoError(t, rollBack(w, "reader", 1))
+	require.Equal(t, []string{"old a!"}, w.Read("shouted")["2024-01-01"])
+}
+
 func TestARollbackTakesANameBackIfAsked(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.NewWorld(t)

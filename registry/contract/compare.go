@@ -37,6 +37,7 @@ func Compare(live, next Contract, facts Facts) []Finding {
 			c.takeover(now)
 		}
 	}
+	c.inputs(live.Inputs, next.Inputs)
 	for _, l := range facts.Lost {
 		c.add(Finding{Kind: PartitionsRemoved, Level: Asks, Consent: AllowRemovals, Dataset: l.Dataset, Text: l.Text,
 			Partitions: l.Partitions, Breaking: true,
@@ -135,6 +136,22 @@ func (c *comparison) takeover(now *Dataset) {
 	}
 	c.add(Finding{Kind: NameTakenOver, Level: Says, Dataset: now.Name,
 		Text: fmt.Sprintf("the name %s is taken over from DAG %s", now.Name, now.TakesOver)})
+}
+
+// inputs says which names of other DAGs' datasets mean others than they meant to the version that serves.
+func (c *comparison) inputs(was, now []Input) {
+	type read struct{ job, as string }
+	before := map[read]Input{}
+	for _, in := range was {
+		before[read{in.Job, in.As}] = in
+	}
+	for _, in := range now {
+		if w, ok := before[read{in.Job, in.As}]; ok && w.Name == in.Name && w.Dataset != in.Dataset {
+			c.add(Finding{Kind: InputRebound, Level: Says, Dataset: in.Name, Text: fmt.Sprintf(
+				"%s, which job %s reads, is another dataset by now: that of %s, not of %s", in.Name, in.Job, in.Producer,
+				w.Producer)})
+		}
+	}
 }
 
 // shape compares partitioning and storage.

@@ -40,13 +40,14 @@ type Check struct {
 
 // Input is what a job of a version reads from another DAG.
 type Input struct {
-	Job     string           `json:"job"`
-	As      string           `json:"as"`
-	Dataset uuid.UUID        `json:"dataset"` // that the name meant when the version was deployed
-	Name    string           `json:"name"`
-	By      dag.Partitioning `json:"partition_by"`
-	Map     dag.Mapping      `json:"map"`
-	Columns []string         `json:"columns"` // nil: not known, or all of them
+	Job      string           `json:"job"`
+	As       string           `json:"as"`
+	Dataset  uuid.UUID        `json:"dataset"` // that the name meant when the version was deployed
+	Name     string           `json:"name"`
+	Producer string           `json:"producer"` // DAG/JOB that makes it
+	By       dag.Partitioning `json:"partition_by"`
+	Map      dag.Mapping      `json:"map"`
+	Columns  []string         `json:"columns"` // nil: not known, or all of them
 }
 
 // Consumer is a job of another DAG, in a version that is active or on its way, that reads a dataset.
@@ -102,6 +103,7 @@ const (
 	DatasetRenamed      Kind = "dataset_renamed"
 	NameMoved           Kind = "name_moved"
 	NameTakenOver       Kind = "name_taken_over"
+	InputRebound        Kind = "input_rebound"
 	StorageMoved        Kind = "storage_moved"
 	PartitioningChanged Kind = "partitioning_changed"
 	PartitionsRemoved   Kind = "partitions_removed"

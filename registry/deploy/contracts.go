@@ -82,7 +82,34 @@ func promised(ctx context.Context, tx pgx.Tx, org, version uuid.UUID, serves boo
 	if err != nil {
 		return c, fmt.Errorf("contract of version %s: %w", version, err)
 	}
-	return c, nil
+	c.Inputs, err = readElsewhere(ctx, tx, org, version)
+	return c, err
+}
+
+// readElsewhere returns what the jobs of a version read from other DAGs.
+func readElsewhere(ctx context.Context, tx pgx.Tx, org, version uuid.UUID) ([]contract.Input, error) {
+	rows, err := tx.Query(ctx, `
+		SELECT j.name, i.input_index, i.dataset_uuid, i.partition_by, s.producer_dag_name || '/' || s.producer_job_name, j.definition
+		FROM jobs j
+		JOIN job_inputs i ON i.job_id = j.id AND NOT i.in_dag
+		JOIN datasets s ON s.id = i.dataset_uuid
+		WHERE j.org_id = $1 AND j.dag_version_id = $2
+		ORDER BY j.name, i.input_index`, org, version)
+	if err != nil {
+		return nil, fmt.Errorf("inputs of version %s from other DAGs: %w", version, err)
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (in contract.Input, err error) {
+		var (
+			index int
+			job   dag.Job
+		)
+		err = row.Scan(&in.Job, &index, &in.Dataset, &in.By, &in.Producer, &job)
+		if err == nil && index < len(job.Inputs) {
+			def := job.Inputs[index]
+			in.As, in.Name, in.Map = def.As, def.Dataset, def.Map
+		}
+		return in, err
+	})
 }
 
 // consumers returns, by dataset, the jobs of other DAGs that read what a version promises, in versions that are active

@@ -87,6 +87,7 @@ type deploy struct {
 
 	prints   map[string]dag.Fingerprint // by job name
 	epoch    map[string]int             // build epochs, by job name
+	bindings map[string]string          // ids of the datasets of other DAGs that it reads, by name
 	version  uuid.UUID
 	datasets map[outputRef]uuid.UUID
 	reads    map[inputRef]edge
@@ -170,6 +171,9 @@ func (d *deploy) decide(ctx context.Context, tx pgx.Tx) (registry.Deployment, er
 // prepare checks what the document refers to and computes its fingerprints. It returns the live pointer set.
 func (d *deploy) prepare(ctx context.Context, tx pgx.Tx) ([]planned, error) {
 	if err := registry.RefuseUnknownBundles(ctx, tx, d.caller.OrgID, d.doc); err != nil {
+		return nil, err
+	}
+	if err := d.bind(ctx, tx); err != nil {
 		return nil, err
 	}
 	if err := d.fingerprint(ctx, tx); err != nil {

@@ -56,6 +56,21 @@ func (d *deploy) resolveInputs(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
+// bind makes what the names of other DAGs' datasets mean now part of the version: an unchanged file whose input means
+// another dataset than before is another version.
+func (d *deploy) bind(ctx context.Context, tx pgx.Tx) error {
+	foreign, err := d.foreignDatasets(ctx, tx)
+	if err != nil {
+		return err
+	}
+	d.bindings = map[string]string{}
+	for name, f := range foreign {
+		d.bindings[name] = f.id.String()
+	}
+	d.definitions.Bind(d.bindings)
+	return nil
+}
+
 // insertInputs writes the edges into the version's job rows.
 func (d *deploy) insertInputs(ctx context.Context, tx pgx.Tx) error {
 	type row struct {

@@ -49,7 +49,7 @@ func (d *deploy) fingerprint(ctx context.Context, tx pgx.Tx) error {
 func (d *deploy) identify(ctx context.Context, tx pgx.Tx,
 	live []planned) (existing *registry.Version, hash string, err error) {
 	for {
-		hash = dag.Hash(d.doc, d.epoch)
+		hash = dag.Hash(d.doc, d.epoch, d.bindings)
 		existing, err = versionByHash(ctx, tx, d.caller.OrgID, d.doc.Name, hash)
 		if err != nil || existing != nil || d.force != nil {
 			return existing, hash, err

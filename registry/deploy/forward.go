@@ -58,7 +58,7 @@ func (d *deploy) bound(ctx context.Context, tx pgx.Tx, live []planned, existing 
 	if err := d.fingerprint(ctx, tx); err != nil {
 		return nil, "", err
 	}
-	hash = dag.Hash(d.doc, d.epoch)
+	hash = dag.Hash(d.doc, d.epoch, d.bindings)
 	existing, err := versionByHash(ctx, tx, d.caller.OrgID, d.doc.Name, hash)
 	return existing, hash, err
 }
