@@ -287,7 +287,8 @@ func TestHash(t *testing.T) {
 	text := []byte(chain)
 	doc := parsed(t, chain)
 	require.Len(t, Hash(doc, nil, nil), 64)
-	require.Equal(t, Hash(doc, nil, nil), Hash(parsed(t, "# comment\n"+chain), map[string]int{"target": 0, "gone": 1}, nil))
+	require.Equal(t, Hash(doc, nil, nil),
+		Hash(parsed(t, "# comment\n"+chain), map[string]int{"target": 0, "gone": 1}, nil))
 	require.NotEqual(t, SourceHash(text), SourceHash([]byte("# comment\n"+chain)))
 	require.NotEqual(t, Hash(doc, nil, nil), Hash(doc, map[string]int{"target": 1}, nil))
 

@@ -80,6 +80,13 @@ func UnreachableGenerations(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagNa
 		      WHERE p.dataset_version = g.id)
 		  AND g.id <> ALL($5) AND g.origin_job_id <> ALL(coalesce($6::uuid[], '{}'))
 		  AND NOT EXISTS (SELECT FROM reader_leases l WHERE l.dataset_version = g.id AND l.expires_at > $3)
+		  -- What another DAG has as an input was let go by a rollback past it: its last data stays until that DAG is changed.
+		  AND NOT (g.id = (SELECT p.dataset_version FROM dag_version_datasets p
+		                   JOIN dag_versions v ON v.id = p.dag_version_id AND v.activated_at IS NOT NULL
+		                   WHERE p.dataset_uuid = g.dataset_uuid ORDER BY v.activated_at DESC LIMIT 1)
+		      AND EXISTS (SELECT FROM job_inputs i JOIN jobs j ON j.id = i.job_id
+		                  JOIN dag_versions v ON v.id = j.dag_version_id AND v.status IN ('Active', 'Building', 'Ready')
+		                  WHERE i.dataset_uuid = g.dataset_uuid AND NOT i.in_dag))
 		ORDER BY d.producer_dag_name, d.name, g.id`,
 		org, dagName, now, now.Add(-RollbackWindow), generations, use.Origins)
 	if err != nil {

@@ -147,9 +147,9 @@ func (c *comparison) inputs(was, now []Input) {
 	}
 	for _, in := range now {
 		if w, ok := before[read{in.Job, in.As}]; ok && w.Name == in.Name && w.Dataset != in.Dataset {
-			c.add(Finding{Kind: InputRebound, Level: Says, Dataset: in.Name, Text: fmt.Sprintf(
-				"%s, which job %s reads, is another dataset by now: that of %s, not of %s", in.Name, in.Job, in.Producer,
-				w.Producer)})
+			text := fmt.Sprintf("%s, which job %s reads, is another dataset by now: that of %s, not of %s",
+				in.Name, in.Job, in.Producer, w.Producer)
+			c.add(Finding{Kind: InputRebound, Level: Says, Dataset: in.Name, Text: text})
 		}
 	}
 }

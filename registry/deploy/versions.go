@@ -81,6 +81,7 @@ func Activate(
 		UPDATE dag_versions SET activate = activate OR status IN ('Building', 'Ready')
 		WHERE org_id = $1 AND dag_name = $2 AND number = $3 RETURNING id, status, consents`, org, dagName, number).
 		Scan(&b.ID, &b.Status, &b.Consents)
+
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return b, fault.New(fault.NotFound, "%s has no version %d", dagName, number).
