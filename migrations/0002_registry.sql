@@ -19,6 +19,7 @@ CREATE TABLE dag_versions (
     forward_only    BOOLEAN NOT NULL DEFAULT false, -- what it rebuilds permanently takes over the partitions of what served:
     forward_from    TEXT,                           -- only those before this one; NULL: all of them
     consents        TEXT[] NOT NULL DEFAULT '{}' CHECK (consents <@ ARRAY['cancel-tasks', 'allow-removals', 'allow-moves', 'allow-breaking']), -- what its deploy agreed to
+    contract        JSONB, -- what it promises to readers (contract.Contract), written when its first build was complete
     created_by      TEXT NOT NULL,
     source_ref      TEXT,
     base_version_id UUID REFERENCES dag_versions (id), -- the version it replaces; every earlier cutover updates it

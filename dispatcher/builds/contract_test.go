@@ -10,6 +10,7 @@ import (
 	"github.com/dagctl/dagctl/dispatcher/dispatchertest"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/registry"
+	"github.com/dagctl/dagctl/registry/deploy"
 )
 
 // wideStations has two columns; its readers name one of them, or none.
@@ -57,6 +58,19 @@ func TestAColumnThatOthersReadIsNotTakenAway(t *testing.T) {
 			require.Equal(t, name == "that one", fault.Is(err, fault.Conflict), "%v", err)
 		})
 	}
+}
+
+// A version promises what its first build made, whatever becomes of its data.
+func TestVersionsAreComparedByWhatTheyPromised(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.Put("raw", "2024-01-01", "a")
+	first, second := w.Serve(wideStations), w.Serve(narrow)
+	diff, err := deploy.New(w.D.Registry).DiffVersions(t.Context(), w.Caller, "old", first.Version.Number,
+		second.Version.Number)
+	require.NoError(t, err)
+	require.Len(t, diff.Findings, 1)
+	require.Equal(t, "dataset stations would lose column size", diff.Findings[0].Text)
 }
 
 // What only the build finds out, it is refused by.

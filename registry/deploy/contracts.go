@@ -86,6 +86,20 @@ func promised(ctx context.Context, tx pgx.Tx, org, version uuid.UUID, serves boo
 	return c, err
 }
 
+// keptContract returns what a version promised when it was built. One that was never complete promises what its rows
+// say.
+func keptContract(ctx context.Context, tx pgx.Tx, org, version uuid.UUID) (contract.Contract, error) {
+	var c *contract.Contract
+	err := tx.QueryRow(ctx, `SELECT contract FROM dag_versions WHERE org_id = $1 AND id = $2`, org, version).Scan(&c)
+	if err != nil {
+		return contract.Contract{}, fmt.Errorf("contract of version %s: %w", version, err)
+	}
+	if c == nil {
+		return promised(ctx, tx, org, version, false)
+	}
+	return *c, nil
+}
+
 // readElsewhere returns what the jobs of a version read from other DAGs.
 func readElsewhere(ctx context.Context, tx pgx.Tx, org, version uuid.UUID) ([]contract.Input, error) {
 	rows, err := tx.Query(ctx, `

@@ -16,6 +16,7 @@ import (
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/registry"
+	"github.com/dagctl/dagctl/registry/contract"
 )
 
 // PastVersion is a version with the times at which it served.
@@ -142,6 +143,8 @@ type VersionDiff struct {
 	To      int               `json:"to_version"`
 	Text    string            `json:"text" doc:"Unified diff of the DAG file and the files it names"`
 	Changes []registry.Change `json:"changes" doc:"What going from one to the other does to each dataset"`
+
+	Findings []contract.Finding `json:"findings,omitempty" doc:"What readers would notice of it, by what each promised once it was built"`
 }
 
 // DiffVersions compares two versions: their texts, and their datasets, by the same function that plans a deploy.
@@ -151,6 +154,7 @@ func (dp *Deployer) DiffVersions(ctx context.Context, caller authz.Caller, dagNa
 	err := pg.InOrgTx(ctx, dp.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
 		var texts [2]map[string]string
 		var sets [2][]planned
+		var promises [2]contract.Contract
 		for i, number := range []int{from, to} {
 			id, files, err := documentOf(ctx, tx, caller.OrgID, dagName, number)
 			if err != nil {
@@ -160,9 +164,13 @@ func (dp *Deployer) DiffVersions(ctx context.Context, caller authz.Caller, dagNa
 			if sets[i], err = pointerSet(ctx, tx, caller.OrgID, id); err != nil {
 				return err
 			}
+			if promises[i], err = keptContract(ctx, tx, caller.OrgID, id); err != nil {
+				return err
+			}
 		}
 
 		diff.Changes = plan(sets[0], sets[1])
+		diff.Findings = contract.Compare(promises[0], promises[1], contract.Facts{})
 		var err error
 		diff.Text, err = unified(texts[0], texts[1], fmt.Sprintf("v%d", from), fmt.Sprintf("v%d", to))
 		return err

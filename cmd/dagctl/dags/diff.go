@@ -47,6 +47,9 @@ to each dataset, as a plan shows it.`,
 					fmt.Fprintln(w)
 				}
 				writeChanges(c, w, diff.Changes)
+				for _, f := range diff.Findings {
+					fmt.Fprintf(w, "%s.\n", sentence(f.Text))
+				}
 			})
 		},
 	}
