@@ -140,6 +140,8 @@ var lent = map[string][]string{
 	"dispatcher/upkeep/delete.go": {"scheduled_events"},
 	// A dataset's view follows the pointers inside PostgreSQL, so that a cutover moves them and runs no DDL.
 	"storage/view.go": {"dag_current_versions", "dag_version_datasets"},
+	// The first rows of a dataset that serves already make its view.
+	"storage/view_cover.go": {"dag_current_versions", "dag_version_datasets"},
 }
 
 func TestImports(t *testing.T) {

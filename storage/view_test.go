@@ -79,7 +79,8 @@ func TestViewFollowsThePointer(t *testing.T) {
 		return values
 	}
 	require.NoError(t, s.EnsureView(t.Context(), v))
-	require.Empty(t, read(), "nothing is current yet")
+	_, err := pool.Exec(t.Context(), `SELECT v FROM data_acme.quakes`)
+	require.ErrorContains(t, err, "is not published: no version of DAG", "nothing is current yet")
 
 	p.cutover(t, p.versions[0])
 	require.Equal(t, []string{"old"}, read())

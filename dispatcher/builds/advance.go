@@ -36,12 +36,32 @@ func (bs *Builds) AdvanceBuilds(ctx context.Context, now time.Time) (more bool, 
 	bs.dispatcher.Building.Store(len(builds) > 0)
 
 	var failed []error
+	later := map[uuid.UUID]delay{}
 	for _, b := range builds {
+		last := bs.later[b.ID]
+		if now.Before(last.until) {
+			later[b.ID] = last
+			continue
+		}
 		if err := bs.advance(ctx, b, now); err != nil {
 			failed = append(failed, fmt.Errorf("build %s v%d: %w", b.DAG, b.Number, err))
+			later[b.ID] = last.next(now)
 		}
 	}
+	bs.later = later
 	return false, errors.Join(failed...)
+}
+
+// delay is a build's wait after turns that failed.
+type delay struct {
+	failed int // turns in a row
+	until  time.Time
+}
+
+// next returns the delay after another failed turn: from half a second, doubled up to a minute.
+func (d delay) next(now time.Time) delay {
+	wait := min(500*time.Millisecond<<min(d.failed, 10), time.Minute)
+	return delay{d.failed + 1, now.Add(wait)}
 }
 
 // advance takes a build one step further: it inherits partitions, reads the sources, makes the tasks that are wanted,
