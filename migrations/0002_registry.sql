@@ -252,7 +252,7 @@ CREATE INDEX idx_job_inputs_dataset ON job_inputs (dataset_uuid);
 -- would look like an empty dataset. Readers of the view call it with the rights of the view's owner.
 -- +goose StatementBegin
 CREATE FUNCTION stable_view_unserved(org UUID, dag TEXT, view_name TEXT) RETURNS SETOF RECORD
-VOLATILE PARALLEL SAFE ROWS 1 SECURITY DEFINER SET search_path FROM CURRENT LANGUAGE plpgsql AS $$
+VOLATILE PARALLEL SAFE ROWS 1 SECURITY DEFINER LANGUAGE plpgsql AS $$
 DECLARE
     holder  RECORD; -- the name's present publication
     lost    RECORD; -- the version that served first without it
@@ -302,6 +302,14 @@ BEGIN
         ORDER BY a.at DESC LIMIT 1;
     END IF;
     RAISE EXCEPTION USING ERRCODE = 'object_not_in_prerequisite_state', MESSAGE = coalesce(renamed, say), HINT = hint;
+END
+$$;
+-- +goose StatementEnd
+-- A table of the same name in the caller's temporary schema must not be read with the owner's rights.
+-- +goose StatementBegin
+DO $$
+BEGIN
+    EXECUTE format('ALTER FUNCTION stable_view_unserved SET search_path = %I, pg_temp', current_schema());
 END
 $$;
 -- +goose StatementEnd

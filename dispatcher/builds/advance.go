@@ -43,13 +43,31 @@ func (bs *Builds) AdvanceBuilds(ctx context.Context, now time.Time) (more bool, 
 			later[b.ID] = last
 			continue
 		}
-		if err := bs.advance(ctx, b, now); err != nil {
+		err := bs.advance(ctx, b, now)
+		if err != nil {
 			failed = append(failed, fmt.Errorf("build %s v%d: %w", b.DAG, b.Number, err))
 			later[b.ID] = last.next(now)
+		}
+		if err := bs.noteDelay(ctx, b, last, err); err != nil {
+			failed = append(failed, err)
 		}
 	}
 	bs.later = later
 	return false, errors.Join(failed...)
+}
+
+// noteDelay records on the version what a cutover waits for, and takes that back when the wait is over.
+func (bs *Builds) noteDelay(ctx context.Context, b registry.Build, last delay, failed error) error {
+	text := ""
+	switch {
+	case fault.Is(failed, fault.Unavailable):
+		text = failed.Error()
+	case failed != nil || last.failed == 0:
+		return nil
+	}
+	return pg.InTx(ctx, bs.pool, func(ctx context.Context, tx pgx.Tx) error {
+		return deploy.NoteDelay(ctx, tx, b, text)
+	})
 }
 
 // delay is a build's wait after turns that failed.

@@ -237,10 +237,35 @@ func TestASwapWaitsForAReaderOfAView(t *testing.T) {
 	require.ErrorContains(t, err, `application "slow report"`)
 	require.ErrorContains(t, err, "data_acme.seen")
 
-	// A reader that ends in time is waited for.
+	// A deploy waits longer, and says what for.
+	deployed := w.Deploy(seenLess)
+	for range 3 {
+		_, _ = w.D.Builds.AdvanceBuilds(t.Context(), time.Now())
+		w.Route()
+		w.Work()
+	}
+	_, err = w.D.Builds.AdvanceBuilds(t.Context(), time.Now().Add(time.Minute))
+	require.True(t, fault.Is(err, fault.Unavailable), "%v", err)
+	status, reason := w.Status(deployed.Version.ID)
+	require.Equal(t, registry.Building, status)
+	require.Contains(t, reason, "slow report")
+	require.NoError(t, reader.Rollback(t.Context()))
+	_, err = w.D.Builds.AdvanceBuilds(t.Context(), time.Now().Add(time.Hour))
+	require.NoError(t, err)
+	status, reason = w.Status(deployed.Version.ID)
+	require.Equal(t, registry.Active, status)
+	require.Empty(t, reason)
+
+	// A rollback waits for a reader that ends in time.
+	reader, err = conn.Begin(t.Context())
+	require.NoError(t, err)
+	_, err = reader.Exec(t.Context(), `SELECT FROM data_acme.seen`)
+	require.NoError(t, err)
 	w.D.Builds.Patience = 30 * time.Second
-	time.AfterFunc(2*time.Second, func() { _ = reader.Rollback(t.Context()) })
+	released := make(chan error, 1)
+	time.AfterFunc(time.Second, func() { released <- reader.Rollback(context.Background()) })
 	require.NoError(t, rollBack(w, "eyes", nil))
+	require.NoError(t, <-released)
 }
 
 func TestASwapThatFailsForGoodFailsTheVersion(t *testing.T) {
