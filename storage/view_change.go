@@ -18,8 +18,8 @@ import (
 
 // A view is a name that users build on: they are granted rights to it, they comment it, and views of their own read it.
 // A change keeps all of that. It adds columns in place; where columns go, a new view takes the old one's name and
-// everything that hangs on it, and users' views are defined over it again. Only what reads a column that goes, or cannot
-// be defined again, refuses the change.
+// everything that hangs on it, and users' views are defined over it again. Only what reads a column that goes, or
+// cannot be defined again, refuses the change.
 
 // madeBy ends the comment of a view: a hash of its query, because the definition as Postgres returns it differs from
 // the query. What users write before it stays.

@@ -77,6 +77,40 @@ func TestAViewOfADatasetThatFillsAfterTheCutover(t *testing.T) {
 	require.Equal(t, []string{"b"}, dispatchertest.Texts(t, w.Pool, `SELECT content FROM data_acme.seen`))
 }
 
+// A view that readers kept from being defined is found, and so is one that was left out after the build defined it.
+func TestAViewThatWasLeftOut(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.Put("raw", "2024-01-01", "a")
+	w.Serve(seen)
+	w.Exec(`DROP VIEW data_acme.seen`)
+	_, err := w.D.Builds.CoverViews(t.Context(), time.Now())
+	require.NoError(t, err)
+	require.Equal(t, []string{"a"}, dispatchertest.Texts(t, w.Pool, `SELECT content FROM data_acme.seen`))
+
+	w.Exec(`DROP VIEW data_acme.seen`)
+	w.Probe.Put("raw", "2024-01-02", "b")
+	w.Poll()
+	w.Settle()
+	require.Equal(t, []string{"a", "b"}, dispatchertest.Texts(t, w.Pool, `SELECT content FROM data_acme.seen ORDER BY 1`))
+}
+
+// A table of the reader's own does not reach what runs with the owner's rights.
+func TestAViewsErrorDoesNotReadTheReadersTables(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.Put("raw", "2024-01-01", "a")
+	w.Serve(seen)
+	w.Serve(seenNowhere)
+	conn, err := pgx.Connect(t.Context(), w.URL)
+	require.NoError(t, err)
+	defer conn.Close(t.Context())
+	_, err = conn.Exec(t.Context(), `CREATE TEMP TABLE dag_current_versions (id int)`)
+	require.NoError(t, err)
+	_, err = conn.Exec(t.Context(), `SELECT FROM data_acme.seen`)
+	require.ErrorContains(t, err, `dataset "seen" is no longer published by DAG eyes since v2`)
+}
+
 func TestAViewKeepsItsColumnsInPlace(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.NewWorld(t)
@@ -199,7 +233,8 @@ func TestAViewThatMovesBetweenDAGs(t *testing.T) {
 	w.Serve(seen)
 	w.Exec(`CREATE VIEW mine AS SELECT * FROM data_acme.seen`)
 	w.Exec(`GRANT SELECT ON data_acme.seen TO PUBLIC`)
-	other := dispatchertest.Edit(seenMore, "name: eyes", "name: heir", "{ job: made } }", "{ job: made }, takes_over: eyes }")
+	other := dispatchertest.Edit(seenMore, "name: eyes", "name: heir", "{ job: made } }",
+		"{ job: made }, takes_over: eyes }")
 	first := w.Serve(dispatchertest.Edit(other, ", takes_over: eyes", "", "seen:", "other:"))
 	w.Serve(other)
 	require.Equal(t, []string{"content text, n integer, more boolean"}, dispatchertest.Texts(t, w.Pool, kinds))
