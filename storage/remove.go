@@ -180,14 +180,18 @@ func (t *tables) verifyPublished(
 }
 
 // NarrowView defines a view over the remaining generations, the live one first. If their columns differ, it shows the
-// live one alone. A view without generations goes, unless users' objects depend on it: then it stays as one that only
-// answers with an error.
+// first alone; where users' objects keep it from that, none of them serves, and it only answers with an error. A view
+// without generations goes, unless users' objects depend on it: then it stays as one that only answers with an error.
 func (s *Storage) NarrowView(ctx context.Context, v View) error {
 	if len(v.Generations) > 0 {
 		err := s.EnsureView(ctx, v)
 		if errors.Is(err, ErrColumnsDiffer) {
 			v.Generations = v.Generations[:1]
-			return s.EnsureView(ctx, v)
+			err = s.EnsureView(ctx, v)
+		}
+		if fault.Is(err, fault.Conflict) {
+			v.Generations = nil
+			err = s.EnsureView(ctx, v)
 		}
 		return err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -53,6 +54,9 @@ func (bs *Builds) AdvanceBuilds(ctx context.Context, now time.Time) (more bool, 
 		}
 	}
 	bs.later = later
+	maps.DeleteFunc(bs.looks, func(id uuid.UUID, _ time.Time) bool {
+		return !slices.ContainsFunc(builds, func(b registry.Build) bool { return b.ID == id })
+	})
 	return false, errors.Join(failed...)
 }
 
@@ -76,9 +80,12 @@ type delay struct {
 	until  time.Time
 }
 
-// next returns the delay after another failed turn: from half a second, doubled up to a minute.
+// next returns the delay after another failed turn: none after the first, then from half a second, doubled up to ten.
 func (d delay) next(now time.Time) delay {
-	wait := min(500*time.Millisecond<<min(d.failed, 10), time.Minute)
+	wait := min(250*time.Millisecond<<min(d.failed, 10), 10*time.Second)
+	if d.failed == 0 {
+		wait = 0
+	}
 	return delay{d.failed + 1, now.Add(wait)}
 }
 
@@ -124,6 +131,15 @@ func (bs *Builds) advance(ctx context.Context, b registry.Build, now time.Time) 
 		return bs.failBuild(ctx, b, failed, now)
 	case ready:
 		return bs.cutover(ctx, b, jobs, now)
+	}
+
+	// Tables have columns long before they have all of their rows.
+	err = bs.lookAtViews(ctx, b, now)
+	switch {
+	case fault.Is(err, fault.Conflict):
+		return bs.failBuild(ctx, b, err.Error(), now)
+	case err != nil:
+		return err
 	case near:
 		return bs.HoldLive(ctx, b, now)
 	case p.Stale > 0 || p.Held > 0:

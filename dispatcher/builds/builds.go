@@ -42,7 +42,8 @@ type Builds struct {
 	behind chan registry.Build // versions that serve again after a rollback
 	// holds records, by build, when the live counterparts were last held back. Only the build loop uses it.
 	holds map[uuid.UUID]liveHold
-	later map[uuid.UUID]delay // builds whose last turn failed for a reason that passes. Only the build loop uses it.
+	looks map[uuid.UUID]time.Time // when a build looks at its views again. Only the build loop uses it.
+	later map[uuid.UUID]delay     // builds whose last turn failed for a reason that passes. Only the build loop uses it.
 }
 
 // New returns the builds of a dispatcher; src reads their sources.
@@ -52,7 +53,7 @@ func New(d *dispatcher.Dispatcher, src *sources.Sources) *Builds {
 		storage: d.Storage,
 		tasks:   d.Tasks, stale: d.Stale, sources: src, pressure: d.Pressure, metrics: d.Metrics,
 		wake: d.Wakeups, log: d.Log,
-		Patience: 30 * time.Second, later: map[uuid.UUID]delay{},
+		Patience: 30 * time.Second, later: map[uuid.UUID]delay{}, looks: map[uuid.UUID]time.Time{},
 		behind: make(chan registry.Build, behindAtOnce), holds: map[uuid.UUID]liveHold{},
 	}
 }

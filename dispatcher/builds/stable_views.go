@@ -20,18 +20,56 @@ type StableViews struct {
 	remade  []storage.View // in the swap: their generations have different columns
 }
 
-// defineViews makes the stable views of published Postgres tables read the new generation once the pointer moves to it.
-// One that cannot show two generations, because their columns differ, is left to the swap; it is refused here already
-// where users' objects would keep the swap from it.
-func (bs *Builds) defineViews(ctx context.Context, b registry.Build) (StableViews, error) {
-	var all []storage.View
-	err := pg.InTx(ctx, bs.pool, func(ctx context.Context, tx pgx.Tx) (err error) {
+// viewsOf returns the stable views that a swap to a version concerns.
+func (bs *Builds) viewsOf(ctx context.Context, b registry.Build) (all []storage.View, err error) {
+	err = pg.InTx(ctx, bs.pool, func(ctx context.Context, tx pgx.Tx) (err error) {
 		if all, err = bs.deployer.Views(ctx, tx, b); err != nil {
 			return err
 		}
 		all, err = movingViews(ctx, tx, b, all)
 		return err
 	})
+	return all, err
+}
+
+// lookAtViews looks now and then whether users' objects will keep a build's swap from changing a view, and returns the
+// conflict: nobody has to wait for the end of the build to learn of it.
+func (bs *Builds) lookAtViews(ctx context.Context, b registry.Build, now time.Time) error {
+	if now.Before(bs.looks[b.ID]) {
+		return nil
+	}
+	all, err := bs.viewsOf(ctx, b)
+	if err != nil {
+		return err
+	}
+	if err := bs.checkViews(ctx, all); err != nil {
+		return err
+	}
+	bs.looks[b.ID] = now.Add(lookEach)
+	return nil
+}
+
+// lookEach is how often a build looks whether its views can change.
+const lookEach = 15 * time.Second
+
+// checkViews returns why users' objects keep views from showing their first generations alone.
+func (bs *Builds) checkViews(ctx context.Context, views []storage.View) error {
+	return pg.InTx(ctx, bs.pool, func(ctx context.Context, tx pgx.Tx) error {
+		for _, v := range views {
+			v.Generations, v.Beside = v.Generations[:1], nil
+			if err := bs.storage.CheckView(ctx, tx, v); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// defineViews makes the stable views of published Postgres tables read the new generation once the pointer moves to it.
+// One that cannot show two generations, because their columns differ, is left to the swap; it is refused here already
+// where users' objects would keep the swap from it.
+func (bs *Builds) defineViews(ctx context.Context, b registry.Build) (StableViews, error) {
+	all, err := bs.viewsOf(ctx, b)
 	if err != nil {
 		return StableViews{}, err
 	}
@@ -40,7 +78,6 @@ func (bs *Builds) defineViews(ctx context.Context, b registry.Build) (StableView
 	for _, v := range all {
 		err := bs.storage.EnsureView(ctx, v)
 		if errors.Is(err, storage.ErrColumnsDiffer) {
-			v.Generations, v.Beside = v.Generations[:1], nil
 			views.remade = append(views.remade, v)
 			continue
 		}
@@ -50,14 +87,7 @@ func (bs *Builds) defineViews(ctx context.Context, b registry.Build) (StableView
 		views.defined = append(views.defined, v)
 	}
 
-	return views, pg.InTx(ctx, bs.pool, func(ctx context.Context, tx pgx.Tx) error {
-		for _, v := range views.remade {
-			if err := bs.storage.CheckView(ctx, tx, v); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
+	return views, bs.checkViews(ctx, views.remade)
 }
 
 // replaceViews replaces, at the end of a swap, the views that could not show two generations, and those whose

@@ -159,6 +159,25 @@ func TestAColumnThatAUserReadsDoesNotGo(t *testing.T) {
 	}
 }
 
+func TestABuildLearnsEarlyThatAViewCannotChange(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.Put("raw", "2024-01-01", "a")
+	w.Probe.Put("raw", "2024-01-02", "b")
+	w.Serve(seen)
+	w.Exec(`CREATE VIEW mine AS SELECT n FROM data_acme.seen`)
+	deployed := w.Deploy(seenLess)
+	w.Advance()
+	claimed := w.Claim(w.D)
+	require.Len(t, claimed, 2)
+	dispatchertest.Execute(t.Context(), w.D, claimed[0])
+	_, err := w.D.Builds.AdvanceBuilds(t.Context(), time.Now().Add(time.Minute))
+	require.NoError(t, err)
+	status, reason := w.Status(deployed.Version.ID)
+	require.Equal(t, registry.Failed, status)
+	require.Contains(t, reason, "view mine uses it")
+}
+
 func TestGrantsOnAViewStay(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.NewWorld(t)
