@@ -102,14 +102,20 @@ func (d design) setComment(ctx context.Context, tx pgx.Tx, before, mark string) 
 
 // replace creates the view, or redefines it with the same columns and perhaps more.
 func (d design) replace(ctx context.Context, tx pgx.Tx) error {
-	var options string
-	if err := tx.QueryRow(ctx, `
-		SELECT coalesce((SELECT ' WITH (' || array_to_string(reloptions, ', ') || ')' FROM pg_class
-			WHERE oid = to_regclass($1)), '')`, d.name).Scan(&options); err != nil {
+	options, err := d.options(ctx, tx)
+	if err != nil {
 		return err
 	}
-	_, err := tx.Exec(ctx, fmt.Sprintf("CREATE OR REPLACE VIEW %s%s AS %s", d.name, options, d.query))
+	_, err = tx.Exec(ctx, fmt.Sprintf("CREATE OR REPLACE VIEW %s%s AS %s", d.name, options, d.query))
 	return err
+}
+
+// options returns the clause with the options that the view has, such as security_barrier.
+func (d design) options(ctx context.Context, tx pgx.Tx) (clause string, err error) {
+	err = tx.QueryRow(ctx, `
+		SELECT coalesce((SELECT ' WITH (' || array_to_string(reloptions, ', ') || ')' FROM pg_class
+			WHERE oid = to_regclass($1)), '')`, d.name).Scan(&clause)
+	return clause, err
 }
 
 // remake creates the view anew, because it loses columns. Its owner, grants and comments, and the views that users
@@ -123,9 +129,8 @@ func (d design) remake(ctx context.Context, tx pgx.Tx) error {
 	if err != nil {
 		return err
 	}
-	var options string
-	if err := tx.QueryRow(ctx, `SELECT coalesce(' WITH (' || array_to_string(reloptions, ', ') || ')', '')
-		FROM pg_class WHERE oid = to_regclass($1)`, d.name).Scan(&options); err != nil {
+	options, err := d.options(ctx, tx)
+	if err != nil {
 		return err
 	}
 

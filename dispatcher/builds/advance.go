@@ -134,15 +134,13 @@ func (bs *Builds) advance(ctx context.Context, b registry.Build, now time.Time) 
 	}
 
 	// Tables have columns long before they have all of their rows.
-	err = bs.lookAtViews(ctx, b, now)
-	switch {
-	case fault.Is(err, fault.Conflict):
-		return bs.failBuild(ctx, b, err.Error(), now)
-	case err != nil:
+	if err := bs.lookAtViews(ctx, b, now); err != nil {
 		return err
-	case near:
+	}
+	if near {
 		return bs.HoldLive(ctx, b, now)
-	case p.Stale > 0 || p.Held > 0:
+	}
+	if p.Stale > 0 || p.Held > 0 {
 		bs.wake.Send(wakeup.Claim)
 	}
 	return nil

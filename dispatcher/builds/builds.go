@@ -43,7 +43,7 @@ type Builds struct {
 	// holds records, by build, when the live counterparts were last held back. Only the build loop uses it.
 	holds map[uuid.UUID]liveHold
 	looks map[uuid.UUID]time.Time // when a build looks at its views again. Only the build loop uses it.
-	later map[uuid.UUID]delay     // builds whose last turn failed for a reason that passes. Only the build loop uses it.
+	later map[uuid.UUID]delay     // builds whose last turn failed, likewise
 }
 
 // New returns the builds of a dispatcher; src reads their sources.

@@ -32,8 +32,8 @@ func (bs *Builds) viewsOf(ctx context.Context, b registry.Build) (all []storage.
 	return all, err
 }
 
-// lookAtViews looks now and then whether users' objects will keep a build's swap from changing a view, and returns the
-// conflict: nobody has to wait for the end of the build to learn of it.
+// lookAtViews looks now and then whether users' objects will keep a build's swap from changing a view, and fails the
+// build then: nobody has to wait for its end to learn of it.
 func (bs *Builds) lookAtViews(ctx context.Context, b registry.Build, now time.Time) error {
 	if now.Before(bs.looks[b.ID]) {
 		return nil
@@ -42,7 +42,12 @@ func (bs *Builds) lookAtViews(ctx context.Context, b registry.Build, now time.Ti
 	if err != nil {
 		return err
 	}
-	if err := bs.checkViews(ctx, all); err != nil {
+
+	err = bs.checkViews(ctx, all)
+	if fault.Is(err, fault.Conflict) {
+		return bs.failBuild(ctx, b, err.Error(), now)
+	}
+	if err != nil {
 		return err
 	}
 	bs.looks[b.ID] = now.Add(lookEach)
