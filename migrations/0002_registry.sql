@@ -264,6 +264,74 @@ CREATE TABLE job_inputs (
 );
 CREATE INDEX idx_job_inputs_dataset ON job_inputs (dataset_uuid);
 
+-- A stable view of a published name calls this function while none of the generations that it is defined over is
+-- published under the name (storage/view.go). It never returns: it says what became of the name, because zero rows
+-- would look like an empty dataset. Readers of the view call it with the rights of the view's owner.
+-- +goose StatementBegin
+CREATE FUNCTION stable_view_unserved(org UUID, dag TEXT, view_name TEXT) RETURNS SETOF RECORD
+VOLATILE PARALLEL SAFE ROWS 1 SECURITY DEFINER LANGUAGE plpgsql AS $$
+DECLARE
+    holder  RECORD; -- the name's present publication
+    lost    RECORD; -- the version that served first without it
+    since   TEXT := '';
+    say     TEXT;
+    renamed TEXT; -- the same, where the dataset goes on under another name
+    hint    TEXT := format('See `dagctl history %s`.', dag);
+BEGIN
+    SELECT c.dag_name, g.storage ->> 'kind' AS kind INTO holder
+    FROM dag_current_versions c
+    JOIN dataset_name_owners o ON o.org_id = c.org_id AND o.dag_name = c.dag_name AND o.name = view_name
+    JOIN dag_version_datasets p ON p.dag_version_id = c.dag_version_id AND p.dataset_uuid = o.dataset_uuid
+    JOIN dataset_versions g ON g.id = p.dataset_version
+    WHERE c.org_id = org;
+
+    SELECT v.number, a.at INTO lost
+    FROM dag_activations a JOIN dag_versions v ON v.id = a.dag_version_id
+    WHERE a.org_id = org AND a.dag_name = dag AND a.at > (
+        SELECT max(b.at) FROM dag_activations b
+        JOIN dag_version_datasets p ON p.dag_version_id = b.dag_version_id
+          AND coalesce(p.published_name, p.publication ->> 'name') = view_name
+        JOIN dataset_versions g ON g.id = p.dataset_version
+        WHERE b.org_id = org AND b.dag_name = dag
+          AND (holder.dag_name IS DISTINCT FROM dag OR g.storage ->> 'kind' = 'postgres'))
+    ORDER BY a.at LIMIT 1;
+    IF FOUND THEN
+        since := format(' since v%s', lost.number);
+    END IF;
+
+    IF holder.dag_name = dag AND holder.kind <> 'postgres' THEN
+        say := format('dataset "%s" of DAG %s is not in PostgreSQL storage%s', view_name, dag, since);
+        hint := 'Read it with `dagctl query` or `dagctl datasets`.';
+    ELSIF holder.dag_name = dag THEN
+        say := format('this transaction began before the version of DAG %s that publishes dataset "%s"', dag, view_name);
+        hint := 'Begin another transaction.';
+    ELSIF holder.dag_name IS NOT NULL THEN
+        say := format('dataset "%s" is published by DAG %s, in %s storage', view_name, holder.dag_name, holder.kind);
+        hint := 'Read it with `dagctl query` or `dagctl datasets`.';
+    ELSIF NOT EXISTS (SELECT FROM dag_current_versions c WHERE c.org_id = org AND c.dag_name = dag) THEN
+        say := format('dataset "%s" is not published: no version of DAG %s serves', view_name, dag);
+    ELSE
+        say := format('dataset "%s" is no longer published by DAG %s%s', view_name, dag, since);
+        SELECT say || format(': it is called "%s" now', d.name) INTO renamed
+        FROM dag_version_datasets p
+        JOIN dag_activations a ON a.dag_version_id = p.dag_version_id
+        JOIN datasets d ON d.id = p.dataset_uuid AND d.deleted_at IS NULL AND d.published
+        WHERE a.org_id = org AND a.dag_name = dag AND coalesce(p.published_name, p.publication ->> 'name') = view_name
+        ORDER BY a.at DESC LIMIT 1;
+    END IF;
+    RAISE EXCEPTION USING ERRCODE = 'object_not_in_prerequisite_state', MESSAGE = coalesce(renamed, say), HINT = hint;
+END
+$$;
+-- +goose StatementEnd
+-- A table of the same name in the caller's temporary schema must not be read with the owner's rights.
+-- +goose StatementBegin
+DO $$
+BEGIN
+    EXECUTE format('ALTER FUNCTION stable_view_unserved SET search_path = %I, pg_temp', current_schema());
+END
+$$;
+-- +goose StatementEnd
+
 -- Every revision of every partition. Readers use the committed list of files and never list a folder.
 CREATE TABLE partition_versions (
     org_id          UUID NOT NULL,

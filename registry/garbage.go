@@ -302,27 +302,32 @@ func MarkedGenerations(ctx context.Context, tx pgx.Tx, org uuid.UUID, limit int)
 }
 
 // ViewsWithout returns the stable views that may show a purged generation, each over the generations that are left: the
-// serving one first, then all that were ever published under the name. The caller holds the DAG's lock, so that no swap
-// comes in between.
+// serving one first, then all that were ever published under the name, the newest first. A name that another DAG
+// publishes by now has that DAG's view. The caller holds the DAG's lock, so that no swap comes in between.
 func ViewsWithout(ctx context.Context, tx pgx.Tx, m MarkedGeneration) ([]storage.View, error) {
 	rows, err := tx.Query(ctx, `
-		SELECT s.published_name, s.dataset_version || ARRAY(
-			SELECT DISTINCT g.id FROM dag_versions v
-			JOIN dag_version_datasets p ON p.dag_version_id = v.id AND p.published_name = s.published_name
+		WITH names AS (
+			SELECT DISTINCT coalesce(p.published_name, p.publication ->> 'name') AS name
+			FROM dag_version_datasets p
+			WHERE p.dataset_version = $3 AND coalesce(p.published_name, p.publication ->> 'name') IS NOT NULL),
+		views AS (
+			SELECT n.name, coalesce(s.dag_name, $2) AS dag, s.dataset_version AS live FROM names n
+			LEFT JOIN dataset_pointers s ON s.org_id = $1 AND s.published_name = n.name)
+		SELECT w.dag, w.name, ARRAY(
+			SELECT g.id FROM dag_versions v
+			JOIN dag_version_datasets p ON p.dag_version_id = v.id
+			  AND coalesce(p.published_name, p.publication ->> 'name') = w.name
 			JOIN dataset_versions g ON g.id = p.dataset_version AND g.purged_at IS NULL
 			  AND g.storage ->> 'kind' = 'postgres'
-			WHERE v.org_id = s.org_id AND v.dag_name = s.dag_name AND g.id <> s.dataset_version)
-		FROM dataset_pointers s
-		JOIN dataset_versions live ON live.id = s.dataset_version AND live.storage ->> 'kind' = 'postgres'
-		WHERE s.org_id = $1 AND s.dag_name = $2 AND s.published_name IN (
-			SELECT p.published_name FROM dag_version_datasets p WHERE p.dataset_version = $3)
-		ORDER BY 1`, m.OrgID, m.DAG, m.Version)
+			WHERE v.org_id = $1 AND v.dag_name = w.dag
+			GROUP BY g.id ORDER BY g.id = w.live DESC NULLS LAST, g.created_at DESC)
+		FROM views w ORDER BY 2`, m.OrgID, m.DAG, m.Version)
 	if err != nil {
 		return nil, fmt.Errorf("views of generation %s: %w", m.Version, err)
 	}
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (storage.View, error) {
-		v := storage.View{OrgID: m.OrgID, OrgSlug: m.OrgSlug, DAG: m.DAG}
-		return v, row.Scan(&v.Name, &v.Generations)
+		v := storage.View{OrgID: m.OrgID, OrgSlug: m.OrgSlug}
+		return v, row.Scan(&v.DAG, &v.Name, &v.Generations)
 	})
 }
 

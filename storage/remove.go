@@ -180,17 +180,41 @@ func (t *tables) verifyPublished(
 }
 
 // NarrowView defines a view over the remaining generations, the live one first. If their columns differ, it shows the
-// live one alone.
+// first alone; where users' objects keep it from that, none of them serves, and it only answers with an error. A view
+// without generations goes, unless users' objects depend on it: then it stays as one that only answers with an error.
 func (s *Storage) NarrowView(ctx context.Context, v View) error {
-	if len(v.Generations) == 0 {
-		return nil
+	if len(v.Generations) > 0 {
+		err := s.EnsureView(ctx, v)
+		if errors.Is(err, ErrColumnsDiffer) {
+			v.Generations = v.Generations[:1]
+			err = s.EnsureView(ctx, v)
+		}
+		if fault.Is(err, fault.Conflict) {
+			v.Generations = nil
+			err = s.EnsureView(ctx, v)
+		}
+		return err
 	}
-	err := s.EnsureView(ctx, v)
-	if fault.Is(err, fault.Conflict) {
-		v.Generations = v.Generations[:1]
+
+	t, err := s.viewable(v)
+	if err != nil {
+		return err
+	}
+	schema, err := schemaOf(v.OrgSlug)
+	if err != nil {
+		return err
+	}
+	name := duck.Quote(schema) + "." + duck.Quote(ViewName(v.Name))
+	err = pg.InTx(ctx, t.pool, func(ctx context.Context, tx pgx.Tx) error {
+		return briefly(ctx, tx, func(tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, "DROP VIEW IF EXISTS "+name)
+			return err
+		})
+	})
+	if hasCode(err, dependentObjects) {
 		return s.EnsureView(ctx, v)
 	}
-	return err
+	return fault.Wrap(err, "drop view "+name)
 }
 
 // Renumber gives the content of a partition another, higher revision number in the transaction.

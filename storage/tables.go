@@ -251,7 +251,7 @@ func (t *tables) publish(ctx context.Context, tx pgx.Tx, a Attempt, revision int
 	if _, err := tx.Exec(ctx, "DROP TABLE "+from); err != nil {
 		return fmt.Errorf("publish partition %q: %w", a.Partition, err)
 	}
-	return nil
+	return t.cover(ctx, tx, a.Generation)
 }
 
 // move replaces the partition's rows, or merges new rows if there is a unique key: the last row with a key wins.
@@ -308,8 +308,8 @@ const (
 	undefinedColumn  = "42703"
 	undefinedTable   = "42P01"
 	lockNotAvailable = "55P03"
-	invalidTableDef  = "42P16" // CREATE OR REPLACE VIEW with other columns
 	uniqueViolation  = "23505"
+	dependentObjects = "2BP01"
 )
 
 func hasCode(err error, code string) bool {

@@ -19,14 +19,22 @@ import (
 )
 
 // View is the stable view data_<org slug>.<name> over the generations that were or will be published under a name, in
-// postgres storage. A generation shows only while the DAG's current version publishes it under that name. So a cutover
-// changes what the view shows by moving a pointer, without DDL, even if two datasets swap their names.
+// postgres storage. A generation shows only while the current version of its DAG publishes it under that name. So a
+// cutover changes what the view shows by moving a pointer, without DDL, even if two datasets swap their names. While
+// none of the generations is published, the view answers with an error that says what became of the name.
 type View struct {
 	OrgID       uuid.UUID
 	OrgSlug     string
 	DAG         string      // the DAG whose pointer decides
 	Name        string      // published name
-	Generations []uuid.UUID // in any order
+	Generations []uuid.UUID // of the DAG; the one that serves, or will, comes first
+	Beside      []Beside    // generations of other DAGs, to or from which the name moves
+}
+
+// Beside is a generation of another DAG, whose own pointer decides about it.
+type Beside struct {
+	DAG        string
+	Generation uuid.UUID
 }
 
 var publishedName = regexp.MustCompile(`^[a-z][a-z0-9_]{0,127}$`)
@@ -43,7 +51,7 @@ func ViewName(name string) string {
 
 // EnsureView creates or changes the view, in a short transaction of its own that waits for readers no longer than
 // lockTimeout and is retried a few times. It does not touch a view that is up to date. It omits generations without
-// rows, which have no table yet. One view cannot show generations whose columns differ: that is a fault.Conflict, and
+// rows, which have no table yet. One view cannot show generations whose columns differ: that is ErrColumnsDiffer, and
 // the caller calls ReplaceView with the generation to show, in the swap.
 func (s *Storage) EnsureView(ctx context.Context, v View) error {
 	t, err := s.viewable(v)
@@ -58,12 +66,11 @@ func (s *Storage) EnsureView(ctx context.Context, v View) error {
 			}
 		}
 		err = pg.InTx(ctx, t.pool, func(ctx context.Context, tx pgx.Tx) error { return t.ensureView(ctx, tx, v) })
-		if !hasCode(err, lockNotAvailable) {
+		if !fault.Is(err, fault.Unavailable) {
 			break
 		}
 	}
-
-	return viewFault(v, err)
+	return err
 }
 
 // ReplaceView is EnsureView, once, in the caller's transaction. Readers wait until that ends, so call it last.
@@ -72,7 +79,50 @@ func (s *Storage) ReplaceView(ctx context.Context, tx pgx.Tx, v View) error {
 	if err != nil {
 		return err
 	}
-	return viewFault(v, t.ensureView(ctx, tx, v))
+	return t.ensureView(ctx, tx, v)
+}
+
+// CheckView returns the error with which ReplaceView would refuse the view because of users' objects that depend on it.
+func (s *Storage) CheckView(ctx context.Context, tx pgx.Tx, v View) error {
+	t, err := s.viewable(v)
+	if err != nil {
+		return err
+	}
+	d, err := t.design(ctx, tx, v)
+	if err != nil || d.query == "" || d.fits() {
+		return err
+	}
+	_, err = d.followers(ctx, tx)
+	return err
+}
+
+// Uncovered returns those of the views whose first generation has a table that the view is not defined over.
+func (s *Storage) Uncovered(ctx context.Context, tx pgx.Tx, views []View) (uncovered []View, err error) {
+	var names, tables []string
+	for _, v := range views {
+		p, err := physicalOf(Generation{OrgSlug: v.OrgSlug, Version: v.Generations[0]})
+		if err != nil {
+			return nil, err
+		}
+		names = append(names, p.schema+"."+duck.Quote(ViewName(v.Name)))
+		tables = append(tables, p.table)
+	}
+	if len(views) == 0 {
+		return nil, nil
+	}
+
+	rows, err := tx.Query(ctx, `
+		SELECT i FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS w (name, tab, i)
+		WHERE to_regclass(tab) IS NOT NULL AND NOT EXISTS (
+			SELECT FROM pg_depend d JOIN pg_rewrite r ON d.classid = 'pg_rewrite'::regclass AND r.oid = d.objid
+			WHERE d.refclassid = 'pg_class'::regclass AND d.refobjid = to_regclass(tab)
+			  AND r.ev_class = to_regclass(name))`, names, tables)
+	if err != nil {
+		return nil, fmt.Errorf("look for views to define: %w", err)
+	}
+	var i int
+	_, err = pgx.ForEachRow(rows, []any{&i}, func() error { uncovered = append(uncovered, views[i-1]); return nil })
+	return uncovered, err
 }
 
 func (s *Storage) viewable(v View) (*tables, error) {
@@ -86,20 +136,10 @@ func (s *Storage) viewable(v View) (*tables, error) {
 	return t, nil
 }
 
-func viewFault(v View, err error) error {
-	if hasCode(err, lockNotAvailable) {
-		return fault.New(fault.Unavailable, "view %s: readers hold it: %w", v.Name, err)
-	}
-	if err != nil {
-		return fmt.Errorf("view %s: %w", v.Name, err)
-	}
-	return nil
-}
-
 // New readers queue behind a change that waits for earlier readers, so it must not wait for long.
 const (
 	lockTimeout = 40 * time.Millisecond
-	viewTries   = 10
+	viewTries   = 5
 )
 
 func wait(ctx context.Context, d time.Duration) error {
@@ -113,76 +153,154 @@ func wait(ctx context.Context, d time.Duration) error {
 	}
 }
 
-func (t *tables) ensureView(ctx context.Context, tx pgx.Tx, v View) error {
-	query, name, err := t.viewQuery(ctx, tx, v)
-	if err != nil || query == "" {
-		return err
-	}
+// ErrColumnsDiffer says that one view cannot show all of its generations.
+var ErrColumnsDiffer = fault.New(fault.Conflict, "the columns of its generations differ").
+	WithHint("the swap creates the view anew")
 
-	// The comment has a hash of the query: the definition as Postgres returns it differs from the query.
-	comment := fmt.Sprintf("made by dagctl from %x", sha256.Sum256([]byte(query)))
-	var made bool
-	if err := tx.QueryRow(ctx, `SELECT coalesce(obj_description(to_regclass($1), 'pg_class') = $2, false)`, name,
-		comment).Scan(&made); err != nil || made {
-		return err
-	}
-	if _, err := tx.Exec(ctx, fmt.Sprintf(`SET LOCAL lock_timeout = %d`, lockTimeout.Milliseconds())); err != nil {
-		return err
-	}
-
-	// A savepoint, because a replacement with other columns fails, and the view is then created anew.
-	err = pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, fmt.Sprintf("CREATE OR REPLACE VIEW %s AS %s", name, query))
-		return err
-	})
-	if hasCode(err, invalidTableDef) {
-		_, err = tx.Exec(ctx, fmt.Sprintf("DROP VIEW %s; CREATE VIEW %[1]s AS %[2]s", name, query))
-	}
-	if err != nil {
-		return err
-	}
-
-	_, err = tx.Exec(ctx, fmt.Sprintf("COMMENT ON VIEW %s IS '%s'", name, comment))
-	return err
+// design is how a view is to be.
+type design struct {
+	view       View
+	name       string // quoted, with its schema
+	query      string // "": no column is known
+	have, want []pgColumn
 }
 
-// viewQuery returns the view's definition and quoted name, or "" while no generation has a table.
-func (t *tables) viewQuery(ctx context.Context, tx pgx.Tx, v View) (query, name string, err error) {
+// pgColumn is a column with its Postgres type.
+type pgColumn struct{ Name, Type string }
+
+// fits reports whether the view can be replaced as it stands: it keeps all the columns that it has.
+func (d design) fits() bool { return len(d.gone()) == 0 }
+
+// gone returns the columns that the view has and will not have, or only with another type.
+func (d design) gone() (gone []pgColumn) {
+	for _, c := range d.have {
+		if !slices.Contains(d.want, c) {
+			gone = append(gone, c)
+		}
+	}
+	return gone
+}
+
+// design looks up what the view has and its generations' tables have. The columns that the view has stay where they
+// are, and new ones come after them. A view none of whose generations has a table keeps its columns.
+func (t *tables) design(ctx context.Context, tx pgx.Tx, v View) (design, error) {
+	schema, err := schemaOf(v.OrgSlug)
+	if err != nil {
+		return design{}, err
+	}
+	shown := v.shown()
+	relations := []string{ViewName(v.Name)}
+	for _, g := range shown {
+		relations = append(relations, tableName(g.Generation))
+	}
+	columns, err := pgColumns(ctx, tx, schema, relations)
+	if err != nil {
+		return design{}, fmt.Errorf("columns of view %s: %w", v.Name, err)
+	}
+
+	d := design{view: v, name: duck.Quote(schema) + "." + duck.Quote(relations[0]), have: columns[relations[0]]}
+	for _, g := range shown {
+		switch own := columns[tableName(g.Generation)]; {
+		case own == nil:
+			continue
+		case d.want == nil:
+			d.want = own
+		case !slices.Equal(byName(d.want), byName(own)):
+			return design{}, ErrColumnsDiffer
+		}
+	}
+
+	if d.want == nil {
+		d.want = d.have
+	}
+	if d.fits() {
+		added := slices.DeleteFunc(slices.Clone(d.want), func(c pgColumn) bool { return slices.Contains(d.have, c) })
+		d.want = slices.Concat(d.have, added)
+	}
+	if len(d.want) > 0 {
+		d.query = d.define(schema, shown, columns)
+	}
+	return d, nil
+}
+
+func byName(columns []pgColumn) []pgColumn {
+	return slices.SortedFunc(slices.Values(columns), func(a, b pgColumn) int { return strings.Compare(a.Name, b.Name) })
+}
+
+func tableName(generation uuid.UUID) string { return "_g_" + hexOf(generation) }
+
+// shown returns all generations of the view, the DAG's own first.
+func (v View) shown() (all []Beside) {
+	for _, g := range v.Generations {
+		all = append(all, Beside{v.DAG, g})
+	}
+	return append(all, v.Beside...)
+}
+
+// pgColumns returns the columns of those relations of a schema that exist.
+func pgColumns(ctx context.Context, tx pgx.Tx, schema string, relations []string) (map[string][]pgColumn, error) {
+	rows, err := tx.Query(ctx, `
+		SELECT c.relname::text, a.attname::text, format_type(a.atttypid, a.atttypmod)
+		FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+		WHERE c.relnamespace = to_regnamespace($1) AND c.relname = ANY($2::name[]) AND c.relkind IN ('r', 'v')
+		  AND NOT (c.relkind = 'r' AND a.attname IN ('_partition', '_revision'))
+		ORDER BY c.relname, a.attnum`, duck.Quote(schema), relations)
+	if err != nil {
+		return nil, err
+	}
+
+	found := map[string][]pgColumn{}
 	var (
-		parts   []string
-		columns []Column
+		relation string
+		c        pgColumn
 	)
+	_, err = pgx.ForEachRow(rows, []any{&relation, &c.Name, &c.Type}, func() error {
+		found[relation] = append(found[relation], c)
+		return nil
+	})
+	return found, err
+}
+
+// define returns the view's query. DDL takes no parameters; UUIDs and published names are safe as text, and names of
+// DAGs are quoted.
+func (d design) define(schema string, shown []Beside, columns map[string][]pgColumn) string {
+	names, typed := make([]string, len(d.want)), make([]string, len(d.want))
+	for i, c := range d.want {
+		names[i], typed[i] = duck.Quote(c.Name), duck.Quote(c.Name)+" "+c.Type
+	}
+	list := strings.Join(names, ", ")
+	// What serves under the name: the newest claim on it owns it.
+	pointer := fmt.Sprintf(`SELECT FROM dataset_names o
+		JOIN dag_current_versions c ON c.org_id = o.org_id AND c.dag_name = o.dag_name
+		JOIN dag_version_datasets d ON d.dag_version_id = c.dag_version_id AND d.dataset_uuid = o.dataset_uuid
+		WHERE o.org_id = '%s' AND o.name = '%s' AND NOT EXISTS (
+			SELECT FROM dataset_names n WHERE n.org_id = o.org_id AND n.name = o.name AND n.claim > o.claim)`,
+		d.view.OrgID, d.view.Name)
 
 	// Sorted, so that the same generations give the same view whichever of them is live.
-	for _, version := range slices.SortedFunc(slices.Values(v.Generations), func(a, b uuid.UUID) int {
-		return slices.Compare(a[:], b[:])
-	}) {
-		p, err := physicalOf(Generation{OrgSlug: v.OrgSlug, Version: version})
-		if err != nil {
-			return "", "", err
-		}
-		have, err := t.columns(ctx, tx, p)
-		switch {
-		case err != nil:
-			return "", "", err
-		case have == nil:
+	var parts, pointers []string
+	slices.SortFunc(shown, func(a, b Beside) int { return slices.Compare(a.Generation[:], b.Generation[:]) })
+	for _, g := range shown {
+		own := fmt.Sprintf(`(c.dag_name = %s AND d.dataset_version = '%s')`, quoteText(g.DAG), g.Generation)
+		pointers = append(pointers, own)
+		if columns[tableName(g.Generation)] == nil {
 			continue
-		case columns == nil:
-			columns = have
-		case !slices.Equal(columns, have):
-			return "", "", fault.New(fault.Conflict, "the columns of its generations differ").
-				WithHint("the swap creates the view anew")
 		}
-
-		name = p.schema + "." + duck.Quote(ViewName(v.Name))
 		// A subquery by two unique keys, once per query: the planner makes it a one-time filter, so a generation that
-		// does not show is not scanned. DDL takes no parameters; UUIDs are safe as text, and the DAG's name is quoted.
-		parts = append(parts, fmt.Sprintf(`SELECT %s FROM %s WHERE EXISTS (
-			SELECT FROM dag_current_versions c JOIN dag_version_datasets d ON d.dag_version_id = c.dag_version_id
-			WHERE c.org_id = '%s' AND c.dag_name = %s AND d.published_name = '%s' AND d.dataset_version = '%s')`,
-			duck.QuoteAll(columnNames(have)), p.table, v.OrgID, quoteText(v.DAG), v.Name, version))
+		// does not show is not scanned.
+		parts = append(parts, fmt.Sprintf(`SELECT %s FROM %s.%s WHERE EXISTS (%s AND %s)`,
+			list, duck.Quote(schema), duck.Quote(tableName(g.Generation)), pointer, own))
 	}
-	return strings.Join(parts, " UNION ALL "), name, nil
+
+	// The last part is a call of a function, whose columns the planner does not know: with constants there, the
+	// condition of a query could keep it from being called. It has another one-time filter.
+	unless := "true"
+	if len(pointers) > 0 {
+		unless = fmt.Sprintf(`NOT EXISTS (%s AND (%s))`, pointer, strings.Join(pointers, " OR "))
+	}
+	parts = append(parts, fmt.Sprintf(`SELECT %s FROM stable_view_unserved('%s', %s, '%s') AS u (%s) WHERE %s`,
+		list, d.view.OrgID, quoteText(d.view.DAG), d.view.Name, strings.Join(typed, ", "), unless))
+	return strings.Join(parts, " UNION ALL ")
 }
 
 // quoteText returns a Postgres string constant that means the same under any setting.

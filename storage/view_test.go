@@ -55,6 +55,8 @@ func (p *pointers) cutover(t *testing.T, version uuid.UUID) {
 	p.exec(t, `INSERT INTO dag_current_versions (org_id, dag_name, dag_version_id) VALUES ($1, $2, $3)
 		ON CONFLICT (org_id, dag_name) DO UPDATE
 			SET dag_version_id = excluded.dag_version_id`, p.view.OrgID, p.view.DAG, version)
+	p.exec(t, `INSERT INTO dataset_names (org_id, name, dag_name, dataset_uuid, activation_id) VALUES ($1, $2, $3, $4, $4)
+		ON CONFLICT DO NOTHING`, p.view.OrgID, p.view.Name, p.view.DAG, p.dataset)
 }
 
 func TestViewFollowsThePointer(t *testing.T) {
@@ -79,7 +81,8 @@ func TestViewFollowsThePointer(t *testing.T) {
 		return values
 	}
 	require.NoError(t, s.EnsureView(t.Context(), v))
-	require.Empty(t, read(), "nothing is current yet")
+	_, err := pool.Exec(t.Context(), `SELECT v FROM data_acme.quakes`)
+	require.ErrorContains(t, err, "is not published: no version of DAG", "nothing is current yet")
 
 	p.cutover(t, p.versions[0])
 	require.Equal(t, []string{"old"}, read())

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -36,12 +37,56 @@ func (bs *Builds) AdvanceBuilds(ctx context.Context, now time.Time) (more bool, 
 	bs.dispatcher.Building.Store(len(builds) > 0)
 
 	var failed []error
+	later := map[uuid.UUID]delay{}
 	for _, b := range builds {
-		if err := bs.advance(ctx, b, now); err != nil {
+		last := bs.later[b.ID]
+		if now.Before(last.until) {
+			later[b.ID] = last
+			continue
+		}
+		err := bs.advance(ctx, b, now)
+		if err != nil {
 			failed = append(failed, fmt.Errorf("build %s v%d: %w", b.DAG, b.Number, err))
+			later[b.ID] = last.next(now)
+		}
+		if err := bs.noteDelay(ctx, b, last, err); err != nil {
+			failed = append(failed, err)
 		}
 	}
+	bs.later = later
+	maps.DeleteFunc(bs.looks, func(id uuid.UUID, _ time.Time) bool {
+		return !slices.ContainsFunc(builds, func(b registry.Build) bool { return b.ID == id })
+	})
 	return false, errors.Join(failed...)
+}
+
+// noteDelay records on the version what a cutover waits for, and takes that back when the wait is over.
+func (bs *Builds) noteDelay(ctx context.Context, b registry.Build, last delay, failed error) error {
+	text := ""
+	switch {
+	case fault.Is(failed, fault.Unavailable):
+		text = failed.Error()
+	case failed != nil || last.failed == 0:
+		return nil
+	}
+	return pg.InTx(ctx, bs.pool, func(ctx context.Context, tx pgx.Tx) error {
+		return deploy.NoteDelay(ctx, tx, b, text)
+	})
+}
+
+// delay is a build's wait after turns that failed.
+type delay struct {
+	failed int // turns in a row
+	until  time.Time
+}
+
+// next returns the delay after another failed turn: none after the first, then from half a second, doubled up to ten.
+func (d delay) next(now time.Time) delay {
+	wait := min(250*time.Millisecond<<min(d.failed, 10), 10*time.Second)
+	if d.failed == 0 {
+		wait = 0
+	}
+	return delay{d.failed + 1, now.Add(wait)}
 }
 
 // advance takes a build one step further: it inherits partitions, reads the sources, makes the tasks that are wanted,
@@ -86,9 +131,16 @@ func (bs *Builds) advance(ctx context.Context, b registry.Build, now time.Time) 
 		return bs.failBuild(ctx, b, failed, now)
 	case ready:
 		return bs.cutover(ctx, b, jobs, now)
-	case near:
+	}
+
+	// Tables have columns long before they have all of their rows.
+	if err := bs.lookAtViews(ctx, b, now); err != nil {
+		return err
+	}
+	if near {
 		return bs.HoldLive(ctx, b, now)
-	case p.Stale > 0 || p.Held > 0:
+	}
+	if p.Stale > 0 || p.Held > 0 {
 		bs.wake.Send(wakeup.Claim)
 	}
 	return nil

@@ -4,6 +4,7 @@ package builds
 
 import (
 	"log/slog"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -35,9 +36,14 @@ type Builds struct {
 	wake           *wakeup.Hub
 	log            *slog.Logger
 
+	// Patience is how long a rollback waits for readers of a view that it has to replace.
+	Patience time.Duration
+
 	behind chan registry.Build // versions that serve again after a rollback
 	// holds records, by build, when the live counterparts were last held back. Only the build loop uses it.
 	holds map[uuid.UUID]liveHold
+	looks map[uuid.UUID]time.Time // when a build looks at its views again. Only the build loop uses it.
+	later map[uuid.UUID]delay     // builds whose last turn failed, likewise
 }
 
 // New returns the builds of a dispatcher; src reads their sources.
@@ -47,6 +53,7 @@ func New(d *dispatcher.Dispatcher, src *sources.Sources) *Builds {
 		storage: d.Storage,
 		tasks:   d.Tasks, stale: d.Stale, sources: src, pressure: d.Pressure, metrics: d.Metrics,
 		wake: d.Wakeups, log: d.Log,
+		Patience: 30 * time.Second, later: map[uuid.UUID]delay{}, looks: map[uuid.UUID]time.Time{},
 		behind: make(chan registry.Build, behindAtOnce), holds: map[uuid.UUID]liveHold{},
 	}
 }
@@ -56,5 +63,9 @@ func (bs *Builds) Loops() []dispatcher.Loop {
 	return []dispatcher.Loop{
 		{Name: "build", Woken: bs.wake.Build, Body: bs.dispatcher.HalfTime(bs.AdvanceBuilds)},
 		{Name: "catch up", Run: bs.CatchUpBehind},
+		{Name: "stable views", Body: dispatcher.AtMostEach(viewsEach, bs.CoverViews)},
 	}
 }
+
+// viewsEach is how often the loop looks for stable views that lack their generation.
+const viewsEach = 30 * time.Second

@@ -98,12 +98,12 @@ func TestARollbackPastAConsumerAsks(t *testing.T) {
 	w.Serve(wideStations)
 	w.Serve(sizes)
 
-	err := rollBack(w, "old", 2)
+	err := goBack(w, "old", 2)
 	require.True(t, fault.Is(err, fault.Conflict), "%v", err)
 	require.ErrorContains(t, err, "dataset stations would lose column size, but reader/shout reads size")
-	err = rollBack(w, "old", 1)
+	err = goBack(w, "old", 1)
 	require.ErrorContains(t, err, "dataset stations would no longer be published, but reader/shout read it")
-	require.NoError(t, rollBack(w, "old", 2, func(r *builds.RollbackRequest) { r.AllowBreaking = true }))
+	require.NoError(t, goBack(w, "old", 2, func(r *builds.RollbackRequest) { r.AllowBreaking = true }))
 }
 
 // gc keeps what another DAG has as an input, also while nothing serves it.
@@ -114,20 +114,20 @@ func TestGCKeepsWhatAConsumerWasLeftWithout(t *testing.T) {
 	w.Serve("name: old\njobs:\n" + dispatchertest.Raw)
 	w.Serve(oldStations)
 	w.Serve(readsStations)
-	require.NoError(t, rollBack(w, "old", 1, func(r *builds.RollbackRequest) { r.AllowBreaking = true }))
+	require.NoError(t, goBack(w, "old", 1, func(r *builds.RollbackRequest) { r.AllowBreaking = true }))
 
 	late := time.Now().Add(10 * dispatchertest.PastWindow)
 	_, err := w.D.Upkeep.CollectGarbage(t.Context(), w.Caller, false, late)
 	require.NoError(t, err)
-	require.NoError(t, rollBack(w, "old", 2))
+	require.NoError(t, goBack(w, "old", 2))
 	require.Equal(t, []string{"old a"}, w.Read("stations")["2024-01-01"])
 
-	require.NoError(t, rollBack(w, "old", 1, func(r *builds.RollbackRequest) { r.AllowBreaking = true }))
+	require.NoError(t, goBack(w, "old", 1, func(r *builds.RollbackRequest) { r.AllowBreaking = true }))
 	_, err = w.D.Upkeep.DeleteDAG(t.Context(), w.Caller, "reader", time.Now())
 	require.NoError(t, err)
 	_, err = w.D.Upkeep.CollectGarbage(t.Context(), w.Caller, false, late)
 	require.NoError(t, err)
-	require.ErrorContains(t, rollBack(w, "old", 2), "purged")
+	require.ErrorContains(t, goBack(w, "old", 2), "purged")
 }
 
 func TestAPromotionThatWouldBreakAConsumerIsRefused(t *testing.T) {

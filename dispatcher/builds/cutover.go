@@ -7,7 +7,6 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dag"
@@ -19,24 +18,18 @@ import (
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/registry"
 	"github.com/dagctl/dagctl/registry/deploy"
-	"github.com/dagctl/dagctl/storage"
 )
 
 // cutover makes a version ready and, unless it is to wait for a promotion, lets it serve: it moves pointers, names and
 // sources, and ends the tasks that are no longer wanted, in one transaction under the DAG's lock. The views over
-// Postgres storage, which readers use, are defined before.
+// Postgres storage, which readers use, are defined before. An error that would come again fails the version.
 func (bs *Builds) cutover(ctx context.Context, b registry.Build, jobs []*registry.Job, now time.Time) error {
-	remade, err := bs.defineViews(ctx, b)
-	if err != nil {
-		return err
-	}
-
 	moved := false
-	err = inSwapTx(ctx, bs.pool, func(ctx context.Context, tx pgx.Tx) (err error) {
-		moved, err = bs.cutoverTx(ctx, tx, b, jobs, remade, now)
+	err := bs.inSwapTx(ctx, b, cutoverPatience, func(ctx context.Context, tx pgx.Tx, views StableViews) (err error) {
+		moved, err = bs.cutoverTx(ctx, tx, b, jobs, views, now)
 		return err
 	})
-	if fault.Is(err, fault.Conflict) {
+	if fault.Is(err, fault.Conflict) || pg.Lasting(err) {
 		return bs.failBuild(ctx, b, fault.Text(err), now)
 	}
 	if err != nil || !moved {
@@ -49,7 +42,7 @@ func (bs *Builds) cutover(ctx context.Context, b registry.Build, jobs []*registr
 
 // cutoverTx asks the gate once more, under the lock, and then makes the version ready and swaps it in.
 func (bs *Builds) cutoverTx(
-	ctx context.Context, tx pgx.Tx, b registry.Build, jobs []*registry.Job, remade []storage.View, now time.Time,
+	ctx context.Context, tx pgx.Tx, b registry.Build, jobs []*registry.Job, views StableViews, now time.Time,
 ) (moved bool, err error) {
 	if err := deploy.LockSwap(ctx, tx, b); err != nil {
 		return false, err
@@ -75,7 +68,7 @@ func (bs *Builds) cutoverTx(
 	if b.Status == registry.Ready {
 		reason = deploy.ByPromote
 	}
-	return bs.Swap(ctx, tx, b, reason, b.CreatedBy, remade, now)
+	return bs.Swap(ctx, tx, b, reason, b.CreatedBy, views, now)
 }
 
 // stillReady reports whether the gate of a build is open under the lock. Where it is not, the build has made tasks, or
@@ -105,30 +98,45 @@ func (bs *Builds) stillReady(
 	return true, bs.deployer.Judge(ctx, tx, b, withoutTargets(lost, p.unfinished), false)
 }
 
-// swapTries bounds how often a swap is tried that gives way to readers of a view which it has to replace.
-const swapTries = 10
+// cutoverPatience is how long one turn of the build loop tries a cutover that gives way to readers; the next turns try
+// it again.
+const cutoverPatience = time.Second
 
-// inSwapTx runs a swap's transaction, and repeats it where it gave way to others.
-func inSwapTx(ctx context.Context, pool *pgxpool.Pool, fn func(ctx context.Context, tx pgx.Tx) error) (err error) {
-	for range swapTries {
-		err = pg.InTx(ctx, pool, func(ctx context.Context, tx pgx.Tx) error {
-			if _, err := tx.Exec(ctx, `SET LOCAL lock_timeout = '5s'`); err != nil {
-				return err
-			}
-			return fn(ctx, tx)
-		})
-		if !fault.Is(err, fault.Unavailable) {
+// inSwapTx defines the views of a version and runs its swap's transaction. It repeats both, with growing waits, while
+// readers hold a view that has to change: others queue behind a swap that waits for them, so it waits between its tries
+// and only briefly in them.
+func (bs *Builds) inSwapTx(
+	ctx context.Context, b registry.Build, patience time.Duration,
+	swap func(ctx context.Context, tx pgx.Tx, views StableViews) error,
+) error {
+	began := time.Now()
+	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 4*time.Second) {
+		views, err := bs.defineViews(ctx, b)
+		if err == nil {
+			err = pg.InTx(ctx, bs.pool, func(ctx context.Context, tx pgx.Tx) error {
+				if _, err := tx.Exec(ctx, `SET LOCAL lock_timeout = '5s'`); err != nil {
+					return err
+				}
+				return swap(ctx, tx, views)
+			})
+		}
+		if !fault.Is(err, fault.Unavailable) || time.Since(began)+wait > patience {
 			return err
 		}
+
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(wait):
+		}
 	}
-	return err
 }
 
 // Swap is what every cutover and rollback does in its one transaction: it moves the pointers and names, makes the
 // sources those of the version, ends open tasks that are no longer wanted, and replaces the views that could not show
 // two generations at once.
 func (bs *Builds) Swap(
-	ctx context.Context, tx pgx.Tx, b registry.Build, reason, actor string, remade []storage.View, now time.Time,
+	ctx context.Context, tx pgx.Tx, b registry.Build, reason, actor string, views StableViews, now time.Time,
 ) (bool, error) {
 	began := time.Now()
 	pointers, err := deploy.PointersToMove(ctx, tx, b)
@@ -169,10 +177,8 @@ func (bs *Builds) Swap(
 	if err := tellOtherDAGs(ctx, tx, b, now); err != nil {
 		return false, err
 	}
-	for _, v := range remade {
-		if err := bs.storage.ReplaceView(ctx, tx, v); err != nil {
-			return false, err
-		}
+	if err := bs.replaceViews(ctx, tx, views); err != nil {
+		return false, err
 	}
 
 	pg.AfterCommit(ctx, func() { bs.metrics.Cutovers.Observe(time.Since(began).Seconds()) })
@@ -206,20 +212,16 @@ func (bs *Builds) Rollback(
 		return registry.Version{}, fmt.Errorf("roll back %s: %w", dagName, err)
 	}
 	b.Consents = req.consents()
-	remade, err := bs.defineViews(ctx, b)
-	if err != nil {
-		return registry.Version{}, fmt.Errorf("roll back %s: %w", dagName, err)
-	}
 
 	// As the owner, like every cutover, because views may have to be replaced.
-	err = inSwapTx(ctx, bs.pool, func(ctx context.Context, tx pgx.Tx) error {
+	err = bs.inSwapTx(ctx, b, bs.Patience, func(ctx context.Context, tx pgx.Tx, views StableViews) error {
 		if err := deploy.LockSwap(ctx, tx, b); err != nil {
 			return err
 		}
 		if err := bs.deployer.Judge(ctx, tx, b, nil, true); err != nil {
 			return err
 		}
-		moved, err := bs.Swap(ctx, tx, b, deploy.ByRollback, caller.Actor, remade, now)
+		moved, err := bs.Swap(ctx, tx, b, deploy.ByRollback, caller.Actor, views, now)
 		if err != nil {
 			return err
 		}
@@ -353,39 +355,6 @@ func (bs *Builds) Abandon(ctx context.Context, caller authz.Caller, dagName stri
 	bs.wake.Send(wakeup.Claim)
 	version, err := bs.registry.Version(ctx, caller, dagName, number)
 	return version.Version, err
-}
-
-// defineViews makes the stable views of published Postgres tables read the new generation once the pointer moves to it.
-// It returns the views that cannot show two generations, because their columns differ: the swap replaces those.
-func (bs *Builds) defineViews(ctx context.Context, b registry.Build) (remade []storage.View, err error) {
-	var views []storage.View
-	var moving map[string]bool
-	err = pg.InTx(ctx, bs.pool, func(ctx context.Context, tx pgx.Tx) (err error) {
-		if views, err = bs.deployer.Views(ctx, tx, b); err != nil {
-			return err
-		}
-		remade, moving, err = bs.movingViews(ctx, tx, b)
-		return err
-	})
-	if err != nil {
-		return nil, err
-	}
-
-	for _, v := range views {
-		if moving[v.Name] { // a view belongs to one DAG: it cannot show the other's rows before the swap
-			v.Generations = v.Generations[:1]
-			remade = append(remade, v)
-			continue
-		}
-		err := bs.storage.EnsureView(ctx, v)
-		if fault.Is(err, fault.Conflict) {
-			v.Generations = v.Generations[:1]
-			remade = append(remade, v)
-		} else if err != nil {
-			return nil, err
-		}
-	}
-	return remade, nil
 }
 
 // CancelUnused cancels the open tasks of a DAG's origins that no version in work uses any more. A task that is wanted

@@ -12,7 +12,7 @@ import (
 	"github.com/dagctl/dagctl/registry"
 )
 
-func rollBack(w *dispatchertest.World, dagName string, to int, edit ...func(*builds.RollbackRequest)) error {
+func goBack(w *dispatchertest.World, dagName string, to int, edit ...func(*builds.RollbackRequest)) error {
 	req := builds.RollbackRequest{To: &to}
 	for _, e := range edit {
 		e(&req)
@@ -43,14 +43,14 @@ func TestANameReturnsAfterRollbacksOnBothSides(t *testing.T) {
 		"no version is written again")
 
 	// The old DAG may not take the name back unasked.
-	err := rollBack(w, "old", 1)
+	err := goBack(w, "old", 1)
 	require.True(t, fault.Is(err, fault.Conflict), "%v", err)
 	require.ErrorContains(t, err, `dataset name "stations" belongs to DAG new by now`)
 	require.Equal(t, []string{"new a"}, w.Read("stations")["2024-01-01"])
 
-	require.NoError(t, rollBack(w, "new", 1))
+	require.NoError(t, goBack(w, "new", 1))
 	require.Equal(t, []string{"older a"}, w.Read("stations")["2024-01-01"])
-	require.NoError(t, rollBack(w, "old", 1))
+	require.NoError(t, goBack(w, "old", 1))
 	require.Equal(t, []string{"old a"}, w.Read("stations")["2024-01-01"])
 	require.Equal(t, []string{"new a"}, w.Read("others")["2024-01-01"])
 }
@@ -72,7 +72,7 @@ func TestAnInputThatMeansAnotherDatasetIsAnotherVersion(t *testing.T) {
 	require.Equal(t, []string{"new a!"}, w.Read("shouted")["2024-01-01"])
 	require.Equal(t, again.Version.Number, w.Serve(readsStations).Version.Number)
 
-	require.NoError(t, rollBack(w, "reader", 1))
+	require.NoError(t, goBack(w, "reader", 1))
 	require.Equal(t, []string{"old a!"}, w.Read("shouted")["2024-01-01"])
 }
 
@@ -84,7 +84,7 @@ func TestARollbackTakesANameBackIfAsked(t *testing.T) {
 	w.Serve(dispatchertest.Edit(oldStations, "'old '", "'older '"))
 	w.Serve(newStations)
 
-	require.NoError(t, rollBack(w, "old", 1, allowMoves))
+	require.NoError(t, goBack(w, "old", 1, allowMoves))
 	require.Equal(t, []string{"old a"}, w.Read("stations")["2024-01-01"])
 	require.Equal(t, []string{"new a"}, w.Read("new/made/0")["2024-01-01"])
 }
@@ -100,7 +100,7 @@ func TestDeletingTheTakerGivesItsNameBack(t *testing.T) {
 	require.Equal(t, []string{"old a"}, w.Read("stations")["2024-01-01"])
 
 	// Its rollback would take the name again, as its document says.
-	require.NoError(t, rollBack(w, "new", 1))
+	require.NoError(t, goBack(w, "new", 1))
 	require.Equal(t, []string{"new a"}, w.Read("stations")["2024-01-01"])
 }
 
@@ -125,7 +125,7 @@ publish:
 	require.Equal(t, []string{"again a"}, w.Read("old/made/0")["2024-01-01"])
 	tasks := w.Count(`SELECT FROM tasks`)
 
-	require.NoError(t, rollBack(w, "old", 1))
+	require.NoError(t, goBack(w, "old", 1))
 	require.Equal(t, []string{"old a"}, w.Read("stations")["2024-01-01"])
 	for range 2 {
 		again := w.Serve(reused)

@@ -201,10 +201,10 @@ func TestEnqueueDuringACutover(t *testing.T) {
 		if _, err := deploy.Activate(ctx, tx, w.Caller.OrgID, "mail", deployed.Version.Number); err != nil {
 			return err
 		}
-		builds, err := deploy.Builds(ctx, tx)
+		ready, err := deploy.Builds(ctx, tx)
 		require.NoError(t, err)
-		require.Len(t, builds, 1)
-		moved, err := w.D.Builds.Swap(ctx, tx, builds[0], deploy.ByPromote, "test", nil, time.Now())
+		require.Len(t, ready, 1)
+		moved, err := w.D.Builds.Swap(ctx, tx, ready[0], deploy.ByPromote, "test", builds.StableViews{}, time.Now())
 		require.True(t, moved)
 		return err
 	}))

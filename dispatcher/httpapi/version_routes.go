@@ -10,6 +10,7 @@ import (
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dispatcher/builds"
 	"github.com/dagctl/dagctl/dispatcher/views"
+	"github.com/dagctl/dagctl/internal/rest"
 	"github.com/dagctl/dagctl/registry"
 	"github.com/dagctl/dagctl/registry/deploy"
 )
@@ -37,17 +38,22 @@ func (a *API) addVersionRoutes(api *authz.API) {
 			"soon as it is ready. 409 for any other.",
 	}, a.handleActivate)
 
-	authz.Handle(api, authz.Writer, huma.Operation{
+	authz.Handle(api, authz.Writer, rest.WithTimeout(huma.Operation{
 		OperationID: "rollback", Method: http.MethodPost, Path: "/v1/dags/{dag}/rollback", Tags: []string{"dags"},
-		Summary:     "Cut over to a version that served before",
-		Description: "Definition, triggers and data together, in one transaction; nothing is computed before the swap.",
-	}, a.handleRollback)
+		Summary: "Cut over to a version that served before",
+		Description: "Definition, triggers and data together, in one transaction; nothing is computed before the " +
+			"swap. It waits up to 30 seconds for readers of a view that loses columns; 503 names who still reads it. " +
+			"409 if an object that somebody defined over such a view uses one of them.",
+	}, rollbackTime), a.handleRollback)
 
 	authz.Handle(api, authz.Writer, huma.Operation{
 		OperationID: "abandon", Method: http.MethodPost, Path: "/v1/dags/{dag}/abandon", Tags: []string{"dags"},
 		Summary: "Stop the build of a DAG, and keep what it built",
 	}, a.handleAbandon)
 }
+
+// rollbackTime is how long a rollback may take: it waits for readers of views for half of it.
+const rollbackTime = time.Minute
 
 type versionInput struct {
 	DAG     string `path:"dag" maxLength:"63"`

@@ -68,6 +68,7 @@ func (e *explainer) build(ctx context.Context, v registry.Version) (Reason, erro
 		if r.Code = whyCuttingOver; !b.Activate {
 			r.Code = whyPromotion
 		}
+		r.Error = v.Error
 		return r, nil
 	}
 

@@ -330,7 +330,7 @@ var buildWordings = map[Code]wording{
 	whyGateHeld:   {"", func(r Reason) string { return "still to be checked: " + counted(r.Count, "partition") }},
 	whyPromotion:  {"", func(r Reason) string { return r.version() + " is ready, and waits to be promoted" }},
 	whyCuttingOver: {"", func(r Reason) string {
-		return r.version() + " is ready, and about to serve"
+		return r.version() + " is ready, and about to serve" + saying(r.Error)
 	}},
 }
 

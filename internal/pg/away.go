@@ -35,3 +35,17 @@ func Away(err error) bool {
 	}
 	return pgconn.SafeToRetry(err) // the connection was closed before anything was sent
 }
+
+// Lasting reports whether the database refused a statement for a reason that will be the same next time, such as a
+// constraint, a missing right or an object that depends on another.
+func Lasting(err error) bool {
+	var said *pgconn.PgError
+	if !errors.As(err, &said) || Away(err) || lostToOthers(err) || len(said.Code) < 2 {
+		return false
+	}
+	switch said.Code[:2] {
+	case "53", "55", "57", "58", "XX": // resources, locks, operators and the machine; what nobody foresaw
+		return false
+	}
+	return true
+}

@@ -100,6 +100,17 @@ func MarkFailed(ctx context.Context, tx pgx.Tx, b registry.Build, reason string)
 	return tag.RowsAffected() == 1, err
 }
 
+// NoteDelay records what keeps a version that is ready from being cut over to; "" takes it back. It is the version's
+// error until the cutover, which removes it.
+func NoteDelay(ctx context.Context, tx pgx.Tx, b registry.Build, text string) error {
+	_, err := tx.Exec(ctx, `UPDATE dag_versions SET error = NULLIF($3, '') WHERE org_id = $1 AND id = $2
+		AND status IN ('Building', 'Ready') AND error IS DISTINCT FROM NULLIF($3, '')`, b.OrgID, b.ID, text)
+	if err != nil {
+		return fmt.Errorf("note what delays %s v%d: %w", b.DAG, b.Number, err)
+	}
+	return nil
+}
+
 // The reasons of an activation.
 const (
 	ByDeploy   = "deploy"

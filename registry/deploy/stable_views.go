@@ -2,8 +2,10 @@ package deploy
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dagctl/dagctl/registry"
@@ -39,5 +41,35 @@ func (dp *Deployer) Views(ctx context.Context, tx pgx.Tx, b registry.Build) ([]s
 		v := storage.View{OrgID: b.OrgID, DAG: b.DAG}
 		err := row.Scan(&v.OrgSlug, &v.Name, &v.Generations)
 		return v, err
+	})
+}
+
+// Showing returns the generation in Postgres storage that a DAG serves under a name; false if there is none.
+func Showing(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName, name string) (storage.Beside, bool, error) {
+	shown := storage.Beside{DAG: dagName}
+	err := tx.QueryRow(ctx, `
+		SELECT g.id FROM dataset_pointers s
+		JOIN dataset_versions g ON g.id = s.dataset_version AND g.storage ->> 'kind' = 'postgres' AND g.purged_at IS NULL
+		WHERE s.org_id = $1 AND s.dag_name = $2 AND s.published_name = $3`, org, dagName, name).Scan(&shown.Generation)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return shown, false, nil
+	}
+	if err != nil {
+		return shown, false, fmt.Errorf("view of %s: %w", name, err)
+	}
+	return shown, true, nil
+}
+
+// ServingViews returns the stable views of all orgs, each over the generation that serves.
+func ServingViews(ctx context.Context, tx pgx.Tx) ([]storage.View, error) {
+	rows, err := tx.Query(ctx, `
+		SELECT s.org_id, org_slug(s.org_id), s.dag_name, s.published_name, ARRAY[g.id] FROM dataset_pointers s
+		JOIN dataset_versions g ON g.id = s.dataset_version AND g.storage ->> 'kind' = 'postgres' AND g.purged_at IS NULL
+		WHERE s.published_name IS NOT NULL`)
+	if err != nil {
+		return nil, fmt.Errorf("list stable views: %w", err)
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (v storage.View, err error) {
+		return v, row.Scan(&v.OrgID, &v.OrgSlug, &v.DAG, &v.Name, &v.Generations)
 	})
 }
