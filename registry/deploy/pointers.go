@@ -130,6 +130,9 @@ func Cutover(ctx context.Context, tx pgx.Tx, b registry.Build, reason, actor str
 		uuid.Must(uuid.NewV7()), b.OrgID, b.DAG, b.ID, previous, reason, actor, now); err != nil {
 		return false, fmt.Errorf("record activation: %w", err)
 	}
+	if err := keepEpochs(ctx, tx, b); err != nil {
+		return false, err
+	}
 	return true, moveNames(ctx, tx, b, previous, now)
 }
 
