@@ -65,6 +65,18 @@ func TestRematerializeCommand(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "dag.yaml")
 	require.NoError(t, os.WriteFile(file, []byte(readingsDAG), 0o600))
 	require.Zero(t, dagctl(t, env, "plan", file, "--detailed-exitcode").code, "the same file is the same version")
+
+	purge := dagctl(t, w.env(t, admin), "datasets", "purge", "readings/landing/0", "--partitions", "2026-01-01",
+		"--reason", "request 17", "--break-window", "--yes")
+	require.Zero(t, purge.code, purge.err)
+	refused := dagctl(t, env, "rematerialize", "daily_highest")
+	require.Equal(t, cli.ExitConflict, refused.code)
+	require.Contains(t, refused.err, "daily_highest would lose 1 partition")
+	planned := dagctl(t, env, "rematerialize", "daily_highest", "--dry-run")
+	require.Contains(t, planned.err, "This deploy needs --allow-removals.")
+	allowed := dagctl(t, env, "rematerialize", "daily_highest", "--allow-removals")
+	require.Zero(t, allowed.code, allowed.err)
+	require.Equal(t, []string{"2026-01-02"}, w.partitions(t, "daily_highest"))
 }
 
 func TestPurgeCommand(t *testing.T) {

@@ -18,7 +18,7 @@ import (
 // rematerialize starts to compute a dataset anew.
 func rematerialize(w *dispatchertest.World, name string) registry.Version {
 	w.T.Helper()
-	made, err := deploy.New(w.D.Registry).Rematerialize(w.T.Context(), w.Caller, name, false, false)
+	made, err := deploy.New(w.D.Registry).Rematerialize(w.T.Context(), w.Caller, name, deploy.RematerializeRequest{})
 	require.NoError(w.T, err)
 	return *made[0].Version
 }

@@ -108,7 +108,7 @@ func TestRestoreWithoutOlderFiles(t *testing.T) {
 	w.Serve(dispatchertest.Upkept)
 	before := w.Read("letters_made")
 	backup := backup(w)
-	_, err := deploy.New(w.D.Registry).Rematerialize(t.Context(), w.Caller, "letters/raw/0", false, false)
+	_, err := deploy.New(w.D.Registry).Rematerialize(t.Context(), w.Caller, "letters/raw/0", deploy.RematerializeRequest{})
 	require.NoError(t, err)
 	w.Settle()
 	require.Len(t, w.GC(time.Now().Add(dispatchertest.PastWindow)).Generations, 2)
@@ -119,7 +119,7 @@ func TestRestoreWithoutOlderFiles(t *testing.T) {
 	_, err = r.TryRead("letters_made")
 	require.Error(t, err)
 
-	_, err = deploy.New(r.D.Registry).Rematerialize(t.Context(), r.Caller, "letters/raw/0", false, false)
+	_, err = deploy.New(r.D.Registry).Rematerialize(t.Context(), r.Caller, "letters/raw/0", deploy.RematerializeRequest{})
 	require.NoError(t, err)
 	settleOver(r)
 	require.Equal(t, before, r.Read("letters_made"))

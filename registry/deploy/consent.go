@@ -58,8 +58,11 @@ func (d *deploy) refuseRemovals(changes []registry.Change) error {
 	if len(texts) == 0 {
 		return nil
 	}
-	return fault.New(fault.Conflict, "%s", strings.Join(texts, "; ")).
-		WithHint("pass --allow-removals to let them go; --forward-only keeps what would be rebuilt as it is")
+	refusal := fault.New(fault.Conflict, "%s", strings.Join(texts, "; "))
+	if d.req.Force != nil {
+		return refusal.WithHint("restore what they are made from, or pass --allow-removals to let them go")
+	}
+	return refusal.WithHint("pass --allow-removals to let them go; --forward-only keeps what would be rebuilt as it is")
 }
 
 // consent records what the deploy agreed to.

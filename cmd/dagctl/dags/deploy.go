@@ -12,6 +12,7 @@ import (
 
 	"github.com/dagctl/dagctl/cmd/dagctl/cli"
 	"github.com/dagctl/dagctl/cmd/dagctl/dagfile"
+	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/registry"
 )
 
@@ -104,7 +105,7 @@ the build has ended.`,
 func deployPath(ctx context.Context, c *cli.CLI, api *cli.Client, path string, options deployOptions) (
 	registry.Deployment, error,
 ) {
-	request, name, err := requestFrom(ctx, c, api, path, options.vars)
+	request, name, err := requestFrom(ctx, c, api, path, options.vars, options.forward)
 	if err != nil {
 		return registry.Deployment{}, err
 	}
@@ -131,10 +132,13 @@ func writeServing(c *cli.CLI, w io.Writer, v registry.Version) {
 }
 
 // requestFrom reads what to deploy, a saved plan or a DAG file, and returns the name of the DAG with it.
-func requestFrom(ctx context.Context, c *cli.CLI, api *cli.Client, path string, vars []string) (
+func requestFrom(ctx context.Context, c *cli.CLI, api *cli.Client, path string, vars []string, forward forwardFlag) (
 	registry.DeployRequest, string, error,
 ) {
 	saved, isPlan, err := readPlan(path)
+	if err == nil && isPlan {
+		err = refuseFixed(path, vars, forward)
+	}
 	if err != nil || isPlan {
 		return saved.Request, saved.Plan.DAG, err
 	}
@@ -143,6 +147,21 @@ func requestFrom(ctx context.Context, c *cli.CLI, api *cli.Client, path string, 
 		return registry.DeployRequest{}, "", err
 	}
 	return NewRequest(ctx, c, api, src)
+}
+
+// refuseFixed refuses flags that cannot change a saved plan any more: it has the document and its bound.
+func refuseFixed(path string, vars []string, forward forwardFlag) error {
+	flag := ""
+	switch {
+	case forward.given:
+		flag = "--forward-only"
+	case len(vars) > 0:
+		flag = "--var"
+	default:
+		return nil
+	}
+	return fault.New(fault.Invalid, "%s is a saved plan, which %s cannot change", path, flag).
+		WithHint("plan again with `dagctl plan FILE %s --out %s`, or deploy the DAG file", flag, path)
 }
 
 // NewRequest returns the request that deploys a DAG file, with the files that it names, and the name of the DAG. It
@@ -175,7 +194,7 @@ func PrintPlan(c *cli.CLI, w io.Writer, d registry.Deployment) {
 	printChanges(c, w, d.Changes, 0)
 	writeMeeting(w, d.Meets)
 	writeCanceled(w, d.Cancels)
-	writeRemoved(w, d.Changes, slices.Contains(d.Version.Consents, registry.AllowRemovals))
+	writeRemoved(w, d.Changes, slices.Contains(d.Version.Consents, registry.AllowRemovals), orForwardOnly)
 }
 
 // SendDeploy sends a request to deploy.

@@ -34,16 +34,18 @@ func writeCanceled(w io.Writer, lost []registry.CanceledQueue) {
 	}
 }
 
-// writeRemoved prints which partitions readers would lose.
-func writeRemoved(w io.Writer, changes []registry.Change, allowed bool) {
+// orForwardOnly is the other way to deploy what would lose partitions.
+const orForwardOnly = ", or --forward-only if they are to stay"
+
+// writeRemoved prints which partitions readers would lose; or is what else is possible than to allow it.
+func writeRemoved(w io.Writer, changes []registry.Change, allowed bool, or string) {
 	for _, c := range changes {
 		switch {
 		case c.Removes == nil:
 		case allowed:
 			fmt.Fprintf(w, "%s. --allow-removals lets them go.\n", c.Removes)
 		default:
-			fmt.Fprintf(w, "%s. This deploy needs --allow-removals, or --forward-only if they are to stay.\n",
-				c.Removes)
+			fmt.Fprintf(w, "%s. This deploy needs --allow-removals%s.\n", c.Removes, or)
 		}
 	}
 }

@@ -81,7 +81,7 @@ changed since.`,
 				writePlanned(c, w, plan)
 				writeMeeting(w, plan.Meets)
 				writeCanceled(w, plan.Cancels)
-				writeRemoved(w, plan.Changes, false)
+				writeRemoved(w, plan.Changes, false, orForwardOnly)
 			}); err != nil {
 				return err
 			}
@@ -256,7 +256,7 @@ func writeMarkdown(w io.Writer, p registry.Plan) {
 	writeKept(&notes, p.Changes)
 	writeMeeting(&notes, p.Meets)
 	writeCanceled(&notes, p.Cancels)
-	writeRemoved(&notes, p.Changes, false)
+	writeRemoved(&notes, p.Changes, false, orForwardOnly)
 	if notes.Len() > 0 {
 		fmt.Fprintf(w, "\n%s", notes.String()) // a table ends with an empty line
 	}

@@ -37,6 +37,9 @@ data, in a version of its own.`,
 
 			for i, m := range made.Items {
 				writePlanned(c, c.Err, m.Plan)
+				writeMeeting(c.Err, m.Plan.Meets)
+				writeCanceled(c.Err, m.Plan.Cancels)
+				writeRemoved(c.Err, m.Plan.Changes, request.AllowRemovals, "")
 				if m.Version == nil || !wait {
 					continue
 				}
@@ -60,6 +63,12 @@ data, in a version of its own.`,
 	cmd.Flags().BoolVar(&request.Downstream, "downstream", false,
 		"also rebuild the DAGs that read it beside their live data")
 	cmd.Flags().BoolVar(&request.DryRun, "dry-run", false, "only print what would be rebuilt")
+	cmd.Flags().BoolVar(&request.Supersede, "supersede", false,
+		"abandon running builds of these DAGs, but keep what they built")
+	cmd.Flags().BoolVar(&request.CancelTasks, "cancel-tasks", false,
+		"cancel open tasks that the rebuilt jobs cannot take over (the plan says how many)")
+	cmd.Flags().BoolVar(&request.AllowRemovals, "allow-removals", false,
+		"let partitions go that are served and cannot be computed again (the plan says which)")
 	cmd.Flags().BoolVar(&wait, "wait", true, "wait until the versions serve or have failed")
 	return cmd
 }
