@@ -204,18 +204,13 @@ func (bs *Builds) reconcileBuild(
 		return err
 	}
 
-	if err := bs.retryOld(ctx, tx, b, origins, now); err != nil {
+	later, err := bs.retryOld(ctx, tx, b, jobs, p, now)
+	if err != nil {
 		return err
 	}
-	var err error
-	if p.Open, err = AnyOpen(ctx, tx, origins); err != nil {
+	p.Stale = len(later)
+	if open, err := bs.unended(ctx, tx, b, jobs, p, now); err != nil || open {
 		return err
-	}
-	if p.Dead, err = DeadTasks(ctx, tx, origins); err != nil {
-		return err
-	}
-	if p.Open || len(p.Dead) > 0 {
-		return nil
 	}
 
 	findings, err := bs.stale.ExamineAll(ctx, tx, jobs)
@@ -223,7 +218,8 @@ func (bs *Builds) reconcileBuild(
 		return err
 	}
 	if bs.pressure.High() {
-		if p.Stale = countStale(findings); p.Stale > 0 {
+		if n := countStale(findings); n > 0 {
+			p.Stale += n
 			return nil
 		}
 	}
@@ -231,11 +227,35 @@ func (bs *Builds) reconcileBuild(
 	if err != nil {
 		return err
 	}
-	p.Stale = len(made.By)
+	if p.Stale = len(made.By) + len(later); len(made.By) == 0 {
+		err = bs.retry(ctx, tx, later, now) // what they waited for is not going to be made
+	}
+	if err != nil {
+		return err
+	}
 	if err := bs.givenUp(ctx, tx, b, findings, made, p); err != nil {
 		return err
 	}
-	return bs.recheck(ctx, tx, b, jobs, generations, p, now)
+	return bs.recheck(ctx, tx, b, jobs, generations, made, p, now)
+}
+
+// unended looks for open and dead tasks of a build, and reports whether there are any.
+func (bs *Builds) unended(
+	ctx context.Context, tx pgx.Tx, b registry.Build, jobs []*registry.Job, p *Progress, now time.Time,
+) (any bool, err error) {
+	origins, _ := filledBy(jobs)
+	if p.Open, err = AnyOpen(ctx, tx, origins); err != nil {
+		return false, err
+	}
+	if p.Dead, err = DeadTasks(ctx, tx, b, origins); err != nil || len(p.Dead) == 0 {
+		return p.Open, err
+	}
+
+	renewed, err := bs.renewDead(ctx, tx, b, jobs, now)
+	if renewed {
+		p.Open, p.Dead = true, nil
+	}
+	return true, err
 }
 
 // filledBy returns the origins of jobs, and the generations that they fill.
@@ -256,15 +276,6 @@ func countStale(findings []stale.Finding) (n int) {
 		}
 	}
 	return n
-}
-
-// retryOld retries the tasks that had failed before this build began: that is what deploying it again is for.
-func (bs *Builds) retryOld(
-	ctx context.Context, tx pgx.Tx, b registry.Build, origins []uuid.UUID, now time.Time,
-) error {
-	_, err := bs.tasks.PromoteFailed(ctx, tx, `reason = 'dead' AND origin_job_id = ANY($1) AND EXISTS (
-		SELECT FROM tasks t WHERE t.id = waiting.task_id AND t.completed_at < $2)`, "SYSTEM", now, origins, b.Started)
-	return err
 }
 
 // givenUp handles targets that are wanted but got no task, because their task exists. If it is completed, it had
@@ -323,13 +334,19 @@ func AnyOpen(ctx context.Context, tx pgx.Tx, origins []uuid.UUID) (open bool, er
 	return open, nil
 }
 
-// DeadTasks describes the first ten tasks of the origins that failed for good.
-func DeadTasks(ctx context.Context, tx pgx.Tx, origins []uuid.UUID) ([]string, error) {
+// DeadTasks describes the first ten tasks of the origins that have failed for good since a build began, unless another
+// task is to do their work.
+func DeadTasks(ctx context.Context, tx pgx.Tx, b registry.Build, origins []uuid.UUID) ([]string, error) {
 	rows, err := tx.Query(ctx, `
 		SELECT format('task %s of %s failed for good: %s',
 			t.id, job_address(t.job_id) || coalesce(' ' || t.partitions[1], ''), t.error_message)
 		FROM waiting w JOIN tasks t ON t.id = w.task_id
-		WHERE w.origin_job_id = ANY($1) AND w.reason = 'dead' ORDER BY t.id LIMIT 10`, origins)
+		WHERE w.origin_job_id = ANY($1) AND w.reason = 'dead' AND t.completed_at >= $2
+		  AND NOT EXISTS (SELECT FROM ready o WHERE o.origin_job_id = w.origin_job_id AND o.slot = w.slot)
+		  AND NOT EXISTS (SELECT FROM leases o WHERE o.origin_job_id = w.origin_job_id AND o.slot = w.slot)
+		  AND NOT EXISTS (SELECT FROM waiting o WHERE o.origin_job_id = w.origin_job_id AND o.slot = w.slot
+		                  AND o.reason <> 'dead')
+		ORDER BY t.id LIMIT 10`, origins, b.Started)
 	if err != nil {
 		return nil, fmt.Errorf("find dead tasks: %w", err)
 	}
@@ -337,10 +354,11 @@ func DeadTasks(ctx context.Context, tx pgx.Tx, origins []uuid.UUID) ([]string, e
 }
 
 // recheck counts the revisions of a build that readers would not see, and makes checks for those that lack one. A
-// revision that was rejected before this build began is checked again, for its checks may have been mended since.
+// revision that was rejected before this build began is checked again, for its checks may have been mended since; but
+// not if it was just made again, from other inputs.
 func (bs *Builds) recheck(
 	ctx context.Context, tx pgx.Tx, b registry.Build,
-	jobs []*registry.Job, generations []uuid.UUID, p *Progress, now time.Time,
+	jobs []*registry.Job, generations []uuid.UUID, made tasks.Created, p *Progress, now time.Time,
 ) error {
 	undecided, err := deploy.Unsettled(ctx, tx, generations)
 	if err != nil {
@@ -358,6 +376,9 @@ func (bs *Builds) recheck(
 	}
 
 	for _, u := range undecided {
+		if _, again := made.By[tasks.Slot{Origin: outputs[u.Version].job.Origin, Key: u.Key}]; again {
+			continue
+		}
 		if !u.Held && (u.Decided == nil || !u.Decided.Before(b.Started)) {
 			text, err := rejection(ctx, tx, jobs, u)
 			if err != nil {
