@@ -44,54 +44,69 @@ func (bs *Builds) AdvanceBuilds(ctx context.Context, now time.Time) (more bool, 
 	return false, errors.Join(failed...)
 }
 
-// advance takes a build one step further: it inherits partitions, reads the sources, makes the tasks that are wanted,
-// and cuts over or fails when the gate says so.
+// advance takes a build one step further, and another one where it found, just before it was to serve, that live has
+// changed what the build has taken over.
 func (bs *Builds) advance(ctx context.Context, b registry.Build, now time.Time) error {
+	for range inheritTries {
+		if again, err := bs.step(ctx, b, now); err != nil || !again {
+			return err
+		}
+	}
+	bs.wake.Send(wakeup.Build)
+	return nil
+}
+
+// inheritTries is how often a build takes over again what live has changed before other builds have their turn.
+const inheritTries = 3
+
+// step inherits partitions, reads the sources, makes the tasks that are wanted, and cuts over or fails when the gate
+// says so. It reports whether there is more to inherit first.
+func (bs *Builds) step(ctx context.Context, b registry.Build, now time.Time) (again bool, err error) {
 	var jobs []*registry.Job
-	err := pg.InTx(ctx, bs.pool, func(ctx context.Context, tx pgx.Tx) (err error) {
+	err = pg.InTx(ctx, bs.pool, func(ctx context.Context, tx pgx.Tx) (err error) {
 		jobs, err = bs.registry.BuildJobs(ctx, tx, b.ID)
 		return err
 	})
 	if err != nil {
-		return err
+		return false, err
 	}
 
 	// Inherited partitions come first: until they are published, nobody can say what is to be made from them.
 	more, err := bs.deployer.Inherit(ctx, b, inheritBatch)
 	switch {
 	case fault.Is(err, fault.Invalid):
-		return bs.failBuild(ctx, b, err.Error(), now)
+		return false, bs.failBuild(ctx, b, err.Error(), now)
 	case err != nil || more:
 		bs.wake.Send(wakeup.Build)
-		return err
+		return false, err
 	}
 
 	// A job with effects outside, or a source that cannot be read again, does its work after the cutover.
 	jobs = slices.DeleteFunc(jobs, bs.registry.ForwardOnly)
 	unread, err := bs.readSources(ctx, b, jobs, now)
 	if err != nil {
-		return err
+		return false, err
 	}
 	p, near, err := bs.measure(ctx, b, jobs, unread, now)
 	if err != nil || p == nil {
-		return err
+		return false, err
 	}
 
 	ready, failed, err := bs.passesGate(ctx, b, jobs, p, now)
-	if err != nil {
-		return err
+	if err != nil || p.inherits {
+		return p.inherits, err
 	}
 	switch {
 	case failed != "":
-		return bs.failBuild(ctx, b, failed, now)
+		return false, bs.failBuild(ctx, b, failed, now)
 	case ready:
 		return bs.cutover(ctx, b, jobs, now)
 	case near:
-		return bs.HoldLive(ctx, b, now)
+		return false, bs.HoldLive(ctx, b, now)
 	case p.Stale > 0 || p.Held > 0:
 		bs.wake.Send(wakeup.Claim)
 	}
-	return nil
+	return false, nil
 }
 
 // measure reconciles a build and returns its progress, and whether it is near enough to what is live to hold that back.
@@ -118,8 +133,9 @@ func (bs *Builds) measure(
 	return p, near, err
 }
 
-// passesGate asks the gate three times, as each question costs more than the one before: whether the version's own work
-// is done, whether the checks of what it reuses pass, and whether its sources still have what is live.
+// passesGate asks the gate several times, as each question costs more than the one before: whether the version's own
+// work is done, whether the checks of what it reuses pass, whether there is more to take over, and whether its sources
+// still have what is live.
 func (bs *Builds) passesGate(
 	ctx context.Context, b registry.Build, jobs []*registry.Job, p *Progress, now time.Time,
 ) (ready bool, failed string, err error) {
@@ -137,12 +153,34 @@ func (bs *Builds) passesGate(
 		return false, failed, nil
 	}
 
+	if p.inherits, err = bs.inheritNew(ctx, b, now); err != nil || p.inherits {
+		return false, "", err
+	}
 	again, lost, err := bs.readAgain(ctx, b, jobs, now)
 	if err != nil {
 		return false, "", err
 	}
 	bs.wake.Send(wakeup.Claim)
 	return !again && lost == "", lost, nil
+}
+
+// inheritNew has a forward-only build take over the partitions before its bound that live got since the deploy, and
+// reports whether there are any. Its sources would not have to find them.
+func (bs *Builds) inheritNew(ctx context.Context, b registry.Build, now time.Time) (again bool, err error) {
+	err = pg.InTx(ctx, bs.pool, func(ctx context.Context, tx pgx.Tx) error {
+		if continues, err := deploy.Continues(ctx, tx, b); err != nil || !continues {
+			return err
+		}
+		if err := registry.LockDAG(ctx, tx, b.OrgID, b.DAG); err != nil {
+			return err
+		}
+		if inWork, err := deploy.InWork(ctx, tx, b); err != nil || !inWork {
+			return err
+		}
+		again, err = bs.deployer.InheritAgain(ctx, tx, b, true, now)
+		return err
+	})
+	return again, err
 }
 
 // inheritBatch is how many partitions a build inherits before other builds have their turn.
