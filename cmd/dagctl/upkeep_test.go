@@ -79,6 +79,30 @@ func TestRematerializeCommand(t *testing.T) {
 	require.Equal(t, []string{"2026-01-02"}, w.partitions(t, "daily_highest"))
 }
 
+// A saved plan has its document and its bound: a flag that would change them is refused, not ignored.
+func TestASavedPlanRefusesWhatItFixes(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.deployReadings(t, "2026-01-01")
+	env := w.env(t, writer)
+	file := filepath.Join(t.TempDir(), "dag.yaml")
+	edited := strings.Replace(readingsDAG, "max(celsius)", "max(celsius) + 0", 1)
+	require.NoError(t, os.WriteFile(file, []byte(edited), 0o600))
+	saved := filepath.Join(t.TempDir(), "readings.plan")
+	must(t, env, "plan", file, "--out", saved)
+
+	for flag, args := range map[string][]string{
+		"--forward-only": {"--forward-only"},
+		"--var":          {"--var", "region=eu"},
+	} {
+		refused := dagctl(t, env, append([]string{"deploy", saved}, args...)...)
+		require.Equal(t, cli.ExitFailed, refused.code)
+		require.Contains(t, refused.err, "is a saved plan, which "+flag+" cannot change")
+		require.Contains(t, refused.err, "--out "+saved)
+	}
+	require.Contains(t, must(t, env, "deploy", saved), "readings v2")
+}
+
 func TestPurgeCommand(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -84,7 +84,8 @@ func (bs *Builds) cutoverTx(
 }
 
 // stillReady reports whether the gate of a build is open under the lock. Where it is not, the build has made tasks, or
-// waits for some, or has to take over again what live has replaced; that is done without the lock. It refuses a build that has come as far as it can and that readers would lose partitions by.
+// waits for some, or has to take over again what live has replaced; that is done without the lock. It refuses a build
+// that has come as far as it can and that readers would lose partitions by.
 func (bs *Builds) stillReady(
 	ctx context.Context, tx pgx.Tx, b registry.Build, jobs []*registry.Job, p *Progress, now time.Time,
 ) (bool, error) {

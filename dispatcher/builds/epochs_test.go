@@ -15,10 +15,17 @@ import (
 	"github.com/dagctl/dagctl/registry/deploy"
 )
 
+// anew says how a dataset is computed anew.
+type anew = deploy.RematerializeRequest
+
+func computeAnew(w *dispatchertest.World, name string, asked anew) ([]deploy.Rematerialized, error) {
+	return deploy.New(w.D.Registry).Rematerialize(w.T.Context(), w.Caller, name, asked)
+}
+
 // rematerialize starts to compute a dataset anew.
 func rematerialize(w *dispatchertest.World, name string) registry.Version {
 	w.T.Helper()
-	made, err := deploy.New(w.D.Registry).Rematerialize(w.T.Context(), w.Caller, name, deploy.RematerializeRequest{})
+	made, err := computeAnew(w, name, anew{})
 	require.NoError(w.T, err)
 	return *made[0].Version
 }
@@ -167,24 +174,24 @@ func TestEpochsOfDefinitionsThatServedBefore(t *testing.T) {
 func TestARollbackRestoresResetOutputs(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.NewWorld(t)
-	anew := func(tag string) string {
+	reset := func(tag string) string {
 		return strings.Replace(dispatchertest.Tagged(tag), "partition_by: { time: day }",
 			"partition_by: { time: day }\n    bootstrap: { reset_outputs: true }", 1)
 	}
 	w.Probe.Put("raw", "2024-01-01", "a")
-	one := w.Serve(anew("one"))
-	two := w.Deploy(anew("two"))
-	again := w.Deploy(anew("two"))
+	one := w.Serve(reset("one"))
+	two := w.Deploy(reset("two"))
+	again := w.Deploy(reset("two"))
 	require.Equal(t, two.Version.ID, again.Version.ID, "while it is built")
 	w.Settle()
-	again = w.Deploy(anew("two"))
+	again = w.Deploy(reset("two"))
 	require.Equal(t, two.Version.ID, again.Version.ID)
 	require.Equal(t, 2, w.Attempts("raw"))
 
 	rollBack(w, "letters")
-	again = w.Deploy(anew("one"))
+	again = w.Deploy(reset("one"))
 	require.Equal(t, one.Version.ID, again.Version.ID, "it serves")
-	again = w.Serve(anew("two"))
+	again = w.Serve(reset("two"))
 	require.Equal(t, two.Version.ID, again.Version.ID, "each version begins anew once")
 	require.Equal(t, 2, w.Attempts("raw"))
 }

@@ -42,7 +42,8 @@ func TestAPromoteInheritsWhatLiveReplacedSince(t *testing.T) {
 	for name, test := range map[string]struct{ before, after string }{
 		"files":  {dispatchertest.Upkept, dispatchertest.Tagged("n")},
 		"tables": {dispatchertest.InTables, dispatchertest.Edit(dispatchertest.InTables, "tag: one", "tag: two")},
-		"source": {dispatchertest.Upkept, dispatchertest.Edit(dispatchertest.Tagged("n"), "list: raw", "list: raw, note: x")},
+		"source": {dispatchertest.Upkept,
+			dispatchertest.Edit(dispatchertest.Tagged("n"), "list: raw", "list: raw, note: x")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -54,12 +55,14 @@ func TestAPromoteInheritsWhatLiveReplacedSince(t *testing.T) {
 			w.Probe.On("made", func(ctx context.Context, task *operators.Task) (operators.Result, error) {
 				return operators.Result{}, w.Probe.Write(ctx, task, "again")
 			})
-			w.Follow(w.Backfill(control.BackfillRequest{Job: "made", From: "2024-01-01", To: "2024-01-01", Existing: "all"}))
+			w.Follow(w.Backfill(control.BackfillRequest{Job: "made", From: "2024-01-01", To: "2024-01-01",
+				Existing: "all"}))
 			require.Equal(t, []string{"again"}, w.Read("letters_made")["2024-01-01"])
 			delete(w.Probe.Hooks, "made")
 
 			promote(w, two)
-			require.Equal(t, []string{"again"}, w.Read("letters_made")["2024-01-01"], "and not what was there at the deploy")
+			require.Equal(t, []string{"again"}, w.Read("letters_made")["2024-01-01"],
+				"and not what was there at the deploy")
 			require.Equal(t, 1, w.Count(`SELECT FROM partition_versions WHERE dataset_version = $1 AND state = 'Published'
 				AND partition_key = '2024-01-01'`, w.Generation(two.ID, "made")))
 		})
@@ -107,4 +110,21 @@ func TestAPromoteDoesNotBringBackWhatLivePurged(t *testing.T) {
 
 	promote(w, two)
 	require.Equal(t, map[string][]string{day(9): {"m(b)"}, day(1): {"n(c)"}}, w.Read("letters_made"))
+}
+
+// A kept partition whose input changes before the promote is computed by the new definition, as it is after it.
+func TestALateFileBeforeAPromoteIsComputed(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.Put("raw", "2024-01-01", "a")
+	w.Probe.Put("raw", "2024-01-02", "b")
+	w.Serve(dispatchertest.Upkept)
+	two := parked(w, dispatchertest.Tagged("n"), "2024-01-02")
+	w.Probe.Put("raw", "2024-01-01", "late")
+	w.Poll()
+	w.Settle()
+	require.Equal(t, []string{"m(late)"}, w.Read("letters_made")["2024-01-01"])
+
+	promote(w, two)
+	require.Equal(t, map[string][]string{"2024-01-01": {"n(late)"}, "2024-01-02": {"n(b)"}}, w.Read("letters_made"))
 }

@@ -45,9 +45,10 @@ publish:
 		strict        string // the job that refuses bad rows
 		fails         string
 	}{
-		"in the first deploy":    {after: chain, strict: "made", fails: "bad row"},
-		"further up":             {after: chain, strict: "last", fails: "bad row"},
-		"that serves":            {before: chain, after: strings.Replace(chain, "tag: m", "tag: n", 1), strict: "made", fails: "bad row"},
+		"in the first deploy": {after: chain, strict: "made", fails: "bad row"},
+		"further up":          {after: chain, strict: "last", fails: "bad row"},
+		"that serves": {before: chain, after: strings.Replace(chain, "tag: m", "tag: n", 1), strict: "made",
+			fails: "bad row"},
 		"that serves further up": {before: other, after: chain, strict: "last", fails: "bad row"},
 		"of a check":             {after: check, fails: "checks of"},
 		"of a check that serves": {before: strings.Replace(check, "n > 3", "n > 9", 1),

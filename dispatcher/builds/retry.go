@@ -55,12 +55,12 @@ func (bs *Builds) retry(ctx context.Context, tx pgx.Tx, dead []uuid.UUID, now ti
 	return err
 }
 
-// failedBefore returns the slots of the tasks that had failed for good before a build began.
+// failedBefore returns the tasks that had failed for good before a build began, with the partitions that they are for.
 func failedBefore(
 	ctx context.Context, tx pgx.Tx, b registry.Build, origins []uuid.UUID,
 ) (map[uuid.UUID]tasks.Slot, error) {
 	rows, err := tx.Query(ctx, `
-		SELECT w.task_id, w.origin_job_id, w.slot FROM waiting w JOIN tasks t ON t.id = w.task_id
+		SELECT w.task_id, w.origin_job_id, coalesce(t.partitions[1], w.slot) FROM waiting w JOIN tasks t ON t.id = w.task_id
 		WHERE w.origin_job_id = ANY($1) AND w.reason = 'dead' AND t.completed_at < $2`, origins, b.Started)
 	if err != nil {
 		return nil, fmt.Errorf("find tasks that failed before: %w", err)

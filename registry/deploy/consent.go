@@ -49,6 +49,7 @@ func (d *deploy) refuseRemovals(changes []registry.Change) error {
 	if d.planning || slices.Contains(d.given, registry.AllowRemovals) {
 		return nil
 	}
+
 	var texts []string
 	for _, c := range changes {
 		if c.Removes != nil {
@@ -58,6 +59,7 @@ func (d *deploy) refuseRemovals(changes []registry.Change) error {
 	if len(texts) == 0 {
 		return nil
 	}
+
 	refusal := fault.New(fault.Conflict, "%s", strings.Join(texts, "; "))
 	if d.req.Force != nil {
 		return refusal.WithHint("restore what they are made from, or pass --allow-removals to let them go")

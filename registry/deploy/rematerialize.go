@@ -103,7 +103,8 @@ func (dp *Deployer) planRebuild(ctx context.Context, caller authz.Caller, dagNam
 	for _, name := range jobs {
 		job, ok := doc.Job(name)
 		if !ok {
-			return registry.Plan{}, req, fault.New(fault.Conflict, "the active version of %s has no job %s", dagName, name)
+			return registry.Plan{}, req, fault.New(fault.Conflict, "the active version of %s has no job %s", dagName,
+				name)
 		}
 		if job.ForwardOnly(dp.catalog.Operators[job.Operator]) {
 			return registry.Plan{}, req, fault.New(fault.Invalid,

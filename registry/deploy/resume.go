@@ -19,6 +19,7 @@ func (d *deploy) resumable(ctx context.Context, tx pgx.Tx, existing *registry.Ve
 	if existing != nil && (existing.Status == registry.Failed || existing.Status == registry.Abandoned) {
 		return existing, hash, nil
 	}
+
 	failed, newest, err := d.failedWithEpochs(ctx, tx)
 	switch {
 	case err != nil:
@@ -29,18 +30,19 @@ func (d *deploy) resumable(ctx context.Context, tx pgx.Tx, existing *registry.Ve
 		return nil, "", fault.New(fault.Conflict, "there is nothing to resume: version %d of %s is %s",
 			existing.Number, d.doc.Name, existing.Status)
 	case newest == 0:
-		return nil, "", fault.New(fault.Conflict, "there is nothing to resume: no version of %s has failed", d.doc.Name).
-			WithHint("deploy without --resume")
+		return nil, "", fault.New(fault.Conflict, "there is nothing to resume: no version of %s has failed",
+			d.doc.Name).WithHint("deploy without --resume")
 	}
-	return nil, "", fault.New(fault.Conflict, "version %d of %s failed, but this is another document", newest, d.doc.Name).
-		WithHint("deploy without --resume: whatever is the same as before is reused")
+	return nil, "", fault.New(fault.Conflict, "version %d of %s failed, but this is another document", newest,
+		d.doc.Name).WithHint("deploy without --resume: whatever is the same as before is reused")
 }
 
 // resumableAmong is how many of the newest versions that did not come to serve are looked through for a document.
 const resumableAmong = 20
 
 // failedWithEpochs returns the newest version that failed or was abandoned and is this document with the epochs of the
-// deploy or higher ones, and makes those the deploy's; nil if there is none. It also returns the number of the newest version that failed.
+// deploy or higher ones, and makes those the deploy's; nil if there is none. It also returns the number of the newest
+// version that failed.
 func (d *deploy) failedWithEpochs(ctx context.Context, tx pgx.Tx) (*registry.Version, int, error) {
 	rows, err := tx.Query(ctx, `
 		SELECT v.number, v.yaml_hash, v.status = 'Failed', jsonb_object_agg(j.name, j.build_epoch)

@@ -41,9 +41,10 @@ datasets in one transaction once everything is built. The same document is the s
 nothing. On a terminal, deploy first shows the plan and asks for agreement.
 
 A plan saved with "dagctl plan --out" is deployed as it was planned, or refused with exit code 4 if the DAG has changed
-since. A folder without a dag.yaml of its own stands for all DAG files below it: deploy takes producers before the
-consumers of their datasets and stops at the first failure. After a failed build, --resume continues the build of the
-same document: it keeps what was built and tries only what failed.
+since; --var and --forward-only belong to its plan and are refused here. A folder without a dag.yaml of its own stands
+for all DAG files below it: deploy takes producers before the consumers of their datasets and stops at the first
+failure. After a failed build, --resume continues the build of the same document: it keeps what was built and tries only
+what failed.
 
 During the build, deploy shows for each dataset the partitions done and in total, failures, the rate of the last minute
 and an estimate of the time left, and the critical path: on a terminal redrawn in place, elsewhere one line per event.

@@ -22,7 +22,10 @@ func RematerializeCommand(c *cli.CLI) *cobra.Command {
 		Long: `Builds the active document as a new version that computes the dataset and everything downstream of it in
 its DAG again, and cuts over once all of it is built. Deploying the same file afterwards changes nothing. DAGs that read
 the dataset follow in place, partition by partition; with --downstream each of them, too, is rebuilt beside its live
-data, in a version of its own.`,
+data, in a version of its own. If one of these DAGs refuses, none is rebuilt.
+
+Where partitions that are served cannot be computed again, the command is refused unless it has --allow-removals. After a
+failure, "dagctl deploy --resume" with the same DAG file continues; another rematerialize begins again.`,
 		Example: "  dagctl rematerialize airport_delays --dry-run",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
