@@ -100,18 +100,35 @@ func (d *deploy) known(ctx context.Context, tx pgx.Tx) (*registry.Version, strin
 // raisedBefore returns the version that the document is with the highest epochs of some jobs, and takes those epochs
 // over; nil if there is none.
 func (d *deploy) raisedBefore(ctx context.Context, tx pgx.Tx, jobs []string) (*registry.Version, string, error) {
-	was := d.epoch
-	d.epoch = maps.Clone(was)
+	epochs := maps.Clone(d.epoch)
 	for _, job := range jobs {
-		d.epoch[job] = max(was[job], d.highest[d.bare[job].Base])
+		epochs[job] = max(epochs[job], d.highest[d.bare[job].Base])
+	}
+	hash := dag.Hash(d.doc, epochs)
+	existing, err := d.withEpochs(ctx, tx, hash, epochs)
+	return existing, hash, err
+}
+
+// withEpochs returns the version with a hash, and makes the epochs that it was made with the deploy's; nil if there is
+// none, or if one of its generations was purged.
+func (d *deploy) withEpochs(ctx context.Context, tx pgx.Tx, hash string,
+	epochs map[string]int) (*registry.Version, error) {
+	existing, err := versionByHash(ctx, tx, d.caller.OrgID, d.doc.Name, hash)
+	if err != nil || existing == nil {
+		return nil, err
 	}
 
-	existing, hash, err := d.known(ctx, tx)
-	if err != nil || existing == nil {
-		d.epoch = was
-		return nil, hash, err
+	epoch, prints := d.epoch, d.prints
+	d.epoch = epochs
+	if d.prints, err = d.definitions.Fingerprints(epochs); err != nil {
+		return nil, err
 	}
-	return existing, hash, d.raise(ctx, tx, nil)
+	purged, err := d.purgedJobs(ctx, tx)
+	if err != nil || len(purged) > 0 {
+		d.epoch, d.prints = epoch, prints
+		return nil, err
+	}
+	return existing, nil
 }
 
 // resets reports whether the job's outputs begin anew with every version.
@@ -188,7 +205,7 @@ func (d *deploy) raiseEpoch(ctx context.Context, tx pgx.Tx, job string) error {
 }
 
 // keepEpochs records the epochs with which a version serves, for when its definitions are deployed again after they
-// have stopped to serve.
+// no longer serve.
 func keepEpochs(ctx context.Context, tx pgx.Tx, b registry.Build) error {
 	_, err := tx.Exec(ctx, `
 		INSERT INTO build_epochs (org_id, dag_name, job_name, fingerprint, epoch, highest)

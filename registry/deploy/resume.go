@@ -74,12 +74,9 @@ func (d *deploy) failedWithEpochs(ctx context.Context, tx pgx.Tx) (*registry.Ver
 		if dag.Hash(d.doc, c.Epochs) != c.Hash || d.outdates(c.Epochs) {
 			continue
 		}
-		d.epoch = c.Epochs
-		if d.prints, err = d.definitions.Fingerprints(d.epoch); err != nil {
-			return nil, 0, err
+		if failed, err := d.withEpochs(ctx, tx, c.Hash, c.Epochs); err != nil || failed != nil {
+			return failed, newest, err
 		}
-		failed, err := versionByHash(ctx, tx, d.caller.OrgID, d.doc.Name, c.Hash)
-		return failed, newest, err
 	}
 	return nil, newest, nil
 }
