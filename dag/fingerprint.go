@@ -12,7 +12,7 @@ import (
 type Fingerprint struct {
 	// Value is jobs.fingerprint. It depends on the build epochs of the job and of all jobs upstream of it.
 	Value string
-	// Base is the fingerprint without any epoch. The build_epochs table is keyed by it.
+	// Base is jobs.base_fingerprint: the fingerprint without any epoch. The build_epochs table is keyed by it.
 	Base string
 }
 

@@ -98,6 +98,7 @@ CREATE TABLE jobs (
     dag_version_id            UUID NOT NULL,
     origin_job_id             UUID NOT NULL,
     fingerprint               TEXT NOT NULL,
+    base_fingerprint          TEXT NOT NULL, -- without any epoch
     build_epoch               INT NOT NULL DEFAULT 0,
     activation                TEXT NOT NULL CHECK (activation IN ('source', 'reactive')),
     runtime                   TEXT NOT NULL,
@@ -139,12 +140,14 @@ CREATE UNIQUE INDEX idx_jobs_one_origin ON jobs (org_id, dag_name, name, fingerp
 -- job_address returns DAG/JOB, for messages of statements that do not load jobs.
 CREATE FUNCTION job_address(job UUID) RETURNS TEXT STABLE LANGUAGE sql AS 'SELECT dag_name || ''/'' || name FROM jobs WHERE id = $1';
 
+-- A deploy begins with the epochs of the version that serves, and for definitions that do not serve, with these.
 CREATE TABLE build_epochs (
     org_id      UUID NOT NULL REFERENCES orgs (id),
     dag_name    TEXT NOT NULL,
     job_name    TEXT NOT NULL,
-    fingerprint TEXT NOT NULL, -- without the epoch
-    epoch       INT NOT NULL,
+    fingerprint TEXT NOT NULL, -- without any epoch
+    epoch       INT NOT NULL, -- with which the definition served last, or the first that it was given before it served
+    highest     INT NOT NULL, -- that a version of it ever had, whether or not that served
     PRIMARY KEY (org_id, dag_name, job_name, fingerprint)
 );
 

@@ -208,7 +208,8 @@ func TestForwardOnlyFromTheMiddleOfTheHistory(t *testing.T) {
 			require.Equal(t, []string{"74"}, w.read("total"))
 
 			// How to compute everything with the new definition after all.
-			_, err = deploy.New(w.registry).Rematerialize(t.Context(), w.caller, "doubled", false, false)
+			_, err = deploy.New(w.registry).Rematerialize(t.Context(), w.caller, "doubled",
+				deploy.RematerializeRequest{})
 			require.NoError(t, err)
 
 			w.settle()

@@ -140,11 +140,15 @@ func (t *tables) takeOver(
 		return m, err
 	}
 
-	tag, err := tx.Exec(ctx,
-		fmt.Sprintf(`INSERT INTO %s (generation, partition, revision) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING`,
-			target.revisions),
-		a.Generation.Version, a.Partition, revision)
+	tag, err := tx.Exec(ctx, fmt.Sprintf(`
+		INSERT INTO %s AS r (generation, partition, revision) VALUES ($1, $2, $3)
+		ON CONFLICT (generation, partition) DO UPDATE SET revision = EXCLUDED.revision
+		WHERE r.revision < EXCLUDED.revision`, target.revisions), a.Generation.Version, a.Partition, revision)
 	if err != nil || tag.RowsAffected() == 0 { // the generation already has rows of its own there
+		return m, err
+	}
+	if _, err := tx.Exec(ctx, fmt.Sprintf(`DELETE FROM %s WHERE _partition = $1`, target.table),
+		a.Partition); err != nil { // an older revision that it took over before
 		return m, err
 	}
 

@@ -65,6 +65,42 @@ func TestRematerializeCommand(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "dag.yaml")
 	require.NoError(t, os.WriteFile(file, []byte(readingsDAG), 0o600))
 	require.Zero(t, dagctl(t, env, "plan", file, "--detailed-exitcode").code, "the same file is the same version")
+
+	purge := dagctl(t, w.env(t, admin), "datasets", "purge", "readings/landing/0", "--partitions", "2026-01-01",
+		"--reason", "request 17", "--break-window", "--yes")
+	require.Zero(t, purge.code, purge.err)
+	refused := dagctl(t, env, "rematerialize", "daily_highest")
+	require.Equal(t, cli.ExitConflict, refused.code)
+	require.Contains(t, refused.err, "daily_highest would lose 1 partition")
+	planned := dagctl(t, env, "rematerialize", "daily_highest", "--dry-run")
+	require.Contains(t, planned.err, "This deploy needs --allow-removals.")
+	allowed := dagctl(t, env, "rematerialize", "daily_highest", "--allow-removals")
+	require.Zero(t, allowed.code, allowed.err)
+	require.Equal(t, []string{"2026-01-02"}, w.partitions(t, "daily_highest"))
+}
+
+// A saved plan has its document and its bound: a flag that would change them is refused, not ignored.
+func TestASavedPlanRefusesWhatItFixes(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.deployReadings(t, "2026-01-01")
+	env := w.env(t, writer)
+	file := filepath.Join(t.TempDir(), "dag.yaml")
+	edited := strings.Replace(readingsDAG, "max(celsius)", "max(celsius) + 0", 1)
+	require.NoError(t, os.WriteFile(file, []byte(edited), 0o600))
+	saved := filepath.Join(t.TempDir(), "readings.plan")
+	must(t, env, "plan", file, "--out", saved)
+
+	for flag, args := range map[string][]string{
+		"--forward-only": {"--forward-only"},
+		"--var":          {"--var", "region=eu"},
+	} {
+		refused := dagctl(t, env, append([]string{"deploy", saved}, args...)...)
+		require.Equal(t, cli.ExitFailed, refused.code)
+		require.Contains(t, refused.err, "is a saved plan, which "+flag+" cannot change")
+		require.Contains(t, refused.err, "--out "+saved)
+	}
+	require.Contains(t, must(t, env, "deploy", saved), "readings v2")
 }
 
 func TestPurgeCommand(t *testing.T) {

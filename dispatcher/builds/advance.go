@@ -92,58 +92,73 @@ func (d delay) next(now time.Time) delay {
 // advance takes a build one step further: it inherits partitions, reads the sources, makes the tasks that are wanted,
 // and cuts over or fails when the gate says so.
 func (bs *Builds) advance(ctx context.Context, b registry.Build, now time.Time) error {
+	for range inheritTries {
+		if again, err := bs.step(ctx, b, now); err != nil || !again {
+			return err
+		}
+	}
+	bs.wake.Send(wakeup.Build)
+	return nil
+}
+
+// inheritTries is how often a build takes over again what live has changed before other builds have their turn.
+const inheritTries = 3
+
+// step inherits partitions, reads the sources, makes the tasks that are wanted, and cuts over or fails when the gate
+// says so. It reports whether there is more to inherit first.
+func (bs *Builds) step(ctx context.Context, b registry.Build, now time.Time) (again bool, err error) {
 	var jobs []*registry.Job
-	err := pg.InTx(ctx, bs.pool, func(ctx context.Context, tx pgx.Tx) (err error) {
+	err = pg.InTx(ctx, bs.pool, func(ctx context.Context, tx pgx.Tx) (err error) {
 		jobs, err = bs.registry.BuildJobs(ctx, tx, b.ID)
 		return err
 	})
 	if err != nil {
-		return err
+		return false, err
 	}
 
 	// Inherited partitions come first: until they are published, nobody can say what is to be made from them.
 	more, err := bs.deployer.Inherit(ctx, b, inheritBatch)
 	switch {
 	case fault.Is(err, fault.Invalid):
-		return bs.failBuild(ctx, b, err.Error(), now)
+		return false, bs.failBuild(ctx, b, err.Error(), now)
 	case err != nil || more:
 		bs.wake.Send(wakeup.Build)
-		return err
+		return false, err
 	}
 
 	// A job with effects outside, or a source that cannot be read again, does its work after the cutover.
 	jobs = slices.DeleteFunc(jobs, bs.registry.ForwardOnly)
 	unread, err := bs.readSources(ctx, b, jobs, now)
 	if err != nil {
-		return err
+		return false, err
 	}
 	p, near, err := bs.measure(ctx, b, jobs, unread, now)
 	if err != nil || p == nil {
-		return err
+		return false, err
 	}
 
 	ready, failed, err := bs.passesGate(ctx, b, jobs, p, now)
-	if err != nil {
-		return err
+	if err != nil || p.inherits {
+		return p.inherits, err
 	}
 	switch {
 	case failed != "":
-		return bs.failBuild(ctx, b, failed, now)
+		return false, bs.failBuild(ctx, b, failed, now)
 	case ready:
 		return bs.cutover(ctx, b, jobs, now)
 	}
 
 	// Tables have columns long before they have all of their rows.
 	if err := bs.lookAtViews(ctx, b, now); err != nil {
-		return err
+		return false, err
 	}
 	if near {
-		return bs.HoldLive(ctx, b, now)
+		return false, bs.HoldLive(ctx, b, now)
 	}
 	if p.Stale > 0 || p.Held > 0 {
 		bs.wake.Send(wakeup.Claim)
 	}
-	return nil
+	return false, nil
 }
 
 // measure reconciles a build and returns its progress, and whether it is near enough to what is live to hold that back.
@@ -170,8 +185,9 @@ func (bs *Builds) measure(
 	return p, near, err
 }
 
-// passesGate asks the gate three times, as each question costs more than the one before: whether the version's own work
-// is done, whether the checks of what it reuses pass, and whether its sources still have what is live.
+// passesGate asks the gate several times, as each question costs more than the one before: whether the version's own
+// work is done, whether the checks of what it reuses pass, whether there is more to take over, and whether its sources
+// still have what is live.
 func (bs *Builds) passesGate(
 	ctx context.Context, b registry.Build, jobs []*registry.Job, p *Progress, now time.Time,
 ) (ready bool, failed string, err error) {
@@ -189,12 +205,34 @@ func (bs *Builds) passesGate(
 		return false, failed, nil
 	}
 
+	if p.inherits, err = bs.inheritNew(ctx, b, now); err != nil || p.inherits {
+		return false, "", err
+	}
 	again, lost, err := bs.readAgain(ctx, b, jobs, now)
 	if err != nil {
 		return false, "", err
 	}
 	bs.wake.Send(wakeup.Claim)
 	return !again && lost == "", lost, nil
+}
+
+// inheritNew has a forward-only build take over the partitions before its bound that live got since the deploy, and
+// reports whether there are any. Its sources would not have to find them.
+func (bs *Builds) inheritNew(ctx context.Context, b registry.Build, now time.Time) (again bool, err error) {
+	err = pg.InTx(ctx, bs.pool, func(ctx context.Context, tx pgx.Tx) error {
+		if continues, err := deploy.Continues(ctx, tx, b); err != nil || !continues {
+			return err
+		}
+		if err := registry.LockDAG(ctx, tx, b.OrgID, b.DAG); err != nil {
+			return err
+		}
+		if inWork, err := deploy.InWork(ctx, tx, b); err != nil || !inWork {
+			return err
+		}
+		again, err = bs.deployer.InheritAgain(ctx, tx, b, true, now)
+		return err
+	})
+	return again, err
 }
 
 // inheritBatch is how many partitions a build inherits before other builds have their turn.
@@ -256,18 +294,13 @@ func (bs *Builds) reconcileBuild(
 		return err
 	}
 
-	if err := bs.retryOld(ctx, tx, b, origins, now); err != nil {
+	later, err := bs.retryOld(ctx, tx, b, jobs, p, now)
+	if err != nil {
 		return err
 	}
-	var err error
-	if p.Open, err = AnyOpen(ctx, tx, origins); err != nil {
+	p.Stale = len(later)
+	if open, err := bs.unended(ctx, tx, b, jobs, p, now); err != nil || open {
 		return err
-	}
-	if p.Dead, err = DeadTasks(ctx, tx, origins); err != nil {
-		return err
-	}
-	if p.Open || len(p.Dead) > 0 {
-		return nil
 	}
 
 	findings, err := bs.stale.ExamineAll(ctx, tx, jobs)
@@ -275,7 +308,8 @@ func (bs *Builds) reconcileBuild(
 		return err
 	}
 	if bs.pressure.High() {
-		if p.Stale = countStale(findings); p.Stale > 0 {
+		if n := countStale(findings); n > 0 {
+			p.Stale += n
 			return nil
 		}
 	}
@@ -283,11 +317,35 @@ func (bs *Builds) reconcileBuild(
 	if err != nil {
 		return err
 	}
-	p.Stale = len(made.By)
+	if p.Stale = len(made.By) + len(later); len(made.By) == 0 {
+		err = bs.retry(ctx, tx, later, now) // what they waited for is not going to be made
+	}
+	if err != nil {
+		return err
+	}
 	if err := bs.givenUp(ctx, tx, b, findings, made, p); err != nil {
 		return err
 	}
-	return bs.recheck(ctx, tx, b, jobs, generations, p, now)
+	return bs.recheck(ctx, tx, b, jobs, generations, made, p, now)
+}
+
+// unended looks for open and dead tasks of a build, and reports whether there are any.
+func (bs *Builds) unended(
+	ctx context.Context, tx pgx.Tx, b registry.Build, jobs []*registry.Job, p *Progress, now time.Time,
+) (any bool, err error) {
+	origins, _ := filledBy(jobs)
+	if p.Open, err = AnyOpen(ctx, tx, origins); err != nil {
+		return false, err
+	}
+	if p.Dead, err = DeadTasks(ctx, tx, b, origins); err != nil || len(p.Dead) == 0 {
+		return p.Open, err
+	}
+
+	renewed, err := bs.renewDead(ctx, tx, b, jobs, now)
+	if renewed {
+		p.Open, p.Dead = true, nil
+	}
+	return true, err
 }
 
 // filledBy returns the origins of jobs, and the generations that they fill.
@@ -308,15 +366,6 @@ func countStale(findings []stale.Finding) (n int) {
 		}
 	}
 	return n
-}
-
-// retryOld retries the tasks that had failed before this build began: that is what deploying it again is for.
-func (bs *Builds) retryOld(
-	ctx context.Context, tx pgx.Tx, b registry.Build, origins []uuid.UUID, now time.Time,
-) error {
-	_, err := bs.tasks.PromoteFailed(ctx, tx, `reason = 'dead' AND origin_job_id = ANY($1) AND EXISTS (
-		SELECT FROM tasks t WHERE t.id = waiting.task_id AND t.completed_at < $2)`, "SYSTEM", now, origins, b.Started)
-	return err
 }
 
 // givenUp handles targets that are wanted but got no task, because their task exists. If it is completed, it had
@@ -375,13 +424,19 @@ func AnyOpen(ctx context.Context, tx pgx.Tx, origins []uuid.UUID) (open bool, er
 	return open, nil
 }
 
-// DeadTasks describes the first ten tasks of the origins that failed for good.
-func DeadTasks(ctx context.Context, tx pgx.Tx, origins []uuid.UUID) ([]string, error) {
+// DeadTasks describes the first ten tasks of the origins that have failed for good since a build began, unless another
+// task is to do their work.
+func DeadTasks(ctx context.Context, tx pgx.Tx, b registry.Build, origins []uuid.UUID) ([]string, error) {
 	rows, err := tx.Query(ctx, `
 		SELECT format('task %s of %s failed for good: %s',
 			t.id, job_address(t.job_id) || coalesce(' ' || t.partitions[1], ''), t.error_message)
 		FROM waiting w JOIN tasks t ON t.id = w.task_id
-		WHERE w.origin_job_id = ANY($1) AND w.reason = 'dead' ORDER BY t.id LIMIT 10`, origins)
+		WHERE w.origin_job_id = ANY($1) AND w.reason = 'dead' AND t.completed_at >= $2
+		  AND NOT EXISTS (SELECT FROM ready o WHERE o.origin_job_id = w.origin_job_id AND o.slot = w.slot)
+		  AND NOT EXISTS (SELECT FROM leases o WHERE o.origin_job_id = w.origin_job_id AND o.slot = w.slot)
+		  AND NOT EXISTS (SELECT FROM waiting o WHERE o.origin_job_id = w.origin_job_id AND o.slot = w.slot
+		                  AND o.reason <> 'dead')
+		ORDER BY t.id LIMIT 10`, origins, b.Started)
 	if err != nil {
 		return nil, fmt.Errorf("find dead tasks: %w", err)
 	}
@@ -389,10 +444,11 @@ func DeadTasks(ctx context.Context, tx pgx.Tx, origins []uuid.UUID) ([]string, e
 }
 
 // recheck counts the revisions of a build that readers would not see, and makes checks for those that lack one. A
-// revision that was rejected before this build began is checked again, for its checks may have been mended since.
+// revision that was rejected before this build began is checked again, for its checks may have been mended since; but
+// not if it was just made again, from other inputs.
 func (bs *Builds) recheck(
 	ctx context.Context, tx pgx.Tx, b registry.Build,
-	jobs []*registry.Job, generations []uuid.UUID, p *Progress, now time.Time,
+	jobs []*registry.Job, generations []uuid.UUID, made tasks.Created, p *Progress, now time.Time,
 ) error {
 	undecided, err := deploy.Unsettled(ctx, tx, generations)
 	if err != nil {
@@ -410,6 +466,9 @@ func (bs *Builds) recheck(
 	}
 
 	for _, u := range undecided {
+		if _, again := made.By[tasks.Slot{Origin: outputs[u.Version].job.Origin, Key: u.Key}]; again {
+			continue
+		}
 		if !u.Held && (u.Decided == nil || !u.Decided.Before(b.Started)) {
 			text, err := rejection(ctx, tx, jobs, u)
 			if err != nil {

@@ -22,27 +22,33 @@ import (
 
 // cutover makes a version ready and, unless it is to wait for a promotion, lets it serve: it moves pointers, names and
 // sources, and ends the tasks that are no longer wanted, in one transaction under the DAG's lock. The views over
-// Postgres storage, which readers use, are defined before. An error that would come again fails the version.
-func (bs *Builds) cutover(ctx context.Context, b registry.Build, jobs []*registry.Job, now time.Time) error {
+// Postgres storage, which readers use, are defined before. An error that would come again fails the version. It reports
+// whether there is more to inherit first.
+func (bs *Builds) cutover(
+	ctx context.Context, b registry.Build, jobs []*registry.Job, now time.Time,
+) (inherits bool, err error) {
+	var p Progress
 	moved := false
-	err := bs.inSwapTx(ctx, b, cutoverPatience, func(ctx context.Context, tx pgx.Tx, views StableViews) (err error) {
-		moved, err = bs.cutoverTx(ctx, tx, b, jobs, views, now)
+	err = bs.inSwapTx(ctx, b, cutoverPatience, func(ctx context.Context, tx pgx.Tx, views StableViews) (err error) {
+		p = Progress{}
+		moved, err = bs.cutoverTx(ctx, tx, b, jobs, &p, views, now)
 		return err
 	})
 	if fault.Is(err, fault.Conflict) || pg.Lasting(err) {
-		return bs.failBuild(ctx, b, fault.Text(err), now)
+		return false, bs.failBuild(ctx, b, fault.Text(err), now)
 	}
 	if err != nil || !moved {
-		return err
+		return p.inherits, err
 	}
 	bs.log.Info("cut over", "dag", b.DAG, "version", b.Number)
 	bs.wake.All()
-	return nil
+	return false, nil
 }
 
 // cutoverTx asks the gate once more, under the lock, and then makes the version ready and swaps it in.
 func (bs *Builds) cutoverTx(
-	ctx context.Context, tx pgx.Tx, b registry.Build, jobs []*registry.Job, views StableViews, now time.Time,
+	ctx context.Context, tx pgx.Tx, b registry.Build, jobs []*registry.Job, p *Progress, views StableViews,
+	now time.Time,
 ) (moved bool, err error) {
 	if err := deploy.LockSwap(ctx, tx, b); err != nil {
 		return false, err
@@ -52,7 +58,7 @@ func (bs *Builds) cutoverTx(
 	}
 
 	// From here on nothing of the DAG is committed: what the gate saw before may be out of date.
-	if ready, err := bs.stillReady(ctx, tx, b, jobs, now); err != nil || !ready {
+	if ready, err := bs.stillReady(ctx, tx, b, jobs, p, now); err != nil || !ready {
 		return false, err
 	}
 	if b.Status == registry.Building {
@@ -72,24 +78,28 @@ func (bs *Builds) cutoverTx(
 }
 
 // stillReady reports whether the gate of a build is open under the lock. Where it is not, the build has made tasks, or
-// waits for some. It refuses a build that has come as far as it can and that readers would lose partitions by.
+// waits for some, or has to take over again what live has replaced; that is done without the lock. It refuses a build
+// that has come as far as it can and that readers would lose partitions by.
 func (bs *Builds) stillReady(
-	ctx context.Context, tx pgx.Tx, b registry.Build, jobs []*registry.Job, now time.Time,
+	ctx context.Context, tx pgx.Tx, b registry.Build, jobs []*registry.Job, p *Progress, now time.Time,
 ) (bool, error) {
-	p := Progress{}
-	if err := bs.reconcileBuild(ctx, tx, b, jobs, &p, now); err != nil {
+	if err := bs.reconcileBuild(ctx, tx, b, jobs, p, now); err != nil {
 		return false, err
 	}
 
 	if p.Open {
-		if _, err := bs.CatchesUp(ctx, tx, b, jobs, &p); err != nil {
+		if _, err := bs.CatchesUp(ctx, tx, b, jobs, p); err != nil {
 			return false, err
 		}
 	}
 
-	if ready, _ := Gate(p); !ready {
+	if ready, _ := Gate(*p); !ready {
 		bs.wake.Send(wakeup.Claim)
 		return false, nil
+	}
+	var err error
+	if p.inherits, err = bs.deployer.InheritAgain(ctx, tx, b, false, now); err != nil || p.inherits {
+		return false, err
 	}
 	lost, err := bs.removals(ctx, tx, b, jobs)
 	if err != nil {

@@ -28,6 +28,7 @@ type Progress struct {
 	Stale    int      // output partitions that wanted a task just now
 	Held     int      // revisions whose checks have not decided
 
+	inherits   bool            // it is to take over again what live has changed
 	unfinished []stale.Finding // targets that open tasks are to make, where the build has caught up
 }
 

@@ -10,7 +10,6 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/dispatcher/stale"
 	"github.com/dagctl/dagctl/dispatcher/tasks"
 	"github.com/dagctl/dagctl/internal/pg"
@@ -46,7 +45,7 @@ func (bs *Builds) removals(
 	if err != nil {
 		return nil, err
 	}
-	spreadSkips(givenUp, jobs)
+	maps.Copy(givenUp, reachedFrom(givenUp, jobs)) // nor can those be made that are made from them
 
 	return registry.KeepRemovals(all, func(generation uuid.UUID, key string) bool {
 		by, counts := origin[generation]
@@ -89,38 +88,6 @@ func skippedKeys(ctx context.Context, tx pgx.Tx, origins []uuid.UUID) (map[tasks
 	var s tasks.Slot
 	_, err = pgx.ForEachRow(rows, []any{&s.Origin, &s.Key}, func() error { skipped[s] = true; return nil })
 	return skipped, err
-}
-
-// spreadSkips adds the partitions that cannot be made because those were skipped that they are made from.
-func spreadSkips(skipped map[tasks.Slot]bool, jobs []*registry.Job) {
-	producer := producersOf(jobs)
-	for before := -1; len(skipped) > before; {
-		before = len(skipped)
-		for _, job := range jobs {
-			for _, in := range job.Inputs {
-				if up, inside := producer[in.Dataset]; inside {
-					skipThrough(skipped, in.Def.Map, up, job)
-				}
-			}
-		}
-	}
-}
-
-// skipThrough adds the partitions of job that a mapping leads to from the skipped ones of the job up.
-func skipThrough(skipped map[tasks.Slot]bool, mapping dag.Mapping, up, job *registry.Job) {
-	for s := range maps.Clone(skipped) {
-		if s.Origin != up.Origin {
-			continue
-		}
-		keys, err := mapping.OutputKeys(up.Def.PartitionBy, job.Def.PartitionBy, s.Key)
-		if err != nil {
-			continue // no partition of the job is made from it
-		}
-
-		for _, key := range keys {
-			skipped[tasks.Slot{Origin: job.Origin, Key: key}] = true
-		}
-	}
 }
 
 // withoutTargets removes the partitions that unfinished targets are going to publish.

@@ -12,8 +12,12 @@ import (
 	"github.com/dagctl/dagctl/registry"
 )
 
+// goBack rolls back to a version, or with 0 to the one before, and works until all is done.
 func goBack(w *dispatchertest.World, dagName string, to int, edit ...func(*builds.RollbackRequest)) error {
-	req := builds.RollbackRequest{To: &to}
+	var req builds.RollbackRequest
+	if to > 0 {
+		req.To = &to
+	}
 	for _, e := range edit {
 		e(&req)
 	}

@@ -3,11 +3,14 @@ package builds_test
 import (
 	"context"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/dagctl/dagctl/dispatcher/builds"
 	"github.com/dagctl/dagctl/dispatcher/dispatchertest"
+	"github.com/dagctl/dagctl/dispatcher/upkeep"
+	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/registry"
 	"github.com/dagctl/dagctl/registry/deploy"
@@ -32,7 +35,7 @@ func TestRematerialize(t *testing.T) {
 	})
 	before := w.Read("letters_made")
 
-	dry, err := deploy.New(w.D.Registry).Rematerialize(t.Context(), w.Caller, "letters_made", false, true)
+	dry, err := computeAnew(w, "letters_made", anew{DryRun: true})
 	require.NoError(t, err)
 	require.Len(t, dry, 1)
 	require.Nil(t, dry[0].Version)
@@ -40,7 +43,7 @@ func TestRematerialize(t *testing.T) {
 		actions(dry[0].Plan.Changes))
 	require.Equal(t, 1, w.Count(`SELECT FROM dag_versions`), "a dry run leaves nothing")
 
-	made, err := deploy.New(w.D.Registry).Rematerialize(t.Context(), w.Caller, "letters_made", false, false)
+	made, err := computeAnew(w, "letters_made", anew{})
 	require.NoError(t, err)
 	require.Equal(t, 2, made[0].Version.Number)
 	require.Equal(t, dry[0].Plan.Hash, made[0].Version.Hash, "what is planned is what is done")
@@ -60,13 +63,13 @@ func TestRematerialize(t *testing.T) {
 	_, err = w.D.Builds.Rollback(t.Context(), w.Caller, "letters", builds.RollbackRequest{})
 	require.NoError(t, err)
 
-	next, err := deploy.New(w.D.Registry).Rematerialize(t.Context(), w.Caller, "letters/raw/0", false, false)
+	next, err := computeAnew(w, "letters/raw/0", anew{})
 	require.NoError(t, err)
 	require.Equal(t, map[string]string{"raw": "rebuild: forced", "made": "rebuild: upstream changed"},
 		actions(next[0].Plan.Changes))
 	w.Settle()
 	require.Equal(t, map[string][]string{"2024-01-01": {"mended"}, "2024-01-02": {"mended"}}, w.Read("letters_made"))
-	_, err = deploy.New(w.D.Registry).Rematerialize(t.Context(), w.Caller, "nothing", false, false)
+	_, err = computeAnew(w, "nothing", anew{})
 	require.ErrorContains(t, err, `no dataset "nothing"`)
 }
 
@@ -78,7 +81,7 @@ func TestRematerializeAcrossDAGs(t *testing.T) {
 	words := w.Serve(dispatchertest.WordsDAG)
 	require.Equal(t, map[string][]string{"2024-01-01": {"w(m(a))"}}, w.Read("words"))
 
-	made, err := deploy.New(w.D.Registry).Rematerialize(t.Context(), w.Caller, "letters_made", true, false)
+	made, err := computeAnew(w, "letters_made", anew{Downstream: true})
 	require.NoError(t, err)
 	require.Len(t, made, 2)
 	require.Equal(t, "words", made[1].Plan.DAG)
@@ -105,10 +108,46 @@ jobs:
 publish:
   notes: { from: { job: note } }
 `)
-	_, err := deploy.New(w.D.Registry).Rematerialize(t.Context(), w.Caller, "notes", false, false)
+	_, err := computeAnew(w, "notes", anew{})
 	require.ErrorContains(t, err, "cannot be computed anew")
 	w.Serve(dispatchertest.Upkept)
 	w.Deploy(dispatchertest.Tagged("two"), func(r *registry.DeployRequest) { r.Activate = new(bool) })
-	_, err = deploy.New(w.D.Registry).Rematerialize(t.Context(), w.Caller, "letters_made", false, false)
+	_, err = computeAnew(w, "letters_made", anew{})
 	require.ErrorContains(t, err, "is Building")
+}
+
+// A dataset whose inputs are gone in part cannot be computed again as a whole: that asks, as a deploy does, before any
+// DAG is rebuilt.
+func TestRematerializeAsks(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.Put("raw", "2024-01-01", "a")
+	w.Probe.Put("raw", "2024-01-02", "b")
+	w.Serve(dispatchertest.Upkept)
+	w.Serve(dispatchertest.WordsDAG)
+	_, err := w.D.Upkeep.Purge(t.Context(), w.Caller, "letters/raw/0", upkeep.PurgeRequest{Reason: "erasure request 17",
+		From: "2024-01-01", To: "2024-01-01", BreakWindow: true}, time.Now())
+	require.NoError(t, err)
+
+	dry, err := computeAnew(w, "letters_made", anew{DryRun: true})
+	require.NoError(t, err)
+	require.Equal(t, []string{"2024-01-01"}, dry[0].Plan.Changes[1].Removes.Examples)
+	_, err = computeAnew(w, "letters_made", anew{Downstream: true})
+	require.True(t, fault.Is(err, fault.Conflict), "%v", err)
+	require.ErrorContains(t, err, "letters_made would lose 1 partition that it serves: 2024-01-01")
+	require.Equal(t, 2, w.Count(`SELECT FROM dag_versions`))
+
+	two, err := computeAnew(w, "letters_made", anew{AllowRemovals: true})
+	require.NoError(t, err)
+	_, err = computeAnew(w, "letters_made", anew{AllowRemovals: true})
+	require.ErrorContains(t, err, "is Building")
+	three, err := computeAnew(w, "letters_made", anew{AllowRemovals: true, Supersede: true})
+	require.NoError(t, err)
+	require.Equal(t, deploy.BuildSuperseded, three[0].Plan.Meets.Outcome)
+	w.Settle()
+	status, _ := w.Status(two[0].Version.ID)
+	require.Equal(t, registry.Abandoned, status)
+	status, reason := w.Status(three[0].Version.ID)
+	require.Equal(t, registry.Active, status, reason)
+	require.Equal(t, map[string][]string{"2024-01-02": {"m(b)"}}, w.Read("letters_made"))
 }

@@ -13,7 +13,6 @@ import (
 	"github.com/dagctl/dagctl/dispatcher/dispatchertest"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/internal/testdb"
-	"github.com/dagctl/dagctl/registry/deploy"
 	"github.com/dagctl/dagctl/storage"
 )
 
@@ -108,7 +107,7 @@ func TestRestoreWithoutOlderFiles(t *testing.T) {
 	w.Serve(dispatchertest.Upkept)
 	before := w.Read("letters_made")
 	backup := backup(w)
-	_, err := deploy.New(w.D.Registry).Rematerialize(t.Context(), w.Caller, "letters/raw/0", false, false)
+	_, err := computeAnew(w, "letters/raw/0", anew{})
 	require.NoError(t, err)
 	w.Settle()
 	require.Len(t, w.GC(time.Now().Add(dispatchertest.PastWindow)).Generations, 2)
@@ -119,7 +118,7 @@ func TestRestoreWithoutOlderFiles(t *testing.T) {
 	_, err = r.TryRead("letters_made")
 	require.Error(t, err)
 
-	_, err = deploy.New(r.D.Registry).Rematerialize(t.Context(), r.Caller, "letters/raw/0", false, false)
+	_, err = computeAnew(r, "letters/raw/0", anew{})
 	require.NoError(t, err)
 	settleOver(r)
 	require.Equal(t, before, r.Read("letters_made"))

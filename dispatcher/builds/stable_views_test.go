@@ -8,7 +8,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dagctl/dagctl/dispatcher/builds"
 	"github.com/dagctl/dagctl/dispatcher/dispatchertest"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/registry"
@@ -39,11 +38,6 @@ var (
 
 const kinds = `SELECT string_agg(attname || ' ' || format_type(atttypid, atttypmod), ', ' ORDER BY attnum)
 	FROM pg_attribute WHERE attrelid = 'data_acme.seen'::regclass AND attnum > 0`
-
-func rollBack(w *dispatchertest.World, dag string, to *int) error {
-	_, err := w.D.Builds.Rollback(w.T.Context(), w.Caller, dag, builds.RollbackRequest{To: to})
-	return err
-}
 
 // unread returns the error with which the view of a name answers.
 func unread(w *dispatchertest.World, name string) string {
@@ -122,7 +116,7 @@ func TestAViewKeepsItsColumnsInPlace(t *testing.T) {
 	require.Equal(t, []string{"a1"}, dispatchertest.Texts(t, w.Pool, `SELECT content || n FROM mine`))
 
 	// Nobody uses the column that goes.
-	require.NoError(t, rollBack(w, "eyes", nil))
+	require.NoError(t, goBack(w, "eyes", 0))
 	require.Equal(t, []string{"content text, n integer"}, dispatchertest.Texts(t, w.Pool, kinds))
 	require.Equal(t, []string{"a1"}, dispatchertest.Texts(t, w.Pool, `SELECT content || n FROM mine`))
 }
@@ -225,7 +219,7 @@ func TestANameThatIsServedNoMoreAnswersWithAnError(t *testing.T) {
 			w.Exec(`CREATE VIEW mine AS SELECT n FROM data_acme.seen`)
 			w.Serve(c.yaml)
 			require.Contains(t, unread(w, "seen"), c.says)
-			require.NoError(t, rollBack(w, "eyes", nil))
+			require.NoError(t, goBack(w, "eyes", 0))
 			require.Equal(t, []string{"a"}, dispatchertest.Texts(t, w.Pool, `SELECT content FROM data_acme.seen`))
 
 			// When the rows go, so does the view, except where somebody's objects depend on it.
@@ -258,7 +252,7 @@ func TestAViewThatMovesBetweenDAGs(t *testing.T) {
 	w.Serve(other)
 	require.Equal(t, []string{"content text, n integer, more boolean"}, dispatchertest.Texts(t, w.Pool, kinds))
 	require.Equal(t, []string{"a"}, dispatchertest.Texts(t, w.Pool, `SELECT content FROM mine`))
-	require.NoError(t, rollBack(w, "heir", &first.Version.Number))
+	require.NoError(t, goBack(w, "heir", first.Version.Number))
 	require.Equal(t, []string{"content text, n integer"}, dispatchertest.Texts(t, w.Pool, kinds))
 	require.Equal(t, []string{"a"}, dispatchertest.Texts(t, w.Pool, `SELECT content FROM mine`))
 	require.Equal(t, 1, w.Count(`SELECT FROM information_schema.role_table_grants
@@ -267,7 +261,7 @@ func TestAViewThatMovesBetweenDAGs(t *testing.T) {
 	// In Parquet, the view says who publishes the dataset.
 	w.Serve(dispatchertest.Edit(other, "    storage: { postgres: {} }\n", ""))
 	require.Contains(t, unread(w, "seen"), `is published by DAG heir`)
-	require.NoError(t, rollBack(w, "heir", &first.Version.Number))
+	require.NoError(t, goBack(w, "heir", first.Version.Number))
 	require.Equal(t, []string{"a"}, dispatchertest.Texts(t, w.Pool, `SELECT content FROM mine`))
 }
 
@@ -286,7 +280,7 @@ func TestASwapWaitsForAReaderOfAView(t *testing.T) {
 	_, err = reader.Exec(t.Context(), `SELECT FROM data_acme.seen`)
 	require.NoError(t, err)
 
-	err = rollBack(w, "eyes", nil)
+	err = goBack(w, "eyes", 0)
 	require.True(t, fault.Is(err, fault.Unavailable), "%v", err)
 	require.ErrorContains(t, err, `application "slow report"`)
 	require.ErrorContains(t, err, "data_acme.seen")
@@ -318,7 +312,7 @@ func TestASwapWaitsForAReaderOfAView(t *testing.T) {
 	w.D.Builds.Patience = 30 * time.Second
 	released := make(chan error, 1)
 	time.AfterFunc(time.Second, func() { released <- reader.Rollback(context.Background()) })
-	require.NoError(t, rollBack(w, "eyes", nil))
+	require.NoError(t, goBack(w, "eyes", 0))
 	require.NoError(t, <-released)
 }
 

@@ -154,7 +154,7 @@ func upToDate(job *registry.Job, wanted []registry.Pin, made registry.Made) bool
 	case made.Inherited && !moved(wanted, made.Pins):
 		return true
 	}
-	return samePins(wanted, ComparedPins(made.Pins))
+	return SamePins(wanted, ComparedPins(made.Pins))
 }
 
 // nameWork returns the dedupe key of the task that a stale target wants.
@@ -237,8 +237,8 @@ func ComparedPins(pins []registry.Pin) []registry.Pin {
 	return slices.DeleteFunc(slices.Clone(pins), func(p registry.Pin) bool { return !p.Compared })
 }
 
-// samePins reports whether two lists pin the same revisions, in any order.
-func samePins(a, b []registry.Pin) bool {
+// SamePins reports whether two lists pin the same revisions, in any order.
+func SamePins(a, b []registry.Pin) bool {
 	x, y := byPinKey(a), byPinKey(b)
 	if len(x) != len(y) {
 		return false

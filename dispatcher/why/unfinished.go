@@ -129,7 +129,7 @@ func (e *explainer) look(ctx context.Context, b registry.Build) (g gated, err er
 	if g.Open, err = builds.AnyOpen(ctx, e.tx, origins); err != nil {
 		return g, err
 	}
-	if g.Dead, err = builds.DeadTasks(ctx, e.tx, origins); err != nil || len(g.Dead) > 0 {
+	if g.Dead, err = builds.DeadTasks(ctx, e.tx, b, origins); err != nil || len(g.Dead) > 0 {
 		return g, err
 	}
 	if g.undecided, err = deploy.Unsettled(ctx, e.tx, generations); err != nil {

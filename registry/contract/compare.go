@@ -38,10 +38,13 @@ func Compare(live, next Contract, facts Facts) []Finding {
 		}
 	}
 	c.inputs(live.Inputs, next.Inputs)
+	hint := "--forward-only keeps what would be rebuilt as it is"
+	if facts.Forced {
+		hint = "restore what they are made from"
+	}
 	for _, l := range facts.Lost {
 		c.add(Finding{Kind: PartitionsRemoved, Level: Asks, Consent: AllowRemovals, Dataset: l.Dataset, Text: l.Text,
-			Partitions: l.Partitions, Breaking: true,
-			Hint: "--forward-only keeps what would be rebuilt as it is"})
+			Partitions: l.Partitions, Breaking: true, Hint: hint})
 	}
 	slices.SortStableFunc(c.findings, func(a, b Finding) int { return strings.Compare(a.Dataset, b.Dataset) })
 	return c.findings

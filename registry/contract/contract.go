@@ -72,6 +72,7 @@ type Facts struct {
 	Lost      []Loss
 	Consumers map[uuid.UUID][]Consumer // by dataset
 	Back      bool                     // the next version is an earlier one, which a person goes back to
+	Forced    bool                     // the next version computes anew what serves, from the same definition
 }
 
 // Level is what a finding means for the transition.

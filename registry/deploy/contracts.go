@@ -204,7 +204,7 @@ func (d *deploy) verdict(
 			lost = append(lost, *c.Removes)
 		}
 	}
-	facts := contract.Facts{Lost: losses(lost)}
+	facts := contract.Facts{Lost: losses(lost), Forced: d.req.Force != nil}
 	if facts.Consumers, err = d.deployer.consumers(ctx, tx, d.caller.OrgID, d.doc.Name, was); err != nil {
 		return nil, err
 	}

@@ -85,9 +85,12 @@ type deploy struct {
 	planning    bool     // it is rolled back at its end, so no build is in its way
 	force       []string // jobs to rebuild even if their outputs exist
 
+	bare     map[string]dag.Fingerprint // by job name, without epochs
 	prints   map[string]dag.Fingerprint // by job name
 	epoch    map[string]int             // build epochs, by job name
 	bindings map[string]string          // ids of the datasets of other DAGs that it reads, by name
+	highest  map[string]int             // the highest epoch of a definition in any version, by its base fingerprint
+	serving  map[string]int             // the epochs of the very definitions that serve, by job name
 	version  uuid.UUID
 	datasets map[outputRef]uuid.UUID
 	reads    map[inputRef]edge
@@ -193,7 +196,7 @@ func (d *deploy) find(ctx context.Context, tx pgx.Tx, live []planned) (*registry
 		existing, hash, err = d.bound(ctx, tx, live, existing, hash)
 	}
 	if err == nil && d.req.Resume {
-		err = d.resumable(ctx, tx, existing)
+		existing, hash, err = d.resumable(ctx, tx, existing, hash)
 	}
 	return existing, hash, err
 }

@@ -48,19 +48,16 @@ func (d *deploy) bound(ctx context.Context, tx pgx.Tx, live []planned, existing 
 		return existing, hash, err
 	}
 
-	d.force = d.force[:0]
+	var raised []string
 	for _, job := range d.doc.Jobs {
 		if _, ok := d.continued[job.Name]; ok {
-			d.force = append(d.force, job.Name)
+			raised = append(raised, job.Name)
 		}
 	}
-
-	if err := d.fingerprint(ctx, tx); err != nil {
+	if err := d.raise(ctx, tx, raised); err != nil {
 		return nil, "", err
 	}
-	hash = dag.Hash(d.doc, d.epoch, d.bindings)
-	existing, err := versionByHash(ctx, tx, d.caller.OrgID, d.doc.Name, hash)
-	return existing, hash, err
+	return d.known(ctx, tx)
 }
 
 // fromWhere describes a bound for people.

@@ -230,8 +230,8 @@ func (dp *Deployer) holdAnew(ctx context.Context, tx pgx.Tx, p pending) error {
 	return dp.hold(ctx, tx, p.heir, published)
 }
 
-// publishInherited publishes a revision that has its bytes, unless a newer one is already published. The generation's
-// schema is the schema of its own revisions, once it has one.
+// publishInherited publishes a revision that has its bytes, in place of an older one, unless a newer one is already
+// published. The generation's schema is the schema of its own revisions, once it has one.
 func publishInherited(ctx context.Context, tx pgx.Tx, p pending, m storage.Manifest) error {
 	files, err := json.Marshal(m.Files)
 	if err != nil {
@@ -241,6 +241,12 @@ func publishInherited(ctx context.Context, tx pgx.Tx, p pending, m storage.Manif
 		files = []byte("[]")
 	}
 
+	if _, err := tx.Exec(ctx, `
+		UPDATE partition_versions SET state = 'Replaced', ended_at = now()
+		WHERE dataset_version = $1 AND partition_key = $2 AND revision < $3 AND state = 'Published'`,
+		p.Version, p.key, p.revision); err != nil {
+		return fmt.Errorf("replace inherited partition %q: %w", p.key, err)
+	}
 	if _, err := tx.Exec(ctx, `
 		UPDATE partition_versions r SET location = $4, files = $5,
 			state = CASE WHEN n.newer THEN 'Rejected' ELSE 'Published' END, ended_at = CASE WHEN n.newer THEN now() END

@@ -13,7 +13,8 @@ import (
 
 // A DAG has one build at a time. A deploy that rebuilds nothing need not wait for it: it passes the build, which goes
 // on and is cut over to later, based on what serves then. Nothing passes a deploy that is passing itself, so those come
-// one after the other.
+// one after the other. Nothing passes a rematerialize either: it is made of the document that served when it began, and
+// would undo the edit that passed it.
 
 // The ends of a deploy's meeting with a build.
 const (
@@ -28,6 +29,7 @@ type openVersion struct {
 	Status   registry.Status
 	Passes   bool
 	Rebuilds bool // it pins a generation that does not serve
+	Raises   bool // it computes a definition anew that serves
 }
 
 // makeRoom decides what happens to the build that is on its way: the deploy passes it, or abandons it if asked to, or
@@ -36,7 +38,13 @@ func (d *deploy) makeRoom(ctx context.Context, tx pgx.Tx) error {
 	rows, err := tx.Query(ctx, `
 		SELECT v.number, v.status, v.passes, EXISTS (
 			SELECT FROM dag_version_datasets p WHERE p.dag_version_id = v.id AND NOT EXISTS (
-				SELECT FROM dataset_pointers s WHERE s.org_id = p.org_id AND s.dag_name = v.dag_name AND s.dataset_version = p.dataset_version))
+				SELECT FROM dataset_pointers s WHERE s.org_id = p.org_id AND s.dag_name = v.dag_name AND s.dataset_version = p.dataset_version)),
+			EXISTS (
+			SELECT FROM jobs j
+			JOIN dag_current_versions c ON c.org_id = v.org_id AND c.dag_name = v.dag_name
+			JOIN jobs s ON s.dag_version_id = c.dag_version_id AND s.name = j.name
+			  AND s.base_fingerprint = j.base_fingerprint AND s.build_epoch <> j.build_epoch
+			WHERE j.dag_version_id = v.id)
 		FROM dag_versions v
 		WHERE v.org_id = $1 AND v.dag_name = $2 AND v.status IN ('Building', 'Ready') ORDER BY v.number`, d.caller.OrgID, d.doc.Name)
 	if err != nil {
@@ -58,7 +66,7 @@ func (d *deploy) makeRoom(ctx context.Context, tx pgx.Tx) error {
 		if err != nil {
 			return err
 		}
-		if passes && d.activate() && len(builds) == 1 && b.Rebuilds && !b.Passes {
+		if passes && d.activate() && len(builds) == 1 && b.Rebuilds && !b.Passes && !b.Raises {
 			d.meets.Outcome = BuildPassed
 			return nil
 		}

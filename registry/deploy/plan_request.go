@@ -25,6 +25,12 @@ var errOnlyPlanned = errors.New("only planned")
 // end, so the plan cannot differ from the deploy.
 func (dp *Deployer) Plan(ctx context.Context, caller authz.Caller, dagName string,
 	req registry.DeployRequest) (registry.Plan, error) {
+	return dp.plan(ctx, caller, dagName, req, true)
+}
+
+// plan makes the plan of a deploy. Unless it is only for planning, it refuses whatever the deploy would refuse.
+func (dp *Deployer) plan(ctx context.Context, caller authz.Caller, dagName string,
+	req registry.DeployRequest, planning bool) (registry.Plan, error) {
 	doc, definitions, err := dp.define(dagName, req)
 	if err != nil {
 		return registry.Plan{}, err
@@ -41,7 +47,7 @@ func (dp *Deployer) Plan(ctx context.Context, caller authz.Caller, dagName strin
 		}
 
 		d := &deploy{deployer: dp, caller: caller, req: req, doc: doc, definitions: definitions,
-			now: time.Now(), force: req.Force, planning: true}
+			now: time.Now(), force: req.Force, planning: planning}
 		deployed, err := d.run(ctx, tx)
 		if err != nil {
 			return err

@@ -145,6 +145,9 @@ func Cutover(ctx context.Context, tx pgx.Tx, b registry.Build, reason, actor str
 		activation, b.OrgID, b.DAG, b.ID, previous, reason, actor, now); err != nil {
 		return false, fmt.Errorf("record activation: %w", err)
 	}
+	if err := keepEpochs(ctx, tx, b); err != nil {
+		return false, err
+	}
 	return true, moveNames(ctx, tx, b, activation, now)
 }
 

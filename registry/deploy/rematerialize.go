@@ -24,31 +24,33 @@ type Rematerialized struct {
 
 // Rematerialize computes a whole dataset anew, beside what serves, from the active document. It raises the build epoch
 // of the dataset's job, so that the DAG gets a version with new generations of the dataset and of everything downstream
-// of it. With downstream, jobs of other DAGs that read any of those are rebuilt as well, each DAG in a version of its
-// own; otherwise they follow in place. With dryRun it only returns what would be rebuilt.
+// of it. With Downstream, jobs of other DAGs that read any of those are rebuilt as well, each DAG in a version of its
+// own; otherwise they follow in place. With DryRun it only returns what would be rebuilt. If one of the DAGs refuses,
+// none is rebuilt.
 func (dp *Deployer) Rematerialize(ctx context.Context, caller authz.Caller, name string,
-	downstream, dryRun bool) ([]Rematerialized, error) {
+	asked RematerializeRequest) ([]Rematerialized, error) {
 	dataset, err := dp.registry.Dataset(ctx, caller, name)
 	if err != nil {
 		return nil, err
 	}
 
-	var done []Rematerialized
+	var planned []Rematerialized
+	var requests []registry.DeployRequest
 	waiting, seen := []string{dataset.DAG}, map[string]bool{dataset.DAG: true}
 	jobs := map[string][]string{dataset.DAG: {dataset.Job}} // by DAG
 	for len(waiting) > 0 {
 		dagName := waiting[0]
 		waiting = waiting[1:]
-		made, err := dp.rebuild(ctx, caller, dagName, jobs[dagName], dryRun)
+		plan, req, err := dp.planRebuild(ctx, caller, dagName, jobs[dagName], asked)
 		if err != nil {
-			return done, fmt.Errorf("rematerialize %s: %w", name, err)
+			return nil, fmt.Errorf("rematerialize %s: %w", name, err)
 		}
-		done = append(done, made)
-		if !downstream {
-			return done, nil
+		planned, requests = append(planned, Rematerialized{Plan: plan}), append(requests, req)
+		if !asked.Downstream {
+			break
 		}
 
-		for _, consumer := range consumersOf(made.Plan.Changes) {
+		for _, consumer := range consumersOf(plan.Changes) {
 			reader, job, _ := strings.Cut(consumer, "/")
 			if seen[reader] && slices.Contains(jobs[reader], job) {
 				continue
@@ -60,7 +62,18 @@ func (dp *Deployer) Rematerialize(ctx context.Context, caller authz.Caller, name
 			}
 		}
 	}
-	return done, nil
+
+	if asked.DryRun {
+		return planned, nil
+	}
+	for i, req := range requests {
+		deployed, err := dp.Deploy(ctx, caller, planned[i].Plan.DAG, req)
+		if err != nil {
+			return planned[:i], fmt.Errorf("rematerialize %s: %w", name, err)
+		}
+		planned[i].Version = &deployed.Version
+	}
+	return planned, nil
 }
 
 // consumersOf returns the jobs of other DAGs that read rebuilt datasets.
@@ -73,39 +86,37 @@ func consumersOf(changes []registry.Change) (consumers []string) {
 	return consumers
 }
 
-// rebuild deploys a DAG's active document with the build epochs of some of its jobs raised.
-func (dp *Deployer) rebuild(ctx context.Context, caller authz.Caller, dagName string, jobs []string,
-	dryRun bool) (Rematerialized, error) {
+// planRebuild plans to deploy a DAG's active document with the build epochs of some of its jobs raised, and returns the
+// plan with the request that carries it out. Unless it is only asked what would be rebuilt, it refuses what the deploy
+// would refuse.
+func (dp *Deployer) planRebuild(ctx context.Context, caller authz.Caller, dagName string, jobs []string,
+	asked RematerializeRequest) (registry.Plan, registry.DeployRequest, error) {
 	req, err := dp.activeRequest(ctx, caller, dagName)
 	if err != nil {
-		return Rematerialized{}, err
+		return registry.Plan{}, req, err
 	}
 	doc, err := dp.parse(dagName, req)
 	if err != nil {
-		return Rematerialized{}, err
+		return registry.Plan{}, req, err
 	}
 
 	for _, name := range jobs {
 		job, ok := doc.Job(name)
 		if !ok {
-			return Rematerialized{}, fault.New(fault.Conflict, "the active version of %s has no job %s", dagName, name)
+			return registry.Plan{}, req, fault.New(fault.Conflict, "the active version of %s has no job %s", dagName,
+				name)
 		}
 		if job.ForwardOnly(dp.catalog.Operators[job.Operator]) {
-			return Rematerialized{}, fault.New(fault.Invalid,
+			return registry.Plan{}, req, fault.New(fault.Invalid,
 				"%s/%s cannot be computed anew: its past inputs or effects cannot be repeated", dagName, name)
 		}
 	}
 
 	req.Force = jobs
-	plan, err := dp.Plan(ctx, caller, dagName, req)
-	if err != nil || dryRun {
-		return Rematerialized{Plan: plan}, err
-	}
-	deployed, err := dp.Deploy(ctx, caller, dagName, req)
-	if err != nil {
-		return Rematerialized{}, err
-	}
-	return Rematerialized{Plan: plan, Version: &deployed.Version}, nil
+	req.Supersede, req.CancelTasks = asked.Supersede, asked.CancelTasks
+	req.AllowRemovals, req.AllowBreaking = asked.AllowRemovals, asked.AllowBreaking
+	plan, err := dp.plan(ctx, caller, dagName, req, asked.DryRun)
+	return plan, req, err
 }
 
 // activeRequest returns a request to deploy the active version again, which is refused if another version becomes

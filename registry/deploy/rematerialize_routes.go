@@ -22,10 +22,15 @@ func (dp *Deployer) addRematerializeRoute(api *authz.API) {
 	}, dp.handleRematerialize)
 }
 
-// RematerializeRequest says how far a dataset is rebuilt.
+// RematerializeRequest says how far a dataset is rebuilt, and what the caller agrees to.
 type RematerializeRequest struct {
 	Downstream bool `json:"downstream,omitempty" doc:"Also rebuild DAGs that read it; otherwise they follow in place"`
 	DryRun     bool `json:"dry_run,omitempty" doc:"Only say what would be rebuilt"`
+
+	Supersede     bool `json:"supersede,omitempty" doc:"Abandon running builds of these DAGs, and keep what they built"`
+	CancelTasks   bool `json:"cancel_tasks,omitempty" doc:"As for a deploy"`
+	AllowBreaking bool `json:"allow_breaking,omitempty" doc:"Let columns go or change that jobs of other DAGs may read; without it, a rebuild that would is refused with 409 or fails"`
+	AllowRemovals bool `json:"allow_removals,omitempty" doc:"Let partitions go that are served and cannot be computed again; without it, a rebuild that would lose some is refused with 409 or fails"`
 }
 
 type rematerializeInput struct {
@@ -41,7 +46,7 @@ func (dp *Deployer) handleRematerialize(ctx context.Context, caller authz.Caller
 	if in.Body != nil {
 		request = *in.Body
 	}
-	made, err := dp.Rematerialize(ctx, caller, in.Name, request.Downstream, request.DryRun)
+	made, err := dp.Rematerialize(ctx, caller, in.Name, request)
 	if err != nil {
 		return nil, err
 	}

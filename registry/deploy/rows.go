@@ -162,12 +162,12 @@ func (d *deploy) insertJobs(ctx context.Context, tx pgx.Tx) error {
 	}
 
 	_, err = tx.Exec(ctx, `
-		INSERT INTO jobs (id, org_id, name, dag_name, dag_version_id, origin_job_id, fingerprint, build_epoch, activation,
+		INSERT INTO jobs (id, org_id, name, dag_name, dag_version_id, origin_job_id, fingerprint, base_fingerprint, build_epoch, activation,
 			runtime, operator, operator_version, source, bootstrap, execution_strategy, trigger, idle_timeout, config,
 			config_hash, input_datasets, output_datasets, partition_by, update_strategy, unique_key, effect, udf, secrets,
 			scaling, priority, concurrency_key, timeout_seconds, heartbeat_timeout_seconds, max_attempts, definition,
 			created_at, updated_at)
-		SELECT id, org_id, name, dag_name, dag_version_id, origin_job_id, fingerprint, build_epoch, activation,
+		SELECT id, org_id, name, dag_name, dag_version_id, origin_job_id, fingerprint, base_fingerprint, build_epoch, activation,
 			runtime, operator, operator_version, source, bootstrap, execution_strategy, trigger, idle_timeout, config,
 			config_hash, input_datasets, output_datasets, partition_by, update_strategy, unique_key, effect, udf, secrets,
 			scaling, priority, concurrency_key, timeout_seconds, heartbeat_timeout_seconds, max_attempts, definition,
@@ -227,7 +227,8 @@ func (d *deploy) jobRow(job *dag.Job, id uuid.UUID) map[string]any {
 	print := d.prints[job.Name]
 	row := map[string]any{
 		"id": id, "org_id": d.caller.OrgID, "name": job.Name, "dag_name": d.doc.Name, "dag_version_id": d.version,
-		"origin_job_id": d.origins[job.Name], "fingerprint": print.Value, "build_epoch": d.epoch[job.Name],
+		"origin_job_id": d.origins[job.Name], "fingerprint": print.Value,
+		"base_fingerprint": print.Base, "build_epoch": d.epoch[job.Name],
 		"activation": job.Activation, "runtime": job.Runtime, "operator": job.Operator,
 		"operator_version":   job.OperatorVersion,
 		"execution_strategy": orNull(string(job.ExecutionStrategy)), "trigger": orNull(string(job.Trigger)),

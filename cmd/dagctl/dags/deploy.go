@@ -11,6 +11,7 @@ import (
 
 	"github.com/dagctl/dagctl/cmd/dagctl/cli"
 	"github.com/dagctl/dagctl/cmd/dagctl/dagfile"
+	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/registry"
 )
 
@@ -41,9 +42,10 @@ datasets in one transaction once everything is built. The same document is the s
 nothing. On a terminal, deploy first shows the plan and asks for agreement.
 
 A plan saved with "dagctl plan --out" is deployed as it was planned, or refused with exit code 4 if the DAG has changed
-since. A folder without a dag.yaml of its own stands for all DAG files below it: deploy takes producers before the
-consumers of their datasets and stops at the first failure. After a failed build, --resume continues the build of the
-same document: it keeps what was built and tries only what failed.
+since; --var and --forward-only belong to its plan and are refused here. A folder without a dag.yaml of its own stands
+for all DAG files below it: deploy takes producers before the consumers of their datasets and stops at the first
+failure. After a failed build, --resume continues the build of the same document: it keeps what was built and tries only
+what failed.
 
 During the build, deploy shows for each dataset the partitions done and in total, failures, the rate of the last minute
 and an estimate of the time left, and the critical path: on a terminal redrawn in place, elsewhere one line per event.
@@ -109,7 +111,7 @@ the build has ended.`,
 func deployPath(ctx context.Context, c *cli.CLI, api *cli.Client, path string, options deployOptions) (
 	registry.Deployment, error,
 ) {
-	request, name, err := requestFrom(ctx, c, api, path, options.vars)
+	request, name, err := requestFrom(ctx, c, api, path, options.vars, options.forward)
 	if err != nil {
 		return registry.Deployment{}, err
 	}
@@ -136,10 +138,13 @@ func writeServing(c *cli.CLI, w io.Writer, v registry.Version) {
 }
 
 // requestFrom reads what to deploy, a saved plan or a DAG file, and returns the name of the DAG with it.
-func requestFrom(ctx context.Context, c *cli.CLI, api *cli.Client, path string, vars []string) (
+func requestFrom(ctx context.Context, c *cli.CLI, api *cli.Client, path string, vars []string, forward forwardFlag) (
 	registry.DeployRequest, string, error,
 ) {
 	saved, isPlan, err := readPlan(path)
+	if err == nil && isPlan {
+		err = refuseFixed(path, vars, forward)
+	}
 	if err != nil || isPlan {
 		return saved.Request, saved.Plan.DAG, err
 	}
@@ -148,6 +153,21 @@ func requestFrom(ctx context.Context, c *cli.CLI, api *cli.Client, path string, 
 		return registry.DeployRequest{}, "", err
 	}
 	return NewRequest(ctx, c, api, src)
+}
+
+// refuseFixed refuses flags that cannot change a saved plan any more: it has the document and its bound.
+func refuseFixed(path string, vars []string, forward forwardFlag) error {
+	flag := ""
+	switch {
+	case forward.given:
+		flag = "--forward-only"
+	case len(vars) > 0:
+		flag = "--var"
+	default:
+		return nil
+	}
+	return fault.New(fault.Invalid, "%s is a saved plan, which %s cannot change", path, flag).
+		WithHint("plan again with `dagctl plan FILE %s --out %s`, or deploy the DAG file", flag, path)
 }
 
 // NewRequest returns the request that deploys a DAG file, with the files that it names, and the name of the DAG. It

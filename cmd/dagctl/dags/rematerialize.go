@@ -7,6 +7,7 @@ import (
 
 	"github.com/dagctl/dagctl/cmd/dagctl/cli"
 	"github.com/dagctl/dagctl/internal/rest"
+	"github.com/dagctl/dagctl/registry"
 	"github.com/dagctl/dagctl/registry/deploy"
 )
 
@@ -22,7 +23,10 @@ func RematerializeCommand(c *cli.CLI) *cobra.Command {
 		Long: `Builds the active document as a new version that computes the dataset and everything downstream of it in
 its DAG again, and cuts over once all of it is built. Deploying the same file afterwards changes nothing. DAGs that read
 the dataset follow in place, partition by partition; with --downstream each of them, too, is rebuilt beside its live
-data, in a version of its own.`,
+data, in a version of its own. If one of these DAGs refuses, none is rebuilt.
+
+Where partitions that are served cannot be computed again, the command is refused unless it has --allow-removals. After a
+failure, "dagctl deploy --resume" with the same DAG file continues; another rematerialize begins again.`,
 		Example: "  dagctl rematerialize airport_delays --dry-run",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -37,6 +41,10 @@ data, in a version of its own.`,
 
 			for i, m := range made.Items {
 				writePlanned(c, c.Err, m.Plan)
+				writeMeeting(c.Err, m.Plan.Meets)
+				writeCanceled(c.Err, m.Plan.Cancels)
+				writeFindings(c.Err, m.Plan.Findings, consents(registry.DeployRequest{
+					AllowRemovals: request.AllowRemovals, AllowBreaking: request.AllowBreaking}))
 				if m.Version == nil || !wait {
 					continue
 				}
@@ -60,6 +68,14 @@ data, in a version of its own.`,
 	cmd.Flags().BoolVar(&request.Downstream, "downstream", false,
 		"also rebuild the DAGs that read it beside their live data")
 	cmd.Flags().BoolVar(&request.DryRun, "dry-run", false, "only print what would be rebuilt")
+	cmd.Flags().BoolVar(&request.Supersede, "supersede", false,
+		"abandon running builds of these DAGs, but keep what they built")
+	cmd.Flags().BoolVar(&request.CancelTasks, "cancel-tasks", false,
+		"cancel open tasks that the rebuilt jobs cannot take over (the plan says how many)")
+	cmd.Flags().BoolVar(&request.AllowBreaking, "allow-breaking", false,
+		"let columns go or change that jobs of other DAGs may read")
+	cmd.Flags().BoolVar(&request.AllowRemovals, "allow-removals", false,
+		"let partitions go that are served and cannot be computed again (the plan says which)")
 	cmd.Flags().BoolVar(&wait, "wait", true, "wait until the versions serve or have failed")
 	return cmd
 }

@@ -1,0 +1,93 @@
+package builds_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dagctl/dagctl/dispatcher/dispatchertest"
+	"github.com/dagctl/dagctl/operators"
+	"github.com/dagctl/dagctl/registry"
+)
+
+// strict makes a job fail for good on an input that contains "bad".
+func strict(w *dispatchertest.World, job string) {
+	w.Probe.On(job, func(ctx context.Context, task *operators.Task) (operators.Result, error) {
+		rows, err := dispatchertest.Contents(ctx, task, 0)
+		if err != nil {
+			return operators.Result{}, err
+		}
+		text := strings.Join(rows, "+")
+		if strings.Contains(text, "bad") {
+			return operators.Result{}, operators.Permanent(errors.New("there is a bad row"))
+		}
+		return operators.Result{}, w.Probe.Write(ctx, task, job+"("+text+")")
+	})
+}
+
+// TestResumeAfterAnInputWasMended resumes builds whose input was mended since they failed. The first try works: nothing
+// that failed is tried on what it failed on.
+func TestResumeAfterAnInputWasMended(t *testing.T) {
+	t.Parallel()
+	chain := strings.Replace(dispatchertest.Upkept, "publish:", `  - name: last
+    operator: hook
+    inputs: [{ from: { job: made } }]
+    execution_strategy: PerPartition
+publish:
+  letters_last: { from: { job: last } }`, 1)
+	other := dispatchertest.Edit(chain, "- name: last", "- name: least", "job: last", "job: least")
+	check := dispatchertest.Checked
+	for name, test := range map[string]struct {
+		before, after string // deployed before, unless empty, and after it
+		strict        string // the job that refuses bad rows
+		fails         string
+	}{
+		"in the first deploy": {after: chain, strict: "made", fails: "bad row"},
+		"further up":          {after: chain, strict: "last", fails: "bad row"},
+		"that serves": {before: chain, after: strings.Replace(chain, "tag: m", "tag: n", 1), strict: "made",
+			fails: "bad row"},
+		"that serves further up": {before: other, after: chain, strict: "last", fails: "bad row"},
+		"of a check":             {after: check, fails: "checks of"},
+		"of a check that serves": {before: strings.Replace(check, "n > 3", "n > 9", 1),
+			after: strings.Replace(check, "length(content) AS", "length(content) + 0 AS", 1), fails: "checks of"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := dispatchertest.NewWorld(t)
+			w.Probe.Put("raw", "2024-01-01", "so bad")
+			w.Probe.Put("raw", "2024-01-02", "ok")
+			if test.before != "" {
+				w.Serve(test.before)
+			}
+			if test.strict != "" {
+				strict(w, test.strict)
+			}
+
+			failed := w.Deploy(test.after, movesAllowed)
+			w.Settle()
+			status, reason := w.Status(failed.Version.ID)
+			require.Equal(t, registry.Failed, status)
+			require.Contains(t, reason, test.fails)
+
+			w.Probe.Put("raw", "2024-01-01", "ok")
+			if test.before != "" {
+				w.Poll() // otherwise the build reads its source itself
+				w.Settle()
+			}
+			w.Deploy(test.after, resume)
+			for range 3 { // the build is looked at after every task, and events are routed late
+				w.Advance()
+				for _, task := range w.Claim(w.D) {
+					w.Unrouted(func() { dispatchertest.Execute(t.Context(), w.D, task) })
+					w.Advance()
+				}
+			}
+			w.Settle()
+			status, reason = w.Status(failed.Version.ID)
+			require.Equal(t, registry.Active, status, reason)
+		})
+	}
+}
