@@ -31,6 +31,16 @@ func (tn *Tenant) TryDeploy(yaml string, change ...func(*registry.DeployRequest)
 	return deploy.New(tn.W.D.Registry).Deploy(tn.W.T.Context(), tn.Caller, dagName(yaml), req)
 }
 
+// TryPlan plans a deploy that may be refused.
+func (tn *Tenant) TryPlan(yaml string, change ...func(*registry.DeployRequest)) (registry.Plan, error) {
+	tn.W.T.Helper()
+	req := registry.DeployRequest{YAML: yaml}
+	for _, f := range change {
+		f(&req)
+	}
+	return deploy.New(tn.W.D.Registry).Plan(tn.W.T.Context(), tn.Caller, dagName(yaml), req)
+}
+
 // Supersede makes a deployment replace a build that is under way.
 func Supersede(r *registry.DeployRequest) { r.Supersede = true }
 

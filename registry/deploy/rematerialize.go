@@ -80,7 +80,7 @@ func (dp *Deployer) rebuild(ctx context.Context, caller authz.Caller, dagName st
 	if err != nil {
 		return Rematerialized{}, err
 	}
-	doc, err := dp.parse(dagName, req)
+	doc, err := dp.parse(ctx, caller, dagName, req)
 	if err != nil {
 		return Rematerialized{}, err
 	}
