@@ -262,7 +262,7 @@ func (d *decoder) linkMappings(j *Job, v value, unclear map[string]bool) {
 			mismatch = j.Mismatch(in, upstream)
 		}
 		if mismatch != nil {
-			d.node(place, CodeMapping, "%s", mismatch.Reason).Suggestion = mismatch.Suggestion
+			d.node(place, CodeMapping, "%s", mismatch.Text).Suggestion = mismatch.Suggestion
 		}
 	}
 }

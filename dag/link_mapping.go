@@ -8,7 +8,8 @@ import (
 
 // Mismatch says why the partitions of an input do not lead to those of a job's outputs, and what would mend it.
 type Mismatch struct {
-	Reason     string
+	Text       string // the whole sentence
+	Reason     string // the end of it, for those who say themselves what is mapped to what
 	Suggestion string
 }
 
@@ -24,8 +25,9 @@ func (j *Job) Mismatch(in Input, from Partitioning) *Mismatch {
 		if suggestion == useLatest && j.onlyTrigger(in) {
 			suggestion = followInput
 		}
+		reason := fmt.Sprintf(format, args...)
 		found = &Mismatch{fmt.Sprintf("job %q has %s, but input %q has %s: %s",
-			j.Name, j.PartitionBy, in.As, from, fmt.Sprintf(format, args...)), suggestion}
+			j.Name, j.PartitionBy, in.As, from, reason), reason, suggestion}
 	}
 	switch in.Map.Kind {
 	case MapSlice:
@@ -44,21 +46,24 @@ func (j *Job) Mismatch(in Input, from Partitioning) *Mismatch {
 
 // mismatchOfAny returns what is wrong with the mapping of an input, however the input is partitioned.
 func (j *Job) mismatchOfAny(in Input) *Mismatch {
+	var text, suggestion string
 	switch {
 	case in.Map.Kind == MapWindow && j.ExecutionStrategy == PerUpdate:
-		return &Mismatch{"`window` is for jobs that compute per partition", "set `execution_strategy: PerPartition`"}
+		text, suggestion = "`window` is for jobs that compute per partition", "set `execution_strategy: PerPartition`"
 	case in.Map.Kind == MapWindow && j.PartitionBy.Kind != ByTime:
-		return &Mismatch{fmt.Sprintf("`window` needs time partitions, but job %q has %s", j.Name, j.PartitionBy),
-			fmt.Sprintf("set `partition_by: { time: %s }`", cmp.Or(in.Map.Window, Day))}
+		text = fmt.Sprintf("`window` needs time partitions, but job %q has %s", j.Name, j.PartitionBy)
+		suggestion = fmt.Sprintf("set `partition_by: { time: %s }`", cmp.Or(in.Map.Window, Day))
 	case in.Map.Window != "" && in.Map.Window != j.PartitionBy.Unit:
-		return &Mismatch{fmt.Sprintf("a window of a %[1]s makes %[1]s partitions, but job %[2]q has %[3]s",
-			in.Map.Window, j.Name, j.PartitionBy),
-			fmt.Sprintf("set `partition_by: { time: %s }`", in.Map.Window)}
+		text = fmt.Sprintf("a window of a %[1]s makes %[1]s partitions, but job %[2]q has %[3]s",
+			in.Map.Window, j.Name, j.PartitionBy)
+		suggestion = fmt.Sprintf("set `partition_by: { time: %s }`", in.Map.Window)
 	case in.Map.Kind == MapSlice && j.PartitionBy.Kind != ByRange:
-		return &Mismatch{fmt.Sprintf("`map: slice` needs range partitions, but job %q has %s", j.Name, j.PartitionBy),
-			"set `partition_by: { range: SIZE, column: NAME }`, or use `map: latest`"}
+		text = fmt.Sprintf("`map: slice` needs range partitions, but job %q has %s", j.Name, j.PartitionBy)
+		suggestion = "set `partition_by: { range: SIZE, column: NAME }`, or use `map: latest`"
+	default:
+		return nil
 	}
-	return nil
+	return &Mismatch{text, text, suggestion}
 }
 
 // onlyTrigger reports whether no other input triggers the job.

@@ -2,6 +2,7 @@ package builds
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -37,7 +38,7 @@ func (bs *Builds) cutover(ctx context.Context, b registry.Build, jobs []*registr
 		return err
 	})
 	if fault.Is(err, fault.Conflict) {
-		return bs.failBuild(ctx, b, err.Error(), now)
+		return bs.failBuild(ctx, b, refusal(err), now)
 	}
 	if err != nil || !moved {
 		return err
@@ -45,6 +46,15 @@ func (bs *Builds) cutover(ctx context.Context, b registry.Build, jobs []*registr
 	bs.log.Info("cut over", "dag", b.DAG, "version", b.Number)
 	bs.wake.All()
 	return nil
+}
+
+// refusal returns what a refused cutover leaves behind as the error of its version: why, and what to do about it.
+func refusal(err error) string {
+	var refused *fault.Error
+	if errors.As(err, &refused) && refused.Hint != "" {
+		return err.Error() + ": " + refused.Hint
+	}
+	return err.Error()
 }
 
 // cutoverTx asks the gate once more, under the lock, and then makes the version ready and swaps it in.
@@ -131,6 +141,9 @@ func (bs *Builds) Swap(
 	ctx context.Context, tx pgx.Tx, b registry.Build, reason, actor string, remade []storage.View, now time.Time,
 ) (bool, error) {
 	began := time.Now()
+	if err := deploy.RefuseMisfits(ctx, tx, b); err != nil {
+		return false, err
+	}
 	pointers, err := deploy.PointersToMove(ctx, tx, b)
 	if err != nil {
 		return false, err

@@ -148,7 +148,10 @@ func (d *deploy) changes(ctx context.Context, tx pgx.Tx, live, next []planned) (
 	}
 
 	d.noteTakeovers(changes)
-	return changes, d.consumers(ctx, tx, live, changes)
+	if err := d.consumers(ctx, tx, live, changes); err != nil {
+		return nil, err
+	}
+	return changes, d.noteFollowers(ctx, tx, live, next, changes)
 }
 
 // keep adds to the forecast what jobs take over unchanged.

@@ -72,12 +72,15 @@ func RollbackTarget(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName strin
 	return b, nil
 }
 
-// Activate lets a version be cut over to as soon as it is ready.
+// Activate lets a version be cut over to as soon as it is ready. It refuses one that RefuseMisfits refuses.
 func Activate(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName string, number int) error {
 	var status registry.Status
+	b := registry.Build{OrgID: org, DAG: dagName, Number: number}
 	err := tx.QueryRow(ctx, `
 		UPDATE dag_versions SET activate = activate OR status IN ('Building', 'Ready')
-		WHERE org_id = $1 AND dag_name = $2 AND number = $3 RETURNING status`, org, dagName, number).Scan(&status)
+		WHERE org_id = $1 AND dag_name = $2 AND number = $3 RETURNING id, status`, org, dagName, number).
+		Scan(&b.ID, &status)
+
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return fault.New(fault.NotFound, "%s has no version %d", dagName, number).
@@ -91,7 +94,8 @@ func Activate(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName string, num
 		return fault.New(fault.Conflict, "version %d of %s is %s", number, dagName, status).
 			WithHint("deploy its document again")
 	}
-	return nil
+
+	return RefuseMisfits(ctx, tx, b)
 }
 
 // AbandonBuild abandons the version that is being built, or is ready and waits, and returns its number.
