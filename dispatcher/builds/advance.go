@@ -49,9 +49,14 @@ func (bs *Builds) AdvanceBuilds(ctx context.Context, now time.Time) (more bool, 
 func (bs *Builds) advance(ctx context.Context, b registry.Build, now time.Time) error {
 	var jobs []*registry.Job
 	err := pg.InTx(ctx, bs.pool, func(ctx context.Context, tx pgx.Tx) (err error) {
-		jobs, err = bs.registry.BuildJobs(ctx, tx, b.ID)
-		return err
+		if jobs, err = bs.registry.BuildJobs(ctx, tx, b.ID); err != nil || !slices.ContainsFunc(jobs, readsElsewhere) {
+			return err
+		}
+		return deploy.RefuseOwnMisfits(ctx, tx, b)
 	})
+	if fault.Is(err, fault.Conflict) {
+		return bs.failBuild(ctx, b, refusal(err), now)
+	}
 	if err != nil {
 		return err
 	}
@@ -92,6 +97,11 @@ func (bs *Builds) advance(ctx context.Context, b registry.Build, now time.Time) 
 		bs.wake.Send(wakeup.Claim)
 	}
 	return nil
+}
+
+// readsElsewhere reports whether a job has an input from another DAG.
+func readsElsewhere(job *registry.Job) bool {
+	return slices.ContainsFunc(job.Inputs, func(in registry.JobInput) bool { return !in.InDAG })
 }
 
 // measure reconciles a build and returns its progress, and whether it is near enough to what is live to hold that back.

@@ -37,13 +37,14 @@ func Misfit(job *dag.Job, in dag.Input, was, is dag.Partitioning) *dag.Mismatch 
 // ForeignInput is an input of a job, with how the dataset of another DAG that it reads was partitioned when the job was
 // deployed, and is or will be.
 type ForeignInput struct {
-	Job      *dag.Job
-	DAG      string // the job's
-	Version  int    // the job's version, unless that serves
-	Index    int
-	Dataset  uuid.UUID
-	Producer string // DAG/JOB
-	Was, Is  dag.Partitioning
+	Job       *dag.Job
+	DAG       string    // the job's
+	VersionID uuid.UUID // the job's
+	Version   int       // its number, unless it serves
+	Index     int
+	Dataset   uuid.UUID
+	Producer  string // DAG/JOB
+	Was, Is   dag.Partitioning
 }
 
 // Misfit returns why the job cannot follow; nil if it can.
@@ -224,7 +225,7 @@ func BlockedInputs(ctx context.Context, tx pgx.Tx, org uuid.UUID, versions ...uu
 // Those of datasets that nobody serves are left out.
 func foreignInputs(ctx context.Context, tx pgx.Tx, where string, args ...any) ([]ForeignInput, error) {
 	rows, err := tx.Query(ctx, `
-		SELECT j.dag_name, CASE WHEN v.status = 'Active' THEN 0 ELSE v.number END, i.input_index, i.dataset_uuid,
+		SELECT j.dag_name, v.id, CASE WHEN v.status = 'Active' THEN 0 ELSE v.number END, i.input_index, i.dataset_uuid,
 		       s.producer_dag_name || '/' || s.producer_job_name, i.partition_by, g.partition_by, j.definition
 		FROM job_inputs i
 		JOIN jobs j ON j.id = i.job_id
@@ -241,7 +242,7 @@ func foreignInputs(ctx context.Context, tx pgx.Tx, where string, args ...any) ([
 	inputs, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (f ForeignInput, err error) {
 		var definition []byte
 		f.Job = new(dag.Job)
-		if err := row.Scan(&f.DAG, &f.Version, &f.Index, &f.Dataset, &f.Producer, &f.Was, &f.Is,
+		if err := row.Scan(&f.DAG, &f.VersionID, &f.Version, &f.Index, &f.Dataset, &f.Producer, &f.Was, &f.Is,
 			&definition); err != nil {
 			return f, err
 		}
