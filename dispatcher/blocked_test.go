@@ -7,7 +7,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dispatcher/dispatchertest"
+	"github.com/dagctl/dagctl/dispatcher/views"
 	"github.com/dagctl/dagctl/registry"
 )
 
@@ -101,6 +103,39 @@ func TestBlockedInputHoldsTheJob(t *testing.T) {
 	require.Equal(t, map[string][]string{"2024-01-01": {"daily(m(a),a)"}}, w.Read("daily"))
 	require.NoError(t, w.D.Reconcile(t.Context(), time.Now()))
 	require.Empty(t, w.Claim(w.D))
+}
+
+// People see what is blocked, why, and how to mend it, unless they may not see the dataset.
+func TestBlockedJobsAreShown(t *testing.T) {
+	t.Parallel()
+	w := blockedWorld(t, reads("daily", "{ time: day }"))
+	w.Settle()
+
+	job := w.WhyJob("daily", "copy")
+	require.Equal(t, []string{"blocked_input"}, dispatchertest.CodesIn(job.Reasons))
+	require.Equal(t, whyBlocked, job.Reasons[0].Text)
+	require.Equal(t, []string{"published", "blocked_input"},
+		dispatchertest.CodesIn(w.WhyNot("daily", "2024-01-01").Reasons))
+	require.Equal(t, []string{"blocked_input"}, dispatchertest.CodesIn(w.WhyNot("daily", "2024-02-01").Reasons))
+
+	shown := []views.BlockedJob{{Job: "copy", Input: "letters_made", Text: whyBlocked}}
+	detail, err := w.D.Views.DAG(t.Context(), w.Caller, "daily")
+	require.NoError(t, err)
+	require.Equal(t, shown, detail.Blocked)
+	dags, err := w.D.Views.DAGs(t.Context(), w.Caller, "", 10)
+	require.NoError(t, err)
+	for _, d := range dags {
+		require.Equal(t, d.Name == "daily", len(d.Blocked) == 1, d.Name)
+	}
+
+	w.Exec(`UPDATE datasets SET read_roles = '{finance}' WHERE name = 'letters_made'`)
+	reader := &dispatchertest.Tenant{W: w, Caller: w.Caller}
+	reader.Caller.Role = authz.RoleReader
+	detail, err = w.D.Views.DAG(t.Context(), reader.Caller, "daily")
+	require.NoError(t, err)
+	require.Equal(t, []views.BlockedJob{{Job: "copy", Text: "a dataset of another DAG, which you may not see, is " +
+		"partitioned differently now; deploy daily again"}}, detail.Blocked)
+	require.NotContains(t, fmt.Sprint(reader.WhyJob("daily", "copy").Reasons), "letters")
 }
 
 // A version whose input cannot be mapped any more when it is built fails, and says why.
