@@ -47,13 +47,7 @@ func (bs *Builds) AdvanceBuilds(ctx context.Context, now time.Time) (more bool, 
 // advance takes a build one step further: it inherits partitions, reads the sources, makes the tasks that are wanted,
 // and cuts over or fails when the gate says so.
 func (bs *Builds) advance(ctx context.Context, b registry.Build, now time.Time) error {
-	var jobs []*registry.Job
-	err := pg.InTx(ctx, bs.pool, func(ctx context.Context, tx pgx.Tx) (err error) {
-		if jobs, err = bs.registry.BuildJobs(ctx, tx, b.ID); err != nil || !slices.ContainsFunc(jobs, readsElsewhere) {
-			return err
-		}
-		return deploy.RefuseOwnMisfits(ctx, tx, b)
-	})
+	jobs, err := bs.jobsOf(ctx, b)
 	if fault.Is(err, fault.Conflict) {
 		return bs.failBuild(ctx, b, refusal(err), now)
 	}
@@ -97,6 +91,19 @@ func (bs *Builds) advance(ctx context.Context, b registry.Build, now time.Time) 
 		bs.wake.Send(wakeup.Claim)
 	}
 	return nil
+}
+
+// jobsOf returns the jobs that a build has to fill. It refuses a build with an input from another DAG that it cannot
+// follow any more.
+func (bs *Builds) jobsOf(ctx context.Context, b registry.Build) (jobs []*registry.Job, err error) {
+	err = pg.InTx(ctx, bs.pool, func(ctx context.Context, tx pgx.Tx) error {
+		jobs, err = bs.registry.BuildJobs(ctx, tx, b.ID)
+		if err != nil || !slices.ContainsFunc(jobs, readsElsewhere) {
+			return err
+		}
+		return deploy.RefuseOwnMisfits(ctx, tx, b)
+	})
+	return jobs, err
 }
 
 // readsElsewhere reports whether a job has an input from another DAG.

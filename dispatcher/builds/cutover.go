@@ -141,9 +141,6 @@ func (bs *Builds) Swap(
 	ctx context.Context, tx pgx.Tx, b registry.Build, reason, actor string, remade []storage.View, now time.Time,
 ) (bool, error) {
 	began := time.Now()
-	if err := deploy.RefuseMisfits(ctx, tx, b); err != nil {
-		return false, err
-	}
 	pointers, err := deploy.PointersToMove(ctx, tx, b)
 	if err != nil {
 		return false, err
