@@ -17,6 +17,9 @@ func (d *decoder) input(v value, j *Job) Input {
 		Read:     ReadMode(v.get("read").text()),
 		Position: v.position(d.file),
 	}
+	if by, known := d.datasets[in.Dataset]; known && in.Job == "" {
+		in.PartitionBy = &by
+	}
 	in.As = cmp.Or(v.get("as").text(), in.Job, in.Dataset)
 
 	for column, values := range v.get("where").pairs() {

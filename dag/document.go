@@ -177,6 +177,9 @@ type Input struct {
 	Map     Mapping     `json:"map"`
 	Refresh bool        `json:"refresh,omitempty"` // map latest: a change of this input makes outputs stale
 	Read    ReadMode    `json:"read,omitempty"`
+	// PartitionBy is the partitioning of Dataset, where it is known. So a file that reads a dataset whose partitioning
+	// has changed has another hash.
+	PartitionBy *Partitioning `json:"partition_by,omitempty"`
 
 	Position Position `json:"-"`
 }

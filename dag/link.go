@@ -32,7 +32,9 @@ func (d *decoder) link(doc *Document, nodes []value) {
 	if !acyclic {
 		return // partitionings follow from upstream jobs, so those of a cycle cannot be checked
 	}
-	unclear := map[string]bool{} // jobs whose partitioning is unknown because of a problem reported already
+	// Jobs whose partitioning is unknown, because it follows from a dataset whose partitioning is, or because of a
+	// problem that was reported already.
+	unclear := map[string]bool{}
 	for _, i := range order {
 		d.linkPartitions(&doc.Jobs[i], nodes[i], unclear)
 	}
@@ -194,23 +196,17 @@ func (d *decoder) linkPartitions(j *Job, v value, unclear map[string]bool) {
 	}
 	d.needsTrigger(j, v)
 
-	inherited, from, known := d.inherited(j, unclear)
+	inherited, known := d.inherited(j, unclear)
 	strategy := v.get("execution_strategy")
-	j.ExecutionStrategy = cmp.Or(ExecutionStrategy(strategy.text()), d.defaultStrategy(j, v, inherited))
+	j.ExecutionStrategy = cmp.Or(ExecutionStrategy(strategy.text()), d.defaultStrategy(j, v, inherited, unclear))
 	j.Trigger = cmp.Or(Trigger(v.get("trigger").text()), defaultTrigger(j.ExecutionStrategy))
 
-	if j.ExecutionStrategy == PerPartition && !v.has("partition_by") {
-		foreign := from != nil && from.Job == ""
-		if foreign {
-			d.node(strategy.node, CodeMissing,
-				"job %q needs `partition_by`: its first triggering input is a dataset of another DAG", j.Name).
-				suggest("state how its outputs are partitioned, such as `partition_by: { time: day }`")
-		}
-		if foreign || !known {
-			unclear[j.Name] = true
-			return
-		}
+	if !v.has("partition_by") && j.ExecutionStrategy == PerPartition {
 		j.PartitionBy = inherited
+	}
+	if !known && !v.has("partition_by") && strategy.text() != string(PerUpdate) {
+		unclear[j.Name] = true
+		return
 	}
 	d.linkMappings(j, v, unclear)
 }
@@ -226,14 +222,19 @@ func (d *decoder) needsTrigger(j *Job, v value) {
 
 // defaultStrategy returns the strategy of a job that does not state one: PerPartition where its partitions have bounds
 // of their own and no cursor triggers it.
-func (d *decoder) defaultStrategy(j *Job, v value, inherited Partitioning) ExecutionStrategy {
+func (d *decoder) defaultStrategy(
+	j *Job, v value, inherited Partitioning, unclear map[string]bool,
+) ExecutionStrategy {
 	if !v.has("partition_by") {
 		if fixed(inherited) {
 			return PerPartition
 		}
 		return PerUpdate
 	}
-	followsCursor := func(in Input) bool { return in.Triggers() && d.upstream(in).Kind == ByCursor }
+	followsCursor := func(in Input) bool {
+		from, _ := d.upstream(in, unclear)
+		return in.Triggers() && from.Kind == ByCursor
+	}
 	if fixed(j.PartitionBy) && !slices.ContainsFunc(j.Inputs, followsCursor) {
 		return PerPartition
 	}
@@ -251,43 +252,48 @@ func defaultTrigger(strategy ExecutionStrategy) Trigger {
 	return "" // the strategy is misspelled, which the grammar has reported
 }
 
-// linkMappings checks the mapping of each input, against the upstream job's partitioning where that is known.
+// linkMappings checks the mapping of each input, against the partitioning of what it reads where that is known.
 func (d *decoder) linkMappings(j *Job, v value, unclear map[string]bool) {
 	for i, node := range v.get("inputs").items() {
-		in := j.Inputs[i]
-		if in.Dataset != "" || in.Job == "" || unclear[in.Job] {
-			d.mapsAlone(node, in, j)
-			continue
+		in, from := j.Inputs[i], node.get("from")
+		place, mismatch := cmp.Or(node.key("map"), node.node), j.mismatchOfAny(in)
+		if upstream, known := d.upstream(in, unclear); known && mismatch == nil {
+			place = cmp.Or(node.key("map"), from.get("job").node, from.get("dataset").node, node.node)
+			mismatch = j.Mismatch(in, upstream)
 		}
-		if upstream, ok := d.jobs[in.Job]; ok && in.Output < len(upstream.Outputs) {
-			d.maps(node, in, upstream.PartitionBy, j)
+		if mismatch != nil {
+			d.node(place, CodeMapping, "%s", mismatch.Text).Suggestion = mismatch.Suggestion
 		}
 	}
 }
 
-// inherited returns the partitioning of a job that does not state one: that of its first triggering input, from, with
-// the unit of that input's window if it has one. It reports whether that partitioning is known.
-func (d *decoder) inherited(j *Job, unclear map[string]bool) (p Partitioning, from *Input, known bool) {
+// inherited returns the partitioning of a job that does not state one: that of its first triggering input, with the
+// unit of that input's window if it has one. It reports whether that partitioning is known.
+func (d *decoder) inherited(j *Job, unclear map[string]bool) (p Partitioning, known bool) {
 	for i := range j.Inputs {
 		in := &j.Inputs[i]
 		if !in.Triggers() {
 			continue
 		}
-		p := d.upstream(*in)
+		p, known := d.upstream(*in, unclear)
 		if in.Map.Window != "" && p.Kind == ByTime {
 			p.Unit = in.Map.Window
 		}
-		_, exists := d.jobs[in.Job]
-		return p, in, exists && !unclear[in.Job]
+		return p, known
 	}
-	return Partitioning{}, nil, true
+	return Partitioning{}, true
 }
 
-func (d *decoder) upstream(in Input) Partitioning {
-	if job, ok := d.jobs[in.Job]; ok {
-		return job.PartitionBy
+// upstream returns the partitioning of what an input reads, and reports whether it is known.
+func (d *decoder) upstream(in Input, unclear map[string]bool) (p Partitioning, known bool) {
+	if in.PartitionBy != nil {
+		return *in.PartitionBy, true
 	}
-	return Partitioning{}
+	job, exists := d.jobs[in.Job]
+	if !exists || in.Output >= len(job.Outputs) || unclear[in.Job] {
+		return Partitioning{}, false
+	}
+	return job.PartitionBy, true
 }
 
 // fixed reports whether partitions have bounds of their own, so that one can be computed without the others.

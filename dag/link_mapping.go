@@ -6,45 +6,28 @@ import (
 	"slices"
 )
 
-// A mismatch reports why the partitions of an input do not lead to those of a job, and suggests a way out.
-type mismatch func(suggestion, format string, args ...any)
-
-// mapsAlone checks the rules that hold for a mapping of any input.
-func (d *decoder) mapsAlone(node value, in Input, j *Job) {
-	place := cmp.Or(node.key("map"), node.node)
-	switch {
-	case in.Map.Kind == MapWindow && j.ExecutionStrategy == PerUpdate:
-		d.node(place, CodeMapping, "`window` is for jobs that compute per partition").
-			suggest("set `execution_strategy: PerPartition`")
-	case in.Map.Kind == MapWindow && j.PartitionBy.Kind != ByTime:
-		d.node(place, CodeMapping, "`window` needs time partitions, but job %q has %s", j.Name, j.PartitionBy).
-			suggest("set `partition_by: { time: %s }`", cmp.Or(in.Map.Window, Day))
-	case in.Map.Window != "" && in.Map.Window != j.PartitionBy.Unit:
-		d.node(place, CodeMapping, "a window of a %[1]s makes %[1]s partitions, but job %[2]q has %[3]s",
-			in.Map.Window, j.Name, j.PartitionBy).
-			suggest("set `partition_by: { time: %s }`", in.Map.Window)
-	case in.Map.Kind == MapSlice && j.PartitionBy.Kind != ByRange:
-		d.node(place, CodeMapping, "`map: slice` needs range partitions, but job %q has %s", j.Name, j.PartitionBy).
-			suggest("set `partition_by: { range: SIZE, column: NAME }`, or use `map: latest`")
-	}
+// Mismatch says why the partitions of an input do not lead to those of a job's outputs, and what would mend it.
+type Mismatch struct {
+	Text       string // the whole sentence
+	Reason     string // the end of it, for those who say themselves what is mapped to what
+	Suggestion string
 }
 
-// maps checks that the partitions of an input lead to those of the job's outputs.
-func (d *decoder) maps(node value, in Input, from Partitioning, j *Job) {
-	before := len(d.problems)
-	if d.mapsAlone(node, in, j); len(d.problems) > before {
-		return
+// Mismatch returns why partitions of an input that is partitioned by from cannot be mapped to those of the job's
+// outputs; nil if they can.
+func (j *Job) Mismatch(in Input, from Partitioning) *Mismatch {
+	if m := j.mismatchOfAny(in); m != nil {
+		return m
 	}
 
-	place := cmp.Or(node.key("map"), node.get("from").get("job").node, node.node)
-	to := j.PartitionBy
+	var found *Mismatch
 	differ := func(suggestion, format string, args ...any) {
-		p := d.node(place, CodeMapping, "job %q has %s, but input %q has %s: %s",
-			j.Name, to, in.As, from, fmt.Sprintf(format, args...))
-		p.Suggestion = suggestion
-		if suggestion == useLatest && onlyTrigger(in, j) {
-			p.Suggestion = followInput
+		if suggestion == useLatest && j.onlyTrigger(in) {
+			suggestion = followInput
 		}
+		reason := fmt.Sprintf(format, args...)
+		found = &Mismatch{fmt.Sprintf("job %q has %s, but input %q has %s: %s",
+			j.Name, j.PartitionBy, in.As, from, reason), reason, suggestion}
 	}
 	switch in.Map.Kind {
 	case MapSlice:
@@ -52,20 +35,46 @@ func (d *decoder) maps(node value, in Input, from Partitioning, j *Job) {
 			differ(useLatest, "`map: slice` takes rows of a cursor input")
 		}
 	case MapWindow:
-		mapsWindow(in.Map, from, to, differ)
+		mapsWindow(in.Map, from, j.PartitionBy, differ)
 	case MapSame:
 		if j.ExecutionStrategy == PerPartition {
-			mapsSame(from, to, differ)
+			mapsSame(from, j.PartitionBy, differ)
 		}
 	}
+	return found
+}
+
+// mismatchOfAny returns what is wrong with the mapping of an input, however the input is partitioned.
+func (j *Job) mismatchOfAny(in Input) *Mismatch {
+	var text, suggestion string
+	switch {
+	case in.Map.Kind == MapWindow && j.ExecutionStrategy == PerUpdate:
+		text, suggestion = "`window` is for jobs that compute per partition", "set `execution_strategy: PerPartition`"
+	case in.Map.Kind == MapWindow && j.PartitionBy.Kind != ByTime:
+		text = fmt.Sprintf("`window` needs time partitions, but job %q has %s", j.Name, j.PartitionBy)
+		suggestion = fmt.Sprintf("set `partition_by: { time: %s }`", cmp.Or(in.Map.Window, Day))
+	case in.Map.Window != "" && in.Map.Window != j.PartitionBy.Unit:
+		text = fmt.Sprintf("a window of a %[1]s makes %[1]s partitions, but job %[2]q has %[3]s",
+			in.Map.Window, j.Name, j.PartitionBy)
+		suggestion = fmt.Sprintf("set `partition_by: { time: %s }`", in.Map.Window)
+	case in.Map.Kind == MapSlice && j.PartitionBy.Kind != ByRange:
+		text = fmt.Sprintf("`map: slice` needs range partitions, but job %q has %s", j.Name, j.PartitionBy)
+		suggestion = "set `partition_by: { range: SIZE, column: NAME }`, or use `map: latest`"
+	default:
+		return nil
+	}
+	return &Mismatch{text, text, suggestion}
 }
 
 // onlyTrigger reports whether no other input triggers the job.
-func onlyTrigger(in Input, j *Job) bool {
+func (j *Job) onlyTrigger(in Input) bool {
 	return !slices.ContainsFunc(j.Inputs, func(other Input) bool { return other.Triggers() && other.As != in.As })
 }
 
-func mapsWindow(m Mapping, from, to Partitioning, differ mismatch) {
+// A differs reports why the partitions of an input do not lead to those of a job, and suggests a way out.
+type differs func(suggestion, format string, args ...any)
+
+func mapsWindow(m Mapping, from, to Partitioning, differ differs) {
 	switch {
 	case from.Kind != ByTime:
 		differ(useLatest, "a window is made of time partitions")
@@ -82,7 +91,7 @@ func mapsWindow(m Mapping, from, to Partitioning, differ mismatch) {
 }
 
 // mapsSame checks the mapping of each partition of an input to the same partition of the job's outputs.
-func mapsSame(from, to Partitioning, differ mismatch) {
+func mapsSame(from, to Partitioning, differ differs) {
 	switch {
 	case from.Kind != to.Kind:
 		mapsOtherKind(from.Kind, to.Kind, differ)
@@ -105,7 +114,7 @@ const (
 )
 
 // mapsOtherKind reports that two kinds of partition differ, with the way out that fits them.
-func mapsOtherKind(from, to PartitionKind, differ mismatch) {
+func mapsOtherKind(from, to PartitionKind, differ differs) {
 	switch {
 	case from == Unpartitioned:
 		differ(useLatest, noneSame)
@@ -122,7 +131,7 @@ func mapsOtherKind(from, to PartitionKind, differ mismatch) {
 }
 
 // mapsSameTime checks that two partitionings by time have the same zone and unit.
-func mapsSameTime(from, to Partitioning, differ mismatch) {
+func mapsSameTime(from, to Partitioning, differ differs) {
 	switch {
 	case from.Timezone != to.Timezone:
 		differ(fmt.Sprintf("set `timezone: %s`", from.Timezone), "the time zones differ")

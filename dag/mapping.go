@@ -1,8 +1,21 @@
 package dag
 
 import (
+	"fmt"
+
 	"github.com/dagctl/dagctl/internal/fault"
 )
+
+// String returns the mapping as a DAG file states it.
+func (m Mapping) String() string {
+	switch {
+	case m.Last > 0:
+		return fmt.Sprintf("map: { window: { last: %d } }", m.Last)
+	case m.Kind == MapWindow:
+		return fmt.Sprintf("map: { window: %s }", m.Window)
+	}
+	return fmt.Sprintf("map: %s", m.Kind)
+}
 
 // OutputKeys returns the output partitions that get tasks when an input partition changes. There are none if the input
 // does not trigger (latest, slice): such a change takes effect when the output is next computed, or through Refresh.

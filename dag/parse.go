@@ -1,7 +1,9 @@
 package dag
 
 import (
+	"bytes"
 	"io/fs"
+	"slices"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
 	"gopkg.in/yaml.v3"
@@ -13,6 +15,38 @@ type File struct {
 	Text  []byte            // the YAML
 	Files fs.FS             // that *_file fields and UDF folders name, relative to the DAG file; nil: they are errors
 	Vars  map[string]string // values of variables, over the defaults
+	// Datasets holds the partitioning of datasets of other DAGs, by name. Without it, nothing is known of a dataset:
+	// jobs that inherit its partitioning are left without one, and mappings of it are not checked.
+	Datasets map[string]Partitioning
+}
+
+// Reads returns the names of the datasets of other DAGs that inputs in the file name, sorted. The file may have
+// problems.
+func (f File) Reads() []string {
+	if !bytes.Contains(f.Text, []byte("dataset")) {
+		return nil
+	}
+	r := newReport(f.Name, f.Text)
+	root := value{load(f.Text, r)}
+	if root.node == nil {
+		return nil
+	}
+	c := &checker{report: r, unresolved: map[*yaml.Node]bool{}}
+	jobs, vars := root.get("jobs"), resolveVariables(root, f.Vars, c)
+	if jobs.node != nil {
+		substitute(jobs.node, vars, false, c)
+	}
+
+	var names []string
+	for _, job := range jobs.items() {
+		for _, in := range job.get("inputs").items() {
+			if name := in.get("from").get("dataset"); name.scalar() {
+				names = append(names, name.text())
+			}
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
 // Parse decodes and validates a DAG file. It reports all problems at once, in the order of the file; if there are any,
@@ -33,6 +67,7 @@ func Parse(file File, cat Catalog) (*Document, Problems) {
 		files:    &fileReader{fsys: file.Files, read: map[string][]byte{}},
 		schemas:  map[string]*jsonschema.Schema{},
 		defaults: value{root}.get("defaults"),
+		datasets: file.Datasets,
 	}
 
 	doc := d.document(value{root}, file.Vars)
@@ -49,7 +84,8 @@ type decoder struct {
 	files    *fileReader
 	schemas  map[string]*jsonschema.Schema // of operators' configs, compiled when first needed
 	defaults value
-	jobs     map[string]*Job // of the document, by name; the first of those that share a name
+	datasets map[string]Partitioning // of other DAGs
+	jobs     map[string]*Job         // of the document, by name; the first of those that share a name
 }
 
 func (d *decoder) document(root value, given map[string]string) *Document {

@@ -166,7 +166,7 @@ func (d *Dispatcher) pin(
 				continue
 			}
 			obsolete[c.Task] = "the output is up to date"
-		case stale.Incomplete:
+		case stale.Incomplete, stale.Blocked:
 			obsolete[c.Task] = f.Missing
 		}
 	}
@@ -300,7 +300,7 @@ const noTimeout = 24 * time.Hour
 
 // claimInputs holds the inputs and operator states of a batch of claimed tasks, loaded for all of them at once.
 type claimInputs struct {
-	generations map[uuid.UUID][]storage.Generation // by job row: the generation that each input reads
+	generations map[uuid.UUID][]registry.InputGeneration // by job row: the generation that each input reads
 	contents    map[registry.Pin]registry.Content
 	states      map[uuid.UUID]json.RawMessage // operator state, by origin
 	cursor      *operators.CursorPosition     // where the attempt began, if it is loaded again after its claim
@@ -439,7 +439,7 @@ func setPartition(a *operators.Assignment, job *registry.Job, key string) error 
 // assignInputs adds the inputs, each with its pinned partitions.
 func assignInputs(
 	a *operators.Assignment, job *registry.Job,
-	pins []registry.Pin, generations []storage.Generation, contents map[registry.Pin]registry.Content,
+	pins []registry.Pin, generations []registry.InputGeneration, contents map[registry.Pin]registry.Content,
 ) {
 	schemas := map[uuid.UUID][]storage.Column{}
 	for _, p := range pins {
@@ -448,7 +448,7 @@ func assignInputs(
 
 	for i, in := range job.Inputs {
 		a.Inputs = append(a.Inputs, operators.AssignedInput{Index: i, As: in.Def.As, Map: in.Def.Map.Kind,
-			Where: in.Def.Where, PartitionBy: in.PartitionBy, Generation: generations[i],
+			Where: in.Def.Where, PartitionBy: generations[i].PartitionBy, Generation: generations[i].Generation,
 			Schema: schemas[generations[i].Version]})
 	}
 

@@ -18,7 +18,7 @@ import (
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/operators"
-	"github.com/dagctl/dagctl/storage"
+	"github.com/dagctl/dagctl/registry"
 	"github.com/dagctl/dagctl/worker/protocol"
 )
 
@@ -194,9 +194,9 @@ func (d *Dispatcher) commitLocal(
 
 // recordClaim records the claim of an attempt in this process, as a claim from elsewhere is recorded at once.
 func (d *Dispatcher) recordClaim(ctx context.Context, t Claimed) error {
-	generations := make([]storage.Generation, len(t.Assignment.Inputs))
+	generations := make([]registry.InputGeneration, len(t.Assignment.Inputs))
 	for i, in := range t.Assignment.Inputs {
-		generations[i] = in.Generation
+		generations[i] = registry.InputGeneration{Generation: in.Generation, PartitionBy: in.PartitionBy}
 	}
 
 	record, err := json.Marshal(claimRecord{Job: t.Job.ID, Generations: generations, Cursor: t.Assignment.Cursor})

@@ -41,12 +41,13 @@ func (o *outcomes) add(e Event, job, org uuid.UUID, outcome, reason string, task
 }
 
 // recordOutcomes records the outcome of every pair of event and consumer that is decided. A pair stays open while the
-// output waits for another input: the event that completes the inputs decides both. A recorded outcome never changes,
+// output waits for another input: the event that completes the inputs decides both. So it does while another input
+// cannot be mapped; the input that cannot be mapped itself rejects its events. A recorded outcome never changes,
 // so events may be routed again.
 func recordOutcomes(ctx context.Context, tx pgx.Tx, h hits, findings []stale.Finding, made tasks.Created) error {
 	var o outcomes
 	for i, f := range findings {
-		if f.Verdict == stale.Incomplete {
+		if f.Verdict == stale.Incomplete || f.Verdict == stale.Blocked {
 			continue
 		}
 
@@ -75,7 +76,10 @@ func recordOutcomes(ctx context.Context, tx pgx.Tx, h hits, findings []stale.Fin
 	}
 
 	for _, p := range h.passive {
-		o.add(p.event, p.job.Origin, p.job.OrgID, "filtered", "this input does not trigger", nil)
+		o.add(p.event, p.job.Origin, p.job.OrgID, "filtered", p.reason, nil)
+	}
+	for _, b := range h.blocked {
+		o.add(b.event, b.job.Origin, b.job.OrgID, "rejected", b.reason, nil)
 	}
 	if len(o.events) == 0 {
 		return nil

@@ -19,6 +19,7 @@ import (
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/operators"
+	"github.com/dagctl/dagctl/registry"
 	"github.com/dagctl/dagctl/storage"
 	"github.com/dagctl/dagctl/worker/protocol"
 )
@@ -307,9 +308,9 @@ func wireInput(in operators.AssignedInput) protocol.Input {
 // claimRecord is the part of a claim that the task's row does not hold. It is stored for attempts outside of the
 // server's process, so that any server can answer their calls.
 type claimRecord struct {
-	Job         uuid.UUID                 `json:"job"`                   // the job row that acted for the origin
-	Generations []storage.Generation      `json:"generations,omitempty"` // that the inputs are read from
-	Cursor      *operators.CursorPosition `json:"cursor,omitempty"`      // where the next segment begins
+	Job         uuid.UUID                  `json:"job"`                   // the job row that acted for the origin
+	Generations []registry.InputGeneration `json:"generations,omitempty"` // that the inputs are read from
+	Cursor      *operators.CursorPosition  `json:"cursor,omitempty"`      // where the next segment begins
 }
 
 // record returns the claimRecord of a remote attempt as JSON, and nil for an attempt in the server's process.

@@ -17,7 +17,6 @@ import (
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/registry"
-	"github.com/dagctl/dagctl/storage"
 	"github.com/dagctl/dagctl/worker/protocol"
 )
 
@@ -215,7 +214,7 @@ func (d *Dispatcher) assignAgain(
 		x.Task.TimeoutAt = *x.read.timeout
 	}
 
-	inputs := claimInputs{generations: map[uuid.UUID][]storage.Generation{job.ID: x.record.Generations},
+	inputs := claimInputs{generations: map[uuid.UUID][]registry.InputGeneration{job.ID: x.record.Generations},
 		contents: contents, states: map[uuid.UUID]json.RawMessage{}, cursor: x.record.Cursor}
 	c := tasks.Taken{Task: x.TaskID, Org: x.OrgID, Origin: x.row.Origin, Slot: x.row.Slot, Kind: x.row.Kind,
 		Attempt: x.Attempt, Partitions: x.read.parts, Payload: x.read.payload, Job: job, Pins: x.row.Pins}

@@ -228,13 +228,15 @@ type hits struct {
 	live    map[uuid.UUID]bool // by origin
 	index   map[tasks.Slot]int
 	whole   map[uuid.UUID]bool // jobs that have all their targets in it
-	passive []passive
+	passive []consumed         // events of inputs that do not trigger
+	blocked []consumed         // events that cannot be mapped to the partitions of a consumer
 }
 
-// passive is an event of an input that does not trigger.
-type passive struct {
-	event Event
-	job   *registry.Job
+// consumed is an event that makes no target of a consumer, and why it does not.
+type consumed struct {
+	event  Event
+	job    *registry.Job
+	reason string
 }
 
 func (h *hits) add(t stale.Target, events ...Event) {
@@ -285,62 +287,69 @@ func (d *Dispatcher) findHits(
 			if !c.Live && c.Job.Acts() {
 				continue // the job begins to act once its version serves
 			}
-			in := c.Job.Inputs[c.Input]
-			if !in.Def.Triggers() {
-				// A dimension does not trigger, but outputs that waited for its first partition may be made now, and
-				// with refresh all outputs made from it are stale.
-				look := d.addWhole
-				if in.Def.Map.Kind == dag.MapSlice {
-					look = d.hitSlices(e)
-				}
-				if err := look(ctx, tx, &h, c.Job); err != nil {
-					return hits{}, err
-				}
-				h.passive = append(h.passive, passive{e, c.Job})
-				continue
-			}
-
-			fed, err := in.Def.Map.OutputKeys(in.PartitionBy, c.Job.Def.PartitionBy, e.Key)
-			if err != nil {
-				return hits{}, fmt.Errorf("map partition %q of %s to %s: %w", e.Key, in.Producer, c.Job.Address(), err)
-			}
-			for _, key := range fed {
-				h.add(stale.Target{Job: c.Job, Key: key}, e)
+			if err := d.hit(ctx, tx, &h, c, e); err != nil {
+				return hits{}, err
 			}
 		}
 	}
 	return h, nil
 }
 
+// hit adds the targets of a consumer that an event touches. An event that cannot be mapped to the consumer's partitions
+// is recorded for this consumer, and is nothing to the others.
+func (d *Dispatcher) hit(ctx context.Context, tx pgx.Tx, h *hits, c registry.Consumer, e Event) error {
+	in := c.Job.Inputs[c.Input]
+	if in.Def.Triggers() {
+		fed, unmapped := stale.OutputKeys(c.Job, in, c.PartitionBy, e.Key)
+		if unmapped != "" {
+			h.blocked = append(h.blocked, consumed{e, c.Job, unmapped})
+		}
+		for _, key := range fed {
+			h.add(stale.Target{Job: c.Job, Key: key}, e)
+		}
+		return nil
+	}
+
+	if unmapped := stale.Unmapped(c.Job, in, c.PartitionBy); unmapped != "" {
+		h.blocked = append(h.blocked, consumed{e, c.Job, unmapped})
+		return nil
+	}
+	// A dimension does not trigger, but outputs that waited for its first partition may be made now, and with refresh
+	// all outputs made from it are stale.
+	h.passive = append(h.passive, consumed{e, c.Job, "this input does not trigger"})
+	if in.Def.Map.Kind == dag.MapSlice {
+		return d.hitSlices(ctx, tx, h, c.Job, e)
+	}
+	return d.addWhole(ctx, tx, h, c.Job)
+}
+
 // rangesAtOnce bounds how many ranges of one segment are looked at one by one. A segment that reaches over more touches
 // all targets of the job.
 const rangesAtOnce = 1000
 
-// hitSlices returns a function that adds the ranges of a job that slices an input, as far as the input's new segment
-// has rows for them. The segment's event gives the position where it ends.
-func (d *Dispatcher) hitSlices(e Event) func(context.Context, pgx.Tx, *hits, *registry.Job) error {
-	return func(ctx context.Context, tx pgx.Tx, h *hits, job *registry.Job) error {
-		if e.Position == nil {
+// hitSlices adds the ranges of a job that slices an input, as far as the input's new segment has rows for them. The
+// segment's event gives the position where it ends.
+func (d *Dispatcher) hitSlices(ctx context.Context, tx pgx.Tx, h *hits, job *registry.Job, e Event) error {
+	if e.Position == nil {
+		return d.addWhole(ctx, tx, h, job)
+	}
+
+	span := registry.Span{Generation: e.Version, From: *e.Position, To: *e.Position + 1}
+	found, err := registry.SegmentsOf(ctx, tx, []registry.Span{span})
+	if err != nil {
+		return err
+	}
+	for segment := range found[span] {
+		keys, all, err := job.Def.PartitionBy.RangesOver(segment, rangesAtOnce)
+		if err != nil {
+			return fmt.Errorf("slices of %s: %w", job.Address(), err)
+		}
+		if !all {
 			return d.addWhole(ctx, tx, h, job)
 		}
-
-		span := registry.Span{Generation: e.Version, From: *e.Position, To: *e.Position + 1}
-		found, err := registry.SegmentsOf(ctx, tx, []registry.Span{span})
-		if err != nil {
-			return err
+		for _, key := range keys {
+			h.add(stale.Target{Job: job, Key: key})
 		}
-		for segment := range found[span] {
-			keys, all, err := job.Def.PartitionBy.RangesOver(segment, rangesAtOnce)
-			if err != nil {
-				return fmt.Errorf("slices of %s: %w", job.Address(), err)
-			}
-			if !all {
-				return d.addWhole(ctx, tx, h, job)
-			}
-			for _, key := range keys {
-				h.add(stale.Target{Job: job, Key: key})
-			}
-		}
-		return nil
 	}
+	return nil
 }

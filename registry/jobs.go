@@ -15,10 +15,11 @@ import (
 
 // Consumer is a job of a version that the dispatcher works for, and that reads a given generation.
 type Consumer struct {
-	Job        *Job
-	Input      int       // input index
-	Generation uuid.UUID // the dataset version it reads through that input
-	Live       bool      // its version serves readers; otherwise it is being built
+	Job         *Job
+	Input       int       // input index
+	Generation  uuid.UUID // the dataset version it reads through that input
+	PartitionBy dag.Partitioning
+	Live        bool // its version serves readers; otherwise it is being built
 }
 
 // Acting is the job row by which an origin is run at this moment: the active version's, or, while only a build uses
@@ -173,6 +174,7 @@ func (r *Registry) Consumers(b *pg.Batch, generations []uuid.UUID) *pg.Later[[]C
 		generation, job uuid.UUID
 		input           int
 		live            bool
+		partitionBy     *dag.Partitioning // of the generation of another DAG
 	}
 	var (
 		edges []edge
@@ -180,16 +182,17 @@ func (r *Registry) Consumers(b *pg.Batch, generations []uuid.UUID) *pg.Later[[]C
 	)
 
 	doing := fmt.Sprintf("find consumers of %d generations", len(generations))
-	b.Query(doing, []any{&e.generation, &e.job, &e.input, &e.live}, func() error {
+	b.Query(doing, []any{&e.generation, &e.job, &e.input, &e.live, &e.partitionBy}, func() error {
 		edges = append(edges, e)
 		return nil
 	}, `
 		WITH read AS MATERIALIZED (
-			SELECT g.id AS generation, g.dataset_uuid, i.job_id, i.input_index, i.in_dag
+			SELECT g.id AS generation, g.dataset_uuid, i.job_id, i.input_index, i.in_dag,
+				CASE WHEN NOT i.in_dag THEN g.partition_by END AS partition_by
 			FROM dataset_versions g JOIN job_inputs i ON i.dataset_uuid = g.dataset_uuid
 			WHERE g.id = ANY($1)),
 		edges AS (
-			SELECT r.generation, r.job_id, j.origin_job_id, r.input_index, j.live, j.created_at
+			SELECT r.generation, r.job_id, j.origin_job_id, r.input_index, j.live, j.created_at, r.partition_by
 			FROM read r
 			CROSS JOIN LATERAL (
 				SELECT j.dag_version_id, j.origin_job_id, j.created_at, v.status = 'Active' AS live
@@ -199,7 +202,7 @@ func (r *Registry) Consumers(b *pg.Batch, generations []uuid.UUID) *pg.Later[[]C
 			      THEN EXISTS (SELECT FROM dag_version_datasets p WHERE p.dag_version_id = j.dag_version_id
 			                   AND p.dataset_uuid = r.dataset_uuid AND p.dataset_version = r.generation)
 			      ELSE EXISTS (SELECT FROM dataset_pointers p WHERE p.dataset_version = r.generation) END)
-		SELECT DISTINCT ON (origin_job_id, input_index, generation) generation, job_id, input_index, live
+		SELECT DISTINCT ON (origin_job_id, input_index, generation) generation, job_id, input_index, live, partition_by
 		FROM edges
 		ORDER BY origin_job_id, input_index, generation, live DESC, created_at DESC`, generations)
 
@@ -215,7 +218,12 @@ func (r *Registry) Consumers(b *pg.Batch, generations []uuid.UUID) *pg.Later[[]C
 
 		consumers := make([]Consumer, len(edges))
 		for i, e := range edges {
-			consumers[i] = Consumer{Job: jobs[e.job], Input: e.input, Generation: e.generation, Live: e.live}
+			job := jobs[e.job]
+			c := Consumer{Job: job, Input: e.input, Generation: e.generation, Live: e.live}
+			if c.PartitionBy = job.Inputs[e.input].PartitionBy; e.partitionBy != nil {
+				c.PartitionBy = *e.partitionBy
+			}
+			consumers[i] = c
 		}
 		return consumers, nil
 	})
@@ -271,21 +279,28 @@ func (r *Registry) acting(ctx context.Context, tx pgx.Tx, where string, args ...
 	return acting, nil
 }
 
+// InputGeneration is the generation that an input reads at a given moment, and how it is partitioned.
+type InputGeneration struct {
+	storage.Generation
+	PartitionBy dag.Partitioning
+}
+
 // InputGenerations resolves the generation that each input of the jobs reads at this moment, by the id of the job's row
 // and by input index. An input within the DAG reads what the job's version pins; one from another DAG what that DAG's
-// readers see. A dataset that nobody serves (its DAG has no active version) has the version uuid.Nil.
+// readers see. A dataset that nobody serves (its DAG has no active version) has the version uuid.Nil, and the
+// partitioning with which the job was deployed.
 func (r *Registry) InputGenerations(
 	ctx context.Context, tx pgx.Tx, jobs ...*Job,
-) (map[uuid.UUID][]storage.Generation, error) {
-	generations := make(map[uuid.UUID][]storage.Generation, len(jobs))
+) (map[uuid.UUID][]InputGeneration, error) {
+	generations := make(map[uuid.UUID][]InputGeneration, len(jobs))
 	var foreign []uuid.UUID
 	for _, j := range jobs {
 		if _, seen := generations[j.ID]; seen {
 			continue
 		}
-		of, inDAG := make([]storage.Generation, len(j.Inputs)), true
+		of, inDAG := make([]InputGeneration, len(j.Inputs)), true
 		for i, in := range j.Inputs {
-			of[i] = in.Generation
+			of[i] = InputGeneration{in.Generation, in.PartitionBy}
 			inDAG = inDAG && in.InDAG
 		}
 		if generations[j.ID] = of; !inDAG {
@@ -297,7 +312,7 @@ func (r *Registry) InputGenerations(
 		return generations, nil
 	}
 	rows, err := tx.Query(ctx, `
-		SELECT i.job_id, i.input_index, g.id, g.storage
+		SELECT i.job_id, i.input_index, g.id, g.storage, g.partition_by
 		FROM job_inputs i
 		JOIN dataset_pointers p ON p.org_id = i.org_id AND p.dataset_uuid = i.dataset_uuid
 		JOIN dataset_versions g ON g.id = p.dataset_version
@@ -310,9 +325,12 @@ func (r *Registry) InputGenerations(
 		job, version uuid.UUID
 		index        int
 		store        []byte
+		partitionBy  dag.Partitioning
 	)
-	_, err = pgx.ForEachRow(rows, []any{&job, &index, &version, &store}, func() error {
-		return SetGeneration(&generations[job][index], version, store)
+	_, err = pgx.ForEachRow(rows, []any{&job, &index, &version, &store, &partitionBy}, func() error {
+		g := &generations[job][index]
+		g.PartitionBy = partitionBy
+		return SetGeneration(&g.Generation, version, store)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("resolve inputs of %d jobs: %w", len(foreign), err)

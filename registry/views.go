@@ -142,7 +142,7 @@ type JobInput struct {
 	Dataset     uuid.UUID
 	InDAG       bool
 	Def         dag.Input
-	PartitionBy dag.Partitioning // of the upstream output
+	PartitionBy dag.Partitioning // of the upstream output, when the job was deployed; see InputGenerations
 	// Generation is the one that the job's version pins, if the input is InDAG. Otherwise its Version is uuid.Nil; see
 	// InputGenerations.
 	Generation storage.Generation

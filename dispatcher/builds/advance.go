@@ -107,11 +107,10 @@ const inheritTries = 3
 // step inherits partitions, reads the sources, makes the tasks that are wanted, and cuts over or fails when the gate
 // says so. It reports whether there is more to inherit first.
 func (bs *Builds) step(ctx context.Context, b registry.Build, now time.Time) (again bool, err error) {
-	var jobs []*registry.Job
-	err = pg.InTx(ctx, bs.pool, func(ctx context.Context, tx pgx.Tx) (err error) {
-		jobs, err = bs.registry.BuildJobs(ctx, tx, b.ID)
-		return err
-	})
+	jobs, err := bs.jobsOf(ctx, b)
+	if fault.Is(err, fault.Conflict) {
+		return false, bs.failBuild(ctx, b, fault.Text(err), now)
+	}
 	if err != nil {
 		return false, err
 	}
@@ -159,6 +158,24 @@ func (bs *Builds) step(ctx context.Context, b registry.Build, now time.Time) (ag
 		bs.wake.Send(wakeup.Claim)
 	}
 	return false, nil
+}
+
+// jobsOf returns the jobs that a build has to fill. It refuses a build with an input from another DAG that it cannot
+// follow any more.
+func (bs *Builds) jobsOf(ctx context.Context, b registry.Build) (jobs []*registry.Job, err error) {
+	err = pg.InTx(ctx, bs.pool, func(ctx context.Context, tx pgx.Tx) error {
+		jobs, err = bs.registry.BuildJobs(ctx, tx, b.ID)
+		if err != nil || !slices.ContainsFunc(jobs, readsElsewhere) {
+			return err
+		}
+		return deploy.RefuseOwnMisfits(ctx, tx, b)
+	})
+	return jobs, err
+}
+
+// readsElsewhere reports whether a job has an input from another DAG.
+func readsElsewhere(job *registry.Job) bool {
+	return slices.ContainsFunc(job.Inputs, func(in registry.JobInput) bool { return !in.InDAG })
 }
 
 // measure reconciles a build and returns its progress, and whether it is near enough to what is live to hold that back.

@@ -77,7 +77,7 @@ publish:
 				w.Poll() // otherwise the build reads its source itself
 				w.Settle()
 			}
-			w.Deploy(test.after, resume)
+			w.Deploy(test.after, resume, movesAllowed)
 			for range 3 { // the build is looked at after every task, and events are routed late
 				w.Advance()
 				for _, task := range w.Claim(w.D) {

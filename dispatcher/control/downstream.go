@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/dispatcher/stale"
 	"github.com/dagctl/dagctl/dispatcher/tasks"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
@@ -103,30 +104,21 @@ func (ctl *Control) fedBy(ctx context.Context, tx pgx.Tx, from []tasks.Slot) ([]
 
 	var fed []tasks.Slot
 	for _, c := range consumers {
-		in := c.Job.Inputs[c.Input]
-		found, err := outputKeysOf(c.Job, in, made[c.Generation])
-		if err != nil {
-			return nil, err
-		}
-		for _, key := range found {
+		for _, key := range outputKeysOf(c, made[c.Generation]) {
 			fed = append(fed, tasks.Slot{Origin: c.Job.Origin, Key: key})
 		}
 	}
 	return fed, nil
 }
 
-// outputKeysOf lists the output partitions of a job that are made from given partitions of one input.
-func outputKeysOf(job *registry.Job, in registry.JobInput, keys []string) ([]string, error) {
-	if len(job.Outputs) == 0 && job.Def.PartitionBy.Kind == "" {
-		return []string{dag.WholeKey}, nil
+// outputKeysOf lists the output partitions of a consumer that are made from given partitions of its input.
+func outputKeysOf(c registry.Consumer, keys []string) (all []string) {
+	if len(c.Job.Outputs) == 0 && c.Job.Def.PartitionBy.Kind == "" {
+		return []string{dag.WholeKey}
 	}
-	var all []string
 	for _, key := range keys {
-		found, err := in.Def.Map.OutputKeys(in.PartitionBy, job.Def.PartitionBy, key)
-		if err != nil {
-			return nil, fmt.Errorf("map partition %q of %s: %w", key, in.Producer, err)
-		}
-		all = append(all, found...)
+		fed, _ := stale.OutputKeys(c.Job, c.Job.Inputs[c.Input], c.PartitionBy, key)
+		all = append(all, fed...)
 	}
-	return all, nil
+	return all
 }

@@ -34,10 +34,19 @@ func (tn *Tenant) TryDeploy(yaml string, change ...func(*registry.DeployRequest)
 // Plan plans a DAG.
 func (tn *Tenant) Plan(yaml string) registry.Plan {
 	tn.W.T.Helper()
-	plan, err := deploy.New(tn.W.D.Registry).Plan(tn.W.T.Context(), tn.Caller, dagName(yaml),
-		registry.DeployRequest{YAML: yaml})
+	plan, err := tn.TryPlan(yaml)
 	require.NoError(tn.W.T, err)
 	return plan
+}
+
+// TryPlan plans a deploy that may be refused.
+func (tn *Tenant) TryPlan(yaml string, change ...func(*registry.DeployRequest)) (registry.Plan, error) {
+	tn.W.T.Helper()
+	req := registry.DeployRequest{YAML: yaml}
+	for _, f := range change {
+		f(&req)
+	}
+	return deploy.New(tn.W.D.Registry).Plan(tn.W.T.Context(), tn.Caller, dagName(yaml), req)
 }
 
 // Supersede makes a deployment replace a build that is under way.

@@ -95,24 +95,31 @@ func (e *Examiner) Wants(ctx context.Context, tx pgx.Tx, targets []Target) ([][]
 
 	wants := make([][]InputFacts, len(targets))
 	for i, t := range targets {
-		for n, in := range t.Job.Inputs {
-			f := InputFacts{
-				Index: n, Def: in.Def, Dataset: in.Dataset, Producer: in.Producer,
-				Generation: generations[t.Job.ID][n].Version,
-			}
-			var err error
-			f.Wanted, f.All, err = in.Def.Map.InputKeys(in.PartitionBy, t.Job.Def.PartitionBy, t.Key)
-			if err != nil {
-				return nil, fmt.Errorf("inputs of %s partition %q: %w", t.Job.Address(), t.Key, err)
-			}
-			if f.Slice, err = sliceOf(t, f); err != nil {
-				return nil, err
-			}
-			f.All = f.All && f.Slice == nil
-			wants[i] = append(wants[i], f)
+		for n := range t.Job.Inputs {
+			wants[i] = append(wants[i], wantedOf(t, n, generations[t.Job.ID][n]))
 		}
 	}
 	return wants, nil
+}
+
+// wantedOf returns the partitions of an input that a target is made of.
+func wantedOf(t Target, n int, reads registry.InputGeneration) InputFacts {
+	in := t.Job.Inputs[n]
+	f := InputFacts{Index: n, Def: in.Def, Dataset: in.Dataset, Producer: in.Producer, Generation: reads.Version}
+	if f.Unmapped = Unmapped(t.Job, in, reads.PartitionBy); f.Unmapped != "" {
+		return f
+	}
+
+	wanted, all, err := in.Def.Map.InputKeys(reads.PartitionBy, t.Job.Def.PartitionBy, t.Key)
+	if err == nil {
+		f.Slice, err = sliceOf(t, f)
+	}
+	if err != nil {
+		f.Unmapped = unmappable(t.Job, in, t.Key, err)
+		return f
+	}
+	f.Wanted, f.All = wanted, all && f.Slice == nil
+	return f
 }
 
 // publishedInputs holds the published revisions of inputs.
@@ -365,11 +372,7 @@ func (e *Examiner) AllTargets(ctx context.Context, tx pgx.Tx, jobs ...*registry.
 
 	var targets []Target
 	for _, job := range reactive {
-		keys, err := outputKeys(job, inputs[job.ID], published)
-		if err != nil {
-			return nil, err
-		}
-		for _, key := range keys {
+		for _, key := range outputKeys(job, inputs[job.ID], published) {
 			targets = append(targets, Target{job, key})
 		}
 	}

@@ -11,7 +11,6 @@ import (
 
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/registry"
-	"github.com/dagctl/dagctl/storage"
 )
 
 // Target is one output partition of a job that may want a task.
@@ -35,13 +34,14 @@ const (
 	Incomplete Verdict = iota // nothing yet: an input lacks a partition that the target is made from
 	Current                   // nothing: it was made from the revisions that the inputs have now
 	Stale                     // a task: it was made from other revisions, or never
+	Blocked                   // nothing that could be made: an input of another DAG cannot be mapped any more
 )
 
 // Finding is the verdict on a target, with the revisions that a task of it would read.
 type Finding struct {
 	Target
 	Verdict Verdict
-	Missing string         // incomplete: what is missing, for people
+	Missing string         // incomplete and blocked: what is missing or wrong, for people
 	Pins    []registry.Pin // stale: every revision to read
 	Dedupe  string         // stale: names the work, so that the same reading is the same task
 	Trace   string         // traceparent of the event that led to it
@@ -59,6 +59,7 @@ type InputFacts struct {
 	Published  map[string]int64 // key → revision, at least of the wanted ones
 	cursor     *followed        // set if the job follows the input as a cursor
 	Slice      *sliced          // set if the target takes a range of an input partitioned by cursor
+	Unmapped   string           // why the input cannot be mapped to the target, and what to do; empty: it can be
 }
 
 // compared reports whether a newer revision of the input makes an output stale.
@@ -105,6 +106,13 @@ func (in InputFacts) Satisfied(found int) bool {
 // is wanted: not the events, which may be lost or come twice, and not old task rows, which retention removes.
 func decide(t Target, inputs []InputFacts, made *registry.Made) Finding {
 	f := Finding{Target: t, Verdict: Incomplete}
+	for _, in := range inputs {
+		if in.Unmapped != "" {
+			f.Verdict, f.Missing = Blocked, in.Unmapped
+			return f
+		}
+	}
+
 	var complete bool
 	if f.Pins, f.Missing, complete = gather(t, inputs); !complete {
 		return f
@@ -282,19 +290,20 @@ func RevisionKey(dataset, version uuid.UUID, key string, revision int64) string 
 	return fmt.Sprintf("partition:%s:%s:%s@%d", dataset, version, key, revision)
 }
 
-// outputKeys lists the output partitions that the published partitions of the triggering inputs feed, sorted.
+// outputKeys lists the output partitions that the published partitions of the triggering inputs feed, sorted. Inputs
+// that cannot be mapped feed none.
 func outputKeys(
-	job *registry.Job, generations []storage.Generation, published map[uuid.UUID]map[string]int64,
-) ([]string, error) {
+	job *registry.Job, generations []registry.InputGeneration, published map[uuid.UUID]map[string]int64,
+) []string {
 	keys := map[string]bool{}
 	for i, in := range job.Inputs {
 		if !in.Def.Triggers() {
 			continue
 		}
 		for key := range published[generations[i].Version] {
-			fed, err := in.Def.Map.OutputKeys(in.PartitionBy, job.Def.PartitionBy, key)
-			if err != nil {
-				return nil, fmt.Errorf("map partition %q of %s: %w", key, in.Producer, err)
+			fed, unmapped := OutputKeys(job, in, generations[i].PartitionBy, key)
+			if unmapped != "" {
+				break
 			}
 			for _, k := range fed {
 				keys[k] = true
@@ -307,5 +316,5 @@ func outputKeys(
 		sorted = append(sorted, key)
 	}
 	slices.Sort(sorted)
-	return sorted, nil
+	return sorted
 }

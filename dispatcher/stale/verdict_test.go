@@ -10,7 +10,6 @@ import (
 
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/registry"
-	"github.com/dagctl/dagctl/storage"
 )
 
 // Generations and datasets of the tables below.
@@ -252,10 +251,11 @@ func TestOutputKeys(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			job := &registry.Job{Def: dag.Job{PartitionBy: c.out}, Inputs: c.inputs}
-			generations := []storage.Generation{{Version: gen1}, {Version: gen2}}[:len(c.inputs)]
-			keys, err := outputKeys(job, generations, published)
-			require.NoError(t, err)
-			require.Equal(t, c.want, keys)
+			generations := make([]registry.InputGeneration, len(c.inputs))
+			for i, version := range []uuid.UUID{gen1, gen2}[:len(c.inputs)] {
+				generations[i].Version, generations[i].PartitionBy = version, day
+			}
+			require.Equal(t, c.want, outputKeys(job, generations, published))
 		})
 	}
 }

@@ -32,6 +32,8 @@ type DAGStatus struct {
 	registry.DAG
 	Paused *tasks.Pause `json:"paused,omitempty" doc:"Where the whole DAG, or the org, is paused"`
 	Tasks  Counts       `json:"tasks" doc:"Of the active version and of the one being built"`
+	// Blocked jobs keep what they have, so the DAG is not fresh, whenever it was updated.
+	Blocked []BlockedJob `json:"blocked,omitempty" doc:"Jobs of the active version of which nothing is made, because an input from another DAG cannot be mapped to their partitions any more"`
 }
 
 // DAGDetail is a DAG with the jobs of the version it shows, and its sources.
@@ -82,10 +84,16 @@ func (vs *Views) DAGs(ctx context.Context, caller authz.Caller, after string, li
 			return err
 		}
 
+		blocked, err := vs.blocked(ctx, tx, caller, dags...)
+		if err != nil {
+			return err
+		}
+
 		list = make([]DAGStatus, len(dags))
 		for i, dag := range dags {
 			list[i] = DAGStatus{
 				DAG: dag, Paused: tasks.WidestPause(pauses, dag.Name, ""), Tasks: sum(open, origins, workedFor(dag)),
+				Blocked: blockedOf(dag, blocked),
 			}
 		}
 		return nil
@@ -121,6 +129,12 @@ func (vs *Views) DAG(ctx context.Context, caller authz.Caller, name string) (DAG
 		}
 		detail.Paused = tasks.WidestPause(pauses, name, "")
 		detail.Tasks = sum(counts, origins, workedFor(dag))
+
+		blocked, err := vs.blocked(ctx, tx, caller, dag)
+		if err != nil {
+			return err
+		}
+		detail.Blocked = blockedOf(dag, blocked)
 
 		if dag.Building != nil {
 			if detail.Build, err = vs.buildProgress(ctx, tx, caller, *dag.Building, time.Now()); err != nil {

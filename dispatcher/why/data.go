@@ -155,6 +155,8 @@ func (e *explainer) target(ctx context.Context, t stale.Target, explained bool) 
 		if r.Because, err = e.conditions(ctx, t.Job, wants[0]); err != nil {
 			return nil, err
 		}
+	case stale.Blocked:
+		return e.blocked(ctx, t.Job)
 	case stale.Current:
 		if explained {
 			return nil, nil
@@ -177,6 +179,34 @@ func (e *explainer) target(ctx context.Context, t stale.Target, explained bool) 
 
 	r, err = e.about(ctx, t.Job, r)
 	return []Reason{r}, err
+}
+
+// blocked lists the inputs of a job that cannot be mapped to its partitions any more.
+func (e *explainer) blocked(ctx context.Context, job *registry.Job) (reasons []Reason, err error) {
+	reads, err := e.d.registry.InputGenerations(ctx, e.tx, job)
+	if err != nil {
+		return nil, err
+	}
+	for i, in := range job.Inputs {
+		unmapped := stale.Unmapped(job, in, reads[job.ID][i].PartitionBy)
+		if unmapped == "" {
+			continue
+		}
+		names, err := e.d.registry.ReadableNames(ctx, e.tx, e.caller, []uuid.UUID{in.Dataset})
+		if err != nil {
+			return nil, err
+		}
+
+		r := Reason{Code: whyBlockedInput, Hidden: true}
+		if name := names[in.Dataset]; name != "" {
+			r = Reason{Code: whyBlockedInput, Input: in.Def.As, Dataset: name, Detail: unmapped}
+		}
+		if r, err = e.about(ctx, job, r); err != nil {
+			return nil, err
+		}
+		reasons = append(reasons, r)
+	}
+	return reasons, nil
 }
 
 // workOf names a unit of work, independent of the task that did it or will do it.
@@ -395,6 +425,9 @@ func (e *explainer) activity(ctx context.Context, job *registry.Job, limit int) 
 func (e *explainer) targets(
 	ctx context.Context, job *registry.Job, limit int, busy bool,
 ) (reasons []Reason, err error) {
+	if reasons, err = e.blocked(ctx, job); err != nil || len(reasons) > 0 {
+		return reasons, err
+	}
 	all, err := e.d.stale.AllTargets(ctx, e.tx, job)
 	if err != nil {
 		return nil, err

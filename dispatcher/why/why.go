@@ -91,6 +91,7 @@ const (
 	whyWaits         Code = "waits_for_inputs"
 	whyInputMet      Code = "input_met"
 	whyInputMissing  Code = "input_missing"
+	whyBlockedInput  Code = "blocked_input"
 	whyUndecided     Code = "undecided"
 	whyUnchanged     Code = "unchanged"
 	whyNotFed        Code = "no_input"
@@ -125,7 +126,7 @@ var Codes = []Code{
 	WhyRunning, WhyLeaseLost, WhyCanceling, whyMore,
 	WhyCompleted, WhyFailed, WhyCanceled, WhySuperseded, whySkipped,
 	whyPublished, whyLate, whyUpToDate, whyChecksPending, whyRejected, whyPurged, whyWaits, whyInputMet,
-	whyInputMissing, whyUndecided, whyUnchanged, whyNotFed, whyNotExamined,
+	whyInputMissing, whyBlockedInput, whyUndecided, whyUnchanged, whyNotFed, whyNotExamined,
 	whySourceWaits, whySourceManual, whySourceIdle, whySourceFailed, whySourceLacks, whySourcePending,
 	whyBackpressure,
 	whyNoLiveVersion, whyNotInVersion, whyBuildFailed, whyGate, whyGateDead, whyGateRejected, whyGateUnread,
@@ -278,6 +279,12 @@ var dataWordings = map[Code]wording{
 			return r.input() + " has nothing that it needs" + saying(r.Detail)
 		}
 		return fmt.Sprintf("%s lacks %s%s", r.input(), r.Partition, others(r.Count-1))
+	}},
+	whyBlockedInput: {"", func(r Reason) string {
+		if r.Detail == "" {
+			return "an input of another DAG, which you may not see, cannot be mapped to the job's partitions any more"
+		}
+		return r.Detail
 	}},
 	whyUndecided: {"something", func(r Reason) string {
 		if r.Count > 0 {

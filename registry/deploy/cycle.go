@@ -28,11 +28,16 @@ func (d *deploy) refuseCycle(ctx context.Context, tx pgx.Tx) error {
 // Versions with inputs from other DAGs are checked one after the other, so that two deploys cannot close a cycle
 // together.
 func cycleOver(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName string, version uuid.UUID) ([]string, error) {
-	if _, err := tx.Exec(ctx, `
-		SELECT pg_advisory_xact_lock(hashtextextended($1, 0))
-		WHERE EXISTS (SELECT FROM job_inputs i JOIN jobs j ON j.id = i.job_id WHERE j.dag_version_id = $2 AND NOT i.in_dag)`,
-		registry.DagKey(org, "/inputs of other DAGs"), version); err != nil {
-		return nil, fmt.Errorf("lock the graph of DAGs: %w", err)
+	var reading bool
+	if err := tx.QueryRow(ctx, `
+		SELECT EXISTS (SELECT FROM job_inputs i JOIN jobs j ON j.id = i.job_id WHERE j.dag_version_id = $1 AND NOT i.in_dag)`,
+		version).Scan(&reading); err != nil {
+		return nil, fmt.Errorf("inputs of other DAGs: %w", err)
+	}
+	if reading {
+		if err := lockGraph(ctx, tx, org); err != nil {
+			return nil, err
+		}
 	}
 
 	rows, err := tx.Query(ctx, `
@@ -57,6 +62,16 @@ func cycleOver(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName string, ve
 		return nil, fmt.Errorf("read the graph of DAGs: %w", err)
 	}
 	return pathBack(reads, dagName), nil
+}
+
+// lockGraph locks which DAGs of an org read which datasets of others, and how these are partitioned. The caller holds
+// the lock of its DAG.
+func lockGraph(ctx context.Context, tx pgx.Tx, org uuid.UUID) error {
+	if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock(hashtextextended($1, 0))`,
+		registry.DagKey(org, "/inputs of other DAGs")); err != nil {
+		return fmt.Errorf("lock the graph of DAGs: %w", err)
+	}
+	return nil
 }
 
 // pathBack returns the path from a DAG, through what it reads, back to the DAG; nil if there is none. It is pure.

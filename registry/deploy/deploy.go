@@ -23,26 +23,25 @@ import (
 // then it is built again and keeps everything that it built before.
 func (dp *Deployer) Deploy(ctx context.Context, caller authz.Caller, dagName string,
 	req registry.DeployRequest) (registry.Deployment, error) {
-	doc, definitions, err := dp.define(dagName, req)
-	if err != nil {
-		return registry.Deployment{}, err
-	}
-
 	var deployed registry.Deployment
-	err = pg.InOrgTx(ctx, dp.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
-		d := &deploy{deployer: dp, caller: caller, req: req, doc: doc, definitions: definitions,
-			now: time.Now(), force: req.Force}
-		if err := registry.LockDAG(ctx, tx, caller.OrgID, dagName); err != nil {
-			return err
-		}
-		deployed, err = d.run(ctx, tx)
-		if err != nil {
-			return err
-		}
+	err := dp.define(ctx, caller, dagName, req, func(doc *dag.Document, definitions *dag.Definitions) error {
+		return pg.InOrgTx(ctx, dp.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+			d := &deploy{deployer: dp, caller: caller, req: req, doc: doc, definitions: definitions,
+				now: time.Now(), force: req.Force}
+			err := registry.LockDAG(ctx, tx, caller.OrgID, dagName)
+			if err != nil {
+				return err
+			}
+			deployed, err = d.run(ctx, tx)
+			if err != nil {
+				return err
+			}
 
-		// A deploy is rare, so it may pay for its own notification; the dispatcher would find the version without it.
-		_, err = tx.Exec(ctx, `SELECT pg_notify('dagctl', 'build')`)
-		return err
+			// A deploy is rare, so it may pay for its own notification; the dispatcher would find the version without
+			// it.
+			_, err = tx.Exec(ctx, `SELECT pg_notify('dagctl', 'build')`)
+			return err
+		})
 	})
 	if err != nil {
 		return registry.Deployment{}, fmt.Errorf("deploy %s: %w", dagName, err)
@@ -50,10 +49,18 @@ func (dp *Deployer) Deploy(ctx context.Context, caller authz.Caller, dagName str
 	return deployed, nil
 }
 
-// parse parses a document that was sent to a DAG, and refuses one that the DAG or this server cannot take.
-func (dp *Deployer) parse(dagName string, req registry.DeployRequest) (*dag.Document, error) {
-	doc, problems := dag.Parse(dag.File{Name: "dag.yaml", Text: []byte(req.YAML),
-		Files: dag.InMemory(req.Files), Vars: req.Vars}, dp.catalog)
+// parse parses a document that was sent to a DAG, and refuses one that the DAG or this server cannot take. Its inputs
+// from other DAGs are checked against the datasets that serve.
+func (dp *Deployer) parse(
+	ctx context.Context, caller authz.Caller, dagName string, req registry.DeployRequest,
+) (*dag.Document, error) {
+	file := dag.File{Name: "dag.yaml", Text: []byte(req.YAML), Files: dag.InMemory(req.Files), Vars: req.Vars}
+	var err error
+	if file.Datasets, err = dp.partitionings(ctx, caller, file.Reads()); err != nil {
+		return nil, err
+	}
+
+	doc, problems := dag.Parse(file, dp.catalog)
 	if len(problems) > 0 {
 		return nil, problems.Fault()
 	}
@@ -64,14 +71,24 @@ func (dp *Deployer) parse(dagName string, req registry.DeployRequest) (*dag.Docu
 	return doc, refuseUnserved(doc, dp.catalog.Operators)
 }
 
-// define parses a document and hashes the definitions of its jobs: the part of a deploy that needs no lock.
-func (dp *Deployer) define(dagName string, req registry.DeployRequest) (*dag.Document, *dag.Definitions, error) {
-	doc, err := dp.parse(dagName, req)
-	if err != nil {
-		return nil, nil, err
+// define parses a document and hashes the definitions of its jobs: the part of a deploy that needs no lock. It calls
+// with with the result, and again with a new one where what the document reads from other DAGs changed meanwhile.
+func (dp *Deployer) define(ctx context.Context, caller authz.Caller, dagName string, req registry.DeployRequest,
+	with func(*dag.Document, *dag.Definitions) error) error {
+	for range 3 {
+		doc, err := dp.parse(ctx, caller, dagName, req)
+		if err != nil {
+			return err
+		}
+		definitions, err := dag.Define(doc, dp.catalog)
+		if err != nil {
+			return err
+		}
+		if err := with(doc, definitions); !errors.Is(err, errReadsChanged) {
+			return err
+		}
 	}
-	definitions, err := dag.Define(doc, dp.catalog)
-	return doc, definitions, err
+	return errReadsChanged
 }
 
 // deploy is one deploy in its transaction, under the DAG's lock.
@@ -246,6 +263,9 @@ func (d *deploy) takeUp(ctx context.Context, tx pgx.Tx, v registry.Version,
 	if err := d.refuseCycle(ctx, tx); err != nil {
 		return registry.Deployment{}, err
 	}
+	if err := d.readsUnchanged(ctx, tx); err != nil {
+		return registry.Deployment{}, err
+	}
 
 	tag, err := tx.Exec(ctx, `
 		UPDATE dag_versions SET status = 'Building', building_at = $3, ready_at = NULL, error = NULL, activate = $4, passes = $5,
@@ -286,7 +306,7 @@ func (d *deploy) create(ctx context.Context, tx pgx.Tx, hash string) (registry.V
 	d.version = version.ID
 	for _, step := range []func(context.Context, pgx.Tx) error{
 		d.claimNames, d.insertDatasets, d.resolveInputs, d.insertJobs, d.insertGenerations,
-		d.insertPointers, d.insertInputs, d.holdInherited, d.refuseCycle,
+		d.insertPointers, d.insertInputs, d.holdInherited, d.refuseCycle, d.readsUnchanged,
 	} {
 		if err := step(ctx, tx); err != nil {
 			return registry.Version{}, err

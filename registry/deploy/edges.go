@@ -8,8 +8,10 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/pg"
 )
 
 type inputRef struct {
@@ -106,6 +108,45 @@ type foreignDataset struct {
 	partitionBy dag.Partitioning
 }
 
+// errReadsChanged reports that datasets of other DAGs are partitioned otherwise than when the document was parsed.
+var errReadsChanged = fault.New(fault.Conflict, "datasets of other DAGs that the document reads are being changed").
+	WithHint("wait for the deploys of those DAGs, and try again")
+
+// readsUnchanged returns errReadsChanged where an input from another DAG is partitioned otherwise than the document was
+// parsed with. The caller holds the lock of cycleOver, under which no cutover changes that any more.
+func (d *deploy) readsUnchanged(ctx context.Context, tx pgx.Tx) error {
+	foreign, err := d.foreignDatasets(ctx, tx)
+	if err != nil {
+		return err
+	}
+	for _, job := range d.doc.Jobs {
+		for _, in := range job.Inputs {
+			if in.Job == "" && (in.PartitionBy == nil || *in.PartitionBy != foreign[in.Dataset].partitionBy) {
+				return errReadsChanged
+			}
+		}
+	}
+	return nil
+}
+
+// partitionings returns how datasets of other DAGs that the caller may read are partitioned, by name.
+func (dp *Deployer) partitionings(
+	ctx context.Context, caller authz.Caller, names []string,
+) (map[string]dag.Partitioning, error) {
+	by := map[string]dag.Partitioning{}
+	if len(names) == 0 {
+		return by, nil
+	}
+	err := pg.InOrgTx(ctx, dp.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+		found, err := servedDatasets(ctx, tx, caller, names)
+		for name, f := range found {
+			by[name] = f.partitionBy
+		}
+		return err
+	})
+	return by, err
+}
+
 // foreignDatasets returns, by name, the published datasets of other DAGs that the document reads and the caller may
 // read.
 func (d *deploy) foreignDatasets(ctx context.Context, tx pgx.Tx) (map[string]foreignDataset, error) {
@@ -117,6 +158,13 @@ func (d *deploy) foreignDatasets(ctx context.Context, tx pgx.Tx) (map[string]for
 			}
 		}
 	}
+	return servedDatasets(ctx, tx, d.caller, names)
+}
+
+// servedDatasets returns, by name, those of the published datasets that serve and that the caller may read.
+func servedDatasets(
+	ctx context.Context, tx pgx.Tx, caller authz.Caller, names []string,
+) (map[string]foreignDataset, error) {
 	found := map[string]foreignDataset{}
 	if len(names) == 0 {
 		return found, nil
@@ -127,7 +175,7 @@ func (d *deploy) foreignDatasets(ctx context.Context, tx pgx.Tx) (map[string]for
 		FROM datasets d
 		JOIN dataset_pointers p ON p.org_id = d.org_id AND p.dataset_uuid = d.id
 		JOIN dataset_versions g ON g.id = p.dataset_version
-		WHERE d.org_id = $1 AND d.name = ANY($2) AND d.published`, d.caller.OrgID, names)
+		WHERE d.org_id = $1 AND d.name = ANY($2) AND d.published`, caller.OrgID, names)
 	if err != nil {
 		return nil, fmt.Errorf("find datasets of other DAGs: %w", err)
 	}
@@ -140,7 +188,7 @@ func (d *deploy) foreignDatasets(ctx context.Context, tx pgx.Tx) (map[string]for
 		partitionBy []byte
 	)
 	_, err = pgx.ForEachRow(rows, []any{&name, &f.id, &f.generation, &roles, &published, &partitionBy}, func() error {
-		if !d.caller.CanRead(roles, published) {
+		if !caller.CanRead(roles, published) {
 			return nil
 		}
 		f.partitionBy = dag.Partitioning{}

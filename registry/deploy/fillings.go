@@ -98,9 +98,9 @@ func (dp *Deployer) buildForecast(ctx context.Context, tx pgx.Tx, version uuid.U
 			generations = append(generations, o.Generation.Version)
 		}
 		for i, in := range job.Inputs {
-			if generation := resolved[job.ID][i].Version; !in.InDAG {
-				read[in.Def.Dataset], f.shapes[in.Def.Dataset] = generation, in.PartitionBy
-				generations = append(generations, generation)
+			if g := resolved[job.ID][i]; !in.InDAG {
+				read[in.Def.Dataset], f.shapes[in.Def.Dataset] = g.Version, g.PartitionBy
+				generations = append(generations, g.Version)
 			}
 		}
 	}

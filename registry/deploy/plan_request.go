@@ -31,40 +31,44 @@ func (dp *Deployer) Plan(ctx context.Context, caller authz.Caller, dagName strin
 // plan makes the plan of a deploy. Unless it is only for planning, it refuses whatever the deploy would refuse.
 func (dp *Deployer) plan(ctx context.Context, caller authz.Caller, dagName string,
 	req registry.DeployRequest, planning bool) (registry.Plan, error) {
-	doc, definitions, err := dp.define(dagName, req)
+	var p registry.Plan
+	err := dp.define(ctx, caller, dagName, req, func(doc *dag.Document, definitions *dag.Definitions) error {
+		return pg.InOrgTx(ctx, dp.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) (err error) {
+			d := &deploy{deployer: dp, caller: caller, req: req, doc: doc, definitions: definitions,
+				now: time.Now(), force: req.Force, planning: planning}
+			if p, err = d.plan(ctx, tx); err != nil {
+				return err
+			}
+			return errOnlyPlanned
+		})
+	})
+	if !errors.Is(err, errOnlyPlanned) {
+		return registry.Plan{}, fmt.Errorf("plan %s: %w", dagName, err)
+	}
+	return p, nil
+}
+
+// plan runs the deploy, and returns what it did.
+func (d *deploy) plan(ctx context.Context, tx pgx.Tx) (registry.Plan, error) {
+	if err := registry.LockDAG(ctx, tx, d.caller.OrgID, d.doc.Name); err != nil {
+		return registry.Plan{}, err
+	}
+	base, err := activeNumber(ctx, tx, d.caller.OrgID, d.doc.Name)
+	if err != nil {
+		return registry.Plan{}, err
+	}
+	deployed, err := d.run(ctx, tx)
 	if err != nil {
 		return registry.Plan{}, err
 	}
 
-	var p registry.Plan
-	err = pg.InOrgTx(ctx, dp.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
-		if err := registry.LockDAG(ctx, tx, caller.OrgID, dagName); err != nil {
-			return err
-		}
-		base, err := activeNumber(ctx, tx, caller.OrgID, dagName)
-		if err != nil {
-			return err
-		}
-
-		d := &deploy{deployer: dp, caller: caller, req: req, doc: doc, definitions: definitions,
-			now: time.Now(), force: req.Force, planning: planning}
-		deployed, err := d.run(ctx, tx)
-		if err != nil {
-			return err
-		}
-
-		p = registry.Plan{DAG: dagName, Version: deployed.Version.Number, Hash: deployed.Version.Hash,
-			Changes: deployed.Changes, Findings: deployed.Findings, Meets: deployed.Meets, Cancels: deployed.Cancels}
-		if base > 0 {
-			p.Base = &base
-		}
-		if !deployed.Created {
-			p.Status = deployed.Version.Status
-		}
-		return errOnlyPlanned
-	})
-	if !errors.Is(err, errOnlyPlanned) {
-		return registry.Plan{}, fmt.Errorf("plan %s: %w", dagName, err)
+	p := registry.Plan{DAG: d.doc.Name, Version: deployed.Version.Number, Hash: deployed.Version.Hash,
+		Changes: deployed.Changes, Findings: deployed.Findings, Meets: deployed.Meets, Cancels: deployed.Cancels}
+	if base > 0 {
+		p.Base = &base
+	}
+	if !deployed.Created {
+		p.Status = deployed.Version.Status
 	}
 	return p, nil
 }
@@ -152,6 +156,9 @@ func (d *deploy) changes(
 	}
 
 	d.noteTakeovers(changes)
+	if err := d.noteFollowers(ctx, tx, live, next, changes); err != nil {
+		return nil, err
+	}
 	d.findings, err = d.verdict(ctx, tx, live, changes, version)
 	return changes, err
 }

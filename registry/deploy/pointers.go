@@ -120,7 +120,8 @@ const (
 
 // Cutover moves every pointer of the DAG to another version, in the caller's transaction, which holds the DAG's lock:
 // forward to one that is ready, or back to one that served before. Names and catalogue entries follow the pointers. It
-// returns false if the version is no longer in that state, or one of its generations was purged.
+// returns false if the version is no longer in that state, or one of its generations was purged. It refuses what
+// RefuseMisfits refuses.
 func Cutover(ctx context.Context, tx pgx.Tx, b registry.Build, reason, actor string, now time.Time) (bool, error) {
 	from := []registry.Status{registry.Ready}
 	if reason == ByRollback {
@@ -130,6 +131,9 @@ func Cutover(ctx context.Context, tx pgx.Tx, b registry.Build, reason, actor str
 		AND NOT EXISTS (SELECT FROM dag_version_datasets p JOIN dataset_versions g ON g.id = p.dataset_version
 		                WHERE p.dag_version_id = $2 AND g.purged_at IS NOT NULL)`, b.OrgID, b.ID, now, from)
 	if err != nil || tag.RowsAffected() == 0 {
+		return false, err
+	}
+	if err := RefuseMisfits(ctx, tx, b); err != nil {
 		return false, err
 	}
 

@@ -95,7 +95,7 @@ func (dp *Deployer) planRebuild(ctx context.Context, caller authz.Caller, dagNam
 	if err != nil {
 		return registry.Plan{}, req, err
 	}
-	doc, err := dp.parse(dagName, req)
+	doc, err := dp.parse(ctx, caller, dagName, req)
 	if err != nil {
 		return registry.Plan{}, req, err
 	}

@@ -72,7 +72,7 @@ func RollbackTarget(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName strin
 	return b, nil
 }
 
-// Activate lets a version be cut over to as soon as it is ready.
+// Activate lets a version be cut over to as soon as it is ready. It refuses one that RefuseMisfits refuses.
 func Activate(
 	ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName string, number int,
 ) (b registry.Build, err error) {
@@ -95,7 +95,8 @@ func Activate(
 		return b, fault.New(fault.Conflict, "version %d of %s is %s", number, dagName, b.Status).
 			WithHint("deploy its document again")
 	}
-	return b, nil
+
+	return b, RefuseMisfits(ctx, tx, b)
 }
 
 // AbandonBuild abandons the version that is being built, or is ready and waits, and returns its number.

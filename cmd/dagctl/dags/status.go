@@ -85,11 +85,19 @@ func showDAGs(ctx context.Context, c *cli.CLI, api *cli.Client, page cli.Page) e
 			t.Add(d.Name, versionName(d.Active), versionName(d.Building), versionName(d.Failed),
 				fmt.Sprint(d.Tasks.Queued), fmt.Sprint(d.Tasks.Running), fmt.Sprint(d.Tasks.Retrying),
 				fmt.Sprint(d.Tasks.Dead),
-				cli.Ago(d.UpdatedAt, now), pausedSince(d.Paused, now))
+				fresh(d, now), pausedSince(d.Paused, now))
 		}
 		t.Write(w)
 		writeLate(c, w, late)
 	})
+}
+
+// fresh returns when a DAG was last updated, unless jobs of it cannot be.
+func fresh(d views.DAGStatus, now time.Time) string {
+	if len(d.Blocked) > 0 {
+		return "blocked"
+	}
+	return cli.Ago(d.UpdatedAt, now)
 }
 
 // writePressure writes a note if backpressure holds new work back. Only people see it; programs ask /v1/backpressure.
@@ -138,7 +146,10 @@ func showDAG(ctx context.Context, c *cli.CLI, api *cli.Client, name string) erro
 	return c.Print(d, func(w io.Writer) {
 		style, now := c.Style(c.Out), time.Now()
 		fmt.Fprintf(w, "%s  active %s  building %s  fresh %s\n", style.Bold(d.Name), orDash(versionName(d.Active)),
-			orDash(versionName(d.Building)), orDash(cli.Ago(d.UpdatedAt, now)))
+			orDash(versionName(d.Building)), orDash(fresh(d.DAGStatus, now)))
+		for _, b := range d.Blocked {
+			fmt.Fprintf(w, "%s %s: %s\n", style.Bad("Blocked"), b.Job, b.Text)
+		}
 		if d.Failed != nil {
 			fmt.Fprintf(w, "%s v%d: %s\n", style.Bad("Failed"), d.Failed.Number, cli.OneLine(d.Failed.Error, 200))
 		}

@@ -1,0 +1,57 @@
+package views
+
+import (
+	"context"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/registry"
+	"github.com/dagctl/dagctl/registry/deploy"
+)
+
+// BlockedJob is a job that makes nothing, because an input from another DAG no longer maps to its partitions.
+type BlockedJob struct {
+	Job   string `json:"job"`
+	Input string `json:"input,omitempty" doc:"As the job names it; absent where the caller may not see the dataset"`
+	Text  string `json:"text" doc:"What is wrong, and how to mend it"`
+}
+
+// blocked lists the blocked jobs of DAGs, by version.
+func (vs *Views) blocked(
+	ctx context.Context, tx pgx.Tx, caller authz.Caller, dags ...registry.DAG,
+) (map[uuid.UUID][]BlockedJob, error) {
+	inputs, err := deploy.BlockedInputs(ctx, tx, caller.OrgID, workedFor(dags...)...)
+	if err != nil || len(inputs) == 0 {
+		return nil, err
+	}
+
+	datasets := make([]uuid.UUID, len(inputs))
+	for i, in := range inputs {
+		datasets[i] = in.Dataset
+	}
+	names, err := vs.registry.ReadableNames(ctx, tx, caller, datasets)
+	if err != nil {
+		return nil, err
+	}
+
+	byVersion := map[uuid.UUID][]BlockedJob{}
+	for _, in := range inputs {
+		b := BlockedJob{Job: in.Job.Name, Text: "a dataset of another DAG, which you may not see, is partitioned " +
+			"differently now; deploy " + in.DAG + " again"}
+		if names[in.Dataset] != "" {
+			b.Input, b.Text = in.Job.Inputs[in.Index].As, in.Blocked()
+		}
+		byVersion[in.VersionID] = append(byVersion[in.VersionID], b)
+	}
+	return byVersion, nil
+}
+
+// blockedOf lists the blocked jobs of the version of a DAG that serves.
+func blockedOf(dag registry.DAG, byVersion map[uuid.UUID][]BlockedJob) []BlockedJob {
+	if dag.Active == nil {
+		return nil
+	}
+	return byVersion[dag.Active.ID]
+}
