@@ -20,13 +20,13 @@ import (
 
 // Progress is the state of a build that gate decides over.
 type Progress struct {
-	Open     bool               // tasks are queued, running, or waiting for a retry
-	CaughtUp bool               // tasks are open, but readers would miss nothing that they bring
-	Dead     []string           // tasks that failed for good or were canceled, with their errors
-	Rejected []string           // revisions whose checks failed
-	Unread   []string           // sources not enumerated since the build began
-	Stale    int                // output partitions that wanted a task just now
-	Held     int                // revisions whose checks have not decided
+	Open     bool     // tasks are queued, running, or waiting for a retry
+	CaughtUp bool     // tasks are open, but readers would miss nothing that they bring
+	Dead     []string // tasks that failed for good or were canceled, with their errors
+	Rejected []string // revisions whose checks failed
+	Unread   []string // sources not enumerated since the build began
+	Stale    int      // output partitions that wanted a task just now
+	Held     int      // revisions whose checks have not decided
 
 	unfinished []stale.Finding // targets that open tasks are to make, where the build has caught up
 }
