@@ -37,8 +37,8 @@ func keep(w *dispatchertest.World) {
 
 func TestARunWithoutRowsEmptiesItsPartition(t *testing.T) {
 	t.Parallel()
-	for name, yaml := range map[string]string{"files": thinned,
-		"tables": dispatchertest.Edit(thinned, "    config: { tag: m }\n", "    storage: postgres\n    config: { tag: m }\n")} {
+	inTables := dispatchertest.Edit(thinned, "    config: { tag: m }\n", "    storage: postgres\n    config: { tag: m }\n")
+	for name, yaml := range map[string]string{"files": thinned, "tables": inTables} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := dispatchertest.NewWorld(t)
@@ -213,4 +213,41 @@ publish:
 	}
 	require.GreaterOrEqual(t, runs, 2)
 	require.Equal(t, map[string][]string{"all": {"x"}}, w.Read("live_feed"))
+}
+
+// A program that writes no row empties its output, whatever files it leaves. The columns are those that it names, with
+// the types that they had.
+func TestAProgramWithoutRows(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	day := dispatchertest.FirstDay
+	run := func(script string) {
+		w.Drop("make.sh", `dir=$(sed 's/.*"dir":"\([^"]*\)".*/\1/'); cd "$dir"; `+script)
+	}
+	run(`printf 'content,n\na,1\n' > a.csv`)
+	w.Probe.Put("raw", day, "0")
+	w.Serve(dispatchertest.Edit(dispatchertest.Upkept, "operator: hook", "operator: command", "config: { tag: m }",
+		"config: { argv: [sh, ./make.sh] }"))
+	require.Equal(t, map[string][]string{day: {"a,1"}}, w.Read("letters_made"))
+
+	for i, test := range []struct{ script, columns string }{
+		{"true", "content VARCHAR, n BIGINT"},
+		{"touch a.ndjson b.csv", "content VARCHAR, n BIGINT"},
+		{"printf 'n,content,more\n' > a.csv", "n BIGINT, content VARCHAR, more VARCHAR"},
+		{"printf 'n,content\n' > a.csv; printf 'n,content\n2,b\n' > b.csv", "n BIGINT, content VARCHAR"},
+		{"printf 'n,content\n' > a.csv; echo '{\"n\": 2, \"content\": \"b\"}' > b.ndjson", "n BIGINT, content VARCHAR"},
+	} {
+		run(test.script)
+		w.Change(test.script)
+		w.Settle()
+		want := []string{}
+		if i > 2 {
+			want = []string{"2,b"}
+		}
+		require.Equal(t, map[string][]string{day: want}, w.Read("letters_made"), test.script)
+		require.Equal(t, []string{test.columns}, dispatchertest.Texts(t, w.Pool, `SELECT
+			(SELECT string_agg(concat_ws(' ', c->>'name', c->>'type'), ', ') FROM jsonb_array_elements(g.schema) AS c)
+			FROM dataset_versions g JOIN dag_version_datasets s ON s.dataset_version = g.id AND s.job_name = 'made'`),
+			test.script)
+	}
 }

@@ -328,7 +328,7 @@ func convertOutputs(ctx context.Context, o Options, t *Task) error {
 				continue
 			}
 			target := filepath.Join(dir, "from-"+format+".parquet")
-			rows, err := (tabular{Format: format}).convert(ctx, t.Scratch, o, files[format], target)
+			rows, err := outputText(format, files[format]).convert(ctx, t.Scratch, o, files[format], target)
 			if err != nil {
 				return Permanent(fmt.Errorf("output %q: %w", t.Outputs[i].Name, err))
 			}

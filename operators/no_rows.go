@@ -79,12 +79,15 @@ func writtenTo(ctx context.Context, dir string) (w written, err error) {
 			return w, err
 		case rows > 0: // another program chose this name
 			w.files = append(w.files, file)
-		case fromCSV && len(w.guess) == 0:
+		case fromCSV && len(w.guess) == 0 && !slices.Equal(columns, unnamed):
 			w.guess = columns
 		}
 	}
 	return w, nil
 }
+
+// unnamed are the columns of a CSV file without a line.
+var unnamed = []storage.Column{{Name: "column0", Type: "VARCHAR"}}
 
 // shapeOf returns the columns of a Parquet file and the number of its rows.
 func shapeOf(ctx context.Context, file string) (columns []storage.Column, rows int64, err error) {
@@ -152,4 +155,28 @@ func typed(named, known []storage.Column) []storage.Column {
 		}
 	}
 	return columns
+}
+
+// outputText describes text that a task wrote. If a CSV file has one line, that line has the names of the columns: a
+// guess could take it for a row.
+func outputText(format string, files []string) tabular {
+	f := tabular{Format: format}
+	if format == "csv" && !slices.ContainsFunc(files, hasSecondLine) {
+		header := true
+		f.Header = &header
+	}
+	return f
+}
+
+// hasSecondLine reports whether a file has more than one line, or cannot be looked at as it is.
+func hasSecondLine(file string) bool {
+	if compression(file) != "" {
+		return true
+	}
+	const longest = 64 << 10
+	head, err := readHead(file, longest)
+	if err != nil || len(head) == longest {
+		return true
+	}
+	return strings.Contains(strings.Trim(head, "\r\n"), "\n")
 }
