@@ -2,7 +2,6 @@ package builds
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -22,31 +21,14 @@ import (
 	"github.com/dagctl/dagctl/registry/deploy"
 )
 
-// AdvanceBuilds advances every version that is being built: it enumerates the sources, reconciles the reactive jobs
-// and, when the gate opens, cuts over.
-func (bs *Builds) AdvanceBuilds(ctx context.Context, now time.Time) (more bool, err error) {
-	var builds []registry.Build
-	err = pg.InTx(ctx, bs.pool, func(ctx context.Context, tx pgx.Tx) error {
-		builds, err = deploy.Builds(ctx, tx)
-		return err
-	})
-	if err != nil {
-		return false, err
-	}
-	bs.dispatcher.Building.Store(len(builds) > 0)
-
-	var failed []error
-	for _, b := range builds {
-		if err := bs.advance(ctx, b, now); err != nil {
-			failed = append(failed, fmt.Errorf("build %s v%d: %w", b.DAG, b.Number, err))
-		}
-	}
-	return false, errors.Join(failed...)
-}
-
 // advance takes a build one step further: it inherits partitions, reads the sources, makes the tasks that are wanted,
 // and cuts over or fails when the gate says so.
 func (bs *Builds) advance(ctx context.Context, b registry.Build, now time.Time) error {
+	if err := bs.apart.enter(ctx); err != nil {
+		return err
+	}
+	defer bs.apart.leave()
+
 	var jobs []*registry.Job
 	err := pg.InTx(ctx, bs.pool, func(ctx context.Context, tx pgx.Tx) (err error) {
 		jobs, err = bs.registry.BuildJobs(ctx, tx, b.ID)
@@ -179,7 +161,7 @@ func (bs *Builds) readSources(
 			unread = append(unread, job.Name)
 			continue
 		}
-		if _, err := bs.sources.Enumerate(ctx, job, op, false, now); err != nil {
+		if _, err := bs.enumerate(ctx, job, op, now); err != nil {
 			if operators.IsPermanent(err) || now.Sub(b.Started) > EnumerateFor {
 				return nil, bs.failBuild(ctx, b, fmt.Sprintf("source %s: %v", job.Name, err), now)
 			}

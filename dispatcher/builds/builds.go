@@ -4,6 +4,7 @@ package builds
 
 import (
 	"log/slog"
+	"sync"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -36,8 +37,10 @@ type Builds struct {
 	log            *slog.Logger
 
 	behind chan registry.Build // versions that serve again after a rollback
-	// holds records, by build, when the live counterparts were last held back. Only the build loop uses it.
-	holds map[uuid.UUID]liveHold
+	apart  apart
+	// holds records, by build, when the live counterparts were last held back.
+	holds   map[uuid.UUID]liveHold
+	holding sync.Mutex
 }
 
 // New returns the builds of a dispatcher; src reads their sources.
@@ -47,14 +50,14 @@ func New(d *dispatcher.Dispatcher, src *sources.Sources) *Builds {
 		storage: d.Storage,
 		tasks:   d.Tasks, stale: d.Stale, sources: src, pressure: d.Pressure, metrics: d.Metrics,
 		wake: d.Wakeups, log: d.Log,
-		behind: make(chan registry.Build, behindAtOnce), holds: map[uuid.UUID]liveHold{},
+		behind: make(chan registry.Build, behindAtOnce), holds: map[uuid.UUID]liveHold{}, apart: newApart(),
 	}
 }
 
 // Loops returns the loops that advance builds and catch up versions that serve again.
 func (bs *Builds) Loops() []dispatcher.Loop {
 	return []dispatcher.Loop{
-		{Name: "build", Woken: bs.wake.Build, Body: bs.dispatcher.HalfTime(bs.AdvanceBuilds)},
+		{Name: "build", Woken: bs.wake.Build, Body: bs.dispatcher.HalfTime(bs.advanceApart), End: bs.apart.running.Wait},
 		{Name: "catch up", Run: bs.CatchUpBehind},
 	}
 }
