@@ -54,12 +54,17 @@ func (bs *Builds) advance(ctx context.Context, b registry.Build, now time.Time) 
 	if err != nil {
 		return err
 	}
+	if waits, err := bs.awaitsChecks(ctx, b); err != nil || waits {
+		return err
+	}
+	began := time.Now()
 	p, near, err := bs.measure(ctx, b, jobs, unread, now)
 	if err != nil || p == nil {
 		return err
 	}
 
 	ready, failed, err := bs.passesGate(ctx, b, jobs, p, now)
+	bs.looked(b, time.Since(began))
 	if err != nil {
 		return err
 	}

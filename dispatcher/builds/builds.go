@@ -41,6 +41,8 @@ type Builds struct {
 	// holds records, by build, when the live counterparts were last held back.
 	holds   map[uuid.UUID]liveHold
 	holding sync.Mutex
+	// awaited records, by build, what it waits for before it looks at all of its revisions again.
+	awaited map[uuid.UUID]awaited
 }
 
 // New returns the builds of a dispatcher; src reads their sources.
@@ -51,6 +53,7 @@ func New(d *dispatcher.Dispatcher, src *sources.Sources) *Builds {
 		tasks:   d.Tasks, stale: d.Stale, sources: src, pressure: d.Pressure, metrics: d.Metrics,
 		wake: d.Wakeups, log: d.Log,
 		behind: make(chan registry.Build, behindAtOnce), holds: map[uuid.UUID]liveHold{}, apart: newApart(),
+		awaited: map[uuid.UUID]awaited{},
 	}
 }
 

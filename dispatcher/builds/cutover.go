@@ -386,7 +386,7 @@ func (bs *Builds) defineViews(ctx context.Context, b registry.Build) (remade []s
 func (bs *Builds) CancelUnused(
 	ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName string, reason tasks.Reason, now time.Time,
 ) error {
-	unused, err := deploy.UnusedOrigins(ctx, tx, org, dagName)
+	unused, err := deploy.EndTasks(ctx, tx, org, dagName)
 	if err != nil || len(unused) == 0 {
 		return err
 	}
