@@ -37,7 +37,8 @@ func keep(w *dispatchertest.World) {
 
 func TestARunWithoutRowsEmptiesItsPartition(t *testing.T) {
 	t.Parallel()
-	inTables := dispatchertest.Edit(thinned, "    config: { tag: m }\n", "    storage: postgres\n    config: { tag: m }\n")
+	inTables := dispatchertest.Edit(thinned, "    config: { tag: m }\n",
+		"    storage: postgres\n    config: { tag: m }\n")
 	for name, yaml := range map[string]string{"files": thinned, "tables": inTables} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -52,7 +53,8 @@ func TestARunWithoutRowsEmptiesItsPartition(t *testing.T) {
 			w.Settle()
 			require.Equal(t, map[string][]string{day: {}}, w.Read("letters_made"), "no old row stays")
 			require.Equal(t, map[string][]string{day: {"0,<nil>"}}, w.Read("letters_seen"), "consumers hear of it")
-			require.Equal(t, []string{"published", "up_to_date"}, dispatchertest.CodesIn(w.WhyNot("letters_made", day).Reasons))
+			require.Equal(t, []string{"published", "up_to_date"},
+				dispatchertest.CodesIn(w.WhyNot("letters_made", day).Reasons))
 
 			w.Change("nothing new")
 			w.Settle()

@@ -67,6 +67,7 @@ func writtenTo(ctx context.Context, dir string) (w written, err error) {
 	}
 	slices.Sort(all)
 	w.any = len(all) > 0
+
 	for _, file := range all {
 		fromCSV := strings.HasSuffix(file, noRowsCSV)
 		if !fromCSV && !strings.HasSuffix(file, noRowsNDJSON) {

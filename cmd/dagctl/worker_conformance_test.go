@@ -65,8 +65,8 @@ func conformanceDAG() string {
 		if handler == conformance.Secrets {
 			config += ", key: { secret: " + conformance.SecretName + " }"
 		}
-		fmt.Fprintf(&b, "  - { name: %s, operator: handler, source: { kind: manual }, outputs: %d%s, config: { %s } }\n",
-			job, outputs, more, config)
+		fmt.Fprintf(&b, "  - { name: %s, operator: handler, source: { kind: manual }, outputs: %d%s, "+
+			"config: { %s } }\n", job, outputs, more, config)
 	}
 	fmt.Fprintf(&b, "publish:\n  copied: { from: { job: %s } }\n", jobOf(conformance.Copy))
 	return b.String()

@@ -48,6 +48,11 @@ func (bs *Builds) advance(ctx context.Context, b registry.Build, now time.Time) 
 		return err
 	}
 
+	return bs.decide(ctx, b, jobs, now)
+}
+
+// decide takes a build further that has inherited all it inherits.
+func (bs *Builds) decide(ctx context.Context, b registry.Build, jobs []*registry.Job, now time.Time) error {
 	// A job with effects outside, or a source that cannot be read again, does its work after the cutover.
 	jobs = slices.DeleteFunc(jobs, bs.registry.ForwardOnly)
 	unread, err := bs.readSources(ctx, b, jobs, now)

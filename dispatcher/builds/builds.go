@@ -60,7 +60,8 @@ func New(d *dispatcher.Dispatcher, src *sources.Sources) *Builds {
 // Loops returns the loops that advance builds and catch up versions that serve again.
 func (bs *Builds) Loops() []dispatcher.Loop {
 	return []dispatcher.Loop{
-		{Name: "build", Woken: bs.wake.Build, Body: bs.dispatcher.HalfTime(bs.advanceApart), End: bs.apart.running.Wait},
+		{Name: "build", Woken: bs.wake.Build, Body: bs.dispatcher.HalfTime(bs.advanceApart),
+			End: bs.apart.running.Wait},
 		{Name: "catch up", Run: bs.CatchUpBehind},
 	}
 }

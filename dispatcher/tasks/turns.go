@@ -20,7 +20,7 @@ import (
 
 // Bounds of turns.
 const (
-	turnsSeen = 500            // tasks of each DAG that take turns; those behind them are in the order of their placement
+	turnsSeen = 500            // tasks of each DAG that take turns; those behind them keep the order of their placement
 	turnWorth = 24 * time.Hour // how much earlier than its time a task may be placed, by its turn
 )
 
@@ -59,7 +59,8 @@ func turnsOf(ctx context.Context, tx pgx.Tx, wanted []Request) (turns, error) {
 	return found, nil
 }
 
-// readyTurns reads the ranks of a queue's builds. It relies on idx_ready_turn, and touches one place of it for each DAG.
+// readyTurns reads the ranks of a queue's builds. It relies on idx_ready_turn, and touches one place of it for each
+// DAG.
 func readyTurns(ctx context.Context, tx pgx.Tx, key turnKey) (map[string][]int64, error) {
 	var (
 		b     pg.Batch
