@@ -223,3 +223,51 @@ func readLater(
 	}
 	return later, nil
 }
+
+// noRows decides about the outputs to which a run wrote no rows. It implements operators.NoRows.
+type noRows struct {
+	d     *Dispatcher
+	t     Claimed
+	stays func(ctx context.Context, output int) (bool, error)
+}
+
+// noRowsOf returns the decisions for a run that makes the partition of its assignment.
+func (d *Dispatcher) noRowsOf(t Claimed) noRows {
+	return noRows{d, t, func(ctx context.Context, output int) (bool, error) {
+		return d.staysWithoutRows(ctx, t, partitionOf(t.Assignment), output)
+	}}
+}
+
+// Columns implements operators.NoRows.
+func (o noRows) Columns(ctx context.Context, output int) (columns []storage.Column, err error) {
+	err = pg.InOrgTx(ctx, o.d.Requests, o.t.Job.OrgID, func(ctx context.Context, tx pgx.Tx) (err error) {
+		columns, err = registry.KnownColumns(ctx, tx, o.t.Job.Outputs[output].Generation)
+		return err
+	})
+	return columns, err
+}
+
+// Stays implements operators.NoRows.
+func (o noRows) Stays(ctx context.Context, output int) (bool, error) { return o.stays(ctx, output) }
+
+// staysWithoutRows reports whether an output partition stays as it is when a run ends that wrote nothing to it. A run
+// that makes a partition and has no rows for it empties it. But an always_on source that ends has nothing new to say, a
+// source that appends has nothing to add, and what the same task committed before its end stays.
+func (d *Dispatcher) staysWithoutRows(ctx context.Context, t Claimed, key string, output int) (stays bool, err error) {
+	def := t.Job.Def
+	switch {
+	case t.Slot == AlwaysOnSlot, def.UpdateStrategy == dag.Append && len(t.Job.Inputs) == 0:
+		return true, nil
+	case def.PartitionBy.Kind == dag.ByCursor: // the run reached a position without rows
+		return false, nil
+	case def.PartitionBy.Valid(key) != nil: // a source that names no partition
+		return true, nil
+	}
+
+	err = pg.InOrgTx(ctx, d.Requests, t.Job.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+		by, err := registry.MadeBy(ctx, tx, registry.Ref{Version: t.Job.Outputs[output].Generation.Version, Key: key})
+		stays = by == t.TaskID
+		return err
+	})
+	return stays, err
+}

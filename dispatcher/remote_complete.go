@@ -103,6 +103,10 @@ func (d *Dispatcher) completeRemote(
 	case protocol.Canceled:
 		return nil, d.endRemote(ctx, attempt, canceledByWorker, hash, now)
 	}
+
+	if list, err = d.withUnnamed(ctx, attempt, list, body); err != nil {
+		return nil, err
+	}
 	return d.publishRemote(ctx, attempt, list, body, hash, now)
 }
 
@@ -114,7 +118,7 @@ func (d *Dispatcher) publishRemote(
 	ctx context.Context, attempt *RemoteAttempt, list []sealing, body protocol.Completion, hash string, now time.Time,
 ) (*protocol.TaskState, error) {
 	for try := 1; ; try++ {
-		out, err := d.sealUploads(ctx, attempt, list, runOf(body))
+		out, err := d.sealUploads(ctx, attempt, list, runOf(body), true)
 		if err != nil {
 			return nil, err
 		}

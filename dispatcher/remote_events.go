@@ -93,7 +93,7 @@ func (d *Dispatcher) commitOnTheWay(
 		return mid.answer, err
 	}
 	result := operators.Result{State: body.OperatorState, Tasks: asksOf(body.Tasks)}
-	out, err := d.sealUploads(ctx, attempt, list, result)
+	out, err := d.sealUploads(ctx, attempt, list, result, false)
 	if err == nil {
 		out = attempt.Assignment.Redact(out)
 		err = out.Err

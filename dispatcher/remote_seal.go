@@ -182,12 +182,64 @@ func (d *Dispatcher) reserve(ctx context.Context, attempt *RemoteAttempt, list [
 	return part, nil
 }
 
-// sealUploads seals the files of a commit. If the outcome has an Err, the files themselves are wrong, and no retry of
-// the call can succeed.
+// withUnnamed adds the outputs that a completion is silent about, which end without rows: those of the attempt's own
+// partition to which it has uploaded nothing, and about which it emits no event.
+func (d *Dispatcher) withUnnamed(
+	ctx context.Context, attempt *RemoteAttempt, list []sealing, body protocol.Completion,
+) ([]sealing, error) {
+	for i := range attempt.Assignment.Outputs {
+		key, err := attempt.partitionOf(protocol.CommittedOutput{Index: i})
+		if err != nil ||
+			slices.ContainsFunc(body.Outputs, func(o protocol.CommittedOutput) bool { return o.Index == i }) ||
+			slices.ContainsFunc(body.Events, func(e protocol.Event) bool { return e.Output == i }) {
+			continue
+		}
+
+		uploaded, err := d.Storage.ListUploads(ctx, attempt.uploads(i))
+		if err != nil {
+			return nil, err
+		}
+		if len(uploaded) == 0 {
+			list = append(list, sealing{output: i, key: key})
+		}
+	}
+	return list, nil
+}
+
+// toSeal returns the sealings that publish something. ends is set at the end of the attempt, which empties outputs that
+// have no files.
+func (d *Dispatcher) toSeal(
+	ctx context.Context, attempt *RemoteAttempt, all []sealing, result operators.Result, ends bool,
+) (list []sealing, err error) {
+	if result.Unchanged {
+		return nil, nil
+	}
+	for _, s := range all {
+		if len(s.files)+len(s.local) == 0 {
+			stays := !ends || attempt.Assignment.Cursor != nil && result.Cursor == nil
+			if !stays {
+				if stays, err = d.staysWithoutRows(ctx, attempt.Task, s.key, s.output); err != nil {
+					return nil, err
+				}
+			}
+			if stays {
+				continue
+			}
+		}
+		list = append(list, s)
+	}
+	return list, nil
+}
+
+// sealUploads seals the files of a commit; ends is set for that of the attempt's end. If the outcome has an Err, the
+// files themselves are wrong, and no retry of the call can succeed.
 func (d *Dispatcher) sealUploads(
-	ctx context.Context, attempt *RemoteAttempt, list []sealing, result operators.Result,
+	ctx context.Context, attempt *RemoteAttempt, list []sealing, result operators.Result, ends bool,
 ) (operators.Outcome, error) {
-	list = slices.DeleteFunc(slices.Clone(list), func(s sealing) bool { return len(s.files)+len(s.local) == 0 })
+	list, err := d.toSeal(ctx, attempt, list, result, ends)
+	if err != nil {
+		return operators.Outcome{}, err
+	}
 	if result.Unchanged || len(list) == 0 {
 		result.Unchanged = result.Unchanged || attempt.Assignment.Cursor != nil // no rows, so no new position
 		return operators.Outcome{Result: result}, nil
@@ -225,6 +277,9 @@ func (d *Dispatcher) sealPartition(
 ) (operators.Outcome, error) {
 	a := attempt.Assignment
 	a.Part = part
+	a.NoRows = noRows{d, attempt.Task, func(_ context.Context, output int) (bool, error) {
+		return !slices.ContainsFunc(list, func(s sealing) bool { return s.output == output }), nil
+	}}
 	if key != "" && a.Partition == nil {
 		if err := setPartition(&a, attempt.Job, key); err != nil {
 			return operators.Outcome{}, err
@@ -266,7 +321,7 @@ func (d *Dispatcher) sealPartition(
 // fetch brings an output's files into its folder, in the order in which they were named.
 func (d *Dispatcher) fetch(ctx context.Context, attempt *RemoteAttempt, s sealing, dir, into string) error {
 	for n, file := range s.local {
-		if err := copyFile(file, filepath.Join(into, fmt.Sprintf("%05d.parquet", n))); err != nil {
+		if err := copyFile(file, filepath.Join(into, operators.NumberedName(n, file))); err != nil {
 			return fmt.Errorf("take over a written file: %w", err)
 		}
 	}
@@ -284,7 +339,7 @@ func (d *Dispatcher) fetch(ctx context.Context, attempt *RemoteAttempt, s sealin
 	}
 
 	for n, file := range local {
-		if err := os.Rename(file, filepath.Join(into, fmt.Sprintf("%05d.parquet", n))); err != nil {
+		if err := os.Rename(file, filepath.Join(into, operators.NumberedName(n, file))); err != nil {
 			return fmt.Errorf("take over an uploaded file: %w", err)
 		}
 	}

@@ -180,7 +180,9 @@ func (d *Dispatcher) RunTask(ctx context.Context, t Claimed, progress *ProgressN
 		}
 	}
 
-	return Completion{Outcome: d.Runner.Run(ctx, t.Assignment, progress.set)}
+	a := t.Assignment
+	a.NoRows = d.noRowsOf(t)
+	return Completion{Outcome: d.Runner.Run(ctx, a, progress.set)}
 }
 
 // Report commits the result of a run, or ends the attempt as the run ended: failed, canceled or handed back. cause is

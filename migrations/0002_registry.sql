@@ -28,6 +28,7 @@ CREATE TABLE dag_versions (
     ready_at        TIMESTAMPTZ,
     activated_at    TIMESTAMPTZ,
     ended_at        TIMESTAMPTZ, -- when it was last replaced, failed, abandoned or deleted; gc counts its retention from here
+    tasks_ended_at  TIMESTAMPTZ, -- ended_at, once the tasks that only this version wanted were canceled
     error           TEXT,
     UNIQUE (org_id, dag_name, yaml_hash),
     UNIQUE (org_id, dag_name, number),
@@ -35,6 +36,8 @@ CREATE TABLE dag_versions (
 );
 -- The few versions that the dispatcher works on.
 CREATE INDEX idx_dag_versions_open ON dag_versions (org_id, dag_name) WHERE status IN ('Building', 'Ready', 'Active');
+CREATE INDEX idx_dag_versions_tasks ON dag_versions (org_id, dag_name)
+    WHERE ended_at IS NOT NULL AND tasks_ended_at IS DISTINCT FROM ended_at;
 
 CREATE TABLE dag_current_versions (
     org_id              UUID NOT NULL REFERENCES orgs (id),

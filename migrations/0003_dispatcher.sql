@@ -119,7 +119,7 @@ WHERE e.cursor_value IS NULL
 
 -- The claimable tasks. Orgs take turns; within an org the lowest rank comes first. The rank is the time the task was
 -- placed, in milliseconds since 1970, less a minute per unit of priority, plus ten minutes for a build and twenty for
--- a backfill, so that no task starves behind later ones.
+-- a backfill, so that no task starves behind later ones. Tasks of a build may get a lower one: see turn.
 CREATE TABLE ready (
     task_id       UUID PRIMARY KEY,
     org_id        UUID NOT NULL,
@@ -128,9 +128,11 @@ CREATE TABLE ready (
     runtime       TEXT NOT NULL,
     needs         TEXT NOT NULL DEFAULT '', -- as in tasks; workers skip tasks that they cannot run
     rank          BIGINT NOT NULL,
+    turn          TEXT NOT NULL DEFAULT '', -- of builds: the DAG, since DAGs take turns; otherwise empty
     UNIQUE (origin_job_id, slot)
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0);
 CREATE INDEX idx_ready_claim ON ready (runtime, org_id, rank, task_id);
+CREATE INDEX idx_ready_turn ON ready (org_id, runtime, turn, rank) WHERE turn <> '';
 
 -- The open tasks that cannot be claimed now, with the reason.
 CREATE TABLE waiting (

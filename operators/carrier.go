@@ -3,7 +3,6 @@ package operators
 import (
 	"context"
 	"fmt"
-	"path/filepath"
 	"slices"
 
 	"github.com/dagctl/dagctl/dag"
@@ -82,15 +81,20 @@ func partitionOf(a Assignment) string {
 	return a.Partition.Key
 }
 
-// seal moves one output to storage. It returns nil if the operator wrote no file for it.
+// seal moves one output to storage. It returns nil if there is nothing to publish of it.
 func (c storageCarrier) seal(
 	ctx context.Context, a Assignment, output AssignedOutput, dir, scratch string,
 ) (*Written, error) {
-	written, err := filepath.Glob(filepath.Join(dir, "*.parquet"))
-	if err != nil || len(written) == 0 {
+	found, err := writtenTo(ctx, dir)
+	if err != nil {
 		return nil, err
 	}
-	slices.Sort(written)
+	written := found.files
+	if len(written) == 0 {
+		if written, err = withoutRows(ctx, a, output, found, scratch); err != nil || len(written) == 0 {
+			return nil, err
+		}
+	}
 	w := &Written{Output: output.Index}
 
 	// The location of an attempt was recorded when it began, but its segment of a cursor is known only now.

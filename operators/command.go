@@ -32,7 +32,8 @@ import (
 // The program starts in an empty folder, in a process group of its own. Its environment is PATH, HOME, TMPDIR, LANG and
 // what `env` adds. On stdin it gets one JSON object, a CommandTask; its inputs hold only the rows that pass their
 // `where`. It writes each output as files into the output's folder: *.parquet, or *.csv and *.ndjson (also .gz and
-// .zst), which are converted. An empty folder means that the output is not written.
+// .zst), which are converted. An empty folder means that the output has no rows, in the end: the partition is emptied,
+// unless the Result is unchanged.
 //
 // If the last line of stdout is a JSON object with any of result, operator_state, source_version and unchanged, it is
 // the Result. Exit code 0 is success; 64 (usage), 65 (data) and 78 (config) of sysexits.h mean that a retry cannot
@@ -327,8 +328,12 @@ func convertOutputs(ctx context.Context, o Options, t *Task) error {
 				continue
 			}
 			target := filepath.Join(dir, "from-"+format+".parquet")
-			if _, err := (tabular{Format: format}).convert(ctx, t.Scratch, o, files[format], target); err != nil {
+			rows, err := outputText(format, files[format]).convert(ctx, t.Scratch, o, files[format], target)
+			if err != nil {
 				return Permanent(fmt.Errorf("output %q: %w", t.Outputs[i].Name, err))
+			}
+			if err := os.Rename(target, filepath.Join(dir, ImportedName("from-"+format, format, rows))); err != nil {
+				return err
 			}
 		}
 	}

@@ -361,9 +361,10 @@ func (r *commitRequest) convert(out *CommittedOutput, index int, dir string, tex
 			continue
 		}
 
-		target := filepath.Join(dir, fmt.Sprintf("%d-%s.parquet", index, format))
-		if _, err := (tabular{Format: format}).convert(r.ctx, r.t.Scratch, r.options, files[format],
-			target); err != nil {
+		name := fmt.Sprintf("%d-%s", index, format)
+		target := filepath.Join(dir, name+".parquet")
+		rows, err := outputText(format, files[format]).convert(r.ctx, r.t.Scratch, r.options, files[format], target)
+		if err != nil {
 			if r.ctx.Err() != nil {
 				return nil, context.Cause(r.ctx)
 			}
@@ -372,7 +373,11 @@ func (r *commitRequest) convert(out *CommittedOutput, index int, dir string, tex
 				Problems: []fault.Problem{p}}
 		}
 
-		out.Files, texts = append(out.Files, target), append(texts, files[format]...)
+		final := filepath.Join(dir, ImportedName(name, format, rows))
+		if err := os.Rename(target, final); err != nil {
+			return nil, err
+		}
+		out.Files, texts = append(out.Files, final), append(texts, files[format]...)
 	}
 	return texts, nil
 }

@@ -52,12 +52,13 @@ func (r *Runner) Export(
 	return target, nil
 }
 
-// Import converts a text file of rows that a task sent to Parquet. The same text gives the same bytes, so that sending
-// it again changes nothing.
-func Import(ctx context.Context, local, format, target string) error {
-	f := tabular{Format: format}
-	if _, err := f.convert(ctx, filepath.Dir(target), Options{Threads: 1}, []string{local}, target); err != nil {
-		return fault.New(fault.Invalid, "%w", err)
+// Import converts a text file of rows that a task sent to Parquet, and returns the number of rows. The same text gives
+// the same bytes, so that sending it again changes nothing.
+func Import(ctx context.Context, local, format, target string) (rows int64, err error) {
+	f := outputText(format, []string{local})
+	rows, err = f.convert(ctx, filepath.Dir(target), Options{Threads: 1}, []string{local}, target)
+	if err != nil {
+		return 0, fault.New(fault.Invalid, "%w", err)
 	}
-	return nil
+	return rows, nil
 }

@@ -76,6 +76,8 @@ type Assignment struct {
 	Drain <-chan struct{} `json:"-"`
 	// Committer commits before the end of a run; nil: the run may not. Operators call Task.Commit.
 	Committer Committer `json:"-"`
+	// NoRows decides about outputs without rows; nil: those without files stay as they are.
+	NoRows NoRows `json:"-"`
 	// Secrets are the values of the secrets that Config names. They exist only in the server's own process and are
 	// never encoded.
 	Secrets   map[string]secret.Value `json:"-"`

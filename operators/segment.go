@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"path/filepath"
 
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/internal/duck"
@@ -21,15 +20,15 @@ func segment(ctx context.Context, a Assignment, dirs []string, result Result) (k
 	}
 
 	for i, output := range a.Outputs {
-		written, err := filepath.Glob(filepath.Join(dirs[i], "*.parquet"))
+		written, err := writtenTo(ctx, dirs[i])
 		if err != nil {
 			return "", err
 		}
-		if len(written) == 0 {
+		if len(written.files) == 0 {
 			continue
 		}
 
-		lowest, highest, nulls, err := positions(ctx, written, column)
+		lowest, highest, nulls, err := positions(ctx, written.files, column)
 		if err != nil {
 			return "", fmt.Errorf("output %q: positions of cursor %s: %w", output.Name, column, err)
 		}

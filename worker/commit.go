@@ -80,7 +80,8 @@ func (t *Task) SetState(state any) error {
 	return nil
 }
 
-// Unchanged declares that nothing is new: the task publishes nothing, whatever it wrote.
+// Unchanged declares that nothing is new: the task publishes nothing, whatever it wrote, and every output stays as it
+// is. Without it, an output to which no row was written has no rows from then on.
 func (t *Task) Unchanged() {
 	t.gathered.mu.Lock()
 	defer t.gathered.mu.Unlock()

@@ -200,7 +200,8 @@ func (a *API) writeOutput(w http.ResponseWriter, r *http.Request, c authz.Capabi
 	return json.NewEncoder(w).Encode(uploaded)
 }
 
-// importRows converts rows of text to Parquet and keeps that under the file's name with .parquet appended.
+// importRows converts rows of text to Parquet and keeps that under the file's name with .parquet appended, or with
+// .empty.parquet if there are no rows.
 func (a *API) importRows(
 	ctx context.Context, key storage.UploadKey, format string, rows io.Reader,
 ) (storage.Upload, error) {
@@ -223,7 +224,8 @@ func (a *API) importRows(
 		return storage.Upload{}, fmt.Errorf("receive %s: %w", key.Name, err)
 	}
 
-	if err := operators.Import(ctx, local, format, target); err != nil {
+	count, err := operators.Import(ctx, local, format, target)
+	if err != nil {
 		return storage.Upload{}, err
 	}
 	content, err := os.Open(target)
@@ -232,7 +234,7 @@ func (a *API) importRows(
 	}
 	defer content.Close()
 
-	key.Name += ".parquet"
+	key.Name = operators.ImportedName(key.Name, format, count)
 	if err := storage.ValidateUploadName(key.Name); err != nil {
 		return storage.Upload{}, err
 	}

@@ -444,3 +444,30 @@ func TestAConfigNeedsAllItsParts(t *testing.T) {
 	_, err := workerapi.New(workerapi.Config{})
 	require.ErrorContains(t, err, "a dispatcher, a registry, storage, a runner and queries")
 }
+
+// Text without rows names columns at most; their types are those that the output had.
+func TestTextWithoutRowsKeepsTheColumns(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	publish := func(file, rows string) string {
+		made := claimed(t, s, "made", "p")
+		status, text := s.Send(t, "PUT", "/v1/task/outputs/0/"+file, rows, workerapitest.AsTask(made))
+		require.Equal(t, http.StatusOK, status, "%s", text)
+		var up protocol.UploadedFile
+		require.NoError(t, json.Unmarshal(text, &up))
+		status, text = s.Send(t, "POST", "/v1/task/complete", protocol.Completion{Fence: made.Fence(),
+			Status: protocol.Completed, Outputs: []protocol.CommittedOutput{{Files: []protocol.UploadedFile{up}}}},
+			workerapitest.AsTask(made))
+		require.Equal(t, http.StatusOK, status, "%s", text)
+		var is string
+		require.NoError(t, s.Pool.QueryRow(t.Context(), `SELECT concat(row_count, ' ', (
+			SELECT string_agg(concat_ws(' ', c->>'name', c->>'type'), ', ') FROM jsonb_array_elements(schema) AS c))
+			FROM partition_versions WHERE state = 'Published'`).Scan(&is))
+		return is
+	}
+
+	require.Equal(t, "1 n BIGINT, s VARCHAR", publish("a.ndjson", `{"n": 1, "s": "x"}`))
+	require.Equal(t, "0 n BIGINT, s VARCHAR", publish("b.ndjson", ""))
+	require.Equal(t, "0 s VARCHAR, n BIGINT", publish("c.csv", "s,n\n"))
+	require.Equal(t, "0 n BIGINT, t VARCHAR", publish("d.csv", "n,t\n"))
+}

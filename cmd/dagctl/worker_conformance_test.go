@@ -58,12 +58,15 @@ func conformanceDAG() string {
 		case conformance.Commit:
 			more = ", enqueues: [" + jobOf(conformance.Echo) + "]"
 		}
-		config := fmt.Sprintf("handler: %q", handler)
+		outputs, config := 0, fmt.Sprintf("handler: %q", handler)
+		if handler == conformance.NoRows {
+			outputs = 1
+		}
 		if handler == conformance.Secrets {
 			config += ", key: { secret: " + conformance.SecretName + " }"
 		}
-		fmt.Fprintf(&b, "  - { name: %s, operator: handler, source: { kind: manual }, outputs: 0%s, config: { %s } }\n",
-			job, more, config)
+		fmt.Fprintf(&b, "  - { name: %s, operator: handler, source: { kind: manual }, outputs: %d%s, "+
+			"config: { %s } }\n", job, outputs, more, config)
 	}
 	fmt.Fprintf(&b, "publish:\n  copied: { from: { job: %s } }\n", jobOf(conformance.Copy))
 	return b.String()

@@ -2,9 +2,7 @@ package builds
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -23,75 +21,13 @@ import (
 	"github.com/dagctl/dagctl/registry/deploy"
 )
 
-// AdvanceBuilds advances every version that is being built: it enumerates the sources, reconciles the reactive jobs
-// and, when the gate opens, cuts over.
-func (bs *Builds) AdvanceBuilds(ctx context.Context, now time.Time) (more bool, err error) {
-	var builds []registry.Build
-	err = pg.InTx(ctx, bs.pool, func(ctx context.Context, tx pgx.Tx) error {
-		builds, err = deploy.Builds(ctx, tx)
-		return err
-	})
-	if err != nil {
-		return false, err
-	}
-	bs.dispatcher.Building.Store(len(builds) > 0)
-
-	var failed []error
-	later := map[uuid.UUID]delay{}
-	for _, b := range builds {
-		last := bs.later[b.ID]
-		if now.Before(last.until) {
-			later[b.ID] = last
-			continue
-		}
-		err := bs.advance(ctx, b, now)
-		if err != nil {
-			failed = append(failed, fmt.Errorf("build %s v%d: %w", b.DAG, b.Number, err))
-			later[b.ID] = last.next(now)
-		}
-		if err := bs.noteDelay(ctx, b, last, err); err != nil {
-			failed = append(failed, err)
-		}
-	}
-	bs.later = later
-	maps.DeleteFunc(bs.looks, func(id uuid.UUID, _ time.Time) bool {
-		return !slices.ContainsFunc(builds, func(b registry.Build) bool { return b.ID == id })
-	})
-	return false, errors.Join(failed...)
-}
-
-// noteDelay records on the version what a cutover waits for, and takes that back when the wait is over.
-func (bs *Builds) noteDelay(ctx context.Context, b registry.Build, last delay, failed error) error {
-	text := ""
-	switch {
-	case fault.Is(failed, fault.Unavailable):
-		text = failed.Error()
-	case failed != nil || last.failed == 0:
-		return nil
-	}
-	return pg.InTx(ctx, bs.pool, func(ctx context.Context, tx pgx.Tx) error {
-		return deploy.NoteDelay(ctx, tx, b, text)
-	})
-}
-
-// delay is a build's wait after turns that failed.
-type delay struct {
-	failed int // turns in a row
-	until  time.Time
-}
-
-// next returns the delay after another failed turn: none after the first, then from half a second, doubled up to ten.
-func (d delay) next(now time.Time) delay {
-	wait := min(250*time.Millisecond<<min(d.failed, 10), 10*time.Second)
-	if d.failed == 0 {
-		wait = 0
-	}
-	return delay{d.failed + 1, now.Add(wait)}
-}
-
-// advance takes a build one step further: it inherits partitions, reads the sources, makes the tasks that are wanted,
-// and cuts over or fails when the gate says so.
+// advance takes a build further, until it has inherited all that it inherits.
 func (bs *Builds) advance(ctx context.Context, b registry.Build, now time.Time) error {
+	if err := bs.apart.enter(ctx); err != nil {
+		return err
+	}
+	defer bs.apart.leave()
+
 	for range inheritTries {
 		if again, err := bs.step(ctx, b, now); err != nil || !again {
 			return err
@@ -125,18 +61,31 @@ func (bs *Builds) step(ctx context.Context, b registry.Build, now time.Time) (ag
 		return false, err
 	}
 
+	return bs.decide(ctx, b, jobs, now)
+}
+
+// decide takes a build further that has inherited all it inherits so far, and reports whether there is more by now.
+func (bs *Builds) decide(
+	ctx context.Context, b registry.Build, jobs []*registry.Job, now time.Time,
+) (again bool, err error) {
 	// A job with effects outside, or a source that cannot be read again, does its work after the cutover.
 	jobs = slices.DeleteFunc(jobs, bs.registry.ForwardOnly)
 	unread, err := bs.readSources(ctx, b, jobs, now)
 	if err != nil {
 		return false, err
 	}
+	if waits, err := bs.awaitsChecks(ctx, b); err != nil || waits {
+		return false, err
+	}
+
+	began := time.Now()
 	p, near, err := bs.measure(ctx, b, jobs, unread, now)
 	if err != nil || p == nil {
 		return false, err
 	}
 
 	ready, failed, err := bs.passesGate(ctx, b, jobs, p, now)
+	bs.looked(b, time.Since(began))
 	if err != nil || p.inherits {
 		return p.inherits, err
 	}
@@ -286,7 +235,7 @@ func (bs *Builds) readSources(
 			unread = append(unread, job.Name)
 			continue
 		}
-		if _, err := bs.sources.Enumerate(ctx, job, op, false, now); err != nil {
+		if _, err := bs.enumerate(ctx, job, op, now); err != nil {
 			if operators.IsPermanent(err) || now.Sub(b.Started) > EnumerateFor {
 				return nil, bs.failBuild(ctx, b, fmt.Sprintf("source %s: %v", job.Name, err), now)
 			}

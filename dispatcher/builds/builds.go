@@ -4,6 +4,7 @@ package builds
 
 import (
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -40,10 +41,14 @@ type Builds struct {
 	Patience time.Duration
 
 	behind chan registry.Build // versions that serve again after a rollback
-	// holds records, by build, when the live counterparts were last held back. Only the build loop uses it.
-	holds map[uuid.UUID]liveHold
-	looks map[uuid.UUID]time.Time // when a build looks at its views again. Only the build loop uses it.
-	later map[uuid.UUID]delay     // builds whose last turn failed, likewise
+	apart  apart
+	// By build, all under holding: when the live counterparts were last held back, what it waits for before it looks at
+	// all of its revisions again, when it looks at its views again, and its wait after a turn that failed.
+	holding sync.Mutex
+	holds   map[uuid.UUID]liveHold
+	awaited map[uuid.UUID]awaited
+	looks   map[uuid.UUID]time.Time
+	later   map[uuid.UUID]delay
 }
 
 // New returns the builds of a dispatcher; src reads their sources.
@@ -54,14 +59,16 @@ func New(d *dispatcher.Dispatcher, src *sources.Sources) *Builds {
 		tasks:   d.Tasks, stale: d.Stale, sources: src, pressure: d.Pressure, metrics: d.Metrics,
 		wake: d.Wakeups, log: d.Log,
 		Patience: 30 * time.Second, later: map[uuid.UUID]delay{}, looks: map[uuid.UUID]time.Time{},
-		behind: make(chan registry.Build, behindAtOnce), holds: map[uuid.UUID]liveHold{},
+		behind: make(chan registry.Build, behindAtOnce), holds: map[uuid.UUID]liveHold{}, apart: newApart(),
+		awaited: map[uuid.UUID]awaited{},
 	}
 }
 
 // Loops returns the loops that advance builds and catch up versions that serve again.
 func (bs *Builds) Loops() []dispatcher.Loop {
 	return []dispatcher.Loop{
-		{Name: "build", Woken: bs.wake.Build, Body: bs.dispatcher.HalfTime(bs.AdvanceBuilds)},
+		{Name: "build", Woken: bs.wake.Build, Body: bs.dispatcher.HalfTime(bs.advanceApart),
+			End: bs.apart.running.Wait},
 		{Name: "catch up", Run: bs.CatchUpBehind},
 		{Name: "stable views", Body: dispatcher.AtMostEach(viewsEach, bs.CoverViews)},
 	}

@@ -34,6 +34,7 @@ func (bs *Builds) cutover(
 		moved, err = bs.cutoverTx(ctx, tx, b, jobs, &p, views, now)
 		return err
 	})
+
 	if fault.Is(err, fault.Conflict) || pg.Lasting(err) {
 		return false, bs.failBuild(ctx, b, fault.Text(err), now)
 	}
@@ -372,7 +373,7 @@ func (bs *Builds) Abandon(ctx context.Context, caller authz.Caller, dagName stri
 func (bs *Builds) CancelUnused(
 	ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName string, reason tasks.Reason, now time.Time,
 ) error {
-	unused, err := deploy.UnusedOrigins(ctx, tx, org, dagName)
+	unused, err := deploy.EndTasks(ctx, tx, org, dagName)
 	if err != nil || len(unused) == 0 {
 		return err
 	}

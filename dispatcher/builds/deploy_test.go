@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/dagctl/dagctl/dispatcher/builds"
@@ -316,4 +317,40 @@ func TestRollbackToAVersionWhoseDocumentWasTriedAgain(t *testing.T) {
 	_, err = w.D.Builds.Rollback(t.Context(), w.Caller, "letters", builds.RollbackRequest{To: &first})
 	require.NoError(t, err)
 	require.Equal(t, map[string][]string{"2024-01-01": {"m(a)"}}, w.Read("letters_made"))
+}
+
+// A swap looks at the origins of the version that it replaces, and not at those of all versions there ever were.
+func TestASwapLooksAtWhatItReplaces(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.Put("raw", dispatchertest.FirstDay, "a")
+	left := func() (origins []uuid.UUID) {
+		require.NoError(t, pgx.BeginFunc(t.Context(), w.Pool, func(tx pgx.Tx) (err error) {
+			origins, err = deploy.EndTasks(t.Context(), tx, w.Caller.OrgID, "letters")
+			return err
+		}))
+		return origins
+	}
+	for _, tag := range []string{"a", "b", "c"} {
+		w.Serve(dispatchertest.Tagged(tag))
+	}
+	require.Empty(t, left(), "the swaps have canceled what they replaced")
+
+	// A build that another deploy supersedes leaves its tasks to the next swap.
+	w.Deploy(dispatchertest.Tagged("d"))
+	w.Advance()
+	require.NotEmpty(t, w.Count(`SELECT FROM ready`))
+	w.Deploy(dispatchertest.Tagged("e"), dispatchertest.Supersede)
+	w.Deploy(dispatchertest.Tagged("c"), dispatchertest.Supersede)
+	w.Settle()
+	require.Zero(t, w.Count(`SELECT FROM ready`))
+	w.Serve(dispatchertest.Tagged("f"))
+	require.Empty(t, left())
+
+	// A version that serves again and is replaced again ends again.
+	w.Serve(dispatchertest.Tagged("b"))
+	w.Change("other")
+	w.Serve(dispatchertest.Tagged("g"))
+	require.Empty(t, left())
+	w.Check()
 }

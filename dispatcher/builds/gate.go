@@ -368,21 +368,29 @@ func inputsOf(jobs []*registry.Job) map[uuid.UUID]map[uuid.UUID]bool {
 
 // HoldLive makes queued tasks of the build's live counterparts wait for a moment.
 func (bs *Builds) HoldLive(ctx context.Context, b registry.Build, now time.Time) error {
-	h := bs.holds[b.ID]
-	if now.After(h.until.Add(holdPause)) {
-		h.length = min(max(2*h.length, holdFor), holdMost)
-		h.until = now.Add(h.length)
-		maps.DeleteFunc(bs.holds, func(_ uuid.UUID, other liveHold) bool {
-			return now.After(other.until.Add(time.Hour))
-		})
-		bs.holds[b.ID] = h
-	}
+	h := bs.nextHold(b.ID, now)
 	if !now.Before(h.until) {
 		return nil
 	}
 	return pg.InTx(ctx, bs.pool, func(ctx context.Context, tx pgx.Tx) error {
 		return bs.holdLiveUntil(ctx, tx, b, h.until, now)
 	})
+}
+
+// nextHold returns the hold of a build that is under way or, after a pause, the next one, which is longer.
+func (bs *Builds) nextHold(build uuid.UUID, now time.Time) liveHold {
+	bs.holding.Lock()
+	defer bs.holding.Unlock()
+	h := bs.holds[build]
+	if now.After(h.until.Add(holdPause)) {
+		h.length = min(max(2*h.length, holdFor), holdMost)
+		h.until = now.Add(h.length)
+		maps.DeleteFunc(bs.holds, func(_ uuid.UUID, other liveHold) bool {
+			return now.After(other.until.Add(time.Hour))
+		})
+		bs.holds[build] = h
+	}
+	return h
 }
 
 func (bs *Builds) holdLiveUntil(ctx context.Context, tx pgx.Tx, b registry.Build, until, now time.Time) error {

@@ -121,7 +121,7 @@ func (bs *Builds) readAgain(
 			continue
 		}
 
-		if _, err := bs.sources.Enumerate(ctx, job, op, false, now); err != nil {
+		if _, err := bs.enumerate(ctx, job, op, now); err != nil {
 			if operators.IsPermanent(err) || now.Sub(b.Started) > EnumerateFor {
 				return false, fmt.Sprintf("source %s: %v", job.Name, err), nil
 			}

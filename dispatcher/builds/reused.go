@@ -108,6 +108,7 @@ func (bs *Builds) checkReused(ctx context.Context, tx pgx.Tx, b registry.Build, 
 		}
 		wanted = append(wanted, missing...)
 	}
+	bs.await(b, wanted)
 	_, err = bs.tasks.Create(ctx, tx, tasks.Creation{Wanted: wanted}, now)
 	return err
 }

@@ -35,7 +35,10 @@ func (bs *Builds) viewsOf(ctx context.Context, b registry.Build) (all []storage.
 // lookAtViews looks now and then whether users' objects will keep a build's swap from changing a view, and fails the
 // build then: nobody has to wait for its end to learn of it.
 func (bs *Builds) lookAtViews(ctx context.Context, b registry.Build, now time.Time) error {
-	if now.Before(bs.looks[b.ID]) {
+	bs.holding.Lock()
+	next := bs.looks[b.ID]
+	bs.holding.Unlock()
+	if now.Before(next) {
 		return nil
 	}
 	all, err := bs.viewsOf(ctx, b)
@@ -50,6 +53,8 @@ func (bs *Builds) lookAtViews(ctx context.Context, b registry.Build, now time.Ti
 	if err != nil {
 		return err
 	}
+	bs.holding.Lock()
+	defer bs.holding.Unlock()
 	bs.looks[b.ID] = now.Add(lookEach)
 	return nil
 }

@@ -27,6 +27,7 @@ type Probe struct {
 	fails       map[string]error             // list → the error of its enumeration
 	Hooks       map[string]Hook              // job → what its runs do
 	Enumerating func()                       // called by each enumeration, before it answers
+	frozen      map[string]chan struct{}     // list → closed when its enumeration may answer
 
 	dir   string            // of the files below
 	files map[string]string // content → a Parquet file of it
@@ -37,7 +38,7 @@ type Hook func(ctx context.Context, t *operators.Task) (operators.Result, error)
 
 func newProbe(dir string) *Probe {
 	return &Probe{dir: dir, files: map[string]string{}, units: map[string]map[string]string{},
-		fails: map[string]error{}, Hooks: map[string]Hook{}}
+		fails: map[string]error{}, Hooks: map[string]Hook{}, frozen: map[string]chan struct{}{}}
 }
 
 func (p *Probe) operators() []operators.Operator {
@@ -71,6 +72,15 @@ func (p *Probe) Fail(list string, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.fails[list] = err
+}
+
+// Freeze keeps the enumerations of a list from answering until the returned function is called.
+func (p *Probe) Freeze(list string) (thaw func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	until := make(chan struct{})
+	p.frozen[list] = until
+	return func() { close(until) }
 }
 
 // Write writes one row with the content to each output of the task.
@@ -168,10 +178,17 @@ func (o *listed) Spec() dag.OperatorSpec {
 		ConfigSchema: json.RawMessage(`{"type": "object", "required": ["list"], "properties": {"list": {"type": "string"}, "note": {"type": "string"}}}`)}
 }
 
-func (o *listed) Enumerate(_ context.Context, e operators.Enumeration) ([]operators.Unit, error) {
+func (o *listed) Enumerate(ctx context.Context, e operators.Enumeration) ([]operators.Unit, error) {
 	o.p.mu.Lock()
-	asked := o.p.Enumerating
+	asked, frozen := o.p.Enumerating, o.p.frozen[e.Config["list"].(string)]
 	o.p.mu.Unlock()
+	if frozen != nil {
+		select {
+		case <-frozen:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
 	if asked != nil {
 		asked()
 	}

@@ -159,11 +159,15 @@ func (st *Store) insert(
 		return err
 	}
 
+	turns, err := turnsOf(ctx, tx, fresh)
+	if err != nil {
+		return err
+	}
 	placing := make([]Placement, len(fresh))
 	for i, w := range fresh {
 		placing[i] = Placement{
 			Task: w.ID, Org: w.Job.OrgID, Origin: w.Job.Origin, slot: w.Slot, runtime: w.Runtime,
-			needs: NeedsOf(&w.Job.Def, w.Kind), Rank: rankOf(w.Class, w.Priority, now), Limits: LimitsOf(w),
+			needs: NeedsOf(&w.Job.Def, w.Kind), Rank: turns.rank(w, now), Limits: LimitsOf(w),
 			RunAt: w.RunAt, sibling: there.running[Slot{w.Job.Origin, w.Slot}],
 		}
 	}

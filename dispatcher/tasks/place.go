@@ -144,9 +144,10 @@ func (st *Store) insertReady(b *pg.Batch, tasks []Placement) *pg.Later[map[uuid.
 		return nil
 	}, `
 		WITH wanted AS (
-			SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::text[], $5::text[], $6::text[], $7::bigint[])
+			SELECT w.*, CASE WHEN t.kind = 'build' THEN split_part(job_address(w.origin_job_id), '/', 1) ELSE '' END AS turn
+			FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::text[], $5::text[], $6::text[], $7::bigint[])
 				AS w(task_id, org_id, origin_job_id, slot, runtime, needs, rank)
-			WHERE EXISTS (SELECT FROM tasks t WHERE t.id = w.task_id OFFSET 0)),
+			CROSS JOIN LATERAL (SELECT kind FROM tasks t WHERE t.id = w.task_id LIMIT 1) AS t),
 		paused AS MATERIALIZED (
 			SELECT DISTINCT ON (w.task_id) w.task_id,
 				concat_ws('/', NULLIF(p.dag_name, ''), NULLIF(p.job_name, '')) AS blocker
@@ -154,7 +155,7 @@ func (st *Store) insertReady(b *pg.Batch, tasks []Placement) *pg.Later[map[uuid.
 			WHERE p.dag_name = '' OR job_address(w.origin_job_id) = p.dag_name || '/' || p.job_name
 			   OR p.job_name = '' AND starts_with(job_address(w.origin_job_id), p.dag_name || '/')),
 		ready_now AS (
-			INSERT INTO ready (task_id, org_id, origin_job_id, slot, runtime, needs, rank)
+			INSERT INTO ready (task_id, org_id, origin_job_id, slot, runtime, needs, rank, turn)
 			SELECT * FROM wanted w WHERE NOT EXISTS (SELECT FROM paused p WHERE p.task_id = w.task_id)),
 		put AS (
 			INSERT INTO waiting (task_id, org_id, origin_job_id, slot, reason, blocker, rank)

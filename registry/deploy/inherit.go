@@ -154,8 +154,8 @@ func (dp *Deployer) Inherit(ctx context.Context, b registry.Build, limit int) (m
 	return more, nil
 }
 
-// pendingOf returns up to limit revisions that a build has yet to take over, and locks their rows. It relies on
-// idx_partition_versions_held.
+// pendingOf returns up to limit revisions that a build has yet to take over, and locks their rows. It reads as many of
+// each generation, in the order of idx_partition_versions_held, and never sorts all that are left.
 func pendingOf(ctx context.Context, tx pgx.Tx, b registry.Build, limit int) ([]pending, error) {
 	rows, err := tx.Query(ctx, `
 		SELECT org_slug(r.org_id), r.dataset_uuid, r.dataset_version, g.storage, g.continues, j.id, p.output_index, r.partition_key, r.revision,
@@ -164,9 +164,11 @@ func pendingOf(ctx context.Context, tx pgx.Tx, b registry.Build, limit int) ([]p
 		JOIN dataset_versions g ON g.id = p.dataset_version
 		JOIN dataset_versions c ON c.id = g.continues
 		JOIN jobs j ON j.dag_version_id = p.dag_version_id AND j.name = p.job_name
-		JOIN partition_versions r ON r.dataset_version = g.id AND r.state = 'Held' AND r.inherited_from IS NOT NULL
+		CROSS JOIN LATERAL (SELECT * FROM partition_versions h
+			WHERE h.dataset_version = g.id AND h.state = 'Held' AND h.inherited_from IS NOT NULL
+			ORDER BY h.dataset_version, h.partition_key LIMIT $3 FOR UPDATE) AS r
 		WHERE p.org_id = $1 AND p.dag_version_id = $2
-		ORDER BY r.dataset_version, r.partition_key LIMIT $3 FOR UPDATE OF r`, b.OrgID, b.ID, limit)
+		ORDER BY r.dataset_version, r.partition_key LIMIT $3`, b.OrgID, b.ID, limit)
 	if err != nil {
 		return nil, fmt.Errorf("find what is to be taken over: %w", err)
 	}

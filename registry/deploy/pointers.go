@@ -187,13 +187,21 @@ func movePointer(ctx context.Context, tx pgx.Tx, b registry.Build, back bool,
 	return previous, rebase(ctx, tx, b)
 }
 
-// UnusedOrigins returns the origins of a DAG that neither its active version nor one being built uses.
-func UnusedOrigins(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName string) ([]uuid.UUID, error) {
+// EndTasks returns the origins whose tasks the DAG wants no longer: those of versions that ended since it was last
+// called, unless the active version or one being built uses them too. The caller cancels their tasks. Its cost follows
+// what has ended, not the DAG's history: it relies on idx_dag_versions_tasks and idx_dag_versions_open.
+func EndTasks(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName string) ([]uuid.UUID, error) {
 	rows, err := tx.Query(ctx, `
-		SELECT DISTINCT j.origin_job_id FROM jobs j
-		WHERE j.org_id = $1 AND j.dag_name = $2 AND NOT EXISTS (
-			SELECT FROM jobs u JOIN dag_versions v ON v.id = u.dag_version_id AND v.status IN ('Active', 'Building', 'Ready')
-			WHERE u.origin_job_id = j.origin_job_id)`, org, dagName)
+		WITH over AS (
+			UPDATE dag_versions SET tasks_ended_at = ended_at
+			WHERE org_id = $1 AND dag_name = $2 AND status = ANY($3)
+			  AND ended_at IS NOT NULL AND tasks_ended_at IS DISTINCT FROM ended_at
+			RETURNING id)
+		SELECT j.origin_job_id FROM over o JOIN jobs j ON j.dag_version_id = o.id
+		EXCEPT
+		SELECT u.origin_job_id FROM dag_versions v JOIN jobs u ON u.dag_version_id = v.id
+		WHERE v.org_id = $1 AND v.dag_name = $2 AND v.status IN ('Building', 'Ready', 'Active')`,
+		org, dagName, ended)
 	if err != nil {
 		return nil, fmt.Errorf("unused origins of %s: %w", dagName, err)
 	}

@@ -34,7 +34,7 @@ func (k *committer) Commit(ctx context.Context, c operators.Commit) (done operat
 		}
 		for n, file := range o.Files {
 			// Each name is used once, so that a file left by a failed commit is not taken for another.
-			name := fmt.Sprintf("commit%d-%d-%d.parquet", k.commits, i, n)
+			name := fmt.Sprintf("commit%d-%d-%s", k.commits, i, operators.NumberedName(n, file))
 			if err := output.Of(o.Partition).Upload(ctx, name, worker.Parquet, file); err != nil {
 				return done, err
 			}

@@ -35,13 +35,16 @@ const (
 	Sleep   = "conformance:sleep"
 	Log     = "conformance:log"
 	Copy    = "conformance:copy"
+	NoRows  = "conformance:norows"
 	Commit  = "conformance:commit"
 	Secrets = "conformance:secrets"
 	Query   = "conformance:query"
 )
 
 // Handlers lists the functions that a program must offer.
-func Handlers() []string { return []string{Echo, Fail, Sleep, Log, Copy, Commit, Secrets, Query} }
+func Handlers() []string {
+	return []string{Echo, Fail, Sleep, Log, Copy, NoRows, Commit, Secrets, Query}
+}
 
 // LeaseSeconds is the length of the leases of the suite's tasks.
 const LeaseSeconds = 5

@@ -24,6 +24,7 @@ func scenarios() []scenario {
 		{"asked to wait", askedToWait}, {"completion refused", refusedCompletion},
 		{"answer to the poll lost", lostPoll}, {"server away at the poll", awayAtPoll},
 		{"inputs and outputs", copying}, {"upload and download cut short", brokenCopying},
+		{"outputs without rows", withoutRows},
 		{"commit while it runs", committing}, {"answer to a commit lost", lostCommit},
 		{"secrets", secrets}, {"query", querying},
 		{"logs", logs}, {"answer to logs lost", lostLogs}, {"logs accepted in part", partialLogs},

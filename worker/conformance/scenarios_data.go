@@ -34,6 +34,19 @@ func copying(s *scene) {
 	s.published(task)
 }
 
+// withoutRows checks that a function without rows leaves it to the server to empty the output, and that a function that
+// found nothing new says so.
+func withoutRows(s *scene) {
+	c := s.ends(s.create(NoRows, map[string]any{"unchanged": false}), 1, "Completed")
+	s.expect("an output without rows is not declared unchanged", !c.Unchanged,
+		"unchanged is true, so the old rows would stay")
+
+	c = s.ends(s.create(NoRows, map[string]any{"unchanged": true}), 1, "Completed")
+	s.expect("an output that stays as it is is declared unchanged", c.Unchanged,
+		"unchanged is false, so the output would lose its rows")
+	s.expect("with no outputs beside it", len(c.Outputs) == 0, "outputs are %+v", c.Outputs)
+}
+
 // published checks that the output has the rows of the input.
 func (s *scene) published(task uuid.UUID) {
 	rows, err := s.backend.Output(s.ctx, task)

@@ -299,7 +299,7 @@ type Completion struct {
 	Fence
 	Status        string            `json:"status" enum:"Completed,Failed,Canceled"`
 	Outputs       []CommittedOutput `json:"outputs,omitempty" maxItems:"100"`
-	Unchanged     bool              `json:"unchanged,omitempty" doc:"Nothing is new: nothing is published"`
+	Unchanged     bool              `json:"unchanged,omitempty" doc:"Nothing is new: every output stays as it is. Without it, an output of the task's partition that has no files has no rows from then on"`
 	Events        []Event           `json:"events,omitempty" maxItems:"1000"`
 	Tasks         []EnqueuedTask    `json:"tasks,omitempty" maxItems:"1000"`
 	Result        json.RawMessage   `json:"result,omitempty" doc:"Light JSON for people, 64 KiB at most"`

@@ -265,7 +265,10 @@ class Context:
         )
 
     def unchanged(self) -> None:
-        """Declare that there is nothing new: the end of the task publishes nothing."""
+        """Declare that there is nothing new: every output stays as it is.
+
+        Without it, an output to which no row was written has no rows from then on.
+        """
         self._unchanged = True
 
     def reached(self, position: int) -> None:

@@ -40,6 +40,12 @@ def copy(ctx):
     return {"rows": ctx.output().write(ctx.input("rows").rows())}
 
 
+@worker.handler("conformance:norows")
+def no_rows(ctx, payload):
+    if payload["unchanged"]:
+        ctx.unchanged()
+
+
 @worker.handler("conformance:commit")
 def commit(ctx, payload):
     ctx.state = payload["state"]

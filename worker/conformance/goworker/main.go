@@ -42,6 +42,7 @@ func run(ctx context.Context) error {
 	worker.Handle(w, "conformance:sleep", sleep)
 	worker.Handle(w, "conformance:log", log)
 	worker.Handle(w, "conformance:copy", copyRows)
+	worker.Handle(w, "conformance:norows", writeNothing)
 	worker.Handle(w, "conformance:commit", commit)
 	worker.Handle(w, "conformance:secrets", secrets)
 	worker.Handle(w, "conformance:query", query)
@@ -120,6 +121,15 @@ func copyRows(ctx context.Context, t *worker.Task, _ any) (any, error) {
 		rows++
 	}
 	return map[string]int{"rows": rows}, file.Close()
+}
+
+func writeNothing(_ context.Context, t *worker.Task, p struct {
+	Unchanged bool `json:"unchanged"`
+}) (any, error) {
+	if p.Unchanged {
+		t.Unchanged()
+	}
+	return nil, nil
 }
 
 type wanted struct {

@@ -1,0 +1,183 @@
+package operators
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/dagctl/dagctl/internal/duck"
+	"github.com/dagctl/dagctl/storage"
+)
+
+// A run that ends with an output that has no rows replaces the partition by an empty one, so that no old row stays in
+// it. Its columns are those of the line of names in a text file, or those that the output had last.
+
+// NoRows answers questions about outputs to which a run wrote no rows.
+type NoRows interface {
+	// Columns returns the columns that an output had last; none if it never had any.
+	Columns(ctx context.Context, output int) ([]storage.Column, error)
+	// Stays reports whether an output without files stays as it is, instead of having no rows from now on.
+	Stays(ctx context.Context, output int) (bool, error)
+}
+
+// The ends of the names of Parquet files that were made from text without rows. The types of their columns are
+// guesses, and the one column of a file from ndjson is, too.
+const (
+	noRowsCSV    = ".csv.empty.parquet"
+	noRowsNDJSON = ".ndjson.empty.parquet"
+)
+
+// ImportedName returns the name of the Parquet file that holds the rows of a text file.
+func ImportedName(name, format string, rows int64) string {
+	switch {
+	case rows > 0:
+		return name + ".parquet"
+	case format == "ndjson":
+		return strings.TrimSuffix(name, ".ndjson") + noRowsNDJSON
+	}
+	return strings.TrimSuffix(name, ".csv") + noRowsCSV
+}
+
+// NumberedName returns the name of an output's nth file that keeps what its name says about its rows.
+func NumberedName(n int, name string) string {
+	end := ".parquet"
+	for _, empty := range []string{noRowsCSV, noRowsNDJSON} {
+		if strings.HasSuffix(name, empty) {
+			end = empty
+		}
+	}
+	return fmt.Sprintf("%05d%s", n, end)
+}
+
+// written is what a run wrote to the folder of an output.
+type written struct {
+	files []string         // sorted, without those that were made from text without rows
+	any   bool             // there are files, maybe all without rows
+	guess []storage.Column // the columns that a CSV file without rows names
+}
+
+// writtenTo looks at what a run wrote to the folder of an output.
+func writtenTo(ctx context.Context, dir string) (w written, err error) {
+	all, err := filepath.Glob(filepath.Join(dir, "*.parquet"))
+	if err != nil {
+		return w, err
+	}
+	slices.Sort(all)
+	w.any = len(all) > 0
+
+	for _, file := range all {
+		fromCSV := strings.HasSuffix(file, noRowsCSV)
+		if !fromCSV && !strings.HasSuffix(file, noRowsNDJSON) {
+			w.files = append(w.files, file)
+			continue
+		}
+		columns, rows, err := shapeOf(ctx, file)
+		switch {
+		case err != nil:
+			return w, err
+		case rows > 0: // another program chose this name
+			w.files = append(w.files, file)
+		case fromCSV && len(w.guess) == 0 && !slices.Equal(columns, unnamed):
+			w.guess = columns
+		}
+	}
+	return w, nil
+}
+
+// unnamed are the columns of a CSV file without a line.
+var unnamed = []storage.Column{{Name: "column0", Type: "VARCHAR"}}
+
+// shapeOf returns the columns of a Parquet file and the number of its rows.
+func shapeOf(ctx context.Context, file string) (columns []storage.Column, rows int64, err error) {
+	session, err := duck.Open(ctx, duck.Config{AllowedPaths: []string{file}, Threads: 1})
+	if err != nil {
+		return nil, 0, err
+	}
+	defer session.Close()
+
+	from := duck.ReadParquet([]string{file})
+	if err := session.Value(ctx, &rows, "SELECT count(*) FROM "+from); err != nil || rows > 0 {
+		return nil, rows, err
+	}
+	columns, err = session.Describe(ctx, "SELECT * FROM "+from)
+	return columns, 0, err
+}
+
+// withoutRows returns a file without rows for an output that got none. It returns no file if the output stays as it is,
+// or if nobody knows its columns.
+func withoutRows(
+	ctx context.Context, a Assignment, output AssignedOutput, w written, scratch string,
+) ([]string, error) {
+	if a.NoRows == nil {
+		return nil, nil
+	}
+	if !w.any {
+		if stays, err := a.NoRows.Stays(ctx, output.Index); err != nil || stays {
+			return nil, err
+		}
+	}
+	known, err := a.NoRows.Columns(ctx, output.Index)
+	if err != nil {
+		return nil, err
+	}
+	columns := typed(w.guess, known)
+	if len(columns) == 0 {
+		return nil, nil
+	}
+
+	file := filepath.Join(scratch, fmt.Sprintf("norows%d.parquet", output.Index))
+	if err := os.MkdirAll(scratch, 0o700); err != nil {
+		return nil, err
+	}
+	session, err := duck.Open(ctx, duck.Config{AllowedPaths: []string{file}, AllowedDirs: []string{scratch},
+		Threads: 1})
+	if err != nil {
+		return nil, err
+	}
+	defer session.Close()
+	_, err = session.CopyToParquet(ctx, duck.Empty(columns), file)
+	return []string{file}, err
+}
+
+// typed returns the columns that a text without rows names, with the types that are known of them. Text that names none
+// has the known columns.
+func typed(named, known []storage.Column) []storage.Column {
+	if len(named) == 0 {
+		return known
+	}
+	columns := slices.Clone(named)
+	for i, c := range columns {
+		at := slices.IndexFunc(known, func(k storage.Column) bool { return k.Name == c.Name })
+		if at >= 0 {
+			columns[i] = known[at]
+		}
+	}
+	return columns
+}
+
+// outputText describes text that a task wrote. If a CSV file has one line, that line has the names of the columns: a
+// guess could take it for a row.
+func outputText(format string, files []string) tabular {
+	f := tabular{Format: format}
+	if format == "csv" && !slices.ContainsFunc(files, hasSecondLine) {
+		header := true
+		f.Header = &header
+	}
+	return f
+}
+
+// hasSecondLine reports whether a file has more than one line, or cannot be looked at as it is.
+func hasSecondLine(file string) bool {
+	if compression(file) != "" {
+		return true
+	}
+	const longest = 64 << 10
+	head, err := readHead(file, longest)
+	if err != nil || len(head) == longest {
+		return true
+	}
+	return strings.Contains(strings.Trim(head, "\r\n"), "\n")
+}

@@ -1,0 +1,47 @@
+package registry
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dagctl/dagctl/storage"
+)
+
+// KnownColumns returns the columns that a generation has, or those of the dataset's newest generation that has any. It
+// returns none if nothing was ever published. It reads the generations of one dataset by their unique index.
+func KnownColumns(ctx context.Context, tx pgx.Tx, g storage.Generation) (columns []storage.Column, err error) {
+	var schema []byte
+	err = tx.QueryRow(ctx, `
+		SELECT schema FROM dataset_versions
+		WHERE dataset_uuid = $1 AND org_id = $2 AND jsonb_array_length(schema) > 0
+		ORDER BY id = $3 DESC, created_at DESC LIMIT 1`, g.Dataset, g.OrgID, g.Version).Scan(&schema)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(schema, &columns)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("columns of dataset %s: %w", g.Dataset, err)
+	}
+	return columns, nil
+}
+
+// MadeBy returns the task that made the newest revision of a partition; uuid.Nil if there is no revision.
+func MadeBy(ctx context.Context, tx pgx.Tx, ref Ref) (task uuid.UUID, err error) {
+	err = tx.QueryRow(ctx, `
+		SELECT coalesce(task_id, '00000000-0000-0000-0000-000000000000') FROM partition_versions
+		WHERE dataset_version = $1 AND partition_key = $2 ORDER BY revision DESC LIMIT 1`, ref.Version, ref.Key).Scan(&task)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return uuid.Nil, nil
+	}
+	if err != nil {
+		return uuid.Nil, fmt.Errorf("task that made partition %q of %s: %w", ref.Key, ref.Version, err)
+	}
+	return task, nil
+}
