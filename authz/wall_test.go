@@ -100,9 +100,12 @@ func TestTheRequestsRoleHasNoOtherRights(t *testing.T) {
 			AND NOT COALESCE('security_invoker=true' = ANY (reloptions), false)`),
 		"views that show rows of other orgs")
 
-	require.Empty(t, w.column(t, `
+	require.Equal(t, []string{"stable_view_unserved"}, w.column(t, `
 		SELECT proname FROM pg_proc WHERE pronamespace = 'public'::regnamespace
 			AND prosecdef`), "functions that run as their owner")
+	_, err := w.asOrg(t.Context(), uuid.New(),
+		`SELECT * FROM stable_view_unserved($1, 'theirs', 'secrets') AS u (a text)`, uuid.New())
+	require.ErrorContains(t, err, `dataset "secrets" is not published`, "it says no more to who cannot read the view")
 	require.Equal(t, []string{"false false false"}, w.column(t, `
 		SELECT concat_ws(' ', rolsuper::text, rolbypassrls::text, rolcreaterole::text) FROM pg_roles
 		WHERE rolname = 'dagctl_app'`))

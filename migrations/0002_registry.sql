@@ -283,7 +283,13 @@ DECLARE
     say     TEXT;
     renamed TEXT; -- the same, where the dataset goes on under another name
     hint    TEXT := format('See `dagctl history %s`.', dag);
+    caller  TEXT := COALESCE(NULLIF(NULLIF(current_setting('role', true), 'none'), ''), session_user);
 BEGIN
+    -- Anybody may call a function that a view calls. Only those who may read the view learn more than its name.
+    IF NOT COALESCE(has_table_privilege(caller, to_regclass(format('%I.%I', 'data_' || COALESCE(org_slug(org), ''), view_name)), 'SELECT'), false) THEN
+        RAISE EXCEPTION USING ERRCODE = 'object_not_in_prerequisite_state', MESSAGE = format('dataset "%s" is not published', view_name);
+    END IF;
+
     SELECT c.dag_name, g.storage ->> 'kind' AS kind INTO holder
     FROM dag_current_versions c
     JOIN dataset_name_owners o ON o.org_id = c.org_id AND o.dag_name = c.dag_name AND o.name = view_name

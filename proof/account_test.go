@@ -30,7 +30,8 @@ func (w *world) accounted(yaml string, change ...func(*registry.DeployRequest)) 
 	w.t.Helper()
 	a := &account{landed: w.landedRevisions(), before: w.ended(), planned: map[string]bool{},
 		jobs: map[uuid.UUID]string{}}
-	a.deployed = w.deploy(yaml, change...)
+	moves := func(r *registry.DeployRequest) { r.AllowMoves = true }
+	a.deployed = w.deploy(yaml, append(slices.Clone(change), moves)...)
 	a.after = w.ended()
 	for _, c := range a.deployed.Changes {
 		if c.Action == deploy.Reuse || c.Action == deploy.Remove {

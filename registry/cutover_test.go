@@ -94,7 +94,7 @@ func TestAReadyVersionWaitsForItsPromotion(t *testing.T) {
 	require.Empty(t, builds())
 
 	w.inTx(func(ctx context.Context, tx pgx.Tx) error {
-		_, err := deploy.Activate(ctx, tx, w.caller.OrgID, "shop", 1)
+		_, err := deploy.Activate(ctx, tx, w.caller.OrgID, "shop", 1, nil)
 		return err
 	})
 	require.Equal(t, []int{1}, builds())

@@ -71,6 +71,7 @@ func TestViewFollowsThePointer(t *testing.T) {
 	v := storage.View{OrgID: old.Generation.OrgID, OrgSlug: "acme", DAG: `it's \ a "dag`, Name: "quakes",
 		Generations: []uuid.UUID{old.Generation.Version}}
 	p := &pointers{pool: pool, view: v, dataset: old.Generation.Dataset}
+	p.exec(t, `INSERT INTO orgs (id, slug, name) VALUES ($1, $2, $2)`, v.OrgID, v.OrgSlug)
 	p.pin(t, old.Generation.Version)
 	p.pin(t, candidate.Generation.Version)
 	read := func() []string {

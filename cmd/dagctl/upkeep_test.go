@@ -73,7 +73,7 @@ func TestRematerializeCommand(t *testing.T) {
 	require.Equal(t, cli.ExitConflict, refused.code)
 	require.Contains(t, refused.err, "daily_highest would lose 1 partition")
 	planned := dagctl(t, env, "rematerialize", "daily_highest", "--dry-run")
-	require.Contains(t, planned.err, "This deploy needs --allow-removals.")
+	require.Contains(t, planned.err, "This deploy needs --allow-removals: restore what they are made from.")
 	allowed := dagctl(t, env, "rematerialize", "daily_highest", "--allow-removals")
 	require.Zero(t, allowed.code, allowed.err)
 	require.Equal(t, []string{"2026-01-02"}, w.partitions(t, "daily_highest"))

@@ -315,13 +315,13 @@ func (bs *Builds) catchUpVersion(ctx context.Context, b registry.Build) error {
 // Promote cuts over to a version that is ready, once it has caught up, and to one that is being built as soon as it is
 // ready.
 func (bs *Builds) Promote(
-	ctx context.Context, caller authz.Caller, dagName string, number int,
+	ctx context.Context, caller authz.Caller, dagName string, number int, given ...registry.Consent,
 ) (registry.Version, error) {
 	err := pg.InOrgTx(ctx, bs.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
 		if err := registry.LockDAG(ctx, tx, caller.OrgID, dagName); err != nil {
 			return err
 		}
-		b, err := deploy.Activate(ctx, tx, caller.OrgID, dagName, number)
+		b, err := deploy.Activate(ctx, tx, caller.OrgID, dagName, number, given)
 		if err != nil {
 			return err
 		}

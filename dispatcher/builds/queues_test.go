@@ -198,7 +198,7 @@ func TestEnqueueDuringACutover(t *testing.T) {
 			return w.Count(`SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND database = (SELECT oid
 				FROM pg_database WHERE datname = current_database())`) > 0
 		})
-		if _, err := deploy.Activate(ctx, tx, w.Caller.OrgID, "mail", deployed.Version.Number); err != nil {
+		if _, err := deploy.Activate(ctx, tx, w.Caller.OrgID, "mail", deployed.Version.Number, nil); err != nil {
 			return err
 		}
 		ready, err := deploy.Builds(ctx, tx)

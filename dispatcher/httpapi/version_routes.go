@@ -82,6 +82,24 @@ func (a *API) handlePlan(ctx context.Context, caller authz.Caller, in *planInput
 // ActivateRequest names the version to cut over to.
 type ActivateRequest struct {
 	Version int `json:"version" minimum:"1" maximum:"2147483647"`
+	// Each is the consent of that name to what others would miss.
+	AllowRemovals bool `json:"allow_removals,omitempty" doc:"Let partitions go that are served and that the version does not have"`
+	AllowMoves    bool `json:"allow_moves,omitempty" doc:"Let published names move to other datasets"`
+	AllowBreaking bool `json:"allow_breaking,omitempty" doc:"Let columns go or change that jobs of other DAGs may read"`
+}
+
+// consents returns what the person who promotes agrees to, beside what was agreed to at the deploy.
+func (r ActivateRequest) consents() (given []registry.Consent) {
+	for _, c := range []struct {
+		given bool
+		registry.Consent
+	}{{r.AllowRemovals, registry.AllowRemovals}, {r.AllowMoves, registry.AllowMoves},
+		{r.AllowBreaking, registry.AllowBreaking}} {
+		if c.given {
+			given = append(given, c.Consent)
+		}
+	}
+	return given
 }
 
 type activateInput struct {
@@ -92,7 +110,7 @@ type activateInput struct {
 type movedOutput struct{ Body registry.Version }
 
 func (a *API) handleActivate(ctx context.Context, caller authz.Caller, in *activateInput) (*movedOutput, error) {
-	v, err := a.builds.Promote(ctx, caller, in.DAG, in.Body.Version)
+	v, err := a.builds.Promote(ctx, caller, in.DAG, in.Body.Version, in.Body.consents()...)
 	return &movedOutput{v}, err
 }
 

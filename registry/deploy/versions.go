@@ -72,14 +72,17 @@ func RollbackTarget(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName strin
 	return b, nil
 }
 
-// Activate lets a version be cut over to as soon as it is ready. It refuses one that RefuseMisfits refuses.
+// Activate lets a version be cut over to as soon as it is ready, and adds to what was agreed to. It refuses one that
+// RefuseMisfits refuses.
 func Activate(
-	ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName string, number int,
+	ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName string, number int, given []registry.Consent,
 ) (b registry.Build, err error) {
 	b = registry.Build{OrgID: org, DAG: dagName, Number: number, Activate: true}
 	err = tx.QueryRow(ctx, `
-		UPDATE dag_versions SET activate = activate OR status IN ('Building', 'Ready')
-		WHERE org_id = $1 AND dag_name = $2 AND number = $3 RETURNING id, status, consents`, org, dagName, number).
+		UPDATE dag_versions SET activate = activate OR status IN ('Building', 'Ready'),
+			consents = ARRAY(SELECT DISTINCT unnest(consents || $4::text[]))
+		WHERE org_id = $1 AND dag_name = $2 AND number = $3 RETURNING id, status, consents`,
+		org, dagName, number, append([]registry.Consent{}, given...)).
 		Scan(&b.ID, &b.Status, &b.Consents)
 
 	switch {

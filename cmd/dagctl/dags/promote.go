@@ -19,7 +19,10 @@ import (
 
 // PromoteCommand returns `dagctl promote`.
 func PromoteCommand(c *cli.CLI) *cobra.Command {
-	var wait bool
+	var (
+		wait    bool
+		request httpapi.ActivateRequest
+	)
 	cmd := &cobra.Command{
 		Use:   "promote DAG [VERSION]",
 		Short: "Cut over to a version that is ready",
@@ -36,7 +39,7 @@ VERSION it takes the version that is ready or being built; there is at most one.
 				return err
 			}
 			var v registry.Version
-			request := httpapi.ActivateRequest{Version: number}
+			request.Version = number
 			if err := api.Put(cmd.Context(), cli.DAGPath(args[0])+"/active", request, &v); err != nil {
 				return err
 			}
@@ -50,7 +53,13 @@ VERSION it takes the version that is ready or being built; there is at most one.
 		},
 	}
 
-	cmd.Flags().BoolVar(&wait, "wait", true, "wait until the version serves or has failed")
+	flags := cmd.Flags()
+	flags.BoolVar(&wait, "wait", true, "wait until the version serves or has failed")
+	flags.BoolVar(&request.AllowRemovals, "allow-removals", false,
+		"let partitions go that are served and that the version does not have")
+	flags.BoolVar(&request.AllowMoves, "allow-moves", false, "let published names move to other datasets")
+	flags.BoolVar(&request.AllowBreaking, "allow-breaking", false,
+		"let columns go or change that jobs of other DAGs may read")
 	return cmd
 }
 
