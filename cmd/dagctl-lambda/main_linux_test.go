@@ -34,15 +34,13 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// The credentials of the function's role, and the capability of the task.
-const (
-	roleKey    = "role-key-of-the-function"
-	capability = "capability-of-the-task"
-)
+// capability is that of the task.
+const capability = "capability-of-the-task"
 
 // machine imitates the machine of a function: its bootstrap runs as an ordinary user, and nothing else runs.
 type machine struct {
 	cmd    *exec.Cmd
+	key    string // credentials of the function's role, as no other machine of the tests has them
 	folder string // of temporary files
 	api    string // Runtime API
 	server string // the dagctl server, as far as a task sees it
@@ -60,7 +58,8 @@ func newMachine(t *testing.T, env ...string) *machine {
 	dir, err := os.MkdirTemp("", "dagctl-lambda-")
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, removeAll(dir)) })
-	m := &machine{folder: filepath.Join(dir, "tmp"), events: make(chan []byte), results: make(chan string),
+	m := &machine{key: "role-key-" + uuid.NewString(), folder: filepath.Join(dir, "tmp"),
+		events: make(chan []byte), results: make(chan string),
 		completions: make(chan protocol.Completion, 1)}
 	require.NoError(t, os.Chmod(dir, 0o755))
 	require.NoError(t, os.Mkdir(m.folder, 0o700))
@@ -77,7 +76,7 @@ func newMachine(t *testing.T, env ...string) *machine {
 
 	m.cmd = exec.Command(program)
 	m.cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "TMPDIR=" + m.folder, "AWS_LAMBDA_RUNTIME_API=" + m.api,
-		"AWS_SECRET_ACCESS_KEY=" + roleKey}, env...)
+		"AWS_SECRET_ACCESS_KEY=" + m.key}, env...)
 	m.cmd.Dir, m.cmd.Stdout, m.cmd.Stderr = "/", t.Output(), t.Output()
 	if os.Geteuid() == 0 {
 		m.cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: stranger, Gid: stranger}}
@@ -179,7 +178,7 @@ func TestOwnCodeInAFunctionGetsAtNothing(t *testing.T) {
 	m := newMachine(t, "AWS_LAMBDA_FUNCTION_NAME=own-code", "AWS_LAMBDA_FUNCTION_MEMORY_SIZE=1024", "DAGCTL_UDF=on")
 	m.start(t)
 	for range 2 {
-		c := m.run(t, "attack", "attack.py", map[string]any{"wanted": []string{roleKey, capability},
+		c := m.run(t, "attack", "attack.py", map[string]any{"wanted": []string{m.key, capability},
 			"runtime_api": m.api, "folder": m.folder, "address": 0x400000})
 		require.Equal(t, "Completed", c.Status, c.Error)
 		var result struct {
@@ -196,7 +195,7 @@ func TestOwnCodeInAFunctionGetsAtNothing(t *testing.T) {
 	if os.Geteuid() == 0 { // who may read everything
 		environment, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(m.cmd.Process.Pid), "environ"))
 		require.NoError(t, err)
-		require.Contains(t, string(environment), roleKey, "it was there to be read")
+		require.Contains(t, string(environment), m.key, "it was there to be read")
 	}
 }
 

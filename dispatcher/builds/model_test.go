@@ -18,7 +18,7 @@ import (
 	"github.com/dagctl/dagctl/registry"
 )
 
-var modelSteps = flag.Int("model-steps", 60, "steps of each random history over several DAGs")
+var modelSteps = flag.Int("model-steps", 30, "steps of each random history over several DAGs")
 
 // A random history over three DAGs: two that publish under three names, which move between jobs and DAGs, and one that
 // reads a name. After every step, each name shows what a simple model says, or is absent where the model says so. A

@@ -98,13 +98,18 @@ func (c *comparison) name(was, now *Dataset) {
 		c.broken(DatasetRenamed, was, c.readers(was.ID), "would be renamed to "+now.Name, " by its name")
 	}
 
-	if heir == nil {
+	f := Finding{Kind: NameMoved, Level: Asks, Consent: AllowMoves, Dataset: was.Name, Breaking: true}
+	switch owner := c.facts.Returns[was.Name]; {
+	case heir != nil:
+		f.Text = fmt.Sprintf("the name %s would move from the dataset of job %s to that of job %s: whoever reads it "+
+			"by name gets other rows", was.Name, was.Job, heir.Job)
+		f.Hint = "if it is the same job under another name, write `renamed_from` there"
+	case owner != "":
+		f.Text = fmt.Sprintf("the name %s would go back to DAG %s: whoever reads it by name gets other rows",
+			was.Name, owner)
+	default:
 		return
 	}
-	text := fmt.Sprintf("the name %s would move from the dataset of job %s to that of job %s: whoever reads it by "+
-		"name gets other rows", was.Name, was.Job, heir.Job)
-	f := Finding{Kind: NameMoved, Level: Asks, Consent: AllowMoves, Dataset: was.Name, Text: text, Breaking: true,
-		Hint: "if it is the same job under another name, write `renamed_from` there"}
 	if c.facts.Back {
 		f.Level, f.Consent = Says, ""
 	}

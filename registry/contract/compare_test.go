@@ -74,6 +74,10 @@ func TestCompare(t *testing.T) {
 			"says dataset_removed: dataset x would be removed",
 			"asks allow-moves name_moved: the name x would move from the dataset of job job1 to that of job job2: " +
 				"whoever reads it by name gets other rows"}},
+		"given back": {x, of(dataset(one, "y")), contract.Facts{Returns: map[string]string{"x": "old"}}, []string{
+			"says dataset_renamed: dataset x would be renamed to y",
+			"asks allow-moves name_moved: the name x would go back to DAG old: " +
+				"whoever reads it by name gets other rows"}},
 		"taken over": {x, of(dataset(one, "x"), dataset(two, "z", func(d *contract.Dataset) { d.TakesOver = "old" })),
 			contract.Facts{}, []string{"says name_taken_over: the name z is taken over from DAG old"}},
 		"gained and widened": {x, wide, reader("n"), []string{

@@ -71,6 +71,7 @@ type Loss struct {
 type Facts struct {
 	Lost      []Loss
 	Consumers map[uuid.UUID][]Consumer // by dataset
+	Returns   map[string]string        // name → the DAG that gets it back when this one gives it up
 	Back      bool                     // the next version is an earlier one, which a person goes back to
 	Forced    bool                     // the next version computes anew what serves, from the same definition
 }

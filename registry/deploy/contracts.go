@@ -36,10 +36,28 @@ func (dp *Deployer) Judge(ctx context.Context, tx pgx.Tx, b registry.Build, lost
 		return err
 	}
 	facts := contract.Facts{Lost: losses(lost), Back: back}
+	if facts.Returns, err = returns(ctx, tx, b); err != nil {
+		return err
+	}
 	if facts.Consumers, err = dp.consumers(ctx, tx, b.OrgID, b.DAG, live); err != nil {
 		return err
 	}
 	return contract.Refusal(contract.Compare(live, next, facts), b.Consents)
+}
+
+// returns tells which DAGs get names back that a cutover to a version gives up.
+func returns(ctx context.Context, tx pgx.Tx, b registry.Build) (map[string]string, error) {
+	moves, err := Handovers(ctx, tx, b)
+	if err != nil {
+		return nil, err
+	}
+	back := map[string]string{}
+	for _, m := range moves {
+		if m.From == b.DAG {
+			back[m.Name] = m.To
+		}
+	}
+	return back, nil
 }
 
 func losses(removals []registry.Removal) []contract.Loss {
@@ -205,6 +223,10 @@ func (d *deploy) verdict(
 		}
 	}
 	facts := contract.Facts{Lost: losses(lost), Forced: d.req.Force != nil}
+	b := registry.Build{ID: version, OrgID: d.caller.OrgID, DAG: d.doc.Name}
+	if facts.Returns, err = returns(ctx, tx, b); err != nil {
+		return nil, err
+	}
 	if facts.Consumers, err = d.deployer.consumers(ctx, tx, d.caller.OrgID, d.doc.Name, was); err != nil {
 		return nil, err
 	}
