@@ -117,3 +117,23 @@ func TestAnOldDocumentReturnsToWhatItNeverChecked(t *testing.T) {
 	require.Equal(t, registry.Failed, status)
 	require.Contains(t, reason, "partition 2024-01-02, which was made before: short: 1 rows")
 }
+
+// A parked version without the check shares the generation. What the check refused stays hidden while its version
+// serves.
+func TestAParkedVersionShowsNothingThatTheServingCheckRefused(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.Put("raw", "2024-01-02", "cd")
+	w.Serve(dispatchertest.Checked)
+	w.Probe.Put("raw", "2024-01-02", "toolong")
+	w.Poll()
+	w.Settle()
+	require.Equal(t, []string{"cd,2"}, w.Read("checked_good")["2024-01-02"])
+
+	off := false
+	parked := w.Deploy(unchecked, func(r *registry.DeployRequest) { r.Activate = &off })
+	w.Settle()
+	status, reason := w.Status(parked.Version.ID)
+	require.Equal(t, registry.Ready, status, reason)
+	require.Equal(t, []string{"cd,2"}, w.Read("checked_good")["2024-01-02"], "the check serves")
+}

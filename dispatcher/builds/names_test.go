@@ -80,6 +80,31 @@ func TestAnInputThatMeansAnotherDatasetIsAnotherVersion(t *testing.T) {
 	require.Equal(t, []string{"old a!"}, w.Read("shouted")["2024-01-01"])
 }
 
+// Also where the DAG that takes a name has served nothing yet.
+func TestATakeoverThatLosesPartitionsAsks(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.Put("raw", "2024-01-01", "a")
+	w.Probe.Put("raw", "2024-01-02", "b")
+	w.Probe.Put("few", "2024-01-02", "c")
+	w.Serve(oldStations)
+	fewer := dispatchertest.Edit(newStations, "list: raw", "list: few")
+	require.Contains(t, planned(t, w, fewer), "says: the name stations is taken over from DAG old")
+	failed := w.Deploy(fewer) // nothing is known of its source yet
+	w.Settle()
+	status, reason := w.Status(failed.Version.ID)
+	require.Equal(t, registry.Failed, status)
+	require.Contains(t, reason, "stations would lose 1 partition that it serves: 2024-01-01")
+
+	require.Equal(t, []string{"says: the name stations is taken over from DAG old",
+		`asks: stations would lose 1 partition that it serves: 2024-01-01 (input "raw" has nothing for it)`},
+		planned(t, w, fewer))
+	_, err := w.TryDeploy(fewer)
+	require.ErrorContains(t, err, "stations would lose 1 partition")
+	w.Serve(fewer, allowRemovals)
+	require.Equal(t, map[string][]string{"2024-01-02": {"new c"}}, w.Read("stations"))
+}
+
 func TestARollbackTakesANameBackIfAsked(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.NewWorld(t)

@@ -20,10 +20,7 @@ func (dp *Deployer) Judge(ctx context.Context, tx pgx.Tx, b registry.Build, lost
 	var serves uuid.UUID
 	err := tx.QueryRow(ctx, `SELECT dag_version_id FROM dag_current_versions WHERE org_id = $1 AND dag_name = $2`,
 		b.OrgID, b.DAG).Scan(&serves)
-	if errors.Is(err, pgx.ErrNoRows) || serves == b.ID {
-		return nil
-	}
-	if err != nil {
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 		return fmt.Errorf("version of %s that serves: %w", b.DAG, err)
 	}
 
@@ -201,9 +198,6 @@ func (dp *Deployer) reads(job *dag.Job, input int, columns []dag.Column) []strin
 func (d *deploy) verdict(
 	ctx context.Context, tx pgx.Tx, live []planned, changes []registry.Change, version uuid.UUID,
 ) ([]contract.Finding, error) {
-	if len(live) == 0 {
-		return nil, nil
-	}
 	was, err := promised(ctx, tx, d.caller.OrgID, d.serves, true)
 	if err != nil {
 		return nil, err

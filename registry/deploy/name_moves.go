@@ -90,6 +90,33 @@ func (d *deploy) claimNames(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
+// takenOver returns what readers have now under the names that the document takes over from other DAGs.
+func (d *deploy) takenOver(ctx context.Context, tx pgx.Tx) ([]planned, error) {
+	var names []string
+	for _, p := range d.doc.Publish {
+		if p.TakesOver != "" {
+			names = append(names, p.Name)
+		}
+	}
+	if len(names) == 0 {
+		return nil, nil
+	}
+
+	rows, err := tx.Query(ctx, `
+		SELECT o.name, o.dataset_uuid, g.id, g.partition_by FROM dataset_name_owners o
+		JOIN dataset_pointers p ON p.org_id = o.org_id AND p.dataset_uuid = o.dataset_uuid
+		JOIN dataset_versions g ON g.id = p.dataset_version
+		WHERE o.org_id = $1 AND o.name = ANY($2) AND o.dag_name <> $3`, d.caller.OrgID, names, d.doc.Name)
+	if err != nil {
+		return nil, fmt.Errorf("what is taken over: %w", err)
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (planned, error) {
+		p := planned{published: true}
+		err := row.Scan(&p.dataset, &p.id, &p.generation, &p.partitionBy)
+		return p, err
+	})
+}
+
 // takenName is a name that a deploy takes over.
 type takenName struct {
 	from    string   // the DAG that has it

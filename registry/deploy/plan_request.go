@@ -112,7 +112,12 @@ func (d *deploy) changes(
 	ctx context.Context, tx pgx.Tx, live, next []planned, version uuid.UUID,
 ) ([]registry.Change, error) {
 	changes := plan(live, next)
-	b, err := d.forecast(ctx, tx, live, next)
+	taken, err := d.takenOver(ctx, tx)
+	if err != nil {
+		return nil, err
+	}
+	readable := slices.Concat(live, taken)
+	b, err := d.forecast(ctx, tx, readable, next)
 	if err != nil {
 		return nil, err
 	}
@@ -125,7 +130,7 @@ func (d *deploy) changes(
 	}
 	b.keep(kept)
 
-	now, after := readableNow(live), byDataset(next)
+	now, after := readableNow(readable), byDataset(next)
 	for i := range changes {
 		c := &changes[i]
 		stays := kept[outputRef{c.Job, c.Output}]
@@ -163,14 +168,14 @@ func (d *deploy) changes(
 	return changes, err
 }
 
-// readable finds what readers have now.
-type readable struct {
+// readers finds what readers have now.
+type readers struct {
 	byID   map[uuid.UUID]planned
 	byName map[string]planned // published names
 }
 
-func readableNow(live []planned) readable {
-	r := readable{byID: byDataset(live), byName: map[string]planned{}}
+func readableNow(live []planned) readers {
+	r := readers{byID: byDataset(live), byName: map[string]planned{}}
 	for _, l := range live {
 		if l.published {
 			r.byName[l.dataset] = l
@@ -180,7 +185,7 @@ func readableNow(live []planned) readable {
 }
 
 // inPlaceOf returns what readers have now in place of an output: the same dataset, and the one that has its name.
-func (r readable) inPlaceOf(next planned) (pairs []planned) {
+func (r readers) inPlaceOf(next planned) (pairs []planned) {
 	if l, ok := r.byID[next.id]; ok {
 		pairs = append(pairs, l)
 	}
