@@ -427,9 +427,9 @@ func TestAWorkerRegistersWithWhatItRuns(t *testing.T) {
 	require.Equal(t, 7, said.pool)
 	require.Equal(t, []string{"handler", "handler:act"}, said.runs)
 
-	health := w.worker.Health(time.Now())
-	require.True(t, health.OK)
-	require.False(t, health.Draining)
+	// The row is there before the worker has the answer.
+	w.Eventually(t, "the worker to hear the server", func() bool { return w.worker.Health(time.Now()).OK })
+	require.False(t, w.worker.Health(time.Now()).Draining)
 	require.False(t, w.worker.Health(time.Now().Add(2*time.Minute)).OK, "the server has been silent for two minutes")
 }
 
