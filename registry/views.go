@@ -69,6 +69,12 @@ type DeployRequest struct {
 	Force []string `json:"-"` // jobs to compute anew, even if their outputs exist
 }
 
+// Consents returns what the request agrees to.
+func (r DeployRequest) Consents() []Consent {
+	return contract.Agreed{CancelTasks: r.CancelTasks, AllowRemovals: r.AllowRemovals, AllowMoves: r.AllowMoves,
+		AllowBreaking: r.AllowBreaking}.Consents()
+}
+
 // Deployment is the answer to a deploy: the version, what it changes, and whether it is new.
 type Deployment struct {
 	Version Version  `json:"version"`

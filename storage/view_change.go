@@ -291,7 +291,7 @@ func (d design) becomes(c pgColumn) string {
 
 func (d design) plainName() string { return strings.ReplaceAll(d.name, `"`, "") }
 
-// explain makes an error of a change one for people: it says who holds a view that could not be locked, and tells what
+// explain makes an error of a change one for people: it says who holds a view that could not be locked, and says what
 // will pass from what stays wrong.
 func (d design) explain(ctx context.Context, tx pgx.Tx, err error) error {
 	var said *pgconn.PgError

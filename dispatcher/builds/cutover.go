@@ -17,6 +17,7 @@ import (
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/registry"
+	"github.com/dagctl/dagctl/registry/contract"
 	"github.com/dagctl/dagctl/registry/deploy"
 )
 
@@ -424,15 +425,7 @@ type RollbackRequest struct {
 }
 
 // consents returns what the person who rolls back agrees to.
-func (r RollbackRequest) consents() (given []registry.Consent) {
-	if r.CancelTasks {
-		given = append(given, registry.CancelTasks)
-	}
-	if r.AllowMoves {
-		given = append(given, registry.AllowMoves)
-	}
-	if r.AllowBreaking {
-		given = append(given, registry.AllowBreaking)
-	}
-	return given
+func (r RollbackRequest) consents() []registry.Consent {
+	return contract.Agreed{CancelTasks: r.CancelTasks, AllowMoves: r.AllowMoves,
+		AllowBreaking: r.AllowBreaking}.Consents()
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/dagctl/dagctl/dispatcher/views"
 	"github.com/dagctl/dagctl/internal/rest"
 	"github.com/dagctl/dagctl/registry"
+	"github.com/dagctl/dagctl/registry/contract"
 	"github.com/dagctl/dagctl/registry/deploy"
 )
 
@@ -89,17 +90,9 @@ type ActivateRequest struct {
 }
 
 // consents returns what the person who promotes agrees to, beside what was agreed to at the deploy.
-func (r ActivateRequest) consents() (given []registry.Consent) {
-	for _, c := range []struct {
-		given bool
-		registry.Consent
-	}{{r.AllowRemovals, registry.AllowRemovals}, {r.AllowMoves, registry.AllowMoves},
-		{r.AllowBreaking, registry.AllowBreaking}} {
-		if c.given {
-			given = append(given, c.Consent)
-		}
-	}
-	return given
+func (r ActivateRequest) consents() []registry.Consent {
+	return contract.Agreed{AllowRemovals: r.AllowRemovals, AllowMoves: r.AllowMoves,
+		AllowBreaking: r.AllowBreaking}.Consents()
 }
 
 type activateInput struct {

@@ -63,7 +63,6 @@ func (c Consumer) Address() string { return c.DAG + "/" + c.Job }
 type Loss struct {
 	Dataset    string
 	Partitions int
-	Examples   []string
 	Text       string
 }
 
@@ -95,6 +94,23 @@ const (
 	AllowMoves    Consent = "allow-moves"    // a published name may move to another dataset or DAG
 	AllowBreaking Consent = "allow-breaking" // columns that others may read may go or change
 )
+
+// Agreed says for each consent whether a person has given it, as requests and flags do.
+type Agreed struct{ CancelTasks, AllowRemovals, AllowMoves, AllowBreaking bool }
+
+// Consents lists those that were given.
+func (a Agreed) Consents() (given []Consent) {
+	for _, c := range []struct {
+		given bool
+		Consent
+	}{{a.CancelTasks, CancelTasks}, {a.AllowRemovals, AllowRemovals}, {a.AllowMoves, AllowMoves},
+		{a.AllowBreaking, AllowBreaking}} {
+		if c.given {
+			given = append(given, c.Consent)
+		}
+	}
+	return given
+}
 
 // Kind is what a finding is about.
 type Kind string

@@ -14,7 +14,7 @@ func Refusal(findings []Finding, given []Consent) error {
 	for _, level := range []Level{Refuses, Asks} {
 		var texts, hints, flags []string
 		for _, f := range findings {
-			if f.Level != level || level == Asks && slices.Contains(given, f.Consent) {
+			if f.Level != level || !f.Needs(given) {
 				continue
 			}
 			texts = append(texts, f.Text)

@@ -2,7 +2,6 @@ package deploy
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"strings"
 
@@ -18,9 +17,9 @@ import (
 type columnsAhead struct {
 	d       *deploy
 	next    map[outputRef]*contract.Dataset
-	same    map[string][]dag.Column // by dataset name, where the definition of its job is the live one
-	foreign map[string][]dag.Column // of other DAGs' datasets, by name
-	done    map[string]bool         // by job name
+	same    map[string][]dag.Column   // by dataset name, where the definition of its job is the live one
+	foreign map[string]foreignDataset // by name
+	done    map[string]bool           // by job name
 }
 
 // workOutColumns adds to the contract of a version the columns that can be told ahead.
@@ -43,15 +42,15 @@ func (d *deploy) workOutColumns(
 	for _, d := range was.Datasets {
 		columns[d.ID] = d.Columns
 	}
-	for _, l := range live {
-		for _, n := range next.Datasets {
-			if n.ID == l.id && d.definitions.Local(n.Job) == l.configHash {
-				w.same[n.Name] = columns[l.id]
-			}
+	before := byDataset(live)
+	for i := range next.Datasets {
+		n := &next.Datasets[i]
+		if l, serves := before[n.ID]; serves && d.definitions.Local(n.Job) == l.configHash {
+			w.same[n.Name] = columns[n.ID]
 		}
 	}
 	var err error
-	if w.foreign, err = d.foreignColumns(ctx, tx); err != nil {
+	if w.foreign, err = d.foreignDatasets(ctx, tx); err != nil {
 		return err
 	}
 	for _, job := range d.doc.Jobs {
@@ -74,7 +73,7 @@ func (w *columnsAhead) job(name string) {
 	inputs := make([][]dag.Column, len(job.Inputs))
 	for i, in := range job.Inputs {
 		if in.Job == "" {
-			inputs[i] = w.foreign[in.Dataset]
+			inputs[i] = w.foreign[in.Dataset].columns
 			continue
 		}
 		w.job(in.Job)
@@ -119,35 +118,4 @@ func kept(columns []dag.Column, storage string) []dag.Column {
 		}
 	}
 	return columns
-}
-
-// foreignColumns returns the columns of the datasets of other DAGs that the document reads, by name.
-func (d *deploy) foreignColumns(ctx context.Context, tx pgx.Tx) (map[string][]dag.Column, error) {
-	foreign, err := d.foreignDatasets(ctx, tx)
-	if err != nil || len(foreign) == 0 {
-		return nil, err
-	}
-	names := map[uuid.UUID]string{}
-	var generations []uuid.UUID
-	for name, f := range foreign {
-		names[f.generation] = name
-		generations = append(generations, f.generation)
-	}
-
-	rows, err := tx.Query(ctx, `SELECT id, schema FROM dataset_versions WHERE org_id = $1 AND id = ANY($2) AND schema IS NOT NULL`,
-		d.caller.OrgID, generations)
-	if err != nil {
-		return nil, fmt.Errorf("columns of datasets of other DAGs: %w", err)
-	}
-	found := map[string][]dag.Column{}
-	var (
-		id      uuid.UUID
-		columns []dag.Column
-	)
-	_, err = pgx.ForEachRow(rows, []any{&id, &columns}, func() error {
-		found[names[id]] = columns
-		columns = nil
-		return nil
-	})
-	return found, err
 }

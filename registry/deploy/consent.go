@@ -71,14 +71,10 @@ func (d *deploy) consents(before []registry.Consent) []registry.Consent {
 	if given == nil {
 		given = []registry.Consent{} // nil would be NULL
 	}
-	add := func(c registry.Consent, asked bool) {
-		if asked && !slices.Contains(given, c) {
+	for _, c := range d.req.Consents() {
+		if !slices.Contains(given, c) {
 			given = append(given, c)
 		}
 	}
-	add(registry.CancelTasks, d.req.CancelTasks)
-	add(registry.AllowRemovals, d.req.AllowRemovals)
-	add(registry.AllowMoves, d.req.AllowMoves)
-	add(registry.AllowBreaking, d.req.AllowBreaking)
 	return given
 }

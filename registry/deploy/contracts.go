@@ -42,7 +42,7 @@ func (dp *Deployer) Judge(ctx context.Context, tx pgx.Tx, b registry.Build, lost
 	return contract.Refusal(contract.Compare(live, next, facts), b.Consents)
 }
 
-// returns tells which DAGs get names back that a cutover to a version gives up.
+// returns finds the DAGs that get names back which a cutover to a version gives up, by name.
 func returns(ctx context.Context, tx pgx.Tx, b registry.Build) (map[string]string, error) {
 	moves, err := Handovers(ctx, tx, b)
 	if err != nil {
@@ -60,7 +60,7 @@ func returns(ctx context.Context, tx pgx.Tx, b registry.Build) (map[string]strin
 func losses(removals []registry.Removal) []contract.Loss {
 	lost := make([]contract.Loss, len(removals))
 	for i, r := range removals {
-		lost[i] = contract.Loss{Dataset: r.Dataset, Partitions: r.Partitions, Examples: r.Examples, Text: r.String()}
+		lost[i] = contract.Loss{Dataset: r.Dataset, Partitions: r.Partitions, Text: r.String()}
 	}
 	return lost
 }

@@ -2,7 +2,6 @@ package deploy
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 
 	"github.com/google/uuid"
@@ -106,6 +105,7 @@ type foreignDataset struct {
 	id          uuid.UUID
 	generation  uuid.UUID // that readers see
 	partitionBy dag.Partitioning
+	columns     []dag.Column // nil: not known yet
 }
 
 // errReadsChanged reports that datasets of other DAGs are partitioned otherwise than when the document was parsed.
@@ -171,7 +171,7 @@ func servedDatasets(
 	}
 
 	rows, err := tx.Query(ctx, `
-		SELECT d.name, d.id, g.id, d.read_roles, d.published, g.partition_by
+		SELECT d.name, d.id, g.id, d.read_roles, d.published, g.partition_by, g.schema
 		FROM datasets d
 		JOIN dataset_pointers p ON p.org_id = d.org_id AND p.dataset_uuid = d.id
 		JOIN dataset_versions g ON g.id = p.dataset_version
@@ -181,21 +181,17 @@ func servedDatasets(
 	}
 
 	var (
-		name        string
-		f           foreignDataset
-		roles       []string
-		published   bool
-		partitionBy []byte
+		name      string
+		f         foreignDataset
+		roles     []string
+		published bool
 	)
-	_, err = pgx.ForEachRow(rows, []any{&name, &f.id, &f.generation, &roles, &published, &partitionBy}, func() error {
-		if !caller.CanRead(roles, published) {
-			return nil
+	columns := []any{&name, &f.id, &f.generation, &roles, &published, &f.partitionBy, &f.columns}
+	_, err = pgx.ForEachRow(rows, columns, func() error {
+		if caller.CanRead(roles, published) {
+			found[name] = f
 		}
-		f.partitionBy = dag.Partitioning{}
-		if err := json.Unmarshal(partitionBy, &f.partitionBy); err != nil {
-			return err
-		}
-		found[name] = f
+		f = foreignDataset{} // the next row must not be decoded into what this one has
 		return nil
 	})
 	return found, err

@@ -69,23 +69,9 @@ func sentence(text string) string {
 	return text
 }
 
-// consents returns what a request agrees to.
-func consents(r registry.DeployRequest) (given []contract.Consent) {
-	for _, c := range []struct {
-		given bool
-		contract.Consent
-	}{{r.CancelTasks, contract.CancelTasks}, {r.AllowRemovals, contract.AllowRemovals},
-		{r.AllowMoves, contract.AllowMoves}, {r.AllowBreaking, contract.AllowBreaking}} {
-		if c.given {
-			given = append(given, c.Consent)
-		}
-	}
-	return given
-}
-
 // refused reports whether a server would refuse to carry out a plan, because the request does not agree to it.
 func refused(plan registry.Plan, request registry.DeployRequest) bool {
-	given := consents(request)
+	given := request.Consents()
 	needs := func(f contract.Finding) bool { return f.Needs(given) }
 	return slices.ContainsFunc(plan.Findings, needs) || len(plan.Cancels) > 0 && !request.CancelTasks
 }
