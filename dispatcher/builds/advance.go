@@ -134,10 +134,7 @@ func (bs *Builds) measure(
 ) (p *Progress, near bool, err error) {
 	err = pg.InTx(ctx, bs.pool, func(ctx context.Context, tx pgx.Tx) error {
 		p = nil
-		if err := registry.LockDAGShared(ctx, tx, b.OrgID, b.DAG); err != nil {
-			return err
-		}
-		if inWork, err := deploy.InWork(ctx, tx, b); err != nil || !inWork {
+		if inWork, err := lockInWork(ctx, tx, b); err != nil || !inWork {
 			return err
 		}
 
@@ -151,6 +148,15 @@ func (bs *Builds) measure(
 	return p, near, err
 }
 
+// lockInWork shares the DAG's lock and reports whether the build is still in work: nothing ends it before the
+// transaction does, and no task is made for one that has ended.
+func lockInWork(ctx context.Context, tx pgx.Tx, b registry.Build) (bool, error) {
+	if err := registry.LockDAGShared(ctx, tx, b.OrgID, b.DAG); err != nil {
+		return false, err
+	}
+	return deploy.InWork(ctx, tx, b)
+}
+
 // passesGate asks the gate several times, as each question costs more than the one before: whether the version's own
 // work is done, whether the checks of what it reuses pass, whether there is more to take over, and whether its sources
 // still have what is live.
@@ -161,10 +167,14 @@ func (bs *Builds) passesGate(
 		return false, failed, nil
 	}
 
+	inWork := false
 	err = pg.InTx(ctx, bs.pool, func(ctx context.Context, tx pgx.Tx) error {
+		if inWork, err = lockInWork(ctx, tx, b); err != nil || !inWork {
+			return err
+		}
 		return bs.checkReused(ctx, tx, b, p, now)
 	})
-	if err != nil {
+	if err != nil || !inWork {
 		return false, "", err
 	}
 	if ready, failed = Gate(*p); !ready {

@@ -55,6 +55,9 @@ func (bs *Builds) cutoverTx(
 	if err := deploy.LockSwap(ctx, tx, b); err != nil {
 		return false, err
 	}
+	if inWork, err := deploy.InWork(ctx, tx, b); err != nil || !inWork {
+		return false, err // it was abandoned or replaced since the gate looked, and its tasks were canceled
+	}
 	if passing, err := deploy.Passing(ctx, tx, b); err != nil || passing {
 		return false, err
 	}

@@ -1,8 +1,13 @@
 package builds_test
 
 import (
+	"context"
 	"errors"
+	"github.com/dagctl/dagctl/dispatcher/tasks"
+	"github.com/dagctl/dagctl/internal/pg"
+	"golang.org/x/sync/errgroup"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -280,6 +285,52 @@ func TestTheActiveVersionOverABuild(t *testing.T) {
 	status, _ = w.Status(first.Version.ID)
 	require.Equal(t, registry.Active, status)
 	require.Equal(t, map[string][]string{"all": {"AB"}}, w.Read("letters_joined"))
+}
+
+// A build has come as far as what is live: both lack one new day. While its cutover waits for the DAG's lock somebody
+// abandons it, and the cutover must not take up again the tasks that this canceled.
+func TestABuildThatIsAbandonedBeforeItsCutoverMakesNoTasks(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.LettersWorld(t)
+	w.Serve(dispatchertest.Letters)
+	next := w.Deploy(dispatchertest.Edit(dispatchertest.Letters, "upper(content) AS content",
+		"upper(content) || '2' AS content"))
+	w.Advance()
+	for range 2 {
+		w.Work()
+		w.Route()
+	}
+	w.Probe.Put("raw", "2024-01-03", "c")
+	w.Poll()
+	dispatchertest.Execute(t.Context(), w.D, w.One(w.D))
+	w.Route()
+
+	var g errgroup.Group
+	require.NoError(t, pg.InTx(t.Context(), w.Pool, func(ctx context.Context, tx pgx.Tx) error {
+		if err := registry.LockDAGShared(ctx, tx, w.Caller.OrgID, "letters"); err != nil {
+			return err
+		}
+		g.Go(func() error {
+			_, err := w.D.Builds.AdvanceBuilds(t.Context(), time.Now())
+			return err
+		})
+		w.Eventually("the cutover to wait for the lock", func() bool {
+			return w.Count(`SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND mode = 'ExclusiveLock'
+				AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`) > 0
+		})
+		_, err := deploy.AbandonBuild(ctx, tx, w.Caller.OrgID, "letters", "for the test")
+		if err != nil {
+			return err
+		}
+		return w.D.Builds.CancelUnused(ctx, tx, w.Caller.OrgID, "letters", tasks.ReasonAbandoned, time.Now())
+	}))
+	require.NoError(t, g.Wait())
+
+	status, _ := w.Status(next.Version.ID)
+	require.Equal(t, registry.Abandoned, status)
+	require.Equal(t, []string{"2024-01-03 Canceled"}, dispatchertest.Texts(t, w.Pool, `
+		SELECT concat_ws(' ', t.partitions[1], t.status) FROM tasks t JOIN jobs j ON j.id = t.job_id
+		WHERE j.dag_version_id = $1 AND t.status <> 'Completed'`, next.Version.ID))
 }
 
 // Jobs of other DAGs read a published name; a rename or a swap of names would bind them to something else.
