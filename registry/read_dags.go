@@ -75,9 +75,13 @@ func (r *Registry) DAG(ctx context.Context, tx pgx.Tx, caller authz.Caller, name
 		return DAG{}, err
 	}
 	if len(found) == 0 {
-		return DAG{}, fault.New(fault.NotFound, "there is no DAG %q", name).WithHint("`dagctl status` lists the DAGs")
+		return DAG{}, noDAG(name)
 	}
 	return found[0], nil
+}
+
+func noDAG(name string) error {
+	return fault.New(fault.NotFound, "there is no DAG %q", name).WithHint("`dagctl status` lists the DAGs")
 }
 
 // dags relies on the unique key (org_id, dag_name, number) of dag_versions: names come from a scan of it that the
@@ -195,10 +199,6 @@ func (r *Registry) Versions(ctx context.Context, caller authz.Caller, dagName st
 	before, limit int) ([]Version, error) {
 	var found []Version
 	err := pg.InOrgTx(ctx, r.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
-		if _, err := r.DAG(ctx, tx, caller, dagName); err != nil {
-			return err
-		}
-
 		rows, err := tx.Query(ctx, `SELECT `+VersionColumns+` FROM dag_versions
 			WHERE org_id = $1 AND dag_name = $2 AND ($3 = 0 OR number < $3)
 			ORDER BY number DESC LIMIT $4`, caller.OrgID, dagName, before, limit)
@@ -209,6 +209,9 @@ func (r *Registry) Versions(ctx context.Context, caller authz.Caller, dagName st
 			v, err := ScanVersion(row)
 			return v.shownTo(caller), err
 		})
+		if err == nil && len(found) == 0 && before == 0 {
+			return noDAG(dagName)
+		}
 		return err
 	})
 	if err != nil {

@@ -136,6 +136,7 @@ func TestDeleteCommand(t *testing.T) {
 	require.Contains(t, must(t, env, "delete", "readings", "--yes"), "readings is deleted")
 	require.Contains(t, dagctl(t, env, "datasets", "get", "daily_highest").err, "no dataset")
 	require.Equal(t, cli.ExitFailed, dagctl(t, env, "delete", "readings", "--yes").code)
+	require.Contains(t, must(t, env, "history", "readings"), "v1 ")
 	must(t, env, "rollback", "readings", "--to", "v1", "--yes")
 	require.Equal(t, []string{"2026-01-01"}, w.partitions(t, "daily_highest"))
 }

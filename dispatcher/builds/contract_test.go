@@ -123,7 +123,7 @@ func TestGCKeepsWhatAConsumerWasLeftWithout(t *testing.T) {
 	require.Equal(t, []string{"old a"}, w.Read("stations")["2024-01-01"])
 
 	require.NoError(t, goBack(w, "old", 1, func(r *builds.RollbackRequest) { r.AllowBreaking = true }))
-	_, err = w.D.Upkeep.DeleteDAG(t.Context(), w.Caller, "reader", time.Now())
+	_, err = w.D.Upkeep.DeleteDAG(t.Context(), w.Caller, "reader", nil, time.Now())
 	require.NoError(t, err)
 	_, err = w.D.Upkeep.CollectGarbage(t.Context(), w.Caller, false, late)
 	require.NoError(t, err)

@@ -124,7 +124,13 @@ func TestDeletingTheTakerGivesItsNameBack(t *testing.T) {
 	w.Probe.Put("raw", "2024-01-01", "a")
 	w.Serve(oldStations)
 	w.Serve(newStations)
-	_, err := w.D.Upkeep.DeleteDAG(t.Context(), w.Caller, "new", time.Now())
+	_, err := w.D.Upkeep.DeleteDAG(t.Context(), w.Caller, "new", nil, time.Now())
+	require.True(t, fault.Is(err, fault.Conflict), "%v", err)
+	require.ErrorContains(t, err, "the name stations would go back to DAG old")
+	require.Equal(t, []string{"new a"}, w.Read("stations")["2024-01-01"])
+
+	moves := []registry.Consent{registry.AllowMoves}
+	_, err = w.D.Upkeep.DeleteDAG(t.Context(), w.Caller, "new", moves, time.Now())
 	require.NoError(t, err)
 	require.Equal(t, []string{"old a"}, w.Read("stations")["2024-01-01"])
 

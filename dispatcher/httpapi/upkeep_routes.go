@@ -12,6 +12,7 @@ import (
 	"github.com/dagctl/dagctl/dispatcher/upkeep"
 	"github.com/dagctl/dagctl/internal/rest"
 	"github.com/dagctl/dagctl/registry"
+	"github.com/dagctl/dagctl/registry/contract"
 	"github.com/dagctl/dagctl/registry/deploy"
 )
 
@@ -66,10 +67,16 @@ func (a *API) addUpkeepRoutes(api *authz.API) {
 			"version brings it back; " +
 			"then gc has its data.",
 		DefaultStatus: http.StatusOK,
-	}, func(ctx context.Context, caller authz.Caller, in *dagInput) (*deletionOutput, error) {
-		deleted, err := a.upkeep.DeleteDAG(ctx, caller, in.DAG, time.Now())
+	}, func(ctx context.Context, caller authz.Caller, in *deleteDAGInput) (*deletionOutput, error) {
+		given := contract.Agreed{AllowMoves: in.AllowMoves}.Consents()
+		deleted, err := a.upkeep.DeleteDAG(ctx, caller, in.DAG, given, time.Now())
 		return &deletionOutput{deleted}, err
 	})
+}
+
+type deleteDAGInput struct {
+	DAG        string `path:"dag" maxLength:"63"`
+	AllowMoves bool   `query:"allow_moves" doc:"Let names go back to the DAGs that they were taken over from; refused with 409 where there are any and this is not said"`
 }
 
 type deletionOutput struct{ Body deploy.Deletion }

@@ -11,6 +11,7 @@ import (
 	"github.com/dagctl/dagctl/dispatcher/tasks"
 	"github.com/dagctl/dagctl/dispatcher/wakeup"
 	"github.com/dagctl/dagctl/internal/pg"
+	"github.com/dagctl/dagctl/registry"
 	"github.com/dagctl/dagctl/registry/deploy"
 )
 
@@ -48,19 +49,22 @@ func planDeletion(
 }
 
 // DeleteDAG takes a DAG out of service with its datasets, sources and timers, and cancels its open tasks. It refuses
-// while another DAG reads one of the datasets.
+// while another DAG reads one of the datasets, or gets a name back and given lacks the consent to that.
 func (u *Upkeep) DeleteDAG(
-	ctx context.Context, caller authz.Caller, dagName string, now time.Time,
+	ctx context.Context, caller authz.Caller, dagName string, given []registry.Consent, now time.Time,
 ) (deleted deploy.Deletion, err error) {
 	err = pg.InOrgTx(ctx, u.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
-		if err := tasks.LockDAGBriefly(ctx, tx, caller.OrgID, dagName); err != nil {
+		if _, err := tx.Exec(ctx, `SET LOCAL lock_timeout = '5s'`); err != nil {
+			return err
+		}
+		if err := deploy.LockSwap(ctx, tx, registry.Build{OrgID: caller.OrgID, DAG: dagName}); err != nil {
 			return err
 		}
 
 		if deleted, err = planDeletion(ctx, tx, caller, dagName, now); err != nil {
 			return err
 		}
-		if err := deploy.DeleteDAG(ctx, tx, caller.OrgID, deleted, now); err != nil {
+		if err := deploy.DeleteDAG(ctx, tx, caller.OrgID, deleted, given, now); err != nil {
 			return err
 		}
 
@@ -78,7 +82,7 @@ func (u *Upkeep) DeleteDAG(
 			return err
 		}
 
-		detail := map[string]any{"version": deleted.Version, "datasets": len(deleted.Datasets)}
+		detail := map[string]any{"version": deleted.Version, "datasets": len(deleted.Datasets), "consents": given}
 		return authz.Audit(ctx, tx, caller, "dag.delete", dagName, detail)
 	})
 	if err != nil {

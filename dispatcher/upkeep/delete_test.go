@@ -21,16 +21,16 @@ func TestDeleteDAG(t *testing.T) {
 	plan, err := w.D.Upkeep.PlanDeletion(t.Context(), w.Caller, "letters", time.Now())
 	require.NoError(t, err)
 	require.Equal(t, []string{"words/spelled"}, plan.Datasets[0].Consumers)
-	_, err = w.D.Upkeep.DeleteDAG(t.Context(), w.Caller, "letters", time.Now())
-	require.ErrorContains(t, err, "letters_made is read by words/spelled")
+	_, err = w.D.Upkeep.DeleteDAG(t.Context(), w.Caller, "letters", nil, time.Now())
+	require.ErrorContains(t, err, "dataset letters_made would be removed, but words/spelled read it")
 	require.Equal(t, map[string][]string{"2024-01-01": {"m(a)"}}, w.Read("letters_made"))
 
-	_, err = w.D.Upkeep.DeleteDAG(t.Context(), w.Caller, "words", time.Now())
+	_, err = w.D.Upkeep.DeleteDAG(t.Context(), w.Caller, "words", nil, time.Now())
 	require.NoError(t, err)
 	w.Probe.Put("raw", "2024-01-02", "b")
 	w.Poll() // a task is open
 	w.Deploy(dispatchertest.Tagged("two"), func(r *registry.DeployRequest) { r.Activate = new(bool) })
-	deleted, err := w.D.Upkeep.DeleteDAG(t.Context(), w.Caller, "letters", time.Now())
+	deleted, err := w.D.Upkeep.DeleteDAG(t.Context(), w.Caller, "letters", nil, time.Now())
 	require.NoError(t, err)
 	require.Equal(t, 1, deleted.Version)
 	require.Equal(t, 2, deleted.Building)
@@ -43,7 +43,7 @@ func TestDeleteDAG(t *testing.T) {
 	dags, err := w.D.Views.DAGs(t.Context(), w.Caller, "", 10)
 	require.NoError(t, err)
 	require.Empty(t, dags)
-	_, err = w.D.Upkeep.DeleteDAG(t.Context(), w.Caller, "letters", time.Now())
+	_, err = w.D.Upkeep.DeleteDAG(t.Context(), w.Caller, "letters", nil, time.Now())
 	require.ErrorContains(t, err, `no DAG "letters"`)
 
 	// Within the window nothing is lost.
@@ -56,7 +56,7 @@ func TestDeleteDAG(t *testing.T) {
 	require.Equal(t, map[string][]string{"2024-01-01": {"m(a)"}, "2024-01-02": {"m(b)"}}, w.Read("letters_made"))
 
 	// After it, everything is removed, and any DAG may take the name.
-	_, err = w.D.Upkeep.DeleteDAG(t.Context(), w.Caller, "letters", time.Now())
+	_, err = w.D.Upkeep.DeleteDAG(t.Context(), w.Caller, "letters", nil, time.Now())
 	require.NoError(t, err)
 	require.NotEmpty(t, w.GC(time.Now().Add(dispatchertest.PastWindow)).Generations)
 	require.Empty(t, w.Files())
@@ -87,14 +87,14 @@ func TestDeleteADAGThatNeverServed(t *testing.T) {
 			t.Parallel()
 			w := dispatchertest.NewWorld(t)
 			end(w)
-			_, err := w.D.Upkeep.DeleteDAG(t.Context(), w.Caller, "checked", time.Now())
+			_, err := w.D.Upkeep.DeleteDAG(t.Context(), w.Caller, "checked", nil, time.Now())
 			require.NoError(t, err)
 			dags, err := w.D.Views.DAGs(t.Context(), w.Caller, "", 10)
 			require.NoError(t, err)
 			require.Empty(t, dags)
 			require.Zero(t, w.Count(`SELECT FROM datasets WHERE deleted_at IS NULL`))
 			require.Zero(t, w.Count(`SELECT FROM datasets WHERE name = 'checked_good'`), "the name is anybody's")
-			_, err = w.D.Upkeep.DeleteDAG(t.Context(), w.Caller, "checked", time.Now())
+			_, err = w.D.Upkeep.DeleteDAG(t.Context(), w.Caller, "checked", nil, time.Now())
 			require.ErrorContains(t, err, `no DAG "checked"`)
 
 			// The same document can be deployed again.

@@ -123,7 +123,10 @@ func (c *comparison) broken(kind Kind, was *Dataset, readers []string, what, how
 		Consumers: readers}
 	if len(readers) > 0 {
 		f.Text += fmt.Sprintf(", but %s read it%s", strings.Join(readers, ", "), how)
-		f.Breaking, f.Hint = true, "keep the name, or deploy those DAGs without that input first"
+		f.Breaking, f.Hint = true, "deploy those DAGs without that input first"
+		if kind != DatasetRemoved {
+			f.Hint = "keep the name, or " + f.Hint
+		}
 		f.Level, f.Consent = c.harm()
 	}
 	c.add(f)

@@ -11,15 +11,17 @@ import (
 
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/registry"
+	"github.com/dagctl/dagctl/registry/contract"
 )
 
 // DeletedDataset is a dataset that is deleted with its DAG.
 type DeletedDataset struct {
-	Name       string   `json:"name"`
-	Published  bool     `json:"published"`
-	Partitions int64    `json:"partitions"`
-	Bytes      int64    `json:"bytes"`
-	Consumers  []string `json:"consumers" doc:"Jobs of other DAGs that read it; if any, the DAG cannot be deleted"`
+	ID         uuid.UUID `json:"-"`
+	Name       string    `json:"name"`
+	Published  bool      `json:"published"`
+	Partitions int64     `json:"partitions"`
+	Bytes      int64     `json:"bytes"`
+	Consumers  []string  `json:"consumers" nullable:"false" doc:"Jobs of other DAGs that read it; if any, the DAG cannot be deleted"`
 }
 
 // Deletion is what deleting a DAG removes.
@@ -30,6 +32,8 @@ type Deletion struct {
 	Datasets  []DeletedDataset `json:"datasets" nullable:"false"`
 	OpenTasks int              `json:"open_tasks" doc:"Tasks that are canceled"`
 	KeptUntil time.Time        `json:"kept_until" doc:"Until then, a rollback to the version restores it"`
+	// What readers of the datasets have to know, agree to, or are kept from.
+	Findings []contract.Finding `json:"findings" nullable:"false" doc:"What this means for those who read the datasets; refused with 409 if one refuses, or asks and its consent is not given"`
 }
 
 // PlanDeletion returns what deleting a DAG removes, and who reads it.
@@ -52,7 +56,7 @@ func PlanDeletion(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName string,
 	}
 
 	rows, err := tx.Query(ctx, `
-		SELECT d.name, d.published, coalesce(s.partitions, 0), coalesce(s.bytes, 0),
+		SELECT d.id, d.name, d.published, coalesce(s.partitions, 0), coalesce(s.bytes, 0),
 		       ARRAY(SELECT DISTINCT j.dag_name || '/' || j.name FROM job_inputs i
 		             JOIN jobs j ON j.id = i.job_id AND j.dag_name <> $2
 		             JOIN dag_versions v ON v.id = j.dag_version_id AND v.status IN ('Active', 'Building', 'Ready')
@@ -69,19 +73,36 @@ func PlanDeletion(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName string,
 	if d.Datasets, err = pgx.CollectRows(rows, pgx.RowToStructByPos[DeletedDataset]); err != nil {
 		return d, fmt.Errorf("plan deletion of %s: %w", dagName, err)
 	}
-	return d, nil
+
+	back, err := returns(ctx, tx, registry.Build{OrgID: org, DAG: dagName})
+	d.Findings = d.compare(back)
+	return d, err
 }
 
-// DeleteDAG takes a DAG out of service in the caller's transaction, which holds the DAG's lock: none of its versions is
-// active any more, its datasets lose their names, and gc may remove their data once the window has passed. Until then,
-// a rollback to one of its versions restores it.
-func DeleteDAG(ctx context.Context, tx pgx.Tx, org uuid.UUID, d Deletion, now time.Time) error {
-	for _, dataset := range d.Datasets {
-		if len(dataset.Consumers) > 0 {
-			return fault.New(fault.Conflict, "dataset %s is read by %s", dataset.Name,
-				strings.Join(dataset.Consumers, ", ")).
-				WithHint("deploy those DAGs without that input first")
+// compare compares what the DAG's datasets promise with nothing. Names that other DAGs gave up go back to those.
+func (d Deletion) compare(back map[string]string) []contract.Finding {
+	var live contract.Contract
+	facts := contract.Facts{Returns: back, Consumers: map[uuid.UUID][]contract.Consumer{}}
+	for _, gone := range d.Datasets {
+		live.Datasets = append(live.Datasets,
+			contract.Dataset{ID: gone.ID, Name: gone.Name, Published: gone.Published})
+		for _, address := range gone.Consumers {
+			consumer := contract.Consumer{}
+			consumer.DAG, consumer.Job, _ = strings.Cut(address, "/")
+			facts.Consumers[gone.ID] = append(facts.Consumers[gone.ID], consumer)
 		}
+	}
+	return contract.Compare(live, contract.Contract{}, facts)
+}
+
+// DeleteDAG takes a DAG out of service in the caller's transaction, which holds the locks of LockSwap: none of its
+// versions is active any more, its datasets lose their names, and gc may remove their data once the window has passed.
+// Until then, a rollback to one of its versions restores it.
+func DeleteDAG(
+	ctx context.Context, tx pgx.Tx, org uuid.UUID, d Deletion, given []registry.Consent, now time.Time,
+) error {
+	if err := contract.Refusal(d.Findings, given); err != nil {
+		return err
 	}
 	if d.Building > 0 {
 		if _, err := AbandonBuild(ctx, tx, org, d.DAG, "the DAG was deleted"); err != nil {

@@ -39,16 +39,23 @@ func writeCanceled(w io.Writer, lost []registry.CanceledQueue) {
 // writeFindings prints what readers have to know, and which of it keeps a deploy that agrees to given from happening.
 func writeFindings(w io.Writer, findings []contract.Finding, given []contract.Consent) {
 	for _, f := range findings {
-		switch {
-		case f.Level == contract.Says:
+		if f.Level == contract.Says {
 			fmt.Fprintf(w, "%s.\n", sentence(f.Text))
-		case f.Level == contract.Asks && !f.Needs(given):
-			fmt.Fprintf(w, "%s. --%s agrees to it.\n", sentence(f.Text), f.Consent)
-		case f.Level == contract.Asks:
-			fmt.Fprintf(w, "%s. This deploy needs --%s%s.\n", sentence(f.Text), f.Consent, hint(f))
-		default:
-			fmt.Fprintf(w, "%s. This deploy is refused%s.\n", sentence(f.Text), hint(f))
+		} else {
+			writeObstacle(w, "deploy", f, given)
 		}
+	}
+}
+
+// writeObstacle prints what keeps a deploy or a deletion from happening, or would without the consent given.
+func writeObstacle(w io.Writer, what string, f contract.Finding, given []contract.Consent) {
+	switch {
+	case f.Level == contract.Asks && !f.Needs(given):
+		fmt.Fprintf(w, "%s. --%s agrees to it.\n", sentence(f.Text), f.Consent)
+	case f.Level == contract.Asks:
+		fmt.Fprintf(w, "%s. This %s needs --%s%s.\n", sentence(f.Text), what, f.Consent, hint(f))
+	default:
+		fmt.Fprintf(w, "%s. This %s is refused%s.\n", sentence(f.Text), what, hint(f))
 	}
 }
 
