@@ -11,7 +11,6 @@ import (
 	"strings"
 	"testing/fstest"
 	"unicode"
-	"unicode/utf8"
 )
 
 // InMemory returns a file system of the given files, by path. A server parses what a client sent with it.
@@ -85,8 +84,8 @@ func (d *decoder) readText(reference value) ([]byte, bool) {
 	if err == nil {
 		data, err = d.files.file(name, MaxReferenceBytes)
 	}
-	if err == nil && !utf8.Valid(data) {
-		err = errors.New("it is not UTF-8 text")
+	if err == nil && !storable(data) {
+		err = errors.New("it is not UTF-8 text without U+0000")
 	}
 	if err != nil {
 		d.node(reference.node, CodeFile, "cannot use file %q: %s", reference.text(), err)

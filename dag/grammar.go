@@ -405,8 +405,12 @@ func validSchedule(text string) error {
 	case strings.HasPrefix(text, "@every"):
 		return errors.New("use `kind: poll` with `every`")
 	}
-	if _, err := cron.ParseStandard(text); err != nil {
+	schedule, err := cron.ParseStandard(text)
+	if err != nil {
 		return fmt.Errorf("it must be five fields or @hourly, @daily, @weekly, @monthly, @yearly (%s)", err)
+	}
+	if schedule.Next(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)).IsZero() {
+		return errors.New("no date has that day, so it never fires")
 	}
 	return nil
 }

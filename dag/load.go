@@ -167,6 +167,11 @@ func checkTree(n *yaml.Node, depth int, r *report) bool {
 		r.node(n, CodeSyntax, "tags are not allowed: %s", n.Tag)
 		sound = false
 	}
+	if n.Kind == yaml.ScalarNode && !storable([]byte(n.Value)) {
+		r.node(n, CodeValue, "it has the character U+0000, which is no text").
+			suggest("remove the escape, such as \\0")
+		sound = false
+	}
 	if n.Kind == yaml.MappingNode && !checkKeys(n, r) {
 		sound = false
 	}
@@ -175,6 +180,9 @@ func checkTree(n *yaml.Node, depth int, r *report) bool {
 	}
 	return sound
 }
+
+// storable reports whether databases can keep data as text: it is UTF-8 without U+0000.
+func storable(data []byte) bool { return utf8.Valid(data) && !bytes.ContainsRune(data, 0) }
 
 // checkKeys checks that the keys of a mapping are distinct texts.
 func checkKeys(n *yaml.Node, r *report) (sound bool) {

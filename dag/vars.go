@@ -43,7 +43,7 @@ func resolveVariables(root value, given map[string]string, c *checker) map[strin
 			c.node(key, CodeLimit, "the value of variable %q has %d bytes; at most %d are allowed",
 				name, len(vars[name]), MaxVariableBytes)
 		}
-		if !utf8.ValidString(vars[name]) || strings.ContainsRune(vars[name], 0) {
+		if !storable([]byte(vars[name])) {
 			c.node(key, CodeVariable, "the value of variable %q is not text", name)
 		}
 	}

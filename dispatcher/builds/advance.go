@@ -2,6 +2,7 @@ package builds
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -68,7 +69,7 @@ func (bs *Builds) decide(
 ) (again bool, err error) {
 	// A job with effects outside, or a source that cannot be read again, does its work after the cutover.
 	jobs = slices.DeleteFunc(jobs, bs.registry.ForwardOnly)
-	unread, err := bs.readSources(ctx, b, jobs, now)
+	unread, cause, err := bs.readSources(ctx, b, jobs, now)
 	if err != nil {
 		return false, err
 	}
@@ -99,12 +100,12 @@ func (bs *Builds) decide(
 		return false, err
 	}
 	if near {
-		return false, bs.HoldLive(ctx, b, now)
+		return false, errors.Join(bs.HoldLive(ctx, b, now), cause)
 	}
 	if p.Stale > 0 || p.Held > 0 {
 		bs.wake.Send(wakeup.Claim)
 	}
-	return false, nil
+	return false, cause
 }
 
 // jobsOf returns the jobs that a build has to fill. It refuses a build with an input from another DAG that it cannot
@@ -212,10 +213,11 @@ func (bs *Builds) inheritNew(ctx context.Context, b registry.Build, now time.Tim
 // inheritBatch is how many partitions a build inherits before other builds have their turn.
 const inheritBatch = 200
 
-// readSources enumerates every source of the build once since it began, and returns those that could not be read.
+// readSources enumerates every source of the build once since it began, and returns those that it did not read. If one
+// cannot be read yet, cause says why.
 func (bs *Builds) readSources(
 	ctx context.Context, b registry.Build, jobs []*registry.Job, now time.Time,
-) (unread []string, err error) {
+) (unread []string, cause, err error) {
 	done, rowIDs := map[uuid.UUID]bool{}, make([]uuid.UUID, len(jobs))
 	for i, job := range jobs {
 		rowIDs[i] = job.ID
@@ -224,11 +226,11 @@ func (bs *Builds) readSources(
 		SELECT job_id FROM enumerations WHERE job_id = ANY($1) AND enumerated_at >= $2 AND error IS NULL`,
 		rowIDs, b.Started)
 	if err != nil {
-		return nil, fmt.Errorf("enumerated sources: %w", err)
+		return nil, nil, fmt.Errorf("enumerated sources: %w", err)
 	}
 	var id uuid.UUID
 	if _, err := pgx.ForEachRow(rows, []any{&id}, func() error { done[id] = true; return nil }); err != nil {
-		return nil, fmt.Errorf("enumerated sources: %w", err)
+		return nil, nil, fmt.Errorf("enumerated sources: %w", err)
 	}
 
 	for _, job := range jobs {
@@ -245,14 +247,19 @@ func (bs *Builds) readSources(
 		}
 		if _, err := bs.enumerate(ctx, job, op, now); err != nil {
 			if operators.IsPermanent(err) || now.Sub(b.Started) > EnumerateFor {
-				return nil, bs.failBuild(ctx, b, fmt.Sprintf("source %s: %v", job.Name, err), now)
+				return nil, nil, bs.failBuild(ctx, b, fmt.Sprintf("source %s: %v", job.Name, err), now)
 			}
-			bs.log.Warn("source cannot be read yet", "dag", b.DAG, "job", job.Name, "error", err)
-			unread = append(unread, job.Name)
+			unread, cause = append(unread, job.Name), unreadable(job, err)
 		}
 		bs.wake.Send(wakeup.Claim)
 	}
-	return unread, nil
+	return unread, cause, nil
+}
+
+// unreadable is the error of a turn that could not read a source: the next turns come later and later, and the version
+// says why.
+func unreadable(job *registry.Job, err error) error {
+	return fault.New(fault.Unavailable, "source %s cannot be read yet: %w", job.Name, err)
 }
 
 // EnumerateFor is how long a build tries to read a source that answers with errors.

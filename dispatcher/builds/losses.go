@@ -125,9 +125,7 @@ func (bs *Builds) readAgain(
 			if operators.IsPermanent(err) || now.Sub(b.Started) > EnumerateFor {
 				return false, fmt.Sprintf("source %s: %v", job.Name, err), nil
 			}
-			bs.log.Warn("source cannot be read yet", "dag", b.DAG, "job", job.Name, "error", err)
-			again = true
-			continue
+			return false, "", unreadable(job, err)
 		}
 
 		var open bool

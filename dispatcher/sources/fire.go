@@ -209,7 +209,11 @@ func (src *Sources) Enumerate(
 	found, err := op.Enumerate(ctx, operators.Enumeration{Config: job.Def.Config, PartitionBy: job.Def.PartitionBy,
 		Roots: src.roots(job.OrgSlug, job.DAG), Known: known, Now: now})
 	if err != nil {
-		return 0, fmt.Errorf("enumerate: %w", err)
+		err = fmt.Errorf("enumerate: %w", err)
+		if live {
+			return 0, err
+		}
+		return 0, errors.Join(err, src.noteUnread(ctx, job, err, now))
 	}
 
 	var wanted []tasks.Request
@@ -244,6 +248,18 @@ func (src *Sources) Enumerate(
 		return err
 	})
 	return len(found), err
+}
+
+// noteUnread records why a build could not read a source.
+func (src *Sources) noteUnread(ctx context.Context, job *registry.Job, cause error, now time.Time) error {
+	_, err := src.pool.Exec(ctx, `
+		INSERT INTO enumerations (job_id, org_id, enumerated_at, units, error) VALUES ($1, $2, $3, 0, $4)
+		ON CONFLICT (job_id) DO UPDATE SET enumerated_at = EXCLUDED.enumerated_at, error = EXCLUDED.error`,
+		job.ID, job.OrgID, now, cause.Error())
+	if err != nil {
+		return fmt.Errorf("note that source %s was not read: %w", job.Address(), err)
+	}
+	return nil
 }
 
 // Sync makes the rows of a DAG's sources those of its new version, in the transaction of the cutover. A source that

@@ -7,6 +7,7 @@ import (
 	"github.com/robfig/cron/v3"
 
 	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/internal/fault"
 )
 
 // nextFire returns when a source fires next, after it fired for the time at; nil: no clock fires it. With catchup a
@@ -69,7 +70,7 @@ func nextCron(s *dag.Source, t time.Time) (time.Time, error) {
 	for {
 		wall = schedule.Next(wall)
 		if wall.IsZero() {
-			return time.Time{}, fmt.Errorf("schedule %q never fires", s.Schedule)
+			return time.Time{}, fault.New(fault.Conflict, "schedule %q never fires", s.Schedule)
 		}
 		if at := dag.FirstInstant(wall, zone); at.After(t) {
 			return at, nil

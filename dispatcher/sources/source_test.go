@@ -11,6 +11,7 @@ import (
 
 	"github.com/dagctl/dagctl/dispatcher/builds"
 	"github.com/dagctl/dagctl/dispatcher/dispatchertest"
+	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/registry"
 )
@@ -118,9 +119,11 @@ func TestABuildWhoseSourceCannotBeRead(t *testing.T) {
 	w.Probe.Put("raw", dispatchertest.FirstDay, "a")
 	w.Probe.Fail("raw", errors.New("unplugged"))
 	deployed := w.Deploy(dispatchertest.Pair)
-	w.Advance()
-	status, _ := w.Status(deployed.Version.ID)
+	_, err := w.D.Builds.AdvanceBuilds(t.Context(), time.Now())
+	require.True(t, fault.Is(err, fault.Unavailable), "%v", err)
+	status, reason := w.Status(deployed.Version.ID)
 	require.Equal(t, registry.Building, status, "it may be there in a moment")
+	require.Contains(t, reason, "source raw cannot be read yet: enumerate: unplugged")
 	w.Probe.Fail("raw", nil)
 	w.Settle()
 	require.Equal(t, []string{"m(a)"}, w.Read("pair_made")[dispatchertest.FirstDay])

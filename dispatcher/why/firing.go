@@ -77,6 +77,8 @@ func sourceReasons(f firing, wanted bool) []Reason {
 	switch {
 	case f.kind == "manual":
 		return append(reasons, Reason{Code: whySourceManual})
+	case !f.registered && f.failed != "":
+		return reasons
 	case !f.registered:
 		return append(reasons, Reason{Code: whySourcePending})
 	case f.next == nil:
@@ -95,11 +97,18 @@ func (e *explainer) firing(ctx context.Context, job *registry.Job) (firing, erro
 		return f, fmt.Errorf("source %s: %w", job.Address(), err)
 	}
 
+	var at *time.Time
+	var unread string // why a build could not read it
 	err = e.tx.QueryRow(ctx, `
-		SELECT enumerated_at, units FROM enumerations WHERE org_id = $1 AND job_id = $2 AND error IS NULL`,
-		e.caller.OrgID, job.ID).Scan(&f.read, &f.units)
+		SELECT enumerated_at, units, coalesce(error, '') FROM enumerations WHERE org_id = $1 AND job_id = $2`,
+		e.caller.OrgID, job.ID).Scan(&at, &f.units, &unread)
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 		return f, fmt.Errorf("enumeration of %s: %w", job.Address(), err)
+	}
+	if unread == "" {
+		f.read = at
+	} else if !f.registered {
+		f.failed = unread
 	}
 	return f, nil
 }
