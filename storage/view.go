@@ -28,6 +28,7 @@ type View struct {
 	DAG         string      // the DAG whose pointer decides
 	Name        string      // published name
 	Generations []uuid.UUID // of the DAG; the one that serves, or will, comes first
+	Past        []uuid.UUID // of the DAG, for readers in older snapshots; those with other columns are left out
 	Beside      []Beside    // generations of other DAGs, to or from which the name moves
 }
 
@@ -52,7 +53,7 @@ func ViewName(name string) string {
 // EnsureView creates or changes the view, in a short transaction of its own that waits for readers no longer than
 // lockTimeout and is retried a few times. It does not touch a view that is up to date. It omits generations without
 // rows, which have no table yet. One view cannot show generations whose columns differ: that is ErrColumnsDiffer, and
-// the caller calls ReplaceView with the generation to show, in the swap.
+// the caller calls ReplaceView with the generation to show, in the swap. Those of the past give way.
 func (s *Storage) EnsureView(ctx context.Context, v View) error {
 	t, err := s.viewable(v)
 	if err != nil {
@@ -199,15 +200,21 @@ func (t *tables) design(ctx context.Context, tx pgx.Tx, v View) (design, error) 
 	}
 
 	d := design{view: v, name: duck.Quote(schema) + "." + duck.Quote(relations[0]), have: columns[relations[0]]}
+	var together []Beside
 	for _, g := range shown {
-		switch own := columns[tableName(g.Generation)]; {
-		case own == nil:
+		own := columns[tableName(g.Generation)]
+		switch past := slices.Contains(v.Past, g.Generation); {
+		case own == nil && past:
 			continue
+		case own == nil:
 		case d.want == nil:
 			d.want = own
+		case !slices.Equal(byName(d.want), byName(own)) && past:
+			continue
 		case !slices.Equal(byName(d.want), byName(own)):
 			return design{}, ErrColumnsDiffer
 		}
+		together = append(together, g)
 	}
 
 	if d.want == nil {
@@ -218,7 +225,7 @@ func (t *tables) design(ctx context.Context, tx pgx.Tx, v View) (design, error) 
 		d.want = slices.Concat(d.have, added)
 	}
 	if len(d.want) > 0 {
-		d.query = d.define(schema, shown, columns)
+		d.query = d.define(schema, together, columns)
 	}
 	return d, nil
 }
@@ -229,12 +236,16 @@ func byName(columns []pgColumn) []pgColumn {
 
 func tableName(generation uuid.UUID) string { return "_g_" + hexOf(generation) }
 
-// shown returns all generations of the view, the DAG's own first.
+// shown returns all generations of the view: the DAG's own first, those of the past last.
 func (v View) shown() (all []Beside) {
 	for _, g := range v.Generations {
 		all = append(all, Beside{v.DAG, g})
 	}
-	return append(all, v.Beside...)
+	all = append(all, v.Beside...)
+	for _, g := range v.Past {
+		all = append(all, Beside{v.DAG, g})
+	}
+	return all
 }
 
 // pgColumns returns the columns of those relations of a schema that exist.

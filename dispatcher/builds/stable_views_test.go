@@ -121,6 +121,29 @@ func TestAViewKeepsItsColumnsInPlace(t *testing.T) {
 	require.Equal(t, []string{"a1"}, dispatchertest.Texts(t, w.Pool, `SELECT content || n FROM mine`))
 }
 
+// A version with other columns, some versions ago, does not keep the view from showing those before and after a cutover.
+func TestAnOldSnapshotOutlivesColumnsThatCameAndWent(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.Put("raw", "2024-01-01", "a")
+	for _, version := range []string{seen, seenMore, dispatchertest.Edit(seen, "1 AS n", "3 AS n")} {
+		w.Serve(version)
+	}
+
+	before, err := w.Pool.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
+	require.NoError(t, err)
+	defer before.Rollback(t.Context())
+	_, err = before.Exec(t.Context(), `SELECT`) // takes the snapshot
+	require.NoError(t, err)
+
+	w.Serve(dispatchertest.Edit(seen, "1 AS n", "4 AS n"))
+	var n int
+	require.NoError(t, before.QueryRow(t.Context(), `SELECT n FROM data_acme.seen`).Scan(&n))
+	require.Equal(t, 3, n)
+	require.NoError(t, w.Pool.QueryRow(t.Context(), `SELECT n FROM data_acme.seen`).Scan(&n))
+	require.Equal(t, 4, n)
+}
+
 func TestAColumnThatAUserReadsDoesNotGo(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ yaml, view, says string }{

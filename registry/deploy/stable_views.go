@@ -17,7 +17,7 @@ import (
 const viewMemory = 8
 
 // Views returns the stable views of a version's published datasets in Postgres storage. Each covers the version's own
-// generation, which comes first, and those that recently served under the same name, including the present one.
+// generation, which comes first, the one that serves under the same name now, and those that recently did.
 func (dp *Deployer) Views(ctx context.Context, tx pgx.Tx, b registry.Build) ([]storage.View, error) {
 	rows, err := tx.Query(ctx, `
 		WITH served AS (
@@ -30,8 +30,15 @@ func (dp *Deployer) Views(ctx context.Context, tx pgx.Tx, b registry.Build) ([]s
 			  AND g.purged_at IS NULL
 			WHERE p.dag_version_id = $2 OR p.dag_version_id IN (SELECT id FROM served))
 		SELECT org_slug($1), own.published_name, own.dataset_version || ARRAY(
+			SELECT o.dataset_version FROM tabled o
+			JOIN dag_current_versions c ON c.org_id = $1 AND c.dag_name = $3 AND c.dag_version_id = o.dag_version_id
+			WHERE o.published_name = own.published_name AND o.dataset_version <> own.dataset_version), ARRAY(
 			SELECT DISTINCT o.dataset_version FROM tabled o
-			WHERE o.published_name = own.published_name AND o.dataset_version <> own.dataset_version)
+			WHERE o.published_name = own.published_name AND o.dataset_version <> own.dataset_version
+			  AND o.dataset_version NOT IN (
+			      SELECT s.dataset_version FROM dag_current_versions c
+			      JOIN dag_version_datasets s ON s.dag_version_id = c.dag_version_id
+			      WHERE c.org_id = $1 AND c.dag_name = $3 AND s.published_name = own.published_name))
 		FROM tabled own WHERE own.dag_version_id = $2 AND own.published_name IS NOT NULL
 		ORDER BY own.published_name`, b.OrgID, b.ID, b.DAG, viewMemory)
 	if err != nil {
@@ -39,7 +46,7 @@ func (dp *Deployer) Views(ctx context.Context, tx pgx.Tx, b registry.Build) ([]s
 	}
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (storage.View, error) {
 		v := storage.View{OrgID: b.OrgID, DAG: b.DAG}
-		err := row.Scan(&v.OrgSlug, &v.Name, &v.Generations)
+		err := row.Scan(&v.OrgSlug, &v.Name, &v.Generations, &v.Past)
 		return v, err
 	})
 }
