@@ -23,11 +23,10 @@ type sqlOperator struct {
 	options Options
 	parser  *duck.Shared // for all parsing; it cannot access files
 	forms   formCache
-	shapes  *shapes
 }
 
 func newSQL(o Options) *sqlOperator {
-	return &sqlOperator{options: o, shapes: newShapes(),
+	return &sqlOperator{options: o,
 		parser: &duck.Shared{Config: duck.Config{Threads: 1, MemoryLimit: 256 << 20}}}
 }
 

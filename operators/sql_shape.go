@@ -4,34 +4,17 @@ import (
 	"context"
 	"slices"
 	"strings"
-	"sync"
-	"time"
 
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/internal/duck"
 )
 
-// shapes describes queries over relations of which only the columns are known.
-type shapes struct {
-	mu      sync.Mutex // the session has one set of relations
-	session *duck.Shared
-}
-
-func newShapes() *shapes {
-	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	return &shapes{session: &duck.Shared{Config: duck.Config{Threads: 1, MemoryLimit: 256 << 20,
-		Variables: map[string]any{"partition": "", "start": at, "end": at.AddDate(0, 0, 1)}}}}
-}
+// binder binds the queries of all operators of this process.
+var binder duck.Binder
 
 // describe returns the columns of a query, nil if it cannot be bound to the relations.
-func (s *shapes) describe(ctx context.Context, q *duck.Select, relations map[string][]duck.Column) []dag.Column {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	session, err := s.session.Get(ctx)
-	if err != nil {
-		return nil
-	}
-	columns, err := session.DescribeOver(ctx, q, relations)
+func describe(ctx context.Context, query string, relations map[string][]duck.Column) []dag.Column {
+	columns, err := binder.Describe(ctx, query, relations)
 	if err != nil {
 		return nil
 	}
@@ -66,7 +49,7 @@ func (o *sqlOperator) shape(job *dag.Job, inputs [][]dag.Column) (shape dag.Shap
 		// Of a partition without times, start and end are NULL, whose type only a run knows.
 		timeless := job.PartitionBy.Kind != dag.ByTime && strings.Contains(strings.ToLower(query), "getvariable")
 		if complete && !timeless {
-			shape.Writes[i] = o.shapes.describe(ctx, q, relations)
+			shape.Writes[i] = describe(ctx, query, relations)
 		}
 	}
 
@@ -114,3 +97,7 @@ func columnsOf(columns []duck.Column) []dag.Column {
 	}
 	return list
 }
+
+// BinderMain makes this process one that binds queries for its parent, if it was started for that. main must call it
+// first; where nobody does, queries are bound in the process itself.
+func BinderMain() { duck.BinderMain() }

@@ -8,9 +8,9 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
 
+	"github.com/dagctl/dagctl/internal/child"
 	"github.com/dagctl/dagctl/internal/duck"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/storage"
@@ -26,11 +26,7 @@ const childArg = "query-child"
 
 // Child runs the query and ends the process, if the process was started as a child. main must call it first, and so
 // must TestMain of packages that run queries.
-func Child() {
-	if len(os.Args) == 2 && os.Args[1] == childArg {
-		os.Exit(child(os.Stdin, os.Stdout))
-	}
-}
+func Child() { child.Main(childArg, runQuery) }
 
 // task is the child's task.
 type task struct {
@@ -75,7 +71,7 @@ type failure struct {
 	Message, Hint string
 }
 
-func child(in io.Reader, out io.Writer) int {
+func runQuery(in io.Reader, out io.Writer) int {
 	var t task
 	from, to := json.NewDecoder(in), json.NewEncoder(out)
 	if err := from.Decode(&t); err != nil {
@@ -106,28 +102,10 @@ func child(in io.Reader, out io.Writer) int {
 	return 0
 }
 
-// confine limits the process to what a query needs, for good. DuckDB enforces its own memory limit; that of the process
-// is higher and bounds what DuckDB does not count.
+// confine limits the process to what a query needs. DuckDB enforces its own memory limit; that of the process is higher
+// and bounds what DuckDB does not count.
 func confine(t task) error {
-	cpu := uint64((t.CPU + 5*time.Second) / time.Second)
-	for resource, most := range map[int]uint64{
-		syscall.RLIMIT_CORE:   0, // a core dump would hold rows
-		syscall.RLIMIT_FSIZE:  0, // a query writes no file
-		syscall.RLIMIT_CPU:    cpu,
-		syscall.RLIMIT_DATA:   uint64(t.Memory) + uint64(t.Memory)/2 + 1<<30,
-		syscall.RLIMIT_NOFILE: 1 << 10,
-	} {
-		var now syscall.Rlimit
-		if err := syscall.Getrlimit(resource, &now); err != nil {
-			return err
-		}
-
-		most = min(most, now.Max)
-		if err := syscall.Setrlimit(resource, &syscall.Rlimit{Cur: most, Max: most}); err != nil {
-			return err
-		}
-	}
-	return nil
+	return child.Limits{Memory: t.Memory + t.Memory/2 + 1<<30, CPU: t.CPU + 5*time.Second}.Confine()
 }
 
 // revealing lists functions that reveal the server (DuckDB's settings have its paths), run text as SQL, or write.

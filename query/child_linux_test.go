@@ -15,12 +15,12 @@ func TestChildIsConfined(t *testing.T) {
 	p, err := start(t.Context(), t.TempDir(),
 		task{SQL: "SELECT 1", Memory: 128 << 20, Threads: 1, CPU: time.Minute, Rows: 1, Bytes: 1 << 20})
 	require.NoError(t, err)
-	defer p.stop()
+	defer p.Stop()
 	var names parsed
 	require.NoError(t, p.ask(t.Context(), p.task, &names))
 
 	text := func(name string) string {
-		content, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", p.cmd.Process.Pid, name))
+		content, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", p.PID(), name))
 		require.NoError(t, err)
 		return string(content)
 	}

@@ -41,7 +41,7 @@ func inChild(ctx context.Context, t *testing.T, sql string, limits Limits, files
 	p, err := start(ctx, dir, task{SQL: sql, Memory: limits.Memory, Threads: limits.Threads, CPU: limits.Timeout,
 		Rows: limits.Rows, Bytes: limits.Bytes})
 	require.NoError(t, err)
-	defer p.stop()
+	defer p.Stop()
 	var names parsed
 	if err := p.ask(ctx, p.task, &names); err != nil {
 		return outcome{}, err
@@ -285,16 +285,15 @@ func TestChildEndsWithItsParent(t *testing.T) {
 	require.NoError(t, err)
 	var names parsed
 	require.NoError(t, p.ask(t.Context(), p.task, &names))
-	require.NoError(t, p.encode.Encode([]relation{}))
-	require.NoError(t, p.in.Close())
+	require.NoError(t, p.Tell([]relation{}))
 
 	ended := make(chan error, 1)
-	go func() { ended <- p.cmd.Wait() }()
+	go func() { ended <- p.Leave() }()
 	select {
 	case err := <-ended:
 		require.Error(t, err)
 	case <-time.After(30 * time.Second):
-		require.NoError(t, p.cmd.Process.Kill())
+		p.Kill()
 		require.Fail(t, "it goes on")
 	}
 }
@@ -310,6 +309,6 @@ func BenchmarkChild(b *testing.B) {
 		var out outcome
 		require.NoError(b, p.ask(b.Context(), []relation{}, &out))
 		require.Nil(b, out.Failure)
-		p.stop()
+		p.Stop()
 	}
 }

@@ -40,7 +40,7 @@ func (q *Query) over(ctx context.Context, s Statement,
 	if err != nil {
 		return Selected{}, err
 	}
-	defer child.stop()
+	defer child.Stop()
 
 	relations := []relation{}
 	for i, n := range names.Relations {
@@ -78,12 +78,12 @@ func (q *Query) begin(ctx context.Context, dir string, s Statement) (*process, p
 		err = names.Failure.err()
 	}
 	if err != nil {
-		child.stop()
+		child.Stop()
 		return nil, names, err
 	}
 
 	if len(names.Relations) > maxRelations {
-		child.stop()
+		child.Stop()
 		return nil, names, fault.New(fault.TooLarge, "the query reads %d relations; at most %d are allowed",
 			len(names.Relations), maxRelations)
 	}

@@ -140,7 +140,7 @@ func (q *Query) run(ctx context.Context, caller authz.Caller, s Statement) (Answ
 	if err != nil {
 		return Answer{}, err
 	}
-	defer child.stop()
+	defer child.Stop()
 
 	const tries = 3
 	for try := 1; ; try++ {

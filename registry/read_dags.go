@@ -205,6 +205,7 @@ func (r *Registry) Versions(ctx context.Context, caller authz.Caller, dagName st
 		if err != nil {
 			return err
 		}
+
 		found, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (Version, error) {
 			v, err := ScanVersion(row)
 			return v.shownTo(caller), err

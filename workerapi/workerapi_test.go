@@ -15,6 +15,7 @@ import (
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/authz/authztest"
 	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/query"
 	"github.com/dagctl/dagctl/worker/protocol"
 	"github.com/dagctl/dagctl/workerapi"
@@ -24,6 +25,7 @@ import (
 // TestMain is also the process that a query runs in.
 func TestMain(m *testing.M) {
 	query.Child()
+	operators.BinderMain()
 	os.Exit(m.Run())
 }
 

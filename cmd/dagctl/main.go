@@ -14,6 +14,7 @@ import (
 
 	"github.com/dagctl/dagctl/cmd/dagctl/cli"
 	"github.com/dagctl/dagctl/internal/sandbox"
+	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/query"
 )
 
@@ -26,6 +27,7 @@ var (
 func main() {
 	sandbox.Stage()
 	query.Child()
+	operators.BinderMain()
 
 	ctx, cancel := context.WithCancelCause(context.Background())
 	signals := make(chan os.Signal, 1)

@@ -121,7 +121,7 @@ func TestAViewKeepsItsColumnsInPlace(t *testing.T) {
 	require.Equal(t, []string{"a1"}, dispatchertest.Texts(t, w.Pool, `SELECT content || n FROM mine`))
 }
 
-// A version with other columns, some versions ago, does not keep the view from showing those before and after a cutover.
+// A version with other columns, some versions ago, does not keep the view from showing what served before a cutover.
 func TestAnOldSnapshotOutlivesColumnsThatCameAndWent(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.NewWorld(t)

@@ -24,8 +24,9 @@ func TestSourceReasons(t *testing.T) {
 				"the source fires next at 2026-01-02T03:04:05Z"}},
 		"manual":     {firing{kind: "manual"}, true, []string{"the source runs when somebody asks for it"}},
 		"not served": {firing{kind: "poll"}, true, []string{"the source has not been read yet"}},
-		"not read":   {firing{kind: "poll", failed: "unplugged"}, true, []string{"the source could not be read: unplugged"}},
-		"webhook":    {firing{kind: "webhook", registered: true}, true, []string{"the source waits for its webhook"}},
+		"not read": {firing{kind: "poll", failed: "unplugged"}, true,
+			[]string{"the source could not be read: unplugged"}},
+		"webhook": {firing{kind: "webhook", registered: true}, true, []string{"the source waits for its webhook"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

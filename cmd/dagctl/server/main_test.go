@@ -5,11 +5,13 @@ import (
 	"testing"
 
 	"github.com/dagctl/dagctl/internal/sandbox"
+	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/query"
 )
 
 func TestMain(m *testing.M) {
 	sandbox.Stage()
 	query.Child()
+	operators.BinderMain()
 	os.Exit(m.Run())
 }
