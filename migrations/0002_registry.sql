@@ -374,6 +374,7 @@ CREATE TABLE partition_versions (
 CREATE UNIQUE INDEX idx_partition_versions_published ON partition_versions (dataset_version, partition_key) WHERE state = 'Published';
 CREATE INDEX idx_partition_versions_held ON partition_versions (dataset_version, partition_key) WHERE state = 'Held';
 CREATE INDEX idx_partition_versions_ended ON partition_versions (org_id, ended_at) WHERE state IN ('Replaced', 'Rejected', 'Purged') AND location <> '';
+CREATE INDEX idx_partition_versions_purged ON partition_versions (dataset_version, partition_key) WHERE state = 'Purged';
 CREATE INDEX idx_partition_versions_range ON partition_versions (dataset_version, range_end) WHERE range_end IS NOT NULL; -- segments of cursors
 -- For the freshness of a dataset. materialized_at is never NULL; the condition keeps the planner from using this index
 -- to look up a partition.

@@ -107,3 +107,30 @@ func Removals(ctx context.Context, tx pgx.Tx, version uuid.UUID) ([]Removal, err
 		return r, err
 	})
 }
+
+// PurgedRemovals returns the partitions that readers have now and that were purged from a version's generations. It
+// relies on idx_partition_versions_purged.
+func PurgedRemovals(ctx context.Context, tx pgx.Tx, version uuid.UUID) ([]Removal, error) {
+	rows, err := tx.Query(ctx, `
+		SELECT p.name, p.dataset_version, array_agg(DISTINCT r.partition_key ORDER BY r.partition_key)
+		FROM dag_version_datasets p
+		JOIN dataset_pointers s ON s.org_id = p.org_id AND s.dataset_uuid = p.dataset_uuid
+			AND s.dataset_version <> p.dataset_version
+		JOIN partition_versions r ON r.dataset_version = p.dataset_version AND r.state = 'Purged'
+		JOIN partition_versions l ON l.dataset_version = s.dataset_version AND l.partition_key = r.partition_key
+			AND l.state = 'Published'
+		WHERE p.dag_version_id = $1 AND NOT EXISTS (
+			SELECT FROM partition_versions n WHERE n.dataset_version = r.dataset_version
+			AND n.partition_key = r.partition_key AND n.revision > r.revision)
+		GROUP BY p.name, p.dataset_version ORDER BY p.name`, version)
+	if err != nil {
+		return nil, fmt.Errorf("purged partitions of version %s: %w", version, err)
+	}
+
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (r Removal, err error) {
+		r.Why = "it was purged"
+		err = row.Scan(&r.Dataset, &r.Generation, &r.Keys)
+		r.Only(func(string) bool { return true })
+		return r, err
+	})
+}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/dagctl/dagctl/dispatcher/builds"
 	"github.com/dagctl/dagctl/dispatcher/dispatchertest"
+	"github.com/dagctl/dagctl/dispatcher/upkeep"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/registry"
 	"github.com/dagctl/dagctl/registry/deploy"
@@ -167,4 +168,24 @@ func TestAMovedNameLosesPartitions(t *testing.T) {
 	require.ErrorContains(t, err, "letters_made would lose 1 partition")
 	w.Serve(moved, movesAllowed, allowRemovals)
 	require.Equal(t, map[string][]string{"2024-01-02": {"x"}}, w.Read("letters_made"))
+}
+
+// What was purged while a version served is missing when somebody goes back to it.
+func TestARollbackToPurgedPartitionsAsks(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.LettersWorld(t)
+	w.Serve(dispatchertest.Letters)
+	_, err := w.D.Upkeep.Purge(t.Context(), w.Caller, "letters_upper", upkeep.PurgeRequest{
+		From: "2024-01-01", To: "2024-01-01", Reason: "for the test"}, time.Now())
+	require.NoError(t, err)
+	w.Serve(dispatchertest.Edit(dispatchertest.Letters, "upper(content) AS content",
+		"upper(content) || '2' AS content"))
+	require.Len(t, w.Read("letters_upper"), 2)
+
+	err = goBack(w, "letters", 1)
+	require.True(t, fault.Is(err, fault.Conflict), "%v", err)
+	require.ErrorContains(t, err, "letters_upper would lose 1 partition that it serves: 2024-01-01 (it was purged)")
+	require.Len(t, w.Read("letters_upper"), 2)
+	require.NoError(t, goBack(w, "letters", 1, func(r *builds.RollbackRequest) { r.AllowRemovals = true }))
+	require.Equal(t, map[string][]string{"2024-01-02": {"B"}}, w.Read("letters_upper"))
 }

@@ -233,9 +233,14 @@ func (bs *Builds) Rollback(
 		if err := deploy.LockSwap(ctx, tx, b); err != nil {
 			return err
 		}
-		if err := bs.deployer.Judge(ctx, tx, b, nil, true); err != nil {
+		lost, err := registry.PurgedRemovals(ctx, tx, b.ID)
+		if err != nil {
 			return err
 		}
+		if err := bs.deployer.Judge(ctx, tx, b, lost, true); err != nil {
+			return err
+		}
+
 		moved, err := bs.Swap(ctx, tx, b, deploy.ByRollback, caller.Actor, views, now)
 		if err != nil {
 			return err
@@ -424,11 +429,12 @@ type RollbackRequest struct {
 	CancelTasks bool `json:"cancel_tasks,omitempty" doc:"Cancel the open tasks of manual, timer and webhook jobs that this version does not have; refused with 409 where there are any and this is not said"`
 	// Each is the consent of that name to what others would miss.
 	AllowBreaking bool `json:"allow_breaking,omitempty" doc:"Go back although jobs of other DAGs read datasets or columns that the version does not have; refused with 409 where there are any and this is not said"`
+	AllowRemovals bool `json:"allow_removals,omitempty" doc:"Let partitions go that are served and that were purged from the version; refused with 409 where there are any and this is not said"`
 	AllowMoves    bool `json:"allow_moves,omitempty" doc:"Take published names back that belong to other DAGs by now; refused with 409 where there are any and this is not said"`
 }
 
 // consents returns what the person who rolls back agrees to.
 func (r RollbackRequest) consents() []registry.Consent {
-	return contract.Agreed{CancelTasks: r.CancelTasks, AllowMoves: r.AllowMoves,
+	return contract.Agreed{CancelTasks: r.CancelTasks, AllowRemovals: r.AllowRemovals, AllowMoves: r.AllowMoves,
 		AllowBreaking: r.AllowBreaking}.Consents()
 }

@@ -39,7 +39,10 @@ func Compare(live, next Contract, facts Facts) []Finding {
 	}
 	c.inputs(live.Inputs, next.Inputs)
 	hint := "--forward-only keeps what would be rebuilt as it is"
-	if facts.Forced {
+	switch {
+	case facts.Back:
+		hint = "deploy the version's document again: that makes them anew"
+	case facts.Forced:
 		hint = "restore what they are made from"
 	}
 	for _, l := range facts.Lost {

@@ -95,6 +95,7 @@ func RollbackCommand(c *cli.CLI) *cobra.Command {
 		cancel   bool
 		moves    bool
 		breaking bool
+		removals bool
 		yes      bool
 	)
 	cmd := &cobra.Command{
@@ -106,7 +107,8 @@ since.`,
 		Example: "  dagctl rollback us-flights\n  dagctl rollback us-flights --to v3 --yes",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			request := builds.RollbackRequest{CancelTasks: cancel, AllowMoves: moves, AllowBreaking: breaking}
+			request := builds.RollbackRequest{CancelTasks: cancel, AllowRemovals: removals, AllowMoves: moves,
+				AllowBreaking: breaking}
 			which := "the version before the active one"
 			if to != "" {
 				n, err := versionNumber(to)
@@ -134,6 +136,8 @@ since.`,
 	cmd.Flags().StringVar(&to, "to", "", "version to go back to (default: the one before the active one)")
 	cmd.Flags().BoolVar(&breaking, "allow-breaking", false,
 		"go back although jobs of other DAGs read datasets or columns that the version does not have")
+	cmd.Flags().BoolVar(&removals, "allow-removals", false,
+		"let partitions go that are served and that were purged from the version")
 	cmd.Flags().BoolVar(&moves, "allow-moves", false,
 		"take published names back that belong to other DAGs by now")
 	cmd.Flags().BoolVar(&cancel, "cancel-tasks", false,
