@@ -53,13 +53,40 @@ func (o *sqlOperator) shape(job *dag.Job, inputs [][]dag.Column) (shape dag.Shap
 		}
 	}
 
+	checked, err := checkReads(ctx, parser, job, relations)
+	if err != nil {
+		return dag.Shape{}
+	}
 	shape.Reads = make([][]string, len(job.Inputs))
 	for i, in := range job.Inputs {
 		if named && inputs[i] != nil {
-			shape.Reads[i] = readOf(in, read[in.As])
+			shape.Reads[i] = readOf(in, append(read[in.As], checked[in.As]...))
 		}
 	}
 	return shape
+}
+
+// checkReads returns the columns of inputs that the job's checks name. What else a check selects, it only counts.
+func checkReads(
+	ctx context.Context, parser *duck.Session, job *dag.Job, relations map[string][]duck.Column,
+) (map[string][]string, error) {
+	read := map[string][]string{}
+	for _, check := range job.Checks {
+		if check.To != nil {
+			read[check.To.Input] = append(read[check.To.Input], check.To.Column)
+		}
+		if check.SQL == "" {
+			continue
+		}
+		q, err := parser.Parse(ctx, check.SQL)
+		if err != nil {
+			return nil, err
+		}
+		for relation, columns := range q.NamedColumns(relations) {
+			read[relation] = append(read[relation], columns...)
+		}
+	}
+	return read, nil
 }
 
 // readOf returns the columns that a query names, and those that select the rows of its input.

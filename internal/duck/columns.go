@@ -4,7 +4,17 @@ package duck
 // compares only names, so a column counts if any name in the statement equals its own. All columns of all relations
 // count if the statement reads some without naming them (*, COLUMNS, a whole row, PIVOT, NATURAL).
 func (q *Select) Columns(relations map[string][]Column) map[string][]string {
+	return q.columnNames().among(relations)
+}
+
+// NamedColumns returns the columns that a statement names: those without which it fails.
+func (q *Select) NamedColumns(relations map[string][]Column) map[string][]string {
 	n := q.columnNames()
+	n.all = false
+	return n.among(relations)
+}
+
+func (n columnNames) among(relations map[string][]Column) map[string][]string {
 	read := make(map[string][]string, len(relations))
 	for relation, columns := range relations {
 		read[relation] = []string{}
