@@ -66,7 +66,8 @@ func sameColumns(g Generation, have, columns []Column) error {
 func schemaMoved(g Generation, format string, args ...any) error {
 	return fault.New(fault.Invalid, "the columns of generation %s in postgres storage cannot change: %s", g.Version,
 		fmt.Sprintf(format, args...)).
-		WithHint("cast the columns in the job, so that all partitions have the same")
+		WithHint("cast the columns in the job, so that all partitions have the same, " +
+			"or compute the dataset anew with `dagctl rematerialize`")
 }
 
 func (p physical) create(ctx context.Context, tx pgx.Tx, columns []Column) error {

@@ -216,12 +216,12 @@ func (c *comparison) columns(was, now *Dataset) {
 
 	d := diffColumns(was.Columns, now.Columns)
 	if len(d.added) > 0 {
-		c.add(Finding{Kind: ColumnsAdded, Level: Says, Dataset: was.Name, Columns: d.added,
-			Text: fmt.Sprintf("dataset %s would gain %s", was.Name, listed("column", d.added))})
+		c.outgrown(Finding{Kind: ColumnsAdded, Dataset: was.Name, Columns: d.added,
+			Text: fmt.Sprintf("dataset %s would gain %s", was.Name, listed("column", d.added))}, was.ID)
 	}
 	if columns, texts := split(d.widened); len(columns) > 0 {
-		c.add(Finding{Kind: ColumnsWidened, Level: Says, Dataset: was.Name, Columns: columns,
-			Text: fmt.Sprintf("dataset %s would have wider columns: %s", was.Name, strings.Join(texts, ", "))})
+		c.outgrown(Finding{Kind: ColumnsWidened, Dataset: was.Name, Columns: columns, Text: fmt.Sprintf(
+			"dataset %s would have wider columns: %s", was.Name, strings.Join(texts, ", "))}, was.ID)
 	}
 
 	if len(d.removed) > 0 {
@@ -234,6 +234,27 @@ func (c *comparison) columns(was, now *Dataset) {
 	}
 }
 
+// outgrown adds that columns come or get wider. That breaks nobody but jobs that write them to tables that they have
+// already.
+func (c *comparison) outgrown(f Finding, dataset uuid.UUID) {
+	var stuck []string
+	for _, consumer := range c.facts.Consumers[dataset] {
+		reads := consumer.Columns == nil || slices.ContainsFunc(f.Columns, consumer.reads)
+		if at := consumer.Address(); consumer.Fixed && reads && !slices.Contains(stuck, at) {
+			stuck = append(stuck, at)
+		}
+	}
+
+	f.Level = Says
+	if len(stuck) > 0 {
+		f.Level, f.Consent, f.Breaking, f.Consumers = Asks, AllowBreaking, true, stuck
+		f.Text += fmt.Sprintf(", and the tables of %s cannot change with it", strings.Join(stuck, ", "))
+		f.Hint = "if their queries pass the columns on, cast them there first, or agree and then compute those datasets " +
+			"anew with `dagctl rematerialize`"
+	}
+	c.add(f)
+}
+
 // missed adds that columns go or change. A consumer that names one keeps a deploy from it; one that may read it makes
 // it ask.
 func (c *comparison) missed(kind Kind, was *Dataset, columns []string, text string) {
@@ -244,7 +265,7 @@ func (c *comparison) missed(kind Kind, was *Dataset, columns []string, text stri
 			continue
 		}
 		for _, column := range columns {
-			if slices.ContainsFunc(consumer.Columns, func(s string) bool { return strings.EqualFold(s, column) }) {
+			if consumer.reads(column) {
 				reads = append(reads, fmt.Sprintf("%s reads %s", consumer.Address(), column))
 			}
 		}

@@ -36,6 +36,13 @@ func reader(read ...string) contract.Facts {
 		one: {{DAG: "other", Input: contract.Input{Job: "sums", Dataset: one, Columns: read}}}}}
 }
 
+// fixed is a reader that stores its rows in PostgreSQL.
+func fixed(read ...string) contract.Facts {
+	f := reader(read...)
+	f.Consumers[one][0].Fixed = true
+	return f
+}
+
 func of(datasets ...contract.Dataset) contract.Contract { return contract.Contract{Datasets: datasets} }
 
 func TestCompare(t *testing.T) {
@@ -83,6 +90,15 @@ func TestCompare(t *testing.T) {
 		"gained and widened": {x, wide, reader("n"), []string{
 			"says columns_added: dataset x would gain column more",
 			"says columns_widened: dataset x would have wider columns: n INTEGER → BIGINT"}},
+		"wider than a table": {x, wide, fixed("n"), []string{
+			"says columns_added: dataset x would gain column more",
+			"asks allow-breaking columns_widened: dataset x would have wider columns: n INTEGER → BIGINT, " +
+				"and the tables of other/sums cannot change with it"}},
+		"more than a table": {x, wide, fixed(), []string{
+			"asks allow-breaking columns_added: dataset x would gain column more, " +
+				"and the tables of other/sums cannot change with it",
+			"asks allow-breaking columns_widened: dataset x would have wider columns: n INTEGER → BIGINT, " +
+				"and the tables of other/sums cannot change with it"}},
 		"lost what nobody reads": {x, less, contract.Facts{}, []string{
 			"says columns_removed: dataset x would lose column n"}},
 		"lost what others name": {x, less, reader("n"), []string{

@@ -3,6 +3,9 @@
 package contract
 
 import (
+	"slices"
+	"strings"
+
 	"github.com/google/uuid"
 
 	"github.com/dagctl/dagctl/dag"
@@ -54,10 +57,16 @@ type Input struct {
 type Consumer struct {
 	DAG string
 	Input
+	Fixed bool // it stores its rows in PostgreSQL, in a table whose columns cannot change
 }
 
 // Address returns DAG/JOB.
 func (c Consumer) Address() string { return c.DAG + "/" + c.Job }
+
+// reads reports whether the consumer names a column.
+func (c Consumer) reads(column string) bool {
+	return slices.ContainsFunc(c.Columns, func(s string) bool { return strings.EqualFold(s, column) })
+}
 
 // Loss is what readers of a dataset would lose: partitions that are served and that the next version does not have.
 type Loss struct {

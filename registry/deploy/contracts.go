@@ -171,6 +171,7 @@ func (dp *Deployer) consumers(
 	_, err = pgx.ForEachRow(rows, []any{&c.Dataset, &index, &c.By, &c.DAG, &job}, func() error {
 		in := job.Inputs[index]
 		c.Job, c.As, c.Name, c.Map = job.Name, in.As, in.Dataset, in.Map
+		c.Fixed = slices.ContainsFunc(job.Storage, func(s dag.Storage) bool { return s.Kind == "postgres" })
 		c.Columns = dp.reads(&job, index, columns[c.Dataset])
 		found[c.Dataset] = append(found[c.Dataset], c)
 		c, job = contract.Consumer{}, dag.Job{}
