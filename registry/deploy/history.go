@@ -164,7 +164,7 @@ func (dp *Deployer) DiffVersions(ctx context.Context, caller authz.Caller, dagNa
 			if sets[i], err = pointerSet(ctx, tx, caller.OrgID, id); err != nil {
 				return err
 			}
-			if promises[i], err = keptContract(ctx, tx, caller.OrgID, id); err != nil {
+			if promises[i], err = dp.keptContract(ctx, tx, caller.OrgID, id); err != nil {
 				return err
 			}
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dagctl/dagctl/registry"
+	"github.com/dagctl/dagctl/registry/contract"
 )
 
 // InWork reports whether a version that was listed as a build still is one. While the caller holds the DAG's lock, the
@@ -80,13 +81,11 @@ func FailedChecks(ctx context.Context, tx pgx.Tx, ref registry.Ref, revision int
 	return text, err
 }
 
-// MarkReady takes a version from Building to Ready, with the contract that is complete now, and reports whether it was
-// still building. A version that is built again keeps the contract that it has.
-func MarkReady(ctx context.Context, tx pgx.Tx, b registry.Build, now time.Time) (bool, error) {
-	c, err := promised(ctx, tx, b.OrgID, b.ID, false)
-	if err != nil {
-		return false, err
-	}
+// MarkReady takes a version from Building to Ready, with its contract, which is complete now, and reports whether it
+// was still building. A version that is built again keeps the contract that it has.
+func MarkReady(
+	ctx context.Context, tx pgx.Tx, b registry.Build, c contract.Contract, now time.Time,
+) (bool, error) {
 	tag, err := tx.Exec(ctx, `UPDATE dag_versions SET status = 'Ready', ready_at = $3, contract = coalesce(contract, $4) WHERE org_id = $1 AND id = $2 AND status = 'Building'`,
 		b.OrgID, b.ID, now, c)
 	return tag.RowsAffected() == 1, err

@@ -81,9 +81,9 @@ func Activate(
 	err = tx.QueryRow(ctx, `
 		UPDATE dag_versions SET activate = activate OR status IN ('Building', 'Ready'),
 			consents = ARRAY(SELECT DISTINCT unnest(consents || $4::text[]))
-		WHERE org_id = $1 AND dag_name = $2 AND number = $3 RETURNING id, status, consents`,
+		WHERE org_id = $1 AND dag_name = $2 AND number = $3 RETURNING id, status, consents, created_by, coalesce(building_at, created_at)`,
 		org, dagName, number, append([]registry.Consent{}, given...)).
-		Scan(&b.ID, &b.Status, &b.Consents)
+		Scan(&b.ID, &b.Status, &b.Consents, &b.CreatedBy, &b.Started)
 
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
