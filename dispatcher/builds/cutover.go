@@ -27,13 +27,14 @@ import (
 // Postgres storage, which readers use, are defined before. An error that would come again fails the version. It reports
 // whether there is more to inherit first.
 func (bs *Builds) cutover(
-	ctx context.Context, b registry.Build, jobs []*registry.Job, now time.Time,
+	ctx context.Context, b registry.Build, jobs []*registry.Job, seen *look, now time.Time,
 ) (inherits bool, err error) {
-	var p Progress
+	if seen, err = bs.lookOnceMore(ctx, b, jobs, seen); err != nil {
+		return false, err
+	}
 	moved := false
 	err = bs.inSwapTx(ctx, b, cutoverPatience, func(ctx context.Context, tx pgx.Tx, views StableViews) (err error) {
-		p = Progress{}
-		moved, err = bs.cutoverTx(ctx, tx, b, jobs, &p, views, now)
+		moved, inherits, err = bs.cutoverTx(ctx, tx, b, jobs, seen, views, now)
 		return err
 	})
 
@@ -41,7 +42,7 @@ func (bs *Builds) cutover(
 		return false, bs.failBuild(ctx, b, fault.Text(err), now)
 	}
 	if err != nil || !moved {
-		return p.inherits, err
+		return inherits, err
 	}
 	bs.log.Info("cut over", "dag", b.DAG, "version", b.Number)
 	bs.wake.All()
@@ -50,38 +51,59 @@ func (bs *Builds) cutover(
 
 // cutoverTx asks the gate once more, under the lock, and then makes the version ready and swaps it in.
 func (bs *Builds) cutoverTx(
-	ctx context.Context, tx pgx.Tx, b registry.Build, jobs []*registry.Job, p *Progress, views StableViews,
+	ctx context.Context, tx pgx.Tx, b registry.Build, jobs []*registry.Job, seen *look, views StableViews,
 	now time.Time,
-) (moved bool, err error) {
+) (moved, inherits bool, err error) {
 	if err := deploy.LockSwap(ctx, tx, b); err != nil {
-		return false, err
+		return false, false, err
 	}
 	if inWork, err := deploy.InWork(ctx, tx, b); err != nil || !inWork {
-		return false, err // it was abandoned or replaced since the gate looked, and its tasks were canceled
+		return false, false, err // it was abandoned or replaced since the gate looked, and its tasks were canceled
 	}
 	if passing, err := deploy.Passing(ctx, tx, b); err != nil || passing {
-		return false, err
+		return false, false, err
 	}
 
 	// From here on nothing of the DAG is committed: what the gate saw before may be out of date.
+	p, again, err := bs.beginProgress(ctx, tx, b, jobs, seen)
+	if err != nil || again {
+		return false, false, err
+	}
 	promise, err := bs.stillReady(ctx, tx, b, jobs, p, now)
 	if err != nil || promise == nil {
-		return false, err
+		return false, p.inherits, err
 	}
 	if b.Status == registry.Building {
 		if changed, err := deploy.MarkReady(ctx, tx, b, *promise, now); err != nil || !changed {
-			return false, err
+			return false, false, err
 		}
 	}
 	if !b.Activate {
-		return false, nil
+		return false, false, nil
 	}
 
 	reason := deploy.ByDeploy
 	if b.Status == registry.Ready {
 		reason = deploy.ByPromote
 	}
-	return bs.Swap(ctx, tx, b, reason, b.CreatedBy, views, now)
+	moved, err = bs.Swap(ctx, tx, b, reason, b.CreatedBy, views, now)
+	return moved, false, err
+}
+
+// lookOnceMore brings a look up to date before the lock is taken, so that little is left to look at under it.
+func (bs *Builds) lookOnceMore(
+	ctx context.Context, b registry.Build, jobs []*registry.Job, seen *look,
+) (now *look, err error) {
+	if seen != nil {
+		err = pg.InOrgSnapshot(ctx, bs.pool, b.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+			now, err = bs.since(ctx, tx, b, jobs, seen)
+			return err
+		})
+	}
+	if err != nil || now != nil {
+		return now, err
+	}
+	return bs.lookAtAll(ctx, b, jobs)
 }
 
 // stillReady returns the contract of a build whose gate is open under the lock, and nil where it is not: the build has
@@ -103,11 +125,14 @@ func (bs *Builds) stillReady(
 		return nil, nil
 	}
 
-	var err error
+	err := bs.lookOnce(ctx, tx, b, jobs, p)
+	if err != nil {
+		return nil, err
+	}
 	if p.inherits, err = bs.deployer.InheritAgain(ctx, tx, b, false, now); err != nil || p.inherits {
 		return nil, err
 	}
-	lost, err := bs.removals(ctx, tx, b, jobs)
+	lost, err := bs.removals(ctx, tx, b, jobs, p.seen.lost)
 	if err != nil {
 		return nil, err
 	}
@@ -362,9 +387,6 @@ func (bs *Builds) anyStale(ctx context.Context, jobs []registry.Acting) (map[uui
 	})
 	return behind, err
 }
-
-// lookBatch bounds how many partitions are examined at a time, and so the memory that it takes.
-const lookBatch = 5000
 
 // Promote cuts over to a version that is ready, once it has caught up, and to one that is being built as soon as it is
 // ready.

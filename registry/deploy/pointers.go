@@ -47,15 +47,37 @@ type Undecided struct {
 
 // Unsettled lists the partitions of generations whose newest revision is held or rejected.
 func Unsettled(ctx context.Context, tx pgx.Tx, generations []uuid.UUID) ([]Undecided, error) {
+	return unsettled(ctx, tx, `
+		SELECT DISTINCT ON (dataset_version, partition_key) dataset_version, partition_key, revision, state
+		FROM partition_versions WHERE dataset_version = ANY($1)
+		ORDER BY dataset_version, partition_key, revision DESC`, generations)
+}
+
+// UnsettledAmong lists those of some partitions whose newest revision is held or rejected.
+func UnsettledAmong(ctx context.Context, tx pgx.Tx, some []registry.Ref) ([]Undecided, error) {
+	if len(some) == 0 {
+		return nil, nil
+	}
+	generations, keys := make([]uuid.UUID, len(some)), make([]string, len(some))
+	for i, r := range some {
+		generations[i], keys[i] = r.Version, r.Key
+	}
+	return unsettled(ctx, tx, `
+		SELECT n.* FROM (SELECT DISTINCT version, key FROM unnest($1::uuid[], $2::text[]) AS w(version, key)) AS w
+		CROSS JOIN LATERAL (SELECT p.dataset_version, p.partition_key, p.revision, p.state FROM partition_versions p
+			WHERE p.dataset_version = w.version AND p.partition_key = w.key ORDER BY p.revision DESC LIMIT 1) AS n`,
+		generations, keys)
+}
+
+// unsettled lists those of the newest revisions that a statement selects which are held or rejected.
+func unsettled(ctx context.Context, tx pgx.Tx, newest string, args ...any) ([]Undecided, error) {
 	rows, err := tx.Query(ctx, `
 		SELECT n.dataset_version, n.partition_key, n.revision, n.state = 'Held',
 		       (SELECT max(c.at) FROM check_results c WHERE c.dataset_version = n.dataset_version
 		          AND c.partition_key = n.partition_key AND c.revision = n.revision)
-		FROM (SELECT DISTINCT ON (dataset_version, partition_key) dataset_version, partition_key, revision, state
-		      FROM partition_versions WHERE dataset_version = ANY($1)
-		      ORDER BY dataset_version, partition_key, revision DESC) AS n
+		FROM (`+newest+`) AS n
 		WHERE n.state IN ('Held', 'Rejected')
-		ORDER BY 1, 2`, generations)
+		ORDER BY 1, 2`, args...)
 	if err != nil {
 		return nil, fmt.Errorf("unsettled partitions: %w", err)
 	}
