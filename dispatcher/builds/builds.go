@@ -40,6 +40,11 @@ type Builds struct {
 	// Patience is how long a rollback waits for readers of a view that it has to replace.
 	Patience time.Duration
 
+	// For tests. AfterLook is called between a look without the lock and the lock. Doubt makes a cutover look at
+	// everything under the lock as well, and refuse to go on if that finds anything else.
+	AfterLook func()
+	Doubt     bool
+
 	behind   chan registry.Build // versions that serve again after a rollback
 	promoted chan registry.Build // versions that a person has promoted just now
 	apart    apart

@@ -69,6 +69,11 @@ func (bs *Builds) cutoverTx(
 	if err != nil || again {
 		return false, false, err
 	}
+	if bs.Doubt {
+		if err := bs.confirm(ctx, tx, b, jobs, p.seen); err != nil {
+			return false, false, err
+		}
+	}
 	promise, err := bs.stillReady(ctx, tx, b, jobs, p, now)
 	if err != nil || promise == nil {
 		return false, p.inherits, err
@@ -99,6 +104,9 @@ func (bs *Builds) lookOnceMore(
 			now, err = bs.since(ctx, tx, b, jobs, seen)
 			return err
 		})
+	}
+	if err == nil && now != nil && bs.AfterLook != nil {
+		bs.AfterLook()
 	}
 	if err != nil || now != nil {
 		return now, err

@@ -2,9 +2,11 @@ package builds
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"reflect"
 	"slices"
+	"strings"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -43,6 +45,9 @@ func (bs *Builds) lookAtAll(ctx context.Context, b registry.Build, jobs []*regis
 		seen, err = bs.lookIn(ctx, tx, b, jobs)
 		return err
 	})
+	if err == nil && bs.AfterLook != nil {
+		bs.AfterLook()
+	}
 	return seen, err
 }
 
@@ -219,4 +224,34 @@ func (bs *Builds) quiet(ctx context.Context, jobs []*registry.Job) (is bool, err
 		return err
 	})
 	return is, err
+}
+
+// confirm returns an error if a look that was brought up to date differs from a look at everything.
+func (bs *Builds) confirm(
+	ctx context.Context, tx pgx.Tx, b registry.Build, jobs []*registry.Job, seen *look,
+) error {
+	whole, err := bs.lookIn(ctx, tx, b, jobs)
+	if err != nil {
+		return err
+	}
+	if was, is := seen.summary(), whole.summary(); was != is {
+		return fmt.Errorf("the look of %s v%d found\n%s\nand there is\n%s", b.DAG, b.Number, was, is)
+	}
+	return nil
+}
+
+// summary lists what a look found, in order.
+func (l *look) summary() string {
+	var all []string
+	for _, f := range l.findings {
+		all = append(all, fmt.Sprintf("%s %s is %d: %s", f.Job.Name, f.Key, f.Verdict, f.Dedupe))
+	}
+	for _, u := range l.undecided {
+		all = append(all, fmt.Sprintf("%s %s@%d held %t", u.Version, u.Key, u.Revision, u.Held))
+	}
+	for _, r := range l.lost {
+		all = append(all, fmt.Sprintf("%s loses %v", r.Dataset, r.Keys))
+	}
+	slices.Sort(all)
+	return strings.Join(all, "\n")
 }
