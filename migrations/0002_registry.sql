@@ -29,11 +29,14 @@ CREATE TABLE dag_versions (
     activated_at    TIMESTAMPTZ,
     ended_at        TIMESTAMPTZ, -- when it was last replaced, failed, abandoned or deleted; gc counts its retention from here
     tasks_ended_at  TIMESTAMPTZ, -- ended_at, once the tasks that only this version wanted were canceled
+    shrunk_at       TIMESTAMPTZ, -- when it became a record: its jobs, pointers and contract are gone, except the jobs that it introduced
     error           TEXT,
-    UNIQUE (org_id, dag_name, yaml_hash),
     UNIQUE (org_id, dag_name, number),
     UNIQUE (org_id, id)
 );
+-- A document is one version, until that is a record only; then it can be deployed as another one.
+CREATE UNIQUE INDEX idx_dag_versions_hash ON dag_versions (org_id, dag_name, yaml_hash) WHERE shrunk_at IS NULL;
+CREATE INDEX idx_dag_versions_ended ON dag_versions (ended_at) WHERE shrunk_at IS NULL AND ended_at IS NOT NULL;
 -- The few versions that the dispatcher works on.
 CREATE INDEX idx_dag_versions_open ON dag_versions (org_id, dag_name) WHERE status IN ('Building', 'Ready', 'Active');
 CREATE INDEX idx_dag_versions_tasks ON dag_versions (org_id, dag_name)
