@@ -113,8 +113,10 @@ type swapTimes struct{ promotions, rollbacks []time.Duration }
 
 func (s swapTimes) detail() map[string]any {
 	return map[string]any{
-		"promotion_ms": milliseconds(quantile(s.promotions, 0.5)), "promotion_most_ms": milliseconds(slices.Max(s.promotions)),
-		"rollback_ms": milliseconds(quantile(s.rollbacks, 0.5)), "rollback_most_ms": milliseconds(slices.Max(s.rollbacks)),
+		"promotion_ms":      milliseconds(quantile(s.promotions, 0.5)),
+		"promotion_most_ms": milliseconds(slices.Max(s.promotions)),
+		"rollback_ms":       milliseconds(quantile(s.rollbacks, 0.5)),
+		"rollback_most_ms":  milliseconds(slices.Max(s.rollbacks)),
 	}
 }
 
@@ -163,6 +165,7 @@ func swapFigure(ctx context.Context, b *bench) (result, error) {
 		})
 		return one, all, err
 	}
+
 	_, small, err := of(1)
 	if err != nil {
 		return result{}, err
@@ -280,6 +283,7 @@ func historyFigure(ctx context.Context, b *bench) (result, error) {
 		many, err = b.swap(ctx, w, caller, yaml)
 		return err
 	})
+
 	if err != nil {
 		return result{}, err
 	}
@@ -358,6 +362,7 @@ func editFigure(ctx context.Context, b *bench) (result, error) {
 		})
 		return edits, err
 	}
+
 	small, err := of(1)
 	if err != nil {
 		return result{}, err

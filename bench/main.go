@@ -22,6 +22,7 @@ import (
 	"os/signal"
 	"runtime"
 	"runtime/pprof"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -141,12 +142,17 @@ func parseOptions(args []string, stderr io.Writer) (options, error) {
 		return o, err
 	}
 
-	if o.tasks < 1 || o.consumers < 1 || o.edges < 1 || o.fan < 1 || o.reps < 1 || o.workers < 1 || o.conns < 4 ||
-		o.rounds < 1 || o.remote < 1 || o.history < 100 || o.backlog < 1 || o.datasets < 1 ||
-		o.jobs < 1 || o.partitions < 2 || o.versions < 1 || o.swaps < 1 {
-		return o, errors.New("numbers must be positive, connections at least 4, and the history at least 100")
+	return o, o.check()
+}
+
+// check refuses sizes that nothing can be measured with.
+func (o options) check() error {
+	least := slices.Min([]int{o.tasks, o.consumers, o.edges, o.fan, o.reps, o.workers, o.rounds, o.remote, o.backlog,
+		o.datasets, o.jobs, o.partitions - 1, o.versions, o.swaps})
+	if least < 1 || o.conns < 4 || o.history < 100 {
+		return errors.New("numbers must be positive, connections at least 4, and the history at least 100")
 	}
-	return o, nil
+	return nil
 }
 
 // chosen returns the figures that -figure names.

@@ -126,8 +126,8 @@ func readsElsewhere(job *registry.Job) bool {
 }
 
 // measure reconciles a build and returns its progress, and whether it is near enough to what is live to hold that back.
-// The progress is nil where the build has been abandoned since it was listed, and its queued tasks canceled, or where it
-// has to look again.
+// The progress is nil where the build has been abandoned since it was listed, and its queued tasks canceled, or where
+// it has to look again.
 func (bs *Builds) measure(
 	ctx context.Context, b registry.Build, jobs []*registry.Job, unread []string, now time.Time,
 ) (p *Progress, near bool, err error) {

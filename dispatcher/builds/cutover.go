@@ -69,11 +69,6 @@ func (bs *Builds) cutoverTx(
 	if err != nil || again {
 		return false, false, err
 	}
-	if bs.Doubt {
-		if err := bs.confirm(ctx, tx, b, jobs, p.seen); err != nil {
-			return false, false, err
-		}
-	}
 	promise, err := bs.stillReady(ctx, tx, b, jobs, p, now)
 	if err != nil || promise == nil {
 		return false, p.inherits, err
@@ -120,9 +115,13 @@ func (bs *Builds) lookOnceMore(
 func (bs *Builds) stillReady(
 	ctx context.Context, tx pgx.Tx, b registry.Build, jobs []*registry.Job, p *Progress, now time.Time,
 ) (*contract.Contract, error) {
+	if err := bs.confirm(ctx, tx, b, jobs, p.seen); err != nil {
+		return nil, err
+	}
 	if err := bs.reconcileBuild(ctx, tx, b, jobs, p, now); err != nil {
 		return nil, err
 	}
+
 	if p.Open {
 		if _, err := bs.CatchesUp(ctx, tx, b, jobs, p); err != nil {
 			return nil, err
@@ -376,6 +375,7 @@ func (bs *Builds) anyStale(ctx context.Context, jobs []registry.Acting) (map[uui
 	for i, a := range jobs {
 		rows[i] = a.Job
 	}
+
 	behind := map[uuid.UUID]bool{}
 	err := pg.InTx(ctx, bs.pool, func(ctx context.Context, tx pgx.Tx) error {
 		targets, err := bs.stale.AllTargets(ctx, tx, rows...)

@@ -53,7 +53,9 @@ func TestAGateCountsWhatChangesAfterItsLook(t *testing.T) {
 				w.Work()
 			}
 		}, want: registry.Building, ends: registry.Active},
-		{name: "another revision of an input", before: func(_ *testing.T, w *dispatchertest.World, v versions) func() {
+		{name: "another revision of an input", before: func(
+			_ *testing.T, w *dispatchertest.World, v versions,
+		) func() {
 			return func() { replace(w.Exec, w.Generation(v.live, "raw"), "2024-01-01") }
 		}, want: registry.Building, ends: registry.Active},
 		{name: "a revision that was written before the look, and is committed after it", before: func(
@@ -71,10 +73,14 @@ func TestAGateCountsWhatChangesAfterItsLook(t *testing.T) {
 			replace(exec, w.Generation(v.live, "raw"), "2024-01-01")
 			return func() { require.NoError(t, tx.Rollback(t.Context())) }
 		}, want: registry.Active, ends: registry.Active},
-		{name: "a partition that only live has", before: func(_ *testing.T, w *dispatchertest.World, v versions) func() {
+		{name: "a partition that only live has", before: func(
+			_ *testing.T, w *dispatchertest.World, v versions,
+		) func() {
 			return func() { replace(w.Exec, w.Generation(v.live, "made"), "2024-01-09") }
 		}, want: registry.Failed, ends: registry.Failed},
-		{name: "a partition that the build loses", before: func(_ *testing.T, w *dispatchertest.World, v versions) func() {
+		{name: "a partition that the build loses", before: func(
+			_ *testing.T, w *dispatchertest.World, v versions,
+		) func() {
 			return func() {
 				w.Exec(`UPDATE partition_versions SET state = 'Purged', purged_at = now()
 					WHERE dataset_version = $1`, w.Generation(v.next, "made"))

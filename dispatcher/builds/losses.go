@@ -17,9 +17,10 @@ import (
 	"github.com/dagctl/dagctl/registry"
 )
 
-// removals returns what readers would lose of all that a build lacks, if it served as it is. A partition that a person has skipped is given
-// up, and so is everything that was made by a job with reset outputs, or from its outputs. It is asked under the lock
-// of a cutover only: without it, tasks end between the statements, and what they just made would count as lost.
+// removals returns what readers would lose of all that a build lacks, if it served as it is. A partition that a person
+// has skipped is given up, and so is everything that was made by a job with reset outputs, or from its outputs. It is
+// asked under the lock of a cutover only: without it, tasks end between the statements, and what they just made would
+// count as lost.
 func (bs *Builds) removals(
 	ctx context.Context, tx pgx.Tx, b registry.Build, jobs []*registry.Job, all []registry.Removal,
 ) ([]registry.Removal, error) {

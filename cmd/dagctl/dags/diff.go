@@ -47,7 +47,8 @@ to each dataset, as a plan shows it.`,
 					fmt.Fprintln(w)
 				}
 				if len(diff.Records) > 0 {
-					fmt.Fprintf(w, "Only the record of version %d is left, so datasets are not compared.\n", diff.Records[0])
+					fmt.Fprintf(w, "Only the record of version %d is left, so datasets are not compared.\n",
+						diff.Records[0])
 					return
 				}
 				writeChanges(c, w, diff.Changes)
