@@ -31,6 +31,7 @@ func TestEveryFigureRuns(t *testing.T) {
 			var out, log bytes.Buffer
 			err := run([]string{"-dsn", testdb.URL(t), "-figure", f.name, "-tasks", "60", "-consumers", "5", "-edges",
 				"4", "-fan", "40", "-remote", "30",
+				"-datasets", "3", "-jobs", "4", "-partitions", "5", "-versions", "6", "-swaps", "2",
 				"-reps", "1", "-workers", "8", "-conns", "8", "-storage", t.TempDir(), "-history", "1000", "-hold",
 				"2s", "-backlog", "50", "-patience", "2s", "-timeout", "2m"}, &out, &log)
 			require.NoError(t, err, log.String())

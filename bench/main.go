@@ -22,6 +22,7 @@ import (
 	"os/signal"
 	"runtime"
 	"runtime/pprof"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -47,6 +48,11 @@ var figures = []figure{
 	{"remote workers, poll", "tasks/s", pollFigure},
 	{"remote workers, SQS", "tasks/s", queueFigure},
 	{"remote workers, Lambda", "tasks/s", lambdaFigure},
+	{"deploys: swap", "ms at p50", swapFigure},
+	{"deploys: gate", "ms at most", gateFigure},
+	{"deploys: history", "ms at p50", historyFigure},
+	{"deploys: edit", "ms at p50", editFigure},
+	{"deploys: plan", "ms at p50", planFigure},
 }
 
 // options are the flags of a run.
@@ -65,6 +71,11 @@ type options struct {
 	backlog    int
 	patience   time.Duration
 	remote     int
+	datasets   int
+	jobs       int
+	partitions int
+	versions   int
+	swaps      int
 	workers    int
 	conns      int
 	storage    string
@@ -108,6 +119,11 @@ func parseOptions(args []string, stderr io.Writer) (options, error) {
 	flags.DurationVar(&o.patience, "patience", time.Minute,
 		"fairness: how long to wait for a task; memory: how long to watch the process")
 	flags.IntVar(&o.remote, "remote", 1000, "remote workers: tasks of each repetition")
+	flags.IntVar(&o.datasets, "datasets", 500, "deploys: datasets of the DAG that is swapped and edited")
+	flags.IntVar(&o.jobs, "jobs", 1000, "deploys: jobs of the DAG that is planned")
+	flags.IntVar(&o.partitions, "partitions", 100_000, "deploys: partitions that the gate looks at")
+	flags.IntVar(&o.versions, "versions", 36_500, "deploys: old versions of the DAG with a history")
+	flags.IntVar(&o.swaps, "swaps", 20, "deploys: how often each thing is measured")
 	flags.IntVar(&o.workers, "workers", 100, "tasks that run at once in the process, or in the worker")
 	flags.IntVar(&o.conns, "conns", 20, "connections of the pool")
 	flags.StringVar(&o.storage, "storage", "", "`folder` of the published files; default: one in memory if there "+
@@ -126,11 +142,17 @@ func parseOptions(args []string, stderr io.Writer) (options, error) {
 		return o, err
 	}
 
-	if o.tasks < 1 || o.consumers < 1 || o.edges < 1 || o.fan < 1 || o.reps < 1 || o.workers < 1 || o.conns < 4 ||
-		o.rounds < 1 || o.remote < 1 || o.history < 100 || o.backlog < 1 {
-		return o, errors.New("numbers must be positive, connections at least 4, and the history at least 100")
+	return o, o.check()
+}
+
+// check refuses sizes that nothing can be measured with.
+func (o options) check() error {
+	least := slices.Min([]int{o.tasks, o.consumers, o.edges, o.fan, o.reps, o.workers, o.rounds, o.remote, o.backlog,
+		o.datasets, o.jobs, o.partitions - 1, o.versions, o.swaps})
+	if least < 1 || o.conns < 4 || o.history < 100 {
+		return errors.New("numbers must be positive, connections at least 4, and the history at least 100")
 	}
-	return o, nil
+	return nil
 }
 
 // chosen returns the figures that -figure names.

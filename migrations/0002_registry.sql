@@ -29,11 +29,14 @@ CREATE TABLE dag_versions (
     activated_at    TIMESTAMPTZ,
     ended_at        TIMESTAMPTZ, -- when it was last replaced, failed, abandoned or deleted; gc counts its retention from here
     tasks_ended_at  TIMESTAMPTZ, -- ended_at, once the tasks that only this version wanted were canceled
+    shrunk_at       TIMESTAMPTZ, -- when it became a record: its jobs, pointers and contract are gone, except the jobs that it introduced
     error           TEXT,
-    UNIQUE (org_id, dag_name, yaml_hash),
     UNIQUE (org_id, dag_name, number),
     UNIQUE (org_id, id)
 );
+-- A document is one version, until that is a record only; then it can be deployed as another one.
+CREATE UNIQUE INDEX idx_dag_versions_hash ON dag_versions (org_id, dag_name, yaml_hash) WHERE shrunk_at IS NULL;
+CREATE INDEX idx_dag_versions_ended ON dag_versions (ended_at) WHERE shrunk_at IS NULL AND ended_at IS NOT NULL;
 -- The few versions that the dispatcher works on.
 CREATE INDEX idx_dag_versions_open ON dag_versions (org_id, dag_name) WHERE status IN ('Building', 'Ready', 'Active');
 CREATE INDEX idx_dag_versions_tasks ON dag_versions (org_id, dag_name)
@@ -368,6 +371,7 @@ CREATE TABLE partition_versions (
     range_end       BIGINT,
     passed_checks   TEXT[] NOT NULL DEFAULT '{}', -- hashes of the checks that it has passed, whichever version asked
     inherited_from  UUID, -- the generation whose revision of the same number this row took over instead of computing it
+    changed_in      XID8 NOT NULL DEFAULT pg_current_xact_id(), -- the transaction that wrote the row or changed its state
     PRIMARY KEY (dataset_version, partition_key, revision),
     FOREIGN KEY (org_id, dataset_version) REFERENCES dataset_versions (org_id, id)
 );
@@ -379,7 +383,19 @@ CREATE INDEX idx_partition_versions_range ON partition_versions (dataset_version
 -- For the freshness of a dataset. materialized_at is never NULL; the condition keeps the planner from using this index
 -- to look up a partition.
 CREATE INDEX idx_partition_versions_newest ON partition_versions (dataset_version, materialized_at) WHERE state = 'Published' AND materialized_at IS NOT NULL;
+CREATE INDEX idx_partition_versions_changed ON partition_versions (dataset_version, changed_in); -- what a gate has not looked at yet
 CREATE INDEX idx_partition_versions_task ON partition_versions (task_id); -- the revisions that a task's attempts wrote
+
+-- +goose StatementBegin
+CREATE FUNCTION partition_version_changed() RETURNS TRIGGER LANGUAGE plpgsql AS $$
+BEGIN
+    NEW.changed_in := pg_current_xact_id();
+    RETURN NEW;
+END
+$$;
+-- +goose StatementEnd
+CREATE TRIGGER partition_version_changed BEFORE UPDATE OF state ON partition_versions
+    FOR EACH ROW WHEN (OLD.state IS DISTINCT FROM NEW.state) EXECUTE FUNCTION partition_version_changed();
 
 -- The input revisions that an output revision was made from. These rows, and no task, decide whether it is stale.
 CREATE TABLE partition_inputs (

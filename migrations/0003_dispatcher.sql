@@ -313,7 +313,7 @@ CREATE TABLE enumerations (
     enumerated_at TIMESTAMPTZ NOT NULL,
     units         INT NOT NULL,
     error         TEXT,
-    FOREIGN KEY (org_id, job_id) REFERENCES jobs (org_id, id)
+    FOREIGN KEY (org_id, job_id) REFERENCES jobs (org_id, id) ON DELETE CASCADE
 );
 
 CREATE TABLE effect_positions (

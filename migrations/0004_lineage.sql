@@ -19,3 +19,10 @@ CREATE TABLE column_lineage (
     FOREIGN KEY (org_id, job_id) REFERENCES jobs (org_id, id)
 );
 CREATE INDEX idx_column_lineage_input ON column_lineage (input_dataset_version, input_column);
+CREATE INDEX idx_column_lineage_job ON column_lineage (job_id);
+
+-- jobs_named returns those of some jobs that rows outside of the registry name. Those stay when their version shrinks.
+CREATE FUNCTION jobs_named(ids UUID[]) RETURNS SETOF UUID STABLE LANGUAGE sql AS '
+    SELECT job_id FROM column_lineage WHERE job_id = ANY(ids)
+    UNION SELECT job_id FROM backfills WHERE job_id = ANY(ids)
+    UNION SELECT job_id FROM operator_state WHERE job_id = ANY(ids)';

@@ -37,9 +37,11 @@ func (b Build) LockKey() string { return DagKey(b.OrgID, b.DAG) }
 func (r *Registry) BuildJobs(ctx context.Context, tx pgx.Tx, version uuid.UUID) ([]*Job, error) {
 	rows, err := tx.Query(ctx, `
 		SELECT j.id FROM jobs j
-		WHERE j.dag_version_id = $1 AND NOT EXISTS (
-			SELECT FROM dag_current_versions c JOIN jobs l ON l.dag_version_id = c.dag_version_id
-			WHERE c.org_id = j.org_id AND c.dag_name = j.dag_name AND l.origin_job_id = j.origin_job_id)
+		WHERE j.dag_version_id = $1 AND j.origin_job_id NOT IN (
+			SELECT l.origin_job_id FROM dag_versions v
+			JOIN dag_current_versions c ON c.org_id = v.org_id AND c.dag_name = v.dag_name
+			JOIN jobs l ON l.dag_version_id = c.dag_version_id
+			WHERE v.id = $1)
 		ORDER BY j.id`, version)
 	if err != nil {
 		return nil, fmt.Errorf("jobs to build of version %s: %w", version, err)

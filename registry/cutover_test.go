@@ -10,6 +10,7 @@ import (
 
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/registry"
+	"github.com/dagctl/dagctl/registry/contract"
 	"github.com/dagctl/dagctl/registry/deploy"
 )
 
@@ -88,7 +89,7 @@ func TestAReadyVersionWaitsForItsPromotion(t *testing.T) {
 	require.Equal(t, []int{1}, builds())
 
 	w.inTx(func(ctx context.Context, tx pgx.Tx) error {
-		_, err := deploy.MarkReady(ctx, tx, w.build(deployed), deployed.Version.CreatedAt)
+		_, err := deploy.MarkReady(ctx, tx, w.build(deployed), contract.Contract{}, deployed.Version.CreatedAt)
 		return err
 	})
 	require.Empty(t, builds())

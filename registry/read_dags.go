@@ -465,12 +465,12 @@ func (r *Registry) HiddenOrigins(ctx context.Context, tx pgx.Tx, caller authz.Ca
 }
 
 const VersionColumns = `id, dag_name, number, yaml_hash, source_hash, status, created_by, coalesce(source_ref, ''),
-	created_at, building_at, ready_at, activated_at, coalesce(error, ''), forward_only, coalesce(forward_from, ''), consents`
+	created_at, building_at, ready_at, activated_at, coalesce(error, ''), forward_only, coalesce(forward_from, ''), consents, shrunk_at`
 
 func ScanVersion(row pgx.Row) (Version, error) {
 	var v Version
 	err := row.Scan(&v.ID, &v.DAG, &v.Number, &v.Hash, &v.SourceHash, &v.Status, &v.CreatedBy, &v.SourceRef,
 		&v.CreatedAt, &v.BuildingAt, &v.ReadyAt, &v.ActivatedAt, &v.Error, &v.ForwardOnly, &v.ForwardFrom,
-		&v.Consents)
+		&v.Consents, &v.ShrunkAt)
 	return v, err
 }

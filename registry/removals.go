@@ -72,35 +72,90 @@ func (r Removal) String() string {
 	return text
 }
 
-// Removals compares each generation of a version with the one that readers have now, of the same dataset or under the
-// same published name, where both are cut into partitions alike. A cursor's segments are no partitions that a reader
-// could miss.
-func Removals(ctx context.Context, tx pgx.Tx, version uuid.UUID) ([]Removal, error) {
+// Succession is a generation of a version with the one that readers have now, of the same dataset or under the same
+// published name, where both are cut into partitions alike. A cursor's segments are no partitions that a reader could
+// miss.
+type Succession struct {
+	Dataset    string
+	Next, Live uuid.UUID
+}
+
+// Successions returns the generations of a version that would take the place of others.
+func Successions(ctx context.Context, tx pgx.Tx, version uuid.UUID) ([]Succession, error) {
 	rows, err := tx.Query(ctx, `
 		WITH pairs AS (
 			SELECT p.name, p.dataset_version AS next, s.dataset_version AS live
 			FROM dag_version_datasets p
 			JOIN dataset_pointers s ON s.org_id = p.org_id AND s.dataset_uuid = p.dataset_uuid
-			WHERE p.dag_version_id = $1
+			WHERE p.dag_version_id = $1 AND s.dataset_version <> p.dataset_version
 			UNION
 			SELECT p.name, p.dataset_version, s.dataset_version
 			FROM dag_version_datasets p
 			JOIN dataset_name_owners o ON o.org_id = p.org_id AND o.name = p.published_name AND o.dataset_uuid <> p.dataset_uuid
 			JOIN dataset_pointers s ON s.org_id = p.org_id AND s.dataset_uuid = o.dataset_uuid
-			WHERE p.dag_version_id = $1)
-		SELECT p.name, p.next, array_agg(DISTINCT l.partition_key ORDER BY l.partition_key)
+			WHERE p.dag_version_id = $1 AND s.dataset_version <> p.dataset_version)
+		SELECT p.name, p.next, p.live
 		FROM pairs p
 		JOIN dataset_versions g ON g.id = p.next
 		JOIN dataset_versions lg ON lg.id = p.live AND lg.partition_by = g.partition_by
-		JOIN partition_versions l ON l.dataset_version = p.live AND l.state = 'Published'
-		WHERE p.live <> p.next AND g.partition_by->>'kind' IS DISTINCT FROM 'cursor'
-		  AND NOT EXISTS (SELECT FROM partition_versions n WHERE n.dataset_version = p.next
-		                  AND n.partition_key = l.partition_key AND n.state = 'Published')
-		GROUP BY p.name, p.next ORDER BY p.name`, version)
+		WHERE g.partition_by->>'kind' IS DISTINCT FROM 'cursor'
+		ORDER BY 1, 2, 3`, version)
 	if err != nil {
-		return nil, fmt.Errorf("partitions that version %s would remove: %w", version, err)
+		return nil, fmt.Errorf("what version %s replaces: %w", version, err)
+	}
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[Succession])
+}
+
+// Removals returns the partitions that readers would lose.
+func Removals(ctx context.Context, tx pgx.Tx, all []Succession) ([]Removal, error) {
+	names, next, live := make([]string, len(all)), make([]uuid.UUID, len(all)), make([]uuid.UUID, len(all))
+	for i, s := range all {
+		names[i], next[i], live[i] = s.Dataset, s.Next, s.Live
+	}
+	return removals(ctx, tx, `
+		SELECT p.name, p.next, array_agg(DISTINCT l.partition_key ORDER BY l.partition_key)
+		FROM unnest($1::text[], $2::uuid[], $3::uuid[]) AS p(name, next, live)
+		JOIN partition_versions l ON l.dataset_version = p.live AND l.state = 'Published'
+		WHERE NOT EXISTS (SELECT FROM partition_versions n WHERE n.dataset_version = p.next
+		                  AND n.partition_key = l.partition_key AND n.state = 'Published')
+		GROUP BY p.name, p.next ORDER BY p.name`, names, next, live)
+}
+
+// RemovalsAmong returns those of some partitions that readers would lose. Each names either generation.
+func RemovalsAmong(ctx context.Context, tx pgx.Tx, all []Succession, some []Ref) ([]Removal, error) {
+	asked := map[uuid.UUID][]string{}
+	for _, r := range some {
+		asked[r.Version] = append(asked[r.Version], r.Key)
+	}
+	var names, keys []string
+	var next, live []uuid.UUID
+	for _, s := range all {
+		for _, generation := range []uuid.UUID{s.Next, s.Live} {
+			for _, key := range asked[generation] {
+				names, keys = append(names, s.Dataset), append(keys, key)
+				next, live = append(next, s.Next), append(live, s.Live)
+			}
+		}
+	}
+	if len(keys) == 0 {
+		return nil, nil
 	}
 
+	return removals(ctx, tx, `
+		SELECT p.name, p.next, array_agg(DISTINCT p.key ORDER BY p.key)
+		FROM unnest($1::text[], $2::uuid[], $3::uuid[], $4::text[]) AS p(name, next, live, key)
+		CROSS JOIN LATERAL (SELECT FROM partition_versions l WHERE l.dataset_version = p.live AND l.partition_key = p.key
+		                    AND l.state = 'Published' LIMIT 1) AS l
+		WHERE NOT EXISTS (SELECT FROM partition_versions n WHERE n.dataset_version = p.next
+		                  AND n.partition_key = p.key AND n.state = 'Published')
+		GROUP BY p.name, p.next ORDER BY p.name`, names, next, live, keys)
+}
+
+func removals(ctx context.Context, tx pgx.Tx, sql string, args ...any) ([]Removal, error) {
+	rows, err := tx.Query(ctx, sql, args...)
+	if err != nil {
+		return nil, fmt.Errorf("partitions that readers would lose: %w", err)
+	}
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (r Removal, err error) {
 		err = row.Scan(&r.Dataset, &r.Generation, &r.Keys)
 		r.Only(func(string) bool { return true })

@@ -43,6 +43,7 @@ type Version struct {
 	ForwardOnly bool       `json:"forward_only,omitempty" doc:"What it rebuilt keeps the partitions served before"`
 	ForwardFrom string     `json:"forward_from,omitempty" doc:"First partition computed anew; absent: only later ones"`
 	Consents    []Consent  `json:"consents,omitempty" enum:"cancel-tasks,allow-removals" doc:"What its deploy agreed to, by the flags of the command"`
+	ShrunkAt    *time.Time `json:"shrunk_at,omitempty" doc:"When it was shrunk to a record, past the version retention: it cannot be rolled back to, but its document can be deployed again"`
 }
 
 // DeployRequest is a DAG file with everything that it refers to.

@@ -21,6 +21,7 @@ import (
 	"github.com/dagctl/dagctl/internal/testdb"
 	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/registry"
+	"github.com/dagctl/dagctl/registry/contract"
 	"github.com/dagctl/dagctl/registry/deploy"
 	"github.com/dagctl/dagctl/storage"
 )
@@ -151,7 +152,7 @@ func (w *world) cutover(deployed registry.Deployment) {
 	b := w.build(deployed)
 	if deployed.Version.Status == registry.Building {
 		w.inTx(func(ctx context.Context, tx pgx.Tx) error {
-			changed, err := deploy.MarkReady(ctx, tx, b, time.Now())
+			changed, err := deploy.MarkReady(ctx, tx, b, contract.Contract{}, time.Now())
 			require.True(w.t, changed || err != nil)
 			return err
 		})

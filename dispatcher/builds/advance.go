@@ -92,7 +92,7 @@ func (bs *Builds) decide(
 	case failed != "":
 		return false, bs.failBuild(ctx, b, failed, now)
 	case ready:
-		return bs.cutover(ctx, b, jobs, now)
+		return bs.cutover(ctx, b, jobs, p.seen, now)
 	}
 
 	// Tables have columns long before they have all of their rows.
@@ -127,17 +127,30 @@ func readsElsewhere(job *registry.Job) bool {
 }
 
 // measure reconciles a build and returns its progress, and whether it is near enough to what is live to hold that back.
-// The progress is nil where the build has been abandoned since it was listed, and its queued tasks canceled.
+// The progress is nil where the build has been abandoned since it was listed, and its queued tasks canceled, or where
+// it has to look again.
 func (bs *Builds) measure(
 	ctx context.Context, b registry.Build, jobs []*registry.Job, unread []string, now time.Time,
 ) (p *Progress, near bool, err error) {
+	var seen *look
+	if quiet, err := bs.quiet(ctx, jobs); err != nil {
+		return nil, false, err
+	} else if quiet {
+		if seen, err = bs.lookAtAll(ctx, b, jobs); err != nil {
+			return nil, false, err
+		}
+	}
+
 	err = pg.InTx(ctx, bs.pool, func(ctx context.Context, tx pgx.Tx) error {
 		p = nil
 		if inWork, err := lockInWork(ctx, tx, b); err != nil || !inWork {
 			return err
 		}
-
-		p = &Progress{Unread: unread}
+		var again bool
+		if p, again, err = bs.beginProgress(ctx, tx, b, jobs, seen); err != nil || again {
+			return err
+		}
+		p.Unread = unread
 		if err := bs.reconcileBuild(ctx, tx, b, jobs, p, now); err != nil || !p.Open || len(p.Dead) > 0 {
 			return err
 		}
@@ -145,6 +158,25 @@ func (bs *Builds) measure(
 		return err
 	})
 	return p, near, err
+}
+
+// beginProgress locks the origins of a build's jobs, and begins its progress with a look that is brought up to date. It
+// reports where the build has to look again, without the locks.
+func (bs *Builds) beginProgress(
+	ctx context.Context, tx pgx.Tx, b registry.Build, jobs []*registry.Job, seen *look,
+) (p *Progress, again bool, err error) {
+	origins, _ := filledBy(jobs)
+	if err := tasks.LockOrigins(ctx, tx, origins); err != nil || seen == nil {
+		return &Progress{}, false, err
+	}
+	if seen, err = bs.since(ctx, tx, b, jobs, seen); err != nil {
+		return nil, false, err
+	}
+	if seen == nil {
+		bs.wake.Send(wakeup.Build)
+		return nil, true, nil
+	}
+	return &Progress{seen: seen}, false, nil
 }
 
 // lockInWork shares the DAG's lock and reports whether the build is still in work: nothing ends it before the

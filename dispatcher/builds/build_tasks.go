@@ -3,6 +3,7 @@ package builds
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -18,15 +19,11 @@ import (
 // A build makes its own tasks where no event made them.
 
 // reconcileBuild looks for open and dead tasks and, where there are none, makes the tasks that are still wanted: the
-// same events that drive live work drive a build, and this does where an event was lost.
+// same events that drive live work drive a build, and this does where an event was lost. The caller has locked the
+// origins of the jobs.
 func (bs *Builds) reconcileBuild(
 	ctx context.Context, tx pgx.Tx, b registry.Build, jobs []*registry.Job, p *Progress, now time.Time,
 ) error {
-	origins, generations := filledBy(jobs)
-	if err := tasks.LockOrigins(ctx, tx, origins); err != nil {
-		return err
-	}
-
 	later, err := bs.retryOld(ctx, tx, b, jobs, p, now)
 	if err != nil {
 		return err
@@ -36,10 +33,10 @@ func (bs *Builds) reconcileBuild(
 		return err
 	}
 
-	findings, err := bs.stale.ExamineAll(ctx, tx, jobs)
-	if err != nil {
+	if err := bs.lookOnce(ctx, tx, b, jobs, p); err != nil {
 		return err
 	}
+	findings := slices.Clone(p.seen.findings)
 	if bs.pressure.High() {
 		if n := countStale(findings); n > 0 {
 			p.Stale += n
@@ -59,7 +56,7 @@ func (bs *Builds) reconcileBuild(
 	if err := bs.givenUp(ctx, tx, b, findings, made, p); err != nil {
 		return err
 	}
-	return bs.recheck(ctx, tx, b, jobs, generations, made, p, now)
+	return bs.recheck(ctx, tx, b, jobs, made, p, now)
 }
 
 // unended looks for open and dead tasks of a build, and reports whether there are any.
@@ -181,12 +178,8 @@ func DeadTasks(ctx context.Context, tx pgx.Tx, b registry.Build, origins []uuid.
 // not if it was just made again, from other inputs.
 func (bs *Builds) recheck(
 	ctx context.Context, tx pgx.Tx, b registry.Build,
-	jobs []*registry.Job, generations []uuid.UUID, made tasks.Created, p *Progress, now time.Time,
+	jobs []*registry.Job, made tasks.Created, p *Progress, now time.Time,
 ) error {
-	undecided, err := deploy.Unsettled(ctx, tx, generations)
-	if err != nil {
-		return err
-	}
 	type output struct {
 		job   *registry.Job
 		index int
@@ -198,7 +191,7 @@ func (bs *Builds) recheck(
 		}
 	}
 
-	for _, u := range undecided {
+	for _, u := range p.seen.undecided {
 		if _, again := made.By[tasks.Slot{Origin: outputs[u.Version].job.Origin, Key: u.Key}]; again {
 			continue
 		}

@@ -40,8 +40,14 @@ type Builds struct {
 	// Patience is how long a rollback waits for readers of a view that it has to replace.
 	Patience time.Duration
 
-	behind chan registry.Build // versions that serve again after a rollback
-	apart  apart
+	// For tests. AfterLook is called between a look without the lock and the lock. Doubt makes a cutover look at
+	// everything under the lock as well, and refuse to go on if that finds anything else.
+	AfterLook func()
+	Doubt     bool
+
+	behind   chan registry.Build // versions that serve again after a rollback
+	promoted chan registry.Build // versions that a person has promoted just now
+	apart    apart
 	// By build, all under holding: when the live counterparts were last held back, what it waits for before it looks at
 	// all of its revisions again, when it looks at its views again, and its wait after a turn that failed.
 	holding sync.Mutex
@@ -60,7 +66,7 @@ func New(d *dispatcher.Dispatcher, src *sources.Sources) *Builds {
 		wake: d.Wakeups, log: d.Log,
 		Patience: 30 * time.Second, later: map[uuid.UUID]delay{}, looks: map[uuid.UUID]time.Time{},
 		behind: make(chan registry.Build, behindAtOnce), holds: map[uuid.UUID]liveHold{}, apart: newApart(),
-		awaited: map[uuid.UUID]awaited{},
+		awaited: map[uuid.UUID]awaited{}, promoted: make(chan registry.Build),
 	}
 }
 
@@ -70,6 +76,7 @@ func (bs *Builds) Loops() []dispatcher.Loop {
 		{Name: "build", Woken: bs.wake.Build, Body: bs.dispatcher.HalfTime(bs.advanceApart),
 			End: bs.apart.running.Wait},
 		{Name: "catch up", Run: bs.CatchUpBehind},
+		{Name: "promote", Run: bs.AdvancePromoted},
 		{Name: "stable views", Body: dispatcher.AtMostEach(viewsEach, bs.CoverViews)},
 	}
 }

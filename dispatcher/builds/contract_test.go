@@ -23,7 +23,8 @@ var (
 	checksSizes  = dispatchertest.Edit(readsStations, "publish:\n",
 		`    checks: [{ name: known, sql: "SELECT * FROM st WHERE size IS NULL" }]`+"\npublish:\n")
 	relatesSizes = dispatchertest.Edit(readsStations, "publish:\n",
-		"    checks: [{ relationships: { column: content, to: { input: st, column: size } }, severity: warn }]\npublish:\n")
+		"    checks: [{ relationships: { column: content, to: { input: st, column: size } }, severity: warn }]\n"+
+			"publish:\n")
 	anything = dispatchertest.Edit(readsStations, "content || '!' AS content", "*")
 )
 

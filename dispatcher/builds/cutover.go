@@ -3,6 +3,7 @@ package builds
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -26,13 +27,14 @@ import (
 // Postgres storage, which readers use, are defined before. An error that would come again fails the version. It reports
 // whether there is more to inherit first.
 func (bs *Builds) cutover(
-	ctx context.Context, b registry.Build, jobs []*registry.Job, now time.Time,
+	ctx context.Context, b registry.Build, jobs []*registry.Job, seen *look, now time.Time,
 ) (inherits bool, err error) {
-	var p Progress
+	if seen, err = bs.lookOnceMore(ctx, b, jobs, seen); err != nil {
+		return false, err
+	}
 	moved := false
 	err = bs.inSwapTx(ctx, b, cutoverPatience, func(ctx context.Context, tx pgx.Tx, views StableViews) (err error) {
-		p = Progress{}
-		moved, err = bs.cutoverTx(ctx, tx, b, jobs, &p, views, now)
+		moved, inherits, err = bs.cutoverTx(ctx, tx, b, jobs, seen, views, now)
 		return err
 	})
 
@@ -40,7 +42,7 @@ func (bs *Builds) cutover(
 		return false, bs.failBuild(ctx, b, fault.Text(err), now)
 	}
 	if err != nil || !moved {
-		return p.inherits, err
+		return inherits, err
 	}
 	bs.log.Info("cut over", "dag", b.DAG, "version", b.Number)
 	bs.wake.All()
@@ -49,68 +51,103 @@ func (bs *Builds) cutover(
 
 // cutoverTx asks the gate once more, under the lock, and then makes the version ready and swaps it in.
 func (bs *Builds) cutoverTx(
-	ctx context.Context, tx pgx.Tx, b registry.Build, jobs []*registry.Job, p *Progress, views StableViews,
+	ctx context.Context, tx pgx.Tx, b registry.Build, jobs []*registry.Job, seen *look, views StableViews,
 	now time.Time,
-) (moved bool, err error) {
+) (moved, inherits bool, err error) {
 	if err := deploy.LockSwap(ctx, tx, b); err != nil {
-		return false, err
+		return false, false, err
 	}
 	if inWork, err := deploy.InWork(ctx, tx, b); err != nil || !inWork {
-		return false, err // it was abandoned or replaced since the gate looked, and its tasks were canceled
+		return false, false, err // it was abandoned or replaced since the gate looked, and its tasks were canceled
 	}
 	if passing, err := deploy.Passing(ctx, tx, b); err != nil || passing {
-		return false, err
+		return false, false, err
 	}
 
 	// From here on nothing of the DAG is committed: what the gate saw before may be out of date.
-	if ready, err := bs.stillReady(ctx, tx, b, jobs, p, now); err != nil || !ready {
-		return false, err
+	p, again, err := bs.beginProgress(ctx, tx, b, jobs, seen)
+	if err != nil || again {
+		return false, false, err
+	}
+	promise, err := bs.stillReady(ctx, tx, b, jobs, p, now)
+	if err != nil || promise == nil {
+		return false, p.inherits, err
 	}
 	if b.Status == registry.Building {
-		if changed, err := deploy.MarkReady(ctx, tx, b, now); err != nil || !changed {
-			return false, err
+		if changed, err := deploy.MarkReady(ctx, tx, b, *promise, now); err != nil || !changed {
+			return false, false, err
 		}
 	}
 	if !b.Activate {
-		return false, nil
+		return false, false, nil
 	}
 
 	reason := deploy.ByDeploy
 	if b.Status == registry.Ready {
 		reason = deploy.ByPromote
 	}
-	return bs.Swap(ctx, tx, b, reason, b.CreatedBy, views, now)
+	moved, err = bs.Swap(ctx, tx, b, reason, b.CreatedBy, views, now)
+	return moved, false, err
 }
 
-// stillReady reports whether the gate of a build is open under the lock. Where it is not, the build has made tasks, or
-// waits for some, or has to take over again what live has replaced; that is done without the lock. It refuses a build
-// that has come as far as it can and that readers would lose partitions by.
+// lookOnceMore brings a look up to date before the lock is taken, so that little is left to look at under it.
+func (bs *Builds) lookOnceMore(
+	ctx context.Context, b registry.Build, jobs []*registry.Job, seen *look,
+) (now *look, err error) {
+	if seen != nil {
+		err = pg.InOrgSnapshot(ctx, bs.pool, b.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+			now, err = bs.since(ctx, tx, b, jobs, seen)
+			return err
+		})
+	}
+	if err == nil && now != nil && bs.AfterLook != nil {
+		bs.AfterLook()
+	}
+	if err != nil || now != nil {
+		return now, err
+	}
+	return bs.lookAtAll(ctx, b, jobs)
+}
+
+// stillReady returns the contract of a build whose gate is open under the lock, and nil where it is not: the build has
+// made tasks, or waits for some, or has to take over again what live has replaced; that is done without the lock. It
+// refuses a build that has come as far as it can and that readers would lose partitions by.
 func (bs *Builds) stillReady(
 	ctx context.Context, tx pgx.Tx, b registry.Build, jobs []*registry.Job, p *Progress, now time.Time,
-) (bool, error) {
+) (*contract.Contract, error) {
+	if err := bs.confirm(ctx, tx, b, jobs, p.seen); err != nil {
+		return nil, err
+	}
 	if err := bs.reconcileBuild(ctx, tx, b, jobs, p, now); err != nil {
-		return false, err
+		return nil, err
 	}
 
 	if p.Open {
 		if _, err := bs.CatchesUp(ctx, tx, b, jobs, p); err != nil {
-			return false, err
+			return nil, err
 		}
 	}
-
 	if ready, _ := Gate(*p); !ready {
 		bs.wake.Send(wakeup.Claim)
-		return false, nil
+		return nil, nil
 	}
-	var err error
-	if p.inherits, err = bs.deployer.InheritAgain(ctx, tx, b, false, now); err != nil || p.inherits {
-		return false, err
-	}
-	lost, err := bs.removals(ctx, tx, b, jobs)
+
+	err := bs.lookOnce(ctx, tx, b, jobs, p)
 	if err != nil {
-		return false, err
+		return nil, err
 	}
-	return true, bs.deployer.Judge(ctx, tx, b, withoutTargets(lost, p.unfinished), false)
+	if p.inherits, err = bs.deployer.InheritAgain(ctx, tx, b, false, now); err != nil || p.inherits {
+		return nil, err
+	}
+	lost, err := bs.removals(ctx, tx, b, jobs, p.seen.lost)
+	if err != nil {
+		return nil, err
+	}
+	promise, err := bs.deployer.Judge(ctx, tx, b, withoutTargets(lost, p.unfinished), false)
+	if err != nil {
+		return nil, err
+	}
+	return &promise, nil
 }
 
 // cutoverPatience is how long one turn of the build loop tries a cutover that gives way to readers; the next turns try
@@ -237,7 +274,7 @@ func (bs *Builds) Rollback(
 		if err != nil {
 			return err
 		}
-		if err := bs.deployer.Judge(ctx, tx, b, lost, true); err != nil {
+		if _, err := bs.deployer.Judge(ctx, tx, b, lost, true); err != nil {
 			return err
 		}
 
@@ -310,15 +347,58 @@ func (bs *Builds) catchUpVersion(ctx context.Context, b registry.Build) error {
 		return err
 	}
 
+	var reactive []registry.Acting
 	for _, a := range acting {
-		if a.Job.Def.Activation != dag.ActivationReactive {
-			continue
+		if a.Job.Def.Activation == dag.ActivationReactive {
+			reactive = append(reactive, a)
 		}
-		if err := bs.dispatcher.ReconcileJob(ctx, a, time.Now()); err != nil {
+	}
+	for some := range slices.Chunk(reactive, catchUpBatch) {
+		behind, err := bs.anyStale(ctx, some)
+		if err != nil {
 			return err
+		}
+		for _, a := range some {
+			if !behind[a.Job.ID] {
+				continue
+			}
+			if err := bs.dispatcher.ReconcileJob(ctx, a, time.Now()); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
+}
+
+// catchUpBatch is how many jobs are looked at together.
+const catchUpBatch = 50
+
+// anyStale returns, by their rows, those of the jobs that have a stale output partition. It takes no locks, since most
+// jobs have none: what changes meanwhile is an event, which is routed.
+func (bs *Builds) anyStale(ctx context.Context, jobs []registry.Acting) (map[uuid.UUID]bool, error) {
+	rows := make([]*registry.Job, len(jobs))
+	for i, a := range jobs {
+		rows[i] = a.Job
+	}
+
+	behind := map[uuid.UUID]bool{}
+	err := pg.InTx(ctx, bs.pool, func(ctx context.Context, tx pgx.Tx) error {
+		targets, err := bs.stale.AllTargets(ctx, tx, rows...)
+		if err != nil {
+			return err
+		}
+		for some := range slices.Chunk(targets, lookBatch) {
+			findings, err := bs.stale.Examine(ctx, tx, some)
+			if err != nil {
+				return err
+			}
+			for _, f := range findings {
+				behind[f.Job.ID] = behind[f.Job.ID] || f.Verdict == stale.Stale
+			}
+		}
+		return nil
+	})
+	return behind, err
 }
 
 // Promote cuts over to a version that is ready, once it has caught up, and to one that is being built as soon as it is
@@ -326,17 +406,17 @@ func (bs *Builds) catchUpVersion(ctx context.Context, b registry.Build) error {
 func (bs *Builds) Promote(
 	ctx context.Context, caller authz.Caller, dagName string, number int, given ...registry.Consent,
 ) (registry.Version, error) {
-	err := pg.InOrgTx(ctx, bs.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+	var b registry.Build
+	err := pg.InOrgTx(ctx, bs.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) (err error) {
 		if err := registry.LockDAG(ctx, tx, caller.OrgID, dagName); err != nil {
 			return err
 		}
-		b, err := deploy.Activate(ctx, tx, caller.OrgID, dagName, number, given)
-		if err != nil {
+		if b, err = deploy.Activate(ctx, tx, caller.OrgID, dagName, number, given); err != nil {
 			return err
 		}
 		// A version that waits is refused now, and goes on waiting; one that is being built, by its gate.
 		if b.Status == registry.Ready {
-			if err := bs.deployer.Judge(ctx, tx, b, nil, false); err != nil {
+			if _, err := bs.deployer.Judge(ctx, tx, b, nil, false); err != nil {
 				return err
 			}
 		}
@@ -346,9 +426,35 @@ func (bs *Builds) Promote(
 		return registry.Version{}, fmt.Errorf("promote %s: %w", dagName, err)
 	}
 
+	if b.Status == registry.Ready {
+		select {
+		case bs.promoted <- b:
+		default: // the build loop takes it
+		}
+	}
 	bs.wake.Send(wakeup.Build)
 	version, err := bs.registry.Version(ctx, caller, dagName, number)
 	return version.Version, err
+}
+
+// AdvancePromoted advances versions that people promote, until ctx ends. The build loop would do it too, but rests
+// between its turns, and somebody waits for these.
+func (bs *Builds) AdvancePromoted(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case b := <-bs.promoted:
+			if k := (dagKey{b.OrgID, b.DAG}); bs.apart.begin(k) {
+				err := bs.turn(ctx, b, time.Now())
+				bs.apart.end(k)
+				if err != nil && ctx.Err() == nil {
+					bs.log.Warn("a promotion is left to the build loop", "error", err)
+				}
+			}
+			bs.wake.Send(wakeup.Build)
+		}
+	}
 }
 
 // Abandon stops building a version. What it built stays, for when the document is deployed again.

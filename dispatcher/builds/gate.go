@@ -28,6 +28,7 @@ type Progress struct {
 	Stale    int      // output partitions that wanted a task just now
 	Held     int      // revisions whose checks have not decided
 
+	seen       *look           // what the build found when it looked at everything; nil: it has not
 	inherits   bool            // it is to take over again what live has changed
 	unfinished []stale.Finding // targets that open tasks are to make, where the build has caught up
 }
@@ -88,29 +89,39 @@ func openTasks(ctx context.Context, tx pgx.Tx, origins []uuid.UUID, limit int) (
 	})
 }
 
+// isOfSource returns a function that reports whether an open task of jobs is not a reactive job's.
+func isOfSource(jobs []*registry.Job) func(openTask) bool {
+	reactive := map[uuid.UUID]bool{}
+	for _, job := range jobs {
+		if job.Def.Activation == dag.ActivationReactive {
+			reactive[job.Origin] = true
+		}
+	}
+	return func(o openTask) bool { return !reactive[o.Origin] }
+}
+
+// lookOnce looks at everything where the build has not done so yet.
+func (bs *Builds) lookOnce(
+	ctx context.Context, tx pgx.Tx, b registry.Build, jobs []*registry.Job, p *Progress,
+) (err error) {
+	if p.seen == nil {
+		p.seen, err = bs.lookIn(ctx, tx, b, jobs)
+	}
+	return err
+}
+
 // CatchesUp compares a build that has open tasks with what is live. It sets p.caughtUp where the build lacks nothing
 // that readers have, and reports near where the build is so close that its live counterparts may be held back for it.
 func (bs *Builds) CatchesUp(
 	ctx context.Context, tx pgx.Tx, b registry.Build, jobs []*registry.Job, p *Progress,
 ) (near bool, err error) {
-	reactive := map[uuid.UUID]bool{}
-	var origins, generations []uuid.UUID
-	for _, job := range jobs {
-		origins = append(origins, job.Origin)
-		if job.Def.Activation == dag.ActivationReactive {
-			reactive[job.Origin] = true
-			for _, o := range job.Outputs {
-				generations = append(generations, o.Generation.Version)
-			}
-		}
-	}
-
+	origins, _ := filledBy(jobs)
 	open, err := openTasks(ctx, tx, origins, maxOpenCompared)
 	if err != nil || len(open) >= maxOpenCompared {
 		return false, err
 	}
 	// The work of a source ends, so the build waits for it.
-	if slices.ContainsFunc(open, func(o openTask) bool { return !reactive[o.Origin] }) {
+	if slices.ContainsFunc(open, isOfSource(jobs)) {
 		return false, nil
 	}
 
@@ -118,7 +129,7 @@ func (bs *Builds) CatchesUp(
 	if err != nil || len(pairs) == 0 {
 		return false, err
 	}
-	p.unfinished, err = bs.unfinished(ctx, tx, b, jobs, generations, p)
+	p.unfinished, err = bs.unfinished(ctx, tx, b, jobs, p)
 	if err != nil {
 		return false, err
 	}
@@ -130,19 +141,22 @@ func (bs *Builds) CatchesUp(
 // unfinished lists the targets of a build whose published revision was not made from what their inputs have now. It
 // adds the revisions that this build's checks rejected to p.
 func (bs *Builds) unfinished(
-	ctx context.Context, tx pgx.Tx, b registry.Build, jobs []*registry.Job, generations []uuid.UUID, p *Progress,
+	ctx context.Context, tx pgx.Tx, b registry.Build, jobs []*registry.Job, p *Progress,
 ) ([]stale.Finding, error) {
-	findings, err := bs.stale.ExamineAll(ctx, tx, jobs)
-	if err != nil {
+	if err := bs.lookOnce(ctx, tx, b, jobs, p); err != nil {
 		return nil, err
 	}
-	undecided, err := deploy.Unsettled(ctx, tx, generations)
-	if err != nil {
-		return nil, err
+	var generations []uuid.UUID
+	for _, job := range jobs {
+		if job.Def.Activation == dag.ActivationReactive {
+			for _, o := range job.Outputs {
+				generations = append(generations, o.Generation.Version)
+			}
+		}
 	}
 
 	held := map[registry.Ref]bool{}
-	for _, u := range undecided {
+	for _, u := range p.seen.ofGenerations(generations) {
 		if u.Held {
 			held[u.Ref] = true
 		} else if u.Decided != nil && !u.Decided.Before(b.Started) {
@@ -154,7 +168,7 @@ func (bs *Builds) unfinished(
 		}
 	}
 
-	return slices.DeleteFunc(findings, func(f stale.Finding) bool {
+	return slices.DeleteFunc(slices.Clone(p.seen.findings), func(f stale.Finding) bool {
 		ref, _ := f.Ref()
 		return f.Verdict != stale.Stale && !held[ref]
 	}), nil

@@ -17,18 +17,15 @@ import (
 	"github.com/dagctl/dagctl/registry"
 )
 
-// removals returns what readers would lose if a build served as it is. A partition that a person has skipped is given
-// up, and so is everything that was made by a job with reset outputs, or from its outputs. It is asked under the lock
-// of a cutover only: without it, tasks end between the statements, and what they just made would count as lost.
+// removals returns what readers would lose of all that a build lacks, if it served as it is. A partition that a person
+// has skipped is given up, and so is everything that was made by a job with reset outputs, or from its outputs. It is
+// asked under the lock of a cutover only: without it, tasks end between the statements, and what they just made would
+// count as lost.
 func (bs *Builds) removals(
-	ctx context.Context, tx pgx.Tx, b registry.Build, jobs []*registry.Job,
+	ctx context.Context, tx pgx.Tx, b registry.Build, jobs []*registry.Job, all []registry.Removal,
 ) ([]registry.Removal, error) {
-	if b.Allows(registry.AllowRemovals) {
+	if b.Allows(registry.AllowRemovals) || len(all) == 0 {
 		return nil, nil
-	}
-	all, err := registry.Removals(ctx, tx, b.ID)
-	if err != nil || len(all) == 0 {
-		return nil, err
 	}
 
 	origin, reset := map[uuid.UUID]uuid.UUID{}, beginAnew(jobs)

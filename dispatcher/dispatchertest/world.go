@@ -84,6 +84,7 @@ func NewWorld(t *testing.T, change ...func(*storage.Config)) *World {
 	w.Tenant = w.Org("acme")
 	w.D = w.Dispatcher("one")
 	w.D.Stepped = true
+	w.D.Builds.Doubt = true
 	return w
 }
 

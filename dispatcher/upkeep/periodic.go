@@ -61,6 +61,7 @@ func (w *retentionWorker) Work(ctx context.Context, _ *river.Job[retentionArgs])
 	return errors.Join(
 		w.upkeep.SweepRetention(ctx, time.Now()),
 		w.upkeep.SweepExpired(ctx, time.Now()),
+		w.upkeep.ShrinkVersions(ctx, time.Now()),
 		w.upkeep.dispatcher.PlaceStrays(ctx, time.Now()),
 	)
 }

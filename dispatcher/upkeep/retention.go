@@ -21,7 +21,10 @@ const (
 	// KeepTasks is how long finished tasks stay, with their trails.
 	KeepTasks = 30 * 24 * time.Hour
 	// KeepEvents is how long events stay.
-	KeepEvents  = 30 * 24 * time.Hour
+	KeepEvents = 30 * 24 * time.Hour
+	// KeepVersions is how long versions stay that no longer serve, before only their records do.
+	KeepVersions = 400 * 24 * time.Hour
+
 	keepNotices = 30 * 24 * time.Hour // rows of the outbox that were given up
 	keepActions = 90 * 24 * time.Hour // bulk actions that have ended
 )
@@ -170,4 +173,40 @@ func (u *Upkeep) expire(ctx context.Context, e registry.Expiry, now time.Time) e
 		_, err = registry.Purge(ctx, tx, e.OrgID, gone, now)
 		return err
 	})
+}
+
+// shrinkBatch is how many versions shrink under one lock of their DAG, which completions wait for.
+const shrinkBatch = 10
+
+// ShrinkVersions shrinks versions that ended longer ago than the retention to their records.
+func (u *Upkeep) ShrinkVersions(ctx context.Context, now time.Time) error {
+	before := now.Add(-u.KeepVersions)
+	for {
+		var old []registry.OldVersions
+		err := pg.InTx(ctx, u.pool, func(ctx context.Context, tx pgx.Tx) (err error) {
+			old, err = registry.FindOldVersions(ctx, tx, before, now, shrinkBatch)
+			return err
+		})
+		if err != nil || len(old) == 0 {
+			return err
+		}
+
+		var shrunk int64
+		for _, o := range old {
+			err := pg.InTx(ctx, u.pool, func(ctx context.Context, tx pgx.Tx) error {
+				if err := registry.LockDAGs(ctx, tx, o.OrgID, []string{o.DAG}); err != nil {
+					return err
+				}
+				n, err := o.Shrink(ctx, tx, before, now)
+				shrunk += n
+				return err
+			})
+			if err != nil {
+				return err
+			}
+		}
+		if shrunk == 0 {
+			return nil // they are in use again by now
+		}
+	}
 }

@@ -28,6 +28,9 @@ type Upkeep struct {
 	log            *slog.Logger
 	workerID       string
 	poll           time.Duration
+
+	// KeepVersions is how long versions stay that no longer serve, before they shrink to their records.
+	KeepVersions time.Duration
 }
 
 // New returns the upkeep of a dispatcher.
@@ -35,6 +38,7 @@ func New(d *dispatcher.Dispatcher, b *builds.Builds, v *views.Views) *Upkeep {
 	return &Upkeep{
 		dispatcher: d, pool: d.Pool, requests: d.Requests, registry: d.Registry, storage: d.Storage,
 		builds: b, views: v, wake: d.Wakeups, log: d.Log, workerID: d.WorkerID, poll: d.Poll,
+		KeepVersions: KeepVersions,
 	}
 }
 

@@ -249,8 +249,8 @@ func (c *comparison) outgrown(f Finding, dataset uuid.UUID) {
 	if len(stuck) > 0 {
 		f.Level, f.Consent, f.Breaking, f.Consumers = Asks, AllowBreaking, true, stuck
 		f.Text += fmt.Sprintf(", and the tables of %s cannot change with it", strings.Join(stuck, ", "))
-		f.Hint = "if their queries pass the columns on, cast them there first, or agree and then compute those datasets " +
-			"anew with `dagctl rematerialize`"
+		f.Hint = "if their queries pass the columns on, cast them there first, or agree and then compute those " +
+			"datasets anew with `dagctl rematerialize`"
 	}
 	c.add(f)
 }

@@ -15,35 +15,48 @@ import (
 )
 
 // Judge compares a version with the one that serves, under the lock of a swap, and refuses what readers would miss and
-// nobody agreed to. Lost are the partitions that they would lose; back says that a person goes back to the version.
-func (dp *Deployer) Judge(ctx context.Context, tx pgx.Tx, b registry.Build, lost []registry.Removal, back bool) error {
+// nobody agreed to. Lost are the partitions that they would lose; back says that a person goes back to the version. It
+// returns the contract of the version.
+func (dp *Deployer) Judge(
+	ctx context.Context, tx pgx.Tx, b registry.Build, lost []registry.Removal, back bool,
+) (next contract.Contract, err error) {
 	var serves uuid.UUID
-	err := tx.QueryRow(ctx, `SELECT dag_version_id FROM dag_current_versions WHERE org_id = $1 AND dag_name = $2`,
+	err = tx.QueryRow(ctx, `SELECT dag_version_id FROM dag_current_versions WHERE org_id = $1 AND dag_name = $2`,
 		b.OrgID, b.DAG).Scan(&serves)
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
-		return fmt.Errorf("version of %s that serves: %w", b.DAG, err)
+		return next, fmt.Errorf("version of %s that serves: %w", b.DAG, err)
 	}
 
-	live, err := promised(ctx, tx, b.OrgID, serves, true)
+	live, err := dp.promises(ctx, tx, b.OrgID, serves, true)
 	if err != nil {
-		return err
+		return next, err
 	}
-	next, err := promised(ctx, tx, b.OrgID, b.ID, false)
-	if err != nil {
-		return err
+	if next, err = dp.promises(ctx, tx, b.OrgID, b.ID, false); err != nil {
+		return next, err
 	}
 	facts := contract.Facts{Lost: losses(lost), Back: back}
-	if facts.Returns, err = returns(ctx, tx, b); err != nil {
-		return err
+	if facts.Returns, err = returns(ctx, tx, b, live, next); err != nil {
+		return next, err
 	}
 	if facts.Consumers, err = dp.consumers(ctx, tx, b.OrgID, b.DAG, live); err != nil {
-		return err
+		return next, err
 	}
-	return contract.Refusal(contract.Compare(live, next, facts), b.Consents)
+	return next, contract.Refusal(contract.Compare(live, next, facts), b.Consents)
 }
 
-// returns finds the DAGs that get names back which a cutover to a version gives up, by name.
-func returns(ctx context.Context, tx pgx.Tx, b registry.Build) (map[string]string, error) {
+// returns finds the DAGs that get names back which a cutover from live to a version gives up, by name.
+func returns(
+	ctx context.Context, tx pgx.Tx, b registry.Build, live, next contract.Contract,
+) (map[string]string, error) {
+	kept := map[string]bool{}
+	for _, d := range next.Datasets {
+		kept[d.Name] = kept[d.Name] || d.Published
+	}
+	gone := func(d contract.Dataset) bool { return d.Published && !kept[d.Name] }
+	if !slices.ContainsFunc(live.Datasets, gone) {
+		return nil, nil
+	}
+
 	moves, err := Handovers(ctx, tx, b)
 	if err != nil {
 		return nil, err
@@ -65,52 +78,83 @@ func losses(removals []registry.Removal) []contract.Loss {
 	return lost
 }
 
-// promised reads the contract of a version from its rows. The columns are those of each generation's newest revision.
-// Of the version that serves, a name counts only where its DAG still owns it.
-func promised(ctx context.Context, tx pgx.Tx, org, version uuid.UUID, serves bool) (c contract.Contract, err error) {
-	rows, err := tx.Query(ctx, `
-		SELECT p.dataset_uuid, p.job_name, p.output_index, p.name, p.published_name IS NOT NULL AND (NOT $3 OR o.name IS NOT NULL),
-		       coalesce(p.publication ->> 'owner', ''), coalesce(p.publication ->> 'takes_over', ''), p.dataset_version,
-		       g.partition_by, coalesce(g.storage ->> 'kind', ''), g.schema, j.definition -> 'checks', j.unique_key
-		FROM dag_version_datasets p
-		JOIN dataset_versions g ON g.id = p.dataset_version
-		JOIN jobs j ON j.dag_version_id = p.dag_version_id AND j.name = p.job_name
-		LEFT JOIN dataset_name_owners o ON o.org_id = p.org_id AND o.name = p.published_name AND o.dataset_uuid = p.dataset_uuid
-		WHERE p.org_id = $1 AND p.dag_version_id = $2
-		ORDER BY p.name`, org, version, serves)
+// promises returns the contract of a version that is committed. Its jobs are kept in memory, since they never change;
+// everything else may have changed since the version was built.
+func (dp *Deployer) promises(
+	ctx context.Context, tx pgx.Tx, org, version uuid.UUID, serves bool,
+) (c contract.Contract, err error) {
+	if version == uuid.Nil {
+		return c, nil
+	}
+	jobs, err := dp.registry.VersionJobs(ctx, tx, version)
 	if err != nil {
-		return c, fmt.Errorf("contract of version %s: %w", version, err)
+		return c, err
+	}
+	defs, elsewhere := make(map[string]*dag.Job, len(jobs)), false
+	for _, job := range jobs {
+		defs[job.Name] = &job.Def
+		elsewhere = elsewhere || slices.ContainsFunc(job.Inputs, func(in registry.JobInput) bool { return !in.InDAG })
 	}
 
-	c.Datasets, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (d contract.Dataset, err error) {
-		var checks []dag.Check
-		err = row.Scan(&d.ID, &d.Job, &d.Output, &d.Name, &d.Published, &d.Owner, &d.TakesOver, &d.Generation,
-			&d.PartitionBy, &d.Storage, &d.Columns, &checks, &d.UniqueKey)
-		for _, check := range checks {
-			if check.Output == d.Output {
-				c := contract.Check{Hash: check.Hash(), Name: check.Name, Severity: check.Severity}
-				d.Checks = append(d.Checks, c)
-			}
-		}
-		return d, err
-	})
-	if err != nil {
-		return c, fmt.Errorf("contract of version %s: %w", version, err)
+	if c.Datasets, err = promised(ctx, tx, org, version, serves, defs); err != nil || !elsewhere {
+		return c, err
 	}
 	c.Inputs, err = readElsewhere(ctx, tx, org, version)
 	return c, err
 }
 
+// promised returns what a version promises, whose jobs are those of defs. The columns are those of each generation's
+// newest revision. Of the version that serves, a name counts only where its DAG still owns it.
+func promised(
+	ctx context.Context, tx pgx.Tx, org, version uuid.UUID, serves bool, defs map[string]*dag.Job,
+) ([]contract.Dataset, error) {
+	rows, err := tx.Query(ctx, `
+		SELECT p.dataset_uuid, p.job_name, p.output_index, p.name, p.published_name IS NOT NULL AND (NOT $3 OR o.name IS NOT NULL),
+		       coalesce(p.publication ->> 'owner', ''), coalesce(p.publication ->> 'takes_over', ''), p.dataset_version,
+		       g.partition_by, coalesce(g.storage ->> 'kind', ''), g.schema
+		FROM dag_version_datasets p
+		JOIN dataset_versions g ON g.id = p.dataset_version
+		LEFT JOIN dataset_name_owners o ON $3 AND o.org_id = p.org_id AND o.name = p.published_name AND o.dataset_uuid = p.dataset_uuid
+		WHERE p.org_id = $1 AND p.dag_version_id = $2
+		ORDER BY p.name`, org, version, serves)
+	if err != nil {
+		return nil, fmt.Errorf("contract of version %s: %w", version, err)
+	}
+
+	datasets, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (d contract.Dataset, err error) {
+		err = row.Scan(&d.ID, &d.Job, &d.Output, &d.Name, &d.Published, &d.Owner, &d.TakesOver, &d.Generation,
+			&d.PartitionBy, &d.Storage, &d.Columns)
+		def := defs[d.Job]
+		if err != nil || def == nil {
+			return d, err
+		}
+		d.UniqueKey = def.UniqueKey
+		for _, check := range def.Checks {
+			if check.Output == d.Output {
+				c := contract.Check{Hash: check.Hash(), Name: check.Name, Severity: check.Severity}
+				d.Checks = append(d.Checks, c)
+			}
+		}
+		return d, nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("contract of version %s: %w", version, err)
+	}
+	return datasets, nil
+}
+
 // keptContract returns what a version promised when it was built. One that was never complete promises what its rows
 // say.
-func keptContract(ctx context.Context, tx pgx.Tx, org, version uuid.UUID) (contract.Contract, error) {
+func (dp *Deployer) keptContract(
+	ctx context.Context, tx pgx.Tx, org, version uuid.UUID,
+) (contract.Contract, error) {
 	var c *contract.Contract
 	err := tx.QueryRow(ctx, `SELECT contract FROM dag_versions WHERE org_id = $1 AND id = $2`, org, version).Scan(&c)
 	if err != nil {
 		return contract.Contract{}, fmt.Errorf("contract of version %s: %w", version, err)
 	}
 	if c == nil {
-		return promised(ctx, tx, org, version, false)
+		return dp.promises(ctx, tx, org, version, false)
 	}
 	return *c, nil
 }
@@ -199,11 +243,11 @@ func (dp *Deployer) reads(job *dag.Job, input int, columns []dag.Column) []strin
 func (d *deploy) verdict(
 	ctx context.Context, tx pgx.Tx, live []planned, changes []registry.Change, version uuid.UUID,
 ) ([]contract.Finding, error) {
-	was, err := promised(ctx, tx, d.caller.OrgID, d.serves, true)
+	was, err := d.deployer.promises(ctx, tx, d.caller.OrgID, d.serves, true)
 	if err != nil {
 		return nil, err
 	}
-	next, err := promised(ctx, tx, d.caller.OrgID, version, false)
+	next, err := d.contract(ctx, tx, version)
 	if err != nil {
 		return nil, err
 	}
@@ -219,7 +263,7 @@ func (d *deploy) verdict(
 	}
 	facts := contract.Facts{Lost: losses(lost), Forced: d.req.Force != nil}
 	b := registry.Build{ID: version, OrgID: d.caller.OrgID, DAG: d.doc.Name}
-	if facts.Returns, err = returns(ctx, tx, b); err != nil {
+	if facts.Returns, err = returns(ctx, tx, b, was, next); err != nil {
 		return nil, err
 	}
 	if facts.Consumers, err = d.deployer.consumers(ctx, tx, d.caller.OrgID, d.doc.Name, was); err != nil {
@@ -233,4 +277,19 @@ func (d *deploy) verdict(
 		}
 	}
 	return contract.Compare(was, next, facts), nil
+}
+
+// contract returns the contract of the deploy's own version, which may not be committed yet.
+func (d *deploy) contract(ctx context.Context, tx pgx.Tx, version uuid.UUID) (c contract.Contract, err error) {
+	defs, elsewhere := make(map[string]*dag.Job, len(d.doc.Jobs)), false
+	for i := range d.doc.Jobs {
+		job := &d.doc.Jobs[i]
+		defs[job.Name] = job
+		elsewhere = elsewhere || slices.ContainsFunc(job.Inputs, func(in dag.Input) bool { return in.Job == "" })
+	}
+	if c.Datasets, err = promised(ctx, tx, d.caller.OrgID, version, false, defs); err != nil || !elsewhere {
+		return c, err
+	}
+	c.Inputs, err = readElsewhere(ctx, tx, d.caller.OrgID, version)
+	return c, err
 }

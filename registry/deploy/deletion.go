@@ -74,15 +74,14 @@ func PlanDeletion(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName string,
 		return d, fmt.Errorf("plan deletion of %s: %w", dagName, err)
 	}
 
-	back, err := returns(ctx, tx, registry.Build{OrgID: org, DAG: dagName})
-	d.Findings = d.compare(back)
+	d.Findings, err = d.compare(ctx, tx, org)
 	return d, err
 }
 
-// compare compares what the DAG's datasets promise with nothing. Names that other DAGs gave up go back to those.
-func (d Deletion) compare(back map[string]string) []contract.Finding {
-	var live contract.Contract
-	facts := contract.Facts{Returns: back, Consumers: map[uuid.UUID][]contract.Consumer{}}
+// compare compares what the DAG's datasets promise with nothing. Names that it took from other DAGs go back to those.
+func (d Deletion) compare(ctx context.Context, tx pgx.Tx, org uuid.UUID) (_ []contract.Finding, err error) {
+	var live, nothing contract.Contract
+	facts := contract.Facts{Consumers: map[uuid.UUID][]contract.Consumer{}}
 	for _, gone := range d.Datasets {
 		live.Datasets = append(live.Datasets,
 			contract.Dataset{ID: gone.ID, Name: gone.Name, Published: gone.Published})
@@ -92,7 +91,12 @@ func (d Deletion) compare(back map[string]string) []contract.Finding {
 			facts.Consumers[gone.ID] = append(facts.Consumers[gone.ID], consumer)
 		}
 	}
-	return contract.Compare(live, contract.Contract{}, facts)
+
+	b := registry.Build{OrgID: org, DAG: d.DAG}
+	if facts.Returns, err = returns(ctx, tx, b, live, nothing); err != nil {
+		return nil, err
+	}
+	return contract.Compare(live, nothing, facts), nil
 }
 
 // DeleteDAG takes a DAG out of service in the caller's transaction, which holds the locks of LockSwap: none of its

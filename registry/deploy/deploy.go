@@ -410,10 +410,10 @@ func pointerSet(ctx context.Context, tx pgx.Tx, org, version uuid.UUID) ([]plann
 	})
 }
 
-// versionByHash returns the DAG's version with a hash; nil if there is none.
+// versionByHash returns the DAG's version with a hash; nil if there is none, or only its record is left.
 func versionByHash(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName, hash string) (*registry.Version, error) {
 	v, err := registry.ScanVersion(tx.QueryRow(ctx, `SELECT `+registry.VersionColumns+` FROM dag_versions
-		WHERE org_id = $1 AND dag_name = $2 AND yaml_hash = $3`, org, dagName, hash))
+		WHERE org_id = $1 AND dag_name = $2 AND yaml_hash = $3 AND shrunk_at IS NULL`, org, dagName, hash))
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, nil
 	}

@@ -106,6 +106,7 @@ func RefuseMisfits(ctx context.Context, tx pgx.Tx, b registry.Build) error {
 		SELECT n.dataset_uuid, n.name, lg.partition_by, ng.partition_by
 		FROM dag_version_datasets n
 		JOIN dag_version_datasets l ON l.dag_version_id = $2 AND l.dataset_uuid = n.dataset_uuid
+		  AND l.dataset_version <> n.dataset_version
 		JOIN dataset_versions ng ON ng.id = n.dataset_version
 		JOIN dataset_versions lg ON lg.id = l.dataset_version
 		WHERE n.dag_version_id = $1 AND ng.partition_by <> lg.partition_by`, b.ID, live)

@@ -144,6 +144,8 @@ type VersionDiff struct {
 	Text    string            `json:"text" doc:"Unified diff of the DAG file and the files it names"`
 	Changes []registry.Change `json:"changes" doc:"What going from one to the other does to each dataset"`
 
+	Records []int `json:"records,omitempty" doc:"Those of the two of which only the record is left, past the version retention: their texts are compared, but not their datasets"`
+
 	Findings []contract.Finding `json:"findings,omitempty" doc:"What readers would notice of it, by what each promised once it was built"`
 }
 
@@ -156,21 +158,26 @@ func (dp *Deployer) DiffVersions(ctx context.Context, caller authz.Caller, dagNa
 		var sets [2][]planned
 		var promises [2]contract.Contract
 		for i, number := range []int{from, to} {
-			id, files, err := documentOf(ctx, tx, caller.OrgID, dagName, number)
+			id, shrunk, files, err := documentOf(ctx, tx, caller.OrgID, dagName, number)
 			if err != nil {
 				return err
 			}
-			texts[i] = files
+			if texts[i] = files; shrunk {
+				diff.Records = append(diff.Records, number)
+				continue
+			}
 			if sets[i], err = pointerSet(ctx, tx, caller.OrgID, id); err != nil {
 				return err
 			}
-			if promises[i], err = keptContract(ctx, tx, caller.OrgID, id); err != nil {
+			if promises[i], err = dp.keptContract(ctx, tx, caller.OrgID, id); err != nil {
 				return err
 			}
 		}
 
-		diff.Changes = plan(sets[0], sets[1])
-		diff.Findings = contract.Compare(promises[0], promises[1], contract.Facts{})
+		if diff.Changes = []registry.Change{}; len(diff.Records) == 0 {
+			diff.Changes = plan(sets[0], sets[1])
+			diff.Findings = contract.Compare(promises[0], promises[1], contract.Facts{})
+		}
 		var err error
 		diff.Text, err = unified(texts[0], texts[1], fmt.Sprintf("v%d", from), fmt.Sprintf("v%d", to))
 		return err
@@ -183,21 +190,21 @@ func (dp *Deployer) DiffVersions(ctx context.Context, caller authz.Caller, dagNa
 
 // documentOf returns all the text of a version: the DAG file, the files it names, and its variables.
 func documentOf(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName string,
-	number int) (id uuid.UUID, texts map[string]string, err error) {
+	number int) (id uuid.UUID, shrunk bool, texts map[string]string, err error) {
 	var (
 		yaml  string
 		files map[string][]byte
 		vars  map[string]string
 	)
-	err = tx.QueryRow(ctx, `SELECT id, yaml, files, vars FROM dag_versions
+	err = tx.QueryRow(ctx, `SELECT id, shrunk_at IS NOT NULL, yaml, files, vars FROM dag_versions
 		WHERE org_id = $1 AND dag_name = $2 AND number = $3`,
-		org, dagName, number).Scan(&id, &yaml, &files, &vars)
+		org, dagName, number).Scan(&id, &shrunk, &yaml, &files, &vars)
 	if err == pgx.ErrNoRows {
-		return id, nil, fault.New(fault.NotFound, "DAG %q has no version %d", dagName, number).
+		return id, false, nil, fault.New(fault.NotFound, "DAG %q has no version %d", dagName, number).
 			WithHint("`dagctl history %s` lists its versions", dagName)
 	}
 	if err != nil {
-		return id, nil, fmt.Errorf("read version %d: %w", number, err)
+		return id, false, nil, fmt.Errorf("read version %d: %w", number, err)
 	}
 
 	texts = map[string]string{"dag.yaml": yaml}
@@ -207,7 +214,7 @@ func documentOf(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName string,
 	for _, name := range slices.Sorted(maps.Keys(vars)) {
 		texts["variables"] += name + "=" + vars[name] + "\n"
 	}
-	return id, texts, nil
+	return id, shrunk, texts, nil
 }
 
 // maxDiffLines limits the comparison line by line, whose cost is quadratic at worst.

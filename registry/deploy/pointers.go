@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dagctl/dagctl/registry"
+	"github.com/dagctl/dagctl/registry/contract"
 )
 
 // InWork reports whether a version that was listed as a build still is one. While the caller holds the DAG's lock, the
@@ -46,15 +47,37 @@ type Undecided struct {
 
 // Unsettled lists the partitions of generations whose newest revision is held or rejected.
 func Unsettled(ctx context.Context, tx pgx.Tx, generations []uuid.UUID) ([]Undecided, error) {
+	return unsettled(ctx, tx, `
+		SELECT DISTINCT ON (dataset_version, partition_key) dataset_version, partition_key, revision, state
+		FROM partition_versions WHERE dataset_version = ANY($1)
+		ORDER BY dataset_version, partition_key, revision DESC`, generations)
+}
+
+// UnsettledAmong lists those of some partitions whose newest revision is held or rejected.
+func UnsettledAmong(ctx context.Context, tx pgx.Tx, some []registry.Ref) ([]Undecided, error) {
+	if len(some) == 0 {
+		return nil, nil
+	}
+	generations, keys := make([]uuid.UUID, len(some)), make([]string, len(some))
+	for i, r := range some {
+		generations[i], keys[i] = r.Version, r.Key
+	}
+	return unsettled(ctx, tx, `
+		SELECT n.* FROM (SELECT DISTINCT version, key FROM unnest($1::uuid[], $2::text[]) AS w(version, key)) AS w
+		CROSS JOIN LATERAL (SELECT p.dataset_version, p.partition_key, p.revision, p.state FROM partition_versions p
+			WHERE p.dataset_version = w.version AND p.partition_key = w.key ORDER BY p.revision DESC LIMIT 1) AS n`,
+		generations, keys)
+}
+
+// unsettled lists those of the newest revisions that a statement selects which are held or rejected.
+func unsettled(ctx context.Context, tx pgx.Tx, newest string, args ...any) ([]Undecided, error) {
 	rows, err := tx.Query(ctx, `
 		SELECT n.dataset_version, n.partition_key, n.revision, n.state = 'Held',
 		       (SELECT max(c.at) FROM check_results c WHERE c.dataset_version = n.dataset_version
 		          AND c.partition_key = n.partition_key AND c.revision = n.revision)
-		FROM (SELECT DISTINCT ON (dataset_version, partition_key) dataset_version, partition_key, revision, state
-		      FROM partition_versions WHERE dataset_version = ANY($1)
-		      ORDER BY dataset_version, partition_key, revision DESC) AS n
+		FROM (`+newest+`) AS n
 		WHERE n.state IN ('Held', 'Rejected')
-		ORDER BY 1, 2`, generations)
+		ORDER BY 1, 2`, args...)
 	if err != nil {
 		return nil, fmt.Errorf("unsettled partitions: %w", err)
 	}
@@ -80,13 +103,11 @@ func FailedChecks(ctx context.Context, tx pgx.Tx, ref registry.Ref, revision int
 	return text, err
 }
 
-// MarkReady takes a version from Building to Ready, with the contract that is complete now, and reports whether it was
-// still building. A version that is built again keeps the contract that it has.
-func MarkReady(ctx context.Context, tx pgx.Tx, b registry.Build, now time.Time) (bool, error) {
-	c, err := promised(ctx, tx, b.OrgID, b.ID, false)
-	if err != nil {
-		return false, err
-	}
+// MarkReady takes a version from Building to Ready, with its contract, which is complete now, and reports whether it
+// was still building. A version that is built again keeps the contract that it has.
+func MarkReady(
+	ctx context.Context, tx pgx.Tx, b registry.Build, c contract.Contract, now time.Time,
+) (bool, error) {
 	tag, err := tx.Exec(ctx, `UPDATE dag_versions SET status = 'Ready', ready_at = $3, contract = coalesce(contract, $4) WHERE org_id = $1 AND id = $2 AND status = 'Building'`,
 		b.OrgID, b.ID, now, c)
 	return tag.RowsAffected() == 1, err

@@ -48,6 +48,7 @@ func (d *deploy) failedWithEpochs(ctx context.Context, tx pgx.Tx) (*registry.Ver
 		SELECT v.number, v.yaml_hash, v.status = 'Failed', jsonb_object_agg(j.name, j.build_epoch)
 		FROM (SELECT id, number, yaml_hash, status FROM dag_versions
 			WHERE org_id = $1 AND dag_name = $2 AND status IN ('Failed', 'Abandoned')
+			  AND shrunk_at IS NULL
 			ORDER BY number DESC LIMIT $3) AS v
 		JOIN jobs j ON j.dag_version_id = v.id
 		GROUP BY v.number, v.yaml_hash, v.status ORDER BY v.number DESC`, d.caller.OrgID, d.doc.Name, resumableAmong)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -25,17 +26,19 @@ func RollbackTarget(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName strin
 		b      registry.Build
 		served bool
 		purged int
+		shrunk *time.Time
 	)
 	err := tx.QueryRow(ctx, `
 		SELECT v.id, v.org_id, v.dag_name, v.number, v.status, v.activate, v.created_by, v.building_at,
 		    v.activated_at IS NOT NULL,
 		       (SELECT count(*) FROM dag_version_datasets p JOIN dataset_versions g ON g.id = p.dataset_version
-		        WHERE p.dag_version_id = v.id AND g.purged_at IS NOT NULL)
+		        WHERE p.dag_version_id = v.id AND g.purged_at IS NOT NULL), v.shrunk_at
 		FROM dag_versions v
 		WHERE v.org_id = $1 AND v.dag_name = $2 AND CASE WHEN $3::int IS NULL
 			THEN v.id = (SELECT previous_version_id FROM dag_current_versions WHERE org_id = $1 AND dag_name = $2)
 			ELSE v.number = $3 END`, org, dagName, to).
-		Scan(&b.ID, &b.OrgID, &b.DAG, &b.Number, &b.Status, &b.Activate, &b.CreatedBy, &b.Started, &served, &purged)
+		Scan(&b.ID, &b.OrgID, &b.DAG, &b.Number, &b.Status, &b.Activate, &b.CreatedBy, &b.Started, &served, &purged,
+			&shrunk)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows) && to == nil:
 		return b, fault.New(fault.Conflict, "no version of %s served before the active one", dagName).
@@ -55,6 +58,10 @@ func RollbackTarget(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName strin
 	case !slices.Contains(ended, b.Status):
 		return b, fault.New(fault.Conflict, "version %d of %s is being built again", b.Number, dagName).
 			WithHint("wait for it, or `dagctl abandon %s` and try again", dagName)
+	case shrunk != nil:
+		return b, fault.New(fault.Conflict, "version %d of %s is a record only since %s: it is older than the "+
+			"version retention, and its data is gone", b.Number, dagName, shrunk.UTC().Format(time.DateOnly)).
+			WithHint("deploy its document again: that makes a new version of it, and computes what is missing")
 	case purged > 0:
 		return b, fault.New(fault.Conflict, "%d datasets of version %d of %s were purged", purged, b.Number, dagName).
 			WithHint("deploy its document again: that rebuilds the missing data")
@@ -81,9 +88,9 @@ func Activate(
 	err = tx.QueryRow(ctx, `
 		UPDATE dag_versions SET activate = activate OR status IN ('Building', 'Ready'),
 			consents = ARRAY(SELECT DISTINCT unnest(consents || $4::text[]))
-		WHERE org_id = $1 AND dag_name = $2 AND number = $3 RETURNING id, status, consents`,
+		WHERE org_id = $1 AND dag_name = $2 AND number = $3 RETURNING id, status, consents, created_by, coalesce(building_at, created_at)`,
 		org, dagName, number, append([]registry.Consent{}, given...)).
-		Scan(&b.ID, &b.Status, &b.Consents)
+		Scan(&b.ID, &b.Status, &b.Consents, &b.CreatedBy, &b.Started)
 
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):

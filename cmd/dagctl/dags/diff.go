@@ -46,6 +46,11 @@ to each dataset, as a plan shows it.`,
 				if diff.Text != "" {
 					fmt.Fprintln(w)
 				}
+				if len(diff.Records) > 0 {
+					fmt.Fprintf(w, "Only the record of version %d is left, so datasets are not compared.\n",
+						diff.Records[0])
+					return
+				}
 				writeChanges(c, w, diff.Changes)
 				for _, f := range diff.Findings {
 					fmt.Fprintf(w, "%s.\n", sentence(f.Text))

@@ -77,6 +77,8 @@ func served(v deploy.PastVersion, now time.Time) string {
 // instantUntil returns until when a rollback to the version is certain to be instant.
 func instantUntil(v deploy.PastVersion) string {
 	switch {
+	case v.ShrunkAt != nil:
+		return "record only"
 	case v.Pinned:
 		return "pinned"
 	case v.InstantUntil == nil:

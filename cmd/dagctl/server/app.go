@@ -164,7 +164,11 @@ func (a *App) newDispatcher(ctx context.Context, cfg Config, roots func(org, dag
 
 		Version: cli.Version(), Log: a.log, Tracer: tracer,
 	}, HookLimiter: hooks, NoticeDialer: dialer, Backends: cfg.RuntimeMap(), AWS: amazon, WorkerToken: cfg.WorkerToken})
-	return err
+	if err != nil {
+		return err
+	}
+	a.Dispatcher.Upkeep.KeepVersions = time.Duration(cfg.VersionRetentionDays) * 24 * time.Hour
+	return nil
 }
 
 func (a *App) newTimersAndLogs(cfg Config) (err error) {

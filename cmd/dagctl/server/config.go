@@ -17,6 +17,7 @@ import (
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dispatcher/backends"
 	"github.com/dagctl/dagctl/dispatcher/pressure"
+	"github.com/dagctl/dagctl/dispatcher/upkeep"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/query"
@@ -50,6 +51,9 @@ type Config struct {
 	TaskLogs     TaskLogsConfig     `yaml:"task_logs"`
 	Secrets      SecretsConfig      `yaml:"secrets"`
 	Log          LogConfig          `yaml:"log"`
+
+	// VersionRetentionDays is how long DAG versions stay that no longer serve, before they shrink to their records.
+	VersionRetentionDays int `yaml:"version_retention_days"`
 
 	// The following are not part of the config file.
 	TaskKeys    []authz.TaskKey `yaml:"-"` // come before the keys of Tasks; a dev server sets them
@@ -161,7 +165,8 @@ var (
 		Runtimes: RuntimesConfig{"dispatcher": {{Kind: backends.InProcess}}},
 		Storage:  defaultStorage, Operators: DefaultOperators, Workers: defaultWorkers, Queries: defaultQueries,
 		Limits: defaultLimits, Backpressure: BackpressureConfig{MaxQueued: 1_000_000}, TaskLogs: defaultTaskLogs,
-		Log: DefaultLog,
+		VersionRetentionDays: int(upkeep.KeepVersions / (24 * time.Hour)),
+		Log:                  DefaultLog,
 	}
 )
 

@@ -54,7 +54,7 @@ func TestConfigSaysEverythingThatIsWrong(t *testing.T) {
 	require.Equal(t, []string{"database_url", "storage.root", "storage.max_upload_mb", "runtimes.lambda.function",
 		"worker_base_url", "tasks.key_files", "file_roots.acme", "file_roots.acme",
 		"operators.memory_mb", "workers.pool_size", "queries", "limits", "task_logs.max_mb",
-		"task_logs.keep_days", "log"}, places)
+		"task_logs.keep_days", "version_retention_days", "log"}, places)
 }
 
 func TestEnvironmentWinsOverFile(t *testing.T) {

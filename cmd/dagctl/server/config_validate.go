@@ -59,6 +59,7 @@ func (cfg *Config) Validate() error {
 	cfg.Backpressure.check(&found)
 	found.between("task_logs.max_mb", cfg.TaskLogs.MaxMB, 1, 1024)
 	found.between("task_logs.keep_days", int64(cfg.TaskLogs.KeepDays), 1, 3650)
+	found.between("version_retention_days", int64(cfg.VersionRetentionDays), 8, 36500)
 	if _, err := NewLogger(io.Discard, cfg.Log); err != nil {
 		found.add("log", "%v", err)
 	}
