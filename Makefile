@@ -9,10 +9,10 @@ export GOFLAGS += -buildvcs=false
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check build bench soak model chaos setup test-servers format vet lint
+.PHONY: help demo test check build bench soak soak-model model chaos setup test-servers format vet lint
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
 
 demo: setup build ## run examples/us-flights with all that it needs; ONCE=1 ends when all is computed
 	@scripts/demo.sh
@@ -30,9 +30,13 @@ bench: setup ## measure beside a bare queue and PostgreSQL itself, an hour or mo
 
 soak: setup ## swap a thousand times under readers and kill -9, for about an hour; SOAK='-swaps 100' for less
 	go test -tags soak -run Soak -timeout 3h -v ./proof -args $(SOAK)
+	$(MAKE) soak-model
 
-model: setup ## explore every state of two small DAGs, and compare long random histories over three with a model
-	go test -timeout 3h -v -run 'TestNoReachableState|TestNamesAcrossDAGs' ./dispatcher/builds -args -model-whole -model-steps 500
+soak-model: setup ## compare 200,000 random steps of three DAGs with a model, for hours; MODEL='-soak-steps 10000' for less
+	go test -tags soak -run Soak -timeout 24h -v ./dispatcher/histories -args $(MODEL)
+
+model: setup ## explore every state of two small DAGs
+	go test -timeout 3h -v -run TestNoReachableState ./dispatcher/builds -args -model-whole
 
 chaos: setup test-servers ## kill, stop and cut off servers, workers and PostgreSQL for hours; CHAOS='-chaos-kills 100 -chaos-postgres 10 -chaos-zombies 10 -chaos-worker-kills 100 -chaos-worker-zombies 10 -chaos-tasks 3000' for less
 	go test -tags soak -run Chaos -timeout 12h -v ./proof -args $(CHAOS)

@@ -117,8 +117,12 @@ func (u *Upkeep) findGarbage(ctx context.Context, org uuid.UUID, now time.Time) 
 		}
 		found.Generations = append(found.Generations, generations...)
 
+		whole := map[uuid.UUID]bool{} // a generation that goes takes its revisions along
+		for _, g := range generations {
+			whole[g.Version] = true
+		}
 		revisions, err := registry.GarbageRevisions(ctx, tx, org, use, now)
-		found.count(revisions)
+		found.count(slices.DeleteFunc(revisions, func(r registry.GarbageRevision) bool { return whole[r.Version] }))
 		return err
 	})
 	if err == nil {

@@ -59,6 +59,22 @@ func TestGCKeepsTheWindow(t *testing.T) {
 	require.ErrorContains(t, err, "were purged")
 }
 
+// A dry run counts the replaced revisions of a generation that goes as a whole with the generation, as the run does.
+func TestADryRunOfGCCountsRevisionsOnce(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.PairWorld(t)
+	for _, content := range []string{"b", "c"} {
+		w.Probe.Put("raw", dispatchertest.FirstDay, content)
+		w.Poll()
+		w.Settle()
+	}
+	w.Serve(dispatchertest.Edit(dispatchertest.Pair, "tag: m", "tag: n"))
+	w.Serve(dispatchertest.Edit(dispatchertest.Pair, "tag: m", "tag: o"))
+	found := w.GC(dispatchertest.Later(2 * dispatchertest.PastWindow)) // it compares the two
+	require.NotEmpty(t, found.Generations)
+	require.Equal(t, 2, found.Revisions, "those of the source")
+}
+
 func TestGCKeepsWhatIsPinned(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.NewWorld(t)
