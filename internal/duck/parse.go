@@ -33,8 +33,8 @@ var tableFunctions = []string{"range", "generate_series", "unnest", "json_each",
 // read them.
 func (s *Session) Parse(ctx context.Context, query string) (*Select, error) {
 	var text string
-	err := s.Value(ctx, &text, "SELECT json_serialize_sql(?::VARCHAR, skip_default := true, skip_empty := true, "+
-		"skip_null := true)::VARCHAR", query)
+	err := s.Value(ctx, &text, "SELECT json_serialize_sql(?::VARCHAR, skip_default := true, skip_null := true)"+
+		"::VARCHAR", query)
 	if err != nil {
 		return nil, fmt.Errorf("parse SQL: %w", err)
 	}
@@ -69,6 +69,7 @@ func (s *Session) Parse(ctx context.Context, query string) (*Select, error) {
 		return nil, relations.err
 	}
 	strip(tree)
+	prune(tree)
 	canonical, err := json.Marshal(tree) // map keys are sorted
 	if err != nil {
 		return nil, fmt.Errorf("parse SQL: %w", err)
@@ -131,6 +132,31 @@ func strip(node any) {
 	case []any:
 		for _, child := range n {
 			strip(child)
+		}
+	}
+}
+
+// prune removes empty lists and objects from objects, in place. An empty set of groups stays: GROUPING SETS ((x), ())
+// makes a row more than GROUP BY x.
+func prune(node any) {
+	switch n := node.(type) {
+	case map[string]any:
+		for key, child := range n {
+			prune(child)
+			switch c := child.(type) {
+			case map[string]any:
+				if len(c) == 0 {
+					delete(n, key)
+				}
+			case []any:
+				if len(c) == 0 {
+					delete(n, key)
+				}
+			}
+		}
+	case []any:
+		for _, child := range n {
+			prune(child)
 		}
 	}
 }
