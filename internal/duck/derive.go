@@ -42,7 +42,7 @@ type ColumnOf struct{ Relation, Column string }
 func (q *Select) Derive(relations map[string][]string) (Derivation, bool) {
 	d := deriver{relations: map[string]*derivedSource{}, reads: map[ColumnOf]bool{}}
 	for name, columns := range relations {
-		d.relations[lower(name)] = sourceOf(lower(name), columns)
+		d.relations[Lower(name)] = sourceOf(Lower(name), columns)
 	}
 
 	node, _ := q.tree["node"].(map[string]any)
@@ -113,7 +113,7 @@ func sourceOf(relation string, columns []string) *derivedSource {
 	if columns != nil {
 		s.columns = map[string]formed{}
 		for _, c := range columns {
-			s.columns[lower(c)] = at(lower(c))
+			s.columns[Lower(c)] = at(Lower(c))
 		}
 	}
 	return s
@@ -200,7 +200,7 @@ func (d *deriver) withClause(n map[string]any, outer map[string]*derivedSource) 
 		if visible == nil {
 			visible = map[string]*derivedSource{}
 		}
-		visible[lower(text(entry, "key"))] = d.nested(query, visible)
+		visible[Lower(text(entry, "key"))] = d.nested(query, visible)
 	}
 	return visible
 }
@@ -228,12 +228,12 @@ func (d *deriver) nested(query map[string]any, ctes map[string]*derivedSource) *
 
 // from follows a FROM clause and adds its sources to the scope.
 func (d *deriver) from(n map[string]any, in *deriveScope, ctes map[string]*derivedSource) any {
-	alias := lower(text(n, "alias"))
+	alias := Lower(text(n, "alias"))
 	var source *derivedSource
 	switch text(n, "type") {
 	case "BASE_TABLE":
 		d.only(n, "type", "table_name", "alias")
-		name := lower(text(n, "table_name"))
+		name := Lower(text(n, "table_name"))
 		if source = ctes[name]; source == nil {
 			source = d.relations[name]
 		}
@@ -278,7 +278,7 @@ func (d *deriver) join(n map[string]any, in *deriveScope, ctes map[string]*deriv
 	var columns []any
 	for _, u := range using {
 		name, _ := u.(string)
-		columns = append(columns, d.named(lower(name), in, in.reads))
+		columns = append(columns, d.named(Lower(name), in, in.reads))
 	}
 	form["using"] = columns
 	return form
@@ -287,13 +287,13 @@ func (d *deriver) join(n map[string]any, in *deriveScope, ctes map[string]*deriv
 // item adds an expression of the SELECT list to the scope. The items after it can name it by its alias.
 func (d *deriver) item(node any, in *deriveScope) {
 	n, _ := node.(map[string]any)
-	item := formed{name: lower(text(n, "alias")), reads: map[ColumnOf]bool{}}
-	if names, _ := n["column_names"].([]any); item.name == "" && len(names) > 0 {
-		name, _ := names[len(names)-1].(string)
-		item.name = lower(name)
+	name := text(n, "alias")
+	if names, _ := n["column_names"].([]any); name == "" && len(names) > 0 {
+		name, _ = names[len(names)-1].(string)
 	}
-	// The name is part of it as it is written, because conditions and other engines heed case.
-	item.form = map[string]any{"as": n["alias"], "is": d.expression(n, in, item.reads)}
+	// The name is part of it as it is written, because conditions heed case.
+	item := formed{name: Lower(name), reads: map[ColumnOf]bool{}}
+	item.form = map[string]any{"as": name, "is": d.expression(n, in, item.reads)}
 	in.items = append(in.items, item)
 }
 
@@ -428,7 +428,7 @@ func (d *deriver) column(n map[string]any, in *deriveScope, reads map[ColumnOf]b
 	var path []string
 	for _, part := range list {
 		name, _ := part.(string)
-		path = append(path, lower(name))
+		path = append(path, Lower(name))
 	}
 	switch len(path) {
 	case 1:

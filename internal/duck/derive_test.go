@@ -28,7 +28,8 @@ func TestDeriveComparesParts(t *testing.T) {
 		rows                bool     // the same rows
 		same                []string // columns that stay as they are
 	}{
-		{"layout", "SELECT x, y FROM a", "select X ,  y\nFROM a -- all", true, []string{"x", "y"}},
+		{"layout", "SELECT x, y FROM a", "select x ,  y\nFROM A -- all", true, []string{"x", "y"}},
+		{"name in capitals", "SELECT x, y FROM a", "SELECT X, y FROM a", true, []string{"y"}},
 		{"added", "SELECT x FROM a", "SELECT x + 1 AS w, x FROM a", true, []string{"x"}},
 		{"changed", "SELECT x, y AS v FROM a", "SELECT x, y + 1 AS v FROM a", true, []string{"x"}},
 		{"cast", "SELECT x, y FROM a", "SELECT x::VARCHAR AS x, y FROM a", true, []string{"y"}},
