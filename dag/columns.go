@@ -152,6 +152,9 @@ func (d *Derivation) addConditions(job *Job, names [][]string) bool {
 	return true
 }
 
+// ByColumn reports whether it is known how a job computes its outputs from the columns of its inputs.
+func (d *Definitions) ByColumn(job string) bool { return d.columns[job] != nil }
+
 // ColumnsRead returns, by input index, the columns that a job depends on by name; nil for inputs of which it depends on
 // the whole, and nil altogether if that is all of them.
 func (d *Definitions) ColumnsRead(job string) [][]string {
