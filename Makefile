@@ -31,8 +31,8 @@ bench: setup ## measure beside a bare queue and PostgreSQL itself, an hour or mo
 soak: setup ## swap a thousand times under readers and kill -9, for about an hour; SOAK='-swaps 100' for less
 	go test -tags soak -run Soak -timeout 3h -v ./proof -args $(SOAK)
 
-model: setup ## explore every state of two small DAGs, and compare long random histories over three with a model
-	go test -timeout 3h -v -run 'TestNoReachableState|TestNamesAcrossDAGs' ./dispatcher/builds -args -model-whole -model-steps 500
+model: setup ## explore every state of two small DAGs, and compare long random histories over three with a model, and 300 random edits of queries with full rebuilds
+	go test -timeout 3h -v -run 'TestNoReachableState|TestNamesAcrossDAGs|TestReuseByColumn' ./dispatcher/builds -args -model-whole -model-steps 500 -reuse-edits 300
 
 chaos: setup test-servers ## kill, stop and cut off servers, workers and PostgreSQL for hours; CHAOS='-chaos-kills 100 -chaos-postgres 10 -chaos-zombies 10 -chaos-worker-kills 100 -chaos-worker-zombies 10 -chaos-tasks 3000' for less
 	go test -tags soak -run Chaos -timeout 12h -v ./proof -args $(CHAOS)

@@ -189,7 +189,8 @@ func (c *columnReader) keyed(own string, ups []upstream, whole map[int]string, k
 		if out.Columns != nil {
 			outputs[o].columns = make(map[string]string, len(out.Columns))
 			for name, column := range out.Columns {
-				outputs[o].columns[name] = sha256Hex(column.appendTo(fmt.Appendf(nil, "column/%s", outputs[o].rows), keys))
+				text := fmt.Appendf(nil, "column/%s", outputs[o].rows)
+				outputs[o].columns[name] = sha256Hex(column.appendTo(text, keys))
 			}
 		}
 	}

@@ -129,3 +129,71 @@ func TestReusedJobsFollowLiveUntilTheCutover(t *testing.T) {
 	require.Equal(t, narrow+1, w.Attempts("narrow"))
 	require.Equal(t, map[string][]string{"all": {"4"}}, w.Read("columns_summed"))
 }
+
+// A rollback carries over to what the former version reads, also where the version that it leaves had another job.
+func TestARollbackCarriesOverWhatItsJobsWereMadeFrom(t *testing.T) {
+	t.Parallel()
+	w := columnsWorld(t)
+	first := w.Serve(byColumn)
+	w.Serve(widened)
+	w.Serve(dispatchertest.Edit(widened, "upper(content)", "lower(content)"))
+	narrow := w.Attempts("narrow")
+
+	_, err := w.D.Builds.Rollback(t.Context(), w.Caller, "columns", builds.RollbackRequest{To: &first.Version.Number})
+	require.NoError(t, err)
+	w.Settle()
+	sweep(w)
+	require.Equal(t, map[string][]string{"2024-01-01": {"A"}, "2024-01-02": {"BB"}}, w.Read("columns_narrow"))
+	require.Equal(t, narrow, w.Attempts("narrow"))
+}
+
+// deepened is byColumn with a job between wide and narrow.
+var deepened = dispatchertest.Edit(byColumn,
+	"  - name: narrow\n    operator: sql\n    inputs: [{ from: { job: wide } }]", `  - name: middle
+    operator: sql
+    inputs: [{ from: { job: wide } }]
+    execution_strategy: PerPartition
+    config: { query: "SELECT content, n FROM wide" }
+  - name: narrow
+    operator: sql
+    inputs: [{ from: { job: middle }, as: wide }]`)
+
+// Revisions are equal over several jobs that are built anew.
+func TestWhatIsReusedIsComparedUpToTheSources(t *testing.T) {
+	t.Parallel()
+	w := columnsWorld(t)
+	w.Serve(deepened)
+	narrow, middle := w.Attempts("narrow"), w.Attempts("middle")
+
+	// middle reads n, which changes; narrow reads content of middle.
+	second := w.Serve(dispatchertest.Edit(deepened, "length(content) AS n", "length(content) + 1 AS n"))
+	require.Equal(t, "reuse: reads content, which did not change", reasons(second.Changes)["narrow"])
+	sweep(w)
+	require.Equal(t, narrow, w.Attempts("narrow"))
+	require.Equal(t, middle+2, w.Attempts("middle"))
+
+	// A day that the old generation was behind with is made again, and no other.
+	w.Deploy(dispatchertest.Edit(deepened, "length(content) AS n", "length(content) + 2 AS n"))
+	w.Exec(`UPDATE partition_inputs SET input_revision = 99 WHERE output_key = '2024-01-02'
+		AND output_version = $1`, w.Generation(second.Version.ID, "wide"))
+	w.Settle()
+	require.Equal(t, narrow+1, w.Attempts("narrow"))
+	require.Equal(t, map[string][]string{"2024-01-01": {"A"}, "2024-01-02": {"BB"}}, w.Read("columns_narrow"))
+	sweep(w)
+	require.Equal(t, narrow+1, w.Attempts("narrow"))
+}
+
+// What a forward-only deploy kept was computed by an older definition. It is not taken for what the newer one computes.
+func TestKeptPartitionsAreNotCarriedOver(t *testing.T) {
+	t.Parallel()
+	w := columnsWorld(t)
+	w.Serve(byColumn)
+	shouted := dispatchertest.Edit(byColumn, "SELECT content, length", "SELECT content || '!' AS content, length")
+	w.Serve(shouted, func(r *registry.DeployRequest) { r.ForwardOnly = true })
+	require.Equal(t, map[string][]string{"2024-01-01": {"A"}, "2024-01-02": {"BB"}}, w.Read("columns_narrow"))
+
+	w.Serve(dispatchertest.Edit(shouted, "AS n FROM raw", "AS n, 1 AS one FROM raw"))
+	sweep(w)
+	require.Equal(t, map[string][]string{"2024-01-01": {"A!"}, "2024-01-02": {"BB!"}}, w.Read("columns_narrow"))
+	require.Equal(t, map[string][]string{"all": {"5"}}, w.Read("columns_summed"))
+}

@@ -204,8 +204,8 @@ func (bs *Builds) Swap(
 	return true, nil
 }
 
-// tellReaders makes the router compare the jobs of other DAGs that read this one's datasets, and the reused jobs of this
-// DAG, with the generations that they see from now on. They follow in place; the outbox row ensures that whatever
+// tellReaders makes the router compare the jobs of other DAGs that read this one's datasets, and this DAG's reused
+// jobs, with the generations that they see from now on. They follow in place; the outbox row ensures that whatever
 // crashes.
 func tellReaders(ctx context.Context, tx pgx.Tx, b registry.Build, carried []uuid.UUID, now time.Time) error {
 	generations, err := deploy.ReadElsewhere(ctx, tx, b)

@@ -32,10 +32,10 @@ type DerivedPart struct {
 // a relation whose columns are not known.
 type ColumnOf struct{ Relation, Column string }
 
-// Derive follows a statement over relations to what decides its rows and its columns. It takes the relations' columns by
-// the relations' names; nil stands for columns that are not known. It follows only what is listed in this file: plain
-// SELECTs with joins, WHERE, GROUP BY, HAVING, QUALIFY, DISTINCT and WITH, whose functions always return the same for the
-// same rows in any order. For all other statements it returns false.
+// Derive follows a statement over relations to what decides its rows and its columns. It takes the relations' columns
+// by the relations' names; nil stands for columns that are not known. It follows only plain SELECTs with joins, WHERE,
+// GROUP BY, HAVING, QUALIFY, DISTINCT and WITH, whose functions always return the same for the same rows in any order.
+// For all other statements it returns false.
 //
 // A name that could mean several things (a column of either side of a join, an alias of the SELECT list) reads all of
 // them. So the rules of precedence do not matter, and a new column that changes what a name means changes what is read.
@@ -186,6 +186,7 @@ func hashes(parts []formed) []string {
 	return list
 }
 
+// withClause returns what the names of a WITH clause stand for, and those of the outer ones. Each sees those before it.
 func (d *deriver) withClause(n map[string]any, outer map[string]*derivedSource) map[string]*derivedSource {
 	visible := maps.Clone(outer)
 	cteMap, _ := n["cte_map"].(map[string]any)
@@ -196,6 +197,7 @@ func (d *deriver) withClause(n map[string]any, outer map[string]*derivedSource) 
 		for key := range value {
 			d.require(key == "query" || key == "materialized")
 		}
+
 		query, _ := value["query"].(map[string]any)
 		if visible == nil {
 			visible = map[string]*derivedSource{}
@@ -430,6 +432,7 @@ func (d *deriver) column(n map[string]any, in *deriveScope, reads map[ColumnOf]b
 		name, _ := part.(string)
 		path = append(path, Lower(name))
 	}
+
 	switch len(path) {
 	case 1:
 		return d.named(path[0], in, reads)
@@ -484,38 +487,3 @@ func (d *deriver) means(path []string, sources []*derivedSource, items []formed,
 	d.require(len(meant) > 0)
 	return map[string]any{"name": path, "means": meant}
 }
-
-// set returns the names in a list.
-func set(names ...string) map[string]bool {
-	m := make(map[string]bool, len(names))
-	for _, name := range names {
-		m[name] = true
-	}
-	return m
-}
-
-var (
-	followedOperators = []string{"OPERATOR_NOT", "OPERATOR_IS_NULL", "OPERATOR_IS_NOT_NULL", "OPERATOR_COALESCE",
-		"OPERATOR_NULLIF", "COMPARE_IN", "COMPARE_NOT_IN"}
-
-	// followedAggregates return the same for the same values in any order. Sums of floating-point numbers differ in
-	// their last digits from run to run anyway.
-	followedAggregates = set("count", "count_star", "count_if", "sum", "min", "max", "avg", "mean", "bool_and",
-		"bool_or", "bit_and", "bit_or", "bit_xor", "median")
-
-	// followedFunctions return the same for the same arguments, at any time.
-	followedFunctions = set("+", "-", "*", "/", "//", "%", "^", "**", "||", "&", "|",
-		"~~", "!~~", "~~*", "!~~*", "~~~", "like_escape", "ilike_escape", "not_like_escape", "not_ilike_escape",
-		"abs", "ceil", "ceiling", "floor", "round", "trunc", "sign", "sqrt", "cbrt", "exp", "ln", "log", "log10",
-		"log2", "pow", "power", "mod", "fmod", "greatest", "least", "ifnull", "nullif", "isnan", "isfinite",
-		"lower", "lcase", "upper", "ucase", "trim", "ltrim", "rtrim", "length", "len", "strlen", "substr", "substring",
-		"left", "right", "replace", "concat", "concat_ws", "lpad", "rpad", "reverse", "repeat", "starts_with",
-		"prefix", "suffix", "ends_with", "contains", "strpos", "instr", "position", "split_part", "translate",
-		"ascii", "chr", "unicode", "md5", "sha256", "regexp_matches", "regexp_full_match", "regexp_replace",
-		"regexp_extract", "date_trunc", "datetrunc", "date_part", "datepart", "date_diff", "datediff", "date_sub",
-		"datesub", "year", "month", "day", "hour", "minute", "second", "quarter", "week", "dayofweek", "dayofyear",
-		"dayofmonth", "isodow", "weekday", "weekofyear", "yearweek", "monthname", "dayname", "last_day", "epoch",
-		"epoch_ms", "strftime", "strptime", "try_strptime", "make_date", "make_timestamp", "to_timestamp",
-		"time_bucket", "to_years", "to_months", "to_weeks", "to_days", "to_hours", "to_minutes", "to_seconds",
-		"timezone", "getvariable")
-)

@@ -40,7 +40,8 @@ func TestDeriveComparesParts(t *testing.T) {
 		{"order", "SELECT x, y FROM a ORDER BY x", "SELECT x, y FROM a ORDER BY y", true, []string{"x", "y"}},
 		{"join", "SELECT x FROM a JOIN b ON a.k = b.k", "SELECT x FROM a LEFT JOIN b ON a.k = b.k", false,
 			[]string{"x"}},
-		{"condition", "SELECT x FROM a JOIN b ON a.k = b.k", "SELECT x FROM a JOIN b ON a.k = b.z", false, []string{"x"}},
+		{"condition", "SELECT x FROM a JOIN b ON a.k = b.k", "SELECT x FROM a JOIN b ON a.k = b.z", false,
+			[]string{"x"}},
 		{"another aggregate", "SELECT x, sum(y) AS s FROM a GROUP BY x",
 			"SELECT x, sum(y) AS s, max(y) AS m FROM a GROUP BY x", true, []string{"x", "s"}},
 		{"the first aggregate", "SELECT 1 AS one FROM a", "SELECT 1 AS one, count(*) AS n FROM a", false,
@@ -51,8 +52,8 @@ func TestDeriveComparesParts(t *testing.T) {
 			[]string{"one"}},
 		{"a window", "SELECT x FROM a", "SELECT x, sum(y) OVER (PARTITION BY x) AS s FROM a", true, []string{"x"}},
 		{"distinct", "SELECT DISTINCT x FROM a", "SELECT DISTINCT x, y FROM a", false, []string{"x"}},
-		{"group by place", "SELECT x, count(*) AS n FROM a GROUP BY 1", "SELECT y AS x, count(*) AS n FROM a GROUP BY 1",
-			false, []string{"n"}},
+		{"group by place", "SELECT x, count(*) AS n FROM a GROUP BY 1",
+			"SELECT y AS x, count(*) AS n FROM a GROUP BY 1", false, []string{"n"}},
 		{"group by alias", "SELECT lower(name) AS g, count(*) AS n FROM a GROUP BY g",
 			"SELECT upper(name) AS g, count(*) AS n FROM a GROUP BY g", false, []string{"n"}},
 		{"alias further on", "SELECT x + 1 AS v, v * 2 AS w, y FROM a", "SELECT x + 2 AS v, v * 2 AS w, y FROM a", true,
@@ -75,7 +76,9 @@ func TestDeriveComparesParts(t *testing.T) {
 			}
 			var same []string
 			for _, b := range before.Columns {
-				if slices.ContainsFunc(after.Columns, func(a duck.DerivedPart) bool { return a.Name == b.Name && a.Form == b.Form }) {
+				if slices.ContainsFunc(after.Columns, func(a duck.DerivedPart) bool {
+					return a.Name == b.Name && a.Form == b.Form
+				}) {
 					same = append(same, b.Name)
 				}
 			}

@@ -12,15 +12,15 @@ import (
 )
 
 // A job that reads columns by name keeps its generation when its input gets another one that has the same columns. What
-// the job was made from is then carried over: a swap makes an output name the new generation's revisions in place of the
-// old one's, provided that they are equal. Two revisions are equal if both were made from the same revisions of their
-// inputs, or from equal ones. That their definitions agree in the columns that the job reads is certain, for otherwise
-// the job would have another fingerprint. An output with an input that has no equal is left alone: it is stale, and
-// is made again after the swap.
+// its outputs were made from is then carried over: a swap makes them name the new generation's revisions in place of
+// the old one's, provided that they are equal. Two revisions are equal if both were made from the same revisions of
+// their inputs, or from equal ones. That their definitions agree in the columns that the job reads is certain, for
+// otherwise the job would have another fingerprint. An output with an input that has no equal is left alone: it is
+// stale, and is made again after the swap.
 
 // CarryInputs carries what the outputs of a version were made from over to the generations that the version reads. The
-// version has just been cut over to, in the same transaction. It returns the generations that jobs read from now on which
-// served before and read others then.
+// version has just been cut over to, in the same transaction. It returns the new generations that jobs read which
+// served before.
 func CarryInputs(ctx context.Context, tx pgx.Tx, b registry.Build, back bool) ([]uuid.UUID, error) {
 	jobs, generations, err := readersMoved(ctx, tx, b, back)
 	if err != nil || len(jobs) == 0 {
@@ -265,6 +265,7 @@ func (e *equality) equal(p revisedPair) bool {
 	if known, ok := e.known[p]; ok {
 		return known
 	}
+
 	a, b := e.made[p.a], e.made[p.b]
 	same := a != nil && len(a) == len(b)
 	for at, in := range a {
