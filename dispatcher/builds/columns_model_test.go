@@ -224,18 +224,11 @@ func (p *pipeline) query(j queryJob) string {
 		list = append(list, c.expr+" AS "+c.name)
 	}
 	columns := strings.Join(append([]string{"k"}, list...), ", ")
-	qualified := strings.Join(append([]string{from + ".k"}, list...), ", ")
 	switch j.shape {
 	case "group":
 		return "SELECT " + columns + " FROM " + from + where + " GROUP BY " + []string{"k", "1"}[len(j.columns)%2]
 	case "having":
 		return "SELECT " + columns + " FROM " + from + where + " GROUP BY k HAVING count(*) > 1"
-	case "join":
-		kind := []string{"JOIN", "LEFT JOIN"}[len(j.columns)%2]
-		return fmt.Sprintf("SELECT %s FROM %s %s %s ON %s.k = %s.k%s", qualified, from, kind,
-			p.inputName(j.inputs[1]), from, p.inputName(j.inputs[1]), where)
-	case "using":
-		return fmt.Sprintf("SELECT %s FROM %s JOIN %s USING (k)%s", columns, from, p.inputName(j.inputs[1]), where)
 	case "distinct":
 		return "SELECT DISTINCT " + columns + " FROM " + from + where
 	case "with":
@@ -254,6 +247,23 @@ func (p *pipeline) query(j queryJob) string {
 		return "SELECT * FROM " + from + where
 	case "limit":
 		return "SELECT " + columns + " FROM " + from + where + " ORDER BY ALL LIMIT 3"
+	case "join", "using", "union", "subquery":
+		return p.queryOfTwo(j, from, where, list)
+	}
+	return "SELECT " + columns + " FROM " + from + where
+}
+
+// queryOfTwo writes a query over two inputs.
+func (p *pipeline) queryOfTwo(j queryJob, from, where string, list []string) string {
+	columns := strings.Join(append([]string{"k"}, list...), ", ")
+	switch j.shape {
+	case "join":
+		kind := []string{"JOIN", "LEFT JOIN"}[len(j.columns)%2]
+		qualified := strings.Join(append([]string{from + ".k"}, list...), ", ")
+		return fmt.Sprintf("SELECT %s FROM %s %s %s ON %s.k = %s.k%s", qualified, from, kind,
+			p.inputName(j.inputs[1]), from, p.inputName(j.inputs[1]), where)
+	case "using":
+		return fmt.Sprintf("SELECT %s FROM %s JOIN %s USING (k)%s", columns, from, p.inputName(j.inputs[1]), where)
 	case "union":
 		var nulls []string
 		for range j.columns {
@@ -264,7 +274,7 @@ func (p *pipeline) query(j queryJob) string {
 	case "subquery":
 		return fmt.Sprintf("SELECT %s FROM %s WHERE k IN (SELECT k FROM %s)", columns, from, p.inputName(j.inputs[1]))
 	}
-	return "SELECT " + columns + " FROM " + from + where
+	return ""
 }
 
 // document writes the file.
