@@ -35,8 +35,8 @@ soak: setup ## swap a thousand times under readers and kill -9, for about an hou
 soak-model: setup ## compare 200,000 random steps of three DAGs with a model, for hours; MODEL='-soak-steps 10000' for less
 	go test -tags soak -run Soak -timeout 24h -v ./dispatcher/histories -args $(MODEL)
 
-model: setup ## explore every state of two small DAGs
-	go test -timeout 3h -v -run TestNoReachableState ./dispatcher/builds -args -model-whole
+model: setup ## explore every state of two small DAGs, and compare 300 random edits of queries with full rebuilds
+	go test -timeout 3h -v -run 'TestNoReachableState|TestReuseByColumn' ./dispatcher/builds -args -model-whole -reuse-edits 300
 
 chaos: setup test-servers ## kill, stop and cut off servers, workers and PostgreSQL for hours; CHAOS='-chaos-kills 100 -chaos-postgres 10 -chaos-zombies 10 -chaos-worker-kills 100 -chaos-worker-zombies 10 -chaos-tasks 3000' for less
 	go test -tags soak -run Chaos -timeout 12h -v ./proof -args $(CHAOS)

@@ -368,6 +368,11 @@ type OperatorSpec struct {
 
 	// Shape returns which columns a job reads and writes, as far as its config says it. If it is nil, nothing is known.
 	Shape func(job *Job, inputs [][]Column) Shape
+
+	// Derive returns how a job's outputs are computed from the columns of its inputs. It takes the names of those
+	// columns in lower case; nil stands for columns that are not known. It returns false where it is not sure. If it
+	// is nil, jobs depend on the whole definitions of their inputs.
+	Derive func(job *Job, inputs [][]string) (Derivation, bool)
 }
 
 // Column is a column of a dataset, with DuckDB's name of its type.

@@ -38,10 +38,11 @@ func (j *Job) Identity() string { return cmp.Or(j.RenamedFrom, j.Name) }
 // Definitions holds the hash of each job of a document by itself. All fingerprints are computed from them, so that the
 // long part of a job, its parsed queries, is encoded and hashed once.
 type Definitions struct {
-	local map[string]string   // by job name
-	reads map[string][]string // by job name: the jobs whose fingerprints are part of the job's own
-	names map[string][]string // by job name: the datasets of other DAGs that it reads
-	bound map[string]string   // by name: the datasets of other DAGs
+	local   map[string]string        // by job name
+	reads   map[string][]upstream    // by job name: the jobs that the job's fingerprint depends on
+	names   map[string][]string      // by job name: the datasets of other DAGs that it reads
+	bound   map[string]string        // by name: the datasets of other DAGs
+	columns map[string]*columnReader // by job name: those that are known to read columns by name
 }
 
 // Define hashes each job of a document by itself.
@@ -51,8 +52,9 @@ func Define(doc *Document, cat Catalog) (*Definitions, error) {
 		jobs[doc.Jobs[i].Name] = &doc.Jobs[i]
 	}
 
-	d := &Definitions{local: make(map[string]string, len(jobs)), reads: make(map[string][]string, len(jobs)),
-		names: map[string][]string{}}
+	d := &Definitions{local: make(map[string]string, len(jobs)), reads: make(map[string][]upstream, len(jobs)),
+		names: map[string][]string{}, columns: map[string]*columnReader{}}
+	contents := make(map[string]map[string]any, len(jobs))
 	for name, job := range jobs {
 		op, ok := cat.Operators[job.Operator]
 		if !ok {
@@ -66,20 +68,20 @@ func Define(doc *Document, cat Catalog) (*Definitions, error) {
 		if err != nil {
 			return nil, fmt.Errorf("hash of job %s: %w", name, err)
 		}
-		d.local[name] = sha256Hex(text)
+		d.local[name], contents[name] = sha256Hex(text), content
 
 		if job.ForwardOnly(op) {
 			continue // upstream jobs never cause it to be rebuilt
 		}
-		for _, in := range job.Inputs {
+		for i, in := range job.Inputs {
 			if in.Job != "" {
-				d.reads[name] = append(d.reads[name], in.Job)
+				d.reads[name] = append(d.reads[name], upstream{i, in.Job, in.Output})
 			} else {
 				d.names[name] = append(d.names[name], in.Dataset)
 			}
 		}
 	}
-	return d, nil
+	return d, d.derive(doc, cat, contents)
 }
 
 // Bind says which datasets the names of other DAGs' datasets mean now. A job that reads one by a name that means
@@ -91,43 +93,83 @@ func (d *Definitions) Bind(ids map[string]string) { d.bound = ids }
 func (d *Definitions) Local(job string) string { return d.local[job] }
 
 // Fingerprints returns the fingerprint of every job, by name. It is a Merkle hash: a job's fingerprint covers those of
-// its upstream jobs, so an edit changes exactly the jobs downstream of it. epochs are by job name; a missing one is 0.
+// its upstream jobs, or, where it reads columns by name, the keys of those columns. So an edit changes exactly the jobs
+// downstream of it that depend on what it changes. epochs are by job name; a missing one is 0.
 func (d *Definitions) Fingerprints(epochs map[string]int) (map[string]Fingerprint, error) {
+	value, base := d.hashes(epochs), d.hashes(nil)
 	prints := make(map[string]Fingerprint, len(d.local))
-	var print func(name string, depth int) (Fingerprint, error)
-	print = func(name string, depth int) (Fingerprint, error) {
-		if known, ok := prints[name]; ok {
-			return known, nil
-		}
-		local, ok := d.local[name]
-		if !ok || depth > len(d.local) {
-			return Fingerprint{}, fault.New(fault.Internal,
-				"fingerprint of job %q: the document was not made by Parse", name)
-		}
-
-		value, base := fmt.Appendf(nil, "%s/%d", local, epochs[name]), fmt.Appendf(nil, "%s/0", local)
-		for _, dataset := range d.names[name] {
-			if id := d.bound[dataset]; id != "" {
-				value, base = fmt.Appendf(value, "/%s", id), fmt.Appendf(base, "/%s", id)
-			}
-		}
-		for _, upstream := range d.reads[name] {
-			up, err := print(upstream, depth+1)
-			if err != nil {
-				return Fingerprint{}, err
-			}
-			value, base = append(append(value, '/'), up.Value...), append(append(base, '/'), up.Base...)
-		}
-		prints[name] = Fingerprint{Value: sha256Hex(value), Base: sha256Hex(base)}
-		return prints[name], nil
-	}
-
 	for name := range d.local {
-		if _, err := print(name, 0); err != nil {
+		v, err := value.of(name, 0)
+		if err != nil {
 			return nil, err
 		}
+		b, err := base.of(name, 0)
+		if err != nil {
+			return nil, err
+		}
+		prints[name] = Fingerprint{Value: v.whole, Base: b.whole}
 	}
 	return prints, nil
+}
+
+// hashes computes the hashes of jobs for some epochs.
+type hashes struct {
+	*Definitions
+
+	epochs map[string]int
+	done   map[string]jobHash
+}
+
+// jobHash is the hash of a job as a whole and, where they are known, the keys of its outputs.
+type jobHash struct {
+	whole   string
+	outputs []columnKeys
+}
+
+func (d *Definitions) hashes(epochs map[string]int) *hashes {
+	return &hashes{d, epochs, make(map[string]jobHash, len(d.local))}
+}
+
+// of returns the hash of a job, after those of the jobs that it reads.
+func (h *hashes) of(name string, depth int) (jobHash, error) {
+	if known, ok := h.done[name]; ok {
+		return known, nil
+	}
+	local, ok := h.local[name]
+	if !ok || depth > len(h.local) {
+		return jobHash{}, fault.New(fault.Internal, "fingerprint of job %q: the document was not made by Parse", name)
+	}
+
+	own := fmt.Appendf(nil, "%d", h.epochs[name])
+	for _, dataset := range h.names[name] {
+		if id := h.bound[dataset]; id != "" {
+			own = fmt.Appendf(own, "/%s", id)
+		}
+	}
+	text := fmt.Appendf(nil, "%s/%s", local, own)
+
+	reader := h.columns[name]
+	whole, keys := map[int]string{}, map[int]columnKeys{}
+	for _, read := range h.reads[name] {
+		up, err := h.of(read.job, depth+1)
+		if err != nil {
+			return jobHash{}, err
+		}
+		whole[read.index] = up.whole
+		if reader == nil || reader.Reads[read.index] == nil {
+			text = fmt.Appendf(text, "/%s", up.whole)
+			continue
+		}
+		keys[read.index] = up.outputs[read.output]
+		text = fmt.Appendf(text, "/%s", keys[read.index].of(reader.Reads[read.index]))
+	}
+
+	hash := jobHash{whole: sha256Hex(text)}
+	if reader != nil {
+		hash.outputs = reader.keyed(string(own), h.reads[name], whole, keys)
+	}
+	h.done[name] = hash
+	return hash, nil
 }
 
 // fingerprinted returns the part of a job's own definition that its fingerprint covers. A change of any other field

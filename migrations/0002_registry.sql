@@ -132,6 +132,7 @@ CREATE TABLE jobs (
     heartbeat_timeout_seconds INT,
     max_attempts              INT NOT NULL DEFAULT 3,
     definition                JSONB NOT NULL, -- the resolved job (dag.Job), which the engine runs
+    by_column                 BOOLEAN NOT NULL DEFAULT false, -- its fingerprint heeds which columns its query reads
     created_at                TIMESTAMPTZ NOT NULL DEFAULT now(),
     updated_at                TIMESTAMPTZ NOT NULL DEFAULT now(),
     UNIQUE (dag_version_id, name),

@@ -37,6 +37,8 @@ type Options struct {
 	MemoryLimit      int64 // bytes for each DuckDB session; 0: 1 GiB
 	Threads          int   // for each DuckDB session; 0: as many as the machine has
 	UDF              UDFOptions
+	// ReuseByColumn makes a sql job depend only on the columns that it reads by name, where that is certain.
+	ReuseByColumn bool
 }
 
 // Builtin returns the registry of the built-in operators.

@@ -23,6 +23,7 @@ type sqlOperator struct {
 	options Options
 	parser  *duck.Shared // for all parsing; it cannot access files
 	forms   formCache
+	derived derivationCache
 }
 
 func newSQL(o Options) *sqlOperator {
@@ -43,12 +44,16 @@ const sqlSchema = `{
 }`
 
 func (o *sqlOperator) Spec() dag.OperatorSpec {
-	return dag.OperatorSpec{
+	spec := dag.OperatorSpec{
 		Name: "sql", Version: "1.0.0", Reactive: true, Effect: dag.EffectInternal,
 		ConfigSchema: json.RawMessage(sqlSchema),
 		Canonical:    o.canonical,
 		Shape:        o.shape,
 	}
+	if o.options.ReuseByColumn {
+		spec.Derive = o.derive
+	}
+	return spec
 }
 
 // canonical returns the hash of each parsed query, so that comments and layout do not cause rebuilds.

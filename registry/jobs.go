@@ -198,7 +198,10 @@ func (r *Registry) Consumers(b *pg.Batch, generations []uuid.UUID) *pg.Later[[]C
 				SELECT j.dag_version_id, j.origin_job_id, j.created_at, v.status = 'Active' AS live
 				FROM jobs j JOIN dag_versions v ON v.id = j.dag_version_id AND v.status IN ('Active', 'Building', 'Ready')
 				WHERE j.id = r.job_id LIMIT 1) AS j
-			WHERE CASE WHEN r.in_dag
+			WHERE (j.live OR NOT EXISTS ( -- an origin that serves is run by the row that serves, which may read another generation
+			          SELECT FROM jobs l JOIN dag_current_versions c ON c.dag_version_id = l.dag_version_id
+			          WHERE l.origin_job_id = j.origin_job_id))
+			  AND CASE WHEN r.in_dag
 			      THEN EXISTS (SELECT FROM dag_version_datasets p WHERE p.dag_version_id = j.dag_version_id
 			                   AND p.dataset_uuid = r.dataset_uuid AND p.dataset_version = r.generation)
 			      ELSE EXISTS (SELECT FROM dataset_pointers p WHERE p.dataset_version = r.generation) END)

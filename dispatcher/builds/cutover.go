@@ -209,6 +209,10 @@ func (bs *Builds) Swap(
 			return false, err
 		}
 	}
+	carried, err := deploy.CarryInputs(ctx, tx, b, reason == deploy.ByRollback)
+	if err != nil {
+		return false, err
+	}
 	if err := stale.CarryEffects(ctx, tx, b.OrgID, pointers, now); err != nil {
 		return false, err
 	}
@@ -226,7 +230,7 @@ func (bs *Builds) Swap(
 	if err := bs.CancelUnused(ctx, tx, b.OrgID, b.DAG, tasks.ReasonSuperseded, now); err != nil {
 		return false, err
 	}
-	if err := tellOtherDAGs(ctx, tx, b, now); err != nil {
+	if err := tellReaders(ctx, tx, b, carried, now); err != nil {
 		return false, err
 	}
 	if err := bs.replaceViews(ctx, tx, views); err != nil {
@@ -237,17 +241,22 @@ func (bs *Builds) Swap(
 	return true, nil
 }
 
-// tellOtherDAGs makes the router compare the jobs of other DAGs that read this one's datasets with the generations that
-// they see from now on. They follow in place; the outbox row ensures that whatever crashes.
-func tellOtherDAGs(ctx context.Context, tx pgx.Tx, b registry.Build, now time.Time) error {
+// tellReaders makes the router compare the jobs of other DAGs that read this one's datasets, and this DAG's reused
+// jobs, with the generations that they see from now on. They follow in place; the outbox row ensures that whatever
+// crashes.
+func tellReaders(ctx context.Context, tx pgx.Tx, b registry.Build, carried []uuid.UUID, now time.Time) error {
 	generations, err := deploy.ReadElsewhere(ctx, tx, b)
-	if err != nil || len(generations) == 0 {
+	if err != nil {
 		return err
+	}
+	generations = tasks.SortedIDs(append(generations, carried...))
+	if len(generations) == 0 {
+		return nil
 	}
 	if _, err := tx.Exec(ctx, `
 		INSERT INTO outbox (org_id, kind, payload, available_at, created_at) VALUES ($1, 'route_event', $2, $3, $3)`,
 		b.OrgID, dispatcher.RoutePayload{Generations: generations}, now); err != nil {
-		return fmt.Errorf("tell other DAGs of the swap of %s: %w", b.DAG, err)
+		return fmt.Errorf("tell readers of the swap of %s: %w", b.DAG, err)
 	}
 	return nil
 }

@@ -90,7 +90,7 @@ func NewWorld(t *testing.T, change ...func(*storage.Config)) *World {
 
 // builtin is one set for all tests: its only state is a session that parses SQL.
 var builtin = sync.OnceValues(func() (*operators.Registry, error) {
-	return operators.Builtin(operators.Options{AllowCommand: true, Threads: 1})
+	return operators.Builtin(operators.Options{AllowCommand: true, Threads: 1, ReuseByColumn: true})
 })
 
 func builtins(t *testing.T) (ops []operators.Operator) {

@@ -19,7 +19,7 @@ func (n columnNames) among(relations map[string][]Column) map[string][]string {
 	for relation, columns := range relations {
 		read[relation] = []string{}
 		for _, c := range columns {
-			if n.all || n.names[lower(c.Name)] {
+			if n.all || n.names[Lower(c.Name)] {
 				read[relation] = append(read[relation], c.Name)
 			}
 		}
@@ -63,29 +63,29 @@ func (c *columnNames) walk(node any) {
 			parts, _ := n["column_names"].([]any)
 			for i, part := range parts {
 				name, _ := part.(string)
-				c.names[lower(name)] = true
+				c.names[Lower(name)] = true
 				if i == len(parts)-1 {
-					c.whole[lower(name)] = true
+					c.whole[Lower(name)] = true
 				}
 			}
 		}
 
 		switch text(n, "type") {
 		case "BASE_TABLE":
-			c.rows[lower(text(n, "table_name"))] = true
+			c.rows[Lower(text(n, "table_name"))] = true
 		case "PIVOT", "SHOW_REF":
 			c.all = true
 		}
 		// expressions have a class, what is in a FROM has none
 		if alias := text(n, "alias"); alias != "" && text(n, "class") == "" {
-			c.rows[lower(alias)] = true
+			c.rows[Lower(alias)] = true
 		}
 
 		c.all = c.all || text(n, "ref_type") == "NATURAL"
 		using, _ := n["using_columns"].([]any)
 		for _, name := range using {
 			name, _ := name.(string)
-			c.names[lower(name)] = true
+			c.names[Lower(name)] = true
 		}
 		for _, child := range n {
 			c.walk(child)

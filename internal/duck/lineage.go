@@ -37,7 +37,7 @@ func (s *Session) Lineage(ctx context.Context, q *Select, relations map[string][
 			from = append(from, derived{name: c.Name,
 				origins: []origin{{relation: name, column: c.Name, transform: Identity}}, certain: true})
 		}
-		l.relations[lower(name)] = from
+		l.relations[Lower(name)] = from
 	}
 
 	node, _ := q.tree["node"].(map[string]any)
@@ -47,7 +47,7 @@ func (s *Session) Lineage(ctx context.Context, q *Select, relations map[string][
 	}
 	var found []Origin
 	for i, c := range columns {
-		if c.name != "" && lower(c.name) != lower(output[i].Name) {
+		if c.name != "" && Lower(c.name) != Lower(output[i].Name) {
 			return nil, nil // a star was not expanded as DuckDB does: return no lineage
 		}
 		for _, o := range c.origins {
@@ -173,7 +173,7 @@ func (l lineage) withClause(n map[string]any, outer with) (with, bool) {
 		if columns, ok = columns.renamed(aliases); !ok {
 			return nil, false
 		}
-		visible[lower(text(entry, "key"))] = columns
+		visible[Lower(text(entry, "key"))] = columns
 	}
 	return visible, true
 }
@@ -199,7 +199,7 @@ func (l lineage) from(n map[string]any, ctes with) (scope, bool) {
 	case "EMPTY":
 		return scope{}, true
 	case "BASE_TABLE":
-		table := lower(text(n, "table_name"))
+		table := Lower(text(n, "table_name"))
 		var ok bool
 		if columns, ok = ctes[table]; !ok {
 			if columns, ok = l.relations[table]; !ok {
@@ -229,7 +229,7 @@ func (l lineage) from(n map[string]any, ctes with) (scope, bool) {
 	if !ok || slices.ContainsFunc(columns, func(c derived) bool { return c.name == "" }) {
 		return scope{}, false
 	}
-	return scope{sources: []named{{lower(name), columns}}, star: columns}, true
+	return scope{sources: []named{{Lower(name), columns}}, star: columns}, true
 }
 
 func (l lineage) join(n map[string]any, ctes with) (scope, bool) {
@@ -260,9 +260,9 @@ func (l lineage) join(n map[string]any, ctes with) (scope, bool) {
 	for _, c := range right.star {
 		shared := slices.ContainsFunc(using, func(u any) bool {
 			name, _ := u.(string)
-			return lower(name) == lower(c.name)
+			return Lower(name) == Lower(c.name)
 		})
-		i := slices.IndexFunc(joined.star, func(have derived) bool { return lower(have.name) == lower(c.name) })
+		i := slices.IndexFunc(joined.star, func(have derived) bool { return Lower(have.name) == Lower(c.name) })
 		switch {
 		case !shared:
 			joined.star = append(joined.star, c)
@@ -271,7 +271,7 @@ func (l lineage) join(n map[string]any, ctes with) (scope, bool) {
 		default:
 			joined.star[i].origins = slices.Concat(joined.star[i].origins, c.origins)
 			joined.star[i].certain = joined.star[i].certain && c.certain
-			joined.merged[lower(c.name)] = joined.star[i].origins
+			joined.merged[Lower(c.name)] = joined.star[i].origins
 		}
 	}
 	return joined, true
@@ -286,7 +286,7 @@ func (in scope) expand(star map[string]any) (source, bool) {
 	}
 
 	columns := in.star
-	if relation := lower(text(star, "relation_name")); relation != "" {
+	if relation := Lower(text(star, "relation_name")); relation != "" {
 		i := slices.IndexFunc(in.sources, func(s named) bool { return s.alias == relation })
 		if i < 0 {
 			return nil, false
@@ -297,7 +297,7 @@ func (in scope) expand(star map[string]any) (source, bool) {
 	return slices.DeleteFunc(slices.Clone(columns), func(c derived) bool {
 		return slices.ContainsFunc(excluded, func(e any) bool {
 			name, _ := e.(string)
-			return lower(name) == lower(c.name)
+			return Lower(name) == Lower(c.name)
 		})
 	}), true
 }
@@ -344,7 +344,7 @@ func (r *referenced) expression(node any, transform string) {
 			transform = further(transform, Expression)
 		case "FUNCTION":
 			transform = further(transform, Expression)
-			if r.aggregates[lower(text(n, "function_name"))] {
+			if r.aggregates[Lower(text(n, "function_name"))] {
 				transform = Aggregate
 			}
 		case "":
@@ -364,7 +364,7 @@ func (r *referenced) column(n map[string]any, transform string) {
 	var path []string
 	for _, part := range list {
 		name, _ := part.(string)
-		path = append(path, lower(name))
+		path = append(path, Lower(name))
 	}
 	if len(path) > 1 {
 		for _, s := range r.in.sources {
@@ -385,7 +385,7 @@ func (r *referenced) column(n map[string]any, transform string) {
 	}
 	var holding []source
 	for _, s := range r.in.sources {
-		if slices.ContainsFunc(s.columns, func(c derived) bool { return lower(c.name) == path[0] }) {
+		if slices.ContainsFunc(s.columns, func(c derived) bool { return Lower(c.name) == path[0] }) {
 			holding = append(holding, s.columns)
 		}
 	}
@@ -401,7 +401,7 @@ func (r *referenced) column(n map[string]any, transform string) {
 }
 
 func (r *referenced) add(columns source, name, transform string) {
-	i := slices.IndexFunc(columns, func(c derived) bool { return lower(c.name) == name })
+	i := slices.IndexFunc(columns, func(c derived) bool { return Lower(c.name) == name })
 	if i < 0 || !columns[i].certain {
 		r.lost = true
 		return

@@ -33,8 +33,8 @@ var tableFunctions = []string{"range", "generate_series", "unnest", "json_each",
 // read them.
 func (s *Session) Parse(ctx context.Context, query string) (*Select, error) {
 	var text string
-	err := s.Value(ctx, &text, "SELECT json_serialize_sql(?::VARCHAR, skip_default := true, skip_empty := true, "+
-		"skip_null := true)::VARCHAR", query)
+	err := s.Value(ctx, &text, "SELECT json_serialize_sql(?::VARCHAR, skip_default := true, skip_null := true)"+
+		"::VARCHAR", query)
 	if err != nil {
 		return nil, fmt.Errorf("parse SQL: %w", err)
 	}
@@ -69,6 +69,7 @@ func (s *Session) Parse(ctx context.Context, query string) (*Select, error) {
 		return nil, relations.err
 	}
 	strip(tree)
+	prune(tree)
 	canonical, err := json.Marshal(tree) // map keys are sorted
 	if err != nil {
 		return nil, fmt.Errorf("parse SQL: %w", err)
@@ -79,7 +80,7 @@ func (s *Session) Parse(ctx context.Context, query string) (*Select, error) {
 }
 
 // Place returns where a relation is first named, such as " (line 1, column 15)", or an empty text if that is unknown.
-func (q *Select) Place(relation string) string { return q.places[lower(relation)] }
+func (q *Select) Place(relation string) string { return q.places[Lower(relation)] }
 
 // Refuse returns a fault.Invalid if the statement calls one of the functions, which are given in lower case.
 func (q *Select) Refuse(functions ...string) error {
@@ -94,7 +95,7 @@ func (q *Select) Refuse(functions ...string) error {
 // Check returns an error for relations that are not known. It ignores case in names, like DuckDB.
 func (q *Select) Check(known []string) error {
 	for _, name := range q.Relations {
-		if !slices.ContainsFunc(known, func(k string) bool { return lower(k) == lower(name) }) {
+		if !slices.ContainsFunc(known, func(k string) bool { return Lower(k) == Lower(name) }) {
 			return fault.New(fault.Invalid, "there is no relation %q", name).
 				WithHint("the inputs are %s", strings.Join(known, ", "))
 		}
@@ -135,6 +136,31 @@ func strip(node any) {
 	}
 }
 
+// prune removes empty lists and objects from objects, in place. An empty set of groups stays: GROUPING SETS ((x), ())
+// makes a row more than GROUP BY x.
+func prune(node any) {
+	switch n := node.(type) {
+	case map[string]any:
+		for key, child := range n {
+			prune(child)
+			switch c := child.(type) {
+			case map[string]any:
+				if len(c) == 0 {
+					delete(n, key)
+				}
+			case []any:
+				if len(c) == 0 {
+					delete(n, key)
+				}
+			}
+		}
+	case []any:
+		for _, child := range n {
+			prune(child)
+		}
+	}
+}
+
 // relationScan collects the relations of a statement. It follows the scopes of WITH exactly: a name that some other
 // WITH defines elsewhere is not thereby allowed here.
 type relationScan struct {
@@ -161,12 +187,12 @@ func (r *relationScan) walk(node any, ctes []string) {
 			r.table(n, ctes)
 		case "TABLE_FUNCTION":
 			function, _ := n["function"].(map[string]any)
-			if name := lower(text(function, "function_name")); !slices.Contains(tableFunctions, name) {
+			if name := Lower(text(function, "function_name")); !slices.Contains(tableFunctions, name) {
 				r.err = fault.New(fault.Invalid, "the table function %s is not allowed", name).
 					WithHint("read a job's inputs by name; allowed are %s", strings.Join(tableFunctions, ", "))
 			}
 		case "FUNCTION":
-			r.functions[lower(text(n, "function_name"))] = true
+			r.functions[Lower(text(n, "function_name"))] = true
 		case "SHOW_REF":
 			r.err = fault.New(fault.Invalid, "DESCRIBE, SHOW and SUMMARIZE are not allowed")
 		case "PARAMETER", "VALUE_PARAMETER":
@@ -189,7 +215,7 @@ func (r *relationScan) with(node map[string]any, ctes []string) []string {
 	entries, _ := cteMap["map"].([]any)
 	for _, e := range entries {
 		entry, _ := e.(map[string]any)
-		name := lower(text(entry, "key"))
+		name := Lower(text(entry, "key"))
 		value, _ := entry["value"].(map[string]any)
 		inner := ctes
 		if query, _ := value["query"].(map[string]any); query != nil {
@@ -210,18 +236,18 @@ func (r *relationScan) table(n map[string]any, ctes []string) {
 		r.err = fault.New(fault.Invalid, "%s.%s is not allowed: relations are plain names", qualifier, name)
 		return
 	}
-	if slices.Contains(ctes, lower(name)) {
+	if slices.Contains(ctes, Lower(name)) {
 		return
 	}
-	if _, ok := r.seen[lower(name)]; !ok {
-		r.seen[lower(name)] = name
+	if _, ok := r.seen[Lower(name)]; !ok {
+		r.seen[Lower(name)] = name
 		position, _ := n["query_location"].(json.Number)
-		r.places[lower(name)] = lineOf(r.query, position)
+		r.places[Lower(name)] = lineOf(r.query, position)
 	}
 }
 
-// lower folds as DuckDB does: ASCII only, so that no exotic letter makes two names one here and two there.
-func lower(name string) string {
+// Lower folds as DuckDB does: ASCII only, so that no exotic letter makes two names one here and two there.
+func Lower(name string) string {
 	return strings.Map(func(r rune) rune {
 		if r >= 'A' && r <= 'Z' {
 			return r + 'a' - 'A'

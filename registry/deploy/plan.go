@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"sort"
+	"strings"
 
 	"github.com/google/uuid"
 
@@ -100,6 +101,42 @@ func replace(live, next planned) (action, reason string) {
 		return action, "forced"
 	}
 	return action, "upstream changed"
+}
+
+// noteColumns says which columns the jobs that are reused read of inputs that get another generation.
+func (d *deploy) noteColumns(changes []registry.Change, live, next []planned) {
+	before, moved := byDataset(live), map[outputRef]bool{}
+	for _, n := range next {
+		moved[outputRef{n.job, n.output}] = before[n.id].generation != n.generation
+	}
+	for i := range changes {
+		c := &changes[i]
+		reads := d.definitions.ColumnsRead(c.Job)
+		if c.Action != Reuse || reads == nil {
+			continue
+		}
+
+		job, _ := d.doc.Job(c.Job)
+		var columns, inputs []string
+		for n, in := range job.Inputs {
+			if in.Job != "" && moved[outputRef{in.Job, in.Output}] {
+				columns, inputs = append(columns, reads[n]...), append(inputs, in.As)
+			}
+		}
+		if len(inputs) > 0 {
+			c.Reason = unchangedReason(columns, inputs)
+		}
+	}
+}
+
+// unchangedReason returns why a job is reused that reads some columns of inputs that changed.
+func unchangedReason(columns, inputs []string) string {
+	slices.Sort(columns)
+	columns = slices.Compact(columns)
+	if len(columns) == 0 {
+		return "reads only the number of rows of " + strings.Join(inputs, ", ") + ", which did not change"
+	}
+	return "reads " + strings.Join(columns, ", ") + ", which did not change"
 }
 
 // removals returns the changes for live outputs that the next version does not have, ordered by job and output.

@@ -160,6 +160,7 @@ func (d *deploy) changes(
 		}
 	}
 
+	d.noteColumns(changes, live, next)
 	d.noteTakeovers(changes)
 	if err := d.noteFollowers(ctx, tx, live, next, changes); err != nil {
 		return nil, err

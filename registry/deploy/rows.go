@@ -166,12 +166,12 @@ func (d *deploy) insertJobs(ctx context.Context, tx pgx.Tx) error {
 			runtime, operator, operator_version, source, bootstrap, execution_strategy, trigger, idle_timeout, config,
 			config_hash, input_datasets, output_datasets, partition_by, update_strategy, unique_key, effect, udf, secrets,
 			scaling, priority, concurrency_key, timeout_seconds, heartbeat_timeout_seconds, max_attempts, definition,
-			created_at, updated_at)
+			by_column, created_at, updated_at)
 		SELECT id, org_id, name, dag_name, dag_version_id, origin_job_id, fingerprint, base_fingerprint, build_epoch, activation,
 			runtime, operator, operator_version, source, bootstrap, execution_strategy, trigger, idle_timeout, config,
 			config_hash, input_datasets, output_datasets, partition_by, update_strategy, unique_key, effect, udf, secrets,
 			scaling, priority, concurrency_key, timeout_seconds, heartbeat_timeout_seconds, max_attempts, definition,
-			$2, $2
+			by_column, $2, $2
 		FROM jsonb_populate_recordset(NULL::jobs, $1)`, rows, d.now)
 	if err != nil {
 		return fmt.Errorf("insert jobs: %w", err)
@@ -239,7 +239,7 @@ func (d *deploy) jobRow(job *dag.Job, id uuid.UUID) map[string]any {
 		"unique_key":      job.UniqueKey, "effect": job.Effect, "secrets": list(job.Secrets), "priority": job.Priority,
 		"concurrency_key": orNull(job.ConcurrencyKey), "timeout_seconds": int(job.Timeout.Seconds()),
 		"heartbeat_timeout_seconds": int(job.HeartbeatTimeout.Seconds()), "max_attempts": job.MaxAttempts,
-		"definition": job,
+		"definition": job, "by_column": d.definitions.ByColumn(job.Name),
 	}
 
 	// A nil pointer in the row would be the JSON value null in a JSONB column, and not SQL's NULL.

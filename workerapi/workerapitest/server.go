@@ -97,7 +97,7 @@ func (s *Server) serve(t *testing.T, requests *pgxpool.Pool) {
 		Keys: []string{authz.NewVaultKey()}})
 	require.NoError(t, err)
 
-	builtin, err := operators.Builtin(operators.Options{Threads: 1})
+	builtin, err := operators.Builtin(operators.Options{Threads: 1, ReuseByColumn: true})
 	require.NoError(t, err)
 	versions, err := registry.New(registry.Config{Pool: s.Pool, Requests: requests, Storage: kept, Vault: s.Vault,
 		Catalog: builtin.Catalog([]string{"dispatcher", Runtime}), Log: log})

@@ -80,6 +80,7 @@ type OperatorsConfig struct {
 	AllowedAddresses []string `yaml:"allowed_addresses"` // private prefixes that http_source may reach nevertheless
 	MemoryMB         int64    `yaml:"memory_mb"`         // of each DuckDB session
 	Threads          int      `yaml:"threads"`           // of each DuckDB session
+	ReuseByColumn    bool     `yaml:"reuse_by_column"`   // sql jobs depend only on the columns that they name
 }
 
 // WorkersConfig sizes the worker inside the server's process.
@@ -144,7 +145,7 @@ type LogConfig struct {
 
 // The defaults, by section.
 var (
-	DefaultOperators = OperatorsConfig{MemoryMB: 1024}
+	DefaultOperators = OperatorsConfig{MemoryMB: 1024, ReuseByColumn: true}
 	defaultWorkers   = WorkersConfig{PoolSize: 4}
 	defaultQueries   = QueriesConfig{
 		Concurrent: query.DefaultLimits.Concurrent, TimeoutSeconds: int(query.DefaultLimits.Timeout / time.Second),
@@ -260,6 +261,7 @@ func (cfg *Config) OperatorOptions() operators.Options {
 	return operators.Options{
 		AllowCommand: cfg.Operators.AllowCommand, AllowedAddresses: cfg.Operators.AllowedAddresses,
 		MemoryLimit: cfg.Operators.MemoryMB << 20, Threads: cfg.Operators.Threads,
+		ReuseByColumn: cfg.Operators.ReuseByColumn,
 	}
 }
 
