@@ -116,6 +116,9 @@ func TestARollbackTakesANameBackIfAsked(t *testing.T) {
 	require.NoError(t, goBack(w, "old", 1, allowMoves))
 	require.Equal(t, []string{"old a"}, w.Read("stations")["2024-01-01"])
 	require.Equal(t, []string{"new a"}, w.Read("new/made/0")["2024-01-01"])
+
+	// The version that lost the name serves, so a deploy of its document moves nothing.
+	require.Empty(t, planned(t, w, newStations))
 }
 
 func TestDeletingTheTakerGivesItsNameBack(t *testing.T) {

@@ -71,11 +71,14 @@ type comparison struct {
 
 func (c *comparison) add(f Finding) { c.findings = append(c.findings, f) }
 
-// readers returns the addresses of the jobs of other DAGs that read a dataset.
-func (c *comparison) readers(dataset uuid.UUID) []string {
+// readers returns the addresses of the jobs of other DAGs that read a dataset, without those whose documents have it
+// under one of some names.
+func (c *comparison) readers(dataset uuid.UUID, under ...string) []string {
 	var readers []string
 	for _, consumer := range c.facts.Consumers[dataset] {
-		readers = append(readers, consumer.Address())
+		if !slices.Contains(under, consumer.Name) {
+			readers = append(readers, consumer.Address())
+		}
 	}
 	slices.Sort(readers)
 	return slices.Compact(readers)
@@ -98,7 +101,7 @@ func (c *comparison) name(was, now *Dataset) {
 	case !now.Published:
 		c.broken(DatasetUnpublished, was, c.readers(was.ID), "would no longer be published", "")
 	default:
-		c.broken(DatasetRenamed, was, c.readers(was.ID), "would be renamed to "+now.Name, " by its name")
+		c.broken(DatasetRenamed, was, c.readers(was.ID, now.Name), "would be renamed to "+now.Name, " by its name")
 	}
 
 	f := Finding{Kind: NameMoved, Level: Asks, Consent: AllowMoves, Dataset: was.Name, Breaking: true}
@@ -145,7 +148,7 @@ func (c *comparison) harm() (Level, Consent) {
 
 // takeover says whose name a dataset takes.
 func (c *comparison) takeover(now *Dataset) {
-	if was := c.was[now.ID]; was != nil && was.Published && was.Name == now.Name {
+	if was := c.was[now.ID]; !now.Published || was != nil && was.Published && was.Name == now.Name {
 		return
 	}
 	c.add(Finding{Kind: NameTakenOver, Level: Says, Dataset: now.Name,
@@ -186,7 +189,7 @@ func (c *comparison) checks(was, now *Dataset) {
 	added, removed := without(now.Checks, was.Checks), without(was.Checks, now.Checks)
 	if len(added) > 0 {
 		text := fmt.Sprintf("dataset %s would be checked by %s, too", was.Name, strings.Join(added, ", "))
-		if was.Generation == now.Generation {
+		if was.Generation == now.Generation && holds(now.Checks, added) {
 			text += ": what it has now is checked before the version serves"
 		}
 		c.add(Finding{Kind: ChecksAdded, Level: Says, Dataset: was.Name, Text: text})
@@ -195,6 +198,13 @@ func (c *comparison) checks(was, now *Dataset) {
 		c.add(Finding{Kind: ChecksRemoved, Level: Says, Dataset: was.Name,
 			Text: fmt.Sprintf("dataset %s would no longer be checked by %s", was.Name, strings.Join(removed, ", "))})
 	}
+}
+
+// holds reports whether one of the named checks keeps revisions from readers. The others look at new revisions only.
+func holds(checks []Check, names []string) bool {
+	return slices.ContainsFunc(checks, func(c Check) bool {
+		return c.Severity == "error" && slices.Contains(names, c.Name)
+	})
 }
 
 // without returns the names of the checks in a that b does not have, with the same severity.

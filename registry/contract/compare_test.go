@@ -36,6 +36,13 @@ func reader(read ...string) contract.Facts {
 		one: {{DAG: "other", Input: contract.Input{Job: "sums", Dataset: one, Columns: read}}}}}
 }
 
+// called is a reader whose document has the dataset under a name.
+func called(name string) contract.Facts {
+	f := reader()
+	f.Consumers[one][0].Name = name
+	return f
+}
+
 // fixed is a reader that stores its rows in PostgreSQL.
 func fixed(read ...string) contract.Facts {
 	f := reader(read...)
@@ -77,6 +84,8 @@ func TestCompare(t *testing.T) {
 			"refuses dataset_unpublished: dataset x would no longer be published, but other/sums read it"}},
 		"renamed": {x, of(dataset(one, "y")), reader(), []string{
 			"refuses dataset_renamed: dataset x would be renamed to y, but other/sums read it by its name"}},
+		"renamed to what a reader calls it": {x, of(dataset(one, "y")), called("y"), []string{
+			"says dataset_renamed: dataset x would be renamed to y"}},
 		"moved": {x, of(dataset(two, "x")), contract.Facts{}, []string{
 			"says dataset_removed: dataset x would be removed",
 			"asks allow-moves name_moved: the name x would move from the dataset of job job1 to that of job job2: " +
@@ -122,10 +131,12 @@ func TestCompare(t *testing.T) {
 			"says partitioning_changed: dataset x would have month partitions instead of day partitions",
 			"says storage_moved: dataset x would move from parquet to postgres storage"}},
 		"checks": {checked(contract.Check{Hash: "a", Name: "unique(n)"}),
-			checked(contract.Check{Hash: "b", Name: "not_null(n)"}), contract.Facts{}, []string{
+			checked(contract.Check{Hash: "b", Name: "not_null(n)", Severity: "error"}), contract.Facts{}, []string{
 				"says checks_added: dataset x would be checked by not_null(n), too: " +
 					"what it has now is checked before the version serves",
 				"says checks_removed: dataset x would no longer be checked by unique(n)"}},
+		"a check that only warns": {x, checked(contract.Check{Hash: "b", Name: "not_null(n)", Severity: "warn"}),
+			contract.Facts{}, []string{"says checks_added: dataset x would be checked by not_null(n), too"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

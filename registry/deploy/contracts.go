@@ -251,6 +251,9 @@ func (d *deploy) verdict(
 	if err != nil {
 		return nil, err
 	}
+	if version == d.serves {
+		next = was // nothing is cut over, so no name moves
+	}
 	if err := d.workOutColumns(ctx, tx, was, &next, live); err != nil {
 		return nil, err
 	}
