@@ -135,6 +135,8 @@ func (w world) insert(t *testing.T, table string) string {
 			values = append(values, "'{}'")
 		case typ == "text":
 			values = append(values, "gen_random_uuid()::text")
+		case typ == "xid8":
+			values = append(values, "pg_current_xact_id()")
 		case typ == "bytea":
 			values = append(values, "sha256(random()::text::bytea)")
 		case strings.HasSuffix(typ, "[]"):
