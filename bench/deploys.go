@@ -268,16 +268,24 @@ func (w *world) waitsForLock(ctx context.Context, caller authz.Caller) (longest 
 	return longest
 }
 
-// historyFigure: swaps of a DAG of 100 jobs with many old versions.
+// historyFigure: swaps of a DAG of 100 jobs with many old versions, and a new file of its source, which all its jobs
+// read.
 func historyFigure(ctx context.Context, b *bench) (result, error) {
 	jobs := min(b.datasets, 100)
 	var few, many swapTimes
+	var fewUpdate, manyUpdate time.Duration
 	err := b.inTables(ctx, jobs, func(w *world, caller authz.Caller, dsn string) (err error) {
 		yaml := tableDAG(jobs, 1, "one", "first")
 		if few, err = b.swap(ctx, w, caller, yaml); err != nil {
 			return err
 		}
+		if fewUpdate, err = b.updates(ctx, w, caller, "few", jobs); err != nil {
+			return err
+		}
 		if err := oldVersions(ctx, dsn, b.versions); err != nil {
+			return err
+		}
+		if manyUpdate, err = b.updates(ctx, w, caller, "many", jobs); err != nil {
 			return err
 		}
 		many, err = b.swap(ctx, w, caller, yaml)
@@ -290,7 +298,32 @@ func historyFigure(ctx context.Context, b *bench) (result, error) {
 	return result{value: milliseconds(quantile(many.promotions, 0.5)),
 		baseline: milliseconds(quantile(few.promotions, 0.5)),
 		params:   map[string]any{"jobs": jobs, "versions": b.versions, "swaps": b.swaps},
-		detail:   map[string]any{"many_versions": many.detail(), "two_versions": few.detail()}}, nil
+		detail: map[string]any{"many_versions": many.detail(), "two_versions": few.detail(),
+			"update": map[string]any{"many_versions_ms": milliseconds(manyUpdate),
+				"two_versions_ms": milliseconds(fewUpdate)}},
+	}, nil
+}
+
+// updates returns the median of how long files of the source take until all jobs have read them, in so many events as
+// there are swaps.
+func (b *bench) updates(
+	ctx context.Context, w *world, caller authz.Caller, key string, jobs int,
+) (time.Duration, error) {
+	var took []time.Duration
+	for i := range b.swaps + 1 {
+		w.feed.put([]operators.Unit{unit(fmt.Sprintf("%s%d", key, i), "1")})
+		ran, start := w.feed.ran(), time.Now()
+		if err := w.poll(ctx, caller); err != nil {
+			return 0, err
+		}
+		if err := w.settle(ctx, caller, ran+jobs+1); err != nil {
+			return 0, err
+		}
+		if i > 0 {
+			took = append(took, time.Since(start))
+		}
+	}
+	return quantile(took, 0.5), nil
 }
 
 // oldVersions gives the DAG so many more versions that served once, like the one that serves.
@@ -325,8 +358,8 @@ func oldVersions(ctx context.Context, dsn string, more int) (err error) {
 			j.activation, j.runtime, j.operator, j.operator_version, j.source, j.execution_strategy, j.trigger, j.config,
 			j.config_hash, j.input_datasets, j.output_datasets, j.partition_by, j.update_strategy, j.effect, j.definition
 		FROM old_jobs o JOIN jobs j ON j.id = o.like_id`, `
-		INSERT INTO job_inputs (org_id, job_id, input_index, dataset_uuid, in_dag, triggers, partition_by)
-		SELECT i.org_id, o.id, i.input_index, i.dataset_uuid, i.in_dag, i.triggers, i.partition_by
+		INSERT INTO job_inputs (org_id, job_id, input_index, dataset_uuid, in_dag, triggers, partition_by, dag_version_id)
+		SELECT i.org_id, o.id, i.input_index, i.dataset_uuid, i.in_dag, i.triggers, i.partition_by, o.version
 		FROM old_jobs o JOIN job_inputs i ON i.job_id = o.like_id`, `VACUUM ANALYZE`} {
 		var args []any
 		if strings.Contains(sql, "$1") {

@@ -21,6 +21,8 @@ type Document struct {
 	// Files holds every file that the document names, by its clean path below the DAG file. Contents that can change
 	// an output are in the jobs too.
 	Files map[string][]byte `json:"-"`
+
+	byName map[string]*Job // the elements of Jobs; nil for a document that Parse did not make
 }
 
 // Job is one node of the DAG.
@@ -326,6 +328,10 @@ type Position struct {
 
 // Job returns the named job, and reports whether it exists.
 func (d *Document) Job(name string) (*Job, bool) {
+	if d.byName != nil {
+		job, ok := d.byName[name]
+		return job, ok
+	}
 	for i := range d.Jobs {
 		if d.Jobs[i].Name == name {
 			return &d.Jobs[i], true

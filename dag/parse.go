@@ -111,6 +111,7 @@ func (d *decoder) document(root value, given map[string]string) *Document {
 		}
 	}
 
+	doc.byName = d.jobs
 	d.link(doc, nodes)
 
 	d.publications(doc, root.get("publish"))

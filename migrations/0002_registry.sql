@@ -29,6 +29,7 @@ CREATE TABLE dag_versions (
     activated_at    TIMESTAMPTZ,
     ended_at        TIMESTAMPTZ, -- when it was last replaced, failed, abandoned or deleted; gc counts its retention from here
     tasks_ended_at  TIMESTAMPTZ, -- ended_at, once the tasks that only this version wanted were canceled
+    tasks_end       BOOLEAN NOT NULL GENERATED ALWAYS AS (ended_at IS NOT NULL AND tasks_ended_at IS DISTINCT FROM ended_at) STORED, -- they are to be
     shrunk_at       TIMESTAMPTZ, -- when it became a record: its jobs, pointers and contract are gone, except the jobs that it introduced
     error           TEXT,
     UNIQUE (org_id, dag_name, number),
@@ -39,8 +40,7 @@ CREATE UNIQUE INDEX idx_dag_versions_hash ON dag_versions (org_id, dag_name, yam
 CREATE INDEX idx_dag_versions_ended ON dag_versions (ended_at) WHERE shrunk_at IS NULL AND ended_at IS NOT NULL;
 -- The few versions that the dispatcher works on.
 CREATE INDEX idx_dag_versions_open ON dag_versions (org_id, dag_name) WHERE status IN ('Building', 'Ready', 'Active');
-CREATE INDEX idx_dag_versions_tasks ON dag_versions (org_id, dag_name)
-    WHERE ended_at IS NOT NULL AND tasks_ended_at IS DISTINCT FROM ended_at;
+CREATE INDEX idx_dag_versions_tasks ON dag_versions (org_id, dag_name) WHERE tasks_end;
 
 CREATE TABLE dag_current_versions (
     org_id              UUID NOT NULL REFERENCES orgs (id),
@@ -137,10 +137,11 @@ CREATE TABLE jobs (
     updated_at                TIMESTAMPTZ NOT NULL DEFAULT now(),
     UNIQUE (dag_version_id, name),
     UNIQUE (org_id, id),
-    FOREIGN KEY (org_id, dag_version_id) REFERENCES dag_versions (org_id, id),
-    FOREIGN KEY (org_id, origin_job_id) REFERENCES jobs (org_id, id)
+    -- A plan, which writes nothing, puts the keys off until it rolls back.
+    FOREIGN KEY (org_id, dag_version_id) REFERENCES dag_versions (org_id, id) DEFERRABLE,
+    FOREIGN KEY (org_id, origin_job_id) REFERENCES jobs (org_id, id) DEFERRABLE
 );
-CREATE INDEX idx_jobs_origin ON jobs (origin_job_id);
+CREATE INDEX idx_jobs_origin ON jobs (origin_job_id, dag_version_id);
 -- One origin per definition: two deploys that introduce the same job cannot both insert its origin.
 CREATE UNIQUE INDEX idx_jobs_one_origin ON jobs (org_id, dag_name, name, fingerprint) WHERE id = origin_job_id;
 
@@ -251,28 +252,31 @@ CREATE TABLE dag_version_datasets (
     published_name  TEXT,
     publication     JSONB, -- description, owner, tags, columns, due; the cutover copies them to datasets
     PRIMARY KEY (dag_version_id, dataset_uuid),
-    FOREIGN KEY (org_id, dag_version_id) REFERENCES dag_versions (org_id, id),
-    FOREIGN KEY (org_id, dataset_uuid) REFERENCES datasets (org_id, id),
-    FOREIGN KEY (org_id, dataset_version) REFERENCES dataset_versions (org_id, id)
+    UNIQUE (dag_version_id, job_name, output_index),
+    FOREIGN KEY (org_id, dag_version_id) REFERENCES dag_versions (org_id, id) DEFERRABLE,
+    FOREIGN KEY (org_id, dataset_uuid) REFERENCES datasets (org_id, id) DEFERRABLE,
+    FOREIGN KEY (org_id, dataset_version) REFERENCES dataset_versions (org_id, id) DEFERRABLE
 );
-CREATE INDEX idx_dag_version_datasets_version ON dag_version_datasets (dataset_version);
+CREATE INDEX idx_dag_version_datasets_version ON dag_version_datasets (dataset_version, dag_version_id);
 CREATE UNIQUE INDEX idx_dag_version_datasets_name ON dag_version_datasets (dag_version_id, published_name) WHERE published_name IS NOT NULL;
 
 -- The inputs of a job row. An input from the same DAG reads the generation that the job's own version pins; an input
 -- from another DAG reads the one that DAG's current version points at.
 CREATE TABLE job_inputs (
-    org_id       UUID NOT NULL, -- the foreign keys below check it
-    job_id       UUID NOT NULL,
-    input_index  INT NOT NULL,
-    dataset_uuid UUID NOT NULL,
-    in_dag       BOOLEAN NOT NULL,
-    triggers     BOOLEAN NOT NULL,
-    partition_by JSONB NOT NULL DEFAULT '{}', -- the dataset's, when the job was deployed
+    org_id         UUID NOT NULL, -- the foreign keys below check it
+    job_id         UUID NOT NULL,
+    input_index    INT NOT NULL,
+    dataset_uuid   UUID NOT NULL,
+    in_dag         BOOLEAN NOT NULL,
+    triggers       BOOLEAN NOT NULL,
+    partition_by   JSONB NOT NULL DEFAULT '{}', -- the dataset's, when the job was deployed
+    dag_version_id UUID NOT NULL, -- the job's, so that readers in versions at work are found without those of the past
     PRIMARY KEY (job_id, input_index),
-    FOREIGN KEY (org_id, job_id) REFERENCES jobs (org_id, id),
-    FOREIGN KEY (org_id, dataset_uuid) REFERENCES datasets (org_id, id)
+    FOREIGN KEY (org_id, job_id) REFERENCES jobs (org_id, id) DEFERRABLE,
+    FOREIGN KEY (org_id, dataset_uuid) REFERENCES datasets (org_id, id) DEFERRABLE
 );
-CREATE INDEX idx_job_inputs_dataset ON job_inputs (dataset_uuid);
+CREATE INDEX idx_job_inputs_dataset ON job_inputs (dataset_uuid, dag_version_id);
+CREATE INDEX idx_job_inputs_foreign ON job_inputs (dataset_uuid) WHERE NOT in_dag;
 
 -- A stable view of a published name calls this function while none of the generations that it is defined over is
 -- published under the name (storage/view.go). It never returns: it says what became of the name, because zero rows

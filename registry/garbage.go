@@ -84,8 +84,8 @@ func UnreachableGenerations(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagNa
 		  AND NOT (g.id = (SELECT p.dataset_version FROM dag_version_datasets p
 		                   JOIN dag_versions v ON v.id = p.dag_version_id AND v.activated_at IS NOT NULL
 		                   WHERE p.dataset_uuid = g.dataset_uuid ORDER BY v.activated_at DESC LIMIT 1)
-		      AND EXISTS (SELECT FROM job_inputs i JOIN jobs j ON j.id = i.job_id
-		                  JOIN dag_versions v ON v.id = j.dag_version_id AND v.status IN ('Active', 'Building', 'Ready')
+		      AND EXISTS (SELECT FROM job_inputs i
+		                  JOIN dag_versions v ON v.id = i.dag_version_id AND v.status IN ('Active', 'Building', 'Ready')
 		                  WHERE i.dataset_uuid = g.dataset_uuid AND NOT i.in_dag))
 		ORDER BY d.producer_dag_name, d.name, g.id`,
 		org, dagName, now, now.Add(-RollbackWindow), generations, use.Origins)

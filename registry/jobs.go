@@ -166,9 +166,9 @@ func loadInputs(ctx context.Context, tx pgx.Tx, ids []uuid.UUID, found map[uuid.
 }
 
 // Consumers returns who reads the given generations: jobs of active versions and of those being built, through any
-// input. Origins that several versions share come up once, by their acting row. It relies on idx_job_inputs_dataset,
-// and looks every reader up by itself (LATERAL with LIMIT): a join would be planned to read all the jobs of the
-// versions in work.
+// input. Origins that several versions share come up once, by their acting row. It goes from the versions in work to
+// their readers by idx_job_inputs_dataset (OFFSET keeps the planner from going the other way), so that its cost does
+// not follow a DAG's history; those of the whole org matter only for what another DAG reads.
 func (r *Registry) Consumers(b *pg.Batch, generations []uuid.UUID) *pg.Later[[]Consumer] {
 	type edge struct {
 		generation, job uuid.UUID
@@ -186,25 +186,32 @@ func (r *Registry) Consumers(b *pg.Batch, generations []uuid.UUID) *pg.Later[[]C
 		edges = append(edges, e)
 		return nil
 	}, `
-		WITH read AS MATERIALIZED (
-			SELECT g.id AS generation, g.dataset_uuid, i.job_id, i.input_index, i.in_dag,
-				CASE WHEN NOT i.in_dag THEN g.partition_by END AS partition_by
-			FROM dataset_versions g JOIN job_inputs i ON i.dataset_uuid = g.dataset_uuid
+		WITH made AS MATERIALIZED (
+			SELECT g.id AS generation, g.org_id, g.dataset_uuid, g.partition_by, s.producer_dag_name AS dag_name,
+				EXISTS (SELECT FROM job_inputs f WHERE f.dataset_uuid = g.dataset_uuid AND NOT f.in_dag) AS elsewhere
+			FROM dataset_versions g JOIN datasets s ON s.id = g.dataset_uuid
 			WHERE g.id = ANY($1)),
+		read AS (
+			SELECT m.generation, i.job_id, i.input_index, v.status = 'Active' AS live, NULL::jsonb AS partition_by
+			FROM made m
+			JOIN dag_versions v ON v.org_id = m.org_id AND v.dag_name = m.dag_name AND v.status IN ('Active', 'Building', 'Ready')
+			CROSS JOIN LATERAL (SELECT * FROM job_inputs i WHERE i.dataset_uuid = m.dataset_uuid AND i.dag_version_id = v.id
+			                    AND i.in_dag OFFSET 0) AS i
+			WHERE EXISTS (SELECT FROM dag_version_datasets p WHERE p.dag_version_id = v.id
+			              AND p.dataset_uuid = m.dataset_uuid AND p.dataset_version = m.generation)
+			UNION ALL
+			SELECT m.generation, i.job_id, i.input_index, v.status = 'Active', m.partition_by
+			FROM made m
+			JOIN dag_versions v ON v.org_id = m.org_id AND v.status IN ('Active', 'Building', 'Ready')
+			CROSS JOIN LATERAL (SELECT * FROM job_inputs i WHERE i.dataset_uuid = m.dataset_uuid AND i.dag_version_id = v.id
+			                    AND NOT i.in_dag OFFSET 0) AS i
+			WHERE m.elsewhere AND EXISTS (SELECT FROM dataset_pointers p WHERE p.dataset_version = m.generation)),
 		edges AS (
-			SELECT r.generation, r.job_id, j.origin_job_id, r.input_index, j.live, j.created_at, r.partition_by
-			FROM read r
-			CROSS JOIN LATERAL (
-				SELECT j.dag_version_id, j.origin_job_id, j.created_at, v.status = 'Active' AS live
-				FROM jobs j JOIN dag_versions v ON v.id = j.dag_version_id AND v.status IN ('Active', 'Building', 'Ready')
-				WHERE j.id = r.job_id LIMIT 1) AS j
-			WHERE (j.live OR NOT EXISTS ( -- an origin that serves is run by the row that serves, which may read another generation
-			          SELECT FROM jobs l JOIN dag_current_versions c ON c.dag_version_id = l.dag_version_id
-			          WHERE l.origin_job_id = j.origin_job_id))
-			  AND CASE WHEN r.in_dag
-			      THEN EXISTS (SELECT FROM dag_version_datasets p WHERE p.dag_version_id = j.dag_version_id
-			                   AND p.dataset_uuid = r.dataset_uuid AND p.dataset_version = r.generation)
-			      ELSE EXISTS (SELECT FROM dataset_pointers p WHERE p.dataset_version = r.generation) END)
+			SELECT r.generation, r.job_id, j.origin_job_id, r.input_index, r.live, j.created_at, r.partition_by
+			FROM read r JOIN jobs j ON j.id = r.job_id
+			WHERE r.live OR NOT EXISTS ( -- an origin that serves is run by the row that serves, which may read another generation
+			          SELECT FROM dag_current_versions c JOIN jobs l ON l.dag_version_id = c.dag_version_id
+			          WHERE c.org_id = j.org_id AND c.dag_name = j.dag_name AND l.origin_job_id = j.origin_job_id))
 		SELECT DISTINCT ON (origin_job_id, input_index, generation) generation, job_id, input_index, live, partition_by
 		FROM edges
 		ORDER BY origin_job_id, input_index, generation, live DESC, created_at DESC`, generations)
@@ -244,7 +251,8 @@ func (r *Registry) JobsInWork(ctx context.Context, tx pgx.Tx, version *uuid.UUID
 	if version == nil {
 		return r.acting(ctx, tx, `true`)
 	}
-	return r.acting(ctx, tx, `j.origin_job_id IN (SELECT origin_job_id FROM jobs WHERE dag_version_id = $1)`, *version)
+	return r.acting(ctx, tx, `(v.org_id, v.dag_name) = (SELECT org_id, dag_name FROM dag_versions WHERE id = $1)
+		AND j.origin_job_id IN (SELECT origin_job_id FROM jobs WHERE dag_version_id = $1)`, *version)
 }
 
 func (r *Registry) acting(ctx context.Context, tx pgx.Tx, where string, args ...any) (map[uuid.UUID]Acting, error) {
@@ -339,6 +347,23 @@ func (r *Registry) InputGenerations(
 		return nil, fmt.Errorf("resolve inputs of %d jobs: %w", len(foreign), err)
 	}
 	return generations, nil
+}
+
+// ColumnsOf returns the columns of generations, as their newest revision has them. Those without any are absent.
+func ColumnsOf(ctx context.Context, tx pgx.Tx, generations []uuid.UUID) (map[uuid.UUID][]storage.Column, error) {
+	rows, err := tx.Query(ctx, `SELECT id, schema FROM dataset_versions WHERE id = ANY($1) AND schema IS NOT NULL`, generations)
+	if err != nil {
+		return nil, fmt.Errorf("columns of %d generations: %w", len(generations), err)
+	}
+
+	all := make(map[uuid.UUID][]storage.Column, len(generations))
+	var id uuid.UUID
+	var columns []storage.Column
+	_, err = pgx.ForEachRow(rows, []any{&id, &columns}, func() error {
+		all[id], columns = columns, nil
+		return nil
+	})
+	return all, err
 }
 
 func SetGeneration(g *storage.Generation, version uuid.UUID, store []byte) error {

@@ -199,7 +199,7 @@ func (dp *Deployer) consumers(
 		       i.dataset_uuid, i.input_index, i.partition_by, j.dag_name, j.definition
 		FROM job_inputs i
 		JOIN jobs j ON j.id = i.job_id
-		JOIN dag_versions v ON v.id = j.dag_version_id AND v.status IN ('Active', 'Building', 'Ready')
+		JOIN dag_versions v ON v.id = i.dag_version_id AND v.status IN ('Active', 'Building', 'Ready')
 		WHERE i.org_id = $1 AND i.dataset_uuid = ANY($2) AND NOT i.in_dag AND j.dag_name <> $3
 		ORDER BY j.dag_name, j.name, i.input_index, i.dataset_uuid, j.origin_job_id`, org, ids, dagName)
 	if err != nil {

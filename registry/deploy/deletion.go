@@ -59,7 +59,7 @@ func PlanDeletion(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName string,
 		SELECT d.id, d.name, d.published, coalesce(s.partitions, 0), coalesce(s.bytes, 0),
 		       ARRAY(SELECT DISTINCT j.dag_name || '/' || j.name FROM job_inputs i
 		             JOIN jobs j ON j.id = i.job_id AND j.dag_name <> $2
-		             JOIN dag_versions v ON v.id = j.dag_version_id AND v.status IN ('Active', 'Building', 'Ready')
+		             JOIN dag_versions v ON v.id = i.dag_version_id AND v.status IN ('Active', 'Building', 'Ready')
 		             WHERE i.dataset_uuid = d.id ORDER BY 1)
 		FROM datasets d
 		LEFT JOIN dataset_pointers p ON p.org_id = d.org_id AND p.dataset_uuid = d.id

@@ -92,10 +92,10 @@ func (d *deploy) insertInputs(ctx context.Context, tx pgx.Tx) error {
 	}
 
 	if _, err := tx.Exec(ctx, `
-		INSERT INTO job_inputs (org_id, job_id, input_index, dataset_uuid, in_dag, triggers, partition_by)
-		SELECT $1, w.job, w.index, w.dataset, w.in_dag, w.triggers, w.partition_by
+		INSERT INTO job_inputs (org_id, job_id, input_index, dataset_uuid, in_dag, triggers, partition_by, dag_version_id)
+		SELECT $1, w.job, w.index, w.dataset, w.in_dag, w.triggers, w.partition_by, $3
 		FROM jsonb_to_recordset($2) AS w(job uuid, index int, dataset uuid, in_dag boolean, triggers boolean, partition_by jsonb)`,
-		d.caller.OrgID, rows); err != nil {
+		d.caller.OrgID, rows, d.version); err != nil {
 		return fmt.Errorf("insert edges: %w", err)
 	}
 	return nil

@@ -230,7 +230,7 @@ func foreignInputs(ctx context.Context, tx pgx.Tx, where string, args ...any) ([
 		       s.producer_dag_name || '/' || s.producer_job_name, i.partition_by, g.partition_by, j.definition
 		FROM job_inputs i
 		JOIN jobs j ON j.id = i.job_id
-		JOIN dag_versions v ON v.id = j.dag_version_id
+		JOIN dag_versions v ON v.id = i.dag_version_id AND v.id = j.dag_version_id
 		JOIN datasets s ON s.org_id = i.org_id AND s.id = i.dataset_uuid
 		JOIN dataset_pointers p ON p.org_id = i.org_id AND p.dataset_uuid = i.dataset_uuid
 		JOIN dataset_versions g ON g.id = p.dataset_version

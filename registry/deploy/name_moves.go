@@ -42,7 +42,7 @@ func (d *deploy) claimNames(ctx context.Context, tx pgx.Tx) error {
 		SELECT h.name, h.dag_name, coalesce((SELECT min(c.number) FROM coming c WHERE c.name = h.name AND c.dag_name = h.dag_name), 0),
 		       s.read_roles, s.published,
 		       ARRAY(SELECT DISTINCT j.dag_name || '/' || j.name FROM job_inputs i JOIN jobs j ON j.id = i.job_id
-		             JOIN dag_versions r ON r.id = j.dag_version_id AND r.status IN ('Active', 'Building', 'Ready')
+		             JOIN dag_versions r ON r.id = i.dag_version_id AND r.status IN ('Active', 'Building', 'Ready')
 		             WHERE i.dataset_uuid = s.id AND NOT i.in_dag ORDER BY 1)
 		FROM (SELECT * FROM owners UNION SELECT name, dag_name, dataset_uuid FROM coming) AS h
 		JOIN datasets s ON s.org_id = $1 AND s.id = h.dataset_uuid

@@ -215,8 +215,7 @@ func EndTasks(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName string) ([]
 	rows, err := tx.Query(ctx, `
 		WITH over AS (
 			UPDATE dag_versions SET tasks_ended_at = ended_at
-			WHERE org_id = $1 AND dag_name = $2 AND status = ANY($3)
-			  AND ended_at IS NOT NULL AND tasks_ended_at IS DISTINCT FROM ended_at
+			WHERE org_id = $1 AND dag_name = $2 AND tasks_end AND status = ANY($3)
 			RETURNING id)
 		SELECT j.origin_job_id FROM over o JOIN jobs j ON j.dag_version_id = o.id
 		EXCEPT

@@ -179,7 +179,8 @@ func (d *deploy) insertJobs(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-// findOrigins finds the job rows that introduced the document's definitions, by job name.
+// findOrigins finds the job rows that introduced the document's definitions, by job name. It looks each of them up in
+// idx_jobs_one_origin; a join reads all jobs for each where the planner's statistics are old.
 func (d *deploy) findOrigins(ctx context.Context, tx pgx.Tx) (map[string]uuid.UUID, error) {
 	type wanted struct {
 		Job         string `json:"job"`
@@ -192,11 +193,12 @@ func (d *deploy) findOrigins(ctx context.Context, tx pgx.Tx) (map[string]uuid.UU
 	}
 
 	rows, err := tx.Query(ctx, `
-		SELECT DISTINCT ON (w.job) w.job, j.id
-		FROM jsonb_to_recordset($3) AS w(job text, was text, fingerprint text)
-		JOIN jobs j ON j.org_id = $1 AND j.dag_name = $2 AND j.name IN (w.job, NULLIF(w.was, ''))
-		     AND j.fingerprint = w.fingerprint AND j.id = j.origin_job_id
-		ORDER BY w.job, j.name = w.job DESC`, d.caller.OrgID, d.doc.Name, want)
+		SELECT w.job, coalesce(
+			(SELECT j.id FROM jobs j WHERE j.org_id = $1 AND j.dag_name = $2 AND j.name = w.job
+			 AND j.fingerprint = w.fingerprint AND j.id = j.origin_job_id),
+			(SELECT j.id FROM jobs j WHERE j.org_id = $1 AND j.dag_name = $2 AND j.name = w.was
+			 AND j.fingerprint = w.fingerprint AND j.id = j.origin_job_id))
+		FROM jsonb_to_recordset($3) AS w(job text, was text, fingerprint text)`, d.caller.OrgID, d.doc.Name, want)
 	if err != nil {
 		return nil, fmt.Errorf("find origins: %w", err)
 	}
@@ -204,10 +206,12 @@ func (d *deploy) findOrigins(ctx context.Context, tx pgx.Tx) (map[string]uuid.UU
 	origins := map[string]uuid.UUID{}
 	var (
 		job string
-		id  uuid.UUID
+		id  *uuid.UUID
 	)
 	_, err = pgx.ForEachRow(rows, []any{&job, &id}, func() error {
-		origins[job] = id
+		if id != nil {
+			origins[job] = *id
+		}
 		return nil
 	})
 	return origins, err

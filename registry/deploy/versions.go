@@ -150,8 +150,7 @@ func ReadElsewhere(ctx context.Context, tx pgx.Tx, b registry.Build) ([]uuid.UUI
 		SELECT DISTINCT p.dataset_version
 		FROM dag_version_datasets p
 		JOIN job_inputs i ON i.dataset_uuid = p.dataset_uuid AND NOT i.in_dag
-		JOIN jobs j ON j.id = i.job_id
-		JOIN dag_versions v ON v.id = j.dag_version_id AND v.status IN ('Active', 'Building', 'Ready')
+		JOIN dag_versions v ON v.id = i.dag_version_id AND v.status IN ('Active', 'Building', 'Ready')
 		WHERE p.org_id = $1 AND p.dag_version_id = $2`, b.OrgID, b.ID)
 	if err != nil {
 		return nil, fmt.Errorf("generations of %s v%d read elsewhere: %w", b.DAG, b.Number, err)
