@@ -126,11 +126,14 @@ func (d *Dispatcher) assignCheck(
 
 	generations := read[job.ID]
 	pins = slices.DeleteFunc(pins, func(p registry.Pin) bool { return generations[p.Input].Version != p.Version })
-	contents, err := registry.Contents(new(pg.Batch), pins).Get(ctx, tx)
-	if err != nil {
+	inputs := claimInputs{generations: read}
+	if inputs.contents, err = registry.Contents(new(pg.Batch), pins).Get(ctx, tx); err != nil {
 		return nil, err
 	}
-	assignInputs(a, job, pins, generations, contents)
+	if inputs.columns, err = columnsOfUnread(ctx, tx, []tasks.Taken{{Job: job, Pins: pins}}, read); err != nil {
+		return nil, err
+	}
+	assignInputs(a, job, pins, inputs)
 	return &check, nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -302,8 +303,9 @@ const noTimeout = 24 * time.Hour
 type claimInputs struct {
 	generations map[uuid.UUID][]registry.InputGeneration // by job row: the generation that each input reads
 	contents    map[registry.Pin]registry.Content
-	states      map[uuid.UUID]json.RawMessage // operator state, by origin
-	cursor      *operators.CursorPosition     // where the attempt began, if it is loaded again after its claim
+	columns     map[uuid.UUID][]storage.Column // of generations of which a task reads no partition
+	states      map[uuid.UUID]json.RawMessage  // operator state, by origin
+	cursor      *operators.CursorPosition      // where the attempt began, if it is loaded again after its claim
 }
 
 // loadInputs returns the inputs of taken tasks. loaded holds them without their generations, unless it is nil.
@@ -327,8 +329,30 @@ func (d *Dispatcher) loadInputs(
 		loaded = queryInputs(new(pg.Batch), pins, origins)
 	}
 	inputs, err := loaded.Get(ctx, tx)
+	if err != nil {
+		return inputs, err
+	}
 	inputs.generations = generations
+	inputs.columns, err = columnsOfUnread(ctx, tx, taken, generations)
 	return inputs, err
+}
+
+// columnsOfUnread returns the columns of those generations that taken tasks have as inputs, and read nothing of: where
+// one of several inputs suffices, the others may lack the partition.
+func columnsOfUnread(ctx context.Context, tx pgx.Tx, taken []tasks.Taken,
+	generations map[uuid.UUID][]registry.InputGeneration) (map[uuid.UUID][]storage.Column, error) {
+	var unread []uuid.UUID
+	for _, c := range taken {
+		for i, g := range generations[c.Job.ID] {
+			if !slices.ContainsFunc(c.Pins, func(p registry.Pin) bool { return p.Input == i }) {
+				unread = append(unread, g.Version)
+			}
+		}
+	}
+	if len(unread) == 0 {
+		return nil, nil
+	}
+	return registry.ColumnsOf(ctx, tx, unread)
 }
 
 // queryInputs returns the contents of pins, and the operator states of origins.
@@ -401,7 +425,7 @@ func (d *Dispatcher) assign(
 		}
 	}
 
-	assignInputs(&a, job, c.Pins, g.generations[job.ID], g.contents)
+	assignInputs(&a, job, c.Pins, g)
 	a.Outputs, err = assignOutputs(ctx, tx, job, partitionOf(a))
 	a.State = g.states[job.Origin]
 	return a, nil, err
@@ -437,14 +461,15 @@ func setPartition(a *operators.Assignment, job *registry.Job, key string) error 
 }
 
 // assignInputs adds the inputs, each with its pinned partitions.
-func assignInputs(
-	a *operators.Assignment, job *registry.Job,
-	pins []registry.Pin, generations []registry.InputGeneration, contents map[registry.Pin]registry.Content,
-) {
-	schemas := map[uuid.UUID][]storage.Column{}
-	for _, p := range pins {
-		schemas[p.Version] = p.Content(contents).Schema
+func assignInputs(a *operators.Assignment, job *registry.Job, pins []registry.Pin, g claimInputs) {
+	schemas := maps.Clone(g.columns)
+	if schemas == nil {
+		schemas = map[uuid.UUID][]storage.Column{}
 	}
+	for _, p := range pins {
+		schemas[p.Version] = p.Content(g.contents).Schema
+	}
+	generations := g.generations[job.ID]
 
 	for i, in := range job.Inputs {
 		a.Inputs = append(a.Inputs, operators.AssignedInput{Index: i, As: in.Def.As, Map: in.Def.Map.Kind,
@@ -454,7 +479,7 @@ func assignInputs(
 
 	for _, p := range pins {
 		in := &a.Inputs[p.Input]
-		in.Partitions = append(in.Partitions, p.Content(contents).Partition)
+		in.Partitions = append(in.Partitions, p.Content(g.contents).Partition)
 	}
 }
 

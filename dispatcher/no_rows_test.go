@@ -253,3 +253,30 @@ func TestAProgramWithoutRows(t *testing.T) {
 			test.script)
 	}
 }
+
+// Where any input suffices, the others are empty relations with the columns of their dataset.
+func TestAnInputWithoutThePartitionHasItsColumns(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	yaml := `
+name: letters
+jobs:
+` + dispatchertest.Raw + strings.ReplaceAll(dispatchertest.Raw, "raw", "rare") + `  - name: both
+    operator: sql
+    inputs: [{from: {job: raw}}, {from: {job: rare}}]
+    trigger: any
+    config: {query: "SELECT raw.content, rare.content AS other FROM raw FULL JOIN rare USING (content)"}
+publish:
+  both: {from: {job: both}}
+`
+	first, second, third := dispatchertest.FirstDay, "2026-01-02", "2026-01-03"
+	w.Probe.Put("raw", first, "a")
+	w.Probe.Put("rare", first, "a")
+	w.Serve(yaml)
+
+	w.Probe.Put("raw", second, "b")
+	w.Probe.Put("rare", third, "c")
+	w.Poll()
+	w.Settle()
+	require.Equal(t, map[string][]string{first: {"a,a"}, second: {"b,<nil>"}, third: {"<nil>,c"}}, w.Read("both"))
+}

@@ -62,7 +62,8 @@ func (s *Session) Create(ctx context.Context, r Relation) error {
 	from := "SELECT * FROM " + ReadParquet(r.Files)
 	if len(r.Files) == 0 {
 		if len(r.Schema) == 0 {
-			return fault.New(fault.Conflict, "input %q has no data yet, and its columns are not known", r.Name)
+			return fault.New(fault.Conflict, "input %q has no data yet, and its columns are not known", r.Name).
+				WithHint("its first partition shows them: try again then, by `tasks retry` or `deploy --resume`")
 		}
 		from = Empty(r.Schema)
 	}
