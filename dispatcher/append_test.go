@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/dispatcher/control"
 	"github.com/dagctl/dagctl/dispatcher/dispatchertest"
 )
 
@@ -126,4 +127,102 @@ func TestAnAppendAfterARejectedOne(t *testing.T) {
 	w.Promote(dispatchertest.Later(time.Minute))
 	w.Settle()
 	require.Equal(t, []string{"1,x", "2,good", "3,x", "4,x"}, w.Read("log")["all"])
+}
+
+// checkedLog is log, with a check that refuses the value bad.
+var checkedLog = dispatchertest.Edit(log, "config: { query: \"SELECT id, v FROM raw\" }",
+	"config: { query: \"SELECT id, v FROM raw\" }\n"+
+		"    checks: [{ name: good, sql: \"SELECT * FROM output WHERE v = 'bad'\" }]")
+
+// Rows that a check rejected come back with the next update: they and it wait for the check, and nothing is lost.
+func TestRejectedAppendsWaitWithWhatComesNext(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Drop("a.csv", "id,v\n1,x\n")
+	w.Serve(checkedLog)
+	drop := func(name, content string) {
+		w.Drop(name, content)
+		w.Poll()
+		w.Settle()
+	}
+	drop("b.csv", "id,v\n2,bad\n")
+	require.Equal(t, []string{"1,x"}, w.Read("log")["all"])
+	attempts := w.Attempts("all")
+	w.Settle()
+	require.Equal(t, attempts, w.Attempts("all"), "it is not repeated")
+
+	drop("c.csv", "id,v\n3,x\n")
+	require.Equal(t, []string{"1,x"}, w.Read("log")["all"], "it waits with the rejected rows")
+	drop("b.csv", "id,v\n2,good\n")
+	require.Equal(t, []string{"1,x", "2,good", "3,x"}, w.Read("log")["all"])
+}
+
+// A person who accepts a rejected append accepts all that waited with it.
+func TestAnAcceptedAppendHasAllThatWaited(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Drop("a.csv", "id,v\n1,x\n")
+	w.Serve(checkedLog)
+	for _, row := range []string{"2,bad", "3,x"} {
+		w.Drop(row+".csv", "id,v\n"+row+"\n")
+		w.Poll()
+		w.Settle()
+	}
+	_, err := w.D.Control.Accept(t.Context(), w.Caller, "log", control.DecideRequest{Partition: "all", Reason: "fine"})
+	require.NoError(t, err)
+	require.Equal(t, []string{"1,x", "2,bad", "3,x"}, w.Read("log")["all"])
+	w.Settle()
+	require.Equal(t, []string{"1,x", "2,bad", "3,x"}, w.Read("log")["all"])
+}
+
+// Without its check, what it had rejected is served.
+func TestAnAppendWithoutTheCheckThatRejectedIt(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Drop("a.csv", "id,v\n1,x\n")
+	w.Serve(checkedLog)
+	for _, row := range []string{"2,bad", "3,x"} {
+		w.Drop(row+".csv", "id,v\n"+row+"\n")
+		w.Poll()
+		w.Settle()
+	}
+	w.Serve(log)
+	w.Drop("4.csv", "id,v\n4,x\n")
+	w.Poll()
+	w.Settle()
+	require.Equal(t, []string{"1,x", "2,bad", "3,x", "4,x"}, w.Read("log")["all"])
+}
+
+// An update that was under way when another one was rejected does not leave the rejected rows behind.
+func TestARejectedAppendIsTriedAgainOnTopOfTheNext(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Drop("a.csv", "id,v\n1,x\n")
+	w.Serve(checkedLog)
+	start := func(name, content string) dispatcher.Claimed {
+		w.Drop(name, content)
+		w.Poll()
+		dispatchertest.Execute(t.Context(), w.D, w.One(w.D))
+		w.Route()
+		return w.One(w.D)
+	}
+	first := start("b.csv", "id,v\n2,bad\n")
+	dispatchertest.Execute(t.Context(), w.D, first)
+	check := w.One(w.D)
+	require.NotNil(t, check.Check)
+	second := start("c.csv", "id,v\n3,x\n")
+	done := w.Do(w.D, second)
+	dispatchertest.Execute(t.Context(), w.D, check)
+	require.NoError(t, w.D.CompleteAttempt(t.Context(), second, done, dispatchertest.Later(0)))
+	w.Settle()
+	require.Equal(t, []string{"1,x", "3,x"}, w.Read("log")["all"])
+	require.NoError(t, w.D.Reconcile(t.Context(), dispatchertest.Later(0)))
+	w.Settle()
+	d, err := w.D.Registry.Dataset(t.Context(), w.Caller, "log")
+	require.NoError(t, err)
+	require.Len(t, d.Withheld, 1, "the rejected rows were tried again")
+	w.Drop("b.csv", "id,v\n2,good\n")
+	w.Poll()
+	w.Settle()
+	require.Equal(t, []string{"1,x", "2,good", "3,x"}, w.Read("log")["all"])
 }

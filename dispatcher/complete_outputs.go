@@ -95,7 +95,7 @@ func (d *Dispatcher) compareBase(
 		made := last[ref]
 		x.last[i] = made.Revision
 
-		late := stale.Overtaken(x.row.Pins, made.Pins)
+		late := stale.Overtaken(x.row.Pins, slices.Concat(made.Pins, made.Refused))
 		if len(x.Job.Inputs) == 0 && !late {
 			var err error
 			if late, err = readLater(ctx, tx, x.Claimed, ref, made); err != nil {

@@ -26,9 +26,10 @@ type Pin struct {
 	Version  uuid.UUID `json:"version"`
 	Key      string    `json:"key"`
 	Revision int64     `json:"revision"`
-	Compared bool      `json:"compared"`               // a newer revision makes the output stale
-	Epoch    int64     `json:"epoch,omitempty" db:"-"` // of a cursor that the job follows: the one in which it was pinned
-	At       time.Time `json:"at,omitzero" db:"-"`     // when the revision was made; known of what a task was given to read
+	Compared bool      `json:"compared"`                 // a newer revision makes the output stale
+	Refused  bool      `json:"refused,omitempty" db:"-"` // of an appended partition: a rejected revision read it
+	Epoch    int64     `json:"epoch,omitempty" db:"-"`   // of a cursor that the job follows: the one in which it was pinned
+	At       time.Time `json:"at,omitzero" db:"-"`       // when the revision was made; known of what a task was given to read
 }
 
 // Made is what an output partition was last made from.
@@ -38,6 +39,8 @@ type Made struct {
 	// Inherited says that it was taken over from another generation: Pins are what it was made from there.
 	Inherited bool
 	Pins      []Pin
+	// Refused is what those revisions of an appended partition read that its checks rejected: its rows are in no other.
+	Refused []Pin
 }
 
 // Published returns the published revision numbers of whole generations, by partition key.
@@ -90,7 +93,7 @@ func PublishedAt(b *pg.Batch, refs []Ref) *pg.Later[map[Ref]int64] {
 
 // LastMade returns the newest revision of each output partition that has one, and what that was made from. A replaced
 // partition is made from the inputs of its newest revision; an appended one from those of every revision that was not
-// rejected, as it has them all inside it. A partition is in one of the two lists.
+// rejected, as it has them all inside it, and of its newest one. A partition is in one of the two lists.
 func LastMade(b *pg.Batch, replaced, appended []Ref) *pg.Later[map[Ref]Made] {
 	found := make(map[Ref]Made, len(replaced)+len(appended))
 	if len(replaced)+len(appended) == 0 {
@@ -115,9 +118,21 @@ func findLastMade(b *pg.Batch, refs []Ref, all bool, found map[Ref]Made) {
 	versions, keys := splitRefs(refs)
 	b.Query("last revisions", []any{&ref.Version, &ref.Key, &made.Revision, &made.State, &made.Inherited,
 		&pins}, func() error {
-		made.Pins = nil
-		if err := json.Unmarshal(pins, &made.Pins); err != nil {
+		var read []struct {
+			Pin
+			Last bool `json:"last"`
+		}
+		if err := json.Unmarshal(pins, &read); err != nil {
 			return err
+		}
+		made.Pins, made.Refused = nil, nil
+		for _, p := range read {
+			if !p.Refused || p.Last {
+				made.Pins = append(made.Pins, p.Pin)
+			}
+			if p.Refused {
+				made.Refused = append(made.Refused, p.Pin)
+			}
 		}
 		found[ref] = made
 		return nil
@@ -130,14 +145,16 @@ func findLastMade(b *pg.Batch, refs []Ref, all bool, found map[Ref]Made) {
 				ORDER BY p.revision DESC LIMIT 1) AS p)
 		SELECT n.dataset_version, n.partition_key, n.revision, n.state, n.inherited,
 		       coalesce(jsonb_agg(jsonb_build_object('input', i.input_index, 'dataset', i.input_dataset, 'version', i.input_version,
-		           'key', i.input_key, 'revision', coalesce(i.accepted, i.input_revision), 'compared', i.compared)) FILTER (WHERE i.input_index IS NOT NULL), '[]')
+		           'key', i.input_key, 'revision', coalesce(i.accepted, i.input_revision), 'compared', i.compared,
+		           'refused', i.refused, 'last', i.output_revision = n.revision)) FILTER (WHERE i.input_index IS NOT NULL), '[]')
 		FROM newest n
 		LEFT JOIN LATERAL (
-			SELECT i.* FROM partition_inputs i
+			SELECT i.*, CASE WHEN $3 THEN coalesce((SELECT p.state = 'Rejected' FROM partition_versions p
+			           WHERE p.dataset_version = n.dataset_version AND p.partition_key = n.partition_key
+			             AND p.revision = i.output_revision), true) ELSE false END AS refused
+			FROM partition_inputs i
 			WHERE i.output_version = n.dataset_version AND i.output_key = n.partition_key
-			  AND (i.output_revision = n.revision
-			       OR $3 AND EXISTS (SELECT FROM partition_versions p WHERE p.dataset_version = n.dataset_version
-			              AND p.partition_key = n.partition_key AND p.revision = i.output_revision AND p.state <> 'Rejected'))) AS i ON true
+			  AND ($3 OR i.output_revision = n.revision)) AS i ON true
 		GROUP BY 1, 2, 3, 4, 5`, versions, keys, all)
 }
 

@@ -119,7 +119,7 @@ func decide(t Target, inputs []InputFacts, made *registry.Made) Finding {
 	}
 
 	if ReadsNew(t.Job) && made != nil {
-		f.Pins = unseen(unread(f.Pins, inputs), made.Pins)
+		f.Pins = toAppend(unread(f.Pins, inputs), *made)
 	}
 	wanted := ComparedPins(f.Pins)
 	if made != nil && upToDate(t.Job, wanted, *made) {
@@ -129,6 +129,18 @@ func decide(t Target, inputs []InputFacts, made *registry.Made) Finding {
 
 	f.Verdict, f.Dedupe = Stale, nameWork(t, wanted, inputs, made)
 	return f
+}
+
+// toAppend returns the pins that the next task of an appended partition reads: those that no revision has, and only if
+// there are such, also those that only rejected ones have. So rejected rows come back together with what is new, and
+// wait with it, until a check passes them or a correction takes their place.
+func toAppend(pins []registry.Pin, made registry.Made) []registry.Pin {
+	news := unseen(pins, made.Pins)
+	if len(ComparedPins(news)) == 0 {
+		return news
+	}
+	kept := slices.DeleteFunc(slices.Clone(made.Pins), func(p registry.Pin) bool { return p.Refused })
+	return unseen(pins, kept)
 }
 
 // gather lists the revisions that a task of the target would read, and reports whether the inputs suffice to make it.
@@ -168,9 +180,14 @@ func upToDate(job *registry.Job, wanted []registry.Pin, made registry.Made) bool
 // nameWork returns the dedupe key of the task that a stale target wants.
 func nameWork(t Target, wanted []registry.Pin, inputs []InputFacts, made *registry.Made) string {
 	name := cmp.Or(cursorKey(wanted, inputs, made), dedupeKey(t.Key, wanted))
-	if made != nil && otherGenerations(wanted, made.Pins) {
-		// The same revisions may have been read before, and then those of another generation of the producer: that made
-		// other data, so this is other work.
+	if made == nil {
+		return name
+	}
+	// The same revisions may have been read before, and then those of another generation of the producer: that made
+	// other data, so this is other work. Likewise where a rejected revision read some of it, and other rows have been
+	// appended since: it is tried again on top of those.
+	refused := made.State != "Rejected" && len(unseen(wanted, made.Refused)) < len(wanted)
+	if refused || otherGenerations(wanted, made.Pins) {
 		name += fmt.Sprintf("#%d", made.Revision)
 	}
 	return name
