@@ -69,6 +69,23 @@ func TestAColumnThatOthersReadIsNotTakenAway(t *testing.T) {
 	}
 }
 
+// A version whose jobs read a column that another DAG has given up since is not gone back to unasked.
+func TestARollbackToAQueryOfAColumnThatIsGoneAsks(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.Put("raw", "2024-01-01", "a")
+	w.Serve(wideStations)
+	w.Serve(readsStations)
+	w.Serve(sizes)
+	require.NoError(t, goBack(w, "reader", 1))
+	w.Serve(narrow)
+
+	err := goBack(w, "reader", 2)
+	require.True(t, fault.Is(err, fault.Conflict), "%v", err)
+	require.ErrorContains(t, err, "job shout reads column size of stations, which it has no more")
+	require.NoError(t, goBack(w, "reader", 2, func(r *builds.RollbackRequest) { r.AllowBreaking = true }))
+}
+
 // A version promises what its first build made, whatever becomes of its data.
 func TestVersionsAreComparedByWhatTheyPromised(t *testing.T) {
 	t.Parallel()

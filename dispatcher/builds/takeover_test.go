@@ -102,6 +102,20 @@ func TestAPublishedNameMovesToAnotherDAG(t *testing.T) {
 	}
 }
 
+// Readers of the name are told what the other dataset lacks.
+func TestATakeoverSaysWhatItsReadersLose(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.Put("raw", "2024-01-01", "a")
+	w.Serve(wideStations)
+	unpublished := dispatchertest.Edit(oldWithout, "name: old", "name: new")
+	w.Serve(unpublished)
+	require.Equal(t, []string{
+		"says: the name stations is taken over from DAG old",
+		"says: dataset stations would lose column size",
+	}, planned(t, w, newStations))
+}
+
 func TestANameIsNotTakenFromABuild(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.NewWorld(t)

@@ -38,6 +38,7 @@ func Compare(live, next Contract, facts Facts) []Finding {
 		}
 	}
 	c.inputs(live.Inputs, next.Inputs)
+	c.sources(next.Inputs)
 	hint := "--forward-only keeps what would be rebuilt as it is"
 	switch {
 	case facts.Back:
@@ -153,6 +154,10 @@ func (c *comparison) takeover(now *Dataset) {
 	}
 	c.add(Finding{Kind: NameTakenOver, Level: Says, Dataset: now.Name,
 		Text: fmt.Sprintf("the name %s is taken over from DAG %s", now.Name, now.TakesOver)})
+	if was, ok := c.facts.Taken[now.Name]; ok {
+		c.shape(&was, now)
+		c.columns(&was, now)
+	}
 }
 
 // inputs says which names of other DAGs' datasets mean others than they meant to the version that serves.
@@ -167,6 +172,36 @@ func (c *comparison) inputs(was, now []Input) {
 			text := fmt.Sprintf("%s, which job %s reads, is another dataset by now: that of %s, not of %s",
 				in.Name, in.Job, in.Producer, w.Producer)
 			c.add(Finding{Kind: InputRebound, Level: Says, Dataset: in.Name, Text: text})
+		}
+	}
+}
+
+// sources asks before a version serves whose jobs read what other DAGs have no more: none of their tasks would succeed.
+func (c *comparison) sources(inputs []Input) {
+	if c.facts.Sources == nil {
+		return
+	}
+	for _, in := range inputs {
+		f := Finding{Level: Asks, Consent: AllowBreaking, Dataset: in.Name, Breaking: true,
+			Hint: "or deploy a document that does without it"}
+		source, served := c.facts.Sources[in.Dataset]
+		if !served {
+			f.Kind = InputGone
+			f.Text = fmt.Sprintf("job %s reads %s, which no DAG serves any more", in.Job, in.Name)
+			c.add(f)
+			continue
+		}
+
+		for _, name := range in.Columns {
+			if !slices.ContainsFunc(source.Columns, func(s dag.Column) bool { return strings.EqualFold(s.Name, name) }) {
+				f.Columns = append(f.Columns, name)
+			}
+		}
+		if source.Columns != nil && len(f.Columns) > 0 {
+			f.Kind = InputColumnsGone
+			f.Text = fmt.Sprintf("job %s reads %s of %s, which it has no more", in.Job, listed("column", f.Columns),
+				in.Name)
+			c.add(f)
 		}
 	}
 }

@@ -65,6 +65,10 @@ func TestCompare(t *testing.T) {
 	checked := func(list ...contract.Check) contract.Contract {
 		return of(dataset(one, "x", func(d *contract.Dataset) { d.Checks = list }))
 	}
+	reads := contract.Contract{Inputs: []contract.Input{{Job: "sums", Dataset: two, Name: "z", Columns: []string{"N", "v"}}}}
+	serves := func(list ...dag.Column) contract.Facts {
+		return contract.Facts{Sources: map[uuid.UUID]contract.Source{two: {Columns: list}}}
+	}
 	lost := contract.Facts{Lost: []contract.Loss{{Dataset: "x", Partitions: 2, Text: "x would lose 2 partitions"}}}
 
 	for name, c := range map[string]struct {
@@ -96,6 +100,18 @@ func TestCompare(t *testing.T) {
 				"whoever reads it by name gets other rows"}},
 		"taken over": {x, of(dataset(one, "x"), dataset(two, "z", func(d *contract.Dataset) { d.TakesOver = "old" })),
 			contract.Facts{}, []string{"says name_taken_over: the name z is taken over from DAG old"}},
+		"taken over with other columns": {x, of(dataset(one, "x"), dataset(two, "z", func(d *contract.Dataset) {
+			d.TakesOver, d.Columns, d.Storage = "old", []dag.Column{{Name: "day", Type: "DATE"}}, "postgres"
+		})), contract.Facts{Taken: map[string]contract.Dataset{"z": dataset(one, "z")}}, []string{
+			"says name_taken_over: the name z is taken over from DAG old",
+			"says storage_moved: dataset z would move from parquet to postgres storage",
+			"says columns_removed: dataset z would lose column n"}},
+		"an input that nobody serves": {reads, reads, contract.Facts{Sources: map[uuid.UUID]contract.Source{}}, []string{
+			"asks allow-breaking input_gone: job sums reads z, which no DAG serves any more"}},
+		"an input without what is read": {reads, reads, serves(dag.Column{Name: "n"}), []string{
+			"asks allow-breaking input_columns_gone: job sums reads column v of z, which it has no more"}},
+		"an input with what is read":   {reads, reads, serves(dag.Column{Name: "n"}, dag.Column{Name: "v"}), nil},
+		"an input that has no columns": {reads, reads, serves(), nil},
 		"gained and widened": {x, wide, reader("n"), []string{
 			"says columns_added: dataset x would gain column more",
 			"says columns_widened: dataset x would have wider columns: n INTEGER → BIGINT"}},

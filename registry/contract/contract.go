@@ -80,8 +80,15 @@ type Facts struct {
 	Lost      []Loss
 	Consumers map[uuid.UUID][]Consumer // by dataset
 	Returns   map[string]string        // name → the DAG that gets it back when this one gives it up
+	Taken     map[string]Dataset       // name → what another DAG serves under it, which the next version takes over
+	Sources   map[uuid.UUID]Source     // what other DAGs serve of the next version's inputs; nil: not asked
 	Back      bool                     // the next version is an earlier one, which a person goes back to
 	Forced    bool                     // the next version computes anew what serves, from the same definition
+}
+
+// Source is a dataset of another DAG, as it is served now.
+type Source struct {
+	Columns []dag.Column // nil: not known yet
 }
 
 // Level is what a finding means for the transition.
@@ -131,6 +138,8 @@ const (
 	NameMoved           Kind = "name_moved"
 	NameTakenOver       Kind = "name_taken_over"
 	InputRebound        Kind = "input_rebound"
+	InputGone           Kind = "input_gone"
+	InputColumnsGone    Kind = "input_columns_gone"
 	StorageMoved        Kind = "storage_moved"
 	PartitioningChanged Kind = "partitioning_changed"
 	PartitionsRemoved   Kind = "partitions_removed"

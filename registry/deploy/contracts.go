@@ -34,48 +34,15 @@ func (dp *Deployer) Judge(
 	if next, err = dp.promises(ctx, tx, b.OrgID, b.ID, false); err != nil {
 		return next, err
 	}
-	facts := contract.Facts{Lost: losses(lost), Back: back}
-	if facts.Returns, err = returns(ctx, tx, b, live, next); err != nil {
+	facts, err := dp.facts(ctx, tx, b, live, next, lost)
+	if err != nil {
 		return next, err
 	}
-	if facts.Consumers, err = dp.consumers(ctx, tx, b.OrgID, b.DAG, live); err != nil {
+	facts.Back = back
+	if err := dp.noteSources(ctx, tx, b, &next, &facts); err != nil {
 		return next, err
 	}
 	return next, contract.Refusal(contract.Compare(live, next, facts), b.Consents)
-}
-
-// returns finds the DAGs that get names back which a cutover from live to a version gives up, by name.
-func returns(
-	ctx context.Context, tx pgx.Tx, b registry.Build, live, next contract.Contract,
-) (map[string]string, error) {
-	kept := map[string]bool{}
-	for _, d := range next.Datasets {
-		kept[d.Name] = kept[d.Name] || d.Published
-	}
-	gone := func(d contract.Dataset) bool { return d.Published && !kept[d.Name] }
-	if !slices.ContainsFunc(live.Datasets, gone) {
-		return nil, nil
-	}
-
-	moves, err := Handovers(ctx, tx, b)
-	if err != nil {
-		return nil, err
-	}
-	back := map[string]string{}
-	for _, m := range moves {
-		if m.From == b.DAG {
-			back[m.Name] = m.To
-		}
-	}
-	return back, nil
-}
-
-func losses(removals []registry.Removal) []contract.Loss {
-	lost := make([]contract.Loss, len(removals))
-	for i, r := range removals {
-		lost[i] = contract.Loss{Dataset: r.Dataset, Partitions: r.Partitions, Text: r.String()}
-	}
-	return lost
 }
 
 // promises returns the contract of a version that is committed. Its jobs are kept in memory, since they never change;
@@ -185,59 +152,6 @@ func readElsewhere(ctx context.Context, tx pgx.Tx, org, version uuid.UUID) ([]co
 	})
 }
 
-// consumers returns, by dataset, the jobs of other DAGs that read what a version promises, in versions that are active
-// or on their way.
-func (dp *Deployer) consumers(
-	ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName string, live contract.Contract,
-) (map[uuid.UUID][]contract.Consumer, error) {
-	ids, columns := make([]uuid.UUID, len(live.Datasets)), map[uuid.UUID][]dag.Column{}
-	for i, d := range live.Datasets {
-		ids[i], columns[d.ID] = d.ID, d.Columns
-	}
-	rows, err := tx.Query(ctx, `
-		SELECT DISTINCT ON (j.dag_name, j.name, i.input_index, i.dataset_uuid, j.origin_job_id)
-		       i.dataset_uuid, i.input_index, i.partition_by, j.dag_name, j.definition
-		FROM job_inputs i
-		JOIN jobs j ON j.id = i.job_id
-		JOIN dag_versions v ON v.id = i.dag_version_id AND v.status IN ('Active', 'Building', 'Ready')
-		WHERE i.org_id = $1 AND i.dataset_uuid = ANY($2) AND NOT i.in_dag AND j.dag_name <> $3
-		ORDER BY j.dag_name, j.name, i.input_index, i.dataset_uuid, j.origin_job_id`, org, ids, dagName)
-	if err != nil {
-		return nil, fmt.Errorf("find consumers in other DAGs: %w", err)
-	}
-
-	found := map[uuid.UUID][]contract.Consumer{}
-	var (
-		index int
-		job   dag.Job
-		c     contract.Consumer
-	)
-	_, err = pgx.ForEachRow(rows, []any{&c.Dataset, &index, &c.By, &c.DAG, &job}, func() error {
-		in := job.Inputs[index]
-		c.Job, c.As, c.Name, c.Map = job.Name, in.As, in.Dataset, in.Map
-		c.Fixed = slices.ContainsFunc(job.Storage, func(s dag.Storage) bool { return s.Kind == "postgres" })
-		c.Columns = dp.reads(&job, index, columns[c.Dataset])
-		found[c.Dataset] = append(found[c.Dataset], c)
-		c, job = contract.Consumer{}, dag.Job{}
-		return nil
-	})
-	return found, err
-}
-
-// reads returns the columns that a job reads of one of its inputs by name; nil if that is not known.
-func (dp *Deployer) reads(job *dag.Job, input int, columns []dag.Column) []string {
-	spec := dp.catalog.Operators[job.Operator]
-	if spec.Shape == nil || columns == nil {
-		return nil
-	}
-	inputs := make([][]dag.Column, len(job.Inputs))
-	inputs[input] = columns
-	if shape := spec.Shape(job, inputs); len(shape.Reads) > input {
-		return shape.Reads[input]
-	}
-	return nil
-}
-
 // verdict compares the version of a deploy with the one that serves. Columns that are not computed yet are worked out
 // from what the jobs say.
 func (d *deploy) verdict(
@@ -264,14 +178,12 @@ func (d *deploy) verdict(
 			lost = append(lost, *c.Removes)
 		}
 	}
-	facts := contract.Facts{Lost: losses(lost), Forced: d.req.Force != nil}
 	b := registry.Build{ID: version, OrgID: d.caller.OrgID, DAG: d.doc.Name}
-	if facts.Returns, err = returns(ctx, tx, b, was, next); err != nil {
+	facts, err := d.deployer.facts(ctx, tx, b, was, next, lost)
+	if err != nil {
 		return nil, err
 	}
-	if facts.Consumers, err = d.deployer.consumers(ctx, tx, d.caller.OrgID, d.doc.Name, was); err != nil {
-		return nil, err
-	}
+	facts.Forced = d.req.Force != nil
 	for i := range changes {
 		for _, c := range facts.Consumers[changes[i].ID] {
 			if at := c.Address(); !slices.Contains(changes[i].Consumers, at) {
