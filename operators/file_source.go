@@ -61,11 +61,27 @@ func (o *fileSource) Spec() dag.OperatorSpec {
 	return dag.OperatorSpec{
 		Name: "file_source", Version: "1.0.0", Source: true, Replayable: true, Effect: dag.EffectInternal,
 		ConfigSchema: json.RawMessage(fileSourceSchema),
+		Shape:        declaredColumns,
 		Canonical: func(config map[string]any) (any, *dag.ConfigError) {
 			_, err := parseFileConfig(config)
 			return config, err
 		},
 	}
+}
+
+// declaredColumns is the Shape of sources whose config may list the columns to keep. Their types are known only once
+// they are read.
+func declaredColumns(job *dag.Job, _ [][]dag.Column) (shape dag.Shape) {
+	list, _ := job.Config["columns"].([]any)
+	columns := make([]dag.Column, 0, len(list))
+	for _, name := range list {
+		text, _ := name.(string)
+		columns = append(columns, dag.Column{Name: text})
+	}
+	if len(columns) > 0 {
+		shape.Writes = [][]dag.Column{columns}
+	}
+	return shape
 }
 
 func parseFileConfig(config map[string]any) (fileSourceConfig, *dag.ConfigError) {

@@ -68,6 +68,7 @@ func (o *httpSource) Spec() dag.OperatorSpec {
 	return dag.OperatorSpec{
 		Name: "http_source", Version: "1.0.0", Source: true, Effect: dag.EffectInternal,
 		ConfigSchema: json.RawMessage(httpSourceSchema),
+		Shape:        declaredColumns,
 		Operational:  []string{"max_bytes"},
 		SecretsTo: func(config map[string]any) string {
 			address, _ := config["url"].(string)

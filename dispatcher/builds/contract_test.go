@@ -69,6 +69,42 @@ func TestAColumnThatOthersReadIsNotTakenAway(t *testing.T) {
 	}
 }
 
+// A source says which columns it keeps, so a plan knows them, also where nothing is built.
+func TestASourceThatKeepsFewerColumnsIsRefusedAhead(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Drop("a.csv", "id,v\n1,x\n")
+	feed := `
+name: feed
+jobs:
+  - name: raw
+    operator: file_source
+    source: { kind: poll, every: 1h }
+    partition_by: key
+    config: { path: ".", pattern: "{key}.csv", format: csv, columns: [id, v] }
+publish:
+  fed: { from: { job: raw } }
+`
+	w.Serve(feed)
+	w.Serve(`
+name: reader
+jobs:
+  - name: shout
+    operator: sql
+    inputs: [{ from: { dataset: fed } }]
+    execution_strategy: PerPartition
+    partition_by: key
+    config: { query: "SELECT v || '!' AS v FROM fed" }
+publish:
+  shouted: { from: { job: shout } }
+`)
+	fewer := dispatchertest.Edit(feed, "[id, v]", "[id]")
+	for name, forward := range map[string]bool{"rebuilt": false, "forward only": true} {
+		_, err := w.TryDeploy(fewer, func(r *registry.DeployRequest) { r.ForwardOnly = forward })
+		require.ErrorContains(t, err, "dataset fed would lose column v, but reader/shout reads v", name)
+	}
+}
+
 // A version whose jobs read a column that another DAG has given up since is not gone back to unasked.
 func TestARollbackToAQueryOfAColumnThatIsGoneAsks(t *testing.T) {
 	t.Parallel()

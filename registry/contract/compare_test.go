@@ -65,7 +65,8 @@ func TestCompare(t *testing.T) {
 	checked := func(list ...contract.Check) contract.Contract {
 		return of(dataset(one, "x", func(d *contract.Dataset) { d.Checks = list }))
 	}
-	reads := contract.Contract{Inputs: []contract.Input{{Job: "sums", Dataset: two, Name: "z", Columns: []string{"N", "v"}}}}
+	reads := contract.Contract{Inputs: []contract.Input{
+		{Job: "sums", Dataset: two, Name: "z", Columns: []string{"N", "v"}}}}
 	serves := func(list ...dag.Column) contract.Facts {
 		return contract.Facts{Sources: map[uuid.UUID]contract.Source{two: {Columns: list}}}
 	}

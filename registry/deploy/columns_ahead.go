@@ -88,18 +88,15 @@ func (w *columnsAhead) job(name string) {
 		if n == nil || n.Columns != nil {
 			continue
 		}
-		spec := w.d.deployer.catalog.Operators[job.Operator]
+		if spec := w.d.deployer.catalog.Operators[job.Operator]; spec.Shape != nil && shape == nil {
+			s := spec.Shape(job, inputs)
+			shape = &s
+		}
 		switch {
-		case spec.Shape == nil && len(job.Inputs) == 0:
+		case shape != nil && len(shape.Writes) > i:
+			n.Columns = kept(shape.Writes[i], n.Storage)
+		case len(job.Inputs) == 0:
 			n.Columns = w.same[n.Name]
-		case spec.Shape != nil:
-			if shape == nil {
-				s := spec.Shape(job, inputs)
-				shape = &s
-			}
-			if len(shape.Writes) > i {
-				n.Columns = kept(shape.Writes[i], n.Storage)
-			}
 		}
 	}
 }
