@@ -193,7 +193,8 @@ func (c *comparison) sources(inputs []Input) {
 		}
 
 		for _, name := range in.Columns {
-			if !slices.ContainsFunc(source.Columns, func(s dag.Column) bool { return strings.EqualFold(s.Name, name) }) {
+			named := func(s dag.Column) bool { return strings.EqualFold(s.Name, name) }
+			if !slices.ContainsFunc(source.Columns, named) {
 				f.Columns = append(f.Columns, name)
 			}
 		}

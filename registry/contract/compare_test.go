@@ -70,6 +70,7 @@ func TestCompare(t *testing.T) {
 	serves := func(list ...dag.Column) contract.Facts {
 		return contract.Facts{Sources: map[uuid.UUID]contract.Source{two: {Columns: list}}}
 	}
+	nobody := contract.Facts{Sources: map[uuid.UUID]contract.Source{}}
 	lost := contract.Facts{Lost: []contract.Loss{{Dataset: "x", Partitions: 2, Text: "x would lose 2 partitions"}}}
 
 	for name, c := range map[string]struct {
@@ -107,7 +108,7 @@ func TestCompare(t *testing.T) {
 			"says name_taken_over: the name z is taken over from DAG old",
 			"says storage_moved: dataset z would move from parquet to postgres storage",
 			"says columns_removed: dataset z would lose column n"}},
-		"an input that nobody serves": {reads, reads, contract.Facts{Sources: map[uuid.UUID]contract.Source{}}, []string{
+		"an input that nobody serves": {reads, reads, nobody, []string{
 			"asks allow-breaking input_gone: job sums reads z, which no DAG serves any more"}},
 		"an input without what is read": {reads, reads, serves(dag.Column{Name: "n"}), []string{
 			"asks allow-breaking input_columns_gone: job sums reads column v of z, which it has no more"}},
