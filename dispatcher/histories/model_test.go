@@ -229,6 +229,35 @@ func (m *model) update(g *generation, j job, checked bool, input map[string]*par
 	m.make(g, "all", text, strings.Join(from, " "), checked)
 }
 
+// replaced returns the generations that serve and that a version has no more, with their partitions as they are.
+func (d *dagModel) replaced(v *version) map[*generation]map[string]part {
+	before := map[*generation]map[string]part{}
+	if d.live == nil {
+		return before
+	}
+	for name, g := range d.live.gens {
+		if v.gens[name] == g {
+			continue
+		}
+		before[g] = map[string]part{}
+		for key, p := range g.parts {
+			before[g][key] = *p
+		}
+	}
+	return before
+}
+
+// leaveOpen leaves open whether what stopped serving has still been made of a file that came meanwhile.
+func leaveOpen(before map[*generation]map[string]part) {
+	for g, parts := range before {
+		for key, was := range parts {
+			if p := g.parts[key]; p.text != was.text && !was.absent {
+				p.either = was.text
+			}
+		}
+	}
+}
+
 // make makes a partition, unless it was made of the same inputs before.
 func (m *model) make(g *generation, key, text, from string, checked bool) {
 	p := g.parts[key]

@@ -122,7 +122,8 @@ func (h *history) built(d *dagModel, v *version, deployed registry.Version, r ve
 	v.id, v.number = deployed.ID, deployed.Number
 	h.generations(d, v)
 	d.building = v
-	if h.late() {
+	late := h.late()
+	if late {
 		r = verdict{may: append(r.must, r.may...)}
 	}
 	h.w.Settle()
@@ -132,7 +133,11 @@ func (h *history) built(d *dagModel, v *version, deployed registry.Version, r ve
 		status, reason = h.w.Status(deployed.ID)
 	}
 	h.note("v%d is %s %s", deployed.Number, status, reason)
+	before := d.replaced(v)
 	h.settle()
+	if late && status == registry.Active {
+		leaveOpen(before)
+	}
 	d.building = nil
 	if d.parked != nil {
 		if was, _ := h.w.Status(d.parked.id); was != registry.Ready && was != registry.Building {
