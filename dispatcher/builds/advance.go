@@ -226,17 +226,23 @@ func (bs *Builds) passesGate(
 // inheritNew has a forward-only build take over the partitions before its bound that live got since the deploy, and
 // reports whether there are any. Its sources would not have to find them.
 func (bs *Builds) inheritNew(ctx context.Context, b registry.Build, now time.Time) (again bool, err error) {
+	var outdated []registry.Ref
 	err = pg.InTx(ctx, bs.pool, func(ctx context.Context, tx pgx.Tx) error {
-		if continues, err := deploy.Continues(ctx, tx, b); err != nil || !continues {
-			return err
-		}
+		outdated, err = deploy.Outdated(ctx, tx, b, true)
+		return err
+	})
+	if err != nil || len(outdated) == 0 {
+		return false, err
+	}
+
+	err = pg.InTx(ctx, bs.pool, func(ctx context.Context, tx pgx.Tx) error {
 		if err := registry.LockDAG(ctx, tx, b.OrgID, b.DAG); err != nil {
 			return err
 		}
 		if inWork, err := deploy.InWork(ctx, tx, b); err != nil || !inWork {
 			return err
 		}
-		again, err = bs.deployer.InheritAgain(ctx, tx, b, true, now)
+		again, err = bs.deployer.InheritAgain(ctx, tx, b, outdated, true, now)
 		return err
 	})
 	return again, err

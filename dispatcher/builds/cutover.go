@@ -136,7 +136,7 @@ func (bs *Builds) stillReady(
 	if err != nil {
 		return nil, err
 	}
-	if p.inherits, err = bs.deployer.InheritAgain(ctx, tx, b, false, now); err != nil || p.inherits {
+	if p.inherits, err = bs.deployer.InheritAgain(ctx, tx, b, p.seen.outdated, false, now); err != nil || p.inherits {
 		return nil, err
 	}
 	lost, err := bs.removals(ctx, tx, b, jobs, p.seen.lost)

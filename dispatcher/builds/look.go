@@ -33,10 +33,12 @@ type look struct {
 	at         registry.Snapshot
 	reads      map[uuid.UUID][]registry.InputGeneration // by job row
 	replaces   []registry.Succession
+	continues  []uuid.UUID        // generations that take over from others, with those others
 	findings   []stale.Finding    // those that are stale, or whose newest revision readers do not see
 	incomplete map[uuid.UUID]bool // origins with a target that lacks something
 	undecided  []deploy.Undecided
 	lost       []registry.Removal
+	outdated   []registry.Ref // what a forward-only build has to take over again
 }
 
 // lookAtAll looks at everything that a gate decides over, without any lock.
@@ -64,6 +66,9 @@ func (bs *Builds) lookIn(ctx context.Context, tx pgx.Tx, b registry.Build, jobs 
 	if seen.lost, err = registry.Removals(ctx, tx, seen.replaces); err != nil {
 		return nil, err
 	}
+	if seen.outdated, err = deploy.Outdated(ctx, tx, b, false); err != nil {
+		return nil, err
+	}
 
 	targets, err := bs.stale.AllTargets(ctx, tx, jobs...)
 	if err != nil {
@@ -82,7 +87,10 @@ func (bs *Builds) beginLook(ctx context.Context, tx pgx.Tx, b registry.Build, jo
 	if seen.reads, err = bs.registry.InputGenerations(ctx, tx, jobs...); err != nil {
 		return nil, err
 	}
-	seen.replaces, err = registry.Successions(ctx, tx, b.ID)
+	if seen.replaces, err = registry.Successions(ctx, tx, b.ID); err != nil {
+		return nil, err
+	}
+	seen.continues, err = deploy.Continued(ctx, tx, b)
 	return seen, err
 }
 
@@ -122,7 +130,8 @@ func (bs *Builds) since(
 	if err != nil {
 		return nil, err
 	}
-	if !reflect.DeepEqual(now.reads, was.reads) || !slices.Equal(now.replaces, was.replaces) {
+	if !reflect.DeepEqual(now.reads, was.reads) || !slices.Equal(now.replaces, was.replaces) ||
+		!slices.Equal(now.continues, was.continues) {
 		return nil, nil
 	}
 	maps.Copy(now.incomplete, was.incomplete)
@@ -146,6 +155,10 @@ func (bs *Builds) since(
 		}
 	}
 	if now.lost, err = registry.RemovalsAmong(ctx, tx, now.replaces, gone); err != nil {
+		return nil, err
+	}
+
+	if now.outdated, err = deploy.OutdatedAmong(ctx, tx, b, slices.Concat(changed, was.outdated)); err != nil {
 		return nil, err
 	}
 
@@ -192,6 +205,7 @@ func (l *look) generations(jobs []*registry.Job) []uuid.UUID {
 	for _, s := range l.replaces {
 		all = append(all, s.Next, s.Live)
 	}
+	all = append(all, l.continues...)
 	slices.SortFunc(all, func(a, b uuid.UUID) int { return slices.Compare(a[:], b[:]) })
 	return slices.Compact(all)
 }
@@ -256,6 +270,9 @@ func (l *look) summary() string {
 	}
 	for _, r := range l.lost {
 		all = append(all, fmt.Sprintf("%s loses %v", r.Dataset, r.Keys))
+	}
+	for _, r := range l.outdated {
+		all = append(all, fmt.Sprintf("%s %s is outdated", r.Version, r.Key))
 	}
 	slices.Sort(all)
 	return strings.Join(all, "\n")

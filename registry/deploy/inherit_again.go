@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -27,17 +29,85 @@ type heirOf struct {
 	bound       string // empty: only what was there at the deploy
 }
 
-// InheritAgain records what a build has to take over again because live has changed since, and reports whether it
-// recorded anything; Inherit does the rest. With onlyNew, it looks only for partitions that the build lacks. The caller
-// holds the DAG's lock, so nothing is committed meanwhile. Partitions that live has purged are purged here, too.
-func (dp *Deployer) InheritAgain(ctx context.Context, tx pgx.Tx, b registry.Build, onlyNew bool,
+// Outdated lists the partitions that a build has to take over again because live has changed since, by the generations
+// of the build. With onlyNew, it lists only those that the build lacks.
+func Outdated(ctx context.Context, tx pgx.Tx, b registry.Build, onlyNew bool) ([]registry.Ref, error) {
+	return outdated(ctx, tx, b, onlyNew, func(heirOf) ([]string, bool) { return nil, true })
+}
+
+// OutdatedAmong is like Outdated for some partitions, which may be named by the build's generations or by live ones.
+func OutdatedAmong(
+	ctx context.Context, tx pgx.Tx, b registry.Build, some []registry.Ref,
+) ([]registry.Ref, error) {
+	if len(some) == 0 {
+		return nil, nil
+	}
+	return outdated(ctx, tx, b, false, func(h heirOf) ([]string, bool) { return h.keys(some), false })
+}
+
+func outdated(
+	ctx context.Context, tx pgx.Tx, b registry.Build, onlyNew bool, which func(heirOf) (keys []string, all bool),
+) (found []registry.Ref, err error) {
+	heirs, err := heirsOf(ctx, tx, b)
+	if err != nil {
+		return nil, err
+	}
+
+	for _, h := range heirs {
+		keys, all := which(h)
+		if !all && len(keys) == 0 {
+			continue
+		}
+		changed, err := changedSince(ctx, tx, h, onlyNew, keys)
+		if err != nil {
+			return nil, err
+		}
+
+		again := slices.Collect(maps.Keys(changed))
+		if !onlyNew {
+			purged, err := purgedSince(ctx, tx, h, keys)
+			if err != nil {
+				return nil, err
+			}
+			again = append(again, purged...)
+		}
+		slices.Sort(again)
+		for _, key := range again {
+			found = append(found, registry.Ref{Version: h.Version, Key: key})
+		}
+	}
+	return found, nil
+}
+
+// keys returns those of some partitions that belong to a generation or to the one that it continues.
+func (h heirOf) keys(some []registry.Ref) (keys []string) {
+	for _, r := range some {
+		if r.Version == h.Version || r.Version == h.from {
+			keys = append(keys, r.Key)
+		}
+	}
+	slices.Sort(keys)
+	return slices.Compact(keys)
+}
+
+// InheritAgain records which of some outdated partitions a build has to take over again, and reports whether it
+// recorded any; Inherit does the rest. The caller holds the DAG's lock, so nothing is committed meanwhile. With
+// onlyNew, it heeds only those that the build lacks; without, partitions that live has purged are purged here, too.
+func (dp *Deployer) InheritAgain(ctx context.Context, tx pgx.Tx, b registry.Build, some []registry.Ref, onlyNew bool,
 	now time.Time) (again bool, err error) {
+	if len(some) == 0 {
+		return false, nil
+	}
 	heirs, err := heirsOf(ctx, tx, b)
 	if err != nil {
 		return false, err
 	}
 	for _, h := range heirs {
-		changed, err := changedSince(ctx, tx, h, onlyNew)
+		keys := h.keys(some)
+		if len(keys) == 0 {
+			continue
+		}
+		changed, err := changedSince(ctx, tx, h, onlyNew, keys)
 		if err != nil {
 			return false, err
 		}
@@ -51,17 +121,25 @@ func (dp *Deployer) InheritAgain(ctx context.Context, tx pgx.Tx, b registry.Buil
 		if onlyNew {
 			continue
 		}
-		if err := purgeInherited(ctx, tx, h, now); err != nil {
+		purged, err := purgedSince(ctx, tx, h, keys)
+		if err != nil {
+			return false, err
+		}
+		if err := h.purge(ctx, tx, purged, now); err != nil {
 			return false, err
 		}
 	}
 	return again, nil
 }
 
-// Continues reports whether a version has yet to serve and continues generations that do.
-func Continues(ctx context.Context, tx pgx.Tx, b registry.Build) (bool, error) {
+// Continued lists the generations of a version that has yet to serve which continue others, with those others.
+func Continued(ctx context.Context, tx pgx.Tx, b registry.Build) ([]uuid.UUID, error) {
 	heirs, err := heirsOf(ctx, tx, b)
-	return len(heirs) > 0, err
+	var all []uuid.UUID
+	for _, h := range heirs {
+		all = append(all, h.Version, h.from)
+	}
+	return all, err
 }
 
 // heirsOf returns the generations of a version that continue one that serves and have never served themselves.
@@ -99,19 +177,31 @@ func heirsOf(ctx context.Context, tx pgx.Tx, b registry.Build) ([]heirOf, error)
 	})
 }
 
+// among selects rows of partition_versions: of all partitions, or of those whose keys are the last argument.
+func among(alias string, keys []string, args ...any) (from string, all []any) {
+	if keys == nil {
+		return "partition_versions " + alias, args
+	}
+	return fmt.Sprintf("unnest($%d::text[]) AS k(key) JOIN partition_versions %s ON %s.partition_key = k.key",
+		len(args)+1, alias, alias), append(args, keys)
+}
+
 // changedSince returns the live revisions that are newer than what a generation took over, and those of partitions
-// before the bound that it lacks. It relies on the unique index of published revisions and the primary key.
-func changedSince(ctx context.Context, tx pgx.Tx, h heirOf, onlyNew bool) (map[string]heldRevision, error) {
+// before the bound that it lacks, of all partitions or of some. It relies on the unique index of published revisions
+// and the primary key.
+func changedSince(
+	ctx context.Context, tx pgx.Tx, h heirOf, onlyNew bool, keys []string,
+) (map[string]heldRevision, error) {
+	from, args := among("l", keys, h.from, h.Version, onlyNew)
 	rows, err := tx.Query(ctx, `
 		SELECT l.partition_key, l.revision, l.task_id, l.attempt, n.revision IS NULL
-		FROM partition_versions l
+		FROM `+from+`
 		LEFT JOIN LATERAL (
 			SELECT r.revision, r.inherited_from FROM partition_versions r
 			WHERE r.dataset_version = $2 AND r.partition_key = l.partition_key
 			ORDER BY r.revision DESC LIMIT 1) AS n ON true
 		WHERE l.dataset_version = $1 AND l.state = 'Published'
-		  AND (n.revision IS NULL OR NOT $3 AND n.inherited_from IS NOT NULL AND n.revision < l.revision)`,
-		h.from, h.Version, onlyNew)
+		  AND (n.revision IS NULL OR NOT $3 AND n.inherited_from IS NOT NULL AND n.revision < l.revision)`, args...)
 	if err != nil {
 		return nil, fmt.Errorf("what has changed since %s was continued: %w", h.from, err)
 	}
@@ -140,29 +230,32 @@ func changedSince(ctx context.Context, tx pgx.Tx, h heirOf, onlyNew bool) (map[s
 	return changed, nil
 }
 
-// purgeInherited purges what a generation took over and live has purged since.
-func purgeInherited(ctx context.Context, tx pgx.Tx, h heirOf, now time.Time) error {
+// purgedSince returns which of all partitions, or of some, a generation took over and live has purged since.
+func purgedSince(ctx context.Context, tx pgx.Tx, h heirOf, keys []string) ([]string, error) {
+	from, args := among("r", keys, h.from, h.Version)
 	rows, err := tx.Query(ctx, `
-		SELECT r.partition_key FROM partition_versions r
+		SELECT r.partition_key FROM `+from+`
 		WHERE r.dataset_version = $2 AND r.state = 'Published' AND r.inherited_from IS NOT NULL
 		  AND NOT EXISTS (SELECT FROM partition_versions l WHERE l.dataset_version = $1
 		                  AND l.partition_key = r.partition_key AND l.state = 'Published')
 		  AND EXISTS (SELECT FROM partition_versions l WHERE l.dataset_version = $1
-		              AND l.partition_key = r.partition_key AND l.state = 'Purged' AND l.revision >= r.revision)`,
-		h.from, h.Version)
+		              AND l.partition_key = r.partition_key AND l.state = 'Purged' AND l.revision >= r.revision)`, args...)
 	if err != nil {
-		return fmt.Errorf("what was purged since %s was continued: %w", h.from, err)
+		return nil, fmt.Errorf("what was purged since %s was continued: %w", h.from, err)
 	}
-	keys, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil || len(keys) == 0 {
-		return err
-	}
+	return pgx.CollectRows(rows, pgx.RowTo[string])
+}
 
+// purge purges partitions that a generation took over.
+func (h heirOf) purge(ctx context.Context, tx pgx.Tx, keys []string, now time.Time) error {
+	if len(keys) == 0 {
+		return nil
+	}
 	gone := make([]registry.PurgedPartition, len(keys))
 	for i, key := range keys {
 		// Live, so that the generation is not marked as purged.
 		gone[i] = registry.PurgedPartition{DAG: h.dag, Version: h.Version, Key: key, Live: true}
 	}
-	_, err = registry.Purge(ctx, tx, h.OrgID, gone, now)
+	_, err := registry.Purge(ctx, tx, h.OrgID, gone, now)
 	return err
 }
