@@ -130,7 +130,8 @@ func (d *Dispatcher) assignCheck(
 	if inputs.contents, err = registry.Contents(new(pg.Batch), pins).Get(ctx, tx); err != nil {
 		return nil, err
 	}
-	if inputs.columns, err = columnsOfUnread(ctx, tx, []tasks.Taken{{Job: job, Pins: pins}}, read); err != nil {
+	reading := []tasks.Taken{{Job: job, Pins: pins}}
+	if inputs.columns, err = columnsOfUnread(ctx, tx, reading, read, inputs.contents); err != nil {
 		return nil, err
 	}
 	assignInputs(a, job, pins, inputs)

@@ -333,18 +333,21 @@ func (d *Dispatcher) loadInputs(
 		return inputs, err
 	}
 	inputs.generations = generations
-	inputs.columns, err = columnsOfUnread(ctx, tx, taken, generations)
+	inputs.columns, err = columnsOfUnread(ctx, tx, taken, generations, inputs.contents)
 	return inputs, err
 }
 
 // columnsOfUnread returns the columns of those generations that taken tasks have as inputs, and read nothing of: where
-// one of several inputs suffices, the others may lack the partition.
-func columnsOfUnread(ctx context.Context, tx pgx.Tx, taken []tasks.Taken,
-	generations map[uuid.UUID][]registry.InputGeneration) (map[uuid.UUID][]storage.Column, error) {
+// one of several inputs suffices, the others may lack the partition, and what a check reads may be purged by then.
+func columnsOfUnread(
+	ctx context.Context, tx pgx.Tx, taken []tasks.Taken,
+	generations map[uuid.UUID][]registry.InputGeneration, contents map[registry.Pin]registry.Content,
+) (map[uuid.UUID][]storage.Column, error) {
 	var unread []uuid.UUID
 	for _, c := range taken {
 		for i, g := range generations[c.Job.ID] {
-			if !slices.ContainsFunc(c.Pins, func(p registry.Pin) bool { return p.Input == i }) {
+			reads := func(p registry.Pin) bool { return p.Input == i && p.Content(contents).Schema != nil }
+			if !slices.ContainsFunc(c.Pins, reads) {
 				unread = append(unread, g.Version)
 			}
 		}
@@ -467,7 +470,9 @@ func assignInputs(a *operators.Assignment, job *registry.Job, pins []registry.Pi
 		schemas = map[uuid.UUID][]storage.Column{}
 	}
 	for _, p := range pins {
-		schemas[p.Version] = p.Content(g.contents).Schema
+		if schema := p.Content(g.contents).Schema; schema != nil {
+			schemas[p.Version] = schema
+		}
 	}
 	generations := g.generations[job.ID]
 

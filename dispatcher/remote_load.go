@@ -218,7 +218,7 @@ func (d *Dispatcher) assignAgain(
 		contents: contents, states: map[uuid.UUID]json.RawMessage{}, cursor: x.record.Cursor}
 	c := tasks.Taken{Task: x.TaskID, Org: x.OrgID, Origin: x.row.Origin, Slot: x.row.Slot, Kind: x.row.Kind,
 		Attempt: x.Attempt, Partitions: x.read.parts, Payload: x.read.payload, Job: job, Pins: x.row.Pins}
-	if inputs.columns, err = columnsOfUnread(ctx, tx, []tasks.Taken{c}, inputs.generations); err != nil {
+	if inputs.columns, err = columnsOfUnread(ctx, tx, []tasks.Taken{c}, inputs.generations, contents); err != nil {
 		return err
 	}
 	x.Task.Assignment, _, err = d.assign(ctx, tx, x.Task, c, inputs)

@@ -2,10 +2,12 @@ package builds_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/dagctl/dagctl/dispatcher/dispatchertest"
+	"github.com/dagctl/dagctl/dispatcher/upkeep"
 	"github.com/dagctl/dagctl/registry"
 	"github.com/dagctl/dagctl/registry/deploy"
 )
@@ -136,4 +138,22 @@ func TestAParkedVersionShowsNothingThatTheServingCheckRefused(t *testing.T) {
 	status, reason := w.Status(parked.Version.ID)
 	require.Equal(t, registry.Ready, status, reason)
 	require.Equal(t, []string{"cd,2"}, w.Read("checked_good")["2024-01-02"], "the check serves")
+}
+
+// A check looks at what is there also after the input that it was made from was purged.
+func TestWhatWasMadeOfPurgedInputsIsChecked(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.Put("raw", "2024-01-01", "toolong")
+	w.Serve(unchecked)
+	_, err := w.D.Upkeep.Purge(t.Context(), w.Caller, "checked/raw/0", upkeep.PurgeRequest{Reason: "erasure request 17",
+		From: "2024-01-01", To: "2024-01-01", BreakWindow: true}, time.Now())
+	require.NoError(t, err)
+
+	failed := w.Deploy(dispatchertest.Checked)
+	w.Settle()
+	status, reason := w.Status(failed.Version.ID)
+	require.Equal(t, registry.Failed, status)
+	require.Equal(t, "checks of checked/good fail on partition 2024-01-01, which was made before: short: 1 rows",
+		reason)
 }

@@ -275,12 +275,12 @@ func (m *model) make(g *generation, key, text, from string, checked bool) {
 		p = &part{absent: true}
 		g.parts[key] = p
 	}
-	p.from, p.withheld, p.either = from, "", ""
+	p.from, p.withheld = from, ""
 	if checked && evil(text) {
 		p.withheld = text
 		return
 	}
-	p.text, p.revision, p.absent = text, m.next(), false
+	p.text, p.revision, p.absent, p.either = text, m.next(), false, ""
 }
 
 // unknown is what a partition was made of that was kept although its job reads another dataset now. When something new

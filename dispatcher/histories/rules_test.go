@@ -133,6 +133,9 @@ func (m *model) judgeReader(d *dagModel, v, reader *version, back bool, r *verdi
 	if stays && (called == "" || v.names[called] == name) || back && v.consents.breaking {
 		return
 	}
+	if stays && v.names[reader.input] == name {
+		return // it gets the name that the reader's document has
+	}
 	r.require("carl reads %s", name)
 }
 
