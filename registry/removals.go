@@ -189,3 +189,23 @@ func PurgedRemovals(ctx context.Context, tx pgx.Tx, version uuid.UUID) ([]Remova
 		return r, err
 	})
 }
+
+// EmptiedBy returns all partitions of datasets that a version cuts into other partitions and has nothing of: what they
+// were made from cannot be read again.
+func EmptiedBy(ctx context.Context, tx pgx.Tx, version uuid.UUID) ([]Removal, error) {
+	lost, err := removals(ctx, tx, `
+		SELECT p.name, p.dataset_version, array_agg(DISTINCT l.partition_key ORDER BY l.partition_key)
+		FROM dag_version_datasets p
+		JOIN dataset_pointers s ON s.org_id = p.org_id AND s.dataset_uuid = p.dataset_uuid
+			AND s.dataset_version <> p.dataset_version
+		JOIN dataset_versions g ON g.id = p.dataset_version
+		JOIN dataset_versions lg ON lg.id = s.dataset_version AND lg.partition_by <> g.partition_by
+		JOIN partition_versions l ON l.dataset_version = s.dataset_version AND l.state = 'Published'
+		WHERE p.dag_version_id = $1 AND NOT EXISTS (
+			SELECT FROM partition_versions n WHERE n.dataset_version = p.dataset_version AND n.state = 'Published')
+		GROUP BY p.name, p.dataset_version ORDER BY p.name`, version)
+	for i := range lost {
+		lost[i].Why = "nothing was made for the new partitioning"
+	}
+	return lost, err
+}

@@ -190,3 +190,25 @@ publish:
 	require.Equal(t, registry.Active, status, reason)
 	require.Len(t, w.Read("letters_made"), 1)
 }
+
+// A dataset that is cut into other partitions and has nothing to make them of would be gone for its readers.
+func TestANewPartitioningWithoutDataAsks(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.Put("raw", "2024-01-01", "a")
+	w.Serve(dispatchertest.Upkept)
+	_, err := w.D.Upkeep.Purge(t.Context(), w.Caller, "letters/raw/0", upkeep.PurgeRequest{Reason: "erasure request 17",
+		From: "2024-01-01", To: "2024-01-01", BreakWindow: true}, time.Now())
+	require.NoError(t, err)
+
+	whole := dispatchertest.Edit(dispatchertest.Upkept, "execution_strategy: PerPartition",
+		"execution_strategy: PerUpdate\n    partition_by: none")
+	failed := w.Deploy(whole)
+	w.Settle()
+	status, reason := w.Status(failed.Version.ID)
+	require.Equal(t, registry.Failed, status, reason)
+	require.Contains(t, reason, "letters_made would lose 1 partition that it serves: 2024-01-01 "+
+		"(nothing was made for the new partitioning)")
+	require.Len(t, w.Read("letters_made"), 1)
+	w.Serve(whole, allowRemovals)
+}

@@ -22,6 +22,11 @@ func (v *verdict) allow(format string, args ...any) {
 func (m *model) judge(d *dagModel, v *version, back bool) (r verdict) {
 	m.judgeNames(d, v, back, &r)
 	m.judgeReaders(d, v, back, &r)
+	if d.live != nil && !v.consents.removals {
+		for name, g := range v.gens {
+			g.judgeEmptied(name, d.live.gens[name], &r)
+		}
+	}
 	if back {
 		for name, g := range v.gens {
 			if g.gone {
@@ -36,6 +41,16 @@ func (m *model) judge(d *dagModel, v *version, back bool) (r verdict) {
 	m.judgeLosses(d, v, &r)
 	m.judgeChecks(d, v, &r)
 	return r
+}
+
+// judgeEmptied looks for what is cut into other partitions, and may have none of them.
+func (g *generation) judgeEmptied(name string, live *generation, r *verdict) {
+	if live == nil || g == nil || g.job.whole == live.job.whole || len(live.visible()) == 0 {
+		return
+	}
+	if len(g.visible()) == 0 {
+		r.allow("%s has nothing for its new partitioning", name)
+	}
 }
 
 // judgePurged looks for partitions that readers have and that were purged from an earlier generation.

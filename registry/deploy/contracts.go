@@ -34,7 +34,11 @@ func (dp *Deployer) Judge(
 	if next, err = dp.promises(ctx, tx, b.OrgID, b.ID, false); err != nil {
 		return next, err
 	}
-	facts, err := dp.facts(ctx, tx, b, live, next, lost)
+	emptied, err := registry.EmptiedBy(ctx, tx, b.ID)
+	if err != nil {
+		return next, err
+	}
+	facts, err := dp.facts(ctx, tx, b, live, next, slices.Concat(lost, emptied))
 	if err != nil {
 		return next, err
 	}
