@@ -48,7 +48,7 @@ func TestAQueueFollowsItsEditedJob(t *testing.T) {
 
 	// The edit leaves one output: every task is for that output, none is lost, and their keys still count.
 	edited := dispatchertest.Edit(dispatchertest.Mail, "    partition_by: key\n", "")
-	w.Serve(edited)
+	w.Serve(edited, allowRemovals)
 	w.Check()
 	for _, e := range queued[:2] {
 		require.Equal(t, "Completed now all", queue(w, e)[0])
@@ -147,7 +147,7 @@ func TestAQueueIsNotCanceledUnasked(t *testing.T) {
 
 			// Tasks that are enqueued between the deploy and the cutover count too.
 			require.Equal(t, 2, w.Work())
-			deployed := w.Deploy(c.yaml)
+			deployed := w.Deploy(c.yaml, allowRemovals)
 			late := w.Enqueue(c.job, item("c"))
 			w.Advance()
 			status, reason := w.Status(deployed.Version.ID)
@@ -155,7 +155,7 @@ func TestAQueueIsNotCanceledUnasked(t *testing.T) {
 			require.Contains(t, reason, "1 of mail/"+c.job)
 			require.Contains(t, w.Task(late[0].ID), "Queued")
 
-			w.Serve(c.yaml, cancelTasks)
+			w.Serve(c.yaml, cancelTasks, allowRemovals)
 			require.Equal(t, "Canceled superseded", w.Task(late[0].ID))
 			require.Equal(t, "Completed", w.Task(tasks[0].ID))
 
