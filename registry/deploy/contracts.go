@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 
 	"github.com/google/uuid"
@@ -34,11 +35,14 @@ func (dp *Deployer) Judge(
 	if next, err = dp.promises(ctx, tx, b.OrgID, b.ID, false); err != nil {
 		return next, err
 	}
-	emptied, err := registry.EmptiedBy(ctx, tx, b.ID)
-	if err != nil {
-		return next, err
+	if cutsAnew(live, next) {
+		emptied, err := registry.EmptiedBy(ctx, tx, b.ID)
+		if err != nil {
+			return next, err
+		}
+		lost = slices.Concat(lost, emptied)
 	}
-	facts, err := dp.facts(ctx, tx, b, live, next, slices.Concat(lost, emptied))
+	facts, err := dp.facts(ctx, tx, b, live, next, lost)
 	if err != nil {
 		return next, err
 	}
@@ -47,6 +51,18 @@ func (dp *Deployer) Judge(
 		return next, err
 	}
 	return next, contract.Refusal(contract.Compare(live, next, facts), b.Consents)
+}
+
+// cutsAnew reports whether a dataset of live is cut into other partitions in next.
+func cutsAnew(live, next contract.Contract) bool {
+	by := map[uuid.UUID]dag.Partitioning{}
+	for _, d := range live.Datasets {
+		by[d.ID] = d.PartitionBy
+	}
+	return slices.ContainsFunc(next.Datasets, func(d contract.Dataset) bool {
+		was, serves := by[d.ID]
+		return serves && !reflect.DeepEqual(was, d.PartitionBy)
+	})
 }
 
 // promises returns the contract of a version that is committed. Its jobs are kept in memory, since they never change;
