@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 
 	"github.com/spf13/cobra"
 
@@ -70,14 +71,16 @@ func (s Source) Parse(catalog dag.Catalog) (*dag.Document, dag.Problems, error) 
 	return doc, problems, nil
 }
 
-// builtinCatalog returns what this program validates against without a server: its own operators, and any runtime.
-func builtinCatalog() (dag.Catalog, error) {
+// builtinCatalog returns what this program validates against without a server: its own operators, and any runtime. It
+// is one for the whole process, because its operators hold a DuckDB to parse queries with: `dagctl dev` looks at the
+// files again and again.
+var builtinCatalog = sync.OnceValues(func() (dag.Catalog, error) {
 	builtin, err := operators.Builtin(operators.Options{AllowCommand: true})
 	if err != nil {
 		return dag.Catalog{}, fmt.Errorf("built-in operators: %w", err)
 	}
 	return builtin.Catalog(nil), nil
-}
+})
 
 // Report prints what is wrong with a DAG file, and returns the error that ends the command.
 func Report(c *cli.CLI, problems dag.Problems) error {
