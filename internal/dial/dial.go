@@ -84,9 +84,11 @@ func public(a netip.Addr) bool {
 var (
 	nat64 = netip.MustParsePrefix("64:ff9b::/96")
 	sixTo = netip.MustParsePrefix("2002::/16")
+	siit  = netip.MustParsePrefix("::ffff:0:0:0/96") // RFC 2765: IPv4-translated
 )
 
-// embedded returns the IPv4 address that an IPv6 address leads to (mapped, NAT64 or 6to4), or the address itself.
+// embedded returns the IPv4 address that an IPv6 address leads to (mapped, translated, NAT64 or 6to4), or the address
+// itself.
 func embedded(a netip.Addr) netip.Addr {
 	a = a.Unmap()
 	if !a.Is6() {
@@ -94,7 +96,7 @@ func embedded(a netip.Addr) netip.Addr {
 	}
 	b := a.As16()
 	switch {
-	case nat64.Contains(a), b[0]|b[1]|b[2]|b[3]|b[4]|b[5]|b[6]|b[7]|b[8]|b[9]|b[10]|b[11] == 0 &&
+	case nat64.Contains(a), siit.Contains(a), b[0]|b[1]|b[2]|b[3]|b[4]|b[5]|b[6]|b[7]|b[8]|b[9]|b[10]|b[11] == 0 &&
 		(b[12]|b[13]|b[14]) != 0:
 		return netip.AddrFrom4([4]byte(b[12:16]))
 	case sixTo.Contains(a):
