@@ -252,6 +252,9 @@ func TestFileSourceConforms(t *testing.T) {
 			"format": "csv"}).refused("not a plain relative path"),
 		at("a hostile type", "", whole, map[string]any{"path": "x", "format": "csv",
 			"types": map[string]string{"a": "INTEGER); DROP TABLE x; --"}}).refused("not the name of a DuckDB type"),
+		at("a query in a type", "", whole, map[string]any{"path": "x", "format": "json",
+			"types": map[string]string{"a": "INTEGER), (SELECT count(x) FROM duckdb_settings() AS y(x)"}}).
+			refused("not the name of a DuckDB type"),
 		at("an option of another format", "", whole, map[string]any{"path": "x", "format": "parquet",
 			"delimiter": ";"}).refused("delimiter is for format csv"),
 		at("no format", "", whole, map[string]any{"path": "x"}).refused("missing property 'format'"),

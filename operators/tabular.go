@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -41,9 +40,6 @@ const tabularSchema = `
     "columns": {"type": "array", "minItems": 1, "uniqueItems": true, "items": {"type": "string", "minLength": 1},
       "description": "The columns to keep, in this order; all by default."}`
 
-// typeName matches the names of DuckDB types, which go into statements as they are.
-var typeName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_ ,()\[\]"]*$`)
-
 // decodeConfig reads a config that has passed its schema into a struct.
 func decodeConfig(config map[string]any, into any) error {
 	text, err := json.Marshal(config)
@@ -59,7 +55,7 @@ func decodeConfig(config map[string]any, into any) error {
 // check checks what the schema cannot express.
 func (f tabular) check() *dag.ConfigError {
 	for _, column := range sortedKeys(f.Types) {
-		if !typeName.MatchString(f.Types[column]) {
+		if !duck.IsType(f.Types[column]) { // it goes into statements as it is
 			return &dag.ConfigError{Key: "types", Message: fmt.Sprintf("%s: %q is not the name of a DuckDB type",
 				column, f.Types[column])}
 		}
