@@ -157,9 +157,9 @@ func TestRejectedAppendsWaitWithWhatComesNext(t *testing.T) {
 	require.Equal(t, []string{"1,x", "2,good", "3,x"}, w.Read("log")["all"])
 }
 
-// A person who accepts a rejected append accepts all that waited with it.
-func TestAnAcceptedAppendHasAllThatWaited(t *testing.T) {
-	t.Parallel()
+// withRejected returns a world with checkedLog, where a rejected row and a good one wait.
+func withRejected(t *testing.T) *dispatchertest.World {
+	t.Helper()
 	w := dispatchertest.NewWorld(t)
 	w.Drop("a.csv", "id,v\n1,x\n")
 	w.Serve(checkedLog)
@@ -168,6 +168,13 @@ func TestAnAcceptedAppendHasAllThatWaited(t *testing.T) {
 		w.Poll()
 		w.Settle()
 	}
+	return w
+}
+
+// A person who accepts a rejected append accepts all that waited with it.
+func TestAnAcceptedAppendHasAllThatWaited(t *testing.T) {
+	t.Parallel()
+	w := withRejected(t)
 	_, err := w.D.Control.Accept(t.Context(), w.Caller, "log", control.DecideRequest{Partition: "all", Reason: "fine"})
 	require.NoError(t, err)
 	require.Equal(t, []string{"1,x", "2,bad", "3,x"}, w.Read("log")["all"])
@@ -178,14 +185,7 @@ func TestAnAcceptedAppendHasAllThatWaited(t *testing.T) {
 // Without its check, what it had rejected is served.
 func TestAnAppendWithoutTheCheckThatRejectedIt(t *testing.T) {
 	t.Parallel()
-	w := dispatchertest.NewWorld(t)
-	w.Drop("a.csv", "id,v\n1,x\n")
-	w.Serve(checkedLog)
-	for _, row := range []string{"2,bad", "3,x"} {
-		w.Drop(row+".csv", "id,v\n"+row+"\n")
-		w.Poll()
-		w.Settle()
-	}
+	w := withRejected(t)
 	w.Serve(log)
 	w.Drop("4.csv", "id,v\n4,x\n")
 	w.Poll()

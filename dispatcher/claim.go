@@ -487,19 +487,3 @@ func assignInputs(a *operators.Assignment, job *registry.Job, pins []registry.Pi
 		in.Partitions = append(in.Partitions, p.Content(g.contents).Partition)
 	}
 }
-
-// publishedPartition loads the revision that an appending task adds to. It returns nil if there is none yet.
-func publishedPartition(ctx context.Context, tx pgx.Tx, ref registry.Ref) (*storage.Partition, error) {
-	revisions, err := registry.PublishedAt(new(pg.Batch), []registry.Ref{ref}).Get(ctx, tx)
-	if err != nil || len(revisions) == 0 {
-		return nil, err
-	}
-
-	pin := registry.Pin{Version: ref.Version, Key: ref.Key, Revision: revisions[ref]}
-	contents, err := registry.Contents(new(pg.Batch), []registry.Pin{pin}).Get(ctx, tx)
-	if err != nil {
-		return nil, err
-	}
-	partition := contents[pin].Partition
-	return &partition, nil
-}

@@ -123,6 +123,22 @@ func (d *Dispatcher) compareBase(
 	return nil
 }
 
+// publishedPartition loads the revision that an appending task adds to. It returns nil if there is none yet.
+func publishedPartition(ctx context.Context, tx pgx.Tx, ref registry.Ref) (*storage.Partition, error) {
+	revisions, err := registry.PublishedAt(new(pg.Batch), []registry.Ref{ref}).Get(ctx, tx)
+	if err != nil || len(revisions) == 0 {
+		return nil, err
+	}
+
+	pin := registry.Pin{Version: ref.Version, Key: ref.Key, Revision: revisions[ref]}
+	contents, err := registry.Contents(new(pg.Batch), []registry.Pin{pin}).Get(ctx, tx)
+	if err != nil {
+		return nil, err
+	}
+	partition := contents[pin].Partition
+	return &partition, nil
+}
+
 // commitOutputs adds statements to b that record the revisions of a batch, and returns their events and the check tasks
 // that they need. Where a revision is stored in PostgreSQL it sends b, because rows are published after their revisions
 // are recorded.

@@ -32,6 +32,23 @@ func KnownColumns(ctx context.Context, tx pgx.Tx, g storage.Generation) (columns
 	return columns, nil
 }
 
+// ColumnsOf returns the columns of generations, as their newest revision has them. Those without any are absent.
+func ColumnsOf(ctx context.Context, tx pgx.Tx, generations []uuid.UUID) (map[uuid.UUID][]storage.Column, error) {
+	rows, err := tx.Query(ctx, `SELECT id, schema FROM dataset_versions WHERE id = ANY($1) AND schema IS NOT NULL`, generations)
+	if err != nil {
+		return nil, fmt.Errorf("columns of %d generations: %w", len(generations), err)
+	}
+
+	all := make(map[uuid.UUID][]storage.Column, len(generations))
+	var id uuid.UUID
+	var columns []storage.Column
+	_, err = pgx.ForEachRow(rows, []any{&id, &columns}, func() error {
+		all[id], columns = columns, nil
+		return nil
+	})
+	return all, err
+}
+
 // MadeBy returns the task that made the newest revision of a partition; uuid.Nil if there is no revision.
 func MadeBy(ctx context.Context, tx pgx.Tx, ref Ref) (task uuid.UUID, err error) {
 	err = tx.QueryRow(ctx, `

@@ -349,23 +349,6 @@ func (r *Registry) InputGenerations(
 	return generations, nil
 }
 
-// ColumnsOf returns the columns of generations, as their newest revision has them. Those without any are absent.
-func ColumnsOf(ctx context.Context, tx pgx.Tx, generations []uuid.UUID) (map[uuid.UUID][]storage.Column, error) {
-	rows, err := tx.Query(ctx, `SELECT id, schema FROM dataset_versions WHERE id = ANY($1) AND schema IS NOT NULL`, generations)
-	if err != nil {
-		return nil, fmt.Errorf("columns of %d generations: %w", len(generations), err)
-	}
-
-	all := make(map[uuid.UUID][]storage.Column, len(generations))
-	var id uuid.UUID
-	var columns []storage.Column
-	_, err = pgx.ForEachRow(rows, []any{&id, &columns}, func() error {
-		all[id], columns = columns, nil
-		return nil
-	})
-	return all, err
-}
-
 func SetGeneration(g *storage.Generation, version uuid.UUID, store []byte) error {
 	var s dag.Storage
 	if err := json.Unmarshal(store, &s); err != nil {

@@ -66,8 +66,10 @@ func (bs *Builds) lookIn(ctx context.Context, tx pgx.Tx, b registry.Build, jobs 
 	if seen.lost, err = registry.Removals(ctx, tx, seen.replaces); err != nil {
 		return nil, err
 	}
-	if seen.outdated, err = deploy.Outdated(ctx, tx, b, false); err != nil {
-		return nil, err
+	if len(seen.continues) > 0 {
+		if seen.outdated, err = deploy.Outdated(ctx, tx, b, false); err != nil {
+			return nil, err
+		}
 	}
 
 	targets, err := bs.stale.AllTargets(ctx, tx, jobs...)
@@ -158,8 +160,11 @@ func (bs *Builds) since(
 		return nil, err
 	}
 
-	if now.outdated, err = deploy.OutdatedAmong(ctx, tx, b, slices.Concat(changed, was.outdated)); err != nil {
-		return nil, err
+	if len(now.continues) > 0 {
+		now.outdated, err = deploy.OutdatedAmong(ctx, tx, b, slices.Concat(changed, was.outdated))
+		if err != nil {
+			return nil, err
+		}
 	}
 
 	targets, err := bs.lookAgainAt(ctx, tx, jobs, was, changed)
