@@ -156,8 +156,8 @@ func (d *Derivation) addConditions(job *Job, names [][]string) bool {
 // ByColumn reports whether it is known how a job computes its outputs from the columns of its inputs.
 func (d *Definitions) ByColumn(job string) bool { return d.columns[job] != nil }
 
-// ColumnsRead returns, by input index, the columns that a job depends on by name. An input that it depends on as a whole
-// has nil; if that is all of them, the result is nil.
+// ColumnsRead returns, by input index, the columns that a job depends on by name. An input that it depends on as a
+// whole has nil; if that is all of them, the result is nil.
 func (d *Definitions) ColumnsRead(job string) [][]string {
 	c := d.columns[job]
 	if c == nil || !slices.ContainsFunc(c.Reads, func(reads []string) bool { return reads != nil }) {
