@@ -107,8 +107,8 @@ func forgetReading(ctx context.Context, tx pgx.Tx, ref Ref, revision int64) erro
 	return nil
 }
 
-// NewestReading returns the reading of a dataset that was settled last; nil if it has none.
-func NewestReading(ctx context.Context, tx pgx.Tx, org, dataset uuid.UUID) (reading json.RawMessage, err error) {
+// newestReading returns the reading of a dataset that was settled last; nil if it has none.
+func newestReading(ctx context.Context, tx pgx.Tx, org, dataset uuid.UUID) (reading *FileReading, err error) {
 	err = tx.QueryRow(ctx, `
 		SELECT reading FROM dataset_readings WHERE org_id = $1 AND dataset_uuid = $2
 		ORDER BY settled_at DESC LIMIT 1`, org, dataset).Scan(&reading)
