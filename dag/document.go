@@ -391,6 +391,8 @@ type Column struct {
 type Shape struct {
 	Reads  [][]string // by input index: the columns that it reads by name; nil also where it reads whatever there is
 	Writes [][]Column // by output index
+
+	Refused []ConfigError // columns that no storage can hold
 }
 
 // ToProgram is the destination of secrets that a program gets: it may send them anywhere.

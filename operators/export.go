@@ -57,8 +57,8 @@ func (r *Runner) Export(
 func Import(ctx context.Context, local, format, target string) (rows int64, err error) {
 	f := outputText(format, []string{local})
 	rows, err = f.convert(ctx, filepath.Dir(target), Options{Threads: 1}, []string{local}, target)
-	if err != nil {
+	if err != nil && !fault.Is(err, fault.Invalid) {
 		return 0, fault.New(fault.Invalid, "%w", err)
 	}
-	return rows, nil
+	return rows, err
 }

@@ -214,7 +214,14 @@ func (f tabular) convert(ctx context.Context, scratch string, o Options, local [
 	if err != nil {
 		return 0, err
 	}
-	rows, err := session.CopyToParquet(ctx, query, target)
+	write := session.CopyToParquet
+	if f.Format == "csv" && len(f.Types) == 0 { // the types that DuckDB detects are kept, and detecting reads it all
+		write = session.CopyKept
+	}
+	rows, err := write(ctx, query, target)
+	if fault.Is(err, fault.Invalid) {
+		return 0, err
+	}
 	if err != nil && ctx.Err() == nil {
 		// The error is not wrapped: for DuckDB a broken row is a permanent error of the input, but here the file may
 		// still be being written, and the next attempt finds it complete.

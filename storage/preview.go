@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"strconv"
 	"strings"
 
 	"github.com/dagctl/dagctl/internal/duck"
@@ -122,7 +123,7 @@ func jsonExpression(c Column) string {
 	case native[c.Type]:
 		return name
 	case nested(c.Type):
-		return "CAST(to_json(" + name + ") AS VARCHAR)"
+		return duck.JSONText(name, duck.TypeOf(c.Type))
 	default:
 		return "CAST(" + name + " AS VARCHAR)"
 	}
@@ -132,6 +133,11 @@ func jsonExpression(c Column) string {
 func nested(t string) bool {
 	return t == "JSON" || strings.HasSuffix(t, "]") || strings.HasPrefix(t, "STRUCT(") ||
 		strings.HasPrefix(t, "MAP(") || strings.HasPrefix(t, "UNION(")
+}
+
+// whole reports whether values of the type are whole numbers that an int64 may not hold, such as a sum's.
+func whole(t string) bool {
+	return t == "UBIGINT" || t == "HUGEINT" || strings.HasPrefix(t, "DECIMAL(") && strings.HasSuffix(t, ",0)")
 }
 
 func jsonValue(c Column, v any) any {
@@ -153,6 +159,11 @@ func jsonValue(c Column, v any) any {
 	case string:
 		if nested(c.Type) && json.Valid([]byte(v)) {
 			return json.RawMessage(v)
+		}
+		if whole(c.Type) {
+			if n, err := strconv.ParseInt(v, 10, 64); err == nil && n <= exact && n >= -exact {
+				return n
+			}
 		}
 	}
 	return v
