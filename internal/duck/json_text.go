@@ -14,14 +14,17 @@ func JSONText(value string, t Type) string { return jsonText{}.of(value, t, 0) }
 // none, and so is JSON, because jsonb changes its layout.
 func StoredJSON(value string, t Type) string { return jsonText{stored: true}.of(value, t, 0) }
 
-type jsonText struct{ stored bool }
+// lineJSON is JSONText for lines of JSON, which have NaN and Infinity as bare words, as Python reads and writes them.
+func lineJSON(value string, t Type) string { return jsonText{bare: true}.of(value, t, 0) }
+
+type jsonText struct{ stored, bare bool }
 
 func (j jsonText) of(value string, t Type, depth int) string {
 	switch t.Kind {
 	case ScalarType, UnionType:
 		return j.scalar(value, t)
 	}
-	if !t.Any(Named("JSON", "FLOAT", "DOUBLE")) {
+	if !t.Any(Named("JSON")) && (j.bare || !t.Any(Named("FLOAT", "DOUBLE"))) {
 		return "CAST(to_json(" + value + ") AS VARCHAR)"
 	}
 
@@ -53,6 +56,9 @@ func (j jsonText) scalar(value string, t Type) string {
 	quoted := "CAST(to_json(CAST(" + value + " AS VARCHAR)) AS VARCHAR)"
 	switch t.Name {
 	case "FLOAT", "DOUBLE":
+		if j.bare {
+			break
+		}
 		plain := "isfinite(" + value + ")"
 		if j.stored {
 			plain += fmt.Sprintf(" AND NOT (%s = 0 AND signbit(%[1]s))", value)

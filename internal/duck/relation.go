@@ -199,7 +199,7 @@ func (s *Session) copyToLines(ctx context.Context, query, file string) error {
 		t := TypeOf(c.Type)
 		anyJSON = anyJSON || t.Any(Named("JSON"))
 		own[i] = fmt.Sprintf("c%d", i)
-		parts[i] = Literal(jsonName(c.Name)+":") + " || " + orNull(JSONText(own[i], t))
+		parts[i] = Literal(jsonName(c.Name)+":") + " || " + orNull(lineJSON(own[i], t))
 	}
 	if !anyJSON {
 		return s.Exec(ctx, fmt.Sprintf("COPY (%s) TO %s (FORMAT json)", query, Literal(file)))

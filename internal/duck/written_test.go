@@ -145,6 +145,8 @@ func TestLinesOfJSONAreExact(t *testing.T) {
 		"SELECT 12345678901234567890.1234::DECIMAL(38,4) AS d, 9007199254740993 AS b, 99999999999999999999::HUGEINT AS h": `{"d":12345678901234567890.1234,"b":9007199254740993,"h":99999999999999999999}`,
 		`SELECT E'{"x":\n 1.12345678901234567890}'::JSON AS j, 1 AS "k""é", NULL AS n`:                                    `{"j":{"x":  1.12345678901234567890},"k\"é":1,"n":null}`,
 		`SELECT [{'j': '1e400'::JSON, 't': E'a,"\r\nb'}] AS l, 'not json'::VARCHAR AS t`:                                  `{"l":[{"j":1e400,"t":"a,\"\r\nb"}],"t":"not json"}`,
+		"SELECT 'nan'::DOUBLE AS a, ['-inf'::FLOAT, 1.5] AS b":                                                            `{"a":NaN,"b":[-Infinity,1.5]}`,
+		"SELECT 'nan'::DOUBLE AS a, ['-inf'::FLOAT, 1.5] AS b, '1'::JSON AS j":                                            `{"a":NaN,"b":[-Infinity,1.5],"j":1}`,
 		`SELECT MAP {'z': '1.10'::JSON, 'a': NULL} AS m, []::JSON[] AS e`:                                                 `{"m":{"z":1.10,"a":null},"e":[]}`,
 	} {
 		file := filepath.Join(t.TempDir(), "rows.ndjson")
