@@ -2,7 +2,6 @@ package operators
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"strings"
 
@@ -57,8 +56,7 @@ func (o *sqlOperator) shape(job *dag.Job, inputs [][]dag.Column) (shape dag.Shap
 		timeless := job.PartitionBy.Kind != dag.ByTime && strings.Contains(strings.ToLower(query), "getvariable")
 		if complete && !timeless {
 			if shape.Writes[i], err = describe(ctx, query, relations); err != nil {
-				shape.Refused = append(shape.Refused, dag.ConfigError{Key: "query",
-					Message: fmt.Sprintf("output %q: %s", job.Outputs[i], fault.Text(err))})
+				shape.Refused = append(shape.Refused, refused(job, i, err))
 			}
 		}
 	}
@@ -74,6 +72,14 @@ func (o *sqlOperator) shape(job *dag.Job, inputs [][]dag.Column) (shape dag.Shap
 		}
 	}
 	return shape
+}
+
+// refused returns the fault of the query of an output.
+func refused(job *dag.Job, output int, err error) dag.ConfigError {
+	if _, one := job.Config["query"]; one {
+		return dag.ConfigError{Key: "query", Message: fault.Text(err)}
+	}
+	return dag.ConfigError{Key: "queries", Message: job.Outputs[output] + ": " + fault.Text(err)}
 }
 
 // checkReads returns the columns of inputs that the job's checks name. What else a check selects, it only counts.

@@ -102,7 +102,7 @@ func (w *columnsAhead) job(name string) {
 			shape = &s
 			for _, r := range s.Refused {
 				w.refused = append(w.refused, fault.Problem{Location: job.Position.String(), Code: string(dag.CodeConfig),
-					Message: fmt.Sprintf("job %s: %s: %s", name, r.Key, r.Message)})
+					Message: fmt.Sprintf("job %s: config.%s: %s", name, r.Key, r.Message)})
 			}
 		}
 		switch {
