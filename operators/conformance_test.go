@@ -86,8 +86,8 @@ func TestSQLConforms(t *testing.T) {
 			wants("'m': {z=1.0, a=0.1}, 'd': '0044-03-15 (BC)', 'i': '3 days 00:00:01.5'"),
 		caseOf(sqlCase("a type that cannot be stored", "SELECT '12:00:00+02'::TIMETZ AS t FROM numbers", numbers)).
 			fails(`column "t": values of type TIME WITH TIME ZONE cannot be stored`),
-		caseOf(sqlCase("a sum that does not fit", "SELECT n, 170141183460469231731687303715884105727 AS big FROM numbers",
-			numbers)).fails(`column "big" has a value of type HUGEINT that does not fit DECIMAL(38,0)`),
+		caseOf(sqlCase("a sum that does not fit", "SELECT n, 170141183460469231731687303715884105727 AS big "+
+			"FROM numbers", numbers)).fails(`column "big" has a value of type HUGEINT that does not fit DECIMAL(38,0)`),
 		caseOf(sqlCase("an interval that is too fine", "SELECT [to_microseconds(n)] AS i FROM numbers", numbers)).
 			fails(`column "i" has an INTERVAL that cannot be stored`),
 		caseOf(sqlCase("no rows", "SELECT n FROM numbers WHERE n > 100", numbers)).wants(),

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -29,8 +30,8 @@ import (
 )
 
 // TestExactValues writes rows of random types to both kinds of storage and compares them, value by value, on every way
-// out: a job downstream, previews, queries, and what a worker gets as Parquet, NDJSON and CSV, in Python, too. The table
-// in docs/yaml.md says what that is.
+// out: a job downstream, previews, queries, and what a worker gets as Parquet, NDJSON and CSV, in Python, too. The
+// table in docs/yaml.md says what that is.
 func TestExactValues(t *testing.T) {
 	t.Parallel()
 	exactValues(t, 0, 6)
@@ -166,8 +167,8 @@ func (e *exact) compare(t *testing.T, kind storage.Kind, shapes []shape, rows []
 		if shapes[0].scalar == nil || shapes[0].scalar.float > 0 || shapes[0].scalar.json {
 			in.Where = nil
 		}
-		file, err := e.runner.Export(t.Context(), operators.Assignment{Inputs: []operators.AssignedInput{in}}, in, format,
-			t.TempDir())
+		all := operators.Assignment{Inputs: []operators.AssignedInput{in}}
+		file, err := e.runner.Export(t.Context(), all, in, format, t.TempDir())
 		require.NoError(t, err)
 		if format == "parquet" {
 			require.Equal(t, want, e.texts(t, "SELECT * FROM "+duck.ReadParquet([]string{file})), format)
@@ -370,22 +371,8 @@ func alike(t *testing.T, s shape, want sample, got any) bool {
 		return s.scalar.alike(t, want.text, got)
 	}
 
-	var values []any
-	if s.kind == duck.ListType {
-		values, _ = got.([]any)
-	} else {
-		object, ok := got.(pairs)
-		if !ok {
-			return false
-		}
-		for i, p := range object {
-			if i >= len(want.keys) || p.key != want.keys[i] {
-				return false
-			}
-			values = append(values, p.value)
-		}
-	}
-	if len(values) != len(want.parts) {
+	values, ok := s.parts(want, got)
+	if !ok || len(values) != len(want.parts) {
 		return false
 	}
 	for i, part := range want.parts {
@@ -398,6 +385,22 @@ func alike(t *testing.T, s shape, want sample, got any) bool {
 		}
 	}
 	return true
+}
+
+// parts returns the parts of a list or of an object that has the wanted keys in their order.
+func (s shape) parts(want sample, got any) (values []any, ok bool) {
+	if s.kind == duck.ListType {
+		values, ok = got.([]any)
+		return values, ok || got == nil
+	}
+	object, ok := got.(pairs)
+	for i, p := range object {
+		if i >= len(want.keys) || p.key != want.keys[i] {
+			return nil, false
+		}
+		values = append(values, p.value)
+	}
+	return values, ok
 }
 
 func (k scalarKind) alike(t *testing.T, want string, got any) bool {
@@ -435,27 +438,13 @@ func alikeJSON(want, got any) bool {
 		b, fine := new(big.Rat).SetString(string(n))
 		return ok && fine && a.Cmp(b) == 0
 	case []any:
-		list, ok := got.([]any)
-		if !ok && got != nil || len(list) != len(want) {
-			return false
-		}
-		for i := range want {
-			if !alikeJSON(want[i], list[i]) {
-				return false
-			}
-		}
-		return true
+		list, _ := got.([]any)
+		return slices.EqualFunc(want, list, alikeJSON)
 	case pairs:
 		object, ok := got.(pairs)
-		if !ok || len(object) != len(want) {
-			return false
-		}
-		for i := range want {
-			if want[i].key != object[i].key || !alikeJSON(want[i].value, object[i].value) {
-				return false
-			}
-		}
-		return true
+		return ok && slices.EqualFunc(want, object, func(a, b pair) bool {
+			return a.key == b.key && alikeJSON(a.value, b.value)
+		})
 	}
 	return want == got
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/dagctl/dagctl/storage"
 )
 
-// BenchmarkTables writes a partition of 200,000 rows to Postgres, publishes it, and reads it back. It reports the median
-// of each. Run it with -benchtime 3x.
+// BenchmarkTables writes a partition of 200,000 rows to Postgres, publishes it, and reads it back. It reports the
+// median of each. Run it with -benchtime 3x.
 func BenchmarkTables(b *testing.B) {
 	pool := testdb.New(b)
 	s, err := storage.New(storage.Config{Root: b.TempDir(), Pool: pool})

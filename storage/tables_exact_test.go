@@ -27,7 +27,8 @@ func TestTablesKeepOrder(t *testing.T) {
 	for revision := int64(3); revision < 6; revision++ {
 		a.Task = uuid.New()
 		p = publish(t, s, pool, a, revision, fmt.Sprintf(query, 7000))
-		_, err := pool.Exec(t.Context(), "VACUUM data_acme._g_"+strings.ReplaceAll(a.Generation.Version.String(), "-", ""))
+		table := "data_acme._g_" + strings.ReplaceAll(a.Generation.Version.String(), "-", "")
+		_, err := pool.Exec(t.Context(), "VACUUM "+table)
 		require.NoError(t, err)
 	}
 	files, err := s.Open(t.Context(), a.Generation, []storage.Partition{p}, t.TempDir())
@@ -85,24 +86,27 @@ func TestTablesExactValues(t *testing.T) {
 		"MAP {DATE '0044-03-15 (BC)': [1.10::DECIMAL(38,20)]}", `MAP {'\x00"'::BLOB: {'b': 2, 'a': 1}}`,
 		"MAP {'b': MAP {'z': 'nan'::DOUBLE, 'a': 1.5}, 'a': MAP {}}", "MAP {0.1::DOUBLE: true, 'nan'::DOUBLE: false}",
 		"[MAP {'z': 1, 'a': 2}]", "{'m': MAP {'z': 1, 'a': 2}, 'Ä b\"': 'x''y', '%s %[1]d': [1]}",
-		`[E'{"b":  1.12345678901234567890, "a": 1}'::JSON, 'null'::JSON, NULL]`, "{'a': NULL::INTEGER, 'b': NULL::VARCHAR}",
-		"NULL::STRUCT(a INTEGER)", "[{'a': NULL::INTEGER}, NULL]", "[[], NULL, [NULL]]::INTEGER[][]", "[]::VARCHAR[]",
+		`[E'{"b":  1.12345678901234567890, "a": 1}'::JSON, 'null'::JSON, NULL]`,
+		"{'a': NULL::INTEGER, 'b': NULL::VARCHAR}",
+		"NULL::STRUCT(a INTEGER)",
+		"[{'a': NULL::INTEGER}, NULL]", "[[], NULL, [NULL]]::INTEGER[][]", "[]::VARCHAR[]",
 		"[DATE '0044-03-15 (BC)', 'infinity'::DATE]", "[TIMESTAMP '0044-03-15 (BC) 01:02:03', 'infinity'::TIMESTAMP]",
 		"[TIMESTAMPTZ '2024-01-31 12:34:56.123456+02']", "['2024-01-01 01:02:03.123456789'::TIMESTAMP_NS]",
-		"[TIME '24:00:00']", "[INTERVAL '1 year 2 days 3.123 seconds']", "['6e1b9b3c-6d31-4e1a-8c0f-0a8f3a1b2c3d'::UUID]",
+		"[TIME '24:00:00']", "[INTERVAL '1 year 2 days 3.123 seconds']",
+		"['6e1b9b3c-6d31-4e1a-8c0f-0a8f3a1b2c3d'::UUID]",
 		"[true, false, NULL]",
 	}
 	values := make([]string, len(exact))
 	for i, v := range exact {
 		values[i] = fmt.Sprintf("%s AS c%d", v, i)
 	}
-	first := "SELECT " + strings.Join(values, ", ")
-	query := "WITH one AS (" + first + ") FROM one UNION ALL (SELECT COLUMNS(*) FROM (FROM one LIMIT 0) " +
-		"RIGHT JOIN (SELECT 1 AS extra) ON true) UNION ALL FROM one"
-	query = "SELECT * FROM (" + strings.ReplaceAll(query, "SELECT COLUMNS(*)", "SELECT * EXCLUDE (extra)") + ")"
+	// The values, a row of NULLs, and the values again
+	query := "WITH one AS (SELECT " + strings.Join(values, ", ") + ") FROM one UNION ALL (SELECT * EXCLUDE (extra) " +
+		"FROM (FROM one LIMIT 0) RIGHT JOIN (SELECT 1 AS extra) ON true) UNION ALL FROM one"
 
-	p := publish(t, s, pool, attemptOf(t, "exact"), 1, query)
-	files, err := s.Open(t.Context(), attemptOf(t, "exact").Generation, []storage.Partition{p}, t.TempDir())
+	a := attempt(storage.Postgres, "all")
+	p := publish(t, s, pool, a, 1, query)
+	files, err := s.Open(t.Context(), a.Generation, []storage.Partition{p}, t.TempDir())
 	require.NoError(t, err)
 	original := parquet(t, query)
 	for i, value := range exact {
@@ -110,10 +114,6 @@ func TestTablesExactValues(t *testing.T) {
 		require.Equal(t, content(t, column, original), content(t, column, files[0]...), value)
 	}
 }
-
-var exactGeneration = attempt(storage.Postgres, "all")
-
-func attemptOf(*testing.T, string) storage.Attempt { return exactGeneration }
 
 // TestTablesRefuseValues refuses what Postgres cannot hold before it is published, and names the column.
 func TestTablesRefuseValues(t *testing.T) {
@@ -130,7 +130,8 @@ func TestTablesRefuseValues(t *testing.T) {
 		"MAP {[1]: 2}":                        "postgres storage has no type for MAP(INTEGER[], INTEGER)",
 		"'POINT(1 2)'::GEOMETRY('OGC:CRS84')": "postgres storage has no type for GEOMETRY",
 	} {
-		_, err := s.Seal(t.Context(), attempt(storage.Postgres, "all"), []string{parquet(t, "SELECT 1 AS n, "+value+" AS v")})
+		file := parquet(t, "SELECT 1 AS n, "+value+" AS v")
+		_, err := s.Seal(t.Context(), attempt(storage.Postgres, "all"), []string{file})
 		require.True(t, fault.Is(err, fault.Invalid), "%s: %v", value, err)
 		require.ErrorContains(t, err, `column "v"`, value)
 		require.ErrorContains(t, err, says, value)

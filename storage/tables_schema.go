@@ -75,8 +75,8 @@ func (p physical) create(ctx context.Context, tx pgx.Tx, columns []Column) error
 		"CREATE SCHEMA IF NOT EXISTS " + p.schema,
 		"CREATE TABLE IF NOT EXISTS " + p.revisions +
 			" (generation uuid, partition text, revision bigint NOT NULL, PRIMARY KEY (generation, partition))",
-		fmt.Sprintf("CREATE TABLE %s (%s, _partition text NOT NULL, _revision bigint NOT NULL, _row bigint NOT NULL)", p.table,
-			columnList(columns)),
+		fmt.Sprintf("CREATE TABLE %s (%s, _partition text NOT NULL, _revision bigint NOT NULL, _row bigint NOT NULL)",
+			p.table, columnList(columns)),
 	}
 
 	if key := p.generation.UniqueKey; len(key) > 0 {

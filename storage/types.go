@@ -20,8 +20,8 @@ import (
 // DuckDB's name of its type, so that reading restores the type.
 //
 // Every value comes back unchanged, or is refused before it is published: Postgres has no NUL in text, dates and times
-// from 4713 BC on, and microseconds. Lists and structs are jsonb. Maps, whose entries have an order, and JSON, which has
-// a layout, are json, which keeps its text: see docs/decisions/0025-exact-values.md.
+// from 4714-11-24 BC on, and microseconds. Lists and structs are jsonb. Maps, whose entries have an order, and JSON,
+// which has a layout, are json, which keeps its text: see docs/decisions/0025-exact-values.md.
 //
 // Tables have three columns of the platform's own, which stable views do not show: _partition, _revision, and _row, the
 // row's position in its partition. Reading is by _row: Postgres itself keeps no order.
@@ -132,6 +132,7 @@ var wires = map[string]wire{
 func wireOf(c Column) (wire, error) {
 	t := duck.TypeOf(c.Type)
 	w, known := wires[c.Type]
+
 	switch {
 	case known:
 	case t.Kind == duck.ScalarType && strings.HasPrefix(c.Type, "DECIMAL("):
@@ -329,6 +330,7 @@ func getJSONB(from []byte) (any, error) {
 func quoteNumbers(text string) string {
 	var b strings.Builder
 	b.Grow(len(text) + 16)
+
 	for i := 0; i < len(text); {
 		c, from := text[i], i
 		switch {

@@ -146,7 +146,9 @@ func (s *Session) Each(ctx context.Context, query string, each func(row []driver
 }
 
 // Append adds rows to a table of the session. fill calls add with each of them.
-func (s *Session) Append(ctx context.Context, table string, fill func(add func(row ...driver.Value) error) error) error {
+func (s *Session) Append(
+	ctx context.Context, table string, fill func(add func(row ...driver.Value) error) error,
+) error {
 	err := s.conn.Raw(func(conn any) error {
 		of, ok := conn.(driver.Conn)
 		if !ok {

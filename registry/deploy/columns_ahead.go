@@ -3,13 +3,11 @@ package deploy
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dagctl/dagctl/dag"
-	"github.com/dagctl/dagctl/internal/duck"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/registry/contract"
 )
@@ -101,26 +99,16 @@ func (w *columnsAhead) job(name string) {
 			s := spec.Shape(job, inputs)
 			shape = &s
 			for _, r := range s.Refused {
-				w.refused = append(w.refused, fault.Problem{Location: job.Position.String(), Code: string(dag.CodeConfig),
+				w.refused = append(w.refused, fault.Problem{Location: job.Position.String(),
+					Code:    string(dag.CodeConfig),
 					Message: fmt.Sprintf("job %s: config.%s: %s", name, r.Key, r.Message)})
 			}
 		}
 		switch {
 		case shape != nil && len(shape.Writes) > i:
-			n.Columns = kept(shape.Writes[i])
+			n.Columns = shape.Writes[i]
 		case len(job.Inputs) == 0:
 			n.Columns = w.same[n.Name]
 		}
 	}
-}
-
-// kept returns columns as storage has them: without the type where that is known only once it is written.
-func kept(columns []dag.Column) []dag.Column {
-	columns = slices.Clone(columns)
-	for i, c := range columns {
-		if written, err := duck.Written(duck.Column(c)); err != nil || written.Type != c.Type {
-			columns[i].Type = ""
-		}
-	}
-	return columns
 }

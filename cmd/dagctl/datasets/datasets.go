@@ -244,6 +244,7 @@ func cell(value any) string {
 	case json.RawMessage:
 		return string(v)
 	}
+
 	text, err := json.Marshal(value)
 	if err != nil {
 		return fmt.Sprint(value)
