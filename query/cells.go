@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"strconv"
 
 	"github.com/dagctl/dagctl/storage"
 )
@@ -53,9 +54,21 @@ func cellsOf(rows [][]json.RawMessage) ([][]any, error) {
 			if err := decoder.Decode(&all[i][n]); err != nil {
 				return nil, fmt.Errorf("read row %d: %w", i, err)
 			}
+			if number, ok := all[i][n].(json.Number); ok {
+				all[i][n] = plain(number)
+			}
 		}
 	}
 	return all, nil
+}
+
+// plain returns a number as a float64 if that is written in the same way.
+func plain(n json.Number) any {
+	f, err := n.Float64()
+	if err == nil && strconv.FormatFloat(f, 'f', -1, 64) == n.String() {
+		return f
+	}
+	return n
 }
 
 // answerOf returns rows that a child wrote.

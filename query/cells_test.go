@@ -11,7 +11,7 @@ import (
 
 func TestRowsStayAsTheyAreWritten(t *testing.T) {
 	t.Parallel()
-	const rows = `"rows":[[9007199254740993,1.10,{"z":12345678901234567890.12345,"a":1},[1e400],"x",null,true]]`
+	const rows = `"rows":[[9007199254740993,1.10,0.5,-8,{"z":12345678901234567890.12345,"a":1},[1e400],"x",null,true]]`
 	const columns = `"columns":[{"name":"n","type":"BIGINT"}]`
 	for name, test := range map[string]struct {
 		text string
