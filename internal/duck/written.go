@@ -103,7 +103,7 @@ func (s *Session) CopyToParquet(ctx context.Context, query, file string) (int64,
 		return 0, err
 	}
 
-	rows, err := s.CopyKept(ctx, query, file)
+	rows, err := s.copyKept(ctx, query, file)
 	if place := unfit.FindStringSubmatch(fmt.Sprint(err)); err != nil && place != nil && isDuckDB(err) {
 		i, _ := strconv.Atoi(place[1])
 		return 0, doesNotFit(columns[i])
@@ -111,8 +111,8 @@ func (s *Session) CopyToParquet(ctx context.Context, query, file string) (int64,
 	return rows, err
 }
 
-// CopyKept is CopyToParquet for a query whose types are written as they are.
-func (s *Session) CopyKept(ctx context.Context, query, file string) (int64, error) {
+// copyKept is CopyToParquet for a query whose types are written as they are.
+func (s *Session) copyKept(ctx context.Context, query, file string) (int64, error) {
 	var rows int64
 	err := s.conn.QueryRowContext(ctx, fmt.Sprintf("COPY (%s) TO %s (FORMAT parquet, COMPRESSION zstd)", query,
 		Literal(file))).Scan(&rows)

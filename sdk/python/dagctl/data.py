@@ -269,9 +269,6 @@ class RowWriter:
         value = encode(row)
         if not isinstance(value, dict):
             raise TypeError(f"a row is a dict or a dataclass, not a {type(row).__name__}")
-        for column, cell in value.items():
-            if type(cell) is int and not -(1 << 63) <= cell < 1 << 64:
-                raise ValueError(f"column {column!r} has an int of more than 64 bits, which would be rounded: write it as a str")
         line = json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
         if self._file is None:
             self._file, self._size = open(self._output._scratch.file(".ndjson"), "wb"), 0

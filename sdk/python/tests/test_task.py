@@ -332,7 +332,6 @@ class TestData(Case):
         for row, message in [
             ([1], "a row is a dict"),
             ({"n": float("nan")}, "not JSON compliant"),
-            ({"n": 1 << 64}, "column 'n' has an int of more than 64 bits"),
         ]:
             with self.subTest(row=row):
                 self.setUp()
