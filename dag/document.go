@@ -397,7 +397,9 @@ type Column struct {
 // Shape is what is known of the columns of a job. Nil stands for whatever is not known.
 type Shape struct {
 	Reads  [][]string // by input index: the columns that it reads by name; nil also where it reads whatever there is
-	Writes [][]Column // by output index
+	Writes [][]Column // by output index, as they are stored
+
+	Refused []ConfigError // columns that no storage can hold
 }
 
 // ToProgram is the destination of secrets that a program gets: it may send them anywhere.
