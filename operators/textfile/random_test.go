@@ -149,8 +149,8 @@ func TestRandomNDJSONFilesAreReadAsGoReadsThem(t *testing.T) {
 			if len(strings.TrimSpace(line)) == 0 || refusedLine(out.Result, i+1, out.bad) {
 				continue // it is stricter than Go: names that come twice, say
 			}
-			require.Equal(t, exactly(t, want.A)+"|"+exactly(t, want.B), exactlyRow(t, out.rows[at]), "seed %d: %s", seed,
-				line)
+			require.Equal(t, exactly(t, want.A)+"|"+exactly(t, want.B), exactlyRow(t, out.rows[at]), "seed %d: %s",
+				seed, line)
 			at++
 		}
 	}
@@ -196,7 +196,8 @@ func exactlyRow(t *testing.T, row string) string {
 }
 
 func randomJSON(r *rand.Rand, depth int) string {
-	scalars := []string{"null", "true", "1", "-0", "9007199254740993", "1.10", "1e400", "123456789012345678901234567890.5",
+	scalars := []string{"null", "true", "1", "-0", "9007199254740993", "1.10", "1e400",
+		"123456789012345678901234567890.5",
 		`"x"`, `"ticket #5"`, `"\u00e9\n\"\\"`, `"2026-01-31"`, `""`, "false", `"☃"`}
 	switch n := r.IntN(8); {
 	case n == 0 && depth < 3:
@@ -224,8 +225,8 @@ func TestRandomColumnsComeBack(t *testing.T) {
 			return fmt.Sprintf("%04d-%02d-%02d", 1+r.IntN(9999), 1+r.IntN(12), 1+r.IntN(28))
 		}},
 		{"TIMESTAMP", func(r *rand.Rand) string {
-			return fmt.Sprintf("%04d-%02d-%02d %02d:%02d:%02d.%05d1", 1+r.IntN(9999), 1+r.IntN(12), 1+r.IntN(28), r.IntN(24),
-				r.IntN(60), r.IntN(60), r.IntN(1e5))
+			return fmt.Sprintf("%04d-%02d-%02d %02d:%02d:%02d.%05d1", 1+r.IntN(9999), 1+r.IntN(12), 1+r.IntN(28),
+				r.IntN(24), r.IntN(60), r.IntN(60), r.IntN(1e5))
 		}},
 		{"TIME", func(r *rand.Rand) string {
 			return fmt.Sprintf("%02d:%02d:%02d.%05d7", r.IntN(24), r.IntN(60), r.IntN(60), r.IntN(1e5))
