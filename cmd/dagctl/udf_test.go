@@ -85,6 +85,14 @@ func TestHostileArchivesAreRefused(t *testing.T) {
 			require.NoError(t, err)
 		})
 	}
+	several := func(names ...string) []byte {
+		return archive(func(z *zip.Writer) {
+			for _, name := range names {
+				_, err := z.Create(name)
+				require.NoError(t, err)
+			}
+		})
+	}
 	for name, body := range map[string][]byte{
 		"no archive":    []byte("hello"),
 		"empty":         {},
@@ -96,6 +104,10 @@ func TestHostileArchivesAreRefused(t *testing.T) {
 		"a bomb":        named("zeros", 0o644, strings.Repeat("\x00", 64<<20)),
 		"hidden only":   named(".git/HEAD", 0o644, "x"),
 		"a NUL":         named("a\x00b", 0o644, "x"),
+		"setuid":        named("run", fs.ModeSetuid|0o755, "x"),
+		"setgid":        named("run", fs.ModeSetgid|0o755, "x"),
+		"case only":     several("Main.py", "main.py"),
+		"its folders":   several("lib/a.py", "Lib/b.py"),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -56,6 +56,36 @@ func strange(what string, args []string) int {
 		err = unix.PtraceAttach(os.Getppid())
 	case "packet":
 		_, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW, 0)
+	case "vsock":
+		_, err = unix.Socket(unix.AF_VSOCK, unix.SOCK_STREAM, 0)
+	case "crypto":
+		_, err = unix.Socket(unix.AF_ALG, unix.SOCK_SEQPACKET, 0)
+	case "vsock-pair":
+		_, err = unix.Socketpair(unix.AF_VSOCK, unix.SOCK_STREAM, 0)
+	case "memory-file":
+		_, err = unix.MemfdCreate("held", 0)
+	case "secret-memory":
+		if _, _, errno := unix.RawSyscall(unix.SYS_MEMFD_SECRET, 0, 0, 0); errno != 0 {
+			err = errno
+		}
+	case "segment":
+		if _, _, errno := unix.RawSyscall(unix.SYS_SHMGET, unix.IPC_PRIVATE, 1<<20, unix.IPC_CREAT|0o600); errno != 0 {
+			err = errno
+		}
+	case "messages":
+		if _, _, errno := unix.RawSyscall(unix.SYS_MSGGET, unix.IPC_PRIVATE, unix.IPC_CREAT|0o600, 0); errno != 0 {
+			err = errno
+		}
+	case "unknown-call":
+		if _, _, errno := unix.RawSyscall(4000, 0, 0, 0); errno != 0 {
+			err = errno
+		}
+	case "inherited": // descriptors that this program opened itself end at an exec
+		for fd := 3; fd < 1024; fd++ {
+			if flags, none := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); none == nil && flags&unix.FD_CLOEXEC == 0 {
+				fmt.Println("descriptor", fd)
+			}
+		}
 	case "chown":
 		err = os.Chown("/task", 2, 2)
 	case "setuid":
@@ -161,6 +191,19 @@ func TestAProgramHasTheEnvironmentItIsGiven(t *testing.T) {
 	require.Equal(t, "1 sandbox", out.String())
 }
 
+// Not every library of this process opens its files so that they end with an exec.
+func TestAProgramInheritsNoDescriptors(t *testing.T) {
+	t.Parallel()
+	for range 3 {
+		fd, err := unix.Open("/proc/self/status", unix.O_RDONLY, 0)
+		require.NoError(t, err)
+		t.Cleanup(func() { unix.Close(fd) })
+	}
+	p, out := newProgram(t, "inherited")
+	require.NoError(t, Run(t.Context(), p), out)
+	require.Empty(t, out.String())
+}
+
 func TestAProgramSaysHowItEnded(t *testing.T) {
 	t.Parallel()
 	for command, want := range map[string]ExitError{"exit 3": {Code: 3}, "kill -9 $$; exit 4": {Code: 4},
@@ -200,6 +243,14 @@ func TestAProgramHarmsNothing(t *testing.T) {
 		"namespaces by clone":      {"namespace"},
 		"tracing":                  {"ptrace"},
 		"packets":                  {"packet"},
+		"sockets of the host":      {"vsock"},
+		"pairs of them":            {"vsock-pair"},
+		"the kernel's ciphers":     {"crypto"},
+		"uncounted memory files":   {"memory-file"},
+		"uncounted secret memory":  {"secret-memory"},
+		"uncounted segments":       {"segment"},
+		"uncounted messages":       {"messages"},
+		"calls of later kernels":   {"unknown-call"},
 		"giving files away":        {"chown"},
 		"becoming another":         {"setuid"},
 		"keys":                     {"keys"},
