@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dagctl/dagctl/cmd/dagctl/cli"
+	"github.com/dagctl/dagctl/internal/sandbox"
 	"github.com/dagctl/dagctl/registry"
 )
 
@@ -155,6 +156,11 @@ publish:
 		<-ended
 	})
 	deployed := dagctl(t, writers, "deploy", path)
+	if missing := sandbox.Available(); missing != nil {
+		require.NotZero(t, deployed.code, deployed.out)
+		require.Contains(t, must(t, writers, "tasks", "list", "--output", "json"), missing.Error())
+		return
+	}
 	require.Zero(t, deployed.code, deployed.err)
 	require.Contains(t, must(t, writers, "datasets", "preview", "counted", "--output", "json"), "1")
 	task := w.tasks(t)[0]
