@@ -169,7 +169,8 @@ func readAttempts(b *pg.Batch, some []*loading) *pg.Later[map[attemptOf]attemptR
 		tasks[i], attempts[i] = x.TaskID, x.Attempt
 	}
 
-	targets := []any{&at.task, &at.number, &r.claim, &r.lastCall, &r.parts, &r.payload, &r.timeout, &r.trace, &r.revoked}
+	targets := []any{&at.task, &at.number, &r.claim, &r.lastCall, &r.parts, &r.payload, &r.timeout, &r.trace,
+		&r.revoked}
 	b.Query(fmt.Sprintf("load %d attempts", len(some)), targets, func() error {
 		found[at] = r
 		r = attemptRow{} // the next row must not be scanned into its slices
@@ -192,8 +193,8 @@ func (x *loading) decode(rows map[uuid.UUID]tasks.Row) (err error) {
 	}
 	x.OrgID, x.Runtime = x.row.Org, x.row.Runtime
 	if x.read.revoked {
-		return fault.New(fault.Unauthenticated, "the token of the worker that claimed attempt %d of task %s was revoked",
-			x.Attempt, x.TaskID).
+		return fault.New(fault.Unauthenticated,
+			"the token of the worker that claimed attempt %d of task %s was revoked", x.Attempt, x.TaskID).
 			WithHint("stop: the task goes to a worker with a valid token")
 	}
 	if !x.row.Holds(x.Fence) {

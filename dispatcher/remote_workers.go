@@ -101,7 +101,8 @@ var reservedIDs = []string{"lambda:", "server:", "sqs:", "dagctl:"}
 func goodWorkerID(id string) error {
 	for _, prefix := range reservedIDs {
 		if len(id) >= len(prefix) && strings.EqualFold(id[:len(prefix)], prefix) {
-			return fault.New(fault.Invalid, "a worker's id may not begin with %q: only the server gives such ids", prefix).
+			return fault.New(fault.Invalid,
+				"a worker's id may not begin with %q: only the server gives such ids", prefix).
 				WithHint("choose an id such as host-pid-random")
 		}
 	}

@@ -144,6 +144,8 @@ func TestARevokedTokenEndsItsAttempts(t *testing.T) {
 	refused()
 	w.Reap(time.Now())
 	require.Equal(t, "Failed lease_expired waiting:backoff", w.Task(f.id))
+	require.Equal(t, 1, w.Count(`SELECT FROM tasks WHERE id = $1
+		AND error_message = 'the token of the worker was revoked'`, f.id))
 	require.Equal(t, "Running leased", w.Task(going), "of another token")
 	refused()
 	w.Check()

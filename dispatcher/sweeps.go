@@ -83,16 +83,18 @@ func (d *Dispatcher) ReapAll(ctx context.Context, found []LostLease, now time.Ti
 
 	return pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) error {
 		var (
-			b    pg.Batch
-			id   uuid.UUID
-			lost []uuid.UUID
+			b       pg.Batch
+			id      uuid.UUID
+			lost    []uuid.UUID
+			noToken bool
+			revoked = map[uuid.UUID]bool{}
 		)
 		locked := tasks.LockTasks(&b, list)
-		b.Query("lock lost leases", []any{&id}, func() error {
-			lost = append(lost, id)
+		b.Query("lock lost leases", []any{&id, &noToken}, func() error {
+			lost, revoked[id] = append(lost, id), noToken
 			return nil
 		}, `
-			SELECT l.task_id FROM leases l
+			SELECT l.task_id, worker_token_revoked(l.worker_token) FROM leases l
 			JOIN unnest($1::uuid[], $2::int[], $3::uuid[]) AS w(task, attempt, token)
 				ON l.task_id = w.task AND l.attempt = w.attempt AND l.lease_token = w.token
 			WHERE l.expires_at <= $4 OR l.timeout_at <= $4
@@ -120,8 +122,11 @@ func (d *Dispatcher) ReapAll(ctx context.Context, found []LostLease, now time.Ti
 			if row.Status != tasks.Running {
 				continue
 			}
-			e := tasks.Ending{Status: tasks.Failed, Reason: reasons[id], Message: "the worker was not heard of in time, or its token was revoked",
+			e := tasks.Ending{Status: tasks.Failed, Reason: reasons[id], Message: "the worker was not heard of in time",
 				Actor: "SYSTEM", Failed: 1}
+			if revoked[id] {
+				e.Message = "the token of the worker was revoked"
+			}
 			if e.Reason == tasks.ReasonTimeout {
 				e.Message = ErrTimedOut.Error()
 			}

@@ -62,8 +62,8 @@ func udfWorld(t *testing.T, options operators.UDFOptions, files map[string]strin
 	return w, &log
 }
 
-// confines reports whether this machine can confine users' code. If it cannot, it checks that a task fails for good with
-// an error that names what is missing, before it has fetched the code.
+// confines reports whether this machine can confine users' code. If it cannot, it checks that a task fails for good
+// with an error that names what is missing, before it has fetched the code.
 func confines(t *testing.T) bool {
 	t.Helper()
 	missing := sandbox.Available()

@@ -21,7 +21,8 @@ func (s *Site) workers(w http.ResponseWriter, r *http.Request, caller authz.Call
 }
 
 func (s *Site) drainWorker(w http.ResponseWriter, r *http.Request, caller authz.Caller) error {
-	if _, err := s.Dispatcher.Drain(r.Context(), caller, r.PathValue("id"), r.FormValue("token"), time.Now()); err != nil {
+	id, token := r.PathValue("id"), r.FormValue("token")
+	if _, err := s.Dispatcher.Drain(r.Context(), caller, id, token, time.Now()); err != nil {
 		return err
 	}
 	http.Redirect(w, r, "/workers", http.StatusSeeOther)

@@ -42,9 +42,9 @@ func (p *poll) Next(ctx context.Context, max int) ([]Given, error) {
 // must not be dropped because the server was silent.
 func (w *Worker) Claim(ctx context.Context, task uuid.UUID) (claim protocol.Claim, err error) {
 	operators, handlers := w.offer()
-	request := protocol.ClaimRequest{TaskID: task, WorkerID: w.cfg.ID, Incarnation: w.incarnation, Runtime: w.cfg.Runtime,
-		Operators: operators,
-		Handlers:  handlers}
+	request := protocol.ClaimRequest{TaskID: task, WorkerID: w.cfg.ID, Incarnation: w.incarnation,
+		Runtime: w.cfg.Runtime, Operators: operators,
+		Handlers: handlers}
 	err = Repeat(ctx, func(ctx context.Context) (err error) {
 		claim, err = w.client.Claim(ctx, request)
 		return err

@@ -258,8 +258,8 @@ func (w *Worker) beat(stopping bool) protocol.WorkerHeartbeat {
 		host = "unknown"
 	}
 	operators, handlers := w.offer()
-	return protocol.WorkerHeartbeat{WorkerID: w.cfg.ID, Incarnation: w.incarnation, Hostname: host, Version: w.cfg.Version,
-		PoolSize:     w.cfg.PoolSize,
+	return protocol.WorkerHeartbeat{WorkerID: w.cfg.ID, Incarnation: w.incarnation, Hostname: host,
+		Version: w.cfg.Version, PoolSize: w.cfg.PoolSize,
 		CurrentTasks: int(w.running.Load()), Runtimes: slices.DeleteFunc([]string{w.cfg.Runtime}, func(r string) bool {
 			return r == ""
 		}),

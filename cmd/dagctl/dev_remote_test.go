@@ -69,8 +69,8 @@ func TestDevServesEveryRuntime(t *testing.T) {
 	url, tokenFile := said.FindStringSubmatch(dev.log.String())[1], said.FindStringSubmatch(dev.log.String())[2]
 	if missing := sandbox.Available(); missing != nil {
 		eventually(t, "users' code fails for what the machine lacks", func() (bool, error) {
-			return strings.Contains(must(t, nil, "tasks", "list", "--job", "counted", "--data", data, "--output", "json"),
-				missing.Error()), nil
+			listed := must(t, nil, "tasks", "list", "--job", "counted", "--data", data, "--output", "json")
+			return strings.Contains(listed, missing.Error()), nil
 		})
 		require.Contains(t, dev.log.String(), "fails jobs of operator udf: "+missing.Error())
 		return

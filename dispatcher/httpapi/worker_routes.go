@@ -25,7 +25,8 @@ func (a *API) addWorkerRoutes(api *authz.API) {
 		if _, err := in.After(&after); err != nil {
 			return nil, err
 		}
-		workers, err := a.dispatcher.Workers(ctx, caller, dispatcher.WorkerKey{ID: after[0], Token: after[1]}, in.Limit+1, time.Now())
+		from := dispatcher.WorkerKey{ID: after[0], Token: after[1]}
+		workers, err := a.dispatcher.Workers(ctx, caller, from, in.Limit+1, time.Now())
 		if err != nil {
 			return nil, err
 		}

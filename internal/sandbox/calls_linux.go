@@ -59,9 +59,10 @@ func before(machine *arch.Info) []bpf.Instruction {
 	}
 
 	allowed := len(families)
+	socket, pair := uint32(machine.SyscallNames["socket"]), uint32(machine.SyscallNames["socketpair"])
 	out = append(out,
-		bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(machine.SyscallNames["socket"]), SkipTrue: 1},
-		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: uint32(machine.SyscallNames["socketpair"]), SkipTrue: uint8(allowed + 2)},
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: socket, SkipTrue: 1},
+		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: pair, SkipTrue: uint8(allowed + 2)},
 		bpf.LoadAbsolute{Off: 16, Size: 4}) // the first argument, of which the kernel uses 32 bits
 	for i, family := range families {
 		out = append(out, bpf.JumpIf{Cond: bpf.JumpEqual, Val: family, SkipTrue: uint8(allowed - i)})

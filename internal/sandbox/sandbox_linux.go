@@ -43,7 +43,8 @@ var errStart = errors.New("sandbox: start")
 // missingWall says which of the walls around programs this machine does not give.
 func missingWall(err error) error {
 	if errors.Is(err, errStart) {
-		return fault.New(fault.Unavailable, "this machine cannot confine programs: it gives no user namespaces: %w", err).
+		return fault.New(fault.Unavailable,
+			"this machine cannot confine programs: it gives no user namespaces: %w", err).
 			WithHint("allow them: sysctl kernel.unprivileged_userns_clone=1 and user.max_user_namespaces above 0, " +
 				"no chroot, and a container with SYS_ADMIN or seccomp=unconfined")
 	}

@@ -101,8 +101,8 @@ func (s *stage) become() error {
 	}
 }
 
-// closeAll sees to it that all descriptors but the first three end when the program takes the stage's place: libraries of
-// the supervisor, and whoever started it, may have left some open for every process.
+// closeAll marks all descriptors but the first three to be closed when the program takes the stage's place: libraries
+// of the supervisor, and whoever started it, may have left some open for every process.
 func closeAll() error {
 	err := unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC)
 	if !errors.Is(err, unix.ENOSYS) && !errors.Is(err, unix.EINVAL) { // Linux 5.11 has it

@@ -254,6 +254,7 @@ func (a *App) newAPI(cfg Config, dev *authz.Dev) (*authz.API, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	tokens := authz.NewTokens(a.pool)
 	return authz.NewAPI(authz.Config{
 		REST:           rest.Config{Version: cli.Version(), Logger: a.log, Metrics: a.Metrics},

@@ -113,7 +113,11 @@ func drain(ctx context.Context, c *cli.CLI, id, token, databaseURL string) (work
 		if err != nil {
 			return worker, err
 		}
-		err = api.Post(ctx, "/v1/workers/"+url.PathEscape(id)+":drain?"+url.Values{"token": {token}}.Encode(), nil, &worker)
+		path := "/v1/workers/" + url.PathEscape(id) + ":drain"
+		if token != "" {
+			path += "?" + url.Values{"token": {token}}.Encode()
+		}
+		err = api.Post(ctx, path, nil, &worker)
 		return worker, err
 	}
 
