@@ -421,4 +421,6 @@ func Trusted(runtime, operator string) bool {
 type Catalog struct {
 	Operators map[string]OperatorSpec
 	Runtimes  []string // mapped runtime names; nil: not checked
+	// Statement returns an error if the SQL of a check is not a statement that may run; nil: not checked.
+	Statement func(sql string) error
 }
