@@ -50,7 +50,7 @@ var mayImport = map[string][]string{
 		"authz", "dag", "dispatcher", "migrations", "operators", "query", "registry", "worker", "internal/pgdev",
 		anyInternal},
 
-	"dag":                 {"internal/fault"},
+	"dag":                 {"internal/fault", "internal/literal"},
 	"registry":            {"registry/contract", "dag", "authz", "storage", anyInternal},
 	"registry/contract":   {"dag", anyInternal},
 	"registry/deploy":     {"registry", "registry/contract", "dag", "authz", "storage", anyInternal},

@@ -69,7 +69,7 @@ func (r *Runner) Check(ctx context.Context, t CheckTask) ([]CheckOutcome, error)
 		case err == nil:
 			outcomes[i].Passed = outcomes[i].Failures == 0
 		case ctx.Err() == nil && IsPermanent(err):
-			outcomes[i].Error = err.Error()
+			outcomes[i].Error = fault.Text(err)
 		default:
 			return nil, fmt.Errorf("check %q: %w", check.Name, err)
 		}
@@ -207,7 +207,7 @@ func (c *checker) failing(ctx context.Context, check dag.Check) (string, error) 
 		return fmt.Sprintf("SELECT * FROM output WHERE %s QUALIFY count(*) OVER (PARTITION BY %s) > 1",
 			each(check.Columns, " AND ", "%s IS NOT NULL"), duck.QuoteAll(check.Columns)), nil
 	case "accepted_values":
-		return c.notAccepted(check), nil
+		return c.notAccepted(check)
 	case "row_count":
 		return rowCount(check), nil
 	case "freshness":
@@ -251,14 +251,17 @@ func each(columns []string, operator, condition string) string {
 }
 
 // notAccepted lets NULL pass, as CHECK does in SQL; not_null is a separate check.
-func (c *checker) notAccepted(check dag.Check) string {
+func (c *checker) notAccepted(check dag.Check) (string, error) {
 	list := make([]string, len(check.Columns))
 	for i, name := range check.Columns {
 		column := c.columns[slices.IndexFunc(c.columns, func(have storage.Column) bool { return have.Name == name })]
-		accepted := duck.Condition{Column: name, Values: check.Values}.SQL(column.Type)
+		accepted, err := duck.Condition{Column: name, Values: check.Values}.SQL(column.Type)
+		if err != nil {
+			return "", err
+		}
 		list[i] = fmt.Sprintf("(%s IS NOT NULL AND NOT %s)", duck.Quote(name), accepted)
 	}
-	return "SELECT * FROM output WHERE " + strings.Join(list, " OR ")
+	return "SELECT * FROM output WHERE " + strings.Join(list, " OR "), nil
 }
 
 func rowCount(check dag.Check) string {

@@ -48,7 +48,7 @@ func TestChecks(t *testing.T) {
 			sample: `{"columns": ["id", "iata", "seen", "day"], "rows": [[2, "XXX", null, null]]}`},
 		{check: dag.Check{Kind: "accepted_values", Columns: []string{"day"}, Values: []any{"2024-01-31"}}},
 		{check: dag.Check{Kind: "accepted_values", Columns: []string{"id"}, Values: []any{"x"}},
-			err: "Could not convert"},
+			err: `no value of it equals the text "x"; write a whole number`},
 		{check: dag.Check{Kind: "row_count", Min: &one, Max: &ten}},
 		{check: dag.Check{Kind: "row_count", Min: &ten}, failures: 1,
 			sample: `{"columns": ["row_count"], "rows": [[4]]}`},

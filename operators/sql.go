@@ -231,7 +231,7 @@ func (t *Task) relation(i int) (duck.Relation, error) {
 func relation(in AssignedInput, files []string) duck.Relation {
 	where := make([]duck.Condition, len(in.Where))
 	for i, c := range in.Where {
-		where[i] = duck.Condition(c)
+		where[i] = duck.Condition{Column: c.Column, Values: c.Values}
 	}
 	return duck.Relation{Name: in.As, Files: files, Schema: in.Schema, Where: where}
 }

@@ -234,8 +234,6 @@ func cell(value any) string {
 		return ""
 	case string:
 		return v
-	case float64:
-		return strconv.FormatFloat(v, 'f', -1, 64)
 	}
 	text, err := json.Marshal(value)
 	if err != nil {
