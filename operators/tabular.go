@@ -201,10 +201,9 @@ func compression(name string) string {
 
 // convert writes the rows of local files to one Parquet file.
 func (f tabular) convert(ctx context.Context, scratch string, o Options, local []string, target string) (int64, error) {
-	session, err := duck.Open(ctx, duck.Config{
-		AllowedPaths: append(slices.Clone(local), target), AllowedDirs: []string{scratch}, TempDir: scratch,
-		MemoryLimit: o.MemoryLimit, Threads: o.Threads,
-	})
+	// A local time in a column of instants is one in UTC, for text says no zone, and its source may have no partition.
+	session, err := duck.OpenData(ctx, duck.Data{Scope: duck.UTC, Limits: o.limits(),
+		Files: append(slices.Clone(local), target), Dirs: []string{scratch}, Spill: scratch})
 	if err != nil {
 		return 0, err
 	}

@@ -159,7 +159,8 @@ func hashOf(name string) (string, error) {
 
 // writeText writes the rows with their numbers as text for COPY.
 func writeText(ctx context.Context, local []string, columns []Column, file string) error {
-	session, err := duck.Open(ctx, duck.Config{AllowedPaths: append(slices.Clone(local), file), Threads: 1})
+	session, err := duck.OpenData(ctx, duck.Data{Scope: duck.UTC, Limits: duck.Limits{Threads: 1},
+		Files: append(slices.Clone(local), file)})
 	if err != nil {
 		return err
 	}
