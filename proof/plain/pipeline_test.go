@@ -157,13 +157,15 @@ func (p pipeline) job(j job) string {
 	case looked:
 		query = fmt.Sprintf(joins, fmt.Sprintf(sums, "o"))
 	case trailing:
-		query, mapping = fmt.Sprintf(sums, "i"), fmt.Sprintf("{ window: { last: %d }, require: %s }", j.last, j.require())
+		query = fmt.Sprintf(sums, "i")
+		mapping = fmt.Sprintf("{ window: { last: %d }, require: %s }", j.last, j.require())
 	case monthly:
 		query, mapping = fmt.Sprintf(sums, "i"), "{ window: month, require: available }"
 	}
 
 	text := fmt.Sprintf("  - name: %s\n    operator: sql\n    storage: %s\n%s    inputs:\n", j.name, j.storage, more)
-	text += fmt.Sprintf("      - { from: { job: %s }, as: i, map: %s%s }\n", p.jobs[j.inputs[0]].name, mapping, j.where())
+	text += fmt.Sprintf("      - { from: { job: %s }, as: i, map: %s%s }\n", p.jobs[j.inputs[0]].name, mapping,
+		j.where())
 	switch j.kind {
 	case joined:
 		text += fmt.Sprintf("      - { from: { job: %s }, as: o }\n", p.jobs[j.inputs[1]].name)
