@@ -50,7 +50,7 @@ var mayImport = map[string][]string{
 		"authz", "dag", "dispatcher", "migrations", "operators", "query", "registry", "worker", "internal/pgdev",
 		anyInternal},
 
-	"dag":                 {"internal/fault"},
+	"dag":                 {"internal/fault", "internal/literal"},
 	"registry":            {"registry/contract", "dag", "authz", "storage", anyInternal},
 	"registry/contract":   {"dag", anyInternal},
 	"registry/deploy":     {"registry", "registry/contract", "dag", "authz", "storage", anyInternal},
@@ -639,3 +639,31 @@ func TestLongBodiesHaveParagraphs(t *testing.T) {
 }
 
 func isBlank(line string) bool { return strings.TrimSpace(line) == "" }
+
+// dataSessions are the files that may open a session of DuckDB by themselves, because it reads no rows of users, and
+// why. Everything else opens it by duck.OpenData, which asks for the scope.
+var dataSessions = map[string]string{
+	"operators/sql.go":                       "parses",
+	"storage/storage.go":                     "reads footers",
+	"operators/operatortest/operatortest.go": "compares outputs in tests",
+	"dispatcher/dispatchertest/probe.go":     "makes data for tests",
+	"bench/operators.go":                     "makes data",
+	"examples/us-flights/generate/main.go":   "makes data",
+}
+
+// Rows mean the same wherever they are read, since all sessions that read them are set up in one place.
+func TestSessionsOverDataHaveOneConstructor(t *testing.T) {
+	t.Parallel()
+	opens := regexp.MustCompile(`duck\.(Open\(|Config\{)|duckdb\.NewConnector\(|sql\.Open\("duckdb"`)
+	walk(t, func(path string) {
+		path = filepath.ToSlash(path)
+		if !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") ||
+			strings.HasPrefix(path, "internal/duck/") {
+			return
+		}
+		text, err := os.ReadFile(path)
+		require.NoError(t, err)
+		_, exempt := dataSessions[path]
+		assert.Equal(t, exempt, opens.Match(text), "%s: use duck.OpenData", path)
+	})
+}

@@ -150,7 +150,7 @@ func (d *decoder) configFields(j *Job, schema *jsonschema.Schema, t *configTree)
 
 // configSecretsAndSchema lists the secrets that a config names, and checks the config against the schema.
 func (d *decoder) configSecretsAndSchema(j *Job, schema *jsonschema.Schema, t *configTree) {
-	plain, _ := d.withoutSecrets(j.Config, nil, t, &j.Secrets).(map[string]any)
+	plain, _ := d.withoutSecrets(map[string]any(j.Config), nil, t, &j.Secrets).(map[string]any)
 	slices.Sort(j.Secrets)
 	j.Secrets = slices.Compact(j.Secrets)
 

@@ -10,6 +10,8 @@ import (
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
 	"gopkg.in/yaml.v3"
+
+	"github.com/dagctl/dagctl/internal/literal"
 )
 
 // Defaults of job fields. The code below has those that depend on other fields.
@@ -304,6 +306,10 @@ func (d *decoder) payloadSchema(text []byte, place value, name string) json.RawM
 	document, err := jsonschema.UnmarshalJSON(strings.NewReader(string(text)))
 	if err != nil {
 		d.node(place.node, CodeValue, "%s is not JSON: %s", name, err)
+		return nil
+	}
+	if err := literal.Numbers(text); err != nil {
+		d.node(place.node, CodeValue, "%s: %s", name, err)
 		return nil
 	}
 	if _, err := compileSchema(document); err != nil {

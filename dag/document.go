@@ -55,14 +55,14 @@ type Job struct {
 	Enqueues      []string        `json:"enqueues,omitempty"`       // jobs that its tasks may enqueue
 	TaskRetention time.Duration   `json:"task_retention,omitempty"` // 0: the server's default
 
-	Effect         Effect         `json:"effect,omitempty"`
-	Config         map[string]any `json:"config,omitempty"`  // *_file fields are inlined: query_file becomes query
-	Secrets        []string       `json:"secrets,omitempty"` // names of the secrets that config refers to, sorted
-	Checks         []Check        `json:"checks,omitempty"`
-	UDF            *UDF           `json:"udf,omitempty"`
-	MaxConcurrency int            `json:"max_concurrency,omitempty"` // 0: unlimited
-	Priority       int            `json:"priority,omitempty"`
-	ConcurrencyKey string         `json:"concurrency_key,omitempty"` // template; empty: none
+	Effect         Effect   `json:"effect,omitempty"`
+	Config         Config   `json:"config,omitempty"`  // *_file fields are inlined: query_file becomes query
+	Secrets        []string `json:"secrets,omitempty"` // names of the secrets that config refers to, sorted
+	Checks         []Check  `json:"checks,omitempty"`
+	UDF            *UDF     `json:"udf,omitempty"`
+	MaxConcurrency int      `json:"max_concurrency,omitempty"` // 0: unlimited
+	Priority       int      `json:"priority,omitempty"`
+	ConcurrencyKey string   `json:"concurrency_key,omitempty"` // template; empty: none
 
 	Timeout          time.Duration `json:"timeout,omitempty"`
 	HeartbeatTimeout time.Duration `json:"heartbeat_timeout,omitempty"` // the length of a lease
@@ -195,10 +195,10 @@ func (j *Job) ReadsNew() bool {
 	return j.UpdateStrategy == Append && slices.ContainsFunc(j.Inputs, readsNew)
 }
 
-// Condition keeps the rows whose Column is one of Values (JSON scalars).
+// Condition keeps the rows whose Column is one of Values.
 type Condition struct {
 	Column string `json:"column"`
-	Values []any  `json:"values"`
+	Values Values `json:"values"`
 }
 
 // Mapping determines the partitions of an input that an output partition is made of.
@@ -265,7 +265,7 @@ type Check struct {
 	Output   int            `json:"output"`
 	Severity string         `json:"severity"` // error (keeps the revision from readers) or warn
 	Columns  []string       `json:"columns,omitempty"`
-	Values   []any          `json:"values,omitempty"` // accepted_values
+	Values   Values         `json:"values,omitempty"` // accepted_values
 	Min      *int64         `json:"min,omitempty"`    // row_count
 	Max      *int64         `json:"max,omitempty"`    // row_count
 	Within   time.Duration  `json:"within,omitempty"` // freshness

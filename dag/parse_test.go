@@ -94,8 +94,8 @@ jobs:
 	require.Equal(t, "first", doc.Name)
 	require.Equal(t, map[string]string{"name": "first", "n": "7", "path": "a: b # c", "flag": "yes"}, doc.Vars)
 	require.Equal(t, 7, doc.Jobs[0].MaxConcurrency)
-	require.Equal(t, map[string]any{
-		"unquoted": int64(7), "quoted": "7", "both": "7-a: b # c", "literal": "${var.n}", "other": "${HOME}",
+	require.Equal(t, Config{
+		"unquoted": json.Number("7"), "quoted": "7", "both": "7-a: b # c", "literal": "${var.n}", "other": "${HOME}",
 		"list": []any{"a", "yes"},
 	}, doc.Jobs[0].Config)
 

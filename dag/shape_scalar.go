@@ -198,20 +198,32 @@ func (scalarShape) schema() map[string]any {
 	return map[string]any{"type": []string{"string", "number", "boolean"}}
 }
 
-// finite reports numbers that JSON cannot hold or that would lose digits in it.
+// finite reports numbers that JSON cannot hold, that nobody can compute with, or that look like something else.
 func finite(n *yaml.Node, label string, c *checker) {
-	switch n.Tag {
-	case "!!float":
-		if digits.MatchString(n.Value) {
-			c.node(n, CodeValue, "%s has too many digits: %s", label, n.Value).suggest("quote it")
-		} else if v, err := number(n.Value); err != nil || math.IsNaN(v) || math.IsInf(v, 0) {
-			c.node(n, CodeValue, "%s cannot be %s", label, n.Value)
-		}
-	case "!!int": // above the largest int64
-		if plain(n.Value).Decode(new(int64)) != nil {
-			c.node(n, CodeValue, "%s has too many digits: %s", label, n.Value).suggest("quote it")
-		}
+	tooLarge := n.Tag == "!!str" && n.Style == 0 && yamlNumber.MatchString(n.Value)
+	if !tooLarge && n.Tag != "!!int" && n.Tag != "!!float" {
+		return
+	}
+
+	v, err := number(n.Value)
+	_, refused := exactNumber(n)
+	switch {
+	case refused != nil && err == nil && (math.IsNaN(v) || math.IsInf(v, 0)):
+		c.node(n, CodeValue, "%s cannot be %s", label, n.Value)
+	case refused != nil:
+		c.node(n, CodeValue, "%s is a number that is not accepted: %s", label, refused).
+			suggest("quote it if it is text")
+	case tooLarge:
+		c.node(n, CodeValue, "%s is a number beyond 1.8e308", label).suggest("quote it if it is text")
+	case octal.MatchString(n.Value):
+		c.node(n, CodeValue, "%s begins with a zero: %s", label, n.Value).
+			suggest("quote it if it is text, and remove the zero if it is a number")
 	}
 }
 
-var digits = regexp.MustCompile(`^[-+]?[0-9_]+$`)
+var (
+	// yamlNumber matches what looks like a number to a reader, and is text to YAML if a float64 cannot hold it.
+	yamlNumber = regexp.MustCompile(`^[-+]?(\.[0-9_]+|[0-9][0-9_]*(\.[0-9_]*)?)([eE][-+]?[0-9]+)?$`)
+	// octal matches what YAML 1.1 reads as an octal number, and YAML 1.2 as a decimal one.
+	octal = regexp.MustCompile(`^[-+]?0[0-9_]+$`)
+)

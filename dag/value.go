@@ -1,10 +1,14 @@
 package dag
 
 import (
+	"encoding/json"
 	"iter"
+	"strings"
 	"time"
 
 	"gopkg.in/yaml.v3"
+
+	"github.com/dagctl/dagctl/internal/literal"
 )
 
 // value reads a node of the tree. A node that is absent or of the wrong type, which the grammar has reported already,
@@ -110,7 +114,8 @@ func (v value) texts() []string {
 	return texts
 }
 
-// json returns the value as a JSON type: string, bool, int64, float64, nil, []any or map[string]any.
+// json returns the value as a JSON type: string, bool, json.Number, nil, []any or map[string]any. Numbers keep all
+// their digits, in the one text that equal numbers have.
 func (v value) json() any {
 	if v.node == nil {
 		return nil
@@ -135,16 +140,24 @@ func (v value) json() any {
 		return nil
 	case "!!bool":
 		return v.boolean(false)
-	case "!!int":
-		return v.integer()
-	case "!!float":
-		return v.number()
+	case "!!int", "!!float":
+		if n, err := exactNumber(v.node); err == nil {
+			return n
+		}
 	}
 	return v.node.Value
 }
 
-func (v value) scalars() []any {
-	var list []any
+// exactNumber returns the number that a node holds.
+func exactNumber(n *yaml.Node) (json.Number, error) {
+	if n.Tag == "!!int" {
+		return literal.Whole(n.Value)
+	}
+	return literal.Number(strings.ReplaceAll(n.Value, "_", ""))
+}
+
+func (v value) scalars() Values {
+	var list Values
 	for _, item := range v.items() {
 		list = append(list, item.json())
 	}

@@ -94,6 +94,7 @@ func (d *Dispatcher) assignCheck(
 	}
 
 	generation := job.Outputs[check.Output].Generation
+	a.PartitionBy = job.Def.PartitionBy
 	if err := setPartition(a, job, check.Partition); err != nil {
 		return nil, err
 	}
@@ -141,7 +142,8 @@ func (d *Dispatcher) assignCheck(
 // runChecks runs the checks of a check task.
 func (d *Dispatcher) runChecks(ctx context.Context, t Claimed) ([]operators.CheckOutcome, error) {
 	task := operators.CheckTask{Generation: t.Check.attempt.Generation, Inputs: t.Assignment.Inputs,
-		Checks: t.Check.checks, Partition: t.Assignment.Partition, Now: time.Now()}
+		Checks: t.Check.checks, PartitionBy: t.Assignment.PartitionBy,
+		Partition: t.Assignment.Partition, Now: time.Now()}
 	if t.Check.held {
 		task.Held = &t.Check.manifest
 	} else {

@@ -16,6 +16,7 @@ import (
 	"github.com/dagctl/dagctl/dispatcher/tasks"
 	"github.com/dagctl/dagctl/dispatcher/wakeup"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/literal"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/registry"
 	"github.com/dagctl/dagctl/registry/deploy"
@@ -219,8 +220,7 @@ func inputHash(fields []string, payload json.RawMessage) (string, error) {
 
 	h := sha256.New()
 	for _, f := range fields {
-		var v any
-		_ = json.Unmarshal(values[f], &v) // a missing field hashes as null
+		v, _ := literal.Decode(values[f]) // a missing field hashes as null
 		canonical, err := json.Marshal([]any{f, v})
 		if err != nil {
 			return "", err

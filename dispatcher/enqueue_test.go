@@ -201,3 +201,17 @@ func TestEnqueueOrder(t *testing.T) {
 	require.Equal(t, out[3].ID, w.One(w.D).TaskID)
 	w.Check()
 }
+
+// Payloads are the same work if their numbers are equal, and not if they only round alike.
+func TestDedupeComparesNumbersExactly(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Serve(dispatchertest.Mail)
+	to := func(number string) dispatcher.Enqueued {
+		return w.Enqueue("once", dispatcher.EnqueueItem{Payload: json.RawMessage(`{"to": ` + number + `}`)})[0]
+	}
+	first := to("9007199254740993")
+	require.True(t, first.Created)
+	require.True(t, to("9007199254740992").Created)
+	require.Equal(t, dispatcher.Enqueued{ID: first.ID}, to("9007199254740993.0"))
+}

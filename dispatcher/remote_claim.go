@@ -268,10 +268,10 @@ func (d *Dispatcher) wireTask(t Claimed) (protocol.Task, error) {
 
 	w := protocol.Task{TaskID: t.TaskID, Attempt: t.Attempt, Org: a.OrgSlug,
 		Job: protocol.Job{DAGName: a.DAG, Name: a.Job}, Kind: string(t.kind),
-		Operator: a.Operator, OperatorVersion: a.OperatorVersion, Config: a.Config, Payload: a.Payload, PartitionBy: by,
-		Inputs: []protocol.Input{}, Outputs: []protocol.Output{}, OperatorState: a.State, Reading: a.Reading,
-		Secrets:   t.Job.Def.Secrets,
-		TimeoutAt: t.TimeoutAt, LeaseSeconds: int(t.lease.Seconds()), Traceparent: t.trace}
+		Operator: a.Operator, OperatorVersion: a.OperatorVersion, Config: protocol.Config(a.Config),
+		Payload: a.Payload, PartitionBy: by, Inputs: []protocol.Input{}, Outputs: []protocol.Output{},
+		OperatorState: a.State, Reading: a.Reading, Secrets: t.Job.Def.Secrets, TimeoutAt: t.TimeoutAt,
+		LeaseSeconds: int(t.lease.Seconds()), Traceparent: t.trace}
 
 	if udf := t.Job.Def.UDF; udf != nil {
 		w.UDF = &protocol.UDF{Hash: cmp.Or(udf.Hash, udf.Bundle), Entrypoint: udf.Entrypoint}

@@ -18,7 +18,7 @@ const maxAppended = 64
 // base's files again and writes only the new ones. Otherwise it rewrites all rows, and the last row of a key wins: new
 // after base, and by position within each.
 func (c storageCarrier) sealAppended(
-	ctx context.Context, a storage.Attempt, base *storage.Partition, written []string, scratch string,
+	ctx context.Context, of Assignment, a storage.Attempt, base *storage.Partition, written []string, scratch string,
 ) (storage.Manifest, error) {
 	if len(a.Generation.UniqueKey) == 0 {
 		return storage.Manifest{}, fault.New(fault.Invalid, "append needs a unique_key")
@@ -32,8 +32,8 @@ func (c storageCarrier) sealAppended(
 		baseFiles = opened[0]
 	}
 
-	session, err := duck.Open(ctx, duck.Config{AllowedPaths: slices.Concat(baseFiles, written),
-		AllowedDirs: []string{scratch}, TempDir: scratch})
+	session, err := duck.OpenData(ctx, duck.Data{Scope: of.Scope(), Limits: c.limits,
+		Files: slices.Concat(baseFiles, written), Dirs: []string{scratch}, Spill: scratch})
 	if err != nil {
 		return storage.Manifest{}, err
 	}

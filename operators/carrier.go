@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/internal/duck"
 	"github.com/dagctl/dagctl/storage"
 )
 
@@ -23,7 +24,15 @@ func (r *Runner) carrier() Carrier {
 	if r.Carrier != nil {
 		return r.Carrier
 	}
-	return storageCarrier{r.Storage}
+	return storageCarrier{r.Storage, r.limits()}
+}
+
+// limits returns the limits of the runner's own sessions, which are those of the operators.
+func (r *Runner) limits() duck.Limits {
+	if r.Registry == nil {
+		return duck.Limits{}
+	}
+	return r.Registry.limits
 }
 
 // Seal moves the output of a run to storage: the *.parquet files in dirs, which has a folder for each output. scratch
@@ -31,11 +40,14 @@ func (r *Runner) carrier() Carrier {
 func (r *Runner) Seal(
 	ctx context.Context, a Assignment, dirs []string, result Result, scratch string,
 ) (Outcome, error) {
-	return storageCarrier{r.Storage}.Deliver(ctx, a, dirs, result, scratch)
+	return storageCarrier{r.Storage, r.limits()}.Deliver(ctx, a, dirs, result, scratch)
 }
 
 // storageCarrier moves data between storage and local folders.
-type storageCarrier struct{ storage *storage.Storage }
+type storageCarrier struct {
+	storage *storage.Storage
+	limits  duck.Limits
+}
 
 func (c storageCarrier) Fetch(ctx context.Context, in AssignedInput, dir string) ([]string, error) {
 	partitions, err := c.storage.Open(ctx, in.Generation, in.Partitions, dir)
@@ -85,7 +97,7 @@ func partitionOf(a Assignment) string {
 func (c storageCarrier) seal(
 	ctx context.Context, a Assignment, output AssignedOutput, dir, scratch string,
 ) (*Written, error) {
-	found, err := writtenTo(ctx, dir)
+	found, err := writtenTo(ctx, a, dir)
 	if err != nil {
 		return nil, err
 	}
@@ -101,7 +113,7 @@ func (c storageCarrier) seal(
 	attempt := storage.Attempt{Generation: output.Generation, Partition: partitionOf(a), Task: a.TaskID,
 		Number: a.Attempt, Output: output.Index, Part: a.Part}
 	if output.UpdateStrategy == dag.Append && output.Generation.Kind == storage.Parquet {
-		w.Manifest, err = c.sealAppended(ctx, attempt, output.Base, written, scratch)
+		w.Manifest, err = c.sealAppended(ctx, a, attempt, output.Base, written, scratch)
 	} else {
 		w.Manifest, err = c.storage.Seal(ctx, attempt, written)
 	}

@@ -21,10 +21,12 @@ type CheckTask struct {
 	Generation storage.Generation
 	Held       *storage.Manifest  // exactly one of Held and Published is set
 	Published  *storage.Partition //
-	Partition  *PartitionRange    // for getvariable('partition'), ('start') and ('end') in SQL checks
-	Inputs     []AssignedInput    // the job's inputs, for relationships and SQL
-	Checks     []dag.Check
-	Now        time.Time // the time that freshness is measured from
+	// Those of the job: its zone, and getvariable('partition'), ('start') and ('end') in SQL checks
+	PartitionBy dag.Partitioning
+	Partition   *PartitionRange
+	Inputs      []AssignedInput // the job's inputs, for relationships and SQL
+	Checks      []dag.Check
+	Now         time.Time // the time that freshness is measured from
 }
 
 // CheckOutcome is the outcome of one check.
@@ -69,7 +71,7 @@ func (r *Runner) Check(ctx context.Context, t CheckTask) ([]CheckOutcome, error)
 		case err == nil:
 			outcomes[i].Passed = outcomes[i].Failures == 0
 		case ctx.Err() == nil && IsPermanent(err):
-			outcomes[i].Error = err.Error()
+			outcomes[i].Error = fault.Text(err)
 		default:
 			return nil, fmt.Errorf("check %q: %w", check.Name, err)
 		}
@@ -110,11 +112,12 @@ func (r *Runner) openChecks(ctx context.Context, t CheckTask, scratch string) (*
 		relations = append(relations, relation(in, slices.Concat(partitions...)))
 	}
 
-	cfg := duck.Config{TempDir: scratch, AllowedDirs: []string{scratch}, Variables: partitionVariables(t.Partition)}
+	data := duck.Data{Scope: scopeOf(t.PartitionBy, t.Partition), Limits: r.limits(), Dirs: []string{scratch},
+		Spill: scratch}
 	for _, relation := range relations {
-		cfg.AllowedPaths = append(cfg.AllowedPaths, relation.Files...)
+		data.Files = append(data.Files, relation.Files...)
 	}
-	session, err := duck.Open(ctx, cfg)
+	session, err := duck.OpenData(ctx, data)
 	if err != nil {
 		return nil, err
 	}
@@ -207,11 +210,11 @@ func (c *checker) failing(ctx context.Context, check dag.Check) (string, error) 
 		return fmt.Sprintf("SELECT * FROM output WHERE %s QUALIFY count(*) OVER (PARTITION BY %s) > 1",
 			each(check.Columns, " AND ", "%s IS NOT NULL"), duck.QuoteAll(check.Columns)), nil
 	case "accepted_values":
-		return c.notAccepted(check), nil
+		return c.notAccepted(check)
 	case "row_count":
 		return rowCount(check), nil
 	case "freshness":
-		return c.stale(check), nil
+		return c.stale(check)
 	case "relationships":
 		return c.orphans(ctx, check)
 	case "sql":
@@ -251,14 +254,16 @@ func each(columns []string, operator, condition string) string {
 }
 
 // notAccepted lets NULL pass, as CHECK does in SQL; not_null is a separate check.
-func (c *checker) notAccepted(check dag.Check) string {
+func (c *checker) notAccepted(check dag.Check) (string, error) {
 	list := make([]string, len(check.Columns))
 	for i, name := range check.Columns {
-		column := c.columns[slices.IndexFunc(c.columns, func(have storage.Column) bool { return have.Name == name })]
-		accepted := duck.Condition{Column: name, Values: check.Values}.SQL(column.Type)
+		accepted, err := duck.Condition{Column: name, Values: check.Values}.SQL(c.column(name).Type)
+		if err != nil {
+			return "", err
+		}
 		list[i] = fmt.Sprintf("(%s IS NOT NULL AND NOT %s)", duck.Quote(name), accepted)
 	}
-	return "SELECT * FROM output WHERE " + strings.Join(list, " OR ")
+	return "SELECT * FROM output WHERE " + strings.Join(list, " OR "), nil
 }
 
 func rowCount(check dag.Check) string {
@@ -275,12 +280,25 @@ func rowCount(check dag.Check) string {
 	return "SELECT * FROM (SELECT count(*) AS row_count FROM output) WHERE " + strings.Join(beyond, " OR ")
 }
 
-// stale also fails if there is no instant at all.
-func (c *checker) stale(check dag.Check) string {
-	column := duck.Quote(check.Columns[0])
-	return fmt.Sprintf("SELECT * FROM (SELECT CAST(max(%s) AS TIMESTAMPTZ) AS latest FROM output) WHERE latest IS "+
-		"NULL OR latest < %s",
-		column, duck.Literal(c.now.Add(-check.Within)))
+// instantTypes are the types whose values are instants, in the zone of the partition where they say none.
+var instantTypes = []string{"DATE", "TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP_NS",
+	"TIMESTAMP WITH TIME ZONE"}
+
+// stale compares instants. It also fails if there is no instant at all; infinity is none.
+func (c *checker) stale(check dag.Check) (string, error) {
+	column := c.column(check.Columns[0])
+	if !slices.Contains(instantTypes, column.Type) {
+		return "", fault.New(fault.Invalid, "freshness: column %q is %s, not a date or a timestamp", column.Name,
+			column.Type).WithHint("cast it in the query")
+	}
+	return fmt.Sprintf("SELECT * FROM (SELECT CAST(max(%[1]s) FILTER (WHERE isfinite(%[1]s)) AS TIMESTAMPTZ) "+
+		"AS latest FROM output) WHERE latest IS NULL OR latest < %[2]s",
+		duck.Quote(column.Name), duck.Literal(c.now.Add(-check.Within))), nil
+}
+
+// column returns a column of the output that hasColumns has found.
+func (c *checker) column(name string) storage.Column {
+	return c.columns[slices.IndexFunc(c.columns, func(have storage.Column) bool { return have.Name == name })]
 }
 
 func (c *checker) orphans(ctx context.Context, check dag.Check) (string, error) {

@@ -25,9 +25,8 @@ func filtered(ctx context.Context, o Options, t *Task, input int) ([]string, err
 
 	t.Progress(0, "filtering input "+rel.Name)
 	target := filepath.Join(t.Scratch, fmt.Sprintf("input%d.parquet", input))
-	session, err := duck.Open(ctx, duck.Config{AllowedPaths: append(slices.Clone(rel.Files), target),
-		AllowedDirs: []string{t.Scratch},
-		TempDir:     t.Scratch, MemoryLimit: o.MemoryLimit, Threads: o.Threads})
+	session, err := duck.OpenData(ctx, duck.Data{Scope: t.Scope(), Limits: o.limits(),
+		Files: append(slices.Clone(rel.Files), target), Dirs: []string{t.Scratch}, Spill: t.Scratch})
 	if err != nil {
 		return nil, err
 	}

@@ -36,8 +36,8 @@ func (r *Runner) Export(
 	}
 
 	target := filepath.Join(dir, "rows."+format)
-	session, err := duck.Open(ctx, duck.Config{AllowedPaths: append(slices.Clone(files), target),
-		AllowedDirs: []string{dir}, TempDir: dir})
+	session, err := duck.OpenData(ctx, duck.Data{Scope: a.Scope(), Limits: r.limits(),
+		Files: append(slices.Clone(files), target), Dirs: []string{dir}, Spill: dir})
 	if err != nil {
 		return "", err
 	}

@@ -62,7 +62,7 @@ type written struct {
 }
 
 // writtenTo looks at what a run wrote to the folder of an output.
-func writtenTo(ctx context.Context, dir string) (w written, err error) {
+func writtenTo(ctx context.Context, a Assignment, dir string) (w written, err error) {
 	all, err := filepath.Glob(filepath.Join(dir, "*.parquet"))
 	if err != nil {
 		return w, err
@@ -76,7 +76,7 @@ func writtenTo(ctx context.Context, dir string) (w written, err error) {
 			w.files = append(w.files, file)
 			continue
 		}
-		columns, rows, err := shapeOf(ctx, file)
+		columns, rows, err := shapeOf(ctx, a, file)
 		switch {
 		case err != nil:
 			return w, err
@@ -93,8 +93,9 @@ func writtenTo(ctx context.Context, dir string) (w written, err error) {
 var unnamed = []storage.Column{{Name: "column0", Type: "VARCHAR"}}
 
 // shapeOf returns the columns of a Parquet file and the number of its rows.
-func shapeOf(ctx context.Context, file string) (columns []storage.Column, rows int64, err error) {
-	session, err := duck.Open(ctx, duck.Config{AllowedPaths: []string{file}, Threads: 1})
+func shapeOf(ctx context.Context, a Assignment, file string) (columns []storage.Column, rows int64, err error) {
+	session, err := duck.OpenData(ctx, duck.Data{Scope: a.Scope(),
+		Limits: duck.Limits{Threads: 1}, Files: []string{file}})
 	if err != nil {
 		return nil, 0, err
 	}
@@ -134,8 +135,8 @@ func withoutRows(
 	if err := os.MkdirAll(scratch, 0o700); err != nil {
 		return nil, err
 	}
-	session, err := duck.Open(ctx, duck.Config{AllowedPaths: []string{file}, AllowedDirs: []string{scratch},
-		Threads: 1})
+	session, err := duck.OpenData(ctx, duck.Data{Scope: a.Scope(),
+		Limits: duck.Limits{Threads: 1}, Files: []string{file}, Dirs: []string{scratch}})
 	if err != nil {
 		return nil, err
 	}

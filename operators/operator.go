@@ -62,7 +62,7 @@ type Assignment struct {
 
 	Operator        string           `json:"operator"`
 	OperatorVersion string           `json:"operator_version"`
-	Config          map[string]any   `json:"config"`
+	Config          dag.Config       `json:"config"`
 	Payload         json.RawMessage  `json:"payload,omitempty"`
 	PartitionBy     dag.Partitioning `json:"partition_by"`
 	Partition       *PartitionRange  `json:"partition,omitempty"`

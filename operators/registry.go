@@ -6,11 +6,13 @@ import (
 	"slices"
 
 	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/internal/duck"
 )
 
 // Registry is a set of operators by name.
 type Registry struct {
 	operators map[string]Operator
+	limits    duck.Limits // of each session of the runner
 }
 
 // NewRegistry returns a registry of operators, each of which must have a name of its own.
@@ -47,8 +49,15 @@ func Builtin(o Options) (*Registry, error) {
 	if err != nil {
 		return nil, err
 	}
-	return NewRegistry(newSQL(o), newFileSource(o), web, &commandOperator{o}, &udfOperator{o}, handlerOperator{})
+	r, err := NewRegistry(newSQL(o), newFileSource(o), web, &commandOperator{o}, &udfOperator{o}, handlerOperator{})
+	if err != nil {
+		return nil, err
+	}
+	r.limits = o.limits()
+	return r, nil
 }
+
+func (o Options) limits() duck.Limits { return duck.Limits{Memory: o.MemoryLimit, Threads: o.Threads} }
 
 // Get returns the named operator.
 func (r *Registry) Get(name string) (Operator, bool) {

@@ -2,6 +2,7 @@ package operators
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -15,6 +16,7 @@ import (
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/internal/duck"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/literal"
 	"github.com/dagctl/dagctl/internal/secret"
 	"github.com/dagctl/dagctl/storage"
 )
@@ -146,6 +148,15 @@ func checkResult(result Result) error {
 	if len(result.Result) > maxResult {
 		return Permanent(fault.New(fault.TooLarge, "the result has %d bytes; %d are allowed", len(result.Result),
 			maxResult))
+	}
+	texts := []json.RawMessage{result.Result, result.State}
+	for _, task := range result.Tasks {
+		texts = append(texts, task.Payload, task.Metadata)
+	}
+	for _, text := range texts {
+		if err := literal.Numbers(text); err != nil {
+			return Permanent(fault.New(fault.Invalid, "the run's result: %w", err))
+		}
 	}
 	return nil
 }

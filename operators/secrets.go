@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/literal"
 	"github.com/dagctl/dagctl/internal/secret"
 )
 
@@ -48,8 +49,8 @@ func (a *Assignment) Redact(out Outcome) Outcome {
 
 // redactJSON returns JSON without secrets. Text in JSON may be escaped, so it looks for the values in the decoded text.
 func (a *Assignment) redactJSON(text json.RawMessage) json.RawMessage {
-	var v any
-	if len(text) == 0 || json.Unmarshal(text, &v) != nil {
+	v, err := literal.Decode(text)
+	if err != nil {
 		return text
 	}
 	changed := false

@@ -20,7 +20,7 @@ func segment(ctx context.Context, a Assignment, dirs []string, result Result) (k
 	}
 
 	for i, output := range a.Outputs {
-		written, err := writtenTo(ctx, dirs[i])
+		written, err := writtenTo(ctx, a, dirs[i])
 		if err != nil {
 			return "", err
 		}
@@ -28,7 +28,7 @@ func segment(ctx context.Context, a Assignment, dirs []string, result Result) (k
 			continue
 		}
 
-		lowest, highest, nulls, err := positions(ctx, written.files, column)
+		lowest, highest, nulls, err := positions(ctx, a, written.files, column)
 		if err != nil {
 			return "", fmt.Errorf("output %q: positions of cursor %s: %w", output.Name, column, err)
 		}
@@ -58,9 +58,10 @@ func segment(ctx context.Context, a Assignment, dirs []string, result Result) (k
 }
 
 func positions(
-	ctx context.Context, files []string, column string,
+	ctx context.Context, a Assignment, files []string, column string,
 ) (lowest, highest sql.NullInt64, nulls int64, err error) {
-	session, err := duck.Open(ctx, duck.Config{AllowedPaths: files, Threads: 1})
+	session, err := duck.OpenData(ctx, duck.Data{Scope: a.Scope(),
+		Limits: duck.Limits{Threads: 1}, Files: files})
 	if err != nil {
 		return lowest, highest, 0, err
 	}

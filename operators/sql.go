@@ -1,6 +1,7 @@
 package operators
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -197,28 +198,21 @@ func (o *sqlOperator) lineage(ctx context.Context, r *sqlRun) ([]ColumnOrigin, e
 
 // open starts a session that can access only the task's inputs, outputs and scratch folder.
 func (o *sqlOperator) open(ctx context.Context, t *Task) (*duck.Session, error) {
-	return duck.Open(ctx, duck.Config{
-		AllowedPaths: slices.Concat(t.InputFiles...),
-		AllowedDirs:  append(slices.Clone(t.OutputDirs), t.Scratch),
-		TempDir:      t.Scratch,
-		MemoryLimit:  o.options.MemoryLimit,
-		Threads:      o.options.Threads,
-		TimeZone:     t.PartitionBy.Timezone,
-		Variables:    partitionVariables(t.Partition),
-	})
+	return duck.OpenData(ctx, duck.Data{Scope: t.Scope(), Limits: o.options.limits(),
+		Files: slices.Concat(t.InputFiles...), Dirs: append(slices.Clone(t.OutputDirs), t.Scratch), Spill: t.Scratch})
 }
 
-// partitionVariables returns the variables for getvariable(). All are set, so that a query may use any.
-func partitionVariables(p *PartitionRange) map[string]any {
-	variables := map[string]any{"partition": nil, "start": nil, "end": nil}
+// scopeOf returns the scope in which all data is read for a partition: by its job, its checks and its programs.
+func scopeOf(by dag.Partitioning, p *PartitionRange) duck.Scope {
+	s := duck.Scope{Zone: cmp.Or(by.Timezone, "UTC")}
 	if p != nil {
-		variables["partition"] = p.Key
-		if p.Start != nil && p.End != nil {
-			variables["start"], variables["end"] = *p.Start, *p.End
-		}
+		s.Partition, s.Start, s.End = &p.Key, p.Start, p.End
 	}
-	return variables
+	return s
 }
+
+// Scope returns the scope of the task's own partition.
+func (a Assignment) Scope() duck.Scope { return scopeOf(a.PartitionBy, a.Partition) }
 
 // relation returns an input of the task with the rows that pass its `where` and, for a slice, lie in the range of the
 // output partition.
@@ -237,7 +231,7 @@ func (t *Task) relation(i int) (duck.Relation, error) {
 func relation(in AssignedInput, files []string) duck.Relation {
 	where := make([]duck.Condition, len(in.Where))
 	for i, c := range in.Where {
-		where[i] = duck.Condition(c)
+		where[i] = duck.Condition{Column: c.Column, Values: c.Values}
 	}
 	return duck.Relation{Name: in.As, Files: files, Schema: in.Schema, Where: where}
 }

@@ -283,10 +283,8 @@ func (r reads) convertParquet(ctx context.Context, files []textfile.File, target
 	for i, f := range files {
 		local[i] = f.Path
 	}
-	session, err := duck.Open(ctx, duck.Config{
-		AllowedPaths: append(slices.Clone(local), target), AllowedDirs: []string{r.task.Scratch},
-		TempDir: r.task.Scratch, MemoryLimit: r.options.MemoryLimit, Threads: r.options.Threads,
-	})
+	session, err := duck.OpenData(ctx, duck.Data{Scope: r.task.Scope(), Limits: r.options.limits(),
+		Files: append(slices.Clone(local), target), Dirs: []string{r.task.Scratch}, Spill: r.task.Scratch})
 	if err != nil {
 		return 0, err
 	}

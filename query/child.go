@@ -30,6 +30,7 @@ func Child() { child.Main(childArg, runQuery) }
 
 // task is the child's task.
 type task struct {
+	Scope   duck.Scope
 	SQL     string
 	Memory  int64
 	Threads int
@@ -109,7 +110,7 @@ func confine(t task) error {
 }
 
 func parse(ctx context.Context, t task) ([]relationName, error) {
-	session, err := duck.Open(ctx, duck.Config{MemoryLimit: t.Memory, Threads: 1})
+	session, err := duck.OpenData(ctx, duck.Data{Scope: duck.UTC, Limits: duck.Limits{Memory: t.Memory, Threads: 1}})
 	if err != nil {
 		return nil, err
 	}
@@ -140,7 +141,8 @@ func answer(ctx context.Context, t task, relations []relation) (outcome, error) 
 		}
 	}
 
-	session, err := duck.Open(ctx, duck.Config{AllowedPaths: paths, MemoryLimit: t.Memory, Threads: t.Threads})
+	session, err := duck.OpenData(ctx, duck.Data{Scope: t.Scope, Files: paths,
+		Limits: duck.Limits{Memory: t.Memory, Threads: t.Threads}})
 	if err != nil {
 		return answer, err
 	}

@@ -8,12 +8,15 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/dagctl/dagctl/internal/duck"
 )
 
 func TestChildIsConfined(t *testing.T) {
 	t.Parallel()
 	p, err := start(t.Context(), t.TempDir(),
-		task{SQL: "SELECT 1", Memory: 128 << 20, Threads: 1, CPU: time.Minute, Rows: 1, Bytes: 1 << 20})
+		task{Scope: duck.UTC, SQL: "SELECT 1", Memory: 128 << 20, Threads: 1, CPU: time.Minute, Rows: 1,
+			Bytes: 1 << 20})
 	require.NoError(t, err)
 	defer p.Stop()
 	var names parsed

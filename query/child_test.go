@@ -38,8 +38,8 @@ func table(t *testing.T, query string) string {
 func inChild(ctx context.Context, t *testing.T, sql string, limits Limits, files map[string]string) (outcome, error) {
 	t.Helper()
 	dir := t.TempDir()
-	p, err := start(ctx, dir, task{SQL: sql, Memory: limits.Memory, Threads: limits.Threads, CPU: limits.Timeout,
-		Rows: limits.Rows, Bytes: limits.Bytes})
+	p, err := start(ctx, dir, task{Scope: duck.UTC, SQL: sql, Memory: limits.Memory, Threads: limits.Threads,
+		CPU: limits.Timeout, Rows: limits.Rows, Bytes: limits.Bytes})
 	require.NoError(t, err)
 	defer p.Stop()
 	var names parsed
@@ -280,7 +280,7 @@ func TestAnswersAreTruncated(t *testing.T) {
 func TestChildEndsWithItsParent(t *testing.T) {
 	t.Parallel()
 	p, err := start(t.Context(), t.TempDir(),
-		task{SQL: "SELECT count(*) FROM range(10000000000) a, range(10000000000) b",
+		task{Scope: duck.UTC, SQL: "SELECT count(*) FROM range(10000000000) a, range(10000000000) b",
 			Memory: 128 << 20, Threads: 1, CPU: time.Minute, Rows: 1, Bytes: 1 << 20})
 	require.NoError(t, err)
 	var names parsed
@@ -302,7 +302,8 @@ func TestChildEndsWithItsParent(t *testing.T) {
 func BenchmarkChild(b *testing.B) {
 	for b.Loop() {
 		p, err := start(b.Context(), b.TempDir(),
-			task{SQL: "SELECT 1", Memory: 128 << 20, Threads: 1, CPU: time.Minute, Rows: 1, Bytes: 1 << 20})
+			task{Scope: duck.UTC, SQL: "SELECT 1", Memory: 128 << 20, Threads: 1, CPU: time.Minute, Rows: 1,
+				Bytes: 1 << 20})
 		require.NoError(b, err)
 		var names parsed
 		require.NoError(b, p.ask(b.Context(), p.task, &names))

@@ -250,8 +250,8 @@ func (q *Query) comparePartition(ctx context.Context, from, to storage.Generatio
 		files[i] = local[0]
 	}
 
-	session, err := duck.Open(ctx, duck.Config{AllowedPaths: slices.Concat(files[0], files[1]),
-		AllowedDirs: []string{dir}, TempDir: dir, MemoryLimit: 512 << 20, Threads: 1})
+	session, err := duck.OpenData(ctx, duck.Data{Scope: duck.UTC, Limits: duck.Limits{Memory: 512 << 20, Threads: 1},
+		Files: slices.Concat(files[0], files[1]), Dirs: []string{dir}, Spill: dir})
 	if err != nil {
 		return err
 	}

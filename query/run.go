@@ -134,7 +134,7 @@ func (q *Query) run(ctx context.Context, caller authz.Caller, s Statement) (Answ
 	}
 	defer os.RemoveAll(dir)
 
-	child, names, err := q.begin(ctx, dir, s)
+	child, names, err := q.begin(ctx, duck.UTC, dir, s)
 	if err != nil {
 		return Answer{}, err
 	}

@@ -42,7 +42,8 @@ func (s *Storage) Preview(
 		return nil, nil, nil
 	}
 
-	session, err := duck.Open(ctx, duck.Config{AllowedPaths: local, Threads: 1, MemoryLimit: 512 << 20})
+	session, err := duck.OpenData(ctx, duck.Data{Scope: duck.UTC, Limits: duck.Limits{Threads: 1, Memory: 512 << 20},
+		Files: local})
 	if err != nil {
 		return nil, nil, err
 	}

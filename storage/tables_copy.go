@@ -64,7 +64,8 @@ func (o outgoing) copyTo(ctx context.Context, tx pgx.Tx, table string) (hash str
 // write writes the rows with their numbers in the binary format, and returns its hash.
 func (o outgoing) write(ctx context.Context, to io.Writer) (string, error) {
 	dir := filepath.Dir(o.local[0])
-	session, err := duck.Open(ctx, duck.Config{AllowedPaths: slices.Clone(o.local), TempDir: dir, Threads: 1})
+	session, err := duck.OpenData(ctx, duck.Data{Scope: duck.UTC, Limits: duck.Limits{Threads: 1},
+		Files: slices.Clone(o.local), Dirs: []string{dir}, Spill: dir})
 	if err != nil {
 		return "", err
 	}

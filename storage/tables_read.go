@@ -87,7 +87,8 @@ func (t *tables) read(ctx context.Context, g Generation, dir string, with func(*
 	if err != nil {
 		return err
 	}
-	session, err := duck.Open(ctx, duck.Config{AllowedDirs: []string{dir}, TempDir: dir, Threads: 1})
+	session, err := duck.OpenData(ctx, duck.Data{Scope: duck.UTC, Limits: duck.Limits{Threads: 1},
+		Dirs: []string{dir}, Spill: dir})
 	if err != nil {
 		return err
 	}

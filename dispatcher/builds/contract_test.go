@@ -250,3 +250,39 @@ func TestARollbackToPurgedPartitionsAsks(t *testing.T) {
 	require.NoError(t, goBack(w, "letters", 1, func(r *builds.RollbackRequest) { r.AllowRemovals = true }))
 	require.Equal(t, map[string][]string{"2024-01-02": {"B"}}, w.Read("letters_upper"))
 }
+
+// A plan knows the columns of most inputs, so it refuses what no task could compare.
+func TestALiteralThatNeverEqualsItsColumnIsRefusedAhead(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.Put("raw", "2024-01-01", "a")
+	w.Serve(wideStations)
+	where := func(condition string) string {
+		return dispatchertest.Edit(readsStations, "as: st }", "as: st, where: { "+condition+" } }")
+	}
+	inDAG := dispatchertest.Edit(wideStations, "publish:\n", `  - name: counted
+    operator: sql
+    inputs: [{ from: { job: made } }]
+    config: { query: "SELECT size FROM made" }
+    checks: [{ accepted_values: { column: size, values: [1, "1", one] } }]
+publish:
+`)
+
+	for name, c := range map[string]struct{ document, problem string }{
+		"true in numbers": {where("size: [1, true]"), `column "size" is BIGINT: no value of it equals true`},
+		"text in numbers": {where("size: abc"), `column "size" is BIGINT: no value of it equals the text "abc"`},
+		"number in text":  {where("content: 1"), `column "content" is VARCHAR: no value of it equals 1`},
+		"in a check":      {inDAG, `check accepted_values(size): column "size" is BIGINT: no value of it equals`},
+	} {
+		_, err := w.TryDeploy(c.document)
+		require.True(t, fault.Is(err, fault.Invalid), "%s: %v", name, err)
+		var refused *fault.Error
+		require.ErrorAs(t, err, &refused)
+		require.Len(t, refused.Problems, 1, name)
+		require.Contains(t, refused.Problems[0].Message, c.problem)
+		require.NotEmpty(t, refused.Problems[0].Suggestion)
+		require.Regexp(t, `^dag.yaml:\d+:\d+$`, refused.Problems[0].Location)
+	}
+	_, err := w.TryDeploy(where(`size: ["1", 1.5], content: a`))
+	require.NoError(t, err, "no size equals 1.5, but it can be compared")
+}

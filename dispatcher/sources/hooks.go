@@ -19,6 +19,7 @@ import (
 	"github.com/dagctl/dagctl/dispatcher/tasks"
 	"github.com/dagctl/dagctl/dispatcher/wakeup"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/literal"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/registry"
 )
@@ -192,6 +193,9 @@ func deliveredJSON(body []byte) (json.RawMessage, error) {
 		return nil, fault.New(fault.Invalid, "the body is not JSON")
 	case strings.Contains(strings.ReplaceAll(string(body), `\\`, ""), `\u0000`):
 		return nil, fault.New(fault.Invalid, "the body holds the character U+0000, which no text may")
+	}
+	if err := literal.Numbers(body); err != nil {
+		return nil, fault.New(fault.Invalid, "the body: %w", err)
 	}
 	return body, nil
 }

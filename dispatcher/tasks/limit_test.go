@@ -2,6 +2,7 @@ package tasks_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/dagctl/dagctl/dispatcher"
 	"github.com/dagctl/dagctl/dispatcher/dispatchertest"
+	"github.com/dagctl/dagctl/dispatcher/tasks"
 	"github.com/dagctl/dagctl/operators"
 )
 
@@ -178,5 +180,17 @@ func TestARunnerGoesOnWithWhatItLetIn(t *testing.T) {
 		if left > 0 {
 			task = next[0]
 		}
+	}
+}
+
+// Numbers fill a template with all their digits: two orders do not share a limit because their numbers round alike.
+func TestConcurrencyKeysKeepDigits(t *testing.T) {
+	t.Parallel()
+	for payload, want := range map[string]string{
+		`{"id": 9007199254740993}`: "d/order 9007199254740993", `{"id": 1000000}`: "d/order 1000000",
+		`{"id": 1.0}`: "d/order 1", `{"id": "1.0"}`: "d/order 1.0", `{}`: "d/order {payload.id}",
+	} {
+		require.Equal(t, want, tasks.RenderConcurrencyKey("{partition}/order {payload.id}", "d",
+			json.RawMessage(payload)))
 	}
 }

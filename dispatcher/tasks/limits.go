@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dagctl/dagctl/dispatcher/wakeup"
+	"github.com/dagctl/dagctl/internal/literal"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/registry"
 )
@@ -66,11 +67,10 @@ func RenderConcurrencyKey(template, partition string, payload json.RawMessage) s
 		return ""
 	}
 	out := strings.ReplaceAll(template, "{partition}", partition)
-	var fields map[string]any
-	if json.Unmarshal(payload, &fields) == nil {
-		for name, value := range fields {
-			out = strings.ReplaceAll(out, "{payload."+name+"}", fmt.Sprint(value))
-		}
+	decoded, _ := literal.Decode(payload) // without it, the references stay
+	fields, _ := decoded.(map[string]any)
+	for name, value := range fields {
+		out = strings.ReplaceAll(out, "{payload."+name+"}", fmt.Sprint(value))
 	}
 	return out
 }

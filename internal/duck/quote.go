@@ -1,9 +1,7 @@
 package duck
 
 import (
-	"encoding/json"
 	"fmt"
-	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -21,8 +19,8 @@ func QuoteAll(names []string) string {
 	return strings.Join(quoted, ", ")
 }
 
-// Literal returns a JSON scalar, an integer or an instant as a literal. In DuckDB, a backslash in '...' is a backslash,
-// so only quotes need escaping, by doubling them.
+// Literal returns a text, a boolean, an integer, an instant or NULL as a literal. In DuckDB, a backslash in '...' is a
+// backslash, so only quotes need escaping, by doubling them.
 func Literal(v any) string {
 	switch v := v.(type) {
 	case nil:
@@ -33,17 +31,6 @@ func Literal(v any) string {
 		return strconv.Itoa(v)
 	case int64:
 		return strconv.FormatInt(v, 10)
-	case float64:
-		if v == math.Trunc(v) && math.Abs(v) < 1<<53 {
-			return strconv.FormatInt(int64(v), 10)
-		}
-		return "'" + strconv.FormatFloat(v, 'g', -1, 64) + "'::DOUBLE"
-	case json.Number:
-		if _, err := strconv.ParseInt(v.String(), 10, 64); err == nil {
-			return v.String()
-		}
-		f, _ := v.Float64()
-		return "'" + strconv.FormatFloat(f, 'g', -1, 64) + "'::DOUBLE"
 	case time.Time:
 		return "TIMESTAMPTZ '" + v.UTC().Format("2006-01-02 15:04:05.999999") + "+00'"
 	case string:

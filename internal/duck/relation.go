@@ -12,6 +12,7 @@ import (
 	duckdb "github.com/duckdb/duckdb-go/v2"
 
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/literal"
 )
 
 // Column is a column of a relation, with DuckDB's name of its type.
@@ -112,25 +113,38 @@ func (s *Session) conditions(ctx context.Context, r Relation, from string) (stri
 		if err != nil {
 			return "", err
 		}
-		all = append(all, c.SQL(column.Type))
+		condition, err := c.SQL(column.Type)
+		if err != nil {
+			return "", fault.New(fault.Invalid, "where of input %q: %s", r.Name, fault.Text(err))
+		}
+		all = append(all, condition)
 	}
 	return " WHERE " + strings.Join(all, " AND "), nil
 }
 
-// SQL returns a condition that compares in the column's own type, so that "2024-01-01" matches in a column of dates.
-func (c Condition) SQL(columnType string) string {
-	var anyOf []string
+// SQL returns a condition that compares in the column's own type, with values that are cast to it without loss. So
+// "2024-01-01" matches in a column of dates, and 1.5 matches nothing in one of whole numbers. A value that no value of
+// the type can equal, such as true in a column of numbers, is an error.
+func (c Condition) SQL(columnType string) (string, error) {
+	column, anyOf := Quote(c.Column), []string{}
 	for _, v := range c.Values {
-		if v == nil {
-			anyOf = append(anyOf, Quote(c.Column)+" IS NULL")
-			continue
+		compared, err := literal.Compare(c.Column, columnType, v)
+		switch {
+		case err != nil:
+			return "", err
+		case compared.Null:
+			anyOf = append(anyOf, column+" IS NULL")
+		case strings.HasPrefix(columnType, "ENUM("):
+			anyOf = append(anyOf, fmt.Sprintf("CAST(%s AS VARCHAR) = %s", column, Literal(compared.Value)))
+		case !compared.Never:
+			anyOf = append(anyOf, fmt.Sprintf("%s = CAST(%s AS %s)", column, Literal(compared.Value), columnType))
 		}
-		anyOf = append(anyOf, fmt.Sprintf("%s = CAST(%s AS %s)", Quote(c.Column), Literal(v), columnType))
 	}
+
 	if len(anyOf) == 0 {
-		return "false"
+		return "false", nil
 	}
-	return "(" + strings.Join(anyOf, " OR ") + ")"
+	return "(" + strings.Join(anyOf, " OR ") + ")", nil
 }
 
 // Describe returns the columns of a query without running it.

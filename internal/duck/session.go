@@ -33,7 +33,7 @@ type Config struct {
 	MemoryLimit  int64          // bytes; 0: 1 GiB
 	Threads      int            // 0: as many as the machine has
 	TimeZone     string         // IANA name that TIMESTAMPTZ values are shown and truncated in; empty: UTC
-	Variables    map[string]any // for getvariable(): string, int64, float64, bool, time.Time or nil
+	Variables    map[string]any // for getvariable(): string, int64, bool, time.Time or nil
 }
 
 const defaultMemory = 1 << 30

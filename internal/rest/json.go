@@ -4,13 +4,16 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"unicode/utf8"
 
 	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/dagctl/dagctl/internal/literal"
 )
 
 // jsonFormat is huma's JSON without what encoding/json accepts and PostgreSQL does not: bytes that are not UTF-8, which
-// encoding/json replaces silently, and the NUL character.
+// encoding/json replaces silently, the NUL character, and numbers that nobody can compute with.
 var jsonFormat = huma.Format{
 	Marshal: huma.DefaultJSONFormat.Marshal,
 	Unmarshal: func(data []byte, v any) error {
@@ -19,6 +22,9 @@ var jsonFormat = huma.Format{
 		}
 		if hasNUL(data) {
 			return errors.New("the body holds the character U+0000, which no text may")
+		}
+		if err := literal.Numbers(data); err != nil {
+			return fmt.Errorf("the body: %w", err)
 		}
 		return json.Unmarshal(data, v)
 	},

@@ -191,6 +191,9 @@ func (d *deploy) verdict(
 	if err := d.workOutColumns(ctx, tx, was, &next, live); err != nil {
 		return nil, err
 	}
+	if err := d.refuseLiterals(ctx, tx, next); err != nil {
+		return nil, err
+	}
 
 	var lost []registry.Removal
 	for _, c := range changes {

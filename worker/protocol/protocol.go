@@ -7,6 +7,7 @@
 package protocol
 
 import (
+	"bytes"
 	"encoding/json"
 	"time"
 
@@ -117,7 +118,7 @@ type Task struct {
 	Kind            string          `json:"kind"`
 	Operator        string          `json:"operator"`
 	OperatorVersion string          `json:"operator_version,omitempty"`
-	Config          map[string]any  `json:"config,omitempty"`
+	Config          Config          `json:"config,omitempty"`
 	Payload         json.RawMessage `json:"payload,omitempty"`
 	Partition       *Partition      `json:"partition,omitempty"`
 	PartitionBy     json.RawMessage `json:"partition_by,omitempty" doc:"As in the DAG file"`
@@ -131,6 +132,21 @@ type Task struct {
 	TimeoutAt       time.Time       `json:"timeout_at"`
 	LeaseSeconds    int             `json:"lease_seconds" doc:"How long a heartbeat extends the lease"`
 	Traceparent     string          `json:"traceparent,omitempty" doc:"W3C trace context"`
+}
+
+// Config is the configuration of a job, as JSON types. Its numbers are json.Numbers, which keep all their digits.
+type Config map[string]any
+
+// UnmarshalJSON reads a config with exact numbers.
+func (c *Config) UnmarshalJSON(text []byte) error {
+	var object map[string]any
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.UseNumber()
+	if err := decoder.Decode(&object); err != nil {
+		return err
+	}
+	*c = object
+	return nil
 }
 
 // Job names a job.

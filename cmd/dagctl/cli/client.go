@@ -130,7 +130,9 @@ func (c *Client) DoRaw(ctx context.Context, method, path, contentType string, co
 	if answer == nil || len(text) == 0 {
 		return nil
 	}
-	if err := json.Unmarshal(text, answer); err != nil {
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.UseNumber() // a number in an any keeps its digits
+	if err := decoder.Decode(answer); err != nil {
 		return fault.New(fault.Unavailable,
 			"the answer to %s %s is not that of a dagctl server: %w", method, path, err).
 			WithHint("check that %s is a dagctl server of this version", c.Target.URL)
