@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -69,19 +70,38 @@ func (o *fileSource) Spec() dag.OperatorSpec {
 	}
 }
 
-// declaredColumns is the Shape of sources whose config may list the columns to keep. Their types are known only once
-// they are read.
+// declaredColumns is the Shape of sources whose config may list the columns to keep. Types that it does not list are
+// known only once they are read.
 func declaredColumns(job *dag.Job, _ [][]dag.Column) (shape dag.Shape) {
 	list, _ := job.Config["columns"].([]any)
 	columns := make([]dag.Column, 0, len(list))
 	for _, name := range list {
 		text, _ := name.(string)
-		columns = append(columns, dag.Column{Name: text})
+		columns = append(columns, dag.Column{Name: text, Type: declaredType(job.Config, text)})
 	}
 	if len(columns) > 0 {
 		shape.Writes = [][]dag.Column{columns}
 	}
 	return shape
+}
+
+// plainTypes are DuckDB's names of types by those that people write.
+var plainTypes = map[string]string{"BOOLEAN": "BOOLEAN", "BOOL": "BOOLEAN", "SMALLINT": "SMALLINT", "INTEGER": "INTEGER",
+	"INT": "INTEGER", "BIGINT": "BIGINT", "LONG": "BIGINT", "FLOAT": "FLOAT", "REAL": "FLOAT", "DOUBLE": "DOUBLE",
+	"VARCHAR": "VARCHAR", "TEXT": "VARCHAR", "STRING": "VARCHAR", "DATE": "DATE", "TIMESTAMP": "TIMESTAMP",
+	"TIMESTAMPTZ": "TIMESTAMP WITH TIME ZONE", "TIMESTAMP WITH TIME ZONE": "TIMESTAMP WITH TIME ZONE"}
+
+var decimalType = regexp.MustCompile(`^DECIMAL ?\( ?([0-9]+) ?, ?([0-9]+) ?\)$`)
+
+// declaredType returns the type that a config gives to a column; empty if it gives none, or none of the plain ones.
+func declaredType(config map[string]any, column string) string {
+	types, _ := config["types"].(map[string]any)
+	text, _ := types[column].(string)
+	text = strings.ToUpper(strings.Join(strings.Fields(text), " "))
+	if m := decimalType.FindStringSubmatch(text); m != nil {
+		return fmt.Sprintf("DECIMAL(%s,%s)", m[1], m[2])
+	}
+	return plainTypes[text]
 }
 
 func parseFileConfig(config map[string]any) (fileSourceConfig, *dag.ConfigError) {

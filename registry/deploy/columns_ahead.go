@@ -94,23 +94,24 @@ func (w *columnsAhead) job(name string) {
 		}
 		switch {
 		case shape != nil && len(shape.Writes) > i:
-			n.Columns = kept(shape.Writes[i], n.Storage)
+			n.Columns = kept(shape.Writes[i])
 		case len(job.Inputs) == 0:
 			n.Columns = w.same[n.Name]
 		}
 	}
 }
 
-// keeps are the types that come back from Parquet files as they were written.
+// keeps are the types that come back from Parquet files as they were written. Rows for PostgreSQL are written to such
+// files first, and their columns are known from those.
 var keeps = []string{"BOOLEAN", "TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER",
 	"UBIGINT", "FLOAT", "DOUBLE", "VARCHAR", "DATE", "TIMESTAMP", "TIMESTAMP WITH TIME ZONE", "BLOB"}
 
 // kept returns columns as storage will have them: without the type where that is known only once it is written.
-func kept(columns []dag.Column, storage string) []dag.Column {
+func kept(columns []dag.Column) []dag.Column {
 	columns = slices.Clone(columns)
 	for i := range columns {
 		c := &columns[i]
-		if storage != "parquet" || !slices.Contains(keeps, c.Type) && !strings.HasPrefix(c.Type, "DECIMAL(") {
+		if !slices.Contains(keeps, c.Type) && !strings.HasPrefix(c.Type, "DECIMAL(") {
 			c.Type = ""
 		}
 	}
