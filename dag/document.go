@@ -372,6 +372,13 @@ type OperatorSpec struct {
 	// its parsed form). If it is nil, the config itself is that form. An error is a fault of the config, at Key.
 	Canonical func(config map[string]any) (any, *ConfigError)
 
+	// CheckJob checks what depends on more of a job than its config. If it is nil, everything goes.
+	CheckJob func(job *Job) *ConfigError
+
+	// Reading returns what a config says of how the text files of a source are read; nil if it reads none. What it does
+	// not say is inferred from the first file and stands from then on. If it is nil, nothing is inferred.
+	Reading func(config map[string]any) any
+
 	// Shape returns which columns a job reads and writes, as far as its config says it. If it is nil, nothing is known.
 	Shape func(job *Job, inputs [][]Column) Shape
 

@@ -305,6 +305,7 @@ type claimInputs struct {
 	contents    map[registry.Pin]registry.Content
 	columns     map[uuid.UUID][]storage.Column // of generations of which a task reads no partition
 	states      map[uuid.UUID]json.RawMessage  // operator state, by origin
+	readings    map[uuid.UUID]json.RawMessage  // how files are read, by job row
 	cursor      *operators.CursorPosition      // where the attempt began, if it is loaded again after its claim
 }
 
@@ -333,6 +334,9 @@ func (d *Dispatcher) loadInputs(
 		return inputs, err
 	}
 	inputs.generations = generations
+	if inputs.readings, err = registry.Readings(ctx, tx, d.readingsOf(jobs)); err != nil {
+		return inputs, err
+	}
 	inputs.columns, err = columnsOfUnread(ctx, tx, taken, generations, inputs.contents)
 	return inputs, err
 }
@@ -430,7 +434,7 @@ func (d *Dispatcher) assign(
 
 	assignInputs(&a, job, c.Pins, g)
 	a.Outputs, err = assignOutputs(ctx, tx, job, partitionOf(a))
-	a.State = g.states[job.Origin]
+	a.State, a.Reading = g.states[job.Origin], g.readings[job.ID]
 	return a, nil, err
 }
 

@@ -263,7 +263,8 @@ func (d *Dispatcher) wireTask(t Claimed) (protocol.Task, error) {
 	w := protocol.Task{TaskID: t.TaskID, Attempt: t.Attempt, Org: a.OrgSlug,
 		Job: protocol.Job{DAGName: a.DAG, Name: a.Job}, Kind: string(t.kind),
 		Operator: a.Operator, OperatorVersion: a.OperatorVersion, Config: a.Config, Payload: a.Payload, PartitionBy: by,
-		Inputs: []protocol.Input{}, Outputs: []protocol.Output{}, OperatorState: a.State, Secrets: t.Job.Def.Secrets,
+		Inputs: []protocol.Input{}, Outputs: []protocol.Output{}, OperatorState: a.State, Reading: a.Reading,
+		Secrets:   t.Job.Def.Secrets,
 		TimeoutAt: t.TimeoutAt, LeaseSeconds: int(t.lease.Seconds()), Traceparent: t.trace}
 
 	if udf := t.Job.Def.UDF; udf != nil {
@@ -311,6 +312,7 @@ type claimRecord struct {
 	Job         uuid.UUID                  `json:"job"`                   // the job row that acted for the origin
 	Generations []registry.InputGeneration `json:"generations,omitempty"` // that the inputs are read from
 	Cursor      *operators.CursorPosition  `json:"cursor,omitempty"`      // where the next segment begins
+	Reading     json.RawMessage            `json:"reading,omitempty"`     // how files were read when it was claimed
 }
 
 // record returns the claimRecord of a remote attempt as JSON, and nil for an attempt in the server's process.
@@ -319,7 +321,8 @@ func (h Holder) record(t Claimed, inputs claimInputs) ([]byte, error) {
 		return nil, nil
 	}
 	generations := inputs.generations[t.Job.ID]
-	return json.Marshal(claimRecord{Job: t.Job.ID, Generations: generations, Cursor: t.Assignment.Cursor})
+	return json.Marshal(claimRecord{Job: t.Job.ID, Generations: generations, Cursor: t.Assignment.Cursor,
+		Reading: t.Assignment.Reading})
 }
 
 // FetchTask returns the state of a task to a worker that may claim it.

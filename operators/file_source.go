@@ -11,13 +11,13 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/operators/textfile"
 )
 
 // fileSource reads files from the folders that the org's sources may read: a partition per file, or per group of files
@@ -63,6 +63,8 @@ func (o *fileSource) Spec() dag.OperatorSpec {
 		Name: "file_source", Version: "1.0.0", Source: true, Replayable: true, Effect: dag.EffectInternal,
 		ConfigSchema: json.RawMessage(fileSourceSchema),
 		Shape:        declaredColumns,
+		Reading:      declaredReading,
+		CheckJob:     checkOutputs,
 		Canonical: func(config map[string]any) (any, *dag.ConfigError) {
 			_, err := parseFileConfig(config)
 			return config, err
@@ -85,23 +87,40 @@ func declaredColumns(job *dag.Job, _ [][]dag.Column) (shape dag.Shape) {
 	return shape
 }
 
-// plainTypes are DuckDB's names of types by those that people write.
-var plainTypes = map[string]string{"BOOLEAN": "BOOLEAN", "BOOL": "BOOLEAN", "SMALLINT": "SMALLINT", "INTEGER": "INTEGER",
-	"INT": "INTEGER", "BIGINT": "BIGINT", "LONG": "BIGINT", "FLOAT": "FLOAT", "REAL": "FLOAT", "DOUBLE": "DOUBLE",
-	"VARCHAR": "VARCHAR", "TEXT": "VARCHAR", "STRING": "VARCHAR", "DATE": "DATE", "TIMESTAMP": "TIMESTAMP",
-	"TIMESTAMPTZ": "TIMESTAMP WITH TIME ZONE", "TIMESTAMP WITH TIME ZONE": "TIMESTAMP WITH TIME ZONE"}
-
-var decimalType = regexp.MustCompile(`^DECIMAL ?\( ?([0-9]+) ?, ?([0-9]+) ?\)$`)
-
-// declaredType returns the type that a config gives to a column; empty if it gives none, or none of the plain ones.
+// declaredType returns the type that a config gives to a column of text files; empty if it gives none.
 func declaredType(config map[string]any, column string) string {
 	types, _ := config["types"].(map[string]any)
 	text, _ := types[column].(string)
-	text = strings.ToUpper(strings.Join(strings.Fields(text), " "))
-	if m := decimalType.FindStringSubmatch(text); m != nil {
-		return fmt.Sprintf("DECIMAL(%s,%s)", m[1], m[2])
+	if text == "" || config["format"] == "parquet" {
+		return ""
 	}
-	return plainTypes[text]
+	t, err := textfile.ParseType(text)
+	if err != nil {
+		return ""
+	}
+	return t.String()
+}
+
+// checkOutputs is the CheckJob of sources of files: they have one output, and one more for rows that do not fit.
+func checkOutputs(job *dag.Job) *dag.ConfigError {
+	quarantine := job.Config["on_bad_rows"] == badRowsQuarantine
+	switch {
+	case quarantine && (len(job.Outputs) != 2 || job.Outputs[1] != badRowsQuarantine):
+		return &dag.ConfigError{Key: "on_bad_rows",
+			Message: "bad rows go to an output of their own: write `outputs: [rows, quarantine]`"}
+	case !quarantine && len(job.Outputs) != 1:
+		return &dag.ConfigError{Message: fmt.Sprintf("%s has one output, not %d", job.Operator, len(job.Outputs))}
+	}
+	return nil
+}
+
+// declaredReading is the Reading of sources of files.
+func declaredReading(config map[string]any) any {
+	var c tabular
+	if err := decodeConfig(config, &c); err != nil || c.Format == "parquet" {
+		return nil
+	}
+	return c.Declaration
 }
 
 func parseFileConfig(config map[string]any) (fileSourceConfig, *dag.ConfigError) {
@@ -201,22 +220,24 @@ func (o *fileSource) Run(ctx context.Context, t *Task) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	copies, contents := make([]string, len(names)), make([]string, len(names))
+	files, contents := make([]textfile.File, len(names)), make([]string, len(names))
 	for i, name := range names {
 		t.Progress(50*i/len(names), "copying "+name)
-		copies[i] = filepath.Join(t.Scratch, fmt.Sprintf("%05d.%s%s", i, c.Format, compression(name)))
-		if contents[i], err = copyHashed(ctx, folder.root, name, copies[i]); err != nil {
+		files[i] = textfile.File{Name: name,
+			Path: filepath.Join(t.Scratch, fmt.Sprintf("%05d.%s%s", i, c.Format, compression(name)))}
+		if contents[i], err = copyHashed(ctx, folder.root, name, files[i].Path); err != nil {
 			return Result{}, fmt.Errorf("read %s: %w", name, err)
 		}
 	}
 
 	t.Progress(50, "reading rows")
-	rows, err := c.convert(ctx, t.Scratch, o.options, copies, filepath.Join(t.OutputDirs[0], "part.parquet"))
+	found, err := reads{c.tabular, o.options, t}.convert(ctx, files)
 	if err != nil {
 		return Result{}, fmt.Errorf("%s: %w", strings.Join(names[:min(3, len(names))], ", "), err)
 	}
-	result, err := json.Marshal(map[string]any{"rows": rows, "files": names})
-	return Result{Result: result, SourceVersion: unitVersion(names, contents)}, err
+	found.Files = names
+	result, err := json.Marshal(found)
+	return Result{Result: result, SourceVersion: unitVersion(names, contents), Reading: found.reading}, err
 }
 
 // names returns the files of the task's unit. A task that was created without an enumeration reads those of its

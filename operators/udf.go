@@ -160,7 +160,7 @@ func (u *udfRun) run(ctx context.Context) (Result, error) {
 		}
 	}
 
-	if err := convertOutputs(ctx, u.operator.options, u.t); err != nil {
+	if err := convertOutputs(ctx, u.t); err != nil {
 		return Result{}, err
 	}
 	return lastLine(stdout.String())

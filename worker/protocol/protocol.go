@@ -123,6 +123,7 @@ type Task struct {
 	Inputs          []Input         `json:"inputs" nullable:"false"`
 	Outputs         []Output        `json:"outputs" nullable:"false"`
 	OperatorState   json.RawMessage `json:"operator_state,omitempty"`
+	Reading         json.RawMessage `json:"reading,omitempty" doc:"The platform's sources of files: how they are read since the first one"`
 	Secrets         []string        `json:"secrets,omitempty" doc:"Names; their values by POST /v1/task/secrets"`
 	UDF             *UDF            `json:"udf,omitempty" doc:"Code to run, of operator udf"`
 	TimeoutAt       time.Time       `json:"timeout_at"`
@@ -306,6 +307,7 @@ type Completion struct {
 	Error         *Error            `json:"error,omitempty" doc:"Of Failed"`
 	OperatorState json.RawMessage   `json:"operator_state,omitempty"`
 	SourceVersion string            `json:"source_version,omitempty"`
+	Reading       json.RawMessage   `json:"reading,omitempty" doc:"The platform's sources of files: how they are read from now on, if the run settled something of it"`
 	Cursor        *int64            `json:"cursor,omitempty" doc:"Outputs by cursor: end; default: the highest written"`
 	ColumnLineage []ColumnOrigin    `json:"column_lineage,omitempty" maxItems:"100000"`
 }

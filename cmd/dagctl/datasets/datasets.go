@@ -147,6 +147,9 @@ func writeDataset(c *cli.CLI, w io.Writer, d registry.Dataset) {
 	field("Size", web.Size(d.Bytes))
 	field("Updated", cli.Ago(d.UpdatedAt, now))
 	field("Late", LateSince(d.Late, now))
+	if d.Reading != nil {
+		field("Read as", cli.OneLine(d.Reading.String(), 200))
+	}
 	if len(d.Columns) > 0 {
 		fmt.Fprintln(w)
 		t := cli.Table{Style: style, Header: []string{"COLUMN", "TYPE", "DESCRIPTION"}}
