@@ -134,7 +134,8 @@ func TestKeptPartitionsHaveTheColumnsOfTheirGeneration(t *testing.T) {
 	t.Parallel()
 	w := columnsWorld(t)
 	w.Serve(byColumn)
-	more := dispatchertest.Edit(byColumn, "length(content) AS n", "length(content)::VARCHAR || '!' AS n, upper(content) AS orig")
+	more := dispatchertest.Edit(byColumn, "length(content) AS n",
+		"length(content)::VARCHAR || '!' AS n, upper(content) AS orig")
 	w.Serve(more, func(r *registry.DeployRequest) { r.ForwardOnly, r.ForwardFrom = true, "2024-01-02" })
 
 	// Alone, beside others, in another DAG, and in a check.

@@ -162,8 +162,8 @@ func reachedFrom(from map[tasks.Slot]bool, jobs []*registry.Job) map[tasks.Slot]
 	return reached
 }
 
-// awaitsColumns returns the origins of the jobs with an input that has no columns yet and is to get its first partition:
-// none of their tasks can do without it, whichever partition that is.
+// awaitsColumns returns the origins of the jobs with an input that has no columns yet and is to get its first
+// partition: none of their tasks can do without it, whichever partition that is.
 func awaitsColumns(
 	ctx context.Context, tx pgx.Tx, coming map[tasks.Slot]bool, jobs []*registry.Job,
 ) (map[uuid.UUID]bool, error) {

@@ -91,7 +91,8 @@ func TestAPublishedNameMovesToAnotherDAG(t *testing.T) {
 
 			// Rolled back to a version without the name, the new DAG gives it back.
 			to := first.Version.Number
-			_, err = w.D.Builds.Rollback(t.Context(), w.Caller, "new", builds.RollbackRequest{To: &to, AllowMoves: true})
+			back := builds.RollbackRequest{To: &to, AllowMoves: true}
+			_, err = w.D.Builds.Rollback(t.Context(), w.Caller, "new", back)
 			require.NoError(t, err)
 			w.Settle()
 			require.Equal(t, []string{"old a"}, w.Read("stations")["2024-01-01"])
