@@ -397,7 +397,9 @@ type Column struct {
 // Shape is what is known of the columns of a job. Nil stands for whatever is not known.
 type Shape struct {
 	Reads  [][]string // by input index: the columns that it reads by name; nil also where it reads whatever there is
-	Writes [][]Column // by output index
+	Writes [][]Column // by output index, as they are stored
+
+	Refused []ConfigError // columns that no storage can hold
 }
 
 // ToProgram is the destination of secrets that a program gets: it may send them anywhere.
@@ -419,4 +421,6 @@ func Trusted(runtime, operator string) bool {
 type Catalog struct {
 	Operators map[string]OperatorSpec
 	Runtimes  []string // mapped runtime names; nil: not checked
+	// Statement returns an error if the SQL of a check is not a statement that may run; nil: not checked.
+	Statement func(sql string) error
 }

@@ -56,7 +56,7 @@ func (r *Runner) Export(
 // the same bytes, so that sending it again changes nothing.
 func Import(ctx context.Context, local, format, target string) (rows int64, err error) {
 	rows, err = importText(ctx, format, []string{local}, target)
-	if err != nil && ctx.Err() == nil {
+	if err != nil && ctx.Err() == nil && !fault.Is(err, fault.Invalid) {
 		err = fault.New(fault.Invalid, "%w", err)
 	}
 	return rows, err

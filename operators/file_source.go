@@ -95,7 +95,7 @@ func declaredType(config map[string]any, column string) string {
 		return ""
 	}
 	t, err := textfile.ParseType(text)
-	if err != nil {
+	if err != nil || strings.Contains(t.String(), "?") { // some of it is known only once it is read
 		return ""
 	}
 	return t.String()

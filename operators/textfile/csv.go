@@ -99,9 +99,9 @@ func (r *csvReader) readLine() (end int, err error) {
 		end = len(r.buf)
 		if end > began && r.buf[end-1] == '\n' {
 			end--
-			if end > began && r.buf[end-1] == '\r' {
-				end--
-			}
+		}
+		if end > began && r.buf[end-1] == '\r' {
+			end--
 		}
 		return end, nil
 	}

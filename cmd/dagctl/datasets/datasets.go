@@ -239,7 +239,15 @@ func cell(value any) string {
 		return v
 	case float64:
 		return strconv.FormatFloat(v, 'f', -1, 64)
+	case json.Number:
+		if f, err := v.Float64(); err == nil && strings.ContainsAny(v.String(), "eE") {
+			return strconv.FormatFloat(f, 'f', -1, 64)
+		}
+		return v.String()
+	case json.RawMessage:
+		return string(v)
 	}
+
 	text, err := json.Marshal(value)
 	if err != nil {
 		return fmt.Sprint(value)
