@@ -17,7 +17,9 @@ import (
 // Derivation is what an operator knows of how a job's outputs are computed from its inputs.
 type Derivation struct {
 	Outputs []DerivedOutput
-	Reads   [][]string // by input index: the columns that the job names, sorted and in lower case
+	// Reads are, by input index, the columns that the job and its checks name, sorted and in lower case. Of an input
+	// that the job depends on as a whole they are nil.
+	Reads [][]string
 }
 
 // DerivedOutput is what decides an output, apart from the order of its rows.
@@ -130,7 +132,7 @@ func (d *Definitions) columnsOfInputs(job *Job, jobs map[string]*Job) [][]string
 // not known. It reports whether all the columns exist.
 func (d *Derivation) addConditions(job *Job, names [][]string) bool {
 	for i, in := range job.Inputs {
-		if names[i] == nil {
+		if names[i] == nil || d.Reads[i] == nil {
 			d.Reads[i] = nil
 			continue
 		}

@@ -475,17 +475,20 @@ func assignInputs(a *operators.Assignment, job *registry.Job, pins []registry.Pi
 	if schemas == nil {
 		schemas = map[uuid.UUID][]storage.Column{}
 	}
+	kept := map[uuid.UUID]bool{}
 	for _, p := range pins {
-		if schema := p.Content(g.contents).Schema; schema != nil {
-			schemas[p.Version] = schema
+		content := p.Content(g.contents)
+		if content.Schema != nil && (content.Kept || !kept[p.Version]) {
+			schemas[p.Version] = content.Schema
 		}
+		kept[p.Version] = kept[p.Version] || content.Kept
 	}
 	generations := g.generations[job.ID]
 
 	for i, in := range job.Inputs {
 		a.Inputs = append(a.Inputs, operators.AssignedInput{Index: i, As: in.Def.As, Map: in.Def.Map.Kind,
 			Where: in.Def.Where, PartitionBy: generations[i].PartitionBy, Generation: generations[i].Generation,
-			Schema: schemas[generations[i].Version]})
+			Schema: schemas[generations[i].Version], Kept: kept[generations[i].Version]})
 	}
 
 	for _, p := range pins {

@@ -72,19 +72,33 @@ func (o *fileSource) Spec() dag.OperatorSpec {
 	}
 }
 
-// declaredColumns is the Shape of sources whose config may list the columns to keep. Their types are known only once
-// they are read.
+// declaredColumns is the Shape of sources whose config may list the columns to keep. Types that it does not list are
+// known only once they are read.
 func declaredColumns(job *dag.Job, _ [][]dag.Column) (shape dag.Shape) {
 	list, _ := job.Config["columns"].([]any)
 	columns := make([]dag.Column, 0, len(list))
 	for _, name := range list {
 		text, _ := name.(string)
-		columns = append(columns, dag.Column{Name: text})
+		columns = append(columns, dag.Column{Name: text, Type: declaredType(job.Config, text)})
 	}
 	if len(columns) > 0 {
 		shape.Writes = [][]dag.Column{columns}
 	}
 	return shape
+}
+
+// declaredType returns the type that a config gives to a column of text files; empty if it gives none.
+func declaredType(config map[string]any, column string) string {
+	types, _ := config["types"].(map[string]any)
+	text, _ := types[column].(string)
+	if text == "" || config["format"] == "parquet" {
+		return ""
+	}
+	t, err := textfile.ParseType(text)
+	if err != nil || strings.Contains(t.String(), "?") { // some of it is known only once it is read
+		return ""
+	}
+	return t.String()
 }
 
 // checkOutputs is the CheckJob of sources of files: they have one output, and one more for rows that do not fit.

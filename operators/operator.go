@@ -114,6 +114,8 @@ type AssignedInput struct {
 	Partitions  []storage.Partition `json:"partitions"`
 	// That of the generation, so that an empty input is still a relation
 	Schema []storage.Column `json:"schema,omitempty"`
+	// Some of the partitions were taken over from another definition, and have other columns than Schema.
+	Kept bool `json:"kept,omitempty"`
 }
 
 // AssignedOutput is one output that the task may write, with its generation.

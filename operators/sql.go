@@ -233,7 +233,7 @@ func relation(in AssignedInput, files []string) duck.Relation {
 	for i, c := range in.Where {
 		where[i] = duck.Condition{Column: c.Column, Values: c.Values}
 	}
-	return duck.Relation{Name: in.As, Files: files, Schema: in.Schema, Where: where}
+	return duck.Relation{Name: in.As, Files: files, Schema: in.Schema, Fill: in.Kept, Where: where}
 }
 
 // queriesOf returns the query of each output, by its index.

@@ -41,10 +41,44 @@ func (o *sqlOperator) derive(job *dag.Job, inputs [][]string) (dag.Derivation, b
 		}
 	}
 
-	for _, reads := range derivation.Reads {
-		slices.Sort(reads)
+	for i, in := range job.Inputs {
+		if inputs[i] == nil {
+			continue
+		}
+		checked, sure := o.checked(job, in.As, inputs[i])
+		if !sure {
+			derivation.Reads[i] = nil
+			continue
+		}
+		derivation.Reads[i] = append(append([]string{}, derivation.Reads[i]...), checked...)
+		slices.Sort(derivation.Reads[i])
 	}
 	return derivation, true
+}
+
+// checked returns the columns of an input by which the job's checks decide what is published. It returns false where
+// that may be all of them, or where one is missing.
+func (o *sqlOperator) checked(job *dag.Job, as string, columns []string) (reads []string, sure bool) {
+	for _, check := range job.Checks {
+		if check.Severity != "error" {
+			continue
+		}
+		if check.To != nil && check.To.Input == as {
+			column := duck.Lower(check.To.Column)
+			if !slices.Contains(columns, column) {
+				return nil, false
+			}
+			reads = append(reads, column)
+		}
+		if check.SQL != "" {
+			named, sure := o.derived.counted(context.Background(), o.parser, check.SQL, as, columns)
+			if !sure {
+				return nil, false
+			}
+			reads = append(reads, named...)
+		}
+	}
+	return reads, true
 }
 
 // partOf returns a part of a query's result with inputs in place of relations. The rows of inputs are left out: an
@@ -62,7 +96,7 @@ func partOf(p duck.Part, index map[string]int) dag.Derived {
 // derivationCache remembers what queries are derived from: most were in the last deploy, too.
 type derivationCache struct {
 	mu    sync.Mutex
-	known map[string]derivation // by query and relations
+	found map[string]derivation // by query and relations
 	bytes int
 }
 
@@ -72,38 +106,80 @@ type derivation struct {
 	sure bool
 }
 
+// of returns what a query is derived from.
 func (c *derivationCache) of(
 	ctx context.Context, parser *duck.Shared, query string, relations map[string][]string,
 ) (duck.Derivation, bool) {
-	text, err := json.Marshal([]any{query, relations})
+	d := c.known([]any{query, relations}, func() (derivation, error) {
+		q, err := parse(ctx, parser, query)
+		if err != nil {
+			return derivation{}, err
+		}
+		d, sure := q.Derive(relations)
+		return derivation{d, sure}, nil
+	})
+	return d.Derivation, d.sure
+}
+
+// counted returns the columns of a relation that decide whether a check finds any row; false if that may be all.
+func (c *derivationCache) counted(
+	ctx context.Context, parser *duck.Shared, check, relation string, columns []string,
+) (names []string, sure bool) {
+	d := c.known([]any{"check", check, relation, columns}, func() (derivation, error) {
+		q, err := parse(ctx, parser, check)
+		if err != nil {
+			return derivation{}, err
+		}
+		known := make([]duck.Column, len(columns))
+		for i, name := range columns {
+			known[i].Name = name
+		}
+		named, sure := q.CountedColumns(map[string][]duck.Column{relation: known})
+		var d derivation
+		for _, name := range named[relation] {
+			d.Reads = append(d.Reads, duck.ColumnOf{Relation: relation, Column: name})
+		}
+		d.sure = sure || !q.Reads(relation)
+		return d, nil
+	})
+	for _, r := range d.Reads {
+		names = append(names, r.Column)
+	}
+	return names, d.sure
+}
+
+func parse(ctx context.Context, parser *duck.Shared, query string) (*duck.Select, error) {
+	session, err := parser.Get(ctx)
 	if err != nil {
-		return duck.Derivation{}, false
+		return nil, err
+	}
+	return session.Parse(ctx, query)
+}
+
+// known returns what is remembered under a key, or finds it. What cannot be parsed is not sure.
+func (c *derivationCache) known(of []any, find func() (derivation, error)) derivation {
+	text, err := json.Marshal(of)
+	if err != nil {
+		return derivation{}
 	}
 	key := string(text)
 
 	c.mu.Lock()
-	d, ok := c.known[key]
+	d, ok := c.found[key]
 	c.mu.Unlock()
 	if ok {
-		return d.Derivation, d.sure
+		return d
 	}
-
-	session, err := parser.Get(ctx)
-	if err != nil {
-		return duck.Derivation{}, false
+	if d, err = find(); err != nil {
+		return derivation{}
 	}
-	q, err := session.Parse(ctx, query)
-	if err != nil {
-		return duck.Derivation{}, false
-	}
-	d.Derivation, d.sure = q.Derive(relations)
 
 	// A form and what it reads take about ten times the space of a short query.
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.bytes += 10 * len(key); c.known == nil || c.bytes > maxForms {
-		c.known, c.bytes = map[string]derivation{}, 10*len(key)
+	if c.bytes += 10 * len(key); c.found == nil || c.bytes > maxForms {
+		c.found, c.bytes = map[string]derivation{}, 10*len(key)
 	}
-	c.known[key] = d
-	return d.Derivation, d.sure
+	c.found[key] = d
+	return d
 }

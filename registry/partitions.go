@@ -211,6 +211,9 @@ type Content struct {
 	storage.Partition
 	Schema []storage.Column
 	At     time.Time // when it was made
+	// Kept says that the revision was taken over from another definition and has other columns than its generation.
+	// Schema is the generation's then.
+	Kept bool
 }
 
 // Contents loads the content of pinned revisions in any state: a pinned revision stays readable after it was
@@ -235,10 +238,12 @@ func Contents(b *pg.Batch, pins []Pin) *pg.Later[map[Pin]Content] {
 		pin           Pin
 		at            time.Time
 		files, schema []byte
+		kept          bool
 	)
 	versions, keys := splitRefs(refs)
-	b.Query("contents of revisions", []any{&pin.Version, &pin.Key, &pin.Revision, &at, &files, &schema}, func() error {
-		c := Content{Partition: storage.Partition{Key: pin.Key, Revision: pin.Revision}, At: at}
+	columns := []any{&pin.Version, &pin.Key, &pin.Revision, &at, &files, &schema, &kept}
+	b.Query("contents of revisions", columns, func() error {
+		c := Content{Partition: storage.Partition{Key: pin.Key, Revision: pin.Revision}, At: at, Kept: kept}
 		if err := json.Unmarshal(files, &c.Files); err != nil {
 			return err
 		}
@@ -248,10 +253,13 @@ func Contents(b *pg.Batch, pins []Pin) *pg.Later[map[Pin]Content] {
 		found[pin] = c
 		return nil
 	}, `
-		SELECT p.dataset_version, p.partition_key, p.revision, p.materialized_at, p.files, p.schema
+		SELECT p.dataset_version, p.partition_key, p.revision, p.materialized_at, p.files, coalesce(g.schema, p.schema),
+			g.schema IS NOT NULL
 		FROM unnest($1::uuid[], $2::text[], $3::bigint[]) AS w(version, key, revision)
 		CROSS JOIN LATERAL (SELECT * FROM partition_versions p
-			WHERE p.dataset_version = w.version AND p.partition_key = w.key AND p.revision = w.revision LIMIT 1) AS p`,
+			WHERE p.dataset_version = w.version AND p.partition_key = w.key AND p.revision = w.revision LIMIT 1) AS p
+		LEFT JOIN dataset_versions g ON p.inherited_from IS NOT NULL AND g.id = p.dataset_version
+		  AND g.schema_hash <> p.schema_hash AND jsonb_array_length(g.schema) > 0`,
 		versions, keys, revisions)
 	return pg.Answer(b, &found)
 }

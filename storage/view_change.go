@@ -296,8 +296,8 @@ func (d design) plainName() string { return strings.ReplaceAll(d.name, `"`, "") 
 func (d design) explain(ctx context.Context, tx pgx.Tx, err error) error {
 	var said *pgconn.PgError
 	switch {
-	case err == nil:
-		return nil
+	case err == nil || fault.Is(err, fault.Conflict):
+		return err // refuse has named the view
 	case hasCode(err, lockNotAvailable):
 		holder, lookErr := d.holder(ctx, tx)
 		if lookErr != nil {

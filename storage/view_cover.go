@@ -12,8 +12,9 @@ import (
 
 // cover defines the views of a generation that serves under a name and had no table when its version was cut over to,
 // in the transaction that publishes rows of it. It asks after every publication, by indexes, because a swap may come
-// between the first one and the definition of its views. While readers hold the view for long, the publication does
-// not wait: the rows show when the view is defined by a later one, or by the loop that looks for such views.
+// between the first one and the definition of its views. While readers hold the view for long, or their
+// objects keep it from being defined, the publication does not wait: the rows show when the view is defined by a later
+// one, or by the loop that looks for such views.
 func (t *tables) cover(ctx context.Context, tx pgx.Tx, g Generation) error {
 	rows, err := tx.Query(ctx, `
 		SELECT c.dag_name, d.published_name
@@ -44,7 +45,7 @@ func (t *tables) cover(ctx context.Context, tx pgx.Tx, g Generation) error {
 				break
 			}
 		}
-		if err != nil && !fault.Is(err, fault.Unavailable) {
+		if err != nil && !fault.Is(err, fault.Unavailable) && !fault.Is(err, fault.Conflict) {
 			return err
 		}
 	}

@@ -197,3 +197,55 @@ func TestKeptPartitionsAreNotCarriedOver(t *testing.T) {
 	require.Equal(t, map[string][]string{"2024-01-01": {"A!"}, "2024-01-02": {"BB!"}}, w.Read("columns_narrow"))
 	require.Equal(t, map[string][]string{"all": {"5"}}, w.Read("columns_summed"))
 }
+
+// A check with severity error makes its job read the columns that it names of an input.
+func TestAJobReadsWhatItsChecksRead(t *testing.T) {
+	t.Parallel()
+	for name, check := range map[string]string{
+		"query":         `sql: "SELECT * FROM wide WHERE n < 0"`,
+		"relationships": `relationships: { column: n, to: { input: wide, column: n } }`,
+		"whole rows":    `sql: "SELECT * FROM (SELECT * EXCLUDE (content) FROM wide) AS f WHERE f.n < 0"`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := columnsWorld(t)
+			checked := dispatchertest.Edit(byColumn, "SELECT upper(content) AS content FROM wide\" }",
+				"SELECT upper(content) AS content, length(content) AS n FROM wide\" }\n    checks: [{ name: positive, "+
+					check+" }]")
+			w.Serve(checked)
+			narrow := w.Attempts("narrow")
+
+			negative := dispatchertest.Edit(checked, "length(content) AS n FROM raw", "-length(content) AS n FROM raw")
+			failed := w.Deploy(negative)
+			require.Contains(t, reasons(failed.Changes)["narrow"], "rebuild")
+			require.Equal(t, "reuse: reads content, which did not change", reasons(failed.Changes)["summed"])
+			w.Settle()
+			status, reason := w.Status(failed.Version.ID)
+			require.Equal(t, registry.Failed, status)
+			require.Contains(t, reason, "positive")
+			require.Equal(t, narrow+2, w.Attempts("narrow"))
+
+			gone := w.Deploy(dispatchertest.Edit(checked, "content, length(content) AS n FROM raw", "content FROM raw"))
+			w.Settle()
+			status, reason = w.Status(gone.Version.ID)
+			require.Equal(t, registry.Failed, status)
+			require.Contains(t, reason, "positive")
+		})
+	}
+}
+
+// What a check selects of the rows that it finds is only counted, and a check that warns keeps nothing back.
+func TestWhatACheckSelectsIsNotRead(t *testing.T) {
+	t.Parallel()
+	w := columnsWorld(t)
+	checked := dispatchertest.Edit(byColumn, "upper(content) AS content FROM wide\" }", `upper(content) AS content FROM wide" }
+    checks:
+      - { name: filled, sql: "SELECT * FROM wide WHERE content IS NULL" }
+      - { name: positive, sql: "SELECT * FROM wide WHERE n < 0", severity: warn }`)
+	w.Serve(byColumn)
+	require.Equal(t, "reuse: same definition", reasons(w.Serve(checked).Changes)["narrow"])
+	strict := dispatchertest.Edit(checked, ", severity: warn", "")
+	require.Equal(t, "rebuild: its checks read other columns", reasons(w.Plan(strict).Changes)["narrow"])
+	second := w.Serve(dispatchertest.Edit(checked, "length(content) AS n", "-length(content) AS n"))
+	require.Equal(t, "reuse: reads content, which did not change", reasons(second.Changes)["narrow"])
+}

@@ -33,7 +33,7 @@ func (bs *Builds) cutover(
 		return false, err
 	}
 	moved := false
-	err = bs.inSwapTx(ctx, b, cutoverPatience, func(ctx context.Context, tx pgx.Tx, views StableViews) (err error) {
+	err = bs.InSwapTx(ctx, b, cutoverPatience, func(ctx context.Context, tx pgx.Tx, views StableViews) (err error) {
 		moved, inherits, err = bs.cutoverTx(ctx, tx, b, jobs, seen, views, now)
 		return err
 	})
@@ -154,10 +154,10 @@ func (bs *Builds) stillReady(
 // it again.
 const cutoverPatience = time.Second
 
-// inSwapTx defines the views of a version and runs its swap's transaction. It repeats both, with growing waits, while
+// InSwapTx defines the views of a version and runs its swap's transaction. It repeats both, with growing waits, while
 // readers hold a view that has to change: others queue behind a swap that waits for them, so it waits between its tries
 // and only briefly in them.
-func (bs *Builds) inSwapTx(
+func (bs *Builds) InSwapTx(
 	ctx context.Context, b registry.Build, patience time.Duration,
 	swap func(ctx context.Context, tx pgx.Tx, views StableViews) error,
 ) error {
@@ -233,7 +233,7 @@ func (bs *Builds) Swap(
 	if err := tellReaders(ctx, tx, b, carried, now); err != nil {
 		return false, err
 	}
-	if err := bs.replaceViews(ctx, tx, views); err != nil {
+	if err := bs.ReplaceViews(ctx, tx, views); err != nil {
 		return false, err
 	}
 
@@ -275,7 +275,7 @@ func (bs *Builds) Rollback(
 	b.Consents = req.consents()
 
 	// As the owner, like every cutover, because views may have to be replaced.
-	err = bs.inSwapTx(ctx, b, bs.Patience, func(ctx context.Context, tx pgx.Tx, views StableViews) error {
+	err = bs.InSwapTx(ctx, b, bs.Patience, func(ctx context.Context, tx pgx.Tx, views StableViews) error {
 		if err := deploy.LockSwap(ctx, tx, b); err != nil {
 			return err
 		}

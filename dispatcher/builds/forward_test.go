@@ -128,3 +128,44 @@ func TestALateFileBeforeAPromoteIsComputed(t *testing.T) {
 	promote(w, two)
 	require.Equal(t, map[string][]string{"2024-01-01": {"n(late)"}, "2024-01-02": {"n(b)"}}, w.Read("letters_made"))
 }
+
+// What a forward-only deploy kept lacks the columns that it added: they are NULL to whoever reads them.
+func TestKeptPartitionsHaveTheColumnsOfTheirGeneration(t *testing.T) {
+	t.Parallel()
+	w := columnsWorld(t)
+	w.Serve(byColumn)
+	more := dispatchertest.Edit(byColumn, "length(content) AS n",
+		"length(content)::VARCHAR || '!' AS n, upper(content) AS orig")
+	w.Serve(more, func(r *registry.DeployRequest) { r.ForwardOnly, r.ForwardFrom = true, "2024-01-02" })
+
+	// Alone, beside others, in another DAG, and in a check.
+	w.Serve(dispatchertest.Edit(more, "publish:", `  - name: origs
+    operator: sql
+    inputs: [{ from: { job: wide } }]
+    execution_strategy: PerPartition
+    config: { query: "SELECT coalesce(orig, 'none') || upper(n) AS content FROM wide" }
+    checks: [{ name: known, sql: "SELECT * FROM wide WHERE orig = 'x'" }]
+publish:
+  columns_origs: { from: { job: origs } }`))
+	require.Equal(t, map[string][]string{"2024-01-01": {"none1"}, "2024-01-02": {"BB2!"}}, w.Read("columns_origs"))
+	w.Serve(`
+name: elsewhere
+jobs:
+  - name: origs
+    operator: sql
+    inputs: [{ from: { dataset: columns_wide }, as: wide }]
+    partition_by: { time: day }
+    execution_strategy: PerPartition
+    config: { query: "SELECT coalesce(orig, 'none') AS content FROM wide" }
+  - name: all
+    operator: sql
+    inputs: [{ from: { dataset: columns_wide }, as: wide }]
+    partition_by: none
+    config: { query: "SELECT string_agg(coalesce(orig, 'none') || n, ',' ORDER BY n) AS content FROM wide" }
+publish:
+  elsewhere_origs: { from: { job: origs } }
+  elsewhere_all: { from: { job: all } }
+`)
+	require.Equal(t, map[string][]string{"2024-01-01": {"none"}, "2024-01-02": {"BB"}}, w.Read("elsewhere_origs"))
+	require.Equal(t, map[string][]string{"all": {"none1,BB2!"}}, w.Read("elsewhere_all"))
+}

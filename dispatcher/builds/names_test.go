@@ -52,7 +52,7 @@ func TestANameReturnsAfterRollbacksOnBothSides(t *testing.T) {
 	require.ErrorContains(t, err, `dataset name "stations" belongs to DAG new by now`)
 	require.Equal(t, []string{"new a"}, w.Read("stations")["2024-01-01"])
 
-	require.NoError(t, goBack(w, "new", 1))
+	require.NoError(t, goBack(w, "new", 1, allowMoves))
 	require.Equal(t, []string{"older a"}, w.Read("stations")["2024-01-01"])
 	require.NoError(t, goBack(w, "old", 1))
 	require.Equal(t, []string{"old a"}, w.Read("stations")["2024-01-01"])
@@ -137,8 +137,9 @@ func TestDeletingTheTakerGivesItsNameBack(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []string{"old a"}, w.Read("stations")["2024-01-01"])
 
-	// Its rollback would take the name again, as its document says.
-	require.NoError(t, goBack(w, "new", 1))
+	// Its rollback takes the name again, as its document says, if somebody agrees.
+	require.ErrorContains(t, goBack(w, "new", 1), "the name stations is taken over from DAG old")
+	require.NoError(t, goBack(w, "new", 1, allowMoves))
 	require.Equal(t, []string{"new a"}, w.Read("stations")["2024-01-01"])
 }
 

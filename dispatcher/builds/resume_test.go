@@ -91,3 +91,36 @@ publish:
 		})
 	}
 }
+
+// A task that failed for want of an input's columns waits until any partition of that input shows them.
+func TestResumeWaitsForTheFirstPartitionOfAnInput(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.Put("one", "2024-01-01", "a")
+	yaml := `
+name: either
+jobs:
+` + dispatchertest.Edit(dispatchertest.Raw, "name: raw", "name: a", "list: raw", "list: one") +
+		dispatchertest.Edit(dispatchertest.Raw, "name: raw", "name: b", "list: raw", "list: two") + `  - name: j
+    operator: sql
+    trigger: any
+    max_attempts: 1
+    inputs: [{ from: { job: a } }, { from: { job: b } }]
+    execution_strategy: PerPartition
+    config: { query: "SELECT coalesce(a.content, b.content) AS content FROM a FULL JOIN b ON a.content = b.content" }
+publish:
+  either_j: { from: { job: j } }
+`
+	failed := w.Deploy(yaml)
+	w.Settle()
+	status, reason := w.Status(failed.Version.ID)
+	require.Equal(t, registry.Failed, status)
+	require.Contains(t, reason, "its columns are not known")
+
+	w.Probe.Put("two", "2024-01-05", "e")
+	w.Deploy(yaml, resume)
+	w.Settle()
+	status, reason = w.Status(failed.Version.ID)
+	require.Equal(t, registry.Active, status, reason)
+	require.Equal(t, map[string][]string{"2024-01-01": {"a"}, "2024-01-05": {"e"}}, w.Read("either_j"))
+}

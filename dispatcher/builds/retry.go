@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -35,10 +37,15 @@ func (bs *Builds) retryOld(
 		return nil, err
 	}
 
+	bare, err := awaitsColumns(ctx, tx, coming, jobs)
+	if err != nil {
+		return nil, err
+	}
+
 	var free []uuid.UUID
 	waits := reachedFrom(coming, jobs)
 	for id, slot := range old {
-		if waits[slot] || len(p.Unread) > 0 {
+		if waits[slot] || bare[slot.Origin] || len(p.Unread) > 0 {
 			later = append(later, id)
 		} else {
 			free = append(free, id)
@@ -153,6 +160,40 @@ func reachedFrom(from map[tasks.Slot]bool, jobs []*registry.Job) map[tasks.Slot]
 		}
 	}
 	return reached
+}
+
+// awaitsColumns returns the origins of the jobs with an input that has no columns yet and is to get its first
+// partition: none of their tasks can do without it, whichever partition that is.
+func awaitsColumns(
+	ctx context.Context, tx pgx.Tx, coming map[tasks.Slot]bool, jobs []*registry.Job,
+) (map[uuid.UUID]bool, error) {
+	comes := map[uuid.UUID]bool{}
+	for slot := range coming {
+		comes[slot.Origin] = true
+	}
+	producer, readers := producersOf(jobs), map[uuid.UUID][]uuid.UUID{} // by the generation that they read
+	for _, job := range jobs {
+		for _, in := range job.Inputs {
+			if up, inside := producer[in.Dataset]; inside && comes[up.Origin] {
+				readers[in.Generation.Version] = append(readers[in.Generation.Version], job.Origin)
+			}
+		}
+	}
+	if len(readers) == 0 {
+		return nil, nil
+	}
+
+	columns, err := registry.ColumnsOf(ctx, tx, slices.Collect(maps.Keys(readers)))
+	if err != nil {
+		return nil, err
+	}
+	awaits := map[uuid.UUID]bool{}
+	for generation, origins := range readers {
+		for _, origin := range origins {
+			awaits[origin] = awaits[origin] || len(columns[generation]) == 0
+		}
+	}
+	return awaits, nil
 }
 
 // deadTask is a task that failed for good while the build was under way.

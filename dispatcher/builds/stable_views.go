@@ -100,9 +100,9 @@ func (bs *Builds) defineViews(ctx context.Context, b registry.Build) (StableView
 	return views, bs.checkViews(ctx, views.remade)
 }
 
-// replaceViews replaces, at the end of a swap, the views that could not show two generations, and those whose
+// ReplaceViews replaces, at the end of a swap, the views that could not show two generations, and those whose
 // generation got its first rows, or was left out by gc, after they were defined.
-func (bs *Builds) replaceViews(ctx context.Context, tx pgx.Tx, views StableViews) error {
+func (bs *Builds) ReplaceViews(ctx context.Context, tx pgx.Tx, views StableViews) error {
 	uncovered, err := bs.storage.Uncovered(ctx, tx, views.defined)
 	if err != nil {
 		return err
@@ -147,7 +147,8 @@ func movingViews(ctx context.Context, tx pgx.Tx, b registry.Build, views []stora
 	return views, nil
 }
 
-// CoverViews defines the stable views that readers kept from being defined when their first rows were published.
+// CoverViews defines the stable views that readers kept from being defined when their first rows were published. One
+// that users' objects keep from being defined answers with an error until somebody changes these.
 func (bs *Builds) CoverViews(ctx context.Context, _ time.Time) (more bool, err error) {
 	var uncovered []storage.View
 	err = pg.InTx(ctx, bs.pool, func(ctx context.Context, tx pgx.Tx) error {
@@ -164,7 +165,12 @@ func (bs *Builds) CoverViews(ctx context.Context, _ time.Time) (more bool, err e
 
 	var failed []error
 	for _, v := range uncovered {
-		if err := bs.storage.EnsureView(ctx, v); err != nil && !fault.Is(err, fault.Unavailable) {
+		switch err := bs.storage.EnsureView(ctx, v); {
+		case err == nil || fault.Is(err, fault.Unavailable):
+		case fault.Is(err, fault.Conflict):
+			bs.log.Warn("a stable view cannot be defined", "org", v.OrgSlug, "dag", v.DAG, "dataset", v.Name,
+				"error", err)
+		default:
 			failed = append(failed, err)
 		}
 	}

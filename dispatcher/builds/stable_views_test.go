@@ -11,6 +11,7 @@ import (
 	"github.com/dagctl/dagctl/dispatcher/dispatchertest"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/registry"
+	"github.com/dagctl/dagctl/registry/contract"
 )
 
 // seen publishes `seen`, two columns in Postgres storage.
@@ -275,7 +276,7 @@ func TestAViewThatMovesBetweenDAGs(t *testing.T) {
 	w.Serve(other)
 	require.Equal(t, []string{"content text, n integer, more boolean"}, dispatchertest.Texts(t, w.Pool, kinds))
 	require.Equal(t, []string{"a"}, dispatchertest.Texts(t, w.Pool, `SELECT content FROM mine`))
-	require.NoError(t, goBack(w, "heir", first.Version.Number))
+	require.NoError(t, goBack(w, "heir", first.Version.Number, allowMoves))
 	require.Equal(t, []string{"content text, n integer"}, dispatchertest.Texts(t, w.Pool, kinds))
 	require.Equal(t, []string{"a"}, dispatchertest.Texts(t, w.Pool, `SELECT content FROM mine`))
 	require.Equal(t, 1, w.Count(`SELECT FROM information_schema.role_table_grants
@@ -284,7 +285,7 @@ func TestAViewThatMovesBetweenDAGs(t *testing.T) {
 	// In Parquet, the view says who publishes the dataset.
 	w.Serve(dispatchertest.Edit(other, "    storage: { postgres: {} }\n", ""))
 	require.Contains(t, unread(w, "seen"), `is published by DAG heir`)
-	require.NoError(t, goBack(w, "heir", first.Version.Number))
+	require.NoError(t, goBack(w, "heir", first.Version.Number, allowMoves))
 	require.Equal(t, []string{"a"}, dispatchertest.Texts(t, w.Pool, `SELECT content FROM mine`))
 }
 
@@ -358,4 +359,56 @@ func TestASwapThatFailsForGoodFailsTheVersion(t *testing.T) {
 	status, reason = w.Status(deployed.Version.ID)
 	require.Equal(t, registry.Failed, status)
 	require.Contains(t, reason, `odd`)
+}
+
+// The deletion of a DAG gives a name back with its view, or is refused like a rollback.
+func TestADeletionDefinesTheViewsOfNamesThatGoBack(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.Put("raw", "2024-01-01", "a")
+	w.Serve(seen)
+	heir := dispatchertest.Edit(seenMore, "name: eyes", "name: heir", "{ job: made } }",
+		"{ job: made }, takes_over: eyes }")
+	w.Serve(heir)
+	w.Serve(dispatchertest.Edit(heir, "name: heir", "name: third", "takes_over: eyes", "takes_over: heir"))
+	remove := func(dag string) error {
+		_, err := w.D.Upkeep.DeleteDAG(t.Context(), w.Caller, dag, []registry.Consent{contract.AllowMoves}, time.Now())
+		return err
+	}
+
+	// The name goes back past a DAG that is gone already.
+	require.NoError(t, remove("heir"))
+	w.Exec(`CREATE VIEW mine AS SELECT more FROM data_acme.seen`)
+	err := remove("third")
+	require.True(t, fault.Is(err, fault.Conflict), "%v", err)
+	require.ErrorContains(t, err, `column "more" (boolean) goes away, and view mine uses it`)
+	require.Equal(t, []string{"true"}, dispatchertest.Texts(t, w.Pool, `SELECT more::text FROM mine`))
+
+	w.Exec(`DROP VIEW mine`)
+	require.NoError(t, remove("third"))
+	require.Equal(t, []string{"a"}, dispatchertest.Texts(t, w.Pool, `SELECT content FROM data_acme.seen`))
+	require.Equal(t, []string{"content text, n integer"}, dispatchertest.Texts(t, w.Pool, kinds))
+}
+
+// What users built on a view keeps it from being defined. It keeps no task from ending.
+func TestATaskEndsWhoseViewCannotBeDefined(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.Put("raw", "2024-01-01", "a")
+	w.Serve(seen)
+	w.Exec(`CREATE OR REPLACE VIEW data_acme.seen AS SELECT 'a' AS content, 1 AS n, true AS extra`)
+	w.Exec(`COMMENT ON VIEW data_acme.seen IS NULL`)
+	w.Exec(`CREATE VIEW mine AS SELECT extra FROM data_acme.seen`)
+
+	w.Probe.Put("raw", "2024-01-02", "b")
+	w.Poll()
+	w.Settle()
+	require.Equal(t, map[string][]string{"2024-01-01": {"a,1"}, "2024-01-02": {"b,1"}}, w.Read("seen"))
+	_, err := w.D.Builds.CoverViews(t.Context(), time.Now())
+	require.NoError(t, err)
+	w.Exec(`DROP VIEW mine`)
+	_, err = w.D.Builds.CoverViews(t.Context(), time.Now())
+	require.NoError(t, err)
+	require.Equal(t, []string{"content text, n integer"}, dispatchertest.Texts(t, w.Pool, kinds))
+	require.Equal(t, []string{"a", "b"}, dispatchertest.Texts(t, w.Pool, `SELECT content FROM data_acme.seen ORDER BY 1`))
 }

@@ -1,7 +1,9 @@
 package builds_test
 
 import (
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -89,7 +91,8 @@ func TestAPublishedNameMovesToAnotherDAG(t *testing.T) {
 
 			// Rolled back to a version without the name, the new DAG gives it back.
 			to := first.Version.Number
-			_, err = w.D.Builds.Rollback(t.Context(), w.Caller, "new", builds.RollbackRequest{To: &to})
+			back := builds.RollbackRequest{To: &to, AllowMoves: true}
+			_, err = w.D.Builds.Rollback(t.Context(), w.Caller, "new", back)
 			require.NoError(t, err)
 			w.Settle()
 			require.Equal(t, []string{"old a"}, w.Read("stations")["2024-01-01"])
@@ -172,4 +175,71 @@ func TestARollbackThatClosesACycleOverDAGsIsRefused(t *testing.T) {
 	_, err := w.D.Builds.Rollback(t.Context(), w.Caller, "reader", builds.RollbackRequest{})
 	require.True(t, fault.Is(err, fault.Conflict), "%v", err)
 	require.ErrorContains(t, err, "would close a cycle over DAGs: reader reads old reads reader")
+}
+
+// filed is a DAG whose source declares what it reads.
+const filed = `
+name: filed
+jobs:
+  - name: landing
+    operator: file_source
+    source: { kind: poll, every: 1h }
+    partition_by: { time: day }
+    config: { path: files, pattern: "{date}.csv", format: csv, columns: [id, v, note], types: { id: INT, v: BIGINT, note: text } }
+  - name: made
+    operator: sql
+    inputs: [{ from: { job: landing }, as: r }]
+    execution_strategy: PerPartition
+    storage: { postgres: {} }
+    config: { query: "SELECT id, v, note FROM r" }
+publish:
+  filed: { from: { job: made } }
+`
+
+// What a source declares is compared before it was ever read, and so are the columns of tables.
+func TestDeclaredTypesAreComparedAhead(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Drop("files/2024-01-01.csv", "id,v,note\n1,2,x\n")
+	w.Serve(filed)
+	require.Equal(t, []string{
+		"says: dataset filed would have columns of other types: v BIGINT → SMALLINT",
+		"says: dataset filed would lose column note",
+		"says: the name filed is taken over from DAG filed",
+	}, sorted(planned(t, w, dispatchertest.Edit(filed, "name: filed", "name: other", "v: BIGINT", "v: SMALLINT",
+		"id, v, note FROM", "id, v FROM", "{ job: made } }", "{ job: made }, takes_over: filed }"))))
+	require.Equal(t, []string{"says: dataset filed would have columns of other types: v BIGINT → VARCHAR",
+		"says: dataset filed/landing/0 would have columns of other types: v BIGINT → VARCHAR",
+	}, sorted(planned(t, w, dispatchertest.Edit(filed, "v: BIGINT", "v: VARCHAR"))))
+	require.Equal(t, []string{"says: dataset filed would have columns of other types: v BIGINT → VARCHAR"},
+		planned(t, w, dispatchertest.Edit(filed, "id, v, note FROM", "id, v::VARCHAR AS v, note FROM")))
+}
+
+func sorted(texts []string) []string {
+	slices.Sort(texts)
+	return texts
+}
+
+// Whoever goes back agrees to names that move, in either direction.
+func TestARollbackThatMovesANameAsks(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.Put("raw", "2024-01-01", "a")
+	w.Serve(oldStations)
+	w.Serve(dispatchertest.Edit(greedy, "stations:", "others:"))
+	w.Serve(newStations)
+	asks := func(to int, text string) {
+		t.Helper()
+		require.ErrorContains(t, goBack(w, "new", to), text)
+		require.NoError(t, goBack(w, "new", to, allowMoves))
+	}
+	asks(1, "the name stations would go back to DAG old: whoever reads it by name gets other rows")
+	require.Equal(t, []string{"old a"}, w.Read("stations")["2024-01-01"])
+	asks(2, "the name stations is taken over from DAG old: whoever reads it by name gets other rows")
+	require.Equal(t, []string{"new a"}, w.Read("stations")["2024-01-01"])
+
+	given := []registry.Consent{registry.AllowMoves}
+	_, err := w.D.Upkeep.DeleteDAG(t.Context(), w.Caller, "new", given, time.Now())
+	require.NoError(t, err)
+	asks(2, "the name stations is taken over from DAG old: whoever reads it by name gets other rows")
 }

@@ -146,6 +146,10 @@ func (req BackfillRequest) check(job *registry.Job) error {
 			return err
 		}
 	}
+	if !views.Ordered(by, req.From, req.To) {
+		return fault.New(fault.Invalid, "it would begin at %s, which is after its end at %s", req.From, req.To).
+			WithHint("--from is the first partition, --to the last one")
+	}
 
 	switch {
 	case len(job.Outputs) == 0 || job.Def.Effect == dag.EffectExternal:

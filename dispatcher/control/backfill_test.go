@@ -125,7 +125,9 @@ func TestBackfillRefuses(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.MonthWorld(t, "01")
 	for want, req := range map[string]control.BackfillRequest{
-		"no job":    {Job: "nothing", From: "2024-01-01", To: "2024-01-02"},
+		"no job": {Job: "nothing", From: "2024-01-01", To: "2024-01-02"},
+		"it would begin at 2024-01-02, which is after its end at 2024-01-01": {Job: "made", From: "2024-01-02",
+			To: "2024-01-01"},
 		"not a day": {Job: "made", From: "January", To: "2024-01-02"},
 	} {
 		_, err := w.D.Control.StartBackfill(t.Context(), w.Caller, "letters", req, time.Now())

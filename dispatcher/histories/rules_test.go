@@ -72,13 +72,16 @@ func (m *model) judgeNames(d *dagModel, v *version, back bool, r *verdict) {
 	for name := range v.names {
 		m.judgeTaken(d, v, name, back, r)
 	}
-	if d.live == nil || back || v.consents.moves {
+	if d.live == nil || v.consents.moves {
 		return
 	}
 
 	for name, job := range d.live.names {
 		claims := m.claims[name]
 		if m.owner(name) != d.name || v.names[name] == job {
+			continue
+		}
+		if v.names[name] != "" && back {
 			continue
 		}
 		if v.names[name] != "" {
@@ -92,7 +95,7 @@ func (m *model) judgeNames(d *dagModel, v *version, back bool, r *verdict) {
 // judgeTaken looks at a name that another DAG has, or is going to have.
 func (m *model) judgeTaken(d *dagModel, v *version, name string, back bool, r *verdict) {
 	owner := m.owner(name)
-	others := owner != "" && owner != d.name && v.takes[name] != owner
+	others := owner != "" && owner != d.name && (back || v.takes[name] != owner)
 	switch {
 	case others && !v.consents.moves:
 		r.require("%s belongs to %s", name, owner)

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/dispatcher/builds"
 	"github.com/dagctl/dagctl/dispatcher/tasks"
 	"github.com/dagctl/dagctl/dispatcher/wakeup"
 	"github.com/dagctl/dagctl/internal/pg"
@@ -49,18 +50,17 @@ func planDeletion(
 }
 
 // DeleteDAG takes a DAG out of service with its datasets, sources and timers, and cancels its open tasks. It refuses
-// while another DAG reads one of the datasets, or gets a name back and given lacks the consent to that.
+// while another DAG reads one of the datasets, or gets a name back and given lacks the consent to that, or the name's
+// view cannot show that DAG's dataset because of what users built on it.
 func (u *Upkeep) DeleteDAG(
 	ctx context.Context, caller authz.Caller, dagName string, given []registry.Consent, now time.Time,
 ) (deleted deploy.Deletion, err error) {
-	err = pg.InOrgTx(ctx, u.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, `SET LOCAL lock_timeout = '5s'`); err != nil {
+	// Like a swap to a version without datasets: views of names that go back to other DAGs may have to be replaced.
+	nothing := registry.Build{OrgID: caller.OrgID, DAG: dagName}
+	swap := func(ctx context.Context, tx pgx.Tx, views builds.StableViews) error {
+		if err := deploy.LockSwap(ctx, tx, nothing); err != nil {
 			return err
 		}
-		if err := deploy.LockSwap(ctx, tx, registry.Build{OrgID: caller.OrgID, DAG: dagName}); err != nil {
-			return err
-		}
-
 		if deleted, err = planDeletion(ctx, tx, caller, dagName, now); err != nil {
 			return err
 		}
@@ -83,9 +83,12 @@ func (u *Upkeep) DeleteDAG(
 		}
 
 		detail := map[string]any{"version": deleted.Version, "datasets": len(deleted.Datasets), "consents": given}
-		return authz.Audit(ctx, tx, caller, "dag.delete", dagName, detail)
-	})
-	if err != nil {
+		if err := authz.Audit(ctx, tx, caller, "dag.delete", dagName, detail); err != nil {
+			return err
+		}
+		return u.builds.ReplaceViews(ctx, tx, views)
+	}
+	if err := u.builds.InSwapTx(ctx, nothing, u.builds.Patience, swap); err != nil {
 		return deleted, fmt.Errorf("delete %s: %w", dagName, err)
 	}
 

@@ -1,5 +1,10 @@
 package duck
 
+import (
+	"maps"
+	"slices"
+)
+
 // Columns returns the columns of the relations that a statement may read, in their order: never fewer than it reads. It
 // compares only names, so a column counts if any name in the statement equals its own. All columns of all relations
 // count if the statement reads some without naming them (*, COLUMNS, a whole row, PIVOT, NATURAL).
@@ -12,6 +17,34 @@ func (q *Select) NamedColumns(relations map[string][]Column) map[string][]string
 	n := q.columnNames()
 	n.all = false
 	return n.among(relations)
+}
+
+// CountedColumns returns the columns that decide whether a statement returns any row, of the relations that it reads.
+// It returns false where that may be all of them. Of the stars in its own SELECT list, only the rows count.
+func (q *Select) CountedColumns(relations map[string][]Column) (map[string][]string, bool) {
+	tree := maps.Clone(q.tree)
+	if node, ok := tree["node"].(map[string]any); ok && text(node, "type") == "SELECT_NODE" {
+		node = maps.Clone(node)
+		list, _ := node["select_list"].([]any)
+		node["select_list"], tree["node"] = slices.Clone(list), node
+		for i, item := range list {
+			if star, ok := item.(map[string]any); ok && text(star, "class") == "STAR" {
+				star = maps.Clone(star)
+				star["class"] = "COUNTED"
+				node["select_list"].([]any)[i] = star
+			}
+		}
+	}
+
+	n := namesIn(tree)
+	read := n.among(relations)
+	maps.DeleteFunc(read, func(relation string, _ []string) bool { return !q.Reads(relation) })
+	return read, !n.all
+}
+
+// Reads reports whether a statement reads a relation.
+func (q *Select) Reads(relation string) bool {
+	return slices.ContainsFunc(q.Relations, func(name string) bool { return Lower(name) == Lower(relation) })
 }
 
 func (n columnNames) among(relations map[string][]Column) map[string][]string {
@@ -32,8 +65,12 @@ func (n columnNames) among(relations map[string][]Column) map[string][]string {
 func (q *Select) NamesColumns() bool { return !q.columnNames().all }
 
 func (q *Select) columnNames() columnNames {
+	return namesIn(q.tree)
+}
+
+func namesIn(tree map[string]any) columnNames {
 	n := columnNames{names: map[string]bool{}, whole: map[string]bool{}, rows: map[string]bool{}}
-	n.walk(q.tree)
+	n.walk(tree)
 	for row := range n.rows {
 		n.all = n.all || n.whole[row]
 	}

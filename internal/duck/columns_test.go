@@ -48,6 +48,36 @@ func TestColumns(t *testing.T) {
 	}
 }
 
+func TestCountedColumns(t *testing.T) {
+	t.Parallel()
+	s := open(t, duck.Config{})
+	relations := map[string][]duck.Column{"t": {{Name: "a"}, {Name: "b"}}, "u": {{Name: "a"}, {Name: "d"}}}
+	for query, want := range map[string]map[string][]string{
+		"SELECT * FROM t WHERE b < 0":                             {"t": {"b"}},
+		"SELECT T.*, 1 FROM T WHERE a < 0":                        {"t": {"a"}},
+		"FROM output WHERE a < 0":                                 {},
+		"SELECT * FROM output WHERE a IN (SELECT d FROM u)":       {"u": {"a", "d"}},
+		"SELECT DISTINCT * FROM t JOIN u USING (a) WHERE d < b":   {"t": {"a", "b"}, "u": {"a", "d"}},
+		"SELECT * REPLACE (unnest(b) AS a) FROM t":                {"t": {"b"}},
+		"SELECT unnest(b) FROM t":                                 {"t": {"b"}},
+		"SELECT count(*) AS n FROM t HAVING n > 3":                {"t": {}},
+		"SELECT * FROM (SELECT * FROM t) WHERE a < 0":             nil,
+		"SELECT * FROM t EXCEPT SELECT * FROM u":                  nil,
+		"SELECT unnest([COLUMNS(*)]) FROM t":                      nil,
+		"SELECT * FROM t WHERE t::VARCHAR = ''":                   nil,
+		"SELECT * FROM output WHERE EXISTS (FROM t WHERE a = 1)":  nil,
+		"WITH x AS (SELECT * FROM t) SELECT * FROM x WHERE a < 0": nil,
+	} {
+		q, err := s.Parse(t.Context(), query)
+		require.NoError(t, err, query)
+		read, sure := q.CountedColumns(relations)
+		require.Equal(t, want != nil, sure, query)
+		if sure {
+			require.Equal(t, want, read, query)
+		}
+	}
+}
+
 func TestPlaceAndRefusedFunctions(t *testing.T) {
 	t.Parallel()
 	s := open(t, duck.Config{})

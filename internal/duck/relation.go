@@ -48,6 +48,7 @@ type Relation struct {
 	Name   string
 	Files  []string    // Parquet
 	Schema []Column    // its columns if there are no files
+	Fill   bool        // it has the columns of Schema, whatever the files have: those that they lack are NULL
 	Where  []Condition // ANDed
 	Range  *Range      // nil: all rows
 }
@@ -69,6 +70,13 @@ func (s *Session) Create(ctx context.Context, r Relation) error {
 		from = Empty(r.Schema)
 	}
 
+	if r.Fill && len(r.Files) > 0 && len(r.Schema) > 0 {
+		var err error
+		if from, err = s.filled(ctx, r, from); err != nil {
+			return err
+		}
+	}
+
 	where, err := s.conditions(ctx, r, from)
 	if err != nil {
 		return err
@@ -78,6 +86,29 @@ func (s *Session) Create(ctx context.Context, r Relation) error {
 		return fmt.Errorf("read input %q: %w", r.Name, err)
 	}
 	return nil
+}
+
+// filled returns a SELECT of the columns of the relation's schema. Files of an older definition may lack some of them,
+// or have them with other types.
+func (s *Session) filled(ctx context.Context, r Relation, from string) (string, error) {
+	have, err := s.Describe(ctx, from)
+	if err != nil {
+		return "", fmt.Errorf("read input %q: %w", r.Name, err)
+	}
+
+	list := make([]string, len(r.Schema))
+	for i, c := range r.Schema {
+		name := Quote(c.Name)
+		switch at := slices.IndexFunc(have, func(h Column) bool { return Lower(h.Name) == Lower(c.Name) }); {
+		case at < 0:
+			list[i] = fmt.Sprintf("NULL::%s AS %s", c.Type, name)
+		case have[at].Type == c.Type:
+			list[i] = name
+		default:
+			list[i] = fmt.Sprintf("CAST(%s AS %s) AS %[1]s", name, c.Type)
+		}
+	}
+	return fmt.Sprintf("SELECT %s FROM (%s)", strings.Join(list, ", "), from), nil
 }
 
 // conditions writes the WHERE clause. Columns are looked up in the relation, so a misspelled one is an error of its

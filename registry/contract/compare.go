@@ -47,8 +47,12 @@ func Compare(live, next Contract, facts Facts) []Finding {
 		hint = "restore what they are made from"
 	}
 	for _, l := range facts.Lost {
-		c.add(Finding{Kind: PartitionsRemoved, Level: Asks, Consent: AllowRemovals, Dataset: l.Dataset, Text: l.Text,
-			Partitions: l.Partitions, Breaking: true, Hint: hint})
+		f := Finding{Kind: PartitionsRemoved, Level: Asks, Consent: AllowRemovals, Dataset: l.Dataset, Text: l.Text,
+			Partitions: l.Partitions, Breaking: true, Hint: hint}
+		if !facts.Back && c.recut(l.Dataset) {
+			f.Hint = "restore what they are made from, or keep the partitioning"
+		}
+		c.add(f)
 	}
 	slices.SortStableFunc(c.findings, func(a, b Finding) int { return strings.Compare(a.Dataset, b.Dataset) })
 	return c.findings
@@ -60,6 +64,16 @@ func byID(c Contract) map[uuid.UUID]*Dataset {
 		datasets[c.Datasets[i].ID] = &c.Datasets[i]
 	}
 	return datasets
+}
+
+// recut reports whether a dataset, by its name in the live contract, gets another partitioning.
+func (c *comparison) recut(name string) bool {
+	for id, was := range c.was {
+		if now := c.now[id]; was.Name == name && now != nil {
+			return !reflect.DeepEqual(was.PartitionBy, now.PartitionBy)
+		}
+	}
+	return false
 }
 
 // comparison collects findings.
@@ -117,7 +131,7 @@ func (c *comparison) name(was, now *Dataset) {
 	default:
 		return
 	}
-	if c.facts.Back {
+	if c.facts.Back && heir != nil {
 		f.Level, f.Consent = Says, ""
 	}
 	c.add(f)
@@ -152,9 +166,15 @@ func (c *comparison) takeover(now *Dataset) {
 	if was := c.was[now.ID]; !now.Published || was != nil && was.Published && was.Name == now.Name {
 		return
 	}
-	c.add(Finding{Kind: NameTakenOver, Level: Says, Dataset: now.Name,
-		Text: fmt.Sprintf("the name %s is taken over from DAG %s", now.Name, now.TakesOver)})
-	if was, ok := c.facts.Taken[now.Name]; ok {
+	was, ok := c.facts.Taken[now.Name]
+	f := Finding{Kind: NameTakenOver, Level: Says, Dataset: now.Name,
+		Text: fmt.Sprintf("the name %s is taken over from DAG %s", now.Name, now.TakesOver)}
+	if c.facts.Back && ok { // a document says so itself; whoever goes back may not know
+		f.Level, f.Consent, f.Breaking = Asks, AllowMoves, true
+		f.Text += ": whoever reads it by name gets other rows"
+	}
+	c.add(f)
+	if ok {
 		c.shape(&was, now)
 		c.columns(&was, now)
 	}

@@ -100,10 +100,14 @@ func replace(live, next planned) (action, reason string) {
 	case live.epoch != next.epoch && next.continues == nil:
 		return action, "forced"
 	}
-	return action, "upstream changed"
+	return action, upstreamChanged
 }
 
-// noteColumns says which columns the jobs that are reused read of inputs that get another generation.
+// upstreamChanged is the reason of what is rebuilt although its own definition is the same.
+const upstreamChanged = "upstream changed"
+
+// noteColumns says which columns the jobs that are reused read of inputs that get another generation, and which jobs
+// are rebuilt because their checks read other columns than before.
 func (d *deploy) noteColumns(changes []registry.Change, live, next []planned) {
 	before, moved := byDataset(live), map[outputRef]bool{}
 	for _, n := range next {
@@ -112,11 +116,18 @@ func (d *deploy) noteColumns(changes []registry.Change, live, next []planned) {
 	for i := range changes {
 		c := &changes[i]
 		reads := d.definitions.ColumnsRead(c.Job)
-		if c.Action != Reuse || reads == nil {
+		if reads == nil || c.Action != Reuse && c.Reason != upstreamChanged {
 			continue
 		}
 
 		job, _ := d.doc.Job(c.Job)
+		if c.Action != Reuse {
+			same := func(in dag.Input) bool { return in.Job != "" && !moved[outputRef{in.Job, in.Output}] }
+			if !slices.ContainsFunc(job.Inputs, func(in dag.Input) bool { return !same(in) }) {
+				c.Reason = "its checks read other columns"
+			}
+			continue
+		}
 		var columns, inputs []string
 		for n, in := range job.Inputs {
 			if in.Job != "" && moved[outputRef{in.Job, in.Output}] {
