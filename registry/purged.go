@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/pg"
 )
 
 // A purge deletes data because somebody has to, not because nobody needs it. It leaves a tombstone: the revision's row
@@ -163,7 +164,7 @@ func LockDAGs(ctx context.Context, tx pgx.Tx, org uuid.UUID, dags []string) erro
 		SELECT pg_advisory_xact_lock(h)
 		FROM (SELECT DISTINCT hashtextextended(k, 0) AS h FROM unnest($1::text[]) AS k ORDER BY h) AS keys`, keys)
 	if err != nil {
-		return fmt.Errorf("lock %d DAGs: %w", len(dags), err)
+		return fmt.Errorf("lock %d DAGs: %w", len(dags), pg.Busy(err, "one of these DAGs is being changed"))
 	}
 	return nil
 }
