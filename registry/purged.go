@@ -39,6 +39,15 @@ type PurgedPartition struct {
 	Origin uuid.UUID `json:"-"`
 }
 
+// RefuseReversed refuses a range of partitions, as text, that ends before it begins. An end that is "" is open.
+func RefuseReversed(from, to string) error {
+	if from == "" || to == "" || from <= to {
+		return nil
+	}
+	return fault.New(fault.Invalid, "the first partition, %s, comes after the last one, %s", from, to).
+		WithHint("swap --from and --to; partitions are compared as text here")
+}
+
 // PurgedPartitions lists what a purge removes.
 func PurgedPartitions(ctx context.Context, tx pgx.Tx, org uuid.UUID, s PurgeScope) ([]PurgedPartition, error) {
 	rows, err := tx.Query(ctx, `

@@ -46,6 +46,10 @@ func (u *Upkeep) Purge(
 		return Purged{}, err
 	}
 
+	if err := registry.RefuseReversed(req.From, req.To); err != nil {
+		return Purged{}, fmt.Errorf("purge %s: %w", name, err)
+	}
+
 	scope := registry.PurgeScope{Dataset: dataset.ID, From: req.From, To: req.To, Downstream: req.Downstream}
 	var (
 		purged Purged

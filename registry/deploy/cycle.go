@@ -15,8 +15,8 @@ import (
 )
 
 // refuseCycle refuses a version that would close a cycle over DAGs: each would wait for the other, or they would follow
-// each other without end. It locks the graph, so that two versions cannot close a cycle together; a plan changes nothing
-// and holds nobody up.
+// each other without end. It locks the graph, so that two versions cannot close a cycle together; a plan changes
+// nothing, and holds nobody up.
 func (d *deploy) refuseCycle(ctx context.Context, tx pgx.Tx) error {
 	if len(d.bindings) == 0 {
 		return nil

@@ -211,6 +211,7 @@ func (d *deploy) noteFollowers(ctx context.Context, tx pgx.Tx, live, next []plan
 	if err != nil {
 		return err
 	}
+
 	for i := range changes {
 		c := &changes[i]
 		if readers := follow[c.ID]; len(readers) > 0 {
