@@ -9,7 +9,7 @@ export GOFLAGS += -buildvcs=false
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check build bench soak soak-model model chaos setup test-servers format vet lint
+.PHONY: help demo test check build bench soak soak-model soak-files model chaos setup test-servers format vet lint
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -31,6 +31,10 @@ bench: setup ## measure beside a bare queue and PostgreSQL itself, an hour or mo
 soak: setup ## swap a thousand times under readers and kill -9, for about an hour; SOAK='-swaps 100' for less
 	go test -tags soak -run Soak -timeout 3h -v ./proof -args $(SOAK)
 	$(MAKE) soak-model
+	$(MAKE) soak-files
+
+soak-files: setup ## read 10,000 random CSV and NDJSON files as Go's own readers do, for some minutes
+	go test -run Random -timeout 2h -v ./operators/textfile -args -files 10000
 
 soak-model: setup ## compare 200,000 random steps of three DAGs with a model, for hours; MODEL='-soak-steps 10000' for less
 	go test -tags soak -run Soak -timeout 24h -v ./dispatcher/histories -args $(MODEL)

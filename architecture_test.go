@@ -122,7 +122,7 @@ var owners = map[string][]string{
 	"registry": {"dag_versions", "dag_current_versions", "dag_activations", "jobs", "job_inputs", "datasets",
 		"dataset_versions",
 		"dag_version_datasets", "dataset_names", "dataset_name_owners", "dataset_pointers", "build_epochs",
-		"partition_versions", "partition_inputs", "check_results", "pins", "reader_leases", "udf_bundles"},
+		"partition_versions", "partition_inputs", "check_results", "pins", "reader_leases", "dataset_readings", "udf_bundles"},
 	"dispatcher": {"events", "enumerations", "event_consumers", "event_outcomes", "tasks", "ready", "waiting", "leases",
 		"task_attempts", "task_inputs", "task_events", "task_results", "outbox", "limits", "sources", "workers",
 		"backpressure", "operator_state", "dataset_cursors", "effect_positions",

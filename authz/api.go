@@ -22,6 +22,7 @@ type Config struct {
 	REST           rest.Config
 	Authenticators []Authenticator // tried in order; the first that recognises the credential decides
 	Limiter        *rest.Limiter   // for each caller and each running task; nil: no limit
+	Failures       *rest.Limiter   // for refused credentials from each address; nil: no limit
 	Workers        *Tokens         // recognises workers; nil: the API has no routes for them
 	WorkerLimiter  *rest.Limiter   // for each worker token, which a whole fleet may share; nil: no limit
 	Signer         *Signer         // recognises running tasks; nil: the API has no routes for them
@@ -44,6 +45,7 @@ type API struct {
 	rest           *rest.API
 	authenticators []Authenticator
 	limiter        *rest.Limiter
+	failures       failures
 	workers        *Tokens
 	remoteLimiter  *rest.Limiter
 	signer         *Signer
@@ -84,7 +86,7 @@ func NewAPI(cfg Config) (*API, error) {
 		rest: r, authenticators: cfg.Authenticators, limiter: cfg.Limiter, origins: origins,
 		workers: cfg.Workers, remoteLimiter: cfg.WorkerLimiter, signer: cfg.Signer,
 		remote: map[string]bool{}, public: map[string]bool{}, signInPath: cfg.SignInPath, dev: cfg.Dev,
-		renderError: cfg.RenderError,
+		renderError: cfg.RenderError, failures: failures{limiter: cfg.Failures},
 	}
 	if api.renderError == nil {
 		api.renderError = plainError
@@ -258,7 +260,16 @@ func (api *API) admit(rule Rule, r *http.Request) (Caller, error) {
 	return caller, nil
 }
 
-func (api *API) authenticate(r *http.Request) (Caller, error) {
+func (api *API) authenticate(r *http.Request) (caller Caller, err error) {
+	err = api.failures.guard(r, r.Header.Get("Authorization"), time.Now(), func() error {
+		caller, err = api.recognise(r)
+		return err
+	})
+	return caller, err
+}
+
+// recognise returns the caller whose credential r has.
+func (api *API) recognise(r *http.Request) (Caller, error) {
 	for _, a := range api.authenticators {
 		caller, ok, err := a.Authenticate(r)
 		if err != nil {

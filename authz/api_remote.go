@@ -90,19 +90,27 @@ func (api *API) admitWorker(r *http.Request) (Worker, error) {
 	return w, checkProtocol(r)
 }
 
-func (api *API) authenticateWorker(r *http.Request) (Worker, error) {
+func (api *API) authenticateWorker(r *http.Request) (w Worker, err error) {
 	if api.dev != nil {
 		if w, ok := api.dev.worker(r); ok {
 			return w, nil
 		}
 	}
-	return api.workers.AuthenticateWorker(r)
+	err = api.failures.guard(r, r.Header.Get("Authorization"), time.Now(), func() error {
+		w, err = api.workers.AuthenticateWorker(r)
+		return err
+	})
+	return w, err
 }
 
 // admitTask returns the capability of the attempt that sent r.
 func (api *API) admitTask(r *http.Request) (Capability, error) {
 	now := time.Now()
-	c, err := api.signer.authenticateTask(r, now)
+	var c Capability
+	err := api.failures.guard(r, r.Header.Get(protocol.CapabilityHeader), now, func() (err error) {
+		c, err = api.signer.authenticateTask(r, now)
+		return err
+	})
 	if err != nil {
 		return Capability{}, err
 	}

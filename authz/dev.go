@@ -107,7 +107,7 @@ func (d *Dev) worker(r *http.Request) (Worker, bool) {
 	if !ok || subtle.ConstantTimeCompare(hashSecret(token), hashSecret(d.workers)) != 1 {
 		return Worker{}, false
 	}
-	return Worker{OrgID: d.org.ID, TokenName: "dev", Orgs: []uuid.UUID{d.org.ID}}, true
+	return Worker{OrgID: d.org.ID, TokenName: "(dev)", Orgs: []uuid.UUID{d.org.ID}}, true
 }
 
 // Origins returns the addresses that browsers may use.

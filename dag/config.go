@@ -105,16 +105,28 @@ func (d *decoder) config(v value, j *Job, op OperatorSpec, known bool) {
 		return
 	}
 	d.configSecretsAndSchema(j, schema, t)
-	if len(d.problems) > before || op.Canonical == nil {
+	if len(d.problems) > before {
 		return
 	}
-	if _, err := op.Canonical(j.Config); err != nil {
+
+	if err := op.refuses(j); err != nil {
 		_, place := t.find([]string{err.Key}) // an empty key leads to the config as a whole
 		p := d.node(place, CodeConfig, "%s", err.Message)
 		if from, ok := t.inlined[err.Key]; ok {
 			p.Message = fmt.Sprintf("%s: %s", from.Value, err.Message)
 		}
 	}
+}
+
+// refuses returns what the operator has against a job.
+func (op OperatorSpec) refuses(j *Job) (fault *ConfigError) {
+	if op.Canonical != nil {
+		_, fault = op.Canonical(j.Config)
+	}
+	if fault == nil && op.CheckJob != nil {
+		fault = op.CheckJob(j)
+	}
+	return fault
 }
 
 // configFields sets the fields of a job's config, with the text of each file in place of its name.

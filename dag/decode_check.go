@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"fmt"
 	"strings"
+
+	"github.com/dagctl/dagctl/internal/fault"
 )
 
 // checks decodes a job's checks, and reports those that share a name.
@@ -61,6 +63,11 @@ func (d *decoder) check(v value, j *Job) (Check, bool) {
 		c.To = &CheckRelation{Input: to.get("input").text(), Column: to.get("column").text()}
 	case "sql":
 		c.SQL = rule.text()
+		if d.cat.Statement != nil && c.SQL != "" {
+			if err := d.cat.Statement(c.SQL); err != nil {
+				d.node(rule.node, CodeConfig, "%s", fault.Text(err))
+			}
+		}
 	}
 
 	c.Name = cmp.Or(v.get("name").text(), derivedName(c, j))

@@ -372,6 +372,13 @@ type OperatorSpec struct {
 	// its parsed form). If it is nil, the config itself is that form. An error is a fault of the config, at Key.
 	Canonical func(config map[string]any) (any, *ConfigError)
 
+	// CheckJob checks what depends on more of a job than its config. If it is nil, everything goes.
+	CheckJob func(job *Job) *ConfigError
+
+	// Reading returns what a config says of how the text files of a source are read; nil if it reads none. What it does
+	// not say is inferred from the first file and stands from then on. If it is nil, nothing is inferred.
+	Reading func(config map[string]any) any
+
 	// Shape returns which columns a job reads and writes, as far as its config says it. If it is nil, nothing is known.
 	Shape func(job *Job, inputs [][]Column) Shape
 
@@ -390,7 +397,9 @@ type Column struct {
 // Shape is what is known of the columns of a job. Nil stands for whatever is not known.
 type Shape struct {
 	Reads  [][]string // by input index: the columns that it reads by name; nil also where it reads whatever there is
-	Writes [][]Column // by output index
+	Writes [][]Column // by output index, as they are stored
+
+	Refused []ConfigError // columns that no storage can hold
 }
 
 // ToProgram is the destination of secrets that a program gets: it may send them anywhere.
@@ -412,4 +421,6 @@ func Trusted(runtime, operator string) bool {
 type Catalog struct {
 	Operators map[string]OperatorSpec
 	Runtimes  []string // mapped runtime names; nil: not checked
+	// Statement returns an error if the SQL of a check is not a statement that may run; nil: not checked.
+	Statement func(sql string) error
 }

@@ -123,6 +123,7 @@ func (d *decoder) udf(v value) *UDF {
 // their paths and contents, in the order of the paths.
 func (f *fileReader) folder(root string) (string, error) {
 	hash, count, size := sha256.New(), 0, 0
+	names := sameNames{}
 	err := fs.WalkDir(f.fsys, root, func(name string, entry fs.DirEntry, err error) error {
 		if read, err := wanted(root, name, entry, err); !read {
 			return err
@@ -142,6 +143,9 @@ func (f *fileReader) folder(root string) (string, error) {
 		if root == "." {
 			below = "/" + name
 		}
+		if err := names.add(below); err != nil {
+			return err
+		}
 		fmt.Fprintf(hash, "%d:%s%d:", len(below), below, len(data))
 		hash.Write(data)
 		return nil
@@ -150,6 +154,22 @@ func (f *fileReader) folder(root string) (string, error) {
 		err = errors.New("it is empty")
 	}
 	return hex.EncodeToString(hash.Sum(nil)), err
+}
+
+// sameNames has the names of files and folders by what they are on a system that ignores case.
+type sameNames map[string]string
+
+// add returns an error if the path of a file, or that of a folder above it, differs from one before in case only. Which
+// of the two there would be on some machines depends on their file system.
+func (s sameNames) add(name string) error {
+	for ; name != "/" && name != "."; name = path.Dir(name) {
+		folded := strings.ToLower(name)
+		if other, ok := s[folded]; ok && other != name {
+			return fmt.Errorf("%s and %s differ in case only: rename one", other[1:], name[1:])
+		}
+		s[folded] = name
+	}
+	return nil
 }
 
 // wanted reports whether a walk of a folder reads an entry. If not, the walk returns the error, which may be nil.

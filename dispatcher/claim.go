@@ -56,6 +56,8 @@ func (d *Dispatcher) Claim(
 type Holder struct {
 	Worker string
 	Remote bool // outside of the server's process: its claims are recorded, so that any server can answer its calls
+
+	token, incarnation string // as in workers; empty: the server itself, or a function that it invokes
 }
 
 // ClaimTaken leases the tasks that take removes from the ready set, in the same transaction.
@@ -271,8 +273,8 @@ func (d *Dispatcher) lease(
 				AS w(task, org, origin, slot, attempt, token, seconds, expires_at, timeout_at, pins, staging, given)),
 		leased AS (
 			INSERT INTO leases (task_id, org_id, origin_job_id, slot, attempt, lease_token, worker_id, lease_seconds,
-				expires_at, timeout_at, heartbeat_at, staging)
-			SELECT task, org, origin, slot, attempt, token, $1, seconds, expires_at, timeout_at, $2,
+				expires_at, timeout_at, heartbeat_at, worker_token, incarnation, staging)
+			SELECT task, org, origin, slot, attempt, token, $1, seconds, expires_at, timeout_at, $2, $15, $16,
 				CASE WHEN attempt = 1 AND given = '' THEN string_to_array(staging, E'\n') ELSE '{}' END FROM w),
 		tried AS (
 			INSERT INTO task_attempts (task_id, attempt, org_id, worker_id, started_at, staging, given)
@@ -284,7 +286,7 @@ func (d *Dispatcher) lease(
 			version = version + 1
 		FROM w WHERE t.id = w.task`,
 		by.Worker, now, list, orgs, origins, slots, attempts, tokens, leaseSeconds,
-		expires, timeouts, pins, staging, records)
+		expires, timeouts, pins, staging, records, by.token, by.incarnation)
 	return out, b.SendLast(ctx, tx)
 }
 
@@ -305,6 +307,7 @@ type claimInputs struct {
 	contents    map[registry.Pin]registry.Content
 	columns     map[uuid.UUID][]storage.Column // of generations of which a task reads no partition
 	states      map[uuid.UUID]json.RawMessage  // operator state, by origin
+	readings    map[uuid.UUID]json.RawMessage  // how files are read, by job row
 	cursor      *operators.CursorPosition      // where the attempt began, if it is loaded again after its claim
 }
 
@@ -333,6 +336,9 @@ func (d *Dispatcher) loadInputs(
 		return inputs, err
 	}
 	inputs.generations = generations
+	if inputs.readings, err = registry.Readings(ctx, tx, d.readingsOf(jobs)); err != nil {
+		return inputs, err
+	}
 	inputs.columns, err = columnsOfUnread(ctx, tx, taken, generations, inputs.contents)
 	return inputs, err
 }
@@ -430,7 +436,7 @@ func (d *Dispatcher) assign(
 
 	assignInputs(&a, job, c.Pins, g)
 	a.Outputs, err = assignOutputs(ctx, tx, job, partitionOf(a))
-	a.State = g.states[job.Origin]
+	a.State, a.Reading = g.states[job.Origin], g.readings[job.ID]
 	return a, nil, err
 }
 

@@ -71,6 +71,11 @@ func (d *Dispatcher) compareBases(
 			if err := d.compareBase(ctx, tx, x, last); err != nil {
 				return nil, err
 			}
+			if x.err == nil && x.publishes() {
+				if err := d.settleReading(ctx, tx, x); err != nil {
+					return nil, err
+				}
+			}
 		}
 		if x.err == nil {
 			open = append(open, x)

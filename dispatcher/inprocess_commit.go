@@ -199,7 +199,8 @@ func (d *Dispatcher) recordClaim(ctx context.Context, t Claimed) error {
 		generations[i] = registry.InputGeneration{Generation: in.Generation, PartitionBy: in.PartitionBy}
 	}
 
-	record, err := json.Marshal(claimRecord{Job: t.Job.ID, Generations: generations, Cursor: t.Assignment.Cursor})
+	record, err := json.Marshal(claimRecord{Job: t.Job.ID, Generations: generations, Cursor: t.Assignment.Cursor,
+		Reading: t.Assignment.Reading})
 	if err != nil {
 		return err
 	}

@@ -1,15 +1,19 @@
 package dispatcher
 
 import (
+	"context"
 	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/lineage"
+	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/registry"
 )
 
@@ -130,4 +134,63 @@ func recordEffects(b *pg.Batch, effects []effect) {
 		ON CONFLICT (org_id, dag_name, job_name, dataset_uuid, partition_key) DO UPDATE
 		SET dataset_version = EXCLUDED.dataset_version, revision = EXCLUDED.revision, updated_at = now()`,
 		orgs, dags, jobs, datasets, keys, versions, revisions)
+}
+
+// How a source's text files are read stands from the first file on. Each task reads by what stood when it was claimed;
+// what it settled beyond that is stored with its completion. If another task settled something else meanwhile, the
+// attempt is handed back, and the next one reads by that.
+
+// ErrReadingMoved is the error of a task whose files another task's reading does not fit.
+var ErrReadingMoved = fmt.Errorf("how the files are read was settled by another task meanwhile: %w", ErrBaseMoved)
+
+// readingsOf returns the readings of those jobs that read text files.
+func (d *Dispatcher) readingsOf(jobs []*registry.Job) (of []registry.ReadingOf) {
+	for _, job := range jobs {
+		if one, ok := d.readingOf(job); ok {
+			of = append(of, one)
+		}
+	}
+	return of
+}
+
+func (d *Dispatcher) readingOf(job *registry.Job) (of registry.ReadingOf, ok bool) {
+	op, ok := d.Operators.Get(job.Def.Operator)
+	if !ok || len(job.Inputs) > 0 || len(job.Outputs) == 0 || op.Spec().Reading == nil {
+		return of, false
+	}
+	declared := op.Spec().Reading(job.Def.Config)
+	if declared == nil {
+		return of, false
+	}
+	text, err := json.Marshal(declared)
+	if err != nil { // it came from JSON
+		return of, false
+	}
+	hash := sha256.Sum256(text)
+	return registry.ReadingOf{OrgID: job.OrgID, Dataset: job.Outputs[0].Generation.Dataset, Job: job.ID,
+		Declaration: hex.EncodeToString(hash[:])}, true
+}
+
+// settleReading stores what a completion found of how its files are read.
+func (d *Dispatcher) settleReading(ctx context.Context, tx pgx.Tx, x *Completing) error {
+	of, ok := d.readingOf(x.Job)
+	if !ok || len(x.Outcome.Reading) == 0 {
+		return nil
+	}
+	stands, err := registry.SettleReading(ctx, tx, of, x.Outcome.Reading, x.Assignment.Reading, x.TaskID)
+	if err == nil && !stands {
+		x.err = ErrReadingMoved
+	}
+	return err
+}
+
+// checkReading checks a reading that a worker sent.
+func checkReading(where string, text json.RawMessage) []fault.Problem {
+	if len(text) == 0 {
+		return nil
+	}
+	if err := operators.CheckReading(text); err != nil {
+		return []fault.Problem{{Location: where, Message: err.Error()}}
+	}
+	return checkJSON(where, text)
 }

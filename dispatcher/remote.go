@@ -64,8 +64,9 @@ func (d *Dispatcher) Heartbeat(
 		UPDATE leases l SET expires_at = $5::timestamptz + make_interval(secs => lease_seconds), heartbeat_at = $5,
 			progress = $6, state = coalesce(NULLIF($7, ''), state)
 		WHERE task_id = $1 AND attempt = $2 AND lease_token = $3 AND org_id = $4 AND expires_at > $5
+		  AND NOT worker_token_revoked(worker_token)
 		RETURNING expires_at, cancel_requested, l.drain_requested_at IS NOT NULL
-			OR EXISTS (SELECT FROM workers w WHERE w.id = l.worker_id AND w.drained_at IS NOT NULL)`,
+			OR EXISTS (SELECT FROM workers w WHERE `+tasks.HeldBy+` AND w.drained_at IS NOT NULL)`,
 		h.TaskID, h.Attempt, h.LeaseToken, c.OrgID, now, h.Progress, h.State).
 		Scan(&answer.LeaseExpiresAt, &answer.CancelRequested, &answer.DrainRequested)
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -86,6 +87,9 @@ func (d *Dispatcher) Heartbeat(
 
 // notHeld returns the error of a heartbeat whose lease is not held, with the task's state.
 func (d *Dispatcher) notHeld(ctx context.Context, c authz.Capability, f protocol.Fence) error {
+	if _, err := d.loadAttempt(ctx, c, f); fault.Is(err, fault.Unauthenticated) {
+		return err
+	}
 	return pg.InOrgTx(ctx, d.Requests, c.OrgID, func(ctx context.Context, tx pgx.Tx) error {
 		rows, err := tasks.ReadTasks(new(pg.Batch), []uuid.UUID{f.TaskID}).Get(ctx, tx)
 		if err != nil {

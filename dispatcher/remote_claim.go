@@ -26,12 +26,18 @@ import (
 
 // Claimant is a worker outside of the server's process that claims tasks.
 type Claimant struct {
-	WorkerID string
-	Worker   authz.Worker // what its token lets it claim; any other task does not exist for it
-	Runtimes []string     // the runtimes it serves; none: every runtime that its token names
+	WorkerID    string
+	Incarnation string       // of the process, if it named one
+	Worker      authz.Worker // what its token lets it claim; any other task does not exist for it
+	Runtimes    []string     // the runtimes it serves; none: every runtime that its token names
 	// What the worker says it runs; if both are empty, everything. An operator without a version has the server's.
 	Operators []protocol.Operator
 	Handlers  []string
+}
+
+// holder returns the claimant as the holder of leases.
+func (c Claimant) holder() Holder {
+	return Holder{Worker: c.WorkerID, Remote: true, token: tokenOf(c.Worker), incarnation: c.Incarnation}
 }
 
 // needs returns the values of tasks.needs that the claimant can run; nil means every value.
@@ -88,7 +94,7 @@ func (d *Dispatcher) ClaimMany(ctx context.Context, c Claimant, max int, now tim
 		runtimes = c.Worker.Runtimes
 	}
 
-	tasks, err := d.ClaimTaken(ctx, Holder{c.WorkerID, true}, now,
+	tasks, err := d.ClaimTaken(ctx, c.holder(), now,
 		func(ctx context.Context, tx pgx.Tx) ([]tasks.Taken, error) {
 			return d.takeFor(ctx, tx, c, runtimes, max)
 		})
@@ -263,7 +269,8 @@ func (d *Dispatcher) wireTask(t Claimed) (protocol.Task, error) {
 	w := protocol.Task{TaskID: t.TaskID, Attempt: t.Attempt, Org: a.OrgSlug,
 		Job: protocol.Job{DAGName: a.DAG, Name: a.Job}, Kind: string(t.kind),
 		Operator: a.Operator, OperatorVersion: a.OperatorVersion, Config: a.Config, Payload: a.Payload, PartitionBy: by,
-		Inputs: []protocol.Input{}, Outputs: []protocol.Output{}, OperatorState: a.State, Secrets: t.Job.Def.Secrets,
+		Inputs: []protocol.Input{}, Outputs: []protocol.Output{}, OperatorState: a.State, Reading: a.Reading,
+		Secrets:   t.Job.Def.Secrets,
 		TimeoutAt: t.TimeoutAt, LeaseSeconds: int(t.lease.Seconds()), Traceparent: t.trace}
 
 	if udf := t.Job.Def.UDF; udf != nil {
@@ -311,6 +318,8 @@ type claimRecord struct {
 	Job         uuid.UUID                  `json:"job"`                   // the job row that acted for the origin
 	Generations []registry.InputGeneration `json:"generations,omitempty"` // that the inputs are read from
 	Cursor      *operators.CursorPosition  `json:"cursor,omitempty"`      // where the next segment begins
+	Worker      string                     `json:"worker,omitempty"`      // the token of its worker, as tokenOf returns it
+	Reading     json.RawMessage            `json:"reading,omitempty"`     // how files were read when it was claimed
 }
 
 // record returns the claimRecord of a remote attempt as JSON, and nil for an attempt in the server's process.
@@ -319,7 +328,8 @@ func (h Holder) record(t Claimed, inputs claimInputs) ([]byte, error) {
 		return nil, nil
 	}
 	generations := inputs.generations[t.Job.ID]
-	return json.Marshal(claimRecord{Job: t.Job.ID, Generations: generations, Cursor: t.Assignment.Cursor})
+	return json.Marshal(claimRecord{Job: t.Job.ID, Generations: generations, Cursor: t.Assignment.Cursor,
+		Reading: t.Assignment.Reading, Worker: h.token})
 }
 
 // FetchTask returns the state of a task to a worker that may claim it.

@@ -1,6 +1,7 @@
 package dispatcher
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -39,7 +40,7 @@ const (
 
 // ClaimByID claims one task, or returns the reason why it cannot be claimed.
 func (d *Dispatcher) ClaimByID(ctx context.Context, c Claimant, task uuid.UUID, now time.Time) (protocol.Claim, error) {
-	if err := d.MayIssue(); err != nil {
+	if err := cmp.Or(goodWorkerID(c.WorkerID), d.MayIssue()); err != nil {
 		return protocol.Claim{}, err
 	}
 
@@ -100,7 +101,7 @@ func (d *Dispatcher) claimTogether(claims []*claiming) error {
 		}
 	}
 
-	tasks, err := d.ClaimTaken(ctx, Holder{c.WorkerID, true}, now,
+	tasks, err := d.ClaimTaken(ctx, c.holder(), now,
 		func(ctx context.Context, tx pgx.Tx) ([]tasks.Taken, error) {
 			return d.takeThese(ctx, tx, c, first)
 		})

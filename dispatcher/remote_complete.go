@@ -260,6 +260,7 @@ func (attempt *RemoteAttempt) checkCompletion(body protocol.Completion) (problem
 	problems = append(problems, attempt.checkReport(body)...)
 	problems = append(problems, checkJSON("body.result", body.Result)...)
 	problems = append(problems, checkJSON("body.operator_state", body.OperatorState)...)
+	problems = append(problems, checkReading("body.reading", body.Reading)...)
 	return append(problems, attempt.checkEvents(body.Events)...)
 }
 
@@ -334,7 +335,7 @@ func refuse(problems []fault.Problem) error {
 // runOf returns what a completion reports about its run.
 func runOf(body protocol.Completion) operators.Result {
 	r := operators.Result{Result: body.Result, State: body.OperatorState, SourceVersion: body.SourceVersion,
-		Unchanged: body.Unchanged, Cursor: body.Cursor, Tasks: asksOf(body.Tasks)}
+		Reading: body.Reading, Unchanged: body.Unchanged, Cursor: body.Cursor, Tasks: asksOf(body.Tasks)}
 	for _, o := range body.ColumnLineage {
 		r.Columns = append(r.Columns, operators.ColumnOrigin(o))
 	}

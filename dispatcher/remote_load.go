@@ -38,6 +38,7 @@ type attemptRow struct {
 	payload  []byte
 	timeout  *time.Time
 	trace    string
+	revoked  bool // the token of its worker
 }
 
 // attemptOf names an attempt.
@@ -168,14 +169,16 @@ func readAttempts(b *pg.Batch, some []*loading) *pg.Later[map[attemptOf]attemptR
 		tasks[i], attempts[i] = x.TaskID, x.Attempt
 	}
 
-	targets := []any{&at.task, &at.number, &r.claim, &r.lastCall, &r.parts, &r.payload, &r.timeout, &r.trace}
+	targets := []any{&at.task, &at.number, &r.claim, &r.lastCall, &r.parts, &r.payload, &r.timeout, &r.trace,
+		&r.revoked}
 	b.Query(fmt.Sprintf("load %d attempts", len(some)), targets, func() error {
 		found[at] = r
 		r = attemptRow{} // the next row must not be scanned into its slices
 		return nil
 	}, `
 		SELECT a.task_id, a.attempt, a.given, coalesce(a.last_call, '{}'), coalesce(t.partitions, '{}'), t.payload,
-			t.timeout_at, coalesce(t.metadata->>'traceparent', '')
+			t.timeout_at, coalesce(t.metadata->>'traceparent', ''),
+			coalesce(worker_token_revoked(a.given->>'worker'), false)
 		FROM unnest($1::uuid[], $2::int[]) AS w(task_id, attempt)
 		CROSS JOIN LATERAL (
 			SELECT * FROM task_attempts a WHERE a.task_id = w.task_id AND a.attempt = w.attempt LIMIT 1) AS a
@@ -189,6 +192,11 @@ func (x *loading) decode(rows map[uuid.UUID]tasks.Row) (err error) {
 		return err
 	}
 	x.OrgID, x.Runtime = x.row.Org, x.row.Runtime
+	if x.read.revoked {
+		return fault.New(fault.Unauthenticated,
+			"the token of the worker that claimed attempt %d of task %s was revoked", x.Attempt, x.TaskID).
+			WithHint("stop: the task goes to a worker with a valid token")
+	}
 	if !x.row.Holds(x.Fence) {
 		return x.row.FencedOff(x.Fence)
 	}
@@ -215,7 +223,8 @@ func (d *Dispatcher) assignAgain(
 	}
 
 	inputs := claimInputs{generations: map[uuid.UUID][]registry.InputGeneration{job.ID: x.record.Generations},
-		contents: contents, states: map[uuid.UUID]json.RawMessage{}, cursor: x.record.Cursor}
+		contents: contents, states: map[uuid.UUID]json.RawMessage{}, cursor: x.record.Cursor,
+		readings: map[uuid.UUID]json.RawMessage{job.ID: x.record.Reading}}
 	c := tasks.Taken{Task: x.TaskID, Org: x.OrgID, Origin: x.row.Origin, Slot: x.row.Slot, Kind: x.row.Kind,
 		Attempt: x.Attempt, Partitions: x.read.parts, Payload: x.read.payload, Job: job, Pins: x.row.Pins}
 	if inputs.columns, err = columnsOfUnread(ctx, tx, []tasks.Taken{c}, inputs.generations, contents); err != nil {

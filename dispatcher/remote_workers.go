@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -15,6 +16,7 @@ import (
 	"github.com/dagctl/dagctl/dispatcher/tasks"
 	"github.com/dagctl/dagctl/dispatcher/wakeup"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/registry"
 	"github.com/dagctl/dagctl/worker/protocol"
 )
@@ -24,11 +26,15 @@ func tokenOf(w authz.Worker) string { return w.OrgID.String() + "/" + w.TokenNam
 
 // WorkerHeartbeat enters a worker into the registry of workers or renews its entry, and returns whether it must drain.
 // The tasks of a registered worker go to others once it is silent for ten seconds. A worker that stops leaves the
-// registry, and its tasks go to others at once. A worker id belongs to its token: with another token WorkerHeartbeat
-// returns a Conflict.
+// registry, and its tasks go to others at once. A worker is known by its token, its id and its incarnation: a new
+// incarnation replaces the one before, whose tasks go to others, and WorkerHeartbeat returns a Conflict to that one.
 func (d *Dispatcher) WorkerHeartbeat(
 	ctx context.Context, w authz.Worker, h protocol.WorkerHeartbeat, now time.Time,
-) (protocol.WorkerOrders, error) {
+) (orders protocol.WorkerOrders, err error) {
+	if err := goodWorkerID(h.WorkerID); err != nil {
+		return orders, err
+	}
+
 	runs := make([]string, 0, len(h.Operators)+len(h.Handlers))
 	for _, o := range h.Operators {
 		runs = append(runs, o.Name)
@@ -41,22 +47,34 @@ func (d *Dispatcher) WorkerHeartbeat(
 		return len(w.Runtimes) > 0 && !slices.Contains(w.Runtimes, r)
 	})
 
-	var orders protocol.WorkerOrders
-	err := d.Pool.QueryRow(ctx, `
-		INSERT INTO workers AS w (id, hostname, started_at, last_heartbeat, pool_size, version, runtimes, operators,
-			current_tasks, token, orgs)
-		VALUES ($1, $2, $3, $3, $4, NULLIF($5, ''), $6, $7, $8, $9, $10)
-		ON CONFLICT (id) DO UPDATE SET last_heartbeat = EXCLUDED.last_heartbeat, hostname = EXCLUDED.hostname,
-			pool_size = EXCLUDED.pool_size, version = EXCLUDED.version, runtimes = EXCLUDED.runtimes,
-			operators = EXCLUDED.operators, current_tasks = EXCLUDED.current_tasks, orgs = EXCLUDED.orgs
-		WHERE w.token = EXCLUDED.token
-		RETURNING drained_at IS NOT NULL`,
-		h.WorkerID, h.Hostname, now, h.PoolSize, h.Version, runtimes, runs, h.CurrentTasks, tokenOf(w), w.Orgs).
-		Scan(&orders.Drain)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return orders, fault.New(fault.Conflict, "worker id %s belongs to another token", h.WorkerID).
-			WithHint("give each process an id of its own, such as host-pid-random")
-	}
+	err = pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) error {
+		var entered bool
+		err := tx.QueryRow(ctx, `
+			INSERT INTO workers AS w (id, hostname, started_at, last_heartbeat, pool_size, version, runtimes, operators,
+				current_tasks, token, orgs, incarnation)
+			VALUES ($1, $2, $3, $3, $4, NULLIF($5, ''), $6, $7, $8, $9, $10, $11)
+			ON CONFLICT (token, id, incarnation) DO UPDATE SET last_heartbeat = EXCLUDED.last_heartbeat,
+				hostname = EXCLUDED.hostname, pool_size = EXCLUDED.pool_size, version = EXCLUDED.version,
+				runtimes = EXCLUDED.runtimes, operators = EXCLUDED.operators,
+				current_tasks = EXCLUDED.current_tasks, orgs = EXCLUDED.orgs
+			WHERE w.replaced_at IS NULL
+			RETURNING drained_at IS NOT NULL, xmax = 0`,
+			h.WorkerID, h.Hostname, now, h.PoolSize, h.Version, runtimes, runs, h.CurrentTasks, tokenOf(w), w.Orgs,
+			h.Incarnation).Scan(&orders.Drain, &entered)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return fault.New(fault.Conflict, "another process has registered as worker %s since", h.WorkerID).
+				WithHint("give each process an id of its own, such as host-pid-random")
+		}
+		if err != nil || !entered {
+			return err
+		}
+
+		_, err = tx.Exec(ctx, `
+			UPDATE workers SET replaced_at = $4, last_heartbeat = to_timestamp(0)
+			WHERE token = $1 AND id = $2 AND incarnation <> $3 AND replaced_at IS NULL`,
+			tokenOf(w), h.WorkerID, h.Incarnation, now)
+		return err
+	})
 	if err != nil {
 		return orders, fmt.Errorf("heartbeat of worker %s: %w", h.WorkerID, err)
 	}
@@ -65,21 +83,41 @@ func (d *Dispatcher) WorkerHeartbeat(
 		return orders, nil
 	}
 	orders.Drain = true
-	if err := d.handBackAll(ctx, w, h.WorkerID, now); err != nil {
+	if err := d.handBackAll(ctx, w, h, now); err != nil {
 		return orders, err
 	}
-	_, err = d.Pool.Exec(ctx, `DELETE FROM workers WHERE id = $1 AND token = $2`, h.WorkerID, tokenOf(w))
+	_, err = d.Pool.Exec(ctx, `DELETE FROM workers WHERE id = $1 AND token = $2 AND incarnation = $3`,
+		h.WorkerID, tokenOf(w), h.Incarnation)
 	if err != nil {
 		return orders, fmt.Errorf("forget worker %s: %w", h.WorkerID, err)
 	}
 	return orders, nil
 }
 
+// reservedIDs are beginnings of worker ids that only the server gives.
+var reservedIDs = []string{"lambda:", "server:", "sqs:", "dagctl:"}
+
+// goodWorkerID returns an error if a worker may not have an id.
+func goodWorkerID(id string) error {
+	for _, prefix := range reservedIDs {
+		if len(id) >= len(prefix) && strings.EqualFold(id[:len(prefix)], prefix) {
+			return fault.New(fault.Invalid,
+				"a worker's id may not begin with %q: only the server gives such ids", prefix).
+				WithHint("choose an id such as host-pid-random")
+		}
+	}
+	return nil
+}
+
 // handBackAll makes the tasks that a worker runs claimable again.
-func (d *Dispatcher) handBackAll(ctx context.Context, w authz.Worker, id string, now time.Time) error {
+func (d *Dispatcher) handBackAll(
+	ctx context.Context, w authz.Worker, h protocol.WorkerHeartbeat, now time.Time,
+) error {
+	id := h.WorkerID
 	rows, err := d.Pool.Query(ctx, `
 		SELECT task_id, attempt, lease_token, origin_job_id FROM leases
-		WHERE worker_id = $1 AND org_id = ANY($2) ORDER BY task_id`, id, w.Orgs)
+		WHERE worker_id = $1 AND worker_token = $2 AND incarnation = $3 ORDER BY task_id`,
+		id, tokenOf(w), h.Incarnation)
 	if err != nil {
 		return fmt.Errorf("find the leases of worker %s: %w", id, err)
 	}
@@ -106,11 +144,15 @@ func (d *Dispatcher) handBackAll(ctx context.Context, w authz.Worker, id string,
 }
 
 // PollTasks claims up to max tasks for a worker. If none is ready, it waits for one for as long as wait. It returns
-// early, without tasks, when this server stops and when somebody drains the worker.
+// early, without tasks, when this server stops, and when somebody drains the worker or another process replaces it.
 func (d *Dispatcher) PollTasks(
 	ctx context.Context, c Claimant, max int, wait time.Duration,
 ) (protocol.PollResponse, error) {
 	out := protocol.PollResponse{Tasks: []protocol.Claim{}}
+	if err := goodWorkerID(c.WorkerID); err != nil {
+		return out, err
+	}
+
 	patience := time.NewTimer(wait)
 	defer patience.Stop()
 	for {
@@ -148,18 +190,20 @@ func (d *Dispatcher) PollTasks(
 }
 
 // drainAsked counts a poll as a heartbeat of a registered worker, which it writes once a second at most, and reports
-// whether somebody drains the worker.
+// whether the worker is to claim no more: somebody drains it, or another process has its name.
 func (d *Dispatcher) drainAsked(ctx context.Context, c Claimant, now time.Time) (drained bool, err error) {
 	err = d.Pool.QueryRow(ctx, `
 		WITH worker AS (
-			SELECT id, last_heartbeat, drained_at FROM workers WHERE id = $1 AND token = $2
+			SELECT last_heartbeat, drained_at IS NOT NULL OR replaced_at IS NOT NULL AS drained FROM workers
+			WHERE id = $1 AND token = $2 AND incarnation = $4
 		), heard AS (
 			UPDATE workers w SET last_heartbeat = greatest(w.last_heartbeat, $3::timestamptz)
 			FROM worker
-			WHERE w.id = worker.id AND worker.last_heartbeat < $3::timestamptz - interval '1 second'
+			WHERE w.id = $1 AND w.token = $2 AND w.incarnation = $4 AND w.replaced_at IS NULL
+			  AND worker.last_heartbeat < $3::timestamptz - interval '1 second'
 		)
-		SELECT drained_at IS NOT NULL FROM worker`,
-		c.WorkerID, tokenOf(c.Worker), now).Scan(&drained)
+		SELECT drained FROM worker`,
+		c.WorkerID, tokenOf(c.Worker), now, c.Incarnation).Scan(&drained)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return false, nil
 	}

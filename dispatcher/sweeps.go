@@ -22,14 +22,16 @@ import (
 // sweepBatch is how many rows one transaction of a sweep takes at most.
 const sweepBatch = 200
 
-// Reap ends the attempts whose leases ran out, whose tasks are over their timeout, and whose workers are dead.
+// Reap ends the attempts whose leases ran out, whose tasks are over their timeout, and whose workers are dead, replaced
+// or without a valid token.
 func (d *Dispatcher) Reap(ctx context.Context, now time.Time) (more bool, err error) {
 	rows, err := d.Pool.Query(ctx, `
 		SELECT l.task_id, l.attempt, l.lease_token,
 			CASE WHEN l.timeout_at + interval '5 seconds' <= $1 THEN 'timeout' ELSE 'lease_expired' END
 		FROM leases l
 		WHERE l.expires_at <= $1 OR l.timeout_at + interval '5 seconds' <= $1
-		   OR EXISTS (SELECT FROM workers w WHERE w.id = l.worker_id AND w.last_heartbeat <= $2)
+		   OR EXISTS (SELECT FROM workers w WHERE `+tasks.HeldBy+` AND w.last_heartbeat <= $2)
+		   OR l.worker_token IN (`+revokedTokens+`)
 		LIMIT $3`, now, now.Add(-tasks.WorkerDeadAfter), sweepBatch)
 	if err != nil {
 		return false, fmt.Errorf("find lost leases: %w", err)
@@ -55,6 +57,11 @@ func (d *Dispatcher) Reap(ctx context.Context, now time.Time) (more bool, err er
 	return len(found) == sweepBatch && err == nil, err
 }
 
+// revokedTokens selects the revoked tokens of workers that have leases.
+const revokedTokens = `
+	SELECT held.worker_token FROM (SELECT DISTINCT worker_token FROM leases WHERE worker_token <> '') AS held
+	WHERE worker_token_revoked(held.worker_token)`
+
 // LostLease is a lease that a sweep found lost, with the reason.
 type LostLease struct {
 	Task    uuid.UUID
@@ -76,20 +83,23 @@ func (d *Dispatcher) ReapAll(ctx context.Context, found []LostLease, now time.Ti
 
 	return pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) error {
 		var (
-			b    pg.Batch
-			id   uuid.UUID
-			lost []uuid.UUID
+			b       pg.Batch
+			id      uuid.UUID
+			lost    []uuid.UUID
+			noToken bool
+			revoked = map[uuid.UUID]bool{}
 		)
 		locked := tasks.LockTasks(&b, list)
-		b.Query("lock lost leases", []any{&id}, func() error {
-			lost = append(lost, id)
+		b.Query("lock lost leases", []any{&id, &noToken}, func() error {
+			lost, revoked[id] = append(lost, id), noToken
 			return nil
 		}, `
-			SELECT l.task_id FROM leases l
+			SELECT l.task_id, worker_token_revoked(l.worker_token) FROM leases l
 			JOIN unnest($1::uuid[], $2::int[], $3::uuid[]) AS w(task, attempt, token)
 				ON l.task_id = w.task AND l.attempt = w.attempt AND l.lease_token = w.token
 			WHERE l.expires_at <= $4 OR l.timeout_at <= $4
-			   OR EXISTS (SELECT FROM workers w WHERE w.id = l.worker_id AND w.last_heartbeat <= $5)
+			   OR EXISTS (SELECT FROM workers w WHERE `+tasks.HeldBy+` AND w.last_heartbeat <= $5)
+			   OR l.worker_token IN (`+revokedTokens+`)
 			ORDER BY l.task_id FOR UPDATE OF l`, list, attempts, tokens, now, now.Add(-tasks.WorkerDeadAfter))
 
 		rows, err := locked.Get(ctx, tx)
@@ -114,6 +124,9 @@ func (d *Dispatcher) ReapAll(ctx context.Context, found []LostLease, now time.Ti
 			}
 			e := tasks.Ending{Status: tasks.Failed, Reason: reasons[id], Message: "the worker was not heard of in time",
 				Actor: "SYSTEM", Failed: 1}
+			if revoked[id] {
+				e.Message = "the token of the worker was revoked"
+			}
 			if e.Reason == tasks.ReasonTimeout {
 				e.Message = ErrTimedOut.Error()
 			}

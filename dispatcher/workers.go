@@ -1,12 +1,15 @@
 package dispatcher
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -58,7 +61,7 @@ func (d *Dispatcher) Register(ctx context.Context) error {
 		INSERT INTO workers (
 			id, hostname, started_at, last_heartbeat, pool_size, version, runtimes, operators, drained_at)
 		VALUES ($1, $2, $3, $3, $4, $5, $6, $7, $8)
-		ON CONFLICT (id) DO UPDATE SET last_heartbeat = EXCLUDED.last_heartbeat, drained_at = EXCLUDED.drained_at`,
+		ON CONFLICT (token, id, incarnation) DO UPDATE SET last_heartbeat = EXCLUDED.last_heartbeat, drained_at = EXCLUDED.drained_at`,
 		d.WorkerID, host, now, d.PoolSize, d.Version, d.InProcessRuntimes(), d.Operators.Names(), drained)
 	if err != nil {
 		return fmt.Errorf("register worker %s: %w", d.WorkerID, err)
@@ -75,7 +78,7 @@ func (d *Dispatcher) HeartbeatWorker(ctx context.Context, now time.Time) (more b
 		UPDATE workers w SET last_heartbeat = $2, current_tasks = $3, is_leader = l.expires_at IS NOT NULL,
 			leader_until = l.expires_at
 		FROM (SELECT) AS one LEFT JOIN river_leader l ON l.leader_id = $1 AND l.expires_at > $2
-		WHERE w.id = $1 RETURNING w.drained_at IS NOT NULL`, d.WorkerID, now, len(d.slots)).Scan(&drained)
+		WHERE w.id = $1 AND w.token = '' RETURNING w.drained_at IS NOT NULL`, d.WorkerID, now, len(d.slots)).Scan(&drained)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return false, d.Register(ctx)
@@ -87,14 +90,20 @@ func (d *Dispatcher) HeartbeatWorker(ctx context.Context, now time.Time) (more b
 
 	_, err = d.Pool.Exec(ctx, `
 		DELETE FROM workers w
-		WHERE w.last_heartbeat < $1 AND NOT EXISTS (SELECT FROM leases l WHERE l.worker_id = w.id)`,
-		now.Add(-10*tasks.WorkerDeadAfter))
+		WHERE w.last_heartbeat < $1 AND NOT EXISTS (SELECT FROM leases l WHERE `+tasks.HeldBy+`)
+		  AND (w.replaced_at IS NULL OR w.replaced_at < $2)`,
+		now.Add(-10*tasks.WorkerDeadAfter), now.Add(-rememberReplaced))
 	return false, err
 }
+
+// rememberReplaced is how long a replaced worker is remembered, so that a process that was frozen meanwhile does not
+// replace its successor.
+const rememberReplaced = 24 * time.Hour
 
 // Worker is a process that runs tasks.
 type Worker struct {
 	ID            string     `json:"id"`
+	Token         string     `json:"token,omitempty" doc:"Name of its worker token; ids are unique within one token. Empty: it is a server"`
 	Hostname      string     `json:"hostname"`
 	State         string     `json:"state" enum:"live,drained,dead" doc:"drained: it finishes its tasks and claims no more; dead: it was silent for ten seconds"`
 	Version       string     `json:"version"`
@@ -110,20 +119,25 @@ type Worker struct {
 }
 
 // workerColumns are the columns of a Worker. $1 is now, and $2 the time before which a heartbeat is too old.
-const workerColumns = `id, hostname,
+const workerColumns = `id, split_part(token, '/', 2), hostname,
 	CASE WHEN last_heartbeat <= $2 THEN 'dead' WHEN drained_at IS NOT NULL THEN 'drained' ELSE 'live' END,
 	coalesce(version, ''), runtimes, operators, pool_size, current_tasks, started_at, last_heartbeat, drained_at,
 	is_leader AND leader_until > $1, CASE WHEN is_leader AND leader_until > $1 THEN leader_until END`
 
-// Workers lists the processes that run tasks of the caller's org, by id: the servers, which serve every org, and the
-// org's workers.
+// WorkerKey is a position in a list of workers.
+type WorkerKey struct{ ID, Token string }
+
+// Workers lists the processes that run tasks of the caller's org, by id and token: the servers, which serve every org,
+// and the org's workers.
 func (d *Dispatcher) Workers(
-	ctx context.Context, caller authz.Caller, after string, limit int, now time.Time,
+	ctx context.Context, caller authz.Caller, after WorkerKey, limit int, now time.Time,
 ) (workers []Worker, err error) {
 	err = pg.InOrgTx(ctx, d.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, `SELECT `+workerColumns+` FROM workers
-			WHERE id > $3 AND (orgs IS NULL OR $5 = ANY(orgs)) ORDER BY id LIMIT $4`,
-			now, now.Add(-tasks.WorkerDeadAfter), after, limit, caller.OrgID)
+			WHERE (id, split_part(token, '/', 2)) > ($3, $6) AND (orgs IS NULL OR $5 = ANY(orgs))
+			  AND replaced_at IS NULL
+			ORDER BY id, split_part(token, '/', 2) LIMIT $4`,
+			now, now.Add(-tasks.WorkerDeadAfter), after.ID, limit, caller.OrgID, after.Token)
 		if err != nil {
 			return err
 		}
@@ -136,22 +150,15 @@ func (d *Dispatcher) Workers(
 	return workers, nil
 }
 
-// Drain asks a process to finish its tasks and to claim no more. A server serves every org, and a worker may serve
-// several: an admin of one of these orgs may not drain it. An operator of the server uses DrainWorker instead.
-func (d *Dispatcher) Drain(ctx context.Context, caller authz.Caller, id string, now time.Time) (w Worker, err error) {
+// Drain asks a process to finish its tasks and to claim no more. token is the name of its worker token; it may be empty
+// if only one process has the id. A server serves every org, and a worker may serve several: an admin of one of these
+// orgs may not drain it. An operator of the server uses DrainWorker instead.
+func (d *Dispatcher) Drain(
+	ctx context.Context, caller authz.Caller, id, token string, now time.Time,
+) (w Worker, err error) {
 	err = pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) error {
-		if w, err = drainTx(ctx, tx, id, now); err != nil {
-			return err
-		}
-
-		serves := 0
-		err := tx.QueryRow(ctx, `
-			SELECT coalesce(cardinality(orgs), 0) FROM workers WHERE id = $1 AND (orgs IS NULL OR $2 = ANY(orgs))`,
-			id, caller.OrgID).Scan(&serves)
-		if errors.Is(err, pgx.ErrNoRows) {
-			return noSuchWorker(id)
-		}
-		if err != nil {
+		var serves int
+		if w, serves, err = drainTx(ctx, tx, &caller.OrgID, id, token, now); err != nil {
 			return err
 		}
 		if serves == 0 { // a server
@@ -171,34 +178,62 @@ func (d *Dispatcher) Drain(ctx context.Context, caller authz.Caller, id string, 
 	if err != nil {
 		return Worker{}, err
 	}
-	if id == d.WorkerID {
+	if id == d.WorkerID && w.Token == "" {
 		d.drained.Store(true)
 	}
 	return w, nil
 }
 
 // DrainWorker drains any process, on behalf of an operator who has access to the database.
-func DrainWorker(ctx context.Context, owner *pgxpool.Pool, id string, now time.Time) (w Worker, err error) {
+func DrainWorker(ctx context.Context, owner *pgxpool.Pool, id, token string, now time.Time) (w Worker, err error) {
 	err = pg.InTx(ctx, owner, func(ctx context.Context, tx pgx.Tx) error {
-		w, err = drainTx(ctx, tx, id, now)
+		w, _, err = drainTx(ctx, tx, nil, id, token, now)
 		return err
 	})
 	return w, err
 }
 
-func drainTx(ctx context.Context, tx pgx.Tx, id string, now time.Time) (Worker, error) {
+// drainTx drains the one live process of an org, or of any if org is nil, that has an id. It returns the number of orgs
+// that the process serves; 0 stands for all of them.
+func drainTx(
+	ctx context.Context, tx pgx.Tx, org *uuid.UUID, id, token string, now time.Time,
+) (w Worker, serves int, err error) {
 	rows, err := tx.Query(ctx, `
-		UPDATE workers SET drained_at = coalesce(drained_at, $1)
-		WHERE id = $3 AND last_heartbeat > $2 RETURNING `+workerColumns,
-		now, now.Add(-tasks.WorkerDeadAfter), id)
+		SELECT token, incarnation, coalesce(cardinality(orgs), 0) FROM workers
+		WHERE id = $1 AND last_heartbeat > $2 AND ($3 = '' OR split_part(token, '/', 2) = $3)
+		  AND ($4::uuid IS NULL OR orgs IS NULL OR $4 = ANY(orgs))
+		ORDER BY token FOR UPDATE`, id, now.Add(-tasks.WorkerDeadAfter), token, org)
 	if err != nil {
-		return Worker{}, fmt.Errorf("drain worker %s: %w", id, err)
+		return w, 0, fmt.Errorf("drain worker %s: %w", id, err)
 	}
-	w, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[Worker])
-	if errors.Is(err, pgx.ErrNoRows) {
-		return w, noSuchWorker(id)
+	var of, incarnation string
+	var tokens []string
+	if _, err := pgx.ForEachRow(rows, []any{&of, &incarnation, &serves}, func() error {
+		_, name, _ := strings.Cut(of, "/")
+		tokens = append(tokens, cmp.Or(name, "(a server)"))
+		return nil
+	}); err != nil {
+		return w, 0, fmt.Errorf("drain worker %s: %w", id, err)
 	}
-	return w, err
+
+	switch {
+	case len(tokens) == 0:
+		return w, 0, noSuchWorker(id)
+	case len(tokens) > 1:
+		return w, 0, fault.New(fault.Conflict, "%d processes have the id %s, with the worker tokens %s",
+			len(tokens), id, strings.Join(tokens, ", ")).
+			WithHint("name the token as well: `dagctl workers drain %s --worker-token NAME`", id)
+	}
+
+	rows, err = tx.Query(ctx, `
+		UPDATE workers SET drained_at = coalesce(drained_at, $1)
+		WHERE id = $3 AND token = $4 AND incarnation = $5 AND last_heartbeat > $2 RETURNING `+workerColumns,
+		now, now.Add(-tasks.WorkerDeadAfter), id, of, incarnation)
+	if err != nil {
+		return w, 0, fmt.Errorf("drain worker %s: %w", id, err)
+	}
+	w, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[Worker])
+	return w, serves, err
 }
 
 func noSuchWorker(id string) error {

@@ -95,6 +95,17 @@ CREATE TABLE service_tokens (
     UNIQUE (org_id, name),
     CHECK ((kind = 'user') = (role IS NOT NULL))
 );
+-- worker_token_revoked reports whether a worker token, named as ORG/NAME, was revoked. A token may work for other orgs
+-- than its own, so this must see every org's tokens.
+-- +goose StatementBegin
+CREATE FUNCTION worker_token_revoked(token TEXT) RETURNS BOOLEAN
+STABLE STRICT SECURITY DEFINER SET search_path FROM CURRENT LANGUAGE sql AS $$
+    SELECT EXISTS (
+        SELECT FROM service_tokens t
+        WHERE t.org_id = NULLIF(split_part(token, '/', 1), '')::uuid AND t.name = split_part(token, '/', 2)
+          AND t.revoked_at IS NOT NULL)
+$$;
+-- +goose StatementEnd
 
 CREATE TABLE secrets (
     id         UUID PRIMARY KEY DEFAULT gen_random_uuid(),

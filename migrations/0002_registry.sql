@@ -228,6 +228,21 @@ CREATE INDEX idx_dataset_versions_origin ON dataset_versions (origin_job_id);
 CREATE INDEX idx_dataset_versions_config ON dataset_versions (org_id, config_hash);
 CREATE INDEX idx_dataset_versions_uncleared ON dataset_versions (org_id) WHERE purged_at IS NOT NULL AND cleared_at IS NULL;
 
+-- How the text files of a dataset are read: what was not declared was inferred from the first content that said it.
+CREATE TABLE dataset_readings (
+    org_id       UUID NOT NULL, -- the foreign key below checks it
+    dataset_uuid UUID NOT NULL,
+    declaration  TEXT NOT NULL, -- hash of what the job's config says of it
+    build_epoch  BIGINT NOT NULL, -- `rematerialize` infers it anew
+    reading      JSONB NOT NULL,
+    was          JSONB, -- the reading before
+    task_id      UUID NOT NULL, -- that settled it
+    settled_at   TIMESTAMPTZ NOT NULL DEFAULT now(),
+    PRIMARY KEY (dataset_uuid, declaration, build_epoch),
+    FOREIGN KEY (org_id, dataset_uuid) REFERENCES datasets (org_id, id)
+);
+CREATE INDEX idx_dataset_readings_task ON dataset_readings (task_id);
+
 -- The generations that queries read which may take longer than the reader grace.
 CREATE TABLE reader_leases (
     id              UUID NOT NULL, -- of the read, which may hold several generations

@@ -162,6 +162,8 @@ CREATE TABLE leases (
     attempt            INT NOT NULL,
     lease_token        UUID NOT NULL,
     worker_id          TEXT NOT NULL,
+    worker_token       TEXT NOT NULL DEFAULT '', -- with worker_id and incarnation: whose it is in workers
+    incarnation        TEXT NOT NULL DEFAULT '',
     lease_seconds      INT NOT NULL,
     expires_at         TIMESTAMPTZ NOT NULL,
     timeout_at         TIMESTAMPTZ NOT NULL,
@@ -350,9 +352,12 @@ CREATE TABLE backpressure (
     due_at         TIMESTAMPTZ NOT NULL -- when the next measurement is due
 );
 
--- The processes that run tasks, for all orgs.
+-- The processes that run tasks, for all orgs. A worker names itself, so its name means something only beside its token:
+-- no token can speak of another's workers. A process that registers under the name of an earlier one replaces it.
 CREATE TABLE workers (
-    id             TEXT PRIMARY KEY, -- hostname-pid-random
+    token          TEXT NOT NULL DEFAULT '', -- ORG/NAME of its worker token; '': it is a server
+    id             TEXT NOT NULL,            -- hostname-pid-random
+    incarnation    TEXT NOT NULL DEFAULT '', -- tells the processes that have had this id apart
     hostname       TEXT NOT NULL,
     started_at     TIMESTAMPTZ NOT NULL DEFAULT now(),
     last_heartbeat TIMESTAMPTZ NOT NULL DEFAULT now(),
@@ -362,10 +367,11 @@ CREATE TABLE workers (
     leader_until   TIMESTAMPTZ,
     runtimes       TEXT[] NOT NULL DEFAULT '{}',
     operators      TEXT[] NOT NULL DEFAULT '{}', -- also handlers, as handler:NAME
-    token          TEXT,   -- ORG/NAME of its worker token; NULL: it is a server
     orgs           UUID[], -- the orgs whose tasks it may claim; NULL: all
     current_tasks  INT NOT NULL DEFAULT 0,
-    drained_at     TIMESTAMPTZ
+    drained_at     TIMESTAMPTZ,
+    replaced_at    TIMESTAMPTZ, -- when another incarnation registered; last_heartbeat is 1970 then
+    PRIMARY KEY (token, id, incarnation)
 );
 CREATE INDEX idx_workers_heartbeat ON workers (last_heartbeat);
 

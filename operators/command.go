@@ -151,7 +151,7 @@ func (o *commandOperator) Run(ctx context.Context, t *Task) (Result, error) {
 		return Result{}, commandError(ctx, p.name, ended, p.stderr)
 	}
 
-	if err := convertOutputs(ctx, o.options, t); err != nil {
+	if err := convertOutputs(ctx, t); err != nil {
 		return Result{}, err
 	}
 	return lastLine(p.stdout.String())
@@ -317,7 +317,7 @@ func commandError(ctx context.Context, name string, err error, stderr *tail) err
 var textFormats = []string{"csv", "ndjson"}
 
 // convertOutputs converts the text files that the program wrote to Parquet.
-func convertOutputs(ctx context.Context, o Options, t *Task) error {
+func convertOutputs(ctx context.Context, t *Task) error {
 	for i, dir := range t.OutputDirs {
 		files, err := filesOf(dir)
 		if err != nil {
@@ -328,7 +328,7 @@ func convertOutputs(ctx context.Context, o Options, t *Task) error {
 				continue
 			}
 			target := filepath.Join(dir, "from-"+format+".parquet")
-			rows, err := outputText(format, files[format]).convert(ctx, t.Scratch, o, files[format], target)
+			rows, err := importText(ctx, format, files[format], target)
 			if err != nil {
 				return Permanent(fmt.Errorf("output %q: %w", t.Outputs[i].Name, err))
 			}

@@ -106,8 +106,8 @@ var programs = map[string]func(){
 	"commits": func() { // asks for the commits in its payload and writes the answers to the output
 		var task operators.CommandTask
 		must(json.NewDecoder(os.Stdin).Decode(&task))
-		for _, name := range []string{"a.ndjson", "b.csv", "c.txt"} {
-			must(os.WriteFile(filepath.Join(task.Outputs[0].Dir, name), []byte("{\"n\": 1}\n"), 0o600))
+		for name, text := range map[string]string{"a.ndjson": `{"n": 1}`, "b.csv": "n\n1", "c.txt": ""} {
+			must(os.WriteFile(filepath.Join(task.Outputs[0].Dir, name), []byte(text+"\n"), 0o600))
 		}
 
 		must(os.Mkdir(filepath.Join(task.Outputs[0].Dir, "d.csv"), 0o700))

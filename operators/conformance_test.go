@@ -79,6 +79,17 @@ func TestSQLConforms(t *testing.T) {
 			wants("'c': 0, 'd': NULL"),
 		caseOf(sqlCase("with", "WITH a AS (FROM numbers), b AS (SELECT n FROM a) SELECT sum(n)::BIGINT AS s FROM b",
 			numbers)).wants("'s': 15"),
+		caseOf(sqlCase("a sum is exact", "SELECT sum(9007199254740993 + n) AS s, [sum(n)] AS l FROM numbers", numbers)).
+			wants("'s': 54043195528445973, 'l': [15]"),
+		caseOf(sqlCase("maps and times are exact", "SELECT MAP {'z': 1, 'a': 0.1} AS m, DATE '0044-03-15 (BC)' AS d, "+
+			"INTERVAL '3 days 1.5 seconds' AS i FROM numbers LIMIT 1", numbers)).
+			wants("'m': {z=1.0, a=0.1}, 'd': '0044-03-15 (BC)', 'i': '3 days 00:00:01.5'"),
+		caseOf(sqlCase("a type that cannot be stored", "SELECT '12:00:00+02'::TIMETZ AS t FROM numbers", numbers)).
+			fails(`column "t": values of type TIME WITH TIME ZONE cannot be stored`),
+		caseOf(sqlCase("a sum that does not fit", "SELECT n, 170141183460469231731687303715884105727 AS big "+
+			"FROM numbers", numbers)).fails(`column "big" has a value of type HUGEINT that does not fit DECIMAL(38,0)`),
+		caseOf(sqlCase("an interval that is too fine", "SELECT [to_microseconds(n)] AS i FROM numbers", numbers)).
+			fails(`column "i" has an INTERVAL that cannot be stored`),
 		caseOf(sqlCase("no rows", "SELECT n FROM numbers WHERE n > 100", numbers)).wants(),
 		caseOf(at(sqlCase("a hostile partition key", "SELECT getvariable('partition') AS p, getvariable('start') IS "+
 			"NULL AS s FROM numbers LIMIT 1", numbers), hostile, "", nil, nil)).

@@ -55,10 +55,9 @@ func (r *Runner) Export(
 // Import converts a text file of rows that a task sent to Parquet, and returns the number of rows. The same text gives
 // the same bytes, so that sending it again changes nothing.
 func Import(ctx context.Context, local, format, target string) (rows int64, err error) {
-	f := outputText(format, []string{local})
-	rows, err = f.convert(ctx, filepath.Dir(target), Options{Threads: 1}, []string{local}, target)
-	if err != nil {
-		return 0, fault.New(fault.Invalid, "%w", err)
+	rows, err = importText(ctx, format, []string{local}, target)
+	if err != nil && ctx.Err() == nil && !fault.Is(err, fault.Invalid) {
+		err = fault.New(fault.Invalid, "%w", err)
 	}
-	return rows, nil
+	return rows, err
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/operators/textfile"
 )
 
 // fileSource reads files from the folders that the org's sources may read: a partition per file, or per group of files
@@ -62,6 +63,8 @@ func (o *fileSource) Spec() dag.OperatorSpec {
 		Name: "file_source", Version: "1.0.0", Source: true, Replayable: true, Effect: dag.EffectInternal,
 		ConfigSchema: json.RawMessage(fileSourceSchema),
 		Shape:        declaredColumns,
+		Reading:      declaredReading,
+		CheckJob:     checkOutputs,
 		Canonical: func(config map[string]any) (any, *dag.ConfigError) {
 			_, err := parseFileConfig(config)
 			return config, err
@@ -82,6 +85,28 @@ func declaredColumns(job *dag.Job, _ [][]dag.Column) (shape dag.Shape) {
 		shape.Writes = [][]dag.Column{columns}
 	}
 	return shape
+}
+
+// checkOutputs is the CheckJob of sources of files: they have one output, and one more for rows that do not fit.
+func checkOutputs(job *dag.Job) *dag.ConfigError {
+	quarantine := job.Config["on_bad_rows"] == badRowsQuarantine
+	switch {
+	case quarantine && (len(job.Outputs) != 2 || job.Outputs[1] != badRowsQuarantine):
+		return &dag.ConfigError{Key: "on_bad_rows",
+			Message: "bad rows go to an output of their own: write `outputs: [rows, quarantine]`"}
+	case !quarantine && len(job.Outputs) != 1:
+		return &dag.ConfigError{Message: fmt.Sprintf("%s has one output, not %d", job.Operator, len(job.Outputs))}
+	}
+	return nil
+}
+
+// declaredReading is the Reading of sources of files.
+func declaredReading(config map[string]any) any {
+	var c tabular
+	if err := decodeConfig(config, &c); err != nil || c.Format == "parquet" {
+		return nil
+	}
+	return c.Declaration
 }
 
 func parseFileConfig(config map[string]any) (fileSourceConfig, *dag.ConfigError) {
@@ -181,22 +206,24 @@ func (o *fileSource) Run(ctx context.Context, t *Task) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	copies, contents := make([]string, len(names)), make([]string, len(names))
+	files, contents := make([]textfile.File, len(names)), make([]string, len(names))
 	for i, name := range names {
 		t.Progress(50*i/len(names), "copying "+name)
-		copies[i] = filepath.Join(t.Scratch, fmt.Sprintf("%05d.%s%s", i, c.Format, compression(name)))
-		if contents[i], err = copyHashed(ctx, folder.root, name, copies[i]); err != nil {
+		files[i] = textfile.File{Name: name,
+			Path: filepath.Join(t.Scratch, fmt.Sprintf("%05d.%s%s", i, c.Format, compression(name)))}
+		if contents[i], err = copyHashed(ctx, folder.root, name, files[i].Path); err != nil {
 			return Result{}, fmt.Errorf("read %s: %w", name, err)
 		}
 	}
 
 	t.Progress(50, "reading rows")
-	rows, err := c.convert(ctx, t.Scratch, o.options, copies, filepath.Join(t.OutputDirs[0], "part.parquet"))
+	found, err := reads{c.tabular, o.options, t}.convert(ctx, files)
 	if err != nil {
 		return Result{}, fmt.Errorf("%s: %w", strings.Join(names[:min(3, len(names))], ", "), err)
 	}
-	result, err := json.Marshal(map[string]any{"rows": rows, "files": names})
-	return Result{Result: result, SourceVersion: unitVersion(names, contents)}, err
+	found.Files = names
+	result, err := json.Marshal(found)
+	return Result{Result: result, SourceVersion: unitVersion(names, contents), Reading: found.reading}, err
 }
 
 // names returns the files of the task's unit. A task that was created without an enumeration reads those of its

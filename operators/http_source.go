@@ -20,6 +20,7 @@ import (
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/internal/dial"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/operators/textfile"
 )
 
 // httpSource reads one URL as a table. Its requests are conditional (ETag, Last-Modified). If the answer is 304 or the
@@ -69,6 +70,7 @@ func (o *httpSource) Spec() dag.OperatorSpec {
 		Name: "http_source", Version: "1.0.0", Source: true, Effect: dag.EffectInternal,
 		ConfigSchema: json.RawMessage(httpSourceSchema),
 		Shape:        declaredColumns,
+		Reading:      declaredReading,
 		Operational:  []string{"max_bytes"},
 		SecretsTo: func(config map[string]any) string {
 			address, _ := config["url"].(string)
@@ -153,11 +155,13 @@ func (o *httpSource) Run(ctx context.Context, t *Task) (Result, error) {
 	}
 
 	t.Progress(50, "reading rows")
-	rows, err := c.convert(ctx, t.Scratch, o.options, []string{local}, filepath.Join(t.OutputDirs[0], "part.parquet"))
+	files := []textfile.File{{Name: "the answer", Path: local}}
+	found, err := reads{c.tabular, o.options, t}.convert(ctx, files)
 	if err != nil {
 		return Result{}, err
 	}
-	result.Result, err = json.Marshal(map[string]any{"rows": rows})
+	result.Reading = found.reading
+	result.Result, err = json.Marshal(found)
 	return result, err
 }
 

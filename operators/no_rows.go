@@ -2,6 +2,7 @@ package operators
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -9,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/dagctl/dagctl/internal/duck"
+	"github.com/dagctl/dagctl/operators/textfile"
 	"github.com/dagctl/dagctl/storage"
 )
 
@@ -158,26 +160,27 @@ func typed(named, known []storage.Column) []storage.Column {
 	return columns
 }
 
-// outputText describes text that a task wrote. If a CSV file has one line, that line has the names of the columns: a
-// guess could take it for a row.
-func outputText(format string, files []string) tabular {
-	f := tabular{Format: format}
-	if format == "csv" && !slices.ContainsFunc(files, hasSecondLine) {
+// importText converts text that a task wrote to a Parquet file and returns the number of rows. The first line of a CSV
+// file names the columns. Text without a row and without a name becomes a file of unnamed columns.
+func importText(ctx context.Context, format string, local []string, target string) (int64, error) {
+	d := textfile.Declaration{Format: format}
+	if format == "csv" {
 		header := true
-		f.Header = &header
+		d.Delimiter, d.Header = ",", &header
 	}
-	return f
-}
+	files := make([]textfile.File, len(local))
+	for i, path := range local {
+		files[i] = textfile.File{Name: filepath.Base(path), Path: path}
+	}
 
-// hasSecondLine reports whether a file has more than one line, or cannot be looked at as it is.
-func hasSecondLine(file string) bool {
-	if compression(file) != "" {
-		return true
+	result, err := textfile.Job{Declaration: d}.Convert(ctx, files, target, nil)
+	switch {
+	case errors.Is(err, textfile.ErrUnknown):
+		return 0, textfile.WriteEmpty(target, []textfile.Column{textfile.Column(unnamed[0])})
+	case err != nil:
+		return 0, err
+	case result.BadRows > 0:
+		return 0, badRowsError(result, "write what the other rows have in this column")
 	}
-	const longest = 64 << 10
-	head, err := readHead(file, longest)
-	if err != nil || len(head) == longest {
-		return true
-	}
-	return strings.Contains(strings.Trim(head, "\r\n"), "\n")
+	return result.Rows, nil
 }

@@ -70,8 +70,10 @@ type Assignment struct {
 	Outputs         []AssignedOutput `json:"outputs"`
 	Cursor          *CursorPosition  `json:"cursor,omitempty"`         // outputs by cursor: where they end so far
 	State           json.RawMessage  `json:"operator_state,omitempty"` // operator state of the job, slot "default"
-	UDF             *dag.UDF         `json:"udf,omitempty"`            // the user's code, for operator udf
-	Roots           []string         `json:"-"`
+	// Sources of files: how they are read since the first one (a textfile.Reading); nil: nothing stands yet
+	Reading json.RawMessage `json:"reading,omitempty"`
+	UDF     *dag.UDF        `json:"udf,omitempty"` // the user's code, for operator udf
+	Roots   []string        `json:"-"`
 	// Drain is closed when a long-running task, of an always_on source, should end soon, wherever it likes.
 	Drain <-chan struct{} `json:"-"`
 	// Committer commits before the end of a run; nil: the run may not. Operators call Task.Commit.
@@ -146,6 +148,8 @@ type Result struct {
 	// Sources: the version of the unit that was actually read
 	SourceVersion string `json:"source_version,omitempty"`
 	Unchanged     bool   `json:"unchanged,omitempty"` // nothing new: publish nothing
+	// Sources of files: how they are read from now on, if this run settled something of it
+	Reading json.RawMessage `json:"reading,omitempty"`
 	// Outputs by cursor: up to where they are complete; by default the highest position written
 	Cursor  *int64         `json:"cursor,omitempty"`
 	Columns []ColumnOrigin `json:"column_lineage,omitempty"`

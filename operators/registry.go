@@ -64,6 +64,9 @@ func (r *Registry) Catalog(runtimes []string) dag.Catalog {
 	c := dag.Catalog{Operators: make(map[string]dag.OperatorSpec, len(r.operators)), Runtimes: slices.Clone(runtimes)}
 	for name, op := range r.operators {
 		c.Operators[name] = op.Spec()
+		if sql, ok := op.(*sqlOperator); ok {
+			c.Statement = sql.statement
+		}
 	}
 	return c
 }

@@ -84,6 +84,12 @@ func (o *sqlOperator) canonical(config map[string]any) (any, *dag.ConfigError) {
 	return map[string]any{"queries": forms}, nil
 }
 
+// statement returns an error unless the SQL is one SELECT that a job or a check may run.
+func (o *sqlOperator) statement(query string) error {
+	_, err := o.forms.of(context.Background(), o.parser, query) // validation takes no context, and parsing is quick
+	return err
+}
+
 func (o *sqlOperator) Run(ctx context.Context, t *Task) (Result, error) {
 	queries, err := queriesOf(t)
 	if err != nil {

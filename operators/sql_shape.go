@@ -7,18 +7,24 @@ import (
 
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/internal/duck"
+	"github.com/dagctl/dagctl/internal/fault"
 )
 
 // binder binds the queries of all operators of this process.
 var binder duck.Binder
 
-// describe returns the columns of a query, nil if it cannot be bound to the relations.
-func describe(ctx context.Context, query string, relations map[string][]duck.Column) []dag.Column {
+// describe returns the columns of a query as they are stored, nil if it cannot be bound to the relations. The error is
+// that of a column that no storage can hold.
+func describe(ctx context.Context, query string, relations map[string][]duck.Column) ([]dag.Column, error) {
 	columns, err := binder.Describe(ctx, query, relations)
 	if err != nil {
-		return nil
+		return nil, nil //nolint:nilerr // nothing is known
 	}
-	return columnsOf(columns)
+	written, err := duck.WrittenAll(columns)
+	if err != nil {
+		return nil, err
+	}
+	return columnsOf(written), nil
 }
 
 // shape returns the columns that the queries of a job read and write.
@@ -49,7 +55,9 @@ func (o *sqlOperator) shape(job *dag.Job, inputs [][]dag.Column) (shape dag.Shap
 		// Of a partition without times, start and end are NULL, whose type only a run knows.
 		timeless := job.PartitionBy.Kind != dag.ByTime && strings.Contains(strings.ToLower(query), "getvariable")
 		if complete && !timeless {
-			shape.Writes[i] = describe(ctx, query, relations)
+			if shape.Writes[i], err = describe(ctx, query, relations); err != nil {
+				shape.Refused = append(shape.Refused, refused(job, i, err))
+			}
 		}
 	}
 
@@ -64,6 +72,14 @@ func (o *sqlOperator) shape(job *dag.Job, inputs [][]dag.Column) (shape dag.Shap
 		}
 	}
 	return shape
+}
+
+// refused returns the fault of the query of an output.
+func refused(job *dag.Job, output int, err error) dag.ConfigError {
+	if _, one := job.Config["query"]; one {
+		return dag.ConfigError{Key: "query", Message: fault.Text(err)}
+	}
+	return dag.ConfigError{Key: "queries", Message: job.Outputs[output] + ": " + fault.Text(err)}
 }
 
 // checkReads returns the columns of inputs that the job's checks name. What else a check selects, it only counts.

@@ -1,44 +1,67 @@
 package operators
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/internal/duck"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/operators/textfile"
 )
 
 // tabular describes how to read a source's bytes as rows. file_source and http_source share its fields and schema.
 type tabular struct {
-	Format     string            `json:"format"`
-	Delimiter  string            `json:"delimiter"`
-	Header     *bool             `json:"header"`
-	NullString *string           `json:"null_string"`
-	Records    string            `json:"records"`
-	Types      map[string]string `json:"types"`
-	Columns    []string          `json:"columns"`
+	textfile.Declaration
+	OnBadRows string `json:"on_bad_rows"`
 }
+
+// What on_bad_rows may say.
+const (
+	badRowsFail       = "fail"
+	badRowsQuarantine = "quarantine"
+)
 
 // tabularSchema is the part of a config schema that describes a tabular.
 const tabularSchema = `
     "format": {"enum": ["csv", "json", "ndjson", "parquet"],
       "description": "How to read the bytes. A name that ends in .gz or .zst is decompressed first."},
     "delimiter": {"type": "string", "minLength": 1, "maxLength": 4,
-      "description": "csv: the separator of the fields; detected by default."},
+      "description": "csv: the separator of the fields; by default as in the first file."},
+    "quote": {"type": "string", "maxLength": 1,
+      "description": "csv: the character around values, \" by default; empty: values are never quoted."},
     "header": {"type": "boolean",
-      "description": "csv: whether the first line names the columns; detected by default."},
+      "description": "csv: whether the first line names the columns; by default as in the first file."},
+    "encoding": {"type": "string", "minLength": 1,
+      "description": "csv, json, ndjson: name of the text's encoding, such as windows-1252; UTF-8 by default."},
+    "skip_lines": {"type": "integer", "minimum": 0, "maximum": 1000,
+      "description": "csv: the number of lines before the first row; none by default."},
+    "comment": {"type": "string", "minLength": 1, "maxLength": 4,
+      "description": "csv: lines that begin with this are no rows; by default every line is one."},
     "null_string": {"type": "string", "description": "csv: the text for NULL; the empty field by default."},
+    "date_format": {"type": "string", "minLength": 1,
+      "description": "csv, json, ndjson: how dates are written, such as %d/%m/%Y; ISO 8601 by default."},
+    "timestamp_format": {"type": "string", "minLength": 1,
+      "description": "csv, json, ndjson: how dates with a time are written; ISO 8601 by default."},
+    "decimal_separator": {"enum": [".", ","], "description": "csv: what separates a number's fraction; a point by default."},
     "records": {"type": "string", "minLength": 1,
       "description": "json: path of the list of rows, with dots between its parts; \"features\" for GeoJSON."},
     "types": {"type": "object", "additionalProperties": {"type": "string", "minLength": 1, "maxLength": 1000},
-      "description": "DuckDB types of columns, instead of detected ones."},
+      "description": "DuckDB types of columns; those of the others are inferred from the first file and stand from then on."},
     "columns": {"type": "array", "minItems": 1, "uniqueItems": true, "items": {"type": "string", "minLength": 1},
-      "description": "The columns to keep, in this order; all by default."}`
+      "description": "The columns to keep, in this order; all by default."},
+    "optional_columns": {"type": "array", "minItems": 1, "uniqueItems": true, "items": {"type": "string", "minLength": 1},
+      "description": "csv: columns that a file may lack: they are NULL then."},
+    "on_bad_rows": {"enum": ["fail", "quarantine"],
+      "description": "csv, json, ndjson: what becomes of rows that do not fit. fail, the default: the file is not published. quarantine: they go to the job's output quarantine."}`
 
 // decodeConfig reads a config that has passed its schema into a struct.
 func decodeConfig(config map[string]any, into any) error {
@@ -55,138 +78,83 @@ func decodeConfig(config map[string]any, into any) error {
 // check checks what the schema cannot express.
 func (f tabular) check() *dag.ConfigError {
 	for _, column := range sortedKeys(f.Types) {
-		if !duck.IsType(f.Types[column]) { // it goes into statements as it is
-			return &dag.ConfigError{Key: "types", Message: fmt.Sprintf("%s: %q is not the name of a DuckDB type",
-				column, f.Types[column])}
+		if err := f.checkType(f.Types[column]); err != nil {
+			return &dag.ConfigError{Key: "types", Message: fmt.Sprintf("%s: %s", column, err)}
 		}
 	}
-
-	only := func(set bool, key string, formats ...string) *dag.ConfigError {
-		if set && !slices.Contains(formats, f.Format) {
-			return &dag.ConfigError{Key: key, Message: fmt.Sprintf("%s is for format %s, not %s", key,
-				strings.Join(formats, " or "), f.Format)}
-		}
-		return nil
+	if err := f.Declaration.Check(); err != nil {
+		return &dag.ConfigError{Message: err.Error()}
 	}
 
-	for _, fault := range []*dag.ConfigError{
-		only(f.Delimiter != "", "delimiter", "csv"), only(f.Header != nil, "header", "csv"),
-		only(f.NullString != nil, "null_string", "csv"), only(f.Records != "", "records", "json"),
+	text := []string{"csv", "json", "ndjson"}
+	for _, use := range []struct {
+		set     bool
+		key     string
+		formats []string
+	}{
+		{f.Delimiter != "", "delimiter", text[:1]}, {f.Header != nil, "header", text[:1]},
+		{f.Quote != nil, "quote", text[:1]}, {f.SkipLines > 0, "skip_lines", text[:1]},
+		{f.Comment != "", "comment", text[:1]}, {f.NullString != nil, "null_string", text[:1]},
+		{f.DecimalSeparator != "", "decimal_separator", text[:1]},
+		{len(f.OptionalColumns) > 0, "optional_columns", text[:1]},
+		{f.Records != "", "records", text[1:2]},
+		{f.Encoding != "", "encoding", text}, {f.DateFormat != "", "date_format", text},
+		{f.TimestampFormat != "", "timestamp_format", text},
+		{f.OnBadRows == badRowsQuarantine, "on_bad_rows", text},
 	} {
-		if fault != nil {
-			return fault
+		if use.set && !slices.Contains(use.formats, f.Format) {
+			return &dag.ConfigError{Key: use.key, Message: fmt.Sprintf("%s is for format %s, not %s", use.key,
+				strings.Join(use.formats, " or "), f.Format)}
 		}
 	}
 	return nil
 }
 
-// query returns the SELECT that reads the files. They must be local and have the extension of their compression.
-func (f tabular) query(files []string) (string, error) {
-	var from string
-	list := make([]string, len(files))
-	for i, file := range files {
-		list[i] = duck.Literal(file)
+func (f tabular) checkType(name string) error {
+	if f.Format == "parquet" {
+		if !duck.IsType(name) { // it goes into statements as it is
+			return fmt.Errorf("%q is not the name of a DuckDB type", name)
+		}
+		return nil
 	}
 
-	source := "[" + strings.Join(list, ", ") + "]"
-	casts := f.Types
-	switch f.Format {
-	case "csv":
-		from, casts = "SELECT * FROM "+f.csv(source, len(files) > 1), nil
-	case "json", "ndjson":
-		size, err := objectSize(files)
-		if err != nil {
-			return "", err
-		}
-		layout := "auto"
-		if f.Format == "ndjson" {
-			layout = "newline_delimited"
-		}
-		from = fmt.Sprintf("SELECT * FROM read_json(%s, format = '%s', sample_size = -1, maximum_object_size = %d, "+
-			"union_by_name = true, hive_partitioning = false)",
-			source, layout, size)
-		if f.Records != "" {
-			parts := strings.Split(f.Records, ".")
-			for i, p := range parts {
-				parts[i] = duck.Quote(p)
-			}
-			from = fmt.Sprintf("SELECT record.* FROM (SELECT unnest(%s) AS record FROM (%s))", strings.Join(parts, "."),
-				from)
-		}
-	case "parquet":
-		from = "SELECT * FROM " + duck.ReadParquet(files)
-	default:
-		return "", fault.New(fault.Invalid, "unknown format %q", f.Format)
+	t, err := textfile.ParseType(name)
+	switch {
+	case err != nil:
+		return err
+	case t.Kind == textfile.Open:
+		return fmt.Errorf("%q is not the name of a DuckDB type", name)
+	case f.Format == "csv" && (t.Kind == textfile.List || t.Kind == textfile.Struct):
+		return fmt.Errorf("a field of a CSV file cannot be a %s: read it as VARCHAR and cast it in a sql job", name)
 	}
-	return "SELECT " + f.columns(casts) + " FROM (" + from + ")", nil
+	return nil
 }
 
-// csv reads the whole file to detect types: a value that does not fit must not turn up halfway through.
-func (f tabular) csv(source string, several bool) string {
-	options := []string{source, "sample_size = -1", "hive_partitioning = false",
-		fmt.Sprintf("union_by_name = %t", several)}
-	if f.Delimiter != "" {
-		options = append(options, "delim = "+duck.Literal(f.Delimiter))
-	}
-	if f.Header != nil {
-		options = append(options, fmt.Sprintf("header = %t", *f.Header))
-	}
-	if f.NullString != nil {
-		options = append(options, "nullstr = "+duck.Literal(*f.NullString))
-	}
-
-	if len(f.Types) > 0 {
-		var types []string
-		for _, column := range sortedKeys(f.Types) {
-			types = append(types, duck.Literal(column)+": "+duck.Literal(f.Types[column]))
-		}
-		options = append(options, "types = {"+strings.Join(types, ", ")+"}")
-	}
-	return "read_csv(" + strings.Join(options, ", ") + ")"
-}
-
-func (f tabular) columns(casts map[string]string) string {
+// query returns the SELECT that reads Parquet files.
+func (f tabular) query(files []string) string {
 	as := func(column string) string {
-		if t, ok := casts[column]; ok {
+		if t, ok := f.Types[column]; ok {
 			return fmt.Sprintf("CAST(%[1]s AS %[2]s) AS %[1]s", duck.Quote(column), t)
 		}
 		return duck.Quote(column)
 	}
 
-	if len(f.Columns) > 0 {
+	columns := "*"
+	switch {
+	case len(f.Columns) > 0:
 		list := make([]string, len(f.Columns))
 		for i, column := range f.Columns {
 			list[i] = as(column)
 		}
-		return strings.Join(list, ", ")
-	}
-
-	if len(casts) == 0 {
-		return "*"
-	}
-	var list []string
-	for _, column := range sortedKeys(casts) {
-		list = append(list, as(column))
-	}
-	return "* REPLACE (" + strings.Join(list, ", ") + ")"
-}
-
-// objectSize is the largest JSON object to expect, which may be a whole file. DuckDB reserves a buffer of that size.
-func objectSize(files []string) (int64, error) {
-	const least, most = 16 << 20, 256 << 20
-	size := int64(least)
-	for _, file := range files {
-		info, err := os.Stat(file)
-		if err != nil {
-			return 0, err
+		columns = strings.Join(list, ", ")
+	case len(f.Types) > 0:
+		var list []string
+		for _, column := range sortedKeys(f.Types) {
+			list = append(list, as(column))
 		}
-		n := info.Size()
-		if compression(file) != "" {
-			n *= 20
-		}
-		size = max(size, n)
+		columns = "* REPLACE (" + strings.Join(list, ", ") + ")"
 	}
-	return min(size, most), nil
+	return "SELECT " + columns + " FROM " + duck.ReadParquet(files)
 }
 
 // compression returns ".gz", ".zst" or "".
@@ -199,29 +167,131 @@ func compression(name string) string {
 	return ""
 }
 
-// convert writes the rows of local files to one Parquet file.
-func (f tabular) convert(ctx context.Context, scratch string, o Options, local []string, target string) (int64, error) {
+// reads is a run that reads files as rows.
+type reads struct {
+	tabular
+	options Options
+	task    *Task
+}
+
+// convert writes the rows of the files to the task's first output, and what does not fit to its quarantine. It returns
+// the reading if that is news.
+func (r reads) convert(ctx context.Context, files []textfile.File) (found readFiles, err error) {
+	target := filepath.Join(r.task.OutputDirs[0], "part.parquet")
+	if r.Format == "parquet" {
+		found.Rows, err = r.convertParquet(ctx, files, target)
+	} else {
+		found, err = r.convertText(ctx, files, target)
+	}
+
+	var marked permanent
+	if err != nil && ctx.Err() == nil && !errors.As(err, &marked) {
+		// The error is not wrapped: for DuckDB a broken row is a permanent error of the input, but here the file may
+		// still be being written, and the next attempt finds it complete.
+		message := strings.ReplaceAll(err.Error(), r.task.Scratch+string(os.PathSeparator), "")
+		again := fault.New(fault.Unavailable, "the input cannot be read as %s: %s", r.Format, message)
+		var known *fault.Error
+		if errors.As(err, &known) {
+			again.Hint = known.Hint
+		}
+		return found, again
+	}
+	return found, err
+}
+
+// readFiles is the result of reading files.
+type readFiles struct {
+	Rows    int64    `json:"rows"`
+	BadRows int64    `json:"bad_rows,omitempty"`
+	Files   []string `json:"files,omitempty"`
+	reading json.RawMessage
+}
+
+func (r reads) convertText(ctx context.Context, files []textfile.File, target string) (found readFiles, err error) {
+	zone, err := time.LoadLocation(r.task.PartitionBy.Timezone)
+	if err != nil {
+		return found, Permanent(err)
+	}
+	job := textfile.Job{Declaration: r.Declaration, Zone: zone}
+	if len(r.task.Reading) > 0 {
+		job.Standing = new(textfile.Reading)
+		if err := json.Unmarshal(r.task.Reading, job.Standing); err != nil {
+			return found, fmt.Errorf("standing reading: %w", err)
+		}
+	}
+
+	var bad *textfile.Quarantine
+	keep := func(textfile.Bad) error { return nil }
+	if r.OnBadRows == badRowsQuarantine {
+		if len(r.task.OutputDirs) != 2 {
+			return found, Permanent(fault.New(fault.Invalid, "on_bad_rows: quarantine needs two outputs"))
+		}
+		bad, err = textfile.NewQuarantine(filepath.Join(r.task.OutputDirs[1], "part.parquet"))
+		if err != nil {
+			return found, err
+		}
+		defer func() { err = errors.Join(err, bad.Close()) }()
+		keep = bad.Add
+	}
+
+	result, err := job.Convert(ctx, files, target, keep)
+	switch {
+	case errors.Is(err, textfile.ErrUnknown):
+		return found, fault.New(fault.Unavailable, "%w", err).
+			WithHint("the first file with rows shows them; `types` declares them")
+	case err != nil:
+		return found, err
+	case result.BadRows > 0 && bad == nil:
+		return found, badRowsError(result, "mend the file; or name the column's type in `types`; or keep such rows "+
+			"apart with `on_bad_rows: quarantine`")
+	}
+
+	found.Rows, found.BadRows = result.Rows, result.BadRows
+	if job.Standing == nil || !job.Standing.Equal(result.Reading) {
+		found.reading, err = json.Marshal(result.Reading)
+	}
+	return found, err
+}
+
+// CheckReading checks that a text is a reading.
+func CheckReading(text json.RawMessage) error {
+	var r textfile.Reading
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&r); err != nil {
+		return fmt.Errorf("is no reading: %w", err)
+	}
+	return r.Check()
+}
+
+func badRowsError(r textfile.Result, hint string) error {
+	shown := make([]string, len(r.Examples))
+	for i, b := range r.Examples {
+		shown[i] = b.String()
+	}
+	more := ""
+	if n := r.BadRows - int64(len(shown)); n > 0 {
+		more = fmt.Sprintf("; and %d more", n)
+	}
+	return fault.New(fault.Unavailable, "%d of %d rows do not fit: %s%s", r.BadRows, r.Rows+r.BadRows,
+		strings.Join(shown, "; "), more).
+		WithHint("%s", hint)
+}
+
+func (r reads) convertParquet(ctx context.Context, files []textfile.File, target string) (int64, error) {
+	local := make([]string, len(files))
+	for i, f := range files {
+		local[i] = f.Path
+	}
 	session, err := duck.Open(ctx, duck.Config{
-		AllowedPaths: append(slices.Clone(local), target), AllowedDirs: []string{scratch}, TempDir: scratch,
-		MemoryLimit: o.MemoryLimit, Threads: o.Threads,
+		AllowedPaths: append(slices.Clone(local), target), AllowedDirs: []string{r.task.Scratch},
+		TempDir: r.task.Scratch, MemoryLimit: r.options.MemoryLimit, Threads: r.options.Threads,
 	})
 	if err != nil {
 		return 0, err
 	}
 	defer session.Close()
-
-	query, err := f.query(local)
-	if err != nil {
-		return 0, err
-	}
-	rows, err := session.CopyToParquet(ctx, query, target)
-	if err != nil && ctx.Err() == nil {
-		// The error is not wrapped: for DuckDB a broken row is a permanent error of the input, but here the file may
-		// still be being written, and the next attempt finds it complete.
-		message := strings.ReplaceAll(err.Error(), scratch+string(os.PathSeparator), "")
-		return 0, fault.New(fault.Unavailable, "the input cannot be read as %s: %s", f.Format, message)
-	}
-	return rows, err
+	return session.CopyToParquet(ctx, r.query(local), target)
 }
 
 func configError(e *dag.ConfigError) error {

@@ -44,6 +44,17 @@ type UDFOptions struct {
 // ownPaths reports whether the code sees its folders under their real paths.
 func (o UDFOptions) ownPaths() bool { return o.Unconfined || o.Alone }
 
+// available returns an error that names the wall around users' code that this machine does not give, or nil.
+func (o UDFOptions) available() error {
+	switch {
+	case o.Unconfined:
+		return nil
+	case o.Alone:
+		return sandbox.AvailableAlone()
+	}
+	return sandbox.Available()
+}
+
 const (
 	defaultUDFMemoryMB = 512
 	mostUDFMemoryMB    = 4096
@@ -95,6 +106,10 @@ func (o *udfOperator) Run(ctx context.Context, t *Task) (Result, error) {
 	if t.UDF == nil || t.fetchCode == nil {
 		return Result{}, Permanent(fault.New(fault.Unavailable, "users' code cannot run here").
 			WithHint("give the job a runtime whose workers do"))
+	}
+
+	if err := o.options.UDF.available(); err != nil {
+		return Result{}, Permanent(err) // nothing of the code is fetched, and a retry finds the same machine
 	}
 
 	memory := c.MemoryMB
@@ -160,7 +175,7 @@ func (u *udfRun) run(ctx context.Context) (Result, error) {
 		}
 	}
 
-	if err := convertOutputs(ctx, u.operator.options, u.t); err != nil {
+	if err := convertOutputs(ctx, u.t); err != nil {
 		return Result{}, err
 	}
 	return lastLine(stdout.String())

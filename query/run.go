@@ -1,9 +1,7 @@
 package query
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -318,15 +316,11 @@ func (q *Query) whateverHappened(ctx context.Context, caller authz.Caller,
 }
 
 func (r reading) answer(out outcome) (Answer, error) {
-	a := Answer{Columns: out.Columns, Rows: make([][]any, len(out.Rows)), Truncated: out.Truncated,
-		Datasets: []Source{}}
-	for i, text := range out.Rows {
-		decoder := json.NewDecoder(bytes.NewReader(text))
-		decoder.UseNumber() // keeps numbers as DuckDB wrote them
-		if err := decoder.Decode(&a.Rows[i]); err != nil {
-			return Answer{}, fmt.Errorf("read row %d: %w", i, err)
-		}
+	a, err := answerOf(out.Columns, out.Rows)
+	if err != nil {
+		return Answer{}, err
 	}
+	a.Truncated, a.Datasets = out.Truncated, []Source{}
 	for _, d := range r.datasets {
 		a.Datasets = append(a.Datasets, Source{d.Name, d.Generation.Version, d.DAG, d.DAGVersion})
 	}

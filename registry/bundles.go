@@ -211,6 +211,10 @@ func valid(r *zip.Reader) error {
 		if !fs.ValidPath(name) {
 			return fault.New(fault.Invalid, "the archive has a file named %q, which is outside of the archive", f.Name)
 		}
+		if f.Mode()&(fs.ModeSetuid|fs.ModeSetgid|fs.ModeSticky) != 0 {
+			return fault.New(fault.Invalid, "%s in the archive has a setuid, setgid or sticky bit", f.Name).
+				WithHint("pack it without: `chmod u-s,g-s,-t` takes them away")
+		}
 		if !f.Mode().IsRegular() && !f.Mode().IsDir() {
 			return fault.New(fault.Invalid,
 				"%s in the archive is a link or a device; only files and folders are allowed", f.Name)

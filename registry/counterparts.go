@@ -68,7 +68,8 @@ func Lacking(ctx context.Context, tx pgx.Tx, c Counterpart) (missing []string, o
 // Leaf is a revision that other revisions were made from: of a dataset outside the generations that were followed, or
 // of a source.
 type Leaf struct {
-	Root          int // which of the revisions asked about, from 0
+	Root          int       // which of the revisions asked about, from 0
+	Way           uuid.UUID // names the partitions between the root and the leaf, which may be more than one way
 	Dataset       uuid.UUID
 	Version       uuid.UUID
 	Key           string
@@ -78,30 +79,37 @@ type Leaf struct {
 }
 
 // Trace follows revisions back to what they were made from, through the generations of a build and those it replaces.
-// For an appended partition every revision counts, because the partition contains everything that was ever read.
+// For an appended partition every revision counts, because the partition contains everything that was ever read. A way
+// begins below its root, but at the root itself where that stands for an input.
 func Trace(ctx context.Context, tx pgx.Tx, roots []Pin, through, appended []uuid.UUID) ([]Leaf, error) {
 	versions, keys, revisions := make([]uuid.UUID, len(roots)), make([]string, len(roots)), make([]int64, len(roots))
+	datasets := make([]*uuid.UUID, len(roots)) // nil: the root is no input
 	for i, r := range roots {
 		versions[i], keys[i], revisions[i] = r.Version, r.Key, r.Revision
+		if r.Dataset != uuid.Nil {
+			datasets[i] = &r.Dataset
+		}
 	}
 	rows, err := tx.Query(ctx, `
 		WITH RECURSIVE walk AS (
-			SELECT (r.n - 1)::int AS root, r.version, r.key, r.revision
-			FROM unnest($1::uuid[], $2::text[], $3::bigint[]) WITH ORDINALITY AS r(version, key, revision, n)
+			SELECT (r.n - 1)::int AS root, md5(coalesce(r.dataset || r.key, ''))::uuid AS way, r.version, r.key, r.revision
+			FROM unnest($1::uuid[], $2::text[], $3::bigint[], $6::uuid[]) WITH ORDINALITY
+				AS r(version, key, revision, dataset, n)
 			UNION
-			SELECT w.root, i.input_version, i.input_key, i.input_revision
+			SELECT w.root, md5(CASE WHEN w.way = md5('')::uuid THEN '' ELSE w.way::text END
+				|| i.input_dataset || i.input_key)::uuid, i.input_version, i.input_key, i.input_revision
 			FROM walk w
 			JOIN partition_inputs i ON i.output_version = w.version AND i.output_key = w.key AND i.compared
 			     AND (i.output_revision = w.revision OR w.version = ANY($5) AND i.output_revision < w.revision)
 			WHERE w.version = ANY($4))
-		SELECT w.root, p.dataset_uuid, w.version, w.key, w.revision, p.materialized_at, coalesce(p.source_version, '')
+		SELECT w.root, w.way, p.dataset_uuid, w.version, w.key, w.revision, p.materialized_at, coalesce(p.source_version, '')
 		FROM walk w
 		JOIN partition_versions p ON p.dataset_version = w.version AND p.partition_key = w.key
 		  AND p.revision = w.revision
 		WHERE w.version <> ALL($4)
 		   OR NOT EXISTS (SELECT FROM partition_inputs i
 		       WHERE i.output_version = w.version AND i.output_key = w.key AND i.output_revision = w.revision)`,
-		versions, keys, revisions, through, appended)
+		versions, keys, revisions, through, appended, datasets)
 	if err != nil {
 		return nil, fmt.Errorf("trace %d revisions: %w", len(roots), err)
 	}

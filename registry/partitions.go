@@ -307,7 +307,7 @@ func RejectHeld(ctx context.Context, tx pgx.Tx, ref Ref, revision int64) error {
 	if err != nil {
 		return fmt.Errorf("reject revision %d of partition %q: %w", revision, ref.Key, err)
 	}
-	return nil
+	return forgetReading(ctx, tx, ref, revision)
 }
 
 // RecordChecks stores the results of a revision's checks.

@@ -188,6 +188,9 @@ func (r *Registry) Dataset(ctx context.Context, caller authz.Caller, name string
 			return err
 		}
 		found.Late = one[0].Late
+		if found.Reading, err = newestReading(ctx, tx, caller.OrgID, found.ID); err != nil {
+			return err
+		}
 
 		if caller.Is(authz.RoleWriter) {
 			if found.Withheld, err = withheld(ctx, tx, found); err != nil {

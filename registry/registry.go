@@ -9,7 +9,7 @@
 //
 // It owns dag_versions, dag_current_versions, dag_activations, jobs, job_inputs, datasets, dataset_versions,
 // dag_version_datasets, build_epochs, partition_versions, partition_inputs, check_results, pins, reader_leases,
-// udf_bundles.
+// dataset_readings, udf_bundles.
 package registry
 
 import (

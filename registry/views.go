@@ -2,6 +2,7 @@ package registry
 
 import (
 	"encoding/json"
+	"fmt"
 	"time"
 
 	"github.com/google/uuid"
@@ -201,6 +202,7 @@ type Dataset struct {
 	UpdatedAt   *time.Time      `json:"updated_at,omitempty" doc:"When its newest partition was published"`
 	Late        *Late           `json:"late,omitempty" doc:"Present if the dataset lacks data that is due by now"`
 	Checks      []CheckResult   `json:"checks,omitempty"`
+	Reading     *FileReading    `json:"reading,omitempty" doc:"How the text files of its source are read"`
 	Withheld    []Withheld      `json:"withheld,omitempty" doc:"Partitions with a newer revision that readers do not see; for writers"`
 }
 
@@ -209,6 +211,35 @@ type ColumnInfo struct {
 	Name        string `json:"name"`
 	Type        string `json:"type"`
 	Description string `json:"description,omitempty"`
+}
+
+// FileReading is how the text files of a source are read; see operators/textfile.
+type FileReading struct {
+	Format       string `json:"format"`
+	Delimiter    string `json:"delimiter,omitempty"`
+	Quote        string `json:"quote,omitempty"`
+	Header       bool   `json:"header,omitempty" doc:"The first line names the columns"`
+	Encoding     string `json:"encoding,omitempty"`
+	InferredFrom string `json:"inferred_from,omitempty" doc:"The file that showed what is not declared"`
+}
+
+// String says how the files are read, for people.
+func (r FileReading) String() string {
+	text := r.Format
+	if r.Delimiter != "" {
+		names := "columns without names"
+		if r.Header {
+			names = "names in the first line"
+		}
+		text += fmt.Sprintf(", %q between values, %s", r.Delimiter, names)
+	}
+	if r.Encoding != "" {
+		text += ", " + r.Encoding
+	}
+	if r.InferredFrom != "" {
+		text += "; as in " + r.InferredFrom
+	}
+	return text
 }
 
 // CheckResult is the result of one check on one revision.

@@ -28,6 +28,11 @@ func open(t *testing.T, root string) *storage.Storage {
 // parquet writes a query's rows to a file.
 func parquet(t *testing.T, query string) string {
 	t.Helper()
+	return parquetOf(t, query)
+}
+
+func parquetOf(t testing.TB, query string) string {
+	t.Helper()
 	session, err := duck.Open(t.Context(), duck.Config{AnyPath: true, Threads: 1})
 	require.NoError(t, err)
 	defer session.Close()

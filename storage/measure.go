@@ -46,6 +46,10 @@ func (s *Storage) measure(ctx context.Context, local []string) (Manifest, error)
 		m.Bytes += file.Bytes
 	}
 
+	// What others wrote may have types that change on their way out.
+	if _, err := duck.WrittenAll(m.Schema); err != nil {
+		return m, err
+	}
 	m.SchemaHash = SchemaHash(m.Schema)
 	return m, nil
 }

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/dagctl/dagctl/internal/duck"
@@ -122,7 +124,7 @@ func jsonExpression(c Column) string {
 	case native[c.Type]:
 		return name
 	case nested(c.Type):
-		return "CAST(to_json(" + name + ") AS VARCHAR)"
+		return duck.JSONText(name, duck.TypeOf(c.Type))
 	default:
 		return "CAST(" + name + " AS VARCHAR)"
 	}
@@ -134,25 +136,43 @@ func nested(t string) bool {
 		strings.HasPrefix(t, "MAP(") || strings.HasPrefix(t, "UNION(")
 }
 
-func jsonValue(c Column, v any) any {
-	const exact = 1 << 53 // the largest range of whole numbers that a float64 holds
+// whole reports whether values of the type are whole numbers that an int64 may not hold, such as a sum's.
+func whole(t string) bool {
+	return slices.Contains([]string{"UBIGINT", "HUGEINT", "UHUGEINT"}, t) ||
+		strings.HasPrefix(t, "DECIMAL(") && strings.HasSuffix(t, ",0)")
+}
 
+// wholeValue returns a whole number, or its text beyond what a float64 holds exactly.
+func wholeValue(text string) any {
+	const exact = 1 << 53
+	if n, err := strconv.ParseInt(text, 10, 64); err == nil && n <= exact && n >= -exact {
+		return n
+	}
+	return text
+}
+
+// finite returns a number, or its text if JSON has none for it.
+func finite(v any, f float64) any {
+	if math.IsNaN(f) || math.IsInf(f, 0) {
+		return fmt.Sprint(v)
+	}
+	return v
+}
+
+func jsonValue(c Column, v any) any {
 	switch v := v.(type) {
 	case int64:
-		if v > exact || v < -exact {
-			return fmt.Sprint(v)
-		}
+		return wholeValue(fmt.Sprint(v))
 	case float64:
-		if math.IsNaN(v) || math.IsInf(v, 0) {
-			return fmt.Sprint(v)
-		}
+		return finite(v, v)
 	case float32:
-		if f := float64(v); math.IsNaN(f) || math.IsInf(f, 0) {
-			return fmt.Sprint(v)
-		}
+		return finite(v, float64(v))
 	case string:
 		if nested(c.Type) && json.Valid([]byte(v)) {
 			return json.RawMessage(v)
+		}
+		if whole(c.Type) {
+			return wholeValue(v)
 		}
 	}
 	return v

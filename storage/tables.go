@@ -2,15 +2,10 @@ package storage
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 
 	"github.com/google/uuid"
@@ -34,7 +29,7 @@ type tables struct {
 const (
 	partitionColumn = "_partition"
 	revisionColumn  = "_revision"
-	rowColumn       = "_row" // staging only: the row's position
+	rowColumn       = "_row" // the row's position in its partition
 )
 
 const tablePrefix = "postgres:"
@@ -108,33 +103,30 @@ func (t *tables) seal(ctx context.Context, a Attempt, local []string, m Manifest
 		return m, err
 	}
 
-	text := filepath.Join(filepath.Dir(local[0]), "rows.csv")
-	defer os.Remove(text)
-	if err := writeText(ctx, local, m.Schema, text); err != nil {
-		return m, err
-	}
-
-	// The table's comment has the hash of its content: sealing the same content again is fine.
-	hash, err := hashOf(text)
-	if err != nil {
-		return m, err
-	}
+	source := outgoing{columns: m.Schema, local: local}
 	err = pg.InTx(ctx, t.pool, func(ctx context.Context, tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, fmt.Sprintf("CREATE TABLE %s (%s, %s bigint NOT NULL)", stagingTable,
 			columnList(m.Schema), rowColumn))
 		if err != nil {
 			return err
 		}
-		if _, err := tx.Exec(ctx, fmt.Sprintf("COMMENT ON TABLE %s IS '%s'", stagingTable, hash)); err != nil {
+		hash, err := source.copyTo(ctx, tx, stagingTable)
+		if err != nil {
 			return err
 		}
-		return copyIn(ctx, tx, stagingTable, text)
+		// The table's comment has the hash of its content: sealing the same content again is fine.
+		_, err = tx.Exec(ctx, fmt.Sprintf("COMMENT ON TABLE %s IS '%s'", stagingTable, hash))
+		return err
 	})
 	// A unique violation is one of the catalogue, when two create the table at once.
 	if !hasCode(err, duplicateTable) && !hasCode(err, uniqueViolation) {
 		return m, err
 	}
 
+	hash, err := source.write(ctx, io.Discard)
+	if err != nil {
+		return m, err
+	}
 	var there *string
 	if err := t.pool.QueryRow(ctx, `SELECT obj_description(to_regclass($1), 'pg_class')`, stagingTable).
 		Scan(&there); err != nil {
@@ -146,55 +138,12 @@ func (t *tables) seal(ctx context.Context, a Attempt, local []string, m Manifest
 	return m, nil
 }
 
-func hashOf(name string) (string, error) {
-	file, err := os.Open(name)
-	if err != nil {
-		return "", err
-	}
-	defer file.Close()
-	hash := sha256.New()
-	_, err = io.Copy(hash, file)
-	return hex.EncodeToString(hash.Sum(nil)), err
-}
-
-// writeText writes the rows with their numbers as text for COPY.
-func writeText(ctx context.Context, local []string, columns []Column, file string) error {
-	session, err := duck.Open(ctx, duck.Config{AllowedPaths: append(slices.Clone(local), file), Threads: 1})
-	if err != nil {
-		return err
-	}
-	defer session.Close()
-	list := make([]string, len(columns))
-	for i, c := range columns {
-		list[i] = toText(c)
-	}
-	return session.Exec(ctx,
-		fmt.Sprintf(`COPY (SELECT %s, row_number() OVER () FROM %s) TO %s (FORMAT csv, HEADER false, FORCE_QUOTE *,
-			NULLSTR '\N')`,
-			strings.Join(list, ", "), duck.ReadParquet(local), duck.Literal(file)))
-}
-
-func copyIn(ctx context.Context, tx pgx.Tx, table, file string) error {
-	f, err := os.Open(file)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	_, err = tx.Conn().PgConn().CopyFrom(ctx, f, fmt.Sprintf(`COPY %s FROM STDIN (FORMAT csv, NULL '\N')`, table))
-	if e := new(pgconn.PgError); errors.As(err, &e) && strings.HasPrefix(e.Code, "22") { // data exceptions
-		what, _, _ := strings.Cut(e.Message, `"`) // the rest may quote the value
-		return fault.New(fault.Invalid, "postgres storage cannot hold a value: %s (SQLSTATE %s)",
-			strings.TrimSpace(what), e.Code)
-	}
-	return err
-}
-
 func columnList(columns []Column) string {
 	list := make([]string, len(columns))
 	for i, c := range columns {
 		// It cannot fail: checkColumns has checked every type.
-		t, _ := postgresType(c)
-		list[i] = duck.Quote(c.Name) + " " + t
+		w, _ := wireOf(c)
+		list[i] = duck.Quote(c.Name) + " " + w.column
 	}
 	return strings.Join(list, ", ")
 }
@@ -264,7 +213,7 @@ func (p physical) move(
 			return 0, err
 		}
 		tag, err := tx.Exec(ctx,
-			fmt.Sprintf(`INSERT INTO %s (%s, _partition, _revision) SELECT %s, $1, $2 FROM %s ORDER BY _row`,
+			fmt.Sprintf(`INSERT INTO %s (%s, _partition, _revision, _row) SELECT %s, $1, $2, _row FROM %s ORDER BY _row`,
 				p.table, list, list, from), partition, revision)
 		return tag.RowsAffected(), err
 	}
@@ -274,11 +223,13 @@ func (p physical) move(
 		set = append(set, fmt.Sprintf("%s = excluded.%[1]s", duck.Quote(c.Name)))
 	}
 	key := duck.QuoteAll(p.generation.UniqueKey)
+	// The rows come after those that are there, in the order in which each key was last written.
 	tag, err := tx.Exec(ctx, fmt.Sprintf(`
-		INSERT INTO %s (%s, _partition, _revision)
-		SELECT %[2]s, $1, $2 FROM (SELECT DISTINCT ON (%[3]s) * FROM %[4]s ORDER BY %[3]s, _row DESC) AS last
+		INSERT INTO %s (%s, _partition, _revision, _row)
+		SELECT %[2]s, $1, $2, _row + (SELECT coalesce(max(_row), 0) FROM %[1]s WHERE _partition = $1)
+		FROM (SELECT DISTINCT ON (%[3]s) * FROM %[4]s ORDER BY %[3]s, _row DESC) AS last
 			ORDER BY _row
-		ON CONFLICT (_partition, %[3]s) DO UPDATE SET %[5]s, _revision = excluded._revision`,
+		ON CONFLICT (_partition, %[3]s) DO UPDATE SET %[5]s, _revision = excluded._revision, _row = excluded._row`,
 		p.table, list, key, from, strings.Join(set, ", ")), partition, revision)
 	return tag.RowsAffected(), err
 }
@@ -306,6 +257,7 @@ func columnNames(columns []Column) []string {
 const (
 	duplicateTable   = "42P07"
 	undefinedColumn  = "42703"
+	undefinedObject  = "42704"
 	undefinedTable   = "42P01"
 	lockNotAvailable = "55P03"
 	uniqueViolation  = "23505"

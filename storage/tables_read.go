@@ -2,9 +2,9 @@ package storage
 
 import (
 	"context"
+	"database/sql/driver"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 
@@ -95,13 +95,6 @@ func (t *tables) read(ctx context.Context, g Generation, dir string, with func(*
 
 	options := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
 	return pgx.BeginTxFunc(ctx, t.pool, options, func(tx pgx.Tx) error {
-		// The text formats that fromText reads, whatever the settings of the role or the database.
-		if _,
-			err := tx.Exec(ctx,
-			`SET LOCAL datestyle = 'ISO'; SET LOCAL timezone = 'UTC'; SET LOCAL intervalstyle = 'postgres';
-				SET LOCAL bytea_output = 'hex'; SET LOCAL extra_float_digits = 1`); err != nil {
-			return err
-		}
 		columns, err := t.columns(ctx, tx, p)
 		if err != nil {
 			return err
@@ -133,7 +126,7 @@ func (r *reader) partition(ctx context.Context, p Partition, limit int) (string,
 	if _, err := r.tx.Exec(ctx, `SELECT set_config('dagctl.partition', $1, true)`, p.Key); err != nil {
 		return "", 0, fmt.Errorf("open partition %q: %w", p.Key, err)
 	}
-	query := fmt.Sprintf("SELECT %s FROM %s WHERE _partition = current_setting('dagctl.partition') ORDER BY ctid",
+	query := fmt.Sprintf("SELECT %s FROM %s WHERE _partition = current_setting('dagctl.partition') ORDER BY _row",
 		duck.QuoteAll(columnNames(r.columns)), r.table)
 	if limit >= 0 {
 		query += fmt.Sprintf(" LIMIT %d", limit)
@@ -148,31 +141,33 @@ func (r *reader) partition(ctx context.Context, p Partition, limit int) (string,
 
 // copyOut writes a query's rows to a Parquet file with their DuckDB types.
 func (r *reader) copyOut(ctx context.Context, query string) (string, int64, error) {
-	text := filepath.Join(r.dir, fmt.Sprintf("rows%d.csv", r.files))
-	file := filepath.Join(r.dir, fmt.Sprintf("rows%d.parquet", r.files))
+	table, file := fmt.Sprintf("rows%d", r.files), filepath.Join(r.dir, fmt.Sprintf("rows%d.parquet", r.files))
 	r.files++
-	f, err := os.Create(text)
+
+	staged, values := make([]string, len(r.columns)), make([]string, len(r.columns))
+	in := incoming{wires: make([]wire, len(r.columns)), row: make([]driver.Value, len(r.columns))}
+	for i, c := range r.columns {
+		w, err := wireOf(c)
+		if err != nil {
+			return "", 0, err
+		}
+		in.wires[i] = w
+		staged[i] = fmt.Sprintf("c%d %s", i, w.staged)
+		values[i] = fmt.Sprintf(w.take+" AS %[2]s", fmt.Sprintf("c%d", i), duck.Quote(c.Name))
+	}
+	if err := r.session.Exec(ctx, fmt.Sprintf("CREATE TABLE %s (%s)", table, strings.Join(staged, ", "))); err != nil {
+		return "", 0, err
+	}
+
+	err := r.session.Append(ctx, table, func(add func(row ...driver.Value) error) error {
+		in.add = add
+		_, err := r.tx.Conn().PgConn().CopyTo(ctx, &in, fmt.Sprintf("COPY (%s) TO STDOUT (FORMAT binary)", query))
+		return errors.Join(err, in.err)
+	})
 	if err != nil {
 		return "", 0, err
 	}
-	defer os.Remove(text)
 
-	_, err = r.tx.Conn().PgConn().
-		CopyTo(ctx, f, fmt.Sprintf(`COPY (%s) TO STDOUT (FORMAT csv, FORCE_QUOTE *, NULL '\N')`, query))
-	if err := errors.Join(err, f.Close()); err != nil {
-		return "", 0, err
-	}
-
-	names, values := make([]string, len(r.columns)), make([]string, len(r.columns))
-	for i, c := range r.columns {
-		names[i], values[i] = duck.Literal(c.Name)+": 'VARCHAR'", fromText(c)
-	}
-	rows, err := r.session.CopyToParquet(ctx, fmt.Sprintf(`SELECT %s FROM read_csv(%s, columns = {%s},
-		auto_detect = false, header = false, delim = ',', quote = '"', escape = '"',
-		nullstr = '\N', allow_quoted_nulls = false, parallel = false, max_line_size = %d, buffer_size = %d)`,
-		strings.Join(values, ", "), duck.Literal(text), strings.Join(names, ", "), maxRow, 2*maxRow), file)
-	return file, rows, err
+	rows, err := r.session.CopyToParquet(ctx, fmt.Sprintf("SELECT %s FROM %s", strings.Join(values, ", "), table), file)
+	return file, rows, errors.Join(err, r.session.Exec(ctx, "DROP TABLE "+table))
 }
-
-// maxRow is the longest text of a row, in bytes.
-const maxRow = 32 << 20

@@ -75,15 +75,15 @@ func (p physical) create(ctx context.Context, tx pgx.Tx, columns []Column) error
 		"CREATE SCHEMA IF NOT EXISTS " + p.schema,
 		"CREATE TABLE IF NOT EXISTS " + p.revisions +
 			" (generation uuid, partition text, revision bigint NOT NULL, PRIMARY KEY (generation, partition))",
-		fmt.Sprintf("CREATE TABLE %s (%s, _partition text NOT NULL, _revision bigint NOT NULL)", p.table,
-			columnList(columns)),
+		fmt.Sprintf("CREATE TABLE %s (%s, _partition text NOT NULL, _revision bigint NOT NULL, _row bigint NOT NULL)",
+			p.table, columnList(columns)),
 	}
 
 	if key := p.generation.UniqueKey; len(key) > 0 {
 		statements = append(statements, fmt.Sprintf("CREATE UNIQUE INDEX ON %s (_partition, %s) NULLS NOT DISTINCT",
 			p.table, duck.QuoteAll(key)))
 	} else {
-		statements = append(statements, fmt.Sprintf("CREATE INDEX ON %s (_partition)", p.table))
+		statements = append(statements, fmt.Sprintf("CREATE INDEX ON %s (_partition, _row)", p.table))
 	}
 
 	for _, index := range p.generation.Indexes {
@@ -96,7 +96,7 @@ func (p physical) create(ctx context.Context, tx pgx.Tx, columns []Column) error
 
 	for _, statement := range statements {
 		_, err := tx.Exec(ctx, statement)
-		if hasCode(err, undefinedColumn) {
+		if hasCode(err, undefinedColumn) || hasCode(err, undefinedObject) { // json has no order
 			return fault.New(fault.Invalid, "storage.postgres.indexes or unique_key: %w", err)
 		}
 		if err != nil {
@@ -117,7 +117,7 @@ func (t *tables) columns(ctx context.Context, db querier, p physical) ([]Column,
 		SELECT attname, col_description(attrelid, attnum)
 		FROM pg_attribute
 		WHERE attrelid = to_regclass($1) AND attnum > 0 AND NOT attisdropped AND attname NOT IN ('_partition',
-			'_revision')
+			'_revision', '_row')
 		ORDER BY attnum`, p.table)
 	if err != nil {
 		return nil, fmt.Errorf("look up the columns of generation %s: %w", p.generation.Version, err)

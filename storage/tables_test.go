@@ -78,14 +78,13 @@ func TestTablesRoundTrip(t *testing.T) {
 	query := `SELECT * FROM (VALUES
 		(1, true, (-128)::TINYINT, 255::UTINYINT, (-32768)::SMALLINT, 65535::USMALLINT, 2147483647::INTEGER,
 			4294967295::UINTEGER, 9223372036854775807::BIGINT,
-		 18446744073709551615::UBIGINT, 170141183460469231731687303715884105727::HUGEINT, 0.1::FLOAT, 1e-300::DOUBLE,
+		 18446744073709551615::UBIGINT, (-12345678901234567890123456789012345678)::HUGEINT, 0.1::FLOAT, 1e-300::DOUBLE,
 			12345.678::DECIMAL(18,3),
 		 E'quote " comma , back \\ line\nend', DATE '2024-02-29', TIME '12:34:56.789',
 			TIMESTAMP '2024-01-31 12:34:56.123456', TIMESTAMPTZ '2024-01-31 12:34:56+02',
 		 INTERVAL '1 year 2 days 3 seconds', '6e1b9b3c-6d31-4e1a-8c0f-0a8f3a1b2c3d'::UUID, '\x00\xFFa'::BLOB,
 			'{"a": [1, null]}'::JSON,
-		 [1, NULL, 3], ['a,b', '"', NULL], {'x': 1, 'y': {'z': DATE '2024-01-31'}}, MAP {'k': 1.5::DOUBLE},
-			'sad'::ENUM('sad', 'happy')),
+		 [1, NULL, 3], ['a,b', '"', NULL], {'x': 1, 'y': {'z': DATE '2024-01-31'}}, MAP {'k': 1.5::DOUBLE}, 'sad'),
 		(2, false, 0, 0, 0, 0, 0, 0, 0, 0, (-1)::HUGEINT, 'inf'::FLOAT, 'nan'::DOUBLE, 0, '', DATE '0001-01-01',
 			TIME '00:00:00', TIMESTAMP '1969-12-31 23:59:59.999999', TIMESTAMPTZ '1900-01-01 00:00:00+00',
 		 INTERVAL '1 month', '00000000-0000-0000-0000-000000000000'::UUID, ''::BLOB, 'null'::JSON, [], [''],
@@ -108,7 +107,6 @@ func TestTablesRoundTrip(t *testing.T) {
 
 	want := content(t, columns, original)
 	require.Contains(t, want, "18446744073709551615")
-	// Parquet has no enumerations; the original file has text, too.
 	require.Equal(t, want, content(t, columns, files[0]...))
 
 	// One column of NULLs and empty text: an empty line must not be lost or end the data.
@@ -208,7 +206,7 @@ func TestTablesRefuse(t *testing.T) {
 		"a missing column": {query: "SELECT 1 AS z", message: `column "z" is new`},
 		"our own column":   {query: "SELECT 1 AS _revision", message: `uses a column with this name itself`},
 		"a long name":      {query: "SELECT 1 AS " + strings.Repeat("x", 64), message: "allows names of 63 bytes"},
-		"NUL in text":      {query: "SELECT chr(0) AS x", message: "cannot hold a value", change: fresh},
+		"NUL in text":      {query: "SELECT chr(0) AS x", message: `column "x" has the character NUL`, change: fresh},
 		"no such index": {query: "SELECT 1 AS x", message: "storage.postgres.indexes",
 			change: func(a *storage.Attempt) {
 				fresh(a)

@@ -154,8 +154,8 @@ func (t *tables) takeOver(
 
 	list := duck.QuoteAll(columnNames(columns))
 	_, err = tx.Exec(ctx,
-		fmt.Sprintf(`INSERT INTO %s (%s, _partition, _revision) SELECT %[2]s, _partition, _revision FROM %[3]s
-			WHERE _partition = $1 ORDER BY ctid`,
+		fmt.Sprintf(`INSERT INTO %s (%s, _partition, _revision, _row) SELECT %[2]s, _partition, _revision, _row FROM %[3]s
+			WHERE _partition = $1 ORDER BY _row`,
 			target.table, list, source.table), a.Partition)
 	if hasCode(err, uniqueViolation) {
 		return m, fault.New(fault.Invalid, "its rows are not unique by the new unique_key")

@@ -254,7 +254,7 @@ func pgColumns(ctx context.Context, tx pgx.Tx, schema string, relations []string
 		SELECT c.relname::text, a.attname::text, format_type(a.atttypid, a.atttypmod)
 		FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
 		WHERE c.relnamespace = to_regnamespace($1) AND c.relname = ANY($2::name[]) AND c.relkind IN ('r', 'v')
-		  AND NOT (c.relkind = 'r' AND a.attname IN ('_partition', '_revision'))
+		  AND NOT (c.relkind = 'r' AND a.attname IN ('_partition', '_revision', '_row'))
 		ORDER BY c.relname, a.attnum`, duck.Quote(schema), relations)
 	if err != nil {
 		return nil, err

@@ -87,6 +87,10 @@ func TestViewFollowsThePointer(t *testing.T) {
 
 	p.cutover(t, p.versions[0])
 	require.Equal(t, []string{"old"}, read())
+	shown, err := pool.Query(t.Context(), `SELECT * FROM data_acme.quakes`)
+	require.NoError(t, err)
+	require.Len(t, shown.FieldDescriptions(), 1, "the platform's own columns do not show")
+	shown.Close()
 
 	v.Generations = append(v.Generations, candidate.Generation.Version, uuid.New()) // the last has no table yet
 	require.NoError(t, s.EnsureView(t.Context(), v))

@@ -12,7 +12,7 @@ import (
 const mostWorkers = 500
 
 func (s *Site) workers(w http.ResponseWriter, r *http.Request, caller authz.Caller) error {
-	workers, err := s.Dispatcher.Workers(r.Context(), caller, "", mostWorkers, time.Now())
+	workers, err := s.Dispatcher.Workers(r.Context(), caller, dispatcher.WorkerKey{}, mostWorkers, time.Now())
 	if err != nil {
 		return err
 	}
@@ -21,7 +21,8 @@ func (s *Site) workers(w http.ResponseWriter, r *http.Request, caller authz.Call
 }
 
 func (s *Site) drainWorker(w http.ResponseWriter, r *http.Request, caller authz.Caller) error {
-	if _, err := s.Dispatcher.Drain(r.Context(), caller, r.PathValue("id"), time.Now()); err != nil {
+	id, token := r.PathValue("id"), r.FormValue("token")
+	if _, err := s.Dispatcher.Drain(r.Context(), caller, id, token, time.Now()); err != nil {
 		return err
 	}
 	http.Redirect(w, r, "/workers", http.StatusSeeOther)

@@ -22,6 +22,7 @@ type gathered struct {
 	state         json.RawMessage
 	unchanged     bool
 	sourceVersion string
+	reading       json.RawMessage
 	cursor        *int64
 	columns       []protocol.ColumnOrigin
 }
@@ -31,6 +32,7 @@ func (g *gathered) complete(c *protocol.Completion) {
 	defer g.mu.Unlock()
 	c.Outputs, c.Events, c.Tasks, c.OperatorState = g.outputs, g.events, g.tasks, g.state
 	c.Unchanged, c.SourceVersion, c.Cursor, c.ColumnLineage = g.unchanged, g.sourceVersion, g.cursor, g.columns
+	c.Reading = g.reading
 	if c.Unchanged {
 		c.Outputs = nil
 	}
@@ -93,6 +95,13 @@ func (t *Task) SourceVersion(version string) {
 	t.gathered.mu.Lock()
 	defer t.gathered.mu.Unlock()
 	t.gathered.sourceVersion = version
+}
+
+// SettleReading records how the files of the task's source are read from now on. It is for the platform's own sources.
+func (t *Task) SettleReading(reading json.RawMessage) {
+	t.gathered.mu.Lock()
+	defer t.gathered.mu.Unlock()
+	t.gathered.reading = reading
 }
 
 // CursorTo sets the position up to which outputs by cursor are complete. The default is the highest position written.

@@ -16,7 +16,8 @@ type poll struct{ *Worker }
 
 func (p *poll) Next(ctx context.Context, max int) ([]Given, error) {
 	operators, handlers := p.offer()
-	answer, err := p.client.Poll(ctx, protocol.PollRequest{WorkerID: p.cfg.ID, Runtime: p.cfg.Runtime,
+	answer, err := p.client.Poll(ctx, protocol.PollRequest{WorkerID: p.cfg.ID, Incarnation: p.incarnation,
+		Runtime:   p.cfg.Runtime,
 		Operators: operators,
 		Handlers:  handlers, Max: max, WaitSeconds: waitForTask})
 	if err != nil {
@@ -41,7 +42,8 @@ func (p *poll) Next(ctx context.Context, max int) ([]Given, error) {
 // must not be dropped because the server was silent.
 func (w *Worker) Claim(ctx context.Context, task uuid.UUID) (claim protocol.Claim, err error) {
 	operators, handlers := w.offer()
-	request := protocol.ClaimRequest{TaskID: task, WorkerID: w.cfg.ID, Runtime: w.cfg.Runtime, Operators: operators,
+	request := protocol.ClaimRequest{TaskID: task, WorkerID: w.cfg.ID, Incarnation: w.incarnation,
+		Runtime: w.cfg.Runtime, Operators: operators,
 		Handlers: handlers}
 	err = Repeat(ctx, func(ctx context.Context) (err error) {
 		claim, err = w.client.Claim(ctx, request)

@@ -224,6 +224,10 @@ func (w *Worker) register(ctx context.Context) {
 			}
 		case ctx.Err() != nil:
 			return
+		case errors.Is(err, ErrConflict): // another process has the id by now, and the leases of this one are over
+			w.cfg.Log.Error("the worker was replaced", "worker", w.cfg.ID, "error", err)
+			w.Drain()
+			return
 		default:
 			n++
 			w.cfg.Log.Warn("the worker's heartbeat failed", "worker", w.cfg.ID, "error", err)
@@ -254,8 +258,8 @@ func (w *Worker) beat(stopping bool) protocol.WorkerHeartbeat {
 		host = "unknown"
 	}
 	operators, handlers := w.offer()
-	return protocol.WorkerHeartbeat{WorkerID: w.cfg.ID, Hostname: host, Version: w.cfg.Version,
-		PoolSize:     w.cfg.PoolSize,
+	return protocol.WorkerHeartbeat{WorkerID: w.cfg.ID, Incarnation: w.incarnation, Hostname: host,
+		Version: w.cfg.Version, PoolSize: w.cfg.PoolSize,
 		CurrentTasks: int(w.running.Load()), Runtimes: slices.DeleteFunc([]string{w.cfg.Runtime}, func(r string) bool {
 			return r == ""
 		}),

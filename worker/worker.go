@@ -33,6 +33,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/dagctl/dagctl/worker/protocol"
 )
 
@@ -71,12 +73,13 @@ type Worker struct {
 	handlers  map[string]Func
 	operators map[protocol.Operator]Func
 
-	running  atomic.Int64
-	lastBeat atomic.Int64    // Unix nanoseconds of the last answer to a heartbeat of the worker
-	drain    context.Context // ends when the worker must claim no more tasks
-	drainNow context.CancelCauseFunc
-	exit     context.Context // ends when the worker waits for nothing more
-	exitNow  context.CancelFunc
+	running     atomic.Int64
+	lastBeat    atomic.Int64    // Unix nanoseconds of the last answer to a heartbeat of the worker
+	incarnation string          // tells this process apart from an earlier one with the same id
+	drain       context.Context // ends when the worker must claim no more tasks
+	drainNow    context.CancelCauseFunc
+	exit        context.Context // ends when the worker waits for nothing more
+	exitNow     context.CancelFunc
 }
 
 // The defaults of a Config.
@@ -118,7 +121,7 @@ func New(cfg Config) (*Worker, error) {
 		return nil, fmt.Errorf("worker: %w", err)
 	}
 	w := &Worker{cfg: cfg, client: NewClient(cfg.URL, cfg.Token, cfg.HTTP), handlers: map[string]Func{},
-		operators: map[protocol.Operator]Func{}}
+		operators: map[protocol.Operator]Func{}, incarnation: uuid.NewString()}
 	w.drain, w.drainNow = context.WithCancelCause(context.Background())
 	w.exit, w.exitNow = context.WithCancel(context.Background())
 	return w, nil

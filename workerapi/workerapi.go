@@ -93,14 +93,16 @@ func (a *API) addWorkerRoutes(api *authz.API) {
 		OperationID: "heartbeat-worker", Method: http.MethodPost, Path: "/internal/worker-heartbeat", Tags: workerTags,
 		Summary: "Report that a worker is alive",
 		Description: "A registered worker that is silent for ten seconds is taken for dead, and its tasks go to " +
-			"others. A worker that sends `stopping` hands back its tasks at once.",
+			"others. A worker that sends `stopping` hands back its tasks at once. A worker that registers with " +
+			"the token and the id of an earlier one, and another incarnation, replaces it: the earlier one gets 409.",
 	}, a.heartbeatWorker)
 }
 
 func (a *API) poll(
 	ctx context.Context, w authz.Worker, in *body[protocol.PollRequest],
 ) (*body[protocol.PollResponse], error) {
-	c := dispatcher.Claimant{WorkerID: in.Body.WorkerID, Worker: w, Runtimes: []string{in.Body.Runtime},
+	c := dispatcher.Claimant{WorkerID: in.Body.WorkerID, Incarnation: in.Body.Incarnation, Worker: w,
+		Runtimes:  []string{in.Body.Runtime},
 		Operators: in.Body.Operators, Handlers: in.Body.Handlers}
 	answer, err := a.dispatcher.PollTasks(ctx, c, in.Body.Max, time.Duration(in.Body.WaitSeconds)*time.Second)
 	return &body[protocol.PollResponse]{answer}, err
@@ -109,8 +111,9 @@ func (a *API) poll(
 func (a *API) claim(
 	ctx context.Context, w authz.Worker, in *body[protocol.ClaimRequest],
 ) (*body[protocol.Claim], error) {
-	c := dispatcher.Claimant{WorkerID: in.Body.WorkerID, Worker: w, Operators: in.Body.Operators,
-		Handlers: in.Body.Handlers}
+	c := dispatcher.Claimant{WorkerID: in.Body.WorkerID, Incarnation: in.Body.Incarnation, Worker: w,
+		Operators: in.Body.Operators,
+		Handlers:  in.Body.Handlers}
 	if in.Body.Runtime != "" {
 		c.Runtimes = []string{in.Body.Runtime}
 	}

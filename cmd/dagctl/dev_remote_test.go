@@ -17,6 +17,7 @@ import (
 
 	"github.com/dagctl/dagctl/cmd/dagctl/cli"
 	"github.com/dagctl/dagctl/dispatcher/views"
+	"github.com/dagctl/dagctl/internal/sandbox"
 	"github.com/dagctl/dagctl/worker"
 )
 
@@ -66,6 +67,15 @@ func TestDevServesEveryRuntime(t *testing.T) {
 	said := regexp.MustCompile(`waits everywhere/shouted is for a worker of yours: handler rows:shout on the runtime python\n  start it with DAGCTL_URL=(\S+) DAGCTL_TOKEN=\$\(cat (\S+)\)\n`)
 	eventually(t, "dev says what it lacks", func() (bool, error) { return said.MatchString(dev.log.String()), nil })
 	url, tokenFile := said.FindStringSubmatch(dev.log.String())[1], said.FindStringSubmatch(dev.log.String())[2]
+	if missing := sandbox.Available(); missing != nil {
+		eventually(t, "users' code fails for what the machine lacks", func() (bool, error) {
+			listed := must(t, nil, "tasks", "list", "--job", "counted", "--data", data, "--output", "json")
+			return strings.Contains(listed, missing.Error()), nil
+		})
+		require.Contains(t, dev.log.String(), "fails jobs of operator udf: "+missing.Error())
+		return
+	}
+
 	var waiting views.Task
 	eventually(t, "the rest is done", func() (bool, error) {
 		tasks := decode[[]views.Task](t, nil, "tasks", "list", "--job", "shouted", "--data", data)

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dagctl/dagctl/cmd/dagctl/cli"
+	"github.com/dagctl/dagctl/internal/sandbox"
 	"github.com/dagctl/dagctl/registry"
 )
 
@@ -85,6 +86,14 @@ func TestHostileArchivesAreRefused(t *testing.T) {
 			require.NoError(t, err)
 		})
 	}
+	several := func(names ...string) []byte {
+		return archive(func(z *zip.Writer) {
+			for _, name := range names {
+				_, err := z.Create(name)
+				require.NoError(t, err)
+			}
+		})
+	}
 	for name, body := range map[string][]byte{
 		"no archive":    []byte("hello"),
 		"empty":         {},
@@ -96,6 +105,10 @@ func TestHostileArchivesAreRefused(t *testing.T) {
 		"a bomb":        named("zeros", 0o644, strings.Repeat("\x00", 64<<20)),
 		"hidden only":   named(".git/HEAD", 0o644, "x"),
 		"a NUL":         named("a\x00b", 0o644, "x"),
+		"setuid":        named("run", fs.ModeSetuid|0o755, "x"),
+		"setgid":        named("run", fs.ModeSetgid|0o755, "x"),
+		"case only":     several("Main.py", "main.py"),
+		"its folders":   several("lib/a.py", "Lib/b.py"),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -143,6 +156,11 @@ publish:
 		<-ended
 	})
 	deployed := dagctl(t, writers, "deploy", path)
+	if missing := sandbox.Available(); missing != nil {
+		require.NotZero(t, deployed.code, deployed.out)
+		require.Contains(t, must(t, writers, "tasks", "list", "--output", "json"), missing.Error())
+		return
+	}
 	require.Zero(t, deployed.code, deployed.err)
 	require.Contains(t, must(t, writers, "datasets", "preview", "counted", "--output", "json"), "1")
 	task := w.tasks(t)[0]

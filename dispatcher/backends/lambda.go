@@ -179,7 +179,7 @@ func (be *Backends) TakeForFunction(ctx context.Context, tx pgx.Tx, f *Function,
 	)
 	b.Exec("lock "+f.Holder(), `SELECT pg_advisory_xact_lock(hashtextextended('invoke ' || $1, 0))`, f.Holder())
 	b.Query("count what runs in "+f.Holder(), []any{&held}, func() error { return nil },
-		`SELECT count(*) FROM leases WHERE worker_id = $1 AND starts_with(worker_id, 'lambda:')`, f.Holder())
+		`SELECT count(*) FROM leases WHERE worker_id = $1 AND worker_token = '' AND starts_with(worker_id, 'lambda:')`, f.Holder())
 	if err := b.Send(ctx, tx); err != nil {
 		return nil, err
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dagctl/dagctl/dispatcher/builds"
+	"github.com/dagctl/dagctl/dispatcher"
 	"github.com/dagctl/dagctl/dispatcher/dispatchertest"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/registry"
@@ -404,4 +405,51 @@ func TestASwapLooksAtWhatItReplaces(t *testing.T) {
 	w.Serve(dispatchertest.Tagged("g"))
 	require.Empty(t, left())
 	w.Check()
+}
+
+const diamond = `
+name: diamond
+jobs:
+` + dispatchertest.Raw + `  - name: daily
+    operator: sql
+    inputs: [{ from: { job: raw } }]
+    config: { query: "SELECT content, 1 AS definition FROM raw" }
+  - name: summary
+    operator: sql
+    partition_by: none
+    inputs:
+      - { from: { job: daily }, map: latest, refresh: true }
+      - { from: { job: raw }, as: r }
+    config: { query: "SELECT string_agg(content, '' ORDER BY content) AS content, 1 AS n FROM daily" }
+publish: { summary: { from: { job: summary } } }
+`
+
+// A build whose open tasks bring no new source data is not as good as what is live: summary was made from all files,
+// but from one of them only directly, and from the rest of its inputs not at all.
+func TestAnOpenTaskBringsWhatCameByAnotherWay(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.LettersWorld(t)
+	w.Serve(diamond)
+	before := w.Read("summary")
+	next := w.Deploy(dispatchertest.Edit(diamond, "1 AS definition", "2 AS definition"))
+	w.Advance()
+
+	// One partition of daily is made, summary from it, then the other partition; summary is to be made again.
+	days := w.Claim(w.D)
+	require.Len(t, days, 2)
+	for _, task := range []func() dispatcher.Claimed{
+		func() dispatcher.Claimed { return days[0] }, func() dispatcher.Claimed { return w.One(w.D) },
+		func() dispatcher.Claimed { return days[1] },
+	} {
+		dispatchertest.Execute(t.Context(), w.D, task())
+		w.Route()
+		w.Advance()
+		status, _ := w.Status(next.Version.ID)
+		require.Equal(t, registry.Building, status)
+		require.Equal(t, before, w.Read("summary"))
+	}
+	w.Settle()
+	status, _ := w.Status(next.Version.ID)
+	require.Equal(t, registry.Active, status)
+	require.Equal(t, before, w.Read("summary"))
 }

@@ -297,45 +297,59 @@ func (c *comparison) addRoot(r rootRole, p registry.Pin) {
 	c.roots, c.askedFor = append(c.roots, p), append(c.askedFor, r)
 }
 
-// sourcePartition is a partition of a dataset that a target was made from in the end.
+// sourcePartition is a partition of a dataset that a target was made from in the end, by one way or, without that, by
+// any.
 type sourcePartition struct {
 	target  int
 	dataset uuid.UUID
 	key     string
+	way     uuid.UUID
 }
 
 // behind reports whether a target lacks something among the traced leaves that a reader would miss. reads holds, by
 // origin, the datasets that each job is made from.
+//
+// The live revision may have come from the sources by other jobs, so it matters only that the target has read them. But
+// a target that reads a source by two ways, once directly and once through a job of the build, has what it wants only
+// if it came by both.
 func (c *comparison) behind(leaves []registry.Leaf, reads map[uuid.UUID]map[uuid.UUID]bool) bool {
-	newest := c.newestRead(leaves)
+	own, live := c.newestRead(leaves, ownRevision), c.newestRead(leaves, liveRevision)
 	for _, l := range leaves {
 		r := c.askedFor[l.Root]
+		k := sourcePartition{target: r.target, dataset: l.Dataset, key: l.Key}
 		switch {
 		case r.role == ownRevision:
 			continue
 		case r.role == liveRevision && !reads[c.unfinished[r.target].Job.Origin][l.Dataset]:
 			continue // the new definition no longer reads it
-		case r.role == wantedInput && !c.rebuilt[l.Dataset] && l.At.After(c.began):
-			continue // it came after the build began: no reader misses it
+		case r.role == wantedInput:
+			served, is := live[k]
+			if !c.rebuilt[l.Dataset] && l.At.After(c.began) && (!is || older(served, l)) {
+				continue // it came after the build began, and live lacks it too: no reader misses it
+			}
+			k.way = l.Way
 		}
-		if own, ok := newest[sourcePartition{r.target, l.Dataset, l.Key}]; !ok || older(own, l) {
+		if read, ok := own[k]; !ok || older(read, l) {
 			return true
 		}
 	}
 	return false
 }
 
-// newestRead returns, for each partition that the build's own revisions were made from, the newest one that was read.
-func (c *comparison) newestRead(leaves []registry.Leaf) map[sourcePartition]registry.Leaf {
+// newestRead returns, for each partition that the revisions of a role were made from, the newest one that was read: by
+// each way, and by any.
+func (c *comparison) newestRead(leaves []registry.Leaf, role int) map[sourcePartition]registry.Leaf {
 	newest := map[sourcePartition]registry.Leaf{}
 	for _, l := range leaves {
 		r := c.askedFor[l.Root]
-		if r.role != ownRevision {
+		if r.role != role {
 			continue
 		}
-		k := sourcePartition{r.target, l.Dataset, l.Key}
-		if known, ok := newest[k]; !ok || known.At.Before(l.At) {
-			newest[k] = l
+		for _, way := range []uuid.UUID{l.Way, {}} {
+			k := sourcePartition{r.target, l.Dataset, l.Key, way}
+			if known, ok := newest[k]; !ok || known.At.Before(l.At) {
+				newest[k] = l
+			}
 		}
 	}
 	return newest

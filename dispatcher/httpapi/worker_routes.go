@@ -21,20 +21,22 @@ func (a *API) addWorkerRoutes(api *authz.API) {
 		OperationID: "list-workers", Method: http.MethodGet, Path: "/v1/workers", Tags: []string{"workers"},
 		Summary: "List the processes that run tasks",
 	}, func(ctx context.Context, caller authz.Caller, in *listInput) (*listOutput, error) {
-		var after string
+		var after [2]string // id and token
 		if _, err := in.After(&after); err != nil {
 			return nil, err
 		}
-		workers, err := a.dispatcher.Workers(ctx, caller, after, in.Limit+1, time.Now())
+		from := dispatcher.WorkerKey{ID: after[0], Token: after[1]}
+		workers, err := a.dispatcher.Workers(ctx, caller, from, in.Limit+1, time.Now())
 		if err != nil {
 			return nil, err
 		}
-		list, err := rest.NewList(workers, in.Limit, func(w dispatcher.Worker) any { return w.ID })
+		list, err := rest.NewList(workers, in.Limit, func(w dispatcher.Worker) any { return [2]string{w.ID, w.Token} })
 		return &listOutput{list}, err
 	})
 
 	type drainInput struct {
-		ID string `path:"id" maxLength:"200"`
+		ID    string `path:"id" maxLength:"200"`
+		Token string `query:"token" maxLength:"63" doc:"Name of its worker token, if several processes have the id"`
 	}
 	type drainOutput struct{ Body dispatcher.Worker }
 	authz.Handle(api, authz.Admin, huma.Operation{
@@ -43,7 +45,7 @@ func (a *API) addWorkerRoutes(api *authz.API) {
 		Description: "The process learns of it within a second, finishes its running tasks, and continues with " +
 			"everything else that a server does.",
 	}, func(ctx context.Context, caller authz.Caller, in *drainInput) (*drainOutput, error) {
-		w, err := a.dispatcher.Drain(ctx, caller, in.ID, time.Now())
+		w, err := a.dispatcher.Drain(ctx, caller, in.ID, in.Token, time.Now())
 		return &drainOutput{w}, err
 	})
 }

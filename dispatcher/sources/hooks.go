@@ -69,14 +69,9 @@ func (src *Sources) AcceptHook(ctx context.Context, in Delivery, now time.Time) 
 	if err != nil {
 		return Accepted{}, err
 	}
-	if err := src.hookLimiter.Take(h.org.String()+" "+in.Path, now); err != nil {
-		return Accepted{}, err
-	}
-	if err := src.pressure.HasRoom(); err != nil {
-		return Accepted{}, err
-	}
 
 	var out Accepted
+	counted := false // the transaction may run again
 	err = pg.InOrgTx(ctx, src.requests, h.org, func(ctx context.Context, tx pgx.Tx) error {
 		job, err := src.registry.ActiveJob(ctx, tx, h.org, h.dag, h.job)
 		if fault.Is(err, fault.NotFound) {
@@ -88,6 +83,12 @@ func (src *Sources) AcceptHook(ctx context.Context, in Delivery, now time.Time) 
 
 		if err := src.authenticate(ctx, job, in, now); err != nil {
 			return err
+		}
+		if !counted {
+			counted = true
+			if err := src.admit(h, in, now); err != nil {
+				return err
+			}
 		}
 		payload, err := deliveredJSON(in.Body)
 		if err != nil {
@@ -106,6 +107,15 @@ func (src *Sources) AcceptHook(ctx context.Context, in Delivery, now time.Time) 
 
 	src.wake.Send(wakeup.Claim, wakeup.Sources)
 	return out, nil
+}
+
+// admit returns an error if the webhook has had too many deliveries of late, or too much is queued. It counts only
+// deliveries that are authenticated: a flood of others must neither use up their number nor learn that the path exists.
+func (src *Sources) admit(h hookRow, in Delivery, now time.Time) error {
+	if err := src.hookLimiter.Take(h.org.String()+" "+in.Path, now); err != nil {
+		return err
+	}
+	return src.pressure.HasRoom()
 }
 
 // findHook returns the job of an active version that a path belongs to. It relies on idx_sources_hook.

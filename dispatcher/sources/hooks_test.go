@@ -192,6 +192,41 @@ func TestDeliveriesHaveARate(t *testing.T) {
 	require.True(t, fault.Is(err, fault.TooMany), "%v", err)
 }
 
+// A flood of deliveries that nobody signed neither uses up the budget of signed ones nor tells which paths exist.
+func TestUnsignedDeliveriesCountForNothing(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Secret("ORDERS", "hunter22", dispatchertest.BoundTo("shop/orders"))
+	limiter, err := rest.NewLimiter(0.001, 2)
+	require.NoError(t, err)
+	d := w.Dispatcher("two", func(c *service.Config) { c.HookLimiter = limiter })
+	w.Serve(dispatchertest.HookDAG)
+	now := time.Now()
+	flood := func() {
+		t.Helper()
+		var answers []string
+		for n := range 5 {
+			for _, path := range []string{"shop/orders", "shop/none"} {
+				in := dispatchertest.Signed("guessed", fmt.Sprint(n), now, `{}`)
+				in.Path = path
+				_, err := d.Sources.AcceptHook(t.Context(), in, now)
+				require.True(t, fault.Is(err, fault.NotFound), "%v", err)
+				answers = append(answers, err.Error())
+				require.Equal(t, answers[0], err.Error())
+			}
+		}
+	}
+
+	flood()
+	for n := range 2 {
+		_, err = d.Sources.AcceptHook(t.Context(), dispatchertest.Signed("hunter22", fmt.Sprint(n), now, `{}`), now)
+		require.NoError(t, err)
+	}
+	_, err = d.Sources.AcceptHook(t.Context(), dispatchertest.Signed("hunter22", "3", now, `{}`), now)
+	require.True(t, fault.Is(err, fault.TooMany), "%v", err)
+	flood() // also when the budget is used up
+}
+
 func TestAWebhookMakesAListLookAtOnce(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.NewWorld(t)

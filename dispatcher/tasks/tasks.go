@@ -59,6 +59,9 @@ type Store struct {
 // fenced, so a process that was merely slow does no harm.
 const WorkerDeadAfter = 10 * time.Second
 
+// HeldBy is the SQL condition that row l of leases is held by the process in row w of workers.
+const HeldBy = `w.id = l.worker_id AND w.token = l.worker_token AND w.incarnation = l.incarnation`
+
 // New returns a Store.
 func New(c Config) *Store {
 	return &Store{

@@ -314,9 +314,9 @@ func (r *reading) workers(ctx context.Context, tx pgx.Tx) error {
 	err := tx.QueryRow(ctx, `
 		SELECT count(*) FILTER (WHERE last_heartbeat > $1 AND drained_at IS NULL),
 		       count(*) FILTER (WHERE last_heartbeat > $1 AND drained_at IS NOT NULL),
-		       count(*) FILTER (WHERE last_heartbeat <= $1),
+		       count(*) FILTER (WHERE last_heartbeat <= $1 AND replaced_at IS NULL),
 		       coalesce(sum(pool_size) FILTER (WHERE last_heartbeat > $1 AND drained_at IS NULL), 0),
-		       coalesce(bool_or(id = $2 AND is_leader AND leader_until > $3), false)
+		       coalesce(bool_or(id = $2 AND token = '' AND is_leader AND leader_until > $3), false)
 		FROM workers`, r.now.Add(-tasks.WorkerDeadAfter), r.views.workerID, r.now).
 		Scan(&live, &drained, &dead, &slots, &leads)
 	if err != nil {

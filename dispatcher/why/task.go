@@ -64,7 +64,7 @@ const placedJoins = `
 	LEFT JOIN ready r ON r.task_id = t.id
 	LEFT JOIN waiting w ON w.task_id = t.id
 	LEFT JOIN leases l ON l.task_id = t.id
-	LEFT JOIN workers k ON k.id = l.worker_id`
+	LEFT JOIN workers k ON k.id = l.worker_id AND k.token = l.worker_token AND k.incarnation = l.incarnation`
 
 func collectPlaced(rows pgx.Rows, err error) ([]placed, error) {
 	if err != nil {

@@ -8,6 +8,8 @@ package dial
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"net/netip"
@@ -41,6 +43,38 @@ func New(cfg Config) (*Dialer, error) {
 	}
 	d.ControlContext = func(_ context.Context, _, address string, _ syscall.RawConn) error { return d.check(address) }
 	return d, nil
+}
+
+// DialContext connects to an address. Its errors name the address as the caller does: what a name leads to inside of
+// the server's network, or who answers for it there, is nothing that a user may learn.
+func (d *Dialer) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	conn, err := d.Dialer.DialContext(ctx, network, address)
+	if err == nil {
+		return conn, nil
+	}
+	host, _, splitErr := net.SplitHostPort(address)
+	if splitErr != nil {
+		return nil, err
+	}
+	if _, notAName := netip.ParseAddr(host); notAName == nil {
+		return nil, err
+	}
+
+	var (
+		unknown *net.DNSError
+		failed  *net.OpError
+	)
+	switch {
+	case fault.Is(err, fault.Forbidden):
+		return nil, fault.New(fault.Forbidden, "%s may not be reached: its address is not public", host).
+			WithHint("an admin can allow its network in the server's config")
+	case errors.As(err, &unknown):
+		return nil, &net.DNSError{Err: unknown.Err, Name: unknown.Name, IsTimeout: unknown.IsTimeout,
+			IsTemporary: unknown.IsTemporary, IsNotFound: unknown.IsNotFound}
+	case errors.As(err, &failed):
+		return nil, fmt.Errorf("connect to %s: %w", address, failed.Err)
+	}
+	return nil, fmt.Errorf("connect to %s: %w", address, err)
 }
 
 // check returns an error if the address of a connection that is about to be made is not allowed.

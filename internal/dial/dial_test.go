@@ -32,6 +32,33 @@ func TestRefusedAddresses(t *testing.T) {
 	}
 }
 
+// Errors name a host as the user does, and neither its address nor who resolves it.
+func TestErrorsDoNotTellAddresses(t *testing.T) {
+	t.Parallel()
+	closed, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	_, port, err := net.SplitHostPort(closed.Addr().String())
+	require.NoError(t, err)
+	require.NoError(t, closed.Close())
+
+	strict, err := dial.New(dial.Config{})
+	require.NoError(t, err)
+	open, err := dial.New(dial.Config{Allowed: []string{"127.0.0.0/8", "::1/128"}})
+	require.NoError(t, err)
+	for name, c := range map[string]struct {
+		dialer *dial.Dialer
+		host   string
+	}{
+		"not allowed":  {strict, "localhost"},
+		"nobody there": {open, "localhost"},
+		"no such name": {open, "none.such.invalid"},
+	} {
+		_, err := c.dialer.Client(time.Minute).Get("http://" + net.JoinHostPort(c.host, port) + "/")
+		require.ErrorContains(t, err, c.host, name)
+		require.NotRegexp(t, `\d+\.\d+\.\d+\.\d+|::1`, err.Error(), name)
+	}
+}
+
 func TestAllowed(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {}))

@@ -48,7 +48,7 @@ func TestColumns(t *testing.T) {
 	}
 }
 
-func TestPlaceAndRefuse(t *testing.T) {
+func TestPlaceAndRefusedFunctions(t *testing.T) {
 	t.Parallel()
 	s := open(t, duck.Config{})
 	q, err := s.Parse(t.Context(), "SELECT 1\nFROM a,\n  \"B c\", (SELECT Upper('x') AS y), a AS again")
@@ -56,8 +56,6 @@ func TestPlaceAndRefuse(t *testing.T) {
 	require.Equal(t, " (line 2, column 6)", q.Place("A"))
 	require.Equal(t, " (line 3, column 3)", q.Place("b C"))
 	require.Empty(t, q.Place("nothing"))
-	require.NoError(t, q.Refuse("lower"))
-	require.True(t, fault.Is(q.Refuse("lower", "upper"), fault.Invalid))
 
 	for _, query := range []string{
 		"SELECT CURRENT_SETTING('x')", "SELECT main.current_setting('x')", "SELECT ('x').current_setting()",
@@ -68,8 +66,10 @@ func TestPlaceAndRefuse(t *testing.T) {
 		"SELECT max(1) FILTER (current_setting('x') = 'y')",
 		"SELECT sum(1) OVER (ORDER BY current_setting('x'))", "FROM range(current_setting('x'))",
 	} {
-		q, err := s.Parse(t.Context(), query)
-		require.NoError(t, err, query)
-		require.Error(t, q.Refuse("current_setting"), query)
+		_, err := s.Parse(t.Context(), query)
+		require.True(t, fault.Is(err, fault.Invalid), "%s: %v", query, err)
+		require.ErrorContains(t, err, "the function current_setting is not allowed (line 1, column ", query)
 	}
+	_, err = s.Parse(t.Context(), "SELECT 1,\n  json_serialize_plan('SELECT 1')")
+	require.ErrorContains(t, err, "the function json_serialize_plan is not allowed (line 2, column 3)")
 }

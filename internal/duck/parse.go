@@ -20,17 +20,20 @@ type Select struct {
 	// Relations are the names it reads that it does not define itself, sorted, in the case they were first written.
 	Relations []string
 
-	tree      map[string]any
-	places    map[string]string // of relations, by lower-case name
-	functions map[string]bool   // by lower-case name
+	tree   map[string]any
+	places map[string]string // of relations, by lower-case name
 }
 
 // tableFunctions lists those that read no file, no catalogue and no other database, and run no text as SQL.
 var tableFunctions = []string{"range", "generate_series", "unnest", "json_each", "json_tree"}
 
+// refusedFunctions lists the scalar functions that reveal the server (DuckDB's settings have its paths), run text as
+// SQL, or write. No statement of a user may call them: in a job, a check, a query or anywhere else.
+var refusedFunctions = []string{"current_setting", "json_serialize_plan", "write_log", "getenv"}
+
 // Parse parses a statement without running it. It returns a fault.Invalid for everything that is not exactly one
-// SELECT, and for every relation that is not a plain name: files, other schemas and catalogues, table functions that
-// read them.
+// SELECT, for every relation that is not a plain name (files, other schemas and catalogues, table functions that read
+// them), and for refused functions.
 func (s *Session) Parse(ctx context.Context, query string) (*Select, error) {
 	var text string
 	err := s.Value(ctx, &text, "SELECT json_serialize_sql(?::VARCHAR, skip_default := true, skip_null := true)"+
@@ -62,8 +65,7 @@ func (s *Session) Parse(ctx context.Context, query string) (*Select, error) {
 	}
 
 	tree := parsed.Statements[0]
-	relations := relationScan{query: query, seen: map[string]string{}, places: map[string]string{},
-		functions: map[string]bool{}}
+	relations := relationScan{query: query, seen: map[string]string{}, places: map[string]string{}}
 	relations.walk(tree, nil)
 	if relations.err != nil {
 		return nil, relations.err
@@ -75,22 +77,11 @@ func (s *Session) Parse(ctx context.Context, query string) (*Select, error) {
 		return nil, fmt.Errorf("parse SQL: %w", err)
 	}
 	names := slices.Sorted(maps.Values(relations.seen))
-	return &Select{SQL: query, Canonical: canonical, Relations: names, tree: tree, places: relations.places,
-		functions: relations.functions}, nil
+	return &Select{SQL: query, Canonical: canonical, Relations: names, tree: tree, places: relations.places}, nil
 }
 
 // Place returns where a relation is first named, such as " (line 1, column 15)", or an empty text if that is unknown.
 func (q *Select) Place(relation string) string { return q.places[Lower(relation)] }
-
-// Refuse returns a fault.Invalid if the statement calls one of the functions, which are given in lower case.
-func (q *Select) Refuse(functions ...string) error {
-	for _, name := range functions {
-		if q.functions[name] {
-			return fault.New(fault.Invalid, "the function %s is not allowed here", name)
-		}
-	}
-	return nil
-}
 
 // Check returns an error for relations that are not known. It ignores case in names, like DuckDB.
 func (q *Select) Check(known []string) error {
@@ -164,11 +155,10 @@ func prune(node any) {
 // relationScan collects the relations of a statement. It follows the scopes of WITH exactly: a name that some other
 // WITH defines elsewhere is not thereby allowed here.
 type relationScan struct {
-	query     string
-	seen      map[string]string // lower case → as first written
-	places    map[string]string // lower case → where first written
-	functions map[string]bool   // lower case
-	err       error
+	query  string
+	seen   map[string]string // lower case → as first written
+	places map[string]string // lower case → where first written
+	err    error
 }
 
 func (r *relationScan) walk(node any, ctes []string) {
@@ -192,7 +182,11 @@ func (r *relationScan) walk(node any, ctes []string) {
 					WithHint("read a job's inputs by name; allowed are %s", strings.Join(tableFunctions, ", "))
 			}
 		case "FUNCTION":
-			r.functions[Lower(text(n, "function_name"))] = true
+			if name := Lower(text(n, "function_name")); slices.Contains(refusedFunctions, name) {
+				position, _ := n["query_location"].(json.Number)
+				r.err = fault.New(fault.Invalid, "the function %s is not allowed%s", name, lineOf(r.query, position)).
+					WithHint("it shows or changes the server that runs the statement, and not its data")
+			}
 		case "SHOW_REF":
 			r.err = fault.New(fault.Invalid, "DESCRIBE, SHOW and SUMMARIZE are not allowed")
 		case "PARAMETER", "VALUE_PARAMETER":

@@ -173,21 +173,42 @@ func (s *Session) DescribeOver(
 	return s.Describe(ctx, view)
 }
 
-// CopyToParquet writes the query's rows, in the query's order, and returns their number.
-func (s *Session) CopyToParquet(ctx context.Context, query, file string) (int64, error) {
-	var rows int64
-	err := s.Value(ctx, &rows, fmt.Sprintf("COPY (%s) TO %s (FORMAT parquet, COMPRESSION zstd)", query, Literal(file)))
-	return rows, err
-}
-
 // CopyTo writes the query's rows, in the query's order, as parquet, csv (with a header) or ndjson.
 func (s *Session) CopyTo(ctx context.Context, query, file, format string) error {
-	options, ok := map[string]string{"parquet": "FORMAT parquet, COMPRESSION zstd", "csv": "FORMAT csv, HEADER",
-		"ndjson": "FORMAT json"}[format]
-	if !ok {
-		return fault.New(fault.Invalid, "format %q is not known", format)
+	switch format {
+	case "parquet":
+		_, err := s.CopyToParquet(ctx, query, file)
+		return err
+	case "csv":
+		return s.Exec(ctx, fmt.Sprintf("COPY (%s) TO %s (FORMAT csv, HEADER)", query, Literal(file)))
+	case "ndjson":
+		return s.copyToLines(ctx, query, file)
 	}
-	return s.Exec(ctx, fmt.Sprintf("COPY (%s) TO %s (%s)", query, Literal(file), options))
+	return fault.New(fault.Invalid, "format %q is not known", format)
+}
+
+// copyToLines writes lines of JSON. DuckDB's own writer parses columns of JSON and rounds their numbers.
+func (s *Session) copyToLines(ctx context.Context, query, file string) error {
+	columns, err := s.Describe(ctx, query)
+	if err != nil {
+		return err
+	}
+	parts, own := make([]string, len(columns)), make([]string, len(columns))
+	anyJSON := false
+	for i, c := range columns {
+		t := TypeOf(c.Type)
+		anyJSON = anyJSON || t.Any(Named("JSON"))
+		own[i] = fmt.Sprintf("c%d", i)
+		parts[i] = Literal(jsonName(c.Name)+":") + " || " + orNull(lineJSON(own[i], t))
+	}
+	if !anyJSON {
+		return s.Exec(ctx, fmt.Sprintf("COPY (%s) TO %s (FORMAT json)", query, Literal(file)))
+	}
+
+	// As CSV without quotes: JSON has neither line ends nor control characters in it.
+	return s.Exec(ctx, fmt.Sprintf("COPY (SELECT '{' || %s || '}' FROM (%s\n) AS q (%s)) TO %s (FORMAT csv, "+
+		"HEADER false, QUOTE '', ESCAPE '', DELIMITER E'\\x01')", strings.Join(parts, " || ',' || "), query,
+		strings.Join(own, ", "), Literal(file)))
 }
 
 func names(columns []Column) []string {

@@ -10,8 +10,10 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
+	"io"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -114,6 +116,51 @@ func (s *Session) Exec(ctx context.Context, statements string, args ...any) erro
 func (s *Session) Query(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
 	rows, err := s.conn.QueryContext(ctx, query, args...)
 	return rows, s.ended(ctx, err)
+}
+
+// Each runs a query and gives its rows as the driver has them, without database/sql's conversions, which cost more than
+// the reading itself. The slice is used again for the next row.
+func (s *Session) Each(ctx context.Context, query string, each func(row []driver.Value) error) error {
+	err := s.conn.Raw(func(conn any) error {
+		queryer, ok := conn.(driver.QueryerContext)
+		if !ok {
+			return errors.New("the driver of DuckDB runs no queries")
+		}
+		rows, err := queryer.QueryContext(ctx, query, nil)
+		if err != nil {
+			return err
+		}
+
+		row := make([]driver.Value, len(rows.Columns()))
+		for err == nil {
+			if err = rows.Next(row); err == nil {
+				err = each(row)
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			err = nil
+		}
+		return errors.Join(err, rows.Close())
+	})
+	return s.ended(ctx, err)
+}
+
+// Append adds rows to a table of the session. fill calls add with each of them.
+func (s *Session) Append(
+	ctx context.Context, table string, fill func(add func(row ...driver.Value) error) error,
+) error {
+	err := s.conn.Raw(func(conn any) error {
+		of, ok := conn.(driver.Conn)
+		if !ok {
+			return errors.New("the driver of DuckDB appends no rows")
+		}
+		appender, err := duckdb.NewAppenderFromConn(of, "", table)
+		if err != nil {
+			return err
+		}
+		return errors.Join(fill(appender.AppendRow), appender.Close())
+	})
+	return s.ended(ctx, err)
 }
 
 // Value runs a query of one row and one column into dest.

@@ -46,6 +46,16 @@ func (l *Limiter) Take(caller string, now time.Time) error {
 		WithHint("wait as long as Retry-After says"), wait)
 }
 
+// Has returns how long it takes until Take returns no error; zero: now. It takes nothing.
+func (l *Limiter) Has(caller string, now time.Time) (wait time.Duration) {
+	if l == nil {
+		return 0
+	}
+	reservation := l.bucket(caller, now).ReserveN(now, 1)
+	defer reservation.CancelAt(now)
+	return reservation.DelayFrom(now)
+}
+
 func (l *Limiter) bucket(caller string, now time.Time) *rate.Limiter {
 	l.mu.Lock()
 	defer l.mu.Unlock()

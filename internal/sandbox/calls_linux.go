@@ -24,14 +24,50 @@ var forbidden = []string{
 	"settimeofday", "clock_settime", "clock_adjtime", "adjtimex", "sethostname", "setdomainname", "vhangup",
 	"open_by_handle_at", "name_to_handle_at", "personality", "lookup_dcookie", "nfsservctl", "fanotify_init", "mbind",
 	"set_mempolicy", "migrate_pages", "move_pages",
+	// Memory that a process holds without mapping it: nobody counts it, so nothing would end a program for it.
+	"memfd_create", "memfd_secret", "shmget", "shmat", "semget", "msgget", "mq_open",
 }
 
 // forbiddenAlone are those by which a program that shares its user with its supervisor could reach it, outlive its own
 // run, or leave something to the next.
 var forbiddenAlone = []string{
 	"socket", "setsid", "setpgid", "setpriority", "ioprio_set", "sched_setscheduler", "sched_setparam", "sched_setattr",
-	"shmget", "shmat", "semget", "msgget", "mq_open", "pidfd_open", "pidfd_send_signal", "rt_sigqueueinfo",
+	"pidfd_open", "pidfd_send_signal", "rt_sigqueueinfo",
 	"rt_tgsigqueueinfo",
+}
+
+// families are those of the sockets that programs may have. The kernel's odder ones have had many holes, and some, such
+// as AF_VSOCK, reach other machines whatever network namespace the program is in.
+var families = []uint32{unix.AF_UNIX, unix.AF_INET, unix.AF_INET6, unix.AF_NETLINK}
+
+// before returns what comes before the assembled policy. That allows all calls of another architecture, which are none
+// of ours and end the process, and all calls that it does not know, which do not exist for the program. It cannot
+// express a list of arguments either: after comparing an argument, it compares the next call's number with that
+// argument.
+func before(machine *arch.Info) []bpf.Instruction {
+	last := 0
+	for _, number := range machine.SyscallNames {
+		last = max(last, number)
+	}
+	out := []bpf.Instruction{
+		bpf.LoadAbsolute{Off: 4, Size: 4}, // arch of struct seccomp_data
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(machine.ID), SkipTrue: 1},
+		bpf.RetConstant{Val: uint32(seccomp.ActionKillProcess)},
+		bpf.LoadAbsolute{Off: 0, Size: 4}, // number of the call
+		bpf.JumpIf{Cond: bpf.JumpGreaterThan, Val: uint32(last), SkipFalse: 1},
+		bpf.RetConstant{Val: uint32(seccomp.ActionErrno) | uint32(unix.ENOSYS)},
+	}
+
+	allowed := len(families)
+	socket, pair := uint32(machine.SyscallNames["socket"]), uint32(machine.SyscallNames["socketpair"])
+	out = append(out,
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: socket, SkipTrue: 1},
+		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: pair, SkipTrue: uint8(allowed + 2)},
+		bpf.LoadAbsolute{Off: 16, Size: 4}) // the first argument, of which the kernel uses 32 bits
+	for i, family := range families {
+		out = append(out, bpf.JumpIf{Cond: bpf.JumpEqual, Val: family, SkipTrue: uint8(allowed - i)})
+	}
+	return append(out, bpf.RetConstant{Val: uint32(seccomp.ActionErrno) | uint32(unix.EAFNOSUPPORT)})
 }
 
 // forbidCalls loads the filter, for the process and all that it starts.
@@ -64,30 +100,13 @@ func forbidCalls(alone bool) error {
 		}
 	}
 
-	// The kernel's sockets of odd families have had many holes.
-	var families []seccomp.NameWithConditions
-	for _, family := range []uint64{unix.AF_UNIX, unix.AF_INET, unix.AF_INET6, unix.AF_NETLINK} {
-		families = append(families, seccomp.NameWithConditions{Name: "socket",
-			Conditions: seccomp.ArgumentConditions{{Argument: 0, Operation: seccomp.Equal, Value: family}}})
-	}
-	policy := seccomp.Policy{DefaultAction: seccomp.ActionAllow, Syscalls: []seccomp.SyscallGroup{refused, missing}}
-	if !alone {
-		policy.Syscalls = append(policy.Syscalls,
-			seccomp.SyscallGroup{Action: seccomp.ActionAllow, NamesWithCondtions: families},
-			seccomp.SyscallGroup{Action: seccomp.ActionErrno, Names: []string{"socket"}})
-	}
+	policy := seccomp.Policy{DefaultAction: seccomp.ActionAllow, Syscalls: []seccomp.SyscallGroup{missing, refused}}
 	program, err := policy.Assemble()
 	if err != nil {
 		return err
 	}
 
-	// The assembled filter allows all calls of another architecture; they are none of ours, and end the process.
-	foreign := []bpf.Instruction{
-		bpf.LoadAbsolute{Off: 4, Size: 4}, // arch of struct seccomp_data
-		bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(machine.ID), SkipTrue: 1},
-		bpf.RetConstant{Val: uint32(seccomp.ActionKillProcess)},
-	}
-	raw, err := bpf.Assemble(append(foreign, program...))
+	raw, err := bpf.Assemble(append(before(machine), program...))
 	if err != nil {
 		return err
 	}

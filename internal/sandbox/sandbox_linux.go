@@ -32,12 +32,25 @@ var Available = sync.OnceValue(func() error {
 	p := Program{Command: []string{"/bin/sh", "-c", "exit 0"}, Work: dir,
 		Limits: Limits{Wall: 20 * time.Second}}
 	if err := run(context.Background(), p); err != nil {
-		return fault.New(fault.Unavailable, "this machine cannot confine programs: %w", err).
-			WithHint("user namespaces must be allowed: sysctl kernel.unprivileged_userns_clone=1, or a container " +
-				"with SYS_ADMIN or seccomp=unconfined")
+		return missingWall(err)
 	}
 	return nil
 })
+
+// errStart is the error of a process that could not be started in namespaces of its own.
+var errStart = errors.New("sandbox: start")
+
+// missingWall says which of the walls around programs this machine does not give.
+func missingWall(err error) error {
+	if errors.Is(err, errStart) {
+		return fault.New(fault.Unavailable,
+			"this machine cannot confine programs: it gives no user namespaces: %w", err).
+			WithHint("allow them: sysctl kernel.unprivileged_userns_clone=1 and user.max_user_namespaces above 0, " +
+				"no chroot, and a container with SYS_ADMIN or seccomp=unconfined")
+	}
+	return fault.New(fault.Unavailable, "this machine cannot confine programs: %w", err).
+		WithHint("it must allow what the message names: mounts, seccomp filters and limits within user namespaces")
+}
 
 // Run runs the program until it ends, or until ctx or one of its limits ends it with all that it started. An *ExitError
 // is the program's own failure; a fault.TooLarge names the limit that it exceeded.
@@ -103,7 +116,7 @@ func run(ctx context.Context, p Program) (err error) {
 	err = cmd.Start()
 	_, _ = words.Close(), complain.Close() // the stage has its own
 	if err != nil {
-		return fmt.Errorf("sandbox: start: %w", err)
+		return fmt.Errorf("%w: %w", errStart, err)
 	}
 
 	encoded := json.NewEncoder(tell).Encode(stage{Command: p.Command, Env: p.Env, Code: p.Code, Work: p.Work,

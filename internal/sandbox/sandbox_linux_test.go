@@ -56,6 +56,36 @@ func strange(what string, args []string) int {
 		err = unix.PtraceAttach(os.Getppid())
 	case "packet":
 		_, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW, 0)
+	case "vsock":
+		_, err = unix.Socket(unix.AF_VSOCK, unix.SOCK_STREAM, 0)
+	case "crypto":
+		_, err = unix.Socket(unix.AF_ALG, unix.SOCK_SEQPACKET, 0)
+	case "vsock-pair":
+		_, err = unix.Socketpair(unix.AF_VSOCK, unix.SOCK_STREAM, 0)
+	case "memory-file":
+		_, err = unix.MemfdCreate("held", 0)
+	case "secret-memory":
+		if _, _, errno := unix.RawSyscall(unix.SYS_MEMFD_SECRET, 0, 0, 0); errno != 0 {
+			err = errno
+		}
+	case "segment":
+		if _, _, errno := unix.RawSyscall(unix.SYS_SHMGET, unix.IPC_PRIVATE, 1<<20, unix.IPC_CREAT|0o600); errno != 0 {
+			err = errno
+		}
+	case "messages":
+		if _, _, errno := unix.RawSyscall(unix.SYS_MSGGET, unix.IPC_PRIVATE, unix.IPC_CREAT|0o600, 0); errno != 0 {
+			err = errno
+		}
+	case "unknown-call":
+		if _, _, errno := unix.RawSyscall(4000, 0, 0, 0); errno != 0 {
+			err = errno
+		}
+	case "inherited": // descriptors that this program opened itself end at an exec
+		for fd := 3; fd < 1024; fd++ {
+			if flags, none := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); none == nil && flags&unix.FD_CLOEXEC == 0 {
+				fmt.Println("descriptor", fd)
+			}
+		}
 	case "chown":
 		err = os.Chown("/task", 2, 2)
 	case "setuid":
@@ -120,6 +150,24 @@ func strange(what string, args []string) int {
 	return 0
 }
 
+// confines reports whether this machine can confine programs. If it cannot, it checks that nothing runs, at once and
+// with an error that names what is missing.
+func confines(t *testing.T) bool {
+	t.Helper()
+	if Available() == nil {
+		return true
+	}
+	p, out := newProgram(t, "environment")
+	err := Run(t.Context(), p)
+	require.True(t, fault.Is(err, fault.Unavailable), "%v", err)
+	require.ErrorContains(t, err, "this machine cannot confine programs: ")
+	require.Empty(t, out.String())
+	if unix.Unshare(unix.CLONE_NEWUSER) != nil {
+		require.ErrorContains(t, err, "it gives no user namespaces")
+	}
+	return false
+}
+
 func newProgram(t *testing.T, what ...string) (Program, *bytes.Buffer) {
 	dir := filepath.Join(t.TempDir(), "private")
 	require.NoError(t, os.Mkdir(dir, 0o700)) // the program's user cannot reach folders below it
@@ -138,6 +186,10 @@ func newProgram(t *testing.T, what ...string) (Program, *bytes.Buffer) {
 
 func TestAProgramReadsItsCodeAndWritesItsFolder(t *testing.T) {
 	t.Parallel()
+	if !confines(t) {
+		return
+	}
+
 	p, out := newProgram(t)
 	require.NoError(t, os.WriteFile(filepath.Join(p.Code, "run.sh"),
 		[]byte("#!/bin/sh\necho said\ncat /task/in > out\ntouch /tmp/x\n"), 0o755))
@@ -152,6 +204,10 @@ func TestAProgramReadsItsCodeAndWritesItsFolder(t *testing.T) {
 
 func TestAProgramHasTheEnvironmentItIsGiven(t *testing.T) {
 	t.Parallel()
+	if !confines(t) {
+		return
+	}
+
 	p, out := newProgram(t, "environment")
 	p.Env = []string{"A=b"}
 	require.NoError(t, Run(t.Context(), p), out)
@@ -161,8 +217,29 @@ func TestAProgramHasTheEnvironmentItIsGiven(t *testing.T) {
 	require.Equal(t, "1 sandbox", out.String())
 }
 
+// Not every library of this process opens its files so that they end with an exec.
+func TestAProgramInheritsNoDescriptors(t *testing.T) {
+	t.Parallel()
+	if !confines(t) {
+		return
+	}
+
+	for range 3 {
+		fd, err := unix.Open("/proc/self/status", unix.O_RDONLY, 0)
+		require.NoError(t, err)
+		t.Cleanup(func() { unix.Close(fd) })
+	}
+	p, out := newProgram(t, "inherited")
+	require.NoError(t, Run(t.Context(), p), out)
+	require.Empty(t, out.String())
+}
+
 func TestAProgramSaysHowItEnded(t *testing.T) {
 	t.Parallel()
+	if !confines(t) {
+		return
+	}
+
 	for command, want := range map[string]ExitError{"exit 3": {Code: 3}, "kill -9 $$; exit 4": {Code: 4},
 		"kill -SEGV $(sh -c 'echo $PPID'); exit 5": {Code: 5}} {
 		p, out := newProgram(t)
@@ -178,6 +255,10 @@ func TestAProgramSaysHowItEnded(t *testing.T) {
 
 func TestAProgramHarmsNothing(t *testing.T) {
 	t.Parallel()
+	if !confines(t) {
+		return
+	}
+
 	secret := filepath.Join(t.TempDir(), "secret")
 	require.NoError(t, os.WriteFile(secret, []byte("s"), 0o644))
 	server, err := net.Listen("tcp", "127.0.0.1:0")
@@ -200,6 +281,14 @@ func TestAProgramHarmsNothing(t *testing.T) {
 		"namespaces by clone":      {"namespace"},
 		"tracing":                  {"ptrace"},
 		"packets":                  {"packet"},
+		"sockets of the host":      {"vsock"},
+		"pairs of them":            {"vsock-pair"},
+		"the kernel's ciphers":     {"crypto"},
+		"uncounted memory files":   {"memory-file"},
+		"uncounted secret memory":  {"secret-memory"},
+		"uncounted segments":       {"segment"},
+		"uncounted messages":       {"messages"},
+		"calls of later kernels":   {"unknown-call"},
 		"giving files away":        {"chown"},
 		"becoming another":         {"setuid"},
 		"keys":                     {"keys"},
@@ -217,6 +306,10 @@ func TestAProgramHarmsNothing(t *testing.T) {
 
 func TestAProgramKeepsToItsLimits(t *testing.T) {
 	t.Parallel()
+	if !confines(t) {
+		return
+	}
+
 	for name, c := range map[string]struct {
 		what   string
 		limits Limits
@@ -259,6 +352,10 @@ func TestAProgramKeepsToItsLimits(t *testing.T) {
 // The processes that a program started end with the program, and the program ends with the process that ran it.
 func TestNothingIsLeftBehind(t *testing.T) {
 	t.Parallel()
+	if !confines(t) {
+		return
+	}
+
 	p, out := newProgram(t)
 	p.Command = []string{"/bin/sh", "-c", "sleep 3600 & echo started; exit 0"}
 	require.NoError(t, Run(t.Context(), p), out)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -82,6 +83,9 @@ func (s *stage) become() error {
 	if err := unix.Chdir(work); err != nil {
 		return err
 	}
+	if err := closeAll(); err != nil {
+		return fmt.Errorf("descriptors: %w", err)
+	}
 	if err := forbidCalls(s.Alone); err != nil {
 		return fmt.Errorf("seccomp: %w", err)
 	}
@@ -95,6 +99,19 @@ func (s *stage) become() error {
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
+}
+
+// closeAll marks all descriptors but the first three to be closed when the program takes the stage's place: libraries
+// of the supervisor, and whoever started it, may have left some open for every process.
+func closeAll() error {
+	err := unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC)
+	if !errors.Is(err, unix.ENOSYS) && !errors.Is(err, unix.EINVAL) { // Linux 5.11 has it
+		return err
+	}
+	for fd := 3; fd < 1<<16; fd++ {
+		unix.CloseOnExec(fd) // most of these are not open
+	}
+	return nil
 }
 
 // program finds the command: below its code where its path is relative and it is there, else where programs are.

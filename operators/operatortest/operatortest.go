@@ -165,6 +165,9 @@ func checkCase(t *testing.T, op operators.Operator, c Case) {
 	require.NoError(t, second.err)
 	require.Equal(t, first.rows, second.rows, "the same inputs make the same outputs")
 
+	if op.Spec().Name == "sql" {
+		require.Equal(t, computed(t, c), first.rows, "what is stored is what the query returns")
+	}
 	if c.Want != nil {
 		require.Equal(t, c.Want, first.rows)
 	}
@@ -219,9 +222,79 @@ func perform(ctx context.Context, t *testing.T, op operators.Operator, c Case) r
 		if len(files) > 0 {
 			slices.Sort(files)
 			r.rows[task.Outputs[i].Name] = rows(t, "SELECT * FROM "+duck.ReadParquet(files))
+			readsBack(t, files)
 		}
 	}
 	return r
+}
+
+// readsBack checks that storage returns the rows of files as they are, with the types that their columns have.
+func readsBack(t *testing.T, files []string) {
+	t.Helper()
+	s, err := storage.New(storage.Config{Root: t.TempDir()})
+	require.NoError(t, err)
+	defer s.Close()
+
+	from := "SELECT * FROM " + duck.ReadParquet(files)
+	columns, err := open(t).Describe(context.WithoutCancel(t.Context()), from)
+	require.NoError(t, err)
+	want := rows(t, from)
+	local := make([]string, len(files))
+	for i, file := range files { // sealing moves them
+		content, err := os.ReadFile(file)
+		require.NoError(t, err)
+		local[i] = filepath.Join(t.TempDir(), filepath.Base(file))
+		require.NoError(t, os.WriteFile(local[i], content, 0o600))
+	}
+
+	a := storage.Attempt{Generation: storage.Generation{OrgSlug: "acme", Dataset: uuid.New(), Version: uuid.New(),
+		Kind: storage.Parquet}, Partition: dag.WholeKey, Task: uuid.New(), Number: 1}
+	m, err := s.Seal(context.WithoutCancel(t.Context()), a, local)
+	require.NoError(t, err)
+	require.Equal(t, columns, m.Schema)
+	opened, err := s.Open(context.WithoutCancel(t.Context()), a.Generation,
+		[]storage.Partition{{Key: a.Partition, Revision: 1, Files: m.Files}}, t.TempDir())
+	require.NoError(t, err)
+	require.Equal(t, want, rows(t, "SELECT * FROM "+duck.ReadParquet(opened[0])))
+}
+
+// computed returns the rows of a case's queries, without a file in between.
+func computed(t *testing.T, c Case) map[string][]string {
+	t.Helper()
+	variables := map[string]any{"partition": nil, "start": nil, "end": nil}
+	if p := c.Partition; p != nil {
+		variables["partition"] = p.Key
+		if p.Start != nil && p.End != nil {
+			variables["start"], variables["end"] = *p.Start, *p.End
+		}
+	}
+	session, err := duck.Open(t.Context(), duck.Config{Threads: 1, TimeZone: c.PartitionBy.Timezone,
+		Variables: variables})
+	require.NoError(t, err)
+	defer session.Close()
+
+	for _, in := range c.Inputs {
+		columns, err := session.Describe(t.Context(), in.Query)
+		require.NoError(t, err)
+		where := fmt.Sprint(!in.Empty)
+		for _, condition := range in.Where {
+			at := slices.IndexFunc(columns, func(c duck.Column) bool { return c.Name == condition.Column })
+			where += " AND " + duck.Condition(condition).SQL(columns[at].Type)
+		}
+		require.NoError(t, session.Exec(t.Context(), fmt.Sprintf("CREATE TABLE %s AS SELECT * FROM (%s) WHERE %s",
+			duck.Quote(in.As), in.Query, where)))
+	}
+
+	queries, several := c.Config["queries"].(map[string]any)
+	if !several {
+		queries = map[string]any{"out": c.Config["query"]}
+	}
+	all := map[string][]string{}
+	for name, query := range queries {
+		require.NoError(t, session.Exec(t.Context(), "CREATE OR REPLACE VIEW made AS\n"+query.(string)))
+		all[name] = rowsOf(t, session, "FROM made")
+	}
+	return all
 }
 
 // newTask creates a task with its folders below one folder.
@@ -350,7 +423,12 @@ var structName = regexp.MustCompile(`^\{|\}$`)
 
 func rows(t *testing.T, query string) []string {
 	t.Helper()
-	found, err := open(t).Query(t.Context(), "SELECT CAST(whole AS VARCHAR) FROM ("+query+") AS whole")
+	return rowsOf(t, open(t), query)
+}
+
+func rowsOf(t *testing.T, session *duck.Session, query string) []string {
+	t.Helper()
+	found, err := session.Query(t.Context(), "SELECT CAST(whole AS VARCHAR) FROM ("+query+") AS whole")
 	require.NoError(t, err)
 	defer found.Close()
 	out := []string{}

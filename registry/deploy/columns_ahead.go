@@ -2,13 +2,13 @@ package deploy
 
 import (
 	"context"
-	"slices"
-	"strings"
+	"fmt"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/registry/contract"
 )
 
@@ -20,6 +20,8 @@ type columnsAhead struct {
 	same    map[string][]dag.Column   // by dataset name, where the definition of its job is the live one
 	foreign map[string]foreignDataset // by name
 	done    map[string]bool           // by job name
+
+	refused []fault.Problem // columns that no storage can hold
 }
 
 // workOutColumns adds to the contract of a version the columns that can be told ahead.
@@ -56,7 +58,12 @@ func (d *deploy) workOutColumns(
 	for _, job := range d.doc.Jobs {
 		w.job(job.Name)
 	}
-	return nil
+	if len(w.refused) == 0 {
+		return nil
+	}
+	e := fault.New(fault.Invalid, "%s", w.refused[0].Message)
+	e.Problems = w.refused
+	return e
 }
 
 // job works out the columns of a job's outputs, after those of its inputs.
@@ -91,28 +98,17 @@ func (w *columnsAhead) job(name string) {
 		if spec := w.d.deployer.catalog.Operators[job.Operator]; spec.Shape != nil && shape == nil {
 			s := spec.Shape(job, inputs)
 			shape = &s
+			for _, r := range s.Refused {
+				w.refused = append(w.refused, fault.Problem{Location: job.Position.String(),
+					Code:    string(dag.CodeConfig),
+					Message: fmt.Sprintf("job %s: config.%s: %s", name, r.Key, r.Message)})
+			}
 		}
 		switch {
 		case shape != nil && len(shape.Writes) > i:
-			n.Columns = kept(shape.Writes[i], n.Storage)
+			n.Columns = shape.Writes[i]
 		case len(job.Inputs) == 0:
 			n.Columns = w.same[n.Name]
 		}
 	}
-}
-
-// keeps are the types that come back from Parquet files as they were written.
-var keeps = []string{"BOOLEAN", "TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER",
-	"UBIGINT", "FLOAT", "DOUBLE", "VARCHAR", "DATE", "TIMESTAMP", "TIMESTAMP WITH TIME ZONE", "BLOB"}
-
-// kept returns columns as storage will have them: without the type where that is known only once it is written.
-func kept(columns []dag.Column, storage string) []dag.Column {
-	columns = slices.Clone(columns)
-	for i := range columns {
-		c := &columns[i]
-		if storage != "parquet" || !slices.Contains(keeps, c.Type) && !strings.HasPrefix(c.Type, "DECIMAL(") {
-			c.Type = ""
-		}
-	}
-	return columns
 }

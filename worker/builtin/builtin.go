@@ -76,6 +76,7 @@ func (o Options) run(ctx context.Context, t *worker.Task) (json.RawMessage, erro
 		t.CursorTo(*out.Cursor)
 	}
 	t.SourceVersion(out.SourceVersion)
+	t.SettleReading(out.Reading)
 	for _, c := range out.Columns {
 		t.Lineage(protocol.ColumnOrigin(c))
 	}
@@ -91,7 +92,7 @@ func (o Options) run(ctx context.Context, t *worker.Task) (json.RawMessage, erro
 func (o Options) assignment(ctx context.Context, t *worker.Task) (operators.Assignment, error) {
 	a := operators.Assignment{TaskID: t.TaskID, Attempt: t.Attempt, OrgSlug: t.Org, DAG: t.Job.DAGName, Job: t.Job.Name,
 		Operator: t.Operator, OperatorVersion: t.OperatorVersion, Config: t.Config, Payload: t.Payload,
-		State: t.OperatorState, TimeoutAt: t.TimeoutAt}
+		State: t.OperatorState, Reading: t.Reading, TimeoutAt: t.TimeoutAt}
 	if len(t.PartitionBy) > 0 {
 		if err := json.Unmarshal(t.PartitionBy, &a.PartitionBy); err != nil {
 			return a, worker.NotRetryable(fmt.Errorf("partition_by: %w", err))

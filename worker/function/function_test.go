@@ -128,7 +128,7 @@ func (w *world) claimed(t *testing.T, handler string, payload any) protocol.Clai
 	task, err := w.Create(t.Context(), handler, payload)
 	require.NoError(t, err)
 	claim, err := worker.NewClient(w.server, w.Token, nil).
-		Claim(t.Context(), protocol.ClaimRequest{TaskID: task, WorkerID: "lambda:test", Runtime: conformance.Runtime,
+		Claim(t.Context(), protocol.ClaimRequest{TaskID: task, WorkerID: "host-1", Runtime: conformance.Runtime,
 			Handlers: conformance.Handlers()})
 	require.NoError(t, err)
 	require.Equal(t, protocol.Claimed, claim.Status, claim.Reason)

@@ -51,6 +51,7 @@ const (
 // PollRequest asks for tasks; POST /internal/task-poll.
 type PollRequest struct {
 	WorkerID    string     `json:"worker_id" minLength:"1" maxLength:"200"`
+	Incarnation string     `json:"incarnation,omitempty" maxLength:"100" doc:"Random text of each process, the same in all its calls"`
 	Runtime     string     `json:"runtime" minLength:"1" maxLength:"63"`
 	Operators   []Operator `json:"operators,omitempty" maxItems:"200" doc:"The token may allow fewer"`
 	Handlers    []string   `json:"handlers,omitempty" maxItems:"1000" doc:"Functions for jobs with operator handler"`
@@ -76,11 +77,12 @@ type PollResponse struct {
 
 // ClaimRequest asks for one task by id; POST /internal/task-claim.
 type ClaimRequest struct {
-	TaskID    uuid.UUID  `json:"task_id"`
-	WorkerID  string     `json:"worker_id" minLength:"1" maxLength:"200"`
-	Runtime   string     `json:"runtime,omitempty" maxLength:"63" doc:"Default: any that the worker's token allows"`
-	Operators []Operator `json:"operators,omitempty" maxItems:"200"`
-	Handlers  []string   `json:"handlers,omitempty" maxItems:"1000"`
+	TaskID      uuid.UUID  `json:"task_id"`
+	WorkerID    string     `json:"worker_id" minLength:"1" maxLength:"200"`
+	Incarnation string     `json:"incarnation,omitempty" maxLength:"100" doc:"Random text of each process, the same in all its calls"`
+	Runtime     string     `json:"runtime,omitempty" maxLength:"63" doc:"Default: any that the worker's token allows"`
+	Operators   []Operator `json:"operators,omitempty" maxItems:"200"`
+	Handlers    []string   `json:"handlers,omitempty" maxItems:"1000"`
 }
 
 // Claim is a claimed task with all that its run needs, or the reason why it was not claimed.
@@ -123,6 +125,7 @@ type Task struct {
 	Inputs          []Input         `json:"inputs" nullable:"false"`
 	Outputs         []Output        `json:"outputs" nullable:"false"`
 	OperatorState   json.RawMessage `json:"operator_state,omitempty"`
+	Reading         json.RawMessage `json:"reading,omitempty" doc:"The platform's sources of files: how they are read since the first one"`
 	Secrets         []string        `json:"secrets,omitempty" doc:"Names; their values by POST /v1/task/secrets"`
 	UDF             *UDF            `json:"udf,omitempty" doc:"Code to run, of operator udf"`
 	TimeoutAt       time.Time       `json:"timeout_at"`
@@ -198,6 +201,7 @@ type UDF struct {
 // WorkerHeartbeat reports that a worker is alive; POST /internal/worker-heartbeat.
 type WorkerHeartbeat struct {
 	WorkerID     string     `json:"worker_id" minLength:"1" maxLength:"200"`
+	Incarnation  string     `json:"incarnation,omitempty" maxLength:"100" doc:"Random text of each process, the same in all its calls"`
 	Hostname     string     `json:"hostname,omitempty" maxLength:"255"`
 	Version      string     `json:"version,omitempty" maxLength:"100"`
 	PoolSize     int        `json:"pool_size" minimum:"0" maximum:"100000"`
@@ -306,6 +310,7 @@ type Completion struct {
 	Error         *Error            `json:"error,omitempty" doc:"Of Failed"`
 	OperatorState json.RawMessage   `json:"operator_state,omitempty"`
 	SourceVersion string            `json:"source_version,omitempty"`
+	Reading       json.RawMessage   `json:"reading,omitempty" doc:"The platform's sources of files: how they are read from now on, if the run settled something of it"`
 	Cursor        *int64            `json:"cursor,omitempty" doc:"Outputs by cursor: end; default: the highest written"`
 	ColumnLineage []ColumnOrigin    `json:"column_lineage,omitempty" maxItems:"100000"`
 }

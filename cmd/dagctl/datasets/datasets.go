@@ -147,6 +147,9 @@ func writeDataset(c *cli.CLI, w io.Writer, d registry.Dataset) {
 	field("Size", web.Size(d.Bytes))
 	field("Updated", cli.Ago(d.UpdatedAt, now))
 	field("Late", LateSince(d.Late, now))
+	if d.Reading != nil {
+		field("Read as", cli.OneLine(d.Reading.String(), 200))
+	}
 	if len(d.Columns) > 0 {
 		fmt.Fprintln(w)
 		t := cli.Table{Style: style, Header: []string{"COLUMN", "TYPE", "DESCRIPTION"}}
@@ -236,7 +239,15 @@ func cell(value any) string {
 		return v
 	case float64:
 		return strconv.FormatFloat(v, 'f', -1, 64)
+	case json.Number:
+		if f, err := v.Float64(); err == nil && strings.ContainsAny(v.String(), "eE") {
+			return strconv.FormatFloat(f, 'f', -1, 64)
+		}
+		return v.String()
+	case json.RawMessage:
+		return string(v)
 	}
+
 	text, err := json.Marshal(value)
 	if err != nil {
 		return fmt.Sprint(value)

@@ -234,6 +234,12 @@ func (a *App) addRoutes(cfg Config, dev *authz.Dev) (err error) {
 	return nil
 }
 
+// How many credentials of one address may be refused before others from there wait.
+const (
+	refusedPerSecond = 2
+	refusedAtOnce    = 100
+)
+
 // newAPI makes the API, without routes: who may call it, and how often.
 func (a *App) newAPI(cfg Config, dev *authz.Dev) (*authz.API, error) {
 	callers, err := rest.NewLimiter(cfg.Limits.RequestsPerSecond, cfg.Limits.Burst)
@@ -244,11 +250,17 @@ func (a *App) newAPI(cfg Config, dev *authz.Dev) (*authz.API, error) {
 	if err != nil {
 		return nil, err
 	}
+	failures, err := rest.NewLimiter(refusedPerSecond, refusedAtOnce)
+	if err != nil {
+		return nil, err
+	}
+
 	tokens := authz.NewTokens(a.pool)
 	return authz.NewAPI(authz.Config{
 		REST:           rest.Config{Version: cli.Version(), Logger: a.log, Metrics: a.Metrics},
 		Authenticators: []authz.Authenticator{tokens}, Limiter: callers, Dev: dev,
-		Workers: tokens, WorkerLimiter: workers, Signer: a.signer,
+		Failures: failures,
+		Workers:  tokens, WorkerLimiter: workers, Signer: a.signer,
 		Origins: cfg.Origins, RenderError: web.RenderError,
 	})
 }

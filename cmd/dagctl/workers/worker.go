@@ -177,7 +177,8 @@ func readWorkerOptions(c *cli.CLI, o *Options) error {
 	return nil
 }
 
-// New returns a worker with the platform's operators. Without a sandbox it leaves out udf, which runs users' code.
+// New returns a worker with the platform's operators. Without a sandbox, tasks of operator udf, which runs users' code,
+// fail with an error that says what the machine lacks: left out, they would wait for ever where no other worker is.
 func New(o Options) (*worker.Worker, error) {
 	w, err := worker.New(o.Config)
 	if err != nil {
@@ -194,8 +195,7 @@ func New(o Options) (*worker.Worker, error) {
 			return nil, err
 		}
 		if len(only) == 0 {
-			only = slices.DeleteFunc(registry.Names(), func(name string) bool { return name == "udf" })
-			o.Log.Warn("this worker does not run users' code", "error", err)
+			o.Log.Warn("tasks of operator udf fail on this worker: it cannot run users' code", "error", err)
 		}
 	}
 

@@ -72,6 +72,7 @@ func workersListCommand(c *cli.CLI) *cobra.Command {
 func workersDrainCommand(c *cli.CLI) *cobra.Command {
 	var (
 		yes         bool
+		token       string
 		databaseURL string
 	)
 	cmd := &cobra.Command{
@@ -88,7 +89,7 @@ the command needs access to the database.`,
 				args[0]); err != nil {
 				return err
 			}
-			worker, err := drain(cmd.Context(), c, args[0], databaseURL)
+			worker, err := drain(cmd.Context(), c, args[0], token, databaseURL)
 			if err != nil {
 				return err
 			}
@@ -100,18 +101,23 @@ the command needs access to the database.`,
 	}
 
 	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
+	cmd.Flags().StringVar(&token, "worker-token", "", "name of its worker token, if several processes have the ID")
 	cmd.Flags().StringVar(&databaseURL, "database-url", "", "PostgreSQL of the server, for its operators")
 	return cmd
 }
 
 // drain drains a worker, through the API or in the database.
-func drain(ctx context.Context, c *cli.CLI, id, databaseURL string) (worker dispatcher.Worker, err error) {
+func drain(ctx context.Context, c *cli.CLI, id, token, databaseURL string) (worker dispatcher.Worker, err error) {
 	if databaseURL == "" {
 		api, err := c.Connect()
 		if err != nil {
 			return worker, err
 		}
-		err = api.Post(ctx, "/v1/workers/"+url.PathEscape(id)+":drain", nil, &worker)
+		path := "/v1/workers/" + url.PathEscape(id) + ":drain"
+		if token != "" {
+			path += "?" + url.Values{"token": {token}}.Encode()
+		}
+		err = api.Post(ctx, path, nil, &worker)
 		return worker, err
 	}
 
@@ -121,5 +127,5 @@ func drain(ctx context.Context, c *cli.CLI, id, databaseURL string) (worker disp
 	}
 	defer pool.Close()
 
-	return dispatcher.DrainWorker(ctx, pool, id, time.Now())
+	return dispatcher.DrainWorker(ctx, pool, id, token, time.Now())
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import decimal
 import json
 import os
 import re
@@ -82,12 +83,17 @@ class Input:
     def rows(self, of: Type[T]) -> Iterator[T]: ...
 
     def rows(self, of: Any = None) -> Iterator[Any]:
-        """Iterate over the rows as dicts, or as the given type, such as a dataclass."""
+        """Iterate over the rows as dicts, or as the given type, such as a dataclass.
+
+        A number with a fraction is a float if that holds it exactly, otherwise a Decimal.
+        """
+        # A float rounds some numbers of these columns; elsewhere the default is faster.
+        exact = _number if any(_beyond_float(c.type) for c in self.columns) or not self.columns else None
         with self._fetched("ndjson") as path, open(path, encoding="utf-8") as lines:
             for number, line in enumerate(lines, 1):
                 if not line.strip():
                     continue
-                row = json.loads(line)
+                row = json.loads(line, parse_float=exact)
                 if of is not None:
                     try:
                         row = decode(of, row, "row")
@@ -314,6 +320,16 @@ class QueryResult:
 
     def __len__(self) -> int:
         return len(self.rows)
+
+
+def _beyond_float(column: str) -> bool:
+    """Report whether a column's type has numbers with a fraction that a float may round."""
+    return "JSON" in column or any(int(digits) > 15 for digits in re.findall(r"DECIMAL\((\d+),", column))
+
+
+def _number(text: str) -> Union[float, decimal.Decimal]:
+    exact, rounded = decimal.Decimal(text), float(text)
+    return rounded if decimal.Decimal(repr(rounded)) == exact else exact
 
 
 def _format_of(path: str) -> str:

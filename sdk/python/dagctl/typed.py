@@ -136,7 +136,7 @@ _NAMES = {bool: "a boolean", str: "a string", int: "an integer", float: "a numbe
 
 def _parsed(wanted: Any, value: Any, where: str) -> Any:
     try:
-        if wanted is decimal.Decimal and isinstance(value, (int, float)) and not isinstance(value, bool):
+        if wanted is decimal.Decimal and isinstance(value, (int, float, decimal.Decimal)) and not isinstance(value, bool):
             return decimal.Decimal(str(value))
         if isinstance(value, str):
             if wanted is datetime.datetime:

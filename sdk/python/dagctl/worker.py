@@ -83,6 +83,7 @@ class Worker:
         self.runtime = runtime
         self.pool_size = pool_size
         self.worker_id = worker_id or f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
+        self._incarnation = uuid.uuid4().hex  # a process that takes the name over has another
         self._token = token or os.environ.get("DAGCTL_TOKEN", "")
         self._health_address = health_address
         self._drain_seconds = drain_seconds
@@ -173,7 +174,7 @@ class Worker:
 
     def claim(self, task_id: str) -> Claim:
         """Claim one task by its id."""
-        body: Dict[str, Any] = {"task_id": task_id, "worker_id": self.worker_id, **self._abilities()}
+        body: Dict[str, Any] = {"task_id": task_id, **self._name(), **self._abilities()}
         if self.runtime:
             body["runtime"] = self.runtime
         return Claim.parse(self.post("/internal/task-claim", body))
@@ -181,7 +182,7 @@ class Worker:
     def poll(self, most: int, transport: Transport) -> List[Claim]:
         """Claim at most `most` tasks of the runtime, waiting for the first one."""
         body = {
-            "worker_id": self.worker_id,
+            **self._name(),
             "runtime": self.runtime,
             "max": min(most, 1000),
             "wait_seconds": POLL_WAIT,
@@ -330,11 +331,14 @@ class Worker:
         with self._changed:
             return self._changed.wait_for(lambda: self._busy == 0, HEARTBEAT) is False
 
+    def _name(self) -> Dict[str, Any]:
+        return {"worker_id": self.worker_id, "incarnation": self._incarnation}
+
     def _sign_of_life(self, **more: Any) -> Dict[str, Any]:
         with self._changed:
             busy = self._busy
         return {
-            "worker_id": self.worker_id,
+            **self._name(),
             "hostname": socket.gethostname()[:255],
             "version": f"python-{VERSION}",
             "pool_size": self.pool_size,

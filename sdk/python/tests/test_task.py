@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import decimal
 import io
 import json
 import logging
@@ -249,6 +250,21 @@ class TestData(Case):
         fence = [request.headers[h] for h in ("x-dagctl-task", "x-dagctl-attempt", "x-dagctl-lease-token")]
         self.assertEqual(fence, [replay.TASK_ID, "1", replay.LEASE_TOKEN])
 
+    def test_rows_keep_the_digits_of_decimals(self) -> None:
+        line = b'{"id":18446744073709551616,"amount":12345678901234567890.10}\n{"id":1,"amount":0.10}\n'
+        self.server.routes["GET /v1/task/inputs/0"] = Reply(body=line)
+        exact = decimal.Decimal("12345678901234567890.10")
+
+        def send(ctx: dagctl.Context) -> Any:
+            rows = list(ctx.input("orders").rows())
+            self.assertEqual(rows, [{"id": 18446744073709551616, "amount": exact}, {"id": 1, "amount": 0.1}])
+            self.assertEqual([type(r["amount"]) for r in rows], [decimal.Decimal, float])
+
+        source = replay.source()
+        source["schema"][1]["type"] = "DECIMAL(38,2)"
+        self.run_task(send, inputs=[source])
+        self.assertEqual(self.completion(), {"status": "Completed"})
+
     def test_a_row_of_another_type(self) -> None:
         self.server.routes["GET /v1/task/inputs/0"] = Reply(body=b'{"id":1,"amount":1}\n{"id":"x","amount":2}\n')
         self.run_task(lambda ctx: list(ctx.input().rows(Order)) and None, inputs=[replay.source()])
@@ -313,7 +329,10 @@ class TestData(Case):
         self.assertFalse([r for r in self.server.requests if r.method == "PUT"])
 
     def test_what_is_no_row(self) -> None:
-        for row, message in [([1], "a row is a dict"), ({"n": float("nan")}, "not JSON compliant")]:
+        for row, message in [
+            ([1], "a row is a dict"),
+            ({"n": float("nan")}, "not JSON compliant"),
+        ]:
             with self.subTest(row=row):
                 self.setUp()
                 self.run_task(lambda ctx: ctx.output().write([row]), outputs=[replay.output()])

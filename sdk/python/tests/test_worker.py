@@ -79,7 +79,7 @@ class TestPoll(Case):
         self.assertEqual(poll.headers["authorization"], f"Bearer {replay.WORKER_TOKEN}")
         self.assertEqual(
             poll.json,
-            {"worker_id": "w1", "runtime": "python", "max": 2, "wait_seconds": 20, "operators": [{"name": "handler"}], "handlers": ["email:send"]},
+            {**worker._name(), "runtime": "python", "max": 2, "wait_seconds": 20, "operators": [{"name": "handler"}], "handlers": ["email:send"]},
         )
         beats = [r.json for r in self.server.of("/internal/worker-heartbeat")]
         self.assertEqual((beats[0]["runtimes"], beats[0]["pool_size"], beats[-1]["stopping"]), (["python"], 2, True))
@@ -252,7 +252,7 @@ class TestSQS(Case):
         self.assertEqual(deleted[0]["ReceiptHandle"], "r0")
         self.assertEqual(len(self.server.of("/v1/task/complete")), 1)
         claim = self.server.of("/internal/task-claim")[0].json
-        want = {"task_id": replay.TASK_ID, "worker_id": "w1", "operators": [{"name": "handler"}], "handlers": ["email:send"], "runtime": "python"}
+        want = {"task_id": replay.TASK_ID, **worker._name(), "operators": [{"name": "handler"}], "handlers": ["email:send"], "runtime": "python"}
         self.assertEqual(claim, want)
         received, _, headers = queue.calls[0][1], *queue.calls[0][1:]
         self.assertEqual((received["VisibilityTimeout"], received["WaitTimeSeconds"]), (2, 20))

@@ -1,0 +1,68 @@
+package authz_test
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/internal/rest"
+)
+
+func TestRefusedCredentialsAreThrottledByAddress(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	limiter, err := rest.NewLimiter(0.001, 20)
+	require.NoError(t, err)
+	api := w.api(t, authz.Config{Failures: limiter})
+	ask := func(from, token string) *httptest.ResponseRecorder {
+		r := httptest.NewRequest("GET", "/v1/tokens", nil)
+		r.RemoteAddr = from
+		r.Header.Set("Authorization", "Bearer "+token)
+		answer := httptest.NewRecorder()
+		api.Handler().ServeHTTP(answer, r)
+		return answer
+	}
+	known := w.token(t, authz.NewToken{Name: "known", Role: authz.RoleAdmin})
+	fresh := w.token(t, authz.NewToken{Name: "fresh", Role: authz.RoleAdmin})
+	const proxy, other = "192.0.2.1:4711", "192.0.2.2:4711"
+	require.Equal(t, http.StatusOK, ask(proxy, known).Code)
+
+	codes := map[int]int{}
+	for n := range 500 {
+		answer := ask(proxy, "dagctl_user_"+strconv.Itoa(n))
+		codes[answer.Code]++
+		if answer.Code == http.StatusTooManyRequests {
+			require.NotEmpty(t, answer.Header().Get("Retry-After"))
+		}
+	}
+	require.Len(t, codes, 2, "%v", codes)
+	require.GreaterOrEqual(t, codes[http.StatusUnauthorized], 20, "%v", codes)
+	require.Greater(t, codes[http.StatusTooManyRequests], 300, "%v", codes)
+
+	require.Equal(t, http.StatusUnauthorized, ask(other, "dagctl_user_x").Code)
+	require.Equal(t, http.StatusOK, ask(other, known).Code)
+	for range 50 {
+		require.Equal(t, http.StatusOK, ask(proxy, known).Code, "a caller behind the same proxy")
+	}
+	tries := 1
+	for ; ask(proxy, fresh).Code != http.StatusOK; tries++ {
+		require.Less(t, tries, 300, "a caller that was never seen gets in, too")
+	}
+	require.Equal(t, http.StatusOK, ask(proxy, fresh).Code)
+
+	require.Equal(t, http.StatusUnauthorized, ask("[2001:db8::1]:1", "dagctl_user_x").Code)
+	for n := range 200 {
+		ask("[2001:db8::"+strconv.Itoa(n+2)+"]:1", "dagctl_user_x")
+	}
+	tooMany := 0
+	for n := range 100 {
+		if ask("[2001:db8::a:"+strconv.Itoa(n)+"]:1", "dagctl_user_x").Code == http.StatusTooManyRequests {
+			tooMany++
+		}
+	}
+	require.Greater(t, tooMany, 50, "addresses of one network count as one")
+}

@@ -1,0 +1,117 @@
+package dispatcher_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/dispatcher/dispatchertest"
+	"github.com/dagctl/dagctl/internal/fault"
+)
+
+const fed = `
+name: fed
+jobs:
+  - name: raw
+    operator: file_source
+    source: { kind: poll, every: 10s }
+    partition_by: { time: day }
+    max_attempts: 1
+    config: { path: ".", pattern: "{date}.csv", format: csv }
+  - name: sums
+    operator: sql
+    partition_by: none
+    inputs: [{ from: { job: raw } }]
+    config: { query: "SELECT max(v) AS v FROM raw" }
+publish: { fed_raw: { from: { job: raw } }, fed_sums: { from: { job: sums } } }
+`
+
+// An empty day has the types that stand, so it does not make texts of the numbers of all days.
+func TestAnEmptyFileHasTheTypesThatStand(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Drop("2026-01-01.csv", "id,v\n1,9\n2,10\n")
+	w.Serve(fed)
+	w.Drop("2026-01-02.csv", "")
+	w.Drop("2026-01-03.csv", "id,v\n,\n")
+	w.Poll()
+	w.Settle()
+	require.Len(t, w.Read("fed_raw"), 3)
+	require.Equal(t, []string{"10"}, w.Read("fed_sums")["all"])
+}
+
+// Two tasks that find different columns at the same time: what the first commits stands, the other reads by that.
+func TestTheFirstReadingStands(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Drop("2026-01-01.csv", "id,v\n1,9\n2,10\n")
+	w.Drop("2026-01-02.csv", "id,v\n1,1.5\n")
+	w.Drop("2026-01-03.csv", "id,v\n")
+	build := w.Deploy(fed)
+	w.Advance()
+	tasks := w.Claim(w.D)
+	require.Len(t, tasks, 3)
+
+	var ends []error
+	for _, task := range tasks {
+		done := w.Do(w.D, task)
+		require.NoError(t, done.Outcome.Err)
+		ends = append(ends, w.D.CompleteAttempt(t.Context(), task, done, dispatchertest.Later(0)))
+	}
+	require.NoError(t, ends[0])
+	require.ErrorIs(t, ends[1], dispatcher.ErrReadingMoved)
+	require.ErrorIs(t, ends[2], dispatcher.ErrReadingMoved)
+	for _, task := range tasks[1:] {
+		require.NoError(t, w.D.HandBack(t.Context(), task, "again", dispatchertest.Later(0), dispatchertest.Later(0)))
+	}
+	w.Settle()
+	status, why := w.Status(build.Version.ID)
+	require.EqualValues(t, "Failed", status)
+	require.Contains(t, why, `2026-01-02.csv line 2, column v: "1.5" does not fit BIGINT`)
+
+	w.Drop("2026-01-02.csv", "id,v\n1,11\n")
+	w.Serve(fed)
+	require.Equal(t, []string{"11"}, w.Read("fed_sums")["all"])
+}
+
+// What checks reject does not decide how the next file is read.
+func TestARejectedFileSettlesNothing(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Drop("2026-01-01.csv", "<html>\nsorry\n")
+	checked := dispatchertest.Edit(fed, "format: csv }", "format: csv }\n    checks: [{ row_count: { min: 2 } }]")
+	w.Deploy(checked)
+	w.Settle()
+	require.Zero(t, w.Count(`SELECT FROM dataset_readings`))
+	w.Drop("2026-01-01.csv", "id,v\n1,9\n2,10\n")
+	w.Serve(checked)
+	require.Equal(t, []string{"10"}, w.Read("fed_sums")["all"])
+}
+
+func TestBadRowsGoToTheQuarantine(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	apart := dispatchertest.Edit(fed, "format: csv }", "format: csv, on_bad_rows: quarantine }")
+	_, err := w.TryDeploy(apart)
+	require.True(t, fault.Is(err, fault.Invalid))
+
+	apart = dispatchertest.Edit(apart, "max_attempts: 1", "outputs: [rows, quarantine]")
+	apart = dispatchertest.Edit(apart, "inputs: [{ from: { job: raw }", "inputs: [{ from: { job: raw, output: rows }")
+	apart = dispatchertest.Edit(apart, "fed_raw: { from: { job: raw } }",
+		"fed_raw: { from: { job: raw, output: rows } }, fed_bad: { from: { job: raw, output: quarantine } }")
+	w.Drop("2026-01-01.csv", "id,v\n1,9\n2,10\n4,Doe, K\n")
+	w.Serve(apart)
+	require.Equal(t, []string{"1,9", "2,10"}, w.Read("fed_raw")["2026-01-01"])
+	require.Equal(t, []string{`2026-01-01.csv,4,<nil>,4,Doe, K,has 3 values, not 2,4,Doe, K`}, w.Read("fed_bad")["2026-01-01"])
+
+	w.Drop("2026-01-01.csv", "id,v\n1,9\n4,x\n")
+	w.Poll()
+	w.Settle()
+	require.Equal(t, []string{"1,9"}, w.Read("fed_raw")["2026-01-01"])
+	require.Equal(t, []string{`2026-01-01.csv,3,v,x,is no BIGINT,4,x`}, w.Read("fed_bad")["2026-01-01"])
+	w.Drop("2026-01-01.csv", "id,v\n1,9\n")
+	w.Poll()
+	w.Settle()
+	require.Empty(t, w.Read("fed_bad")["2026-01-01"])
+}

@@ -1,0 +1,234 @@
+package duck
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	duckdb "github.com/duckdb/duckdb-go/v2"
+
+	"github.com/dagctl/dagctl/internal/fault"
+)
+
+// Here is decided as what type each type is written. Parquet and DuckDB's writer of it lose or change values of some
+// types without an error: HUGEINT becomes DOUBLE, INTERVAL is cut to milliseconds, TIMETZ moves to UTC, a UNION becomes
+// a STRUCT. So a type is written as it is, or in another one by a cast that keeps every value, or not at all.
+
+// keeps are the scalar types that come back as they were written.
+var keeps = Named("BOOLEAN", "TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER",
+	"UBIGINT", "FLOAT", "DOUBLE", "VARCHAR", "BLOB", "DATE", "TIME", "TIMESTAMP", "TIMESTAMP_NS",
+	"TIMESTAMP WITH TIME ZONE", "UUID", "JSON", "INTERVAL", "GEOMETRY('OGC:CRS84')")
+
+// casts are the scalar types that are written in another type. A value that does not fit it is refused.
+var casts = map[string]string{
+	"HUGEINT": "DECIMAL(38,0)", "UHUGEINT": "DECIMAL(38,0)", "TIMESTAMP_S": "TIMESTAMP", "TIMESTAMP_MS": "TIMESTAMP",
+	`"NULL"`: "INTEGER", "NULL": "INTEGER",
+}
+
+// instead are casts to propose for types that are not written; for others it is VARCHAR.
+var instead = map[string]string{"VARIANT": "JSON"}
+
+// Written returns the column as files have it. A type that they cannot hold is a fault.Invalid that names the cast to
+// write.
+func Written(c Column) (Column, error) {
+	refused := ""
+	t := TypeOf(c.Type)
+	written := t.Map(func(s Type) Type {
+		if name, ok := casts[s.Name]; ok {
+			return Type{Name: name}
+		}
+		if !keeps(s) && !strings.HasPrefix(s.Name, "DECIMAL(") && refused == "" {
+			refused = s.String()
+		}
+		return s
+	})
+	if refused == "" {
+		return Column{c.Name, lists(written).String()}, nil
+	}
+
+	proposed := t.Map(func(s Type) Type {
+		switch name, cast := casts[s.Name]; {
+		case cast:
+			return Type{Name: name}
+		case keeps(s) || strings.HasPrefix(s.Name, "DECIMAL("):
+			return s
+		case instead[s.Name] != "":
+			return Type{Name: instead[s.Name]}
+		}
+		return Type{Name: "VARCHAR"}
+	})
+	if len(refused) > 80 {
+		refused = refused[:80] + "…"
+	}
+	return c, fault.New(fault.Invalid, "column %q: values of type %s cannot be stored without changing them", c.Name,
+		refused).WithHint("write CAST(%[1]s AS %[2]s) AS %[1]s", Quote(c.Name), lists(proposed))
+}
+
+// lists returns the type with lists in place of arrays, whose length files do not keep.
+func lists(t Type) Type {
+	t.Fields = slices.Clone(t.Fields)
+	for i := range t.Fields {
+		t.Fields[i].Type = lists(t.Fields[i].Type)
+	}
+	if t.Kind == ArrayType {
+		t.Kind, t.Size = ListType, ""
+	}
+	return t
+}
+
+// WrittenAll returns the columns as files have them.
+func WrittenAll(columns []Column) (written []Column, err error) {
+	written = make([]Column, len(columns))
+	for i, c := range columns {
+		if written[i], err = Written(c); err != nil {
+			return nil, err
+		}
+	}
+	return written, nil
+}
+
+// CopyToParquet writes the query's rows, in the query's order and in the types that Written returns, and returns their
+// number. A value that does not fit is a fault.Invalid that names its column.
+func (s *Session) CopyToParquet(ctx context.Context, query, file string) (int64, error) {
+	columns, err := s.Describe(ctx, query)
+	if err != nil {
+		return 0, err
+	}
+	query, err = writing(query, columns)
+	if err != nil {
+		return 0, err
+	}
+
+	rows, err := s.copyKept(ctx, query, file)
+	if place := unfit.FindStringSubmatch(fmt.Sprint(err)); err != nil && place != nil && isDuckDB(err) {
+		i, _ := strconv.Atoi(place[1])
+		return 0, doesNotFit(columns[i])
+	}
+	return rows, err
+}
+
+// copyKept is CopyToParquet for a query whose types are written as they are.
+func (s *Session) copyKept(ctx context.Context, query, file string) (int64, error) {
+	var rows int64
+	err := s.conn.QueryRowContext(ctx, fmt.Sprintf("COPY (%s) TO %s (FORMAT parquet, COMPRESSION zstd)", query,
+		Literal(file))).Scan(&rows)
+	if err != nil && unfit.MatchString(err.Error()) && ctx.Err() == nil {
+		return 0, err // its text has no value
+	}
+	return rows, s.ended(ctx, err)
+}
+
+func isDuckDB(err error) bool {
+	var e *duckdb.Error
+	return errors.As(err, &e)
+}
+
+// unfit is in the text of the error that a value raises if it does not fit what it is written as.
+var unfit = regexp.MustCompile(`dagctl: column (\d+) does not fit`)
+
+func doesNotFit(c Column) error {
+	if !TypeOf(c.Type).Any(Named("HUGEINT", "UHUGEINT", "TIMESTAMP_S", "TIMESTAMP_MS")) {
+		return fault.New(fault.Invalid, "column %q has an INTERVAL that cannot be stored without changing it: one "+
+			"that is negative, finer than milliseconds, or has more than 49 days in its hours", c.Name).
+			WithHint("write CAST(%[1]s AS VARCHAR) AS %[1]s, or make it coarser", Quote(c.Name))
+	}
+	// The type is known: it has been written.
+	written, _ := Written(c)
+	return fault.New(fault.Invalid, "column %q has a value of type %s that does not fit %s, as which it is stored",
+		c.Name, c.Type, written.Type).
+		WithHint("write CAST(%[1]s AS VARCHAR) AS %[1]s; CAST(%[1]s AS DOUBLE) if it need not be exact", Quote(c.Name))
+}
+
+// writing returns the query with its columns as they are written.
+func writing(query string, columns []Column) (string, error) {
+	written, err := WrittenAll(columns)
+	if err != nil {
+		return "", err
+	}
+	same := func(i int) bool { return written[i] == columns[i] && !TypeOf(columns[i].Type).Any(Named("INTERVAL")) }
+
+	values, names, plain := make([]string, len(columns)), make([]string, len(columns)), true
+	for i, c := range columns {
+		names[i] = fmt.Sprintf("c%d", i)
+		values[i] = names[i] + " AS " + Quote(c.Name)
+		if same(i) {
+			continue
+		}
+		plain = false
+		values[i] = fmt.Sprintf("%s AS %s", exact(names[i], TypeOf(c.Type), written[i].Type, i), Quote(c.Name))
+	}
+
+	if plain {
+		return query, nil
+	}
+	return fmt.Sprintf("SELECT %s FROM (%s\n) AS q (%s)", strings.Join(values, ", "), query,
+		strings.Join(names, ", ")), nil
+}
+
+// exact returns the expression that casts a value, and raises an error if it does not fit. TRY and CASE cost nothing
+// where all values fit: both look at whole vectors.
+func exact(value string, t Type, written string, column int) string {
+	raise := fmt.Sprintf("error('dagctl: column %d does not fit')", column)
+	cast := value
+	if t.String() != written {
+		cast = fmt.Sprintf("CASE WHEN %[1]s IS NOT NULL THEN coalesce(TRY(CAST(%[1]s AS %[2]s)), %[3]s) END", value,
+			written, raise)
+	}
+	if fits := fitting(value, t, 0); fits != "" {
+		return fmt.Sprintf("CASE WHEN %s IS NULL OR %s THEN %s ELSE %s END", value, fits, cast, raise)
+	}
+	return cast
+}
+
+// fitting returns the condition that the intervals in a value are written as they are; empty: there are none. Parquet
+// counts months, days and milliseconds in 32 bits without a sign.
+func fitting(value string, t Type, depth int) string {
+	all := func(list string, of Type) string {
+		element := fmt.Sprintf("e%d", depth)
+		fits := fitting(element, of, depth+1)
+		if fits == "" {
+			return ""
+		}
+		return fmt.Sprintf("len(list_filter(%s, lambda %s: NOT (%[2]s IS NULL OR %[3]s))) = 0", list, element, fits)
+	}
+
+	var fits []string
+	switch {
+	case t.Name == "INTERVAL":
+		part := func(name string) string { return fmt.Sprintf("date_part('%s', %s)", name, value) }
+		micros := fmt.Sprintf("(%s * 3600000000 + %s * 60000000 + %s)", part("hour"), part("minute"),
+			part("microsecond"))
+		fits = append(fits, part("year")+" >= 0", part("month")+" >= 0", part("day")+" >= 0",
+			micros+" BETWEEN 0 AND 4294967295000", micros+" % 1000 = 0")
+	case t.Kind == ListType || t.Kind == ArrayType:
+		return all(value, t.Fields[0].Type)
+	case t.Kind == MapType:
+		fits = append(fits, all("map_keys("+value+")", t.Fields[0].Type), all("map_values("+value+")",
+			t.Fields[1].Type))
+	case t.Kind == StructType:
+		for i, f := range t.Fields {
+			member := fmt.Sprintf("struct_extract(%s, %s)", value, memberKey(f, i))
+			if inner := fitting(member, f.Type, depth); inner != "" {
+				fits = append(fits, fmt.Sprintf("(%s IS NULL OR %s)", member, inner))
+			}
+		}
+	}
+
+	fits = slices.DeleteFunc(fits, func(s string) bool { return s == "" })
+	if len(fits) == 0 {
+		return ""
+	}
+	return "(" + strings.Join(fits, " AND ") + ")"
+}
+
+// memberKey returns how struct_extract finds a member: by its name, or by its number if it has none.
+func memberKey(f TypeField, i int) string {
+	if f.Name == "" {
+		return strconv.Itoa(i + 1)
+	}
+	return Literal(f.Name)
+}

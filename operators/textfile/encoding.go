@@ -1,0 +1,104 @@
+package textfile
+
+import (
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/klauspost/compress/zstd"
+	"golang.org/x/text/encoding"
+	"golang.org/x/text/encoding/htmlindex"
+	"golang.org/x/text/encoding/unicode"
+)
+
+// checkEncoding checks the name of an encoding, one of https://encoding.spec.whatwg.org, such as utf-16le or
+// windows-1252.
+func checkEncoding(name string) error {
+	if _, err := encodingOf(name); err != nil {
+		return fmt.Errorf("%q is not the name of an encoding, such as utf-8, utf-16le or windows-1252", name)
+	}
+	return nil
+}
+
+// encodingOf returns nil for UTF-8.
+func encodingOf(name string) (encoding.Encoding, error) {
+	switch strings.ToLower(name) {
+	case "", "utf-8", "utf8":
+		return nil, nil
+	case "utf-16":
+		return unicode.UTF16(unicode.LittleEndian, unicode.UseBOM), nil
+	}
+	return htmlindex.Get(name)
+}
+
+// open opens a file as UTF-8 text, decompressed and without a byte order mark.
+func (f File) open(encodingName string) (io.ReadCloser, error) {
+	file, err := os.Open(f.Path)
+	if err != nil {
+		return nil, err
+	}
+	closers := []func() error{file.Close}
+	in, err := decompressed(file, f.Path, &closers)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("%s: %w", f.Name, err), file.Close())
+	}
+
+	enc, err := encodingOf(encodingName)
+	if err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	if enc != nil {
+		in = enc.NewDecoder().Reader(in)
+	}
+
+	buffered := bufio.NewReaderSize(in, 64<<10)
+	head, _ := buffered.Peek(3) // an error shows again when the text is read
+	switch {
+	case bytes.HasPrefix(head, []byte("\xEF\xBB\xBF")):
+		_, err = buffered.Discard(3)
+	case enc == nil && (bytes.HasPrefix(head, []byte("\xFF\xFE")) || bytes.HasPrefix(head, []byte("\xFE\xFF"))):
+		err = fmt.Errorf("%s is UTF-16: say so with `encoding: utf-16`", f.Name)
+	}
+	r := reader{buffered, closers}
+	if err != nil {
+		return nil, errors.Join(err, r.Close())
+	}
+	return r, nil
+}
+
+func decompressed(file *os.File, path string, closers *[]func() error) (io.Reader, error) {
+	lower := strings.ToLower(path)
+	switch {
+	case strings.HasSuffix(lower, ".gz"):
+		in, err := gzip.NewReader(bufio.NewReaderSize(file, 64<<10))
+		if errors.Is(err, io.EOF) { // no bytes are no text
+			return file, nil
+		}
+		return in, err
+	case strings.HasSuffix(lower, ".zst"):
+		in, err := zstd.NewReader(file, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(256<<20))
+		if err == nil {
+			*closers = append(*closers, func() error { in.Close(); return nil })
+		}
+		return in, err
+	}
+	return file, nil
+}
+
+// reader closes what it reads from.
+type reader struct {
+	io.Reader
+	closers []func() error
+}
+
+func (r reader) Close() (err error) {
+	for _, closeOne := range r.closers {
+		err = errors.Join(err, closeOne())
+	}
+	return err
+}
