@@ -139,8 +139,8 @@ func (ctl *Control) backfillable(
 	return all, req.refuseMany(int64(len(all)))
 }
 
-// maxBackfill is how many partitions one backfill computes at most: all hours of eleven years. They are listed in memory
-// and written in one transaction.
+// maxBackfill is how many partitions one backfill computes at most: all hours of eleven years. They are listed in
+// memory and written in one transaction.
 const maxBackfill = 100_000
 
 // refuseMany refuses a backfill of too many partitions.
@@ -148,8 +148,8 @@ func (req BackfillRequest) refuseMany(count int64) error {
 	if count <= maxBackfill {
 		return nil
 	}
-	return fault.New(fault.Invalid, "there are %d partitions from %s to %s, and one backfill computes %d at most", count,
-		req.From, req.To, maxBackfill).
+	return fault.New(fault.Invalid, "there are %d partitions from %s to %s, and one backfill computes %d at most",
+		count, req.From, req.To, maxBackfill).
 		WithHint("look for a mistyped year, or split the range into several backfills, one after the other")
 }
 

@@ -38,8 +38,8 @@ type Purged struct {
 var errDryRun = errors.New("dry run")
 
 // Purge deletes data of a dataset for good: rows and files in all generations, and the payloads, results and errors of
-// the tasks that made them. When it returns, the partitions are gone for readers, and so are the bytes, unless the answer
-// says what keeps some of them: the partitions do not come back then either, and gc goes on.
+// the tasks that made them. When it returns, the partitions are gone for readers, and so are the bytes, unless the
+// answer says what keeps some of them: the partitions do not come back then either, and gc goes on.
 func (u *Upkeep) Purge(
 	ctx context.Context, caller authz.Caller, name string, req PurgeRequest, now time.Time,
 ) (Purged, error) {
