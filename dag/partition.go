@@ -139,6 +139,24 @@ func (p Partitioning) KeysBetween(start, end time.Time) []string {
 	}
 }
 
+// CountBetween returns how many time partitions there are from one key to another, both included. It counts by the
+// clock, so one that the zone's clocks skip counts too.
+func (p Partitioning) CountBetween(first, last string) (int64, error) {
+	from, err := p.Unit.parse(first)
+	if err != nil {
+		return 0, err
+	}
+	to, err := p.Unit.parse(last)
+	if err != nil {
+		return 0, err
+	}
+	if p.Unit == Month {
+		return int64(12*(to.Year()-from.Year()) + int(to.Month()) - int(from.Month()) + 1), nil
+	}
+	length := p.Unit.step(from, 1).Unix() - from.Unix()
+	return (to.Unix()-from.Unix())/length + 1, nil // a time.Duration holds 292 years only
+}
+
 // Range returns the positions that a range partition, or a segment of a cursor, covers: from ≤ position < to.
 func (p Partitioning) Range(key string) (from, to int64, err error) {
 	first, second, _ := strings.Cut(key, "-")

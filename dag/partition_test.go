@@ -158,6 +158,26 @@ func TestPartitionsCoverTime(t *testing.T) {
 	}
 }
 
+func TestCountBetween(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		unit        TimeUnit
+		first, last string
+		count       int64
+	}{
+		{Hour, "2001-01-31T05", "2001-01-31T05", 1},
+		{Hour, "0001-01-01T00", "9999-12-31T23", 3652059 * 24},
+		{Day, "2001-01-29", "2001-02-01", 4},
+		{Week, "2000-W51", "2001-W02", 4},
+		{Month, "2000-11", "2001-02", 4},
+		{Month, "2001-02", "2000-11", -2},
+	} {
+		count, err := in(c.unit, "UTC").CountBetween(c.first, c.last)
+		require.NoError(t, err)
+		require.Equal(t, c.count, count, c)
+	}
+}
+
 func TestKeysBetween(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, []string{"2001-01-30", "2001-01-31", "2001-02-01"},

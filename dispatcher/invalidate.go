@@ -66,6 +66,9 @@ func (d *Dispatcher) Invalidate(
 			return auditInvalidation(ctx, tx, caller, dataset, req, made)
 		}
 
+		if err := registry.RefuseReversed(req.From, req.To); err != nil {
+			return err
+		}
 		renewed, err := registry.Renew(ctx, tx, caller.OrgID, dataset.ID, req.From, req.To, now)
 		if err != nil {
 			return err

@@ -127,6 +127,10 @@ func newRewinding(
 	if r.to, err = positionOf(req.To, true, allPositions); err != nil {
 		return nil, err
 	}
+	if r.from > r.to {
+		return nil, fault.New(fault.Invalid, "the first position, %d, comes after the last one, %d", r.from, r.to).
+			WithHint("swap --from and --to")
+	}
 	if r.generation, err = registry.LiveGeneration(ctx, tx, caller.OrgID, dataset.ID); err != nil {
 		return nil, err
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/pg"
 )
 
 // A purge deletes data because somebody has to, not because nobody needs it. It leaves a tombstone: the revision's row
@@ -36,6 +37,15 @@ type PurgedPartition struct {
 	Bytes   int64     `json:"bytes"`
 
 	Origin uuid.UUID `json:"-"`
+}
+
+// RefuseReversed refuses a range of partitions, as text, that ends before it begins. An end that is "" is open.
+func RefuseReversed(from, to string) error {
+	if from == "" || to == "" || from <= to {
+		return nil
+	}
+	return fault.New(fault.Invalid, "the first partition, %s, comes after the last one, %s", from, to).
+		WithHint("swap --from and --to; partitions are compared as text here")
 }
 
 // PurgedPartitions lists what a purge removes.
@@ -163,7 +173,7 @@ func LockDAGs(ctx context.Context, tx pgx.Tx, org uuid.UUID, dags []string) erro
 		SELECT pg_advisory_xact_lock(h)
 		FROM (SELECT DISTINCT hashtextextended(k, 0) AS h FROM unnest($1::text[]) AS k ORDER BY h) AS keys`, keys)
 	if err != nil {
-		return fmt.Errorf("lock %d DAGs: %w", len(dags), err)
+		return fmt.Errorf("lock %d DAGs: %w", len(dags), pg.Busy(err, "one of these DAGs is being changed"))
 	}
 	return nil
 }

@@ -65,7 +65,7 @@ func New(c Config) (*Registry, error) {
 func LockDAG(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName string) error {
 	_, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock(hashtextextended($1, 0))`, DagKey(org, dagName))
 	if err != nil {
-		return fmt.Errorf("lock DAG %s: %w", dagName, err)
+		return fmt.Errorf("lock DAG %s: %w", dagName, pg.Busy(err, "DAG "+dagName+" is being changed"))
 	}
 	return nil
 }

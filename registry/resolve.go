@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 
 	"github.com/google/uuid"
@@ -138,7 +137,7 @@ func versionsAt(ctx context.Context, tx pgx.Tx, caller authz.Caller, at Moment) 
 	}
 
 	where, args, missing := "", []any{caller.OrgID, at.DAG}, ""
-	number, err := strconv.Atoi(strings.TrimPrefix(at.Which, "v"))
+	number, isNumber := numberOf(at.Which)
 	switch {
 	case at.Which == Candidate:
 		where = `($2 = '' OR v.dag_name = $2) AND ` + candidateVersion
@@ -146,14 +145,14 @@ func versionsAt(ctx context.Context, tx pgx.Tx, caller authz.Caller, at Moment) 
 		if at.DAG != "" {
 			missing = fmt.Sprintf("DAG %s has no candidate version", at.DAG)
 		}
-	case err != nil:
+	case !isNumber:
 		return nil, fault.New(fault.Invalid, "%q is not a moment to read at", at.Which).
 			WithHint("use live, candidate, or the number of a DAG version such as v3")
 	case at.DAG == "":
 		return nil, fault.New(fault.Invalid, "version %s of which DAG?", at.Which).WithHint("name it: --dag")
 	default:
 		where, args = `v.dag_name = $2 AND v.number = $3`, append(args, number)
-		missing = fmt.Sprintf("DAG %s has no version v%d", at.DAG, number)
+		missing = fmt.Sprintf("DAG %s has no version v%s", at.DAG, strings.TrimPrefix(at.Which, "v"))
 	}
 
 	rows, err := tx.Query(ctx, `

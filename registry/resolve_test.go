@@ -2,6 +2,7 @@ package registry_test
 
 import (
 	"context"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -115,6 +116,24 @@ func TestResolveAtAnotherMoment(t *testing.T) {
 	} {
 		_, err := w.resolve(c.caller, c.at, name)
 		require.True(t, fault.Is(err, c.kind), "%s: %v", problem, err)
+	}
+}
+
+// A number that is too large for the database is that of a version that does not exist.
+func TestVersionsThatCannotBe(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.serve(shop(), "2026-01-01")
+	for _, which := range []string{"v9", "0", "-1", "v2147483648", "99999999999", "v99999999999999999999999"} {
+		_, err := w.resolve(w.caller, registry.Moment{DAG: "shop", Which: which}, "best_customers")
+		require.True(t, fault.Is(err, fault.NotFound), "%s: %v", which, err)
+		require.ErrorContains(t, err, "DAG shop has no version v"+strings.TrimPrefix(which, "v"))
+		w.inTx(func(ctx context.Context, tx pgx.Tx) error {
+			_, _, _, err := w.registry.ResolveVersion(ctx, tx, w.caller, "best_customers", which)
+			require.True(t, fault.Is(err, fault.NotFound), "%s: %v", which, err)
+			require.ErrorContains(t, err, "dataset best_customers has no version "+which)
+			return nil
+		})
 	}
 }
 

@@ -76,6 +76,16 @@ func (r *Registry) coming(ctx context.Context, tx pgx.Tx, caller authz.Caller, n
 	return r.FindDataset(ctx, tx, caller, id.String())
 }
 
+// numberOf reads the number of a DAG version, with or without a v before it, and reports whether which is one. A number
+// beyond those that the database can hold is read as 0, which no version has.
+func numberOf(which string) (number int, is bool) {
+	n, err := strconv.ParseInt(strings.TrimPrefix(which, "v"), 10, 32)
+	if errors.Is(err, strconv.ErrRange) {
+		return 0, true
+	}
+	return int(n), err == nil
+}
+
 func generationAt(ctx context.Context, tx pgx.Tx, d Dataset, which string) (uuid.UUID, error) {
 	var (
 		generation uuid.UUID
@@ -83,7 +93,7 @@ func generationAt(ctx context.Context, tx pgx.Tx, d Dataset, which string) (uuid
 		err        error
 	)
 
-	number, notNumber := strconv.Atoi(strings.TrimPrefix(which, "v"))
+	number, isNumber := numberOf(which)
 	id := idOf(which)
 	switch {
 	case which == Candidate:
@@ -97,7 +107,7 @@ func generationAt(ctx context.Context, tx pgx.Tx, d Dataset, which string) (uuid
 		err = tx.QueryRow(ctx, `SELECT id, purged_at IS NOT NULL FROM dataset_versions
 			WHERE dataset_uuid = $1 AND id = $2`,
 			d.ID, *id).Scan(&generation, &purged)
-	case notNumber == nil:
+	case isNumber:
 		err = tx.QueryRow(ctx, `
 			SELECT g.id, g.purged_at IS NOT NULL FROM dag_version_datasets p
 			JOIN dag_versions v ON v.id = p.dag_version_id AND v.dag_name = $2 AND v.number = $3

@@ -49,7 +49,7 @@ type Version struct {
 
 // DeployRequest is a DAG file with everything that it refers to.
 type DeployRequest struct {
-	YAML        string            `json:"yaml" maxLength:"1048576"`
+	YAML        string            `json:"yaml" doc:"At most 2 MiB"`
 	Files       map[string][]byte `json:"files,omitempty" doc:"Files that the document names, by path; base64"`
 	Vars        map[string]string `json:"vars,omitempty"`
 	SourceRef   string            `json:"source_ref,omitempty" maxLength:"200" doc:"For people: the file's git commit"`

@@ -50,7 +50,7 @@ func (l *Logs) handleAppend(ctx context.Context, c authz.Capability, in *appendI
 type readInput struct {
 	ID uuid.UUID `path:"id" format:"uuid"`
 	rest.PageInput
-	Attempt int  `query:"attempt" minimum:"0" doc:"Only of this attempt"`
+	Attempt int  `query:"attempt" minimum:"0" maximum:"2147483647" doc:"Only of this attempt"`
 	Tail    bool `query:"tail" doc:"The last lines instead of the first"`
 	Wait    int  `query:"wait_seconds" minimum:"0" maximum:"20" doc:"How long to wait if there is no log line yet"`
 }

@@ -133,9 +133,24 @@ func (ctl *Control) backfillable(
 	if err != nil {
 		return nil, err
 	}
-	return slices.DeleteFunc(all, func(p wantedPartition) bool {
+	all = slices.DeleteFunc(all, func(p wantedPartition) bool {
 		return !views.Between(by, req.From, req.To, p.Key)
-	}), nil
+	})
+	return all, req.refuseMany(int64(len(all)))
+}
+
+// maxBackfill is how many partitions one backfill computes at most: all hours of eleven years. They are listed in
+// memory and written in one transaction.
+const maxBackfill = 100_000
+
+// refuseMany refuses a backfill of too many partitions.
+func (req BackfillRequest) refuseMany(count int64) error {
+	if count <= maxBackfill {
+		return nil
+	}
+	return fault.New(fault.Invalid, "there are %d partitions from %s to %s, and one backfill computes %d at most",
+		count, req.From, req.To, maxBackfill).
+		WithHint("look for a mistyped year, or split the range into several backfills, one after the other")
 }
 
 // check returns what keeps a job from being backfilled as requested.
@@ -146,9 +161,9 @@ func (req BackfillRequest) check(job *registry.Job) error {
 			return err
 		}
 	}
-	if !views.Ordered(by, req.From, req.To) {
-		return fault.New(fault.Invalid, "it would begin at %s, which is after its end at %s", req.From, req.To).
-			WithHint("--from is the first partition, --to the last one")
+	if reversed, err := by.Precedes(req.To, req.From); err == nil && reversed { // no error: there are partitions
+		return fault.New(fault.Invalid, "the first partition, %s, comes after the last one, %s", req.From, req.To).
+			WithHint("swap --from and --to")
 	}
 
 	switch {
@@ -181,6 +196,13 @@ func (ctl *Control) enumeratedPartitions(
 
 // scheduledPartitions lists what a schedule would have made between the two keys of a request.
 func scheduledPartitions(by dag.Partitioning, req BackfillRequest) (all []wantedPartition, err error) {
+	count, err := by.CountBetween(req.From, req.To)
+	if err != nil {
+		return nil, err
+	}
+	if err := req.refuseMany(count); err != nil {
+		return nil, err
+	}
 	start, _, err := by.Bounds(req.From)
 	if err != nil {
 		return nil, err

@@ -126,7 +126,7 @@ func TestBackfillRefuses(t *testing.T) {
 	w := dispatchertest.MonthWorld(t, "01")
 	for want, req := range map[string]control.BackfillRequest{
 		"no job": {Job: "nothing", From: "2024-01-01", To: "2024-01-02"},
-		"it would begin at 2024-01-02, which is after its end at 2024-01-01": {Job: "made", From: "2024-01-02",
+		"the first partition, 2024-01-02, comes after the last one, 2024-01-01": {Job: "made", From: "2024-01-02",
 			To: "2024-01-01"},
 		"not a day": {Job: "made", From: "January", To: "2024-01-02"},
 	} {

@@ -61,6 +61,10 @@ func (u *Upkeep) DeleteDAG(
 		if err := deploy.LockSwap(ctx, tx, nothing); err != nil {
 			return err
 		}
+		if err := deploy.LockGraph(ctx, tx, caller.OrgID); err != nil { // nobody begins to read a dataset meanwhile
+			return err
+		}
+
 		if deleted, err = planDeletion(ctx, tx, caller, dagName, now); err != nil {
 			return err
 		}

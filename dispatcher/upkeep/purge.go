@@ -31,19 +31,25 @@ type Purged struct {
 	DryRun     bool                       `json:"dry_run"`
 	Partitions []registry.PurgedPartition `json:"partitions" nullable:"false"`
 	Tasks      int                        `json:"tasks" doc:"Tasks whose payloads, results and errors were deleted, too"`
+	Left       string                     `json:"left,omitempty" doc:"Why some of the bytes are still there. Nobody can read them through dagctl any more, and gc goes on removing them"`
 }
 
 // errDryRun rolls a dry run back.
 var errDryRun = errors.New("dry run")
 
 // Purge deletes data of a dataset for good: rows and files in all generations, and the payloads, results and errors of
-// the tasks that made them. When it returns, the partitions are gone for readers, and so are the bytes.
+// the tasks that made them. When it returns, the partitions are gone for readers, and so are the bytes, unless the
+// answer says what keeps some of them: the partitions do not come back then either, and gc goes on.
 func (u *Upkeep) Purge(
 	ctx context.Context, caller authz.Caller, name string, req PurgeRequest, now time.Time,
 ) (Purged, error) {
 	dataset, err := u.registry.Dataset(ctx, caller, name)
 	if err != nil {
 		return Purged{}, err
+	}
+
+	if err := registry.RefuseReversed(req.From, req.To); err != nil {
+		return Purged{}, fmt.Errorf("purge %s: %w", name, err)
 	}
 
 	scope := registry.PurgeScope{Dataset: dataset.ID, From: req.From, To: req.To, Downstream: req.Downstream}
@@ -66,8 +72,11 @@ func (u *Upkeep) Purge(
 	u.log.Warn("purged", "dataset", dataset.Name, "partitions", len(purged.Partitions), "actor", caller.Actor)
 	err = errors.Join(u.RemoveMarked(ctx, caller.OrgID, now), u.discardStaging(ctx, caller.OrgID, tasks))
 	if err != nil {
-		return purged, fmt.Errorf("purge %s: nobody can read it any more, but not all of its bytes are gone; "+
-			"gc goes on with them: %w", name, err)
+		u.log.Warn("the bytes of a purge are left to gc", "dataset", dataset.Name, "error", err)
+		purged.Left = "an error on the server, which its log has"
+		if fault.KindOf(err) != fault.Internal {
+			purged.Left = fault.Text(err)
+		}
 	}
 	return purged, nil
 }

@@ -129,6 +129,35 @@ func TestPurgeInTables(t *testing.T) {
 }
 
 // A purge also deletes the payloads, results and errors of tasks, and the files that their attempts left.
+// A purge that takes effect says so, also while somebody holds a view that a table of an older version is to leave.
+func TestPurgeBesideAReaderOfTheView(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.Put("raw", "2024-01-01", "a")
+	w.Probe.Put("raw", "2024-01-02", "b")
+	w.Serve(dispatchertest.InTables)
+	w.Serve(dispatchertest.Edit(dispatchertest.InTables, "tag: one", "tag: two"))
+	tables := func() int {
+		return w.Count(`SELECT FROM pg_tables WHERE schemaname = 'data_acme' AND tablename LIKE '\_g\_%'`)
+	}
+	before := tables()
+
+	reader, err := w.Pool.Begin(t.Context())
+	require.NoError(t, err)
+	_, err = reader.Exec(t.Context(), `SELECT FROM data_acme.letters_made`)
+	require.NoError(t, err)
+	done, err := purge(w, "letters_made", upkeep.PurgeRequest{From: "2024-01-01", To: "2024-01-01", BreakWindow: true})
+	require.NoError(t, err)
+	require.Len(t, done.Partitions, 2)
+	require.Contains(t, done.Left, "view data_acme.letters_made is locked by")
+	require.Equal(t, map[string][]string{"2024-01-02": {"two(b)"}}, w.Read("letters_made"))
+	require.Equal(t, before, tables())
+
+	require.NoError(t, reader.Rollback(t.Context()))
+	require.NoError(t, w.D.Upkeep.RemoveMarked(t.Context(), w.Caller.OrgID, time.Now()))
+	require.Equal(t, before-1, tables(), "gc goes on")
+}
+
 func TestPurgeOfTasks(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.NewWorld(t)

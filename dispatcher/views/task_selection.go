@@ -213,16 +213,6 @@ func (vs *Views) partitionsBetween(
 	return slices.Compact(keys), nil
 }
 
-// Ordered reports whether from is not after to, in the order of Between.
-func Ordered(by dag.Partitioning, from, to string) bool {
-	if by.Kind != dag.ByRange && by.Kind != dag.ByCursor {
-		return from <= to
-	}
-	first, _, err1 := by.Range(from)
-	_, last, err2 := by.Range(to)
-	return errors.Join(err1, err2) != nil || first <= last
-}
-
 // Between reports whether a key lies between two others: it compares ranges by number, and other keys as text, which is
 // the order of time for times.
 func Between(by dag.Partitioning, from, to, key string) bool {

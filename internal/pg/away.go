@@ -8,6 +8,8 @@ import (
 	"syscall"
 
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/dagctl/dagctl/internal/fault"
 )
 
 // Away reports whether an error means that the database or the connection to it is gone: the server restarts or refuses
@@ -34,6 +36,16 @@ func Away(err error) bool {
 		return true
 	}
 	return pgconn.SafeToRetry(err) // the connection was closed before anything was sent
+}
+
+// Busy returns a fault that says what is in use, and to try again, if err means that a statement waited for a lock for
+// longer than lock_timeout. It returns any other error as it is.
+func Busy(err error, what string) error {
+	var said *pgconn.PgError
+	if errors.As(err, &said) && said.Code == "55P03" {
+		return &fault.Error{Kind: fault.Unavailable, Message: what, Hint: "try again in a moment", Err: err}
+	}
+	return err
 }
 
 // Lasting reports whether the database refused a statement for a reason that will be the same next time, such as a

@@ -191,6 +191,26 @@ func TestInTxRepeatsAfterADeadlock(t *testing.T) {
 	require.Equal(t, 4, total)
 }
 
+func TestALockThatIsNotFreeInTime(t *testing.T) {
+	t.Parallel()
+	pool := open(t, testdb.Empty(t))
+	locked := func(then func()) error {
+		return pg.InTx(t.Context(), pool, func(ctx context.Context, tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, `SET LOCAL lock_timeout = '1ms'`)
+			if err == nil {
+				_, err = tx.Exec(ctx, `SELECT pg_advisory_xact_lock(1)`)
+			}
+			then()
+			return pg.Busy(err, "the door is locked")
+		})
+	}
+	require.NoError(t, locked(func() {
+		err := locked(func() {})
+		require.True(t, fault.Is(err, fault.Unavailable), "%v", err)
+		require.EqualError(t, err, "the door is locked")
+	}))
+}
+
 func TestInTxGivesUp(t *testing.T) {
 	t.Parallel()
 	pool := open(t, testdb.Empty(t))

@@ -17,10 +17,14 @@ import (
 
 // Judge compares a version with the one that serves, under the lock of a swap, and refuses what readers would miss and
 // nobody agreed to. Lost are the partitions that they would lose; back says that a person goes back to the version. It
-// returns the contract of the version.
+// returns the contract of the version. It locks the graph of DAGs, so that what it relies on in other DAGs stays until
+// the swap is committed.
 func (dp *Deployer) Judge(
 	ctx context.Context, tx pgx.Tx, b registry.Build, lost []registry.Removal, back bool,
 ) (next contract.Contract, err error) {
+	if err := LockGraph(ctx, tx, b.OrgID); err != nil {
+		return next, err
+	}
 	var serves uuid.UUID
 	err = tx.QueryRow(ctx, `SELECT dag_version_id FROM dag_current_versions WHERE org_id = $1 AND dag_name = $2`,
 		b.OrgID, b.DAG).Scan(&serves)
@@ -34,6 +38,11 @@ func (dp *Deployer) Judge(
 	}
 	if next, err = dp.promises(ctx, tx, b.OrgID, b.ID, false); err != nil {
 		return next, err
+	}
+	if back && len(next.Inputs) > 0 {
+		if err := refuseCycleBack(ctx, tx, b); err != nil {
+			return next, err
+		}
 	}
 	if cutsAnew(live, next) {
 		emptied, err := registry.EmptiedBy(ctx, tx, b.ID)

@@ -10,12 +10,22 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/registry"
 )
 
 // refuseCycle refuses a version that would close a cycle over DAGs: each would wait for the other, or they would follow
-// each other without end.
+// each other without end. It locks the graph, so that two versions cannot close a cycle together; a plan changes
+// nothing, and holds nobody up.
 func (d *deploy) refuseCycle(ctx context.Context, tx pgx.Tx) error {
+	if len(d.bindings) == 0 {
+		return nil
+	}
+	if !d.planning {
+		if err := LockGraph(ctx, tx, d.caller.OrgID); err != nil {
+			return err
+		}
+	}
 	path, err := cycleOver(ctx, tx, d.caller.OrgID, d.doc.Name, d.version)
 	if err != nil || path == nil {
 		return err
@@ -24,22 +34,19 @@ func (d *deploy) refuseCycle(ctx context.Context, tx pgx.Tx) error {
 		WithHint("change one of them to read something else, or make them one DAG")
 }
 
-// cycleOver returns the path from a DAG, through what its version reads, back to the DAG; nil if there is none.
-// Versions with inputs from other DAGs are checked one after the other, so that two deploys cannot close a cycle
-// together.
-func cycleOver(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName string, version uuid.UUID) ([]string, error) {
-	var reading bool
-	if err := tx.QueryRow(ctx, `
-		SELECT EXISTS (SELECT FROM job_inputs i JOIN jobs j ON j.id = i.job_id WHERE j.dag_version_id = $1 AND NOT i.in_dag)`,
-		version).Scan(&reading); err != nil {
-		return nil, fmt.Errorf("inputs of other DAGs: %w", err)
+// refuseCycleBack refuses to go back to a version that would close a cycle over DAGs.
+func refuseCycleBack(ctx context.Context, tx pgx.Tx, b registry.Build) error {
+	path, err := cycleOver(ctx, tx, b.OrgID, b.DAG, b.ID)
+	if err != nil || path == nil {
+		return err
 	}
-	if reading {
-		if err := lockGraph(ctx, tx, org); err != nil {
-			return nil, err
-		}
-	}
+	return fault.New(fault.Conflict, "a rollback to version %d would close a cycle over DAGs: %s", b.Number,
+		strings.Join(path, " reads ")).
+		WithHint("change one of them to read something else first")
+}
 
+// cycleOver returns the path from a DAG, through what its version reads, back to the DAG; nil if there is none.
+func cycleOver(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName string, version uuid.UUID) ([]string, error) {
 	rows, err := tx.Query(ctx, `
 		SELECT DISTINCT j.dag_name, s.producer_dag_name
 		FROM job_inputs i
@@ -64,12 +71,14 @@ func cycleOver(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName string, ve
 	return pathBack(reads, dagName), nil
 }
 
-// lockGraph locks which DAGs of an org read which datasets of others, and how these are partitioned. The caller holds
-// the lock of its DAG.
-func lockGraph(ctx context.Context, tx pgx.Tx, org uuid.UUID) error {
+// LockGraph locks which DAGs of an org read which datasets of others, and what these promise: names, columns and
+// partitionings. Whoever changes that, or decides by it, holds the lock until the transaction ends: deploys with inputs
+// from other DAGs, cutovers, promotions, rollbacks and deletions. What they decide by is read after the lock. The
+// caller holds the lock of its DAG, and takes none of another DAG after this one.
+func LockGraph(ctx context.Context, tx pgx.Tx, org uuid.UUID) error {
 	if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock(hashtextextended($1, 0))`,
 		registry.DagKey(org, "/inputs of other DAGs")); err != nil {
-		return fmt.Errorf("lock the graph of DAGs: %w", err)
+		return fmt.Errorf("lock the graph of DAGs: %w", pg.Busy(err, "another DAG of the org is being changed"))
 	}
 	return nil
 }

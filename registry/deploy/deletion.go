@@ -99,9 +99,9 @@ func (d Deletion) compare(ctx context.Context, tx pgx.Tx, org uuid.UUID) (_ []co
 	return contract.Compare(live, nothing, facts), nil
 }
 
-// DeleteDAG takes a DAG out of service in the caller's transaction, which holds the locks of LockSwap: none of its
-// versions is active any more, its datasets lose their names, and gc may remove their data once the window has passed.
-// Until then, a rollback to one of its versions restores it.
+// DeleteDAG takes a DAG out of service in the caller's transaction, which holds the locks of LockSwap and LockGraph:
+// none of its versions is active any more, its datasets lose their names, and gc may remove their data once the window
+// has passed. Until then, a rollback to one of its versions restores it.
 func DeleteDAG(
 	ctx context.Context, tx pgx.Tx, org uuid.UUID, d Deletion, given []registry.Consent, now time.Time,
 ) error {

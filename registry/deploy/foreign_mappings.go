@@ -125,6 +125,11 @@ func RefuseMisfits(ctx context.Context, tx pgx.Tx, b registry.Build) error {
 		return fmt.Errorf("partitionings that %s v%d changes: %w", b.DAG, b.Number, err)
 	}
 
+	if len(changed) > 0 {
+		if err := LockGraph(ctx, tx, b.OrgID); err != nil {
+			return err
+		}
+	}
 	if _, err := followers(ctx, tx, b.OrgID, changed); err != nil {
 		return err
 	}
@@ -148,9 +153,6 @@ func followers(
 ) (map[uuid.UUID][]string, error) {
 	if len(changed) == 0 {
 		return nil, nil
-	}
-	if err := lockGraph(ctx, tx, org); err != nil {
-		return nil, err
 	}
 	var datasets []uuid.UUID
 	for id := range changed {
@@ -200,10 +202,16 @@ func refuseProblems(problems []fault.Problem, alternative string) error {
 // job could not go on with.
 func (d *deploy) noteFollowers(ctx context.Context, tx pgx.Tx, live, next []planned, changes []registry.Change) error {
 	changed := repartitions(live, next)
+	if len(changed) > 0 && !d.planning {
+		if err := LockGraph(ctx, tx, d.caller.OrgID); err != nil {
+			return err
+		}
+	}
 	follow, err := followers(ctx, tx, d.caller.OrgID, changed)
 	if err != nil {
 		return err
 	}
+
 	for i := range changes {
 		c := &changes[i]
 		if readers := follow[c.ID]; len(readers) > 0 {

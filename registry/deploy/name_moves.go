@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/registry"
 	"github.com/dagctl/dagctl/storage"
 )
@@ -149,7 +150,7 @@ func LockSwap(ctx context.Context, tx pgx.Tx, b registry.Build) error {
 					UNION SELECT p.published_name FROM dag_version_datasets p WHERE p.dag_version_id = $4)) AS dags
 			ORDER BY h) AS keys`, b.OrgID.String(), b.OrgID, b.DAG, b.ID)
 	if err != nil {
-		return fmt.Errorf("lock DAG %s for a cutover: %w", b.DAG, err)
+		return fmt.Errorf("lock DAG %s for a cutover: %w", b.DAG, pg.Busy(err, "DAG "+b.DAG+" is being changed"))
 	}
 	return nil
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -67,15 +66,6 @@ func RollbackTarget(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName strin
 			WithHint("deploy its document again: that rebuilds the missing data")
 	}
 
-	path, err := cycleOver(ctx, tx, org, dagName, b.ID)
-	if err != nil {
-		return b, err
-	}
-	if path != nil {
-		return b, fault.New(fault.Conflict, "a rollback to version %d would close a cycle over DAGs: %s", b.Number,
-			strings.Join(path, " reads ")).
-			WithHint("change one of them to read something else first")
-	}
 	return b, nil
 }
 

@@ -23,7 +23,8 @@ func datasetsPurgeCommand(c *cli.CLI) *cobra.Command {
 		Short: "Delete data of a dataset for good",
 		Long: `Deletes partitions, or a whole dataset, from every dataset version: rows, files, and the payloads,
 results and errors of the tasks that made them. It is for data that must be deleted; gc removes by itself what nobody
-needs any more.
+needs any more. Bytes that somebody keeps in use, such as rows of a view in an open transaction, go as soon as they can;
+the command says so.
 
 A purged partition is computed again only when its inputs change. If the inputs still contain the data, purge or correct
 them first. Nobody can roll back to a version with purged data: if that version is still within its rollback window, the
@@ -61,6 +62,10 @@ command needs --break-window.`,
 			return c.Print(purged, func(w io.Writer) {
 				fmt.Fprintf(w, "Deleted %s and the traces of %s.\n",
 					cli.Count(len(purged.Partitions), "partition"), cli.Count(purged.Tasks, "task"))
+				if purged.Left != "" {
+					fmt.Fprintf(w, "Nobody can read them any more, but some of the bytes are still there: %s\n"+
+						"The server tries again by itself, and at once with `dagctl gc`.\n", purged.Left)
+				}
 			})
 		},
 	}

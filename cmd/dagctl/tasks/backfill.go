@@ -26,7 +26,7 @@ func BackfillCommand(c *cli.CLI) *cobra.Command {
 		Short: "Compute a range of partitions of a job",
 		Long: `Lets a job of the active version compute its partitions in a range, both ends included: in place, a few
 at a time, and after live work and builds. "backfill list" shows its progress, "backfill cancel" stops it from creating
-tasks.
+tasks. One backfill has 100,000 partitions at most: split a longer range.
 
 --existing chooses the partitions: skip computes missing partitions, failed also those that failed for good, and
 all every partition. --propagate chooses when consumers run: each runs them after every partition, once runs them at the
