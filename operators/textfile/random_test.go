@@ -29,7 +29,8 @@ func TestRandomCSVFilesAreReadAsGoReadsThem(t *testing.T) {
 		if len(want) == 0 && refused == nil || !utf8.ValidString(text) {
 			continue
 		}
-		if refused == nil && len(want[0]) == 1 && strings.Contains(strings.ReplaceAll(text, "\r", ""), "\n\n") {
+		lines := "\n" + strings.ReplaceAll(text, "\r", "")
+		if refused == nil && len(want[0]) == 1 && strings.Contains(lines, "\n\n") {
 			continue // an empty line may be a value of a single column: it is refused
 		}
 
