@@ -289,9 +289,6 @@ func (t Type) settles(was Type) bool {
 	return true
 }
 
-// flat reports whether a field of a CSV file can hold values of the type.
-func (t Type) flat() bool { return t.Kind != List && t.Kind != Struct }
-
 // arrow returns the Arrow type that Parquet files of the type are written with.
 func (t Type) arrow() arrow.DataType {
 	switch t.Kind {
