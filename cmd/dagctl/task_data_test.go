@@ -106,7 +106,7 @@ func TestTasksElsewhereReadAndWriteByTheServer(t *testing.T) {
 	_, err = upload("{\"day\":\"2026-01-01\",\"score\":2}\n", worker.NDJSON)
 	require.ErrorContains(t, err, "already been uploaded")
 	_, err = upload("no json at all", worker.NDJSON)
-	require.ErrorContains(t, err, "cannot be read as ndjson")
+	require.ErrorContains(t, err, `no row can be read: rows.ndjson line 1: "no json at all" is no JSON`)
 	_, err = cli.Fetch[registry.Revision](t.Context(), w.as(writer), cli.DatasetPath("scores")+"/partitions",
 		nil, cli.Page{Limit: 10})
 	require.ErrorContains(t, err, "no dataset", "its first version is not whole yet")
