@@ -160,7 +160,7 @@ func (d *Dispatcher) Attempt(ctx context.Context, t Claimed, then func(Claimed))
 
 // The causes for which a run is stopped.
 var (
-	ErrTimedOut = errors.New("the task ran longer than its timeout")
+	ErrTimedOut = operators.ErrTimedOut // the runner and the dispatcher both watch the time: either may stop it
 	errCanceled = errors.New("the task was canceled")
 	errFenced   = errors.New("the lease was lost")
 )
@@ -202,7 +202,7 @@ func (d *Dispatcher) Report(ctx context.Context, t Claimed, done Completion, cau
 
 		// The work was done but cannot be committed: files are gone, a foreign key is violated, a disk is full.
 		return d.Fail(ctx, t, tasks.ReasonError, err, !fault.Is(err, fault.Invalid), now)
-	case errors.Is(cause, ErrTimedOut):
+	case errors.Is(cause, ErrTimedOut), errors.Is(err, ErrTimedOut):
 		return d.Fail(ctx, t, tasks.ReasonTimeout, ErrTimedOut, true, now)
 	case errors.Is(cause, errCanceled):
 		return d.CancelRunning(ctx, t, now)

@@ -35,6 +35,9 @@ type Runner struct {
 		end func())
 }
 
+// ErrTimedOut is the error of a run that was stopped at the time when its assignment ends.
+var ErrTimedOut error = fault.New(fault.Unavailable, "the task ran longer than its timeout")
+
 // permanent marks an error that a retry cannot mend.
 type permanent struct{ err error }
 
@@ -60,8 +63,7 @@ func IsPermanent(err error) bool {
 func (r *Runner) Run(ctx context.Context, a Assignment, progress func(percent int, state string)) Outcome {
 	if !a.TimeoutAt.IsZero() {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithDeadlineCause(ctx, a.TimeoutAt,
-			fault.New(fault.Unavailable, "the task ran longer than its timeout"))
+		ctx, cancel = context.WithDeadlineCause(ctx, a.TimeoutAt, ErrTimedOut)
 		defer cancel()
 	}
 	if progress == nil {
