@@ -257,7 +257,7 @@ func each(columns []string, operator, condition string) string {
 func (c *checker) notAccepted(check dag.Check) (string, error) {
 	list := make([]string, len(check.Columns))
 	for i, name := range check.Columns {
-		accepted, err := duck.Condition{Column: name, Values: check.Values}.SQL(c.column(name).Type)
+		accepted, err := duck.ConditionSQL(duck.Condition{Column: name, Values: check.Values}, c.column(name).Type)
 		if err != nil {
 			return "", err
 		}

@@ -154,7 +154,7 @@ func (e *exact) compare(t *testing.T, kind storage.Kind, shapes []shape, rows []
 	require.NoError(t, err)
 	same(t, "preview", shapes, rows, list(t, tokens(t, text)))
 
-	selected, err := e.query.Over(t.Context(), duck.UTC, "SELECT * FROM before", 100,
+	selected, err := e.query.Over(t.Context(), relation.UTC, "SELECT * FROM before", 100,
 		func(context.Context, string, string) ([]string, error) { return files[0], nil })
 	require.NoError(t, err)
 	text, err = json.Marshal(selected.Rows)

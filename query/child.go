@@ -13,6 +13,7 @@ import (
 	"github.com/dagctl/dagctl/internal/child"
 	"github.com/dagctl/dagctl/internal/duck"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/relations"
 	"github.com/dagctl/dagctl/storage"
 )
 
@@ -110,7 +111,8 @@ func confine(t task) error {
 }
 
 func parse(ctx context.Context, t task) ([]relationName, error) {
-	session, err := duck.OpenData(ctx, duck.Data{Scope: duck.UTC, Limits: duck.Limits{Memory: t.Memory, Threads: 1}})
+	session, err := duck.OpenData(ctx, duck.Data{Scope: relations.UTC,
+		Limits: duck.Limits{Memory: t.Memory, Threads: 1}})
 	if err != nil {
 		return nil, err
 	}

@@ -9,13 +9,13 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/dagctl/dagctl/internal/duck"
+	"github.com/dagctl/dagctl/internal/relations"
 )
 
 func TestChildIsConfined(t *testing.T) {
 	t.Parallel()
 	p, err := start(t.Context(), t.TempDir(),
-		task{Scope: duck.UTC, SQL: "SELECT 1", Memory: 128 << 20, Threads: 1, CPU: time.Minute, Rows: 1,
+		task{Scope: relations.UTC, SQL: "SELECT 1", Memory: 128 << 20, Threads: 1, CPU: time.Minute, Rows: 1,
 			Bytes: 1 << 20})
 	require.NoError(t, err)
 	defer p.Stop()

@@ -14,6 +14,7 @@ import (
 
 	"github.com/dagctl/dagctl/internal/duck"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/relations"
 	"github.com/dagctl/dagctl/storage"
 )
 
@@ -38,7 +39,7 @@ func table(t *testing.T, query string) string {
 func inChild(ctx context.Context, t *testing.T, sql string, limits Limits, files map[string]string) (outcome, error) {
 	t.Helper()
 	dir := t.TempDir()
-	p, err := start(ctx, dir, task{Scope: duck.UTC, SQL: sql, Memory: limits.Memory, Threads: limits.Threads,
+	p, err := start(ctx, dir, task{Scope: relations.UTC, SQL: sql, Memory: limits.Memory, Threads: limits.Threads,
 		CPU: limits.Timeout, Rows: limits.Rows, Bytes: limits.Bytes})
 	require.NoError(t, err)
 	defer p.Stop()
@@ -280,7 +281,7 @@ func TestAnswersAreTruncated(t *testing.T) {
 func TestChildEndsWithItsParent(t *testing.T) {
 	t.Parallel()
 	p, err := start(t.Context(), t.TempDir(),
-		task{Scope: duck.UTC, SQL: "SELECT count(*) FROM range(10000000000) a, range(10000000000) b",
+		task{Scope: relations.UTC, SQL: "SELECT count(*) FROM range(10000000000) a, range(10000000000) b",
 			Memory: 128 << 20, Threads: 1, CPU: time.Minute, Rows: 1, Bytes: 1 << 20})
 	require.NoError(t, err)
 	var names parsed
@@ -302,7 +303,7 @@ func TestChildEndsWithItsParent(t *testing.T) {
 func BenchmarkChild(b *testing.B) {
 	for b.Loop() {
 		p, err := start(b.Context(), b.TempDir(),
-			task{Scope: duck.UTC, SQL: "SELECT 1", Memory: 128 << 20, Threads: 1, CPU: time.Minute, Rows: 1,
+			task{Scope: relations.UTC, SQL: "SELECT 1", Memory: 128 << 20, Threads: 1, CPU: time.Minute, Rows: 1,
 				Bytes: 1 << 20})
 		require.NoError(b, err)
 		var names parsed

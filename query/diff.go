@@ -13,6 +13,7 @@ import (
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/internal/duck"
 	"github.com/dagctl/dagctl/internal/pg"
+	"github.com/dagctl/dagctl/internal/relations"
 	"github.com/dagctl/dagctl/registry"
 	"github.com/dagctl/dagctl/storage"
 )
@@ -250,8 +251,8 @@ func (q *Query) comparePartition(ctx context.Context, from, to storage.Generatio
 		files[i] = local[0]
 	}
 
-	session, err := duck.OpenData(ctx, duck.Data{Scope: duck.UTC, Limits: duck.Limits{Memory: 512 << 20, Threads: 1},
-		Files: slices.Concat(files[0], files[1]), Dirs: []string{dir}, Spill: dir})
+	session, err := duck.OpenData(ctx, duck.Data{Scope: relations.UTC,
+		Limits: duck.Limits{Memory: 512 << 20, Threads: 1}, Files: slices.Concat(files[0], files[1]), Dirs: []string{dir}, Spill: dir})
 	if err != nil {
 		return err
 	}

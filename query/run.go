@@ -18,6 +18,7 @@ import (
 	"github.com/dagctl/dagctl/internal/duck"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
+	"github.com/dagctl/dagctl/internal/relations"
 	"github.com/dagctl/dagctl/internal/rest"
 	"github.com/dagctl/dagctl/registry"
 	"github.com/dagctl/dagctl/storage"
@@ -134,7 +135,7 @@ func (q *Query) run(ctx context.Context, caller authz.Caller, s Statement) (Answ
 	}
 	defer os.RemoveAll(dir)
 
-	child, names, err := q.begin(ctx, duck.UTC, dir, s)
+	child, names, err := q.begin(ctx, relations.UTC, dir, s)
 	if err != nil {
 		return Answer{}, err
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/dagctl/dagctl/internal/duck"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/relations"
 )
 
 // Preview returns rows of published partitions, partition by partition in the given order, as values that JSON holds
@@ -42,8 +43,8 @@ func (s *Storage) Preview(
 		return nil, nil, nil
 	}
 
-	session, err := duck.OpenData(ctx, duck.Data{Scope: duck.UTC, Limits: duck.Limits{Threads: 1, Memory: 512 << 20},
-		Files: local})
+	session, err := duck.OpenData(ctx, duck.Data{Scope: relations.UTC,
+		Limits: duck.Limits{Threads: 1, Memory: 512 << 20}, Files: local})
 	if err != nil {
 		return nil, nil, err
 	}

@@ -19,6 +19,7 @@ import (
 
 	"github.com/dagctl/dagctl/internal/duck"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/relations"
 )
 
 // copyHeader begins Postgres's binary COPY format: signature, flags, and the length of an extension. Each row has the
@@ -64,7 +65,7 @@ func (o outgoing) copyTo(ctx context.Context, tx pgx.Tx, table string) (hash str
 // write writes the rows with their numbers in the binary format, and returns its hash.
 func (o outgoing) write(ctx context.Context, to io.Writer) (string, error) {
 	dir := filepath.Dir(o.local[0])
-	session, err := duck.OpenData(ctx, duck.Data{Scope: duck.UTC, Limits: duck.Limits{Threads: 1},
+	session, err := duck.OpenData(ctx, duck.Data{Scope: relations.UTC, Limits: duck.Limits{Threads: 1},
 		Files: slices.Clone(o.local), Dirs: []string{dir}, Spill: dir})
 	if err != nil {
 		return "", err

@@ -12,6 +12,7 @@ import (
 
 	"github.com/dagctl/dagctl/internal/duck"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/relations"
 )
 
 // Fixed queries copy rows from one read-only snapshot to Parquet: users' SQL never reaches Postgres.
@@ -87,7 +88,7 @@ func (t *tables) read(ctx context.Context, g Generation, dir string, with func(*
 	if err != nil {
 		return err
 	}
-	session, err := duck.OpenData(ctx, duck.Data{Scope: duck.UTC, Limits: duck.Limits{Threads: 1},
+	session, err := duck.OpenData(ctx, duck.Data{Scope: relations.UTC, Limits: duck.Limits{Threads: 1},
 		Dirs: []string{dir}, Spill: dir})
 	if err != nil {
 		return err

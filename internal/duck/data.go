@@ -4,7 +4,8 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"time"
+
+	"github.com/dagctl/dagctl/internal/relations"
 )
 
 // A Data session reads rows of users, by their SQL or by the platform's own. Every place that does so opens it by
@@ -17,26 +18,14 @@ type Data struct {
 	Spill  string   // one of Dirs, where it may spill; empty: it does not spill
 }
 
-// Limits are what a session may use.
-type Limits struct {
-	Memory  int64 // bytes; 0: 1 GiB
-	Threads int   // 0: as many as the machine has
-}
-
-// Scope is the zone in which a session shows and truncates instants and reads local times, and what getvariable()
-// returns of the partition that the session works for. It never changes an instant.
-type Scope struct {
-	Zone       string     // IANA name; required
-	Partition  *string    // its key; nil: the session works for no partition
-	Start, End *time.Time // nil unless it is a partition of time
-}
-
-// UTC is the scope of sessions that work for no partition: previews, diffs and queries of datasets, which may have
-// several zones.
-var UTC = Scope{Zone: "UTC"}
+// The scope and the limits of a session.
+type (
+	Scope  = relations.Scope
+	Limits = relations.Limits
+)
 
 // variables returns the variables for getvariable(). All are set, so that a query may use any.
-func (s Scope) variables() map[string]any {
+func variables(s Scope) map[string]any {
 	v := map[string]any{"partition": nil, "start": nil, "end": nil}
 	if s.Partition != nil {
 		v["partition"] = *s.Partition
@@ -54,5 +43,5 @@ func OpenData(ctx context.Context, d Data) (*Session, error) {
 	}
 	return Open(ctx, Config{AllowedPaths: d.Files, AllowedDirs: slices.Clone(d.Dirs), TempDir: d.Spill,
 		MemoryLimit: d.Limits.Memory, Threads: d.Limits.Threads, TimeZone: d.Scope.Zone,
-		Variables: d.Scope.variables()})
+		Variables: variables(d.Scope)})
 }

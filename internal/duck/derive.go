@@ -7,30 +7,17 @@ import (
 	"encoding/json"
 	"maps"
 	"slices"
+
+	"github.com/dagctl/dagctl/internal/relations"
 )
 
-// Derivation states what decides the result of a statement, apart from the order of its rows.
-type Derivation struct {
-	Rows    Part          // which rows there are, and how often each
-	Columns []DerivedPart // nil where a name is made up by DuckDB, or given twice
-	Reads   []ColumnOf    // the columns that the statement names, sorted
-}
-
-// Part is a part of a result. It is the same as another one if their forms are equal, and if what they read is.
-type Part struct {
-	Form  string     // a hash of what is computed; relations and columns are in it by name
-	Reads []ColumnOf // sorted
-}
-
-// DerivedPart is a column of a result.
-type DerivedPart struct {
-	Name string // in lower case
-	Part
-}
-
-// ColumnOf is a column of a relation, both in lower case. An empty column stands for the relation's rows, or for all of
-// a relation whose columns are not known.
-type ColumnOf struct{ Relation, Column string }
+// What a statement is derived from.
+type (
+	Derivation  = relations.Derivation
+	Part        = relations.Part
+	DerivedPart = relations.DerivedPart
+	ColumnOf    = relations.ColumnOf
+)
 
 // Derive follows a statement over relations to what decides its rows and its columns. It takes the relations' columns
 // by the relations' names; nil stands for columns that are not known. It follows only plain SELECTs with joins, WHERE,
@@ -62,7 +49,7 @@ func (q *Select) Derive(relations map[string][]string) (Derivation, bool) {
 			return Derivation{Rows: derived.Rows, Reads: derived.Reads}, true
 		}
 		seen[c.name] = true
-		derived.Columns = append(derived.Columns, DerivedPart{c.name, c.part()})
+		derived.Columns = append(derived.Columns, DerivedPart{Name: c.name, Part: c.part()})
 	}
 	return derived, true
 }
@@ -106,7 +93,7 @@ type derivedSource struct {
 
 func sourceOf(relation string, columns []string) *derivedSource {
 	at := func(column string) formed {
-		c := ColumnOf{relation, column}
+		c := ColumnOf{Relation: relation, Column: column}
 		return formed{name: column, form: []string{c.Relation, c.Column}, reads: map[ColumnOf]bool{c: true}}
 	}
 	s := &derivedSource{rows: at("")}

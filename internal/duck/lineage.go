@@ -3,15 +3,12 @@ package duck
 import (
 	"context"
 	"slices"
+
+	"github.com/dagctl/dagctl/internal/relations"
 )
 
-// Origin states that an output column is computed from a column of a relation.
-type Origin struct {
-	OutputColumn string
-	Relation     string
-	Column       string
-	Transform    string // Identity, Expression or Aggregate
-}
+// Origin states where a column of a result comes from.
+type Origin = relations.Origin
 
 // The transforms, from the weakest to the strongest. A column built with several has the strongest of them.
 const (

@@ -13,19 +13,16 @@ import (
 
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/literal"
+	"github.com/dagctl/dagctl/internal/relations"
 )
 
-// Column is a column of a relation, with DuckDB's name of its type.
-type Column struct {
-	Name string `json:"name"`
-	Type string `json:"type"`
-}
-
-// Condition keeps the rows whose Column is one of Values (JSON scalars; nil stands for NULL).
-type Condition struct {
-	Column string `json:"column"`
-	Values []any  `json:"values"`
-}
+// What sessions read, in the words that both sides of an engine share.
+type (
+	Column    = relations.Column
+	Condition = relations.Condition
+	Relation  = relations.Relation
+	Range     = relations.Range
+)
 
 // ReadParquet returns the FROM clause that reads the files and matches columns by name. Hive partitioning is off: a
 // folder called "a=1" is not a column.
@@ -41,22 +38,6 @@ func Empty(columns []Column) string {
 		list[i] = fmt.Sprintf("NULL::%s AS %s", c.Type, Quote(c.Name))
 	}
 	return "SELECT " + strings.Join(list, ", ") + " WHERE false"
-}
-
-// Relation is one named input of a query.
-type Relation struct {
-	Name   string
-	Files  []string    // Parquet
-	Schema []Column    // its columns if there are no files
-	Fill   bool        // it has the columns of Schema, whatever the files have: those that they lack are NULL
-	Where  []Condition // ANDed
-	Range  *Range      // nil: all rows
-}
-
-// Range keeps the rows in which From ≤ Column < To.
-type Range struct {
-	Column   string
-	From, To int64
 }
 
 // Create creates the relation as a view.
@@ -144,7 +125,7 @@ func (s *Session) conditions(ctx context.Context, r Relation, from string) (stri
 		if err != nil {
 			return "", err
 		}
-		condition, err := c.SQL(column.Type)
+		condition, err := ConditionSQL(c, column.Type)
 		if err != nil {
 			return "", fault.New(fault.Invalid, "where of input %q: %s", r.Name, fault.Text(err))
 		}
@@ -153,10 +134,10 @@ func (s *Session) conditions(ctx context.Context, r Relation, from string) (stri
 	return " WHERE " + strings.Join(all, " AND "), nil
 }
 
-// SQL returns a condition that compares in the column's own type, with values that are cast to it without loss. So
-// "2024-01-01" matches in a column of dates, and 1.5 matches nothing in one of whole numbers. A value that no value of
-// the type can equal, such as true in a column of numbers, is an error.
-func (c Condition) SQL(columnType string) (string, error) {
+// ConditionSQL returns a condition that compares in the column's own type, with values that are cast to it without
+// loss. So "2024-01-01" matches in a column of dates, and 1.5 matches nothing in one of whole numbers. A value that no
+// value of the type can equal, such as true in a column of numbers, is an error.
+func ConditionSQL(c Condition, columnType string) (string, error) {
 	column, anyOf := Quote(c.Column), []string{}
 	for _, v := range c.Values {
 		compared, err := literal.Compare(c.Column, columnType, v)

@@ -47,7 +47,7 @@ func Written(c Column) (Column, error) {
 		return s
 	})
 	if refused == "" {
-		return Column{c.Name, lists(written).String()}, nil
+		return Column{Name: c.Name, Type: lists(written).String()}, nil
 	}
 
 	proposed := t.Map(func(s Type) Type {

@@ -279,7 +279,8 @@ func computed(t *testing.T, c Case) map[string][]string {
 		where := fmt.Sprint(!in.Empty)
 		for _, condition := range in.Where {
 			at := slices.IndexFunc(columns, func(c duck.Column) bool { return c.Name == condition.Column })
-			text, err := duck.Condition{Column: condition.Column, Values: condition.Values}.SQL(columns[at].Type)
+			text, err := duck.ConditionSQL(duck.Condition{Column: condition.Column,
+				Values: condition.Values}, columns[at].Type)
 			require.NoError(t, err)
 			where += " AND " + text
 		}

@@ -1,0 +1,32 @@
+package relations
+
+// Derivation states what decides the result of a statement, apart from the order of its rows.
+type Derivation struct {
+	Rows    Part          // which rows there are, and how often each
+	Columns []DerivedPart // nil where a name is made up by DuckDB, or given twice
+	Reads   []ColumnOf    // the columns that the statement names, sorted
+}
+
+// Part is a part of a result. It is the same as another one if their forms are equal, and if what they read is.
+type Part struct {
+	Form  string     // a hash of what is computed; relations and columns are in it by name
+	Reads []ColumnOf // sorted
+}
+
+// DerivedPart is a column of a result.
+type DerivedPart struct {
+	Name string // in lower case
+	Part
+}
+
+// ColumnOf is a column of a relation, both in lower case. An empty column stands for the relation's rows, or for all of
+// a relation whose columns are not known.
+type ColumnOf struct{ Relation, Column string }
+
+// Origin states that an output column is computed from a column of a relation.
+type Origin struct {
+	OutputColumn string
+	Relation     string
+	Column       string
+	Transform    string // identity, expression or aggregate
+}

@@ -1,0 +1,52 @@
+// Package relations describes named sets of rows: what a query reads, by its files, its columns and the conditions on
+// its rows, and the scope that it is read in. Both sides of an engine speak of relations: the server, which has no
+// DuckDB, and the process that runs queries.
+package relations
+
+import "time"
+
+// Column is a column of a relation, with DuckDB's name of its type.
+type Column struct {
+	Name string `json:"name"`
+	Type string `json:"type"`
+}
+
+// Condition keeps the rows whose Column is one of Values (JSON scalars; nil stands for NULL).
+type Condition struct {
+	Column string `json:"column"`
+	Values []any  `json:"values"`
+}
+
+// Relation is one named input of a query.
+type Relation struct {
+	Name   string
+	Files  []string    // Parquet
+	Schema []Column    // its columns if there are no files
+	Fill   bool        // it has the columns of Schema, whatever the files have: those that they lack are NULL
+	Where  []Condition // ANDed
+	Range  *Range      // nil: all rows
+}
+
+// Range keeps the rows in which From ≤ Column < To.
+type Range struct {
+	Column   string
+	From, To int64
+}
+
+// Limits are what a session may use.
+type Limits struct {
+	Memory  int64 // bytes; 0: 1 GiB
+	Threads int   // 0: as many as the machine has
+}
+
+// Scope is the zone in which a session shows and truncates instants and reads local times, and what getvariable()
+// returns of the partition that the session works for. It never changes an instant.
+type Scope struct {
+	Zone       string     // IANA name; required
+	Partition  *string    // its key; nil: the session works for no partition
+	Start, End *time.Time // nil unless it is a partition of time
+}
+
+// UTC is the scope of sessions that work for no partition: previews, diffs and queries of datasets, which may have
+// several zones.
+var UTC = Scope{Zone: "UTC"}
