@@ -252,7 +252,8 @@ func (q *Query) comparePartition(ctx context.Context, from, to storage.Generatio
 	}
 
 	session, err := duck.OpenData(ctx, duck.Data{Scope: relations.UTC,
-		Limits: duck.Limits{Memory: 512 << 20, Threads: 1}, Files: slices.Concat(files[0], files[1]), Dirs: []string{dir}, Spill: dir})
+		Limits: duck.Limits{Memory: 512 << 20, Threads: 1}, Files: slices.Concat(files[0], files[1]),
+		Dirs: []string{dir}, Spill: dir})
 	if err != nil {
 		return err
 	}

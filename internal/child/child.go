@@ -34,11 +34,13 @@ func Can(kind string) bool { return kinds[kind] }
 type Limits struct {
 	Memory int64 // bytes of data
 	CPU    time.Duration
+	Files  int64 // bytes of a file that it may write; 0: it writes none
 }
 
-// Confine limits this process, for good: it writes no files and no core dump, which would hold rows.
+// Confine limits this process, for good: it writes no core dump, which would hold rows.
 func (l Limits) Confine() error {
-	limits := map[int]uint64{syscall.RLIMIT_CORE: 0, syscall.RLIMIT_FSIZE: 0, syscall.RLIMIT_NOFILE: 1 << 10}
+	limits := map[int]uint64{syscall.RLIMIT_CORE: 0, syscall.RLIMIT_FSIZE: uint64(l.Files),
+		syscall.RLIMIT_NOFILE: 1 << 10}
 	if l.Memory > 0 {
 		limits[syscall.RLIMIT_DATA] = uint64(l.Memory)
 	}
@@ -63,6 +65,7 @@ func (l Limits) Confine() error {
 type Process struct {
 	cmd    *exec.Cmd
 	in     io.WriteCloser
+	out    io.Reader
 	encode *json.Encoder
 	decode *json.Decoder
 }
@@ -97,7 +100,7 @@ func Start(ctx context.Context, kind, dir string, most int64) (*Process, error) 
 	if most > 0 {
 		answers = io.LimitReader(out, most)
 	}
-	p.encode, p.decode = json.NewEncoder(p.in), json.NewDecoder(answers)
+	p.out, p.encode, p.decode = answers, json.NewEncoder(p.in), json.NewDecoder(answers)
 	return p, nil
 }
 
@@ -120,6 +123,9 @@ func (p *Process) Ask(question, answer any) error {
 // Tell sends one value.
 func (p *Process) Tell(value any) error { return p.encode.Encode(value) }
 
+// Pipes returns the child's stdin and stdout, for callers that talk otherwise than by Ask.
+func (p *Process) Pipes() (in io.WriteCloser, out io.Reader) { return p.in, p.out }
+
 // Leave ends what is sent to the child, and returns how it ended.
 func (p *Process) Leave() error {
 	_ = p.in.Close() // it may have ended by itself
@@ -131,6 +137,9 @@ func (p *Process) PID() int { return p.cmd.Process.Pid }
 
 // Kill ends the child at once; Stop then returns how it ended.
 func (p *Process) Kill() { _ = p.cmd.Process.Kill() }
+
+// KillGroup ends the child and all that it started.
+func (p *Process) KillGroup() { _ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL) }
 
 // Stop ends the child if it still runs, and returns how it ended.
 func (p *Process) Stop() error {

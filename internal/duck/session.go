@@ -78,9 +78,7 @@ func (c Config) statements() string {
 	set("temp_directory", Literal(c.TempDir))
 	set("autoinstall_known_extensions", "false")
 	set("autoload_known_extensions", "false")
-	for _, name := range sortedKeys(c.Variables) {
-		fmt.Fprintf(&b, "SET VARIABLE %s = %s;\n", Quote(name), Literal(c.Variables[name]))
-	}
+	setVariables(&b, c.Variables)
 
 	if c.AnyPath {
 		set("lock_configuration", "true")
@@ -96,6 +94,45 @@ func (c Config) statements() string {
 	set("lock_configuration", "true")
 	return b.String()
 }
+
+func setVariables(b *strings.Builder, variables map[string]any) {
+	for _, name := range sortedKeys(variables) {
+		fmt.Fprintf(b, "SET VARIABLE %s = %s;\n", Quote(name), Literal(variables[name]))
+	}
+}
+
+// Reset forgets the relations and views of the work before, and begins the work for another partition in the same zone.
+func (s *Session) Reset(ctx context.Context, scope Scope) error {
+	if s.Lost() {
+		return errors.New("DuckDB has given the database up")
+	}
+	rows, err := s.Query(ctx, "SELECT view_name FROM duckdb_views() WHERE NOT internal")
+	if err != nil {
+		return err
+	}
+
+	var b strings.Builder
+	for rows.Next() {
+		var name string
+		if err := rows.Scan(&name); err != nil {
+			return errors.Join(err, rows.Close())
+		}
+		fmt.Fprintf(&b, "DROP VIEW %s;\n", Quote(name))
+	}
+	if err := errors.Join(rows.Err(), rows.Close()); err != nil {
+		return err
+	}
+	setVariables(&b, variables(scope))
+	return s.Exec(ctx, b.String())
+}
+
+// Drop drops a relation.
+func (s *Session) Drop(ctx context.Context, relation string) error {
+	return s.Exec(ctx, "DROP VIEW "+Quote(relation))
+}
+
+// Lost reports whether DuckDB has given the database up, after which it answers nothing any more.
+func (s *Session) Lost() bool { return s.lost.Load() }
 
 // Close ends the session and frees its memory.
 func (s *Session) Close() error {

@@ -1,0 +1,215 @@
+package engine_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dagctl/dagctl/engine"
+	"github.com/dagctl/dagctl/engine/inside"
+	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/relations"
+)
+
+func TestMain(m *testing.M) {
+	inside.Main()
+	os.Exit(m.Run())
+}
+
+func engines(t *testing.T, c engine.Config) *engine.Engines {
+	t.Helper()
+	if c.Dir == "" {
+		c.Dir = t.TempDir()
+	}
+	e, err := engine.New(c)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, e.Close()) })
+	return e
+}
+
+// take takes an engine that is released with the test.
+func take(t *testing.T, e *engine.Engines, p engine.Purpose) *engine.Engine {
+	t.Helper()
+	taken, err := e.Take(t.Context(), p)
+	require.NoError(t, err)
+	return taken
+}
+
+var job = engine.Purpose{Kind: engine.Job, Org: "acme", Of: "dag/job",
+	Limits: relations.Limits{Memory: 256 << 20, Threads: 1}}
+
+// rows writes a file of rows with an engine.
+func rows(t *testing.T, g *engine.Engine, sql string) (file string, selected engine.Selected) {
+	t.Helper()
+	require.NoError(t, g.Do(t.Context(), engine.Open{Scope: relations.UTC}, nil))
+	inside := g.Out("rows.parquet")
+	require.NoError(t, g.Do(t.Context(), engine.Select{SQL: sql, Target: inside}, &selected))
+	file = filepath.Join(t.TempDir(), "rows.parquet")
+	require.NoError(t, g.Fetch(inside, file))
+	return file, selected
+}
+
+func TestAnEngineWorks(t *testing.T) {
+	t.Parallel()
+	e := engines(t, engine.Config{})
+	g := take(t, e, job)
+	file, selected := rows(t, g, "SELECT i, i % 2 = 0 AS even FROM range(10) r(i)")
+	require.EqualValues(t, 10, selected.Rows)
+	require.Equal(t, []relations.Column{{Name: "i", Type: "BIGINT"}, {Name: "even", Type: "BOOLEAN"}}, selected.Columns)
+
+	linked, err := g.In(file)
+	require.NoError(t, err)
+	var opened engine.Opened
+	require.NoError(t, g.Do(t.Context(), engine.Open{Scope: relations.UTC,
+		Relations: []relations.Relation{{Name: "n", Files: linked}}}, &opened))
+	require.Equal(t, [][]relations.Column{selected.Columns}, opened.Columns)
+	require.NoError(t, g.Do(t.Context(), engine.Select{SQL: "SELECT sum(i) AS s FROM n", Target: g.Out("s.parquet")},
+		&selected))
+	require.Equal(t, []relations.Origin{{OutputColumn: "s", Relation: "n", Column: "i", Transform: "aggregate"}},
+		selected.Origins)
+
+	// What was open is forgotten.
+	require.NoError(t, g.Do(t.Context(), engine.Open{Scope: relations.UTC}, nil))
+	err = g.Do(t.Context(), engine.Select{SQL: "SELECT * FROM n", Target: g.Out("n.parquet")}, nil)
+	require.True(t, fault.Is(err, fault.Invalid), err)
+	g.Release()
+}
+
+func TestEnginesServeOnePurpose(t *testing.T) {
+	t.Parallel()
+	e := engines(t, engine.Config{})
+	first := take(t, e, job)
+	pid := first.PID()
+	first.Release()
+
+	again := take(t, e, job)
+	require.Equal(t, pid, again.PID(), "the next task of the job has the engine of the last")
+	other := job
+	other.Org = "other"
+	foreign := take(t, e, other)
+	require.NotEqual(t, pid, foreign.PID())
+	foreign.Release()
+	again.Release()
+}
+
+// A text that ends DuckDB's process ends one engine, and the next one works.
+func TestAServerOutlivesItsEngines(t *testing.T) {
+	t.Parallel()
+	e := engines(t, engine.Config{})
+	deep := "SELECT " + strings.Repeat("[", 100_000) + strings.Repeat("]", 100_000)
+	g := take(t, e, job)
+	require.Error(t, g.Do(t.Context(), engine.Canonical{SQL: deep}, nil))
+	g.Release()
+
+	g = take(t, e, job)
+	_, selected := rows(t, g, "SELECT 1 AS one")
+	require.EqualValues(t, 1, selected.Rows)
+	g.Release()
+}
+
+func TestWorkIsKilledAtOnce(t *testing.T) {
+	t.Parallel()
+	e := engines(t, engine.Config{})
+	g := take(t, e, job)
+	require.NoError(t, g.Do(t.Context(), engine.Open{Scope: relations.UTC}, nil))
+	canceled := errors.New("canceled")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	asked := make(chan error)
+	go func() {
+		asked <- g.Do(ctx, engine.Select{SQL: "SELECT count(*) AS n FROM range(10000000000) a, range(10000000000) b",
+			Target: g.Out("n.parquet")}, nil)
+	}()
+	require.Eventually(t, func() bool {
+		begun, err := os.ReadDir(filepath.Dir(g.Out("n.parquet")))
+		return err == nil && len(begun) > 0
+	}, time.Minute, time.Millisecond)
+	cancel(canceled)
+	require.ErrorIs(t, <-asked, canceled)
+	pid := g.PID()
+	g.Release()
+	require.ErrorIs(t, syscall.Kill(pid, 0), syscall.ESRCH)
+}
+
+func TestFoldersOfKilledServersGo(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	left := filepath.Join(dir, "engine-left")
+	require.NoError(t, os.Mkdir(left, 0o700))
+	require.NoError(t, os.WriteFile(filepath.Join(left, "lock"), nil, 0o600))
+	e := engines(t, engine.Config{Dir: dir})
+	g := take(t, e, job)
+	require.NoDirExists(t, left)
+
+	engines(t, engine.Config{Dir: dir}) // another server sweeps, too
+	_, selected := rows(t, g, "SELECT 1 AS one")
+	require.EqualValues(t, 1, selected.Rows)
+	g.Release()
+}
+
+// The org with the fewest engines is next, whoever waits longest.
+func TestOrgsShareSlots(t *testing.T) {
+	t.Parallel()
+	e := engines(t, engine.Config{Slots: map[engine.Kind]int{engine.Parse: 1, engine.Job: 2, engine.Query: 1}})
+	of := func(org string) engine.Purpose {
+		p := job
+		p.Org = org
+		return p
+	}
+	first, second := take(t, e, of("greedy")), take(t, e, of("greedy"))
+
+	got := make(chan *engine.Engine)
+	wait := func(org string, waiting int) {
+		go func() {
+			g, err := e.Take(context.Background(), of(org))
+			if err == nil {
+				got <- g
+			}
+		}()
+		require.Eventually(t, func() bool { return e.Waiting(engine.Job) == waiting }, time.Minute, time.Millisecond)
+	}
+	wait("greedy", 1)
+	wait("modest", 2)
+	first.Release()
+	modest := <-got
+	require.Equal(t, "modest", modest.Org())
+	second.Release()
+	greedy := <-got
+	require.Equal(t, "greedy", greedy.Org())
+	modest.Release()
+	greedy.Release()
+}
+
+func TestAnOrgsBound(t *testing.T) {
+	t.Parallel()
+	e := engines(t, engine.Config{PerOrg: func(string, engine.Kind) int { return 1 }})
+	g := take(t, e, job)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	_, err := e.Take(ctx, job)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	g.Release()
+	take(t, e, job).Release()
+}
+
+func FuzzReadFrame(f *testing.F) {
+	f.Add([]byte{0, 0, 0, 2, '{', '}'})
+	f.Add([]byte{255, 255, 255, 255})
+	f.Fuzz(func(t *testing.T, frame []byte) {
+		var asked engine.Asked
+		if engine.ReadFrame(bytes.NewReader(frame), &asked) != nil {
+			return
+		}
+		var out bytes.Buffer
+		require.NoError(t, engine.WriteFrame(&out, asked))
+		var again engine.Asked
+		require.NoError(t, engine.ReadFrame(&out, &again))
+	})
+}

@@ -1,0 +1,99 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+)
+
+// An engine sees nothing but its folder. What it reads is linked into in/, where it cannot write; it writes to out/,
+// and what it wrote is moved from there.
+
+// In gives the engine files to read, and returns their paths inside.
+func (g *Engine) In(files ...string) ([]string, error) {
+	inside := make([]string, len(files))
+	for i, file := range files {
+		g.linked++
+		inside[i] = filepath.Join(g.dir, "in", fmt.Sprintf("%d%s", g.linked, endOf(file)))
+		if err := place(file, inside[i]); err != nil {
+			return nil, fmt.Errorf("give an engine a file: %w", err)
+		}
+	}
+	return inside, nil
+}
+
+// Out returns the path inside of a file that the engine is to write.
+func (g *Engine) Out(name string) string { return filepath.Join(g.dir, "out", name) }
+
+// Fetch moves a file that the engine wrote out of its folder.
+func (g *Engine) Fetch(inside, target string) error {
+	info, err := os.Lstat(inside)
+	if err != nil {
+		return fmt.Errorf("take what an engine wrote: %w", err)
+	}
+	if !info.Mode().IsRegular() {
+		return errors.New("take what an engine wrote: it is no file")
+	}
+	if os.Rename(inside, target) == nil {
+		return nil
+	}
+	if err := copyFile(inside, target); err != nil {
+		return fmt.Errorf("take what an engine wrote: %w", err)
+	}
+	return os.Remove(inside)
+}
+
+// clear removes what is in the folder.
+func (g *Engine) clear() error {
+	for _, part := range []string{"in", "out"} {
+		dir := filepath.Join(g.dir, part)
+		left, err := os.ReadDir(dir)
+		if err != nil {
+			return err
+		}
+		for _, entry := range left {
+			if err := os.RemoveAll(filepath.Join(dir, entry.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	g.linked = 0
+	return nil
+}
+
+// endOf returns the end of a file's name that says how it is read: ".parquet", ".gz", ".csv.zst".
+func endOf(file string) string {
+	name := filepath.Base(file)
+	end := filepath.Ext(name)
+	if more := filepath.Ext(name[:len(name)-len(end)]); end == ".gz" || end == ".zst" {
+		end = more + end
+	}
+	return end
+}
+
+// place links a file; on another file system it copies it.
+func place(file, target string) error {
+	if resolved, err := filepath.EvalSymlinks(file); err == nil {
+		file = resolved
+	}
+	if os.Link(file, target) == nil {
+		return nil
+	}
+	return copyFile(file, target)
+}
+
+func copyFile(file, target string) error {
+	source, err := os.Open(file)
+	if err != nil {
+		return err
+	}
+	defer source.Close()
+	copied, err := os.OpenFile(target, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(copied, source)
+	return errors.Join(err, copied.Close())
+}

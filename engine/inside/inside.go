@@ -1,0 +1,188 @@
+// Package inside is what runs in an engine's process: it answers questions with DuckDB and with the readers of text
+// files. Nothing of the server is in reach here but the engine's own folder. It owns no tables.
+package inside
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/dagctl/dagctl/engine"
+	"github.com/dagctl/dagctl/internal/child"
+	"github.com/dagctl/dagctl/internal/duck"
+	"github.com/dagctl/dagctl/internal/fault"
+)
+
+// Main makes this process an engine and ends it, if it was started as one. main must call it first, and so must
+// TestMain of packages whose tests start engines.
+func Main() { child.Main(engine.Arg, Serve) }
+
+// Serve answers questions until there are no more. When nobody waits for answers any more, because the server has
+// ended, a process that is an engine alone ends at once.
+func Serve(in io.Reader, out io.Writer) int {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	questions := make(chan engine.Asked)
+	go func() {
+		defer close(questions)
+		defer cancel()
+		for {
+			var q engine.Asked
+			if engine.ReadFrame(in, &q) != nil {
+				return
+			}
+			select {
+			case questions <- q:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+
+	h := &host{ctx: ctx}
+	defer h.close()
+	for q := range questions {
+		if engine.WriteFrame(out, h.answer(ctx, q)) != nil {
+			return 1
+		}
+	}
+	return 0
+}
+
+// host is one engine: what is open in it between questions.
+type host struct {
+	ctx     context.Context
+	begin   engine.Begin
+	session *duck.Session
+	zone    string
+	known   []string                 // open relations
+	columns map[string][]duck.Column // of each of them
+}
+
+// verb answers the questions of one verb.
+type verb func(ctx context.Context, h *host, body []byte) (any, error)
+
+// verbs has all that an engine can be asked.
+var verbs = map[string]verb{
+	engine.Begin{}.Verb():     answering((*host).start),
+	engine.Canonical{}.Verb(): answering((*host).canonical),
+	engine.Shape{}.Verb():     answering((*host).shape),
+	engine.Derive{}.Verb():    answering((*host).derive),
+	engine.Counted{}.Verb():   answering((*host).counted),
+	engine.Open{}.Verb():      answering((*host).open),
+	engine.Add{}.Verb():       answering((*host).add),
+	engine.Select{}.Verb():    answering((*host).run),
+	engine.Export{}.Verb():    answering((*host).export),
+	engine.Convert{}.Verb():   answering((*host).convert),
+	engine.Empty{}.Verb():     answering((*host).empty),
+	engine.Positions{}.Verb(): answering((*host).positions),
+	engine.Merge{}.Verb():     answering((*host).merge),
+	engine.Text{}.Verb():      answering((*host).text),
+	engine.Check{}.Verb():     answering((*host).check),
+}
+
+// answering decodes a question for the method that answers it. Numbers stay as they are written.
+func answering[Q, A any](answer func(h *host, ctx context.Context, q Q) (A, error)) verb {
+	return func(ctx context.Context, h *host, body []byte) (any, error) {
+		var q Q
+		decoder := json.NewDecoder(bytes.NewReader(body))
+		decoder.UseNumber()
+		if err := decoder.Decode(&q); err != nil {
+			return nil, fmt.Errorf("question: %w", err)
+		}
+		return answer(h, ctx, q)
+	}
+}
+
+func (h *host) answer(ctx context.Context, asked engine.Asked) (a engine.Answered) {
+	defer func() {
+		if p := recover(); p != nil {
+			a = engine.Answered{Failure: &engine.Failure{Text: fmt.Sprintf("the engine panicked: %v", p)}}
+		}
+	}()
+
+	run, ok := verbs[asked.Verb]
+	if !ok {
+		return engine.Answered{Failure: &engine.Failure{Text: fmt.Sprintf("an engine cannot %q", asked.Verb)}}
+	}
+	answer, err := run(ctx, h, asked.Body)
+	if err == nil {
+		a.Body, err = json.Marshal(answer)
+	}
+	if err != nil {
+		return engine.Answered{Failure: failureOf(err)}
+	}
+	return a
+}
+
+// none is the answer to a question that asks for nothing.
+type none struct{}
+
+// start limits the process. DuckDB enforces its own memory limit; that of the process is higher, and bounds what DuckDB
+// does not count.
+func (h *host) start(ctx context.Context, b engine.Begin) (none, error) {
+	h.begin = b
+	if !b.Alone {
+		return none{}, nil
+	}
+	go func() {
+		<-ctx.Done()
+		os.Exit(1)
+	}()
+	memory := b.Limits.Memory
+	if memory == 0 {
+		memory = 1 << 30
+	}
+	return none{}, child.Limits{Memory: memory + memory/2 + 1<<30, Files: 1 << 50}.Confine()
+}
+
+func (h *host) close() {
+	if h.session != nil {
+		_ = h.session.Close() // it held nothing but memory
+		h.session = nil
+	}
+}
+
+// at returns a session in a zone, without anything of the work before.
+func (h *host) at(ctx context.Context, scope duck.Scope) (*duck.Session, error) {
+	h.known, h.columns = nil, map[string][]duck.Column{}
+	if h.session != nil && h.zone == scope.Zone && h.session.Reset(ctx, scope) == nil {
+		return h.session, nil
+	}
+	h.close()
+
+	dir := h.begin.Dir
+	session, err := duck.OpenData(ctx, duck.Data{Scope: scope, Limits: h.begin.Limits,
+		Dirs:  []string{filepath.Join(dir, "in"), filepath.Join(dir, "out"), filepath.Join(dir, "spill")},
+		Spill: filepath.Join(dir, "spill")})
+	if err != nil {
+		return nil, err
+	}
+	h.session, h.zone = session, scope.Zone
+	return session, nil
+}
+
+// any returns a session for work that belongs to no partition.
+func (h *host) any(ctx context.Context) (*duck.Session, error) {
+	if h.session != nil {
+		return h.session, nil
+	}
+	return h.at(ctx, duck.Scope{Zone: "UTC"})
+}
+
+// failureOf returns an error as it travels. DuckDB's errors come without values already.
+func failureOf(err error) *engine.Failure {
+	f := engine.FailureOf(err)
+	f.Memory = duck.OutOfMemory(err)
+	f.Lasting, f.OfStatement = duck.Deterministic(err), duck.OfStatement(err)
+	var known *fault.Error
+	if errors.As(err, &known) {
+		f.Lasting = f.Lasting || known.Kind == fault.Invalid
+	}
+	return f
+}

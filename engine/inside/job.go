@@ -1,0 +1,172 @@
+package inside
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/dagctl/dagctl/engine"
+	"github.com/dagctl/dagctl/internal/duck"
+	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/operators/textfile"
+)
+
+// open begins the work for one partition.
+func (h *host) open(ctx context.Context, o engine.Open) (opened engine.Opened, err error) {
+	if _, err := h.at(ctx, o.Scope); err != nil {
+		return opened, err
+	}
+	for _, relation := range o.Relations {
+		columns, err := h.create(ctx, relation)
+		if err != nil {
+			return opened, err
+		}
+		opened.Columns = append(opened.Columns, columns)
+	}
+	return opened, nil
+}
+
+// add creates one more relation.
+func (h *host) add(ctx context.Context, a engine.Add) ([]duck.Column, error) {
+	if h.session == nil {
+		return nil, errors.New("nothing is open")
+	}
+	if slices.Contains(h.known, a.Relation.Name) {
+		if err := h.session.Drop(ctx, a.Relation.Name); err != nil {
+			return nil, err
+		}
+		h.known = slices.DeleteFunc(h.known, func(name string) bool { return name == a.Relation.Name })
+	}
+	return h.create(ctx, a.Relation)
+}
+
+func (h *host) create(ctx context.Context, relation duck.Relation) ([]duck.Column, error) {
+	if err := h.session.Create(ctx, relation); err != nil {
+		return nil, err
+	}
+	columns, err := h.session.Describe(ctx, "FROM "+duck.Quote(relation.Name))
+	h.known, h.columns[relation.Name] = append(h.known, relation.Name), columns
+	return columns, err
+}
+
+// run runs a user's statement over the open relations.
+func (h *host) run(ctx context.Context, s engine.Select) (selected engine.Selected, err error) {
+	if h.session == nil {
+		return selected, errors.New("nothing is open")
+	}
+	parsed, err := h.session.Parse(ctx, s.SQL)
+	if err != nil {
+		return selected, err
+	}
+	if err := parsed.Check(h.known); err != nil {
+		return selected, err
+	}
+	view, err := h.session.View(ctx, parsed)
+	if err != nil {
+		return selected, err
+	}
+
+	if selected.Columns, err = h.session.Describe(ctx, view); err != nil {
+		return selected, err
+	}
+	if selected.Rows, err = h.session.CopyToParquet(ctx, view, s.Target); err != nil {
+		return selected, err
+	}
+	selected.Origins, err = h.session.Lineage(ctx, parsed, h.columns, selected.Columns)
+	return selected, err
+}
+
+func (h *host) export(ctx context.Context, e engine.Export) (none, error) {
+	if h.session == nil {
+		return none{}, errors.New("nothing is open")
+	}
+	return none{}, h.session.CopyTo(ctx, "FROM "+duck.Quote(e.Relation), e.Target, e.Format)
+}
+
+func (h *host) empty(ctx context.Context, e engine.Empty) (none, error) {
+	session, err := h.any(ctx)
+	if err != nil {
+		return none{}, err
+	}
+	_, err = session.CopyToParquet(ctx, duck.Empty(e.Columns), e.Target)
+	return none{}, err
+}
+
+// convert writes the rows of Parquet files that somebody else wrote.
+func (h *host) convert(ctx context.Context, c engine.Convert) (int64, error) {
+	session, err := h.any(ctx)
+	if err != nil {
+		return 0, err
+	}
+	for _, column := range sorted(c.Types) {
+		if !duck.IsType(c.Types[column]) { // it goes into the statement as it is
+			return 0, fault.New(fault.Invalid, "types: %s: %q is not the name of a DuckDB type", column,
+				c.Types[column])
+		}
+	}
+
+	as := func(column string) string {
+		if t, ok := c.Types[column]; ok {
+			return fmt.Sprintf("CAST(%[1]s AS %[2]s) AS %[1]s", duck.Quote(column), t)
+		}
+		return duck.Quote(column)
+	}
+	columns, list := "*", []string{}
+	for _, column := range c.Columns {
+		list = append(list, as(column))
+	}
+	switch {
+	case len(list) > 0:
+		columns = strings.Join(list, ", ")
+	case len(c.Types) > 0:
+		for _, column := range sorted(c.Types) {
+			list = append(list, as(column))
+		}
+		columns = "* REPLACE (" + strings.Join(list, ", ") + ")"
+	}
+	return session.CopyToParquet(ctx, "SELECT "+columns+" FROM "+duck.ReadParquet(c.Files), c.Target)
+}
+
+// positions returns where a cursor column begins and ends.
+func (h *host) positions(ctx context.Context, p engine.Positions) (found engine.Positioned, err error) {
+	session, err := h.any(ctx)
+	if err != nil {
+		return found, err
+	}
+	name, from := duck.Quote(p.Column), duck.ReadParquet(p.Files)
+	if err := session.Value(ctx, &found.Nulls, "SELECT count(*) - count("+name+") FROM "+from); err != nil {
+		return found, err
+	}
+	if err := session.Value(ctx, &found.Lowest, "SELECT min("+name+")::BIGINT FROM "+from); err != nil {
+		return found, err
+	}
+	err = session.Value(ctx, &found.Highest, "SELECT max("+name+")::BIGINT FROM "+from)
+	return found, err
+}
+
+// text reads text files.
+func (h *host) text(ctx context.Context, t engine.Text) (read engine.TextRead, err error) {
+	zone, err := time.LoadLocation(t.Zone)
+	if err != nil {
+		return read, err
+	}
+	keep := func(textfile.Bad) error { return nil }
+	if t.Quarantine != "" {
+		bad, err := textfile.NewQuarantine(t.Quarantine)
+		if err != nil {
+			return read, err
+		}
+		defer func() { err = errors.Join(err, bad.Close()) }()
+		keep = bad.Add
+	}
+
+	read.Result, err = textfile.Job{Declaration: t.Declaration, Zone: zone, Standing: t.Standing}.Convert(ctx, t.Files,
+		t.Target, keep)
+	if errors.Is(err, textfile.ErrUnknown) {
+		return engine.TextRead{Unknown: true}, nil
+	}
+	return read, err
+}

@@ -1,0 +1,101 @@
+package inside
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"time"
+
+	"github.com/dagctl/dagctl/engine"
+	"github.com/dagctl/dagctl/internal/duck"
+)
+
+// parser returns a session that knows the variables of a run. DuckDB computes constants while it binds a statement, so
+// some statements end its process.
+func (h *host) parser(ctx context.Context) (*duck.Session, error) {
+	if h.session != nil && !h.session.Lost() {
+		return h.session, nil
+	}
+	h.close()
+	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	session, err := duck.Open(ctx, duck.Config{Threads: 1, MemoryLimit: h.begin.Limits.Memory,
+		Variables: map[string]any{"partition": "", "start": at, "end": at.AddDate(0, 0, 1)}})
+	if err == nil {
+		h.session = session
+	}
+	return session, err
+}
+
+func (h *host) parse(ctx context.Context, sql string) (*duck.Session, *duck.Select, error) {
+	session, err := h.parser(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	q, err := session.Parse(ctx, sql)
+	return session, q, err
+}
+
+func (h *host) canonical(ctx context.Context, c engine.Canonical) (string, error) {
+	_, q, err := h.parse(ctx, c.SQL)
+	if err != nil {
+		return "", err
+	}
+	sum := sha256.Sum256(q.Canonical)
+	return hex.EncodeToString(sum[:]), nil
+}
+
+func (h *host) shape(ctx context.Context, s engine.Shape) (engine.Shaped, error) {
+	shaped := engine.Shaped{Read: map[string][]string{}, Named: true,
+		Writes: make([][]duck.Column, len(s.Queries)), Failed: make([]*engine.Failure, len(s.Queries))}
+	for i, query := range s.Queries {
+		session, q, err := h.parse(ctx, query)
+		if err != nil {
+			return shaped, err
+		}
+		for relation, columns := range q.Columns(s.Relations) {
+			shaped.Read[relation] = append(shaped.Read[relation], columns...)
+		}
+		shaped.Named = shaped.Named && q.NamesColumns()
+
+		if i >= len(s.Bind) || !s.Bind[i] {
+			continue
+		}
+		columns, err := session.DescribeOver(ctx, q, s.Relations)
+		if err != nil {
+			continue // nothing is known
+		}
+		if shaped.Writes[i], err = duck.WrittenAll(columns); err != nil {
+			shaped.Failed[i] = failureOf(err)
+		}
+	}
+
+	for _, check := range s.Checks {
+		_, q, err := h.parse(ctx, check)
+		if err != nil {
+			return shaped, err
+		}
+		shaped.Checks = append(shaped.Checks, q.NamedColumns(s.Relations))
+	}
+	return shaped, nil
+}
+
+func (h *host) derive(ctx context.Context, d engine.Derive) (derived engine.Derived, err error) {
+	_, q, err := h.parse(ctx, d.SQL)
+	if err == nil {
+		derived.Derivation, derived.Sure = q.Derive(d.Relations)
+	}
+	return derived, err
+}
+
+func (h *host) counted(ctx context.Context, c engine.Counted) (engine.CountedColumns, error) {
+	_, q, err := h.parse(ctx, c.SQL)
+	if err != nil {
+		return engine.CountedColumns{}, err
+	}
+	known := make([]duck.Column, len(c.Columns))
+	for i, name := range c.Columns {
+		known[i].Name = name
+	}
+	named, sure := q.CountedColumns(map[string][]duck.Column{c.Relation: known})
+	return engine.CountedColumns{Names: named[c.Relation], Sure: sure || !q.Reads(c.Relation)}, nil
+}

@@ -1,0 +1,199 @@
+package engine
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/dagctl/dagctl/internal/child"
+	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/relations"
+)
+
+// Arg is the argument that makes a process of this binary an engine.
+const Arg = "engine"
+
+// Question is one piece of work, encoded as JSON. Its verb says who answers it inside.
+type Question interface{ Verb() string }
+
+// Begin is the first question to every engine: what it may use, and where its folder is.
+type Begin struct {
+	Kind   Kind             `json:"kind"`
+	Dir    string           `json:"dir"`
+	Limits relations.Limits `json:"limits"`
+	// The process is an engine and nothing else: it limits itself.
+	Alone bool `json:"alone"`
+}
+
+// Verb implements Question.
+func (Begin) Verb() string { return "begin" }
+
+// Engine is one engine, held by one caller. It is for one goroutine.
+type Engine struct {
+	engines *Engines
+	purpose Purpose
+	dir     string
+	talk    talk
+	broken  atomic.Bool // it answers nothing any more
+	linked  int         // number of files in the folder's in/
+	lock    *os.File    // held as long as the folder is in use
+	ending  sync.Once
+
+	since time.Time // it has been idle since
+	ends  *time.Timer
+}
+
+// talk is the way to an engine's process.
+type talk struct {
+	in   io.WriteCloser
+	out  io.Reader
+	kill func()
+	wait func() error // returns how it ended
+	pid  int
+}
+
+// start starts an engine.
+func (e *Engines) start(p Purpose) (*Engine, error) {
+	dir, lock, err := makeFolder(e.config.Dir)
+	if err != nil {
+		return nil, fmt.Errorf("make the folder of an engine: %w", err)
+	}
+
+	engine := &Engine{engines: e, purpose: p, dir: dir, lock: lock}
+	begin := Begin{Kind: p.Kind, Dir: dir, Limits: p.Limits, Alone: e.config.Inside == nil}
+	if e.config.Inside != nil {
+		engine.talk = within(e.config.Inside)
+	} else if engine.talk, err = alone(dir); err != nil {
+		return nil, errors.Join(fmt.Errorf("start an engine: %w", err), os.RemoveAll(dir), lock.Close())
+	}
+	if err := engine.Do(context.Background(), begin, nil); err != nil {
+		engine.end()
+		return nil, fmt.Errorf("start an engine: %w", err)
+	}
+	return engine, nil
+}
+
+// alone starts a process.
+func alone(dir string) (talk, error) {
+	p, err := child.Start(context.Background(), Arg, dir, 0)
+	if err != nil {
+		return talk{}, err
+	}
+	in, out := p.Pipes()
+	return talk{in: in, out: out, kill: p.KillGroup, wait: p.Leave, pid: p.PID()}, nil
+}
+
+// within runs the loop in this process.
+func within(inside func(in io.Reader, out io.Writer) int) talk {
+	inside0, in := io.Pipe()
+	out, outside := io.Pipe()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		inside(inside0, outside)
+		_ = outside.Close()
+	}()
+	end := func() { _ = inside0.CloseWithError(io.EOF) }
+	return talk{in: in, out: out, kill: end, pid: os.Getpid(), wait: func() error {
+		end()
+		_ = out.Close()
+		<-done
+		return nil
+	}}
+}
+
+// Do asks the engine and decodes its answer, which may be nil. If ctx ends first, the process is killed at once, and
+// the error is the context's cause.
+func (g *Engine) Do(ctx context.Context, q Question, answer any) error {
+	if g.broken.Load() {
+		return fault.New(fault.Unavailable, "the engine of this work has ended")
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	body, err := json.Marshal(q)
+	if err != nil {
+		return err
+	}
+
+	stop := context.AfterFunc(ctx, g.kill)
+	var a Answered
+	if err = WriteFrame(g.talk.in, Asked{q.Verb(), body}); err == nil {
+		err = ReadFrame(g.talk.out, &a)
+	}
+	if !stop() { // it is being killed
+		g.broken.Store(true)
+		return context.Cause(ctx)
+	}
+	if err != nil {
+		g.broken.Store(true)
+		return g.death(err)
+	}
+	if a.Failure != nil {
+		return a.Failure.err()
+	}
+	if answer == nil {
+		return nil
+	}
+	return json.Unmarshal(a.Body, answer)
+}
+
+// death returns why an engine ended without an answer. Whatever it was, only this work is affected.
+func (g *Engine) death(err error) error {
+	ended := g.leave()
+	signal, died := child.Died(ended)
+	switch {
+	case died && signal == syscall.SIGXCPU:
+		return &Error{Failure: Failure{Text: "it took more processor time than it may", OfStatement: true}}
+	case died && (signal == 0 || signal == syscall.SIGKILL || signal == syscall.SIGABRT):
+		return &Error{Failure: Failure{Text: "it needs more memory than it may use, or is too complex for DuckDB",
+			Memory: true, OfStatement: true}}
+	case died:
+		return &Error{Failure: Failure{Text: "DuckDB ended by itself (" + signal.String() +
+			"): the statement or the file is too complex for it, for example nested too deeply", OfStatement: true}}
+	}
+	return fmt.Errorf("talk with an engine: %w", errors.Join(err, ended))
+}
+
+// kill kills the process with all that it started.
+func (g *Engine) kill() { g.talk.kill() }
+
+// leave ends the process if it still runs, and returns how it ended.
+func (g *Engine) leave() error {
+	_ = g.talk.in.Close() // it may have ended by itself
+	return g.talk.wait()
+}
+
+// PID returns the id of the engine's process.
+func (g *Engine) PID() int { return g.talk.pid }
+
+// Release gives the engine back: for more work of its purpose, or to its end.
+func (g *Engine) Release() {
+	defer g.engines.slots[g.purpose.Kind].release(g.purpose.Org)
+	if g.broken.Load() || g.clear() != nil {
+		g.end()
+		return
+	}
+	g.engines.put(g)
+}
+
+// end ends the process and removes its folder.
+func (g *Engine) end() {
+	g.ending.Do(func() {
+		g.broken.Store(true)
+		g.kill()
+		_ = g.leave()
+		_ = os.RemoveAll(g.dir)
+		_ = g.lock.Close()
+	})
+}
+
+// Org returns the org that the engine works for.
+func (g *Engine) Org() string { return g.purpose.Org }

@@ -1,0 +1,106 @@
+package engine
+
+import (
+	"context"
+	"runtime"
+	"sync"
+)
+
+func processors() int { return runtime.NumCPU() }
+
+// slots are places that orgs share. A place that becomes free goes to the org that has the fewest; of those, to the one
+// that waits longest.
+type slots struct {
+	perOrg func(org string) int // the most of an org; 0: all
+
+	mu      sync.Mutex
+	free    int
+	taken   map[string]int
+	waiting []*waiter // in the order in which they came
+}
+
+// waiter waits for a slot.
+type waiter struct {
+	org string
+	got chan struct{} // closed when it has one
+}
+
+func newSlots(n int, perOrg func(org string) int) *slots {
+	return &slots{perOrg: perOrg, free: n, taken: map[string]int{}}
+}
+
+// take takes a slot, or waits for one until ctx ends.
+func (s *slots) take(ctx context.Context, org string) error {
+	w := &waiter{org, make(chan struct{})}
+	s.mu.Lock()
+	s.waiting = append(s.waiting, w)
+	s.hand()
+	s.mu.Unlock()
+
+	select {
+	case <-w.got:
+		return nil
+	case <-ctx.Done():
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i, other := range s.waiting {
+		if other == w {
+			s.waiting = append(s.waiting[:i:i], s.waiting[i+1:]...)
+			return context.Cause(ctx)
+		}
+	}
+	s.give(org) // it came at the last moment
+	s.hand()
+	return context.Cause(ctx)
+}
+
+// release gives a slot back.
+func (s *slots) release(org string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.give(org)
+	s.hand()
+}
+
+func (s *slots) give(org string) {
+	s.free++
+	if s.taken[org]--; s.taken[org] == 0 {
+		delete(s.taken, org)
+	}
+}
+
+// hand hands out free slots.
+func (s *slots) hand() {
+	for s.free > 0 {
+		next := s.next()
+		if next < 0 {
+			return
+		}
+		w := s.waiting[next]
+		s.waiting = append(s.waiting[:next:next], s.waiting[next+1:]...)
+		s.free--
+		s.taken[w.org]++
+		close(w.got)
+	}
+}
+
+// next returns the index of the waiter whose turn it is; -1: nobody may have one.
+func (s *slots) next() int {
+	best := -1
+	for i, w := range s.waiting {
+		if most := s.perOrg(w.org); most > 0 && s.taken[w.org] >= most {
+			continue
+		}
+		if best < 0 || s.taken[w.org] < s.taken[s.waiting[best].org] {
+			best = i
+		}
+	}
+	return best
+}
+
+func (s *slots) waitingCount() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.waiting)
+}
