@@ -16,8 +16,8 @@ import (
 
 	"github.com/dagctl/dagctl/dispatcher"
 	"github.com/dagctl/dagctl/dispatcher/dispatchertest"
-	"github.com/dagctl/dagctl/internal/duck"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/sqltext"
 	"github.com/dagctl/dagctl/operators"
 )
 
@@ -36,7 +36,7 @@ publish:
 // block is the row of a height of a chain.
 func block(ctx context.Context, t *operators.Task, height int64, content string) error {
 	return dispatchertest.CopyToParquet(ctx, fmt.Sprintf("SELECT %d AS height, %s AS content", height,
-		duck.Literal(content)),
+		sqltext.Literal(content)),
 		filepath.Join(t.OutputDirs[0], fmt.Sprintf("%d.parquet", height)))
 }
 

@@ -17,8 +17,8 @@ import (
 	"github.com/dagctl/dagctl/dispatcher"
 	"github.com/dagctl/dagctl/dispatcher/dispatchertest"
 	"github.com/dagctl/dagctl/dispatcher/service"
-	"github.com/dagctl/dagctl/internal/duck"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/sqltext"
 	"github.com/dagctl/dagctl/storage"
 	"github.com/dagctl/dagctl/worker/protocol"
 )
@@ -96,7 +96,7 @@ func rows(values ...string) string {
 		if i > 0 {
 			text += ", "
 		}
-		text += "(" + duck.Literal(v) + ")"
+		text += "(" + sqltext.Literal(v) + ")"
 	}
 	return text + ") AS t(v)"
 }

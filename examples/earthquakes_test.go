@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/dagctl/dagctl/internal/duck"
+	"github.com/dagctl/dagctl/internal/sqltext"
 )
 
 func TestEarthquakes(t *testing.T) {
@@ -29,7 +29,7 @@ func TestEarthquakes(t *testing.T) {
 
 	run(`CREATE VIEW feed AS SELECT f.* FROM (SELECT unnest(features) AS f FROM read_json(%s, sample_size = -1,
 		maximum_object_size = 16777216))`,
-		duck.Literal(filepath.Join(w.dir, "data", "all_week.geojson")))
+		sqltext.Literal(filepath.Join(w.dir, "data", "all_week.geojson")))
 	run("CREATE TABLE earthquakes AS %s", query("events"))
 	run("CREATE VIEW events AS FROM earthquakes; CREATE TABLE earthquakes_daily AS %s", query("daily"))
 	for _, p := range doc.Publish {

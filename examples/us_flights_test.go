@@ -14,6 +14,7 @@ import (
 	"github.com/dagctl/dagctl/dispatcher/views"
 	"github.com/dagctl/dagctl/examples/processtest"
 	"github.com/dagctl/dagctl/internal/duck"
+	"github.com/dagctl/dagctl/internal/sqltext"
 	"github.com/dagctl/dagctl/registry"
 )
 
@@ -129,7 +130,7 @@ func flightsInDuckDB(t testing.TB, dir string) *duck.Session {
 	run(`CREATE TABLE airports AS FROM read_csv(%s, nullstr = 'NA', types = {'iata': 'VARCHAR', 'name': 'VARCHAR',
 		'city': 'VARCHAR',
 		'state': 'VARCHAR', 'country': 'VARCHAR', 'latitude': 'DOUBLE',
-			'longitude': 'DOUBLE'})`, duck.Literal(filepath.Join(dir, "data", "airports.csv")))
+			'longitude': 'DOUBLE'})`, sqltext.Literal(filepath.Join(dir, "data", "airports.csv")))
 	days, err := filepath.Glob(filepath.Join(dir, "data", "flights", "*.csv.gz"))
 	require.NoError(t, err)
 
@@ -137,7 +138,7 @@ func flightsInDuckDB(t testing.TB, dir string) *duck.Session {
 		day := strings.TrimSuffix(filepath.Base(file), ".csv.gz")
 		run(`SET VARIABLE partition = '%s'`, day)
 		run(`CREATE OR REPLACE TEMP TABLE flights AS FROM read_csv(%s, types = {'date': 'TIMESTAMP', 'delay': 'INTEGER',
-			'distance': 'INTEGER', 'origin': 'VARCHAR', 'destination': 'VARCHAR'})`, duck.Literal(file))
+			'distance': 'INTEGER', 'origin': 'VARCHAR', 'destination': 'VARCHAR'})`, sqltext.Literal(file))
 		for table, query := range map[string]string{
 			"all_flights": "FROM flights", "airport_delays": query("airport_delays"),
 			"route_delays": query("route_delays"),

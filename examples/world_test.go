@@ -17,6 +17,7 @@ import (
 	"github.com/dagctl/dagctl/examples/processtest"
 	"github.com/dagctl/dagctl/internal/duck"
 	"github.com/dagctl/dagctl/internal/pg"
+	"github.com/dagctl/dagctl/internal/sqltext"
 	"github.com/dagctl/dagctl/internal/testdb"
 	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/registry"
@@ -167,7 +168,7 @@ func (w *world) equal(t testing.TB, s *duck.Session, dataset, table string) {
 	require.NotEmpty(t, files, dataset)
 
 	got := "SELECT * FROM " + duck.ReadParquet(files)
-	want := "SELECT * FROM " + duck.Quote(table)
+	want := "SELECT * FROM " + sqltext.Quote(table)
 	gotColumns, err := s.Describe(t.Context(), got)
 	require.NoError(t, err)
 

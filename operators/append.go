@@ -8,6 +8,7 @@ import (
 
 	"github.com/dagctl/dagctl/internal/duck"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/sqltext"
 	"github.com/dagctl/dagctl/storage"
 )
 
@@ -39,7 +40,7 @@ func (c storageCarrier) sealAppended(
 	}
 	defer session.Close()
 
-	m := merge{session: session, key: duck.QuoteAll(a.Generation.UniqueKey), base: baseFiles, added: written}
+	m := merge{session: session, key: sqltext.QuoteAll(a.Generation.UniqueKey), base: baseFiles, added: written}
 	apart, err := m.apart(ctx)
 	if err != nil {
 		return storage.Manifest{}, err

@@ -10,6 +10,7 @@ import (
 
 	"github.com/dagctl/dagctl/internal/duck"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/sqltext"
 )
 
 // filtered returns files of an input with only the rows that the job reads: the input's own files if that is all rows,
@@ -35,7 +36,7 @@ func filtered(ctx context.Context, o Options, t *Task, input int) ([]string, err
 	if err := session.Create(ctx, rel); err != nil {
 		return nil, err
 	}
-	if _, err := session.CopyToParquet(ctx, "FROM "+duck.Quote(rel.Name), target); err != nil {
+	if _, err := session.CopyToParquet(ctx, "FROM "+sqltext.Quote(rel.Name), target); err != nil {
 		return nil, fmt.Errorf("filter input %q: %w", rel.Name, err)
 	}
 	return []string{target}, nil

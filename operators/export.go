@@ -8,6 +8,7 @@ import (
 
 	"github.com/dagctl/dagctl/internal/duck"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/sqltext"
 )
 
 // Formats are the names of the formats in which rows travel between the server and tasks elsewhere.
@@ -46,7 +47,7 @@ func (r *Runner) Export(
 	if err := session.Create(ctx, rel); err != nil {
 		return "", err
 	}
-	if err := session.CopyTo(ctx, "FROM "+duck.Quote(rel.Name), target, format); err != nil {
+	if err := session.CopyTo(ctx, "FROM "+sqltext.Quote(rel.Name), target, format); err != nil {
 		return "", fmt.Errorf("input %q as %s: %w", in.As, format, err)
 	}
 	return target, nil

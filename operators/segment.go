@@ -8,6 +8,7 @@ import (
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/internal/duck"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/sqltext"
 )
 
 // segment returns the segment of a cursor that a run has made: from the cursor's old position up to the highest
@@ -66,7 +67,7 @@ func positions(
 		return lowest, highest, 0, err
 	}
 	defer session.Close()
-	name, from := duck.Quote(column), duck.ReadParquet(files)
+	name, from := sqltext.Quote(column), duck.ReadParquet(files)
 	if err := session.Value(ctx, &nulls, "SELECT count(*) - count("+name+") FROM "+from); err != nil {
 		return lowest, highest, 0, err
 	}

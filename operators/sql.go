@@ -11,6 +11,7 @@ import (
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/internal/duck"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/sqltext"
 	"github.com/dagctl/dagctl/storage"
 )
 
@@ -143,7 +144,7 @@ func (r *sqlRun) input(ctx context.Context, i int) error {
 	if err := r.session.Create(ctx, rel); err != nil {
 		return err
 	}
-	columns, err := r.session.Describe(ctx, "FROM "+duck.Quote(rel.Name))
+	columns, err := r.session.Describe(ctx, "FROM "+sqltext.Quote(rel.Name))
 	r.known, r.relations[rel.Name] = append(r.known, rel.Name), columns
 	return err
 }

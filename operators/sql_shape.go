@@ -8,6 +8,7 @@ import (
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/internal/duck"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/sqltext"
 )
 
 // binder binds the queries of all operators of this process.
@@ -20,7 +21,7 @@ func describe(ctx context.Context, query string, relations map[string][]duck.Col
 	if err != nil {
 		return nil, nil //nolint:nilerr // nothing is known
 	}
-	written, err := duck.WrittenAll(columns)
+	written, err := sqltext.WrittenAll(columns)
 	if err != nil {
 		return nil, err
 	}

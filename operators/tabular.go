@@ -15,6 +15,7 @@ import (
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/internal/duck"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/sqltext"
 	"github.com/dagctl/dagctl/operators/textfile"
 )
 
@@ -112,7 +113,7 @@ func (f tabular) check() *dag.ConfigError {
 
 func (f tabular) checkType(name string) error {
 	if f.Format == "parquet" {
-		if !duck.IsType(name) { // it goes into statements as it is
+		if !sqltext.IsType(name) { // it goes into statements as it is
 			return fmt.Errorf("%q is not the name of a DuckDB type", name)
 		}
 		return nil
@@ -134,9 +135,9 @@ func (f tabular) checkType(name string) error {
 func (f tabular) query(files []string) string {
 	as := func(column string) string {
 		if t, ok := f.Types[column]; ok {
-			return fmt.Sprintf("CAST(%[1]s AS %[2]s) AS %[1]s", duck.Quote(column), t)
+			return fmt.Sprintf("CAST(%[1]s AS %[2]s) AS %[1]s", sqltext.Quote(column), t)
 		}
-		return duck.Quote(column)
+		return sqltext.Quote(column)
 	}
 
 	columns := "*"

@@ -9,7 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/dagctl/dagctl/internal/duck"
+	"github.com/dagctl/dagctl/internal/sqltext"
 )
 
 // A sample is a value of a random type: its SQL, and what it must be on every way out.
@@ -25,7 +25,7 @@ type sample struct {
 type shape struct {
 	name   string // DuckDB's
 	scalar *scalarKind
-	kind   duck.TypeKind
+	kind   sqltext.TypeKind
 	of     []shape  // elements, members, or the values of a map
 	keys   []string // members of a struct
 	key    *scalarKind
@@ -87,7 +87,7 @@ func floating(name string, bits int) scalarKind {
 func oneOf(name string, texts ...string) scalarKind {
 	return scalarKind{name: name, random: func(r *rand.Rand) (string, string) {
 		text := pick(r, texts...)
-		return "CAST(" + duck.Literal(text) + " AS " + name + ")", text
+		return "CAST(" + sqltext.Literal(text) + " AS " + name + ")", text
 	}}
 }
 
@@ -141,17 +141,17 @@ func randomShape(r *rand.Rand, depth int) shape {
 	inner := randomShape(r, depth-1)
 	switch r.IntN(3) {
 	case 0:
-		return shape{name: inner.name + "[]", kind: duck.ListType, of: []shape{inner}}
+		return shape{name: inner.name + "[]", kind: sqltext.ListType, of: []shape{inner}}
 	case 1:
 		key := scalarKinds[pick(r, 5, 7, 15, 17, 19)]
-		return shape{name: fmt.Sprintf("MAP(%s, %s)", key.name, inner.name), kind: duck.MapType, of: []shape{inner},
+		return shape{name: fmt.Sprintf("MAP(%s, %s)", key.name, inner.name), kind: sqltext.MapType, of: []shape{inner},
 			key: &key}
 	}
-	s := shape{kind: duck.StructType, keys: []string{"z", "Ä b\"", "%s"}[:1+r.IntN(3)]}
+	s := shape{kind: sqltext.StructType, keys: []string{"z", "Ä b\"", "%s"}[:1+r.IntN(3)]}
 	members := make([]string, len(s.keys))
 	for i, key := range s.keys {
 		s.of = append(s.of, inner)
-		members[i] = duck.Quote(key) + " " + inner.name
+		members[i] = sqltext.Quote(key) + " " + inner.name
 		inner = randomShape(r, depth-1)
 	}
 	s.name = "STRUCT(" + strings.Join(members, ", ") + ")"
@@ -174,18 +174,18 @@ func (s shape) random(r *rand.Rand) (v sample) {
 		parts = append(parts, label+part.sql)
 	}
 	switch s.kind {
-	case duck.ListType:
+	case sqltext.ListType:
 		for range r.IntN(4) {
 			add("", s.of[0])
 		}
 		v.sql = "[" + strings.Join(parts, ", ") + "]"
-	case duck.StructType:
+	case sqltext.StructType:
 		for i, key := range s.keys {
 			v.keys = append(v.keys, key)
-			add(duck.Literal(key)+": ", s.of[i])
+			add(sqltext.Literal(key)+": ", s.of[i])
 		}
 		v.sql = "{" + strings.Join(parts, ", ") + "}"
-	case duck.MapType:
+	case sqltext.MapType:
 		seen := map[string]bool{}
 		for range r.IntN(4) {
 			sql, text := s.key.random(r)

@@ -22,6 +22,8 @@ import (
 
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/internal/duck"
+	"github.com/dagctl/dagctl/internal/relations"
+	"github.com/dagctl/dagctl/internal/sqltext"
 	"github.com/dagctl/dagctl/internal/testdb"
 	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/query"
@@ -67,9 +69,9 @@ func TestExactValuesOfEveryType(t *testing.T) {
 	var shapes []shape
 	for i := range scalarKinds {
 		s := shape{name: scalarKinds[i].name, scalar: &scalarKinds[i]}
-		shapes = append(shapes, s, shape{name: s.name + "[]", kind: duck.ListType, of: []shape{s}},
-			shape{name: "STRUCT(a " + s.name + ")", kind: duck.StructType, of: []shape{s}, keys: []string{"a"}},
-			shape{name: "MAP(INTEGER, " + s.name + ")", kind: duck.MapType, of: []shape{s}, key: &scalarKinds[5]})
+		shapes = append(shapes, s, shape{name: s.name + "[]", kind: sqltext.ListType, of: []shape{s}},
+			shape{name: "STRUCT(a " + s.name + ")", kind: sqltext.StructType, of: []shape{s}, keys: []string{"a"}},
+			shape{name: "MAP(INTEGER, " + s.name + ")", kind: sqltext.MapType, of: []shape{s}, key: &scalarKinds[5]})
 	}
 	rows := make([][]sample, 12)
 	for i := range rows {
@@ -142,7 +144,7 @@ func (e *exact) compare(t *testing.T, kind storage.Kind, shapes []shape, rows []
 	require.NoError(t, err)
 	planned, err := e.session.Describe(t.Context(), made)
 	require.NoError(t, err)
-	written, err := duck.WrittenAll(planned)
+	written, err := sqltext.WrittenAll(planned)
 	require.NoError(t, err)
 	require.Equal(t, written, columns, "a plan says the types that are stored")
 	require.Equal(t, want, e.texts(t, "SELECT * FROM "+duck.ReadParquet(files[0])), "a job downstream")
@@ -154,7 +156,7 @@ func (e *exact) compare(t *testing.T, kind storage.Kind, shapes []shape, rows []
 	require.NoError(t, err)
 	same(t, "preview", shapes, rows, list(t, tokens(t, text)))
 
-	selected, err := e.query.Over(t.Context(), relation.UTC, "SELECT * FROM before", 100,
+	selected, err := e.query.Over(t.Context(), relations.UTC, "SELECT * FROM before", 100,
 		func(context.Context, string, string) ([]string, error) { return files[0], nil })
 	require.NoError(t, err)
 	text, err = json.Marshal(selected.Rows)
@@ -377,7 +379,7 @@ func alike(t *testing.T, s shape, want sample, got any) bool {
 	}
 	for i, part := range want.parts {
 		of := s.of[0]
-		if s.kind == duck.StructType {
+		if s.kind == sqltext.StructType {
 			of = s.of[i]
 		}
 		if !alike(t, of, part, values[i]) {
@@ -389,7 +391,7 @@ func alike(t *testing.T, s shape, want sample, got any) bool {
 
 // parts returns the parts of a list or of an object that has the wanted keys in their order.
 func (s shape) parts(want sample, got any) (values []any, ok bool) {
-	if s.kind == duck.ListType {
+	if s.kind == sqltext.ListType {
 		values, ok = got.([]any)
 		return values, ok || got == nil
 	}

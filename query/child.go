@@ -14,6 +14,7 @@ import (
 	"github.com/dagctl/dagctl/internal/duck"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/relations"
+	"github.com/dagctl/dagctl/internal/sqltext"
 	"github.com/dagctl/dagctl/storage"
 )
 
@@ -154,7 +155,7 @@ func answer(ctx context.Context, t task, relations []relation) (outcome, error) 
 		if err := session.Create(ctx, duck.Relation{Name: r.Name, Files: r.Files, Schema: r.Schema}); err != nil {
 			return answer, err
 		}
-		if columns[r.Name], err = session.Describe(ctx, "FROM "+duck.Quote(r.Name)); err != nil {
+		if columns[r.Name], err = session.Describe(ctx, "FROM "+sqltext.Quote(r.Name)); err != nil {
 			return answer, err
 		}
 	}

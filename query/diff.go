@@ -14,6 +14,7 @@ import (
 	"github.com/dagctl/dagctl/internal/duck"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/internal/relations"
+	"github.com/dagctl/dagctl/internal/sqltext"
 	"github.com/dagctl/dagctl/registry"
 	"github.com/dagctl/dagctl/storage"
 )
@@ -266,7 +267,7 @@ func (q *Query) comparePartition(ctx context.Context, from, to storage.Generatio
 	for change, into := range map[string]*int64{"only_from": &diff.OnlyFrom, "only_to": &diff.OnlyTo,
 		"changed": &diff.Changed} {
 		var n int64
-		count := "SELECT count(*) FROM diff WHERE dagctl_change = " + duck.Literal(change)
+		count := "SELECT count(*) FROM diff WHERE dagctl_change = " + sqltext.Literal(change)
 		if err := session.Value(ctx, &n, count); err != nil {
 			return err
 		}
@@ -290,13 +291,13 @@ func (q *Query) comparePartition(ctx context.Context, from, to storage.Generatio
 func keyDiffQuery(from, to []string, key, shared []string) string {
 	on, keys := make([]string, len(key)), make([]string, len(key))
 	for i, k := range key {
-		on[i] = fmt.Sprintf("a.%[1]s IS NOT DISTINCT FROM b.%[1]s", duck.Quote(k))
-		keys[i] = fmt.Sprintf("coalesce(a.%[1]s, b.%[1]s) AS %[1]s", duck.Quote(k))
+		on[i] = fmt.Sprintf("a.%[1]s IS NOT DISTINCT FROM b.%[1]s", sqltext.Quote(k))
+		keys[i] = fmt.Sprintf("coalesce(a.%[1]s, b.%[1]s) AS %[1]s", sqltext.Quote(k))
 	}
 
 	differs := []string{"false"}
 	for _, c := range shared {
-		differs = append(differs, fmt.Sprintf("a.%[1]s IS DISTINCT FROM b.%[1]s", duck.Quote(c)))
+		differs = append(differs, fmt.Sprintf("a.%[1]s IS DISTINCT FROM b.%[1]s", sqltext.Quote(c)))
 	}
 
 	return fmt.Sprintf(`

@@ -15,11 +15,11 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dagctl/dagctl/authz"
-	"github.com/dagctl/dagctl/internal/duck"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/internal/relations"
 	"github.com/dagctl/dagctl/internal/rest"
+	"github.com/dagctl/dagctl/internal/sqltext"
 	"github.com/dagctl/dagctl/registry"
 	"github.com/dagctl/dagctl/storage"
 )
@@ -51,7 +51,7 @@ type Source struct {
 func FirstStatement(d registry.Dataset) string {
 	name := d.Name
 	if !d.Published {
-		name = duck.Quote(name)
+		name = sqltext.Quote(name)
 	}
 	return "SELECT * FROM " + name + " LIMIT 100"
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/dagctl/dagctl/internal/duck"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/sqltext"
 )
 
 // measure reads the files' footers. It sets Files, Rows, Bytes and the schema; the files have no path yet. A file that
@@ -47,7 +48,7 @@ func (s *Storage) measure(ctx context.Context, local []string) (Manifest, error)
 	}
 
 	// What others wrote may have types that change on their way out.
-	if _, err := duck.WrittenAll(m.Schema); err != nil {
+	if _, err := sqltext.WrittenAll(m.Schema); err != nil {
 		return m, err
 	}
 	m.SchemaHash = SchemaHash(m.Schema)

@@ -14,6 +14,7 @@ import (
 	"github.com/dagctl/dagctl/internal/duck"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/relations"
+	"github.com/dagctl/dagctl/internal/sqltext"
 )
 
 // Preview returns rows of published partitions, partition by partition in the given order, as values that JSON holds
@@ -121,12 +122,12 @@ var native = map[string]bool{
 }
 
 func jsonExpression(c Column) string {
-	name := duck.Quote(c.Name)
+	name := sqltext.Quote(c.Name)
 	switch {
 	case native[c.Type]:
 		return name
 	case nested(c.Type):
-		return duck.JSONText(name, duck.TypeOf(c.Type))
+		return duck.JSONText(name, sqltext.TypeOf(c.Type))
 	default:
 		return "CAST(" + name + " AS VARCHAR)"
 	}

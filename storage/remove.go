@@ -11,9 +11,9 @@ import (
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sys/unix"
 
-	"github.com/dagctl/dagctl/internal/duck"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
+	"github.com/dagctl/dagctl/internal/sqltext"
 )
 
 // Rows in the database decide what to remove. The caller has marked them first, so that nobody begins to read. Each
@@ -144,7 +144,7 @@ func (t *tables) forget(ctx context.Context, g Generation, partition string, rev
 		return err
 	}
 	_, err = t.pool.Exec(ctx, fmt.Sprintf(`DELETE FROM %s WHERE %s = $1 AND %s <= $2`, p.table,
-		duck.Quote(partitionColumn), duck.Quote(revisionColumn)),
+		sqltext.Quote(partitionColumn), sqltext.Quote(revisionColumn)),
 		partition, revision)
 	return err
 }
@@ -204,7 +204,7 @@ func (s *Storage) NarrowView(ctx context.Context, v View) error {
 	if err != nil {
 		return err
 	}
-	name := duck.Quote(schema) + "." + duck.Quote(ViewName(v.Name))
+	name := sqltext.Quote(schema) + "." + sqltext.Quote(ViewName(v.Name))
 	err = pg.InTx(ctx, t.pool, func(ctx context.Context, tx pgx.Tx) error {
 		return briefly(ctx, tx, func(tx pgx.Tx) error {
 			_, err := tx.Exec(ctx, "DROP VIEW IF EXISTS "+name)

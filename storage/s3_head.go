@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 
 	"github.com/dagctl/dagctl/internal/duck"
+	"github.com/dagctl/dagctl/internal/sqltext"
 )
 
 // wholeBytes is the size up to which an object is read whole: two more requests would cost as much.
@@ -112,7 +113,7 @@ func rowGroups(ctx context.Context, session *duck.Session, file string, rows int
 		SELECT any_value(row_group_num_rows), max(CASE
 			WHEN dictionary_page_offset > 3 THEN least(dictionary_page_offset, data_page_offset)
 			ELSE data_page_offset END + total_compressed_size)
-		FROM parquet_metadata(%s) GROUP BY row_group_id ORDER BY row_group_id`, duck.Literal(file)))
+		FROM parquet_metadata(%s) GROUP BY row_group_id ORDER BY row_group_id`, sqltext.Literal(file)))
 	if err != nil {
 		return 0, err
 	}

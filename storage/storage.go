@@ -25,6 +25,7 @@ import (
 
 	"github.com/dagctl/dagctl/internal/duck"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/relations"
 )
 
 // Kind is where a generation's bytes live.
@@ -66,7 +67,7 @@ func (a Attempt) name() string {
 }
 
 // Column is one column of a dataset, with its DuckDB type name.
-type Column = duck.Column
+type Column = relations.Column
 
 // File is one committed Parquet file. Path is relative to the storage root, with forward slashes.
 // Source of the figures: the file's own footer, read when it was sealed.

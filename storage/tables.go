@@ -13,9 +13,9 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/dagctl/dagctl/internal/duck"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
+	"github.com/dagctl/dagctl/internal/sqltext"
 )
 
 // tables is rows in Postgres. The schema data_<org slug> has a table _g_<version> per generation, a staging table
@@ -66,7 +66,7 @@ func staging(location string) (string, error) {
 	if parts == nil {
 		return "", fault.New(fault.Invalid, "location %q is not a staging table", location)
 	}
-	return duck.Quote(parts[1]) + "." + duck.Quote(parts[2]), nil
+	return sqltext.Quote(parts[1]) + "." + sqltext.Quote(parts[2]), nil
 }
 
 // physical is a generation's table and its org's schema, quoted.
@@ -80,8 +80,8 @@ func physicalOf(g Generation) (physical, error) {
 	if err != nil {
 		return physical{}, err
 	}
-	q := duck.Quote(schema)
-	return physical{schema: q, table: q + "." + duck.Quote("_g_"+hexOf(g.Version)), revisions: q + `."_revisions"`,
+	q := sqltext.Quote(schema)
+	return physical{schema: q, table: q + "." + sqltext.Quote("_g_"+hexOf(g.Version)), revisions: q + `."_revisions"`,
 		generation: g}, nil
 }
 
@@ -143,7 +143,7 @@ func columnList(columns []Column) string {
 	for i, c := range columns {
 		// It cannot fail: checkColumns has checked every type.
 		w, _ := wireOf(c)
-		list[i] = duck.Quote(c.Name) + " " + w.column
+		list[i] = sqltext.Quote(c.Name) + " " + w.column
 	}
 	return strings.Join(list, ", ")
 }
@@ -207,7 +207,7 @@ func (t *tables) publish(ctx context.Context, tx pgx.Tx, a Attempt, revision int
 func (p physical) move(
 	ctx context.Context, tx pgx.Tx, from string, schema []Column, partition string, revision int64,
 ) (int64, error) {
-	list := duck.QuoteAll(columnNames(schema))
+	list := sqltext.QuoteAll(columnNames(schema))
 	if len(p.generation.UniqueKey) == 0 {
 		if _, err := tx.Exec(ctx, fmt.Sprintf(`DELETE FROM %s WHERE _partition = $1`, p.table), partition); err != nil {
 			return 0, err
@@ -220,9 +220,9 @@ func (p physical) move(
 
 	var set []string
 	for _, c := range schema {
-		set = append(set, fmt.Sprintf("%s = excluded.%[1]s", duck.Quote(c.Name)))
+		set = append(set, fmt.Sprintf("%s = excluded.%[1]s", sqltext.Quote(c.Name)))
 	}
-	key := duck.QuoteAll(p.generation.UniqueKey)
+	key := sqltext.QuoteAll(p.generation.UniqueKey)
 	// The rows come after those that are there, in the order in which each key was last written.
 	tag, err := tx.Exec(ctx, fmt.Sprintf(`
 		INSERT INTO %s (%s, _partition, _revision, _row)

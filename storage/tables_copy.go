@@ -20,6 +20,7 @@ import (
 	"github.com/dagctl/dagctl/internal/duck"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/relations"
+	"github.com/dagctl/dagctl/internal/sqltext"
 )
 
 // copyHeader begins Postgres's binary COPY format: signature, flags, and the length of an extension. Each row has the
@@ -77,7 +78,7 @@ func (o outgoing) write(ctx context.Context, to io.Writer) (string, error) {
 		if wires[i], err = wireOf(c); err != nil {
 			return "", err
 		}
-		values[i] = fmt.Sprintf(wires[i].give, duck.Quote(c.Name))
+		values[i] = fmt.Sprintf(wires[i].give, sqltext.Quote(c.Name))
 	}
 
 	hash := sha256.New()
@@ -118,7 +119,7 @@ func (o outgoing) unfit(column int, err error) error {
 		hint = "replace(%[1]s, chr(0), '') AS %[1]s"
 	}
 	return fault.New(fault.Invalid, "column %q has %w", name, err).
-		WithHint("write "+hint+", or keep the output in parquet", duck.Quote(name))
+		WithHint("write "+hint+", or keep the output in parquet", sqltext.Quote(name))
 }
 
 func putValue(to []byte, w wire, v any) ([]byte, error) {

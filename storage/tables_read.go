@@ -13,6 +13,7 @@ import (
 	"github.com/dagctl/dagctl/internal/duck"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/relations"
+	"github.com/dagctl/dagctl/internal/sqltext"
 )
 
 // Fixed queries copy rows from one read-only snapshot to Parquet: users' SQL never reaches Postgres.
@@ -61,7 +62,7 @@ func (t *tables) openSealed(ctx context.Context, g Generation, m Manifest, dir s
 	err = t.read(ctx, g, dir, func(r *reader) error {
 		r.columns = m.Schema
 		file, _, err = r.copyOut(ctx, fmt.Sprintf("SELECT %s FROM %s ORDER BY _row",
-			duck.QuoteAll(columnNames(m.Schema)), from))
+			sqltext.QuoteAll(columnNames(m.Schema)), from))
 		if hasCode(err, undefinedTable) {
 			return fault.New(fault.Conflict, "%s is already published or discarded", m.Location)
 		}
@@ -129,7 +130,7 @@ func (r *reader) partition(ctx context.Context, p Partition, limit int) (string,
 		return "", 0, fmt.Errorf("open partition %q: %w", p.Key, err)
 	}
 	query := fmt.Sprintf("SELECT %s FROM %s WHERE _partition = current_setting('dagctl.partition') ORDER BY _row",
-		duck.QuoteAll(columnNames(r.columns)), r.table)
+		sqltext.QuoteAll(columnNames(r.columns)), r.table)
 	if limit >= 0 {
 		query += fmt.Sprintf(" LIMIT %d", limit)
 	}
@@ -155,7 +156,7 @@ func (r *reader) copyOut(ctx context.Context, query string) (string, int64, erro
 		}
 		in.wires[i] = w
 		staged[i] = fmt.Sprintf("c%d %s", i, w.staged)
-		values[i] = fmt.Sprintf(w.take+" AS %[2]s", fmt.Sprintf("c%d", i), duck.Quote(c.Name))
+		values[i] = fmt.Sprintf(w.take+" AS %[2]s", fmt.Sprintf("c%d", i), sqltext.Quote(c.Name))
 	}
 	if err := r.session.Exec(ctx, fmt.Sprintf("CREATE TABLE %s (%s)", table, strings.Join(staged, ", "))); err != nil {
 		return "", 0, err

@@ -7,9 +7,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/dagctl/dagctl/internal/duck"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
+	"github.com/dagctl/dagctl/internal/sqltext"
 )
 
 // ensureTable creates the org's schema and the generation's table when the columns become known, and later requires
@@ -81,16 +81,16 @@ func (p physical) create(ctx context.Context, tx pgx.Tx, columns []Column) error
 
 	if key := p.generation.UniqueKey; len(key) > 0 {
 		statements = append(statements, fmt.Sprintf("CREATE UNIQUE INDEX ON %s (_partition, %s) NULLS NOT DISTINCT",
-			p.table, duck.QuoteAll(key)))
+			p.table, sqltext.QuoteAll(key)))
 	} else {
 		statements = append(statements, fmt.Sprintf("CREATE INDEX ON %s (_partition, _row)", p.table))
 	}
 
 	for _, index := range p.generation.Indexes {
-		statements = append(statements, fmt.Sprintf("CREATE INDEX ON %s (%s)", p.table, duck.QuoteAll(index)))
+		statements = append(statements, fmt.Sprintf("CREATE INDEX ON %s (%s)", p.table, sqltext.QuoteAll(index)))
 	}
 	for _, c := range columns {
-		statements = append(statements, fmt.Sprintf("COMMENT ON COLUMN %s.%s IS %s", p.table, duck.Quote(c.Name),
+		statements = append(statements, fmt.Sprintf("COMMENT ON COLUMN %s.%s IS %s", p.table, sqltext.Quote(c.Name),
 			quoteText(c.Type)))
 	}
 

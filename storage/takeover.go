@@ -14,8 +14,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sys/unix"
 
-	"github.com/dagctl/dagctl/internal/duck"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/sqltext"
 )
 
 // TakeOver gives a generation a revision of another generation of the same dataset and kind, under the same number, and
@@ -152,7 +152,7 @@ func (t *tables) takeOver(
 		return m, err
 	}
 
-	list := duck.QuoteAll(columnNames(columns))
+	list := sqltext.QuoteAll(columnNames(columns))
 	_, err = tx.Exec(ctx,
 		fmt.Sprintf(`INSERT INTO %s (%s, _partition, _revision, _row) SELECT %[2]s, _partition, _revision, _row FROM %[3]s
 			WHERE _partition = $1 ORDER BY _row`,

@@ -12,6 +12,7 @@ import (
 
 	"github.com/dagctl/dagctl/internal/duck"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/sqltext"
 )
 
 // Rows travel between DuckDB and Postgres in Postgres's binary COPY format, so that no text of a value depends on a
@@ -130,19 +131,19 @@ var wires = map[string]wire{
 
 // wireOf returns how values of a column travel.
 func wireOf(c Column) (wire, error) {
-	t := duck.TypeOf(c.Type)
+	t := sqltext.TypeOf(c.Type)
 	w, known := wires[c.Type]
 
 	switch {
 	case known:
-	case t.Kind == duck.ScalarType && strings.HasPrefix(c.Type, "DECIMAL("):
+	case t.Kind == sqltext.ScalarType && strings.HasPrefix(c.Type, "DECIMAL("):
 		w = aNumeric
 		w.column += strings.TrimPrefix(c.Type, "DECIMAL")
-	case t.Kind != duck.ScalarType && !t.Any(unknownInJSON):
+	case t.Kind != sqltext.ScalarType && !t.Any(unknownInJSON):
 		w = nestedWire(t)
 	default:
 		return w, fault.New(fault.Invalid, "column %q: postgres storage has no type for %s", c.Name, c.Type).
-			WithHint("write CAST(%[1]s AS VARCHAR) AS %[1]s", duck.Quote(c.Name))
+			WithHint("write CAST(%[1]s AS VARCHAR) AS %[1]s", sqltext.Quote(c.Name))
 	}
 	if w.take == "" {
 		w.take = "CAST(%[1]s AS " + c.Type + ")"
@@ -152,15 +153,15 @@ func wireOf(c Column) (wire, error) {
 
 // unknownInJSON reports whether JSON text of a type cannot be read back: a struct without names, a map whose keys have
 // parts, and what the tables have no type for.
-func unknownInJSON(t duck.Type) bool {
+func unknownInJSON(t sqltext.Type) bool {
 	switch t.Kind {
-	case duck.ScalarType:
+	case sqltext.ScalarType:
 		return wires[t.Name].column == "" && !strings.HasPrefix(t.Name, "DECIMAL(")
-	case duck.StructType:
+	case sqltext.StructType:
 		return t.Fields[0].Name == ""
-	case duck.MapType:
-		return t.Fields[0].Type.Kind != duck.ScalarType
-	case duck.UnionType, duck.ArrayType:
+	case sqltext.MapType:
+		return t.Fields[0].Type.Kind != sqltext.ScalarType
+	case sqltext.UnionType, sqltext.ArrayType:
 		return true
 	}
 	return false
@@ -168,18 +169,18 @@ func unknownInJSON(t duck.Type) bool {
 
 // nestedWire is JSON text. On the way back all of its numbers become text, which DuckDB casts without the detour over a
 // DOUBLE that its reader of JSON takes.
-func nestedWire(t duck.Type) wire {
-	texts := t.Map(func(s duck.Type) duck.Type {
+func nestedWire(t sqltext.Type) wire {
+	texts := t.Map(func(s sqltext.Type) sqltext.Type {
 		if s.Name == "BOOLEAN" {
 			return s
 		}
-		return duck.Type{Name: "VARCHAR"}
+		return sqltext.Type{Name: "VARCHAR"}
 	})
 	w := wire{column: "jsonb", give: duck.StoredJSON("%[1]s", t), staged: "VARCHAR", put: putJSONB, get: getJSONB,
 		take: fmt.Sprintf("CAST(CAST(CAST(%%[1]s AS JSON) AS %s) AS %s)", escaped(texts.String()), escaped(t.String()))}
 	w.give = strings.ReplaceAll(w.give, "%", "%%")
 	w.give = strings.ReplaceAll(w.give, "%%[1]s", "%[1]s")
-	if t.Any(func(t duck.Type) bool { return t.Kind == duck.MapType }) {
+	if t.Any(func(t sqltext.Type) bool { return t.Kind == sqltext.MapType }) {
 		w.column, w.put, w.get = "json", putNestedJSON, getNestedJSON
 	}
 	return w

@@ -13,9 +13,9 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"github.com/dagctl/dagctl/internal/duck"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
+	"github.com/dagctl/dagctl/internal/sqltext"
 )
 
 // View is the stable view data_<org slug>.<name> over the generations that were or will be published under a name, in
@@ -105,7 +105,7 @@ func (s *Storage) Uncovered(ctx context.Context, tx pgx.Tx, views []View) (uncov
 		if err != nil {
 			return nil, err
 		}
-		names = append(names, p.schema+"."+duck.Quote(ViewName(v.Name)))
+		names = append(names, p.schema+"."+sqltext.Quote(ViewName(v.Name)))
 		tables = append(tables, p.table)
 	}
 	if len(views) == 0 {
@@ -199,7 +199,7 @@ func (t *tables) design(ctx context.Context, tx pgx.Tx, v View) (design, error) 
 		return design{}, fmt.Errorf("columns of view %s: %w", v.Name, err)
 	}
 
-	d := design{view: v, name: duck.Quote(schema) + "." + duck.Quote(relations[0]), have: columns[relations[0]]}
+	d := design{view: v, name: sqltext.Quote(schema) + "." + sqltext.Quote(relations[0]), have: columns[relations[0]]}
 	var together []Beside
 	for _, g := range shown {
 		own := columns[tableName(g.Generation)]
@@ -255,7 +255,7 @@ func pgColumns(ctx context.Context, tx pgx.Tx, schema string, relations []string
 		FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
 		WHERE c.relnamespace = to_regnamespace($1) AND c.relname = ANY($2::name[]) AND c.relkind IN ('r', 'v')
 		  AND NOT (c.relkind = 'r' AND a.attname IN ('_partition', '_revision', '_row'))
-		ORDER BY c.relname, a.attnum`, duck.Quote(schema), relations)
+		ORDER BY c.relname, a.attnum`, sqltext.Quote(schema), relations)
 	if err != nil {
 		return nil, err
 	}
@@ -277,7 +277,7 @@ func pgColumns(ctx context.Context, tx pgx.Tx, schema string, relations []string
 func (d design) define(schema string, shown []Beside, columns map[string][]pgColumn) string {
 	names, typed := make([]string, len(d.want)), make([]string, len(d.want))
 	for i, c := range d.want {
-		names[i], typed[i] = duck.Quote(c.Name), duck.Quote(c.Name)+" "+c.Type
+		names[i], typed[i] = sqltext.Quote(c.Name), sqltext.Quote(c.Name)+" "+c.Type
 	}
 	list := strings.Join(names, ", ")
 	// What serves under the name: the newest claim on it owns it.
@@ -300,7 +300,7 @@ func (d design) define(schema string, shown []Beside, columns map[string][]pgCol
 		// A subquery by two unique keys, once per query: the planner makes it a one-time filter, so a generation that
 		// does not show is not scanned.
 		parts = append(parts, fmt.Sprintf(`SELECT %s FROM %s.%s WHERE EXISTS (%s AND %s)`,
-			list, duck.Quote(schema), duck.Quote(tableName(g.Generation)), pointer, own))
+			list, sqltext.Quote(schema), sqltext.Quote(tableName(g.Generation)), pointer, own))
 	}
 
 	// The last part is a call of a function, whose columns the planner does not know: with constants there, the

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/dagctl/dagctl/internal/duck"
+	"github.com/dagctl/dagctl/internal/sqltext"
 	"github.com/dagctl/dagctl/operators"
 )
 
@@ -31,7 +31,7 @@ func (l *Ledger) Read(ctx context.Context, t *operators.Task) (operators.Result,
 	l.mu.Unlock()
 	var rows []string
 	for height := t.Cursor.Value + 1; height < int64(len(blocks)); height++ {
-		rows = append(rows, fmt.Sprintf("(%d, %s)", height, duck.Literal(blocks[height:height+1])))
+		rows = append(rows, fmt.Sprintf("(%d, %s)", height, sqltext.Literal(blocks[height:height+1])))
 	}
 	if len(rows) == 0 {
 		return operators.Result{Unchanged: true}, nil

@@ -16,6 +16,7 @@ import (
 
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/internal/duck"
+	"github.com/dagctl/dagctl/internal/sqltext"
 	"github.com/dagctl/dagctl/operators"
 )
 
@@ -111,7 +112,7 @@ func (p *Probe) parquet(ctx context.Context, content string) (string, error) {
 		return file, nil
 	}
 	file := filepath.Join(p.dir, fmt.Sprintf("%d.parquet", len(p.files)))
-	if err := CopyToParquet(ctx, "SELECT "+duck.Literal(content)+" AS content", file); err != nil {
+	if err := CopyToParquet(ctx, "SELECT "+sqltext.Literal(content)+" AS content", file); err != nil {
 		return "", err
 	}
 	bytes, err := os.ReadFile(file)

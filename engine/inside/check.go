@@ -13,6 +13,7 @@ import (
 	"github.com/dagctl/dagctl/engine"
 	"github.com/dagctl/dagctl/internal/duck"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/sqltext"
 	"github.com/dagctl/dagctl/storage"
 )
 
@@ -97,7 +98,7 @@ func (c *checker) failing(ctx context.Context, check dag.Check) (string, error) 
 		return "SELECT * FROM output WHERE " + each(check.Columns, " OR ", "%s IS NULL"), nil
 	case "unique":
 		return fmt.Sprintf("SELECT * FROM output WHERE %s QUALIFY count(*) OVER (PARTITION BY %s) > 1",
-			each(check.Columns, " AND ", "%s IS NOT NULL"), duck.QuoteAll(check.Columns)), nil
+			each(check.Columns, " AND ", "%s IS NOT NULL"), sqltext.QuoteAll(check.Columns)), nil
 	case "accepted_values":
 		return c.notAccepted(check)
 	case "row_count":
@@ -137,7 +138,7 @@ func (c *checker) hasColumns(check dag.Check) error {
 func each(columns []string, operator, condition string) string {
 	list := make([]string, len(columns))
 	for i, column := range columns {
-		list[i] = fmt.Sprintf(condition, duck.Quote(column))
+		list[i] = fmt.Sprintf(condition, sqltext.Quote(column))
 	}
 	return strings.Join(list, operator)
 }
@@ -150,7 +151,7 @@ func (c *checker) notAccepted(check dag.Check) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		list[i] = fmt.Sprintf("(%s IS NOT NULL AND NOT %s)", duck.Quote(name), accepted)
+		list[i] = fmt.Sprintf("(%s IS NOT NULL AND NOT %s)", sqltext.Quote(name), accepted)
 	}
 	return "SELECT * FROM output WHERE " + strings.Join(list, " OR "), nil
 }
@@ -182,7 +183,7 @@ func (c *checker) stale(check dag.Check) (string, error) {
 	}
 	return fmt.Sprintf("SELECT * FROM (SELECT CAST(max(%[1]s) FILTER (WHERE isfinite(%[1]s)) AS TIMESTAMPTZ) "+
 		"AS latest FROM output) WHERE latest IS NULL OR latest < %[2]s",
-		duck.Quote(column.Name), duck.Literal(c.now.Add(-check.Within))), nil
+		sqltext.Quote(column.Name), sqltext.Literal(c.now.Add(-check.Within))), nil
 }
 
 // column returns a column of the output that hasColumns has found.
@@ -195,7 +196,7 @@ func (c *checker) orphans(ctx context.Context, check dag.Check) (string, error) 
 		return "", fault.New(fault.Invalid, "relationships: the job has no input %q", check.To.Input).
 			WithHint("its inputs are %s", strings.Join(c.inputs, ", "))
 	}
-	columns, err := c.session.Describe(ctx, "SELECT * FROM "+duck.Quote(check.To.Input))
+	columns, err := c.session.Describe(ctx, "SELECT * FROM "+sqltext.Quote(check.To.Input))
 	if err != nil {
 		return "", err
 	}
@@ -204,5 +205,5 @@ func (c *checker) orphans(ctx context.Context, check dag.Check) (string, error) 
 	}
 	return fmt.Sprintf("SELECT * FROM output WHERE %[1]s IS NOT NULL AND %[1]s NOT IN (SELECT %[2]s FROM %[3]s "+
 		"WHERE %[2]s IS NOT NULL)",
-		duck.Quote(check.Columns[0]), duck.Quote(check.To.Column), duck.Quote(check.To.Input)), nil
+		sqltext.Quote(check.Columns[0]), sqltext.Quote(check.To.Column), sqltext.Quote(check.To.Input)), nil
 }

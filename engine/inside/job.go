@@ -11,6 +11,7 @@ import (
 	"github.com/dagctl/dagctl/engine"
 	"github.com/dagctl/dagctl/internal/duck"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/sqltext"
 	"github.com/dagctl/dagctl/operators/textfile"
 )
 
@@ -47,7 +48,7 @@ func (h *host) create(ctx context.Context, relation duck.Relation) ([]duck.Colum
 	if err := h.session.Create(ctx, relation); err != nil {
 		return nil, err
 	}
-	columns, err := h.session.Describe(ctx, "FROM "+duck.Quote(relation.Name))
+	columns, err := h.session.Describe(ctx, "FROM "+sqltext.Quote(relation.Name))
 	h.known, h.columns[relation.Name] = append(h.known, relation.Name), columns
 	return columns, err
 }
@@ -83,7 +84,7 @@ func (h *host) export(ctx context.Context, e engine.Export) (none, error) {
 	if h.session == nil {
 		return none{}, errors.New("nothing is open")
 	}
-	return none{}, h.session.CopyTo(ctx, "FROM "+duck.Quote(e.Relation), e.Target, e.Format)
+	return none{}, h.session.CopyTo(ctx, "FROM "+sqltext.Quote(e.Relation), e.Target, e.Format)
 }
 
 func (h *host) empty(ctx context.Context, e engine.Empty) (none, error) {
@@ -102,7 +103,7 @@ func (h *host) convert(ctx context.Context, c engine.Convert) (int64, error) {
 		return 0, err
 	}
 	for _, column := range sorted(c.Types) {
-		if !duck.IsType(c.Types[column]) { // it goes into the statement as it is
+		if !sqltext.IsType(c.Types[column]) { // it goes into the statement as it is
 			return 0, fault.New(fault.Invalid, "types: %s: %q is not the name of a DuckDB type", column,
 				c.Types[column])
 		}
@@ -110,9 +111,9 @@ func (h *host) convert(ctx context.Context, c engine.Convert) (int64, error) {
 
 	as := func(column string) string {
 		if t, ok := c.Types[column]; ok {
-			return fmt.Sprintf("CAST(%[1]s AS %[2]s) AS %[1]s", duck.Quote(column), t)
+			return fmt.Sprintf("CAST(%[1]s AS %[2]s) AS %[1]s", sqltext.Quote(column), t)
 		}
-		return duck.Quote(column)
+		return sqltext.Quote(column)
 	}
 	columns, list := "*", []string{}
 	for _, column := range c.Columns {
@@ -136,7 +137,7 @@ func (h *host) positions(ctx context.Context, p engine.Positions) (found engine.
 	if err != nil {
 		return found, err
 	}
-	name, from := duck.Quote(p.Column), duck.ReadParquet(p.Files)
+	name, from := sqltext.Quote(p.Column), duck.ReadParquet(p.Files)
 	if err := session.Value(ctx, &found.Nulls, "SELECT count(*) - count("+name+") FROM "+from); err != nil {
 		return found, err
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/dagctl/dagctl/engine"
 	"github.com/dagctl/dagctl/internal/duck"
+	"github.com/dagctl/dagctl/internal/sqltext"
 )
 
 // merge joins rows so that one is left per key. If the new rows repeat no key, both lists can be kept as they are.
@@ -17,7 +18,7 @@ func (h *host) merge(ctx context.Context, q engine.Merge) (merged engine.Merged,
 	if err != nil {
 		return merged, err
 	}
-	m := merge{session: session, key: duck.QuoteAll(q.Key), base: q.Base, added: q.Added}
+	m := merge{session: session, key: sqltext.QuoteAll(q.Key), base: q.Base, added: q.Added}
 	if merged.Apart, err = m.apart(ctx); err != nil || merged.Apart && q.Keep {
 		return merged, err
 	}

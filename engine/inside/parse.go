@@ -8,6 +8,7 @@ import (
 
 	"github.com/dagctl/dagctl/engine"
 	"github.com/dagctl/dagctl/internal/duck"
+	"github.com/dagctl/dagctl/internal/sqltext"
 )
 
 // parser returns a session that knows the variables of a run. DuckDB computes constants while it binds a statement, so
@@ -64,7 +65,7 @@ func (h *host) shape(ctx context.Context, s engine.Shape) (engine.Shaped, error)
 		if err != nil {
 			continue // nothing is known
 		}
-		if shaped.Writes[i], err = duck.WrittenAll(columns); err != nil {
+		if shaped.Writes[i], err = sqltext.WrittenAll(columns); err != nil {
 			shaped.Failed[i] = failureOf(err)
 		}
 	}

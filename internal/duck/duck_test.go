@@ -11,6 +11,7 @@ import (
 
 	"github.com/dagctl/dagctl/internal/duck"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/sqltext"
 )
 
 func open(t testing.TB, cfg duck.Config) *duck.Session {
@@ -33,17 +34,17 @@ func TestSandbox(t *testing.T) {
 	require.NoError(t, os.WriteFile(single, []byte("a\n1\n"), 0o600))
 	s := open(t, duck.Config{AllowedDirs: []string{allowed}, AllowedPaths: []string{single}})
 
-	require.NoError(t, s.Exec(t.Context(), "SELECT * FROM read_csv("+duck.Literal(single)+")"))
-	require.NoError(t, s.Exec(t.Context(), "COPY (SELECT 1) TO "+duck.Literal(filepath.Join(allowed, "x.parquet"))))
+	require.NoError(t, s.Exec(t.Context(), "SELECT * FROM read_csv("+sqltext.Literal(single)+")"))
+	require.NoError(t, s.Exec(t.Context(), "COPY (SELECT 1) TO "+sqltext.Literal(filepath.Join(allowed, "x.parquet"))))
 	for _, statement := range []string{
-		"SELECT * FROM read_csv(" + duck.Literal(secret) + ")",
+		"SELECT * FROM read_csv(" + sqltext.Literal(secret) + ")",
 		"SELECT * FROM read_text('/etc/passwd')",
 		"SELECT * FROM '" + secret + "'",
-		"SELECT * FROM read_csv(" + duck.Literal(allowed+"/../allowed-not/secret.csv") + ")",
-		"SELECT * FROM glob(" + duck.Literal(other+"/*") + ")",
-		"COPY (SELECT 1) TO " + duck.Literal(filepath.Join(other, "y.csv")),
-		"ATTACH " + duck.Literal(filepath.Join(other, "z.db")),
-		"EXPORT DATABASE " + duck.Literal(other),
+		"SELECT * FROM read_csv(" + sqltext.Literal(allowed+"/../allowed-not/secret.csv") + ")",
+		"SELECT * FROM glob(" + sqltext.Literal(other+"/*") + ")",
+		"COPY (SELECT 1) TO " + sqltext.Literal(filepath.Join(other, "y.csv")),
+		"ATTACH " + sqltext.Literal(filepath.Join(other, "z.db")),
+		"EXPORT DATABASE " + sqltext.Literal(other),
 		"INSTALL httpfs", "LOAD httpfs", "LOAD '/tmp/x.duckdb_extension'",
 		"SELECT * FROM read_csv('https://example.org/x.csv')",
 		"SET enable_external_access = true", "SET allowed_directories = ['/']", "SET allowed_paths = ['/etc/passwd']",

@@ -4,27 +4,29 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+
+	"github.com/dagctl/dagctl/internal/sqltext"
 )
 
 // JSONText returns the expression of a value's exact JSON text; NULL stays NULL. Unlike to_json, it takes JSON as it
 // stands, where to_json rounds its numbers, and writes NaN and the infinities as text, because JSON has none.
-func JSONText(value string, t Type) string { return jsonText{}.of(value, t, 0) }
+func JSONText(value string, t sqltext.Type) string { return jsonText{}.of(value, t, 0) }
 
 // StoredJSON is JSONText for nested values that Postgres keeps as json or jsonb: also -0.0 is text, because jsonb has
 // none, and so is JSON, because jsonb changes its layout.
-func StoredJSON(value string, t Type) string { return jsonText{stored: true}.of(value, t, 0) }
+func StoredJSON(value string, t sqltext.Type) string { return jsonText{stored: true}.of(value, t, 0) }
 
 // lineJSON is JSONText for lines of JSON, which have NaN and Infinity as bare words, as Python reads and writes them.
-func lineJSON(value string, t Type) string { return jsonText{bare: true}.of(value, t, 0) }
+func lineJSON(value string, t sqltext.Type) string { return jsonText{bare: true}.of(value, t, 0) }
 
 type jsonText struct{ stored, bare bool }
 
-func (j jsonText) of(value string, t Type, depth int) string {
+func (j jsonText) of(value string, t sqltext.Type, depth int) string {
 	switch t.Kind {
-	case ScalarType, UnionType:
+	case sqltext.ScalarType, sqltext.UnionType:
 		return j.scalar(value, t)
 	}
-	if !t.Any(Named("JSON")) && (j.bare || !t.Any(Named("FLOAT", "DOUBLE"))) {
+	if !t.Any(sqltext.Named("JSON")) && (j.bare || !t.Any(sqltext.Named("FLOAT", "DOUBLE"))) {
 		return "CAST(to_json(" + value + ") AS VARCHAR)"
 	}
 
@@ -33,15 +35,15 @@ func (j jsonText) of(value string, t Type, depth int) string {
 	}
 	element := fmt.Sprintf("j%d", depth)
 	switch t.Kind {
-	case MapType:
+	case sqltext.MapType:
 		return whole("{", fmt.Sprintf("array_to_string(list_transform(map_entries(%s), lambda %s: "+
 			"CAST(to_json(CAST(%[2]s.key AS VARCHAR)) AS VARCHAR) || ':' || %[3]s), ',')", value, element,
 			orNull(j.of(element+".value", t.Fields[1].Type, depth+1))), "}")
-	case StructType:
+	case sqltext.StructType:
 		parts := make([]string, len(t.Fields))
 		for i, f := range t.Fields {
 			member := fmt.Sprintf("struct_extract(%s, %s)", value, memberKey(f, i))
-			parts[i] = Literal(jsonName(f.Name)+":") + " || " + orNull(j.of(member, f.Type, depth))
+			parts[i] = sqltext.Literal(jsonName(f.Name)+":") + " || " + orNull(j.of(member, f.Type, depth))
 		}
 		return whole("{", strings.Join(parts, " || ',' || "), "}")
 	default:
@@ -52,7 +54,7 @@ func (j jsonText) of(value string, t Type, depth int) string {
 
 func orNull(text string) string { return "coalesce(" + text + ", 'null')" }
 
-func (j jsonText) scalar(value string, t Type) string {
+func (j jsonText) scalar(value string, t sqltext.Type) string {
 	quoted := "CAST(to_json(CAST(" + value + " AS VARCHAR)) AS VARCHAR)"
 	switch t.Name {
 	case "FLOAT", "DOUBLE":

@@ -14,6 +14,7 @@ import (
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/literal"
 	"github.com/dagctl/dagctl/internal/relations"
+	"github.com/dagctl/dagctl/internal/sqltext"
 )
 
 // What sessions read, in the words that both sides of an engine share.
@@ -28,14 +29,14 @@ type (
 // folder called "a=1" is not a column.
 func ReadParquet(files []string) string {
 	return fmt.Sprintf("read_parquet(%s, union_by_name = %t, hive_partitioning = false)",
-		literalList(files), len(files) > 1)
+		sqltext.Literals(files), len(files) > 1)
 }
 
 // Empty returns a SELECT of no rows with the given columns.
 func Empty(columns []Column) string {
 	list := make([]string, len(columns))
 	for i, c := range columns {
-		list[i] = fmt.Sprintf("NULL::%s AS %s", c.Type, Quote(c.Name))
+		list[i] = fmt.Sprintf("NULL::%s AS %s", c.Type, sqltext.Quote(c.Name))
 	}
 	return "SELECT " + strings.Join(list, ", ") + " WHERE false"
 }
@@ -63,7 +64,7 @@ func (s *Session) Create(ctx context.Context, r Relation) error {
 		return err
 	}
 	if err := s.Exec(ctx, fmt.Sprintf("CREATE VIEW %s AS SELECT * FROM (%s)%s",
-		Quote(r.Name), from, where)); err != nil {
+		sqltext.Quote(r.Name), from, where)); err != nil {
 		return fmt.Errorf("read input %q: %w", r.Name, err)
 	}
 	return nil
@@ -79,7 +80,7 @@ func (s *Session) filled(ctx context.Context, r Relation, from string) (string, 
 
 	list := make([]string, len(r.Schema))
 	for i, c := range r.Schema {
-		name := Quote(c.Name)
+		name := sqltext.Quote(c.Name)
 		switch at := slices.IndexFunc(have, func(h Column) bool { return Lower(h.Name) == Lower(c.Name) }); {
 		case at < 0:
 			list[i] = fmt.Sprintf("NULL::%s AS %s", c.Type, name)
@@ -116,7 +117,7 @@ func (s *Session) conditions(ctx context.Context, r Relation, from string) (stri
 		if _, err := find(r.Range.Column); err != nil {
 			return "", err
 		}
-		column := Quote(r.Range.Column)
+		column := sqltext.Quote(r.Range.Column)
 		all = append(all, fmt.Sprintf("%[1]s >= %[2]d AND %[1]s < %[3]d", column, r.Range.From, r.Range.To))
 	}
 
@@ -138,7 +139,7 @@ func (s *Session) conditions(ctx context.Context, r Relation, from string) (stri
 // loss. So "2024-01-01" matches in a column of dates, and 1.5 matches nothing in one of whole numbers. A value that no
 // value of the type can equal, such as true in a column of numbers, is an error.
 func ConditionSQL(c Condition, columnType string) (string, error) {
-	column, anyOf := Quote(c.Column), []string{}
+	column, anyOf := sqltext.Quote(c.Column), []string{}
 	for _, v := range c.Values {
 		compared, err := literal.Compare(c.Column, columnType, v)
 		switch {
@@ -147,9 +148,10 @@ func ConditionSQL(c Condition, columnType string) (string, error) {
 		case compared.Null:
 			anyOf = append(anyOf, column+" IS NULL")
 		case strings.HasPrefix(columnType, "ENUM("):
-			anyOf = append(anyOf, fmt.Sprintf("CAST(%s AS VARCHAR) = %s", column, Literal(compared.Value)))
+			anyOf = append(anyOf, fmt.Sprintf("CAST(%s AS VARCHAR) = %s", column, sqltext.Literal(compared.Value)))
 		case !compared.Never:
-			anyOf = append(anyOf, fmt.Sprintf("%s = CAST(%s AS %s)", column, Literal(compared.Value), columnType))
+			anyOf = append(anyOf, fmt.Sprintf("%s = CAST(%s AS %s)", column, sqltext.Literal(compared.Value),
+				columnType))
 		}
 	}
 
@@ -188,7 +190,7 @@ func (s *Session) DescribeOver(
 	defer func() { err = errors.Join(err, s.Exec(ctx, "ROLLBACK")) }()
 
 	for _, name := range sortedKeys(relations) {
-		if err := s.Exec(ctx, "CREATE VIEW "+Quote(name)+" AS "+Empty(relations[name])); err != nil {
+		if err := s.Exec(ctx, "CREATE VIEW "+sqltext.Quote(name)+" AS "+Empty(relations[name])); err != nil {
 			return nil, err
 		}
 	}
@@ -206,7 +208,7 @@ func (s *Session) CopyTo(ctx context.Context, query, file, format string) error 
 		_, err := s.CopyToParquet(ctx, query, file)
 		return err
 	case "csv":
-		return s.Exec(ctx, fmt.Sprintf("COPY (%s) TO %s (FORMAT csv, HEADER)", query, Literal(file)))
+		return s.Exec(ctx, fmt.Sprintf("COPY (%s) TO %s (FORMAT csv, HEADER)", query, sqltext.Literal(file)))
 	case "ndjson":
 		return s.copyToLines(ctx, query, file)
 	}
@@ -222,19 +224,19 @@ func (s *Session) copyToLines(ctx context.Context, query, file string) error {
 	parts, own := make([]string, len(columns)), make([]string, len(columns))
 	anyJSON := false
 	for i, c := range columns {
-		t := TypeOf(c.Type)
-		anyJSON = anyJSON || t.Any(Named("JSON"))
+		t := sqltext.TypeOf(c.Type)
+		anyJSON = anyJSON || t.Any(sqltext.Named("JSON"))
 		own[i] = fmt.Sprintf("c%d", i)
-		parts[i] = Literal(jsonName(c.Name)+":") + " || " + orNull(lineJSON(own[i], t))
+		parts[i] = sqltext.Literal(jsonName(c.Name)+":") + " || " + orNull(lineJSON(own[i], t))
 	}
 	if !anyJSON {
-		return s.Exec(ctx, fmt.Sprintf("COPY (%s) TO %s (FORMAT json)", query, Literal(file)))
+		return s.Exec(ctx, fmt.Sprintf("COPY (%s) TO %s (FORMAT json)", query, sqltext.Literal(file)))
 	}
 
 	// As CSV without quotes: JSON has neither line ends nor control characters in it.
 	return s.Exec(ctx, fmt.Sprintf("COPY (SELECT '{' || %s || '}' FROM (%s\n) AS q (%s)) TO %s (FORMAT csv, "+
 		"HEADER false, QUOTE '', ESCAPE '', DELIMITER E'\\x01')", strings.Join(parts, " || ',' || "), query,
-		strings.Join(own, ", "), Literal(file)))
+		strings.Join(own, ", "), sqltext.Literal(file)))
 }
 
 func names(columns []Column) []string {
@@ -249,7 +251,7 @@ func names(columns []Column) []string {
 // semicolon, a comment) ends it in the view, so that its text never mixes with another statement's.
 func (s *Session) View(ctx context.Context, q *Select) (string, error) {
 	s.views++
-	name := Quote(fmt.Sprintf("dagctl view %d", s.views))
+	name := sqltext.Quote(fmt.Sprintf("dagctl view %d", s.views))
 	if err := s.Exec(ctx, "CREATE VIEW "+name+" AS\n"+q.SQL); err != nil {
 		return "", oneLineUp(err)
 	}

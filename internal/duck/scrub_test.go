@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/dagctl/dagctl/internal/sqltext"
 )
 
 func TestErrorsContainNoValues(t *testing.T) {
@@ -15,7 +17,7 @@ func TestErrorsContainNoValues(t *testing.T) {
 	file := func(name, content string) string {
 		path := filepath.Join(dir, name)
 		require.NoError(t, os.WriteFile(path, []byte(content), 0o600))
-		return Literal(path)
+		return sqltext.Literal(path)
 	}
 
 	typed := file("typed.csv", "a,b\n1,2\nsecret x,3\n")

@@ -22,6 +22,8 @@ import (
 	"sync/atomic"
 
 	duckdb "github.com/duckdb/duckdb-go/v2"
+
+	"github.com/dagctl/dagctl/internal/sqltext"
 )
 
 // Config lists what a session may use. With the zero value, it may use no file.
@@ -74,8 +76,8 @@ func (c Config) statements() string {
 	set := func(name, value string) { fmt.Fprintf(&b, "SET %s = %s;\n", name, value) }
 	set("memory_limit", fmt.Sprintf("'%dB'", cmp.Or(c.MemoryLimit, defaultMemory)))
 	set("threads", fmt.Sprint(cmp.Or(c.Threads, runtime.NumCPU())))
-	set("TimeZone", Literal(cmp.Or(c.TimeZone, "UTC")))
-	set("temp_directory", Literal(c.TempDir))
+	set("TimeZone", sqltext.Literal(cmp.Or(c.TimeZone, "UTC")))
+	set("temp_directory", sqltext.Literal(c.TempDir))
 	set("autoinstall_known_extensions", "false")
 	set("autoload_known_extensions", "false")
 	setVariables(&b, c.Variables)
@@ -88,8 +90,8 @@ func (c Config) statements() string {
 	for i, d := range c.AllowedDirs {
 		dirs[i] = filepath.Clean(d) + "/"
 	}
-	set("allowed_directories", literalList(dirs))
-	set("allowed_paths", literalList(c.AllowedPaths))
+	set("allowed_directories", sqltext.Literals(dirs))
+	set("allowed_paths", sqltext.Literals(c.AllowedPaths))
 	set("enable_external_access", "false")
 	set("lock_configuration", "true")
 	return b.String()
@@ -97,7 +99,7 @@ func (c Config) statements() string {
 
 func setVariables(b *strings.Builder, variables map[string]any) {
 	for _, name := range sortedKeys(variables) {
-		fmt.Fprintf(b, "SET VARIABLE %s = %s;\n", Quote(name), Literal(variables[name]))
+		fmt.Fprintf(b, "SET VARIABLE %s = %s;\n", sqltext.Quote(name), sqltext.Literal(variables[name]))
 	}
 }
 
@@ -117,7 +119,7 @@ func (s *Session) Reset(ctx context.Context, scope Scope) error {
 		if err := rows.Scan(&name); err != nil {
 			return errors.Join(err, rows.Close())
 		}
-		fmt.Fprintf(&b, "DROP VIEW %s;\n", Quote(name))
+		fmt.Fprintf(&b, "DROP VIEW %s;\n", sqltext.Quote(name))
 	}
 	if err := errors.Join(rows.Err(), rows.Close()); err != nil {
 		return err
@@ -128,7 +130,7 @@ func (s *Session) Reset(ctx context.Context, scope Scope) error {
 
 // Drop drops a relation.
 func (s *Session) Drop(ctx context.Context, relation string) error {
-	return s.Exec(ctx, "DROP VIEW "+Quote(relation))
+	return s.Exec(ctx, "DROP VIEW "+sqltext.Quote(relation))
 }
 
 // Lost reports whether DuckDB has given the database up, after which it answers nothing any more.

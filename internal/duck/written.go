@@ -12,84 +12,8 @@ import (
 	duckdb "github.com/duckdb/duckdb-go/v2"
 
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/sqltext"
 )
-
-// Here is decided as what type each type is written. Parquet and DuckDB's writer of it lose or change values of some
-// types without an error: HUGEINT becomes DOUBLE, INTERVAL is cut to milliseconds, TIMETZ moves to UTC, a UNION becomes
-// a STRUCT. So a type is written as it is, or in another one by a cast that keeps every value, or not at all.
-
-// keeps are the scalar types that come back as they were written.
-var keeps = Named("BOOLEAN", "TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER",
-	"UBIGINT", "FLOAT", "DOUBLE", "VARCHAR", "BLOB", "DATE", "TIME", "TIMESTAMP", "TIMESTAMP_NS",
-	"TIMESTAMP WITH TIME ZONE", "UUID", "JSON", "INTERVAL", "GEOMETRY('OGC:CRS84')")
-
-// casts are the scalar types that are written in another type. A value that does not fit it is refused.
-var casts = map[string]string{
-	"HUGEINT": "DECIMAL(38,0)", "UHUGEINT": "DECIMAL(38,0)", "TIMESTAMP_S": "TIMESTAMP", "TIMESTAMP_MS": "TIMESTAMP",
-	`"NULL"`: "INTEGER", "NULL": "INTEGER",
-}
-
-// instead are casts to propose for types that are not written; for others it is VARCHAR.
-var instead = map[string]string{"VARIANT": "JSON"}
-
-// Written returns the column as files have it. A type that they cannot hold is a fault.Invalid that names the cast to
-// write.
-func Written(c Column) (Column, error) {
-	refused := ""
-	t := TypeOf(c.Type)
-	written := t.Map(func(s Type) Type {
-		if name, ok := casts[s.Name]; ok {
-			return Type{Name: name}
-		}
-		if !keeps(s) && !strings.HasPrefix(s.Name, "DECIMAL(") && refused == "" {
-			refused = s.String()
-		}
-		return s
-	})
-	if refused == "" {
-		return Column{Name: c.Name, Type: lists(written).String()}, nil
-	}
-
-	proposed := t.Map(func(s Type) Type {
-		switch name, cast := casts[s.Name]; {
-		case cast:
-			return Type{Name: name}
-		case keeps(s) || strings.HasPrefix(s.Name, "DECIMAL("):
-			return s
-		case instead[s.Name] != "":
-			return Type{Name: instead[s.Name]}
-		}
-		return Type{Name: "VARCHAR"}
-	})
-	if len(refused) > 80 {
-		refused = refused[:80] + "…"
-	}
-	return c, fault.New(fault.Invalid, "column %q: values of type %s cannot be stored without changing them", c.Name,
-		refused).WithHint("write CAST(%[1]s AS %[2]s) AS %[1]s", Quote(c.Name), lists(proposed))
-}
-
-// lists returns the type with lists in place of arrays, whose length files do not keep.
-func lists(t Type) Type {
-	t.Fields = slices.Clone(t.Fields)
-	for i := range t.Fields {
-		t.Fields[i].Type = lists(t.Fields[i].Type)
-	}
-	if t.Kind == ArrayType {
-		t.Kind, t.Size = ListType, ""
-	}
-	return t
-}
-
-// WrittenAll returns the columns as files have them.
-func WrittenAll(columns []Column) (written []Column, err error) {
-	written = make([]Column, len(columns))
-	for i, c := range columns {
-		if written[i], err = Written(c); err != nil {
-			return nil, err
-		}
-	}
-	return written, nil
-}
 
 // CopyToParquet writes the query's rows, in the query's order and in the types that Written returns, and returns their
 // number. A value that does not fit is a fault.Invalid that names its column.
@@ -115,7 +39,7 @@ func (s *Session) CopyToParquet(ctx context.Context, query, file string) (int64,
 func (s *Session) copyKept(ctx context.Context, query, file string) (int64, error) {
 	var rows int64
 	err := s.conn.QueryRowContext(ctx, fmt.Sprintf("COPY (%s) TO %s (FORMAT parquet, COMPRESSION zstd)", query,
-		Literal(file))).Scan(&rows)
+		sqltext.Literal(file))).Scan(&rows)
 	if err != nil && unfit.MatchString(err.Error()) && ctx.Err() == nil {
 		return 0, err // its text has no value
 	}
@@ -131,35 +55,39 @@ func isDuckDB(err error) bool {
 var unfit = regexp.MustCompile(`dagctl: column (\d+) does not fit`)
 
 func doesNotFit(c Column) error {
-	if !TypeOf(c.Type).Any(Named("HUGEINT", "UHUGEINT", "TIMESTAMP_S", "TIMESTAMP_MS")) {
+	if !sqltext.TypeOf(c.Type).Any(sqltext.Named("HUGEINT", "UHUGEINT", "TIMESTAMP_S", "TIMESTAMP_MS")) {
 		return fault.New(fault.Invalid, "column %q has an INTERVAL that cannot be stored without changing it: one "+
 			"that is negative, finer than milliseconds, or has more than 49 days in its hours", c.Name).
-			WithHint("write CAST(%[1]s AS VARCHAR) AS %[1]s, or make it coarser", Quote(c.Name))
+			WithHint("write CAST(%[1]s AS VARCHAR) AS %[1]s, or make it coarser", sqltext.Quote(c.Name))
 	}
 	// The type is known: it has been written.
-	written, _ := Written(c)
+	written, _ := sqltext.Written(c)
 	return fault.New(fault.Invalid, "column %q has a value of type %s that does not fit %s, as which it is stored",
 		c.Name, c.Type, written.Type).
-		WithHint("write CAST(%[1]s AS VARCHAR) AS %[1]s; CAST(%[1]s AS DOUBLE) if it need not be exact", Quote(c.Name))
+		WithHint("write CAST(%[1]s AS VARCHAR) AS %[1]s; CAST(%[1]s AS DOUBLE) if it need not be exact",
+			sqltext.Quote(c.Name))
 }
 
 // writing returns the query with its columns as they are written.
 func writing(query string, columns []Column) (string, error) {
-	written, err := WrittenAll(columns)
+	written, err := sqltext.WrittenAll(columns)
 	if err != nil {
 		return "", err
 	}
-	same := func(i int) bool { return written[i] == columns[i] && !TypeOf(columns[i].Type).Any(Named("INTERVAL")) }
+	same := func(i int) bool {
+		return written[i] == columns[i] && !sqltext.TypeOf(columns[i].Type).Any(sqltext.Named("INTERVAL"))
+	}
 
 	values, names, plain := make([]string, len(columns)), make([]string, len(columns)), true
 	for i, c := range columns {
 		names[i] = fmt.Sprintf("c%d", i)
-		values[i] = names[i] + " AS " + Quote(c.Name)
+		values[i] = names[i] + " AS " + sqltext.Quote(c.Name)
 		if same(i) {
 			continue
 		}
 		plain = false
-		values[i] = fmt.Sprintf("%s AS %s", exact(names[i], TypeOf(c.Type), written[i].Type, i), Quote(c.Name))
+		values[i] = fmt.Sprintf("%s AS %s", exact(names[i], sqltext.TypeOf(c.Type), written[i].Type, i),
+			sqltext.Quote(c.Name))
 	}
 
 	if plain {
@@ -171,7 +99,7 @@ func writing(query string, columns []Column) (string, error) {
 
 // exact returns the expression that casts a value, and raises an error if it does not fit. TRY and CASE cost nothing
 // where all values fit: both look at whole vectors.
-func exact(value string, t Type, written string, column int) string {
+func exact(value string, t sqltext.Type, written string, column int) string {
 	raise := fmt.Sprintf("error('dagctl: column %d does not fit')", column)
 	cast := value
 	if t.String() != written {
@@ -186,8 +114,8 @@ func exact(value string, t Type, written string, column int) string {
 
 // fitting returns the condition that the intervals in a value are written as they are; empty: there are none. Parquet
 // counts months, days and milliseconds in 32 bits without a sign.
-func fitting(value string, t Type, depth int) string {
-	all := func(list string, of Type) string {
+func fitting(value string, t sqltext.Type, depth int) string {
+	all := func(list string, of sqltext.Type) string {
 		element := fmt.Sprintf("e%d", depth)
 		fits := fitting(element, of, depth+1)
 		if fits == "" {
@@ -204,12 +132,12 @@ func fitting(value string, t Type, depth int) string {
 			part("microsecond"))
 		fits = append(fits, part("year")+" >= 0", part("month")+" >= 0", part("day")+" >= 0",
 			micros+" BETWEEN 0 AND 4294967295000", micros+" % 1000 = 0")
-	case t.Kind == ListType || t.Kind == ArrayType:
+	case t.Kind == sqltext.ListType || t.Kind == sqltext.ArrayType:
 		return all(value, t.Fields[0].Type)
-	case t.Kind == MapType:
+	case t.Kind == sqltext.MapType:
 		fits = append(fits, all("map_keys("+value+")", t.Fields[0].Type), all("map_values("+value+")",
 			t.Fields[1].Type))
-	case t.Kind == StructType:
+	case t.Kind == sqltext.StructType:
 		for i, f := range t.Fields {
 			member := fmt.Sprintf("struct_extract(%s, %s)", value, memberKey(f, i))
 			if inner := fitting(member, f.Type, depth); inner != "" {
@@ -226,9 +154,9 @@ func fitting(value string, t Type, depth int) string {
 }
 
 // memberKey returns how struct_extract finds a member: by its name, or by its number if it has none.
-func memberKey(f TypeField, i int) string {
+func memberKey(f sqltext.TypeField, i int) string {
 	if f.Name == "" {
 		return strconv.Itoa(i + 1)
 	}
-	return Literal(f.Name)
+	return sqltext.Literal(f.Name)
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/dagctl/dagctl/internal/duck"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/sqltext"
 )
 
 func anyPath(t *testing.T) *duck.Session {
@@ -87,7 +88,7 @@ func TestWrittenTypes(t *testing.T) {
 		if test.wants != "" {
 			want.Type = test.wants
 		}
-		says, err := duck.Written(columns[0])
+		says, err := sqltext.Written(columns[0])
 		require.NoError(t, err, test.value)
 		require.Equal(t, want, says, test.value)
 

@@ -27,6 +27,7 @@ import (
 
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/internal/duck"
+	"github.com/dagctl/dagctl/internal/sqltext"
 	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/storage"
 )
@@ -285,7 +286,7 @@ func computed(t *testing.T, c Case) map[string][]string {
 			where += " AND " + text
 		}
 		require.NoError(t, session.Exec(t.Context(), fmt.Sprintf("CREATE TABLE %s AS SELECT * FROM (%s) WHERE %s",
-			duck.Quote(in.As), in.Query, where)))
+			sqltext.Quote(in.As), in.Query, where)))
 	}
 
 	queries, several := c.Config["queries"].(map[string]any)

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dagctl/dagctl/internal/duck"
+	"github.com/dagctl/dagctl/internal/sqltext"
 	"github.com/dagctl/dagctl/operators/textfile"
 )
 
@@ -55,7 +56,7 @@ func parquet(t *testing.T, file string) (columns, rows []string) {
 	var casts []string
 	for _, c := range described {
 		columns = append(columns, c.Name+" "+c.Type)
-		casts = append(casts, fmt.Sprintf("coalesce(CAST(%s AS VARCHAR), 'NULL')", duck.Quote(c.Name)))
+		casts = append(casts, fmt.Sprintf("coalesce(CAST(%s AS VARCHAR), 'NULL')", sqltext.Quote(c.Name)))
 	}
 	found, err := s.Query(t.Context(), "SELECT concat_ws('|', "+strings.Join(casts, ", ")+") FROM "+
 		duck.ReadParquet([]string{file}))

@@ -1,4 +1,4 @@
-package duck_test
+package sqltext_test
 
 import (
 	"strings"
@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dagctl/dagctl/internal/duck"
+	"github.com/dagctl/dagctl/internal/sqltext"
 )
 
 func TestIsType(t *testing.T) {
@@ -20,7 +21,7 @@ func TestIsType(t *testing.T) {
 		"TIMESTAMP_NS", "INTEGER[]", "INTEGER[3]", "INTEGER[][2]", "STRUCT(a INTEGER, \"b c\" VARCHAR[])",
 		"ROW(a INTEGER)", "MAP(VARCHAR, STRUCT(x DOUBLE, y DECIMAL(4, 2)))[]", "UNION(n INTEGER, s VARCHAR)",
 	} {
-		require.True(t, duck.IsType(text), text)
+		require.True(t, sqltext.IsType(text), text)
 		_, err := s.Describe(t.Context(), "SELECT CAST(NULL AS "+text+") AS v")
 		require.NoError(t, err, text)
 	}
@@ -32,6 +33,6 @@ func TestIsType(t *testing.T) {
 		"1", "ENUM('a')", "INTEGER,", "INTEGER\x00",
 		strings.Repeat("STRUCT(a ", 100) + "INTEGER" + strings.Repeat(")", 100),
 	} {
-		require.False(t, duck.IsType(text), text)
+		require.False(t, sqltext.IsType(text), text)
 	}
 }

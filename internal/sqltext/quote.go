@@ -1,4 +1,6 @@
-package duck
+// Package sqltext writes and reads the parts of SQL texts: names, literals, and the types of columns, without a
+// database. DuckDB's types are those of datasets: columns have their names, which TypeOf reads.
+package sqltext
 
 import (
 	"fmt"
@@ -40,7 +42,8 @@ func Literal(v any) string {
 	}
 }
 
-func literalList[T any](values []T) string {
+// Literals returns a list of literals.
+func Literals[T any](values []T) string {
 	literals := make([]string, len(values))
 	for i, v := range values {
 		literals[i] = Literal(v)
