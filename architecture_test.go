@@ -119,7 +119,8 @@ var mayImport = map[string][]string{
 
 // confined are packages that only those who name them may import. engine/inside has DuckDB in it, and only programs that
 // can be engines may.
-var confined = []string{"engine/inside", "internal/duck", "internal/pgdev", "internal/testaws", "internal/testdb", "internal/tests3"}
+var confined = []string{"engine/inside", "internal/duck", "internal/pgdev", "internal/testaws", "internal/testdb",
+	"internal/tests3"}
 
 // owners says which slice alone names a table in SQL.
 var owners = map[string][]string{
