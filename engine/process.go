@@ -1,12 +1,14 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -70,7 +72,7 @@ func (e *Engines) start(p Purpose) (*Engine, error) {
 	begin := Begin{Kind: p.Kind, Dir: dir, Limits: p.Limits, Alone: e.config.Inside == nil}
 	if e.config.Inside != nil {
 		engine.talk = within(e.config.Inside)
-	} else if engine.talk, err = alone(dir); err != nil {
+	} else if engine.talk, err = alone(dir, p.Limits); err != nil {
 		return nil, errors.Join(fmt.Errorf("start an engine: %w", err), os.RemoveAll(dir), lock.Close())
 	}
 	if err := engine.Do(context.Background(), begin, nil); err != nil {
@@ -80,14 +82,19 @@ func (e *Engines) start(p Purpose) (*Engine, error) {
 	return engine, nil
 }
 
-// alone starts a process.
-func alone(dir string) (talk, error) {
-	p, err := child.Start(context.Background(), Arg, dir, 0)
+// alone starts a process, behind walls. DuckDB enforces its own memory limit; that of the process is higher, and bounds
+// what DuckDB does not count.
+func alone(dir string, limits relations.Limits) (talk, error) {
+	memory := cmp.Or(limits.Memory, 1<<30)
+	p, err := child.Start(context.Background(), child.Config{Kind: Arg, Dir: dir,
+		Read:   []string{filepath.Join(dir, "in")},
+		Write:  []string{filepath.Join(dir, "out"), filepath.Join(dir, "spill")},
+		Memory: memory + memory/2 + 256<<20, Disk: 1 << 50})
 	if err != nil {
 		return talk{}, err
 	}
 	in, out := p.Pipes()
-	return talk{in: in, out: out, kill: p.KillGroup, wait: p.Leave, pid: p.PID()}, nil
+	return talk{in: in, out: out, kill: p.Kill, wait: p.Leave, pid: p.PID()}, nil
 }
 
 // within runs the loop in this process.

@@ -18,10 +18,9 @@ import (
 	"github.com/dagctl/dagctl/storage"
 )
 
-// A child is a process of this same binary that runs one query. It starts with an empty environment in a folder that
-// holds the query's files, with numbers as names. It limits itself with rlimits before it reads anything, and exchanges
-// four JSON values with its parent: task (in), parsed (out), relations (in), outcome (out). It ends when its stdin
-// ends.
+// A child is a process of this same binary that runs one query behind walls (internal/child), in a folder that holds
+// links to the query's files, with numbers as names. It exchanges four JSON values with its parent: task (in), parsed
+// (out), relations (in), outcome (out). It ends when its stdin ends.
 
 // childArg is the argument that makes a process a child.
 const childArg = "query-child"
@@ -80,9 +79,6 @@ func runQuery(in io.Reader, out io.Writer) int {
 	if err := from.Decode(&t); err != nil {
 		return 1
 	}
-	if err := confine(t); err != nil {
-		return 3
-	}
 	ctx := context.Background()
 	names, err := parse(ctx, t)
 	if to.Encode(parsed{Relations: names, Failure: failureOf(err, t)}) != nil || err != nil {
@@ -103,12 +99,6 @@ func runQuery(in io.Reader, out io.Writer) int {
 		return 1
 	}
 	return 0
-}
-
-// confine limits the process to what a query needs. DuckDB enforces its own memory limit; that of the process is higher
-// and bounds what DuckDB does not count.
-func confine(t task) error {
-	return child.Limits{Memory: t.Memory + t.Memory/2 + 1<<30, CPU: t.CPU + 5*time.Second}.Confine()
 }
 
 func parse(ctx context.Context, t task) ([]relationName, error) {

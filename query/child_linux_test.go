@@ -14,7 +14,7 @@ import (
 
 func TestChildIsConfined(t *testing.T) {
 	t.Parallel()
-	p, err := start(t.Context(), t.TempDir(),
+	p, err := start(t.Context(), t.TempDir(), nil,
 		task{Scope: relations.UTC, SQL: "SELECT 1", Memory: 128 << 20, Threads: 1, CPU: time.Minute, Rows: 1,
 			Bytes: 1 << 20})
 	require.NoError(t, err)
@@ -29,7 +29,7 @@ func TestChildIsConfined(t *testing.T) {
 	}
 	require.Empty(t, text("environ"))
 	for _, limit := range []string{"Max cpu time 65 65 seconds", "Max file size 0 0 bytes",
-		"Max core file size 0 0 bytes", "Max data size 1275068416 1275068416 bytes"} {
+		"Max core file size 0 0 bytes", "Max data size 1543503872 1543503872 bytes"} {
 		require.Contains(t, strings.Join(strings.Fields(text("limits")), " "), limit)
 	}
 }

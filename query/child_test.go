@@ -39,8 +39,12 @@ func table(t *testing.T, query string) string {
 func inChild(ctx context.Context, t *testing.T, sql string, limits Limits, files map[string]string) (outcome, error) {
 	t.Helper()
 	dir := t.TempDir()
-	p, err := start(ctx, dir, task{Scope: relations.UTC, SQL: sql, Memory: limits.Memory, Threads: limits.Threads,
-		CPU: limits.Timeout, Rows: limits.Rows, Bytes: limits.Bytes})
+	var folders []string
+	for _, file := range files {
+		folders = append(folders, filepath.Dir(file))
+	}
+	p, err := start(ctx, dir, folders, task{Scope: relations.UTC, SQL: sql, Memory: limits.Memory,
+		Threads: limits.Threads, CPU: limits.Timeout, Rows: limits.Rows, Bytes: limits.Bytes})
 	require.NoError(t, err)
 	defer p.Stop()
 	var names parsed
@@ -280,7 +284,7 @@ func TestAnswersAreTruncated(t *testing.T) {
 // TestChildEndsWithItsParent closes the child's stdin while it computes.
 func TestChildEndsWithItsParent(t *testing.T) {
 	t.Parallel()
-	p, err := start(t.Context(), t.TempDir(),
+	p, err := start(t.Context(), t.TempDir(), nil,
 		task{Scope: relations.UTC, SQL: "SELECT count(*) FROM range(10000000000) a, range(10000000000) b",
 			Memory: 128 << 20, Threads: 1, CPU: time.Minute, Rows: 1, Bytes: 1 << 20})
 	require.NoError(t, err)
@@ -302,7 +306,7 @@ func TestChildEndsWithItsParent(t *testing.T) {
 // BenchmarkChild measures the fixed cost of a query: a process, in which DuckDB starts twice.
 func BenchmarkChild(b *testing.B) {
 	for b.Loop() {
-		p, err := start(b.Context(), b.TempDir(),
+		p, err := start(b.Context(), b.TempDir(), nil,
 			task{Scope: relations.UTC, SQL: "SELECT 1", Memory: 128 << 20, Threads: 1, CPU: time.Minute, Rows: 1,
 				Bytes: 1 << 20})
 		require.NoError(b, err)

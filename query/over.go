@@ -20,17 +20,17 @@ type Selected struct {
 	Truncated bool
 }
 
-// Over runs one SELECT over relations that the caller provides, such as the inputs of a task. open puts the Parquet
-// files of a named relation into dir, or returns an error. The statement runs like every query, but in the scope of the
-// task's partition: see Run.
-func (q *Query) Over(ctx context.Context, scope duck.Scope, sql string, limit int,
+// Over runs one SELECT over relations of an org that the caller provides, such as the inputs of a task. open puts the
+// Parquet files of a named relation into dir, or returns an error. The statement runs like every query, but in the
+// scope of the task's partition: see Run.
+func (q *Query) Over(ctx context.Context, org string, scope duck.Scope, sql string, limit int,
 	open func(ctx context.Context, name, dir string) ([]string, error)) (Selected, error) {
 	return bounded(ctx, q, Statement{SQL: sql, Limit: limit}, func(ctx context.Context, s Statement) (Selected, error) {
-		return q.over(ctx, scope, s, open)
+		return q.over(ctx, org, scope, s, open)
 	})
 }
 
-func (q *Query) over(ctx context.Context, scope duck.Scope, s Statement,
+func (q *Query) over(ctx context.Context, org string, scope duck.Scope, s Statement,
 	open func(ctx context.Context, name, dir string) ([]string, error)) (Selected, error) {
 	dir, err := os.MkdirTemp("", fmt.Sprintf("dagctl-query-%d-*", os.Getpid()))
 	if err != nil {
@@ -38,7 +38,7 @@ func (q *Query) over(ctx context.Context, scope duck.Scope, s Statement,
 	}
 	defer os.RemoveAll(dir)
 
-	child, names, err := q.begin(ctx, scope, dir, s)
+	child, names, err := q.begin(ctx, org, scope, dir, s)
 	if err != nil {
 		return Selected{}, err
 	}
@@ -67,11 +67,16 @@ func (q *Query) over(ctx context.Context, scope duck.Scope, s Statement,
 	return Selected{out.Columns, out.Rows, out.Truncated}, out.Failure.err()
 }
 
-// begin starts the process of a statement and returns the relations that it reads.
-func (q *Query) begin(ctx context.Context, scope duck.Scope, dir string, s Statement) (*process, parsed, error) {
+// begin starts the process of a statement of an org and returns the relations that it reads.
+func (q *Query) begin(ctx context.Context, org string, scope duck.Scope, dir string, s Statement,
+) (*process, parsed, error) {
 	l := q.Limits
 	var names parsed
-	child, err := start(ctx, dir, task{Scope: scope, SQL: s.SQL, Memory: l.Memory, Threads: l.Threads,
+	folder, err := q.Storage.Folder(org)
+	if err != nil {
+		return nil, names, err
+	}
+	child, err := start(ctx, dir, []string{folder}, task{Scope: scope, SQL: s.SQL, Memory: l.Memory, Threads: l.Threads,
 		CPU: time.Duration(l.Threads) * l.Timeout, Rows: s.Limit, Bytes: l.Bytes})
 	if err != nil {
 		return nil, names, err

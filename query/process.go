@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"syscall"
+	"time"
 
 	"github.com/dagctl/dagctl/internal/child"
 	"github.com/dagctl/dagctl/internal/fault"
@@ -17,9 +18,11 @@ type process struct {
 	task task
 }
 
-// start starts a child in a folder. It is killed when ctx ends.
-func start(ctx context.Context, dir string, t task) (*process, error) {
-	p, err := child.Start(ctx, childArg, dir, 2*t.Bytes+16<<20)
+// start starts a child in a folder. It may read that and the other folders, and is killed when ctx ends. DuckDB
+// enforces its own memory limit; that of the process is higher and bounds what DuckDB does not count.
+func start(ctx context.Context, dir string, folders []string, t task) (*process, error) {
+	p, err := child.Start(ctx, child.Config{Kind: childArg, Dir: dir, Read: append([]string{dir}, folders...),
+		Memory: t.Memory + t.Memory/2 + 256<<20, CPU: t.CPU + 5*time.Second, Answers: 2*t.Bytes + 16<<20})
 	if err != nil {
 		return nil, fmt.Errorf("start query: %w", err)
 	}

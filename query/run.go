@@ -135,7 +135,7 @@ func (q *Query) run(ctx context.Context, caller authz.Caller, s Statement) (Answ
 	}
 	defer os.RemoveAll(dir)
 
-	child, names, err := q.begin(ctx, relations.UTC, dir, s)
+	child, names, err := q.begin(ctx, caller.OrgSlug, relations.UTC, dir, s)
 	if err != nil {
 		return Answer{}, err
 	}

@@ -291,7 +291,7 @@ func (a *API) query(
 	if err != nil {
 		return nil, err
 	}
-	answer, err := a.queries.Over(ctx, g.Assignment.Scope(), in.Body.SQL, in.Body.MaxRows,
+	answer, err := a.queries.Over(ctx, g.Assignment.OrgSlug, g.Assignment.Scope(), in.Body.SQL, in.Body.MaxRows,
 		func(ctx context.Context, name, dir string) ([]string, error) {
 			for _, input := range g.Assignment.Inputs {
 				if !strings.EqualFold(input.As, name) {

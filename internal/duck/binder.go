@@ -63,7 +63,8 @@ func (b *Binder) Describe(ctx context.Context, sql string, relations map[string]
 	}
 
 	if b.child == nil {
-		started, err := child.Start(context.WithoutCancel(ctx), binderArg, os.TempDir(), 0)
+		started, err := child.Start(context.WithoutCancel(ctx), child.Config{Kind: binderArg, Dir: os.TempDir(),
+			Memory: 3 * binderMemory})
 		if err != nil {
 			return nil, fmt.Errorf("start to bind: %w", err)
 		}
@@ -103,9 +104,6 @@ func (q binding) bind(ctx context.Context, session *Session) ([]Column, error) {
 
 // bindAll answers one question after the other.
 func bindAll(in io.Reader, out io.Writer) int {
-	if (child.Limits{Memory: 2*binderMemory + 1<<30}).Confine() != nil {
-		return 3
-	}
 	ctx, shared := context.Background(), Shared{Config: binderConfig()}
 	from, to := json.NewDecoder(in), json.NewEncoder(out)
 	for {

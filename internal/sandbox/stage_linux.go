@@ -86,7 +86,7 @@ func (s *stage) become() error {
 	if err := closeAll(); err != nil {
 		return fmt.Errorf("descriptors: %w", err)
 	}
-	if err := forbidCalls(s.Alone); err != nil {
+	if err := programCalls(s.Alone).load(); err != nil {
 		return fmt.Errorf("seccomp: %w", err)
 	}
 

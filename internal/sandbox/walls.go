@@ -1,0 +1,21 @@
+package sandbox
+
+import (
+	"errors"
+	"time"
+)
+
+// Walls say what a confined process may do. What they do not list, it may not.
+type Walls struct {
+	Read  []string // files, and folders with all that is below them, that it may read
+	Write []string // the same, to read and change
+	Exec  []string // programs and libraries, or folders of them: to read and to run
+
+	Memory    int64         // bytes that it holds, with all that it starts; more ends it
+	CPU       time.Duration // processor time of one process
+	Disk      int64         // bytes of any one file; 0: it writes none
+	Processes int           // and threads
+}
+
+// ErrMemory is why a process ended that held more memory than it may.
+var ErrMemory = errors.New("it held more memory than it may")
