@@ -39,7 +39,7 @@ var mayImport = map[string][]string{
 	"cmd/dagctl/datasets": {"cmd/dagctl/cli", "dispatcher", "registry", "query", "web", anyInternal},
 	"cmd/dagctl/tasks":    {"cmd/dagctl/cli", "dispatcher", "tasklogs", "timers", anyInternal},
 	"cmd/dagctl/access":   {"cmd/dagctl/cli", "authz", anyInternal},
-	"cmd/dagctl/server": {"cmd/dagctl/cli", "authz", "dag", "dispatcher", "migrations", "operators", "query",
+	"cmd/dagctl/server": {"cmd/dagctl/cli", "authz", "dag", "dispatcher", "engine", "migrations", "operators", "query",
 		"registry", "storage", "tasklogs",
 		"timers", "web", "workerapi", anyInternal},
 	"cmd/dagctl/workers": {"cmd/dagctl/cli", "cmd/dagctl/server", "dispatcher", "operators", "worker",

@@ -30,6 +30,8 @@ const (
 	Query Kind = "query" // what people ask
 )
 
+var kinds = []Kind{Parse, Job, Query}
+
 // Purpose is what an engine is for. No engine ever serves another purpose than its first.
 type Purpose struct {
 	Kind   Kind
@@ -61,8 +63,9 @@ func DefaultSlots(processors int) map[Kind]int {
 
 // Engines is a set of engines. It is safe for concurrent use.
 type Engines struct {
-	config Config
-	slots  map[Kind]*slots
+	config  Config
+	slots   map[Kind]*slots
+	counted counted
 
 	mu     sync.Mutex
 	idle   map[Purpose][]*Engine
@@ -76,8 +79,9 @@ func New(c Config) (*Engines, error) {
 		c.Slots = DefaultSlots(processors())
 	}
 
-	e := &Engines{config: c, slots: map[Kind]*slots{}, idle: map[Purpose][]*Engine{}}
-	for _, kind := range []Kind{Parse, Job, Query} {
+	e := &Engines{config: c, slots: map[Kind]*slots{}, idle: map[Purpose][]*Engine{},
+		counted: newCounted()}
+	for _, kind := range kinds {
 		if c.Slots[kind] < 1 {
 			return nil, fmt.Errorf("engines: there must be a slot for %s at least", kind)
 		}
@@ -111,7 +115,10 @@ func (e *Engines) Take(ctx context.Context, p Purpose) (*Engine, error) {
 }
 
 // Waiting returns how many callers wait for engines of a kind.
-func (e *Engines) Waiting(kind Kind) int { return e.slots[kind].waitingCount() }
+func (e *Engines) Waiting(kind Kind) int {
+	_, waiting := e.slots[kind].counts()
+	return waiting
+}
 
 // Do takes an engine for one question.
 func (e *Engines) Do(ctx context.Context, p Purpose, q Question, answer any) error {

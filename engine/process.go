@@ -75,6 +75,7 @@ func (e *Engines) start(p Purpose) (*Engine, error) {
 	} else if engine.talk, err = alone(dir, p.Limits); err != nil {
 		return nil, errors.Join(fmt.Errorf("start an engine: %w", err), os.RemoveAll(dir), lock.Close())
 	}
+	e.counted.starts.WithLabelValues(string(p.Kind)).Inc()
 	if err := engine.Do(context.Background(), begin, nil); err != nil {
 		engine.end()
 		return nil, fmt.Errorf("start an engine: %w", err)
@@ -137,6 +138,7 @@ func (g *Engine) Do(ctx context.Context, q Question, answer any) error {
 	}
 	if !stop() { // it is being killed
 		g.broken.Store(true)
+		g.died(stopped)
 		return context.Cause(ctx)
 	}
 	if err != nil {
@@ -156,17 +158,27 @@ func (g *Engine) Do(ctx context.Context, q Question, answer any) error {
 func (g *Engine) death(err error) error {
 	ended := g.leave()
 	signal, died := child.Died(ended)
+
 	switch {
 	case died && signal == syscall.SIGXCPU:
+		g.died(processorTime)
 		return &Error{Failure: Failure{Text: "it took more processor time than it may", OfStatement: true}}
 	case died && (signal == 0 || signal == syscall.SIGKILL || signal == syscall.SIGABRT):
+		g.died(memory)
 		return &Error{Failure: Failure{Text: "it needs more memory than it may use, or is too complex for DuckDB",
 			Memory: true, OfStatement: true}}
 	case died:
+		g.died(crashed)
 		return &Error{Failure: Failure{Text: "DuckDB ended by itself (" + signal.String() +
 			"): the statement or the file is too complex for it, for example nested too deeply", OfStatement: true}}
 	}
+	g.died(lost)
 	return fmt.Errorf("talk with an engine: %w", errors.Join(err, ended))
+}
+
+// died counts the engine's end.
+func (g *Engine) died(reason string) {
+	g.engines.counted.deaths.WithLabelValues(string(g.purpose.Kind), reason).Inc()
 }
 
 // kill kills the process with all that it started.

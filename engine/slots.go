@@ -99,8 +99,12 @@ func (s *slots) next() int {
 	return best
 }
 
-func (s *slots) waitingCount() int {
+// counts returns how many slots are taken, and how many callers wait for one.
+func (s *slots) counts() (taken, waiting int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.waiting)
+	for _, n := range s.taken {
+		taken += n
+	}
+	return taken, len(s.waiting)
 }

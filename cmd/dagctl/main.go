@@ -13,6 +13,7 @@ import (
 	"syscall"
 
 	"github.com/dagctl/dagctl/cmd/dagctl/cli"
+	"github.com/dagctl/dagctl/engine/inside"
 	"github.com/dagctl/dagctl/internal/sandbox"
 	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/query"
@@ -27,6 +28,7 @@ var (
 func main() {
 	sandbox.Stage()
 	query.Child()
+	inside.Main()
 	operators.BinderMain()
 
 	ctx, cancel := context.WithCancelCause(context.Background())

@@ -25,6 +25,7 @@ import (
 	"github.com/dagctl/dagctl/dispatcher"
 	"github.com/dagctl/dagctl/dispatcher/backends"
 	"github.com/dagctl/dagctl/dispatcher/service"
+	"github.com/dagctl/dagctl/engine"
 	"github.com/dagctl/dagctl/internal/dial"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
@@ -52,6 +53,7 @@ type App struct {
 	pool       *pgxpool.Pool // as the owner of the tables
 	requests   *pgxpool.Pool // under row-level security
 	storage    *storage.Storage
+	engines    *engine.Engines
 	vault      *authz.Vault
 	signer     *authz.Signer
 	registry   *registry.Registry
@@ -75,6 +77,7 @@ func New(ctx context.Context, cfg Config, roots func(org, dag string) []string, 
 
 	for _, wire := range []func() error{
 		func() error { return a.openStores(ctx, cfg) },
+		func() error { return a.newEngines(cfg) },
 		func() error { return a.openKeys(ctx, cfg) },
 		func() error { return a.newRegistry(cfg) },
 		func() error { return a.newDispatcher(ctx, cfg, roots) },
@@ -98,6 +101,16 @@ func (a *App) openStores(ctx context.Context, cfg Config) (err error) {
 		return err
 	}
 	a.storage, err = storage.New(cfg.Storage.storage(a.pool))
+	return err
+}
+
+// newEngines makes the engines. Their folders are beside the storage, so that files are linked and not copied.
+func (a *App) newEngines(cfg Config) (err error) {
+	dir := filepath.Join(cfg.Storage.Root, ".engines")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("folder of engines: %w", err)
+	}
+	a.engines, err = engine.New(cfg.engines(dir))
 	return err
 }
 
@@ -346,6 +359,11 @@ func (a *App) Close() {
 		defer cancel()
 		if err := a.stopTraces(ctx); err != nil {
 			a.log.Warn("could not send the last traces", "error", err)
+		}
+	}
+	if a.engines != nil {
+		if err := a.engines.Close(); err != nil {
+			a.log.Error("close engines", "error", err)
 		}
 	}
 	if a.storage != nil {

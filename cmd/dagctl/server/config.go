@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"maps"
 	"os"
+	"runtime"
 	"strconv"
 	"strings"
 	"time"
@@ -18,6 +19,7 @@ import (
 	"github.com/dagctl/dagctl/dispatcher/backends"
 	"github.com/dagctl/dagctl/dispatcher/pressure"
 	"github.com/dagctl/dagctl/dispatcher/upkeep"
+	"github.com/dagctl/dagctl/engine"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/query"
@@ -46,6 +48,7 @@ type Config struct {
 	Operators    OperatorsConfig    `yaml:"operators"`
 	Workers      WorkersConfig      `yaml:"workers"`
 	Queries      QueriesConfig      `yaml:"queries"`
+	Engines      EnginesConfig      `yaml:"engines"`
 	Limits       LimitsConfig       `yaml:"limits"`
 	Backpressure BackpressureConfig `yaml:"backpressure"`
 	TaskLogs     TaskLogsConfig     `yaml:"task_logs"`
@@ -108,6 +111,27 @@ func (c QueriesConfig) limits() query.Limits {
 	}
 }
 
+// EnginesConfig sizes the processes that run what users wrote or uploaded; see package engine. Where a number is 0, it
+// follows from the machine's processors.
+type EnginesConfig struct {
+	Jobs        int `yaml:"jobs"`         // that work at once on tasks
+	Queries     int `yaml:"queries"`      // on queries and previews; never fewer than Queries.Concurrent
+	Parses      int `yaml:"parses"`       // on statements of DAG files
+	IdleSeconds int `yaml:"idle_seconds"` // how long one waits for more work of its purpose
+}
+
+// engines returns the config of the engines, whose folders are beside the files that they read.
+func (cfg *Config) engines(dir string) engine.Config {
+	c, slots := cfg.Engines, engine.DefaultSlots(runtime.NumCPU())
+	slots[engine.Query] = max(slots[engine.Query], cfg.Queries.Concurrent)
+	for kind, n := range map[engine.Kind]int{engine.Job: c.Jobs, engine.Query: c.Queries, engine.Parse: c.Parses} {
+		if n > 0 {
+			slots[kind] = n
+		}
+	}
+	return engine.Config{Dir: dir, Slots: slots, Idle: time.Duration(c.IdleSeconds) * time.Second}
+}
+
 // TaskLogsConfig limits the logs of tasks that the server keeps.
 type TaskLogsConfig struct {
 	MaxMB    int64 `yaml:"max_mb"` // per attempt
@@ -153,7 +177,8 @@ var (
 		MaxRows: query.DefaultLimits.Rows, MaxMB: query.DefaultLimits.Bytes >> 20,
 		MaxCopyMB: query.DefaultLimits.CopyBytes >> 20,
 	}
-	defaultLimits = LimitsConfig{
+	defaultEngines = EnginesConfig{IdleSeconds: 30}
+	defaultLimits  = LimitsConfig{
 		RequestsPerSecond: 50, Burst: 200, WorkerRequestsPerSecond: 2000, WorkerBurst: 4000,
 	}
 	defaultTaskLogs = TaskLogsConfig{
@@ -165,7 +190,8 @@ var (
 		DatabaseWaitSeconds: 60, Listen: "127.0.0.1:7070",
 		Runtimes: RuntimesConfig{"dispatcher": {{Kind: backends.InProcess}}},
 		Storage:  defaultStorage, Operators: DefaultOperators, Workers: defaultWorkers, Queries: defaultQueries,
-		Limits: defaultLimits, Backpressure: BackpressureConfig{MaxQueued: 1_000_000}, TaskLogs: defaultTaskLogs,
+		Engines: defaultEngines, Limits: defaultLimits, Backpressure: BackpressureConfig{MaxQueued: 1_000_000},
+		TaskLogs:             defaultTaskLogs,
 		VersionRetentionDays: int(upkeep.KeepVersions / (24 * time.Hour)),
 		Log:                  DefaultLog,
 	}

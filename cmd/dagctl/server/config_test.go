@@ -28,6 +28,7 @@ func TestDocumentedConfigIsValid(t *testing.T) {
 	require.Equal(t, DefaultConfig.Runtimes, cfg.Runtimes)
 	require.Equal(t, defaultWorkers, cfg.Workers)
 	require.Equal(t, defaultQueries, cfg.Queries)
+	require.Equal(t, defaultEngines, cfg.Engines)
 	require.Equal(t, defaultLimits, cfg.Limits)
 	require.Equal(t, DefaultLog, cfg.Log)
 	require.Equal(t, DefaultOperators.MemoryMB, cfg.Operators.MemoryMB)
@@ -53,7 +54,7 @@ func TestConfigSaysEverythingThatIsWrong(t *testing.T) {
 	}
 	require.Equal(t, []string{"database_url", "storage.root", "storage.max_upload_mb", "runtimes.lambda.function",
 		"worker_base_url", "tasks.key_files", "file_roots.acme", "file_roots.acme",
-		"operators.memory_mb", "workers.pool_size", "queries", "limits", "task_logs.max_mb",
+		"operators.memory_mb", "workers.pool_size", "queries", "engines.idle_seconds", "limits", "task_logs.max_mb",
 		"task_logs.keep_days", "version_retention_days", "log"}, places)
 }
 

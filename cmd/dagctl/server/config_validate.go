@@ -54,6 +54,7 @@ func (cfg *Config) Validate() error {
 	if err := cfg.Queries.limits().Validate(); err != nil {
 		found.add("queries", "%v", err)
 	}
+	cfg.checkEngines(&found)
 
 	cfg.Limits.check(&found)
 	cfg.Backpressure.check(&found)
@@ -64,6 +65,16 @@ func (cfg *Config) Validate() error {
 		found.add("log", "%v", err)
 	}
 	return found.err()
+}
+
+func (cfg *Config) checkEngines(found *problems) {
+	c := cfg.Engines
+	found.between("engines.jobs", int64(c.Jobs), 0, 1000)
+	found.between("engines.parses", int64(c.Parses), 0, 1000)
+	found.between("engines.idle_seconds", int64(c.IdleSeconds), 1, 3600)
+	if c.Queries != 0 {
+		found.between("engines.queries", int64(c.Queries), int64(cfg.Queries.Concurrent), 1000)
+	}
 }
 
 func (cfg *Config) checkDatabase(found *problems) {

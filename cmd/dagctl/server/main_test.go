@@ -4,6 +4,7 @@ import (
 	"os"
 	"testing"
 
+	"github.com/dagctl/dagctl/engine/inside"
 	"github.com/dagctl/dagctl/internal/sandbox"
 	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/query"
@@ -12,6 +13,7 @@ import (
 func TestMain(m *testing.M) {
 	sandbox.Stage()
 	query.Child()
+	inside.Main()
 	operators.BinderMain()
 	os.Exit(m.Run())
 }

@@ -22,7 +22,7 @@ func (a *App) newMetrics() (*prometheus.Registry, error) {
 	registry := prometheus.NewRegistry()
 	for _, c := range []prometheus.Collector{
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		pg.Metrics("owner", a.pool), pg.Metrics("requests", a.requests), a.Dispatcher.Views.Metrics(),
+		pg.Metrics("owner", a.pool), pg.Metrics("requests", a.requests), a.Dispatcher.Views.Metrics(), a.engines,
 	} {
 		if err := registry.Register(c); err != nil {
 			return nil, fmt.Errorf("register metrics: %w", err)
