@@ -110,7 +110,7 @@ var mayImport = map[string][]string{
 		"worker/protocol", anyInternal},
 	"web": {"dag", "registry", "dispatcher", "tasklogs", "operators", "storage", "lineage", "authz",
 		"query", anyInternal},
-	"migrations":      {"internal/pg"},
+	"migrations":      {"internal/fault", "internal/pg"},
 	"internal":        {anyInternal},
 	"internal/testdb": {"migrations", "internal/pgdev", anyInternal},
 	"bench":           {everything},

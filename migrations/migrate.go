@@ -2,6 +2,7 @@
 // River's own.
 //
 // Vocabulary: a migration is one file, or one version of River's schema; it is pending until this database has it.
+// Requests log in as a role of their own; requests.go says what that needs, and mends what it lacks.
 // It owns schema_migrations; the tables that the files create belong to the slices named at the head of each file.
 package migrations
 
@@ -45,8 +46,13 @@ type Migration struct {
 	file      string     // of dagctl's own migrations
 }
 
-// Up applies pending migrations. Any number of processes may call it at once: one applies them, the others wait.
-func Up(ctx context.Context, url string) error {
+// Up applies pending migrations and gives requests the roles and rights that they lack. Any number of processes may
+// call it at once: one works, the others wait.
+func Up(ctx context.Context, url string) error { return UpFor(ctx, url, "") }
+
+// UpFor is like Up where requests log in by a URL of their own, unless that is empty. It changes nothing of that role
+// but its membership in pg.RequestRole.
+func UpFor(ctx context.Context, url, requestsURL string) error {
 	// One connection holds the lock, and others apply the migrations.
 	pool, err := pg.Open(ctx, url, pg.WithApplicationName("dagctl migrate"), pg.WithMaxConns(4))
 	if err != nil {
@@ -57,7 +63,10 @@ func Up(ctx context.Context, url string) error {
 		if err := upOwn(ctx, pool); err != nil {
 			return err
 		}
-		return upRiver(ctx, pool)
+		if err := upRiver(ctx, pool); err != nil {
+			return err
+		}
+		return mend(ctx, pool, url, requestsURL)
 	})
 }
 
@@ -153,7 +162,7 @@ func Status(ctx context.Context, pool *pgxpool.Pool) ([]Migration, error) {
 	return all, nil
 }
 
-// Fingerprint returns a hash of all migrations' content, including River's.
+// Fingerprint returns a hash of all migrations' content, including River's, and of the rights of requests.
 func Fingerprint() (string, error) {
 	hash := sha256.New()
 	all, err := own()
@@ -175,6 +184,7 @@ func Fingerprint() (string, error) {
 	for _, m := range river.AllVersions() {
 		fmt.Fprintf(hash, "river %d %d\n%s", m.Version, len(m.SQLUp), m.SQLUp)
 	}
+	fmt.Fprintf(hash, "requests %s", lacks)
 	return fmt.Sprintf("%x", hash.Sum(nil)), nil
 }
 

@@ -1,9 +1,9 @@
 // Package pg opens pools of PostgreSQL connections and runs transactions on them.
 //
 // Vocabulary: the owner's pool (Open) is for migrations, dispatcher loops and everything that acts for the platform.
-// The requests' pool (OpenRequests) is for everything that a user's request does. Its connections have the role
-// RequestRole, which owns nothing, so that row-level security applies. They see rows only inside InOrgTx, which sets
-// the org. It owns no tables.
+// The requests' pool (OpenRequests) is for everything that a user's request does. Its connections log in as a role of
+// their own, which owns nothing and is a member of RequestRole alone, so that row-level security applies whatever they
+// say. They see rows only inside InOrgTx, which sets the org. It owns no tables.
 package pg
 
 import (
@@ -17,9 +17,6 @@ import (
 
 	"github.com/dagctl/dagctl/internal/fault"
 )
-
-// RequestRole is the role of connections that act for a user's request. A migration creates it; it owns nothing.
-const RequestRole = "dagctl_app"
 
 // Option changes a pool's settings before it opens.
 type Option func(*pgxpool.Config)
@@ -47,9 +44,7 @@ func planOnce(c *pgxpool.Config) { setDefault(c, "plan_cache_mode", "force_gener
 func open(ctx context.Context, url string, opts ...Option) (*pgxpool.Pool, error) {
 	cfg, err := pgxpool.ParseConfig(url)
 	if err != nil {
-		// The parser's own error never quotes the password.
-		return nil, fault.New(fault.Invalid, "database URL: %w", err).
-			WithHint("use postgres://user:password@host:5432/database")
+		return nil, badURL(err)
 	}
 	defaults(cfg)
 	if !strings.Contains(url, "pool_max_conns") {
@@ -72,11 +67,10 @@ func open(ctx context.Context, url string, opts ...Option) (*pgxpool.Pool, error
 	return pool, nil
 }
 
-// OpenRequests opens the pool for users' requests. Its connections start with RequestRole and keep it, because RESET
-// ROLE returns to the role that the connection started with.
-func OpenRequests(ctx context.Context, url string, opts ...Option) (*pgxpool.Pool, error) {
-	asRequest := func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["role"] = RequestRole }
-	return open(ctx, url, append(opts[:len(opts):len(opts)], asRequest)...)
+// badURL is the fault of a URL that cannot be parsed. The parser's own error never quotes the password.
+func badURL(err error) error {
+	return fault.New(fault.Invalid, "database URL: %w", err).
+		WithHint("use postgres://user:password@host:5432/database")
 }
 
 // defaults sets the parameters that the URL does not set.

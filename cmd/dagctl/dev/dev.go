@@ -231,7 +231,7 @@ func (i *installation) startDatabase(ctx context.Context) (err error) {
 
 // startServer migrates the database, creates the org if there is none, and wires the server.
 func (i *installation) startServer(ctx context.Context) error {
-	if err := migrations.Up(ctx, i.cfg.DatabaseURL); err != nil {
+	if err := migrations.UpFor(ctx, i.cfg.DatabaseURL, i.cfg.RequestsDatabaseURL); err != nil {
 		return err
 	}
 	org, err := ensureOrg(ctx, i.cfg.DatabaseURL)

@@ -92,12 +92,13 @@ func New(ctx context.Context, cfg Config, roots func(org, dag string) []string, 
 	return a, nil
 }
 
-// openStores opens what holds the server's state: the database, under both of its roles, and the storage.
+// openStores opens what holds the server's state: the database, under both of its logins, and the storage.
 func (a *App) openStores(ctx context.Context, cfg Config) (err error) {
 	if a.pool, err = pg.Open(ctx, cfg.DatabaseURL); err != nil {
 		return err
 	}
-	if a.requests, err = pg.OpenRequests(ctx, cfg.DatabaseURL); err != nil {
+	a.requests, err = pg.OpenRequests(ctx, cfg.DatabaseURL, pg.WithRequestsURL(cfg.RequestsDatabaseURL))
+	if err != nil {
 		return err
 	}
 	a.storage, err = storage.New(cfg.Storage.storage(a.pool))
@@ -240,7 +241,7 @@ func (a *App) addRoutes(cfg Config, dev *authz.Dev) (err error) {
 		return nil
 	})
 	a.API.HandlePage(authz.Public, "GET /readyz", func(w http.ResponseWriter, r *http.Request, _ authz.Caller) error {
-		readyz(a.pool)(w, r)
+		readyz(a.pool, cfg.RequestsDatabaseURL)(w, r)
 		return nil
 	})
 	a.API.HandlePage(authz.Reader, "GET /metrics", a.serveMetrics)
@@ -279,7 +280,7 @@ func (a *App) newAPI(cfg Config, dev *authz.Dev) (*authz.API, error) {
 }
 
 // notReady returns the reason why the server cannot serve requests, or an empty text if it can.
-func notReady(ctx context.Context, pool *pgxpool.Pool) string {
+func notReady(ctx context.Context, pool *pgxpool.Pool, requestsURL string) string {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	pending, err := migrations.Pending(ctx, pool)
@@ -289,6 +290,14 @@ func notReady(ctx context.Context, pool *pgxpool.Pool) string {
 	case len(pending) > 0:
 		lacks := cli.Count(len(pending), "migration")
 		return "the database lacks " + lacks + "; run `dagctl migrate`, or start with --migrate"
+	}
+
+	lacks, err := migrations.Lacks(ctx, pool, requestsURL)
+	switch {
+	case err != nil:
+		return "the database does not answer"
+	case len(lacks) > 0:
+		return migrations.Describe(lacks) + "; run `dagctl migrate`, or start with --migrate"
 	}
 	return ""
 }
@@ -300,9 +309,9 @@ func healthz(w http.ResponseWriter, _ *http.Request) {
 }
 
 // readyz answers whether the server can serve requests now, and if not, why.
-func readyz(pool *pgxpool.Pool) http.HandlerFunc {
+func readyz(pool *pgxpool.Pool, requestsURL string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		if reason := notReady(r.Context(), pool); reason != "" {
+		if reason := notReady(r.Context(), pool, requestsURL); reason != "" {
 			rest.WriteProblem(w, r, &rest.Problem{
 				Status: http.StatusServiceUnavailable, Detail: "not ready: " + reason,
 			})

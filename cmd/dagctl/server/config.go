@@ -30,6 +30,8 @@ import (
 // the defaults.
 type Config struct {
 	DatabaseURL string `yaml:"database_url"`
+	// RequestsDatabaseURL is by what requests log in to the same database; empty: by a role that `migrate` makes.
+	RequestsDatabaseURL string `yaml:"requests_database_url"`
 	// DatabaseWaitSeconds is how long a starting server waits for a database that does not answer.
 	DatabaseWaitSeconds int `yaml:"database_wait_seconds"`
 
@@ -244,15 +246,16 @@ func (cfg *Config) readSecretKeys(env string) error {
 // applyEnvironment sets the fields that differ from machine to machine from DAGCTL_* variables.
 func (cfg *Config) applyEnvironment(getenv func(string) string) error {
 	for name, field := range map[string]*string{
-		"DAGCTL_DATABASE_URL":    &cfg.DatabaseURL,
-		"DAGCTL_LISTEN":          &cfg.Listen,
-		"DAGCTL_WORKER_LISTEN":   &cfg.WorkerListen,
-		"DAGCTL_BASE_URL":        &cfg.BaseURL,
-		"DAGCTL_WORKER_BASE_URL": &cfg.WorkerBaseURL,
-		"DAGCTL_METRICS_ADDRESS": &cfg.MetricsAddress,
-		"DAGCTL_STORAGE_ROOT":    &cfg.Storage.Root,
-		"DAGCTL_LOG_LEVEL":       &cfg.Log.Level,
-		"DAGCTL_LOG_FORMAT":      &cfg.Log.Format,
+		"DAGCTL_DATABASE_URL":          &cfg.DatabaseURL,
+		"DAGCTL_REQUESTS_DATABASE_URL": &cfg.RequestsDatabaseURL,
+		"DAGCTL_LISTEN":                &cfg.Listen,
+		"DAGCTL_WORKER_LISTEN":         &cfg.WorkerListen,
+		"DAGCTL_BASE_URL":              &cfg.BaseURL,
+		"DAGCTL_WORKER_BASE_URL":       &cfg.WorkerBaseURL,
+		"DAGCTL_METRICS_ADDRESS":       &cfg.MetricsAddress,
+		"DAGCTL_STORAGE_ROOT":          &cfg.Storage.Root,
+		"DAGCTL_LOG_LEVEL":             &cfg.Log.Level,
+		"DAGCTL_LOG_FORMAT":            &cfg.Log.Format,
 	} {
 		if value := getenv(name); value != "" {
 			*field = value

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
 	"github.com/dagctl/dagctl/authz"
@@ -49,7 +50,7 @@ what fails.`,
 				checkServer(cmd.Context(), c),
 			}
 			if address, err := c.DatabaseURL(databaseURL); err == nil {
-				findings = append(findings, checkDatabase(cmd.Context(), address))
+				findings = append(findings, checkDatabase(cmd.Context(), address, requestsURL(c, config))...)
 			}
 			if config != "" {
 				findings = append(findings, checkConfig(cmd.Context(), c, config)...)
@@ -144,13 +145,57 @@ func checkServer(ctx context.Context, c *cli.CLI) finding {
 	}
 }
 
-// checkDatabase checks that the database answers and that its schema is up to date.
-func checkDatabase(ctx context.Context, address string) finding {
+// requestsURL returns by what requests log in, according to the environment or else a server's config.
+func requestsURL(c *cli.CLI, config string) string {
+	cfg, err := loadConfig(config, c.Getenv)
+	if err != nil { // which checkConfig reports
+		return c.Getenv("DAGCTL_REQUESTS_DATABASE_URL")
+	}
+	return cfg.RequestsDatabaseURL
+}
+
+// checkDatabase checks that the database answers, that its schema is up to date, and that requests can use it.
+func checkDatabase(ctx context.Context, address, requestsURL string) []finding {
 	pool, err := pg.Open(ctx, address, pg.WithMaxConns(2))
 	if err != nil {
-		return failed("database", err)
+		return []finding{failed("database", err)}
 	}
 	defer pool.Close()
+	schema := checkSchema(ctx, pool)
+	if !schema.OK {
+		return []finding{schema}
+	}
+	return []finding{schema, checkRequests(ctx, pool, address, requestsURL)}
+}
+
+// checkRequests checks the role by which requests log in, and that they can.
+func checkRequests(ctx context.Context, pool *pgxpool.Pool, address, requestsURL string) finding {
+	login, err := pg.RequestLogin(address, requestsURL)
+	if err != nil {
+		return failed("requests", err)
+	}
+	lacks, err := migrations.Lacks(ctx, pool, requestsURL)
+	if err != nil {
+		return failed("requests", err)
+	}
+	if len(lacks) > 0 {
+		f := finding{Check: "requests", Detail: migrations.Describe(lacks), Hint: "run `dagctl migrate`"}
+		if login.Given {
+			f.Hint += "; what it cannot mend, an administrator of the database must: see docs/operations.md"
+		}
+		return f
+	}
+
+	requests, err := pg.OpenRequests(ctx, address, pg.WithRequestsURL(requestsURL), pg.WithMaxConns(1))
+	if err != nil {
+		return failed("requests", err)
+	}
+	requests.Close()
+	return finding{Check: "requests", OK: true, Detail: "log in as " + login.Name + ", which is nobody else"}
+}
+
+// checkSchema checks that the database has every migration.
+func checkSchema(ctx context.Context, pool *pgxpool.Pool) finding {
 
 	var version string
 	if err := pool.QueryRow(ctx, `SHOW server_version`).Scan(&version); err != nil {

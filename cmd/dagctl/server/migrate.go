@@ -15,19 +15,19 @@ import (
 
 // MigrateCommand returns `dagctl migrate` with its subcommands.
 func MigrateCommand(c *cli.CLI) *cobra.Command {
-	var databaseURL string
+	var databaseURL, requestsURL string
 	cmd := &cobra.Command{
 		Use:   "migrate",
 		Short: "Migrate the database's schema to the version of this program",
-		Long: "Applies the migrations that the database lacks. If several processes migrate at once, one works and " +
-			"the others wait.",
+		Long: `Applies the migrations that the database lacks, and makes and mends the role by which requests log in, with
+its rights. If several processes migrate at once, one works and the others wait.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			address, err := c.DatabaseURL(databaseURL)
 			if err != nil {
 				return err
 			}
-			if err := migrations.Up(cmd.Context(), address); err != nil {
+			if err := migrations.UpFor(cmd.Context(), address, requestsURL); err != nil {
 				return err
 			}
 			return printMigrations(cmd.Context(), c, address)
@@ -48,6 +48,8 @@ func MigrateCommand(c *cli.CLI) *cobra.Command {
 	}
 
 	cmd.PersistentFlags().StringVar(&databaseURL, "database-url", "", "PostgreSQL (DAGCTL_DATABASE_URL)")
+	cmd.Flags().StringVar(&requestsURL, "requests-database-url", c.Getenv("DAGCTL_REQUESTS_DATABASE_URL"),
+		"by which requests log in, if the owner may make no roles (DAGCTL_REQUESTS_DATABASE_URL)")
 	cmd.AddCommand(status)
 	return cmd
 }

@@ -1,7 +1,9 @@
 package server
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"log/slog"
 	"math/rand/v2"
 	"net"
@@ -13,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/dagctl/dagctl/cmd/dagctl/cli"
+	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/internal/rest"
 	"github.com/dagctl/dagctl/migrations"
@@ -23,7 +26,7 @@ import (
 // migrate.
 func serve(ctx context.Context, cfg Config, migrate bool, log *slog.Logger) error {
 	var (
-		starting = newStartup()
+		starting = newStartup(cfg)
 		people   = newFront(starting)
 		remote   = newFront(starting)               // for workers and tasks, if they have an address of their own
 		scraped  = newFront(http.NotFoundHandler()) // for metrics
@@ -95,17 +98,20 @@ func ignoreStop(ctx context.Context, err error) error {
 type startup struct {
 	mux  http.ServeMux
 	pool atomic.Pointer[pgxpool.Pool] // nil until the database has answered once
+	lack atomic.Pointer[string]       // for which wait waited last; nil: it has not looked yet
 }
 
-func newStartup() *startup {
+func newStartup(cfg Config) *startup {
 	s := new(startup)
 	s.mux.HandleFunc("GET /healthz", healthz)
 	s.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		reason := "the database does not answer"
 		if pool := s.pool.Load(); pool != nil {
-			if reason = notReady(r.Context(), pool); reason == "" {
-				reason = "the server is starting"
+			reason = notReady(r.Context(), pool, cfg.RequestsDatabaseURL)
+			if lack := s.lack.Load(); reason == "" && lack != nil {
+				reason = *lack
 			}
+			reason = cmp.Or(reason, "the server is starting")
 		}
 		rest.WriteProblem(w, r, &rest.Problem{Status: http.StatusServiceUnavailable, Detail: "not ready: " + reason})
 	})
@@ -123,12 +129,12 @@ func (s *startup) wait(ctx context.Context, cfg Config, migrate bool, log *slog.
 
 	s.pool.Store(pool)
 	if migrate {
-		if err := migrations.Up(ctx, cfg.DatabaseURL); err != nil {
+		if err := migrations.UpFor(ctx, cfg.DatabaseURL, cfg.RequestsDatabaseURL); err != nil {
 			pool.Close()
 			return err
 		}
 	}
-	if err := waitForSchema(ctx, pool, log); err != nil {
+	if err := s.waitForSchema(ctx, pool, cfg, log); err != nil {
 		pool.Close()
 		return err
 	}
@@ -158,11 +164,15 @@ func waitForDatabase(ctx context.Context, cfg Config, log *slog.Logger) (*pgxpoo
 	}
 }
 
-// waitForSchema waits until the database has every migration that this program needs.
-func waitForSchema(ctx context.Context, pool *pgxpool.Pool, log *slog.Logger) error {
+// waitForSchema waits until the database has every migration that this program needs, and requests can log in.
+func (s *startup) waitForSchema(ctx context.Context, pool *pgxpool.Pool, cfg Config, log *slog.Logger) error {
 	logged := ""
 	for {
-		reason := notReady(ctx, pool)
+		reason := notReady(ctx, pool, cfg.RequestsDatabaseURL)
+		if reason == "" {
+			reason = noLogin(ctx, cfg)
+		}
+		s.lack.Store(&reason)
 		if reason == "" {
 			return nil
 		}
@@ -174,6 +184,21 @@ func waitForSchema(ctx context.Context, pool *pgxpool.Pool, log *slog.Logger) er
 			return err
 		}
 	}
+}
+
+// noLogin returns the reason why requests cannot log in, or an empty text if they can.
+func noLogin(ctx context.Context, cfg Config) string {
+	requests, err := pg.OpenRequests(ctx, cfg.DatabaseURL, pg.WithRequestsURL(cfg.RequestsDatabaseURL),
+		pg.WithMaxConns(1))
+	if err == nil {
+		requests.Close()
+		return ""
+	}
+	var classified *fault.Error
+	if errors.As(err, &classified) && classified.Hint != "" {
+		return classified.Message + "; " + classified.Hint
+	}
+	return err.Error()
 }
 
 // front serves requests with a handler that can be replaced.

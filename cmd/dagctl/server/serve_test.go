@@ -20,7 +20,10 @@ import (
 	"github.com/dagctl/dagctl/dispatcher/backends"
 	"github.com/dagctl/dagctl/examples/processtest"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/pg"
+	"github.com/dagctl/dagctl/internal/pgdev"
 	"github.com/dagctl/dagctl/internal/testdb"
+	"github.com/dagctl/dagctl/migrations"
 )
 
 func servedConfig(t *testing.T, databaseURL string) Config {
@@ -170,5 +173,49 @@ func waitUntil(t *testing.T, what string, ask func() (bool, error)) {
 			require.Fail(t, "never happened: "+what)
 		}
 		require.NoError(t, cli.Sleep(t.Context(), 50*time.Millisecond))
+	}
+}
+
+// A server whose requests have no role waits and says so, whether the role is missing, is too mighty or does not let it
+// in, and goes on by itself once somebody has migrated.
+func TestAServerWaitsForTheLoginOfRequests(t *testing.T) {
+	t.Parallel()
+	database, err := pgdev.Start(t.Context(), pgdev.Config{})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, database.Stop(context.Background())) })
+	require.NoError(t, migrations.Up(t.Context(), database.URL()))
+	owner, err := pg.Open(t.Context(), database.URL(), pg.WithMaxConns(2))
+	require.NoError(t, err)
+	t.Cleanup(owner.Close)
+
+	for _, c := range []struct{ spoil, says string }{
+		{`ALTER ROLE dagctl_requests SUPERUSER`, "is SUPERUSER"},
+		{`ALTER ROLE dagctl_requests PASSWORD 'another'`, "requests cannot log in as dagctl_requests"},
+		{`GRANT dagctl TO dagctl_requests`, "is a member of"},
+		{`DROP ROLE dagctl_requests`, "does not exist"},
+	} {
+		_, err := owner.Exec(t.Context(), c.spoil)
+		require.NoError(t, err)
+		cfg := servedConfig(t, database.URL())
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- serve(ctx, cfg, false, slog.New(slog.DiscardHandler)) }()
+		waitUntil(t, "the server says what it lacks", func() (bool, error) {
+			status, text := ask(t, http.MethodGet, "http://"+cfg.Listen+"/readyz")
+			return status == http.StatusServiceUnavailable && strings.Contains(text, c.says) &&
+				strings.Contains(text, "dagctl migrate"), fmt.Errorf("%s: %d %s", c.spoil, status, text)
+		})
+		found := checkDatabase(t.Context(), database.URL(), "")
+		require.Len(t, found, 2)
+		require.False(t, found[1].OK)
+		require.Contains(t, found[1].Detail, c.says)
+		require.Contains(t, found[1].Hint, "dagctl migrate")
+
+		require.NoError(t, migrations.Up(t.Context(), database.URL()))
+		waitUntil(t, "the server is ready", isReady(t, cfg.Listen))
+		found = checkDatabase(t.Context(), database.URL(), "")
+		require.True(t, found[1].OK, "%v", found)
+		stop()
+		require.NoError(t, <-ended)
 	}
 }
