@@ -32,7 +32,7 @@ type Config struct {
 // Query reads datasets.
 type Query struct {
 	Config
-	slots chan struct{} // one for each statement that runs
+	slots *slots // for statements that run at once
 }
 
 // New returns a Query. It returns an error if the config is not complete or its limits are not valid.
@@ -46,7 +46,7 @@ func New(c Config) (*Query, error) {
 	if err := c.Limits.Validate(); err != nil {
 		return nil, err
 	}
-	return &Query{Config: c, slots: make(chan struct{}, c.Limits.Concurrent)}, nil
+	return &Query{Config: c, slots: newSlots(c.Limits.Concurrent)}, nil
 }
 
 // Limits of a preview, which is for a look at the data and not for exports.

@@ -18,7 +18,6 @@ import (
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/internal/relations"
-	"github.com/dagctl/dagctl/internal/rest"
 	"github.com/dagctl/dagctl/internal/sqltext"
 	"github.com/dagctl/dagctl/registry"
 	"github.com/dagctl/dagctl/storage"
@@ -60,7 +59,7 @@ func FirstStatement(d registry.Dataset) string {
 // that has their files and nothing else. Storage that keeps only one revision may have replaced a pinned one; Run then
 // pins all datasets again.
 func (q *Query) Run(ctx context.Context, caller authz.Caller, s Statement) (Answer, error) {
-	return bounded(ctx, q, s, func(ctx context.Context, s Statement) (Answer, error) {
+	return bounded(ctx, q, caller.OrgSlug, s, func(ctx context.Context, s Statement) (Answer, error) {
 		answer, err := q.run(ctx, caller, s)
 		if err != nil {
 			return Answer{}, fmt.Errorf("query: %w", err)
@@ -69,14 +68,14 @@ func (q *Query) Run(ctx context.Context, caller authz.Caller, s Statement) (Answ
 	})
 }
 
-// bounded checks a statement and runs it, within the limits on concurrent statements and on time.
-func bounded[A any](ctx context.Context, q *Query, s Statement,
+// bounded checks a statement of an org and runs it, within the limits on concurrent statements and on time.
+func bounded[A any](ctx context.Context, q *Query, org string, s Statement,
 	answer func(ctx context.Context, s Statement) (A, error)) (none A, err error) {
 	if err := q.check(&s); err != nil {
 		return none, err
 	}
 
-	release, err := q.slot()
+	release, err := q.slots.take(org)
 	if err != nil {
 		return none, err
 	}
@@ -92,18 +91,6 @@ func bounded[A any](ctx context.Context, q *Query, s Statement,
 		return none, err
 	}
 	return a, nil
-}
-
-// slot takes one of the slots for concurrent queries.
-func (q *Query) slot() (release func(), err error) {
-	select {
-	case q.slots <- struct{}{}:
-		return func() { <-q.slots }, nil
-	default:
-		return nil, rest.RetryAfter(fault.New(fault.TooMany,
-			"this server is already running %d queries, the most that it runs at once", q.Limits.Concurrent).
-			WithHint("try again in a moment"), time.Second)
-	}
 }
 
 func (q *Query) tooSlow() error {

@@ -23,6 +23,7 @@ type Client struct {
 	Target Target
 	http   *http.Client
 	header http.Header
+	waits  bool // sends a call again that the server answered with 429
 }
 
 // Connect returns a client of the target. It prints which target that is, so that nobody has to guess where a command
@@ -100,9 +101,31 @@ func (c *Client) Do(ctx context.Context, method, path string, body, answer any) 
 
 // DoRaw sends content of any type, or none, and decodes the answer.
 func (c *Client) DoRaw(ctx context.Context, method, path, contentType string, content io.Reader, answer any) error {
+	for {
+		wait, err := c.try(ctx, method, path, contentType, content, answer)
+		if wait == 0 || !c.waits {
+			return err
+		}
+		if again, ok := content.(io.Seeker); ok {
+			if _, err := again.Seek(0, io.SeekStart); err != nil {
+				return fmt.Errorf("%s %s: %w", method, path, err)
+			}
+		} else if content != nil {
+			return err
+		}
+		if err := Sleep(ctx, wait); err != nil {
+			return err
+		}
+	}
+}
+
+// try is DoRaw, once. wait is how long the server wants the caller to wait before the next try; zero: it did not say.
+func (c *Client) try(ctx context.Context, method, path, contentType string, content io.Reader, answer any) (
+	wait time.Duration, err error,
+) {
 	request, err := http.NewRequestWithContext(ctx, method, c.Target.URL+path, content)
 	if err != nil {
-		return fmt.Errorf("%s %s: %w", method, path, err)
+		return 0, fmt.Errorf("%s %s: %w", method, path, err)
 	}
 
 	request.Header = c.header.Clone()
@@ -112,32 +135,44 @@ func (c *Client) DoRaw(ctx context.Context, method, path, contentType string, co
 	response, err := c.http.Do(request)
 	if err != nil {
 		if ctx.Err() != nil {
-			return ctx.Err()
+			return 0, ctx.Err()
 		}
-		return fault.New(fault.Unavailable, "%s does not answer: %w", c.Target.URL, Cause(err)).
+		return 0, fault.New(fault.Unavailable, "%s does not answer: %w", c.Target.URL, Cause(err)).
 			WithHint("check that the server runs there, or choose another with --target")
 	}
 	defer response.Body.Close()
 
 	text, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
 	if err != nil {
-		return fault.New(fault.Unavailable, "the answer to %s %s broke off: %w", method, path, err)
+		return 0, fault.New(fault.Unavailable, "the answer to %s %s broke off: %w", method, path, err)
 	}
 
 	if response.StatusCode >= 300 {
-		return c.refusal(method, path, response, text)
+		return waitOf(response), c.refusal(method, path, response, text)
 	}
 	if answer == nil || len(text) == 0 {
-		return nil
+		return 0, nil
 	}
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.UseNumber() // a number in an any keeps its digits
 	if err := decoder.Decode(answer); err != nil {
-		return fault.New(fault.Unavailable,
+		return 0, fault.New(fault.Unavailable,
 			"the answer to %s %s is not that of a dagctl server: %w", method, path, err).
 			WithHint("check that %s is a dagctl server of this version", c.Target.URL)
 	}
-	return nil
+	return 0, nil
+}
+
+// waitOf returns how long a caller is to wait who sent too much; zero: the status is another one.
+func waitOf(response *http.Response) time.Duration {
+	if response.StatusCode != http.StatusTooManyRequests {
+		return 0
+	}
+	seconds, err := strconv.Atoi(response.Header.Get("Retry-After"))
+	if err != nil {
+		return time.Second
+	}
+	return time.Duration(min(max(seconds, 1), 60)) * time.Second
 }
 
 // maxAnswer is the limit in bytes of an answer; pages are far smaller.
@@ -173,6 +208,9 @@ func (c *Client) refusal(method, path string, response *http.Response, text []by
 
 // Patient gives calls 20 minutes, for work that the server itself ends when it takes too long.
 func (c *Client) Patient() { c.http.Timeout = 20 * time.Minute }
+
+// Wait makes calls wait as long as the server says when it answers that they are too many (429), and then try again.
+func (c *Client) Wait() { c.waits = true }
 
 // NoTimeout lets calls take as long as the server allows.
 func (c *Client) NoTimeout() { c.http.Timeout = 0 }

@@ -190,8 +190,10 @@ func (i *installation) work(ctx context.Context, listener net.Listener) error {
 	}
 
 	target := cli.Target{URL: "http://" + listener.Addr().String(), Token: i.login.Token()}
+	api := cli.NewClient(target)
+	api.Wait() // a save too many must not end the dev server
 	s := &session{
-		CLI: i.CLI, api: cli.NewClient(target), app: i.app, org: i.login.Caller().OrgID,
+		CLI: i.CLI, api: api, app: i.app, org: i.login.Caller().OrgID,
 		options: i.options, vars: i.vars, folders: i.folders, runtimes: i.cfg.RuntimeMap(), workers: pool,
 		deployed: map[string]deployedDAG{},
 	}

@@ -1,0 +1,65 @@
+package cli
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dagctl/dagctl/internal/fault"
+)
+
+// crowded answers 429 to every call but the last of three, and remembers the bodies.
+func crowded(t *testing.T) (client *Client, bodies *[]string) {
+	t.Helper()
+	bodies = new([]string)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		text, _ := io.ReadAll(r.Body)
+		*bodies = append(*bodies, string(text))
+		if len(*bodies) < 3 {
+			w.Header().Set("Retry-After", "1")
+			w.WriteHeader(http.StatusTooManyRequests)
+			return
+		}
+		_, _ = io.WriteString(w, `{"name": "done"}`)
+	}))
+	t.Cleanup(server.Close)
+	return NewClient(Target{URL: server.URL}), bodies
+}
+
+func TestAClientThatWaitsTriesAgain(t *testing.T) {
+	t.Parallel()
+	client, bodies := crowded(t)
+	client.Wait()
+	var answer struct{ Name string }
+	require.NoError(t, client.Post(t.Context(), "/v1/things", map[string]int{"n": 1}, &answer))
+	require.Equal(t, "done", answer.Name)
+	require.Equal(t, []string{`{"n":1}`, `{"n":1}`, `{"n":1}`}, *bodies, "each try sends the whole body")
+}
+
+func TestAClientThatDoesNotWaitReportsTheRefusal(t *testing.T) {
+	t.Parallel()
+	client, bodies := crowded(t)
+	err := client.Get(t.Context(), "/v1/things", nil, nil)
+	require.True(t, fault.Is(err, fault.TooMany), "%v", err)
+	require.Len(t, *bodies, 1)
+}
+
+func TestAWaitingClientStopsWithItsContext(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Retry-After", "60")
+		w.WriteHeader(http.StatusTooManyRequests)
+	}))
+	t.Cleanup(server.Close)
+	client := NewClient(Target{URL: server.URL})
+	client.Wait()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- client.Get(ctx, "/v1/things", nil, nil) }()
+	cancel()
+	require.ErrorIs(t, <-ended, context.Canceled)
+}
