@@ -25,7 +25,8 @@ type Selected struct {
 // scope of the task's partition: see Run.
 func (q *Query) Over(ctx context.Context, org string, scope duck.Scope, sql string, limit int,
 	open func(ctx context.Context, name, dir string) ([]string, error)) (Selected, error) {
-	return bounded(ctx, q, org, Statement{SQL: sql, Limit: limit}, func(ctx context.Context, s Statement) (Selected, error) {
+	s := Statement{SQL: sql, Limit: limit}
+	return bounded(ctx, q, org, s, func(ctx context.Context, s Statement) (Selected, error) {
 		return q.over(ctx, org, scope, s, open)
 	})
 }
