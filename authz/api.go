@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -101,6 +102,11 @@ func NewAPI(cfg Config) (*API, error) {
 }
 
 const bearerScheme = "token"
+
+// Schema returns the schema of a type of the OpenAPI document, for operations that describe their answers themselves.
+func (api *API) Schema(t reflect.Type) *huma.Schema {
+	return api.rest.OpenAPI().Components.Schemas.Schema(t, true, "")
+}
 
 // Handler serves the routes.
 func (api *API) Handler() http.Handler {

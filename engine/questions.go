@@ -78,7 +78,7 @@ type (
 		Target string
 	}
 
-	// Export writes the rows of an open relation, as parquet, csv or ndjson.
+	// Export writes the rows of an open relation, as parquet, arrow, csv or ndjson.
 	Export struct{ Relation, Target, Format string }
 
 	// Convert writes the rows of Parquet files; it is answered by their number.

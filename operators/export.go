@@ -11,8 +11,11 @@ import (
 	"github.com/dagctl/dagctl/internal/sqltext"
 )
 
-// Formats are the names of the formats in which rows travel between the server and tasks elsewhere.
+// Formats are the names of the formats in which tasks elsewhere send rows to the server; it sends them in one more.
 var Formats = []string{"ndjson", "csv", "parquet"}
+
+// ExportFormats are the names of the formats in which the server sends rows. Arrow is a stream of its IPC format.
+var ExportFormats = append(slices.Clone(Formats), "arrow")
 
 // Export writes the rows of an input that the job reads, those that pass `where` and a slice's range, to one file in
 // dir, partition by partition. partition is that of the task, from which a slice is made.

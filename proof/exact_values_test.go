@@ -32,8 +32,8 @@ import (
 )
 
 // TestExactValues writes rows of random types to both kinds of storage and compares them, value by value, on every way
-// out: a job downstream, previews, queries, and what a worker gets as Parquet, NDJSON and CSV, in Python, too. The
-// table in docs/yaml.md says what that is.
+// out: a job downstream, previews, queries, and what a worker gets as Parquet, Arrow, NDJSON and CSV, in Python, too.
+// The table in docs/yaml.md says what that is.
 func TestExactValues(t *testing.T) {
 	t.Parallel()
 	exactValues(t, 0, 6)
@@ -156,14 +156,14 @@ func (e *exact) compare(t *testing.T, kind storage.Kind, shapes []shape, rows []
 	require.NoError(t, err)
 	same(t, "preview", shapes, rows, list(t, tokens(t, text)))
 
-	selected, err := e.query.Over(t.Context(), relations.UTC, "SELECT * FROM before", 100,
+	selected, err := e.query.Over(t.Context(), "acme", relations.UTC, "SELECT * FROM before", 100,
 		func(context.Context, string, string) ([]string, error) { return files[0], nil })
 	require.NoError(t, err)
 	text, err = json.Marshal(selected.Rows)
 	require.NoError(t, err)
 	same(t, "query", shapes, rows, list(t, tokens(t, text)))
 
-	for _, format := range operators.Formats {
+	for _, format := range operators.ExportFormats {
 		in := down
 		in.Where = []dag.Condition{{Column: "c0", Values: everything(rows)}}
 		if shapes[0].scalar == nil || shapes[0].scalar.float > 0 || shapes[0].scalar.json {
@@ -174,6 +174,13 @@ func (e *exact) compare(t *testing.T, kind storage.Kind, shapes []shape, rows []
 		require.NoError(t, err)
 		if format == "parquet" {
 			require.Equal(t, want, e.texts(t, "SELECT * FROM "+duck.ReadParquet([]string{file})), format)
+			continue
+		}
+		if format == "arrow" {
+			stream, err := os.Open(file)
+			require.NoError(t, err)
+			same(t, format, shapes, rows, arrowRows(t, stream))
+			require.NoError(t, stream.Close())
 			continue
 		}
 

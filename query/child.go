@@ -20,7 +20,8 @@ import (
 
 // A child is a process of this same binary that runs one query behind walls (internal/child), in a folder that holds
 // links to the query's files, with numbers as names. It exchanges four JSON values with its parent: task (in), parsed
-// (out), relations (in), outcome (out). It ends when its stdin ends.
+// (out), relations (in), outcome (out). If the rows are wanted as Arrow, they are a stream of bytes before the
+// outcome. It ends when its stdin ends.
 
 // childArg is the argument that makes a process a child.
 const childArg = "query-child"
@@ -38,6 +39,7 @@ type task struct {
 	CPU     time.Duration
 	Rows    int
 	Bytes   int64
+	Arrow   bool // the rows are wanted as a stream of Arrow
 }
 
 // parsed has the relations that the statement reads.
@@ -61,7 +63,8 @@ type relation struct {
 // outcome is the child's answer.
 type outcome struct {
 	Columns   []storage.Column
-	Rows      []json.RawMessage // each a list of values
+	Rows      []json.RawMessage // each a list of values; none if they are a stream
+	Count     int               // of rows
 	Truncated bool
 	Read      map[string][]string // the columns that may have been read, by relation
 	Failure   *failure
@@ -93,7 +96,7 @@ func runQuery(in io.Reader, out io.Writer) int {
 		_, _ = io.Copy(io.Discard, in)
 		os.Exit(1)
 	}()
-	answer, err := answer(ctx, t, relations)
+	answer, err := answer(ctx, t, relations, out)
 	answer.Failure = failureOf(err, t)
 	if to.Encode(answer) != nil {
 		return 1
@@ -121,8 +124,13 @@ func parse(ctx context.Context, t task) ([]relationName, error) {
 }
 
 // answer runs the statement over the relations. Nothing else exists in its session.
-func answer(ctx context.Context, t task, relations []relation) (outcome, error) {
-	answer := outcome{Read: map[string][]string{}}
+func answer(ctx context.Context, t task, relations []relation, out io.Writer) (answer outcome, err error) {
+	if t.Arrow {
+		stream := child.Parts(out)
+		defer func() { err = errors.Join(err, stream.Close()) }()
+		out = stream
+	}
+	answer.Read = map[string][]string{}
 	dir, err := os.Getwd()
 	if err != nil {
 		return answer, err
@@ -160,25 +168,43 @@ func answer(ctx context.Context, t task, relations []relation) (outcome, error) 
 		return answer, err
 	}
 
+	if t.Arrow {
+		err = answer.stream(ctx, session, view, t, out)
+	} else {
+		err = answer.gather(ctx, session, view, t)
+	}
+	return answer, err
+}
+
+// stream writes the rows as Arrow.
+func (o *outcome) stream(ctx context.Context, session *duck.Session, view string, t task, out io.Writer) error {
+	done, err := session.WriteArrow(ctx, view, out, duck.ArrowLimits{Rows: int64(t.Rows), Bytes: t.Bytes})
+	o.Columns, o.Count, o.Truncated = done.Columns, int(done.Rows), done.Truncated
+	return err
+}
+
+// gather reads the rows as JSON.
+func (o *outcome) gather(ctx context.Context, session *duck.Session, view string, t task) (err error) {
 	size := int64(0)
-	answer.Columns, err = storage.EachJSONRow(ctx, session, view, t.Rows+1, 0, func(row []any) error {
+	o.Columns, err = storage.EachJSONRow(ctx, session, view, t.Rows+1, 0, func(row []any) error {
 		text, err := json.Marshal(row)
 		if err != nil {
 			return err
 		}
 		size += int64(len(text))
-		if len(answer.Rows) == t.Rows || size > t.Bytes && len(answer.Rows) > 0 {
-			answer.Truncated = true
+		if len(o.Rows) == t.Rows || size > t.Bytes && len(o.Rows) > 0 {
+			o.Truncated = true
 			return storage.ErrEnough
 		}
 		if size > t.Bytes {
 			return fault.New(fault.TooLarge, "the first row alone has more than the %d MB that an answer may have",
 				t.Bytes>>20)
 		}
-		answer.Rows = append(answer.Rows, text)
+		o.Rows = append(o.Rows, text)
+		o.Count = len(o.Rows)
 		return nil
 	})
-	return answer, err
+	return err
 }
 
 // failureOf returns an error that users may see. It holds neither rows nor paths: DuckDB's errors come without values

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -38,13 +39,21 @@ func table(t *testing.T, query string) string {
 // inChild runs a statement over the given datasets only, as Run does once it has resolved them.
 func inChild(ctx context.Context, t *testing.T, sql string, limits Limits, files map[string]string) (outcome, error) {
 	t.Helper()
+	return inChildTo(ctx, t, sql, limits, files, nil)
+}
+
+// inChildTo is inChild with the rows as a stream of Arrow, unless rows is nil.
+func inChildTo(ctx context.Context, t *testing.T, sql string, limits Limits, files map[string]string,
+	rows io.Writer) (outcome, error) {
+	t.Helper()
 	dir := t.TempDir()
 	var folders []string
 	for _, file := range files {
 		folders = append(folders, filepath.Dir(file))
 	}
 	p, err := start(ctx, dir, folders, task{Scope: relations.UTC, SQL: sql, Memory: limits.Memory,
-		Threads: limits.Threads, CPU: limits.Timeout, Rows: limits.Rows, Bytes: limits.Bytes})
+		Threads: limits.Threads, CPU: limits.Timeout, Rows: limits.Rows, Bytes: limits.Bytes,
+		Arrow: rows != nil})
 	require.NoError(t, err)
 	defer p.Stop()
 	var names parsed
@@ -65,11 +74,7 @@ func inChild(ctx context.Context, t *testing.T, sql string, limits Limits, files
 		require.NoError(t, os.Symlink(file, filepath.Join(dir, name)))
 		relations = append(relations, relation{Name: n.Name, Files: []string{name}})
 	}
-	var out outcome
-	if err := p.ask(ctx, relations, &out); err != nil {
-		return outcome{}, err
-	}
-	return out, out.Failure.err()
+	return p.answer(ctx, relations, rows)
 }
 
 func rowsOf(t *testing.T, out outcome) string {

@@ -3,6 +3,7 @@ package query
 import (
 	"context"
 	"net/http"
+	"reflect"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -40,7 +41,16 @@ func (q *Query) AddRoutes(api *authz.API) {
 			"for writers, and the datasets of other DAGs are read live. Without `dag`, candidate means the " +
 			"candidates " +
 			"of all DAGs. The server's settings bound `limit`. " +
-			"A server that is busy with other queries answers 429 with Retry-After.",
+			"A server that is busy with other queries answers 429 with Retry-After. With " + MediaArrow +
+			" in Accept, the rows are a stream of Arrow's IPC format with exact types, and " + TruncatedHeader +
+			" says whether there are more.",
+		Responses: map[string]*huma.Response{"200": {
+			Content: map[string]*huma.MediaType{
+				"application/json": {Schema: api.Schema(reflect.TypeFor[Answer]())},
+				MediaArrow:         {Schema: &huma.Schema{Type: huma.TypeString, Format: "binary"}}},
+			Headers: map[string]*huma.Param{TruncatedHeader: {Schema: &huma.Schema{Type: huma.TypeBoolean},
+				Description: "Of Arrow: there are more rows, or more bytes than allowed"}},
+		}},
 	}, q.RequestTime()), q.handleQuery)
 }
 
@@ -49,7 +59,8 @@ func (q *Query) AddRoutes(api *authz.API) {
 func (q *Query) RequestTime() time.Duration { return q.Limits.Timeout + 15*time.Second }
 
 type queryInput struct {
-	Body struct {
+	Accept string `header:"Accept" hidden:"true"`
+	Body   struct {
 		SQL   string `json:"sql" minLength:"1" maxLength:"100000" doc:"One SELECT"`
 		At    string `json:"at,omitempty" maxLength:"64" doc:"live, candidate or a version number"`
 		DAG   string `json:"dag,omitempty" maxLength:"200" doc:"DAG to which at applies; default: all"`
@@ -57,12 +68,29 @@ type queryInput struct {
 	}
 }
 
-type queryOutput struct{ Body Answer }
+// queryOutput writes one of two kinds of answers.
+type queryOutput struct{ Body func(huma.Context) }
 
 func (q *Query) handleQuery(ctx context.Context, caller authz.Caller, in *queryInput) (*queryOutput, error) {
-	answer, err := q.Run(ctx, caller, Statement{SQL: in.Body.SQL,
-		At: registry.Moment{Which: in.Body.At, DAG: in.Body.DAG}, Limit: in.Body.Limit})
-	return &queryOutput{answer}, err
+	statement := Statement{SQL: in.Body.SQL, At: registry.Moment{Which: in.Body.At, DAG: in.Body.DAG},
+		Limit: in.Body.Limit}
+	if wantsArrow(in.Accept) {
+		stream, err := q.RunArrow(ctx, caller, statement)
+		if err != nil {
+			return nil, err
+		}
+		return &queryOutput{stream.send}, nil
+	}
+
+	answer, err := q.Run(ctx, caller, statement)
+	if err != nil {
+		return nil, err
+	}
+	return &queryOutput{func(to huma.Context) {
+		to.SetHeader("Content-Type", "application/json")
+		to.SetStatus(http.StatusOK)
+		_ = huma.DefaultJSONFormat.Marshal(to.BodyWriter(), answer) // nobody is there to be told
+	}}, nil
 }
 
 type previewInput struct {

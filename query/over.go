@@ -61,11 +61,8 @@ func (q *Query) over(ctx context.Context, org string, scope duck.Scope, s Statem
 		relations = append(relations, relation{Name: n.Name, Files: files})
 	}
 
-	var out outcome
-	if err := child.ask(ctx, relations, &out); err != nil {
-		return Selected{}, err
-	}
-	return Selected{out.Columns, out.Rows, out.Truncated}, out.Failure.err()
+	out, err := child.answer(ctx, relations, nil)
+	return Selected{out.Columns, out.Rows, out.Truncated}, err
 }
 
 // begin starts the process of a statement of an org and returns the relations that it reads.
@@ -78,7 +75,7 @@ func (q *Query) begin(ctx context.Context, org string, scope duck.Scope, dir str
 		return nil, names, err
 	}
 	child, err := start(ctx, dir, []string{folder}, task{Scope: scope, SQL: s.SQL, Memory: l.Memory, Threads: l.Threads,
-		CPU: time.Duration(l.Threads) * l.Timeout, Rows: s.Limit, Bytes: l.Bytes})
+		CPU: time.Duration(l.Threads) * l.Timeout, Rows: s.Limit, Bytes: l.Bytes, Arrow: s.arrow != nil})
 	if err != nil {
 		return nil, names, err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"syscall"
 	"time"
 
@@ -31,7 +32,26 @@ func start(ctx context.Context, dir string, folders []string, t task) (*process,
 
 // ask sends one value and reads the next.
 func (p *process) ask(ctx context.Context, question, answer any) error {
-	err := p.Ask(question, answer)
+	return p.ended(ctx, p.Ask(question, answer))
+}
+
+// answer sends the relations and reads the outcome. The rows go to a stream if there is one.
+func (p *process) answer(ctx context.Context, relations []relation, rows io.Writer) (out outcome, err error) {
+	err = p.Tell(relations)
+	if err == nil && rows != nil {
+		err = p.Receive(rows)
+	}
+	if err == nil {
+		err = p.Hear(&out)
+	}
+	if err = p.ended(ctx, err); err == nil {
+		err = out.Failure.err()
+	}
+	return out, err
+}
+
+// ended returns why the child ended, if talking with it failed.
+func (p *process) ended(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
 	}

@@ -28,6 +28,8 @@ type Statement struct {
 	SQL   string
 	At    registry.Moment
 	Limit int // rows; 0: 1000, or fewer if the server allows fewer
+
+	arrow *os.File // takes the rows as a stream of Arrow; nil: they are in the Answer
 }
 
 // Answer holds the rows of a statement. All datasets were read as of one moment.
@@ -36,6 +38,8 @@ type Answer struct {
 	Rows      [][]any          `json:"rows" nullable:"false"`
 	Truncated bool             `json:"truncated" doc:"There are more rows, or more bytes than allowed"`
 	Datasets  []Source         `json:"datasets" nullable:"false" doc:"The datasets that were read"`
+
+	count int // of rows, also where they are not here but in a stream
 }
 
 // Source is a dataset that was read.
@@ -144,9 +148,7 @@ func (q *Query) run(ctx context.Context, caller authz.Caller, s Statement) (Answ
 
 		var out outcome
 		if err == nil {
-			if err = child.ask(ctx, relations, &out); err == nil {
-				err = out.Failure.err()
-			}
+			out, err = child.answer(ctx, relations, s.rows())
 		}
 
 		// Rows leave only after the audit log records it.
@@ -273,7 +275,7 @@ func (q *Query) release(ctx context.Context, caller authz.Caller, r reading) err
 // finish releases the generations and records who read what.
 func (q *Query) finish(ctx context.Context, caller authz.Caller, at registry.Moment, r reading, out outcome,
 	failed error) error {
-	u := use{Datasets: []read{}, Rows: len(out.Rows)}
+	u := use{Datasets: []read{}, Rows: out.Count}
 	for _, d := range r.datasets {
 		u.Datasets = append(u.Datasets, read{d.Name, d.Generation.Version, append([]string{}, out.Read[d.Name]...)})
 	}
@@ -308,7 +310,7 @@ func (r reading) answer(out outcome) (Answer, error) {
 	if err != nil {
 		return Answer{}, err
 	}
-	a.Truncated, a.Datasets = out.Truncated, []Source{}
+	a.count, a.Truncated, a.Datasets = out.Count, out.Truncated, []Source{}
 	for _, d := range r.datasets {
 		a.Datasets = append(a.Datasets, Source{d.Name, d.Generation.Version, d.DAG, d.DAGVersion})
 	}

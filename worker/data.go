@@ -19,11 +19,13 @@ import (
 // Format is the format of rows between a task and the server, which converts them.
 type Format string
 
-// The formats.
+// The formats. Arrow is a stream of its IPC format, with exact types, and only inputs come in it: any library for Arrow
+// reads what Input.Open returns, batch by batch.
 const (
 	NDJSON  Format = "ndjson"
 	CSV     Format = "csv"
 	Parquet Format = "parquet"
+	Arrow   Format = "arrow"
 )
 
 func (f Format) mediaType() string {
@@ -32,6 +34,8 @@ func (f Format) mediaType() string {
 		return "application/x-ndjson"
 	case CSV:
 		return "text/csv"
+	case Arrow:
+		return "application/vnd.apache.arrow.stream"
 	}
 	return "application/vnd.apache.parquet"
 }
@@ -176,6 +180,10 @@ func (o *Output) Of(partition string) *Output {
 // Upload sends a local file as one of the output's files. It is published when it is committed, with the task's end or
 // by Task.Commit. A second file with the same name replaces the first.
 func (o *Output) Upload(ctx context.Context, name string, format Format, path string) error {
+	if format == Arrow {
+		return NotRetryable(fmt.Errorf("upload %s of output %q: files of outputs are NDJSON, CSV or Parquet", name,
+			o.Name))
+	}
 	var sent protocol.UploadedFile
 	err := Repeat(ctx, func(ctx context.Context) error {
 		file, err := os.Open(path)

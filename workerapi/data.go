@@ -27,18 +27,20 @@ import (
 // library.
 
 var contentTypes = map[string]string{"ndjson": "application/x-ndjson", "csv": "text/csv",
-	"parquet": "application/vnd.apache.parquet"}
+	"parquet": "application/vnd.apache.parquet", "arrow": "application/vnd.apache.arrow.stream"}
 
 func (a *API) addDataRoutes(api *authz.API) {
 	index := &huma.Param{Name: "index", In: "path", Required: true, Schema: &huma.Schema{Type: huma.TypeInteger}}
-	format := &huma.Param{Name: "format", In: "query",
-		Description: "Default: the extension of the file's name, or ndjson",
-		Schema:      &huma.Schema{Type: huma.TypeString, Enum: []any{"ndjson", "csv", "parquet"}}}
+	format := func(of []string) *huma.Param {
+		return &huma.Param{Name: "format", In: "query",
+			Description: "Default: the extension of the file's name, or ndjson",
+			Schema:      &huma.Schema{Type: huma.TypeString, Enum: anys(of)}}
+	}
 	authz.HandleTaskRaw(api, withFence(huma.Operation{
 		OperationID: "read-task-input", Method: http.MethodGet, Path: "/v1/task/inputs/{index}", Tags: taskTags,
 		Summary:     "Read the rows of an input, as they were pinned at the claim",
 		Description: "Without the rows that the job's `where` excludes.",
-		Parameters: []*huma.Param{index, format, {Name: "partition", In: "query",
+		Parameters: []*huma.Param{index, format(operators.ExportFormats), {Name: "partition", In: "query",
 			Schema:      &huma.Schema{Type: huma.TypeString},
 			Description: "Only rows of this partition"}},
 	}), 0, a.readInput)
@@ -50,7 +52,7 @@ func (a *API) addDataRoutes(api *authz.API) {
 		Description: "Rows of text become Parquet. No reader sees them before the attempt completes. The same " +
 			"content may be sent again; other content under the same name is 409.",
 		Parameters: []*huma.Param{index, {Name: "file", In: "path", Required: true,
-			Schema: &huma.Schema{Type: huma.TypeString}}, format},
+			Schema: &huma.Schema{Type: huma.TypeString}}, format(operators.Formats)},
 	}), a.storage.MaxUpload(), a.writeOutput)
 
 	authz.HandleTaskRaw(api, withFence(huma.Operation{
@@ -68,6 +70,13 @@ func (a *API) addDataRoutes(api *authz.API) {
 		OperationID: "task-query", Method: http.MethodPost, Path: "/v1/task/query", Tags: taskTags,
 		Summary: "Run one SELECT over the pinned inputs", Description: "Each input is a relation with its name.",
 	}, a.query)
+}
+
+func anys(of []string) (list []any) {
+	for _, s := range of {
+		list = append(list, s)
+	}
+	return list
 }
 
 // withFence declares the headers that carry the fence of a call whose body is data.
@@ -100,15 +109,15 @@ func pathIndex(r *http.Request, what string, n int) (int, error) {
 	return i, nil
 }
 
-func formatOf(r *http.Request, file string) (string, error) {
+func formatOf(r *http.Request, file string, known []string) (string, error) {
 	format := r.URL.Query().Get("format")
 	if format == "" {
 		if format = strings.TrimPrefix(path.Ext(file), "."); format == "" || file == "" {
 			format = "ndjson"
 		}
 	}
-	if !slices.Contains(operators.Formats, format) {
-		return "", fault.New(fault.Invalid, "format %q is not one of %s", format, strings.Join(operators.Formats, ", "))
+	if !slices.Contains(known, format) {
+		return "", fault.New(fault.Invalid, "format %q is not one of %s", format, strings.Join(known, ", "))
 	}
 	return format, nil
 }
@@ -123,7 +132,7 @@ func (a *API) readInput(w http.ResponseWriter, r *http.Request, c authz.Capabili
 		return err
 	}
 
-	format, err := formatOf(r, "")
+	format, err := formatOf(r, "", operators.ExportFormats)
 	if err != nil {
 		return err
 	}
@@ -180,7 +189,7 @@ func (a *API) writeOutput(w http.ResponseWriter, r *http.Request, c authz.Capabi
 	if err := storage.ValidateUploadName(key.Name); err != nil {
 		return err
 	}
-	format, err := formatOf(r, key.Name)
+	format, err := formatOf(r, key.Name, operators.Formats)
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package workerapi_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -9,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/apache/arrow-go/v18/arrow/ipc"
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
@@ -386,6 +388,14 @@ func TestRowsAreUploadedCommittedAndRead(t *testing.T) {
 	status, text := s.Send(t, "GET", "/v1/task/inputs/0?format=parquet&partition=p", nil, workerapitest.AsTask(read))
 	require.Equal(t, http.StatusOK, status, "%s", text)
 	require.True(t, strings.HasPrefix(string(text), "PAR1"))
+
+	status, text = s.Send(t, "GET", "/v1/task/inputs/0?format=arrow", nil, workerapitest.AsTask(read))
+	require.Equal(t, http.StatusOK, status, "%s", text)
+	stream, err := ipc.NewReader(bytes.NewReader(text))
+	require.NoError(t, err)
+	require.True(t, stream.Next())
+	require.EqualValues(t, 2, stream.RecordBatch().NumRows())
+	require.Equal(t, "a,b", stream.RecordBatch().Column(1).ValueStr(0))
 
 	refused(t, s, http.StatusNotFound, "GET", "/v1/task/inputs/0?partition=q", nil, workerapitest.AsTask(read))
 

@@ -3,9 +3,12 @@ package main
 import (
 	"net/http"
 	"net/url"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/apache/arrow-go/v18/arrow/ipc"
 	"github.com/stretchr/testify/require"
 
 	"github.com/dagctl/dagctl/authz"
@@ -30,12 +33,26 @@ func TestQueryOverTheCommandLine(t *testing.T) {
 		must(t, env, "query", "FROM daily_highest ORDER BY highest DESC", "--limit", "1", "--output", "csv"))
 	require.Equal(t, "n\n6\n", must(t, env, "query", `SELECT count(*) AS n FROM "readings/landing/0"`))
 
+	arrows := filepath.Join(t.TempDir(), "highest.arrows")
+	piped := must(t, env, "query", "FROM daily_highest ORDER BY highest", "--output", "arrow")
+	require.Empty(t, must(t, env, "query", "FROM daily_highest ORDER BY highest", "-o", "arrow", "--file", arrows))
+	stored, err := os.ReadFile(arrows)
+	require.NoError(t, err)
+	require.Equal(t, piped, string(stored))
+	stream, err := ipc.NewReader(strings.NewReader(piped))
+	require.NoError(t, err)
+	require.True(t, stream.Next())
+	require.Equal(t, "summit -8", stream.RecordBatch().Column(0).ValueStr(0)+" "+
+		stream.RecordBatch().Column(1).ValueStr(0))
+	require.Contains(t, dagctl(t, env, "query", "FROM daily_highest", "--limit", "1", "-o", "arrow").err,
+		"There are more than these rows")
+
 	cut := dagctl(t, env, "query", "FROM daily_highest", "--limit", "3")
 	require.Zero(t, cut.code)
 	require.Contains(t, cut.err, "There are more than these 3 rows")
-	piped := dagctlWithInput(t, env, "SELECT 'a' || chr(10) || ',' AS odd, NULL AS nothing\n", "query",
+	fromInput := dagctlWithInput(t, env, "SELECT 'a' || chr(10) || ',' AS odd, NULL AS nothing\n", "query",
 		"-", "--output", "csv")
-	require.Equal(t, "odd,nothing\n\"a\n,\",\n", piped.out)
+	require.Equal(t, "odd,nothing\n\"a\n,\",\n", fromInput.out)
 
 	for _, test := range []struct {
 		args []string
@@ -56,6 +73,10 @@ func TestQueryOverTheCommandLine(t *testing.T) {
 		{[]string{"FROM daily_highest", "--at", "yesterday", "--dag", "readings"}, `"yesterday" is not a moment`, cli.ExitFailed},
 		{[]string{"FROM daily_highest", "--dag", "readings"}, "which version of DAG readings?", cli.ExitFailed},
 		{[]string{"SELECT 1", "--output", "markdown"}, "--output", cli.ExitFailed},
+		{[]string{"SELECT 1", "--file", "x"}, "--file is for --output arrow", cli.ExitFailed},
+		{[]string{"SELECT 1", "-o", "arrow", "--file", "no/such/folder/x"}, "no such file", cli.ExitFailed},
+		{[]string{"SELECT * FROM nothing", "-o", "arrow"}, "there is no dataset", cli.ExitFailed},
+		{[]string{"SELECT 'x'::BIT AS b", "-o", "arrow"}, "", cli.ExitFailed},
 	} {
 		r := dagctl(t, env, append([]string{"query"}, test.args...)...)
 		require.Equal(t, test.code, r.code, "%v\n%s", test.args, r.err)

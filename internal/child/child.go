@@ -139,8 +139,11 @@ func (p *Process) Ask(question, answer any) error {
 	if err := p.Tell(question); err != nil {
 		return err
 	}
-	return p.decode.Decode(answer)
+	return p.Hear(answer)
 }
+
+// Hear reads one value.
+func (p *Process) Hear(answer any) error { return p.decode.Decode(answer) }
 
 // Tell sends one value.
 func (p *Process) Tell(value any) error { return p.encode.Encode(value) }

@@ -201,12 +201,15 @@ func (s *Session) DescribeOver(
 	return s.Describe(ctx, view)
 }
 
-// CopyTo writes the query's rows, in the query's order, as parquet, csv (with a header) or ndjson.
+// CopyTo writes the query's rows, in the query's order, as parquet, arrow (a stream of IPC), csv (with a header) or
+// ndjson.
 func (s *Session) CopyTo(ctx context.Context, query, file, format string) error {
 	switch format {
 	case "parquet":
 		_, err := s.CopyToParquet(ctx, query, file)
 		return err
+	case "arrow":
+		return s.copyToArrow(ctx, query, file)
 	case "csv":
 		return s.Exec(ctx, fmt.Sprintf("COPY (%s) TO %s (FORMAT csv, HEADER)", query, sqltext.Literal(file)))
 	case "ndjson":

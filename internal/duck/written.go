@@ -100,16 +100,24 @@ func writing(query string, columns []Column) (string, error) {
 // exact returns the expression that casts a value, and raises an error if it does not fit. TRY and CASE cost nothing
 // where all values fit: both look at whole vectors.
 func exact(value string, t sqltext.Type, written string, column int) string {
-	raise := fmt.Sprintf("error('dagctl: column %d does not fit')", column)
 	cast := value
 	if t.String() != written {
-		cast = fmt.Sprintf("CASE WHEN %[1]s IS NOT NULL THEN coalesce(TRY(CAST(%[1]s AS %[2]s)), %[3]s) END", value,
-			written, raise)
+		cast = casting(value, written, column)
 	}
 	if fits := fitting(value, t, 0); fits != "" {
-		return fmt.Sprintf("CASE WHEN %s IS NULL OR %s THEN %s ELSE %s END", value, fits, cast, raise)
+		return fmt.Sprintf("CASE WHEN %s IS NULL OR %s THEN %s ELSE %s END", value, fits, cast, doesNot(column))
 	}
 	return cast
+}
+
+// casting returns the expression that casts a value, and raises an error if that cannot be.
+func casting(value, to string, column int) string {
+	return fmt.Sprintf("CASE WHEN %[1]s IS NOT NULL THEN coalesce(TRY(CAST(%[1]s AS %[2]s)), %[3]s) END", value, to,
+		doesNot(column))
+}
+
+func doesNot(column int) string {
+	return fmt.Sprintf("error('dagctl: column %d does not fit')", column)
 }
 
 // fitting returns the condition that the intervals in a value are written as they are; empty: there are none. Parquet

@@ -45,7 +45,7 @@ func (c *CLI) AddFlags(root *cobra.Command) {
 
 func (c *CLI) checkOutput(command string) error {
 	if slices.Contains(outputs, c.Output) || c.Output == OutputMarkdown && command == "plan" ||
-		c.Output == OutputCSV && command == "query" {
+		(c.Output == OutputCSV || c.Output == OutputArrow) && command == "query" {
 		return nil
 	}
 	return fault.New(fault.Invalid, "--output %q is not known", c.Output).WithHint("use table, json or yaml")

@@ -22,6 +22,7 @@ var outputs = []string{"table", "json", "yaml"}
 const (
 	OutputMarkdown = "markdown" // of plan, for pull requests
 	OutputCSV      = "csv"      // of query, for spreadsheets and other programs
+	OutputArrow    = "arrow"    // of query, for programs that want exact types
 )
 
 // Print writes a value in the form that --output names. For the form table, human writes it.

@@ -28,6 +28,8 @@ PART_BYTES = 64 << 20  # size at which a file is uploaded and a new one begins
 _FORMATS = {".parquet": "parquet", ".csv": "csv", ".ndjson": "ndjson", ".jsonl": "ndjson"}
 _MEDIA_TYPES = {"parquet": "application/vnd.apache.parquet", "csv": "text/csv", "ndjson": "application/x-ndjson"}
 _ENDINGS = {"parquet": ".parquet", "csv": ".csv", "ndjson": ".ndjson"}
+_READ_ENDINGS = {**_ENDINGS, "arrow": ".arrows"}  # only inputs come as Arrow
+_READ_FORMATS = {**_FORMATS, ".arrow": "arrow", ".arrows": "arrow"}
 
 
 class Scratch:
@@ -108,12 +110,22 @@ class Input:
         with self._fetched("csv") as path, open(path, encoding="utf-8", newline="") as lines:
             yield from csv.DictReader(lines)
 
+    def arrow(self) -> Any:
+        """Return the rows as a pyarrow.Table, with exact types. The package pyarrow must be installed."""
+        try:
+            import pyarrow
+        except ImportError:
+            raise Error(f"input {self.name} as Arrow needs the package pyarrow: pip install pyarrow") from None
+        with self._fetched("arrow") as path, pyarrow.OSFile(path) as file:
+            with pyarrow.ipc.open_stream(file) as stream:
+                return stream.read_all()
+
     def download(self, path: Union[str, os.PathLike[str]], format: Optional[str] = None) -> str:
-        """Write the rows to a file and return its path. The format is parquet, csv or ndjson; default: by the name."""
+        """Write the rows to a file and return its path. The format is parquet, csv, ndjson or arrow; default: by the name."""
         target = os.fspath(path)
         part = f"{target}.part"
         try:
-            self._fetch(part, format or _format_of(target))
+            self._fetch(part, format or _format_of(target, _READ_FORMATS))
             os.replace(part, target)
         finally:
             with contextlib.suppress(FileNotFoundError):
@@ -123,7 +135,7 @@ class Input:
     @contextlib.contextmanager
     def _fetched(self, format: str) -> Iterator[str]:
         # Through a file, so that a broken connection does no harm and none stays open while rows are processed.
-        path = self._scratch.file(_ENDINGS[format])
+        path = self._scratch.file(_READ_ENDINGS[format])
         try:
             self._fetch(path, format)
             yield path
@@ -332,8 +344,9 @@ def _number(text: str) -> Union[float, decimal.Decimal]:
     return rounded if decimal.Decimal(repr(rounded)) == exact else exact
 
 
-def _format_of(path: str) -> str:
+def _format_of(path: str, known: Mapping[str, str] = _FORMATS) -> str:
     ending = os.path.splitext(path)[1].lower()
-    if ending not in _FORMATS:
-        raise ValueError(f"{os.path.basename(path)!r} has no extension that names its format; pass format= as parquet, csv or ndjson")
-    return _FORMATS[ending]
+    if ending not in known:
+        names = ", ".join(sorted(set(known.values())))
+        raise ValueError(f"{os.path.basename(path)!r} has no extension that names its format; pass format= as one of {names}")
+    return known[ending]

@@ -250,6 +250,22 @@ class TestData(Case):
         fence = [request.headers[h] for h in ("x-dagctl-task", "x-dagctl-attempt", "x-dagctl-lease-token")]
         self.assertEqual(fence, [replay.TASK_ID, "1", replay.LEASE_TOKEN])
 
+    def test_arrow(self) -> None:
+        self.server.routes["GET /v1/task/inputs/0"] = Reply(body=b"a stream of Arrow")
+
+        def send(ctx: dagctl.Context) -> Any:
+            orders = ctx.input("orders")
+            with tempfile.TemporaryDirectory() as dir:
+                with open(orders.download(os.path.join(dir, "orders.arrows")), "rb") as file:
+                    self.assertEqual(file.read(), b"a stream of Arrow")
+            with mock.patch.dict("sys.modules", {"pyarrow": None}):
+                with self.assertRaisesRegex(dagctl.Error, "input orders as Arrow needs the package pyarrow: pip install"):
+                    orders.arrow()
+
+        self.run_task(send, inputs=[replay.source()])
+        self.assertEqual(self.completion(), {"status": "Completed"})
+        self.assertEqual([r.path.partition("?")[2] for r in self.server.of("/v1/task/inputs/0")], ["format=arrow"])
+
     def test_rows_keep_the_digits_of_decimals(self) -> None:
         line = b'{"id":18446744073709551616,"amount":12345678901234567890.10}\n{"id":1,"amount":0.10}\n'
         self.server.routes["GET /v1/task/inputs/0"] = Reply(body=line)

@@ -1,0 +1,61 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+
+	"github.com/dagctl/dagctl/internal/fault"
+)
+
+// Download posts a body as JSON and copies an answer of a media type, which may be large. It returns the answer's
+// headers.
+func (c *Client) Download(
+	ctx context.Context, path string, body any, accept string, to io.Writer,
+) (http.Header, error) {
+	text, err := json.Marshal(body)
+	if err != nil {
+		return nil, fmt.Errorf("POST %s: %w", path, err)
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, c.Target.URL+path, bytes.NewReader(text))
+	if err != nil {
+		return nil, fmt.Errorf("POST %s: %w", path, err)
+	}
+	request.Header = c.header.Clone()
+	request.Header.Set("Content-Type", "application/json")
+	request.Header.Set("Accept", accept)
+
+	response, err := c.http.Do(request)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return nil, ctx.Err()
+	case err != nil:
+		return nil, fault.New(fault.Unavailable, "%s does not answer: %w", c.Target.URL, Cause(err)).
+			WithHint("check that the server runs there, or choose another with --target")
+	}
+	defer response.Body.Close()
+	return response.Header, c.copyAnswer(path, accept, response, to)
+}
+
+// copyAnswer copies an answer of the media type, and returns the error that another one is.
+func (c *Client) copyAnswer(path, accept string, response *http.Response, to io.Writer) error {
+	if response.StatusCode >= 300 {
+		text, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
+		if err == nil {
+			err = c.refusal(http.MethodPost, path, response, text)
+		}
+		return err
+	}
+
+	if kind := response.Header.Get("Content-Type"); kind != accept {
+		return fault.New(fault.Unavailable, "the answer to POST %s is %q, not %s", path, kind, accept).
+			WithHint("check that %s is a dagctl server of this version", c.Target.URL)
+	}
+	if _, err := io.Copy(to, response.Body); err != nil {
+		return fault.New(fault.Unavailable, "the answer to POST %s broke off: %w", path, err)
+	}
+	return nil
+}
