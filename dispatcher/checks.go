@@ -150,7 +150,7 @@ func (d *Dispatcher) runChecks(ctx context.Context, t Claimed) ([]operators.Chec
 		task.Published = &storage.Partition{Key: t.Check.Partition, Revision: t.Check.Revision,
 			Files: t.Check.manifest.Files}
 	}
-	return d.Runner.Check(ctx, task)
+	return d.RunChecks(ctx, task)
 }
 
 // settleHeld publishes or rejects the revision of a check task, in the transaction that completes the task. It returns

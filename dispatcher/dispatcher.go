@@ -117,6 +117,8 @@ type Dispatcher struct {
 	turns turns
 	// Stepped makes completions always leave their events to the router, for tests that take each step by itself.
 	Stepped bool
+	// RunChecks runs the checks of a revision: the Runner's Check, unless a test remembers what that has answered.
+	RunChecks func(context.Context, operators.CheckTask) ([]operators.CheckOutcome, error)
 	// slotsShort is set while the claim loop could use more slots than are free.
 	slotsShort atomic.Bool
 	// Building is set if a version was being built when the build loop last looked.
@@ -145,7 +147,8 @@ func New(c Config) (*Dispatcher, error) {
 	}
 
 	d := &Dispatcher{Config: c, Stale: stale.New(c.Registry), Metrics: metrics.New(), Wakeups: wakeup.New(),
-		slots: make(chan struct{}, c.PoolSize), tracing: attemptTraces{tasks.Tracing{Tracer: c.Tracer}},
+		RunChecks: c.Runner.Check,
+		slots:     make(chan struct{}, c.PoolSize), tracing: attemptTraces{tasks.Tracing{Tracer: c.Tracer}},
 		stopping: make(chan struct{})}
 	d.Tasks = tasks.New(tasks.Config{Pool: c.Pool, Wakeups: d.Wakeups, Metrics: d.Metrics, Tracing: d.tracing.Tracing,
 		Log: c.Log, Observer: d, Queued: c.Queued, Elsewhere: c.Elsewhere})

@@ -15,7 +15,7 @@ func (w *World) Check() {
 	require.Empty(w.T, Violations(w.T, w.Pool))
 }
 
-// Violations lists what contradicts Check.
+// Violations lists what contradicts Check. It looks at tasks that are open or in a set; nothing can be wrong with others.
 func Violations(t *testing.T, pool *pgxpool.Pool) []string {
 	t.Helper()
 	return Texts(t, pool, `
@@ -26,7 +26,8 @@ func Violations(t *testing.T, pool *pgxpool.Pool) []string {
 				(SELECT count(*) FROM leases l WHERE l.task_id = t.id AND l.origin_job_id = t.job_id AND l.slot = t.slot
 				   AND l.attempt = t.attempt AND l.lease_token = t.lease_token) AS leased,
 				(SELECT string_agg(q.reason, ',') FROM waiting q WHERE q.task_id = t.id) AS waits
-			FROM tasks t)
+			FROM tasks t WHERE t.status IN ('Queued', 'Running', 'Failed') OR t.id IN (SELECT task_id FROM ready
+				UNION ALL SELECT task_id FROM leases UNION ALL SELECT task_id FROM waiting))
 		SELECT format('task %s is %s: ready %s, leased %s, waiting %s', id, status, ready, leased, waits) FROM placed
 		WHERE CASE status
 			WHEN 'Queued' THEN ready + (coalesce(waits IN ('sibling', 'limit', 'run_at', 'paused'), false))::int <> 1

@@ -30,17 +30,14 @@ type Probe struct {
 	Enumerating func()                       // called by each enumeration, before it answers
 	frozen      map[string]chan struct{}     // list → closed when its enumeration may answer
 
-	dir   string            // of the files below
-	files map[string]string // content → a Parquet file of it
-	known map[string]string // bytes of such a file → its content
+	known map[string]string // bytes of a file that Write has written → its content
 }
 
 // Hook is the run of a task.
 type Hook func(ctx context.Context, t *operators.Task) (operators.Result, error)
 
-func newProbe(dir string) *Probe {
-	return &Probe{dir: dir, files: map[string]string{}, known: map[string]string{},
-		units: map[string]map[string]string{},
+func newProbe() *Probe {
+	return &Probe{known: map[string]string{}, units: map[string]map[string]string{},
 		fails: map[string]error{}, Hooks: map[string]Hook{}, frozen: map[string]chan struct{}{}}
 }
 
@@ -88,14 +85,13 @@ func (p *Probe) Freeze(list string) (thaw func()) {
 
 // Write writes one row with the content to each output of the task.
 func (p *Probe) Write(ctx context.Context, t *operators.Task, content string) error {
-	file, err := p.parquet(ctx, content)
+	bytes, err := parquet(ctx, content, t.OutputDirs)
 	if err != nil {
 		return err
 	}
-	bytes, err := os.ReadFile(file)
-	if err != nil {
-		return err
-	}
+	p.mu.Lock()
+	p.known[string(bytes)] = content
+	p.mu.Unlock()
 	for _, dir := range t.OutputDirs {
 		if err := os.WriteFile(filepath.Join(dir, "part.parquet"), bytes, 0o600); err != nil {
 			return err
@@ -104,23 +100,24 @@ func (p *Probe) Write(ctx context.Context, t *operators.Task, content string) er
 	return nil
 }
 
-// parquet returns a file of one row, which it makes once for each content.
-func (p *Probe) parquet(ctx context.Context, content string) (string, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if file, ok := p.files[content]; ok {
+// made holds the Parquet files of one row that tests have made, by its content.
+var made sync.Map
+
+// parquet returns a file of one row, which DuckDB makes once for each content, in one of the folders.
+func parquet(ctx context.Context, content string, dirs []string) ([]byte, error) {
+	if bytes, ok := made.Load(content); ok || len(dirs) == 0 {
+		file, _ := bytes.([]byte)
 		return file, nil
 	}
-	file := filepath.Join(p.dir, fmt.Sprintf("%d.parquet", len(p.files)))
+	file := filepath.Join(dirs[0], "part.parquet")
 	if err := CopyToParquet(ctx, "SELECT "+sqltext.Literal(content)+" AS content", file); err != nil {
-		return "", err
+		return nil, err
 	}
 	bytes, err := os.ReadFile(file)
-	if err != nil {
-		return "", err
+	if err == nil {
+		made.Store(content, bytes)
 	}
-	p.files[content], p.known[string(bytes)] = file, content
-	return file, nil
+	return bytes, err
 }
 
 // Known returns the content of a file that Write has written, without asking DuckDB; false if it is another file.

@@ -56,7 +56,7 @@ type Tenant struct {
 // NewWorld returns a world with the org acme and one dispatcher; change alters its storage.
 func NewWorld(t *testing.T, change ...func(*storage.Config)) *World {
 	t.Helper()
-	w := &World{T: t, URL: testdb.URL(t), Probe: newProbe(t.TempDir()), Scratch: t.TempDir(), Data: t.TempDir()}
+	w := &World{T: t, URL: testdb.URL(t), Probe: newProbe(), Scratch: t.TempDir(), Data: t.TempDir()}
 	w.Pool = w.Open(pg.Open)
 	w.Requests = w.Open(pg.OpenRequests)
 

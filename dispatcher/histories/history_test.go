@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -41,6 +42,7 @@ type history struct {
 	number int                 // of the step
 	given  map[string]consents // to each document
 	texts  map[string]string   // of each revision in PostgreSQL, which does not change
+	asked  atomic.Uint32       // how often a check was run
 	steps  []string
 	each   func() // called after each step; nil: nothing
 }
@@ -48,6 +50,7 @@ type history struct {
 func newHistory(t *testing.T, seed uint64) *history {
 	h := &history{model: newModel(), t: t, w: dispatchertest.NewWorld(t), rng: rand.New(rand.NewPCG(seed, 12)),
 		seed: seed, given: map[string]consents{}, texts: map[string]string{}}
+	h.w.D.RunChecks = h.runChecks
 	h.put("2024-01-01", "r0")
 	return h
 }
