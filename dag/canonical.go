@@ -48,31 +48,49 @@ func appendSorted(to, text []byte) (sorted, rest []byte) {
 	}
 }
 
-// appendObject does what appendSorted does, for text that begins behind the brace that opens an object.
+// appendObject does what appendSorted does, for text that begins behind the brace that opens an object. It appends the
+// members as they come, and sorts them in place where that is not their order.
 func appendObject(to, text []byte) (sorted, rest []byte) {
-	type member struct{ key, value []byte }
-	var members []member
+	type member struct{ begin, key, end int } // the key ends before the colon; the end is behind the comma
+	var few [16]member
+	members, inOrder := few[:0], true
+	to = append(to, '{')
+	begin := len(to)
 	for text[0] != '}' {
 		if text[0] == ',' {
 			text = text[1:]
 		}
 		n := stringLength(text)
-		m := member{key: text[1 : n-1]}
-		m.value, text = appendSorted(nil, text[n+1:]) // behind the colon
+		m := member{begin: len(to), key: len(to) + n}
+		to = append(to, text[:n+1]...)
+		to, text = appendSorted(to, text[n+1:])
+		to = append(to, ',')
+		m.end = len(to)
+
+		if last := len(members) - 1; last >= 0 {
+			inOrder = inOrder && bytes.Compare(unquoted(to[members[last].begin:members[last].key]),
+				unquoted(to[m.begin:m.key])) < 0
+		}
 		members = append(members, m)
 	}
 
-	slices.SortFunc(members, func(a, b member) int { return bytes.Compare(a.key, b.key) })
-	to = append(to, '{')
-	for i, m := range members {
-		if i > 0 {
-			to = append(to, ',')
+	if !inOrder {
+		was := bytes.Clone(to[begin:])
+		slices.SortFunc(members, func(a, b member) int {
+			return bytes.Compare(unquoted(was[a.begin-begin:a.key-begin]), unquoted(was[b.begin-begin:b.key-begin]))
+		})
+		to = to[:begin]
+		for _, m := range members {
+			to = append(to, was[m.begin-begin:m.end-begin]...)
 		}
-		to = append(append(append(to, '"'), m.key...), '"', ':')
-		to = append(to, m.value...)
+	}
+	if len(members) > 0 {
+		to = to[:len(to)-1] // the last comma
 	}
 	return append(to, '}'), text[1:]
 }
+
+func unquoted(key []byte) []byte { return key[1 : len(key)-1] }
 
 // stringLength returns the length of the string that text begins with, quotes included.
 func stringLength(text []byte) int {

@@ -30,7 +30,7 @@ func FuzzParse(f *testing.F) {
 		doc, problems := Parse(File{Name: "dag.yaml", Text: text, Files: os.DirFS("testdata/valid")}, catalog)
 		require.Equal(t, doc == nil, len(problems) > 0)
 
-		lines := len(lineBreak.FindAllIndex(text, -1)) + 1
+		lines := len(splitLines(string(text)))
 		for _, p := range problems {
 			require.Equal(t, "dag.yaml", p.File)
 			require.GreaterOrEqual(t, p.Line, 1)

@@ -3,7 +3,6 @@ package dag
 import (
 	"encoding/json"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -150,11 +149,25 @@ type report struct {
 	original map[*yaml.Node]string // the text in the file of scalars in which ${var.name} was replaced
 }
 
-// lineBreak matches what YAML counts as the end of a line.
-var lineBreak = regexp.MustCompile("\r\n|[\r\n\u0085\u2028\u2029]")
+// splitLines splits a text into lines at what YAML counts as the end of one.
+func splitLines(text string) []string {
+	lines := make([]string, 0, strings.Count(text, "\n")+1)
+	for {
+		i := strings.IndexAny(text, "\r\n\u0085\u2028\u2029")
+		if i < 0 {
+			return append(lines, text)
+		}
+		lines = append(lines, text[:i])
+		_, size := utf8.DecodeRuneInString(text[i:])
+		if strings.HasPrefix(text[i:], "\r\n") {
+			size = 2
+		}
+		text = text[i+size:]
+	}
+}
 
 func newReport(file string, text []byte) *report {
-	return &report{file: file, lines: lineBreak.Split(string(text), -1), original: map[*yaml.Node]string{}}
+	return &report{file: file, lines: splitLines(string(text)), original: map[*yaml.Node]string{}}
 }
 
 // at records a problem at a line and column. Until the next call, a suggestion can be added to the result.

@@ -115,6 +115,7 @@ type deploy struct {
 	generations map[outputRef]generationRef
 	origins     map[string]uuid.UUID     // by job name
 	rows        map[string]uuid.UUID     // the version's own job rows, by job name
+	names       map[outputRef]string     // published names, once they were asked for
 	meets       *registry.Meeting        // the build of the DAG that was on its way
 	taken       map[string]takenName     // published names of other DAGs
 	continued   map[string]*continuation // by job name: what a forward-only deploy takes over
@@ -347,11 +348,12 @@ func (d *deploy) planned() []planned {
 	for _, job := range d.doc.Jobs {
 		for i := range job.Outputs {
 			ref := outputRef{job.Name, i}
+			_, published := d.publishedName(ref)
 			out = append(out, planned{job: job.Name, output: i, id: d.datasets[ref], dataset: d.datasetName(ref),
 				generation: d.generations[ref].id, origin: d.origins[job.Name],
 				configHash: d.definitions.Local(job.Name), epoch: d.epoch[job.Name], reset: resets(job),
 				exists: d.generations[ref].filled, continues: d.continues(ref), partitionBy: job.PartitionBy,
-				published: d.published(ref)})
+				published: published})
 		}
 	}
 	return out
@@ -359,13 +361,23 @@ func (d *deploy) planned() []planned {
 
 // datasetName returns the name of an output's dataset once the version serves.
 func (d *deploy) datasetName(ref outputRef) string {
-	for _, p := range d.doc.Publish {
-		if p.Job == ref.job && p.Output == ref.index {
-			return p.Name
-		}
+	if name, ok := d.publishedName(ref); ok {
+		return name
 	}
 	job, _ := d.doc.Job(ref.job)
 	return derivedName(d.doc.Name, ref.job, job.Outputs[ref.index])
+}
+
+// publishedName returns the name under which an output is published; false if it is not.
+func (d *deploy) publishedName(ref outputRef) (string, bool) {
+	if d.names == nil {
+		d.names = make(map[outputRef]string, len(d.doc.Publish))
+		for _, p := range d.doc.Publish {
+			d.names[outputRef{p.Job, p.Output}] = p.Name
+		}
+	}
+	name, ok := d.names[ref]
+	return name, ok
 }
 
 // derivedName returns the name of a dataset that is not published.
@@ -388,15 +400,16 @@ func (d *deploy) live(ctx context.Context, tx pgx.Tx) ([]planned, error) {
 func pointerSet(ctx context.Context, tx pgx.Tx, org, version uuid.UUID) ([]planned, error) {
 	rows, err := tx.Query(ctx, `
 		SELECT p.job_name, p.output_index, p.dataset_uuid, p.name, p.dataset_version, j.origin_job_id, j.config_hash, j.build_epoch,
-		       EXISTS (SELECT FROM partition_versions r WHERE r.dataset_version = p.dataset_version AND r.state = 'Published'),
-		       coalesce((SELECT sum(r.bytes) FROM partition_versions r WHERE r.dataset_version = p.dataset_version AND r.state = 'Published'), 0)::bigint,
-		       CASE WHEN NOT EXISTS (
+		       has.bytes IS NOT NULL, coalesce(has.bytes, 0)::bigint,
+		       CASE WHEN g.continues IS NOT NULL AND NOT EXISTS (
 		           SELECT FROM dag_version_datasets s JOIN dag_versions v ON v.id = s.dag_version_id AND v.activated_at IS NOT NULL
 		           WHERE s.dataset_version = g.id) THEN g.continues END,
 		       g.partition_by, p.published_name IS NOT NULL
 		FROM dag_version_datasets p
 		JOIN dataset_versions g ON g.id = p.dataset_version
 		JOIN jobs j ON j.dag_version_id = p.dag_version_id AND j.name = p.job_name
+		CROSS JOIN LATERAL (SELECT sum(r.bytes) AS bytes FROM partition_versions r
+		    WHERE r.dataset_version = p.dataset_version AND r.state = 'Published') AS has
 		WHERE p.org_id = $1 AND p.dag_version_id = $2
 		ORDER BY j.id, p.output_index`, org, version)
 	if err != nil {

@@ -74,29 +74,22 @@ func (d *deploy) bind(ctx context.Context, tx pgx.Tx) error {
 
 // insertInputs writes the edges into the version's job rows.
 func (d *deploy) insertInputs(ctx context.Context, tx pgx.Tx) error {
-	type row struct {
-		Job         uuid.UUID        `json:"job"`
-		Index       int              `json:"index"`
-		Dataset     uuid.UUID        `json:"dataset"`
-		InDAG       bool             `json:"in_dag"`
-		Triggers    bool             `json:"triggers"`
-		PartitionBy dag.Partitioning `json:"partition_by"`
-	}
-
-	rows := make([]row, 0, len(d.reads))
+	rows := newColumns(len(d.reads), "job_id uuid", "input_index int", "dataset_uuid uuid", "in_dag boolean",
+		"triggers boolean", "partition_by jsonb")
 	for _, job := range d.doc.Jobs {
 		for i, in := range job.Inputs {
 			e := d.reads[inputRef{job.Name, i}]
-			rows = append(rows, row{d.rows[job.Name], i, e.dataset, in.Job != "", in.Triggers(), e.partitionBy})
+			rows.add(d.rows[job.Name], i, e.dataset, in.Job != "", in.Triggers(), e.partitionBy)
 		}
 	}
 
-	if _, err := tx.Exec(ctx, `
-		INSERT INTO job_inputs (org_id, job_id, input_index, dataset_uuid, in_dag, triggers, partition_by, dag_version_id)
-		SELECT $1, w.job, w.index, w.dataset, w.in_dag, w.triggers, w.partition_by, $3
-		FROM jsonb_to_recordset($2) AS w(job uuid, index int, dataset uuid, in_dag boolean, triggers boolean, partition_by jsonb)`,
-		d.caller.OrgID, rows, d.version); err != nil {
-		return fmt.Errorf("insert edges: %w", err)
+	from, args := rows.from(d.caller.OrgID, d.version)
+	if rows.err == nil {
+		_, rows.err = tx.Exec(ctx, `INSERT INTO job_inputs (org_id, dag_version_id, `+rows.list()+`)
+			SELECT $1, $2, `+rows.typed()+` FROM `+from, args...)
+	}
+	if rows.err != nil {
+		return fmt.Errorf("insert edges: %w", rows.err)
 	}
 	return nil
 }

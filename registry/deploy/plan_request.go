@@ -317,9 +317,3 @@ func sortedKeys(m map[string]int64) []string {
 	slices.Sort(keys)
 	return keys
 }
-
-func (d *deploy) published(ref outputRef) bool {
-	return slices.ContainsFunc(d.doc.Publish, func(p dag.Publication) bool {
-		return p.Job == ref.job && p.Output == ref.index
-	})
-}

@@ -10,8 +10,8 @@ import (
 	"github.com/dagctl/dagctl/dag"
 )
 
-// The rows of a deploy are written a table at a time: the rows go over as one JSON array and become a set in
-// jsonb_populate_recordset, so a DAG of a thousand jobs costs a handful of statements.
+// The rows of a deploy are written a table at a time, so a DAG of a thousand jobs costs a handful of statements. Where
+// there may be many, they go over as columns; where there are few, as one JSON array.
 
 // insertDatasets gives every output an identity, and makes the datasets that are new.
 func (d *deploy) insertDatasets(ctx context.Context, tx pgx.Tx) error {
@@ -150,7 +150,7 @@ func (d *deploy) insertJobs(ctx context.Context, tx pgx.Tx) error {
 	}
 
 	d.origins, d.rows = origins, make(map[string]uuid.UUID, len(d.doc.Jobs))
-	rows := make([]map[string]any, len(d.doc.Jobs))
+	rows := newColumns(len(d.doc.Jobs), jobColumns...)
 	for i := range d.doc.Jobs {
 		job := &d.doc.Jobs[i]
 		id := uuid.Must(uuid.NewV7())
@@ -158,23 +158,17 @@ func (d *deploy) insertJobs(ctx context.Context, tx pgx.Tx) error {
 			origins[job.Name] = id
 		}
 		d.rows[job.Name] = id
-		rows[i] = d.jobRow(job, id)
+		rows.add(d.jobRow(job, id)...)
 	}
 
-	_, err = tx.Exec(ctx, `
-		INSERT INTO jobs (id, org_id, name, dag_name, dag_version_id, origin_job_id, fingerprint, base_fingerprint, build_epoch, activation,
-			runtime, operator, operator_version, source, bootstrap, execution_strategy, trigger, idle_timeout, config,
-			config_hash, input_datasets, output_datasets, partition_by, update_strategy, unique_key, effect, udf, secrets,
-			scaling, priority, concurrency_key, timeout_seconds, heartbeat_timeout_seconds, max_attempts, definition,
-			by_column, created_at, updated_at)
-		SELECT id, org_id, name, dag_name, dag_version_id, origin_job_id, fingerprint, base_fingerprint, build_epoch, activation,
-			runtime, operator, operator_version, source, bootstrap, execution_strategy, trigger, idle_timeout, config,
-			config_hash, input_datasets, output_datasets, partition_by, update_strategy, unique_key, effect, udf, secrets,
-			scaling, priority, concurrency_key, timeout_seconds, heartbeat_timeout_seconds, max_attempts, definition,
-			by_column, $2, $2
-		FROM jsonb_populate_recordset(NULL::jobs, $1)`, rows, d.now)
-	if err != nil {
-		return fmt.Errorf("insert jobs: %w", err)
+	from, args := rows.from(d.caller.OrgID, d.doc.Name, d.version, d.now)
+	if rows.err == nil {
+		_, rows.err = tx.Exec(ctx, `
+			INSERT INTO jobs (org_id, dag_name, dag_version_id, created_at, updated_at, `+rows.list()+`)
+			SELECT $1, $2, $3, $4, $4, `+rows.typed()+` FROM `+from, args...)
+	}
+	if rows.err != nil {
+		return fmt.Errorf("insert jobs: %w", rows.err)
 	}
 	return nil
 }
@@ -217,8 +211,17 @@ func (d *deploy) findOrigins(ctx context.Context, tx pgx.Tx) (map[string]uuid.UU
 	return origins, err
 }
 
+// jobColumns are the columns of a job that jobRow returns, in its order.
+var jobColumns = []string{"id uuid", "name text", "origin_job_id uuid", "fingerprint text", "base_fingerprint text",
+	"build_epoch int", "activation text", "runtime text", "operator text", "operator_version text",
+	"execution_strategy text", "trigger text", "idle_timeout text", "config jsonb", "config_hash text",
+	"input_datasets text[]", "output_datasets text[]", "partition_by jsonb", "update_strategy text",
+	"unique_key text[]", "effect text", "secrets text[]", "priority int", "concurrency_key text",
+	"timeout_seconds int", "heartbeat_timeout_seconds int", "max_attempts int", "definition jsonb",
+	"by_column boolean", "source jsonb", "bootstrap jsonb", "udf jsonb", "scaling jsonb"}
+
 // jobRow returns the columns of a job's row in the version.
-func (d *deploy) jobRow(job *dag.Job, id uuid.UUID) map[string]any {
+func (d *deploy) jobRow(job *dag.Job, id uuid.UUID) []any {
 	outputs := make([]uuid.UUID, len(job.Outputs))
 	for i := range job.Outputs {
 		outputs[i] = d.datasets[outputRef{job.Name, i}]
@@ -228,38 +231,29 @@ func (d *deploy) jobRow(job *dag.Job, id uuid.UUID) map[string]any {
 		inputs[i] = d.reads[inputRef{job.Name, i}].dataset
 	}
 
-	print := d.prints[job.Name]
-	row := map[string]any{
-		"id": id, "org_id": d.caller.OrgID, "name": job.Name, "dag_name": d.doc.Name, "dag_version_id": d.version,
-		"origin_job_id": d.origins[job.Name], "fingerprint": print.Value,
-		"base_fingerprint": print.Base, "build_epoch": d.epoch[job.Name],
-		"activation": job.Activation, "runtime": job.Runtime, "operator": job.Operator,
-		"operator_version":   job.OperatorVersion,
-		"execution_strategy": orNull(string(job.ExecutionStrategy)), "trigger": orNull(string(job.Trigger)),
-		"idle_timeout": orNull(job.IdleTimeout), "config": object(job.Config),
-		"config_hash":    d.definitions.Local(job.Name),
-		"input_datasets": inputs, "output_datasets": outputs, "partition_by": job.PartitionBy,
-		"update_strategy": job.UpdateStrategy,
-		"unique_key":      job.UniqueKey, "effect": job.Effect, "secrets": list(job.Secrets), "priority": job.Priority,
-		"concurrency_key": orNull(job.ConcurrencyKey), "timeout_seconds": int(job.Timeout.Seconds()),
-		"heartbeat_timeout_seconds": int(job.HeartbeatTimeout.Seconds()), "max_attempts": job.MaxAttempts,
-		"definition": job, "by_column": d.definitions.ByColumn(job.Name),
-	}
-
-	// A nil pointer in the row would be the JSON value null in a JSONB column, and not SQL's NULL.
+	var source, bootstrap, udf, scaling any // a nil pointer would be the JSON value null, and not SQL's NULL
 	if job.Source != nil {
-		row["source"] = job.Source
+		source = job.Source
 	}
 	if job.Bootstrap != nil {
-		row["bootstrap"] = job.Bootstrap
+		bootstrap = job.Bootstrap
 	}
 	if job.UDF != nil {
-		row["udf"] = job.UDF
+		udf = job.UDF
 	}
 	if job.MaxConcurrency > 0 {
-		row["scaling"] = map[string]any{"max_concurrency": job.MaxConcurrency}
+		scaling = map[string]any{"max_concurrency": job.MaxConcurrency}
 	}
-	return row
+
+	print := d.prints[job.Name]
+	return []any{id, job.Name, d.origins[job.Name], print.Value, print.Base,
+		d.epoch[job.Name], string(job.Activation), job.Runtime, job.Operator, job.OperatorVersion,
+		orNull(string(job.ExecutionStrategy)), orNull(string(job.Trigger)), orNull(job.IdleTimeout),
+		object(job.Config), d.definitions.Local(job.Name),
+		inputs, outputs, job.PartitionBy, string(job.UpdateStrategy),
+		job.UniqueKey, string(job.Effect), list(job.Secrets), job.Priority, orNull(job.ConcurrencyKey),
+		int(job.Timeout.Seconds()), int(job.HeartbeatTimeout.Seconds()), job.MaxAttempts, job,
+		d.definitions.ByColumn(job.Name), source, bootstrap, udf, scaling}
 }
 
 func orNull(s string) any {
@@ -371,39 +365,29 @@ func (d *deploy) findGenerations(ctx context.Context, tx pgx.Tx) error {
 
 // insertPointers writes the version's pointer set.
 func (d *deploy) insertPointers(ctx context.Context, tx pgx.Tx) error {
-	type row struct {
-		Dataset     uuid.UUID        `json:"dataset"`
-		Generation  uuid.UUID        `json:"generation"`
-		Job         string           `json:"job"`
-		Index       int              `json:"index"`
-		Name        string           `json:"name"`
-		Published   *string          `json:"published"`
-		Publication *dag.Publication `json:"publication"`
-	}
-
 	published := map[outputRef]*dag.Publication{}
 	for i := range d.doc.Publish {
 		p := &d.doc.Publish[i]
 		published[outputRef{p.Job, p.Output}] = p
 	}
 
-	rows := make([]row, 0, len(d.datasets))
+	rows := newColumns(len(d.datasets), "dataset_uuid uuid", "dataset_version uuid", "job_name text", "output_index int",
+		"name text", "published_name text", "publication jsonb")
 	for ref, dataset := range d.datasets {
-		r := row{Dataset: dataset, Generation: d.generations[ref].id, Job: ref.job, Index: ref.index,
-			Name: d.datasetName(ref)}
+		var name, publication any
 		if p := published[ref]; p != nil {
-			r.Published, r.Publication = &p.Name, p
+			name, publication = p.Name, p
 		}
-		rows = append(rows, r)
+		rows.add(dataset, d.generations[ref].id, ref.job, ref.index, d.datasetName(ref), name, publication)
 	}
 
-	_, err := tx.Exec(ctx, `
-		INSERT INTO dag_version_datasets (org_id, dag_version_id, dataset_uuid, dataset_version, job_name, output_index, name, published_name, publication)
-		SELECT $1, $2, w.dataset, w.generation, w.job, w.index, w.name, w.published, NULLIF(w.publication, 'null')
-		FROM jsonb_to_recordset($3) AS w(dataset uuid, generation uuid, job text, index int, name text, published text, publication jsonb)`,
-		d.caller.OrgID, d.version, rows)
-	if err != nil {
-		return fmt.Errorf("insert pointer set: %w", err)
+	from, args := rows.from(d.caller.OrgID, d.version)
+	if rows.err == nil {
+		_, rows.err = tx.Exec(ctx, `INSERT INTO dag_version_datasets (org_id, dag_version_id, `+rows.list()+`)
+			SELECT $1, $2, `+rows.typed()+` FROM `+from, args...)
+	}
+	if rows.err != nil {
+		return fmt.Errorf("insert pointer set: %w", rows.err)
 	}
 	return nil
 }
