@@ -15,7 +15,8 @@ func (w *World) Check() {
 	require.Empty(w.T, Violations(w.T, w.Pool))
 }
 
-// Violations lists what contradicts Check. It looks at tasks that are open or in a set; nothing can be wrong with others.
+// Violations lists what contradicts Check. It looks at tasks that are open or in a set: nothing can be wrong with
+// others.
 func Violations(t *testing.T, pool *pgxpool.Pool) []string {
 	t.Helper()
 	return Texts(t, pool, `

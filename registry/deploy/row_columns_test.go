@@ -19,7 +19,8 @@ func TestColumnsArriveAsTheyWere(t *testing.T) {
 	require.NoError(t, rows.err)
 
 	from, args := rows.from("before")
-	found, err := testdb.New(t).Query(t.Context(), "SELECT $1::text, "+rows.typed()+" FROM "+from+" ORDER BY 2", args...)
+	found, err := testdb.New(t).Query(t.Context(),
+		"SELECT $1::text, "+rows.typed()+" FROM "+from+" ORDER BY 2", args...)
 	require.NoError(t, err)
 	type row struct {
 		Before  string

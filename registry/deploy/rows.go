@@ -371,8 +371,8 @@ func (d *deploy) insertPointers(ctx context.Context, tx pgx.Tx) error {
 		published[outputRef{p.Job, p.Output}] = p
 	}
 
-	rows := newColumns(len(d.datasets), "dataset_uuid uuid", "dataset_version uuid", "job_name text", "output_index int",
-		"name text", "published_name text", "publication jsonb")
+	rows := newColumns(len(d.datasets), "dataset_uuid uuid", "dataset_version uuid", "job_name text",
+		"output_index int", "name text", "published_name text", "publication jsonb")
 	for ref, dataset := range d.datasets {
 		var name, publication any
 		if p := published[ref]; p != nil {
