@@ -651,7 +651,7 @@ func isBlank(line string) bool { return strings.TrimSpace(line) == "" }
 var dataSessions = map[string]string{
 	"operators/sql.go":                       "parses",
 	"engine/inside/parse.go":                 "parses",
-	"storage/storage.go":                     "reads footers",
+	"storage/storage.go":                     "cuts the first rows from files",
 	"operators/operatortest/operatortest.go": "compares outputs in tests",
 	"dispatcher/dispatchertest/probe.go":     "makes data for tests",
 	"bench/operators.go":                     "makes data",

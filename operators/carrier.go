@@ -97,7 +97,7 @@ func partitionOf(a Assignment) string {
 func (c storageCarrier) seal(
 	ctx context.Context, a Assignment, output AssignedOutput, dir, scratch string,
 ) (*Written, error) {
-	found, err := writtenTo(ctx, a, dir)
+	found, err := writtenTo(dir)
 	if err != nil {
 		return nil, err
 	}

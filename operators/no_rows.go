@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/dagctl/dagctl/internal/duck"
+	"github.com/dagctl/dagctl/internal/footer"
 	"github.com/dagctl/dagctl/operators/textfile"
 	"github.com/dagctl/dagctl/storage"
 )
@@ -62,7 +63,7 @@ type written struct {
 }
 
 // writtenTo looks at what a run wrote to the folder of an output.
-func writtenTo(ctx context.Context, a Assignment, dir string) (w written, err error) {
+func writtenTo(dir string) (w written, err error) {
 	all, err := filepath.Glob(filepath.Join(dir, "*.parquet"))
 	if err != nil {
 		return w, err
@@ -76,14 +77,14 @@ func writtenTo(ctx context.Context, a Assignment, dir string) (w written, err er
 			w.files = append(w.files, file)
 			continue
 		}
-		columns, rows, err := shapeOf(ctx, a, file)
+		read, err := footer.Read(file)
 		switch {
 		case err != nil:
 			return w, err
-		case rows > 0: // another program chose this name
+		case read.Rows > 0: // another program chose this name
 			w.files = append(w.files, file)
-		case fromCSV && len(w.guess) == 0 && !slices.Equal(columns, unnamed):
-			w.guess = columns
+		case fromCSV && len(w.guess) == 0 && !slices.Equal(read.Columns, unnamed):
+			w.guess = read.Columns
 		}
 	}
 	return w, nil
@@ -91,23 +92,6 @@ func writtenTo(ctx context.Context, a Assignment, dir string) (w written, err er
 
 // unnamed are the columns of a CSV file without a line.
 var unnamed = []storage.Column{{Name: "column0", Type: "VARCHAR"}}
-
-// shapeOf returns the columns of a Parquet file and the number of its rows.
-func shapeOf(ctx context.Context, a Assignment, file string) (columns []storage.Column, rows int64, err error) {
-	session, err := duck.OpenData(ctx, duck.Data{Scope: a.Scope(),
-		Limits: duck.Limits{Threads: 1}, Files: []string{file}})
-	if err != nil {
-		return nil, 0, err
-	}
-	defer session.Close()
-
-	from := duck.ReadParquet([]string{file})
-	if err := session.Value(ctx, &rows, "SELECT count(*) FROM "+from); err != nil || rows > 0 {
-		return nil, rows, err
-	}
-	columns, err = session.Describe(ctx, "SELECT * FROM "+from)
-	return columns, 0, err
-}
 
 // withoutRows returns a file without rows for an output that got none. It returns no file if the output stays as it is,
 // or if nobody knows its columns.

@@ -21,7 +21,7 @@ func segment(ctx context.Context, a Assignment, dirs []string, result Result) (k
 	}
 
 	for i, output := range a.Outputs {
-		written, err := writtenTo(ctx, a, dirs[i])
+		written, err := writtenTo(dirs[i])
 		if err != nil {
 			return "", err
 		}

@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 
 	"github.com/dagctl/dagctl/internal/duck"
-	"github.com/dagctl/dagctl/internal/sqltext"
+	"github.com/dagctl/dagctl/internal/footer"
 )
 
 // wholeBytes is the size up to which an object is read whole: two more requests would cost as much.
@@ -64,13 +64,13 @@ func (b *bucket) firstRows(ctx context.Context, file File, rows int64, dir, loca
 	if err := partial.Truncate(file.Bytes); err != nil {
 		return err
 	}
-	read := func(from, to int64) error {
+	fetch := func(from, to int64) error {
 		return b.read(ctx, b.key(file.Path), Upload{Bytes: file.Bytes, ETag: file.ETag}, from, to-from, partial)
 	}
 
 	// Parquet ends with the footer, four bytes of its length, and PAR1.
 	const guess, tail = 64 << 10, 8
-	if err := errors.Join(read(file.Bytes-guess, file.Bytes), read(0, 4)); err != nil {
+	if err := errors.Join(fetch(file.Bytes-guess, file.Bytes), fetch(0, 4)); err != nil {
 		return err
 	}
 	var end [tail]byte
@@ -78,12 +78,29 @@ func (b *bucket) firstRows(ctx context.Context, file File, rows int64, dir, loca
 		return err
 	}
 
-	footer := int64(binary.LittleEndian.Uint32(end[:4])) + tail
-	if string(end[4:]) != "PAR1" || footer > file.Bytes {
+	length := int64(binary.LittleEndian.Uint32(end[:4])) + tail
+	if string(end[4:]) != "PAR1" || length > file.Bytes {
 		return errors.New("the object does not end like a Parquet file")
 	}
-	if footer > guess {
-		if err := read(file.Bytes-footer, file.Bytes-guess); err != nil {
+	if length > guess {
+		if err := fetch(file.Bytes-length, file.Bytes-guess); err != nil {
+			return err
+		}
+	}
+
+	read, err := footer.Read(partial.Name())
+	if err != nil {
+		return err
+	}
+	until, left := int64(0), rows
+	for _, g := range read.Groups {
+		if left <= 0 {
+			break
+		}
+		until, left = max(until, g.End), left-g.Rows
+	}
+	if until > 4 {
+		if err := fetch(4, until); err != nil {
 			return err
 		}
 	}
@@ -92,40 +109,7 @@ func (b *bucket) firstRows(ctx context.Context, file File, rows int64, dir, loca
 	if err != nil {
 		return err
 	}
-	until, err := rowGroups(ctx, session, partial.Name(), rows)
-	if err != nil {
-		return err
-	}
-	if until > 4 {
-		if err := read(4, min(until, file.Bytes-footer)); err != nil {
-			return err
-		}
-	}
-
 	_, err = session.CopyToParquet(ctx, fmt.Sprintf("SELECT * FROM %s LIMIT %d",
 		duck.ReadParquet([]string{partial.Name()}), rows), local)
 	return err
-}
-
-// rowGroups returns the offset of the end of the row groups that hold the first rows, in bytes.
-func rowGroups(ctx context.Context, session *duck.Session, file string, rows int64) (until int64, err error) {
-	groups, err := session.Query(ctx, fmt.Sprintf(`
-		SELECT any_value(row_group_num_rows), max(CASE
-			WHEN dictionary_page_offset > 3 THEN least(dictionary_page_offset, data_page_offset)
-			ELSE data_page_offset END + total_compressed_size)
-		FROM parquet_metadata(%s) GROUP BY row_group_id ORDER BY row_group_id`, sqltext.Literal(file)))
-	if err != nil {
-		return 0, err
-	}
-	defer groups.Close()
-
-	for groups.Next() && rows > 0 {
-		var held, end int64
-		if err := groups.Scan(&held, &end); err != nil {
-			return 0, err
-		}
-		rows -= held
-		until = max(until, end)
-	}
-	return until, groups.Err()
 }

@@ -113,8 +113,7 @@ type Storage struct {
 	files    *files
 	s3       *bucket // nil: there is none
 	uploads  uploadArea
-	footers  *duck.Shared // reads Parquet footers, with fixed statements only
-	columns  knownColumns // by the schemas of footers
+	footers  *duck.Shared // cuts the first rows from files, with fixed statements only
 
 	maxUpload int64
 }
@@ -219,7 +218,7 @@ func (s *Storage) Seal(ctx context.Context, a Attempt, localFiles []string) (Man
 	if err != nil {
 		return Manifest{}, err
 	}
-	measured, err := s.measure(ctx, localFiles)
+	measured, err := measure(localFiles)
 	if err != nil {
 		return Manifest{}, err
 	}
