@@ -176,7 +176,7 @@ func (c *checker) run(ctx context.Context, check dag.Check, into *CheckOutcome) 
 		into.Failures == 0 {
 		return err
 	}
-	columns, rows, err := storage.JSONRows(ctx, c.session, failing, sampleRows, 0)
+	columns, rows, err := duck.JSONRows(ctx, c.session, failing, sampleRows, 0)
 	if err != nil {
 		return err
 	}

@@ -186,7 +186,7 @@ func (o *outcome) stream(ctx context.Context, session *duck.Session, view string
 // gather reads the rows as JSON.
 func (o *outcome) gather(ctx context.Context, session *duck.Session, view string, t task) (err error) {
 	size := int64(0)
-	o.Columns, err = storage.EachJSONRow(ctx, session, view, t.Rows+1, 0, func(row []any) error {
+	o.Columns, err = duck.EachJSONRow(ctx, session, view, t.Rows+1, 0, func(row []any) error {
 		text, err := json.Marshal(row)
 		if err != nil {
 			return err
@@ -194,7 +194,7 @@ func (o *outcome) gather(ctx context.Context, session *duck.Session, view string
 		size += int64(len(text))
 		if len(o.Rows) == t.Rows || size > t.Bytes && len(o.Rows) > 0 {
 			o.Truncated = true
-			return storage.ErrEnough
+			return duck.ErrEnough
 		}
 		if size > t.Bytes {
 			return fault.New(fault.TooLarge, "the first row alone has more than the %d MB that an answer may have",

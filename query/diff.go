@@ -277,7 +277,7 @@ func (q *Query) comparePartition(ctx context.Context, from, to storage.Generatio
 	if len(diff.Sample) >= diffSample {
 		return nil
 	}
-	_, rows, err := storage.JSONRows(ctx, session, "SELECT * FROM diff ORDER BY ALL", diffSample-len(diff.Sample), 0)
+	_, rows, err := duck.JSONRows(ctx, session, "SELECT * FROM diff ORDER BY ALL", diffSample-len(diff.Sample), 0)
 	if err != nil {
 		return err
 	}

@@ -14,7 +14,6 @@ import (
 	"github.com/dagctl/dagctl/internal/duck"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/sqltext"
-	"github.com/dagctl/dagctl/storage"
 )
 
 const (
@@ -65,7 +64,7 @@ func (c *checker) run(ctx context.Context, check dag.Check, into *engine.CheckOu
 		into.Failures == 0 {
 		return err
 	}
-	columns, rows, err := storage.JSONRows(ctx, c.session, failing, sampleRows, 0)
+	columns, rows, err := duck.JSONRows(ctx, c.session, failing, sampleRows, 0)
 	if err != nil {
 		return err
 	}
