@@ -8,8 +8,10 @@ ifneq ($(shell git rev-parse HEAD 2>/dev/null | wc -c | tr -d ' '),41)
 export GOFLAGS += -buildvcs=false
 endif
 
+export FUZZ ?= 60s
+
 .DEFAULT_GOAL := help
-.PHONY: help demo test check build bench soak soak-model soak-plain soak-files model chaos setup test-servers format vet lint
+.PHONY: help demo test check build bench soak soak-model soak-plain soak-files model chaos fuzz setup test-servers format vet lint
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -45,6 +47,9 @@ soak-model: setup ## compare 200,000 random steps of three DAGs with a model, fo
 
 model: setup ## explore every state of two small DAGs, and compare 300 random edits of queries with full rebuilds
 	go test -timeout 3h -v -run 'TestNoReachableState|TestReuseByColumn' ./dispatcher/builds -args -model-whole -reuse-edits 300
+
+fuzz: setup ## run each fuzz target of the repository for a while; FUZZ=10m for longer
+	scripts/fuzz.sh
 
 chaos: setup test-servers ## kill, stop and cut off servers, workers and PostgreSQL for hours; CHAOS='-chaos-kills 100 -chaos-postgres 10 -chaos-zombies 10 -chaos-worker-kills 100 -chaos-worker-zombies 10 -chaos-tasks 3000' for less
 	go test -tags soak -run Chaos -timeout 12h -v ./proof -args $(CHAOS)

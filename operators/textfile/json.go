@@ -27,58 +27,147 @@ func readValue(d *jsontext.Decoder) (jsonValue, error) {
 	if err != nil {
 		return jsonValue{}, err
 	}
-	raw = bytes.Clone(raw)
-	inner := jsontext.NewDecoder(bytes.NewReader(raw))
-	return parseValue(inner, raw)
+	return parseValue(bytes.Clone(raw))
 }
 
 // maxNesting is how deep values may be nested.
 const maxNesting = 500
 
-func parseValue(d *jsontext.Decoder, all []byte) (v jsonValue, err error) {
-	if d.StackDepth() > maxNesting {
+// parseValue returns the value of a valid text of JSON, of which it keeps parts.
+func parseValue(text []byte) (jsonValue, error) {
+	var p valueParser
+	return p.next(text)
+}
+
+// valueParser takes a text of JSON apart that jsontext has found to be valid, so it checks nothing but the depth.
+type valueParser struct {
+	text []byte
+	at   int
+
+	width int               // members of the last object at the top
+	names map[string]string // those seen, which are the same in all rows
+}
+
+// next takes another text apart.
+func (p *valueParser) next(text []byte) (jsonValue, error) {
+	p.text, p.at = text, 0
+	v, err := p.value(0)
+	p.width = len(v.parts)
+	return v, err
+}
+
+// maxNames is how many names are kept.
+const maxNames = 1000
+
+func (p *valueParser) name(text []byte) string {
+	if name, ok := p.names[string(text)]; ok {
+		return name
+	}
+	name := string(text)
+	if p.names == nil {
+		p.names = map[string]string{}
+	}
+	if len(p.names) < maxNames {
+		p.names[name] = name
+	}
+	return name
+}
+
+func (p *valueParser) value(depth int) (v jsonValue, err error) {
+	if depth > maxNesting {
 		return v, fmt.Errorf("it is nested deeper than %d levels", maxNesting)
 	}
-	kind := d.PeekKind()
-	begin := d.InputOffset()
-	token, err := d.ReadToken()
-	if err != nil {
-		return v, err
-	}
-	v.kind = byte(kind)
-	switch kind {
-	case '"', '0':
-		v.text = []byte(token.String())
-	case '[':
-		for d.PeekKind() != ']' {
-			part, err := parseValue(d, all)
-			if err != nil {
-				return v, err
-			}
-			v.parts = append(v.parts, part)
-		}
-	case '{':
-		for d.PeekKind() != '}' {
-			name, err := d.ReadToken()
-			if err != nil {
-				return v, err
-			}
-			text := name.String()
-			part, err := parseValue(d, all)
-			if err != nil {
-				return v, err
-			}
-			v.names, v.parts = append(v.names, text), append(v.parts, part)
-		}
-	}
+	p.space()
+	begin := p.at
 
-	if kind == '[' || kind == '{' {
-		if _, err := d.ReadToken(); err != nil {
-			return v, err
+	switch v.kind = p.text[begin]; v.kind {
+	case '"':
+		v.text, err = p.string()
+	case '[', '{':
+		err = p.parts(&v, depth)
+	case 'n', 't':
+		p.at += len("null")
+	case 'f':
+		p.at += len("false")
+	default:
+		v.kind = '0'
+		for p.at < len(p.text) && isNumeric[p.text[p.at]] {
+			p.at++
+		}
+		v.text = p.text[begin:p.at:p.at]
+	}
+	v.raw = p.text[begin:p.at:p.at]
+	return v, err
+}
+
+// parts reads the elements of a list or the members of an object.
+func (p *valueParser) parts(v *jsonValue, depth int) error {
+	if depth == 0 && p.width > 0 {
+		v.names, v.parts = make([]string, 0, p.width), make([]jsonValue, 0, p.width)
+	}
+	for p.at++; ; p.at++ { // behind the bracket, or behind a comma
+		p.space()
+		if c := p.text[p.at]; c == ']' || c == '}' { // of an empty one
+			break
+		}
+		if v.kind == '{' {
+			name, err := p.string()
+			if err != nil {
+				return err
+			}
+			v.names = append(v.names, p.name(name))
+			p.space()
+			p.at++ // the colon
+		}
+
+		part, err := p.value(depth + 1)
+		if err != nil {
+			return err
+		}
+		v.parts = append(v.parts, part)
+		p.space()
+		if p.text[p.at] != ',' {
+			break
 		}
 	}
-	v.raw = bytes.Trim(all[begin:d.InputOffset()], " \t\r\n,:")
-	return v, nil
+	p.at++
+	return nil
+}
+
+// string reads a string. One without escapes is not copied.
+func (p *valueParser) string() ([]byte, error) {
+	begin := p.at
+	for p.at++; p.text[p.at] != '"'; p.at++ {
+		if p.text[p.at] == '\\' {
+			p.at++
+		}
+	}
+	p.at++
+	whole := p.text[begin:p.at:p.at]
+	inner := whole[1 : len(whole)-1]
+	if bytes.IndexByte(inner, '\\') < 0 {
+		return inner, nil
+	}
+	return jsontext.AppendUnquote(nil, whole)
+}
+
+func (p *valueParser) space() {
+	for p.at < len(p.text) && isSpace[p.text[p.at]] {
+		p.at++
+	}
+}
+
+// The bytes of numbers, and those between the tokens of JSON.
+var (
+	isNumeric = bytesOf("+-.0123456789Ee")
+	isSpace   = bytesOf(" \t\r\n")
+)
+
+func bytesOf(text string) (set [256]bool) {
+	for i := range len(text) {
+		set[text[i]] = true
+	}
+	return set
 }
 
 // compactJSON returns a JSON value without space around its parts.
@@ -98,6 +187,7 @@ type record struct {
 // eachLine calls with for each record of a file of NDJSON: a line each. bad is called for lines that are none.
 func eachLine(in io.Reader, with func(record) error, bad func(row, string) error) error {
 	lines := newCSVReader(in, dialect{})
+	var values valueParser
 	for {
 		lines.buf = lines.buf[:0]
 		end, err := lines.readLine()
@@ -112,13 +202,7 @@ func eachLine(in io.Reader, with func(record) error, bad func(row, string) error
 			continue
 		}
 
-		decoder := jsontext.NewDecoder(bytes.NewReader(text))
-		v, err := readValue(decoder)
-		if err == nil {
-			if _, more := decoder.ReadToken(); !errors.Is(more, io.EOF) {
-				err = errors.New("the line has more than one value")
-			}
-		}
+		v, err := values.lineValue(text)
 		switch {
 		case err != nil:
 			err = bad(row{line: lines.line, text: text}, "is no JSON: "+jsonFault(err))
@@ -131,6 +215,20 @@ func eachLine(in io.Reader, with func(record) error, bad func(row, string) error
 			return err
 		}
 	}
+}
+
+// lineValue returns the value of a line. It is valid as long as the line is.
+func (p *valueParser) lineValue(text []byte) (jsonValue, error) {
+	if jsontext.Value(text).IsValid() {
+		return p.next(text)
+	}
+
+	decoder := jsontext.NewDecoder(bytes.NewReader(text)) // it says what is wrong
+	_, err := decoder.ReadValue()
+	if err == nil {
+		err = errors.New("the line has more than one value")
+	}
+	return jsonValue{}, err
 }
 
 // document reads the rows of a JSON document.

@@ -1,0 +1,15 @@
+#!/bin/sh
+# Runs each fuzz target of the repository for a while, one after the other: FUZZ=60s scripts/fuzz.sh. It finds them by
+# itself; what it finds wrong stays in testdata/fuzz of the package, for a test of every later run.
+set -eu
+cd "$(dirname "$0")/.."
+
+failed=0
+for file in $(grep -rl --include='*_test.go' '^func Fuzz' . | sort); do
+	package=$(dirname "$file")
+	for target in $(sed -n 's/^func \(Fuzz[A-Za-z0-9_]*\)(.*/\1/p' "$file"); do
+		echo "== $package $target"
+		go test "$package" -run '^$' -fuzz "^$target\$" -fuzztime "${FUZZ:-60s}" -parallel "${FUZZ_PARALLEL:-2}" || failed=1
+	done
+done
+exit $failed
