@@ -52,6 +52,7 @@ func (p *progress) ended(t *testing.T) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if t.Failed() {
+		fmt.Printf("%s failed\n", t.Name()) // its last steps are printed when all histories have ended
 		p.failed++
 	} else {
 		p.passed++
