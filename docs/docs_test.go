@@ -138,7 +138,7 @@ func indent(text string) string { return strings.ReplaceAll(text, "\n", "\n  ") 
 
 func catalog(t *testing.T) dag.Catalog {
 	t.Helper()
-	builtin, err := operators.Builtin(operators.Options{AllowCommand: true})
+	builtin, err := operators.Builtin(operators.Options{Command: operators.CommandOptions{Every: true}})
 	require.NoError(t, err)
 	return builtin.Catalog(nil)
 }

@@ -17,11 +17,13 @@ import (
 
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/sandbox"
 	"github.com/dagctl/dagctl/storage"
 )
 
-// commandOperator runs a program of the user's. The program has this process's rights, so the operator is off unless
-// the server's config turns it on.
+// commandOperator runs a program of the user's, for the orgs that the server's config lists. The program runs behind
+// walls (sandbox.Start): it reaches the files of its task, the org's sources, the programs of the system and the
+// network, and nothing of the server or of other orgs.
 //
 // A program of the repository is named by a path with a slash, relative to one of the folders that the org's sources
 // may read (in `dagctl dev` the folder of the DAG file): `argv: [./scripts/load]`, or, for an interpreter on PATH,
@@ -42,7 +44,7 @@ import (
 //
 // A running program may ask for commits: see commandCommits.
 //
-// When the task is canceled or times out, the group gets SIGTERM, and SIGKILL after a grace period of five seconds.
+// When the task is canceled or times out, the group gets SIGTERM, and SIGKILL after a grace period of a second.
 type commandOperator struct{ options Options }
 
 // CommandTask is what a command reads on stdin.
@@ -103,7 +105,7 @@ func (o *commandOperator) Spec() dag.OperatorSpec {
 		ConfigSchema: json.RawMessage(commandSchema),
 		SecretsTo:    func(map[string]any) string { return dag.ToProgram },
 		Canonical: func(config map[string]any) (any, *dag.ConfigError) {
-			if err := o.allowed(); err != nil {
+			if err := o.options.Command.allowed(""); err != nil {
 				return nil, &dag.ConfigError{Key: "argv", Message: fault.Text(err)}
 			}
 			return config, nil
@@ -111,19 +113,11 @@ func (o *commandOperator) Spec() dag.OperatorSpec {
 	}
 }
 
-func (o *commandOperator) allowed() error {
-	if o.options.AllowCommand {
-		return nil
-	}
-	return fault.New(fault.Forbidden, "the command operator is disabled on this server").
-		WithHint("an admin enables it in the server's config")
-}
-
 // grace is how long a program may take to end after SIGTERM.
-const grace = 5 * time.Second
+const grace = time.Second
 
 func (o *commandOperator) Run(ctx context.Context, t *Task) (Result, error) {
-	if err := o.allowed(); err != nil {
+	if err := o.options.Command.allowed(t.OrgSlug); err != nil {
 		return Result{}, Permanent(err)
 	}
 	var c commandConfig
@@ -139,7 +133,7 @@ func (o *commandOperator) Run(ctx context.Context, t *Task) (Result, error) {
 	}
 	defer p.commits.close()
 
-	if err := p.start(t); err != nil {
+	if err := p.start(t, stop); err != nil {
 		return Result{}, err
 	}
 	ended := p.wait(t.Drain)
@@ -148,6 +142,9 @@ func (o *commandOperator) Run(ctx context.Context, t *Task) (Result, error) {
 		return Result{}, failed
 	}
 	if ended != nil {
+		if cause := context.Cause(runCtx); ctx.Err() == nil && cause != nil {
+			return Result{}, cause // it passed a limit
+		}
 		return Result{}, commandError(ctx, p.name, ended, p.stderr)
 	}
 
@@ -161,6 +158,8 @@ func (o *commandOperator) Run(ctx context.Context, t *Task) (Result, error) {
 type program struct {
 	name           string // as the config has it
 	cmd            *exec.Cmd
+	walls          sandbox.Walls
+	release        func() // once it has ended
 	commits        *commandCommits
 	stdout, stderr *tail
 	logs           []*lines // of what it prints, for the task's log
@@ -210,7 +209,7 @@ func (o *commandOperator) prepare(
 	p.cmd.Dir, p.cmd.Env, p.cmd.Stdin, p.cmd.ExtraFiles = work, env, bytes.NewReader(stdin), channel.theirs
 	p.cmd.Stdout, p.cmd.Stderr = io.MultiWriter(p.stdout, said), io.MultiWriter(p.stderr, complained)
 	// The program leads a process group, so that what it starts gets its signals too.
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	p.walls = o.options.Command.walls(t, task)
 	p.cmd.Cancel = func() error { return p.signal(syscall.SIGTERM) }
 	p.cmd.WaitDelay = grace
 	return p, nil
@@ -220,10 +219,14 @@ func (o *commandOperator) prepare(
 func (p *program) signal(s syscall.Signal) error { return syscall.Kill(-p.cmd.Process.Pid, s) }
 
 // start starts the program and serves its commits.
-func (p *program) start(t *Task) error {
-	if err := p.cmd.Start(); err != nil {
-		return Permanent(fault.New(fault.Invalid, "start %s: %w", p.name, err))
+func (p *program) start(t *Task, stop context.CancelCauseFunc) error {
+	release, err := sandbox.Start(p.cmd, p.walls, func(limit error) {
+		stop(Permanent(fmt.Errorf("%s: %w", filepath.Base(p.name), limit)))
+	})
+	if err != nil {
+		return Permanent(fmt.Errorf("start %s: %w", p.name, err))
 	}
+	p.release = release
 	t.Progress(0, "running "+filepath.Base(p.name))
 	p.commits.serve()
 	return nil
@@ -243,7 +246,7 @@ func (p *program) wait(drain <-chan struct{}) error {
 	err := p.cmd.Wait()
 	close(ended)
 
-	_ = p.signal(syscall.SIGKILL) // what the program left running; there may be nothing
+	p.release() // ends what the program left running
 	for _, w := range p.logs {
 		w.end()
 	}

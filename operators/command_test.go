@@ -29,6 +29,9 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
+// anyProgram lets programs of tests reach the folders of tests, this binary among them.
+var anyProgram = operators.CommandOptions{Every: true, Paths: []string{os.TempDir()}, Shared: []string{os.TempDir()}}
+
 func self(t *testing.T, program string, env map[string]any) map[string]any {
 	t.Helper()
 	path, err := os.Executable()

@@ -20,7 +20,7 @@ import (
 
 func builtin(t *testing.T, name string) operators.Operator {
 	t.Helper()
-	registry, err := operators.Builtin(operators.Options{Threads: 1, AllowCommand: true,
+	registry, err := operators.Builtin(operators.Options{Threads: 1, Command: anyProgram,
 		AllowedAddresses: []string{"127.0.0.0/8"}})
 	require.NoError(t, err)
 	op, ok := registry.Get(name)

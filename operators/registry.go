@@ -33,7 +33,7 @@ func NewRegistry(ops ...Operator) (*Registry, error) {
 
 // Options configure the built-in operators.
 type Options struct {
-	AllowCommand bool // command runs any program with this process's rights, so it is off by default
+	Command CommandOptions // which programs run, and what they may reach; by default none run
 	// Prefixes (CIDR) that http_source may reach though they are private, link-local or loopback
 	AllowedAddresses []string
 	MemoryLimit      int64 // bytes for each DuckDB session; 0: 1 GiB

@@ -25,7 +25,7 @@ type world struct {
 
 func newWorld(t *testing.T, ops ...operators.Operator) world {
 	t.Helper()
-	registry, err := operators.Builtin(operators.Options{Threads: 1, AllowCommand: true})
+	registry, err := operators.Builtin(operators.Options{Threads: 1, Command: anyProgram})
 	if ops != nil {
 		registry, err = operators.NewRegistry(ops...)
 	}

@@ -55,7 +55,7 @@ jobs:
 
 func columnPrints(t *testing.T, text string, epochs map[string]int, on bool) map[string]dag.Fingerprint {
 	t.Helper()
-	registry, err := operators.Builtin(operators.Options{Threads: 1, AllowCommand: true, ReuseByColumn: on})
+	registry, err := operators.Builtin(operators.Options{Threads: 1, Command: anyProgram, ReuseByColumn: on})
 	require.NoError(t, err)
 	catalog := registry.Catalog(nil)
 	doc, problems := dag.Parse(dag.File{Name: "dag.yaml", Text: []byte(text)}, catalog)

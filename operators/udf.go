@@ -37,12 +37,15 @@ type UDFOptions struct {
 	// Alone confines the code without namespaces, on a machine that does nothing else: a Lambda function's. See
 	// sandbox.Hide.
 	Alone    bool
+	Bare     bool     // confines the code without namespaces even where there are some
 	Programs []string // more folders that it may read and run programs from, such as that of a Python
 	MemoryMB int64    // the most that a job may request; 0: 4096
 }
 
 // ownPaths reports whether the code sees its folders under their real paths.
-func (o UDFOptions) ownPaths() bool { return o.Unconfined || o.Alone }
+func (o UDFOptions) ownPaths() bool {
+	return o.Unconfined || o.Alone || o.Bare || sandbox.Namespaces() != nil
+}
 
 // available returns an error that names the wall around users' code that this machine does not give, or nil.
 func (o UDFOptions) available() error {
@@ -248,6 +251,7 @@ func (u *udfRun) confined(ctx context.Context, stdin []byte, stdout, stderr io.W
 	}
 	return sandbox.Run(ctx, sandbox.Program{
 		Command: u.command(code), Code: u.code, Work: u.work, Alone: u.operator.options.UDF.Alone,
+		Bare:  u.operator.options.UDF.Bare,
 		Stdin: bytes.NewReader(stdin), Stdout: stdout, Stderr: stderr,
 		Env: []string{"PATH=" + strings.Join(append(u.bins(), "/usr/local/bin", "/usr/bin", "/bin"), ":"),
 			"HOME=" + home, "TMPDIR=" + temporary, "LANG=C.UTF-8"},

@@ -53,7 +53,7 @@ func (c withCode) FetchCode(_ context.Context, _ operators.Assignment, dir strin
 
 func udfWorld(t *testing.T, options operators.UDFOptions, files map[string]string) (world, *bytes.Buffer) {
 	w := newWorld(t)
-	registry, err := operators.Builtin(operators.Options{Threads: 1, AllowCommand: true, UDF: options})
+	registry, err := operators.Builtin(operators.Options{Threads: 1, Command: anyProgram, UDF: options})
 	require.NoError(t, err)
 	var log bytes.Buffer
 	w.Runner.Log = slog.New(slog.NewTextHandler(&log, nil))
@@ -99,7 +99,8 @@ var countingCode = map[string]string{"count.sh": counting,
 
 func TestUDFsReadFilesAndWriteFiles(t *testing.T) {
 	t.Parallel()
-	for name, options := range map[string]operators.UDFOptions{"confined": {}, "unconfined": {Unconfined: true}} {
+	for name, options := range map[string]operators.UDFOptions{"confined": {}, "without namespaces": {Bare: true},
+		"unconfined": {Unconfined: true}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			if !options.Unconfined && !confines(t) {

@@ -80,7 +80,9 @@ func newWorldOn(t *testing.T, url string) *world {
 	require.NoError(t, err)
 
 	t.Cleanup(func() { require.NoError(t, w.storage.Close()) })
-	w.ops, err = operators.Builtin(operators.Options{AllowCommand: true, Threads: 1, ReuseByColumn: true})
+	w.ops, err = operators.Builtin(operators.Options{Threads: 1, ReuseByColumn: true,
+		Command: operators.CommandOptions{Every: true, Paths: []string{os.TempDir()},
+			Shared: []string{os.TempDir()}}})
 	require.NoError(t, err)
 
 	w.registry, err = registry.New(registry.Config{Pool: w.pool, Requests: w.asked, Storage: w.storage,

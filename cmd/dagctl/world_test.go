@@ -56,7 +56,8 @@ func newWorld(t *testing.T, change ...func(*server.Config)) *world {
 	cfg := server.DefaultConfig
 	cfg.DatabaseURL, cfg.Storage.Root = testdb.URL(t), w.files
 	cfg.FileRoots = map[string][]string{"acme": {w.roots}}
-	cfg.Operators.AllowCommand = true
+	cfg.Operators.AllowCommand = []string{"acme"}
+	cfg.Operators.CommandShared = []string{os.TempDir()} // marks and pipes of tests
 	cfg.Runtimes = server.RuntimesConfig{"dispatcher": {{Kind: backends.InProcess}},
 		"elsewhere": {{Kind: backends.Poll}}}
 	cfg.Limits = server.LimitsConfig{RequestsPerSecond: 10_000, Burst: 10_000,

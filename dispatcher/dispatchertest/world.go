@@ -8,6 +8,7 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -90,7 +91,9 @@ func NewWorld(t *testing.T, change ...func(*storage.Config)) *World {
 
 // builtin is one set for all tests: its only state is a session that parses SQL.
 var builtin = sync.OnceValues(func() (*operators.Registry, error) {
-	return operators.Builtin(operators.Options{AllowCommand: true, Threads: 1, ReuseByColumn: true})
+	return operators.Builtin(operators.Options{Threads: 1, ReuseByColumn: true,
+		Command: operators.CommandOptions{Every: true, Paths: []string{os.TempDir()},
+			Shared: []string{os.TempDir()}}})
 })
 
 func builtins(t *testing.T) (ops []operators.Operator) {

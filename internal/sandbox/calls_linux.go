@@ -48,6 +48,52 @@ func always() filter {
 		})
 }
 
+// bareCalls is the filter of a program that has its user in common with its supervisor, and the machine's own paths and
+// processes in sight. scoped: Landlock keeps its signals from others.
+//
+// Some calls do nothing and report no error, because programs make them that get by without. It stays in its process
+// group. The mode, owner and times of a file are not for it to change, because Landlock does not say of which files.
+func bareCalls(network, scoped bool) filter {
+	const stream, datagram, kind = unix.SOCK_STREAM, unix.SOCK_DGRAM, 0xf
+	f := slices.Concat(
+		each(failing(0), []string{"setsid", "setpgid"}),
+		each(failing(0), []string{"chmod", "fchmod", "fchmodat", "fchmodat2", "chown", "fchown", "lchown", "fchownat",
+			"utime", "utimes", "futimesat", "utimensat"}),
+		each(failing(unix.ENOTSUP), []string{"setxattr", "lsetxattr", "fsetxattr", "setxattrat", "removexattr",
+			"lremovexattr", "fremovexattr", "removexattrat"}),
+		each(failing(unix.EMFILE), []string{"inotify_init", "inotify_init1"}),
+		each(failing(unix.EPERM), []string{"ioctl"}, is(1, unix.FS_IOC_SETFLAGS)),
+		each(permit, []string{"setpriority"}, is(0, unix.PRIO_PROCESS), is(1, 0)),
+		each(failing(unix.EPERM), ofOthers),
+		each(failing(unix.EPERM), ownOnly, isNot(0, 0)),
+		each(permit, []string{"socketpair"}, is(0, unix.AF_UNIX), check{argument: 1, mask: kind, value: stream}))
+
+	if !scoped {
+		f = append(f, unscopedSignals()...)
+	}
+	if network {
+		for _, family := range []uint32{unix.AF_INET, unix.AF_INET6} {
+			for _, t := range []struct{ kind, protocol uint32 }{{stream, 0}, {stream, unix.IPPROTO_TCP}, {datagram, 0},
+				{datagram, unix.IPPROTO_UDP}} {
+				f = append(f, each(permit, []string{"socket"}, is(0, family),
+					check{argument: 1, mask: kind, value: t.kind}, is(2, t.protocol))...)
+			}
+		}
+		f = append(f, each(permit, []string{"socket"}, is(0, unix.AF_NETLINK), is(2, unix.NETLINK_ROUTE))...)
+	}
+	return slices.Concat(f, each(failing(unix.EAFNOSUPPORT), []string{"socket", "socketpair"}), always())
+}
+
+// unscopedSignals are the rules for signals where Landlock does not keep them: to one's own group, and those by which
+// the threads of C and Go talk, which do nothing to others.
+func unscopedSignals() (f filter) {
+	for _, harmless := range []uint32{0, uint32(unix.SIGURG), 32, 33} {
+		f = append(f, each(permit, []string{"tgkill"}, is(2, harmless))...)
+	}
+	return slices.Concat(f, each(permit, []string{"kill"}, is(0, 0)),
+		each(failing(unix.EPERM), []string{"kill", "tkill", "tgkill"}))
+}
+
 // families are those of the sockets that programs may have. The kernel's odder ones have had many holes, and some, such
 // as AF_VSOCK, reach other machines whatever network namespace the program is in.
 var families = []uint32{unix.AF_UNIX, unix.AF_INET, unix.AF_INET6, unix.AF_NETLINK}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"sync"
 	"unsafe"
 
@@ -90,11 +91,44 @@ func (r ruleset) allow(path string, access uint64) error {
 	return nil
 }
 
+// allowExcept permits an access to a folder, but not to what is hidden below it. A rule holds for all that is below its
+// folder, so there it is made for each of the other entries, as they are now.
+func (r ruleset) allowExcept(path string, access uint64, hidden []string) error {
+	covers := false
+	for _, secret := range hidden {
+		switch inside, err := filepath.Rel(path, secret); {
+		case err != nil || !filepath.IsLocal(inside):
+		case inside == ".":
+			return nil
+		default:
+			covers = true
+		}
+	}
+	if !covers {
+		return r.allow(path, access)
+	}
+
+	entries, err := os.ReadDir(path)
+	if err != nil {
+		return err
+	}
+	for _, entry := range entries {
+		if entry.Type()&fs.ModeSymlink != 0 {
+			continue // it may lead anywhere; where it leads has its own rule, or none
+		}
+		err := r.allowExcept(filepath.Join(path, entry.Name()), access, hidden)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
 // allowAll permits what walls list, and what some programs need and some machines have.
 func (r ruleset) allowAll(w Walls, optional map[string]uint64) error {
 	for access, paths := range map[uint64][]string{reads: w.Read, writes: w.Write, runs: w.Exec} {
 		for _, path := range paths {
-			if err := r.allow(path, access); err != nil {
+			if err := r.allowExcept(path, access, w.Hidden); err != nil {
 				return err
 			}
 		}

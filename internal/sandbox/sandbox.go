@@ -4,7 +4,8 @@
 // to break out, and with limits on memory, time, files and processes.
 //
 // Vocabulary: the supervisor is the process that calls Run. The stage is this same binary, started in the namespaces to
-// confine itself and then become the program. If the machine does not support all of these, Available and Run return
+// confine itself and then become the program. Where there are no namespaces, a program is confined by Landlock instead
+// of a file system of its own, at its own paths (bare_linux.go). If the machine gives neither, Available and Run return
 // an error. It owns no tables.
 package sandbox
 
@@ -24,6 +25,7 @@ type Program struct {
 	Env     []string // its whole environment
 	Expose  []string // more folders of the system that it may read, at their own paths, such as that of a Python
 	Network bool     // it may reach the network as this machine does
+	Bare    bool     // without namespaces even where there are some: Code and Work are visible at their own paths
 	Alone   bool     // nothing else runs on this machine: see Hide. Code and Work are visible at their own paths
 
 	Limits Limits

@@ -22,8 +22,17 @@ import (
 // strangerID is the user and group that programs run as where the supervisor is root: nobody's, and not even nobody's.
 const strangerID = 64533
 
-// Available tries to confine a program. It returns the reason if this machine cannot, or nil.
-var Available = sync.OnceValue(func() error {
+// Available returns why this machine cannot confine programs, or nil.
+func Available() error {
+	spaces := Namespaces()
+	if spaces == nil || AvailableBare() == nil {
+		return nil
+	}
+	return spaces
+}
+
+// Namespaces tries to confine a program in namespaces of its own. It returns the reason if this machine cannot, or nil.
+var Namespaces = sync.OnceValue(func() error {
 	dir, err := os.MkdirTemp("", "dagctl-sandbox-*")
 	if err != nil {
 		return err
@@ -55,12 +64,16 @@ func missingWall(err error) error {
 // Run runs the program until it ends, or until ctx or one of its limits ends it with all that it started. An *ExitError
 // is the program's own failure; a fault.TooLarge names the limit that it exceeded.
 func Run(ctx context.Context, p Program) error {
-	available := Available
-	if p.Alone {
-		available = AvailableAlone
-	}
-	if err := available(); err != nil {
-		return err
+	switch {
+	case p.Alone:
+		if err := AvailableAlone(); err != nil {
+			return err
+		}
+	case p.Bare || Namespaces() != nil:
+		if err := Available(); err != nil {
+			return err
+		}
+		return runBare(ctx, p)
 	}
 	return run(ctx, p)
 }

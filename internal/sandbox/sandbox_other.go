@@ -17,6 +17,15 @@ func Available() error {
 		runtime.GOOS, runtime.GOARCH)
 }
 
+// Namespaces returns an error: there are none here.
+func Namespaces() error { return Available() }
+
+// Standing returns the walls that this machine gives: limits.
+func Standing() []Wall {
+	return []Wall{{"limits", true, "processor time and files are bounded"},
+		{"files", false, "only Linux keeps programs from files: this system is for development"}}
+}
+
 // Run returns an error.
 func Run(context.Context, Program) error { return Available() }
 
@@ -65,4 +74,16 @@ func Enter(w Walls, _ int) error {
 		}
 	}
 	return nil
+}
+
+// AvailableBare returns nil: programs start, without walls.
+func AvailableBare() error { return nil }
+
+// Start starts a program in a process group of its own, without walls. release ends what it has left running.
+func Start(cmd *exec.Cmd, _ Walls, _ func(error)) (release func(), err error) {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	return func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }, nil
 }

@@ -142,7 +142,7 @@ func (w Walls) limit() error {
 		limits[unix.RLIMIT_CPU] = uint64((w.CPU + time.Second - 1) / time.Second)
 	}
 	if w.Processes > 0 {
-		limits[unix.RLIMIT_NPROC] = uint64(w.Processes)
+		limits[unix.RLIMIT_NPROC] = uint64(w.Processes) + ofUser()
 	}
 
 	for resource, most := range limits {

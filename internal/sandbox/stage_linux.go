@@ -14,7 +14,6 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -25,9 +24,16 @@ const stageArg = "sandbox-stage"
 // Stage confines the process and becomes the program, if the process was started as a stage. main must call it first,
 // and so must TestMain of packages that confine programs.
 func Stage() {
-	if len(os.Args) != 2 || os.Args[1] != stageArg {
+	staged.Store(true)
+	switch {
+	case len(os.Args) == 3 && os.Args[1] == bareArg:
+		stageBare(os.Args[2])
+	case len(os.Args) == 2 && os.Args[1] == keeperArg:
+		beKeeper(os.Stdin)
+	case len(os.Args) != 2 || os.Args[1] != stageArg:
 		return
 	}
+
 	runtime.LockOSThread()
 	words, trouble := os.NewFile(3, "words"), os.NewFile(4, "trouble")
 	unix.CloseOnExec(4)
@@ -90,15 +96,7 @@ func (s *stage) become() error {
 		return fmt.Errorf("seccomp: %w", err)
 	}
 
-	for tries := 0; ; tries++ {
-		err = unix.Exec(command, s.Command, s.Env)
-		// A process that the supervisor is just starting holds, for a moment, all files that it has open: the code too,
-		// if it has only now been written.
-		if tries == 100 || !errors.Is(err, unix.ETXTBSY) {
-			return fmt.Errorf("%s: %w", s.Command[0], err)
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
+	return execute(command, s.Command, s.Env)
 }
 
 // closeAll marks all descriptors but the first three to be closed when the program takes the stage's place: libraries

@@ -11,6 +11,9 @@ type Walls struct {
 	Write []string // the same, to read and change
 	Exec  []string // programs and libraries, or folders of them: to read and to run
 
+	Hidden  []string // what it may not even where it is below one of these
+	Network bool     // it may use the network as this machine does, by TCP and UDP
+
 	Memory    int64         // bytes that it holds, with all that it starts; more ends it
 	CPU       time.Duration // processor time of one process
 	Disk      int64         // bytes of any one file; 0: it writes none

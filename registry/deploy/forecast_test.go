@@ -32,7 +32,7 @@ jobs:
 
 func TestForecast(t *testing.T) {
 	t.Parallel()
-	ops, err := operators.Builtin(operators.Options{AllowCommand: true, Threads: 1})
+	ops, err := operators.Builtin(operators.Options{Command: operators.CommandOptions{Every: true}, Threads: 1})
 	require.NoError(t, err)
 	catalog := ops.Catalog([]string{"dispatcher"})
 

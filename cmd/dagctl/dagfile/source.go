@@ -75,7 +75,7 @@ func (s Source) Parse(catalog dag.Catalog) (*dag.Document, dag.Problems, error) 
 // is one for the whole process, because its operators hold a DuckDB to parse queries with: `dagctl dev` looks at the
 // files again and again.
 var builtinCatalog = sync.OnceValues(func() (dag.Catalog, error) {
-	builtin, err := operators.Builtin(operators.Options{AllowCommand: true})
+	builtin, err := operators.Builtin(operators.Options{Command: operators.CommandOptions{Every: true}})
 	if err != nil {
 		return dag.Catalog{}, fmt.Errorf("built-in operators: %w", err)
 	}

@@ -15,7 +15,7 @@ import (
 // file, and that over the defaults.
 func (o options) serverConfig() (server.Config, error) {
 	cfg := server.DefaultConfig
-	cfg.Operators.AllowCommand = true // the programs are those of the person who starts the dev server
+	cfg.Operators.AllowCommand = []string{orgSlug} // the programs are those of the person who starts the dev server
 	cfg.Operators.AllowedAddresses = []string{"127.0.0.0/8", "::1/128"}
 
 	// The variables are for the servers that commands talk to, not for this one.
@@ -56,6 +56,7 @@ func completeConfig(cfg *server.Config, dags []*dagfile.File, data *dataFolder, 
 		return nil, err
 	}
 	cfg.TaskKeys = []authz.TaskKey{key}
+	cfg.Hidden = []string{data.dir}
 	cfg.WorkerToken = "cat " + shellWord(data.path(workerTokenFile))
 
 	if err := cfg.Validate(); err != nil {

@@ -62,6 +62,8 @@ type Config struct {
 
 	// The following are not part of the config file.
 	TaskKeys    []authz.TaskKey `yaml:"-"` // come before the keys of Tasks; a dev server sets them
+	Hidden      []string        `yaml:"-"` // more files that programs may never reach
+	path        string          // of the config file
 	WorkerToken string          `yaml:"-"` // shell command that prints a token for workers; a dev server sets it
 	SecretKeys  []string        `yaml:"-"` // from DAGCTL_SECRETS_KEY or the key file
 }
@@ -81,7 +83,10 @@ type TasksConfig struct {
 
 // OperatorsConfig limits what the built-in operators may do in this process.
 type OperatorsConfig struct {
-	AllowCommand     bool     `yaml:"allow_command"`     // command runs any program with this process's rights
+	AllowCommand     OrgList  `yaml:"allow_command"`     // orgs whose DAGs may run programs
+	CommandPaths     []string `yaml:"command_paths"`     // more that programs may read and run
+	CommandShared    []string `yaml:"command_shared"`    // folders that they may also write to
+	CommandMemoryMB  int64    `yaml:"command_memory_mb"` // of the processes of one program; 0: 4096
 	AllowedAddresses []string `yaml:"allowed_addresses"` // private prefixes that http_source may reach nevertheless
 	MemoryMB         int64    `yaml:"memory_mb"`         // of each DuckDB session
 	Threads          int      `yaml:"threads"`           // of each DuckDB session
@@ -210,7 +215,7 @@ func loadConfig(path string, getenv func(string) string) (Config, error) {
 func (cfg *Config) Load(path string, getenv func(string) string) error {
 	cfg.Runtimes = maps.Clone(cfg.Runtimes) // decoding adds to the map, which may be that of the defaults
 
-	if path != "" {
+	if cfg.path = path; path != "" {
 		text, err := os.ReadFile(path)
 		if err != nil {
 			return fault.New(fault.NotFound, "config: %w", err)
@@ -276,11 +281,11 @@ func (cfg *Config) applyEnvironment(getenv func(string) string) error {
 	}
 
 	if value := getenv("DAGCTL_ALLOW_COMMAND"); value != "" {
-		allowed, err := strconv.ParseBool(value)
+		orgs, err := orgsOf(value)
 		if err != nil {
-			return fault.New(fault.Invalid, "DAGCTL_ALLOW_COMMAND %q is not true or false", value)
+			return err
 		}
-		cfg.Operators.AllowCommand = allowed
+		cfg.Operators.AllowCommand = orgs
 	}
 	return nil
 }
@@ -288,7 +293,7 @@ func (cfg *Config) applyEnvironment(getenv func(string) string) error {
 // OperatorOptions returns the options of the built-in operators in this process.
 func (cfg *Config) OperatorOptions() operators.Options {
 	return operators.Options{
-		AllowCommand: cfg.Operators.AllowCommand, AllowedAddresses: cfg.Operators.AllowedAddresses,
+		Command: cfg.commandOptions(), AllowedAddresses: cfg.Operators.AllowedAddresses,
 		MemoryLimit: cfg.Operators.MemoryMB << 20, Threads: cfg.Operators.Threads,
 		ReuseByColumn: cfg.Operators.ReuseByColumn,
 	}

@@ -62,12 +62,16 @@ func TestEnvironmentWinsOverFile(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "config.yaml")
 	require.NoError(t, os.WriteFile(path, []byte("listen: 127.0.0.1:1\nworkers: {pool_size: 2}\n"), 0o600))
-	env := map[string]string{"DAGCTL_LISTEN": "127.0.0.1:2", "DAGCTL_POOL_SIZE": "9", "DAGCTL_ALLOW_COMMAND": "true"}
+	env := map[string]string{"DAGCTL_LISTEN": "127.0.0.1:2", "DAGCTL_POOL_SIZE": "9", "DAGCTL_ALLOW_COMMAND": "acme, b"}
 	cfg, err := loadConfig(path, func(name string) string { return env[name] })
 	require.NoError(t, err)
 	require.Equal(t, "127.0.0.1:2", cfg.Listen)
 	require.Equal(t, 9, cfg.Workers.PoolSize)
-	require.True(t, cfg.Operators.AllowCommand)
+	require.Equal(t, OrgList{"acme", "b"}, cfg.Operators.AllowCommand)
+	env["DAGCTL_ALLOW_COMMAND"] = "true"
+	_, err = loadConfig(path, func(name string) string { return env[name] })
+	require.ErrorContains(t, err, "list of orgs")
+	delete(env, "DAGCTL_ALLOW_COMMAND")
 	env["DAGCTL_POOL_SIZE"] = "many"
 	_, err = loadConfig(path, func(name string) string { return env[name] })
 	require.ErrorContains(t, err, "DAGCTL_POOL_SIZE")

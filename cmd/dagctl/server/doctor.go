@@ -7,6 +7,7 @@ import (
 	"io"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -16,6 +17,7 @@ import (
 	"github.com/dagctl/dagctl/cmd/dagctl/cli"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
+	"github.com/dagctl/dagctl/internal/sandbox"
 	"github.com/dagctl/dagctl/migrations"
 )
 
@@ -59,6 +61,8 @@ what fails.`,
 				findings = append(findings, checkFiles(cmd.Context(), c)...)
 			}
 
+			findings = append(findings, findWalls()...)
+
 			unwell := slices.ContainsFunc(findings, func(f finding) bool { return !f.OK })
 			if err := c.Print(findings, func(w io.Writer) { writeFindings(c, w, findings) }); err != nil {
 				return err
@@ -77,6 +81,16 @@ what fails.`,
 	cmd.Flags().BoolVar(&verifyFiles, "verify-files", false,
 		"also check that every committed file exists and has its size; for admins")
 	return cmd
+}
+
+// findWalls says which walls stand around what users run. Without namespaces, the others do.
+func findWalls() (findings []finding) {
+	for _, wall := range sandbox.Standing() {
+		needed := runtime.GOOS == "linux" && wall.Name != "namespaces"
+		findings = append(findings,
+			finding{Check: "wall: " + wall.Name, OK: wall.Stands || !needed, Detail: wall.Detail})
+	}
+	return findings
 }
 
 // writeFindings writes one line per finding, and its hint below it.

@@ -86,8 +86,8 @@ func (s *serveFlags) add(f *pflag.FlagSet, getenv func(string) string) {
 	f.StringVar(&s.fields.MetricsAddress, "metrics-address", "",
 		"private address that serves /metrics of all orgs without a token (DAGCTL_METRICS_ADDRESS)")
 	f.StringVar(&s.fields.Storage.Root, "storage-root", "", "folder of the datasets' files (DAGCTL_STORAGE_ROOT)")
-	f.BoolVar(&s.fields.Operators.AllowCommand, "allow-command", false,
-		"let DAGs run any program with this process's rights (DAGCTL_ALLOW_COMMAND)")
+	f.StringSliceVar((*[]string)(&s.fields.Operators.AllowCommand), "allow-command", nil,
+		"orgs whose DAGs may run programs, separated by commas (DAGCTL_ALLOW_COMMAND)")
 	f.IntVar(&s.fields.Workers.PoolSize, "pool-size", defaultWorkers.PoolSize,
 		"number of tasks that run at once in this process (DAGCTL_POOL_SIZE)")
 

@@ -1,0 +1,63 @@
+package server
+
+import (
+	"path/filepath"
+	"strings"
+
+	"gopkg.in/yaml.v3"
+
+	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/operators"
+)
+
+// OrgList names orgs. It was a boolean once: false still means none, and true is refused, because it let every org run
+// programs.
+type OrgList []string
+
+// UnmarshalYAML reads a list of orgs.
+func (l *OrgList) UnmarshalYAML(node *yaml.Node) error {
+	var all bool
+	if node.Kind == yaml.ScalarNode && node.Decode(&all) == nil {
+		if all {
+			return everyOrg(node.Line)
+		}
+		*l = nil
+		return nil
+	}
+	return node.Decode((*[]string)(l))
+}
+
+func everyOrg(line int) error {
+	return fault.New(fault.Invalid, "line %d: allow_command is a list of orgs now, and not true: [acme, other]", line)
+}
+
+// orgsOf reads the orgs of DAGCTL_ALLOW_COMMAND.
+func orgsOf(value string) (OrgList, error) {
+	switch value {
+	case "false":
+		return nil, nil
+	case "true":
+		return nil, fault.New(fault.Invalid,
+			"DAGCTL_ALLOW_COMMAND is a list of orgs now, and not true: acme,other")
+	}
+	var orgs OrgList
+	for org := range strings.SplitSeq(value, ",") {
+		if org = strings.TrimSpace(org); org != "" {
+			orgs = append(orgs, org)
+		}
+	}
+	return orgs, nil
+}
+
+// commandOptions say what programs may reach. The server's own files are hidden wherever they are.
+func (cfg *Config) commandOptions() operators.CommandOptions {
+	hidden := append([]string{cfg.path, cfg.Storage.Root, cfg.Secrets.KeyFile}, cfg.Tasks.KeyFiles...)
+	o := operators.CommandOptions{Orgs: cfg.Operators.AllowCommand, Paths: cfg.Operators.CommandPaths,
+		Shared: cfg.Operators.CommandShared, Memory: cfg.Operators.CommandMemoryMB << 20, Hidden: cfg.Hidden}
+	for _, path := range hidden {
+		if full, err := filepath.Abs(path); err == nil && path != "" {
+			o.Hidden = append(o.Hidden, full)
+		}
+	}
+	return o
+}

@@ -1,0 +1,70 @@
+package operators
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/sandbox"
+)
+
+// CommandOptions say which programs run as operator command, and what they may reach beside the files of their task.
+type CommandOptions struct {
+	Orgs   []string // whose DAGs may run programs
+	Every  bool     // those of every org may
+	Paths  []string // files and folders that programs may read and run, beside those of the system and of PATH
+	Shared []string // folders that they may also write to
+	Hidden []string // what they may not reach even below a folder of the org's sources: keys, the config, other data
+	Memory int64    // bytes that the processes of one program may hold together; 0: 4 GiB
+}
+
+const (
+	defaultCommandMemory = 4 << 30
+	mostCommandProcesses = 1024 // and threads
+	mostCommandFile      = 1 << 50
+)
+
+// allowed returns an error unless an org may run programs; "" asks whether any may.
+func (o CommandOptions) allowed(org string) error {
+	switch {
+	case o.Every, org == "" && len(o.Orgs) > 0, slices.Contains(o.Orgs, org):
+		return nil
+	case org == "" || len(o.Orgs) == 0:
+		return fault.New(fault.Forbidden, "the command operator is disabled on this server").
+			WithHint("an admin of the server lists the orgs that may use it: operators.allow_command in its config")
+	}
+	return fault.New(fault.Forbidden, "the command operator is disabled for org %s on this server", org).
+		WithHint("an admin of the server lists the orgs that may use it: operators.allow_command in its config")
+}
+
+// walls are what the program of a task may reach: its inputs, its folders, the org's sources, and the machine's
+// programs.
+func (o CommandOptions) walls(t *Task, task CommandTask) sandbox.Walls {
+	w := sandbox.Walls{Write: append([]string{task.Scratch}, t.OutputDirs...), Exec: []string{task.Scratch},
+		Hidden: o.Hidden, Network: true, Memory: o.Memory, Processes: mostCommandProcesses, Disk: mostCommandFile}
+	if w.Memory == 0 {
+		w.Memory = defaultCommandMemory
+	}
+	for _, in := range task.Inputs {
+		w.Read = append(w.Read, in.Files...)
+	}
+
+	w.Write = append(w.Write, existing(o.Shared)...)
+	for _, dirs := range [][]string{t.Roots, o.Paths, filepath.SplitList(os.Getenv("PATH"))} {
+		w.Exec = append(w.Exec, existing(dirs)...)
+	}
+	return w
+}
+
+// existing returns the paths that there are, by their full names.
+func existing(paths []string) (found []string) {
+	for _, path := range paths {
+		if full, err := filepath.Abs(path); err == nil && path != "" {
+			if _, err := os.Stat(full); err == nil {
+				found = append(found, full)
+			}
+		}
+	}
+	return found
+}
