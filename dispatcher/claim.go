@@ -42,9 +42,16 @@ type Claimed struct {
 func (d *Dispatcher) Claim(
 	ctx context.Context, runtimes []string, worker string, max int, now time.Time,
 ) ([]Claimed, error) {
+	return d.claimShare(ctx, runtimes, worker, max, tasks.Holding{}, now)
+}
+
+// claimShare is Claim for a process in which orgs hold slots already.
+func (d *Dispatcher) claimShare(
+	ctx context.Context, runtimes []string, worker string, max int, holding tasks.Holding, now time.Time,
+) ([]Claimed, error) {
 	out, err := d.ClaimTaken(ctx, Holder{Worker: worker}, now,
 		func(ctx context.Context, tx pgx.Tx) ([]tasks.Taken, error) {
-			return d.Tasks.TakeReady(ctx, tx, runtimes, max)
+			return d.Tasks.TakeReady(ctx, tx, runtimes, max, holding)
 		})
 	if err != nil {
 		return nil, fmt.Errorf("claim tasks of %s: %w", strings.Join(runtimes, ", "), err)

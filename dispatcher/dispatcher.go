@@ -112,7 +112,8 @@ type Dispatcher struct {
 	Metrics  *metrics.Metrics
 	Wakeups  *wakeup.Hub
 
-	slots chan struct{} // one per task that may run here at once
+	slots  chan struct{} // one per task that may run here at once
+	shares shares        // of orgs in the slots
 	// turns remembers which org's turn it was, where workers elsewhere claim tasks.
 	turns turns
 	// Stepped makes completions always leave their events to the router, for tests that take each step by itself.

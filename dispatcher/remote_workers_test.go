@@ -70,7 +70,7 @@ func TestNoTokenSpeaksForAFunction(t *testing.T) {
 	task := w.Want("loads")
 	_, err := w.D.ClaimTaken(t.Context(), dispatcher.Holder{Worker: "lambda:told", Remote: true}, time.Now(),
 		func(ctx context.Context, tx pgx.Tx) ([]tasks.Taken, error) {
-			return w.D.Tasks.TakeReady(ctx, tx, []string{"poll"}, 1)
+			return w.D.Tasks.TakeReady(ctx, tx, []string{"poll"}, 1, tasks.Holding{})
 		})
 	require.NoError(t, err)
 	w.Exec(`INSERT INTO workers (token, id, hostname, pool_size, last_heartbeat)

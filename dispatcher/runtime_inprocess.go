@@ -51,8 +51,11 @@ func (d *Dispatcher) ClaimAndRun(
 ) (more bool, err error) {
 	d.slotsShort.Store(true)            // before the slots are counted: one that comes free later wakes the loop
 	free := cap(d.slots) - len(d.slots) // only this loop takes slots, so there are at least as many
-	if free == 0 || d.drained.Load() {
+	if d.drained.Load() {
 		return false, nil
+	}
+	if free == 0 {
+		return false, d.claimSpare(ctx, runtimes, running, now)
 	}
 
 	if free < cap(d.slots)/4 {
@@ -64,7 +67,7 @@ func (d *Dispatcher) ClaimAndRun(
 		}
 	}
 
-	tasks, err := d.Claim(ctx, runtimes, d.WorkerID, free, now)
+	tasks, err := d.claimShare(ctx, runtimes, d.WorkerID, free, d.shares.holding(), now)
 	if err != nil {
 		return false, err
 	}
@@ -72,18 +75,25 @@ func (d *Dispatcher) ClaimAndRun(
 	d.slotsShort.Store(len(tasks) == free)
 	for _, t := range tasks {
 		d.slots <- struct{}{}
+		release := d.shares.hold(t.Job.OrgID, false)
 		running.Go(func() {
 			defer func() {
+				release()
 				<-d.slots
-				if d.slotsShort.Load() {
-					wakeup.Poke(d.Wakeups.Claim)
-				}
+				d.pokeIfShort()
 			}()
 			d.runOn(ctx, t)
 		})
 	}
 
 	return d.Tasks.MoreReady(), nil
+}
+
+// pokeIfShort wakes the claim loop if it could use the slot that came free.
+func (d *Dispatcher) pokeIfShort() {
+	if d.slotsShort.Load() {
+		wakeup.Poke(d.Wakeups.Claim)
+	}
 }
 
 // runOn runs a task and then, in the same slot, the task that was claimed with its completion, and so on.

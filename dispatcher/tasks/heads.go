@@ -2,6 +2,7 @@ package tasks
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"slices"
 	"sync"
@@ -101,8 +102,15 @@ func (h *heads) claimed(taken []Taken) {
 	h.last = lastInCircle(taken, h.last)
 }
 
-// next lists the queues whose turn it is, with the ranks from which on there may be unclaimed tasks.
-func (h *heads) next(runtimes []string, limit int) (queues []Queue, ranks []int64) {
+// Holding says how many slots orgs hold in the process that claims. Those that hold the fewest go first.
+type Holding struct {
+	Slots  map[uuid.UUID]int
+	Others bool // only orgs that hold none may have the slot
+}
+
+// next lists the queues whose turn it is, with the ranks from which on there may be unclaimed tasks. Orgs that hold no
+// slot come first, in the order of the circle, and then the others by what they hold.
+func (h *heads) next(runtimes []string, limit int, holding Holding) (queues []Queue, ranks []int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 
@@ -113,13 +121,28 @@ func (h *heads) next(runtimes []string, limit int) (queues []Queue, ranks []int6
 		return 1
 	})
 
+	var holders []Queue // few: no more orgs than slots
 	for i := range h.order {
 		if len(queues) == limit {
 			break
 		}
-		if k := h.order[(start+i)%len(h.order)]; slices.Contains(runtimes, k.Runtime) {
-			queues, ranks = append(queues, k), append(ranks, h.low[k]-rankSlack)
+		switch k := h.order[(start+i)%len(h.order)]; {
+		case !slices.Contains(runtimes, k.Runtime):
+		case holding.Slots[k.Org] > 0:
+			holders = append(holders, k)
+		default:
+			queues = append(queues, k)
 		}
+	}
+
+	if !holding.Others {
+		slices.SortStableFunc(holders, func(a, b Queue) int {
+			return cmp.Compare(holding.Slots[a.Org], holding.Slots[b.Org])
+		})
+		queues = append(queues, holders[:min(len(holders), limit-len(queues))]...)
+	}
+	for _, k := range queues {
+		ranks = append(ranks, h.low[k]-rankSlack)
 	}
 	return queues, ranks
 }
@@ -160,7 +183,9 @@ type Taken struct {
 
 // TakeReady removes tasks from the ready set. The orgs take turns and each gets its share, so that an org with a
 // million tasks keeps no other waiting.
-func (st *Store) TakeReady(ctx context.Context, tx pgx.Tx, runtimes []string, max int) ([]Taken, error) {
+func (st *Store) TakeReady(
+	ctx context.Context, tx pgx.Tx, runtimes []string, max int, holding Holding,
+) ([]Taken, error) {
 	var (
 		queues []Queue
 		ranks  []int64
@@ -172,13 +197,13 @@ func (st *Store) TakeReady(ctx context.Context, tx pgx.Tx, runtimes []string, ma
 			return nil, err
 		}
 		st.heads.walked(began, found, dead)
-		queues, _ = st.heads.next(runtimes, min(max, QueuesAtOnce))
+		queues, _ = st.heads.next(runtimes, min(max, QueuesAtOnce), holding)
 		ranks = make([]int64, len(queues))
 		for i := range ranks {
 			ranks[i] = -1 << 62
 		}
 	} else {
-		queues, ranks = st.heads.next(runtimes, min(max, QueuesAtOnce))
+		queues, ranks = st.heads.next(runtimes, min(max, QueuesAtOnce), holding)
 	}
 
 	if len(queues) == 0 {
