@@ -98,7 +98,7 @@ var mayImport = map[string][]string{
 	"timers":                 {"dag", "registry", "dispatcher", "authz", anyInternal},
 	"lineage":                {"registry", "authz", anyInternal},
 	"authz":                  {"worker/protocol", anyInternal},
-	"query":                  {"registry", "storage", "authz", "internal/duck", anyInternal},
+	"query":                  {"engine", "registry", "storage", "authz", anyInternal},
 	// A program that uses worker takes neither DuckDB nor the AWS SDK along: built-in operators and queues are apart.
 	"worker":             {"worker/protocol", anyInternal},
 	"worker/protocol":    {},

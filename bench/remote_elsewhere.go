@@ -22,6 +22,7 @@ import (
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dispatcher/backends"
 	"github.com/dagctl/dagctl/dispatcher/service"
+	"github.com/dagctl/dagctl/engine"
 	"github.com/dagctl/dagctl/internal/rest"
 	"github.com/dagctl/dagctl/internal/testaws"
 	"github.com/dagctl/dagctl/query"
@@ -114,7 +115,12 @@ func (e *elsewhere) handler(w *world, signer *authz.Signer) (http.Handler, error
 		return nil, err
 	}
 
-	rows, err := query.New(query.Config{Requests: w.requests, Registry: w.registry, Storage: w.storage})
+	engines, err := engine.New(engine.Config{})
+	if err != nil {
+		return nil, err
+	}
+	rows, err := query.New(query.Config{Requests: w.requests, Registry: w.registry, Storage: w.storage,
+		Engines: engines})
 	if err != nil {
 		return nil, err
 	}

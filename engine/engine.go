@@ -38,7 +38,15 @@ type Purpose struct {
 	Org    string
 	Of     string           // what it works for within the org: a job; may be empty
 	Limits relations.Limits // of DuckDB
+	// CPU is the processor time of an engine's whole life; 0: any.
+	CPU time.Duration
+	// Spills lets an engine of kind Query write files: what does not fit into its memory. Those of other kinds always
+	// may.
+	Spills bool
 }
+
+// writes reports whether engines of a purpose may write files.
+func (p Purpose) writes() bool { return p.Kind != Query || p.Spills }
 
 // Config configures engines.
 type Config struct {

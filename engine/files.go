@@ -27,6 +27,15 @@ func (g *Engine) In(files ...string) ([]string, error) {
 // Out returns the path inside of a file that the engine is to write.
 func (g *Engine) Out(name string) string { return filepath.Join(g.dir, "out", name) }
 
+// Own returns a new folder that the engine does not see, for what is made to be given to it. It vanishes with the work.
+func (g *Engine) Own() (string, error) {
+	parent := filepath.Join(g.dir, "own")
+	if err := os.MkdirAll(parent, 0o700); err != nil {
+		return "", err
+	}
+	return os.MkdirTemp(parent, "")
+}
+
 // Fetch moves a file that the engine wrote out of its folder.
 func (g *Engine) Fetch(inside, target string) error {
 	info, err := os.Lstat(inside)
@@ -47,6 +56,10 @@ func (g *Engine) Fetch(inside, target string) error {
 
 // clear removes what is in the folder.
 func (g *Engine) clear() error {
+	if err := os.RemoveAll(filepath.Join(g.dir, "own")); err != nil {
+		return err
+	}
+
 	for _, part := range []string{"in", "out"} {
 		dir := filepath.Join(g.dir, part)
 		left, err := os.ReadDir(dir)

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
@@ -30,6 +31,7 @@ type Begin struct {
 	Kind   Kind             `json:"kind"`
 	Dir    string           `json:"dir"`
 	Limits relations.Limits `json:"limits"`
+	Writes bool             `json:"writes"` // it may write files
 	// The process is an engine and nothing else: it limits itself.
 	Alone bool `json:"alone"`
 }
@@ -69,10 +71,11 @@ func (e *Engines) start(p Purpose) (*Engine, error) {
 	}
 
 	engine := &Engine{engines: e, purpose: p, dir: dir, lock: lock}
-	begin := Begin{Kind: p.Kind, Dir: dir, Limits: p.Limits, Alone: e.config.Inside == nil}
+	begin := Begin{Kind: p.Kind, Dir: dir, Limits: p.Limits, Writes: p.writes(),
+		Alone: e.config.Inside == nil}
 	if e.config.Inside != nil {
 		engine.talk = within(e.config.Inside)
-	} else if engine.talk, err = alone(dir, p.Limits); err != nil {
+	} else if engine.talk, err = alone(dir, p); err != nil {
 		return nil, errors.Join(fmt.Errorf("start an engine: %w", err), os.RemoveAll(dir), lock.Close())
 	}
 	e.counted.starts.WithLabelValues(string(p.Kind)).Inc()
@@ -85,12 +88,15 @@ func (e *Engines) start(p Purpose) (*Engine, error) {
 
 // alone starts a process, behind walls. DuckDB enforces its own memory limit; that of the process is higher, and bounds
 // what DuckDB does not count.
-func alone(dir string, limits relations.Limits) (talk, error) {
-	memory := cmp.Or(limits.Memory, 1<<30)
+func alone(dir string, purpose Purpose) (talk, error) {
+	memory, disk := cmp.Or(purpose.Limits.Memory, 1<<30), int64(0)
+	if purpose.writes() {
+		disk = 1 << 50
+	}
 	p, err := child.Start(context.Background(), child.Config{Kind: Arg, Dir: dir,
 		Read:   []string{filepath.Join(dir, "in")},
 		Write:  []string{filepath.Join(dir, "out"), filepath.Join(dir, "spill")},
-		Memory: memory + memory/2 + 256<<20, Disk: 1 << 50})
+		Memory: memory + memory/2 + 256<<20, CPU: purpose.CPU, Disk: disk})
 	if err != nil {
 		return talk{}, err
 	}
@@ -120,6 +126,15 @@ func within(inside func(in io.Reader, out io.Writer) int) talk {
 // Do asks the engine and decodes its answer, which may be nil. If ctx ends first, the process is killed at once, and
 // the error is the context's cause.
 func (g *Engine) Do(ctx context.Context, q Question, answer any) error {
+	return g.ask(ctx, q, answer, func(a *Answered) error { return ReadFrame(g.talk.out, a) })
+}
+
+// Stream is Do for a question whose answer follows a stream of bytes. It ends an engine that streams more than it may.
+func (g *Engine) Stream(ctx context.Context, q Question, to io.Writer, most int64, answer any) error {
+	return g.ask(ctx, q, answer, func(a *Answered) error { return ReadStream(g.talk.out, to, most, a) })
+}
+
+func (g *Engine) ask(ctx context.Context, q Question, answer any, read func(*Answered) error) error {
 	if g.broken.Load() {
 		return fault.New(fault.Unavailable, "the engine of this work has ended")
 	}
@@ -134,7 +149,7 @@ func (g *Engine) Do(ctx context.Context, q Question, answer any) error {
 	stop := context.AfterFunc(ctx, g.kill)
 	var a Answered
 	if err = WriteFrame(g.talk.in, Asked{q.Verb(), body}); err == nil {
-		err = ReadFrame(g.talk.out, &a)
+		err = read(&a)
 	}
 	if !stop() { // it is being killed
 		g.broken.Store(true)
@@ -160,9 +175,9 @@ func (g *Engine) death(err error) error {
 	signal, died := child.Died(ended)
 
 	switch {
-	case died && signal == syscall.SIGXCPU:
+	case died && (signal == syscall.SIGXCPU || signal == syscall.SIGKILL && g.spent(ended)):
 		g.died(processorTime)
-		return &Error{Failure: Failure{Text: "it took more processor time than it may", OfStatement: true}}
+		return fault.New(fault.TooLarge, "it took more processor time than it may")
 	case died && (signal == 0 || signal == syscall.SIGKILL || signal == syscall.SIGABRT):
 		g.died(memory)
 		return &Error{Failure: Failure{Text: "it needs more memory than it may use, or is too complex for DuckDB",
@@ -174,6 +189,12 @@ func (g *Engine) death(err error) error {
 	}
 	g.died(lost)
 	return fmt.Errorf("talk with an engine: %w", errors.Join(err, ended))
+}
+
+// spent reports whether a process has used up its processor time.
+func (g *Engine) spent(ended error) bool {
+	var exit *exec.ExitError
+	return g.purpose.CPU > 0 && errors.As(ended, &exit) && exit.UserTime()+exit.SystemTime() >= g.purpose.CPU
 }
 
 // died counts the engine's end.
@@ -201,6 +222,12 @@ func (g *Engine) Release() {
 		return
 	}
 	g.engines.put(g)
+}
+
+// Discard ends the engine instead of keeping it for more work.
+func (g *Engine) Discard() {
+	defer g.engines.slots[g.purpose.Kind].release(g.purpose.Org)
+	g.end()
 }
 
 // end ends the process and removes its folder.

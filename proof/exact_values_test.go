@@ -105,7 +105,8 @@ func newExact(t *testing.T) *exact {
 	builtin, err := operators.Builtin(operators.Options{Threads: 1})
 	require.NoError(t, err)
 	e.runner = &operators.Runner{Registry: builtin, Storage: e.storage, ScratchDir: t.TempDir()}
-	e.query, err = query.New(query.Config{Requests: e.pool, Registry: &registry.Registry{}, Storage: e.storage})
+	e.query, err = query.New(query.Config{Requests: e.pool, Registry: &registry.Registry{}, Storage: e.storage,
+		Engines: engines(t)})
 	require.NoError(t, err)
 	e.session, err = duck.Open(t.Context(), duck.Config{AnyPath: true, Threads: 1})
 	require.NoError(t, err)
@@ -156,8 +157,9 @@ func (e *exact) compare(t *testing.T, kind storage.Kind, shapes []shape, rows []
 	require.NoError(t, err)
 	same(t, "preview", shapes, rows, list(t, tokens(t, text)))
 
-	selected, err := e.query.Over(t.Context(), "acme", relations.UTC, "SELECT * FROM before", 100,
-		func(context.Context, string, string) ([]string, error) { return files[0], nil })
+	selected, err := e.query.Over(t.Context(), query.Given{Org: uuid.New(), Of: "test", Scope: relations.UTC,
+		Open: func(context.Context, string, string) ([]string, error) { return files[0], nil }},
+		"SELECT * FROM before", 100)
 	require.NoError(t, err)
 	text, err = json.Marshal(selected.Rows)
 	require.NoError(t, err)

@@ -4,15 +4,27 @@ import (
 	"os"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
+	"github.com/dagctl/dagctl/engine"
+	"github.com/dagctl/dagctl/engine/inside"
 	"github.com/dagctl/dagctl/internal/sandbox"
 	"github.com/dagctl/dagctl/operators"
-	"github.com/dagctl/dagctl/query"
 )
 
 func TestMain(m *testing.M) {
 	sandbox.Stage()
-	query.Child()
+	inside.Main()
 	operators.BinderMain()
 	bootstrap()
 	os.Exit(m.Run())
+}
+
+// engines returns engines for the time of a test.
+func engines(t *testing.T) *engine.Engines {
+	t.Helper()
+	e, err := engine.New(engine.Config{Dir: t.TempDir()})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, e.Close()) })
+	return e
 }

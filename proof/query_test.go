@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -17,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/engine"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/query"
 	"github.com/dagctl/dagctl/registry"
@@ -273,8 +273,12 @@ func TestQueriesAreBounded(t *testing.T) {
 	w := newWorld(t)
 	limits := query.DefaultLimits
 	limits.Concurrent = 2
-	var err error
-	w.query, err = query.New(query.Config{Requests: w.asked, Registry: w.registry, Storage: w.storage, Limits: limits})
+	folders := t.TempDir()
+	at, err := engine.New(engine.Config{Dir: folders})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, at.Close()) })
+	w.query, err = query.New(query.Config{Requests: w.asked, Registry: w.registry, Storage: w.storage,
+		Engines: at, Limits: limits})
 	require.NoError(t, err)
 
 	api := w.listen()
@@ -324,7 +328,7 @@ func TestQueriesAreBounded(t *testing.T) {
 	})
 
 	w.eventually("the folders of the queries to go", func() bool {
-		left, err := filepath.Glob(filepath.Join(os.TempDir(), fmt.Sprintf("dagctl-query-%d-*", os.Getpid())))
+		left, err := filepath.Glob(filepath.Join(folders, "engine-*"))
 		return err == nil && len(left) == 0
 	})
 }
@@ -333,7 +337,8 @@ func TestSlowQueriesAreStopped(t *testing.T) {
 	w := newWorld(t)
 	limits := query.DefaultLimits
 	limits.Timeout = time.Second
-	slow, err := query.New(query.Config{Requests: w.asked, Registry: w.registry, Storage: w.storage, Limits: limits})
+	slow, err := query.New(query.Config{Requests: w.asked, Registry: w.registry, Storage: w.storage,
+		Engines: engines(t), Limits: limits})
 	require.NoError(t, err)
 	_, err = slow.Run(t.Context(), w.caller, query.Statement{SQL: "SELECT sum(range % 7) FROM range(100000000000)"})
 	require.Equal(t, fault.TooLarge, fault.KindOf(err))

@@ -89,7 +89,8 @@ func newWorldOn(t *testing.T, url string) *world {
 		Catalog: w.ops.Catalog(runtimes), Log: w.log()})
 	require.NoError(t, err)
 
-	w.query, err = query.New(query.Config{Requests: w.asked, Registry: w.registry, Storage: w.storage})
+	w.query, err = query.New(query.Config{Requests: w.asked, Registry: w.registry, Storage: w.storage,
+		Engines: engines(t)})
 	require.NoError(t, err)
 	w.caller = authz.Caller{OrgSlug: "acme", Actor: "user:test", Role: authz.RoleAdmin}
 	w.one(`INSERT INTO orgs (name, slug) VALUES ('acme', 'acme') RETURNING id`)(&w.caller.OrgID)

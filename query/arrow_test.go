@@ -11,7 +11,7 @@ import (
 	"github.com/dagctl/dagctl/internal/fault"
 )
 
-func TestChildStreamsArrow(t *testing.T) {
+func TestEnginesStreamArrow(t *testing.T) {
 	t.Parallel()
 	files := map[string]string{"sales": table(t, "SELECT range AS n, repeat('x', 100) AS text FROM range(200000)")}
 	for name, test := range map[string]struct {
@@ -29,11 +29,11 @@ func TestChildStreamsArrow(t *testing.T) {
 		var stream bytes.Buffer
 		limits := DefaultLimits
 		limits.Rows, limits.Bytes = test.limit, test.bytes
-		out, err := inChildTo(t.Context(), t, test.sql, limits, files, &stream)
+		out, err := inEngineTo(t.Context(), t, test.sql, limits, files, &stream)
 		require.NoError(t, err, name)
 		require.Equal(t, test.truncated, out.Truncated, name)
 		require.Equal(t, []string{"n", "text"}, out.Read["sales"], name)
-		require.Empty(t, out.Rows)
+		require.Empty(t, out.List)
 
 		in, err := ipc.NewReader(&stream)
 		require.NoError(t, err, name)
@@ -54,7 +54,7 @@ func TestChildStreamsArrow(t *testing.T) {
 	}
 }
 
-func TestChildsArrowFails(t *testing.T) {
+func TestArrowOfEnginesFails(t *testing.T) {
 	t.Parallel()
 	files := map[string]string{"sales": table(t, "SELECT range AS n FROM range(200000)")}
 	for sql, want := range map[string]string{
@@ -67,7 +67,7 @@ func TestChildsArrowFails(t *testing.T) {
 		var stream bytes.Buffer
 		limits := DefaultLimits
 		limits.Rows = 1_000_000
-		_, err := inChildTo(t.Context(), t, sql, limits, files, &stream)
+		_, err := inEngineTo(t.Context(), t, sql, limits, files, &stream)
 		require.ErrorContains(t, err, want, sql)
 		require.Contains(t, []fault.Kind{fault.Invalid, fault.TooLarge}, fault.KindOf(err), sql)
 	}

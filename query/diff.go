@@ -3,18 +3,15 @@ package query
 import (
 	"context"
 	"fmt"
-	"os"
 	"slices"
-	"strings"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dagctl/dagctl/authz"
-	"github.com/dagctl/dagctl/internal/duck"
+	"github.com/dagctl/dagctl/engine"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/internal/relations"
-	"github.com/dagctl/dagctl/internal/sqltext"
 	"github.com/dagctl/dagctl/registry"
 	"github.com/dagctl/dagctl/storage"
 )
@@ -122,7 +119,7 @@ func (q *Query) Diff(ctx context.Context, caller authz.Caller, name, from, to st
 
 	diff.Columns = columnDiffs(sides[0].columns, sides[1].columns)
 	diff.comparePartitions(sides[0].rows, sides[1].rows)
-	if diff.Keys, err = q.compareKeys(ctx, sides[0], sides[1]); err != nil {
+	if diff.Keys, err = q.compareKeys(ctx, caller, sides[0], sides[1]); err != nil {
 		return Diff{}, fmt.Errorf("compare versions of %s: %w", name, err)
 	}
 	return diff, nil
@@ -181,7 +178,7 @@ func (d *Diff) comparePartitions(from, to map[string]int64) {
 }
 
 // compareKeys compares the rows of the first partitions that both sides have, by the unique key that both have.
-func (q *Query) compareKeys(ctx context.Context, from, to side) (*KeyDiff, error) {
+func (q *Query) compareKeys(ctx context.Context, caller authz.Caller, from, to side) (*KeyDiff, error) {
 	key := from.generation.UniqueKey
 	if len(key) == 0 || !slices.Equal(key, to.generation.UniqueKey) {
 		return nil, nil
@@ -193,6 +190,13 @@ func (q *Query) compareKeys(ctx context.Context, from, to side) (*KeyDiff, error
 		others[b.Key] = b
 	}
 
+	g, err := q.take(ctx, engine.Purpose{Kind: engine.Query, Org: caller.OrgID.String(), Of: as(caller), Spills: true,
+		Limits: relations.Limits{Memory: 512 << 20, Threads: 1}})
+	if err != nil {
+		return nil, err
+	}
+	defer g.Discard()
+
 	budget := diffKeyBytes
 	for _, a := range from.partitions {
 		b, both := others[a.Key]
@@ -202,7 +206,7 @@ func (q *Query) compareKeys(ctx context.Context, from, to side) (*KeyDiff, error
 		if budget -= sizeOf(a) + sizeOf(b); budget < 0 || diff.Partitions == diffKeyPartitions {
 			break
 		}
-		if err := q.comparePartition(ctx, from.generation, to.generation, a, b, shared, diff); err != nil {
+		if err := q.comparePartition(ctx, g, from.generation, to.generation, a, b, shared, diff); err != nil {
 			return nil, fmt.Errorf("partition %q: %w", a.Key, err)
 		}
 		diff.Partitions++
@@ -229,55 +233,35 @@ func sharedColumns(from, to []registry.ColumnInfo) (names []string) {
 	return names
 }
 
-func (q *Query) comparePartition(ctx context.Context, from, to storage.Generation, a, b storage.Partition,
-	shared []string, diff *KeyDiff) error {
-	dir, err := os.MkdirTemp("", "dagctl-diff-*")
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(dir)
+func (q *Query) comparePartition(ctx context.Context, g *engine.Engine, from, to storage.Generation,
+	a, b storage.Partition, shared []string, diff *KeyDiff) error {
 	var files [2][]string
 	for i, open := range []struct {
 		generation storage.Generation
 		partition  storage.Partition
 	}{{from, a}, {to, b}} {
-		sub, err := os.MkdirTemp(dir, "side-*") // both sides may have files of the same name
+		own, err := g.Own() // both sides may have files of the same name
 		if err != nil {
 			return err
 		}
-		local, err := q.Storage.Open(ctx, open.generation, []storage.Partition{open.partition}, sub)
+		local, err := q.Storage.Open(ctx, open.generation, []storage.Partition{open.partition}, own)
 		if err != nil {
 			return err
 		}
-		files[i] = local[0]
-	}
-
-	session, err := duck.OpenData(ctx, duck.Data{Scope: relations.UTC,
-		Limits: duck.Limits{Memory: 512 << 20, Threads: 1}, Files: slices.Concat(files[0], files[1]),
-		Dirs: []string{dir}, Spill: dir})
-	if err != nil {
-		return err
-	}
-	defer session.Close()
-	compare := keyDiffQuery(files[0], files[1], diff.Columns, shared)
-	if err := session.Exec(ctx, "CREATE TEMP TABLE diff AS "+compare); err != nil {
-		return err
-	}
-
-	for change, into := range map[string]*int64{"only_from": &diff.OnlyFrom, "only_to": &diff.OnlyTo,
-		"changed": &diff.Changed} {
-		var n int64
-		count := "SELECT count(*) FROM diff WHERE dagctl_change = " + sqltext.Literal(change)
-		if err := session.Value(ctx, &n, count); err != nil {
+		if files[i], err = g.In(local[0]...); err != nil {
 			return err
 		}
-		*into += n
 	}
 
-	if len(diff.Sample) >= diffSample {
-		return nil
+	var found engine.Compared
+	if err := g.Do(ctx, engine.Compare{From: files[0], To: files[1], Key: diff.Columns, Shared: shared,
+		Sample: diffSample - len(diff.Sample)}, &found); err != nil {
+		return err
 	}
-	_, rows, err := duck.JSONRows(ctx, session, "SELECT * FROM diff ORDER BY ALL", diffSample-len(diff.Sample), 0)
+	diff.OnlyFrom += found.OnlyFrom
+	diff.OnlyTo += found.OnlyTo
+	diff.Changed += found.Changed
+	rows, err := cellsOf(found.Sample)
 	if err != nil {
 		return err
 	}
@@ -285,26 +269,4 @@ func (q *Query) comparePartition(ctx context.Context, from, to storage.Generatio
 		diff.Sample = append(diff.Sample, KeyChange{Change: fmt.Sprint(row[0]), Partition: a.Key, Key: row[1:]})
 	}
 	return nil
-}
-
-// keyDiffQuery returns a query with a row for each key that differs: the kind of change and the key.
-func keyDiffQuery(from, to []string, key, shared []string) string {
-	on, keys := make([]string, len(key)), make([]string, len(key))
-	for i, k := range key {
-		on[i] = fmt.Sprintf("a.%[1]s IS NOT DISTINCT FROM b.%[1]s", sqltext.Quote(k))
-		keys[i] = fmt.Sprintf("coalesce(a.%[1]s, b.%[1]s) AS %[1]s", sqltext.Quote(k))
-	}
-
-	differs := []string{"false"}
-	for _, c := range shared {
-		differs = append(differs, fmt.Sprintf("a.%[1]s IS DISTINCT FROM b.%[1]s", sqltext.Quote(c)))
-	}
-
-	return fmt.Sprintf(`
-		SELECT CASE WHEN b.dagctl_side IS NULL THEN 'only_from' WHEN a.dagctl_side IS NULL THEN 'only_to'
-			ELSE 'changed' END AS dagctl_change, %s
-		FROM (SELECT *, 1 AS dagctl_side FROM %s) AS a FULL JOIN (SELECT *, 1 AS dagctl_side FROM %s) AS b ON %s
-		WHERE a.dagctl_side IS NULL OR b.dagctl_side IS NULL OR %s`,
-		strings.Join(keys, ", "), duck.ReadParquet(from), duck.ReadParquet(to),
-		strings.Join(on, " AND "), strings.Join(differs, " OR "))
 }

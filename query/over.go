@@ -4,12 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"os"
-	"path/filepath"
-	"time"
 
-	"github.com/dagctl/dagctl/internal/duck"
-	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/google/uuid"
+
+	"github.com/dagctl/dagctl/internal/relations"
 	"github.com/dagctl/dagctl/storage"
 )
 
@@ -20,77 +18,46 @@ type Selected struct {
 	Truncated bool
 }
 
-// Over runs one SELECT over relations of an org that the caller provides, such as the inputs of a task. open puts the
-// Parquet files of a named relation into dir, or returns an error. The statement runs like every query, but in the
-// scope of the task's partition: see Run.
-func (q *Query) Over(ctx context.Context, org string, scope duck.Scope, sql string, limit int,
-	open func(ctx context.Context, name, dir string) ([]string, error)) (Selected, error) {
+// Given are relations of an org that the caller of Over provides, such as the inputs of a task.
+type Given struct {
+	Org   uuid.UUID
+	Of    string // who reads them
+	Scope relations.Scope
+	// Open puts the Parquet files of a named relation into dir and returns them, or returns an error.
+	Open func(ctx context.Context, name, dir string) ([]string, error)
+}
+
+// Over runs one SELECT over given relations. It runs like every query, but in their scope: see Run.
+func (q *Query) Over(ctx context.Context, given Given, sql string, limit int) (Selected, error) {
 	s := Statement{SQL: sql, Limit: limit}
-	return bounded(ctx, q, org, s, func(ctx context.Context, s Statement) (Selected, error) {
-		return q.over(ctx, org, scope, s, open)
+	return bounded(ctx, q, given.Org.String(), s, func(ctx context.Context, s Statement) (Selected, error) {
+		return q.over(ctx, given, s)
 	})
 }
 
-func (q *Query) over(ctx context.Context, org string, scope duck.Scope, s Statement,
-	open func(ctx context.Context, name, dir string) ([]string, error)) (Selected, error) {
-	dir, err := os.MkdirTemp("", fmt.Sprintf("dagctl-query-%d-*", os.Getpid()))
+func (q *Query) over(ctx context.Context, given Given, s Statement) (Selected, error) {
+	a, names, err := q.begin(ctx, given.Org, given.Of, given.Scope, s)
 	if err != nil {
 		return Selected{}, err
 	}
-	defer os.RemoveAll(dir)
+	defer a.Discard()
 
-	child, names, err := q.begin(ctx, org, scope, dir, s)
-	if err != nil {
-		return Selected{}, err
-	}
-	defer child.Stop()
-
-	relations := []relation{}
-	for i, n := range names.Relations {
-		own := filepath.Join(dir, fmt.Sprint(i))
-		if err := os.MkdirAll(filepath.Join(own, "rows"), 0o700); err != nil {
+	list := []relations.Relation{}
+	for _, n := range names {
+		own, err := a.Own()
+		if err != nil {
 			return Selected{}, err
 		}
-		files, err := open(ctx, n.Name, filepath.Join(own, "rows"))
+		files, err := given.Open(ctx, n.Name, own)
 		if err != nil {
 			return Selected{}, fmt.Errorf("relation %q%s: %w", n.Name, n.Place, err)
 		}
-		if files, err = link(files, own, fmt.Sprint(i)); err != nil {
+		if files, err = a.In(files...); err != nil {
 			return Selected{}, err
 		}
-		relations = append(relations, relation{Name: n.Name, Files: files})
+		list = append(list, relations.Relation{Name: n.Name, Files: files})
 	}
 
-	out, err := child.answer(ctx, relations, nil)
-	return Selected{out.Columns, out.Rows, out.Truncated}, err
-}
-
-// begin starts the process of a statement of an org and returns the relations that it reads.
-func (q *Query) begin(ctx context.Context, org string, scope duck.Scope, dir string, s Statement,
-) (*process, parsed, error) {
-	l := q.Limits
-	var names parsed
-	folder, err := q.Storage.Folder(org)
-	if err != nil {
-		return nil, names, err
-	}
-	child, err := start(ctx, dir, []string{folder}, task{Scope: scope, SQL: s.SQL, Memory: l.Memory, Threads: l.Threads,
-		CPU: time.Duration(l.Threads) * l.Timeout, Rows: s.Limit, Bytes: l.Bytes, Arrow: s.arrow != nil})
-	if err != nil {
-		return nil, names, err
-	}
-	if err = child.ask(ctx, child.task, &names); err == nil {
-		err = names.Failure.err()
-	}
-	if err != nil {
-		child.Stop()
-		return nil, names, err
-	}
-
-	if len(names.Relations) > maxRelations {
-		child.Stop()
-		return nil, names, fault.New(fault.TooLarge, "the query reads %d relations; at most %d are allowed",
-			len(names.Relations), maxRelations)
-	}
-	return child, names, nil
+	out, err := a.rows(ctx, list, nil)
+	return Selected{out.Columns, out.List, out.Truncated}, err
 }

@@ -1,7 +1,7 @@
 // Package query reads rows of datasets, all as of one moment, for callers who may see the datasets.
 //
-// Vocabulary: a preview is some rows of one dataset. A statement is a user's SQL over several datasets, which a child,
-// a process of its own, runs (run.go is the parent's side, child.go the child's). It owns no tables.
+// Vocabulary: a preview is some rows of one dataset. A statement is a user's SQL over several datasets, which an
+// engine runs that ends with it (see package engine). It owns no tables.
 package query
 
 import (
@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/engine"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/registry"
@@ -26,6 +27,7 @@ type Config struct {
 	Requests *pgxpool.Pool
 	Registry *registry.Registry
 	Storage  *storage.Storage
+	Engines  *engine.Engines
 	Limits   Limits // of users' SQL; the zero value is DefaultLimits
 }
 
@@ -37,8 +39,8 @@ type Query struct {
 
 // New returns a Query. It returns an error if the config is not complete or its limits are not valid.
 func New(c Config) (*Query, error) {
-	if c.Requests == nil || c.Registry == nil || c.Storage == nil {
-		return nil, errors.New("query: requests, registry and storage are needed")
+	if c.Requests == nil || c.Registry == nil || c.Storage == nil || c.Engines == nil {
+		return nil, errors.New("query: requests, registry, storage and engines are needed")
 	}
 	if c.Limits == (Limits{}) {
 		c.Limits = DefaultLimits

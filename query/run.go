@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -15,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/engine"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/internal/relations"
@@ -59,11 +59,11 @@ func FirstStatement(d registry.Dataset) string {
 	return "SELECT * FROM " + name + " LIMIT 100"
 }
 
-// Run runs one SELECT over the datasets that the caller may see, by their names, in a process of its own (see Child)
-// that has their files and nothing else. Storage that keeps only one revision may have replaced a pinned one; Run then
+// Run runs one SELECT over the datasets that the caller may see, by their names, in an engine of its own that
+// has their files and nothing else. Storage that keeps only one revision may have replaced a pinned one; Run then
 // pins all datasets again.
 func (q *Query) Run(ctx context.Context, caller authz.Caller, s Statement) (Answer, error) {
-	return bounded(ctx, q, caller.OrgSlug, s, func(ctx context.Context, s Statement) (Answer, error) {
+	return bounded(ctx, q, caller.OrgID.String(), s, func(ctx context.Context, s Statement) (Answer, error) {
 		answer, err := q.run(ctx, caller, s)
 		if err != nil {
 			return Answer{}, fmt.Errorf("query: %w", err)
@@ -120,25 +120,19 @@ func (q *Query) check(s *Statement) error {
 }
 
 func (q *Query) run(ctx context.Context, caller authz.Caller, s Statement) (Answer, error) {
-	dir, err := os.MkdirTemp("", fmt.Sprintf("dagctl-query-%d-*", os.Getpid()))
+	a, names, err := q.begin(ctx, caller.OrgID, as(caller), relations.UTC, s)
 	if err != nil {
 		return Answer{}, err
 	}
-	defer os.RemoveAll(dir)
-
-	child, names, err := q.begin(ctx, caller.OrgSlug, relations.UTC, dir, s)
-	if err != nil {
-		return Answer{}, err
-	}
-	defer child.Stop()
+	defer a.Discard()
 
 	const tries = 3
 	for try := 1; ; try++ {
-		read, err := q.pin(ctx, caller, s.At, names.Relations)
+		read, err := q.pin(ctx, caller, s.At, names)
 		if err != nil {
 			return Answer{}, err
 		}
-		relations, err := q.open(ctx, read.datasets, filepath.Join(dir, fmt.Sprint(try)), fmt.Sprint(try))
+		given, err := q.open(ctx, read.datasets, a.Engine)
 		if fault.Is(err, fault.Conflict) && try < tries {
 			if err := q.release(ctx, caller, read); err != nil {
 				return Answer{}, err
@@ -148,7 +142,7 @@ func (q *Query) run(ctx context.Context, caller authz.Caller, s Statement) (Answ
 
 		var out outcome
 		if err == nil {
-			out, err = child.answer(ctx, relations, s.rows())
+			out, err = a.rows(ctx, given, s.rows())
 		}
 
 		// Rows leave only after the audit log records it.
@@ -170,7 +164,7 @@ type reading struct {
 
 // pin resolves all datasets in one snapshot and protects their generations from gc for as long as the query may take.
 func (q *Query) pin(ctx context.Context, caller authz.Caller, at registry.Moment,
-	names []relationName) (reading, error) {
+	names []engine.Reading) (reading, error) {
 	wanted := make([]string, len(names))
 	for i, n := range names {
 		wanted[i] = n.Name
@@ -221,11 +215,13 @@ func (r reading) versions() []uuid.UUID {
 	return versions
 }
 
-// open puts the datasets' files into a folder, with numbers as names.
-func (q *Query) open(ctx context.Context, datasets []registry.Readable, dir, base string) ([]relation, error) {
-	relations := []relation{}
+// open gives the datasets' files to an engine.
+func (q *Query) open(ctx context.Context, datasets []registry.Readable, g *engine.Engine) (
+	[]relations.Relation, error,
+) {
+	list := []relations.Relation{}
 	copied := int64(0)
-	for i, d := range datasets {
+	for _, d := range datasets {
 		if q.Storage.Copies(d.Generation.Kind) {
 			copied += d.Bytes
 		}
@@ -237,33 +233,21 @@ func (q *Query) open(ctx context.Context, datasets []registry.Readable, dir, bas
 					"server's config")
 		}
 
-		own := filepath.Join(dir, fmt.Sprint(i))
-		if err := os.MkdirAll(filepath.Join(own, "rows"), 0o700); err != nil {
+		own, err := g.Own()
+		if err != nil {
 			return nil, err
 		}
-		opened, err := q.Storage.Open(ctx, d.Generation, d.Partitions, filepath.Join(own, "rows"))
+		opened, err := q.Storage.Open(ctx, d.Generation, d.Partitions, own)
 		if err != nil {
 			return nil, fmt.Errorf("open dataset %s: %w", d.Name, err)
 		}
-		files, err := link(slices.Concat(opened...), own, filepath.Join(base, fmt.Sprint(i)))
+		files, err := g.In(slices.Concat(opened...)...)
 		if err != nil {
 			return nil, err
 		}
-		relations = append(relations, relation{Name: d.Name, Schema: d.Columns, Files: files})
+		list = append(list, relations.Relation{Name: d.Name, Schema: d.Columns, Files: files})
 	}
-	return relations, nil
-}
-
-// link puts files into a folder of the child, with numbers as names, and returns their paths there, where dir is base.
-func link(files []string, dir, base string) (names []string, err error) {
-	for n, file := range files {
-		name := fmt.Sprintf("%d.parquet", n)
-		if err := os.Symlink(file, filepath.Join(dir, name)); err != nil {
-			return nil, err
-		}
-		names = append(names, filepath.Join(base, name))
-	}
-	return names, nil
+	return list, nil
 }
 
 func (q *Query) release(ctx context.Context, caller authz.Caller, r reading) error {
@@ -306,7 +290,7 @@ func (q *Query) whateverHappened(ctx context.Context, caller authz.Caller,
 }
 
 func (r reading) answer(out outcome) (Answer, error) {
-	a, err := answerOf(out.Columns, out.Rows)
+	a, err := answerOf(out.Columns, out.List)
 	if err != nil {
 		return Answer{}, err
 	}
@@ -315,15 +299,4 @@ func (r reading) answer(out outcome) (Answer, error) {
 		a.Datasets = append(a.Datasets, Source{d.Name, d.Generation.Version, d.DAG, d.DAGVersion})
 	}
 	return a, nil
-}
-
-// err returns the failure as an error.
-func (f *failure) err() error {
-	switch {
-	case f == nil:
-		return nil
-	case f.Kind == fault.Internal:
-		return errors.New(f.Message)
-	}
-	return &fault.Error{Kind: f.Kind, Message: f.Message, Hint: f.Hint}
 }

@@ -15,9 +15,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"path"
-	"path/filepath"
 	"strconv"
 	"strings"
 
@@ -170,15 +168,6 @@ func New(cfg Config) (*Storage, error) {
 
 // Close releases what New opened.
 func (s *Storage) Close() error { return errors.Join(s.footers.Close(), s.files.close()) }
-
-// Folder returns the folder of an org's local files, for a process that may read there and nowhere else.
-func (s *Storage) Folder(org string) (string, error) {
-	name := escape(org)
-	if err := s.files.root.Mkdir(name, 0o750); err != nil && !errors.Is(err, fs.ErrExist) {
-		return "", fmt.Errorf("folder of org %s: %w", org, err)
-	}
-	return filepath.Join(s.files.root.Name(), name), nil
-}
 
 func (s *Storage) of(kind Kind) (backend, error) {
 	b, ok := s.backends[kind]

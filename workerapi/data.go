@@ -19,6 +19,7 @@ import (
 	"github.com/dagctl/dagctl/dispatcher"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/operators"
+	"github.com/dagctl/dagctl/query"
 	"github.com/dagctl/dagctl/storage"
 	"github.com/dagctl/dagctl/worker/protocol"
 )
@@ -300,8 +301,8 @@ func (a *API) query(
 	if err != nil {
 		return nil, err
 	}
-	answer, err := a.queries.Over(ctx, g.Assignment.OrgSlug, g.Assignment.Scope(), in.Body.SQL, in.Body.MaxRows,
-		func(ctx context.Context, name, dir string) ([]string, error) {
+	answer, err := a.queries.Over(ctx, query.Given{Org: g.OrgID, Of: "task " + g.TaskID.String(),
+		Scope: g.Assignment.Scope(), Open: func(ctx context.Context, name, dir string) ([]string, error) {
 			for _, input := range g.Assignment.Inputs {
 				if !strings.EqualFold(input.As, name) {
 					continue
@@ -310,7 +311,7 @@ func (a *API) query(
 				return []string{file}, err
 			}
 			return nil, fault.New(fault.NotFound, "the task has no input %q", name)
-		})
+		}}, in.Body.SQL, in.Body.MaxRows)
 	if err != nil {
 		return nil, err
 	}

@@ -17,16 +17,16 @@ import (
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/authz/authztest"
 	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/engine/inside"
 	"github.com/dagctl/dagctl/operators"
-	"github.com/dagctl/dagctl/query"
 	"github.com/dagctl/dagctl/worker/protocol"
 	"github.com/dagctl/dagctl/workerapi"
 	"github.com/dagctl/dagctl/workerapi/workerapitest"
 )
 
-// TestMain is also the process that a query runs in.
+// TestMain is also an engine.
 func TestMain(m *testing.M) {
-	query.Child()
+	inside.Main()
 	operators.BinderMain()
 	os.Exit(m.Run())
 }

@@ -16,7 +16,6 @@ import (
 	"github.com/dagctl/dagctl/engine/inside"
 	"github.com/dagctl/dagctl/internal/sandbox"
 	"github.com/dagctl/dagctl/operators"
-	"github.com/dagctl/dagctl/query"
 )
 
 // The causes of the end of the context that commands run in.
@@ -27,7 +26,6 @@ var (
 
 func main() {
 	sandbox.Stage()
-	query.Child()
 	inside.Main()
 	operators.BinderMain()
 

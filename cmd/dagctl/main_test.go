@@ -7,12 +7,10 @@ import (
 	"github.com/dagctl/dagctl/engine/inside"
 	"github.com/dagctl/dagctl/internal/sandbox"
 	"github.com/dagctl/dagctl/operators"
-	"github.com/dagctl/dagctl/query"
 )
 
 func TestMain(m *testing.M) {
 	sandbox.Stage()
-	query.Child()
 	inside.Main()
 	operators.BinderMain()
 	os.Exit(m.Run())

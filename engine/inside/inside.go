@@ -11,6 +11,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/dagctl/dagctl/engine"
 	"github.com/dagctl/dagctl/internal/child"
@@ -44,7 +45,7 @@ func Serve(in io.Reader, out io.Writer) int {
 		}
 	}()
 
-	h := &host{ctx: ctx}
+	h := &host{ctx: ctx, out: out}
 	defer h.close()
 	for q := range questions {
 		if engine.WriteFrame(out, h.answer(ctx, q)) != nil {
@@ -57,6 +58,7 @@ func Serve(in io.Reader, out io.Writer) int {
 // host is one engine: what is open in it between questions.
 type host struct {
 	ctx     context.Context
+	out     io.Writer // for streams
 	begin   engine.Begin
 	session *duck.Session
 	zone    string
@@ -84,6 +86,9 @@ var verbs = map[string]verb{
 	engine.Merge{}.Verb():     answering((*host).merge),
 	engine.Text{}.Verb():      answering((*host).text),
 	engine.Check{}.Verb():     answering((*host).check),
+	engine.Reads{}.Verb():     answering((*host).reads),
+	engine.Rows{}.Verb():      answering((*host).rows),
+	engine.Compare{}.Verb():   answering((*host).compare),
 }
 
 // answering decodes a question for the method that answers it. Numbers stay as they are written.
@@ -115,7 +120,7 @@ func (h *host) answer(ctx context.Context, asked engine.Asked) (a engine.Answere
 		a.Body, err = json.Marshal(answer)
 	}
 	if err != nil {
-		return engine.Answered{Failure: failureOf(err)}
+		return engine.Answered{Failure: h.failure(err)}
 	}
 	return a
 }
@@ -152,9 +157,12 @@ func (h *host) at(ctx context.Context, scope duck.Scope) (*duck.Session, error) 
 	h.close()
 
 	dir := h.begin.Dir
-	session, err := duck.OpenData(ctx, duck.Data{Scope: scope, Limits: h.begin.Limits,
-		Dirs:  []string{filepath.Join(dir, "in"), filepath.Join(dir, "out"), filepath.Join(dir, "spill")},
-		Spill: filepath.Join(dir, "spill")})
+	data := duck.Data{Scope: scope, Limits: h.begin.Limits, Dirs: []string{filepath.Join(dir, "in")}}
+	if h.begin.Writes {
+		data.Spill = filepath.Join(dir, "spill")
+		data.Dirs = append(data.Dirs, filepath.Join(dir, "out"), data.Spill)
+	}
+	session, err := duck.OpenData(ctx, data)
 	if err != nil {
 		return nil, err
 	}
@@ -168,6 +176,13 @@ func (h *host) any(ctx context.Context) (*duck.Session, error) {
 		return h.session, nil
 	}
 	return h.at(ctx, duck.Scope{Zone: "UTC"})
+}
+
+// failure returns an error as it leaves the engine, without the place of its folder.
+func (h *host) failure(err error) *engine.Failure {
+	f := failureOf(err)
+	f.Text = strings.ReplaceAll(f.Text, h.begin.Dir+"/", "")
+	return f
 }
 
 // failureOf returns an error as it travels. DuckDB's errors come without values already.

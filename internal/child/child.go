@@ -139,11 +139,8 @@ func (p *Process) Ask(question, answer any) error {
 	if err := p.Tell(question); err != nil {
 		return err
 	}
-	return p.Hear(answer)
+	return p.decode.Decode(answer)
 }
-
-// Hear reads one value.
-func (p *Process) Hear(answer any) error { return p.decode.Decode(answer) }
 
 // Tell sends one value.
 func (p *Process) Tell(value any) error { return p.encode.Encode(value) }

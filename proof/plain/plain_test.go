@@ -12,12 +12,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dagctl/dagctl/dispatcher/dispatchertest"
+	"github.com/dagctl/dagctl/engine/inside"
 	"github.com/dagctl/dagctl/internal/fault"
-	"github.com/dagctl/dagctl/query"
 )
 
 func TestMain(m *testing.M) {
-	query.Child()
+	inside.Main()
 	os.Exit(m.Run())
 }
 

@@ -25,6 +25,7 @@ import (
 	"github.com/dagctl/dagctl/dispatcher"
 	"github.com/dagctl/dagctl/dispatcher/service"
 	"github.com/dagctl/dagctl/dispatcher/views"
+	"github.com/dagctl/dagctl/engine"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/internal/rest"
 	"github.com/dagctl/dagctl/internal/testdb"
@@ -118,7 +119,10 @@ func (s *Server) serve(t *testing.T, requests *pgxpool.Pool) {
 	lines, err := tasklogs.New(tasklogs.Config{Pool: s.Pool, Requests: requests, Dispatcher: d.Dispatcher,
 		Views: d.Views, Log: log})
 	require.NoError(t, err)
-	rows, err := query.New(query.Config{Requests: requests, Registry: versions, Storage: kept})
+	engines, err := engine.New(engine.Config{Dir: t.TempDir()})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, engines.Close()) })
+	rows, err := query.New(query.Config{Requests: requests, Registry: versions, Storage: kept, Engines: engines})
 	require.NoError(t, err)
 
 	remote, err := workerapi.New(workerapi.Config{Dispatcher: d.Dispatcher, Registry: versions, Storage: kept,

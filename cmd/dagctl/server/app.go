@@ -208,7 +208,8 @@ func (a *App) addRoutes(cfg Config, dev *authz.Dev) (err error) {
 		return err
 	}
 	queries, err := query.New(query.Config{
-		Requests: a.requests, Registry: a.registry, Storage: a.storage, Limits: cfg.Queries.limits(),
+		Requests: a.requests, Registry: a.registry, Storage: a.storage, Engines: a.engines,
+		Limits: cfg.Queries.limits(),
 	})
 	if err != nil {
 		return err

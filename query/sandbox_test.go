@@ -3,16 +3,20 @@ package query
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/engine"
+	"github.com/dagctl/dagctl/engine/inside"
 	"github.com/dagctl/dagctl/internal/duck"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/relations"
@@ -20,7 +24,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	Child()
+	inside.Main()
 	os.Exit(m.Run())
 }
 
@@ -36,55 +40,52 @@ func table(t *testing.T, query string) string {
 	return file
 }
 
-// inChild runs a statement over the given datasets only, as Run does once it has resolved them.
-func inChild(ctx context.Context, t *testing.T, sql string, limits Limits, files map[string]string) (outcome, error) {
-	t.Helper()
-	return inChildTo(ctx, t, sql, limits, files, nil)
+// asking returns a Query that has engines and nothing else.
+func asking(t testing.TB, limits Limits) *Query {
+	engines, err := engine.New(engine.Config{Dir: t.TempDir()})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, engines.Close()) })
+	return &Query{Config: Config{Engines: engines, Limits: limits}}
 }
 
-// inChildTo is inChild with the rows as a stream of Arrow, unless rows is nil.
-func inChildTo(ctx context.Context, t *testing.T, sql string, limits Limits, files map[string]string,
+// inEngine runs a statement over the given datasets only, as Run does once it has resolved them.
+func inEngine(ctx context.Context, t *testing.T, sql string, limits Limits, files map[string]string) (outcome, error) {
+	t.Helper()
+	return inEngineTo(ctx, t, sql, limits, files, nil)
+}
+
+// inEngineTo is inEngine with the rows as a stream of Arrow, unless rows is nil.
+func inEngineTo(ctx context.Context, t *testing.T, sql string, limits Limits, files map[string]string,
 	rows io.Writer) (outcome, error) {
 	t.Helper()
-	dir := t.TempDir()
-	var folders []string
-	for _, file := range files {
-		folders = append(folders, filepath.Dir(file))
-	}
-	p, err := start(ctx, dir, folders, task{Scope: relations.UTC, SQL: sql, Memory: limits.Memory,
-		Threads: limits.Threads, CPU: limits.Timeout, Rows: limits.Rows, Bytes: limits.Bytes,
-		Arrow: rows != nil})
-	require.NoError(t, err)
-	defer p.Stop()
-	var names parsed
-	if err := p.ask(ctx, p.task, &names); err != nil {
+	a, names, err := asking(t, limits).begin(ctx, uuid.New(), "tester", relations.UTC,
+		Statement{SQL: sql, Limit: limits.Rows})
+	if err != nil {
 		return outcome{}, err
 	}
-	if err := names.Failure.err(); err != nil {
-		return outcome{}, err
-	}
+	defer a.Discard()
 
-	relations := []relation{}
-	for i, n := range names.Relations {
+	var given []relations.Relation
+	for _, n := range names {
 		file, ok := files[n.Name]
 		if !ok {
 			return outcome{}, fault.New(fault.NotFound, "there is no dataset %q%s", n.Name, n.Place)
 		}
-		name := fmt.Sprintf("%d.parquet", i)
-		require.NoError(t, os.Symlink(file, filepath.Join(dir, name)))
-		relations = append(relations, relation{Name: n.Name, Files: []string{name}})
+		inside, err := a.In(file)
+		require.NoError(t, err)
+		given = append(given, relations.Relation{Name: n.Name, Files: inside})
 	}
-	return p.answer(ctx, relations, rows)
+	return a.rows(ctx, given, rows)
 }
 
 func rowsOf(t *testing.T, out outcome) string {
 	t.Helper()
-	text, err := json.Marshal(out.Rows)
+	text, err := json.Marshal(out.List)
 	require.NoError(t, err)
 	return string(text)
 }
 
-func TestChildAnswers(t *testing.T) {
+func TestEnginesAnswer(t *testing.T) {
 	t.Parallel()
 	files := map[string]string{
 		"sales": table(t, "SELECT range AS n, 'x' || range AS name, DATE '2026-01-01' + range::INTEGER AS "+
@@ -112,7 +113,7 @@ func TestChildAnswers(t *testing.T) {
 			columns: "day DATE", read: map[string][]string{"sales": {"n", "day"}}},
 		{sql: "SELECT 1 WHERE false", rows: `null`, columns: "1 INTEGER", read: map[string][]string{}},
 	} {
-		out, err := inChild(t.Context(), t, test.sql, limits, files)
+		out, err := inEngine(t.Context(), t, test.sql, limits, files)
 		require.NoError(t, err, test.sql)
 		require.Equal(t, test.rows, rowsOf(t, out), test.sql)
 		require.Equal(t, test.columns, columnsOf(out.Columns), test.sql)
@@ -183,10 +184,10 @@ func TestSandbox(t *testing.T) {
 		"SELECT 1 WHERE EXISTS (FROM hidden)", "SELECT nope FROM sales", "SELECT FROM", "SELECT no_such_function(1)",
 		"SELECT error('boom')", "SELECT name::INTEGER FROM sales",
 	} {
-		out, err := inChild(t.Context(), t, sql, DefaultLimits, files)
+		out, err := inEngine(t.Context(), t, sql, DefaultLimits, files)
 		require.Error(t, err, "%s\n%s", sql, rowsOf(t, out))
 		require.Contains(t, []fault.Kind{fault.Invalid, fault.NotFound}, fault.KindOf(err), "%s: %v", sql, err)
-		require.Empty(t, out.Rows, sql)
+		require.Empty(t, out.List, sql)
 
 		for _, leak := range []string{filepath.Dir(file), "storage-of-acme", "topsecret", os.TempDir() + "/", "root:",
 			"dagctl view"} {
@@ -212,7 +213,7 @@ func TestHarmlessFunctions(t *testing.T) {
 		"FROM sales TABLESAMPLE 10%", "FROM (VALUES (1), (2)) AS v (x)",
 		"SELECT alias(n), typeof(n), vector_type(n) FROM sales",
 	} {
-		out, err := inChild(t.Context(), t, sql, DefaultLimits, map[string]string{"sales": file})
+		out, err := inEngine(t.Context(), t, sql, DefaultLimits, map[string]string{"sales": file})
 		require.NoError(t, err, sql)
 
 		for _, leak := range []string{filepath.Dir(file), "root:", ".parquet"} {
@@ -256,7 +257,7 @@ func TestSandboxLimits(t *testing.T) {
 			ctx, cancel := context.WithTimeoutCause(t.Context(), test.limits.Timeout, slow)
 			defer cancel()
 			begun := time.Now()
-			_, err := inChild(ctx, t, test.sql, test.limits, nil)
+			_, err := inEngine(ctx, t, test.sql, test.limits, nil)
 			require.Less(t, time.Since(begun), test.limits.Timeout+20*time.Second)
 
 			if test.kinds != nil {
@@ -272,54 +273,70 @@ func TestAnswersAreTruncated(t *testing.T) {
 	t.Parallel()
 	limits := DefaultLimits
 	limits.Rows, limits.Bytes = 10, 1<<20
-	out, err := inChild(t.Context(), t, "FROM range(10)", limits, nil)
+	out, err := inEngine(t.Context(), t, "FROM range(10)", limits, nil)
 	require.NoError(t, err)
-	require.Len(t, out.Rows, 10)
+	require.Len(t, out.List, 10)
 	require.False(t, out.Truncated)
-	out, err = inChild(t.Context(), t, "FROM range(11)", limits, nil)
+	out, err = inEngine(t.Context(), t, "FROM range(11)", limits, nil)
 	require.NoError(t, err)
-	require.Len(t, out.Rows, 10)
+	require.Len(t, out.List, 10)
 	require.True(t, out.Truncated)
-	out, err = inChild(t.Context(), t, "SELECT repeat('x', 400000) FROM range(9)", limits, nil)
+	out, err = inEngine(t.Context(), t, "SELECT repeat('x', 400000) FROM range(9)", limits, nil)
 	require.NoError(t, err)
-	require.Len(t, out.Rows, 2)
+	require.Len(t, out.List, 2)
 	require.True(t, out.Truncated)
 }
 
-// TestChildEndsWithItsParent closes the child's stdin while it computes.
-func TestChildEndsWithItsParent(t *testing.T) {
+// A statement leaves nothing behind: its process ends with it, and its folder.
+func TestEveryStatementHasAnEngineOfItsOwn(t *testing.T) {
 	t.Parallel()
-	p, err := start(t.Context(), t.TempDir(), nil,
-		task{Scope: relations.UTC, SQL: "SELECT count(*) FROM range(10000000000) a, range(10000000000) b",
-			Memory: 128 << 20, Threads: 1, CPU: time.Minute, Rows: 1, Bytes: 1 << 20})
-	require.NoError(t, err)
-	var names parsed
-	require.NoError(t, p.ask(t.Context(), p.task, &names))
-	require.NoError(t, p.Tell([]relation{}))
-
-	ended := make(chan error, 1)
-	go func() { ended <- p.Leave() }()
-	select {
-	case err := <-ended:
-		require.Error(t, err)
-	case <-time.After(30 * time.Second):
-		p.Kill()
-		require.Fail(t, "it goes on")
+	q := asking(t, DefaultLimits)
+	org := uuid.New()
+	seen := map[int]bool{}
+	for range 3 {
+		a, _, err := q.begin(t.Context(), org, "tester", relations.UTC, Statement{SQL: "SELECT 1", Limit: 1})
+		require.NoError(t, err)
+		require.False(t, seen[a.PID()])
+		seen[a.PID()] = true
+		own, err := a.Own()
+		require.NoError(t, err)
+		a.Discard()
+		require.NoDirExists(t, filepath.Dir(filepath.Dir(own)))
+		require.ErrorIs(t, syscall.Kill(a.PID(), 0), syscall.ESRCH)
 	}
 }
 
-// BenchmarkChild measures the fixed cost of a query: a process, in which DuckDB starts twice.
-func BenchmarkChild(b *testing.B) {
+func TestCallersDoNotShareRights(t *testing.T) {
+	t.Parallel()
+	all := map[string]bool{}
+	for _, caller := range []authz.Caller{{Actor: "token:a", Role: authz.RoleReader},
+		{Actor: "token:a", Role: authz.RoleWriter}, {Actor: "token:b", Role: authz.RoleReader},
+		{Actor: "token:a", Role: authz.RoleReader, OrgRoles: []string{"role:finance"}}} {
+		all[as(caller)] = true
+	}
+	require.Len(t, all, 4)
+}
+
+// BenchmarkStatement measures the fixed cost of a query: a process, in which DuckDB starts once.
+func BenchmarkStatement(b *testing.B) {
+	q := asking(b, DefaultLimits)
 	for b.Loop() {
-		p, err := start(b.Context(), b.TempDir(), nil,
-			task{Scope: relations.UTC, SQL: "SELECT 1", Memory: 128 << 20, Threads: 1, CPU: time.Minute, Rows: 1,
-				Bytes: 1 << 20})
+		a, _, err := q.begin(b.Context(), uuid.Nil, "tester", relations.UTC, Statement{SQL: "SELECT 1", Limit: 1})
 		require.NoError(b, err)
-		var names parsed
-		require.NoError(b, p.ask(b.Context(), p.task, &names))
-		var out outcome
-		require.NoError(b, p.ask(b.Context(), []relation{}, &out))
-		require.Nil(b, out.Failure)
-		p.Stop()
+		_, err = a.rows(b.Context(), nil, nil)
+		require.NoError(b, err)
+		a.Discard()
+	}
+}
+
+// BenchmarkStatementAgain measures it in an engine that has had a statement before.
+func BenchmarkStatementAgain(b *testing.B) {
+	q := asking(b, DefaultLimits)
+	for b.Loop() {
+		a, _, err := q.begin(b.Context(), uuid.Nil, "tester", relations.UTC, Statement{SQL: "SELECT 1", Limit: 1})
+		require.NoError(b, err)
+		_, err = a.rows(b.Context(), nil, nil)
+		require.NoError(b, err)
+		a.Release()
 	}
 }

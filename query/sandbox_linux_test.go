@@ -7,23 +7,21 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"github.com/dagctl/dagctl/internal/relations"
 )
 
-func TestChildIsConfined(t *testing.T) {
+func TestEnginesOfQueriesAreConfined(t *testing.T) {
 	t.Parallel()
-	p, err := start(t.Context(), t.TempDir(), nil,
-		task{Scope: relations.UTC, SQL: "SELECT 1", Memory: 128 << 20, Threads: 1, CPU: time.Minute, Rows: 1,
-			Bytes: 1 << 20})
+	a, _, err := asking(t, Limits{Memory: 128 << 20, Threads: 1, Timeout: time.Minute, Rows: 1, Bytes: 1 << 20}).
+		begin(t.Context(), uuid.New(), "tester", relations.UTC, Statement{SQL: "SELECT 1", Limit: 1})
 	require.NoError(t, err)
-	defer p.Stop()
-	var names parsed
-	require.NoError(t, p.ask(t.Context(), p.task, &names))
+	defer a.Discard()
 
 	text := func(name string) string {
-		content, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", p.PID(), name))
+		content, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", a.PID(), name))
 		require.NoError(t, err)
 		return string(content)
 	}
