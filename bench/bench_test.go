@@ -9,11 +9,13 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dagctl/dagctl/engine/inside"
 	"github.com/dagctl/dagctl/internal/testdb"
 )
 
 // Some figures start their own program again; here that is this test.
 func TestMain(m *testing.M) {
+	inside.Main()
 	if len(os.Args) > 1 && (os.Args[1] == "-dispatch" || os.Args[1] == "-work") {
 		main()
 		return

@@ -26,6 +26,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/dagctl/dagctl/engine/inside"
 )
 
 // figure is one thing to measure.
@@ -177,6 +179,7 @@ func chosen(names string) ([]figure, error) {
 }
 
 func main() {
+	inside.Main()
 	if err := run(os.Args[1:], os.Stdout, os.Stderr); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			os.Exit(2)

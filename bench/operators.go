@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/engine"
 	"github.com/dagctl/dagctl/internal/duck"
 	"github.com/dagctl/dagctl/operators"
 )
@@ -42,7 +43,11 @@ func newFeed(ctx context.Context, scratch string) (*feed, error) {
 }
 
 func (f *feed) operators() (*operators.Registry, error) {
-	return operators.NewRegistry(feedSource{f}, noop{f}, emit{f})
+	engines, err := engine.New(engine.Config{})
+	if err != nil {
+		return nil, err
+	}
+	return operators.NewRegistry(engines, feedSource{f}, noop{f}, emit{f})
 }
 
 // put replaces the units that the source's next poll finds.

@@ -423,4 +423,14 @@ type Catalog struct {
 	Runtimes  []string // mapped runtime names; nil: not checked
 	// Statement returns an error if the SQL of a check is not a statement that may run; nil: not checked.
 	Statement func(sql string) error
+	// ForOrg returns the catalog whose functions work for an org, apart from all others; nil: they do so anyway.
+	ForOrg func(c Catalog, org string) Catalog
+}
+
+// For returns the catalog whose functions work for an org.
+func (c Catalog) For(org string) Catalog {
+	if c.ForOrg == nil {
+		return c
+	}
+	return c.ForOrg(c, org)
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/engine/enginetest"
 	"github.com/dagctl/dagctl/examples/processtest"
 	"github.com/dagctl/dagctl/operators"
 )
@@ -138,7 +139,7 @@ func indent(text string) string { return strings.ReplaceAll(text, "\n", "\n  ") 
 
 func catalog(t *testing.T) dag.Catalog {
 	t.Helper()
-	builtin, err := operators.Builtin(operators.Options{Command: operators.CommandOptions{Every: true}})
+	builtin, err := operators.Builtin(operators.Options{Engines: enginetest.Engines(), Command: operators.CommandOptions{Every: true}})
 	require.NoError(t, err)
 	return builtin.Catalog(nil)
 }

@@ -36,8 +36,8 @@ func (e *Error) Error() string { return e.Text }
 
 func (e *Error) Unwrap() error { return e.within }
 
-// err returns the failure as an error, with the fault that it was inside the engine.
-func (f *Failure) err() error {
+// Err returns the failure as an error, with the fault that it was inside the engine.
+func (f *Failure) Err() error {
 	if f == nil {
 		return nil
 	}

@@ -86,10 +86,14 @@ func endOf(file string) string {
 	return end
 }
 
-// place links a file; on another file system it copies it.
+// place links a file; on another file system it copies it. A symbolic link is no file: it may lead anywhere.
 func place(file, target string) error {
-	if resolved, err := filepath.EvalSymlinks(file); err == nil {
-		file = resolved
+	info, err := os.Lstat(file)
+	if err != nil {
+		return err
+	}
+	if !info.Mode().IsRegular() {
+		return fmt.Errorf("%s is no file", filepath.Base(file))
 	}
 	if os.Link(file, target) == nil {
 		return nil

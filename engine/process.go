@@ -161,7 +161,7 @@ func (g *Engine) ask(ctx context.Context, q Question, answer any, read func(*Ans
 		return g.death(err)
 	}
 	if a.Failure != nil {
-		return a.Failure.err()
+		return a.Failure.Err()
 	}
 	if answer == nil {
 		return nil

@@ -14,6 +14,7 @@ import (
 
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/engine/enginetest"
 	"github.com/dagctl/dagctl/examples/processtest"
 	"github.com/dagctl/dagctl/internal/duck"
 	"github.com/dagctl/dagctl/internal/pg"
@@ -147,7 +148,7 @@ func document(t testing.TB, dir string) *dag.Document {
 // catalog returns the catalog of dagctl's operators.
 func catalog(t testing.TB) dag.Catalog {
 	t.Helper()
-	builtin, err := operators.Builtin(operators.Options{})
+	builtin, err := operators.Builtin(operators.Options{Engines: enginetest.Engines()})
 	require.NoError(t, err)
 	return builtin.Catalog(nil)
 }

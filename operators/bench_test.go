@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dagctl/dagctl/engine/enginetest"
 	"github.com/dagctl/dagctl/internal/duck"
 	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/storage"
@@ -37,7 +38,7 @@ func BenchmarkSQL(b *testing.B) {
 	})
 
 	b.Run("task", func(b *testing.B) {
-		registry, err := operators.Builtin(operators.Options{})
+		registry, err := operators.Builtin(operators.Options{Engines: enginetest.Engines()})
 		require.NoError(b, err)
 		st, err := storage.New(storage.Config{Root: filepath.Join(dir, "root")})
 		require.NoError(b, err)

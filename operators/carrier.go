@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"github.com/dagctl/dagctl/dag"
-	"github.com/dagctl/dagctl/internal/duck"
 	"github.com/dagctl/dagctl/storage"
 )
 
@@ -20,19 +19,11 @@ type Carrier interface {
 	Deliver(ctx context.Context, a Assignment, dirs []string, result Result, scratch string) (Outcome, error)
 }
 
-func (r *Runner) carrier() Carrier {
+func (r *Runner) carrier(w *work) Carrier {
 	if r.Carrier != nil {
 		return r.Carrier
 	}
-	return storageCarrier{r.Storage, r.limits()}
-}
-
-// limits returns the limits of the runner's own sessions, which are those of the operators.
-func (r *Runner) limits() duck.Limits {
-	if r.Registry == nil {
-		return duck.Limits{}
-	}
-	return r.Registry.limits
+	return storageCarrier{r.Storage, w}
 }
 
 // Seal moves the output of a run to storage: the *.parquet files in dirs, which has a folder for each output. scratch
@@ -40,13 +31,15 @@ func (r *Runner) limits() duck.Limits {
 func (r *Runner) Seal(
 	ctx context.Context, a Assignment, dirs []string, result Result, scratch string,
 ) (Outcome, error) {
-	return storageCarrier{r.Storage, r.limits()}.Deliver(ctx, a, dirs, result, scratch)
+	w := r.workOf(a)
+	defer w.release()
+	return storageCarrier{r.Storage, w}.Deliver(ctx, a, dirs, result, scratch)
 }
 
 // storageCarrier moves data between storage and local folders.
 type storageCarrier struct {
 	storage *storage.Storage
-	limits  duck.Limits
+	work    *work
 }
 
 func (c storageCarrier) Fetch(ctx context.Context, in AssignedInput, dir string) ([]string, error) {
@@ -64,7 +57,7 @@ func (c storageCarrier) Deliver(
 	made := partitionOf(a)
 	if a.Cursor != nil {
 		var err error
-		if made, err = segment(ctx, a, dirs, result); err != nil {
+		if made, err = c.work.segment(ctx, a, dirs, result); err != nil {
 			return Outcome{}, err
 		}
 		if made == "" {
@@ -103,7 +96,7 @@ func (c storageCarrier) seal(
 	}
 	written := found.files
 	if len(written) == 0 {
-		if written, err = withoutRows(ctx, a, output, found, scratch); err != nil || len(written) == 0 {
+		if written, err = c.work.withoutRows(ctx, a, output, found, scratch); err != nil || len(written) == 0 {
 			return nil, err
 		}
 	}
@@ -113,7 +106,7 @@ func (c storageCarrier) seal(
 	attempt := storage.Attempt{Generation: output.Generation, Partition: partitionOf(a), Task: a.TaskID,
 		Number: a.Attempt, Output: output.Index, Part: a.Part}
 	if output.UpdateStrategy == dag.Append && output.Generation.Kind == storage.Parquet {
-		w.Manifest, err = c.sealAppended(ctx, a, attempt, output.Base, written, scratch)
+		w.Manifest, err = c.sealAppended(ctx, attempt, output.Base, written, scratch)
 	} else {
 		w.Manifest, err = c.storage.Seal(ctx, attempt, written)
 	}

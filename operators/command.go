@@ -265,7 +265,7 @@ func commandTask(ctx context.Context, o Options, t *Task, work string) (CommandT
 		task.TimeoutAt = &t.TimeoutAt
 	}
 	for i, in := range t.Inputs {
-		files, err := filtered(ctx, o, t, i)
+		files, err := filtered(ctx, t, i)
 		if err != nil {
 			return CommandTask{}, err
 		}
@@ -331,7 +331,7 @@ func convertOutputs(ctx context.Context, t *Task) error {
 				continue
 			}
 			target := filepath.Join(dir, "from-"+format+".parquet")
-			rows, err := importText(ctx, format, files[format], target)
+			rows, err := t.work.importText(ctx, format, files[format], target)
 			if err != nil {
 				return Permanent(fmt.Errorf("output %q: %w", t.Outputs[i].Name, err))
 			}

@@ -8,14 +8,14 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/dagctl/dagctl/internal/duck"
+	"github.com/dagctl/dagctl/engine"
 	"github.com/dagctl/dagctl/internal/fault"
-	"github.com/dagctl/dagctl/internal/sqltext"
+	"github.com/dagctl/dagctl/internal/relations"
 )
 
 // filtered returns files of an input with only the rows that the job reads: the input's own files if that is all rows,
 // otherwise copies beside the program's folder.
-func filtered(ctx context.Context, o Options, t *Task, input int) ([]string, error) {
+func filtered(ctx context.Context, t *Task, input int) ([]string, error) {
 	rel, err := t.relation(input)
 	if err != nil {
 		return nil, Permanent(err)
@@ -26,17 +26,13 @@ func filtered(ctx context.Context, o Options, t *Task, input int) ([]string, err
 
 	t.Progress(0, "filtering input "+rel.Name)
 	target := filepath.Join(t.Scratch, fmt.Sprintf("input%d.parquet", input))
-	session, err := duck.OpenData(ctx, duck.Data{Scope: t.Scope(), Limits: o.limits(),
-		Files: append(slices.Clone(rel.Files), target), Dirs: []string{t.Scratch}, Spill: t.Scratch})
+	if _, err := t.work.open(ctx, t.Scope(), []relations.Relation{rel}); err != nil {
+		return nil, err
+	}
+	err = t.work.write(ctx, target, func(inside string) engine.Question {
+		return engine.Export{Relation: rel.Name, Target: inside, Format: "parquet"}
+	}, nil)
 	if err != nil {
-		return nil, err
-	}
-	defer session.Close()
-
-	if err := session.Create(ctx, rel); err != nil {
-		return nil, err
-	}
-	if _, err := session.CopyToParquet(ctx, "FROM "+sqltext.Quote(rel.Name), target); err != nil {
 		return nil, fmt.Errorf("filter input %q: %w", rel.Name, err)
 	}
 	return []string{target}, nil

@@ -14,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dagctl/dagctl/engine/enginetest"
 	"github.com/dagctl/dagctl/internal/sandbox"
 	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/operators/operatortest"
@@ -218,7 +219,7 @@ func gone(pid int) bool {
 
 func TestCommandIsOffByDefault(t *testing.T) {
 	t.Parallel()
-	registry, err := operators.Builtin(operators.Options{})
+	registry, err := operators.Builtin(operators.Options{Engines: enginetest.Engines()})
 	require.NoError(t, err)
 	op, _ := registry.Get("command")
 	_, fault := op.Spec().Canonical(map[string]any{"argv": []any{"true"}})

@@ -85,6 +85,7 @@ func (t *Task) Commit(ctx context.Context, c Commit) (Committed, error) {
 		return Committed{Cursor: t.Cursor}, nil
 	}
 
+	t.work.release() // sealing takes an engine, and a run never waits for two
 	done, err := t.Committer.Commit(ctx, c)
 	if err != nil {
 		return Committed{}, err

@@ -14,13 +14,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/engine/enginetest"
 	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/operators/operatortest"
 )
 
 func builtin(t *testing.T, name string) operators.Operator {
 	t.Helper()
-	registry, err := operators.Builtin(operators.Options{Threads: 1, Command: anyProgram,
+	registry, err := operators.Builtin(operators.Options{Engines: enginetest.Engines(), Threads: 1, Command: anyProgram,
 		AllowedAddresses: []string{"127.0.0.0/8"}})
 	require.NoError(t, err)
 	op, ok := registry.Get(name)

@@ -6,9 +6,9 @@ import (
 	"path/filepath"
 	"slices"
 
-	"github.com/dagctl/dagctl/internal/duck"
+	"github.com/dagctl/dagctl/engine"
 	"github.com/dagctl/dagctl/internal/fault"
-	"github.com/dagctl/dagctl/internal/sqltext"
+	"github.com/dagctl/dagctl/internal/relations"
 )
 
 // Formats are the names of the formats in which tasks elsewhere send rows to the server; it sends them in one more.
@@ -22,7 +22,9 @@ var ExportFormats = append(slices.Clone(Formats), "arrow")
 func (r *Runner) Export(
 	ctx context.Context, a Assignment, in AssignedInput, format, dir string,
 ) (file string, err error) {
-	files, err := r.carrier().Fetch(ctx, in, dir)
+	w := r.workOf(a)
+	defer w.release()
+	files, err := r.carrier(w).Fetch(ctx, in, dir)
 	if err != nil {
 		return "", fmt.Errorf("input %q: %w", in.As, err)
 	}
@@ -40,17 +42,13 @@ func (r *Runner) Export(
 	}
 
 	target := filepath.Join(dir, "rows."+format)
-	session, err := duck.OpenData(ctx, duck.Data{Scope: a.Scope(), Limits: r.limits(),
-		Files: append(slices.Clone(files), target), Dirs: []string{dir}, Spill: dir})
+	if _, err := w.open(ctx, a.Scope(), []relations.Relation{rel}); err != nil {
+		return "", err
+	}
+	err = w.write(ctx, target, func(inside string) engine.Question {
+		return engine.Export{Relation: rel.Name, Target: inside, Format: format}
+	}, nil)
 	if err != nil {
-		return "", err
-	}
-	defer session.Close()
-
-	if err := session.Create(ctx, rel); err != nil {
-		return "", err
-	}
-	if err := session.CopyTo(ctx, "FROM "+sqltext.Quote(rel.Name), target, format); err != nil {
 		return "", fmt.Errorf("input %q as %s: %w", in.As, format, err)
 	}
 	return target, nil
@@ -58,8 +56,10 @@ func (r *Runner) Export(
 
 // Import converts a text file of rows that a task sent to Parquet, and returns the number of rows. The same text gives
 // the same bytes, so that sending it again changes nothing.
-func Import(ctx context.Context, local, format, target string) (rows int64, err error) {
-	rows, err = importText(ctx, format, []string{local}, target)
+func (r *Runner) Import(ctx context.Context, a Assignment, local, format, target string) (rows int64, err error) {
+	w := r.workOf(a)
+	defer w.release()
+	rows, err = w.importText(ctx, format, []string{local}, target)
 	if err != nil && ctx.Err() == nil && !fault.Is(err, fault.Invalid) {
 		err = fault.New(fault.Invalid, "%w", err)
 	}

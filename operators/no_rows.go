@@ -2,14 +2,13 @@ package operators
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
-	"github.com/dagctl/dagctl/internal/duck"
+	"github.com/dagctl/dagctl/engine"
 	"github.com/dagctl/dagctl/internal/footer"
 	"github.com/dagctl/dagctl/operators/textfile"
 	"github.com/dagctl/dagctl/storage"
@@ -63,31 +62,31 @@ type written struct {
 }
 
 // writtenTo looks at what a run wrote to the folder of an output.
-func writtenTo(dir string) (w written, err error) {
+func writtenTo(dir string) (found written, err error) {
 	all, err := filepath.Glob(filepath.Join(dir, "*.parquet"))
 	if err != nil {
-		return w, err
+		return found, err
 	}
 	slices.Sort(all)
-	w.any = len(all) > 0
+	found.any = len(all) > 0
 
 	for _, file := range all {
 		fromCSV := strings.HasSuffix(file, noRowsCSV)
 		if !fromCSV && !strings.HasSuffix(file, noRowsNDJSON) {
-			w.files = append(w.files, file)
+			found.files = append(found.files, file)
 			continue
 		}
 		read, err := footer.Read(file)
 		switch {
 		case err != nil:
-			return w, err
+			return found, err
 		case read.Rows > 0: // another program chose this name
-			w.files = append(w.files, file)
-		case fromCSV && len(w.guess) == 0 && !slices.Equal(read.Columns, unnamed):
-			w.guess = read.Columns
+			found.files = append(found.files, file)
+		case fromCSV && len(found.guess) == 0 && !slices.Equal(read.Columns, unnamed):
+			found.guess = read.Columns
 		}
 	}
-	return w, nil
+	return found, nil
 }
 
 // unnamed are the columns of a CSV file without a line.
@@ -95,13 +94,13 @@ var unnamed = []storage.Column{{Name: "column0", Type: "VARCHAR"}}
 
 // withoutRows returns a file without rows for an output that got none. It returns no file if the output stays as it is,
 // or if nobody knows its columns.
-func withoutRows(
-	ctx context.Context, a Assignment, output AssignedOutput, w written, scratch string,
+func (w *work) withoutRows(
+	ctx context.Context, a Assignment, output AssignedOutput, found written, scratch string,
 ) ([]string, error) {
 	if a.NoRows == nil {
 		return nil, nil
 	}
-	if !w.any {
+	if !found.any {
 		if stays, err := a.NoRows.Stays(ctx, output.Index); err != nil || stays {
 			return nil, err
 		}
@@ -110,7 +109,7 @@ func withoutRows(
 	if err != nil {
 		return nil, err
 	}
-	columns := typed(w.guess, known)
+	columns := typed(found.guess, known)
 	if len(columns) == 0 {
 		return nil, nil
 	}
@@ -119,14 +118,9 @@ func withoutRows(
 	if err := os.MkdirAll(scratch, 0o700); err != nil {
 		return nil, err
 	}
-	session, err := duck.OpenData(ctx, duck.Data{Scope: a.Scope(),
-		Limits: duck.Limits{Threads: 1}, Files: []string{file}, Dirs: []string{scratch}})
-	if err != nil {
-		return nil, err
-	}
-	defer session.Close()
-	_, err = session.CopyToParquet(ctx, duck.Empty(columns), file)
-	return []string{file}, err
+	return []string{file}, w.write(ctx, file, func(inside string) engine.Question {
+		return engine.Empty{Columns: columns, Target: inside}
+	}, nil)
 }
 
 // typed returns the columns that a text without rows names, with the types that are known of them. Text that names none
@@ -147,25 +141,63 @@ func typed(named, known []storage.Column) []storage.Column {
 
 // importText converts text that a task wrote to a Parquet file and returns the number of rows. The first line of a CSV
 // file names the columns. Text without a row and without a name becomes a file of unnamed columns.
-func importText(ctx context.Context, format string, local []string, target string) (int64, error) {
+func (w *work) importText(ctx context.Context, format string, local []string, target string) (int64, error) {
 	d := textfile.Declaration{Format: format}
 	if format == "csv" {
 		header := true
 		d.Delimiter, d.Header = ",", &header
 	}
+
+	read, err := w.readText(ctx, engine.Text{Declaration: d, Zone: "UTC", Files: textFiles(local)}, target, "")
+	switch {
+	case err != nil:
+		return 0, err
+	case read.Unknown:
+		return 0, w.write(ctx, target, func(inside string) engine.Question {
+			return engine.Empty{Columns: unnamed, Target: inside}
+		}, nil)
+	case read.Result.BadRows > 0:
+		return 0, badRowsError(read.Result, "write what the other rows have in this column")
+	}
+	return read.Result.Rows, nil
+}
+
+func textFiles(local []string) []textfile.File {
 	files := make([]textfile.File, len(local))
 	for i, path := range local {
 		files[i] = textfile.File{Name: filepath.Base(path), Path: path}
 	}
+	return files
+}
 
-	result, err := textfile.Job{Declaration: d}.Convert(ctx, files, target, nil)
-	switch {
-	case errors.Is(err, textfile.ErrUnknown):
-		return 0, textfile.WriteEmpty(target, []textfile.Column{textfile.Column(unnamed[0])})
-	case err != nil:
-		return 0, err
-	case result.BadRows > 0:
-		return 0, badRowsError(result, "write what the other rows have in this column")
+// readText reads text files in an engine, and moves what it wrote to its places.
+func (w *work) readText(
+	ctx context.Context, q engine.Text, target, quarantine string,
+) (read engine.TextRead, err error) {
+	g, err := w.engine(ctx)
+	if err != nil {
+		return read, err
 	}
-	return result.Rows, nil
+	files := slices.Clone(q.Files)
+	for i, file := range files {
+		linked, err := g.In(file.Path)
+		if err != nil {
+			return read, err
+		}
+		files[i].Path = linked[0]
+	}
+	q.Files, q.Target = files, g.Out("rows.parquet")
+	if quarantine != "" {
+		q.Quarantine = g.Out("quarantine.parquet")
+	}
+	if err := g.Do(ctx, q, &read); err != nil || read.Unknown {
+		return read, err
+	}
+
+	if quarantine != "" {
+		if err := g.Fetch(q.Quarantine, quarantine); err != nil {
+			return read, err
+		}
+	}
+	return read, g.Fetch(q.Target, target)
 }

@@ -141,6 +141,7 @@ type Task struct {
 	// For operator udf: puts the code into dir; nil: there is none
 	fetchCode func(ctx context.Context, dir string) error
 	commits   int // number of commits so far
+	work      *work
 }
 
 // Result is what a run produced.

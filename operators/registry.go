@@ -1,23 +1,29 @@
 package operators
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
 
 	"github.com/dagctl/dagctl/dag"
-	"github.com/dagctl/dagctl/internal/duck"
+	"github.com/dagctl/dagctl/engine"
+	"github.com/dagctl/dagctl/internal/relations"
 )
 
 // Registry is a set of operators by name.
 type Registry struct {
 	operators map[string]Operator
-	limits    duck.Limits // of each session of the runner
+	engines   *engine.Engines
+	limits    relations.Limits // of each engine
 }
 
-// NewRegistry returns a registry of operators, each of which must have a name of its own.
-func NewRegistry(ops ...Operator) (*Registry, error) {
-	r := &Registry{operators: make(map[string]Operator, len(ops))}
+// NewRegistry returns a registry of operators, each of which must have a name of its own. Their runs use the engines.
+func NewRegistry(engines *engine.Engines, ops ...Operator) (*Registry, error) {
+	if engines == nil {
+		return nil, errors.New("operators need engines")
+	}
+	r := &Registry{engines: engines, operators: make(map[string]Operator, len(ops))}
 	for _, op := range ops {
 		name := op.Spec().Name
 		if name == "" {
@@ -33,7 +39,8 @@ func NewRegistry(ops ...Operator) (*Registry, error) {
 
 // Options configure the built-in operators.
 type Options struct {
-	Command CommandOptions // which programs run, and what they may reach; by default none run
+	Engines *engine.Engines // required
+	Command CommandOptions  // which programs run, and what they may reach; by default none run
 	// Prefixes (CIDR) that http_source may reach though they are private, link-local or loopback
 	AllowedAddresses []string
 	MemoryLimit      int64 // bytes for each DuckDB session; 0: 1 GiB
@@ -49,7 +56,8 @@ func Builtin(o Options) (*Registry, error) {
 	if err != nil {
 		return nil, err
 	}
-	r, err := NewRegistry(newSQL(o), newFileSource(o), web, &commandOperator{o}, &udfOperator{o}, handlerOperator{})
+	r, err := NewRegistry(o.Engines, newSQL(o), newFileSource(o), web, &commandOperator{o}, &udfOperator{o},
+		handlerOperator{})
 	if err != nil {
 		return nil, err
 	}
@@ -57,7 +65,9 @@ func Builtin(o Options) (*Registry, error) {
 	return r, nil
 }
 
-func (o Options) limits() duck.Limits { return duck.Limits{Memory: o.MemoryLimit, Threads: o.Threads} }
+func (o Options) limits() relations.Limits {
+	return relations.Limits{Memory: o.MemoryLimit, Threads: o.Threads}
+}
 
 // Get returns the named operator.
 func (r *Registry) Get(name string) (Operator, bool) {
@@ -73,9 +83,10 @@ func (r *Registry) Catalog(runtimes []string) dag.Catalog {
 	c := dag.Catalog{Operators: make(map[string]dag.OperatorSpec, len(r.operators)), Runtimes: slices.Clone(runtimes)}
 	for name, op := range r.operators {
 		c.Operators[name] = op.Spec()
-		if sql, ok := op.(*sqlOperator); ok {
-			c.Statement = sql.statement
-		}
+	}
+	if sql, ok := r.operators["sql"].(*sqlOperator); ok {
+		c.Statement = sql.statements.statement
+		c.ForOrg = sql.forOrg
 	}
 	return c
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/dagctl/dagctl/dag"
-	"github.com/dagctl/dagctl/internal/duck"
+	"github.com/dagctl/dagctl/engine"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/literal"
 	"github.com/dagctl/dagctl/internal/secret"
@@ -55,7 +55,7 @@ func Permanent(err error) error {
 // IsPermanent reports whether a retry cannot mend the error: it is marked so, or its cause is the SQL or the data.
 func IsPermanent(err error) bool {
 	var p permanent
-	return errors.As(err, &p) || duck.Deterministic(err) || fault.Is(err, fault.Invalid)
+	return errors.As(err, &p) || engine.Deterministic(err) || fault.Is(err, fault.Invalid)
 }
 
 // Run runs the assignment. It always removes the scratch folder and returns an Outcome. Sealed outputs of a failed run
@@ -113,7 +113,9 @@ func (r *Runner) run(ctx context.Context, a Assignment, progress func(int, strin
 	}
 	defer os.RemoveAll(scratch)
 
-	t, err := r.task(ctx, a, scratch, progress, log)
+	w := r.workOf(a)
+	defer w.release()
+	t, err := r.task(ctx, w, a, scratch, progress, log)
 	if err != nil {
 		return Outcome{}, err
 	}
@@ -126,11 +128,12 @@ func (r *Runner) run(ctx context.Context, a Assignment, progress func(int, strin
 		return Outcome{}, err
 	}
 	if t.commits > 0 {
+		w.release() // it waits for checks
 		if a, err = t.Committer.Rest(ctx, a); err != nil {
 			return Outcome{}, err
 		}
 	}
-	return r.carrier().Deliver(ctx, a, t.OutputDirs, result, filepath.Join(scratch, "seal"))
+	return r.carrier(t.work).Deliver(ctx, a, t.OutputDirs, result, filepath.Join(scratch, "seal"))
 }
 
 // runWithoutFiles runs an operator that needs no files, without touching the file system.
@@ -170,10 +173,10 @@ func (r *Runner) log(a Assignment) *slog.Logger {
 
 // task creates the task's folders and fetches its inputs.
 func (r *Runner) task(
-	ctx context.Context, a Assignment, scratch string, progress func(int, string), log *slog.Logger,
+	ctx context.Context, w *work, a Assignment, scratch string, progress func(int, string), log *slog.Logger,
 ) (*Task, error) {
-	t := &Task{Assignment: a, Scratch: filepath.Join(scratch, "scratch"), Progress: progress, Log: log}
-	if fetcher, ok := r.carrier().(codeFetcher); ok {
+	t := &Task{Assignment: a, work: w, Scratch: filepath.Join(scratch, "scratch"), Progress: progress, Log: log}
+	if fetcher, ok := r.carrier(t.work).(codeFetcher); ok {
 		t.fetchCode = func(ctx context.Context, dir string) error { return fetcher.FetchCode(ctx, a, dir) }
 	}
 	if a.Cursor != nil { // a copy for the run, which may change it
@@ -202,7 +205,7 @@ func (r *Runner) task(
 				return nil, fmt.Errorf("make scratch folder: %w", err)
 			}
 		}
-		files, err := r.carrier().Fetch(ctx, in, dir)
+		files, err := r.carrier(t.work).Fetch(ctx, in, dir)
 		if err != nil {
 			return nil, fmt.Errorf("input %q: %w", in.As, err)
 		}

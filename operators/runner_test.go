@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/engine/enginetest"
 	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/storage"
 )
@@ -25,9 +26,9 @@ type world struct {
 
 func newWorld(t *testing.T, ops ...operators.Operator) world {
 	t.Helper()
-	registry, err := operators.Builtin(operators.Options{Threads: 1, Command: anyProgram})
+	registry, err := operators.Builtin(operators.Options{Engines: enginetest.Engines(), Threads: 1, Command: anyProgram})
 	if ops != nil {
-		registry, err = operators.NewRegistry(ops...)
+		registry, err = operators.NewRegistry(enginetest.Engines(), ops...)
 	}
 	require.NoError(t, err)
 	st, err := storage.New(storage.Config{Root: t.TempDir()})

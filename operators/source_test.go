@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/engine/enginetest"
 	"github.com/dagctl/dagctl/operators"
 )
 
@@ -77,7 +78,7 @@ func TestHTTPSourceReachesPublicAddressesOnly(t *testing.T) {
 		t.Error("it was reached")
 	}))
 	t.Cleanup(server.Close)
-	registry, err := operators.Builtin(operators.Options{})
+	registry, err := operators.Builtin(operators.Options{Engines: enginetest.Engines()})
 	require.NoError(t, err)
 	op, _ := registry.Get("http_source")
 	out := newWorld(t, op).run(t, assignment("http_source", map[string]any{"url": server.URL + "/?key=s3cret",

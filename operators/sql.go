@@ -5,14 +5,14 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"slices"
 
 	"github.com/dagctl/dagctl/dag"
-	"github.com/dagctl/dagctl/internal/duck"
+	"github.com/dagctl/dagctl/engine"
 	"github.com/dagctl/dagctl/internal/fault"
-	"github.com/dagctl/dagctl/internal/sqltext"
-	"github.com/dagctl/dagctl/storage"
+	"github.com/dagctl/dagctl/internal/relations"
 )
 
 // sqlOperator runs one SELECT per output over the job's inputs. Each input is a relation with its `as` name.
@@ -22,16 +22,11 @@ import (
 // values that are set before the statement runs, never text in it, so no partition key can change what a query means.
 // TIMESTAMPTZ is shown and truncated in the time zone of partition_by, UTC by default.
 type sqlOperator struct {
-	options Options
-	parser  *duck.Shared // for all parsing; it cannot access files
-	forms   formCache
-	derived derivationCache
+	options    Options
+	statements *statements // of no org; see Registry.Catalog
 }
 
-func newSQL(o Options) *sqlOperator {
-	return &sqlOperator{options: o,
-		parser: &duck.Shared{Config: duck.Config{Threads: 1, MemoryLimit: 256 << 20}}}
-}
+func newSQL(o Options) *sqlOperator { return &sqlOperator{o, newStatements(o)} }
 
 const sqlSchema = `{
   "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -45,51 +40,20 @@ const sqlSchema = `{
   }
 }`
 
-func (o *sqlOperator) Spec() dag.OperatorSpec {
+func (o *sqlOperator) Spec() dag.OperatorSpec { return o.spec(o.statements) }
+
+// spec returns the spec whose functions look at statements for an org.
+func (o *sqlOperator) spec(s *statements) dag.OperatorSpec {
 	spec := dag.OperatorSpec{
 		Name: "sql", Version: "1.0.0", Reactive: true, Effect: dag.EffectInternal,
 		ConfigSchema: json.RawMessage(sqlSchema),
-		Canonical:    o.canonical,
-		Shape:        o.shape,
+		Canonical:    s.canonical,
+		Shape:        s.shape,
 	}
 	if o.options.ReuseByColumn {
-		spec.Derive = o.derive
+		spec.Derive = s.derive
 	}
 	return spec
-}
-
-// canonical returns the hash of each parsed query, so that comments and layout do not cause rebuilds.
-func (o *sqlOperator) canonical(config map[string]any) (any, *dag.ConfigError) {
-	ctx := context.Background() // Canonical takes no context, and parsing is quick
-	query, one := config["query"].(string)
-	queries, several := config["queries"].(map[string]any)
-	if one == several {
-		return nil, &dag.ConfigError{Message: "sql needs either `query`, or `queries` with one for each output"}
-	}
-	if one {
-		form, err := o.forms.of(ctx, o.parser, query)
-		if err != nil {
-			return nil, &dag.ConfigError{Key: "query", Message: fault.Text(err)}
-		}
-		return map[string]any{"query": form}, nil
-	}
-
-	forms := map[string]any{}
-	for _, name := range sortedKeys(queries) {
-		query, _ := queries[name].(string)
-		form, err := o.forms.of(ctx, o.parser, query)
-		if err != nil {
-			return nil, &dag.ConfigError{Key: "queries", Message: name + ": " + fault.Text(err)}
-		}
-		forms[name] = form
-	}
-	return map[string]any{"queries": forms}, nil
-}
-
-// statement returns an error unless the SQL is one SELECT that a job or a check may run.
-func (o *sqlOperator) statement(query string) error {
-	_, err := o.forms.of(context.Background(), o.parser, query) // validation takes no context, and parsing is quick
-	return err
 }
 
 func (o *sqlOperator) Run(ctx context.Context, t *Task) (Result, error) {
@@ -97,115 +61,58 @@ func (o *sqlOperator) Run(ctx context.Context, t *Task) (Result, error) {
 	if err != nil {
 		return Result{}, Permanent(err)
 	}
-	session, err := o.open(ctx, t)
-	if err != nil {
+	if err := t.openInputs(ctx); err != nil {
 		return Result{}, err
-	}
-	defer session.Close()
-
-	run := sqlRun{Task: t, session: session, relations: map[string][]storage.Column{}, rows: map[string]int64{}}
-	for i := range t.Inputs {
-		if err := run.input(ctx, i); err != nil {
-			return Result{}, err
-		}
-	}
-
-	for i, query := range queries {
-		t.Progress(100*i/len(queries), "running the query of output "+t.Outputs[i].Name)
-		if err := run.output(ctx, i, query); err != nil {
-			return Result{}, fmt.Errorf("output %q: %w", t.Outputs[i].Name, err)
-		}
 	}
 
 	var result Result
-	if result.Columns, err = o.lineage(ctx, &run); err != nil {
-		return Result{}, err
+	rows := map[string]int64{}
+	for i, query := range queries {
+		name := t.Outputs[i].Name
+		t.Progress(100*i/len(queries), "running the query of output "+name)
+		var selected engine.Selected
+		err := t.work.write(ctx, filepath.Join(t.OutputDirs[i], "part.parquet"), func(inside string) engine.Question {
+			return engine.Select{SQL: query, Target: inside}
+		}, &selected)
+		if err != nil {
+			return Result{}, fmt.Errorf("output %q: %w", name, err)
+		}
+		rows[name] = selected.Rows
+		result.Columns = append(result.Columns, t.origins(t.Outputs[i].Index, selected.Origins)...)
 	}
-	result.Result, err = json.Marshal(map[string]any{"rows": run.rows})
+	result.Result, err = json.Marshal(map[string]any{"rows": rows})
 	return result, err
 }
 
-// sqlRun is the run of a task in a session.
-type sqlRun struct {
-	*Task
-	session   *duck.Session
-	known     []string // relations
-	relations map[string][]storage.Column
-	selects   []*duck.Select     // by output index
-	columns   [][]storage.Column // by output index
-	rows      map[string]int64   // by output name
-}
-
-func (r *sqlRun) input(ctx context.Context, i int) error {
-	rel, err := r.relation(i)
-	if err != nil {
-		return err
+// openInputs opens the inputs of the task as relations.
+func (t *Task) openInputs(ctx context.Context) error {
+	all := make([]relations.Relation, len(t.Inputs))
+	for i := range t.Inputs {
+		var err error
+		if all[i], err = t.relation(i); err != nil {
+			return err
+		}
 	}
-	if err := r.session.Create(ctx, rel); err != nil {
-		return err
-	}
-	columns, err := r.session.Describe(ctx, "FROM "+sqltext.Quote(rel.Name))
-	r.known, r.relations[rel.Name] = append(r.known, rel.Name), columns
+	_, err := t.work.open(ctx, t.Scope(), all)
 	return err
 }
 
-// output runs one query and writes its rows to the output's file.
-func (r *sqlRun) output(ctx context.Context, i int, query string) error {
-	parsed, err := r.session.Parse(ctx, query)
-	if err != nil {
-		return err
-	}
-	if err := parsed.Check(r.known); err != nil {
-		return err
-	}
-	view, err := r.session.View(ctx, parsed)
-	if err != nil {
-		return err
-	}
-
-	columns, err := r.session.Describe(ctx, view)
-	if err != nil {
-		return err
-	}
-	r.selects, r.columns = append(r.selects, parsed), append(r.columns, columns)
-	r.rows[r.Outputs[i].Name], err = r.session.CopyToParquet(ctx, view, filepath.Join(r.OutputDirs[i], "part.parquet"))
-	return err
-}
-
-// lineage uses the parser's session, which has DuckDB's functions already.
-func (o *sqlOperator) lineage(ctx context.Context, r *sqlRun) ([]ColumnOrigin, error) {
-	session, err := o.parser.Get(ctx)
-	if err != nil {
-		return nil, err
-	}
-
+// origins returns where the columns of an output come from, by inputs in place of relations.
+func (t *Task) origins(output int, origins []relations.Origin) []ColumnOrigin {
 	var columns []ColumnOrigin
-	for i, parsed := range r.selects {
-		origins, err := session.Lineage(ctx, parsed, r.relations, r.columns[i])
-		if err != nil {
-			return nil, err
-		}
-
-		for _, origin := range origins {
-			input := slices.Index(r.known, origin.Relation)
-			columns = append(columns, ColumnOrigin{
-				Output: r.Outputs[i].Index, OutputColumn: origin.OutputColumn,
-				Input: r.Inputs[input].Index, InputColumn: origin.Column, Transform: origin.Transform,
-			})
-		}
+	for _, origin := range origins {
+		input := slices.IndexFunc(t.Inputs, func(in AssignedInput) bool { return in.As == origin.Relation })
+		columns = append(columns, ColumnOrigin{
+			Output: output, OutputColumn: origin.OutputColumn,
+			Input: t.Inputs[input].Index, InputColumn: origin.Column, Transform: origin.Transform,
+		})
 	}
-	return columns, nil
-}
-
-// open starts a session that can access only the task's inputs, outputs and scratch folder.
-func (o *sqlOperator) open(ctx context.Context, t *Task) (*duck.Session, error) {
-	return duck.OpenData(ctx, duck.Data{Scope: t.Scope(), Limits: o.options.limits(),
-		Files: slices.Concat(t.InputFiles...), Dirs: append(slices.Clone(t.OutputDirs), t.Scratch), Spill: t.Scratch})
+	return columns
 }
 
 // scopeOf returns the scope in which all data is read for a partition: by its job, its checks and its programs.
-func scopeOf(by dag.Partitioning, p *PartitionRange) duck.Scope {
-	s := duck.Scope{Zone: cmp.Or(by.Timezone, "UTC")}
+func scopeOf(by dag.Partitioning, p *PartitionRange) relations.Scope {
+	s := relations.Scope{Zone: cmp.Or(by.Timezone, "UTC")}
 	if p != nil {
 		s.Partition, s.Start, s.End = &p.Key, p.Start, p.End
 	}
@@ -213,28 +120,39 @@ func scopeOf(by dag.Partitioning, p *PartitionRange) duck.Scope {
 }
 
 // Scope returns the scope of the task's own partition.
-func (a Assignment) Scope() duck.Scope { return scopeOf(a.PartitionBy, a.Partition) }
+func (a Assignment) Scope() relations.Scope { return scopeOf(a.PartitionBy, a.Partition) }
 
 // relation returns an input of the task with the rows that pass its `where` and, for a slice, lie in the range of the
 // output partition.
-func (t *Task) relation(i int) (duck.Relation, error) {
+func (t *Task) relation(i int) (relations.Relation, error) {
 	in := t.Inputs[i]
 	rel := relation(in, t.InputFiles[i])
 	if in.Map != dag.MapSlice || t.Partition == nil {
 		return rel, nil
 	}
 	from, to, err := t.PartitionBy.Range(t.Partition.Key)
-	rel.Range = &duck.Range{Column: in.PartitionBy.Column, From: from, To: to}
+	rel.Range = &relations.Range{Column: in.PartitionBy.Column, From: from, To: to}
 	return rel, err
 }
 
 // relation is an input as a query sees it.
-func relation(in AssignedInput, files []string) duck.Relation {
-	where := make([]duck.Condition, len(in.Where))
+func relation(in AssignedInput, files []string) relations.Relation {
+	where := make([]relations.Condition, len(in.Where))
 	for i, c := range in.Where {
-		where[i] = duck.Condition{Column: c.Column, Values: c.Values}
+		where[i] = relations.Condition{Column: c.Column, Values: c.Values}
 	}
-	return duck.Relation{Name: in.As, Files: files, Schema: in.Schema, Fill: in.Kept, Where: where}
+	return relations.Relation{Name: in.As, Files: files, Schema: in.Schema, Fill: in.Kept, Where: where}
+}
+
+// forOrg returns the catalog with the functions that look at statements in an engine of an org.
+func (o *sqlOperator) forOrg(c dag.Catalog, org string) dag.Catalog {
+	s := o.statements.of(org)
+	own := o.spec(s)
+	spec := c.Operators[own.Name]
+	spec.Canonical, spec.Shape, spec.Derive = own.Canonical, own.Shape, own.Derive
+	c.Operators = maps.Clone(c.Operators)
+	c.Operators[own.Name], c.Statement = spec, s.statement
+	return c
 }
 
 // queriesOf returns the query of each output, by its index.

@@ -1,30 +1,39 @@
 package operators
 
 import (
-	"context"
-	"encoding/json"
 	"slices"
-	"sync"
+	"strings"
 
 	"github.com/dagctl/dagctl/dag"
-	"github.com/dagctl/dagctl/internal/duck"
+	"github.com/dagctl/dagctl/engine"
+	"github.com/dagctl/dagctl/internal/relations"
 )
 
+// lower folds the name of a relation or a column as engines do: ASCII only.
+func lower(name string) string {
+	return strings.Map(func(r rune) rune {
+		if r >= 'A' && r <= 'Z' {
+			return r + 'a' - 'A'
+		}
+		return r
+	}, name)
+}
+
 // derive returns how the queries of a job compute its outputs.
-func (o *sqlOperator) derive(job *dag.Job, inputs [][]string) (dag.Derivation, bool) {
+func (s *statements) derive(job *dag.Job, inputs [][]string) (dag.Derivation, bool) {
 	queries, err := queriesFor(job.Config, job.Outputs)
 	if err != nil {
 		return dag.Derivation{}, false
 	}
 
-	relations, index := map[string][]string{}, map[string]int{}
+	columns, index := map[string][]string{}, map[string]int{}
 	for i, in := range job.Inputs {
-		relations[in.As], index[duck.Lower(in.As)] = inputs[i], i
+		columns[in.As], index[lower(in.As)] = inputs[i], i
 	}
 	derivation := dag.Derivation{Reads: make([][]string, len(job.Inputs))}
 	for _, query := range queries {
-		derived, sure := o.derived.of(context.Background(), o.parser, query, relations)
-		if !sure {
+		derived := s.derived(query, columns)
+		if !derived.Sure {
 			return dag.Derivation{}, false
 		}
 
@@ -45,7 +54,7 @@ func (o *sqlOperator) derive(job *dag.Job, inputs [][]string) (dag.Derivation, b
 		if inputs[i] == nil {
 			continue
 		}
-		checked, sure := o.checked(job, in.As, inputs[i])
+		checked, sure := s.checked(job, in.As, inputs[i])
 		if !sure {
 			derivation.Reads[i] = nil
 			continue
@@ -58,20 +67,20 @@ func (o *sqlOperator) derive(job *dag.Job, inputs [][]string) (dag.Derivation, b
 
 // checked returns the columns of an input by which the job's checks decide what is published. It returns false where
 // that may be all of them, or where one is missing.
-func (o *sqlOperator) checked(job *dag.Job, as string, columns []string) (reads []string, sure bool) {
+func (s *statements) checked(job *dag.Job, as string, columns []string) (reads []string, sure bool) {
 	for _, check := range job.Checks {
 		if check.Severity != "error" {
 			continue
 		}
 		if check.To != nil && check.To.Input == as {
-			column := duck.Lower(check.To.Column)
+			column := lower(check.To.Column)
 			if !slices.Contains(columns, column) {
 				return nil, false
 			}
 			reads = append(reads, column)
 		}
 		if check.SQL != "" {
-			named, sure := o.derived.counted(context.Background(), o.parser, check.SQL, as, columns)
+			named, sure := s.counted(check.SQL, as, columns)
 			if !sure {
 				return nil, false
 			}
@@ -83,7 +92,7 @@ func (o *sqlOperator) checked(job *dag.Job, as string, columns []string) (reads 
 
 // partOf returns a part of a query's result with inputs in place of relations. The rows of inputs are left out: an
 // output depends on those of all inputs in any case.
-func partOf(p duck.Part, index map[string]int) dag.Derived {
+func partOf(p relations.Part, index map[string]int) dag.Derived {
 	part := dag.Derived{Form: p.Form}
 	for _, r := range p.Reads {
 		if r.Column != "" {
@@ -93,93 +102,22 @@ func partOf(p duck.Part, index map[string]int) dag.Derived {
 	return part
 }
 
-// derivationCache remembers what queries are derived from: most were in the last deploy, too.
-type derivationCache struct {
-	mu    sync.Mutex
-	found map[string]derivation // by query and relations
-	bytes int
-}
-
-type derivation struct {
-	duck.Derivation
-
-	sure bool
-}
-
-// of returns what a query is derived from.
-func (c *derivationCache) of(
-	ctx context.Context, parser *duck.Shared, query string, relations map[string][]string,
-) (duck.Derivation, bool) {
-	d := c.known([]any{query, relations}, func() (derivation, error) {
-		q, err := parse(ctx, parser, query)
-		if err != nil {
-			return derivation{}, err
-		}
-		d, sure := q.Derive(relations)
-		return derivation{d, sure}, nil
+// derived returns what a query is derived from. What cannot be parsed is not sure.
+func (s *statements) derived(query string, columns map[string][]string) (d engine.Derived) {
+	err := s.found.recall(&d, []any{"derive", query, columns}, func() error {
+		return s.ask(engine.Derive{SQL: query, Relations: columns}, &d)
 	})
-	return d.Derivation, d.sure
+	if err != nil {
+		return engine.Derived{}
+	}
+	return d
 }
 
 // counted returns the columns of a relation that decide whether a check finds any row; false if that may be all.
-func (c *derivationCache) counted(
-	ctx context.Context, parser *duck.Shared, check, relation string, columns []string,
-) (names []string, sure bool) {
-	d := c.known([]any{"check", check, relation, columns}, func() (derivation, error) {
-		q, err := parse(ctx, parser, check)
-		if err != nil {
-			return derivation{}, err
-		}
-		known := make([]duck.Column, len(columns))
-		for i, name := range columns {
-			known[i].Name = name
-		}
-		named, sure := q.CountedColumns(map[string][]duck.Column{relation: known})
-		var d derivation
-		for _, name := range named[relation] {
-			d.Reads = append(d.Reads, duck.ColumnOf{Relation: relation, Column: name})
-		}
-		d.sure = sure || !q.Reads(relation)
-		return d, nil
+func (s *statements) counted(check, relation string, columns []string) (names []string, sure bool) {
+	var c engine.CountedColumns
+	err := s.found.recall(&c, []any{"count", check, relation, columns}, func() error {
+		return s.ask(engine.Counted{SQL: check, Relation: relation, Columns: columns}, &c)
 	})
-	for _, r := range d.Reads {
-		names = append(names, r.Column)
-	}
-	return names, d.sure
-}
-
-func parse(ctx context.Context, parser *duck.Shared, query string) (*duck.Select, error) {
-	session, err := parser.Get(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return session.Parse(ctx, query)
-}
-
-// known returns what is remembered under a key, or finds it. What cannot be parsed is not sure.
-func (c *derivationCache) known(of []any, find func() (derivation, error)) derivation {
-	text, err := json.Marshal(of)
-	if err != nil {
-		return derivation{}
-	}
-	key := string(text)
-
-	c.mu.Lock()
-	d, ok := c.found[key]
-	c.mu.Unlock()
-	if ok {
-		return d
-	}
-	if d, err = find(); err != nil {
-		return derivation{}
-	}
-
-	// A form and what it reads take about ten times the space of a short query.
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.bytes += 10 * len(key); c.found == nil || c.bytes > maxForms {
-		c.found, c.bytes = map[string]derivation{}, 10*len(key)
-	}
-	c.found[key] = d
-	return d
+	return c.Names, err == nil && c.Sure
 }

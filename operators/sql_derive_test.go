@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/engine/enginetest"
 	"github.com/dagctl/dagctl/operators"
 )
 
@@ -55,7 +56,8 @@ jobs:
 
 func columnPrints(t *testing.T, text string, epochs map[string]int, on bool) map[string]dag.Fingerprint {
 	t.Helper()
-	registry, err := operators.Builtin(operators.Options{Threads: 1, Command: anyProgram, ReuseByColumn: on})
+	registry, err := operators.Builtin(operators.Options{Engines: enginetest.Engines(),
+		Threads: 1, Command: anyProgram, ReuseByColumn: on})
 	require.NoError(t, err)
 	catalog := registry.Catalog(nil)
 	doc, problems := dag.Parse(dag.File{Name: "dag.yaml", Text: []byte(text)}, catalog)

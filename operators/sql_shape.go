@@ -1,78 +1,61 @@
 package operators
 
 import (
-	"context"
 	"slices"
 	"strings"
 
 	"github.com/dagctl/dagctl/dag"
-	"github.com/dagctl/dagctl/internal/duck"
+	"github.com/dagctl/dagctl/engine"
 	"github.com/dagctl/dagctl/internal/fault"
-	"github.com/dagctl/dagctl/internal/sqltext"
+	"github.com/dagctl/dagctl/internal/relations"
 )
 
-// binder binds the queries of all operators of this process.
-var binder duck.Binder
-
-// describe returns the columns of a query as they are stored, nil if it cannot be bound to the relations. The error is
-// that of a column that no storage can hold.
-func describe(ctx context.Context, query string, relations map[string][]duck.Column) ([]dag.Column, error) {
-	columns, err := binder.Describe(ctx, query, relations)
-	if err != nil {
-		return nil, nil //nolint:nilerr // nothing is known
-	}
-	written, err := sqltext.WrittenAll(columns)
-	if err != nil {
-		return nil, err
-	}
-	return columnsOf(written), nil
-}
-
 // shape returns the columns that the queries of a job read and write.
-func (o *sqlOperator) shape(job *dag.Job, inputs [][]dag.Column) (shape dag.Shape) {
-	ctx := context.Background() // Shape takes no context, and nothing is run
-	parser, err := o.parser.Get(ctx)
-	if err != nil {
-		return shape
-	}
+func (s *statements) shape(job *dag.Job, inputs [][]dag.Column) (shape dag.Shape) {
 	queries, err := queriesFor(job.Config, job.Outputs)
 	if err != nil {
 		return shape
 	}
-
-	relations, complete := relationsOf(job, inputs)
-	shape.Writes = make([][]dag.Column, len(queries))
-	read, named := map[string][]string{}, true
+	known, complete := relationsOf(job, inputs)
+	q := engine.Shape{Queries: queries, Bind: make([]bool, len(queries)), Relations: known}
 	for i, query := range queries {
-		q, err := parser.Parse(ctx, query)
-		if err != nil {
-			return dag.Shape{}
-		}
-		for relation, columns := range q.Columns(relations) {
-			read[relation] = append(read[relation], columns...)
-		}
-		named = named && q.NamesColumns()
-
 		// Of a partition without times, start and end are NULL, whose type only a run knows.
 		timeless := job.PartitionBy.Kind != dag.ByTime && strings.Contains(strings.ToLower(query), "getvariable")
-		if complete && !timeless {
-			if shape.Writes[i], err = describe(ctx, query, relations); err != nil {
-				shape.Refused = append(shape.Refused, refused(job, i, err))
-			}
+		q.Bind[i] = complete && !timeless
+	}
+	for _, check := range job.Checks {
+		if check.SQL != "" {
+			q.Checks = append(q.Checks, check.SQL)
 		}
 	}
 
-	checked, err := checkReads(ctx, parser, job, relations)
-	if err != nil {
-		return dag.Shape{}
+	found, err := s.shaped(q)
+	if err != nil { // binding may be what ended the engine: what a statement names is known without
+		q.Bind = make([]bool, len(queries))
+		if found, err = s.shaped(q); err != nil {
+			return shape
+		}
 	}
+	for i := range queries {
+		if failed := found.Failed[i]; failed != nil {
+			shape.Refused = append(shape.Refused, refused(job, i, failed.Err()))
+		}
+		shape.Writes = append(shape.Writes, columnsOf(found.Writes[i]))
+	}
+
+	checked := checkReads(job, found.Checks)
 	shape.Reads = make([][]string, len(job.Inputs))
 	for i, in := range job.Inputs {
-		if named && inputs[i] != nil {
-			shape.Reads[i] = readOf(in, append(read[in.As], checked[in.As]...))
+		if found.Named && inputs[i] != nil {
+			shape.Reads[i] = readOf(in, append(found.Read[in.As], checked[in.As]...))
 		}
 	}
 	return shape
+}
+
+func (s *statements) shaped(q engine.Shape) (found engine.Shaped, err error) {
+	err = s.found.recall(&found, []any{"shape", q}, func() error { return s.ask(q, &found) })
+	return found, err
 }
 
 // refused returns the fault of the query of an output.
@@ -84,26 +67,19 @@ func refused(job *dag.Job, output int, err error) dag.ConfigError {
 }
 
 // checkReads returns the columns of inputs that the job's checks name. What else a check selects, it only counts.
-func checkReads(
-	ctx context.Context, parser *duck.Session, job *dag.Job, relations map[string][]duck.Column,
-) (map[string][]string, error) {
+func checkReads(job *dag.Job, named []map[string][]string) map[string][]string {
 	read := map[string][]string{}
 	for _, check := range job.Checks {
 		if check.To != nil {
 			read[check.To.Input] = append(read[check.To.Input], check.To.Column)
 		}
-		if check.SQL == "" {
-			continue
-		}
-		q, err := parser.Parse(ctx, check.SQL)
-		if err != nil {
-			return nil, err
-		}
-		for relation, columns := range q.NamedColumns(relations) {
-			read[relation] = append(read[relation], columns...)
+	}
+	for _, columns := range named {
+		for relation, names := range columns {
+			read[relation] = append(read[relation], names...)
 		}
 	}
-	return read, nil
+	return read
 }
 
 // readOf returns the columns that a query names, and those that select the rows of its input.
@@ -118,30 +94,30 @@ func readOf(in dag.Input, named []string) []string {
 
 // relationsOf returns the inputs of a job whose columns are known, by the names that queries use, and whether that is
 // all of them.
-func relationsOf(job *dag.Job, inputs [][]dag.Column) (relations map[string][]duck.Column, complete bool) {
-	relations, complete = map[string][]duck.Column{}, true
+func relationsOf(job *dag.Job, inputs [][]dag.Column) (known map[string][]relations.Column, complete bool) {
+	known, complete = map[string][]relations.Column{}, true
 	for i, in := range job.Inputs {
 		if inputs[i] == nil {
 			complete = false
 			continue
 		}
-		columns := make([]duck.Column, len(inputs[i]))
+		columns := make([]relations.Column, len(inputs[i]))
 		for n, c := range inputs[i] {
-			columns[n] = duck.Column(c)
+			columns[n] = relations.Column(c)
 		}
-		relations[in.As] = columns
+		known[in.As] = columns
 	}
-	return relations, complete
+	return known, complete
 }
 
-func columnsOf(columns []duck.Column) []dag.Column {
+// columnsOf returns columns as documents have them; nil stays nil.
+func columnsOf(columns []relations.Column) []dag.Column {
+	if columns == nil {
+		return nil
+	}
 	list := make([]dag.Column, len(columns))
 	for i, c := range columns {
-		list[i] = dag.Column{Name: c.Name, Type: c.Type}
+		list[i] = dag.Column(c)
 	}
 	return list
 }
-
-// BinderMain makes this process one that binds queries for its parent, if it was started for that. main must call it
-// first; where nobody does, queries are bound in the process itself.
-func BinderMain() { duck.BinderMain() }

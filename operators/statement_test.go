@@ -8,13 +8,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/engine/enginetest"
 	"github.com/dagctl/dagctl/operators"
 )
 
 // What `query` refuses is refused in jobs and checks as well, before they are deployed.
 func TestFunctionsThatShowTheServerAreRefusedInJobsAndChecks(t *testing.T) {
 	t.Parallel()
-	builtin, err := operators.Builtin(operators.Options{})
+	builtin, err := operators.Builtin(operators.Options{Engines: enginetest.Engines()})
 	require.NoError(t, err)
 	const file = `name: shop
 jobs:

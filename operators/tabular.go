@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/dagctl/dagctl/dag"
-	"github.com/dagctl/dagctl/internal/duck"
+	"github.com/dagctl/dagctl/engine"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/sqltext"
 	"github.com/dagctl/dagctl/operators/textfile"
@@ -131,33 +131,6 @@ func (f tabular) checkType(name string) error {
 	return nil
 }
 
-// query returns the SELECT that reads Parquet files.
-func (f tabular) query(files []string) string {
-	as := func(column string) string {
-		if t, ok := f.Types[column]; ok {
-			return fmt.Sprintf("CAST(%[1]s AS %[2]s) AS %[1]s", sqltext.Quote(column), t)
-		}
-		return sqltext.Quote(column)
-	}
-
-	columns := "*"
-	switch {
-	case len(f.Columns) > 0:
-		list := make([]string, len(f.Columns))
-		for i, column := range f.Columns {
-			list[i] = as(column)
-		}
-		columns = strings.Join(list, ", ")
-	case len(f.Types) > 0:
-		var list []string
-		for _, column := range sortedKeys(f.Types) {
-			list = append(list, as(column))
-		}
-		columns = "* REPLACE (" + strings.Join(list, ", ") + ")"
-	}
-	return "SELECT " + columns + " FROM " + duck.ReadParquet(files)
-}
-
 // compression returns ".gz", ".zst" or "".
 func compression(name string) string {
 	for _, ext := range []string{".gz", ".zst"} {
@@ -213,43 +186,37 @@ func (r reads) convertText(ctx context.Context, files []textfile.File, target st
 	if err != nil {
 		return found, Permanent(err)
 	}
-	job := textfile.Job{Declaration: r.Declaration, Zone: zone}
+	q := engine.Text{Declaration: r.Declaration, Zone: zone.String(), Files: files}
 	if len(r.task.Reading) > 0 {
-		job.Standing = new(textfile.Reading)
-		if err := json.Unmarshal(r.task.Reading, job.Standing); err != nil {
+		q.Standing = new(textfile.Reading)
+		if err := json.Unmarshal(r.task.Reading, q.Standing); err != nil {
 			return found, fmt.Errorf("standing reading: %w", err)
 		}
 	}
 
-	var bad *textfile.Quarantine
-	keep := func(textfile.Bad) error { return nil }
+	quarantine := ""
 	if r.OnBadRows == badRowsQuarantine {
 		if len(r.task.OutputDirs) != 2 {
 			return found, Permanent(fault.New(fault.Invalid, "on_bad_rows: quarantine needs two outputs"))
 		}
-		bad, err = textfile.NewQuarantine(filepath.Join(r.task.OutputDirs[1], "part.parquet"))
-		if err != nil {
-			return found, err
-		}
-		defer func() { err = errors.Join(err, bad.Close()) }()
-		keep = bad.Add
+		quarantine = filepath.Join(r.task.OutputDirs[1], "part.parquet")
 	}
 
-	result, err := job.Convert(ctx, files, target, keep)
+	read, err := r.task.work.readText(ctx, q, target, quarantine)
 	switch {
-	case errors.Is(err, textfile.ErrUnknown):
-		return found, fault.New(fault.Unavailable, "%w", err).
-			WithHint("the first file with rows shows them; `types` declares them")
 	case err != nil:
 		return found, err
-	case result.BadRows > 0 && bad == nil:
-		return found, badRowsError(result, "mend the file; or name the column's type in `types`; or keep such rows "+
-			"apart with `on_bad_rows: quarantine`")
+	case read.Unknown:
+		return found, fault.New(fault.Unavailable, "%w", textfile.ErrUnknown).
+			WithHint("the first file with rows shows them; `types` declares them")
+	case read.Result.BadRows > 0 && quarantine == "":
+		return found, badRowsError(read.Result, "mend the file; or name the column's type in `types`; or keep such "+
+			"rows apart with `on_bad_rows: quarantine`")
 	}
 
-	found.Rows, found.BadRows = result.Rows, result.BadRows
-	if job.Standing == nil || !job.Standing.Equal(result.Reading) {
-		found.reading, err = json.Marshal(result.Reading)
+	found.Rows, found.BadRows = read.Result.Rows, read.Result.BadRows
+	if q.Standing == nil || !q.Standing.Equal(read.Result.Reading) {
+		found.reading, err = json.Marshal(read.Result.Reading)
 	}
 	return found, err
 }
@@ -279,18 +246,27 @@ func badRowsError(r textfile.Result, hint string) error {
 		WithHint("%s", hint)
 }
 
-func (r reads) convertParquet(ctx context.Context, files []textfile.File, target string) (int64, error) {
-	local := make([]string, len(files))
-	for i, f := range files {
-		local[i] = f.Path
-	}
-	session, err := duck.OpenData(ctx, duck.Data{Scope: r.task.Scope(), Limits: r.options.limits(),
-		Files: append(slices.Clone(local), target), Dirs: []string{r.task.Scratch}, Spill: r.task.Scratch})
+func (r reads) convertParquet(ctx context.Context, files []textfile.File, target string) (rows int64, err error) {
+	q := engine.Convert{Columns: r.Columns, Types: r.Types}
+	g, err := r.task.work.engine(ctx)
 	if err != nil {
 		return 0, err
 	}
-	defer session.Close()
-	return session.CopyToParquet(ctx, r.query(local), target)
+	for _, f := range files {
+		linked, err := g.In(f.Path)
+		if err != nil {
+			return 0, err
+		}
+		q.Files = append(q.Files, linked...)
+	}
+
+	if err := r.task.openInputs(ctx); err != nil { // it has none, but a zone
+		return 0, err
+	}
+	return rows, r.task.work.write(ctx, target, func(inside string) engine.Question {
+		q.Target = inside
+		return q
+	}, &rows)
 }
 
 func configError(e *dag.ConfigError) error {

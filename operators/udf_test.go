@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/engine/enginetest"
 	"github.com/dagctl/dagctl/internal/sandbox"
 	"github.com/dagctl/dagctl/operators"
 )
@@ -53,7 +54,8 @@ func (c withCode) FetchCode(_ context.Context, _ operators.Assignment, dir strin
 
 func udfWorld(t *testing.T, options operators.UDFOptions, files map[string]string) (world, *bytes.Buffer) {
 	w := newWorld(t)
-	registry, err := operators.Builtin(operators.Options{Threads: 1, Command: anyProgram, UDF: options})
+	registry, err := operators.Builtin(operators.Options{Engines: enginetest.Engines(),
+		Threads: 1, Command: anyProgram, UDF: options})
 	require.NoError(t, err)
 	var log bytes.Buffer
 	w.Runner.Log = slog.New(slog.NewTextHandler(&log, nil))

@@ -21,6 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/engine/enginetest"
 	"github.com/dagctl/dagctl/internal/duck"
 	"github.com/dagctl/dagctl/internal/relations"
 	"github.com/dagctl/dagctl/internal/sqltext"
@@ -102,7 +103,7 @@ func newExact(t *testing.T) *exact {
 	e.storage, err = storage.New(storage.Config{Root: t.TempDir(), Pool: e.pool})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, e.storage.Close()) })
-	builtin, err := operators.Builtin(operators.Options{Threads: 1})
+	builtin, err := operators.Builtin(operators.Options{Engines: enginetest.Engines(), Threads: 1})
 	require.NoError(t, err)
 	e.runner = &operators.Runner{Registry: builtin, Storage: e.storage, ScratchDir: t.TempDir()}
 	e.query, err = query.New(query.Config{Requests: e.pool, Registry: &registry.Registry{}, Storage: e.storage,

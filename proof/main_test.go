@@ -9,13 +9,11 @@ import (
 	"github.com/dagctl/dagctl/engine"
 	"github.com/dagctl/dagctl/engine/inside"
 	"github.com/dagctl/dagctl/internal/sandbox"
-	"github.com/dagctl/dagctl/operators"
 )
 
 func TestMain(m *testing.M) {
 	sandbox.Stage()
 	inside.Main()
-	operators.BinderMain()
 	bootstrap()
 	os.Exit(m.Run())
 }

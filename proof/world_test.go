@@ -24,6 +24,7 @@ import (
 	"github.com/dagctl/dagctl/dispatcher"
 	"github.com/dagctl/dagctl/dispatcher/builds"
 	"github.com/dagctl/dagctl/dispatcher/service"
+	"github.com/dagctl/dagctl/engine/enginetest"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/internal/testdb"
@@ -80,7 +81,8 @@ func newWorldOn(t *testing.T, url string) *world {
 	require.NoError(t, err)
 
 	t.Cleanup(func() { require.NoError(t, w.storage.Close()) })
-	w.ops, err = operators.Builtin(operators.Options{Threads: 1, ReuseByColumn: true,
+	w.ops, err = operators.Builtin(operators.Options{Engines: enginetest.Engines(),
+		Threads: 1, ReuseByColumn: true,
 		Command: operators.CommandOptions{Every: true, Paths: []string{os.TempDir()},
 			Shared: []string{os.TempDir()}}})
 	require.NoError(t, err)

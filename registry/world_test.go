@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/engine/enginetest"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/internal/testdb"
@@ -47,7 +48,7 @@ func newWorld(t *testing.T) *world {
 	require.NoError(t, err)
 	t.Cleanup(w.requests.Close)
 
-	ops, err := operators.Builtin(operators.Options{Threads: 1})
+	ops, err := operators.Builtin(operators.Options{Engines: enginetest.Engines(), Threads: 1})
 	require.NoError(t, err)
 	w.registry, err = registry.New(registry.Config{
 		Pool: w.pool, Requests: w.requests, Catalog: ops.Catalog([]string{"dispatcher"}),

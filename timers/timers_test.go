@@ -17,6 +17,7 @@ import (
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/dispatcher"
 	"github.com/dagctl/dagctl/dispatcher/service"
+	"github.com/dagctl/dagctl/engine/enginetest"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/internal/rest"
@@ -88,7 +89,7 @@ func newWorld(t *testing.T) *world {
 	require.NoError(t, err)
 
 	t.Cleanup(func() { require.NoError(t, store.Close()) })
-	ops, err := operators.NewRegistry(w.told)
+	ops, err := operators.NewRegistry(enginetest.Engines(), w.told)
 	require.NoError(t, err)
 	w.registry, err = registry.New(registry.Config{Pool: w.pool, Requests: w.requests, Storage: store,
 		Catalog: ops.Catalog([]string{"dispatcher"}), Log: log})

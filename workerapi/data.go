@@ -199,7 +199,7 @@ func (a *API) writeOutput(w http.ResponseWriter, r *http.Request, c authz.Capabi
 	if format == "parquet" {
 		uploaded, err = a.storage.PutUpload(r.Context(), key, r.Body)
 	} else {
-		uploaded, err = a.importRows(r.Context(), key, format, r.Body)
+		uploaded, err = a.importRows(r.Context(), g.Assignment, key, format, r.Body)
 	}
 	if err != nil {
 		return err
@@ -213,7 +213,7 @@ func (a *API) writeOutput(w http.ResponseWriter, r *http.Request, c authz.Capabi
 // importRows converts rows of text to Parquet and keeps that under the file's name with .parquet appended, or with
 // .empty.parquet if there are no rows.
 func (a *API) importRows(
-	ctx context.Context, key storage.UploadKey, format string, rows io.Reader,
+	ctx context.Context, of operators.Assignment, key storage.UploadKey, format string, rows io.Reader,
 ) (storage.Upload, error) {
 	dir, err := os.MkdirTemp(a.runner.ScratchDir, "output-*")
 	if err != nil {
@@ -234,7 +234,7 @@ func (a *API) importRows(
 		return storage.Upload{}, fmt.Errorf("receive %s: %w", key.Name, err)
 	}
 
-	count, err := operators.Import(ctx, local, format, target)
+	count, err := a.runner.Import(ctx, of, local, format, target)
 	if err != nil {
 		return storage.Upload{}, err
 	}

@@ -18,7 +18,6 @@ import (
 	"github.com/dagctl/dagctl/authz/authztest"
 	"github.com/dagctl/dagctl/dispatcher"
 	"github.com/dagctl/dagctl/engine/inside"
-	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/worker/protocol"
 	"github.com/dagctl/dagctl/workerapi"
 	"github.com/dagctl/dagctl/workerapi/workerapitest"
@@ -27,7 +26,6 @@ import (
 // TestMain is also an engine.
 func TestMain(m *testing.M) {
 	inside.Main()
-	operators.BinderMain()
 	os.Exit(m.Run())
 }
 

@@ -26,6 +26,8 @@ import (
 	"github.com/aws/aws-lambda-go/lambda"
 
 	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/engine"
+	"github.com/dagctl/dagctl/engine/inside"
 	"github.com/dagctl/dagctl/internal/sandbox"
 	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/worker"
@@ -36,6 +38,7 @@ import (
 
 func main() {
 	sandbox.Stage()
+	inside.Main()
 	w, err := newWorker(os.Getenv)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "dagctl-lambda:", err)
@@ -60,7 +63,11 @@ func newWorker(getenv func(string) string) (*worker.Worker, error) {
 		return nil, err
 	}
 
-	options := operators.Options{MemoryLimit: memory << 20,
+	engines, err := engine.New(engine.Config{})
+	if err != nil {
+		return nil, err
+	}
+	options := operators.Options{Engines: engines, MemoryLimit: memory << 20,
 		AllowedAddresses: list(getenv("DAGCTL_ALLOW_ADDRESSES"), ",")}
 	only := list(getenv("DAGCTL_OPERATORS"), ",")
 	if runsOwnCode(getenv) {

@@ -15,7 +15,6 @@ import (
 	"github.com/dagctl/dagctl/cmd/dagctl/cli"
 	"github.com/dagctl/dagctl/engine/inside"
 	"github.com/dagctl/dagctl/internal/sandbox"
-	"github.com/dagctl/dagctl/operators"
 )
 
 // The causes of the end of the context that commands run in.
@@ -27,7 +26,6 @@ var (
 func main() {
 	sandbox.Stage()
 	inside.Main()
-	operators.BinderMain()
 
 	ctx, cancel := context.WithCancelCause(context.Background())
 	signals := make(chan os.Signal, 1)

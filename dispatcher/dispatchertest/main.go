@@ -15,5 +15,7 @@ func Main(m *testing.M) {
 	goleak.VerifyTestMain(m,
 		goleak.IgnoreAnyFunction("github.com/dagctl/dagctl/internal/sandbox.startKeeper.func1"),
 		goleak.IgnoreAnyFunction("github.com/dagctl/dagctl/internal/pgdev.(*Server).launch.func1"),
-		goleak.IgnoreTopFunction("database/sql.(*DB).connectionOpener"))
+		goleak.IgnoreTopFunction("database/sql.(*DB).connectionOpener"),
+		goleak.IgnoreAnyFunction("github.com/dagctl/dagctl/engine/inside.Serve"),
+		goleak.IgnoreAnyFunction("github.com/dagctl/dagctl/engine/inside.Serve.func1"))
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dispatcher"
 	"github.com/dagctl/dagctl/dispatcher/service"
+	"github.com/dagctl/dagctl/engine/enginetest"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/internal/testdb"
 	"github.com/dagctl/dagctl/operators"
@@ -74,7 +75,7 @@ func NewWorld(t *testing.T, change ...func(*storage.Config)) *World {
 		Keys: []string{authz.NewVaultKey()}})
 	require.NoError(t, err)
 
-	w.Ops, err = operators.NewRegistry(slices.Concat(builtins(t), w.Probe.operators())...)
+	w.Ops, err = operators.NewRegistry(enginetest.Engines(), slices.Concat(builtins(t), w.Probe.operators())...)
 	require.NoError(t, err)
 
 	key, err := authz.EnsureTaskKey(filepath.Join(t.TempDir(), "tasks.pem"))
@@ -91,7 +92,8 @@ func NewWorld(t *testing.T, change ...func(*storage.Config)) *World {
 
 // builtin is one set for all tests: its only state is a session that parses SQL.
 var builtin = sync.OnceValues(func() (*operators.Registry, error) {
-	return operators.Builtin(operators.Options{Threads: 1, ReuseByColumn: true,
+	return operators.Builtin(operators.Options{Engines: enginetest.Engines(),
+		Threads: 1, ReuseByColumn: true,
 		Command: operators.CommandOptions{Every: true, Paths: []string{os.TempDir()},
 			Shared: []string{os.TempDir()}}})
 })

@@ -26,6 +26,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/engine/enginetest"
 	"github.com/dagctl/dagctl/internal/duck"
 	"github.com/dagctl/dagctl/internal/sqltext"
 	"github.com/dagctl/dagctl/operators"
@@ -342,6 +343,7 @@ func newTask(t *testing.T, c Case) (*operators.Task, string) {
 		task.Outputs = append(task.Outputs, operators.AssignedOutput{Index: i, Name: name, UpdateStrategy: dag.Replace})
 		task.OutputDirs = append(task.OutputDirs, dir(fmt.Sprintf("output%d", i)))
 	}
+	t.Cleanup(task.Use(enginetest.Engines()))
 	return task, base
 }
 

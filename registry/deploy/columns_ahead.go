@@ -16,6 +16,7 @@ import (
 // had, and those that its config says it writes, over the columns of its inputs.
 type columnsAhead struct {
 	d       *deploy
+	catalog dag.Catalog
 	next    map[outputRef]*contract.Dataset
 	same    map[string][]dag.Column   // by dataset name, where the definition of its job is the live one
 	foreign map[string]foreignDataset // by name
@@ -28,7 +29,8 @@ type columnsAhead struct {
 func (d *deploy) workOutColumns(
 	ctx context.Context, tx pgx.Tx, was contract.Contract, next *contract.Contract, live []planned,
 ) error {
-	w := columnsAhead{d: d, next: map[outputRef]*contract.Dataset{}, same: map[string][]dag.Column{},
+	w := columnsAhead{d: d, catalog: d.deployer.catalog.For(d.caller.OrgID.String()),
+		next: map[outputRef]*contract.Dataset{}, same: map[string][]dag.Column{},
 		done: map[string]bool{}}
 	unknown := false
 	for i := range next.Datasets {
@@ -95,7 +97,7 @@ func (w *columnsAhead) job(name string) {
 		if n == nil || n.Columns != nil {
 			continue
 		}
-		if spec := w.d.deployer.catalog.Operators[job.Operator]; spec.Shape != nil && shape == nil {
+		if spec := w.catalog.Operators[job.Operator]; spec.Shape != nil && shape == nil {
 			s := spec.Shape(job, inputs)
 			shape = &s
 			for _, r := range s.Refused {

@@ -86,7 +86,7 @@ func (dp *Deployer) noteSources(
 		for _, job := range jobs {
 			input := slices.IndexFunc(job.Def.Inputs, func(def dag.Input) bool { return def.As == in.As })
 			if job.Name == in.Job && input >= 0 {
-				in.Columns = dp.reads(&job.Def, input, served[in.Dataset].Columns)
+				in.Columns = dp.reads(b.OrgID, &job.Def, input, served[in.Dataset].Columns)
 			}
 		}
 	}
@@ -183,7 +183,7 @@ func (dp *Deployer) consumers(
 		in := job.Inputs[index]
 		c.Job, c.As, c.Name, c.Map = job.Name, in.As, in.Dataset, in.Map
 		c.Fixed = slices.ContainsFunc(job.Storage, func(s dag.Storage) bool { return s.Kind == "postgres" })
-		c.Columns = dp.reads(&job, index, columns[c.Dataset])
+		c.Columns = dp.reads(org, &job, index, columns[c.Dataset])
 		found[c.Dataset] = append(found[c.Dataset], c)
 		c, job = contract.Consumer{}, dag.Job{}
 		return nil
@@ -192,8 +192,8 @@ func (dp *Deployer) consumers(
 }
 
 // reads returns the columns that a job reads of one of its inputs by name; nil if that is not known.
-func (dp *Deployer) reads(job *dag.Job, input int, columns []dag.Column) []string {
-	spec := dp.catalog.Operators[job.Operator]
+func (dp *Deployer) reads(org uuid.UUID, job *dag.Job, input int, columns []dag.Column) []string {
+	spec := dp.catalog.For(org.String()).Operators[job.Operator]
 	if spec.Shape == nil || columns == nil {
 		return nil
 	}

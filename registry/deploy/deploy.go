@@ -60,7 +60,7 @@ func (dp *Deployer) parse(
 		return nil, err
 	}
 
-	doc, problems := dag.Parse(file, dp.catalog)
+	doc, problems := dag.Parse(file, dp.catalog.For(caller.OrgID.String()))
 	if len(problems) > 0 {
 		return nil, problems.Fault()
 	}
@@ -80,7 +80,7 @@ func (dp *Deployer) define(ctx context.Context, caller authz.Caller, dagName str
 		if err != nil {
 			return err
 		}
-		definitions, err := dag.Define(doc, dp.catalog)
+		definitions, err := dag.Define(doc, dp.catalog.For(caller.OrgID.String()))
 		if err != nil {
 			return err
 		}

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/engine/enginetest"
 	"github.com/dagctl/dagctl/operators"
 )
 
@@ -32,7 +33,7 @@ jobs:
 
 func TestForecast(t *testing.T) {
 	t.Parallel()
-	ops, err := operators.Builtin(operators.Options{Command: operators.CommandOptions{Every: true}, Threads: 1})
+	ops, err := operators.Builtin(operators.Options{Engines: enginetest.Engines(), Command: operators.CommandOptions{Every: true}, Threads: 1})
 	require.NoError(t, err)
 	catalog := ops.Catalog([]string{"dispatcher"})
 

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dagctl/dagctl/engine/enginetest"
 	"github.com/dagctl/dagctl/internal/duck"
 	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/worker"
@@ -87,7 +88,8 @@ func newWorld(t *testing.T) *world {
 // run runs a task of an operator on a worker. The claim names the server, as on Lambda.
 func (w *world) run(t *testing.T, change func(*protocol.Task)) {
 	t.Helper()
-	registry, err := operators.Builtin(operators.Options{Threads: 1, AllowedAddresses: []string{"127.0.0.0/8"}})
+	registry, err := operators.Builtin(operators.Options{Engines: enginetest.Engines(),
+		Threads: 1, AllowedAddresses: []string{"127.0.0.0/8"}})
 	require.NoError(t, err)
 
 	work, err := worker.New(worker.Config{Log: slog.New(slog.NewTextHandler(t.Output(), nil)), ScratchDir: t.TempDir()})

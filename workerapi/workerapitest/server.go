@@ -26,6 +26,7 @@ import (
 	"github.com/dagctl/dagctl/dispatcher/service"
 	"github.com/dagctl/dagctl/dispatcher/views"
 	"github.com/dagctl/dagctl/engine"
+	"github.com/dagctl/dagctl/engine/enginetest"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/internal/rest"
 	"github.com/dagctl/dagctl/internal/testdb"
@@ -98,7 +99,7 @@ func (s *Server) serve(t *testing.T, requests *pgxpool.Pool) {
 		Keys: []string{authz.NewVaultKey()}})
 	require.NoError(t, err)
 
-	builtin, err := operators.Builtin(operators.Options{Threads: 1, ReuseByColumn: true})
+	builtin, err := operators.Builtin(operators.Options{Engines: enginetest.Engines(), Threads: 1, ReuseByColumn: true})
 	require.NoError(t, err)
 	versions, err := registry.New(registry.Config{Pool: s.Pool, Requests: requests, Storage: kept, Vault: s.Vault,
 		Catalog: builtin.Catalog([]string{"dispatcher", Runtime}), Log: log})

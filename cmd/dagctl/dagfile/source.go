@@ -15,6 +15,7 @@ import (
 
 	"github.com/dagctl/dagctl/cmd/dagctl/cli"
 	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/engine"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/operators"
 )
@@ -72,10 +73,14 @@ func (s Source) Parse(catalog dag.Catalog) (*dag.Document, dag.Problems, error) 
 }
 
 // builtinCatalog returns what this program validates against without a server: its own operators, and any runtime. It
-// is one for the whole process, because its operators hold a DuckDB to parse queries with: `dagctl dev` looks at the
+// is one for the whole process, because its operators have an engine to parse queries with: `dagctl dev` looks at the
 // files again and again.
 var builtinCatalog = sync.OnceValues(func() (dag.Catalog, error) {
-	builtin, err := operators.Builtin(operators.Options{Command: operators.CommandOptions{Every: true}})
+	engines, err := engine.New(engine.Config{})
+	if err != nil {
+		return dag.Catalog{}, err
+	}
+	builtin, err := operators.Builtin(operators.Options{Engines: engines, Command: operators.CommandOptions{Every: true}})
 	if err != nil {
 		return dag.Catalog{}, fmt.Errorf("built-in operators: %w", err)
 	}

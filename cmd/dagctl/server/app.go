@@ -128,7 +128,9 @@ func (a *App) openKeys(ctx context.Context, cfg Config) (err error) {
 
 // newRegistry makes the registry, and the operators whose specs it validates DAG files against.
 func (a *App) newRegistry(cfg Config) (err error) {
-	if a.builtin, err = operators.Builtin(cfg.OperatorOptions()); err != nil {
+	options := cfg.OperatorOptions()
+	options.Engines = a.engines
+	if a.builtin, err = operators.Builtin(options); err != nil {
 		return err
 	}
 	catalog, err := cfg.catalog(a.builtin)

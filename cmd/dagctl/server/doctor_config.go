@@ -13,6 +13,7 @@ import (
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/cmd/dagctl/cli"
 	"github.com/dagctl/dagctl/dispatcher/backends"
+	"github.com/dagctl/dagctl/engine"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/storage"
@@ -53,7 +54,11 @@ func problemsOf(check string, err error) (findings []finding) {
 // checkRuntimes describes each runtime. Validate has checked the map of runtimes already, except for the names of
 // operators.
 func checkRuntimes(cfg *Config) (findings []finding) {
-	builtin, err := operators.Builtin(operators.Options{})
+	engines, err := engine.New(engine.Config{}) // none starts: nothing is asked of them
+	if err != nil {
+		return []finding{failed("runtimes", err)}
+	}
+	builtin, err := operators.Builtin(operators.Options{Engines: engines})
 	if err != nil {
 		return []finding{failed("runtimes", err)}
 	}

@@ -19,6 +19,7 @@ import (
 
 	"github.com/dagctl/dagctl/cmd/dagctl/cli"
 	"github.com/dagctl/dagctl/cmd/dagctl/server"
+	"github.com/dagctl/dagctl/engine"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/rest"
 	"github.com/dagctl/dagctl/internal/sandbox"
@@ -183,6 +184,11 @@ func New(o Options) (*worker.Worker, error) {
 	w, err := worker.New(o.Config)
 	if err != nil {
 		return nil, fault.New(fault.Invalid, "%w", err)
+	}
+	if o.Builtin.Engines == nil {
+		if o.Builtin.Engines, err = engine.New(engine.Config{Dir: o.ScratchDir}); err != nil {
+			return nil, err
+		}
 	}
 	registry, err := operators.Builtin(o.Builtin)
 	if err != nil {
