@@ -107,3 +107,13 @@ func (d *Dispatcher) notHeld(ctx context.Context, c authz.Capability, f protocol
 		return row.WithState(gone).WithHint("stop: a completion is accepted until a newer attempt begins")
 	})
 }
+
+// AssignedTask returns the task of a running attempt as its claim assigned it, for an attempt that was started with
+// only a reference to it.
+func (d *Dispatcher) AssignedTask(ctx context.Context, c authz.Capability, f protocol.Fence) (protocol.Task, error) {
+	attempt, err := d.RunningAttempt(ctx, c, f)
+	if err != nil {
+		return protocol.Task{}, err
+	}
+	return d.wireTask(attempt.Task)
+}

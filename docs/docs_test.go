@@ -139,7 +139,8 @@ func indent(text string) string { return strings.ReplaceAll(text, "\n", "\n  ") 
 
 func catalog(t *testing.T) dag.Catalog {
 	t.Helper()
-	builtin, err := operators.Builtin(operators.Options{Engines: enginetest.Engines(), Command: operators.CommandOptions{Every: true}})
+	builtin, err := operators.Builtin(operators.Options{Engines: enginetest.Engines(),
+		Command: operators.CommandOptions{Every: true}})
 	require.NoError(t, err)
 	return builtin.Catalog(nil)
 }

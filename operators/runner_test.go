@@ -26,7 +26,8 @@ type world struct {
 
 func newWorld(t *testing.T, ops ...operators.Operator) world {
 	t.Helper()
-	registry, err := operators.Builtin(operators.Options{Engines: enginetest.Engines(), Threads: 1, Command: anyProgram})
+	registry, err := operators.Builtin(operators.Options{Engines: enginetest.Engines(),
+		Threads: 1, Command: anyProgram})
 	if ops != nil {
 		registry, err = operators.NewRegistry(enginetest.Engines(), ops...)
 	}

@@ -33,7 +33,8 @@ jobs:
 
 func TestForecast(t *testing.T) {
 	t.Parallel()
-	ops, err := operators.Builtin(operators.Options{Engines: enginetest.Engines(), Command: operators.CommandOptions{Every: true}, Threads: 1})
+	ops, err := operators.Builtin(operators.Options{Engines: enginetest.Engines(),
+		Command: operators.CommandOptions{Every: true}, Threads: 1})
 	require.NoError(t, err)
 	catalog := ops.Catalog([]string{"dispatcher"})
 

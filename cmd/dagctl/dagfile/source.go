@@ -80,7 +80,8 @@ var builtinCatalog = sync.OnceValues(func() (dag.Catalog, error) {
 	if err != nil {
 		return dag.Catalog{}, err
 	}
-	builtin, err := operators.Builtin(operators.Options{Engines: engines, Command: operators.CommandOptions{Every: true}})
+	builtin, err := operators.Builtin(operators.Options{Engines: engines,
+		Command: operators.CommandOptions{Every: true}})
 	if err != nil {
 		return dag.Catalog{}, fmt.Errorf("built-in operators: %w", err)
 	}
