@@ -52,9 +52,6 @@ func (f *Failure) Err() error {
 	return e
 }
 
-// Err returns the failure as an error; nil where there is none.
-func (f *Failure) Err() error { return f.err() }
-
 // FailureOf returns what an error of fault.Error's kinds becomes on its way.
 func FailureOf(err error) *Failure {
 	f := &Failure{Text: err.Error()}

@@ -72,7 +72,6 @@ func (g *Engine) clear() error {
 			}
 		}
 	}
-	g.linked = 0
 	return nil
 }
 

@@ -46,7 +46,7 @@ type Engine struct {
 	dir     string
 	talk    talk
 	broken  atomic.Bool // it answers nothing any more
-	linked  int         // number of files in the folder's in/
+	linked  int         // files so far: no name comes twice, since DuckDB remembers files by their names
 	lock    *os.File    // held as long as the folder is in use
 	ending  sync.Once
 
