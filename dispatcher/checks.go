@@ -20,9 +20,11 @@ import (
 	"github.com/dagctl/dagctl/storage"
 )
 
-// Each revision of an output with checks gets a check task. If a check has the severity error, the revision is held
-// until the task publishes or rejects it. If all checks only warn, the revision is published at once, and the task
-// records the results.
+// A run in this process checks what it writes, and its completion records the outcomes with the revision: it publishes
+// the revision, or rejects it if a check of the severity error failed. All other revisions of an output with checks get
+// a check task: those of attempts elsewhere and of commits on the way, those whose checks could not run, and those that
+// have yet to pass the checks of another version. If a check has the severity error, the revision is held until the
+// task decides. If all checks only warn, the revision is published at once, and the task records the outcomes.
 
 // CheckRuntime is the name under which check tasks wait; every dispatcher serves it, whatever runtimes it maps.
 const CheckRuntime = "dispatcher"
@@ -42,14 +44,14 @@ type AheadOf struct {
 	Checks []string  `json:"checks"`
 }
 
-// revisionCheck is a check task with everything that its run needs.
+// revisionCheck is a revision that is checked, with everything that the checks and the decision need.
 type revisionCheck struct {
 	CheckPayload
 	ref      registry.Ref
 	checks   []dag.Check
 	attempt  storage.Attempt // that made the revision
 	manifest storage.Manifest
-	held     bool
+	held     bool // when it was claimed
 }
 
 // ChecksOf returns the checks on an output; held reports whether a revision is held until they have passed.
@@ -153,44 +155,104 @@ func (d *Dispatcher) runChecks(ctx context.Context, t Claimed) ([]operators.Chec
 	return d.RunChecks(ctx, task)
 }
 
-// settleHeld publishes or rejects the revision of a check task, in the transaction that completes the task. It returns
-// the event of the revision if it was published.
-func (d *Dispatcher) settleHeld(
-	ctx context.Context, tx pgx.Tx, t Claimed, outcomes []operators.CheckOutcome, now time.Time,
-) (*Event, error) {
-	check := t.Check
+// settle records the outcomes of a revision's checks and, if they hold it, publishes or rejects it, in the transaction
+// that completes the task t, which ran them. It returns the state that the revision has got, or "" if it stays as it
+// was, and the event of one that was published.
+func (d *Dispatcher) settle(
+	ctx context.Context, tx pgx.Tx, t Claimed, check revisionCheck, outcomes []operators.CheckOutcome, now time.Time,
+) (state string, event *Event, err error) {
 	if check.Ahead != nil {
-		return nil, recordAhead(ctx, tx, t, outcomes)
+		return "", nil, recordAhead(ctx, tx, t, check, outcomes)
 	}
 
 	results, passed := checkResults(check.checks, outcomes)
 	if err := registry.RecordChecks(ctx, tx, t.Job.OrgID, check.ref, check.Revision, t.TaskID, results); err != nil {
-		return nil, err
+		return "", nil, err
 	}
 	if err := notices.ChecksFailed(ctx, tx, t.Job, t.TaskID, results, now); err != nil {
-		return nil, err
+		return "", nil, err
 	}
 
-	held, still, err := registry.LockHeld(ctx, tx, check.ref, check.Revision)
-	if err != nil || !still {
-		return nil, err
+	held, err := registry.LockHeld(ctx, tx, check.ref, check.Revision)
+	if err != nil || !held {
+		return "", nil, err
 	}
 	if !passed {
-		return nil, registry.RejectHeld(ctx, tx, check.ref, check.Revision)
+		return "Rejected", nil, registry.RejectHeld(ctx, tx, check.ref, check.Revision)
 	}
-
 	published, err := registry.PublishHeld(ctx, tx, check.ref, check.Revision)
 	if err != nil || !published {
-		return nil, err
+		return "Rejected", nil, err
 	}
-	if err := d.Storage.Publish(ctx, tx, check.attempt, check.Revision, held.Manifest); err != nil {
-		return nil, err
-	}
+	e, err := d.publish(ctx, tx, t, check)
+	return "Published", &e, err
+}
 
-	e, err := AsSegment(ctx, tx, t.Job.Def.PartitionBy, Event{ID: uuid.Must(uuid.NewV7()), OrgID: t.Job.OrgID,
-		Dataset: held.Dataset, Version: check.ref.Version, Key: check.ref.Key, Revision: check.Revision,
-		Producer: held.TaskID})
-	return &e, err
+// askActing asks for the rows by which those jobs are run now whose runs have checked what they wrote.
+func (d *Dispatcher) askActing(b *pg.Batch, all []*Completing) *pg.Later[map[uuid.UUID]registry.Acting] {
+	var origins []uuid.UUID
+	for _, x := range all {
+		if slices.ContainsFunc(x.Outcome.Written, func(w operators.Written) bool { return len(w.Checks) > 0 }) {
+			origins = append(origins, x.Job.Origin)
+		}
+	}
+	if len(origins) == 0 {
+		return pg.Known[map[uuid.UUID]registry.Acting](nil)
+	}
+	return d.Registry.ActingLater(b, tasks.SortedIDs(origins))
+}
+
+// decides returns the job row whose checks decide about what a completion publishes: that by which the job is run now.
+func (x *Completing) decides() *registry.Job {
+	if x.acting != nil {
+		return x.acting
+	}
+	return x.Job
+}
+
+// checked reports whether the run has run just those checks on a written output that decide about it. It has not if a
+// version with others came to serve while it ran.
+func (x *Completing) checked(w operators.Written) bool {
+	if len(w.Checks) == 0 {
+		return false
+	}
+	same := func(a, b dag.Check) bool { return a.Name == b.Name && a.Severity == b.Severity && a.Hash() == b.Hash() }
+	ran, _ := ChecksOf(x.Job, w.Output)
+	decide, _ := ChecksOf(x.decides(), w.Output)
+	return slices.EqualFunc(ran, decide, same)
+}
+
+// decisions returns the revisions about which a completion decides, each with the outcomes of its checks.
+func (x *Completing) decisions() (all []decision) {
+	if x.Check != nil {
+		return []decision{{*x.Check, x.checks, nil}}
+	}
+	if !x.publishes() {
+		return nil
+	}
+	for i, w := range x.Outcome.Written {
+		if x.checked(w) {
+			all = append(all, decision{x.revision(i), w.Checks, &x.notes[i]})
+		}
+	}
+	return all
+}
+
+// decision is a revision with the outcomes by which a completion decides about it.
+type decision struct {
+	revisionCheck
+	outcomes []operators.CheckOutcome
+	note     *tasks.OutputNote // of the run that made the revision; nil: a check task decides
+}
+
+// publish shows a revision to readers and returns its event. t is the task whose completion does so.
+func (d *Dispatcher) publish(ctx context.Context, tx pgx.Tx, t Claimed, r revisionCheck) (Event, error) {
+	if err := d.Storage.Publish(ctx, tx, r.attempt, r.Revision, r.manifest); err != nil {
+		return Event{}, err
+	}
+	return AsSegment(ctx, tx, t.Job.Def.PartitionBy, Event{ID: uuid.Must(uuid.NewV7()), OrgID: t.Job.OrgID,
+		Dataset: r.attempt.Generation.Dataset, Version: r.ref.Version, Key: r.ref.Key, Revision: r.Revision,
+		Producer: r.attempt.Task, trace: d.tracing.published(ctx, t, r.ref.Key, r.Revision)})
 }
 
 // checkResults returns the outcomes as they are stored, and reports whether the revision passed.
@@ -225,8 +287,10 @@ type AheadResult struct {
 
 // recordAhead stores the results of checks of a version that does not serve yet. Readers of the dataset see them only
 // if all checks passed: a failure concerns only the new version.
-func recordAhead(ctx context.Context, tx pgx.Tx, t Claimed, outcomes []operators.CheckOutcome) error {
-	results, passed := checkResults(t.Check.checks, outcomes)
+func recordAhead(
+	ctx context.Context, tx pgx.Tx, t Claimed, check revisionCheck, outcomes []operators.CheckOutcome,
+) error {
+	results, passed := checkResults(check.checks, outcomes)
 	var result AheadResult
 	for _, r := range results {
 		if r.Outcome == "pass" {
@@ -252,5 +316,5 @@ func recordAhead(ctx context.Context, tx pgx.Tx, t Claimed, outcomes []operators
 	if !passed {
 		return nil
 	}
-	return registry.RecordChecks(ctx, tx, t.Job.OrgID, t.Check.ref, t.Check.Revision, t.TaskID, results)
+	return registry.RecordChecks(ctx, tx, t.Job.OrgID, check.ref, check.Revision, t.TaskID, results)
 }

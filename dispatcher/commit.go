@@ -30,6 +30,9 @@ type commit struct {
 	last *pg.Later[map[registry.Ref]registry.Made]
 	own  *ownRouting // routes the events in this transaction if it can; nil: the router routes them
 
+	// The rows by which those jobs are run now whose runs have checked their outputs
+	acting *pg.Later[map[uuid.UUID]registry.Acting]
+
 	events []Event         // of the published outputs
 	checks []tasks.Request // the check tasks that the outputs need
 
@@ -140,6 +143,7 @@ func (c *commit) lockTasks(context.Context) error {
 	registry.LockDAGsShared(c.batch, keys)
 	c.rows = tasks.LockTasks(c.batch, list)
 	c.last = lastMade(c.batch, c.all)
+	c.acting = c.d.askActing(c.batch, c.all)
 	return nil
 }
 
@@ -157,8 +161,13 @@ func (c *commit) checkFences(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	acting, err := c.acting.Get(ctx, c.tx)
+	if err != nil {
+		return err
+	}
+
 	for _, x := range c.all {
-		x.state, x.notes = unpublished{}, nil
+		x.state, x.notes, x.acting = unpublished{}, nil, acting[x.Job.Origin].Job
 		var repeated bool
 		if repeated, x.err = c.admit(ctx, x, rows); x.err == nil && !repeated {
 			c.open = append(c.open, x)
@@ -204,23 +213,23 @@ func (c *commit) recordOutputs(ctx context.Context) (err error) {
 	return err
 }
 
-// settleHeld publishes or rejects the revisions that check tasks have checked.
+// settleHeld publishes or rejects the revisions that were checked: by the runs that made them, or by check tasks.
 func (c *commit) settleHeld(ctx context.Context) error {
 	for _, x := range c.open {
-		if x.Check == nil {
-			continue
-		}
-		if err := c.batch.Send(ctx, c.tx); err != nil {
-			return err
-		}
-
-		e, err := c.d.settleHeld(ctx, c.tx, x.Claimed, x.checks, c.now)
-		if err != nil {
-			return err
-		}
-		if e != nil {
-			e.trace = c.d.tracing.published(ctx, x.Claimed, e.Key, e.Revision)
-			c.events = append(c.events, *e)
+		for _, made := range x.decisions() {
+			if err := c.batch.Send(ctx, c.tx); err != nil {
+				return err
+			}
+			state, e, err := c.d.settle(ctx, c.tx, x.Claimed, made.revisionCheck, made.outcomes, c.now)
+			if err != nil {
+				return err
+			}
+			if e != nil {
+				c.events = append(c.events, *e)
+			}
+			if made.note != nil && state != "" {
+				made.note.State = state
+			}
 		}
 	}
 	return nil

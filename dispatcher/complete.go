@@ -67,7 +67,9 @@ type Completing struct {
 	last  []int64 // the newest revision of each written output, before this completion
 	state unpublished
 	notes []tasks.OutputNote
-	err   error
+
+	acting *registry.Job // by which the job is run now, if it is another row; nil: Job, or nobody asked
+	err    error
 
 	asked []askedOf   // tasks to be made
 	made  []uuid.UUID // the ids of those tasks, in the order in which they were asked for

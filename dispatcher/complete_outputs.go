@@ -7,7 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dagctl/dagctl/dag"
@@ -144,9 +143,9 @@ func publishedPartition(ctx context.Context, tx pgx.Tx, ref registry.Ref) (*stor
 	return &partition, nil
 }
 
-// commitOutputs adds statements to b that record the revisions of a batch, and returns their events and the check tasks
-// that they need. Where a revision is stored in PostgreSQL it sends b, because rows are published after their revisions
-// are recorded.
+// commitOutputs adds statements to b that record the revisions of a batch, and returns the events of those that readers
+// see at once, and the check tasks that are needed. Where a revision is stored in PostgreSQL it sends b, because rows
+// are published after their revisions are recorded.
 func (d *Dispatcher) commitOutputs(
 	ctx context.Context, tx pgx.Tx, b *pg.Batch, batch []*Completing, now time.Time,
 ) (events []Event, follow []tasks.Request, err error) {
@@ -157,7 +156,7 @@ func (d *Dispatcher) commitOutputs(
 		}
 		for i, w := range x.Outcome.Written {
 			out := x.Job.Outputs[w.Output]
-			_, held := ChecksOf(x.Job, w.Output)
+			_, held := ChecksOf(x.decides(), w.Output)
 			revisions = append(revisions, registry.NewRevision{OrgID: x.Job.OrgID, Dataset: out.Generation.Dataset,
 				Version: out.Generation.Version, Key: w.Partition, Revision: x.last[i] + 1, Manifest: w.Manifest,
 				SourceVersion: x.Outcome.SourceVersion, TaskID: x.TaskID, Attempt: x.Attempt, Held: held,
@@ -179,22 +178,20 @@ func (d *Dispatcher) commitOutputs(
 			continue
 		}
 		for i, w := range x.Outcome.Written {
-			revision := x.last[i] + 1
-			note := tasks.OutputNote{Output: w.Output, Partition: w.Partition, Revision: revision,
-				Rows: w.Manifest.Rows, Bytes: w.Manifest.Bytes, State: "Published"}
-			checks, held := ChecksOf(x.Job, w.Output)
-			if held {
-				note.State = "Held"
-			} else {
-				event, err := d.publish(ctx, tx, x.Claimed, w, revision)
+			r := x.revision(i)
+			note := tasks.OutputNote{Output: w.Output, Partition: w.Partition, Revision: r.Revision,
+				Rows: w.Manifest.Rows, Bytes: w.Manifest.Bytes, State: "Held"}
+			if !r.held {
+				note.State = "Published"
+				event, err := d.publish(ctx, tx, x.Claimed, r)
 				if err != nil {
 					return nil, nil, err
 				}
 				events = append(events, event)
 			}
 			x.notes = append(x.notes, note)
-			if len(checks) > 0 {
-				check, err := CheckTask(x.Job, w.Output, w.Partition, revision, tasks.ClassLive)
+			if len(r.checks) > 0 && !x.checked(w) {
+				check, err := CheckTask(x.Job, w.Output, w.Partition, r.Revision, tasks.ClassLive)
 				if err != nil {
 					return nil, nil, err
 				}
@@ -206,19 +203,15 @@ func (d *Dispatcher) commitOutputs(
 	return events, follow, nil
 }
 
-// publish shows a revision to readers and returns its event.
-func (d *Dispatcher) publish(
-	ctx context.Context, tx pgx.Tx, t Claimed, w operators.Written, revision int64,
-) (Event, error) {
-	generation := t.Job.Outputs[w.Output].Generation
-	attempt := storage.Attempt{Generation: generation, Partition: stale.WrittenAt(t.Job, w.Partition), Task: t.TaskID,
-		Number: t.Attempt, Output: w.Output}
-	if err := d.Storage.Publish(ctx, tx, attempt, revision, w.Manifest); err != nil {
-		return Event{}, err
-	}
-	return AsSegment(ctx, tx, t.Job.Def.PartitionBy, Event{ID: uuid.Must(uuid.NewV7()), OrgID: t.Job.OrgID,
-		Dataset: generation.Dataset, Version: generation.Version, Key: w.Partition, Revision: revision,
-		Producer: t.TaskID, trace: d.tracing.published(ctx, t, w.Partition, revision)})
+// revision returns the revision that a completion makes of its i-th written output.
+func (x *Completing) revision(i int) revisionCheck {
+	w := x.Outcome.Written[i]
+	attempt := storage.Attempt{Generation: x.Job.Outputs[w.Output].Generation,
+		Partition: stale.WrittenAt(x.Job, w.Partition), Task: x.TaskID, Number: x.Attempt, Output: w.Output}
+	checks, held := ChecksOf(x.decides(), w.Output)
+	return revisionCheck{
+		CheckPayload: CheckPayload{Output: w.Output, Partition: w.Partition, Revision: x.last[i] + 1},
+		ref:          x.output(w), checks: checks, held: held, attempt: attempt, manifest: w.Manifest}
 }
 
 // readLater reports whether the newest revision of a source's partition was read by an attempt that began after this

@@ -285,7 +285,9 @@ func TestAHeldSegmentBlocksLaterOnes(t *testing.T) {
 	w.Serve(dispatchertest.Edit(chained, "    config: { tag: c }",
 		"    config: { tag: c }\n    checks: [{ name: no_z, sql: \"SELECT * FROM output WHERE content = 'z'\" }]"))
 	require.Equal(t, map[string]int64{"0-2": 1}, w.Published("chain"))
-	grow(w, l, "abz")
+	l.Set("abz")
+	w.Poll()
+	w.Unchecked(w.One(w.D))
 	check := w.One(w.D)
 	require.NotNil(t, check.Check)
 	l.Set("abzd")

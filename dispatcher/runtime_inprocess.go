@@ -191,7 +191,7 @@ func (d *Dispatcher) RunTask(ctx context.Context, t Claimed, progress *ProgressN
 	}
 
 	a := t.Assignment
-	a.NoRows = d.noRowsOf(t)
+	a.NoRows, a.Checks = d.noRowsOf(t), t.Job.Def.Checks
 	return Completion{Outcome: d.Runner.Run(ctx, a, progress.set)}
 }
 

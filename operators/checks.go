@@ -40,44 +40,51 @@ func (r *Runner) Check(ctx context.Context, t CheckTask) ([]CheckOutcome, error)
 	}
 	defer os.RemoveAll(scratch)
 
-	w := r.workOf(Assignment{OrgID: t.Generation.OrgID, Job: t.Generation.Dataset.String()})
-	defer w.release()
-	if err := r.openChecks(ctx, w, t, scratch); err != nil {
-		return nil, err
+	data := checkedData{scope: scopeOf(t.PartitionBy, t.Partition)}
+	if data.output, err = r.openChecked(ctx, t, scratch); err != nil {
+		return nil, fmt.Errorf("open the output: %w", err)
 	}
-	var outcomes []CheckOutcome
-	return outcomes, w.ask(ctx, engine.Check{Checks: t.Checks, Now: t.Now}, &outcomes)
-}
-
-// openChecks opens the output, and those inputs that a check reads.
-func (r *Runner) openChecks(ctx context.Context, w *work, t CheckTask, scratch string) error {
-	all := []relations.Relation{{Name: engine.Output}}
-	var err error
-	if all[0].Files, err = r.openChecked(ctx, t, scratch); err != nil {
-		return fmt.Errorf("open the output: %w", err)
-	}
-
 	for i, in := range t.Inputs {
-		if !t.reads(in.As) {
+		if !readBy(t.Checks, in.As) {
 			continue
 		}
 		dir := filepath.Join(scratch, fmt.Sprintf("input%d", i))
 		if err := os.Mkdir(dir, 0o700); err != nil {
-			return err
+			return nil, err
 		}
 		partitions, err := r.Storage.Open(ctx, in.Generation, in.Partitions, dir)
 		if err != nil {
-			return fmt.Errorf("input %q: %w", in.As, err)
+			return nil, fmt.Errorf("input %q: %w", in.As, err)
 		}
-		all = append(all, relation(in, slices.Concat(partitions...)))
+		data.inputs = append(data.inputs, relation(in, slices.Concat(partitions...)))
 	}
-	_, err = w.open(ctx, scopeOf(t.PartitionBy, t.Partition), all)
-	return err
+
+	w := r.workOf(Assignment{OrgID: t.Generation.OrgID, Job: t.Generation.Dataset.String()})
+	defer w.release()
+	return w.check(ctx, data, t.Checks, t.Now)
 }
 
-// reads reports whether a check reads the input. An input that no check reads is not opened, so it cannot fail them.
-func (t CheckTask) reads(as string) bool {
-	return as != engine.Output && slices.ContainsFunc(t.Checks, func(c dag.Check) bool {
+// checkedData is what the checks of one revision read: local files of the output, and inputs of the job.
+type checkedData struct {
+	scope  relations.Scope
+	output []string
+	inputs []relations.Relation // those that a check reads
+}
+
+// check runs checks. Freshness is measured from now.
+func (w *work) check(
+	ctx context.Context, data checkedData, checks []dag.Check, now time.Time,
+) (outcomes []CheckOutcome, err error) {
+	all := append([]relations.Relation{{Name: engine.Output, Files: data.output}}, data.inputs...)
+	if _, err := w.open(ctx, data.scope, all); err != nil {
+		return nil, err
+	}
+	return outcomes, w.ask(ctx, engine.Check{Checks: checks, Now: now}, &outcomes)
+}
+
+// readBy reports whether a check reads the input. An input that no check reads is not opened, so it cannot fail them.
+func readBy(checks []dag.Check, as string) bool {
+	return as != engine.Output && slices.ContainsFunc(checks, func(c dag.Check) bool {
 		return c.Kind == "sql" || c.To != nil && c.To.Input == as
 	})
 }

@@ -80,6 +80,9 @@ type Assignment struct {
 	Committer Committer `json:"-"`
 	// NoRows decides about outputs without rows; nil: those without files stay as they are.
 	NoRows NoRows `json:"-"`
+	// Checks are the checks of the outputs, which the run makes over what it wrote; nil: others make them. A worker,
+	// which does not see what the server seals, gets none.
+	Checks []dag.Check `json:"-"`
 	// Secrets are the values of the secrets that Config names. They exist only in the server's own process and are
 	// never encoded.
 	Secrets   map[string]secret.Value `json:"-"`
@@ -189,6 +192,8 @@ type Written struct {
 	Manifest  storage.Manifest `json:"manifest"`
 	// Append: the revision that it was deduplicated against
 	BaseRevision int64 `json:"base_revision,omitempty"`
+	// Outcomes of all checks of the output; nil: the run has made none
+	Checks []CheckOutcome `json:"checks,omitempty"`
 }
 
 // Outcome is what the Runner returns for one assignment: either Err or the other fields.

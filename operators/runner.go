@@ -133,7 +133,12 @@ func (r *Runner) run(ctx context.Context, a Assignment, progress func(int, strin
 			return Outcome{}, err
 		}
 	}
-	return r.carrier(t.work).Deliver(ctx, a, t.OutputDirs, result, filepath.Join(scratch, "seal"))
+	out, err := r.carrier(t.work).Deliver(ctx, a, t.OutputDirs, result, filepath.Join(scratch, "seal"))
+	if err != nil {
+		return Outcome{}, err
+	}
+	err = r.checkWritten(ctx, t, &out, scratch)
+	return out, err
 }
 
 // runWithoutFiles runs an operator that needs no files, without touching the file system.

@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -242,52 +244,52 @@ func (r *Registry) Consumers(b *pg.Batch, generations []uuid.UUID) *pg.Later[[]C
 // ActingJobs returns the job row by which each origin is run now. An origin that no active, building or ready version
 // uses is absent.
 func (r *Registry) ActingJobs(ctx context.Context, tx pgx.Tx, origins []uuid.UUID) (map[uuid.UUID]Acting, error) {
-	return r.acting(ctx, tx, `j.origin_job_id = ANY($1)`, origins)
+	return r.ActingLater(new(pg.Batch), origins).Get(ctx, tx)
+}
+
+// ActingLater is ActingJobs with its statement in a batch.
+func (r *Registry) ActingLater(b *pg.Batch, origins []uuid.UUID) *pg.Later[map[uuid.UUID]Acting] {
+	return r.acting(b, `j.origin_job_id = ANY($1)`, origins)
 }
 
 // JobsInWork returns the acting rows of every origin of one version, or of all versions the dispatcher works for where
 // version is nil.
 func (r *Registry) JobsInWork(ctx context.Context, tx pgx.Tx, version *uuid.UUID) (map[uuid.UUID]Acting, error) {
 	if version == nil {
-		return r.acting(ctx, tx, `true`)
+		return r.acting(new(pg.Batch), `true`).Get(ctx, tx)
 	}
-	return r.acting(ctx, tx, `(v.org_id, v.dag_name) = (SELECT org_id, dag_name FROM dag_versions WHERE id = $1)
-		AND j.origin_job_id IN (SELECT origin_job_id FROM jobs WHERE dag_version_id = $1)`, *version)
+	return r.acting(new(pg.Batch), `(v.org_id, v.dag_name) = (SELECT org_id, dag_name FROM dag_versions WHERE id = $1)
+		AND j.origin_job_id IN (SELECT origin_job_id FROM jobs WHERE dag_version_id = $1)`, *version).Get(ctx, tx)
 }
 
-func (r *Registry) acting(ctx context.Context, tx pgx.Tx, where string, args ...any) (map[uuid.UUID]Acting, error) {
-	rows, err := tx.Query(ctx, `
+func (r *Registry) acting(b *pg.Batch, where string, args ...any) *pg.Later[map[uuid.UUID]Acting] {
+	var (
+		live   = map[uuid.UUID]bool{}
+		id     uuid.UUID
+		isLive bool
+	)
+	b.Query("find acting jobs", []any{&id, &isLive}, func() error {
+		live[id] = isLive
+		return nil
+	}, `
 		SELECT DISTINCT ON (j.origin_job_id) j.id, v.status = 'Active'
 		FROM jobs j
 		JOIN dag_versions v ON v.id = j.dag_version_id AND v.status IN ('Active', 'Building', 'Ready')
 		WHERE `+where+`
 		ORDER BY j.origin_job_id, v.status = 'Active' DESC, j.created_at DESC`, args...)
-	if err != nil {
-		return nil, fmt.Errorf("find acting jobs: %w", err)
-	}
 
-	live := map[uuid.UUID]bool{}
-	var (
-		ids    []uuid.UUID
-		id     uuid.UUID
-		isLive bool
-	)
-	if _, err := pgx.ForEachRow(rows, []any{&id, &isLive}, func() error {
-		ids, live[id] = append(ids, id), isLive
-		return nil
-	}); err != nil {
-		return nil, fmt.Errorf("find acting jobs: %w", err)
-	}
-
-	jobs, err := r.Jobs(ctx, tx, ids)
-	if err != nil {
-		return nil, err
-	}
-	acting := make(map[uuid.UUID]Acting, len(jobs))
-	for id, j := range jobs {
-		acting[j.Origin] = Acting{Job: j, Live: live[id]}
-	}
-	return acting, nil
+	return pg.Then(pg.Answer(b, &live),
+		func(ctx context.Context, tx pgx.Tx, live map[uuid.UUID]bool) (map[uuid.UUID]Acting, error) {
+			jobs, err := r.Jobs(ctx, tx, slices.Collect(maps.Keys(live)))
+			if err != nil {
+				return nil, err
+			}
+			acting := make(map[uuid.UUID]Acting, len(jobs))
+			for id, j := range jobs {
+				acting[j.Origin] = Acting{Job: j, Live: live[id]}
+			}
+			return acting, nil
+		})
 }
 
 // InputGeneration is the generation that an input reads at a given moment, and how it is partitioned.

@@ -271,14 +271,13 @@ func (p Pin) revision() Pin { return Pin{Version: p.Version, Key: p.Key, Revisio
 func (p Pin) Content(loaded map[Pin]Content) Content { return loaded[p.revision()] }
 
 // LockHeld locks a held revision for the transaction that decides over it; false where it is held no longer.
-func LockHeld(ctx context.Context, tx pgx.Tx, ref Ref, revision int64) (Revision, bool, error) {
+func LockHeld(ctx context.Context, tx pgx.Tx, ref Ref, revision int64) (held bool, err error) {
 	tag, err := tx.Exec(ctx, `SELECT FROM partition_versions
 		WHERE dataset_version = $1 AND partition_key = $2 AND revision = $3 AND state = 'Held' FOR UPDATE`, ref.Version, ref.Key, revision)
-	if err != nil || tag.RowsAffected() == 0 {
-		return Revision{}, false, err
+	if err != nil {
+		return false, fmt.Errorf("lock held revision %d of partition %q: %w", revision, ref.Key, err)
 	}
-	r, err := LoadRevision(ctx, tx, ref, revision)
-	return r, err == nil, err
+	return tag.RowsAffected() > 0, nil
 }
 
 // PublishHeld lets readers see a held revision. Held revisions are published in their order: older ones that still wait
@@ -322,16 +321,14 @@ func RejectHeld(ctx context.Context, tx pgx.Tx, ref Ref, revision int64) error {
 func RecordChecks(
 	ctx context.Context, tx pgx.Tx, org uuid.UUID, ref Ref, revision int64, task uuid.UUID, results []CheckResult,
 ) error {
-	_, err := tx.Exec(ctx, `
+	var b pg.Batch
+	b.Exec(fmt.Sprintf("record checks of partition %q", ref.Key), `
 		INSERT INTO check_results (org_id, dataset_version, partition_key, revision, name, severity, outcome, failures, sample, error, task_id)
 		SELECT $1, $2, $3, $4, w.name, w.severity, w.outcome, w.failures, NULLIF(w.sample, 'null'), NULLIF(w.error, ''), $5
 		FROM jsonb_to_recordset($6) AS w(name text, severity text, outcome text, failures bigint, sample jsonb, error text)
 		ON CONFLICT (dataset_version, partition_key, revision, name) DO UPDATE
 		SET outcome = EXCLUDED.outcome, failures = EXCLUDED.failures, sample = EXCLUDED.sample, error = EXCLUDED.error,
 		    task_id = EXCLUDED.task_id, at = now()`, org, ref.Version, ref.Key, revision, task, results)
-	if err != nil {
-		return fmt.Errorf("record checks of partition %q: %w", ref.Key, err)
-	}
 
 	var passed []string
 	for _, r := range results {
@@ -339,22 +336,19 @@ func RecordChecks(
 			passed = append(passed, r.Hash)
 		}
 	}
-	return RecordPassed(ctx, tx, ref, revision, passed)
+	RecordPassed(&b, ref, revision, passed)
+	return b.Send(ctx, tx)
 }
 
 // RecordPassed adds checks, by hash, to those that a revision has passed.
-func RecordPassed(ctx context.Context, tx pgx.Tx, ref Ref, revision int64, hashes []string) error {
+func RecordPassed(b *pg.Batch, ref Ref, revision int64, hashes []string) {
 	if len(hashes) == 0 {
-		return nil
+		return
 	}
-	_, err := tx.Exec(ctx, `
+	b.Exec(fmt.Sprintf("record passed checks of partition %q", ref.Key), `
 		UPDATE partition_versions SET passed_checks = ARRAY(SELECT unnest(passed_checks) UNION SELECT unnest($4::text[]))
 		WHERE dataset_version = $1 AND partition_key = $2 AND revision = $3 AND NOT passed_checks @> $4`,
 		ref.Version, ref.Key, revision, hashes)
-	if err != nil {
-		return fmt.Errorf("record passed checks of partition %q: %w", ref.Key, err)
-	}
-	return nil
 }
 
 // LoadRevision loads one revision with its committed files.

@@ -186,21 +186,12 @@ func (ctl *Control) acceptTx(ctx context.Context, tx pgx.Tx, w registry.Withhold
 	if err := deploy.HoldAgain(ctx, tx, w.Ref, number); err != nil {
 		return err
 	}
-	if _, held, err := registry.LockHeld(ctx, tx, w.Ref, number); err != nil || !held {
+	if held, err := registry.LockHeld(ctx, tx, w.Ref, number); err != nil || !held {
 		return errors.Join(err, fault.New(fault.Conflict, "revision %d is not held any more", number))
 	}
 
 	published, err := registry.PublishHeld(ctx, tx, w.Ref, number)
 	if err != nil {
-		return err
-	}
-	// What a person accepts counts as having passed the checks that held it.
-	var hashes []string
-	checks, _ := dispatcher.ChecksOf(w.Job, w.Output)
-	for _, c := range checks {
-		hashes = append(hashes, c.Hash())
-	}
-	if err := registry.RecordPassed(ctx, tx, w.Ref, number, hashes); err != nil {
 		return err
 	}
 	if !published {
@@ -223,7 +214,15 @@ func (ctl *Control) acceptTx(ctx context.Context, tx pgx.Tx, w registry.Withhold
 	if err != nil {
 		return err
 	}
+
+	// What a person accepts counts as having passed the checks that held it.
+	var hashes []string
+	checks, _ := dispatcher.ChecksOf(w.Job, w.Output)
+	for _, c := range checks {
+		hashes = append(hashes, c.Hash())
+	}
 	var b pg.Batch
+	registry.RecordPassed(&b, w.Ref, number, hashes)
 	dispatcher.Accept(&b, []dispatcher.Event{event}, dispatcher.ByRouter, now)
 	return b.Send(ctx, tx)
 }

@@ -70,7 +70,7 @@ func busyWorld(t *testing.T) *dispatchertest.World {
 
 	// checks: a held revision whose check is ready.
 	for _, task := range w.Claim(w.D) {
-		dispatchertest.Execute(t.Context(), w.D, task)
+		w.Unchecked(task)
 	}
 
 	// The remaining reasons, each from a unit of its own list.
@@ -307,7 +307,7 @@ func TestWhyNotOfPartitionsThatSomebodyDecidedOver(t *testing.T) {
 	w.Poll()
 	for range 2 { // raw, good
 		for _, task := range w.Claim(w.D) {
-			dispatchertest.Execute(t.Context(), w.D, task)
+			w.Unchecked(task)
 		}
 		w.Route()
 	}

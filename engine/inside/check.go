@@ -2,7 +2,6 @@ package inside
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -14,11 +13,6 @@ import (
 	"github.com/dagctl/dagctl/internal/duck"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/sqltext"
-)
-
-const (
-	sampleRows  = 20
-	sampleBytes = 32 << 10
 )
 
 // check runs the checks, each on its own. A check that cannot run, because of a missing column or broken SQL for
@@ -38,7 +32,7 @@ func (h *host) check(ctx context.Context, q engine.Check) ([]engine.CheckOutcome
 		case err == nil:
 			outcomes[i].Passed = outcomes[i].Failures == 0
 		case ctx.Err() == nil && failureOf(err).Lasting:
-			outcomes[i].Error = fault.Text(err)
+			outcomes[i].Error = strings.ReplaceAll(fault.Text(err), "\x00", "\ufffd")
 		default:
 			return nil, fmt.Errorf("check %q: %w", check.Name, err)
 		}
@@ -70,20 +64,6 @@ func (c *checker) run(ctx context.Context, check dag.Check, into *engine.CheckOu
 	}
 	into.Sample, err = sample(columns, rows)
 	return err
-}
-
-func sample(columns []duck.Column, rows [][]any) (json.RawMessage, error) {
-	names := make([]string, len(columns))
-	for i, column := range columns {
-		names[i] = column.Name
-	}
-	for {
-		text, err := json.Marshal(map[string]any{"columns": names, "rows": rows})
-		if err != nil || len(text) <= sampleBytes || len(rows) == 0 {
-			return text, err
-		}
-		rows = rows[:len(rows)/2]
-	}
 }
 
 // failing returns the SELECT of the failing rows.
