@@ -31,7 +31,8 @@ func TestMain(m *testing.M) {
 }
 
 // anyProgram lets programs of tests reach the folders of tests, this binary among them.
-var anyProgram = operators.CommandOptions{Every: true, Paths: []string{os.TempDir()}, Shared: []string{os.TempDir()}}
+var anyProgram = operators.CommandOptions{Every: true, Paths: append(operators.ToolFolders(), os.TempDir()),
+	Shared: []string{os.TempDir()}}
 
 func self(t *testing.T, program string, env map[string]any) map[string]any {
 	t.Helper()

@@ -57,6 +57,22 @@ func (o CommandOptions) walls(t *Task, task CommandTask) sandbox.Walls {
 	return w
 }
 
+// ToolFolders returns the folders that programs on PATH belong to, outside of the system's own: those above bin and
+// shims. Version managers, and environments of a language, keep there what their programs need. It is for servers whose
+// programs are those of the person who starts them.
+func ToolFolders() (folders []string) {
+	home, _ := os.UserHomeDir() // without one, there is none to leave out
+	for _, dir := range filepath.SplitList(os.Getenv("PATH")) {
+		above, name := filepath.Dir(dir), filepath.Base(dir)
+		if !slices.Contains([]string{"bin", "sbin", "shims"}, name) || !filepath.IsAbs(dir) ||
+			slices.Contains([]string{"/", "/usr", home}, above) || slices.Contains(folders, above) {
+			continue
+		}
+		folders = append(folders, above)
+	}
+	return folders
+}
+
 // existing returns the paths that there are, by their full names.
 func existing(paths []string) (found []string) {
 	for _, path := range paths {

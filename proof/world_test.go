@@ -83,7 +83,7 @@ func newWorldOn(t *testing.T, url string) *world {
 	t.Cleanup(func() { require.NoError(t, w.storage.Close()) })
 	w.ops, err = operators.Builtin(operators.Options{Engines: enginetest.Engines(),
 		Threads: 1, ReuseByColumn: true,
-		Command: operators.CommandOptions{Every: true, Paths: []string{os.TempDir()},
+		Command: operators.CommandOptions{Every: true, Paths: append(operators.ToolFolders(), os.TempDir()),
 			Shared: []string{os.TempDir()}}})
 	require.NoError(t, err)
 

@@ -94,7 +94,7 @@ func NewWorld(t *testing.T, change ...func(*storage.Config)) *World {
 var builtin = sync.OnceValues(func() (*operators.Registry, error) {
 	return operators.Builtin(operators.Options{Engines: enginetest.Engines(),
 		Threads: 1, ReuseByColumn: true,
-		Command: operators.CommandOptions{Every: true, Paths: []string{os.TempDir()},
+		Command: operators.CommandOptions{Every: true, Paths: append(operators.ToolFolders(), os.TempDir()),
 			Shared: []string{os.TempDir()}}})
 })
 

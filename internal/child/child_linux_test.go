@@ -154,7 +154,7 @@ func try(d deed) (said string, err error) {
 			select {}
 		}
 	case "compute":
-		for {
+		for !time.Now().IsZero() {
 		}
 	}
 	return said, err

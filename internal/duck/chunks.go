@@ -46,7 +46,7 @@ func eachChunk(
 
 	var result bindings.Result
 	defer bindings.DestroyResult(&result)
-	//lint:ignore SA1019 the way that is not deprecated computes all rows before it returns the first
+	// The way that is not deprecated computes all rows before it returns the first.
 	if bindings.ExecutePreparedStreaming(statement, &result) == bindings.StateError {
 		return failed(&result)
 	}

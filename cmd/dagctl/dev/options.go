@@ -9,6 +9,7 @@ import (
 	"github.com/dagctl/dagctl/cmd/dagctl/dagfile"
 	"github.com/dagctl/dagctl/cmd/dagctl/server"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/operators"
 )
 
 // serverConfig returns the server's config as far as it is known before anything is started. Flags win over the config
@@ -29,6 +30,7 @@ func (o options) serverConfig() (server.Config, error) {
 			WithHint("remove them, or use `dagctl serve`")
 	}
 
+	cfg.Operators.CommandPaths = append(cfg.Operators.CommandPaths, operators.ToolFolders()...)
 	cfg.Listen = cmp.Or(o.addr, cfg.Listen)
 	cfg.DatabaseURL = cmp.Or(o.databaseURL, cfg.DatabaseURL)
 	return cfg, requireLoopback(cfg.Listen)

@@ -24,7 +24,12 @@ func (l *OrgList) UnmarshalYAML(node *yaml.Node) error {
 		*l = nil
 		return nil
 	}
-	return node.Decode((*[]string)(l))
+	var orgs []string
+	if err := node.Decode(&orgs); err != nil {
+		return err
+	}
+	*l = append(OrgList(nil), orgs...) // nil where the list is empty
+	return nil
 }
 
 func everyOrg(line int) error {
