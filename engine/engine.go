@@ -40,6 +40,8 @@ type Purpose struct {
 	Limits relations.Limits // of DuckDB
 	// CPU is the processor time of an engine's whole life; 0: any.
 	CPU time.Duration
+	// Each is the processor time of one question; 0: any.
+	Each time.Duration
 	// Spills lets an engine of kind Query write files: what does not fit into its memory. Those of other kinds always
 	// may.
 	Spills bool
@@ -55,9 +57,11 @@ type Config struct {
 	Dir string
 	// Slots are how many engines work at once, by kind. Default: see DefaultSlots.
 	Slots map[Kind]int
-	// PerOrg returns how many engines of a kind may work for an org at once; nil or 0: as many as there are slots.
+	// PerOrg returns how many engines of a kind may work for an org at once; nil or 0: all but one, so that what one
+	// org runs for long keeps no other waiting for its end.
 	PerOrg func(org string, kind Kind) int
-	// Idle is how long an engine waits for more work of its purpose. Default: 30 seconds.
+	// Idle is how long an engine waits for more work of its purpose; below 0: it ends with its work. Default: 30
+	// seconds.
 	Idle time.Duration
 	// Inside runs the loop of an engine in this process. Nil: engines are processes of their own. Tests of packages
 	// whose binary cannot be an engine set it.
@@ -66,7 +70,7 @@ type Config struct {
 
 // DefaultSlots returns the slots of a machine with a number of processors.
 func DefaultSlots(processors int) map[Kind]int {
-	return map[Kind]int{Parse: max(2, processors), Job: max(8, 4*processors), Query: max(4, processors)}
+	return map[Kind]int{Parse: 1 + max(2, processors), Job: 1 + max(8, 4*processors), Query: max(4, processors)}
 }
 
 // Engines is a set of engines. It is safe for concurrent use.
@@ -93,9 +97,11 @@ func New(c Config) (*Engines, error) {
 		if c.Slots[kind] < 1 {
 			return nil, fmt.Errorf("engines: there must be a slot for %s at least", kind)
 		}
-		perOrg := func(org string) int { return 0 }
-		if c.PerOrg != nil {
-			perOrg = func(org string) int { return c.PerOrg(org, kind) }
+		perOrg := func(org string) int {
+			if c.PerOrg == nil {
+				return 0
+			}
+			return c.PerOrg(org, kind)
 		}
 		e.slots[kind] = newSlots(c.Slots[kind], perOrg)
 	}
@@ -155,7 +161,7 @@ func (e *Engines) pop(p Purpose) *Engine {
 // put keeps an engine for more work of its purpose. Beyond as many as there are slots, the one that waits longest ends.
 func (e *Engines) put(engine *Engine) {
 	e.mu.Lock()
-	if e.closed {
+	if e.closed || e.config.Idle < 0 {
 		e.mu.Unlock()
 		engine.end()
 		return

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -157,7 +158,8 @@ func TestFoldersOfKilledServersGo(t *testing.T) {
 // The org with the fewest engines is next, whoever waits longest.
 func TestOrgsShareSlots(t *testing.T) {
 	t.Parallel()
-	e := engines(t, engine.Config{Slots: map[engine.Kind]int{engine.Parse: 1, engine.Job: 2, engine.Query: 1}})
+	e := engines(t, engine.Config{Slots: map[engine.Kind]int{engine.Parse: 1, engine.Job: 2, engine.Query: 1},
+		PerOrg: func(string, engine.Kind) int { return 2 }})
 	of := func(org string) engine.Purpose {
 		p := job
 		p.Org = org
@@ -185,6 +187,51 @@ func TestOrgsShareSlots(t *testing.T) {
 	require.Equal(t, "greedy", greedy.Org())
 	modest.Release()
 	greedy.Release()
+}
+
+// Whatever an org runs, and for however long, one slot is left for the others.
+func TestAnOrgLeavesASlotToOthers(t *testing.T) {
+	t.Parallel()
+	e := engines(t, engine.Config{Slots: map[engine.Kind]int{engine.Parse: 1, engine.Job: 2, engine.Query: 1}})
+	g := take(t, e, job)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	_, err := e.Take(ctx, job)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+
+	other := job
+	other.Org = "other"
+	take(t, e, other).Release()
+	g.Release()
+}
+
+// A question that binds for ever ends by its processor time, and the next one is answered.
+func TestAQuestionHasItsTime(t *testing.T) {
+	t.Parallel()
+	e := engines(t, engine.Config{})
+	p := engine.Purpose{Kind: engine.Parse, Org: "acme", Each: time.Second,
+		Limits: relations.Limits{Memory: 256 << 20, Threads: 1}}
+	doubled := "WITH c0 AS (SELECT * FROM orders a, orders b)"
+	for i := range 40 {
+		doubled += fmt.Sprintf(", c%d AS (SELECT * FROM c%d a, c%d b)", i+1, i, i)
+	}
+	orders := map[string][]relations.Column{"orders": {{Name: "id", Type: "INTEGER"}}}
+	shape := func(sql string) (shaped engine.Shaped, err error) {
+		err = e.Do(t.Context(), p, engine.Shape{Queries: []string{sql}, Bind: []bool{true}, Relations: orders}, &shaped)
+		return shaped, err
+	}
+
+	for _, bad := range []string{
+		doubled + " SELECT 1 AS x FROM c40",
+		`SELECT json_transform('1', repeat('[', 100000) || '"INT"' || repeat(']', 100000)) AS x FROM orders`,
+	} {
+		shaped, err := shape(bad)
+		require.True(t, err != nil || shaped.Writes[0] == nil, bad)
+	}
+	shaped, err := shape("SELECT id + 1 AS next, getvariable('partition') AS day FROM orders")
+	require.NoError(t, err)
+	require.Equal(t, [][]relations.Column{{{Name: "next", Type: "INTEGER"}, {Name: "day", Type: "VARCHAR"}}},
+		shaped.Writes)
 }
 
 func TestAnOrgsBound(t *testing.T) {

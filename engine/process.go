@@ -146,19 +146,20 @@ func (g *Engine) ask(ctx context.Context, q Question, answer any, read func(*Ans
 		return err
 	}
 
-	stop := context.AfterFunc(ctx, g.kill)
+	stop, unwatch := context.AfterFunc(ctx, g.kill), g.watch()
 	var a Answered
 	if err = WriteFrame(g.talk.in, Asked{q.Verb(), body}); err == nil {
 		err = read(&a)
 	}
+	long := unwatch()
 	if !stop() { // it is being killed
 		g.broken.Store(true)
 		g.died(stopped)
 		return context.Cause(ctx)
 	}
-	if err != nil {
+	if err != nil || long {
 		g.broken.Store(true)
-		return g.death(err)
+		return g.death(err, long)
 	}
 	if a.Failure != nil {
 		return a.Failure.Err()
@@ -169,13 +170,14 @@ func (g *Engine) ask(ctx context.Context, q Question, answer any, read func(*Ans
 	return json.Unmarshal(a.Body, answer)
 }
 
-// death returns why an engine ended without an answer. Whatever it was, only this work is affected.
-func (g *Engine) death(err error) error {
+// death returns why an engine ended without an answer; long says that it took too long. Whatever it was, only this
+// work is affected.
+func (g *Engine) death(err error, long bool) error {
 	ended := g.leave()
 	signal, died := child.Died(ended)
 
 	switch {
-	case died && (signal == syscall.SIGXCPU || signal == syscall.SIGKILL && g.spent(ended)):
+	case long, died && (signal == syscall.SIGXCPU || signal == syscall.SIGKILL && g.spent(ended)):
 		g.died(processorTime)
 		return fault.New(fault.TooLarge, "it took more processor time than it may")
 	case died && (signal == 0 || signal == syscall.SIGKILL || signal == syscall.SIGABRT):

@@ -11,7 +11,8 @@ func processors() int { return runtime.NumCPU() }
 // slots are places that orgs share. A place that becomes free goes to the org that has the fewest; of those, to the one
 // that waits longest.
 type slots struct {
-	perOrg func(org string) int // the most of an org; 0: all
+	total  int
+	perOrg func(org string) int // the most of an org; 0: all but one
 
 	mu      sync.Mutex
 	free    int
@@ -26,7 +27,7 @@ type waiter struct {
 }
 
 func newSlots(n int, perOrg func(org string) int) *slots {
-	return &slots{perOrg: perOrg, free: n, taken: map[string]int{}}
+	return &slots{total: n, perOrg: perOrg, free: n, taken: map[string]int{}}
 }
 
 // take takes a slot, or waits for one until ctx ends.
@@ -89,7 +90,7 @@ func (s *slots) hand() {
 func (s *slots) next() int {
 	best := -1
 	for i, w := range s.waiting {
-		if most := s.perOrg(w.org); most > 0 && s.taken[w.org] >= most {
+		if s.taken[w.org] >= s.most(w.org) {
 			continue
 		}
 		if best < 0 || s.taken[w.org] < s.taken[s.waiting[best].org] {
@@ -97,6 +98,14 @@ func (s *slots) next() int {
 		}
 	}
 	return best
+}
+
+// most returns how many slots an org may have at once.
+func (s *slots) most(org string) int {
+	if most := s.perOrg(org); most > 0 {
+		return most
+	}
+	return max(1, s.total-1)
 }
 
 // counts returns how many slots are taken, and how many callers wait for one.

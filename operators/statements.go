@@ -27,9 +27,10 @@ func newStatements(o Options) *statements { return &statements{o.Engines, noOrg,
 func (s *statements) of(org string) *statements { return &statements{s.engines, org, s.found} }
 
 const (
-	// parseWithin is how long a look at statements may take before it is given up; the engine itself bounds the
-	// processor's time to far less.
+	// parseWithin is how long a look at statements may take before it is given up, and parseTime how much of the
+	// processor's time. Statements take milliseconds.
 	parseWithin = 20 * time.Second
+	parseTime   = 2 * time.Second
 	parseMemory = 256 << 20
 )
 
@@ -38,7 +39,8 @@ func (s *statements) ask(q engine.Question, answer any) error {
 	ctx, cancel := context.WithTimeoutCause(context.Background(), parseWithin, // those who ask have no context
 		fault.New(fault.TooLarge, "the statement could not be parsed within %s", parseWithin))
 	defer cancel()
-	purpose := engine.Purpose{Kind: engine.Parse, Org: s.org, Limits: relations.Limits{Memory: parseMemory, Threads: 1}}
+	purpose := engine.Purpose{Kind: engine.Parse, Org: s.org, Each: parseTime,
+		Limits: relations.Limits{Memory: parseMemory, Threads: 1}}
 	return s.engines.Do(ctx, purpose, q, answer)
 }
 

@@ -63,7 +63,11 @@ func newWorker(getenv func(string) string) (*worker.Worker, error) {
 		return nil, err
 	}
 
-	engines, err := engine.New(engine.Config{})
+	config := engine.Config{}
+	if runsOwnCode(getenv) {
+		config.Idle = -1 // nothing outlives an invocation: its files do not
+	}
+	engines, err := engine.New(config)
 	if err != nil {
 		return nil, err
 	}

@@ -22,11 +22,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/engine/inside"
 	"github.com/dagctl/dagctl/worker/protocol"
 )
 
-// TestMain makes this binary the bootstrap too, with its real loop, and the first stage of the code that it confines.
+// TestMain makes this binary the bootstrap too, with its real loop, and an engine, and the first stage of the code that
+// it confines.
 func TestMain(m *testing.M) {
+	inside.Main()
 	if os.Getenv("AWS_LAMBDA_RUNTIME_API") != "" || len(os.Args) == 2 && os.Args[1] == "sandbox-stage" {
 		main()
 		return

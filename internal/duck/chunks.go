@@ -19,8 +19,18 @@ func (s *Session) chunks(ctx context.Context, query string, with func(chunk bind
 		if err != nil {
 			return err
 		}
-		stop := context.AfterFunc(ctx, func() { bindings.Interrupt(conn) })
-		defer stop()
+
+		// An interrupt that has begun must end before the connection does.
+		interrupted := make(chan struct{})
+		stop := context.AfterFunc(ctx, func() {
+			defer close(interrupted)
+			bindings.Interrupt(conn)
+		})
+		defer func() {
+			if !stop() {
+				<-interrupted
+			}
+		}()
 		return eachChunk(ctx, conn, query, with)
 	})
 	switch {
