@@ -11,6 +11,7 @@ const (
 	MaxOutputs        = 16       // outputs of one job
 	MaxVariables      = 200      // variables of one DAG
 	MaxVariableBytes  = 4096     // the value of one variable
+	MaxExpandedBytes  = 2 << 20  // all that variables add to a DAG file
 	MaxReferenceBytes = 1 << 20  // one file named by a *_file field
 	MaxUDFFiles       = 1000     // files in one UDF folder
 	MaxUDFBytes       = 16 << 20 // one UDF folder

@@ -146,6 +146,7 @@ type report struct {
 	file     string
 	lines    []string
 	problems Problems
+	expanded int                   // bytes that variables have added
 	original map[*yaml.Node]string // the text in the file of scalars in which ${var.name} was replaced
 }
 

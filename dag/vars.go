@@ -42,6 +42,7 @@ func resolveVariables(root value, given map[string]string, c *checker) map[strin
 		if len(vars[name]) > MaxVariableBytes {
 			c.node(key, CodeLimit, "the value of variable %q has %d bytes; at most %d are allowed",
 				name, len(vars[name]), MaxVariableBytes)
+			vars[name] = "" // as often as the file refers to it, it is reported once
 		}
 		if !storable([]byte(vars[name])) {
 			c.node(key, CodeVariable, "the value of variable %q is not text", name)
@@ -92,13 +93,27 @@ func substituteScalar(n *yaml.Node, vars map[string]string, free bool, c *checke
 			c.unresolved[n] = true
 			return ""
 		}
-		return vars[name]
+		return c.expand(n, vars[name])
 	})
 
 	if free && n.Style == 0 && c.interpolated(n) {
 		n.Tag = plainTag(replaced)
 	}
 	n.Value = replaced
+}
+
+// expand returns the value of a variable, as long as all values together are not too long. A short file could otherwise
+// become one that takes all of the memory.
+func (c *checker) expand(n *yaml.Node, value string) string {
+	before := c.expanded
+	if c.expanded += len(value); c.expanded <= MaxExpandedBytes {
+		return value
+	}
+	if before <= MaxExpandedBytes {
+		c.node(n, CodeLimit, "the values of variables add more than %d bytes to the file", MaxExpandedBytes).
+			suggest("keep long texts in files that the DAG file names, such as query_file")
+	}
+	return ""
 }
 
 // reference reports a ${var.name} that has no value, at the reference itself if it can be found in the line.

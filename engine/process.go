@@ -180,6 +180,10 @@ func (g *Engine) death(err error, long bool) error {
 	case long, died && (signal == syscall.SIGXCPU || signal == syscall.SIGKILL && g.spent(ended)):
 		g.died(processorTime)
 		return fault.New(fault.TooLarge, "it took more processor time than it may")
+	case died && signal == syscall.SIGKILL && !errors.Is(ended, child.ErrMemory):
+		g.died(crashed)
+		return fault.New(fault.Unavailable, "the process that worked on it was killed: by somebody, or by the system "+
+			"for want of memory")
 	case died && (signal == 0 || signal == syscall.SIGKILL || signal == syscall.SIGABRT):
 		g.died(memory)
 		return &Error{Failure: Failure{Text: "it needs more memory than it may use, or is too complex for DuckDB",

@@ -326,6 +326,12 @@ func convertOutputs(ctx context.Context, t *Task) error {
 		if err != nil {
 			return err
 		}
+		if len(files) == 0 {
+			if err := nothingElse(t.Outputs[i].Name, dir); err != nil {
+				return err
+			}
+		}
+
 		for _, format := range textFormats {
 			if len(files[format]) == 0 {
 				continue
@@ -338,6 +344,23 @@ func convertOutputs(ctx context.Context, t *Task) error {
 			if err := os.Rename(target, filepath.Join(dir, ImportedName("from-"+format, format, rows))); err != nil {
 				return err
 			}
+		}
+	}
+	return nil
+}
+
+// nothingElse returns an error if an output's folder, in which there is no file of rows, has something that may have
+// been meant as one: it would empty the partition. Names that begin with a dot or an underscore are a program's own.
+func nothingElse(output, dir string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if !strings.HasPrefix(e.Name(), ".") && !strings.HasPrefix(e.Name(), "_") {
+			return Permanent(fault.New(fault.Invalid, "output %q: %s is not *.parquet, *.csv or *.ndjson", output,
+				e.Name()).WithHint("name the file by its format, in the output's folder itself; the latter two may " +
+				"end in .gz or .zst. An output without rows has no file"))
 		}
 	}
 	return nil

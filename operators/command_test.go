@@ -108,6 +108,12 @@ var programs = map[string]func(){
 			must(os.WriteFile(filepath.Join(task.Outputs[0].Dir, strconv.Itoa(i)+".parquet"), content, 0o600))
 		}
 	},
+	"stray": func() { // writes its rows where nobody looks
+		var task operators.CommandTask
+		must(json.NewDecoder(os.Stdin).Decode(&task))
+		must(os.WriteFile(filepath.Join(task.Outputs[0].Dir, "_done"), nil, 0o600))
+		must(os.WriteFile(filepath.Join(task.Outputs[0].Dir, "rows.txt"), []byte("n\n1\n"), 0o600))
+	},
 	"commits": func() { // asks for the commits in its payload and writes the answers to the output
 		var task operators.CommandTask
 		must(json.NewDecoder(os.Stdin).Decode(&task))
@@ -167,6 +173,7 @@ func TestCommandConforms(t *testing.T) {
 		operatortest.Case{Name: "writes nothing", Config: map[string]any{"argv": []string{"true"}},
 			Want: map[string][]string{}},
 		operatortest.Case{Name: "fails", Config: self(t, "fail", nil), Fails: "exit status 1\n"},
+		caseOf{Name: "only files of other names", Config: self(t, "stray", nil)}.fails("rows.txt is not *.parquet"),
 		caseOf{Name: "bad data", Config: self(t, "data", nil)}.fails("exit status 65\na bad row"),
 		caseOf{Name: "no such program",
 			Config: map[string]any{"argv": []string{"/no/such/program"}}}.fails("no such file"),

@@ -181,7 +181,12 @@ func (h *host) any(ctx context.Context) (*duck.Session, error) {
 // failure returns an error as it leaves the engine, without the place of its folder.
 func (h *host) failure(err error) *engine.Failure {
 	f := failureOf(err)
-	f.Text = strings.ReplaceAll(f.Text, h.begin.Dir+"/", "")
+	clean := func(text *string) { *text = strings.ReplaceAll(*text, h.begin.Dir+"/", "") }
+	clean(&f.Text)
+	if f.Fault != nil {
+		clean(&f.Fault.Message)
+		clean(&f.Fault.Hint)
+	}
 	return f
 }
 
