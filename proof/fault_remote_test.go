@@ -62,6 +62,7 @@ func startRemote(t *testing.T) *remote {
 limits: { requests_per_second: 100000, burst: 100000, worker_requests_per_second: 100000, worker_burst: 100000 }
 base_url: %s
 tasks: { key_files: [%q] }
+operators: { command_shared: [`+os.TempDir()+`] }
 runtimes:
   %s: poll
   %s: { kind: sqs, queue_url: %q, endpoint: %q, region: %s, resend_seconds: 1 }
@@ -89,7 +90,8 @@ func (r *remote) start(w *world, n int) {
 		health := processtest.FreeAddress(w.t)
 		args := []string{path, "worker", "--runtime", polled, "--url", r.door.url(), "--pool-size", "4", "--threads",
 			"1", "--health-address", health,
-			"--allow-command", "--file-root", "acme=" + w.landing, "--scratch-dir", w.scratch, "--log-format", "text"}
+			"--allow-command", "--command-shared", os.TempDir(), "--file-root",
+			"acme=" + w.landing, "--scratch-dir", w.scratch, "--log-format", "text"}
 		if i >= n {
 			args[3] = queued
 			args = append(args, "--queue", r.address, "--endpoint", r.queue.URL, "--region", testaws.Region)

@@ -83,7 +83,7 @@ func withFaults(t *testing.T, dose doses) {
 	}
 
 	members := servers(t, dose.servers, "--config", config, "--database-url", database.through(database.faulty),
-		"--storage-root", w.root, "--file-root", "acme="+w.landing, "--allow-command", "--pool-size", "12")
+		"--storage-root", w.root, "--file-root", "acme="+w.landing, "--allow-command", "acme", "--pool-size", "12")
 	for _, m := range members {
 		m.env = awsSettings
 	}

@@ -28,6 +28,7 @@ var binary = sync.OnceValues(func() (string, error) {
 func unlimited(t *testing.T) string {
 	t.Helper()
 	config := filepath.Join(t.TempDir(), "config.yaml")
-	require.NoError(t, os.WriteFile(config, []byte("limits: { requests_per_second: 100000, burst: 100000 }\n"), 0o600))
+	require.NoError(t, os.WriteFile(config, []byte("limits: { requests_per_second: 100000, burst: 100000 }\n"+
+		"operators: { command_shared: ["+os.TempDir()+"] }\n"), 0o600))
 	return config
 }

@@ -82,6 +82,10 @@ Your own functions, for jobs of operator handler, run in workers that you build 
 	f.StringArrayVar(&o.operators, "operator", nil, "run only this operator (repeatable)")
 	f.StringVar(&o.ScratchDir, "scratch-dir", "", "folder for temporary files of tasks (default: that of the system)")
 	f.BoolVar(&o.Builtin.Command.Every, "allow-command", false, "let DAGs run programs, behind walls")
+	f.StringArrayVar(&o.Builtin.Command.Paths, "command-path", nil,
+		"file or folder that programs may also read and run (repeatable)")
+	f.StringArrayVar(&o.Builtin.Command.Shared, "command-shared", nil,
+		"folder that programs may also write to (repeatable)")
 	f.StringArrayVar(&o.Builtin.AllowedAddresses, "allow-address", nil,
 		"private prefix (CIDR) that http_source may reach all the same (repeatable)")
 	f.Int64Var(&o.memoryMB, "memory-mb", server.DefaultOperators.MemoryMB, "memory of each DuckDB session")
