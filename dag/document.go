@@ -398,6 +398,9 @@ type Column struct {
 type Shape struct {
 	Reads  [][]string // by input index: the columns that it reads by name; nil also where it reads whatever there is
 	Writes [][]Column // by output index, as they are stored
+	// Types are those columns of the first output whose types are declared, where Writes does not have it: it may have
+	// others, too.
+	Types []Column
 
 	Refused []ConfigError // columns that no storage can hold
 }

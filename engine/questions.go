@@ -119,6 +119,13 @@ type (
 		Quarantine  string // where rows go that do not fit; empty: nowhere
 	}
 
+	// Fit looks for a value that does not fit the column of its name, in files by part; it is answered by the first
+	// Misfit, or by null.
+	Fit struct {
+		Parts   [][]string
+		Columns []relations.Column
+	}
+
 	// Check runs checks over the open relations, of which Output is the one that is checked; it is answered by one
 	// CheckOutcome for each.
 	Check struct {
@@ -187,4 +194,5 @@ func (Empty) Verb() string     { return "empty" }
 func (Positions) Verb() string { return "positions" }
 func (Merge) Verb() string     { return "merge" }
 func (Text) Verb() string      { return "text" }
+func (Fit) Verb() string       { return "fit" }
 func (Check) Verb() string     { return "check" }

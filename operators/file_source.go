@@ -83,6 +83,14 @@ func declaredColumns(job *dag.Job, _ [][]dag.Column) (shape dag.Shape) {
 	}
 	if len(columns) > 0 {
 		shape.Writes = [][]dag.Column{columns}
+		return shape
+	}
+
+	types, _ := job.Config["types"].(map[string]any)
+	for _, name := range sortedKeys(types) {
+		if declared := declaredType(job.Config, name); declared != "" {
+			shape.Types = append(shape.Types, dag.Column{Name: name, Type: declared})
+		}
 	}
 	return shape
 }

@@ -88,7 +88,7 @@ func newWorldOn(t *testing.T, url string) *world {
 	require.NoError(t, err)
 
 	w.registry, err = registry.New(registry.Config{Pool: w.pool, Requests: w.asked, Storage: w.storage,
-		Catalog: w.ops.Catalog(runtimes), Log: w.log()})
+		Catalog: w.ops.Catalog(runtimes), Log: w.log(), Misfit: w.ops.Misfit})
 	require.NoError(t, err)
 
 	w.query, err = query.New(query.Config{Requests: w.asked, Registry: w.registry, Storage: w.storage,

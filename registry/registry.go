@@ -26,6 +26,7 @@ import (
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/internal/pg"
+	"github.com/dagctl/dagctl/internal/relations"
 	"github.com/dagctl/dagctl/storage"
 )
 
@@ -37,6 +38,11 @@ type Config struct {
 	Catalog  dag.Catalog // the operators and runtimes that this server has
 	Vault    *authz.Vault
 	Log      *slog.Logger
+
+	// Misfit looks, for a bounded time, for a value that does not fit the column of its name, in partitions by their
+	// Parquet files. Looked is how many of them have none. Nil: nobody can look.
+	Misfit func(ctx context.Context, org string, partitions [][]string, columns []relations.Column,
+	) (found *relations.Misfit, looked int, err error)
 }
 
 // Registry answers for definitions and for what exists. It is safe for concurrent use and holds no state but a

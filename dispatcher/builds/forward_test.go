@@ -2,6 +2,7 @@ package builds_test
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -10,8 +11,10 @@ import (
 
 	"github.com/dagctl/dagctl/dispatcher/control"
 	"github.com/dagctl/dagctl/dispatcher/dispatchertest"
+	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/registry"
+	"github.com/dagctl/dagctl/registry/contract"
 )
 
 // parked deploys a DAG forward-only and leaves it ready.
@@ -168,4 +171,90 @@ publish:
 `)
 	require.Equal(t, map[string][]string{"2024-01-01": {"none"}, "2024-01-02": {"BB"}}, w.Read("elsewhere_origs"))
 	require.Equal(t, map[string][]string{"all": {"none1,BB2!"}}, w.Read("elsewhere_all"))
+}
+
+// Kept partitions are read by the columns of the new definition, so their values have to fit: a look at them decides,
+// in the plan as in the deploy.
+func TestAForwardOnlyDeployLooksAtTheValuesThatItKeeps(t *testing.T) {
+	t.Parallel()
+	yaml := func(wide string) string {
+		return dispatchertest.Edit(byColumn, "SELECT content, length(content) AS n FROM raw", wide)
+	}
+	forward := func(r *registry.DeployRequest) { r.ForwardOnly, r.ForwardFrom = true, "2024-01-03" }
+	for name, test := range map[string]struct{ before, after, refused string }{
+		"text to a number": {"SELECT content, content AS n FROM raw", "SELECT content, length(content) AS n FROM raw",
+			`kept partition 2024-01-02 has "bb" in column n, which is no BIGINT`},
+		"a fraction to a whole number": {"SELECT content, length(content) + 0.5::DOUBLE AS n FROM raw",
+			"SELECT content, length(content) AS n FROM raw",
+			`kept partition 2024-01-01 has "1.5" in column n, which is no BIGINT`},
+		"to fewer bits": {"SELECT content, length(content) * 1000 AS n FROM raw",
+			"SELECT content, length(content)::TINYINT AS n FROM raw",
+			`kept partition 2024-01-01 has "1000" in column n, which is no TINYINT`},
+		"what fits": {"SELECT content, length(content)::VARCHAR AS n FROM raw",
+			"SELECT content, length(content) AS n FROM raw", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := columnsWorld(t)
+			w.Probe.Put("raw", "2024-01-03", "ccc")
+			before := strings.Replace(yaml(test.before), "SELECT content, content AS n",
+				"SELECT content, CASE content WHEN 'a' THEN '1' ELSE content END AS n", 1)
+			w.Serve(before)
+
+			plan, err := w.TryPlan(yaml(test.after), forward)
+			require.NoError(t, err)
+			kept := func(f contract.Finding) bool { return f.Kind == contract.KeptValues }
+			at := slices.IndexFunc(plan.Findings, kept)
+			if test.refused == "" {
+				require.Negative(t, at, "%v", plan.Findings)
+				w.Serve(yaml(test.after), forward)
+				require.Equal(t, map[string][]string{"all": {"6"}}, w.Read("columns_summed"))
+				return
+			}
+			require.GreaterOrEqual(t, at, 0, "%v", plan.Findings)
+			require.Equal(t, contract.Refuses, plan.Findings[at].Level)
+			require.Equal(t, "columns_wide", plan.Findings[at].Dataset)
+			require.Contains(t, plan.Findings[at].Text, test.refused)
+
+			_, err = w.TryDeploy(yaml(test.after), forward)
+			require.ErrorContains(t, err, test.refused)
+			require.True(t, fault.Is(err, fault.Conflict), "%v", err)
+
+			// The values do not matter where nothing is kept.
+			w.Serve(yaml(test.after))
+		})
+	}
+}
+
+// What the plan cannot know, because only the run shows it, the gate finds.
+func TestAGateLooksAtTheValuesThatAreKept(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	files := func(types string) string {
+		return `
+name: files
+jobs:
+  - name: landing
+    operator: file_source
+    source: { kind: poll, every: 1h }
+    partition_by: { time: day }
+    config: { path: ".", pattern: "{date}.csv", format: csv` + types + ` }
+publish:
+  files_landed: { from: { job: landing } }
+`
+	}
+	w.Drop("2024-01-01.csv", "id,v\n1,1.5\n")
+	w.Drop("2024-01-02.csv", "id,v\n1,2\n")
+	w.Serve(files(", types: { v: DOUBLE }"))
+
+	forward := func(r *registry.DeployRequest) { r.ForwardOnly, r.ForwardFrom = true, "2024-01-02" }
+	const refused = `kept partition 2024-01-01 has "1.5" in column v, which is no BIGINT`
+	_, err := w.TryDeploy(files(", types: { v: BIGINT }"), forward)
+	require.ErrorContains(t, err, refused, "it is declared")
+
+	deployed := w.Deploy(files(", header: true"), forward)
+	w.Settle()
+	status, reason := w.Status(deployed.Version.ID)
+	require.Equal(t, registry.Failed, status)
+	require.Contains(t, reason, refused)
 }

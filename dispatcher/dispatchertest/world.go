@@ -137,7 +137,8 @@ func (w *World) Dispatcher(id string, change ...func(*service.Config)) *service.
 		log = slog.New(slog.NewTextHandler(w.T.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
 	}
 	reg, err := registry.New(registry.Config{Pool: w.Pool, Requests: w.Requests, Storage: w.Storage,
-		Catalog: w.Ops.Catalog([]string{"dispatcher", "other", "poll", "lambda"}), Vault: w.Vault, Log: log})
+		Catalog: w.Ops.Catalog([]string{"dispatcher", "other", "poll", "lambda"}), Vault: w.Vault, Log: log,
+		Misfit: w.Ops.Misfit})
 	require.NoError(w.T, err)
 	c := service.Config{Config: dispatcher.Config{Pool: w.Pool, Requests: w.Requests, Registry: reg, Operators: w.Ops,
 		Storage: w.Storage, Vault: w.Vault,

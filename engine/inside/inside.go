@@ -85,6 +85,7 @@ var verbs = map[string]verb{
 	engine.Positions{}.Verb(): answering((*host).positions),
 	engine.Merge{}.Verb():     answering((*host).merge),
 	engine.Text{}.Verb():      answering((*host).text),
+	engine.Fit{}.Verb():       answering((*host).fit),
 	engine.Check{}.Verb():     answering((*host).check),
 	engine.Reads{}.Verb():     answering((*host).reads),
 	engine.Rows{}.Verb():      answering((*host).rows),

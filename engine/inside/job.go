@@ -11,6 +11,7 @@ import (
 	"github.com/dagctl/dagctl/engine"
 	"github.com/dagctl/dagctl/internal/duck"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/relations"
 	"github.com/dagctl/dagctl/internal/sqltext"
 	"github.com/dagctl/dagctl/operators/textfile"
 )
@@ -146,6 +147,29 @@ func (h *host) positions(ctx context.Context, p engine.Positions) (found engine.
 	}
 	err = session.Value(ctx, &found.Highest, "SELECT max("+name+")::BIGINT FROM "+from)
 	return found, err
+}
+
+// fit looks for a value that does not fit its column.
+func (h *host) fit(ctx context.Context, f engine.Fit) (*relations.Misfit, error) {
+	session, err := h.any(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for i, files := range f.Parts {
+		if len(files) == 0 {
+			continue
+		}
+
+		found, err := session.Misfit(ctx, files, f.Columns)
+		if err != nil {
+			return nil, err
+		}
+		if found != nil {
+			found.Part = i
+			return found, nil
+		}
+	}
+	return nil, nil
 }
 
 // text reads text files.

@@ -87,7 +87,7 @@ func (s *Session) filled(ctx context.Context, r Relation, from string) (string, 
 		case have[at].Type == c.Type:
 			list[i] = name
 		default:
-			list[i] = fmt.Sprintf("CAST(%s AS %s) AS %[1]s", name, c.Type)
+			list[i] = fitted(have[at], c.Type) + " AS " + name
 		}
 	}
 	return fmt.Sprintf("SELECT %s FROM (%s)", strings.Join(list, ", "), from), nil

@@ -11,6 +11,13 @@ type Column struct {
 	Type string `json:"type"`
 }
 
+// Misfit is a value that a column cannot hold.
+type Misfit struct {
+	Part   int // of what was looked at
+	Column Column
+	Value  string // its text, at most 200 characters
+}
+
 // Condition keeps the rows whose Column is one of Values (JSON scalars; nil stands for NULL).
 type Condition struct {
 	Column string `json:"column"`

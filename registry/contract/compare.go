@@ -28,6 +28,7 @@ func Compare(live, next Contract, facts Facts) []Finding {
 		if now != nil {
 			c.shape(was, now)
 			c.columns(was, now)
+			c.kept(was, now)
 			c.checks(was, now)
 		}
 	}

@@ -32,6 +32,9 @@ type Dataset struct {
 	Columns     []dag.Column     `json:"columns"` // nil: not known yet; a type that is not known is empty
 	Checks      []Check          `json:"checks,omitempty"`
 	UniqueKey   []string         `json:"unique_key,omitempty"`
+
+	// Declared are columns whose types are declared, where Columns are not known.
+	Declared []dag.Column `json:"-"`
 }
 
 // Check is a check of a dataset. Two checks with one hash look for the same.
@@ -75,12 +78,27 @@ type Loss struct {
 	Text       string
 }
 
+// Kept is what is known of the partitions that a forward-only version takes over of a dataset. Its readers get them in
+// the version's columns.
+type Kept struct {
+	Partitions int
+	Looked     int     // in how many of them all values fit the columns that change
+	Misfit     *Misfit // the first value that does not
+}
+
+// Misfit is a value of a kept partition that does not fit its column.
+type Misfit struct {
+	Partition, Column, Type string
+	Value                   string // its text, cut
+}
+
 // Facts is what Compare knows beside the two contracts.
 type Facts struct {
 	Lost      []Loss
 	Consumers map[uuid.UUID][]Consumer // by dataset
 	Returns   map[string]string        // name → the DAG that gets it back when this one gives it up
 	Taken     map[string]Dataset       // name → what another DAG serves under it, which the next version takes over
+	Kept      map[uuid.UUID]Kept       // by dataset: where its columns change
 	Sources   map[uuid.UUID]Source     // what other DAGs serve of the next version's inputs; nil: not asked
 	Back      bool                     // the next version is an earlier one, which a person goes back to
 	Forced    bool                     // the next version computes anew what serves, from the same definition
@@ -147,6 +165,7 @@ const (
 	ColumnsNarrowed     Kind = "columns_narrowed"
 	ColumnsAdded        Kind = "columns_added"
 	ColumnsWidened      Kind = "columns_widened"
+	KeptValues          Kind = "kept_values"
 	ChecksAdded         Kind = "checks_added"
 	ChecksRemoved       Kind = "checks_removed"
 )

@@ -112,5 +112,8 @@ func (w *columnsAhead) job(name string) {
 		case len(job.Inputs) == 0:
 			n.Columns = w.same[n.Name]
 		}
+		if shape != nil && n.Columns == nil && i == 0 {
+			n.Declared = shape.Types
+		}
 	}
 }

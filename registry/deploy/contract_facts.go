@@ -23,6 +23,9 @@ func (dp *Deployer) facts(ctx context.Context, tx pgx.Tx, b registry.Build, live
 	if f.Taken, err = taken(ctx, tx, b, next); err != nil {
 		return f, err
 	}
+	if f.Kept, err = dp.keptFacts(ctx, tx, b, live, next); err != nil {
+		return f, err
+	}
 	f.Consumers, err = dp.consumers(ctx, tx, b.OrgID, b.DAG, live)
 	return f, err
 }

@@ -102,7 +102,7 @@ func (s *Server) serve(t *testing.T, requests *pgxpool.Pool) {
 	builtin, err := operators.Builtin(operators.Options{Engines: enginetest.Engines(), Threads: 1, ReuseByColumn: true})
 	require.NoError(t, err)
 	versions, err := registry.New(registry.Config{Pool: s.Pool, Requests: requests, Storage: kept, Vault: s.Vault,
-		Catalog: builtin.Catalog([]string{"dispatcher", Runtime}), Log: log})
+		Catalog: builtin.Catalog([]string{"dispatcher", Runtime}), Log: log, Misfit: builtin.Misfit})
 	require.NoError(t, err)
 
 	key, err := authz.EnsureTaskKey(filepath.Join(t.TempDir(), "tasks.pem"))

@@ -139,6 +139,7 @@ func (a *App) newRegistry(cfg Config) (err error) {
 	}
 	a.registry, err = registry.New(registry.Config{
 		Pool: a.pool, Requests: a.requests, Storage: a.storage, Catalog: catalog, Vault: a.vault, Log: a.log,
+		Misfit: a.builtin.Misfit,
 	})
 	return err
 }

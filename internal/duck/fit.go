@@ -1,0 +1,64 @@
+package duck
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/dagctl/dagctl/internal/relations"
+	"github.com/dagctl/dagctl/internal/sqltext"
+)
+
+// A value fits another type if it comes back as it was from a cast to it: 1.5 is no BIGINT, and neither is the text
+// 007.
+
+// fits returns the condition that a column's value fits a type.
+func fits(c Column, to string) string {
+	return fmt.Sprintf("TRY_CAST(TRY_CAST(%[1]s AS %[2]s) AS %[3]s) IS NOT DISTINCT FROM %[1]s",
+		sqltext.Quote(c.Name), to, c.Type)
+}
+
+// fitted returns the expression of a column's value in another type, which fails where it does not fit.
+func fitted(c Column, to string) string {
+	message := fmt.Sprintf("column %s: a partition that a forward-only deploy kept has a value that is no %s: "+
+		"compute it anew, by `dagctl backfill --existing all`", c.Name, to)
+	return fmt.Sprintf("CASE WHEN %s THEN CAST(%s AS %s) ELSE error(%s) END", fits(c, to), sqltext.Quote(c.Name), to,
+		sqltext.Literal(message))
+}
+
+// Misfit returns the first value of Parquet files that does not fit the column of its name; nil if all do. What the
+// files lack fits.
+func (s *Session) Misfit(ctx context.Context, files []string, columns []Column) (*relations.Misfit, error) {
+	from := ReadParquet(files)
+	have, err := s.Describe(ctx, "FROM "+from)
+	if err != nil {
+		return nil, err
+	}
+
+	for _, c := range columns {
+		at := slices.IndexFunc(have, func(h Column) bool { return Lower(h.Name) == Lower(c.Name) })
+		if at < 0 || have[at].Type == c.Type {
+			continue
+		}
+		value, err := s.first(ctx, from, have[at], "NOT ("+fits(have[at], c.Type)+")")
+		if ctx.Err() == nil && Deterministic(err) { // there is no such cast
+			value, err = s.first(ctx, from, have[at], sqltext.Quote(have[at].Name)+" IS NOT NULL")
+		}
+		if err != nil {
+			return nil, err
+		}
+		if value != nil {
+			return &relations.Misfit{Column: c, Value: *value}, nil
+		}
+	}
+	return nil, nil
+}
+
+// first returns the text of the first value of a column where a condition is met; nil if it never is.
+func (s *Session) first(ctx context.Context, from string, c Column, where string) (value *string, err error) {
+	return value, s.Value(ctx, &value, fmt.Sprintf("SELECT (SELECT left(CAST(%s AS VARCHAR), %d) FROM %s WHERE %s "+
+		"LIMIT 1)", sqltext.Quote(c.Name), shownOfMisfit, from, where))
+}
+
+// shownOfMisfit is how many characters of a value are shown.
+const shownOfMisfit = 200
