@@ -10,7 +10,6 @@ import (
 	duckdb "github.com/duckdb/duckdb-go/v2"
 	"github.com/google/uuid"
 
-	"github.com/dagctl/dagctl/internal/duck"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/sqltext"
 )
@@ -176,7 +175,7 @@ func nestedWire(t sqltext.Type) wire {
 		}
 		return sqltext.Type{Name: "VARCHAR"}
 	})
-	w := wire{column: "jsonb", give: duck.StoredJSON("%[1]s", t), staged: "VARCHAR", put: putJSONB, get: getJSONB,
+	w := wire{column: "jsonb", give: sqltext.StoredJSON("%[1]s", t), staged: "VARCHAR", put: putJSONB, get: getJSONB,
 		take: fmt.Sprintf("CAST(CAST(CAST(%%[1]s AS JSON) AS %s) AS %s)", escaped(texts.String()), escaped(t.String()))}
 	w.give = strings.ReplaceAll(w.give, "%", "%%")
 	w.give = strings.ReplaceAll(w.give, "%%[1]s", "%[1]s")

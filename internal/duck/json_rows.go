@@ -83,7 +83,7 @@ func jsonExpression(c Column) string {
 	case native[c.Type]:
 		return name
 	case nested(c.Type):
-		return JSONText(name, sqltext.TypeOf(c.Type))
+		return sqltext.JSONText(name, sqltext.TypeOf(c.Type))
 	default:
 		return "CAST(" + name + " AS VARCHAR)"
 	}

@@ -230,7 +230,7 @@ func (s *Session) copyToLines(ctx context.Context, query, file string) error {
 		t := sqltext.TypeOf(c.Type)
 		anyJSON = anyJSON || t.Any(sqltext.Named("JSON"))
 		own[i] = fmt.Sprintf("c%d", i)
-		parts[i] = sqltext.Literal(jsonName(c.Name)+":") + " || " + orNull(lineJSON(own[i], t))
+		parts[i] = sqltext.LineMember(c.Name, own[i], t)
 	}
 	if !anyJSON {
 		return s.Exec(ctx, fmt.Sprintf("COPY (%s) TO %s (FORMAT json)", query, sqltext.Literal(file)))

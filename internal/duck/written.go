@@ -147,7 +147,7 @@ func fitting(value string, t sqltext.Type, depth int) string {
 			t.Fields[1].Type))
 	case t.Kind == sqltext.StructType:
 		for i, f := range t.Fields {
-			member := fmt.Sprintf("struct_extract(%s, %s)", value, memberKey(f, i))
+			member := fmt.Sprintf("struct_extract(%s, %s)", value, sqltext.MemberKey(f, i))
 			if inner := fitting(member, f.Type, depth); inner != "" {
 				fits = append(fits, fmt.Sprintf("(%s IS NULL OR %s)", member, inner))
 			}
@@ -159,12 +159,4 @@ func fitting(value string, t sqltext.Type, depth int) string {
 		return ""
 	}
 	return "(" + strings.Join(fits, " AND ") + ")"
-}
-
-// memberKey returns how struct_extract finds a member: by its name, or by its number if it has none.
-func memberKey(f sqltext.TypeField, i int) string {
-	if f.Name == "" {
-		return strconv.Itoa(i + 1)
-	}
-	return sqltext.Literal(f.Name)
 }

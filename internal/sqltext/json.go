@@ -1,32 +1,36 @@
-package duck
+package sqltext
 
 import (
 	"encoding/json"
 	"fmt"
+	"strconv"
 	"strings"
-
-	"github.com/dagctl/dagctl/internal/sqltext"
 )
 
 // JSONText returns the expression of a value's exact JSON text; NULL stays NULL. Unlike to_json, it takes JSON as it
 // stands, where to_json rounds its numbers, and writes NaN and the infinities as text, because JSON has none.
-func JSONText(value string, t sqltext.Type) string { return jsonText{}.of(value, t, 0) }
+func JSONText(value string, t Type) string { return jsonText{}.of(value, t, 0) }
 
 // StoredJSON is JSONText for nested values that Postgres keeps as json or jsonb: also -0.0 is text, because jsonb has
 // none, and so is JSON, because jsonb changes its layout.
-func StoredJSON(value string, t sqltext.Type) string { return jsonText{stored: true}.of(value, t, 0) }
+func StoredJSON(value string, t Type) string { return jsonText{stored: true}.of(value, t, 0) }
 
-// lineJSON is JSONText for lines of JSON, which have NaN and Infinity as bare words, as Python reads and writes them.
-func lineJSON(value string, t sqltext.Type) string { return jsonText{bare: true}.of(value, t, 0) }
+// LineMember returns the expression of a member of an object in a line of JSON: its name and its text. Unlike JSONText,
+// lines have NaN and Infinity as bare words, as Python reads and writes them.
+func LineMember(name, value string, t Type) string {
+	return jsonMember(name, jsonText{bare: true}.of(value, t, 0))
+}
+
+func jsonMember(name, text string) string { return Literal(jsonName(name)+":") + " || " + orNull(text) }
 
 type jsonText struct{ stored, bare bool }
 
-func (j jsonText) of(value string, t sqltext.Type, depth int) string {
+func (j jsonText) of(value string, t Type, depth int) string {
 	switch t.Kind {
-	case sqltext.ScalarType, sqltext.UnionType:
+	case ScalarType, UnionType:
 		return j.scalar(value, t)
 	}
-	if !t.Any(sqltext.Named("JSON")) && (j.bare || !t.Any(sqltext.Named("FLOAT", "DOUBLE"))) {
+	if !t.Any(Named("JSON")) && (j.bare || !t.Any(Named("FLOAT", "DOUBLE"))) {
 		return "CAST(to_json(" + value + ") AS VARCHAR)"
 	}
 
@@ -35,15 +39,15 @@ func (j jsonText) of(value string, t sqltext.Type, depth int) string {
 	}
 	element := fmt.Sprintf("j%d", depth)
 	switch t.Kind {
-	case sqltext.MapType:
+	case MapType:
 		return whole("{", fmt.Sprintf("array_to_string(list_transform(map_entries(%s), lambda %s: "+
 			"CAST(to_json(CAST(%[2]s.key AS VARCHAR)) AS VARCHAR) || ':' || %[3]s), ',')", value, element,
 			orNull(j.of(element+".value", t.Fields[1].Type, depth+1))), "}")
-	case sqltext.StructType:
+	case StructType:
 		parts := make([]string, len(t.Fields))
 		for i, f := range t.Fields {
-			member := fmt.Sprintf("struct_extract(%s, %s)", value, memberKey(f, i))
-			parts[i] = sqltext.Literal(jsonName(f.Name)+":") + " || " + orNull(j.of(member, f.Type, depth))
+			member := fmt.Sprintf("struct_extract(%s, %s)", value, MemberKey(f, i))
+			parts[i] = jsonMember(f.Name, j.of(member, f.Type, depth))
 		}
 		return whole("{", strings.Join(parts, " || ',' || "), "}")
 	default:
@@ -54,7 +58,7 @@ func (j jsonText) of(value string, t sqltext.Type, depth int) string {
 
 func orNull(text string) string { return "coalesce(" + text + ", 'null')" }
 
-func (j jsonText) scalar(value string, t sqltext.Type) string {
+func (j jsonText) scalar(value string, t Type) string {
 	quoted := "CAST(to_json(CAST(" + value + " AS VARCHAR)) AS VARCHAR)"
 	switch t.Name {
 	case "FLOAT", "DOUBLE":
@@ -85,4 +89,12 @@ func jsonName(name string) string {
 	encoder.SetEscapeHTML(false)
 	_ = encoder.Encode(name) // a string always encodes
 	return strings.TrimSpace(b.String())
+}
+
+// MemberKey returns how struct_extract finds a member: by its name, or by its number if it has none.
+func MemberKey(f TypeField, i int) string {
+	if f.Name == "" {
+		return strconv.Itoa(i + 1)
+	}
+	return Literal(f.Name)
 }
