@@ -94,7 +94,7 @@ var mayImport = map[string][]string{
 	"operators":              {"operators/textfile", "dag", "engine", "storage", anyInternal},
 	"operators/textfile":     {anyInternal},
 	"operators/operatortest": {"operators", "engine", "dag", "storage", "internal/duck", anyInternal},
-	"storage":                {"internal/duck", anyInternal},
+	"storage":                {anyInternal},
 	"tasklogs":               {"dispatcher", "authz", "worker/protocol", anyInternal},
 	"timers":                 {"dag", "registry", "dispatcher", "authz", anyInternal},
 	"lineage":                {"registry", "authz", anyInternal},
@@ -122,6 +122,9 @@ var mayImport = map[string][]string{
 // can be engines may.
 var confined = []string{"engine/inside", "internal/duck", "internal/pgdev", "internal/testaws", "internal/testdb",
 	"internal/tests3"}
+
+// duckDB are the rooms that talk with DuckDB's driver.
+var duckDB = []string{"internal/duck", "engine/inside"}
 
 // owners says which slice alone names a table in SQL.
 var owners = map[string][]string{
@@ -165,6 +168,9 @@ func TestImports(t *testing.T) {
 		for _, spec := range f.syntax.Imports {
 			path, err := strconv.Unquote(spec.Path.Value)
 			require.NoError(t, err)
+			if strings.HasPrefix(path, "github.com/duckdb/") {
+				assert.Contains(t, duckDB, f.room, "%s: only engines have DuckDB in them", f.path)
+			}
 			if target, ours := strings.CutPrefix(path, module); ours {
 				assert.True(t, permits(allowed, f.room, roomOf(target)), "%s: %s may not import %s", f.path,
 					f.room, target)
@@ -651,7 +657,6 @@ func isBlank(line string) bool { return strings.TrimSpace(line) == "" }
 // why. Everything else opens it by duck.OpenData, which asks for the scope.
 var dataSessions = map[string]string{
 	"engine/inside/parse.go":                 "parses",
-	"storage/storage.go":                     "cuts the first rows from files",
 	"operators/operatortest/operatortest.go": "compares outputs in tests",
 	"dispatcher/dispatchertest/probe.go":     "makes data for tests",
 	"bench/operators.go":                     "makes data",

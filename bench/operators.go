@@ -42,11 +42,7 @@ func newFeed(ctx context.Context, scratch string) (*feed, error) {
 	return f, err
 }
 
-func (f *feed) operators() (*operators.Registry, error) {
-	engines, err := engine.New(engine.Config{})
-	if err != nil {
-		return nil, err
-	}
+func (f *feed) operators(engines *engine.Engines) (*operators.Registry, error) {
 	return operators.NewRegistry(engines, feedSource{f}, noop{f}, emit{f})
 }
 

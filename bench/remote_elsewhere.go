@@ -22,7 +22,6 @@ import (
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dispatcher/backends"
 	"github.com/dagctl/dagctl/dispatcher/service"
-	"github.com/dagctl/dagctl/engine"
 	"github.com/dagctl/dagctl/internal/rest"
 	"github.com/dagctl/dagctl/internal/testaws"
 	"github.com/dagctl/dagctl/query"
@@ -115,12 +114,8 @@ func (e *elsewhere) handler(w *world, signer *authz.Signer) (http.Handler, error
 		return nil, err
 	}
 
-	engines, err := engine.New(engine.Config{})
-	if err != nil {
-		return nil, err
-	}
 	rows, err := query.New(query.Config{Requests: w.requests, Registry: w.registry, Storage: w.storage,
-		Engines: engines})
+		Engines: w.engines})
 	if err != nil {
 		return nil, err
 	}

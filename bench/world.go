@@ -13,6 +13,7 @@ import (
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dispatcher"
 	"github.com/dagctl/dagctl/dispatcher/service"
+	"github.com/dagctl/dagctl/engine"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/operators"
@@ -29,6 +30,7 @@ type world struct {
 	feed       *feed
 	pool       *pgxpool.Pool
 	requests   *pgxpool.Pool
+	engines    *engine.Engines
 	storage    *storage.Storage
 	registry   *registry.Registry
 	runner     *operators.Runner
@@ -79,10 +81,14 @@ func (b *bench) worldWith(
 		return nil, err
 	}
 
-	if w.storage, err = storage.New(storage.Config{Root: filepath.Join(b.root, name), Pool: w.pool}); err != nil {
+	if w.engines, err = engine.New(engine.Config{}); err != nil {
 		return nil, err
 	}
-	ops, err := w.feed.operators()
+	w.storage, err = storage.New(storage.Config{Root: filepath.Join(b.root, name), Pool: w.pool, Rows: w.engines})
+	if err != nil {
+		return nil, err
+	}
+	ops, err := w.feed.operators(w.engines)
 	if err != nil {
 		return nil, err
 	}
@@ -117,6 +123,9 @@ func (w *world) close() error {
 	}
 	if w.storage != nil {
 		failed = append(failed, w.storage.Close())
+	}
+	if w.engines != nil {
+		failed = append(failed, w.engines.Close())
 	}
 	for _, pool := range []*pgxpool.Pool{w.pool, w.requests} {
 		if pool != nil {

@@ -28,9 +28,10 @@ const (
 	Parse Kind = "parse" // statements that are not run
 	Job   Kind = "job"   // tasks of a job, and their checks
 	Query Kind = "query" // what people ask
+	Copy  Kind = "copy"  // rows on their way into Postgres and out of it, also of those who hold an engine already
 )
 
-var kinds = []Kind{Parse, Job, Query}
+var kinds = []Kind{Parse, Job, Query, Copy}
 
 // Purpose is what an engine is for. No engine ever serves another purpose than its first.
 type Purpose struct {
@@ -70,7 +71,8 @@ type Config struct {
 
 // DefaultSlots returns the slots of a machine with a number of processors.
 func DefaultSlots(processors int) map[Kind]int {
-	return map[Kind]int{Parse: 1 + max(2, processors), Job: 1 + max(8, 4*processors), Query: max(4, processors)}
+	return map[Kind]int{Parse: 1 + max(2, processors), Job: 1 + max(8, 4*processors), Query: max(4, processors),
+		Copy: 1 + max(4, processors)}
 }
 
 // Engines is a set of engines. It is safe for concurrent use.

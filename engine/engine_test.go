@@ -158,7 +158,8 @@ func TestFoldersOfKilledServersGo(t *testing.T) {
 // The org with the fewest engines is next, whoever waits longest.
 func TestOrgsShareSlots(t *testing.T) {
 	t.Parallel()
-	e := engines(t, engine.Config{Slots: map[engine.Kind]int{engine.Parse: 1, engine.Job: 2, engine.Query: 1},
+	e := engines(t, engine.Config{Slots: map[engine.Kind]int{engine.Parse: 1, engine.Job: 2, engine.Query: 1,
+		engine.Copy: 1},
 		PerOrg: func(string, engine.Kind) int { return 2 }})
 	of := func(org string) engine.Purpose {
 		p := job
@@ -192,7 +193,8 @@ func TestOrgsShareSlots(t *testing.T) {
 // Whatever an org runs, and for however long, one slot is left for the others.
 func TestAnOrgLeavesASlotToOthers(t *testing.T) {
 	t.Parallel()
-	e := engines(t, engine.Config{Slots: map[engine.Kind]int{engine.Parse: 1, engine.Job: 2, engine.Query: 1}})
+	e := engines(t, engine.Config{Slots: map[engine.Kind]int{engine.Parse: 1, engine.Job: 2, engine.Query: 1,
+		engine.Copy: 1}})
 	g := take(t, e, job)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()

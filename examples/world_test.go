@@ -116,7 +116,8 @@ func (w *world) files(t testing.TB, dataset string) []string {
 	org, err := authz.OrgBySlug(t.Context(), w.owner, "local")
 	require.NoError(t, err)
 
-	store, err := storage.New(storage.Config{Root: filepath.Join(w.data, "storage"), Pool: w.owner, S3: w.s3})
+	store, err := storage.New(storage.Config{Root: filepath.Join(w.data, "storage"), Pool: w.owner, S3: w.s3,
+		Rows: enginetest.Engines()})
 	require.NoError(t, err)
 	reg, err := registry.New(registry.Config{Pool: w.owner, Requests: w.reader, Storage: store, Catalog: catalog(t)})
 	require.NoError(t, err)

@@ -32,7 +32,7 @@ func newWorld(t *testing.T, ops ...operators.Operator) world {
 		registry, err = operators.NewRegistry(enginetest.Engines(), ops...)
 	}
 	require.NoError(t, err)
-	st, err := storage.New(storage.Config{Root: t.TempDir()})
+	st, err := storage.New(storage.Config{Root: t.TempDir(), Rows: enginetest.Engines()})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, st.Close()) })
 	scratch := t.TempDir()

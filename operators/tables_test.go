@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/engine/enginetest"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/testdb"
 	"github.com/dagctl/dagctl/operators"
@@ -17,7 +18,7 @@ func TestRunOnPostgresStorage(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	pool := testdb.New(t)
-	st, err := storage.New(storage.Config{Root: t.TempDir(), Pool: pool})
+	st, err := storage.New(storage.Config{Root: t.TempDir(), Pool: pool, Rows: enginetest.Engines()})
 	require.NoError(t, err)
 
 	t.Cleanup(func() { require.NoError(t, st.Close()) })

@@ -100,7 +100,7 @@ func newExact(t *testing.T) *exact {
 	t.Helper()
 	e := &exact{pool: testdb.New(t)}
 	var err error
-	e.storage, err = storage.New(storage.Config{Root: t.TempDir(), Pool: e.pool})
+	e.storage, err = storage.New(storage.Config{Root: t.TempDir(), Pool: e.pool, Rows: enginetest.Engines()})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, e.storage.Close()) })
 	builtin, err := operators.Builtin(operators.Options{Engines: enginetest.Engines(), Threads: 1})

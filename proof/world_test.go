@@ -77,7 +77,7 @@ func newWorldOn(t *testing.T, url string) *world {
 	require.NoError(t, err)
 
 	t.Cleanup(w.work.Close)
-	w.storage, err = storage.New(storage.Config{Root: w.root, Pool: w.pool})
+	w.storage, err = storage.New(storage.Config{Root: w.root, Pool: w.pool, Rows: enginetest.Engines()})
 	require.NoError(t, err)
 
 	t.Cleanup(func() { require.NoError(t, w.storage.Close()) })

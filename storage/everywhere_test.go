@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dagctl/dagctl/engine/enginetest"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/tests3"
 	"github.com/dagctl/dagctl/storage"
@@ -28,7 +29,8 @@ func s3Config(srv *tests3.Server) *storage.S3Config {
 
 func openS3(t *testing.T, c *storage.S3Config) *storage.Storage {
 	t.Helper()
-	s, err := storage.New(storage.Config{Root: t.TempDir(), S3: c, MaxUploadBytes: maxTestUpload})
+	s, err := storage.New(storage.Config{Root: t.TempDir(), S3: c, MaxUploadBytes: maxTestUpload,
+		Rows: enginetest.Engines()})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
 	return s
@@ -38,7 +40,8 @@ func openS3(t *testing.T, c *storage.S3Config) *storage.Storage {
 func everywhere(t *testing.T, test func(t *testing.T, s *storage.Storage)) {
 	t.Run("files", func(t *testing.T) {
 		t.Parallel()
-		s, err := storage.New(storage.Config{Root: t.TempDir(), MaxUploadBytes: maxTestUpload})
+		s, err := storage.New(storage.Config{Root: t.TempDir(), MaxUploadBytes: maxTestUpload,
+			Rows: enginetest.Engines()})
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, s.Close()) })
 		test(t, s)
@@ -79,7 +82,7 @@ func sealHostileKeys(t *testing.T, s *storage.Storage) {
 
 		_, rows, err := s.Preview(t.Context(), a.Generation, published, 10, 0)
 		require.NoError(t, err)
-		require.Equal(t, [][]any{{int32(1)}}, rows)
+		require.Equal(t, [][]any{{int64(1)}}, rows)
 		require.NoError(t, s.Discard(t.Context(), m.Location))
 		require.True(t, fault.Is(s.Verify(t.Context(), m), fault.NotFound))
 	}

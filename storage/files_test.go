@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dagctl/dagctl/engine/enginetest"
 	"github.com/dagctl/dagctl/internal/duck"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/storage"
@@ -19,7 +20,7 @@ import (
 
 func open(t *testing.T, root string) *storage.Storage {
 	t.Helper()
-	s, err := storage.New(storage.Config{Root: root})
+	s, err := storage.New(storage.Config{Root: root, Rows: enginetest.Engines()})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
 	return s

@@ -5,9 +5,7 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/dagctl/dagctl/internal/duck"
 	"github.com/dagctl/dagctl/internal/fault"
-	"github.com/dagctl/dagctl/internal/relations"
 )
 
 // Preview returns rows of published partitions, partition by partition in the given order, as values that JSON holds
@@ -18,6 +16,9 @@ func (s *Storage) Preview(
 ) ([]Column, [][]any, error) {
 	if limit < 0 || offset < 0 {
 		return nil, nil, fault.New(fault.Invalid, "limit and offset must not be negative")
+	}
+	if s.rows == nil {
+		return nil, nil, fault.New(fault.Unavailable, "rows are not shown here")
 	}
 	b, err := s.of(g.Kind)
 	if err != nil {
@@ -37,14 +38,7 @@ func (s *Storage) Preview(
 		return nil, nil, nil
 	}
 
-	session, err := duck.OpenData(ctx, duck.Data{Scope: relations.UTC,
-		Limits: duck.Limits{Threads: 1, Memory: 512 << 20}, Files: local})
-	if err != nil {
-		return nil, nil, err
-	}
-	defer session.Close()
-
-	columns, rows, err := duck.JSONRows(ctx, session, "SELECT * FROM "+duck.ReadParquet(local), limit, offset)
+	columns, rows, err := s.rows.Preview(ctx, g.OrgID.String(), local, limit, offset)
 	if err != nil {
 		return nil, nil, fmt.Errorf("preview: %w", err)
 	}

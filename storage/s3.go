@@ -18,7 +18,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/dagctl/dagctl/internal/duck"
 	"github.com/dagctl/dagctl/internal/fault"
 )
 
@@ -52,7 +51,7 @@ type bucket struct {
 	work   *os.Root // local folder
 	cache  *cache
 
-	footers *duck.Shared
+	rows Rows
 
 	// checksum is the algorithm for the checksums of parts; none if AWS_REQUEST_CHECKSUM_CALCULATION says that
 	// the server does not support them. S3 needs to know at the beginning of an upload which checksums its parts
@@ -92,7 +91,7 @@ func (c S3Config) Validate() error {
 	return nil
 }
 
-func newBucket(c S3Config, work *os.Root, footers *duck.Shared) (*bucket, error) {
+func newBucket(c S3Config, work *os.Root, rows Rows) (*bucket, error) {
 	if err := c.Validate(); err != nil {
 		return nil, fault.New(fault.Invalid, "storage.s3: %w", err)
 	}
@@ -113,7 +112,7 @@ func newBucket(c S3Config, work *os.Root, footers *duck.Shared) (*bucket, error)
 
 	loaded.Region = cmp.Or(loaded.Region, defaultRegion)
 	c.Region, c.PartBytes = loaded.Region, cmp.Or(c.PartBytes, defaultPartBytes)
-	b := &bucket{S3Config: c, work: work, footers: footers}
+	b := &bucket{S3Config: c, work: work, rows: rows}
 	if b.cache, err = openCache(filepath.Join(work.Name(), ".cache"), c.CacheBytes); err != nil {
 		return nil, fmt.Errorf("storage.s3: the cache: %w", err)
 	}

@@ -4,11 +4,9 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 
-	"github.com/dagctl/dagctl/internal/duck"
 	"github.com/dagctl/dagctl/internal/footer"
 )
 
@@ -29,7 +27,7 @@ func (b *bucket) head(ctx context.Context, g Generation, partitions []Partition,
 		left -= wanted
 		if file.Bytes > wholeBytes && wanted < file.Rows {
 			local[i] = filepath.Join(dir, "head-"+localName(file, i))
-			err := b.firstRows(ctx, file, wanted, dir, local[i])
+			err := b.firstRows(ctx, g, file, wanted, dir, local[i])
 			if err == nil {
 				continue
 			}
@@ -50,7 +48,7 @@ func (b *bucket) head(ctx context.Context, g Generation, partitions []Partition,
 
 // firstRows writes a Parquet file of an object's first rows. It creates a file of the object's size with only the
 // bytes of the footer and of the needed row groups, and copies the rows from it.
-func (b *bucket) firstRows(ctx context.Context, file File, rows int64, dir, local string) error {
+func (b *bucket) firstRows(ctx context.Context, g Generation, file File, rows int64, dir, local string) error {
 	if err := plainPath(file.Path); err != nil {
 		return err
 	}
@@ -93,11 +91,11 @@ func (b *bucket) firstRows(ctx context.Context, file File, rows int64, dir, loca
 		return err
 	}
 	until, left := int64(0), rows
-	for _, g := range read.Groups {
+	for _, group := range read.Groups {
 		if left <= 0 {
 			break
 		}
-		until, left = max(until, g.End), left-g.Rows
+		until, left = max(until, group.End), left-group.Rows
 	}
 	if until > 4 {
 		if err := fetch(4, until); err != nil {
@@ -105,11 +103,5 @@ func (b *bucket) firstRows(ctx context.Context, file File, rows int64, dir, loca
 		}
 	}
 
-	session, err := b.footers.Get(ctx)
-	if err != nil {
-		return err
-	}
-	_, err = session.CopyToParquet(ctx, fmt.Sprintf("SELECT * FROM %s LIMIT %d",
-		duck.ReadParquet([]string{partial.Name()}), rows), local)
-	return err
+	return b.rows.Head(ctx, g.OrgID.String(), partial.Name(), rows, local)
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dagctl/dagctl/engine/enginetest"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/tests3"
 	"github.com/dagctl/dagctl/storage"
@@ -376,7 +377,7 @@ func TestS3Cache(t *testing.T) {
 	root := t.TempDir()
 	reopen := func(limit int64) *storage.Storage {
 		c.CacheBytes = limit
-		s, err := storage.New(storage.Config{Root: root, S3: c})
+		s, err := storage.New(storage.Config{Root: root, S3: c, Rows: enginetest.Engines()})
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, s.Close()) })
 		return s

@@ -23,7 +23,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/dagctl/dagctl/internal/duck"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/relations"
 )
@@ -102,6 +101,7 @@ type Config struct {
 	Root           string
 	S3             *S3Config     // bucket of the Parquet files; nil: they are in Root
 	Pool           *pgxpool.Pool // for generations in Postgres; nil: there are none, as on a worker
+	Rows           Rows          // required with Pool; nil: nothing is previewed
 	MaxUploadBytes int64         // of one uploaded file; default DefaultMaxUploadBytes
 }
 
@@ -111,7 +111,7 @@ type Storage struct {
 	files    *files
 	s3       *bucket // nil: there is none
 	uploads  uploadArea
-	footers  *duck.Shared // cuts the first rows from files, with fixed statements only
+	rows     Rows
 
 	maxUpload int64
 }
@@ -143,31 +143,33 @@ type backend interface {
 
 // New checks the config and opens the root folder. It does not access the bucket: see Check.
 func New(cfg Config) (*Storage, error) {
+	if cfg.Pool != nil && cfg.Rows == nil {
+		return nil, errors.New("storage: rows are needed with a pool")
+	}
 	files, err := newFiles(cfg.Root)
 	if err != nil {
 		return nil, err
 	}
 
-	footers := &duck.Shared{Config: duck.Config{AnyPath: true, Threads: 1, MemoryLimit: 256 << 20}}
 	s := &Storage{
-		footers: footers, files: files, backends: map[Kind]backend{Parquet: files}, uploads: files,
+		rows: cfg.Rows, files: files, backends: map[Kind]backend{Parquet: files}, uploads: files,
 		maxUpload: cmp.Or(cfg.MaxUploadBytes, DefaultMaxUploadBytes),
 	}
 
 	if cfg.S3 != nil {
-		if s.s3, err = newBucket(*cfg.S3, files.root, footers); err != nil {
+		if s.s3, err = newBucket(*cfg.S3, files.root, cfg.Rows); err != nil {
 			return nil, errors.Join(err, s.Close())
 		}
 		s.backends[Parquet], s.uploads = s.s3, s.s3
 	}
 	if cfg.Pool != nil {
-		s.backends[Postgres] = &tables{pool: cfg.Pool}
+		s.backends[Postgres] = &tables{pool: cfg.Pool, rows: cfg.Rows}
 	}
 	return s, nil
 }
 
 // Close releases what New opened.
-func (s *Storage) Close() error { return errors.Join(s.footers.Close(), s.files.close()) }
+func (s *Storage) Close() error { return s.files.close() }
 
 func (s *Storage) of(kind Kind) (backend, error) {
 	b, ok := s.backends[kind]

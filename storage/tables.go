@@ -21,8 +21,12 @@ import (
 // tables is rows in Postgres. The schema data_<org slug> has a table _g_<version> per generation, a staging table
 // _s_<task>_<attempt>_<output>[_<part>] per attempt until it is published, and _revisions with the revision of each
 // partition that the generation's table holds. Published names begin with a letter, so they cannot collide with these.
+//
+// The comment of a physical column has DuckDB's name of its type, so that reading restores the type. How values travel
+// is in internal/pgcopy.
 type tables struct {
 	pool *pgxpool.Pool
+	rows Rows
 }
 
 // Columns of the tables besides the dataset's own.
@@ -103,7 +107,7 @@ func (t *tables) seal(ctx context.Context, a Attempt, local []string, m Manifest
 		return m, err
 	}
 
-	source := outgoing{columns: m.Schema, local: local}
+	source := outgoing{rows: t.rows, org: a.Generation.OrgID.String(), columns: m.Schema, local: local}
 	err = pg.InTx(ctx, t.pool, func(ctx context.Context, tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, fmt.Sprintf("CREATE TABLE %s (%s, %s bigint NOT NULL)", stagingTable,
 			columnList(m.Schema), rowColumn))
@@ -136,16 +140,6 @@ func (t *tables) seal(ctx context.Context, a Attempt, local []string, m Manifest
 		return m, fault.New(fault.Conflict, "attempt %d of task %s is already sealed", a.Number, a.Task)
 	}
 	return m, nil
-}
-
-func columnList(columns []Column) string {
-	list := make([]string, len(columns))
-	for i, c := range columns {
-		// It cannot fail: checkColumns has checked every type.
-		w, _ := wireOf(c)
-		list[i] = sqltext.Quote(c.Name) + " " + w.column
-	}
-	return strings.Join(list, ", ")
 }
 
 func (t *tables) verify(ctx context.Context, m Manifest) error {

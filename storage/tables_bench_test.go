@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dagctl/dagctl/engine/enginetest"
 	"github.com/dagctl/dagctl/internal/testdb"
 	"github.com/dagctl/dagctl/storage"
 )
@@ -17,7 +18,7 @@ import (
 // median of each. Run it with -benchtime 3x.
 func BenchmarkTables(b *testing.B) {
 	pool := testdb.New(b)
-	s, err := storage.New(storage.Config{Root: b.TempDir(), Pool: pool})
+	s, err := storage.New(storage.Config{Root: b.TempDir(), Pool: pool, Rows: enginetest.Engines()})
 	require.NoError(b, err)
 	defer s.Close()
 

@@ -2,17 +2,14 @@ package storage
 
 import (
 	"context"
-	"database/sql/driver"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
-	"strings"
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/dagctl/dagctl/internal/duck"
 	"github.com/dagctl/dagctl/internal/fault"
-	"github.com/dagctl/dagctl/internal/relations"
 	"github.com/dagctl/dagctl/internal/sqltext"
 )
 
@@ -75,7 +72,7 @@ func (t *tables) openSealed(ctx context.Context, g Generation, m Manifest, dir s
 type reader struct {
 	physical
 	tx      pgx.Tx
-	session *duck.Session
+	rows    Rows
 	columns []Column
 	dir     string
 	files   int
@@ -89,12 +86,6 @@ func (t *tables) read(ctx context.Context, g Generation, dir string, with func(*
 	if err != nil {
 		return err
 	}
-	session, err := duck.OpenData(ctx, duck.Data{Scope: relations.UTC, Limits: duck.Limits{Threads: 1},
-		Dirs: []string{dir}, Spill: dir})
-	if err != nil {
-		return err
-	}
-	defer session.Close()
 
 	options := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
 	return pgx.BeginTxFunc(ctx, t.pool, options, func(tx pgx.Tx) error {
@@ -102,7 +93,7 @@ func (t *tables) read(ctx context.Context, g Generation, dir string, with func(*
 		if err != nil {
 			return err
 		}
-		return with(&reader{physical: p, tx: tx, session: session, columns: columns, dir: dir})
+		return with(&reader{physical: p, tx: tx, rows: t.rows, columns: columns, dir: dir})
 	})
 }
 
@@ -144,33 +135,18 @@ func (r *reader) partition(ctx context.Context, p Partition, limit int) (string,
 
 // copyOut writes a query's rows to a Parquet file with their DuckDB types.
 func (r *reader) copyOut(ctx context.Context, query string) (string, int64, error) {
-	table, file := fmt.Sprintf("rows%d", r.files), filepath.Join(r.dir, fmt.Sprintf("rows%d.parquet", r.files))
+	file := filepath.Join(r.dir, fmt.Sprintf("rows%d.parquet", r.files))
 	r.files++
-
-	staged, values := make([]string, len(r.columns)), make([]string, len(r.columns))
-	in := incoming{wires: make([]wire, len(r.columns)), row: make([]driver.Value, len(r.columns))}
-	for i, c := range r.columns {
-		w, err := wireOf(c)
-		if err != nil {
-			return "", 0, err
-		}
-		in.wires[i] = w
-		staged[i] = fmt.Sprintf("c%d %s", i, w.staged)
-		values[i] = fmt.Sprintf(w.take+" AS %[2]s", fmt.Sprintf("c%d", i), sqltext.Quote(c.Name))
-	}
-	if err := r.session.Exec(ctx, fmt.Sprintf("CREATE TABLE %s (%s)", table, strings.Join(staged, ", "))); err != nil {
-		return "", 0, err
-	}
-
-	err := r.session.Append(ctx, table, func(add func(row ...driver.Value) error) error {
-		in.add = add
-		_, err := r.tx.Conn().PgConn().CopyTo(ctx, &in, fmt.Sprintf("COPY (%s) TO STDOUT (FORMAT binary)", query))
-		return errors.Join(err, in.err)
-	})
+	sent, err := os.OpenFile(file+".copy", os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return "", 0, err
 	}
+	defer os.Remove(sent.Name())
 
-	rows, err := r.session.CopyToParquet(ctx, fmt.Sprintf("SELECT %s FROM %s", strings.Join(values, ", "), table), file)
-	return file, rows, errors.Join(err, r.session.Exec(ctx, "DROP TABLE "+table))
+	_, err = r.tx.Conn().PgConn().CopyTo(ctx, sent, fmt.Sprintf("COPY (%s) TO STDOUT (FORMAT binary)", query))
+	if err = errors.Join(err, sent.Close()); err != nil {
+		return "", 0, err
+	}
+	rows, err := r.rows.CopyIn(ctx, r.generation.OrgID.String(), r.columns, sent.Name(), file)
+	return file, rows, err
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dagctl/dagctl/engine/enginetest"
 	"github.com/dagctl/dagctl/internal/duck"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/testdb"
@@ -21,7 +22,7 @@ import (
 func openTables(t *testing.T) (*storage.Storage, *pgxpool.Pool) {
 	t.Helper()
 	pool := testdb.New(t)
-	s, err := storage.New(storage.Config{Root: t.TempDir(), Pool: pool})
+	s, err := storage.New(storage.Config{Root: t.TempDir(), Pool: pool, Rows: enginetest.Engines()})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
 	return s, pool

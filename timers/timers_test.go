@@ -85,7 +85,7 @@ func newWorld(t *testing.T) *world {
 		return pool
 	}
 	w.pool, w.requests = open(pg.Open), open(pg.OpenRequests)
-	store, err := storage.New(storage.Config{Root: t.TempDir(), Pool: w.pool})
+	store, err := storage.New(storage.Config{Root: t.TempDir(), Pool: w.pool, Rows: enginetest.Engines()})
 	require.NoError(t, err)
 
 	t.Cleanup(func() { require.NoError(t, store.Close()) })

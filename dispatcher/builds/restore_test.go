@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dagctl/dagctl/dispatcher/dispatchertest"
+	"github.com/dagctl/dagctl/engine/enginetest"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/internal/testdb"
 	"github.com/dagctl/dagctl/storage"
@@ -50,7 +51,7 @@ func restored(w *dispatchertest.World, backup string) *dispatchertest.World {
 	require.NoError(w.T, err, string(out))
 	r := &dispatchertest.World{T: w.T, URL: url, Probe: w.Probe, Scratch: w.T.TempDir(), Data: w.Data, Ops: w.Ops}
 	r.Pool, r.Requests = r.Open(pg.Open), r.Open(pg.OpenRequests)
-	r.Storage, err = storage.New(storage.Config{Root: r.Data, Pool: r.Pool})
+	r.Storage, err = storage.New(storage.Config{Root: r.Data, Pool: r.Pool, Rows: enginetest.Engines()})
 	require.NoError(w.T, err)
 	w.T.Cleanup(func() { require.NoError(w.T, r.Storage.Close()) })
 	r.Tenant = &dispatchertest.Tenant{W: r, Caller: w.Caller, Landing: w.Landing}

@@ -63,7 +63,7 @@ func NewWorld(t *testing.T, change ...func(*storage.Config)) *World {
 	w.Requests = w.Open(pg.OpenRequests)
 
 	var err error
-	keeps := storage.Config{Root: w.Data, Pool: w.Pool}
+	keeps := storage.Config{Root: w.Data, Pool: w.Pool, Rows: enginetest.Engines()}
 	for _, f := range change {
 		f(&keeps)
 	}

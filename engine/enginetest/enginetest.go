@@ -13,7 +13,7 @@ import (
 // of a package share them.
 var Engines = sync.OnceValue(func() *engine.Engines {
 	e, err := engine.New(engine.Config{Inside: inside.Serve,
-		Slots: map[engine.Kind]int{engine.Parse: 16, engine.Job: 64, engine.Query: 16}})
+		Slots: map[engine.Kind]int{engine.Parse: 16, engine.Job: 64, engine.Query: 16, engine.Copy: 64}})
 	if err != nil {
 		panic(err) // nothing but the slots can be wrong
 	}

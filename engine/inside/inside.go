@@ -90,6 +90,9 @@ var verbs = map[string]verb{
 	engine.Reads{}.Verb():     answering((*host).reads),
 	engine.Rows{}.Verb():      answering((*host).rows),
 	engine.Compare{}.Verb():   answering((*host).compare),
+	engine.CopyOut{}.Verb():   answering((*host).copyOut),
+	engine.CopyIn{}.Verb():    answering((*host).copyIn),
+	engine.Head{}.Verb():      answering((*host).head),
 }
 
 // answering decodes a question for the method that answers it. Numbers stay as they are written.

@@ -91,7 +91,7 @@ func New(t *testing.T) *Server {
 func (s *Server) serve(t *testing.T, requests *pgxpool.Pool) {
 	t.Helper()
 	log := slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
-	kept, err := storage.New(storage.Config{Root: t.TempDir(), Pool: s.Pool})
+	kept, err := storage.New(storage.Config{Root: t.TempDir(), Pool: s.Pool, Rows: enginetest.Engines()})
 	require.NoError(t, err)
 
 	t.Cleanup(func() { require.NoError(t, kept.Close()) })

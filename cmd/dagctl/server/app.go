@@ -76,8 +76,8 @@ func New(ctx context.Context, cfg Config, roots func(org, dag string) []string, 
 	}()
 
 	for _, wire := range []func() error{
-		func() error { return a.openStores(ctx, cfg) },
 		func() error { return a.newEngines(cfg) },
+		func() error { return a.openStores(ctx, cfg) },
 		func() error { return a.openKeys(ctx, cfg) },
 		func() error { return a.newRegistry(cfg) },
 		func() error { return a.newDispatcher(ctx, cfg, roots) },
@@ -101,7 +101,7 @@ func (a *App) openStores(ctx context.Context, cfg Config) (err error) {
 	if err != nil {
 		return err
 	}
-	a.storage, err = storage.New(cfg.Storage.storage(a.pool))
+	a.storage, err = storage.New(cfg.Storage.storage(a.pool, a.engines))
 	return err
 }
 

@@ -36,9 +36,9 @@ var defaultStorage = StorageConfig{MaxUploadMB: storage.DefaultMaxUploadBytes >>
 // defaultCacheMB is the size of the cache where there is a bucket.
 const defaultCacheMB = 4096
 
-// storage returns the config of the storage slice. pool may be nil where no generation in Postgres is read.
-func (c StorageConfig) storage(pool *pgxpool.Pool) storage.Config {
-	cfg := storage.Config{Root: c.Root, Pool: pool, MaxUploadBytes: c.MaxUploadMB << 20}
+// storage returns the config of the storage slice. pool and rows may be nil where no row is read.
+func (c StorageConfig) storage(pool *pgxpool.Pool, rows storage.Rows) storage.Config {
+	cfg := storage.Config{Root: c.Root, Pool: pool, Rows: rows, MaxUploadBytes: c.MaxUploadMB << 20}
 	if s := c.S3; s != nil {
 		cfg.S3 = &storage.S3Config{
 			Bucket: s.Bucket, Prefix: s.Prefix, Region: s.Region, Endpoint: s.Endpoint, PathStyle: s.PathStyle,
@@ -56,7 +56,7 @@ func (c StorageConfig) check(found *problems) {
 	}
 	found.between("storage.max_upload_mb", c.MaxUploadMB, 1, storage.DefaultMaxUploadBytes>>20)
 	if c.S3 != nil {
-		if err := c.storage(nil).S3.Validate(); err != nil {
+		if err := c.storage(nil, nil).S3.Validate(); err != nil {
 			found.add("storage.s3", "%v", err)
 		}
 	}

@@ -181,7 +181,7 @@ func checkStorage(ctx context.Context, cfg *Config) (findings []finding) {
 		return nil
 	}
 	const check = "storage"
-	s, err := storage.New(cfg.Storage.storage(nil))
+	s, err := storage.New(cfg.Storage.storage(nil, nil))
 	if err != nil {
 		return []finding{failed(check, err)}
 	}

@@ -1,4 +1,4 @@
-package storage
+package pgcopy
 
 import (
 	"encoding/binary"

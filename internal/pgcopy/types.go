@@ -1,4 +1,4 @@
-package storage
+package pgcopy
 
 import (
 	"encoding/binary"
@@ -7,24 +7,12 @@ import (
 	"math"
 	"strings"
 
-	duckdb "github.com/duckdb/duckdb-go/v2"
 	"github.com/google/uuid"
 
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/relations"
 	"github.com/dagctl/dagctl/internal/sqltext"
 )
-
-// Rows travel between DuckDB and Postgres in Postgres's binary COPY format, so that no text of a value depends on a
-// setting or on where a line ends. DuckDB gives each value in a form that Go passes on as it is (days, microseconds,
-// text of numbers and of JSON), and takes it back in such a form: see wire. The comment of a physical column has
-// DuckDB's name of its type, so that reading restores the type.
-//
-// Every value comes back unchanged, or is refused before it is published: Postgres has no NUL in text, dates and times
-// from 4714-11-24 BC on, and microseconds. Lists and structs are jsonb. Maps, whose entries have an order, and JSON,
-// which has a layout, are json, which keeps its text: see docs/decisions/0025-exact-values.md.
-//
-// Tables have three columns of the platform's own, which stable views do not show: _partition, _revision, and _row, the
-// row's position in its partition. Reading is by _row: Postgres itself keeps no order.
 
 // wire is how values of a type travel.
 type wire struct {
@@ -129,7 +117,7 @@ var wires = map[string]wire{
 }
 
 // wireOf returns how values of a column travel.
-func wireOf(c Column) (wire, error) {
+func wireOf(c relations.Column) (wire, error) {
 	t := sqltext.TypeOf(c.Type)
 	w, known := wires[c.Type]
 
@@ -260,8 +248,14 @@ func getMicros(from []byte) (any, error) {
 	return micros, err
 }
 
+// Interval is an INTERVAL of DuckDB.
+type Interval struct {
+	Days, Months int32
+	Micros       int64
+}
+
 func putInterval(to []byte, v any) ([]byte, error) {
-	i := v.(duckdb.Interval)
+	i := v.(Interval)
 	to = binary.BigEndian.AppendUint64(to, uint64(i.Micros))
 	to = binary.BigEndian.AppendUint32(to, uint32(i.Days))
 	return binary.BigEndian.AppendUint32(to, uint32(i.Months)), nil
@@ -271,7 +265,7 @@ func getInterval(from []byte) (any, error) {
 	if len(from) != 16 {
 		return nil, errWidth
 	}
-	return duckdb.Interval{Micros: int64(binary.BigEndian.Uint64(from)),
+	return Interval{Micros: int64(binary.BigEndian.Uint64(from)),
 		Days: int32(binary.BigEndian.Uint32(from[8:])), Months: int32(binary.BigEndian.Uint32(from[12:]))}, nil
 }
 
@@ -353,24 +347,4 @@ func quoteNumbers(text string) string {
 		}
 	}
 	return b.String()
-}
-
-// maxIdentifier is NAMEDATALEN-1: Postgres silently cuts longer names, and two could become one.
-const maxIdentifier = 63
-
-func checkColumns(columns []Column) error {
-	for _, c := range columns {
-		if len(c.Name) > maxIdentifier {
-			return fault.New(fault.Invalid, "column %q: postgres storage allows names of %d bytes", c.Name,
-				maxIdentifier)
-		}
-		if c.Name == partitionColumn || c.Name == revisionColumn || c.Name == rowColumn {
-			return fault.New(fault.Invalid, "column %q: postgres storage uses a column with this name itself", c.Name).
-				WithHint("rename it in the query")
-		}
-		if _, err := wireOf(c); err != nil {
-			return err
-		}
-	}
-	return nil
 }
