@@ -34,7 +34,7 @@ var mayImport = map[string][]string{
 	// commands.
 	"cmd/dagctl/cli":     {anyInternal},
 	"cmd/dagctl/dagfile": {"cmd/dagctl/cli", "dag", "engine", "operators", anyInternal},
-	"cmd/dagctl/dags": {"cmd/dagctl/cli", "cmd/dagctl/dagfile", "cmd/dagctl/datasets", "dag", "dispatcher",
+	"cmd/dagctl/dags": {"cmd/dagctl/cli", "cmd/dagctl/dagfile", "cmd/dagctl/datasets", "authz", "dag", "dispatcher",
 		"registry", "web", anyInternal},
 	"cmd/dagctl/datasets": {"cmd/dagctl/cli", "dispatcher", "registry", "query", "web", anyInternal},
 	"cmd/dagctl/tasks":    {"cmd/dagctl/cli", "dispatcher", "tasklogs", "timers", anyInternal},
@@ -128,7 +128,7 @@ var duckDB = []string{"internal/duck", "engine/inside"}
 
 // owners says which slice alone names a table in SQL.
 var owners = map[string][]string{
-	"authz": {"orgs", "users", "org_roles", "org_role_memberships", "service_tokens", "secrets", "audit_log"},
+	"authz": {"orgs", "org_quotas", "org_usage", "users", "org_roles", "org_role_memberships", "service_tokens", "secrets", "audit_log"},
 	"registry": {"dag_versions", "dag_current_versions", "dag_activations", "jobs", "job_inputs", "datasets",
 		"dataset_versions",
 		"dag_version_datasets", "dataset_names", "dataset_name_owners", "dataset_pointers", "build_epochs",

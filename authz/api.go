@@ -23,6 +23,7 @@ type Config struct {
 	REST           rest.Config
 	Authenticators []Authenticator // tried in order; the first that recognises the credential decides
 	Limiter        *rest.Limiter   // for each caller and each running task; nil: no limit
+	Quotas         *Quotas         // of orgs; nil: none
 	Failures       *rest.Limiter   // for refused credentials from each address; nil: no limit
 	Workers        *Tokens         // recognises workers; nil: the API has no routes for them
 	WorkerLimiter  *rest.Limiter   // for each worker token, which a whole fleet may share; nil: no limit
@@ -46,6 +47,7 @@ type API struct {
 	rest           *rest.API
 	authenticators []Authenticator
 	limiter        *rest.Limiter
+	quotas         *Quotas
 	failures       failures
 	workers        *Tokens
 	remoteLimiter  *rest.Limiter
@@ -84,7 +86,7 @@ func NewAPI(cfg Config) (*API, error) {
 	}
 
 	api := &API{
-		rest: r, authenticators: cfg.Authenticators, limiter: cfg.Limiter, origins: origins,
+		rest: r, authenticators: cfg.Authenticators, limiter: cfg.Limiter, quotas: cfg.Quotas, origins: origins,
 		workers: cfg.Workers, remoteLimiter: cfg.WorkerLimiter, signer: cfg.Signer,
 		remote: map[string]bool{}, public: map[string]bool{}, signInPath: cfg.SignInPath, dev: cfg.Dev,
 		renderError: cfg.RenderError, failures: failures{limiter: cfg.Failures},
@@ -252,6 +254,9 @@ func (api *API) admit(rule Rule, r *http.Request) (Caller, error) {
 		return Caller{}, err
 	}
 	if err := api.limiter.Take(caller.OrgID.String()+" "+caller.Actor, time.Now()); err != nil {
+		return Caller{}, err
+	}
+	if err := api.quotas.TakeRequest(r.Context(), caller.OrgID, time.Now()); err != nil {
 		return Caller{}, err
 	}
 	if err := api.origins.checkMutation(r, caller); err != nil {

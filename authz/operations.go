@@ -48,6 +48,16 @@ func Register(api *API, requests *pgxpool.Pool) {
 		return nil, RevokeToken(ctx, requests, caller, in.Name)
 	})
 
+	type usageOutput struct{ Body OrgUsage }
+	Handle(api, Reader, huma.Operation{
+		OperationID: "get-org-usage", Method: http.MethodGet, Path: "/v1/org/usage", Tags: []string{"access"},
+		Summary:     "Get what the org uses, and what it may",
+		Description: "Requests are counted by minute, uploads by day; the rest is measured now and then.",
+	}, func(ctx context.Context, caller Caller, _ *struct{}) (*usageOutput, error) {
+		usage, err := OrgUsageOf(ctx, requests, caller)
+		return &usageOutput{usage}, err
+	})
+
 	type auditInput struct {
 		rest.PageInput
 		AuditFilter

@@ -101,7 +101,7 @@ func TestTheRequestsRoleHasNoOtherRights(t *testing.T) {
 		"views that show rows of other orgs")
 
 	// worker_token_revoked answers yes or no about a token whose org and name the caller knows, and nothing else.
-	require.Equal(t, []string{"stable_view_unserved", "worker_token_revoked"}, w.column(t, `
+	require.Equal(t, []string{"stable_view_unserved", "take_quota", "worker_token_revoked"}, w.column(t, `
 		SELECT proname FROM pg_proc WHERE pronamespace = 'public'::regnamespace AND prosecdef
 		ORDER BY 1`), "functions that run as their owner")
 	_, err := w.asOrg(t.Context(), uuid.New(),

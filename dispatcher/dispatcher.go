@@ -68,6 +68,8 @@ type Config struct {
 
 	// Thresholds are the loads at which sources, backfills and builds begin to wait.
 	Thresholds pressure.Thresholds
+	// Quotas bound what orgs may use; nil: nothing is bounded.
+	Quotas *authz.Quotas
 
 	// Poll is how often a loop looks for work without being woken; default 1 s.
 	Poll time.Duration
@@ -154,7 +156,7 @@ func New(c Config) (*Dispatcher, error) {
 	d.Tasks = tasks.New(tasks.Config{Pool: c.Pool, Wakeups: d.Wakeups, Metrics: d.Metrics, Tracing: d.tracing.Tracing,
 		Log: c.Log, Observer: d, Queued: c.Queued, Elsewhere: c.Elsewhere})
 	d.Pressure = pressure.New(pressure.Config{Pool: c.Pool, Requests: c.Requests, Wakeups: d.Wakeups,
-		Thresholds: c.Thresholds, Log: c.Log})
+		Thresholds: c.Thresholds, Quotas: c.Quotas, Stored: registry.StoredBytes, Log: c.Log})
 
 	d.stop = sync.OnceFunc(func() { close(d.stopping) })
 	d.loads = batch.New(loadBatch, loadLanes, d.loadAll)

@@ -27,7 +27,7 @@ import (
 func (d *Dispatcher) Enqueue(
 	ctx context.Context, caller authz.Caller, dagName, jobName string, items []EnqueueItem,
 ) ([]Enqueued, error) {
-	if err := d.Pressure.HasRoom(); err != nil {
+	if err := d.Pressure.HasRoom(caller.OrgID); err != nil {
 		return nil, fmt.Errorf("enqueue %s/%s: %w", dagName, jobName, err)
 	}
 
@@ -51,7 +51,11 @@ func (d *Dispatcher) Enqueue(
 		if out, err = d.EnqueueTx(ctx, tx, job, wanted, now); err != nil {
 			return err
 		}
-		return authz.Audit(ctx, tx, caller, "task.enqueue", job.Address(), map[string]any{"tasks": len(items)})
+		err = authz.Audit(ctx, tx, caller, "task.enqueue", job.Address(), map[string]any{"tasks": len(items)})
+		if err != nil {
+			return err
+		}
+		return TakeQueued(ctx, tx, caller.OrgID, out, now)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("enqueue %s/%s: %w", dagName, jobName, err)
@@ -59,6 +63,21 @@ func (d *Dispatcher) Enqueue(
 
 	d.Wakeups.Send(wakeup.Claim)
 	return out, nil
+}
+
+// TakeQueued takes the tasks that were made from the org's quota of queued tasks. It is the last statement before the
+// COMMIT, because others of the org wait for its lock.
+func TakeQueued(ctx context.Context, tx pgx.Tx, org uuid.UUID, out []Enqueued, now time.Time) error {
+	made := int64(0)
+	for _, e := range out {
+		if e.Created {
+			made++
+		}
+	}
+	if made == 0 {
+		return nil
+	}
+	return authz.TakeQuota(ctx, tx, org, authz.QueuedTasks, made, now)
 }
 
 // WantedItems checks the items of a request, and returns the tasks they ask for. The error lists the problems of all

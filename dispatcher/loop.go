@@ -31,6 +31,7 @@ func (d *Dispatcher) loops() []Loop {
 		{Name: "route", Woken: d.Wakeups.Route, Body: d.RouteOnce},
 		{Name: "promote", Woken: d.Wakeups.Promote, Body: d.PromoteDue},
 		{Name: "pressure", Body: d.Pressure.Review},
+		{Name: "quotas", Body: d.Pressure.ReviewQuotas},
 		{Name: "reap", Body: d.Reap},
 		{Name: "heartbeat", Body: d.HeartbeatWorker},
 		{Name: "claim", Run: d.runInProcess},

@@ -38,6 +38,19 @@ var (
 		[]string{"kind"}, nil)
 )
 
+// Working returns, for each org that engines work for, how many do in the kind where these are most.
+func (e *Engines) Working() map[string]int {
+	most := map[string]int{}
+	for _, s := range e.slots {
+		s.mu.Lock()
+		for org, n := range s.taken {
+			most[org] = max(most[org], n)
+		}
+		s.mu.Unlock()
+	}
+	return most
+}
+
 // Describe implements prometheus.Collector.
 func (e *Engines) Describe(out chan<- *prometheus.Desc) {
 	e.counted.starts.Describe(out)

@@ -59,6 +59,9 @@ func (r *Registry) PushBundle(ctx context.Context, caller authz.Caller, archive 
 			if err := authz.Audit(ctx, tx, caller, "bundle.push", bundle.Hash, nil); err != nil {
 				return err
 			}
+			if err := takeUpload(ctx, tx, caller.OrgID, size, time.Now()); err != nil {
+				return err
+			}
 		}
 
 		rows, err := tx.Query(ctx, `SELECT hash, files, bytes, created_by, created_at FROM udf_bundles
@@ -74,6 +77,42 @@ func (r *Registry) PushBundle(ctx context.Context, caller authz.Caller, archive 
 		return Bundle{}, fmt.Errorf("store bundle: %w", err)
 	}
 	return b, nil
+}
+
+// takeUpload takes an archive from the org's quotas of uploads and of storage.
+func takeUpload(ctx context.Context, tx pgx.Tx, org uuid.UUID, bytes int64, now time.Time) error {
+	if err := authz.TakeQuota(ctx, tx, org, authz.StorageBytes, bytes, now); err != nil {
+		return err
+	}
+	return authz.TakeQuota(ctx, tx, org, authz.UploadsPerDay, 1, now)
+}
+
+// StoredBytes counts the bytes that orgs store: of the files of revisions that are kept, each once however many
+// revisions have it, of revisions without files, and of bundles.
+func StoredBytes(ctx context.Context, tx pgx.Tx, orgs []uuid.UUID) (map[uuid.UUID]int64, error) {
+	rows, err := tx.Query(ctx, `
+		SELECT org_id, sum(bytes)::bigint FROM (
+			SELECT r.org_id, f ->> 'path', max((f ->> 'bytes')::bigint) AS bytes
+			FROM partition_versions r CROSS JOIN LATERAL jsonb_array_elements(r.files) AS f
+			WHERE r.org_id = ANY($1) AND r.location <> '' GROUP BY 1, 2
+			UNION ALL
+			SELECT r.org_id, r.location, max(r.bytes) FROM partition_versions r
+			WHERE r.org_id = ANY($1) AND r.location <> '' AND r.files = '[]' GROUP BY 1, 2
+			UNION ALL
+			SELECT org_id, hash, bytes FROM udf_bundles WHERE org_id = ANY($1)) AS kept
+		GROUP BY org_id`, orgs)
+	if err != nil {
+		return nil, fmt.Errorf("count stored bytes: %w", err)
+	}
+
+	stored := make(map[uuid.UUID]int64, len(orgs))
+	var org uuid.UUID
+	var bytes int64
+	_, err = pgx.ForEachRow(rows, []any{&org, &bytes}, func() error { stored[org] = bytes; return nil })
+	if err != nil {
+		return nil, fmt.Errorf("count stored bytes: %w", err)
+	}
+	return stored, nil
 }
 
 // Bundles lists the org's bundles by id, beginning after one.

@@ -279,7 +279,7 @@ func (bs *Builds) readSources(
 		if !ok {
 			continue
 		}
-		if bs.pressure.High() {
+		if bs.pressure.Holds(job.OrgID) {
 			unread = append(unread, job.Name)
 			continue
 		}

@@ -82,7 +82,7 @@ func (ctl *Control) advanceBackfill(ctx context.Context, b running, now time.Tim
 			return err
 		}
 		room := b.Concurrency - open
-		if ctl.pressure.High() {
+		if ctl.pressure.Holds(b.Org) {
 			room = 0
 		}
 

@@ -192,14 +192,23 @@ func waitIn(ctx context.Context, tx pgx.Tx, queues []tasks.Queue, now time.Time)
 	return longest, err
 }
 
-// High reports whether producers have to wait.
+// High reports whether the producers of all orgs have to wait.
 func (g *Gauge) High() bool {
 	p := g.pressed.Load()
 	return p != nil && p.On()
 }
 
-// HasRoom returns an error if there is no room left for work that somebody hands over.
-func (g *Gauge) HasRoom() error {
+// Holds reports whether an org's producers have to wait: all have to, or a quota of the org is used up.
+func (g *Gauge) Holds(org uuid.UUID) bool { return g.High() || g.quotas.Holds(org) }
+
+// Held returns the orgs whose producers have to wait although others' have not.
+func (g *Gauge) Held() []uuid.UUID { return g.quotas.Held() }
+
+// HasRoom returns an error if there is no room left for work that somebody hands over to an org.
+func (g *Gauge) HasRoom(org uuid.UUID) error {
+	if err := g.quotas.HasRoom(org, time.Now()); err != nil {
+		return err
+	}
 	p := g.pressed.Load()
 	if p == nil || g.thresholds.MaxQueued == 0 && g.thresholds.RefuseAt == 0 || p.Queued < g.thresholds.refusesFrom() {
 		return nil

@@ -9,12 +9,16 @@
 package pressure
 
 import (
+	"context"
 	"log/slog"
 	"sync/atomic"
 	"time"
 
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dispatcher/wakeup"
 )
 
@@ -43,7 +47,10 @@ type Config struct {
 	Pool, Requests *pgxpool.Pool
 	Wakeups        *wakeup.Hub
 	Thresholds     Thresholds
-	Log            *slog.Logger
+	Quotas         *authz.Quotas // of orgs; nil: none
+	// Stored counts the bytes that orgs store.
+	Stored func(ctx context.Context, tx pgx.Tx, orgs []uuid.UUID) (map[uuid.UUID]int64, error)
+	Log    *slog.Logger
 }
 
 // Gauge measures how much is queued and decides whether producers have to wait.
@@ -51,11 +58,15 @@ type Gauge struct {
 	pool, requests *pgxpool.Pool
 	wake           *wakeup.Hub
 	thresholds     Thresholds
+	quotas         *authz.Quotas
+	stored         func(context.Context, pgx.Tx, []uuid.UUID) (map[uuid.UUID]int64, error)
 	log            *slog.Logger
 	pressed        atomic.Pointer[Pressure] // the state of the queue when this process last looked
 }
 
 // New returns a Gauge.
 func New(c Config) *Gauge {
-	return &Gauge{pool: c.Pool, requests: c.Requests, wake: c.Wakeups, thresholds: c.Thresholds, log: c.Log}
+	return &Gauge{pool: c.Pool, requests: c.Requests, wake: c.Wakeups, thresholds: c.Thresholds, quotas: c.Quotas,
+		stored: c.Stored,
+		log:    c.Log}
 }

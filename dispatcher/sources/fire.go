@@ -71,8 +71,8 @@ func (src *Sources) takeDue(ctx context.Context, now time.Time) ([]dueSource, er
 	err := pg.InTx(ctx, src.pool, func(ctx context.Context, tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, `
 			SELECT org_id, dag_name, job_name, next_fire_at FROM sources
-			WHERE next_fire_at <= $1 AND state <> 'Draining' AND `+tasks.NotPaused+`
-			ORDER BY next_fire_at LIMIT 100 FOR UPDATE SKIP LOCKED`, now)
+			WHERE next_fire_at <= $1 AND state <> 'Draining' AND org_id <> ALL($2) AND `+tasks.NotPaused+`
+			ORDER BY next_fire_at LIMIT 100 FOR UPDATE SKIP LOCKED`, now, src.pressure.Held())
 		if err != nil {
 			return err
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/dispatcher"
 	"github.com/dagctl/dagctl/dispatcher/notices"
 	"github.com/dagctl/dagctl/dispatcher/tasks"
 	"github.com/dagctl/dagctl/dispatcher/wakeup"
@@ -116,7 +117,7 @@ func (src *Sources) admit(h hookRow, in Delivery, now time.Time) error {
 	if err := src.hookLimiter.Take(h.org.String()+" "+in.Path, now); err != nil {
 		return err
 	}
-	return src.pressure.HasRoom()
+	return src.pressure.HasRoom(h.org)
 }
 
 // findHook returns the job of an active version that a path belongs to. It relies on idx_sources_hook.
@@ -238,5 +239,9 @@ func (src *Sources) enqueueDelivery(
 		WHERE org_id = $1 AND dag_name = $2 AND job_name = $3
 		  AND (last_fire_at IS NULL OR last_fire_at < $4::timestamptz - interval '10 seconds')`,
 		job.OrgID, job.DAG, job.Name, now)
-	return Accepted{TaskID: &made[0].ID, Duplicate: !made[0].Created}, err
+	if err != nil {
+		return Accepted{}, err
+	}
+	return Accepted{TaskID: &made[0].ID, Duplicate: !made[0].Created},
+		dispatcher.TakeQueued(ctx, tx, job.OrgID, made, now)
 }

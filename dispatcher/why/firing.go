@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dispatcher/pressure"
 	"github.com/dagctl/dagctl/dispatcher/tasks"
 	"github.com/dagctl/dagctl/registry"
@@ -38,11 +39,11 @@ func (e *explainer) source(ctx context.Context, job *registry.Job, key string) (
 	if p := tasks.WidestPause(pauses, job.DAG, job.Name); p != nil && key != "" {
 		reasons = append([]Reason{pausedReason(p, Reason{})}, reasons...)
 	}
-	if held, err := e.pressure(ctx); err != nil {
+	held, err := e.pressure(ctx)
+	if err != nil {
 		return nil, err
-	} else if held != nil {
-		reasons = append([]Reason{*held}, reasons...)
 	}
+	reasons = append(held, reasons...)
 
 	for i := range reasons {
 		if reasons[i], err = e.about(ctx, job, reasons[i]); err != nil {
@@ -55,13 +56,27 @@ func (e *explainer) source(ctx context.Context, job *registry.Job, key string) (
 	return reasons, nil
 }
 
-// pressure returns the reason for which everything that brings more work waits, or nil where nothing makes it wait.
-func (e *explainer) pressure(ctx context.Context) (*Reason, error) {
+// pressure returns the reasons for which everything that brings more work waits: too much is queued, or a quota of the
+// org is used up.
+func (e *explainer) pressure(ctx context.Context) (reasons []Reason, err error) {
 	p, err := pressure.Current(ctx, e.tx)
-	if err != nil || !p.On() {
+	if err != nil {
 		return nil, err
 	}
-	return &Reason{Code: whyBackpressure, Since: p.Since, Count: int(p.Queued)}, nil
+	if p.On() {
+		reasons = append(reasons, Reason{Code: whyBackpressure, Since: p.Since, Count: int(p.Queued)})
+	}
+
+	usage, err := authz.UsageOf(ctx, e.tx, e.caller, e.now)
+	if err != nil {
+		return nil, err
+	}
+	for _, u := range usage {
+		if u.Holds() {
+			reasons = append(reasons, Reason{Code: whyQuota, Limit: string(u.Quota), Detail: u.Text})
+		}
+	}
+	return reasons, nil
 }
 
 // sourceReasons returns the reasons why a source brings nothing now. It is pure.

@@ -76,9 +76,7 @@ func (e *explainer) build(ctx context.Context, v registry.Version) (Reason, erro
 		return r, err
 	}
 	held, err := e.pressure(ctx)
-	if held != nil {
-		r.Because = append(r.Because, *held)
-	}
+	r.Because = append(r.Because, held...)
 	return r, err
 }
 

@@ -42,7 +42,7 @@ type Reason struct {
 	Operator  string     `json:"operator,omitempty" doc:"no_worker: the operator that no worker there runs"`
 	Handler   string     `json:"handler,omitempty" doc:"no_worker: the handler that no worker there has"`
 	Command   string     `json:"command,omitempty" doc:"A shell command that helps; replace the words in capitals"`
-	Limit     string     `json:"limit,omitempty" doc:"job:DAG/JOB, key:CONCURRENCY_KEY or output:DAG/JOB/PARTITION"`
+	Limit     string     `json:"limit,omitempty" doc:"job:DAG/JOB, key:CONCURRENCY_KEY or output:DAG/JOB/PARTITION; the name of a quota"`
 	Held      int        `json:"held,omitempty" doc:"Tasks that hold the limit"`
 	Max       int        `json:"max,omitempty" doc:"The size of the limit, the attempts allowed, or the workers' slots"`
 	Count     int        `json:"count,omitempty" doc:"Tasks before it, failures, or what the code counts"`
@@ -105,6 +105,7 @@ const (
 	whySourcePending Code = "source_pending"
 	// Everything that brings more work.
 	whyBackpressure Code = "backpressure"
+	whyQuota        Code = "quota"
 	// Versions.
 	whyNoLiveVersion Code = "no_live_version"
 	whyNotInVersion  Code = "not_in_version"
@@ -128,7 +129,7 @@ var Codes = []Code{
 	whyPublished, whyLate, whyUpToDate, whyChecksPending, whyRejected, whyPurged, whyWaits, whyInputMet,
 	whyInputMissing, whyBlockedInput, whyUndecided, whyUnchanged, whyNotFed, whyNotExamined,
 	whySourceWaits, whySourceManual, whySourceIdle, whySourceFailed, whySourceLacks, whySourcePending,
-	whyBackpressure,
+	whyBackpressure, whyQuota,
 	whyNoLiveVersion, whyNotInVersion, whyBuildFailed, whyGate, whyGateDead, whyGateRejected, whyGateUnread,
 	whyGateOpen, whyGateStale, whyGateHeld, whyPromotion, whyCuttingOver,
 }
@@ -318,6 +319,7 @@ var sourceWordings = map[Code]wording{
 		return fmt.Sprintf("sources, backfills and builds have been waiting%s because too much is queued in all orgs "+
 			"together: %s at the last count", since(r.Since), counted(r.Count, "task"))
 	}},
+	whyQuota: {"it", func(r Reason) string { return "sources, backfills and builds wait" + saying(r.Detail) }},
 }
 
 var buildWordings = map[Code]wording{

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/cmd/dagctl/cli"
 	"github.com/dagctl/dagctl/cmd/dagctl/datasets"
 	"github.com/dagctl/dagctl/dispatcher/pressure"
@@ -71,8 +72,15 @@ func showDAGs(ctx context.Context, c *cli.CLI, api *cli.Client, page cli.Page) e
 			return err
 		}
 	}
+	var usage authz.OrgUsage
+	if c.Output == "table" {
+		if err := api.Get(ctx, "/v1/org/usage", nil, &usage); err != nil {
+			return err
+		}
+	}
 	return c.Print(dags, func(w io.Writer) {
 		writePressure(c, w, pressure)
+		writeQuotas(c, w, usage)
 		if len(dags) == 0 {
 			fmt.Fprintln(w, "No DAGs yet. `dagctl deploy FILE` creates the first one.")
 			return
@@ -105,6 +113,16 @@ func writePressure(c *cli.CLI, w io.Writer, p pressure.Pressure) {
 	if p.Since != nil {
 		fmt.Fprintf(w, "%s %s: sources, backfills and builds wait, because %d tasks of all orgs are queued\n\n",
 			c.Style(c.Out).Busy("Backpressure"), cli.Ago(p.Since, time.Now()), p.Queued)
+	}
+}
+
+// writeQuotas writes a note for each quota of the org for whose room new work waits.
+func writeQuotas(c *cli.CLI, w io.Writer, usage authz.OrgUsage) {
+	for _, u := range usage.Items {
+		if u.Holds() {
+			fmt.Fprintf(w, "%s: sources, backfills and builds wait; %s\n\n",
+				c.Style(c.Out).Busy("Quota "+string(u.Quota)), u.Text)
+		}
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
@@ -50,10 +51,12 @@ type App struct {
 	Metrics    *prometheus.Registry
 
 	log        *slog.Logger
+	worker     string        // the name of this process
 	pool       *pgxpool.Pool // as the owner of the tables
 	requests   *pgxpool.Pool // under row-level security
 	storage    *storage.Storage
 	engines    *engine.Engines
+	quotas     *authz.Quotas
 	vault      *authz.Vault
 	signer     *authz.Signer
 	registry   *registry.Registry
@@ -68,7 +71,7 @@ type App struct {
 func New(ctx context.Context, cfg Config, roots func(org, dag string) []string, dev *authz.Dev, log *slog.Logger) (
 	_ *App, err error,
 ) {
-	a := &App{log: log}
+	a := &App{log: log, worker: workerID()}
 	defer func() {
 		if err != nil {
 			a.Close()
@@ -101,6 +104,8 @@ func (a *App) openStores(ctx context.Context, cfg Config) (err error) {
 	if err != nil {
 		return err
 	}
+	a.quotas = authz.NewQuotas(a.pool, a.worker)
+	a.quotas.CountEngines(func() map[uuid.UUID]int64 { return enginesOf(a.engines.Working()) })
 	a.storage, err = storage.New(cfg.Storage.storage(a.pool, a.engines))
 	return err
 }
@@ -111,8 +116,28 @@ func (a *App) newEngines(cfg Config) (err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("folder of engines: %w", err)
 	}
-	a.engines, err = engine.New(cfg.engines(dir))
+
+	c := cfg.engines(dir)
+	c.PerOrg = func(org string, _ engine.Kind) int {
+		id, err := uuid.Parse(org)
+		if err != nil {
+			return 0 // the server itself
+		}
+		return a.quotas.Engines(id)
+	}
+	a.engines, err = engine.New(c)
 	return err
+}
+
+// enginesOf returns the numbers of engines by the orgs' ids.
+func enginesOf(working map[string]int) map[uuid.UUID]int64 {
+	counts := make(map[uuid.UUID]int64, len(working))
+	for org, n := range working {
+		if id, err := uuid.Parse(org); err == nil {
+			counts[id] = int64(n)
+		}
+	}
+	return counts
 }
 
 // openKeys reads the keys that encrypt secrets and sign capability tokens.
@@ -165,8 +190,7 @@ func (a *App) newDispatcher(ctx context.Context, cfg Config, roots func(org, dag
 	if err != nil {
 		return err
 	}
-	worker := workerID()
-	tracer, stopTraces, err := newTracer(ctx, worker)
+	tracer, stopTraces, err := newTracer(ctx, a.worker)
 	if err != nil {
 		return err
 	}
@@ -177,7 +201,8 @@ func (a *App) newDispatcher(ctx context.Context, cfg Config, roots func(org, dag
 		Operators: a.builtin, Runner: a.runner, Roots: roots,
 		Runtimes: cfg.RuntimeMap().Of(backends.InProcess),
 		Signer:   a.signer, BaseURL: cfg.workerBaseURL(),
-		WorkerID: worker, PoolSize: cfg.Workers.PoolSize, Thresholds: cfg.Backpressure.thresholds(),
+		WorkerID: a.worker, PoolSize: cfg.Workers.PoolSize, Thresholds: cfg.Backpressure.thresholds(),
+		Quotas: a.quotas,
 
 		Version: cli.Version(), Log: a.log, Tracer: tracer,
 	}, HookLimiter: hooks, NoticeDialer: dialer, Backends: cfg.RuntimeMap(), AWS: amazon, WorkerToken: cfg.WorkerToken})
@@ -276,7 +301,7 @@ func (a *App) newAPI(cfg Config, dev *authz.Dev) (*authz.API, error) {
 	tokens := authz.NewTokens(a.pool)
 	return authz.NewAPI(authz.Config{
 		REST:           rest.Config{Version: cli.Version(), Logger: a.log, Metrics: a.Metrics},
-		Authenticators: []authz.Authenticator{tokens}, Limiter: callers, Dev: dev,
+		Authenticators: []authz.Authenticator{tokens}, Limiter: callers, Dev: dev, Quotas: a.quotas,
 		Failures: failures,
 		Workers:  tokens, WorkerLimiter: workers, Signer: a.signer,
 		Origins: cfg.Origins, RenderError: web.RenderError,
