@@ -482,20 +482,22 @@ func assignInputs(a *operators.Assignment, job *registry.Job, pins []registry.Pi
 	if schemas == nil {
 		schemas = map[uuid.UUID][]storage.Column{}
 	}
-	kept := map[uuid.UUID]bool{}
+	kept, mixed := map[uuid.UUID]bool{}, map[uuid.UUID]bool{}
 	for _, p := range pins {
 		content := p.Content(g.contents)
-		if content.Schema != nil && (content.Kept || !kept[p.Version]) {
+		if content.Schema != nil && (content.Mixed || !mixed[p.Version]) {
 			schemas[p.Version] = content.Schema
 		}
 		kept[p.Version] = kept[p.Version] || content.Kept
+		mixed[p.Version] = mixed[p.Version] || content.Mixed
 	}
 	generations := g.generations[job.ID]
 
 	for i, in := range job.Inputs {
+		version := generations[i].Version
 		a.Inputs = append(a.Inputs, operators.AssignedInput{Index: i, As: in.Def.As, Map: in.Def.Map.Kind,
 			Where: in.Def.Where, PartitionBy: generations[i].PartitionBy, Generation: generations[i].Generation,
-			Schema: schemas[generations[i].Version], Kept: kept[generations[i].Version]})
+			Schema: schemas[version], Kept: kept[version], Mixed: mixed[version]})
 	}
 
 	for _, p := range pins {

@@ -1,6 +1,8 @@
 package dispatcher_test
 
 import (
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -114,4 +116,111 @@ func TestBadRowsGoToTheQuarantine(t *testing.T) {
 	w.Poll()
 	w.Settle()
 	require.Empty(t, w.Read("fed_bad")["2026-01-01"])
+}
+
+// ofFormat is fed with files of a format, in a storage.
+func ofFormat(format, storage string) string {
+	return dispatchertest.Edit(fed, "{date}.csv", "{date}."+format, "format: csv", "format: "+format,
+		"max_attempts: 1", "storage: "+storage+"\n    max_attempts: 1")
+}
+
+// A column that had no value in the first files has no type yet: the file that shows one decides, and what was
+// published before has that type, too, and does not make texts of numbers. A table cannot change: there, the error says
+// what to do.
+func TestAColumnOfNullsGetsItsTypeLater(t *testing.T) {
+	t.Parallel()
+	for format, files := range map[string][2]string{
+		"csv":    {"id,v\n1,\n", "id,v\n1,9\n2,10\n"},
+		"ndjson": {`{"id":1,"v":null}`, `{"id":1,"v":9}` + "\n" + `{"id":2,"v":10}`},
+		"json":   {`[{"id":1,"v":null}]`, `[{"id":1,"v":9},{"id":2,"v":10}]`},
+	} {
+		for _, storage := range []string{"parquet", "postgres"} {
+			t.Run(format+" in "+storage, func(t *testing.T) {
+				t.Parallel()
+				w := dispatchertest.NewWorld(t)
+				yaml := ofFormat(format, storage)
+				w.Drop("2026-01-01."+format, files[0])
+				w.Serve(yaml)
+				w.Drop("2026-01-02."+format, files[1])
+				w.Poll()
+				w.Settle()
+
+				if storage == "postgres" {
+					id := w.TaskOf("raw", "2026-01-02")
+					var text string
+					w.Row(`SELECT error_message FROM tasks WHERE id = $1 AND status = 'Failed'`, id)(&text)
+					require.Contains(t, text, `column "v" is VARCHAR in the table`)
+					require.Contains(t, text, "2026-01-02")
+					require.Contains(t, text, "`types`")
+
+					declared := dispatchertest.Edit(yaml, "format: "+format, "format: "+format+", types: { v: BIGINT }")
+					w.Serve(declared)
+				}
+				require.Equal(t, []string{"1,<nil>"}, w.Read("fed_raw")["2026-01-01"])
+				require.Equal(t, []string{"10"}, w.Read("fed_sums")["all"])
+			})
+		}
+	}
+}
+
+// A key that no file had before is an error that names it, and not a column that half of the partitions lack.
+func TestNewKeysInLaterFiles(t *testing.T) {
+	t.Parallel()
+	for format, files := range map[string][3]string{
+		"ndjson": {`{"id":1,"v":9}`, `{"id":1,"v":10}` + "\n" + `{"id":2,"v":11,"w":1}`, "2026-01-02.ndjson line 2, column w"},
+		"json": {`[{"id":1,"v":9}]`, `[{"id":1,"v":10},` + "\n" + `{"id":2,"v":11,"w":1}]`,
+			"2026-01-02.json line 2, column w"},
+		"csv": {"id,v\n1,9\n", "id,v,w\n1,10,1\n", `2026-01-02.csv line 1: column "w" is new`},
+	} {
+		for _, storage := range []string{"parquet", "postgres"} {
+			t.Run(format+" in "+storage, func(t *testing.T) {
+				t.Parallel()
+				w := dispatchertest.NewWorld(t)
+				yaml := ofFormat(format, storage)
+				w.Drop("2026-01-01."+format, files[0])
+				w.Serve(yaml)
+				w.Drop("2026-01-02."+format, files[1])
+				w.Poll()
+				w.Settle()
+				var text string
+				w.Row(`SELECT error_message FROM tasks WHERE id = $1`, w.TaskOf("raw", "2026-01-02"))(&text)
+				require.Contains(t, text, files[2])
+				require.Contains(t, text, "`types`")
+				require.Equal(t, []string{"9"}, w.Read("fed_sums")["all"])
+
+				// As it says: with a type, the column is there, and NULL where it was not.
+				declared := "format: " + format + ", types: { w: BIGINT }"
+				if format == "csv" {
+					declared += ", optional_columns: [w]"
+				}
+				w.Serve(dispatchertest.Edit(yaml, "format: "+format, declared))
+				require.Equal(t, []string{"1,9,<nil>"}, w.Read("fed_raw")["2026-01-01"])
+			})
+		}
+	}
+}
+
+// A task that read by a reading whose type is open publishes nothing once another task has settled the type.
+func TestAnOpenReadingThatWasSettledMeanwhile(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Drop("2026-01-01.csv", "id,v\n1,\n")
+	w.Serve(fed)
+	w.Drop("2026-01-02.csv", "id,v\n1,\n")
+	w.Drop("2026-01-03.csv", "id,v\n1,9\n")
+	w.Poll()
+	tasks := w.Claim(w.D)
+	require.Len(t, tasks, 2)
+	slices.SortFunc(tasks, func(a, b dispatcher.Claimed) int { return -strings.Compare(a.Slot, b.Slot) })
+
+	ends := []error{nil, dispatcher.ErrReadingMoved}
+	for i, task := range tasks {
+		done := w.Do(w.D, task)
+		require.NoError(t, done.Outcome.Err)
+		require.ErrorIs(t, w.D.CompleteAttempt(t.Context(), task, done, dispatchertest.Later(0)), ends[i])
+	}
+	require.NoError(t, w.D.HandBack(t.Context(), tasks[1], "again", dispatchertest.Later(0), dispatchertest.Later(0)))
+	w.Settle()
+	require.Equal(t, []string{"1,<nil>"}, w.Read("fed_raw")["2026-01-02"])
+	require.Equal(t, []string{"9"}, w.Read("fed_sums")["all"])
 }

@@ -174,8 +174,11 @@ func (d *Dispatcher) readingOf(job *registry.Job) (of registry.ReadingOf, ok boo
 // settleReading stores what a completion found of how its files are read.
 func (d *Dispatcher) settleReading(ctx context.Context, tx pgx.Tx, x *Completing) error {
 	of, ok := d.readingOf(x.Job)
-	if !ok || len(x.Outcome.Reading) == 0 {
+	if !ok || len(x.Outcome.Reading) == 0 && !operators.OpenReading(x.Assignment.Reading) {
 		return nil
+	}
+	if len(x.Outcome.Reading) == 0 { // it settled nothing; another task may have
+		x.Outcome.Reading = x.Assignment.Reading
 	}
 	stands, err := registry.SettleReading(ctx, tx, of, x.Outcome.Reading, x.Assignment.Reading, x.TaskID)
 	if err == nil && !stands {

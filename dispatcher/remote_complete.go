@@ -229,8 +229,8 @@ func failedBy(attempt *RemoteAttempt, cause error, retryable bool) endingOf {
 		if row.Status != tasks.Running {
 			counts = 0
 		}
-		return tasks.Ending{Status: tasks.Failed, Reason: tasks.ReasonError, Message: cause.Error(), Actor: "WORKER",
-			Failed:  counts,
+		return tasks.Ending{Status: tasks.Failed, Reason: tasks.ReasonError, Message: fault.Text(cause),
+			Actor: "WORKER", Failed: counts,
 			RetryAt: tasks.RetryAfter(row, attempt.Job.Def.Retry, retryable, counts, now, rand.Float64())}
 	}
 }

@@ -379,7 +379,7 @@ func (d *Dispatcher) failTx(
 		return fault.New(fault.Conflict, "task %s is %s at attempt %d: attempt %d was fenced off",
 			row.ID, row.Status, row.Attempt, t.Attempt)
 	}
-	e := row.UnlessCanceled(tasks.Ending{Status: tasks.Failed, Reason: reason, Message: cause.Error(),
+	e := row.UnlessCanceled(tasks.Ending{Status: tasks.Failed, Reason: reason, Message: fault.Text(cause),
 		Actor: "WORKER", Failed: 1,
 		RetryAt: tasks.RetryAfter(row, t.Job.Def.Retry, retryable, 1, now, rand.Float64())})
 	return d.Tasks.Finish(ctx, tx, new(pg.Batch), []tasks.Ended{{Row: row, Ending: e}}, nil, now)

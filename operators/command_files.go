@@ -20,7 +20,7 @@ func filtered(ctx context.Context, t *Task, input int) ([]string, error) {
 	if err != nil {
 		return nil, Permanent(err)
 	}
-	if len(rel.Files) == 0 || len(rel.Where) == 0 && rel.Range == nil {
+	if len(rel.Files) == 0 || len(rel.Where) == 0 && rel.Range == nil && !rel.Fill {
 		return slices.Concat([]string{}, rel.Files), nil
 	}
 

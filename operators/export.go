@@ -37,7 +37,7 @@ func (r *Runner) Export(
 	if err != nil {
 		return "", err
 	}
-	if format == "parquet" && len(files) == 1 && len(rel.Where) == 0 && rel.Range == nil {
+	if format == "parquet" && len(files) == 1 && len(rel.Where) == 0 && rel.Range == nil && !rel.Fill {
 		return files[0], nil
 	}
 

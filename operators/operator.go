@@ -119,6 +119,8 @@ type AssignedInput struct {
 	Schema []storage.Column `json:"schema,omitempty"`
 	// Some of the partitions were taken over from another definition, and have other columns than Schema.
 	Kept bool `json:"kept,omitempty"`
+	// Some of the partitions have other types than Schema, or not all of its columns.
+	Mixed bool `json:"mixed,omitempty"`
 }
 
 // AssignedOutput is one output that the task may write, with its generation.

@@ -141,7 +141,8 @@ func relation(in AssignedInput, files []string) relations.Relation {
 	for i, c := range in.Where {
 		where[i] = relations.Condition{Column: c.Column, Values: c.Values}
 	}
-	return relations.Relation{Name: in.As, Files: files, Schema: in.Schema, Fill: in.Kept, Where: where}
+	return relations.Relation{Name: in.As, Files: files, Schema: in.Schema, Fill: in.Kept || in.Mixed,
+		Only: in.Kept, Where: where}
 }
 
 // forOrg returns the catalog with the functions that look at statements in an engine of an org.

@@ -221,6 +221,12 @@ func (r reads) convertText(ctx context.Context, files []textfile.File, target st
 	return found, err
 }
 
+// OpenReading reports whether a reading leaves the type of a column open.
+func OpenReading(text json.RawMessage) bool {
+	var r textfile.Reading
+	return len(text) > 0 && json.Unmarshal(text, &r) == nil && r.Open()
+}
+
 // CheckReading checks that a text is a reading.
 func CheckReading(text json.RawMessage) error {
 	var r textfile.Reading

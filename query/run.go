@@ -245,7 +245,7 @@ func (q *Query) open(ctx context.Context, datasets []registry.Readable, g *engin
 		if err != nil {
 			return nil, err
 		}
-		list = append(list, relations.Relation{Name: d.Name, Schema: d.Columns, Files: files})
+		list = append(list, relations.Relation{Name: d.Name, Schema: d.Columns, Fill: d.Mixed, Files: files})
 	}
 	return list, nil
 }

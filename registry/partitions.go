@@ -211,9 +211,9 @@ type Content struct {
 	storage.Partition
 	Schema []storage.Column
 	At     time.Time // when it was made
-	// Kept says that the revision was taken over from another definition and has other columns than its generation.
-	// Schema is the generation's then.
-	Kept bool
+	// Mixed says that the revision has other columns than its generation. Schema is the generation's then.
+	Mixed bool
+	Kept  bool // it is mixed, and was taken over from another definition
 }
 
 // Contents loads the content of pinned revisions in any state: a pinned revision stays readable after it was
@@ -238,12 +238,13 @@ func Contents(b *pg.Batch, pins []Pin) *pg.Later[map[Pin]Content] {
 		pin           Pin
 		at            time.Time
 		files, schema []byte
-		kept          bool
+		mixed, kept   bool
 	)
 	versions, keys := splitRefs(refs)
-	columns := []any{&pin.Version, &pin.Key, &pin.Revision, &at, &files, &schema, &kept}
+	columns := []any{&pin.Version, &pin.Key, &pin.Revision, &at, &files, &schema, &mixed, &kept}
 	b.Query("contents of revisions", columns, func() error {
-		c := Content{Partition: storage.Partition{Key: pin.Key, Revision: pin.Revision}, At: at, Kept: kept}
+		c := Content{Partition: storage.Partition{Key: pin.Key, Revision: pin.Revision}, At: at, Mixed: mixed,
+			Kept: kept}
 		if err := json.Unmarshal(files, &c.Files); err != nil {
 			return err
 		}
@@ -254,12 +255,11 @@ func Contents(b *pg.Batch, pins []Pin) *pg.Later[map[Pin]Content] {
 		return nil
 	}, `
 		SELECT p.dataset_version, p.partition_key, p.revision, p.materialized_at, p.files, coalesce(g.schema, p.schema),
-			g.schema IS NOT NULL
+			g.schema IS NOT NULL, g.schema IS NOT NULL AND p.inherited_from IS NOT NULL
 		FROM unnest($1::uuid[], $2::text[], $3::bigint[]) AS w(version, key, revision)
 		CROSS JOIN LATERAL (SELECT * FROM partition_versions p
 			WHERE p.dataset_version = w.version AND p.partition_key = w.key AND p.revision = w.revision LIMIT 1) AS p
-		LEFT JOIN dataset_versions g ON p.inherited_from IS NOT NULL AND g.id = p.dataset_version
-		  AND g.schema_hash <> p.schema_hash AND jsonb_array_length(g.schema) > 0`,
+		LEFT JOIN dataset_versions g ON g.id = p.dataset_version AND g.schema_hash <> p.schema_hash AND jsonb_array_length(g.schema) > 0`,
 		versions, keys, revisions)
 	return pg.Answer(b, &found)
 }

@@ -34,6 +34,7 @@ type Readable struct {
 	Generation storage.Generation
 	Partitions []storage.Partition
 	Columns    []storage.Column // empty if not known yet
+	Mixed      bool             // some partitions have other columns, or with other types
 	Bytes      int64
 }
 
@@ -67,7 +68,8 @@ func Resolve(ctx context.Context, tx pgx.Tx, caller authz.Caller, names []string
 			WHERE d.org_id = $1 AND d.name = ANY($2) AND d.deleted_at IS NULL
 			  AND NOT EXISTS (SELECT FROM meant m WHERE m.dag_name = d.producer_dag_name))
 		SELECT DISTINCT ON (p.name) p.name, p.dag_name, p.number, d.id, g.id, org_slug(d.org_id),
-		       coalesce(g.storage, d.storage), coalesce(g.schema, '[]'), g.purged_at IS NOT NULL, s.partitions, s.bytes
+		       coalesce(g.storage, d.storage), coalesce(g.schema, '[]'), g.purged_at IS NOT NULL, s.partitions, s.bytes,
+		       coalesce(s.mixed, false)
 		FROM pointed p
 		JOIN datasets d ON d.org_id = $1 AND d.id = p.dataset_uuid AND `+visible+`
 		LEFT JOIN dataset_versions g ON g.id = p.dataset_version
@@ -75,7 +77,7 @@ func Resolve(ctx context.Context, tx pgx.Tx, caller authz.Caller, names []string
 			SELECT coalesce(jsonb_agg(
 			           jsonb_build_object('key', r.partition_key, 'revision', r.revision, 'files', r.files)
 			           ORDER BY r.partition_key), '[]') AS partitions,
-			       coalesce(sum(r.bytes), 0)::bigint AS bytes
+			       coalesce(sum(r.bytes), 0)::bigint AS bytes, bool_or(r.schema_hash <> g.schema_hash) AS mixed
 			FROM partition_versions r WHERE r.dataset_version = g.id AND r.state = 'Published') s ON true
 		ORDER BY p.name, p.serves, p.dag_name`, args...)
 	if err != nil {
@@ -101,7 +103,7 @@ func scanReadable(row pgx.CollectableRow, caller authz.Caller) (Readable, error)
 	)
 	g := &r.Generation
 	err := row.Scan(&r.Name, &r.DAG, &r.DAGVersion, &g.Dataset, &version, &g.OrgSlug, &kind, &schema, &purged,
-		&r.Partitions, &r.Bytes)
+		&r.Partitions, &r.Bytes, &r.Mixed)
 	switch {
 	case err != nil:
 		return r, err

@@ -215,7 +215,7 @@ func (s *Storage) Seal(ctx context.Context, a Attempt, localFiles []string) (Man
 	}
 	m, err := b.seal(ctx, a, localFiles, measured)
 	if err != nil {
-		return Manifest{}, fmt.Errorf("seal partition %q of %s: %w", a.Partition, a.Generation.Version, err)
+		return Manifest{}, fmt.Errorf("store partition %s: %w", a.Partition, err)
 	}
 	return m, nil
 }

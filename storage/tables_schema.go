@@ -41,33 +41,33 @@ func (t *tables) ensureTable(ctx context.Context, p physical, columns []Column) 
 		}
 	}
 
-	return sameColumns(p.generation, have, columns)
+	return sameColumns(have, columns)
 }
 
-func sameColumns(g Generation, have, columns []Column) error {
+func sameColumns(have, columns []Column) error {
 	for _, c := range columns {
 		i := slices.IndexFunc(have, func(h Column) bool { return h.Name == c.Name })
 		switch {
 		case i < 0:
-			return schemaMoved(g, "column %q is new", c.Name)
+			return schemaMoved("it has no column %q", c.Name)
 		case have[i].Type != c.Type:
-			return schemaMoved(g, "column %q was %s and is now %s", c.Name, have[i].Type, c.Type)
+			return schemaMoved("column %q is %s in the table, and %s here", c.Name, have[i].Type, c.Type)
 		}
 	}
 
 	for _, h := range have {
 		if !slices.Contains(columns, h) {
-			return schemaMoved(g, "column %q is missing", h.Name)
+			return schemaMoved("column %q is missing here", h.Name)
 		}
 	}
 	return nil
 }
 
-func schemaMoved(g Generation, format string, args ...any) error {
-	return fault.New(fault.Invalid, "the columns of generation %s in postgres storage cannot change: %s", g.Version,
-		fmt.Sprintf(format, args...)).
-		WithHint("cast the columns in the job, so that all partitions have the same, " +
-			"or compute the dataset anew with `dagctl rematerialize`")
+func schemaMoved(format string, args ...any) error {
+	what := fmt.Sprintf(format, args...)
+	return fault.New(fault.Invalid, "the columns of a table in PostgreSQL cannot change: %s", what).
+		WithHint("cast the columns in the query, or name their types in `types` where files are read, so that all " +
+			"partitions have the same; or compute the dataset anew with `dagctl rematerialize`")
 }
 
 func (p physical) create(ctx context.Context, tx pgx.Tx, columns []Column) error {

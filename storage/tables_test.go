@@ -202,9 +202,9 @@ func TestTablesRefuse(t *testing.T) {
 		query, message string
 		change         func(*storage.Attempt)
 	}{
-		"a new column":     {query: "SELECT 1 AS x, 2 AS y", message: `column "y" is new`},
-		"another type":     {query: "SELECT 'a' AS x", message: `column "x" was INTEGER and is now VARCHAR`},
-		"a missing column": {query: "SELECT 1 AS z", message: `column "z" is new`},
+		"a new column":     {query: "SELECT 1 AS x, 2 AS y", message: `it has no column "y"`},
+		"another type":     {query: "SELECT 'a' AS x", message: `column "x" is INTEGER in the table, and VARCHAR here`},
+		"a missing column": {query: "SELECT 1 AS z", message: `it has no column "z"`},
 		"our own column":   {query: "SELECT 1 AS _revision", message: `uses a column with this name itself`},
 		"a long name":      {query: "SELECT 1 AS " + strings.Repeat("x", 64), message: "allows names of 63 bytes"},
 		"NUL in text":      {query: "SELECT chr(0) AS x", message: `column "x" has the character NUL`, change: fresh},

@@ -70,8 +70,8 @@ func (s *Session) Create(ctx context.Context, r Relation) error {
 	return nil
 }
 
-// filled returns a SELECT of the columns of the relation's schema. Files of an older definition may lack some of them,
-// or have them with other types.
+// filled returns a SELECT of the columns of the relation's schema, and of what else the files have. Files may lack some
+// of them, or have them with other types: those of an older definition, and those of text that showed no type yet.
 func (s *Session) filled(ctx context.Context, r Relation, from string) (string, error) {
 	have, err := s.Describe(ctx, from)
 	if err != nil {
@@ -88,6 +88,12 @@ func (s *Session) filled(ctx context.Context, r Relation, from string) (string, 
 			list[i] = name
 		default:
 			list[i] = fitted(have[at], c.Type) + " AS " + name
+		}
+	}
+	for _, h := range have {
+		known := func(c Column) bool { return Lower(c.Name) == Lower(h.Name) }
+		if !r.Only && !slices.ContainsFunc(r.Schema, known) {
+			list = append(list, sqltext.Quote(h.Name))
 		}
 	}
 	return fmt.Sprintf("SELECT %s FROM (%s)", strings.Join(list, ", "), from), nil

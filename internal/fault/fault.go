@@ -88,6 +88,23 @@ func Text(err error) string {
 	return err.Error()
 }
 
+// Hinted returns an error with its hint in its text, for those who pass on nothing but the text.
+func Hinted(err error) error {
+	var e *Error
+	if errors.As(err, &e) && e.Hint != "" {
+		return hinted{err, Text(err)}
+	}
+	return err
+}
+
+type hinted struct {
+	error
+	text string
+}
+
+func (h hinted) Error() string { return h.text }
+func (h hinted) Unwrap() error { return h.error }
+
 // Is reports whether err is of the given kind. A nil error has no kind.
 func Is(err error, kind Kind) bool { return err != nil && KindOf(err) == kind }
 

@@ -29,7 +29,8 @@ type Relation struct {
 	Name   string
 	Files  []string    // Parquet
 	Schema []Column    // its columns if there are no files
-	Fill   bool        // it has the columns of Schema, whatever the files have: those that they lack are NULL
+	Fill   bool        // it has the columns of Schema with their types: what files lack is NULL
+	Only   bool        // with Fill: it has no other columns, whatever the files have
 	Where  []Condition // ANDed
 	Range  *Range      // nil: all rows
 }

@@ -30,7 +30,7 @@ func (j Job) reading(ctx context.Context, files []File) (Reading, error) {
 	if j.Standing != nil {
 		r = *j.Standing
 		r.Columns = slices.Clone(r.Columns)
-		if !r.hasOpen() {
+		if !r.Open() {
 			return r, nil
 		}
 	}
@@ -44,7 +44,8 @@ func (j Job) reading(ctx context.Context, files []File) (Reading, error) {
 	return i.result()
 }
 
-func (r Reading) hasOpen() bool {
+// Open reports whether the type of a column is open.
+func (r Reading) Open() bool {
 	return slices.ContainsFunc(r.Columns, func(c Column) bool {
 		t, err := ParseType(c.Type)
 		return err != nil || t.open()

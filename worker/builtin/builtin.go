@@ -15,6 +15,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/secret"
 	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/storage"
@@ -59,9 +60,9 @@ func (o Options) run(ctx context.Context, t *worker.Task) (json.RawMessage, erro
 	out := runner.Run(ctx, a, t.Progress)
 	switch {
 	case out.Err != nil && !out.Retryable:
-		return nil, worker.NotRetryable(out.Err)
+		return nil, worker.NotRetryable(fault.Hinted(out.Err))
 	case out.Err != nil:
-		return nil, out.Err
+		return nil, fault.Hinted(out.Err)
 	}
 
 	if out.Unchanged {
