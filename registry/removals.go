@@ -85,14 +85,15 @@ func Successions(ctx context.Context, tx pgx.Tx, version uuid.UUID) ([]Successio
 	rows, err := tx.Query(ctx, `
 		WITH pairs AS (
 			SELECT p.name, p.dataset_version AS next, s.dataset_version AS live
-			FROM dag_version_datasets p
-			JOIN dataset_pointers s ON s.org_id = p.org_id AND s.dataset_uuid = p.dataset_uuid
-			WHERE p.dag_version_id = $1 AND s.dataset_version <> p.dataset_version
+			FROM dag_versions v
+			JOIN dag_version_datasets p ON p.dag_version_id = v.id
+			JOIN dataset_pointers s ON s.org_id = v.org_id AND s.dag_name = v.dag_name AND s.dataset_uuid = p.dataset_uuid
+			WHERE v.id = $1 AND s.dataset_version <> p.dataset_version
 			UNION
 			SELECT p.name, p.dataset_version, s.dataset_version
 			FROM dag_version_datasets p
 			JOIN dataset_name_owners o ON o.org_id = p.org_id AND o.name = p.published_name AND o.dataset_uuid <> p.dataset_uuid
-			JOIN dataset_pointers s ON s.org_id = p.org_id AND s.dataset_uuid = o.dataset_uuid
+			JOIN dataset_pointers s ON s.org_id = o.org_id AND s.dag_name = o.dag_name AND s.dataset_uuid = o.dataset_uuid
 			WHERE p.dag_version_id = $1 AND s.dataset_version <> p.dataset_version)
 		SELECT p.name, p.next, p.live
 		FROM pairs p

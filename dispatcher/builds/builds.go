@@ -39,6 +39,8 @@ type Builds struct {
 
 	// Patience is how long a rollback waits for readers of a view that it has to replace.
 	Patience time.Duration
+	// FreshLook is how long after it began a look leaves so little to look at under the lock that it is not repeated.
+	FreshLook time.Duration
 
 	// For tests. AfterLook is called between a look without the lock and the lock. Doubt makes a cutover look at
 	// everything under the lock as well, and refuse to go on if that finds anything else.
@@ -64,7 +66,7 @@ func New(d *dispatcher.Dispatcher, src *sources.Sources) *Builds {
 		storage: d.Storage,
 		tasks:   d.Tasks, stale: d.Stale, sources: src, pressure: d.Pressure, metrics: d.Metrics,
 		wake: d.Wakeups, log: d.Log,
-		Patience: 30 * time.Second, later: map[uuid.UUID]delay{}, looks: map[uuid.UUID]time.Time{},
+		Patience: 30 * time.Second, FreshLook: 30 * time.Millisecond, later: map[uuid.UUID]delay{}, looks: map[uuid.UUID]time.Time{},
 		behind: make(chan registry.Build, behindAtOnce), holds: map[uuid.UUID]liveHold{}, apart: newApart(),
 		awaited: map[uuid.UUID]awaited{}, promoted: make(chan registry.Build),
 	}

@@ -90,10 +90,14 @@ func (bs *Builds) cutoverTx(
 	return moved, false, err
 }
 
-// lookOnceMore brings a look up to date before the lock is taken, so that little is left to look at under it.
+// lookOnceMore brings a look up to date before the lock is taken, so that little is left to look at under it. One that
+// was just taken leaves little anyway.
 func (bs *Builds) lookOnceMore(
 	ctx context.Context, b registry.Build, jobs []*registry.Job, seen *look,
 ) (now *look, err error) {
+	if seen != nil && time.Since(seen.began) < bs.FreshLook {
+		return seen, nil
+	}
 	if seen != nil {
 		err = pg.InOrgSnapshot(ctx, bs.pool, b.OrgID, func(ctx context.Context, tx pgx.Tx) error {
 			now, err = bs.since(ctx, tx, b, jobs, seen)

@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -30,6 +31,7 @@ import (
 
 // look is what a build found that looked at all of its partitions.
 type look struct {
+	began      time.Time
 	at         registry.Snapshot
 	reads      map[uuid.UUID][]registry.InputGeneration // by job row
 	replaces   []registry.Succession
@@ -81,11 +83,12 @@ func (bs *Builds) lookIn(ctx context.Context, tx pgx.Tx, b registry.Build, jobs 
 
 // beginLook begins a look with what is compared as a whole. The snapshot is taken first.
 func (bs *Builds) beginLook(ctx context.Context, tx pgx.Tx, b registry.Build, jobs []*registry.Job) (*look, error) {
+	began := time.Now()
 	at, err := registry.CurrentSnapshot(ctx, tx)
 	if err != nil {
 		return nil, err
 	}
-	seen := &look{at: at, incomplete: map[uuid.UUID]bool{}}
+	seen := &look{began: began, at: at, incomplete: map[uuid.UUID]bool{}}
 	if seen.reads, err = bs.registry.InputGenerations(ctx, tx, jobs...); err != nil {
 		return nil, err
 	}

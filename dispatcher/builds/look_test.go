@@ -115,6 +115,7 @@ func TestAGateCountsWhatChangesAfterItsLook(t *testing.T) {
 
 				after := c.before(t, w, versions{live.Version.ID, next.Version.ID})
 				looks := 0
+				w.D.Builds.FreshLook = 0
 				w.D.Builds.AfterLook = func() {
 					if looks++; looks == at.look {
 						after()

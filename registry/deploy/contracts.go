@@ -104,15 +104,21 @@ func (dp *Deployer) promises(
 func promised(
 	ctx context.Context, tx pgx.Tx, org, version uuid.UUID, serves bool, defs map[string]*dag.Job,
 ) ([]contract.Dataset, error) {
+	published := `p.published_name IS NOT NULL`
+	if serves {
+		published = `(p.published_name, p.dataset_uuid) IN (
+			SELECT o.name, o.dataset_uuid FROM dag_versions v
+			JOIN dataset_name_owners o ON o.org_id = v.org_id AND o.dag_name = v.dag_name
+			WHERE v.org_id = $1 AND v.id = $2)`
+	}
 	rows, err := tx.Query(ctx, `
-		SELECT p.dataset_uuid, p.job_name, p.output_index, p.name, p.published_name IS NOT NULL AND (NOT $3 OR o.name IS NOT NULL),
+		SELECT p.dataset_uuid, p.job_name, p.output_index, p.name, coalesce(`+published+`, false),
 		       coalesce(p.publication ->> 'owner', ''), coalesce(p.publication ->> 'takes_over', ''), p.dataset_version,
 		       g.partition_by, coalesce(g.storage ->> 'kind', ''), g.schema
 		FROM dag_version_datasets p
 		JOIN dataset_versions g ON g.id = p.dataset_version
-		LEFT JOIN dataset_name_owners o ON $3 AND o.org_id = p.org_id AND o.name = p.published_name AND o.dataset_uuid = p.dataset_uuid
 		WHERE p.org_id = $1 AND p.dag_version_id = $2
-		ORDER BY p.name`, org, version, serves)
+		ORDER BY p.name`, org, version)
 	if err != nil {
 		return nil, fmt.Errorf("contract of version %s: %w", version, err)
 	}

@@ -156,9 +156,9 @@ func PointersToMove(ctx context.Context, tx pgx.Tx, b registry.Build) ([]Pointer
 	rows, err := tx.Query(ctx, `
 		SELECT p.dataset_uuid, s.dataset_version, p.dataset_version
 		FROM dag_version_datasets p
-		JOIN dataset_pointers s ON s.org_id = p.org_id AND s.dataset_uuid = p.dataset_uuid
+		JOIN dataset_pointers s ON s.org_id = p.org_id AND s.dag_name = $3 AND s.dataset_uuid = p.dataset_uuid
 		  AND s.dataset_version <> p.dataset_version
-		WHERE p.org_id = $1 AND p.dag_version_id = $2`, b.OrgID, b.ID)
+		WHERE p.org_id = $1 AND p.dag_version_id = $2`, b.OrgID, b.ID, b.DAG)
 	if err != nil {
 		return nil, fmt.Errorf("pointers of %s v%d: %w", b.DAG, b.Number, err)
 	}
