@@ -155,6 +155,22 @@ func (d *Dispatcher) runChecks(ctx context.Context, t Claimed) ([]operators.Chec
 	return d.RunChecks(ctx, task)
 }
 
+// isMoot reports whether a revision that a check task was to check has been replaced, purged or collected since. Rows in
+// PostgreSQL are only those of the newest revision, so that the check of one before it cannot run any more.
+func isMoot(ctx context.Context, tx pgx.Tx, check *revisionCheck) (bool, error) {
+	if check == nil {
+		return false, nil
+	}
+	decides := false
+	err := tx.QueryRow(ctx, `
+		SELECT EXISTS (SELECT FROM partition_versions WHERE dataset_version = $1 AND partition_key = $2 AND revision = $3
+			AND state IN ('Held', 'Published'))`, check.ref.Version, check.ref.Key, check.Revision).Scan(&decides)
+	if err != nil {
+		return false, fmt.Errorf("state of partition %q: %w", check.ref.Key, err)
+	}
+	return !decides, nil
+}
+
 // settle records the outcomes of a revision's checks and, if they hold it, publishes or rejects it, in the transaction
 // that completes the task t, which ran them. It returns the state that the revision has got, or "" if it stays as it
 // was, and the event of one that was published.

@@ -379,8 +379,14 @@ func (d *Dispatcher) failTx(
 		return fault.New(fault.Conflict, "task %s is %s at attempt %d: attempt %d was fenced off",
 			row.ID, row.Status, row.Attempt, t.Attempt)
 	}
-	e := row.UnlessCanceled(tasks.Ending{Status: tasks.Failed, Reason: reason, Message: fault.Text(cause),
-		Actor: "WORKER", Failed: 1,
-		RetryAt: tasks.RetryAfter(row, t.Job.Def.Retry, retryable, 1, now, rand.Float64())})
+
+	e := tasks.Ending{Status: tasks.Failed, Reason: reason, Message: fault.Text(cause), Actor: "WORKER", Failed: 1,
+		RetryAt: tasks.RetryAfter(row, t.Job.Def.Retry, retryable, 1, now, rand.Float64())}
+	if moot, err := isMoot(ctx, tx, t.Check); err != nil {
+		return err
+	} else if moot {
+		e = tasks.Ending{Status: tasks.Canceled, Reason: tasks.ReasonSuperseded, Actor: "WORKER"}
+	}
+	e = row.UnlessCanceled(e)
 	return d.Tasks.Finish(ctx, tx, new(pg.Batch), []tasks.Ended{{Row: row, Ending: e}}, nil, now)
 }

@@ -66,6 +66,35 @@ func TestNewChecksOnAReusedOutputGate(t *testing.T) {
 	require.Equal(t, checks, w.Count(`SELECT FROM tasks WHERE kind = 'check'`))
 }
 
+// Of rows in PostgreSQL there are only those of the newest revision. The check of one that is replaced before it runs
+// ends without a word, and the version goes on with the check of the next.
+func TestTheCheckOfAReplacedRevisionIsNoFailure(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	inTables := []string{"    execution_strategy: PerPartition\n", "    execution_strategy: PerPartition\n    storage: postgres\n    max_attempts: 1\n"}
+	w.Probe.Put("raw", "2024-01-01", "ab")
+	w.Serve(dispatchertest.Edit(unchecked, inTables...))
+	next := w.Deploy(dispatchertest.Edit(dispatchertest.Checked, inTables...))
+	w.Advance()
+	check := w.One(w.D)
+	require.NotNil(t, check.Check)
+
+	w.Probe.Put("raw", "2024-01-01", "cd")
+	w.Poll()
+	for range 2 {
+		dispatchertest.Execute(t.Context(), w.D, w.One(w.D))
+		w.Route()
+	}
+	dispatchertest.Execute(t.Context(), w.D, check)
+	require.Equal(t, []string{"Canceled superseded"}, dispatchertest.Texts(t, w.Pool,
+		`SELECT status || ' ' || reason FROM tasks WHERE id = '`+check.TaskID.String()+`'`))
+
+	w.Settle()
+	status, reason := w.Status(next.Version.ID)
+	require.Equal(t, registry.Active, status, reason)
+	require.Equal(t, []string{"cd,2"}, w.Read("checked_good")["2024-01-01"])
+}
+
 func TestNewChecksOnAnOutputOfAnEarlierVersionGate(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.NewWorld(t)

@@ -207,3 +207,27 @@ func TestRepartitionByPromotion(t *testing.T) {
 	require.Contains(t, reason, "deploy words first")
 	require.Equal(t, map[string][]string{"2024-01-01": {"x(w(m(a)))"}}, w.Read("words"))
 }
+
+// A dataset that was gone for some versions comes back with partitions that its readers can go on with, or not at all.
+func TestRepartitionByReturn(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.Put("raw", "2024-01-01", "a")
+	w.Probe.Put("months", "2024-01", "b")
+	w.Serve("name: letters\njobs:\n" + dispatchertest.Raw)
+	w.Serve(dispatchertest.Upkept)
+	w.Serve(identity)
+	_, err := w.D.Builds.Rollback(t.Context(), w.Caller, "letters", builds.RollbackRequest{AllowBreaking: true})
+	require.NoError(t, err)
+	w.Settle()
+
+	_, planned := w.TryPlan(monthly)
+	_, deployed := w.TryDeploy(monthly)
+	for _, err := range []error{planned, deployed} {
+		dispatchertest.Refused(t, err)
+		require.ErrorContains(t, err, "dataset letters_made would go from day partitions to month partitions, "+
+			"but words/spelled maps its input letters_made by `map: same` to day partitions")
+	}
+	w.Serve(dispatchertest.Upkept)
+	require.Equal(t, map[string][]string{"2024-01-01": {"x(w(m(a)))"}}, w.Read("words"))
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -75,9 +76,11 @@ func (f ForeignInput) Blocked() string {
 	return text
 }
 
-// repartitioned is a dataset whose partitioning a version changes.
+// repartitioned is a dataset whose partitioning a version changes, or that comes back after a version without it:
+// whoever still reads it knows the partitioning that it had.
 type repartitioned struct {
 	name    string
+	back    bool // was is not known
 	was, is dag.Partitioning
 }
 
@@ -86,7 +89,7 @@ func repartitions(live, next []planned) map[uuid.UUID]repartitioned {
 	before, changed := byDataset(live), map[uuid.UUID]repartitioned{}
 	for _, n := range next {
 		if l, serves := before[n.id]; serves && l.partitionBy != n.partitionBy {
-			changed[n.id] = repartitioned{n.dataset, l.partitionBy, n.partitionBy}
+			changed[n.id] = repartitioned{name: n.dataset, was: l.partitionBy, is: n.partitionBy}
 		}
 	}
 	return changed
@@ -102,29 +105,10 @@ func RefuseMisfits(ctx context.Context, tx pgx.Tx, b registry.Build) error {
 		return fmt.Errorf("live version of %s: %w", b.DAG, err)
 	}
 
-	rows, err := tx.Query(ctx, `
-		SELECT n.dataset_uuid, n.name, lg.partition_by, ng.partition_by
-		FROM dag_version_datasets n
-		JOIN dag_version_datasets l ON l.dag_version_id = $2 AND l.dataset_uuid = n.dataset_uuid
-		  AND l.dataset_version <> n.dataset_version
-		JOIN dataset_versions ng ON ng.id = n.dataset_version
-		JOIN dataset_versions lg ON lg.id = l.dataset_version
-		WHERE n.dag_version_id = $1 AND ng.partition_by <> lg.partition_by`, b.ID, live)
+	changed, err := repartitionedBy(ctx, tx, b, live)
 	if err != nil {
-		return fmt.Errorf("partitionings that %s v%d changes: %w", b.DAG, b.Number, err)
+		return err
 	}
-	changed := map[uuid.UUID]repartitioned{}
-	var (
-		id uuid.UUID
-		r  repartitioned
-	)
-	if _, err := pgx.ForEachRow(rows, []any{&id, &r.name, &r.was, &r.is}, func() error {
-		changed[id] = r
-		return nil
-	}); err != nil {
-		return fmt.Errorf("partitionings that %s v%d changes: %w", b.DAG, b.Number, err)
-	}
-
 	if len(changed) > 0 {
 		if err := LockGraph(ctx, tx, b.OrgID); err != nil {
 			return err
@@ -134,6 +118,38 @@ func RefuseMisfits(ctx context.Context, tx pgx.Tx, b registry.Build) error {
 		return err
 	}
 	return RefuseOwnMisfits(ctx, tx, b)
+}
+
+// repartitionedBy returns the datasets that a version partitions differently from the one that serves, and those that
+// come back with it while jobs of other DAGs read them.
+func repartitionedBy(
+	ctx context.Context, tx pgx.Tx, b registry.Build, live uuid.UUID,
+) (map[uuid.UUID]repartitioned, error) {
+	rows, err := tx.Query(ctx, `
+		SELECT n.dataset_uuid, n.name, l.dataset_uuid IS NULL, coalesce(lg.partition_by, ng.partition_by), ng.partition_by
+		FROM dag_version_datasets n
+		JOIN dataset_versions ng ON ng.id = n.dataset_version
+		LEFT JOIN dag_version_datasets l ON l.dag_version_id = $2 AND l.dataset_uuid = n.dataset_uuid
+		LEFT JOIN dataset_versions lg ON lg.id = l.dataset_version
+		WHERE n.dag_version_id = $1 AND CASE WHEN l.dataset_uuid IS NOT NULL THEN ng.partition_by <> lg.partition_by
+			ELSE EXISTS (SELECT FROM job_inputs i WHERE i.org_id = $3 AND i.dataset_uuid = n.dataset_uuid AND NOT i.in_dag) END`,
+		b.ID, live, b.OrgID)
+	if err != nil {
+		return nil, fmt.Errorf("partitionings that %s v%d changes: %w", b.DAG, b.Number, err)
+	}
+
+	changed := map[uuid.UUID]repartitioned{}
+	var (
+		id uuid.UUID
+		r  repartitioned
+	)
+	if _, err := pgx.ForEachRow(rows, []any{&id, &r.name, &r.back, &r.was, &r.is}, func() error {
+		changed[id] = r
+		return nil
+	}); err != nil {
+		return nil, fmt.Errorf("partitionings that %s v%d changes: %w", b.DAG, b.Number, err)
+	}
+	return changed, nil
 }
 
 // RefuseOwnMisfits refuses a version with an input from another DAG that has been partitioned differently since, in a
@@ -168,13 +184,17 @@ func followers(
 	var problems []fault.Problem
 	for _, f := range inputs {
 		c := changed[f.Dataset]
+		if c.back {
+			c.was = f.Was
+		}
 		if f.Is = c.was; f.Misfit() != nil {
 			continue // it is blocked already
 		}
 		f.Is = c.is
-		if m := f.Misfit(); m == nil {
+		switch m := f.Misfit(); {
+		case m == nil && !c.back:
 			follow[f.Dataset] = append(follow[f.Dataset], f.Reader())
-		} else {
+		case m != nil:
 			in := f.Job.Inputs[f.Index]
 			problems = append(problems, fault.Problem{Location: "publish." + c.name, Code: string(dag.CodeMapping),
 				Message: fmt.Sprintf("dataset %s would go from %s to %s, but %s maps its input %s by `%s` to %s: %s",
@@ -202,6 +222,9 @@ func refuseProblems(problems []fault.Problem, alternative string) error {
 // job could not go on with.
 func (d *deploy) noteFollowers(ctx context.Context, tx pgx.Tx, live, next []planned, changes []registry.Change) error {
 	changed := repartitions(live, next)
+	if err := d.addReturning(ctx, tx, live, next, changed); err != nil {
+		return err
+	}
 	if len(changed) > 0 && !d.planning {
 		if err := LockGraph(ctx, tx, d.caller.OrgID); err != nil {
 			return err
@@ -223,6 +246,36 @@ func (d *deploy) noteFollowers(ctx context.Context, tx pgx.Tx, live, next []plan
 	return nil
 }
 
+// addReturning adds the datasets that come back while jobs of other DAGs read them.
+func (d *deploy) addReturning(
+	ctx context.Context, tx pgx.Tx, live, next []planned, changed map[uuid.UUID]repartitioned,
+) error {
+	before, coming := byDataset(live), map[uuid.UUID]planned{}
+	for _, n := range next {
+		if _, serves := before[n.id]; !serves {
+			coming[n.id] = n
+		}
+	}
+	if len(coming) == 0 {
+		return nil
+	}
+
+	rows, err := tx.Query(ctx, `
+		SELECT DISTINCT dataset_uuid FROM job_inputs WHERE org_id = $1 AND dataset_uuid = ANY($2) AND NOT in_dag`,
+		d.caller.OrgID, slices.Collect(maps.Keys(coming)))
+	if err != nil {
+		return fmt.Errorf("datasets that come back: %w", err)
+	}
+	var id uuid.UUID
+	if _, err := pgx.ForEachRow(rows, []any{&id}, func() error {
+		changed[id] = repartitioned{name: coming[id].dataset, back: true, is: coming[id].partitionBy}
+		return nil
+	}); err != nil {
+		return fmt.Errorf("datasets that come back: %w", err)
+	}
+	return nil
+}
+
 // BlockedInputs returns the inputs of versions that their jobs cannot follow any more.
 func BlockedInputs(ctx context.Context, tx pgx.Tx, org uuid.UUID, versions ...uuid.UUID) ([]ForeignInput, error) {
 	inputs, err := foreignInputs(ctx, tx,
@@ -230,18 +283,18 @@ func BlockedInputs(ctx context.Context, tx pgx.Tx, org uuid.UUID, versions ...uu
 	return slices.DeleteFunc(inputs, func(f ForeignInput) bool { return f.Misfit() == nil }), err
 }
 
-// foreignInputs returns the inputs from other DAGs for which a condition holds, with the partitioning that serves now.
-// Those of datasets that nobody serves are left out.
+// foreignInputs returns the inputs from other DAGs for which a condition holds, with the partitioning that serves now;
+// where nobody serves the dataset, that is the one that the job knows.
 func foreignInputs(ctx context.Context, tx pgx.Tx, where string, args ...any) ([]ForeignInput, error) {
 	rows, err := tx.Query(ctx, `
 		SELECT j.dag_name, v.id, CASE WHEN v.status = 'Active' THEN 0 ELSE v.number END, i.input_index, i.dataset_uuid,
-		       s.producer_dag_name || '/' || s.producer_job_name, i.partition_by, g.partition_by, j.definition
+		       s.producer_dag_name || '/' || s.producer_job_name, i.partition_by, coalesce(g.partition_by, i.partition_by), j.definition
 		FROM job_inputs i
 		JOIN jobs j ON j.id = i.job_id
 		JOIN dag_versions v ON v.id = i.dag_version_id AND v.id = j.dag_version_id
 		JOIN datasets s ON s.org_id = i.org_id AND s.id = i.dataset_uuid
-		JOIN dataset_pointers p ON p.org_id = i.org_id AND p.dataset_uuid = i.dataset_uuid
-		JOIN dataset_versions g ON g.id = p.dataset_version
+		LEFT JOIN dataset_pointers p ON p.org_id = s.org_id AND p.dag_name = s.producer_dag_name AND p.dataset_uuid = s.id
+		LEFT JOIN dataset_versions g ON g.id = p.dataset_version
 		WHERE NOT i.in_dag AND `+where+`
 		ORDER BY j.dag_name, v.number, j.id, i.input_index`, args...)
 	if err != nil {
