@@ -140,12 +140,15 @@ func (m *model) judgeReaders(d *dagModel, v *version, back bool, r *verdict) {
 // judgeReader looks at what a version of carl would miss.
 func (m *model) judgeReader(d *dagModel, v, reader *version, back bool, r *verdict) {
 	dag, name, _ := strings.Cut(reader.reads, "/")
-	if _, has := d.live.jobs[name]; dag != d.name || !has {
+	if dag != d.name {
 		return
 	}
 	now, stays := v.jobs[name]
 	if stays && now.whole && !reader.jobs["r"].whole {
 		r.require("carl reads days of %s", name)
+	}
+	if _, has := d.live.jobs[name]; !has {
+		return
 	}
 	called := m.called(d, name)
 	if stays && (called == "" || v.names[called] == name) || back && v.consents.breaking {
