@@ -161,14 +161,8 @@ func isMoot(ctx context.Context, tx pgx.Tx, check *revisionCheck) (bool, error) 
 	if check == nil {
 		return false, nil
 	}
-	decides := false
-	err := tx.QueryRow(ctx, `
-		SELECT EXISTS (SELECT FROM partition_versions WHERE dataset_version = $1 AND partition_key = $2 AND revision = $3
-			AND state IN ('Held', 'Published'))`, check.ref.Version, check.ref.Key, check.Revision).Scan(&decides)
-	if err != nil {
-		return false, fmt.Errorf("state of partition %q: %w", check.ref.Key, err)
-	}
-	return !decides, nil
+	wanted, err := registry.HeldOrPublished(ctx, tx, check.ref, check.Revision)
+	return !wanted, err
 }
 
 // settle records the outcomes of a revision's checks and, if they hold it, publishes or rejects it, in the transaction

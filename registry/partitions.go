@@ -372,6 +372,17 @@ func LoadRevision(ctx context.Context, tx pgx.Tx, ref Ref, revision int64) (Revi
 	return r, json.Unmarshal(schema, &r.Manifest.Schema)
 }
 
+// HeldOrPublished reports whether a revision is one that readers see, or may see yet.
+func HeldOrPublished(ctx context.Context, tx pgx.Tx, ref Ref, revision int64) (is bool, err error) {
+	err = tx.QueryRow(ctx, `
+		SELECT EXISTS (SELECT FROM partition_versions WHERE dataset_version = $1 AND partition_key = $2 AND revision = $3
+			AND state IN ('Held', 'Published'))`, ref.Version, ref.Key, revision).Scan(&is)
+	if err != nil {
+		return false, fmt.Errorf("state of revision %d of partition %q: %w", revision, ref.Key, err)
+	}
+	return is, nil
+}
+
 // PinsOf returns what one revision was made from.
 func PinsOf(ctx context.Context, tx pgx.Tx, ref Ref, revision int64) ([]Pin, error) {
 	rows, err := tx.Query(ctx, `

@@ -107,6 +107,7 @@ func (bs *Builds) lookOnceMore(
 	if err == nil && now != nil && bs.AfterLook != nil {
 		bs.AfterLook()
 	}
+
 	if err != nil || now != nil {
 		return now, err
 	}
