@@ -155,7 +155,7 @@ func (d *Dispatcher) runChecks(ctx context.Context, t Claimed) ([]operators.Chec
 	return d.RunChecks(ctx, task)
 }
 
-// isMoot reports whether a revision that a check task was to check has been replaced, purged or collected since. Rows in
+// isMoot reports whether a revision that a check task was to check was replaced, purged or collected since. Rows in
 // PostgreSQL are only those of the newest revision, so that the check of one before it cannot run any more.
 func isMoot(ctx context.Context, tx pgx.Tx, check *revisionCheck) (bool, error) {
 	if check == nil {

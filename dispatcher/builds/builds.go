@@ -66,7 +66,8 @@ func New(d *dispatcher.Dispatcher, src *sources.Sources) *Builds {
 		storage: d.Storage,
 		tasks:   d.Tasks, stale: d.Stale, sources: src, pressure: d.Pressure, metrics: d.Metrics,
 		wake: d.Wakeups, log: d.Log,
-		Patience: 30 * time.Second, FreshLook: 30 * time.Millisecond, later: map[uuid.UUID]delay{}, looks: map[uuid.UUID]time.Time{},
+		Patience: 30 * time.Second, FreshLook: 30 * time.Millisecond,
+		later: map[uuid.UUID]delay{}, looks: map[uuid.UUID]time.Time{},
 		behind: make(chan registry.Build, behindAtOnce), holds: map[uuid.UUID]liveHold{}, apart: newApart(),
 		awaited: map[uuid.UUID]awaited{}, promoted: make(chan registry.Build),
 	}

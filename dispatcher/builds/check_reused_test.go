@@ -71,7 +71,8 @@ func TestNewChecksOnAReusedOutputGate(t *testing.T) {
 func TestTheCheckOfAReplacedRevisionIsNoFailure(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.NewWorld(t)
-	inTables := []string{"    execution_strategy: PerPartition\n", "    execution_strategy: PerPartition\n    storage: postgres\n    max_attempts: 1\n"}
+	const strategy = "    execution_strategy: PerPartition\n"
+	inTables := []string{strategy, strategy + "    storage: postgres\n    max_attempts: 1\n"}
 	w.Probe.Put("raw", "2024-01-01", "ab")
 	w.Serve(dispatchertest.Edit(unchecked, inTables...))
 	next := w.Deploy(dispatchertest.Edit(dispatchertest.Checked, inTables...))
