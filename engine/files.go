@@ -48,7 +48,7 @@ func (g *Engine) Fetch(inside, target string) error {
 	if os.Rename(inside, target) == nil {
 		return nil
 	}
-	if err := copyFile(inside, target); err != nil {
+	if err := CopyFile(inside, target, 0o600); err != nil {
 		return fmt.Errorf("take what an engine wrote: %w", err)
 	}
 	return os.Remove(inside)
@@ -97,16 +97,17 @@ func place(file, target string) error {
 	if os.Link(file, target) == nil {
 		return nil
 	}
-	return copyFile(file, target)
+	return CopyFile(file, target, 0o600)
 }
 
-func copyFile(file, target string) error {
+// CopyFile copies a file to a new one with a mode.
+func CopyFile(file, target string, mode os.FileMode) error {
 	source, err := os.Open(file)
 	if err != nil {
 		return err
 	}
 	defer source.Close()
-	copied, err := os.OpenFile(target, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	copied, err := os.OpenFile(target, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
 	if err != nil {
 		return err
 	}

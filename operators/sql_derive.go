@@ -2,22 +2,12 @@ package operators
 
 import (
 	"slices"
-	"strings"
 
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/engine"
 	"github.com/dagctl/dagctl/internal/relations"
+	"github.com/dagctl/dagctl/internal/sqltext"
 )
-
-// lower folds the name of a relation or a column as engines do: ASCII only.
-func lower(name string) string {
-	return strings.Map(func(r rune) rune {
-		if r >= 'A' && r <= 'Z' {
-			return r + 'a' - 'A'
-		}
-		return r
-	}, name)
-}
 
 // derive returns how the queries of a job compute its outputs.
 func (s *statements) derive(job *dag.Job, inputs [][]string) (dag.Derivation, bool) {
@@ -28,7 +18,7 @@ func (s *statements) derive(job *dag.Job, inputs [][]string) (dag.Derivation, bo
 
 	columns, index := map[string][]string{}, map[string]int{}
 	for i, in := range job.Inputs {
-		columns[in.As], index[lower(in.As)] = inputs[i], i
+		columns[in.As], index[sqltext.Lower(in.As)] = inputs[i], i
 	}
 	derivation := dag.Derivation{Reads: make([][]string, len(job.Inputs))}
 	for _, query := range queries {
@@ -73,7 +63,7 @@ func (s *statements) checked(job *dag.Job, as string, columns []string) (reads [
 			continue
 		}
 		if check.To != nil && check.To.Input == as {
-			column := lower(check.To.Column)
+			column := sqltext.Lower(check.To.Column)
 			if !slices.Contains(columns, column) {
 				return nil, false
 			}

@@ -15,6 +15,7 @@ import (
 	"syscall"
 
 	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/engine"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/sandbox"
 )
@@ -197,7 +198,7 @@ func (u *udfRun) task(ctx context.Context) ([]byte, error) {
 		}
 		for n, file := range in.Files {
 			name := fmt.Sprintf("%d.parquet", n)
-			if err := copyFile(file, filepath.Join(dir, name)); err != nil {
+			if err := engine.CopyFile(file, filepath.Join(dir, name), 0o644); err != nil {
 				return nil, fmt.Errorf("input %q: %w", in.As, err)
 			}
 			task.Inputs[i].Files[n] = u.seen("inputs", in.As, name)

@@ -9,24 +9,6 @@ import (
 	"github.com/dagctl/dagctl/internal/fault"
 )
 
-// copyFile copies a file for code that may change it.
-func copyFile(from, to string) error {
-	in, err := os.Open(from)
-	if err != nil {
-		return err
-	}
-	defer in.Close()
-	out, err := os.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
-	if err != nil {
-		return err
-	}
-	if _, err := io.Copy(out, in); err != nil {
-		out.Close()
-		return err
-	}
-	return out.Close()
-}
-
 // moveOut moves the regular files out of a folder below work, in which untrusted code, which no longer runs, wrote what
 // it liked. Links could lead anywhere, so they are not followed and stay behind.
 func moveOut(work, below, to string) error {

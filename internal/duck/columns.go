@@ -3,6 +3,8 @@ package duck
 import (
 	"maps"
 	"slices"
+
+	"github.com/dagctl/dagctl/internal/sqltext"
 )
 
 // Columns returns the columns of the relations that a statement may read, in their order: never fewer than it reads. It
@@ -44,7 +46,7 @@ func (q *Select) CountedColumns(relations map[string][]Column) (map[string][]str
 
 // Reads reports whether a statement reads a relation.
 func (q *Select) Reads(relation string) bool {
-	return slices.ContainsFunc(q.Relations, func(name string) bool { return Lower(name) == Lower(relation) })
+	return slices.ContainsFunc(q.Relations, func(name string) bool { return sqltext.Lower(name) == sqltext.Lower(relation) })
 }
 
 func (n columnNames) among(relations map[string][]Column) map[string][]string {
@@ -52,7 +54,7 @@ func (n columnNames) among(relations map[string][]Column) map[string][]string {
 	for relation, columns := range relations {
 		read[relation] = []string{}
 		for _, c := range columns {
-			if n.all || n.names[Lower(c.Name)] {
+			if n.all || n.names[sqltext.Lower(c.Name)] {
 				read[relation] = append(read[relation], c.Name)
 			}
 		}
@@ -100,29 +102,29 @@ func (c *columnNames) walk(node any) {
 			parts, _ := n["column_names"].([]any)
 			for i, part := range parts {
 				name, _ := part.(string)
-				c.names[Lower(name)] = true
+				c.names[sqltext.Lower(name)] = true
 				if i == len(parts)-1 {
-					c.whole[Lower(name)] = true
+					c.whole[sqltext.Lower(name)] = true
 				}
 			}
 		}
 
 		switch text(n, "type") {
 		case "BASE_TABLE":
-			c.rows[Lower(text(n, "table_name"))] = true
+			c.rows[sqltext.Lower(text(n, "table_name"))] = true
 		case "PIVOT", "SHOW_REF":
 			c.all = true
 		}
 		// expressions have a class, what is in a FROM has none
 		if alias := text(n, "alias"); alias != "" && text(n, "class") == "" {
-			c.rows[Lower(alias)] = true
+			c.rows[sqltext.Lower(alias)] = true
 		}
 
 		c.all = c.all || text(n, "ref_type") == "NATURAL"
 		using, _ := n["using_columns"].([]any)
 		for _, name := range using {
 			name, _ := name.(string)
-			c.names[Lower(name)] = true
+			c.names[sqltext.Lower(name)] = true
 		}
 		for _, child := range n {
 			c.walk(child)

@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/dagctl/dagctl/internal/relations"
+	"github.com/dagctl/dagctl/internal/sqltext"
 )
 
 // What a statement is derived from.
@@ -29,7 +30,7 @@ type (
 func (q *Select) Derive(relations map[string][]string) (Derivation, bool) {
 	d := deriver{relations: map[string]*derivedSource{}, reads: map[ColumnOf]bool{}}
 	for name, columns := range relations {
-		d.relations[Lower(name)] = sourceOf(Lower(name), columns)
+		d.relations[sqltext.Lower(name)] = sourceOf(sqltext.Lower(name), columns)
 	}
 
 	node, _ := q.tree["node"].(map[string]any)
@@ -100,7 +101,7 @@ func sourceOf(relation string, columns []string) *derivedSource {
 	if columns != nil {
 		s.columns = map[string]formed{}
 		for _, c := range columns {
-			s.columns[Lower(c)] = at(Lower(c))
+			s.columns[sqltext.Lower(c)] = at(sqltext.Lower(c))
 		}
 	}
 	return s
@@ -189,7 +190,7 @@ func (d *deriver) withClause(n map[string]any, outer map[string]*derivedSource) 
 		if visible == nil {
 			visible = map[string]*derivedSource{}
 		}
-		visible[Lower(text(entry, "key"))] = d.nested(query, visible)
+		visible[sqltext.Lower(text(entry, "key"))] = d.nested(query, visible)
 	}
 	return visible
 }
@@ -217,12 +218,12 @@ func (d *deriver) nested(query map[string]any, ctes map[string]*derivedSource) *
 
 // from follows a FROM clause and adds its sources to the scope.
 func (d *deriver) from(n map[string]any, in *deriveScope, ctes map[string]*derivedSource) any {
-	alias := Lower(text(n, "alias"))
+	alias := sqltext.Lower(text(n, "alias"))
 	var source *derivedSource
 	switch text(n, "type") {
 	case "BASE_TABLE":
 		d.only(n, "type", "table_name", "alias")
-		name := Lower(text(n, "table_name"))
+		name := sqltext.Lower(text(n, "table_name"))
 		if source = ctes[name]; source == nil {
 			source = d.relations[name]
 		}
@@ -267,7 +268,7 @@ func (d *deriver) join(n map[string]any, in *deriveScope, ctes map[string]*deriv
 	var columns []any
 	for _, u := range using {
 		name, _ := u.(string)
-		columns = append(columns, d.named(Lower(name), in, in.reads))
+		columns = append(columns, d.named(sqltext.Lower(name), in, in.reads))
 	}
 	form["using"] = columns
 	return form
@@ -281,7 +282,7 @@ func (d *deriver) item(node any, in *deriveScope) {
 		name, _ = names[len(names)-1].(string)
 	}
 	// The name is part of it as it is written, because conditions heed case.
-	item := formed{name: Lower(name), reads: map[ColumnOf]bool{}}
+	item := formed{name: sqltext.Lower(name), reads: map[ColumnOf]bool{}}
 	item.form = map[string]any{"as": name, "is": d.expression(n, in, item.reads)}
 	in.items = append(in.items, item)
 }
@@ -417,7 +418,7 @@ func (d *deriver) column(n map[string]any, in *deriveScope, reads map[ColumnOf]b
 	var path []string
 	for _, part := range list {
 		name, _ := part.(string)
-		path = append(path, Lower(name))
+		path = append(path, sqltext.Lower(name))
 	}
 
 	switch len(path) {

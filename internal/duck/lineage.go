@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/dagctl/dagctl/internal/relations"
+	"github.com/dagctl/dagctl/internal/sqltext"
 )
 
 // Origin states where a column of a result comes from.
@@ -34,7 +35,7 @@ func (s *Session) Lineage(ctx context.Context, q *Select, relations map[string][
 			from = append(from, derived{name: c.Name,
 				origins: []origin{{relation: name, column: c.Name, transform: Identity}}, certain: true})
 		}
-		l.relations[Lower(name)] = from
+		l.relations[sqltext.Lower(name)] = from
 	}
 
 	node, _ := q.tree["node"].(map[string]any)
@@ -44,7 +45,7 @@ func (s *Session) Lineage(ctx context.Context, q *Select, relations map[string][
 	}
 	var found []Origin
 	for i, c := range columns {
-		if c.name != "" && Lower(c.name) != Lower(output[i].Name) {
+		if c.name != "" && sqltext.Lower(c.name) != sqltext.Lower(output[i].Name) {
 			return nil, nil // a star was not expanded as DuckDB does: return no lineage
 		}
 		for _, o := range c.origins {
@@ -170,7 +171,7 @@ func (l lineage) withClause(n map[string]any, outer with) (with, bool) {
 		if columns, ok = columns.renamed(aliases); !ok {
 			return nil, false
 		}
-		visible[Lower(text(entry, "key"))] = columns
+		visible[sqltext.Lower(text(entry, "key"))] = columns
 	}
 	return visible, true
 }
@@ -196,7 +197,7 @@ func (l lineage) from(n map[string]any, ctes with) (scope, bool) {
 	case "EMPTY":
 		return scope{}, true
 	case "BASE_TABLE":
-		table := Lower(text(n, "table_name"))
+		table := sqltext.Lower(text(n, "table_name"))
 		var ok bool
 		if columns, ok = ctes[table]; !ok {
 			if columns, ok = l.relations[table]; !ok {
@@ -226,7 +227,7 @@ func (l lineage) from(n map[string]any, ctes with) (scope, bool) {
 	if !ok || slices.ContainsFunc(columns, func(c derived) bool { return c.name == "" }) {
 		return scope{}, false
 	}
-	return scope{sources: []named{{Lower(name), columns}}, star: columns}, true
+	return scope{sources: []named{{sqltext.Lower(name), columns}}, star: columns}, true
 }
 
 func (l lineage) join(n map[string]any, ctes with) (scope, bool) {
@@ -257,9 +258,9 @@ func (l lineage) join(n map[string]any, ctes with) (scope, bool) {
 	for _, c := range right.star {
 		shared := slices.ContainsFunc(using, func(u any) bool {
 			name, _ := u.(string)
-			return Lower(name) == Lower(c.name)
+			return sqltext.Lower(name) == sqltext.Lower(c.name)
 		})
-		i := slices.IndexFunc(joined.star, func(have derived) bool { return Lower(have.name) == Lower(c.name) })
+		i := slices.IndexFunc(joined.star, func(have derived) bool { return sqltext.Lower(have.name) == sqltext.Lower(c.name) })
 		switch {
 		case !shared:
 			joined.star = append(joined.star, c)
@@ -268,7 +269,7 @@ func (l lineage) join(n map[string]any, ctes with) (scope, bool) {
 		default:
 			joined.star[i].origins = slices.Concat(joined.star[i].origins, c.origins)
 			joined.star[i].certain = joined.star[i].certain && c.certain
-			joined.merged[Lower(c.name)] = joined.star[i].origins
+			joined.merged[sqltext.Lower(c.name)] = joined.star[i].origins
 		}
 	}
 	return joined, true
@@ -283,7 +284,7 @@ func (in scope) expand(star map[string]any) (source, bool) {
 	}
 
 	columns := in.star
-	if relation := Lower(text(star, "relation_name")); relation != "" {
+	if relation := sqltext.Lower(text(star, "relation_name")); relation != "" {
 		i := slices.IndexFunc(in.sources, func(s named) bool { return s.alias == relation })
 		if i < 0 {
 			return nil, false
@@ -294,7 +295,7 @@ func (in scope) expand(star map[string]any) (source, bool) {
 	return slices.DeleteFunc(slices.Clone(columns), func(c derived) bool {
 		return slices.ContainsFunc(excluded, func(e any) bool {
 			name, _ := e.(string)
-			return Lower(name) == Lower(c.name)
+			return sqltext.Lower(name) == sqltext.Lower(c.name)
 		})
 	}), true
 }
@@ -341,7 +342,7 @@ func (r *referenced) expression(node any, transform string) {
 			transform = further(transform, Expression)
 		case "FUNCTION":
 			transform = further(transform, Expression)
-			if r.aggregates[Lower(text(n, "function_name"))] {
+			if r.aggregates[sqltext.Lower(text(n, "function_name"))] {
 				transform = Aggregate
 			}
 		case "":
@@ -361,7 +362,7 @@ func (r *referenced) column(n map[string]any, transform string) {
 	var path []string
 	for _, part := range list {
 		name, _ := part.(string)
-		path = append(path, Lower(name))
+		path = append(path, sqltext.Lower(name))
 	}
 	if len(path) > 1 {
 		for _, s := range r.in.sources {
@@ -382,7 +383,7 @@ func (r *referenced) column(n map[string]any, transform string) {
 	}
 	var holding []source
 	for _, s := range r.in.sources {
-		if slices.ContainsFunc(s.columns, func(c derived) bool { return Lower(c.name) == path[0] }) {
+		if slices.ContainsFunc(s.columns, func(c derived) bool { return sqltext.Lower(c.name) == path[0] }) {
 			holding = append(holding, s.columns)
 		}
 	}
@@ -398,7 +399,7 @@ func (r *referenced) column(n map[string]any, transform string) {
 }
 
 func (r *referenced) add(columns source, name, transform string) {
-	i := slices.IndexFunc(columns, func(c derived) bool { return Lower(c.name) == name })
+	i := slices.IndexFunc(columns, func(c derived) bool { return sqltext.Lower(c.name) == name })
 	if i < 0 || !columns[i].certain {
 		r.lost = true
 		return

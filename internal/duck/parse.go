@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/sqltext"
 )
 
 // Select is one parsed SELECT statement that reads only named relations.
@@ -81,12 +82,12 @@ func (s *Session) Parse(ctx context.Context, query string) (*Select, error) {
 }
 
 // Place returns where a relation is first named, such as " (line 1, column 15)", or an empty text if that is unknown.
-func (q *Select) Place(relation string) string { return q.places[Lower(relation)] }
+func (q *Select) Place(relation string) string { return q.places[sqltext.Lower(relation)] }
 
 // Check returns an error for relations that are not known. It ignores case in names, like DuckDB.
 func (q *Select) Check(known []string) error {
 	for _, name := range q.Relations {
-		if !slices.ContainsFunc(known, func(k string) bool { return Lower(k) == Lower(name) }) {
+		if !slices.ContainsFunc(known, func(k string) bool { return sqltext.Lower(k) == sqltext.Lower(name) }) {
 			return fault.New(fault.Invalid, "there is no relation %q", name).
 				WithHint("the inputs are %s", strings.Join(known, ", "))
 		}
@@ -177,12 +178,12 @@ func (r *relationScan) walk(node any, ctes []string) {
 			r.table(n, ctes)
 		case "TABLE_FUNCTION":
 			function, _ := n["function"].(map[string]any)
-			if name := Lower(text(function, "function_name")); !slices.Contains(tableFunctions, name) {
+			if name := sqltext.Lower(text(function, "function_name")); !slices.Contains(tableFunctions, name) {
 				r.err = fault.New(fault.Invalid, "the table function %s is not allowed", name).
 					WithHint("read a job's inputs by name; allowed are %s", strings.Join(tableFunctions, ", "))
 			}
 		case "FUNCTION":
-			if name := Lower(text(n, "function_name")); slices.Contains(refusedFunctions, name) {
+			if name := sqltext.Lower(text(n, "function_name")); slices.Contains(refusedFunctions, name) {
 				position, _ := n["query_location"].(json.Number)
 				r.err = fault.New(fault.Invalid, "the function %s is not allowed%s", name, lineOf(r.query, position)).
 					WithHint("it shows or changes the server that runs the statement, and not its data")
@@ -209,7 +210,7 @@ func (r *relationScan) with(node map[string]any, ctes []string) []string {
 	entries, _ := cteMap["map"].([]any)
 	for _, e := range entries {
 		entry, _ := e.(map[string]any)
-		name := Lower(text(entry, "key"))
+		name := sqltext.Lower(text(entry, "key"))
 		value, _ := entry["value"].(map[string]any)
 		inner := ctes
 		if query, _ := value["query"].(map[string]any); query != nil {
@@ -230,24 +231,14 @@ func (r *relationScan) table(n map[string]any, ctes []string) {
 		r.err = fault.New(fault.Invalid, "%s.%s is not allowed: relations are plain names", qualifier, name)
 		return
 	}
-	if slices.Contains(ctes, Lower(name)) {
+	if slices.Contains(ctes, sqltext.Lower(name)) {
 		return
 	}
-	if _, ok := r.seen[Lower(name)]; !ok {
-		r.seen[Lower(name)] = name
+	if _, ok := r.seen[sqltext.Lower(name)]; !ok {
+		r.seen[sqltext.Lower(name)] = name
 		position, _ := n["query_location"].(json.Number)
-		r.places[Lower(name)] = lineOf(r.query, position)
+		r.places[sqltext.Lower(name)] = lineOf(r.query, position)
 	}
-}
-
-// Lower folds as DuckDB does: ASCII only, so that no exotic letter makes two names one here and two there.
-func Lower(name string) string {
-	return strings.Map(func(r rune) rune {
-		if r >= 'A' && r <= 'Z' {
-			return r + 'a' - 'A'
-		}
-		return r
-	}, name)
 }
 
 func text(n map[string]any, key string) string {

@@ -81,7 +81,7 @@ func (s *Session) filled(ctx context.Context, r Relation, from string) (string, 
 	list := make([]string, len(r.Schema))
 	for i, c := range r.Schema {
 		name := sqltext.Quote(c.Name)
-		switch at := slices.IndexFunc(have, func(h Column) bool { return Lower(h.Name) == Lower(c.Name) }); {
+		switch at := slices.IndexFunc(have, func(h Column) bool { return sqltext.Lower(h.Name) == sqltext.Lower(c.Name) }); {
 		case at < 0:
 			list[i] = fmt.Sprintf("NULL::%s AS %s", c.Type, name)
 		case have[at].Type == c.Type:
@@ -91,7 +91,7 @@ func (s *Session) filled(ctx context.Context, r Relation, from string) (string, 
 		}
 	}
 	for _, h := range have {
-		known := func(c Column) bool { return Lower(c.Name) == Lower(h.Name) }
+		known := func(c Column) bool { return sqltext.Same(c.Name, h.Name) }
 		if !r.Only && !slices.ContainsFunc(r.Schema, known) {
 			list = append(list, sqltext.Quote(h.Name))
 		}

@@ -265,24 +265,14 @@ type uniqueNames map[string]int
 
 func (u uniqueNames) of(name string) string {
 	for {
-		n, used := u[lower(name)]
+		n, used := u[sqltext.Lower(name)]
 		if !used {
-			u[lower(name)] = 0
+			u[sqltext.Lower(name)] = 0
 			return name
 		}
-		u[lower(name)] = n + 1
+		u[sqltext.Lower(name)] = n + 1
 		name = fmt.Sprintf("%s_%d", name, n+1)
 	}
-}
-
-// lower changes the case of ASCII letters only.
-func lower(name string) string {
-	return strings.Map(func(r rune) rune {
-		if r >= 'A' && r <= 'Z' {
-			return r + 'a' - 'A'
-		}
-		return r
-	}, name)
 }
 
 // leaf returns the type of a column without parts.

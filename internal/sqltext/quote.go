@@ -50,3 +50,16 @@ func Literals[T any](values []T) string {
 	}
 	return "[" + strings.Join(literals, ", ") + "]"
 }
+
+// Lower folds as DuckDB does: ASCII only, so that no exotic letter makes two names one here and two there.
+func Lower(name string) string {
+	return strings.Map(func(r rune) rune {
+		if r >= 'A' && r <= 'Z' {
+			return r + 'a' - 'A'
+		}
+		return r
+	}, name)
+}
+
+// Same reports whether two names are one.
+func Same(a, b string) bool { return Lower(a) == Lower(b) }
