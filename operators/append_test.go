@@ -36,7 +36,7 @@ func TestAppend(t *testing.T) {
 		return rows
 	}
 
-	one, two := int32(1), int32(2)
+	one, two := int64(1), int64(2)
 	require.Equal(t, [][]any{{one, "a"}}, add("SELECT 1 AS k, 'a' AS v"))
 	base := at.Manifest.Files
 

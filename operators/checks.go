@@ -75,8 +75,8 @@ type checkedData struct {
 func (w *work) check(
 	ctx context.Context, data checkedData, checks []dag.Check, now time.Time,
 ) (outcomes []CheckOutcome, err error) {
-	all := append([]relations.Relation{{Name: engine.Output, Files: data.output}}, data.inputs...)
-	if _, err := w.open(ctx, data.scope, all); err != nil {
+	output := relations.Relation{Name: engine.Output, Files: data.output}
+	if err := w.add(ctx, data.scope, data.inputs, output); err != nil {
 		return nil, err
 	}
 	return outcomes, w.ask(ctx, engine.Check{Checks: checks, Now: now}, &outcomes)

@@ -26,7 +26,7 @@ func filtered(ctx context.Context, t *Task, input int) ([]string, error) {
 
 	t.Progress(0, "filtering input "+rel.Name)
 	target := filepath.Join(t.Scratch, fmt.Sprintf("input%d.parquet", input))
-	if _, err := t.work.open(ctx, t.Scope(), []relations.Relation{rel}); err != nil {
+	if err := t.work.open(ctx, t.Scope(), []relations.Relation{rel}); err != nil {
 		return nil, err
 	}
 	err = t.work.write(ctx, target, func(inside string) engine.Question {

@@ -42,7 +42,7 @@ func (r *Runner) Export(
 	}
 
 	target := filepath.Join(dir, "rows."+format)
-	if _, err := w.open(ctx, a.Scope(), []relations.Relation{rel}); err != nil {
+	if err := w.open(ctx, a.Scope(), []relations.Relation{rel}); err != nil {
 		return "", err
 	}
 	err = w.write(ctx, target, func(inside string) engine.Question {

@@ -125,7 +125,7 @@ func TestFileToSQL(t *testing.T) {
 	result := w.mustRun(t, query)
 	require.Equal(t, [][]any{
 		{"LAX", nil, "2024-01-31", "2024-01-31 00:00:00+00"},
-		{"SFO", 15.0, "2024-01-31", "2024-01-31 00:00:00+00"},
+		{"SFO", int64(15), "2024-01-31", "2024-01-31 00:00:00+00"},
 	}, w.rows(t, query, result.Written[0]))
 
 	require.Equal(t, []operators.ColumnOrigin{

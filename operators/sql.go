@@ -93,8 +93,7 @@ func (t *Task) openInputs(ctx context.Context) error {
 			return err
 		}
 	}
-	_, err := t.work.open(ctx, t.Scope(), all)
-	return err
+	return t.work.open(ctx, t.Scope(), all)
 }
 
 // origins returns where the columns of an output come from, by inputs in place of relations.

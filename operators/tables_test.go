@@ -61,7 +61,7 @@ func TestRunOnPostgresStorage(t *testing.T) {
 	}}
 
 	out := w.mustRun(t, strongest)
-	require.Equal(t, [][]any{{"a", 2.5, int32(2)}}, w.rows(t, strongest, out.Written[0]))
+	require.Equal(t, [][]any{{"a", 2.5, int64(2)}}, w.rows(t, strongest, out.Written[0]))
 
 	store("SELECT 'b' AS id, 3.5::DOUBLE AS mag, [3, 4] AS place")
 	strongest.Attempt++

@@ -3,6 +3,8 @@ package operators
 import (
 	"context"
 	"path/filepath"
+	"reflect"
+	"slices"
 
 	"github.com/dagctl/dagctl/engine"
 	"github.com/dagctl/dagctl/internal/relations"
@@ -13,6 +15,7 @@ type work struct {
 	engines *engine.Engines
 	purpose engine.Purpose
 	taken   *engine.Engine
+	opened  *engine.Open // what is open in it, with the files as the server knows them
 }
 
 // Use lets the task work with engines of its own, until release. A Runner does so by itself.
@@ -43,7 +46,7 @@ func (w *work) engine(ctx context.Context) (*engine.Engine, error) {
 func (w *work) release() {
 	if w.taken != nil {
 		w.taken.Release()
-		w.taken = nil
+		w.taken, w.opened = nil, nil
 	}
 }
 
@@ -56,20 +59,52 @@ func (w *work) ask(ctx context.Context, q engine.Question, answer any) error {
 	return g.Do(ctx, q, answer)
 }
 
-// open opens relations for a scope, with their files.
-func (w *work) open(
-	ctx context.Context, scope relations.Scope, all []relations.Relation,
-) (opened engine.Opened, err error) {
+// open opens relations for a scope, with their files, in place of those that were open.
+func (w *work) open(ctx context.Context, scope relations.Scope, all []relations.Relation) error {
 	g, err := w.engine(ctx)
 	if err != nil {
-		return opened, err
+		return err
 	}
-	for i := range all {
-		if all[i].Files, err = g.In(all[i].Files...); err != nil {
-			return opened, err
+
+	w.opened = nil
+	inside := slices.Clone(all)
+	for i := range inside {
+		if inside[i].Files, err = g.In(all[i].Files...); err != nil {
+			return err
 		}
 	}
-	return opened, g.Do(ctx, engine.Open{Scope: scope, Relations: all}, &opened)
+	if err := g.Do(ctx, engine.Open{Scope: scope, Relations: inside}, nil); err != nil {
+		return err
+	}
+	w.opened = &engine.Open{Scope: scope, Relations: all}
+	return nil
+}
+
+// add opens one more relation beside some, which are open as a rule: the run that made it has read them.
+func (w *work) add(
+	ctx context.Context, scope relations.Scope, beside []relations.Relation, one relations.Relation,
+) error {
+	if !w.has(scope, beside) {
+		return w.open(ctx, scope, append([]relations.Relation{one}, beside...))
+	}
+	g, err := w.engine(ctx)
+	if err != nil {
+		return err
+	}
+	if one.Files, err = g.In(one.Files...); err != nil {
+		return err
+	}
+	return g.Do(ctx, engine.Add{Relation: one}, nil)
+}
+
+// has reports whether relations are open, just as they are given.
+func (w *work) has(scope relations.Scope, all []relations.Relation) bool {
+	return w.opened != nil && reflect.DeepEqual(w.opened.Scope, scope) &&
+		!slices.ContainsFunc(all, func(r relations.Relation) bool {
+			return !slices.ContainsFunc(w.opened.Relations, func(open relations.Relation) bool {
+				return reflect.DeepEqual(open, r)
+			})
+		})
 }
 
 // write asks for a file and moves it to its place; question gets the path that the engine writes to.

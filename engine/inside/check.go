@@ -54,10 +54,14 @@ func (c *checker) run(ctx context.Context, check dag.Check, into *engine.CheckOu
 	if err != nil {
 		return err
 	}
-	if err := c.session.Value(ctx, &into.Failures, "SELECT count(*) FROM ("+failing+")"); err != nil ||
-		into.Failures == 0 {
+	count := "SELECT count(*) FROM (" + failing + ")"
+	if check.Kind == "unique" {
+		count = repeated(check)
+	}
+	if err := c.session.Value(ctx, &into.Failures, count); err != nil || into.Failures == 0 {
 		return err
 	}
+
 	columns, rows, err := duck.JSONRows(ctx, c.session, failing, sampleRows, 0)
 	if err != nil {
 		return err
@@ -98,6 +102,14 @@ func (c *checker) failing(ctx context.Context, check dag.Check) (string, error) 
 	}
 
 	return "", fault.New(fault.Invalid, "unknown check kind %q", check.Kind)
+}
+
+// repeated returns the count of the rows that fail a check of kind unique. It keeps a number per key, where the window
+// that selects the rows keeps them all.
+func repeated(check dag.Check) string {
+	return fmt.Sprintf("SELECT coalesce(sum(n), 0)::BIGINT FROM (SELECT count(*) AS n FROM output "+
+		"WHERE %s GROUP BY %s HAVING count(*) > 1)", each(check.Columns, " AND ", "%s IS NOT NULL"),
+		sqltext.QuoteAll(check.Columns))
 }
 
 func (c *checker) hasColumns(check dag.Check) error {

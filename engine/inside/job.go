@@ -11,6 +11,7 @@ import (
 	"github.com/dagctl/dagctl/engine"
 	"github.com/dagctl/dagctl/internal/duck"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/footer"
 	"github.com/dagctl/dagctl/internal/relations"
 	"github.com/dagctl/dagctl/internal/sqltext"
 	"github.com/dagctl/dagctl/operators/textfile"
@@ -36,11 +37,12 @@ func (h *host) add(ctx context.Context, a engine.Add) ([]duck.Column, error) {
 	if h.session == nil {
 		return nil, errors.New("nothing is open")
 	}
-	if slices.Contains(h.known, a.Relation.Name) {
+	same := func(name string) bool { return sqltext.Same(name, a.Relation.Name) }
+	if slices.ContainsFunc(h.known, same) {
 		if err := h.session.Drop(ctx, a.Relation.Name); err != nil {
 			return nil, err
 		}
-		h.known = slices.DeleteFunc(h.known, func(name string) bool { return name == a.Relation.Name })
+		h.known = slices.DeleteFunc(h.known, same)
 	}
 	return h.create(ctx, a.Relation)
 }
@@ -49,9 +51,19 @@ func (h *host) create(ctx context.Context, relation duck.Relation) ([]duck.Colum
 	if err := h.session.Create(ctx, relation); err != nil {
 		return nil, err
 	}
-	columns, err := h.session.Describe(ctx, "FROM "+sqltext.Quote(relation.Name))
+	columns, err := h.describe(ctx, relation)
 	h.known, h.columns[relation.Name] = append(h.known, relation.Name), columns
 	return columns, err
+}
+
+// describe returns the columns of a relation: those of its file, which say what DuckDB would, in a tenth of the time.
+func (h *host) describe(ctx context.Context, relation duck.Relation) ([]duck.Column, error) {
+	if len(relation.Files) == 1 && !relation.Fill {
+		if f, err := footer.Read(relation.Files[0]); err == nil {
+			return f.Columns, nil
+		}
+	}
+	return h.session.Describe(ctx, "FROM "+sqltext.Quote(relation.Name))
 }
 
 // run runs a user's statement over the open relations.
@@ -74,11 +86,11 @@ func (h *host) run(ctx context.Context, s engine.Select) (selected engine.Select
 	if selected.Columns, err = h.session.Describe(ctx, view); err != nil {
 		return selected, err
 	}
-	if selected.Rows, err = h.session.CopyToParquet(ctx, view, s.Target); err != nil {
+	if selected.Rows, err = h.session.CopyColumns(ctx, view, selected.Columns, s.Target); err != nil {
 		return selected, err
 	}
-	selected.Origins, err = h.session.Lineage(ctx, parsed, h.columns, selected.Columns)
-	return selected, err
+	selected.Origins = parsed.Lineage(h.columns, selected.Columns)
+	return selected, nil
 }
 
 func (h *host) export(ctx context.Context, e engine.Export) (none, error) {

@@ -46,7 +46,7 @@ func (q *Select) CountedColumns(relations map[string][]Column) (map[string][]str
 
 // Reads reports whether a statement reads a relation.
 func (q *Select) Reads(relation string) bool {
-	return slices.ContainsFunc(q.Relations, func(name string) bool { return sqltext.Lower(name) == sqltext.Lower(relation) })
+	return slices.ContainsFunc(q.Relations, func(name string) bool { return sqltext.Same(name, relation) })
 }
 
 func (n columnNames) among(relations map[string][]Column) map[string][]string {

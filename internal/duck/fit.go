@@ -36,7 +36,7 @@ func (s *Session) Misfit(ctx context.Context, files []string, columns []Column) 
 	}
 
 	for _, c := range columns {
-		at := slices.IndexFunc(have, func(h Column) bool { return sqltext.Lower(h.Name) == sqltext.Lower(c.Name) })
+		at := slices.IndexFunc(have, func(h Column) bool { return sqltext.Same(h.Name, c.Name) })
 		if at < 0 || have[at].Type == c.Type {
 			continue
 		}

@@ -1,7 +1,6 @@
 package duck
 
 import (
-	"context"
 	"slices"
 
 	"github.com/dagctl/dagctl/internal/relations"
@@ -22,13 +21,8 @@ const (
 // statement. It returns only what is certain: a statement with parts that it does not follow (set operations, PIVOT,
 // table functions, NATURAL joins) has no lineage, nor does a column with such parts (a subquery, a lambda). Columns
 // that only filter, group, join or order are not origins.
-func (s *Session) Lineage(ctx context.Context, q *Select, relations map[string][]Column,
-	output []Column) ([]Origin, error) {
-	aggregates, err := s.aggregates(ctx)
-	if err != nil {
-		return nil, err
-	}
-	l := lineage{aggregates: aggregates, relations: map[string]source{}}
+func (q *Select) Lineage(relations map[string][]Column, output []Column) []Origin {
+	l := lineage{relations: map[string]source{}}
 	for name, columns := range relations {
 		from := source{}
 		for _, c := range columns {
@@ -41,12 +35,12 @@ func (s *Session) Lineage(ctx context.Context, q *Select, relations map[string][
 	node, _ := q.tree["node"].(map[string]any)
 	columns, ok := l.selectNode(node, nil)
 	if !ok || len(columns) != len(output) {
-		return nil, nil
+		return nil
 	}
 	var found []Origin
 	for i, c := range columns {
-		if c.name != "" && sqltext.Lower(c.name) != sqltext.Lower(output[i].Name) {
-			return nil, nil // a star was not expanded as DuckDB does: return no lineage
+		if c.name != "" && !sqltext.Same(c.name, output[i].Name) {
+			return nil // a star was not expanded as DuckDB does: return no lineage
 		}
 		for _, o := range c.origins {
 			if c.certain {
@@ -55,35 +49,7 @@ func (s *Session) Lineage(ctx context.Context, q *Select, relations map[string][
 			}
 		}
 	}
-	return found, nil
-}
-
-// aggregates returns the names of DuckDB's aggregate functions, queried once.
-func (s *Session) aggregates(ctx context.Context) (map[string]bool, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.aggregateNames != nil {
-		return s.aggregateNames, nil
-	}
-
-	rows, err := s.Query(ctx, "SELECT DISTINCT function_name FROM duckdb_functions() WHERE function_type = 'aggregate'")
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	names := map[string]bool{"count_star": true}
-	for rows.Next() {
-		var name string
-		if err := rows.Scan(&name); err != nil {
-			return nil, err
-		}
-		names[name] = true
-	}
-	if err := rows.Err(); err != nil {
-		return nil, s.ended(ctx, err)
-	}
-	s.aggregateNames = names
-	return names, nil
+	return found
 }
 
 type origin struct{ relation, column, transform string }
@@ -112,8 +78,7 @@ type scope struct {
 }
 
 type lineage struct {
-	aggregates map[string]bool
-	relations  map[string]source // by lower-case name
+	relations map[string]source // by lower-case name
 }
 
 // with is the WITH clauses in sight.
@@ -258,9 +223,9 @@ func (l lineage) join(n map[string]any, ctes with) (scope, bool) {
 	for _, c := range right.star {
 		shared := slices.ContainsFunc(using, func(u any) bool {
 			name, _ := u.(string)
-			return sqltext.Lower(name) == sqltext.Lower(c.name)
+			return sqltext.Same(name, c.name)
 		})
-		i := slices.IndexFunc(joined.star, func(have derived) bool { return sqltext.Lower(have.name) == sqltext.Lower(c.name) })
+		i := slices.IndexFunc(joined.star, func(have derived) bool { return sqltext.Same(have.name, c.name) })
 		switch {
 		case !shared:
 			joined.star = append(joined.star, c)
@@ -295,7 +260,7 @@ func (in scope) expand(star map[string]any) (source, bool) {
 	return slices.DeleteFunc(slices.Clone(columns), func(c derived) bool {
 		return slices.ContainsFunc(excluded, func(e any) bool {
 			name, _ := e.(string)
-			return sqltext.Lower(name) == sqltext.Lower(c.name)
+			return sqltext.Same(name, c.name)
 		})
 	}), true
 }
@@ -342,7 +307,7 @@ func (r *referenced) expression(node any, transform string) {
 			transform = further(transform, Expression)
 		case "FUNCTION":
 			transform = further(transform, Expression)
-			if r.aggregates[sqltext.Lower(text(n, "function_name"))] {
+			if aggregates[sqltext.Lower(text(n, "function_name"))] {
 				transform = Aggregate
 			}
 		case "":

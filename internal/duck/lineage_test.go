@@ -72,8 +72,7 @@ func TestLineage(t *testing.T) {
 		require.NoError(t, err, test.query)
 		output, err := s.Describe(t.Context(), view)
 		require.NoError(t, err)
-		origins, err := s.Lineage(t.Context(), q, relations, output)
-		require.NoError(t, err)
+		origins := q.Lineage(relations, output)
 		var got []string
 		for _, o := range origins {
 			got = append(got, fmt.Sprintf("%s=%s.%s %s", o.OutputColumn, o.Relation, o.Column, o.Transform))

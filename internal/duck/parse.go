@@ -87,7 +87,7 @@ func (q *Select) Place(relation string) string { return q.places[sqltext.Lower(r
 // Check returns an error for relations that are not known. It ignores case in names, like DuckDB.
 func (q *Select) Check(known []string) error {
 	for _, name := range q.Relations {
-		if !slices.ContainsFunc(known, func(k string) bool { return sqltext.Lower(k) == sqltext.Lower(name) }) {
+		if !slices.ContainsFunc(known, func(k string) bool { return sqltext.Same(k, name) }) {
 			return fault.New(fault.Invalid, "there is no relation %q", name).
 				WithHint("the inputs are %s", strings.Join(known, ", "))
 		}

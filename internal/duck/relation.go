@@ -63,6 +63,7 @@ func (s *Session) Create(ctx context.Context, r Relation) error {
 	if err != nil {
 		return err
 	}
+	s.made = append(s.made, r.Name)
 	if err := s.Exec(ctx, fmt.Sprintf("CREATE VIEW %s AS SELECT * FROM (%s)%s",
 		sqltext.Quote(r.Name), from, where)); err != nil {
 		return fmt.Errorf("read input %q: %w", r.Name, err)
@@ -81,7 +82,7 @@ func (s *Session) filled(ctx context.Context, r Relation, from string) (string, 
 	list := make([]string, len(r.Schema))
 	for i, c := range r.Schema {
 		name := sqltext.Quote(c.Name)
-		switch at := slices.IndexFunc(have, func(h Column) bool { return sqltext.Lower(h.Name) == sqltext.Lower(c.Name) }); {
+		switch at := slices.IndexFunc(have, func(h Column) bool { return sqltext.Same(h.Name, c.Name) }); {
 		case at < 0:
 			list[i] = fmt.Sprintf("NULL::%s AS %s", c.Type, name)
 		case have[at].Type == c.Type:
@@ -260,7 +261,9 @@ func names(columns []Column) []string {
 // semicolon, a comment) ends it in the view, so that its text never mixes with another statement's.
 func (s *Session) View(ctx context.Context, q *Select) (string, error) {
 	s.views++
-	name := sqltext.Quote(fmt.Sprintf("dagctl view %d", s.views))
+	view := fmt.Sprintf("dagctl view %d", s.views)
+	name := sqltext.Quote(view)
+	s.made = append(s.made, view)
 	if err := s.Exec(ctx, "CREATE VIEW "+name+" AS\n"+q.SQL); err != nil {
 		return "", oneLineUp(err)
 	}

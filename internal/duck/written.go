@@ -22,7 +22,12 @@ func (s *Session) CopyToParquet(ctx context.Context, query, file string) (int64,
 	if err != nil {
 		return 0, err
 	}
-	query, err = writing(query, columns)
+	return s.CopyColumns(ctx, query, columns, file)
+}
+
+// CopyColumns is CopyToParquet for a query of which Describe has returned the columns.
+func (s *Session) CopyColumns(ctx context.Context, query string, columns []Column, file string) (int64, error) {
+	query, err := writing(query, columns)
 	if err != nil {
 		return 0, err
 	}

@@ -1,0 +1,22 @@
+package duck
+
+import (
+	"maps"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestAggregatesAreDuckDBs(t *testing.T) {
+	t.Parallel()
+	s, err := Open(t.Context(), Config{Threads: 1})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+
+	var names string
+	require.NoError(t, s.Value(t.Context(), &names, "SELECT string_agg(DISTINCT function_name, ' ') "+
+		"FROM duckdb_functions() WHERE function_type = 'aggregate'"))
+	want := setOf(names + " count_star")
+	require.Equal(t, slices.Sorted(maps.Keys(want)), slices.Sorted(maps.Keys(aggregates)))
+}
