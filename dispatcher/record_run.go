@@ -6,10 +6,12 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/dagctl/dagctl/dispatcher/tasks"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/lineage"
@@ -196,4 +198,32 @@ func checkReading(where string, text json.RawMessage) []fault.Problem {
 		return []fault.Problem{{Location: where, Message: err.Error()}}
 	}
 	return checkJSON(where, text)
+}
+
+// A file without content says nothing of its columns. While nothing else does, its task waits: the first file with rows
+// shows them. The attempts are no failures, so the task is never dead for what another file lacks.
+
+// columnsAgain is how long a task waits for columns before it looks again.
+const columnsAgain = 10 * time.Second
+
+// waitForColumns hands a task back whose files show no columns. In a build, where no other task of the job is left that
+// may show them, it fails.
+func (d *Dispatcher) waitForColumns(ctx context.Context, t Claimed, cause error, now time.Time) error {
+	if t.kind == tasks.KindBuild {
+		var others bool
+		err := pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) error {
+			return tx.QueryRow(ctx, `
+				SELECT EXISTS (SELECT FROM leases WHERE origin_job_id = $1 AND task_id <> $2)
+				    OR EXISTS (SELECT FROM ready r JOIN tasks t ON t.id = r.task_id
+				               WHERE r.origin_job_id = $1 AND r.task_id <> $2 AND t.started_at IS NULL)`,
+				t.Job.Origin, t.TaskID).Scan(&others)
+		})
+		if err != nil {
+			return fmt.Errorf("other tasks of %s: %w", t.Job.Address(), err)
+		}
+		if !others {
+			return d.Fail(ctx, t, tasks.ReasonError, cause, false, now)
+		}
+	}
+	return d.HandBack(ctx, t, fault.Text(cause), now.Add(columnsAgain), now)
 }

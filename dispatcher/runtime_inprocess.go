@@ -212,7 +212,9 @@ func (d *Dispatcher) Report(ctx context.Context, t Claimed, done Completion, cau
 
 		// The work was done but cannot be committed: files are gone, a foreign key is violated, a disk is full.
 		return d.Fail(ctx, t, tasks.ReasonError, err, !fault.Is(err, fault.Invalid), now)
-	case errors.Is(cause, ErrTimedOut), errors.Is(err, ErrTimedOut):
+	case errors.Is(err, ErrTimedOut):
+		return d.Fail(ctx, t, tasks.ReasonTimeout, err, true, now)
+	case errors.Is(cause, ErrTimedOut):
 		return d.Fail(ctx, t, tasks.ReasonTimeout, ErrTimedOut, true, now)
 	case errors.Is(cause, errCanceled):
 		return d.CancelRunning(ctx, t, now)
@@ -224,6 +226,8 @@ func (d *Dispatcher) Report(ctx context.Context, t Claimed, done Completion, cau
 		return fault.New(fault.Conflict, "task %s: %w", t.TaskID, errFenced)
 	case stopping:
 		return d.HandBack(ctx, t, "the process was stopped", now, now)
+	case operators.SaysNothing(err):
+		return d.waitForColumns(ctx, t, err, now)
 	}
 	return d.Fail(ctx, t, tasks.ReasonError, err, done.Outcome.Retryable, now)
 }

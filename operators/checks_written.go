@@ -34,7 +34,7 @@ func (r *Runner) checkWritten(ctx context.Context, t *Task, out *Outcome, scratc
 		dir := filepath.Join(scratch, fmt.Sprintf("check%d", i))
 		outcomes, err := r.checkSealed(ctx, t, output.Generation, *w, checks, dir)
 		if ctx.Err() != nil {
-			return context.Cause(ctx)
+			return fmt.Errorf("%w: %w", context.Cause(ctx), errChecking)
 		}
 		if err != nil {
 			t.Log.WarnContext(ctx, "the checks of an output could not run here: a task of their own runs them",

@@ -245,7 +245,8 @@ func (o *fileSource) Run(ctx context.Context, t *Task) (Result, error) {
 	}
 	found.Files = names
 	result, err := json.Marshal(found)
-	return Result{Result: result, SourceVersion: unitVersion(names, contents), Reading: found.reading}, err
+	return Result{Result: result, SourceVersion: unitVersion(names, contents), Reading: found.reading,
+		From: strings.Join(names[:min(3, len(names))], ", ")}, err
 }
 
 // names returns the files of the task's unit. A task that was created without an enumeration reads those of its

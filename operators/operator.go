@@ -158,6 +158,8 @@ type Result struct {
 	Unchanged     bool   `json:"unchanged,omitempty"` // nothing new: publish nothing
 	// Sources of files: how they are read from now on, if this run settled something of it
 	Reading json.RawMessage `json:"reading,omitempty"`
+	// What the rows were read from, for errors about them
+	From string `json:"-"`
 	// Outputs by cursor: up to where they are complete; by default the highest position written
 	Cursor  *int64         `json:"cursor,omitempty"`
 	Columns []ColumnOrigin `json:"column_lineage,omitempty"`

@@ -38,6 +38,9 @@ type Runner struct {
 // ErrTimedOut is the error of a run that was stopped at the time when its assignment ends.
 var ErrTimedOut error = fault.New(fault.Unavailable, "the task ran longer than its timeout")
 
+// errChecking marks the error of a run that was stopped while it checked what it had written.
+var errChecking = errors.New("the output was written, and its checks did not end in time")
+
 // permanent marks an error that a retry cannot mend.
 type permanent struct{ err error }
 
@@ -77,8 +80,11 @@ func (r *Runner) Run(ctx context.Context, a Assignment, progress func(percent in
 	if err == nil {
 		return a.Redact(out)
 	}
+	if ctx.Err() != nil && !errors.Is(err, errChecking) {
+		err = context.Cause(ctx)
+	}
 	if ctx.Err() != nil {
-		return Outcome{Err: context.Cause(ctx), Retryable: true}
+		return Outcome{Err: err, Retryable: true}
 	}
 	return a.Redact(Outcome{Err: err, Retryable: !IsPermanent(err)})
 }
@@ -134,6 +140,9 @@ func (r *Runner) run(ctx context.Context, a Assignment, progress func(int, strin
 		}
 	}
 	out, err := r.carrier(t.work).Deliver(ctx, a, t.OutputDirs, result, filepath.Join(scratch, "seal"))
+	if err != nil && result.From != "" {
+		err = fmt.Errorf("%s: %w", result.From, err)
+	}
 	if err != nil {
 		return Outcome{}, err
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/engine"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/footer"
 	"github.com/dagctl/dagctl/internal/sqltext"
 	"github.com/dagctl/dagctl/operators/textfile"
 )
@@ -159,7 +160,7 @@ func (r reads) convert(ctx context.Context, files []textfile.File) (found readFi
 	}
 
 	var marked permanent
-	if err != nil && ctx.Err() == nil && !errors.As(err, &marked) {
+	if err != nil && ctx.Err() == nil && !errors.As(err, &marked) && !SaysNothing(err) {
 		// The error is not wrapped: for DuckDB a broken row is a permanent error of the input, but here the file may
 		// still be being written, and the next attempt finds it complete.
 		message := strings.ReplaceAll(err.Error(), r.task.Scratch+string(os.PathSeparator), "")
@@ -208,7 +209,7 @@ func (r reads) convertText(ctx context.Context, files []textfile.File, target st
 		return found, err
 	case read.Unknown:
 		return found, fault.New(fault.Unavailable, "%w", textfile.ErrUnknown).
-			WithHint("the first file with rows shows them; `types` declares them")
+			WithHint("the first file with rows shows them, and this one is read then; or declare them in `types`")
 	case read.Result.BadRows > 0 && quarantine == "":
 		return found, badRowsError(read.Result, "mend the file; or name the column's type in `types`; or keep such "+
 			"rows apart with `on_bad_rows: quarantine`")
@@ -259,6 +260,9 @@ func (r reads) convertParquet(ctx context.Context, files []textfile.File, target
 		return 0, err
 	}
 	for _, f := range files {
+		if _, err := footer.Read(f.Path); err != nil {
+			return 0, brokenParquet(f.Name, strings.ReplaceAll(err.Error(), filepath.Base(f.Path), f.Name))
+		}
 		linked, err := g.In(f.Path)
 		if err != nil {
 			return 0, err
@@ -269,11 +273,30 @@ func (r reads) convertParquet(ctx context.Context, files []textfile.File, target
 	if err := r.task.openInputs(ctx); err != nil { // it has none, but a zone
 		return 0, err
 	}
-	return rows, r.task.work.write(ctx, target, func(inside string) engine.Question {
+	err = r.task.work.write(ctx, target, func(inside string) engine.Question {
 		q.Target = inside
 		return q
 	}, &rows)
+	if err == nil || ctx.Err() != nil || engine.OutOfMemory(err) || engine.Deterministic(err) {
+		return rows, err
+	}
+
+	names := make([]string, len(files))
+	for i, f := range files {
+		names[i] = f.Name
+	}
+	return rows, brokenParquet(strings.Join(names[:min(3, len(names))], ", "), err.Error())
 }
+
+// brokenParquet returns the error of a Parquet file that cannot be read. It may still be being written.
+func brokenParquet(name, why string) error {
+	return fault.New(fault.Unavailable, "%s", why).
+		WithHint("write %s anew, under another name first, and rename it once it is complete; a Parquet file without "+
+			"rows has a footer with its columns", name)
+}
+
+// SaysNothing reports whether a run failed only because its files show no columns, and nothing else does yet.
+func SaysNothing(err error) bool { return errors.Is(err, textfile.ErrUnknown) }
 
 func configError(e *dag.ConfigError) error {
 	if e.Key == "" {

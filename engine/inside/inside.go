@@ -4,6 +4,7 @@ package inside
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -185,6 +186,12 @@ func (h *host) any(ctx context.Context) (*duck.Session, error) {
 // failure returns an error as it leaves the engine, without the place of its folder.
 func (h *host) failure(err error) *engine.Failure {
 	f := failureOf(err)
+	if f.Memory && h.begin.Kind != engine.Query { // whose statements have limits of their own
+		f.Text = fmt.Sprintf("the work needs more than the %d MB of memory that it may use",
+			cmp.Or(h.begin.Limits.Memory, 1<<30)>>20)
+		f.Fault = &engine.Fault{Kind: fault.Unavailable, Message: f.Text,
+			Hint: "read or sort less at once, or raise `operators.memory_mb` in the server's config"}
+	}
 	clean := func(text *string) { *text = strings.ReplaceAll(*text, h.begin.Dir+"/", "") }
 	clean(&f.Text)
 	if f.Fault != nil {

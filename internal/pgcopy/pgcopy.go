@@ -101,7 +101,7 @@ func (w *Writer) Row(row []driver.Value) (err error) {
 	w.line = binary.BigEndian.AppendUint16(w.line[:0], uint16(len(row)+1))
 	for i, v := range row {
 		if w.line, err = putValue(w.line, w.table.wires[i], v); err != nil {
-			return w.table.unfit(i, err)
+			return w.table.unfit(i, w.number, err)
 		}
 	}
 	w.line = binary.BigEndian.AppendUint32(w.line, 8)
@@ -117,14 +117,14 @@ func (w *Writer) End() error {
 }
 
 // unfit returns the error of a value that Postgres cannot hold.
-func (t Table) unfit(column int, err error) error {
+func (t Table) unfit(column int, row uint64, err error) error {
 	name := t.columns[column].Name
 	hint := "CAST(%[1]s AS VARCHAR) AS %[1]s"
 	if errors.Is(err, errNUL) {
 		hint = "replace(%[1]s, chr(0), '') AS %[1]s"
 	}
-	return fault.New(fault.Invalid, "column %q has %w", name, err).
-		WithHint("write "+hint+", or keep the output in parquet", sqltext.Quote(name))
+	return fault.New(fault.Invalid, "row %d, column %q has %w", row, name, err).
+		WithHint("write "+hint+" in a query, or keep the output in parquet", sqltext.Quote(name))
 }
 
 func putValue(to []byte, w wire, v any) ([]byte, error) {

@@ -76,18 +76,38 @@ func decompressed(file *os.File, path string, closers *[]func() error) (io.Reade
 	switch {
 	case strings.HasSuffix(lower, ".gz"):
 		in, err := gzip.NewReader(bufio.NewReaderSize(file, 64<<10))
-		if errors.Is(err, io.EOF) { // no bytes are no text
+		switch {
+		case errors.Is(err, io.EOF): // no bytes are no text
 			return file, nil
+		case errors.Is(err, gzip.ErrHeader), errors.Is(err, io.ErrUnexpectedEOF):
+			return nil, errors.New("is not compressed by gzip, though its name ends in .gz: compress it, or rename it")
+		case err != nil:
+			return nil, err
 		}
-		return in, err
+		return unpacked{in, "gzip"}, nil
 	case strings.HasSuffix(lower, ".zst"):
 		in, err := zstd.NewReader(file, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(256<<20))
 		if err == nil {
 			*closers = append(*closers, func() error { in.Close(); return nil })
 		}
-		return in, err
+		return unpacked{in, "zstd"}, err
 	}
 	return file, nil
+}
+
+// unpacked says of what is compressed that it is broken.
+type unpacked struct {
+	io.Reader
+	by string
+}
+
+func (u unpacked) Read(p []byte) (int, error) {
+	n, err := u.Reader.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) {
+		err = fmt.Errorf("is cut off or broken where it is compressed by %s (%s): write it again, under another name "+
+			"first, and rename it once it is complete", u.by, err)
+	}
+	return n, err
 }
 
 // reader closes what it reads from.

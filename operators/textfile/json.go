@@ -272,6 +272,9 @@ func (d *document) next() error {
 	if _, err := d.ReadToken(); err != nil {
 		return err
 	}
+	if d.path != "" {
+		return fmt.Errorf("has no list at %q", d.path)
+	}
 	return errors.New("has a value that is no object and no list of objects")
 }
 

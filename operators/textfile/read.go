@@ -1,6 +1,7 @@
 package textfile
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -180,11 +181,12 @@ func (c *conversion) csvRows(r row, from []int, width int, blank int64) error {
 	return c.csvRow(r, from)
 }
 
-// firstRow returns the first row that is not empty.
+// firstRow returns the first row that is more than white space.
 func firstRow(rows *csvReader) (row, error) {
 	for {
 		r, err := rows.next()
-		if err != nil || len(r.fields) > 0 {
+		blank := len(r.fields) == 0 || len(r.fields) == 1 && len(bytes.TrimSpace(r.text)) == 0
+		if err != nil || !blank {
 			return r, err
 		}
 	}
