@@ -139,6 +139,10 @@ func parseFileConfig(config map[string]any) (fileSourceConfig, *dag.ConfigError)
 	if err := c.check(); err != nil {
 		return c, err
 	}
+	if name := filepath.FromSlash(c.Path); !filepath.IsAbs(name) && !filepath.IsLocal(name) {
+		return c, &dag.ConfigError{Key: "path", Message: fmt.Sprintf("%q leads out of the folders that sources may "+
+			"read: give a path inside one of them, relative to it or absolute", c.Path)}
+	}
 	if _, err := compilePattern(c.Pattern); err != nil {
 		return c, &dag.ConfigError{Key: "pattern", Message: err.Error()}
 	}

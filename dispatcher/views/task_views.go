@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/dispatcher/tasks"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/registry"
@@ -45,6 +46,14 @@ type Task struct {
 	StartedAt     *time.Time      `json:"started_at,omitempty"`
 	CompletedAt   *time.Time      `json:"completed_at,omitempty"`
 	NextRetryAt   *time.Time      `json:"next_retry_at,omitempty"`
+}
+
+// Tries returns how many attempts count so far, out of MaxAttempts: those that were handed back do not.
+func (t Task) Tries() int {
+	if t.Status == string(tasks.Running) || t.Status == string(tasks.Completed) {
+		return min(t.Attempt, t.Failures+1)
+	}
+	return t.Failures
 }
 
 // TaskFilter says which tasks to list, the newest first.

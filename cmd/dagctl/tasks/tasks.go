@@ -92,7 +92,7 @@ func writeTasks(c *cli.CLI, w io.Writer, tasks []views.Task) {
 			status = task.Waiting
 		}
 		t.Add(task.ID.String(), task.DAG+"/"+task.Job, cli.OneLine(task.Partition, 30), status, task.Kind,
-			fmt.Sprintf("%d/%d", task.Attempt, task.MaxAttempts), cli.Ago(&task.CreatedAt, now), took(task),
+			fmt.Sprintf("%d/%d", task.Tries(), task.MaxAttempts), cli.Ago(&task.CreatedAt, now), took(task),
 			cli.OneLine(task.Error, 60))
 	}
 	t.Write(w)
