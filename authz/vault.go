@@ -121,13 +121,14 @@ func (v *Vault) unseal(org uuid.UUID, name string, ciphertext []byte, keyID stri
 type Secret struct {
 	Name      string    `json:"name"`
 	Jobs      []string  `json:"jobs" doc:"What may use it: DAG/JOB, or DAG for a DAG's notifications"`
-	Hosts     []string  `json:"hosts" doc:"Where it may be sent"`
+	Hosts     []string  `json:"hosts" doc:"Where requests may send it"`
+	Programs  []string  `json:"programs" doc:"The jobs, DAG/JOB, whose programs may have it"`
 	CreatedAt time.Time `json:"created_at"`
 	UpdatedAt time.Time `json:"updated_at"`
 }
 
 const (
-	secretColumns  = `name, jobs, hosts, created_at, updated_at`
+	secretColumns  = `name, jobs, hosts, programs, created_at, updated_at`
 	maxSecretValue = 64 << 10
 	maxBindings    = 200
 )
@@ -260,6 +261,9 @@ type Binding struct {
 	RemoveJobs  []string `json:"remove_jobs,omitempty" maxItems:"200"`
 	AddHosts    []string `json:"add_hosts,omitempty" maxItems:"200" doc:"HOST, HOST:PORT, http://HOST:PORT or *"`
 	RemoveHosts []string `json:"remove_hosts,omitempty" maxItems:"200"`
+
+	AddPrograms    []string `json:"add_programs,omitempty" maxItems:"200" doc:"DAG/JOB, which is bound, too"`
+	RemovePrograms []string `json:"remove_programs,omitempty" maxItems:"200"`
 }
 
 func (b Binding) validate() error {
@@ -271,6 +275,12 @@ func (b Binding) validate() error {
 		}
 	}
 
+	for i, job := range b.AddPrograms {
+		if !goodSecretUser.MatchString(job) || !strings.Contains(job, "/") {
+			problems = append(problems, fault.Problem{Location: fmt.Sprintf("body.add_programs[%d]", i),
+				Message: fmt.Sprintf("%q is not DAG/JOB", job)})
+		}
+	}
 	for i, host := range b.AddHosts {
 		if err := secret.ValidHost(host); err != nil {
 			problems = append(problems, fault.Problem{Location: fmt.Sprintf("body.add_hosts[%d]", i),
@@ -294,15 +304,18 @@ func (v *Vault) BindSecret(ctx context.Context, caller Caller, name string, b Bi
 		if err != nil {
 			return err
 		}
-		jobs, hosts := changed(before.Jobs, b.AddJobs, b.RemoveJobs), changed(before.Hosts, b.AddHosts, b.RemoveHosts)
+		jobs := changed(before.Jobs, append(b.AddJobs, b.AddPrograms...), b.RemoveJobs)
+		hosts := changed(before.Hosts, b.AddHosts, b.RemoveHosts)
+		programs := changed(before.Programs, b.AddPrograms, append(b.RemovePrograms, b.RemoveJobs...))
 		if len(jobs) > maxBindings || len(hosts) > maxBindings {
 			return fault.New(fault.TooLarge, "a secret is bound to %d jobs and %d hosts at most",
 				maxBindings, maxBindings)
 		}
 
 		s, err = updateSecret(ctx, tx, caller, `
-			UPDATE secrets SET jobs = $3, hosts = $4, updated_at = now() WHERE org_id = $1 AND name = $2
-			RETURNING `+secretColumns, name, jobs, hosts)
+			UPDATE secrets SET jobs = $3, hosts = $4, programs = $5, updated_at = now()
+			WHERE org_id = $1 AND name = $2
+			RETURNING `+secretColumns, name, jobs, hosts, programs)
 		if err != nil {
 			return err
 		}
@@ -312,7 +325,9 @@ func (v *Vault) BindSecret(ctx context.Context, caller Caller, name string, b Bi
 	return s, err
 }
 
-func bindings(s Secret) map[string]any { return map[string]any{"jobs": s.Jobs, "hosts": s.Hosts} }
+func bindings(s Secret) map[string]any {
+	return map[string]any{"jobs": s.Jobs, "hosts": s.Hosts, "programs": s.Programs}
+}
 
 // changed returns a set with some elements added and others removed, sorted.
 func changed(before, add, remove []string) []string {
@@ -328,22 +343,30 @@ type SecretUse struct {
 	Name string
 	By   string // DAG/JOB, or DAG for its notifications
 	At   string // "dag.yaml:3:7"
-	// To is where the secret goes: the URL of a request, or "*" for a program, which may send it anywhere. Empty:
-	// nowhere, or not known yet.
+	// To is where the secret goes: the URL of a request, or "*" for the job's program. Empty: nowhere, or not known
+	// yet.
 	To string
 }
 
 // goes returns an error if no admin bound the secret to where it goes.
-func (use SecretUse) goes(hosts []string) (refused *fault.Error) {
-	value := secret.New(use.Name, "", hosts)
+func (use SecretUse) goes(value secret.Value) (refused *fault.Error) {
 	var err error
 	if use.To == secret.Anywhere {
-		_, err = value.ForProgram()
+		_, err = value.ForProgram(use.By)
 	} else if u, malformed := url.Parse(use.To); malformed == nil && u.Host != "" {
 		_, err = value.For(u)
 	}
 	errors.As(err, &refused)
 	return refused
+}
+
+// value returns a text of the secret as a job may use it.
+func (s Secret) value(text, job string) secret.Value {
+	v := secret.New(s.Name, text, s.Hosts)
+	if slices.Contains(s.Programs, job) {
+		return v.Granted()
+	}
+	return v
 }
 
 const setAndBind = "an admin sets it with `dagctl secrets set %[1]s` " +
@@ -362,15 +385,15 @@ func (v *Vault) CheckSecrets(ctx context.Context, tx pgx.Tx, org uuid.UUID, uses
 		names[i] = use.Name
 	}
 	rows, err := tx.Query(ctx, `
-		SELECT name, jobs, hosts FROM secrets WHERE org_id = $1 AND name = ANY($2) ORDER BY name FOR SHARE`, org, names)
+		SELECT name, jobs, hosts, programs FROM secrets
+		WHERE org_id = $1 AND name = ANY($2) ORDER BY name FOR SHARE`, org, names)
 	if err != nil {
 		return fmt.Errorf("check secrets: %w", err)
 	}
-	jobsOf, hostsOf := map[string][]string{}, map[string][]string{}
-	var name string
-	var jobs, hosts []string
-	if _, err := pgx.ForEachRow(rows, []any{&name, &jobs, &hosts}, func() error {
-		jobsOf[name], hostsOf[name] = jobs, hosts
+	found := map[string]Secret{}
+	var s Secret
+	if _, err := pgx.ForEachRow(rows, []any{&s.Name, &s.Jobs, &s.Hosts, &s.Programs}, func() error {
+		found[s.Name] = s
 		return nil
 	}); err != nil {
 		return fmt.Errorf("check secrets: %w", err)
@@ -379,8 +402,8 @@ func (v *Vault) CheckSecrets(ctx context.Context, tx pgx.Tx, org uuid.UUID, uses
 	var problems []fault.Problem
 	var hint string
 	for _, use := range uses {
-		if slices.Contains(jobsOf[use.Name], use.By) {
-			if err := use.goes(hostsOf[use.Name]); err != nil {
+		if s := found[use.Name]; slices.Contains(s.Jobs, use.By) {
+			if err := use.goes(s.value("", use.By)); err != nil {
 				problems = append(problems, fault.Problem{Location: use.At, Code: "secret",
 					Message: fmt.Sprintf("%s: %v", use.By, err)})
 				hint = err.Hint
@@ -408,29 +431,30 @@ func (v *Vault) Reveal(ctx context.Context, org uuid.UUID, by string, names []st
 		return nil, err
 	}
 	rows, err := v.owner.Query(ctx, `
-		SELECT name, ciphertext, key_id, hosts FROM secrets
+		SELECT name, hosts, programs, ciphertext, key_id FROM secrets
 		WHERE org_id = $1 AND name = ANY($2) AND $3 = ANY(jobs)`, org, names, by)
 	if err != nil {
 		return nil, fmt.Errorf("open secrets of %s: %w", by, err)
 	}
 	type sealed struct {
-		Name       string
+		Secret     Secret
 		Ciphertext []byte
 		KeyID      string
-		Hosts      []string
 	}
 
-	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[sealed])
+	found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (s sealed, err error) {
+		return s, row.Scan(&s.Secret.Name, &s.Secret.Hosts, &s.Secret.Programs, &s.Ciphertext, &s.KeyID)
+	})
 	if err != nil {
 		return nil, fmt.Errorf("open secrets of %s: %w", by, err)
 	}
 	values := make(map[string]secret.Value, len(found))
 	for _, s := range found {
-		text, err := v.unseal(org, s.Name, s.Ciphertext, s.KeyID)
+		text, err := v.unseal(org, s.Secret.Name, s.Ciphertext, s.KeyID)
 		if err != nil {
 			return nil, err
 		}
-		values[s.Name] = secret.New(s.Name, text, s.Hosts)
+		values[s.Secret.Name] = s.Secret.value(text, by)
 	}
 
 	for _, name := range names {

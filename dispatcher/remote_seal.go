@@ -250,18 +250,18 @@ func (d *Dispatcher) sealUploads(
 		return operators.Outcome{}, err
 	}
 
-	dir, err := os.MkdirTemp(d.Runner.ScratchDir, fmt.Sprintf("%s-%d-*", attempt.TaskID, attempt.Attempt))
+	folder, err := d.Runner.Scratch(attempt.TaskID, attempt.Attempt)
 	if err != nil {
-		return operators.Outcome{}, fmt.Errorf("make scratch folder: %w", err)
+		return operators.Outcome{}, err
 	}
-	defer os.RemoveAll(dir)
+	defer folder.Remove()
 
 	out := operators.Outcome{Result: result}
 	for len(list) > 0 {
 		key := list[0].key
 		of := slices.DeleteFunc(slices.Clone(list), func(s sealing) bool { return s.key != key })
 		list = slices.DeleteFunc(list, func(s sealing) bool { return s.key == key })
-		one, err := d.sealPartition(ctx, attempt, key, of, part, result, dir)
+		one, err := d.sealPartition(ctx, attempt, key, of, part, result, folder.Path)
 		if err != nil || one.Err != nil {
 			return one, err
 		}

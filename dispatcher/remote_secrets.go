@@ -35,10 +35,12 @@ func (d *Dispatcher) Secrets(ctx context.Context, c authz.Capability, f protocol
 
 	for name, value := range values {
 		text := value.Reveal()
-		if attempt.Job.Def.Operator == dag.Handler {
-			if text, err = value.ForProgram(); err != nil {
-				return protocol.Secrets{}, err
-			}
+		granted, err := value.ForProgram(attempt.Job.Address())
+		switch {
+		case err == nil:
+			text, answer.Granted = granted, append(answer.Granted, name)
+		case attempt.Job.Def.Operator == dag.Handler:
+			return protocol.Secrets{}, err
 		}
 		answer.Secrets[name], answer.Hosts[name] = text, value.Hosts()
 	}

@@ -25,10 +25,10 @@ jobs:
 func TestSecretsGoToTheAttemptTheyAreFor(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.NewWorld(t)
-	w.Secret("SMTP", "hunter22", authz.Binding{AddJobs: []string{"work/mails"}, AddHosts: []string{"*"}})
+	w.Secret("SMTP", "hunter22", authz.Binding{AddPrograms: []string{"work/mails"}})
 	w.Secret("API", "open sesame", authz.Binding{AddJobs: []string{"work/loads"},
 		AddHosts: []string{"api.example.com"}})
-	w.Secret("OTHER", "not yours", authz.Binding{AddJobs: []string{"work/other"}, AddHosts: []string{"*"}})
+	w.Secret("OTHER", "not yours", authz.Binding{AddPrograms: []string{"work/other"}})
 	w.Serve(secretive)
 	claim := func(job string) (protocol.Claim, authz.Capability) {
 		c := claimID(w, claimant(w.Tenant), w.Want(job))
@@ -70,14 +70,14 @@ func TestSecretsGoToTheAttemptTheyAreFor(t *testing.T) {
 	_, err = ask(stale, mailer)
 	require.True(t, fault.Is(err, fault.Conflict), "another lease: %v", err)
 
-	// A binding that an admin removes has no effect any more; a worker's handler may get only secrets that may be sent
-	// to any host.
+	// A binding that an admin removes has no effect any more; a worker's handler may get only secrets that an admin
+	// granted to its job, and a binding to any host is no grant.
 	_, err = w.Vault.BindSecret(t.Context(), w.Caller, "API", authz.Binding{RemoveJobs: []string{"work/loads"}})
 	require.NoError(t, err)
 	_, err = ask(load, loader)
 	require.True(t, fault.Is(err, fault.Forbidden), "not bound any more: %v", err)
-	_, err = w.Vault.BindSecret(t.Context(), w.Caller, "SMTP", authz.Binding{RemoveHosts: []string{"*"},
-		AddHosts: []string{"smtp.example.com"}})
+	_, err = w.Vault.BindSecret(t.Context(), w.Caller, "SMTP", authz.Binding{RemovePrograms: []string{"work/mails"},
+		AddHosts: []string{"*"}})
 	require.NoError(t, err)
 	_, err = ask(mail, mailer)
 	require.True(t, fault.Is(err, fault.Forbidden), "%v", err)

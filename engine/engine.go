@@ -107,7 +107,7 @@ func New(c Config) (*Engines, error) {
 		}
 		e.slots[kind] = newSlots(c.Slots[kind], perOrg)
 	}
-	return e, sweep(c.Dir)
+	return e, e.Sweep()
 }
 
 // Take returns an engine for a purpose, which the caller must Release. It waits for a slot until ctx ends.

@@ -144,7 +144,7 @@ func TestFoldersOfKilledServersGo(t *testing.T) {
 	dir := t.TempDir()
 	left := filepath.Join(dir, "engine-left")
 	require.NoError(t, os.Mkdir(left, 0o700))
-	require.NoError(t, os.WriteFile(filepath.Join(left, "lock"), nil, 0o600))
+	require.NoError(t, os.WriteFile(left+".lock", nil, 0o600))
 	e := engines(t, engine.Config{Dir: dir})
 	g := take(t, e, job)
 	require.NoDirExists(t, left)

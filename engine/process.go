@@ -18,6 +18,7 @@ import (
 	"github.com/dagctl/dagctl/internal/child"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/relations"
+	"github.com/dagctl/dagctl/internal/workdir"
 )
 
 // Arg is the argument that makes a process of this binary an engine.
@@ -45,9 +46,9 @@ type Engine struct {
 	purpose Purpose
 	dir     string
 	talk    talk
-	broken  atomic.Bool // it answers nothing any more
-	linked  int         // files so far: no name comes twice, since DuckDB remembers files by their names
-	lock    *os.File    // held as long as the folder is in use
+	broken  atomic.Bool  // it answers nothing any more
+	linked  int          // files so far: no name comes twice, since DuckDB remembers files by their names
+	home    *workdir.Dir // dir, with its lock
 	ending  sync.Once
 
 	since time.Time // it has been idle since
@@ -65,18 +66,19 @@ type talk struct {
 
 // start starts an engine.
 func (e *Engines) start(p Purpose) (*Engine, error) {
-	dir, lock, err := makeFolder(e.config.Dir)
+	home, err := makeFolder(e.config.Dir)
 	if err != nil {
 		return nil, fmt.Errorf("make the folder of an engine: %w", err)
 	}
 
-	engine := &Engine{engines: e, purpose: p, dir: dir, lock: lock}
+	dir := home.Path
+	engine := &Engine{engines: e, purpose: p, dir: dir, home: home}
 	begin := Begin{Kind: p.Kind, Dir: dir, Limits: p.Limits, Writes: p.writes(),
 		Alone: e.config.Inside == nil}
 	if e.config.Inside != nil {
 		engine.talk = within(e.config.Inside)
 	} else if engine.talk, err = alone(dir, p); err != nil {
-		return nil, errors.Join(fmt.Errorf("start an engine: %w", err), os.RemoveAll(dir), lock.Close())
+		return nil, errors.Join(fmt.Errorf("start an engine: %w", err), home.Remove())
 	}
 	e.counted.starts.WithLabelValues(string(p.Kind)).Inc()
 	if err := engine.Do(context.Background(), begin, nil); err != nil {
@@ -242,8 +244,7 @@ func (g *Engine) end() {
 		g.broken.Store(true)
 		g.kill()
 		_ = g.leave()
-		_ = os.RemoveAll(g.dir)
-		_ = g.lock.Close()
+		_ = g.home.Remove()
 	})
 }
 

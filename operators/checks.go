@@ -8,6 +8,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/engine"
 	"github.com/dagctl/dagctl/internal/fault"
@@ -34,11 +36,12 @@ type CheckOutcome = engine.CheckOutcome
 // Check runs the checks, each on its own. A check that cannot run, because of a missing column or broken SQL for
 // example, has an outcome that says so; an error means that no check could run for now.
 func (r *Runner) Check(ctx context.Context, t CheckTask) ([]CheckOutcome, error) {
-	scratch, err := os.MkdirTemp(r.ScratchDir, "check-*")
+	dir, err := r.Scratch(uuid.Nil, 0)
 	if err != nil {
-		return nil, fmt.Errorf("make scratch folder: %w", err)
+		return nil, err
 	}
-	defer os.RemoveAll(scratch)
+	defer dir.Remove()
+	scratch := dir.Path
 
 	data := checkedData{scope: scopeOf(t.PartitionBy, t.Partition)}
 	if data.output, err = r.openChecked(ctx, t, scratch); err != nil {

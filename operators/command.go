@@ -145,9 +145,15 @@ func (o *commandOperator) Run(ctx context.Context, t *Task) (Result, error) {
 		if cause := context.Cause(runCtx); ctx.Err() == nil && cause != nil {
 			return Result{}, cause // it passed a limit
 		}
+		if endedBy(ended, syscall.SIGXFSZ) || strings.Contains(strings.ToLower(p.stderr.String()), "file too large") {
+			ended = o.options.Command.tooMuch()
+		}
 		return Result{}, commandError(ctx, p.name, ended, p.stderr)
 	}
 
+	if err := o.options.Command.checkOutput(t.OutputDirs); err != nil {
+		return Result{}, err
+	}
 	if err := convertOutputs(ctx, t); err != nil {
 		return Result{}, err
 	}
@@ -288,7 +294,7 @@ func environment(t *Task, c commandConfig, home string) ([]string, error) {
 	for _, name := range sortedKeys(c.Env) {
 		value, sealed, isSecret, err := t.secretFor(c.Env[name], "config.env."+name)
 		if err == nil && isSecret {
-			value, err = sealed.ForProgram()
+			value, err = sealed.ForProgram(t.DAG + "/" + t.Job)
 		}
 		if err != nil {
 			return nil, err
@@ -301,9 +307,23 @@ func environment(t *Task, c commandConfig, home string) ([]string, error) {
 // hopeless are the exit codes after which a retry cannot help: EX_USAGE, EX_DATAERR and EX_CONFIG of sysexits.h.
 var hopeless = []int{64, 65, 78}
 
+// endedBy reports whether a signal ended a program.
+func endedBy(err error, signal syscall.Signal) bool {
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) {
+		return false
+	}
+	status, ok := exit.Sys().(syscall.WaitStatus)
+	return ok && status.Signaled() && status.Signal() == signal
+}
+
 func commandError(ctx context.Context, name string, err error, stderr *tail) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
+	}
+	if wantsSharedMemory(stderr.String()) {
+		err = fmt.Errorf("%w: programs have no shared memory and no named semaphores (/dev/shm), so Python's "+
+			"multiprocessing has no locks, queues and pools: use threads, or subprocess", err)
 	}
 	wrapped := fmt.Errorf("%s: %w", filepath.Base(name), err)
 	if text := strings.TrimSpace(stderr.String()); text != "" {
@@ -314,6 +334,13 @@ func commandError(ctx context.Context, name string, err error, stderr *tail) err
 		return Permanent(wrapped)
 	}
 	return wrapped
+}
+
+// wantsSharedMemory reports whether a program's last words are about shared memory or named semaphores.
+func wantsSharedMemory(said string) bool {
+	return slices.ContainsFunc([]string{"/dev/shm", "SemLock", "shm_open", "sem_open"}, func(word string) bool {
+		return strings.Contains(said, word)
+	})
 }
 
 // textFormats are the formats of a program's files that are converted to Parquet.

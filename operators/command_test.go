@@ -147,6 +147,22 @@ var programs = map[string]func(){
 		_, err := os.NewFile(3, "ask").WriteString(`{"operator_state": 1}` + "\n")
 		must(err)
 	},
+	"sparse": func() { // leaves a file that is nearly all hole
+		var task operators.CommandTask
+		must(json.NewDecoder(os.Stdin).Decode(&task))
+		f, err := os.Create(filepath.Join(task.Outputs[0].Dir, "rows.parquet"))
+		must(err)
+		must(f.Truncate(64 << 20))
+	},
+	"many": func() { // leaves files that are too much together
+		var task operators.CommandTask
+		must(json.NewDecoder(os.Stdin).Decode(&task))
+		for _, name := range []string{"a.parquet", "b.parquet"} {
+			f, err := os.Create(filepath.Join(task.Outputs[0].Dir, name))
+			must(err)
+			must(f.Truncate(10 << 20))
+		}
+	},
 	"sleeper": func() { time.Sleep(time.Hour) },
 }
 
@@ -223,6 +239,38 @@ func gone(pid int) bool {
 	}
 	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	return err == nil && strings.Contains(string(stat), ") Z ")
+}
+
+// Nobody reads through the holes of a file that a program made to keep others waiting.
+func TestCommandOutputIsBounded(t *testing.T) {
+	t.Parallel()
+	options := anyProgram
+	options.Output = 16 << 20
+	w := newWorld(t)
+	registry, err := operators.Builtin(operators.Options{Engines: enginetest.Engines(), Threads: 1, Command: options})
+	require.NoError(t, err)
+	w.Registry = registry
+	for _, program := range []string{"sparse", "many"} {
+		a := assignment("command", self(t, program, nil))
+		a.Outputs = []operators.AssignedOutput{{Name: "out", Generation: generation()}}
+		out := w.run(t, a)
+		require.ErrorContains(t, out.Err, "it wrote more than the 16 MiB that a program may", program)
+		require.False(t, out.Retryable, program)
+	}
+}
+
+// A Python program is told that there is no shared memory, in words that its own error lacks.
+func TestCommandWithoutSharedMemorySaysSo(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	for _, code := range []string{"import multiprocessing; multiprocessing.Lock()",
+		"from multiprocessing import shared_memory; shared_memory.SharedMemory(create=True, size=10)"} {
+		out := w.run(t, assignment("command", map[string]any{"argv": []string{"python3", "-c", code}}))
+		require.ErrorContains(t, out.Err, "programs have no shared memory", code)
+	}
+	out := w.run(t, assignment("command", map[string]any{"argv": []string{"python3", "-c",
+		"from concurrent.futures import ThreadPoolExecutor as P; print(list(P(2).map(abs, [-1])))"}}))
+	require.NoError(t, out.Err)
 }
 
 func TestCommandIsOffByDefault(t *testing.T) {

@@ -1,6 +1,8 @@
 package operators
 
 import (
+	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -17,12 +19,13 @@ type CommandOptions struct {
 	Shared []string // folders that they may also write to
 	Hidden []string // what they may not reach even below a folder of the org's sources: keys, the config, other data
 	Memory int64    // bytes that the processes of one program may hold together; 0: 4 GiB
+	Output int64    // bytes of the files that one program may leave, holes in them included; 0: 32 GiB
 }
 
 const (
 	defaultCommandMemory = 4 << 30
 	mostCommandProcesses = 1024 // and threads
-	mostCommandFile      = 1 << 50
+	defaultCommandOutput = 32 << 30
 )
 
 // allowed returns an error unless an org may run programs; "" asks whether any may.
@@ -42,7 +45,7 @@ func (o CommandOptions) allowed(org string) error {
 // programs.
 func (o CommandOptions) walls(t *Task, task CommandTask) sandbox.Walls {
 	w := sandbox.Walls{Write: append([]string{task.Scratch}, t.OutputDirs...), Exec: []string{task.Scratch},
-		Hidden: o.Hidden, Network: true, Memory: o.Memory, Processes: mostCommandProcesses, Disk: mostCommandFile}
+		Hidden: o.Hidden, Network: true, Memory: o.Memory, Processes: mostCommandProcesses, Disk: o.output()}
 	if w.Memory == 0 {
 		w.Memory = defaultCommandMemory
 	}
@@ -55,6 +58,46 @@ func (o CommandOptions) walls(t *Task, task CommandTask) sandbox.Walls {
 		w.Exec = append(w.Exec, existing(dirs)...)
 	}
 	return w
+}
+
+// output returns how many bytes a program may leave, and write into one file.
+func (o CommandOptions) output() int64 {
+	if o.Output > 0 {
+		return o.Output
+	}
+	return defaultCommandOutput
+}
+
+// tooMuch is the error of a program that wrote more than it may.
+func (o CommandOptions) tooMuch() error {
+	return Permanent(fault.New(fault.TooLarge, "it wrote more than the %d MiB that a program may", o.output()>>20).
+		WithHint("write less, or let an admin of the server raise operators.command_output_mb in its config"))
+}
+
+// checkOutput returns an error if a program left more than it may. Holes of files count: whoever reads the file reads
+// them.
+func (o CommandOptions) checkOutput(dirs []string) error {
+	total := int64(0)
+	for _, dir := range dirs {
+		err := filepath.WalkDir(dir, func(_ string, entry fs.DirEntry, err error) error {
+			if err != nil || entry.IsDir() {
+				return err
+			}
+			info, err := entry.Info()
+			if err == nil && info.Mode().IsRegular() {
+				total += info.Size()
+			}
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("measure what the program wrote: %w", err)
+		}
+	}
+
+	if total > o.output() {
+		return o.tooMuch()
+	}
+	return nil
 }
 
 // ToolFolders returns the folders that programs on PATH belong to, outside of the system's own: those above bin and

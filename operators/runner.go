@@ -113,11 +113,12 @@ func (r *Runner) run(ctx context.Context, a Assignment, progress func(int, strin
 		return r.runWithoutFiles(ctx, op, a, progress, log)
 	}
 
-	scratch, err := os.MkdirTemp(r.ScratchDir, fmt.Sprintf("%s-%d-*", a.TaskID, a.Attempt))
+	dir, err := r.Scratch(a.TaskID, a.Attempt)
 	if err != nil {
-		return Outcome{}, fmt.Errorf("make scratch folder: %w", err)
+		return Outcome{}, err
 	}
-	defer os.RemoveAll(scratch)
+	defer dir.Remove()
+	scratch := dir.Path
 
 	w := r.workOf(a)
 	defer w.release()

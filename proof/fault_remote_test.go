@@ -90,7 +90,7 @@ func (r *remote) start(w *world, n int) {
 		health := processtest.FreeAddress(w.t)
 		args := []string{path, "worker", "--runtime", polled, "--url", r.door.url(), "--pool-size", "4", "--threads",
 			"1", "--health-address", health,
-			"--allow-command", "--command-shared", os.TempDir(), "--file-root",
+			"--allow-command", "acme", "--command-shared", os.TempDir(), "--file-root",
 			"acme=" + w.landing, "--scratch-dir", w.scratch, "--log-format", "text"}
 		if i >= n {
 			args[3] = queued

@@ -54,7 +54,7 @@ func newServer(t *testing.T) *workerapitest.Server {
 	_, err := s.Vault.SetSecret(t.Context(), admin, "SMTP", "hunter22")
 	require.NoError(t, err)
 	_, err = s.Vault.BindSecret(t.Context(), admin, "SMTP",
-		authz.Binding{AddJobs: []string{"work/mail"}, AddHosts: []string{"*"}})
+		authz.Binding{AddPrograms: []string{"work/mail"}})
 	require.NoError(t, err)
 	s.Deploy(t, "work", document)
 	return s

@@ -25,9 +25,9 @@ func TestDeployChecksTheHostsOfSecrets(t *testing.T) {
 	}{
 		"its own host":         {`operator: http_source, source: { kind: manual }, config: { url: "https://api.example.com/a.csv", format: csv, headers: { K: { secret: KEY } } }`, ""},
 		"a partition's":        {`operator: http_source, source: { kind: manual }, config: { url: "http://127.0.0.1:9/{partition}.csv", format: csv, headers: { K: { secret: KEY } } }`, ""},
-		"another host":         {`operator: http_source, source: { kind: manual }, config: { url: "https://example.com/a.csv", format: csv, headers: { K: { secret: KEY } } }`, "example.com"},
-		"the host without TLS": {`operator: http_source, source: { kind: manual }, config: { url: "http://api.example.com/a.csv", format: csv, headers: { K: { secret: KEY } } }`, "http://api.example.com"},
-		"a worker's function":  {`operator: handler, runtime: elsewhere, source: { kind: manual }, outputs: 0, config: { handler: "email:send", key: { secret: KEY } }`, "'*'"},
+		"another host":         {`operator: http_source, source: { kind: manual }, config: { url: "https://example.com/a.csv", format: csv, headers: { K: { secret: KEY } } }`, "--host example.com"},
+		"the host without TLS": {`operator: http_source, source: { kind: manual }, config: { url: "http://api.example.com/a.csv", format: csv, headers: { K: { secret: KEY } } }`, "--host http://api.example.com"},
+		"a worker's function":  {`operator: handler, runtime: elsewhere, source: { kind: manual }, outputs: 0, config: { handler: "email:send", key: { secret: KEY } }`, "--program d/j"},
 		"a webhook's key":      {`operator: handler, runtime: elsewhere, source: { kind: webhook, path: a/b, secret: KEY }, outputs: 0, config: { handler: "email:send" }`, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -40,7 +40,7 @@ func TestDeployChecksTheHostsOfSecrets(t *testing.T) {
 			}
 			require.Equal(t, cli.ExitFailed, r.code)
 			require.Contains(t, r.err, "dag.yaml:3:5: d/j: secret KEY may not be ")
-			require.Contains(t, r.err, "dagctl secrets bind KEY --host "+c.lacks)
+			require.Contains(t, r.err, "dagctl secrets bind KEY "+c.lacks)
 		})
 	}
 }

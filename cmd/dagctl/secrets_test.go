@@ -45,9 +45,12 @@ func TestASecretIsNeverSeenAgain(t *testing.T) {
 	must(t, admins, "secrets", "bind", "API_KEY", "--job", "leaky/shout")
 	program := deploy("").err
 	require.Contains(t, program, "dag.yaml:3:5: leaky/shout", "where it is named")
-	require.Contains(t, program, "leaky/shout: secret API_KEY may not be given to a program")
-	require.Contains(t, program, "dagctl secrets bind API_KEY --host '*'")
+	require.Contains(t, program, "leaky/shout: secret API_KEY may not be given to the program of leaky/shout")
+	require.Contains(t, program, "dagctl secrets bind API_KEY --program leaky/shout")
 	must(t, admins, "secrets", "bind", "API_KEY", "--host", "*")
+	require.NotZero(t, deploy("").code, "any host is no grant")
+	require.NotZero(t, dagctl(t, writers, "secrets", "bind", "API_KEY", "--program", "leaky/shout").code)
+	must(t, admins, "secrets", "bind", "API_KEY", "--program", "leaky/shout")
 	require.Zero(t, deploy("").code)
 
 	outcome := func() views.TaskDetail {
@@ -59,10 +62,11 @@ func TestASecretIsNeverSeenAgain(t *testing.T) {
 		})
 		return detail
 	}
-	must(t, admins, "secrets", "bind", "API_KEY", "--host", "*", "--remove")
-	require.Contains(t, outcome().Error, "may not be given to a program",
-		"its job may use it, but nobody says any more where it may be sent")
-	must(t, admins, "secrets", "bind", "API_KEY", "--host", "*")
+	must(t, admins, "secrets", "bind", "API_KEY", "--program", "leaky/shout", "--remove")
+	require.Contains(t, outcome().Error, "may not be given to the program of leaky/shout",
+		"its job may use it, but its program may not have it any more")
+	must(t, admins, "secrets", "bind", "API_KEY", "--program", "leaky/shout")
+	require.Contains(t, must(t, admins, "secrets", "list"), "leaky/shout")
 	require.Contains(t, outcome().Error, "the key is [secret]")
 	require.Zero(t, deploy("result").code)
 	done := outcome()
@@ -72,6 +76,7 @@ func TestASecretIsNeverSeenAgain(t *testing.T) {
 	require.Len(t, list, 1)
 	require.Equal(t, []string{"leaky/shout"}, list[0].Jobs)
 	require.Equal(t, []string{"*"}, list[0].Hosts)
+	require.Equal(t, []string{"leaky/shout"}, list[0].Programs)
 	for _, shown := range []string{
 		must(t, admins, "secrets", "list"), must(t, writers, "plan", file, "--output", "json"),
 		must(t, writers, "history", "leaky", "--output", "json"),

@@ -93,9 +93,8 @@ func newRealBackend(t *testing.T) realBackend {
 	}
 	set := dagctlWithInput(t, w.env(t, admin), conformance.SecretValue, "secrets", "set", conformance.SecretName)
 	require.Zero(t, set.code, set.err)
-	must(t, w.env(t, admin), "secrets", "bind", conformance.SecretName, "--job",
+	must(t, w.env(t, admin), "secrets", "bind", conformance.SecretName, "--program",
 		"conformance/"+jobOf(conformance.Secrets))
-	must(t, w.env(t, admin), "secrets", "bind", conformance.SecretName, "--host", "*") // a program may send it anywhere
 	file := filepath.Join(t.TempDir(), dagfile.FileName)
 	require.NoError(t, os.WriteFile(file, []byte(conformanceDAG()), 0o600))
 	must(t, w.env(t, admin), "deploy", file, "--yes", "--wait")

@@ -40,3 +40,14 @@ func TestWorkersAreListedAndDrained(t *testing.T) {
 	})
 	require.NotZero(t, dagctl(t, w.env(t, writer), "workers", "list").code)
 }
+
+// A worker's flag for programs was a boolean; the old form says what it is now.
+func TestWorkerRefusesTheOldFormOfAllowCommand(t *testing.T) {
+	t.Parallel()
+	env := map[string]string{"DAGCTL_TOKEN": "dagctl_worker_x", "HOME": t.TempDir()}
+	for _, args := range [][]string{{"--allow-command=true"}, {"--allow-command", "--idle-exit"}} {
+		r := dagctl(t, env, append([]string{"worker", "--url", "http://127.0.0.1:1", "--runtime", "x"}, args...)...)
+		require.NotZero(t, r.code)
+		require.Contains(t, r.err, "--allow-command is a list of orgs now", args)
+	}
+}

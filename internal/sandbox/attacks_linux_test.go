@@ -225,6 +225,22 @@ func (p *bareProgram) start(cmd *exec.Cmd) (exceeded, err error) {
 	return exceeded, err
 }
 
+// What users run comes after the server where both want the processor, and cannot change that.
+func TestABareProgramHasALowerPriority(t *testing.T) {
+	t.Parallel()
+	raw, err := unix.Getpriority(unix.PRIO_PROCESS, 0)
+	require.NoError(t, err)
+	mine := 20 - raw // as the kernel counts
+	p := newBare(t)
+	cmd := exec.Command("/bin/sh", "-c", "nice; nice -n -5 nice 2>/dev/null || nice")
+	cmd.Env = []string{"PATH=/usr/bin:/bin"}
+	exceeded, err := p.start(cmd)
+	require.NoError(t, err, p.out.String())
+	require.NoError(t, exceeded)
+	lower := min(mine+5, 19)
+	require.Equal(t, fmt.Sprintf("%d\n%d\n", lower, lower), p.out.String())
+}
+
 func TestABareProgramReachesWhatItIsGiven(t *testing.T) {
 	t.Parallel()
 	p := newBare(t)

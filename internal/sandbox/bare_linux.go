@@ -73,7 +73,7 @@ func Start(cmd *exec.Cmd, w Walls, exceeded func(error)) (release func(), err er
 	defer trouble.Close()
 
 	s := bare{Path: cmd.Path, Args: cmd.Args, Env: cmd.Env, Walls: w, Files: len(cmd.ExtraFiles)}
-	cmd.Path, cmd.Args, cmd.Env = "/proc/self/exe", []string{"dagctl", bareArg, strconv.Itoa(3 + s.Files)}, []string{}
+	cmd.Path, cmd.Args, cmd.Env = "/proc/self/exe", []string{stageName, bareArg, strconv.Itoa(3 + s.Files)}, []string{}
 	cmd.ExtraFiles = append(cmd.ExtraFiles[:s.Files:s.Files], words, complain)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	err = cmd.Start()

@@ -49,10 +49,16 @@ static int dagctl_enter(int landlock) {
 
 __attribute__((constructor)) static void dagctl_early(void) {
 	const char *name = program_invocation_name;
-	if (name != NULL && strcmp(name, "dagctl-confined") == 0) {
-		dagctl_walls = dagctl_enter(1);
-	} else if (name != NULL && strcmp(name, "dagctl-limited") == 0) {
-		dagctl_walls = dagctl_enter(0);
+	int confined = name != NULL && strcmp(name, "dagctl-confined") == 0;
+	int limited = name != NULL && strcmp(name, "dagctl-limited") == 0;
+	int stage = name != NULL && strcmp(name, "dagctl-stage") == 0;
+
+	// What users run comes after the server where both want the processor. All threads and children inherit it.
+	if ((confined || limited || stage) && nice(5) == -1) {
+		errno = 0; // it stays as it is
+	}
+	if (confined || limited) {
+		dagctl_walls = dagctl_enter(confined);
 	}
 }
 

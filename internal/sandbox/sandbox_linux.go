@@ -119,7 +119,7 @@ func run(ctx context.Context, p Program) (err error) {
 	defer trouble.Close()
 
 	cmd := exec.CommandContext(ctx, "/proc/self/exe")
-	cmd.Args = []string{"dagctl", stageArg}
+	cmd.Args = []string{stageName, stageArg}
 	cmd.Env = []string{}
 	cmd.Dir = "/"
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = p.Stdin, p.Stdout, p.Stderr

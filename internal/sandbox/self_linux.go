@@ -22,10 +22,12 @@ import (
 // calls, which hold for all threads at once, come next, in Enter, before the process reads anything. Nothing is
 // executed twice, so walls cost nearly nothing beyond the start of the process.
 
-// The names by which a process knows that it is to confine itself, with Landlock or where there is none.
+// The names by which a process knows, before Go starts, that it runs what users wrote: it lowers its priority. By the
+// first two it confines itself, with Landlock or where there is none. early_linux.go has them, too.
 const (
 	confinedName = "dagctl-confined"
 	limitedName  = "dagctl-limited"
+	stageName    = "dagctl-stage" // of a process that becomes a program
 )
 
 // StartSelf starts a process of this binary behind walls. Its first argument is set here; it must call Enter before

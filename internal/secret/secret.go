@@ -2,8 +2,8 @@
 // the text must state where it goes, and gets it only if an admin has allowed that.
 //
 // Vocabulary: a host is a destination of a secret: "api.example.com" (https on its port), "api.example.com:8443",
-// "http://box.internal:8080" (unencrypted), or "*" for any, which programs need because the platform cannot see where
-// they send a secret. It owns no tables.
+// "http://box.internal:8080" (unencrypted), or "*" for any. A grant lets the program of a job have a secret: the
+// platform cannot see where programs send it. It owns no tables.
 package secret
 
 import (
@@ -27,10 +27,18 @@ type Value struct {
 	name  string
 	text  string
 	hosts []string
+
+	program bool // an admin lets the job's program have it
 }
 
 // New returns a value. ValidHost must accept the hosts.
-func New(name, text string, hosts []string) Value { return Value{name, text, hosts} }
+func New(name, text string, hosts []string) Value { return Value{name: name, text: text, hosts: hosts} }
+
+// Granted returns the value as one that the job's program may have.
+func (v Value) Granted() Value {
+	v.program = true
+	return v
+}
 
 func (Value) String() string               { return mask }
 func (Value) GoString() string             { return mask }
@@ -52,12 +60,13 @@ func (v Value) For(u *url.URL) (string, error) {
 	return v.text, nil
 }
 
-// ForProgram returns the text for a program, which may send it anywhere.
-func (v Value) ForProgram() (string, error) {
-	if !slices.Contains(v.hosts, Anywhere) {
-		return "", fault.New(fault.Forbidden, "secret %s may not be given to a program: that could send it anywhere",
-			v.name).
-			WithHint("an admin allows it with `dagctl secrets bind %s --host '*'`", v.name)
+// ForProgram returns the text for the program of a job (DAG/JOB), which may send it anywhere, or a Forbidden fault if
+// no admin granted it.
+func (v Value) ForProgram(job string) (string, error) {
+	if !v.program {
+		return "", fault.New(fault.Forbidden, "secret %s may not be given to the program of %s, which could send it "+
+			"anywhere", v.name, job).
+			WithHint("an admin grants it with `dagctl secrets bind %s --program %s`", v.name, job)
 	}
 	return v.text, nil
 }

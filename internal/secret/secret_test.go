@@ -68,9 +68,9 @@ func TestHostsOfAValue(t *testing.T) {
 		require.NotContains(t, err.Error(), "hunter2")
 	}
 
-	_, err := New("key", "hunter2", []string{"api.example.com"}).ForProgram()
+	_, err := New("key", "hunter2", []string{"api.example.com"}).ForProgram("d/j")
 	require.True(t, fault.Is(err, fault.Forbidden))
-	text, err := New("key", "hunter2", []string{"*"}).ForProgram()
+	text, err := New("key", "hunter2", nil).Granted().ForProgram("d/j")
 	require.NoError(t, err)
 	require.Equal(t, "hunter2", text)
 	for _, bad := range []string{"", "https://x", "x/y", "x y", "*.example.com", "user@x", "x:port", "ftp://x"} {

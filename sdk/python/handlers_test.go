@@ -43,8 +43,7 @@ func TestHandlers(t *testing.T) {
 	secret.Stdin = strings.NewReader("hunter2")
 	require.NoError(t, secret.Run())
 
-	w.must(t, "secrets", "bind", "smtp", "--job", "mail/secret")
-	w.must(t, "secrets", "bind", "smtp", "--host", "*") // a program may send it anywhere
+	w.must(t, "secrets", "bind", "smtp", "--program", "mail/secret")
 	w.serve(t, mailDAG)
 	w.worker(t, "mail.py")
 

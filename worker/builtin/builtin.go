@@ -137,6 +137,9 @@ func (o Options) assignment(ctx context.Context, t *worker.Task) (operators.Assi
 		a.Secrets = map[string]secret.Value{}
 		for name, text := range bound.Secrets {
 			a.Secrets[name] = secret.New(name, text, bound.Hosts[name])
+			if slices.Contains(bound.Granted, name) {
+				a.Secrets[name] = a.Secrets[name].Granted()
+			}
 		}
 	}
 	return a, nil

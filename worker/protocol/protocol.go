@@ -375,6 +375,8 @@ type Secrets struct {
 	// Hosts lists where an admin allows each secret to be sent. Built-in operators keep to it: they send a secret
 	// without hosts nowhere.
 	Hosts map[string][]string `json:"hosts,omitempty" doc:"By secret: host[:port], http://host[:port] or * for any"`
+	// Granted names the secrets that a program may have, which can send them anywhere.
+	Granted []string `json:"granted,omitempty" doc:"Secrets that an admin lets the job's program have"`
 }
 
 // Logs are lines of a task; POST /v1/task/logs.

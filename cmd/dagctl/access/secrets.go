@@ -98,26 +98,28 @@ func readSecret(c *cli.CLI, name string) (string, error) {
 
 func secretsBindCommand(c *cli.CLI) *cobra.Command {
 	var (
-		jobs, hosts []string
-		remove      bool
+		jobs, hosts, programs []string
+		remove                bool
 	)
 	cmd := &cobra.Command{
-		Use:   "bind NAME [--job DAG/JOB] [--host HOST]",
-		Short: "Choose which jobs may use a secret, and which hosts may get it",
+		Use:   "bind NAME [--job DAG/JOB] [--host HOST] [--program DAG/JOB]",
+		Short: "Choose which jobs may use a secret, and who may get it",
 		Long: `Binds a secret to jobs, each as DAG/JOB, or to a DAG's notifications, as DAG. Requests carry the secret
 only to hosts that it is bound to: api.example.com, api.example.com:8443, or http://box.internal:8080 for a host without
-TLS. Programs can send it anywhere, so the command operator and functions of workers get it only if it is bound to the
-host '*'.`,
+TLS. Programs can send it anywhere, whatever the hosts are, so the command operator and functions of workers get it only
+if --program grants it to their job.`,
 		Example: `  dagctl secrets bind api_key --job us-flights/flights_raw --host api.example.com
+  dagctl secrets bind api_key --program us-flights/upload
   dagctl secrets bind api_key --job us-flights/flights_raw --remove`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(jobs)+len(hosts) == 0 {
-				return fault.New(fault.Invalid, "there is nothing to bind to").WithHint("pass --job or --host")
+			if len(jobs)+len(hosts)+len(programs) == 0 {
+				return fault.New(fault.Invalid, "there is nothing to bind to").
+					WithHint("pass --job, --host or --program")
 			}
-			change := authz.Binding{AddJobs: jobs, AddHosts: hosts}
+			change := authz.Binding{AddJobs: jobs, AddHosts: hosts, AddPrograms: programs}
 			if remove {
-				change = authz.Binding{RemoveJobs: jobs, RemoveHosts: hosts}
+				change = authz.Binding{RemoveJobs: jobs, RemoveHosts: hosts, RemovePrograms: programs}
 			}
 			api, err := c.Connect()
 			if err != nil {
@@ -134,6 +136,8 @@ host '*'.`,
 	f := cmd.Flags()
 	f.StringArrayVar(&jobs, "job", nil, "DAG/JOB that may use the secret, or DAG for its notifications (repeatable)")
 	f.StringArrayVar(&hosts, "host", nil, "host that may get the secret (repeatable)")
+	f.StringArrayVar(&programs, "program", nil,
+		"DAG/JOB whose program may have the secret, which binds it to the job as well (repeatable)")
 	f.BoolVar(&remove, "remove", false, "remove these bindings")
 	return cmd
 }
@@ -163,9 +167,10 @@ func secretsListCommand(c *cli.CLI) *cobra.Command {
 
 func writeSecrets(c *cli.CLI, w io.Writer, secrets []authz.Secret) {
 	now := time.Now()
-	t := cli.Table{Style: c.Style(c.Out), Header: []string{"NAME", "JOBS", "HOSTS", "SET"}}
+	t := cli.Table{Style: c.Style(c.Out), Header: []string{"NAME", "JOBS", "HOSTS", "PROGRAMS", "SET"}}
 	for _, s := range secrets {
-		t.Add(s.Name, strings.Join(s.Jobs, ","), strings.Join(s.Hosts, ","), cli.Ago(&s.UpdatedAt, now))
+		t.Add(s.Name, strings.Join(s.Jobs, ","), strings.Join(s.Hosts, ","),
+			strings.Join(s.Programs, ","), cli.Ago(&s.UpdatedAt, now))
 	}
 	t.Write(w)
 }

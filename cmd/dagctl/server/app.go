@@ -177,6 +177,7 @@ func (a *App) newDispatcher(ctx context.Context, cfg Config, roots func(org, dag
 		return fmt.Errorf("scratch folder: %w", err)
 	}
 	a.runner = &operators.Runner{Registry: a.builtin, Storage: a.storage, ScratchDir: scratch, Log: a.log}
+	a.sweepFolders()
 
 	hooks, err := rest.NewLimiter(cfg.Limits.RequestsPerSecond, cfg.Limits.Burst)
 	if err != nil {
@@ -365,10 +366,34 @@ func (a *App) work(ctx context.Context) error {
 	g.Go(func() error { return a.Dispatcher.Run(working) })
 	g.Go(func() error { return a.timers.Run(working) })
 	g.Go(func() error { return a.Logs.Run(working) })
+	g.Go(func() error { return a.sweep(working) })
 	if err := g.Wait(); err != nil && ctx.Err() == nil {
 		return err
 	}
 	return nil
+}
+
+// sweepEvery is how often a server looks for folders of processes that were killed.
+const sweepEvery = 10 * time.Minute
+
+// sweep removes the folders of tasks and engines whose servers were killed, until ctx ends.
+func (a *App) sweep(ctx context.Context) error {
+	tick := time.NewTicker(sweepEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+			a.sweepFolders()
+		}
+	}
+}
+
+func (a *App) sweepFolders() {
+	if err := errors.Join(a.runner.Sweep(), a.engines.Sweep()); err != nil {
+		a.log.Warn("folders of killed processes stay", "error", err)
+	}
 }
 
 // ServeHTTP serves until ctx ends, then lets requests finish for at most 10 seconds.

@@ -87,6 +87,7 @@ type OperatorsConfig struct {
 	CommandPaths     []string `yaml:"command_paths"`     // more that programs may read and run
 	CommandShared    []string `yaml:"command_shared"`    // folders that they may also write to
 	CommandMemoryMB  int64    `yaml:"command_memory_mb"` // of the processes of one program; 0: 4096
+	CommandOutputMB  int64    `yaml:"command_output_mb"` // of the files that one program writes; 0: 32768
 	AllowedAddresses []string `yaml:"allowed_addresses"` // private prefixes that http_source may reach nevertheless
 	MemoryMB         int64    `yaml:"memory_mb"`         // of each DuckDB session
 	Threads          int      `yaml:"threads"`           // of each DuckDB session
@@ -281,7 +282,7 @@ func (cfg *Config) applyEnvironment(getenv func(string) string) error {
 	}
 
 	if value := getenv("DAGCTL_ALLOW_COMMAND"); value != "" {
-		orgs, err := orgsOf(value)
+		orgs, err := OrgsOf("DAGCTL_ALLOW_COMMAND", value)
 		if err != nil {
 			return err
 		}

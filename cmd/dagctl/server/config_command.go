@@ -36,14 +36,13 @@ func everyOrg(line int) error {
 	return fault.New(fault.Invalid, "line %d: allow_command is a list of orgs now, and not true: [acme, other]", line)
 }
 
-// orgsOf reads the orgs of DAGCTL_ALLOW_COMMAND.
-func orgsOf(value string) (OrgList, error) {
-	switch value {
-	case "false":
+// OrgsOf reads the orgs of a setting that was a boolean once, such as DAGCTL_ALLOW_COMMAND.
+func OrgsOf(setting, value string) (OrgList, error) {
+	switch {
+	case value == "false":
 		return nil, nil
-	case "true":
-		return nil, fault.New(fault.Invalid,
-			"DAGCTL_ALLOW_COMMAND is a list of orgs now, and not true: acme,other")
+	case value == "true", strings.HasPrefix(value, "-"): // the next flag
+		return nil, fault.New(fault.Invalid, "%s is a list of orgs now, and not true: acme,other", setting)
 	}
 	var orgs OrgList
 	for org := range strings.SplitSeq(value, ",") {
@@ -58,7 +57,8 @@ func orgsOf(value string) (OrgList, error) {
 func (cfg *Config) commandOptions() operators.CommandOptions {
 	hidden := append([]string{cfg.path, cfg.Storage.Root, cfg.Secrets.KeyFile}, cfg.Tasks.KeyFiles...)
 	o := operators.CommandOptions{Orgs: cfg.Operators.AllowCommand, Paths: cfg.Operators.CommandPaths,
-		Shared: cfg.Operators.CommandShared, Memory: cfg.Operators.CommandMemoryMB << 20, Hidden: cfg.Hidden}
+		Shared: cfg.Operators.CommandShared, Memory: cfg.Operators.CommandMemoryMB << 20,
+		Output: cfg.Operators.CommandOutputMB << 20, Hidden: cfg.Hidden}
 	for _, path := range hidden {
 		if full, err := filepath.Abs(path); err == nil && path != "" {
 			o.Hidden = append(o.Hidden, full)

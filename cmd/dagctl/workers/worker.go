@@ -37,6 +37,7 @@ type Options struct {
 	operators     []string
 	Builtin       operators.Options
 	memoryMB      int64
+	allowCommand  string // orgs, separated by commas
 	fileRoots     []string
 	Roots         func(org, dag string) []string // folders that file sources may read, from fileRoots
 	healthAddress string
@@ -81,7 +82,8 @@ Your own functions, for jobs of operator handler, run in workers that you build 
 	f.StringVar(&o.healthAddress, "health-address", "", "address that serves GET /healthz")
 	f.StringArrayVar(&o.operators, "operator", nil, "run only this operator (repeatable)")
 	f.StringVar(&o.ScratchDir, "scratch-dir", "", "folder for temporary files of tasks (default: that of the system)")
-	f.BoolVar(&o.Builtin.Command.Every, "allow-command", false, "let DAGs run programs, behind walls")
+	f.StringVar(&o.allowCommand, "allow-command", "",
+		"orgs whose DAGs may run programs here, behind walls, separated by commas")
 	f.StringArrayVar(&o.Builtin.Command.Paths, "command-path", nil,
 		"file or folder that programs may also read and run (repeatable)")
 	f.StringArrayVar(&o.Builtin.Command.Shared, "command-shared", nil,
@@ -154,6 +156,10 @@ func readWorkerOptions(c *cli.CLI, o *Options) error {
 		o.Token = strings.TrimSpace(string(text))
 	}
 
+	var err error
+	if o.Builtin.Command.Orgs, err = server.OrgsOf("--allow-command", o.allowCommand); err != nil {
+		return err
+	}
 	missing := func(what, hint string) error {
 		return fault.New(fault.Invalid, "%s is missing", what).WithHint("%s", hint)
 	}
@@ -169,7 +175,6 @@ func readWorkerOptions(c *cli.CLI, o *Options) error {
 		return fault.New(fault.Invalid, "--memory-mb %d is too little; 64 is the least", o.memoryMB)
 	}
 
-	var err error
 	if o.Log, err = server.NewLogger(c.Err, o.log); err != nil {
 		return fault.New(fault.Invalid, "log: %w", err)
 	}
@@ -209,6 +214,9 @@ func New(o Options) (*worker.Worker, error) {
 		}
 	}
 
+	if err := (&operators.Runner{ScratchDir: o.ScratchDir}).Sweep(); err != nil {
+		o.Log.Warn("folders of tasks whose worker was killed stay", "error", err)
+	}
 	err = builtin.Register(w, builtin.Options{
 		Registry: registry, Only: only, ScratchDir: o.ScratchDir, Roots: o.Roots,
 	})
