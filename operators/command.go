@@ -329,6 +329,7 @@ func commandError(ctx context.Context, name string, err error, stderr *tail) err
 	if text := strings.TrimSpace(stderr.String()); text != "" {
 		wrapped = fmt.Errorf("%s: %w\n%s", filepath.Base(name), err, text)
 	}
+
 	var exit *exec.ExitError
 	if errors.As(err, &exit) && slices.Contains(hopeless, exit.ExitCode()) {
 		return Permanent(wrapped)
