@@ -19,7 +19,7 @@ func TestMain(m *testing.M) {
 }
 
 // engines returns engines for the time of a test.
-func engines(t *testing.T) *engine.Engines {
+func engines(t testing.TB) *engine.Engines {
 	t.Helper()
 	e, err := engine.New(engine.Config{Dir: t.TempDir()})
 	require.NoError(t, err)

@@ -22,7 +22,8 @@ func (h *host) check(ctx context.Context, q engine.Check) ([]engine.CheckOutcome
 		return nil, errors.New("there is no output to check")
 	}
 	inputs := slices.DeleteFunc(slices.Clone(h.known), func(name string) bool { return name == engine.Output })
-	c := checker{session: h.session, columns: h.columns[engine.Output], inputs: inputs, now: q.Now}
+	c := checker{session: h.session, statement: h.statement, columns: h.columns[engine.Output], inputs: inputs,
+		now: q.Now}
 
 	outcomes := make([]engine.CheckOutcome, len(q.Checks))
 	for i, check := range q.Checks {
@@ -42,10 +43,11 @@ func (h *host) check(ctx context.Context, q engine.Check) ([]engine.CheckOutcome
 
 // checker holds the data that the checks of one revision read.
 type checker struct {
-	session *duck.Session
-	columns []duck.Column // of the output
-	inputs  []string      // relations
-	now     time.Time
+	session   *duck.Session
+	statement func(ctx context.Context, sql string) (*duck.Select, error)
+	columns   []duck.Column // of the output
+	inputs    []string      // relations
+	now       time.Time
 }
 
 // run runs a check by a query that selects the failing rows.
@@ -91,7 +93,7 @@ func (c *checker) failing(ctx context.Context, check dag.Check) (string, error) 
 	case "relationships":
 		return c.orphans(ctx, check)
 	case "sql":
-		parsed, err := c.session.Parse(ctx, check.SQL)
+		parsed, err := c.statement(ctx, check.SQL)
 		if err != nil {
 			return "", err
 		}

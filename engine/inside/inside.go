@@ -65,6 +65,7 @@ type host struct {
 	zone    string
 	known   []string                 // open relations
 	columns map[string][]duck.Column // of each of them
+	parsed  map[string]*duck.Select  // what tasks ran before: the next one of the job runs the same
 }
 
 // verb answers the questions of one verb.

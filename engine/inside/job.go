@@ -71,7 +71,7 @@ func (h *host) run(ctx context.Context, s engine.Select) (selected engine.Select
 	if h.session == nil {
 		return selected, errors.New("nothing is open")
 	}
-	parsed, err := h.session.Parse(ctx, s.SQL)
+	parsed, err := h.statement(ctx, s.SQL)
 	if err != nil {
 		return selected, err
 	}
@@ -91,6 +91,25 @@ func (h *host) run(ctx context.Context, s engine.Select) (selected engine.Select
 	}
 	selected.Origins = parsed.Lineage(h.columns, selected.Columns)
 	return selected, nil
+}
+
+// mostParsed is how many statements an engine remembers.
+const mostParsed = 64
+
+// statement parses a statement, once.
+func (h *host) statement(ctx context.Context, sql string) (*duck.Select, error) {
+	if q := h.parsed[sql]; q != nil {
+		return q, nil
+	}
+	q, err := h.session.Parse(ctx, sql)
+	if err != nil {
+		return nil, err
+	}
+	if h.parsed == nil || len(h.parsed) == mostParsed {
+		h.parsed = map[string]*duck.Select{}
+	}
+	h.parsed[sql] = q
+	return q, nil
 }
 
 func (h *host) export(ctx context.Context, e engine.Export) (none, error) {
