@@ -261,6 +261,15 @@ func (o noRows) Columns(ctx context.Context, output int) (columns []storage.Colu
 	return columns, err
 }
 
+// Standing implements operators.NoRows.
+func (o noRows) Standing(ctx context.Context, output int, key string) (columns []storage.Column, err error) {
+	err = pg.InOrgTx(ctx, o.d.Requests, o.t.Job.OrgID, func(ctx context.Context, tx pgx.Tx) (err error) {
+		columns, err = registry.StandingColumns(ctx, tx, o.t.Job.Outputs[output].Generation, key)
+		return err
+	})
+	return columns, err
+}
+
 // Stays implements operators.NoRows.
 func (o noRows) Stays(ctx context.Context, output int) (bool, error) { return o.stays(ctx, output) }
 

@@ -280,3 +280,50 @@ publish:
 	w.Settle()
 	require.Equal(t, map[string][]string{first: {"a,a"}, second: {"b,<nil>"}, third: {"<nil>,c"}}, w.Read("both"))
 }
+
+// The partitions that a program writes have one schema, whatever each run writes.
+func TestPartitionsOfAProgramHaveOneSchema(t *testing.T) {
+	t.Parallel()
+	for script, want := range map[string]struct{ rows, err string }{
+		`printf 'v,id\n10,2\n' > a.csv`:                        {"2,10", ""},
+		`printf 'id\n2\n' > a.csv`:                             {"2,<nil>", ""},
+		`echo '{"id": 2}' > a.ndjson`:                          {"2,<nil>", ""},
+		`printf 'id,v\n2,1e1\n' > a.csv`:                       {"2,10", ""},
+		`printf 'id,v\n2,1.5\n' > a.csv`:                       {"", `partition 2024-01-02, column v: "1.5" does not fit BIGINT`},
+		`printf 'id,v\n2,x\n' > a.csv`:                         {"", `partition 2024-01-02, column v: "x" does not fit BIGINT`},
+		`printf 'id,v,w\n2,1,1\n' > a.csv`:                     {"", `partition 2024-01-02: column "w" is new; the dataset has id, v`},
+		`printf 'id,v\n2,1\n' > a.csv; mkdir s; touch s/a.csv`: {"", `s is not *.parquet`},
+		`printf 'id,v\n2,1\n' > a.csv; touch b.CSV.txt`:        {"", `b.CSV.txt is not *.parquet`},
+		`printf 'id,v\n2,1\n' > a.csv; touch _SUCCESS`:         {"2,1", ""},
+	} {
+		t.Run(script, func(t *testing.T) {
+			t.Parallel()
+			w := dispatchertest.NewWorld(t)
+			run := func(script string) {
+				w.Drop("make.sh", `dir=$(sed 's/.*"dir":"\([^"]*\)".*/\1/'); cd "$dir"; `+script)
+			}
+			run(`printf 'id,v\n1,9\n' > a.csv`)
+			w.Probe.Put("raw", "2024-01-01", "0")
+			w.Serve(dispatchertest.Edit(dispatchertest.Upkept, "operator: hook", "operator: command",
+				"config: { tag: m }", "config: { argv: [sh, ./make.sh] }"))
+			run(script)
+			w.Probe.Put("raw", "2024-01-02", "0")
+			w.Poll()
+			w.Settle()
+
+			read := w.Read("letters_made")
+			require.Equal(t, []string{"1,9"}, read["2024-01-01"])
+			if want.err == "" {
+				require.Equal(t, []string{want.rows}, read["2024-01-02"])
+			} else {
+				require.NotContains(t, read, "2024-01-02")
+				var text string
+				w.Row(`SELECT error_message FROM tasks WHERE id = $1`, w.TaskOf("made", "2024-01-02"))(&text)
+				require.Contains(t, text, want.err)
+			}
+			require.Equal(t, []string{"id BIGINT, v BIGINT"}, dispatchertest.Texts(t, w.Pool, `SELECT
+				(SELECT string_agg(concat_ws(' ', c->>'name', c->>'type'), ', ') FROM jsonb_array_elements(g.schema) AS c)
+				FROM dataset_versions g JOIN dag_version_datasets s ON s.dataset_version = g.id AND s.job_name = 'made'`))
+		})
+	}
+}

@@ -100,6 +100,9 @@ func (c storageCarrier) seal(
 			return nil, err
 		}
 	}
+	if written, err = c.work.held(ctx, a, output, written, scratch); err != nil {
+		return nil, err
+	}
 	w := &Written{Output: output.Index}
 
 	// The location of an attempt was recorded when it began, but its segment of a cursor is known only now.

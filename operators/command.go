@@ -354,10 +354,8 @@ func convertOutputs(ctx context.Context, t *Task) error {
 		if err != nil {
 			return err
 		}
-		if len(files) == 0 {
-			if err := nothingElse(t.Outputs[i].Name, dir); err != nil {
-				return err
-			}
+		if err := nothingElse(t.Outputs[i].Name, dir); err != nil {
+			return err
 		}
 
 		for _, format := range textFormats {
@@ -377,15 +375,16 @@ func convertOutputs(ctx context.Context, t *Task) error {
 	return nil
 }
 
-// nothingElse returns an error if an output's folder, in which there is no file of rows, has something that may have
-// been meant as one: it would empty the partition. Names that begin with a dot or an underscore are a program's own.
+// nothingElse returns an error if an output's folder has something beside files of rows that may have been meant as
+// one: its rows would be missing. Names that begin with a dot or an underscore are a program's own.
 func nothingElse(output, dir string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return err
 	}
 	for _, e := range entries {
-		if !strings.HasPrefix(e.Name(), ".") && !strings.HasPrefix(e.Name(), "_") {
+		own := strings.HasPrefix(e.Name(), ".") || strings.HasPrefix(e.Name(), "_")
+		if !own && (e.IsDir() || formatOf(e.Name()) == "") {
 			return Permanent(fault.New(fault.Invalid, "output %q: %s is not *.parquet, *.csv or *.ndjson", output,
 				e.Name()).WithHint("name the file by its format, in the output's folder itself; the latter two may " +
 				"end in .gz or .zst. An output without rows has no file"))

@@ -141,6 +141,7 @@ var programs = map[string]func(){
 		for _, file := range left {
 			result["left"] = append(result["left"], filepath.Base(file))
 		}
+		must(os.Remove(filepath.Join(task.Outputs[0].Dir, "c.txt"))) // it would be refused at the end
 		must(json.NewEncoder(os.Stdout).Encode(map[string]any{"result": result, "unchanged": true}))
 	},
 	"hasty": func() { // asks for a commit and does not wait for the answer

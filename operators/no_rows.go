@@ -17,8 +17,10 @@ import (
 // A run that ends with an output that has no rows replaces the partition by an empty one, so that no old row stays in
 // it. Its columns are those of the line of names in a text file, or those that the output had last.
 
-// NoRows answers questions about outputs to which a run wrote no rows.
+// NoRows answers questions about outputs to which a run wrote no rows, and about the columns of those to which it did.
 type NoRows interface {
+	// Standing returns the columns that other partitions of an output have; none if there is no row in any.
+	Standing(ctx context.Context, output int, partition string) ([]storage.Column, error)
 	// Columns returns the columns that an output had last; none if it never had any.
 	Columns(ctx context.Context, output int) ([]storage.Column, error)
 	// Stays reports whether an output without files stays as it is, instead of having no rows from now on.

@@ -32,6 +32,25 @@ func KnownColumns(ctx context.Context, tx pgx.Tx, g storage.Generation) (columns
 	return columns, nil
 }
 
+// StandingColumns returns the columns of a generation that has rows in other partitions than one; none otherwise.
+func StandingColumns(
+	ctx context.Context, tx pgx.Tx, g storage.Generation, partition string,
+) (columns []storage.Column, err error) {
+	err = tx.QueryRow(ctx, `
+		SELECT g.schema FROM dataset_versions g
+		WHERE g.id = $1 AND g.org_id = $2 AND jsonb_array_length(g.schema) > 0 AND EXISTS (
+			SELECT FROM partition_versions p
+			WHERE p.dataset_version = g.id AND p.state = 'Published' AND p.partition_key <> $3 AND p.row_count > 0)`,
+		g.Version, g.OrgID, partition).Scan(&columns)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("columns of dataset %s: %w", g.Dataset, err)
+	}
+	return columns, nil
+}
+
 // ColumnsOf returns the columns of generations, as their newest revision has them. Those without any are absent.
 func ColumnsOf(ctx context.Context, tx pgx.Tx, generations []uuid.UUID) (map[uuid.UUID][]storage.Column, error) {
 	rows, err := tx.Query(ctx, `SELECT id, schema FROM dataset_versions WHERE id = ANY($1) AND schema IS NOT NULL`, generations)
