@@ -198,18 +198,19 @@ func (d *Dispatcher) settle(
 	return "Published", &e, err
 }
 
-// askActing asks for the rows by which those jobs are run now whose runs have checked what they wrote.
+// askActing asks for the rows by which jobs are run now whose own versions do not serve, or not any more: a version with
+// other checks may have come to serve while the task ran.
 func (d *Dispatcher) askActing(b *pg.Batch, all []*Completing) *pg.Later[map[uuid.UUID]registry.Acting] {
-	var origins []uuid.UUID
+	var rows []uuid.UUID
 	for _, x := range all {
-		if slices.ContainsFunc(x.Outcome.Written, func(w operators.Written) bool { return len(w.Checks) > 0 }) {
-			origins = append(origins, x.Job.Origin)
+		if len(x.Outcome.Written) > 0 {
+			rows = append(rows, x.Job.ID)
 		}
 	}
-	if len(origins) == 0 {
+	if len(rows) == 0 {
 		return pg.Known[map[uuid.UUID]registry.Acting](nil)
 	}
-	return d.Registry.ActingLater(b, tasks.SortedIDs(origins))
+	return d.Registry.ActingInstead(b, tasks.SortedIDs(rows))
 }
 
 // decides returns the job row whose checks decide about what a completion publishes: that by which the job is run now.

@@ -116,6 +116,11 @@ func TestARunWithACheckThatCannotRun(t *testing.T) {
 	require.Equal(t, []string{"1 Rejected short error error 0 build"}, checksOf(w, "good"))
 }
 
+// shortCheck is the check of Checked.
+const shortCheck = `    checks:
+      - { name: short, sql: "SELECT * FROM output WHERE n > 3" }
+`
+
 // Checks of the version that serves by now decide, not those of the version whose task has run.
 func TestARunThatOutlastsItsVersion(t *testing.T) {
 	t.Parallel()
@@ -131,6 +136,10 @@ func TestARunThatOutlastsItsVersion(t *testing.T) {
 			"{ name: short, severity: warn,", "n > 3", "n > 2"),
 			dispatchertest.Edit(dispatchertest.Checked, "n > 3", "n > 2"),
 			[]string{"a,1"}, []string{"a,1"}},
+		"a first check": {dispatchertest.Edit(dispatchertest.Checked, shortCheck, ""),
+			dispatchertest.Edit(dispatchertest.Checked, "n > 3", "n > 2"), []string{"a,1"}, []string{"a,1"}},
+		"no check any more": {dispatchertest.Edit(dispatchertest.Checked, "n > 3", "n > 2"),
+			dispatchertest.Edit(dispatchertest.Checked, shortCheck, ""), []string{"abc,3"}, []string{"abc,3"}},
 		"another description": {dispatchertest.Checked, dispatchertest.Edit(dispatchertest.Checked, "  - name: good\n",
 			"  - name: good\n    description: better\n"), []string{"abc,3"}, []string{"abc,3"}},
 	} {

@@ -30,7 +30,7 @@ type commit struct {
 	last *pg.Later[map[registry.Ref]registry.Made]
 	own  *ownRouting // routes the events in this transaction if it can; nil: the router routes them
 
-	// The rows by which those jobs are run now whose runs have checked their outputs
+	// The rows by which jobs are run now whose own rows do not serve
 	acting *pg.Later[map[uuid.UUID]registry.Acting]
 
 	events []Event         // of the published outputs

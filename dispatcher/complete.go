@@ -68,7 +68,7 @@ type Completing struct {
 	state unpublished
 	notes []tasks.OutputNote
 
-	acting *registry.Job // by which the job is run now, if it is another row; nil: Job, or nobody asked
+	acting *registry.Job // by which the job is run now, if its own row does not serve; nil: Job
 	err    error
 
 	asked []askedOf   // tasks to be made

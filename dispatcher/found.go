@@ -44,6 +44,18 @@ func NewSurroundings(findings []stale.Finding, live map[uuid.UUID]bool) Surround
 	return Surroundings{filled: filled, slots: tasks.Occupied(&b, slots), live: live}
 }
 
+// EndDone ends the dead tasks whose partitions are up to date by the findings, and returns how many it ended. The tasks
+// of sources have no inputs to be compared with: enumerations end those.
+func (d *Dispatcher) EndDone(ctx context.Context, tx pgx.Tx, findings []stale.Finding, now time.Time) (int64, error) {
+	var done []tasks.Slot
+	for _, f := range findings {
+		if f.Verdict == stale.Current && len(f.Job.Inputs) > 0 {
+			done = append(done, tasks.Slot{Origin: f.Job.Origin, Key: f.Key})
+		}
+	}
+	return d.Tasks.EndDead(ctx, tx, done, now)
+}
+
 // CreateFound makes the tasks that findings call for.
 func (d *Dispatcher) CreateFound(
 	ctx context.Context, tx pgx.Tx, findings []stale.Finding, around Surroundings, now time.Time,

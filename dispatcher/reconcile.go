@@ -47,7 +47,8 @@ func (d *Dispatcher) Reconcile(ctx context.Context, now time.Time) error {
 	return errors.Join(append(failed, d.Tasks.ReviewLimits(ctx, acting, now))...)
 }
 
-// ReconcileJob compares every output partition of one job with its inputs, and makes the tasks that are missing.
+// ReconcileJob compares every output partition of one job with its inputs, makes the tasks that are missing, and ends
+// the dead ones that have nothing left to do.
 func (d *Dispatcher) ReconcileJob(ctx context.Context, a registry.Acting, now time.Time) error {
 	if !a.Live && a.Job.Acts() {
 		return nil
@@ -79,6 +80,9 @@ func (d *Dispatcher) ReconcileJob(ctx context.Context, a registry.Acting, now ti
 			}
 			findings, err := d.Stale.Examine(ctx, tx, some)
 			if err != nil {
+				return err
+			}
+			if _, err := d.EndDone(ctx, tx, findings, now); err != nil {
 				return err
 			}
 			around := NewSurroundings(findings, map[uuid.UUID]bool{a.Job.Origin: a.Live})

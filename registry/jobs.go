@@ -244,12 +244,15 @@ func (r *Registry) Consumers(b *pg.Batch, generations []uuid.UUID) *pg.Later[[]C
 // ActingJobs returns the job row by which each origin is run now. An origin that no active, building or ready version
 // uses is absent.
 func (r *Registry) ActingJobs(ctx context.Context, tx pgx.Tx, origins []uuid.UUID) (map[uuid.UUID]Acting, error) {
-	return r.ActingLater(new(pg.Batch), origins).Get(ctx, tx)
+	return r.acting(new(pg.Batch), `j.origin_job_id = ANY($1)`, origins).Get(ctx, tx)
 }
 
-// ActingLater is ActingJobs with its statement in a batch.
-func (r *Registry) ActingLater(b *pg.Batch, origins []uuid.UUID) *pg.Later[map[uuid.UUID]Acting] {
-	return r.acting(b, `j.origin_job_id = ANY($1)`, origins)
+// ActingInstead returns, by origin, the rows by which jobs are run now whose given rows do not serve. Where a given row
+// serves, which is nearly always so, it looks at that row and no other.
+func (r *Registry) ActingInstead(b *pg.Batch, rows []uuid.UUID) *pg.Later[map[uuid.UUID]Acting] {
+	return r.acting(b, `j.origin_job_id = ANY(ARRAY(
+		SELECT g.origin_job_id FROM jobs g JOIN dag_versions o ON o.id = g.dag_version_id
+		WHERE g.id = ANY($1) AND o.status <> 'Active'))`, rows)
 }
 
 // JobsInWork returns the acting rows of every origin of one version, or of all versions the dispatcher works for where

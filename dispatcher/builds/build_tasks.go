@@ -67,15 +67,20 @@ func (bs *Builds) unended(
 	if p.Open, err = AnyOpen(ctx, tx, origins); err != nil {
 		return false, err
 	}
-	if p.Dead, err = DeadTasks(ctx, tx, b, origins); err != nil || len(p.Dead) == 0 {
-		return p.Open, err
+	for ended := true; ended; {
+		if p.Dead, err = DeadTasks(ctx, tx, b, origins); err != nil || len(p.Dead) == 0 {
+			return p.Open, err
+		}
+		var renewed bool
+		if renewed, ended, err = bs.renewDead(ctx, tx, b, jobs, now); err != nil {
+			return false, err
+		}
+		if renewed {
+			p.Open, p.Dead = true, nil
+			return true, nil
+		}
 	}
-
-	renewed, err := bs.renewDead(ctx, tx, b, jobs, now)
-	if renewed {
-		p.Open, p.Dead = true, nil
-	}
-	return true, err
+	return true, nil
 }
 
 // filledBy returns the origins of jobs, and the generations that they fill.

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dagctl/dagctl/dispatcher/dispatchertest"
+	"github.com/dagctl/dagctl/dispatcher/tasks"
 	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/registry"
 )
@@ -123,4 +124,25 @@ publish:
 	status, reason = w.Status(failed.Version.ID)
 	require.Equal(t, registry.Active, status, reason)
 	require.Equal(t, map[string][]string{"2024-01-01": {"a"}, "2024-01-05": {"e"}}, w.Read("either_j"))
+}
+
+// A build does not fail for a dead task whose partition another task has made meanwhile.
+func TestABuildPassesOverADeadTaskWhoseWorkIsDone(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.PairWorld(t)
+	deployed := w.Deploy(dispatchertest.Edit(dispatchertest.Pair, "tag: m", "tag: n"))
+	w.Advance()
+	made := w.One(w.D)
+	w.Probe.Put("raw", dispatchertest.FirstDay, "b")
+	w.Poll()
+	dispatchertest.Execute(t.Context(), w.D, w.One(w.D))
+	w.Route()
+	require.NoError(t, w.D.Fail(t.Context(), made, tasks.ReasonError, errors.New("no"), false,
+		dispatchertest.Later(0)))
+
+	w.Settle()
+	status, reason := w.Status(deployed.Version.ID)
+	require.Equal(t, registry.Active, status, reason)
+	require.Equal(t, []string{"n(b)"}, w.Read("pair_made")[dispatchertest.FirstDay])
+	require.Equal(t, "Canceled superseded", w.Task(made.TaskID))
 }

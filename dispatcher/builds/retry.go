@@ -203,17 +203,17 @@ type deadTask struct {
 }
 
 // renewDead makes tasks for the partitions whose tasks failed on other revisions than their inputs have now, in place
-// of those, and reports whether there were any.
+// of those, and ends the dead tasks whose partitions another task has made by now. It reports whether there were any.
 func (bs *Builds) renewDead(
 	ctx context.Context, tx pgx.Tx, b registry.Build, jobs []*registry.Job, now time.Time,
-) (bool, error) {
+) (renewed, ended bool, err error) {
 	byOrigin, origins := map[uuid.UUID]*registry.Job{}, []uuid.UUID{}
 	for _, job := range jobs {
 		byOrigin[job.Origin], origins = job, append(origins, job.Origin)
 	}
 	dead, err := deadReaders(ctx, tx, b, origins)
 	if err != nil || len(dead) == 0 {
-		return false, err
+		return false, false, err
 	}
 
 	targets := make([]stale.Target, len(dead))
@@ -222,20 +222,24 @@ func (bs *Builds) renewDead(
 	}
 	findings, err := bs.stale.Examine(ctx, tx, targets)
 	if err != nil {
-		return false, err
+		return false, false, err
+	}
+	done, err := bs.dispatcher.EndDone(ctx, tx, findings, now)
+	if err != nil {
+		return false, false, err
 	}
 
-	var renewed []stale.Finding
+	var again []stale.Finding
 	for i, f := range findings {
 		if f.Verdict == stale.Stale && !stale.SamePins(stale.ComparedPins(f.Pins), stale.ComparedPins(dead[i].pins)) {
-			renewed = append(renewed, f)
+			again = append(again, f)
 		}
 	}
-	if len(renewed) == 0 {
-		return false, nil
+	if len(again) == 0 {
+		return false, done > 0, nil
 	}
-	made, err := bs.dispatcher.CreateFound(ctx, tx, renewed, dispatcher.NewSurroundings(renewed, nil), now)
-	return len(made.By) > 0, err
+	made, err := bs.dispatcher.CreateFound(ctx, tx, again, dispatcher.NewSurroundings(again, nil), now)
+	return len(made.By) > 0, done > 0, err
 }
 
 // deadReaders returns the tasks for partitions that failed for good since the build began, up to the number that

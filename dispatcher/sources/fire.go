@@ -192,7 +192,8 @@ func (src *Sources) Enumerator(job *registry.Job) (operators.Enumerator, bool) {
 }
 
 // Enumerate lists the units that there are to read, and makes a task for each one that its partition was not yet made
-// from. It returns the number of units.
+// from. It ends the dead tasks of the others: content that could not be read has given way to what was read before. It
+// returns the number of units.
 func (src *Sources) Enumerate(
 	ctx context.Context, job *registry.Job, op operators.Enumerator, live bool, now time.Time,
 ) (units int, err error) {
@@ -216,9 +217,13 @@ func (src *Sources) Enumerate(
 		return 0, errors.Join(err, src.noteUnread(ctx, job, err, now))
 	}
 
-	var wanted []tasks.Request
+	var (
+		wanted []tasks.Request
+		done   []tasks.Slot // whose partitions were made from what is there now
+	)
 	for _, u := range found {
 		if u.Version != "" && known[u.Partition] == u.Version {
+			done = append(done, tasks.Slot{Origin: job.Origin, Key: u.Partition})
 			continue
 		}
 		t := tasks.Request{Job: job, Kind: tasks.KindSource, Slot: u.Partition, Partition: u.Partition,
@@ -238,6 +243,9 @@ func (src *Sources) Enumerate(
 			return err
 		}
 		if _, err := src.tasks.Create(ctx, tx, tasks.Creation{Wanted: wanted}, now); err != nil {
+			return err
+		}
+		if _, err := src.tasks.EndDead(ctx, tx, done, now); err != nil {
 			return err
 		}
 		_, err := tx.Exec(ctx, `

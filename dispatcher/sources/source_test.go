@@ -95,6 +95,27 @@ func TestContentThatComesBackAfterFailures(t *testing.T) {
 	w.Check()
 }
 
+// Content that could not be read and gave way to what was read before leaves no dead task. If it comes once more, it is
+// tried again.
+func TestASourceThatGoesBackToWhatWasRead(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.PairWorld(t)
+	look := func(content string) []string {
+		w.Probe.Put("raw", dispatchertest.FirstDay, content)
+		w.Poll()
+		for range 4 {
+			w.Settle()
+			w.Promote(dispatchertest.Later(time.Hour))
+		}
+		return w.Tasks("raw")[1:]
+	}
+	require.Equal(t, []string{dispatchertest.FirstDay + " Failed error"}, look("bad"))
+	require.Equal(t, []string{dispatchertest.FirstDay + " Canceled superseded"}, look("a"))
+	require.Zero(t, w.Count(`SELECT FROM waiting`))
+	require.Equal(t, []string{dispatchertest.FirstDay + " Failed error"}, look("bad"))
+	w.Check()
+}
+
 // If a file changes while it is read, its revision is identified by the content that was read, not by the content that
 // was found.
 func TestAFileThatChangesBetweenFindingAndReading(t *testing.T) {

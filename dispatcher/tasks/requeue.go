@@ -89,3 +89,38 @@ func requeueRows(ctx context.Context, tx pgx.Tx, back, merged []uuid.UUID, actor
 
 	return nil
 }
+
+// EndDead ends the dead tasks of slots whose output partitions are up to date: nothing is left for them to do. Should
+// their work be wanted again, Create takes them up again. What a person asked for is left to a person. The caller holds
+// the locks of the origins. EndDead returns how many tasks it ended.
+func (st *Store) EndDead(ctx context.Context, tx pgx.Tx, done []Slot, now time.Time) (n int64, err error) {
+	if len(done) == 0 {
+		return 0, nil
+	}
+	origins, slots := make([]uuid.UUID, len(done)), make([]string, len(done))
+	for i, s := range done {
+		origins[i], slots[i] = s.Origin, s.Key
+	}
+
+	// It relies on idx_waiting_slot, and locks in the order of ids, as Occupied does.
+	tag, err := tx.Exec(ctx, `
+		WITH dead AS (
+			SELECT w.task_id FROM waiting w
+			JOIN unnest($1::uuid[], $2::text[]) AS d(origin, slot) ON w.origin_job_id = d.origin AND w.slot = d.slot
+			JOIN tasks t ON t.id = w.task_id AND t.kind IN ($3, $4, $5)
+			WHERE w.reason = $6
+			ORDER BY w.task_id FOR UPDATE OF w),
+		gone AS (DELETE FROM waiting WHERE task_id IN (SELECT task_id FROM dead)),
+		ended AS (
+			UPDATE tasks SET status = $7, reason = $8, state = 'its partition is up to date by now',
+				completed_at = $9::timestamptz, version = version + 1
+			WHERE id IN (SELECT task_id FROM dead) AND status = $10
+			RETURNING id, org_id, attempt, state)
+		INSERT INTO task_events (id, org_id, task_id, attempt, from_status, to_status, actor, state, at)
+		SELECT uuid_v7(), org_id, id, attempt, $10, $7, 'SYSTEM', state, $9 FROM ended`,
+		origins, slots, KindReactive, KindBuild, KindSource, WaitDead, Canceled, ReasonSuperseded, now, Failed)
+	if err != nil {
+		return 0, fmt.Errorf("end dead tasks: %w", err)
+	}
+	return tag.RowsAffected(), nil
+}
