@@ -112,10 +112,14 @@ func MarkPurged(ctx context.Context, tx pgx.Tx, org uuid.UUID, generations []uui
 
 // garbageRevisions finds the revisions that were replaced or rejected before the grace and that no task or check reads.
 // It spares the newest revision of a partition, which decides on staleness and on the number of the next. A revision
-// also stays while one that stays names a file of it: an appended revision has the files of those before it.
+// also stays while one that stays names a file of it: an appended revision has the files of those before it. Generations
+// that go hold nothing: those that are marked, and those of the last argument.
 // It relies on idx_partition_versions_ended.
 const garbageRevisions = `
-	WITH wanted AS (
+	WITH gone AS (
+		SELECT id FROM dataset_versions WHERE org_id = $1 AND purged_at IS NOT NULL AND cleared_at IS NULL
+		UNION SELECT unnest($10::uuid[])),
+	wanted AS (
 		SELECT * FROM unnest($4::uuid[], $5::text[], $6::bigint[]) AS w(version, key, revision)
 		UNION ALL
 		SELECT r.dataset_version, c.key, c.revision
@@ -123,10 +127,12 @@ const garbageRevisions = `
 		JOIN dataset_versions g ON g.origin_job_id = c.origin
 		JOIN partition_versions r ON r.dataset_version = g.id AND r.partition_key = c.key AND r.revision = c.revision),
 	undecided AS (
-		SELECT dataset_version, partition_key, revision FROM partition_versions WHERE org_id = $1 AND state = 'Held'
+		SELECT dataset_version, partition_key, revision FROM partition_versions
+		WHERE org_id = $1 AND state = 'Held' AND dataset_version NOT IN (SELECT id FROM gone)
 		UNION ALL
 		SELECT r.dataset_version, r.partition_key, r.revision FROM partition_versions r
-		WHERE r.org_id = $1 AND r.state = 'Rejected' AND r.location <> '' AND NOT EXISTS (
+		WHERE r.org_id = $1 AND r.state = 'Rejected' AND r.location <> ''
+		  AND r.dataset_version NOT IN (SELECT id FROM gone) AND NOT EXISTS (
 			SELECT FROM partition_versions n WHERE n.dataset_version = r.dataset_version
 			  AND n.partition_key = r.partition_key AND n.revision > r.revision)
 		UNION ALL
@@ -141,9 +147,8 @@ const garbageRevisions = `
 	candidates AS MATERIALIZED (
 		SELECT r.dataset_version, r.partition_key, r.revision, r.location, r.bytes, r.state
 		FROM partition_versions r
-		JOIN dataset_versions g ON g.id = r.dataset_version AND g.purged_at IS NULL
 		WHERE r.org_id = $1 AND r.state IN ('Replaced', 'Rejected') AND r.location <> '' AND r.purged_at IS NULL
-		  AND r.ended_at < $2
+		  AND r.ended_at < $2 AND r.dataset_version NOT IN (SELECT id FROM gone)
 		  AND EXISTS (SELECT FROM partition_versions n WHERE n.dataset_version = r.dataset_version
 		              AND n.partition_key = r.partition_key AND n.revision > r.revision)
 		  AND NOT EXISTS (SELECT FROM reader_leases l WHERE l.dataset_version = r.dataset_version AND l.expires_at > $3)
@@ -160,7 +165,7 @@ const garbageRevisions = `
 			  AND NOT EXISTS (SELECT FROM candidates x WHERE x.dataset_version = k.dataset_version
 			                  AND x.partition_key = k.partition_key AND x.revision = k.revision)))`
 
-func garbageArgs(org uuid.UUID, use InUse, now time.Time) []any {
+func garbageArgs(org uuid.UUID, use InUse, gone []uuid.UUID, now time.Time) []any {
 	var (
 		versions, origins    []uuid.UUID
 		keys, checkedKeys    []string
@@ -175,14 +180,15 @@ func garbageArgs(org uuid.UUID, use InUse, now time.Time) []any {
 			append(checkedAt, c.Revision)
 	}
 
-	return []any{org, now.Add(-readerGrace), now, versions, keys, revisions, origins, checkedKeys, checkedAt}
+	return []any{org, now.Add(-readerGrace), now, versions, keys, revisions, origins, checkedKeys, checkedAt, gone}
 }
 
-// GarbageRevisions lists the revisions of one org that were replaced or rejected and that nobody reads any more.
-func GarbageRevisions(ctx context.Context, tx pgx.Tx, org uuid.UUID, use InUse,
+// GarbageRevisions lists the revisions of one org that were replaced or rejected and that nobody reads any more, once
+// the generations in gone are gone with all that they have.
+func GarbageRevisions(ctx context.Context, tx pgx.Tx, org uuid.UUID, use InUse, gone []uuid.UUID,
 	now time.Time) ([]GarbageRevision, error) {
 	rows, err := tx.Query(ctx, garbageRevisions+` SELECT * FROM garbage ORDER BY 1, 2, 3`,
-		garbageArgs(org, use, now)...)
+		garbageArgs(org, use, gone, now)...)
 	if err != nil {
 		return nil, fmt.Errorf("find garbage revisions: %w", err)
 	}
@@ -193,7 +199,8 @@ func GarbageRevisions(ctx context.Context, tx pgx.Tx, org uuid.UUID, use InUse,
 	return found, nil
 }
 
-// MarkGarbageRevisions marks what GarbageRevisions lists, and returns it.
+// MarkGarbageRevisions marks what GarbageRevisions lists, and returns it. The generations that are gone are marked
+// already.
 func MarkGarbageRevisions(ctx context.Context, tx pgx.Tx, org uuid.UUID, use InUse,
 	now time.Time) ([]GarbageRevision, error) {
 	if err := dropExpiredHolds(ctx, tx, org, now); err != nil {
@@ -203,7 +210,7 @@ func MarkGarbageRevisions(ctx context.Context, tx pgx.Tx, org uuid.UUID, use InU
 	rows, err := tx.Query(ctx, garbageRevisions+`
 		UPDATE partition_versions r SET purged_at = $3 FROM garbage g
 		WHERE r.dataset_version = g.dataset_version AND r.partition_key = g.partition_key AND r.revision = g.revision
-		RETURNING r.dataset_version, r.partition_key, r.revision, r.bytes`, garbageArgs(org, use, now)...)
+		RETURNING r.dataset_version, r.partition_key, r.revision, r.bytes`, garbageArgs(org, use, nil, now)...)
 	if err != nil {
 		return nil, fmt.Errorf("mark garbage revisions: %w", err)
 	}

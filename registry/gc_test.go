@@ -110,7 +110,7 @@ func TestAPurgedGenerationIsNotReused(t *testing.T) {
 func (w *world) garbage(use registry.InUse, now time.Time) (revisions []int64) {
 	w.t.Helper()
 	w.inTx(func(ctx context.Context, tx pgx.Tx) error {
-		found, err := registry.GarbageRevisions(ctx, tx, w.caller.OrgID, use, now)
+		found, err := registry.GarbageRevisions(ctx, tx, w.caller.OrgID, use, nil, now)
 		for _, r := range found {
 			revisions = append(revisions, r.Revision)
 		}

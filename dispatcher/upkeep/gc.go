@@ -117,12 +117,12 @@ func (u *Upkeep) findGarbage(ctx context.Context, org uuid.UUID, now time.Time) 
 		}
 		found.Generations = append(found.Generations, generations...)
 
-		whole := map[uuid.UUID]bool{} // a generation that goes takes its revisions along
-		for _, g := range generations {
-			whole[g.Version] = true
+		gone := make([]uuid.UUID, len(generations)) // a generation that goes takes its revisions along
+		for i, g := range generations {
+			gone[i] = g.Version
 		}
-		revisions, err := registry.GarbageRevisions(ctx, tx, org, use, now)
-		found.count(slices.DeleteFunc(revisions, func(r registry.GarbageRevision) bool { return whole[r.Version] }))
+		revisions, err := registry.GarbageRevisions(ctx, tx, org, use, gone, now)
+		found.count(revisions)
 		return err
 	})
 	if err == nil {

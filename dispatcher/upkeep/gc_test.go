@@ -75,6 +75,26 @@ func TestADryRunOfGCCountsRevisionsOnce(t *testing.T) {
 	require.Equal(t, 2, found.Revisions, "those of the source")
 }
 
+// What only a generation that goes still needed goes with it: here the input of a revision that was rejected.
+func TestOneGCFindsAll(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	next := func(content string) {
+		w.Probe.Put("raw", dispatchertest.FirstDay, content)
+		w.Poll()
+		w.Settle()
+	}
+	w.Probe.Put("raw", dispatchertest.FirstDay, "a")
+	w.Serve(dispatchertest.Checked)
+	next("toolong")
+	w.Serve(dispatchertest.Edit(dispatchertest.Checked, "length(content)", "0 * length(content)"))
+	next("b")
+	found := w.GC(dispatchertest.Later(2 * dispatchertest.PastWindow)) // it collects once more
+	require.Len(t, found.Generations, 2)
+	require.Equal(t, 4, found.Revisions, "a and toolong of raw, and what was made of the latter")
+	require.Equal(t, w.Named(), w.Files())
+}
+
 func TestGCKeepsWhatIsPinned(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.NewWorld(t)
