@@ -208,7 +208,10 @@ func (r *Registry) Dataset(ctx context.Context, caller authz.Caller, name string
 			FROM check_results k
 			JOIN partition_versions r ON r.dataset_version = k.dataset_version AND r.partition_key = k.partition_key
 			     AND r.revision = k.revision AND r.state = 'Published'
-			WHERE k.org_id = $1 AND k.dataset_version = $2
+			JOIN dag_version_datasets p ON p.dataset_version = k.dataset_version
+			JOIN dag_current_versions c ON c.dag_version_id = p.dag_version_id
+			JOIN jobs j ON j.dag_version_id = p.dag_version_id AND j.name = p.job_name
+			WHERE k.org_id = $1 AND k.dataset_version = $2 AND `+asked+`
 			ORDER BY k.outcome = 'pass', k.at DESC, k.partition_key, k.name
 			LIMIT 200`, caller.OrgID, *found.Version)
 		if err != nil {

@@ -25,23 +25,34 @@ type Withheld struct {
 	Why          string    `json:"why,omitempty" doc:"The checks that failed"`
 }
 
-// withheld lists the withheld partitions of a dataset, in the live generation and in the candidate's. Results of checks
-// are counts here, never rows. It relies on the primary key of partition_versions.
+// asked is the condition that a result k is of a check which a version has, where p is the version's pointer to the
+// generation and j its job: a revision keeps what other versions found.
+const asked = `j.definition -> 'checks' @> jsonb_build_array(jsonb_build_object('name', k.name, 'output', p.output_index))`
+
+// withheld lists the withheld partitions of a dataset, in the live generation and in the candidate's, each with the
+// failed checks of that version. Results of checks are counts here, never rows. It relies on the primary key of
+// partition_versions.
 func withheld(ctx context.Context, tx pgx.Tx, d Dataset) ([]Withheld, error) {
 	rows, err := tx.Query(ctx, `
 		WITH generations AS (
-			SELECT $2::uuid AS id, false AS candidate WHERE $2::uuid IS NOT NULL
+			SELECT p.dataset_version AS id, false AS candidate, p.dag_version_id FROM dag_version_datasets p
+			JOIN dag_current_versions c ON c.dag_version_id = p.dag_version_id
+			WHERE p.dataset_version = $2
 			UNION
-			SELECT p.dataset_version, true FROM dag_version_datasets p
+			SELECT p.dataset_version, true, p.dag_version_id FROM dag_version_datasets p
 			JOIN dag_versions v ON v.id = p.dag_version_id AND `+candidateVersion+`
 			WHERE p.dataset_uuid = $1 AND p.dataset_version IS DISTINCT FROM $2)
 		SELECT n.partition_key, n.revision, n.state, n.dataset_version, n.candidate, n.materialized_at, n.row_count,
 		       coalesce((SELECT string_agg(format('%s: %s', k.name, coalesce(k.error, format('%s rows', k.failures))),
 		           '; ' ORDER BY k.name)
-		                 FROM check_results k WHERE k.dataset_version = n.dataset_version
-		                   AND k.partition_key = n.partition_key
-		                   AND k.revision = n.revision AND k.severity = 'error' AND k.outcome <> 'pass'), '')
-		FROM (SELECT DISTINCT ON (r.dataset_version, r.partition_key) r.*, g.candidate
+		                 FROM check_results k
+		                 JOIN dag_version_datasets p ON p.dag_version_id = n.dag_version_id
+		                   AND p.dataset_version = n.dataset_version
+		                 JOIN jobs j ON j.dag_version_id = p.dag_version_id AND j.name = p.job_name
+		                 WHERE k.dataset_version = n.dataset_version AND k.partition_key = n.partition_key
+		                   AND k.revision = n.revision AND k.severity = 'error' AND k.outcome <> 'pass'
+		                   AND `+asked+`), '')
+		FROM (SELECT DISTINCT ON (r.dataset_version, r.partition_key) r.*, g.candidate, g.dag_version_id
 		      FROM generations g JOIN partition_versions r ON r.dataset_version = g.id
 		      ORDER BY r.dataset_version, r.partition_key, r.revision DESC) AS n
 		WHERE n.state IN ('Held', 'Rejected')

@@ -67,10 +67,12 @@ func (bs *Builds) unended(
 	if p.Open, err = AnyOpen(ctx, tx, origins); err != nil {
 		return false, err
 	}
+
 	for ended := true; ended; {
 		if p.Dead, err = DeadTasks(ctx, tx, b, origins); err != nil || len(p.Dead) == 0 {
 			return p.Open, err
 		}
+
 		var renewed bool
 		if renewed, ended, err = bs.renewDead(ctx, tx, b, jobs, now); err != nil {
 			return false, err

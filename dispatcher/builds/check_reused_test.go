@@ -187,3 +187,33 @@ func TestWhatWasMadeOfPurgedInputsIsChecked(t *testing.T) {
 	require.Equal(t, "checks of checked/good fail on partition 2024-01-01, which was made before: short: 1 rows",
 		reason)
 }
+
+// A version is told of its own checks alone, although a revision keeps what those of other versions found.
+func TestOnlyChecksOfTheVersionAreNamed(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.Put("raw", "2024-01-01", "toolong")
+	w.Serve(dispatchertest.Edit(dispatchertest.Checked, "length(content) AS n", "1 AS n"))
+	two := dispatchertest.Edit(dispatchertest.Checked, "    checks:\n",
+		"    checks:\n      - { name: tiny, sql: \"SELECT * FROM output WHERE n > 1\" }\n")
+	first := w.Deploy(two)
+	w.Settle()
+	_, reason := w.Status(first.Version.ID)
+	require.Equal(t, "checks of checked/good failed on partition 2024-01-01: short: 1 rows; tiny: 1 rows", reason)
+
+	failed := w.Deploy(dispatchertest.Checked)
+	w.Settle()
+	status, reason := w.Status(failed.Version.ID)
+	require.Equal(t, registry.Failed, status)
+	require.Equal(t, "checks of checked/good failed on partition 2024-01-01: short: 1 rows", reason)
+	found, err := w.D.Registry.Dataset(t.Context(), w.Caller, "checked_good")
+	require.NoError(t, err)
+	require.Len(t, found.Withheld, 1)
+	require.Equal(t, "short: 1 rows", found.Withheld[0].Why)
+
+	w.Serve(unchecked)
+	found, err = w.D.Registry.Dataset(t.Context(), w.Caller, "checked_good")
+	require.NoError(t, err)
+	require.Empty(t, found.Withheld)
+	require.Empty(t, found.Checks)
+}

@@ -176,19 +176,16 @@ func (bs *Builds) unfinished(
 
 // rejection returns the text that says why a revision of a build cannot be published.
 func rejection(ctx context.Context, tx pgx.Tx, jobs []*registry.Job, u deploy.Undecided) (string, error) {
-	why, err := deploy.FailedChecks(ctx, tx, u.Ref, u.Revision)
-	if err != nil {
-		return "", err
-	}
-	address := ""
 	for _, job := range jobs {
-		for _, o := range job.Outputs {
-			if o.Generation.Version == u.Version {
-				address = job.Address()
+		for i, o := range job.Outputs {
+			if o.Generation.Version != u.Version {
+				continue
 			}
+			why, err := deploy.FailedChecks(ctx, tx, job, i, u.Ref, u.Revision)
+			return fmt.Sprintf("checks of %s failed on partition %s: %s", job.Address(), u.Key, why), err
 		}
 	}
-	return fmt.Sprintf("checks of %s failed on partition %s: %s", address, u.Key, why), nil
+	return "", fmt.Errorf("no job of the build makes generation %s", u.Version)
 }
 
 // lagging reports whether an unfinished target of a build lacks what a reader would miss: something that its live

@@ -91,7 +91,7 @@ func (ctl *Control) decide(
 				WithHint("look at it again")
 		}
 
-		why, err := deploy.FailedChecks(ctx, tx, w.Ref, w.Revision.Revision)
+		why, err := deploy.FailedChecks(ctx, tx, w.Job, w.Output, w.Ref, w.Revision.Revision)
 		if err != nil {
 			return err
 		}

@@ -73,7 +73,7 @@ func (e *explainer) withheld(ctx context.Context, job *registry.Job, key string)
 		case "Rejected":
 			r.Code = whyRejected
 			if e.writer() {
-				r.Error, err = deploy.FailedChecks(ctx, e.tx, ref, made.Revision)
+				r.Error, err = deploy.FailedChecks(ctx, e.tx, job, i, ref, made.Revision)
 			}
 		case "Purged":
 			r.Code = whyPurged

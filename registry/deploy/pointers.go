@@ -93,13 +93,23 @@ func HoldAgain(ctx context.Context, tx pgx.Tx, ref registry.Ref, revision int64)
 	return err
 }
 
-// FailedChecks describes for people which checks keep a revision from being published: counts, never rows.
-func FailedChecks(ctx context.Context, tx pgx.Tx, ref registry.Ref, revision int64) (string, error) {
+// FailedChecks describes for people which of a job's checks keep a revision of one of its outputs from being published:
+// counts, never rows. What other versions of the job checked does not count.
+func FailedChecks(
+	ctx context.Context, tx pgx.Tx, job *registry.Job, output int, ref registry.Ref, revision int64,
+) (string, error) {
+	var names []string
+	for _, c := range job.Def.Checks {
+		if c.Output == output && c.Severity == "error" {
+			names = append(names, c.Name)
+		}
+	}
+
 	var text string
 	err := tx.QueryRow(ctx, `
 		SELECT coalesce(string_agg(format('%s: %s', name, coalesce(error, format('%s rows', failures))), '; ' ORDER BY name), '')
 		FROM check_results WHERE dataset_version = $1 AND partition_key = $2 AND revision = $3
-		AND severity = 'error' AND outcome <> 'pass'`, ref.Version, ref.Key, revision).Scan(&text)
+		AND severity = 'error' AND outcome <> 'pass' AND name = ANY($4)`, ref.Version, ref.Key, revision, names).Scan(&text)
 	return text, err
 }
 
