@@ -179,15 +179,17 @@ func upToDate(job *registry.Job, wanted []registry.Pin, made registry.Made) bool
 
 // nameWork returns the dedupe key of the task that a stale target wants.
 func nameWork(t Target, wanted []registry.Pin, inputs []InputFacts, made *registry.Made) string {
-	name := cmp.Or(cursorKey(wanted, inputs, made), dedupeKey(t.Key, wanted))
+	follows := cursorKey(wanted, inputs, made)
+	name := cmp.Or(follows, dedupeKey(t.Key, wanted))
 	if made == nil {
 		return name
 	}
-	// The same revisions may have been read before, and then those of another generation of the producer: that made
-	// other data, so this is other work. Likewise where a rejected revision read some of it, and other rows have been
-	// appended since: it is tried again on top of those.
+	// The same revisions may have been read before, and after that more, which is gone since, or those of another
+	// generation of the producer: that made other data, so this is other work. Likewise where a rejected revision read
+	// some of it, and other rows have been appended since: it is tried again on top of those.
 	refused := made.State != "Rejected" && len(unseen(wanted, made.Refused)) < len(wanted)
-	if refused || otherGenerations(wanted, made.Pins) {
+	fewer := follows == "" && !ReadsNew(t.Job) && lacksSome(wanted, made.Pins)
+	if refused || fewer || otherGenerations(wanted, made.Pins) {
 		name += fmt.Sprintf("#%d", made.Revision)
 	}
 	return name
@@ -203,6 +205,15 @@ func moved(wanted, made []registry.Pin) bool {
 	return slices.ContainsFunc(wanted, func(w registry.Pin) bool {
 		p, ok := was[pinKey{input: w.Input, key: w.Key}]
 		return ok && (p.Version != w.Version || p.Revision != w.Revision)
+	})
+}
+
+// lacksSome reports whether a revision was made from a partition that is not there to be read any more.
+func lacksSome(wanted, read []registry.Pin) bool {
+	return slices.ContainsFunc(read, func(r registry.Pin) bool {
+		return r.Compared && !slices.ContainsFunc(wanted, func(w registry.Pin) bool {
+			return w.Input == r.Input && w.Key == r.Key
+		})
 	})
 }
 

@@ -201,3 +201,25 @@ publish:
 	}
 	require.Empty(t, w.Files())
 }
+
+// What was made of a purged partition and others is made again of the others, also where they alone had been read
+// before. Nothing blames the task that read them then.
+func TestPurgeOfTheNewestPartition(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.Put("raw", "2024-01-01", "a")
+	w.Serve(dispatchertest.Letters)
+	w.Probe.Put("raw", "2024-01-02", "b")
+	w.Poll()
+	w.Settle()
+	require.Equal(t, map[string][]string{"all": {"AB"}}, w.Read("letters_joined"))
+
+	_, err := purge(w, "letters_upper", upkeep.PurgeRequest{From: "2024-01-02", To: "2024-01-02", BreakWindow: true})
+	require.NoError(t, err)
+	require.NotContains(t, dispatchertest.CodesIn(w.WhyNot("letters_joined", "all").Reasons), "unchanged")
+	require.NoError(t, w.D.Reconcile(t.Context(), time.Now()))
+	w.Settle()
+	require.Equal(t, map[string][]string{"all": {"A"}}, w.Read("letters_joined"))
+	require.Equal(t, []string{"published", "up_to_date"},
+		dispatchertest.CodesIn(w.WhyNot("letters_joined", "all").Reasons))
+}
