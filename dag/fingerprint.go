@@ -178,6 +178,29 @@ func fingerprinted(j *Job, op OperatorSpec, jobs map[string]*Job) (map[string]an
 	if j.ForwardOnly(op) {
 		return map[string]any{"name": j.Identity(), "outputs": j.Outputs, "partition_by": j.PartitionBy}, nil
 	}
+	return j.content(op, func(name string) string { return jobs[name].Identity() })
+}
+
+// SameContent reports whether two definitions of a job, by themselves, make the same outputs of the same inputs. It
+// looks at everything, also in jobs whose changes rebuild nothing.
+func (j *Job) SameContent(other *Job, op OperatorSpec) (bool, error) {
+	var texts [2]string
+	for i, job := range []*Job{j, other} {
+		content, err := job.content(op, func(name string) string { return name })
+		if err != nil {
+			return false, err
+		}
+		text, err := canonicalJSON(content)
+		if err != nil {
+			return false, fmt.Errorf("content of job %s: %w", job.Name, err)
+		}
+		texts[i] = string(text)
+	}
+	return texts[0] == texts[1], nil
+}
+
+// content returns the part of a job's own definition that can change its outputs; identity names a job that it reads.
+func (j *Job) content(op OperatorSpec, identity func(job string) string) (map[string]any, error) {
 	config, err := j.outputConfig(op)
 	if err != nil {
 		return nil, err
@@ -189,7 +212,7 @@ func fingerprinted(j *Job, op OperatorSpec, jobs map[string]*Job) (map[string]an
 		if in.Job == "" {
 			input["dataset"] = in.Dataset
 		} else {
-			input["job"], input["output"] = jobs[in.Job].Identity(), in.Output
+			input["job"], input["output"] = identity(in.Job), in.Output
 		}
 		inputs[i] = input
 	}

@@ -156,13 +156,14 @@ func (dp *Deployer) DiffVersions(ctx context.Context, caller authz.Caller, dagNa
 	err := pg.InOrgTx(ctx, dp.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
 		var texts [2]map[string]string
 		var sets [2][]planned
+		var ids [2]uuid.UUID
 		var promises [2]contract.Contract
 		for i, number := range []int{from, to} {
 			id, shrunk, files, err := documentOf(ctx, tx, caller.OrgID, dagName, number)
 			if err != nil {
 				return err
 			}
-			if texts[i] = files; shrunk {
+			if texts[i], ids[i] = files, id; shrunk {
 				diff.Records = append(diff.Records, number)
 				continue
 			}
@@ -176,6 +177,9 @@ func (dp *Deployer) DiffVersions(ctx context.Context, caller authz.Caller, dagNa
 
 		if diff.Changes = []registry.Change{}; len(diff.Records) == 0 {
 			diff.Changes = plan(sets[0], sets[1])
+			if err := dp.noteLaterBetween(ctx, tx, diff.Changes, sets[0], ids); err != nil {
+				return err
+			}
 			diff.Findings = contract.Compare(promises[0], promises[1], contract.Facts{})
 		}
 		var err error

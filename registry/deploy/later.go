@@ -1,0 +1,116 @@
+package deploy
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/registry"
+)
+
+// A changed definition of a forward-only job rebuilds nothing, so its dataset is reused. Plans and diffs say that the
+// definition changed all the same, and from when on it counts.
+
+// noteLater says so in the changes between two pointer sets. version is that of live, and next returns the definition
+// of a job in the other; false if it has none.
+func (dp *Deployer) noteLater(
+	ctx context.Context, tx pgx.Tx, changes []registry.Change, live []planned, version uuid.UUID,
+	next func(job string) (*dag.Job, bool),
+) error {
+	before := byDataset(live)
+	after, names := map[uuid.UUID]*dag.Job{}, []string{}
+	for _, c := range changes {
+		job, ok := next(c.Job)
+		if ok && c.Action == Reuse && job.ForwardOnly(dp.catalog.Operators[job.Operator]) {
+			after[c.ID], names = job, append(names, before[c.ID].job)
+		}
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	was, err := definitionsOf(ctx, tx, version, names)
+	if err != nil {
+		return err
+	}
+
+	for i := range changes {
+		c := &changes[i]
+		job, old := after[c.ID], was[before[c.ID].job]
+		if job == nil || old == nil {
+			continue
+		}
+		same, err := sameContent(old, job, dp.catalog)
+		if err != nil {
+			return err
+		}
+		if same {
+			continue
+		}
+		if c.Reason = "definition changed, for later tasks only: its input cannot be read again"; job.Source == nil {
+			c.Reason = "definition changed, for later tasks only: effects are not repeated"
+		}
+	}
+	return nil
+}
+
+// noteLaterBetween says it in the changes between two versions, of whose pointer sets live is the first.
+func (dp *Deployer) noteLaterBetween(
+	ctx context.Context, tx pgx.Tx, changes []registry.Change, live []planned, versions [2]uuid.UUID,
+) error {
+	var names []string
+	for _, c := range changes {
+		if c.Action == Reuse {
+			names = append(names, c.Job)
+		}
+	}
+	after, err := definitionsOf(ctx, tx, versions[1], names)
+	if err != nil {
+		return err
+	}
+	return dp.noteLater(ctx, tx, changes, live, versions[0], func(name string) (*dag.Job, bool) {
+		job, ok := after[name]
+		return job, ok
+	})
+}
+
+// sameContent compares a definition that was stored with one that perhaps was not.
+func sameContent(old, job *dag.Job, cat dag.Catalog) (bool, error) {
+	text, err := json.Marshal(job)
+	if err != nil {
+		return false, err
+	}
+	stored := new(dag.Job)
+	if err := json.Unmarshal(text, stored); err != nil {
+		return false, err
+	}
+	return old.SameContent(stored, cat.Operators[job.Operator])
+}
+
+// definitionsOf returns the definitions of some jobs of a version, by name.
+func definitionsOf(
+	ctx context.Context, tx pgx.Tx, version uuid.UUID, names []string,
+) (map[string]*dag.Job, error) {
+	rows, err := tx.Query(ctx, `
+		SELECT name, definition FROM jobs WHERE dag_version_id = $1 AND name = ANY($2)`, version, names)
+	if err != nil {
+		return nil, fmt.Errorf("definitions of version %s: %w", version, err)
+	}
+
+	found := map[string]*dag.Job{}
+	var (
+		name string
+		text []byte
+	)
+	_, err = pgx.ForEachRow(rows, []any{&name, &text}, func() error {
+		found[name] = new(dag.Job)
+		return json.Unmarshal(text, found[name])
+	})
+	if err != nil {
+		return nil, fmt.Errorf("definitions of version %s: %w", version, err)
+	}
+	return found, nil
+}
