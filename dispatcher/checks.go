@@ -14,9 +14,11 @@ import (
 	"github.com/dagctl/dagctl/dispatcher/notices"
 	"github.com/dagctl/dagctl/dispatcher/stale"
 	"github.com/dagctl/dagctl/dispatcher/tasks"
+	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/registry"
+	"github.com/dagctl/dagctl/registry/deploy"
 	"github.com/dagctl/dagctl/storage"
 )
 
@@ -198,8 +200,8 @@ func (d *Dispatcher) settle(
 	return "Published", &e, err
 }
 
-// askActing asks for the rows by which jobs are run now whose own versions do not serve, or not any more: a version with
-// other checks may have come to serve while the task ran.
+// askActing asks for the rows by which jobs are run now whose own versions do not serve: another version, with other
+// checks, may have come to serve while the task ran.
 func (d *Dispatcher) askActing(b *pg.Batch, all []*Completing) *pg.Later[map[uuid.UUID]registry.Acting] {
 	var rows []uuid.UUID
 	for _, x := range all {
@@ -264,6 +266,50 @@ func (d *Dispatcher) publish(ctx context.Context, tx pgx.Tx, t Claimed, r revisi
 	return AsSegment(ctx, tx, t.Job.Def.PartitionBy, Event{ID: uuid.Must(uuid.NewV7()), OrgID: t.Job.OrgID,
 		Dataset: r.attempt.Generation.Dataset, Version: r.ref.Version, Key: r.ref.Key, Revision: r.Revision,
 		Producer: r.attempt.Task, trace: d.tracing.published(ctx, t, r.ref.Key, r.Revision)})
+}
+
+// PublishWithheld shows readers a revision that is held or was rejected, and adds its event to b. It is a conflict if
+// the revision is not withheld any more, or readers see a newer one. Until then, Postgres storage keeps its rows in the
+// staging table of the attempt.
+func (d *Dispatcher) PublishWithheld(
+	ctx context.Context, tx pgx.Tx, b *pg.Batch, w registry.Withholding, now time.Time,
+) error {
+	number := w.Revision.Revision
+	if err := deploy.HoldAgain(ctx, tx, w.Ref, number); err != nil {
+		return err
+	}
+	held, err := registry.LockHeld(ctx, tx, w.Ref, number)
+	if err != nil {
+		return err
+	}
+	if !held {
+		return fault.New(fault.Conflict, "revision %d is not held any more", number)
+	}
+
+	published, err := registry.PublishHeld(ctx, tx, w.Ref, number)
+	if err != nil {
+		return err
+	}
+	if !published {
+		return fault.New(fault.Conflict, "a newer revision than %d is published", number)
+	}
+	attempt := storage.Attempt{
+		Generation: w.Job.Outputs[w.Output].Generation, Partition: stale.WrittenAt(w.Job, w.Key),
+		Task: w.TaskID, Number: w.Attempt, Output: w.Output,
+	}
+	if err := d.Storage.Publish(ctx, tx, attempt, number, w.Manifest); err != nil {
+		return err
+	}
+
+	event, err := AsSegment(ctx, tx, w.Job.Def.PartitionBy, Event{
+		ID: uuid.Must(uuid.NewV7()), OrgID: w.Job.OrgID, Dataset: w.Revision.Dataset,
+		Version: w.Ref.Version, Key: w.Key, Revision: number, Producer: w.TaskID,
+	})
+	if err != nil {
+		return err
+	}
+	Accept(b, []Event{event}, ByRouter, now)
+	return nil
 }
 
 // checkResults returns the outcomes as they are stored, and reports whether the revision passed.

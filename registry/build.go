@@ -66,6 +66,21 @@ func (r *Registry) VersionJobs(ctx context.Context, tx pgx.Tx, version uuid.UUID
 	return r.JobsInOrder(ctx, tx, ids)
 }
 
+// ServingJobs returns the jobs of the version of a DAG that serves, none if no version does.
+func (r *Registry) ServingJobs(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName string) ([]*Job, error) {
+	rows, err := tx.Query(ctx, `
+		SELECT j.id FROM dag_current_versions c JOIN jobs j ON j.dag_version_id = c.dag_version_id
+		WHERE c.org_id = $1 AND c.dag_name = $2 ORDER BY j.id`, org, dagName)
+	if err != nil {
+		return nil, fmt.Errorf("jobs of %s that serve: %w", dagName, err)
+	}
+	ids, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
+	if err != nil {
+		return nil, fmt.Errorf("jobs of %s that serve: %w", dagName, err)
+	}
+	return r.JobsInOrder(ctx, tx, ids)
+}
+
 func (r *Registry) JobsInOrder(ctx context.Context, tx pgx.Tx, ids []uuid.UUID) ([]*Job, error) {
 	found, err := r.Jobs(ctx, tx, ids)
 	if err != nil {

@@ -3,6 +3,7 @@ package registry_test
 import (
 	"context"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -95,7 +96,7 @@ func TestAReadyVersionWaitsForItsPromotion(t *testing.T) {
 	require.Empty(t, builds())
 
 	w.inTx(func(ctx context.Context, tx pgx.Tx) error {
-		_, err := deploy.Activate(ctx, tx, w.caller.OrgID, "shop", 1, nil)
+		_, err := deploy.Activate(ctx, tx, w.caller.OrgID, "shop", 1, nil, time.Now())
 		return err
 	})
 	require.Equal(t, []int{1}, builds())

@@ -112,8 +112,8 @@ func MarkPurged(ctx context.Context, tx pgx.Tx, org uuid.UUID, generations []uui
 
 // garbageRevisions finds the revisions that were replaced or rejected before the grace and that no task or check reads.
 // It spares the newest revision of a partition, which decides on staleness and on the number of the next. A revision
-// also stays while one that stays names a file of it: an appended revision has the files of those before it. Generations
-// that go hold nothing: those that are marked, and those of the last argument.
+// also stays while one that stays names a file of it: an appended revision has the files of those before it. Nothing is
+// held by generations that go: those that are marked, and those of the last argument.
 // It relies on idx_partition_versions_ended.
 const garbageRevisions = `
 	WITH gone AS (

@@ -270,6 +270,9 @@ func (bs *Builds) readSources(
 	if _, err := pgx.ForEachRow(rows, []any{&id}, func() error { done[id] = true; return nil }); err != nil {
 		return nil, nil, fmt.Errorf("enumerated sources: %w", err)
 	}
+	if err := bs.servedSources(ctx, b, jobs, done); err != nil {
+		return nil, nil, err
+	}
 
 	for _, job := range jobs {
 		if job.Def.Source == nil || done[job.ID] || !job.Def.Source.OnDeploy {
@@ -303,6 +306,33 @@ func unreadable(job *registry.Job, err error) error {
 // EnumerateFor is how long a build tries to read a source that answers with errors.
 const EnumerateFor = time.Minute
 
+// servedSources adds to done the sources of a version that is promoted for which another generation serves: what they
+// have is compared with what serves (readAgain). The others are read once more, because nobody has read what came while
+// the version waited.
+func (bs *Builds) servedSources(
+	ctx context.Context, b registry.Build, jobs []*registry.Job, done map[uuid.UUID]bool,
+) error {
+	if b.Status != registry.Ready {
+		return nil
+	}
+	return pg.InTx(ctx, bs.pool, func(ctx context.Context, tx pgx.Tx) error {
+		pairs, err := registry.Counterparts(ctx, tx, b.ID)
+		if err != nil {
+			return err
+		}
+		serves := map[uuid.UUID]bool{}
+		for _, c := range pairs {
+			serves[c.Candidate] = true
+		}
+		for _, job := range jobs {
+			if len(job.Outputs) > 0 && serves[job.Outputs[0].Generation.Version] {
+				done[job.ID] = true
+			}
+		}
+		return nil
+	})
+}
+
 func (bs *Builds) failBuild(ctx context.Context, b registry.Build, reason string, now time.Time) error {
 	err := pg.InTx(ctx, bs.pool, func(ctx context.Context, tx pgx.Tx) error {
 		if err := registry.LockDAG(ctx, tx, b.OrgID, b.DAG); err != nil {
@@ -313,6 +343,9 @@ func (bs *Builds) failBuild(ctx context.Context, b registry.Build, reason string
 			return err
 		}
 		if err := notices.DeployFailed(ctx, tx, b, now); err != nil {
+			return err
+		}
+		if err := bs.releaseLive(ctx, tx, b.ID, now); err != nil {
 			return err
 		}
 		return bs.CancelUnused(ctx, tx, b.OrgID, b.DAG, tasks.ReasonAbandoned, now)

@@ -59,6 +59,9 @@ func TestNewChecksOnAReusedOutputGate(t *testing.T) {
 	require.Equal(t, []string{"cd,2"}, w.Read("checked_good")["2024-01-02"])
 
 	// A partition that has passed a check is not checked again.
+	w.Probe.Put("raw", "2024-01-02", "ef")
+	w.Poll()
+	w.Settle()
 	checks := w.Count(`SELECT FROM tasks WHERE kind = 'check'`)
 	w.Serve(unchecked)
 	w.Serve(dispatchertest.Edit(dispatchertest.Checked, "name: raw", "name: raw\n    max_attempts: 9"))
@@ -216,4 +219,49 @@ func TestOnlyChecksOfTheVersionAreNamed(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, found.Withheld)
 	require.Empty(t, found.Checks)
+}
+
+// What only a dropped check refused is served from the swap on, and consumers follow. What a changed check may pass is
+// checked again.
+func TestWhatADroppedCheckRefusedIsServed(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		after       string
+		first, last []string
+	}{
+		"dropped": {unchecked, []string{"toolong,7"}, []string{"toolong,7"}},
+		"milder": {dispatchertest.Edit(dispatchertest.Checked, "n > 3", "n > 9"), []string{"cd,2"},
+			[]string{"toolong,7"}},
+		"stricter": {dispatchertest.Edit(dispatchertest.Checked, "n > 3", "n > 2"), []string{"cd,2"},
+			[]string{"cd,2"}},
+		"renamed": {dispatchertest.Edit(dispatchertest.Checked, "name: short", "name: brief"), []string{"cd,2"},
+			[]string{"cd,2"}},
+		"only warns": {dispatchertest.Edit(dispatchertest.Checked, "{ name: short,",
+			"{ name: short, severity: warn,"), []string{"toolong,7"}, []string{"toolong,7"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := dispatchertest.NewWorld(t)
+			w.Probe.Put("raw", "2024-01-02", "cd")
+			w.Serve(dispatchertest.Checked)
+			w.Probe.Put("raw", "2024-01-02", "toolong")
+			w.Poll()
+			w.Settle()
+			require.Equal(t, []string{"cd,2"}, w.Read("checked_good")["2024-01-02"])
+
+			next := w.Deploy(test.after)
+			serves := func() bool {
+				w.Advance()
+				status, _ := w.Status(next.Version.ID)
+				return status == registry.Active
+			}
+			for !serves() {
+				require.NotZero(t, w.Work(), "the version waits for its checks")
+			}
+			require.Equal(t, test.first, w.Read("checked_good")["2024-01-02"])
+			w.Settle()
+			require.Equal(t, test.last, w.Read("checked_good")["2024-01-02"])
+			require.Equal(t, test.last[0][len(test.last[0])-1:], w.Read("checked_count")["all"][0])
+		})
+	}
 }

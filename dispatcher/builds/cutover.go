@@ -188,8 +188,8 @@ func (bs *Builds) InSwapTx(
 }
 
 // Swap is what every cutover and rollback does in its one transaction: it moves the pointers and names, makes the
-// sources those of the version, ends open tasks that are no longer wanted, and replaces the views that could not show
-// two generations at once.
+// sources those of the version, ends open tasks that are no longer wanted, shows what only checks of the other version
+// refused, and replaces the views that could not show two generations at once.
 func (bs *Builds) Swap(
 	ctx context.Context, tx pgx.Tx, b registry.Build, reason, actor string, views StableViews, now time.Time,
 ) (bool, error) {
@@ -199,6 +199,10 @@ func (bs *Builds) Swap(
 		return false, err
 	}
 	queues, err := queueMoves(ctx, tx, b)
+	if err != nil {
+		return false, err
+	}
+	before, err := bs.registry.ServingJobs(ctx, tx, b.OrgID, b.DAG)
 	if err != nil {
 		return false, err
 	}
@@ -231,6 +235,9 @@ func (bs *Builds) Swap(
 		return false, err
 	}
 	if err := bs.CancelUnused(ctx, tx, b.OrgID, b.DAG, tasks.ReasonSuperseded, now); err != nil {
+		return false, err
+	}
+	if err := bs.judgeRefused(ctx, tx, before, jobs, now); err != nil {
 		return false, err
 	}
 	if err := tellReaders(ctx, tx, b, carried, now); err != nil {
@@ -274,7 +281,7 @@ func (bs *Builds) Promote(
 		if err := registry.LockDAG(ctx, tx, caller.OrgID, dagName); err != nil {
 			return err
 		}
-		if b, err = deploy.Activate(ctx, tx, caller.OrgID, dagName, number, given); err != nil {
+		if b, err = deploy.Activate(ctx, tx, caller.OrgID, dagName, number, given, time.Now()); err != nil {
 			return err
 		}
 		// A version that waits is refused now, and goes on waiting; one that is being built, by its gate.
@@ -328,8 +335,12 @@ func (bs *Builds) Abandon(ctx context.Context, caller authz.Caller, dagName stri
 		if err := registry.LockDAG(ctx, tx, caller.OrgID, dagName); err != nil {
 			return err
 		}
-		number, err = deploy.AbandonBuild(ctx, tx, caller.OrgID, dagName, "abandoned by "+caller.Actor)
+		var build uuid.UUID
+		build, number, err = deploy.AbandonBuild(ctx, tx, caller.OrgID, dagName, "abandoned by "+caller.Actor)
 		if err != nil {
+			return err
+		}
+		if err := bs.releaseLive(ctx, tx, build, now); err != nil {
 			return err
 		}
 		if err := bs.CancelUnused(ctx, tx, caller.OrgID, dagName, tasks.ReasonAbandoned, now); err != nil {

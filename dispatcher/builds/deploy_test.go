@@ -319,7 +319,7 @@ func TestABuildThatIsAbandonedBeforeItsCutoverMakesNoTasks(t *testing.T) {
 			return w.Count(`SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND mode = 'ExclusiveLock'
 				AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`) > 0
 		})
-		_, err := deploy.AbandonBuild(ctx, tx, w.Caller.OrgID, "letters", "for the test")
+		_, _, err := deploy.AbandonBuild(ctx, tx, w.Caller.OrgID, "letters", "for the test")
 		if err != nil {
 			return err
 		}

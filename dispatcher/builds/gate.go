@@ -418,6 +418,29 @@ func (bs *Builds) nextHold(build uuid.UUID, now time.Time) liveHold {
 	return h
 }
 
+// releaseLive lets the tasks go on that a build which has ended held back.
+func (bs *Builds) releaseLive(ctx context.Context, tx pgx.Tx, build uuid.UUID, now time.Time) error {
+	pairs, err := registry.Counterparts(ctx, tx, build)
+	if err != nil || len(pairs) == 0 {
+		return err
+	}
+	var origins []uuid.UUID
+	for _, c := range pairs {
+		origins = append(origins, c.Origin)
+	}
+	if err := tasks.LockOrigins(ctx, tx, origins); err != nil {
+		return err
+	}
+
+	// A task for which somebody asked for a later time has that in its row.
+	_, err = bs.tasks.PromoteWhere(ctx, tx, now, `q.reason = 'run_at' AND q.origin_job_id = ANY($1)
+		AND NOT EXISTS (SELECT FROM tasks t WHERE t.id = q.task_id AND t.run_at > $2)`, tasks.SortedIDs(origins), now)
+	if err != nil {
+		return fmt.Errorf("release live tasks: %w", err)
+	}
+	return nil
+}
+
 func (bs *Builds) holdLiveUntil(ctx context.Context, tx pgx.Tx, b registry.Build, until, now time.Time) error {
 	pairs, err := registry.Counterparts(ctx, tx, b.ID)
 	if err != nil {

@@ -198,7 +198,8 @@ func TestEnqueueDuringACutover(t *testing.T) {
 			return w.Count(`SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND database = (SELECT oid
 				FROM pg_database WHERE datname = current_database())`) > 0
 		})
-		if _, err := deploy.Activate(ctx, tx, w.Caller.OrgID, "mail", deployed.Version.Number, nil); err != nil {
+		_, err := deploy.Activate(ctx, tx, w.Caller.OrgID, "mail", deployed.Version.Number, nil, time.Now())
+		if err != nil {
 			return err
 		}
 		ready, err := deploy.Builds(ctx, tx)
@@ -210,4 +211,29 @@ func TestEnqueueDuringACutover(t *testing.T) {
 	}))
 	require.NoError(t, g.Wait())
 	require.Equal(t, []string{"Queued ready now all"}, queue(w, made...))
+}
+
+// A manual job cannot be run again without what people gave it, so its data is reused. The plan says all the same that
+// the definition changed, and the deploy and the diff say what the plan says.
+func TestAChangedManualJobIsNoRebuild(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Serve(dispatchertest.Mail)
+	reasons := func(changes []registry.Change) []string {
+		var all []string
+		for _, c := range changes {
+			all = append(all, c.Action+": "+c.Reason)
+		}
+		return all
+	}
+	require.Equal(t, []string{"reuse: same definition"},
+		reasons(w.Plan(dispatchertest.Mail+"description: better\n").Changes))
+
+	edited := dispatchertest.Edit(dispatchertest.Mail, "tag: l", "tag: other")
+	later := []string{"reuse: definition changed, for later tasks only: its input cannot be read again"}
+	require.Equal(t, later, reasons(w.Plan(edited).Changes))
+	require.Equal(t, later, reasons(w.Serve(edited).Changes))
+	diff, err := deploy.New(w.D.Registry).DiffVersions(t.Context(), w.Caller, "mail", 1, 2)
+	require.NoError(t, err)
+	require.Equal(t, later, reasons(diff.Changes))
 }

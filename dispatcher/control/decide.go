@@ -2,7 +2,6 @@ package control
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -18,7 +17,6 @@ import (
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/registry"
 	"github.com/dagctl/dagctl/registry/deploy"
-	"github.com/dagctl/dagctl/storage"
 )
 
 // DecideRequest is what a person decides over the newest revision of a partition, in place of its checks.
@@ -167,8 +165,8 @@ func rejectTx(ctx context.Context, tx pgx.Tx, w registry.Withholding, _ time.Tim
 	return registry.RejectHeld(ctx, tx, w.Ref, w.Revision.Revision)
 }
 
-// acceptTx publishes a revision that is held or was rejected. Until then, Postgres storage keeps its rows in the
-// staging table of the attempt; gc removes them long after a rejection, and then nothing is left to accept.
+// acceptTx publishes a revision that is held or was rejected. Gc removes its rows long after a rejection, and then
+// nothing is left to accept.
 func (ctl *Control) acceptTx(ctx context.Context, tx pgx.Tx, w registry.Withholding, now time.Time) error {
 	number := w.Revision.Revision
 	if err := ctl.storage.Verify(ctx, w.Manifest); err != nil {
@@ -183,35 +181,8 @@ func (ctl *Control) acceptTx(ctx context.Context, tx pgx.Tx, w registry.Withhold
 		return err
 	}
 
-	if err := deploy.HoldAgain(ctx, tx, w.Ref, number); err != nil {
-		return err
-	}
-	if held, err := registry.LockHeld(ctx, tx, w.Ref, number); err != nil || !held {
-		return errors.Join(err, fault.New(fault.Conflict, "revision %d is not held any more", number))
-	}
-
-	published, err := registry.PublishHeld(ctx, tx, w.Ref, number)
-	if err != nil {
-		return err
-	}
-	if !published {
-		return fault.New(fault.Conflict, "a newer revision than %d is published", number)
-	}
-
-	attempt := storage.Attempt{
-		Generation: w.Job.Outputs[w.Output].Generation, Partition: stale.WrittenAt(w.Job, w.Key),
-		Task: w.TaskID, Number: w.Attempt, Output: w.Output,
-	}
-	if err := ctl.storage.Publish(ctx, tx, attempt, number, w.Manifest); err != nil {
-		return err
-	}
-
-	event := dispatcher.Event{
-		ID: uuid.Must(uuid.NewV7()), OrgID: w.Job.OrgID, Dataset: w.Revision.Dataset,
-		Version: w.Ref.Version, Key: w.Key, Revision: number, Producer: w.TaskID,
-	}
-	event, err = dispatcher.AsSegment(ctx, tx, w.Job.Def.PartitionBy, event)
-	if err != nil {
+	var b pg.Batch
+	if err := ctl.dispatcher.PublishWithheld(ctx, tx, &b, w, now); err != nil {
 		return err
 	}
 
@@ -221,8 +192,6 @@ func (ctl *Control) acceptTx(ctx context.Context, tx pgx.Tx, w registry.Withhold
 	for _, c := range checks {
 		hashes = append(hashes, c.Hash())
 	}
-	var b pg.Batch
 	registry.RecordPassed(&b, w.Ref, number, hashes)
-	dispatcher.Accept(&b, []dispatcher.Event{event}, dispatcher.ByRouter, now)
 	return b.Send(ctx, tx)
 }

@@ -295,11 +295,15 @@ func fewer(before, now string) bool {
 	})
 }
 
-// release leaves open whether readers see what a check has refused, for a version without the check: they do where the
-// version has built it, and otherwise not before something newer comes.
-func (g *generation) release() {
+// release shows readers what a check has refused, for a version without the check that shares the generation with the
+// one that served before. Otherwise it leaves that open: they see it where the version has built it.
+func (m *model) release(g *generation, shared bool) {
 	for _, p := range g.parts {
-		if p.withheld != "" {
+		switch {
+		case p.withheld == "":
+		case shared:
+			p.text, p.revision, p.absent, p.withheld, p.either = p.withheld, m.next(), false, "", ""
+		default:
 			p.either = p.withheld
 		}
 	}

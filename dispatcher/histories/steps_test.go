@@ -171,10 +171,6 @@ func (h *history) done(r verdict) {
 
 // serve makes a version the one that serves.
 func (h *history) serve(d *dagModel, v *version, forward bool) {
-	if d.live == nil { // its sources may have been read long ago
-		h.w.Poll()
-		h.w.Settle()
-	}
 	h.settle()
 	if d.parked == v || d.parked != nil && d.parked.id == v.id {
 		d.parked = nil
@@ -186,8 +182,9 @@ func (h *history) serve(d *dagModel, v *version, forward bool) {
 		d.versions = append(d.versions, v)
 	}
 	for name, g := range v.gens {
-		if forward && !v.jobs[name].checked && before != v {
-			g.release()
+		shared := before != nil && before.gens[name] == g
+		if !v.jobs[name].checked && before != v && (forward || shared) {
+			h.release(g, shared)
 		}
 	}
 	h.settle()

@@ -109,7 +109,7 @@ func DeleteDAG(
 		return err
 	}
 	if d.Building > 0 {
-		if _, err := AbandonBuild(ctx, tx, org, d.DAG, "the DAG was deleted"); err != nil {
+		if _, _, err := AbandonBuild(ctx, tx, org, d.DAG, "the DAG was deleted"); err != nil {
 			return err
 		}
 	}

@@ -239,9 +239,9 @@ func (d *deploy) introduce(ctx context.Context, tx pgx.Tx, live []planned, hash 
 func (d *deploy) again(ctx context.Context, tx pgx.Tx, v registry.Version,
 	live []planned) (registry.Deployment, error) {
 	if v.Status == registry.Ready && d.activate() {
-		if _, err := tx.Exec(ctx, `UPDATE dag_versions SET activate = true
+		if _, err := tx.Exec(ctx, `UPDATE dag_versions SET activate = true, building_at = `+waited("$3")+`
 			WHERE org_id = $1 AND id = $2 AND status = 'Ready'`,
-			d.caller.OrgID, v.ID); err != nil {
+			d.caller.OrgID, v.ID, d.now); err != nil {
 			return registry.Deployment{}, err
 		}
 	}

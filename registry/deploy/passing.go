@@ -78,7 +78,7 @@ func (d *deploy) makeRoom(ctx context.Context, tx pgx.Tx) error {
 		d.meets.Outcome = BuildBlocks
 	}
 
-	_, err = AbandonBuild(ctx, tx, d.caller.OrgID, d.doc.Name, "superseded by a later deploy")
+	_, _, err = AbandonBuild(ctx, tx, d.caller.OrgID, d.doc.Name, "superseded by a later deploy")
 	return err
 }
 

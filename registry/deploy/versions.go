@@ -69,17 +69,24 @@ func RollbackTarget(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName strin
 	return b, nil
 }
 
+// waited is the SQL of the building_at of a version that may be cut over to from a time on, which is an argument of the
+// statement: one that has waited for that resumes its build then.
+func waited(now string) string {
+	return `CASE WHEN status = 'Ready' AND NOT activate THEN ` + now + `::timestamptz ELSE building_at END`
+}
+
 // Activate lets a version be cut over to as soon as it is ready, and adds to what was agreed to. It refuses one that
 // RefuseMisfits refuses.
 func Activate(
-	ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName string, number int, given []registry.Consent,
+	ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName string, number int, given []registry.Consent, now time.Time,
 ) (b registry.Build, err error) {
 	b = registry.Build{OrgID: org, DAG: dagName, Number: number, Activate: true}
 	err = tx.QueryRow(ctx, `
 		UPDATE dag_versions SET activate = activate OR status IN ('Building', 'Ready'),
+			building_at = `+waited("$5")+`,
 			consents = ARRAY(SELECT DISTINCT unnest(consents || $4::text[]))
 		WHERE org_id = $1 AND dag_name = $2 AND number = $3 RETURNING id, status, consents, created_by, coalesce(building_at, created_at)`,
-		org, dagName, number, append([]registry.Consent{}, given...)).
+		org, dagName, number, append([]registry.Consent{}, given...), now).
 		Scan(&b.ID, &b.Status, &b.Consents, &b.CreatedBy, &b.Started)
 
 	switch {
@@ -99,20 +106,21 @@ func Activate(
 	return b, RefuseMisfits(ctx, tx, b)
 }
 
-// AbandonBuild abandons the version that is being built, or is ready and waits, and returns its number.
-func AbandonBuild(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName, reason string) (int, error) {
-	var number int
-	err := tx.QueryRow(ctx, `
+// AbandonBuild abandons the version that is being built, or is ready and waits, and returns its id and number.
+func AbandonBuild(
+	ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName, reason string,
+) (id uuid.UUID, number int, err error) {
+	err = tx.QueryRow(ctx, `
 		UPDATE dag_versions SET status = 'Abandoned', error = $3, ended_at = now()
 		WHERE org_id = $1 AND dag_name = $2 AND status IN ('Building', 'Ready')
-		RETURNING number`, org, dagName, reason).Scan(&number)
+		RETURNING id, number`, org, dagName, reason).Scan(&id, &number)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return 0, fault.New(fault.Conflict, "no version of %s is being built", dagName)
+		return uuid.Nil, 0, fault.New(fault.Conflict, "no version of %s is being built", dagName)
 	}
 	if err != nil {
-		return 0, fmt.Errorf("abandon build: %w", err)
+		return uuid.Nil, 0, fmt.Errorf("abandon build: %w", err)
 	}
-	return number, nil
+	return id, number, nil
 }
 
 // OriginsByJob returns, by job name, the three newest origins of each job of a DAG, the newest first.
