@@ -76,6 +76,45 @@ func TestDevOnceRunsTheStarter(t *testing.T) {
 	require.Contains(t, reset, "new version")
 }
 
+// A file that somebody has rolled back from is not deployed again before it changes.
+func TestDevLeavesARollbackAlone(t *testing.T) {
+	t.Parallel()
+	dir, data := starterFolder(t), dataFolder(t)
+	args := []string{"dev", dir, "--addr", "127.0.0.1:0", "--data", data}
+	sql := filepath.Join(dir, "sql", "daily.sql")
+	first, err := os.ReadFile(sql)
+	require.NoError(t, err)
+	save := func(text string) { require.NoError(t, os.WriteFile(sql, []byte(text), 0o600)) }
+	during := func(what string, do func(), says ...string) {
+		ctx, interrupt := context.WithCancelCause(t.Context())
+		defer interrupt(errInterrupted)
+		var out, errs output
+		ended := make(chan int, 1)
+		go func() {
+			ended <- run(ctx, args, cli.Environment{In: strings.NewReader(""), Out: &out, Err: &errs,
+				Getenv: func(string) string { return "" }})
+		}()
+		for i, text := range says {
+			eventually(t, what+": "+text, func() (bool, error) { return strings.Contains(out.String(), text), nil })
+			if i == 0 {
+				do()
+			}
+		}
+		interrupt(errInterrupted)
+		require.Equal(t, cli.ExitInterrupted, <-ended, errs.String())
+	}
+	nothing := func() {}
+
+	edited := "SELECT station, count(*) AS readings FROM readings GROUP BY station"
+	during("edits", func() { save(edited) }, "starter v1 is Active", "starter v2 is Active")
+	during("rolls back", func() { must(t, nil, "rollback", "starter", "--yes", "--data", data) },
+		"starter v2 is Active", "starter v1 is Active")
+	during("starts again", nothing, "starter v2 was rolled back", "starter v1 is Active")
+	during("saves", func() { save(string(first) + "\n-- better\n") }, "starter v2 was rolled back",
+		"starter v3 is Active")
+	during("saves what was rolled back", func() { save(edited) }, "starter v3 is Active", "starter v2 is Active")
+}
+
 func TestDevOnceFailsWhereATaskDoes(t *testing.T) {
 	t.Parallel()
 	dir := starterFolder(t)

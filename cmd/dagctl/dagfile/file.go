@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/internal/fault"
@@ -75,6 +76,27 @@ func readFile(path string, vars map[string]string, catalog dag.Catalog) (*File, 
 	}
 	d.Hash = d.contentHash()
 	return d, nil
+}
+
+// SavedAt returns when the DAG file, or a file that it names, was last saved.
+func (d *File) SavedAt() (newest time.Time, err error) {
+	paths := []string{d.Path}
+	if d.Doc != nil {
+		for name := range d.Doc.Files {
+			paths = append(paths, filepath.Join(filepath.Dir(d.Path), filepath.FromSlash(name)))
+		}
+	}
+
+	for _, path := range paths {
+		info, err := os.Stat(path)
+		if err != nil {
+			return time.Time{}, fmt.Errorf("look at %s: %w", path, err)
+		}
+		if info.ModTime().After(newest) {
+			newest = info.ModTime()
+		}
+	}
+	return newest, nil
 }
 
 func (d *File) contentHash() [sha256.Size]byte {

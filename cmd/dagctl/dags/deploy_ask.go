@@ -25,7 +25,7 @@ func agreedDeploy(ctx context.Context, c *cli.CLI, api *cli.Client, name string,
 	}
 
 	for {
-		plan, err := requestPlan(ctx, api, name, request)
+		plan, err := RequestPlan(ctx, api, name, request)
 		if err != nil {
 			return registry.Deployment{}, err
 		}
@@ -48,7 +48,7 @@ func agreedDeploy(ctx context.Context, c *cli.CLI, api *cli.Client, name string,
 			return deployed, err
 		}
 
-		again, planning := requestPlan(ctx, api, name, request)
+		again, planning := RequestPlan(ctx, api, name, request)
 		if planning != nil || baseName(again) == baseName(plan) {
 			return deployed, err // the conflict is another one
 		}

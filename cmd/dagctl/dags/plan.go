@@ -65,7 +65,7 @@ changed since.`,
 			}
 
 			forward.apply(&request)
-			plan, err := requestPlan(cmd.Context(), api, name, request)
+			plan, err := RequestPlan(cmd.Context(), api, name, request)
 			if err != nil {
 				return err
 			}
@@ -101,8 +101,8 @@ changed since.`,
 	return cmd
 }
 
-// requestPlan asks the server for the plan of a request.
-func requestPlan(ctx context.Context, api *cli.Client, dag string, request registry.DeployRequest) (
+// RequestPlan asks the server for the plan of a request.
+func RequestPlan(ctx context.Context, api *cli.Client, dag string, request registry.DeployRequest) (
 	registry.Plan, error,
 ) {
 	var plan registry.Plan

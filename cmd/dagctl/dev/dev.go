@@ -53,7 +53,8 @@ func Command(c *cli.CLI) *cobra.Command {
 		Use:   "dev [DIR]",
 		Short: "Run everything on this machine: PostgreSQL, server, pages, workers",
 		Long: `Runs a whole installation for one person: a PostgreSQL of its own under the data folder, the server with
-its pages, and a worker for every runtime. It deploys every ` + dagfile.FileName + ` under DIR, and again on every save.
+its pages, and a worker for every runtime. It deploys every ` + dagfile.FileName + ` under DIR, and again on every save;
+after a rollback, not before the next save.
 Ctrl-C stops all of it; the state stays in the data folder. It listens on loopback addresses only.
 
 Jobs of the runtime dispatcher run in the server. For every other runtime that DAG files name, dev starts a worker that

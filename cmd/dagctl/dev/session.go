@@ -137,6 +137,9 @@ func (s *session) deploy(ctx context.Context, d *dagfile.File) (*registry.Versio
 	if err != nil {
 		return nil, err
 	}
+	if v, err := s.rolledBack(ctx, d, name, request); err != nil || v != nil {
+		return v, err
+	}
 	request.Supersede = true // the file that was saved last counts
 	deployed, err := dags.SendDeploy(ctx, s.api, name, request)
 	if err != nil {

@@ -1,0 +1,70 @@
+package dev
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/dagctl/dagctl/cmd/dagctl/cli"
+	"github.com/dagctl/dagctl/cmd/dagctl/dagfile"
+	"github.com/dagctl/dagctl/cmd/dagctl/dags"
+	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/registry"
+	"github.com/dagctl/dagctl/registry/deploy"
+)
+
+// rolledBack returns the version of a DAG file from which somebody rolled back since the file was saved, nil if nobody
+// did. To deploy it would undo that, although the file has not changed: a session that starts anew finds it as it was.
+func (s *session) rolledBack(
+	ctx context.Context, d *dagfile.File, name string, request registry.DeployRequest,
+) (*registry.Version, error) {
+	from, err := s.lastRollback(ctx, name)
+	if err != nil || from == nil {
+		return nil, err
+	}
+	saved, err := d.SavedAt()
+	if err != nil || saved.After(from.at) {
+		return nil, err
+	}
+	plan, err := dags.RequestPlan(ctx, s.api, name, request)
+	if err != nil || plan.Version != from.number || plan.Status == "" {
+		return nil, err
+	}
+
+	v, err := s.version(ctx, registry.Version{DAG: name, Number: from.number})
+	if err != nil {
+		return nil, err
+	}
+	fmt.Fprintf(s.Out, "%s v%d was rolled back: dev deploys the file again once it changes; "+
+		"`dagctl deploy %s` does at once\n", name, v.Number, s.options.dir)
+	return &v, nil
+}
+
+// rollback is the last cutover of a DAG, where that was a rollback.
+type rollback struct {
+	number int // of the version that served before
+	at     time.Time
+}
+
+// lastRollback returns nil where the last cutover of a DAG was none, and where there is no such DAG.
+func (s *session) lastRollback(ctx context.Context, name string) (*rollback, error) {
+	page := cli.Page{Limit: 500}
+	versions, err := cli.Fetch[deploy.PastVersion](ctx, s.api, cli.DAGPath(name)+"/versions", nil, page)
+	if fault.Is(err, fault.NotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+
+	i := slices.IndexFunc(versions, func(v deploy.PastVersion) bool { return v.Status == registry.Active })
+	if i < 0 || len(versions[i].Activations) == 0 {
+		return nil, nil
+	}
+	last := versions[i].Activations[0]
+	if last.Reason != deploy.ByRollback || last.From == nil {
+		return nil, nil
+	}
+	return &rollback{*last.From, last.At}, nil
+}
