@@ -86,7 +86,7 @@ func Sweep(parent, prefix string) error {
 		name := filepath.Join(parent, entry.Name())
 		switch {
 		case !strings.HasPrefix(entry.Name(), prefix):
-		case strings.HasSuffix(name, lockSuffix):
+		case strings.HasSuffix(name, lockSuffix) && entry.Type().IsRegular():
 			failed = append(failed, sweep(name))
 		case entry.IsDir():
 			failed = append(failed, sweepUnlocked(name))

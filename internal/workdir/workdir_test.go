@@ -105,3 +105,14 @@ func TestMakingAndSweepingAtOnce(t *testing.T) {
 	}
 	wg.Wait()
 }
+
+// What others put beside the folders, under names like theirs, stops nobody.
+func TestSweepPassesOverWhatIsNoLock(t *testing.T) {
+	t.Parallel()
+	parent := t.TempDir()
+	require.NoError(t, os.Mkdir(filepath.Join(parent, "run-1.lock"), 0o700))
+	require.NoError(t, os.Symlink("nowhere", filepath.Join(parent, "run-2.lock")))
+	require.NoError(t, os.WriteFile(filepath.Join(parent, "run-3"), nil, 0o600))
+	require.NoError(t, Sweep(parent, "run-"))
+	require.DirExists(t, filepath.Join(parent, "run-1.lock"))
+}
