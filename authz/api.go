@@ -165,8 +165,14 @@ func Handle[I, O any](api *API, rule Rule, op huma.Operation,
 	op.Security = []map[string][]string{} // in the document: no credential needed
 	if rule.Principal() == User {
 		op.Security = []map[string][]string{{bearerScheme: {}}}
+		op.Middlewares = append(op.Middlewares, api.endWhenRevoked)
 	}
-	handle(api, op, func(r *http.Request) (Caller, error) { return api.admit(rule, r) }, fn)
+
+	admit := func(r *http.Request) (Caller, error) { return api.admit(rule, r) }
+	handle(api, op, admit, func(ctx context.Context, caller Caller, in *I) (*O, error) {
+		out, err := fn(ctx, caller, in)
+		return out, orRevoked(ctx, err)
+	})
 }
 
 // handle adds an operation. admit determines the principal before the body is read.
@@ -229,7 +235,11 @@ func (api *API) handlePlain(rule Rule, pattern string, timeout time.Duration,
 			http.Redirect(w, r, api.signInPath+"?next="+escapeNext(r), http.StatusSeeOther)
 			return
 		}
-		if err == nil {
+		if err == nil && rule.Principal() == User {
+			ctx, end := api.whileGood(r)
+			defer end()
+			err = orRevoked(ctx, h(w, r.WithContext(ctx), caller))
+		} else if err == nil {
 			err = h(w, r, caller)
 		}
 		if err != nil && forPrograms {
