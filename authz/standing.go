@@ -23,6 +23,7 @@ const lookAgainEach = 2 * time.Second
 func (api *API) whileGood(r *http.Request) (ctx context.Context, end func()) {
 	ctx, cancel := context.WithCancelCause(r.Context())
 	r = r.WithContext(ctx)
+
 	looks := time.AfterFunc(lookAgainEach, func() {
 		tick := time.NewTicker(lookAgainEach)
 		defer tick.Stop()

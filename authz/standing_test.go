@@ -24,9 +24,8 @@ func TestARevokedTokenEndsWhatRuns(t *testing.T) {
 	}
 	authz.Handle(api, authz.Reader, huma.Operation{Method: http.MethodPost, Path: "/v1/slow", OperationID: "slow"},
 		func(ctx context.Context, _ authz.Caller, _ *struct{}) (*struct{}, error) { return nil, wait(ctx) })
-	api.HandleStream(authz.Reader, "GET /v1/endless", func(_ http.ResponseWriter, r *http.Request, _ authz.Caller) error {
-		return wait(r.Context())
-	})
+	api.HandleStream(authz.Reader, "GET /v1/endless",
+		func(_ http.ResponseWriter, r *http.Request, _ authz.Caller) error { return wait(r.Context()) })
 
 	secret := w.token(t, authz.NewToken{Name: "analyst", Kind: authz.KindUser, Role: authz.RoleReader})
 	answers := make(chan int)

@@ -126,6 +126,8 @@ type EnginesConfig struct {
 	Queries     int `yaml:"queries"`      // on queries and previews; never fewer than Queries.Concurrent
 	Parses      int `yaml:"parses"`       // on statements of DAG files
 	IdleSeconds int `yaml:"idle_seconds"` // how long one waits for more work of its purpose
+	// Walls are those without which the server does not start, by the names that doctor prints.
+	Walls []string `yaml:"walls"`
 }
 
 // engines returns the config of the engines, whose folders are beside the files that they read.
@@ -185,7 +187,7 @@ var (
 		MaxRows: query.DefaultLimits.Rows, MaxMB: query.DefaultLimits.Bytes >> 20,
 		MaxCopyMB: query.DefaultLimits.CopyBytes >> 20,
 	}
-	defaultEngines = EnginesConfig{IdleSeconds: 30}
+	defaultEngines = EnginesConfig{IdleSeconds: 30, Walls: []string{}}
 	defaultLimits  = LimitsConfig{
 		RequestsPerSecond: 50, Burst: 200, WorkerRequestsPerSecond: 2000, WorkerBurst: 4000,
 	}

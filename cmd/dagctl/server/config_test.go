@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/sandbox"
 )
 
 func noEnv(string) string { return "" }
@@ -75,4 +76,20 @@ func TestEnvironmentWinsOverFile(t *testing.T) {
 	env["DAGCTL_POOL_SIZE"] = "many"
 	_, err = loadConfig(path, func(name string) string { return env[name] })
 	require.ErrorContains(t, err, "DAGCTL_POOL_SIZE")
+}
+
+// A server that is to have walls around users' code says at its start which of them it cannot have.
+func TestMissingWallsAreRefused(t *testing.T) {
+	t.Parallel()
+	walls := []sandbox.Wall{{Name: "files", Stands: true}, {Name: "calls", Detail: "the kernel has no seccomp filters"}}
+	var found problems
+	checkWalls(&found, []string{"files"}, walls)
+	require.NoError(t, found.err())
+
+	checkWalls(&found, []string{"files", "calls", "moat"}, walls)
+	require.Equal(t, problems{
+		{Location: "engines.walls[1]",
+			Message: "the wall calls does not stand on this machine: the kernel has no seccomp filters"},
+		{Location: "engines.walls[2]", Message: `"moat" is no wall: there are files, calls`},
+	}, found)
 }

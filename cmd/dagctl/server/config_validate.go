@@ -8,10 +8,12 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/dagctl/dagctl/cmd/dagctl/cli"
 	"github.com/dagctl/dagctl/dispatcher/backends"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/sandbox"
 )
 
 // problems collects what is wrong with a config, each with the field that it is about.
@@ -74,6 +76,26 @@ func (cfg *Config) checkEngines(found *problems) {
 	found.between("engines.idle_seconds", int64(c.IdleSeconds), 1, 3600)
 	if c.Queries != 0 {
 		found.between("engines.queries", int64(c.Queries), int64(cfg.Queries.Concurrent), 1000)
+	}
+	if len(c.Walls) > 0 {
+		checkWalls(found, c.Walls, sandbox.Standing())
+	}
+}
+
+// checkWalls requires that walls stand around what users run.
+func checkWalls(found *problems, required []string, walls []sandbox.Wall) {
+	var names []string
+	for _, wall := range walls {
+		names = append(names, wall.Name)
+	}
+	for i, name := range required {
+		field := fmt.Sprintf("engines.walls[%d]", i)
+		switch at := slices.Index(names, name); {
+		case at < 0:
+			found.add(field, "%q is no wall: there are %s", name, strings.Join(names, ", "))
+		case !walls[at].Stands:
+			found.add(field, "the wall %s does not stand on this machine: %s", name, walls[at].Detail)
+		}
 	}
 }
 
