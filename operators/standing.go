@@ -12,6 +12,7 @@ import (
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/footer"
 	"github.com/dagctl/dagctl/internal/relations"
+	"github.com/dagctl/dagctl/internal/sqltext"
 	"github.com/dagctl/dagctl/storage"
 )
 
@@ -57,7 +58,7 @@ func refuseNew(columns, standing []storage.Column, partition string) error {
 		names = append(names, c.Name)
 	}
 	for _, c := range columns {
-		known := func(name string) bool { return strings.EqualFold(name, c.Name) }
+		known := func(name string) bool { return sqltext.Same(name, c.Name) }
 		if !slices.ContainsFunc(names, known) {
 			return fault.New(fault.Invalid, "partition %s: column %q is new; the dataset has %s", partition, c.Name,
 				strings.Join(names[:min(30, len(names))], ", ")).

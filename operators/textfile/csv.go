@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"slices"
+
+	"github.com/dagctl/dagctl/internal/sqltext"
 )
 
 // field is a value of a CSV row.
@@ -256,7 +258,7 @@ func agreeing(r *csvReader) (same, width int) {
 func columnNames(fields []field) []string {
 	names := make([]string, 0, len(fields))
 	taken := func(name string) bool {
-		return slices.ContainsFunc(names, func(n string) bool { return equalFold(n, name) })
+		return slices.ContainsFunc(names, func(n string) bool { return sqltext.Same(n, name) })
 	}
 
 	for i, f := range fields {

@@ -4,7 +4,8 @@ import (
 	"bytes"
 	"math"
 	"slices"
-	"strings"
+
+	"github.com/dagctl/dagctl/internal/sqltext"
 )
 
 // kinds is a set of the types that a text may be a value of, from the narrowest to the widest.
@@ -52,7 +53,7 @@ func (f formats) kindsOf(text []byte) kinds {
 		return 0
 	}
 	if c := text[0]; !isDigit(c) && c != '-' && c != f.point && f.date == "" && f.time == "" {
-		if equalFold(string(text), "true") || equalFold(string(text), "false") {
+		if sqltext.Same(string(text), "true") || sqltext.Same(string(text), "false") {
 			return isBool
 		}
 		return 0
@@ -180,7 +181,7 @@ func (s *shape) structType() Type {
 	}
 	t := Type{Kind: Struct}
 	for _, f := range s.fields {
-		if slices.ContainsFunc(t.Fields, func(have Field) bool { return equalFold(have.Name, f.name) }) {
+		if slices.ContainsFunc(t.Fields, func(have Field) bool { return sqltext.Same(have.Name, f.name) }) {
 			return Type{Kind: JSON}
 		}
 		t.Fields = append(t.Fields, Field{f.name, f.typ()})
@@ -236,8 +237,6 @@ func (s *shape) field(name string) *shape {
 	s.fields = append(s.fields, f)
 	return &f.shape
 }
-
-func equalFold(a, b string) bool { return strings.EqualFold(a, b) }
 
 // looksLikeNames reports whether a first row names the columns: none of its values is written like a number or a time,
 // and none is empty but maybe the first, which some programs leave empty above the numbers of the rows.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/sqltext"
 )
 
 // Job is one conversion of files to Parquet.
@@ -200,7 +201,7 @@ func (c *conversion) match(first row) ([]int, error) {
 	for i, column := range c.reading.Columns {
 		from[i] = slices.Index(names, column.Name)
 		if from[i] < 0 {
-			from[i] = slices.IndexFunc(names, func(n string) bool { return equalFold(n, column.Name) })
+			from[i] = slices.IndexFunc(names, func(n string) bool { return sqltext.Same(n, column.Name) })
 		}
 		if from[i] >= 0 {
 			used[from[i]] = true

@@ -7,6 +7,8 @@ import (
 	"io"
 	"slices"
 	"unicode/utf8"
+
+	"github.com/dagctl/dagctl/internal/sqltext"
 )
 
 var errNotText = errors.New("is not UTF-8: name the file's encoding, for example `encoding: windows-1252`")
@@ -160,7 +162,7 @@ func (i *inference) columnsOf(first row) []int {
 	}
 	if i.r.Header {
 		for n, name := range columnNames(first.fields) {
-			at[n] = slices.IndexFunc(i.names, func(known string) bool { return equalFold(known, name) })
+			at[n] = slices.IndexFunc(i.names, func(known string) bool { return sqltext.Same(known, name) })
 		}
 	}
 	return at
@@ -277,7 +279,7 @@ func (i *inference) typeOf(name string, names []string) (Type, error) {
 	if declared || err != nil {
 		return t, err
 	}
-	found := slices.IndexFunc(names, func(n string) bool { return equalFold(n, name) })
+	found := slices.IndexFunc(names, func(n string) bool { return sqltext.Same(n, name) })
 	if found < 0 {
 		return t, fmt.Errorf("column %q is not in the files, which have %s", name, quoteAll(names))
 	}
@@ -294,7 +296,7 @@ func (i *inference) missing(names, keep []string) (list []string) {
 		return nil
 	}
 	for _, name := range i.declaredNames() {
-		if !slices.ContainsFunc(keep, func(k string) bool { return equalFold(k, name) }) &&
+		if !slices.ContainsFunc(keep, func(k string) bool { return sqltext.Same(k, name) }) &&
 			!slices.Contains(names, name) {
 			list = append(list, name)
 		}
@@ -322,7 +324,7 @@ func (i *inference) declaredNames() []string {
 // declared returns the declared type of a column.
 func (i *inference) declared(name string) (Type, bool, error) {
 	for declared, text := range i.Types {
-		if equalFold(declared, name) {
+		if sqltext.Same(declared, name) {
 			t, err := ParseType(text)
 			return t, true, err
 		}

@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/internal/sqltext"
 )
 
 // Compare returns what readers have to know, agree to, or are kept from when next takes the place of live, ordered by
@@ -214,7 +215,7 @@ func (c *comparison) sources(inputs []Input) {
 		}
 
 		for _, name := range in.Columns {
-			named := func(s dag.Column) bool { return strings.EqualFold(s.Name, name) }
+			named := func(s dag.Column) bool { return sqltext.Same(s.Name, name) }
 			if !slices.ContainsFunc(source.Columns, named) {
 				f.Columns = append(f.Columns, name)
 			}
@@ -372,7 +373,7 @@ func split(columns []retyped) (names, texts []string) {
 
 func diffColumns(was, now []dag.Column) (d columnDiff) {
 	for _, w := range was {
-		i := slices.IndexFunc(now, func(n dag.Column) bool { return strings.EqualFold(n.Name, w.Name) })
+		i := slices.IndexFunc(now, func(n dag.Column) bool { return sqltext.Same(n.Name, w.Name) })
 		switch {
 		case i < 0:
 			d.removed = append(d.removed, w.Name)
@@ -386,7 +387,7 @@ func diffColumns(was, now []dag.Column) (d columnDiff) {
 		}
 	}
 	for _, n := range now {
-		if !slices.ContainsFunc(was, func(w dag.Column) bool { return strings.EqualFold(n.Name, w.Name) }) {
+		if !slices.ContainsFunc(was, func(w dag.Column) bool { return sqltext.Same(n.Name, w.Name) }) {
 			d.added = append(d.added, n.Name)
 		}
 	}

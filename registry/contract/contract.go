@@ -4,11 +4,11 @@ package contract
 
 import (
 	"slices"
-	"strings"
 
 	"github.com/google/uuid"
 
 	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/internal/sqltext"
 )
 
 // Contract is what a version promises.
@@ -68,7 +68,7 @@ func (c Consumer) Address() string { return c.DAG + "/" + c.Job }
 
 // reads reports whether the consumer names a column.
 func (c Consumer) reads(column string) bool {
-	return slices.ContainsFunc(c.Columns, func(s string) bool { return strings.EqualFold(s, column) })
+	return slices.ContainsFunc(c.Columns, func(s string) bool { return sqltext.Same(s, column) })
 }
 
 // Loss is what readers of a dataset would lose: partitions that are served and that the next version does not have.

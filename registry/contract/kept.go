@@ -3,9 +3,9 @@ package contract
 import (
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/internal/sqltext"
 )
 
 // Recast returns the columns of a dataset, with their new types, for which a value that it has now may be none of their
@@ -17,7 +17,7 @@ func Recast(was, now Dataset) []dag.Column {
 	}
 	var list []dag.Column
 	for _, n := range next {
-		at := slices.IndexFunc(was.Columns, func(w dag.Column) bool { return strings.EqualFold(w.Name, n.Name) })
+		at := slices.IndexFunc(was.Columns, func(w dag.Column) bool { return sqltext.Same(w.Name, n.Name) })
 		if at < 0 || n.Type == "" {
 			continue
 		}
