@@ -93,11 +93,12 @@ func StoredBytes(ctx context.Context, tx pgx.Tx, orgs []uuid.UUID) (map[uuid.UUI
 	rows, err := tx.Query(ctx, `
 		SELECT org_id, sum(bytes)::bigint FROM (
 			SELECT r.org_id, f ->> 'path', max((f ->> 'bytes')::bigint) AS bytes
-			FROM partition_versions r CROSS JOIN LATERAL jsonb_array_elements(r.files) AS f
+			FROM partition_versions r
+			CROSS JOIN LATERAL jsonb_array_elements(CASE jsonb_typeof(r.files) WHEN 'array' THEN r.files ELSE '[]' END) AS f
 			WHERE r.org_id = ANY($1) AND r.location <> '' GROUP BY 1, 2
 			UNION ALL
 			SELECT r.org_id, r.location, max(r.bytes) FROM partition_versions r
-			WHERE r.org_id = ANY($1) AND r.location <> '' AND r.files = '[]' GROUP BY 1, 2
+			WHERE r.org_id = ANY($1) AND r.location <> '' AND r.files IN ('[]', 'null') GROUP BY 1, 2
 			UNION ALL
 			SELECT org_id, hash, bytes FROM udf_bundles WHERE org_id = ANY($1)) AS kept
 		GROUP BY org_id`, orgs)

@@ -1,9 +1,12 @@
 package pressure_test
 
 import (
+	"context"
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/dagctl/dagctl/authz"
@@ -11,7 +14,9 @@ import (
 	"github.com/dagctl/dagctl/dispatcher/dispatchertest"
 	"github.com/dagctl/dagctl/dispatcher/service"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/internal/rest"
+	"github.com/dagctl/dagctl/registry"
 )
 
 // An org beyond a quota waits, says so, and goes on by itself; other orgs notice nothing.
@@ -88,4 +93,26 @@ func TestAnOrgBeyondItsQuotasWaits(t *testing.T) {
 	set(authz.StorageBytes, 1<<30)
 	look()
 	require.NoError(t, enqueue(1))
+}
+
+// Rows in PostgreSQL have no files, and their bytes count like those of files.
+func TestStoredBytesOfBothStorages(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.Put("raw", "2024-01-01", "a")
+	stored := func() (bytes int64) {
+		require.NoError(t, pg.InTx(t.Context(), w.Pool, func(ctx context.Context, tx pgx.Tx) error {
+			all, err := registry.StoredBytes(ctx, tx, []uuid.UUID{w.Caller.OrgID})
+			bytes = all[w.Caller.OrgID]
+			return err
+		}))
+		return bytes
+	}
+	w.Serve(dispatchertest.Upkept)
+	files := stored()
+	require.Positive(t, files)
+
+	w.Serve(dispatchertest.InTables)
+	require.Contains(t, dispatchertest.Texts(t, w.Pool, `SELECT jsonb_typeof(files) FROM partition_versions`), "null")
+	require.Greater(t, stored(), files)
 }
