@@ -26,7 +26,7 @@ type folder struct {
 func openFolder(roots []string, c fileSourceConfig) (*folder, error) {
 	if len(roots) == 0 {
 		return nil, fault.New(fault.Forbidden, "the org's sources may not read any folder on this server").
-			WithHint("an admin names folders in the server's config")
+			WithHint("an admin names them in the server's config, as `file_roots` of the org")
 	}
 	for _, root := range roots {
 		name := filepath.FromSlash(c.Path)

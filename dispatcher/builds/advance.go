@@ -288,7 +288,7 @@ func (bs *Builds) readSources(
 		}
 		if _, err := bs.enumerate(ctx, job, op, now); err != nil {
 			if operators.IsPermanent(err) || now.Sub(b.Started) > EnumerateFor {
-				return nil, nil, bs.failBuild(ctx, b, fmt.Sprintf("source %s: %v", job.Name, err), now)
+				return nil, nil, bs.failBuild(ctx, b, fmt.Sprintf("source %s: %s", job.Name, fault.Text(err)), now)
 			}
 			unread, cause = append(unread, job.Name), unreadable(job, err)
 		}

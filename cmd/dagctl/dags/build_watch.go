@@ -316,7 +316,7 @@ func waitForVersion(ctx context.Context, c *cli.CLI, api *cli.Client, v registry
 			return v, fault.New(fault.Conflict, "%s v%d was replaced by a later version", v.DAG, v.Number)
 		case v.Status == registry.Failed, v.Status == registry.Abandoned:
 			return v, fault.New(fault.Invalid, "%s v%d is %s: %s", v.DAG, v.Number, v.Status, v.Error).
-				WithHint("`dagctl tasks list --dag %s --dead` shows what failed; live data was not touched", v.DAG)
+				WithHint("`dagctl status %s` shows what failed; live data was not touched", v.DAG)
 		}
 
 		// The longer the answer took, the more it cost the server, and the later the next look.
