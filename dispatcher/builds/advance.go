@@ -77,6 +77,12 @@ func (bs *Builds) decide(
 		return false, err
 	}
 
+	if b.Status == registry.Ready && len(unread) == 0 {
+		if done, again, err := bs.cutoverAtOnce(ctx, b, jobs, now); err != nil || done || again {
+			return again, err
+		}
+	}
+
 	began := time.Now()
 	p, near, err := bs.measure(ctx, b, jobs, unread, now)
 	if err != nil || p == nil {
@@ -92,7 +98,8 @@ func (bs *Builds) decide(
 	case failed != "":
 		return false, bs.failBuild(ctx, b, failed, now)
 	case ready:
-		return bs.cutover(ctx, b, jobs, p.seen, now)
+		_, again, err = bs.cutover(ctx, b, jobs, p.seen, now)
+		return again, err
 	}
 
 	// Tables have columns long before they have all of their rows.
@@ -132,13 +139,9 @@ func readsElsewhere(job *registry.Job) bool {
 func (bs *Builds) measure(
 	ctx context.Context, b registry.Build, jobs []*registry.Job, unread []string, now time.Time,
 ) (p *Progress, near bool, err error) {
-	var seen *look
-	if quiet, err := bs.quiet(ctx, jobs); err != nil {
+	seen, err := bs.lookIfQuiet(ctx, b, jobs)
+	if err != nil {
 		return nil, false, err
-	} else if quiet {
-		if seen, err = bs.lookAtAll(ctx, b, jobs); err != nil {
-			return nil, false, err
-		}
 	}
 
 	err = pg.InTx(ctx, bs.pool, func(ctx context.Context, tx pgx.Tx) error {
@@ -312,7 +315,8 @@ const EnumerateFor = time.Minute
 func (bs *Builds) servedSources(
 	ctx context.Context, b registry.Build, jobs []*registry.Job, done map[uuid.UUID]bool,
 ) error {
-	if b.Status != registry.Ready {
+	unread := func(job *registry.Job) bool { return job.Def.Source != nil && !done[job.ID] }
+	if b.Status != registry.Ready || !slices.ContainsFunc(jobs, unread) {
 		return nil
 	}
 	return pg.InTx(ctx, bs.pool, func(ctx context.Context, tx pgx.Tx) error {

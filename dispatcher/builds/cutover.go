@@ -23,28 +23,46 @@ import (
 // cutover makes a version ready and, unless it is to wait for a promotion, lets it serve: it moves pointers, names and
 // sources, and ends the tasks that are no longer wanted, in one transaction under the DAG's lock. The views over
 // Postgres storage, which readers use, are defined before. An error that would come again fails the version. It reports
-// whether there is more to inherit first.
+// whether the version serves, and whether there is more to inherit first.
 func (bs *Builds) cutover(
 	ctx context.Context, b registry.Build, jobs []*registry.Job, seen *look, now time.Time,
-) (inherits bool, err error) {
+) (moved, inherits bool, err error) {
 	if seen, err = bs.lookOnceMore(ctx, b, jobs, seen); err != nil {
-		return false, err
+		return false, false, err
 	}
-	moved := false
 	err = bs.InSwapTx(ctx, b, cutoverPatience, func(ctx context.Context, tx pgx.Tx, views StableViews) (err error) {
 		moved, inherits, err = bs.cutoverTx(ctx, tx, b, jobs, seen, views, now)
 		return err
 	})
 
 	if fault.Is(err, fault.Conflict) || pg.Lasting(err) {
-		return false, bs.failBuild(ctx, b, fault.Text(err), now)
+		return false, false, bs.failBuild(ctx, b, fault.Text(err), now)
 	}
 	if err != nil || !moved {
-		return inherits, err
+		return false, inherits, err
 	}
 	bs.log.Info("cut over", "dag", b.DAG, "version", b.Number)
 	bs.wake.All()
-	return false, nil
+	return true, false, nil
+}
+
+// cutoverAtOnce cuts over to a version that has waited for its promotion. It was ready before, so as a rule there is
+// nothing left to make, and the gate is first asked where it is asked again anyway, under the lock. Where that finds
+// work, the turn goes on as for any other build.
+func (bs *Builds) cutoverAtOnce(
+	ctx context.Context, b registry.Build, jobs []*registry.Job, now time.Time,
+) (moved, inherits bool, err error) {
+	seen, err := bs.lookIfQuiet(ctx, b, jobs)
+	if err != nil || seen == nil || !seen.clean() {
+		return false, false, err
+	}
+
+	p := &Progress{seen: seen}
+	ready, _, err := bs.passesGate(ctx, b, jobs, p, now)
+	if err != nil || !ready {
+		return false, p.inherits, err
+	}
+	return bs.cutover(ctx, b, jobs, seen, now)
 }
 
 // cutoverTx asks the gate once more, under the lock, and then makes the version ready and swaps it in.

@@ -55,6 +55,18 @@ func (bs *Builds) lookAtAll(ctx context.Context, b registry.Build, jobs []*regis
 	return seen, err
 }
 
+// lookIfQuiet is lookAtAll for a build with few open tasks; nil for any other.
+func (bs *Builds) lookIfQuiet(ctx context.Context, b registry.Build, jobs []*registry.Job) (*look, error) {
+	quiet, err := bs.quiet(ctx, jobs)
+	if err != nil || !quiet {
+		return nil, err
+	}
+	return bs.lookAtAll(ctx, b, jobs)
+}
+
+// clean reports whether a look found nothing that is left to make, to check or to decide.
+func (l *look) clean() bool { return len(l.findings) == 0 && len(l.undecided) == 0 }
+
 // lookIn is lookAtAll in the caller's transaction.
 func (bs *Builds) lookIn(ctx context.Context, tx pgx.Tx, b registry.Build, jobs []*registry.Job) (*look, error) {
 	seen, err := bs.beginLook(ctx, tx, b, jobs)

@@ -2,6 +2,7 @@ package deploy
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"reflect"
@@ -123,9 +124,20 @@ func promised(
 		return nil, fmt.Errorf("contract of version %s: %w", version, err)
 	}
 
+	var (
+		by, schema    []byte
+		partitionings = decoded[dag.Partitioning]{}
+		schemas       = decoded[[]dag.Column]{}
+	)
 	datasets, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (d contract.Dataset, err error) {
-		err = row.Scan(&d.ID, &d.Job, &d.Output, &d.Name, &d.Published, &d.Owner, &d.TakesOver, &d.Generation,
-			&d.PartitionBy, &d.Storage, &d.Columns)
+		if err := row.Scan(&d.ID, &d.Job, &d.Output, &d.Name, &d.Published, &d.Owner, &d.TakesOver, &d.Generation,
+			&by, &d.Storage, &schema); err != nil {
+			return d, err
+		}
+		if d.PartitionBy, err = partitionings.of(by); err != nil {
+			return d, err
+		}
+		d.Columns, err = schemas.of(schema)
 		def := defs[d.Job]
 		if err != nil || def == nil {
 			return d, err
@@ -143,6 +155,21 @@ func promised(
 		return nil, fmt.Errorf("contract of version %s: %w", version, err)
 	}
 	return datasets, nil
+}
+
+// decoded holds values by their JSON text: the datasets of a DAG have few different partitionings, and decoding them was
+// most of what a contract cost.
+type decoded[T any] map[string]T
+
+func (d decoded[T]) of(text []byte) (v T, err error) {
+	if v, ok := d[string(text)]; ok || text == nil {
+		return v, nil
+	}
+	if err := json.Unmarshal(text, &v); err != nil {
+		return v, err
+	}
+	d[string(text)] = v
+	return v, nil
 }
 
 // keptContract returns what a version promised when it was built. One that was never complete promises what its rows
