@@ -157,8 +157,8 @@ func promised(
 	return datasets, nil
 }
 
-// decoded holds values by their JSON text: the datasets of a DAG have few different partitionings, and decoding them was
-// most of what a contract cost.
+// decoded holds values by their JSON text: the datasets of a DAG have few different partitionings and schemas, and
+// decoding them was most of what a contract cost.
 type decoded[T any] map[string]T
 
 func (d decoded[T]) of(text []byte) (v T, err error) {
