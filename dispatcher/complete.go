@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -129,14 +130,36 @@ func (d *Dispatcher) CompleteAttempt(ctx context.Context, t Claimed, c Completio
 	return nil
 }
 
-// completeAll commits completions and answers each.
+// completeAll commits completions and answers each. Those of requests are split by org, because the database lets a
+// request's transaction see one org only; those of runs in this process share transactions.
 func (d *Dispatcher) completeAll(all []*Completing) {
-	for _, some := range splitCompletions(all) {
-		batch.Together(some, d.completeTogether, func(x *Completing, err error) { x.err = err })
-		for _, x := range some {
-			close(x.done)
-		}
+	byOrg := map[uuid.UUID][]*Completing{}
+	for _, x := range all {
+		byOrg[x.requestOf()] = append(byOrg[x.requestOf()], x)
 	}
+
+	var orgs sync.WaitGroup
+	for _, those := range byOrg {
+		orgs.Go(func() {
+			for _, some := range splitCompletions(those) {
+				batch.Together(some, d.completeTogether, func(x *Completing, err error) { x.err = err })
+				for _, x := range some {
+					close(x.done)
+				}
+			}
+		})
+	}
+	orgs.Wait()
+}
+
+// requestOf returns the org under whose row-level security the completion is committed, or Nil if the owner commits it:
+// for a run in this process, and where rows of tables are written, which only the owner of the tables may do. The
+// attempt of such a request was loaded under row-level security before.
+func (x *Completing) requestOf() uuid.UUID {
+	if x.requestHash == "" || x.writesTables() {
+		return uuid.Nil
+	}
+	return x.Job.OrgID
 }
 
 // splitCompletions splits completions into parts for one transaction each. No part has two completions for one slot. A
@@ -188,7 +211,7 @@ func (d *Dispatcher) completeTogether(some []*Completing) error {
 	defer d.Metrics.Batch("complete", time.Now(), len(some))
 
 	var follows wakeup.Topics
-	err := pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) (err error) {
+	err := d.inCompletion(ctx, some[0].requestOf(), func(ctx context.Context, tx pgx.Tx) (err error) {
 		if x := some[0]; x.isPlain() {
 			follows, err = d.commitMany(ctx, tx, some)
 		} else {
@@ -217,6 +240,16 @@ func (d *Dispatcher) completeTogether(some []*Completing) error {
 	}
 	d.Wakeups.Send(follows...)
 	return nil
+}
+
+// inCompletion runs fn in a transaction of requests of an org, or of the owner where org is Nil.
+func (d *Dispatcher) inCompletion(
+	ctx context.Context, org uuid.UUID, fn func(ctx context.Context, tx pgx.Tx) error,
+) error {
+	if org == uuid.Nil {
+		return pg.InTx(ctx, d.Pool, fn)
+	}
+	return pg.InOrgTxByKey(ctx, d.Requests, org, fn)
 }
 
 // Progressed returns the topics to wake after tasks have ended: claimers have room, and a build may be able to go on.

@@ -22,7 +22,7 @@ func (d *Dispatcher) InAttempt(
 		return err
 	}
 
-	err := pg.InOrgTx(ctx, d.Requests, c.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+	err := pg.InOrgTxByKey(ctx, d.Requests, c.OrgID, func(ctx context.Context, tx pgx.Tx) error {
 		row, err := tasks.LockTask(ctx, tx, tasks.Fence(f))
 		if err != nil {
 			return err

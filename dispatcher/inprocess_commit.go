@@ -205,7 +205,7 @@ func (d *Dispatcher) recordClaim(ctx context.Context, t Claimed) error {
 		return err
 	}
 
-	return pg.InOrgTx(ctx, d.Pool, t.Job.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+	return pg.InOrgTx(ctx, d.Requests, t.Job.OrgID, func(ctx context.Context, tx pgx.Tx) error {
 		row, err := tasks.LockTask(ctx, tx, t.Fence)
 		if err == nil {
 			err = row.MustRun(t.Fence)

@@ -2,7 +2,6 @@ package dispatcher
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -60,20 +59,16 @@ func (d *Dispatcher) Heartbeat(
 		return answer, err
 	}
 
-	err := d.Pool.QueryRow(ctx, `
-		UPDATE leases l SET expires_at = $5::timestamptz + make_interval(secs => lease_seconds), heartbeat_at = $5,
-			progress = $6, state = coalesce(NULLIF($7, ''), state)
-		WHERE task_id = $1 AND attempt = $2 AND lease_token = $3 AND org_id = $4 AND expires_at > $5
-		  AND NOT worker_token_revoked(worker_token)
-		RETURNING expires_at, cancel_requested, l.drain_requested_at IS NOT NULL
-			OR EXISTS (SELECT FROM workers w WHERE `+tasks.HeldBy+` AND w.drained_at IS NOT NULL)`,
-		h.TaskID, h.Attempt, h.LeaseToken, c.OrgID, now, h.Progress, h.State).
-		Scan(&answer.LeaseExpiresAt, &answer.CancelRequested, &answer.DrainRequested)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return answer, d.notHeld(ctx, c, h.Fence)
-	}
+	var held bool
+	err := pg.InOrgTxByKey(ctx, d.Requests, c.OrgID, func(ctx context.Context, tx pgx.Tx) (err error) {
+		held, err = beat(ctx, tx, c.OrgID, h, now, &answer)
+		return err
+	})
 	if err != nil {
 		return answer, fmt.Errorf("heartbeat of task %s: %w", h.TaskID, err)
+	}
+	if !held {
+		return answer, d.notHeld(ctx, c, h.Fence)
 	}
 
 	if c.ExpiresAt.Sub(now) < CapabilityFor/2 {
@@ -83,6 +78,25 @@ func (d *Dispatcher) Heartbeat(
 		}
 	}
 	return answer, nil
+}
+
+// beat extends a lease that is held, and reports whether it is.
+func beat(
+	ctx context.Context, tx pgx.Tx, org uuid.UUID, h protocol.Heartbeat, now time.Time,
+	answer *protocol.HeartbeatAnswer,
+) (held bool, err error) {
+	var b pg.Batch
+	targets := []any{&answer.LeaseExpiresAt, &answer.CancelRequested, &answer.DrainRequested}
+	b.Query("extend the lease", targets, func() error { held = true; return nil }, `
+		UPDATE leases l SET expires_at = $5::timestamptz + make_interval(secs => lease_seconds), heartbeat_at = $5,
+			progress = $6, state = coalesce(NULLIF($7, ''), state)
+		WHERE task_id = $1 AND attempt = $2 AND lease_token = $3 AND org_id = $4 AND expires_at > $5
+		  AND NOT worker_token_revoked(worker_token)
+		RETURNING expires_at, cancel_requested, l.drain_requested_at IS NOT NULL
+			OR EXISTS (SELECT FROM workers w WHERE `+tasks.HeldBy+` AND w.drained_at IS NOT NULL)`,
+		h.TaskID, h.Attempt, h.LeaseToken, org, now, h.Progress, h.State)
+	err = b.Send(ctx, tx)
+	return held, err
 }
 
 // notHeld returns the error of a heartbeat whose lease is not held, with the task's state.

@@ -171,7 +171,7 @@ type endingOf func(row tasks.Row, asked bool, now time.Time) tasks.Ending
 func (d *Dispatcher) endRemote(
 	ctx context.Context, attempt *RemoteAttempt, how endingOf, hash string, now time.Time,
 ) error {
-	err := pg.InOrgTx(ctx, d.Pool, attempt.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+	err := pg.InOrgTxByKey(ctx, d.Requests, attempt.OrgID, func(ctx context.Context, tx pgx.Tx) error {
 		row, err := tasks.LockTask(ctx, tx, attempt.Fence)
 		if err != nil {
 			return err

@@ -100,7 +100,7 @@ func (d *Dispatcher) loadAll(all []*loading) {
 func (d *Dispatcher) loadTogether(org uuid.UUID, some []*loading) error {
 	ctx, cancel := context.WithTimeout(context.Background(), loadTimeout)
 	defer cancel()
-	return pg.InOrgTx(ctx, d.Requests, org, func(ctx context.Context, tx pgx.Tx) error {
+	return pg.InOrgTxByKey(ctx, d.Requests, org, func(ctx context.Context, tx pgx.Tx) error {
 		return d.loadTx(ctx, tx, some)
 	})
 }

@@ -149,7 +149,7 @@ func (attempt *RemoteAttempt) uploads(output int) storage.UploadKey {
 
 // reserve records the locations of one more commit of the attempt, and returns its number.
 func (d *Dispatcher) reserve(ctx context.Context, attempt *RemoteAttempt, list []sealing) (part int, err error) {
-	err = pg.InOrgTx(ctx, d.Pool, attempt.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+	err = pg.InOrgTxByKey(ctx, d.Requests, attempt.OrgID, func(ctx context.Context, tx pgx.Tx) error {
 		row, err := tasks.LockTask(ctx, tx, attempt.Fence)
 		if err != nil {
 			return err

@@ -66,7 +66,7 @@ func (s *sink) store() {
 
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	err := pg.InTx(ctx, s.logs.Pool, func(ctx context.Context, tx pgx.Tx) error {
+	err := pg.InOrgTxByKey(ctx, s.logs.Requests, s.org, func(ctx context.Context, tx pgx.Tx) error {
 		_, err := s.logs.store(ctx, tx, s.org, s.task, s.attempt, lines)
 		return err
 	})
