@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dagctl/dagctl/dag"
@@ -65,15 +66,23 @@ func (d *Dispatcher) compareBases(
 		return nil, err
 	}
 
+	if err := lockFirstSchemas(ctx, tx, batch); err != nil {
+		return nil, err
+	}
 	for _, x := range batch {
 		if x.publishes() {
 			if err := d.compareBase(ctx, tx, x, last); err != nil {
 				return nil, err
 			}
-			if x.err == nil && x.publishes() {
-				if err := d.settleReading(ctx, tx, x); err != nil {
-					return nil, err
-				}
+		}
+		if x.err == nil && x.publishes() {
+			if err := compareSchemas(ctx, tx, x, open); err != nil {
+				return nil, err
+			}
+		}
+		if x.err == nil && x.publishes() {
+			if err := d.settleReading(ctx, tx, x); err != nil {
+				return nil, err
 			}
 		}
 		if x.err == nil {
@@ -125,6 +134,72 @@ func (d *Dispatcher) compareBase(
 		}
 	}
 	return nil
+}
+
+// ErrSchemaMoved is the error of a program's run whose rows have other columns than the dataset got while it ran.
+var ErrSchemaMoved = fmt.Errorf("the columns of the dataset were settled by another partition meanwhile: %w",
+	ErrBaseMoved)
+
+// lockFirstSchemas locks the schemas that programs of a batch write: the first partition with rows settles the columns
+// of all, and of two that come at once one is the first.
+func lockFirstSchemas(ctx context.Context, tx pgx.Tx, batch []*Completing) error {
+	var generations []uuid.UUID
+	for _, x := range batch {
+		if x.publishes() && operators.AnyColumns(x.Job.Def.Operator) {
+			for _, w := range x.Outcome.Written {
+				generations = append(generations, x.output(w).Version)
+			}
+		}
+	}
+	if len(generations) == 0 {
+		return nil
+	}
+	return registry.LockSchemas(ctx, tx, generations)
+}
+
+// compareSchemas compares what a program wrote with the columns that other partitions have got since it was sealed, be
+// it by an earlier completion of the same batch. An attempt that lost is done again, and then fits or is refused. One
+// that meets other columns which wait for their checks is tried again until these have decided.
+func compareSchemas(ctx context.Context, tx pgx.Tx, x *Completing, before []*Completing) error {
+	if !operators.AnyColumns(x.Job.Def.Operator) {
+		return nil
+	}
+	for _, w := range x.Outcome.Written {
+		if w.Manifest.Rows == 0 {
+			continue
+		}
+		moved, err := schemaMoved(ctx, tx, x, w, before)
+		if err != nil {
+			return err
+		}
+		if moved {
+			x.err = ErrSchemaMoved
+		}
+	}
+	return nil
+}
+
+func schemaMoved(
+	ctx context.Context, tx pgx.Tx, x *Completing, w operators.Written, before []*Completing,
+) (bool, error) {
+	ref := x.output(w)
+	standing, err := registry.StandingColumns(ctx, tx, x.Job.Outputs[w.Output].Generation, w.Partition)
+	switch {
+	case err != nil:
+		return false, err
+	case len(standing) > 0:
+		return !slices.Equal(standing, w.Standing) && !slices.Equal(standing, w.Manifest.Schema), nil
+	}
+
+	for _, y := range before {
+		for _, other := range y.Outcome.Written {
+			if o := y.output(other); y.publishes() && o.Version == ref.Version && o.Key != ref.Key &&
+				other.Manifest.Rows > 0 && other.Manifest.SchemaHash != w.Manifest.SchemaHash {
+				return true, nil
+			}
+		}
+	}
+	return registry.HeldOtherwise(ctx, tx, ref, w.Manifest.SchemaHash)
 }
 
 // publishedPartition loads the revision that an appending task adds to. It returns nil if there is none yet.

@@ -100,10 +100,11 @@ func (c storageCarrier) seal(
 			return nil, err
 		}
 	}
-	if written, err = c.work.held(ctx, a, output, written, scratch); err != nil {
+	written, standing, err := c.work.held(ctx, a, output, written, scratch)
+	if err != nil {
 		return nil, err
 	}
-	w := &Written{Output: output.Index}
+	w := &Written{Output: output.Index, Standing: standing}
 
 	// The location of an attempt was recorded when it began, but its segment of a cursor is known only now.
 	attempt := storage.Attempt{Generation: output.Generation, Partition: partitionOf(a), Task: a.TaskID,

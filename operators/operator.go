@@ -196,6 +196,8 @@ type Written struct {
 	Manifest  storage.Manifest `json:"manifest"`
 	// Append: the revision that it was deduplicated against
 	BaseRevision int64 `json:"base_revision,omitempty"`
+	// Of a program: the columns that stood when it was sealed; none: no other partition had rows
+	Standing []storage.Column `json:"-"`
 	// Outcomes of all checks of the output; nil: the run has made none
 	Checks []CheckOutcome `json:"checks,omitempty"`
 }

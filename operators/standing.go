@@ -19,36 +19,41 @@ import (
 // The partitions of a dataset that programs and functions write have one schema, whatever each run writes: the one that
 // stands since the first rows. Rows fit it by casts that lose nothing, and what a run leaves out is NULL.
 
-// programs are the operators whose rows may have any columns: no config and no query says them.
+// programs are the operators whose rows may have any columns.
 var programs = []string{"command", "handler", "udf"}
 
-// held returns files that have the columns that stand: those that were written, or one made from them.
+// AnyColumns reports whether the rows of an operator may have any columns: no config and no query says them.
+func AnyColumns(operator string) bool { return slices.Contains(programs, operator) }
+
+// held returns files that have the columns that stand: those that were written, or one made from them. It also returns
+// the columns that stand; none if no other partition has rows.
 func (w *work) held(
 	ctx context.Context, a Assignment, output AssignedOutput, files []string, scratch string,
-) ([]string, error) {
-	if a.NoRows == nil || !slices.Contains(programs, a.Operator) {
-		return files, nil
+) (fitting []string, standing []storage.Column, err error) {
+	if a.NoRows == nil || !AnyColumns(a.Operator) {
+		return files, nil, nil
 	}
-	standing, err := a.NoRows.Standing(ctx, output.Index, partitionOf(a))
+	standing, err = a.NoRows.Standing(ctx, output.Index, partitionOf(a))
 	if err != nil || len(standing) == 0 {
-		return files, err
+		return files, nil, err
 	}
 
 	same := true
 	for _, file := range files {
 		f, err := footer.Read(file)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		if err := refuseNew(f.Columns, standing, partitionOf(a)); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		same = same && slices.Equal(f.Columns, standing)
 	}
 	if same {
-		return files, nil
+		return files, standing, nil
 	}
-	return w.recast(ctx, a, output, files, standing, scratch)
+	fitting, err = w.recast(ctx, a, output, files, standing, scratch)
+	return fitting, standing, err
 }
 
 // refuseNew refuses columns that the dataset does not have.

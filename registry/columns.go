@@ -51,6 +51,29 @@ func StandingColumns(
 	return columns, nil
 }
 
+// LockSchemas locks the schemas of generations until the transaction ends, so that no other publishes a first one.
+func LockSchemas(ctx context.Context, tx pgx.Tx, generations []uuid.UUID) error {
+	_, err := tx.Exec(ctx, `
+		SELECT FROM dataset_versions WHERE id = ANY($1) ORDER BY id FOR NO KEY UPDATE`, generations)
+	if err != nil {
+		return fmt.Errorf("lock the schemas of %d generations: %w", len(generations), err)
+	}
+	return nil
+}
+
+// HeldOtherwise reports whether a revision with rows of another partition, and with another schema, waits for its
+// checks.
+func HeldOtherwise(ctx context.Context, tx pgx.Tx, ref Ref, schemaHash string) (held bool, err error) {
+	err = tx.QueryRow(ctx, `
+		SELECT EXISTS (SELECT FROM partition_versions
+			WHERE dataset_version = $1 AND state = 'Held' AND partition_key <> $2 AND row_count > 0
+			  AND schema_hash <> $3)`, ref.Version, ref.Key, schemaHash).Scan(&held)
+	if err != nil {
+		return false, fmt.Errorf("held revisions of %s: %w", ref.Version, err)
+	}
+	return held, nil
+}
+
 // ColumnsOf returns the columns of generations, as their newest revision has them. Those without any are absent.
 func ColumnsOf(ctx context.Context, tx pgx.Tx, generations []uuid.UUID) (map[uuid.UUID][]storage.Column, error) {
 	rows, err := tx.Query(ctx, `SELECT id, schema FROM dataset_versions WHERE id = ANY($1) AND schema IS NOT NULL`, generations)

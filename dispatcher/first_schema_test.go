@@ -1,0 +1,113 @@
+package dispatcher_test
+
+import (
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/dispatcher/dispatchertest"
+	"github.com/dagctl/dagctl/dispatcher/service"
+)
+
+// byDay is a program that writes numbers on the first day, and texts on the second.
+const byDay = `request=$(cat)
+cd "$(echo "$request" | sed 's/.*"dir":"\([^"]*\)".*/\1/')"
+case "$request" in
+*'"key":"2024-01-01"'*) printf 'id,v\n1,9\n' ;;
+*) printf 'id,v\n2,x\n' ;;
+esac > a.csv
+`
+
+// programOf is a job whose partitions are written by byDay.
+func programOf(checks string) string {
+	return dispatchertest.Edit(dispatchertest.Upkept, "operator: hook", "operator: command",
+		"config: { tag: m }", "config: { argv: [sh, ./make.sh] }"+checks)
+}
+
+// Two first runs of a program that write different columns, at the same time: what the first commits stands, and the
+// other is compared with it, whether both share a transaction or not, and whether checks hold what they wrote or not.
+func TestTheFirstSchemaOfAProgramStands(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		checks  string
+		servers int
+	}{
+		"one server":                    {"", 1},
+		"two servers":                   {"", 2},
+		"one server, with checks":       {"\n    checks: [{ row_count: { min: 1 } }]", 1},
+		"two servers, with checks":      {"\n    checks: [{ row_count: { min: 1 } }]", 2},
+		"two servers, checked in tasks": {"\n    checks: [{ row_count: { min: 1 } }]", 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := dispatchertest.NewWorld(t)
+			w.Drop("make.sh", byDay)
+			w.Probe.Put("raw", "2024-01-01", "0")
+			w.Probe.Put("raw", "2024-01-02", "0")
+			w.Deploy(programOf(c.checks))
+			w.Advance()
+			var claimed []dispatcher.Claimed
+			for len(claimed) < 2 {
+				for _, task := range w.Claim(w.D) {
+					if task.Job.Name == "made" {
+						claimed = append(claimed, task)
+						continue
+					}
+					dispatchertest.Execute(t.Context(), w.D, task)
+				}
+				w.Route()
+				w.Advance()
+			}
+			require.Len(t, claimed, 2)
+
+			d := []*service.Service{w.D, w.D}
+			if c.servers == 2 {
+				d[1] = w.Dispatcher("other")
+			}
+			ends := make([]error, 2)
+			var both sync.WaitGroup
+			var done []dispatcher.Completion
+			for _, task := range claimed {
+				one := w.Do(w.D, task)
+				require.NoError(t, one.Outcome.Err)
+				if name == "two servers, checked in tasks" {
+					for i := range one.Outcome.Written {
+						one.Outcome.Written[i].Checks = nil
+					}
+				}
+				done = append(done, one)
+			}
+			for i, task := range claimed {
+				both.Go(func() { ends[i] = d[i].CompleteAttempt(t.Context(), task, done[i], dispatchertest.Later(0)) })
+			}
+			both.Wait()
+
+			lost := 0
+			if ends[0] == nil {
+				lost = 1
+			}
+			require.NoError(t, ends[1-lost])
+			require.ErrorIs(t, ends[lost], dispatcher.ErrSchemaMoved)
+			require.ErrorIs(t, ends[lost], dispatcher.ErrBaseMoved, "so it is handed back")
+			require.NoError(t, w.D.HandBack(t.Context(), claimed[lost], "again", dispatchertest.Later(0),
+				dispatchertest.Later(0)))
+			w.Settle()
+
+			// The other is done again, and fits or is refused: a number is a text, a text is no number.
+			var text string
+			w.Row(`SELECT coalesce(error_message, '') FROM tasks WHERE id = $1`, claimed[lost].TaskID)(&text)
+			schema := dispatchertest.Texts(t, w.Pool, `SELECT
+				(SELECT string_agg(concat_ws(' ', c->>'name', c->>'type'), ', ') FROM jsonb_array_elements(g.schema) AS c)
+				FROM dataset_versions g JOIN dag_version_datasets s ON s.dataset_version = g.id AND s.job_name = 'made'`)
+			if claimed[lost].Assignment.Partition.Key == "2024-01-02" {
+				require.Contains(t, text, `partition 2024-01-02, column v: "x" does not fit BIGINT`)
+				require.Equal(t, []string{"id BIGINT, v BIGINT"}, schema)
+			} else {
+				require.Empty(t, text)
+				require.Equal(t, []string{"id BIGINT, v VARCHAR"}, schema)
+			}
+		})
+	}
+}
