@@ -206,24 +206,33 @@ func checkReading(where string, text json.RawMessage) []fault.Problem {
 // columnsAgain is how long a task waits for columns before it looks again.
 const columnsAgain = 10 * time.Second
 
-// waitForColumns hands a task back whose files show no columns. In a build, where no other task of the job is left that
-// may show them, it fails.
+// waitForColumns hands a task back whose files show no columns, unless nothing can show them: then it fails.
 func (d *Dispatcher) waitForColumns(ctx context.Context, t Claimed, cause error, now time.Time) error {
-	if t.kind == tasks.KindBuild {
-		var others bool
-		err := pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) error {
-			return tx.QueryRow(ctx, `
-				SELECT EXISTS (SELECT FROM leases WHERE origin_job_id = $1 AND task_id <> $2)
-				    OR EXISTS (SELECT FROM ready r JOIN tasks t ON t.id = r.task_id
-				               WHERE r.origin_job_id = $1 AND r.task_id <> $2 AND t.started_at IS NULL)`,
-				t.Job.Origin, t.TaskID).Scan(&others)
-		})
-		if err != nil {
-			return fmt.Errorf("other tasks of %s: %w", t.Job.Address(), err)
-		}
-		if !others {
-			return d.Fail(ctx, t, tasks.ReasonError, cause, false, now)
-		}
+	waits, err := d.mayWaitForColumns(ctx, t.kind, t)
+	switch {
+	case err != nil:
+		return err
+	case !waits:
+		return d.Fail(ctx, t, tasks.ReasonError, cause, false, now)
 	}
 	return d.HandBack(ctx, t, fault.Text(cause), now.Add(columnsAgain), now)
+}
+
+// mayWaitForColumns reports whether something may still show the columns of a task's files. In a build only the other
+// tasks of the job do; where the source serves, a later file may.
+func (d *Dispatcher) mayWaitForColumns(ctx context.Context, kind tasks.Kind, t Claimed) (others bool, err error) {
+	if kind != tasks.KindBuild {
+		return true, nil
+	}
+	err = pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) error {
+		return tx.QueryRow(ctx, `
+			SELECT EXISTS (SELECT FROM leases WHERE origin_job_id = $1 AND task_id <> $2)
+			    OR EXISTS (SELECT FROM ready r JOIN tasks t ON t.id = r.task_id
+			               WHERE r.origin_job_id = $1 AND r.task_id <> $2 AND t.started_at IS NULL)`,
+			t.Job.Origin, t.TaskID).Scan(&others)
+	})
+	if err != nil {
+		return false, fmt.Errorf("other tasks of %s: %w", t.Job.Address(), err)
+	}
+	return others, nil
 }

@@ -99,7 +99,11 @@ func (d *Dispatcher) completeRemote(
 
 	switch body.Status {
 	case protocol.Failed:
-		return nil, d.endRemote(ctx, attempt, attempt.failed(body), hash, now)
+		ending, err := d.endingOfFailed(ctx, attempt, body, now)
+		if err != nil {
+			return nil, err
+		}
+		return nil, d.endRemote(ctx, attempt, ending, hash, now)
 	case protocol.Canceled:
 		return nil, d.endRemote(ctx, attempt, canceledByWorker, hash, now)
 	}
@@ -154,7 +158,7 @@ func (d *Dispatcher) endUncommitted(
 ) error {
 	switch {
 	case errors.Is(cause, ErrBaseMoved):
-		return d.endRemote(ctx, attempt, handedBack(now.Add(baseMovedAgain)), hash, now)
+		return d.endRemote(ctx, attempt, handedBack(fault.Text(cause), now.Add(baseMovedAgain)), hash, now)
 	case fault.Is(cause, fault.Invalid) && asks:
 		return cause
 	case fault.Is(cause, fault.Invalid):
@@ -206,13 +210,34 @@ func canceledByWorker(row tasks.Row, asked bool, _ time.Time) tasks.Ending {
 	return e
 }
 
-// handedBack ends an attempt whose base was moved; the task is tried again from a time on.
-func handedBack(from time.Time) endingOf {
+// handedBack ends an attempt that has not failed, such as one whose base was moved; the task is tried again from a time
+// on.
+func handedBack(why string, from time.Time) endingOf {
 	return func(tasks.Row, bool, time.Time) tasks.Ending {
-		return tasks.Ending{Status: tasks.Failed, Reason: tasks.ReasonHandedBack, State: ErrBaseMoved.Error(),
-			Actor:   "SYSTEM",
+		return tasks.Ending{Status: tasks.Failed, Reason: tasks.ReasonHandedBack, State: why, Actor: "SYSTEM",
 			RetryAt: &from}
 	}
+}
+
+// endingOfFailed returns how an attempt ends that says it has failed: one whose files show no columns waits, as it does
+// in the server's own process.
+func (d *Dispatcher) endingOfFailed(
+	ctx context.Context, attempt *RemoteAttempt, body protocol.Completion, now time.Time,
+) (endingOf, error) {
+	if _, reads := d.readingOf(attempt.Job); !reads || !body.Error.ColumnsUnknown {
+		return attempt.failed(body), nil
+	}
+	waits, err := d.mayWaitForColumns(ctx, attempt.row.Kind, attempt.Task)
+	if err != nil {
+		return nil, err
+	}
+	if !waits {
+		lasting := false
+		body.Error.Retryable = &lasting
+		return attempt.failed(body), nil
+	}
+	reported := attempt.Assignment.Redact(operators.Outcome{Err: errors.New(body.Error.Message)})
+	return handedBack(fault.Text(reported.Err), now.Add(columnsAgain)), nil
 }
 
 // failed ends an attempt that says it has failed.

@@ -551,3 +551,55 @@ func TestAPollIsWoken(t *testing.T) {
 	answer := <-got
 	require.Equal(t, out[0].ID, answer.Tasks[0].Task.TaskID)
 }
+
+// A worker's run whose files show no columns is no failure: the task waits for a file that does, as in the server's own
+// process. A build fails if nothing is left that may show them.
+func TestAnEmptyFileReadElsewhere(t *testing.T) {
+	t.Parallel()
+	away := dispatchertest.Edit(fed, "operator: file_source", "runtime: poll\n    operator: file_source",
+		"max_attempts: 1", "max_attempts: 2")
+	says := protocol.Completion{Status: protocol.Failed,
+		Error: &protocol.Error{Message: "the files say nothing of their columns", ColumnsUnknown: true}}
+
+	w := dispatchertest.NewWorld(t)
+	w.Serve(away)
+	w.Drop("2026-01-01.csv", "")
+	w.Poll()
+	at := time.Now()
+	for range 3 {
+		f := claimFarAgain(w.Tenant, w.TaskOf("raw", "2026-01-01"))
+		body := says
+		body.Fence = f.claim.Fence()
+		_, err := f.complete(body, at)
+		require.NoError(t, err)
+		_, err = f.complete(body, at)
+		require.NoError(t, err, "the same call again changes nothing")
+		at = at.Add(time.Hour)
+		w.Promote(at)
+		require.Equal(t, []string{"2026-01-01 Queued handed_back"}, w.Tasks("raw"))
+	}
+	require.Zero(t, w.Count(`SELECT FROM waiting WHERE reason = 'dead'`))
+
+	w = dispatchertest.NewWorld(t)
+	w.Drop("2026-01-01.csv", "")
+	build := w.Deploy(away)
+	w.Advance()
+	f := claimFarAgain(w.Tenant, w.TaskOf("raw", "2026-01-01"))
+	body := says
+	body.Fence = f.claim.Fence()
+	_, err := f.complete(body, time.Now())
+	require.NoError(t, err)
+	w.Settle()
+	status, why := w.Status(build.Version.ID)
+	require.EqualValues(t, "Failed", status)
+	require.Contains(t, why, "say nothing of their columns")
+
+	// Only a source of files may say so.
+	w = dispatchertest.NewWorld(t)
+	w.Serve(farDAG)
+	f = claimFar(w.Tenant, "daily", "a")
+	body.Fence = f.claim.Fence()
+	_, err = f.complete(body, time.Now())
+	require.NoError(t, err)
+	require.Equal(t, []string{"a Failed error"}, w.Tasks("daily"))
+}

@@ -104,6 +104,19 @@ func NotRetryable(err error) error {
 	return notRetryable{err}
 }
 
+type columnsUnknown struct{ error }
+
+func (e columnsUnknown) Unwrap() error { return e.error }
+
+// ColumnsUnknown marks the error of a source of files whose files say nothing of their columns while nothing else does:
+// the task waits for a file that shows them, and no failure is counted. It returns nil for nil.
+func ColumnsUnknown(err error) error {
+	if err == nil {
+		return nil
+	}
+	return columnsUnknown{err}
+}
+
 // Retryable reports whether another attempt could succeed, that is, whether err is not marked with NotRetryable.
 func Retryable(err error) bool {
 	var lasting notRetryable

@@ -117,7 +117,8 @@ const maxMessage = 10_000
 func (t *Task) fail(c *protocol.Completion, err error) {
 	retryable := Retryable(err)
 	c.Status = protocol.Failed
-	c.Error = &protocol.Error{Message: cut(cmp.Or(err.Error(), "failed"), maxMessage), Retryable: &retryable}
+	c.Error = &protocol.Error{Message: cut(cmp.Or(err.Error(), "failed"), maxMessage), Retryable: &retryable,
+		ColumnsUnknown: errors.As(err, new(columnsUnknown))}
 }
 
 func (t *Task) complete(ctx context.Context, c protocol.Completion) error {

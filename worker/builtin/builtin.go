@@ -59,6 +59,8 @@ func (o Options) run(ctx context.Context, t *worker.Task) (json.RawMessage, erro
 		KeepLog: keepLog(t)}
 	out := runner.Run(ctx, a, t.Progress)
 	switch {
+	case operators.SaysNothing(out.Err):
+		return nil, worker.ColumnsUnknown(fault.Hinted(out.Err))
 	case out.Err != nil && !out.Retryable:
 		return nil, worker.NotRetryable(fault.Hinted(out.Err))
 	case out.Err != nil:

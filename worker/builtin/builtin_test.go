@@ -210,3 +210,34 @@ func TestSecretsKeepTheirHosts(t *testing.T) {
 		})
 	}
 }
+
+// Files without content are no failure where nothing shows their columns yet. Once they stand, the output has them.
+func TestAFileWithoutContent(t *testing.T) {
+	t.Parallel()
+	source := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	defer source.Close()
+	fetch := func(task *protocol.Task) {
+		task.Operator, task.Inputs = "http_source", nil
+		task.Config = map[string]any{"url": source.URL, "format": "csv"}
+	}
+
+	w := newWorld(t)
+	w.run(t, fetch)
+	require.Equal(t, "Failed", w.completed.Status)
+	require.True(t, w.completed.Error.ColumnsUnknown)
+	require.Contains(t, w.completed.Error.Message, "say nothing of their columns")
+
+	full := newWorld(t)
+	rows := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
+		_, err := io.WriteString(rw, "id,v\n1,9\n")
+		assert.NoError(t, err)
+	}))
+	defer rows.Close()
+	full.run(t, func(task *protocol.Task) { fetch(task); task.Config["url"] = rows.URL })
+	require.Equal(t, "Completed", full.completed.Status)
+
+	w = newWorld(t)
+	w.run(t, func(task *protocol.Task) { fetch(task); task.Reading = full.completed.Reading })
+	require.Equal(t, "Completed", w.completed.Status, w.completed.Error)
+	require.Equal(t, "0", w.value(t, "SELECT count(v + 1)::VARCHAR"))
+}

@@ -335,6 +335,8 @@ type Completion struct {
 type Error struct {
 	Message   string `json:"message" minLength:"1" maxLength:"10000"`
 	Retryable *bool  `json:"retryable,omitempty" doc:"Default: true"`
+	// ColumnsUnknown is set by sources of files without content while nothing shows the columns.
+	ColumnsUnknown bool `json:"columns_unknown,omitempty" doc:"The platform's sources of files: the files say nothing of their columns, and nothing else does yet. The task waits for a file that shows them, and no failure is counted"`
 }
 
 // ColumnOrigin records that an output column was computed from an input column.
