@@ -104,10 +104,8 @@ func WantedItems(job *registry.Job, items []EnqueueItem) ([]tasks.Request, error
 func wantedTask(job *registry.Job, payload *schema, item EnqueueItem) (w tasks.Request, wrong []string) {
 	w = tasks.Request{Job: job, Kind: tasks.KindManual, Partition: item.Partition, Payload: item.Payload,
 		RunAt:       item.RunAt,
-		MaxAttempts: item.MaxAttempts, Metadata: item.Metadata, Concurrency: item.ConcurrencyKey}
-	if item.Priority != nil {
-		w.Priority = *item.Priority
-	}
+		MaxAttempts: item.MaxAttempts, Metadata: item.Metadata, Concurrency: item.ConcurrencyKey,
+		Priority: item.Priority}
 	if w.Partition == "" && len(job.Outputs) > 0 {
 		w.Partition = dag.WholeKey
 	}
@@ -210,6 +208,9 @@ func knownKeys(
 	if err != nil {
 		return nil, err
 	}
+	if err := giveUpKeys(ctx, tx, origins, keys); err != nil {
+		return nil, err
+	}
 	rows, err := tx.Query(ctx, `SELECT dedupe_key, id FROM tasks WHERE job_id = ANY($1) AND dedupe_key = ANY($2)`,
 		origins, keys)
 	if err != nil {
@@ -223,6 +224,26 @@ func knownKeys(
 	)
 	_, err = pgx.ForEachRow(rows, []any{&key, &id}, func() error { known[key] = id; return nil })
 	return known, err
+}
+
+// giveUpKeys takes keys from canceled tasks that have them, whose trails keep them: what somebody canceled may be asked
+// for again. A task that somebody skipped keeps its key, because that decided that the work is not to be done.
+func giveUpKeys(ctx context.Context, tx pgx.Tx, origins []uuid.UUID, keys []string) error {
+	_, err := tx.Exec(ctx, `
+		WITH held AS (
+			SELECT id, dedupe_key FROM tasks
+			WHERE job_id = ANY($1) AND dedupe_key = ANY($2) AND status = 'Canceled' AND reason <> 'skipped'
+			ORDER BY id FOR UPDATE),
+		free AS (
+			UPDATE tasks t SET dedupe_key = NULL, version = version + 1 FROM held
+			WHERE t.id = held.id RETURNING t.id, t.org_id, t.attempt, held.dedupe_key)
+		INSERT INTO task_events (id, org_id, task_id, attempt, from_status, to_status, actor, detail, at)
+		SELECT uuid_v7(), org_id, id, attempt, 'Canceled', 'Canceled', 'SYSTEM',
+		       jsonb_build_object('gave_up_key', dedupe_key), now() FROM free`, origins, keys)
+	if err != nil {
+		return fmt.Errorf("free the keys of canceled tasks: %w", err)
+	}
+	return nil
 }
 
 // inputHash returns the SHA-256 of the payload fields that make two tasks the same. It is empty if the job names none.

@@ -67,6 +67,39 @@ func TestEnqueueIsIdempotent(t *testing.T) {
 	w.Check()
 }
 
+func TestACanceledTaskGivesUpItsKey(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Serve(dispatchertest.Mail)
+	item := dispatcher.EnqueueItem{IdempotencyKey: "k", Payload: dispatchertest.Payload(map[string]any{"to": "a"})}
+	first := w.Enqueue("send", item)[0]
+	_, err := w.D.Control.Cancel(t.Context(), w.Caller, first.ID)
+	require.NoError(t, err)
+
+	again := w.Enqueue("send", item, item)
+	require.True(t, again[0].Created)
+	require.NotEqual(t, first.ID, again[0].ID)
+	require.Equal(t, dispatcher.Enqueued{ID: again[0].ID}, again[1])
+	require.Equal(t, 1, w.Work())
+	require.Equal(t, dispatcher.Enqueued{ID: again[0].ID}, w.Enqueue("send", item)[0], "one that is done keeps it")
+	require.Equal(t, []string{"key:k"}, dispatchertest.Texts(t, w.Pool, `
+		SELECT detail ->> 'gave_up_key' FROM task_events WHERE task_id = $1 AND detail ? 'gave_up_key'`, first.ID))
+	w.Check()
+}
+
+func TestPriorityZeroIsNotTheJobs(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Serve(dispatchertest.Edit(dispatchertest.Mail, "name: send\n", "name: send\n    priority: 7\n"))
+	zero, to := 0, dispatchertest.Payload(map[string]any{"to": "a"})
+	out := w.Enqueue("send", dispatcher.EnqueueItem{Payload: to, Priority: &zero}, dispatcher.EnqueueItem{Payload: to})
+	for i, want := range []int{0, 7} {
+		var got int
+		w.Row(`SELECT priority FROM tasks WHERE id = $1`, out[i].ID)(&got)
+		require.Equal(t, want, got)
+	}
+}
+
 // One request for a job does not wait for another one's COMMIT, unless both name the same key: then the first creates
 // the task.
 func TestRequestsOfOneJobDoNotWaitForEachOther(t *testing.T) {

@@ -16,7 +16,8 @@ import (
 )
 
 // A task that runs in this process logs through a slog.Logger, whose lines become the task's log. They are stored twice
-// a second and at the end. If the process dies, the last half second is lost; nobody was promised that it is kept. The
+// a second and at the end. Where they cannot be stored they wait in memory, up to a bound, and are tried again. If the
+// process dies, the last half second is lost; nobody was promised that it is kept. The
 // process's own log gets only the errors: what a user's program prints may quote rows.
 
 const storeEvery = 500 * time.Millisecond
@@ -38,17 +39,49 @@ type sink struct {
 
 	mu      sync.Mutex
 	seq     int64
-	waiting []protocol.LogLine
+	waiting []protocol.LogLine // with those that are being stored
+	held    int                // bytes of waiting
+	dropped int                // lines since the last one that is kept
+	failing bool
+	ended   bool
 	timer   *time.Timer
 	storing sync.Mutex // one batch at a time, in order
 }
 
+// maxHeld is how many bytes of lines wait in memory while they cannot be stored.
+const maxHeld = 1 << 20
+
+// add keeps a line until it is stored. Lines beyond maxHeld are dropped, and get no number, so that they leave no gap.
 func (s *sink) add(at time.Time, level, text string) {
+	text = s.redact(text)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.held+len(text) > maxHeld {
+		s.dropped++
+		return
+	}
+	s.tellDropped(at)
+	s.keep(at, level, text)
+}
+
+// tellDropped adds the line that stands for those that were dropped. The caller holds mu.
+func (s *sink) tellDropped(at time.Time) {
+	if s.dropped > 0 {
+		s.keep(at, "warn", fmt.Sprintf("%d lines are missing here: they could not be stored in time.", s.dropped))
+		s.dropped = 0
+	}
+}
+
+func (s *sink) keep(at time.Time, level, text string) {
 	s.seq++
-	s.waiting = append(s.waiting, protocol.LogLine{Seq: s.seq, At: at, Level: level, Text: s.redact(text)})
-	if s.timer == nil {
+	s.waiting = append(s.waiting, protocol.LogLine{Seq: s.seq, At: at, Level: level, Text: text})
+	s.held += len(text)
+	s.wait()
+}
+
+// wait has the lines stored soon. The caller holds mu.
+func (s *sink) wait() {
+	if s.timer == nil && !s.ended {
 		s.timer = time.AfterFunc(storeEvery, s.store)
 	}
 }
@@ -58,7 +91,7 @@ func (s *sink) store() {
 	defer s.storing.Unlock()
 	s.mu.Lock()
 	lines := s.waiting
-	s.waiting, s.timer = nil, nil
+	s.timer = nil
 	s.mu.Unlock()
 	if len(lines) == 0 {
 		return
@@ -70,17 +103,39 @@ func (s *sink) store() {
 		_, err := s.logs.store(ctx, tx, s.org, s.task, s.attempt, lines)
 		return err
 	})
-	if err != nil {
-		s.logs.Log.Warn("lines of a task's log are lost", "task", s.task, "attempt", s.attempt, "lines",
-			len(lines), "error", err)
+	s.stored(lines, err)
+}
+
+// stored takes lines off those that wait, or has them stored later: their numbers make it safe to send them again.
+func (s *sink) stored(lines []protocol.LogLine, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	log := s.logs.Log.With("task", s.task, "attempt", s.attempt, "lines", len(s.waiting))
+	switch {
+	case err != nil && s.ended:
+		log.Warn("lines of a task's log are lost", "error", err)
+	case err != nil && !s.failing:
+		log.Warn("lines of a task's log wait to be stored", "error", err)
+	}
+	s.failing = err != nil
+	if err == nil {
+		for _, line := range lines {
+			s.held -= len(line.Text)
+		}
+		s.waiting = append([]protocol.LogLine(nil), s.waiting[len(lines):]...)
+	}
+	if len(s.waiting) > 0 {
+		s.wait()
 	}
 }
 
 func (s *sink) end() {
 	s.mu.Lock()
+	s.ended = true
 	if s.timer != nil {
 		s.timer.Stop()
 	}
+	s.tellDropped(time.Now())
 	s.mu.Unlock()
 	s.store()
 }

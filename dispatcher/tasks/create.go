@@ -34,7 +34,7 @@ type Request struct {
 	Payload     json.RawMessage
 	InputHash   string
 	Concurrency string // rendered concurrency_key; empty: none
-	Priority    int
+	Priority    *int   // nil: the job's
 	Class       int
 	MaxAttempts int
 	Runtime     string
@@ -44,6 +44,13 @@ type Request struct {
 
 	// Pins are the revisions to read, as found under the lock of the origin; nil: they are found when it is claimed.
 	Pins []registry.Pin
+}
+
+func (w Request) priority() int {
+	if w.Priority == nil {
+		return w.Job.Def.Priority
+	}
+	return *w.Priority
 }
 
 // Slot names what at most one queued and one running task of an origin may hold.
@@ -335,9 +342,6 @@ func insertTasks(b *pg.Batch, wanted []Request, now time.Time) (*pg.Later[[]uuid
 		if w.MaxAttempts == 0 {
 			w.MaxAttempts = w.Job.Def.MaxAttempts
 		}
-		if w.Priority == 0 {
-			w.Priority = w.Job.Def.Priority
-		}
 		if w.Concurrency == "" && w.Kind != KindCheck {
 			w.Concurrency = RenderConcurrencyKey(w.Job.Def.ConcurrencyKey, w.Partition, w.Payload)
 		}
@@ -363,7 +367,7 @@ func insertTasks(b *pg.Batch, wanted []Request, now time.Time) (*pg.Later[[]uuid
 		payloads = append(payloads, NullIfEmpty(string(w.Payload)))
 		metadata = append(metadata, NullIfEmpty(string(w.Metadata)))
 		hashes, concurrency = append(hashes, NullIfEmpty(w.InputHash)), append(concurrency, NullIfEmpty(w.Concurrency))
-		maxAttempts, priorities = append(maxAttempts, w.MaxAttempts), append(priorities, w.Priority)
+		maxAttempts, priorities = append(maxAttempts, w.MaxAttempts), append(priorities, w.priority())
 		runAts = append(runAts, w.RunAt)
 	}
 

@@ -94,7 +94,7 @@ func readyTurns(ctx context.Context, tx pgx.Tx, key turnKey) (map[string][]int64
 // waiting for the same turn, the place of the first such task. Tasks that are placed together are a millisecond apart,
 // so that others fit in between.
 func (t turns) rank(w Request, now time.Time) int64 {
-	rank := rankOf(w.Class, w.Priority, now)
+	rank := rankOf(w.Class, w.priority(), now)
 	if w.Class != ClassBuild {
 		return rank
 	}
