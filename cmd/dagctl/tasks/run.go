@@ -81,7 +81,7 @@ func (r *runFlags) add(cmd *cobra.Command) {
 	flags.StringVar(&r.metadata, "metadata", "",
 		"JSON that is kept with the task and shown, but not passed to its operator; @FILE reads a file")
 	flags.StringVar(&r.item.IdempotencyKey, "idempotency-key", "",
-		"if a task was created with this key before, answer with that task and create none")
+		"if a task has this key that was not canceled, answer with it and create none")
 	flags.StringVar(&r.item.Partition, "partition", "", "key of the output partition that the task writes")
 	flags.IntVar(&r.priority, "priority", 0, "tasks of higher priority run first")
 	flags.StringVar(&r.runAt, "run-at", "", "do not run it before then: a date, or an RFC 3339 time")
