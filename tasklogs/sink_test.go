@@ -20,7 +20,7 @@ func same(s string) string { return s }
 func TestALogGoesOnAfterAFailedStore(t *testing.T) {
 	t.Parallel()
 	pool := testdb.New(t)
-	logs := &Logs{Config{Pool: pool, MaxBytes: DefaultMaxBytes, Log: slog.New(slog.DiscardHandler)}}
+	logs := &Logs{Config{Pool: pool, Requests: pool, MaxBytes: DefaultMaxBytes, Log: slog.New(slog.DiscardHandler)}}
 	task := uuid.New()
 	s := &sink{logs: logs, org: uuid.New(), task: task, attempt: 1, redact: same}
 	exec := func(sql string) {
@@ -46,7 +46,7 @@ func TestALogGoesOnAfterAFailedStore(t *testing.T) {
 func TestALogThatCannotBeStoredIsBounded(t *testing.T) {
 	t.Parallel()
 	pool := testdb.New(t)
-	logs := &Logs{Config{Pool: pool, MaxBytes: DefaultMaxBytes, Log: slog.New(slog.DiscardHandler)}}
+	logs := &Logs{Config{Pool: pool, Requests: pool, MaxBytes: DefaultMaxBytes, Log: slog.New(slog.DiscardHandler)}}
 	s := &sink{logs: logs, org: uuid.New(), task: uuid.New(), attempt: 1, redact: same}
 	s.storing.Lock() // nothing is stored meanwhile
 	long := strings.Repeat("x", longest)
