@@ -133,7 +133,8 @@ func (o *commandOperator) Run(ctx context.Context, t *Task) (Result, error) {
 	}
 	defer p.commits.close()
 
-	if err := p.start(t, stop); err != nil {
+	exceeded := func(limit error) { stop(o.options.Command.passed(filepath.Base(p.name), limit)) }
+	if err := p.start(t, exceeded); err != nil {
 		return Result{}, err
 	}
 	ended := p.wait(t.Drain)
@@ -224,11 +225,9 @@ func (o *commandOperator) prepare(
 // signal sends a signal to the program and to all that it started.
 func (p *program) signal(s syscall.Signal) error { return syscall.Kill(-p.cmd.Process.Pid, s) }
 
-// start starts the program and serves its commits.
-func (p *program) start(t *Task, stop context.CancelCauseFunc) error {
-	release, err := sandbox.Start(p.cmd, p.walls, func(limit error) {
-		stop(Permanent(fmt.Errorf("%s: %w", filepath.Base(p.name), limit)))
-	})
+// start starts the program and serves its commits. exceeded is called with the limit that the program passed.
+func (p *program) start(t *Task, exceeded func(error)) error {
+	release, err := sandbox.Start(p.cmd, p.walls, exceeded)
 	if err != nil {
 		return Permanent(fmt.Errorf("start %s: %w", p.name, err))
 	}

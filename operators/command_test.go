@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -15,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dagctl/dagctl/engine/enginetest"
+	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/sandbox"
 	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/operators/operatortest"
@@ -155,6 +157,15 @@ var programs = map[string]func(){
 		must(err)
 		must(f.Truncate(64 << 20))
 	},
+	"holder": func() { // holds files that it removed
+		for range 60 {
+			f, err := os.CreateTemp("", "")
+			must(err)
+			must(errors.Join(f.Truncate(10<<20), os.Remove(f.Name())))
+			defer f.Close()
+		}
+		time.Sleep(time.Hour)
+	},
 	"many": func() { // leaves files that are too much together
 		var task operators.CommandTask
 		must(json.NewDecoder(os.Stdin).Decode(&task))
@@ -255,9 +266,26 @@ func TestCommandOutputIsBounded(t *testing.T) {
 		a := assignment("command", self(t, program, nil))
 		a.Outputs = []operators.AssignedOutput{{Name: "out", Generation: generation()}}
 		out := w.run(t, a)
-		require.ErrorContains(t, out.Err, "it wrote more than the 16 MiB that a program may", program)
+		require.ErrorContains(t, out.Err, "it wrote more than", program)
 		require.False(t, out.Retryable, program)
 	}
+}
+
+// What a program has in its work folder counts while it runs, files included that it removed and still holds open.
+func TestCommandScratchIsBounded(t *testing.T) {
+	t.Parallel()
+	options := anyProgram
+	options.Output = 16 << 20
+	w := newWorld(t)
+	registry, err := operators.Builtin(operators.Options{Engines: enginetest.Engines(), Threads: 1, Command: options})
+	require.NoError(t, err)
+	w.Registry = registry
+	out := w.run(t, assignment("command", self(t, "holder", nil)))
+	require.ErrorContains(t, out.Err, "it wrote more than it may: more than 16 MiB")
+	require.False(t, out.Retryable)
+	var said *fault.Error
+	require.ErrorAs(t, out.Err, &said)
+	require.Contains(t, said.Hint, "operators.command_output_mb")
 }
 
 // A Python program is told that there is no shared memory, in words that its own error lacks.

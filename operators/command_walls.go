@@ -1,6 +1,7 @@
 package operators
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -19,7 +20,7 @@ type CommandOptions struct {
 	Shared []string // folders that they may also write to
 	Hidden []string // what they may not reach even below a folder of the org's sources: keys, the config, other data
 	Memory int64    // bytes that the processes of one program may hold together; 0: 4 GiB
-	Output int64    // bytes of the files that one program may leave, holes in them included; 0: 32 GiB
+	Output int64    // bytes of the files of one program, left or in its work folder, holes included; 0: 32 GiB
 }
 
 const (
@@ -45,7 +46,8 @@ func (o CommandOptions) allowed(org string) error {
 // programs.
 func (o CommandOptions) walls(t *Task, task CommandTask) sandbox.Walls {
 	w := sandbox.Walls{Write: append([]string{task.Scratch}, t.OutputDirs...), Exec: []string{task.Scratch},
-		Hidden: o.Hidden, Network: true, Memory: o.Memory, Processes: mostCommandProcesses, Disk: o.output()}
+		Hidden: o.Hidden, Network: true, Memory: o.Memory, Processes: mostCommandProcesses, Disk: o.output(),
+		Scratch: append([]string{task.Scratch}, t.OutputDirs...), Written: o.output(), Files: sandbox.DefaultFiles}
 	if w.Memory == 0 {
 		w.Memory = defaultCommandMemory
 	}
@@ -72,6 +74,15 @@ func (o CommandOptions) output() int64 {
 func (o CommandOptions) tooMuch() error {
 	return Permanent(fault.New(fault.TooLarge, "it wrote more than the %d MiB that a program may", o.output()>>20).
 		WithHint("write less, or let an admin of the server raise operators.command_output_mb in its config"))
+}
+
+// passed is the error of a program that passed a limit of its walls.
+func (o CommandOptions) passed(program string, limit error) error {
+	if errors.Is(limit, sandbox.ErrWritten) {
+		limit = fault.New(fault.TooLarge, "%w", limit).
+			WithHint("write less, or let an admin of the server raise operators.command_output_mb in its config")
+	}
+	return Permanent(fmt.Errorf("%s: %w", program, limit))
 }
 
 // checkOutput returns an error if a program left more than it may. Holes of files count: whoever reads the file reads

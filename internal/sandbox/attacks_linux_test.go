@@ -404,6 +404,26 @@ func TestABareProgramKeepsToItsLimits(t *testing.T) {
 	}
 }
 
+// 600 MB in files that have no names any more are more than 200 MB, and so are as many in files that are only mapped,
+// and in those of a process that would hide them.
+func TestABareProgramKeepsToItsScratch(t *testing.T) {
+	t.Parallel()
+	for what, want := range map[string]string{"removed": "more than 200 MiB", "mapped": "more than 200 MiB",
+		"hidden": "more than 200 MiB", "entries": "more than 1000 files"} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			p := newBare(t)
+			p.walls.Disk, p.walls.Written, p.walls.Files = 200<<20, 200<<20, 1000
+			p.walls.Scratch = p.walls.Write
+			exceeded, err := p.run(t.Context(), "stranger", what)
+			require.Error(t, err)
+			require.ErrorContains(t, exceeded, want, p.out.String())
+			require.ErrorIs(t, exceeded, ErrWritten)
+			require.True(t, fault.Is(exceeded, fault.TooLarge))
+		})
+	}
+}
+
 // All that a program has started ends with it, even what tried to leave its group.
 func TestABareProgramLeavesNothingBehind(t *testing.T) {
 	t.Parallel()

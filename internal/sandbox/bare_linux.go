@@ -117,13 +117,18 @@ func supervise(group int, w Walls, exceeded func(error)) (release func()) {
 	watched.Go(func() {
 		tick := time.NewTicker(looks)
 		defer tick.Stop()
+		wrote := scratch{folders: w.Scratch, bytes: w.Written, files: w.Files}
 		for {
 			select {
 			case <-ctx.Done():
 				return
 			case <-tick.C:
 			}
-			if err := w.exceeded(group); err != nil {
+			err := w.exceeded(group)
+			if err == nil && w.Written > 0 {
+				err = wrote.exceeded(ofGroup(group))
+			}
+			if err != nil {
 				exceeded(err)
 				_ = syscall.Kill(-group, syscall.SIGKILL)
 				return
@@ -247,21 +252,14 @@ func (w Walls) ofSystem() map[string]uint64 {
 
 // heldTogether is what the processes of a group hold in memory that no file backs, and how many threads they are.
 func heldTogether(group int) (memory int64, threads int) {
-	processes, _ := os.ReadDir("/proc")
-	for _, entry := range processes {
-		pid, err := strconv.Atoi(entry.Name())
-		if err != nil {
-			continue
-		}
-		if its, err := unix.Getpgid(pid); err != nil || its != group {
-			continue
-		}
-		if own := share("/proc/" + entry.Name()); own > 0 {
+	for _, process := range ofGroup(group) {
+		pid, _ := strconv.Atoi(filepath.Base(process))
+		if own := share(process); own > 0 {
 			memory += min(own, held(pid)) // programs and libraries that they run are not theirs
 		} else {
 			memory += held(pid)
 		}
-		tasks, _ := os.ReadDir("/proc/" + entry.Name() + "/task")
+		tasks, _ := os.ReadDir(filepath.Join(process, "task"))
 		threads += len(tasks)
 	}
 	return memory, threads

@@ -47,8 +47,9 @@ func runBare(ctx context.Context, p Program) error {
 	}
 	var watched sync.WaitGroup
 	watched.Go(func() {
-		watch(ctx, func() int64 {
-			memory, _ := heldTogether(cmd.Process.Pid)
+		group := cmd.Process.Pid
+		watch(ctx, func() []string { return ofGroup(group) }, func() int64 {
+			memory, _ := heldTogether(group)
 			return memory
 		}, p.Work, limits, stop)
 	})

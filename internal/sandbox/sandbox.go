@@ -38,7 +38,8 @@ type Program struct {
 type Limits struct {
 	Memory    int64         // bytes that its processes may hold together; default 512 MiB
 	Wall      time.Duration // default 10 min
-	Disk      int64         // bytes below Work, and of any one file; default 2 GiB
+	Disk      int64         // bytes below Work, with removed files that it holds, and of any one; default 2 GiB
+	Files     int           // and folders below Work; default 200,000
 	Processes int           // and threads; default 128
 }
 
@@ -47,6 +48,7 @@ const (
 	DefaultMemory    = 512 << 20
 	DefaultWall      = 10 * time.Minute
 	DefaultDisk      = 2 << 30
+	DefaultFiles     = 200_000
 	DefaultProcesses = 128
 )
 
@@ -59,6 +61,9 @@ func (l Limits) orDefault() Limits {
 	}
 	if l.Disk <= 0 {
 		l.Disk = DefaultDisk
+	}
+	if l.Files <= 0 {
+		l.Files = DefaultFiles
 	}
 	if l.Processes <= 0 {
 		l.Processes = DefaultProcesses

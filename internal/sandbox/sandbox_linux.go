@@ -138,7 +138,8 @@ func run(ctx context.Context, p Program) (err error) {
 	tell.Close()
 
 	var watched sync.WaitGroup
-	watched.Go(func() { watch(ctx, p.family(cmd.Process.Pid), p.Work, limits, stop) })
+	processes, held := p.family(cmd.Process.Pid)
+	watched.Go(func() { watch(ctx, processes, held, p.Work, limits, stop) })
 
 	var failure string
 	_ = json.NewDecoder(trouble).Decode(&failure) // nothing, once the program has taken over

@@ -134,6 +134,18 @@ func strange(what string, args []string) int {
 				break
 			}
 		}
+	case "removed", "mapped":
+		err = hold(what == "mapped", 60, 10<<20)
+	case "entries":
+		for i := range 1 << 20 {
+			if err = os.Mkdir(fmt.Sprintf("d%d", i), 0o755); err != nil {
+				break
+			}
+		}
+	case "hidden":
+		if err = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err == nil {
+			err = hold(false, 60, 10<<20)
+		}
 	case "fork":
 		for range 1000 {
 			if err = exec.Command("/bin/sleep", "60").Start(); err != nil {
@@ -313,6 +325,33 @@ func TestAProgramHarmsNothing(t *testing.T) {
 	}
 }
 
+// hold fills files that it removes and still holds, open or mapped, and waits to be ended for that.
+func hold(mapped bool, files, size int) error {
+	for i := range files {
+		f, err := os.Create(fmt.Sprintf("held%d", i))
+		if err != nil {
+			return err
+		}
+		if err := unix.Fallocate(int(f.Fd()), 0, 0, int64(size)); err != nil {
+			return err
+		}
+		if mapped {
+			if _, err := unix.Mmap(int(f.Fd()), 0, size, unix.PROT_READ, unix.MAP_SHARED); err != nil {
+				return err
+			}
+			unix.Close(int(f.Fd())) // the file itself stays reachable, so that it is not closed again
+		}
+		kept = append(kept, f)
+		if err := os.Remove(f.Name()); err != nil {
+			return err
+		}
+	}
+	time.Sleep(time.Hour)
+	return nil
+}
+
+var kept []*os.File
+
 func TestAProgramKeepsToItsLimits(t *testing.T) {
 	t.Parallel()
 	if !confines(t) {
@@ -328,6 +367,10 @@ func TestAProgramKeepsToItsLimits(t *testing.T) {
 		"shared memory": {"shared-memory", Limits{Memory: 64 << 20}, "more than 64 MiB of memory"},
 		"time":          {"wait", Limits{Wall: time.Second}, "longer than 1s"},
 		"many files":    {"files", Limits{Disk: 16 << 20}, "more than 16 MiB"},
+		"removed files": {"removed", Limits{Disk: 200 << 20}, "more than 200 MiB"},
+		"mapped files":  {"mapped", Limits{Disk: 200 << 20}, "more than 200 MiB"},
+		"hidden files":  {"hidden", Limits{Disk: 200 << 20}, "more than 200 MiB"},
+		"entries":       {"entries", Limits{Files: 1000}, "more than 1000 files"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

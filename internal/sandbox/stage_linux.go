@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"strconv"
 	"strings"
 	"syscall"
 
@@ -213,7 +212,7 @@ func (s *stage) mountMemory(root string) error {
 		if err := os.MkdirAll(at, 0o755); err != nil {
 			return err
 		}
-		options := "mode=1777,size=" + strconv.FormatInt(size, 10)
+		options := fmt.Sprintf("mode=1777,size=%d,nr_inodes=%d", size, s.Limits.Files)
 		if err := unix.Mount("tmpfs", at, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, options); err != nil {
 			return fmt.Errorf("mounts: %s: %w", path, err)
 		}

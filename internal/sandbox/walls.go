@@ -18,7 +18,15 @@ type Walls struct {
 	CPU       time.Duration // processor time of one process
 	Disk      int64         // bytes of any one file; 0: it writes none
 	Processes int           // and threads
+
+	// What it may have in its folders together, files included that it removed and still holds; more ends it.
+	Scratch []string // the folders, all of them in Write
+	Written int64    // bytes; 0: not bounded
+	Files   int      // and folders; 0: any number
 }
+
+// ErrWritten is why a program ended that wrote more than it may.
+var ErrWritten = errors.New("it wrote more than it may")
 
 // ErrMemory is why a process ended that held more memory than it may.
 var ErrMemory = errors.New("it held more memory than it may")

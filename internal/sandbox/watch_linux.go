@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/dagctl/dagctl/internal/fault"
 )
 
@@ -17,11 +19,16 @@ import (
 // RLIMIT_DATA leaves it at most.
 const looks = 100 * time.Millisecond
 
-// watch ends the program when its processes together hold more memory, or its folder more bytes, than it may.
-func watch(ctx context.Context, held func() int64, work string, limits Limits, stop context.CancelCauseFunc) {
+// watch ends the program when its processes together hold more memory, or its folder more bytes or files, than it may.
+// processes lists the folders of its processes in /proc, held measures their memory.
+func watch(
+	ctx context.Context, processes func() []string, held func() int64, work string, limits Limits,
+	stop context.CancelCauseFunc,
+) {
+	wrote := scratch{folders: []string{work}, bytes: limits.Disk, files: limits.Files}
 	tick := time.NewTicker(looks)
 	defer tick.Stop()
-	for n := 0; ; n++ {
+	for {
 		select {
 		case <-ctx.Done():
 			return
@@ -32,33 +39,55 @@ func watch(ctx context.Context, held func() int64, work string, limits Limits, s
 			stop(fault.New(fault.TooLarge, "it took more than %d MiB of memory", limits.Memory>>20))
 			return
 		}
-		if n%10 == 0 && below(work) > limits.Disk {
-			stop(fault.New(fault.TooLarge, "it wrote more than %d MiB", limits.Disk>>20))
+		if err := wrote.exceeded(processes()); err != nil {
+			stop(err)
 			return
 		}
 	}
 }
 
-// family returns a function that measures the memory that a program's processes hold, in bytes.
-func (p Program) family(pid int) (held func() int64) {
+// family returns functions that list a program's processes, and measure the memory that they hold, in bytes.
+func (p Program) family(pid int) (processes func() []string, held func() int64) {
 	if p.Alone {
-		return func() int64 { return heldByGroup(pid) }
+		return func() []string { return ofGroup(pid) }, func() int64 { return heldByGroup(pid) }
 	}
 	space, err := os.Readlink("/proc/" + strconv.Itoa(pid) + "/ns/pid_for_children")
-	if err != nil {
-		return func() int64 { return 0 } // it has ended
+	if err != nil { // it has ended
+		return func() []string { return nil }, func() int64 { return 0 }
 	}
-	return func() int64 { return heldIn(space) }
+	return func() []string { return ofSpace(space) }, func() int64 { return heldIn(space) }
+}
+
+// ofSpace lists the processes of a PID namespace, by their folders in /proc.
+func ofSpace(space string) (processes []string) {
+	all, _ := filepath.Glob("/proc/[0-9]*/ns/pid")
+	for _, ns := range all {
+		if its, err := os.Readlink(ns); err == nil && its == space {
+			processes = append(processes, filepath.Dir(filepath.Dir(ns)))
+		}
+	}
+	return processes
+}
+
+// ofGroup lists the processes of a process group, by their folders in /proc.
+func ofGroup(group int) (processes []string) {
+	all, _ := os.ReadDir("/proc")
+	for _, entry := range all {
+		pid, err := strconv.Atoi(entry.Name())
+		if err != nil {
+			continue
+		}
+		if its, err := unix.Getpgid(pid); err == nil && its == group {
+			processes = append(processes, "/proc/"+entry.Name())
+		}
+	}
+	return processes
 }
 
 // heldIn is what the processes of a PID namespace hold in memory, in bytes.
 func heldIn(space string) (total int64) {
-	processes, _ := filepath.Glob("/proc/[0-9]*/ns/pid")
-	for _, ns := range processes {
-		if its, err := os.Readlink(ns); err != nil || its != space {
-			continue
-		}
-		total += share(filepath.Dir(filepath.Dir(ns)))
+	for _, process := range ofSpace(space) {
+		total += share(process)
 	}
 	return total
 }
@@ -77,17 +106,4 @@ func share(process string) int64 {
 		}
 	}
 	return 0
-}
-
-// below is how many bytes there are below a folder.
-func below(dir string) (total int64) {
-	_ = filepath.WalkDir(dir, func(_ string, entry os.DirEntry, err error) error {
-		if err == nil && entry.Type().IsRegular() {
-			if info, err := entry.Info(); err == nil {
-				total += info.Size()
-			}
-		}
-		return nil // it changes while it is looked at
-	})
-	return total
 }
