@@ -117,6 +117,7 @@ func (s *sink) stored(lines []protocol.LogLine, err error) {
 	case err != nil && !s.failing:
 		log.Warn("lines of a task's log wait to be stored", "error", err)
 	}
+
 	s.failing = err != nil
 	if err == nil {
 		for _, line := range lines {

@@ -59,6 +59,7 @@ func (l Limits) orDefault() Limits {
 	if l.Wall <= 0 {
 		l.Wall = DefaultWall
 	}
+
 	if l.Disk <= 0 {
 		l.Disk = DefaultDisk
 	}
