@@ -460,6 +460,11 @@ func assignOutputs(
 				return nil, err
 			}
 		}
+		if operators.AnyColumns(job.Def.Operator) {
+			if out.Standing, err = registry.StandingColumns(ctx, tx, o.Generation, key); err != nil {
+				return nil, err
+			}
+		}
 		outputs = append(outputs, out)
 	}
 	return outputs, nil

@@ -3,12 +3,14 @@ package dispatcher_test
 import (
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/dagctl/dagctl/dispatcher"
 	"github.com/dagctl/dagctl/dispatcher/dispatchertest"
 	"github.com/dagctl/dagctl/dispatcher/service"
+	"github.com/dagctl/dagctl/worker/protocol"
 )
 
 // byDay is a program that writes numbers on the first day, and texts on the second.
@@ -24,6 +26,32 @@ esac > a.csv
 func programOf(checks string) string {
 	return dispatchertest.Edit(dispatchertest.Upkept, "operator: hook", "operator: command",
 		"config: { tag: m }", "config: { argv: [sh, ./make.sh] }"+checks)
+}
+
+// A run that began while nothing stood, and ends once another partition has settled the columns, is done again: its
+// text was read by other types.
+func TestColumnsThatAreSettledWhileAProgramRuns(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Serve(farDAG)
+	upload := func(f far, value string) []protocol.CommittedOutput {
+		return f.upload("1.parquet", "SELECT "+value+" AS v")
+	}
+	text, number := claimFar(w.Tenant, "daily", "a"), claimFar(w.Tenant, "daily", "b")
+	_, err := text.complete(text.completed(upload(text, "'x'")), time.Now())
+	require.NoError(t, err)
+	state, err := number.complete(number.completed(upload(number, "1.50::DOUBLE")), time.Now())
+	require.NoError(t, err)
+	require.EqualValues(t, "Failed", state.Status)
+	require.Equal(t, "Failed handed_back waiting:backoff", w.Task(number.id))
+	require.NotContains(t, w.Published("daily"), "b")
+
+	w.Promote(dispatchertest.Later(time.Hour))
+	number = claimFarAgain(w.Tenant, number.id)
+	require.Equal(t, []protocol.Column{{Name: "v", Type: "VARCHAR"}}, number.claim.Task.Outputs[0].Schema)
+	_, err = number.complete(number.completed(upload(number, "'1.50'")), time.Now())
+	require.NoError(t, err)
+	require.Equal(t, []string{"1.50"}, w.Read("far_daily")["b"])
 }
 
 // Two first runs of a program that write different columns, at the same time: what the first commits stands, and the

@@ -327,3 +327,31 @@ func TestPartitionsOfAProgramHaveOneSchema(t *testing.T) {
 		})
 	}
 }
+
+// Text that a program writes for a column of texts stays as it is written, also where it looks like a number.
+func TestTextOfAProgramStaysText(t *testing.T) {
+	t.Parallel()
+	for script, want := range map[string][]string{
+		`printf 'id,v\n2,1.50\n3,007\n4,1e3\n' > a.csv`:                   {"2,1.50", "3,007", "4,1e3"},
+		`printf 'V,id\nTRUE,2\n2024-01-02T00:00:00Z,3\n' > a.csv`:         {"2,TRUE", "3,2024-01-02T00:00:00Z"},
+		`printf 'id,v\n2,1.50\n' > a.csv; printf 'id\n3\n' > b.csv`:       {"2,1.50", "3,<nil>"},
+		`printf '{"id": 2, "v": 1.50}\n{"id": 3, "v": "1.0"}' > a.ndjson`: {"2,1.50", "3,1.0"},
+		`printf 'id\n2\n' > a.csv`:                                        {"2,<nil>"},
+	} {
+		t.Run(script, func(t *testing.T) {
+			t.Parallel()
+			w := dispatchertest.NewWorld(t)
+			run := func(script string) {
+				w.Drop("make.sh", `dir=$(sed 's/.*"dir":"\([^"]*\)".*/\1/'); cd "$dir"; `+script)
+			}
+			run(`printf 'id,v\n1,x\n' > a.csv`)
+			w.Probe.Put("raw", "2024-01-01", "0")
+			w.Serve(programOf(""))
+			run(script)
+			w.Probe.Put("raw", "2024-01-02", "0")
+			w.Poll()
+			w.Settle()
+			require.Equal(t, want, w.Read("letters_made")["2024-01-02"])
+		})
+	}
+}

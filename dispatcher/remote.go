@@ -14,6 +14,7 @@ import (
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/registry"
+	"github.com/dagctl/dagctl/storage"
 	"github.com/dagctl/dagctl/worker/protocol"
 )
 
@@ -33,6 +34,7 @@ type RemoteAttempt struct {
 	Task     Claimed
 	row      tasks.Row
 	lastCall lastCall
+	standing [][]storage.Column // columns, by output, at the claim of a program's task
 }
 
 // RunningAttempt loads a running attempt whose fence holds, for calls that only read it: inputs, outputs, logs, query,

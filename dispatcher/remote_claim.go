@@ -290,7 +290,7 @@ func (d *Dispatcher) wireTask(t Claimed) (protocol.Task, error) {
 		w.Outputs = append(w.Outputs, protocol.Output{Index: out.Index, Name: out.Name,
 			DatasetUUID: out.Generation.Dataset, DatasetVersion: out.Generation.Version,
 			UpdateStrategy: string(out.UpdateStrategy), Storage: string(out.Generation.Kind),
-			Prefix: d.uploadPrefix(t, out.Index)})
+			Schema: wireColumns(out.Standing), Prefix: d.uploadPrefix(t, out.Index)})
 	}
 	return w, nil
 }
@@ -306,10 +306,15 @@ func wireInput(in operators.AssignedInput) protocol.Input {
 		w.Partitions = append(w.Partitions, one)
 	}
 
-	for _, c := range in.Schema {
-		w.Schema = append(w.Schema, protocol.Column{Name: c.Name, Type: c.Type})
-	}
+	w.Schema = wireColumns(in.Schema)
 	return w
+}
+
+func wireColumns(columns []storage.Column) (list []protocol.Column) {
+	for _, c := range columns {
+		list = append(list, protocol.Column{Name: c.Name, Type: c.Type})
+	}
+	return list
 }
 
 // claimRecord is the part of a claim that the task's row does not hold. It is stored for attempts outside of the
@@ -320,6 +325,7 @@ type claimRecord struct {
 	Cursor      *operators.CursorPosition  `json:"cursor,omitempty"`      // where the next segment begins
 	Worker      string                     `json:"worker,omitempty"`      // the token of its worker, as tokenOf returns it
 	Reading     json.RawMessage            `json:"reading,omitempty"`     // how files were read when it was claimed
+	Standing    [][]storage.Column         `json:"standing,omitempty"`    // of a program, by output, when it was claimed
 }
 
 // record returns the claimRecord of a remote attempt as JSON, and nil for an attempt in the server's process.
@@ -329,7 +335,18 @@ func (h Holder) record(t Claimed, inputs claimInputs) ([]byte, error) {
 	}
 	generations := inputs.generations[t.Job.ID]
 	return json.Marshal(claimRecord{Job: t.Job.ID, Generations: generations, Cursor: t.Assignment.Cursor,
-		Reading: t.Assignment.Reading, Worker: h.token})
+		Reading: t.Assignment.Reading, Standing: standingOf(t), Worker: h.token})
+}
+
+// standingOf returns the columns that stood when a program's task was claimed, by output; nil for other operators.
+func standingOf(t Claimed) (columns [][]storage.Column) {
+	if !operators.AnyColumns(t.Job.Def.Operator) {
+		return nil
+	}
+	for _, o := range t.Assignment.Outputs {
+		columns = append(columns, o.Standing)
+	}
+	return columns
 }
 
 // FetchTask returns the state of a task to a worker that may claim it.

@@ -123,6 +123,9 @@ func (d *Dispatcher) publishRemote(
 ) (*protocol.TaskState, error) {
 	for try := 1; ; try++ {
 		out, err := d.sealUploads(ctx, attempt, list, runOf(body), true)
+		if errors.Is(err, operators.ErrColumnsSettled) { // its uploads have to be read anew
+			return nil, d.endRemote(ctx, attempt, handedBack(err.Error(), now.Add(baseMovedAgain)), hash, now)
+		}
 		if err != nil {
 			return nil, err
 		}

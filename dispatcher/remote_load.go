@@ -231,6 +231,6 @@ func (d *Dispatcher) assignAgain(
 		return err
 	}
 	x.Task.Assignment, _, err = d.assign(ctx, tx, x.Task, c, inputs)
-	x.Assignment = x.Task.Assignment
+	x.Assignment, x.standing = x.Task.Assignment, x.record.Standing
 	return err
 }

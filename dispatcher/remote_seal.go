@@ -261,7 +261,7 @@ func (d *Dispatcher) sealUploads(
 		key := list[0].key
 		of := slices.DeleteFunc(slices.Clone(list), func(s sealing) bool { return s.key != key })
 		list = slices.DeleteFunc(list, func(s sealing) bool { return s.key == key })
-		one, err := d.sealPartition(ctx, attempt, key, of, part, result, folder.Path)
+		one, err := d.sealPartition(ctx, attempt, key, of, part, result, ends, folder.Path)
 		if err != nil || one.Err != nil {
 			return one, err
 		}
@@ -273,9 +273,10 @@ func (d *Dispatcher) sealUploads(
 // sealPartition seals the files of one output partition.
 func (d *Dispatcher) sealPartition(
 	ctx context.Context, attempt *RemoteAttempt, key string, list []sealing,
-	part int, result operators.Result, scratch string,
+	part int, result operators.Result, ends bool, scratch string,
 ) (operators.Outcome, error) {
 	a := attempt.Assignment
+	a.Outputs = slices.Clone(a.Outputs)
 	a.Part = part
 	a.NoRows = noRows{d, attempt.Task, func(_ context.Context, output int) (bool, error) {
 		return !slices.ContainsFunc(list, func(s sealing) bool { return s.output == output }), nil
@@ -286,6 +287,12 @@ func (d *Dispatcher) sealPartition(
 		}
 		if err := d.assignBases(ctx, attempt, &a); err != nil {
 			return operators.Outcome{}, err
+		}
+	}
+
+	if ends && attempt.lastCall.Hash == "" { // its rows were made by what stood at its claim
+		for i, standing := range attempt.standing {
+			a.Outputs[i].Standing = standing
 		}
 	}
 

@@ -226,6 +226,8 @@ func (d *Dispatcher) Report(ctx context.Context, t Claimed, done Completion, cau
 		return fault.New(fault.Conflict, "task %s: %w", t.TaskID, errFenced)
 	case stopping:
 		return d.HandBack(ctx, t, "the process was stopped", now, now)
+	case errors.Is(err, operators.ErrColumnsSettled):
+		return d.HandBack(ctx, t, err.Error(), now.Add(baseMovedAgain), now)
 	case operators.SaysNothing(err):
 		return d.waitForColumns(ctx, t, err, now)
 	}

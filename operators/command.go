@@ -362,7 +362,7 @@ func convertOutputs(ctx context.Context, t *Task) error {
 				continue
 			}
 			target := filepath.Join(dir, "from-"+format+".parquet")
-			rows, err := t.work.importText(ctx, format, files[format], target)
+			rows, err := t.work.importText(ctx, format, files[format], target, t.Outputs[i].Standing)
 			if err != nil {
 				return Permanent(fmt.Errorf("output %q: %w", t.Outputs[i].Name, err))
 			}

@@ -56,10 +56,12 @@ func (r *Runner) Export(
 
 // Import converts a text file of rows that a task sent to Parquet, and returns the number of rows. The same text gives
 // the same bytes, so that sending it again changes nothing.
-func (r *Runner) Import(ctx context.Context, a Assignment, local, format, target string) (rows int64, err error) {
+func (r *Runner) Import(
+	ctx context.Context, a Assignment, output int, local, format, target string,
+) (rows int64, err error) {
 	w := r.workOf(a)
 	defer w.release()
-	rows, err = w.importText(ctx, format, []string{local}, target)
+	rows, err = w.importText(ctx, format, []string{local}, target, a.Outputs[output].Standing)
 	if err != nil && ctx.Err() == nil && !fault.Is(err, fault.Invalid) {
 		err = fault.New(fault.Invalid, "%w", err)
 	}

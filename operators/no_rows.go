@@ -142,9 +142,18 @@ func typed(named, known []storage.Column) []storage.Column {
 }
 
 // importText converts text that a task wrote to a Parquet file and returns the number of rows. The first line of a CSV
-// file names the columns. Text without a row and without a name becomes a file of unnamed columns.
-func (w *work) importText(ctx context.Context, format string, local []string, target string) (int64, error) {
-	d := textfile.Declaration{Format: format}
+// file names the columns. Text without a row and without a name becomes a file of unnamed columns. The values of
+// columns that stand as VARCHAR stay as they are written, also where they look like numbers.
+func (w *work) importText(
+	ctx context.Context, format string, local []string, target string, standing []storage.Column,
+) (int64, error) {
+	d := textfile.Declaration{Format: format, Types: map[string]string{}}
+	for _, c := range standing {
+		if c.Type == "VARCHAR" {
+			d.Types[c.Name] = c.Type
+			d.OptionalColumns = append(d.OptionalColumns, c.Name)
+		}
+	}
 	if format == "csv" {
 		header := true
 		d.Delimiter, d.Header = ",", &header

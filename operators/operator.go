@@ -130,6 +130,8 @@ type AssignedOutput struct {
 	Generation     storage.Generation `json:"generation"`
 	UpdateStrategy dag.UpdateStrategy `json:"update_strategy"`
 	Base           *storage.Partition `json:"base,omitempty"` // append: the revision to add to
+	// Of a program: the columns that other partitions have; none if no other has rows
+	Standing []storage.Column `json:"standing,omitempty"`
 }
 
 // Task is an Assignment as an operator sees it: with local files instead of storage.

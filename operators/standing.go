@@ -44,6 +44,9 @@ func (w *work) held(
 		if err != nil {
 			return nil, nil, err
 		}
+		if len(output.Standing) == 0 && readsTexts(f.Columns, standing) {
+			return nil, nil, ErrColumnsSettled
+		}
 		if err := refuseNew(f.Columns, standing, partitionOf(a)); err != nil {
 			return nil, nil, err
 		}
@@ -54,6 +57,21 @@ func (w *work) held(
 	}
 	fitting, err = w.recast(ctx, a, output, files, standing, scratch)
 	return fitting, standing, err
+}
+
+// ErrColumnsSettled is the error of a run that began before another partition settled the columns, and whose text may
+// have been read by other types: a text such as 1.50 must not become 1.5. The run is done again, by the columns that
+// stand.
+var ErrColumnsSettled error = fault.New(fault.Unavailable,
+	"the columns of the dataset were settled by another partition meanwhile")
+
+// readsTexts reports whether a column that stands as text has another type in a file.
+func readsTexts(columns, standing []storage.Column) bool {
+	return slices.ContainsFunc(columns, func(c storage.Column) bool {
+		return c.Type != "VARCHAR" && slices.ContainsFunc(standing, func(s storage.Column) bool {
+			return s.Type == "VARCHAR" && sqltext.Same(s.Name, c.Name)
+		})
+	})
 }
 
 // refuseNew refuses columns that the dataset does not have.

@@ -234,7 +234,7 @@ func (a *API) importRows(
 		return storage.Upload{}, fmt.Errorf("receive %s: %w", key.Name, err)
 	}
 
-	count, err := a.runner.Import(ctx, of, local, format, target)
+	count, err := a.runner.Import(ctx, of, key.Output, local, format, target)
 	if err != nil {
 		return storage.Upload{}, err
 	}

@@ -121,8 +121,12 @@ func (o Options) assignment(ctx context.Context, t *worker.Task) (operators.Assi
 	}
 
 	for _, out := range t.Outputs {
-		a.Outputs = append(a.Outputs, operators.AssignedOutput{Index: out.Index, Name: out.Name,
-			UpdateStrategy: dag.UpdateStrategy(out.UpdateStrategy)})
+		assigned := operators.AssignedOutput{Index: out.Index, Name: out.Name,
+			UpdateStrategy: dag.UpdateStrategy(out.UpdateStrategy)}
+		for _, c := range out.Schema {
+			assigned.Standing = append(assigned.Standing, storage.Column(c))
+		}
+		a.Outputs = append(a.Outputs, assigned)
 	}
 	if t.UDF != nil {
 		a.UDF = &dag.UDF{Hash: t.UDF.Hash, Entrypoint: t.UDF.Entrypoint}

@@ -203,6 +203,8 @@ type Output struct {
 	DatasetVersion uuid.UUID `json:"dataset_version"`
 	UpdateStrategy string    `json:"update_strategy" enum:"replace,append"`
 	Storage        string    `json:"storage"`
+	// Schema is set for programs, whose rows may have any columns, once other partitions have rows.
+	Schema []Column `json:"schema,omitempty" doc:"The columns that other partitions have, and that new rows have to fit"`
 
 	// Prefix is set on S3 storage.
 	Prefix string `json:"prefix,omitempty" doc:"Upload prefix for workers with S3 credentials of their own"`
