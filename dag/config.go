@@ -115,6 +115,13 @@ func (d *decoder) config(v value, j *Job, op OperatorSpec, known bool) {
 		if from, ok := t.inlined[err.Key]; ok {
 			p.Message = fmt.Sprintf("%s: %s", from.Value, err.Message)
 		}
+		return
+	}
+	if op.Folders && d.cat.Folders != nil {
+		if err := d.cat.Folders(d.dag); err != nil {
+			_, place := t.find([]string{"path"})
+			d.node(place, CodeConfig, "%s", err)
+		}
 	}
 }
 

@@ -360,6 +360,7 @@ type OperatorSpec struct {
 	Effect     Effect   // default for jobs that use it
 	Runtimes   []string // runtimes it may run on; nil: any
 	NoFiles    bool     // it reads no input and writes no output, so its tasks get no folders
+	Folders    bool     // it reads folders of the server, which its config gives to orgs
 
 	ConfigSchema json.RawMessage // JSON Schema 2020-12 of `config`
 	Operational  []string        // config keys that cannot change an output
@@ -426,6 +427,8 @@ type Catalog struct {
 	Runtimes  []string // mapped runtime names; nil: not checked
 	// Statement returns an error if the SQL of a check is not a statement that may run; nil: not checked.
 	Statement func(sql string) error
+	// Folders returns an error if the jobs of a DAG may read no folder of the server; nil: not checked.
+	Folders func(dag string) error
 	// ForOrg returns the catalog whose functions work for an org, apart from all others; nil: they do so anyway.
 	ForOrg func(c Catalog, org string) Catalog
 }

@@ -85,6 +85,7 @@ type decoder struct {
 	schemas  map[string]*jsonschema.Schema // of operators' configs, compiled when first needed
 	defaults value
 	datasets map[string]Partitioning // of other DAGs
+	dag      string                  // the document's name
 	jobs     map[string]*Job         // of the document, by name; the first of those that share a name
 }
 
@@ -98,6 +99,7 @@ func (d *decoder) document(root value, given map[string]string) *Document {
 	documentShape.check(root.node, "a DAG file", d.checker)
 
 	doc.Name = root.get("name").text()
+	d.dag = doc.Name
 	doc.Description = root.get("description").text()
 
 	nodes := root.get("jobs").items()

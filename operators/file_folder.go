@@ -21,12 +21,15 @@ type folder struct {
 	file string // the only file, if the config names a file
 }
 
+// ErrNoFolders is the error of file sources of an org to which the server's config gives no folder.
+var ErrNoFolders error = fault.New(fault.Forbidden, "the org's sources may not read any folder on this server").
+	WithHint("an admin names them in the server's config, as `file_roots` of the org")
+
 // openFolder opens the config's path in the folders that the org may read. A relative path is taken from the first
 // folder that has it; an absolute one must lie in one of them.
 func openFolder(roots []string, c fileSourceConfig) (*folder, error) {
 	if len(roots) == 0 {
-		return nil, fault.New(fault.Forbidden, "the org's sources may not read any folder on this server").
-			WithHint("an admin names them in the server's config, as `file_roots` of the org")
+		return nil, ErrNoFolders
 	}
 	for _, root := range roots {
 		name := filepath.FromSlash(c.Path)

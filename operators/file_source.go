@@ -61,6 +61,7 @@ type fileUnit struct {
 func (o *fileSource) Spec() dag.OperatorSpec {
 	return dag.OperatorSpec{
 		Name: "file_source", Version: "1.0.0", Source: true, Replayable: true, Effect: dag.EffectInternal,
+		Folders:      true,
 		ConfigSchema: json.RawMessage(fileSourceSchema),
 		Shape:        declaredColumns,
 		Reading:      declaredReading,

@@ -11,6 +11,7 @@ import (
 
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/cmd/dagctl/cli"
+	"github.com/dagctl/dagctl/cmd/dagctl/server"
 	"github.com/dagctl/dagctl/dispatcher"
 	"github.com/dagctl/dagctl/dispatcher/views"
 	"github.com/dagctl/dagctl/query"
@@ -260,4 +261,19 @@ func TestDoctor(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	require.Contains(t, must(t, w.env(t, admin), "doctor"), "is ready; you are token:admin, admin of acme")
+}
+
+// An org to which the server gives no folders cannot have file sources: plan and deploy say so, with the line.
+func TestFileSourcesOfAnOrgWithoutFolders(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(c *server.Config) { c.FileRoots = nil })
+	file := filepath.Join(t.TempDir(), "dag.yaml")
+	require.NoError(t, os.WriteFile(file, []byte(readingsDAG), 0o600))
+	for _, command := range []string{"plan", "deploy"} {
+		said := dagctl(t, w.env(t, writer), command, file)
+		require.Equal(t, cli.ExitFailed, said.code, said.err)
+		require.Contains(t, said.err, "the org's sources may not read any folder on this server")
+		require.Contains(t, said.err, "`file_roots`")
+		require.Regexp(t, `:\d+:\d+`, said.err)
+	}
 }

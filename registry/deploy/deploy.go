@@ -60,7 +60,11 @@ func (dp *Deployer) parse(
 		return nil, err
 	}
 
-	doc, problems := dag.Parse(file, dp.catalog.For(caller.OrgID.String()))
+	catalog := dp.catalog.For(caller.OrgID.String())
+	if folders := dp.registry.Folders; folders != nil {
+		catalog.Folders = func(dag string) error { return fault.Hinted(folders(caller.OrgSlug, dag)) }
+	}
+	doc, problems := dag.Parse(file, catalog)
 	if len(problems) > 0 {
 		return nil, problems.Fault()
 	}

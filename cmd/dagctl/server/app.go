@@ -81,8 +81,9 @@ func New(ctx context.Context, cfg Config, roots func(org, dag string) []string, 
 	for _, wire := range []func() error{
 		func() error { return a.newEngines(cfg) },
 		func() error { return a.openStores(ctx, cfg) },
+		func() error { return cfg.warnOfOrgs(ctx, a.pool, a.log) },
 		func() error { return a.openKeys(ctx, cfg) },
-		func() error { return a.newRegistry(cfg) },
+		func() error { return a.newRegistry(cfg, roots) },
 		func() error { return a.newDispatcher(ctx, cfg, roots) },
 		func() error { return a.newTimersAndLogs(cfg) },
 		func() (err error) { a.Metrics, err = a.newMetrics(); return err },
@@ -152,7 +153,7 @@ func (a *App) openKeys(ctx context.Context, cfg Config) (err error) {
 }
 
 // newRegistry makes the registry, and the operators whose specs it validates DAG files against.
-func (a *App) newRegistry(cfg Config) (err error) {
+func (a *App) newRegistry(cfg Config, roots func(org, dag string) []string) (err error) {
 	options := cfg.OperatorOptions()
 	options.Engines = a.engines
 	if a.builtin, err = operators.Builtin(options); err != nil {
@@ -162,9 +163,16 @@ func (a *App) newRegistry(cfg Config) (err error) {
 	if err != nil {
 		return err
 	}
+
 	a.registry, err = registry.New(registry.Config{
 		Pool: a.pool, Requests: a.requests, Storage: a.storage, Catalog: catalog, Vault: a.vault, Log: a.log,
 		Misfit: a.builtin.Misfit,
+		Folders: func(org, dag string) error {
+			if len(roots(org, dag)) == 0 {
+				return operators.ErrNoFolders
+			}
+			return nil
+		},
 	})
 	return err
 }

@@ -1,8 +1,10 @@
 package server
 
 import (
+	"context"
 	"fmt"
 	"io"
+	"log/slog"
 	"maps"
 	"net/url"
 	"os"
@@ -10,6 +12,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/cmd/dagctl/cli"
 	"github.com/dagctl/dagctl/dispatcher/backends"
 	"github.com/dagctl/dagctl/internal/fault"
@@ -182,4 +187,27 @@ func (c BackpressureConfig) check(found *problems) {
 			"%d is less than max_queued, %d: the server would refuse deliveries before sources wait",
 			c.RefuseAt, c.MaxQueued)
 	}
+}
+
+// warnOfOrgs warns of orgs that the config names and that do not exist: their settings have no effect until somebody
+// creates them, and a name that is mistyped has none ever.
+func (cfg *Config) warnOfOrgs(ctx context.Context, owner *pgxpool.Pool, log *slog.Logger) error {
+	for _, setting := range []struct {
+		name string
+		orgs []string
+	}{
+		{"file_roots", slices.Sorted(maps.Keys(cfg.FileRoots))},
+		{"operators.allow_command", cfg.Operators.AllowCommand},
+	} {
+		for _, org := range setting.orgs {
+			_, err := authz.OrgBySlug(ctx, owner, org)
+			if fault.Is(err, fault.NotFound) {
+				log.Warn("the config names an org that does not exist: its setting has no effect until "+
+					"somebody creates it", "setting", setting.name, "org", org)
+			} else if err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }

@@ -219,3 +219,24 @@ func TestAServerWaitsForTheLoginOfRequests(t *testing.T) {
 		require.NoError(t, <-ended)
 	}
 }
+
+// A server warns of orgs that only its config knows: a mistyped name has no effect, and nothing else would say so.
+func TestAServerWarnsOfUnknownOrgs(t *testing.T) {
+	t.Parallel()
+	cfg := servedConfig(t, testdb.URL(t))
+	pool, err := pg.Open(t.Context(), cfg.DatabaseURL, pg.WithMaxConns(1))
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+	_, err = authz.CreateOrg(t.Context(), pool, "acme", "")
+	require.NoError(t, err)
+	cfg.FileRoots = map[string][]string{"acme": {t.TempDir()}, "amce": {t.TempDir()}}
+	cfg.Operators.AllowCommand = []string{"acme", "umbrela"}
+
+	var log strings.Builder
+	app, err := New(t.Context(), cfg, cfg.Roots, nil, slog.New(slog.NewTextHandler(&log, nil)))
+	require.NoError(t, err)
+	app.Close()
+	require.Contains(t, log.String(), "setting=file_roots org=amce")
+	require.Contains(t, log.String(), "setting=operators.allow_command org=umbrela")
+	require.NotContains(t, log.String(), "org=acme")
+}
