@@ -77,12 +77,6 @@ func (bs *Builds) decide(
 		return false, err
 	}
 
-	if b.Status == registry.Ready && len(unread) == 0 {
-		if done, again, err := bs.cutoverAtOnce(ctx, b, jobs, now); err != nil || done || again {
-			return again, err
-		}
-	}
-
 	began := time.Now()
 	p, near, err := bs.measure(ctx, b, jobs, unread, now)
 	if err != nil || p == nil {
@@ -98,8 +92,7 @@ func (bs *Builds) decide(
 	case failed != "":
 		return false, bs.failBuild(ctx, b, failed, now)
 	case ready:
-		_, again, err = bs.cutover(ctx, b, jobs, p.seen, now)
-		return again, err
+		return bs.cutover(ctx, b, jobs, p.seen, now)
 	}
 
 	// Tables have columns long before they have all of their rows.

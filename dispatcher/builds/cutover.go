@@ -23,46 +23,28 @@ import (
 // cutover makes a version ready and, unless it is to wait for a promotion, lets it serve: it moves pointers, names and
 // sources, and ends the tasks that are no longer wanted, in one transaction under the DAG's lock. The views over
 // Postgres storage, which readers use, are defined before. An error that would come again fails the version. It reports
-// whether the version serves, and whether there is more to inherit first.
+// whether there is more to inherit first.
 func (bs *Builds) cutover(
 	ctx context.Context, b registry.Build, jobs []*registry.Job, seen *look, now time.Time,
-) (moved, inherits bool, err error) {
+) (inherits bool, err error) {
 	if seen, err = bs.lookOnceMore(ctx, b, jobs, seen); err != nil {
-		return false, false, err
+		return false, err
 	}
+	moved := false
 	err = bs.InSwapTx(ctx, b, cutoverPatience, func(ctx context.Context, tx pgx.Tx, views StableViews) (err error) {
 		moved, inherits, err = bs.cutoverTx(ctx, tx, b, jobs, seen, views, now)
 		return err
 	})
 
 	if fault.Is(err, fault.Conflict) || pg.Lasting(err) {
-		return false, false, bs.failBuild(ctx, b, fault.Text(err), now)
+		return false, bs.failBuild(ctx, b, fault.Text(err), now)
 	}
 	if err != nil || !moved {
-		return false, inherits, err
+		return inherits, err
 	}
 	bs.log.Info("cut over", "dag", b.DAG, "version", b.Number)
 	bs.wake.All()
-	return true, false, nil
-}
-
-// cutoverAtOnce cuts over to a version that has waited for its promotion. It was ready before, so as a rule there is
-// nothing left to make, and the gate is first asked where it is asked again anyway, under the lock. Where that finds
-// work, the turn goes on as for any other build.
-func (bs *Builds) cutoverAtOnce(
-	ctx context.Context, b registry.Build, jobs []*registry.Job, now time.Time,
-) (moved, inherits bool, err error) {
-	seen, err := bs.lookIfQuiet(ctx, b, jobs)
-	if err != nil || seen == nil || !seen.clean() {
-		return false, false, err
-	}
-
-	p := &Progress{seen: seen}
-	ready, _, err := bs.passesGate(ctx, b, jobs, p, now)
-	if err != nil || !ready {
-		return false, p.inherits, err
-	}
-	return bs.cutover(ctx, b, jobs, seen, now)
+	return false, nil
 }
 
 // cutoverTx asks the gate once more, under the lock, and then makes the version ready and swaps it in.
@@ -287,62 +269,6 @@ func tellReaders(ctx context.Context, tx pgx.Tx, b registry.Build, carried []uui
 		return fmt.Errorf("tell readers of the swap of %s: %w", b.DAG, err)
 	}
 	return nil
-}
-
-// Promote cuts over to a version that is ready, once it has caught up, and to one that is being built as soon as it is
-// ready.
-func (bs *Builds) Promote(
-	ctx context.Context, caller authz.Caller, dagName string, number int, given ...registry.Consent,
-) (registry.Version, error) {
-	var b registry.Build
-	err := pg.InOrgTx(ctx, bs.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) (err error) {
-		if err := registry.LockDAG(ctx, tx, caller.OrgID, dagName); err != nil {
-			return err
-		}
-		if b, err = deploy.Activate(ctx, tx, caller.OrgID, dagName, number, given, time.Now()); err != nil {
-			return err
-		}
-		// A version that waits is refused now, and goes on waiting; one that is being built, by its gate.
-		if b.Status == registry.Ready {
-			if _, err := bs.deployer.Judge(ctx, tx, b, nil, false); err != nil {
-				return err
-			}
-		}
-		return authz.Audit(ctx, tx, caller, "dag.promote", fmt.Sprintf("%s v%d", dagName, number), nil)
-	})
-	if err != nil {
-		return registry.Version{}, fmt.Errorf("promote %s: %w", dagName, err)
-	}
-
-	if b.Status == registry.Ready {
-		select {
-		case bs.promoted <- b:
-		default: // the build loop takes it
-		}
-	}
-	bs.wake.Send(wakeup.Build)
-	version, err := bs.registry.Version(ctx, caller, dagName, number)
-	return version.Version, err
-}
-
-// AdvancePromoted advances versions that people promote, until ctx ends. The build loop would do it too, but rests
-// between its turns, and somebody waits for these.
-func (bs *Builds) AdvancePromoted(ctx context.Context) error {
-	for {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case b := <-bs.promoted:
-			if k := (dagKey{b.OrgID, b.DAG}); bs.apart.begin(k) {
-				err := bs.turn(ctx, b, time.Now())
-				bs.apart.end(k)
-				if err != nil && ctx.Err() == nil {
-					bs.log.Warn("a promotion is left to the build loop", "error", err)
-				}
-			}
-			bs.wake.Send(wakeup.Build)
-		}
-	}
 }
 
 // Abandon stops building a version. What it built stays, for when the document is deployed again.

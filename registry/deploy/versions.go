@@ -75,8 +75,23 @@ func waited(now string) string {
 	return `CASE WHEN status = 'Ready' AND NOT activate THEN ` + now + `::timestamptz ELSE building_at END`
 }
 
-// Activate lets a version be cut over to as soon as it is ready, and adds to what was agreed to. It refuses one that
-// RefuseMisfits refuses.
+// Waiting returns a version that is ready and waits for its promotion; nil for any other.
+func Waiting(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName string, number int) (*registry.Build, error) {
+	b := registry.Build{OrgID: org, DAG: dagName, Number: number, Status: registry.Ready}
+	err := tx.QueryRow(ctx, `
+		SELECT id, created_by, coalesce(building_at, created_at), consents FROM dag_versions
+		WHERE org_id = $1 AND dag_name = $2 AND number = $3 AND status = 'Ready' AND NOT activate`,
+		org, dagName, number).Scan(&b.ID, &b.CreatedBy, &b.Started, &b.Consents)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("find version %d of %s: %w", number, dagName, err)
+	}
+	return &b, nil
+}
+
+// Activate lets a version be cut over to as soon as it is ready, and adds to what was agreed to.
 func Activate(
 	ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName string, number int, given []registry.Consent, now time.Time,
 ) (b registry.Build, err error) {
@@ -103,7 +118,7 @@ func Activate(
 			WithHint("deploy its document again")
 	}
 
-	return b, RefuseMisfits(ctx, tx, b)
+	return b, nil
 }
 
 // AbandonBuild abandons the version that is being built, or is ready and waits, and returns its id and number.
