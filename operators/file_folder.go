@@ -240,7 +240,8 @@ func (f found) timeKey(unit dag.TimeUnit) (string, error) {
 
 	at, err := time.Parse(layout, text)
 	if err != nil {
-		return "", fault.New(fault.Invalid, "%s is not a date", text)
+		return "", fault.New(fault.Invalid, "%s is not a date", text).
+			WithHint("rename the file or move it away: until then the source reads no new file")
 	}
 	switch unit {
 	case dag.Hour:

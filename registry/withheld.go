@@ -95,7 +95,8 @@ func RefusedIn(ctx context.Context, tx pgx.Tx, generation uuid.UUID) ([]Refused,
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[Refused])
 }
 
-// Withholding is the newest revision of a partition, with the job that made it.
+// Withholding is the newest revision of a partition, with the job that made it; for one that readers see and that
+// checks of a version on its way refuse, with the job of that version.
 type Withholding struct {
 	Dataset Dataset
 	Ref     Ref
@@ -104,8 +105,8 @@ type Withholding struct {
 	Output int
 }
 
-// WithheldRevision finds the newest revision of a partition. It is an error if readers see that revision already: only
-// a withheld revision can be accepted or rejected.
+// WithheldRevision finds the newest revision of a partition. It is an error if readers see that revision already and no
+// version on its way reuses it: only a withheld revision can be accepted or rejected.
 func (r *Registry) WithheldRevision(ctx context.Context, tx pgx.Tx, caller authz.Caller,
 	name, which, key string) (Withholding, error) {
 	var w Withholding
@@ -142,6 +143,8 @@ func (r *Registry) WithheldRevision(ctx context.Context, tx pgx.Tx, caller authz
 	}
 
 	switch {
+	case w.State == "Published" && which == Candidate:
+		return w, r.reusedBy(ctx, tx, &w)
 	case w.State != "Held" && w.State != "Rejected":
 		return w, fault.New(fault.Conflict,
 			"revision %d of partition %q of %s is %s: only a held or rejected revision can be accepted or rejected",
@@ -153,6 +156,30 @@ func (r *Registry) WithheldRevision(ctx context.Context, tx pgx.Tx, caller authz
 			WithHint("run the task again")
 	}
 	return w, r.producerOf(ctx, tx, origin, &w)
+}
+
+// reusedBy finds the job and the output that have a generation in the version on its way.
+func (r *Registry) reusedBy(ctx context.Context, tx pgx.Tx, w *Withholding) error {
+	var (
+		version uuid.UUID
+		name    string
+	)
+	err := tx.QueryRow(ctx, `
+		SELECT v.id, p.job_name, p.output_index FROM dag_version_datasets p
+		JOIN dag_versions v ON v.id = p.dag_version_id AND `+candidateVersion+`
+		WHERE p.dataset_uuid = $1 AND p.dataset_version = $2
+		ORDER BY v.status = 'Failed', v.number DESC LIMIT 1`, w.Dataset.ID, w.Ref.Version).Scan(&version, &name, &w.Output)
+	if err != nil {
+		return fmt.Errorf("version on its way with %s: %w", w.Dataset.Name, err)
+	}
+
+	jobs, err := r.VersionJobs(ctx, tx, version)
+	for _, job := range jobs {
+		if job.Name == name {
+			w.Job = job
+		}
+	}
+	return err
 }
 
 // producerOf finds the job and the output that make a generation.

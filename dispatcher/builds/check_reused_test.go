@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dagctl/dagctl/dispatcher/control"
 	"github.com/dagctl/dagctl/dispatcher/dispatchertest"
 	"github.com/dagctl/dagctl/dispatcher/upkeep"
 	"github.com/dagctl/dagctl/registry"
@@ -264,4 +265,30 @@ func TestWhatADroppedCheckRefusedIsServed(t *testing.T) {
 			require.Equal(t, test.last[0][len(test.last[0])-1:], w.Read("checked_count")["all"][0])
 		})
 	}
+}
+
+// TestAPersonAcceptsWhatANewCheckRefuses lets a version serve whose new check fails on a partition that readers see.
+func TestAPersonAcceptsWhatANewCheckRefuses(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.Put("raw", "2024-01-01", "ab")
+	w.Probe.Put("raw", "2024-01-02", "toolong")
+	w.Serve(unchecked)
+	failed := w.Deploy(dispatchertest.Checked)
+	w.Settle()
+	status, _ := w.Status(failed.Version.ID)
+	require.Equal(t, registry.Failed, status)
+
+	ask := control.DecideRequest{Partition: "2024-01-02", Version: "candidate", Reason: "long letters are fine"}
+	_, err := w.D.Control.Reject(t.Context(), w.Caller, "checked_good", ask)
+	require.ErrorContains(t, err, "readers see revision 1")
+	decided, err := w.D.Control.Accept(t.Context(), w.Caller, "checked_good", ask)
+	require.NoError(t, err)
+	require.Equal(t, []any{"Published", int64(1), "short"}, []any{decided.State, decided.Revision, decided.Why})
+	_, err = w.D.Control.Accept(t.Context(), w.Caller, "checked_good", ask)
+	require.ErrorContains(t, err, "no check of the version on its way refuses it")
+
+	w.Serve(dispatchertest.Checked)
+	require.Equal(t, map[string][]string{"2024-01-01": {"ab,2"}, "2024-01-02": {"toolong,7"}}, w.Read("checked_good"))
+	w.Check()
 }

@@ -3,12 +3,15 @@ package control
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/dispatcher"
 	"github.com/dagctl/dagctl/dispatcher/stale"
 	"github.com/dagctl/dagctl/dispatcher/tasks"
@@ -89,7 +92,7 @@ func (ctl *Control) decide(
 				WithHint("look at it again")
 		}
 
-		why, err := deploy.FailedChecks(ctx, tx, w.Job, w.Output, w.Ref, w.Revision.Revision)
+		why, err := refusedFor(ctx, tx, w)
 		if err != nil {
 			return err
 		}
@@ -111,6 +114,45 @@ func (ctl *Control) decide(
 		ctl.wake.Send(append(ctl.dispatcher.Progressed(), wakeup.Route)...)
 	}
 	return decided, err
+}
+
+// refusedFor says which checks keep a revision back. Checks of a version on its way leave no results of a revision that
+// readers see, so these are only named.
+func refusedFor(ctx context.Context, tx pgx.Tx, w registry.Withholding) (string, error) {
+	if w.State != "Published" {
+		return deploy.FailedChecks(ctx, tx, w.Job, w.Output, w.Ref, w.Revision.Revision)
+	}
+	checks, hashes := errorChecks(w)
+	open, err := registry.Unchecked(ctx, tx, []registry.Demand{{Generation: w.Ref.Version, Checks: hashes}})
+	if err != nil {
+		return "", err
+	}
+
+	var names []string
+	for _, r := range open {
+		for _, c := range checks {
+			if r.Key == w.Key && slices.Contains(r.Checks, c.Hash()) {
+				names = append(names, c.Name)
+			}
+		}
+	}
+	if len(names) == 0 {
+		return "", fault.New(fault.Conflict, "revision %d of partition %q of %s is Published, and no check of the "+
+			"version on its way refuses it", w.Revision.Revision, w.Key, w.Dataset.Name).
+			WithHint("`dagctl datasets get %s` lists what is withheld", w.Dataset.Name)
+	}
+	return strings.Join(names, ", "), nil
+}
+
+// errorChecks returns the checks that hold a revision back, and their hashes.
+func errorChecks(w registry.Withholding) (checks []dag.Check, hashes []string) {
+	all, _ := dispatcher.ChecksOf(w.Job, w.Output)
+	for _, c := range all {
+		if c.Severity == "error" {
+			checks, hashes = append(checks, c), append(hashes, c.Hash())
+		}
+	}
+	return checks, hashes
 }
 
 // endChecks cancels the check tasks of a revision that do not run, because a person decides in their place. A running
@@ -159,16 +201,27 @@ func (ctl *Control) endChecks(
 
 // rejectTx rejects a revision that is held.
 func rejectTx(ctx context.Context, tx pgx.Tx, w registry.Withholding, _ time.Time) error {
-	if w.State == "Rejected" {
+	switch w.State {
+	case "Rejected":
 		return fault.New(fault.Conflict, "revision %d is already rejected", w.Revision.Revision)
+	case "Published":
+		return fault.New(fault.Conflict, "readers see revision %d: only a held revision can be rejected",
+			w.Revision.Revision)
 	}
 	return registry.RejectHeld(ctx, tx, w.Ref, w.Revision.Revision)
 }
 
 // acceptTx publishes a revision that is held or was rejected. Gc removes its rows long after a rejection, and then
-// nothing is left to accept.
+// nothing is left to accept. One that readers see counts from now on as having passed the checks of the version on its
+// way, which is then resumed.
 func (ctl *Control) acceptTx(ctx context.Context, tx pgx.Tx, w registry.Withholding, now time.Time) error {
 	number := w.Revision.Revision
+	if w.State == "Published" {
+		var b pg.Batch
+		_, hashes := errorChecks(w)
+		registry.RecordPassed(&b, w.Ref, number, hashes)
+		return b.Send(ctx, tx)
+	}
 	if err := ctl.storage.Verify(ctx, w.Manifest); err != nil {
 		if fault.Is(err, fault.NotFound) {
 			return fault.New(fault.Conflict, "the rows of revision %d are gone: %w", number, err).

@@ -30,8 +30,10 @@ func WithoutValues(err error) error {
 var (
 	// value is where the first value of a message may begin: a quotation, or a number that is no part of a name such as
 	// INT32.
-	value       = regexp.MustCompile(`['"]|(^|[^A-Za-z0-9_])[-+]?[0-9]`)
-	intoType    = regexp.MustCompile(`.*['")0-9] (to (?:type )?'?[A-Z][A-Z0-9_]*(?:\([0-9, ]+\))?'?)`)
+	value      = regexp.MustCompile(`['"]|(^|[^A-Za-z0-9_])[-+]?[0-9]`)
+	intoType   = regexp.MustCompile(`.*['")0-9] (to (?:type )?'?[A-Z][A-Z0-9_]*(?:\([0-9, ]+\))?'?)`)
+	outOfRange = regexp.MustCompile(`.*[0-9] can't be cast because the value is (out of range for) the destination type ` +
+		`([A-Z][A-Z0-9_]*)`)
 	fromColumn  = regexp.MustCompile(`.* when casting from source column (\S+)$`)
 	lineOfSQL   = regexp.MustCompile(`\n\nLINE (\d+): `)
 	jsonPlace   = regexp.MustCompile(`^(.*Malformed JSON).* (in (?:line|record/value) \d+)`)
@@ -74,6 +76,9 @@ func scrub(message string) string {
 	}
 	if into := intoType.FindStringSubmatch(rest); into != nil {
 		kept += " " + into[1]
+	}
+	if beyond := outOfRange.FindStringSubmatch(rest); beyond != nil {
+		kept += " is " + beyond[1] + " " + beyond[2]
 	}
 	return kind + ": " + kept + statement
 }

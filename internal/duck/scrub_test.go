@@ -36,7 +36,10 @@ func TestErrorsContainNoValues(t *testing.T) {
 		{"SELECT CAST(x AS DATE) FROM (VALUES ('sec\"ret')) t(x)",
 			"Conversion Error: invalid date field format … when casting from source column x, LINE 1 of the statement"},
 		{"SELECT CAST(x AS SMALLINT) FROM (VALUES (70000)) t(x)",
-			"Conversion Error: Type INT32 with value … when casting from source column x, LINE 1 of the statement"},
+			"Conversion Error: Type INT32 with value … is out of range for INT16 when casting from source column x, " +
+				"LINE 1 of the statement"},
+		{"SELECT 1::HUGEINT AS innocent, CAST(x::HUGEINT AS TINYINT) AS small FROM (VALUES (171)) t(x)",
+			"Conversion Error: Type INT128 with value … is out of range for INT8, LINE 1 of the statement"},
 		{"SELECT CAST(x AS DECIMAL(3,1)) FROM (VALUES (70000.5)) t(x)",
 			"Conversion Error: Casting value … to type DECIMAL(3,1) when casting from source column x, LINE 1 of the " +
 				"statement"},

@@ -27,6 +27,7 @@ const (
 type openVersion struct {
 	Number   int
 	Status   registry.Status
+	Activate bool // it does not wait for a promotion
 	Passes   bool
 	Rebuilds bool // it pins a generation that does not serve
 	Raises   bool // it computes a definition anew that serves
@@ -36,7 +37,7 @@ type openVersion struct {
 // is refused because of it.
 func (d *deploy) makeRoom(ctx context.Context, tx pgx.Tx) error {
 	rows, err := tx.Query(ctx, `
-		SELECT v.number, v.status, v.passes, EXISTS (
+		SELECT v.number, v.status, v.activate, v.passes, EXISTS (
 			SELECT FROM dag_version_datasets p WHERE p.dag_version_id = v.id AND NOT EXISTS (
 				SELECT FROM dataset_pointers s WHERE s.org_id = p.org_id AND s.dag_name = v.dag_name AND s.dataset_version = p.dataset_version)),
 			EXISTS (
@@ -72,8 +73,7 @@ func (d *deploy) makeRoom(ctx context.Context, tx pgx.Tx) error {
 		}
 
 		if !d.planning {
-			return fault.New(fault.Conflict, "version %d of %s is %s", b.Number, d.doc.Name, b.Status).
-				WithHint("wait for it, or deploy with --supersede to abandon it and keep what it built")
+			return refuseMeeting(d.doc.Name, b)
 		}
 		d.meets.Outcome = BuildBlocks
 	}
@@ -149,4 +149,14 @@ func checkServing(ctx context.Context, tx pgx.Tx, b registry.Build, previous *uu
 	return fault.New(fault.Conflict, "version %d of %s was built to replace a version that no longer serves",
 		b.Number, b.DAG).
 		WithHint("deploy it again")
+}
+
+// refuseMeeting says what a deploy has to wait for.
+func refuseMeeting(dagName string, b openVersion) error {
+	meets := fault.New(fault.Conflict, "version %d of %s is %s", b.Number, dagName, b.Status)
+	if b.Status == registry.Ready && !b.Activate {
+		return meets.WithHint("it waits for a person: `dagctl promote %[1]s` lets it serve, `dagctl abandon %[1]s` or a "+
+			"deploy with --supersede gives it up and keeps what it built", dagName)
+	}
+	return meets.WithHint("wait for it, or deploy with --supersede to abandon it and keep what it built")
 }
