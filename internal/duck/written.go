@@ -56,8 +56,8 @@ func isDuckDB(err error) bool {
 	return errors.As(err, &e)
 }
 
-// unfit begins the text of the error that a value raises if it does not fit what it is written as. The text of any other
-// error may quote the statement, which has the same words in it.
+// unfit begins the text of the error that a value raises if it does not fit what it is written as. The text of any
+// other error may quote the statement, which has the same words in it.
 var unfit = regexp.MustCompile(`^Invalid Input Error: dagctl: column (\d+) does not fit`)
 
 func doesNotFit(c Column) error {

@@ -155,8 +155,8 @@ func checkServing(ctx context.Context, tx pgx.Tx, b registry.Build, previous *uu
 func refuseMeeting(dagName string, b openVersion) error {
 	meets := fault.New(fault.Conflict, "version %d of %s is %s", b.Number, dagName, b.Status)
 	if b.Status == registry.Ready && !b.Activate {
-		return meets.WithHint("it waits for a person: `dagctl promote %[1]s` lets it serve, `dagctl abandon %[1]s` or a "+
-			"deploy with --supersede gives it up and keeps what it built", dagName)
+		return meets.WithHint("it waits for a person: `dagctl promote %[1]s` lets it serve, `dagctl abandon %[1]s` or "+
+			"a deploy with --supersede gives it up and keeps what it built", dagName)
 	}
 	return meets.WithHint("wait for it, or deploy with --supersede to abandon it and keep what it built")
 }
