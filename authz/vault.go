@@ -34,6 +34,7 @@ type Vault struct {
 	owner, requests *pgxpool.Pool
 	keys            []vaultKey // the first encrypts, each decrypts
 	users           SecretUsers
+	programs        Programs
 }
 
 // SecretUsers returns what uses a secret at present: DAG/JOB, or DAG for a DAG's notifications, sorted.
@@ -45,6 +46,7 @@ type VaultConfig struct {
 	Requests *pgxpool.Pool
 	Keys     []string    // base64 of 32 bytes each, the newest first; if there are none, the server keeps no secrets
 	Users    SecretUsers // nil: no secret is in use, so each can be deleted
+	Programs Programs    // nil: there are no jobs, so only programs named by their hash can be granted a secret
 }
 
 type vaultKey struct {
@@ -54,7 +56,11 @@ type vaultKey struct {
 
 // NewVault returns a Vault. It returns an error if a key is not valid.
 func NewVault(c VaultConfig) (*Vault, error) {
-	v := &Vault{owner: c.Owner, requests: c.Requests, users: c.Users}
+	v := &Vault{owner: c.Owner, requests: c.Requests, users: c.Users,
+		programs: c.Programs}
+	if v.programs == nil {
+		v.programs = func(context.Context, pgx.Tx, uuid.UUID, string) (map[string]string, error) { return nil, nil }
+	}
 	for i, text := range c.Keys {
 		key, err := base64.StdEncoding.DecodeString(strings.TrimSpace(text))
 		if err != nil || len(key) != 32 {
@@ -122,7 +128,7 @@ type Secret struct {
 	Name      string    `json:"name"`
 	Jobs      []string  `json:"jobs" doc:"What may use it: DAG/JOB, or DAG for a DAG's notifications"`
 	Hosts     []string  `json:"hosts" doc:"Where requests may send it"`
-	Programs  []string  `json:"programs" doc:"The jobs, DAG/JOB, whose programs may have it"`
+	Programs  []string  `json:"programs" doc:"The programs that may have it: DAG/JOB@PROGRAM"`
 	CreatedAt time.Time `json:"created_at"`
 	UpdatedAt time.Time `json:"updated_at"`
 }
@@ -135,6 +141,7 @@ const (
 
 var (
 	goodSecretName = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_.-]{0,126}$`) // as in DAG files
+	goodProgram    = regexp.MustCompile(`^[0-9a-f]{32}$`)
 	goodSecretUser = regexp.MustCompile(`^[a-z][a-z0-9_-]{0,62}(/[a-z][a-z0-9_-]{0,62})?$`)
 )
 
@@ -262,7 +269,7 @@ type Binding struct {
 	AddHosts    []string `json:"add_hosts,omitempty" maxItems:"200" doc:"HOST, HOST:PORT, http://HOST:PORT or *"`
 	RemoveHosts []string `json:"remove_hosts,omitempty" maxItems:"200"`
 
-	AddPrograms    []string `json:"add_programs,omitempty" maxItems:"200" doc:"DAG/JOB, which is bound, too"`
+	AddPrograms    []string `json:"add_programs,omitempty" maxItems:"200" doc:"DAG/JOB@PROGRAM, or DAG/JOB as it is now"`
 	RemovePrograms []string `json:"remove_programs,omitempty" maxItems:"200"`
 }
 
@@ -276,9 +283,9 @@ func (b Binding) validate() error {
 	}
 
 	for i, job := range b.AddPrograms {
-		if !goodSecretUser.MatchString(job) || !strings.Contains(job, "/") {
+		if err := validProgram(job); err != nil {
 			problems = append(problems, fault.Problem{Location: fmt.Sprintf("body.add_programs[%d]", i),
-				Message: fmt.Sprintf("%q is not DAG/JOB", job)})
+				Message: err.Error()})
 		}
 	}
 	for i, host := range b.AddHosts {
@@ -304,12 +311,18 @@ func (v *Vault) BindSecret(ctx context.Context, caller Caller, name string, b Bi
 		if err != nil {
 			return err
 		}
-		jobs := changed(before.Jobs, append(b.AddJobs, b.AddPrograms...), b.RemoveJobs)
-		hosts := changed(before.Hosts, b.AddHosts, b.RemoveHosts)
-		programs := changed(before.Programs, b.AddPrograms, append(b.RemovePrograms, b.RemoveJobs...))
-		if len(jobs) > maxBindings || len(hosts) > maxBindings {
-			return fault.New(fault.TooLarge, "a secret is bound to %d jobs and %d hosts at most",
-				maxBindings, maxBindings)
+		if err := b.checkRemoved(before); err != nil {
+			return err
+		}
+		grants, err := v.grants(ctx, tx, caller.OrgID, b.AddPrograms)
+		if err != nil {
+			return err
+		}
+
+		hosts, programs := changed(before.Hosts, b.AddHosts, b.RemoveHosts), regranted(before.Programs, grants, b)
+		jobs := rebound(before, programs, b)
+		if max(len(jobs), len(hosts), len(programs)) > maxBindings {
+			return fault.New(fault.TooLarge, "a secret is bound to %d jobs, hosts and programs at most", maxBindings)
 		}
 
 		s, err = updateSecret(ctx, tx, caller, `
@@ -341,7 +354,7 @@ func changed(before, add, remove []string) []string {
 // SecretUse is a place in a document that names a secret.
 type SecretUse struct {
 	Name string
-	By   string // DAG/JOB, or DAG for its notifications
+	By   SecretUser
 	At   string // "dag.yaml:3:7"
 	// To is where the secret goes: the URL of a request, or "*" for the job's program. Empty: nowhere, or not known
 	// yet.
@@ -352,25 +365,13 @@ type SecretUse struct {
 func (use SecretUse) goes(value secret.Value) (refused *fault.Error) {
 	var err error
 	if use.To == secret.Anywhere {
-		_, err = value.ForProgram(use.By)
+		_, err = value.ForProgram(use.By.Name)
 	} else if u, malformed := url.Parse(use.To); malformed == nil && u.Host != "" {
 		_, err = value.For(u)
 	}
 	errors.As(err, &refused)
 	return refused
 }
-
-// value returns a text of the secret as a job may use it.
-func (s Secret) value(text, job string) secret.Value {
-	v := secret.New(s.Name, text, s.Hosts)
-	if slices.Contains(s.Programs, job) {
-		return v.Granted()
-	}
-	return v
-}
-
-const setAndBind = "an admin sets it with `dagctl secrets set %[1]s` " +
-	"and binds it with `dagctl secrets bind %[1]s --job %[2]s`"
 
 // CheckSecrets returns an error for secrets that do not exist, or that are not bound to their user and destination.
 func (v *Vault) CheckSecrets(ctx context.Context, tx pgx.Tx, org uuid.UUID, uses []SecretUse) error {
@@ -402,10 +403,10 @@ func (v *Vault) CheckSecrets(ctx context.Context, tx pgx.Tx, org uuid.UUID, uses
 	var problems []fault.Problem
 	var hint string
 	for _, use := range uses {
-		if s := found[use.Name]; slices.Contains(s.Jobs, use.By) {
+		if s := found[use.Name]; slices.Contains(s.Jobs, use.By.Name) {
 			if err := use.goes(s.value("", use.By)); err != nil {
 				problems = append(problems, fault.Problem{Location: use.At, Code: "secret",
-					Message: fmt.Sprintf("%s: %v", use.By, err)})
+					Message: fmt.Sprintf("%s: %v", use.By.Name, err)})
 				hint = err.Hint
 			}
 			continue
@@ -413,8 +414,8 @@ func (v *Vault) CheckSecrets(ctx context.Context, tx pgx.Tx, org uuid.UUID, uses
 
 		// One message for both cases, so that nobody can find out names by guessing.
 		problems = append(problems, fault.Problem{Location: use.At, Code: "secret",
-			Message: fmt.Sprintf("secret %s is not there, or is not bound to %s", use.Name, use.By)})
-		hint = fmt.Sprintf(setAndBind, use.Name, use.By)
+			Message: fmt.Sprintf("secret %s is not there, or is not bound to %s", use.Name, use.By.Name)})
+		hint = use.By.bind(use.Name)
 	}
 	if len(problems) == 0 {
 		return nil
@@ -425,16 +426,18 @@ func (v *Vault) CheckSecrets(ctx context.Context, tx pgx.Tx, org uuid.UUID, uses
 	return e
 }
 
-// Reveal returns secrets for a job (DAG/JOB) or for a DAG's notifications (DAG). Each must be bound to it now.
-func (v *Vault) Reveal(ctx context.Context, org uuid.UUID, by string, names []string) (map[string]secret.Value, error) {
+// Reveal returns secrets for a job or for a DAG's notifications. Each must be bound to it now.
+func (v *Vault) Reveal(
+	ctx context.Context, org uuid.UUID, by SecretUser, names []string,
+) (map[string]secret.Value, error) {
 	if err := v.open(); err != nil {
 		return nil, err
 	}
 	rows, err := v.owner.Query(ctx, `
 		SELECT name, hosts, programs, ciphertext, key_id FROM secrets
-		WHERE org_id = $1 AND name = ANY($2) AND $3 = ANY(jobs)`, org, names, by)
+		WHERE org_id = $1 AND name = ANY($2) AND $3 = ANY(jobs)`, org, names, by.Name)
 	if err != nil {
-		return nil, fmt.Errorf("open secrets of %s: %w", by, err)
+		return nil, fmt.Errorf("open secrets of %s: %w", by.Name, err)
 	}
 	type sealed struct {
 		Secret     Secret
@@ -446,7 +449,7 @@ func (v *Vault) Reveal(ctx context.Context, org uuid.UUID, by string, names []st
 		return s, row.Scan(&s.Secret.Name, &s.Secret.Hosts, &s.Secret.Programs, &s.Ciphertext, &s.KeyID)
 	})
 	if err != nil {
-		return nil, fmt.Errorf("open secrets of %s: %w", by, err)
+		return nil, fmt.Errorf("open secrets of %s: %w", by.Name, err)
 	}
 	values := make(map[string]secret.Value, len(found))
 	for _, s := range found {
@@ -460,8 +463,8 @@ func (v *Vault) Reveal(ctx context.Context, org uuid.UUID, by string, names []st
 	for _, name := range names {
 		if _, ok := values[name]; !ok {
 			return nil, fault.New(fault.Forbidden, "secret %s is not there any more, or is not bound to %s",
-				name, by).
-				WithHint(setAndBind, name, by)
+				name, by.Name).
+				WithHint("%s", by.bind(name))
 		}
 	}
 	return values, nil

@@ -52,8 +52,8 @@ func (v *Vault) AddRoutes(api *API) {
 		OperationID: "bind-secret", Method: http.MethodPatch, Path: "/v1/secrets/{name}", Tags: []string{"access"},
 		Summary: "Change what may use a secret, and where it may be sent",
 		Description: "A host is such as api.example.com, api.example.com:8443 or http://box.internal:8080; " +
-			"* is any host. A program may send a secret anywhere, so it gets one only if its job is among the " +
-			"programs.",
+			"* is any host. A program may send a secret anywhere, so it gets one only if it is among the programs. " +
+			"A grant holds for one program, DAG/JOB@PROGRAM, and not for another one of the same job.",
 	}, func(ctx context.Context, caller Caller, in *bindSecretInput) (*secretOutput, error) {
 		s, err := v.BindSecret(ctx, caller, in.Name, in.Body)
 		return &secretOutput{s}, err

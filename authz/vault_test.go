@@ -29,14 +29,14 @@ func TestVaultKeysRotate(t *testing.T) {
 	set(w.vault(t, older), "a")
 	both := w.vault(t, newer, older)
 	set(both, "b")
-	values, err := both.Reveal(t.Context(), w.org.ID, "d/j", []string{"a", "b"})
+	values, err := both.Reveal(t.Context(), w.org.ID, authz.SecretUser{Name: "d/j"}, []string{"a", "b"})
 	require.NoError(t, err)
 	require.Equal(t, "value of a", values["a"].Reveal())
 	require.Equal(t, "value of b", values["b"].Reveal())
 
-	_, err = w.vault(t, newer).Reveal(t.Context(), w.org.ID, "d/j", []string{"a"})
+	_, err = w.vault(t, newer).Reveal(t.Context(), w.org.ID, authz.SecretUser{Name: "d/j"}, []string{"a"})
 	require.True(t, fault.Is(err, fault.Unavailable), "%v", err)
-	_, err = w.vault(t).Reveal(t.Context(), w.org.ID, "d/j", []string{"a"})
+	_, err = w.vault(t).Reveal(t.Context(), w.org.ID, authz.SecretUser{Name: "d/j"}, []string{"a"})
 	require.True(t, fault.Is(err, fault.Conflict), "%v", err)
 	_, err = w.vault(t).SetSecret(t.Context(), w.admin(), "c", "x")
 	require.ErrorContains(t, err, "keeps no secrets")
@@ -63,15 +63,15 @@ func TestACiphertextIsBoundToItsName(t *testing.T) {
 	_, err := w.owner.Exec(t.Context(), `UPDATE secrets SET ciphertext = (SELECT ciphertext FROM secrets
 		WHERE name = 'yours') WHERE name = 'mine'`)
 	require.NoError(t, err)
-	_, err = v.Reveal(t.Context(), w.org.ID, "d/j", []string{"mine"})
+	_, err = v.Reveal(t.Context(), w.org.ID, authz.SecretUser{Name: "d/j"}, []string{"mine"})
 	require.True(t, fault.Is(err, fault.Internal), "%v", err)
 
 	for _, by := range []string{"d/other", "d", "x/j"} {
-		_, err = v.Reveal(t.Context(), w.org.ID, by, []string{"yours"})
+		_, err = v.Reveal(t.Context(), w.org.ID, authz.SecretUser{Name: by}, []string{"yours"})
 		require.True(t, fault.Is(err, fault.Forbidden), "%s: %v", by, err)
 	}
 	foreign, err := authz.CreateOrg(t.Context(), w.owner, "foreign", "")
 	require.NoError(t, err)
-	_, err = v.Reveal(t.Context(), foreign.ID, "d/j", []string{"yours"})
+	_, err = v.Reveal(t.Context(), foreign.ID, authz.SecretUser{Name: "d/j"}, []string{"yours"})
 	require.True(t, fault.Is(err, fault.Forbidden), "%v", err)
 }

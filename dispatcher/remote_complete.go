@@ -268,7 +268,7 @@ func failedBy(attempt *RemoteAttempt, cause error, retryable bool) endingOf {
 func (d *Dispatcher) revealFor(ctx context.Context, attempt *RemoteAttempt) (err error) {
 	names, trusted := attempt.Job.Def.Secrets, dag.Trusted(attempt.Runtime, attempt.Job.Def.Operator)
 	if len(names) > 0 && d.Vault != nil && trusted {
-		attempt.Assignment.Secrets, err = d.Vault.Reveal(ctx, attempt.OrgID, attempt.Job.Address(), names)
+		attempt.Assignment.Secrets, err = d.Vault.Reveal(ctx, attempt.OrgID, attempt.Job.SecretUser(), names)
 		if fault.Is(err, fault.Forbidden) || fault.Is(err, fault.NotFound) {
 			err = nil // the attempt did not get them either
 		}

@@ -28,7 +28,7 @@ func (d *Dispatcher) Secrets(ctx context.Context, c authz.Capability, f protocol
 		return answer, nil
 	}
 
-	values, err := d.Vault.Reveal(ctx, attempt.OrgID, attempt.Job.Address(), attempt.Job.Def.Secrets)
+	values, err := d.Vault.Reveal(ctx, attempt.OrgID, attempt.Job.SecretUser(), attempt.Job.Def.Secrets)
 	if err != nil {
 		return answer, err
 	}

@@ -25,10 +25,11 @@ jobs:
 func TestSecretsGoToTheAttemptTheyAreFor(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.NewWorld(t)
-	w.Secret("SMTP", "hunter22", authz.Binding{AddPrograms: []string{"work/mails"}})
+	w.Secret("SMTP", "hunter22", authz.Binding{})
 	w.Secret("API", "open sesame", authz.Binding{AddJobs: []string{"work/loads"},
 		AddHosts: []string{"api.example.com"}})
-	w.Secret("OTHER", "not yours", authz.Binding{AddPrograms: []string{"work/other"}})
+	w.Secret("OTHER", "not yours", authz.Binding{AddJobs: []string{"work/other"}})
+	w.Grant(secretive)
 	w.Serve(secretive)
 	claim := func(job string) (protocol.Claim, authz.Capability) {
 		c := claimID(w, claimant(w.Tenant), w.Want(job))

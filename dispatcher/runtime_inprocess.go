@@ -185,7 +185,7 @@ func (d *Dispatcher) RunTask(ctx context.Context, t Claimed, progress *ProgressN
 	if names := t.Job.Def.Secrets; len(names) > 0 {
 		var err error
 		// The secrets are opened after the claim, so that a claim never stores a value.
-		if t.Assignment.Secrets, err = d.Vault.Reveal(ctx, t.Job.OrgID, t.Job.Address(), names); err != nil {
+		if t.Assignment.Secrets, err = d.Vault.Reveal(ctx, t.Job.OrgID, t.Job.SecretUser(), names); err != nil {
 			return Completion{Outcome: operators.Outcome{Err: err, Retryable: !fault.Is(err, fault.Forbidden)}}
 		}
 	}

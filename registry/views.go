@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/registry/contract"
 	"github.com/dagctl/dagctl/storage"
@@ -142,6 +143,15 @@ type Job struct {
 	Def       dag.Job
 	Inputs    []JobInput         // resolved, by input index
 	Outputs   []OutputGeneration // by output index: the generation this version pins
+}
+
+// SecretUser returns the job as the vault knows it.
+func (j *Job) SecretUser() authz.SecretUser {
+	u := authz.SecretUser{Name: j.Address()}
+	if j.Def.RunsProgram() {
+		u.Program = j.Def.Program()
+	}
+	return u
 }
 
 // JobInput is an input resolved to a dataset.

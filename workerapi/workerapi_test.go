@@ -16,6 +16,7 @@ import (
 
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/authz/authztest"
+	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/dispatcher"
 	"github.com/dagctl/dagctl/engine/inside"
 	"github.com/dagctl/dagctl/worker/protocol"
@@ -53,8 +54,10 @@ func newServer(t *testing.T) *workerapitest.Server {
 	admin := authz.Caller{OrgID: s.Org.ID, OrgSlug: s.Org.Slug, Actor: "user:admin", Role: authz.RoleAdmin}
 	_, err := s.Vault.SetSecret(t.Context(), admin, "SMTP", "hunter22")
 	require.NoError(t, err)
+	mail := dag.Job{Operator: dag.Handler, Runtime: "poll", Config: dag.Config{"handler": "mail",
+		"key": map[string]any{"secret": "SMTP"}}}
 	_, err = s.Vault.BindSecret(t.Context(), admin, "SMTP",
-		authz.Binding{AddPrograms: []string{"work/mail"}})
+		authz.Binding{AddPrograms: []string{"work/mail@" + mail.Program()}})
 	require.NoError(t, err)
 	s.Deploy(t, "work", document)
 	return s

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -26,6 +27,14 @@ jobs:
     config: { argv: [/bin/sh, -c, "echo \"the key is $KEY\" >&2; test -z \"$1\" && exit 64; echo \"{\\\"result\\\": \\\"$KEY\\\"}\"", sh, "%s"], env: { KEY: { secret: API_KEY } } }
 `
 
+// programOf returns the program that an error asks an admin to grant a secret to.
+func programOf(t *testing.T, text string) string {
+	t.Helper()
+	found := regexp.MustCompile("secrets bind [A-Za-z_]+ --program ([^ `]+@[0-9a-f]{32})`").FindStringSubmatch(text)
+	require.NotNil(t, found, text)
+	return found[1]
+}
+
 // TestASecretIsNeverSeenAgain sets a secret, lets programs print it, and searches for it in every answer, in the log
 // and in every row of the database.
 func TestASecretIsNeverSeenAgain(t *testing.T) {
@@ -41,16 +50,18 @@ func TestASecretIsNeverSeenAgain(t *testing.T) {
 	require.Contains(t, deploy("").err, "dagctl secrets set API_KEY")
 	set := dagctlWithInput(t, admins, value+"\n", "secrets", "set", "API_KEY")
 	require.Zero(t, set.code, set.err)
-	require.Contains(t, deploy("").err, "dagctl secrets bind API_KEY --job leaky/shout")
+	require.Contains(t, deploy("").err, "dagctl secrets bind API_KEY --program leaky/shout@")
 	must(t, admins, "secrets", "bind", "API_KEY", "--job", "leaky/shout")
 	program := deploy("").err
 	require.Contains(t, program, "dag.yaml:3:5: leaky/shout", "where it is named")
 	require.Contains(t, program, "leaky/shout: secret API_KEY may not be given to the program of leaky/shout")
-	require.Contains(t, program, "dagctl secrets bind API_KEY --program leaky/shout")
+	first := programOf(t, program)
 	must(t, admins, "secrets", "bind", "API_KEY", "--host", "*")
 	require.NotZero(t, deploy("").code, "any host is no grant")
-	require.NotZero(t, dagctl(t, writers, "secrets", "bind", "API_KEY", "--program", "leaky/shout").code)
-	must(t, admins, "secrets", "bind", "API_KEY", "--program", "leaky/shout")
+	require.NotZero(t, dagctl(t, writers, "secrets", "bind", "API_KEY", "--program", first).code)
+	unknown := dagctl(t, admins, "secrets", "bind", "API_KEY", "--program", "leaky/shout")
+	require.Contains(t, unknown.err, "there is no job leaky/shout: no DAG leaky is deployed")
+	must(t, admins, "secrets", "bind", "API_KEY", "--program", first)
 	require.Zero(t, deploy("").code)
 
 	outcome := func() views.TaskDetail {
@@ -63,12 +74,31 @@ func TestASecretIsNeverSeenAgain(t *testing.T) {
 		return detail
 	}
 	must(t, admins, "secrets", "bind", "API_KEY", "--program", "leaky/shout", "--remove")
-	require.Contains(t, outcome().Error, "may not be given to the program of leaky/shout",
-		"its job may use it, but its program may not have it any more")
-	must(t, admins, "secrets", "bind", "API_KEY", "--program", "leaky/shout")
-	require.Contains(t, must(t, admins, "secrets", "list"), "leaky/shout")
+	require.NotContains(t, must(t, admins, "secrets", "list"), "leaky/shout")
+	require.Contains(t, outcome().Error, "secret API_KEY is not there any more, or is not bound to leaky/shout")
+	wrong := dagctl(t, admins, "secrets", "bind", "API_KEY", "--program", "leaky/shout", "--remove")
+	require.Contains(t, wrong.err, "secret API_KEY is not bound to the program leaky/shout: it has none")
+	wrong = dagctl(t, admins, "secrets", "bind", "API_KEY", "--program", "leaky/whisper")
+	require.Contains(t, wrong.err, "there is no job leaky/whisper: the jobs of that DAG are leaky/shout")
+	wrong = dagctl(t, admins, "secrets", "bind", "API_KEY", "--program", "leaky")
+	require.Contains(t, wrong.err, `"leaky" is neither DAG/JOB nor DAG/JOB@PROGRAM`)
+	require.NotContains(t, wrong.err, "body")
+	must(t, admins, "secrets", "bind", "API_KEY", "--program", "leaky/shout") // that which is deployed
+	require.Contains(t, must(t, admins, "secrets", "list"), first)
 	require.Contains(t, outcome().Error, "the key is [secret]")
+
+	// Another program of the same job may not have it, until an admin has seen that one as well.
+	changed := deploy("result")
+	require.NotZero(t, changed.code)
+	require.Contains(t, changed.err, "the program is another than the one that an admin granted it to")
+	second := programOf(t, changed.err)
+	require.NotEqual(t, first, second)
+	must(t, admins, "secrets", "bind", "API_KEY", "--program", second)
 	require.Zero(t, deploy("result").code)
+	must(t, admins, "secrets", "bind", "API_KEY", "--program", second, "--remove")
+	require.Contains(t, outcome().Error, "the program is another than the one that an admin granted it to")
+	must(t, admins, "secrets", "bind", "API_KEY", "--program", "leaky/shout")
+	must(t, admins, "secrets", "bind", "API_KEY", "--program", first, "--remove")
 	done := outcome()
 	require.Equal(t, "Completed", done.Status)
 
@@ -76,7 +106,7 @@ func TestASecretIsNeverSeenAgain(t *testing.T) {
 	require.Len(t, list, 1)
 	require.Equal(t, []string{"leaky/shout"}, list[0].Jobs)
 	require.Equal(t, []string{"*"}, list[0].Hosts)
-	require.Equal(t, []string{"leaky/shout"}, list[0].Programs)
+	require.Equal(t, []string{second}, list[0].Programs)
 	for _, shown := range []string{
 		must(t, admins, "secrets", "list"), must(t, writers, "plan", file, "--output", "json"),
 		must(t, writers, "history", "leaky", "--output", "json"),

@@ -93,10 +93,10 @@ func newRealBackend(t *testing.T) realBackend {
 	}
 	set := dagctlWithInput(t, w.env(t, admin), conformance.SecretValue, "secrets", "set", conformance.SecretName)
 	require.Zero(t, set.code, set.err)
-	must(t, w.env(t, admin), "secrets", "bind", conformance.SecretName, "--program",
-		"conformance/"+jobOf(conformance.Secrets))
 	file := filepath.Join(t.TempDir(), dagfile.FileName)
 	require.NoError(t, os.WriteFile(file, []byte(conformanceDAG()), 0o600))
+	refused := dagctl(t, w.env(t, admin), "plan", file)
+	must(t, w.env(t, admin), "secrets", "bind", conformance.SecretName, "--program", programOf(t, refused.err))
 	must(t, w.env(t, admin), "deploy", file, "--yes", "--wait")
 	server, err := url.Parse(w.url)
 	require.NoError(t, err)

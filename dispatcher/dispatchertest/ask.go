@@ -2,6 +2,8 @@ package dispatchertest
 
 import (
 	"encoding/json"
+	"errors"
+	"regexp"
 	"time"
 
 	"github.com/google/uuid"
@@ -11,6 +13,7 @@ import (
 	"github.com/dagctl/dagctl/dispatcher"
 	"github.com/dagctl/dagctl/dispatcher/control"
 	"github.com/dagctl/dagctl/dispatcher/upkeep"
+	"github.com/dagctl/dagctl/internal/fault"
 )
 
 // Backfill starts a backfill of the DAG letters.
@@ -90,6 +93,26 @@ func (tn *Tenant) Secret(name, value string, b authz.Binding) {
 	_, err = tn.W.Vault.BindSecret(tn.W.T.Context(), tn.Caller, name, b)
 	require.NoError(tn.W.T, err)
 }
+
+// Grant plans a DAG and lets its programs have the secrets that they name, as the errors say.
+func (tn *Tenant) Grant(yaml string) {
+	tn.W.T.Helper()
+	for {
+		_, err := tn.TryPlan(yaml)
+		var said *fault.Error
+		if !errors.As(err, &said) {
+			require.NoError(tn.W.T, err)
+			return
+		}
+		asks := grantAsked.FindStringSubmatch(said.Hint)
+		require.NotNil(tn.W.T, asks, "%v: %s", err, said.Hint)
+		_, err = tn.W.Vault.BindSecret(tn.W.T.Context(), tn.Caller, asks[1],
+			authz.Binding{AddPrograms: []string{asks[2]}})
+		require.NoError(tn.W.T, err)
+	}
+}
+
+var grantAsked = regexp.MustCompile("dagctl secrets bind ([A-Z]+) --program ([a-z/]+@[0-9a-f]{32})")
 
 // Pause pauses a DAG, or one job of it.
 func (tn *Tenant) Pause(dag, job string) {

@@ -72,7 +72,8 @@ func NewWorld(t *testing.T, change ...func(*storage.Config)) *World {
 	t.Cleanup(func() { require.NoError(t, w.Storage.Close()) })
 
 	w.Vault, err = authz.NewVault(authz.VaultConfig{Owner: w.Pool, Requests: w.Requests, Users: registry.SecretUsers,
-		Keys: []string{authz.NewVaultKey()}})
+		Programs: registry.Programs,
+		Keys:     []string{authz.NewVaultKey()}})
 	require.NoError(t, err)
 
 	w.Ops, err = operators.NewRegistry(enginetest.Engines(), slices.Concat(builtins(t), w.Probe.operators())...)

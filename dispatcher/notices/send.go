@@ -15,6 +15,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dispatcher/tasks"
 	"github.com/dagctl/dagctl/internal/dial"
 	"github.com/dagctl/dagctl/internal/fault"
@@ -81,7 +82,7 @@ func (n *Notices) post(ctx context.Context, row tasks.OutboxRow) error {
 		return fmt.Errorf("payload of notice: %w", err)
 	}
 
-	values, err := n.vault.Reveal(ctx, row.OrgID, p.Notice.Data.DAG, []string{p.Secret})
+	values, err := n.vault.Reveal(ctx, row.OrgID, authz.SecretUser{Name: p.Notice.Data.DAG}, []string{p.Secret})
 	if err != nil {
 		return err
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/dispatcher"
 	"github.com/dagctl/dagctl/dispatcher/notices"
@@ -144,7 +145,7 @@ func (src *Sources) authenticate(ctx context.Context, job *registry.Job, in Deli
 	}
 
 	reason := ""
-	switch values, err := src.vault.Reveal(ctx, job.OrgID, job.Address(), []string{name}); {
+	switch values, err := src.vault.Reveal(ctx, job.OrgID, authz.SecretUser{Name: job.Address()}, []string{name}); {
 	case fault.Is(err, fault.Internal):
 		return err
 	case err != nil:

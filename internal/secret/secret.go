@@ -7,6 +7,7 @@
 package secret
 
 import (
+	"cmp"
 	"log/slog"
 	"net"
 	"net/url"
@@ -28,7 +29,9 @@ type Value struct {
 	text  string
 	hosts []string
 
-	program bool // an admin lets the job's program have it
+	program bool   // an admin lets the job's program have it
+	grant   string // what an admin would have to grant for that; empty: the job
+	another bool   // another program of the job may have it
 }
 
 // New returns a value. ValidHost must accept the hosts.
@@ -37,6 +40,13 @@ func New(name, text string, hosts []string) Value { return Value{name: name, tex
 // Granted returns the value as one that the job's program may have.
 func (v Value) Granted() Value {
 	v.program = true
+	return v
+}
+
+// Refused returns the value as one that a program may not have. grant is what an admin would have to grant; another
+// tells that another program of the same job may have it.
+func (v Value) Refused(grant string, another bool) Value {
+	v.program, v.grant, v.another = false, grant, another
 	return v
 }
 
@@ -63,12 +73,19 @@ func (v Value) For(u *url.URL) (string, error) {
 // ForProgram returns the text for the program of a job (DAG/JOB), which may send it anywhere, or a Forbidden fault if
 // no admin granted it.
 func (v Value) ForProgram(job string) (string, error) {
-	if !v.program {
+	switch grant := cmp.Or(v.grant, job); {
+	case v.program:
+		return v.text, nil
+	case v.another:
+		return "", fault.New(fault.Forbidden, "secret %s may not be given to the program of %s any more: the program is "+
+			"another than the one that an admin granted it to", v.name, job).
+			WithHint("an admin who has seen the program grants it with `dagctl secrets bind %s --program %s`", v.name,
+				grant)
+	default:
 		return "", fault.New(fault.Forbidden, "secret %s may not be given to the program of %s, which could send it "+
 			"anywhere", v.name, job).
-			WithHint("an admin grants it with `dagctl secrets bind %s --program %s`", v.name, job)
+			WithHint("an admin grants it with `dagctl secrets bind %s --program %s`", v.name, grant)
 	}
-	return v.text, nil
 }
 
 // origin returns a URL's host in the form of a binding.

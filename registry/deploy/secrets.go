@@ -13,7 +13,7 @@ import (
 func (d *deploy) checkSecrets(ctx context.Context, tx pgx.Tx) error {
 	var uses []authz.SecretUse
 	for _, job := range d.doc.Jobs {
-		use := authz.SecretUse{By: d.doc.Name + "/" + job.Name, At: job.Position.String()}
+		use := authz.SecretUse{By: authz.SecretUser{Name: d.doc.Name + "/" + job.Name}, At: job.Position.String()}
 		if job.Source != nil && job.Source.Secret != "" { // the key of a signature goes nowhere
 			use.Name = job.Source.Secret
 			uses = append(uses, use)
@@ -22,6 +22,9 @@ func (d *deploy) checkSecrets(ctx context.Context, tx pgx.Tx) error {
 		if to := d.deployer.catalog.Operators[job.Operator].SecretsTo; to != nil {
 			use.To = to(job.Config)
 		}
+		if job.RunsProgram() {
+			use.By.Program = job.Program()
+		}
 		for _, name := range job.Secrets {
 			use.Name = name
 			uses = append(uses, use)
@@ -29,7 +32,7 @@ func (d *deploy) checkSecrets(ctx context.Context, tx pgx.Tx) error {
 	}
 
 	for _, n := range d.doc.Notify {
-		uses = append(uses, authz.SecretUse{Name: n.WebhookSecret, By: d.doc.Name, At: "notify"})
+		uses = append(uses, authz.SecretUse{Name: n.WebhookSecret, By: authz.SecretUser{Name: d.doc.Name}, At: "notify"})
 	}
 	return d.deployer.vault.CheckSecrets(ctx, tx, d.caller.OrgID, uses)
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/dispatcher/views"
 )
 
@@ -43,7 +44,9 @@ func TestHandlers(t *testing.T) {
 	secret.Stdin = strings.NewReader("hunter2")
 	require.NoError(t, secret.Run())
 
-	w.must(t, "secrets", "bind", "smtp", "--program", "mail/secret")
+	job := dag.Job{Operator: dag.Handler, Runtime: "python", Config: dag.Config{"handler": "email:secret",
+		"key": map[string]any{"secret": "smtp"}}}
+	w.must(t, "secrets", "bind", "smtp", "--program", "mail/secret@"+job.Program())
 	w.serve(t, mailDAG)
 	w.worker(t, "mail.py")
 

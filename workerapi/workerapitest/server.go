@@ -96,7 +96,7 @@ func (s *Server) serve(t *testing.T, requests *pgxpool.Pool) {
 
 	t.Cleanup(func() { require.NoError(t, kept.Close()) })
 	s.Vault, err = authz.NewVault(authz.VaultConfig{Owner: s.Pool, Requests: requests,
-		Keys: []string{authz.NewVaultKey()}})
+		Programs: registry.Programs, Keys: []string{authz.NewVaultKey()}})
 	require.NoError(t, err)
 
 	builtin, err := operators.Builtin(operators.Options{Engines: enginetest.Engines(), Threads: 1, ReuseByColumn: true})

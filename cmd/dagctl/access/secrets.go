@@ -107,9 +107,12 @@ func secretsBindCommand(c *cli.CLI) *cobra.Command {
 		Long: `Binds a secret to jobs, each as DAG/JOB, or to a DAG's notifications, as DAG. Requests carry the secret
 only to hosts that it is bound to: api.example.com, api.example.com:8443, or http://box.internal:8080 for a host without
 TLS. Programs can send it anywhere, whatever the hosts are, so the command operator and functions of workers get it only
-if --program grants it to their job.`,
+if --program grants it to the program of their job. The grant holds for the program that the job runs now: once its
+config, runtime or code_version differs, deploys and tasks are refused until an admin grants the secret again. Errors of
+plan and deploy name a program as DAG/JOB@PROGRAM, which can be granted before it is deployed.`,
 		Example: `  dagctl secrets bind api_key --job us-flights/flights_raw --host api.example.com
   dagctl secrets bind api_key --program us-flights/upload
+  dagctl secrets bind api_key --program us-flights/upload@0f6d1c9a52be4c7783a1d0e95b64f218
   dagctl secrets bind api_key --job us-flights/flights_raw --remove`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -137,7 +140,7 @@ if --program grants it to their job.`,
 	f.StringArrayVar(&jobs, "job", nil, "DAG/JOB that may use the secret, or DAG for its notifications (repeatable)")
 	f.StringArrayVar(&hosts, "host", nil, "host that may get the secret (repeatable)")
 	f.StringArrayVar(&programs, "program", nil,
-		"DAG/JOB whose program may have the secret, which binds it to the job as well (repeatable)")
+		"DAG/JOB whose program may have the secret, or DAG/JOB@PROGRAM; binds it to the job as well (repeatable)")
 	f.BoolVar(&remove, "remove", false, "remove these bindings")
 	return cmd
 }

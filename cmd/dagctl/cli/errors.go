@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"strings"
 
 	"github.com/dagctl/dagctl/internal/fault"
 )
@@ -74,8 +75,13 @@ func (c *CLI) PrintError(err error) {
 	}
 
 	for _, p := range classified.Problems {
-		if p.Location != "" {
-			fmt.Fprintf(c.Err, "  %s: ", p.Location)
+		// Of a request, which the user has not written, the place says nothing where there is one problem.
+		where, ofRequest := strings.CutPrefix(p.Location, "body.")
+		if ofRequest && len(classified.Problems) == 1 && p.Message == classified.Message {
+			continue
+		}
+		if where != "" {
+			fmt.Fprintf(c.Err, "  %s: ", where)
 		} else {
 			fmt.Fprint(c.Err, "  ")
 		}

@@ -144,7 +144,7 @@ func enginesOf(working map[string]int) map[uuid.UUID]int64 {
 // openKeys reads the keys that encrypt secrets and sign capability tokens.
 func (a *App) openKeys(ctx context.Context, cfg Config) (err error) {
 	a.vault, err = authz.NewVault(authz.VaultConfig{Owner: a.pool, Requests: a.requests, Keys: cfg.SecretKeys,
-		Users: registry.SecretUsers})
+		Users: registry.SecretUsers, Programs: registry.Programs})
 	if err != nil {
 		return err
 	}
