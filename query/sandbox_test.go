@@ -122,6 +122,34 @@ func TestEnginesAnswer(t *testing.T) {
 	}
 }
 
+// JSON has no NaN and no infinities: they are texts, alike in columns and inside of values. Text that is no JSON by
+// RFC 8259, though DuckDB takes it for JSON, is text, too. All of it is valid JSON, which a client can read.
+func TestAnswersOfWhatJSONLacks(t *testing.T) {
+	t.Parallel()
+	for sql, want := range map[string]string{
+		"SELECT 'nan'::DOUBLE, 'inf'::FLOAT, '-inf'::DOUBLE": `[["NaN","Infinity","-Infinity"]]`,
+		"SELECT ['nan'::DOUBLE, 1.5, NULL], {'x': '-inf'::FLOAT}, MAP {'k': 'inf'::DOUBLE}": `[[["NaN",1.5,null],` +
+			`{"x":"-Infinity"},{"k":"Infinity"}]]`,
+		"SELECT [{'x': ['inf'::DOUBLE]}], -0.0::DOUBLE":            `[[[{"x":["Infinity"]}],-0]]`,
+		"SELECT '[NaN]'::JSON, ['[NaN]'::JSON]":                    `[["[NaN]","[[NaN]]"]]`,
+		"SELECT 'NaN', ['NaN'], chr(1), chr(8232)":                 `[["NaN",["NaN"],"\u0001","\u2028"]]`,
+		`SELECT json_array('nan'::DOUBLE), '"\ud83d\ude00"'::JSON`: `[["[NaN]","\ud83d\ude00"]]`,
+	} {
+		out, err := inEngine(t.Context(), t, sql, DefaultLimits, nil)
+		require.NoError(t, err, sql)
+		require.Equal(t, want, rowsOf(t, out), sql)
+		a, err := answerOf(out.Columns, out.List)
+		require.NoError(t, err, sql)
+		_, err = json.Marshal(a)
+		require.NoError(t, err, sql)
+	}
+
+	// A lone surrogate is no character: text cannot hold it, and JSON that has one is refused where it is made.
+	_, err := inEngine(t.Context(), t, `SELECT '"\ud800"'::JSON`, DefaultLimits, nil)
+	require.True(t, fault.Is(err, fault.Invalid), "%v", err)
+	require.Contains(t, err.Error(), "Malformed JSON")
+}
+
 func columnsOf(columns []storage.Column) string {
 	list := make([]string, len(columns))
 	for i, c := range columns {

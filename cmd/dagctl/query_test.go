@@ -191,3 +191,21 @@ func TestQuerySizes(t *testing.T) {
 		require.Contains(t, test.status, status, "%s: %.300s", name, body)
 	}
 }
+
+// A reader that closes its end of the pipe is no failure of the server, whatever is written.
+func TestQueryIntoAClosedPipe(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	env := w.env(t, admin)
+	for _, format := range []string{"arrow", "csv", "json", "yaml"} {
+		reader, writer, err := os.Pipe()
+		require.NoError(t, err)
+		require.NoError(t, reader.Close())
+		var errs strings.Builder
+		code := run(t.Context(), []string{"query", "SELECT 1 AS n", "-o", format}, cli.Environment{
+			In: strings.NewReader(""), Out: writer, Err: &errs, Getenv: func(name string) string { return env[name] }})
+		require.NoError(t, writer.Close())
+		require.Equal(t, cli.ExitFailed, code, "%s: %s", format, errs.String())
+		require.Contains(t, errs.String(), "broken pipe", format)
+	}
+}

@@ -112,8 +112,13 @@ func wholeValue(text string) any {
 
 // finite returns a number, or its text if JSON has none for it.
 func finite(v any, f float64) any {
-	if math.IsNaN(f) || math.IsInf(f, 0) {
-		return fmt.Sprint(v)
+	switch {
+	case math.IsNaN(f):
+		return "NaN"
+	case math.IsInf(f, 1):
+		return "Infinity"
+	case math.IsInf(f, -1):
+		return "-Infinity"
 	}
 	return v
 }

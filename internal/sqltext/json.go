@@ -66,6 +66,10 @@ func (j jsonText) scalar(value string, t Type) string {
 			break
 		}
 		plain := "isfinite(" + value + ")"
+		if !j.stored {
+			quoted = fmt.Sprintf(`CASE WHEN isnan(%s) THEN '"NaN"' WHEN %[1]s > 0 THEN '"Infinity"' `+
+				`ELSE '"-Infinity"' END`, value)
+		}
 		if j.stored {
 			plain += fmt.Sprintf(" AND NOT (%s = 0 AND signbit(%[1]s))", value)
 		}

@@ -54,8 +54,23 @@ func (c *Client) copyAnswer(path, accept string, response *http.Response, to io.
 		return fault.New(fault.Unavailable, "the answer to POST %s is %q, not %s", path, kind, accept).
 			WithHint("check that %s is a dagctl server of this version", c.Target.URL)
 	}
-	if _, err := io.Copy(to, response.Body); err != nil {
+	here := &noted{to: to}
+	switch _, err := io.Copy(here, response.Body); {
+	case here.err != nil: // a closed pipe or a full disk is no failure of the server
+		return fmt.Errorf("write the answer: %w", here.err)
+	case err != nil:
 		return fault.New(fault.Unavailable, "the answer to POST %s broke off: %w", path, err)
 	}
 	return nil
+}
+
+// noted is a writer that keeps its error.
+type noted struct {
+	to  io.Writer
+	err error
+}
+
+func (n *noted) Write(p []byte) (written int, err error) {
+	written, n.err = n.to.Write(p)
+	return written, n.err
 }
