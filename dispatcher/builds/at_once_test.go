@@ -48,6 +48,24 @@ func cutOver(dagName, why string) transition {
 	}, why}
 }
 
+// promoted promotes a version that is ready, and says why it waits on if that is refused.
+func promoted(dagName string, number int, why string) transition {
+	return transition{dagName, func(w *dispatchertest.World) error {
+		_, refused := w.D.Builds.Promote(w.T.Context(), w.Caller, dagName, number)
+		var status registry.Status
+		var activates bool
+		w.Row(`SELECT status, activate FROM dag_versions WHERE dag_name = $1 AND number = $2`,
+			dagName, number)(&status, &activates)
+		switch {
+		case refused == nil && status != registry.Active:
+			return fmt.Errorf("it was promoted and is %s", status)
+		case refused != nil && (status != registry.Ready || activates):
+			return fmt.Errorf("it was refused and does not wait: it is %s (%w)", status, refused)
+		}
+		return refused
+	}, why}
+}
+
 // deleted deletes a DAG.
 func deleted(dagName, why string) transition {
 	return transition{dagName, func(w *dispatchertest.World) error {
@@ -109,11 +127,9 @@ func crossed() map[string]struct {
 		}), [2]transition{cutOver("old", "dataset stations would no longer be published, but reader/shout read it"),
 			back("reader", 1, "")}}, // the reader is bound to the dataset, which is still there
 		"a promotion": {serve(readsStations, func(w *dispatchertest.World) {
-			parked := w.Deploy(narrow, parks)
+			w.Deploy(narrow, parks)
 			w.Settle()
-			_, err := w.D.Builds.Promote(w.T.Context(), w.Caller, "old", parked.Version.Number)
-			require.NoError(w.T, err)
-		}), [2]transition{cutOver("old", loses), back("reader", 1, reads)}},
+		}), [2]transition{promoted("old", 2, loses), back("reader", 1, reads)}},
 		"a deletion": {serve(without, func(*dispatchertest.World) {}),
 			[2]transition{deleted("old", "reader/shout"), back("reader", 1, "reads stations")}},
 	}
