@@ -32,7 +32,8 @@ func (d *deploy) checkSecrets(ctx context.Context, tx pgx.Tx) error {
 	}
 
 	for _, n := range d.doc.Notify {
-		uses = append(uses, authz.SecretUse{Name: n.WebhookSecret, By: authz.SecretUser{Name: d.doc.Name}, At: "notify"})
+		owner := authz.SecretUser{Name: d.doc.Name}
+		uses = append(uses, authz.SecretUse{Name: n.WebhookSecret, By: owner, At: "notify"})
 	}
 	return d.deployer.vault.CheckSecrets(ctx, tx, d.caller.OrgID, uses)
 }
