@@ -77,8 +77,8 @@ func (v Value) ForProgram(job string) (string, error) {
 	case v.program:
 		return v.text, nil
 	case v.another:
-		return "", fault.New(fault.Forbidden, "secret %s may not be given to the program of %s any more: the program is "+
-			"another than the one that an admin granted it to", v.name, job).
+		return "", fault.New(fault.Forbidden, "secret %s may not be given to the program of %s any more: the program "+
+			"is another than the one that an admin granted it to", v.name, job).
 			WithHint("an admin who has seen the program grants it with `dagctl secrets bind %s --program %s`",
 				v.name, grant)
 	default:
