@@ -321,14 +321,23 @@ func RejectHeld(ctx context.Context, tx pgx.Tx, ref Ref, revision int64) error {
 func RecordChecks(
 	ctx context.Context, tx pgx.Tx, org uuid.UUID, ref Ref, revision int64, task uuid.UUID, results []CheckResult,
 ) error {
+	hashes := make([]string, len(results))
+	for i, r := range results {
+		hashes[i] = r.Hash
+	}
 	var b pg.Batch
 	b.Exec(fmt.Sprintf("record checks of partition %q", ref.Key), `
-		INSERT INTO check_results (org_id, dataset_version, partition_key, revision, name, severity, outcome, failures, sample, error, task_id)
-		SELECT $1, $2, $3, $4, w.name, w.severity, w.outcome, w.failures, NULLIF(w.sample, 'null'), NULLIF(w.error, ''), $5
-		FROM jsonb_to_recordset($6) AS w(name text, severity text, outcome text, failures bigint, sample jsonb, error text)
+		INSERT INTO check_results (org_id, dataset_version, partition_key, revision, name, severity, outcome, failures, sample, error,
+			check_hash, task_id)
+		SELECT $1, $2, $3, $4, w.name, w.severity, w.outcome, w.failures, NULLIF(w.sample, 'null'), NULLIF(w.error, ''),
+			w.hash, $5
+		FROM ROWS FROM (jsonb_to_recordset($6)
+			AS (name text, severity text, outcome text, failures bigint, sample jsonb, error text), unnest($7::text[]))
+			AS w(name, severity, outcome, failures, sample, error, hash)
 		ON CONFLICT (dataset_version, partition_key, revision, name) DO UPDATE
 		SET outcome = EXCLUDED.outcome, failures = EXCLUDED.failures, sample = EXCLUDED.sample, error = EXCLUDED.error,
-		    task_id = EXCLUDED.task_id, at = now()`, org, ref.Version, ref.Key, revision, task, results)
+		    check_hash = EXCLUDED.check_hash, task_id = EXCLUDED.task_id, at = now()`,
+		org, ref.Version, ref.Key, revision, task, results, hashes)
 
 	var passed []string
 	for _, r := range results {

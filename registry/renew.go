@@ -88,9 +88,9 @@ func renew(ctx context.Context, tx pgx.Tx, r *Renewed, now time.Time) error {
 		     input_index, input_dataset, input_version, input_key, input_revision, compared
 		 FROM partition_inputs WHERE output_version = $1 AND output_key = $2 AND output_revision = $3`,
 		`INSERT INTO check_results (org_id, dataset_version, partition_key, revision,
-		     name, severity, outcome, failures, sample, error, task_id, at)
+		     name, severity, outcome, failures, sample, error, check_hash, task_id, at)
 		 SELECT org_id, dataset_version, partition_key, $4,
-		     name, severity, outcome, failures, sample, error, task_id, at
+		     name, severity, outcome, failures, sample, error, check_hash, task_id, at
 		 FROM check_results WHERE dataset_version = $1 AND partition_key = $2 AND revision = $3`,
 	} {
 		if _, err := tx.Exec(ctx, sql, r.Version, r.Key, old, r.Revision); err != nil {

@@ -68,31 +68,34 @@ func withheld(ctx context.Context, tx pgx.Tx, d Dataset) ([]Withheld, error) {
 
 // Refused is the newest revision of a partition, which checks rejected.
 type Refused struct {
-	Key      string
+	Ref
 	Revision int64
-	Failed   []string // the names of those checks
+	Failed   []string // the hashes of those checks
 	Passed   []string // the hashes of the checks that it has passed
 }
 
-// RefusedIn returns the revisions of a generation that checks refused, where no newer one followed and the rows are
-// still there. What a person rejected is not among them.
-func RefusedIn(ctx context.Context, tx pgx.Tx, generation uuid.UUID) ([]Refused, error) {
+// RefusedIn returns the revisions of generations that checks refused, where no newer one followed and the rows are
+// still there. What a person rejected is not among them. It relies on idx_partition_versions_rejected.
+func RefusedIn(ctx context.Context, tx pgx.Tx, generations []uuid.UUID) ([]Refused, error) {
 	rows, err := tx.Query(ctx, `
-		SELECT r.partition_key, r.revision, f.names, r.passed_checks
+		SELECT r.dataset_version, r.partition_key, r.revision, f.hashes, r.passed_checks
 		FROM partition_versions r
 		CROSS JOIN LATERAL (
-			SELECT array_agg(k.name ORDER BY k.name) AS names FROM check_results k
+			SELECT array_agg(k.check_hash ORDER BY k.name) AS hashes, count(*) = count(k.check_hash) AS known
+			FROM check_results k
 			WHERE k.dataset_version = r.dataset_version AND k.partition_key = r.partition_key
 			  AND k.revision = r.revision AND k.severity = 'error' AND k.outcome <> 'pass') AS f
-		WHERE r.dataset_version = $1 AND r.state = 'Rejected' AND r.purged_at IS NULL AND r.location <> ''
-		  AND f.names IS NOT NULL
+		WHERE r.dataset_version = ANY($1) AND r.state = 'Rejected' AND r.purged_at IS NULL AND r.location <> ''
+		  AND f.hashes IS NOT NULL AND f.known
 		  AND NOT EXISTS (SELECT FROM partition_versions n WHERE n.dataset_version = r.dataset_version
 		                  AND n.partition_key = r.partition_key AND n.revision > r.revision)
-		ORDER BY r.partition_key`, generation)
+		ORDER BY 1, 2`, generations)
 	if err != nil {
 		return nil, fmt.Errorf("find what checks refused: %w", err)
 	}
-	return pgx.CollectRows(rows, pgx.RowToStructByPos[Refused])
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (r Refused, err error) {
+		return r, row.Scan(&r.Version, &r.Key, &r.Revision, &r.Failed, &r.Passed)
+	})
 }
 
 // Withholding is the newest revision of a partition, with the job that made it; for one that readers see and that

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dagctl/dagctl/dispatcher/builds"
 	"github.com/dagctl/dagctl/dispatcher/control"
 	"github.com/dagctl/dagctl/dispatcher/dispatchertest"
 	"github.com/dagctl/dagctl/dispatcher/upkeep"
@@ -152,6 +153,29 @@ func TestAnOldDocumentReturnsToWhatItNeverChecked(t *testing.T) {
 	status, reason := w.Status(failed.Version.ID)
 	require.Equal(t, registry.Failed, status)
 	require.Contains(t, reason, "partition 2024-01-02, which was made before: short: 1 rows")
+}
+
+// What a candidate's check refused in a generation of an earlier version is nothing to that version, which has none.
+func TestARollbackShowsWhatACandidatesCheckRefused(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.Put("raw", "2024-01-01", "ab")
+	first := w.Serve(unchecked)
+	w.Serve(dispatchertest.Edit(unchecked, "length(content) AS n", "1 AS n"))
+	w.Probe.Put("raw", "2024-01-01", "toolong")
+	w.Poll()
+	w.Settle()
+
+	failed := w.Deploy(dispatchertest.Checked)
+	w.Settle()
+	status, _ := w.Status(failed.Version.ID)
+	require.Equal(t, registry.Failed, status)
+
+	_, err := w.D.Builds.Rollback(t.Context(), w.Caller, "checked", builds.RollbackRequest{To: &first.Version.Number})
+	require.NoError(t, err)
+	w.Settle()
+	require.Equal(t, map[string][]string{"2024-01-01": {"toolong,7"}}, w.Read("checked_good"))
+	require.Equal(t, map[string][]string{"all": {"7"}}, w.Read("checked_count"))
 }
 
 // A parked version without the check shares the generation. What the check refused stays hidden while its version

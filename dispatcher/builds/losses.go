@@ -18,9 +18,10 @@ import (
 )
 
 // removals returns what readers would lose of all that a build lacks, if it served as it is. A partition that a person
-// has skipped is given up, and so is everything that was made by a job with reset outputs, or from its outputs. It is
-// asked under the lock of a cutover only: without it, tasks end between the statements, and what they just made would
-// count as lost.
+// has skipped is given up, and so is everything that was made by a job with reset outputs, or from its outputs. What
+// the build does not fill serves already, and loses only what readers of a name have that it gets. It is asked under
+// the lock of a cutover only: without it, tasks end between the statements, and what they just made would count as
+// lost.
 func (bs *Builds) removals(
 	ctx context.Context, tx pgx.Tx, b registry.Build, jobs []*registry.Job, all []registry.Removal,
 ) ([]registry.Removal, error) {
@@ -28,13 +29,12 @@ func (bs *Builds) removals(
 		return nil, nil
 	}
 
-	origin, reset := map[uuid.UUID]uuid.UUID{}, beginAnew(jobs)
+	origin, reset, anew := map[uuid.UUID]uuid.UUID{}, beginAnew(jobs), map[uuid.UUID]bool{}
 	var origins []uuid.UUID
 	for _, job := range jobs {
 		for _, o := range job.Outputs {
-			if !reset[o.Generation.Dataset] {
-				origin[o.Generation.Version] = job.Origin
-			}
+			origin[o.Generation.Version] = job.Origin
+			anew[o.Generation.Version] = reset[o.Generation.Dataset]
 		}
 		origins = append(origins, job.Origin)
 	}
@@ -45,8 +45,7 @@ func (bs *Builds) removals(
 	maps.Copy(givenUp, reachedFrom(givenUp, jobs)) // nor can those be made that are made from them
 
 	return registry.KeepRemovals(all, func(generation uuid.UUID, key string) bool {
-		by, counts := origin[generation]
-		return counts && !givenUp[tasks.Slot{Origin: by, Key: key}]
+		return !anew[generation] && !givenUp[tasks.Slot{Origin: origin[generation], Key: key}]
 	}), nil
 }
 

@@ -118,6 +118,65 @@ func TestAnEarlierDefinitionThatReturnsLosesNothing(t *testing.T) {
 	require.Equal(t, map[string][]string{"2024-01-01": {"m(a)"}, "2024-01-02": {"m(b)"}}, w.Read("letters_made"))
 }
 
+// An earlier definition that comes back lacks what was purged while it served, and the plan says so.
+func TestAnEarlierDefinitionThatReturnsLacksWhatWasPurged(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.Put("raw", "2024-01-01", "a")
+	w.Probe.Put("raw", "2024-01-02", "b")
+	w.Serve(daily)
+	_, err := w.D.Upkeep.Purge(t.Context(), w.Caller, "letters_made", upkeep.PurgeRequest{Reason: "erasure request 17",
+		From: "2024-01-01", To: "2024-01-01", BreakWindow: true}, time.Now())
+	require.NoError(t, err)
+	w.Serve(strings.Replace(daily, "tag: m", "tag: n", 1))
+	require.Len(t, w.Read("letters_made"), 2, "another definition makes it anew")
+
+	_, err = w.TryDeploy(daily)
+	require.ErrorContains(t, err, "letters_made would lose 1 partition that it serves: 2024-01-01")
+	w.Serve(daily, allowRemovals)
+	require.Equal(t, map[string][]string{"2024-01-02": {"m(b)"}}, w.Read("letters_made"))
+}
+
+// A name that moves to a dataset which serves already, and that nothing rebuilds, takes partitions from its readers.
+func TestANameThatMovesToAReusedDatasetLosesNothingSilently(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.Put("raw", "2024-01-01", "a")
+	w.Probe.Put("raw", "2024-01-02", "b")
+	w.Serve(daily)
+	twin := strings.ReplaceAll(daily, "letters_made", "twin_made")
+	twin = strings.Replace(twin, "name: letters", "name: twin", 1)
+	w.Serve(twin)
+
+	// The check that the twin will get refuses what its source sends for a partition that was purged.
+	w.Probe.Put("raw", "2024-01-02", "evil")
+	checked := strings.Replace(twin, "    config: { tag: m }\n", "    config: { tag: m }\n"+
+		"    checks: [{ name: good, sql: \"SELECT * FROM output WHERE content LIKE '%evil%'\" }]\n", 1)
+	w.Serve(checked)
+	_, err := w.D.Upkeep.Purge(t.Context(), w.Caller, "twin_made", upkeep.PurgeRequest{Reason: "erasure request 17",
+		From: "2024-01-02", To: "2024-01-02", BreakWindow: true}, time.Now())
+	require.NoError(t, err)
+	w.Poll()
+	w.Settle()
+	require.Equal(t, map[string][]string{"2024-01-01": {"m(a)"}}, w.Read("twin_made"))
+	require.Len(t, w.Read("letters_made"), 2)
+
+	taking := strings.Replace(checked, "twin_made: { from: { job: made } }",
+		"letters_made: { from: { job: made }, takes_over: letters }", 1)
+	moves := func(r *registry.DeployRequest) { r.AllowMoves = true }
+	if taken, err := w.TryDeploy(taking, moves); err == nil {
+		w.Settle()
+		status, reason := w.Status(taken.Version.ID)
+		require.Equal(t, registry.Failed, status)
+		require.Contains(t, reason, "letters_made would lose 1 partition that it serves: 2024-01-02")
+	} else {
+		require.ErrorContains(t, err, "letters_made would lose 1 partition that it serves: 2024-01-02")
+	}
+	require.Len(t, w.Read("letters_made"), 2)
+	w.Serve(taking, moves, allowRemovals)
+	require.Equal(t, map[string][]string{"2024-01-01": {"m(a)"}}, w.Read("letters_made"))
+}
+
 // A plan reads what reused and kept datasets have, not what their sources would give.
 func TestWhatIsReusedCountsAsItIs(t *testing.T) {
 	t.Parallel()

@@ -2,6 +2,7 @@ package builds
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"time"
 
@@ -18,77 +19,64 @@ import (
 	"github.com/dagctl/dagctl/registry/deploy"
 )
 
-// A version may share a generation with the one that it replaces and have other checks on it. Then it judges by its own
-// checks what the others refused: the swap itself shows what passes, and has the rest checked again.
+// A version may serve a generation that another one filled, or checked in another way: the one that it replaces, or one
+// that failed. Then it judges by its own checks what the others refused: the swap itself shows what passes, and has the
+// rest checked again.
 
 // fate is what becomes of a refused revision in a swap.
 type fate int
 
 const (
 	staysRefused fate = iota
-	isShown           // it has passed every check that is left
+	isShown           // it has passed every check that there is now
 	isChecked         // nobody knows yet whether it passes the checks that there are now
 )
 
-// fateOf decides about a revision that checks of an output refused, from the checks before and after the swap.
-func fateOf(r registry.Refused, before, after []dag.Check) fate {
-	has := func(checks []dag.Check, hash string) bool {
-		return slices.ContainsFunc(checks, func(c dag.Check) bool { return c.Hash() == hash })
-	}
-	known := false
-	for _, c := range before {
-		if slices.Contains(r.Failed, c.Name) {
-			if known = true; has(after, c.Hash()) {
-				return staysRefused
-			}
-		}
-	}
-	if !known {
-		return staysRefused // the checks of yet another version refused it
-	}
-
+// fateOf decides about a revision that checks of an output refused, from the checks after the swap.
+func fateOf(r registry.Refused, after []dag.Check) fate {
+	f := isShown
 	for _, c := range after {
-		if !slices.Contains(r.Passed, c.Hash()) {
-			return isChecked
+		switch hash := c.Hash(); {
+		case slices.Contains(r.Failed, hash):
+			return staysRefused
+		case !slices.Contains(r.Passed, hash):
+			f = isChecked
 		}
 	}
-	return isShown
+	return f
 }
 
-// judgeRefused applies the checks of a version that has just begun to serve to what those of the version before it
-// refused. Its cost follows the outputs whose checks changed.
+// judgeRefused applies the checks of a version that has just begun to serve to what those of other versions refused.
+// Its cost follows what is refused in the generations that did not serve before, or that have other checks now.
 func (bs *Builds) judgeRefused(ctx context.Context, tx pgx.Tx, before, jobs []*registry.Job, now time.Time) error {
 	type output struct {
 		job   *registry.Job
 		index int
 	}
-	was := map[uuid.UUID]output{}
+	had, judged := map[uuid.UUID][]dag.Check{}, map[uuid.UUID]output{}
 	for _, job := range before {
 		for i, o := range job.Outputs {
-			was[o.Generation.Version] = output{job, i}
+			had[o.Generation.Version] = errorChecks(job, i)
+		}
+	}
+	sameHash := func(a, b dag.Check) bool { return a.Hash() == b.Hash() }
+	for _, job := range jobs {
+		for i, o := range job.Outputs {
+			was, served := had[o.Generation.Version]
+			if !served || !slices.EqualFunc(was, errorChecks(job, i), sameHash) {
+				judged[o.Generation.Version] = output{job, i}
+			}
 		}
 	}
 
-	for _, job := range jobs {
-		for i, o := range job.Outputs {
-			old, reused := was[o.Generation.Version]
-			if !reused {
-				continue
-			}
-			had, has := errorChecks(old.job, old.index), errorChecks(job, i)
-			if len(had) == 0 || slices.EqualFunc(had, has, func(a, b dag.Check) bool { return a.Hash() == b.Hash() }) {
-				continue
-			}
-
-			refused, err := registry.RefusedIn(ctx, tx, o.Generation.Version)
-			if err != nil {
-				return err
-			}
-			for _, r := range refused {
-				if err := bs.judgeOne(ctx, tx, job, i, r, fateOf(r, had, has), now); err != nil {
-					return err
-				}
-			}
+	refused, err := registry.RefusedIn(ctx, tx, slices.Collect(maps.Keys(judged)))
+	if err != nil {
+		return err
+	}
+	for _, r := range refused {
+		o := judged[r.Version]
+		if err := bs.judgeOne(ctx, tx, o.job, o.index, r, fateOf(r, errorChecks(o.job, o.index)), now); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -98,16 +86,15 @@ func (bs *Builds) judgeRefused(ctx context.Context, tx pgx.Tx, before, jobs []*r
 func (bs *Builds) judgeOne(
 	ctx context.Context, tx pgx.Tx, job *registry.Job, output int, r registry.Refused, f fate, now time.Time,
 ) (err error) {
-	ref := registry.Ref{Version: job.Outputs[output].Generation.Version, Key: r.Key}
 	switch f {
 	case isChecked:
-		return bs.checkAgain(ctx, tx, job, output, ref, r.Revision, now)
+		return bs.checkAgain(ctx, tx, job, output, r.Ref, r.Revision, now)
 	case staysRefused:
 		return nil
 	}
 
-	w := registry.Withholding{Ref: ref, Job: job, Output: output}
-	if w.Revision, err = registry.LoadRevision(ctx, tx, ref, r.Revision); err != nil {
+	w := registry.Withholding{Ref: r.Ref, Job: job, Output: output}
+	if w.Revision, err = registry.LoadRevision(ctx, tx, r.Ref, r.Revision); err != nil {
 		return err
 	}
 	if err := stale.MayContinue(ctx, tx, w); fault.Is(err, fault.Conflict) {

@@ -69,17 +69,19 @@ type generation struct {
 	job   job // its checks do not count
 	name  string
 	parts map[string]*part
-	gone  bool // it was purged or collected while it did not serve
+	gone  bool        // it was purged or collected while it did not serve
+	heir  *generation // the generation that it continues, until it serves
 }
 
 // part is a partition.
 type part struct {
-	text     string // what readers see
-	revision int    // of that text
-	from     string // the revisions of the input that it was made of, or that were tried
-	absent   bool   // readers see nothing: it was purged, or nothing has passed the check
-	withheld string // the text that the check refused since
-	either   string // where the model leaves it open: another text that readers may see
+	text     string   // what readers see
+	revision int      // of that text
+	from     string   // the revisions of the input that it was made of, or that were tried
+	absent   bool     // readers see nothing: it was purged, or nothing has passed the check
+	withheld string   // the text that the check refused since
+	either   []string // where the model leaves it open: other texts that readers may see
+	heirloom bool     // it is as the generation took it over
 }
 
 func newModel() *model {
@@ -229,14 +231,15 @@ func (m *model) update(g *generation, j job, checked bool, input map[string]*par
 	m.make(g, "all", text, strings.Join(from, " "), checked)
 }
 
-// replaced returns the generations that serve and that a version has no more, with their partitions as they are.
+// replaced returns the generations that serve and that a version has no more, or checks in another way, with their
+// partitions as they are.
 func (d *dagModel) replaced(v *version) map[*generation]map[string]part {
 	before := map[*generation]map[string]part{}
 	if d.live == nil {
 		return before
 	}
 	for name, g := range d.live.gens {
-		if v.gens[name] == g {
+		if v.gens[name] == g && v.jobs[name].checked == d.live.jobs[name].checked {
 			continue
 		}
 		before[g] = map[string]part{}
@@ -250,9 +253,14 @@ func (d *dagModel) replaced(v *version) map[*generation]map[string]part {
 // leaveOpen leaves open whether what stopped serving has still been made of a file that came meanwhile.
 func leaveOpen(before map[*generation]map[string]part) {
 	for g, parts := range before {
-		for key, was := range parts {
-			if p := g.parts[key]; p.text != was.text && !was.absent {
-				p.either = was.text
+		for key, p := range g.parts {
+			was, had := parts[key]
+			switch {
+			case p.absent:
+			case !had || was.absent:
+				p.text, p.either, p.absent = was.text, []string{p.text}, true
+			case p.text != was.text:
+				p.either = []string{was.text}
 			}
 		}
 	}
@@ -265,10 +273,10 @@ func (m *model) make(g *generation, key, text, from string, checked bool) {
 	case p != nil && p.from == from:
 		return
 	case p != nil && p.from == unknown:
-		p.either = text
+		p.either = append(p.either, text)
 		return
 	case p != nil && !p.absent && fewer(p.from, from):
-		p.either = text // whether less of an input makes a partition anew is left open
+		p.either = []string{text} // whether less of an input makes a partition anew is left open
 		p.from = from
 		return
 	case p == nil:
@@ -280,7 +288,7 @@ func (m *model) make(g *generation, key, text, from string, checked bool) {
 		p.withheld = text
 		return
 	}
-	p.text, p.revision, p.absent, p.either = text, m.next(), false, ""
+	p.text, p.revision, p.absent, p.either, p.heirloom = text, m.next(), false, nil, false
 }
 
 // unknown is what a partition was made of that was kept although its job reads another dataset now. When something new
@@ -295,16 +303,11 @@ func fewer(before, now string) bool {
 	})
 }
 
-// release shows readers what a check has refused, for a version without the check that shares the generation with the
-// one that served before. Otherwise it leaves that open: they see it where the version has built it.
-func (m *model) release(g *generation, shared bool) {
+// release shows readers what a check of another version has refused, for one without the check.
+func (m *model) release(g *generation) {
 	for _, p := range g.parts {
-		switch {
-		case p.withheld == "":
-		case shared:
-			p.text, p.revision, p.absent, p.withheld, p.either = p.withheld, m.next(), false, "", ""
-		default:
-			p.either = p.withheld
+		if p.withheld != "" {
+			p.text, p.revision, p.absent, p.withheld, p.either = p.withheld, m.next(), false, "", nil
 		}
 	}
 }
@@ -312,27 +315,42 @@ func (m *model) release(g *generation, shared bool) {
 // resolve decides what the model leaves open by what readers see.
 func (m *model) resolve(g *generation, got map[string]string) {
 	for key, p := range g.parts {
-		if p.either != "" && got[key] == p.either {
-			p.text, p.revision, p.absent, p.withheld = p.either, m.next(), false, ""
-			if p.from == unknown {
+		if seen, shown := got[key]; shown && slices.Contains(p.either, seen) {
+			p.text, p.revision, p.absent, p.withheld = seen, m.next(), false, ""
+			if p.from == unknown && strings.HasPrefix(seen, g.job.tag+"(") { // it was computed, not kept
 				p.from = ""
 			}
 		}
-		p.either = ""
+		p.either = nil
 	}
 }
 
 // inherit takes over what serves.
 func (g *generation) inherit(from *generation) {
+	g.heir = from
 	for key, p := range from.visible() {
 		kept := *p
+		kept.heirloom = true
 		if kept.withheld != "" {
 			kept.from = "" // what the check refused has come since: it is computed by the new definition
 		}
 		if g.job.reads != from.job.reads {
 			kept.from = unknown
 		}
-		kept.withheld, kept.either = "", ""
+		kept.withheld, kept.either = "", nil
 		g.parts[key] = &kept
+	}
+}
+
+// inheritAgain takes over what has replaced partitions since they were taken over, just before the generation serves.
+func (g *generation) inheritAgain(live *generation) {
+	if g.heir == nil || g.heir != live {
+		return
+	}
+	for key, p := range live.visible() {
+		if kept := g.parts[key]; kept != nil && kept.heirloom && p.revision > kept.revision {
+			kept.text, kept.revision = p.text, p.revision
+			kept.either = slices.Concat(kept.either, p.either)
+		}
 	}
 }

@@ -59,7 +59,7 @@ func (g *generation) judgePurged(name string, live *generation, r *verdict) {
 	for key, p := range g.parts {
 		switch {
 		case g == live || !p.absent || seen[key] == nil:
-		case p.text != "" && p.withheld == "" && p.either == "":
+		case p.text != "" && p.withheld == "" && p.either == nil:
 			r.require("%s would lose %s, which was purged", name, key)
 		default:
 			r.allow("%s may lose %s", name, key)
@@ -221,7 +221,7 @@ func (m *model) judgeLosses(d *dagModel, v *version, r *verdict) {
 			before[d.live.gens[name]] = true
 		}
 		for n, job := range v.names {
-			if job == name && v.takes[n] != "" && m.owner(n) != d.name {
+			if job == name && (v.takes[n] != "" || m.owner(n) == d.name) {
 				before[m.serving(m.dataset(n))] = true
 			}
 		}
@@ -298,7 +298,7 @@ func (m *model) wouldServeEvil(d *dagModel, v *version, name string, g *generati
 	for _, p := range copied.parts {
 		found := !p.absent && evil(p.text)
 		since := p.revision > v.since && p.revision <= before
-		must, may = must || found && !since, may || found || p.withheld != "" || evil(p.either)
+		must, may = must || found && !since, may || found || p.withheld != "" || evil(strings.Join(p.either, " "))
 	}
 	m.made = before
 	return must, may

@@ -148,7 +148,7 @@ func (h *history) built(d *dagModel, v *version, deployed registry.Version, r ve
 	case d.live != nil && d.live.id == v.id:
 	case status == registry.Active:
 		h.done(r)
-		h.serve(d, v, true)
+		h.serve(d, v)
 	case status == registry.Ready:
 		d.parked = v
 	default:
@@ -170,21 +170,26 @@ func (h *history) done(r verdict) {
 }
 
 // serve makes a version the one that serves.
-func (h *history) serve(d *dagModel, v *version, forward bool) {
+func (h *history) serve(d *dagModel, v *version) {
 	h.settle()
 	if d.parked == v || d.parked != nil && d.parked.id == v.id {
 		d.parked = nil
 	}
 	before := d.live
+	for name, g := range v.gens {
+		if before != nil {
+			g.inheritAgain(before.gens[name])
+		}
+		g.heir = nil
+	}
 	d.live = v
 	h.claim(d, v)
 	if !slices.ContainsFunc(d.versions, func(known *version) bool { return known.id == v.id }) {
 		d.versions = append(d.versions, v)
 	}
 	for name, g := range v.gens {
-		shared := before != nil && before.gens[name] == g
-		if !v.jobs[name].checked && before != v && (forward || shared) {
-			h.release(g, shared)
+		if !v.jobs[name].checked && before != v {
+			h.release(g)
 		}
 	}
 	h.settle()
@@ -256,7 +261,7 @@ func (h *history) back(d *dagModel) {
 		return
 	}
 	h.done(r)
-	h.serve(d, v, false)
+	h.serve(d, v)
 }
 
 // waiting promotes the version that waits, or abandons it.
@@ -292,7 +297,7 @@ func (h *history) waiting(d *dagModel) {
 		return
 	}
 	h.done(r)
-	h.serve(d, v, true)
+	h.serve(d, v)
 }
 
 // resume takes the version that failed up again.
@@ -337,7 +342,7 @@ func (h *history) purge(d *dagModel) {
 	for _, g := range d.known {
 		if p := g.parts[key]; g.name == name && p != nil {
 			if g == d.live.gens[name] {
-				p.absent, p.withheld, p.either = true, "", ""
+				p.absent, p.withheld, p.either = true, "", nil
 			} else {
 				g.gone = true
 			}

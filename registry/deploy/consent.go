@@ -29,7 +29,9 @@ func (b *behind) removed(live []planned, next planned, job *dag.Job, stays map[s
 	}
 	if !r.Only(func(key string) bool {
 		_, comes := slices.BinarySearch(will.keys, key)
-		return !comes && !stays[key]
+		_, there := b.published[next.generation][key]
+		// What was purged is made again only where its inputs have changed since.
+		return !stays[key] && !(comes && (there || b.wants(job, key)))
 	}) {
 		return nil
 	}
