@@ -81,6 +81,7 @@ type part struct {
 	absent   bool     // readers see nothing: it was purged, or nothing has passed the check
 	withheld string   // the text that the check refused since
 	either   []string // where the model leaves it open: other texts that readers may see
+	kept     []string // those of them that were taken over
 	heirloom bool     // it is as the generation took it over
 }
 
@@ -316,12 +317,12 @@ func (m *model) release(g *generation) {
 func (m *model) resolve(g *generation, got map[string]string) {
 	for key, p := range g.parts {
 		if seen, shown := got[key]; shown && slices.Contains(p.either, seen) {
-			p.text, p.revision, p.absent, p.withheld = seen, m.next(), false, ""
-			if p.from == unknown && strings.HasPrefix(seen, g.job.tag+"(") { // it was computed, not kept
-				p.from = ""
+			if p.from == unknown && seen != p.text && !slices.Contains(p.kept, seen) {
+				p.from = "" // it was computed
 			}
+			p.text, p.revision, p.absent, p.withheld = seen, m.next(), false, ""
 		}
-		p.either = nil
+		p.either, p.kept = nil, nil
 	}
 }
 
@@ -350,7 +351,7 @@ func (g *generation) inheritAgain(live *generation) {
 	for key, p := range live.visible() {
 		if kept := g.parts[key]; kept != nil && kept.heirloom && p.revision > kept.revision {
 			kept.text, kept.revision = p.text, p.revision
-			kept.either = slices.Concat(kept.either, p.either)
+			kept.either, kept.kept = slices.Concat(kept.either, p.either), p.either
 		}
 	}
 }
