@@ -91,7 +91,9 @@ func (bs *Builds) enumerate(
 }
 
 // listed returns the builds of each DAG, the DAGs in the order in which their builds began.
-func (bs *Builds) listed(ctx context.Context) (dags []dagKey, of map[dagKey][]registry.Build, err error) {
+func (bs *Builds) listed(
+	ctx context.Context, now time.Time,
+) (dags []dagKey, of map[dagKey][]registry.Build, err error) {
 	var all []registry.Build
 	err = pg.InTx(ctx, bs.pool, func(ctx context.Context, tx pgx.Tx) error {
 		all, err = deploy.Builds(ctx, tx)
@@ -104,14 +106,42 @@ func (bs *Builds) listed(ctx context.Context) (dags []dagKey, of map[dagKey][]re
 	bs.dispatcher.Building.Store(len(all) > 0)
 	bs.forget(all)
 	of = map[dagKey][]registry.Build{}
+	open := map[uuid.UUID]bool{}
 	for _, b := range all {
 		k := dagKey{b.OrgID, b.DAG}
+		open[b.ID] = true
 		if of[k] == nil {
 			dags = append(dags, k)
 		}
 		of[k] = append(of[k], b)
 	}
-	return dags, of, nil
+	return dags, of, bs.releaseEnded(ctx, open, now)
+}
+
+// releaseEnded lets the tasks go on that builds held back which are under way no more, since another deploy took their
+// place.
+func (bs *Builds) releaseEnded(ctx context.Context, open map[uuid.UUID]bool, now time.Time) error {
+	bs.holding.Lock()
+	var ended []uuid.UUID
+	for build, h := range bs.holds {
+		if !open[build] && now.Before(h.until) {
+			ended = append(ended, build)
+		}
+	}
+	bs.holding.Unlock()
+
+	for _, build := range ended {
+		err := pg.InTx(ctx, bs.pool, func(ctx context.Context, tx pgx.Tx) error {
+			return bs.releaseLive(ctx, tx, build, now)
+		})
+		if err != nil {
+			return err
+		}
+		bs.holding.Lock()
+		delete(bs.holds, build)
+		bs.holding.Unlock()
+	}
+	return nil
 }
 
 // advanceDAG advances the builds of one DAG, one after the other.
@@ -126,7 +156,7 @@ func (bs *Builds) advanceDAG(ctx context.Context, list []registry.Build, now tim
 // AdvanceBuilds advances every version that is being built, and waits for all of them: it enumerates the sources,
 // reconciles the reactive jobs and, when the gate opens, cuts over.
 func (bs *Builds) AdvanceBuilds(ctx context.Context, now time.Time) (more bool, err error) {
-	dags, of, err := bs.listed(ctx)
+	dags, of, err := bs.listed(ctx, now)
 	if err != nil {
 		return false, err
 	}
@@ -140,7 +170,7 @@ func (bs *Builds) AdvanceBuilds(ctx context.Context, now time.Time) (more bool, 
 // advanceApart is one round of the loop: it advances the builds of every DAG that an earlier round is done with. It
 // waits only a moment for them. Those that take longer log their errors, and ask for another round when they are done.
 func (bs *Builds) advanceApart(ctx context.Context, now time.Time) (more bool, err error) {
-	dags, of, err := bs.listed(ctx)
+	dags, of, err := bs.listed(ctx, now)
 	if err != nil {
 		return false, err
 	}

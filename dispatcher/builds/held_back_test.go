@@ -25,6 +25,10 @@ func TestABuildThatEndsReleasesLiveTasks(t *testing.T) {
 			_, err := w.D.Builds.Abandon(w.T.Context(), w.Caller, "pair")
 			require.NoError(w.T, err)
 		},
+		"superseded": func(w *dispatchertest.World) {
+			w.Deploy(dispatchertest.Pair+"description: nothing is rebuilt\n", dispatchertest.Supersede)
+			w.Advance()
+		},
 		"failed": func(w *dispatchertest.World) {
 			w.Probe.On("made", failing)
 			w.Work()
@@ -51,6 +55,7 @@ func TestABuildThatEndsReleasesLiveTasks(t *testing.T) {
 			end(w)
 			status, _ := w.Status(deployed.Version.ID)
 			require.Contains(t, []registry.Status{registry.Failed, registry.Abandoned}, status)
+			w.Advance()
 			require.Equal(t, "Queued ready", w.Task(live))
 			w.Check()
 		})
