@@ -223,13 +223,21 @@ func (m *model) update(g *generation, j job, checked bool, input map[string]*par
 	if len(input) == 0 {
 		return
 	}
-	var texts, from []string
-	for _, key := range slices.Sorted(maps.Keys(input)) {
-		texts, from = append(texts, input[key].text), append(from, fmt.Sprintf("%s=%d", key, input[key].revision))
+	var texts []string
+	for _, p := range input {
+		texts = append(texts, p.text)
 	}
 	slices.Sort(texts)
-	text := fmt.Sprintf("%s(%s)", j.tag, strings.Join(texts, "+"))
-	m.make(g, "all", text, strings.Join(from, " "), checked)
+	m.make(g, "all", fmt.Sprintf("%s(%s)", j.tag, strings.Join(texts, "+")), revisions(input), checked)
+}
+
+// revisions returns what a partition is made of that is made of a whole input.
+func revisions(input map[string]*part) string {
+	var from []string
+	for _, key := range slices.Sorted(maps.Keys(input)) {
+		from = append(from, fmt.Sprintf("%s=%d", key, input[key].revision))
+	}
+	return strings.Join(from, " ")
 }
 
 // replaced returns the generations that serve and that a version has no more, or checks in another way, with their

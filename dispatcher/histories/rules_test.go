@@ -197,7 +197,7 @@ func (m *model) keys(d *dagModel, v *version, name string, g *generation) map[st
 	}
 	input := m.input(d, v)
 	if v.jobs[name].whole {
-		if len(input) > 0 && (g == nil || g.parts["all"] == nil) {
+		if len(input) > 0 && (g == nil || g.parts["all"] == nil || g.parts["all"].from != revisions(input)) {
 			keys["all"] = true
 		}
 		return keys
