@@ -17,14 +17,14 @@ import (
 // Defaults of job fields. The code below has those that depend on other fields.
 const (
 	DefaultRuntime          = "dispatcher"
-	DefaultMaxAttempts      = 3
+	DefaultMaxAttempts      = 5
 	DefaultTimeout          = time.Hour
 	DefaultHeartbeatTimeout = time.Minute
 	DefaultIdleTimeout      = "5m"
 )
 
 // DefaultRetry is the back-off of jobs that do not state one.
-var DefaultRetry = Retry{Initial: time.Second, Max: 5 * time.Minute, Multiplier: 2}
+var DefaultRetry = Retry{Initial: 2 * time.Second, Max: 5 * time.Minute, Multiplier: 5}
 
 // job decodes the fields of a job. link adds what follows from other jobs.
 func (d *decoder) job(v value) Job {

@@ -15,9 +15,11 @@ func numbered(t *testing.T, number string) *Document {
 	doc, problems := Parse(File{Text: []byte(fmt.Sprintf(`
 name: numbers
 jobs:
-  - { name: up, operator: command, source: { kind: manual } }
+  - { name: up, operator: command, max_attempts: 3, retry: { initial_seconds: 1, multiplier: 2 }, source: { kind: manual } }
   - name: down
     operator: command
+    max_attempts: 3
+    retry: { initial_seconds: 1, multiplier: 2 }
     inputs: [{ from: { job: up }, where: { n: [%[1]s, 7] } }]
     config: { number: %[1]s, deep: [{ at: %[1]s }] }
     checks: [{ accepted_values: { column: n, values: [%[1]s] } }]

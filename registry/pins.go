@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -119,13 +120,23 @@ func versionNumbered(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName stri
 }
 
 func refusePurged(ctx context.Context, tx pgx.Tx, version uuid.UUID, dagName string, number int) error {
-	var purged int
+	var purged []string
 	err := tx.QueryRow(ctx, `
-		SELECT count(*) FROM dag_version_datasets p JOIN dataset_versions g ON g.id = p.dataset_version
-		WHERE p.dag_version_id = $1 AND g.purged_at IS NOT NULL`, version).Scan(&purged)
-	if err != nil || purged == 0 {
+		SELECT array(SELECT p.name FROM dag_version_datasets p JOIN dataset_versions g ON g.id = p.dataset_version
+			WHERE p.dag_version_id = $1 AND g.purged_at IS NOT NULL ORDER BY p.name)`, version).Scan(&purged)
+	if err != nil || len(purged) == 0 {
 		return err
 	}
-	return fault.New(fault.Conflict, "%d datasets of version %d of %s were purged", purged, number, dagName).
+	return PurgedFrom(purged, dagName, number)
+}
+
+// PurgedFrom returns the refusal of a version whose datasets have lost their data while it did not serve.
+func PurgedFrom(datasets []string, dagName string, number int) error {
+	named := strings.Join(datasets[:min(len(datasets), 3)], ", ")
+	if more := len(datasets) - 3; more > 0 {
+		named += fmt.Sprintf(" and %d more", more)
+	}
+	return fault.New(fault.Conflict, "version %d of %s cannot serve again: its data of %s was purged, or collected once "+
+		"the retention was over", number, dagName, named).
 		WithHint("deploy its document again: that rebuilds the missing data")
 }

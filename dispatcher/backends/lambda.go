@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"slices"
 	"sync"
@@ -17,6 +18,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/lambda"
 	"github.com/aws/aws-sdk-go-v2/service/lambda/types"
 	"github.com/aws/smithy-go"
+	smithyhttp "github.com/aws/smithy-go/transport/http"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dagctl/dagctl/dispatcher"
@@ -34,7 +36,7 @@ import (
 const (
 	invokeAtOnce  = 32               // calls of a function at the same time
 	invokeTime    = 10 * time.Second // bounds one call, which only hands the event over
-	throttledFor  = time.Second      // how long a function that throttles is left alone at first; it doubles
+	throttledFor  = time.Second      // how long a function that takes no calls is left alone at first; it doubles
 	throttledMost = time.Minute      // up to this
 	InvokePayload = 256 << 10        // InvokePayload is how many bytes an asynchronous invocation may carry.
 )
@@ -52,6 +54,7 @@ type Function struct {
 	mu       sync.Mutex
 	quiet    time.Duration // how long it was last left alone; 0: it accepted the last call
 	quietEnd time.Time
+	away     bool // it could not be reached, or answered with an error of its own
 }
 
 // functionsOf returns the functions of a runtime map, one for each entry.
@@ -78,23 +81,27 @@ func (f *Function) Holder() string {
 	return name
 }
 
-// Throttled records that the function throttled a call, and returns until when it is left alone.
-func (f *Function) Throttled(now time.Time) time.Time {
+// Refused records that the function took no call, and returns until when it is left alone. Away says that it did not
+// merely throttle; gone, that it was there before.
+func (f *Function) Refused(away bool, now time.Time) (until time.Time, gone bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	gone = away && !f.away
+	f.away = f.away || away
 	if now.Before(f.quietEnd) {
-		return f.quietEnd // a call of the same round was throttled already
+		return f.quietEnd, gone // a call of the same round was refused already
 	}
 	f.quiet = min(max(2*f.quiet, throttledFor), throttledMost)
 	f.quietEnd = now.Add(time.Duration(float64(f.quiet) * (0.5 + rand.Float64())))
-	return f.quietEnd
+	return f.quietEnd, gone
 }
 
-// Took records that the function accepted a call.
-func (f *Function) Took() {
+// Took records that the function accepted a call, and reports whether it is back.
+func (f *Function) Took() (back bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.quiet = 0
+	back, f.away, f.quiet = f.away, false, 0
+	return back
 }
 
 // Rests reports whether the function is to be left alone.
@@ -222,18 +229,35 @@ func (m RuntimeMap) condition(runtime string, i, first int) (where string, args 
 	return where, args
 }
 
-// invoke hands one attempt to the function. A throttled call is not a failure of the task: it waits until the function
-// is tried again. Any other error ends the attempt, and the job's retry rules decide what follows.
+// invoke hands one attempt to the function. A call that the service did not take is no failure of the task: it waits
+// until the function is tried again. After a call whose answer was lost the attempt may run, and its lease decides. Any
+// other error ends the attempt, and the job's retry rules decide what follows.
 func (be *Backends) invoke(ctx context.Context, f *Function, t dispatcher.Claimed) error {
 	err := be.invokeFunction(ctx, f, t)
 	now := time.Now()
 	outcome := "accepted"
 	switch {
 	case err == nil:
-		f.Took()
+		if f.Took() {
+			be.log.Info("a function takes calls again", "function", f.Holder(), "runtime", f.Runtime)
+		}
 	case isThrottle(err):
 		outcome = "throttled"
-		err = be.dispatcher.HandBack(ctx, t, f.Holder()+" takes no more for now", f.Throttled(now), now)
+		until, _ := f.Refused(false, now)
+		err = be.dispatcher.HandBack(ctx, t, f.Holder()+" takes no more for now", until, now)
+	case isAway(err):
+		outcome = "away"
+		until, gone := f.Refused(true, now)
+		if gone {
+			be.log.Error("a function takes no calls: its tasks wait, uncounted, and it is asked again",
+				"function", f.Holder(), "runtime", f.Runtime, "error", err)
+		}
+		err = be.dispatcher.HandBack(ctx, t, fmt.Sprintf("%s is away: %v", f.Holder(), err), until, now)
+	case isLost(err):
+		outcome = "lost"
+		be.log.Warn("the answer to an invocation was lost: the attempt may run, until its lease ends",
+			"function", f.Holder(), "task", t.TaskID, "attempt", t.Attempt, "error", err)
+		err = nil
 	default:
 		outcome = "failed"
 		cause := fmt.Errorf("invoke %s: %w", f.Holder(), err)
@@ -301,6 +325,27 @@ func isThrottle(err error) bool {
 		return true
 	}
 	return false
+}
+
+// isAway reports whether the service has not taken the event and could take it later: it could not be reached, or
+// answered with an error of its own.
+func isAway(err error) bool {
+	var dial *net.OpError
+	if errors.As(err, &dial) && dial.Op == "dial" {
+		return true
+	}
+	var answer interface{ HTTPStatusCode() int }
+	return errors.As(err, &answer) && answer.HTTPStatusCode() >= http.StatusInternalServerError
+}
+
+// isLost reports whether the service may have taken the event, but its answer did not arrive.
+func isLost(err error) bool {
+	var answer interface{ HTTPStatusCode() int }
+	if errors.As(err, &answer) && answer.HTTPStatusCode() > 0 {
+		return false
+	}
+	var sent *smithyhttp.RequestSendError
+	return errors.As(err, &sent) || errors.Is(err, context.DeadlineExceeded)
 }
 
 // mayInvokeAgain reports whether another attempt could succeed: not if the service refused the event itself.

@@ -19,6 +19,7 @@ import (
 	"github.com/dagctl/dagctl/dispatcher/backends"
 	"github.com/dagctl/dagctl/dispatcher/dispatchertest"
 	"github.com/dagctl/dagctl/dispatcher/service"
+	"github.com/dagctl/dagctl/dispatcher/why"
 	"github.com/dagctl/dagctl/internal/testaws"
 	"github.com/dagctl/dagctl/worker/protocol"
 )
@@ -161,8 +162,8 @@ func TestErrorsOfInvoke(t *testing.T) {
 			"Failed error waiting:backoff", 1, "failed", "User may not invoke"},
 		"too large": {"told", testaws.Refusal(413, "RequestTooLargeException", "over 262144 bytes"),
 			"Failed error waiting:dead", 1, "failed", "over 262144 bytes"},
-		"broken": {"told", testaws.Refusal(500, "ServiceException", "sorry"), "Failed error waiting:backoff", 1,
-			"failed", "sorry"},
+		"broken": {"told", testaws.Refusal(500, "ServiceException", "sorry"), "Failed handed_back waiting:backoff", 0,
+			"away", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -201,15 +202,76 @@ func TestAFunctionThatThrottlesIsLeftAlone(t *testing.T) {
 	at := time.Now()
 	for _, most := range []time.Duration{time.Second, 2 * time.Second, 4 * time.Second, 8 * time.Second,
 		16 * time.Second, 32 * time.Second, time.Minute, time.Minute} {
-		end := f.Throttled(at)
+		end, gone := f.Refused(false, at)
+		require.False(t, gone)
 		require.WithinRange(t, end, at.Add(most/2), at.Add(most*3/2))
-		require.Equal(t, end, f.Throttled(at), "the calls of one round are one throttle")
+		same, _ := f.Refused(false, at)
+		require.Equal(t, end, same, "the calls of one round are one throttle")
 		require.True(t, f.Rests(at))
 		at = end
 		require.False(t, f.Rests(at))
 	}
-	f.Took()
-	require.WithinRange(t, f.Throttled(at), at, at.Add(2*time.Second))
+	require.False(t, f.Took())
+	end, gone := f.Refused(true, at)
+	require.WithinRange(t, end, at, at.Add(2*time.Second))
+	require.True(t, gone)
+	_, gone = f.Refused(true, at)
+	require.False(t, gone, "it is told once")
+	require.True(t, f.Took(), "and that it is back")
+}
+
+// A function that cannot be reached spends no attempt, however long that takes.
+func TestAFunctionThatIsAwaySpendsNoAttempt(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	base, heard := invoked(t)
+	endpoint := testaws.Lambda(t, map[string]testaws.Function{"told": {Code: tellBase}})
+	closed := httptest.NewServer(nil)
+	address := closed.Listener.Addr().String()
+	closed.Close()
+
+	w.D = w.Dispatcher("one", inLambda(t, base, backends.Backend{Function: "told", Endpoint: "http://" + address}))
+	w.Serve(parcels)
+	asked := ask(w.Tenant, "pack", 1)[0]
+	for round := range 12 {
+		at := dispatchertest.Later(time.Duration(round) * time.Hour)
+		w.Promote(at)
+		invoke(w, at)
+		require.Equal(t, "Failed handed_back waiting:backoff", w.Task(asked))
+	}
+	var failures int
+	w.Row(`SELECT failures FROM tasks WHERE id = $1`, asked)(&failures)
+	require.Zero(t, failures)
+	waits := w.WhyTask(w.Caller, asked).Reasons[0]
+	require.Equal(t, why.WhyHandedBack, waits.Code)
+	require.Contains(t, waits.Text, "lambda:told is away: ")
+	require.Contains(t, waits.Text, "connection refused")
+	require.Equal(t, 12.0, w.FiguresOf(w.D)["invocations_total{outcome=away,runtime=other}"])
+
+	w.D = w.Dispatcher("two", inLambda(t, base, backends.Backend{Function: "told", Endpoint: endpoint}))
+	w.Promote(dispatchertest.Later(24 * time.Hour))
+	invoke(w, dispatchertest.Later(24*time.Hour))
+	require.Equal(t, asked, (<-heard).Task.TaskID)
+}
+
+// An attempt whose invocation was not answered may run: only its lease says that it does not.
+func TestALostAnswerIsNoRefusal(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	cut := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		panic(http.ErrAbortHandler) // the connection ends without an answer
+	}))
+	t.Cleanup(cut.Close)
+
+	w.D = w.Dispatcher("one", inLambda(t, "http://127.0.0.1:1", backends.Backend{Function: "told", Endpoint: cut.URL}))
+	w.Serve(parcels)
+	asked := ask(w.Tenant, "pack", 1)[0]
+	invoke(w, dispatchertest.Later(0))
+	require.Equal(t, "Running leased", w.Task(asked))
+	require.Equal(t, 1.0, w.FiguresOf(w.D)["invocations_total{outcome=lost,runtime=other}"])
+	w.Reap(dispatchertest.Later(dag.DefaultHeartbeatTimeout + time.Second))
+	require.Equal(t, "Failed lease_expired waiting:backoff", w.Task(asked))
 }
 
 // Two servers share the concurrency of a function.

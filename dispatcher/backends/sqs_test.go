@@ -19,6 +19,7 @@ import (
 	"github.com/dagctl/dagctl/dispatcher/dispatchertest"
 	"github.com/dagctl/dagctl/dispatcher/service"
 	"github.com/dagctl/dagctl/dispatcher/tasks"
+	"github.com/dagctl/dagctl/dispatcher/why"
 	"github.com/dagctl/dagctl/internal/testaws"
 )
 
@@ -243,6 +244,10 @@ func TestAQueueThatIsAwayIsTriedAgainAndKeepsNoOtherFromBeingTold(t *testing.T) 
 	require.Equal(t, asked, messages(t, q, url))
 	require.Equal(t, 15, w.Count(`SELECT FROM outbox WHERE kind = 'enqueue_task' AND status = 'Pending'
 		AND attempts = 1`))
+	waits := w.WhyTask(w.Caller, lost[0]).Reasons[0]
+	require.Equal(t, why.WhyQueued, waits.Code)
+	require.Contains(t, waits.Because[0].Text, "the queue of runtime other did not take it (1 time), and is asked again")
+	require.Contains(t, waits.Because[0].Text, "connection refused")
 
 	w.D = w.Dispatcher("two", queued(t, backends.Backend{QueueURL: url, Endpoint: q.Endpoint}))
 	announce(w, dispatchertest.Later(time.Minute))

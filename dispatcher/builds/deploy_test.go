@@ -62,7 +62,7 @@ func TestTheSameDocumentIsTheSameVersion(t *testing.T) {
 		UNION ALL SELECT FROM (SELECT DISTINCT origin_job_id FROM jobs) AS o`
 	before := w.Count(made)
 	for _, yaml := range []string{dispatchertest.Letters, "# about letters\n" + dispatchertest.Letters,
-		dispatchertest.Edit(dispatchertest.Letters, "operator: listed", "operator: listed\n    max_attempts: 3")} {
+		dispatchertest.Edit(dispatchertest.Letters, "operator: listed", "operator: listed\n    max_attempts: 5")} {
 		again := w.Deploy(yaml)
 		require.False(t, again.Created)
 		require.Equal(t, first.Version.ID, again.Version.ID)

@@ -31,7 +31,7 @@ func TestAFailureIsTriedAgain(t *testing.T) {
 	var id uuid.UUID
 	var available time.Time
 	w.Row(`SELECT task_id, available_at FROM waiting WHERE reason = 'backoff'`)(&id, &available)
-	require.WithinRange(t, available, now.Add(500*time.Millisecond), dispatchertest.Later(1600*time.Millisecond))
+	require.WithinRange(t, available, now.Add(time.Second), dispatchertest.Later(3200*time.Millisecond))
 	w.Promote(available.Add(-time.Millisecond))
 	require.Equal(t, "Failed error waiting:backoff", w.Task(id))
 	w.Promote(available)
@@ -67,7 +67,7 @@ func TestWhatFailsForGoodIsDead(t *testing.T) {
 	}{
 		"each attempt": {func(context.Context, *operators.Task) (operators.Result, error) {
 			return operators.Result{}, errors.New("never")
-		}, 3},
+		}, 5},
 		"not to be retried": {func(context.Context, *operators.Task) (operators.Result, error) {
 			return operators.Result{}, operators.Permanent(errors.New("never"))
 		}, 1},
@@ -78,7 +78,7 @@ func TestWhatFailsForGoodIsDead(t *testing.T) {
 			w := dispatchertest.PairWorld(t)
 			w.Probe.On("made", c.fail)
 			w.Change("b")
-			for range 5 {
+			for range 7 {
 				w.Work()
 				w.Promote(dispatchertest.Later(time.Hour))
 			}

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/dispatcher/builds"
 	"github.com/dagctl/dagctl/dispatcher/dispatchertest"
 	"github.com/dagctl/dagctl/internal/fault"
@@ -81,7 +82,7 @@ func TestContentThatComesBackAfterFailures(t *testing.T) {
 	for _, content := range []string{"bad 1", "bad 2"} {
 		w.Probe.Put("raw", dispatchertest.FirstDay, content)
 		w.Poll()
-		for range 4 {
+		for range dag.DefaultMaxAttempts + 1 {
 			w.Settle()
 			w.Promote(dispatchertest.Later(time.Hour))
 		}
@@ -103,7 +104,7 @@ func TestASourceThatGoesBackToWhatWasRead(t *testing.T) {
 	look := func(content string) []string {
 		w.Probe.Put("raw", dispatchertest.FirstDay, content)
 		w.Poll()
-		for range 4 {
+		for range dag.DefaultMaxAttempts + 1 {
 			w.Settle()
 			w.Promote(dispatchertest.Later(time.Hour))
 		}

@@ -2,6 +2,7 @@ package tasks
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -49,6 +50,28 @@ func OutboxIDs(rows []OutboxRow) []int64 {
 		ids[i] = r.ID
 	}
 	return ids
+}
+
+// Sending is what is known of a message that no queue has taken yet.
+type Sending struct {
+	Tries int
+	Cause string // of the last try
+	Again time.Time
+}
+
+// Unsent returns the message of a task that its queue did not take when it was last asked; nil if there is none.
+func Unsent(ctx context.Context, tx pgx.Tx, task uuid.UUID) (*Sending, error) {
+	var s Sending
+	err := tx.QueryRow(ctx, `
+		SELECT attempts, coalesce(last_error, ''), available_at FROM outbox
+		WHERE kind = 'enqueue_task' AND payload->>'task_id' = $1::text AND attempts > 0`, task).
+		Scan(&s.Tries, &s.Cause, &s.Again)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, nil
+	} else if err != nil {
+		return nil, fmt.Errorf("message of task %s: %w", task, err)
+	}
+	return &s, nil
 }
 
 // OutboxTries is how often an outbox row is tried before it is left for people to see. Between tries it backs off: 1 s,

@@ -56,7 +56,7 @@ func TestGCKeepsTheWindow(t *testing.T) {
 	require.Equal(t, w.Named(), w.Files())
 	require.Equal(t, map[string][]string{"2024-01-01": {"two(a)"}}, w.Read("letters_made"))
 	_, err = w.D.Builds.Rollback(t.Context(), w.Caller, "letters", builds.RollbackRequest{})
-	require.ErrorContains(t, err, "were purged")
+	require.ErrorContains(t, err, "cannot serve again: ")
 }
 
 // A dry run counts the replaced revisions of a generation that goes as a whole with the generation, as the run does.

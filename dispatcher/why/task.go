@@ -166,6 +166,13 @@ func (e *explainer) queued(ctx context.Context, p placed, job *registry.Job, r *
 	if backend.Kind == backends.Lambda && p.runtime != dispatcher.CheckRuntime {
 		return nil // a function needs no worker
 	}
+	if sending, err := tasks.Unsent(ctx, e.tx, p.id); err != nil {
+		return err
+	} else if sending != nil {
+		r.Because = append(r.Because, Reason{Code: whyNotSent, Runtime: p.runtime, Count: sending.Tries,
+			Until: &sending.Again, Error: sending.Cause})
+		return nil
+	}
 
 	needs := tasks.NeedsOf(&job.Def, p.kind)
 	operator := tasks.OperatorOf(needs)
@@ -245,6 +252,10 @@ func (e *explainer) waits(ctx context.Context, p placed, job *registry.Job, r *R
 		r.Code, r.Limit = WhyLimit, p.blocker
 		return e.limited(ctx, p, r, behind)
 	case tasks.WaitBackoff:
+		if p.reason == tasks.ReasonHandedBack {
+			r.Code, r.Until, r.Detail = WhyHandedBack, p.available, p.state
+			return nil
+		}
 		r.Code, r.Until, r.Count, r.Max, r.Error = WhyBackoff, p.available, p.failures, p.maxAttempts, p.err
 	case tasks.WaitRunAt:
 		r.Code, r.Until = WhyRunAt, p.available

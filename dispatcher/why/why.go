@@ -64,9 +64,11 @@ const (
 	WhyQueued      Code = "queued"
 	WhyNoWorker    Code = "no_worker"
 	whyWorkersBusy Code = "workers_busy"
+	whyNotSent     Code = "not_sent"
 	WhySibling     Code = "sibling"
 	WhyLimit       Code = "limit"
 	WhyBackoff     Code = "backoff"
+	WhyHandedBack  Code = "handed_back"
 	WhyRunAt       Code = "run_at"
 	WhyHeldBack    Code = "held_back"
 	WhyPaused      Code = "paused"
@@ -123,8 +125,8 @@ const (
 
 // Codes lists every code.
 var Codes = []Code{
-	WhyQueued, WhyNoWorker, whyWorkersBusy, WhySibling, WhyLimit, WhyBackoff, WhyRunAt, WhyHeldBack, WhyPaused, WhyDead,
-	WhyRunning, WhyLeaseLost, WhyCanceling, whyMore,
+	WhyQueued, WhyNoWorker, whyWorkersBusy, whyNotSent, WhySibling, WhyLimit, WhyBackoff, WhyHandedBack, WhyRunAt,
+	WhyHeldBack, WhyPaused, WhyDead, WhyRunning, WhyLeaseLost, WhyCanceling, whyMore,
 	WhyCompleted, WhyFailed, WhyCanceled, WhySuperseded, whySkipped,
 	whyPublished, whyLate, whyUpToDate, whyChecksPending, whyRejected, whyPurged, whyWaits, whyInputMet,
 	whyInputMissing, whyBlockedInput, whyUndecided, whyUnchanged, whyNotFed, whyNotExamined,
@@ -201,6 +203,14 @@ var taskWordings = map[Code]wording{
 	WhyLimit:   {"a task", limitSentence},
 	WhyBackoff: {"a task", func(r Reason) string {
 		return fmt.Sprintf("it failed %d of %d times and is retried%s%s", r.Count, r.Max, at(r.Until), saying(r.Error))
+	}},
+	WhyHandedBack: {"a task", func(r Reason) string {
+		return fmt.Sprintf("it was handed back, which counts as no failure, and starts again%s%s", at(r.Until),
+			saying(r.Detail))
+	}},
+	whyNotSent: {"a task", func(r Reason) string {
+		return fmt.Sprintf("the queue of runtime %s did not take it (%s), and is asked again%s%s", r.Runtime,
+			counted(r.Count, "time"), at(r.Until), saying(r.Error))
 	}},
 	WhyRunAt: {"a task", func(r Reason) string { return "it is due to run" + at(r.Until) }},
 	WhyHeldBack: {"a task", func(r Reason) string {

@@ -24,14 +24,14 @@ func RollbackTarget(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName strin
 	var (
 		b      registry.Build
 		served bool
-		purged int
+		purged []string
 		shrunk *time.Time
 	)
 	err := tx.QueryRow(ctx, `
 		SELECT v.id, v.org_id, v.dag_name, v.number, v.status, v.activate, v.created_by, v.building_at,
 		    v.activated_at IS NOT NULL,
-		       (SELECT count(*) FROM dag_version_datasets p JOIN dataset_versions g ON g.id = p.dataset_version
-		        WHERE p.dag_version_id = v.id AND g.purged_at IS NOT NULL), v.shrunk_at
+		       array(SELECT p.name FROM dag_version_datasets p JOIN dataset_versions g ON g.id = p.dataset_version
+		             WHERE p.dag_version_id = v.id AND g.purged_at IS NOT NULL ORDER BY p.name), v.shrunk_at
 		FROM dag_versions v
 		WHERE v.org_id = $1 AND v.dag_name = $2 AND CASE WHEN $3::int IS NULL
 			THEN v.id = (SELECT previous_version_id FROM dag_current_versions WHERE org_id = $1 AND dag_name = $2)
@@ -61,9 +61,8 @@ func RollbackTarget(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName strin
 		return b, fault.New(fault.Conflict, "version %d of %s is a record only since %s: it is older than the "+
 			"version retention, and its data is gone", b.Number, dagName, shrunk.UTC().Format(time.DateOnly)).
 			WithHint("deploy its document again: that makes a new version of it, and computes what is missing")
-	case purged > 0:
-		return b, fault.New(fault.Conflict, "%d datasets of version %d of %s were purged", purged, b.Number, dagName).
-			WithHint("deploy its document again: that rebuilds the missing data")
+	case len(purged) > 0:
+		return b, registry.PurgedFrom(purged, dagName, b.Number)
 	}
 
 	return b, nil

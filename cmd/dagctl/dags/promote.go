@@ -137,7 +137,8 @@ since.`,
 	cmd.Flags().BoolVar(&breaking, "allow-breaking", false,
 		"go back although jobs of other DAGs read datasets or columns that the version does not have")
 	cmd.Flags().BoolVar(&removals, "allow-removals", false,
-		"let partitions go that are served and that were purged from the version")
+		"let partitions go that are served and that the version lacks; a version whose datasets were purged as a "+
+			"whole cannot serve again")
 	cmd.Flags().BoolVar(&moves, "allow-moves", false,
 		"take published names back that belong to other DAGs by now")
 	cmd.Flags().BoolVar(&cancel, "cancel-tasks", false,
