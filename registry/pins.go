@@ -136,7 +136,7 @@ func PurgedFrom(datasets []string, dagName string, number int) error {
 	if more := len(datasets) - 3; more > 0 {
 		named += fmt.Sprintf(" and %d more", more)
 	}
-	return fault.New(fault.Conflict, "version %d of %s cannot serve again: its data of %s was purged, or collected once "+
-		"the retention was over", number, dagName, named).
+	return fault.New(fault.Conflict, "version %d of %s cannot serve again: its data of %s was purged, or collected "+
+		"once the retention was over", number, dagName, named).
 		WithHint("deploy its document again: that rebuilds the missing data")
 }

@@ -246,7 +246,7 @@ func TestAQueueThatIsAwayIsTriedAgainAndKeepsNoOtherFromBeingTold(t *testing.T) 
 		AND attempts = 1`))
 	waits := w.WhyTask(w.Caller, lost[0]).Reasons[0]
 	require.Equal(t, why.WhyQueued, waits.Code)
-	require.Contains(t, waits.Because[0].Text, "the queue of runtime other did not take it (1 time), and is asked again")
+	require.Contains(t, waits.Because[0].Text, "the queue of runtime other did not take it (1 time), and is asked ")
 	require.Contains(t, waits.Because[0].Text, "connection refused")
 
 	w.D = w.Dispatcher("two", queued(t, backends.Backend{QueueURL: url, Endpoint: q.Endpoint}))
