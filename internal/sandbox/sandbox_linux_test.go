@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/sandbox/attacks"
 )
 
 // The test binary is both the stage and the untrusted program, whose second argument says what to try.
@@ -28,7 +29,7 @@ func TestMain(m *testing.M) {
 		os.Exit(strange(os.Args[2], os.Args[3:]))
 	}
 	if len(os.Args) == 2 && os.Args[1] == "attack" {
-		os.Exit(attackAll())
+		os.Exit(attacks.Main(os.Stdin, os.Stdout))
 	}
 	if len(os.Args) == 3 && os.Args[1] == "supervise" {
 		beSupervisor(os.Args[2])
@@ -101,64 +102,13 @@ func strange(what string, args []string) int {
 		}
 	case "keys":
 		_, err = unix.KeyctlGetKeyringID(unix.KEY_SPEC_USER_KEYRING, false)
-	case "memory":
-		var held [][]byte
-		for range 4096 {
-			page := make([]byte, 1<<20)
-			for i := range page {
-				page[i] = byte(i)
-			}
-			held = append(held, page)
-		}
-
-		fmt.Println(len(held))
-	case "shared-memory":
-		all, mapped := unix.Mmap(-1, 0, 4<<30, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_ANONYMOUS)
-		if err = mapped; err == nil {
-			for i := 0; i < len(all); i += 4096 {
-				all[i] = 1
-			}
-		}
-	case "file":
-		var f *os.File
-		if f, err = os.Create("/task/large"); err == nil {
-			for range 64 {
-				if _, err = f.Write(make([]byte, 1<<20)); err != nil {
-					break
-				}
-			}
-		}
-	case "files":
-		for i := range 1 << 20 {
-			if err = os.WriteFile(fmt.Sprintf("/task/f%d", i), make([]byte, 1<<20), 0o644); err != nil {
-				break
-			}
-		}
-	case "removed", "mapped":
-		err = hold(what == "mapped", 60, 10<<20)
-	case "entries":
-		for i := range 1 << 20 {
-			if err = os.Mkdir(fmt.Sprintf("d%d", i), 0o755); err != nil {
-				break
-			}
-		}
-	case "hidden":
-		if err = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err == nil {
-			err = hold(false, 60, 10<<20)
-		}
-	case "fork":
-		for range 1000 {
-			if err = exec.Command("/bin/sleep", "60").Start(); err != nil {
-				break
-			}
-		}
-	case "wait":
-		select {}
 	case "environment":
 		fmt.Print(strings.Join(os.Environ(), "\n"))
 	case "who":
 		host, _ := os.Hostname()
 		fmt.Print(os.Getpid(), " ", host)
+	default:
+		err = attacks.Exhaust(what)
 	}
 
 	if err != nil {
@@ -324,33 +274,6 @@ func TestAProgramHarmsNothing(t *testing.T) {
 		})
 	}
 }
-
-// hold fills files that it removes and still holds, open or mapped, and waits to be ended for that.
-func hold(mapped bool, files, size int) error {
-	for i := range files {
-		f, err := os.Create(fmt.Sprintf("held%d", i))
-		if err != nil {
-			return err
-		}
-		if err := unix.Fallocate(int(f.Fd()), 0, 0, int64(size)); err != nil {
-			return err
-		}
-		if mapped {
-			if _, err := unix.Mmap(int(f.Fd()), 0, size, unix.PROT_READ, unix.MAP_SHARED); err != nil {
-				return err
-			}
-			unix.Close(int(f.Fd())) // the file itself stays reachable, so that it is not closed again
-		}
-		kept = append(kept, f)
-		if err := os.Remove(f.Name()); err != nil {
-			return err
-		}
-	}
-	time.Sleep(time.Hour)
-	return nil
-}
-
-var kept []*os.File
 
 func TestAProgramKeepsToItsLimits(t *testing.T) {
 	t.Parallel()
