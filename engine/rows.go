@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"math"
 	"path/filepath"
 	"strconv"
 	"time"
@@ -151,11 +153,19 @@ func cells(lines []byte, count int) ([][]any, error) {
 }
 
 func cell(text json.RawMessage) (v any, err error) {
-	if len(text) > 0 && (text[0] == '{' || text[0] == '[') {
+	if len(text) == 0 {
+		return nil, errors.New("a value is missing")
+	}
+	if text[0] == '{' || text[0] == '[' {
 		return text, nil
 	}
 	if whole, err := strconv.ParseInt(string(text), 10, 64); err == nil && string(text) != "-0" {
 		return whole, nil
+	}
+	if text[0] == '-' || '0' <= text[0] && text[0] <= '9' {
+		if f, err := strconv.ParseFloat(string(text), 64); err != nil || math.IsInf(f, 0) {
+			return text, nil // a number of JSON, which may be larger than a DOUBLE
+		}
 	}
 	return v, json.Unmarshal(text, &v)
 }

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -66,9 +67,8 @@ func TestCodeIsSentAndNamed(t *testing.T) {
 	require.NotZero(t, wrong.code)
 }
 
-func TestHostileArchivesAreRefused(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
+// hostileArchives are bundles of code that are refused.
+func hostileArchives(t *testing.T) map[string][]byte {
 	archive := func(fill func(*zip.Writer)) []byte {
 		var out bytes.Buffer
 		z := zip.NewWriter(&out)
@@ -94,14 +94,28 @@ func TestHostileArchivesAreRefused(t *testing.T) {
 			}
 		})
 	}
-	for name, body := range map[string][]byte{
+	numbered := make([]string, 20_000)
+	for i := range numbered {
+		numbered[i] = strconv.Itoa(i)
+	}
+	plain := named("main.py", 0o644, strings.Repeat("print(1)\n", 1000))
+	lies := bytes.Replace(bytes.Clone(plain), []byte("main.py"), []byte("../x.py"), 1) // before its content only
+	lies = bytes.Replace(lies, []byte("PK\x01\x02"), []byte("PK\x01\x03"), 1)
+	return map[string][]byte{
 		"no archive":    []byte("hello"),
 		"empty":         {},
 		"nothing in it": archive(func(*zip.Writer) {}),
 		"a way out":     named("../evil", 0o644, "x"),
+		"a longer way":  named("a/b/../../../evil", 0o644, "x"),
 		"absolute":      named("/etc/cron.d/evil", 0o644, "x"),
 		"backslashes":   named(`..\evil`, 0o644, "x"),
+		"a drive":       named(`C:\evil`, 0o644, "x"),
+		"a dot":         named("./evil", 0o644, "x"),
+		"no name":       named("", 0o644, "x"),
 		"a link":        named("link", fs.ModeSymlink|0o777, "/etc/passwd"),
+		"a pipe":        named("pipe", fs.ModeNamedPipe|0o666, ""),
+		"a device":      named("null", fs.ModeDevice|fs.ModeCharDevice|0o666, ""),
+		"a socket":      named("socket", fs.ModeSocket|0o666, ""),
 		"a bomb":        named("zeros", 0o644, strings.Repeat("\x00", 64<<20)),
 		"hidden only":   named(".git/HEAD", 0o644, "x"),
 		"a NUL":         named("a\x00b", 0o644, "x"),
@@ -109,7 +123,19 @@ func TestHostileArchivesAreRefused(t *testing.T) {
 		"setgid":        named("run", fs.ModeSetgid|0o755, "x"),
 		"case only":     several("Main.py", "main.py"),
 		"its folders":   several("lib/a.py", "Lib/b.py"),
-	} {
+		"twice":         several("main.py", "main.py"),
+		"file, folder":  several("main.py", "main.py/x"),
+		"many files":    several(numbered...),
+		"cut off":       plain[:len(plain)-30],
+		"its head only": plain[:40],
+		"lies":          lies,
+	}
+}
+
+func TestHostileArchivesAreRefused(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	for name, body := range hostileArchives(t) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			status, text := w.send(t, writer, "POST", "/v1/udf-bundles", "application/zip", bytes.NewReader(body))

@@ -145,6 +145,9 @@ func TestParse(t *testing.T) {
 		{query: "CREATE TABLE t AS SELECT 1", err: "only a SELECT"},
 		{query: "SELECT\n  1 FROM FROM t", err: "(line 2, column"},
 		{query: "", err: "0 statements"},
+		{query: "SELECT 1e400", err: "larger than a DOUBLE holds"},
+		{query: "SELECT -1e400 AS x, 'Infinity' AS y", err: "larger than a DOUBLE holds"},
+		{query: "SELECT 'Infinity'::DOUBLE, '\"value\":Infinity}'"},
 	} {
 		q, err := s.Parse(t.Context(), test.query)
 		if test.err != "" {

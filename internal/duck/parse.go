@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -53,7 +54,7 @@ func (s *Session) Parse(ctx context.Context, query string) (*Select, error) {
 	decoder := json.NewDecoder(strings.NewReader(text))
 	decoder.UseNumber() // a literal may be larger than a float64 holds
 	if err := decoder.Decode(&parsed); err != nil {
-		return nil, fmt.Errorf("parse SQL: %w", err)
+		return nil, unreadable(text, err)
 	}
 	switch {
 	case parsed.Error && parsed.Type == "not implemented":
@@ -93,6 +94,18 @@ func (q *Select) Check(known []string) error {
 		}
 	}
 	return nil
+}
+
+// bareInfinity is what DuckDB writes, as no other JSON does, for a literal beyond DOUBLE.
+var bareInfinity = regexp.MustCompile(`"value":-?Infinity[,}]`)
+
+// unreadable returns why DuckDB's JSON of a statement cannot be read, which the statement is to blame for.
+func unreadable(text string, err error) error {
+	if bareInfinity.MatchString(text) {
+		return fault.New(fault.Invalid, "a number in it is larger than a DOUBLE holds").
+			WithHint("write 'Infinity'::DOUBLE if that is meant")
+	}
+	return fault.New(fault.Invalid, "it is nested too deeply: %w", err)
 }
 
 func refusal(message string) string {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 
 	"github.com/dagctl/dagctl/internal/sqltext"
 )
@@ -257,19 +256,20 @@ func agreeing(r *csvReader) (same, width int) {
 // gets a number, as in DuckDB.
 func columnNames(fields []field) []string {
 	names := make([]string, 0, len(fields))
-	taken := func(name string) bool {
-		return slices.ContainsFunc(names, func(n string) bool { return sqltext.Same(n, name) })
-	}
-
+	taken := make(map[string]bool, len(fields))
+	tried := map[string]int{}
 	for i, f := range fields {
 		name := string(bytes.TrimSpace(f.text))
 		if name == "" {
 			name = fmt.Sprintf("column%d", i)
 		}
+
 		base := name
-		for n := 1; taken(name); n++ {
-			name = fmt.Sprintf("%s_%d", base, n)
+		for taken[sqltext.Lower(name)] { // a million columns may have one name
+			tried[base]++
+			name = fmt.Sprintf("%s_%d", base, tried[base])
 		}
+		taken[sqltext.Lower(name)] = true
 		names = append(names, name)
 	}
 	return names

@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"unicode/utf8"
 
+	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/sqltext"
 )
 
@@ -113,7 +115,9 @@ func (i *inference) csv(ctx context.Context, rows *csvReader, file File) error {
 	}
 
 	if i.said == "" {
-		i.begin(first)
+		if err := i.begin(first); err != nil {
+			return fmt.Errorf("%s: %w", file.Name, err)
+		}
 	}
 	i.said = file.Name
 	at := i.columnsOf(first)
@@ -140,10 +144,10 @@ func (i *inference) csv(ctx context.Context, rows *csvReader, file File) error {
 }
 
 // begin takes the names of the columns from the first row, unless they stand.
-func (i *inference) begin(first row) {
+func (i *inference) begin(first row) error {
 	if i.Standing != nil {
 		i.names, i.shapes = i.Standing.names(), make([]shape, len(i.Standing.Columns))
-		return
+		return nil
 	}
 	i.r.Header = i.Header != nil && *i.Header || i.Header == nil && looksLikeNames(first.fields, i.formats)
 	i.names = numberedNames(len(first.fields))
@@ -151,6 +155,7 @@ func (i *inference) begin(first row) {
 		i.names = columnNames(first.fields)
 	}
 	i.shapes = make([]shape, len(i.names))
+	return checkNames(i.names)
 }
 
 // columnsOf returns the column of each field, -1 for those that the first file does not have: whether a file fits shows
@@ -251,10 +256,42 @@ func (i *inference) result() (Reading, error) {
 	if len(r.Columns) == 0 && i.broken != "" {
 		return r, fmt.Errorf("no row can be read: %s", i.broken)
 	}
+	if err := checkNames(r.names()); err != nil {
+		return r, err
+	}
+	for n, c := range r.Columns {
+		if strings.ContainsRune(c.Type, 0) {
+			return r, byteOfZero(n, c.Type)
+		}
+	}
 	if r.InferredFrom == "" && i.said != "" && len(i.Types) < len(r.Columns) {
 		r.InferredFrom = i.said
 	}
 	return r, nil
+}
+
+// mostNames is how many bytes the names of all columns of a file may have.
+const mostNames = 1 << 20
+
+// checkNames refuses names that are no names of columns, but what a file without names begins with.
+func checkNames(names []string) error {
+	size := 0
+	for n, name := range names {
+		if size += len(name); size > mostNames {
+			return fault.New(fault.Invalid, "the names of the %d columns have more than %d bytes", len(names),
+				mostNames).
+				WithHint("if the first line of a CSV file has no names, say `header: false`")
+		}
+		if strings.ContainsRune(name, 0) {
+			return byteOfZero(n, name)
+		}
+	}
+	return nil
+}
+
+func byteOfZero(column int, name string) error {
+	return fault.New(fault.Invalid, "the name of column %d has a byte of zero: %q", column+1,
+		cut([]byte(name), maxShown)).WithHint("name the file's `encoding` if it is not UTF-8; is it a text file?")
 }
 
 // settled returns the reading that stood, with what was open in it as it was found.

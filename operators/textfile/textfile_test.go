@@ -147,6 +147,22 @@ func TestCSVIsReadAsItIs(t *testing.T) {
 	}
 }
 
+func TestNamesThatAreNoneAreRefused(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ format, text, want string }{
+		"bytes of zero":     {"csv", strings.Repeat("\x00", 100), "the name of column 1 has a byte of zero"},
+		"one in a name":     {"csv", "a,b\x00c\n1,2\n", "the name of column 2 has a byte of zero"},
+		"one in JSON":       {"ndjson", `{"a\u0000b": 1}`, "the name of column 1 has a byte of zero"},
+		"one inside":        {"ndjson", `{"a": {"b\u0000": 1}}`, "the name of column 1 has a byte of zero"},
+		"an endless line":   {"csv", strings.Repeat("a", 2<<20), "have more than 1048576 bytes"},
+		"a million columns": {"csv", strings.Repeat("a,", 1_000_000), "have more than 1048576 bytes"},
+	} {
+		_, err := convert(t, declared(c.format), c.text)
+		require.ErrorContains(t, err, c.want, name)
+		require.Less(t, len(err.Error()), 600, name)
+	}
+}
+
 func BenchmarkFlights(b *testing.B) {
 	job := textfile.Job{Declaration: textfile.Declaration{Format: "csv", Types: map[string]string{"date": "TIMESTAMP",
 		"delay": "INTEGER", "distance": "INTEGER", "origin": "VARCHAR", "destination": "VARCHAR"}}}

@@ -8,10 +8,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -33,6 +35,7 @@ func attack(what string, args []string) error {
 		}
 		return nil
 	}
+
 	switch what {
 	case "read":
 		_, err := os.ReadFile(args[0])
@@ -87,6 +90,7 @@ func attack(what string, args []string) error {
 		fd, err := unix.InotifyInit1(0)
 		if err == nil {
 			_, err = unix.InotifyAddWatch(fd, args[0], unix.IN_ALL_EVENTS)
+			unix.Close(fd)
 		}
 		return err
 	case "device":
@@ -94,7 +98,10 @@ func attack(what string, args []string) error {
 	case "run":
 		return exec.Command(args[0]).Run()
 	case "socket":
-		_, err := unix.Socket(number(0), number(1), number(2))
+		fd, err := unix.Socket(number(0), number(1), number(2))
+		if err == nil {
+			err = unix.Close(fd)
+		}
 		return err
 	case "pair":
 		_, err := unix.Socketpair(unix.AF_UNIX, number(0), 0)
@@ -202,6 +209,7 @@ func List(t Target) map[string][]string {
 		[]string{"write", "/tmp/dagctl-was-here"}, []string{"write", "/dev/shm/dagctl-was-here"},
 		[]string{"rename", t.Secret, mine}, []string{"rename", input, mine}, []string{"link", t.Secret, mine},
 		[]string{"symlink", t.Secret, mine}, []string{"device", mine})
+
 	add("files that are hidden or not its own", []string{"mode", t.Secret}, []string{"mode", input},
 		[]string{"mode-open", input}, []string{"times", t.Secret}, []string{"times", input},
 		[]string{"attribute", t.Secret}, []string{"attribute", input}, []string{"watch", t.Secret},
@@ -214,6 +222,7 @@ func List(t Target) map[string][]string {
 		[]string{"signal-thread", us, "9"}, []string{"queue-signal", us}, []string{"priority", us},
 		[]string{"limit", us}, []string{"affinity", us}, []string{"leave-group"}, []string{"dump"},
 		[]string{"raise-limit"}, []string{"inherited"})
+
 	for _, family := range []int{unix.AF_UNIX, unix.AF_INET, unix.AF_INET6, unix.AF_NETLINK, unix.AF_PACKET,
 		unix.AF_VSOCK, unix.AF_ALG, unix.AF_BLUETOOTH, unix.AF_CAN, unix.AF_TIPC, unix.AF_KEY, unix.AF_XDP,
 		unix.AF_RDS, unix.AF_QIPCRTR, unix.AF_SMC} {
@@ -222,6 +231,7 @@ func List(t Target) map[string][]string {
 	}
 	add("sockets", []string{"pair", strconv.Itoa(unix.SOCK_DGRAM)}, []string{"abstract", t.Abstract},
 		[]string{"connect", t.Address}, []string{"bind"})
+
 	for call, number := range map[string]int{"unshare": unix.SYS_UNSHARE, "setns": unix.SYS_SETNS,
 		"bpf": unix.SYS_BPF, "perf": unix.SYS_PERF_EVENT_OPEN, "userfaultfd": unix.SYS_USERFAULTFD,
 		"io_uring": unix.SYS_IO_URING_SETUP, "keyctl": unix.SYS_KEYCTL, "mount": unix.SYS_MOUNT,
@@ -251,7 +261,8 @@ func Main(in io.Reader, out io.Writer) int {
 // Try tries all attacks of a list.
 func Try(list map[string][]string) map[string]string {
 	answers := map[string]string{}
-	for name, a := range list {
+	for _, name := range slices.Sorted(maps.Keys(list)) {
+		a := list[name]
 		answers[name] = ""
 		if err := attack(a[0], a[1:]); err != nil {
 			answers[name] = err.Error()

@@ -60,7 +60,7 @@ func Exhaust(what string) error {
 			}
 		}
 	case "wait":
-		select {}
+		time.Sleep(time.Hour)
 	case "spin":
 		for !time.Now().IsZero() {
 		}
@@ -90,12 +90,14 @@ func hold(mapped bool, files, size int) error {
 		if err := unix.Fallocate(int(f.Fd()), 0, 0, int64(size)); err != nil {
 			return err
 		}
+
 		if mapped {
 			if _, err := unix.Mmap(int(f.Fd()), 0, size, unix.PROT_READ, unix.MAP_SHARED); err != nil {
 				return err
 			}
 			unix.Close(int(f.Fd())) // the file itself stays reachable, so that it is not closed again
 		}
+
 		kept = append(kept, f)
 		if err := os.Remove(f.Name()); err != nil {
 			return err
