@@ -2,34 +2,55 @@ package dag
 
 import (
 	"strings"
+	"time"
 
 	"github.com/dagctl/dagctl/internal/fault"
 )
+
+// ValidBound returns an error for a bound that no partition can lie before or after.
+func (p Partitioning) ValidBound(bound string) error {
+	switch p.Kind {
+	case ByKey:
+		return validKey(bound)
+
+	case ByTime:
+		_, err := p.boundStart(bound)
+		return err
+
+	case ByRange, ByCursor:
+		_, _, err := (Partitioning{Kind: ByCursor}).Range(bound)
+		return err
+	}
+	return fault.New(fault.Invalid, "%q cannot be a bound: the output has no partitions", bound)
+}
+
+// boundStart returns when a bound begins that is written in any unit of time.
+func (p Partitioning) boundStart(bound string) (time.Time, error) {
+	for _, unit := range []TimeUnit{Hour, Day, Week, Month} {
+		boundBy := Partitioning{Kind: ByTime, Unit: unit, Timezone: p.Timezone}
+		if start, _, err := boundBy.Bounds(bound); err == nil {
+			return start, nil
+		}
+	}
+	_, _, err := p.Bounds(bound)
+	return time.Time{}, err
+}
 
 // Precedes reports whether a partition lies wholly before a bound. It compares times by the clock, whatever unit the
 // bound is written in (2001-02 can bound days too), ranges and cursors by their positions, and keys as text. It returns
 // an error for an unpartitioned output, and for a bound that does not fit the partitions.
 func (p Partitioning) Precedes(key, bound string) (bool, error) {
+	if err := p.ValidBound(bound); err != nil {
+		return false, err
+	}
 	switch p.Kind {
-	case ByKey:
-		if err := validKey(bound); err != nil {
-			return false, err
-		}
-		return strings.Compare(key, bound) < 0, nil
-
 	case ByTime:
 		_, end, err := p.Bounds(key)
 		if err != nil {
 			return false, err
 		}
-		for _, unit := range []TimeUnit{Hour, Day, Week, Month} {
-			boundBy := Partitioning{Kind: ByTime, Unit: unit, Timezone: p.Timezone}
-			if start, _, err := boundBy.Bounds(bound); err == nil {
-				return !end.After(start), nil
-			}
-		}
-		_, _, err = p.Bounds(bound)
-		return false, err
+		start, err := p.boundStart(bound)
+		return !end.After(start), err
 
 	case ByRange, ByCursor:
 		_, to, err := p.Range(key)
@@ -38,6 +59,8 @@ func (p Partitioning) Precedes(key, bound string) (bool, error) {
 		}
 		from, _, err := (Partitioning{Kind: ByCursor}).Range(bound)
 		return to <= from, err
+
+	default: // ByKey
+		return strings.Compare(key, bound) < 0, nil
 	}
-	return false, fault.New(fault.Invalid, "%q cannot be a bound: the output has no partitions", bound)
 }

@@ -39,6 +39,19 @@ func promote(w *dispatchertest.World, v registry.Version) {
 	require.Equal(w.T, registry.Active, status, reason)
 }
 
+// A bound that is no partition is refused also where nothing is rebuilt that it could bound.
+func TestABoundIsAPartition(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.Put("raw", "2024-01-01", "a")
+	w.Serve(dispatchertest.Upkept)
+	for _, yaml := range []string{dispatchertest.Upkept, dispatchertest.Tagged("n")} {
+		_, err := w.TryDeploy(yaml, func(r *registry.DeployRequest) { r.ForwardOnly, r.ForwardFrom = true, "2026-77" })
+		require.True(t, fault.Is(err, fault.Invalid), "%v", err)
+		require.ErrorContains(t, err, "--forward-only=2026-77")
+	}
+}
+
 // A version that took partitions over takes them over again where live has replaced them since.
 func TestAPromoteInheritsWhatLiveReplacedSince(t *testing.T) {
 	t.Parallel()

@@ -34,6 +34,9 @@ type continuation struct {
 // was made so before, or that has served.
 func (d *deploy) bound(ctx context.Context, tx pgx.Tx, live []planned, existing *registry.Version,
 	hash string) (*registry.Version, string, error) {
+	if err := d.checkBound(); err != nil {
+		return nil, "", err
+	}
 	if existing != nil && existing.ForwardOnly && existing.ForwardFrom != d.req.ForwardFrom {
 		return nil, "", fault.New(fault.Conflict, "version %d of %s is this document, forward-only %s",
 			existing.Number, d.doc.Name, fromWhere(existing.ForwardFrom)).
@@ -58,6 +61,25 @@ func (d *deploy) bound(ctx context.Context, tx pgx.Tx, live []planned, existing 
 		return nil, "", err
 	}
 	return d.known(ctx, tx)
+}
+
+// checkBound refuses a bound that fits the partitions of no job. Where it fits some, those that are rebuilt decide.
+func (d *deploy) checkBound() (err error) {
+	if d.req.ForwardFrom == "" {
+		return nil
+	}
+	for _, job := range d.doc.Jobs {
+		problem := job.PartitionBy.ValidBound(d.req.ForwardFrom)
+		if problem == nil {
+			return nil
+		}
+		if err == nil || job.PartitionBy.Kind != dag.Unpartitioned {
+			err = fault.New(fault.Invalid, "--forward-only=%s: %s has %s: %w",
+				d.req.ForwardFrom, job.Name, job.PartitionBy, problem).
+				WithHint("name the first partition to compute anew, as `dagctl datasets partitions` lists them")
+		}
+	}
+	return err
 }
 
 // fromWhere describes a bound for people.
