@@ -126,6 +126,26 @@ publish:
 	require.Equal(t, map[string][]string{"2024-01-01": {"a"}, "2024-01-05": {"e"}}, w.Read("either_j"))
 }
 
+// A task that another version takes up again has as many attempts as that version gives it.
+func TestATaskThatIsTakenUpHasTheAttemptsOfItsVersion(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.PairWorld(t)
+	attempts := func(most string) string {
+		return dispatchertest.Edit(dispatchertest.Pair, "tag: m", "tag: n",
+			"name: made", "name: made\n    max_attempts: "+most)
+	}
+	w.Deploy(attempts("1"))
+	w.Advance()
+	_, err := w.D.Builds.Abandon(t.Context(), w.Caller, "pair")
+	require.NoError(t, err)
+	require.Equal(t, 1, w.Count(`SELECT FROM tasks WHERE status = 'Canceled' AND max_attempts = 1`))
+
+	w.Deploy(attempts("4"))
+	w.Advance()
+	require.Equal(t, 1, w.Count(`SELECT FROM task_events e JOIN tasks t ON t.id = e.task_id
+		WHERE e.from_status = 'Canceled' AND t.status = 'Queued' AND t.max_attempts = 4`))
+}
+
 // A build does not fail for a dead task whose partition another task has made meanwhile.
 func TestABuildPassesOverADeadTaskWhoseWorkIsDone(t *testing.T) {
 	t.Parallel()

@@ -399,8 +399,8 @@ func insertTasks(b *pg.Batch, wanted []Request, now time.Time) (*pg.Later[[]uuid
 			ON CONFLICT (job_id, dedupe_key) WHERE dedupe_key IS NOT NULL DO UPDATE
 			SET status = 'Queued', kind = EXCLUDED.kind, reason = NULL, failures = 0, error_message = NULL,
 			    completed_at = NULL, cancel_requested_at = NULL, next_retry_at = NULL, runtime = EXCLUDED.runtime,
-			    needs = EXCLUDED.needs, limits = EXCLUDED.limits, metadata = tasks.metadata || EXCLUDED.metadata,
-			    version = tasks.version + 1
+			    max_attempts = EXCLUDED.max_attempts, needs = EXCLUDED.needs, limits = EXCLUDED.limits,
+			    metadata = tasks.metadata || EXCLUDED.metadata, version = tasks.version + 1
 			WHERE tasks.status = 'Canceled' AND tasks.reason IN ('superseded', 'abandoned', 'merged')
 			RETURNING id, job_id, dedupe_key, slot, org_id, attempt, xmax::text <> '0' AS revived),
 		trail AS ( -- a new task needs no event: its row says when it was queued
