@@ -70,6 +70,14 @@ func TestDevOnceRunsTheStarter(t *testing.T) {
 	require.NotContains(t, again, "new version")
 	require.NotContains(t, again, "is Building")
 	require.Contains(t, again, "daily_temperatures: 4 rows in 2 partitions")
+	require.NotContains(t, again, "done", "what was done before is not reported again")
+
+	elsewhere := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(elsewhere, "dag.yaml"), []byte(producerDAG), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(elsewhere, "numbers.csv"), []byte("n\n21\n"), 0o600))
+	other := must(t, nil, "dev", elsewhere, "--once", "--addr", "127.0.0.1:0", "--data", data)
+	require.Contains(t, other, "producer v1 is Active")
+	require.NotContains(t, other, "starter", "no file of it is in this folder")
 
 	reset := must(t, nil, append(args, "--reset")...)
 	require.Contains(t, reset, "v1 (")
@@ -156,6 +164,13 @@ func TestDevServesAndFollowsSaves(t *testing.T) {
 	second := dagctl(t, nil, "dev", dir, "--addr", "127.0.0.1:0", "--data", data)
 	require.Equal(t, cli.ExitConflict, second.code)
 	require.Contains(t, second.err, "a dev server is already running on the data folder")
+
+	outside := filepath.Join(t.TempDir(), "dag.yaml")
+	require.NoError(t, os.WriteFile(outside, []byte(producerDAG), 0o600))
+	refused := dagctl(t, nil, "plan", outside, "--data", data)
+	require.Equal(t, cli.ExitFailed, refused.code)
+	require.Contains(t, refused.err, "it serves those under "+dir)
+	require.Contains(t, refused.err, "or start `dagctl dev` in the folder where it is")
 
 	address := regexp.MustCompile(`http://\S+`).FindString(out.String())
 	jar, err := cookiejar.New(nil)

@@ -77,7 +77,7 @@ func newWorld(t *testing.T, change ...func(*server.Config)) *world {
 			t.Log(log.String())
 		}
 	})
-	a, err := server.New(ctx, cfg, cfg.Roots, nil, slog.New(slog.NewTextHandler(log, nil)))
+	a, err := server.New(ctx, cfg, cfg.Folders(), nil, slog.New(slog.NewTextHandler(log, nil)))
 	require.NoError(t, err)
 	listener, err := server.Listen("127.0.0.1:0")
 	require.NoError(t, err)

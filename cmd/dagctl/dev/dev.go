@@ -176,6 +176,7 @@ func (i *installation) run(ctx context.Context, dags []*dagfile.File) (err error
 // work runs server, workers and session until one of them ends.
 func (i *installation) work(ctx context.Context, listener net.Listener) error {
 	g, ctx := errgroup.WithContext(ctx)
+	started := time.Now()
 
 	// The server outlives its workers, which must still return the tasks that they run.
 	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -196,7 +197,7 @@ func (i *installation) work(ctx context.Context, listener net.Listener) error {
 	s := &session{
 		CLI: i.CLI, api: api, app: i.app, org: i.login.Caller().OrgID,
 		options: i.options, vars: i.vars, folders: i.folders, runtimes: i.cfg.RuntimeMap(), workers: pool,
-		deployed: map[string]deployedDAG{},
+		deployed: map[string]deployedDAG{}, started: started,
 	}
 	g.Go(func() error { return s.run(ctx) })
 	return g.Wait()
@@ -205,6 +206,18 @@ func (i *installation) work(ctx context.Context, listener net.Listener) error {
 // roots returns the folders that file sources may read: the DAG file's own, and those of the config.
 func (i *installation) roots(org, dag string) []string {
 	return append(i.folders.roots(org, dag), i.cfg.Roots(org, dag)...)
+}
+
+// noFolders returns the error of file sources of a DAG that no file under the dev server's folder has.
+func (i *installation) noFolders() error {
+	dir := i.options.dir
+	if full, err := filepath.Abs(dir); err == nil {
+		dir = full
+	}
+	return fault.New(fault.Forbidden, "file sources read the folder of their DAG file, but this dev server knows no "+
+		"file of this DAG: it serves those under %s", dir).
+		WithHint("move the %s to a folder of its own under %s, or start `dagctl dev` in the folder where it is",
+			dagfile.FileName, dir)
 }
 
 // workers returns the workers of the runtimes that the config does not map.
@@ -249,7 +262,8 @@ func (i *installation) startServer(ctx context.Context) error {
 		return err
 	}
 
-	if i.app, err = server.New(ctx, i.cfg, i.roots, i.login, i.log); err != nil {
+	folders := server.Folders{Of: i.roots, None: i.noFolders()}
+	if i.app, err = server.New(ctx, i.cfg, folders, i.login, i.log); err != nil {
 		return err
 	}
 	if err := i.data.announce(cli.DevServer{URL: i.cfg.BaseURL, PID: os.Getpid()}); err != nil {

@@ -1,6 +1,7 @@
 package dev
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -47,16 +48,17 @@ type session struct {
 
 	runtimes backends.RuntimeMap
 	workers  platformWorkers
+	started  time.Time // when this dev server did; what was so before is not reported
 
 	deployed map[string]deployedDAG       // by path
 	seen     map[string][sha256.Size]byte // by path, at the previous look
 	tasks    map[uuid.UUID]string         // the state that was last printed
-	versions map[string]string            // by id, the state that was last printed
+	versions map[string]string            // by id, the state that was last printed; nil before the first look
 }
 
 // run looks and deploys until ctx ends or, with --once, until the work is done.
 func (s *session) run(ctx context.Context) error {
-	s.tasks, s.versions, s.seen = map[uuid.UUID]string{}, map[string]string{}, map[string][sha256.Size]byte{}
+	s.tasks, s.seen = map[uuid.UUID]string{}, map[string][sha256.Size]byte{}
 	for {
 		if err := s.deployChanged(ctx); err != nil {
 			return err
@@ -222,6 +224,9 @@ func (s *session) report(ctx context.Context) error {
 			continue
 		}
 		s.tasks[t.ID] = state
+		if last := cmp.Or(t.CompletedAt, t.StartedAt); last != nil && last.Before(s.started) {
+			continue
+		}
 
 		what := t.DAG + "/" + t.Job
 		if t.Kind == "check" {
@@ -250,13 +255,21 @@ func (s *session) reportVersions(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	first := s.versions == nil
+	if first {
+		s.versions = map[string]string{}
+	}
+
 	for _, d := range dags {
 		for _, v := range []*registry.Version{d.Failed, d.Building, d.Active} {
 			if v == nil || s.versions[v.ID.String()] == string(v.Status) {
 				continue
 			}
-
 			s.versions[v.ID.String()] = string(v.Status)
+			if first && !s.concerns(*v) {
+				continue
+			}
+
 			fmt.Fprintf(s.Out, "%s v%d is %s", v.DAG, v.Number, s.Style(s.Out).Status(string(v.Status)))
 			if v.Error != "" {
 				fmt.Fprintf(s.Out, ": %s", cli.OneLine(v.Error, 1000))
@@ -265,6 +278,20 @@ func (s *session) reportVersions(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// concerns reports whether the files that are deployed make it worth to say what a version was when the session began:
+// for a DAG that has one, what serves and what is being built, and what has failed where this session deployed it.
+func (s *session) concerns(v registry.Version) bool {
+	if v.Status != registry.Failed {
+		return s.folders.roots("", v.DAG) != nil
+	}
+	for _, last := range s.deployed {
+		if last.version != nil && last.version.ID == v.ID {
+			return true
+		}
+	}
+	return false
 }
 
 // few names the first few partitions, and counts the others.

@@ -66,11 +66,8 @@ type App struct {
 	stopTraces func(context.Context) error
 }
 
-// New wires the slices. It is the one place that knows all of them. roots returns the folders that the file sources of
-// an org's DAG may read; dev is nil except in a dev server.
-func New(ctx context.Context, cfg Config, roots func(org, dag string) []string, dev *authz.Dev, log *slog.Logger) (
-	_ *App, err error,
-) {
+// New wires the slices. It is the one place that knows all of them. dev is nil except in a dev server.
+func New(ctx context.Context, cfg Config, folders Folders, dev *authz.Dev, log *slog.Logger) (_ *App, err error) {
 	a := &App{log: log, worker: workerID()}
 	defer func() {
 		if err != nil {
@@ -83,8 +80,8 @@ func New(ctx context.Context, cfg Config, roots func(org, dag string) []string, 
 		func() error { return a.openStores(ctx, cfg) },
 		func() error { return cfg.warnOfOrgs(ctx, a.pool, a.log) },
 		func() error { return a.openKeys(ctx, cfg) },
-		func() error { return a.newRegistry(cfg, roots) },
-		func() error { return a.newDispatcher(ctx, cfg, roots) },
+		func() error { return a.newRegistry(cfg, folders) },
+		func() error { return a.newDispatcher(ctx, cfg, folders.Of) },
 		func() error { return a.newTimersAndLogs(cfg) },
 		func() (err error) { a.Metrics, err = a.newMetrics(); return err },
 		func() error { return a.addRoutes(cfg, dev) },
@@ -153,7 +150,7 @@ func (a *App) openKeys(ctx context.Context, cfg Config) (err error) {
 }
 
 // newRegistry makes the registry, and the operators whose specs it validates DAG files against.
-func (a *App) newRegistry(cfg Config, roots func(org, dag string) []string) (err error) {
+func (a *App) newRegistry(cfg Config, folders Folders) (err error) {
 	options := cfg.OperatorOptions()
 	options.Engines = a.engines
 	if a.builtin, err = operators.Builtin(options); err != nil {
@@ -168,8 +165,8 @@ func (a *App) newRegistry(cfg Config, roots func(org, dag string) []string) (err
 		Pool: a.pool, Requests: a.requests, Storage: a.storage, Catalog: catalog, Vault: a.vault, Log: a.log,
 		Misfit: a.builtin.Misfit,
 		Folders: func(org, dag string) error {
-			if len(roots(org, dag)) == 0 {
-				return operators.ErrNoFolders
+			if len(folders.Of(org, dag)) == 0 {
+				return folders.None
 			}
 			return nil
 		},

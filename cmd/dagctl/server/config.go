@@ -302,6 +302,15 @@ func (cfg *Config) OperatorOptions() operators.Options {
 	}
 }
 
+// Folders are those that file sources may read.
+type Folders struct {
+	Of   func(org, dag string) []string
+	None error // of a DAG that has none; it says how to get one
+}
+
+// Folders returns the folders that the config gives to orgs.
+func (cfg *Config) Folders() Folders { return Folders{Of: cfg.Roots, None: operators.ErrNoFolders} }
+
 // Roots returns the folders that an org's file sources may read, which are the same for all of its DAGs.
 func (cfg *Config) Roots(org, _ string) []string { return cfg.FileRoots[org] }
 

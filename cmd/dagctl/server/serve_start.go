@@ -62,7 +62,7 @@ func serve(ctx context.Context, cfg Config, migrate bool, log *slog.Logger) erro
 		}
 		defer starting.pool.Load().Close()
 
-		if a, err = New(ctx, cfg, cfg.Roots, nil, log); err != nil {
+		if a, err = New(ctx, cfg, cfg.Folders(), nil, log); err != nil {
 			return ignoreStop(ctx, err)
 		}
 

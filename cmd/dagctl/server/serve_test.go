@@ -233,7 +233,7 @@ func TestAServerWarnsOfUnknownOrgs(t *testing.T) {
 	cfg.Operators.AllowCommand = []string{"acme", "umbrela"}
 
 	var log strings.Builder
-	app, err := New(t.Context(), cfg, cfg.Roots, nil, slog.New(slog.NewTextHandler(&log, nil)))
+	app, err := New(t.Context(), cfg, cfg.Folders(), nil, slog.New(slog.NewTextHandler(&log, nil)))
 	require.NoError(t, err)
 	app.Close()
 	require.Contains(t, log.String(), "setting=file_roots org=amce")
