@@ -65,6 +65,8 @@ func TestQueryOverTheCommandLine(t *testing.T) {
 		{[]string{"DROP TABLE daily_highest"}, "only a SELECT is allowed", cli.ExitFailed},
 		{[]string{"SELECT 1; SELECT 2"}, "2 statements", cli.ExitFailed},
 		{[]string{" "}, "there is no statement", cli.ExitFailed},
+		{[]string{""}, "there is no statement", cli.ExitFailed},
+		{[]string{"SELECT 1", "--limit", "-4"}, "--limit -4 is negative", cli.ExitFailed},
 		{[]string{"SELECT 1", "--limit", "20000"}, "limit 20000 is not between 1 and 10000", cli.ExitFailed},
 		{[]string{"FROM daily_highest", "--at", "candidate"}, "no DAG has a candidate version", cli.ExitFailed},
 		{[]string{"FROM daily_highest", "--at", "v1"}, "version v1 of which DAG?", cli.ExitFailed},

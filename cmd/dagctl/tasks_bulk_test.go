@@ -139,3 +139,25 @@ func TestDeadLettersPage(t *testing.T) {
 		"reason": {"x"}}))
 	require.Contains(t, text(w.page(t, writer, "/dead")), "Nothing is dead.")
 }
+
+// What only the API would refuse is said in the words of the command line.
+func TestArgumentsAreRefusedInTheWordsOfTheCommand(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	for want, commands := range map[string][][]string{
+		`"zz" is not the id of a task`: {{"tasks", "get", "zz"}, {"tasks", "events", "zz"}, {"tasks", "logs", "zz"},
+			{"tasks", "retry", "zz"}, {"tasks", "cancel", "zz", "--if-match", "1"}},
+		"--limit -4 is not between 1 and 1000": {{"datasets", "preview", "x", "--limit", "-4"}},
+		"--offset -1 is negative":              {{"datasets", "preview", "x", "--offset", "-1"}},
+		"--limit -4 shows nothing": {{"tasks", "list", "--limit", "-4"},
+			{"datasets", "list", "--limit", "-4"}},
+		"--attempt -1 is negative": {{"tasks", "logs", "zz", "--attempt", "-1"}},
+	} {
+		for _, command := range commands {
+			said := dagctl(t, w.env(t, writer), command...)
+			require.Equal(t, cli.ExitFailed, said.code, command)
+			require.Contains(t, said.err, want, command)
+			require.NotContains(t, said.err, "validation", command)
+		}
+	}
+}

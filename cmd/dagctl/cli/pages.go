@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/rest"
 )
 
@@ -27,6 +28,9 @@ const mostPerRequest = 500
 func Fetch[T any](ctx context.Context, api *Client, path string, query url.Values, page Page) ([]T, error) {
 	if query == nil {
 		query = url.Values{}
+	}
+	if page.Limit < 1 {
+		return nil, fault.New(fault.Invalid, "--limit %d shows nothing", page.Limit).WithHint("give at least 1")
 	}
 	all := []T{}
 	for len(all) < page.Limit {

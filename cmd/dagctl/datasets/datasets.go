@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/dagctl/dagctl/cmd/dagctl/cli"
+	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/query"
 	"github.com/dagctl/dagctl/registry"
 	"github.com/dagctl/dagctl/web"
@@ -186,6 +187,12 @@ func datasetsPreviewCommand(c *cli.CLI) *cobra.Command {
 		Short: "Show rows of a dataset",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			switch {
+			case limit < 1 || limit > 1000:
+				return fault.New(fault.Invalid, "--limit %d is not between 1 and 1000", limit)
+			case offset < 0:
+				return fault.New(fault.Invalid, "--offset %d is negative", offset)
+			}
 			api, err := c.Connect()
 			if err != nil {
 				return err

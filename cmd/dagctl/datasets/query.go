@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -49,7 +50,11 @@ Besides table, json and yaml, --output can be csv, or arrow: a stream of Arrow's
 				sql = string(text)
 			}
 
-			if limit < 0 {
+			switch {
+			case strings.TrimSpace(sql) == "":
+				return fault.New(fault.Invalid, "there is no statement").
+					WithHint(`write one SELECT, such as "SELECT count(*) FROM airport_delays"`)
+			case limit < 0:
 				return fault.New(fault.Invalid, "--limit %d is negative", limit)
 			}
 			api, err := c.Connect()

@@ -66,13 +66,29 @@ func (s *selectionFlags) selection(ids []string) (sel views.TaskSelection, filte
 		cmp.Or(sel.DAG, sel.Job, sel.Status, sel.Kind, sel.Partition, sel.Error, sel.ErrorGroup) != ""
 
 	for _, text := range ids {
-		id, err := uuid.Parse(text)
+		id, err := taskID(text)
 		if err != nil {
-			return sel, filters, fault.New(fault.Invalid, "%q is not the id of a task", text)
+			return sel, filters, err
 		}
 		sel.IDs = append(sel.IDs, id)
 	}
 	return sel, filters, nil
+}
+
+// taskID reads the id of a task.
+func taskID(text string) (uuid.UUID, error) {
+	id, err := uuid.Parse(text)
+	if err != nil {
+		return id, fault.New(fault.Invalid, "%q is not the id of a task", text).
+			WithHint("`dagctl tasks list` shows the ids")
+	}
+	return id, nil
+}
+
+// taskPath returns the path of a task in the API.
+func taskPath(text string) (string, error) {
+	id, err := taskID(text)
+	return "/v1/tasks/" + id.String(), err
 }
 
 // parseTime reads a date, which begins at midnight in the local zone, or a time.

@@ -32,11 +32,19 @@ one. With --follow it continues until the task ends. With --output json it print
 			if tail < 0 || tail > 500 {
 				return fault.New(fault.Invalid, "--tail %d is not between 1 and 500", tail)
 			}
+			if attempt < 0 {
+				return fault.New(fault.Invalid, "--attempt %d is negative", attempt).
+					WithHint("attempts count from 1; without it, the logs of all are shown")
+			}
+			path, err := taskPath(args[0])
+			if err != nil {
+				return err
+			}
 			api, err := c.Connect()
 			if err != nil {
 				return err
 			}
-			return showLog(cmd.Context(), c, api, args[0], attempt, tail, follow)
+			return showLog(cmd.Context(), c, api, path, attempt, tail, follow)
 		},
 	}
 
@@ -46,8 +54,8 @@ one. With --follow it continues until the task ends. With --output json it print
 	return cmd
 }
 
-// showLog prints the log of a task, page by page.
-func showLog(ctx context.Context, c *cli.CLI, api *cli.Client, task string, attempt, tail int, follow bool) error {
+// showLog prints the log of the task at a path of the API, page by page.
+func showLog(ctx context.Context, c *cli.CLI, api *cli.Client, path string, attempt, tail int, follow bool) error {
 	query := url.Values{"limit": {"500"}}
 	if attempt > 0 {
 		query.Set("attempt", strconv.Itoa(attempt))
@@ -59,7 +67,7 @@ func showLog(ctx context.Context, c *cli.CLI, api *cli.Client, task string, atte
 
 	for {
 		var page tasklogs.LogPage
-		if err := api.Get(ctx, "/v1/tasks/"+url.PathEscape(task)+"/logs", query, &page); err != nil {
+		if err := api.Get(ctx, path+"/logs", query, &page); err != nil {
 			return err
 		}
 

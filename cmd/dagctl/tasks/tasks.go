@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net/url"
 	"strings"
 	"time"
 
@@ -112,12 +111,16 @@ func tasksGetCommand(c *cli.CLI) *cobra.Command {
 		Short: "Show a task with its attempts and its last events",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			path, err := taskPath(args[0])
+			if err != nil {
+				return err
+			}
 			api, err := c.Connect()
 			if err != nil {
 				return err
 			}
 			var task views.TaskDetail
-			if err := api.Get(cmd.Context(), "/v1/tasks/"+url.PathEscape(args[0]), nil, &task); err != nil {
+			if err := api.Get(cmd.Context(), path, nil, &task); err != nil {
 				return err
 			}
 
@@ -178,12 +181,15 @@ func tasksEventsCommand(c *cli.CLI) *cobra.Command {
 		Short: "List a task's audit trail, the newest first",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			path, err := taskPath(args[0])
+			if err != nil {
+				return err
+			}
 			api, err := c.Connect()
 			if err != nil {
 				return err
 			}
-			path := "/v1/tasks/" + url.PathEscape(args[0]) + "/events"
-			events, err := cli.Fetch[views.TaskEvent](cmd.Context(), api, path, nil, page)
+			events, err := cli.Fetch[views.TaskEvent](cmd.Context(), api, path+"/events", nil, page)
 			if err != nil {
 				return err
 			}
