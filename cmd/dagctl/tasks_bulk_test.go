@@ -161,3 +161,16 @@ func TestArgumentsAreRefusedInTheWordsOfTheCommand(t *testing.T) {
 		}
 	}
 }
+
+// An empty list of a DAG that does not exist would hide a typing error.
+func TestListsOfADAGThatDoesNotExist(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.deployReadings(t, "2026-01-01")
+	for _, command := range [][]string{{"tasks", "list"}, {"datasets", "list"}, {"timers", "list"}} {
+		said := dagctl(t, w.env(t, reader), append(command, "--dag", "raedings")...)
+		require.Equal(t, cli.ExitFailed, said.code, command)
+		require.Contains(t, said.err, "there is no DAG raedings\nNext: there is readings\n", command)
+	}
+	require.Equal(t, "[]\n", must(t, w.env(t, reader), "timers", "list", "--dag", "readings", "-o", "json"))
+}

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"net/url"
 	"strconv"
 	"strings"
@@ -66,6 +67,9 @@ func datasetsListCommand(c *cli.CLI) *cobra.Command {
 				query.Set("late", "true")
 			}
 			datasets, err := cli.Fetch[registry.Dataset](cmd.Context(), api, "/v1/datasets", query, page)
+			if err == nil && len(datasets) == 0 {
+				err = cli.RequireDAG(cmd.Context(), api, dag)
+			}
 			if err != nil {
 				return err
 			}
@@ -237,6 +241,14 @@ func WriteRows(w io.Writer, style cli.Style, rows query.Rows) {
 	t.Write(w)
 }
 
+// float returns a number as text, with an exponent where it would have many zeros.
+func float(f float64) string {
+	if size := math.Abs(f); size != 0 && (size < 1e-6 || size >= 1e21) {
+		return strconv.FormatFloat(f, 'g', -1, 64)
+	}
+	return strconv.FormatFloat(f, 'f', -1, 64)
+}
+
 // cell returns a value of a row as text.
 func cell(value any) string {
 	switch v := value.(type) {
@@ -245,10 +257,10 @@ func cell(value any) string {
 	case string:
 		return v
 	case float64:
-		return strconv.FormatFloat(v, 'f', -1, 64)
+		return float(v)
 	case json.Number:
 		if f, err := v.Float64(); err == nil && strings.ContainsAny(v.String(), "eE") {
-			return strconv.FormatFloat(f, 'f', -1, 64)
+			return float(f)
 		}
 		return v.String()
 	case json.RawMessage:

@@ -2,6 +2,7 @@ package datasets
 
 import (
 	"bytes"
+	"encoding/json"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -30,5 +31,15 @@ func TestPartitionRange(t *testing.T) {
 	} {
 		from, to := partitionRange(text)
 		require.Equal(t, want, [2]string{from, to}, text)
+	}
+}
+
+func TestCellsOfFloats(t *testing.T) {
+	t.Parallel()
+	for want, value := range map[string]any{
+		"1e+300": 1e300, "-1e+300": json.Number("-1E300"), "1e-300": 1e-300, "0": 0.0, "0.5": 0.5,
+		"100000": json.Number("1e5"), "123456789012345680000": 123456789012345678901.0,
+	} {
+		require.Equal(t, want, cell(value))
 	}
 }

@@ -64,6 +64,9 @@ func tasksListCommand(c *cli.CLI) *cobra.Command {
 				return c.Print(groups.Items, func(w io.Writer) { writeErrorGroups(c, w, groups.Items) })
 			}
 			tasks, err := cli.Fetch[views.Task](cmd.Context(), api, "/v1/tasks", selectionQuery(sel), page)
+			if err == nil && len(tasks) == 0 {
+				err = cli.RequireDAG(cmd.Context(), api, sel.DAG)
+			}
 			if err != nil {
 				return err
 			}

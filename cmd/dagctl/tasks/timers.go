@@ -110,6 +110,9 @@ func timersListCommand(c *cli.CLI) *cobra.Command {
 			}
 
 			found, err := cli.Fetch[timers.Timer](cmd.Context(), api, timersPath, query, page)
+			if err == nil && len(found) == 0 {
+				err = cli.RequireDAG(cmd.Context(), api, f.DAG)
+			}
 			if err != nil {
 				return err
 			}
