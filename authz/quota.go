@@ -47,6 +47,9 @@ func (Quota) Schema(huma.Registry) *huma.Schema {
 func (q Quota) describe(used, most int64) string {
 	switch q {
 	case RequestsPerMinute:
+		if most == 0 {
+			return "the org may make no requests"
+		}
 		return fmt.Sprintf("the org may make %d requests a minute, and has made them", most)
 	case QueuedTasks:
 		return fmt.Sprintf("the org has %d queued tasks and may have %d", used, most)
@@ -118,7 +121,11 @@ func ParseQuota(text string) (q OrgQuota, err error) {
 		return q, err
 	}
 	q.Most, err = strconv.ParseInt(value, 10, 64)
-	if err != nil || q.Most < 0 || q.Most == 0 && q.Quota == EnginesAtOnce {
+	if err == nil && q.Most == 0 && q.Quota == EnginesAtOnce {
+		return q, fault.New(fault.Invalid, "%q: an org has at least one engine, which plans and queries need", text).
+			WithHint("write %s=1; `--clear %s` sets the default, all engines but one", name, name)
+	}
+	if err != nil || q.Most < 0 {
 		return q, fault.New(fault.Invalid, "%q: a quota is a whole number", text).
 			WithHint("write for example %s=1000; `--clear %s` takes the quota away", name, name)
 	}
@@ -145,6 +152,12 @@ func ChangeQuotas(ctx context.Context, owner *pgxpool.Pool, slug string, set []O
 	for _, q := range gone {
 		if err := q.known(); err != nil {
 			return nil, err
+		}
+	}
+	for _, q := range set {
+		if slices.Contains(gone, q.Quota) {
+			return nil, fault.New(fault.Invalid, "the quota %s is both set and cleared", q.Quota).
+				WithHint("leave one of the two out")
 		}
 	}
 	org, err := OrgBySlug(ctx, owner, slug)

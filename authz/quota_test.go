@@ -116,7 +116,7 @@ func TestARequestBeyondTheQuota(t *testing.T) {
 	answer := ask()
 	require.Equal(t, http.StatusTooManyRequests, answer.Code)
 	require.NotEmpty(t, answer.Header().Get("Retry-After"))
-	require.Contains(t, answer.Body.String(), "may make 0 requests a minute")
+	require.Contains(t, answer.Body.String(), "may make no requests")
 	require.Contains(t, answer.Body.String(), "dagctl admin quotas acme --set requests_per_minute=")
 }
 

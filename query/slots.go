@@ -34,9 +34,9 @@ func (s *slots) take(org string) (release func(), err error) {
 	case free == 0:
 		return nil, tryAgain("this server is already running %d queries, the most that it runs at once", s.all)
 	case own >= s.perOrg:
-		return nil, tryAgain("org %s is already running %d queries on this server, the most that one org may", org, own)
+		return nil, tryAgain("your org is already running %d queries on this server, the most that one org may", own)
 	case own > 0 && free <= s.reserved:
-		return nil, tryAgain("org %s is running %d queries, and the free places are kept for others", org, own)
+		return nil, tryAgain("your org is running %d queries, and the free places are kept for others", own)
 	}
 	s.taken[org]++
 	s.busy++

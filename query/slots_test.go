@@ -20,7 +20,7 @@ func TestAnOrgCannotTakeAllSlots(t *testing.T) {
 	}
 	_, err := s.take("acme")
 	require.True(t, fault.Is(err, fault.TooMany), "%v", err)
-	require.ErrorContains(t, err, "org acme is already running 3 queries on this server")
+	require.ErrorContains(t, err, "your org is already running 3 queries on this server")
 
 	other, err := s.take("other")
 	require.NoError(t, err, "a place is kept for those that have none")

@@ -37,6 +37,14 @@ func TestQuotas(t *testing.T) {
 	bad := dagctl(t, env, "admin", "quotas", "acme", "--set", "bytes=1")
 	require.Equal(t, 1, bad.code)
 	require.Contains(t, bad.err, "the quotas are requests_per_minute")
+	for want, args := range map[string][]string{
+		"the quota engines is both set and cleared": {"--set", "engines=2", "--clear", "engines"},
+		"an org has at least one engine":            {"--set", "engines=0"},
+	} {
+		bad := dagctl(t, env, append([]string{"admin", "quotas", "acme"}, args...)...)
+		require.Equal(t, 1, bad.code)
+		require.Contains(t, bad.err, want)
+	}
 	must(t, env, "admin", "quotas", "acme", "--clear", "storage_bytes")
 	eventually(t, "work goes on", func() (bool, error) {
 		out := dagctl(t, env, "status")
