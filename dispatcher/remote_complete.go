@@ -16,6 +16,7 @@ import (
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/dispatcher/tasks"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/literal"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/worker/protocol"
@@ -341,12 +342,12 @@ func (attempt *RemoteAttempt) checkReport(body protocol.Completion) (problems []
 
 // checkJSON lists what keeps a JSON text from being stored.
 func checkJSON(where string, text json.RawMessage) []fault.Problem {
-	switch {
-	case len(text) > maxStateBytes:
+	if len(text) > maxStateBytes {
 		message := fmt.Sprintf("has %d bytes; at most %d are allowed", len(text), maxStateBytes)
 		return []fault.Problem{{Location: where, Message: message}}
-	case strings.Contains(strings.ReplaceAll(string(text), `\\`, ""), `\u0000`):
-		return []fault.Problem{{Location: where, Message: "holds a NUL, which cannot be stored"}}
+	}
+	if err := literal.Escapes(text); err != nil {
+		return []fault.Problem{{Location: where, Message: err.Error()}}
 	}
 	return nil
 }

@@ -193,8 +193,9 @@ func deliveredJSON(body []byte) (json.RawMessage, error) {
 		return nil, fault.New(fault.Invalid, "the body is not valid UTF-8")
 	case !json.Valid(body):
 		return nil, fault.New(fault.Invalid, "the body is not JSON")
-	case strings.Contains(strings.ReplaceAll(string(body), `\\`, ""), `\u0000`):
-		return nil, fault.New(fault.Invalid, "the body holds the character U+0000, which no text may")
+	}
+	if err := literal.Escapes(body); err != nil {
+		return nil, fault.New(fault.Invalid, "the body %w", err)
 	}
 	if err := literal.Numbers(body); err != nil {
 		return nil, fault.New(fault.Invalid, "the body: %w", err)

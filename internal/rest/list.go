@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/literal"
 )
 
 // PageInput is embedded in the input of an operation that lists.
@@ -22,8 +23,8 @@ func (p PageInput) After(position any) (bool, error) {
 		return false, nil
 	}
 	data, err := base64.RawURLEncoding.DecodeString(p.Cursor)
-	if err == nil && hasNUL(data) {
-		err = fmt.Errorf("it holds a NUL")
+	if err == nil {
+		err = literal.Escapes(data)
 	}
 	if err == nil {
 		err = json.Unmarshal(data, position)

@@ -169,6 +169,8 @@ func TestHostileBodies(t *testing.T) {
 			400, []fault.Problem{{Location: "body", Message: "the body is not valid UTF-8"}}},
 		{"NUL", `{"name":"a\u0000b","count":1}`, 400,
 			[]fault.Problem{{Location: "body", Message: "the body holds the character U+0000, which no text may"}}},
+		{"half of a character", `{"name":"a\ud800b","count":1}`, 400, []fault.Problem{{Location: "body",
+			Message: `the body holds \ud800, half of a surrogate pair without the other one, which is no character`}}},
 		{"a number that nobody can compute with", `{"name":"a",` + "\n" + `"count":1e40000000}`, 400,
 			[]fault.Problem{{Location: "body", Message: "the body: line 2, column 9: the number 1e40000000 is " +
 				"refused: its exponent is not between -1000 and 1000"}}},
