@@ -440,3 +440,13 @@ func (c Catalog) For(org string) Catalog {
 	}
 	return c.ForOrg(c, org)
 }
+
+// ErrorChecks returns the checks that hold the revisions of an output back.
+func (j *Job) ErrorChecks(output int) (checks []Check) {
+	for _, c := range j.Checks {
+		if c.Output == output && c.Severity == "error" {
+			checks = append(checks, c)
+		}
+	}
+	return checks
+}

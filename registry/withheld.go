@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/internal/fault"
 )
 
@@ -96,6 +98,29 @@ func RefusedIn(ctx context.Context, tx pgx.Tx, generations []uuid.UUID) ([]Refus
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (r Refused, err error) {
 		return r, row.Scan(&r.Version, &r.Key, &r.Revision, &r.Failed, &r.Passed)
 	})
+}
+
+// Fate is what becomes of a refused revision in a swap.
+type Fate int
+
+const (
+	StaysRefused Fate = iota
+	IsShown           // it has passed every check that there is then
+	IsChecked         // nobody knows yet whether it passes the checks that there are then
+)
+
+// Under decides about a revision by the checks of the output in the version that is to serve. It is pure.
+func (r Refused) Under(checks []dag.Check) Fate {
+	f := IsShown
+	for _, c := range checks {
+		switch hash := c.Hash(); {
+		case slices.Contains(r.Failed, hash):
+			return StaysRefused
+		case !slices.Contains(r.Passed, hash):
+			f = IsChecked
+		}
+	}
+	return f
 }
 
 // Withholding is the newest revision of a partition, with the job that made it; for one that readers see and that

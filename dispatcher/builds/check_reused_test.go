@@ -178,6 +178,23 @@ func TestARollbackShowsWhatACandidatesCheckRefused(t *testing.T) {
 	require.Equal(t, map[string][]string{"all": {"7"}}, w.Read("checked_count"))
 }
 
+// What a candidate's check refused is not lost to the same definition without the check: its swap shows it.
+func TestTheSameDefinitionWithoutTheCheckLosesNothing(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.Put("raw", "2024-01-01", "ab")
+	w.Probe.Put("raw", "2024-01-02", "toolong")
+	w.Serve(dispatchertest.Edit(unchecked, "length(content) AS n", "1 AS n"))
+	failed := w.Deploy(dispatchertest.Checked)
+	w.Settle()
+	status, _ := w.Status(failed.Version.ID)
+	require.Equal(t, registry.Failed, status)
+
+	w.Serve(unchecked)
+	require.Equal(t, map[string][]string{"2024-01-01": {"ab,2"}, "2024-01-02": {"toolong,7"}}, w.Read("checked_good"))
+	require.Equal(t, map[string][]string{"all": {"9"}}, w.Read("checked_count"))
+}
+
 // A parked version without the check shares the generation. What the check refused stays hidden while its version
 // serves.
 func TestAParkedVersionShowsNothingThatTheServingCheckRefused(t *testing.T) {

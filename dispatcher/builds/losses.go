@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/dispatcher/stale"
 	"github.com/dagctl/dagctl/dispatcher/tasks"
 	"github.com/dagctl/dagctl/internal/pg"
@@ -44,9 +45,43 @@ func (bs *Builds) removals(
 	}
 	maps.Copy(givenUp, reachedFrom(givenUp, jobs)) // nor can those be made that are made from them
 
-	return registry.KeepRemovals(all, func(generation uuid.UUID, key string) bool {
+	lost := registry.KeepRemovals(all, func(generation uuid.UUID, key string) bool {
 		return !anew[generation] && !givenUp[tasks.Slot{Origin: origin[generation], Key: key}]
-	}), nil
+	})
+	if len(lost) == 0 {
+		return nil, nil
+	}
+	shown, err := bs.shownBy(ctx, tx, b, lost)
+	return registry.KeepRemovals(lost, func(generation uuid.UUID, key string) bool {
+		return !shown[registry.Ref{Version: generation, Key: key}]
+	}), err
+}
+
+// shownBy returns which partitions the swap to a version shows although checks of others refused them.
+func (bs *Builds) shownBy(
+	ctx context.Context, tx pgx.Tx, b registry.Build, lost []registry.Removal,
+) (map[registry.Ref]bool, error) {
+	jobs, err := bs.registry.VersionJobs(ctx, tx, b.ID)
+	if err != nil {
+		return nil, err
+	}
+	checks := map[uuid.UUID][]dag.Check{}
+	for _, job := range jobs {
+		for i, o := range job.Outputs {
+			checks[o.Generation.Version] = job.Def.ErrorChecks(i)
+		}
+	}
+	var generations []uuid.UUID
+	for _, r := range lost {
+		generations = append(generations, r.Generation)
+	}
+
+	refused, err := registry.RefusedIn(ctx, tx, generations)
+	shown := map[registry.Ref]bool{}
+	for _, r := range refused {
+		shown[r.Ref] = r.Under(checks[r.Version]) == registry.IsShown
+	}
+	return shown, err
 }
 
 // resets reports whether a job's outputs begin anew with the version.

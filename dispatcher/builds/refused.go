@@ -23,29 +23,6 @@ import (
 // that failed. Then it judges by its own checks what the others refused: the swap itself shows what passes, and has the
 // rest checked again.
 
-// fate is what becomes of a refused revision in a swap.
-type fate int
-
-const (
-	staysRefused fate = iota
-	isShown           // it has passed every check that there is now
-	isChecked         // nobody knows yet whether it passes the checks that there are now
-)
-
-// fateOf decides about a revision that checks of an output refused, from the checks after the swap.
-func fateOf(r registry.Refused, after []dag.Check) fate {
-	f := isShown
-	for _, c := range after {
-		switch hash := c.Hash(); {
-		case slices.Contains(r.Failed, hash):
-			return staysRefused
-		case !slices.Contains(r.Passed, hash):
-			f = isChecked
-		}
-	}
-	return f
-}
-
 // judgeRefused applies the checks of a version that has just begun to serve to what those of other versions refused.
 // Its cost follows what is refused in the generations that did not serve before, or that have other checks now.
 func (bs *Builds) judgeRefused(ctx context.Context, tx pgx.Tx, before, jobs []*registry.Job, now time.Time) error {
@@ -56,14 +33,14 @@ func (bs *Builds) judgeRefused(ctx context.Context, tx pgx.Tx, before, jobs []*r
 	had, judged := map[uuid.UUID][]dag.Check{}, map[uuid.UUID]output{}
 	for _, job := range before {
 		for i, o := range job.Outputs {
-			had[o.Generation.Version] = errorChecks(job, i)
+			had[o.Generation.Version] = job.Def.ErrorChecks(i)
 		}
 	}
 	sameHash := func(a, b dag.Check) bool { return a.Hash() == b.Hash() }
 	for _, job := range jobs {
 		for i, o := range job.Outputs {
 			was, served := had[o.Generation.Version]
-			if !served || !slices.EqualFunc(was, errorChecks(job, i), sameHash) {
+			if !served || !slices.EqualFunc(was, job.Def.ErrorChecks(i), sameHash) {
 				judged[o.Generation.Version] = output{job, i}
 			}
 		}
@@ -75,21 +52,21 @@ func (bs *Builds) judgeRefused(ctx context.Context, tx pgx.Tx, before, jobs []*r
 	}
 	for _, r := range refused {
 		o := judged[r.Version]
-		if err := bs.judgeOne(ctx, tx, o.job, o.index, r, fateOf(r, errorChecks(o.job, o.index)), now); err != nil {
+		if err := bs.judgeOne(ctx, tx, o.job, o.index, r, now); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// judgeOne carries out the fate of a refused revision.
+// judgeOne carries out what becomes of a refused revision.
 func (bs *Builds) judgeOne(
-	ctx context.Context, tx pgx.Tx, job *registry.Job, output int, r registry.Refused, f fate, now time.Time,
+	ctx context.Context, tx pgx.Tx, job *registry.Job, output int, r registry.Refused, now time.Time,
 ) (err error) {
-	switch f {
-	case isChecked:
+	switch r.Under(job.Def.ErrorChecks(output)) {
+	case registry.IsChecked:
 		return bs.checkAgain(ctx, tx, job, output, r.Ref, r.Revision, now)
-	case staysRefused:
+	case registry.StaysRefused:
 		return nil
 	}
 

@@ -44,7 +44,7 @@ func (bs *Builds) UncheckedOutputs(ctx context.Context, tx pgx.Tx, b registry.Bu
 	var demands []registry.Demand
 	for _, job := range jobs {
 		for output, o := range job.Outputs {
-			checks := errorChecks(job, output)
+			checks := job.Def.ErrorChecks(output)
 			if len(checks) == 0 {
 				continue
 			}
@@ -72,12 +72,6 @@ func (bs *Builds) UncheckedOutputs(ctx context.Context, tx pgx.Tx, b registry.Bu
 		all[i].revisions = of[demands[i].Generation]
 	}
 	return slices.DeleteFunc(all, func(o uncheckedOutput) bool { return len(o.revisions) == 0 }), nil
-}
-
-// errorChecks returns the checks that hold an output's revisions back.
-func errorChecks(job *registry.Job, output int) []dag.Check {
-	checks, _ := dispatcher.ChecksOf(job, output)
-	return slices.DeleteFunc(checks, func(c dag.Check) bool { return c.Severity != "error" })
 }
 
 // newestUnchecked is the age below which a build does not wait for the check of a revision that came after the build

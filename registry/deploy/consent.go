@@ -15,7 +15,9 @@ import (
 
 // removed returns what readers of an output would lose; nil if that is nothing, or if only the build can tell. Where
 // the output is partitioned in another way than before, no partition is the same, and the plan says that instead.
-func (b *behind) removed(live []planned, next planned, job *dag.Job, stays map[string]bool) *registry.Removal {
+func (b *behind) removed(
+	live []planned, next planned, job *dag.Job, stays func(key string) bool,
+) *registry.Removal {
 	will := b.of(job.Name)
 	if will.unknown || next.partitionBy.Kind == dag.ByCursor || next.reset {
 		return nil
@@ -31,7 +33,7 @@ func (b *behind) removed(live []planned, next planned, job *dag.Job, stays map[s
 		_, comes := slices.BinarySearch(will.keys, key)
 		_, there := b.published[next.generation][key]
 		// What was purged is made again only where its inputs have changed since.
-		return !stays[key] && !(comes && (there || b.wants(job, key)))
+		return !stays(key) && !(comes && (there || b.wants(job, key)))
 	}) {
 		return nil
 	}
@@ -47,6 +49,25 @@ func (b *behind) whyNot(job *dag.Job, key string) string {
 		}
 	}
 	return ""
+}
+
+// shownAgain returns the partitions of a version that its swap shows although checks of other versions refused them.
+func (d *deploy) shownAgain(ctx context.Context, tx pgx.Tx, next []planned) (map[registry.Ref]bool, error) {
+	checks := map[uuid.UUID][]dag.Check{}
+	var generations []uuid.UUID
+	for _, p := range next {
+		if job, ok := d.doc.Job(p.job); ok && p.exists {
+			checks[p.generation] = job.ErrorChecks(p.output)
+			generations = append(generations, p.generation)
+		}
+	}
+
+	refused, err := registry.RefusedIn(ctx, tx, generations)
+	shown := map[registry.Ref]bool{}
+	for _, r := range refused {
+		shown[r.Ref] = r.Under(checks[r.Version]) == registry.IsShown
+	}
+	return shown, err
 }
 
 // refuseFindings refuses what readers would miss, unless the deploy agrees to it.

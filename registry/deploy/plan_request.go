@@ -133,6 +133,10 @@ func (d *deploy) changes(
 		return nil, err
 	}
 	b.keep(kept)
+	shown, err := d.shownAgain(ctx, tx, next)
+	if err != nil {
+		return nil, err
+	}
 
 	now, after := readableNow(readable), byDataset(next)
 	for i := range changes {
@@ -147,7 +151,9 @@ func (d *deploy) changes(
 		if !ok || job.ForwardOnly(d.deployer.catalog.Operators[job.Operator]) {
 			continue
 		}
-		c.Removes = b.removed(now.inPlaceOf(after[c.ID]), after[c.ID], job, stays)
+		c.Removes = b.removed(now.inPlaceOf(after[c.ID]), after[c.ID], job, func(key string) bool {
+			return stays[key] || shown[registry.Ref{Version: after[c.ID].generation, Key: key}]
+		})
 		if c.Action == Reuse && c.Reason == "same definition" {
 			continue
 		}
