@@ -9,6 +9,7 @@ import (
 	"github.com/dagctl/dagctl/dispatcher"
 	"github.com/dagctl/dagctl/dispatcher/control"
 	"github.com/dagctl/dagctl/dispatcher/dispatchertest"
+	"github.com/dagctl/dagctl/dispatcher/upkeep"
 )
 
 const log = `
@@ -51,6 +52,37 @@ func TestAppendReadsWhatIsNew(t *testing.T) {
 	require.NoError(t, w.D.Reconcile(t.Context(), dispatchertest.Later(0)))
 	w.Settle()
 	require.Equal(t, 3, w.Attempts("all"))
+}
+
+// What remains of an input whose partition is purged with everything downstream is appended again; what a person purges
+// alone stays away.
+func TestAnAppendBeginsAnewWithoutWhatIsPurged(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Drop("a.csv", "id,v\n1,x\n")
+	w.Drop("b.csv", "id,v\n2,x\n")
+	w.Serve(log)
+	purge := func(dataset, key string, downstream bool) {
+		_, err := w.D.Upkeep.Purge(t.Context(), w.Caller, dataset, upkeep.PurgeRequest{Reason: "erasure request 17",
+			From: key, To: key, Downstream: downstream, BreakWindow: true}, time.Now())
+		require.NoError(t, err)
+		require.NoError(t, w.D.Reconcile(t.Context(), dispatchertest.Later(0)))
+		w.Settle()
+	}
+
+	purge("log/raw/0", "b", true)
+	require.Equal(t, []string{"1,x"}, w.Read("log")["all"])
+	attempts := w.Attempts("all")
+	require.NoError(t, w.D.Reconcile(t.Context(), dispatchertest.Later(0)))
+	w.Settle()
+	require.Equal(t, attempts, w.Attempts("all"))
+	w.Drop("c.csv", "id,v\n3,x\n")
+	w.Poll()
+	w.Settle()
+	require.Equal(t, []string{"1,x", "3,x"}, w.Read("log")["all"])
+
+	purge("log", "all", false)
+	require.Empty(t, w.Read("log"))
 }
 
 // Two tasks append at the same time: the second finds that its base has moved, and appends again without a failure.

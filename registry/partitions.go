@@ -41,6 +41,8 @@ type Made struct {
 	Pins      []Pin
 	// Refused is what those revisions of an appended partition read that its checks rejected: its rows are in no other.
 	Refused []Pin
+	// Purged is what the revisions of an appended partition read that its last purge has removed, if nothing followed it.
+	Purged []Pin
 }
 
 // Published returns the published revision numbers of whole generations, by partition key.
@@ -120,15 +122,19 @@ func findLastMade(b *pg.Batch, refs []Ref, all bool, found map[Ref]Made) {
 		&pins}, func() error {
 		var read []struct {
 			Pin
-			Last bool `json:"last"`
+			Last   bool `json:"last"`
+			Purged bool `json:"purged"`
 		}
 		if err := json.Unmarshal(pins, &read); err != nil {
 			return err
 		}
-		made.Pins, made.Refused = nil, nil
+		made.Pins, made.Refused, made.Purged = nil, nil, nil
 		for _, p := range read {
 			if !p.Refused || p.Last {
 				made.Pins = append(made.Pins, p.Pin)
+			}
+			if p.Purged {
+				made.Purged = append(made.Purged, p.Pin)
 			}
 			if p.Refused {
 				made.Refused = append(made.Refused, p.Pin)
@@ -140,18 +146,22 @@ func findLastMade(b *pg.Batch, refs []Ref, all bool, found map[Ref]Made) {
 		WITH newest AS (
 			SELECT p.*
 			FROM (SELECT DISTINCT version, key FROM unnest($1::uuid[], $2::text[]) AS w(version, key)) AS w
-			CROSS JOIN LATERAL (SELECT p.dataset_version, p.partition_key, p.revision, p.state, p.inherited_from IS NOT NULL AS inherited
+			CROSS JOIN LATERAL (SELECT p.dataset_version, p.partition_key, p.revision, p.state, p.inherited_from IS NOT NULL AS inherited,
+					p.purged_at
 				FROM partition_versions p WHERE p.dataset_version = w.version AND p.partition_key = w.key
 				ORDER BY p.revision DESC LIMIT 1) AS p)
 		SELECT n.dataset_version, n.partition_key, n.revision, n.state, n.inherited,
 		       coalesce(jsonb_agg(jsonb_build_object('input', i.input_index, 'dataset', i.input_dataset, 'version', i.input_version,
 		           'key', i.input_key, 'revision', coalesce(i.accepted, i.input_revision), 'compared', i.compared,
-		           'refused', i.refused, 'last', i.output_revision = n.revision)) FILTER (WHERE i.input_index IS NOT NULL), '[]')
+		           'refused', i.refused, 'last', i.output_revision = n.revision, 'purged', i.purged)) FILTER (WHERE i.input_index IS NOT NULL), '[]')
 		FROM newest n
 		LEFT JOIN LATERAL (
 			SELECT i.*, CASE WHEN $3 THEN coalesce((SELECT p.state = 'Rejected' FROM partition_versions p
 			           WHERE p.dataset_version = n.dataset_version AND p.partition_key = n.partition_key
-			             AND p.revision = i.output_revision), true) ELSE false END AS refused
+			             AND p.revision = i.output_revision), true) ELSE false END AS refused,
+				n.state = 'Purged' AND $3 AND EXISTS (SELECT FROM partition_versions p
+					WHERE p.dataset_version = n.dataset_version AND p.partition_key = n.partition_key
+					  AND p.revision = i.output_revision AND p.purged_at = n.purged_at) AS purged
 			FROM partition_inputs i
 			WHERE i.output_version = n.dataset_version AND i.output_key = n.partition_key
 			  AND ($3 OR i.output_revision = n.revision)) AS i ON true

@@ -118,6 +118,12 @@ func decide(t Target, inputs []InputFacts, made *registry.Made) Finding {
 		return f
 	}
 
+	if made != nil && beginsAnew(t.Job, f.Pins, inputs, *made) {
+		again := *made
+		again.Pins, again.Refused = nil, nil
+		f.Verdict, f.Dedupe = Stale, fmt.Sprintf("%s#%d", nameWork(t, ComparedPins(f.Pins), inputs, &again), made.Revision)
+		return f
+	}
 	if ReadsNew(t.Job) && made != nil {
 		f.Pins = toAppend(unread(f.Pins, inputs), *made)
 	}
@@ -141,6 +147,13 @@ func toAppend(pins []registry.Pin, made registry.Made) []registry.Pin {
 	}
 	kept := slices.DeleteFunc(slices.Clone(made.Pins), func(p registry.Pin) bool { return p.Refused })
 	return unseen(pins, kept)
+}
+
+// beginsAnew reports whether an appended partition that was purged reads all that is left of its inputs: something that
+// it was made of is gone, too, so that it is not what a person wanted gone, but what remains without that.
+func beginsAnew(job *registry.Job, pins []registry.Pin, inputs []InputFacts, made registry.Made) bool {
+	follows := func(in InputFacts) bool { return in.cursor != nil }
+	return ReadsNew(job) && made.State == "Purged" && !slices.ContainsFunc(inputs, follows) && lacksSome(pins, made.Purged)
 }
 
 // gather lists the revisions that a task of the target would read, and reports whether the inputs suffice to make it.
