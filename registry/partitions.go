@@ -41,7 +41,7 @@ type Made struct {
 	Pins      []Pin
 	// Refused is what those revisions of an appended partition read that its checks rejected: its rows are in no other.
 	Refused []Pin
-	// Purged is what the revisions of an appended partition read that its last purge has removed, if nothing followed it.
+	// Purged is what the revisions of an appended partition read that its last purge removed, if nothing followed it.
 	Purged []Pin
 }
 

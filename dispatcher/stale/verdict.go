@@ -121,7 +121,8 @@ func decide(t Target, inputs []InputFacts, made *registry.Made) Finding {
 	if made != nil && beginsAnew(t.Job, f.Pins, inputs, *made) {
 		again := *made
 		again.Pins, again.Refused = nil, nil
-		f.Verdict, f.Dedupe = Stale, fmt.Sprintf("%s#%d", nameWork(t, ComparedPins(f.Pins), inputs, &again), made.Revision)
+		name := nameWork(t, ComparedPins(f.Pins), inputs, &again)
+		f.Verdict, f.Dedupe = Stale, fmt.Sprintf("%s#%d", name, made.Revision)
 		return f
 	}
 	if ReadsNew(t.Job) && made != nil {
@@ -153,7 +154,8 @@ func toAppend(pins []registry.Pin, made registry.Made) []registry.Pin {
 // it was made of is gone, too, so that it is not what a person wanted gone, but what remains without that.
 func beginsAnew(job *registry.Job, pins []registry.Pin, inputs []InputFacts, made registry.Made) bool {
 	follows := func(in InputFacts) bool { return in.cursor != nil }
-	return ReadsNew(job) && made.State == "Purged" && !slices.ContainsFunc(inputs, follows) && lacksSome(pins, made.Purged)
+	return ReadsNew(job) && made.State == "Purged" && !slices.ContainsFunc(inputs, follows) &&
+		lacksSome(pins, made.Purged)
 }
 
 // gather lists the revisions that a task of the target would read, and reports whether the inputs suffice to make it.
