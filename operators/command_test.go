@@ -215,7 +215,7 @@ func TestCommandTailIsBounded(t *testing.T) {
 	t.Parallel()
 	out := newWorld(t).run(t, assignment("command", self(t, "fail", nil)))
 	require.True(t, out.Retryable)
-	require.True(t, strings.HasSuffix(out.Err.Error(), "the reason"))
+	require.True(t, strings.HasSuffix(out.Err.Error(), "the reason"), "%v", out.Err)
 	require.Less(t, len(out.Err.Error()), 9000)
 }
 

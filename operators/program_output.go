@@ -21,16 +21,18 @@ const longestLine = 16 << 10
 
 func (l *lines) Write(p []byte) (int, error) {
 	l.rest = append(l.rest, p...)
+	todo := l.rest
 	for {
-		line, rest, whole := bytes.Cut(l.rest, []byte{'\n'})
+		line, rest, whole := bytes.Cut(todo, []byte{'\n'})
 		if !whole && len(line) < longestLine {
+			l.rest = append(l.rest[:0], todo...)
 			return len(p), nil
 		}
 		if !whole || len(line) > longestLine {
-			line, rest = l.rest[:longestLine], l.rest[longestLine:]
+			line, rest = todo[:longestLine], todo[longestLine:]
 		}
 		l.tell(strings.ToValidUTF8(strings.TrimSuffix(string(line), "\r"), "\uFFFD"))
-		l.rest = append([]byte(nil), rest...)
+		todo = rest
 	}
 }
 
