@@ -46,8 +46,9 @@ func Handlers() []string {
 	return []string{Echo, Fail, Sleep, Log, Copy, NoRows, Commit, Secrets, Query}
 }
 
-// LeaseSeconds is the length of the leases of the suite's tasks.
-const LeaseSeconds = 5
+// LeaseSeconds is the length of the leases of the suite's tasks. It is long enough that a worker on a busy machine
+// keeps a lease between two heartbeats, and that three calls which fail cost it none.
+const LeaseSeconds = 9
 
 // The secret that the job of Secrets names.
 const (

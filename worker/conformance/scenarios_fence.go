@@ -11,18 +11,19 @@ import (
 )
 
 func heartbeats(s *scene) {
-	task := s.create(Sleep, sleepFor(6))
+	task := s.create(Sleep, sleepFor(LeaseSeconds+2))
 	s.claim(task, 1)
 	s.ends(task, 1, "Completed")
 	beats := s.calls(task, beatCall)
-	s.must("the lease is kept", len(beats) >= 2, "there were %d heartbeats in six seconds; the lease is of %d",
-		len(beats), LeaseSeconds)
+	s.must("the lease is kept", len(beats) >= 2, "there were %d heartbeats in %d s; the lease is of %d",
+		len(beats), LeaseSeconds+2, LeaseSeconds)
 	longest := beats[0].began.Sub(s.givenAt(task, 1))
 	for i := range beats[1:] {
 		longest = max(longest, beats[i+1].began.Sub(beats[i].began))
 	}
 
-	s.expect("at a third of its length", longest <= 3*time.Second, "the longest pause was %s; the lease is of %d s",
+	s.expect("at a third of its length", longest <= LeaseSeconds*time.Second/2,
+		"the longest pause was %s; the lease is of %d s",
 		longest.Round(time.Millisecond), LeaseSeconds)
 	told := s.recorder.find(func(c *call) bool {
 		body := strings.ReplaceAll(string(c.body), " ", "")
@@ -46,7 +47,7 @@ func (s *scene) givenAt(task uuid.UUID, attempt int) time.Time {
 }
 
 func shakyHeartbeats(s *scene) {
-	task := s.create(Sleep, sleepFor(7))
+	task := s.create(Sleep, sleepFor(LeaseSeconds+2))
 	s.recorder.meet(&fault{endpoint: beatCall, task: task, times: 2, status: http.StatusServiceUnavailable})
 	s.claim(task, 1)
 	s.ends(task, 1, "Completed")
@@ -59,7 +60,7 @@ func shakyHeartbeats(s *scene) {
 }
 
 func renewed(s *scene) {
-	task := s.create(Sleep, sleepFor(5))
+	task := s.create(Sleep, sleepFor(LeaseSeconds))
 	claim := s.claim(task, 1)
 	token := s.recorder.renew(claim.CapabilityToken)
 	s.recorder.meet(&fault{endpoint: beatCall, task: task, rewrite: func(answer []byte) []byte {
