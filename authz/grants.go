@@ -31,7 +31,7 @@ type SecretUser struct {
 // grant returns the grant for a user's program.
 func (u SecretUser) grant() string { return u.Name + "@" + u.Program }
 
-// bind tells how an admin sets a secret and lets the user have it.
+// bind says how an admin sets a secret and lets the user have it.
 func (u SecretUser) bind(name string) string {
 	if u.Program != "" {
 		return fmt.Sprintf("an admin sets it with `dagctl secrets set %[1]s` and grants it to this program with "+
@@ -134,6 +134,7 @@ func (b Binding) checkRemoved(s Secret) error {
 			if slices.ContainsFunc(part.have, func(have string) bool { return have == name || part.is(have) == name }) {
 				continue
 			}
+
 			has := "none"
 			if len(part.have) > 0 {
 				has = strings.Join(part.have, ", ")

@@ -364,6 +364,7 @@ func (d *Dispatcher) ExtendLease(
 		return false, false, fmt.Errorf("heartbeat of task %s: %w", f.TaskID, err)
 	}
 	defer rows.Close()
+
 	for rows.Next() {
 		held = true
 		if err := rows.Scan(&canceled); err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -121,6 +122,17 @@ func (r Refused) Under(checks []dag.Check) Fate {
 		}
 	}
 	return f
+}
+
+// ShownAgain returns the partitions of generations that checks refused, with true for those that pass the checks which
+// their outputs have in the version that is to serve.
+func ShownAgain(ctx context.Context, tx pgx.Tx, checks map[uuid.UUID][]dag.Check) (map[Ref]bool, error) {
+	refused, err := RefusedIn(ctx, tx, slices.Collect(maps.Keys(checks)))
+	shown := map[Ref]bool{}
+	for _, r := range refused {
+		shown[r.Ref] = r.Under(checks[r.Version]) == IsShown
+	}
+	return shown, err
 }
 
 // Withholding is the newest revision of a partition, with the job that made it; for one that readers see and that

@@ -71,7 +71,7 @@ func (bs *Builds) noteDelay(ctx context.Context, b registry.Build, last delay, f
 	})
 }
 
-// forget drops what is known of builds that have ended.
+// forget drops what is known of builds that have ended; releaseEnded drops what they hold back.
 func (bs *Builds) forget(builds []registry.Build) {
 	bs.holding.Lock()
 	defer bs.holding.Unlock()

@@ -65,23 +65,19 @@ func (bs *Builds) shownBy(
 	if err != nil {
 		return nil, err
 	}
+
+	loses := func(generation uuid.UUID) bool {
+		return slices.ContainsFunc(lost, func(r registry.Removal) bool { return r.Generation == generation })
+	}
 	checks := map[uuid.UUID][]dag.Check{}
 	for _, job := range jobs {
 		for i, o := range job.Outputs {
-			checks[o.Generation.Version] = job.Def.ErrorChecks(i)
+			if loses(o.Generation.Version) {
+				checks[o.Generation.Version] = job.Def.ErrorChecks(i)
+			}
 		}
 	}
-	var generations []uuid.UUID
-	for _, r := range lost {
-		generations = append(generations, r.Generation)
-	}
-
-	refused, err := registry.RefusedIn(ctx, tx, generations)
-	shown := map[registry.Ref]bool{}
-	for _, r := range refused {
-		shown[r.Ref] = r.Under(checks[r.Version]) == registry.IsShown
-	}
-	return shown, err
+	return registry.ShownAgain(ctx, tx, checks)
 }
 
 // resets reports whether a job's outputs begin anew with the version.

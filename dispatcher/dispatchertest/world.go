@@ -141,6 +141,7 @@ func (w *World) Dispatcher(id string, change ...func(*service.Config)) *service.
 		Catalog: w.Ops.Catalog([]string{"dispatcher", "other", "poll", "lambda"}), Vault: w.Vault, Log: log,
 		Misfit: w.Ops.Misfit})
 	require.NoError(w.T, err)
+
 	c := service.Config{Config: dispatcher.Config{Pool: w.Pool, Requests: w.Requests, Registry: reg, Operators: w.Ops,
 		Storage: w.Storage, Vault: w.Vault,
 		Runner:   &operators.Runner{Registry: w.Ops, Storage: w.Storage, ScratchDir: w.Scratch, Log: log},
@@ -150,6 +151,7 @@ func (w *World) Dispatcher(id string, change ...func(*service.Config)) *service.
 	for _, f := range change {
 		f(&c)
 	}
+
 	d, err := service.New(c)
 	require.NoError(w.T, err)
 	require.NoError(w.T, d.Register(w.T.Context()))

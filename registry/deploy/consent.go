@@ -54,20 +54,12 @@ func (b *behind) whyNot(job *dag.Job, key string) string {
 // shownAgain returns the partitions of a version that its swap shows although checks of other versions refused them.
 func (d *deploy) shownAgain(ctx context.Context, tx pgx.Tx, next []planned) (map[registry.Ref]bool, error) {
 	checks := map[uuid.UUID][]dag.Check{}
-	var generations []uuid.UUID
 	for _, p := range next {
 		if job, ok := d.doc.Job(p.job); ok && p.exists {
 			checks[p.generation] = job.ErrorChecks(p.output)
-			generations = append(generations, p.generation)
 		}
 	}
-
-	refused, err := registry.RefusedIn(ctx, tx, generations)
-	shown := map[registry.Ref]bool{}
-	for _, r := range refused {
-		shown[r.Ref] = r.Under(checks[r.Version]) == registry.IsShown
-	}
-	return shown, err
+	return registry.ShownAgain(ctx, tx, checks)
 }
 
 // refuseFindings refuses what readers would miss, unless the deploy agrees to it.
