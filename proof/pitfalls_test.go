@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dagctl/dagctl/dispatcher/builds"
 	"github.com/dagctl/dagctl/registry"
 )
 
@@ -295,7 +296,12 @@ func TestTwoNamesSwapAndRollBack(t *testing.T) {
 	tasks := w.count(`SELECT FROM tasks`)
 	w.serve(swappable("y", "x"), func(r *registry.DeployRequest) { r.AllowMoves = true })
 	looks("two", "one")
-	w.rollback("names")
+
+	_, err := w.d.Builds.Rollback(t.Context(), w.caller, "names", builds.RollbackRequest{})
+	require.ErrorContains(t, err, "the name x would move from the dataset of job two to that of job one")
+	looks("two", "one")
+	_, err = w.d.Builds.Rollback(t.Context(), w.caller, "names", builds.RollbackRequest{AllowMoves: true})
+	require.NoError(t, err)
 	looks("one", "two")
 	w.settle()
 	require.Equal(t, tasks, w.count(`SELECT FROM tasks`), "a name is not data")

@@ -26,7 +26,7 @@ type RollbackRequest struct {
 	// Each is the consent of that name to what others would miss.
 	AllowBreaking bool `json:"allow_breaking,omitempty" doc:"Go back although jobs of other DAGs read datasets or columns that the version does not have; refused with 409 where there are any and this is not said"`
 	AllowRemovals bool `json:"allow_removals,omitempty" doc:"Let partitions go that are served and that were purged from the version; refused with 409 where there are any and this is not said"`
-	AllowMoves    bool `json:"allow_moves,omitempty" doc:"Take published names back that belong to other DAGs by now; refused with 409 where there are any and this is not said"`
+	AllowMoves    bool `json:"allow_moves,omitempty" doc:"Let published names move to other datasets, also from and to other DAGs; refused with 409 where there are any and this is not said"`
 }
 
 // consents returns what the person who rolls back agrees to.

@@ -81,9 +81,6 @@ func (m *model) judgeNames(d *dagModel, v *version, back bool, r *verdict) {
 		if m.owner(name) != d.name || v.names[name] == job {
 			continue
 		}
-		if v.names[name] != "" && back {
-			continue
-		}
 		if v.names[name] != "" {
 			r.require("%s would move from %s to %s", name, job, v.names[name])
 		} else if len(claims) > 1 {

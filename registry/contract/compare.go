@@ -2,6 +2,7 @@ package contract
 
 import (
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -39,6 +40,7 @@ func Compare(live, next Contract, facts Facts) []Finding {
 			c.takeover(now)
 		}
 	}
+	c.elsewhere()
 	c.inputs(live.Inputs, next.Inputs)
 	c.sources(next.Inputs)
 	hint := "--forward-only keeps what would be rebuilt as it is"
@@ -126,15 +128,14 @@ func (c *comparison) name(was, now *Dataset) {
 	case heir != nil:
 		f.Text = fmt.Sprintf("the name %s would move from the dataset of job %s to that of job %s: whoever reads it "+
 			"by name gets other rows", was.Name, was.Job, heir.Job)
-		f.Hint = "if it is the same job under another name, write `renamed_from` there"
+		if !c.facts.Back {
+			f.Hint = "if it is the same job under another name, write `renamed_from` there"
+		}
 	case owner != "":
 		f.Text = fmt.Sprintf("the name %s would go back to DAG %s: whoever reads it by name gets other rows",
 			was.Name, owner)
 	default:
 		return
-	}
-	if c.facts.Back && heir != nil {
-		f.Level, f.Consent = Says, ""
 	}
 	c.add(f)
 }
@@ -179,6 +180,17 @@ func (c *comparison) takeover(now *Dataset) {
 	if ok {
 		c.shape(&was, now)
 		c.columns(&was, now)
+	}
+}
+
+// elsewhere says which names of a version that goes on serving other DAGs have taken.
+func (c *comparison) elsewhere() {
+	for _, name := range slices.Sorted(maps.Keys(c.facts.Elsewhere)) {
+		owner := c.facts.Elsewhere[name]
+		c.add(Finding{Kind: NameElsewhere, Level: Says, Dataset: name,
+			Text: fmt.Sprintf("the name %s belongs to DAG %s by now: whoever reads it by name gets the rows of %s. "+
+				"Deploying the same document again does not take it back; a changed one does, if it says "+
+				"`takes_over: %s`", name, owner, owner, owner)})
 	}
 }
 

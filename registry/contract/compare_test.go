@@ -96,6 +96,14 @@ func TestCompare(t *testing.T) {
 			"says dataset_removed: dataset x would be removed",
 			"asks allow-moves name_moved: the name x would move from the dataset of job job1 to that of job job2: " +
 				"whoever reads it by name gets other rows"}},
+		"moved by going back": {x, of(dataset(two, "x")), back(contract.Facts{}), []string{
+			"says dataset_removed: dataset x would be removed",
+			"asks allow-moves name_moved: the name x would move from the dataset of job job1 to that of job job2: " +
+				"whoever reads it by name gets other rows"}},
+		"taken by another DAG": {x, x, contract.Facts{Elsewhere: map[string]string{"x": "new"}}, []string{
+			"says name_elsewhere: the name x belongs to DAG new by now: whoever reads it by name gets the rows of " +
+				"new. Deploying the same document again does not take it back; a changed one does, if it says " +
+				"`takes_over: new`"}},
 		"given back": {x, of(dataset(one, "y")), contract.Facts{Returns: map[string]string{"x": "old"}}, []string{
 			"says dataset_renamed: dataset x would be renamed to y",
 			"asks allow-moves name_moved: the name x would go back to DAG old: " +

@@ -98,6 +98,7 @@ type Facts struct {
 	Consumers map[uuid.UUID][]Consumer // by dataset
 	Returns   map[string]string        // name → the DAG that gets it back when this one gives it up
 	Taken     map[string]Dataset       // name → what another DAG serves under it, which the next version takes over
+	Elsewhere map[string]string        // name → the DAG that owns it by now, although the serving version has it
 	Kept      map[uuid.UUID]Kept       // by dataset: where its columns change
 	Sources   map[uuid.UUID]Source     // what other DAGs serve of the next version's inputs; nil: not asked
 	Back      bool                     // the next version is an earlier one, which a person goes back to
@@ -155,6 +156,7 @@ const (
 	DatasetRenamed      Kind = "dataset_renamed"
 	NameMoved           Kind = "name_moved"
 	NameTakenOver       Kind = "name_taken_over"
+	NameElsewhere       Kind = "name_elsewhere"
 	InputRebound        Kind = "input_rebound"
 	InputGone           Kind = "input_gone"
 	InputColumnsGone    Kind = "input_columns_gone"

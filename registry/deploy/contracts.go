@@ -249,6 +249,11 @@ func (d *deploy) verdict(
 		return nil, err
 	}
 	facts.Forced = d.req.Force != nil
+	if version == d.serves {
+		if facts.Elsewhere, err = elsewhere(ctx, tx, b); err != nil {
+			return nil, err
+		}
+	}
 	for i := range changes {
 		for _, c := range facts.Consumers[changes[i].ID] {
 			if at := c.Address(); !slices.Contains(changes[i].Consumers, at) {

@@ -321,6 +321,18 @@ func Handovers(ctx context.Context, tx pgx.Tx, b registry.Build) ([]Handover, er
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[Handover])
 }
 
+// elsewhere returns the names that a version publishes and that other DAGs own, with those DAGs.
+func elsewhere(ctx context.Context, tx pgx.Tx, b registry.Build) (map[string]string, error) {
+	moves, err := Handovers(ctx, tx, b)
+	owners := map[string]string{}
+	for _, m := range moves {
+		if m.To == b.DAG {
+			owners[m.Name] = m.From
+		}
+	}
+	return owners, err
+}
+
 // ReturnedView returns the stable view of a name that is given back to a DAG; false if its dataset is not in Postgres
 // storage.
 func ReturnedView(ctx context.Context, tx pgx.Tx, org uuid.UUID, h Handover) (storage.View, bool, error) {

@@ -140,7 +140,7 @@ since.`,
 		"let partitions go that are served and that the version lacks; a version whose datasets were purged as a "+
 			"whole cannot serve again")
 	cmd.Flags().BoolVar(&moves, "allow-moves", false,
-		"take published names back that belong to other DAGs by now")
+		"let published names move to other datasets, also from and to other DAGs")
 	cmd.Flags().BoolVar(&cancel, "cancel-tasks", false,
 		"cancel the open tasks of manual, timer and webhook jobs that the version does not have")
 	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
