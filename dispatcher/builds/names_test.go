@@ -118,8 +118,9 @@ func TestARollbackTakesANameBackIfAsked(t *testing.T) {
 	require.Equal(t, []string{"new a"}, w.Read("new/made/0")["2024-01-01"])
 
 	// The version that lost the name serves, so a deploy of its document moves nothing, and says so.
-	says := []string{"says: the name stations belongs to DAG old by now: whoever reads it by name gets the rows " +
-		"of old. Deploying the same document again does not take it back; a changed one does, if it says `takes_over: old`"}
+	says := []string{"says: the name stations belongs to DAG old by now: whoever reads it by name gets the rows of " +
+		"old. Deploying the same document again does not take it back; a changed one does, if it says " +
+		"`takes_over: old`"}
 	require.Equal(t, says, planned(t, w, newStations))
 	require.Len(t, w.Deploy(newStations).Findings, 1)
 	require.Equal(t, []string{"old a"}, w.Read("stations")["2024-01-01"])
