@@ -186,6 +186,9 @@ func handle[P, I, O any](api *API, op huma.Operation, admit func(*http.Request) 
 			api.refuse(w, r, err)
 			return
 		}
+		if caller, ok := any(principal).(Caller); ok && !caller.ExpiresAt.IsZero() {
+			hc.SetHeader(rest.TokenExpires, caller.ExpiresAt.UTC().Format(time.RFC3339))
+		}
 		next(huma.WithValue(hc, key{}, principal))
 	}}, op.Middlewares...)
 	rest.Register(api.rest, op, func(ctx context.Context, in *I) (*O, error) {

@@ -12,6 +12,7 @@ package authz
 
 import (
 	"slices"
+	"time"
 
 	"github.com/google/uuid"
 )
@@ -42,6 +43,7 @@ type Caller struct {
 	Role      Role     // within the org
 	OrgRoles  []string // visibility groups, each as role:SLUG
 	RequestID string
+	ExpiresAt time.Time // of the caller's token; zero: none expires
 
 	csrf string // what a mutation must repeat; set if a cookie authenticated the caller
 }

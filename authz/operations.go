@@ -78,13 +78,18 @@ type Identity struct {
 	Actor    string   `json:"actor" example:"token:ci"`
 	Role     Role     `json:"role" enum:"reader,writer,admin"`
 	OrgRoles []string `json:"org_roles,omitempty" doc:"Visibility groups"`
+
+	ExpiresAt *time.Time `json:"expires_at,omitempty" doc:"When the caller's token ends"`
 }
 
 type whoamiOutput struct{ Body Identity }
 
 func whoami(_ context.Context, caller Caller, _ *struct{}) (*whoamiOutput, error) {
-	return &whoamiOutput{Identity{Org: caller.OrgSlug, Actor: caller.Actor, Role: caller.Role,
-		OrgRoles: caller.OrgRoles}}, nil
+	me := Identity{Org: caller.OrgSlug, Actor: caller.Actor, Role: caller.Role, OrgRoles: caller.OrgRoles}
+	if !caller.ExpiresAt.IsZero() {
+		me.ExpiresAt = &caller.ExpiresAt
+	}
+	return &whoamiOutput{me}, nil
 }
 
 // CreateTokenRequest describes a service token to create.

@@ -232,8 +232,67 @@ func RevokeToken(ctx context.Context, pool *pgxpool.Pool, caller Caller, name st
 				WithHint("the server's administrator can revoke it: `dagctl admin revoke-token %s --org %s`",
 					name, caller.OrgSlug)
 		}
+		if err := refuseLastAdmin(ctx, tx, caller, name); err != nil {
+			return err
+		}
 		return revokeToken(ctx, tx, caller, name)
 	})
+}
+
+// refuseLastAdmin refuses to revoke the only token by which anybody can still administer the org.
+func refuseLastAdmin(ctx context.Context, tx pgx.Tx, caller Caller, name string) error {
+	var last bool
+	err := tx.QueryRow(ctx, `
+		SELECT coalesce(bool_or(name = $2), false) AND count(*) = 1 FROM (
+			SELECT name FROM service_tokens WHERE org_id = $1 AND kind = 'user' AND role = 'admin'
+				AND revoked_at IS NULL AND expires_at > now() FOR UPDATE) AS admins`, caller.OrgID, name).Scan(&last)
+	if err != nil {
+		return fmt.Errorf("admins of org %s: %w", caller.OrgSlug, err)
+	}
+	if last {
+		return fault.New(fault.Conflict, "token %s is the last admin token of org %s: nobody could make another one",
+			name, caller.OrgSlug).
+			WithHint("make the next one first: `dagctl tokens create NAME --role admin`; the server's administrator "+
+				"can revoke any with `dagctl admin revoke-token %s --org %s`", name, caller.OrgSlug)
+	}
+	return nil
+}
+
+// CreateUserToken creates a token of kind user for an org, for the server's administrator: it brings an org back that
+// has no admin token any more. The pool is the owner's.
+func CreateUserToken(
+	ctx context.Context, owner *pgxpool.Pool, orgSlug string, n NewToken,
+) (secret string, t Token, err error) {
+	org, err := OrgBySlug(ctx, owner, orgSlug)
+	if err != nil {
+		return "", Token{}, err
+	}
+	n.Kind = KindUser
+	err = pg.InTx(ctx, owner, func(ctx context.Context, tx pgx.Tx) error {
+		system := Caller{OrgID: org.ID, OrgSlug: org.Slug, Actor: "system"}
+		secret, t, err = createToken(ctx, tx, system, n)
+		return err
+	})
+	return secret, t, err
+}
+
+// AdminsEnd returns when the last admin token of each org that has one ends, by the org's id. It is in the past for an
+// org that nobody can administer. The transaction is the owner's.
+func AdminsEnd(ctx context.Context, tx pgx.Tx) (map[uuid.UUID]time.Time, error) {
+	rows, err := tx.Query(ctx, `
+		SELECT org_id, max(coalesce(revoked_at, expires_at)) FROM service_tokens
+		WHERE kind = 'user' AND role = 'admin' GROUP BY org_id`)
+	if err != nil {
+		return nil, fmt.Errorf("admin tokens: %w", err)
+	}
+
+	ends := map[uuid.UUID]time.Time{}
+	var (
+		org uuid.UUID
+		at  time.Time
+	)
+	_, err = pgx.ForEachRow(rows, []any{&org, &at}, func() error { ends[org] = at; return nil })
+	return ends, err
 }
 
 // lockToken locks a token's row. It returns the number of orgs whose tasks the token may claim, and whether it is
@@ -318,7 +377,7 @@ func (a *Tokens) find(ctx context.Context, secret string) (Caller, error) {
 	// Uses service_tokens_hash_key. Writes last_used_at at most once a minute, so that a busy token is not a hot row.
 	err := a.pool.QueryRow(ctx, `
 		WITH token AS (
-			SELECT t.id, t.org_id, o.slug, t.name, t.role, t.last_used_at
+			SELECT t.id, t.org_id, o.slug, t.name, t.role, t.last_used_at, t.expires_at
 			FROM service_tokens t JOIN orgs o ON o.id = t.org_id
 			WHERE t.hash = $1 AND t.kind = 'user' AND t.revoked_at IS NULL AND t.expires_at > now()
 		), touched AS (
@@ -326,8 +385,8 @@ func (a *Tokens) find(ctx context.Context, secret string) (Caller, error) {
 			FROM token
 			WHERE t.id = token.id AND (t.last_used_at IS NULL OR t.last_used_at < now() - interval '1 minute')
 		)
-		SELECT org_id, slug, name, role FROM token`, hashSecret(secret)).
-		Scan(&c.OrgID, &c.OrgSlug, &name, &c.Role)
+		SELECT org_id, slug, name, role, expires_at FROM token`, hashSecret(secret)).
+		Scan(&c.OrgID, &c.OrgSlug, &name, &c.Role, &c.ExpiresAt)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return Caller{}, badToken()
 	}

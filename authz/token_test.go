@@ -1,6 +1,7 @@
 package authz_test
 
 import (
+	"context"
 	"encoding/json"
 	"net/http/httptest"
 	"strings"
@@ -8,10 +9,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/internal/rest"
 )
 
@@ -30,8 +34,9 @@ func TestTokensOverHTTP(t *testing.T) {
 	require.Regexp(t, `^dagctl_user_[0-9A-Za-z]{43}$`, made.Secret)
 
 	who := call(api, "GET", "/v1/whoami", "", as(made.Secret)...)
-	require.Equal(t, authz.Identity{Org: "acme", Actor: "token:ci", Role: authz.RoleWriter},
+	require.Equal(t, authz.Identity{Org: "acme", Actor: "token:ci", Role: authz.RoleWriter, ExpiresAt: &made.ExpiresAt},
 		decode[authz.Identity](t, who))
+	require.Equal(t, made.ExpiresAt.Format(time.RFC3339), who.Header().Get(rest.TokenExpires))
 
 	answer = call(api, "POST", "/v1/tokens", `{"name":"ci","role":"writer"}`, as(root)...)
 	require.Equal(t, 409, answer.Code, answer.Body.String())
@@ -215,7 +220,48 @@ func TestBootstrap(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "second", org.Name)
 	who := decode[authz.Identity](t, call(w.api(t, authz.Config{}), "GET", "/v1/whoami", "", as(secret)...))
+	require.WithinDuration(t, time.Now().Add(authz.DefaultTTL), *who.ExpiresAt, time.Minute)
+	who.ExpiresAt = nil
 	require.Equal(t, authz.Identity{Org: "second", Actor: "token:root", Role: authz.RoleAdmin}, who)
+}
+
+// An org never ends up with nobody who may make a token, and where it has, the server's administrator makes one.
+func TestAnOrgIsNotLockedOut(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	api := w.api(t, authz.Config{})
+	root := w.token(t, authz.NewToken{Name: "root", Role: authz.RoleAdmin})
+	w.token(t, authz.NewToken{Name: "reader", Role: authz.RoleReader})
+	ended := w.token(t, authz.NewToken{Name: "ended", Role: authz.RoleAdmin})
+	_, err := w.owner.Exec(t.Context(), `UPDATE service_tokens SET expires_at = now() WHERE name = 'ended'`)
+	require.NoError(t, err)
+	require.Equal(t, 401, call(api, "GET", "/v1/whoami", "", as(ended)...).Code)
+
+	refused := call(api, "DELETE", "/v1/tokens/root", "", as(root)...)
+	require.Equal(t, 409, refused.Code)
+	require.Contains(t, refused.Body.String(), "token root is the last admin token of org acme")
+	require.Equal(t, 204, call(api, "DELETE", "/v1/tokens/reader", "", as(root)...).Code)
+	require.Equal(t, 204, call(api, "DELETE", "/v1/tokens/ended", "", as(root)...).Code)
+
+	require.NoError(t, authz.RevokeAnyToken(t.Context(), w.owner, "acme", "root"))
+	ends := func() (at map[uuid.UUID]time.Time) {
+		require.NoError(t, pg.InTx(t.Context(), w.owner, func(ctx context.Context, tx pgx.Tx) (err error) {
+			at, err = authz.AdminsEnd(ctx, tx)
+			return err
+		}))
+		return at
+	}
+	org, err := authz.OrgBySlug(t.Context(), w.owner, "acme")
+	require.NoError(t, err)
+	require.WithinDuration(t, time.Now(), ends()[org.ID], time.Minute)
+
+	_, _, err = authz.CreateUserToken(t.Context(), w.owner, "umbrela", authz.NewToken{Name: "x", Role: authz.RoleAdmin})
+	require.True(t, fault.Is(err, fault.NotFound), "%v", err)
+	secret, made, err := authz.CreateUserToken(t.Context(), w.owner, "acme",
+		authz.NewToken{Name: "rescue", Role: authz.RoleAdmin})
+	require.NoError(t, err)
+	require.Equal(t, made.ExpiresAt, ends()[org.ID])
+	require.Equal(t, 201, call(api, "POST", "/v1/tokens", `{"name":"ci","role":"writer"}`, as(secret)...).Code)
 }
 
 func TestOrgs(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -242,6 +243,26 @@ func TestWorkerTokens(t *testing.T) {
 	require.Contains(t, refused.err, "dagctl admin revoke-token both --org acme")
 	must(t, database, "admin", "revoke-token", "both", "--org", "acme", "--yes")
 	require.NotNil(t, decode[[]authz.Token](t, env, "tokens", "list", "--limit", "100")[1].RevokedAt)
+}
+
+// Tokens that end soon say so with each command, and an org whose last admin token has ended gets another one.
+func TestTokensThatEnd(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	env := w.env(t, admin)
+	soon := decode[authz.CreatedToken](t, env, "tokens", "create", "soon", "--role", "admin", "--ttl", "30h")
+	require.NotContains(t, dagctl(t, env, "whoami").err, "ends in")
+	ending := map[string]string{"DAGCTL_URL": w.url, "DAGCTL_TOKEN": soon.Secret}
+	who := dagctl(t, ending, "whoami")
+	require.Contains(t, who.err, "This token ends in 29h")
+	require.Equal(t, 1, strings.Count(dagctl(t, ending, "status").err, "This token ends"))
+	require.Contains(t, who.out, "until "+soon.ExpiresAt.Format(time.RFC3339))
+
+	database := map[string]string{"DAGCTL_DATABASE_URL": w.pool.Config().ConnString()}
+	made := decode[authz.CreatedToken](t, database, "admin", "create-token", "rescue", "--org", "acme")
+	require.Equal(t, authz.RoleAdmin, made.Role)
+	require.Contains(t, must(t, map[string]string{"DAGCTL_URL": w.url, "DAGCTL_TOKEN": made.Secret}, "whoami"),
+		"token:rescue, admin of acme")
 }
 
 func TestDeployShowsProblemsOfTheServersOwnCatalog(t *testing.T) {

@@ -17,6 +17,9 @@ import (
 // RequestIDHeader carries the id of a request in both directions.
 const RequestIDHeader = "X-Request-Id"
 
+// TokenExpires is the header of answers that says when the caller's token ends.
+const TokenExpires = "Dagctl-Token-Expires"
+
 type requestIDKey struct{}
 
 // RequestID returns the id of the request that ctx belongs to.

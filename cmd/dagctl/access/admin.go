@@ -20,8 +20,8 @@ func AdminCommand(c *cli.CLI) *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(bootstrapCommand(c), createWorkerTokenCommand(c), adminRevokeTokenCommand(c),
-		adminQuotasCommand(c))
+	cmd.AddCommand(bootstrapCommand(c), adminCreateTokenCommand(c), createWorkerTokenCommand(c),
+		adminRevokeTokenCommand(c), adminQuotasCommand(c))
 	return cmd
 }
 

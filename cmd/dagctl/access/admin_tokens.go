@@ -10,6 +10,48 @@ import (
 	"github.com/dagctl/dagctl/internal/pg"
 )
 
+// adminCreateTokenCommand returns `dagctl admin create-token`.
+func adminCreateTokenCommand(c *cli.CLI) *cobra.Command {
+	var (
+		databaseURL, org, role string
+		n                      authz.NewToken
+	)
+	cmd := &cobra.Command{
+		Use:   "create-token NAME --org ORG",
+		Short: "Create a token for people and programs of an org, straight in the database",
+		Long: `Creates a token of an org, an admin's unless --role says otherwise. It brings back an org whose admin tokens
+are lost, revoked or have ended. Whoever has a token of the org that still works uses dagctl tokens create.`,
+		Example: "  dagctl admin create-token rescue --org acme --database-url postgres://dagctl@db/dagctl",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			address, err := c.DatabaseURL(databaseURL)
+			if err != nil {
+				return err
+			}
+			pool, err := pg.Open(cmd.Context(), address, pg.WithMaxConns(2))
+			if err != nil {
+				return err
+			}
+			defer pool.Close()
+
+			n.Name, n.Role = args[0], authz.Role(role)
+			secret, token, err := authz.CreateUserToken(cmd.Context(), pool, org, n)
+			if err != nil {
+				return err
+			}
+			return printToken(c, authz.CreatedToken{Token: token, Secret: secret})
+		},
+	}
+
+	f := cmd.Flags()
+	f.StringVar(&databaseURL, "database-url", "", "PostgreSQL (DAGCTL_DATABASE_URL)")
+	f.StringVar(&org, "org", "", "slug of the org")
+	f.StringVar(&role, "role", string(authz.RoleAdmin), "reader, writer or admin")
+	f.DurationVar(&n.TTL, "ttl", authz.DefaultTTL, "lifetime of the token")
+	_ = cmd.MarkFlagRequired("org")
+	return cmd
+}
+
 // createWorkerTokenCommand returns `dagctl admin create-worker-token`.
 func createWorkerTokenCommand(c *cli.CLI) *cobra.Command {
 	var (

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -31,6 +32,9 @@ func WhoamiCommand(c *cli.CLI) *cobra.Command {
 				fmt.Fprintf(w, "%s, %s of %s\n", me.Actor, me.Role, me.Org)
 				if len(me.OrgRoles) > 0 {
 					fmt.Fprintf(w, "in %s\n", strings.Join(me.OrgRoles, ", "))
+				}
+				if me.ExpiresAt != nil {
+					fmt.Fprintf(w, "until %s\n", me.ExpiresAt.Format(time.RFC3339))
 				}
 			})
 		},

@@ -12,6 +12,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/dagctl/dagctl/internal/fault"
@@ -23,7 +24,8 @@ type Client struct {
 	Target Target
 	http   *http.Client
 	header http.Header
-	waits  bool // sends a call again that the server answered with 429
+	warn   func(until time.Time) // told when the token ends; nil: nobody is told
+	waits  bool                  // sends a call again that the server answered with 429
 }
 
 // Connect returns a client of the target. It prints which target that is, so that nobody has to guess where a command
@@ -34,7 +36,23 @@ func (c *CLI) Connect() (*Client, error) {
 		return nil, err
 	}
 	fmt.Fprintln(c.Err, c.Style(c.Err).Dim(fmt.Sprintf("Target %s · %s", t.Name, t.URL)))
-	return NewClient(t), nil
+	client := NewClient(t)
+	var once sync.Once
+	client.warn = func(until time.Time) { once.Do(func() { c.warnOfEnd(until) }) }
+	return client, nil
+}
+
+// endsSoon is how long before its end people are told of it.
+const endsSoon = 7 * 24 * time.Hour
+
+// warnOfEnd says that the token ends soon, if it does.
+func (c *CLI) warnOfEnd(until time.Time) {
+	left := time.Until(until)
+	if left > endsSoon {
+		return
+	}
+	fmt.Fprintln(c.Err, c.Style(c.Err).Busy(fmt.Sprintf("This token ends in %s, at %s. "+
+		"`dagctl tokens create` makes another; an admin may do that.", Duration(left), until.Format(time.RFC3339))))
 }
 
 // NewClient returns a client of the API at t.URL.
@@ -147,6 +165,10 @@ func (c *Client) try(ctx context.Context, method, path, contentType string, cont
 		return 0, fault.New(fault.Unavailable, "the answer to %s %s broke off: %w", method, path, err)
 	}
 
+	until, err := time.Parse(time.RFC3339, response.Header.Get(rest.TokenExpires))
+	if err == nil && c.warn != nil {
+		c.warn(until)
+	}
 	if response.StatusCode >= 300 {
 		return waitOf(response), c.refusal(method, path, response, text)
 	}
