@@ -188,6 +188,30 @@ func Fingerprint() (string, error) {
 	return fmt.Sprintf("%x", hash.Sum(nil)), nil
 }
 
+// Ahead returns the numbers of dagctl's own migrations that this database has and this program does not know: a newer
+// program made them.
+func Ahead(ctx context.Context, pool *pgxpool.Pool) ([]int64, error) {
+	all, err := own()
+	if err != nil {
+		return nil, err
+	}
+	known := make([]int64, len(all))
+	for i, m := range all {
+		known[i] = m.Version
+	}
+
+	rows, err := pool.Query(ctx, `SELECT version_id FROM `+table+` WHERE is_applied AND version_id > 0
+		AND version_id <> ALL($1) ORDER BY 1`, known)
+	if err != nil {
+		return nil, fmt.Errorf("read applied migrations: %w", err)
+	}
+	ahead, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	if err != nil {
+		return nil, fmt.Errorf("read applied migrations: %w", err)
+	}
+	return ahead, nil
+}
+
 // own returns the embedded files' migrations. fs.Glob sorts the files by name and so by number.
 func own() ([]Migration, error) {
 	names, err := fs.Glob(files, "*.sql")

@@ -108,6 +108,15 @@ func TestANewerDatabaseServesAnOlderServer(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, migrations.Up(t.Context(), url))
 	require.Empty(t, mustPending(t, pool))
+
+	ahead, err := migrations.Ahead(t.Context(), pool)
+	require.NoError(t, err)
+	require.Equal(t, []int64{9999}, ahead)
+	_, err = pool.Exec(t.Context(), `DELETE FROM schema_migrations WHERE version_id = 9999`)
+	require.NoError(t, err)
+	ahead, err = migrations.Ahead(t.Context(), pool)
+	require.NoError(t, err)
+	require.Empty(t, ahead)
 }
 
 // Tenant data without a policy would be open to every org's requests.

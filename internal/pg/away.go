@@ -38,6 +38,22 @@ func Away(err error) bool {
 	return pgconn.SafeToRetry(err) // the connection was closed before anything was sent
 }
 
+// Refusing returns why the database takes nothing more to store, for people, if err says so: its disk is full, or it is
+// a standby. It is empty for any other error.
+func Refusing(err error) string {
+	var said *pgconn.PgError
+	if !errors.As(err, &said) {
+		return ""
+	}
+	switch said.Code {
+	case "53100":
+		return "the disk of the database is full"
+	case "25006":
+		return "the database can only be read: it is a standby, or an operator has made it read-only"
+	}
+	return ""
+}
+
 // Busy returns a fault that says what is in use, and to try again, if err means that a statement waited for a lock for
 // longer than lock_timeout. It returns any other error as it is.
 func Busy(err error, what string) error {

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
@@ -117,6 +118,9 @@ func TestErrorsBecomeProblems(t *testing.T) {
 		{"the database went away", fmt.Errorf("look up token of hunter2: %w", io.ErrUnexpectedEOF),
 			Problem{Status: 503, Kind: "unavailable", Detail: "a service that the server needs does not respond",
 				Hint: "try again in a moment; a request with an idempotency key takes effect only once"}},
+		{"the database's disk is full", fmt.Errorf("store hunter2: %w", &pgconn.PgError{Code: "53100"}),
+			Problem{Status: 503, Kind: "unavailable", Detail: "the disk of the database is full",
+				Hint: "nothing of the request was stored; whoever runs the server has to mend it"}},
 		{"unclassified", errors.New(`password "hunter2" rejected by db-7`),
 			Problem{Status: 500, Kind: "internal", Detail: "something went wrong on the server",
 				Hint: "the server's log has details under this request id"}},

@@ -51,6 +51,7 @@ type App struct {
 	Metrics    *prometheus.Registry
 
 	log        *slog.Logger
+	outages    *outages
 	worker     string        // the name of this process
 	pool       *pgxpool.Pool // as the owner of the tables
 	requests   *pgxpool.Pool // under row-level security
@@ -68,7 +69,8 @@ type App struct {
 
 // New wires the slices. It is the one place that knows all of them. dev is nil except in a dev server.
 func New(ctx context.Context, cfg Config, folders Folders, dev *authz.Dev, log *slog.Logger) (_ *App, err error) {
-	a := &App{log: log, worker: workerID()}
+	a := &App{worker: workerID(), outages: &outages{log: log}}
+	a.log = a.outages.logger()
 	defer func() {
 		if err != nil {
 			a.Close()
@@ -98,6 +100,7 @@ func (a *App) openStores(ctx context.Context, cfg Config) (err error) {
 	if a.pool, err = pg.Open(ctx, cfg.DatabaseURL); err != nil {
 		return err
 	}
+	a.outages.pool = a.pool
 	a.requests, err = pg.OpenRequests(ctx, cfg.DatabaseURL, pg.WithRequestsURL(cfg.RequestsDatabaseURL))
 	if err != nil {
 		return err
@@ -276,7 +279,7 @@ func (a *App) addRoutes(cfg Config, dev *authz.Dev) (err error) {
 		return nil
 	})
 	a.API.HandlePage(authz.Public, "GET /readyz", func(w http.ResponseWriter, r *http.Request, _ authz.Caller) error {
-		readyz(a.pool, cfg.RequestsDatabaseURL)(w, r)
+		readyz(a.pool, cfg.RequestsDatabaseURL, a.outages)(w, r)
 		return nil
 	})
 	a.API.HandlePage(authz.Reader, "GET /metrics", a.serveMetrics)
@@ -321,16 +324,26 @@ func notReady(ctx context.Context, pool *pgxpool.Pool, requestsURL string) strin
 	pending, err := migrations.Pending(ctx, pool)
 	switch {
 	case err != nil:
-		return "the database does not answer"
+		return awayReason
 	case len(pending) > 0:
 		lacks := cli.Count(len(pending), "migration")
 		return "the database lacks " + lacks + "; run `dagctl migrate`, or start with --migrate"
 	}
 
+	var readOnly bool
+	err = pool.QueryRow(ctx, `SELECT pg_is_in_recovery() OR current_setting('transaction_read_only')::bool`).
+		Scan(&readOnly)
+	switch {
+	case err != nil:
+		return awayReason
+	case readOnly:
+		return "the database can only be read: it is a standby, or an operator has made it read-only"
+	}
+
 	lacks, err := migrations.Lacks(ctx, pool, requestsURL)
 	switch {
 	case err != nil:
-		return "the database does not answer"
+		return awayReason
 	case len(lacks) > 0:
 		return migrations.Describe(lacks) + "; run `dagctl migrate`, or start with --migrate"
 	}
@@ -344,9 +357,10 @@ func healthz(w http.ResponseWriter, _ *http.Request) {
 }
 
 // readyz answers whether the server can serve requests now, and if not, why.
-func readyz(pool *pgxpool.Pool, requestsURL string) http.HandlerFunc {
+func readyz(pool *pgxpool.Pool, requestsURL string, known *outages) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		if reason := notReady(r.Context(), pool, requestsURL); reason != "" {
+		reason := cmp.Or(known.Reason(), notReady(r.Context(), pool, requestsURL))
+		if reason != "" {
 			rest.WriteProblem(w, r, &rest.Problem{
 				Status: http.StatusServiceUnavailable, Detail: "not ready: " + reason,
 			})
@@ -372,6 +386,7 @@ func (a *App) work(ctx context.Context) error {
 	g.Go(func() error { return a.timers.Run(working) })
 	g.Go(func() error { return a.Logs.Run(working) })
 	g.Go(func() error { return a.sweep(working) })
+	g.Go(func() error { return a.outages.watch(working) })
 	if err := g.Wait(); err != nil && ctx.Err() == nil {
 		return err
 	}

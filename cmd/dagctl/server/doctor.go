@@ -226,5 +226,13 @@ func checkSchema(ctx context.Context, pool *pgxpool.Pool) finding {
 			Detail: fmt.Sprintf("PostgreSQL %s lacks %s", version, cli.Count(len(pending), "migration")),
 		}
 	}
-	return finding{Check: "database", OK: true, Detail: "PostgreSQL " + version + ", schema up to date"}
+	ahead, err := migrations.Ahead(ctx, pool)
+	if err != nil {
+		return failed("database", err)
+	}
+	detail := "PostgreSQL " + version + ", schema up to date"
+	if len(ahead) > 0 {
+		detail = "PostgreSQL " + version + ", " + newerSchema(ahead)
+	}
+	return finding{Check: "database", OK: true, Detail: detail}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -74,6 +75,11 @@ func printMigrations(ctx context.Context, c *cli.CLI, address string) error {
 		return err
 	}
 
+	ahead, err := migrations.Ahead(ctx, pool)
+	if err != nil {
+		return err
+	}
+
 	views := make([]migrationView, len(all))
 	for i, m := range all {
 		views[i] = migrationView{m.Line, m.Version, m.Name, m.AppliedAt}
@@ -88,5 +94,9 @@ func printMigrations(ctx context.Context, c *cli.CLI, address string) error {
 			t.Add(m.Line, fmt.Sprint(m.Version), m.Name, applied)
 		}
 		t.Write(w)
+		if len(ahead) > 0 {
+			fmt.Fprintf(c.Err, "A newer program has made %s that this one does not know: %s.\n",
+				cli.Count(len(ahead), "migration"), strings.Trim(fmt.Sprint(ahead), "[]"))
+		}
 	})
 }

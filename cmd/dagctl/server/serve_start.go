@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"net"
@@ -105,7 +106,7 @@ func newStartup(cfg Config) *startup {
 	s := new(startup)
 	s.mux.HandleFunc("GET /healthz", healthz)
 	s.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		reason := "the database does not answer"
+		reason := awayReason
 		if pool := s.pool.Load(); pool != nil {
 			reason = notReady(r.Context(), pool, cfg.RequestsDatabaseURL)
 			if lack := s.lack.Load(); reason == "" && lack != nil {
@@ -138,7 +139,22 @@ func (s *startup) wait(ctx context.Context, cfg Config, migrate bool, log *slog.
 		pool.Close()
 		return err
 	}
+
+	ahead, err := migrations.Ahead(ctx, pool)
+	if err != nil {
+		pool.Close()
+		return err
+	}
+	if len(ahead) > 0 {
+		log.Warn("an older program than the schema's", "reason", newerSchema(ahead))
+	}
 	return nil
+}
+
+// newerSchema says that a newer program has migrated the database.
+func newerSchema(ahead []int64) string {
+	return fmt.Sprintf("its schema has %s that this program does not know: a newer one has migrated it. "+
+		"Replace this one soon", cli.Count(len(ahead), "migration"))
 }
 
 // waitForDatabase opens a pool, and tries again as long as the config says while the database does not answer. It does
@@ -155,7 +171,7 @@ func waitForDatabase(ctx context.Context, cfg Config, log *slog.Logger) (*pgxpoo
 		if !pg.Away(err) || left <= 0 {
 			return nil, err
 		}
-		log.Warn("not ready", "reason", "the database does not answer", "error", cli.Cause(err),
+		log.Warn("not ready", "reason", awayReason, "error", cli.Cause(err),
 			"giving_up_in", left.Round(time.Second).String())
 		// A random delay keeps servers that lost the same database from coming back at the same moment.
 		if err := cli.Sleep(ctx, min(left, delay/2+rand.N(delay/2))); err != nil {

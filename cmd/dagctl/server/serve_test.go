@@ -36,10 +36,15 @@ func servedConfig(t *testing.T, databaseURL string) Config {
 // serveUntilEnd runs a server until the test ends.
 func serveUntilEnd(t *testing.T, cfg Config) {
 	t.Helper()
+	serveLogged(t, cfg, slog.New(slog.DiscardHandler))
+}
+
+func serveLogged(t *testing.T, cfg Config, log *slog.Logger) {
+	t.Helper()
 	require.NoError(t, cfg.Validate())
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() { ended <- serve(ctx, cfg, true, slog.New(slog.DiscardHandler)) }()
+	go func() { ended <- serve(ctx, cfg, true, log) }()
 	t.Cleanup(func() {
 		stop()
 		require.NoError(t, <-ended)

@@ -1,0 +1,148 @@
+package server
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/dagctl/dagctl/internal/pg"
+)
+
+// outages knows whether the database works, by the errors that are logged: dozens of loops meet the same outage several
+// times a second. It is said once when it begins and once when it is over, and the errors in between are counted.
+type outages struct {
+	log  *slog.Logger // says where an outage begins and ends
+	pool *pgxpool.Pool
+
+	mu     sync.Mutex
+	reason string // empty: the database works
+	began  time.Time
+	last   time.Time // when the newest error was met
+	errors int       // since it began
+}
+
+// awayReason is the reason of a database that cannot be reached.
+const awayReason = "the database does not answer"
+
+const (
+	// outagePing is how long a ping may take that tells an outage of the database from others'.
+	outagePing = time.Second
+	// outageLook is how often somebody looks whether an outage is over.
+	outageLook = time.Second
+	// refusedFor is how long after the last refusal a database counts as one that stores again.
+	refusedFor = 15 * time.Second
+)
+
+// logger returns a logger that leaves out what an outage explains.
+func (o *outages) logger() *slog.Logger { return slog.New(quieted{o.log.Handler(), o}) }
+
+// Reason returns why the database cannot be used, or an empty text if it can.
+func (o *outages) Reason() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.reason
+}
+
+// explains reports whether an outage of the database, which may have begun just now, explains an error.
+func (o *outages) explains(ctx context.Context, err error) bool {
+	reason := pg.Refusing(err)
+	if reason == "" {
+		if o.pool == nil || !pg.Away(err) || !o.away(ctx) {
+			return false // somebody else may be away
+		}
+		reason = awayReason
+	}
+
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	now := time.Now()
+	if o.reason != reason {
+		o.reason, o.began, o.errors = reason, now, 0
+		o.log.Error("the database cannot be used", "reason", reason, "error", err)
+	}
+	o.last = now
+	o.errors++
+	return true
+}
+
+// away reports whether the database is known not to answer, or does not answer now.
+func (o *outages) away(ctx context.Context) bool {
+	o.mu.Lock()
+	known := o.reason != ""
+	o.mu.Unlock()
+	if known {
+		return true
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), outagePing)
+	defer cancel()
+	return pg.Away(o.pool.Ping(ctx))
+}
+
+// watch looks for the end of outages until ctx ends.
+func (o *outages) watch(ctx context.Context) error {
+	tick := time.NewTicker(outageLook)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+			o.look(ctx)
+		}
+	}
+}
+
+// look ends an outage that is over: the database answers, and has refused nothing for a while.
+func (o *outages) look(ctx context.Context) {
+	if o.Reason() == "" {
+		return
+	}
+	ping, cancel := context.WithTimeout(ctx, outagePing)
+	defer cancel()
+	if o.pool.Ping(ping) != nil {
+		return
+	}
+
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	now := time.Now()
+	if o.reason != awayReason && now.Sub(o.last) < refusedFor {
+		return
+	}
+	o.log.Info("the database works again", "after", now.Sub(o.began).Round(time.Second).String(), "errors", o.errors)
+	o.reason = ""
+}
+
+// quieted is a handler of log records that leaves out those whose error an outage explains.
+type quieted struct {
+	slog.Handler
+	outages *outages
+}
+
+// Handle implements slog.Handler.
+func (q quieted) Handle(ctx context.Context, r slog.Record) error {
+	var failed error
+	r.Attrs(func(a slog.Attr) bool {
+		if err, ok := a.Value.Any().(error); ok && a.Key == "error" {
+			failed = err
+		}
+		return failed == nil
+	})
+	if failed != nil && q.outages.explains(ctx, failed) {
+		return nil
+	}
+	return q.Handler.Handle(ctx, r)
+}
+
+// WithAttrs implements slog.Handler.
+func (q quieted) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return quieted{q.Handler.WithAttrs(attrs), q.outages}
+}
+
+// WithGroup implements slog.Handler.
+func (q quieted) WithGroup(name string) slog.Handler {
+	return quieted{q.Handler.WithGroup(name), q.outages}
+}

@@ -1,0 +1,154 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dagctl/dagctl/examples/processtest"
+	"github.com/dagctl/dagctl/internal/pg"
+	"github.com/dagctl/dagctl/internal/testdb"
+)
+
+// logLines is a log that many goroutines write.
+type logLines struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *logLines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *logLines) with(word string) (found []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for line := range strings.Lines(l.text.String()) {
+		if strings.Contains(line, word) {
+			found = append(found, line)
+		}
+	}
+	return found
+}
+
+// cuttable forwards connections to a database until they are cut.
+type cuttable struct {
+	net.Listener
+	mu    sync.Mutex
+	conns []net.Conn
+}
+
+func (c *cuttable) Accept() (net.Conn, error) {
+	conn, err := c.Listener.Accept()
+	if err == nil {
+		c.mu.Lock()
+		c.conns = append(c.conns, conn)
+		c.mu.Unlock()
+	}
+	return conn, err
+}
+
+func (c *cuttable) cut() {
+	_ = c.Close()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, conn := range c.conns {
+		_ = conn.Close()
+	}
+}
+
+// A database that is away is one line of the log, however many loops and requests miss it, and one when it is back.
+func TestAnOutageOfTheDatabaseIsSaidOnce(t *testing.T) {
+	t.Parallel()
+	u, err := url.Parse(testdb.URL(t))
+	require.NoError(t, err)
+	q := u.Query()
+	socket := filepath.Join(q.Get("host"), ".s.PGSQL."+q.Get("port"))
+	address := processtest.FreeAddress(t)
+	host, port, err := net.SplitHostPort(address)
+	require.NoError(t, err)
+	q.Set("host", host)
+	q.Set("port", port)
+	u.RawQuery = q.Encode()
+	listen := func() *cuttable {
+		listener, err := net.Listen("tcp", address)
+		require.NoError(t, err)
+		c := &cuttable{Listener: listener}
+		go forward(c, socket)
+		return c
+	}
+
+	way := listen()
+	cfg, lines := servedConfig(t, u.String()), new(logLines)
+	serveLogged(t, cfg, slog.New(slog.NewTextHandler(lines, nil)))
+	waitUntil(t, "the server is ready", isReady(t, cfg.Listen))
+	way.cut()
+	waitUntil(t, "the outage is said", func() (bool, error) {
+		return len(lines.with("the database cannot be used")) > 0, fmt.Errorf("%v", lines.with(""))
+	})
+	for range 20 {
+		status, text := ask(t, http.MethodGet, "http://"+cfg.Listen+"/readyz")
+		require.Equal(t, http.StatusServiceUnavailable, status)
+		require.Contains(t, text, "the database does not answer")
+	}
+
+	way = listen()
+	t.Cleanup(way.cut)
+	waitUntil(t, "the end of it is said", func() (bool, error) {
+		return len(lines.with("the database works again")) > 0, fmt.Errorf("%v", lines.with(""))
+	})
+	waitUntil(t, "the server is ready", isReady(t, cfg.Listen))
+	require.Len(t, lines.with("the database cannot be used"), 1)
+	require.Empty(t, lines.with("level=WARN"), "what the outage explains is not said again")
+}
+
+// A database that stores nothing more is not ready, and says why.
+func TestADatabaseWhoseDiskIsFull(t *testing.T) {
+	t.Parallel()
+	cfg, lines := servedConfig(t, testdb.URL(t)), new(logLines)
+	serveLogged(t, cfg, slog.New(slog.NewTextHandler(lines, nil)))
+	waitUntil(t, "the server is ready", isReady(t, cfg.Listen))
+
+	pool, err := pg.Open(t.Context(), cfg.DatabaseURL, pg.WithMaxConns(1))
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+	_, err = pool.Exec(t.Context(), `
+		CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS
+			$$ BEGIN RAISE 'could not extend file: No space left on device' USING ERRCODE = 'disk_full'; END $$;
+		CREATE TRIGGER full_disk BEFORE INSERT OR UPDATE ON workers EXECUTE FUNCTION full_disk()`)
+	require.NoError(t, err)
+	waitUntil(t, "the server is not ready", func() (bool, error) {
+		status, text := ask(t, http.MethodGet, "http://"+cfg.Listen+"/readyz")
+		return status == http.StatusServiceUnavailable && strings.Contains(text, "the disk of the database is full"),
+			fmt.Errorf("%d %s", status, text)
+	})
+	_, err = pool.Exec(t.Context(), `DROP TRIGGER full_disk ON workers`)
+	require.NoError(t, err)
+	waitUntil(t, "the server is ready again", isReady(t, cfg.Listen))
+	require.Len(t, lines.with("the database cannot be used"), 1)
+}
+
+// A server on a standby, or on a database that is read-only, is not ready.
+func TestADatabaseThatCanOnlyBeRead(t *testing.T) {
+	t.Parallel()
+	cfg := servedConfig(t, testdb.URL(t))
+	pool, err := pg.Open(t.Context(), cfg.DatabaseURL, pg.WithMaxConns(1))
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+	require.Empty(t, notReady(t.Context(), pool, ""))
+	_, err = pool.Exec(context.Background(), `SET default_transaction_read_only = on`)
+	require.NoError(t, err)
+	require.Contains(t, notReady(t.Context(), pool, ""), "the database can only be read")
+}
