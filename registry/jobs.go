@@ -295,6 +295,25 @@ func (r *Registry) acting(b *pg.Batch, where string, args ...any) *pg.Later[map[
 		})
 }
 
+// OriginsInWork returns those of some origins that an active version has, or one on its way.
+func OriginsInWork(ctx context.Context, tx pgx.Tx, origins []uuid.UUID) (map[uuid.UUID]bool, error) {
+	if len(origins) == 0 {
+		return nil, nil
+	}
+	rows, err := tx.Query(ctx, `
+		SELECT DISTINCT j.origin_job_id FROM jobs j
+		JOIN dag_versions v ON v.id = j.dag_version_id AND v.status IN ('Active', 'Building', 'Ready')
+		WHERE j.origin_job_id = ANY($1)`, origins)
+	if err != nil {
+		return nil, fmt.Errorf("jobs in work: %w", err)
+	}
+
+	inWork := map[uuid.UUID]bool{}
+	var origin uuid.UUID
+	_, err = pgx.ForEachRow(rows, []any{&origin}, func() error { inWork[origin] = true; return nil })
+	return inWork, err
+}
+
 // InputGeneration is the generation that an input reads at a given moment, and how it is partitioned.
 type InputGeneration struct {
 	storage.Generation

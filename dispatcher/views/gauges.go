@@ -10,8 +10,10 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dispatcher/tasks"
 	"github.com/dagctl/dagctl/internal/pg"
+	"github.com/dagctl/dagctl/registry"
 	"github.com/dagctl/dagctl/registry/deploy"
 )
 
@@ -89,13 +91,15 @@ var (
 	descSlots    = gauge("dagctl_worker_slots", "Tasks that all living processes may run at once.")
 	descPressure = gauge("dagctl_backpressure",
 		"1 while sources, backfills and builds wait because too much is queued.")
-	descLeader    = gauge("dagctl_leader", "1 where this process leads the periodic sweeps.")
+	descLeader = gauge("dagctl_leader", "1 where this process leads the periodic sweeps.")
+	descAdmins = gauge("dagctl_admin_token_seconds",
+		"Time until the last admin token of an org ends; 0 or less: nobody can administer it.", "org")
 	descGaugeTime = gauge("dagctl_gauge_seconds", "Time that reading the figures of the database took.")
 
 	gaugeDescs = []*prometheus.Desc{
 		descQueue, descQueueAge, descWaiting, descRunning, descOutbox, descOutboxAge, descOutboxLost,
 		descUnsent, descUnsentAge, descUnsentLost, descBuildAge, descBuildTasks, descSources, descSourceLag,
-		descPressure, descWorkers, descSlots, descLeader, descGaugeTime,
+		descPressure, descWorkers, descSlots, descLeader, descAdmins, descGaugeTime,
 	}
 )
 
@@ -140,6 +144,7 @@ func (g *Gauges) read(now time.Time) {
 		}
 		for _, part := range []func(context.Context, pgx.Tx) error{
 			r.queue, r.waiting, r.running, r.outbox, r.messages, r.sources, r.workers, r.builds,
+			r.admins,
 		} {
 			if err := part(ctx, tx); err != nil {
 				return err
@@ -200,10 +205,51 @@ func (r *reading) queue(ctx context.Context, tx pgx.Tx) error {
 	return err
 }
 
+// waiting adds what waits, by reason. Dead tasks of jobs that no version runs any more are counted apart: nobody has to
+// do anything about those.
 func (r *reading) waiting(ctx context.Context, tx pgx.Tx) error {
-	return r.counts(ctx, tx, descWaiting, `
-		SELECT org_id, reason, count(*)
-		FROM (SELECT org_id, reason FROM waiting LIMIT $1) AS looked GROUP BY org_id, reason`)
+	rows, err := tx.Query(ctx, `
+		SELECT org_id, reason, CASE WHEN reason = 'dead' THEN origin_job_id END, count(*)
+		FROM (SELECT org_id, reason, origin_job_id FROM waiting LIMIT $1) AS looked GROUP BY 1, 2, 3`, gaugeRows)
+	if err != nil {
+		return fmt.Errorf("measure what waits: %w", err)
+	}
+	type wait struct {
+		Org    uuid.UUID
+		Reason string
+		Origin *uuid.UUID
+		N      int64
+	}
+	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[wait])
+	if err != nil {
+		return fmt.Errorf("measure what waits: %w", err)
+	}
+
+	var dead []uuid.UUID
+	for _, w := range found {
+		if w.Origin != nil {
+			dead = append(dead, *w.Origin)
+		}
+	}
+	inWork, err := registry.OriginsInWork(ctx, tx, dead)
+	if err != nil {
+		return err
+	}
+	type label struct {
+		org    uuid.UUID
+		reason string
+	}
+	sums := map[label]int64{}
+	for _, w := range found {
+		if w.Origin != nil && !inWork[*w.Origin] {
+			w.Reason = "dead_ended"
+		}
+		sums[label{w.Org, w.Reason}] += w.N
+	}
+	for l, n := range sums {
+		r.add(descWaiting, float64(n), l.org.String(), l.reason)
+	}
+	return nil
 }
 
 // running counts leases: there are only as many as tasks run.
@@ -339,6 +385,14 @@ func (r *reading) workers(ctx context.Context, tx pgx.Tx) error {
 	}
 	r.add(descLeader, leader)
 	return nil
+}
+
+func (r *reading) admins(ctx context.Context, tx pgx.Tx) error {
+	ends, err := authz.AdminsEnd(ctx, tx)
+	for org, at := range ends {
+		r.add(descAdmins, at.Sub(r.now).Seconds(), org.String())
+	}
+	return err
 }
 
 // builds adds the figures of the versions that are being built: at most gaugeBuilds, the oldest first.

@@ -70,6 +70,12 @@ func TestAttemptsAreCountedOnceEach(t *testing.T) {
 	require.Positive(t, after["cutover_seconds{}"])
 	require.Equal(t, 1.0, after["waiting_tasks{org=acme,reason=dead}"])
 	require.NotContains(t, after, "running_tasks{org=acme}")
+
+	// Dead tasks of jobs that no version runs any more call nobody.
+	w.Exec(`UPDATE dag_versions SET status = 'Abandoned'`)
+	ended := w.FiguresOf(w.D)
+	require.Equal(t, 1.0, ended["waiting_tasks{org=acme,reason=dead_ended}"])
+	require.NotContains(t, ended, "waiting_tasks{org=acme,reason=dead}")
 }
 
 // The work of a transaction that was rolled back is not counted.
