@@ -11,7 +11,7 @@ endif
 export FUZZ ?= 60s
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check build bench soak soak-model soak-plain soak-files model chaos attacks fuzz setup test-servers format vet lint
+.PHONY: help demo test check build bench soak soak-model soak-plain soak-files soak-memory model chaos attacks fuzz setup test-servers format vet lint
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -35,9 +35,13 @@ soak: setup ## swap a thousand times under readers and kill -9, for about an hou
 	$(MAKE) soak-plain
 	$(MAKE) soak-model
 	$(MAKE) soak-files
+	$(MAKE) soak-memory
 
 soak-files: setup ## read 10,000 random CSV and NDJSON files as Go's own readers do, for some minutes
 	go test -run Random -timeout 2h -v ./operators/textfile -args -files 10000
+
+soak-memory: setup ## watch the memory of dev and serve for an hour at once; MEMORY='-memory-for 10m' for less
+	go test -tags soak -run Soak -timeout 24h -v ./proof/memory -args $(MEMORY)
 
 soak-plain: setup ## compare 200 random pipelines with a plain evaluator, for half an hour; PLAIN='-soak-pipelines 20' for less
 	go test -tags soak -run Soak -timeout 3h -v ./proof/plain -args $(PLAIN)

@@ -42,7 +42,8 @@ func newCell(t *testing.T, landing string, orgs ...string) *cell {
 	for _, org := range orgs {
 		args = append(args, "--file-root", org+"="+filepath.Join(landing, org))
 	}
-	c.server, err = url.Parse(processtest.Serve(t, c.postgres.URL(), args...))
+	address, _ := processtest.Serve(t, c.postgres.URL(), args...)
+	c.server, err = url.Parse(address)
 	require.NoError(t, err)
 	return c
 }

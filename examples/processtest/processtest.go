@@ -98,8 +98,10 @@ func Environment(t testing.TB) []string {
 	t.Helper()
 	env := []string{"PATH=" + filepath.Dir(binary) + string(os.PathListSeparator) + os.Getenv("PATH"),
 		"HOME=" + t.TempDir(), "LANG=C.UTF-8"}
-	if value, ok := os.LookupEnv("TMPDIR"); ok {
-		env = append(env, "TMPDIR="+value)
+	for _, name := range []string{"TMPDIR", "GOGC"} {
+		if value, ok := os.LookupEnv(name); ok {
+			env = append(env, name+"="+value)
+		}
 	}
 	return env
 }
@@ -139,6 +141,22 @@ func Dev(t testing.TB, dir, data string, args ...string) *Server {
 	t.Cleanup(func() { s.end(syscall.SIGINT) })
 	require.True(t, <-serves, "dagctl dev has ended: %s", s.out)
 	return s
+}
+
+// PID returns the id of the server's process.
+func (s *Server) PID() int { return s.cmd.Process.Pid }
+
+// Start starts a command with more environment variables, and ends it with the test.
+func Start(t testing.TB, env []string, args ...string) {
+	t.Helper()
+	cmd := command(t, t.TempDir(), args...)
+	cmd.Env = append(cmd.Env, env...)
+	cmd.Cancel, cmd.WaitDelay = func() error { return cmd.Process.Signal(syscall.SIGTERM) }, time.Minute
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() {
+		_ = cmd.Process.Signal(syscall.SIGTERM) // it may have ended by itself
+		_ = cmd.Wait()                          // how it ended is in ProcessState
+	})
 }
 
 // Kill ends the server as a crash does.

@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Serve starts `dagctl serve` on a free port and returns its URL when it is ready. It ends with the test.
-func Serve(t testing.TB, databaseURL string, args ...string) (url string) {
+// Serve starts `dagctl serve` on a free port and returns its URL and process when it is ready. It ends with the test.
+func Serve(t testing.TB, databaseURL string, args ...string) (url string, pid int) {
 	t.Helper()
 	address := FreeAddress(t)
 	var said bytes.Buffer
@@ -42,5 +42,5 @@ func Serve(t testing.TB, databaseURL string, args ...string) (url string) {
 		_ = answer.Body.Close()
 		return answer.StatusCode == http.StatusOK
 	})
-	return "http://" + address
+	return "http://" + address, cmd.Process.Pid
 }
