@@ -66,7 +66,8 @@ func save(t *testing.T, dir string, done <-chan struct{}) {
 		}
 		for path, content := range map[string]string{
 			file:  fmt.Sprintf("%s# saved %d times\n", text, i),
-			query: fmt.Sprintf("SELECT station, max(celsius) AS highest, %d AS saved FROM readings GROUP BY station", i),
+			query: fmt.Sprintf("SELECT station, max(celsius) AS highest, %d AS saved FROM readings "+
+				"GROUP BY station", i),
 		} {
 			if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
 				t.Error(err)

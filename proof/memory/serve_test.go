@@ -200,7 +200,8 @@ func (l *load) land(_ context.Context, i int) error {
 func (l *load) push(ctx context.Context, i int) error {
 	var body bytes.Buffer
 	archive := zip.NewWriter(&body)
-	for name, text := range map[string][]byte{"main.py": fmt.Appendf(nil, "print(%d)\n", i), "data": make([]byte, 1<<20)} {
+	files := map[string][]byte{"main.py": fmt.Appendf(nil, "print(%d)\n", i), "data": make([]byte, 1<<20)}
+	for name, text := range files {
 		member, err := archive.CreateHeader(&zip.FileHeader{Name: name, Method: zip.Store})
 		if err != nil {
 			return err
@@ -218,7 +219,8 @@ func (l *load) push(ctx context.Context, i int) error {
 // look reads the pages and lists, in turn.
 func (l *load) look(ctx context.Context, i int) error {
 	paths := []string{"/v1/tasks?limit=100", "/v1/datasets", "/v1/dags/load", "/v1/dags/load/versions", "/metrics",
-		"/v1/datasets/highest/rows", "/v1/jobs/load/daily/why", "/v1/audit", "/v1/workers", "/dags", "/datasets/highest"}
+		"/v1/datasets/highest/rows", "/v1/jobs/load/daily/why", "/v1/audit", "/v1/workers", "/dags",
+		"/datasets/highest"}
 	return l.send(ctx, http.MethodGet, paths[i%len(paths)], "", nil)
 }
 

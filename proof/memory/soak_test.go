@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-var memoryFor = flag.Duration("memory-for", time.Hour, "how long the soak tests of memory run, a sixth of it to warm up")
+var memoryFor = flag.Duration("memory-for", time.Hour,
+	"how long the soak tests of memory run, a sixth of it to warm up")
 
 // long is the run that makes the bound of a megabyte an hour measurable.
 func long() run {
