@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"strings"
-
-	"github.com/dagctl/dagctl/internal/fault"
 )
 
 // checks decodes a job's checks, and reports those that share a name.
@@ -64,8 +62,8 @@ func (d *decoder) check(v value, j *Job) (Check, bool) {
 	case "sql":
 		c.SQL = rule.text()
 		if d.cat.Statement != nil && c.SQL != "" {
-			if err := d.cat.Statement(c.SQL); err != nil {
-				d.node(rule.node, CodeConfig, "%s", fault.Text(err))
+			if err := d.cat.Statement(j, c.SQL); err != nil {
+				d.node(rule.node, CodeConfig, "%s", err.Message).nearest(err.Unknown, err.Known)
 			}
 		}
 	}

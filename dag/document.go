@@ -186,6 +186,14 @@ type Input struct {
 	Position Position `json:"-"`
 }
 
+// Source returns what the input is read from, for people.
+func (in Input) Source() string {
+	if in.Dataset != "" {
+		return "dataset " + in.Dataset
+	}
+	return "the output of job " + in.Job
+}
+
 // Triggers reports whether a change of the input creates tasks.
 func (in Input) Triggers() bool { return in.Map.Kind == MapSame || in.Map.Kind == MapWindow }
 
@@ -403,7 +411,7 @@ type Shape struct {
 	// others, too.
 	Types []Column
 
-	Refused []ConfigError // columns that no storage can hold
+	Refused []ConfigError // columns that no storage can hold, and those that it reads of inputs that do not have them
 }
 
 // ToProgram is the destination of secrets that a program gets: it may send them anywhere.
@@ -413,6 +421,9 @@ const ToProgram = "*"
 type ConfigError struct {
 	Key     string // the config key at fault: "query"
 	Message string
+	// Unknown is the name at fault and Known are those there are, one of which was probably meant; empty: none was
+	Unknown string
+	Known   []string
 }
 
 // Trusted reports whether a job of this operator may get secrets on this runtime. Code that users upload never may, and
@@ -425,16 +436,22 @@ func Trusted(runtime, operator string) bool {
 type Catalog struct {
 	Operators map[string]OperatorSpec
 	Runtimes  []string // mapped runtime names; nil: not checked
-	// Statement returns an error if the SQL of a check is not a statement that may run; nil: not checked.
-	Statement func(sql string) error
+	// Statement returns what is wrong with the SQL of a check of a job; nil: not checked.
+	Statement func(job *Job, sql string) *ConfigError
 	// Folders returns an error if the jobs of a DAG may read no folder of the server; nil: not checked.
 	Folders func(dag string) error
 	// ForOrg returns the catalog whose functions work for an org, apart from all others; nil: they do so anyway.
-	ForOrg func(c Catalog, org string) Catalog
+	ForOrg func(c Catalog, org Org) Catalog
+}
+
+// Org is an org as operators know it.
+type Org struct {
+	ID   string
+	Slug string // empty: not known here
 }
 
 // For returns the catalog whose functions work for an org.
-func (c Catalog) For(org string) Catalog {
+func (c Catalog) For(org Org) Catalog {
 	if c.ForOrg == nil {
 		return c
 	}

@@ -222,6 +222,9 @@ func (r *report) sorted() Problems {
 	return ps
 }
 
+// Nearest returns the candidate that word was probably meant to be, or an empty text.
+func Nearest(word string, candidates []string) string { return nearest(word, candidates) }
+
 // nearest returns the candidate at the smallest edit distance from word, if that is small for its length.
 func nearest(word string, candidates []string) string {
 	if len(word) < 3 {

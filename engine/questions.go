@@ -11,8 +11,8 @@ import (
 
 // The questions to engines of kind Parse. None of them reads a row.
 type (
-	// Canonical asks for the form of a statement that does not depend on layout and comments. It is answered by a text,
-	// a hash, and fails for everything that is not one SELECT that users may run.
+	// Canonical asks for the form of a statement that does not depend on layout and comments. It is answered by a Form,
+	// and fails for everything that is not one SELECT that users may run.
 	Canonical struct{ SQL string }
 
 	// Shape asks for the columns that statements read and write; it is answered by a Shaped.
@@ -38,12 +38,25 @@ type (
 	}
 )
 
+// Form is the answer to Canonical.
+type Form struct {
+	Hash  string
+	Reads []Mention // the relations that it reads and does not define itself
+}
+
+// Mention is a name in a statement.
+type Mention struct {
+	Name  string
+	Place string // such as " (line 1, column 15)"; empty: not known
+}
+
 // Shaped is the answer to Shape.
 type Shaped struct {
 	Read   map[string][]string   // the columns that the queries may read, by relation
 	Named  bool                  // they name all that they read
 	Writes [][]relations.Column  // by query, as they are stored; nil: not known
 	Failed []*Failure            // by query: a column that no storage can hold
+	Lacks  []*relations.Lack     // by query: a column that it names and that is not there
 	Checks []map[string][]string // the columns that each check names, by relation
 }
 

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -104,13 +105,27 @@ func (o *commandOperator) Spec() dag.OperatorSpec {
 		Name: "command", Version: "1.0.0", Source: true, Reactive: true, Effect: dag.EffectInternal,
 		ConfigSchema: json.RawMessage(commandSchema),
 		SecretsTo:    func(map[string]any) string { return dag.ToProgram },
-		Canonical: func(config map[string]any) (any, *dag.ConfigError) {
-			if err := o.options.Command.allowed(""); err != nil {
-				return nil, &dag.ConfigError{Key: "argv", Message: fault.Text(err)}
-			}
-			return config, nil
-		},
+		CheckJob:     o.checkJob(""),
 	}
+}
+
+// checkJob returns the function that refuses jobs of an org that may run no programs; "" is an org that is not known.
+func (o *commandOperator) checkJob(org string) func(*dag.Job) *dag.ConfigError {
+	return func(*dag.Job) *dag.ConfigError {
+		if err := o.options.Command.allowed(org); err != nil {
+			return &dag.ConfigError{Key: "argv", Message: fault.Text(err)}
+		}
+		return nil
+	}
+}
+
+// forOrg returns the catalog that refuses the programs of an org that may run none.
+func (o *commandOperator) forOrg(c dag.Catalog, org dag.Org) dag.Catalog {
+	spec := c.Operators["command"]
+	spec.CheckJob = o.checkJob(org.Slug)
+	c.Operators = maps.Clone(c.Operators)
+	c.Operators[spec.Name] = spec
+	return c
 }
 
 // grace is how long a program may take to end after SIGTERM.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/engine/enginetest"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/sandbox"
@@ -307,7 +308,8 @@ func TestCommandIsOffByDefault(t *testing.T) {
 	registry, err := operators.Builtin(operators.Options{Engines: enginetest.Engines()})
 	require.NoError(t, err)
 	op, _ := registry.Get("command")
-	_, fault := op.Spec().Canonical(map[string]any{"argv": []any{"true"}})
+	fault := op.Spec().CheckJob(new(dag.Job))
+	require.NotNil(t, fault)
 	require.Contains(t, fault.Message, "disabled on this server")
 	w := newWorld(t, op)
 	out := w.run(t, assignment("command", map[string]any{"argv": []any{"touch", filepath.Join(t.TempDir(), "x")}}))

@@ -85,8 +85,23 @@ func (r *Registry) Catalog(runtimes []string) dag.Catalog {
 		c.Operators[name] = op.Spec()
 	}
 	if sql, ok := r.operators["sql"].(*sqlOperator); ok {
-		c.Statement = sql.statements.statement
-		c.ForOrg = sql.forOrg
+		c.Statement = sql.statements.check
+	}
+	c.ForOrg = r.forOrg
+	return c
+}
+
+// perOrg is an operator that looks at configs for each org apart.
+type perOrg interface {
+	forOrg(c dag.Catalog, org dag.Org) dag.Catalog
+}
+
+// forOrg returns the catalog whose operators look at configs for an org.
+func (r *Registry) forOrg(c dag.Catalog, org dag.Org) dag.Catalog {
+	for _, name := range r.Names() {
+		if op, ok := r.operators[name].(perOrg); ok {
+			c = op.forOrg(c, org)
+		}
 	}
 	return c
 }

@@ -48,6 +48,7 @@ func (o *sqlOperator) spec(s *statements) dag.OperatorSpec {
 		Name: "sql", Version: "1.0.0", Reactive: true, Effect: dag.EffectInternal,
 		ConfigSchema: json.RawMessage(sqlSchema),
 		Canonical:    s.canonical,
+		CheckJob:     s.checkJob,
 		Shape:        s.shape,
 	}
 	if o.options.ReuseByColumn {
@@ -145,13 +146,13 @@ func relation(in AssignedInput, files []string) relations.Relation {
 }
 
 // forOrg returns the catalog with the functions that look at statements in an engine of an org.
-func (o *sqlOperator) forOrg(c dag.Catalog, org string) dag.Catalog {
-	s := o.statements.of(org)
+func (o *sqlOperator) forOrg(c dag.Catalog, org dag.Org) dag.Catalog {
+	s := o.statements.of(org.ID)
 	own := o.spec(s)
 	spec := c.Operators[own.Name]
-	spec.Canonical, spec.Shape, spec.Derive = own.Canonical, own.Shape, own.Derive
+	spec.Canonical, spec.CheckJob, spec.Shape, spec.Derive = own.Canonical, own.CheckJob, own.Shape, own.Derive
 	c.Operators = maps.Clone(c.Operators)
-	c.Operators[own.Name], c.Statement = spec, s.statement
+	c.Operators[own.Name], c.Statement = spec, s.check
 	return c
 }
 

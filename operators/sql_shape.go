@@ -8,6 +8,7 @@ import (
 	"github.com/dagctl/dagctl/engine"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/relations"
+	"github.com/dagctl/dagctl/internal/sqltext"
 )
 
 // shape returns the columns that the queries of a job read and write.
@@ -40,6 +41,11 @@ func (s *statements) shape(job *dag.Job, inputs [][]dag.Column) (shape dag.Shape
 		if failed := found.Failed[i]; failed != nil {
 			shape.Refused = append(shape.Refused, refused(job, i, failed.Err()))
 		}
+		if lack := found.Lacks[i]; lack != nil {
+			if err := lacking(job, inputs, *lack); err != nil {
+				shape.Refused = append(shape.Refused, refused(job, i, err))
+			}
+		}
 		shape.Writes = append(shape.Writes, columnsOf(found.Writes[i]))
 	}
 
@@ -56,6 +62,39 @@ func (s *statements) shape(job *dag.Job, inputs [][]dag.Column) (shape dag.Shape
 func (s *statements) shaped(q engine.Shape) (found engine.Shaped, err error) {
 	err = s.found.recall(&found, []any{"shape", q}, func() error { return s.ask(q, &found) })
 	return found, err
+}
+
+// lacking returns an error if what a query names and DuckDB does not find is a column of an input that has no such
+// column. All inputs are known. Names may also be those of subqueries, which DuckDB alone understands.
+func lacking(job *dag.Job, inputs [][]dag.Column, lack relations.Lack) error {
+	var from []string
+	var candidates []string
+	for i, in := range job.Inputs {
+		if lack.Table != "" && !sqltext.Same(lack.Table, in.As) {
+			continue
+		}
+		for _, c := range inputs[i] {
+			if sqltext.Same(c.Name, lack.Column) {
+				return nil
+			}
+			candidates = append(candidates, c.Name)
+		}
+		from = append(from, in.Source())
+	}
+	if len(from) == 0 {
+		return nil // the table is a subquery, or has another name in the statement
+	}
+
+	where := ""
+	if lack.Line != "" {
+		where = " (line " + lack.Line + ")"
+	}
+	err := fault.New(fault.Invalid, "it names the column %q%s, which is not in %s", lack.Column, where,
+		strings.Join(from, " or "))
+	if near := dag.Nearest(lack.Column, candidates); near != "" {
+		return err.WithHint("did you mean %q?", near)
+	}
+	return err.WithHint("the columns are %s", strings.Join(candidates[:min(len(candidates), 20)], ", "))
 }
 
 // refused returns the fault of the query of an output.

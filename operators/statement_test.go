@@ -48,3 +48,64 @@ jobs:
 		}
 	}
 }
+
+// What a job's SQL reads that is none of its inputs is refused before it is deployed, and not by the task.
+func TestUnknownRelationsAreRefusedInJobsAndChecks(t *testing.T) {
+	t.Parallel()
+	builtin, err := operators.Builtin(operators.Options{Engines: enginetest.Engines()})
+	require.NoError(t, err)
+	const file = `name: shop
+jobs:
+  - name: orders
+    operator: file_source
+    source: { kind: poll, every: 1m }
+    config: { path: orders.csv, format: csv }
+  - name: daily
+    operator: sql
+    inputs: [{ from: { job: orders } }]
+    execution_strategy: PerPartition
+    update_strategy: replace
+    config:
+      %s
+    checks:
+      - { name: right, sql: %q }
+`
+	const good = "SELECT * FROM Orders"
+	parse := func(config, check string) dag.Problems {
+		_, problems := dag.Parse(dag.File{Name: "dag.yaml", Text: []byte(fmt.Sprintf(file, config, check))},
+			builtin.Catalog(nil))
+		return problems
+	}
+	query := func(sql string) string { return fmt.Sprintf("query: %q", sql) }
+
+	for _, fine := range []string{good, "WITH o AS (FROM ORDERS) SELECT * FROM o", "SELECT * FROM range(3)",
+		"SELECT 1 AS n", "WITH RECURSIVE r AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM r WHERE n < 3) FROM r"} {
+		require.Empty(t, parse(query(fine), "SELECT o.* FROM output o ANTI JOIN orders USING (id)"), fine)
+	}
+
+	for what, c := range map[string]struct {
+		problems dag.Problems
+		line     int
+		message  string
+	}{
+		"query": {parse(query("SELECT * FROM ordes"), good), 13,
+			`job "daily" has no input "ordes", which its query reads (line 1, column 15)`},
+		"nested": {parse(query("SELECT (SELECT count(*) FROM ordes) AS n FROM orders"), good), 13,
+			`job "daily" has no input "ordes", which its query reads`},
+		"queries": {parse(`queries: { daily: "FROM ordes" }`, good), 13,
+			`job "daily" has no input "ordes", which its query daily reads (line 1, column 6)`},
+		"output": {parse(query("FROM output"), good), 13,
+			`job "daily" has no input "output", which its query reads (line 1, column 6)`},
+		"check": {parse(query(good), "SELECT * FROM ordes"), 15,
+			`job "daily" has no input "ordes", which the check reads (line 1, column 15)`},
+	} {
+		require.Len(t, c.problems, 1, what)
+		require.Contains(t, c.problems[0].Message, c.message, what)
+		require.Equal(t, c.line, c.problems[0].Line, what)
+		if what == "output" {
+			require.Equal(t, "use one of: orders", c.problems[0].Suggestion)
+		} else {
+			require.Equal(t, `did you mean "orders"?`, c.problems[0].Suggestion, what)
+		}
+	}
+}

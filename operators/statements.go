@@ -2,12 +2,15 @@ package operators
 
 import (
 	"context"
+	"fmt"
+	"slices"
 	"time"
 
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/engine"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/relations"
+	"github.com/dagctl/dagctl/internal/sqltext"
 )
 
 // statements looks at the statements of an org's documents, without running them, in an engine of the org. It remembers
@@ -44,18 +47,68 @@ func (s *statements) ask(q engine.Question, answer any) error {
 	return s.engines.Do(ctx, purpose, q, answer)
 }
 
-// form returns the hash of a parsed statement, so that comments and layout do not cause rebuilds.
-func (s *statements) form(query string) (form string, err error) {
+// form returns the hash of a parsed statement, so that comments and layout do not cause rebuilds, and what it reads.
+func (s *statements) form(query string) (form engine.Form, err error) {
 	err = s.found.recall(&form, []any{"form", query}, func() error {
 		return s.ask(engine.Canonical{SQL: query}, &form)
 	})
 	return form, err
 }
 
-// statement returns an error unless the SQL is one SELECT that a job or a check may run.
-func (s *statements) statement(query string) error {
-	_, err := s.form(query)
-	return err
+// check returns what is wrong with the SQL of a check: it is not one SELECT that users may run, or reads what is
+// neither the output nor an input.
+func (s *statements) check(job *dag.Job, query string) *dag.ConfigError {
+	form, err := s.form(query)
+	if err != nil {
+		return &dag.ConfigError{Message: fault.Text(err)}
+	}
+	form.Reads = slices.DeleteFunc(slices.Clone(form.Reads), func(m engine.Mention) bool {
+		return sqltext.Same(m.Name, engine.Output)
+	})
+	return unknownInput(job, form, "the check")
+}
+
+// checkJob returns what the queries of a job read that is none of its inputs.
+func (s *statements) checkJob(job *dag.Job) *dag.ConfigError {
+	config, named := job.Config["queries"].(map[string]any)
+	if !named {
+		config = map[string]any{"query": job.Config["query"]}
+	}
+
+	for _, name := range sortedKeys(config) {
+		query, _ := config[name].(string)
+		form, err := s.form(query)
+		if err != nil {
+			return nil // canonical has said it, unless its engine has only now ended
+		}
+		key, which := "query", "its query"
+		if named {
+			key, which = "queries", "its query "+name
+		}
+		if refused := unknownInput(job, form, which); refused != nil {
+			refused.Key = key
+			return refused
+		}
+	}
+	return nil
+}
+
+// unknownInput returns an error for a relation that a statement reads and that is no input of the job.
+func unknownInput(job *dag.Job, form engine.Form, which string) *dag.ConfigError {
+	inputs := make([]string, len(job.Inputs))
+	for i, in := range job.Inputs {
+		inputs[i] = in.As
+	}
+	if slices.Contains(inputs, "") {
+		return nil // that input is at fault itself
+	}
+	for _, m := range form.Reads {
+		if !slices.ContainsFunc(inputs, func(as string) bool { return sqltext.Same(as, m.Name) }) {
+			return &dag.ConfigError{Unknown: m.Name, Known: inputs,
+				Message: fmt.Sprintf("job %q has no input %q, which %s reads%s", job.Name, m.Name, which, m.Place)}
+		}
+	}
+	return nil
 }
 
 // canonical returns the forms of a job's queries.
@@ -70,7 +123,7 @@ func (s *statements) canonical(config map[string]any) (any, *dag.ConfigError) {
 		if err != nil {
 			return nil, &dag.ConfigError{Key: "query", Message: fault.Text(err)}
 		}
-		return map[string]any{"query": form}, nil
+		return map[string]any{"query": form.Hash}, nil
 	}
 
 	forms := map[string]any{}
@@ -80,7 +133,7 @@ func (s *statements) canonical(config map[string]any) (any, *dag.ConfigError) {
 		if err != nil {
 			return nil, &dag.ConfigError{Key: "queries", Message: name + ": " + fault.Text(err)}
 		}
-		forms[name] = form
+		forms[name] = form.Hash
 	}
 	return map[string]any{"queries": forms}, nil
 }

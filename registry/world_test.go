@@ -249,7 +249,8 @@ func (w *world) commit(job *registry.Job, key string, held bool) registry.NewRev
 		n.Version, n.Key).Scan(&n.Revision))
 	n.Manifest = storage.Manifest{
 		Location: fmt.Sprintf("acme/%s/%s/%s/%d/", n.Dataset, n.Version, n.Key, n.Revision), Rows: 3, Bytes: 100,
-		Schema: []storage.Column{{Name: "customer", Type: "VARCHAR"}}, SchemaHash: "x",
+		Schema: []storage.Column{{Name: "customer", Type: "VARCHAR"}, {Name: "price", Type: "DOUBLE"},
+			{Name: "spent", Type: "DOUBLE"}}, SchemaHash: "x",
 	}
 	n.Manifest.Files = []storage.File{{Path: n.Manifest.Location + "0.parquet", Bytes: 100, Rows: 3}}
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/dagctl/dagctl/engine"
 	"github.com/dagctl/dagctl/internal/duck"
+	"github.com/dagctl/dagctl/internal/relations"
 	"github.com/dagctl/dagctl/internal/sqltext"
 )
 
@@ -36,18 +37,23 @@ func (h *host) parse(ctx context.Context, sql string) (*duck.Session, *duck.Sele
 	return session, q, err
 }
 
-func (h *host) canonical(ctx context.Context, c engine.Canonical) (string, error) {
+func (h *host) canonical(ctx context.Context, c engine.Canonical) (engine.Form, error) {
 	_, q, err := h.parse(ctx, c.SQL)
 	if err != nil {
-		return "", err
+		return engine.Form{}, err
 	}
 	sum := sha256.Sum256(q.Canonical)
-	return hex.EncodeToString(sum[:]), nil
+	form := engine.Form{Hash: hex.EncodeToString(sum[:])}
+	for _, name := range q.Relations {
+		form.Reads = append(form.Reads, engine.Mention{Name: name, Place: q.Place(name)})
+	}
+	return form, nil
 }
 
 func (h *host) shape(ctx context.Context, s engine.Shape) (engine.Shaped, error) {
 	shaped := engine.Shaped{Read: map[string][]string{}, Named: true,
-		Writes: make([][]duck.Column, len(s.Queries)), Failed: make([]*engine.Failure, len(s.Queries))}
+		Writes: make([][]duck.Column, len(s.Queries)), Failed: make([]*engine.Failure, len(s.Queries)),
+		Lacks: make([]*relations.Lack, len(s.Queries))}
 	for i, query := range s.Queries {
 		session, q, err := h.parse(ctx, query)
 		if err != nil {
@@ -63,7 +69,8 @@ func (h *host) shape(ctx context.Context, s engine.Shape) (engine.Shaped, error)
 		}
 		columns, err := session.DescribeOver(ctx, q, s.Relations)
 		if err != nil {
-			continue // nothing is known
+			shaped.Lacks[i] = duck.LackOf(err)
+			continue // nothing else is known
 		}
 		if shaped.Writes[i], err = sqltext.WrittenAll(columns); err != nil {
 			shaped.Failed[i] = failureOf(err)

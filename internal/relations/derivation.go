@@ -30,3 +30,10 @@ type Origin struct {
 	Column       string
 	Transform    string // identity, expression or aggregate
 }
+
+// Lack is a column that a statement names and that is not there.
+type Lack struct {
+	Table  string // the name that the statement gives the table; empty: it names the column alone
+	Column string
+	Line   string // of the statement; empty: not known
+}

@@ -3,6 +3,8 @@ package deploy
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -22,14 +24,14 @@ type columnsAhead struct {
 	foreign map[string]foreignDataset // by name
 	done    map[string]bool           // by job name
 
-	refused []fault.Problem // columns that no storage can hold
+	refused []fault.Problem // columns that no storage can hold, and those that inputs do not have
 }
 
 // workOutColumns adds to the contract of a version the columns that can be told ahead.
 func (d *deploy) workOutColumns(
 	ctx context.Context, tx pgx.Tx, was contract.Contract, next *contract.Contract, live []planned,
 ) error {
-	w := columnsAhead{d: d, catalog: d.deployer.catalog.For(d.caller.OrgID.String()),
+	w := columnsAhead{d: d, catalog: d.deployer.catalogFor(d.caller),
 		next: map[outputRef]*contract.Dataset{}, same: map[string][]dag.Column{},
 		done: map[string]bool{}}
 	unknown := false
@@ -92,18 +94,21 @@ func (w *columnsAhead) job(name string) {
 	}
 
 	var shape *dag.Shape
+	looked := false
 	for i := range job.Outputs {
 		n := w.next[outputRef{name, i}]
 		if n == nil || n.Columns != nil {
 			continue
 		}
+		if !looked {
+			w.conditions(job, inputs)
+			looked = true
+		}
 		if spec := w.catalog.Operators[job.Operator]; spec.Shape != nil && shape == nil {
 			s := spec.Shape(job, inputs)
 			shape = &s
 			for _, r := range s.Refused {
-				w.refused = append(w.refused, fault.Problem{Location: job.Position.String(),
-					Code:    string(dag.CodeConfig),
-					Message: fmt.Sprintf("job %s: config.%s: %s", name, r.Key, r.Message)})
+				w.refuse(job.Position, "job %s: config.%s: %s", name, r.Key, r.Message)
 			}
 		}
 		switch {
@@ -116,4 +121,33 @@ func (w *columnsAhead) job(name string) {
 			n.Declared = shape.Types
 		}
 	}
+}
+
+// conditions refuses conditions on columns that an input does not have. A task compares their names exactly.
+func (w *columnsAhead) conditions(job *dag.Job, inputs [][]dag.Column) {
+	for i, in := range job.Inputs {
+		if inputs[i] == nil {
+			continue
+		}
+		names := make([]string, len(inputs[i]))
+		for n, c := range inputs[i] {
+			names[n] = c.Name
+		}
+		for _, c := range in.Where {
+			if slices.Contains(names, c.Column) {
+				continue
+			}
+			meant := "; the columns are " + strings.Join(names[:min(len(names), 20)], ", ")
+			if near := dag.Nearest(c.Column, names); near != "" {
+				meant = fmt.Sprintf("; did you mean %q?", near)
+			}
+			w.refuse(in.Position, "job %s: where of input %q: %s has no column %q%s", job.Name, in.As, in.Source(),
+				c.Column, meant)
+		}
+	}
+}
+
+func (w *columnsAhead) refuse(at dag.Position, message string, args ...any) {
+	w.refused = append(w.refused, fault.Problem{Location: at.String(), Code: string(dag.CodeConfig),
+		Message: fmt.Sprintf(message, args...)})
 }

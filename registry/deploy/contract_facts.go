@@ -196,7 +196,7 @@ func (dp *Deployer) consumers(
 
 // reads returns the columns that a job reads of one of its inputs by name; nil if that is not known.
 func (dp *Deployer) reads(org uuid.UUID, job *dag.Job, input int, columns []dag.Column) []string {
-	spec := dp.catalog.For(org.String()).Operators[job.Operator]
+	spec := dp.catalog.For(dag.Org{ID: org.String()}).Operators[job.Operator]
 	if spec.Shape == nil || columns == nil {
 		return nil
 	}

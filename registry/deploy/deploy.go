@@ -60,7 +60,7 @@ func (dp *Deployer) parse(
 		return nil, err
 	}
 
-	catalog := dp.catalog.For(caller.OrgID.String())
+	catalog := dp.catalogFor(caller)
 	if folders := dp.registry.Folders; folders != nil {
 		catalog.Folders = func(dag string) error { return fault.Hinted(folders(caller.OrgSlug, dag)) }
 	}
@@ -75,6 +75,11 @@ func (dp *Deployer) parse(
 	return doc, refuseUnserved(doc, dp.catalog.Operators)
 }
 
+// catalogFor returns the catalog whose functions work for the caller's org.
+func (dp *Deployer) catalogFor(caller authz.Caller) dag.Catalog {
+	return dp.catalog.For(dag.Org{ID: caller.OrgID.String(), Slug: caller.OrgSlug})
+}
+
 // define parses a document and hashes the definitions of its jobs: the part of a deploy that needs no lock. It calls
 // with with the result, and again with a new one where what the document reads from other DAGs changed meanwhile.
 func (dp *Deployer) define(ctx context.Context, caller authz.Caller, dagName string, req registry.DeployRequest,
@@ -84,7 +89,7 @@ func (dp *Deployer) define(ctx context.Context, caller authz.Caller, dagName str
 		if err != nil {
 			return err
 		}
-		definitions, err := dag.Define(doc, dp.catalog.For(caller.OrgID.String()))
+		definitions, err := dag.Define(doc, dp.catalogFor(caller))
 		if err != nil {
 			return err
 		}
