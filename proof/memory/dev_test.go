@@ -65,7 +65,7 @@ func save(t *testing.T, dir string, done <-chan struct{}) {
 		case <-tick.C:
 		}
 		for path, content := range map[string]string{
-			file:  fmt.Sprintf("%s# saved %d times\n", text, i),
+			file: fmt.Sprintf("%s# saved %d times\n", text, i),
 			query: fmt.Sprintf("SELECT station, max(celsius) AS highest, %d AS saved FROM readings "+
 				"GROUP BY station", i),
 		} {
