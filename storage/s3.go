@@ -156,8 +156,8 @@ func (b *bucket) seal(ctx context.Context, a Attempt, local []string, m Manifest
 	for i, source := range local {
 		file := &m.Files[i]
 		file.Path = fmt.Sprintf("%s%05d.parquet", m.Location, i)
-		var err error
-		file.ETag, err = b.putFile(ctx, b.key(file.Path), source)
+		put, err := b.putFile(ctx, b.key(file.Path), source)
+		file.ETag, file.SHA256 = put.etag, put.sha256
 		if fault.Is(err, fault.Conflict) {
 			return m, fault.New(fault.Conflict, "attempt %d of task %s is already sealed", a.Number, a.Task)
 		}
@@ -182,7 +182,11 @@ func (b *bucket) verify(ctx context.Context, m Manifest) error {
 		if err != nil {
 			return err
 		}
-		if have.bytes != file.Bytes || file.ETag != "" && have.etag != file.ETag {
+		same, err := b.committed(ctx, file, have)
+		if err != nil {
+			return err
+		}
+		if !same {
 			return fault.New(fault.Invalid, "object %s has %d bytes and ETag %s, but %d and %s in its manifest",
 				b.key(file.Path), have.bytes, have.etag, file.Bytes, file.ETag)
 		}

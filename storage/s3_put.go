@@ -44,18 +44,45 @@ func (b *bucket) look(ctx context.Context, key string) (object, error) {
 
 func unquote(etag *string) string { return strings.Trim(aws.ToString(etag), `"`) }
 
-func (b *bucket) putFile(ctx context.Context, key, local string) (etag string, err error) {
+// committed reports whether an object is the committed one: by its ETag, or else by its content.
+func (b *bucket) committed(ctx context.Context, file File, have object) (bool, error) {
+	switch {
+	case have.bytes != file.Bytes:
+		return false, nil
+	case file.ETag == "" || have.etag == file.ETag:
+		return true, nil
+	case file.SHA256 == "":
+		return false, nil
+	}
+
+	key := b.key(file.Path)
+	out, err := b.client.GetObject(ctx, &s3.GetObjectInput{Bucket: &b.Bucket, Key: &key,
+		IfMatch: aws.String(`"` + have.etag + `"`)})
+	if err != nil {
+		return false, b.failed(ctx, "read", key, err)
+	}
+	defer out.Body.Close()
+	hash := sha256.New()
+	if _, err := io.Copy(hash, out.Body); err != nil {
+		return false, b.failed(ctx, "read", key, err)
+	}
+	return hex.EncodeToString(hash.Sum(nil)) == file.SHA256, nil
+}
+
+func (b *bucket) putFile(ctx context.Context, key, local string) (o object, err error) {
 	file, err := os.Open(local)
 	if err != nil {
-		return "", err
+		return o, err
 	}
 	defer file.Close()
 	hash := sha256.New()
-	size, err := io.Copy(hash, file)
-	if err != nil {
-		return "", err
+	if o.bytes, err = io.Copy(hash, file); err != nil {
+		return o, err
 	}
-	return b.put(ctx, key, file, object{bytes: size, sha256: hex.EncodeToString(hash.Sum(nil))})
+
+	o.sha256 = hex.EncodeToString(hash.Sum(nil))
+	o.etag, err = b.put(ctx, key, file, o)
+	return o, err
 }
 
 // put creates an object under a new key and returns its ETag. An existing object with the same content is fine; other
@@ -178,7 +205,9 @@ func (b *bucket) copy(ctx context.Context, from File, key string) (etag string, 
 	if err != nil {
 		return "", err
 	}
-	if from.ETag != "" && is.etag != from.ETag || is.bytes != from.Bytes {
+	if same, err := b.committed(ctx, from, is); err != nil {
+		return "", err
+	} else if !same {
 		return "", fault.New(fault.Conflict, "object %s is not the committed one", source)
 	}
 

@@ -1,6 +1,7 @@
 package storage
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -57,12 +58,50 @@ func (b *bucket) fetch(ctx context.Context, g Generation, list []File, dir strin
 		if b.cache.take(file, local[i]) {
 			return nil
 		}
-		if err := b.download(ctx, b.key(file.Path), Upload{Bytes: file.Bytes, ETag: file.ETag}, local[i]); err != nil {
+		if err := b.downloadCommitted(ctx, file, local[i]); err != nil {
 			return err
 		}
 		b.cache.keep(file, local[i])
 		return nil
 	})
+}
+
+// downloadCommitted makes a local file of a committed object. One with another ETag may be a copy that somebody has
+// brought back: then its content decides.
+func (b *bucket) downloadCommitted(ctx context.Context, file File, local string) error {
+	key := b.key(file.Path)
+	changed := b.download(ctx, key, Upload{Bytes: file.Bytes, ETag: file.ETag}, local)
+	if !fault.Is(changed, fault.Conflict) || file.SHA256 == "" {
+		return changed
+	}
+	have, err := b.look(ctx, key)
+	if err != nil {
+		return err
+	}
+	if have.bytes != file.Bytes {
+		return changed
+	}
+
+	if err := b.download(ctx, key, Upload{Bytes: have.bytes, ETag: have.etag}, local); err != nil {
+		return err
+	}
+	sum, err := sha256Of(local)
+	if err == nil && sum == file.SHA256 {
+		return nil
+	}
+	return errors.Join(cmp.Or(err, changed), os.Remove(local))
+}
+
+// sha256Of returns the hash of a local file's content, in hex.
+func sha256Of(name string) (string, error) {
+	file, err := os.Open(name)
+	if err != nil {
+		return "", err
+	}
+	defer file.Close()
+	hash := sha256.New()
+	_, err = io.Copy(hash, file)
+	return hex.EncodeToString(hash.Sum(nil)), err
 }
 
 // localName returns a name that differs for each place in a list and each file, because a folder may be used twice.

@@ -1,6 +1,7 @@
 package storage_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -88,6 +89,43 @@ func TestS3Objects(t *testing.T) {
 		require.NoError(t, err)
 		require.Contains(t, content(t, "SELECT count(*) AS n, sum(x) AS x FROM FILES", files[0]...),
 			"{'n': 400000, 'x': 79999800000}")
+	})
+
+	t.Run("one that was brought back in other parts is the same", func(t *testing.T) {
+		fresh, o := openS3(t, c), attempt(storage.Parquet, "all")
+		m, err := fresh.Seal(t.Context(), o, []string{large(t)})
+		require.NoError(t, err)
+		key := aws.String("team/dagctl/" + m.Files[0].Path)
+		got, err := srv.Client().GetObject(t.Context(), &s3.GetObjectInput{Bucket: &srv.Bucket, Key: key})
+		require.NoError(t, err)
+		text, err := io.ReadAll(got.Body)
+		require.NoError(t, err)
+		put, err := srv.Client().PutObject(t.Context(),
+			&s3.PutObjectInput{Bucket: &srv.Bucket, Key: key, Body: bytes.NewReader(text)})
+		require.NoError(t, err)
+		require.NotEqual(t, m.Files[0].ETag, strings.Trim(*put.ETag, `"`))
+
+		again := openS3(t, c) // whose cache is empty
+		require.NoError(t, again.Verify(t.Context(), m))
+		files, err := again.Open(t.Context(), o.Generation, []storage.Partition{{Key: "all", Files: m.Files}},
+			t.TempDir())
+		require.NoError(t, err)
+		require.Contains(t, content(t, "SELECT count(*) AS n FROM FILES", files[0]...), "{'n': 400000}")
+		taken := attempt(storage.Parquet, "all")
+		taken.Generation.Dataset, taken.Generation.OrgSlug = o.Generation.Dataset, o.Generation.OrgSlug
+		copied, err := again.TakeOver(t.Context(), nil, o.Generation, taken, 1, m)
+		require.NoError(t, err)
+		require.Equal(t, m.Files[0].SHA256, copied.Files[0].SHA256)
+		require.NoError(t, again.Verify(t.Context(), copied))
+
+		text[len(text)/2]++ // of the same size
+		_, err = srv.Client().PutObject(t.Context(),
+			&s3.PutObjectInput{Bucket: &srv.Bucket, Key: key, Body: bytes.NewReader(text)})
+		require.NoError(t, err)
+		require.ErrorContains(t, again.Verify(t.Context(), m), "in its manifest")
+		_, err = openS3(t, c).Open(t.Context(), o.Generation, []storage.Partition{{Key: "all", Files: m.Files}},
+			t.TempDir())
+		require.True(t, fault.Is(err, fault.Conflict), "%v", err)
 	})
 
 	t.Run("another object in its place is refused", func(t *testing.T) {
@@ -392,7 +430,7 @@ func TestS3Cache(t *testing.T) {
 	require.Equal(t, int64(1), requests.Load(), "and after a restart too")
 
 	other := manifests[0].Files[0]
-	other.ETag = strings.Repeat("0", 32)
+	other.ETag, other.SHA256 = strings.Repeat("0", 32), strings.Repeat("0", 64)
 	_, err := s.Open(t.Context(), first.Generation, []storage.Partition{{Files: []storage.File{other}}}, t.TempDir())
 	require.True(t, fault.Is(err, fault.Conflict), "another ETag is another object: %v", err)
 

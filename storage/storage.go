@@ -74,8 +74,10 @@ type File struct {
 	Path  string `json:"path"`
 	Bytes int64  `json:"bytes"`
 	Rows  int64  `json:"rows"`
-	// ETag of the object in S3, without quotes. An object with another ETag is another object
-	ETag string `json:"etag,omitempty"`
+	// ETag of the object in S3, without quotes. One with another ETag is the committed object only if its content is:
+	// an object that was brought back in other parts has another ETag.
+	ETag   string `json:"etag,omitempty"`
+	SHA256 string `json:"sha256,omitempty"` // of the content of the object in S3, in hex; empty: not known
 }
 
 // Manifest lists the content of a sealed attempt, and later that of the published revision.
