@@ -1,6 +1,10 @@
 package main
 
 import (
+	"errors"
+	"os"
+	"path/filepath"
+	"regexp"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -45,5 +49,29 @@ func TestPauseOnTheCommandLine(t *testing.T) {
 		{writer, cli.ExitOK, []string{"resume", "readings"}},
 	} {
 		require.Equal(t, c.code, dagctl(t, w.env(t, c.who), c.args...).code, "%s: %v", c.who, c.args)
+	}
+}
+
+// What people have to act on shows where they look first: rejected partitions, and jobs that are paused.
+func TestStatusShowsWhatIsWithheldAndPaused(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.deployReadings(t, "2026-01-01")
+	env := w.env(t, writer)
+	bad := filepath.Join(w.roots, "landing", "2026-01-02.csv")
+	require.NoError(t, os.WriteFile(bad, []byte("station,celsius\n,3.5\n"), 0o600))
+	must(t, env, "pause", "readings/note")
+	eventually(t, "the bad day is rejected", func() (bool, error) {
+		status := must(t, env, "status")
+		return regexp.MustCompile(`(?m)^readings +v1 .* 1 +[^ ]+( ago)? +1 job *$`).MatchString(status), errors.New(status)
+	})
+
+	list := decode[[]views.DAGStatus](t, env, "status")
+	require.Equal(t, int64(1), list[0].Withheld)
+	require.Equal(t, 1, list[0].PausedJobs)
+	detail := decode[views.DAGDetail](t, env, "status", "readings")
+	require.Equal(t, int64(1), detail.Withheld)
+	for _, j := range detail.Jobs {
+		require.Equal(t, j.Name == "daily", j.Withheld == 1, j.Name)
 	}
 }

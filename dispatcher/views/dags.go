@@ -30,8 +30,10 @@ func (c Counts) Open() int64 { return c.Queued + c.Running + c.Retrying }
 // DAGStatus is a DAG with the counts of its tasks.
 type DAGStatus struct {
 	registry.DAG
-	Paused *tasks.Pause `json:"paused,omitempty" doc:"Where the whole DAG, or the org, is paused"`
-	Tasks  Counts       `json:"tasks" doc:"Of the active version and of the one being built"`
+	Paused     *tasks.Pause `json:"paused,omitempty" doc:"Where the whole DAG, or the org, is paused"`
+	PausedJobs int          `json:"paused_jobs,omitempty" doc:"How many of its jobs are paused by themselves"`
+	Tasks      Counts       `json:"tasks" doc:"Of the active version and of the one being built"`
+	Withheld   int64        `json:"withheld,omitempty" doc:"Partitions of the active version whose newest revisions readers do not see, because checks rejected them or are still to run"`
 	// Blocked jobs keep what they have, so the DAG is not fresh, whenever it was updated.
 	Blocked []BlockedJob `json:"blocked,omitempty" doc:"Jobs of the active version of which nothing is made, because an input from another DAG cannot be mapped to their partitions any more"`
 }
@@ -47,8 +49,9 @@ type DAGDetail struct {
 // JobStatus is a job with its tasks.
 type JobStatus struct {
 	registry.JobView
-	Tasks  Counts       `json:"tasks"`
-	Paused *tasks.Pause `json:"paused,omitempty" doc:"Where it, its DAG or the org is paused"`
+	Tasks    Counts       `json:"tasks"`
+	Withheld int64        `json:"withheld,omitempty" doc:"Partitions whose newest revisions readers do not see"`
+	Paused   *tasks.Pause `json:"paused,omitempty" doc:"Where it, its DAG or the org is paused"`
 }
 
 // SourceStatus is the state of a source job.
@@ -89,10 +92,16 @@ func (vs *Views) DAGs(ctx context.Context, caller authz.Caller, after string, li
 			return err
 		}
 
+		withheld, err := registry.WithheldOf(ctx, tx, caller.OrgID, serving(dags...))
+		if err != nil {
+			return err
+		}
+
 		list = make([]DAGStatus, len(dags))
 		for i, dag := range dags {
 			list[i] = DAGStatus{
-				DAG: dag, Paused: tasks.WidestPause(pauses, dag.Name, ""), Tasks: sum(open, origins, workedFor(dag)),
+				DAG: dag, Paused: tasks.WidestPause(pauses, dag.Name, ""), PausedJobs: pausedJobs(pauses, dag.Name),
+				Tasks: sum(open, origins, workedFor(dag)), Withheld: withheldOf(dag, withheld),
 				Blocked: blockedOf(dag, blocked),
 			}
 		}
@@ -127,7 +136,7 @@ func (vs *Views) DAG(ctx context.Context, caller authz.Caller, name string) (DAG
 		if err != nil {
 			return err
 		}
-		detail.Paused = tasks.WidestPause(pauses, name, "")
+		detail.Paused, detail.PausedJobs = tasks.WidestPause(pauses, name, ""), pausedJobs(pauses, name)
 		detail.Tasks = sum(counts, origins, workedFor(dag))
 
 		blocked, err := vs.blocked(ctx, tx, caller, dag)
@@ -142,8 +151,18 @@ func (vs *Views) DAG(ctx context.Context, caller authz.Caller, name string) (DAG
 			}
 		}
 
+		withheld, err := registry.WithheldOf(ctx, tx, caller.OrgID, serving(dag))
+		if err != nil {
+			return err
+		}
+		detail.Withheld = withheldOf(dag, withheld)
 		if detail.Jobs, err = vs.jobs(ctx, tx, caller, dag, counts, pauses); err != nil {
 			return err
+		}
+		for i, job := range detail.Jobs {
+			if dag.Active != nil {
+				detail.Jobs[i].Withheld = withheld[dag.Active.ID][job.Name]
+			}
 		}
 		detail.Sources, err = vs.sources(ctx, tx, caller, name)
 		return err
@@ -152,6 +171,37 @@ func (vs *Views) DAG(ctx context.Context, caller authz.Caller, name string) (DAG
 		return DAGDetail{}, fmt.Errorf("DAG %s: %w", name, err)
 	}
 	return detail, nil
+}
+
+// serving lists the versions that DAGs serve.
+func serving(dags ...registry.DAG) (ids []uuid.UUID) {
+	for _, d := range dags {
+		if d.Active != nil {
+			ids = append(ids, d.Active.ID)
+		}
+	}
+	return ids
+}
+
+// withheldOf sums the withheld partitions of the version that a DAG serves.
+func withheldOf(d registry.DAG, withheld map[uuid.UUID]map[string]int64) (n int64) {
+	if d.Active == nil {
+		return 0
+	}
+	for _, count := range withheld[d.Active.ID] {
+		n += count
+	}
+	return n
+}
+
+// pausedJobs counts the pauses of single jobs of a DAG.
+func pausedJobs(pauses []tasks.Pause, dagName string) (n int) {
+	for _, p := range pauses {
+		if p.DAG == dagName && p.Job != "" {
+			n++
+		}
+	}
+	return n
 }
 
 // jobs lists the jobs of the version that a DAG shows, never nil.

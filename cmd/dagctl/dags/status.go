@@ -87,17 +87,26 @@ func showDAGs(ctx context.Context, c *cli.CLI, api *cli.Client, page cli.Page) e
 		}
 		style, now := c.Style(c.Out), time.Now()
 		t := cli.Table{Style: style, Header: []string{
-			"DAG", "ACTIVE", "BUILDING", "FAILED", "QUEUED", "RUNNING", "RETRYING", "DEAD", "FRESH", "PAUSED",
+			"DAG", "ACTIVE", "BUILDING", "FAILED", "QUEUED", "RUNNING", "RETRYING", "DEAD", "WITHHELD",
+			"FRESH", "PAUSED",
 		}}
 		for _, d := range dags {
 			t.Add(d.Name, versionName(d.Active), versionName(d.Building), versionName(d.Failed),
 				fmt.Sprint(d.Tasks.Queued), fmt.Sprint(d.Tasks.Running), fmt.Sprint(d.Tasks.Retrying),
-				fmt.Sprint(d.Tasks.Dead),
-				fresh(d, now), pausedSince(d.Paused, now))
+				fmt.Sprint(d.Tasks.Dead), fmt.Sprint(d.Withheld),
+				fresh(d, now), paused(d, now))
 		}
 		t.Write(w)
 		writeLate(c, w, late)
 	})
+}
+
+// paused returns since when a DAG is paused, or how many of its jobs are.
+func paused(d views.DAGStatus, now time.Time) string {
+	if d.Paused == nil && d.PausedJobs > 0 {
+		return cli.Count(d.PausedJobs, "job")
+	}
+	return pausedSince(d.Paused, now)
 }
 
 // fresh returns when a DAG was last updated, unless jobs of it cannot be.
@@ -186,12 +195,12 @@ func showDAG(ctx context.Context, c *cli.CLI, api *cli.Client, name string) erro
 		}
 		fmt.Fprintln(w)
 		t := cli.Table{Style: style, Header: []string{
-			"JOB", "OPERATOR", "RUNTIME", "QUEUED", "RUNNING", "RETRYING", "DEAD", "DONE 24H", "PAUSED",
+			"JOB", "OPERATOR", "RUNTIME", "QUEUED", "RUNNING", "RETRYING", "DEAD", "WITHHELD", "DONE 24H", "PAUSED",
 		}}
 		for _, j := range d.Jobs {
 			t.Add(j.Name, j.Operator, j.Runtime,
 				fmt.Sprint(j.Tasks.Queued), fmt.Sprint(j.Tasks.Running), fmt.Sprint(j.Tasks.Retrying),
-				fmt.Sprint(j.Tasks.Dead),
+				fmt.Sprint(j.Tasks.Dead), fmt.Sprint(j.Withheld),
 				completed(j.Tasks), pausedSince(j.Paused, now))
 		}
 
