@@ -182,7 +182,7 @@ func (c *commit) admit(ctx context.Context, x *Completing, rows map[uuid.UUID]ta
 		return false, err
 	}
 	if x.mid != nil {
-		return false, mayCommit(ctx, c.tx, x.row, x.Fence, x.now)
+		return false, c.d.mayCommit(ctx, c.tx, x.row, x.Fence, x.now)
 	}
 	return x.row.MayComplete(x.Fence, x.hash)
 }

@@ -137,6 +137,7 @@ type Dispatcher struct {
 	tracing attemptTraces
 	drained atomic.Bool // somebody asked this process to claim no more
 	idle    idleness
+	contact contact               // of the loop that takes leases back
 	onEnded []func([]tasks.Ended) // after COMMIT
 
 	stopping chan struct{} // closed by stop, when the context of Run ends

@@ -207,8 +207,9 @@ func TestTheOlderTaskEndsLast(t *testing.T) {
 	w.Check()
 }
 
-// A dead process frees its tasks before their leases run out.
-func TestADeadWorkerFreesItsTasks(t *testing.T) {
+// The silence of a process costs it no lease: the database may have been away. After a gap, leases that ran out are not
+// taken back at once.
+func TestSilenceCostsNoLease(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.PairWorld(t)
 	w.Change("b")
@@ -218,6 +219,21 @@ func TestADeadWorkerFreesItsTasks(t *testing.T) {
 	require.Equal(t, "Running leased", w.Task(task.TaskID))
 	w.Exec(`UPDATE workers SET last_heartbeat = now() - interval '11 seconds' WHERE id = 'gone'`)
 	w.Reap(dispatchertest.Later(0))
+	require.Equal(t, "Running leased", w.Task(task.TaskID))
+	require.Contains(t, dispatchertest.CodesIn(w.WhyTask(w.Caller, task.TaskID).Reasons), "worker_silent")
+
+	back := dispatchertest.Later(time.Minute)
+	reap := func(after time.Duration) {
+		t.Helper()
+		_, err := w.D.ReapSince(t.Context(), back.Add(after), back)
+		require.NoError(t, err)
+	}
+	reap(9 * time.Second) // of a lease of 30 s, a third has not passed since the database is back
+	require.Equal(t, "Running leased", w.Task(task.TaskID))
+	_, held, err := gone.ExtendLease(t.Context(), task.Fence, 0, "", back)
+	require.NoError(t, err)
+	require.False(t, held, "where nobody knows of a gap, the holder was silent")
+	reap(time.Minute)
 	require.Equal(t, "Failed lease_expired waiting:backoff", w.Task(task.TaskID))
 	w.Promote(dispatchertest.Later(time.Hour))
 	w.Settle()

@@ -348,7 +348,7 @@ publish:
 	feed(4)
 	w.Eventually("and the next", published("60"))
 	running(1)
-	w.Exec(`UPDATE leases SET expires_at = now() - interval '1 second'`)
+	w.Exec(`UPDATE leases SET expires_at = now() - interval '1 second', lease_seconds = 0`)
 	feed(5)
 	w.Eventually("another attempt goes on", published("100"))
 	running(2)

@@ -32,7 +32,7 @@ func (d *Dispatcher) loops() []Loop {
 		{Name: "promote", Woken: d.Wakeups.Promote, Body: d.PromoteDue},
 		{Name: "pressure", Body: d.Pressure.Review},
 		{Name: "quotas", Body: d.Pressure.ReviewQuotas},
-		{Name: "reap", Body: d.Reap},
+		{Name: "reap", Body: d.reapInContact},
 		{Name: "heartbeat", Body: d.HeartbeatWorker},
 		{Name: "claim", Run: d.runInProcess},
 	}
@@ -46,6 +46,7 @@ func (d *Dispatcher) Run(ctx context.Context, others ...Loop) error {
 		return err
 	}
 
+	d.contact.at(time.Now())
 	g, ctx := errgroup.WithContext(ctx)
 	for _, l := range append(d.loops(), others...) {
 		g.Go(func() error { return d.run(ctx, l) })

@@ -52,7 +52,8 @@ func (d *Dispatcher) RunningAttempt(ctx context.Context, c authz.Capability, f p
 }
 
 // Heartbeat extends the lease of a running attempt. It returns a Conflict if the lease has run out, even if no newer
-// attempt has begun: a worker that was silent for so long does not know what has happened meanwhile.
+// attempt has begun: a worker that was silent for so long does not know what has happened meanwhile. After a gap in
+// which this server could not reach the database, it is not the worker that was silent.
 func (d *Dispatcher) Heartbeat(
 	ctx context.Context, c authz.Capability, h protocol.Heartbeat, now time.Time,
 ) (protocol.HeartbeatAnswer, error) {
@@ -63,7 +64,7 @@ func (d *Dispatcher) Heartbeat(
 
 	var held bool
 	err := pg.InOrgTxByKey(ctx, d.Requests, c.OrgID, func(ctx context.Context, tx pgx.Tx) (err error) {
-		held, err = beat(ctx, tx, c.OrgID, h, now, &answer)
+		held, err = beat(ctx, tx, c.OrgID, h, now, d.contact.regained(), &answer)
 		return err
 	})
 	if err != nil {
@@ -84,21 +85,21 @@ func (d *Dispatcher) Heartbeat(
 
 // beat extends a lease that is held, and reports whether it is.
 func beat(
-	ctx context.Context, tx pgx.Tx, org uuid.UUID, h protocol.Heartbeat, now time.Time,
+	ctx context.Context, tx pgx.Tx, org uuid.UUID, h protocol.Heartbeat, now, since time.Time,
 	answer *protocol.HeartbeatAnswer,
-) (held bool, err error) {
+) (isHeld bool, err error) {
 	var b pg.Batch
 	targets := []any{&answer.LeaseExpiresAt, &answer.CancelRequested, &answer.DrainRequested}
-	b.Query("extend the lease", targets, func() error { held = true; return nil }, `
+	b.Query("extend the lease", targets, func() error { isHeld = true; return nil }, `
 		UPDATE leases l SET expires_at = $5::timestamptz + make_interval(secs => lease_seconds), heartbeat_at = $5,
 			progress = $6, state = coalesce(NULLIF($7, ''), state)
-		WHERE task_id = $1 AND attempt = $2 AND lease_token = $3 AND org_id = $4 AND expires_at > $5
+		WHERE task_id = $1 AND attempt = $2 AND lease_token = $3 AND org_id = $4 AND `+held("$5", "$8")+`
 		  AND NOT worker_token_revoked(worker_token)
 		RETURNING expires_at, cancel_requested, l.drain_requested_at IS NOT NULL
 			OR EXISTS (SELECT FROM workers w WHERE `+tasks.HeldBy+` AND w.drained_at IS NOT NULL)`,
-		h.TaskID, h.Attempt, h.LeaseToken, org, now, h.Progress, h.State)
+		h.TaskID, h.Attempt, h.LeaseToken, org, now, h.Progress, h.State, since)
 	err = b.Send(ctx, tx)
-	return held, err
+	return isHeld, err
 }
 
 // notHeld returns the error of a heartbeat whose lease is not held, with the task's state.

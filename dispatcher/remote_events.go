@@ -198,19 +198,19 @@ type lastCall struct {
 	Answer protocol.EventsAnswer `json:"answer"`
 }
 
-// mayCommit checks the fence of a commit on the way: the attempt must be running, and its lease must not have run out.
-func mayCommit(ctx context.Context, tx pgx.Tx, row tasks.Row, f tasks.Fence, now time.Time) error {
+// mayCommit checks the fence of a commit on the way: the attempt must be running, and its lease must hold.
+func (d *Dispatcher) mayCommit(ctx context.Context, tx pgx.Tx, row tasks.Row, f tasks.Fence, now time.Time) error {
 	if err := row.MustRun(f); err != nil {
 		return err
 	}
-	var held bool
+	var holds bool
 	err := tx.QueryRow(ctx, `
-		SELECT EXISTS (SELECT FROM leases WHERE task_id = $1 AND lease_token = $2 AND expires_at > $3)`,
-		f.TaskID, f.LeaseToken, now).Scan(&held)
+		SELECT EXISTS (SELECT FROM leases WHERE task_id = $1 AND lease_token = $2 AND `+held("$3", "$4")+`)`,
+		f.TaskID, f.LeaseToken, now, d.contact.regained()).Scan(&holds)
 	if err != nil {
 		return fmt.Errorf("lease of task %s: %w", f.TaskID, err)
 	}
-	if !held {
+	if !holds {
 		gone := fault.New(fault.Conflict, "the lease of attempt %d of task %s has run out", f.Attempt, f.TaskID)
 		return row.WithState(gone)
 	}

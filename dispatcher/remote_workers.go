@@ -25,8 +25,8 @@ import (
 func tokenOf(w authz.Worker) string { return w.OrgID.String() + "/" + w.TokenName }
 
 // WorkerHeartbeat enters a worker into the registry of workers or renews its entry, and returns whether it must drain.
-// The tasks of a registered worker go to others once it is silent for ten seconds. A worker that stops leaves the
-// registry, and its tasks go to others at once. A worker is known by its token, its id and its incarnation: a new
+// and which of its tasks are to stop. A worker that stops leaves the registry, and its tasks go to others at once; one
+// that is silent keeps them until their leases end. A worker is known by its token, its id and its incarnation: a new
 // incarnation replaces the one before, whose tasks go to others, and WorkerHeartbeat returns a Conflict to that one.
 func (d *Dispatcher) WorkerHeartbeat(
 	ctx context.Context, w authz.Worker, h protocol.WorkerHeartbeat, now time.Time,
@@ -65,7 +65,11 @@ func (d *Dispatcher) WorkerHeartbeat(
 			return fault.New(fault.Conflict, "another process has registered as worker %s since", h.WorkerID).
 				WithHint("give each process an id of its own, such as host-pid-random")
 		}
-		if err != nil || !entered {
+		if err != nil {
+			return err
+		}
+		if !entered {
+			orders.Canceled, err = canceledOf(ctx, tx, w, h)
 			return err
 		}
 
@@ -92,6 +96,23 @@ func (d *Dispatcher) WorkerHeartbeat(
 		return orders, fmt.Errorf("forget worker %s: %w", h.WorkerID, err)
 	}
 	return orders, nil
+}
+
+// maxCanceled bounds how many canceled tasks one answer names; the next names the others.
+const maxCanceled = 1000
+
+// canceledOf returns the tasks that a worker runs and that were asked to stop. It relies on idx_leases_canceled.
+func canceledOf(
+	ctx context.Context, tx pgx.Tx, w authz.Worker, h protocol.WorkerHeartbeat,
+) ([]uuid.UUID, error) {
+	rows, err := tx.Query(ctx, `
+		SELECT task_id FROM leases
+		WHERE worker_id = $1 AND worker_token = $2 AND incarnation = $3 AND cancel_requested ORDER BY 1 LIMIT $4`,
+		h.WorkerID, tokenOf(w), h.Incarnation, maxCanceled)
+	if err != nil {
+		return nil, fmt.Errorf("canceled tasks of worker %s: %w", h.WorkerID, err)
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
 }
 
 // reservedIDs are beginnings of worker ids that only the server gives.

@@ -79,6 +79,48 @@ func TestNoTokenSpeaksForAFunction(t *testing.T) {
 	require.Equal(t, "Running leased", w.Task(task))
 }
 
+// A server that has just started, or was without the database, lets workers renew leases that ran out meanwhile.
+func TestAfterAGapWorkersRenewTheirLeases(t *testing.T) {
+	t.Parallel()
+	w := farWorld(t)
+	f := claimFar(w.Tenant, "daily", "a")
+	w.Exec(`UPDATE leases SET expires_at = now() - interval '1 second', lease_seconds = 600`)
+	_, err := f.beat(time.Now())
+	requireConflict(t, err, "the lease of attempt 1")
+
+	w.Start(w.D)
+	w.Eventually("the lease is renewed", func() bool {
+		_, err := f.beat(time.Now())
+		return err == nil
+	})
+	require.Equal(t, "Running leased", w.Task(f.id))
+}
+
+// The heartbeat of a worker brings what it is to stop, however long the leases of its tasks are.
+func TestAWorkersHeartbeatNamesWhatIsCanceled(t *testing.T) {
+	t.Parallel()
+	w := remoteWorld(t)
+	_, err := beat(w, w.Worker(), "first", false)
+	require.NoError(t, err)
+	kept, canceled := w.Want("loads"), w.Want("loads")
+	first := dispatcher.Claimant{WorkerID: "w1", Incarnation: "first", Worker: w.Worker(), Runtimes: []string{"poll"}}
+	for _, task := range []uuid.UUID{kept, canceled} {
+		require.Equal(t, protocol.Claimed, claimID(w, first, task).Status)
+	}
+	orders, err := beat(w, w.Worker(), "first", false)
+	require.NoError(t, err)
+	require.Empty(t, orders.Canceled)
+
+	_, err = w.D.Control.Cancel(t.Context(), w.Caller, canceled)
+	require.NoError(t, err)
+	orders, err = beat(w, w.Worker(), "first", false)
+	require.NoError(t, err)
+	require.Equal(t, []uuid.UUID{canceled}, orders.Canceled)
+	orders, err = beat(w, w.Worker(), "second", false)
+	require.NoError(t, err)
+	require.Empty(t, orders.Canceled, "they are not its own")
+}
+
 // A process that registers under the id of an earlier one has replaced it: what that one ran goes to others at once.
 func TestANewIncarnationReplacesTheOneBefore(t *testing.T) {
 	t.Parallel()

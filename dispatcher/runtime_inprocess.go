@@ -350,28 +350,28 @@ func (d *Dispatcher) keepLease(
 	}
 }
 
-// ExtendLease extends a lease that has not run out. held is false if the lease has run out or a newer attempt has it.
+// ExtendLease extends a lease that holds. extended is false if it has run out or a newer attempt has it.
 func (d *Dispatcher) ExtendLease(
 	ctx context.Context, f tasks.Fence, percent int, state string, now time.Time,
-) (canceled, held bool, err error) {
+) (canceled, extended bool, err error) {
 	rows, err := d.Pool.Query(ctx, `
 		UPDATE leases
 		SET expires_at = $4::timestamptz + make_interval(secs => lease_seconds), heartbeat_at = $4, progress = $5,
 			state = $6
-		WHERE task_id = $1 AND attempt = $2 AND lease_token = $3 AND expires_at > $4
-		RETURNING cancel_requested`, f.TaskID, f.Attempt, f.LeaseToken, now, percent, state)
+		WHERE task_id = $1 AND attempt = $2 AND lease_token = $3 AND `+held("$4", "$7")+`
+		RETURNING cancel_requested`, f.TaskID, f.Attempt, f.LeaseToken, now, percent, state, d.contact.regained())
 	if err != nil {
 		return false, false, fmt.Errorf("heartbeat of task %s: %w", f.TaskID, err)
 	}
 	defer rows.Close()
 
 	for rows.Next() {
-		held = true
+		extended = true
 		if err := rows.Scan(&canceled); err != nil {
 			return false, false, err
 		}
 	}
-	return canceled, held, rows.Err()
+	return canceled, extended, rows.Err()
 }
 
 // failTx ends an attempt that did not do its work, if the fence still holds.

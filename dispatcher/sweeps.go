@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -16,23 +17,80 @@ import (
 	"github.com/dagctl/dagctl/internal/pg"
 )
 
-// Sweeps act on what became due with time: leases that ran out, retries that are due, workers that are gone. Every
+// Sweeps act on what became due with time: leases that ran out, retries that are due, workers that were replaced. Every
 // dispatcher may run each sweep at the same time, so none waits for a leader to be elected.
 
 // sweepBatch is how many rows one transaction of a sweep takes at most.
 const sweepBatch = 200
 
-// Reap ends the attempts whose leases ran out, whose tasks are over their timeout, and whose workers are dead, replaced
-// or without a valid token.
+// contact knows since when this process reaches the database without a gap.
+type contact struct {
+	mu          sync.Mutex
+	since, last time.Time
+}
+
+// contactGap is the longest time between two looks at leases after which holders may have been unable to renew them.
+const contactGap = 5 * time.Second
+
+// at returns since when there is contact, at a time of a look.
+func (c *contact) at(now time.Time) time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.last.IsZero() || now.Sub(c.last) > contactGap {
+		c.since = now
+	}
+	return c.since
+}
+
+// heard records a look that reached the database.
+func (c *contact) heard(now time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.last = now
+}
+
+// regained returns when the contact began; zero: nobody has looked yet.
+func (c *contact) regained() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.since
+}
+
+// held is the SQL condition that a lease holds at a time, given since when there is contact: it has not run out, or its
+// holder may still renew it after a gap.
+func held(now, since string) string {
+	return `(expires_at > ` + now + `::timestamptz
+		OR ` + since + `::timestamptz + make_interval(secs => lease_seconds / 3.0) > ` + now + `)`
+}
+
+// reapInContact is the loop of Reap. After a start, and after a gap in which the database could not be reached, it lets
+// holders renew their leases first: all had the same gap.
+func (d *Dispatcher) reapInContact(ctx context.Context, now time.Time) (more bool, err error) {
+	more, err = d.ReapSince(ctx, now, d.contact.at(now))
+	if err == nil {
+		d.contact.heard(now)
+	}
+	return more, err
+}
+
+// Reap ends the attempts whose leases ran out, whose tasks are over their timeout, and whose workers were replaced or
+// have no valid token. A worker that is merely silent keeps its leases until they end.
 func (d *Dispatcher) Reap(ctx context.Context, now time.Time) (more bool, err error) {
+	return d.ReapSince(ctx, now, time.Time{})
+}
+
+// ReapSince is Reap for a process that has reached the database since a time without a gap. A lease that ran out ends
+// only when its holder has had a heartbeat's period to renew it since.
+func (d *Dispatcher) ReapSince(ctx context.Context, now, since time.Time) (more bool, err error) {
 	rows, err := d.Pool.Query(ctx, `
 		SELECT l.task_id, l.attempt, l.lease_token,
 			CASE WHEN l.timeout_at + interval '5 seconds' <= $1 THEN 'timeout' ELSE 'lease_expired' END
 		FROM leases l
-		WHERE l.expires_at <= $1 OR l.timeout_at + interval '5 seconds' <= $1
-		   OR EXISTS (SELECT FROM workers w WHERE `+tasks.HeldBy+` AND w.last_heartbeat <= $2)
+		WHERE l.expires_at <= $1 AND $2::timestamptz + make_interval(secs => l.lease_seconds / 3.0) <= $1
+		   OR l.timeout_at + interval '5 seconds' <= $1
+		   OR EXISTS (SELECT FROM workers w WHERE `+tasks.HeldBy+` AND w.replaced_at IS NOT NULL)
 		   OR l.worker_token IN (`+revokedTokens+`)
-		LIMIT $3`, now, now.Add(-tasks.WorkerDeadAfter), sweepBatch)
+		LIMIT $3`, now, since, sweepBatch)
 	if err != nil {
 		return false, fmt.Errorf("find lost leases: %w", err)
 	}
@@ -98,9 +156,9 @@ func (d *Dispatcher) ReapAll(ctx context.Context, found []LostLease, now time.Ti
 			JOIN unnest($1::uuid[], $2::int[], $3::uuid[]) AS w(task, attempt, token)
 				ON l.task_id = w.task AND l.attempt = w.attempt AND l.lease_token = w.token
 			WHERE l.expires_at <= $4 OR l.timeout_at <= $4
-			   OR EXISTS (SELECT FROM workers w WHERE `+tasks.HeldBy+` AND w.last_heartbeat <= $5)
+			   OR EXISTS (SELECT FROM workers w WHERE `+tasks.HeldBy+` AND w.replaced_at IS NOT NULL)
 			   OR l.worker_token IN (`+revokedTokens+`)
-			ORDER BY l.task_id FOR UPDATE OF l`, list, attempts, tokens, now, now.Add(-tasks.WorkerDeadAfter))
+			ORDER BY l.task_id FOR UPDATE OF l`, list, attempts, tokens, now)
 
 		rows, err := locked.Get(ctx, tx)
 		if err != nil {

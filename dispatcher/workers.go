@@ -69,6 +69,17 @@ func (d *Dispatcher) Register(ctx context.Context) error {
 	return nil
 }
 
+// ReplaceServers marks all server processes of a database as replaced, so that others take over their tasks at once.
+// The caller knows that none of them runs any more. The pool is the owner's.
+func ReplaceServers(ctx context.Context, owner *pgxpool.Pool) error {
+	_, err := owner.Exec(ctx, `UPDATE workers SET replaced_at = now(), last_heartbeat = to_timestamp(0)
+		WHERE token = '' AND replaced_at IS NULL`)
+	if err != nil {
+		return fmt.Errorf("replace servers: %w", err)
+	}
+	return nil
+}
+
 // HeartbeatWorker renews the entry of this process in the registry of workers, with whether River has elected it to
 // lead the periodic sweeps. It stops claiming if somebody drains the process, and removes workers that have been silent
 // for long.

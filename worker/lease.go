@@ -27,11 +27,17 @@ func (p *progressNote) get() (int, string) {
 	return p.percent, p.state
 }
 
+// hearWithin is how soon a task learns that it is canceled.
+const hearWithin = 5 * time.Second
+
 // keepLease extends the lease at a third of its length until ctx ends. That is after the server has taken the end of
 // the run, because a run may take a while to stop. keepLease stops the run when it is canceled or fenced off. It
 // repeats a heartbeat that got no answer soon, so that one lost call does not cost the lease.
 func (t *Task) keepLease(ctx context.Context) {
 	every := t.lease / 3
+	if !t.worker.registered.Load() { // nothing else tells it of a cancel
+		every = min(every, hearWithin)
+	}
 	wait := every
 	for n := 0; ; {
 		if sleep(ctx, wait) != nil {

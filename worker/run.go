@@ -35,6 +35,8 @@ func (w *Worker) RunClaim(ctx context.Context, claim protocol.Claim) error {
 
 	t := w.newTask(claim, stop)
 	defer t.close()
+	w.note(t, true)
+	defer w.note(t, false)
 	alive, ended := context.WithCancel(context.WithoutCancel(ctx))
 	var beside sync.WaitGroup
 	beside.Go(func() { t.keepLease(alive) })
@@ -51,6 +53,17 @@ func (w *Worker) RunClaim(ctx context.Context, claim protocol.Claim) error {
 	ended()
 	beside.Wait()
 	return err
+}
+
+// note records whether a task runs.
+func (w *Worker) note(t *Task, runs bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if runs {
+		w.runs[t] = true
+	} else {
+		delete(w.runs, t)
+	}
 }
 
 // runFunc runs the task's function. It turns a panic into an error that is not retryable.

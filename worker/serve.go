@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/dagctl/dagctl/worker/protocol"
 )
 
@@ -211,6 +213,7 @@ const beatEvery = 3 * time.Second
 
 // register sends the worker's heartbeats until ctx ends, and drains the worker when the server asks for it.
 func (w *Worker) register(ctx context.Context) {
+	w.registered.Store(true)
 	for n := 0; ; {
 		call, cancel := context.WithTimeout(ctx, beatEvery)
 		orders, err := w.client.HeartbeatWorker(call, w.beat(false))
@@ -219,6 +222,7 @@ func (w *Worker) register(ctx context.Context) {
 		case err == nil:
 			n = 0
 			w.lastBeat.Store(time.Now().UnixNano())
+			w.cancel(orders.Canceled)
 			if orders.Drain {
 				w.Drain()
 			}
@@ -239,6 +243,17 @@ func (w *Worker) register(ctx context.Context) {
 		}
 		if sleep(ctx, wait) != nil {
 			return
+		}
+	}
+}
+
+// cancel stops the runs of tasks.
+func (w *Worker) cancel(canceled []uuid.UUID) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for t := range w.runs {
+		if slices.Contains(canceled, t.TaskID) {
+			t.stop(ErrCanceled)
 		}
 	}
 }

@@ -72,9 +72,11 @@ type Worker struct {
 	mu        sync.Mutex
 	handlers  map[string]Func
 	operators map[protocol.Operator]Func
+	runs      map[*Task]bool // the tasks that run now
 
 	running     atomic.Int64
 	lastBeat    atomic.Int64    // Unix nanoseconds of the last answer to a heartbeat of the worker
+	registered  atomic.Bool     // it has heartbeats of its own, which tell it what is canceled
 	incarnation string          // tells this process apart from an earlier one with the same id
 	drain       context.Context // ends when the worker must claim no more tasks
 	drainNow    context.CancelCauseFunc
@@ -121,7 +123,7 @@ func New(cfg Config) (*Worker, error) {
 		return nil, fmt.Errorf("worker: %w", err)
 	}
 	w := &Worker{cfg: cfg, client: NewClient(cfg.URL, cfg.Token, cfg.HTTP), handlers: map[string]Func{},
-		operators: map[protocol.Operator]Func{}, incarnation: uuid.NewString()}
+		operators: map[protocol.Operator]Func{}, runs: map[*Task]bool{}, incarnation: uuid.NewString()}
 	w.drain, w.drainNow = context.WithCancelCause(context.Background())
 	w.exit, w.exitNow = context.WithCancel(context.Background())
 	return w, nil

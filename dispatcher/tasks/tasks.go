@@ -55,8 +55,8 @@ type Store struct {
 	heads     heads
 }
 
-// WorkerDeadAfter is how long a process may be silent before its tasks are given to others. The attempts it ran are
-// fenced, so a process that was merely slow does no harm.
+// WorkerDeadAfter is how long a process may be silent before it counts as dead: its slots count no more. Its tasks stay
+// its own until their leases end.
 const WorkerDeadAfter = 10 * time.Second
 
 // HeldBy is the SQL condition that row l of leases is held by the process in row w of workers.

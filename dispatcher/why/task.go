@@ -233,8 +233,10 @@ func leased(p placed, r *Reason, now time.Time) {
 	r.Code, r.Worker, r.Since, r.Until = WhyRunning, p.worker, p.started, p.expires
 	r.Count, r.Detail = p.progress, p.state
 	switch {
-	case p.expires != nil && !p.expires.After(now), p.beat != nil && !p.beat.After(now.Add(-tasks.WorkerDeadAfter)):
+	case p.expires != nil && !p.expires.After(now):
 		r.Code = WhyLeaseLost
+	case p.beat != nil && !p.beat.After(now.Add(-tasks.WorkerDeadAfter)):
+		r.Code = WhySilent
 	case p.canceling:
 		r.Code = WhyCanceling
 	}

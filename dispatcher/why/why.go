@@ -75,6 +75,7 @@ const (
 	WhyDead        Code = "dead"
 	WhyRunning     Code = "running"
 	WhyLeaseLost   Code = "lease_lost"
+	WhySilent      Code = "worker_silent"
 	WhyCanceling   Code = "canceling"
 	whyMore        Code = "more_tasks"
 	// Tasks that have ended.
@@ -126,7 +127,7 @@ const (
 // Codes lists every code.
 var Codes = []Code{
 	WhyQueued, WhyNoWorker, whyWorkersBusy, whyNotSent, WhySibling, WhyLimit, WhyBackoff, WhyHandedBack, WhyRunAt,
-	WhyHeldBack, WhyPaused, WhyDead, WhyRunning, WhyLeaseLost, WhyCanceling, whyMore,
+	WhyHeldBack, WhyPaused, WhyDead, WhyRunning, WhyLeaseLost, WhySilent, WhyCanceling, whyMore,
 	WhyCompleted, WhyFailed, WhyCanceled, WhySuperseded, whySkipped,
 	whyPublished, whyLate, whyUpToDate, whyChecksPending, whyRejected, whyPurged, whyWaits, whyInputMet,
 	whyInputMissing, whyBlockedInput, whyUndecided, whyUnchanged, whyNotFed, whyNotExamined,
@@ -228,6 +229,10 @@ var taskWordings = map[Code]wording{
 	}},
 	WhyRunning: {"a task", func(r Reason) string {
 		return fmt.Sprintf("it has been running on %s%s, %d %% done", r.Worker, since(r.Since), r.Count)
+	}},
+	WhySilent: {"a task", func(r Reason) string {
+		return fmt.Sprintf("it runs on %s, which has not been heard of for a while; others take it over%s, unless it "+
+			"is heard of again", r.Worker, stamp(" at ", r.Until))
 	}},
 	WhyLeaseLost: {"a task", func(r Reason) string {
 		return fmt.Sprintf("%s sent no heartbeat in time, and the task is about to be taken back from it", r.Worker)

@@ -91,6 +91,16 @@ func canceled(s *scene) {
 	s.ends(task, 1, "Canceled")
 }
 
+// A cancel reaches the worker by its own heartbeats: those of a task may be far apart.
+func canceledBetweenHeartbeats(s *scene) {
+	task := s.create(Sleep, sleepFor(120))
+	s.recorder.meet(&fault{endpoint: beatCall, task: task, times: 1000, status: http.StatusServiceUnavailable})
+	s.claim(task, 1)
+	err := s.backend.Cancel(s.ctx, task)
+	s.must("the task can be canceled", err == nil, "%v", err)
+	s.ends(task, 1, "Canceled")
+}
+
 func fencedOff(s *scene) {
 	task := s.create(Sleep, sleepFor(120))
 	s.claim(task, 1)

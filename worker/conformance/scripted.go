@@ -112,6 +112,18 @@ func (s *Scripted) Cancel(_ context.Context, task uuid.UUID) error {
 	return nil
 }
 
+// canceled lists the running tasks that were asked to stop.
+func (s *Scripted) canceled() (list []uuid.UUID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for id, t := range s.tasks {
+		if t.canceled && t.status == "Running" {
+			list = append(list, id)
+		}
+	}
+	return list
+}
+
 // Expire ends the lease.
 func (s *Scripted) Expire(_ context.Context, task uuid.UUID) error {
 	s.mu.Lock()

@@ -24,7 +24,7 @@ func (s *Scripted) routes() {
 	s.mux.HandleFunc("POST /internal/task-claim", asWorker(s, s.claim))
 	s.mux.HandleFunc(workerBeatCall, asWorker(s, func(http.ResponseWriter, *http.Request,
 		protocol.WorkerHeartbeat) (any, error) {
-		return protocol.WorkerOrders{}, nil
+		return protocol.WorkerOrders{Canceled: s.canceled()}, nil
 	}))
 
 	s.mux.HandleFunc(beatCall, asTask(s, holding, s.heartbeat))

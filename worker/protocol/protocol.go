@@ -232,7 +232,8 @@ type WorkerHeartbeat struct {
 
 // WorkerOrders answer a worker's heartbeat.
 type WorkerOrders struct {
-	Drain bool `json:"drain" doc:"Finish running tasks, claim no more, exit"`
+	Drain    bool        `json:"drain" doc:"Finish running tasks, claim no more, exit"`
+	Canceled []uuid.UUID `json:"canceled,omitempty" doc:"Tasks that it runs and that are to stop"`
 }
 
 // Heartbeat extends a lease; POST /v1/task/heartbeat.

@@ -25,6 +25,7 @@ import (
 	"github.com/dagctl/dagctl/cmd/dagctl/cli"
 	"github.com/dagctl/dagctl/cmd/dagctl/dagfile"
 	"github.com/dagctl/dagctl/cmd/dagctl/server"
+	"github.com/dagctl/dagctl/dispatcher"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/internal/pgdev"
@@ -250,7 +251,7 @@ func (i *installation) startServer(ctx context.Context) error {
 	if err := migrations.UpFor(ctx, i.cfg.DatabaseURL, i.cfg.RequestsDatabaseURL); err != nil {
 		return err
 	}
-	org, err := ensureOrg(ctx, i.cfg.DatabaseURL)
+	org, err := ensureOrg(ctx, i.cfg.DatabaseURL, i.database != nil)
 	if err != nil {
 		return err
 	}
@@ -292,12 +293,18 @@ func (f *dagFolders) roots(_, dag string) []string {
 }
 
 // ensureOrg returns the org of the dev server, which it creates in a new database.
-func ensureOrg(ctx context.Context, databaseURL string) (authz.Org, error) {
+func ensureOrg(ctx context.Context, databaseURL string, alone bool) (authz.Org, error) {
 	pool, err := pg.Open(ctx, databaseURL, pg.WithMaxConns(2))
 	if err != nil {
 		return authz.Org{}, err
 	}
 	defer pool.Close()
+	if alone { // what a killed server ran goes on at once
+		if err := dispatcher.ReplaceServers(ctx, pool); err != nil {
+			return authz.Org{}, err
+		}
+	}
+
 	org, err := authz.OrgBySlug(ctx, pool, orgSlug)
 	if fault.Is(err, fault.NotFound) {
 		return authz.CreateOrg(ctx, pool, orgSlug, "Local")

@@ -28,6 +28,7 @@ from .transport import Answer, Body, Transport
 
 log = logging.getLogger("dagctl")
 
+HEAR_WITHIN = 5.0  # seconds until an attempt learns that its task was canceled
 SOONEST = 1.0  # least seconds between heartbeats when progress changes or heartbeats fail; less for short leases
 REPORT_PATIENCE = 300.0  # seconds for which reporting the end of an attempt is repeated
 CALL_PATIENCE = 60.0
@@ -49,6 +50,7 @@ class Attempt:
         self.logs = LogBuffer(self._send_lines)
         self.cancel_requested = False
         self.drain_requested = False
+        self.told = False  # by the worker's heartbeats, of a cancel
         self._transport = transport
         self._capability = claim.capability_token
         self._lost: Optional[str] = None  # why
@@ -127,6 +129,8 @@ class Attempt:
 
     def _keep(self) -> None:
         interval = max(0.1, self.task.lease_seconds / 3)
+        if not self.told:  # nothing else says that the task was canceled
+            interval = min(interval, HEAR_WITHIN)
         soonest = min(SOONEST, interval / 4)
         wait, last = interval, time.monotonic()
         while True:
@@ -155,9 +159,13 @@ class Attempt:
             self._capability = str(answer["capability_token"])
         self.drain_requested = self.drain_requested or bool(answer.get("drain_requested"))
         if answer.get("cancel_requested"):
-            self.cancel_requested = True
-            self._interrupted.set()
+            self.cancel()
         return True
+
+    def cancel(self) -> None:
+        """Ask the handler to stop, because the task was canceled."""
+        self.cancel_requested = True
+        self._interrupted.set()
 
     def lose(self, why: str) -> None:
         """Record that this attempt no longer counts."""

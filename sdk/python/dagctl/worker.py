@@ -23,7 +23,7 @@ from .transport import Transport, pause
 log = logging.getLogger("dagctl")
 
 VERSION = "0.1.0"
-HEARTBEAT = 3.0  # seconds between heartbeats; after ten silent seconds the server gives a worker's tasks to others
+HEARTBEAT = 3.0  # seconds between heartbeats; they also say which tasks are canceled
 POLL_WAIT = 20  # seconds that a server holds a poll without tasks
 SOONEST = 0.5  # least seconds between two polls without tasks
 
@@ -158,6 +158,7 @@ class Worker:
         with self._changed:
             self._runs.add(run)
             run.attempt.drain_requested = self._stopping.is_set()
+            run.attempt.told = self._wake is not None
         log.info("%s: begins, handler %s", run.attempt.name, claim.task.handler)
         try:
             return run()
@@ -317,6 +318,7 @@ class Worker:
         while True:
             try:
                 orders = self.post("/internal/worker-heartbeat", self._sign_of_life(), patience=0, timeout=HEARTBEAT * 2)
+                self._cancel((orders or {}).get("canceled") or [])
                 if (orders or {}).get("drain"):
                     self._be_drained()
             except ApiError as error:
@@ -326,6 +328,12 @@ class Worker:
                 log.warning("%s", error)
             if self._stopping.wait(HEARTBEAT) and not self._draining():
                 return
+
+    def _cancel(self, canceled: Sequence[str]) -> None:
+        with self._changed:
+            runs = [r for r in self._runs if r.attempt.task.task_id in canceled]
+        for run in runs:
+            run.attempt.cancel()
 
     def _draining(self) -> bool:
         with self._changed:
