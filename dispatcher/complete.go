@@ -232,7 +232,7 @@ func (d *Dispatcher) completeTogether(some []*Completing) error {
 
 	for _, x := range some {
 		if len(x.Outcome.Columns) > 0 && x.err == nil {
-			d.columns.Store(x.columns, true)
+			d.columns.Put(x.columns, true)
 		}
 	}
 	if d.Building.Load() {

@@ -17,6 +17,7 @@ package dispatcher
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"log/slog"
 	"sync"
@@ -36,6 +37,7 @@ import (
 	"github.com/dagctl/dagctl/dispatcher/wakeup"
 	"github.com/dagctl/dagctl/internal/batch"
 	"github.com/dagctl/dagctl/internal/pg"
+	"github.com/dagctl/dagctl/internal/recent"
 	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/registry"
 	"github.com/dagctl/dagctl/storage"
@@ -127,7 +129,7 @@ type Dispatcher struct {
 	// Building is set if a version was being built when the build loop last looked.
 	Building atomic.Bool
 	// columns holds the hashes of the column lineage that this process has recorded.
-	columns sync.Map
+	columns recent.Cache[[sha256.Size]byte, bool]
 	// completions gathers the completions that attempts report at the same time.
 	completions *batch.Batcher[*Completing]
 	// loads gathers the attempts elsewhere whose calls come at the same time.

@@ -90,7 +90,7 @@ func (d *Dispatcher) recordColumns(b *pg.Batch, x *Completing) error {
 	}
 
 	x.columns = [sha256.Size]byte(hash.Sum(nil))
-	if _, known := d.columns.Load(x.columns); known {
+	if _, known := d.columns.Get(x.columns); known {
 		return nil
 	}
 	lineage.RecordColumns(b, x.Job.OrgID, x.Job.Origin, edges)

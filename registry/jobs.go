@@ -31,13 +31,13 @@ type Acting struct {
 	Live bool
 }
 
-// Jobs loads job rows by id. Rows never change, so they are loaded once and kept.
+// Jobs loads job rows by id. Rows never change, so they are kept while they are asked for.
 func (r *Registry) Jobs(ctx context.Context, tx pgx.Tx, ids []uuid.UUID) (map[uuid.UUID]*Job, error) {
 	found := make(map[uuid.UUID]*Job, len(ids))
 	var missing []uuid.UUID
 	for _, id := range ids {
-		if j, ok := r.jobs.Load(id); ok {
-			found[id] = j.(*Job)
+		if j, ok := r.jobs.Get(id); ok {
+			found[id] = j
 		} else {
 			missing = append(missing, id)
 		}
@@ -54,7 +54,7 @@ func (r *Registry) Jobs(ctx context.Context, tx pgx.Tx, ids []uuid.UUID) (map[uu
 		if !ok {
 			return nil, fmt.Errorf("load job %s: no such row", id)
 		}
-		r.jobs.Store(id, j)
+		r.jobs.Put(id, j)
 	}
 	return found, nil
 }

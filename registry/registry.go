@@ -17,7 +17,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -26,6 +25,7 @@ import (
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/internal/pg"
+	"github.com/dagctl/dagctl/internal/recent"
 	"github.com/dagctl/dagctl/internal/relations"
 	"github.com/dagctl/dagctl/storage"
 )
@@ -51,7 +51,7 @@ type Config struct {
 // cache of rows that never change.
 type Registry struct {
 	Config
-	jobs sync.Map // uuid.UUID → *Job
+	jobs recent.Cache[uuid.UUID, *Job]
 }
 
 // New validates the config.
