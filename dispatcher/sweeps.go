@@ -29,7 +29,7 @@ type contact struct {
 	since, last time.Time
 }
 
-// contactGap is the longest time between two looks at leases after which holders may have been unable to renew them.
+// contactGap is the longest time between two rounds after which holders may have been unable to renew their leases.
 const contactGap = 5 * time.Second
 
 // at returns since when there is contact, at a time of a look.
@@ -68,7 +68,7 @@ func held(now, since string) string {
 func (d *Dispatcher) reapInContact(ctx context.Context, now time.Time) (more bool, err error) {
 	more, err = d.ReapSince(ctx, now, d.contact.at(now))
 	if err == nil {
-		d.contact.heard(now)
+		d.contact.heard(time.Now()) // a round may take long itself
 	}
 	return more, err
 }
