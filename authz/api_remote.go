@@ -10,6 +10,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/rest"
 	"github.com/dagctl/dagctl/worker/protocol"
@@ -105,7 +106,7 @@ func (api *API) authenticateWorker(r *http.Request) (w Worker, err error) {
 
 // admitTask returns the capability of the attempt that sent r.
 func (api *API) admitTask(r *http.Request) (Capability, error) {
-	now := time.Now()
+	now := clock.Now()
 	var c Capability
 	err := api.failures.guard(r, r.Header.Get(protocol.CapabilityHeader), now, func() (err error) {
 		c, err = api.signer.authenticateTask(r, now)

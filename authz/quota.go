@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/internal/rest"
@@ -230,7 +231,7 @@ type OrgUsage struct {
 func OrgUsageOf(ctx context.Context, requests *pgxpool.Pool, caller Caller) (u OrgUsage, err error) {
 	u.Org = caller.OrgSlug
 	err = pg.InOrgTx(ctx, requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
-		u.Items, err = UsageOf(ctx, tx, caller, time.Now())
+		u.Items, err = UsageOf(ctx, tx, caller, clock.Now())
 		return err
 	})
 	return u, err

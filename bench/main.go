@@ -47,6 +47,8 @@ var figures = []figure{
 	{"fairness", "ms at p50", fairnessFigure},
 	{"memory", "MiB", memoryFigure},
 	{"limits", "tasks/s", limitsFigure},
+	{"retention", "tasks/s", retentionFigure},
+	{"due at once", "ms at most", dueFigure},
 	{"remote workers, poll", "tasks/s", pollFigure},
 	{"remote workers, SQS", "tasks/s", queueFigure},
 	{"remote workers, Lambda", "tasks/s", lambdaFigure},
@@ -114,10 +116,11 @@ func parseOptions(args []string, stderr io.Writer) (options, error) {
 	flags.IntVar(&o.fan, "fan", 1000, "fan-out, fan-in: width")
 	flags.IntVar(&o.reps, "reps", 5, "hop, fan, remote workers: repetitions, after an unmeasured one")
 	flags.IntVar(&o.history, "history", 10_000_000,
-		"flat cost: finished tasks beforehand; a tenth as many events, a hundredth as many datasets")
+		"flat cost, retention: finished tasks beforehand; of the first, a tenth as many events, a hundredth as "+
+			"many datasets")
 	flags.DurationVar(&o.hold, "hold", 10*time.Minute,
 		"held snapshot: how long another session holds its transaction open")
-	flags.IntVar(&o.backlog, "backlog", 1_000_000, "fairness, memory: queued tasks")
+	flags.IntVar(&o.backlog, "backlog", 1_000_000, "fairness, memory, due at once: queued tasks")
 	flags.DurationVar(&o.patience, "patience", time.Minute,
 		"fairness: how long to wait for a task; memory: how long to watch the process")
 	flags.IntVar(&o.remote, "remote", 1000, "remote workers: tasks of each repetition")

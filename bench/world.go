@@ -114,13 +114,19 @@ func (b *bench) worldWith(
 	return w, nil
 }
 
+// stop stops the dispatcher.
+func (w *world) stop() error {
+	if w.cancel == nil {
+		return nil
+	}
+	w.cancel()
+	w.cancel = nil
+	return <-w.done
+}
+
 // close stops the dispatcher and ends every connection.
 func (w *world) close() error {
-	var failed []error
-	if w.cancel != nil {
-		w.cancel()
-		failed = append(failed, <-w.done)
-	}
+	failed := []error{w.stop()}
 	if w.storage != nil {
 		failed = append(failed, w.storage.Close())
 	}

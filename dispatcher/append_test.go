@@ -49,7 +49,7 @@ func TestAppendReadsWhatIsNew(t *testing.T) {
 	w.Poll()
 	w.Settle()
 	require.Equal(t, []string{"1,x", "2,x", "3,y", "4,y"}, w.Read("log")["all"], "the newer row of a key stands")
-	require.NoError(t, w.D.Reconcile(t.Context(), dispatchertest.Later(0)))
+	require.NoError(t, w.D.Upkeep.Reconcile(t.Context(), dispatchertest.Later(0)))
 	w.Settle()
 	require.Equal(t, 3, w.Attempts("all"))
 }
@@ -66,14 +66,14 @@ func TestAnAppendBeginsAnewWithoutWhatIsPurged(t *testing.T) {
 		_, err := w.D.Upkeep.Purge(t.Context(), w.Caller, dataset, upkeep.PurgeRequest{Reason: "erasure request 17",
 			From: key, To: key, Downstream: downstream, BreakWindow: true}, time.Now())
 		require.NoError(t, err)
-		require.NoError(t, w.D.Reconcile(t.Context(), dispatchertest.Later(0)))
+		require.NoError(t, w.D.Upkeep.Reconcile(t.Context(), dispatchertest.Later(0)))
 		w.Settle()
 	}
 
 	purge("log/raw/0", "b", true)
 	require.Equal(t, []string{"1,x"}, w.Read("log")["all"])
 	attempts := w.Attempts("all")
-	require.NoError(t, w.D.Reconcile(t.Context(), dispatchertest.Later(0)))
+	require.NoError(t, w.D.Upkeep.Reconcile(t.Context(), dispatchertest.Later(0)))
 	w.Settle()
 	require.Equal(t, attempts, w.Attempts("all"))
 	w.Drop("c.csv", "id,v\n3,x\n")
@@ -248,7 +248,7 @@ func TestARejectedAppendIsTriedAgainOnTopOfTheNext(t *testing.T) {
 	require.NoError(t, w.D.CompleteAttempt(t.Context(), second, done, dispatchertest.Later(0)))
 	w.Settle()
 	require.Equal(t, []string{"1,x", "3,x"}, w.Read("log")["all"])
-	require.NoError(t, w.D.Reconcile(t.Context(), dispatchertest.Later(0)))
+	require.NoError(t, w.D.Upkeep.Reconcile(t.Context(), dispatchertest.Later(0)))
 	w.Settle()
 	d, err := w.D.Registry.Dataset(t.Context(), w.Caller, "log")
 	require.NoError(t, err)

@@ -82,7 +82,7 @@ func TestRoutingIsIsolated(t *testing.T) {
 				WHERE j.dag_name = 'daily' AND o.outcome <> 'triggered'`))
 			require.Zero(t, w.Count(`SELECT FROM outbox WHERE kind = 'route_event'`))
 
-			require.NoError(t, w.D.Reconcile(t.Context(), time.Now()))
+			require.NoError(t, w.D.Upkeep.Reconcile(t.Context(), time.Now()))
 			w.Settle()
 
 			w.Serve(dispatchertest.Edit(reads("daily", "x"), "    partition_by: x\n", ""))
@@ -101,7 +101,7 @@ func TestBlockedInputHoldsTheJob(t *testing.T) {
 	w.Poll()
 	w.Settle()
 	require.Equal(t, map[string][]string{"2024-01-01": {"daily(m(a),a)"}}, w.Read("daily"))
-	require.NoError(t, w.D.Reconcile(t.Context(), time.Now()))
+	require.NoError(t, w.D.Upkeep.Reconcile(t.Context(), time.Now()))
 	require.Empty(t, w.Claim(w.D))
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/dagctl/dagctl/dispatcher/notices"
 	"github.com/dagctl/dagctl/dispatcher/stale"
 	"github.com/dagctl/dagctl/dispatcher/tasks"
+	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/operators"
@@ -147,7 +148,7 @@ func (d *Dispatcher) assignCheck(
 func (d *Dispatcher) runChecks(ctx context.Context, t Claimed) ([]operators.CheckOutcome, error) {
 	task := operators.CheckTask{Generation: t.Check.attempt.Generation, Inputs: t.Assignment.Inputs,
 		Checks: t.Check.checks, PartitionBy: t.Assignment.PartitionBy,
-		Partition: t.Assignment.Partition, Now: time.Now()}
+		Partition: t.Assignment.Partition, Now: clock.Now()}
 	if t.Check.held {
 		task.Held = &t.Check.manifest
 	} else {

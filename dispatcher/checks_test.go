@@ -62,7 +62,7 @@ func TestARevisionIsHeldUntilItsChecksPass(t *testing.T) {
 		(SELECT dataset_version FROM dag_version_datasets WHERE job_name = 'good') AND revision = 2`))
 	// It is not tried again while nothing changes,
 	runs := w.Attempts("good")
-	require.NoError(t, w.D.Reconcile(t.Context(), dispatchertest.Later(0)))
+	require.NoError(t, w.D.Upkeep.Reconcile(t.Context(), dispatchertest.Later(0)))
 	w.Settle()
 	require.Equal(t, runs, w.Attempts("good"))
 	// and the next revision is published.

@@ -109,7 +109,7 @@ func TestSegmentsOfACursor(t *testing.T) {
 		cursor_value) FROM events WHERE scope = 'cursor' AND partition_key IS NULL ORDER BY id`))
 	w.Poll() // nothing new
 	w.Settle()
-	require.NoError(t, w.D.Reconcile(t.Context(), dispatchertest.Later(0)))
+	require.NoError(t, w.D.Upkeep.Reconcile(t.Context(), dispatchertest.Later(0)))
 	w.Settle()
 	require.Equal(t, 2, w.Attempts("news"))
 	require.Equal(t, "0:4", cursor(w, "news"))
@@ -179,7 +179,7 @@ func TestTheSameCursorValueAfterAReorganization(t *testing.T) {
 	require.Equal(t, 1, w.Count(`SELECT FROM data_invalidations WHERE scope = 'range' AND epoch = 1 AND range_start = 2
 		AND reason = 'reorg'`))
 	runs := w.Attempts("whole")
-	require.NoError(t, w.D.Reconcile(t.Context(), dispatchertest.Later(0)))
+	require.NoError(t, w.D.Upkeep.Reconcile(t.Context(), dispatchertest.Later(0)))
 	w.Settle()
 	require.Equal(t, runs, w.Attempts("whole"))
 }

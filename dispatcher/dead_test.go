@@ -33,11 +33,11 @@ func TestALaterSuccessEndsADeadTask(t *testing.T) {
 	made := w.One(w.D)
 	next("c") // its task waits for the slot
 	failForGood(w, made)
-	require.NoError(t, w.D.Reconcile(t.Context(), dispatchertest.Later(0)))
+	require.NoError(t, w.D.Upkeep.Reconcile(t.Context(), dispatchertest.Later(0)))
 	require.Equal(t, "Failed error waiting:dead", w.Task(made.TaskID), "nobody has done its work yet")
 
 	w.Settle()
-	require.NoError(t, w.D.Reconcile(t.Context(), dispatchertest.Later(0)))
+	require.NoError(t, w.D.Upkeep.Reconcile(t.Context(), dispatchertest.Later(0)))
 	require.Equal(t, "Canceled superseded", w.Task(made.TaskID))
 	require.Equal(t, []string{"m(c)"}, w.Read("pair_made")[dispatchertest.FirstDay])
 	detail, err := w.D.Views.DAG(t.Context(), w.Caller, "pair")
@@ -53,6 +53,6 @@ func TestADeadTaskStaysWhileItsPartitionIsStale(t *testing.T) {
 	w.Change("b")
 	made := w.One(w.D)
 	failForGood(w, made)
-	require.NoError(t, w.D.Reconcile(t.Context(), dispatchertest.Later(0)))
+	require.NoError(t, w.D.Upkeep.Reconcile(t.Context(), dispatchertest.Later(0)))
 	require.Equal(t, "Failed error waiting:dead", w.Task(made.TaskID))
 }

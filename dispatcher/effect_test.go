@@ -56,10 +56,10 @@ func TestAnEffectActsOncePerRevision(t *testing.T) {
 	require.Equal(t, want, acted)
 	quiet := func(what string) {
 		t.Helper()
-		require.NoError(t, w.D.Reconcile(t.Context(), dispatchertest.Later(0)))
+		require.NoError(t, w.D.Upkeep.Reconcile(t.Context(), dispatchertest.Later(0)))
 		w.Settle()
 		require.NoError(t, w.D.Upkeep.SweepRetention(t.Context(), dispatchertest.Later(2*upkeep.KeepTasks)))
-		require.NoError(t, w.D.Reconcile(t.Context(), dispatchertest.Later(0)))
+		require.NoError(t, w.D.Upkeep.Reconcile(t.Context(), dispatchertest.Later(0)))
 		w.Settle()
 		require.Equal(t, want, acted, what)
 	}
@@ -75,4 +75,22 @@ func TestAnEffectActsOncePerRevision(t *testing.T) {
 	quiet("new data")
 	w.Serve(alarm)
 	quiet("what it reads was gone back to")
+}
+
+// The position at a partition that is gone goes too, and those at others stay.
+func TestPositionsOfEffectsAtGonePartitionsGo(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.PairWorld(t)
+	w.Exec(`INSERT INTO effect_positions (org_id, dag_name, job_name, dataset_uuid, partition_key, dataset_version,
+			revision)
+		SELECT org_id, 'pair', 'told', dataset_uuid, partition_key, dataset_version, 1 FROM (
+			SELECT v.org_id, v.dataset_uuid, p.partition_key, p.dataset_version
+			FROM partition_versions p JOIN dataset_versions v ON v.id = p.dataset_version
+			UNION ALL
+			SELECT v.org_id, v.dataset_uuid, 'gone ' || n, v.id FROM dataset_versions v, generate_series(1, 1500) AS n
+		) AS all_of_them`)
+	there := w.Count(`SELECT FROM partition_versions`)
+	require.Positive(t, there)
+	require.NoError(t, w.D.Upkeep.SweepRetention(t.Context(), dispatchertest.Later(0)))
+	require.Equal(t, there, w.Count(`SELECT FROM effect_positions`))
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/dispatcher/tasks"
 	"github.com/dagctl/dagctl/dispatcher/wakeup"
+	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/literal"
 	"github.com/dagctl/dagctl/internal/pg"
@@ -32,7 +33,7 @@ func (d *Dispatcher) Enqueue(
 	}
 
 	var out []Enqueued
-	now := time.Now()
+	now := clock.Now()
 	err := pg.InOrgTx(ctx, d.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
 		job, err := d.SharedJob(ctx, tx, caller.OrgID, dagName, jobName)
 		if err != nil {

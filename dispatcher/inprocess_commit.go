@@ -15,6 +15,7 @@ import (
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dispatcher/tasks"
 	"github.com/dagctl/dagctl/dispatcher/wakeup"
+	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/operators"
@@ -45,7 +46,7 @@ func (o *inProcessCommits) Commit(ctx context.Context, c operators.Commit) (done
 	o.calls++
 	hash := fmt.Sprintf("%s, commit %d", o.D.WorkerID, o.calls)
 	err = o.repeat(ctx, func() (err error) {
-		done, err = o.Try(ctx, c, hash, time.Now())
+		done, err = o.Try(ctx, c, hash, clock.Now())
 		return err
 	})
 	return done, err

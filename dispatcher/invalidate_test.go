@@ -37,7 +37,7 @@ func TestInvalidate(t *testing.T) {
 		AND c.outcome = 'triggered'`))
 
 	// The new revision shares the files of the one before, which gc takes into account.
-	require.NoError(t, w.D.Reconcile(t.Context(), time.Now()))
+	require.NoError(t, w.D.Upkeep.Reconcile(t.Context(), time.Now()))
 	w.Settle()
 	require.Equal(t, 5, w.Attempts("made"), "once is enough")
 	w.GC(time.Now().Add(dispatchertest.PastGrace))
@@ -65,7 +65,7 @@ func TestInvalidationWithoutItsEvent(t *testing.T) {
 	_, err := w.D.Invalidate(t.Context(), w.Caller, "letters/raw/0", dispatcher.InvalidateRequest{}, time.Now())
 	require.NoError(t, err)
 	w.Exec(`DELETE FROM outbox`)
-	require.NoError(t, w.D.Reconcile(t.Context(), time.Now()))
+	require.NoError(t, w.D.Upkeep.Reconcile(t.Context(), time.Now()))
 	w.Settle()
 	require.Equal(t, map[string]int64{"2024-01-01": 2}, w.Published("made"))
 }

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/dagctl/dagctl/dispatcher/wakeup"
+	"github.com/dagctl/dagctl/internal/clock"
 )
 
 // Loop is work that a process repeats. Either Body or Run is set.
@@ -34,8 +35,16 @@ func (d *Dispatcher) loops() []Loop {
 		{Name: "quotas", Body: d.Pressure.ReviewQuotas},
 		{Name: "reap", Body: d.reapInContact},
 		{Name: "heartbeat", Body: d.HeartbeatWorker},
+		{Name: "clock", Body: AtMostEach(clockEvery, d.measureClock)},
 		{Name: "claim", Run: d.runInProcess},
 	}
+}
+
+// clockEvery is how often a process looks whether its time is still the database's.
+const clockEvery = 5 * time.Second
+
+func (d *Dispatcher) measureClock(ctx context.Context, _ time.Time) (more bool, err error) {
+	return false, clock.Measure(ctx, d.Pool)
 }
 
 // Run runs the loops until ctx ends, then hands back the leases of the tasks that it was running. others are the loops
@@ -46,7 +55,7 @@ func (d *Dispatcher) Run(ctx context.Context, others ...Loop) error {
 		return err
 	}
 
-	d.contact.at(time.Now())
+	d.contact.at(clock.Now())
 	g, ctx := errgroup.WithContext(ctx)
 	for _, l := range append(d.loops(), others...) {
 		g.Go(func() error { return d.run(ctx, l) })
@@ -78,7 +87,7 @@ func (d *Dispatcher) run(ctx context.Context, l Loop) error {
 		}
 
 		for {
-			more, err := l.Body(ctx, time.Now())
+			more, err := l.Body(ctx, clock.Now())
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
@@ -103,7 +112,7 @@ func (d *Dispatcher) HalfTime(body Body) Body {
 	return func(ctx context.Context, now time.Time) (bool, error) {
 		more, err := body(ctx, now)
 
-		rest := time.NewTimer(min(time.Since(now), d.Poll))
+		rest := time.NewTimer(min(clock.Now().Sub(now), d.Poll))
 		defer rest.Stop()
 		select {
 		case <-ctx.Done():

@@ -100,7 +100,7 @@ func TestAppendsWithoutRowsAreNotAskedForAgain(t *testing.T) {
 	require.Equal(t, map[string][]string{"all": {"a"}}, w.Read("letters_made"))
 
 	w.Exec(`DELETE FROM tasks WHERE status = 'Completed' AND job_id IN (SELECT id FROM jobs WHERE name = 'made')`)
-	require.NoError(t, w.D.Reconcile(t.Context(), dispatchertest.Later(0)))
+	require.NoError(t, w.D.Upkeep.Reconcile(t.Context(), dispatchertest.Later(0)))
 	w.Settle()
 	require.Zero(t, w.Attempts("made"), "what was read is on record, not only in a task that retention removes")
 	require.Equal(t, map[string][]string{"all": {"a"}}, w.Read("letters_made"))

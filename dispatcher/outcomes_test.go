@@ -128,7 +128,7 @@ func TestWhatATaskWasTriggeredBy(t *testing.T) {
 			}
 			w.Settle()
 			keepsAnswers(w, before)
-			require.NoError(t, w.D.Reconcile(t.Context(), dispatchertest.Later(0)))
+			require.NoError(t, w.D.Upkeep.Reconcile(t.Context(), dispatchertest.Later(0)))
 			keepsAnswers(w, before)
 
 			require.NoError(t, w.D.Upkeep.SweepRetention(t.Context(), dispatchertest.Later(2*upkeep.KeepEvents)))

@@ -165,7 +165,7 @@ func (r *run) step() string {
 		r.Promote(dispatchertest.Later(time.Hour))
 		return "promote"
 	case n < 93:
-		require.NoError(t, d.Reconcile(t.Context(), dispatchertest.Later(0)))
+		require.NoError(t, d.Upkeep.Reconcile(t.Context(), dispatchertest.Later(0)))
 		return "reconcile"
 	case n < 96:
 		_, err := d.Builds.AdvanceBuilds(t.Context(), dispatchertest.Later(0))
@@ -226,7 +226,7 @@ func (r *run) converge() {
 			require.NoError(t, err)
 		}
 		r.Poll()
-		require.NoError(t, r.D.Reconcile(t.Context(), dispatchertest.Later(0)))
+		require.NoError(t, r.D.Upkeep.Reconcile(t.Context(), dispatchertest.Later(0)))
 		r.Settle()
 		if r.Count(`SELECT FROM waiting WHERE reason <> 'dead' UNION ALL SELECT FROM leases UNION ALL
 			SELECT FROM dag_versions WHERE status = 'Building'`) == 0 &&

@@ -2,8 +2,8 @@ package dispatcher
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -13,6 +13,7 @@ import (
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/dispatcher/stale"
 	"github.com/dagctl/dagctl/dispatcher/tasks"
+	"github.com/dagctl/dagctl/dispatcher/workitems"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/registry"
 )
@@ -23,28 +24,34 @@ import (
 // reconcileBatch is how many output partitions are compared under one lock of their origin, which routers wait for.
 const reconcileBatch = 500
 
-// Reconcile compares every output partition of every reactive job in work with its inputs, and makes the tasks that are
-// missing.
-func (d *Dispatcher) Reconcile(ctx context.Context, now time.Time) error {
+// ReviewLimits admits tasks for which there is room but no release to admit them.
+func (d *Dispatcher) ReviewLimits(ctx context.Context, now time.Time) error {
 	var acting map[uuid.UUID]registry.Acting
 	err := pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) (err error) {
 		acting, err = d.Registry.JobsInWork(ctx, tx, nil)
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("reconcile: %w", err)
+		return fmt.Errorf("review limits: %w", err)
+	}
+	return d.Tasks.ReviewLimits(ctx, acting, now)
+}
+
+// ReactiveJobs returns the reactive jobs in work, in the order of their origins.
+func (d *Dispatcher) ReactiveJobs(ctx context.Context) (jobs []registry.Acting, err error) {
+	err = pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) error {
+		acting, err := d.Registry.JobsInWork(ctx, tx, nil)
+		jobs = slices.DeleteFunc(slices.Collect(maps.Values(acting)), func(a registry.Acting) bool {
+			return a.Job.Def.Activation != dag.ActivationReactive
+		})
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list reactive jobs: %w", err)
 	}
 
-	var failed []error
-	for _, a := range acting {
-		if a.Job.Def.Activation != dag.ActivationReactive {
-			continue
-		}
-		if err := d.ReconcileJob(ctx, a, now); err != nil {
-			failed = append(failed, fmt.Errorf("reconcile %s: %w", a.Job.Address(), err))
-		}
-	}
-	return errors.Join(append(failed, d.Tasks.ReviewLimits(ctx, acting, now))...)
+	slices.SortFunc(jobs, func(a, b registry.Acting) int { return slices.Compare(a.Job.Origin[:], b.Job.Origin[:]) })
+	return jobs, nil
 }
 
 // ReconcileJob compares every output partition of one job with its inputs, makes the tasks that are missing, and ends
@@ -97,39 +104,72 @@ func (d *Dispatcher) ReconcileJob(ctx context.Context, a registry.Acting, now ti
 	return nil
 }
 
-// PlaceStrays places queued tasks that are in neither the ready nor the waiting set. No transaction leaves such a task
-// behind; PlaceStrays mends rows that were edited by hand or restored.
-func (d *Dispatcher) PlaceStrays(ctx context.Context, now time.Time) error {
-	return pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) error {
-		rows, err := tx.Query(ctx, `
-			SELECT t.id, t.org_id, t.job_id, t.slot, t.runtime, t.needs,
-				(extract(epoch FROM t.created_at) * 1000)::bigint, t.limits
-			FROM tasks t
-			WHERE t.status = 'Queued' AND t.created_at < $1
-			  AND NOT EXISTS (SELECT FROM ready r WHERE r.task_id = t.id)
-			  AND NOT EXISTS (SELECT FROM waiting w WHERE w.task_id = t.id)
-			LIMIT $2 FOR UPDATE SKIP LOCKED`, now.Add(-time.Minute), sweepBatch)
-		if err != nil {
-			return fmt.Errorf("find stray tasks: %w", err)
-		}
-		strays, err := tasks.CollectPlacements(rows)
-		if err != nil || len(strays) == 0 {
-			return err
-		}
-		origins := make([]uuid.UUID, len(strays))
-		for i, p := range strays {
-			origins[i] = p.Origin
-		}
-		if err := tasks.LockOrigins(ctx, tx, origins); err != nil {
-			return err
-		}
+// PlaceStrays looks at the tasks that come after a position, and places the queued ones that are in neither the ready
+// nor the waiting set. No transaction leaves such a task behind; PlaceStrays mends rows that were edited by hand or
+// restored.
+func (d *Dispatcher) PlaceStrays(
+	ctx context.Context, position string, now time.Time,
+) (done workitems.Progress, err error) {
+	var (
+		strays []uuid.UUID
+		looked int
+	)
+	err = d.Pool.QueryRow(ctx, `
+		WITH seen AS (
+			SELECT id, status FROM tasks WHERE id > coalesce(NULLIF($1, '')::uuid, $2) AND id < $3 ORDER BY id LIMIT $4)
+		SELECT coalesce((SELECT id::text FROM seen ORDER BY id DESC LIMIT 1), $1), (SELECT count(*) FROM seen),
+			(SELECT coalesce(array_agg(id), '{}') FROM seen s WHERE status = 'Queued'
+				AND NOT EXISTS (SELECT FROM ready r WHERE r.task_id = s.id)
+				AND NOT EXISTS (SELECT FROM waiting w WHERE w.task_id = s.id))`,
+		position, uuid.Nil, tasks.LowestIDAt(now.Add(-time.Minute)), straysBatch).
+		Scan(&done.Position, &looked, &strays)
+	if err != nil {
+		return done, fmt.Errorf("find stray tasks: %w", err)
+	}
 
-		d.Log.Warn("queued tasks were in no set and are placed again", "tasks", len(strays))
-		// A task whose slot has another queued task is left until that one has run.
-		placing, _, err := tasks.CheckSlots(ctx, tx, strays)
-		if err != nil {
-			return err
-		}
-		return d.Tasks.Place(ctx, tx, tasks.NewRoom(nil), placing, now)
+	done.Rows, done.Over = int64(len(strays)), looked < straysBatch
+	if len(strays) == 0 {
+		return done, nil
+	}
+	return done, pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) error {
+		return d.placeStrays(ctx, tx, strays, now)
 	})
+}
+
+// straysBatch is how many tasks are looked at in one statement.
+const straysBatch = 1000
+
+// placeStrays places those tasks of a list that are still in no set.
+func (d *Dispatcher) placeStrays(ctx context.Context, tx pgx.Tx, list []uuid.UUID, now time.Time) error {
+	rows, err := tx.Query(ctx, `
+		SELECT t.id, t.org_id, t.job_id, t.slot, t.runtime, t.needs,
+			(extract(epoch FROM t.created_at) * 1000)::bigint, t.limits
+		FROM tasks t
+		WHERE t.id = ANY($1) AND t.status = 'Queued'
+		  AND NOT EXISTS (SELECT FROM ready r WHERE r.task_id = t.id)
+		  AND NOT EXISTS (SELECT FROM waiting w WHERE w.task_id = t.id)
+		ORDER BY t.id FOR UPDATE SKIP LOCKED`, list)
+	if err != nil {
+		return fmt.Errorf("find stray tasks: %w", err)
+	}
+	strays, err := tasks.CollectPlacements(rows)
+	if err != nil || len(strays) == 0 {
+		return err
+	}
+
+	origins := make([]uuid.UUID, len(strays))
+	for i, p := range strays {
+		origins[i] = p.Origin
+	}
+	if err := tasks.LockOrigins(ctx, tx, origins); err != nil {
+		return err
+	}
+	d.Log.Warn("queued tasks were in no set and are placed again", "tasks", len(strays))
+
+	// A task whose slot has another queued task is left until that one has run.
+	placing, _, err := tasks.CheckSlots(ctx, tx, strays)
+	if err != nil {
+		return err
+	}
+	return d.Tasks.Place(ctx, tx, tasks.NewRoom(nil), placing, now)
 }

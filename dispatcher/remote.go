@@ -10,6 +10,7 @@ import (
 
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dispatcher/tasks"
+	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/operators"
@@ -132,5 +133,5 @@ func (d *Dispatcher) AssignedTask(ctx context.Context, c authz.Capability, f pro
 	if err != nil {
 		return protocol.Task{}, err
 	}
-	return d.wireTask(attempt.Task)
+	return d.wireTask(attempt.Task, clock.Now())
 }

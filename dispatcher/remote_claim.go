@@ -250,7 +250,7 @@ func (d *Dispatcher) WireClaim(t Claimed, now time.Time) (protocol.Claim, error)
 	if err != nil {
 		return protocol.Claim{}, err
 	}
-	task, err := d.wireTask(t)
+	task, err := d.wireTask(t, now)
 	if err != nil {
 		return protocol.Claim{}, err
 	}
@@ -259,7 +259,8 @@ func (d *Dispatcher) WireClaim(t Claimed, now time.Time) (protocol.Claim, error)
 		LeaseExpiresAt: &expires, CapabilityToken: token, BaseURL: d.BaseURL, Task: &task}, nil
 }
 
-func (d *Dispatcher) wireTask(t Claimed) (protocol.Task, error) {
+// wireTask returns a claimed task in the form that the worker gets at a time.
+func (d *Dispatcher) wireTask(t Claimed, now time.Time) (protocol.Task, error) {
 	a := t.Assignment
 	by, err := json.Marshal(a.PartitionBy)
 	if err != nil {
@@ -271,7 +272,8 @@ func (d *Dispatcher) wireTask(t Claimed) (protocol.Task, error) {
 		Operator: a.Operator, OperatorVersion: a.OperatorVersion, Config: protocol.Config(a.Config),
 		Payload: a.Payload, PartitionBy: by, Inputs: []protocol.Input{}, Outputs: []protocol.Output{},
 		OperatorState: a.State, Reading: a.Reading, Secrets: t.Job.Def.Secrets, TimeoutAt: t.TimeoutAt,
-		LeaseSeconds: int(t.lease.Seconds()), Traceparent: t.trace}
+		TimeoutSeconds: max(t.TimeoutAt.Sub(now).Seconds(), 0.001),
+		LeaseSeconds:   int(t.lease.Seconds()), Traceparent: t.trace}
 
 	if udf := t.Job.Def.UDF; udf != nil {
 		w.UDF = &protocol.UDF{Hash: cmp.Or(udf.Hash, udf.Bundle), Entrypoint: udf.Entrypoint}

@@ -15,6 +15,7 @@ import (
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/dispatcher/tasks"
 	"github.com/dagctl/dagctl/dispatcher/wakeup"
+	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/registry"
@@ -178,13 +179,13 @@ func (d *Dispatcher) PollTasks(
 	defer patience.Stop()
 	for {
 		woken := d.Wakeups.Claimable.Wait()
-		drained, err := d.drainAsked(ctx, c, time.Now())
+		drained, err := d.drainAsked(ctx, c, clock.Now())
 		if err != nil || drained {
 			out.Drain = drained
 			return out, err
 		}
 
-		claims, err := d.ClaimMany(ctx, c, max, time.Now())
+		claims, err := d.ClaimMany(ctx, c, max, clock.Now())
 		if err != nil {
 			return out, err
 		}
@@ -198,7 +199,7 @@ func (d *Dispatcher) PollTasks(
 		case <-woken:
 		case <-retry.C:
 		case <-patience.C:
-			idle, err := d.IdleRuntimes(ctx, c.Worker, c.Runtimes, time.Now())
+			idle, err := d.IdleRuntimes(ctx, c.Worker, c.Runtimes, clock.Now())
 			out.Idle = len(idle) > 0 && len(idle) == len(c.Runtimes)
 			return out, err
 		case <-d.stopping:

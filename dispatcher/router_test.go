@@ -249,10 +249,10 @@ func TestLostHints(t *testing.T) {
 			w.Exec(lose)
 			w.Settle()
 			require.Equal(t, []string{"m(a)"}, w.Read("pair_made")[dispatchertest.FirstDay])
-			require.NoError(t, w.D.Reconcile(t.Context(), dispatchertest.Later(0)))
+			require.NoError(t, w.D.Upkeep.Reconcile(t.Context(), dispatchertest.Later(0)))
 			w.Settle()
 			require.Equal(t, []string{"m(b)"}, w.Read("pair_made")[dispatchertest.FirstDay])
-			require.NoError(t, w.D.Reconcile(t.Context(), dispatchertest.Later(0)))
+			require.NoError(t, w.D.Upkeep.Reconcile(t.Context(), dispatchertest.Later(0)))
 			w.Settle()
 			require.Equal(t, 2, w.Attempts("made"), "nothing is left to repair")
 		})
@@ -266,7 +266,7 @@ func TestRetentionMakesNothingAgain(t *testing.T) {
 	require.NoError(t, w.D.Upkeep.SweepRetention(t.Context(), dispatchertest.Later(2*upkeep.KeepTasks)))
 	require.Zero(t, w.Count(`SELECT FROM tasks UNION ALL SELECT FROM events UNION ALL SELECT FROM task_events UNION ALL
 		SELECT FROM task_attempts`))
-	require.NoError(t, w.D.Reconcile(t.Context(), dispatchertest.Later(0)))
+	require.NoError(t, w.D.Upkeep.Reconcile(t.Context(), dispatchertest.Later(0)))
 	w.Poll()
 	require.Zero(t, w.Count(`SELECT FROM tasks`))
 	w.Change("b")
@@ -281,16 +281,38 @@ func TestStrayTasks(t *testing.T) {
 	w := dispatchertest.PairWorld(t)
 	w.Change("b")
 	w.Exec(`DELETE FROM ready`)
-	require.NoError(t, w.D.PlaceStrays(t.Context(), dispatchertest.Later(2*60*1e9)))
+	require.NoError(t, w.D.Upkeep.SweepRetention(t.Context(), dispatchertest.Later(2*60*1e9)))
 	require.Equal(t, 1, w.Count(`SELECT FROM ready`))
 	w.Check()
 	running := w.One(w.D)
 	w.Change("c")
 	w.Exec(`DELETE FROM waiting`)
-	require.NoError(t, w.D.PlaceStrays(t.Context(), dispatchertest.Later(2*60*1e9)))
+	require.NoError(t, w.D.Upkeep.SweepRetention(t.Context(), dispatchertest.Later(2*60*1e9)))
 	w.Check()
 	require.Empty(t, w.Claim(w.D))
 	require.NoError(t, w.D.CompleteAttempt(t.Context(), running, w.Do(w.D, running), dispatchertest.Later(0)))
 	w.Settle()
 	require.Equal(t, []string{"m(c)"}, w.Read("pair_made")[dispatchertest.FirstDay])
+}
+
+// However many tasks are due at one moment, each transaction moves a bounded number of them.
+func TestManyDueTasksMoveInSmallTransactions(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Serve("name: manual\njobs:\n  - { name: hand, operator: hook, source: { kind: manual }, outputs: 0 }\n")
+	soon := dispatchertest.Later(60 * 60 * 1e9)
+	items := make([]dispatcher.EnqueueItem, 450)
+	for i := range items {
+		items[i] = dispatcher.EnqueueItem{Payload: dispatchertest.Payload(i), RunAt: &soon}
+	}
+	_, err := w.D.Enqueue(t.Context(), w.Caller, "manual", "hand", items)
+	require.NoError(t, err)
+	var ready []int
+	for more := true; more; {
+		more, err = w.D.PromoteDue(t.Context(), dispatchertest.Later(2*60*60*1e9))
+		require.NoError(t, err)
+		ready = append(ready, w.Count(`SELECT FROM ready`))
+	}
+	require.Equal(t, []int{200, 400, 450}, ready)
+	w.Check()
 }

@@ -115,6 +115,7 @@ func TestCrashesInBetween(t *testing.T) {
 			case 3:
 				_, _ = killer.Exec(t.Context(), `UPDATE sources SET next_fire_at = now()`)
 				_, _ = d.Sources.Fire(ctx, dispatchertest.Later(0))
+				d.Sources.EndReading()
 			}
 			cancel()
 		}
@@ -126,7 +127,7 @@ func TestCrashesInBetween(t *testing.T) {
 		_, _ = killer.Exec(t.Context(), `UPDATE sources SET next_fire_at = now()
 			WHERE next_fire_at > now() + interval '1 minute'`)
 		_, _ = killer.Exec(t.Context(), `UPDATE waiting SET available_at = now() WHERE available_at > now()`)
-		if w.D.Reconcile(t.Context(), dispatchertest.Later(0)) != nil {
+		if w.D.Upkeep.Reconcile(t.Context(), dispatchertest.Later(0)) != nil {
 			return false
 		}
 		got, err := w.TryRead("pair_made")

@@ -13,6 +13,7 @@ import (
 
 	"github.com/dagctl/dagctl/dispatcher/tasks"
 	"github.com/dagctl/dagctl/dispatcher/wakeup"
+	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/operators"
@@ -115,7 +116,7 @@ func (d *Dispatcher) Attempt(ctx context.Context, t Claimed, then func(Claimed))
 
 	runCtx, stop := context.WithCancelCause(base)
 	defer stop(nil)
-	runCtx, cancel := context.WithDeadlineCause(runCtx, t.TimeoutAt, ErrTimedOut)
+	runCtx, cancel := context.WithTimeoutCause(runCtx, t.TimeoutAt.Sub(clock.Now()), ErrTimedOut)
 	defer cancel()
 
 	// step changes the task's trace, and the next lines change its assignment: all before keepLease reads the task.
@@ -198,7 +199,7 @@ func (d *Dispatcher) RunTask(ctx context.Context, t Claimed, progress *ProgressN
 // Report commits the result of a run, or ends the attempt as the run ended: failed, canceled or handed back. cause is
 // the cause for which the run was stopped, if it was.
 func (d *Dispatcher) Report(ctx context.Context, t Claimed, done Completion, cause error, stopping bool) error {
-	now := time.Now()
+	now := clock.Now()
 	err := done.Outcome.Err
 	switch {
 	case err == nil:
@@ -331,7 +332,7 @@ func (d *Dispatcher) keepLease(
 	defer tick.Stop()
 	for ctx.Err() == nil {
 		percent, state := progress.get()
-		canceled, held, err := d.ExtendLease(ctx, t.Fence, percent, state, time.Now())
+		canceled, held, err := d.ExtendLease(ctx, t.Fence, percent, state, clock.Now())
 		switch {
 		case err != nil && ctx.Err() == nil:
 			d.Log.Warn("heartbeat failed", "task", t.TaskID, "error", err)

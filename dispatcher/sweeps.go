@@ -14,6 +14,7 @@ import (
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/dispatcher/tasks"
 	"github.com/dagctl/dagctl/dispatcher/wakeup"
+	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/pg"
 )
 
@@ -68,7 +69,7 @@ func held(now, since string) string {
 func (d *Dispatcher) reapInContact(ctx context.Context, now time.Time) (more bool, err error) {
 	more, err = d.ReapSince(ctx, now, d.contact.at(now))
 	if err == nil {
-		d.contact.heard(time.Now()) // a round may take long itself
+		d.contact.heard(clock.Now()) // a round may take long itself
 	}
 	return more, err
 }
@@ -210,33 +211,34 @@ func (d *Dispatcher) retriesOf(ctx context.Context, tx pgx.Tx, origins []uuid.UU
 	return retries, err
 }
 
-// PromoteDue makes tasks claimable that are due: retries after their back-off, and tasks with a run_at.
+// PromoteDue makes tasks claimable that are due: retries after their back-off, and tasks with a run_at. One transaction
+// moves sweepBatch of them at most, however many are due at one moment.
 func (d *Dispatcher) PromoteDue(ctx context.Context, now time.Time) (more bool, err error) {
 	n := 0
 	err = pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) error {
 		n = 0
-		rows, err := tx.Query(ctx, `
-			SELECT DISTINCT origin_job_id FROM (
-				SELECT origin_job_id FROM waiting WHERE available_at <= $1 AND reason IN ('backoff', 'run_at')
-				ORDER BY available_at LIMIT $2) AS due`, now, sweepBatch)
-		if err != nil {
-			return err
-		}
-		origins, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
-		if err != nil || len(origins) == 0 {
+		var due, origins []uuid.UUID
+		err := tx.QueryRow(ctx, `
+			SELECT coalesce(array_agg(task_id), '{}'), coalesce(array_agg(DISTINCT origin_job_id), '{}') FROM (
+				SELECT task_id, origin_job_id FROM waiting
+				WHERE available_at <= $1 AND reason IN ('backoff', 'run_at')
+				ORDER BY available_at LIMIT $2) AS due`, now, sweepBatch).Scan(&due, &origins)
+		if err != nil || len(due) == 0 {
 			return err
 		}
 		if err := tasks.LockOrigins(ctx, tx, origins); err != nil {
 			return err
 		}
 
+		// Another dispatcher may have moved some of them, or a worker may have taken one up and failed again.
+		n = len(due)
 		_, err = d.Tasks.PromoteWhere(ctx, tx, now,
-			`q.reason = 'run_at' AND q.available_at <= $1 AND q.origin_job_id = ANY($2)`, now, origins)
+			`q.task_id = ANY($1) AND q.reason = 'run_at' AND q.available_at <= $2`, due, now)
 		if err != nil {
 			return err
 		}
-		n, err = d.Tasks.PromoteFailed(ctx, tx,
-			`reason = 'backoff' AND available_at <= $1 AND origin_job_id = ANY($2)`, "SYSTEM", now, now, origins)
+		_, err = d.Tasks.PromoteFailed(ctx, tx,
+			`task_id = ANY($1) AND reason = 'backoff' AND available_at <= $2`, "SYSTEM", now, due, now)
 		return err
 	})
 	if err != nil {
@@ -245,5 +247,5 @@ func (d *Dispatcher) PromoteDue(ctx context.Context, now time.Time) (more bool, 
 	if n > 0 {
 		d.Wakeups.Send(wakeup.Claim)
 	}
-	return n >= sweepBatch, nil
+	return n == sweepBatch, nil
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dispatcher/tasks"
 	"github.com/dagctl/dagctl/dispatcher/wakeup"
+	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 )
@@ -51,7 +52,7 @@ func (d *Dispatcher) Register(ctx context.Context) error {
 		host = "unknown"
 	}
 
-	now := time.Now()
+	now := clock.Now()
 	var drained *time.Time
 	if d.drained.Load() {
 		drained = &now

@@ -15,6 +15,7 @@ import (
 
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/engine"
+	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/literal"
 	"github.com/dagctl/dagctl/internal/secret"
@@ -66,7 +67,7 @@ func IsPermanent(err error) bool {
 func (r *Runner) Run(ctx context.Context, a Assignment, progress func(percent int, state string)) Outcome {
 	if !a.TimeoutAt.IsZero() {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithDeadlineCause(ctx, a.TimeoutAt, ErrTimedOut)
+		ctx, cancel = context.WithTimeoutCause(ctx, a.TimeoutAt.Sub(clock.Now()), ErrTimedOut)
 		defer cancel()
 	}
 	if progress == nil {

@@ -51,7 +51,7 @@ type faraway struct {
 
 // TestFaultsLoseAndRepeatNothing kills servers, workers and PostgreSQL, stops servers and workers beyond their leases,
 // cuts connections at COMMIT, garbles wake-ups, messages and invocations, all at once, while tasks with limits and
-// chains with data run; then it reads the database.
+// chains with data run; then it reads the database. The clocks of the servers differ by ten minutes.
 func TestFaultsLoseAndRepeatNothing(t *testing.T) {
 	t.Parallel()
 	withFaults(t, doses{servers: 3, kills: 15, postgres: 5, zombies: 2, commits: 0.05, points: 1, wakeups: 0.2,
@@ -84,8 +84,8 @@ func withFaults(t *testing.T, dose doses) {
 
 	members := servers(t, dose.servers, "--config", config, "--database-url", database.through(database.faulty),
 		"--storage-root", w.root, "--file-root", "acme="+w.landing, "--allow-command", "acme", "--pool-size", "12")
-	for _, m := range members {
-		m.env = awsSettings
+	for i, m := range members { // their clocks differ by ten minutes
+		m.env = append([]string{fmt.Sprintf("DAGCTL_CLOCK_SKEW=%dm", 5*(i%3-1))}, awsSettings...)
 	}
 
 	fleet := startFleet(t, members)

@@ -17,7 +17,7 @@ var binary = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if text, err := exec.Command("go", "build", "-ldflags=-w", "-o", path, "../cmd/dagctl").
+	if text, err := exec.Command("go", "build", "-tags=clockskew", "-ldflags=-w", "-o", path, "../cmd/dagctl").
 		CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build: %w\n%s", err, text)
 	}

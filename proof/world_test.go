@@ -244,7 +244,7 @@ func (w *world) settle() {
 func (w *world) sweep() {
 	w.t.Helper()
 	w.settle()
-	require.NoError(w.t, w.d.Reconcile(w.t.Context(), time.Now()))
+	require.NoError(w.t, w.d.Upkeep.Reconcile(w.t.Context(), time.Now()))
 	w.settle()
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/engine"
+	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/internal/relations"
@@ -190,7 +191,7 @@ func (q *Query) pin(ctx context.Context, caller authz.Caller, at registry.Moment
 		if len(r.datasets) == 0 {
 			return nil
 		}
-		r.hold, err = registry.HoldForRead(ctx, tx, caller.OrgID, r.versions(), "query:"+caller.RequestID, time.Now(),
+		r.hold, err = registry.HoldForRead(ctx, tx, caller.OrgID, r.versions(), "query:"+caller.RequestID, clock.Now(),
 			q.Limits.Timeout+time.Minute)
 		return err
 	})

@@ -18,6 +18,7 @@ import (
 
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 )
@@ -59,7 +60,7 @@ func (r *Registry) PushBundle(ctx context.Context, caller authz.Caller, archive 
 			if err := authz.Audit(ctx, tx, caller, "bundle.push", bundle.Hash, nil); err != nil {
 				return err
 			}
-			if err := takeUpload(ctx, tx, caller.OrgID, size, time.Now()); err != nil {
+			if err := takeUpload(ctx, tx, caller.OrgID, size, clock.Now()); err != nil {
 				return err
 			}
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 )
@@ -29,7 +30,7 @@ type VersionPin struct {
 func (r *Registry) Pin(ctx context.Context, caller authz.Caller, dagName string, number int, until *time.Time,
 	reason string) (VersionPin, error) {
 	pin := VersionPin{DAG: dagName, Number: number, Actor: caller.Actor, Reason: reason, Until: until}
-	if until != nil && !until.After(time.Now()) {
+	if until != nil && !until.After(clock.Now()) {
 		return pin, fault.New(fault.Invalid, "pin %s v%d: %s has passed", dagName, number, until.Format(time.RFC3339))
 	}
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/storage"
@@ -103,13 +104,13 @@ func (r *Registry) Datasets(ctx context.Context, caller authz.Caller, f DatasetF
 	var found []Dataset
 	err := pg.InOrgTx(ctx, r.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) (err error) {
 		if f.Late {
-			found, err = lateDatasets(ctx, tx, caller, f, time.Now())
+			found, err = lateDatasets(ctx, tx, caller, f, clock.Now())
 			return err
 		}
 		if found, err = datasetsPage(ctx, tx, caller, f); err != nil {
 			return err
 		}
-		return markLate(ctx, tx, caller.OrgID, found, time.Now())
+		return markLate(ctx, tx, caller.OrgID, found, clock.Now())
 	})
 	if err != nil {
 		return nil, fmt.Errorf("list datasets: %w", err)
@@ -184,7 +185,7 @@ func (r *Registry) Dataset(ctx context.Context, caller authz.Caller, name string
 		}
 
 		one := []Dataset{found}
-		if err := markLate(ctx, tx, caller.OrgID, one, time.Now()); err != nil {
+		if err := markLate(ctx, tx, caller.OrgID, one, clock.Now()); err != nil {
 			return err
 		}
 		found.Late = one[0].Late

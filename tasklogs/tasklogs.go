@@ -22,6 +22,7 @@ import (
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dispatcher"
 	"github.com/dagctl/dagctl/dispatcher/views"
+	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/worker/protocol"
 )
@@ -263,7 +264,7 @@ const sweepEvery = time.Hour
 // Run removes old lines until ctx ends.
 func (l *Logs) Run(ctx context.Context) error {
 	for {
-		if err := l.Sweep(ctx, time.Now()); err != nil && ctx.Err() == nil {
+		if err := l.Sweep(ctx, clock.Now()); err != nil && ctx.Err() == nil {
 			l.Log.Error("old task logs could not be removed, will try again", "error", err)
 		}
 		select {

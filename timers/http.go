@@ -3,12 +3,12 @@ package timers
 import (
 	"context"
 	"net/http"
-	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/google/uuid"
 
 	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/rest"
 )
 
@@ -98,7 +98,7 @@ func (t *Timers) handleCreate(ctx context.Context, caller authz.Caller, in *crea
 	if in.Body.IdempotencyKey == "" {
 		in.Body.IdempotencyKey = in.Key
 	}
-	timer, made, err := t.Create(ctx, caller, in.Body, time.Now())
+	timer, made, err := t.Create(ctx, caller, in.Body, clock.Now())
 	if err != nil {
 		return nil, err
 	}
@@ -114,7 +114,7 @@ func (t *Timers) handleList(ctx context.Context, caller authz.Caller, in *listIn
 }
 
 func (t *Timers) handleMove(ctx context.Context, caller authz.Caller, in *moveInput) (*countOutput, error) {
-	n, err := t.MoveGroup(ctx, caller, in.Group, in.Body.Timezone, time.Now())
+	n, err := t.MoveGroup(ctx, caller, in.Group, in.Body.Timezone, clock.Now())
 	return &countOutput{Counted{n}}, err
 }
 
@@ -129,7 +129,7 @@ func (t *Timers) handleGet(ctx context.Context, caller authz.Caller, in *idInput
 }
 
 func (t *Timers) handleUpdate(ctx context.Context, caller authz.Caller, in *updateInput) (*timerOutput, error) {
-	timer, err := t.Update(ctx, caller, in.ID, in.Body, in.IfMatch, time.Now())
+	timer, err := t.Update(ctx, caller, in.ID, in.Body, in.IfMatch, clock.Now())
 	return answer(http.StatusOK, timer), err
 }
 

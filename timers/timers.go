@@ -22,6 +22,7 @@ import (
 
 	"github.com/dagctl/dagctl/dispatcher"
 	"github.com/dagctl/dagctl/dispatcher/sources"
+	"github.com/dagctl/dagctl/internal/clock"
 )
 
 // Config has the settings of Timers.
@@ -85,7 +86,7 @@ func (t *Timers) Run(ctx context.Context) error {
 	for {
 		for more := true; more; {
 			var err error
-			if more, err = t.deliverDue(ctx, time.Now()); err != nil && ctx.Err() == nil {
+			if more, err = t.deliverDue(ctx, clock.Now()); err != nil && ctx.Err() == nil {
 				t.Log.Error("timers could not be delivered, will try again", "error", err)
 			}
 		}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dispatcher/why"
+	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/query"
 	"github.com/dagctl/dagctl/registry"
 )
@@ -72,7 +73,7 @@ func (s *Site) dataset(w http.ResponseWriter, r *http.Request, caller authz.Call
 	if v.Preview, err = s.Query.Preview(r.Context(), caller, d.ID.String(), v.Partition, 20, 0); err != nil {
 		v.PreviewErr = rowsError(err)
 	}
-	why, err := s.Dispatcher.Why.DatasetWhy(r.Context(), caller, d.ID.String(), time.Now())
+	why, err := s.Dispatcher.Why.DatasetWhy(r.Context(), caller, d.ID.String(), clock.Now())
 	if err != nil {
 		return err
 	}

@@ -3,13 +3,13 @@ package web
 import (
 	"net/http"
 	"net/url"
-	"time"
 
 	"github.com/google/uuid"
 
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dispatcher/control"
 	"github.com/dagctl/dagctl/dispatcher/views"
+	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/fault"
 )
 
@@ -55,7 +55,7 @@ func (s *Site) actOnDead(verb string) func(http.ResponseWriter, *http.Request, a
 		if verb == "skip" {
 			request.Reason = r.PostForm.Get("reason")
 		}
-		if _, err := s.Dispatcher.Control.StartBulk(r.Context(), caller, verb, request, time.Now()); err != nil {
+		if _, err := s.Dispatcher.Control.StartBulk(r.Context(), caller, verb, request, clock.Now()); err != nil {
 			return err
 		}
 

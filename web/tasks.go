@@ -4,13 +4,13 @@ import (
 	"context"
 	"net/http"
 	"net/url"
-	"time"
 
 	"github.com/google/uuid"
 
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dispatcher/views"
 	"github.com/dagctl/dagctl/dispatcher/why"
+	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/tasklogs"
 )
@@ -82,7 +82,7 @@ func (s *Site) task(w http.ResponseWriter, r *http.Request, caller authz.Caller)
 		MayCancel:  writer && (detail.Status == "Queued" || detail.Status == "Running" || detail.Status == "Failed"),
 	}
 
-	why, err := s.Dispatcher.Why.TaskWhy(r.Context(), caller, id, time.Now())
+	why, err := s.Dispatcher.Why.TaskWhy(r.Context(), caller, id, clock.Now())
 	if err != nil {
 		return err
 	}

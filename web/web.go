@@ -17,6 +17,7 @@ import (
 
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dispatcher/service"
+	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/rest"
 	"github.com/dagctl/dagctl/query"
 	"github.com/dagctl/dagctl/registry"
@@ -104,7 +105,7 @@ func parsePages() map[string]*template.Template {
 
 // render writes a page whole or not at all: a template that fails halfway must not look like a page.
 func render(w http.ResponseWriter, status int, page string, l layout) error {
-	l.Now = time.Now()
+	l.Now = clock.Now()
 	var b bytes.Buffer
 	if err := pages[page].ExecuteTemplate(&b, "layout.html", l); err != nil {
 		return fmt.Errorf("render %s: %w", page, err)

@@ -27,9 +27,14 @@ func (w *Worker) RunClaim(ctx context.Context, claim protocol.Claim) error {
 	runCtx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 
-	if !claim.Task.TimeoutAt.IsZero() {
+	task := *claim.Task
+	claim.Task = &task
+	if task.TimeoutSeconds > 0 { // from here on, the time is up by this machine's clock
+		task.TimeoutAt = time.Now().Add(time.Duration(task.TimeoutSeconds * float64(time.Second)))
+	}
+	if !task.TimeoutAt.IsZero() {
 		var cancel context.CancelFunc
-		runCtx, cancel = context.WithDeadlineCause(runCtx, claim.Task.TimeoutAt, ErrTimedOut)
+		runCtx, cancel = context.WithDeadlineCause(runCtx, task.TimeoutAt, ErrTimedOut)
 		defer cancel()
 	}
 

@@ -8,6 +8,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/rest"
 	"github.com/dagctl/dagctl/worker/protocol"
 )
@@ -49,20 +50,20 @@ func (a *API) addTaskRoutes(api *authz.API) {
 func (a *API) heartbeat(
 	ctx context.Context, c authz.Capability, in *body[protocol.Heartbeat],
 ) (*body[protocol.HeartbeatAnswer], error) {
-	answer, err := a.dispatcher.Heartbeat(ctx, c, in.Body, time.Now())
+	answer, err := a.dispatcher.Heartbeat(ctx, c, in.Body, clock.Now())
 	return &body[protocol.HeartbeatAnswer]{answer}, err
 }
 
 func (a *API) events(
 	ctx context.Context, c authz.Capability, in *body[protocol.Events],
 ) (*body[protocol.EventsAnswer], error) {
-	answer, err := a.dispatcher.CommitEvents(ctx, c, in.Body, time.Now())
+	answer, err := a.dispatcher.CommitEvents(ctx, c, in.Body, clock.Now())
 	return &body[protocol.EventsAnswer]{answer}, err
 }
 
 func (a *API) complete(
 	ctx context.Context, c authz.Capability, in *body[protocol.Completion],
 ) (*body[protocol.TaskState], error) {
-	state, err := a.dispatcher.Complete(ctx, c, in.Body, time.Now())
+	state, err := a.dispatcher.Complete(ctx, c, in.Body, clock.Now())
 	return &body[protocol.TaskState]{state}, err
 }

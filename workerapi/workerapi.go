@@ -17,6 +17,7 @@ import (
 
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/rest"
 	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/query"
@@ -117,7 +118,7 @@ func (a *API) claim(
 	if in.Body.Runtime != "" {
 		c.Runtimes = []string{in.Body.Runtime}
 	}
-	claim, err := a.dispatcher.ClaimByID(ctx, c, in.Body.TaskID, time.Now())
+	claim, err := a.dispatcher.ClaimByID(ctx, c, in.Body.TaskID, clock.Now())
 	return &body[protocol.Claim]{claim}, err
 }
 
@@ -133,6 +134,6 @@ func (a *API) fetch(ctx context.Context, w authz.Worker, in *fetchInput) (*body[
 func (a *API) heartbeatWorker(
 	ctx context.Context, w authz.Worker, in *body[protocol.WorkerHeartbeat],
 ) (*body[protocol.WorkerOrders], error) {
-	orders, err := a.dispatcher.WorkerHeartbeat(ctx, w, in.Body, time.Now())
+	orders, err := a.dispatcher.WorkerHeartbeat(ctx, w, in.Body, clock.Now())
 	return &body[protocol.WorkerOrders]{orders}, err
 }

@@ -12,6 +12,8 @@ import (
 
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/cmd/dagctl/cli"
+	"github.com/dagctl/dagctl/internal/pg"
+	"github.com/dagctl/dagctl/internal/testdb"
 )
 
 // diagnose runs doctor on a config file, without a server, and returns its output.
@@ -75,4 +77,23 @@ func TestDoctorChecksRuntimesAndKeys(t *testing.T) {
 	out, code = diagnose(t, "runtimes: { a: { kynd: poll } }\n")
 	require.Equal(t, cli.ExitFailed, code)
 	require.Contains(t, out, `line 1: runtimes.a has no field "kynd"`)
+}
+
+func TestDoctorNamesBackgroundWorkThatFails(t *testing.T) {
+	t.Parallel()
+	url, dir := testdb.URL(t), t.TempDir()
+	pool, err := pg.Open(t.Context(), url)
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+	ask := func() result {
+		return dagctl(t, map[string]string{"HOME": dir, "DAGCTL_DATA_DIR": dir,
+			"DAGCTL_CONFIG": filepath.Join(dir, "none")}, "doctor", "--database-url", url)
+	}
+	require.Contains(t, ask().out, "no work fails")
+	_, err = pool.Exec(t.Context(), `INSERT INTO work_items (kind, object, failures, error)
+		VALUES ('retention', 'a table', 3, 'no luck')`)
+	require.NoError(t, err)
+	r := ask()
+	require.Equal(t, cli.ExitFailed, r.code)
+	require.Regexp(t, `FAIL background retention a table failed 3 times, next at \S+: no luck`, r.out)
 }

@@ -85,6 +85,9 @@ func TestTasksElsewhereReadAndWriteByTheServer(t *testing.T) {
 	require.NoError(t, err)
 	require.WithinDuration(t, claim.Task.TimeoutAt, task.TimeoutAt, time.Microsecond, "as the database keeps it")
 	task.TimeoutAt = claim.Task.TimeoutAt
+	require.Greater(t, task.TimeoutSeconds, 0.0)
+	require.Less(t, task.TimeoutSeconds, claim.Task.TimeoutSeconds, "what is left now")
+	task.TimeoutSeconds = claim.Task.TimeoutSeconds
 	require.Equal(t, *claim.Task, task)
 	_, err = api.Assignment(t.Context(), w.tokens[anyTask], claim.Fence())
 	require.ErrorIs(t, err, worker.ErrForbidden, "another task's capability")

@@ -24,6 +24,7 @@ import (
 	"github.com/dagctl/dagctl/dispatcher"
 	"github.com/dagctl/dagctl/dispatcher/tasks"
 	"github.com/dagctl/dagctl/dispatcher/wakeup"
+	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/worker/protocol"
@@ -234,7 +235,7 @@ func (m RuntimeMap) condition(runtime string, i, first int) (where string, args 
 // other error ends the attempt, and the job's retry rules decide what follows.
 func (be *Backends) invoke(ctx context.Context, f *Function, t dispatcher.Claimed) error {
 	err := be.invokeFunction(ctx, f, t)
-	now := time.Now()
+	now := clock.Now()
 	outcome := "accepted"
 	switch {
 	case err == nil:
@@ -273,7 +274,7 @@ func (be *Backends) invoke(ctx context.Context, f *Function, t dispatcher.Claime
 
 // invokeFunction sends the claim to the function.
 func (be *Backends) invokeFunction(ctx context.Context, f *Function, t dispatcher.Claimed) error {
-	claim, err := be.dispatcher.WireClaim(t, time.Now())
+	claim, err := be.dispatcher.WireClaim(t, clock.Now())
 	if err != nil {
 		return err
 	}

@@ -20,6 +20,7 @@ import (
 
 	"github.com/dagctl/dagctl/dispatcher/tasks"
 	"github.com/dagctl/dagctl/dispatcher/wakeup"
+	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/registry"
 )
@@ -133,7 +134,7 @@ func (be *Backends) notSent(ctx context.Context, all []announcement, cause error
 		rows[i] = a.row
 		be.metrics.NotSent.WithLabelValues(a.runtime).Inc()
 	}
-	return be.tasks.Postpone(ctx, rows, cause, time.Now())
+	return be.tasks.Postpone(ctx, rows, cause, clock.Now())
 }
 
 // takeMessages takes rows that are due, of runtimes that this process has queues for.
@@ -248,7 +249,7 @@ func (be *Backends) sendMessages(ctx context.Context, q Backend, batch []announc
 		be.metrics.Sent.WithLabelValues(a.runtime).Inc()
 	}
 
-	if err := errors.Join(append(failed, be.markSent(ctx, sent, q.resend(), lease, time.Now()))...); err != nil {
+	if err := errors.Join(append(failed, be.markSent(ctx, sent, q.resend(), lease, clock.Now()))...); err != nil {
 		be.log.Error("sent messages could not be marked as sent: they will be sent again", "error", err)
 	}
 	return nil

@@ -58,7 +58,7 @@ func reasons(changes []registry.Change) map[string]string {
 // sweep compares everything with everything.
 func sweep(w *dispatchertest.World) {
 	w.T.Helper()
-	require.NoError(w.T, w.D.Reconcile(w.T.Context(), time.Now()))
+	require.NoError(w.T, w.D.Upkeep.Reconcile(w.T.Context(), time.Now()))
 	w.Settle()
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/dagctl/dagctl/dispatcher/stale"
 	"github.com/dagctl/dagctl/dispatcher/tasks"
 	"github.com/dagctl/dagctl/dispatcher/wakeup"
+	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/registry"
@@ -274,7 +275,7 @@ func tellReaders(ctx context.Context, tx pgx.Tx, b registry.Build, carried []uui
 // Abandon stops building a version. What it built stays, for when the document is deployed again.
 func (bs *Builds) Abandon(ctx context.Context, caller authz.Caller, dagName string) (registry.Version, error) {
 	var number int
-	now := time.Now()
+	now := clock.Now()
 	err := pg.InOrgTx(ctx, bs.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) (err error) {
 		if err := registry.LockDAG(ctx, tx, caller.OrgID, dagName); err != nil {
 			return err

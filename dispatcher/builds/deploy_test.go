@@ -229,13 +229,13 @@ func TestADatasetOfAnotherDAG(t *testing.T) {
 	// Consumers follow the producer's new generation in place.
 	w.Serve(dispatchertest.Edit(dispatchertest.Letters, "upper(content) AS content",
 		"upper(content) || '2' AS content"))
-	require.NoError(t, w.D.Reconcile(t.Context(), dispatchertest.Later(0)))
+	require.NoError(t, w.D.Upkeep.Reconcile(t.Context(), dispatchertest.Later(0)))
 	w.Settle()
 	require.Equal(t, map[string][]string{"2024-01-01": {"A2!!"}, "2024-01-02": {"B2!!"}, "2024-01-03": {"C2!!"}},
 		w.Read("shouts"))
 	// They follow the rollback, too.
 	w.Serve(dispatchertest.Letters)
-	require.NoError(t, w.D.Reconcile(t.Context(), dispatchertest.Later(0)))
+	require.NoError(t, w.D.Upkeep.Reconcile(t.Context(), dispatchertest.Later(0)))
 	w.Settle()
 	require.Equal(t, map[string][]string{"2024-01-01": {"A!!"}, "2024-01-02": {"B!!"}, "2024-01-03": {"C!!"}},
 		w.Read("shouts"))

@@ -12,6 +12,7 @@ import (
 
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dispatcher/wakeup"
+	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/registry"
 	"github.com/dagctl/dagctl/registry/deploy"
@@ -22,7 +23,7 @@ import (
 func (bs *Builds) Promote(
 	ctx context.Context, caller authz.Caller, dagName string, number int, given ...registry.Consent,
 ) (registry.Version, error) {
-	if bs.promoteAtOnce(ctx, caller, dagName, number, given, time.Now()) {
+	if bs.promoteAtOnce(ctx, caller, dagName, number, given, clock.Now()) {
 		version, err := bs.registry.Version(ctx, caller, dagName, number)
 		return version.Version, err
 	}
@@ -32,7 +33,7 @@ func (bs *Builds) Promote(
 		if err := registry.LockDAG(ctx, tx, caller.OrgID, dagName); err != nil {
 			return err
 		}
-		if b, err = deploy.Activate(ctx, tx, caller.OrgID, dagName, number, given, time.Now()); err != nil {
+		if b, err = deploy.Activate(ctx, tx, caller.OrgID, dagName, number, given, clock.Now()); err != nil {
 			return err
 		}
 		if err := deploy.RefuseMisfits(ctx, tx, b); err != nil {
@@ -145,7 +146,7 @@ func (bs *Builds) AdvancePromoted(ctx context.Context) error {
 			return ctx.Err()
 		case b := <-bs.promoted:
 			if k := (dagKey{b.OrgID, b.DAG}); bs.apart.begin(k) {
-				err := bs.turn(ctx, b, time.Now())
+				err := bs.turn(ctx, b, clock.Now())
 				bs.apart.end(k)
 				if err != nil && ctx.Err() == nil {
 					bs.log.Warn("a promotion is left to the build loop", "error", err)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -12,6 +11,7 @@ import (
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/dispatcher/stale"
+	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/registry"
@@ -41,7 +41,7 @@ func (r RollbackRequest) consents() []registry.Consent {
 func (bs *Builds) Rollback(
 	ctx context.Context, caller authz.Caller, dagName string, req RollbackRequest,
 ) (registry.Version, error) {
-	now := time.Now()
+	now := clock.Now()
 	b, err := bs.rollbackTarget(ctx, caller, dagName, req.To)
 	if err != nil {
 		return registry.Version{}, fmt.Errorf("roll back %s: %w", dagName, err)
@@ -145,7 +145,7 @@ func (bs *Builds) catchUpVersion(ctx context.Context, b registry.Build) error {
 			if !behind[a.Job.ID] {
 				continue
 			}
-			if err := bs.dispatcher.ReconcileJob(ctx, a, time.Now()); err != nil {
+			if err := bs.dispatcher.ReconcileJob(ctx, a, clock.Now()); err != nil {
 				return err
 			}
 		}

@@ -180,13 +180,21 @@ func (ctl *Control) fillUp(
 
 // finishBackfill ends a backfill that has nothing left to do, and reports whether it did.
 func (ctl *Control) finishBackfill(ctx context.Context, tx pgx.Tx, b running, now time.Time) (bool, error) {
-	var left, failed int
-	var done []string
+	var left bool
 	err := tx.QueryRow(ctx, `
-		SELECT count(*) FILTER (WHERE state IN ('Pending', 'Open')), count(*) FILTER (WHERE state = 'Failed'),
+		SELECT EXISTS (SELECT FROM backfill_partitions WHERE backfill_id = $1 AND state = 'Open')
+			OR EXISTS (SELECT FROM backfill_partitions WHERE backfill_id = $1 AND state = 'Pending')`,
+		b.ID).Scan(&left)
+	if err != nil || left {
+		return false, err
+	}
+
+	var failed int
+	var done []string
+	if err := tx.QueryRow(ctx, `
+		SELECT count(*) FILTER (WHERE state = 'Failed'),
 		       coalesce(array_agg(partition_key) FILTER (WHERE state = 'Done'), '{}')
-		FROM backfill_partitions WHERE backfill_id = $1`, b.ID).Scan(&left, &failed, &done)
-	if err != nil || left > 0 {
+		FROM backfill_partitions WHERE backfill_id = $1`, b.ID).Scan(&failed, &done); err != nil {
 		return false, err
 	}
 

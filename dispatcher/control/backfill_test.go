@@ -44,7 +44,7 @@ func TestBackfillPropagation(t *testing.T) {
 			before := w.Published("summed")
 			require.Equal(t, "Completed", w.Follow(w.Backfill(control.BackfillRequest{Job: "made", From: "2024-01-01",
 				To: "2024-01-02", Existing: "all", Propagate: propagate})).Status)
-			require.NoError(t, w.D.Reconcile(t.Context(), time.Now()))
+			require.NoError(t, w.D.Upkeep.Reconcile(t.Context(), time.Now()))
 			w.Settle()
 			if !follows {
 				require.Equal(t, before, w.Published("summed"), "not now, and not at the next sweep")

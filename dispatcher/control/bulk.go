@@ -11,6 +11,7 @@ import (
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dispatcher/tasks"
 	"github.com/dagctl/dagctl/dispatcher/views"
+	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 )
@@ -76,7 +77,7 @@ func (ctl *Control) StartBulk(
 			ctl.log.Warn("bulk action goes on later", "id", b.ID, "verb", verb, "error", err)
 			break
 		}
-		if time.Since(now) > bulkInline {
+		if clock.Now().Sub(now) > bulkInline {
 			break
 		}
 	}

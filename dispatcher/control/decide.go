@@ -16,6 +16,7 @@ import (
 	"github.com/dagctl/dagctl/dispatcher/stale"
 	"github.com/dagctl/dagctl/dispatcher/tasks"
 	"github.com/dagctl/dagctl/dispatcher/wakeup"
+	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/registry"
@@ -67,7 +68,7 @@ func (ctl *Control) decide(
 ) (Decided, error) {
 	var (
 		decided Decided
-		now     = time.Now()
+		now     = clock.Now()
 	)
 
 	err := pg.InOrgTx(ctx, ctl.pool, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {

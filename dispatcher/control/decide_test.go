@@ -60,7 +60,7 @@ func TestABuildGoesOnWithoutASkippedPartition(t *testing.T) {
 		AND detail ->> 'reason' = 'the file is lost'`))
 
 	// The sweep does not create its task again; new input does.
-	require.NoError(t, w.D.Reconcile(t.Context(), time.Now()))
+	require.NoError(t, w.D.Upkeep.Reconcile(t.Context(), time.Now()))
 	w.Settle()
 	require.Equal(t, runs, w.Attempts("made"))
 	failsFor(w, "made", "none")

@@ -58,7 +58,7 @@ func TestPauses(t *testing.T) {
 				w.Work()
 				w.Route()
 			}
-			require.NoError(t, w.D.Reconcile(t.Context(), dispatchertest.Later(0)))
+			require.NoError(t, w.D.Upkeep.Reconcile(t.Context(), dispatchertest.Later(0)))
 			deployed := w.Deploy(dispatchertest.Edit(dispatchertest.Pair, "config: { tag: m }",
 				"config: { tag: edited }"))
 			for range 3 {

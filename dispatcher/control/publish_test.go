@@ -75,7 +75,7 @@ func TestAPublishedEventHasTheConsumersRunOnce(t *testing.T) {
 	_, err = publish(control.PublishRequest{Partition: "b"})
 	require.NoError(t, err)
 	w.Exec(`DELETE FROM outbox`)
-	require.NoError(t, w.D.Reconcile(t.Context(), time.Now()))
+	require.NoError(t, w.D.Upkeep.Reconcile(t.Context(), time.Now()))
 	w.Settle()
 	require.Equal(t, map[string]int64{"a": 2, "b": 2}, w.Published("sorted"))
 }

@@ -121,7 +121,7 @@ func TestCancel(t *testing.T) {
 	_, err = w.D.Control.Cancel(t.Context(), w.Caller, uuid.New())
 	require.True(t, fault.Is(err, fault.NotFound), "%v", err)
 	// A task that a person canceled is not created again,
-	require.NoError(t, w.D.Reconcile(t.Context(), dispatchertest.Later(0)))
+	require.NoError(t, w.D.Upkeep.Reconcile(t.Context(), dispatchertest.Later(0)))
 	require.Empty(t, w.Claim(w.D))
 	// but tasks for new data are.
 	w.Change("c")

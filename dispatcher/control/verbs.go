@@ -14,6 +14,7 @@ import (
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dispatcher/tasks"
 	"github.com/dagctl/dagctl/dispatcher/views"
+	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/internal/rest"
@@ -157,7 +158,7 @@ func (ctl *Control) Do(
 		if err := a.refuses(row); err != nil {
 			return err
 		}
-		if err := ctl.doTx(ctx, tx, a, []tasks.Row{row}, time.Now()); err != nil {
+		if err := ctl.doTx(ctx, tx, a, []tasks.Row{row}, clock.Now()); err != nil {
 			return err
 		}
 

@@ -60,11 +60,19 @@ func (w *World) Advance() {
 	require.NoError(w.T, err)
 }
 
-// Fire fires every source that is due.
+// Fire fires every source that is due, and waits until all have been read that may be.
 func (w *World) Fire() {
 	w.T.Helper()
-	_, err := w.D.Sources.Fire(w.T.Context(), time.Now())
-	require.NoError(w.T, err)
+	for left := -1; ; {
+		_, err := w.D.Sources.Fire(w.T.Context(), time.Now())
+		require.NoError(w.T, err)
+		w.D.Sources.EndReading()
+
+		was := left // an org reads a few at once
+		if left = w.Count(`SELECT FROM sources WHERE next_fire_at <= now() AND enumerates`); left == 0 || left == was {
+			return
+		}
+	}
 }
 
 // Poll makes every source with a clock due and fires it.

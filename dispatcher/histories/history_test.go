@@ -69,7 +69,7 @@ func (h *history) run(steps int) {
 
 // check compares every dataset and every name with the model, once all has caught up.
 func (h *history) check() {
-	require.NoError(h.t, h.w.D.Reconcile(h.t.Context(), time.Now()))
+	require.NoError(h.t, h.w.D.Upkeep.Reconcile(h.t.Context(), time.Now()))
 	h.wait()
 	seen := map[string]bool{}
 	for _, name := range []string{"anna", "bert", "carl"} {

@@ -3,13 +3,13 @@ package httpapi
 import (
 	"context"
 	"net/http"
-	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/google/uuid"
 
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dispatcher/control"
+	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/rest"
 )
 
@@ -51,7 +51,7 @@ type backfillOutput struct{ Body control.Backfill }
 func (a *API) handleStartBackfill(
 	ctx context.Context, caller authz.Caller, in *startBackfillInput,
 ) (*backfillOutput, error) {
-	b, err := a.control.StartBackfill(ctx, caller, in.DAG, in.Body, time.Now())
+	b, err := a.control.StartBackfill(ctx, caller, in.DAG, in.Body, clock.Now())
 	return &backfillOutput{b}, err
 }
 
@@ -92,6 +92,6 @@ func (a *API) handleBackfill(
 func (a *API) handleCancelBackfill(
 	ctx context.Context, caller authz.Caller, in *backfillInput,
 ) (*backfillOutput, error) {
-	b, err := a.control.CancelBackfill(ctx, caller, in.DAG, in.ID, time.Now())
+	b, err := a.control.CancelBackfill(ctx, caller, in.DAG, in.ID, clock.Now())
 	return &backfillOutput{b}, err
 }

@@ -3,7 +3,6 @@ package httpapi
 import (
 	"context"
 	"net/http"
-	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/google/uuid"
@@ -11,6 +10,7 @@ import (
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dispatcher/control"
 	"github.com/dagctl/dagctl/dispatcher/views"
+	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/rest"
 )
 
@@ -32,7 +32,7 @@ func (a *API) addBulkRoutes(api *authz.API) {
 			Path: "/v1/tasks:" + v.verb, Tags: []string{"tasks"},
 			Summary: v.summary, Description: v.description + how, DefaultStatus: http.StatusAccepted,
 		}, func(ctx context.Context, caller authz.Caller, in *bulkRequestInput) (*bulkOutput, error) {
-			b, err := a.control.StartBulk(ctx, caller, v.verb, in.Body, time.Now())
+			b, err := a.control.StartBulk(ctx, caller, v.verb, in.Body, clock.Now())
 			return &bulkOutput{b}, err
 		})
 	}
@@ -62,7 +62,7 @@ func (a *API) addBulkRoutes(api *authz.API) {
 		Path: "/v1/bulk-actions/{id}/cancel", Tags: []string{"tasks"},
 		Summary: "Stop a bulk action before its next tasks",
 	}, func(ctx context.Context, caller authz.Caller, in *bulkInput) (*bulkOutput, error) {
-		b, err := a.control.CancelBulk(ctx, caller, in.ID, time.Now())
+		b, err := a.control.CancelBulk(ctx, caller, in.ID, clock.Now())
 		return &bulkOutput{b}, err
 	})
 }

@@ -3,12 +3,12 @@ package httpapi
 import (
 	"context"
 	"net/http"
-	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dispatcher/sources"
+	"github.com/dagctl/dagctl/internal/clock"
 )
 
 // maxDelivery bounds a delivery's body, in bytes.
@@ -53,6 +53,6 @@ func (a *API) handleDelivery(ctx context.Context, _ authz.Caller, in *deliveryIn
 	delivery := sources.Delivery{
 		Org: in.Org, Path: in.Path, ID: id, Timestamp: in.Timestamp, Signature: in.Signature, Body: in.RawBody,
 	}
-	accepted, err := a.sources.AcceptHook(ctx, delivery, time.Now())
+	accepted, err := a.sources.AcceptHook(ctx, delivery, clock.Now())
 	return &deliveryOutput{accepted}, err
 }

@@ -3,12 +3,12 @@ package httpapi
 import (
 	"context"
 	"net/http"
-	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dispatcher/tasks"
+	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/rest"
 )
 
@@ -50,7 +50,7 @@ func (r *PauseRequest) reason() string {
 // addPauseRoutes adds the operations that pause and resume work.
 func (a *API) addPauseRoutes(api *authz.API) {
 	pause := func(ctx context.Context, caller authz.Caller, dag, job string, body *PauseRequest) (*pauseOutput, error) {
-		p, err := a.control.Pause(ctx, caller, dag, job, body.reason(), time.Now())
+		p, err := a.control.Pause(ctx, caller, dag, job, body.reason(), clock.Now())
 		return &pauseOutput{p}, err
 	}
 
@@ -67,7 +67,7 @@ func (a *API) addPauseRoutes(api *authz.API) {
 		OperationID: "resume-dag", Method: http.MethodDelete, Path: "/v1/dags/{dag}/pause", Tags: []string{"dags"},
 		Summary: "End the pause of a DAG",
 	}, func(ctx context.Context, caller authz.Caller, in *dagInput) (*struct{}, error) {
-		return nil, a.control.Resume(ctx, caller, in.DAG, "", time.Now())
+		return nil, a.control.Resume(ctx, caller, in.DAG, "", clock.Now())
 	})
 
 	authz.Handle(api, authz.Writer, huma.Operation{
@@ -82,7 +82,7 @@ func (a *API) addPauseRoutes(api *authz.API) {
 		Path: "/v1/jobs/{dag}/{job}/pause", Tags: []string{"dags"},
 		Summary: "End the pause of a job",
 	}, func(ctx context.Context, caller authz.Caller, in *jobPath) (*struct{}, error) {
-		return nil, a.control.Resume(ctx, caller, in.DAG, in.Job, time.Now())
+		return nil, a.control.Resume(ctx, caller, in.DAG, in.Job, clock.Now())
 	})
 
 	authz.Handle(api, authz.Admin, huma.Operation{
@@ -96,7 +96,7 @@ func (a *API) addPauseRoutes(api *authz.API) {
 		OperationID: "resume-org", Method: http.MethodDelete, Path: "/v1/org/pause", Tags: []string{"upkeep"},
 		Summary: "End the pause of the org",
 	}, func(ctx context.Context, caller authz.Caller, _ *struct{}) (*struct{}, error) {
-		return nil, a.control.Resume(ctx, caller, "", "", time.Now())
+		return nil, a.control.Resume(ctx, caller, "", "", clock.Now())
 	})
 
 	authz.Handle(api, authz.Reader, huma.Operation{

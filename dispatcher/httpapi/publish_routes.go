@@ -3,12 +3,12 @@ package httpapi
 import (
 	"context"
 	"net/http"
-	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dispatcher/control"
+	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/registry"
 )
@@ -45,7 +45,7 @@ func (a *API) handlePublish(ctx context.Context, caller authz.Caller, in *publis
 		req.IdempotencyKey = in.Key
 	}
 
-	event, err := a.control.PublishEvent(ctx, caller, in.Name, req, time.Now())
+	event, err := a.control.PublishEvent(ctx, caller, in.Name, req, clock.Now())
 	if err != nil {
 		return nil, err
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dispatcher"
 	"github.com/dagctl/dagctl/dispatcher/upkeep"
+	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/rest"
 	"github.com/dagctl/dagctl/registry"
 	"github.com/dagctl/dagctl/registry/contract"
@@ -42,7 +43,7 @@ func (a *API) addUpkeepRoutes(api *authz.API) {
 			"tasks are refused: cancel them first. " +
 			"Their outputs stay; to delete these, purge the datasets.",
 	}, longOperation), func(ctx context.Context, caller authz.Caller, in *purgeTasksInput) (*purgeTasksOutput, error) {
-		purged, err := a.upkeep.PurgeTasks(ctx, caller, in.Body, time.Now())
+		purged, err := a.upkeep.PurgeTasks(ctx, caller, in.Body, clock.Now())
 		return &purgeTasksOutput{purged}, err
 	})
 
@@ -56,7 +57,7 @@ func (a *API) addUpkeepRoutes(api *authz.API) {
 		OperationID: "plan-deletion", Method: http.MethodGet, Path: "/v1/dags/{dag}/deletion", Tags: []string{"dags"},
 		Summary: "Show what deleting a DAG would remove, and who reads it",
 	}, func(ctx context.Context, caller authz.Caller, in *dagInput) (*deletionOutput, error) {
-		plan, err := a.upkeep.PlanDeletion(ctx, caller, in.DAG, time.Now())
+		plan, err := a.upkeep.PlanDeletion(ctx, caller, in.DAG, clock.Now())
 		return &deletionOutput{plan}, err
 	})
 
@@ -69,7 +70,7 @@ func (a *API) addUpkeepRoutes(api *authz.API) {
 		DefaultStatus: http.StatusOK,
 	}, func(ctx context.Context, caller authz.Caller, in *deleteDAGInput) (*deletionOutput, error) {
 		given := contract.Agreed{AllowMoves: in.AllowMoves}.Consents()
-		deleted, err := a.upkeep.DeleteDAG(ctx, caller, in.DAG, given, time.Now())
+		deleted, err := a.upkeep.DeleteDAG(ctx, caller, in.DAG, given, clock.Now())
 		return &deletionOutput{deleted}, err
 	})
 }
@@ -95,7 +96,7 @@ type gcOutput struct{ Body upkeep.Garbage }
 
 func (a *API) handleGC(ctx context.Context, caller authz.Caller, in *gcInput) (*gcOutput, error) {
 	dry := in.Body != nil && in.Body.DryRun
-	found, err := a.upkeep.CollectGarbage(ctx, caller, dry, time.Now())
+	found, err := a.upkeep.CollectGarbage(ctx, caller, dry, clock.Now())
 	return &gcOutput{found}, err
 }
 
@@ -107,7 +108,7 @@ type purgeInput struct {
 type purgeOutput struct{ Body upkeep.Purged }
 
 func (a *API) handlePurge(ctx context.Context, caller authz.Caller, in *purgeInput) (*purgeOutput, error) {
-	purged, err := a.upkeep.Purge(ctx, caller, in.Name, in.Body, time.Now())
+	purged, err := a.upkeep.Purge(ctx, caller, in.Name, in.Body, clock.Now())
 	return &purgeOutput{purged}, err
 }
 
@@ -127,7 +128,7 @@ type invalidateOutput struct {
 func (a *API) handleInvalidate(
 	ctx context.Context, caller authz.Caller, in *invalidateInput,
 ) (*invalidateOutput, error) {
-	made, err := a.dispatcher.Invalidate(ctx, caller, in.Name, in.Body, time.Now())
+	made, err := a.dispatcher.Invalidate(ctx, caller, in.Name, in.Body, clock.Now())
 	if err != nil {
 		return nil, err
 	}

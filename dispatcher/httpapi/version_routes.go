@@ -10,6 +10,7 @@ import (
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dispatcher/builds"
 	"github.com/dagctl/dagctl/dispatcher/views"
+	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/rest"
 	"github.com/dagctl/dagctl/registry"
 	"github.com/dagctl/dagctl/registry/contract"
@@ -64,7 +65,7 @@ type versionInput struct {
 type versionOutput struct{ Body views.VersionDetail }
 
 func (a *API) handleVersion(ctx context.Context, caller authz.Caller, in *versionInput) (*versionOutput, error) {
-	v, err := a.views.VersionDetail(ctx, caller, in.DAG, in.Version, time.Now())
+	v, err := a.views.VersionDetail(ctx, caller, in.DAG, in.Version, clock.Now())
 	return &versionOutput{v}, err
 }
 

@@ -3,12 +3,12 @@ package httpapi
 import (
 	"context"
 	"net/http"
-	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dispatcher/why"
+	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/registry"
 )
 
@@ -42,7 +42,7 @@ func (a *API) addWhyRoutes(api *authz.API) {
 type whyOutput struct{ Body why.Why }
 
 func (a *API) handleTaskWhy(ctx context.Context, caller authz.Caller, in *taskInput) (*whyOutput, error) {
-	w, err := a.why.TaskWhy(ctx, caller, in.ID, time.Now())
+	w, err := a.why.TaskWhy(ctx, caller, in.ID, clock.Now())
 	return &whyOutput{w}, err
 }
 
@@ -52,14 +52,14 @@ type whyJobInput struct {
 }
 
 func (a *API) handleJobWhy(ctx context.Context, caller authz.Caller, in *whyJobInput) (*whyOutput, error) {
-	w, err := a.why.JobWhy(ctx, caller, in.DAG, in.Job, time.Now())
+	w, err := a.why.JobWhy(ctx, caller, in.DAG, in.Job, clock.Now())
 	return &whyOutput{w}, err
 }
 
 func (a *API) handleDatasetWhy(
 	ctx context.Context, caller authz.Caller, in *registry.NameInput,
 ) (*whyOutput, error) {
-	w, err := a.why.DatasetWhy(ctx, caller, in.Name, time.Now())
+	w, err := a.why.DatasetWhy(ctx, caller, in.Name, clock.Now())
 	return &whyOutput{w}, err
 }
 
@@ -71,6 +71,6 @@ type whyNotInput struct {
 func (a *API) handlePartitionWhyNot(
 	ctx context.Context, caller authz.Caller, in *whyNotInput,
 ) (*whyOutput, error) {
-	w, err := a.why.PartitionWhyNot(ctx, caller, in.Name, in.Key, time.Now())
+	w, err := a.why.PartitionWhyNot(ctx, caller, in.Name, in.Key, clock.Now())
 	return &whyOutput{w}, err
 }

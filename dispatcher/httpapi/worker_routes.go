@@ -3,12 +3,12 @@ package httpapi
 import (
 	"context"
 	"net/http"
-	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/rest"
 )
 
@@ -26,7 +26,7 @@ func (a *API) addWorkerRoutes(api *authz.API) {
 			return nil, err
 		}
 		from := dispatcher.WorkerKey{ID: after[0], Token: after[1]}
-		workers, err := a.dispatcher.Workers(ctx, caller, from, in.Limit+1, time.Now())
+		workers, err := a.dispatcher.Workers(ctx, caller, from, in.Limit+1, clock.Now())
 		if err != nil {
 			return nil, err
 		}
@@ -45,7 +45,7 @@ func (a *API) addWorkerRoutes(api *authz.API) {
 		Description: "The process learns of it within a second, finishes its running tasks, and continues with " +
 			"everything else that a server does.",
 	}, func(ctx context.Context, caller authz.Caller, in *drainInput) (*drainOutput, error) {
-		w, err := a.dispatcher.Drain(ctx, caller, in.ID, in.Token, time.Now())
+		w, err := a.dispatcher.Drain(ctx, caller, in.ID, in.Token, clock.Now())
 		return &drainOutput{w}, err
 	})
 }

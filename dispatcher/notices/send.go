@@ -17,6 +17,7 @@ import (
 
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dispatcher/tasks"
+	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/dial"
 	"github.com/dagctl/dagctl/internal/fault"
 )
@@ -67,7 +68,7 @@ func (n *Notices) sendOne(ctx context.Context, row tasks.OutboxRow) error {
 		return ctx.Err() // it is not the receiver's fault
 	}
 	if err != nil {
-		return n.tasks.Postpone(ctx, []tasks.OutboxRow{row}, err, time.Now())
+		return n.tasks.Postpone(ctx, []tasks.OutboxRow{row}, err, clock.Now())
 	}
 	if _, err := n.pool.Exec(ctx, `DELETE FROM outbox WHERE id = $1`, row.ID); err != nil {
 		return fmt.Errorf("remove notice: %w", err)
@@ -126,7 +127,7 @@ func request(ctx context.Context, p notifyPayload, target *url.URL, key string) 
 		return nil, fault.New(fault.Invalid, "secret %s is not a URL to send to", p.Secret)
 	}
 
-	stamp := strconv.FormatInt(time.Now().Unix(), 10)
+	stamp := strconv.FormatInt(clock.Now().Unix(), 10)
 	for name, value := range map[string]string{
 		"Content-Type": "application/json", "User-Agent": "dagctl", "Idempotency-Key": p.Notice.ID,
 		"webhook-id": p.Notice.ID, "webhook-timestamp": stamp, "webhook-signature": Sign(key, p.Notice.ID, stamp, body),

@@ -12,6 +12,7 @@ import (
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dispatcher/tasks"
 	"github.com/dagctl/dagctl/dispatcher/wakeup"
+	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/internal/rest"
@@ -206,7 +207,7 @@ func (g *Gauge) Held() []uuid.UUID { return g.quotas.Held() }
 
 // HasRoom returns an error if there is no room left for work that somebody hands over to an org.
 func (g *Gauge) HasRoom(org uuid.UUID) error {
-	if err := g.quotas.HasRoom(org, time.Now()); err != nil {
+	if err := g.quotas.HasRoom(org, clock.Now()); err != nil {
 		return err
 	}
 	p := g.pressed.Load()

@@ -27,57 +27,78 @@ type dueSource struct {
 	DAG     string
 	Name    string
 	FireAt  time.Time
+	Held    bool          // it was due earlier, and had to wait
 	job     *registry.Job // the active one
 	nextDue *time.Time    // nil: no clock fires it again
 	failed  error
-
-	enumerated bool // its operator was asked for the units to read
 }
 
-// Fire fires the sources that are due, each once across all dispatchers: one transaction locks its row, sets its next
-// time and, for cron, makes its task.
+// collectDue collects rows of org, DAG, job and the time for which each is due.
+func collectDue(rows pgx.Rows) ([]dueSource, error) {
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (s dueSource, err error) {
+		return s, row.Scan(&s.Org, &s.DAG, &s.Name, &s.FireAt)
+	})
+}
+
+// Fire fires the sources that are due, each once across all dispatchers, and begins to read those that list what there
+// is. While too much is queued they stay due, and every time of a schedule that passes meanwhile is made up for.
 func (src *Sources) Fire(ctx context.Context, now time.Time) (more bool, err error) {
-	if src.pressure.High() {
-		return false, nil // they stay due
+	if src.looked.IsZero() {
+		src.looked = now
+	}
+	if err := src.hold(ctx, now); err != nil || src.pressure.High() {
+		return false, err
 	}
 	due, err := src.takeDue(ctx, now)
 	if err != nil {
 		return false, err
 	}
+	src.looked = now
 
-	var failed []error
+	failed := []error{src.read(ctx, now)}
 	for _, s := range due {
-		if s.failed == nil {
-			if op, ok := src.Enumerator(s.job); ok {
-				s.enumerated = true
-				_, s.failed = src.Enumerate(ctx, s.job, op, true, now)
-			}
+		if s.failed != nil {
+			failed = append(failed, src.noteFailed(ctx, s))
 		}
-		failed = append(failed, src.noteSource(ctx, s))
 		more = more || s.nextDue != nil && !s.nextDue.After(now) // it is still catching up
 	}
-
 	if len(due) > 0 {
 		src.wake.Send(wakeup.Claim)
 	}
 	return more, errors.Join(failed...)
 }
 
-// takeDue moves due sources on to their next time. A source that makes one task each time it fires makes it here. A
-// source that enumerates does so afterwards, outside the transaction; if that is lost, the next enumeration finds the
-// same units.
+// hold notes which sources are due and have to wait because of what is queued.
+func (src *Sources) hold(ctx context.Context, now time.Time) error {
+	all, orgs := src.pressure.High(), src.pressure.Held()
+	if !all && len(orgs) == 0 {
+		return nil
+	}
+	_, err := src.pool.Exec(ctx, `
+		UPDATE sources SET held = true
+		WHERE next_fire_at <= $1 AND NOT held AND NOT enumerates AND ($2 OR org_id = ANY($3)) AND `+tasks.NotPaused,
+		now, all, orgs)
+	if err != nil {
+		return fmt.Errorf("note which sources wait: %w", err)
+	}
+	return nil
+}
+
+// takeDue fires due sources that make one task each time: one transaction moves each on to its next time and makes its
+// task.
 func (src *Sources) takeDue(ctx context.Context, now time.Time) ([]dueSource, error) {
 	var due []dueSource
 	err := pg.InTx(ctx, src.pool, func(ctx context.Context, tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, `
-			SELECT org_id, dag_name, job_name, next_fire_at FROM sources
-			WHERE next_fire_at <= $1 AND state <> 'Draining' AND org_id <> ALL($2) AND `+tasks.NotPaused+`
+			SELECT org_id, dag_name, job_name, next_fire_at, held FROM sources
+			WHERE next_fire_at <= $1 AND NOT enumerates AND state <> 'Draining' AND org_id <> ALL($2)
+			  AND `+tasks.NotPaused+`
 			ORDER BY next_fire_at LIMIT 100 FOR UPDATE SKIP LOCKED`, now, src.pressure.Held())
 		if err != nil {
 			return err
 		}
 		due, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (s dueSource, err error) {
-			return s, row.Scan(&s.Org, &s.DAG, &s.Name, &s.FireAt)
+			return s, row.Scan(&s.Org, &s.DAG, &s.Name, &s.FireAt, &s.Held)
 		})
 		if err != nil {
 			return err
@@ -107,35 +128,30 @@ func setNextFire(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName, name st
 	return err
 }
 
-const (
-	// fireAgain is how long a source that could not be fired waits.
-	fireAgain = time.Minute
-	// readingFor is how long a source counts as being read without a word of its end: its process may be gone.
-	readingFor = time.Minute
-)
+// fireAgain is how long a source that could not be fired or read waits.
+const fireAgain = time.Minute
 
-// fireOne moves a source on to its next time and, unless it enumerates, makes its task.
+// fireOne moves a source on to its next time, and makes its task. Times that passed since this process looked last, or
+// while the source was held, were missed because of us: each is made up for.
 func (src *Sources) fireOne(ctx context.Context, tx pgx.Tx, s *dueSource, now time.Time) error {
 	job, err := src.registry.ActiveJob(ctx, tx, s.Org, s.DAG, s.Name)
 	if err != nil {
 		return err
 	}
 	s.job = job
-	if s.nextDue, err = nextFire(job.Def.Source, s.FireAt, now); err != nil {
-		return err
+	if _, ok := src.Enumerator(job); ok {
+		return src.setEnumerates(ctx, tx, job, true) // it is read instead
 	}
 
-	_, enumerated := src.Enumerator(job)
-	var readingUntil *time.Time
-	if enumerated {
-		until := now.Add(readingFor)
-		readingUntil = &until
+	ours := s.Held || !s.FireAt.Before(src.looked)
+	if s.nextDue, err = nextFire(job.Def.Source, s.FireAt, now, ours); err != nil {
+		return err
 	}
+	held := ours && s.nextDue != nil && !s.nextDue.After(now)
 	if _, err := tx.Exec(ctx, `
-		UPDATE sources SET next_fire_at = $4, last_fire_at = $5, state = 'Running', reading_until = $6, error = NULL,
-			updated_at = $5
+		UPDATE sources SET next_fire_at = $4, last_fire_at = $5, state = 'Running', error = NULL, updated_at = $5, held = $6
 		WHERE org_id = $1 AND dag_name = $2 AND job_name = $3`,
-		s.Org, s.DAG, s.Name, s.nextDue, now, readingUntil); err != nil || enumerated {
+		s.Org, s.DAG, s.Name, s.nextDue, now, held); err != nil {
 		return err
 	}
 
@@ -162,22 +178,10 @@ func firedTask(job *registry.Job, at time.Time) tasks.Request {
 		Dedupe: "fire:" + at.UTC().Format(time.RFC3339Nano)}
 }
 
-// noteSource records that a source has been read, or why it could not be fired or enumerated.
-func (src *Sources) noteSource(ctx context.Context, s dueSource) error {
-	if s.failed == nil && !s.enumerated {
-		return nil
-	}
-	text := ""
-	if s.failed != nil {
-		text = s.failed.Error()
-	}
-
-	_, err := src.pool.Exec(ctx, `
-		UPDATE sources SET error = NULLIF($4, ''), reading_until = NULL
-		WHERE org_id = $1 AND dag_name = $2 AND job_name = $3`, s.Org, s.DAG, s.Name, text)
-	if s.failed == nil {
-		return err
-	}
+// noteFailed records why a source could not be fired.
+func (src *Sources) noteFailed(ctx context.Context, s dueSource) error {
+	_, err := src.pool.Exec(ctx, `UPDATE sources SET error = $4 WHERE org_id = $1 AND dag_name = $2 AND job_name = $3`,
+		s.Org, s.DAG, s.Name, s.failed.Error())
 	return errors.Join(fmt.Errorf("source %s/%s: %w", s.DAG, s.Name, s.failed), err)
 }
 
@@ -281,7 +285,7 @@ func (src *Sources) Sync(
 		return err
 	}
 
-	names, nexts, paths, steady := []string{}, []*time.Time{}, []*string{}, []bool{}
+	names, nexts, paths, steady, lists := []string{}, []*time.Time{}, []*string{}, []bool{}, []bool{}
 	for _, job := range jobs {
 		if job.Def.Source == nil {
 			continue
@@ -299,6 +303,8 @@ func (src *Sources) Sync(
 		names, nexts = append(names, job.Name), append(nexts, next)
 		paths = append(paths, tasks.NullIfEmpty(job.Def.Source.Path))
 		steady = append(steady, job.Def.Source.Kind == dag.SourceAlwaysOn)
+		_, enumerates := src.Enumerator(job)
+		lists = append(lists, enumerates)
 	}
 
 	// Two jobs may swap their paths, which are unique.
@@ -308,13 +314,14 @@ func (src *Sources) Sync(
 		return fmt.Errorf("sources of %s: %w", b.DAG, err)
 	}
 	_, err = tx.Exec(ctx, `
-		INSERT INTO sources (org_id, dag_name, job_name, state, next_fire_at, hook_path, updated_at, always_on)
-		SELECT $1, $2, w.name, 'Pending', w.next, w.path, $6, w.steady
-		FROM unnest($3::text[], $4::timestamptz[], $5::text[], $7::boolean[]) AS w(name, next, path, steady)
+		INSERT INTO sources (org_id, dag_name, job_name, state, next_fire_at, hook_path, updated_at, always_on, enumerates)
+		SELECT $1, $2, w.name, 'Pending', w.next, w.path, $6, w.steady, w.lists
+		FROM unnest($3::text[], $4::timestamptz[], $5::text[], $7::boolean[], $8::boolean[])
+			AS w(name, next, path, steady, lists)
 		ON CONFLICT (org_id, dag_name, job_name) DO UPDATE
 		SET next_fire_at = EXCLUDED.next_fire_at, hook_path = EXCLUDED.hook_path, updated_at = $6,
-			always_on = EXCLUDED.always_on`,
-		b.OrgID, b.DAG, names, nexts, paths, now, steady)
+			always_on = EXCLUDED.always_on, enumerates = EXCLUDED.enumerates`,
+		b.OrgID, b.DAG, names, nexts, paths, now, steady, lists)
 	if taken := new(pgconn.PgError); errors.As(err, &taken) && taken.ConstraintName == "idx_sources_hook" {
 		return fault.New(fault.Conflict, "a webhook of %s has the path of another DAG's by now", b.DAG).
 			WithHint("give one of them another path")
@@ -356,5 +363,5 @@ func (src *Sources) firstFire(job *registry.Job, now time.Time) (*time.Time, err
 	if job.Def.Source.OnDeploy && (!enumerable || src.registry.ForwardOnly(job)) && job.Def.Source.Kind != "manual" {
 		return &now, nil
 	}
-	return nextFire(job.Def.Source, now, now)
+	return nextFire(job.Def.Source, now, now, false)
 }

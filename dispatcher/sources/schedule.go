@@ -10,9 +10,9 @@ import (
 	"github.com/dagctl/dagctl/internal/fault"
 )
 
-// nextFire returns when a source fires next, after it fired for the time at; nil: no clock fires it. With catchup a
-// schedule goes on from at; otherwise it skips windows that were missed meanwhile.
-func nextFire(s *dag.Source, at, now time.Time) (*time.Time, error) {
+// nextFire returns when a source fires next, after it fired for the time at; nil: no clock fires it. With catchup, or
+// if ours says that it is our fault, a schedule goes on from at; otherwise it skips windows that were missed meanwhile.
+func nextFire(s *dag.Source, at, now time.Time, ours bool) (*time.Time, error) {
 	switch s.Kind {
 	case "poll":
 		next := at.Add(s.Every)
@@ -23,7 +23,7 @@ func nextFire(s *dag.Source, at, now time.Time) (*time.Time, error) {
 
 	case "cron":
 		from := at
-		if !s.Catchup && now.After(at) {
+		if !s.Catchup && !ours && now.After(at) {
 			from = now
 		}
 		next, err := nextCron(s, from)

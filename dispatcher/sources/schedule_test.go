@@ -121,7 +121,7 @@ func TestNextFire(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			next, err := nextFire(&c.source, instant(t, c.at), instant(t, c.now))
+			next, err := nextFire(&c.source, instant(t, c.at), instant(t, c.now), false)
 			require.NoError(t, err)
 			if c.want == "" {
 				require.Nil(t, next)

@@ -4,6 +4,7 @@ package sources
 
 import (
 	"log/slog"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -30,6 +31,8 @@ type Sources struct {
 	log            *slog.Logger
 	roots          func(orgSlug, dagName string) []string
 	hookLimiter    *rest.Limiter
+	readers        readers
+	looked         time.Time // when Fire fired last; only its loop uses it
 }
 
 // New returns the sources of a dispatcher. The limiter bounds the deliveries to each webhook; nil: they are unbounded.
@@ -44,7 +47,7 @@ func New(d *dispatcher.Dispatcher, deliveries *rest.Limiter) *Sources {
 // Loops returns the loops that fire and supervise sources.
 func (src *Sources) Loops() []dispatcher.Loop {
 	return []dispatcher.Loop{
-		{Name: "sources", Woken: src.wake.Sources, Body: src.Fire},
+		{Name: "sources", Woken: src.wake.Sources, Body: src.Fire, End: src.EndReading},
 		{Name: "always_on", Body: src.Supervise},
 	}
 }

@@ -149,7 +149,7 @@ func TestABoundThatIsRaised(t *testing.T) {
 	task := w.One(w.D)
 	w.Deploy(dispatchertest.Edit(dispatchertest.Limited, "MAX", "4"))
 	w.Advance()
-	require.NoError(t, w.D.Reconcile(t.Context(), dispatchertest.Later(0)))
+	require.NoError(t, w.D.Upkeep.Reconcile(t.Context(), dispatchertest.Later(0)))
 	w.Check()
 	require.Len(t, w.Claim(w.D), 3)
 	dispatchertest.Execute(t.Context(), w.D, task)

@@ -15,6 +15,7 @@ import (
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dispatcher"
 	"github.com/dagctl/dagctl/dispatcher/tasks"
+	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/registry"
 	"github.com/dagctl/dagctl/storage"
@@ -71,7 +72,7 @@ type gcWorker struct {
 }
 
 func (w *gcWorker) Work(ctx context.Context, _ *river.Job[gcArgs]) error {
-	return w.upkeep.CollectAll(ctx, time.Now())
+	return w.upkeep.CollectAll(ctx, clock.Now())
 }
 
 // Timeout bounds a collection, which may remove many files. The next one removes what this one leaves.

@@ -252,7 +252,7 @@ func TestGCOfAppendedRevisions(t *testing.T) {
 	require.Equal(t, w.Named(), w.Files())
 	slices.Sort(all)
 	require.Equal(t, map[string][]string{"all": all}, w.Read("log"))
-	require.NoError(t, w.D.Reconcile(t.Context(), time.Now()))
+	require.NoError(t, w.D.Upkeep.Reconcile(t.Context(), time.Now()))
 	w.Settle()
 	require.Equal(t, attempts+1, w.Attempts("log"), "it is still known what was read")
 }

@@ -5,52 +5,22 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync"
 	"time"
 
 	"github.com/riverqueue/river"
 	"github.com/riverqueue/river/riverdriver/riverpgxv5"
 
 	"github.com/dagctl/dagctl/dispatcher/wakeup"
+	"github.com/dagctl/dagctl/internal/clock"
 )
 
-// Slow work that one dispatcher does for all is a River job, which River's elected leader enqueues. Tasks never go
-// through River: retries and fences have one owner.
+// Removing data is a River job, which River's elected leader enqueues. Tasks never go through River: retries and fences
+// have one owner.
 
-// reconcileArgs asks for one sweep over everything that is derived, in case a hint was lost.
-type reconcileArgs struct{}
-
-func (reconcileArgs) Kind() string { return "reconcile" }
-
-// retentionArgs asks for the removal of rows that nobody needs any more.
+// retentionArgs asks for the removal of partitions and versions past their time.
 type retentionArgs struct{}
 
 func (retentionArgs) Kind() string { return "retention" }
-
-type reconcileWorker struct {
-	river.WorkerDefaults[reconcileArgs]
-	upkeep  *Upkeep
-	running sync.Mutex
-	next    time.Time // no sweep begins earlier
-}
-
-func (w *reconcileWorker) Work(ctx context.Context, _ *river.Job[reconcileArgs]) error {
-	if !w.running.TryLock() {
-		return nil
-	}
-	defer w.running.Unlock()
-
-	began := time.Now()
-	if began.Before(w.next) {
-		return nil
-	}
-	err := w.upkeep.dispatcher.Reconcile(ctx, began)
-	w.next = time.Now().Add(reconcileShare * time.Since(began))
-	return err
-}
-
-// reconcileShare bounds the share of its time that a process spends on these sweeps: one part in reconcileShare.
-const reconcileShare = 50
 
 type retentionWorker struct {
 	river.WorkerDefaults[retentionArgs]
@@ -59,15 +29,15 @@ type retentionWorker struct {
 
 func (w *retentionWorker) Work(ctx context.Context, _ *river.Job[retentionArgs]) error {
 	return errors.Join(
-		w.upkeep.SweepRetention(ctx, time.Now()),
-		w.upkeep.SweepExpired(ctx, time.Now()),
-		w.upkeep.ShrinkVersions(ctx, time.Now()),
-		w.upkeep.dispatcher.PlaceStrays(ctx, time.Now()),
+		w.upkeep.SweepExpired(ctx, clock.Now()),
+		w.upkeep.ShrinkVersions(ctx, clock.Now()),
 	)
 }
 
+// Timeout bounds a sweep. The next one removes what this one leaves.
+func (w *retentionWorker) Timeout(*river.Job[retentionArgs]) time.Duration { return retentionEvery / 2 }
+
 const (
-	reconcileEvery = 30 * time.Second
 	retentionEvery = time.Hour
 	gcEvery        = time.Hour
 )
@@ -92,19 +62,16 @@ func (u *Upkeep) runPeriodic(ctx context.Context) error {
 // runPeriodicOnce starts River's client, and stops it when ctx ends.
 func (u *Upkeep) runPeriodicOnce(ctx context.Context) error {
 	workers := river.NewWorkers()
-	river.AddWorker(workers, &reconcileWorker{upkeep: u})
 	river.AddWorker(workers, &retentionWorker{upkeep: u})
 	river.AddWorker(workers, &gcWorker{upkeep: u})
 
-	once := &river.InsertOpts{UniqueOpts: river.UniqueOpts{ByArgs: true, ByPeriod: reconcileEvery}}
+	once := &river.InsertOpts{UniqueOpts: river.UniqueOpts{ByArgs: true, ByPeriod: time.Minute}}
 	client, err := river.NewClient(riverpgxv5.New(u.pool), &river.Config{
 		ID:      u.workerID,
 		Logger:  slog.New(u.log.Handler().WithAttrs([]slog.Attr{slog.String("part", "periodic")})),
 		Queues:  map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: 2}},
 		Workers: workers,
 		PeriodicJobs: []*river.PeriodicJob{
-			river.NewPeriodicJob(river.PeriodicInterval(reconcileEvery),
-				func() (river.JobArgs, *river.InsertOpts) { return reconcileArgs{}, once }, nil),
 			river.NewPeriodicJob(river.PeriodicInterval(retentionEvery),
 				func() (river.JobArgs, *river.InsertOpts) { return retentionArgs{}, once }, nil),
 			river.NewPeriodicJob(river.PeriodicInterval(gcEvery),

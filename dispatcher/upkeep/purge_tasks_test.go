@@ -85,7 +85,7 @@ func TestPurgeWhatTasksHeldKeepsWhatIsThere(t *testing.T) {
 	_, err := w.D.Upkeep.PurgeTasks(t.Context(), w.Caller,
 		upkeep.PurgeTasksRequest{Filter: views.TaskSelection{DAG: "pair"}, Reason: "x"}, time.Now())
 	require.NoError(t, err)
-	require.NoError(t, w.D.Reconcile(t.Context(), dispatchertest.Later(0)))
+	require.NoError(t, w.D.Upkeep.Reconcile(t.Context(), dispatchertest.Later(0)))
 	require.Empty(t, w.Claim(w.D), "nothing is computed again")
 	require.Equal(t, before, w.Read("pair_made"))
 	w.Change("b")
@@ -106,7 +106,7 @@ func TestPurgeWhatTasksHeldKeepsWhatIsThere(t *testing.T) {
 	req.BreakWindow = true
 	_, err = w.D.Upkeep.PurgeTasks(t.Context(), w.Caller, req, time.Now())
 	require.NoError(t, err)
-	require.NoError(t, w.D.Reconcile(t.Context(), dispatchertest.Later(0)))
+	require.NoError(t, w.D.Upkeep.Reconcile(t.Context(), dispatchertest.Later(0)))
 	require.NotEqual(t, id, w.TaskOf("made", dispatchertest.FirstDay), "its work is another task's")
 	w.Settle()
 	require.Equal(t, []string{"m(c)"}, w.Read("pair_made")[dispatchertest.FirstDay])

@@ -71,7 +71,7 @@ func TestPurge(t *testing.T) {
 
 	// It does not come back by itself: not by a sweep, and not because the source still has it.
 	w.Poll()
-	require.NoError(t, w.D.Reconcile(t.Context(), time.Now()))
+	require.NoError(t, w.D.Upkeep.Reconcile(t.Context(), time.Now()))
 	w.Settle()
 	require.Equal(t, map[string][]string{"2024-01-02": {"two(b)"}}, w.Read("letters_made"))
 	_, err = purge(w, "letters/raw/0", first)
@@ -217,7 +217,7 @@ func TestPurgeOfTheNewestPartition(t *testing.T) {
 	_, err := purge(w, "letters_upper", upkeep.PurgeRequest{From: "2024-01-02", To: "2024-01-02", BreakWindow: true})
 	require.NoError(t, err)
 	require.NotContains(t, dispatchertest.CodesIn(w.WhyNot("letters_joined", "all").Reasons), "unchanged")
-	require.NoError(t, w.D.Reconcile(t.Context(), time.Now()))
+	require.NoError(t, w.D.Upkeep.Reconcile(t.Context(), time.Now()))
 	w.Settle()
 	require.Equal(t, map[string][]string{"all": {"A"}}, w.Read("letters_joined"))
 	require.Equal(t, []string{"published", "up_to_date"},

@@ -6,119 +6,12 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"github.com/dagctl/dagctl/dispatcher"
-	"github.com/dagctl/dagctl/dispatcher/tasks"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/registry"
 )
-
-// How long rows stay by default.
-const (
-	// KeepTasks is how long finished tasks stay, with their trails.
-	KeepTasks = 30 * 24 * time.Hour
-	// KeepEvents is how long events stay.
-	KeepEvents = 30 * 24 * time.Hour
-	// KeepVersions is how long versions stay that no longer serve, before only their records do.
-	KeepVersions = 400 * 24 * time.Hour
-
-	keepNotices = 30 * 24 * time.Hour // rows of the outbox that were given up
-	keepActions = 90 * 24 * time.Hour // bulk actions that have ended
-)
-
-// retentionBatch is how many rows one statement of a sweep removes: few enough to hold no lock for long, and for vacuum
-// to keep up.
-const retentionBatch = 1000
-
-// SweepRetention removes rows past their time. That makes nothing stale, because partitions decide that, never task
-// rows. Ids begin with their time, so old rows are at one end of each index.
-func (u *Upkeep) SweepRetention(ctx context.Context, now time.Time) error {
-	var failed []error
-	for _, sweep := range []struct {
-		sql    string
-		before time.Time
-	}{
-		{`WITH old AS (SELECT id FROM events WHERE id < $2 AND created_at < $1 ORDER BY id LIMIT $3),
-		  c AS (DELETE FROM event_consumers USING old WHERE event_id = old.id)
-		  DELETE FROM events USING old WHERE events.id = old.id`, now.Add(-KeepEvents)},
-		{`WITH old AS (
-			SELECT id FROM outbox WHERE status = 'Failed' AND created_at < $1 AND $2::uuid IS NOT NULL
-			ORDER BY id LIMIT $3)
-		  DELETE FROM outbox USING old WHERE outbox.id = old.id`, now.Add(-keepNotices)},
-		{`WITH old AS (SELECT id FROM bulk_actions WHERE id < $2 AND ended_at < $1 ORDER BY id LIMIT $3),
-		  t AS (DELETE FROM bulk_action_tasks USING old WHERE bulk_action_id = old.id)
-		  DELETE FROM bulk_actions USING old WHERE bulk_actions.id = old.id`, now.Add(-keepActions)},
-	} {
-		err := u.sweepRows(ctx, sweep.sql, sweep.before, tasks.LowestIDAt(sweep.before), retentionBatch)
-		failed = append(failed, err)
-	}
-
-	return errors.Join(append(failed, u.sweepTasks(ctx, now))...)
-}
-
-// sweepTasks removes finished tasks, each after the time that its job sets. It runs after the sweep of events: an event
-// that stays longer than its task must be accounted for without the task.
-func (u *Upkeep) sweepTasks(ctx context.Context, now time.Time) error {
-	own, err := u.ownRetention(ctx)
-	if err != nil {
-		return err
-	}
-
-	var failed []error
-	kept := make([]uuid.UUID, 0, len(own))
-	for origin, keep := range own {
-		kept = append(kept, origin)
-		before := now.Add(-keep)
-		failed = append(failed, u.forgetFinished(ctx, `job_id = $4`, origin, before))
-	}
-	failed = append(failed, u.forgetFinished(ctx, `job_id <> ALL($4)`, kept, now.Add(-KeepTasks)))
-	return errors.Join(failed...)
-}
-
-// sweepRows runs a statement, which removes at most retentionBatch rows, until it finds no more.
-func (u *Upkeep) sweepRows(ctx context.Context, sql string, args ...any) error {
-	for {
-		tag, err := u.pool.Exec(ctx, sql, args...)
-		if err != nil {
-			return fmt.Errorf("retention: %w", err)
-		}
-		if tag.RowsAffected() < retentionBatch {
-			return nil
-		}
-	}
-}
-
-// ownRetention returns, for the origins whose jobs set it, how long finished tasks stay.
-func (u *Upkeep) ownRetention(ctx context.Context) (map[uuid.UUID]time.Duration, error) {
-	own := map[uuid.UUID]time.Duration{}
-	err := pg.InTx(ctx, u.pool, func(ctx context.Context, tx pgx.Tx) error {
-		acting, err := u.registry.JobsInWork(ctx, tx, nil)
-		for origin, a := range acting {
-			if a.Job.Def.TaskRetention > 0 {
-				own[origin] = a.Job.Def.TaskRetention
-			}
-		}
-		return err
-	})
-	return own, err
-}
-
-// forgetFinished removes tasks that completed or were canceled before a time, with their attempts, events and results.
-func (u *Upkeep) forgetFinished(ctx context.Context, of string, origins any, before time.Time) error {
-	return u.sweepRows(ctx, `
-		WITH old AS (
-			SELECT id, org_id, job_id, dedupe_key FROM tasks
-			WHERE id < $2 AND status IN ('Completed', 'Canceled') AND completed_at < $1 AND `+of+`
-			ORDER BY id LIMIT $3),
-		o AS (`+dispatcher.KeepTriggered(`SELECT * FROM old`)+`),
-		a AS (DELETE FROM task_attempts USING old WHERE task_id = old.id),
-		e AS (DELETE FROM task_events USING old WHERE task_id = old.id),
-		r AS (DELETE FROM task_results USING old WHERE task_id = old.id)
-		DELETE FROM tasks USING old WHERE tasks.id = old.id`, before, tasks.LowestIDAt(before), retentionBatch, origins)
-}
 
 // SweepExpired removes partitions past the retention of their dataset. It counts from the end of a partition's time
 // or, if partitions are not of time, from when the partition was made. A partition that a task works on, or that a

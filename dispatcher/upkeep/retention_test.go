@@ -2,6 +2,7 @@ package upkeep_test
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"time"
 
@@ -191,4 +192,102 @@ func TestIdleRuntimes(t *testing.T) {
 	worker.Orgs = []uuid.UUID{elsewhere.Caller.OrgID}
 	require.Equal(t, []string{"dispatcher", "other", "unused"}, idle(12*time.Minute),
 		"another org's work is not this worker's")
+}
+
+// What people asked for stays for ninety days after its end, and as long as it is under way.
+func TestWhatHasEndedGoes(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Serve(kept)
+	w.Exec(`INSERT INTO scheduled_events (id, org_id, dag_name, job_name, event_type, status, target_timestamp_utc,
+			target_timestamp_local, target_timezone, anchor_local, idempotency_key, delivery_payload)
+		SELECT uuid_v7(), $1, 'kept', 'usual', 'x', s, now(), now(), 'UTC', now(), s, '{}'
+		FROM unnest('{PENDING,COMPLETED,FAILED,PROCESSING}'::text[]) AS s`, w.Caller.OrgID)
+	w.Exec(`WITH b AS (
+		INSERT INTO backfills (id, org_id, dag_name, job_name, job_id, dataset_versions, from_key, to_key, existing,
+			propagate, concurrency, status, created_by, created_at, ended_at)
+		SELECT uuid_v7(), $1, 'kept', 'usual', (SELECT min(id::text)::uuid FROM jobs), '{}', 'a', 'b', 'all', 'none', 1,
+			s, 'x', now(), CASE s WHEN 'Running' THEN NULL ELSE now() END
+		FROM unnest('{Running,Completed}'::text[]) AS s RETURNING id, status)
+		INSERT INTO backfill_partitions (backfill_id, org_id, partition_key, state)
+		SELECT id, $1, n::text, 'Done' FROM b, generate_series(1, 2500) AS n`, w.Caller.OrgID)
+	require.NoError(t, w.D.Upkeep.SweepRetention(t.Context(), dispatchertest.Later(89*24*time.Hour)))
+	require.Equal(t, 4, w.Count(`SELECT FROM scheduled_events`))
+	require.Equal(t, 2, w.Count(`SELECT FROM backfills`))
+
+	require.NoError(t, w.D.Upkeep.SweepRetention(t.Context(), dispatchertest.Later(91*24*time.Hour)))
+	require.Equal(t, []string{"PENDING", "PROCESSING"},
+		dispatchertest.Texts(t, w.Pool, `SELECT status FROM scheduled_events ORDER BY 1`))
+	require.Equal(t, []string{"Running"}, dispatchertest.Texts(t, w.Pool, `SELECT status FROM backfills`))
+	require.Equal(t, 2500, w.Count(`SELECT FROM backfill_partitions`))
+}
+
+// A limit goes when nobody is under it; that of a job in work, whose bound it holds, stays.
+func TestLimitsThatNobodyIsUnderGo(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Serve(dispatchertest.Edit(kept, "    task_retention: 1h\n",
+		"    task_retention: 1h\n    scaling: { max_concurrency: 2 }\n    concurrency_key: \"one-{payload.n}\"\n"))
+	enqueue := func(n int) {
+		t.Helper()
+		_, err := w.D.Enqueue(t.Context(), w.Caller, "kept", "briefly",
+			[]dispatcher.EnqueueItem{{Payload: dispatchertest.Payload(map[string]int{"n": n})}})
+		require.NoError(t, err)
+	}
+	for n := range 3 {
+		enqueue(n)
+		w.Work()
+	}
+	enqueue(3)
+	enqueue(3)
+	w.Exec(`INSERT INTO limits (org_id, key, max) SELECT $1, 'key:old ' || n, 1 FROM generate_series(1, 2500) AS n`,
+		w.Caller.OrgID)
+	require.NoError(t, w.D.Upkeep.SweepRetention(t.Context(), time.Now()))
+	require.Equal(t, []string{"job:kept/briefly 1", "key:one-3 1"},
+		dispatchertest.Texts(t, w.Pool, `SELECT key || ' ' || held FROM limits ORDER BY 1`))
+	w.Check()
+	w.Work()
+	require.Zero(t, w.Count(`SELECT FROM waiting`))
+	require.NoError(t, w.D.Upkeep.SweepRetention(t.Context(), time.Now()))
+	require.Equal(t, []string{"job:kept/briefly 0 of 2"},
+		dispatchertest.Texts(t, w.Pool, `SELECT key || ' ' || held || ' of ' || max FROM limits ORDER BY 1`))
+	enqueue(3)
+	w.Check()
+}
+
+// The epoch of a cursor is how often it was rewound, whenever that was.
+func TestOldInvalidationsGoAndTheEpochStays(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.PairWorld(t)
+	w.Exec(`INSERT INTO data_invalidations (id, org_id, dataset_version, scope, epoch, reason, created_by)
+		SELECT uuid_v7(), $1, (SELECT id FROM dataset_versions ORDER BY id LIMIT 1), 'range', epoch, 'reorg', 'x'
+		FROM unnest('{1,2,NULL,3}'::bigint[]) AS epoch`, w.Caller.OrgID)
+	require.NoError(t, w.D.Upkeep.SweepRetention(t.Context(), dispatchertest.Later(89*24*time.Hour)))
+	require.Equal(t, 4, w.Count(`SELECT FROM data_invalidations`))
+	require.NoError(t, w.D.Upkeep.SweepRetention(t.Context(), dispatchertest.Later(91*24*time.Hour)))
+	require.Equal(t, []string{"3"}, dispatchertest.Texts(t, w.Pool, `SELECT epoch::text FROM data_invalidations`))
+}
+
+// Tasks of a job that says how long they stay are an item of their own, which goes with the job's wish.
+func TestItemsOfJobsThatSetTheirRetention(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Serve(kept)
+	loops := w.D.Upkeep.Loops()
+	at := slices.IndexFunc(loops, func(l dispatcher.Loop) bool { return l.Name == "background" })
+	require.NotNil(t, loops[at].End)
+	begins := time.Now()
+	background := func() int {
+		t.Helper()
+		w.Exec(`UPDATE work_items SET due_at = now()`)
+		begins = begins.Add(time.Minute)
+		_, err := loops[at].Body(t.Context(), begins)
+		require.NoError(t, err)
+		loops[at].End()
+		return w.Count(`SELECT FROM work_items WHERE object LIKE 'tasks of %'`)
+	}
+	require.Equal(t, 2, background())
+	w.Serve(dispatchertest.Edit(kept, "    task_retention: 1h\n", ""))
+	require.Equal(t, 1, background())
+	require.Zero(t, w.Count(`SELECT FROM work_items WHERE failures > 0 OR lease_token IS NOT NULL`))
 }

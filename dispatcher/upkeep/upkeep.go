@@ -1,5 +1,5 @@
 // Package upkeep removes what nobody needs any more: garbage, data that people purge, rows past their retention, and
-// deleted DAGs. Slow work that one process does for all is a River job.
+// deleted DAGs. It also repeats, in the background, what hints may have missed. What touches many rows is a work item.
 package upkeep
 
 import (
@@ -12,6 +12,7 @@ import (
 	"github.com/dagctl/dagctl/dispatcher/builds"
 	"github.com/dagctl/dagctl/dispatcher/views"
 	"github.com/dagctl/dagctl/dispatcher/wakeup"
+	"github.com/dagctl/dagctl/dispatcher/workitems"
 	"github.com/dagctl/dagctl/registry"
 	"github.com/dagctl/dagctl/storage"
 )
@@ -28,6 +29,7 @@ type Upkeep struct {
 	log            *slog.Logger
 	workerID       string
 	poll           time.Duration
+	items          *workitems.Runner
 
 	// KeepVersions is how long versions stay that no longer serve, before they shrink to their records.
 	KeepVersions time.Duration
@@ -35,14 +37,22 @@ type Upkeep struct {
 
 // New returns the upkeep of a dispatcher.
 func New(d *dispatcher.Dispatcher, b *builds.Builds, v *views.Views) *Upkeep {
-	return &Upkeep{
+	u := &Upkeep{
 		dispatcher: d, pool: d.Pool, requests: d.Requests, registry: d.Registry, storage: d.Storage,
 		builds: b, views: v, wake: d.Wakeups, log: d.Log, workerID: d.WorkerID, poll: d.Poll,
 		KeepVersions: KeepVersions,
 	}
+	u.items = workitems.New(d.Pool, d.Log, u.sweeps(), u.reconciling(), u.limits())
+	return u
 }
 
-// Loops returns the loop that runs River.
+// lookEvery is how often a process looks for background work that is due.
+const lookEvery = 2 * time.Second
+
+// Loops returns the loops that run River and the work items.
 func (u *Upkeep) Loops() []dispatcher.Loop {
-	return []dispatcher.Loop{{Name: "periodic", Run: u.runPeriodic}}
+	return []dispatcher.Loop{
+		{Name: "periodic", Run: u.runPeriodic},
+		{Name: "background", Body: dispatcher.AtMostEach(lookEvery, u.items.Start), End: u.items.End},
+	}
 }

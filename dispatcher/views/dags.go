@@ -10,6 +10,7 @@ import (
 
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dispatcher/tasks"
+	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/registry"
 )
@@ -127,7 +128,7 @@ func (vs *Views) DAG(ctx context.Context, caller authz.Caller, name string) (DAG
 		if err != nil {
 			return err
 		}
-		counts, err := countTasks(ctx, tx, caller.OrgID, flatten(origins), time.Now().Add(-Lately), CompletedAtMost)
+		counts, err := countTasks(ctx, tx, caller.OrgID, flatten(origins), clock.Now().Add(-Lately), CompletedAtMost)
 		if err != nil {
 			return err
 		}
@@ -146,7 +147,7 @@ func (vs *Views) DAG(ctx context.Context, caller authz.Caller, name string) (DAG
 		detail.Blocked = blockedOf(dag, blocked)
 
 		if dag.Building != nil {
-			if detail.Build, err = vs.buildProgress(ctx, tx, caller, *dag.Building, time.Now()); err != nil {
+			if detail.Build, err = vs.buildProgress(ctx, tx, caller, *dag.Building, clock.Now()); err != nil {
 				return err
 			}
 		}

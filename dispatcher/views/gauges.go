@@ -12,6 +12,7 @@ import (
 
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dispatcher/tasks"
+	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/registry"
 	"github.com/dagctl/dagctl/registry/deploy"
@@ -48,7 +49,7 @@ func (f *figures) Describe(out chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (f *figures) Collect(out chan<- prometheus.Metric) {
-	f.gauges.Collect(out, time.Now())
+	f.gauges.Collect(out, clock.Now())
 	for _, c := range f.counted {
 		c.Collect(out)
 	}

@@ -3,12 +3,12 @@ package views
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/registry"
 	"github.com/dagctl/dagctl/registry/deploy"
@@ -32,7 +32,7 @@ func (vs *Views) Plan(
 			return err
 		}
 
-		slots, err := vs.taskSlots(ctx, tx, time.Now())
+		slots, err := vs.taskSlots(ctx, tx, clock.Now())
 		if err != nil {
 			return err
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/fault"
 )
 
@@ -31,7 +32,7 @@ func WithApplicationName(name string) Option {
 	return func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["application_name"] = name }
 }
 
-// Open opens the owner's pool on a database and checks that the database answers.
+// Open opens the owner's pool on a database, checks that the database answers, and takes over its time.
 func Open(ctx context.Context, url string, opts ...Option) (*pgxpool.Pool, error) {
 	return open(ctx, url, append([]Option{planOnce}, opts...)...)
 }
@@ -59,7 +60,11 @@ func open(ctx context.Context, url string, opts ...Option) (*pgxpool.Pool, error
 	if err != nil {
 		return nil, fmt.Errorf("open database pool: %w", err)
 	}
-	if err := pool.Ping(ctx); err != nil {
+	err = pool.Ping(ctx)
+	if err == nil {
+		err = clock.Measure(ctx, pool)
+	}
+	if err != nil {
 		pool.Close()
 		return nil, fault.New(fault.Unavailable, "the database does not answer: %w", err).
 			WithHint("check that PostgreSQL runs there and that the URL's user may log in")

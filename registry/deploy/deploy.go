@@ -12,6 +12,7 @@ import (
 
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/registry"
@@ -27,7 +28,7 @@ func (dp *Deployer) Deploy(ctx context.Context, caller authz.Caller, dagName str
 	err := dp.define(ctx, caller, dagName, req, func(doc *dag.Document, definitions *dag.Definitions) error {
 		return pg.InOrgTx(ctx, dp.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
 			d := &deploy{deployer: dp, caller: caller, req: req, doc: doc, definitions: definitions,
-				now: time.Now(), force: req.Force}
+				now: clock.Now(), force: req.Force}
 			err := registry.LockDAG(ctx, tx, caller.OrgID, dagName)
 			if err != nil {
 				return err

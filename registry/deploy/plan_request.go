@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/registry"
@@ -35,7 +35,7 @@ func (dp *Deployer) plan(ctx context.Context, caller authz.Caller, dagName strin
 	err := dp.define(ctx, caller, dagName, req, func(doc *dag.Document, definitions *dag.Definitions) error {
 		return pg.InOrgTx(ctx, dp.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) (err error) {
 			d := &deploy{deployer: dp, caller: caller, req: req, doc: doc, definitions: definitions,
-				now: time.Now(), force: req.Force, planning: planning}
+				now: clock.Now(), force: req.Force, planning: planning}
 			if p, err = d.plan(ctx, tx); err != nil {
 				return err
 			}

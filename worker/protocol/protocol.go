@@ -129,7 +129,8 @@ type Task struct {
 	Reading         json.RawMessage `json:"reading,omitempty" doc:"The platform's sources of files: how they are read since the first one"`
 	Secrets         []string        `json:"secrets,omitempty" doc:"Names; their values by POST /v1/task/secrets"`
 	UDF             *UDF            `json:"udf,omitempty" doc:"Code to run, of operator udf"`
-	TimeoutAt       time.Time       `json:"timeout_at"`
+	TimeoutAt       time.Time       `json:"timeout_at" doc:"By the server's clock"`
+	TimeoutSeconds  float64         `json:"timeout_seconds,omitempty" doc:"How long it was to timeout_at when the server answered; a worker whose clock differs counts on from there"`
 	LeaseSeconds    int             `json:"lease_seconds" doc:"How long a heartbeat extends the lease"`
 	Traceparent     string          `json:"traceparent,omitempty" doc:"W3C trace context"`
 }

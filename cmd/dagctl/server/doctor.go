@@ -9,12 +9,15 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/cmd/dagctl/cli"
+	"github.com/dagctl/dagctl/dispatcher/workitems"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/internal/sandbox"
@@ -179,7 +182,26 @@ func checkDatabase(ctx context.Context, address, requestsURL string) []finding {
 	if !schema.OK {
 		return []finding{schema}
 	}
-	return []finding{schema, checkRequests(ctx, pool, address, requestsURL)}
+	return []finding{schema, checkRequests(ctx, pool, address, requestsURL), checkBackground(ctx, pool)}
+}
+
+// checkBackground checks that no background work fails.
+func checkBackground(ctx context.Context, pool *pgxpool.Pool) finding {
+	failing, err := workitems.ListFailing(ctx, pool, 3)
+	if err != nil {
+		return failed("background", err)
+	}
+	if len(failing) == 0 {
+		return finding{Check: "background", OK: true, Detail: "no work fails"}
+	}
+
+	var said []string
+	for _, f := range failing {
+		said = append(said, fmt.Sprintf("%s failed %s, next at %s: %s", strings.TrimSpace(f.Kind+" "+f.Object),
+			cli.Count(f.Failures, "time"), f.DueAt.UTC().Format(time.RFC3339), f.Error))
+	}
+	return finding{Check: "background", Detail: strings.Join(said, "; "),
+		Hint: "it goes on by itself once the cause is mended"}
 }
 
 // checkRequests checks the role by which requests log in, and that they can.

@@ -211,7 +211,7 @@ func TestAServerWaitsForTheLoginOfRequests(t *testing.T) {
 				strings.Contains(text, "dagctl migrate"), fmt.Errorf("%s: %d %s", c.spoil, status, text)
 		})
 		found := checkDatabase(t.Context(), database.URL(), "")
-		require.Len(t, found, 2)
+		require.Len(t, found, 3)
 		require.False(t, found[1].OK)
 		require.Contains(t, found[1].Detail, c.says)
 		require.Contains(t, found[1].Hint, "dagctl migrate")
