@@ -36,6 +36,7 @@ soak: setup ## swap a thousand times under readers and kill -9, for about an hou
 	$(MAKE) soak-model
 	$(MAKE) soak-files
 	$(MAKE) soak-memory
+	$(MAKE) fuzz FUZZ=10m
 
 soak-files: setup ## read 10,000 random CSV and NDJSON files as Go's own readers do, for some minutes
 	go test -run Random -timeout 2h -v ./operators/textfile -args -files 10000

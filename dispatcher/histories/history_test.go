@@ -28,8 +28,7 @@ var (
 	shown = flag.Int("shown", 25, "steps that a history which fails prints")
 )
 
-// firstSeed is that of the first history. Some other seeds lead to steps about which the model and the real thing
-// differ; docs/reliability.md lists them.
+// firstSeed is that of the first history. docs/reliability.md says which others were run.
 const firstSeed = 190
 
 // history is a run of the model beside the real thing.
