@@ -8,7 +8,7 @@ import (
 )
 
 // keepFor is how long a value stays at least that nobody asks for; it is gone after twice that, if others come.
-const keepFor = 10 * time.Minute
+const keepFor = 2 * time.Minute
 
 // Cache keeps values that never change, by keys. What nobody has asked for lately is dropped when something new comes:
 // a process that runs for months must not remember everything. The zero value is ready; reads take no lock.
