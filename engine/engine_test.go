@@ -116,27 +116,53 @@ func TestAServerOutlivesItsEngines(t *testing.T) {
 	g.Release()
 }
 
+// Whatever stops a task stops its engine: the caller learns the cause, and the process is gone within a second. The bound
+// here leaves room for a machine with much other work.
 func TestWorkIsKilledAtOnce(t *testing.T) {
 	t.Parallel()
-	e := engines(t, engine.Config{})
-	g := take(t, e, job)
+	const endless = "SELECT count(*) AS n FROM range(10000000000) a, range(10000000000) b"
+	for name, cause := range map[string]error{
+		"cancel": errors.New("canceled by a person"), "timeout": errors.New("the task timed out"),
+		"lost lease": errors.New("the lease was lost"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := take(t, engines(t, engine.Config{}), job)
+			require.NoError(t, g.Do(t.Context(), engine.Open{Scope: relations.UTC}, nil))
+			ctx, stop := context.WithCancelCause(t.Context())
+			asked := make(chan error)
+			go func() { asked <- g.Do(ctx, engine.Select{SQL: endless, Target: g.Out("n.parquet")}, nil) }()
+			require.Eventually(t, func() bool {
+				begun, err := os.ReadDir(filepath.Dir(g.Out("n.parquet")))
+				return err == nil && len(begun) > 0
+			}, time.Minute, time.Millisecond)
+
+			began, pid := time.Now(), g.PID()
+			stop(cause)
+			require.ErrorIs(t, <-asked, cause)
+			g.Release()
+			require.ErrorIs(t, syscall.Kill(pid, 0), syscall.ESRCH)
+			t.Logf("gone after %v", time.Since(began).Round(time.Millisecond))
+			require.Less(t, time.Since(began), 5*time.Second)
+		})
+	}
+}
+
+// A statement that needs more memory than it may have fails with that text, and its engine serves the next one.
+func TestTooMuchMemoryIsSaid(t *testing.T) {
+	t.Parallel()
+	g := take(t, engines(t, engine.Config{}), job)
 	require.NoError(t, g.Do(t.Context(), engine.Open{Scope: relations.UTC}, nil))
-	canceled := errors.New("canceled")
-	ctx, cancel := context.WithCancelCause(t.Context())
-	asked := make(chan error)
-	go func() {
-		asked <- g.Do(ctx, engine.Select{SQL: "SELECT count(*) AS n FROM range(10000000000) a, range(10000000000) b",
-			Target: g.Out("n.parquet")}, nil)
-	}()
-	require.Eventually(t, func() bool {
-		begun, err := os.ReadDir(filepath.Dir(g.Out("n.parquet")))
-		return err == nil && len(begun) > 0
-	}, time.Minute, time.Millisecond)
-	cancel(canceled)
-	require.ErrorIs(t, <-asked, canceled)
-	pid := g.PID()
+	began := time.Now()
+	large := "SELECT list(repeat('x', 1000) || i) AS texts FROM range(10000000) r(i)"
+	err := g.Do(t.Context(), engine.Select{SQL: large, Target: g.Out("n.parquet")}, nil)
+	require.EqualError(t, err, "the work needs more than the 256 MB of memory that it may use")
+	require.True(t, engine.OutOfMemory(err))
+	t.Logf("failed after %v", time.Since(began).Round(time.Millisecond))
+
+	_, selected := rows(t, g, "SELECT 1 AS one")
+	require.EqualValues(t, 1, selected.Rows)
 	g.Release()
-	require.ErrorIs(t, syscall.Kill(pid, 0), syscall.ESRCH)
 }
 
 func TestFoldersOfKilledServersGo(t *testing.T) {
