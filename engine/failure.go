@@ -44,7 +44,7 @@ func (f *Failure) Err() error {
 	e := &Error{Failure: *f}
 	if f.Fault != nil {
 		known := &fault.Error{Kind: f.Fault.Kind, Message: f.Fault.Message, Hint: f.Fault.Hint}
-		if f.Text == known.Message && !f.Lasting {
+		if f.Text == known.Message && !f.Lasting && !f.Memory {
 			return known
 		}
 		e.within = known
