@@ -196,8 +196,8 @@ func (src *Sources) Enumerator(job *registry.Job) (operators.Enumerator, bool) {
 }
 
 // Enumerate lists the units that there are to read, and makes a task for each one that its partition was not yet made
-// from. It ends the dead tasks of the others: content that could not be read has given way to what was read before. It
-// returns the number of units.
+// from. It ends the dead tasks of the others, whose content gave way to what was read before, and of units that are
+// gone. It returns the number of units.
 func (src *Sources) Enumerate(
 	ctx context.Context, job *registry.Job, op operators.Enumerator, live bool, now time.Time,
 ) (units int, err error) {
@@ -224,8 +224,10 @@ func (src *Sources) Enumerate(
 	var (
 		wanted []tasks.Request
 		done   []tasks.Slot // whose partitions were made from what is there now
+		listed = make([]string, len(found))
 	)
-	for _, u := range found {
+	for i, u := range found {
+		listed[i] = u.Partition
 		if u.Version != "" && known[u.Partition] == u.Version {
 			done = append(done, tasks.Slot{Origin: job.Origin, Key: u.Partition})
 			continue
@@ -234,7 +236,7 @@ func (src *Sources) Enumerate(
 			Payload: u.Payload}
 		if u.Version != "" {
 			// The dedupe key names the revision to be replaced: content that comes back is read again.
-			t.Dedupe = fmt.Sprintf("source:%s@%s#%d", u.Partition, u.Version, revisions[u.Partition])
+			t.Dedupe = fmt.Sprintf(tasks.UnitPrefix+"%s@%s#%d", u.Partition, u.Version, revisions[u.Partition])
 		}
 		if !live {
 			t.Kind, t.Class = tasks.KindBuild, tasks.ClassBuild
@@ -250,6 +252,9 @@ func (src *Sources) Enumerate(
 			return err
 		}
 		if _, err := src.tasks.EndDead(ctx, tx, done, now); err != nil {
+			return err
+		}
+		if _, err := src.tasks.EndUnlisted(ctx, tx, job.Origin, listed, now); err != nil {
 			return err
 		}
 		_, err := tx.Exec(ctx, `

@@ -117,6 +117,49 @@ func TestASourceThatGoesBackToWhatWasRead(t *testing.T) {
 	w.Check()
 }
 
+// A file that could not be read and was deleted leaves no dead task, whether it was found while the version served or
+// by a build. If it comes back as it was, it is tried again.
+func TestAFileThatCouldNotBeReadAndIsGone(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.PairWorld(t)
+	const day = "2024-01-09"
+	die := func() {
+		for range dag.DefaultMaxAttempts + 1 {
+			w.Settle()
+			w.Promote(dispatchertest.Later(time.Hour))
+		}
+	}
+	look := func(content string) []string {
+		w.Probe.Put("raw", day, content)
+		w.Poll()
+		die()
+		return w.Tasks("raw")[1:]
+	}
+
+	require.Equal(t, []string{day + " Failed error"}, look("bad"))
+	require.Equal(t, []string{day + " Canceled superseded"}, look(""))
+	require.Equal(t, []string{"Failed Canceled SYSTEM what it was to read is not there any more: the file is gone"},
+		dispatchertest.Texts(t, w.Pool, `SELECT concat_ws(' ', from_status, to_status, actor, state) FROM task_events
+			WHERE from_status = 'Failed' AND to_status = 'Canceled'`))
+	require.Zero(t, w.Count(`SELECT FROM waiting`))
+	require.Equal(t, []string{day + " Failed error"}, look("bad"))
+	require.Equal(t, []string{day + " Failed error"}, look("bad"), "what is listed stays for a person")
+	look("")
+
+	// A build that failed for it goes on once it is gone.
+	w.Probe.Put("raw", day, "bad")
+	edited := dispatchertest.Edit(dispatchertest.Pair, "list: raw", "list: raw, note: other")
+	failed := w.Deploy(edited)
+	die()
+	status, _ := w.Status(failed.Version.ID)
+	require.Equal(t, registry.Failed, status)
+	w.Probe.Put("raw", day, "")
+	w.Serve(edited)
+	require.Equal(t, map[string][]string{dispatchertest.FirstDay: {"m(a)"}}, w.Read("pair_made"))
+	require.Zero(t, w.Count(`SELECT FROM waiting`))
+	w.Check()
+}
+
 // If a file changes while it is read, its revision is identified by the content that was read, not by the content that
 // was found.
 func TestAFileThatChangesBetweenFindingAndReading(t *testing.T) {

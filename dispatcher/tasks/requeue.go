@@ -102,23 +102,46 @@ func (st *Store) EndDead(ctx context.Context, tx pgx.Tx, done []Slot, now time.T
 		origins[i], slots[i] = s.Origin, s.Key
 	}
 
-	// It relies on idx_waiting_slot, and locks in the order of ids, as Occupied does.
+	return endDead(ctx, tx, "its partition is up to date by now", now, `
+		JOIN tasks t ON t.id = w.task_id AND t.kind IN ('reactive', 'build', 'source')
+		JOIN unnest($7::uuid[], $8::text[]) AS d(origin, slot) ON w.origin_job_id = d.origin AND w.slot = d.slot`,
+		origins, slots)
+}
+
+// EndUnlisted ends the dead tasks of units that a source does not list any more: what they were to read is gone. now is
+// when the listing began: tasks that were made later may be of units that came since. What a person or a delivery asked
+// for has no unit, and stays. The caller holds the lock of the origin. EndUnlisted returns how many tasks it ended.
+func (st *Store) EndUnlisted(
+	ctx context.Context, tx pgx.Tx, origin uuid.UUID, listed []string, now time.Time,
+) (n int64, err error) {
+	return endDead(ctx, tx, "what it was to read is not there any more: the file is gone", now, `
+		JOIN tasks t ON t.id = w.task_id AND t.kind IN ('build', 'source')
+			AND starts_with(t.dedupe_key, '`+UnitPrefix+`') AND t.created_at < $4
+			AND w.origin_job_id = $7 AND NOT EXISTS (SELECT FROM unnest($8::text[]) AS l(slot) WHERE l.slot = w.slot)`,
+		origin, listed)
+}
+
+// UnitPrefix begins the dedupe keys of the tasks that read the units of a source.
+const UnitPrefix = "source:"
+
+// endDead ends the dead tasks that a join with row w of waiting and row t of tasks selects; its arguments begin with
+// $7. It relies on idx_waiting_slot, and locks in the order of ids, as Occupied does.
+func endDead(
+	ctx context.Context, tx pgx.Tx, state string, now time.Time, join string, args ...any,
+) (n int64, err error) {
 	tag, err := tx.Exec(ctx, `
 		WITH dead AS (
-			SELECT w.task_id FROM waiting w
-			JOIN unnest($1::uuid[], $2::text[]) AS d(origin, slot) ON w.origin_job_id = d.origin AND w.slot = d.slot
-			JOIN tasks t ON t.id = w.task_id AND t.kind IN ($3, $4, $5)
+			SELECT w.task_id FROM waiting w `+join+`
 			WHERE w.reason = $6
 			ORDER BY w.task_id FOR UPDATE OF w),
 		gone AS (DELETE FROM waiting WHERE task_id IN (SELECT task_id FROM dead)),
 		ended AS (
-			UPDATE tasks SET status = $7, reason = $8, state = 'its partition is up to date by now',
-				completed_at = $9::timestamptz, version = version + 1
-			WHERE id IN (SELECT task_id FROM dead) AND status = $10
+			UPDATE tasks SET status = $1, reason = $2, state = $3, completed_at = $4::timestamptz, version = version + 1
+			WHERE id IN (SELECT task_id FROM dead) AND status = $5
 			RETURNING id, org_id, attempt, state)
 		INSERT INTO task_events (id, org_id, task_id, attempt, from_status, to_status, actor, state, at)
-		SELECT uuid_v7(), org_id, id, attempt, $10, $7, 'SYSTEM', state, $9 FROM ended`,
-		origins, slots, KindReactive, KindBuild, KindSource, WaitDead, Canceled, ReasonSuperseded, now, Failed)
+		SELECT uuid_v7(), org_id, id, attempt, $5, $1, 'SYSTEM', state, $4 FROM ended`,
+		append([]any{Canceled, ReasonSuperseded, state, now, Failed, WaitDead}, args...)...)
 	if err != nil {
 		return 0, fmt.Errorf("end dead tasks: %w", err)
 	}
