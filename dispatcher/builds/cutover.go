@@ -32,8 +32,8 @@ func (bs *Builds) cutover(
 		return false, err
 	}
 	moved := false
-	err = bs.InSwapTx(ctx, b, cutoverPatience, func(ctx context.Context, tx pgx.Tx, views StableViews) (err error) {
-		moved, inherits, err = bs.cutoverTx(ctx, tx, b, jobs, seen, views, now)
+	err = bs.InSwapTx(ctx, b, cutoverPatience, func(ctx context.Context, tx pgx.Tx, ready Prepared) (err error) {
+		moved, inherits, err = bs.cutoverTx(ctx, tx, b, jobs, seen, ready, now)
 		return err
 	})
 
@@ -50,7 +50,7 @@ func (bs *Builds) cutover(
 
 // cutoverTx asks the gate once more, under the lock, and then makes the version ready and swaps it in.
 func (bs *Builds) cutoverTx(
-	ctx context.Context, tx pgx.Tx, b registry.Build, jobs []*registry.Job, seen *look, views StableViews,
+	ctx context.Context, tx pgx.Tx, b registry.Build, jobs []*registry.Job, seen *look, ready Prepared,
 	now time.Time,
 ) (moved, inherits bool, err error) {
 	if err := deploy.LockSwap(ctx, tx, b); err != nil {
@@ -85,7 +85,7 @@ func (bs *Builds) cutoverTx(
 	if b.Status == registry.Ready {
 		reason = deploy.ByPromote
 	}
-	moved, err = bs.Swap(ctx, tx, b, reason, b.CreatedBy, views, now)
+	moved, err = bs.Swap(ctx, tx, b, reason, b.CreatedBy, ready, now)
 	return moved, false, err
 }
 
@@ -158,22 +158,22 @@ func (bs *Builds) stillReady(
 // it again.
 const cutoverPatience = time.Second
 
-// InSwapTx defines the views of a version and runs its swap's transaction. It repeats both, with growing waits, while
+// InSwapTx prepares the swap of a version and runs its transaction. It repeats both, with growing waits, while
 // readers hold a view that has to change: others queue behind a swap that waits for them, so it waits between its tries
 // and only briefly in them.
 func (bs *Builds) InSwapTx(
 	ctx context.Context, b registry.Build, patience time.Duration,
-	swap func(ctx context.Context, tx pgx.Tx, views StableViews) error,
+	swap func(ctx context.Context, tx pgx.Tx, ready Prepared) error,
 ) error {
 	began := time.Now()
 	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 4*time.Second) {
-		views, err := bs.defineViews(ctx, b)
+		ready, err := bs.prepare(ctx, b)
 		if err == nil {
 			err = pg.InTx(ctx, bs.pool, func(ctx context.Context, tx pgx.Tx) error {
 				if _, err := tx.Exec(ctx, `SET LOCAL lock_timeout = '5s'`); err != nil {
 					return err
 				}
-				return swap(ctx, tx, views)
+				return swap(ctx, tx, ready)
 			})
 		}
 		if !fault.Is(err, fault.Unavailable) || time.Since(began)+wait > patience {
@@ -188,11 +188,20 @@ func (bs *Builds) InSwapTx(
 	}
 }
 
+// prepare defines the views of a version, and asks the storage for rows that its swap will show by itself.
+func (bs *Builds) prepare(ctx context.Context, b registry.Build) (Prepared, error) {
+	ready, err := bs.defineViews(ctx, b)
+	if err == nil {
+		ready.rows, err = bs.findRows(ctx, b)
+	}
+	return ready, err
+}
+
 // Swap is what every cutover and rollback does in its one transaction: it moves the pointers and names, makes the
 // sources those of the version, ends open tasks that are no longer wanted, shows what only checks of the other version
 // refused, and replaces the views that could not show two generations at once.
 func (bs *Builds) Swap(
-	ctx context.Context, tx pgx.Tx, b registry.Build, reason, actor string, views StableViews, now time.Time,
+	ctx context.Context, tx pgx.Tx, b registry.Build, reason, actor string, ready Prepared, now time.Time,
 ) (bool, error) {
 	began := time.Now()
 	pointers, err := deploy.PointersToMove(ctx, tx, b)
@@ -238,13 +247,13 @@ func (bs *Builds) Swap(
 	if err := bs.CancelUnused(ctx, tx, b.OrgID, b.DAG, tasks.ReasonSuperseded, now); err != nil {
 		return false, err
 	}
-	if err := bs.judgeRefused(ctx, tx, before, jobs, now); err != nil {
+	if err := bs.judgeRefused(ctx, tx, before, jobs, ready.rows, now); err != nil {
 		return false, err
 	}
 	if err := tellReaders(ctx, tx, b, carried, now); err != nil {
 		return false, err
 	}
-	if err := bs.ReplaceViews(ctx, tx, views); err != nil {
+	if err := bs.ReplaceViews(ctx, tx, ready); err != nil {
 		return false, err
 	}
 

@@ -86,7 +86,7 @@ func (bs *Builds) promoteAtOnce(
 		return false
 	}
 
-	err = bs.InSwapTx(ctx, *waits, 0, func(ctx context.Context, tx pgx.Tx, views StableViews) error {
+	err = bs.InSwapTx(ctx, *waits, 0, func(ctx context.Context, tx pgx.Tx, ready Prepared) error {
 		if err := deploy.LockSwap(ctx, tx, *waits); err != nil {
 			return err
 		}
@@ -97,7 +97,7 @@ func (bs *Builds) promoteAtOnce(
 		if unchecked, err := bs.UncheckedOutputs(ctx, tx, b); err != nil || len(unchecked) > 0 {
 			return errors.Join(err, errNotAtOnce)
 		}
-		if moved, _, err := bs.cutoverTx(ctx, tx, b, jobs, seen, views, now); err != nil || !moved {
+		if moved, _, err := bs.cutoverTx(ctx, tx, b, jobs, seen, ready, now); err != nil || !moved {
 			return errors.Join(err, errNotAtOnce)
 		}
 		return auditPromotion(ctx, tx, caller, b)

@@ -205,7 +205,7 @@ func TestEnqueueDuringACutover(t *testing.T) {
 		ready, err := deploy.Builds(ctx, tx)
 		require.NoError(t, err)
 		require.Len(t, ready, 1)
-		moved, err := w.D.Builds.Swap(ctx, tx, ready[0], deploy.ByPromote, "test", builds.StableViews{}, time.Now())
+		moved, err := w.D.Builds.Swap(ctx, tx, ready[0], deploy.ByPromote, "test", builds.Prepared{}, time.Now())
 		require.True(t, moved)
 		return err
 	}))

@@ -49,7 +49,7 @@ func (bs *Builds) Rollback(
 	b.Consents = req.consents()
 
 	// As the owner, like every cutover, because views may have to be replaced.
-	err = bs.InSwapTx(ctx, b, bs.Patience, func(ctx context.Context, tx pgx.Tx, views StableViews) error {
+	err = bs.InSwapTx(ctx, b, bs.Patience, func(ctx context.Context, tx pgx.Tx, ready Prepared) error {
 		if err := deploy.LockSwap(ctx, tx, b); err != nil {
 			return err
 		}
@@ -61,7 +61,7 @@ func (bs *Builds) Rollback(
 			return err
 		}
 
-		moved, err := bs.Swap(ctx, tx, b, deploy.ByRollback, caller.Actor, views, now)
+		moved, err := bs.Swap(ctx, tx, b, deploy.ByRollback, caller.Actor, ready, now)
 		if err != nil {
 			return err
 		}

@@ -14,10 +14,12 @@ import (
 	"github.com/dagctl/dagctl/storage"
 )
 
-// StableViews are the views over Postgres storage that a swap concerns.
-type StableViews struct {
-	defined []storage.View // before the swap, over what serves and what is to serve
-	remade  []storage.View // in the swap: their generations have different columns
+// Prepared is what was done and found out for a swap before its lock: about the views over Postgres storage that it
+// concerns, and the rows that it shows by itself.
+type Prepared struct {
+	defined []storage.View      // before the swap, over what serves and what is to serve
+	remade  []storage.View      // in the swap: their generations have different columns
+	rows    map[revisionOf]bool // whether those of refused revisions are there
 }
 
 // viewsOf returns the stable views that a swap to a version concerns.
@@ -78,13 +80,12 @@ func (bs *Builds) checkViews(ctx context.Context, views []storage.View) error {
 // defineViews makes the stable views of published Postgres tables read the new generation once the pointer moves to it.
 // One that cannot show two generations, because their columns differ, is left to the swap; it is refused here already
 // where users' objects would keep the swap from it.
-func (bs *Builds) defineViews(ctx context.Context, b registry.Build) (StableViews, error) {
+func (bs *Builds) defineViews(ctx context.Context, b registry.Build) (views Prepared, err error) {
 	all, err := bs.viewsOf(ctx, b)
 	if err != nil {
-		return StableViews{}, err
+		return views, err
 	}
 
-	var views StableViews
 	for _, v := range all {
 		err := bs.storage.EnsureView(ctx, v)
 		if errors.Is(err, storage.ErrColumnsDiffer) {
@@ -102,7 +103,7 @@ func (bs *Builds) defineViews(ctx context.Context, b registry.Build) (StableView
 
 // ReplaceViews replaces, at the end of a swap, the views that could not show two generations, and those whose
 // generation got its first rows, or was left out by gc, after they were defined.
-func (bs *Builds) ReplaceViews(ctx context.Context, tx pgx.Tx, views StableViews) error {
+func (bs *Builds) ReplaceViews(ctx context.Context, tx pgx.Tx, views Prepared) error {
 	uncovered, err := bs.storage.Uncovered(ctx, tx, views.defined)
 	if err != nil {
 		return err

@@ -57,7 +57,7 @@ func (u *Upkeep) DeleteDAG(
 ) (deleted deploy.Deletion, err error) {
 	// Like a swap to a version without datasets: views of names that go back to other DAGs may have to be replaced.
 	nothing := registry.Build{OrgID: caller.OrgID, DAG: dagName}
-	swap := func(ctx context.Context, tx pgx.Tx, views builds.StableViews) error {
+	swap := func(ctx context.Context, tx pgx.Tx, ready builds.Prepared) error {
 		if err := deploy.LockSwap(ctx, tx, nothing); err != nil {
 			return err
 		}
@@ -90,7 +90,7 @@ func (u *Upkeep) DeleteDAG(
 		if err := authz.Audit(ctx, tx, caller, "dag.delete", dagName, detail); err != nil {
 			return err
 		}
-		return u.builds.ReplaceViews(ctx, tx, views)
+		return u.builds.ReplaceViews(ctx, tx, ready)
 	}
 	if err := u.builds.InSwapTx(ctx, nothing, u.builds.Patience, swap); err != nil {
 		return deleted, fmt.Errorf("delete %s: %w", dagName, err)

@@ -88,9 +88,24 @@ func unsettled(ctx context.Context, tx pgx.Tx, newest string, args ...any) ([]Un
 
 // HoldAgain holds a rejected revision for another check, because the checks may have changed.
 func HoldAgain(ctx context.Context, tx pgx.Tx, ref registry.Ref, revision int64) error {
-	_, err := tx.Exec(ctx, `UPDATE partition_versions SET state = 'Held', ended_at = NULL
-		WHERE dataset_version = $1 AND partition_key = $2 AND revision = $3 AND state = 'Rejected' AND purged_at IS NULL`, ref.Version, ref.Key, revision)
-	return err
+	return HoldAllAgain(ctx, tx, []registry.Ref{ref}, []int64{revision})
+}
+
+// HoldAllAgain is HoldAgain for many revisions: the one of each partition.
+func HoldAllAgain(ctx context.Context, tx pgx.Tx, partitions []registry.Ref, revisions []int64) error {
+	versions, keys := make([]uuid.UUID, len(partitions)), make([]string, len(partitions))
+	for i, p := range partitions {
+		versions[i], keys[i] = p.Version, p.Key
+	}
+	_, err := tx.Exec(ctx, `
+		UPDATE partition_versions p SET state = 'Held', ended_at = NULL
+		FROM unnest($1::uuid[], $2::text[], $3::bigint[]) AS w(version, key, revision)
+		WHERE p.dataset_version = w.version AND p.partition_key = w.key AND p.revision = w.revision
+		  AND p.state = 'Rejected' AND p.purged_at IS NULL`, versions, keys, revisions)
+	if err != nil {
+		return fmt.Errorf("hold %d revisions again: %w", len(partitions), err)
+	}
+	return nil
 }
 
 // FailedChecks describes for people which of a job's checks keep a revision of one of its outputs from being published:
