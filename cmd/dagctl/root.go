@@ -73,7 +73,8 @@ Exit codes: 0 ok, 1 failed, 2 changes present (plan --detailed-exitcode), 3 abor
 			root.AddCommand(cmd)
 		}
 	}
-	add("author", dagfile.InitCommand(c), dagfile.ValidateCommand(c), dagfile.FmtCommand(c), dagfile.SchemaCommand(c))
+	add("author", dagfile.InitCommand(c), dagfile.ValidateCommand(c, dags.Server(c)), dagfile.FmtCommand(c),
+		dagfile.SchemaCommand(c))
 	add("deploy", dags.PlanCommand(c), dags.DeployCommand(c), dags.PromoteCommand(c), dags.RollbackCommand(c),
 		dags.AbandonCommand(c), dags.HistoryCommand(c), dags.DiffCommand(c), dags.UDFCommand(c),
 		tasks.RunCommand(c), tasks.EventsCommand(c), tasks.TimersCommand(c))

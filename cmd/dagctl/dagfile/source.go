@@ -1,5 +1,5 @@
-// Package dagfile reads DAG files from disk, and has the commands that write, check and format them without a server:
-// init, validate, fmt and schema.
+// Package dagfile reads DAG files from disk, and has the commands that write, check and format them: init, validate,
+// fmt and schema. They ask no server, but for validate with --server.
 package dagfile
 
 import (

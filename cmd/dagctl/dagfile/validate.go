@@ -1,6 +1,7 @@
 package dagfile
 
 import (
+	"context"
 	"fmt"
 	"io"
 
@@ -10,20 +11,31 @@ import (
 	"github.com/dagctl/dagctl/dag"
 )
 
-// ValidateCommand returns `dagctl validate`.
-func ValidateCommand(c *cli.CLI) *cobra.Command {
-	var vars []string
+// ValidateCommand returns `dagctl validate`; connect connects to the server that --server asks.
+func ValidateCommand(c *cli.CLI, connect func() (Server, error)) *cobra.Command {
+	var (
+		vars     []string
+		onServer bool
+	)
 	cmd := &cobra.Command{
 		Use:   "validate [FILE|DIR]...",
-		Short: "Check DAG files without a server",
+		Short: "Check DAG files, without a server or with one",
 		Long: `Checks DAG files against this program's operators and reports all problems at once, each with its line
-and, if there is one, a suggestion. With --output json it prints the problems as a list for programs.`,
-		Example: "  dagctl validate\n  dagctl validate examples/us-flights --output json",
-		RunE: func(_ *cobra.Command, args []string) error {
+and, if there is one, a suggestion. With --output json it prints the problems as a list for programs.
+
+It asks no server, unless --server is given: then it checks against the operators of the target, and has it plan each
+valid file, which changes nothing. So it finds what only a server knows, as "dagctl plan" does: inputs from other DAGs
+that do not exist or whose partitions do not fit, columns that they do not have, programs that may not run.`,
+		Example: "  dagctl validate\n  dagctl validate examples/us-flights --output json\n" +
+			"  dagctl validate --server --target prod",
+		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				args = []string{"."}
 			}
-			catalog, err := builtinCatalog()
+			if !onServer {
+				connect = nil
+			}
+			against, err := validatingAgainst(cmd.Context(), connect)
 			if err != nil {
 				return err
 			}
@@ -35,7 +47,7 @@ and, if there is one, a suggestion. With --output json it prints the problems as
 				if err != nil {
 					return err
 				}
-				doc, problems, err := src.Parse(catalog)
+				doc, problems, err := against.validate(cmd.Context(), src)
 				if err != nil {
 					return err
 				}
@@ -58,5 +70,35 @@ and, if there is one, a suggestion. With --output json it prints the problems as
 	}
 
 	VarFlag(cmd, &vars)
+	cmd.Flags().BoolVar(&onServer, "server", false,
+		"also check what only the server knows, such as other DAGs' datasets")
 	return cmd
+}
+
+// validator is what files are validated against.
+type validator struct {
+	catalog dag.Catalog
+	server  Server // nil: none
+}
+
+// validatingAgainst returns a validator with this program's own operators or, if connect is given, with a server.
+func validatingAgainst(ctx context.Context, connect func() (Server, error)) (v validator, err error) {
+	if connect == nil {
+		v.catalog, err = builtinCatalog()
+		return v, err
+	}
+	if v.server, err = connect(); err != nil {
+		return v, err
+	}
+	v.catalog, err = v.server.Catalog(ctx)
+	return v, err
+}
+
+// validate returns a file's document, and what is wrong with it.
+func (v validator) validate(ctx context.Context, src Source) (*dag.Document, dag.Problems, error) {
+	doc, problems, err := src.Parse(v.catalog)
+	if err == nil && len(problems) == 0 && v.server != nil {
+		problems, err = src.onServer(ctx, v.server, doc)
+	}
+	return doc, problems, err
 }

@@ -175,18 +175,18 @@ func refuseFixed(path string, vars []string, forward forwardFlag) error {
 func NewRequest(ctx context.Context, c *cli.CLI, api *cli.Client, src dagfile.Source) (
 	registry.DeployRequest, string, error,
 ) {
-	var catalog registry.OperatorCatalog
-	if err := api.Get(ctx, "/v1/operators", nil, &catalog); err != nil {
+	catalog, err := server{api}.Catalog(ctx)
+	if err != nil {
 		return registry.DeployRequest{}, "", err
 	}
-	doc, problems, err := src.Parse(catalog.Catalog())
+	doc, problems, err := src.Parse(catalog)
 	if err != nil {
 		return registry.DeployRequest{}, "", err
 	}
 	if len(problems) > 0 {
 		return registry.DeployRequest{}, "", dagfile.Report(c, problems)
 	}
-	return registry.DeployRequest{YAML: string(src.Text), Files: doc.Files, Vars: src.Vars}, doc.Name, nil
+	return requestFor(src, doc), doc.Name, nil
 }
 
 // PrintPlan prints what a deploy changes, dataset by dataset.
