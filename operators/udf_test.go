@@ -17,6 +17,7 @@ import (
 	"github.com/dagctl/dagctl/engine/enginetest"
 	"github.com/dagctl/dagctl/internal/sandbox"
 	"github.com/dagctl/dagctl/operators"
+	"github.com/dagctl/dagctl/storage"
 )
 
 // withCode is a carrier of this process that has code, as a worker's carrier fetches it from the server.
@@ -174,4 +175,38 @@ printf 'a\n1\n' > outputs/out/c.csv`})
 	out := w.Runner.Run(t.Context(), a, nil)
 	require.NoError(t, out.Err, log)
 	require.Equal(t, [][]any{{int64(1)}}, w.rows(t, a, out.Written[0]))
+}
+
+// hadColumns are the columns that every output had last.
+type hadColumns []storage.Column
+
+func (c hadColumns) Standing(context.Context, int, string) ([]storage.Column, error) { return c, nil }
+func (c hadColumns) Columns(context.Context, int) ([]storage.Column, error)          { return c, nil }
+func (c hadColumns) Stays(context.Context, int) (bool, error)                        { return false, nil }
+
+// A UDF that writes no row empties its partition: what it hands over has the columns that the output had last.
+func TestUDFsWithoutRowsHandOverAnEmptyPartition(t *testing.T) {
+	t.Parallel()
+	for name, script := range map[string]string{
+		"no file":              "exit 0",
+		"a line of names":      "echo n > outputs/out/n.csv",
+		"an empty ndjson file": ": > outputs/out/n.ndjson",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if !confines(t) {
+				return
+			}
+			w, log := udfWorld(t, operators.UDFOptions{}, map[string]string{"run.sh": script})
+			a := udfAssignment("run.sh", nil)
+			a.NoRows = hadColumns{{Name: "n", Type: "BIGINT"}}
+			out := w.Runner.Run(t.Context(), a, nil)
+			require.NoError(t, out.Err, log)
+			require.False(t, out.Unchanged)
+			require.Len(t, out.Written, 1)
+			require.Zero(t, out.Written[0].Manifest.Rows)
+			require.Equal(t, []storage.Column{{Name: "n", Type: "BIGINT"}}, out.Written[0].Manifest.Schema)
+			require.Empty(t, w.rows(t, a, out.Written[0]))
+		})
+	}
 }
