@@ -94,11 +94,11 @@ type (
 	// Export writes the rows of an open relation, as parquet, arrow, csv or ndjson.
 	Export struct{ Relation, Target, Format string }
 
-	// Convert writes the rows of Parquet files; it is answered by their number.
+	// Convert writes the rows of Parquet files as rows of the given columns, by casts that lose nothing; what a file
+	// lacks is NULL. It is answered by a Converted.
 	Convert struct {
 		Files   []string
-		Columns []string          // nil: all
-		Types   map[string]string // by column: cast to them
+		Columns []relations.Column
 		Target  string
 	}
 
@@ -158,6 +158,12 @@ type Selected struct {
 	Rows    int64
 	Columns []relations.Column
 	Origins []relations.Origin
+}
+
+// Converted is the answer to Convert: Rows were written, or nothing because of Misfit, whose Part is the file.
+type Converted struct {
+	Rows   int64
+	Misfit *relations.Misfit
 }
 
 // Positioned is the answer to Positions. Without rows, there are no lowest and highest.

@@ -15,7 +15,6 @@ import (
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/engine"
 	"github.com/dagctl/dagctl/internal/fault"
-	"github.com/dagctl/dagctl/internal/footer"
 	"github.com/dagctl/dagctl/internal/sqltext"
 	"github.com/dagctl/dagctl/operators/textfile"
 )
@@ -154,7 +153,7 @@ type reads struct {
 func (r reads) convert(ctx context.Context, files []textfile.File) (found readFiles, err error) {
 	target := filepath.Join(r.task.OutputDirs[0], "part.parquet")
 	if r.Format == "parquet" {
-		found.Rows, err = r.convertParquet(ctx, files, target)
+		found, err = r.convertParquet(ctx, files, target)
 	} else {
 		found, err = r.convertText(ctx, files, target)
 	}
@@ -188,11 +187,8 @@ func (r reads) convertText(ctx context.Context, files []textfile.File, target st
 		return found, Permanent(err)
 	}
 	q := engine.Text{Declaration: r.Declaration, Zone: zone.String(), Files: files}
-	if len(r.task.Reading) > 0 {
-		q.Standing = new(textfile.Reading)
-		if err := json.Unmarshal(r.task.Reading, q.Standing); err != nil {
-			return found, fmt.Errorf("standing reading: %w", err)
-		}
+	if q.Standing, err = r.standing(); err != nil {
+		return found, err
 	}
 
 	quarantine := ""
@@ -220,6 +216,18 @@ func (r reads) convertText(ctx context.Context, files []textfile.File, target st
 		found.reading, err = json.Marshal(read.Result.Reading)
 	}
 	return found, err
+}
+
+// standing returns the reading that stood when the task began; nil if none did.
+func (r reads) standing() (*textfile.Reading, error) {
+	if len(r.task.Reading) == 0 {
+		return nil, nil
+	}
+	standing := new(textfile.Reading)
+	if err := json.Unmarshal(r.task.Reading, standing); err != nil {
+		return nil, fmt.Errorf("standing reading: %w", err)
+	}
+	return standing, nil
 }
 
 // OpenReading reports whether a reading leaves the type of a column open.
@@ -251,48 +259,6 @@ func badRowsError(r textfile.Result, hint string) error {
 	return fault.New(fault.Unavailable, "%d of %d rows do not fit: %s%s", r.BadRows, r.Rows+r.BadRows,
 		strings.Join(shown, "; "), more).
 		WithHint("%s", hint)
-}
-
-func (r reads) convertParquet(ctx context.Context, files []textfile.File, target string) (rows int64, err error) {
-	q := engine.Convert{Columns: r.Columns, Types: r.Types}
-	g, err := r.task.work.engine(ctx)
-	if err != nil {
-		return 0, err
-	}
-	for _, f := range files {
-		if _, err := footer.Read(f.Path); err != nil {
-			return 0, brokenParquet(f.Name, strings.ReplaceAll(err.Error(), filepath.Base(f.Path), f.Name))
-		}
-		linked, err := g.In(f.Path)
-		if err != nil {
-			return 0, err
-		}
-		q.Files = append(q.Files, linked...)
-	}
-
-	if err := r.task.openInputs(ctx); err != nil { // it has none, but a zone
-		return 0, err
-	}
-	err = r.task.work.write(ctx, target, func(inside string) engine.Question {
-		q.Target = inside
-		return q
-	}, &rows)
-	if err == nil || ctx.Err() != nil || engine.OutOfMemory(err) || engine.Deterministic(err) {
-		return rows, err
-	}
-
-	names := make([]string, len(files))
-	for i, f := range files {
-		names[i] = f.Name
-	}
-	return rows, brokenParquet(strings.Join(names[:min(3, len(names))], ", "), err.Error())
-}
-
-// brokenParquet returns the error of a Parquet file that cannot be read. It may still be being written.
-func brokenParquet(name, why string) error {
-	return fault.New(fault.Unavailable, "%s", why).
-		WithHint("write %s anew, under another name first, and rename it once it is complete; a Parquet file without "+
-			"rows has a footer with its columns", name)
 }
 
 // SaysNothing reports whether a run failed only because its files show no columns, and nothing else does yet.

@@ -3,7 +3,6 @@ package inside
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -129,38 +128,64 @@ func (h *host) empty(ctx context.Context, e engine.Empty) (none, error) {
 }
 
 // convert writes the rows of Parquet files that somebody else wrote.
-func (h *host) convert(ctx context.Context, c engine.Convert) (int64, error) {
+func (h *host) convert(ctx context.Context, c engine.Convert) (converted engine.Converted, err error) {
 	session, err := h.any(ctx)
 	if err != nil {
-		return 0, err
-	}
-	for _, column := range sorted(c.Types) {
-		if !sqltext.IsType(c.Types[column]) { // it goes into the statement as it is
-			return 0, fault.New(fault.Invalid, "types: %s: %q is not the name of a DuckDB type", column,
-				c.Types[column])
-		}
+		return converted, err
 	}
 
-	as := func(column string) string {
-		if t, ok := c.Types[column]; ok {
-			return fmt.Sprintf("CAST(%[1]s AS %[2]s) AS %[1]s", sqltext.Quote(column), t)
+	var selects []string
+	for first := 0; first < len(c.Files); {
+		files, have, err := h.alike(ctx, c.Files[first:])
+		if err != nil {
+			return converted, err
 		}
-		return sqltext.Quote(column)
-	}
-	columns, list := "*", []string{}
-	for _, column := range c.Columns {
-		list = append(list, as(column))
-	}
-	switch {
-	case len(list) > 0:
-		columns = strings.Join(list, ", ")
-	case len(c.Types) > 0:
-		for _, column := range sorted(c.Types) {
-			list = append(list, as(column))
+		if err := checkTypes(c.Columns, have); err != nil {
+			return converted, err
 		}
-		columns = "* REPLACE (" + strings.Join(list, ", ") + ")"
+		misfit, err := session.Misfit(ctx, files, c.Columns)
+		if err == nil && misfit != nil {
+			converted.Misfit, err = session.MisfitAt(ctx, files, c.Columns)
+			converted.Misfit.Part += first
+		}
+		if err != nil || misfit != nil {
+			return converted, err
+		}
+		query, err := session.Cast(ctx, files, have, c.Columns)
+		if err != nil {
+			return converted, err
+		}
+		selects, first = append(selects, query), first+len(files)
 	}
-	return session.CopyToParquet(ctx, "SELECT "+columns+" FROM "+duck.ReadParquet(c.Files), c.Target)
+	converted.Rows, err = session.CopyToParquet(ctx, strings.Join(selects, " UNION ALL "), c.Target)
+	return converted, err
+}
+
+// checkTypes refuses columns whose types would go into a statement and are none.
+func checkTypes(columns, have []duck.Column) error {
+	for _, c := range columns {
+		if !slices.Contains(have, c) && !sqltext.IsType(c.Type) {
+			return fault.New(fault.Invalid, "types: %s: %q is not the name of a DuckDB type", c.Name, c.Type)
+		}
+	}
+	return nil
+}
+
+// alike returns the first files, as far as they have the same columns.
+func (h *host) alike(ctx context.Context, files []string) (same []string, columns []duck.Column, err error) {
+	for i, file := range files {
+		have, err := h.describe(ctx, duck.Relation{Files: []string{file}})
+		if err != nil {
+			return nil, nil, err
+		}
+		if i == 0 {
+			columns = have
+		}
+		if !slices.Equal(have, columns) {
+			return files[:i], columns, nil
+		}
+	}
+	return files, columns, nil
 }
 
 // positions returns where a cursor column begins and ends.

@@ -2,8 +2,10 @@ package duck
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/dagctl/dagctl/internal/relations"
 	"github.com/dagctl/dagctl/internal/sqltext"
@@ -52,6 +54,60 @@ func (s *Session) Misfit(ctx context.Context, files []string, columns []Column) 
 		}
 	}
 	return nil, nil
+}
+
+// MisfitAt is Misfit in files that have one, and tells the file, as Part, and the row.
+func (s *Session) MisfitAt(ctx context.Context, files []string, columns []Column) (*relations.Misfit, error) {
+	for i, file := range files {
+		found, err := s.Misfit(ctx, []string{file}, columns)
+		if err != nil || found == nil {
+			if err != nil {
+				return nil, err
+			}
+			continue
+		}
+		from := ReadParquet([]string{file})
+		have, err := s.Describe(ctx, "FROM "+from)
+		if err != nil {
+			return nil, err
+		}
+
+		at := slices.IndexFunc(have, func(h Column) bool { return sqltext.Same(h.Name, found.Column.Name) })
+		bad := "NOT (" + fits(have[at], found.Column.Type) + ")"
+		if !s.casts(ctx, from, have[at], found.Column.Type) {
+			bad = sqltext.Quote(have[at].Name) + " IS NOT NULL"
+		}
+		found.Part = i
+		err = s.conn.QueryRowContext(ctx, fmt.Sprintf("SELECT n, left(CAST(v AS VARCHAR), %d) FROM (SELECT %s AS v, "+
+			"%s AS bad, row_number() OVER () AS n FROM %s) WHERE bad ORDER BY n LIMIT 1", shownOfMisfit,
+			sqltext.Quote(have[at].Name), bad, from)).Scan(&found.Row, &found.Value)
+		return found, s.ended(ctx, err)
+	}
+	return nil, errors.New("a value that did not fit is gone")
+}
+
+// casts reports whether there is a cast from a column's type to another.
+func (s *Session) casts(ctx context.Context, from string, c Column, to string) bool {
+	_, err := s.Describe(ctx, fmt.Sprintf("SELECT %s FROM %s", fits(c, to), from))
+	return err == nil || ctx.Err() != nil || !Deterministic(err)
+}
+
+// Cast returns a SELECT of the rows of files without a Misfit, which have the columns `have`, as rows of other columns.
+func (s *Session) Cast(ctx context.Context, files []string, have, columns []Column) (string, error) {
+	from, list := ReadParquet(files), make([]string, len(columns))
+	for i, c := range columns {
+		name := sqltext.Quote(c.Name)
+		at := slices.IndexFunc(have, func(h Column) bool { return sqltext.Same(h.Name, c.Name) })
+		switch {
+		case at >= 0 && have[at].Type == c.Type:
+			list[i] = sqltext.Quote(have[at].Name) + " AS " + name
+		case at >= 0 && s.casts(ctx, from, have[at], c.Type):
+			list[i] = fmt.Sprintf("CAST(%s AS %s) AS %s", sqltext.Quote(have[at].Name), c.Type, name)
+		default: // all its values are NULL
+			list[i] = fmt.Sprintf("CAST(NULL AS %s) AS %s", c.Type, name)
+		}
+	}
+	return "SELECT " + strings.Join(list, ", ") + " FROM " + from, ctx.Err()
 }
 
 // first returns the text of the first value of a column where a condition is met; nil if it never is.

@@ -16,6 +16,7 @@ type Misfit struct {
 	Part   int // of what was looked at
 	Column Column
 	Value  string // its text, at most 200 characters
+	Row    int64  // its place in a file, from 1; 0: nobody asked
 }
 
 // Condition keeps the rows whose Column is one of Values (JSON scalars; nil stands for NULL).

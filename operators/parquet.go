@@ -1,0 +1,183 @@
+package operators
+
+import (
+	"context"
+	"encoding/json"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/dagctl/dagctl/engine"
+	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/footer"
+	"github.com/dagctl/dagctl/internal/relations"
+	"github.com/dagctl/dagctl/internal/sqltext"
+	"github.com/dagctl/dagctl/operators/textfile"
+)
+
+// Parquet files name their columns and types. Those of the first file stand, with the types that the config declares:
+// the values of later files fit them by casts that lose nothing.
+
+// convertParquet writes the rows of Parquet files with the columns of the reading.
+func (r reads) convertParquet(ctx context.Context, files []textfile.File, target string) (found readFiles, err error) {
+	have := make([][]relations.Column, len(files))
+	for i, f := range files {
+		read, err := footer.Read(f.Path)
+		if err != nil {
+			return found, brokenParquet(f.Name, strings.ReplaceAll(err.Error(), filepath.Base(f.Path), f.Name))
+		}
+		have[i] = read.Columns
+	}
+
+	standing, err := r.standing()
+	if err != nil {
+		return found, err
+	}
+	reading, err := r.parquetReading(standing, files[0].Name, have[0])
+	if err != nil {
+		return found, err
+	}
+	for i, f := range files {
+		if err := r.matchParquet(reading, f.Name, have[i]); err != nil {
+			return found, err
+		}
+	}
+
+	found.Rows, err = r.castParquet(ctx, files, reading, target)
+	if err == nil && (standing == nil || !standing.Equal(reading)) {
+		found.reading, err = json.Marshal(reading)
+	}
+	return found, err
+}
+
+// parquetReading returns the reading that stands, or the one that a first file with the given columns begins.
+func (r reads) parquetReading(
+	standing *textfile.Reading, name string, first []relations.Column,
+) (reading textfile.Reading, err error) {
+	if standing != nil {
+		return *standing, nil
+	}
+
+	keep := r.Columns
+	if len(keep) == 0 {
+		keep = namesOf(first)
+		for _, declared := range sortedKeys(r.Types) {
+			if columnAt(first, declared) < 0 {
+				keep = append(keep, declared)
+			}
+		}
+	}
+	reading = textfile.Reading{Format: r.Format, InferredFrom: name}
+	for _, column := range keep {
+		c := textfile.Column{Name: column}
+		if at := columnAt(first, column); at >= 0 {
+			c.Type = first[at].Type
+		}
+		for declared, t := range r.Types {
+			if sqltext.Same(declared, column) {
+				c.Type = t
+			}
+		}
+		if c.Type == "" {
+			return reading, fault.New(fault.Invalid, "column %q is not in %s, which has %s", column, name,
+				someNames(first)).WithHint("name its type in `types`, or take it out of `columns`")
+		}
+		reading.Columns = append(reading.Columns, c)
+	}
+	return reading, nil
+}
+
+// matchParquet refuses a file that lacks columns of the reading or has others.
+func (r reads) matchParquet(reading textfile.Reading, name string, have []relations.Column) error {
+	standing := columnsRead(reading)
+	for _, c := range standing {
+		optional := func(o string) bool { return sqltext.Same(o, c.Name) }
+		if columnAt(have, c.Name) < 0 && !slices.ContainsFunc(r.OptionalColumns, optional) {
+			return fault.New(fault.Invalid, "%s: column %q is missing; the file has %s", name, c.Name, someNames(have)).
+				WithHint("the columns stand since the first file: list those that a file may lack as " +
+					"`optional_columns`")
+		}
+	}
+	for _, c := range have {
+		if len(r.Columns) == 0 && columnAt(standing, c.Name) < 0 {
+			return fault.New(fault.Invalid, "%s: column %q is new; the dataset has %s", name, c.Name,
+				someNames(standing)).
+				WithHint("name its type in `types` to have it, and list it in `optional_columns` if older files lack " +
+					"it; or list the columns to keep as `columns`")
+		}
+	}
+	return nil
+}
+
+// castParquet writes the rows of files that match the reading.
+func (r reads) castParquet(
+	ctx context.Context, files []textfile.File, reading textfile.Reading, target string,
+) (int64, error) {
+	g, err := r.task.work.engine(ctx)
+	if err != nil {
+		return 0, err
+	}
+	inside := g.Out(filepath.Base(target))
+	q := engine.Convert{Columns: columnsRead(reading), Target: inside}
+	for _, f := range files {
+		linked, err := g.In(f.Path)
+		if err != nil {
+			return 0, err
+		}
+		q.Files = append(q.Files, linked...)
+	}
+	if err := r.task.openInputs(ctx); err != nil { // it has none, but a zone
+		return 0, err
+	}
+
+	var converted engine.Converted
+	err = g.Do(ctx, q, &converted)
+	switch m := converted.Misfit; {
+	case err == nil && m != nil:
+		return 0, fault.New(fault.Unavailable, "%s row %d, column %s: %q does not fit %s", files[m.Part].Name, m.Row,
+			m.Column.Name, m.Value, m.Column.Type).
+			WithHint("mend the file; or name a type in `types` that holds the values of all files")
+	case err == nil:
+		return converted.Rows, g.Fetch(inside, target)
+	case ctx.Err() != nil || engine.OutOfMemory(err) || engine.Deterministic(err):
+		return 0, err
+	}
+
+	names := make([]string, len(files))
+	for i, f := range files {
+		names[i] = f.Name
+	}
+	return 0, brokenParquet(strings.Join(names[:min(3, len(names))], ", "), err.Error())
+}
+
+// brokenParquet returns the error of a Parquet file that cannot be read. It may still be being written.
+func brokenParquet(name, why string) error {
+	return fault.New(fault.Unavailable, "%s", why).
+		WithHint("write %s anew, under another name first, and rename it once it is complete; a Parquet file without "+
+			"rows has a footer with its columns", name)
+}
+
+func columnsRead(r textfile.Reading) []relations.Column {
+	columns := make([]relations.Column, len(r.Columns))
+	for i, c := range r.Columns {
+		columns[i] = relations.Column(c)
+	}
+	return columns
+}
+
+func columnAt(columns []relations.Column, name string) int {
+	return slices.IndexFunc(columns, func(c relations.Column) bool { return sqltext.Same(c.Name, name) })
+}
+
+func namesOf(columns []relations.Column) []string {
+	names := make([]string, len(columns))
+	for i, c := range columns {
+		names[i] = c.Name
+	}
+	return names
+}
+
+// someNames lists the names of columns, for an error.
+func someNames(columns []relations.Column) string {
+	return strings.Join(namesOf(columns[:min(30, len(columns))]), ", ")
+}
