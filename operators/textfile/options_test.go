@@ -1,0 +1,147 @@
+package textfile_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/text/encoding/charmap"
+	"golang.org/x/text/encoding/unicode"
+
+	"github.com/dagctl/dagctl/operators/textfile"
+)
+
+func utf16(t *testing.T, text string, order unicode.Endianness, bom unicode.BOMPolicy) string {
+	t.Helper()
+	out, err := unicode.UTF16(order, bom).NewEncoder().String(text)
+	require.NoError(t, err)
+	return out
+}
+
+// Each option with the content that it is for: exactly these columns and rows, or an error with its line.
+func TestOptions(t *testing.T) {
+	t.Parallel()
+	little, big, bom := unicode.LittleEndian, unicode.BigEndian, unicode.UseBOM
+	latin, err := charmap.Windows1252.NewEncoder().String("name,n\ncafé €,1\n")
+	require.NoError(t, err)
+	latinLine, err := charmap.Windows1252.NewEncoder().String(`{"name": "café €"}`)
+	require.NoError(t, err)
+	csv := func(change func(*textfile.Declaration)) textfile.Declaration {
+		d := textfile.Declaration{Format: "csv"}
+		change(&d)
+		return d
+	}
+	encoded := func(format, encoding string) textfile.Declaration {
+		return textfile.Declaration{Format: format, Encoding: encoding}
+	}
+	typed := func(d textfile.Declaration, column, name string) textfile.Declaration {
+		d.Types = map[string]string{column: name}
+		return d
+	}
+	none, single, yes, no := "", "'", true, false
+
+	for name, c := range map[string]struct {
+		declared           textfile.Declaration
+		text               string
+		columns, rows, bad []string
+		fault              string
+	}{
+		"utf-16 with its mark, little": {declared: encoded("csv", "utf-16"),
+			text:    utf16(t, "name,n\ncafé,1\n", little, bom),
+			columns: []string{"name VARCHAR", "n BIGINT"}, rows: []string{"café|1"}},
+		"utf-16 with its mark, big": {declared: encoded("csv", "utf-16"), text: utf16(t, "name,n\ncafé,1\n", big, bom),
+			columns: []string{"name VARCHAR", "n BIGINT"}, rows: []string{"café|1"}},
+		"utf-16 without a mark": {declared: encoded("csv", "utf-16be"),
+			text:    utf16(t, "name\n猫\n", big, unicode.IgnoreBOM),
+			columns: []string{"name VARCHAR"}, rows: []string{"猫"}},
+		"utf-16 in ndjson": {declared: encoded("ndjson", "utf-16"), text: utf16(t, `{"a": "猫"}`, little, bom),
+			columns: []string{"a VARCHAR"}, rows: []string{"猫"}},
+		"utf-16 in json": {declared: encoded("json", "utf-16"), text: utf16(t, `[{"a": "猫"}]`, big, bom),
+			columns: []string{"a VARCHAR"}, rows: []string{"猫"}},
+		"utf-16 that nobody declared": {declared: encoded("csv", ""), text: utf16(t, "a\n1\n", little, bom),
+			fault: "a is UTF-16: say so with `encoding: utf-16`"},
+		"utf-16 that nobody declared, in ndjson": {declared: encoded("ndjson", ""),
+			text: utf16(t, `{"a": 1}`, big, bom), fault: "a is UTF-16: say so with `encoding: utf-16`"},
+		"a line that does not fit in utf-16": {declared: typed(encoded("csv", "utf-16"), "n", "BIGINT"),
+			text:    utf16(t, "n\n1\nx\n", little, bom),
+			columns: []string{"n BIGINT"}, rows: []string{"1"}, bad: []string{`a line 3, column n: "x" is no BIGINT`}},
+		"windows-1252": {declared: encoded("csv", "windows-1252"), text: latin,
+			columns: []string{"name VARCHAR", "n BIGINT"}, rows: []string{"café €|1"}},
+		"windows-1252 in ndjson": {declared: encoded("ndjson", "windows-1252"), text: latinLine,
+			columns: []string{"name VARCHAR"}, rows: []string{"café €"}},
+		"windows-1252 in json": {declared: encoded("json", "windows-1252"), text: "[" + latinLine + "]",
+			columns: []string{"name VARCHAR"}, rows: []string{"café €"}},
+		"a mark in csv": {declared: encoded("csv", ""), text: "\xEF\xBB\xBFa,b\n1,2\n",
+			columns: []string{"a BIGINT", "b BIGINT"}, rows: []string{"1|2"}},
+		"a mark before a quote": {declared: encoded("csv", ""), text: "\xEF\xBB\xBF\"a\",b\n1,2\n",
+			columns: []string{"a BIGINT", "b BIGINT"}, rows: []string{"1|2"}},
+		"a mark in ndjson": {declared: encoded("ndjson", ""), text: "\xEF\xBB\xBF{\"a\": 1}\n",
+			columns: []string{"a BIGINT"}, rows: []string{"1"}},
+		"a mark in json": {declared: encoded("json", ""), text: "\xEF\xBB\xBF[{\"a\": 1}]",
+			columns: []string{"a BIGINT"}, rows: []string{"1"}},
+
+		"dates": {declared: csv(func(d *textfile.Declaration) { d.DateFormat = "%d/%m/%Y" }),
+			text: "d\n01/02/2026\n31/12/2025\n", columns: []string{"d DATE"}, rows: []string{"2026-02-01", "2025-12-31"}},
+		"a date of another format": {
+			declared: typed(csv(func(d *textfile.Declaration) { d.DateFormat = "%d/%m/%Y" }), "d", "DATE"),
+			text:     "d\n01/02/2026\n2026-02-01\n", columns: []string{"d DATE"}, rows: []string{"2026-02-01"},
+			bad: []string{`a line 3, column d: "2026-02-01" is no DATE`}},
+		"times": {declared: csv(func(d *textfile.Declaration) { d.TimestampFormat = "%d.%m.%Y %H:%M" }),
+			text: "t\n01.02.2026 13:05\n", columns: []string{"t TIMESTAMP"}, rows: []string{"2026-02-01 13:05:00"}},
+		"a time of another format": {
+			declared: typed(csv(func(d *textfile.Declaration) { d.TimestampFormat = "%d.%m.%Y %H:%M" }), "t",
+				"TIMESTAMP"),
+			text: "t\n2026-02-01 13:05\n01.02.2026 13:05\n", columns: []string{"t TIMESTAMP"},
+			rows: []string{"2026-02-01 13:05:00"},
+			bad:  []string{`a line 2, column t: "2026-02-01 13:05" is no TIMESTAMP`}},
+		"dates in ndjson": {declared: textfile.Declaration{Format: "ndjson", DateFormat: "%d/%m/%Y"},
+			text: `{"d": "01/02/2026"}`, columns: []string{"d DATE"}, rows: []string{"2026-02-01"}},
+
+		"a decimal comma": {declared: csv(func(d *textfile.Declaration) { d.DecimalSeparator = "," }),
+			text: "a;b\n1,5;2\n-0,25;3\n", columns: []string{"a DOUBLE", "b BIGINT"}, rows: []string{"1.5|2", "-0.25|3"}},
+		"a decimal point where a comma is": {
+			declared: typed(csv(func(d *textfile.Declaration) { d.DecimalSeparator, d.Delimiter = ",", ";" }), "a",
+				"DOUBLE"),
+			text: "a;b\n1,5;2\n1.5;3\n", columns: []string{"a DOUBLE", "b BIGINT"}, rows: []string{"1.5|2"},
+			bad: []string{`a line 3, column a: "1.5" is no DOUBLE`}},
+
+		"comments": {declared: csv(func(d *textfile.Declaration) { d.Comment = "#" }),
+			text: "# made by hand\na,b\n1,x #5\n#2,y\n3,z\n", columns: []string{"a BIGINT", "b VARCHAR"},
+			rows: []string{"1|x #5", "3|z"}},
+		"comments count as lines": {
+			declared: typed(csv(func(d *textfile.Declaration) { d.Comment = "//" }), "a", "BIGINT"),
+			text:     "// one\na,b\n// two\nx,1\n2,2\n", columns: []string{"a BIGINT", "b BIGINT"}, rows: []string{"2|2"},
+			bad: []string{`a line 4, column a: "x" is no BIGINT`}},
+		"skipped lines": {declared: csv(func(d *textfile.Declaration) { d.SkipLines = 2 }),
+			text: "Report;x\n\na,b\n1,2\n", columns: []string{"a BIGINT", "b BIGINT"}, rows: []string{"1|2"}},
+		"skipped lines count": {
+			declared: typed(csv(func(d *textfile.Declaration) { d.SkipLines = 1 }), "a", "BIGINT"),
+			text:     "Report\na,b\nx,2\n", columns: []string{"a BIGINT", "b BIGINT"},
+			bad: []string{`a line 3, column a: "x" is no BIGINT`}},
+
+		"another quote": {declared: csv(func(d *textfile.Declaration) { d.Quote = &single }),
+			text: "a,b\n'x,''y''',\"2\"\n", columns: []string{"a VARCHAR", "b VARCHAR"}, rows: []string{`x,'y'|"2"`}},
+		"no quotes": {declared: csv(func(d *textfile.Declaration) { d.Quote = &none }),
+			text: "a,b\n\"x,1\n5\" pipe,2\n", columns: []string{"a VARCHAR", "b BIGINT"}, rows: []string{`"x|1`, `5" pipe|2`}},
+		"a quote that does not end": {declared: csv(func(d *textfile.Declaration) { d.Delimiter = "," }),
+			text: "a,b\n1,2\n3,\"4\n", fault: "a: line 3 begins a quoted value that never ends"},
+
+		"a header of numbers": {declared: csv(func(d *textfile.Declaration) { d.Header = &yes }),
+			text: "2025,2026\n1,2\n", columns: []string{"2025 BIGINT", "2026 BIGINT"}, rows: []string{"1|2"}},
+		"no header": {declared: csv(func(d *textfile.Declaration) { d.Header = &no }),
+			text: "a,b\nc,d\n", columns: []string{"column0 VARCHAR", "column1 VARCHAR"}, rows: []string{"a|b", "c|d"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			require.NoError(t, c.declared.Check())
+			out, err := convert(t, textfile.Job{Declaration: c.declared}, c.text)
+			if c.fault != "" {
+				require.EqualError(t, err, c.fault)
+				return
+			}
+			require.NoError(t, err)
+			require.Equal(t, c.columns, out.columns)
+			require.Equal(t, c.rows, out.rows)
+			require.Equal(t, c.bad, out.bad)
+		})
+	}
+}
