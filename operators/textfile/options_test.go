@@ -80,7 +80,8 @@ func TestOptions(t *testing.T) {
 			columns: []string{"a BIGINT"}, rows: []string{"1"}},
 
 		"dates": {declared: csv(func(d *textfile.Declaration) { d.DateFormat = "%d/%m/%Y" }),
-			text: "d\n01/02/2026\n31/12/2025\n", columns: []string{"d DATE"}, rows: []string{"2026-02-01", "2025-12-31"}},
+			text: "d\n01/02/2026\n31/12/2025\n", columns: []string{"d DATE"},
+			rows: []string{"2026-02-01", "2025-12-31"}},
 		"a date of another format": {
 			declared: typed(csv(func(d *textfile.Declaration) { d.DateFormat = "%d/%m/%Y" }), "d", "DATE"),
 			text:     "d\n01/02/2026\n2026-02-01\n", columns: []string{"d DATE"}, rows: []string{"2026-02-01"},
@@ -97,7 +98,8 @@ func TestOptions(t *testing.T) {
 			text: `{"d": "01/02/2026"}`, columns: []string{"d DATE"}, rows: []string{"2026-02-01"}},
 
 		"a decimal comma": {declared: csv(func(d *textfile.Declaration) { d.DecimalSeparator = "," }),
-			text: "a;b\n1,5;2\n-0,25;3\n", columns: []string{"a DOUBLE", "b BIGINT"}, rows: []string{"1.5|2", "-0.25|3"}},
+			text: "a;b\n1,5;2\n-0,25;3\n", columns: []string{"a DOUBLE", "b BIGINT"},
+			rows: []string{"1.5|2", "-0.25|3"}},
 		"a decimal point where a comma is": {
 			declared: typed(csv(func(d *textfile.Declaration) { d.DecimalSeparator, d.Delimiter = ",", ";" }), "a",
 				"DOUBLE"),
@@ -109,8 +111,9 @@ func TestOptions(t *testing.T) {
 			rows: []string{"1|x #5", "3|z"}},
 		"comments count as lines": {
 			declared: typed(csv(func(d *textfile.Declaration) { d.Comment = "//" }), "a", "BIGINT"),
-			text:     "// one\na,b\n// two\nx,1\n2,2\n", columns: []string{"a BIGINT", "b BIGINT"}, rows: []string{"2|2"},
-			bad: []string{`a line 4, column a: "x" is no BIGINT`}},
+			text:     "// one\na,b\n// two\nx,1\n2,2\n", columns: []string{"a BIGINT", "b BIGINT"},
+			rows: []string{"2|2"},
+			bad:  []string{`a line 4, column a: "x" is no BIGINT`}},
 		"skipped lines": {declared: csv(func(d *textfile.Declaration) { d.SkipLines = 2 }),
 			text: "Report;x\n\na,b\n1,2\n", columns: []string{"a BIGINT", "b BIGINT"}, rows: []string{"1|2"}},
 		"skipped lines count": {
