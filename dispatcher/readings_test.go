@@ -34,13 +34,19 @@ func TestAnEmptyFileHasTheTypesThatStand(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.NewWorld(t)
 	w.Drop("2026-01-01.csv", "id,v\n1,9\n2,10\n")
-	w.Serve(fed)
+	w.Serve(dispatchertest.Edit(fed, "publish: {", `  - name: tens
+    operator: sql
+    partition_by: none
+    inputs: [{ from: { job: raw }, where: { v: 10 } }]
+    config: { query: "SELECT id, v FROM raw" }
+publish: { fed_tens: { from: { job: tens } },`))
 	w.Drop("2026-01-02.csv", "")
 	w.Drop("2026-01-03.csv", "id,v\n,\n")
 	w.Poll()
 	w.Settle()
 	require.Len(t, w.Read("fed_raw"), 3)
 	require.Equal(t, []string{"10"}, w.Read("fed_sums")["all"])
+	require.Equal(t, []string{"2,10"}, w.Read("fed_tens")["all"])
 }
 
 // Two tasks that find different columns at the same time: what the first commits stands, the other reads by that.

@@ -61,6 +61,17 @@ func TestEverythingReadsInTheZoneOfThePartition(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, 2, strings.Count(string(text), want), "%s", text)
 	}
+
+	// A program gets the same instant, by whatever offset its input selects it, and hands it on as it was.
+	for instant, rows := range map[string][][]any{"2024-01-31 05:00:00+09": w.rows(t, b, output),
+		"2024-01-30 20:00:00+00": w.rows(t, b, output), "2024-01-31 05:00:00+00": {}} {
+		c := assignment("command", self(t, "copy", nil))
+		c.PartitionBy, c.Partition = by, partition
+		given := input("output", b, output)
+		given.Where = []dag.Condition{{Column: "seen", Values: []any{instant}}}
+		c.Inputs = []operators.AssignedInput{given}
+		require.ElementsMatch(t, rows, w.rows(t, c, w.mustRun(t, c).Written[0]), instant)
+	}
 }
 
 func TestFreshnessComparesInstants(t *testing.T) {
