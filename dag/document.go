@@ -384,7 +384,7 @@ type OperatorSpec struct {
 	// CheckJob checks what depends on more of a job than its config. If it is nil, everything goes.
 	CheckJob func(job *Job) *ConfigError
 
-	// Reading returns what a config says of how the text files of a source are read; nil if it reads none. What it does
+	// Reading returns what a config says of how the files of a source are read; nil if it reads none. What it does
 	// not say is inferred from the first file and stands from then on. If it is nil, nothing is inferred.
 	Reading func(config map[string]any) any
 

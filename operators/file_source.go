@@ -126,7 +126,7 @@ func checkOutputs(job *dag.Job) *dag.ConfigError {
 // declaredReading is the Reading of sources of files.
 func declaredReading(config map[string]any) any {
 	var c tabular
-	if err := decodeConfig(config, &c); err != nil || c.Format == "parquet" {
+	if err := decodeConfig(config, &c); err != nil {
 		return nil
 	}
 	return c.Declaration

@@ -16,7 +16,11 @@ import (
 )
 
 // Parquet files name their columns and types. Those of the first file stand, with the types that the config declares:
-// the values of later files fit them by casts that lose nothing.
+// the values of later files fit them by casts that lose nothing. A column that has no type in the first file, only
+// NULLs, is open until a file shows its type, and VARCHAR until then.
+
+// open is the type of a column of a reading that no file showed yet.
+const open = "?"
 
 // convertParquet writes the rows of Parquet files with the columns of the reading.
 func (r reads) convertParquet(ctx context.Context, files []textfile.File, target string) (found readFiles, err error) {
@@ -27,6 +31,9 @@ func (r reads) convertParquet(ctx context.Context, files []textfile.File, target
 			return found, brokenParquet(f.Name, strings.ReplaceAll(err.Error(), filepath.Base(f.Path), f.Name))
 		}
 		have[i] = read.Columns
+		for _, at := range read.Untyped {
+			have[i][at].Type = open
+		}
 	}
 
 	standing, err := r.standing()
@@ -37,6 +44,7 @@ func (r reads) convertParquet(ctx context.Context, files []textfile.File, target
 	if err != nil {
 		return found, err
 	}
+	settle(reading.Columns, have)
 	for i, f := range files {
 		if err := r.matchParquet(reading, f.Name, have[i]); err != nil {
 			return found, err
@@ -55,7 +63,9 @@ func (r reads) parquetReading(
 	standing *textfile.Reading, name string, first []relations.Column,
 ) (reading textfile.Reading, err error) {
 	if standing != nil {
-		return *standing, nil
+		reading = *standing
+		reading.Columns = slices.Clone(standing.Columns)
+		return reading, nil
 	}
 
 	keep := r.Columns
@@ -78,6 +88,9 @@ func (r reads) parquetReading(
 				c.Type = t
 			}
 		}
+		if c.Type == "" && r.optional(column) {
+			c.Type = open
+		}
 		if c.Type == "" {
 			return reading, fault.New(fault.Invalid, "column %q is not in %s, which has %s", column, name,
 				someNames(first)).WithHint("name its type in `types`, or take it out of `columns`")
@@ -87,17 +100,33 @@ func (r reads) parquetReading(
 	return reading, nil
 }
 
+// settle gives open columns the types that files have.
+func settle(columns []textfile.Column, files [][]relations.Column) {
+	for i, c := range columns {
+		for _, have := range files {
+			if at := columnAt(have, c.Name); at >= 0 && columns[i].Type == open {
+				columns[i].Type = have[at].Type
+			}
+		}
+	}
+}
+
+// optional reports whether a file may lack a column.
+func (r reads) optional(column string) bool {
+	return slices.ContainsFunc(r.OptionalColumns, func(o string) bool { return sqltext.Same(o, column) })
+}
+
 // matchParquet refuses a file that lacks columns of the reading or has others.
 func (r reads) matchParquet(reading textfile.Reading, name string, have []relations.Column) error {
 	standing := columnsRead(reading)
 	for _, c := range standing {
-		optional := func(o string) bool { return sqltext.Same(o, c.Name) }
-		if columnAt(have, c.Name) < 0 && !slices.ContainsFunc(r.OptionalColumns, optional) {
+		if columnAt(have, c.Name) < 0 && !r.optional(c.Name) {
 			return fault.New(fault.Invalid, "%s: column %q is missing; the file has %s", name, c.Name, someNames(have)).
 				WithHint("the columns stand since the first file: list those that a file may lack as " +
 					"`optional_columns`")
 		}
 	}
+
 	for _, c := range have {
 		if len(r.Columns) == 0 && columnAt(standing, c.Name) < 0 {
 			return fault.New(fault.Invalid, "%s: column %q is new; the dataset has %s", name, c.Name,
@@ -161,6 +190,9 @@ func columnsRead(r textfile.Reading) []relations.Column {
 	columns := make([]relations.Column, len(r.Columns))
 	for i, c := range r.Columns {
 		columns[i] = relations.Column(c)
+		if c.Type == open {
+			columns[i].Type = "VARCHAR"
+		}
 	}
 	return columns
 }

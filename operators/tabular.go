@@ -60,7 +60,7 @@ const tabularSchema = `
     "columns": {"type": "array", "minItems": 1, "uniqueItems": true, "items": {"type": "string", "minLength": 1},
       "description": "The columns to keep, in this order; all by default."},
     "optional_columns": {"type": "array", "minItems": 1, "uniqueItems": true, "items": {"type": "string", "minLength": 1},
-      "description": "csv: columns that a file may lack: they are NULL then."},
+      "description": "csv, parquet: columns that a file may lack: they are NULL then."},
     "on_bad_rows": {"enum": ["fail", "quarantine"],
       "description": "csv, json, ndjson: what becomes of rows that do not fit. fail, the default: the file is not published. quarantine: they go to the job's output quarantine."}`
 
@@ -97,7 +97,7 @@ func (f tabular) check() *dag.ConfigError {
 		{f.Quote != nil, "quote", text[:1]}, {f.SkipLines > 0, "skip_lines", text[:1]},
 		{f.Comment != "", "comment", text[:1]}, {f.NullString != nil, "null_string", text[:1]},
 		{f.DecimalSeparator != "", "decimal_separator", text[:1]},
-		{len(f.OptionalColumns) > 0, "optional_columns", text[:1]},
+		{len(f.OptionalColumns) > 0, "optional_columns", []string{"csv", "parquet"}},
 		{f.Records != "", "records", text[1:2]},
 		{f.Encoding != "", "encoding", text}, {f.DateFormat != "", "date_format", text},
 		{f.TimestampFormat != "", "timestamp_format", text},

@@ -144,13 +144,16 @@ func (h *host) convert(ctx context.Context, c engine.Convert) (converted engine.
 			return converted, err
 		}
 		misfit, err := session.Misfit(ctx, files, c.Columns)
-		if err == nil && misfit != nil {
-			converted.Misfit, err = session.MisfitAt(ctx, files, c.Columns)
-			converted.Misfit.Part += first
-		}
-		if err != nil || misfit != nil {
+		if err != nil {
 			return converted, err
 		}
+		if misfit != nil {
+			if misfit, err = session.MisfitAt(ctx, files, c.Columns); err == nil {
+				misfit.Part += first
+			}
+			return engine.Converted{Misfit: misfit}, err
+		}
+
 		query, err := session.Cast(ctx, files, have, c.Columns)
 		if err != nil {
 			return converted, err

@@ -60,12 +60,13 @@ func (s *Session) Misfit(ctx context.Context, files []string, columns []Column) 
 func (s *Session) MisfitAt(ctx context.Context, files []string, columns []Column) (*relations.Misfit, error) {
 	for i, file := range files {
 		found, err := s.Misfit(ctx, []string{file}, columns)
-		if err != nil || found == nil {
-			if err != nil {
-				return nil, err
-			}
+		if err != nil {
+			return nil, err
+		}
+		if found == nil {
 			continue
 		}
+
 		from := ReadParquet([]string{file})
 		have, err := s.Describe(ctx, "FROM "+from)
 		if err != nil {

@@ -22,6 +22,7 @@ type Footer struct {
 	Rows    int64
 	Bytes   int64 // of the file
 	Columns []relations.Column
+	Untyped []int // the columns without a type, which only have NULL: DuckDB reads them as INTEGER
 	Groups  []Group
 }
 
@@ -111,5 +112,5 @@ func decode(data []byte, size int64) (Footer, error) {
 		return Footer{}, fault.New(fault.Invalid, "its row groups have %d columns, but the file %d", m.chunks,
 			s.leaves)
 	}
-	return Footer{Rows: m.rows, Bytes: size, Columns: columns, Groups: m.groups}, nil
+	return Footer{Rows: m.rows, Bytes: size, Columns: columns, Untyped: s.untyped, Groups: m.groups}, nil
 }

@@ -103,6 +103,8 @@ type schema struct {
 	geometries map[string]bool // columns that GeoParquet declares, and whether they are in CRS84
 	leaves     int
 
+	untyped []int // columns that have no type, as they only have NULL
+
 	next int    // the element to read next
 	top  string // the column that it belongs to
 	err  error
@@ -128,6 +130,9 @@ func (s *schema) columns() ([]relations.Column, error) {
 		}
 		s.top = s.elements[s.next].name
 		c := relations.Column{Name: names.of(s.top)}
+		if e := s.elements[s.next]; e.children == 0 && (e.is(logicalUnknown) || e.annotated(convertedNull)) {
+			s.untyped = append(s.untyped, len(columns))
+		}
 		var b strings.Builder
 		s.write(&b, 1)
 		if s.err != nil {

@@ -72,6 +72,9 @@ func (r Reading) Settles(earlier *Reading) bool {
 	same := *earlier
 	same.Columns = r.Columns
 	for i, c := range r.Columns {
+		if was := earlier.Columns[i]; r.Format == "parquet" && (c == was || c.Name == was.Name && was.Type == "?") {
+			continue
+		}
 		was, err := ParseType(earlier.Columns[i].Type)
 		is, err2 := ParseType(c.Type)
 		if err != nil || err2 != nil || c.Name != earlier.Columns[i].Name || !is.settles(was) {
@@ -81,15 +84,21 @@ func (r Reading) Settles(earlier *Reading) bool {
 	return r.Equal(same)
 }
 
+// fileFormats are those of files that a reading is for.
+var fileFormats = []string{"csv", "json", "ndjson", "parquet"}
+
 // Check checks a reading that somebody else made.
 func (r Reading) Check() error {
 	for _, c := range r.Columns {
+		if r.Format == "parquet" { // which may have more types; they are checked where they are used
+			continue
+		}
 		if _, err := ParseType(c.Type); err != nil {
 			return fmt.Errorf("column %s: %w", c.Name, err)
 		}
 	}
-	if len(r.Columns) == 0 || !slices.Contains([]string{"csv", "json", "ndjson"}, r.Format) || len(r.Quote) > 1 {
-		return fmt.Errorf("a reading has columns, a format of text, and a quote of one character")
+	if len(r.Columns) == 0 || !slices.Contains(fileFormats, r.Format) || len(r.Quote) > 1 {
+		return fmt.Errorf("a reading has columns, a format of files, and a quote of one character")
 	}
 	return checkEncoding(r.Encoding)
 }
