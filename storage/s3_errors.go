@@ -37,6 +37,9 @@ func (b *bucket) failed(ctx context.Context, what, key string, err error) error 
 	}
 
 	status := statusOf(err)
+	if reason := bucketAway(code, status); reason != "" {
+		err = &Unusable{reason, err}
+	}
 	switch {
 	case code == "NoSuchBucket":
 		return fault.New(fault.Unavailable, "bucket %s does not exist: %w", b.Bucket, err).

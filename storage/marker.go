@@ -1,0 +1,87 @@
+package storage
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/s3"
+	"golang.org/x/sys/unix"
+
+	"github.com/dagctl/dagctl/internal/fault"
+)
+
+// markerName names the object that says whose storage this is. It lies where the Parquet files are.
+const markerName = ".dagctl-installation"
+
+// Marker returns the id of the installation whose storage this is, or an empty text if nobody has marked it.
+func (s *Storage) Marker(ctx context.Context) (id string, err error) {
+	var text []byte
+	if s.s3 != nil {
+		text, err = s.s3.readSmall(ctx, s.s3.key(markerName))
+	} else {
+		text, err = s.files.root.ReadFile(markerName)
+	}
+	if errors.Is(err, fs.ErrNotExist) || fault.Is(err, fault.NotFound) {
+		return "", nil
+	}
+	if err != nil {
+		return "", unusable(err)
+	}
+	return strings.TrimSpace(string(text)), nil
+}
+
+// Mark makes this the storage of an installation. Where another marker came first, that one stays, without an error.
+func (s *Storage) Mark(ctx context.Context, id string) (err error) {
+	if s.s3 != nil {
+		key := s.s3.key(markerName)
+		_, err = s.s3.client.PutObject(ctx, &s3.PutObjectInput{Bucket: &s.s3.Bucket, Key: &key,
+			Body: strings.NewReader(id + "\n"), IfNoneMatch: aws.String("*")})
+		if err = s.s3.failed(ctx, "write", key, err); fault.Is(err, fault.Conflict) {
+			return nil
+		}
+	} else {
+		err = s.files.mark(id)
+	}
+	if err != nil {
+		return unusable(err)
+	}
+	return nil
+}
+
+// MarkerPlace names the marker, for people.
+func (s *Storage) MarkerPlace() string {
+	if s.s3 != nil {
+		return "s3://" + s.s3.Bucket + "/" + s.s3.key(markerName)
+	}
+	return filepath.Join(s.files.root.Name(), markerName)
+}
+
+// mark writes the marker whole or not at all.
+func (f *files) mark(id string) error {
+	temporary := markerName + "-" + rand.Text()
+	file, err := f.root.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o640)
+	if err != nil {
+		return err
+	}
+	_, err = file.WriteString(id + "\n")
+	if err = errors.Join(err, file.Sync(), file.Close()); err == nil {
+		err = f.root.Link(temporary, markerName)
+	}
+	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.ENOTSUP) { // a file system without hard links
+		err = f.root.Rename(temporary, markerName)
+	}
+	if errors.Is(err, fs.ErrExist) {
+		err = nil
+	}
+
+	if gone := f.root.Remove(temporary); gone != nil && !errors.Is(gone, fs.ErrNotExist) {
+		err = errors.Join(err, gone)
+	}
+	return errors.Join(err, f.top.Sync())
+}
