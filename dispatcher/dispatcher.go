@@ -41,6 +41,7 @@ import (
 	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/registry"
 	"github.com/dagctl/dagctl/storage"
+	"github.com/dagctl/dagctl/storage/health"
 )
 
 // Config is what a Dispatcher needs.
@@ -51,7 +52,8 @@ type Config struct {
 	Operators *operators.Registry
 	Runner    *operators.Runner
 	Storage   *storage.Storage
-	Vault     *authz.Vault // holds the secrets; nil: there are none
+	Health    *health.Health // the state of the storage; nil: it is always well
+	Vault     *authz.Vault   // holds the secrets; nil: there are none
 
 	Runtimes []string // runtimes that run in this process
 	// Queued lists the runtimes whose ready tasks are sent to a queue.

@@ -1,6 +1,7 @@
 package dispatcher
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
@@ -88,7 +89,7 @@ func (d *Dispatcher) completeRemote(
 ) (*protocol.TaskState, error) {
 	list, problems, err := d.sealings(ctx, attempt, body.Outputs, false)
 	if err != nil {
-		return nil, err
+		return nil, cmp.Or(d.Spared(ctx, err), err)
 	}
 	problems = append(problems, attempt.checkCompletion(body)...)
 	if err := refuse(problems); err != nil {
@@ -110,7 +111,7 @@ func (d *Dispatcher) completeRemote(
 	}
 
 	if list, err = d.withUnnamed(ctx, attempt, list, body); err != nil {
-		return nil, err
+		return nil, cmp.Or(d.Spared(ctx, err), err)
 	}
 	return d.publishRemote(ctx, attempt, list, body, hash, now)
 }
@@ -126,6 +127,9 @@ func (d *Dispatcher) publishRemote(
 		out, err := d.sealUploads(ctx, attempt, list, runOf(body), true)
 		if errors.Is(err, operators.ErrColumnsSettled) { // its uploads have to be read anew
 			return nil, d.endRemote(ctx, attempt, handedBack(err.Error(), now.Add(baseMovedAgain)), hash, now)
+		}
+		if err := d.Spared(ctx, cmp.Or(err, out.Err)); err != nil {
+			return nil, err
 		}
 		if err != nil {
 			return nil, err
@@ -155,11 +159,25 @@ func (d *Dispatcher) publishRemote(
 	}
 }
 
+// Spared returns the answer to a worker's call that failed because of the storage: the call may be made again, and the
+// attempt goes on. It returns nil if the storage is not to blame.
+func (d *Dispatcher) Spared(ctx context.Context, cause error) error {
+	reason := d.Health.Explains(ctx, cause)
+	if reason == "" {
+		return nil
+	}
+	return fault.New(fault.Unavailable, "this server cannot use its storage: %s", reason).
+		WithHint("make the same call again: the attempt goes on")
+}
+
 // endUncommitted ends an attempt whose completion cannot be committed because of cause. An attempt that asked for tasks
 // it may not have goes on instead: it gets the cause as its answer.
 func (d *Dispatcher) endUncommitted(
 	ctx context.Context, attempt *RemoteAttempt, cause error, asks bool, hash string, now time.Time,
 ) error {
+	if err := d.Spared(ctx, cause); err != nil {
+		return err
+	}
 	switch {
 	case errors.Is(cause, ErrBaseMoved):
 		return d.endRemote(ctx, attempt, handedBack(fault.Text(cause), now.Add(baseMovedAgain)), hash, now)
@@ -168,7 +186,7 @@ func (d *Dispatcher) endUncommitted(
 	case fault.Is(cause, fault.Invalid):
 		return d.endRemote(ctx, attempt, failedBy(attempt, cause, false), hash, now)
 	}
-	// The work was done but cannot be committed: files are gone, a foreign key is violated, a disk is full.
+	// The work was done but cannot be committed: files are gone, a foreign key is violated.
 	return d.endRemote(ctx, attempt, failedBy(attempt, cause, true), hash, now)
 }
 

@@ -52,7 +52,7 @@ func (d *Dispatcher) ClaimAndRun(
 ) (more bool, err error) {
 	d.slotsShort.Store(true)            // before the slots are counted: one that comes free later wakes the loop
 	free := cap(d.slots) - len(d.slots) // only this loop takes slots, so there are at least as many
-	if d.drained.Load() {
+	if !d.takesTasks() {
 		return false, nil
 	}
 	if free == 0 {
@@ -89,6 +89,9 @@ func (d *Dispatcher) ClaimAndRun(
 
 	return d.Tasks.MoreReady(), nil
 }
+
+// takesTasks reports whether this process claims tasks: nobody has drained it, and it can use its storage.
+func (d *Dispatcher) takesTasks() bool { return !d.drained.Load() && d.Health.Reason() == "" }
 
 // pokeIfShort wakes the claim loop if it could use the slot that came free.
 func (d *Dispatcher) pokeIfShort() {
@@ -144,7 +147,7 @@ func (d *Dispatcher) Attempt(ctx context.Context, t Claimed, then func(Claimed))
 
 	done := d.RunTask(stepCtx, t, progress)
 	ran(done.Outcome.Err)
-	if ctx.Err() == nil && !d.drained.Load() {
+	if ctx.Err() == nil && d.takesTasks() {
 		done.Then = then
 	}
 
@@ -211,8 +214,8 @@ func (d *Dispatcher) Report(ctx context.Context, t Claimed, done Completion, cau
 			return d.HandBack(ctx, t, err.Error(), now.Add(baseMovedAgain), now)
 		}
 
-		// The work was done but cannot be committed: files are gone, a foreign key is violated, a disk is full.
-		return d.Fail(ctx, t, tasks.ReasonError, err, !fault.Is(err, fault.Invalid), now)
+		// The work was done but cannot be committed: files are gone, a foreign key is violated.
+		return d.failOrSpare(ctx, t, err, !fault.Is(err, fault.Invalid), now)
 	case errors.Is(err, ErrTimedOut):
 		return d.Fail(ctx, t, tasks.ReasonTimeout, err, true, now)
 	case errors.Is(cause, ErrTimedOut):
@@ -232,7 +235,20 @@ func (d *Dispatcher) Report(ctx context.Context, t Claimed, done Completion, cau
 	case operators.SaysNothing(err):
 		return d.waitForColumns(ctx, t, err, now)
 	}
-	return d.Fail(ctx, t, tasks.ReasonError, err, done.Outcome.Retryable, now)
+	return d.failOrSpare(ctx, t, err, done.Outcome.Retryable, now)
+}
+
+// storageAgain is how long a task waits that met a storage that is away. No server whose storage is still away takes it
+// then, and another may.
+const storageAgain = 5 * time.Second
+
+// failOrSpare ends an attempt that did not do its work: it hands the task back if the storage is to blame.
+func (d *Dispatcher) failOrSpare(ctx context.Context, t Claimed, cause error, retryable bool, now time.Time) error {
+	if reason := d.Health.Explains(ctx, cause); reason != "" {
+		d.Health.Spared()
+		return d.HandBack(ctx, t, reason, now.Add(storageAgain), now)
+	}
+	return d.Fail(ctx, t, tasks.ReasonError, cause, retryable, now)
 }
 
 // Fail ends an attempt that did not do its work.

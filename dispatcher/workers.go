@@ -60,10 +60,12 @@ func (d *Dispatcher) Register(ctx context.Context) error {
 
 	_, err = d.Pool.Exec(ctx, `
 		INSERT INTO workers (
-			id, hostname, started_at, last_heartbeat, pool_size, version, runtimes, operators, drained_at)
-		VALUES ($1, $2, $3, $3, $4, $5, $6, $7, $8)
-		ON CONFLICT (token, id, incarnation) DO UPDATE SET last_heartbeat = EXCLUDED.last_heartbeat, drained_at = EXCLUDED.drained_at`,
-		d.WorkerID, host, now, d.PoolSize, d.Version, d.InProcessRuntimes(), d.Operators.Names(), drained)
+			id, hostname, started_at, last_heartbeat, pool_size, version, runtimes, operators, drained_at, unfit)
+		VALUES ($1, $2, $3, $3, $4, $5, $6, $7, $8, NULLIF($9, ''))
+		ON CONFLICT (token, id, incarnation) DO UPDATE SET last_heartbeat = EXCLUDED.last_heartbeat,
+			drained_at = EXCLUDED.drained_at, unfit = EXCLUDED.unfit`,
+		d.WorkerID, host, now, d.PoolSize, d.Version, d.InProcessRuntimes(), d.Operators.Names(), drained,
+		d.Health.Reason())
 	if err != nil {
 		return fmt.Errorf("register worker %s: %w", d.WorkerID, err)
 	}
@@ -88,9 +90,10 @@ func (d *Dispatcher) HeartbeatWorker(ctx context.Context, now time.Time) (more b
 	var drained bool
 	err = d.Pool.QueryRow(ctx, `
 		UPDATE workers w SET last_heartbeat = $2, current_tasks = $3, is_leader = l.expires_at IS NOT NULL,
-			leader_until = l.expires_at
+			leader_until = l.expires_at, unfit = NULLIF($4, '')
 		FROM (SELECT) AS one LEFT JOIN river_leader l ON l.leader_id = $1 AND l.expires_at > $2
-		WHERE w.id = $1 AND w.token = '' RETURNING w.drained_at IS NOT NULL`, d.WorkerID, now, len(d.slots)).Scan(&drained)
+		WHERE w.id = $1 AND w.token = '' RETURNING w.drained_at IS NOT NULL`,
+		d.WorkerID, now, len(d.slots), d.Health.Reason()).Scan(&drained)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return false, d.Register(ctx)
@@ -117,7 +120,7 @@ type Worker struct {
 	ID            string     `json:"id"`
 	Token         string     `json:"token,omitempty" doc:"Name of its worker token; ids are unique within one token. Empty: it is a server"`
 	Hostname      string     `json:"hostname"`
-	State         string     `json:"state" enum:"live,drained,dead" doc:"drained: it finishes its tasks and claims no more; dead: it was silent for ten seconds"`
+	State         string     `json:"state" enum:"live,unfit,drained,dead" doc:"unfit: it claims no tasks now; drained: it finishes its tasks and claims no more; dead: it was silent for ten seconds"`
 	Version       string     `json:"version"`
 	Runtimes      []string   `json:"runtimes" nullable:"false" doc:"The runtimes it serves"`
 	Operators     []string   `json:"operators" nullable:"false" doc:"The operators it runs"`
@@ -126,15 +129,17 @@ type Worker struct {
 	StartedAt     time.Time  `json:"started_at"`
 	LastHeartbeat time.Time  `json:"last_heartbeat"`
 	DrainedAt     *time.Time `json:"drained_at,omitempty" doc:"When somebody asked it to claim no more"`
+	Unfit         string     `json:"unfit,omitempty" doc:"Why a server claims no tasks now: it cannot use its storage"`
 	IsLeader      bool       `json:"is_leader" doc:"It leads the periodic sweeps"`
 	LeaderUntil   *time.Time `json:"leader_until,omitempty" doc:"When its term ends, unless it is elected again"`
 }
 
 // workerColumns are the columns of a Worker. $1 is now, and $2 the time before which a heartbeat is too old.
 const workerColumns = `id, split_part(token, '/', 2), hostname,
-	CASE WHEN last_heartbeat <= $2 THEN 'dead' WHEN drained_at IS NOT NULL THEN 'drained' ELSE 'live' END,
+	CASE WHEN last_heartbeat <= $2 THEN 'dead' WHEN drained_at IS NOT NULL THEN 'drained'
+		WHEN unfit IS NOT NULL THEN 'unfit' ELSE 'live' END,
 	coalesce(version, ''), runtimes, operators, pool_size, current_tasks, started_at, last_heartbeat, drained_at,
-	is_leader AND leader_until > $1, CASE WHEN is_leader AND leader_until > $1 THEN leader_until END`
+	coalesce(unfit, ''), is_leader AND leader_until > $1, CASE WHEN is_leader AND leader_until > $1 THEN leader_until END`
 
 // WorkerKey is a position in a list of workers.
 type WorkerKey struct{ ID, Token string }

@@ -157,9 +157,9 @@ func MayBeUnusable(err error) bool {
 		}
 	}
 
-	text := fault.Text(err)
+	text := strings.ToLower(fault.Text(err))
 	for _, is := range []error{unix.ENOSPC, unix.EDQUOT, unix.EROFS, unix.EACCES, unix.EIO} {
-		if says := is.Error(); strings.Contains(text, says) || strings.Contains(text, strings.ToUpper(says[:1])+says[1:]) {
+		if strings.Contains(text, is.Error()) {
 			return true
 		}
 	}

@@ -1,6 +1,7 @@
 package workerapi
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -44,7 +45,7 @@ func (a *API) addDataRoutes(api *authz.API) {
 		Parameters: []*huma.Param{index, format(operators.ExportFormats), {Name: "partition", In: "query",
 			Schema:      &huma.Schema{Type: huma.TypeString},
 			Description: "Only rows of this partition"}},
-	}), 0, a.readInput)
+	}), 0, a.sparing(a.readInput))
 
 	authz.HandleTaskRaw(api, withFence(huma.Operation{
 		OperationID: "write-task-output", Method: http.MethodPut, Path: "/v1/task/outputs/{index}/{file}",
@@ -54,7 +55,7 @@ func (a *API) addDataRoutes(api *authz.API) {
 			"content may be sent again; other content under the same name is 409.",
 		Parameters: []*huma.Param{index, {Name: "file", In: "path", Required: true,
 			Schema: &huma.Schema{Type: huma.TypeString}}, format(operators.Formats)},
-	}), a.storage.MaxUpload(), a.writeOutput)
+	}), a.storage.MaxUpload(), a.sparing(a.writeOutput))
 
 	authz.HandleTaskRaw(api, withFence(huma.Operation{
 		OperationID: "read-task-code", Method: http.MethodGet, Path: "/v1/task/udf", Tags: taskTags,
@@ -71,6 +72,16 @@ func (a *API) addDataRoutes(api *authz.API) {
 		OperationID: "task-query", Method: http.MethodPost, Path: "/v1/task/query", Tags: taskTags,
 		Summary: "Run one SELECT over the pinned inputs", Description: "Each input is a relation with its name.",
 	}, a.query)
+}
+
+// sparing returns a handler that answers 503 where the storage is to blame, so that the worker makes the call again.
+func (a *API) sparing(
+	handle func(http.ResponseWriter, *http.Request, authz.Capability) error,
+) func(http.ResponseWriter, *http.Request, authz.Capability) error {
+	return func(w http.ResponseWriter, r *http.Request, c authz.Capability) error {
+		err := handle(w, r, c)
+		return cmp.Or(a.dispatcher.Spared(r.Context(), err), err)
+	}
 }
 
 func anys(of []string) (list []any) {

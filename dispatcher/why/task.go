@@ -181,17 +181,23 @@ func (e *explainer) queued(ctx context.Context, p placed, job *registry.Job, r *
 		offer, handler = needs, strings.TrimPrefix(needs, dag.Handler+":")
 	}
 
-	var workers, slots, taken int
+	var workers, slots, taken, unfit int
+	var reason string
 	err = e.tx.QueryRow(ctx, `
-		SELECT count(*), coalesce(sum(pool_size), 0), coalesce(sum(current_tasks), 0) FROM workers
+		SELECT count(*) FILTER (WHERE unfit IS NULL), coalesce(sum(pool_size) FILTER (WHERE unfit IS NULL), 0),
+			coalesce(sum(current_tasks) FILTER (WHERE unfit IS NULL), 0), count(unfit), coalesce(max(unfit), '')
+		FROM workers
 		WHERE $1 = ANY(runtimes) AND last_heartbeat > $2 AND drained_at IS NULL AND (orgs IS NULL OR $3 = ANY(orgs))
 			AND ($4::text = 'check' OR operators = '{}' OR $4 = ANY(operators))`,
-		p.runtime, e.now.Add(-tasks.WorkerDeadAfter), e.caller.OrgID, offer).Scan(&workers, &slots, &taken)
+		p.runtime, e.now.Add(-tasks.WorkerDeadAfter), e.caller.OrgID, offer).Scan(&workers, &slots, &taken, &unfit,
+		&reason)
 	if err != nil {
 		return fmt.Errorf("workers for %s: %w", p.runtime, err)
 	}
 
 	switch {
+	case workers == 0 && unfit > 0:
+		r.Because = append(r.Because, Reason{Code: WhyStorageAway, Runtime: p.runtime, Count: unfit, Detail: reason})
 	case workers == 0:
 		missing := Reason{Code: WhyNoWorker, Runtime: p.runtime}
 		if may, err := e.mayRead(ctx, job); err != nil {

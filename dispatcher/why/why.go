@@ -63,6 +63,7 @@ const (
 	// Tasks that are open.
 	WhyQueued      Code = "queued"
 	WhyNoWorker    Code = "no_worker"
+	WhyStorageAway Code = "storage_away"
 	whyWorkersBusy Code = "workers_busy"
 	whyNotSent     Code = "not_sent"
 	WhySibling     Code = "sibling"
@@ -126,7 +127,8 @@ const (
 
 // Codes lists every code.
 var Codes = []Code{
-	WhyQueued, WhyNoWorker, whyWorkersBusy, whyNotSent, WhySibling, WhyLimit, WhyBackoff, WhyHandedBack, WhyRunAt,
+	WhyQueued, WhyNoWorker, WhyStorageAway, whyWorkersBusy, whyNotSent, WhySibling, WhyLimit, WhyBackoff, WhyHandedBack,
+	WhyRunAt,
 	WhyHeldBack, WhyPaused, WhyDead, WhyRunning, WhyLeaseLost, WhySilent, WhyCanceling, whyMore,
 	WhyCompleted, WhyFailed, WhyCanceled, WhySuperseded, whySkipped,
 	whyPublished, whyLate, whyUpToDate, whyChecksPending, whyRejected, whyPurged, whyWaits, whyInputMet,
@@ -197,6 +199,9 @@ var taskWordings = map[Code]wording{
 		return fmt.Sprintf("it is ready, with %s before it in its org", counted(r.Count, "task"))
 	}},
 	WhyNoWorker: {"a task", noWorker},
+	WhyStorageAway: {"a task", func(r Reason) string {
+		return fmt.Sprintf("no server takes tasks of the runtime %s: %s", r.Runtime, r.Detail)
+	}},
 	whyWorkersBusy: {"a task", func(r Reason) string {
 		return fmt.Sprintf("all %d slots of the workers for %s are taken", r.Max, r.Runtime)
 	}},

@@ -60,6 +60,7 @@ func New(c Config) (*Health, error) {
 		return nil, errors.New("storage health: a storage and a pool are needed")
 	}
 	c.Log, c.Every = cmp.Or(c.Log, slog.Default()), cmp.Or(c.Every, illEvery)
+
 	h := &Health{Config: c, reason: notLooked, since: time.Now()}
 	h.usable = prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "dagctl_storage_usable",
 		Help: "1 if this server can use its storage, 0 if it takes no tasks because it cannot."}, func() float64 {
@@ -68,6 +69,7 @@ func New(c Config) (*Health, error) {
 		}
 		return 0
 	})
+
 	h.failedLooks = prometheus.NewCounter(prometheus.CounterOpts{Name: "dagctl_storage_probe_failures_total",
 		Help: "Looks of this server at its storage that found that it cannot be used."})
 	h.spared = prometheus.NewCounter(prometheus.CounterOpts{Name: "dagctl_storage_spared_attempts_total",

@@ -81,7 +81,7 @@ func TestAFullDiskIsSaidOnceAndOver(t *testing.T) {
 	require.NotContains(t, k.Reason(), root, "and what everybody may read does not")
 
 	require.NoError(t, os.Remove(full))
-	require.Empty(t, k.Explains(t.Context(), err), "another program has made room: the task may need more than there is")
+	require.Empty(t, k.Explains(t.Context(), err), "there is room again: the task may need more than there is")
 	require.Equal(t, 1, strings.Count(k.log.String(), "the storage can be used again"))
 	require.Equal(t, 3, k.changes)
 	figures := prometheus.NewRegistry()
