@@ -37,6 +37,7 @@ import (
 	"github.com/dagctl/dagctl/registry"
 	"github.com/dagctl/dagctl/registry/deploy"
 	"github.com/dagctl/dagctl/storage"
+	"github.com/dagctl/dagctl/storage/health"
 	"github.com/dagctl/dagctl/tasklogs"
 	"github.com/dagctl/dagctl/timers"
 	"github.com/dagctl/dagctl/web"
@@ -56,6 +57,7 @@ type App struct {
 	pool       *pgxpool.Pool // as the owner of the tables
 	requests   *pgxpool.Pool // under row-level security
 	storage    *storage.Storage
+	health     *health.Health // of the storage
 	engines    *engine.Engines
 	quotas     *authz.Quotas
 	vault      *authz.Vault
@@ -107,7 +109,12 @@ func (a *App) openStores(ctx context.Context, cfg Config) (err error) {
 	}
 	a.quotas = authz.NewQuotas(a.pool, a.worker)
 	a.quotas.CountEngines(func() map[uuid.UUID]int64 { return enginesOf(a.engines.Working()) })
-	a.storage, err = storage.New(cfg.Storage.storage(a.pool, a.engines))
+
+	if a.storage, err = storage.New(cfg.Storage.storage(a.pool, a.engines)); err != nil {
+		return err
+	}
+	a.health, err = health.New(health.Config{Storage: a.storage, Pool: a.pool, Log: a.log,
+		Changed: func() { a.Dispatcher.Wake() }})
 	return err
 }
 
@@ -206,7 +213,7 @@ func (a *App) newDispatcher(ctx context.Context, cfg Config, roots func(org, dag
 	a.stopTraces = stopTraces
 
 	a.Dispatcher, err = service.New(service.Config{Config: dispatcher.Config{
-		Pool: a.pool, Requests: a.requests, Registry: a.registry, Storage: a.storage, Vault: a.vault,
+		Pool: a.pool, Requests: a.requests, Registry: a.registry, Storage: a.storage, Health: a.health, Vault: a.vault,
 		Operators: a.builtin, Runner: a.runner, Roots: roots,
 		Runtimes: cfg.RuntimeMap().Of(backends.InProcess),
 		Signer:   a.signer, BaseURL: cfg.workerBaseURL(),
@@ -279,7 +286,7 @@ func (a *App) addRoutes(cfg Config, dev *authz.Dev) (err error) {
 		return nil
 	})
 	a.API.HandlePage(authz.Public, "GET /readyz", func(w http.ResponseWriter, r *http.Request, _ authz.Caller) error {
-		readyz(a.pool, cfg.RequestsDatabaseURL, a.outages)(w, r)
+		readyz(a.pool, cfg.RequestsDatabaseURL, a.outages, a.health)(w, r)
 		return nil
 	})
 	a.API.HandlePage(authz.Reader, "GET /metrics", a.serveMetrics)
@@ -357,9 +364,9 @@ func healthz(w http.ResponseWriter, _ *http.Request) {
 }
 
 // readyz answers whether the server can serve requests now, and if not, why.
-func readyz(pool *pgxpool.Pool, requestsURL string, known *outages) http.HandlerFunc {
+func readyz(pool *pgxpool.Pool, requestsURL string, known *outages, files *health.Health) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		reason := cmp.Or(known.Reason(), notReady(r.Context(), pool, requestsURL))
+		reason := cmp.Or(known.Reason(), notReady(r.Context(), pool, requestsURL), files.Reason())
 		if reason != "" {
 			rest.WriteProblem(w, r, &rest.Problem{
 				Status: http.StatusServiceUnavailable, Detail: "not ready: " + reason,
@@ -381,7 +388,9 @@ func (a *App) Run(ctx context.Context, listener net.Listener) error {
 
 // work runs the loops of the slices until ctx ends, which is no error however early it comes.
 func (a *App) work(ctx context.Context) error {
+	a.health.Look(ctx) // before the first claim
 	g, working := errgroup.WithContext(ctx)
+	g.Go(func() error { return a.health.Run(working) })
 	g.Go(func() error { return a.Dispatcher.Run(working) })
 	g.Go(func() error { return a.timers.Run(working) })
 	g.Go(func() error { return a.Logs.Run(working) })

@@ -54,11 +54,12 @@ what fails.`,
 				findPostgres(),
 				checkServer(cmd.Context(), c),
 			}
-			if address, err := c.DatabaseURL(databaseURL); err == nil {
+			address, err := c.DatabaseURL(databaseURL)
+			if err == nil {
 				findings = append(findings, checkDatabase(cmd.Context(), address, requestsURL(c, config))...)
 			}
 			if config != "" {
-				findings = append(findings, checkConfig(cmd.Context(), c, config)...)
+				findings = append(findings, checkConfig(cmd.Context(), c, config, address)...)
 			}
 			if verifyFiles {
 				findings = append(findings, checkFiles(cmd.Context(), c)...)

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,16 +16,19 @@ import (
 	"github.com/dagctl/dagctl/dispatcher/backends"
 	"github.com/dagctl/dagctl/engine"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/pg"
+	"github.com/dagctl/dagctl/migrations"
 	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/storage"
+	"github.com/dagctl/dagctl/storage/health"
 )
 
 // oldTaskKey is the age at which doctor suggests a new task key.
 const oldTaskKey = 365 * 24 * time.Hour
 
 // checkConfig reads a server's config as `dagctl serve` on this machine would, and tries its bucket, its runtimes and
-// its keys.
-func checkConfig(ctx context.Context, c *cli.CLI, path string) []finding {
+// its keys. With a database it also checks that the storage is that of its installation.
+func checkConfig(ctx context.Context, c *cli.CLI, path, databaseURL string) []finding {
 	cfg, err := loadConfig(path, c.Getenv)
 	if err != nil {
 		return []finding{failed("config", err)}
@@ -33,7 +37,7 @@ func checkConfig(ctx context.Context, c *cli.CLI, path string) []finding {
 	if err := cfg.Validate(); err != nil {
 		findings = problemsOf("config", err)
 	}
-	findings = append(findings, checkStorage(ctx, &cfg)...)
+	findings = append(findings, checkStorage(ctx, &cfg, databaseURL)...)
 	findings = append(findings, checkRuntimes(&cfg)...)
 	findings = append(findings, checkBackends(ctx, &cfg)...)
 	return append(findings, checkTaskKeys(ctx, &cfg, time.Now())...)
@@ -175,12 +179,12 @@ func checkKeyFile(f *finding, key authz.TaskKey, info os.FileInfo, signs bool, n
 	}
 }
 
-// checkStorage tries to write, read and list the bucket.
-func checkStorage(ctx context.Context, cfg *Config) (findings []finding) {
-	if cfg.Storage.S3 == nil || cfg.Storage.Root == "" {
-		return nil
-	}
+// checkStorage tries to write and read the folder, and to write, read and list the bucket.
+func checkStorage(ctx context.Context, cfg *Config, databaseURL string) (findings []finding) {
 	const check = "storage"
+	if _, err := os.Stat(cfg.Storage.Root); cfg.Storage.Root == "" || cfg.Storage.S3 == nil && err != nil {
+		return nil // Validate says the first, and a server makes its folder
+	}
 	s, err := storage.New(cfg.Storage.storage(nil, nil))
 	if err != nil {
 		return []finding{failed(check, err)}
@@ -189,8 +193,41 @@ func checkStorage(ctx context.Context, cfg *Config) (findings []finding) {
 	for _, f := range s.Check(ctx) {
 		findings = append(findings, finding{Check: check, OK: f.OK, Detail: f.Detail, Hint: f.Hint})
 	}
+	if cfg.Storage.S3 == nil {
+		findings = append(findings, checkFolder(ctx, s, cfg.Storage.Root))
+	}
+	if databaseURL != "" {
+		findings = append(findings, checkInstallation(ctx, s, databaseURL)...)
+	}
 	if err := s.Close(); err != nil {
 		findings = append(findings, failed(check, err))
 	}
 	return findings
+}
+
+// checkFolder writes and reads the folder of the files.
+func checkFolder(ctx context.Context, s *storage.Storage, root string) finding {
+	if err := s.Probe(ctx); err != nil {
+		f := failed("storage", err)
+		f.Hint = cmp.Or(f.Hint, "docs/operations.md, When the storage cannot be used")
+		return f
+	}
+	return finding{Check: "storage", OK: true, Detail: "folder " + root + " can be written and read"}
+}
+
+// checkInstallation checks that the storage is that of the database's installation. A database that does not answer is
+// another check's.
+func checkInstallation(ctx context.Context, s *storage.Storage, databaseURL string) []finding {
+	pool, err := pg.Open(ctx, databaseURL, pg.WithMaxConns(1))
+	if err != nil {
+		return nil
+	}
+	defer pool.Close()
+	if pending, err := migrations.Pending(ctx, pool); err != nil || len(pending) > 0 {
+		return nil
+	}
+	if err := health.Check(ctx, pool, s); err != nil {
+		return []finding{failed("storage", err)}
+	}
+	return []finding{{Check: "storage", OK: true, Detail: s.MarkerPlace() + " fits the database"}}
 }

@@ -193,6 +193,7 @@ func TestAServerWaitsForTheLoginOfRequests(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(owner.Close)
 
+	root := t.TempDir()
 	for _, c := range []struct{ spoil, says string }{
 		{`ALTER ROLE dagctl_requests SUPERUSER`, "is SUPERUSER"},
 		{`ALTER ROLE dagctl_requests PASSWORD 'another'`, "requests cannot log in as dagctl_requests"},
@@ -202,6 +203,7 @@ func TestAServerWaitsForTheLoginOfRequests(t *testing.T) {
 		_, err := owner.Exec(t.Context(), c.spoil)
 		require.NoError(t, err)
 		cfg := servedConfig(t, database.URL())
+		cfg.Storage.Root = root // all servers of a database have the same
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- serve(ctx, cfg, false, slog.New(slog.DiscardHandler)) }()

@@ -55,7 +55,11 @@ func workersListCommand(c *cli.CLI) *cobra.Command {
 						leads = "yes"
 					}
 					tasks := fmt.Sprintf("%d of %d", worker.CurrentTasks, worker.PoolSize)
-					t.Add(worker.ID, worker.State, leads, tasks, cmp.Or(worker.Version, "-"),
+					state := worker.State
+					if worker.Unfit != "" {
+						state += ": " + worker.Unfit
+					}
+					t.Add(worker.ID, state, leads, tasks, cmp.Or(worker.Version, "-"),
 						strings.Join(worker.Runtimes, ","),
 						cli.Ago(&worker.StartedAt, now), cli.Ago(&worker.LastHeartbeat, now),
 						cli.Ago(worker.DrainedAt, now))
