@@ -70,7 +70,9 @@ func ChecksOf(job *registry.Job, output int) (checks []dag.Check, held bool) {
 
 // CheckTask returns the request for the task that checks a revision. Its slot is its own, so that it need not wait for
 // other tasks of the output partition.
-func CheckTask(job *registry.Job, output int, key string, revision int64, class int) (tasks.Request, error) {
+func CheckTask(
+	job *registry.Job, output int, key string, revision int64, class tasks.Class,
+) (tasks.Request, error) {
 	payload, err := json.Marshal(CheckPayload{output, key, revision, nil})
 	if err != nil {
 		return tasks.Request{}, err

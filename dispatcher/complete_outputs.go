@@ -266,7 +266,7 @@ func (d *Dispatcher) commitOutputs(
 			}
 			x.notes = append(x.notes, note)
 			if len(r.checks) > 0 && !x.checked(w) {
-				check, err := CheckTask(x.Job, w.Output, w.Partition, r.Revision, tasks.ClassLive)
+				check, err := CheckTask(x.Job, w.Output, w.Partition, r.Revision, x.row.Class)
 				if err != nil {
 					return nil, nil, err
 				}

@@ -70,6 +70,8 @@ type Config struct {
 	PoolSize int    // tasks run at once in this process; default 4
 	Version  string // of the program, for people
 
+	// Weights are the shares of the classes of tasks; zero: tasks.DefaultWeights.
+	Weights tasks.Weights
 	// Thresholds are the loads at which sources, backfills and builds begin to wait.
 	Thresholds pressure.Thresholds
 	// Quotas bound what orgs may use; nil: nothing is bounded.
@@ -120,8 +122,6 @@ type Dispatcher struct {
 
 	slots  chan struct{} // one per task that may run here at once
 	shares shares        // of orgs in the slots
-	// turns remembers which org's turn it was, where workers elsewhere claim tasks.
-	turns turns
 	// Stepped makes completions always leave their events to the router, for tests that take each step by itself.
 	Stepped bool
 	// RunChecks runs the checks of a revision: the Runner's Check, unless a test remembers what that has answered.
@@ -159,7 +159,8 @@ func New(c Config) (*Dispatcher, error) {
 		slots:     make(chan struct{}, c.PoolSize), tracing: attemptTraces{tasks.Tracing{Tracer: c.Tracer}},
 		stopping: make(chan struct{})}
 	d.Tasks = tasks.New(tasks.Config{Pool: c.Pool, Wakeups: d.Wakeups, Metrics: d.Metrics, Tracing: d.tracing.Tracing,
-		Log: c.Log, Observer: d, Queued: c.Queued, Elsewhere: c.Elsewhere})
+		Log: c.Log, Observer: d, Queued: c.Queued, Elsewhere: c.Elsewhere,
+		Weights: c.Weights})
 	d.Pressure = pressure.New(pressure.Config{Pool: c.Pool, Requests: c.Requests, Wakeups: d.Wakeups,
 		Thresholds: c.Thresholds, Quotas: c.Quotas, Stored: registry.StoredBytes, Log: c.Log})
 

@@ -12,7 +12,6 @@ import (
 
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dag"
-	"github.com/dagctl/dagctl/dispatcher/tasks"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/registry"
 )
@@ -25,7 +24,13 @@ import (
 type idleness struct {
 	mu   sync.Mutex
 	at   time.Time
-	busy map[tasks.Queue]bool // org and runtime
+	busy map[place]bool
+}
+
+// place is a runtime as one org uses it.
+type place struct {
+	org     uuid.UUID
+	runtime string
 }
 
 // idleEvery is how long idleness is remembered.
@@ -47,7 +52,7 @@ func (d *Dispatcher) IdleRuntimes(
 
 	return slices.DeleteFunc(slices.Clone(runtimes), func(runtime string) bool {
 		return slices.ContainsFunc(worker.Orgs, func(org uuid.UUID) bool {
-			return d.idle.busy[tasks.Queue{Org: org, Runtime: runtime}]
+			return d.idle.busy[place{org, runtime}]
 		})
 	}), nil
 }
@@ -71,8 +76,8 @@ func IdleFor(job *dag.Job, w Work, now time.Time) bool {
 }
 
 // busyRuntimes returns the runtimes, by org, that have a job which is not idle.
-func (d *Dispatcher) busyRuntimes(ctx context.Context, now time.Time) (map[tasks.Queue]bool, error) {
-	busy := map[tasks.Queue]bool{}
+func (d *Dispatcher) busyRuntimes(ctx context.Context, now time.Time) (map[place]bool, error) {
+	busy := map[place]bool{}
 	err := pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) error {
 		acting, err := d.Registry.JobsInWork(ctx, tx, nil)
 		if err != nil {
@@ -84,7 +89,7 @@ func (d *Dispatcher) busyRuntimes(ctx context.Context, now time.Time) (map[tasks
 		}
 
 		for origin, a := range acting {
-			if k := (tasks.Queue{Org: a.Job.OrgID, Runtime: a.Job.Def.Runtime}); !busy[k] {
+			if k := (place{a.Job.OrgID, a.Job.Def.Runtime}); !busy[k] {
 				busy[k] = !IdleFor(&a.Job.Def, works[origin], now)
 			}
 		}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -82,24 +81,19 @@ func notClaimable(status tasks.Status, waiting tasks.Wait) string {
 	return string(status) // Completed, Failed or Canceled
 }
 
-// ClaimMany claims up to max tasks that the claimant takes, in turns from its orgs. It passes tasks that the claimant
-// does not take one by one, so a worker that takes few of the tasks of a runtime should have a runtime of its own.
+// ClaimMany claims up to max tasks that the claimant takes. See tasks.Take for their order.
 func (d *Dispatcher) ClaimMany(ctx context.Context, c Claimant, max int, now time.Time) ([]protocol.Claim, error) {
 	if err := d.MayIssue(); err != nil {
 		return nil, err
 	}
 
-	runtimes := c.Runtimes
-	if len(runtimes) == 0 {
-		runtimes = c.Worker.Runtimes
-	}
-
+	scope := c.scope(d.Operators)
 	tasks, err := d.ClaimTaken(ctx, c.holder(), now,
 		func(ctx context.Context, tx pgx.Tx) ([]tasks.Taken, error) {
-			return d.takeFor(ctx, tx, c, runtimes, max)
+			return d.Tasks.Take(ctx, tx, scope, max)
 		})
 	if err != nil {
-		return nil, fmt.Errorf("claim tasks of %s: %w", strings.Join(runtimes, ", "), err)
+		return nil, fmt.Errorf("claim tasks of %s: %w", strings.Join(scope.Runtimes, ", "), err)
 	}
 
 	claims := make([]protocol.Claim, len(tasks))
@@ -111,98 +105,26 @@ func (d *Dispatcher) ClaimMany(ctx context.Context, c Claimant, max int, now tim
 	return claims, nil
 }
 
-// turns remembers for each runtime which org's turn was last.
-type turns struct {
-	mu   sync.Mutex
-	last map[string]uuid.UUID
-}
-
-func (t *turns) of(runtime string) uuid.UUID {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.last[runtime]
-}
-
-func (t *turns) took(taken []tasks.Taken) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.last == nil {
-		t.last = map[string]uuid.UUID{}
+// scope returns the queues that the claimant serves.
+func (c Claimant) scope(known *operators.Registry) tasks.Scope {
+	runtimes := c.Runtimes
+	if len(runtimes) == 0 {
+		runtimes = c.Worker.Runtimes
 	}
-	for _, c := range taken {
-		t.last[c.Runtime] = c.Org
-	}
-}
-
-// takeFor removes up to max tasks from the ready set that a claimant takes.
-func (d *Dispatcher) takeFor(
-	ctx context.Context, tx pgx.Tx, c Claimant, runtimes []string, max int,
-) ([]tasks.Taken, error) {
-	where, args := "q.needs <> '"+tasks.NeedCheck+"'", []any(nil)
-	if runs := c.needs(d.Operators); runs != nil {
-		where += fmt.Sprintf(" AND q.needs = ANY($%d)", 5+len(args))
-		args = append(args, runs)
-	}
-	if ops := c.Worker.Operators; len(ops) > 0 {
-		where += fmt.Sprintf(" AND "+tasks.OperatorColumn+" = ANY($%d)", 5+len(args))
-		args = append(args, ops)
+	if allowed := c.Worker.Runtimes; len(allowed) > 0 {
+		runtimes = slices.DeleteFunc(slices.Clone(runtimes), func(r string) bool {
+			return !slices.Contains(allowed, r)
+		})
 	}
 
-	queues, _, err := tasks.QueuesReady(ctx, tx, runtimes)
-	if err != nil {
-		return nil, err
+	s := tasks.Scope{Runtimes: runtimes, Needs: c.needs(known), Orgs: c.Worker.Orgs, NoChecks: true}
+	if s.Orgs == nil {
+		s.Orgs = []uuid.UUID{} // nil would be all orgs
 	}
-	queues = slices.DeleteFunc(queues, func(h tasks.Queue) bool {
-		return !slices.Contains(c.Worker.Orgs, h.Org) ||
-			len(c.Worker.Runtimes) > 0 && !slices.Contains(c.Worker.Runtimes, h.Runtime)
-	})
-	return d.TakeInTurn(ctx, tx, queues, max, where, args...)
-}
-
-// TakeInTurn removes up to max tasks that meet a condition from queues: it takes an equal share from each queue, and
-// fills the rest from further queues. where and args are those of tasks.TakeFrom.
-func (d *Dispatcher) TakeInTurn(
-	ctx context.Context, tx pgx.Tx, queues []tasks.Queue, max int, where string, args ...any,
-) ([]tasks.Taken, error) {
-	queues = d.inTurn(queues)
-	var taken []tasks.Taken
-	for len(queues) > 0 && len(taken) < max {
-		some := queues[:min(len(queues), tasks.QueuesAtOnce, max-len(taken))]
-		queues = queues[len(some):]
-		ranks := make([]int64, len(some))
-		for i := range ranks {
-			ranks[i] = -1 << 62
-		}
-
-		got, err := tasks.TakeFrom(ctx, tx, some, ranks, (max-len(taken))/len(some), where, args...)
-		if err != nil {
-			return nil, err
-		}
-		taken = append(taken, got...)
+	if len(c.Worker.Operators) > 0 {
+		s.Operators = c.Worker.Operators
 	}
-	d.turns.took(taken)
-	return taken, nil
-}
-
-// inTurn orders queues by org, beginning after the org whose turn was last.
-func (d *Dispatcher) inTurn(queues []tasks.Queue) []tasks.Queue {
-	slices.SortStableFunc(queues, func(a, b tasks.Queue) int {
-		x, y := slices.Compare(a.Org[:], lastOrg(d, a)) <= 0, slices.Compare(b.Org[:], lastOrg(d, b)) <= 0
-		switch {
-		case x && !y:
-			return 1
-		case y && !x:
-			return -1
-		}
-		return slices.Compare(a.Org[:], b.Org[:])
-	})
-	return queues
-}
-
-// lastOrg returns the org whose turn was last on the runtime of a queue.
-func lastOrg(d *Dispatcher, h tasks.Queue) []byte {
-	last := d.turns.of(h.Runtime)
-	return last[:]
+	return s
 }
 
 // CapabilityFor is how long a capability token is valid, at least. It is longer than any lease, because a completion

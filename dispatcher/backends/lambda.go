@@ -176,7 +176,9 @@ func (f *Function) free(ctx context.Context) (int, error) {
 // function holds under an advisory lock, so that two servers never claim the same room. An attempt that lost its lease
 // may still run, uncounted, until its next heartbeat is refused.
 func (be *Backends) TakeForFunction(ctx context.Context, tx pgx.Tx, f *Function, most int) ([]tasks.Taken, error) {
-	queues, _, err := tasks.QueuesReady(ctx, tx, []string{f.Runtime})
+	where, args := be.runtimes.condition(f.Runtime, f.index, tasks.FirstArg)
+	scope := tasks.Scope{Runtimes: []string{f.Runtime}, Where: where, Args: args}
+	queues, _, err := tasks.QueuesReady(ctx, tx, scope)
 	if err != nil || len(queues) == 0 {
 		return nil, err
 	}
@@ -192,8 +194,7 @@ func (be *Backends) TakeForFunction(ctx context.Context, tx pgx.Tx, f *Function,
 		return nil, err
 	}
 
-	where, args := be.runtimes.condition(f.Runtime, f.index, 5)
-	return be.dispatcher.TakeInTurn(ctx, tx, queues, min(f.Backend.Concurrency-held, most), where, args...)
+	return be.tasks.Take(ctx, tx, scope, min(f.Backend.Concurrency-held, most))
 }
 
 // roomInFunctions wakes the loops of functions whose attempts have ended, so that a function at its concurrency gets
@@ -207,7 +208,7 @@ func (be *Backends) roomInFunctions(all []tasks.Ended) {
 	}
 }
 
-// condition returns the SQL condition that row q of the ready set goes to backend i of its runtime: that backend takes
+// condition returns the SQL condition that the tasks of a queue q go to backend i of its runtime: that backend takes
 // the operator and the org, and none before it does. Arguments begin at $first.
 func (m RuntimeMap) condition(runtime string, i, first int) (where string, args []any) {
 	takes := func(b Backend) string {

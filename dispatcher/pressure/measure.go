@@ -150,7 +150,7 @@ func (g *Gauge) WaitOfNext(ctx context.Context, now time.Time) (longest time.Dur
 			return err
 		}
 
-		queues, _, err := tasks.QueuesReady(ctx, tx, served)
+		queues, _, err := tasks.QueuesReady(ctx, tx, tasks.Scope{Runtimes: served})
 		if err != nil {
 			return err
 		}
@@ -165,31 +165,10 @@ func (g *Gauge) WaitOfNext(ctx context.Context, now time.Time) (longest time.Dur
 
 // waitIn returns how long the first task of each queue has been ready, the longest of them.
 func waitIn(ctx context.Context, tx pgx.Tx, queues []tasks.Queue, now time.Time) (longest time.Duration, err error) {
-	orgs, runtimes := make([]uuid.UUID, len(queues)), make([]string, len(queues))
-	for i, q := range queues {
-		orgs[i], runtimes[i] = q.Org, q.Runtime
+	waits, err := tasks.Waits(ctx, tx, queues, now)
+	for _, w := range waits {
+		longest = max(longest, w)
 	}
-	rows, err := tx.Query(ctx, `
-		SELECT r.rank, t.priority, t.kind FROM unnest($1::uuid[], $2::text[]) AS h(org_id, runtime) CROSS JOIN LATERAL (
-			SELECT q.task_id, q.rank FROM ready q WHERE q.runtime = h.runtime AND q.org_id = h.org_id
-			ORDER BY q.runtime, q.org_id, q.rank, q.task_id LIMIT 1) AS r
-		JOIN tasks t ON t.id = r.task_id`, orgs, runtimes)
-	if err != nil {
-		return 0, err
-	}
-
-	var (
-		rank     int64
-		priority int
-		kind     tasks.Kind
-	)
-	_, err = pgx.ForEachRow(rows, []any{&rank, &priority, &kind}, func() error {
-		// The rank is the time of placing, minus the bonus of the priority, plus the penalty of the class.
-		placed := rank + int64(priority)*tasks.PriorityWorth.Milliseconds()
-		placed -= int64(tasks.ClassOf(kind)) * tasks.ClassWorth.Milliseconds()
-		longest = max(longest, time.Duration(now.UnixMilli()-placed)*time.Millisecond)
-		return nil
-	})
 	return longest, err
 }
 

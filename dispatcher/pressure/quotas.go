@@ -34,17 +34,24 @@ func (g *Gauge) ReviewQuotas(ctx context.Context, now time.Time) (more bool, err
 	return false, nil
 }
 
-// queuedOf counts the tasks of orgs that are ready or wait. It relies on idx_ready_claim, of which it looks at each
-// runtime, and on idx_waiting_org.
+// queuedOf counts the tasks of orgs that are ready or wait. It relies on idx_ready_queue, of which it looks at each
+// runtime and what its tasks need, and on idx_waiting_org.
 func queuedOf(ctx context.Context, tx pgx.Tx, orgs []uuid.UUID) (map[uuid.UUID]int64, error) {
 	rows, err := tx.Query(ctx, `
 		WITH RECURSIVE runtimes AS (
 			(SELECT min(runtime) AS name FROM ready)
 			UNION ALL
-			SELECT (SELECT min(runtime) FROM ready WHERE runtime > r.name) FROM runtimes r WHERE r.name IS NOT NULL)
+			SELECT (SELECT min(runtime) FROM ready WHERE runtime > r.name) FROM runtimes r WHERE r.name IS NOT NULL),
+		needed AS (
+			SELECT r.name AS runtime, (SELECT min(needs) FROM ready WHERE runtime = r.name) AS needs
+			FROM runtimes r WHERE r.name IS NOT NULL
+			UNION ALL
+			SELECT n.runtime, (SELECT min(needs) FROM ready WHERE runtime = n.runtime AND needs > n.needs)
+			FROM needed n WHERE n.needs IS NOT NULL)
 		SELECT o.org,
-			coalesce((SELECT sum((SELECT count(*) FROM ready q WHERE q.runtime = r.name AND q.org_id = o.org))
-				FROM runtimes r WHERE r.name IS NOT NULL), 0)::bigint
+			coalesce((SELECT sum((
+					SELECT count(*) FROM ready q WHERE q.runtime = n.runtime AND q.needs = n.needs AND q.org_id = o.org))
+				FROM needed n WHERE n.needs IS NOT NULL), 0)::bigint
 			+ (SELECT count(*) FROM waiting w WHERE w.org_id = o.org AND w.reason <> 'dead')
 		FROM unnest($1::uuid[]) AS o(org)`, orgs)
 	if err != nil {

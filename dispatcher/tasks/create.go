@@ -16,13 +16,6 @@ import (
 	"github.com/dagctl/dagctl/registry"
 )
 
-// Classes of tasks by purpose; rankOf places tasks of a higher class further back.
-const (
-	ClassLive     = 0
-	ClassBuild    = 1
-	ClassBackfill = 2
-)
-
 // Request asks for one task.
 type Request struct {
 	ID          uuid.UUID // set if the task has a slot of its own, which no other task can have; otherwise zero
@@ -35,7 +28,7 @@ type Request struct {
 	InputHash   string
 	Concurrency string // rendered concurrency_key; empty: none
 	Priority    *int   // nil: the job's
-	Class       int
+	Class       Class
 	MaxAttempts int
 	Runtime     string
 	RunAt       *time.Time
@@ -166,15 +159,11 @@ func (st *Store) insert(
 		return err
 	}
 
-	turns, err := turnsOf(ctx, tx, fresh)
-	if err != nil {
-		return err
-	}
 	placing := make([]Placement, len(fresh))
 	for i, w := range fresh {
 		placing[i] = Placement{
 			Task: w.ID, Org: w.Job.OrgID, Origin: w.Job.Origin, slot: w.Slot, runtime: w.Runtime,
-			needs: NeedsOf(&w.Job.Def, w.Kind), Rank: turns.rank(w, now), Limits: LimitsOf(w),
+			needs: NeedsOf(&w.Job.Def, w.Kind), dag: w.Job.DAG, Rank: rankOf(w.priority(), now), Limits: LimitsOf(w),
 			RunAt: w.RunAt, sibling: there.running[Slot{w.Job.Origin, w.Slot}],
 		}
 	}
@@ -329,7 +318,7 @@ func insertTasks(b *pg.Batch, wanted []Request, now time.Time) (*pg.Later[[]uuid
 		ids, orgs, origins                                []uuid.UUID
 		kinds, slots, runtimes, needs, partitions, limits []string
 		dedupes, payloads, hashes, concurrency, metadata  []*string
-		maxAttempts, priorities                           []int
+		maxAttempts, priorities, classes                  []int
 		runAts                                            []*time.Time
 	)
 
@@ -368,7 +357,7 @@ func insertTasks(b *pg.Batch, wanted []Request, now time.Time) (*pg.Later[[]uuid
 		metadata = append(metadata, NullIfEmpty(string(w.Metadata)))
 		hashes, concurrency = append(hashes, NullIfEmpty(w.InputHash)), append(concurrency, NullIfEmpty(w.Concurrency))
 		maxAttempts, priorities = append(maxAttempts, w.MaxAttempts), append(priorities, w.priority())
-		runAts = append(runAts, w.RunAt)
+		runAts, classes = append(runAts, w.RunAt), append(classes, int(w.Class))
 	}
 
 	made := make([]uuid.UUID, len(wanted))
@@ -385,22 +374,22 @@ func insertTasks(b *pg.Batch, wanted []Request, now time.Time) (*pg.Later[[]uuid
 	}, `
 		WITH made AS (
 			INSERT INTO tasks (id, org_id, job_id, kind, dedupe_key, slot, max_attempts, runtime, needs, priority,
-				partitions, payload, input_hash, concurrency_key, limits, metadata, run_at, created_at)
+				partitions, payload, input_hash, concurrency_key, limits, metadata, run_at, class, created_at)
 			SELECT id, org, origin, kind, dedupe, slot, max_attempts, runtime, needs, priority,
 				CASE WHEN partition <> '' THEN ARRAY[partition] END, NULLIF(payload::jsonb, 'null'), hash, concurrency,
 				CASE WHEN limits = '' THEN '{}' ELSE ARRAY(SELECT jsonb_array_elements_text(limits::jsonb)) END,
-				coalesce(NULLIF(metadata::jsonb, 'null'), '{}'), run_at, $1
+				coalesce(NULLIF(metadata::jsonb, 'null'), '{}'), run_at, class, $1
 			FROM unnest($2::uuid[], $3::uuid[], $4::uuid[], $5::text[], $6::text[], $7::text[], $8::int[], $9::text[],
 				$10::int[], $11::text[], $12::text[], $13::text[], $14::text[], $15::text[], $16::text[],
-				$17::timestamptz[], $18::text[])
+				$17::timestamptz[], $18::text[], $19::smallint[])
 				AS w(id, org, origin, kind, dedupe, slot, max_attempts, runtime, priority, partition, payload, hash,
-					concurrency, limits, metadata, run_at, needs)
+					concurrency, limits, metadata, run_at, needs, class)
 			ORDER BY origin, dedupe
 			ON CONFLICT (job_id, dedupe_key) WHERE dedupe_key IS NOT NULL DO UPDATE
 			SET status = 'Queued', kind = EXCLUDED.kind, reason = NULL, failures = 0, error_message = NULL,
 			    completed_at = NULL, cancel_requested_at = NULL, next_retry_at = NULL, runtime = EXCLUDED.runtime,
 			    max_attempts = EXCLUDED.max_attempts, needs = EXCLUDED.needs, limits = EXCLUDED.limits,
-			    metadata = tasks.metadata || EXCLUDED.metadata, version = tasks.version + 1
+			    metadata = tasks.metadata || EXCLUDED.metadata, class = EXCLUDED.class, version = tasks.version + 1
 			WHERE tasks.status = 'Canceled' AND tasks.reason IN ('superseded', 'abandoned', 'merged')
 			RETURNING id, job_id, dedupe_key, slot, org_id, attempt, xmax::text <> '0' AS revived),
 		trail AS ( -- a new task needs no event: its row says when it was queued
@@ -408,7 +397,7 @@ func insertTasks(b *pg.Batch, wanted []Request, now time.Time) (*pg.Later[[]uuid
 			SELECT uuid_v7(), org_id, id, attempt, 'Canceled', 'Queued', 'SYSTEM', $1 FROM made WHERE revived)
 		SELECT id, job_id, slot, coalesce(dedupe_key, '') FROM made`,
 		now, ids, orgs, origins, kinds, dedupes, slots, maxAttempts, runtimes, priorities, partitions, payloads, hashes,
-		concurrency, limits, metadata, runAts, needs)
+		concurrency, limits, metadata, runAts, needs, classes)
 	return pg.Answer(b, &made), nil
 }
 

@@ -1,8 +1,6 @@
 package tasks
 
 import (
-	"bytes"
-	"cmp"
 	"context"
 	"slices"
 	"sync"
@@ -11,154 +9,130 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/registry"
 )
 
-// heads remembers where in the ready set the unclaimed tasks begin. While some session holds an old snapshot,
-// PostgreSQL cannot remove rows that were claimed long ago, and every claim from the beginning walks over all of them.
-// With many such rows, most claims therefore start where the last one ended, less a slack for commits out of order, and
-// claims from the beginning take only a small share of the time: they find the orgs and the preferred tasks that the
-// others pass by. Without many dead rows every claim starts from the beginning, and is exact.
-type heads struct {
+// head remembers, for the claimants of one scope, whose turn it is, which queues there are, and where in each the
+// unclaimed tasks begin. While some session holds an old snapshot, PostgreSQL cannot remove rows that were claimed long
+// ago, and every claim from the beginning walks over all of them. With many such rows, or many queues, most claims
+// therefore go to the queues that the last walk found, where the last claim ended, less a slack for commits out of
+// order; claims that walk take only a small share of the time: they find the queues and the preferred tasks that the
+// others pass by. Otherwise every claim walks, and is exact.
+type head struct {
 	mu    sync.Mutex
+	turns turns
+	found []Queue         // sorted by their lanes
 	low   map[Queue]int64 // the rank up to which everything was claimed
-	order []Queue         // keys of low, in the order in which orgs take turns
 	dead  int64           // dead rows in the set, when it was last walked from the beginning
 	cost  time.Duration   // how long that walk took
 	at    time.Time       // when that walk was
-	last  uuid.UUID       // the org that had its turn last
-	cut   bool            // the last claim filled its share of some queue, or left some queue out
-}
-
-// Queue names one org's queue for one runtime.
-type Queue struct {
-	Org     uuid.UUID
-	Runtime string
+	used  time.Time
 }
 
 const (
-	manyDead     = 20_000 // dead rows above which claims rarely start from the beginning
-	walkShare    = 20     // they then take at most one part in so many of the time
-	rankSlack    = 1000   // milliseconds by which commits may be out of order
-	QueuesAtOnce = 64     // queues that one claim looks at, at most
+	manyDead   = 20_000 // dead rows above which few claims walk
+	manyQueues = 500    // queues above which few claims walk
+	walkShare  = 20     // they then take at most one part in so many of the time
+	rankSlack  = 1000   // milliseconds by which commits may be out of order
+	fromStart  = -1 << 62
+
+	rounds     = 4           // statements of a claim at most: each after the first fills up what lanes left
+	manyHeads  = 1000        // scopes above which those not used for a while are forgotten
+	headUnused = time.Minute // that while
 )
 
-// bloated reports whether the set has so many dead rows that not every claim may walk over all of them.
-func (h *heads) bloated() bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.dead >= manyDead
+// heads holds the head of each scope.
+type heads struct {
+	mu sync.Mutex
+	of map[string]*head
 }
 
-// fromBeginning reports whether the next claim is to walk the whole set.
-func (h *heads) fromBeginning() bool {
+// get returns the head of a scope.
+func (h *heads) get(s Scope) *head {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.dead < manyDead || time.Since(h.at) >= walkShare*h.cost
+	if h.of == nil {
+		h.of = map[string]*head{}
+	}
+	now, key := time.Now(), s.key()
+
+	if len(h.of) > manyHeads {
+		for k, other := range h.of {
+			if now.Sub(other.used) > headUnused {
+				delete(h.of, k)
+			}
+		}
+	}
+
+	if h.of[key] == nil {
+		h.of[key] = &head{low: map[Queue]int64{}}
+	}
+	h.of[key].used = now
+	return h.of[key]
 }
 
-// walked records what a walk over the whole set found, and how long it took.
-func (h *heads) walked(began time.Time, found []Queue, dead int64) {
+// walks reports whether the next claim is to walk over all queues.
+func (h *head) walks() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.dead < manyDead && len(h.found) < manyQueues || time.Since(h.at) >= walkShare*h.cost
+}
+
+// walked records what a walk found, and how long it took.
+func (h *head) walked(began time.Time, found []Queue, dead int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	low := make(map[Queue]int64, len(found))
-	for _, f := range found {
-		low[f] = h.low[f]
+	for _, q := range found {
+		low[q] = h.low[q]
 	}
-	h.cost, h.at, h.low, h.order, h.dead = time.Since(began), time.Now(), low, found, dead
-	slices.SortFunc(h.order, func(a, b Queue) int { return bytes.Compare(a.Org[:], b.Org[:]) })
+	h.cost, h.at, h.low, h.found, h.dead = time.Since(began), time.Now(), low, found, dead
 }
 
-// more reports whether the last claim may have left tasks that it could have taken.
-func (h *heads) more() bool {
+// queues returns the queues of the last walk.
+func (h *head) queues() []Queue {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.cut
+	return h.found
 }
 
-// asked records whether a claim of a share of each queue may have left tasks.
-func (h *heads) asked(queues []Queue, share int, taken []Taken) {
+// ranks returns where the unclaimed tasks of queues begin.
+func (h *head) ranks(queues []Queue) []int64 {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	given := map[Queue]int{}
-	h.cut = len(queues) < len(h.order)
+	ranks := make([]int64, len(queues))
+	for i, q := range queues {
+		ranks[i] = h.low[q] - rankSlack
+	}
+	return ranks
+}
+
+// share returns how many of the next n tasks each lane is to have.
+func (h *head) share(lanes []lane, weights Weights, held map[uuid.UUID]int, n int) []int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.turns.share(lanes, weights, held, n)
+}
+
+// claimed notes what lanes got, and moves the heads of queues behind the claimed tasks.
+func (h *head) claimed(lanes []lane, weights Weights, taken []Taken) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(taken) == 0 {
+		return
+	}
+	got, index := make([]int, len(lanes)), indexOf(lanes)
 	for _, c := range taken {
-		k := Queue{c.Org, c.Runtime}
-		given[k]++
-		h.cut = h.cut || given[k] == share
+		h.low[c.queue] = max(h.low[c.queue], c.rank)
+		got[index[c.queue.lane()]]++
 	}
-}
-
-// claimed moves the heads behind the claimed tasks, and the turn on to the org that came last in the circle.
-func (h *heads) claimed(taken []Taken) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for _, c := range taken {
-		if k := (Queue{c.Org, c.Runtime}); c.rank > h.low[k] {
-			h.low[k] = c.rank
-		}
-	}
-	h.last = lastInCircle(taken, h.last)
+	h.turns.charge(lanes, weights, got)
 }
 
 // Holding says how many slots orgs hold in the process that claims. Those that hold the fewest go first.
 type Holding struct {
 	Slots  map[uuid.UUID]int
 	Others bool // only orgs that hold none may have the slot
-}
-
-// next lists the queues whose turn it is, with the ranks from which on there may be unclaimed tasks. Orgs that hold no
-// slot come first, in the order of the circle, and then the others by what they hold.
-func (h *heads) next(runtimes []string, limit int, holding Holding) (queues []Queue, ranks []int64) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-
-	start, _ := slices.BinarySearchFunc(h.order, h.last, func(k Queue, after uuid.UUID) int {
-		if bytes.Compare(k.Org[:], after[:]) <= 0 {
-			return -1
-		}
-		return 1
-	})
-
-	var holders []Queue // few: no more orgs than slots
-	for i := range h.order {
-		if len(queues) == limit {
-			break
-		}
-		switch k := h.order[(start+i)%len(h.order)]; {
-		case !slices.Contains(runtimes, k.Runtime):
-		case holding.Slots[k.Org] > 0:
-			holders = append(holders, k)
-		default:
-			queues = append(queues, k)
-		}
-	}
-
-	if !holding.Others {
-		slices.SortStableFunc(holders, func(a, b Queue) int {
-			return cmp.Compare(holding.Slots[a.Org], holding.Slots[b.Org])
-		})
-		queues = append(queues, holders[:min(len(holders), limit-len(queues))]...)
-	}
-	for _, k := range queues {
-		ranks = append(ranks, h.low[k]-rankSlack)
-	}
-	return queues, ranks
-}
-
-// lastInCircle returns the org of tasks that comes last in the circle of orgs that begins behind after.
-func lastInCircle(tasks []Taken, after uuid.UUID) uuid.UUID {
-	last := slices.MaxFunc(tasks, func(a, b Taken) int {
-		if x, y := bytes.Compare(a.Org[:], after[:]) <= 0, bytes.Compare(b.Org[:], after[:]) <= 0; x != y {
-			if x {
-				return 1
-			}
-			return -1
-		}
-		return bytes.Compare(a.Org[:], b.Org[:])
-	})
-	return last.Org
 }
 
 // Taken is a task that this transaction took from the ready set.
@@ -173,142 +147,117 @@ type Taken struct {
 	Limits            []string
 
 	Runtime string
-	rank    int64
 	Trace   string // traceparent
+	queue   Queue
+	rank    int64
 
 	Job  *registry.Job  // the job whose definition runs it
 	Pins []registry.Pin // the revisions to read
 	Idle string         // why it has nothing to do; empty: it has
 }
 
-// TakeReady removes tasks from the ready set. The orgs take turns and each gets its share, so that an org with a
-// million tasks keeps no other waiting.
-func (st *Store) TakeReady(
-	ctx context.Context, tx pgx.Tx, runtimes []string, max int, holding Holding,
-) ([]Taken, error) {
-	var (
-		queues []Queue
-		ranks  []int64
-	)
-	if st.heads.fromBeginning() {
-		began := time.Now()
-		found, dead, err := QueuesReady(ctx, tx, runtimes)
-		if err != nil {
-			return nil, err
-		}
-		st.heads.walked(began, found, dead)
-		queues, _ = st.heads.next(runtimes, min(max, QueuesAtOnce), holding)
-		ranks = make([]int64, len(queues))
-		for i := range ranks {
-			ranks[i] = -1 << 62
-		}
-	} else {
-		queues, ranks = st.heads.next(runtimes, min(max, QueuesAtOnce), holding)
-	}
-
-	if len(queues) == 0 {
-		st.heads.asked(nil, 0, nil)
-		return nil, nil
-	}
-
-	where, args := st.RunsHere()
-	taken, err := TakeFrom(ctx, tx, queues, ranks, max/len(queues), where, args...)
-	if err != nil {
-		return nil, err
-	}
-
-	st.heads.asked(queues, max/len(queues), taken)
-	if len(taken) > 0 {
-		st.heads.claimed(taken)
-	}
-	return taken, nil
+// Here returns the scope of this process for runtimes that it serves.
+func (st *Store) Here(runtimes []string) Scope {
+	return Scope{Runtimes: runtimes, Elsewhere: st.elsewhere}
 }
 
-// RunsHere returns the SQL condition that this process runs the task of row q, and the arguments for it.
+// RunsHere returns the SQL condition that this process runs the task of row q, and the arguments for it, from $5 on.
 func (st *Store) RunsHere() (where string, args []any) {
 	if len(st.elsewhere) == 0 {
 		return "true", nil
 	}
-	var runtimes, operators []string
-	for runtime, names := range st.elsewhere {
-		for _, name := range names {
-			runtimes, operators = append(runtimes, runtime), append(operators, name)
-		}
-	}
+	runtimes, operators := Scope{Elsewhere: st.elsewhere}.others()
 	return `NOT EXISTS (SELECT FROM unnest($5::text[], $6::text[]) AS e(runtime, operator)
 		WHERE e.runtime = q.runtime AND e.operator = ` + OperatorColumn + `)`, []any{runtimes, operators}
 }
 
-// OperatorColumn is the SQL expression for the operator in ready.needs.
-const OperatorColumn = `CASE WHEN starts_with(q.needs, 'handler:') THEN 'handler' ELSE split_part(q.needs, '@', 1) END`
-
-// QueuesReady returns the queues that are not empty, and the approximate number of dead rows in the ready set. It
-// relies on idx_ready_claim, and touches one place of it for each queue.
-func QueuesReady(ctx context.Context, tx pgx.Tx, runtimes []string) (found []Queue, dead int64, err error) {
-	var (
-		b pg.Batch
-		h Queue
-	)
-	b.Query("find queues", []any{&h.Org, &h.Runtime, &dead}, func() error {
-		found = append(found, h)
-		return nil
-	}, `
-		WITH RECURSIVE queues AS (
-			(SELECT r.name AS runtime, (
-				SELECT q.org_id FROM ready q WHERE q.runtime = r.name ORDER BY q.runtime, q.org_id LIMIT 1) AS org_id
-			 FROM unnest($1::text[]) AS r(name))
-			UNION ALL
-			SELECT o.runtime, (
-				SELECT q.org_id FROM ready q WHERE q.runtime = o.runtime AND q.org_id > o.org_id
-				ORDER BY q.runtime, q.org_id LIMIT 1)
-			FROM queues o WHERE o.org_id IS NOT NULL)
-		SELECT org_id, runtime, pg_stat_get_dead_tuples('ready'::regclass)
-		FROM queues WHERE org_id IS NOT NULL`, runtimes)
-
-	err = b.Send(ctx, tx)
-	return found, dead, err
-}
-
-// TakeFrom takes up to share tasks from each queue, from a rank on, that meet the condition where. The condition names
-// the ready set q, and its arguments begin with $5. TakeFrom relies on idx_ready_claim.
-func TakeFrom(
-	ctx context.Context, tx pgx.Tx, queues []Queue, ranks []int64, share int, where string, args ...any,
+// TakeReady removes tasks of runtimes of this process from the ready set, and remembers whether it may have left some.
+// See Take.
+func (st *Store) TakeReady(
+	ctx context.Context, tx pgx.Tx, runtimes []string, max int, holding Holding,
 ) ([]Taken, error) {
-	orgs, runtimes := make([]uuid.UUID, len(queues)), make([]string, len(queues))
-	for i, q := range queues {
-		orgs[i], runtimes[i] = q.Org, q.Runtime
-	}
-	return TakePicked(new(pg.Batch), `
-			SELECT p.task_id FROM unnest($1::uuid[], $2::text[], $3::bigint[]) AS h(org_id, runtime, low)
-			CROSS JOIN LATERAL (
-				SELECT q.task_id FROM ready q
-				WHERE q.runtime = h.runtime AND q.org_id = h.org_id AND q.rank >= h.low AND `+where+`
-				ORDER BY q.runtime, q.org_id, q.rank, q.task_id LIMIT $4
-				FOR UPDATE SKIP LOCKED) AS p`, append([]any{orgs, runtimes, ranks, share}, args...)...).Get(ctx, tx)
+	taken, more, err := st.take(ctx, tx, st.Here(runtimes), max, holding)
+	st.more.Store(more)
+	return taken, err
 }
 
-// TakePicked removes from the ready set the tasks that the query pick selects and locks. The CTE is materialised:
-// without that the plan may lock and delete more rows than a limit in it allows. The picked rows are looked up one by
-// one: a plan that does not know the limit assumes a tenth of all queued tasks, and would read the whole table.
-func TakePicked(b *pg.Batch, pick string, args ...any) *pg.Later[[]Taken] {
-	var (
-		c     Taken
-		taken []Taken
-	)
-	into := []any{&c.Task, &c.Org, &c.Origin, &c.Slot, &c.Kind, &c.Attempt, &c.Started, &c.Partitions, &c.Payload,
-		&c.Limits, &c.Runtime, &c.rank, &c.Trace}
+// Take removes up to max tasks of a scope from the ready set. Orgs take turns, so that one with a million tasks keeps
+// no other waiting; the classes of an org share by their weights; the DAGs of a class take turns; the tasks of a DAG go by
+// their ranks.
+func (st *Store) Take(ctx context.Context, tx pgx.Tx, s Scope, max int) ([]Taken, error) {
+	taken, _, err := st.take(ctx, tx, s, max, Holding{})
+	return taken, err
+}
 
-	b.Query("take ready tasks", into, func() error {
-		c.Partitions, c.Payload, c.Limits = slices.Clone(c.Partitions), slices.Clone(c.Payload), slices.Clone(c.Limits)
-		taken = append(taken, c)
-		return nil
-	}, `
-		WITH picked AS MATERIALIZED (`+pick+`),
-		taken AS (DELETE FROM ready WHERE task_id = ANY (ARRAY(SELECT task_id FROM picked)) RETURNING task_id, rank)
-		SELECT t.id, t.org_id, t.job_id, t.slot, t.kind, t.attempt, t.started_at IS NOT NULL,
-			coalesce(t.partitions, '{}'), t.payload, t.limits, t.runtime, k.rank,
-			coalesce(t.metadata->>'traceparent', '')
-		FROM taken k CROSS JOIN LATERAL (SELECT * FROM tasks WHERE id = k.task_id LIMIT 1) AS t
-		ORDER BY k.rank, t.id`, args...)
-	return pg.Answer(b, &taken)
+// take is Take for a process in which orgs hold slots already. more reports that it may have left tasks.
+func (st *Store) take(
+	ctx context.Context, tx pgx.Tx, s Scope, max int, holding Holding,
+) (taken []Taken, more bool, err error) {
+	h := st.heads.get(s)
+	walks := h.walks()
+	if walks {
+		began := time.Now()
+		found, dead, err := QueuesReady(ctx, tx, s)
+		if err != nil {
+			return nil, false, err
+		}
+		h.walked(began, found, dead)
+		st.dead.Store(dead)
+	}
+
+	queues := h.queues()
+	if holding.Others {
+		queues = slices.DeleteFunc(slices.Clone(queues), func(q Queue) bool { return holding.Slots[q.Org] > 0 })
+	}
+	all := lanesOf(queues)
+
+	lanes := all
+	for range rounds {
+		left := max - len(taken)
+		if left <= 0 || len(lanes) == 0 {
+			break
+		}
+		shares := h.share(lanes, st.weights, holding.Slots, left)
+		got, err := takeShares(ctx, tx, h, queues, lanes, shares, walks)
+		if err != nil {
+			return nil, false, err
+		}
+		taken = append(taken, got...)
+		lanes = unfinished(lanes, shares, got)
+	}
+
+	h.claimed(all, st.weights, taken)
+	return taken, len(lanes) > 0, nil
+}
+
+// lanesOf returns the lanes of queues that are sorted by them.
+func lanesOf(queues []Queue) []lane {
+	lanes := make([]lane, len(queues))
+	for i, q := range queues {
+		lanes[i] = q.lane()
+	}
+	return slices.Compact(lanes)
+}
+
+func indexOf(lanes []lane) map[lane]int {
+	index := make(map[lane]int, len(lanes))
+	for i, l := range lanes {
+		index[l] = i
+	}
+	return index
+}
+
+// unfinished returns the lanes that may have more tasks than they gave: those that gave their whole share.
+func unfinished(lanes []lane, shares []int, got []Taken) []lane {
+	given := make(map[lane]int, len(lanes))
+	for _, c := range got {
+		given[c.queue.lane()]++
+	}
+	var left []lane
+	for i, l := range lanes {
+		if given[l] >= shares[i] {
+			left = append(left, l)
+		}
+	}
+	return left
 }

@@ -20,23 +20,11 @@ type Placement struct {
 	slot    string
 	runtime string
 	needs   string // see NeedsOf
-	Rank    int64  // its place in the order, see rankOf
+	dag     string // empty: insertReady looks it up
+	Rank    int64  // its place in the order of its DAG, see rankOf
 	Limits  []Limit
 	RunAt   *time.Time
 	sibling uuid.UUID // a running task of the same slot
-}
-
-// Weights of rankOf.
-const (
-	PriorityWorth = time.Minute      // a task counts as placed this much earlier for each of its priority
-	ClassWorth    = 10 * time.Minute // a task counts as placed this much later for each of its class
-)
-
-// rankOf returns the place of a task in the order of its org, lowest first: the time it was placed, in milliseconds,
-// less a minute for each of its priority, plus ten minutes for a build and twenty for a backfill. A task that has
-// waited longer than that goes before a preferred one that came later, so that none starves.
-func rankOf(class, priority int, now time.Time) int64 {
-	return now.UnixMilli() - int64(priority)*PriorityWorth.Milliseconds() + int64(class)*ClassWorth.Milliseconds()
 }
 
 // Place moves each queued task to where it belongs: waiting for its time, for a running sibling or for a limit, or
@@ -129,14 +117,14 @@ func (st *Store) insertReady(b *pg.Batch, tasks []Placement) *pg.Later[map[uuid.
 	var (
 		ids, orgs, origins []uuid.UUID
 		slots, runtimes    []string
-		needs              []string
+		needs, dags        []string
 		ranks              []int64
 		id                 uuid.UUID
 	)
 	for _, p := range tasks {
 		ids, orgs, origins = append(ids, p.Task), append(orgs, p.Org), append(origins, p.Origin)
 		slots, runtimes, ranks = append(slots, p.slot), append(runtimes, p.runtime), append(ranks, p.Rank)
-		needs = append(needs, p.needs)
+		needs, dags = append(needs, p.needs), append(dags, p.dag)
 	}
 
 	b.Query(fmt.Sprintf("make %d tasks claimable", len(tasks)), []any{&id}, func() error {
@@ -144,10 +132,11 @@ func (st *Store) insertReady(b *pg.Batch, tasks []Placement) *pg.Later[map[uuid.
 		return nil
 	}, `
 		WITH wanted AS (
-			SELECT w.*, CASE WHEN t.kind = 'build' THEN split_part(job_address(w.origin_job_id), '/', 1) ELSE '' END AS turn
-			FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::text[], $5::text[], $6::text[], $7::bigint[])
-				AS w(task_id, org_id, origin_job_id, slot, runtime, needs, rank)
-			CROSS JOIN LATERAL (SELECT kind FROM tasks t WHERE t.id = w.task_id LIMIT 1) AS t),
+			SELECT w.task_id, w.org_id, w.origin_job_id, w.slot, w.runtime, w.needs, w.rank, t.class,
+				CASE WHEN w.dag <> '' THEN w.dag ELSE split_part(job_address(w.origin_job_id), '/', 1) END AS turn
+			FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::text[], $5::text[], $6::text[], $7::bigint[],
+				$8::text[]) AS w(task_id, org_id, origin_job_id, slot, runtime, needs, rank, dag)
+			CROSS JOIN LATERAL (SELECT class FROM tasks t WHERE t.id = w.task_id LIMIT 1) AS t),
 		paused AS MATERIALIZED (
 			SELECT DISTINCT ON (w.task_id) w.task_id,
 				concat_ws('/', NULLIF(p.dag_name, ''), NULLIF(p.job_name, '')) AS blocker
@@ -155,7 +144,7 @@ func (st *Store) insertReady(b *pg.Batch, tasks []Placement) *pg.Later[map[uuid.
 			WHERE p.dag_name = '' OR job_address(w.origin_job_id) = p.dag_name || '/' || p.job_name
 			   OR p.job_name = '' AND starts_with(job_address(w.origin_job_id), p.dag_name || '/')),
 		ready_now AS (
-			INSERT INTO ready (task_id, org_id, origin_job_id, slot, runtime, needs, rank, turn)
+			INSERT INTO ready (task_id, org_id, origin_job_id, slot, runtime, needs, rank, class, turn)
 			SELECT * FROM wanted w WHERE NOT EXISTS (SELECT FROM paused p WHERE p.task_id = w.task_id)),
 		put AS (
 			INSERT INTO waiting (task_id, org_id, origin_job_id, slot, reason, blocker, rank)
@@ -165,12 +154,12 @@ func (st *Store) insertReady(b *pg.Batch, tasks []Placement) *pg.Later[map[uuid.
 		announced AS (
 			INSERT INTO outbox AS o (org_id, kind, payload)
 			SELECT org_id, 'enqueue_task', jsonb_build_object('task_id', task_id, 'runtime', runtime) FROM wanted w
-			WHERE runtime = ANY($8) AND NOT EXISTS (SELECT FROM paused p WHERE p.task_id = w.task_id)
+			WHERE runtime = ANY($9) AND NOT EXISTS (SELECT FROM paused p WHERE p.task_id = w.task_id)
 			ON CONFLICT ((payload->>'task_id')) WHERE kind = 'enqueue_task' DO UPDATE -- it was ready before
 			SET payload = EXCLUDED.payload, status = 'Pending', available_at = EXCLUDED.available_at,
 				attempts = 0, last_error = NULL, created_at = EXCLUDED.created_at, processed_at = NULL)
 		SELECT task_id FROM paused`,
-		ids, orgs, origins, slots, runtimes, needs, ranks, st.queued)
+		ids, orgs, origins, slots, runtimes, needs, ranks, dags, st.queued)
 	return pg.Answer(b, &paused)
 }
 

@@ -10,8 +10,10 @@
 package tasks
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -40,6 +42,8 @@ type Config struct {
 	Queued []string
 	// Elsewhere lists, by runtime of this process, the operators that only workers elsewhere run.
 	Elsewhere map[string][]string
+	// Weights are the shares of the classes; zero: DefaultWeights.
+	Weights Weights
 }
 
 // Store moves tasks between their sets.
@@ -52,7 +56,10 @@ type Store struct {
 	observer  Observer
 	queued    []string
 	elsewhere map[string][]string
+	weights   Weights
 	heads     heads
+	more      atomic.Bool  // the last claim of this process may have left tasks
+	dead      atomic.Int64 // dead rows in the ready set, as of the last look
 }
 
 // WorkerDeadAfter is how long a process may be silent before it counts as dead: its slots count no more. Its tasks stay
@@ -66,12 +73,12 @@ const HeldBy = `w.id = l.worker_id AND w.token = l.worker_token AND w.incarnatio
 func New(c Config) *Store {
 	return &Store{
 		pool: c.Pool, wake: c.Wakeups, metrics: c.Metrics, tracing: c.Tracing, log: c.Log, observer: c.Observer,
-		queued: c.Queued, elsewhere: c.Elsewhere,
+		queued: c.Queued, elsewhere: c.Elsewhere, weights: cmp.Or(c.Weights, DefaultWeights),
 	}
 }
 
 // MoreReady reports whether the last claim may have left ready tasks that this process could run.
-func (st *Store) MoreReady() bool { return st.heads.more() }
+func (st *Store) MoreReady() bool { return st.more.Load() }
 
 // Bloated reports whether the ready set holds so many dead rows that ready tasks cannot be found quickly.
-func (st *Store) Bloated() bool { return st.heads.bloated() }
+func (st *Store) Bloated() bool { return st.dead.Load() >= manyDead }

@@ -28,6 +28,7 @@ type Fence struct {
 type Row struct {
 	ID, Org, Origin uuid.UUID
 	Kind            Kind
+	Class           Class
 	Slot            string
 	Status          Status
 	reason          Reason
@@ -74,8 +75,8 @@ func taskRows(b *pg.Batch, tasks []uuid.UUID, from string) *pg.Later[map[uuid.UU
 		r    Row
 		pins []byte
 	)
-	into := []any{&r.ID, &r.Org, &r.Origin, &r.Kind, &r.Slot, &r.Status, &r.reason, &r.Attempt, &r.token, &r.failures,
-		&r.maxAttempts, &r.Runtime, &r.priority, &r.Limits, &pins, &r.completionHash, &r.CancelAsked, &r.Worker,
+	into := []any{&r.ID, &r.Org, &r.Origin, &r.Kind, &r.Class, &r.Slot, &r.Status, &r.reason, &r.Attempt, &r.token,
+		&r.failures, &r.maxAttempts, &r.Runtime, &r.priority, &r.Limits, &pins, &r.completionHash, &r.CancelAsked, &r.Worker,
 		&r.startedAt}
 	b.Query(fmt.Sprintf("lock %d tasks", len(tasks)), into, func() error {
 		r.Pins = nil
@@ -83,7 +84,7 @@ func taskRows(b *pg.Batch, tasks []uuid.UUID, from string) *pg.Later[map[uuid.UU
 		found[r.ID] = r
 		return err
 	}, `
-		SELECT id, org_id, job_id, kind, slot, status, coalesce(reason, ''), attempt, lease_token, failures,
+		SELECT id, org_id, job_id, kind, class, slot, status, coalesce(reason, ''), attempt, lease_token, failures,
 		       max_attempts, runtime, priority, limits, coalesce(input_versions, '[]'), coalesce(completion_hash, ''),
 		       cancel_requested_at IS NOT NULL, coalesce(worker_id, ''), started_at
 		FROM `+from, tasks)
@@ -359,18 +360,7 @@ func setAside(b *pg.Batch, r Row, e Ending, now time.Time) {
 	b.Exec(fmt.Sprintf("set task %s aside", r.ID), `
 		INSERT INTO waiting (task_id, org_id, origin_job_id, slot, reason, available_at, rank)
 		VALUES ($1, $2, $3, $4, $5, $6, $7)`,
-		r.ID, r.Org, r.Origin, r.Slot, reason, e.RetryAt, rankOf(ClassOf(r.Kind), r.priority, placed))
-}
-
-// ClassOf returns the class of tasks of a kind.
-func ClassOf(kind Kind) int {
-	switch kind {
-	case KindBuild:
-		return ClassBuild
-	case KindBackfill:
-		return ClassBackfill
-	}
-	return ClassLive
+		r.ID, r.Org, r.Origin, r.Slot, reason, e.RetryAt, rankOf(r.priority, placed))
 }
 
 // RetryAfter returns when a failed attempt is followed by another, or nil if by none. counts is how much the failure

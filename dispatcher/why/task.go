@@ -29,7 +29,6 @@ type placed struct {
 	runAt, started, ended         *time.Time
 
 	ready bool
-	rank  int64 // its place in its org's order, where it is ready; see rankOf
 
 	waiting   tasks.Wait
 	blocker   string
@@ -46,7 +45,7 @@ const placedColumns = `
 	t.id, t.job_id, t.kind, t.status, coalesce(t.reason, ''), coalesce(l.state, t.state, ''),
 	t.slot, coalesce(t.partitions[1], ''), t.runtime, coalesce(t.error_message, ''),
 	t.failures, t.max_attempts, t.run_at, t.started_at, t.completed_at,
-	r.task_id IS NOT NULL, coalesce(r.rank, 0),
+	r.task_id IS NOT NULL,
 	coalesce(w.reason, ''), coalesce(w.blocker, ''), w.available_at,
 	coalesce(l.worker_id, ''), l.expires_at, k.last_heartbeat,
 	coalesce(l.cancel_requested, false), coalesce(l.progress, 0)`
@@ -55,7 +54,7 @@ func (p *placed) columns() []any {
 	return []any{
 		&p.id, &p.origin, &p.kind, &p.status, &p.reason, &p.state,
 		&p.slot, &p.partition, &p.runtime, &p.err, &p.failures, &p.maxAttempts, &p.runAt, &p.started, &p.ended,
-		&p.ready, &p.rank, &p.waiting, &p.blocker, &p.available,
+		&p.ready, &p.waiting, &p.blocker, &p.available,
 		&p.worker, &p.expires, &p.beat, &p.canceling, &p.progress,
 	}
 }
@@ -150,14 +149,16 @@ func (e *explainer) task(ctx context.Context, p placed, behind bool) (Reason, er
 	return e.about(ctx, job, r)
 }
 
-// queued says how many tasks of the org are before one that is ready, and who would run it. It relies on
-// idx_ready_claim.
+// queued says how many tasks are before one that is ready, among those of its DAG that the same workers run, and who
+// would run it. It relies on idx_ready_queue.
 func (e *explainer) queued(ctx context.Context, p placed, job *registry.Job, r *Reason) error {
 	r.Code = WhyQueued
 	err := e.tx.QueryRow(ctx, `
 		SELECT count(*) FROM (
-			SELECT FROM ready WHERE runtime = $1 AND org_id = $2 AND (rank, task_id) < ($3, $4)
-			LIMIT 1000000) AS before`, p.runtime, e.caller.OrgID, p.rank, p.id).Scan(&r.Count)
+			SELECT FROM ready r JOIN ready own ON own.task_id = $1
+			WHERE r.runtime = own.runtime AND r.needs = own.needs AND r.org_id = own.org_id AND r.class = own.class
+				AND r.turn = own.turn AND (r.rank, r.task_id) < (own.rank, own.task_id)
+			LIMIT 1000000) AS before`, p.id).Scan(&r.Count)
 	if err != nil {
 		return fmt.Errorf("count tasks before %s: %w", p.id, err)
 	}

@@ -196,7 +196,7 @@ func fixed(text string) func(Reason) string { return func(Reason) string { retur
 
 var taskWordings = map[Code]wording{
 	WhyQueued: {"a task", func(r Reason) string {
-		return fmt.Sprintf("it is ready, with %s before it in its org", counted(r.Count, "task"))
+		return fmt.Sprintf("it is ready, with %s before it in its DAG", counted(r.Count, "task"))
 	}},
 	WhyNoWorker: {"a task", noWorker},
 	WhyStorageAway: {"a task", func(r Reason) string {
