@@ -96,13 +96,11 @@ func (g *Gauge) measure(ctx context.Context, was Pressure, now time.Time) (Press
 	began := time.Now()
 	p := Pressure{Since: was.Since, At: now}
 	if most := max(int64(g.thresholds.MaxQueued), g.thresholds.refusesFrom()) + 1; most > 1 {
-		err := g.pool.QueryRow(ctx, `SELECT
-			(SELECT count(*) FROM (SELECT FROM ready LIMIT $1) AS r) +
-			(SELECT count(*) FROM (SELECT FROM waiting WHERE reason IN ('limit', 'sibling') LIMIT $1) AS w)`, most).
-			Scan(&p.Queued)
+		queued, err := g.countQueued(ctx, int(most), now)
 		if err != nil {
-			return p, fmt.Errorf("count what is queued: %w", err)
+			return p, err
 		}
+		p.Queued = queued
 	}
 
 	oldest, err := g.WaitOfNext(ctx, now)
@@ -131,6 +129,38 @@ func (g *Gauge) measure(ctx context.Context, was Pressure, now time.Time) (Press
 	return p, nil
 }
 
+// countQueued counts the tasks that are queued, up to most in each set. Ready tasks of a runtime that nobody serves do
+// not count: holding producers back would not make them fewer.
+func (g *Gauge) countQueued(ctx context.Context, most int, now time.Time) (queued int64, err error) {
+	err = pg.InTx(ctx, g.pool, func(ctx context.Context, tx pgx.Tx) error {
+		served, err := servedRuntimes(ctx, tx, now)
+		if err != nil {
+			return err
+		}
+		var b pg.Batch
+		ready := tasks.CountReady(&b, tasks.Scope{Runtimes: served}, most)
+		b.Query("count waiting tasks", []any{&queued}, func() error { return nil }, `
+			SELECT count(*) FROM (SELECT FROM waiting WHERE reason IN ('limit', 'sibling') LIMIT $1) AS w`, most)
+		n, err := ready.Get(ctx, tx)
+		queued += int64(n)
+		return err
+	})
+	if err != nil {
+		return 0, fmt.Errorf("count what is queued: %w", err)
+	}
+	return queued, nil
+}
+
+// servedRuntimes returns the runtimes that live workers and servers serve.
+func servedRuntimes(ctx context.Context, tx pgx.Tx, now time.Time) ([]string, error) {
+	rows, err := tx.Query(ctx, `SELECT DISTINCT unnest(runtimes) FROM workers WHERE last_heartbeat > $1`,
+		now.Add(-tasks.WorkerDeadAfter))
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[string])
+}
+
 // WaitOfNext returns how long the next task in line has been ready, in the queue where that is longest. A queue whose
 // runtime nobody serves does not count: holding producers back would not help it. It reads one row of each queue.
 func (g *Gauge) WaitOfNext(ctx context.Context, now time.Time) (longest time.Duration, err error) {
@@ -140,12 +170,7 @@ func (g *Gauge) WaitOfNext(ctx context.Context, now time.Time) (longest time.Dur
 
 	err = pg.InTx(ctx, g.pool, func(ctx context.Context, tx pgx.Tx) error {
 		longest = 0
-		rows, err := tx.Query(ctx, `SELECT DISTINCT unnest(runtimes) FROM workers WHERE last_heartbeat > $1`,
-			now.Add(-tasks.WorkerDeadAfter))
-		if err != nil {
-			return err
-		}
-		served, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		served, err := servedRuntimes(ctx, tx, now)
 		if err != nil {
 			return err
 		}

@@ -76,8 +76,8 @@ func taskRows(b *pg.Batch, tasks []uuid.UUID, from string) *pg.Later[map[uuid.UU
 		pins []byte
 	)
 	into := []any{&r.ID, &r.Org, &r.Origin, &r.Kind, &r.Class, &r.Slot, &r.Status, &r.reason, &r.Attempt, &r.token,
-		&r.failures, &r.maxAttempts, &r.Runtime, &r.priority, &r.Limits, &pins, &r.completionHash, &r.CancelAsked, &r.Worker,
-		&r.startedAt}
+		&r.failures, &r.maxAttempts, &r.Runtime, &r.priority, &r.Limits, &pins, &r.completionHash, &r.CancelAsked,
+		&r.Worker, &r.startedAt}
 	b.Query(fmt.Sprintf("lock %d tasks", len(tasks)), into, func() error {
 		r.Pins = nil
 		err := json.Unmarshal(pins, &r.Pins)
