@@ -141,6 +141,7 @@ type Dispatcher struct {
 	tracing attemptTraces
 	drained atomic.Bool // somebody asked this process to claim no more
 	idle    idleness
+	polls   polls
 	contact contact               // of the loop that takes leases back
 	onEnded []func([]tasks.Ended) // after COMMIT
 

@@ -2,6 +2,7 @@ package dispatcher
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -10,6 +11,7 @@ import (
 	"github.com/dagctl/dagctl/dispatcher/stale"
 	"github.com/dagctl/dagctl/dispatcher/tasks"
 	"github.com/dagctl/dagctl/internal/pg"
+	"github.com/dagctl/dagctl/registry"
 )
 
 // A finding is package stale's verdict on one output partition. Its verdict alone does not decide whether a task is
@@ -79,4 +81,39 @@ func (d *Dispatcher) CreateFound(
 		wanted = append(wanted, t)
 	}
 	return d.Tasks.Create(ctx, tx, tasks.Creation{Wanted: wanted, Slots: around.slots, Next: around.Next}, now)
+}
+
+// While a backfill runs whose results consumers follow at its end, or not at all, its outputs are not a reason to make
+// tasks.
+
+// generationsFilled returns the generations that such backfills fill, as far as they fill any of the generations read.
+func generationsFilled(b *pg.Batch, read []uuid.UUID) *pg.Later[[]uuid.UUID] {
+	if len(read) == 0 {
+		return pg.Known[[]uuid.UUID](nil)
+	}
+
+	var (
+		filled     []uuid.UUID
+		generation uuid.UUID
+	)
+
+	b.Query("find backfills", []any{&generation}, func() error {
+		filled = append(filled, generation)
+		return nil
+	}, `
+		SELECT unnest(dataset_versions) FROM backfills
+		WHERE status = 'Running' AND propagate <> 'each' AND dataset_versions && $1`, read)
+	return pg.Answer(b, &filled)
+}
+
+// holdBack marks findings as incomplete that read a generation which such a backfill fills. They are found again when
+// the backfill has ended.
+func holdBack(findings []stale.Finding, filled []uuid.UUID) {
+	for i := range findings {
+		f := &findings[i]
+		isFilled := func(p registry.Pin) bool { return slices.Contains(filled, p.Version) }
+		if f.Verdict == stale.Stale && slices.ContainsFunc(f.Pins, isFilled) {
+			f.Verdict, f.Missing = stale.Incomplete, "a backfill of an input is followed at its end"
+		}
+	}
 }

@@ -37,6 +37,7 @@ func (d *Dispatcher) loops() []Loop {
 		{Name: "heartbeat", Body: d.HeartbeatWorker},
 		{Name: "clock", Body: AtMostEach(clockEvery, d.measureClock)},
 		{Name: "claim", Run: d.runInProcess},
+		{Name: "polls", Run: d.watchPolls},
 	}
 }
 

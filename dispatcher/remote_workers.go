@@ -14,8 +14,6 @@ import (
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/dispatcher/tasks"
-	"github.com/dagctl/dagctl/dispatcher/wakeup"
-	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/registry"
@@ -163,74 +161,4 @@ func (d *Dispatcher) handBackAll(
 		}
 	}
 	return nil
-}
-
-// PollTasks claims up to max tasks for a worker. If none is ready, it waits for one for as long as wait. It returns
-// early, without tasks, when this server stops, and when somebody drains the worker or another process replaces it.
-func (d *Dispatcher) PollTasks(
-	ctx context.Context, c Claimant, max int, wait time.Duration,
-) (protocol.PollResponse, error) {
-	out := protocol.PollResponse{Tasks: []protocol.Claim{}}
-	if err := goodWorkerID(c.WorkerID); err != nil {
-		return out, err
-	}
-
-	patience := time.NewTimer(wait)
-	defer patience.Stop()
-	for {
-		woken := d.Wakeups.Claimable.Wait()
-		drained, err := d.drainAsked(ctx, c, clock.Now())
-		if err != nil || drained {
-			out.Drain = drained
-			return out, err
-		}
-
-		claims, err := d.ClaimMany(ctx, c, max, clock.Now())
-		if err != nil {
-			return out, err
-		}
-		if len(claims) > 0 {
-			out.Tasks = claims
-			return out, nil
-		}
-
-		retry := time.NewTimer(wakeup.Jitter(d.Poll)) // a wake-up may be lost
-		select {
-		case <-woken:
-		case <-retry.C:
-		case <-patience.C:
-			idle, err := d.IdleRuntimes(ctx, c.Worker, c.Runtimes, clock.Now())
-			out.Idle = len(idle) > 0 && len(idle) == len(c.Runtimes)
-			return out, err
-		case <-d.stopping:
-			return out, nil
-		case <-ctx.Done():
-			return out, nil // the worker is gone
-		}
-		retry.Stop()
-	}
-}
-
-// drainAsked counts a poll as a heartbeat of a registered worker, which it writes once a second at most, and reports
-// whether the worker is to claim no more: somebody drains it, or another process has its name.
-func (d *Dispatcher) drainAsked(ctx context.Context, c Claimant, now time.Time) (drained bool, err error) {
-	err = d.Pool.QueryRow(ctx, `
-		WITH worker AS (
-			SELECT last_heartbeat, drained_at IS NOT NULL OR replaced_at IS NOT NULL AS drained FROM workers
-			WHERE id = $1 AND token = $2 AND incarnation = $4
-		), heard AS (
-			UPDATE workers w SET last_heartbeat = greatest(w.last_heartbeat, $3::timestamptz)
-			FROM worker
-			WHERE w.id = $1 AND w.token = $2 AND w.incarnation = $4 AND w.replaced_at IS NULL
-			  AND worker.last_heartbeat < $3::timestamptz - interval '1 second'
-		)
-		SELECT drained FROM worker`,
-		c.WorkerID, tokenOf(c.Worker), now, c.Incarnation).Scan(&drained)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return false, nil
-	}
-	if err != nil {
-		return false, fmt.Errorf("poll of worker %s: %w", c.WorkerID, err)
-	}
-	return drained, nil
 }

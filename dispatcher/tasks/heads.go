@@ -54,7 +54,7 @@ func (h *heads) get(s Scope) *head {
 	if h.of == nil {
 		h.of = map[string]*head{}
 	}
-	now, key := time.Now(), s.key()
+	now, key := time.Now(), s.Key()
 
 	if len(h.of) > manyHeads {
 		for k, other := range h.of {

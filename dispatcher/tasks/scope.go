@@ -47,8 +47,8 @@ type Scope struct {
 // FirstArg is the number of the first argument of Scope.Where.
 const FirstArg = 8
 
-// key returns a name for the scope: claimants with the same scope take turns together.
-func (s Scope) key() string {
+// Key returns a name for the scope: claimants with the same scope take turns together.
+func (s Scope) Key() string {
 	return fmt.Sprintf("%q %q %v %q %v %s %v", s.Runtimes, s.Needs, s.Orgs, s.Operators, s.NoChecks, s.Where, s.Args)
 }
 

@@ -217,8 +217,9 @@ func (a *App) newDispatcher(ctx context.Context, cfg Config, roots func(org, dag
 		Operators: a.builtin, Runner: a.runner, Roots: roots,
 		Runtimes: cfg.RuntimeMap().Of(backends.InProcess),
 		Signer:   a.signer, BaseURL: cfg.workerBaseURL(),
-		WorkerID: a.worker, PoolSize: cfg.Workers.PoolSize, Thresholds: cfg.Backpressure.thresholds(),
-		Quotas: a.quotas,
+		WorkerID: a.worker, PoolSize: cfg.Workers.PoolSize, Weights: cfg.Weights.weights(),
+		Thresholds: cfg.Backpressure.thresholds(),
+		Quotas:     a.quotas,
 
 		Version: cli.Version(), Log: a.log, Tracer: tracer,
 	}, HookLimiter: hooks, NoticeDialer: dialer, Backends: cfg.RuntimeMap(), AWS: amazon, WorkerToken: cfg.WorkerToken})

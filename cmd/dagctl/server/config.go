@@ -18,6 +18,7 @@ import (
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dispatcher/backends"
 	"github.com/dagctl/dagctl/dispatcher/pressure"
+	"github.com/dagctl/dagctl/dispatcher/tasks"
 	"github.com/dagctl/dagctl/dispatcher/upkeep"
 	"github.com/dagctl/dagctl/engine"
 	"github.com/dagctl/dagctl/internal/fault"
@@ -52,6 +53,7 @@ type Config struct {
 	Queries      QueriesConfig      `yaml:"queries"`
 	Engines      EnginesConfig      `yaml:"engines"`
 	Limits       LimitsConfig       `yaml:"limits"`
+	Weights      WeightsConfig      `yaml:"weights"`
 	Backpressure BackpressureConfig `yaml:"backpressure"`
 	TaskLogs     TaskLogsConfig     `yaml:"task_logs"`
 	Secrets      SecretsConfig      `yaml:"secrets"`
@@ -157,6 +159,20 @@ type LimitsConfig struct {
 	WorkerBurst             int     `yaml:"worker_burst"`
 }
 
+// WeightsConfig has the shares of the classes of tasks in each org.
+type WeightsConfig struct {
+	Live     int `yaml:"live"`
+	Build    int `yaml:"build"`
+	Backfill int `yaml:"backfill"`
+	Branch   int `yaml:"branch"`
+}
+
+func (c WeightsConfig) weights() tasks.Weights {
+	return tasks.Weights{
+		tasks.ClassLive: c.Live, tasks.ClassBuild: c.Build, tasks.ClassBackfill: c.Backfill, tasks.ClassBranch: c.Branch,
+	}
+}
+
 // BackpressureConfig says how long the queue must be for sources, backfills and builds to wait. Zero means never.
 type BackpressureConfig struct {
 	MaxQueued     int `yaml:"max_queued"`      // queued tasks of all orgs
@@ -191,6 +207,10 @@ var (
 	defaultLimits  = LimitsConfig{
 		RequestsPerSecond: 50, Burst: 200, WorkerRequestsPerSecond: 2000, WorkerBurst: 4000,
 	}
+	defaultWeights = WeightsConfig{
+		Live: tasks.DefaultWeights[tasks.ClassLive], Build: tasks.DefaultWeights[tasks.ClassBuild],
+		Backfill: tasks.DefaultWeights[tasks.ClassBackfill], Branch: tasks.DefaultWeights[tasks.ClassBranch],
+	}
 	defaultTaskLogs = TaskLogsConfig{
 		MaxMB: tasklogs.DefaultMaxBytes >> 20, KeepDays: int(tasklogs.DefaultKeep / (24 * time.Hour)),
 	}
@@ -200,7 +220,8 @@ var (
 		DatabaseWaitSeconds: 60, Listen: "127.0.0.1:7070",
 		Runtimes: RuntimesConfig{"dispatcher": {{Kind: backends.InProcess}}},
 		Storage:  defaultStorage, Operators: DefaultOperators, Workers: defaultWorkers, Queries: defaultQueries,
-		Engines: defaultEngines, Limits: defaultLimits, Backpressure: BackpressureConfig{MaxQueued: 1_000_000},
+		Engines: defaultEngines, Limits: defaultLimits, Weights: defaultWeights,
+		Backpressure:         BackpressureConfig{MaxQueued: 1_000_000},
 		TaskLogs:             defaultTaskLogs,
 		VersionRetentionDays: int(upkeep.KeepVersions / (24 * time.Hour)),
 		Log:                  DefaultLog,

@@ -64,6 +64,7 @@ func (cfg *Config) Validate() error {
 	cfg.checkEngines(&found)
 
 	cfg.Limits.check(&found)
+	cfg.Weights.check(&found)
 	cfg.Backpressure.check(&found)
 	found.between("task_logs.max_mb", cfg.TaskLogs.MaxMB, 1, 1024)
 	found.between("task_logs.keep_days", int64(cfg.TaskLogs.KeepDays), 1, 3650)
@@ -176,6 +177,12 @@ func (cfg *Config) checkFileRoots(found *problems) {
 func (c LimitsConfig) check(found *problems) {
 	if c.RequestsPerSecond <= 0 || c.Burst < 1 || c.WorkerRequestsPerSecond <= 0 || c.WorkerBurst < 1 {
 		found.add("limits", "let nothing through")
+	}
+}
+
+func (c WeightsConfig) check(found *problems) {
+	if least := min(c.Live, c.Build, c.Backfill, c.Branch); least < 1 {
+		found.add("weights", "%d is no share: each class has at least 1", least)
 	}
 }
 
