@@ -138,7 +138,7 @@ var owners = map[string][]string{
 	"dispatcher": {"events", "enumerations", "event_consumers", "event_outcomes", "tasks", "ready", "waiting", "leases",
 		"task_attempts", "task_inputs", "task_events", "task_results", "outbox", "limits", "sources", "workers",
 		"backpressure", "operator_state", "dataset_cursors", "effect_positions",
-		"pauses", "data_invalidations", "backfills", "backfill_partitions", "work_items",
+		"pauses", "data_invalidations", "backfills", "backfill_partitions", "work_items", "awaited_inputs",
 		"bulk_actions", "bulk_action_tasks"},
 	"storage":    {"installation"},
 	"timers":     {"scheduled_events"},

@@ -164,6 +164,11 @@ func (d *Dispatcher) pin(
 	if err != nil {
 		return nil, nil, err
 	}
+	var notes pg.Batch
+	stale.NoteAwaited(&notes, findings)
+	if err := notes.SendLast(ctx, tx); err != nil {
+		return nil, nil, err
+	}
 
 	for n, f := range findings {
 		c := taken[index[n]]

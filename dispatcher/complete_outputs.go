@@ -40,7 +40,8 @@ func lastMade(b *pg.Batch, batch []*Completing) *pg.Later[map[registry.Ref]regis
 			continue
 		}
 		for _, w := range x.Outcome.Written {
-			if stale.ReadsNew(x.Job) {
+			// The epoch and the position of a cursor say whether another attempt was faster.
+			if stale.ReadsNew(x.Job) && !stale.OnlyFollows(x.Job) {
 				appended = append(appended, x.output(w))
 			} else {
 				replaced = append(replaced, x.output(w))

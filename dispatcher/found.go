@@ -58,7 +58,7 @@ func (d *Dispatcher) EndDone(ctx context.Context, tx pgx.Tx, findings []stale.Fi
 	return d.Tasks.EndDead(ctx, tx, done, now)
 }
 
-// CreateFound makes the tasks that findings call for.
+// CreateFound makes the tasks that findings call for, and notes what others wait for.
 func (d *Dispatcher) CreateFound(
 	ctx context.Context, tx pgx.Tx, findings []stale.Finding, around Surroundings, now time.Time,
 ) (tasks.Created, error) {
@@ -67,6 +67,11 @@ func (d *Dispatcher) CreateFound(
 		return tasks.Created{}, err
 	}
 	holdBack(findings, filled)
+	var notes pg.Batch
+	stale.NoteAwaited(&notes, findings)
+	if err := notes.SendLast(ctx, tx); err != nil {
+		return tasks.Created{}, err
+	}
 
 	var wanted []tasks.Request
 	for _, f := range findings {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -54,54 +55,114 @@ func (d *Dispatcher) ReactiveJobs(ctx context.Context) (jobs []registry.Acting, 
 	return jobs, nil
 }
 
+// KindFanOut is the kind of the work items that look at every output of a job, in batches: after a change of an input
+// that many outputs are made from. The object is the job's origin, the position the last output that was looked at.
+const KindFanOut = "fan out"
+
+// FanOut asks the background to look at every output of some origins.
+func FanOut(b *pg.Batch, origins []uuid.UUID) {
+	objects := make([]string, len(origins))
+	for i, origin := range origins {
+		objects[i] = origin.String()
+	}
+	workitems.Ask(b, KindFanOut, objects)
+}
+
 // ReconcileJob compares every output partition of one job with its inputs, makes the tasks that are missing, and ends
 // the dead ones that have nothing left to do.
 func (d *Dispatcher) ReconcileJob(ctx context.Context, a registry.Acting, now time.Time) error {
-	if !a.Live && a.Job.Acts() {
-		return nil
+	r, err := d.NewReconciling(ctx, a)
+	for position, over := "", false; err == nil && !over; {
+		position, over, err = r.Next(ctx, position, now)
 	}
+	return err
+}
 
-	var targets []stale.Target
-	err := pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) (err error) {
-		targets, err = d.Stale.AllTargets(ctx, tx, a.Job)
+// Reconciling is the comparison of one job's outputs with their inputs, in batches.
+type Reconciling struct {
+	d       *Dispatcher
+	job     registry.Acting
+	targets []stale.Target // in the order of their keys
+}
+
+// NewReconciling lists what is to be compared.
+func (d *Dispatcher) NewReconciling(ctx context.Context, a registry.Acting) (*Reconciling, error) {
+	r := &Reconciling{d: d, job: a}
+	if !a.Live && a.Job.Acts() {
+		return r, nil
+	}
+	return r, pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) (err error) {
+		r.targets, err = d.Stale.AllTargets(ctx, tx, a.Job)
 		return err
 	})
-	if err != nil {
+}
+
+// ReconcilingOf is NewReconciling for the job that acts for an origin; nil: no job does.
+func (d *Dispatcher) ReconcilingOf(ctx context.Context, origin uuid.UUID) (r *Reconciling, err error) {
+	var acting map[uuid.UUID]registry.Acting
+	err = pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) (err error) {
+		acting, err = d.Registry.ActingJobs(ctx, tx, []uuid.UUID{origin})
 		return err
+	})
+	a, used := acting[origin]
+	if err != nil || !used || a.Job.Def.Activation != dag.ActivationReactive {
+		return nil, err
 	}
+	return d.NewReconciling(ctx, a)
+}
 
-	for some := range slices.Chunk(targets, reconcileBatch) {
-		var made tasks.Created
-		err := pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) error {
-			if err := registry.LockDAGShared(ctx, tx, a.Job.OrgID, a.Job.DAG); err != nil {
-				return err
-			}
-			if err := tasks.LockOrigins(ctx, tx, []uuid.UUID{a.Job.Origin}); err != nil {
-				return err
-			}
-
-			// The job may have been abandoned or replaced between the list of its targets and the locks.
-			acting, err := d.Registry.ActingJobs(ctx, tx, []uuid.UUID{a.Job.Origin})
-			if _, used := acting[a.Job.Origin]; err != nil || !used {
-				return err
-			}
-			findings, err := d.Stale.Examine(ctx, tx, some)
-			if err != nil {
-				return err
-			}
-			if _, err := d.EndDone(ctx, tx, findings, now); err != nil {
-				return err
-			}
-			around := NewSurroundings(findings, map[uuid.UUID]bool{a.Job.Origin: a.Live})
-			made, err = d.CreateFound(ctx, tx, findings, around, now)
-			return err
+// Next compares the outputs that come after a position, as many as one lock of their origin allows.
+func (r *Reconciling) Next(ctx context.Context, position string, now time.Time) (next string, over bool, err error) {
+	i := 0
+	if position != "" {
+		found := false
+		i, found = slices.BinarySearchFunc(r.targets, position, func(t stale.Target, key string) int {
+			return strings.Compare(t.Key, key)
 		})
+		if found {
+			i++
+		}
+	}
+	some := r.targets[i:min(i+reconcileBatch, len(r.targets))]
+	if len(some) == 0 {
+		return position, true, nil
+	}
+	return some[len(some)-1].Key, i+len(some) == len(r.targets), r.d.reconcileSome(ctx, r.job, some, now)
+}
+
+// reconcileSome compares some outputs of a job under the lock of its origin.
+func (d *Dispatcher) reconcileSome(
+	ctx context.Context, a registry.Acting, some []stale.Target, now time.Time,
+) error {
+	var made tasks.Created
+	err := pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) error {
+		if err := registry.LockDAGShared(ctx, tx, a.Job.OrgID, a.Job.DAG); err != nil {
+			return err
+		}
+		if err := tasks.LockOrigins(ctx, tx, []uuid.UUID{a.Job.Origin}); err != nil {
+			return err
+		}
+
+		// The job may have been abandoned or replaced between the list of its targets and the locks.
+		acting, err := d.Registry.ActingJobs(ctx, tx, []uuid.UUID{a.Job.Origin})
+		if _, used := acting[a.Job.Origin]; err != nil || !used {
+			return err
+		}
+		findings, err := d.Stale.Examine(ctx, tx, some)
 		if err != nil {
 			return err
 		}
+		if _, err := d.EndDone(ctx, tx, findings, now); err != nil {
+			return err
+		}
+		around := NewSurroundings(findings, map[uuid.UUID]bool{a.Job.Origin: a.Live})
+		made, err = d.CreateFound(ctx, tx, findings, around, now)
+		return err
+	})
+	if err == nil {
 		d.Wakeups.Send(made.Topics()...)
 	}
-	return nil
+	return err
 }
 
 // PlaceStrays looks at the tasks that come after a position, and places the queued ones that are in neither the ready

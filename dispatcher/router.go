@@ -227,9 +227,11 @@ type hits struct {
 	events  [][]Event
 	live    map[uuid.UUID]bool // by origin
 	index   map[tasks.Slot]int
-	whole   map[uuid.UUID]bool // jobs that have all their targets in it
-	passive []consumed         // events of inputs that do not trigger
-	blocked []consumed         // events that cannot be mapped to the partitions of a consumer
+	whole   map[uuid.UUID]bool // jobs that have all their targets in it, or in later
+	later   []uuid.UUID        // origins of jobs with too many targets to look at now
+	awaited map[stale.Awaiting]bool
+	passive []consumed // events of inputs that do not trigger
+	blocked []consumed // events that cannot be mapped to the partitions of a consumer
 }
 
 // consumed is an event that makes no target of a consumer, and why it does not.
@@ -250,12 +252,21 @@ func (h *hits) add(t stale.Target, events ...Event) {
 	h.events[i] = append(h.events[i], events...)
 }
 
-// addWhole adds every target of a job, once.
+// addWhole adds every target of a job, once. If they are many, the background looks at them: the router holds the lock
+// of the job's origin.
 func (d *Dispatcher) addWhole(ctx context.Context, tx pgx.Tx, h *hits, job *registry.Job) error {
 	if h.whole[job.ID] {
 		return nil
 	}
 	h.whole[job.ID] = true
+	few, err := d.Stale.Few(ctx, tx, job, reconcileBatch)
+	if err != nil {
+		return err
+	}
+	if !few {
+		h.later = append(h.later, job.Origin)
+		return nil
+	}
 	targets, err := d.Stale.AllTargets(ctx, tx, job)
 	for _, t := range targets {
 		h.add(t)
@@ -274,6 +285,10 @@ func (d *Dispatcher) findHits(
 		h.live[c.Job.Origin] = h.live[c.Job.Origin] || c.Live
 	}
 
+	var err error
+	if h.awaited, err = stale.TakeAwaited(ctx, tx, mayAwait(events, byGeneration)); err != nil {
+		return hits{}, err
+	}
 	for _, generation := range moved {
 		for _, c := range byGeneration[generation] {
 			if err := d.addWhole(ctx, tx, &h, c.Job); err != nil {
@@ -292,7 +307,25 @@ func (d *Dispatcher) findHits(
 			}
 		}
 	}
-	return h, nil
+	if len(h.later) == 0 {
+		return h, nil
+	}
+	var b pg.Batch
+	FanOut(&b, h.later)
+	return h, b.SendLast(ctx, tx)
+}
+
+// mayAwait returns the consumers that may wait for the generations of events.
+func mayAwait(events []Event, byGeneration map[uuid.UUID][]registry.Consumer) (asked []stale.Awaiting) {
+	for _, e := range events {
+		for _, c := range byGeneration[e.Version] {
+			if a := (stale.Awaiting{Origin: c.Job.Origin, Generation: e.Version}); stale.MayAwait(
+				c.Job.Inputs[c.Input].Def) && !slices.Contains(asked, a) {
+				asked = append(asked, a)
+			}
+		}
+	}
+	return asked
 }
 
 // hit adds the targets of a consumer that an event touches. An event that cannot be mapped to the consumer's partitions
@@ -319,6 +352,9 @@ func (d *Dispatcher) hit(ctx context.Context, tx pgx.Tx, h *hits, c registry.Con
 	h.passive = append(h.passive, consumed{e, c.Job, "this input does not trigger"})
 	if in.Def.Map.Kind == dag.MapSlice {
 		return d.hitSlices(ctx, tx, h, c.Job, e)
+	}
+	if stale.MayAwait(in.Def) && !h.awaited[stale.Awaiting{Origin: c.Job.Origin, Generation: e.Version}] {
+		return nil
 	}
 	return d.addWhole(ctx, tx, h, c.Job)
 }

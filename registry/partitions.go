@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/storage"
 )
@@ -66,6 +67,18 @@ func Published(b *pg.Batch, generations []uuid.UUID) *pg.Later[map[uuid.UUID]map
 		SELECT dataset_version, partition_key, revision FROM partition_versions
 		WHERE dataset_version = ANY($1) AND state = 'Published'`, generations)
 	return pg.Answer(b, &found)
+}
+
+// AtMostPublished reports whether generations have at most some published partitions, and counts no further.
+func AtMostPublished(ctx context.Context, tx pgx.Tx, generations []uuid.UUID, most int) (few bool, err error) {
+	err = tx.QueryRow(ctx, `
+		SELECT count(*) <= $2 FROM (
+			SELECT FROM partition_versions WHERE dataset_version = ANY($1) AND state = 'Published' LIMIT $2 + 1) AS counted`,
+		generations, most).Scan(&few)
+	if err != nil {
+		return false, fmt.Errorf("count published partitions: %w", err)
+	}
+	return few, nil
 }
 
 // PublishedAt returns the published revision numbers of given partitions; absent ones have none. It relies on
@@ -164,8 +177,49 @@ func findLastMade(b *pg.Batch, refs []Ref, all bool, found map[Ref]Made) {
 					  AND p.revision = i.output_revision AND p.purged_at = n.purged_at) AS purged
 			FROM partition_inputs i
 			WHERE i.output_version = n.dataset_version AND i.output_key = n.partition_key
-			  AND ($3 OR i.output_revision = n.revision)) AS i ON true
+			  AND i.output_revision BETWEEN CASE WHEN $3 THEN 0 ELSE n.revision END AND n.revision) AS i ON true
 		GROUP BY 1, 2, 3, 4, 5`, versions, keys, all)
+}
+
+// LimitRead makes what an appended, unpartitioned output was made from what all its revisions read of some partitions
+// of its inputs, those of pins. It relies on idx_partition_inputs_whole.
+func LimitRead(ctx context.Context, tx pgx.Tx, ref Ref, made *Made, pins []Pin) error {
+	inputs, keys := make([]int, len(pins)), make([]string, len(pins))
+	for i, p := range pins {
+		inputs[i], keys[i] = p.Input, p.Key
+	}
+	rows, err := tx.Query(ctx, `
+		SELECT i.input_index, i.input_dataset, i.input_version, i.input_key, coalesce(i.accepted, i.input_revision),
+			i.compared, coalesce((SELECT p.state = 'Rejected' FROM partition_versions p
+				WHERE p.dataset_version = $1 AND p.partition_key = '`+dag.WholeKey+`' AND p.revision = i.output_revision), true),
+			i.output_revision = $4
+		FROM unnest($2::int[], $3::text[]) AS w(input, key)
+		CROSS JOIN LATERAL (SELECT * FROM partition_inputs i
+			WHERE i.output_version = $1 AND i.output_key = '`+dag.WholeKey+`' AND i.input_index = w.input AND i.input_key = w.key
+			OFFSET 0) AS i`, ref.Version, inputs, keys, made.Revision)
+	if err != nil {
+		return fmt.Errorf("what %s was made from: %w", ref.Key, err)
+	}
+
+	var (
+		p    Pin
+		last bool
+	)
+	made.Pins, made.Refused = nil, nil
+	into := []any{&p.Input, &p.Dataset, &p.Version, &p.Key, &p.Revision, &p.Compared, &p.Refused, &last}
+	_, err = pgx.ForEachRow(rows, into, func() error {
+		if p.Refused {
+			made.Refused = append(made.Refused, p)
+		}
+		if !p.Refused || last {
+			made.Pins = append(made.Pins, p)
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("what %s was made from: %w", ref.Key, err)
+	}
+	return nil
 }
 
 // AcceptRevisions declares that the present revisions of some partitions make no difference to what was made from the

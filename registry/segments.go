@@ -143,3 +143,52 @@ func LiveGeneration(ctx context.Context, tx pgx.Tx, org, dataset uuid.UUID) (ver
 	}
 	return version, nil
 }
+
+// Beyond asks for the segments of a generation with positions after one, as far as they end before another.
+type Beyond struct {
+	Generation    uuid.UUID
+	After, Before int64
+}
+
+// SegmentsBeyond returns the published segments that reach beyond positions, and their revisions; of those before, only
+// the last. It relies on idx_partition_versions_range.
+func SegmentsBeyond(ctx context.Context, tx pgx.Tx, asked []Beyond) (map[Beyond]map[string]int64, error) {
+	found := make(map[Beyond]map[string]int64, len(asked))
+	if len(asked) == 0 {
+		return found, nil
+	}
+	versions, after, before := make([]uuid.UUID, len(asked)), make([]int64, len(asked)), make([]int64, len(asked))
+	for i, a := range asked {
+		versions[i], after[i], before[i] = a.Generation, a.After, a.Before
+		found[a] = map[string]int64{}
+	}
+
+	rows, err := tx.Query(ctx, `
+		SELECT w.version, w.after, w.before, s.partition_key, s.revision
+		FROM unnest($1::uuid[], $2::bigint[], $3::bigint[]) AS w(version, after, before)
+		CROSS JOIN LATERAL (
+			SELECT p.partition_key, p.revision FROM partition_versions p
+			WHERE p.dataset_version = w.version AND p.range_end > w.after + 1
+			  AND p.range_end <= w.before AND p.state = 'Published'
+			UNION ALL
+			(SELECT p.partition_key, p.revision FROM partition_versions p
+			WHERE p.dataset_version = w.version AND p.range_end <= w.after + 1 AND p.state = 'Published'
+			ORDER BY p.range_end DESC LIMIT 1)) AS s`, versions, after, before)
+	if err != nil {
+		return nil, fmt.Errorf("segments beyond %d positions: %w", len(asked), err)
+	}
+
+	var (
+		a        Beyond
+		key      string
+		revision int64
+	)
+	_, err = pgx.ForEachRow(rows, []any{&a.Generation, &a.After, &a.Before, &key, &revision}, func() error {
+		found[a][key] = revision
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("segments beyond %d positions: %w", len(asked), err)
+	}
+	return found, nil
+}

@@ -123,6 +123,11 @@ func (bs *Builds) examine(ctx context.Context, tx pgx.Tx, seen *look, targets []
 		if err != nil {
 			return err
 		}
+		var notes pg.Batch
+		stale.NoteAwaited(&notes, findings)
+		if err := notes.Send(ctx, tx); err != nil {
+			return err
+		}
 		for _, f := range findings {
 			if f.Verdict == stale.Incomplete {
 				seen.incomplete[f.Job.Origin] = true

@@ -10,6 +10,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/dispatcher"
 	"github.com/dagctl/dagctl/dispatcher/tasks"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
@@ -55,9 +57,8 @@ func (ctl *Control) AdvanceBackfills(ctx context.Context, now time.Time) (more b
 // advanceBackfill takes one backfill a step further.
 func (ctl *Control) advanceBackfill(ctx context.Context, b running, now time.Time) error {
 	var made tasks.Created
-	ended := false
 	err := pg.InTx(ctx, ctl.pool, func(ctx context.Context, tx pgx.Tx) error {
-		made, ended = tasks.Created{}, false
+		made = tasks.Created{}
 		if err := registry.LockDAGShared(ctx, tx, b.Org, b.DAG); err != nil {
 			return err
 		}
@@ -89,17 +90,17 @@ func (ctl *Control) advanceBackfill(ctx context.Context, b running, now time.Tim
 		if made, err = ctl.fillUp(ctx, tx, b, job, room, now); err != nil {
 			return err
 		}
-		ended, err = ctl.finishBackfill(ctx, tx, b, now)
-		return err
+		ended, err := ctl.finishBackfill(ctx, tx, b, now)
+		if err != nil || !ended || b.Propagate != "once" {
+			return err
+		}
+		return ctl.followBackfill(ctx, tx, b)
 	})
 	if err != nil {
 		return err
 	}
 
 	ctl.wake.Send(made.Topics()...)
-	if ended && b.Propagate == "once" {
-		return ctl.followBackfill(ctx, b, now)
-	}
 	return nil
 }
 
@@ -225,21 +226,19 @@ func endBackfill(ctx context.Context, tx pgx.Tx, b running, status string, now t
 	return err
 }
 
-// followBackfill makes the tasks of consumers that a backfill held back. The next sweep would make them too, but later.
-func (ctl *Control) followBackfill(ctx context.Context, b running, now time.Time) error {
-	var consumers []registry.Consumer
-	err := pg.InTx(ctx, ctl.pool, func(ctx context.Context, tx pgx.Tx) (err error) {
-		consumers, err = ctl.registry.Consumers(new(pg.Batch), b.Generations).Get(ctx, tx)
-		return err
-	})
+// followBackfill has the outputs looked at that a backfill held back.
+func (ctl *Control) followBackfill(ctx context.Context, tx pgx.Tx, b running) error {
+	consumers, err := ctl.registry.Consumers(new(pg.Batch), b.Generations).Get(ctx, tx)
 	if err != nil {
 		return err
 	}
-
+	var origins []uuid.UUID
 	for _, c := range consumers {
-		if err := ctl.dispatcher.ReconcileJob(ctx, registry.Acting{Job: c.Job, Live: c.Live}, now); err != nil {
-			return err
+		if c.Job.Def.Activation == dag.ActivationReactive {
+			origins = append(origins, c.Job.Origin)
 		}
 	}
-	return nil
+	var asked pg.Batch
+	dispatcher.FanOut(&asked, tasks.SortedIDs(origins))
+	return asked.SendLast(ctx, tx)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
@@ -18,6 +19,7 @@ func (w *World) Settle() {
 	for range 200 {
 		w.Fire()
 		w.Route()
+		w.FanOut()
 		w.Advance()
 		worked := w.Work()
 		var pending bool
@@ -50,6 +52,20 @@ func (w *World) Route() {
 		var err error
 		more, err = w.D.RouteOnce(w.T.Context(), time.Now())
 		require.NoError(w.T, err)
+	}
+}
+
+// FanOut looks at the outputs that the background was asked to look at.
+func (w *World) FanOut() {
+	w.T.Helper()
+	for _, object := range Texts(w.T, w.Pool, `DELETE FROM work_items WHERE kind = $1 RETURNING object`,
+		dispatcher.KindFanOut) {
+		r, err := w.D.ReconcilingOf(w.T.Context(), uuid.MustParse(object))
+		require.NoError(w.T, err)
+		for position, over := "", r == nil; !over; {
+			position, over, err = r.Next(w.T.Context(), position, time.Now())
+			require.NoError(w.T, err)
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package stale
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/google/uuid"
@@ -141,23 +142,41 @@ func (e *Examiner) LockCursors(ctx context.Context, tx pgx.Tx, targets []Target)
 	return nil
 }
 
-// followed holds the facts about an input that is followed as a cursor.
-type followed struct {
-	CursorRow
-	all map[string]int64 // every published segment, including those beyond the claimed range
+// OnlyFollows reports whether all that makes the one output of a job stale are cursors that it follows. Then it reads
+// nothing again that its cursors have passed, so neither those segments nor what was made from them count.
+func OnlyFollows(job *registry.Job) bool {
+	return ReadsNew(job) && job.Def.PartitionBy.Kind == dag.Unpartitioned &&
+		!slices.ContainsFunc(job.Inputs, func(in registry.JobInput) bool {
+			return (in.Def.Triggers() || in.Def.Refresh) && !Follows(job, in)
+		})
 }
 
-// addCursors adds how far cursors have come. If a claim fixed the range of an input, nothing beyond it counts: a retry
-// reads what the first try read, and segments that came meanwhile are for the next task.
-func (e *Examiner) addCursors(ctx context.Context, tx pgx.Tx, targets []Target, wants [][]InputFacts) error {
+// addCursors adds how far cursors have come, and the segments that a task may read: where the output has been made,
+// those beyond the position. If a claim fixed the range of an input, nothing beyond that counts: a retry reads what the
+// first try read, and segments that came meanwhile are for the next task. made is what the targets were last made from;
+// addCursors limits it to those segments.
+func (e *Examiner) addCursors(
+	ctx context.Context, tx pgx.Tx, targets []Target, wants [][]InputFacts, made []*registry.Made,
+) error {
 	cursors := cursorsOf(targets, wants)
 	if len(cursors) == 0 {
 		return nil
 	}
-
 	rows, err := ReadCursors(ctx, tx, cursors, "")
 	if err != nil {
 		return err
+	}
+
+	var asked []registry.Beyond
+	beyond := func(i int, f *InputFacts) registry.Beyond {
+		b := registry.Beyond{Generation: f.Generation, After: -1, Before: math.MaxInt64}
+		if f.cursor.ClaimedTo != nil {
+			b.Before = *f.cursor.ClaimedTo + 1
+		}
+		if made[i] != nil && OnlyFollows(targets[i].Job) {
+			b.After = f.cursor.Value
+		}
+		return b
 	}
 	for i, t := range targets {
 		for n, in := range t.Job.Inputs {
@@ -165,7 +184,6 @@ func (e *Examiner) addCursors(ctx context.Context, tx pgx.Tx, targets []Target, 
 			if !Follows(t.Job, in) {
 				continue
 			}
-
 			row, ok := rows[Cursor{f.Generation, t.Job.Origin}]
 			if !ok {
 				row.Value = -1
@@ -173,18 +191,26 @@ func (e *Examiner) addCursors(ctx context.Context, tx pgx.Tx, targets []Target, 
 					return err
 				}
 			}
-			f.cursor = &followed{CursorRow: row, all: f.Published}
-			if row.ClaimedTo == nil {
-				continue
-			}
+			f.cursor = &row
+			asked = append(asked, beyond(i, f))
+		}
+	}
 
-			f.Published = map[string]int64{}
-			for key, revision := range f.cursor.all {
-				if _, upTo, err := dag.SegmentEnd(key); err != nil {
-					return err
-				} else if upTo <= *row.ClaimedTo {
-					f.Published[key] = revision
-				}
+	segments, err := registry.SegmentsBeyond(ctx, tx, asked)
+	if err != nil {
+		return err
+	}
+	for i, t := range targets {
+		var pins []registry.Pin
+		for n := range wants[i] {
+			if f := &wants[i][n]; f.cursor != nil {
+				f.Published = segments[beyond(i, f)]
+				pins = append(pins, f.Pins()...)
+			}
+		}
+		if ref, ok := t.Ref(); ok && made[i] != nil && OnlyFollows(t.Job) {
+			if err := registry.LimitRead(ctx, tx, ref, made[i], unread(pins, wants[i])); err != nil {
+				return err
 			}
 		}
 	}

@@ -50,7 +50,7 @@ func DecideAll(targets []Target, facts []targetFacts) []Finding {
 // Facts returns, for each target, the input revisions that exist and those its output was built from. It fills in
 // wants, which Wants returned for the same targets.
 func (e *Examiner) Facts(b *pg.Batch, targets []Target, wants [][]InputFacts) *pg.Later[[]targetFacts] {
-	inputs := publishedFor(b, wants)
+	inputs := publishedFor(b, targets, wants)
 	lastMade := lastMadeOf(b, targets)
 	asked := pg.Answer(b, &wants) // sends the batch before the statements below
 	return pg.Then(asked, func(ctx context.Context, tx pgx.Tx, wants [][]InputFacts) ([]targetFacts, error) {
@@ -62,11 +62,11 @@ func (e *Examiner) Facts(b *pg.Batch, targets []Target, wants [][]InputFacts) *p
 		if err := addSegments(ctx, tx, wants); err != nil {
 			return nil, err
 		}
-		if err := e.addCursors(ctx, tx, targets, wants); err != nil {
-			return nil, err
-		}
 		made, err := lastMade.Get(ctx, tx)
 		if err != nil {
+			return nil, err
+		}
+		if err := e.addCursors(ctx, tx, targets, wants, made); err != nil {
 			return nil, err
 		}
 		if err := countInherited(ctx, tx, wants, made); err != nil {
@@ -129,15 +129,18 @@ type publishedInputs struct {
 }
 
 // publishedFor returns the published revisions: of whole generations for inputs that take everything, of the wanted
-// partitions for the others.
-func publishedFor(b *pg.Batch, wants [][]InputFacts) *pg.Later[publishedInputs] {
+// partitions for the others. addCursors adds those of inputs that are followed.
+func publishedFor(b *pg.Batch, targets []Target, wants [][]InputFacts) *pg.Later[publishedInputs] {
 	var (
 		whole []uuid.UUID
 		refs  []registry.Ref
 	)
 	seen := map[registry.Ref]bool{}
-	for _, inputs := range wants {
-		for _, in := range inputs {
+	for i, inputs := range wants {
+		for n, in := range inputs {
+			if Follows(targets[i].Job, targets[i].Job.Inputs[n]) {
+				continue
+			}
 			if in.All {
 				whole = append(whole, in.Generation)
 				continue
@@ -184,7 +187,7 @@ func lastMadeOf(b *pg.Batch, targets []Target) *pg.Later[[]*registry.Made] {
 	for _, t := range targets {
 		if r, ok := t.Ref(); !ok {
 			continue
-		} else if ReadsNew(t.Job) {
+		} else if ReadsNew(t.Job) && !OnlyFollows(t.Job) {
 			appended = append(appended, r)
 		} else {
 			replaced = append(replaced, r)
@@ -351,27 +354,33 @@ func (e *Examiner) AllTargets(ctx context.Context, tx pgx.Tx, jobs ...*registry.
 	reactive := slices.DeleteFunc(slices.Clone(jobs), func(j *registry.Job) bool {
 		return j.Def.Activation != dag.ActivationReactive
 	})
-	inputs, err := e.registry.InputGenerations(ctx, tx, reactive...)
+	whole := func(j *registry.Job) bool { return j.Def.PartitionBy.Kind == dag.Unpartitioned }
+	parted := slices.DeleteFunc(slices.Clone(reactive), whole)
+	inputs, err := e.registry.InputGenerations(ctx, tx, parted...)
 	if err != nil {
 		return nil, err
 	}
-
-	var ids []uuid.UUID
-	for _, job := range reactive {
-		for i, in := range job.Inputs {
-			if in.Def.Triggers() {
-				ids = append(ids, inputs[job.ID][i].Version)
-			}
-		}
+	ids, err := e.triggering(ctx, tx, parted...)
+	if err != nil {
+		return nil, err
 	}
-
-	published, err := registry.Published(new(pg.Batch), tasks.SortedIDs(ids)).Get(ctx, tx)
+	published, err := registry.Published(new(pg.Batch), ids).Get(ctx, tx)
 	if err != nil {
 		return nil, err
 	}
 
 	var targets []Target
 	for _, job := range reactive {
+		if whole(job) { // one output, which any partition feeds
+			none, err := e.none(ctx, tx, job)
+			if err != nil {
+				return nil, err
+			}
+			if !none {
+				targets = append(targets, Target{job, dag.WholeKey})
+			}
+			continue
+		}
 		for _, key := range outputKeys(job, inputs[job.ID], published) {
 			targets = append(targets, Target{job, key})
 		}

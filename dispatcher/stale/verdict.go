@@ -42,6 +42,7 @@ type Finding struct {
 	Target
 	Verdict Verdict
 	Missing string         // incomplete and blocked: what is missing or wrong, for people
+	Awaits  uuid.UUID      // incomplete: the generation whose first revision a later event brings; see NoteAwaited
 	Pins    []registry.Pin // stale: every revision to read
 	Dedupe  string         // stale: names the work, so that the same reading is the same task
 	Trace   string         // traceparent of the event that led to it
@@ -57,7 +58,7 @@ type InputFacts struct {
 	Wanted     []string         // the partitions that the target is made from, in order
 	All        bool             // the target is made from every published partition
 	Published  map[string]int64 // key → revision, at least of the wanted ones
-	cursor     *followed        // set if the job follows the input as a cursor
+	cursor     *CursorRow       // set if the job follows the input as a cursor
 	Slice      *sliced          // set if the target takes a range of an input partitioned by cursor
 	Unmapped   string           // why the input cannot be mapped to the target, and what to do; empty: it can be
 }
@@ -113,8 +114,15 @@ func decide(t Target, inputs []InputFacts, made *registry.Made) Finding {
 		}
 	}
 
-	var complete bool
-	if f.Pins, f.Missing, complete = gather(t, inputs); !complete {
+	var (
+		complete bool
+		lacks    *InputFacts
+	)
+	if f.Pins, lacks, complete = gather(t, inputs); !complete {
+		if lacks != nil {
+			f.Missing = missing(*lacks, lacks.Pins())
+			f.Awaits = awaits(*lacks)
+		}
 		return f
 	}
 
@@ -159,26 +167,30 @@ func beginsAnew(job *registry.Job, pins []registry.Pin, inputs []InputFacts, mad
 }
 
 // gather lists the revisions that a task of the target would read, and reports whether the inputs suffice to make it.
-// Where they do not, lacks names the first thing that is not published.
-func gather(t Target, inputs []InputFacts) (pins []registry.Pin, lacks string, complete bool) {
+// Where they do not, lacks is the first input that does not have what is needed.
+func gather(t Target, inputs []InputFacts) (pins []registry.Pin, lacks *InputFacts, complete bool) {
 	takesAll := t.Job.Def.Trigger == dag.TriggerAll
-	for _, in := range inputs {
+	for i, in := range inputs {
 		found := in.Pins()
 		switch satisfied := in.Satisfied(len(found)); {
 		case satisfied:
 			complete = complete || in.Def.Triggers()
 		case takesAll || !in.Def.Triggers():
-			return pins, missing(in, found), false
-		case lacks == "":
-			lacks = missing(in, found)
+			return pins, &inputs[i], false
+		case lacks == nil:
+			lacks = &inputs[i]
 		}
 		pins = append(pins, found...)
 	}
+	return pins, lacks, complete // any triggering input is enough
+}
 
-	if complete {
-		lacks = "" // any triggering input is enough
+// awaits returns the generation of an input that is lacking if its first revision makes the difference.
+func awaits(in InputFacts) uuid.UUID {
+	if MayAwait(in.Def) {
+		return in.Generation
 	}
-	return pins, lacks, complete
+	return uuid.Nil
 }
 
 // upToDate reports whether the last revision of a target already holds what a task would make.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/dagctl/dagctl/dispatcher"
 	"github.com/dagctl/dagctl/dispatcher/workitems"
 	"github.com/dagctl/dagctl/registry"
 )
@@ -33,6 +34,27 @@ func (u *Upkeep) reconciling() workitems.Kind {
 			return func(ctx context.Context, position string) (workitems.Progress, error) {
 				return u.reconcileNext(ctx, jobs, position, now)
 			}, err
+		},
+	}
+}
+
+// fanOut is the work of looking at every output of a job after one of its inputs has changed.
+func (u *Upkeep) fanOut() workitems.Kind {
+	return workitems.Kind{
+		Name: dispatcher.KindFanOut,
+		Begin: func(ctx context.Context, object string, now time.Time) (workitems.Step, error) {
+			origin, err := idAt(object)
+			if err != nil {
+				return nil, err
+			}
+			r, err := u.dispatcher.ReconcilingOf(ctx, origin)
+			if err != nil || r == nil {
+				return gone, err
+			}
+			return func(ctx context.Context, position string) (done workitems.Progress, err error) {
+				done.Position, done.Gone, err = r.Next(ctx, position, now)
+				return done, err
+			}, nil
 		},
 	}
 }

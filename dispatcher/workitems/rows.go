@@ -10,6 +10,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/dagctl/dagctl/internal/pg"
 )
 
 // Add makes items that do not exist yet.
@@ -21,6 +23,14 @@ func (r *Runner) Add(ctx context.Context, kind string, objects []string) error {
 		return fmt.Errorf("make items of %s: %w", kind, err)
 	}
 	return nil
+}
+
+// Ask asks for a whole pass of items that exist only while there is something to do. One that is under way is followed
+// by another pass.
+func Ask(b *pg.Batch, kind string, objects []string) {
+	b.Exec("ask for "+kind, `
+		INSERT INTO work_items AS w (kind, object) SELECT DISTINCT $1, unnest($2::text[]) ORDER BY 2
+		ON CONFLICT (kind, object) DO UPDATE SET again = w.began_at IS NOT NULL`, kind, objects)
 }
 
 // makeItems makes the items that always exist, once.
@@ -111,8 +121,9 @@ func (r *Runner) save(ctx context.Context, it *item, done Progress) error {
 func (r *Runner) release(ctx context.Context, it *item, over bool, rest time.Duration) error {
 	return r.change(ctx, it, `
 		UPDATE work_items SET lease_token = NULL, leased_until = NULL,
-			due_at = clock_timestamp() + make_interval(secs => $4),
+			due_at = clock_timestamp() + make_interval(secs => CASE WHEN $5 AND again THEN 0 ELSE $4 END),
 			began_at = CASE WHEN $5 THEN NULL ELSE began_at END,
+			again = again AND NOT $5,
 			ended_at = CASE WHEN $5 THEN clock_timestamp() ELSE ended_at END`, rest.Seconds(), over)
 }
 
@@ -124,9 +135,29 @@ func (r *Runner) fail(ctx context.Context, it *item, failure error) error {
 		failure.Error(), mostBackoff.Seconds())
 }
 
-// remove removes an item that is not needed any more.
+// remove removes an item that is not needed any more. One that was asked for again begins anew.
 func (r *Runner) remove(ctx context.Context, it *item) error {
-	return r.change(ctx, it, `DELETE FROM work_items`)
+	return pg.InTx(ctx, r.pool, func(ctx context.Context, tx pgx.Tx) error {
+		var again bool
+		err := tx.QueryRow(ctx, `SELECT again FROM work_items`+own+` FOR UPDATE`, it.kind.Name, it.object, it.token).
+			Scan(&again)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return errTaken
+		}
+		if err != nil {
+			return fmt.Errorf("end background work: %w", err)
+		}
+
+		end := `DELETE FROM work_items`
+		if again {
+			end = `UPDATE work_items SET lease_token = NULL, leased_until = NULL, due_at = clock_timestamp(),
+				began_at = NULL, again = false`
+		}
+		if _, err := tx.Exec(ctx, end+own, it.kind.Name, it.object, it.token); err != nil {
+			return fmt.Errorf("end background work: %w", err)
+		}
+		return nil
+	})
 }
 
 // Failing is an item whose last turns failed.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/dagctl/dagctl/dispatcher/dispatchertest"
 	"github.com/dagctl/dagctl/dispatcher/workitems"
+	"github.com/dagctl/dagctl/internal/pg"
 )
 
 func TestMain(m *testing.M) { dispatchertest.Main(m) }
@@ -182,5 +183,39 @@ func TestAnItemThatIsNotNeededGoes(t *testing.T) {
 		}, nil
 	}
 	start(t, newRunner(w, kind))
+	require.Empty(t, rows(w, "object"))
+}
+
+// What is asked for while it is under way is done once more, and then it is gone.
+func TestAskedAgain(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	ask := func() {
+		var b pg.Batch
+		workitems.Ask(&b, "counting", []string{"a"})
+		require.NoError(t, pg.InTx(t.Context(), w.Pool, b.Send))
+	}
+	var seen []string
+	counting := upTo(3, func(position string) {
+		if seen = append(seen, position); len(seen) == 2 {
+			ask()
+			ask()
+		}
+	})
+	counting.Objects = nil
+	begin := counting.Begin
+	counting.Begin = func(ctx context.Context, object string, now time.Time) (workitems.Step, error) {
+		step, err := begin(ctx, object, now)
+		return func(ctx context.Context, position string) (workitems.Progress, error) {
+			done, err := step(ctx, position)
+			done.Gone = done.Over
+			return done, err
+		}, err
+	}
+
+	ask()
+	ask()
+	start(t, newRunner(w, counting))
+	require.Equal(t, []string{"", "1", "2", "", "1", "2"}, seen)
 	require.Empty(t, rows(w, "object"))
 }
