@@ -68,8 +68,7 @@ func (d *Dispatcher) WorkerHeartbeat(
 			return err
 		}
 		if !entered {
-			orders.Canceled, err = canceledOf(ctx, tx, w, h)
-			return err
+			return stopsOf(ctx, tx, w, h, &orders)
 		}
 
 		_, err = tx.Exec(ctx, `
@@ -97,21 +96,39 @@ func (d *Dispatcher) WorkerHeartbeat(
 	return orders, nil
 }
 
-// maxCanceled bounds how many canceled tasks one answer names; the next names the others.
-const maxCanceled = 1000
+// maxStops bounds how many canceled and drained tasks one answer names; the next names the others.
+const maxStops = 1000
 
-// canceledOf returns the tasks that a worker runs and that were asked to stop. It relies on idx_leases_canceled.
-func canceledOf(
-	ctx context.Context, tx pgx.Tx, w authz.Worker, h protocol.WorkerHeartbeat,
-) ([]uuid.UUID, error) {
+// stopsOf adds to a worker's orders the tasks that it runs and that were asked to stop, or to end at a point of their
+// choice. It relies on idx_leases_canceled and idx_leases_drained.
+func stopsOf(
+	ctx context.Context, tx pgx.Tx, w authz.Worker, h protocol.WorkerHeartbeat, orders *protocol.WorkerOrders,
+) error {
 	rows, err := tx.Query(ctx, `
-		SELECT task_id FROM leases
-		WHERE worker_id = $1 AND worker_token = $2 AND incarnation = $3 AND cancel_requested ORDER BY 1 LIMIT $4`,
-		h.WorkerID, tokenOf(w), h.Incarnation, maxCanceled)
+		(SELECT task_id, true FROM leases
+		WHERE worker_id = $1 AND worker_token = $2 AND incarnation = $3 AND cancel_requested ORDER BY 1 LIMIT $4)
+		UNION ALL
+		(SELECT task_id, false FROM leases
+		WHERE worker_id = $1 AND worker_token = $2 AND incarnation = $3 AND drain_requested_at IS NOT NULL
+		ORDER BY 1 LIMIT $4)`,
+		h.WorkerID, tokenOf(w), h.Incarnation, maxStops)
 	if err != nil {
-		return nil, fmt.Errorf("canceled tasks of worker %s: %w", h.WorkerID, err)
+		return fmt.Errorf("tasks of worker %s to stop: %w", h.WorkerID, err)
 	}
-	return pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
+
+	var (
+		task     uuid.UUID
+		canceled bool
+	)
+	_, err = pgx.ForEachRow(rows, []any{&task, &canceled}, func() error {
+		if canceled {
+			orders.Canceled = append(orders.Canceled, task)
+		} else {
+			orders.Drained = append(orders.Drained, task)
+		}
+		return nil
+	})
+	return err
 }
 
 // reservedIDs are beginnings of worker ids that only the server gives.

@@ -97,28 +97,31 @@ func TestAfterAGapWorkersRenewTheirLeases(t *testing.T) {
 }
 
 // The heartbeat of a worker brings what it is to stop, however long the leases of its tasks are.
-func TestAWorkersHeartbeatNamesWhatIsCanceled(t *testing.T) {
+func TestAWorkersHeartbeatNamesWhatIsCanceledAndDrained(t *testing.T) {
 	t.Parallel()
 	w := remoteWorld(t)
 	_, err := beat(w, w.Worker(), "first", false)
 	require.NoError(t, err)
-	kept, canceled := w.Want("loads"), w.Want("loads")
+	kept, canceled, drained := w.Want("loads"), w.Want("loads"), w.Want("loads")
 	first := dispatcher.Claimant{WorkerID: "w1", Incarnation: "first", Worker: w.Worker(), Runtimes: []string{"poll"}}
-	for _, task := range []uuid.UUID{kept, canceled} {
+	for _, task := range []uuid.UUID{kept, canceled, drained} {
 		require.Equal(t, protocol.Claimed, claimID(w, first, task).Status)
 	}
 	orders, err := beat(w, w.Worker(), "first", false)
 	require.NoError(t, err)
 	require.Empty(t, orders.Canceled)
+	require.Empty(t, orders.Drained)
 
 	_, err = w.D.Control.Cancel(t.Context(), w.Caller, canceled)
 	require.NoError(t, err)
+	w.Exec(`UPDATE leases SET drain_requested_at = now() WHERE task_id = $1`, drained)
 	orders, err = beat(w, w.Worker(), "first", false)
 	require.NoError(t, err)
 	require.Equal(t, []uuid.UUID{canceled}, orders.Canceled)
+	require.Equal(t, []uuid.UUID{drained}, orders.Drained)
 	orders, err = beat(w, w.Worker(), "second", false)
 	require.NoError(t, err)
-	require.Empty(t, orders.Canceled, "they are not its own")
+	require.Empty(t, append(orders.Canceled, orders.Drained...), "they are not its own")
 }
 
 // A process that registers under the id of an earlier one has replaced it: what that one ran goes to others at once.

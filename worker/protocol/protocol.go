@@ -235,6 +235,7 @@ type WorkerHeartbeat struct {
 type WorkerOrders struct {
 	Drain    bool        `json:"drain" doc:"Finish running tasks, claim no more, exit"`
 	Canceled []uuid.UUID `json:"canceled,omitempty" doc:"Tasks that it runs and that are to stop"`
+	Drained  []uuid.UUID `json:"drained,omitempty" doc:"Tasks that it runs and that are to end at a point of their choice"`
 }
 
 // Heartbeat extends a lease; POST /v1/task/heartbeat.
