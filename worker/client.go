@@ -22,12 +22,12 @@ import (
 // otherwise. A call that the server refuses returns a StatusError.
 type Client struct {
 	base  string
-	token string // of the worker
+	token *token // of the worker
 	http  *http.Client
 }
 
 // NewClient returns a client for the server at a base URL. client may be nil.
-func NewClient(base, token string, client *http.Client) *Client {
+func NewClient(base, secret string, client *http.Client) *Client {
 	if client == nil {
 		transport := http.DefaultTransport.(*http.Transport).Clone()
 		// The tasks of the largest pool may all call at once.
@@ -39,7 +39,7 @@ func NewClient(base, token string, client *http.Client) *Client {
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		}
 	}
-	return &Client{base: strings.TrimRight(base, "/"), token: token, http: client}
+	return &Client{base: strings.TrimRight(base, "/"), token: &token{text: secret}, http: client}
 }
 
 // patience is how long the server may take to answer a call that it need not wait for anything to answer.
@@ -198,7 +198,7 @@ func (c *Client) Code(ctx context.Context, capability string, fence protocol.Fen
 	return io.ReadAll(response.Body)
 }
 
-func (c *Client) asWorker(h http.Header) { h.Set("Authorization", "Bearer "+c.token) }
+func (c *Client) asWorker(h http.Header) { h.Set("Authorization", "Bearer "+c.token.read()) }
 
 func asTask(capability string) func(http.Header) {
 	return func(h http.Header) { h.Set(protocol.CapabilityHeader, capability) }

@@ -27,22 +27,49 @@ func (p *progressNote) get() (int, string) {
 	return p.percent, p.state
 }
 
-// hearWithin is how soon a task learns that it is canceled.
-const hearWithin = 5 * time.Second
+// hearWithin is the time between heartbeats of a task that hears of a cancel by them only. It has to arrive within five
+// seconds.
+const hearWithin = 3 * time.Second
+
+// beatEvery is the time between heartbeats: a third of the lease, and less where nothing else tells of a cancel.
+func (t *Task) beatEvery() time.Duration {
+	if t.claimedBy != nil && t.worker.told.Load() == t.claimedBy {
+		return t.lease / 3
+	}
+	return min(t.lease/3, hearWithin)
+}
+
+// rest waits until it is time for a heartbeat, or wake asks for one. It reports whether ctx still holds.
+func (t *Task) rest(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+	case <-t.awake:
+	}
+	return true
+}
+
+// wake makes the next heartbeat come now.
+func (t *Task) wake() {
+	select {
+	case t.awake <- struct{}{}:
+	default:
+	}
+}
 
 // keepLease extends the lease at a third of its length until ctx ends. That is after the server has taken the end of
 // the run, because a run may take a while to stop. keepLease stops the run when it is canceled or fenced off. It
 // repeats a heartbeat that got no answer soon, so that one lost call does not cost the lease.
 func (t *Task) keepLease(ctx context.Context) {
-	every := t.lease / 3
-	if !t.worker.registered.Load() { // nothing else tells it of a cancel
-		every = min(every, hearWithin)
-	}
-	wait := every
+	wait := t.beatEvery()
 	for n := 0; ; {
-		if sleep(ctx, wait) != nil {
+		if !t.rest(ctx, wait) {
 			return
 		}
+		every := t.beatEvery()
 		percent, state := t.progress.get()
 		call, cancel := context.WithTimeout(ctx, max(every, time.Second))
 		answer, err := t.client.Heartbeat(call, t.capability(), protocol.Heartbeat{Fence: t.fence, Progress: percent,

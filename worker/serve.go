@@ -82,7 +82,7 @@ func (w *Worker) ready() error {
 	if w.cfg.URL == "" {
 		problems = append(problems, errors.New("worker: the config has no URL"))
 	}
-	if w.cfg.Token == "" {
+	if w.client.token.read() == "" {
 		problems = append(problems, errors.New("worker: the config has no token"))
 	}
 	if w.cfg.Runtime == "" {
@@ -213,8 +213,8 @@ const beatEvery = 3 * time.Second
 
 // register sends the worker's heartbeats until ctx ends, and drains the worker when the server asks for it.
 func (w *Worker) register(ctx context.Context) {
-	w.registered.Store(true)
 	for n := 0; ; {
+		w.tellBy(w.client.token.read())
 		call, cancel := context.WithTimeout(ctx, beatEvery)
 		orders, err := w.client.HeartbeatWorker(call, w.beat(false))
 		cancel()
@@ -244,6 +244,19 @@ func (w *Worker) register(ctx context.Context) {
 		if sleep(ctx, wait) != nil {
 			return
 		}
+	}
+}
+
+// tellBy notes the token of the worker's heartbeats. The server knows a task by the token that claimed it, so after a
+// rotation the tasks that run hear of a cancel by their own heartbeats.
+func (w *Worker) tellBy(token string) {
+	if before := w.told.Swap(token); before == nil || before == token {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for t := range w.runs {
+		t.wake()
 	}
 }
 

@@ -27,6 +27,8 @@ type Task struct {
 	token     atomic.Value // capability token, a string
 	stop      context.CancelCauseFunc
 	reporting atomic.Bool // whether the end of the run is being reported
+	claimedBy any         // token of the worker's heartbeats when it began; nil: it had none
+	awake     chan struct{}
 	progress  progressNote
 	gathered  gathered
 	logs      *logShipper
@@ -42,6 +44,7 @@ func (w *Worker) newTask(claim protocol.Claim, stop context.CancelCauseFunc) *Ta
 		client = client.at(claim.BaseURL)
 	}
 	t := &Task{Task: *claim.Task, worker: w, client: client, fence: claim.Fence(), stop: stop,
+		claimedBy: w.told.Load(), awake: make(chan struct{}, 1),
 		lease: time.Duration(cmp.Or(claim.Task.LeaseSeconds, 30)) * time.Second}
 	t.token.Store(claim.CapabilityToken)
 	t.logs = newLogShipper(t)

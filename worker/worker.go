@@ -40,9 +40,11 @@ import (
 
 // Config configures a worker.
 type Config struct {
-	URL     string // of the server, or of its address for workers
-	Token   string // worker token; `dagctl tokens create --kind worker` makes one
-	Runtime string // the runtime, as DAG files name it, whose tasks it claims
+	URL   string // of the server, or of its address for workers
+	Token string // worker token; `dagctl tokens create --kind worker` makes one
+	// TokenFile names a file with the token, in place of Token. It may be replaced while the worker runs.
+	TokenFile string
+	Runtime   string // the runtime, as DAG files name it, whose tasks it claims
 	// PoolSize is how many tasks run at once; 4 where it is 0.
 	PoolSize int
 	// ID is unique among all workers. By default it is made of the host, the process id and a random part.
@@ -76,7 +78,7 @@ type Worker struct {
 
 	running     atomic.Int64
 	lastBeat    atomic.Int64    // Unix nanoseconds of the last answer to a heartbeat of the worker
-	registered  atomic.Bool     // it has heartbeats of its own, which tell it what is canceled
+	told        atomic.Value    // token of the worker's last heartbeat, which tells it what is canceled
 	incarnation string          // tells this process apart from an earlier one with the same id
 	drain       context.Context // ends when the worker must claim no more tasks
 	drainNow    context.CancelCauseFunc
@@ -119,10 +121,16 @@ func New(cfg Config) (*Worker, error) {
 		problems = append(problems, errors.New("the token contains white space"))
 	}
 
+	token := &token{text: cfg.Token, file: cfg.TokenFile}
+	if cfg.TokenFile != "" && token.read() == "" {
+		problems = append(problems, fmt.Errorf("the token file %s cannot be read, or is empty", cfg.TokenFile))
+	}
 	if err := errors.Join(problems...); err != nil {
 		return nil, fmt.Errorf("worker: %w", err)
 	}
-	w := &Worker{cfg: cfg, client: NewClient(cfg.URL, cfg.Token, cfg.HTTP), handlers: map[string]Func{},
+	client := NewClient(cfg.URL, "", cfg.HTTP)
+	client.token = token
+	w := &Worker{cfg: cfg, client: client, handlers: map[string]Func{},
 		operators: map[protocol.Operator]Func{}, runs: map[*Task]bool{}, incarnation: uuid.NewString()}
 	w.drain, w.drainNow = context.WithCancelCause(context.Background())
 	w.exit, w.exitNow = context.WithCancel(context.Background())

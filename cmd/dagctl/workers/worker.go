@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"os"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -32,7 +31,6 @@ import (
 // Options describe a worker of the platform's operators.
 type Options struct {
 	worker.Config
-	tokenFile     string
 	queue         queue.Config
 	operators     []string
 	Builtin       operators.Options
@@ -68,7 +66,8 @@ Your own functions, for jobs of operator handler, run in workers that you build 
 
 	f := cmd.Flags()
 	f.StringVar(&o.URL, "url", "", "address of the server, or its address for workers (DAGCTL_URL)")
-	f.StringVar(&o.tokenFile, "token-file", "", "file with the worker token (default: DAGCTL_TOKEN)")
+	f.StringVar(&o.TokenFile, "token-file", c.Getenv("DAGCTL_TOKEN_FILE"),
+		"file with the worker token, which may be replaced meanwhile (DAGCTL_TOKEN_FILE; default: DAGCTL_TOKEN)")
 	f.StringVar(&o.Runtime, "runtime", c.Getenv("DAGCTL_RUNTIME"),
 		"runtime of DAG files whose tasks to run (DAGCTL_RUNTIME)")
 	f.StringVar(&o.queue.URL, "queue", "", "SQS queue whose messages name the tasks (default: poll the server)")
@@ -148,12 +147,10 @@ func runWorker(ctx context.Context, c *cli.CLI, o Options) error {
 func readWorkerOptions(c *cli.CLI, o *Options) error {
 	o.URL = cmp.Or(o.URL, c.Getenv("DAGCTL_URL"))
 	o.Token = c.Getenv("DAGCTL_TOKEN")
-	if o.tokenFile != "" {
-		text, err := os.ReadFile(o.tokenFile)
-		if err != nil {
+	if o.TokenFile != "" {
+		if _, err := os.ReadFile(o.TokenFile); err != nil {
 			return fault.New(fault.NotFound, "--token-file: %w", err)
 		}
-		o.Token = strings.TrimSpace(string(text))
 	}
 
 	var err error
@@ -166,7 +163,7 @@ func readWorkerOptions(c *cli.CLI, o *Options) error {
 	switch {
 	case o.URL == "":
 		return missing("the server's address", "use --url or DAGCTL_URL")
-	case o.Token == "":
+	case o.Token == "" && o.TokenFile == "":
 		return missing("the worker token",
 			"use --token-file or DAGCTL_TOKEN; an admin creates a token with `dagctl tokens create NAME --kind worker`")
 	case o.Runtime == "":
