@@ -1,4 +1,4 @@
-"""One attempt at a task, as the server sees it: its fence, its calls, its heartbeats, and its end.
+"""One attempt at a task, as the server sees it: its fence, its calls, its lease, and its end.
 
 The server decides everything that matters in the transaction of each call: whether the fence still holds, whether there is
 another attempt, what a completion publishes. This side keeps the lease and reports, and never guesses.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from typing import IO, Any, Dict, List, Mapping, Optional
 
 from . import protocol
@@ -22,14 +21,13 @@ from .errors import (
     UnauthorizedError,
     UnavailableError,
 )
+from .leases import Leases
 from .logs import LogBuffer
 from .protocol import Claim, Task
 from .transport import Answer, Body, Transport
 
 log = logging.getLogger("dagctl")
 
-HEAR_WITHIN = 5.0  # seconds until an attempt learns that its task was canceled
-SOONEST = 1.0  # least seconds between heartbeats when progress changes or heartbeats fail; less for short leases
 REPORT_PATIENCE = 300.0  # seconds for which reporting the end of an attempt is repeated
 CALL_PATIENCE = 60.0
 COMMIT_TIMEOUT = 600.0  # seconds that an answer may take while the server seals the uploads
@@ -50,15 +48,14 @@ class Attempt:
         self.logs = LogBuffer(self._send_lines)
         self.cancel_requested = False
         self.drain_requested = False
-        self.told = False  # by the worker's heartbeats, of a cancel
         self._transport = transport
         self._capability = claim.capability_token
         self._lost: Optional[str] = None  # why
         self._interrupted = threading.Event()  # set when canceled or lost, to wake waiting code
         self._lock = threading.Lock()
         self._reported = False
-        self._ended = threading.Event()
-        self._beat_soon = threading.Event()
+        self._leases: Optional[Leases] = None
+        self._key = f"{self.task.task_id}/{self.task.attempt}"
         self._percent = 0
         self._state = ""
 
@@ -117,50 +114,26 @@ class Attempt:
             self._percent = min(100, max(0, int(percent)))
         if state is not None:
             self._state = state[:1000]
-        self._beat_soon.set()
+        if self._leases:
+            self._leases.note(self._key, self._percent, self._state)
 
-    # Heartbeats.
+    # The lease.
 
-    def keep(self) -> threading.Thread:
-        """Start extending the lease at a third of its length, until the attempt ends."""
-        thread = threading.Thread(target=self._keep, name=f"dagctl-lease-{self.task.task_id}", daemon=True)
-        thread.start()
-        return thread
+    def keep(self, leases: Leases) -> None:
+        """Let its lease be extended until the attempt ends."""
+        self._leases = leases
+        leases.keep(
+            self, self._key, url=self._transport.base_url, fence=self.fence, capability=self._capability,
+            headers=self._trace(), lease_seconds=self.task.lease_seconds,
+        )
 
-    def _keep(self) -> None:
-        interval = max(0.1, self.task.lease_seconds / 3)
-        if not self.told:  # nothing else says that the task was canceled
-            interval = min(interval, HEAR_WITHIN)
-        soonest = min(SOONEST, interval / 4)
-        wait, last = interval, time.monotonic()
-        while True:
-            self._beat_soon.wait(wait)
-            self._ended.wait(max(0.0, last + soonest - time.monotonic()))
-            if self._ended.is_set() or self._lost:
-                return
-            self._beat_soon.clear()
-            last = time.monotonic()
-            wait = interval if self.heartbeat(timeout=max(1.0, interval)) else soonest
+    def renew(self, capability: str) -> None:
+        """Use another capability token from now on."""
+        self._capability = capability
 
-    def heartbeat(self, timeout: float) -> bool:
-        """Extend the lease once. Returns False if no server answered and another try should follow soon."""
-        try:
-            answer = self._post(
-                "/v1/task/heartbeat", {"progress": self._percent, "state": self._state}, patience=0, timeout=timeout
-            ).json()
-        except (ConflictError, UnauthorizedError, ForbiddenError) as refused:
-            self.lose(refused.detail)
-            return True
-        except Error as error:
-            log.warning("%s: no heartbeat: %s", self.name, error)
-            return False
-        answer = answer or {}
-        if answer.get("capability_token"):
-            self._capability = str(answer["capability_token"])
-        self.drain_requested = self.drain_requested or bool(answer.get("drain_requested"))
-        if answer.get("cancel_requested"):
-            self.cancel()
-        return True
+    def drain(self) -> None:
+        """Ask a handler that runs without end to finish."""
+        self.drain_requested = True
 
     def cancel(self) -> None:
         """Ask the handler to stop, because the task was canceled."""
@@ -173,7 +146,6 @@ class Attempt:
             self._lost = self._lost or why
             reported = self._reported
         self._interrupted.set()
-        self._beat_soon.set()
         if not reported:
             log.warning("%s is lost: %s", self.name, self._lost)
 
@@ -192,16 +164,18 @@ class Attempt:
         try:
             return self._report(completion, patience)
         finally:
-            self._ended.set()
-            self._beat_soon.set()
+            self._end()
 
     def abandon(self) -> str:
         """End the attempt without a report."""
         with self._lock:
             self._reported = True
-        self._ended.set()
-        self._beat_soon.set()
+        self._end()
         return LOST
+
+    def _end(self) -> None:
+        if self._leases:
+            self._leases.end(self._key)
 
     def _report(self, completion: Mapping[str, Any], patience: float) -> str:
         try:
@@ -242,10 +216,10 @@ class Attempt:
         )
 
     def _headers(self) -> Dict[str, str]:
-        headers = {protocol.CAPABILITY_HEADER: self._capability}
-        if self.task.traceparent:
-            headers["traceparent"] = self.task.traceparent
-        return headers
+        return {protocol.CAPABILITY_HEADER: self._capability, **self._trace()}
+
+    def _trace(self) -> Dict[str, str]:
+        return {"traceparent": self.task.traceparent} if self.task.traceparent else {}
 
 
 def short(text: str) -> str:

@@ -11,6 +11,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, TypeVar
 from .attempt import Attempt, short
 from .context import Context
 from .errors import CanceledError, Error, LeaseLostError, NotRetryable, PayloadError
+from .leases import Leases
 from .logs import current
 from .protocol import Claim
 from .transport import Transport
@@ -82,14 +83,15 @@ class Handlers:
 class Run:
     """The run of one claimed task."""
 
-    def __init__(self, handlers: Handlers, claim: Claim, transport: Transport) -> None:
+    def __init__(self, handlers: Handlers, claim: Claim, transport: Transport, leases: Leases) -> None:
         self.attempt = Attempt(claim, transport)
+        self._leases = leases
         self._handlers = handlers
 
     def __call__(self) -> str:
         """Run the handler to its end and report it. Returns the task's status, or how else the attempt ended."""
         attempt = self.attempt
-        attempt.keep()
+        attempt.keep(self._leases)
         ctx = Context(attempt)
         token = current.set(attempt.logs)
         try:

@@ -13,17 +13,18 @@ from typing import Any, Callable, Dict, List, Optional, Protocol, Sequence, Set
 
 from . import protocol
 from .attempt import LOST, UNREPORTED
-from .errors import ApiError, Error, UnavailableError
+from .errors import UnauthorizedError, UnavailableError
 from .handlers import Function, Handlers, Run
 from .health import Health
+from .leases import Leases
 from .protocol import Claim
 from .sqs import Queue
+from .token import Token
 from .transport import Transport, pause
 
 log = logging.getLogger("dagctl")
 
 VERSION = "0.1.0"
-HEARTBEAT = 3.0  # seconds between heartbeats; they also say which tasks are canceled
 POLL_WAIT = 20  # seconds that a server holds a poll without tasks
 SOONEST = 0.5  # least seconds between two polls without tasks
 
@@ -58,9 +59,10 @@ class Worker:
 
         worker.run()
 
-    url and token default to DAGCTL_URL and DAGCTL_TOKEN in the environment; the token is a worker token. pool_size is how
-    many tasks run at once, each in a thread of its own. health_address, such as "0.0.0.0:8081", answers GET /healthz and
-    /readyz. On SIGTERM or SIGINT a worker claims no more tasks, gives running ones drain_seconds to end, and hands the rest
+    url and token default to DAGCTL_URL and DAGCTL_TOKEN in the environment; the token is a worker token. token_file, or
+    DAGCTL_TOKEN_FILE, names a file with a token that may be replaced while the worker runs. pool_size is how many tasks run
+    at once, each in a thread of its own; another process extends their leases, so no handler can stop that. health_address,
+    such as "0.0.0.0:8081", answers GET /healthz and /readyz. On SIGTERM or SIGINT a worker claims no more tasks, gives running ones drain_seconds to end, and hands the rest
     back; ECS ends a container 30 s after SIGTERM. Drained by `dagctl workers drain`, it waits for all running tasks. With
     exit_when_idle it ends when the server says that its jobs have been idle for their idle_timeout.
     """
@@ -70,6 +72,7 @@ class Worker:
         url: Optional[str] = None,
         token: Optional[str] = None,
         *,
+        token_file: Optional[str] = None,
         runtime: Optional[str] = None,
         pool_size: int = 4,
         worker_id: Optional[str] = None,
@@ -84,12 +87,13 @@ class Worker:
         self.pool_size = pool_size
         self.worker_id = worker_id or f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
         self._incarnation = uuid.uuid4().hex  # a process that takes the name over has another
-        self._token = token or os.environ.get("DAGCTL_TOKEN", "")
+        self._token = Token(token, token_file)
         self._health_address = health_address
         self._drain_seconds = drain_seconds
         self._exit_when_idle = exit_when_idle
         self._handlers = Handlers()
         self._transports: Dict[str, Transport] = {}
+        self._leases = Leases(self._heard, self._fail)
         self._changed = threading.Condition()
         self._runs: Set[Run] = set()
         self._busy = 0  # number of occupied slots
@@ -98,6 +102,7 @@ class Worker:
         self._patient = False  # drained by order, so there is no hurry
         self._fatal: Optional[BaseException] = None
         self._contact = time.monotonic()  # when a server last answered
+        self._answered = False  # a server has accepted the token once
         self._wake: Optional[int] = None  # write end of a pipe that wakes `run`
 
     def __repr__(self) -> str:
@@ -143,7 +148,9 @@ class Worker:
             os.write(self._wake, b".")
 
     def close(self) -> None:
-        """Close idle connections. A running worker closes its own at the end."""
+        """Close idle connections and end the process that keeps leases. A running worker closes its own at the end."""
+        self._leases.close()
+        self._leases = Leases(self._heard, self._fail)
         with self._changed:
             transports, self._transports = list(self._transports.values()), {}
         for transport in transports:
@@ -154,11 +161,10 @@ class Worker:
     def run_claim(self, claim: Claim) -> str:
         """Run a claimed task. Returns its status, or STALE, LOST or UNREPORTED."""
         assert claim.task is not None
-        run = Run(self._handlers, claim, self._transport(self.url or claim.base_url))
+        run = Run(self._handlers, claim, self._transport(self.url or claim.base_url), self._leases)
         with self._changed:
             self._runs.add(run)
             run.attempt.drain_requested = self._stopping.is_set()
-            run.attempt.told = self._wake is not None
         log.info("%s: begins, handler %s", run.attempt.name, claim.task.handler)
         try:
             return run()
@@ -201,11 +207,17 @@ class Worker:
         self, path: str, body: Any, transport: Optional[Transport] = None, patience: float = 60.0, timeout: float = 30.0
     ) -> Any:
         """Call the server as this worker."""
-        headers = {"Authorization": f"Bearer {self._token}"}
-        answer = (transport or self._transport(self.url)).call(
-            "POST", path, headers=headers, json_body=body, patience=patience, timeout=timeout
-        )
-        self._contact = time.monotonic()
+        headers = {"Authorization": f"Bearer {self._token.read()}"}
+        try:
+            answer = (transport or self._transport(self.url)).call(
+                "POST", path, headers=headers, json_body=body, patience=patience, timeout=timeout
+            )
+        except UnauthorizedError as error:
+            # After a rotation, the new token may come a while after the old one has ended.
+            if self._answered and self._token.file:
+                raise UnavailableError(f"{error}; waiting for another token in {self._token.file}") from None
+            raise
+        self._contact, self._answered = time.monotonic(), True
         return answer.json()
 
     def _abilities(self) -> Dict[str, Any]:
@@ -220,7 +232,7 @@ class Worker:
     # The life of a worker.
 
     def _serve(self, source_of: Callable[[], Source]) -> None:
-        if not self.url or not self._token:
+        if not self.url or not self._token.read():
             raise ValueError("a worker needs the URL of a server and a worker token: pass them, or set DAGCTL_URL and DAGCTL_TOKEN")
         if not self._handlers.names():
             raise ValueError("a worker needs handlers: register them with @worker.handler(NAME)")
@@ -228,11 +240,10 @@ class Worker:
         wakes, self._wake = os.pipe()
         before = self._take_signals()
         health = Health(self._health_address, self._readiness) if self._health_address else None
-        beating = threading.Thread(target=self._beat, name="dagctl-heartbeat", daemon=True)
         taking = threading.Thread(target=self._take, args=(source,), name="dagctl-take", daemon=True)
         log.info("worker %s takes tasks of runtime %s from %s", self.worker_id, self.runtime or "any", self.url)
         try:
-            beating.start()
+            self._leases.register(self.url, self._token, self._sign_of_life())
             taking.start()
             os.read(wakes, 1)
             self._stopping.set()
@@ -311,56 +322,35 @@ class Worker:
 
     def _fail(self, error: BaseException) -> None:
         self._fatal = self._fatal or error
-        self.stop(str(error))
+        if isinstance(error, UnauthorizedError):
+            self._patient = True  # tasks that run have tokens of their own
+        if not self._stopping.is_set():
+            self.stop(str(error))
 
-    def _beat(self) -> None:
-        """Send a heartbeat every three seconds."""
-        while True:
-            try:
-                orders = self.post("/internal/worker-heartbeat", self._sign_of_life(), patience=0, timeout=HEARTBEAT * 2)
-                self._cancel((orders or {}).get("canceled") or [])
-                if (orders or {}).get("drain"):
-                    self._be_drained()
-            except ApiError as error:
-                self._fail(error)
-                return
-            except Error as error:
-                log.warning("%s", error)
-            if self._stopping.wait(HEARTBEAT) and not self._draining():
-                return
-
-    def _cancel(self, canceled: Sequence[str]) -> None:
-        with self._changed:
-            runs = [r for r in self._runs if r.attempt.task.task_id in canceled]
-        for run in runs:
-            run.attempt.cancel()
-
-    def _draining(self) -> bool:
-        with self._changed:
-            return self._changed.wait_for(lambda: self._busy == 0, HEARTBEAT) is False
+    def _heard(self, drain: bool) -> None:
+        """Note that a server has answered a heartbeat of the worker."""
+        self._contact, self._answered = time.monotonic(), True
+        if drain:
+            self._be_drained()
 
     def _name(self) -> Dict[str, Any]:
         return {"worker_id": self.worker_id, "incarnation": self._incarnation}
 
-    def _sign_of_life(self, **more: Any) -> Dict[str, Any]:
-        with self._changed:
-            busy = self._busy
+    def _sign_of_life(self) -> Dict[str, Any]:
         return {
             **self._name(),
             "hostname": socket.gethostname()[:255],
             "version": f"python-{VERSION}",
             "pool_size": self.pool_size,
-            "current_tasks": busy,
             "runtimes": [self.runtime] if self.runtime else [],
             **self._abilities(),
-            **more,
         }
 
     def _drain(self, wakes: int) -> None:
         """Wait for running tasks. Hand back those that do not end in time, or at a second signal."""
         with self._changed:
             for run in self._runs:
-                run.attempt.drain_requested = True
+                run.attempt.drain()
         until = time.monotonic() + self._drain_seconds
         os.set_blocking(wakes, False)
         hurry = False
@@ -376,18 +366,19 @@ class Worker:
             # A worker drained by order has time until a signal says that the process ends.
             if self._patient and hurry:
                 self._patient, hurry, until = False, False, time.monotonic() + self._drain_seconds
-            elif hurry or not self._patient and time.monotonic() >= until:
+            elif hurry or time.monotonic() >= until and not (self._patient and self._holds()):
                 break
         with self._changed:
             left = list(self._runs)
         for run in left:
             run.attempt.lose("the worker is stopping and hands it back")
-        try:
-            # Remaining tasks go to others at once, instead of when the leases expire.
-            self.post("/internal/worker-heartbeat", self._sign_of_life(stopping=True), patience=3.0, timeout=3.0)
-        except Error as error:
-            log.warning("%s", error)
+        self._leases.retire()
         log.info("worker %s has stopped; tasks handed back: %d", self.worker_id, len(left))
+
+    def _holds(self) -> bool:
+        """Whether a task runs whose lease is not lost."""
+        with self._changed:
+            return any(not run.attempt.lost for run in self._runs)
 
     def _readiness(self) -> Optional[str]:
         """Return why the worker is not ready, or None."""

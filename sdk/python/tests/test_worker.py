@@ -15,7 +15,7 @@ from typing import Any, Dict, List, Optional
 from unittest import mock
 
 import dagctl
-from dagctl import worker as worker_module
+from dagctl import keeper
 from dagctl.aws import AWSCredentials
 from dagctl.health import Health
 from dagctl.sqs import Queue
@@ -373,7 +373,7 @@ class TestModule(unittest.TestCase):
 
     def test_all_is_there(self) -> None:
         self.assertEqual([n for n in dagctl.__all__ if not hasattr(dagctl, n)], [])
-        self.assertGreater(worker_module.HEARTBEAT, 0)
+        self.assertGreater(keeper.HEARTBEAT, 0)
 
 
 if __name__ == "__main__":
