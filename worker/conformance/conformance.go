@@ -15,6 +15,8 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -39,11 +41,12 @@ const (
 	Commit  = "conformance:commit"
 	Secrets = "conformance:secrets"
 	Query   = "conformance:query"
+	Hold    = "conformance:hold"
 )
 
 // Handlers lists the functions that a program must offer.
 func Handlers() []string {
-	return []string{Echo, Fail, Sleep, Log, Copy, NoRows, Commit, Secrets, Query}
+	return []string{Echo, Fail, Sleep, Log, Copy, NoRows, Commit, Secrets, Query, Hold}
 }
 
 // LeaseSeconds is the length of the leases of the suite's tasks. It is long enough that a worker on a busy machine
@@ -81,7 +84,7 @@ type Backend interface {
 
 // Options select what to check.
 type Options struct {
-	Command []string // the program; it gets DAGCTL_URL, DAGCTL_TOKEN and DAGCTL_RUNTIME
+	Command []string // the program; it gets DAGCTL_URL, DAGCTL_TOKEN, DAGCTL_TOKEN_FILE and DAGCTL_RUNTIME
 	Dir     string   // working directory of the program; default: the current one
 	Stderr  io.Writer
 	Backend Backend // nil: the scripted one
@@ -116,16 +119,21 @@ func Run(ctx context.Context, o Options) (Report, error) {
 		o.Backend, o.Token = scripted, scripted.Token
 	}
 
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	dir, err := os.MkdirTemp("", "dagctl-conformance-*")
 	if err != nil {
-		return Report{}, fmt.Errorf("listen for the program: %w", err)
+		return Report{}, fmt.Errorf("folder of the token's file: %w", err)
 	}
-	recorder := newRecorder(o.Backend)
-	server := &http.Server{Handler: recorder, ReadHeaderTimeout: 10 * time.Second}
-	go server.Serve(listener) //nolint:errcheck // it ends with Close
-	defer server.Close()
+	defer os.RemoveAll(dir)
+	r := &runner{options: o, recorder: newRecorder(o.Backend), backend: o.Backend,
+		tokenFile: filepath.Join(dir, "token")}
+	if err := r.writeToken(o.Token); err != nil {
+		return Report{}, err
+	}
 
-	r := &runner{options: o, url: "http://" + listener.Addr().String(), recorder: recorder, backend: o.Backend}
+	if err := r.listen("127.0.0.1:0"); err != nil {
+		return Report{}, err
+	}
+	defer func() { r.server.Close() }() // the one that is there by then
 	defer r.kill()
 	for _, sc := range chosen {
 		if err := r.run(ctx, sc); err != nil {
@@ -166,15 +174,48 @@ func Scenarios() []string {
 
 // runner runs scenarios and collects their checks.
 type runner struct {
-	options  Options
-	url      string
-	recorder *recorder
-	backend  Backend
-	program  *program // the running one; nil: none
+	options   Options
+	address   string // of the server
+	server    *http.Server
+	recorder  *recorder
+	backend   Backend
+	program   *program // the running one; nil: none
+	tokenFile string   // the worker token, as the program finds it
 
 	mu     sync.Mutex
 	checks []Check
 	later  []func() // checks that something has not happened until the end
+}
+
+// listen starts the server at an address.
+func (r *runner) listen(address string) error {
+	listener, err := net.Listen("tcp", address)
+	if err != nil {
+		return fmt.Errorf("listen for the program: %w", err)
+	}
+	r.address = listener.Addr().String()
+	r.server = &http.Server{Handler: r.recorder, ReadHeaderTimeout: 10 * time.Second}
+	go r.server.Serve(listener) //nolint:errcheck // it ends with Close
+	return nil
+}
+
+// restart ends the server with all its connections, and starts it again after a while.
+func (r *runner) restart(ctx context.Context, after time.Duration) error {
+	r.server.Close() //nolint:errcheck // it has no more use
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(after):
+		return r.listen(r.address)
+	}
+}
+
+func (r *runner) writeToken(token string) error {
+	next := r.tokenFile + ".new"
+	if err := os.WriteFile(next, []byte(token+"\n"), 0o600); err != nil {
+		return fmt.Errorf("write the token: %w", err)
+	}
+	return os.Rename(next, r.tokenFile)
 }
 
 func (r *runner) add(c Check) {

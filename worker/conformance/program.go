@@ -21,14 +21,15 @@ type program struct {
 }
 
 // start runs the command against a server.
-func start(o Options, url string) (*program, error) {
+func start(o Options, url, tokenFile string) (*program, error) {
 	if len(o.Command) == 0 {
 		return nil, errors.New("there is no command to run")
 	}
 	p := &program{cmd: exec.Command(o.Command[0], o.Command[1:]...), output: &tail{copy: o.Stderr},
 		ended: make(chan struct{})}
 	p.cmd.Dir = o.Dir
-	p.cmd.Env = append(os.Environ(), "DAGCTL_URL="+url, "DAGCTL_TOKEN="+o.Token, "DAGCTL_RUNTIME="+Runtime)
+	p.cmd.Env = append(os.Environ(), "DAGCTL_URL="+url, "DAGCTL_TOKEN="+o.Token,
+		"DAGCTL_TOKEN_FILE="+tokenFile, "DAGCTL_RUNTIME="+Runtime)
 	p.cmd.Stdout, p.cmd.Stderr = p.output, p.output
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // so that a shell around the program is killed with it
 	p.cmd.WaitDelay = 5 * time.Second
@@ -88,7 +89,7 @@ func (r *runner) ensure() error {
 		return nil
 	}
 	var err error
-	r.program, err = start(r.options, r.url)
+	r.program, err = start(r.options, "http://"+r.address, r.tokenFile)
 	return err
 }
 

@@ -68,6 +68,7 @@ type recorder struct {
 	mu      sync.Mutex
 	calls   []*call
 	faults  []*fault
+	rotated string        // the worker token that is no longer taken
 	changed chan struct{} // closed at the next change
 }
 
@@ -129,6 +130,8 @@ func (r *recorder) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 	if f != nil && f.status != 0 {
 		maps.Copy(answer.header, f.header)
 		problem(answer, f.status, "this answer is part of the test")
+	} else if r.refuses(request.Header) {
+		problem(answer, http.StatusUnauthorized, "the worker token is not valid any more")
 	} else {
 		request.Body = io.NopCloser(bytes.NewReader(body))
 		r.unmask(request.Header)
@@ -193,7 +196,32 @@ func cut(w http.ResponseWriter, a *answer, text []byte, half bool) {
 	}
 }
 
-// renewal is a prefix that the recorder puts before a capability token to make a new token of it, and removes again.
+// rotate makes the recorder refuse the worker token, and take a new one in its place. It returns the new one.
+func (r *recorder) rotate(token string) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.rotated = token
+	return renewal + token
+}
+
+// refuses reports whether a call shows the worker token that was replaced. It puts that token in the place of the new
+// one, because the backend knows no other.
+func (r *recorder) refuses(h http.Header) bool {
+	r.mu.Lock()
+	token := r.rotated
+	r.mu.Unlock()
+	switch shown := h.Get("Authorization"); {
+	case token == "":
+		return false
+	case shown == "Bearer "+renewal+token:
+		h.Set("Authorization", "Bearer "+token)
+		return false
+	default:
+		return shown == "Bearer "+token
+	}
+}
+
+// renewal is a prefix that the recorder puts before a token to make a new token of it, and removes again.
 // So a token can be renewed at any time, whatever the backend does.
 const renewal = "renewed."
 

@@ -19,7 +19,9 @@ func scenarios() []scenario {
 		{"failing", failing}, {"failing for good", failingForGood}, {"crashing", crashing},
 		{"heartbeats", heartbeats}, {"heartbeats refused for a while", shakyHeartbeats},
 		{"capability renewed", renewed},
+		{"interpreter held", held}, {"interpreter held over a restart", heldOverRestart},
 		{"canceled", canceled}, {"canceled between heartbeats", canceledBetweenHeartbeats},
+		{"canceled with a long lease", canceledWithLongLease},
 		{"fenced off", fencedOff}, {"late completion", lateCompletion},
 		{"answer to the completion lost", lostCompletion}, {"server away at the completion", awayAtCompletion},
 		{"asked to wait", askedToWait}, {"completion refused", refusedCompletion},
@@ -29,6 +31,7 @@ func scenarios() []scenario {
 		{"commit while it runs", committing}, {"answer to a commit lost", lostCommit},
 		{"secrets", secrets}, {"query", querying},
 		{"logs", logs}, {"answer to logs lost", lostLogs}, {"logs accepted in part", partialLogs},
+		{"token rotated", rotated},
 		{"drained", drained}, {"terminated", terminated},
 	}
 }

@@ -1,11 +1,12 @@
 """The functions of `dagctl worker conformance`, with this SDK."""
 
+import ctypes
 import os
 import sys
 
 import dagctl
 
-worker = dagctl.Worker(os.environ["DAGCTL_URL"], os.environ["DAGCTL_TOKEN"], runtime=os.environ["DAGCTL_RUNTIME"])
+worker = dagctl.Worker(runtime=os.environ["DAGCTL_RUNTIME"])
 
 
 @worker.handler("conformance:echo")
@@ -27,6 +28,12 @@ def sleep(ctx, payload):
     ctx.progress(payload["progress"], payload["state"])
     ctx.wait(payload["seconds"])
     return {"slept": payload["seconds"]}
+
+
+@worker.handler("conformance:hold")
+def hold(ctx, payload):
+    ctypes.PyDLL(None).sleep(int(payload["seconds"]))  # unlike a CDLL, it does not release the GIL
+    return {"held": payload["seconds"]}
 
 
 @worker.handler("conformance:log")

@@ -29,8 +29,9 @@ func main() {
 
 func run(ctx context.Context) error {
 	w, err := worker.New(worker.Config{URL: os.Getenv("DAGCTL_URL"), Token: os.Getenv("DAGCTL_TOKEN"),
-		Runtime: os.Getenv("DAGCTL_RUNTIME"),
-		Log:     slog.New(slog.NewTextHandler(os.Stderr, nil))})
+		TokenFile: os.Getenv("DAGCTL_TOKEN_FILE"),
+		Runtime:   os.Getenv("DAGCTL_RUNTIME"),
+		Log:       slog.New(slog.NewTextHandler(os.Stderr, nil))})
 	if err != nil {
 		return err
 	}
@@ -46,6 +47,7 @@ func run(ctx context.Context) error {
 	worker.Handle(w, "conformance:commit", commit)
 	worker.Handle(w, "conformance:secrets", secrets)
 	worker.Handle(w, "conformance:query", query)
+	worker.Handle(w, "conformance:hold", hold)
 	return w.Run(ctx)
 }
 
@@ -80,6 +82,15 @@ func sleep(ctx context.Context, t *worker.Task, n nap) (map[string]float64, erro
 	case <-time.After(time.Duration(n.Seconds * float64(time.Second))):
 		return map[string]float64{"slept": n.Seconds}, nil
 	}
+}
+
+// hold computes without a pause, and calls nothing.
+func hold(_ context.Context, _ *worker.Task, p struct {
+	Seconds float64 `json:"seconds"`
+}) (any, error) {
+	for until := time.Now().Add(time.Duration(p.Seconds * float64(time.Second))); time.Now().Before(until); {
+	}
+	return map[string]float64{"held": p.Seconds}, nil
 }
 
 func log(_ context.Context, t *worker.Task, p struct {
