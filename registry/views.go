@@ -103,14 +103,29 @@ type Change struct {
 	Seconds    float64  `json:"estimated_seconds,omitempty" doc:"From past tasks of the job, at its own concurrency"`
 	Consumers  []string `json:"consumers,omitempty" doc:"Jobs of other DAGs that read the dataset"`
 
+	ConsumerCosts []ConsumerCost `json:"consumer_costs,omitempty" doc:"What the change costs each of the consumers"`
+
 	Removes *Removal `json:"removes,omitempty" doc:"Partitions that readers would lose: the deploy needs allow_removals"`
 
 	Skipped int64 `json:"skipped,omitempty" doc:"Partitions given up by a person: the build continues without them"`
 
 	Keys     []string  `json:"-"` // the partitions to compute, sorted
+	Moved    []string  `json:"-"` // those of which readers get another revision, if Partitions are known
+	ReadBy   []string  `json:"-"` // Consumers, with those that are hidden from the caller
 	Origin   uuid.UUID `json:"-"` // of the job that computes it
 	Upstream []string  `json:"-"` // the jobs of the DAG that its job reads
 	ID       uuid.UUID `json:"-"` // of the dataset
+}
+
+// ConsumerCost is what a change costs a job of another DAG, which follows by itself after the cutover.
+type ConsumerCost struct {
+	Job        string   `json:"job" doc:"DAG/JOB"`
+	Columns    []string `json:"columns" nullable:"false" doc:"Those that it reads of the dataset; * where that is not known"`
+	Partitions *int     `json:"partitions,omitempty" doc:"How many of its partitions it computes again; absent if only the source can tell, or there are too many to look at"`
+	Bytes      int64    `json:"estimated_bytes,omitempty" doc:"What these partitions hold now"`
+	Seconds    float64  `json:"estimated_seconds,omitempty" doc:"From past tasks of the job"`
+
+	Origin uuid.UUID `json:"-"` // of the job
 }
 
 // Plan is what a deploy of a document would do now. Plan and deploy come from one function, so they agree.

@@ -109,13 +109,18 @@ func (vs *Views) buildProgress(
 	if err != nil {
 		return nil, err
 	}
+	asked := map[string][]uuid.UUID{}
+	for _, f := range fillings {
+		asked[f.Job.Name] = past[f.Job.Name]
+	}
+	mean, err := meanSeconds(ctx, tx, caller.OrgID, asked)
+	if err != nil {
+		return nil, err
+	}
+
 	var steps []step
 	for _, f := range fillings {
-		mean, err := meanSeconds(ctx, tx, caller.OrgID, past[f.Job.Name])
-		if err != nil {
-			return nil, err
-		}
-		one := datasetProgress(f, counts[f.Job.Origin], now.Sub(since), mean, slots)
+		one := datasetProgress(f, counts[f.Job.Origin], now.Sub(since), mean[f.Job.Name], slots)
 		p.Datasets = append(p.Datasets, one)
 		steps = append(steps, step{f.Job.Name, f.Upstream, one.Seconds})
 	}

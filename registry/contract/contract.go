@@ -61,6 +61,11 @@ type Consumer struct {
 	DAG string
 	Input
 	Fixed bool // it stores its rows in PostgreSQL, in a table whose columns cannot change
+
+	Version uuid.UUID // the job's
+	Serves  bool      // that version is active
+	Origin  uuid.UUID // of the job
+	Def     *dag.Job
 }
 
 // Address returns DAG/JOB.

@@ -2,6 +2,7 @@ package deploy
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 
@@ -166,12 +167,14 @@ func (dp *Deployer) consumers(
 	}
 	rows, err := tx.Query(ctx, `
 		SELECT DISTINCT ON (j.dag_name, j.name, i.input_index, i.dataset_uuid, j.origin_job_id)
-		       i.dataset_uuid, i.input_index, i.partition_by, j.dag_name, j.definition
+		       i.dataset_uuid, i.input_index, i.partition_by, j.dag_name, v.id, v.status = 'Active', j.origin_job_id,
+		       j.definition
 		FROM job_inputs i
 		JOIN jobs j ON j.id = i.job_id
 		JOIN dag_versions v ON v.id = i.dag_version_id AND v.status IN ('Active', 'Building', 'Ready')
 		WHERE i.org_id = $1 AND i.dataset_uuid = ANY($2) AND NOT i.in_dag AND j.dag_name <> $3
-		ORDER BY j.dag_name, j.name, i.input_index, i.dataset_uuid, j.origin_job_id`, org, ids, dagName)
+		ORDER BY j.dag_name, j.name, i.input_index, i.dataset_uuid, j.origin_job_id, v.status = 'Active' DESC`,
+		org, ids, dagName)
 	if err != nil {
 		return nil, fmt.Errorf("find consumers in other DAGs: %w", err)
 	}
@@ -179,16 +182,21 @@ func (dp *Deployer) consumers(
 	found := map[uuid.UUID][]contract.Consumer{}
 	var (
 		index int
-		job   dag.Job
+		text  []byte
 		c     contract.Consumer
 	)
-	_, err = pgx.ForEachRow(rows, []any{&c.Dataset, &index, &c.By, &c.DAG, &job}, func() error {
+	scan := []any{&c.Dataset, &index, &c.By, &c.DAG, &c.Version, &c.Serves, &c.Origin, &text}
+	_, err = pgx.ForEachRow(rows, scan, func() error {
+		job := new(dag.Job)
+		if err := json.Unmarshal(text, job); err != nil {
+			return err
+		}
 		in := job.Inputs[index]
-		c.Job, c.As, c.Name, c.Map = job.Name, in.As, in.Dataset, in.Map
+		c.Def, c.Job, c.As, c.Name, c.Map = job, job.Name, in.As, in.Dataset, in.Map
 		c.Fixed = slices.ContainsFunc(job.Storage, func(s dag.Storage) bool { return s.Kind == "postgres" })
-		c.Columns = dp.reads(org, &job, index, columns[c.Dataset])
+		c.Columns = dp.reads(org, job, index, columns[c.Dataset])
 		found[c.Dataset] = append(found[c.Dataset], c)
-		c, job = contract.Consumer{}, dag.Job{}
+		c = contract.Consumer{}
 		return nil
 	})
 	return found, err

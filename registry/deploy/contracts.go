@@ -254,12 +254,8 @@ func (d *deploy) verdict(
 			return nil, err
 		}
 	}
-	for i := range changes {
-		for _, c := range facts.Consumers[changes[i].ID] {
-			if at := c.Address(); !slices.Contains(changes[i].Consumers, at) {
-				changes[i].Consumers = append(changes[i].Consumers, at)
-			}
-		}
+	if err := d.noteConsumers(ctx, tx, changes, facts.Consumers); err != nil {
+		return nil, err
 	}
 	return contract.Compare(was, next, facts), nil
 }

@@ -164,6 +164,9 @@ func (d *deploy) changes(
 			})
 			n := len(c.Keys)
 			c.Partitions = &n
+			if c.Moved = c.Keys; c.Action != Reuse {
+				c.Moved = slices.DeleteFunc(slices.Clone(p.keys), func(key string) bool { return stays[key] })
+			}
 			if c.Kept > 0 {
 				c.Bytes = c.Bytes * int64(n) / int64(n+c.Kept)
 			}

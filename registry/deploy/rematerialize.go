@@ -80,7 +80,7 @@ func (dp *Deployer) Rematerialize(ctx context.Context, caller authz.Caller, name
 func consumersOf(changes []registry.Change) (consumers []string) {
 	for _, c := range changes {
 		if c.Action == Rebuild || c.Action == Create {
-			consumers = append(consumers, c.Consumers...)
+			consumers = append(consumers, c.ReadBy...)
 		}
 	}
 	return consumers

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -188,6 +189,44 @@ func printChanges(c *cli.CLI, w io.Writer, list []registry.Change, critical floa
 	}
 	fmt.Fprintln(w, " Live data is untouched until cutover.")
 	writeKept(w, list)
+	writeConsumerCosts(c, w, list)
+}
+
+// costly returns what changes cost jobs of other DAGs, of those that compute again or may have to.
+func costly(list []registry.Change) (costs []registry.Change) {
+	for _, change := range list {
+		change.ConsumerCosts = slices.DeleteFunc(slices.Clone(change.ConsumerCosts),
+			func(cost registry.ConsumerCost) bool { return cost.Partitions != nil && *cost.Partitions == 0 })
+		if len(change.ConsumerCosts) > 0 {
+			costs = append(costs, change)
+		}
+	}
+	return costs
+}
+
+// writeConsumerCosts writes what jobs of other DAGs compute again after the cutover.
+func writeConsumerCosts(c *cli.CLI, w io.Writer, list []registry.Change) {
+	list = costly(list)
+	if len(list) == 0 {
+		return
+	}
+	fmt.Fprintln(w, "\nAfter the cutover, these jobs of other DAGs compute again:")
+	t := cli.Table{Style: c.Style(w), Header: []string{"JOB", "READS", "COLUMNS", "PARTITIONS", "TIME", "SIZE"}}
+	for _, change := range list {
+		for _, cost := range change.ConsumerCosts {
+			t.Add(cost.Job, change.Dataset, strings.Join(cost.Columns, ", "), consumerPartitions(cost),
+				estimate(cost.Seconds), estimatedSize(cost.Bytes))
+		}
+	}
+	t.Write(w)
+}
+
+// consumerPartitions returns how many partitions a consumer computes again.
+func consumerPartitions(cost registry.ConsumerCost) string {
+	if cost.Partitions == nil {
+		return "?"
+	}
+	return fmt.Sprint(*cost.Partitions)
 }
 
 // writeChanges writes the table of a plan, and returns how many changes there are of each action.
@@ -250,6 +289,19 @@ func writeMarkdown(w io.Writer, p registry.Plan) {
 	for _, c := range p.Changes {
 		fmt.Fprintf(w, "| `%s` | %s | %s | %s | %s | %s | %s |\n", c.Dataset, c.Action, c.Reason,
 			partitionCount(c), estimate(c.Seconds), estimatedSize(c.Bytes), strings.Join(c.Consumers, ", "))
+	}
+
+	if list := costly(p.Changes); len(list) > 0 {
+		fmt.Fprint(w, "\nAfter the cutover, these jobs of other DAGs compute again:\n\n")
+		fmt.Fprintln(w, "| job | reads | columns | partitions | time | size |")
+		fmt.Fprintln(w, "| --- | --- | --- | ---: | ---: | ---: |")
+		for _, change := range list {
+			for _, cost := range change.ConsumerCosts {
+				fmt.Fprintf(w, "| `%s` | `%s` | %s | %s | %s | %s |\n", cost.Job, change.Dataset,
+					strings.ReplaceAll(strings.Join(cost.Columns, ", "), "*", `\*`), consumerPartitions(cost),
+					estimate(cost.Seconds), estimatedSize(cost.Bytes))
+			}
+		}
 	}
 
 	var notes strings.Builder
