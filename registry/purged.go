@@ -80,6 +80,34 @@ func PurgedPartitions(ctx context.Context, tx pgx.Tx, org uuid.UUID, s PurgeScop
 	return found, nil
 }
 
+// PurgedReader is a job of another DAG that reads what a purge removes.
+type PurgedReader struct {
+	Dataset string `json:"dataset"`
+	Job     string `json:"job" doc:"DAG/JOB"`
+}
+
+// PurgedReaders lists the jobs of other DAGs, in versions that are active or on their way, that read what a purge takes
+// from readers. It names all of them: a purge is for admins.
+func PurgedReaders(ctx context.Context, tx pgx.Tx, org uuid.UUID, gone []PurgedPartition) ([]PurgedReader, error) {
+	rows, err := tx.Query(ctx, `
+		SELECT DISTINCT d.name, j.dag_name || '/' || j.name
+		FROM dataset_versions g
+		JOIN datasets d ON d.id = g.dataset_uuid
+		JOIN job_inputs i ON i.org_id = $1 AND i.dataset_uuid = g.dataset_uuid AND NOT i.in_dag
+		JOIN jobs j ON j.id = i.job_id AND j.dag_name <> d.producer_dag_name
+		JOIN dag_versions v ON v.id = i.dag_version_id AND v.status IN ('Active', 'Building', 'Ready')
+		WHERE g.org_id = $1 AND g.id = ANY($2)
+		ORDER BY 1, 2`, org, purgedVersions(gone, func(p PurgedPartition) bool { return p.Live }))
+	if err != nil {
+		return nil, fmt.Errorf("find who reads what is purged: %w", err)
+	}
+	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[PurgedReader])
+	if err != nil {
+		return nil, fmt.Errorf("find who reads what is purged: %w", err)
+	}
+	return found, nil
+}
+
 // RefusePurge returns an error if a purge is not allowed: while one of its DAGs is being built, or, unless breakWindow
 // is set, if it would make a rollback impossible that is possible now.
 func RefusePurge(ctx context.Context, tx pgx.Tx, org uuid.UUID, gone []PurgedPartition, breakWindow bool,

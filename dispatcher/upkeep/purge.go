@@ -30,6 +30,7 @@ type PurgeRequest struct {
 type Purged struct {
 	DryRun     bool                       `json:"dry_run"`
 	Partitions []registry.PurgedPartition `json:"partitions" nullable:"false"`
+	Readers    []registry.PurgedReader    `json:"readers,omitempty" doc:"Jobs of other DAGs that read what goes"`
 	Tasks      int                        `json:"tasks" doc:"Tasks whose payloads, results and errors were deleted, too"`
 	Left       string                     `json:"left,omitempty" doc:"Why some of the bytes are still there. Nobody can read them through dagctl any more, and gc goes on removing them"`
 }
@@ -92,6 +93,9 @@ func (u *Upkeep) purgeTx(
 	}
 
 	purged := Purged{Partitions: gone}
+	if purged.Readers, err = registry.PurgedReaders(ctx, tx, caller.OrgID, gone); err != nil {
+		return purged, err
+	}
 	if err := registry.RefusePurge(ctx, tx, caller.OrgID, gone, req.BreakWindow, now); err != nil {
 		return purged, err
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/dagctl/dagctl/dispatcher/dispatchertest"
 	"github.com/dagctl/dagctl/dispatcher/upkeep"
 	"github.com/dagctl/dagctl/operators"
+	"github.com/dagctl/dagctl/registry"
 )
 
 func purge(w *dispatchertest.World, name string, req upkeep.PurgeRequest) (upkeep.Purged, error) {
@@ -53,6 +54,7 @@ func TestPurge(t *testing.T) {
 	plan, err := purge(w, "letters/raw/0", dry)
 	require.NoError(t, err)
 	require.Len(t, w.Read("letters_made"), 2, "a dry run deletes nothing")
+	require.Equal(t, []registry.PurgedReader{{Dataset: "letters_made", Job: "words/spelled"}}, plan.Readers)
 	done, err := purge(w, "letters/raw/0", first)
 	require.NoError(t, err)
 	require.Equal(t, []string{"*letters/raw/0 2024-01-01", "letters_made 2024-01-01", "*letters_made 2024-01-01",

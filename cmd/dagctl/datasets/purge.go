@@ -89,7 +89,7 @@ func partitionRange(text string) (from, to string) {
 	return text, text
 }
 
-// writePurged writes the partitions that a purge deletes.
+// writePurged writes the partitions that a purge deletes, and which jobs of other DAGs read what goes.
 func writePurged(c *cli.CLI, w io.Writer, purged upkeep.Purged) {
 	t := cli.Table{Style: c.Style(w), Header: []string{
 		"DAG", "DATASET", "PARTITION", "DATASET VERSION", "SERVED", "SIZE",
@@ -102,4 +102,7 @@ func writePurged(c *cli.CLI, w io.Writer, purged upkeep.Purged) {
 		t.Add(p.DAG, p.Dataset, cli.OneLine(p.Key, 60), p.Version.String(), served, web.Size(p.Bytes))
 	}
 	t.Write(w)
+	for _, r := range purged.Readers {
+		fmt.Fprintf(w, "%s reads %s.\n", r.Job, r.Dataset)
+	}
 }
