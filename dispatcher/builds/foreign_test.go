@@ -11,6 +11,7 @@ import (
 	"github.com/dagctl/dagctl/dispatcher/dispatchertest"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/registry"
+	"github.com/dagctl/dagctl/registry/contract"
 )
 
 // monthly is Upkept with a partition a month.
@@ -139,20 +140,41 @@ func TestRepartitionIsRefused(t *testing.T) {
 			t.Parallel()
 			w := dayWorld(t)
 			w.Serve(c.reader)
-			_, planned := w.TryPlan(monthly)
-			_, deployed := w.TryDeploy(monthly)
-			for _, err := range []error{planned, deployed} {
-				dispatchertest.Refused(t, err)
-				require.ErrorContains(t, err, "dataset letters_made would go from day partitions to month partitions, "+
-					"but words/spelled maps its input letters_made "+c.reason)
-				require.Len(t, problemsOf(err), 1)
-				require.Equal(t, "publish.letters_made", problemsOf(err)[0].Location)
-				require.Equal(t, "mapping", problemsOf(err)[0].Code)
-				require.Equal(t, "deploy words first, in a form that takes either: with `partition_by: none` or "+
-					"`map: latest`, or without that input", problemsOf(err)[0].Suggestion)
-			}
+			text := "dataset letters_made would go from day partitions to month partitions, " +
+				"but words/spelled maps its input letters_made " + c.reason
+			hint := "deploy words first, in a form that takes either: with `partition_by: none` or " +
+				"`map: latest`, or without that input"
+			_, err := w.TryDeploy(monthly)
+			dispatchertest.Refused(t, err)
+			require.ErrorContains(t, err, text)
+			require.Len(t, problemsOf(err), 1)
+			require.Equal(t, "publish.letters_made", problemsOf(err)[0].Location)
+			require.Equal(t, "mapping", problemsOf(err)[0].Code)
+			require.Equal(t, hint, problemsOf(err)[0].Suggestion)
+
+			f := refusedBy(t, w, monthly)
+			require.Contains(t, f.Text, text)
+			require.Equal(t, hint+"; or publish the new partitions under another name", f.Hint)
+			require.Equal(t, []string{"words/spelled"}, f.Consumers)
 		})
 	}
+}
+
+// refusedBy returns the change of the partitioning of letters_made for which a plan, which shows all else, too, says that
+// the deploy would be refused.
+func refusedBy(t *testing.T, w *dispatchertest.World, yaml string) contract.Finding {
+	t.Helper()
+	plan := w.Plan(yaml)
+	require.NotEmpty(t, plan.Changes)
+	var found []contract.Finding
+	for _, f := range plan.Findings {
+		if f.Kind == contract.PartitioningChanged && f.Dataset == "letters_made" {
+			require.Equal(t, contract.Refuses, f.Level)
+			found = append(found, f)
+		}
+	}
+	require.Len(t, found, 1, "%+v", plan.Findings)
+	return found[0]
 }
 
 // A rollback is refused where a job of another DAG, or the version itself, could not go on with the partitions.
@@ -221,13 +243,12 @@ func TestRepartitionByReturn(t *testing.T) {
 	require.NoError(t, err)
 	w.Settle()
 
-	_, planned := w.TryPlan(monthly)
-	_, deployed := w.TryDeploy(monthly)
-	for _, err := range []error{planned, deployed} {
-		dispatchertest.Refused(t, err)
-		require.ErrorContains(t, err, "dataset letters_made would go from day partitions to month partitions, "+
-			"but words/spelled maps its input letters_made by `map: same` to day partitions")
-	}
+	const text = "dataset letters_made would go from day partitions to month partitions, " +
+		"but words/spelled maps its input letters_made by `map: same` to day partitions"
+	_, err = w.TryDeploy(monthly)
+	dispatchertest.Refused(t, err)
+	require.ErrorContains(t, err, text)
+	require.Contains(t, refusedBy(t, w, monthly).Text, text)
 	w.Serve(dispatchertest.Upkept)
 	require.Equal(t, map[string][]string{"2024-01-01": {"x(w(m(a)))"}}, w.Read("words"))
 }

@@ -40,6 +40,7 @@ func Compare(live, next Contract, facts Facts) []Finding {
 			c.takeover(now)
 		}
 	}
+	c.stated()
 	c.elsewhere()
 	c.inputs(live.Inputs, next.Inputs)
 	c.sources(next.Inputs)
@@ -243,7 +244,8 @@ func (c *comparison) sources(inputs []Input) {
 
 // shape compares partitioning and storage.
 func (c *comparison) shape(was, now *Dataset) {
-	if !reflect.DeepEqual(was.PartitionBy, now.PartitionBy) {
+	unfit := slices.ContainsFunc(c.facts.Unfit, func(u Unfit) bool { return u.Dataset == was.ID })
+	if !reflect.DeepEqual(was.PartitionBy, now.PartitionBy) && !unfit {
 		text := fmt.Sprintf("dataset %s would have %s instead of %s", was.Name, now.PartitionBy, was.PartitionBy)
 		c.add(Finding{Kind: PartitioningChanged, Level: Says, Dataset: was.Name, Breaking: true, Text: text,
 			Consumers: c.readers(was.ID)})

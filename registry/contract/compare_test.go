@@ -104,6 +104,10 @@ func TestCompare(t *testing.T) {
 			"says name_elsewhere: the name x belongs to DAG new by now: whoever reads it by name gets the rows of " +
 				"new. Deploying the same document again does not take it back; a changed one does, if it says " +
 				"`takes_over: new`"}},
+		"partitions that a reader cannot follow": {x, of(dataset(one, "x", func(d *contract.Dataset) {
+			d.PartitionBy = dag.Partitioning{Kind: dag.ByTime, Unit: "month"}
+		})), contract.Facts{Unfit: []contract.Unfit{{Dataset: one, Name: "x", Consumer: "other/sums",
+			Text: "other/sums cannot"}}}, []string{"refuses partitioning_changed: other/sums cannot"}},
 		"given back": {x, of(dataset(one, "y")), contract.Facts{Returns: map[string]string{"x": "old"}}, []string{
 			"says dataset_renamed: dataset x would be renamed to y",
 			"asks allow-moves name_moved: the name x would go back to DAG old: " +

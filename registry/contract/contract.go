@@ -83,6 +83,15 @@ type Loss struct {
 	Text       string
 }
 
+// Unfit is a job of another DAG that could not go on with the partitions that a dataset would have.
+type Unfit struct {
+	Dataset  uuid.UUID
+	Name     string // of the dataset
+	Consumer string // DAG/JOB
+	Text     string // why
+	Hint     string
+}
+
 // Kept is what is known of the partitions that a forward-only version takes over of a dataset. Its readers get them in
 // the version's columns.
 type Kept struct {
@@ -105,6 +114,7 @@ type Facts struct {
 	Taken     map[string]Dataset       // name → what another DAG serves under it, which the next version takes over
 	Elsewhere map[string]string        // name → the DAG that owns it by now, although the serving version has it
 	Kept      map[uuid.UUID]Kept       // by dataset: where its columns change
+	Unfit     []Unfit
 	Sources   map[uuid.UUID]Source     // what other DAGs serve of the next version's inputs; nil: not asked
 	Back      bool                     // the next version is an earlier one, which a person goes back to
 	Forced    bool                     // the next version computes anew what serves, from the same definition

@@ -249,6 +249,10 @@ func (d *deploy) verdict(
 		return nil, err
 	}
 	facts.Forced = d.req.Force != nil
+	for _, u := range d.unfit {
+		u.Hint += orElse
+		facts.Unfit = append(facts.Unfit, u)
+	}
 	if version == d.serves {
 		if facts.Elsewhere, err = elsewhere(ctx, tx, b); err != nil {
 			return nil, err

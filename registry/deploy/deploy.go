@@ -130,6 +130,7 @@ type deploy struct {
 	taken       map[string]takenName     // published names of other DAGs
 	continued   map[string]*continuation // by job name: what a forward-only deploy takes over
 	serves      uuid.UUID                // the version that serves; Nil if none does
+	unfit       []contract.Unfit
 	findings    []contract.Finding
 	given       []registry.Consent
 }

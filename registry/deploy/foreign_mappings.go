@@ -14,6 +14,7 @@ import (
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/registry"
+	"github.com/dagctl/dagctl/registry/contract"
 )
 
 // A job keeps the mapping of its inputs until its DAG is deployed again, while a dataset of another DAG may be
@@ -114,7 +115,11 @@ func RefuseMisfits(ctx context.Context, tx pgx.Tx, b registry.Build) error {
 			return err
 		}
 	}
-	if _, err := followers(ctx, tx, b.OrgID, changed); err != nil {
+	_, unfit, err := followers(ctx, tx, b.OrgID, changed)
+	if err != nil {
+		return err
+	}
+	if err := refuseUnfit(unfit); err != nil {
 		return err
 	}
 	return RefuseOwnMisfits(ctx, tx, b)
@@ -162,13 +167,13 @@ func RefuseOwnMisfits(ctx context.Context, tx pgx.Tx, b registry.Build) error {
 	return fault.New(fault.Conflict, "%s", blocked[0].Blocked())
 }
 
-// followers returns, by dataset, the jobs of other DAGs that can go on with what is to be partitioned differently. It
-// refuses the change where a job that can read the present partitions could not go on with the new ones.
+// followers returns, by dataset, the jobs of other DAGs that can go on with what is to be partitioned differently, and
+// those that can read the present partitions and could not go on with the new ones.
 func followers(
 	ctx context.Context, tx pgx.Tx, org uuid.UUID, changed map[uuid.UUID]repartitioned,
-) (map[uuid.UUID][]string, error) {
+) (follow map[uuid.UUID][]string, unfit []contract.Unfit, err error) {
 	if len(changed) == 0 {
-		return nil, nil
+		return nil, nil, nil
 	}
 	var datasets []uuid.UUID
 	for id := range changed {
@@ -177,11 +182,10 @@ func followers(
 	inputs, err := foreignInputs(ctx, tx, `i.org_id = $1 AND i.dataset_uuid = ANY($2)
 		AND v.status IN ('Active', 'Building', 'Ready')`, org, datasets)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 
-	follow := map[uuid.UUID][]string{}
-	var problems []fault.Problem
+	follow = map[uuid.UUID][]string{}
 	for _, f := range inputs {
 		c := changed[f.Dataset]
 		if c.back {
@@ -196,30 +200,35 @@ func followers(
 			follow[f.Dataset] = append(follow[f.Dataset], f.Reader())
 		case m != nil:
 			in := f.Job.Inputs[f.Index]
-			problems = append(problems, fault.Problem{Location: "publish." + c.name, Code: string(dag.CodeMapping),
-				Message: fmt.Sprintf("dataset %s would go from %s to %s, but %s maps its input %s by `%s` to %s: %s",
+			unfit = append(unfit, contract.Unfit{Dataset: f.Dataset, Name: c.name,
+				Consumer: f.DAG + "/" + f.Job.Name,
+				Text: fmt.Sprintf("dataset %s would go from %s to %s, but %s maps its input %s by `%s` to %s: %s",
 					c.name, c.was, c.is, f.Reader(), in.As, in.Map, f.Job.PartitionBy, m.Reason),
-				Suggestion: fmt.Sprintf("deploy %s first, in a form that takes either: with `partition_by: none` or "+
+				Hint: fmt.Sprintf("deploy %s first, in a form that takes either: with `partition_by: none` or "+
 					"`map: latest`, or without that input", f.DAG)})
 		}
 	}
-	return follow, refuseProblems(problems, "or publish the new partitions under another name")
+	return follow, unfit, nil
 }
 
-// refuseProblems returns a conflict that has the problems; nil if there are none. The hint is that of the first one,
-// with an alternative.
-func refuseProblems(problems []fault.Problem, alternative string) error {
-	if len(problems) == 0 {
+// orElse follows the hint of what is unfit.
+const orElse = "; or publish the new partitions under another name"
+
+// refuseUnfit returns a conflict that has a problem for each job that could not go on; nil if all can.
+func refuseUnfit(unfit []contract.Unfit) error {
+	if len(unfit) == 0 {
 		return nil
 	}
-	e := fault.New(fault.Conflict, "%s", problems[0].Message).
-		WithHint("%s", problems[0].Suggestion+"; "+alternative)
-	e.Problems = problems
+	e := fault.New(fault.Conflict, "%s", unfit[0].Text).WithHint("%s", unfit[0].Hint+orElse)
+	for _, u := range unfit {
+		e.Problems = append(e.Problems, fault.Problem{Location: "publish." + u.Name, Code: string(dag.CodeMapping),
+			Message: u.Text, Suggestion: u.Hint})
+	}
 	return e
 }
 
-// noteFollowers adds to each change of a partitioning the jobs of other DAGs that go on with it, and refuses one that a
-// job could not go on with.
+// noteFollowers adds to each change of a partitioning the jobs of other DAGs that go on with it. A deploy that a job could
+// not go on with is refused; a plan says so among its findings.
 func (d *deploy) noteFollowers(ctx context.Context, tx pgx.Tx, live, next []planned, changes []registry.Change) error {
 	changed := repartitions(live, next)
 	if err := d.addReturning(ctx, tx, live, next, changed); err != nil {
@@ -230,9 +239,14 @@ func (d *deploy) noteFollowers(ctx context.Context, tx pgx.Tx, live, next []plan
 			return err
 		}
 	}
-	follow, err := followers(ctx, tx, d.caller.OrgID, changed)
+	follow, unfit, err := followers(ctx, tx, d.caller.OrgID, changed)
 	if err != nil {
 		return err
+	}
+	if d.unfit = unfit; !d.planning {
+		if err := refuseUnfit(unfit); err != nil {
+			return err
+		}
 	}
 
 	for i := range changes {
