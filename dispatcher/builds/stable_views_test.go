@@ -2,6 +2,7 @@ package builds_test
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"time"
 
@@ -160,7 +161,15 @@ func TestAColumnThatAUserReadsDoesNotGo(t *testing.T) {
 			w.Serve(seen)
 			kind := map[bool]string{true: "MATERIALIZED VIEW", false: "VIEW"}[name == "stored"]
 			w.Exec(`CREATE ` + kind + ` mine AS ` + c.view)
+			requireInUse(t, w, c.yaml, c.says)
+			_, err := w.TryDeploy(c.yaml)
+			dispatchertest.Refused(t, err)
+			require.ErrorContains(t, err, c.says)
+
+			// One that comes after the deploy fails the build.
+			w.Exec(`DROP ` + kind + ` mine`)
 			deployed := w.Deploy(c.yaml)
+			w.Exec(`CREATE ` + kind + ` mine AS ` + c.view)
 			w.Settle()
 			status, reason := w.Status(deployed.Version.ID)
 			require.Equal(t, registry.Failed, status)
@@ -177,14 +186,48 @@ func TestAColumnThatAUserReadsDoesNotGo(t *testing.T) {
 	}
 }
 
+// requireInUse requires that a plan says which object keeps a view from changing, in the words of a build that fails.
+func requireInUse(t *testing.T, w *dispatchertest.World, yaml, says string) {
+	t.Helper()
+	at := slices.IndexFunc(w.Plan(yaml).Findings, func(f contract.Finding) bool { return f.Kind == contract.ViewInUse })
+	require.GreaterOrEqual(t, at, 0)
+	f := w.Plan(yaml).Findings[at]
+	require.Equal(t, contract.Refuses, f.Level)
+	require.Equal(t, "seen", f.Dataset)
+	require.Contains(t, f.Text, "view data_acme.seen: ")
+	require.Contains(t, f.Text, says)
+}
+
+// A plan says which views it makes anew, and what is carried over to them.
+func TestAPlanSaysWhichViewsItMakesAnew(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.Put("raw", "2024-01-01", "a")
+	w.Serve(seen)
+	w.Exec(`CREATE VIEW mine AS SELECT content FROM data_acme.seen`)
+	texts := func(yaml string) (texts []string) {
+		for _, f := range w.Plan(yaml).Findings {
+			if f.Kind == contract.ViewRemade {
+				texts = append(texts, string(f.Level)+" "+f.Text)
+			}
+		}
+		return texts
+	}
+	require.Equal(t, []string{`says view data_acme.seen would be made anew, with its grants: column "n" (integer) ` +
+		`goes away; defined over it again would be view mine`}, texts(seenLess))
+	require.Equal(t, []string{`says view data_acme.seen would be made anew, with its grants: column "n" changes from ` +
+		`integer to text; defined over it again would be view mine`}, texts(seenRetyped))
+	require.Empty(t, texts(seenMore))
+}
+
 func TestABuildLearnsEarlyThatAViewCannotChange(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.NewWorld(t)
 	w.Probe.Put("raw", "2024-01-01", "a")
 	w.Probe.Put("raw", "2024-01-02", "b")
 	w.Serve(seen)
-	w.Exec(`CREATE VIEW mine AS SELECT n FROM data_acme.seen`)
 	deployed := w.Deploy(seenLess)
+	w.Exec(`CREATE VIEW mine AS SELECT n FROM data_acme.seen`)
 	w.Advance()
 	claimed := w.Claim(w.D)
 	require.Len(t, claimed, 2)

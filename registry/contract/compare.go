@@ -1,6 +1,7 @@
 package contract
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"reflect"
@@ -29,6 +30,7 @@ func Compare(live, next Contract, facts Facts) []Finding {
 		c.name(was, now)
 		if now != nil {
 			c.shape(was, now)
+			c.keeper(was, now)
 			c.columns(was, now)
 			c.kept(was, now)
 			c.checks(was, now)
@@ -138,7 +140,39 @@ func (c *comparison) name(was, now *Dataset) {
 	default:
 		return
 	}
+	if stay := c.staying(was, now); len(stay) > 0 {
+		f.Text += fmt.Sprintf(", but the dataset of job %s stays an input of %s until they are deployed again",
+			was.Job, strings.Join(stay, ", "))
+		f.Consumers = stay
+	}
 	c.add(f)
+
+	if heir != nil && !sameSet(was.ReadRoles, heir.ReadRoles) {
+		c.add(Finding{Kind: ReadRolesChanged, Level: Says, Dataset: was.Name,
+			Text: fmt.Sprintf("what is published as %s would be open to %s instead of %s", was.Name,
+				opened(heir.ReadRoles), opened(was.ReadRoles))})
+	}
+}
+
+// staying returns the jobs of other DAGs that go on reading a dataset which loses its name: an input is resolved when its
+// DAG is deployed.
+func (c *comparison) staying(was, now *Dataset) []string {
+	if now == nil {
+		return nil
+	}
+	return c.readers(was.ID)
+}
+
+func sameSet(a, b []string) bool {
+	return slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
+}
+
+// opened says to whom a dataset with some read roles is open.
+func opened(roles []string) string {
+	if len(roles) == 0 {
+		return "all"
+	}
+	return listed("role", roles)
 }
 
 // broken adds that a dataset goes under the name that it has. Where other DAGs read it, a deploy is refused, and
@@ -254,6 +288,31 @@ func (c *comparison) shape(was, now *Dataset) {
 		c.add(Finding{Kind: StorageMoved, Level: Says, Dataset: was.Name,
 			Text: fmt.Sprintf("dataset %s would move from %s to %s storage", was.Name, was.Storage, now.Storage)})
 	}
+}
+
+// keeper compares who answers for a published dataset, and what tells its rows apart.
+func (c *comparison) keeper(was, now *Dataset) {
+	if !was.Published || !now.Published {
+		return
+	}
+	if was.Owner != now.Owner {
+		c.add(Finding{Kind: OwnerChanged, Level: Says, Dataset: was.Name, Text: fmt.Sprintf(
+			"dataset %s would belong to %s instead of %s", was.Name, cmp.Or(now.Owner, "nobody"),
+			cmp.Or(was.Owner, "nobody"))})
+	}
+	if !slices.Equal(was.UniqueKey, now.UniqueKey) {
+		c.add(Finding{Kind: UniqueKeyChanged, Level: Says, Dataset: was.Name, Columns: now.UniqueKey,
+			Consumers: c.readers(was.ID), Text: fmt.Sprintf("dataset %s would have %s instead of %s", was.Name,
+				keyed(now.UniqueKey), keyed(was.UniqueKey))})
+	}
+}
+
+// keyed names a unique key.
+func keyed(columns []string) string {
+	if len(columns) == 0 {
+		return "no unique key"
+	}
+	return "the unique key (" + strings.Join(columns, ", ") + ")"
 }
 
 // checks compares the checks that keep bad revisions from readers.

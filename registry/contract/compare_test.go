@@ -31,6 +31,10 @@ func columns(list ...dag.Column) func(*contract.Dataset) {
 	return func(d *contract.Dataset) { d.Columns = list }
 }
 
+func roles(list ...string) func(*contract.Dataset) {
+	return func(d *contract.Dataset) { d.ReadRoles = list }
+}
+
 func reader(read ...string) contract.Facts {
 	return contract.Facts{Consumers: map[uuid.UUID][]contract.Consumer{
 		one: {{DAG: "other", Input: contract.Input{Job: "sums", Dataset: one, Columns: read}}}}}
@@ -104,6 +108,38 @@ func TestCompare(t *testing.T) {
 			"says name_elsewhere: the name x belongs to DAG new by now: whoever reads it by name gets the rows of " +
 				"new. Deploying the same document again does not take it back; a changed one does, if it says " +
 				"`takes_over: new`"}},
+		"moved while read": {x, of(dataset(one, "y"), dataset(two, "x")), reader(), []string{
+			"refuses dataset_renamed: dataset x would be renamed to y, but other/sums read it by its name",
+			"asks allow-moves name_moved: the name x would move from the dataset of job job1 to that of job job2: " +
+				"whoever reads it by name gets other rows, but the dataset of job job1 stays an input of other/sums " +
+				"until they are deployed again"}},
+		"swapped while read": {of(dataset(one, "x"), dataset(two, "y")), of(dataset(one, "y"), dataset(two, "x")),
+			called("y"), []string{
+				"says dataset_renamed: dataset x would be renamed to y",
+				"asks allow-moves name_moved: the name x would move from the dataset of job job1 to that of job " +
+					"job2: whoever reads it by name gets other rows, but the dataset of job job1 stays an input of " +
+					"other/sums until they are deployed again",
+				"says dataset_renamed: dataset y would be renamed to x",
+				"asks allow-moves name_moved: the name y would move from the dataset of job job2 to that of job " +
+					"job1: whoever reads it by name gets other rows"}},
+		"moved to what others may read": {of(dataset(one, "x", roles("finance"))), of(dataset(two, "x")),
+			contract.Facts{}, []string{
+				"says dataset_removed: dataset x would be removed",
+				"asks allow-moves name_moved: the name x would move from the dataset of job job1 to that of job " +
+					"job2: whoever reads it by name gets other rows",
+				"says read_roles_changed: what is published as x would be open to all instead of role finance"}},
+		"a view that is made anew": {x, x, contract.Facts{Views: []contract.View{{Dataset: one, Name: "data.x",
+			Becomes: []string{"n goes"}, Carried: []string{"view mine"}}}}, []string{
+			"says view_remade: view data.x would be made anew, with its grants: n goes; defined over it again would " +
+				"be view mine"}},
+		"a view that is in use": {x, x, contract.Facts{Views: []contract.View{{Dataset: one, Name: "data.x",
+			Becomes: []string{"n goes"}, Refused: "view mine uses n"}}}, []string{
+			"refuses view_in_use: view mine uses n"}},
+		"other owner": {x, of(dataset(one, "x", func(d *contract.Dataset) { d.Owner = "ops" })), contract.Facts{},
+			[]string{"says owner_changed: dataset x would belong to ops instead of nobody"}},
+		"other key": {x, of(dataset(one, "x", func(d *contract.Dataset) { d.UniqueKey = []string{"day", "n"} })),
+			contract.Facts{}, []string{
+				"says unique_key_changed: dataset x would have the unique key (day, n) instead of no unique key"}},
 		"partitions that a reader cannot follow": {x, of(dataset(one, "x", func(d *contract.Dataset) {
 			d.PartitionBy = dag.Partitioning{Kind: dag.ByTime, Unit: "month"}
 		})), contract.Facts{Unfit: []contract.Unfit{{Dataset: one, Name: "x", Consumer: "other/sums",

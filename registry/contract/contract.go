@@ -25,6 +25,7 @@ type Dataset struct {
 	Name        string           `json:"name"` // the published name, or dag/job/output
 	Published   bool             `json:"published,omitempty"`
 	Owner       string           `json:"owner,omitempty"`
+	ReadRoles   []string         `json:"-"`                    // of the dataset now; an admin sets them, not the document
 	TakesOver   string           `json:"takes_over,omitempty"` // the DAG that the name is taken from
 	Generation  uuid.UUID        `json:"generation"`
 	PartitionBy dag.Partitioning `json:"partition_by"`
@@ -83,6 +84,15 @@ type Loss struct {
 	Text       string
 }
 
+// View is what becomes of a stable view over a dataset whose columns change.
+type View struct {
+	Dataset uuid.UUID
+	Name    string   // of the view
+	Becomes []string // what becomes of columns that it has
+	Carried []string // users' views that are defined over it again
+	Refused string   // why users' objects keep it from changing; "" if they do not
+}
+
 // Unfit is a job of another DAG that could not go on with the partitions that a dataset would have.
 type Unfit struct {
 	Dataset  uuid.UUID
@@ -115,9 +125,10 @@ type Facts struct {
 	Elsewhere map[string]string        // name → the DAG that owns it by now, although the serving version has it
 	Kept      map[uuid.UUID]Kept       // by dataset: where its columns change
 	Unfit     []Unfit
-	Sources   map[uuid.UUID]Source     // what other DAGs serve of the next version's inputs; nil: not asked
-	Back      bool                     // the next version is an earlier one, which a person goes back to
-	Forced    bool                     // the next version computes anew what serves, from the same definition
+	Views     []View               // of the datasets whose columns change
+	Sources   map[uuid.UUID]Source // what other DAGs serve of the next version's inputs; nil: not asked
+	Back      bool                 // the next version is an earlier one, which a person goes back to
+	Forced    bool                 // the next version computes anew what serves, from the same definition
 }
 
 // Source is a dataset of another DAG, as it is served now.
@@ -183,6 +194,11 @@ const (
 	ColumnsAdded        Kind = "columns_added"
 	ColumnsWidened      Kind = "columns_widened"
 	KeptValues          Kind = "kept_values"
+	ViewRemade          Kind = "view_remade"
+	ViewInUse           Kind = "view_in_use"
+	OwnerChanged        Kind = "owner_changed"
+	ReadRolesChanged    Kind = "read_roles_changed"
+	UniqueKeyChanged    Kind = "unique_key_changed"
 	ChecksAdded         Kind = "checks_added"
 	ChecksRemoved       Kind = "checks_removed"
 )

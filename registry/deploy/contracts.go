@@ -115,8 +115,9 @@ func promised(
 	rows, err := tx.Query(ctx, `
 		SELECT p.dataset_uuid, p.job_name, p.output_index, p.name, coalesce(`+published+`, false),
 		       coalesce(p.publication ->> 'owner', ''), coalesce(p.publication ->> 'takes_over', ''), p.dataset_version,
-		       g.partition_by, coalesce(g.storage ->> 'kind', ''), g.schema
+		       g.partition_by, coalesce(g.storage ->> 'kind', ''), g.schema, s.read_roles
 		FROM dag_version_datasets p
+		JOIN datasets s ON s.id = p.dataset_uuid
 		JOIN dataset_versions g ON g.id = p.dataset_version
 		WHERE p.org_id = $1 AND p.dag_version_id = $2
 		ORDER BY p.name`, org, version)
@@ -131,7 +132,7 @@ func promised(
 	)
 	datasets, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (d contract.Dataset, err error) {
 		if err := row.Scan(&d.ID, &d.Job, &d.Output, &d.Name, &d.Published, &d.Owner, &d.TakesOver, &d.Generation,
-			&by, &d.Storage, &schema); err != nil {
+			&by, &d.Storage, &schema, &d.ReadRoles); err != nil {
 			return d, err
 		}
 		if d.PartitionBy, err = partitionings.of(by); err != nil {
@@ -252,6 +253,9 @@ func (d *deploy) verdict(
 	for _, u := range d.unfit {
 		u.Hint += orElse
 		facts.Unfit = append(facts.Unfit, u)
+	}
+	if facts.Views, err = d.viewsAhead(ctx, was, next); err != nil {
+		return nil, err
 	}
 	if version == d.serves {
 		if facts.Elsewhere, err = elsewhere(ctx, tx, b); err != nil {

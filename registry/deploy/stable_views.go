@@ -4,11 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/registry"
+	"github.com/dagctl/dagctl/registry/contract"
 	"github.com/dagctl/dagctl/storage"
 )
 
@@ -79,4 +83,50 @@ func ServingViews(ctx context.Context, tx pgx.Tx) ([]storage.View, error) {
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (v storage.View, err error) {
 		return v, row.Scan(&v.OrgID, &v.OrgSlug, &v.DAG, &v.Name, &v.Generations)
 	})
+}
+
+// viewsAhead returns what becomes of the stable views of datasets whose columns are known and change. It looks as the
+// role that builds change the views as.
+func (d *deploy) viewsAhead(ctx context.Context, was, next contract.Contract) (ahead []contract.View, err error) {
+	before := make(map[uuid.UUID]contract.Dataset, len(was.Datasets))
+	for _, w := range was.Datasets {
+		before[w.ID] = w
+	}
+	tabled := func(c contract.Dataset) bool {
+		return c.Published && c.Storage == string(storage.Postgres) && c.Columns != nil
+	}
+	var changed []contract.Dataset
+	for _, n := range next.Datasets {
+		w := before[n.ID]
+		goes := func(c dag.Column) bool { return !slices.Contains(n.Columns, c) }
+		if tabled(w) && tabled(n) && w.Name == n.Name && slices.ContainsFunc(w.Columns, goes) {
+			changed = append(changed, n)
+		}
+	}
+	if len(changed) == 0 {
+		return nil, nil
+	}
+
+	err = pg.InTx(ctx, d.deployer.pool, func(ctx context.Context, tx pgx.Tx) error {
+		for _, n := range changed {
+			view := storage.View{OrgID: d.caller.OrgID, OrgSlug: d.caller.OrgSlug, DAG: d.doc.Name, Name: n.Name}
+			v, err := d.deployer.storage.ViewAhead(ctx, tx, view, stored(before[n.ID].Columns), stored(n.Columns))
+			if err != nil {
+				return err
+			}
+			ahead = append(ahead, contract.View{Dataset: n.ID, Name: v.View, Becomes: v.Becomes, Carried: v.Carried,
+				Refused: v.Refused})
+		}
+		return nil
+	})
+	return ahead, err
+}
+
+// stored returns columns as storage has them.
+func stored(columns []dag.Column) []storage.Column {
+	list := make([]storage.Column, len(columns))
+	for i, c := range columns {
+		list[i] = storage.Column{Name: c.Name, Type: c.Type}
+	}
+	return list
 }
