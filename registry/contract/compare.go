@@ -154,8 +154,8 @@ func (c *comparison) name(was, now *Dataset) {
 	}
 }
 
-// staying returns the jobs of other DAGs that go on reading a dataset which loses its name: an input is resolved when its
-// DAG is deployed.
+// staying returns the jobs of other DAGs that go on reading a dataset which loses its name: an input is resolved when
+// its DAG is deployed.
 func (c *comparison) staying(was, now *Dataset) []string {
 	if now == nil {
 		return nil

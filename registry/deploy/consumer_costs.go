@@ -175,7 +175,7 @@ func (d *deploy) consumerOutputs(
 	args := []any{d.caller.OrgID, versions, jobs}
 	visible := registry.VisibleTo(d.caller, &args)
 	rows, err := tx.Query(ctx, `
-		SELECT w.version, w.job, array_agg(p.dataset_version ORDER BY p.output_index), NOT bool_and(`+visible+`)
+		SELECT w.version, w.job, array_agg(p.dataset_version ORDER BY p.output_index), NOT bool_and(coalesce(`+visible+`, false))
 		FROM (SELECT DISTINCT version, job FROM unnest($2::uuid[], $3::text[]) AS w(version, job)) AS w
 		JOIN dag_version_datasets p ON p.dag_version_id = w.version AND p.job_name = w.job AND p.org_id = $1
 		JOIN datasets d ON d.id = p.dataset_uuid
@@ -199,8 +199,8 @@ func (d *deploy) consumerOutputs(
 	return found, nil
 }
 
-// addHeld adds how many of the partitions to be computed again each consumer has, and what they hold. A consumer without
-// outputs has no partitions: what it did for each is done again.
+// addHeld adds how many of the partitions to be computed again each consumer has, and what they hold. A consumer
+// without outputs has no partitions: what it did for each is done again.
 func addHeld(
 	ctx context.Context, tx pgx.Tx, costs []consumerCost, outputs map[versionJob]consumerOutput,
 ) error {

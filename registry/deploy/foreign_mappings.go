@@ -227,8 +227,8 @@ func refuseUnfit(unfit []contract.Unfit) error {
 	return e
 }
 
-// noteFollowers adds to each change of a partitioning the jobs of other DAGs that go on with it. A deploy that a job could
-// not go on with is refused; a plan says so among its findings.
+// noteFollowers adds to each change of a partitioning the jobs of other DAGs that go on with it. A deploy that a job
+// could not go on with is refused; a plan says so among its findings.
 func (d *deploy) noteFollowers(ctx context.Context, tx pgx.Tx, live, next []planned, changes []registry.Change) error {
 	changed := repartitions(live, next)
 	if err := d.addReturning(ctx, tx, live, next, changed); err != nil {
