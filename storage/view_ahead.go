@@ -73,6 +73,7 @@ func typeAhead(c pgColumn, was []Column, next Column) (string, error) {
 	if at < 0 || was[at].Type == next.Type || was[at].Type == "" || next.Type == "" {
 		return c.Type, nil
 	}
+
 	before, err := pgcopy.TypeOf(was[at])
 	if err != nil {
 		return "", err

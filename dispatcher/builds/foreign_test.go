@@ -160,8 +160,8 @@ func TestRepartitionIsRefused(t *testing.T) {
 	}
 }
 
-// refusedBy returns the change of the partitioning of letters_made for which a plan, which shows all else, too, says that
-// the deploy would be refused.
+// refusedBy returns the change of the partitioning of letters_made for which a plan says, beside all else, that the
+// deploy would be refused.
 func refusedBy(t *testing.T, w *dispatchertest.World, yaml string) contract.Finding {
 	t.Helper()
 	plan := w.Plan(yaml)

@@ -51,8 +51,8 @@ func (vs *Views) Plan(
 	return p, err
 }
 
-// addSeconds adds to the changes of a plan how long they take, and how long what they cost other DAGs takes. Origins are
-// those of the DAG's jobs.
+// addSeconds adds to the changes of a plan how long they take, and how long what they cost other DAGs takes. Origins
+// are those of the DAG's jobs.
 func addSeconds(
 	ctx context.Context, tx pgx.Tx, org uuid.UUID, changes []registry.Change, origins map[string][]uuid.UUID, slots int,
 ) error {
