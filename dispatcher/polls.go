@@ -15,9 +15,9 @@ import (
 	"github.com/dagctl/dagctl/worker/protocol"
 )
 
-// The polls that wait in a process share its looks at the database: one loop looks for all of them, when it is woken and
-// once a Poll, and wakes as many as there are tasks that they serve. So any number of idle workers costs one transaction
-// a second.
+// The polls that wait in a process share its looks at the database: one loop looks for all of them, when it is woken
+// and once a Poll, and wakes as many as there are tasks that they serve. So any number of idle workers costs one
+// transaction a second.
 
 // polls holds the polls that wait.
 type polls struct {
@@ -189,10 +189,11 @@ func (d *Dispatcher) lookForPolls(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// drainAsked counts polls as heartbeats of their workers, which it writes once a second at most, and returns those whose
-// workers are to claim no more: somebody drains them, or another process has their name.
+// drainAsked counts polls as heartbeats of their workers, which it writes once a second at most, and returns those
+// whose workers are to claim no more: somebody drains them, or another process has their name.
 func (d *Dispatcher) drainAsked(ctx context.Context, waiting []*poll, now time.Time) (drained []*poll, err error) {
-	ids, tokens, incarnations := make([]string, len(waiting)), make([]string, len(waiting)), make([]string, len(waiting))
+	n := len(waiting)
+	ids, tokens, incarnations := make([]string, n), make([]string, n), make([]string, n)
 	for i, w := range waiting {
 		ids[i], tokens[i], incarnations[i] = w.WorkerID, tokenOf(w.Worker), w.Incarnation
 	}

@@ -259,6 +259,7 @@ func (d *Dispatcher) addWhole(ctx context.Context, tx pgx.Tx, h *hits, job *regi
 		return nil
 	}
 	h.whole[job.ID] = true
+
 	few, err := d.Stale.Few(ctx, tx, job, reconcileBatch)
 	if err != nil {
 		return err

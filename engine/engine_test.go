@@ -116,8 +116,8 @@ func TestAServerOutlivesItsEngines(t *testing.T) {
 	g.Release()
 }
 
-// Whatever stops a task stops its engine: the caller learns the cause, and the process is gone within a second. The bound
-// here leaves room for a machine with much other work.
+// Whatever stops a task stops its engine: the caller learns the cause, and the process is gone within a second. The
+// bound here leaves room for a machine with much other work.
 func TestWorkIsKilledAtOnce(t *testing.T) {
 	t.Parallel()
 	const endless = "SELECT count(*) AS n FROM range(10000000000) a, range(10000000000) b"

@@ -182,8 +182,8 @@ func (st *Store) TakeReady(
 }
 
 // Take removes up to max tasks of a scope from the ready set. Orgs take turns, so that one with a million tasks keeps
-// no other waiting; the classes of an org share by their weights; the DAGs of a class take turns; the tasks of a DAG go by
-// their ranks.
+// no other waiting; the classes of an org share by their weights; the DAGs of a class take turns; the tasks of a DAG go
+// by their ranks.
 func (st *Store) Take(ctx context.Context, tx pgx.Tx, s Scope, max int) ([]Taken, error) {
 	taken, _, err := st.take(ctx, tx, s, max, Holding{})
 	return taken, err

@@ -35,7 +35,8 @@ var orgA, orgB = uuid.UUID{1}, uuid.UUID{2}
 // Each lane always has work. The table says how many of the tasks of several claims each gets.
 func TestShares(t *testing.T) {
 	t.Parallel()
-	classes := []lane{{orgA, ClassLive, "d"}, {orgA, ClassBuild, "d"}, {orgA, ClassBackfill, "d"}, {orgA, ClassBranch, "d"}}
+	classes := []lane{{orgA, ClassLive, "d"}, {orgA, ClassBuild, "d"}, {orgA, ClassBackfill, "d"},
+		{orgA, ClassBranch, "d"}}
 	for name, c := range map[string]struct {
 		lanes   []lane
 		weights Weights
@@ -46,8 +47,9 @@ func TestShares(t *testing.T) {
 		"one lane gets all":              {lanes: classes[:1], claims: []int{7}, want: []int{7}},
 		"classes share by weight":        {lanes: classes, claims: []int{120}, want: []int{80, 20, 10, 10}},
 		"also if each claim is one task": {lanes: classes, claims: ones(120), want: []int{80, 20, 10, 10}},
-		"weights of the config":          {lanes: classes, weights: Weights{1, 1, 1, 1}, claims: []int{8}, want: []int{2, 2, 2, 2}},
-		"live comes first":               {lanes: classes, claims: []int{1}, want: []int{1, 0, 0, 0}},
+		"weights of the config": {lanes: classes, weights: Weights{1, 1, 1, 1}, claims: []int{8},
+			want: []int{2, 2, 2, 2}},
+		"live comes first": {lanes: classes, claims: []int{1}, want: []int{1, 0, 0, 0}},
 		"DAGs of a class take turns": {
 			lanes:  []lane{{orgA, ClassBuild, "a"}, {orgA, ClassBuild, "b"}, {orgA, ClassBuild, "c"}},
 			claims: []int{4, 1, 1, 3}, want: []int{3, 3, 3}},

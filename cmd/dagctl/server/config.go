@@ -169,7 +169,8 @@ type WeightsConfig struct {
 
 func (c WeightsConfig) weights() tasks.Weights {
 	return tasks.Weights{
-		tasks.ClassLive: c.Live, tasks.ClassBuild: c.Build, tasks.ClassBackfill: c.Backfill, tasks.ClassBranch: c.Branch,
+		tasks.ClassLive: c.Live, tasks.ClassBuild: c.Build,
+		tasks.ClassBackfill: c.Backfill, tasks.ClassBranch: c.Branch,
 	}
 }
 
