@@ -149,7 +149,7 @@ func CountReady(b *pg.Batch, s Scope, most int) *pg.Later[int] {
 				SELECT FROM ready r WHERE r.runtime = q.runtime AND r.needs = q.needs AND r.org_id = q.org_id
 					AND r.class = q.class AND r.turn = q.turn
 				ORDER BY r.runtime, r.needs, r.org_id, r.class, r.turn LIMIT $%[2]d) AS r
-			WHERE %[3]s LIMIT $%[2]d) AS some`, with, len(args), s.where()), args...)
+			WHERE %[3]s LIMIT $%[2]d) AS counted`, with, len(args), s.where()), args...)
 	return pg.Answer(b, &n)
 }
 
