@@ -152,6 +152,7 @@ func (d *Dispatcher) watchPolls(ctx context.Context) error {
 func (d *Dispatcher) lookForPolls(ctx context.Context, now time.Time) error {
 	waiting := d.polls.all()
 	if len(waiting) == 0 {
+		d.polls.found(nil) // what was found for those that have left says nothing to those that come
 		return nil
 	}
 	drained, err := d.drainAsked(ctx, waiting, now)
