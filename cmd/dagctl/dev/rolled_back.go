@@ -49,22 +49,36 @@ type rollback struct {
 
 // lastRollback returns nil where the last cutover of a DAG was none, and where there is no such DAG.
 func (s *session) lastRollback(ctx context.Context, name string) (*rollback, error) {
-	page := cli.Page{Limit: 500}
-	versions, err := cli.Fetch[deploy.PastVersion](ctx, s.api, cli.DAGPath(name)+"/versions", nil, page)
+	active, err := s.activeVersion(ctx, name)
 	if fault.Is(err, fault.NotFound) {
 		return nil, nil
 	}
-	if err != nil {
+	if err != nil || active == nil || len(active.Activations) == 0 {
 		return nil, err
 	}
 
-	i := slices.IndexFunc(versions, func(v deploy.PastVersion) bool { return v.Status == registry.Active })
-	if i < 0 || len(versions[i].Activations) == 0 {
-		return nil, nil
-	}
-	last := versions[i].Activations[0]
+	last := active.Activations[0]
 	if last.Reason != deploy.ByRollback || last.From == nil {
 		return nil, nil
 	}
 	return &rollback{*last.From, last.At}, nil
+}
+
+// activeVersion returns the version of a DAG that serves, nil where none does. It is nearly always among the newest.
+func (s *session) activeVersion(ctx context.Context, name string) (*deploy.PastVersion, error) {
+	for _, newest := range []int{20, 500} {
+		versions, err := cli.Fetch[deploy.PastVersion](ctx, s.api, cli.DAGPath(name)+"/versions", nil,
+			cli.Page{Limit: newest})
+		if err != nil {
+			return nil, err
+		}
+		i := slices.IndexFunc(versions, func(v deploy.PastVersion) bool { return v.Status == registry.Active })
+		if i >= 0 {
+			return &versions[i], nil
+		}
+		if len(versions) < newest {
+			break
+		}
+	}
+	return nil, nil
 }
