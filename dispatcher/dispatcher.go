@@ -58,6 +58,8 @@ type Config struct {
 	Runtimes []string // runtimes that run in this process
 	// Queued lists the runtimes whose ready tasks are sent to a queue.
 	Queued []string
+	// Functions lists the runtimes whose tasks functions run, to which no worker belongs.
+	Functions []string
 	// Elsewhere lists, by runtime of this process, the operators that only workers elsewhere run.
 	Elsewhere map[string][]string
 
@@ -163,7 +165,7 @@ func New(c Config) (*Dispatcher, error) {
 		Log: c.Log, Observer: d, Queued: c.Queued, Elsewhere: c.Elsewhere,
 		Weights: c.Weights})
 	d.Pressure = pressure.New(pressure.Config{Pool: c.Pool, Requests: c.Requests, Wakeups: d.Wakeups,
-		Thresholds: c.Thresholds, Quotas: c.Quotas, Stored: registry.StoredBytes, Log: c.Log})
+		Thresholds: c.Thresholds, Functions: c.Functions, Quotas: c.Quotas, Stored: registry.StoredBytes, Log: c.Log})
 
 	d.stop = sync.OnceFunc(func() { close(d.stopping) })
 	d.loads = batch.New(loadBatch, loadLanes, d.loadAll)

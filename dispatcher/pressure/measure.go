@@ -133,7 +133,7 @@ func (g *Gauge) measure(ctx context.Context, was Pressure, now time.Time) (Press
 // not count: holding producers back would not make them fewer.
 func (g *Gauge) countQueued(ctx context.Context, most int, now time.Time) (queued int64, err error) {
 	err = pg.InTx(ctx, g.pool, func(ctx context.Context, tx pgx.Tx) error {
-		served, err := servedRuntimes(ctx, tx, now)
+		served, err := g.servedRuntimes(ctx, tx, now)
 		if err != nil {
 			return err
 		}
@@ -151,10 +151,11 @@ func (g *Gauge) countQueued(ctx context.Context, most int, now time.Time) (queue
 	return queued, nil
 }
 
-// servedRuntimes returns the runtimes that live workers and servers serve.
-func servedRuntimes(ctx context.Context, tx pgx.Tx, now time.Time) ([]string, error) {
-	rows, err := tx.Query(ctx, `SELECT DISTINCT unnest(runtimes) FROM workers WHERE last_heartbeat > $1`,
-		now.Add(-tasks.WorkerDeadAfter))
+// servedRuntimes returns the runtimes that functions and live workers and servers serve.
+func (g *Gauge) servedRuntimes(ctx context.Context, tx pgx.Tx, now time.Time) ([]string, error) {
+	rows, err := tx.Query(ctx, `
+		SELECT unnest(runtimes) FROM workers WHERE last_heartbeat > $1 UNION SELECT unnest($2::text[])`,
+		now.Add(-tasks.WorkerDeadAfter), g.functions)
 	if err != nil {
 		return nil, err
 	}
@@ -170,7 +171,7 @@ func (g *Gauge) WaitOfNext(ctx context.Context, now time.Time) (longest time.Dur
 
 	err = pg.InTx(ctx, g.pool, func(ctx context.Context, tx pgx.Tx) error {
 		longest = 0
-		served, err := servedRuntimes(ctx, tx, now)
+		served, err := g.servedRuntimes(ctx, tx, now)
 		if err != nil {
 			return err
 		}

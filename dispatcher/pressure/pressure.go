@@ -47,6 +47,7 @@ type Config struct {
 	Pool, Requests *pgxpool.Pool
 	Wakeups        *wakeup.Hub
 	Thresholds     Thresholds
+	Functions      []string      // the runtimes that functions serve, as the config says
 	Quotas         *authz.Quotas // of orgs; nil: none
 	// Stored counts the bytes that orgs store.
 	Stored func(ctx context.Context, tx pgx.Tx, orgs []uuid.UUID) (map[uuid.UUID]int64, error)
@@ -58,6 +59,7 @@ type Gauge struct {
 	pool, requests *pgxpool.Pool
 	wake           *wakeup.Hub
 	thresholds     Thresholds
+	functions      []string
 	quotas         *authz.Quotas
 	stored         func(context.Context, pgx.Tx, []uuid.UUID) (map[uuid.UUID]int64, error)
 	log            *slog.Logger
@@ -66,7 +68,6 @@ type Gauge struct {
 
 // New returns a Gauge.
 func New(c Config) *Gauge {
-	return &Gauge{pool: c.Pool, requests: c.Requests, wake: c.Wakeups, thresholds: c.Thresholds, quotas: c.Quotas,
-		stored: c.Stored,
-		log:    c.Log}
+	return &Gauge{pool: c.Pool, requests: c.Requests, wake: c.Wakeups, thresholds: c.Thresholds,
+		functions: c.Functions, quotas: c.Quotas, stored: c.Stored, log: c.Log}
 }

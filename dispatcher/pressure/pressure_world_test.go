@@ -124,3 +124,24 @@ func TestTheAgeOfWhatIsNext(t *testing.T) {
 	w.Exec(`UPDATE workers SET last_heartbeat = now() + interval '1 hour', runtimes = '{elsewhere}'`)
 	require.Zero(t, age(dispatchertest.Later(2*time.Minute)))
 }
+
+// What is queued for a runtime that nobody serves holds no producer of any org back; what a function serves does.
+func TestWhatNobodyServesHoldsNobody(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Serve(dispatchertest.Mail)
+	w.Enqueue("send", dispatcher.EnqueueItem{Payload: dispatchertest.Payload(map[string]string{"to": "a"})},
+		dispatcher.EnqueueItem{Payload: dispatchertest.Payload(map[string]string{"to": "b"})})
+	w.Exec(`UPDATE ready SET runtime = 'elsewhere'`)
+	for functions, queued := range map[string]int64{"another": 0, "elsewhere": 2} {
+		w.Exec(`DELETE FROM backpressure`)
+		gauge := pressure.New(pressure.Config{Pool: w.Pool, Requests: w.D.Requests, Wakeups: w.D.Wakeups,
+			Thresholds: pressure.Thresholds{MaxQueued: 1}, Functions: []string{functions}, Log: w.D.Log})
+		_, err := gauge.Review(t.Context(), dispatchertest.Later(0))
+		require.NoError(t, err)
+		p, err := gauge.Pressure(t.Context(), authz.Caller{OrgID: w.Caller.OrgID, Role: authz.RoleReader})
+		require.NoError(t, err)
+		require.Equal(t, queued, p.Queued, functions)
+		require.Equal(t, queued > 1, gauge.High(), functions)
+	}
+}

@@ -56,7 +56,7 @@ type Service struct {
 
 // New validates a config, and returns a Service that is ready to run.
 func New(c Config) (*Service, error) {
-	c.Queued = c.Backends.Of(backends.SQS)
+	c.Queued, c.Functions = c.Backends.Of(backends.SQS), c.Backends.Of(backends.Lambda)
 	c.Elsewhere = c.Backends.Elsewhere(c.Operators.Names())
 	d, err := dispatcher.New(c.Config)
 	if err != nil {
