@@ -31,6 +31,7 @@ func TestDocumentedConfigIsValid(t *testing.T) {
 	require.Equal(t, defaultQueries, cfg.Queries)
 	require.Equal(t, defaultEngines, cfg.Engines)
 	require.Equal(t, defaultLimits, cfg.Limits)
+	require.Equal(t, defaultWeights, cfg.Weights)
 	require.Equal(t, DefaultLog, cfg.Log)
 	require.Equal(t, DefaultOperators.MemoryMB, cfg.Operators.MemoryMB)
 	require.Equal(t, DefaultOperators.AllowCommand, cfg.Operators.AllowCommand)
@@ -55,8 +56,8 @@ func TestConfigSaysEverythingThatIsWrong(t *testing.T) {
 	}
 	require.Equal(t, []string{"database_url", "storage.root", "storage.max_upload_mb", "runtimes.lambda.function",
 		"worker_base_url", "tasks.key_files", "file_roots.acme", "file_roots.acme",
-		"operators.memory_mb", "workers.pool_size", "queries", "engines.idle_seconds", "limits", "task_logs.max_mb",
-		"task_logs.keep_days", "version_retention_days", "log"}, places)
+		"operators.memory_mb", "workers.pool_size", "queries", "engines.idle_seconds", "limits", "weights",
+		"task_logs.max_mb", "task_logs.keep_days", "version_retention_days", "log"}, places)
 }
 
 func TestEnvironmentWinsOverFile(t *testing.T) {
