@@ -348,6 +348,8 @@ func (s *schema) time(e element) string {
 		s.fail("write INT64 for microseconds", "it is a TIME of another type than its unit has")
 	case e.utc:
 		return "TIME WITH TIME ZONE"
+	case e.unit&(1<<nanos) != 0 && e.unit&(1<<millis|1<<micros) == 0:
+		return "TIME_NS"
 	}
 	return "TIME"
 }
