@@ -3,7 +3,6 @@ package inside
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 
 	"github.com/dagctl/dagctl/engine"
@@ -69,5 +68,3 @@ func (m merge) write(ctx context.Context, file string) (int64, error) {
 		QUALIFY row_number() OVER (PARTITION BY %[3]s ORDER BY %[1]s DESC) = 1 ORDER BY %[1]s`, position, from, m.key)
 	return m.session.CopyToParquet(ctx, query, file)
 }
-
-func sorted[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
