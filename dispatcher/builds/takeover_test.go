@@ -202,7 +202,8 @@ func TestDeclaredTypesAreComparedAhead(t *testing.T) {
 	w := dispatchertest.NewWorld(t)
 	w.Drop("files/2024-01-01.csv", "id,v,note\n1,2,x\n")
 	w.Serve(filed)
-	const remade = "says: view data_acme.filed would be made anew, with its grants: column \"v\" changes from bigint to text"
+	const remade = "says: view data_acme.filed would be made anew, with its grants: " +
+		"column \"v\" changes from bigint to text"
 	require.Equal(t, []string{
 		"says: dataset filed would have columns of other types: v BIGINT → SMALLINT",
 		"says: dataset filed would lose column note",
