@@ -34,8 +34,8 @@ func (g *Gauge) ReviewQuotas(ctx context.Context, now time.Time) (more bool, err
 	return false, nil
 }
 
-// queuedOf counts the tasks of orgs that are ready or wait. It relies on idx_ready_queue, of which it looks at each
-// runtime and what its tasks need, and on idx_waiting_org.
+// queuedOf counts the tasks of orgs that are ready or wait. It relies on idx_ready_queue, where it goes from runtime to
+// runtime and from need to need, and on idx_waiting_org.
 func queuedOf(ctx context.Context, tx pgx.Tx, orgs []uuid.UUID) (map[uuid.UUID]int64, error) {
 	rows, err := tx.Query(ctx, `
 		WITH RECURSIVE runtimes AS (

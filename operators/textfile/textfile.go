@@ -59,31 +59,6 @@ func (r Reading) Equal(o Reading) bool {
 		r.Encoding == o.Encoding && slices.Equal(r.Columns, o.Columns)
 }
 
-// Settles reports whether a reading goes on from an earlier one, nil if there is none: it says the same, but for types
-// that were open.
-func (r Reading) Settles(earlier *Reading) bool {
-	if earlier == nil {
-		return true
-	}
-	if len(r.Columns) != len(earlier.Columns) {
-		return false
-	}
-
-	same := *earlier
-	same.Columns = r.Columns
-	for i, c := range r.Columns {
-		if was := earlier.Columns[i]; r.Format == "parquet" && (c == was || c.Name == was.Name && was.Type == "?") {
-			continue
-		}
-		was, err := ParseType(earlier.Columns[i].Type)
-		is, err2 := ParseType(c.Type)
-		if err != nil || err2 != nil || c.Name != earlier.Columns[i].Name || !is.settles(was) {
-			return false
-		}
-	}
-	return r.Equal(same)
-}
-
 // fileFormats are those of files that a reading is for.
 var fileFormats = []string{"csv", "json", "ndjson", "parquet"}
 

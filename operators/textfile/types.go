@@ -270,25 +270,6 @@ func (t Type) open() bool {
 	return false
 }
 
-// settles reports whether t is what was, but for what was open.
-func (t Type) settles(was Type) bool {
-	switch {
-	case was.Kind == Open:
-		return true
-	case t.Kind != was.Kind || t.Bits != was.Bits || t.Unsigned != was.Unsigned || t.Precision != was.Precision ||
-		t.Scale != was.Scale || len(t.Fields) != len(was.Fields):
-		return false
-	case t.Kind == List:
-		return t.Elem.settles(*was.Elem)
-	}
-	for i, f := range t.Fields {
-		if f.Name != was.Fields[i].Name || !f.Type.settles(was.Fields[i].Type) {
-			return false
-		}
-	}
-	return true
-}
-
 // arrow returns the Arrow type that Parquet files of the type are written with.
 func (t Type) arrow() arrow.DataType {
 	switch t.Kind {
