@@ -55,7 +55,7 @@ type fault struct {
 
 	status  int                        // unless 0, the answer, without calling the backend
 	header  http.Header                // headers of that answer
-	before  func()                     // called first
+	before  func(task uuid.UUID)       // called first
 	rewrite func(answer []byte) []byte // changes the backend's answer
 	cut     bool                       // cuts the connection after the backend has acted
 	half    bool                       // cuts the connection in the middle of the answer
@@ -64,6 +64,7 @@ type fault struct {
 // recorder stands between the program and a backend.
 type recorder struct {
 	backend http.Handler
+	handing sync.Mutex // held while no poll may be answered
 
 	mu      sync.Mutex
 	calls   []*call
@@ -123,7 +124,7 @@ func (r *recorder) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 	r.change(func() { r.calls = append(r.calls, c) })
 	f := r.meets(c)
 	if f != nil && f.before != nil {
-		f.before()
+		f.before(c.task)
 	}
 
 	answer := &answer{header: http.Header{}, status: http.StatusOK}
@@ -138,6 +139,10 @@ func (r *recorder) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 		r.backend.ServeHTTP(answer, request)
 	}
 
+	if c.endpoint == pollCall {
+		r.handing.Lock()
+		defer r.handing.Unlock()
+	}
 	if f == nil { // a fault may have been added while the call waited for its answer
 		f = r.meetsAnswer(c)
 	}

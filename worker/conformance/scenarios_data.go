@@ -114,8 +114,7 @@ func (s *scene) made(committed call, c protocol.Completion) {
 }
 
 func lostCommit(s *scene) {
-	task := s.create(Commit, toCommit())
-	s.recorder.meet(&fault{endpoint: eventsCall, task: task, cut: true})
+	task := s.createMeeting(Commit, toCommit(), &fault{endpoint: eventsCall, cut: true})
 	c := s.ends(task, 1, "Completed")
 	calls := s.calls(task, eventsCall)
 	s.must("there is a commit", len(calls) > 0, "there is none")
@@ -149,8 +148,8 @@ func logs(s *scene) {
 }
 
 func lostLogs(s *scene) {
-	task := s.create(Log, map[string]any{"lines": loggedLines})
-	s.recorder.meet(&fault{endpoint: logsCall, task: task, cut: true})
+	task := s.createMeeting(Log, map[string]any{"lines": loggedLines},
+		&fault{endpoint: logsCall, cut: true})
 	s.ends(task, 1, "Completed")
 	calls := s.calls(task, logsCall)
 	s.expect("lines without an answer are sent again", len(calls) >= 2, "there were %d calls", len(calls))
@@ -158,11 +157,9 @@ func lostLogs(s *scene) {
 }
 
 func partialLogs(s *scene) {
-	task := s.create(Log, map[string]any{"lines": loggedLines})
 	// As if the server had stored three lines before it went away.
-	s.recorder.meet(&fault{endpoint: logsCall, task: task, rewrite: func([]byte) []byte {
-		return []byte(`{"accepted":3}`)
-	}})
+	task := s.createMeeting(Log, map[string]any{"lines": loggedLines},
+		&fault{endpoint: logsCall, rewrite: func([]byte) []byte { return []byte(`{"accepted":3}`) }})
 	s.ends(task, 1, "Completed")
 	calls := s.calls(task, logsCall)
 	s.must("the rest is sent again", len(calls) >= 2, "there were %d calls", len(calls))

@@ -47,8 +47,8 @@ func (s *scene) givenAt(task uuid.UUID, attempt int) time.Time {
 }
 
 func shakyHeartbeats(s *scene) {
-	task := s.create(Sleep, sleepFor(LeaseSeconds+2))
-	s.recorder.meet(&fault{endpoint: beatCall, task: task, times: 2, status: http.StatusServiceUnavailable})
+	task := s.createMeeting(Sleep, sleepFor(LeaseSeconds+2), &fault{endpoint: beatCall, times: 2,
+		status: http.StatusServiceUnavailable})
 	s.claim(task, 1)
 	s.ends(task, 1, "Completed")
 	kept := s.recorder.find(func(c *call) bool {
@@ -93,8 +93,8 @@ func canceled(s *scene) {
 
 // A cancel reaches the worker by its own heartbeats: those of a task may be far apart.
 func canceledBetweenHeartbeats(s *scene) {
-	task := s.create(Sleep, sleepFor(120))
-	s.recorder.meet(&fault{endpoint: beatCall, task: task, times: 1000, status: http.StatusServiceUnavailable})
+	task := s.createMeeting(Sleep, sleepFor(120), &fault{endpoint: beatCall, times: 1000,
+		status: http.StatusServiceUnavailable})
 	s.claim(task, 1)
 	err := s.backend.Cancel(s.ctx, task)
 	s.must("the task can be canceled", err == nil, "%v", err)
@@ -140,8 +140,7 @@ func fencedOff(s *scene) {
 }
 
 func lateCompletion(s *scene) {
-	task := s.create(Echo, "twice")
-	s.recorder.meet(&fault{endpoint: completeCall, task: task, before: func() {
+	task := s.createMeeting(Echo, "twice", &fault{endpoint: completeCall, before: func(task uuid.UUID) {
 		if s.backend.Expire(s.ctx, task) == nil {
 			s.until(patience, func() bool { return s.claimed(task, 2) != nil })
 		}
@@ -164,8 +163,7 @@ func lateCompletion(s *scene) {
 }
 
 func lostCompletion(s *scene) {
-	task := s.create(Echo, "heard twice")
-	s.recorder.meet(&fault{endpoint: completeCall, task: task, cut: true})
+	task := s.createMeeting(Echo, "heard twice", &fault{endpoint: completeCall, cut: true})
 	s.repeats(s.completions(task, 1, patience), 2)
 	state, err := s.backend.Task(s.ctx, task)
 	s.expect("the task is Completed", err == nil && state.Status == "Completed" && state.Attempt == 1,
@@ -173,8 +171,8 @@ func lostCompletion(s *scene) {
 }
 
 func awayAtCompletion(s *scene) {
-	task := s.create(Echo, "again and again")
-	s.recorder.meet(&fault{endpoint: completeCall, task: task, times: 3, status: http.StatusServiceUnavailable})
+	task := s.createMeeting(Echo, "again and again", &fault{endpoint: completeCall, times: 3,
+		status: http.StatusServiceUnavailable})
 	calls := s.completions(task, 1, 45*time.Second)
 	s.repeats(calls, 4)
 	pause := calls[len(calls)-1].began.Sub(calls[0].began)
@@ -183,8 +181,7 @@ func awayAtCompletion(s *scene) {
 }
 
 func askedToWait(s *scene) {
-	task := s.create(Echo, "later")
-	s.recorder.meet(&fault{endpoint: completeCall, task: task, status: http.StatusTooManyRequests,
+	task := s.createMeeting(Echo, "later", &fault{endpoint: completeCall, status: http.StatusTooManyRequests,
 		header: http.Header{"Retry-After": {"2"}}})
 	calls := s.completions(task, 1, patience)
 	s.repeats(calls, 2)
@@ -194,8 +191,7 @@ func askedToWait(s *scene) {
 }
 
 func refusedCompletion(s *scene) {
-	task := s.create(Echo, "not taken")
-	s.recorder.meet(&fault{endpoint: completeCall, task: task, status: http.StatusUnprocessableEntity})
+	task := s.createMeeting(Echo, "not taken", &fault{endpoint: completeCall, status: http.StatusUnprocessableEntity})
 	c := s.completion(task, 1, patience)
 	s.expect("the task is reported Failed", c.Status == "Failed" && c.Error != nil,
 		"it was reported %s: the server will not accept it later either, and the lease would expire", c.Status)

@@ -98,6 +98,16 @@ func (s *scene) create(handler string, payload any) uuid.UUID {
 	return id
 }
 
+// createMeeting makes a task whose calls meet a fault. No poll is answered meanwhile: the program could have ended the
+// task before the fault is there.
+func (s *scene) createMeeting(handler string, payload any, f *fault) uuid.UUID {
+	s.recorder.handing.Lock()
+	defer s.recorder.handing.Unlock()
+	f.task = s.create(handler, payload)
+	s.recorder.meet(f)
+	return f.task
+}
+
 // calls returns the calls about a task to one endpoint.
 func (s *scene) calls(task uuid.UUID, endpoint string) []call {
 	return s.recorder.find(func(c *call) bool { return c.task == task && c.endpoint == endpoint })
