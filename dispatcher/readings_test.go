@@ -10,6 +10,7 @@ import (
 	"github.com/dagctl/dagctl/dispatcher"
 	"github.com/dagctl/dagctl/dispatcher/dispatchertest"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/registry"
 )
 
 const fed = `
@@ -118,10 +119,22 @@ func TestBadRowsGoToTheQuarantine(t *testing.T) {
 	w.Settle()
 	require.Equal(t, []string{"1,9"}, w.Read("fed_raw")["2026-01-01"])
 	require.Equal(t, []string{`2026-01-01.csv,3,v,x,is no BIGINT,4,x`}, w.Read("fed_bad")["2026-01-01"])
+	badOf := func(name string) *registry.BadRows {
+		found, err := w.D.Registry.Dataset(t.Context(), w.Caller, name)
+		require.NoError(t, err)
+		return found.BadRows
+	}
+	require.Equal(t, &registry.BadRows{Dataset: "fed_bad", Rows: 1, Partitions: 1, Newest: "2026-01-01"}, badOf("fed_raw"))
+	require.Contains(t, dispatchertest.CodesIn(w.WhyNot("fed_raw", "2026-01-01").Reasons), "bad_rows")
+	require.NotContains(t, dispatchertest.CodesIn(w.WhyNot("fed_raw", "2026-01-02").Reasons), "bad_rows")
+
 	w.Drop("2026-01-01.csv", "id,v\n1,9\n")
 	w.Poll()
 	w.Settle()
 	require.Empty(t, w.Read("fed_bad")["2026-01-01"])
+	require.Equal(t, &registry.BadRows{Dataset: "fed_bad"}, badOf("fed_raw"))
+	require.Nil(t, badOf("fed_bad"))
+	require.Nil(t, badOf("fed_sums"))
 }
 
 // ofFormat is fed with files of a format, in a storage.

@@ -29,9 +29,11 @@ type shape struct {
 	of     []shape  // elements, members, or the values of a map
 	keys   []string // members of a struct
 	key    *scalarKind
+	size   int // of an array; 0: a list of any length
 }
 
-// scalarKind is a type without parts. random returns SQL of a value and its text.
+// scalarKind is a type without parts. random returns SQL of a value and its text; nil: there
+// is none but NULL.
 type scalarKind struct {
 	name   string
 	number bool // JSON has it as a number, or as text where that is not exact
@@ -129,6 +131,7 @@ var scalarKinds = []scalarKind{
 		return "CAST('" + id + "' AS UUID)", id
 	}},
 	{name: "JSON", json: true, random: oneOf("JSON", documents...).random},
+	{name: `"NULL"`},
 }
 
 // randomShape returns a type. Keys of maps are scalars whose text is a key of JSON's objects.
@@ -139,9 +142,12 @@ func randomShape(r *rand.Rand, depth int) shape {
 	}
 
 	inner := randomShape(r, depth-1)
-	switch r.IntN(3) {
+	switch r.IntN(4) {
 	case 0:
 		return shape{name: inner.name + "[]", kind: sqltext.ListType, of: []shape{inner}}
+	case 3:
+		size := 1 + r.IntN(3)
+		return shape{name: fmt.Sprintf("%s[%d]", inner.name, size), kind: sqltext.ListType, of: []shape{inner}, size: size}
 	case 1:
 		key := scalarKinds[pick(r, 5, 7, 15, 17, 19)]
 		return shape{name: fmt.Sprintf("MAP(%s, %s)", key.name, inner.name), kind: sqltext.MapType, of: []shape{inner},
@@ -159,7 +165,7 @@ func randomShape(r *rand.Rand, depth int) shape {
 }
 
 func (s shape) random(r *rand.Rand) (v sample) {
-	if r.IntN(6) == 0 {
+	if r.IntN(6) == 0 || s.scalar != nil && s.scalar.random == nil {
 		return sample{sql: "CAST(NULL AS " + s.name + ")", null: true}
 	}
 	if s.scalar != nil {
@@ -175,7 +181,11 @@ func (s shape) random(r *rand.Rand) (v sample) {
 	}
 	switch s.kind {
 	case sqltext.ListType:
-		for range r.IntN(4) {
+		size := s.size
+		if size == 0 {
+			size = r.IntN(4)
+		}
+		for range size {
 			add("", s.of[0])
 		}
 		v.sql = "[" + strings.Join(parts, ", ") + "]"

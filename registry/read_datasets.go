@@ -192,6 +192,9 @@ func (r *Registry) Dataset(ctx context.Context, caller authz.Caller, name string
 		if found.Reading, err = newestReading(ctx, tx, caller.OrgID, found.ID); err != nil {
 			return err
 		}
+		if found.BadRows, err = BadRowsOf(ctx, tx, caller, found, ""); err != nil {
+			return err
+		}
 
 		if caller.Is(authz.RoleWriter) {
 			if found.Withheld, err = withheld(ctx, tx, found); err != nil {

@@ -8,6 +8,8 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+
+	"github.com/dagctl/dagctl/authz"
 )
 
 // How the text files of a dataset are read is inferred once and stands from then on: for a declaration, which is what
@@ -119,4 +121,36 @@ func newestReading(ctx context.Context, tx pgx.Tx, org, dataset uuid.UUID) (read
 		return nil, fmt.Errorf("reading of dataset %s: %w", dataset, err)
 	}
 	return reading, nil
+}
+
+// BadRowsOf counts the rows of a source's files that do not fit, over the partitions that readers see; an empty key
+// counts all partitions. It returns nil unless the source keeps such rows apart, in a dataset that the caller may see.
+// It relies on idx_partition_versions_published.
+func BadRowsOf(ctx context.Context, tx pgx.Tx, caller authz.Caller, of Dataset, key string) (*BadRows, error) {
+	if of.Output != 0 {
+		return nil, nil
+	}
+
+	args := []any{caller.OrgID, of.DAG, of.Job, key}
+	visible := VisibleTo(caller, &args)
+	found := new(BadRows)
+	err := tx.QueryRow(ctx, `
+		SELECT d.name, coalesce(sum(r.row_count), 0)::bigint, count(r.revision), coalesce(max(r.partition_key), '')
+		FROM dag_current_versions c
+		JOIN jobs j ON j.dag_version_id = c.dag_version_id AND j.name = $3
+		  AND j.config ->> 'on_bad_rows' = 'quarantine'
+		JOIN dag_version_datasets p ON p.dag_version_id = c.dag_version_id AND p.job_name = j.name
+		  AND p.output_index = 1
+		JOIN datasets d ON d.id = p.dataset_uuid AND d.deleted_at IS NULL AND `+visible+`
+		LEFT JOIN partition_versions r ON r.dataset_version = p.dataset_version AND r.state = 'Published'
+		  AND r.row_count > 0 AND ($4 = '' OR r.partition_key = $4)
+		WHERE c.org_id = $1 AND c.dag_name = $2
+		GROUP BY d.name`, args...).Scan(&found.Dataset, &found.Rows, &found.Partitions, &found.Newest)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("bad rows of dataset %s: %w", of.Name, err)
+	}
+	return found, nil
 }

@@ -228,6 +228,7 @@ type Dataset struct {
 	Late        *Late           `json:"late,omitempty" doc:"Present if the dataset lacks data that is due by now"`
 	Checks      []CheckResult   `json:"checks,omitempty"`
 	Reading     *FileReading    `json:"reading,omitempty" doc:"How the text files of its source are read"`
+	BadRows     *BadRows        `json:"bad_rows,omitempty" doc:"What does not fit, where the source keeps that apart"`
 	Withheld    []Withheld      `json:"withheld,omitempty" doc:"Partitions with a newer revision that readers do not see; for writers"`
 }
 
@@ -236,6 +237,22 @@ type ColumnInfo struct {
 	Name        string `json:"name"`
 	Type        string `json:"type"`
 	Description string `json:"description,omitempty"`
+}
+
+// BadRows counts the rows of a source's files that do not fit and went to a quarantine.
+type BadRows struct {
+	Dataset    string `json:"dataset" doc:"The quarantine"`
+	Rows       int64  `json:"rows"`
+	Partitions int64  `json:"partitions" doc:"Those with such rows"`
+	Newest     string `json:"newest,omitempty" doc:"The last of those partitions"`
+}
+
+// String says how many rows there are, and where, for people.
+func (b BadRows) String() string {
+	if b.Rows == 0 {
+		return "none; they would go to " + b.Dataset
+	}
+	return fmt.Sprintf("%d, in partitions: %d, the last being %s; see %s", b.Rows, b.Partitions, b.Newest, b.Dataset)
 }
 
 // FileReading is how the text files of a source are read; see operators/textfile.

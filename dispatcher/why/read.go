@@ -235,7 +235,12 @@ func (y *Explainer) DatasetWhy(ctx context.Context, caller authz.Caller, name st
 		if err != nil || job == nil {
 			return err
 		}
-		if err := e.all(ctx, job, w); err != nil || dataset.Late == nil {
+		if err := e.all(ctx, job, w); err != nil {
+			return err
+		}
+		bad, err := e.badRows(ctx, dataset, "")
+		w.Reasons = append(bad, w.Reasons...)
+		if err != nil || dataset.Late == nil {
 			return err
 		}
 
@@ -286,11 +291,25 @@ func (y *Explainer) PartitionWhyNot(
 		if w.Reasons, err = e.served(ctx, dataset, key); err != nil {
 			return err
 		}
+		bad, err := e.badRows(ctx, dataset, key)
+		if err != nil {
+			return err
+		}
 		more, err := e.partition(ctx, job, key)
-		w.Reasons = append(w.Reasons, more...)
+		w.Reasons = slices.Concat(w.Reasons, bad, more)
 		return err
 	})
 	return w, fault.Wrap(err, fmt.Sprintf("why not %s %s", name, key))
+}
+
+// badRows says how many rows of a dataset's files went to its quarantine; of one partition, or of all.
+func (e *explainer) badRows(ctx context.Context, d registry.Dataset, key string) ([]Reason, error) {
+	bad, err := registry.BadRowsOf(ctx, e.tx, e.caller, d, key)
+	if err != nil || bad == nil || bad.Rows == 0 {
+		return nil, err
+	}
+	return []Reason{{Code: whyBadRows, Dataset: bad.Dataset, Partition: key, Job: d.DAG + "/" + d.Job,
+		Count: int(bad.Rows)}}, nil
 }
 
 // served explains since when readers see a partition or, where no version serves, why none does.

@@ -89,6 +89,7 @@ const (
 	whyPublished     Code = "published"
 	whyLate          Code = "late"
 	whyUpToDate      Code = "up_to_date"
+	whyBadRows       Code = "bad_rows"
 	whyChecksPending Code = "checks_pending"
 	whyRejected      Code = "rejected"
 	whyPurged        Code = "purged"
@@ -131,7 +132,7 @@ var Codes = []Code{
 	WhyRunAt,
 	WhyHeldBack, WhyPaused, WhyDead, WhyRunning, WhyLeaseLost, WhySilent, WhyCanceling, whyMore,
 	WhyCompleted, WhyFailed, WhyCanceled, WhySuperseded, whySkipped,
-	whyPublished, whyLate, whyUpToDate, whyChecksPending, whyRejected, whyPurged, whyWaits, whyInputMet,
+	whyPublished, whyLate, whyUpToDate, whyBadRows, whyChecksPending, whyRejected, whyPurged, whyWaits, whyInputMet,
 	whyInputMissing, whyBlockedInput, whyUndecided, whyUnchanged, whyNotFed, whyNotExamined,
 	whySourceWaits, whySourceManual, whySourceIdle, whySourceFailed, whySourceLacks, whySourcePending,
 	whyBackpressure, whyQuota,
@@ -279,6 +280,9 @@ var dataWordings = map[Code]wording{
 	whyPublished: {"something", func(r Reason) string { return "it has been published" + since(r.Since) }},
 	whyLate:      {"something", func(r Reason) string { return "it is late: it was due" + at(r.Since) }},
 	whyUpToDate:  {"something", fixed("it is up to date with its inputs")},
+	whyBadRows: {"something", func(r Reason) string {
+		return fmt.Sprintf("of its files, %s did not fit and went to %s", counted(r.Count, "row"), r.Dataset)
+	}},
 	whyChecksPending: {"something", func(r Reason) string {
 		return "its newest revision has been waiting for its checks" + since(r.Since)
 	}},

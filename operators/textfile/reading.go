@@ -267,7 +267,8 @@ func (i *inference) result() (Reading, error) {
 			return r, byteOfZero(n, c.Type)
 		}
 	}
-	if r.InferredFrom == "" && i.said != "" && len(i.Types) < len(r.Columns) {
+	sniffed := len(i.Types) < len(r.Columns) || i.Format == "csv" && i.Delimiter == ""
+	if r.InferredFrom == "" && i.said != "" && sniffed {
 		r.InferredFrom = i.said
 	}
 	return r, nil

@@ -155,6 +155,10 @@ func writeDataset(c *cli.CLI, w io.Writer, d registry.Dataset) {
 	if d.Reading != nil {
 		field("Read as", cli.OneLine(d.Reading.String(), 200))
 	}
+	if d.BadRows != nil {
+		field("Bad rows", cli.OneLine(d.BadRows.String(), 200))
+	}
+
 	if len(d.Columns) > 0 {
 		fmt.Fprintln(w)
 		t := cli.Table{Style: style, Header: []string{"COLUMN", "TYPE", "DESCRIPTION"}}
