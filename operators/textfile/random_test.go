@@ -13,6 +13,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dagctl/dagctl/internal/duck"
+	"github.com/dagctl/dagctl/internal/sqltext"
 	"github.com/dagctl/dagctl/operators/textfile"
 )
 
@@ -259,5 +261,138 @@ func TestRandomColumnsComeBack(t *testing.T) {
 		require.Empty(t, out.bad, "seed %d", seed)
 		require.Equal(t, append(columns, "n BIGINT"), out.columns, "seed %d", seed)
 		require.Equal(t, rows, out.rows, "seed %d", seed)
+	}
+}
+
+// jsonShape is a random type of JSON values, with DuckDB's name.
+type jsonShape struct {
+	name    string
+	scalar  func(*rand.Rand) (text, sql string)
+	element *jsonShape
+	names   []string
+	members []jsonShape
+}
+
+func randomJSONShape(r *rand.Rand, depth int) jsonShape {
+	number := func(name string, text func(*rand.Rand) string) jsonShape {
+		return jsonShape{name: name, scalar: func(r *rand.Rand) (string, string) {
+			n := text(r)
+			return n, "CAST('" + n + "' AS " + name + ")"
+		}}
+	}
+	word := func(name string, texts ...string) jsonShape {
+		return jsonShape{name: name, scalar: func(r *rand.Rand) (string, string) {
+			word := texts[r.IntN(len(texts))]
+			quoted, _ := json.Marshal(word)
+			return string(quoted), "CAST('" + strings.ReplaceAll(word, "'", "''") + "' AS " + name + ")"
+		}}
+	}
+
+	switch n := r.IntN(10); {
+	case n < 2 && depth < 3:
+		inner := randomJSONShape(r, depth+1)
+		return jsonShape{name: inner.name + "[]", element: &inner}
+	case n < 4 && depth < 3:
+		s := jsonShape{names: []string{"k", "Ä b", "it's", "n\"q"}[:1+r.IntN(4)]}
+		var parts []string
+		for _, name := range s.names {
+			inner := randomJSONShape(r, depth+1)
+			s.members = append(s.members, inner)
+			quoted := sqltext.Quote(name)
+			if name == "k" { // as DuckDB writes it
+				quoted = name
+			}
+			parts = append(parts, quoted+" "+inner.name)
+		}
+		s.name = "STRUCT(" + strings.Join(parts, ", ") + ")"
+		return s
+	}
+	return []jsonShape{
+		number("BIGINT", func(r *rand.Rand) string { return fmt.Sprint(int64(r.Uint64())) }),
+		number("DECIMAL(38,0)", func(r *rand.Rand) string {
+			return fmt.Sprintf("%d%018d", 10+r.IntN(1e6), r.IntN(1e18))
+		}),
+		number("DOUBLE", func(r *rand.Rand) string { return fmt.Sprintf("%d.%d5", r.IntN(1000)-500, r.IntN(1e6)) }),
+		number("BOOLEAN", func(r *rand.Rand) string { return fmt.Sprint(r.IntN(2) == 0) }),
+		word("VARCHAR", "", "x", "Zoë ☃", "it's", "\u0001\n\t\"\\", "ticket #5", "007", "null", "{'a': 1}"),
+		word("DATE", "2026-01-31", "0001-01-01", "2024-02-29"),
+		word("TIMESTAMP", "2026-01-31 12:34:56.789012", "1969-12-31T23:59:59"),
+	}[r.IntN(7)]
+}
+
+// random returns a value as JSON and as SQL. A full one shows every type that is in it.
+func (s jsonShape) random(r *rand.Rand, full bool) (text, sql string) {
+	switch {
+	case !full && r.IntN(6) == 0:
+		return "null", "CAST(NULL AS " + s.name + ")"
+	case s.scalar != nil:
+		return s.scalar(r)
+	}
+
+	var texts, sqls []string
+	if s.element != nil {
+		n := r.IntN(3)
+		if full {
+			n = 2
+		}
+		for range n {
+			text, sql := s.element.random(r, full)
+			texts, sqls = append(texts, text), append(sqls, sql)
+		}
+		return "[" + strings.Join(texts, ", ") + "]", "CAST([" + strings.Join(sqls, ", ") + "] AS " + s.name + ")"
+	}
+	for i, member := range s.members {
+		text, sql := member.random(r, full)
+		quoted, _ := json.Marshal(s.names[i])
+		if full || text != "null" || r.IntN(2) == 0 { // a member that is not there is NULL
+			texts = append(texts, string(quoted)+":"+text)
+		}
+		sqls = append(sqls, "'"+strings.ReplaceAll(s.names[i], "'", "''")+"': "+sql)
+	}
+	return "{" + strings.Join(texts, ", ") + "}", "CAST({" + strings.Join(sqls, ", ") + "} AS " + s.name + ")"
+}
+
+// JSON records of random types, nested ones too, have these types and come back as they were written, from NDJSON as
+// from one list of all.
+func TestRandomRecordsComeBack(t *testing.T) {
+	t.Parallel()
+	s, err := duck.Open(t.Context(), duck.Config{Threads: 1})
+	require.NoError(t, err)
+	defer s.Close()
+	for seed := range uint64(max(20, *randomFiles/5)) {
+		r := rand.New(rand.NewPCG(seed, 4))
+		shapes := make([]jsonShape, 1+r.IntN(5))
+		columns := make([]string, len(shapes))
+		for i := range shapes {
+			shapes[i] = randomJSONShape(r, 0)
+			columns[i] = fmt.Sprintf("c%d %s", i, shapes[i].name)
+		}
+
+		var records, want []string
+		for n := range 2 + r.IntN(6) {
+			members, casts := make([]string, len(shapes)), make([]string, len(shapes))
+			for i, shape := range shapes {
+				text, sql := shape.random(r, n == 0)
+				members[i] = fmt.Sprintf("%q: %s", fmt.Sprintf("c%d", i), text)
+				casts[i] = "coalesce(CAST(" + sql + " AS VARCHAR), 'NULL')"
+			}
+			records = append(records, "{"+strings.Join(members, ", ")+"}")
+			rows, err := s.Query(t.Context(), "SELECT concat_ws('|', "+strings.Join(casts, ", ")+")")
+			require.NoError(t, err)
+			require.True(t, rows.Next())
+			var row string
+			require.NoError(t, rows.Scan(&row))
+			require.NoError(t, rows.Close())
+			want = append(want, row)
+		}
+
+		for format, text := range map[string]string{"ndjson": strings.Join(records, "\n"),
+			"json": "[" + strings.Join(records, ",\n") + "]"} {
+			out, err := convert(t, declared(format), text)
+			require.NoError(t, err, "seed %d\n%s", seed, text)
+			require.Empty(t, out.bad, "seed %d\n%s", seed, text)
+			require.Equal(t, columns, out.columns, "seed %d\n%s", seed, text)
+			require.Equal(t, want, out.rows, "seed %d\n%s", seed, text)
+		}
 	}
 }
