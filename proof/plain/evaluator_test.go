@@ -3,6 +3,7 @@ package plain_test
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"time"
 )
 
@@ -38,26 +39,58 @@ func (t table) texts() map[string][]string {
 	return texts
 }
 
-// line is a line of a source's file: a local time in the zone of the source.
+// line is a line of a source's file: a local time in the zone of the source or, in files of hours, minutes after the
+// hour began.
 type line struct {
 	k  string
 	n  int64
-	at string // 15:04:05
+	at string // 15:04:05, or 90
 }
 
-// base returns the minutes from the beginning of a day to each line's time: not always what the clock shows.
-func base(zone, day string, lines []line) []row {
+// base returns the minutes from the beginning of a day or hour to each line's time: not always what the clock shows.
+func base(zone, key string, lines []line) []row {
+	rows := []row{}
+	for _, l := range lines {
+		var minutes int64
+		if len(key) > len(time.DateOnly) {
+			minutes, _ = strconv.ParseInt(l.at, 10, 64)
+		} else {
+			minutes = int64(at(zone, key+" "+l.at).Sub(at(zone, key+" 00:00:00")) / time.Minute)
+		}
+		rows = append(rows, row{l.k, l.n, minutes})
+	}
+	return rows
+}
+
+func at(zone, clock string) time.Time {
+	t, err := time.ParseInLocation(time.DateTime, clock, place(zone))
+	if err != nil {
+		panic(err)
+	}
+	return t
+}
+
+func place(zone string) *time.Location {
 	place, err := time.LoadLocation(zone)
 	if err != nil {
 		panic(err)
 	}
-	start, _ := time.ParseInLocation(time.DateOnly, day, place)
-	rows := []row{}
-	for _, l := range lines {
-		at, _ := time.ParseInLocation(time.DateTime, day+" "+l.at, place)
-		rows = append(rows, row{l.k, l.n, int64(at.Sub(start) / time.Minute)})
+	return place
+}
+
+// hour returns when clocks in a zone first show an hour, and for how many minutes they do, in all; 0 where they skip it.
+func hour(zone, key string) (start time.Time, minutes int) {
+	day, _ := time.Parse(time.DateOnly, key[:len(time.DateOnly)])
+	for t := day.Add(-24 * time.Hour); t.Before(day.Add(48 * time.Hour)); t = t.Add(time.Minute) {
+		if t.In(place(zone)).Format("2006-01-02T15") != key {
+			continue
+		}
+		if minutes == 0 {
+			start = t
+		}
+		minutes++
 	}
-	return rows
+	return start, minutes
 }
 
 // step returns a day some days later.
@@ -105,6 +138,16 @@ func (j job) evaluate(inputs []table, before table) table {
 		}
 		for month := range out {
 			out[month] = sums(out[month])
+		}
+	case totaled:
+		out["all"] = sums(j.kept(inputs[0].all()))
+	case daily:
+		for key, rows := range inputs[0] {
+			day := key[:len(time.DateOnly)]
+			out[day] = append(out[day], j.kept(rows)...)
+		}
+		for day := range out {
+			out[day] = sums(out[day])
 		}
 	case appended:
 		rows := append(slices.Clone(before["all"]), j.project(inputs[0].all())...)

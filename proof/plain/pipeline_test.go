@@ -18,8 +18,11 @@ const (
 	looked               // an input with all that another one has
 	trailing             // a day with those before it
 	monthly              // the days of a month
+	daily                // the hours of a day
+	totaled              // all segments of a cursor
 	appended             // every row that ever was
 	kinds
+	taped = kinds // the source of a cursor
 )
 
 // job is one random job of a pipeline. Jobs at the beginning have a source instead of inputs.
@@ -39,23 +42,34 @@ type job struct {
 	storage        string
 }
 
-// pipeline is a random DAG: sources, each with the base job that reads it, and jobs over these.
-type pipeline struct {
-	sources []string // their zones
-	jobs    []job    // the first ones are those of the sources
+// source has a file for each day, or for each hour of some days.
+type source struct {
+	zone  string
+	hours bool
 }
+
+// pipeline is a random DAG: sources, each with the base job that reads it, a tape, whose segments follow a cursor, and
+// jobs over these.
+type pipeline struct {
+	sources []source
+	jobs    []job // the first ones are those of the sources, and the tape
+}
+
+// The places of the hourly source and of the tape.
+const hourly, tape = 2, 3
 
 var zones = []string{"UTC", "Europe/Berlin", "America/New_York", "Asia/Tokyo"}
 
 func anyPipeline(random *rand.Rand) (p pipeline) {
 	coin := func() bool { return random.IntN(2) == 0 }
 	zone := zones[random.IntN(len(zones))]
-	for i := range 2 {
-		p.sources = append(p.sources, zone)
-		p.jobs = append(p.jobs, job{name: fmt.Sprintf("base%d", i), zone: zone, days: true, direct: true})
+	p.sources = []source{{zone, false}, {zone, false}, {zone, true}}
+	for i, s := range p.sources {
+		p.jobs = append(p.jobs, job{name: fmt.Sprintf("base%d", i), zone: zone, days: !s.hours, direct: true})
 	}
+	p.jobs = append(p.jobs, job{name: "tape", kind: taped, zone: zone, direct: true})
 
-	for i := range 2 + random.IntN(4) {
+	for i := range 2 + random.IntN(5) {
 		j := job{name: fmt.Sprintf("job%d", i), kind: kind(random.IntN(int(kinds))), last: 2 + random.IntN(2),
 			any: coin(), complete: coin(), factor: 1 + random.Int64N(3), offset: random.Int64N(4), storage: "parquet"}
 		if random.IntN(3) == 0 {
@@ -69,7 +83,8 @@ func anyPipeline(random *rand.Rand) (p pipeline) {
 		}
 		j.inputs = p.choose(random, j.kind)
 		first := p.jobs[j.inputs[0]]
-		j.zone, j.days = zone, j.kind != monthly && j.kind != appended
+		j.zone = zone
+		j.days = j.kind == daily || j.kind != monthly && j.kind != appended && j.kind != totaled && first.days
 		j.direct = first.direct && (j.kind == mapped || j.kind == summed)
 		p.jobs = append(p.jobs, j)
 	}
@@ -94,7 +109,11 @@ func (p pipeline) choose(random *rand.Rand, k kind) []int {
 	case joined:
 		return []int{0, 1}
 	case looked:
-		return []int{one, random.IntN(len(p.sources))}
+		return []int{one, random.IntN(len(p.sources) + 1)} // the tape, too
+	case daily:
+		return []int{hourly}
+	case totaled:
+		return []int{tape}
 	case appended:
 		return []int{direct[random.IntN(len(direct))]}
 	}
@@ -104,17 +123,21 @@ func (p pipeline) choose(random *rand.Rand, k kind) []int {
 func (p pipeline) yaml() string {
 	var b, publish strings.Builder
 	b.WriteString("name: plain\njobs:\n")
-	for i, zone := range p.sources {
+	for i, s := range p.sources {
+		unit, pattern, moment := "day", "{date}", "TIMESTAMP"
+		if s.hours {
+			unit, pattern, moment = "hour", "{date}T{hour}", "TIMESTAMP WITH TIME ZONE"
+		}
 		fmt.Fprintf(&b, `  - name: source%[1]d
     operator: file_source
     source: { kind: poll, every: 1h }
-    partition_by: { time: day, timezone: %[2]s }
+    partition_by: { time: %[3]s, timezone: %[2]s }
     config:
       path: s%[1]d
-      pattern: "{date}.csv"
+      pattern: "%[4]s.csv"
       format: csv
       header: true
-      types: { k: VARCHAR, n: BIGINT, moment: TIMESTAMP }
+      types: { k: VARCHAR, n: BIGINT, moment: %[5]s }
   - name: base%[1]d
     operator: sql
     inputs: [{ from: { job: source%[1]d }, as: i }]
@@ -122,12 +145,18 @@ func (p pipeline) yaml() string {
     config:
       query: >-
         SELECT k, n, date_diff('minute', getvariable('start'), moment::TIMESTAMPTZ) AS h FROM i
-`, i, zone)
+`, i, s.zone, unit, pattern, moment)
 	}
+	b.WriteString(`  - name: tape
+    operator: hook
+    source: { kind: poll, every: 1h }
+    partition_by: { cursor: n }
+    config: {}
+`)
 
 	for i, j := range p.jobs {
 		fmt.Fprintf(&publish, "  %s: { from: { job: %s } }\n", j.name, j.name)
-		if i >= len(p.sources) {
+		if i > tape {
 			b.WriteString(p.job(j))
 		}
 	}
@@ -159,6 +188,11 @@ func (p pipeline) job(j job) string {
 	case trailing:
 		query = fmt.Sprintf(sums, "i")
 		mapping = fmt.Sprintf("{ window: { last: %d }, require: %s }", j.last, j.require())
+	case totaled:
+		query = fmt.Sprintf(sums, "i")
+		more = "    partition_by: none\n    execution_strategy: PerUpdate\n    update_strategy: replace\n"
+	case daily:
+		query, mapping = fmt.Sprintf(sums, "i"), "{ window: day, require: available }"
 	case monthly:
 		query, mapping = fmt.Sprintf(sums, "i"), "{ window: month, require: available }"
 	}
@@ -197,10 +231,12 @@ func (j job) where() string {
 	return ", where: { " + strings.Join(conditions, ", ") + " }"
 }
 
-// state is what the evaluator has: by source and day, the lines of the files that exist and those that were read last,
-// which stay when a file goes; and every job's output.
+// state is what the evaluator has: by source and day or hour, the lines of the files that exist and those that were
+// read last, which stay when a file goes; the tape, and its segments that were read; and every job's output.
 type state struct {
 	files, read []map[string][]line
+	tape        []row
+	segments    table
 	outputs     []table
 }
 
@@ -209,13 +245,20 @@ func (p pipeline) evaluate(s *state) {
 	for source, files := range s.files {
 		maps.Copy(s.read[source], files)
 	}
+	if begin := int64(len(s.segments.all())); begin < int64(len(s.tape)) {
+		s.segments[fmt.Sprintf("%d-%d", begin, len(s.tape))] = s.tape[begin:]
+	}
 	before := slices.Clone(s.outputs)
 	s.outputs = make([]table, len(p.jobs))
 	for i, j := range p.jobs {
-		if i < len(p.sources) {
+		switch {
+		case i == tape:
+			s.outputs[i] = s.segments
+			continue
+		case i < len(p.sources):
 			s.outputs[i] = table{}
-			for day, lines := range s.read[i] {
-				s.outputs[i][day] = base(j.zone, day, lines)
+			for key, lines := range s.read[i] {
+				s.outputs[i][key] = base(j.zone, key, lines)
 			}
 			continue
 		}
