@@ -147,11 +147,25 @@ func (n number) decimal(precision, scale int32) (decimal128.Num, bool) {
 	return decimal128.FromBigInt(v), true
 }
 
-// maxSafeDigits is how many digits of a whole number any DOUBLE holds.
-const maxSafeDigits = 15
+// safeDigits is how many digits a DOUBLE and a FLOAT give back as they were written, unless they are close to the
+// smallest ones.
+func safeDigits(bits int) int {
+	if bits == 32 {
+		return 6
+	}
+	return 15
+}
 
-// float returns the nearest floating-point number. It is not ok where a whole number is not held exactly, or where the
-// number is too large.
+// safeExponent is the power of ten up to which safeDigits holds, in both directions.
+func safeExponent(bits int) int {
+	if bits == 32 {
+		return 30
+	}
+	return 290
+}
+
+// float returns the nearest floating-point number. It is not ok where the number is too large, where a whole number is
+// not held exactly, or where a number with a fraction or an exponent does not come back as it was written.
 func (n number) float(text []byte, point byte, bits int) (float64, bool) {
 	written := string(text)
 	if point != '.' {
@@ -161,8 +175,12 @@ func (n number) float(text []byte, point byte, bits int) (float64, bool) {
 	if err != nil {
 		return 0, false
 	}
-	if !n.whole || bits == 64 && len(n.digits) <= maxSafeDigits {
+	size := len(n.digits) + n.exponent
+	if len(n.digits) <= safeDigits(bits) && size < safeExponent(bits) && size > -safeExponent(bits) {
 		return f, true
+	}
+	if !n.whole {
+		return f, n.comesBack(f, bits)
 	}
 
 	exact, ok := new(big.Int).SetString("0"+string(n.digits), 10)
@@ -171,4 +189,27 @@ func (n number) float(text []byte, point byte, bits int) (float64, bool) {
 	}
 	held, _ := big.NewFloat(math.Abs(f)).Int(nil)
 	return f, held.Cmp(exact) == 0
+}
+
+// comesBack reports whether a floating-point number is the number as it was written: in the shortest text that tells it
+// from its neighbours, or rounded to as many digits as were written.
+func (n number) comesBack(f float64, bits int) bool {
+	written := n.significant()
+	for _, digits := range []int{-1, max(len(n.digits)-1, 0)} {
+		back, ok := parseNumber(strconv.AppendFloat(nil, math.Abs(f), 'e', digits, bits), '.')
+		if ok && back.significant() == written {
+			return true
+		}
+	}
+	return false
+}
+
+// significant returns the digits without zeros at either end and their exponent: the same for equal numbers but for the
+// sign.
+func (n number) significant() string {
+	digits := bytes.TrimRight(n.digits, "0")
+	if len(digits) == 0 {
+		return "0"
+	}
+	return string(digits) + "e" + strconv.Itoa(n.exponent+len(n.digits)-len(digits))
 }

@@ -180,5 +180,29 @@ func (f formats) moment(text []byte, t Type) (moment, bool) {
 		return parseMoment(text)
 	}
 	at, err := timefmt.Parse(string(text), format)
-	return fromTime(at, strings.Contains(format, "%z") || strings.Contains(format, "%Z")), err == nil
+	if err != nil || !isWritten(at, text, format) {
+		return moment{}, false
+	}
+	return fromTime(at, strings.Contains(format, "%z") || strings.Contains(format, "%Z")), true
+}
+
+// isWritten reports whether a time is the one that a text names: parsing makes 3 March of 31 February, the first of
+// the next year of a day 366 too many, and another minute of a second 60. Only then do the digits of both differ, apart
+// from zeros, which formats may pad with.
+func isWritten(at time.Time, text []byte, format string) bool {
+	const week = 7 // of a year without a week 53, it becomes the first week of the next
+	if at.Day() > week && at.Second() != 0 {
+		return true
+	}
+	return digitsOf([]byte(timefmt.Format(at, format))) == digitsOf(text)
+}
+
+func digitsOf(text []byte) string {
+	var digits []byte
+	for _, c := range text {
+		if isDigit(c) && c != '0' {
+			digits = append(digits, c)
+		}
+	}
+	return string(digits)
 }
