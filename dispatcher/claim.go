@@ -240,6 +240,7 @@ func (d *Dispatcher) lease(
 		records                []string // the claim records of remote attempts
 		attempts, leaseSeconds []int
 		expires, timeouts      []time.Time
+		states                 []int64 // the versions of the operator states
 	)
 	for i, c := range taken {
 		t := Claimed{kind: c.Kind, runtime: c.Runtime, trace: c.Trace, Job: c.Job, Slot: c.Slot,
@@ -274,6 +275,7 @@ func (d *Dispatcher) lease(
 		pins = append(pins, string(pinned))
 		staging = append(staging, strings.Join(locations, "\n")) // a location has no newline: it is escaped
 		records = append(records, string(record))
+		states = append(states, inputs.states[c.Origin].version)
 		out[i] = t
 	}
 
@@ -281,12 +283,14 @@ func (d *Dispatcher) lease(
 	b.Exec(fmt.Sprintf("lease %d tasks", len(taken)), `
 		WITH w AS (
 			SELECT * FROM unnest($3::uuid[], $4::uuid[], $5::uuid[], $6::text[], $7::int[], $8::uuid[], $9::int[],
-				$10::timestamptz[], $11::timestamptz[], $12::text[], $13::text[], $14::text[])
-				AS w(task, org, origin, slot, attempt, token, seconds, expires_at, timeout_at, pins, staging, given)),
+				$10::timestamptz[], $11::timestamptz[], $12::text[], $13::text[], $14::text[],
+				$17::bigint[])
+				AS w(task, org, origin, slot, attempt, token, seconds, expires_at, timeout_at, pins, staging, given,
+					state_version)),
 		leased AS (
 			INSERT INTO leases (task_id, org_id, origin_job_id, slot, attempt, lease_token, worker_id, lease_seconds,
-				expires_at, timeout_at, heartbeat_at, worker_token, incarnation, staging)
-			SELECT task, org, origin, slot, attempt, token, $1, seconds, expires_at, timeout_at, $2, $15, $16,
+				expires_at, timeout_at, heartbeat_at, worker_token, incarnation, state_version, staging)
+			SELECT task, org, origin, slot, attempt, token, $1, seconds, expires_at, timeout_at, $2, $15, $16, state_version,
 				CASE WHEN attempt = 1 AND given = '' THEN string_to_array(staging, E'\n') ELSE '{}' END FROM w),
 		tried AS (
 			INSERT INTO task_attempts (task_id, attempt, org_id, worker_id, started_at, staging, given)
@@ -298,7 +302,7 @@ func (d *Dispatcher) lease(
 			version = version + 1
 		FROM w WHERE t.id = w.task`,
 		by.Worker, now, list, orgs, origins, slots, attempts, tokens, leaseSeconds,
-		expires, timeouts, pins, staging, records, by.token, by.incarnation)
+		expires, timeouts, pins, staging, records, by.token, by.incarnation, states)
 	return out, b.SendLast(ctx, tx)
 }
 
@@ -318,7 +322,7 @@ type claimInputs struct {
 	generations map[uuid.UUID][]registry.InputGeneration // by job row: the generation that each input reads
 	contents    map[registry.Pin]registry.Content
 	columns     map[uuid.UUID][]storage.Column // of generations of which a task reads no partition
-	states      map[uuid.UUID]json.RawMessage  // operator state, by origin
+	states      map[uuid.UUID]operatorState    // by origin
 	readings    map[uuid.UUID]json.RawMessage  // how files are read, by job row
 	cursor      *operators.CursorPosition      // where the attempt began, if it is loaded again after its claim
 }
@@ -379,20 +383,20 @@ func columnsOfUnread(
 // queryInputs returns the contents of pins, and the operator states of origins.
 func queryInputs(b *pg.Batch, pins []registry.Pin, origins []uuid.UUID) *pg.Later[claimInputs] {
 	var (
-		states = map[uuid.UUID]json.RawMessage{}
+		states = map[uuid.UUID]operatorState{}
 		origin uuid.UUID
-		state  []byte
+		state  operatorState
 	)
 
 	contents := registry.Contents(b, pins)
-	b.Query("operator states", []any{&origin, &state}, func() error {
-		states[origin] = slices.Clone(state)
+	b.Query("operator states", []any{&origin, &state.text, &state.version}, func() error {
+		states[origin] = operatorState{slices.Clone(state.text), state.version}
 		return nil
-	}, `SELECT job_id, state FROM operator_state WHERE job_id = ANY($1) AND state_key = 'default'`,
+	}, `SELECT job_id, state, version FROM operator_state WHERE job_id = ANY($1) AND state_key = 'default'`,
 		tasks.SortedIDs(origins))
 
 	return pg.Then(pg.Answer(b, &states),
-		func(ctx context.Context, tx pgx.Tx, states map[uuid.UUID]json.RawMessage) (claimInputs, error) {
+		func(ctx context.Context, tx pgx.Tx, states map[uuid.UUID]operatorState) (claimInputs, error) {
 			found, err := contents.Get(ctx, tx)
 			return claimInputs{contents: found, states: states}, err
 		})
@@ -448,7 +452,7 @@ func (d *Dispatcher) assign(
 
 	assignInputs(&a, job, c.Pins, g)
 	a.Outputs, err = assignOutputs(ctx, tx, job, partitionOf(a))
-	a.State, a.Reading = g.states[job.Origin], g.readings[job.ID]
+	a.State, a.Reading = g.states[job.Origin].text, g.readings[job.ID]
 	return a, nil, err
 }
 

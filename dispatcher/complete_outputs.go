@@ -22,6 +22,12 @@ import (
 // ErrBaseMoved is the error of a task that appended to a revision which was replaced meanwhile.
 var ErrBaseMoved = errors.New("the revision it was to be appended to was replaced meanwhile")
 
+// moved is an error that is treated as ErrBaseMoved, with a text of its own.
+type moved string
+
+func (m moved) Error() string      { return string(m) }
+func (moved) Is(target error) bool { return target == ErrBaseMoved }
+
 // publishes reports whether the completion publishes output revisions.
 func (x *Completing) publishes() bool {
 	return x.Check == nil && !x.Outcome.Unchanged && x.state.kind == publishable
@@ -90,7 +96,7 @@ func (d *Dispatcher) compareBases(
 			open = append(open, x)
 		}
 	}
-	return open, nil
+	return compareStates(ctx, tx, open)
 }
 
 // compareBase compares one completion with the newest revisions of its outputs, and sets its state or error where it
@@ -138,8 +144,7 @@ func (d *Dispatcher) compareBase(
 }
 
 // ErrSchemaMoved is the error of a program's run whose rows have other columns than the dataset got while it ran.
-var ErrSchemaMoved = fmt.Errorf("the columns of the dataset were settled by another partition meanwhile: %w",
-	ErrBaseMoved)
+var ErrSchemaMoved error = moved("the columns of the dataset were settled by another partition meanwhile")
 
 // lockFirstSchemas locks the schemas that programs of a batch write: the first partition with rows settles the columns
 // of all, and of two that come at once one is the first.

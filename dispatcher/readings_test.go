@@ -124,7 +124,8 @@ func TestBadRowsGoToTheQuarantine(t *testing.T) {
 		require.NoError(t, err)
 		return found.BadRows
 	}
-	require.Equal(t, &registry.BadRows{Dataset: "fed_bad", Rows: 1, Partitions: 1, Newest: "2026-01-01"}, badOf("fed_raw"))
+	require.Equal(t, &registry.BadRows{Dataset: "fed_bad", Rows: 1, Partitions: 1, Newest: "2026-01-01"},
+		badOf("fed_raw"))
 	require.Contains(t, dispatchertest.CodesIn(w.WhyNot("fed_raw", "2026-01-01").Reasons), "bad_rows")
 	require.NotContains(t, dispatchertest.CodesIn(w.WhyNot("fed_raw", "2026-01-02").Reasons), "bad_rows")
 

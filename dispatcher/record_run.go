@@ -29,7 +29,7 @@ func (d *Dispatcher) recordRuns(b *pg.Batch, batch []*Completing) error {
 	)
 	for _, x := range batch {
 		if len(x.Outcome.State) > 0 {
-			saveState(b, x.Job, x.Outcome.State)
+			saveState(b, x)
 		}
 		if r := x.Outcome.Result.Result; len(r) > 0 {
 			resultTasks, resultOrgs = append(resultTasks, x.TaskID), append(resultOrgs, x.Job.OrgID)
@@ -59,11 +59,84 @@ func (d *Dispatcher) recordRuns(b *pg.Batch, batch []*Completing) error {
 	return nil
 }
 
-func saveState(b *pg.Batch, job *registry.Job, state json.RawMessage) {
-	b.Exec("operator state of "+job.Address(), `
-		INSERT INTO operator_state (org_id, job_id, state) VALUES ($1, $2, $3)
-		ON CONFLICT (org_id, job_id, state_key) DO UPDATE SET state = EXCLUDED.state, updated_at = now()`,
-		job.OrgID, job.Origin, state)
+// A run reads the operator state of its job when it is claimed, and writes it when it commits or ends. It writes on top
+// of the version that it has read: if another run has written meanwhile, the attempt is handed back and the next one
+// reads that. The lease has the version, so that it holds for workers elsewhere, too.
+
+// operatorState is the state of a job that no other run has written since its version.
+type operatorState struct {
+	text    json.RawMessage
+	version int64 // 0: there is none
+}
+
+// ErrStateMoved is the error of a run that writes an operator state on top of one which another run has replaced.
+var ErrStateMoved error = moved("operator_state was written by another run meanwhile")
+
+// compareStates locks the operator states that completions write, and returns those completions that may write theirs.
+// Of several that share the transaction and a job, the first one may.
+func compareStates(ctx context.Context, tx pgx.Tx, batch []*Completing) (open []*Completing, err error) {
+	var (
+		writing, jobs, orgs []uuid.UUID
+		moved               = map[uuid.UUID]bool{}
+		written             = map[uuid.UUID]bool{}
+	)
+	for _, x := range batch {
+		if len(x.Outcome.State) > 0 {
+			writing, jobs, orgs = append(writing, x.TaskID), append(jobs, x.Job.Origin), append(orgs, x.Job.OrgID)
+		}
+	}
+	if len(writing) == 0 {
+		return batch, nil
+	}
+
+	if err := lockStates(ctx, tx, writing, jobs, orgs, moved); err != nil {
+		return nil, fmt.Errorf("compare operator states: %w", err)
+	}
+	for _, x := range batch {
+		if len(x.Outcome.State) > 0 {
+			if moved[x.TaskID] || written[x.Job.Origin] {
+				x.err = ErrStateMoved
+				continue
+			}
+			written[x.Job.Origin] = true
+		}
+		open = append(open, x)
+	}
+	return open, nil
+}
+
+// lockStates locks the states of jobs, those too that do not exist yet, and finds the tasks that have read others.
+func lockStates(
+	ctx context.Context, tx pgx.Tx, list, jobs, orgs []uuid.UUID, moved map[uuid.UUID]bool,
+) error {
+	var b pg.Batch
+	b.Exec("operator states that do not exist yet", `
+		INSERT INTO operator_state (org_id, job_id, version)
+		SELECT DISTINCT org, job, 0 FROM unnest($1::uuid[], $2::uuid[]) AS w(org, job) ORDER BY job
+		ON CONFLICT (org_id, job_id, state_key) DO NOTHING`, orgs, jobs)
+	var task uuid.UUID
+	b.Query("operator states that moved", []any{&task}, func() error {
+		moved[task] = true
+		return nil
+	}, `
+		WITH locked AS MATERIALIZED (
+			SELECT job_id, version FROM operator_state WHERE job_id = ANY($1) AND state_key = 'default'
+			ORDER BY job_id FOR UPDATE)
+		SELECT l.task_id FROM leases l JOIN locked s ON s.job_id = l.origin_job_id
+		WHERE l.task_id = ANY($2) AND l.state_version <> s.version`, tasks.SortedIDs(jobs), list)
+	return b.SendLast(ctx, tx)
+}
+
+// saveState writes the state that compareStates has allowed; the attempt may go on from it.
+func saveState(b *pg.Batch, x *Completing) {
+	b.Exec("operator state of "+x.Job.Address(), `
+		WITH saved AS (
+			INSERT INTO operator_state (org_id, job_id, state) VALUES ($1, $2, $3)
+			ON CONFLICT (org_id, job_id, state_key)
+			DO UPDATE SET state = EXCLUDED.state, version = operator_state.version + 1, updated_at = now()
+			RETURNING version)
+		UPDATE leases l SET state_version = saved.version FROM saved WHERE l.task_id = $4 AND l.attempt = $5`,
+		x.Job.OrgID, x.Job.Origin, x.Outcome.State, x.TaskID, x.Attempt)
 }
 
 // recordColumns records where the columns of the outputs come from. It skips lineage that this process has recorded
@@ -143,7 +216,7 @@ func recordEffects(b *pg.Batch, effects []effect) {
 // attempt is handed back, and the next one reads by that.
 
 // ErrReadingMoved is the error of a task whose files another task's reading does not fit.
-var ErrReadingMoved = fmt.Errorf("how the files are read was settled by another task meanwhile: %w", ErrBaseMoved)
+var ErrReadingMoved error = moved("how the files are read was settled by another task meanwhile")
 
 // readingsOf returns the readings of those jobs that read text files.
 func (d *Dispatcher) readingsOf(jobs []*registry.Job) (of []registry.ReadingOf) {

@@ -105,6 +105,10 @@ func (d *Dispatcher) commitOnTheWay(
 	out.Unchanged = len(out.Written) == 0
 	err = d.CompleteAttempt(ctx, attempt.Task, Completion{Outcome: out, requestHash: hash, emits: len(body.Events) > 0,
 		extras: eventExtras(d, body.Events, &mid.answer), mid: mid}, now)
+	if errors.Is(err, ErrStateMoved) {
+		moved := fault.New(fault.Conflict, "commit of task %s: %w", attempt.TaskID, ErrStateMoved)
+		return mid.answer, attempt.row.WithState(moved)
+	}
 	if errors.Is(err, ErrBaseMoved) {
 		if err = d.baseStands(ctx, attempt, list); err == nil { // the checks that it had to wait for have just ended
 			err = fault.New(fault.Unavailable, "commit of task %s: %w", attempt.TaskID, ErrBaseMoved)

@@ -223,7 +223,7 @@ func (d *Dispatcher) assignAgain(
 	}
 
 	inputs := claimInputs{generations: map[uuid.UUID][]registry.InputGeneration{job.ID: x.record.Generations},
-		contents: contents, states: map[uuid.UUID]json.RawMessage{}, cursor: x.record.Cursor,
+		contents: contents, cursor: x.record.Cursor,
 		readings: map[uuid.UUID]json.RawMessage{job.ID: x.record.Reading}}
 	c := tasks.Taken{Task: x.TaskID, Org: x.OrgID, Origin: x.row.Origin, Slot: x.row.Slot, Kind: x.row.Kind,
 		Attempt: x.Attempt, Partitions: x.read.parts, Payload: x.read.payload, Job: job, Pins: x.row.Pins}

@@ -147,7 +147,8 @@ func randomShape(r *rand.Rand, depth int) shape {
 		return shape{name: inner.name + "[]", kind: sqltext.ListType, of: []shape{inner}}
 	case 3:
 		size := 1 + r.IntN(3)
-		return shape{name: fmt.Sprintf("%s[%d]", inner.name, size), kind: sqltext.ListType, of: []shape{inner}, size: size}
+		return shape{name: fmt.Sprintf("%s[%d]", inner.name, size), kind: sqltext.ListType, of: []shape{inner},
+			size: size}
 	case 1:
 		key := scalarKinds[pick(r, 5, 7, 15, 17, 19)]
 		return shape{name: fmt.Sprintf("MAP(%s, %s)", key.name, inner.name), kind: sqltext.MapType, of: []shape{inner},

@@ -101,7 +101,7 @@ func (t Timer) with(c TimerChange, now time.Time) (Timer, error) {
 	local := t.anchor.Format(localLayout)
 	set(&local, c.Local)
 	if t.Status != "PENDING" {
-		t.Status, t.ExecutedAt = "PENDING", nil
+		t.Status, t.ExecutedAt, t.task = "PENDING", nil, nil
 	}
 	return t, t.schedule(local, now)
 }
@@ -119,11 +119,12 @@ func store(ctx context.Context, tx pgx.Tx, caller authz.Caller, t Timer, now tim
 			status = $3, group_key = NULLIF($4, ''),
 			target_timestamp_utc = $5, target_timestamp_local = $6, anchor_local = $7, target_timezone = $8,
 			repeat = NULLIF($9, 'none'), schedule = NULLIF($10, ''), delivery_payload = $11, executed_at = $12,
-			retry_count = 0, retry_at = NULL, failure_reason = NULL, version = version + 1, updated_at = $13
+			retry_count = 0, retry_at = NULL, failure_reason = NULL, version = version + 1, updated_at = $13,
+			task_id = $14
 		WHERE org_id = $1 AND id = $2
 		RETURNING `+columns,
 		caller.OrgID, t.ID, t.Status, t.Group, t.UTC, t.local, t.anchor, t.Timezone, t.Repeat, t.Schedule, t.Payload,
-		t.ExecutedAt, now)
+		t.ExecutedAt, now, t.task)
 	if err != nil {
 		return t, err
 	}

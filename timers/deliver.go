@@ -72,9 +72,8 @@ func (t *Timers) deliver(ctx context.Context, tx pgx.Tx, org uuid.UUID, timer Ti
 	if err != nil {
 		return err
 	}
-	err = t.Sources.EnqueueTimer(ctx, tx, sources.TimerTask{Org: org, DAG: timer.DAG, Job: timer.Job,
-		Key:     occurrence(timer),
-		Payload: timer.Payload, At: timer.UTC}, now)
+	task, err := t.Sources.EnqueueTimer(ctx, tx, sources.TimerTask{Org: org, Timer: timer.ID, DAG: timer.DAG,
+		Job: timer.Job, Key: occurrence(timer), Payload: timer.Payload, At: timer.UTC, Timezone: timer.Timezone}, now)
 	if err != nil {
 		return err
 	}
@@ -85,14 +84,92 @@ func (t *Timers) deliver(ctx context.Context, tx pgx.Tx, org uuid.UUID, timer Ti
 	}
 	status, utc := "PENDING", instant(local, zone)
 	if !again {
-		status, local, utc = "COMPLETED", timer.local, timer.UTC
+		status, local, utc = "PROCESSING", timer.local, timer.UTC // until its task has ended: see settle
 	}
 	_, err = tx.Exec(ctx, `
 		UPDATE scheduled_events SET status = $3, target_timestamp_local = $4, target_timestamp_utc = $5,
-			executed_at = $6,
+			executed_at = $6, task_id = $7,
 			failure_reason = NULL, retry_count = 0, retry_at = NULL, version = version + 1, updated_at = $6
-		WHERE org_id = $1 AND id = $2 AND status = 'PENDING'`, org, timer.ID, status, local, utc, now)
+		WHERE org_id = $1 AND id = $2 AND status = 'PENDING'`, org, timer.ID, status, local, utc, now, task)
 	return err
+}
+
+// settleBatch is how many timers that wait for their tasks one transaction looks at.
+const settleBatch = 1000
+
+// settle gives timers the outcome of their tasks, beginning after an id: COMPLETED, or FAILED with the reason once the
+// task is out of attempts or was canceled. One that has failed is looked at again, because people may retry its task.
+// It returns the last id that it looked at; uuid.Nil: there are no more. It relies on idx_scheduled_events_unsettled.
+func (t *Timers) settle(ctx context.Context, after uuid.UUID, now time.Time) (last uuid.UUID, err error) {
+	err = pg.InTx(ctx, t.Pool, func(ctx context.Context, tx pgx.Tx) error {
+		last = uuid.Nil
+		rows, err := tx.Query(ctx, `
+			SELECT id, task_id FROM scheduled_events
+			WHERE task_id IS NOT NULL AND status IN ('PROCESSING', 'FAILED') AND id > $1 ORDER BY id LIMIT $2`,
+			after, settleBatch)
+		if err != nil {
+			return err
+		}
+		var (
+			timer, task  uuid.UUID
+			timers, made []uuid.UUID
+		)
+		if _, err := pgx.ForEachRow(rows, []any{&timer, &task}, func() error {
+			timers, made = append(timers, timer), append(made, task)
+			return nil
+		}); err != nil {
+			return err
+		}
+
+		if len(timers) == settleBatch {
+			last = timers[settleBatch-1]
+		}
+		return settleAs(ctx, tx, timers, made, now)
+	})
+	if err != nil {
+		return after, fmt.Errorf("settle timers: %w", err)
+	}
+	return last, nil
+}
+
+// settleAs settles those timers whose tasks, one each, are over.
+func settleAs(ctx context.Context, tx pgx.Tx, timers, made []uuid.UUID, now time.Time) error {
+	outcomes, err := sources.TimerOutcomes(ctx, tx, made)
+	if err != nil {
+		return err
+	}
+	var (
+		over               []uuid.UUID
+		statuses, failures []string
+	)
+	for i, task := range made {
+		if o := outcomes[task]; o.Over {
+			status, failure := settled(o)
+			over, statuses, failures = append(over, timers[i]), append(statuses, status), append(failures, failure)
+		}
+	}
+	if len(over) == 0 {
+		return nil
+	}
+
+	_, err = tx.Exec(ctx, `
+		UPDATE scheduled_events e SET status = w.status, failure_reason = NULLIF(w.failure, ''),
+			version = version + 1, updated_at = $4
+		FROM unnest($1::uuid[], $2::text[], $3::text[]) AS w(id, status, failure)
+		WHERE e.id = w.id AND e.status IN ('PROCESSING', 'FAILED') AND e.status <> w.status`,
+		over, statuses, failures, now)
+	return err
+}
+
+// settled returns the status of a timer whose task is over, and why it failed.
+func settled(o sources.TimerOutcome) (status, failure string) {
+	switch o.Status {
+	case "Completed":
+		return "COMPLETED", ""
+	case "Canceled":
+		return "FAILED", "its task was canceled: " + o.Error
+	}
+	return "FAILED", "its task failed: " + o.Error
 }
 
 // The back-off of a delivery: 1 min, doubled up to 1 h. After ten tries the timer has failed, until somebody changes

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/dispatcher/sources"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/internal/rest"
@@ -21,14 +22,14 @@ const columns = `
 	id, dag_name, job_name, event_type, coalesce(group_key, ''), status,
 	target_timestamp_utc, target_timestamp_local, anchor_local, target_timezone,
 	coalesce(repeat, 'none'), coalesce(schedule, ''), executed_at, coalesce(failure_reason, ''), retry_count,
-	version, idempotency_key, delivery_payload, created_at, updated_at`
+	version, idempotency_key, delivery_payload, created_at, updated_at, task_id`
 
 func scanTimer(row pgx.CollectableRow, t *Timer, before ...any) error {
 	err := row.Scan(append(before,
 		&t.ID, &t.DAG, &t.Job, &t.EventType, &t.Group, &t.Status,
 		&t.UTC, &t.local, &t.anchor, &t.Timezone,
 		&t.Repeat, &t.Schedule, &t.ExecutedAt, &t.FailureReason, &t.RetryCount,
-		&t.Version, &t.IdempotencyKey, &t.Payload, &t.CreatedAt, &t.UpdatedAt)...)
+		&t.Version, &t.IdempotencyKey, &t.Payload, &t.CreatedAt, &t.UpdatedAt, &t.task)...)
 	t.Local = t.local.Format(localLayout)
 	return err
 }
@@ -156,13 +157,45 @@ func one(ctx context.Context, tx pgx.Tx, caller authz.Caller, where string, arg 
 	if errors.Is(err, pgx.ErrNoRows) {
 		return timer, fault.New(fault.NotFound, "there is no timer %v", arg).WithHint("`dagctl timers list` lists them")
 	}
-	return timer.seenBy(caller), err
+	if err != nil {
+		return timer, err
+	}
+	timers := []Timer{timer}
+	err = addTasks(ctx, tx, timers)
+	return timers[0].seenBy(caller), err
+}
+
+// addTasks adds to timers how the tasks of their last occurrences go.
+func addTasks(ctx context.Context, tx pgx.Tx, timers []Timer) error {
+	var made []uuid.UUID
+	for _, t := range timers {
+		if t.task != nil {
+			made = append(made, *t.task)
+		}
+	}
+	outcomes, err := sources.TimerOutcomes(ctx, tx, made)
+	if err != nil {
+		return err
+	}
+
+	for i, t := range timers {
+		if t.task == nil {
+			continue
+		}
+		if o, kept := outcomes[*t.task]; kept {
+			timers[i].Task = &TimerTask{ID: *t.task, Status: o.Status, Error: o.Error}
+		}
+	}
+	return nil
 }
 
 // seenBy returns the timer without the fields that only writers see, if the caller is none.
 func (t Timer) seenBy(caller authz.Caller) Timer {
 	if !caller.Is(authz.RoleWriter) {
 		t.Payload, t.FailureReason = nil, ""
+		if t.Task != nil {
+			t.Task.Error = ""
+		}
 	}
 	return t
 }
@@ -203,6 +236,9 @@ func (t *Timers) List(ctx context.Context, caller authz.Caller, f Filter,
 		}
 		found, err := pgx.CollectRows(rows, scanOwn)
 		if err != nil {
+			return err
+		}
+		if err := addTasks(ctx, tx, found); err != nil {
 			return err
 		}
 		for i := range found {

@@ -55,13 +55,14 @@ type Timer struct {
 	Job            string          `json:"job"`
 	EventType      string          `json:"event_type"`
 	Group          string          `json:"group,omitempty"`
-	Status         string          `json:"status" enum:"PENDING,PROCESSING,COMPLETED,FAILED"`
+	Status         string          `json:"status" enum:"PENDING,PROCESSING,COMPLETED,FAILED" doc:"PROCESSING: its task runs"`
 	UTC            time.Time       `json:"target_timestamp_utc" doc:"When it fires next"`
 	Local          string          `json:"target_timestamp_local" doc:"The same, in target_timezone"`
 	Timezone       string          `json:"target_timezone" example:"Europe/Berlin"`
 	Repeat         string          `json:"repeat" enum:"none,yearly,cron"`
 	Schedule       string          `json:"schedule,omitempty" doc:"For repeat cron"`
 	ExecutedAt     *time.Time      `json:"executed_at,omitempty" doc:"When it fired last"`
+	Task           *TimerTask      `json:"task,omitempty" doc:"Of the last occurrence, as long as it is kept"`
 	FailureReason  string          `json:"failure_reason,omitempty"`
 	RetryCount     int             `json:"retry_count"`
 	Version        int             `json:"version" doc:"Grows with every change; the ETag"`
@@ -72,6 +73,14 @@ type Timer struct {
 
 	anchor time.Time // the requested local time, on which yearly repetitions are based
 	local  time.Time // as Local
+	task   *uuid.UUID
+}
+
+// TimerTask is the task of an occurrence.
+type TimerTask struct {
+	ID     uuid.UUID `json:"id" format:"uuid"`
+	Status string    `json:"status" enum:"Queued,Running,Completed,Failed,Canceled"`
+	Error  string    `json:"error,omitempty" doc:"For writers"`
 }
 
 // How a timer repeats.
@@ -81,14 +90,19 @@ const (
 	byCron = "cron"
 )
 
-// Run delivers what is due until ctx ends.
+// Run delivers what is due, and settles what has been delivered, until ctx ends.
 func (t *Timers) Run(ctx context.Context) error {
+	var settled uuid.UUID
 	for {
 		for more := true; more; {
 			var err error
 			if more, err = t.deliverDue(ctx, clock.Now()); err != nil && ctx.Err() == nil {
 				t.Log.Error("timers could not be delivered, will try again", "error", err)
 			}
+		}
+		var err error
+		if settled, err = t.settle(ctx, settled, clock.Now()); err != nil && ctx.Err() == nil {
+			t.Log.Error("timers could not be settled, will try again", "error", err)
 		}
 		select {
 		case <-ctx.Done():

@@ -3,6 +3,7 @@ package timers
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -43,6 +44,13 @@ type world struct {
 type recorder struct {
 	mu       sync.Mutex
 	payloads []string
+	refuses  bool
+}
+
+func (o *recorder) refuse(refuses bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.refuses = refuses
 }
 
 func (*recorder) Spec() dag.OperatorSpec {
@@ -53,6 +61,9 @@ func (*recorder) Spec() dag.OperatorSpec {
 func (o *recorder) Run(_ context.Context, t *operators.Task) (operators.Result, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	if o.refuses {
+		return operators.Result{}, operators.Permanent(errors.New("the letter box is full"))
+	}
 	o.payloads = append(o.payloads, string(t.Payload))
 	return operators.Result{}, nil
 }
@@ -157,6 +168,18 @@ func (w *world) get(id uuid.UUID) Timer {
 	return timer
 }
 
+// settled waits until a timer has a status.
+func (w *world) settled(id uuid.UUID, status string) (timer Timer) {
+	w.t.Helper()
+	require.Eventually(w.t, func() bool {
+		_, err := w.timers.settle(w.t.Context(), uuid.Nil, time.Now())
+		require.NoError(w.t, err)
+		timer = w.get(id)
+		return timer.Status == status
+	}, time.Minute, 10*time.Millisecond)
+	return timer
+}
+
 func (w *world) made() (n int) {
 	w.t.Helper()
 	require.NoError(w.t, w.pool.QueryRow(w.t.Context(), `SELECT count(*) FROM tasks WHERE kind = 'timer'`).Scan(&n))
@@ -183,7 +206,8 @@ func TestATimerFiresOnceAndRepeats(t *testing.T) {
 	require.Equal(t, 2, w.made())
 	require.Eventually(t, func() bool { return w.told.count() == 2 }, time.Minute, 10*time.Millisecond)
 	require.ElementsMatch(t, []string{`{"user": 1}`, `{"user": 2}`}, w.told.payloads)
-	require.Equal(t, "COMPLETED", w.get(once.ID).Status)
+	w.settled(once.ID, "COMPLETED")
+	require.Equal(t, "Completed", w.get(once.ID).Task.Status)
 	again := w.get(every.ID)
 	require.Equal(t, "PENDING", again.Status)
 	require.Equal(t, "2028-02-29T09:00:00", again.Local)
@@ -291,7 +315,7 @@ func TestAGroupIsMovedAndDeletedTogether(t *testing.T) {
 	// A timer whose time is past in the new zone fires at once, and only once.
 	w.deliver(at(t, "2027-01-01T04:00:00Z"))
 	require.Equal(t, 1, w.made())
-	require.Equal(t, "COMPLETED", w.get(late.ID).Status)
+	w.settled(late.ID, "COMPLETED")
 	_, err = w.timers.MoveGroup(t.Context(), w.caller, "user-1", "Pacific/Honolulu", now)
 	require.NoError(t, err)
 	w.deliver(at(t, "2027-01-02T04:00:00Z"))
@@ -318,7 +342,7 @@ func TestATimerThatCannotBeDelivered(t *testing.T) {
 	_, err := w.pool.Exec(t.Context(), `UPDATE scheduled_events SET job_name = 'gone' WHERE id = $1`, broken.ID)
 	require.NoError(t, err)
 	w.deliver(now)
-	require.Equal(t, "COMPLETED", w.get(good.ID).Status, "one holds up no other")
+	require.NotNil(t, w.get(good.ID).Task, "one holds up no other")
 	require.Equal(t, 1, w.get(broken.ID).RetryCount)
 	require.Contains(t, w.get(broken.ID).FailureReason, "gone")
 
@@ -335,6 +359,49 @@ func TestATimerThatCannotBeDelivered(t *testing.T) {
 	_, err = w.timers.Update(t.Context(), w.caller, broken.ID, TimerChange{Local: &local}, "", now)
 	require.NoError(t, err)
 	w.deliver(at(t, "2027-01-05T00:00:00Z"))
-	require.Equal(t, "COMPLETED", w.get(broken.ID).Status)
+	w.settled(broken.ID, "COMPLETED")
 	require.Equal(t, 2, w.made())
+}
+
+// A timer has failed when its task has, says why, and completes once somebody's retry of the task does.
+func TestATimerKnowsHowItsTaskEnded(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	now := at(t, "2027-01-01T00:00:00Z")
+	w.told.refuse(true)
+	timer := w.create(NewTimer{Local: "2027-01-01T01:00", Timezone: "Europe/Berlin", IdempotencyKey: "k"}, now)
+	every := w.create(NewTimer{Local: "2027-01-01T00:00", Timezone: "UTC", Repeat: "yearly"}, now)
+	w.deliver(now)
+	failed := w.settled(timer.ID, "FAILED")
+	require.Equal(t, "its task failed: the letter box is full", failed.FailureReason)
+	require.Equal(t, "Failed", failed.Task.Status)
+	reader := w.caller
+	reader.Role = authz.RoleReader
+	seen, err := w.timers.Get(t.Context(), reader, timer.ID)
+	require.NoError(t, err)
+	require.Empty(t, seen.Task.Error+seen.FailureReason)
+
+	// The task knows its timer.
+	var known string
+	require.NoError(t, w.pool.QueryRow(t.Context(), `SELECT format('%s %s %s', metadata -> 'timer' ->> 'id',
+		metadata -> 'timer' ->> 'due_at', metadata -> 'timer' ->> 'timezone') FROM tasks WHERE id = $1`,
+		failed.Task.ID).Scan(&known))
+	require.Equal(t, timer.ID.String()+" 2027-01-01T00:00:00Z Europe/Berlin", known)
+
+	w.told.refuse(false)
+	_, err = w.dispatcher.Control.Retry(t.Context(), w.caller, failed.Task.ID)
+	require.NoError(t, err)
+	require.Empty(t, w.settled(timer.ID, "COMPLETED").FailureReason)
+	require.Equal(t, "PENDING", w.get(every.ID).Status)
+	require.Equal(t, "Failed", w.get(every.ID).Task.Status)
+
+	// A canceled task is no delivery.
+	canceled := w.create(NewTimer{Local: "2027-01-01T00:00", Timezone: "UTC"}, now)
+	w.told.refuse(true)
+	w.deliver(now)
+	_, err = w.dispatcher.Control.Cancel(t.Context(), w.caller, w.settled(canceled.ID, "FAILED").Task.ID)
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return w.get(canceled.ID).Task.Status == "Canceled" }, time.Minute,
+		10*time.Millisecond)
+	require.Equal(t, "FAILED", w.get(canceled.ID).Status)
 }

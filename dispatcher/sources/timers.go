@@ -3,6 +3,7 @@ package sources
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"time"
 
 	"github.com/google/uuid"
@@ -18,10 +19,18 @@ import (
 // TimerTask is one occurrence of a timer, to be made a task.
 type TimerTask struct {
 	Org      uuid.UUID
+	Timer    uuid.UUID
 	DAG, Job string
 	Key      string // the same for the same occurrence
 	Payload  json.RawMessage
 	At       time.Time // when it was due
+	Timezone string
+}
+
+// metadata is what the task knows of its timer.
+func (t TimerTask) metadata() (json.RawMessage, error) {
+	return json.Marshal(map[string]any{"timer": map[string]any{"id": t.Timer, "key": t.Key, "due_at": t.At,
+		"timezone": t.Timezone}})
 }
 
 // timerJob returns the job of the active version that a timer names.
@@ -62,24 +71,65 @@ func (src *Sources) CheckTimer(
 	return nil
 }
 
-// EnqueueTimer makes the task of an occurrence, once for its key, in the transaction that moves the timer on. The
-// payload is not checked again: a timer survives edits of its job. The caller calls Wake after its COMMIT.
-func (src *Sources) EnqueueTimer(ctx context.Context, tx pgx.Tx, t TimerTask, now time.Time) error {
+// EnqueueTimer makes the task of an occurrence, once for its key, in the transaction that moves the timer on, and
+// returns its id. The payload is not checked again: a timer survives edits of its job. The caller calls Wake after its
+// COMMIT.
+func (src *Sources) EnqueueTimer(ctx context.Context, tx pgx.Tx, t TimerTask, now time.Time,
+) (uuid.UUID, error) {
 	job, err := src.dispatcher.SharedJob(ctx, tx, t.Org, t.DAG, t.Job)
 	if err == nil {
 		err = timerOnly(job)
 	}
 	if err != nil {
-		return err
+		return uuid.Nil, err
 	}
 
 	w := tasks.Request{Job: job, Kind: tasks.KindTimer, Dedupe: t.Key, Payload: t.Payload}
+	if w.Metadata, err = t.metadata(); err != nil {
+		return uuid.Nil, err
+	}
 	if len(job.Outputs) > 0 {
 		w.Partition = dag.WholeKey
 		if job.Def.PartitionBy.Kind == dag.ByTime {
 			w.Partition = job.Def.PartitionBy.KeyAt(t.At)
 		}
 	}
-	_, err = src.dispatcher.EnqueueTx(ctx, tx, job, []tasks.Request{w}, now)
-	return err
+	made, err := src.dispatcher.EnqueueTx(ctx, tx, job, []tasks.Request{w}, now)
+	if err != nil {
+		return uuid.Nil, err
+	}
+	return made[0].ID, nil
+}
+
+// TimerOutcome is how the task of an occurrence goes.
+type TimerOutcome struct {
+	Status string // of the task
+	Error  string // of its last attempt, or why it was canceled
+	Over   bool   // it has ended, and nothing but a person makes it run again
+}
+
+// TimerOutcomes returns how tasks go; those that are not kept any more are absent.
+func TimerOutcomes(ctx context.Context, tx pgx.Tx, ids []uuid.UUID) (map[uuid.UUID]TimerOutcome, error) {
+	found := map[uuid.UUID]TimerOutcome{}
+	if len(ids) == 0 {
+		return found, nil
+	}
+	rows, err := tx.Query(ctx, `
+		SELECT t.id, t.status, coalesce(CASE t.status WHEN 'Canceled' THEN t.reason ELSE t.error_message END, ''),
+			t.status IN ('Completed', 'Canceled') OR t.status = 'Failed' AND EXISTS (
+				SELECT FROM waiting w WHERE w.task_id = t.id AND w.reason = 'dead')
+		FROM tasks t WHERE t.id = ANY($1)`, ids)
+	if err != nil {
+		return nil, fmt.Errorf("tasks of timers: %w", err)
+	}
+
+	var (
+		id uuid.UUID
+		o  TimerOutcome
+	)
+	_, err = pgx.ForEachRow(rows, []any{&id, &o.Status, &o.Error, &o.Over}, func() error {
+		found[id] = o
+		return nil
+	})
+	return found, err
 }

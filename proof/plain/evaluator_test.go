@@ -78,7 +78,8 @@ func place(zone string) *time.Location {
 	return place
 }
 
-// hour returns when clocks in a zone first show an hour, and for how many minutes they do, in all; 0 where they skip it.
+// hour returns when clocks in a zone first show an hour, and for how many minutes they do, in all; 0 where they skip
+// it.
 func hour(zone, key string) (start time.Time, minutes int) {
 	day, _ := time.Parse(time.DateOnly, key[:len(time.DateOnly)])
 	for t := day.Add(-24 * time.Hour); t.Before(day.Add(48 * time.Hour)); t = t.Add(time.Minute) {
