@@ -32,6 +32,10 @@ type Removal struct {
 	Keys       []string  `json:"-"` // all of them, sorted
 }
 
+// Purged is why a version lacks a partition that somebody purged from its generation. No build makes it anew: only
+// new inputs do, or a backfill.
+const Purged = "it was purged"
+
 // Only keeps the partitions for which keep returns true, and reports whether any are left.
 func (r *Removal) Only(keep func(key string) bool) bool {
 	var kept []string
@@ -184,7 +188,7 @@ func PurgedRemovals(ctx context.Context, tx pgx.Tx, version uuid.UUID) ([]Remova
 	}
 
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (r Removal, err error) {
-		r.Why = "it was purged"
+		r.Why = Purged
 		err = row.Scan(&r.Dataset, &r.Generation, &r.Keys)
 		r.Only(func(string) bool { return true })
 		return r, err

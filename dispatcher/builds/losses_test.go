@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dagctl/dagctl/dispatcher/control"
 	"github.com/dagctl/dagctl/dispatcher/dispatchertest"
 	"github.com/dagctl/dagctl/dispatcher/upkeep"
 	"github.com/dagctl/dagctl/internal/fault"
@@ -132,9 +133,21 @@ func TestAnEarlierDefinitionThatReturnsLacksWhatWasPurged(t *testing.T) {
 	require.Len(t, w.Read("letters_made"), 2, "another definition makes it anew")
 
 	_, err = w.TryDeploy(daily)
-	require.ErrorContains(t, err, "letters_made would lose 1 partition that it serves: 2024-01-01")
+	require.ErrorContains(t, err, "letters_made would lose 1 partition that it serves: 2024-01-01 (it was purged)")
+	require.Contains(t, fault.Text(err), "`dagctl backfill` computes what was purged, once the version serves")
 	w.Serve(daily, allowRemovals)
 	require.Equal(t, map[string][]string{"2024-01-02": {"m(b)"}}, w.Read("letters_made"))
+
+	_, err = w.D.Control.StartBackfill(t.Context(), w.Caller, "letters", control.BackfillRequest{Job: "made",
+		From: "2024-01-01", To: "2024-01-02"}, time.Now())
+	require.NoError(t, err)
+	for more := true; more; {
+		more, err = w.D.Control.AdvanceBackfills(t.Context(), time.Now())
+		require.NoError(t, err)
+		w.Settle()
+	}
+	w.Settle()
+	require.Equal(t, map[string][]string{"2024-01-01": {"m(a)"}, "2024-01-02": {"m(b)"}}, w.Read("letters_made"))
 }
 
 // A name that moves to a dataset which serves already, and that nothing rebuilds, takes partitions from its readers.

@@ -56,7 +56,10 @@ func Compare(live, next Contract, facts Facts) []Finding {
 	for _, l := range facts.Lost {
 		f := Finding{Kind: PartitionsRemoved, Level: Asks, Consent: AllowRemovals, Dataset: l.Dataset, Text: l.Text,
 			Partitions: l.Partitions, Breaking: true, Hint: hint}
-		if !facts.Back && c.recut(l.Dataset) {
+		switch {
+		case l.Purged:
+			f.Hint = "`dagctl backfill` computes what was purged, once the version serves"
+		case !facts.Back && c.recut(l.Dataset):
 			f.Hint = "restore what they are made from, or keep the partitioning"
 		}
 		c.add(f)

@@ -82,6 +82,7 @@ type Loss struct {
 	Dataset    string
 	Partitions int
 	Text       string
+	Purged     bool // the version has a generation from which they were purged
 }
 
 // View is what becomes of a stable view over a dataset whose columns change.

@@ -23,6 +23,7 @@ type behind struct {
 	published   map[uuid.UUID]map[string]int64 // revisions by generation and key
 	made        map[registry.Ref]registry.Made // what first outputs were last made from
 	known       map[registry.Ref]bool
+	purged      map[uuid.UUID]map[string]bool // partitions of generations that were purged and not made again
 }
 
 // wants reports whether a partition of a job's outputs has to be computed. For a source, that is only if the partition

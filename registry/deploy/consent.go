@@ -37,7 +37,9 @@ func (b *behind) removed(
 	}) {
 		return nil
 	}
-	r.Why = b.whyNot(job, r.Keys[0])
+	if r.Why = b.whyNot(job, r.Keys[0]); b.purged[next.generation][r.Keys[0]] {
+		r.Why = registry.Purged
+	}
 	return &r
 }
 

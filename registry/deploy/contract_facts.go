@@ -151,7 +151,8 @@ func returns(
 func losses(removals []registry.Removal) []contract.Loss {
 	lost := make([]contract.Loss, len(removals))
 	for i, r := range removals {
-		lost[i] = contract.Loss{Dataset: r.Dataset, Partitions: r.Partitions, Text: r.String()}
+		lost[i] = contract.Loss{Dataset: r.Dataset, Partitions: r.Partitions, Text: r.String(),
+			Purged: r.Why == registry.Purged}
 	}
 	return lost
 }

@@ -259,8 +259,7 @@ func (d *deploy) forecast(ctx context.Context, tx pgx.Tx, live, next []planned) 
 	b := &behind{forecast: f, generations: map[outputRef]uuid.UUID{}, elsewhere: map[string]uuid.UUID{},
 		published: published, known: map[registry.Ref]bool{}}
 
-	gone, err := purgedKeys(ctx, tx, generations)
-	if err != nil {
+	if b.purged, err = purgedKeys(ctx, tx, generations); err != nil {
 		return nil, err
 	}
 
@@ -270,7 +269,7 @@ func (d *deploy) forecast(ctx context.Context, tx pgx.Tx, live, next []planned) 
 		b.generations[outputRef{p.job, p.output}] = p.generation
 		if p.output == 0 && serves && l.generation == p.generation {
 			f.kept[p.job] = sortedKeys(published[p.generation])
-			f.gone[p.job] = gone[p.generation]
+			f.gone[p.job] = b.purged[p.generation]
 		}
 		if job, _ := d.doc.Job(p.job); p.output == 0 && job.Source != nil {
 			keys := union(sortedKeys(published[p.generation]), sortedKeys(published[l.generation]))

@@ -26,8 +26,8 @@ results and errors of the tasks that made them. It is for data that must be dele
 needs any more. Bytes that somebody keeps in use, such as rows of a view in an open transaction, go as soon as they can;
 the command says so.
 
-A purged partition is computed again only when its inputs change. If the inputs still contain the data, purge or correct
-them first. Nobody can roll back to a version with purged data: if that version is still within its rollback window, the
+A purged partition is computed again when its inputs or the definition of its job change. If the inputs still contain
+the data, purge or correct them first. Nobody can roll back to a version with purged data: if that version is still within its rollback window, the
 command needs --break-window.`,
 		Example: "  dagctl datasets purge orders --partitions 2026-01-01..2026-01-31 --downstream " +
 			"--reason \"erasure request 17\" --dry-run",
