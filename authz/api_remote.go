@@ -104,16 +104,13 @@ func (api *API) authenticateWorker(r *http.Request) (w Worker, err error) {
 	return w, err
 }
 
-// admitTask returns the capability of the attempt that sent r.
+// admitTask returns the capability of the attempt that sent r. The signature alone says whether it is good, and every
+// claim and heartbeat gives out another: so it is checked whatever others of the address send.
 func (api *API) admitTask(r *http.Request) (Capability, error) {
 	now := clock.Now()
-	var c Capability
-	err := api.failures.guard(r, r.Header.Get(protocol.CapabilityHeader), now, func() (err error) {
-		c, err = api.signer.authenticateTask(r, now)
-		return err
-	})
+	c, err := api.signer.authenticateTask(r, now)
 	if err != nil {
-		return Capability{}, err
+		return Capability{}, api.failures.refused(r, err, now)
 	}
 	if err := api.limiter.Take("task "+c.TaskID.String(), now); err != nil {
 		return Capability{}, err

@@ -38,8 +38,7 @@ func (f *failures) guard(r *http.Request, credential string, now time.Time, look
 	good := f.wasGood(hash)
 	if !good && rand.IntN(lookAnyway) > 0 {
 		if wait := f.limiter.Has(from, now); wait > 0 {
-			return rest.RetryAfter(fault.New(fault.TooMany, "too many credentials from your address were refused").
-				WithHint("wait as long as Retry-After says, and send one that is valid"), wait)
+			return tooManyRefused(wait)
 		}
 	}
 
@@ -51,6 +50,24 @@ func (f *failures) guard(r *http.Request, credential string, now time.Time, look
 		_ = f.limiter.Take(from, now) // whether the next one is looked up is decided then
 	}
 	return err
+}
+
+// refused counts a credential that was refused without a look at the database, and returns the answer to it.
+func (f *failures) refused(r *http.Request, cause error, now time.Time) error {
+	if f.limiter == nil {
+		return cause
+	}
+	from := addressOf(r)
+	if wait := f.limiter.Has(from, now); wait > 0 {
+		return tooManyRefused(wait)
+	}
+	_ = f.limiter.Take(from, now) // whether the next one is answered so is decided then
+	return cause
+}
+
+func tooManyRefused(wait time.Duration) error {
+	return rest.RetryAfter(fault.New(fault.TooMany, "too many credentials from your address were refused").
+		WithHint("wait as long as Retry-After says, and send one that is valid"), wait)
 }
 
 // wasGood reports whether a credential was good lately. It may have been revoked since.

@@ -66,3 +66,26 @@ func TestRefusedCredentialsAreThrottledByAddress(t *testing.T) {
 	}
 	require.Greater(t, tooMany, 50, "addresses of one network count as one")
 }
+
+// Every claim and heartbeat gives a task another capability. One that the server has signed gets in at once, whatever
+// others behind the same proxy send.
+func TestRefusedCredentialsHoldUpNoTask(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	limiter, err := rest.NewLimiter(0.001, 20)
+	require.NoError(t, err)
+	api, s := w.remote(t, authz.Config{Failures: limiter})
+	ask := func(capability string) int {
+		return call(api, http.MethodPost, "/remote/task", `{}`, capable(capability)...).Code
+	}
+	codes := map[int]int{}
+	for n := range 300 {
+		codes[ask("x.y."+strconv.Itoa(n))]++
+	}
+	require.Equal(t, map[int]int{http.StatusUnauthorized: 20, http.StatusTooManyRequests: 280}, codes)
+
+	for range 50 {
+		capability, _ := live(t, s, w.org.ID)
+		require.Equal(t, http.StatusOK, ask(capability))
+	}
+}
