@@ -120,6 +120,19 @@ func TestCancel(t *testing.T) {
 	w.Check()
 	_, err = w.D.Control.Cancel(t.Context(), w.Caller, uuid.New())
 	require.True(t, fault.Is(err, fault.NotFound), "%v", err)
+	// Somebody thinks better of it, and then again.
+	task, err = w.D.Control.Retry(t.Context(), w.Caller, queued)
+	require.NoError(t, err)
+	require.Equal(t, "Queued", task.Status)
+	require.Equal(t, []string{"Queued", "Canceled", "Queued"}, trail(w, queued))
+	w.Check()
+	again := w.One(w.D)
+	require.Equal(t, queued, again.TaskID)
+	_, err = w.D.Control.Cancel(t.Context(), w.Caller, queued)
+	require.NoError(t, err)
+	require.NoError(t, w.D.CancelRunning(t.Context(), again, dispatchertest.Later(0)))
+	require.Equal(t, "Canceled canceled", w.Task(queued))
+
 	// A task that a person canceled is not created again,
 	require.NoError(t, w.D.Upkeep.Reconcile(t.Context(), dispatchertest.Later(0)))
 	require.Empty(t, w.Claim(w.D))
@@ -127,6 +140,37 @@ func TestCancel(t *testing.T) {
 	w.Change("c")
 	w.Settle()
 	require.Equal(t, []string{"m(c)"}, w.Read("pair_made")[dispatchertest.FirstDay])
+}
+
+// A canceled task is retried like a failed one: another task of its output does its work, and one whose job no version
+// runs any more stays canceled.
+func TestRetryOfACanceledTask(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.PairWorld(t)
+	w.Change("b")
+	var id uuid.UUID
+	w.Row(`SELECT task_id FROM ready`)(&id)
+	_, err := w.D.Control.Cancel(t.Context(), w.Caller, id)
+	require.NoError(t, err)
+	w.Change("c")
+	require.Equal(t, 1, w.Count(`SELECT FROM ready`))
+	task, err := w.D.Control.Retry(t.Context(), w.Caller, id)
+	require.NoError(t, err)
+	require.Equal(t, "Canceled merged", task.Status+" "+task.Reason)
+	w.Check()
+	w.Settle()
+	require.Equal(t, []string{"m(c)"}, w.Read("pair_made")[dispatchertest.FirstDay])
+	_, err = w.D.Control.Retry(t.Context(), w.Caller, id)
+	dispatchertest.Refused(t, err)
+
+	w.Change("d")
+	w.Row(`SELECT task_id FROM ready`)(&id)
+	_, err = w.D.Control.Cancel(t.Context(), w.Caller, id)
+	require.NoError(t, err)
+	w.Serve(dispatchertest.Edit(dispatchertest.Pair, "tag: m", "tag: n"))
+	_, err = w.D.Control.Retry(t.Context(), w.Caller, id)
+	dispatchertest.Refused(t, err)
+	require.ErrorContains(t, err, "no version runs any more")
 }
 
 // A running task learns of its cancellation, and of its timeout, while it runs.

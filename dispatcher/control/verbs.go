@@ -22,7 +22,7 @@ import (
 
 // The verbs by which people decide over tasks.
 const (
-	VerbRetry  = "retry"  // a failed task becomes claimable again, with all its attempts
+	VerbRetry  = "retry"  // a failed or canceled task becomes claimable again, with all its attempts
 	VerbCancel = "cancel" // an open task ends: at once or, if it runs, at its worker's next heartbeat
 	VerbSkip   = "skip"   // a failed task is given up, so that a build goes on without it
 )
@@ -34,7 +34,8 @@ type Act struct {
 	actor  string
 }
 
-// applicable holds, for each verb, the condition on tasks t that it applies to.
+// applicable holds, for each verb, the condition on tasks t that it applies to when many are chosen. What somebody
+// canceled is retried one by one.
 var applicable = map[string]string{
 	VerbRetry:  `t.status = 'Failed'`,
 	VerbCancel: `t.status IN ('Queued', 'Running', 'Failed')`,
@@ -44,8 +45,9 @@ var applicable = map[string]string{
 // refuses returns an error if the verb does not apply to a task.
 func (a Act) refuses(r tasks.Row) error {
 	switch {
-	case a.Verb == VerbRetry && r.Status != tasks.Failed:
-		return fault.New(fault.Conflict, "task %s is %s: only a failed task can be retried", r.ID, r.Status)
+	case a.Verb == VerbRetry && r.Status != tasks.Failed && !r.CanceledByHand():
+		return fault.New(fault.Conflict, "task %s is %s: only a task that failed, or that somebody canceled, can be "+
+			"retried", r.ID, r.Status)
 	case a.Verb == VerbCancel && (r.Status == tasks.Completed || r.Status == tasks.Canceled):
 		return fault.New(fault.Conflict, "task %s is already %s", r.ID, r.Status)
 	case a.Verb == VerbSkip && r.Kind == tasks.KindCheck:
@@ -82,6 +84,9 @@ func (ctl *Control) doTx(ctx context.Context, tx pgx.Tx, a Act, rows []tasks.Row
 	}
 
 	if a.Verb == VerbRetry {
+		if err := ctl.reopen(ctx, tx, rows, now); err != nil {
+			return err
+		}
 		if _, err := tx.Exec(ctx, `UPDATE tasks SET failures = 0 WHERE id = ANY($1)`, all); err != nil {
 			return fmt.Errorf("retry: %w", err)
 		}
@@ -96,6 +101,32 @@ func (ctl *Control) doTx(ctx context.Context, tx pgx.Tx, a Act, rows []tasks.Row
 		return nil
 	}
 	return ctl.tasks.Finish(ctx, tx, new(pg.Batch), endings, nil, now)
+}
+
+// reopen prepares the canceled ones of tasks for their retry. It refuses those whose jobs nothing runs any more.
+func (ctl *Control) reopen(ctx context.Context, tx pgx.Tx, rows []tasks.Row, now time.Time) error {
+	var canceled []tasks.Row
+	var origins []uuid.UUID
+	for _, r := range rows {
+		if r.Status == tasks.Canceled {
+			canceled, origins = append(canceled, r), append(origins, r.Origin)
+		}
+	}
+	if len(canceled) == 0 {
+		return nil
+	}
+
+	acting, err := ctl.registry.ActingJobs(ctx, tx, tasks.SortedIDs(origins))
+	if err != nil {
+		return err
+	}
+	for _, r := range canceled {
+		if acting[r.Origin].Job == nil {
+			return fault.New(fault.Conflict, "task %s is of a definition of its job that no version runs any more", r.ID).
+				WithHint("ask for a new one: `dagctl run DAG/JOB`, or `dagctl backfill`")
+		}
+	}
+	return ctl.tasks.Reopen(ctx, tx, canceled, now)
 }
 
 // askToEnd asks running tasks to end at their next heartbeat.
@@ -118,7 +149,7 @@ func askToEnd(ctx context.Context, tx pgx.Tx, running []uuid.UUID, actor string,
 	return nil
 }
 
-// Retry makes a failed task claimable again, with all its attempts.
+// Retry makes a task that failed, or that somebody canceled, claimable again, with all its attempts.
 func (ctl *Control) Retry(ctx context.Context, caller authz.Caller, id uuid.UUID) (views.Task, error) {
 	return ctl.Do(ctx, caller, id, Act{Verb: VerbRetry}, "")
 }

@@ -69,20 +69,32 @@ func CheckSlots(ctx context.Context, tx pgx.Tx, tasks []Placement) (placing []Pl
 	return placing, taken, nil
 }
 
-// requeueRows writes the rows of failed tasks: those in back become Queued, those in merged Canceled.
+// Reopen lets PromoteFailed queue canceled tasks, too. The caller holds the locks of the origins and rows.
+func (st *Store) Reopen(ctx context.Context, tx pgx.Tx, canceled []Row, now time.Time) error {
+	var b pg.Batch
+	for _, r := range canceled {
+		setAside(&b, r, Ending{}, now)
+	}
+	return b.SendLast(ctx, tx)
+}
+
+// requeueRows writes the rows of failed and reopened tasks: those in back become Queued, those in merged Canceled.
 func requeueRows(ctx context.Context, tx pgx.Tx, back, merged []uuid.UUID, actor string, now time.Time) error {
 	_, err := tx.Exec(ctx, `
-		WITH moved AS (
-			UPDATE tasks SET status = CASE WHEN id = ANY($1) THEN 'Queued' ELSE 'Canceled' END,
-				reason = CASE WHEN id = ANY($1) THEN reason ELSE 'merged' END,
-				state = CASE WHEN id = ANY($1) THEN state
+		WITH old AS MATERIALIZED (
+			SELECT id, status AS was FROM tasks WHERE id = ANY($1 || $2::uuid[]) AND status IN ('Failed', 'Canceled')),
+		moved AS (
+			UPDATE tasks t SET status = CASE WHEN t.id = ANY($1) THEN 'Queued' ELSE 'Canceled' END,
+				reason = CASE WHEN t.id = ANY($2) THEN 'merged' WHEN was = 'Failed' THEN reason END,
+				state = CASE WHEN t.id = ANY($1) THEN state
 					ELSE 'another task of the same output was queued meanwhile' END,
-				completed_at = CASE WHEN id = ANY($1) THEN NULL ELSE $4::timestamptz END,
+				completed_at = CASE WHEN t.id = ANY($1) THEN NULL ELSE $4::timestamptz END,
+				cancel_requested_at = CASE WHEN was = 'Failed' THEN cancel_requested_at END,
 				next_retry_at = NULL, version = version + 1
-			WHERE id = ANY($1 || $2::uuid[]) AND status = 'Failed'
-			RETURNING id, org_id, attempt, status, state)
+			FROM old WHERE t.id = old.id AND t.status = was
+			RETURNING t.id, org_id, attempt, was, status, state)
 		INSERT INTO task_events (id, org_id, task_id, attempt, from_status, to_status, actor, state, at)
-		SELECT uuid_v7(), org_id, id, attempt, 'Failed', status, $3, state, $4 FROM moved`, back, merged, actor, now)
+		SELECT uuid_v7(), org_id, id, attempt, was, status, $3, state, $4 FROM moved`, back, merged, actor, now)
 	if err != nil {
 		return fmt.Errorf("requeue tasks: %w", err)
 	}

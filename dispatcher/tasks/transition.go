@@ -46,6 +46,9 @@ type Row struct {
 	startedAt       *time.Time
 }
 
+// CanceledByHand reports whether a person canceled the task: nothing but a person takes it up again.
+func (r Row) CanceledByHand() bool { return r.Status == Canceled && r.reason == ReasonCanceled }
+
 // LockTask locks the row of a fence's task. Every effect of a worker's call happens in the transaction of this lock.
 func LockTask(ctx context.Context, tx pgx.Tx, f Fence) (Row, error) {
 	rows, err := LockTasks(new(pg.Batch), []uuid.UUID{f.TaskID}).Get(ctx, tx)

@@ -147,7 +147,7 @@ type verb struct {
 
 var (
 	retryVerb = verb{"retry", "Retry failed or dead tasks",
-		"Lets tasks that failed run again, with all of their attempts.",
+		"Lets tasks that failed run again, with all of their attempts; also one, by its id, that somebody canceled.",
 		`  dagctl tasks retry 0199a2f4-5c1e-7b0c-9a3e-1f2d3c4b5a69 --downstream
   dagctl tasks retry --dag us-flights --dead --error timeout --rate 100/s --dry-run`}
 
