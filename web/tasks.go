@@ -78,9 +78,9 @@ func (s *Site) task(w http.ResponseWriter, r *http.Request, caller authz.Caller)
 	writer := caller.Is(authz.RoleWriter)
 	v := taskView{
 		TaskDetail: detail,
-		MayRetry:   writer && (detail.Status == "Failed" ||
+		MayRetry: writer && (detail.Status == "Failed" ||
 			detail.Status == "Canceled" && detail.Reason == "canceled"),
-		MayCancel:  writer && (detail.Status == "Queued" || detail.Status == "Running" || detail.Status == "Failed"),
+		MayCancel: writer && (detail.Status == "Queued" || detail.Status == "Running" || detail.Status == "Failed"),
 	}
 
 	why, err := s.Dispatcher.Why.TaskWhy(r.Context(), caller, id, clock.Now())

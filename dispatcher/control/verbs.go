@@ -122,8 +122,8 @@ func (ctl *Control) reopen(ctx context.Context, tx pgx.Tx, rows []tasks.Row, now
 	}
 	for _, r := range canceled {
 		if acting[r.Origin].Job == nil {
-			return fault.New(fault.Conflict, "task %s is of a definition of its job that no version runs any more", r.ID).
-				WithHint("ask for a new one: `dagctl run DAG/JOB`, or `dagctl backfill`")
+			return fault.New(fault.Conflict, "task %s is of a definition of its job that no version runs any more",
+				r.ID).WithHint("ask for a new one: `dagctl run DAG/JOB`, or `dagctl backfill`")
 		}
 	}
 	return ctl.tasks.Reopen(ctx, tx, canceled, now)
