@@ -17,7 +17,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/relations"
+	"github.com/dagctl/dagctl/internal/rest"
 )
 
 // Kind is a kind of work.
@@ -110,12 +112,17 @@ func New(c Config) (*Engines, error) {
 	return e, e.Sweep()
 }
 
-// Take returns an engine for a purpose, which the caller must Release. It waits for a slot until ctx ends.
+// Take returns an engine for a purpose, which the caller must Release. It waits for a slot until ctx ends. Callers of
+// those that people wait for are told to try again if the time of ctx runs out.
 func (e *Engines) Take(ctx context.Context, p Purpose) (*Engine, error) {
 	if p.Org == "" {
 		return nil, errors.New("an engine works for an org")
 	}
 	if err := e.slots[p.Kind].take(ctx, p.Org); err != nil {
+		if (p.Kind == Query || p.Kind == Parse) && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			err = rest.RetryAfter(fault.New(fault.TooMany, "all engines of the org are busy, and none became free in time").
+				WithHint("try again in a moment"), time.Second)
+		}
 		return nil, err
 	}
 	if idle := e.pop(p); idle != nil {

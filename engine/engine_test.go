@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -18,6 +19,7 @@ import (
 	"github.com/dagctl/dagctl/engine/inside"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/relations"
+	"github.com/dagctl/dagctl/internal/rest"
 )
 
 func TestMain(m *testing.M) {
@@ -231,6 +233,28 @@ func TestAnOrgLeavesASlotToOthers(t *testing.T) {
 	other.Org = "other"
 	take(t, e, other).Release()
 	g.Release()
+}
+
+// Who waits for rows or a plan, and gets no engine in time, is told to try again.
+func TestPeopleAreToldToTryAgain(t *testing.T) {
+	t.Parallel()
+	e := engines(t, engine.Config{Slots: map[engine.Kind]int{engine.Parse: 1, engine.Job: 1, engine.Query: 1,
+		engine.Copy: 1}})
+	for _, kind := range []engine.Kind{engine.Query, engine.Parse} {
+		p := engine.Purpose{Kind: kind, Org: "acme"}
+		g := take(t, e, p)
+		ctx, cancel := context.WithTimeoutCause(t.Context(), time.Millisecond, errors.New("too slow"))
+		_, err := e.Take(ctx, p)
+		require.True(t, fault.Is(err, fault.TooMany), "%v", err)
+		require.EqualValues(t, http.StatusTooManyRequests, rest.ProblemOf(err).Status)
+
+		gone, leave := context.WithCancel(t.Context())
+		leave()
+		_, err = e.Take(gone, p)
+		require.ErrorIs(t, err, context.Canceled)
+		cancel()
+		g.Release()
+	}
 }
 
 // A question that binds for ever ends by its processor time, and the next one is answered.

@@ -17,7 +17,6 @@ import (
 	"github.com/dagctl/dagctl/engine"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/relations"
-	"github.com/dagctl/dagctl/internal/rest"
 )
 
 // asker asks an engine about one statement. No engine ever has a second statement: whatever one has done to its
@@ -46,7 +45,7 @@ func as(caller authz.Caller) string {
 func (q *Query) begin(ctx context.Context, org uuid.UUID, of string, scope relations.Scope, s Statement,
 ) (*asker, []engine.Reading, error) {
 	l := q.Limits
-	g, err := q.take(ctx, engine.Purpose{Kind: engine.Query, Org: org.String(), Of: of,
+	g, err := q.Engines.Take(ctx, engine.Purpose{Kind: engine.Query, Org: org.String(), Of: of,
 		Limits: relations.Limits{Memory: l.Memory, Threads: l.Threads},
 		CPU:    time.Duration(l.Threads)*l.Timeout + 5*time.Second})
 	if err != nil {
@@ -65,16 +64,6 @@ func (q *Query) begin(ctx context.Context, org uuid.UUID, of string, scope relat
 		return nil, nil, err
 	}
 	return a, names, nil
-}
-
-// take takes an engine. A caller for whom none becomes free in time is to try again.
-func (q *Query) take(ctx context.Context, p engine.Purpose) (*engine.Engine, error) {
-	g, err := q.Engines.Take(ctx, p)
-	if err != nil && ctx.Err() != nil && !errors.Is(ctx.Err(), context.Canceled) {
-		return nil, rest.RetryAfter(fault.New(fault.TooMany, "no engine became free for the query").
-			WithHint("try again in a moment"), time.Second)
-	}
-	return g, err
 }
 
 // rows runs the statement over relations. The rows are in the outcome, or else go to a stream in Arrow's IPC format.

@@ -190,8 +190,8 @@ func (q *Query) compareKeys(ctx context.Context, caller authz.Caller, from, to s
 		others[b.Key] = b
 	}
 
-	g, err := q.take(ctx, engine.Purpose{Kind: engine.Query, Org: caller.OrgID.String(), Of: as(caller), Spills: true,
-		Limits: relations.Limits{Memory: 512 << 20, Threads: 1}})
+	g, err := q.Engines.Take(ctx, engine.Purpose{Kind: engine.Query, Org: caller.OrgID.String(), Of: as(caller),
+		Spills: true, Limits: relations.Limits{Memory: 512 << 20, Threads: 1}})
 	if err != nil {
 		return nil, err
 	}
