@@ -115,10 +115,15 @@ func New(c Config) (*Engines, error) {
 // Take returns an engine for a purpose, which the caller must Release. It waits for a slot until ctx ends. Callers of
 // those that people wait for are told to try again if the time of ctx runs out.
 func (e *Engines) Take(ctx context.Context, p Purpose) (*Engine, error) {
+	return e.TakeTelling(ctx, p, func() {})
+}
+
+// TakeTelling is Take for one who wants to know when it has to wait: waits is called then.
+func (e *Engines) TakeTelling(ctx context.Context, p Purpose, waits func()) (*Engine, error) {
 	if p.Org == "" {
 		return nil, errors.New("an engine works for an org")
 	}
-	if err := e.slots[p.Kind].take(ctx, p.Org); err != nil {
+	if err := e.slots[p.Kind].take(ctx, p.Org, waits); err != nil {
 		if (p.Kind == Query || p.Kind == Parse) && errors.Is(ctx.Err(), context.DeadlineExceeded) {
 			err = rest.RetryAfter(fault.New(fault.TooMany, "all engines of the org are busy, and none became free in time").
 				WithHint("try again in a moment"), time.Second)

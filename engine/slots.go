@@ -30,14 +30,20 @@ func newSlots(n int, perOrg func(org string) int) *slots {
 	return &slots{total: n, perOrg: perOrg, free: n, taken: map[string]int{}}
 }
 
-// take takes a slot, or waits for one until ctx ends.
-func (s *slots) take(ctx context.Context, org string) error {
+// take takes a slot, or waits for one until ctx ends. Before it waits, it calls waits.
+func (s *slots) take(ctx context.Context, org string, waits func()) error {
 	w := &waiter{org, make(chan struct{})}
 	s.mu.Lock()
 	s.waiting = append(s.waiting, w)
 	s.hand()
 	s.mu.Unlock()
 
+	select {
+	case <-w.got:
+		return nil
+	default:
+		waits()
+	}
 	select {
 	case <-w.got:
 		return nil

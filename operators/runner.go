@@ -122,6 +122,7 @@ func (r *Runner) run(ctx context.Context, a Assignment, progress func(int, strin
 	scratch := dir.Path
 
 	w := r.workOf(a)
+	w.tell = progress
 	defer w.release()
 	t, err := r.task(ctx, w, a, scratch, progress, log)
 	if err != nil {

@@ -16,6 +16,7 @@ type work struct {
 	purpose engine.Purpose
 	taken   *engine.Engine
 	opened  *engine.Open // what is open in it, with the files as the server knows them
+	tell    func(percent int, state string)
 }
 
 // Use lets the task work with engines of its own, until release. A Runner does so by itself.
@@ -33,13 +34,26 @@ func (r *Runner) workOf(a Assignment) *work {
 // engine returns the work's engine.
 func (w *work) engine(ctx context.Context) (*engine.Engine, error) {
 	if w.taken == nil {
-		taken, err := w.engines.Take(ctx, w.purpose)
+		waited := false
+		taken, err := w.engines.TakeTelling(ctx, w.purpose, func() {
+			waited = true
+			w.say("waiting for a free engine")
+		})
 		if err != nil {
 			return nil, err
 		}
-		w.taken = taken
+		if w.taken = taken; waited {
+			w.say("")
+		}
 	}
 	return w.taken, nil
+}
+
+// say tells the run's progress, before it has done anything.
+func (w *work) say(state string) {
+	if w.tell != nil {
+		w.tell(0, state)
+	}
 }
 
 // release gives the engine back.

@@ -234,7 +234,8 @@ var taskWordings = map[Code]wording{
 			counted(r.Count, "time"), saying(r.Error))
 	}},
 	WhyRunning: {"a task", func(r Reason) string {
-		return fmt.Sprintf("it has been running on %s%s, %d %% done", r.Worker, since(r.Since), r.Count)
+		return fmt.Sprintf("it has been running on %s%s, %d %% done%s", r.Worker, since(r.Since), r.Count,
+			saying(r.Detail))
 	}},
 	WhySilent: {"a task", func(r Reason) string {
 		return fmt.Sprintf("it runs on %s, which has not been heard of for a while; others take it over%s, unless it "+
