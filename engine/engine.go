@@ -125,8 +125,8 @@ func (e *Engines) TakeTelling(ctx context.Context, p Purpose, waits func()) (*En
 	}
 	if err := e.slots[p.Kind].take(ctx, p.Org, waits); err != nil {
 		if (p.Kind == Query || p.Kind == Parse) && errors.Is(ctx.Err(), context.DeadlineExceeded) {
-			err = rest.RetryAfter(fault.New(fault.TooMany, "all engines of the org are busy, and none became free in time").
-				WithHint("try again in a moment"), time.Second)
+			busy := fault.New(fault.TooMany, "all engines of the org are busy, and none became free in time")
+			err = rest.RetryAfter(busy.WithHint("try again in a moment"), time.Second)
 		}
 		return nil, err
 	}
