@@ -110,7 +110,7 @@ func (api *API) admitTask(r *http.Request) (Capability, error) {
 	now := clock.Now()
 	c, err := api.signer.authenticateTask(r, now)
 	if err != nil {
-		return Capability{}, api.failures.refused(r, err, now)
+		return Capability{}, api.failures.refused(r, r.Header.Get(protocol.CapabilityHeader), err, now)
 	}
 	if err := api.limiter.Take("task "+c.TaskID.String(), now); err != nil {
 		return Capability{}, err

@@ -52,9 +52,10 @@ func (f *failures) guard(r *http.Request, credential string, now time.Time, look
 	return err
 }
 
-// refused counts a credential that was refused without a look at the database, and returns the answer to it.
-func (f *failures) refused(r *http.Request, cause error, now time.Time) error {
-	if f.limiter == nil {
+// refused counts a credential that was refused without a look at the database, and returns the answer to it. A call
+// without any counts as nothing.
+func (f *failures) refused(r *http.Request, credential string, cause error, now time.Time) error {
+	if f.limiter == nil || credential == "" {
 		return cause
 	}
 	from := addressOf(r)

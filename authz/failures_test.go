@@ -84,6 +84,7 @@ func TestRefusedCredentialsHoldUpNoTask(t *testing.T) {
 	}
 	require.Equal(t, map[int]int{http.StatusUnauthorized: 20, http.StatusTooManyRequests: 280}, codes)
 
+	require.Equal(t, http.StatusUnauthorized, ask(""))
 	for range 50 {
 		capability, _ := live(t, s, w.org.ID)
 		require.Equal(t, http.StatusOK, ask(capability))
