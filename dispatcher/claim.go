@@ -392,7 +392,8 @@ func queryInputs(b *pg.Batch, pins []registry.Pin, origins []uuid.UUID) *pg.Late
 	b.Query("operator states", []any{&origin, &state.text, &state.version}, func() error {
 		states[origin] = operatorState{slices.Clone(state.text), state.version}
 		return nil
-	}, `SELECT job_id, state, version FROM operator_state WHERE job_id = ANY($1) AND state_key = 'default'`,
+	}, `SELECT job_id, state, version FROM operator_state
+		WHERE job_id = ANY($1) AND state_key = 'default' AND version > 0`, // 0: nobody has written it yet
 		tasks.SortedIDs(origins))
 
 	return pg.Then(pg.Answer(b, &states),

@@ -169,3 +169,25 @@ func TestOperatorStateOfRemoteRuns(t *testing.T) {
 	require.Equal(t, "Completed", state.Status)
 	require.Equal(t, 3, counted(w))
 }
+
+// A run that could not write because another state had gone leaves none behind: the next one has no state, not an empty
+// one.
+func TestARefusedOperatorStateLeavesNoneBehind(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.On("count", count)
+	w.Serve(counting)
+	w.Enqueue("count", dispatcher.EnqueueItem{})
+	dispatchertest.Execute(t.Context(), w.D, w.One(w.D))
+
+	w.Enqueue("count", dispatcher.EnqueueItem{})
+	task := w.One(w.D)
+	done := w.Do(w.D, task)
+	w.Exec(`DELETE FROM operator_state`)
+	require.NoError(t, w.D.Report(t.Context(), task, done, nil, false))
+	w.Promote(time.Now().Add(time.Hour))
+	task = w.One(w.D)
+	require.Empty(t, task.Assignment.State)
+	dispatchertest.Execute(t.Context(), w.D, task)
+	require.Equal(t, 1, counted(w))
+}
