@@ -33,6 +33,16 @@ func count(_ context.Context, t *operators.Task) (operators.Result, error) {
 	return operators.Result{State: json.RawMessage(fmt.Sprint(n + 1))}, nil
 }
 
+// countingWorld has tasks that count, ready to be claimed.
+func countingWorld(t *testing.T, ready int) *dispatchertest.World {
+	t.Helper()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.On("count", count)
+	w.Serve(counting)
+	w.Enqueue("count", make([]dispatcher.EnqueueItem, ready)...)
+	return w
+}
+
 func counted(w *dispatchertest.World) (n int) {
 	w.T.Helper()
 	w.Row(`SELECT coalesce(max((state #>> '{}')::int), 0) FROM operator_state`)(&n)
@@ -42,10 +52,7 @@ func counted(w *dispatchertest.World) (n int) {
 // Six runs that read the same state and write it at the same time: each builds on what another wrote, or is run again.
 func TestOperatorStateIsComparedAndSet(t *testing.T) {
 	t.Parallel()
-	w := dispatchertest.NewWorld(t)
-	w.Probe.On("count", count)
-	w.Serve(counting)
-	w.Enqueue("count", make([]dispatcher.EnqueueItem, 6)...)
+	w := countingWorld(t, 6)
 	claimed := w.Claim(w.D)
 	require.Len(t, claimed, 6)
 	var done []dispatcher.Completion
@@ -70,10 +77,7 @@ func TestOperatorStateIsComparedAndSet(t *testing.T) {
 // Completions that share a transaction cannot both build on the same state either.
 func TestOperatorStateInOneBatch(t *testing.T) {
 	t.Parallel()
-	w := dispatchertest.NewWorld(t)
-	w.Probe.On("count", count)
-	w.Serve(counting)
-	w.Enqueue("count", make([]dispatcher.EnqueueItem, 20)...)
+	w := countingWorld(t, 20)
 	for range 20 {
 		w.Promote(time.Now().Add(time.Hour))
 		claimed := w.Claim(w.D)
@@ -174,10 +178,7 @@ func TestOperatorStateOfRemoteRuns(t *testing.T) {
 // one.
 func TestARefusedOperatorStateLeavesNoneBehind(t *testing.T) {
 	t.Parallel()
-	w := dispatchertest.NewWorld(t)
-	w.Probe.On("count", count)
-	w.Serve(counting)
-	w.Enqueue("count", dispatcher.EnqueueItem{})
+	w := countingWorld(t, 1)
 	dispatchertest.Execute(t.Context(), w.D, w.One(w.D))
 
 	w.Enqueue("count", dispatcher.EnqueueItem{})

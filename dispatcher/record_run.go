@@ -75,11 +75,7 @@ var ErrStateMoved error = moved("operator_state was written by another run meanw
 // compareStates locks the operator states that completions write, and returns those completions that may write theirs.
 // Of several that share the transaction and a job, the first one may.
 func compareStates(ctx context.Context, tx pgx.Tx, batch []*Completing) (open []*Completing, err error) {
-	var (
-		writing, jobs, orgs []uuid.UUID
-		moved               = map[uuid.UUID]bool{}
-		written             = map[uuid.UUID]bool{}
-	)
+	var writing, jobs, orgs []uuid.UUID
 	for _, x := range batch {
 		if len(x.Outcome.State) > 0 {
 			writing, jobs, orgs = append(writing, x.TaskID), append(jobs, x.Job.Origin), append(orgs, x.Job.OrgID)
@@ -89,12 +85,14 @@ func compareStates(ctx context.Context, tx pgx.Tx, batch []*Completing) (open []
 		return batch, nil
 	}
 
-	if err := lockStates(ctx, tx, writing, jobs, orgs, moved); err != nil {
+	outdated, err := lockStates(ctx, tx, writing, jobs, orgs)
+	if err != nil {
 		return nil, fmt.Errorf("compare operator states: %w", err)
 	}
+	written := map[uuid.UUID]bool{}
 	for _, x := range batch {
 		if len(x.Outcome.State) > 0 {
-			if moved[x.TaskID] || written[x.Job.Origin] {
+			if outdated[x.TaskID] || written[x.Job.Origin] {
 				x.err = ErrStateMoved
 				continue
 			}
@@ -105,18 +103,19 @@ func compareStates(ctx context.Context, tx pgx.Tx, batch []*Completing) (open []
 	return open, nil
 }
 
-// lockStates locks the states of jobs, those too that do not exist yet, and finds the tasks that have read others.
-func lockStates(
-	ctx context.Context, tx pgx.Tx, list, jobs, orgs []uuid.UUID, moved map[uuid.UUID]bool,
-) error {
-	var b pg.Batch
+// lockStates locks the states of jobs, those too that do not exist yet, and returns the tasks that have read others.
+func lockStates(ctx context.Context, tx pgx.Tx, list, jobs, orgs []uuid.UUID) (map[uuid.UUID]bool, error) {
+	var (
+		b        pg.Batch
+		task     uuid.UUID
+		outdated = map[uuid.UUID]bool{}
+	)
 	b.Exec("operator states that do not exist yet", `
 		INSERT INTO operator_state (org_id, job_id, version)
 		SELECT DISTINCT org, job, 0 FROM unnest($1::uuid[], $2::uuid[]) AS w(org, job) ORDER BY job
 		ON CONFLICT (org_id, job_id, state_key) DO NOTHING`, orgs, jobs)
-	var task uuid.UUID
 	b.Query("operator states that moved", []any{&task}, func() error {
-		moved[task] = true
+		outdated[task] = true
 		return nil
 	}, `
 		WITH locked AS MATERIALIZED (
@@ -124,17 +123,15 @@ func lockStates(
 			ORDER BY job_id FOR UPDATE)
 		SELECT l.task_id FROM leases l JOIN locked s ON s.job_id = l.origin_job_id
 		WHERE l.task_id = ANY($2) AND l.state_version <> s.version`, tasks.SortedIDs(jobs), list)
-	return b.SendLast(ctx, tx)
+	return outdated, b.SendLast(ctx, tx)
 }
 
-// saveState writes the state that compareStates has allowed; the attempt may go on from it.
+// saveState writes the state that compareStates has locked and allowed; the attempt may go on from it.
 func saveState(b *pg.Batch, x *Completing) {
 	b.Exec("operator state of "+x.Job.Address(), `
 		WITH saved AS (
-			INSERT INTO operator_state (org_id, job_id, state) VALUES ($1, $2, $3)
-			ON CONFLICT (org_id, job_id, state_key)
-			DO UPDATE SET state = EXCLUDED.state, version = operator_state.version + 1, updated_at = now()
-			RETURNING version)
+			UPDATE operator_state SET state = $3, version = version + 1, updated_at = now()
+			WHERE org_id = $1 AND job_id = $2 AND state_key = 'default' RETURNING version)
 		UPDATE leases l SET state_version = saved.version FROM saved WHERE l.task_id = $4 AND l.attempt = $5`,
 		x.Job.OrgID, x.Job.Origin, x.Outcome.State, x.TaskID, x.Attempt)
 }
