@@ -1,7 +1,6 @@
 package pgdev
 
 import (
-	"bufio"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -18,6 +17,7 @@ import (
 	"time"
 
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/filelock"
 )
 
 // elsewhere holds clusters whose data folder the server's account cannot reach, such as one below root's home.
@@ -29,7 +29,7 @@ type folder struct {
 	cluster   string // where initdb put the cluster: dir/cluster, or below elsewhere
 	throwaway bool
 	orphan    bool // the cluster belongs to a deleted data folder of the same path
-	lock      *os.File
+	lock      *filelock.Lock
 }
 
 func (f folder) path(name string) string { return filepath.Join(f.dir, name) }
@@ -59,28 +59,16 @@ func openFolder(dataDir string, acct account) (folder, error) {
 
 // acquire locks the folder until this process ends, however it ends.
 func (f *folder) acquire() error {
-	lock, err := os.OpenFile(f.path("lock"), os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return fmt.Errorf("lock data folder: %w", err)
+	lock, err := filelock.Take(f.path("lock"))
+	var held *filelock.HeldError
+	if errors.As(err, &held) {
+		return fault.New(fault.Conflict, "data folder %s is in use by process %s", f.dir, held.Process).
+			WithHint("stop that process, or use another data folder")
 	}
-	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		holder, _ := bufio.NewReader(lock).ReadString('\n')
-		_ = lock.Close()
-		if errors.Is(err, syscall.EWOULDBLOCK) {
-			return fault.New(fault.Conflict, "data folder %s is in use by process %s",
-				f.dir, strings.TrimSpace(holder)).
-				WithHint("stop that process, or use another data folder")
-		}
+	if err != nil {
 		return fmt.Errorf("lock data folder %s: %w", f.dir, err)
 	}
-
 	f.lock = lock
-	if err := lock.Truncate(0); err != nil {
-		return fmt.Errorf("lock data folder: %w", err)
-	}
-	if _, err := fmt.Fprintln(lock, os.Getpid()); err != nil {
-		return fmt.Errorf("lock data folder: %w", err)
-	}
 	return nil
 }
 
@@ -138,9 +126,8 @@ func (f *folder) authentication() string {
 // leaves nothing that looks complete.
 func (f *folder) init(ctx context.Context, bin binaries, acct account, scratch string,
 	log *slog.Logger) (string, error) {
-	passwordFile := f.path("password")
 	if f.clusterVersion() != 0 {
-		password, err := os.ReadFile(passwordFile)
+		password, err := os.ReadFile(f.path("password"))
 		if err != nil {
 			return "", fault.New(fault.Invalid, "read the database's password: %w", err).
 				WithHint("restore that file, or start empty with --reset")
@@ -174,13 +161,18 @@ func (f *folder) init(ctx context.Context, bin binaries, acct account, scratch s
 	if out, err := initdb.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("initdb: %w\n%s", err, strings.TrimSpace(string(out)))
 	}
-	if err := os.WriteFile(passwordFile, []byte(password), 0o600); err != nil {
-		return "", fmt.Errorf("keep the database's password: %w", err)
+	return password, f.place(fresh, password)
+}
+
+// place puts a cluster and its password where a server starts from.
+func (f *folder) place(fresh, password string) error {
+	if err := os.WriteFile(f.path("password"), []byte(password), 0o600); err != nil {
+		return fmt.Errorf("keep the database's password: %w", err)
 	}
 	if err := errors.Join(os.RemoveAll(f.cluster), os.Rename(fresh, f.cluster)); err != nil {
-		return "", fmt.Errorf("put the cluster in place: %w", err)
+		return fmt.Errorf("put the cluster in place: %w", err)
 	}
-	return password, nil
+	return nil
 }
 
 // endLeftover ends a server that still runs on the cluster although no process holds the folder's lock: its guard is
@@ -238,5 +230,5 @@ func (f *folder) close() error {
 	if f.throwaway {
 		err = f.remove()
 	}
-	return errors.Join(err, f.lock.Close())
+	return errors.Join(err, f.lock.Release())
 }

@@ -1,19 +1,17 @@
 package dev
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
-	"strings"
-	"syscall"
 
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/cmd/dagctl/cli"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/filelock"
 	"github.com/dagctl/dagctl/internal/pgdev"
 )
 
@@ -27,7 +25,7 @@ const (
 // dataFolder is the data folder of a dev server, locked by this process.
 type dataFolder struct {
 	dir  string
-	lock *os.File
+	lock *filelock.Lock
 }
 
 // openDataFolder creates the folder if there is none, and locks it until this process ends, however it ends.
@@ -42,27 +40,14 @@ func openDataFolder(dir string) (*dataFolder, error) {
 		return nil, fmt.Errorf("data folder: %w", err)
 	}
 
-	lock, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("lock the data folder: %w", err)
+	lock, err := filelock.Take(filepath.Join(dir, "lock"))
+	var held *filelock.HeldError
+	if errors.As(err, &held) {
+		return nil, fault.New(fault.Conflict, "a dev server is already running on the data folder %s (process %s)",
+			dir, held.Process).WithHint("use that server, stop it, or pass another folder with --data")
 	}
-	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		holder, _ := bufio.NewReader(lock).ReadString('\n') // only for the message
-		_ = lock.Close()
-		if errors.Is(err, syscall.EWOULDBLOCK) {
-			return nil, fault.New(fault.Conflict, "a dev server is already running on the data folder %s (process %s)",
-				dir, strings.TrimSpace(holder)).
-				WithHint("use that server, stop it, or pass another folder with --data")
-		}
+	if err != nil {
 		return nil, fmt.Errorf("lock the data folder %s: %w", dir, err)
-	}
-
-	err = lock.Truncate(0)
-	if err == nil {
-		_, err = fmt.Fprintln(lock, os.Getpid())
-	}
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("lock the data folder: %w", err), lock.Close())
 	}
 	return &dataFolder{dir: dir, lock: lock}, nil
 }
@@ -112,5 +97,5 @@ func (d *dataFolder) close() error {
 			errs = append(errs, err)
 		}
 	}
-	return errors.Join(append(errs, d.lock.Close())...)
+	return errors.Join(append(errs, d.lock.Release())...)
 }
