@@ -218,6 +218,55 @@ func TestOrgsShareSlots(t *testing.T) {
 	greedy.Release()
 }
 
+// An org's bound is its weight: who may have thrice as many slots gets thrice as many where all wait.
+func TestSlotsGoInProportionToBounds(t *testing.T) {
+	t.Parallel()
+	e := engines(t, engine.Config{Slots: map[engine.Kind]int{engine.Parse: 1, engine.Job: 4, engine.Query: 1,
+		engine.Copy: 1},
+		PerOrg: func(org string, _ engine.Kind) int { return map[string]int{"large": 6, "small": 2}[org] }})
+	other := job
+	other.Org = "other"
+	blocker := make([]*engine.Engine, 3) // all but one
+	for i := range blocker {
+		blocker[i] = take(t, e, other)
+	}
+	last := job
+	last.Org = "last"
+	held := append(blocker, take(t, e, last))
+
+	ctx, leave := context.WithCancel(t.Context())
+	got, waiting := make(chan *engine.Engine, 8), 0
+	for _, org := range []string{"small", "large"} {
+		for range 4 {
+			p := job
+			p.Org = org
+			go func() {
+				if g, err := e.Take(ctx, p); err == nil {
+					got <- g
+				}
+			}()
+			waiting++
+			all := func() bool { return e.Waiting(engine.Job) == waiting }
+			require.Eventually(t, all, time.Minute, time.Millisecond)
+		}
+	}
+	for _, g := range held {
+		g.Release()
+	}
+	count := map[string]int{}
+	var taken []*engine.Engine
+	for range held {
+		g := <-got
+		count[g.Org()]++
+		taken = append(taken, g)
+	}
+	require.Equal(t, map[string]int{"large": 3, "small": 1}, count)
+	leave()
+	for _, g := range taken {
+		g.Release()
+	}
+}
+
 // Whatever an org runs, and for however long, one slot is left for the others.
 func TestAnOrgLeavesASlotToOthers(t *testing.T) {
 	t.Parallel()

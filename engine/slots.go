@@ -8,8 +8,8 @@ import (
 
 func processors() int { return runtime.NumCPU() }
 
-// slots are places that orgs share. A place that becomes free goes to the org that has the fewest; of those, to the one
-// that waits longest.
+// slots are places that orgs share. A place that becomes free goes to the org that has the smallest part of those that
+// it may have at most, so that a bound is a weight as well; of those, to the one that waits longest.
 type slots struct {
 	total  int
 	perOrg func(org string) int // the most of an org; 0: all but one
@@ -99,12 +99,15 @@ func (s *slots) next() int {
 		if s.taken[w.org] >= s.most(w.org) {
 			continue
 		}
-		if best < 0 || s.taken[w.org] < s.taken[s.waiting[best].org] {
+		if best < 0 || s.has(w.org) < s.has(s.waiting[best].org) {
 			best = i
 		}
 	}
 	return best
 }
+
+// has returns which part an org has of the slots that it may have.
+func (s *slots) has(org string) float64 { return float64(s.taken[org]) / float64(s.most(org)) }
 
 // most returns how many slots an org may have at once.
 func (s *slots) most(org string) int {
