@@ -33,6 +33,10 @@ func TestOpenSetsDefaults(t *testing.T) {
 	require.Equal(t, "1min", show(pool, "idle_in_transaction_session_timeout"))
 	require.Equal(t, "force_generic_plan", show(pool, "plan_cache_mode"))
 	require.EqualValues(t, 20, pool.Config().MaxConns)
+	var jit string // the tests' server has none itself
+	require.NoError(t, pool.QueryRow(t.Context(), `SELECT setting || ' by ' || source FROM pg_settings
+		WHERE name = 'jit'`).Scan(&jit))
+	require.Equal(t, "off by client", jit)
 
 	pool = open(t, url+"&application_name=mine&statement_timeout=5s&plan_cache_mode=auto&pool_max_conns=3")
 	require.Equal(t, "mine", show(pool, "application_name"))
@@ -185,7 +189,7 @@ func TestInTxRepeatsAfterADeadlock(t *testing.T) {
 		})
 	}
 	require.NoError(t, group.Wait())
-	require.Equal(t, 3, runs[0]+runs[1], "one of them ran twice")
+	require.GreaterOrEqual(t, runs[0]+runs[1], 3, "one of them ran again, or both on a slow machine")
 	var total int
 	require.NoError(t, pool.QueryRow(t.Context(), `SELECT sum(n) FROM n`).Scan(&total))
 	require.Equal(t, 4, total)

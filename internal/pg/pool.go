@@ -88,6 +88,9 @@ func defaults(cfg *pgxpool.Config) {
 		// Prefer index look-ups to reading whole tables. Plans are made early, while a table is small, and kept. With
 		// the server's default, which suits a spinning disk, they would stay those for the small table.
 		"random_page_cost": "1.1",
+		// The estimates of queries that walk an index by themselves are far too high, so the server would compile them:
+		// that takes longer than they run, by a hundred times and more.
+		"jit": "off",
 		// A transaction that a hung process leaves open must not hold locks or block vacuum forever.
 		"idle_in_transaction_session_timeout": "60s",
 	} {

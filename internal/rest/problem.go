@@ -190,6 +190,9 @@ var useProblems = sync.OnceFunc(func() {
 })
 
 func newProblem(ctx context.Context, status int, msg string, errs []error) *Problem {
+	if status == http.StatusInternalServerError && msg == "cannot read request body" { // huma blames the server
+		status, msg = http.StatusBadRequest, "the request's body was cut off or is broken"
+	}
 	p := &Problem{Status: status, Detail: msg}
 	for _, err := range errs {
 		var detailed huma.ErrorDetailer

@@ -208,7 +208,7 @@ func RegisterRaw(a *API, op huma.Operation, maxBody int64, fn http.HandlerFunc) 
 
 const timeoutKey = "dagctl.timeout"
 
-// WithTimeout gives an operation a time limit of its own; zero is none, for streams.
+// WithTimeout gives an operation a time limit of its own; zero is none, for streams. A raw one may have Transfer.
 func WithTimeout(op huma.Operation, d time.Duration) huma.Operation {
 	metadata := map[string]any{timeoutKey: d}
 	for k, v := range op.Metadata {
@@ -228,10 +228,17 @@ func (a *API) HandlePlain(pattern string, timeout time.Duration, fn http.Handler
 
 func (a *API) handle(pattern string, timeout time.Duration, maxBody int64, fn http.HandlerFunc) {
 	a.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
-		ctx, cancel := limitTime(r.Context(), w, timeout)
+		var cancel context.CancelFunc
+		if timeout == Transfer {
+			w, r, cancel = moving(w, r, a.timeout)
+		} else {
+			var ctx context.Context
+			ctx, cancel = limitTime(r.Context(), w, timeout)
+			r = r.WithContext(ctx)
+		}
 		defer cancel()
 		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
-		fn(w, r.WithContext(ctx))
+		fn(w, r)
 	})
 }
 

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -67,4 +68,54 @@ func TestHostileConnections(t *testing.T) {
 	require.Equal(t, 431, raw(t, addr, "GET / HTTP/1.1\r\nHost: x\r\nX: "+strings.Repeat("x", 80<<10)+"\r\n\r\n").
 		StatusCode)
 	require.Empty(t, lines.String())
+}
+
+// A file passes for as long as its bytes do, and one that stands still ends.
+func TestTransfersTakeAsLongAsTheirBytesPass(t *testing.T) {
+	t.Parallel()
+	const limit = 2 * time.Second
+	api, _ := newTestAPI(t, Config{Timeout: limit})
+	var failed = make(chan error, 2)
+	RegisterRaw(api, WithTimeout(huma.Operation{OperationID: "put", Method: "PUT", Path: "/file"}, Transfer), 1<<20,
+		func(w http.ResponseWriter, r *http.Request) {
+			n, err := io.Copy(io.Discard, r.Body)
+			failed <- err
+			fmt.Fprint(w, n)
+		})
+	addr := serve(t, api)
+	const head = "PUT /file HTTP/1.1\r\nHost: x\r\nContent-Length: 6\r\n\r\n"
+
+	conn, err := net.Dial("tcp", addr)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = conn.Close() })
+	_, err = io.WriteString(conn, head)
+	require.NoError(t, err)
+	tick := time.NewTicker(limit / 4)
+	defer tick.Stop()
+	for range 6 { // one and a half times the limit
+		<-tick.C
+		_, err = io.WriteString(conn, "x")
+		require.NoError(t, err)
+	}
+	answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	require.NoError(t, err)
+	require.Equal(t, 200, answer.StatusCode)
+	require.NoError(t, <-failed)
+
+	still, err := net.Dial("tcp", addr)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = still.Close() })
+	_, err = io.WriteString(still, head+"x")
+	require.NoError(t, err)
+	require.ErrorIs(t, <-failed, os.ErrDeadlineExceeded)
+}
+
+// A body that is cut off or broken is the sender's fault.
+func TestBrokenBodies(t *testing.T) {
+	t.Parallel()
+	api, _ := newTestAPI(t, Config{})
+	failing(api, nil)
+	answer := raw(t, serve(t, api), "POST /item HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"+
+		"Transfer-Encoding: chunked\r\n\r\nzz\r\n{}")
+	require.Equal(t, 400, answer.StatusCode)
 }
