@@ -81,7 +81,10 @@ func (d *Definitions) derive(doc *Document, cat Catalog, contents map[string]map
 			return nil
 		}
 		names := d.columnsOfInputs(job, jobs)
-		derivation, sure := op.Derive(job, names)
+		derivation, sure, err := op.Derive(job, names)
+		if err != nil {
+			return err
+		}
 		if !sure || !derivation.addConditions(job, names) {
 			return nil
 		}

@@ -113,6 +113,7 @@ func (d *decoder) config(v value, j *Job, op OperatorSpec, known bool) {
 		_, place := t.find([]string{err.Key}) // an empty key leads to the config as a whole
 		p := d.node(place, CodeConfig, "%s", err.Message)
 		p.nearest(err.Unknown, err.Known)
+		p.unseen = err.Unseen
 		if from, ok := t.inlined[err.Key]; ok {
 			p.Message = fmt.Sprintf("%s: %s", from.Value, err.Message)
 		}

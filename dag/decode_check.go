@@ -63,7 +63,9 @@ func (d *decoder) check(v value, j *Job) (Check, bool) {
 		c.SQL = rule.text()
 		if d.cat.Statement != nil && c.SQL != "" {
 			if err := d.cat.Statement(j, c.SQL); err != nil {
-				d.node(rule.node, CodeConfig, "%s", err.Message).nearest(err.Unknown, err.Known)
+				p := d.node(rule.node, CodeConfig, "%s", err.Message)
+				p.nearest(err.Unknown, err.Known)
+				p.unseen = err.Unseen
 			}
 		}
 	}

@@ -43,6 +43,7 @@ func (d *decoder) job(v value) Job {
 		MaxConcurrency: int(v.get("scaling").get("max_concurrency").integer()),
 		Priority:       int(d.setting(v, "priority").integer()),
 		ConcurrencyKey: v.get("concurrency_key").text(),
+		StateKey:       v.get("state_key").text(),
 		MaxAttempts:    int(cmp.Or(d.setting(v, "max_attempts").integer(), DefaultMaxAttempts)),
 		Position:       v.position(d.file),
 	}

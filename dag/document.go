@@ -63,6 +63,7 @@ type Job struct {
 	MaxConcurrency int      `json:"max_concurrency,omitempty"` // 0: unlimited
 	Priority       int      `json:"priority,omitempty"`
 	ConcurrencyKey string   `json:"concurrency_key,omitempty"` // template; empty: none
+	StateKey       string   `json:"state_key,omitempty"`       // template; empty: all runs share one operator state
 
 	Timeout          time.Duration `json:"timeout,omitempty"`
 	HeartbeatTimeout time.Duration `json:"heartbeat_timeout,omitempty"` // the length of a lease
@@ -389,12 +390,13 @@ type OperatorSpec struct {
 	Reading func(config map[string]any) any
 
 	// Shape returns which columns a job reads and writes, as far as its config says it. If it is nil, nothing is known.
-	Shape func(job *Job, inputs [][]Column) Shape
+	// An error says that nobody could look.
+	Shape func(job *Job, inputs [][]Column) (Shape, error)
 
 	// Derive returns how a job's outputs are computed from the columns of its inputs. It takes the names of those
-	// columns in lower case; nil stands for columns that are not known. It returns false where it is not sure. If it
-	// is nil, jobs depend on the whole definitions of their inputs.
-	Derive func(job *Job, inputs [][]string) (Derivation, bool)
+	// columns in lower case; nil stands for columns that are not known. It returns false where it is not sure, and an
+	// error where nobody could look. If it is nil, jobs depend on the whole definitions of their inputs.
+	Derive func(job *Job, inputs [][]string) (Derivation, bool, error)
 }
 
 // Column is a column of a dataset, with DuckDB's name of its type.
@@ -424,6 +426,8 @@ type ConfigError struct {
 	// Unknown is the name at fault and Known are those there are, one of which was probably meant; empty: none was
 	Unknown string
 	Known   []string
+	// Unseen is why nobody could look at the config, which then is not at fault; nil: somebody did
+	Unseen error
 }
 
 // Trusted reports whether a job of this operator may get secrets on this runtime. Code that users upload never may, and

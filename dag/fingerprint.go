@@ -221,7 +221,7 @@ func (j *Job) content(op OperatorSpec, identity func(job string) string) (map[st
 	if j.UDF != nil {
 		udf = cmp.Or(j.UDF.Hash, j.UDF.Bundle) + ":" + j.UDF.Entrypoint
 	}
-	return map[string]any{
+	content := map[string]any{
 		"operator":           j.Operator,
 		"operator_version":   j.OperatorVersion,
 		"code_version":       j.CodeVersion,
@@ -235,7 +235,11 @@ func (j *Job) content(op OperatorSpec, identity func(job string) string) (map[st
 		"partition_by":       j.PartitionBy,
 		"storage":            j.Storage,
 		"udf":                udf,
-	}, nil
+	}
+	if j.StateKey != "" { // left out where it is not set, so that older jobs keep their fingerprints
+		content["state_key"] = j.StateKey
+	}
+	return content, nil
 }
 
 // outputConfig returns the part of the config that can change an output, in the operator's canonical form.
@@ -248,6 +252,9 @@ func (j *Job) outputConfig(op OperatorSpec) (any, error) {
 		return config, nil
 	}
 	canonical, refused := op.Canonical(config)
+	if refused != nil && refused.Unseen != nil {
+		return nil, refused.Unseen
+	}
 	if refused != nil {
 		return nil, fault.New(fault.Invalid, "fingerprint of job %q: %s", j.Name, refused.Message)
 	}

@@ -86,6 +86,7 @@ func TestFingerprintFields(t *testing.T) {
 		{"UpdateStrategy", in, func(j *Job) { j.UpdateStrategy = Append }},
 		{"UniqueKey", in, func(j *Job) { j.UniqueKey = []string{"id"} }},
 		{"Config", in, func(j *Job) { j.Config = map[string]any{"query": "select 2"} }},
+		{"StateKey", in, func(j *Job) { j.StateKey = "{partition}" }},
 		{"UDF", in, func(j *Job) { j.UDF = &UDF{Bundle: "b1", Entrypoint: "main"} }},
 		// An external job has nothing to rebuild, so its fingerprint covers other fields.
 		{"Effect", in, func(j *Job) { j.Effect = EffectExternal }},

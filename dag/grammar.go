@@ -164,6 +164,8 @@ var jobShape = objectShape{what: "a job", oneOf: []string{"source", "inputs"}, f
 	{name: "scaling", of: scalingShape},
 	{name: "concurrency_key", of: textShape{longest: 200, valid: validConcurrencyKey},
 		doc: "One running task per key: a template over {partition}, {payload.field}, {event.field}."},
+	{name: "state_key", of: textShape{longest: 200, valid: validStateKey},
+		doc: "One operator state per key: a template over {partition} and {payload.field}. Default: one for the job."},
 }, executionFields...)}
 
 var (
@@ -423,6 +425,17 @@ func validInstant(text string) error {
 		return errors.New("it must be a date such as 2001-01-31 or an instant such as 2001-01-31T05:00:00Z")
 	}
 	return nil
+}
+
+// validStateKey checks a template that must name something: otherwise all runs would share one state anyway.
+func validStateKey(text string) error {
+	if !keyTemplate.MatchString(text) {
+		return errors.New("it must hold {partition} or {payload.FIELD}; without `state_key` all runs share one state")
+	}
+	if strings.Contains(text, "{event.") {
+		return errors.New("it may hold {partition} and {payload.FIELD} only")
+	}
+	return validConcurrencyKey(text)
 }
 
 var keyTemplate = regexp.MustCompile(`\{([^{}]*)\}`)

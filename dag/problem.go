@@ -41,6 +41,7 @@ type Problem struct {
 	Suggestion string // what to do instead; may be empty
 	Source     string // the offending line, as it stands in the file
 	Width      int    // columns that the caret underlines, at least 1
+	unseen     error  // as in ConfigError
 }
 
 // Problems holds all faults of a DAG file, in the order of the file.
@@ -136,6 +137,16 @@ func (ps Problems) Fault() *fault.Error {
 		})
 	}
 	return err
+}
+
+// Unseen returns why nobody could look at some part of the file; nil: all problems are those of the file.
+func (ps Problems) Unseen() error {
+	for _, p := range ps {
+		if p.unseen != nil {
+			return p.unseen
+		}
+	}
+	return nil
 }
 
 // String returns file:line:column, which editors understand.

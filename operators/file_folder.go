@@ -94,12 +94,14 @@ func openIn(root, name string, c fileSourceConfig) (*folder, error) {
 	return &folder{root: inner}, nil
 }
 
+var errNoPartitions = fault.New(fault.Invalid, "a single file cannot make partitions").
+	WithHint("give a folder and a pattern with {date}, {month}, {hour} or {key}")
+
 // groups returns the matching files by partition.
 func (f *folder) groups(ctx context.Context, c fileSourceConfig, by dag.Partitioning) (map[string][]string, error) {
 	if f.file != "" {
 		if by.Kind != dag.Unpartitioned {
-			return nil, Permanent(fault.New(fault.Invalid, "a single file cannot make partitions").
-				WithHint("give a folder and a pattern with {date}, {month}, {hour} or {key}"))
+			return nil, Permanent(errNoPartitions)
 		}
 		return map[string][]string{dag.WholeKey: {f.file}}, nil
 	}
@@ -204,6 +206,18 @@ func (p pattern) match(name string) (found, bool) {
 		}
 	}
 	return f, true
+}
+
+// exampleOf returns the placeholders of a pattern with values that files may give them.
+func exampleOf(pattern string) found {
+	f := found{}
+	values := found{"date": "2026-01-31", "month": "2026-01", "hour": "23", "key": "a"}
+	for name, value := range values {
+		if strings.Contains(pattern, "{"+name+"}") {
+			f[name] = value
+		}
+	}
+	return f
 }
 
 // partition returns the key of the partition that a file belongs to.

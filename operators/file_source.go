@@ -65,7 +65,7 @@ func (o *fileSource) Spec() dag.OperatorSpec {
 		ConfigSchema: json.RawMessage(fileSourceSchema),
 		Shape:        declaredColumns,
 		Reading:      declaredReading,
-		CheckJob:     checkOutputs,
+		CheckJob:     checkFileJob,
 		Canonical: func(config map[string]any) (any, *dag.ConfigError) {
 			_, err := parseFileConfig(config)
 			return config, err
@@ -75,7 +75,7 @@ func (o *fileSource) Spec() dag.OperatorSpec {
 
 // declaredColumns is the Shape of sources whose config may list the columns to keep. Types that it does not list are
 // known only once they are read.
-func declaredColumns(job *dag.Job, _ [][]dag.Column) (shape dag.Shape) {
+func declaredColumns(job *dag.Job, _ [][]dag.Column) (shape dag.Shape, err error) {
 	list, _ := job.Config["columns"].([]any)
 	columns := make([]dag.Column, 0, len(list))
 	for _, name := range list {
@@ -84,7 +84,7 @@ func declaredColumns(job *dag.Job, _ [][]dag.Column) (shape dag.Shape) {
 	}
 	if len(columns) > 0 {
 		shape.Writes = [][]dag.Column{columns}
-		return shape
+		return shape, nil
 	}
 
 	types, _ := job.Config["types"].(map[string]any)
@@ -93,7 +93,7 @@ func declaredColumns(job *dag.Job, _ [][]dag.Column) (shape dag.Shape) {
 			shape.Types = append(shape.Types, dag.Column{Name: name, Type: declared})
 		}
 	}
-	return shape
+	return shape, nil
 }
 
 // declaredType returns the type that a config gives to a column of text files; empty if it gives none.
@@ -110,7 +110,25 @@ func declaredType(config map[string]any, column string) string {
 	return t.String()
 }
 
-// checkOutputs is the CheckJob of sources of files: they have one output, and one more for rows that do not fit.
+// checkFileJob is the CheckJob. It refuses a pattern whose files could never be given to a partition.
+func checkFileJob(job *dag.Job) *dag.ConfigError {
+	if err := checkOutputs(job); err != nil {
+		return err
+	}
+	text, _ := job.Config["pattern"].(string)
+	if text == "" {
+		if job.PartitionBy.Kind != dag.Unpartitioned {
+			return &dag.ConfigError{Key: "path", Message: fault.Text(errNoPartitions)}
+		}
+		return nil
+	}
+	if _, err := exampleOf(text).partition(job.PartitionBy); err != nil {
+		return &dag.ConfigError{Key: "pattern", Message: err.Error()}
+	}
+	return nil
+}
+
+// checkOutputs checks the outputs of sources of files: they have one, and one more for rows that do not fit.
 func checkOutputs(job *dag.Job) *dag.ConfigError {
 	quarantine := job.Config["on_bad_rows"] == badRowsQuarantine
 	switch {

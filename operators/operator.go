@@ -17,6 +17,7 @@ import (
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/internal/secret"
 	"github.com/dagctl/dagctl/storage"
+	"github.com/dagctl/dagctl/worker/protocol"
 )
 
 // Operator is one kind of work. Implementations are stateless and safe for concurrent use.
@@ -180,6 +181,7 @@ type EnqueuedTask struct {
 	Metadata       json.RawMessage `json:"metadata,omitempty"`
 	PartitionKey   string          `json:"partition_key,omitempty"`
 	ConcurrencyKey string          `json:"concurrency_key,omitempty"`
+	Timer          *protocol.Timer `json:"timer,omitempty"` // asks for a timer instead
 }
 
 // ColumnOrigin records that an output column was computed from an input column.

@@ -133,3 +133,41 @@ func TestFileSourceSeesWhatChanged(t *testing.T) {
 	last := versions(time.Now())
 	require.Equal(t, map[string]string{"b": third["b"], "c": first["a"]}, last)
 }
+
+// A document is refused if no file could ever be given to one of the job's partitions.
+func TestPatternsThatMakeNoPartitionAreRefused(t *testing.T) {
+	t.Parallel()
+	registry, err := operators.Builtin(operators.Options{Engines: enginetest.Engines()})
+	require.NoError(t, err)
+	op, _ := registry.Get("file_source")
+	day, month := dag.Partitioning{Kind: dag.ByTime, Unit: dag.Day}, dag.Partitioning{Kind: dag.ByTime, Unit: dag.Month}
+	hour, key := dag.Partitioning{Kind: dag.ByTime, Unit: dag.Hour}, dag.Partitioning{Kind: dag.ByKey}
+	for _, test := range []struct {
+		pattern string
+		by      dag.Partitioning
+		want    string
+	}{
+		{"x.csv", dag.Partitioning{}, ""},
+		{"", dag.Partitioning{}, ""},
+		{"{date}.csv", day, ""},
+		{"{date}/{hour}.csv", hour, ""},
+		{"{month}.csv", month, ""},
+		{"{date}.csv", month, ""},
+		{"{key}.csv", key, ""},
+		{"{date}.csv", key, ""},
+		{"", day, "a single file cannot make partitions"},
+		{"x.csv", day, "needs other placeholders"},
+		{"{month}.csv", day, "needs other placeholders"},
+		{"{date}.csv", hour, "needs other placeholders"},
+		{"{hour}.csv", key, "needs {key}"},
+	} {
+		fault := op.Spec().CheckJob(&dag.Job{Operator: "file_source", Outputs: []string{"rows"}, PartitionBy: test.by,
+			Config: map[string]any{"pattern": test.pattern}})
+		if test.want == "" {
+			require.Nil(t, fault, "%s %s", test.pattern, test.by)
+			continue
+		}
+		require.NotNil(t, fault, "%s %s", test.pattern, test.by)
+		require.Contains(t, fault.Message, test.want)
+	}
+}

@@ -18,7 +18,7 @@ jobs:
   - name: raw
     operator: file_source
     source: { kind: poll, every: 1m }
-    config: { path: data, format: csv }
+    config: { path: data, pattern: "{date}.csv", format: csv }
     partition_by: { time: day }
   - name: wide
     operator: sql

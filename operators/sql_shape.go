@@ -12,10 +12,10 @@ import (
 )
 
 // shape returns the columns that the queries of a job read and write.
-func (s *statements) shape(job *dag.Job, inputs [][]dag.Column) (shape dag.Shape) {
+func (s *statements) shape(job *dag.Job, inputs [][]dag.Column) (shape dag.Shape, err error) {
 	queries, err := queriesFor(job.Config, job.Outputs)
 	if err != nil {
-		return shape
+		return shape, nil
 	}
 	known, complete := relationsOf(job, inputs)
 	q := engine.Shape{Queries: queries, Bind: make([]bool, len(queries)), Relations: known}
@@ -31,11 +31,12 @@ func (s *statements) shape(job *dag.Job, inputs [][]dag.Column) (shape dag.Shape
 	}
 
 	found, err := s.shaped(q)
-	if err != nil { // binding may be what ended the engine: what a statement names is known without
+	if err != nil && unseen(err) == nil { // binding may have ended the engine: what a statement names is known without
 		q.Bind = make([]bool, len(queries))
-		if found, err = s.shaped(q); err != nil {
-			return shape
-		}
+		found, err = s.shaped(q)
+	}
+	if err != nil {
+		return shape, unseen(err)
 	}
 	for i := range queries {
 		if failed := found.Failed[i]; failed != nil {
@@ -56,7 +57,7 @@ func (s *statements) shape(job *dag.Job, inputs [][]dag.Column) (shape dag.Shape
 			shape.Reads[i] = readOf(in, append(found.Read[in.As], checked[in.As]...))
 		}
 	}
-	return shape
+	return shape, nil
 }
 
 func (s *statements) shaped(q engine.Shape) (found engine.Shaped, err error) {

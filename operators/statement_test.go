@@ -2,13 +2,17 @@ package operators_test
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/engine"
 	"github.com/dagctl/dagctl/engine/enginetest"
+	"github.com/dagctl/dagctl/engine/inside"
 	"github.com/dagctl/dagctl/operators"
 )
 
@@ -47,6 +51,48 @@ jobs:
 			require.Contains(t, text, "the function "+name+" is not allowed (line 1, column 8)", place)
 		}
 	}
+}
+
+// Where there is no engine, nobody can say what a statement means: neither is the document at fault, nor does a plan
+// decide without.
+func TestWhatNobodyCouldLookAtIsNotAtFault(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "engines")
+	require.NoError(t, os.Mkdir(dir, 0o700))
+	engines, err := engine.New(engine.Config{Dir: dir, Idle: -1, Inside: inside.Serve})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = engines.Close() })
+	catalogOf := func() dag.Catalog {
+		builtin, err := operators.Builtin(operators.Options{Engines: engines,
+			Command: operators.CommandOptions{Every: true}, ReuseByColumn: true})
+		require.NoError(t, err)
+		return builtin.Catalog(nil)
+	}
+	catalog := catalogOf()
+	parse := func() (*dag.Document, dag.Problems) {
+		return dag.Parse(dag.File{Name: "dag.yaml", Text: []byte(byColumn)}, catalog)
+	}
+	doc, problems := parse()
+	require.Empty(t, problems)
+	_, err = dag.Define(doc, catalog)
+	require.NoError(t, err)
+
+	require.NoError(t, os.RemoveAll(dir))
+	require.NoError(t, os.WriteFile(dir, nil, 0o600), "no folder can be made in a file")
+	_, problems = parse()
+	require.Empty(t, problems, "what is remembered needs no engine")
+	catalog = catalogOf()
+	_, problems = parse()
+	const noEngine = "make the folder of an engine"
+	require.ErrorContains(t, problems.Unseen(), noEngine)
+	_, err = dag.Define(doc, catalog)
+	require.ErrorContains(t, err, noEngine)
+
+	job, sql := &doc.Jobs[1], catalog.Operators["sql"]
+	_, err = sql.Shape(job, make([][]dag.Column, 1))
+	require.ErrorContains(t, err, noEngine)
+	_, _, err = sql.Derive(job, make([][]string, 1))
+	require.ErrorContains(t, err, noEngine)
 }
 
 // What a job's SQL reads that is none of its inputs is refused before it is deployed, and not by the task.

@@ -2,6 +2,7 @@ package operators
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -37,14 +38,32 @@ const (
 	parseMemory = 256 << 20
 )
 
-// ask asks an engine that parses.
+// unseenError says that a statement found no engine to look at it: that says nothing of the statement.
+type unseenError struct{ error }
+
+func (e unseenError) Unwrap() error { return e.error }
+
+// unseen returns the error of a look for which there was no engine; nil for any other.
+func unseen(err error) error {
+	if none, ok := errors.AsType[unseenError](err); ok {
+		return none.error
+	}
+	return nil
+}
+
+// ask asks an engine that parses. The error is an unseenError where there is none.
 func (s *statements) ask(q engine.Question, answer any) error {
 	ctx, cancel := context.WithTimeoutCause(context.Background(), parseWithin, // those who ask have no context
 		fault.New(fault.TooLarge, "the statement could not be parsed within %s", parseWithin))
 	defer cancel()
 	purpose := engine.Purpose{Kind: engine.Parse, Org: s.org, Each: parseTime,
 		Limits: relations.Limits{Memory: parseMemory, Threads: 1}}
-	return s.engines.Do(ctx, purpose, q, answer)
+	taken, err := s.engines.Take(ctx, purpose)
+	if err != nil {
+		return unseenError{err}
+	}
+	defer taken.Release()
+	return taken.Do(ctx, q, answer)
 }
 
 // form returns the hash of a parsed statement, so that comments and layout do not cause rebuilds, and what it reads.
@@ -55,12 +74,17 @@ func (s *statements) form(query string) (form engine.Form, err error) {
 	return form, err
 }
 
+// statementFault returns what the look at a statement found against it.
+func statementFault(key, of string, err error) *dag.ConfigError {
+	return &dag.ConfigError{Key: key, Message: of + fault.Text(err), Unseen: unseen(err)}
+}
+
 // check returns what is wrong with the SQL of a check: it is not one SELECT that users may run, or reads what is
 // neither the output nor an input.
 func (s *statements) check(job *dag.Job, query string) *dag.ConfigError {
 	form, err := s.form(query)
 	if err != nil {
-		return &dag.ConfigError{Message: fault.Text(err)}
+		return statementFault("", "", err)
 	}
 	form.Reads = slices.DeleteFunc(slices.Clone(form.Reads), func(m engine.Mention) bool {
 		return sqltext.Same(m.Name, engine.Output)
@@ -78,8 +102,11 @@ func (s *statements) checkJob(job *dag.Job) *dag.ConfigError {
 	for _, name := range sortedKeys(config) {
 		query, _ := config[name].(string)
 		form, err := s.form(query)
+		if unseen(err) != nil {
+			return statementFault("", "", err)
+		}
 		if err != nil {
-			return nil // canonical has said it, unless its engine has only now ended
+			return nil // canonical has said it
 		}
 		key, which := "query", "its query"
 		if named {
@@ -121,7 +148,7 @@ func (s *statements) canonical(config map[string]any) (any, *dag.ConfigError) {
 	if one {
 		form, err := s.form(query)
 		if err != nil {
-			return nil, &dag.ConfigError{Key: "query", Message: fault.Text(err)}
+			return nil, statementFault("query", "", err)
 		}
 		return map[string]any{"query": form.Hash}, nil
 	}
@@ -131,7 +158,7 @@ func (s *statements) canonical(config map[string]any) (any, *dag.ConfigError) {
 		query, _ := queries[name].(string)
 		form, err := s.form(query)
 		if err != nil {
-			return nil, &dag.ConfigError{Key: "queries", Message: name + ": " + fault.Text(err)}
+			return nil, statementFault("queries", name+": ", err)
 		}
 		forms[name] = form.Hash
 	}

@@ -21,10 +21,8 @@ import (
 
 // DropGeneration removes a generation whose partitions were written to the given locations.
 func (s *Storage) DropGeneration(ctx context.Context, g Generation, locations []string) error {
-	for _, location := range locations {
-		if err := s.Discard(ctx, location); err != nil {
-			return fmt.Errorf("drop generation %s: %w", g.Version, err)
-		}
+	if err := s.Discard(ctx, locations...); err != nil {
+		return fmt.Errorf("drop generation %s: %w", g.Version, err)
 	}
 	b, err := s.of(g.Kind)
 	if err != nil {

@@ -261,14 +261,19 @@ func partOf(location string) int {
 	return part
 }
 
-// Discard removes what an attempt wrote at its location, if anything. Discard a location only when no manifest that is
+// Discard removes what an attempt wrote at its locations, if anything. Discard a location only when no manifest that is
 // kept names a file under it: an appended revision shares files with the one before.
-func (s *Storage) Discard(ctx context.Context, location string) error {
-	b, err := s.at(location)
-	if err != nil {
-		return err
+func (s *Storage) Discard(ctx context.Context, locations ...string) error {
+	for _, location := range locations {
+		b, err := s.at(location)
+		if err != nil {
+			return err
+		}
+		if err := b.discard(ctx, location); err != nil {
+			return err
+		}
 	}
-	return b.discard(ctx, location)
+	return nil
 }
 
 // Open returns local Parquet files for each of the published partitions. It creates new files in dir. A revision that

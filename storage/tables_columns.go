@@ -1,6 +1,7 @@
 package storage
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/dagctl/dagctl/internal/fault"
@@ -14,6 +15,11 @@ import (
 // maxIdentifier is NAMEDATALEN-1: Postgres silently cuts longer names, and two could become one.
 const maxIdentifier = 63
 
+// mostColumns is how many columns a table can have, beside our own.
+const mostColumns = 1600 - 3
+
+var systemColumns = []string{"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"}
+
 func checkColumns(columns []Column) error {
 	for _, c := range columns {
 		if len(c.Name) > maxIdentifier {
@@ -24,9 +30,17 @@ func checkColumns(columns []Column) error {
 			return fault.New(fault.Invalid, "column %q: postgres storage uses a column with this name itself", c.Name).
 				WithHint("rename it in the query")
 		}
+		if slices.Contains(systemColumns, c.Name) {
+			return fault.New(fault.Invalid, "column %q: every table of PostgreSQL has a column with this name", c.Name).
+				WithHint("rename it in the query")
+		}
 		if _, err := pgcopy.TypeOf(c); err != nil {
 			return err
 		}
+	}
+	if len(columns) > mostColumns {
+		return fault.New(fault.Invalid, "there are %d columns: postgres storage allows %d", len(columns), mostColumns).
+			WithHint("leave some out, or the job's `storage: postgres`")
 	}
 	return nil
 }

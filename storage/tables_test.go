@@ -2,6 +2,7 @@ package storage_test
 
 import (
 	"context"
+	"fmt"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -207,6 +208,8 @@ func TestTablesRefuse(t *testing.T) {
 		"a missing column": {query: "SELECT 1 AS z", message: `it has no column "z"`},
 		"our own column":   {query: "SELECT 1 AS _revision", message: `uses a column with this name itself`},
 		"a long name":      {query: "SELECT 1 AS " + strings.Repeat("x", 64), message: "allows names of 63 bytes"},
+		"a system column":  {query: "SELECT 1 AS xmin", message: "every table of PostgreSQL has a column"},
+		"too many columns": {query: "SELECT " + many(1598), message: "there are 1598 columns: "},
 		"NUL in text":      {query: "SELECT chr(0) AS x", message: `column "x" has the character NUL`, change: fresh},
 		"no such index": {query: "SELECT 1 AS x", message: "storage.postgres.indexes",
 			change: func(a *storage.Attempt) {
@@ -229,6 +232,15 @@ func TestTablesRefuse(t *testing.T) {
 			require.True(t, fault.Is(err, fault.Invalid), "%v", err)
 		})
 	}
+}
+
+// many returns so many columns of a query.
+func many(columns int) string {
+	list := make([]string, columns)
+	for i := range list {
+		list[i] = fmt.Sprintf("1 AS c%d", i)
+	}
+	return strings.Join(list, ", ")
 }
 
 func fresh(a *storage.Attempt) { a.Generation.Version = uuid.New() }

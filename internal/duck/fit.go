@@ -12,12 +12,63 @@ import (
 )
 
 // A value fits another type if it comes back as it was from a cast to it: 1.5 is no BIGINT, and neither is the text
-// 007.
+// 007. And it has to mean the same, which a cast and back does not show: true is not 1, and a moment is no local time.
 
 // fits returns the condition that a column's value fits a type.
 func fits(c Column, to string) string {
 	return fmt.Sprintf("TRY_CAST(TRY_CAST(%[1]s AS %[2]s) AS %[3]s) IS NOT DISTINCT FROM %[1]s",
 		sqltext.Quote(c.Name), to, c.Type)
+}
+
+// misfits returns the condition that a column's value does not fit a type, or means something else in it.
+func misfits(c Column, to string) string {
+	if meansElse(sqltext.TypeOf(c.Type), sqltext.TypeOf(to)) {
+		return sqltext.Quote(c.Name) + " IS NOT NULL"
+	}
+	return "NOT (" + fits(c, to) + ")"
+}
+
+// meansElse reports whether values of a type mean something else as another one, which a cast to that does not heed.
+func meansElse(from, to sqltext.Type) bool {
+	if from.Kind != to.Kind {
+		return false
+	}
+	if from.Kind == sqltext.ScalarType {
+		was, is := meaning(from.Name), meaning(to.Name)
+		return was != "" && is != "" && was != is || from.Name == "VARCHAR" && to.Name == "JSON"
+	}
+
+	for i, f := range from.Fields {
+		at := slices.IndexFunc(to.Fields, func(t sqltext.TypeField) bool { return sqltext.Same(t.Name, f.Name) })
+		if from.Kind != sqltext.StructType {
+			at = min(i, len(to.Fields)-1)
+		}
+		if at >= 0 && meansElse(f.Type, to.Fields[at].Type) {
+			return true
+		}
+	}
+	return false
+}
+
+// meaning returns what values of a scalar type mean; empty: what their text says.
+func meaning(name string) string {
+	name, _, _ = strings.Cut(name, "(")
+	switch name {
+	case "BOOLEAN":
+		return "truth"
+	case "TIMESTAMP WITH TIME ZONE":
+		return "moment"
+	case "DATE", "TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP_NS":
+		return "local time"
+	case "TIME", "TIME_NS":
+		return "time of day"
+	case "TIME WITH TIME ZONE":
+		return "time of day with a zone"
+	case "TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT",
+		"UHUGEINT", "DECIMAL", "FLOAT", "DOUBLE":
+		return "number"
+	}
+	return ""
 }
 
 // fitted returns the expression of a column's value in another type, which fails where it does not fit.
@@ -42,7 +93,7 @@ func (s *Session) Misfit(ctx context.Context, files []string, columns []Column) 
 		if at < 0 || have[at].Type == c.Type {
 			continue
 		}
-		value, err := s.first(ctx, from, have[at], "NOT ("+fits(have[at], c.Type)+")")
+		value, err := s.first(ctx, from, have[at], misfits(have[at], c.Type))
 		if ctx.Err() == nil && Deterministic(err) { // there is no such cast
 			value, err = s.first(ctx, from, have[at], sqltext.Quote(have[at].Name)+" IS NOT NULL")
 		}
@@ -74,7 +125,7 @@ func (s *Session) MisfitAt(ctx context.Context, files []string, columns []Column
 		}
 
 		at := slices.IndexFunc(have, func(h Column) bool { return sqltext.Same(h.Name, found.Column.Name) })
-		bad := "NOT (" + fits(have[at], found.Column.Type) + ")"
+		bad := misfits(have[at], found.Column.Type)
 		if !s.casts(ctx, from, have[at], found.Column.Type) {
 			bad = sqltext.Quote(have[at].Name) + " IS NOT NULL"
 		}

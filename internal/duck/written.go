@@ -61,6 +61,12 @@ func isDuckDB(err error) bool {
 var unfit = regexp.MustCompile(`^Invalid Input Error: dagctl: column (\d+) does not fit`)
 
 func doesNotFit(c Column) error {
+	if sqltext.TypeOf(c.Type).Any(isWidest) {
+		return fault.New(fault.Invalid, "column %q has a number of more than 38 digits", c.Name).
+			WithHint("write CAST(%[1]s AS DOUBLE) AS %[1]s before you add up, if it need not be exact",
+				sqltext.Quote(c.Name))
+	}
+
 	if !sqltext.TypeOf(c.Type).Any(sqltext.Named("HUGEINT", "UHUGEINT", "TIMESTAMP_S", "TIMESTAMP_MS")) {
 		return fault.New(fault.Invalid, "column %q has an INTERVAL that cannot be stored without changing it: one "+
 			"that is negative, finer than milliseconds, or has more than 49 days in its hours", c.Name).
@@ -81,7 +87,8 @@ func writing(query string, columns []Column) (string, error) {
 		return "", err
 	}
 	same := func(i int) bool {
-		return written[i] == columns[i] && !sqltext.TypeOf(columns[i].Type).Any(sqltext.Named("INTERVAL"))
+		t := sqltext.TypeOf(columns[i].Type)
+		return written[i] == columns[i] && !t.Any(sqltext.Named("INTERVAL")) && !t.Any(isWidest)
 	}
 
 	values, names, plain := make([]string, len(columns)), make([]string, len(columns)), true
@@ -126,8 +133,18 @@ func doesNot(column int) string {
 	return fmt.Sprintf("error('dagctl: column %d does not fit')", column)
 }
 
-// fitting returns the condition that the intervals in a value are written as they are; empty: there are none. Parquet
-// counts months, days and milliseconds in 32 bits without a sign.
+// isWidest reports whether a type is a decimal of 38 digits. DuckDB adds such numbers up without a look at how many
+// digits the sum has.
+func isWidest(t sqltext.Type) bool { return strings.HasPrefix(t.Name, "DECIMAL(38,") }
+
+// widest returns the largest number of a decimal of 38 digits.
+func widest(t sqltext.Type) string {
+	scale, _ := strconv.Atoi(strings.TrimSuffix(strings.TrimPrefix(t.Name, "DECIMAL(38,"), ")"))
+	return fmt.Sprintf("CAST('%s.%s' AS %s)", strings.Repeat("9", 38-scale), strings.Repeat("9", scale), t.Name)
+}
+
+// fitting returns the condition that the intervals and widest decimals in a value are written as they are; empty: there
+// are none. Parquet counts months, days and milliseconds in 32 bits without a sign.
 func fitting(value string, t sqltext.Type, depth int) string {
 	all := func(list string, of sqltext.Type) string {
 		element := fmt.Sprintf("e%d", depth)
@@ -140,6 +157,9 @@ func fitting(value string, t sqltext.Type, depth int) string {
 
 	var fits []string
 	switch {
+	case isWidest(t):
+		most := widest(t)
+		fits = append(fits, fmt.Sprintf("%s BETWEEN -%s AND %s", value, most, most))
 	case t.Name == "INTERVAL":
 		part := func(name string) string { return fmt.Sprintf("date_part('%s', %s)", name, value) }
 		micros := fmt.Sprintf("(%s * 3600000000 + %s * 60000000 + %s)", part("hour"), part("minute"),

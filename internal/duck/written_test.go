@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -105,6 +106,10 @@ func TestWrittenTypes(t *testing.T) {
 func TestWrittenRefuses(t *testing.T) {
 	t.Parallel()
 	s := anyPath(t)
+	nines := strings.Repeat("9", 36)
+	sum := func(as, of, more string) string {
+		return fmt.Sprintf("(SELECT %s FROM (SELECT unnest([%s, %s]) AS x))", as, of, more)
+	}
 	for value, says := range map[string][2]string{
 		"'12:34:56+02'::TIMETZ":                                    {"type TIME WITH TIME ZONE cannot", `write CAST("v" AS VARCHAR) AS "v"`},
 		"TIME_NS '12:34:56.123456789'":                             {"type TIME_NS cannot", `CAST("v" AS VARCHAR)`},
@@ -120,6 +125,10 @@ func TestWrittenRefuses(t *testing.T) {
 		"[1, 170141183460469231731687303715884105]":                {"", ""}, // fits
 		"[1, 170141183460469231731687303715884105727]":             {"does not fit DECIMAL(38,0)[]", `CAST("v" AS DOUBLE)`},
 		"{'a': 340282366920938463463374607431768211455::UHUGEINT}": {"does not fit STRUCT(", `CAST("v" AS VARCHAR)`},
+		sum("sum(x)", "'"+nines+"99'::DECIMAL(38,0)", "1"):         {"more than 38 digits", `CAST("v" AS DOUBLE)`},
+		sum("[sum(x)]", "'"+nines+".99'::DECIMAL(38,2)", "0.01"):   {"more than 38 digits", ""},
+		"'-" + nines + "99'::DECIMAL(38,0)":                        {"", ""}, // fits
+		"'0.99" + nines + "'::DECIMAL(38,38)":                      {"", ""},
 		"INTERVAL '1 microsecond'":                                 {"an INTERVAL that cannot be stored", `CAST("v" AS VARCHAR)`},
 		"INTERVAL '-1 day'":                                        {"an INTERVAL that cannot", ""},
 		"INTERVAL '1 month -1 day'":                                {"an INTERVAL that cannot", ""},

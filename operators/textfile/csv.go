@@ -3,6 +3,7 @@ package textfile
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -253,24 +254,34 @@ func agreeing(r *csvReader) (same, width int) {
 }
 
 // columnNames returns the names of columns from a first line: empty names become columnN, and a name that came before
-// gets a number, as in DuckDB.
-func columnNames(fields []field) []string {
-	names := make([]string, 0, len(fields))
+// gets a number, as in DuckDB. A name that stands since an earlier file, letter for letter, comes before all others, so
+// that the numbers do not depend on the order of the columns.
+func columnNames(fields []field, standing []string) []string {
+	names := make([]string, len(fields))
 	taken := make(map[string]bool, len(fields))
-	tried := map[string]int{}
+	stands := make(map[string]bool, len(standing))
+	for _, name := range standing {
+		stands[name] = true
+	}
 	for i, f := range fields {
 		name := string(bytes.TrimSpace(f.text))
-		if name == "" {
-			name = fmt.Sprintf("column%d", i)
+		if stands[name] && !taken[sqltext.Lower(name)] {
+			names[i], taken[sqltext.Lower(name)] = name, true
 		}
+	}
 
+	tried := map[string]int{}
+	for i, f := range fields {
+		if names[i] != "" {
+			continue
+		}
+		name := cmp.Or(string(bytes.TrimSpace(f.text)), fmt.Sprintf("column%d", i))
 		base := name
 		for taken[sqltext.Lower(name)] { // a million columns may have one name
 			tried[base]++
 			name = fmt.Sprintf("%s_%d", base, tried[base])
 		}
-		taken[sqltext.Lower(name)] = true
-		names = append(names, name)
+		names[i], taken[sqltext.Lower(name)] = name, true
 	}
 	return names
 }

@@ -11,30 +11,8 @@ import (
 	"strings"
 
 	"github.com/klauspost/compress/zstd"
-	"golang.org/x/text/encoding"
-	"golang.org/x/text/encoding/htmlindex"
-	"golang.org/x/text/encoding/unicode"
+	"golang.org/x/text/transform"
 )
-
-// checkEncoding checks the name of an encoding, one of https://encoding.spec.whatwg.org, such as utf-16le or
-// windows-1252.
-func checkEncoding(name string) error {
-	if _, err := encodingOf(name); err != nil {
-		return fmt.Errorf("%q is not the name of an encoding, such as utf-8, utf-16le or windows-1252", name)
-	}
-	return nil
-}
-
-// encodingOf returns nil for UTF-8.
-func encodingOf(name string) (encoding.Encoding, error) {
-	switch strings.ToLower(name) {
-	case "", "utf-8", "utf8":
-		return nil, nil
-	case "utf-16":
-		return unicode.UTF16(unicode.LittleEndian, unicode.UseBOM), nil
-	}
-	return htmlindex.Get(name)
-}
 
 // open opens a file as UTF-8 text, decompressed and without a byte order mark.
 func (f File) open(encodingName string) (io.ReadCloser, error) {
@@ -48,12 +26,12 @@ func (f File) open(encodingName string) (io.ReadCloser, error) {
 		return nil, errors.Join(fmt.Errorf("%s: %w", f.Name, err), file.Close())
 	}
 
-	enc, err := encodingOf(encodingName)
+	decoder, err := decoderOf(encodingName)
 	if err != nil {
 		return nil, errors.Join(err, file.Close())
 	}
-	if enc != nil {
-		in = enc.NewDecoder().Reader(in)
+	if decoder != nil {
+		in = transform.NewReader(in, decoder)
 	}
 
 	buffered := bufio.NewReaderSize(in, 64<<10)
@@ -61,7 +39,7 @@ func (f File) open(encodingName string) (io.ReadCloser, error) {
 	switch {
 	case bytes.HasPrefix(head, []byte("\xEF\xBB\xBF")):
 		_, err = buffered.Discard(3)
-	case enc == nil && (bytes.HasPrefix(head, []byte("\xFF\xFE")) || bytes.HasPrefix(head, []byte("\xFE\xFF"))):
+	case decoder == nil && (bytes.HasPrefix(head, []byte("\xFF\xFE")) || bytes.HasPrefix(head, []byte("\xFE\xFF"))):
 		err = fmt.Errorf("%s is UTF-16: say so with `encoding: utf-16`", f.Name)
 	}
 	r := reader{buffered, closers}

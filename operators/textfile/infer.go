@@ -189,9 +189,12 @@ func (s *shape) structType() Type {
 	return t
 }
 
-// addJSON adds a value of JSON. What is nested deeper than types can be is JSON.
+// listDepth is how deep inferred lists are at most: DuckDB takes twice as long for each further one around them.
+const listDepth = 10
+
+// addJSON adds a value of JSON. What is nested deeper than types can be is JSON, and so are lists below listDepth.
 func (s *shape) addJSON(v jsonValue, f formats, depth int) {
-	if depth == maxDepth {
+	if depth == maxDepth || depth >= listDepth && v.kind == '[' {
 		s.add(0)
 		s.text, s.truth = true, true
 		return
@@ -239,11 +242,15 @@ func (s *shape) field(name string) *shape {
 }
 
 // looksLikeNames reports whether a first row names the columns: none of its values is written like a number or a time,
-// and none is empty but maybe the first, which some programs leave empty above the numbers of the rows.
+// and none is empty but maybe the first, which some programs leave empty above the numbers of the rows, and the last
+// ones, where each line ends with a delimiter.
 func looksLikeNames(first []field, f formats) bool {
+	empty := func(v field) bool { return len(bytes.TrimSpace(v.text)) == 0 }
+	for len(first) > 1 && empty(first[len(first)-1]) {
+		first = first[:len(first)-1]
+	}
 	for i, v := range first {
-		text := bytes.TrimSpace(v.text)
-		if len(text) == 0 && i > 0 || f.kindsOf(text) != 0 {
+		if empty(v) && i > 0 || f.kindsOf(bytes.TrimSpace(v.text)) != 0 {
 			return false
 		}
 	}

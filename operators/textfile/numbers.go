@@ -147,21 +147,13 @@ func (n number) decimal(precision, scale int32) (decimal128.Num, bool) {
 	return decimal128.FromBigInt(v), true
 }
 
-// safeDigits is how many digits a DOUBLE and a FLOAT give back as they were written, unless they are close to the
-// smallest ones.
-func safeDigits(bits int) int {
+// safe returns how many digits a DOUBLE or a FLOAT gives back as they were written, and up to which power of ten, in
+// both directions, that holds.
+func safe(bits int) (digits, exponent int) {
 	if bits == 32 {
-		return 6
+		return 6, 30
 	}
-	return 15
-}
-
-// safeExponent is the power of ten up to which safeDigits holds, in both directions.
-func safeExponent(bits int) int {
-	if bits == 32 {
-		return 30
-	}
-	return 290
+	return 15, 290
 }
 
 // float returns the nearest floating-point number. It is not ok where the number is too large, where a whole number is
@@ -176,7 +168,7 @@ func (n number) float(text []byte, point byte, bits int) (float64, bool) {
 		return 0, false
 	}
 	size := len(n.digits) + n.exponent
-	if len(n.digits) <= safeDigits(bits) && size < safeExponent(bits) && size > -safeExponent(bits) {
+	if digits, exponent := safe(bits); len(n.digits) <= digits && -exponent < size && size < exponent {
 		return f, true
 	}
 	if !n.whole {

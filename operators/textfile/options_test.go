@@ -18,6 +18,10 @@ func utf16(t *testing.T, text string, order unicode.Endianness, bom unicode.BOMP
 }
 
 // Each option with the content that it is for: exactly these columns and rows, or an error with its line.
+// noText is what is said of a value with bytes that are no text.
+const noText = "is not UTF-8, or has bytes that its `encoding` does not have: name the file's encoding, for example " +
+	"`encoding: windows-1252`"
+
 func TestOptions(t *testing.T) {
 	t.Parallel()
 	little, big, bom := unicode.LittleEndian, unicode.BigEndian, unicode.UseBOM
@@ -70,6 +74,29 @@ func TestOptions(t *testing.T) {
 			columns: []string{"name VARCHAR"}, rows: []string{"café €"}},
 		"windows-1252 in json": {declared: encoded("json", "windows-1252"), text: "[" + latinLine + "]",
 			columns: []string{"name VARCHAR"}, rows: []string{"café €"}},
+		"bytes that windows-1252 does not have": {declared: encoded("csv", "windows-1252"),
+			text: "a,b\n1,x\x81y\n2,\x9d\n3,\x80\n", columns: []string{"a BIGINT", "b VARCHAR"}, rows: []string{"3|€"},
+			bad: []string{`a line 2, column b: "x\xffy" ` + noText, `a line 3, column b: "\xff" ` + noText}},
+		"latin1 is not windows-1252": {declared: encoded("csv", "latin1"), text: "a\nx\x85y\xe9\n",
+			columns: []string{"a VARCHAR"}, rows: []string{"x\u0085yé"}},
+		"bytes that us-ascii does not have": {declared: encoded("csv", "us-ascii"), text: "a\nx\n\xe9\n",
+			columns: []string{"a VARCHAR"}, rows: []string{"x"}, bad: []string{`a line 3, column a: "\xff" ` + noText}},
+		"a name that only browsers know": {declared: encoded("csv", "x-sjis"), text: "a\n\x83e\n",
+			columns: []string{"a VARCHAR"}, rows: []string{"テ"}},
+		"lines that end with a delimiter": {declared: encoded("csv", ""), text: "a,b,\n1,2,\n3,4,\n",
+			columns: []string{"a BIGINT", "b BIGINT", "column2 VARCHAR"}, rows: []string{"1|2|NULL", "3|4|NULL"}},
+		"half a character in shift_jis": {declared: encoded("csv", "shift_jis"), text: "a,b\n1,ok\n2,\x81\n",
+			columns: []string{"a BIGINT", "b VARCHAR"}, rows: []string{"1|ok"},
+			bad: []string{`a line 3, column b: "\xff" ` + noText}},
+		"a byte that gbk does not have, in ndjson": {declared: encoded("ndjson", "gbk"),
+			text: "{\"a\": \"\xff\"}\n{\"a\": \"\xc4\xe3\"}\n", columns: []string{"a VARCHAR"}, rows: []string{"你"},
+			bad: []string{`a line 1: "{\"a\": \"\xff\"}" is no JSON: invalid UTF-8 within "/a" after offset 7`}},
+		"half a pair in utf-16": {declared: encoded("csv", "utf-16le"),
+			text:    "a\x00\n\x00\x00\xd8\n\x00\xfd\xff\n\x00\x3d\xd8\x00\xde\n\x00x\x00\x00\xdc\n\x00",
+			columns: []string{"a VARCHAR"}, rows: []string{"\ufffd", "😀"},
+			bad: []string{`a line 2, column a: "\xff" ` + noText, `a line 5, column a: "x\xff" ` + noText}},
+		"utf-16 that is cut off": {declared: encoded("csv", "utf-16"), text: "\xfe\xff\x00a\x00\n\x00b\x00\n\x00",
+			columns: []string{"a VARCHAR"}, rows: []string{"b"}, bad: []string{`a line 3, column a: "\xff" ` + noText}},
 		"a mark in csv": {declared: encoded("csv", ""), text: "\xEF\xBB\xBFa,b\n1,2\n",
 			columns: []string{"a BIGINT", "b BIGINT"}, rows: []string{"1|2"}},
 		"a mark before a quote": {declared: encoded("csv", ""), text: "\xEF\xBB\xBF\"a\",b\n1,2\n",

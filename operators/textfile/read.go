@@ -195,7 +195,7 @@ func firstRow(rows *csvReader) (row, error) {
 
 // match returns the field of each column of the reading, -1 for an optional column that the file does not have.
 func (c *conversion) match(first row) ([]int, error) {
-	names := columnNames(first.fields)
+	names := columnNames(first.fields, c.reading.names())
 	from := make([]int, len(c.reading.Columns))
 	used := make([]bool, len(names))
 	for i, column := range c.reading.Columns {

@@ -13,7 +13,8 @@ import (
 	"github.com/dagctl/dagctl/internal/sqltext"
 )
 
-var errNotText = errors.New("is not UTF-8: name the file's encoding, for example `encoding: windows-1252`")
+var errNotText = errors.New("is not UTF-8, or has bytes that its `encoding` does not have: name the file's encoding, " +
+	"for example `encoding: windows-1252`")
 
 func checkText(text []byte) error {
 	if !utf8.Valid(text) {
@@ -155,7 +156,7 @@ func (i *inference) begin(first row) error {
 	i.r.Header = i.Header != nil && *i.Header || i.Header == nil && looksLikeNames(first.fields, i.formats)
 	i.names = numberedNames(len(first.fields))
 	if i.r.Header {
-		i.names = columnNames(first.fields)
+		i.names = columnNames(first.fields, nil)
 	}
 	i.shapes = make([]shape, len(i.names))
 	return checkNames(i.names)
@@ -169,7 +170,7 @@ func (i *inference) columnsOf(first row) []int {
 		at[n] = n
 	}
 	if i.r.Header {
-		for n, name := range columnNames(first.fields) {
+		for n, name := range columnNames(first.fields, i.names) {
 			at[n] = slices.IndexFunc(i.names, func(known string) bool { return sqltext.Same(known, name) })
 		}
 	}
@@ -288,6 +289,9 @@ func checkNames(names []string) error {
 		}
 		if strings.ContainsRune(name, 0) {
 			return byteOfZero(n, name)
+		}
+		if err := checkText([]byte(name)); err != nil {
+			return fault.New(fault.Invalid, "the name of column %d, %q, %w", n+1, cut([]byte(name), maxShown), err)
 		}
 	}
 	return nil

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/itchyny/timefmt-go"
 )
@@ -112,12 +113,16 @@ const (
 	MaxRow = 32 << 20
 )
 
-// cut returns the first n bytes of a text at most, without a broken character at the end.
+// cut returns the first n bytes of a text at most, without a character that this breaks.
 func cut[T string | []byte](text T, n int) string {
 	if len(text) <= n {
-		return strings.ToValidUTF8(string(text), "\uFFFD")
+		return string(text)
 	}
-	return strings.ToValidUTF8(string(text[:n]), "") + "…"
+	end := n
+	for end > n-utf8.UTFMax && !utf8.RuneStart(text[end]) {
+		end--
+	}
+	return string(text[:end]) + "…"
 }
 
 // Check checks what a declaration says.

@@ -207,9 +207,14 @@ func (c *comparison) takeover(now *Dataset) {
 	if was := c.was[now.ID]; !now.Published || was != nil && was.Published && was.Name == now.Name {
 		return
 	}
+
 	was, ok := c.facts.Taken[now.Name]
 	f := Finding{Kind: NameTakenOver, Level: Says, Dataset: now.Name,
 		Text: fmt.Sprintf("the name %s is taken over from DAG %s", now.Name, now.TakesOver)}
+	if !ok {
+		f.Text = fmt.Sprintf("the name %s is taken over from nobody: DAG %s serves nothing under it", now.Name,
+			now.TakesOver)
+	}
 	if c.facts.Back && ok { // a document says so itself; whoever goes back may not know
 		f.Level, f.Consent, f.Breaking = Asks, AllowMoves, true
 		f.Text += ": whoever reads it by name gets other rows"

@@ -149,7 +149,8 @@ func TestCompare(t *testing.T) {
 			"asks allow-moves name_moved: the name x would go back to DAG old: " +
 				"whoever reads it by name gets other rows"}},
 		"taken over": {x, of(dataset(one, "x"), dataset(two, "z", func(d *contract.Dataset) { d.TakesOver = "old" })),
-			contract.Facts{}, []string{"says name_taken_over: the name z is taken over from DAG old"}},
+			contract.Facts{}, []string{
+				"says name_taken_over: the name z is taken over from nobody: DAG old serves nothing under it"}},
 		"taken over with other columns": {x, of(dataset(one, "x"), dataset(two, "z", func(d *contract.Dataset) {
 			d.TakesOver, d.Columns, d.Storage = "old", []dag.Column{{Name: "day", Type: "DATE"}}, "postgres"
 		})), contract.Facts{Taken: map[string]contract.Dataset{"z": dataset(one, "z")}}, []string{

@@ -25,6 +25,7 @@ type columnsAhead struct {
 	done    map[string]bool           // by job name
 
 	refused []fault.Problem // columns that no storage can hold, and those that inputs do not have
+	unseen  error           // why nobody could look at a job
 }
 
 // workOutColumns adds to the contract of a version the columns that can be told ahead.
@@ -61,6 +62,9 @@ func (d *deploy) workOutColumns(
 	}
 	for _, job := range d.doc.Jobs {
 		w.job(job.Name)
+	}
+	if w.unseen != nil {
+		return w.unseen
 	}
 	if len(w.refused) == 0 {
 		return nil
@@ -105,7 +109,11 @@ func (w *columnsAhead) job(name string) {
 			looked = true
 		}
 		if spec := w.catalog.Operators[job.Operator]; spec.Shape != nil && shape == nil {
-			s := spec.Shape(job, inputs)
+			s, err := spec.Shape(job, inputs)
+			if err != nil {
+				w.unseen = err
+				return
+			}
 			shape = &s
 			for _, r := range s.Refused {
 				w.refuse(job.Position, "job %s: config.%s: %s", name, r.Key, r.Message)

@@ -90,7 +90,10 @@ func (dp *Deployer) noteSources(
 		for _, job := range jobs {
 			input := slices.IndexFunc(job.Def.Inputs, func(def dag.Input) bool { return def.As == in.As })
 			if job.Name == in.Job && input >= 0 {
-				in.Columns = dp.reads(b.OrgID, &job.Def, input, served[in.Dataset].Columns)
+				in.Columns, err = dp.reads(b.OrgID, &job.Def, input, served[in.Dataset].Columns)
+				if err != nil {
+					return err
+				}
 			}
 		}
 	}
@@ -195,24 +198,26 @@ func (dp *Deployer) consumers(
 		in := job.Inputs[index]
 		c.Def, c.Job, c.As, c.Name, c.Map = job, job.Name, in.As, in.Dataset, in.Map
 		c.Fixed = slices.ContainsFunc(job.Storage, func(s dag.Storage) bool { return s.Kind == "postgres" })
-		c.Columns = dp.reads(org, job, index, columns[c.Dataset])
+		var err error
+		c.Columns, err = dp.reads(org, job, index, columns[c.Dataset])
 		found[c.Dataset] = append(found[c.Dataset], c)
 		c = contract.Consumer{}
-		return nil
+		return err
 	})
 	return found, err
 }
 
 // reads returns the columns that a job reads of one of its inputs by name; nil if that is not known.
-func (dp *Deployer) reads(org uuid.UUID, job *dag.Job, input int, columns []dag.Column) []string {
+func (dp *Deployer) reads(org uuid.UUID, job *dag.Job, input int, columns []dag.Column) ([]string, error) {
 	spec := dp.catalog.For(dag.Org{ID: org.String()}).Operators[job.Operator]
 	if spec.Shape == nil || columns == nil {
-		return nil
+		return nil, nil
 	}
 	inputs := make([][]dag.Column, len(job.Inputs))
 	inputs[input] = columns
-	if shape := spec.Shape(job, inputs); len(shape.Reads) > input {
-		return shape.Reads[input]
+	shape, err := spec.Shape(job, inputs)
+	if err != nil || len(shape.Reads) <= input {
+		return nil, err
 	}
-	return nil
+	return shape.Reads[input], nil
 }

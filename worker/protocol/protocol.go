@@ -292,6 +292,17 @@ type EnqueuedTask struct {
 	Metadata       json.RawMessage `json:"metadata,omitempty"`
 	PartitionKey   string          `json:"partition_key,omitempty" maxLength:"512"`
 	ConcurrencyKey string          `json:"concurrency_key,omitempty" maxLength:"200"`
+	Timer          *Timer          `json:"timer,omitempty" doc:"Asks for a timer of a timer job, and not for a task now"`
+}
+
+// Timer says at which moments a timer job gets a task.
+type Timer struct {
+	Local     string `json:"target_timestamp_local,omitempty" maxLength:"30" doc:"Local time in the zone"`
+	Timezone  string `json:"target_timezone" minLength:"1" maxLength:"100" example:"Europe/Berlin"`
+	Repeat    string `json:"repeat,omitempty" enum:"none,yearly,cron"`
+	Schedule  string `json:"schedule,omitempty" maxLength:"100" doc:"For repeat cron: five fields or @daily, ..."`
+	Group     string `json:"group,omitempty" maxLength:"200" doc:"Timers that are moved and deleted together"`
+	EventType string `json:"event_type,omitempty" maxLength:"50" doc:"For people. Default: timer"`
 }
 
 // Events commits outputs, events, tasks and state while a task goes on; POST /v1/task/events.

@@ -17,7 +17,7 @@ task, which holds a lease while it runs; a fence identifies an attempt, so that 
 """
 
 from .aws import AWSCredentials
-from .context import Committed, Context, EventOutcome
+from .context import Committed, Context, EventOutcome, Timer
 from .data import Input, Output, QueryResult, RowWriter
 from .errors import (
     ApiError,
@@ -70,6 +70,7 @@ __all__ = [
     "RowWriter",
     "Task",
     "TaskLogHandler",
+    "Timer",
     "TooLargeError",
     "UnauthorizedError",
     "UnavailableError",

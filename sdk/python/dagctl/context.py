@@ -6,7 +6,7 @@ import datetime
 import json
 import logging
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, TypeVar, Union
 
 from .attempt import Attempt
@@ -34,6 +34,20 @@ class Committed:
 
     events: Sequence[EventOutcome] = ()
     tasks: Sequence[str] = ()  # ids; that of the existing task if the idempotency key is known
+
+
+@dataclass(frozen=True)
+class Timer:
+    """The moments at which a timer job gets a task: once, every year, or by a cron schedule of five fields."""
+
+    timezone: str = field(metadata={"json": "target_timezone"})  # IANA: Europe/Berlin
+    at: Union[str, datetime.datetime, None] = field(  # local time in the zone; with a schedule: from then on
+        default=None, metadata={"json": "target_timestamp_local"}
+    )
+    repeat: Optional[str] = None  # none, yearly or cron
+    schedule: Optional[str] = None
+    group: Optional[str] = None  # timers that are moved and deleted together
+    event_type: Optional[str] = None  # for people
 
 
 class Secrets(Mapping[str, str]):
@@ -215,11 +229,13 @@ class Context:
         metadata: Any = None,
         partition_key: Optional[str] = None,
         concurrency_key: Optional[str] = None,
+        timer: Optional[Timer] = None,
     ) -> None:
-        """Ask for a task of a manual job that this one may enqueue: JOB of the same DAG, or DAG/JOB.
+        """Ask for a task of a manual or timer job that this one may enqueue: JOB of the same DAG, or DAG/JOB.
 
         Pass an idempotency key if the task must be enqueued only once over all attempts; without
-        one, tasks that an earlier attempt has committed are enqueued again.
+        one, tasks that an earlier attempt has committed are enqueued again. With a timer, a timer is made in place of
+        the task: it has a job, a payload and an idempotency key, which no other timer of the org may have.
         """
         self._attempt.check()
         with self._lock:
@@ -237,6 +253,7 @@ class Context:
                 "metadata": metadata,
                 "partition_key": partition_key,
                 "concurrency_key": concurrency_key,
+                "timer": None if timer is None else _given(encode(timer)),
             }
             self._pending.tasks.append(_given(task))
 

@@ -387,6 +387,7 @@ class TestCommit(Case):
             ctx.emit(cursor=17)
             ctx.enqueue("other", {"n": 1}, idempotency_key="one", priority=0)
             ctx.enqueue("else/where")
+            ctx.enqueue("greet", {"n": 2}, timer=dagctl.Timer("Europe/Berlin", "2027-03-14T09:00", repeat="yearly"))
             ctx.state["seen"] = 17
             done = ctx.commit()
             self.assertEqual((list(done.events), list(done.tasks)), ([dagctl.EventOutcome("accepted", event_id)], ["t1", "t2"]))
@@ -403,6 +404,16 @@ class TestCommit(Case):
                 "tasks": [
                     {"job": "other", "idempotency_key": "one", "payload": {"n": 1}, "priority": 0},
                     {"job": "else/where", "idempotency_key": f"{replay.TASK_ID}/1/2"},
+                    {
+                        "job": "greet",
+                        "idempotency_key": f"{replay.TASK_ID}/1/3",
+                        "payload": {"n": 2},
+                        "timer": {
+                            "target_timezone": "Europe/Berlin",
+                            "target_timestamp_local": "2027-03-14T09:00",
+                            "repeat": "yearly",
+                        },
+                    },
                 ],
                 "operator_state": {"seen": 17},
             },
